@@ -1,0 +1,240 @@
+/* file.c - whole reads and writes, replaced files, folders. */
+#include <base/file.h>
+
+#include <errno.h>
+#include <fcntl.h>
+#include <stdio.h>
+#include <unistd.h>
+
+#include <base/memory.h>
+#include <base/sys.h>
+
+lh_status_t file_open(const char *path, int *fd, uint64_t *size)
+{
+    const int got = sys()->open(path, O_RDONLY | O_NONBLOCK, 0);
+    if (got < 0) return fail(LH_IO, "%s: cannot open", path);
+
+    struct stat st;
+    if (sys()->fstat(got, &st) != 0) {
+        (void)fail(LH_IO, "%s: cannot stat", path);
+        goto close_fd;
+    }
+    if (!S_ISREG(st.st_mode)) {
+        (void)fail(LH_INVALID, "%s: not a regular file", path);
+        goto close_fd;
+    }
+    *fd = got;
+    if (size != NULL) *size = (uint64_t)st.st_size;
+    return LH_OK;
+
+close_fd:
+    (void)sys()->close(got);
+    return LH_INVALID;
+}
+
+lh_status_t file_pread(int fd, const char *path, void *to, size_t bytes, uint64_t offset)
+{
+    char *at = to;
+    while (bytes > 0) {
+        const ssize_t got = sys()->pread(fd, at, bytes, (off_t)offset);
+        if (got < 0 && errno == EINTR) continue;
+        if (got < 0)
+            return fail(LH_IO, "%s: cannot read %zu bytes at %llu", path, bytes,
+                        (unsigned long long)offset);
+        if (got == 0)
+            return fail(LH_CORRUPT, "%s: ends at byte %llu, %zu more expected", path,
+                        (unsigned long long)offset, bytes);
+        at += got;
+        offset += (uint64_t)got;
+        bytes -= (size_t)got;
+    }
+    return LH_OK;
+}
+
+lh_status_t file_pwrite(int fd, const char *path, const void *from, size_t bytes, uint64_t offset)
+{
+    const char *at = from;
+    while (bytes > 0) {
+        const ssize_t got = sys()->pwrite(fd, at, bytes, (off_t)offset);
+        if (got < 0 && errno == EINTR) continue;
+        if (got < 0)
+            return fail(LH_IO, "%s: cannot write %zu bytes at %llu", path, bytes,
+                        (unsigned long long)offset);
+        at += got;
+        offset += (uint64_t)got;
+        bytes -= (size_t)got;
+    }
+    return LH_OK;
+}
+
+lh_status_t file_write(int fd, const char *path, const void *from, size_t bytes)
+{
+    const char *at = from;
+    while (bytes > 0) {
+        const ssize_t got = sys()->write(fd, at, bytes);
+        if (got < 0 && errno == EINTR) continue;
+        if (got < 0) return fail(LH_IO, "%s: cannot write %zu bytes", path, bytes);
+        at += got;
+        bytes -= (size_t)got;
+    }
+    return LH_OK;
+}
+
+lh_status_t file_read(const char *path, uint64_t limit, char **out, size_t *length)
+{
+    int fd;
+    uint64_t size;
+    lh_status_t status = file_open(path, &fd, &size);
+    if (status != LH_OK) return status;
+
+    char *data = NULL;
+    if (size > limit) {
+        status = fail(LH_INVALID, "%s: %llu bytes, at most %llu are allowed", path,
+                      (unsigned long long)size, (unsigned long long)limit);
+        goto close_fd;
+    }
+    data = mem_new((size_t)size + 1);
+    if (data == NULL) {
+        status = LH_NO_MEMORY;
+        goto close_fd;
+    }
+    status = file_pread(fd, path, data, (size_t)size, 0);
+    if (status != LH_OK) goto free_data;
+
+    (void)sys()->close(fd);
+    *out = data;
+    *length = (size_t)size;
+    return LH_OK;
+
+free_data:
+    mem_free(data);
+close_fd:
+    (void)sys()->close(fd);
+    return status;
+}
+
+bool file_exists(const char *path)
+{
+    struct stat st;
+    return sys()->stat(path, &st) == 0;
+}
+
+lh_status_t folder_sync(const char *path)
+{
+    const int fd = sys()->open(path, O_RDONLY | O_DIRECTORY, 0);
+    if (fd < 0) return fail(LH_IO, "%s: cannot open the folder", path);
+
+    lh_status_t status = LH_OK;
+    if (sys()->fsync(fd) != 0) status = fail(LH_IO, "%s: cannot sync the folder", path);
+    if (sys()->close(fd) != 0 && status == LH_OK) status = fail(LH_IO, "%s: cannot close", path);
+    return status;
+}
+
+static lh_status_t write_synced(const char *path, const void *bytes, size_t length)
+{
+    const int fd = sys()->open(path, O_WRONLY | O_CREAT | O_TRUNC | O_NOFOLLOW, 0644);
+    if (fd < 0) return fail(LH_IO, "%s: cannot create", path);
+
+    lh_status_t status = file_write(fd, path, bytes, length);
+    if (status == LH_OK && sys()->fsync(fd) != 0) status = fail(LH_IO, "%s: cannot sync", path);
+    if (sys()->close(fd) != 0 && status == LH_OK) status = fail(LH_IO, "%s: cannot close", path);
+    if (status != LH_OK) (void)sys()->unlink(path);
+    return status;
+}
+
+lh_status_t file_replace(const char *path, const void *bytes, size_t length)
+{
+    const size_t room = strlen(path) + 5;
+    char *temporary = mem_new(room);
+    if (temporary == NULL) return LH_NO_MEMORY;
+    (void)snprintf(temporary, room, "%s.tmp", path);
+    char *folder = path_folder(path);
+    if (folder == NULL) {
+        mem_free(temporary);
+        return LH_NO_MEMORY;
+    }
+
+    lh_status_t status = write_synced(temporary, bytes, length);
+    if (status == LH_OK && sys()->rename(temporary, path) != 0) {
+        status = fail(LH_IO, "%s: cannot rename %s to it", path, temporary);
+        (void)sys()->unlink(temporary);
+    }
+    if (status == LH_OK) status = folder_sync(folder);
+    mem_free(folder);
+    mem_free(temporary);
+    return status;
+}
+
+lh_status_t folder_make(const char *path)
+{
+    char *copy = mem_text(path);
+    if (copy == NULL) return LH_NO_MEMORY;
+
+    lh_status_t status = LH_OK;
+    for (char *at = copy + 1; status == LH_OK && *copy != '\0'; at++) {
+        if (*at != '/' && *at != '\0') continue;
+        const bool last = *at == '\0';
+        *at = '\0';
+        struct stat st;
+        if (sys()->mkdir(copy, 0755) != 0 && errno != EEXIST)
+            status = fail(LH_IO, "%s: cannot make the folder", copy);
+        else if (sys()->stat(copy, &st) != 0 || !S_ISDIR(st.st_mode))
+            status = fail(LH_INVALID, "%s: not a folder", copy);
+        if (last) break;
+        *at = '/';
+    }
+    mem_free(copy);
+    return status;
+}
+
+static int remove_entry(void *context, const char *name)
+{
+    char *path = path_join(context, name);
+    if (path == NULL) return -1;
+
+    struct stat st;
+    int result = sys()->lstat(path, &st);
+    if (result == 0 && S_ISDIR(st.st_mode))
+        result = folder_remove(path) == LH_OK ? 0 : -1;
+    else if (result == 0)
+        result = sys()->unlink(path);
+    mem_free(path);
+    return result;
+}
+
+lh_status_t folder_remove(const char *path)
+{
+    struct stat st;
+    if (sys()->lstat(path, &st) != 0 && errno == ENOENT) return LH_OK;
+
+    char *copy = mem_text(path);
+    if (copy == NULL) return LH_NO_MEMORY;
+    lh_status_t status = LH_OK;
+    if (sys()->list(path, remove_entry, copy) != 0 || sys()->rmdir(path) != 0)
+        status = fail(LH_IO, "%s: cannot remove the folder", path);
+    mem_free(copy);
+    return status;
+}
+
+char *path_join(const char *folder, const char *name)
+{
+    if (name[0] == '/' || folder[0] == '\0') return mem_text(name);
+    const size_t room = strlen(folder) + strlen(name) + 2;
+    char *path = mem_new(room);
+    if (path == NULL) return NULL;
+    (void)snprintf(path, room, "%s%s%s", folder, folder[strlen(folder) - 1] == '/' ? "" : "/", name);
+    return path;
+}
+
+char *path_folder(const char *path)
+{
+    const char *slash = strrchr(path, '/');
+    if (slash == NULL) return mem_text(".");
+    return mem_text_n(path, slash == path ? 1 : (size_t)(slash - path));
+}
+
+const char *path_name(const char *path)
+{
+    const char *slash = strrchr(path, '/');
+    return slash == NULL ? path : slash + 1;
+}

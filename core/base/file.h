@@ -1,0 +1,39 @@
+/* base/file.h - files through the seam, with failures as sentences that name the path. */
+#ifndef BASE_FILE_H
+#define BASE_FILE_H
+
+#include <base/status.h>
+
+/* Reads a whole regular file of at most limit bytes; one NUL follows the data (not counted). The
+ * caller frees *out with mem_free. Directories, FIFOs and devices are refused without blocking. */
+lh_status_t file_read(const char *path, uint64_t limit, char **out, size_t *length) LH_MUST_CHECK;
+
+/* Replaces path so that a reader sees the old or the new bytes, never a part: temporary file beside
+ * it, write, fsync, rename, fsync of the folder. */
+lh_status_t file_replace(const char *path, const void *bytes, size_t length) LH_MUST_CHECK;
+
+/* All bytes or an error: EINTR and short counts are dealt with. `path` is for the sentence. A read
+ * past the end is an error. */
+lh_status_t file_pread(int fd, const char *path, void *to, size_t bytes, uint64_t offset)
+    LH_MUST_CHECK;
+lh_status_t file_pwrite(int fd, const char *path, const void *from, size_t bytes, uint64_t offset)
+    LH_MUST_CHECK;
+lh_status_t file_write(int fd, const char *path, const void *from, size_t bytes) LH_MUST_CHECK;
+
+/* Opens an existing regular file for reading; *size may be NULL. */
+lh_status_t file_open(const char *path, int *fd, uint64_t *size) LH_MUST_CHECK;
+bool file_exists(const char *path);
+/* Makes a folder and those above it. */
+lh_status_t folder_make(const char *path) LH_MUST_CHECK;
+/* fsyncs a folder, so that names in it survive a power loss. */
+lh_status_t folder_sync(const char *path) LH_MUST_CHECK;
+/* Removes a folder and all in it; missing is fine. Symbolic links are removed, not followed. */
+lh_status_t folder_remove(const char *path) LH_MUST_CHECK;
+
+/* "a/b" from "a" and "b"; an absolute name stands alone. The caller frees with mem_free. */
+char *path_join(const char *folder, const char *name);
+/* Folder part of a path ("." if it has none); the caller frees with mem_free. */
+char *path_folder(const char *path);
+const char *path_name(const char *path); /* what follows the last slash */
+
+#endif

@@ -1,0 +1,63 @@
+/* log.c - one write per line, so that lines of several threads do not mix. */
+#include <base/log.h>
+
+#include <stdarg.h>
+#include <stdatomic.h>
+#include <stdio.h>
+#include <unistd.h>
+
+static _Atomic int32_t threshold = LH_LOG_INFO;
+static _Atomic int also = -1;
+static _Atomic bool over_progress;
+
+static const char *const prefixes[] = {"debug: ", "", "warning: ", "error: "};
+
+static size_t escape(char *to, size_t room, const char *from)
+{
+    size_t length = 0;
+    for (; *from != '\0' && length + 5 < room; from++) {
+        const unsigned char c = (unsigned char)*from;
+        if ((c < 0x20 && c != '\n' && c != '\t') || c == 0x7f)
+            length += (size_t)snprintf(to + length, room - length, "\\x%02x", c);
+        else
+            to[length++] = (char)c;
+    }
+    to[length] = '\0';
+    return length;
+}
+
+void log_line(int32_t level, const char *fmt, ...)
+{
+    if (level < atomic_load(&threshold)) return;
+
+    char text[2048], line[4096];
+    va_list args;
+    va_start(args, fmt);
+    (void)vsnprintf(text, sizeof(text), fmt, args);
+    va_end(args);
+
+    const int32_t row = level < LH_LOG_DEBUG ? 0 : level > LH_LOG_ERROR ? LH_LOG_ERROR : level;
+    const char *clear = atomic_load(&over_progress) ? "\r\033[K" : "";
+    const int start = snprintf(line, sizeof(line), "%s%s", clear, prefixes[row]);
+    size_t length = (size_t)start + escape(line + start, sizeof(line) - (size_t)start - 1, text);
+    line[length++] = '\n';
+    if (write(STDERR_FILENO, line, length) < 0) return;
+    const int second = atomic_load(&also);
+    const size_t skip = strlen(clear);
+    if (second >= 0 && write(second, line + skip, length - skip) < 0) atomic_store(&also, -1);
+}
+
+void log_threshold(int32_t level)
+{
+    atomic_store(&threshold, level);
+}
+
+void log_also(int fd)
+{
+    atomic_store(&also, fd);
+}
+
+void log_over_progress(bool on)
+{
+    atomic_store(&over_progress, on);
+}

@@ -1,0 +1,16 @@
+/* base/log.h - lines for people. Only here and in main.c is anything printed to stderr. */
+#ifndef BASE_LOG_H
+#define BASE_LOG_H
+
+#include <longhaul/host.h>
+
+/* level is LH_LOG_*. Lines under the threshold (LH_LOG_INFO at start) are dropped. Control characters
+ * in what is printed are shown as \xNN: a document or a model name can't steer a terminal. [any] */
+void log_line(int32_t level, const char *fmt, ...) LH_PRINTF(2, 3);
+void log_threshold(int32_t level);
+/* A second sink besides stderr, e.g. train.log; -1 ends it. */
+void log_also(int fd);
+/* While true, stderr is a terminal with a progress line: log_line clears it first. */
+void log_over_progress(bool on);
+
+#endif

@@ -1,0 +1,105 @@
+/* sys.c - the real system behind the seam. */
+#include <base/sys.h>
+
+#include <dirent.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <sys/random.h>
+#include <unistd.h>
+
+static int real_open(const char *path, int flags, mode_t mode)
+{
+    return open(path, flags | O_CLOEXEC, mode);
+}
+
+static int real_fallocate(int fd, off_t length)
+{
+    const int error = posix_fallocate(fd, 0, length);
+    if (error == 0) return 0;
+    errno = error;
+    return -1;
+}
+
+static int real_list(const char *path, int (*each)(void *context, const char *name), void *context)
+{
+    struct dirent **entries = NULL;
+    const int count = scandir(path, &entries, NULL, alphasort);
+    if (count < 0) return -1;
+
+    int result = 0;
+    for (int i = 0; i < count; i++) {
+        const char *name = entries[i]->d_name;
+        if (result == 0 && strcmp(name, ".") != 0 && strcmp(name, "..") != 0)
+            result = each(context, name);
+        free(entries[i]);
+    }
+    free(entries);
+    return result;
+}
+
+static uint64_t clock_ns(clockid_t clock)
+{
+    struct timespec t;
+    (void)clock_gettime(clock, &t);
+    return (uint64_t)t.tv_sec * 1000000000u + (uint64_t)t.tv_nsec;
+}
+
+static uint64_t real_now_ns(void)
+{
+    return clock_ns(CLOCK_MONOTONIC);
+}
+
+static uint64_t real_wall_ns(void)
+{
+    return clock_ns(CLOCK_REALTIME);
+}
+
+static int real_random(void *out, size_t bytes)
+{
+    unsigned char *to = out;
+    while (bytes > 0) {
+        const ssize_t got = getrandom(to, bytes, 0);
+        if (got < 0 && errno == EINTR) continue;
+        if (got < 0) return -1;
+        to += got;
+        bytes -= (size_t)got;
+    }
+    return 0;
+}
+
+const sys_t sys_real = {
+    .open = real_open,
+    .close = close,
+    .read = read,
+    .write = write,
+    .pread = pread,
+    .pwrite = pwrite,
+    .fsync = fsync,
+    .ftruncate = ftruncate,
+    .fallocate = real_fallocate,
+    .fstat = fstat,
+    .stat = stat,
+    .lstat = lstat,
+    .mkdir = mkdir,
+    .rename = rename,
+    .unlink = unlink,
+    .rmdir = rmdir,
+    .list = real_list,
+    .now_ns = real_now_ns,
+    .wall_ns = real_wall_ns,
+    .random = real_random,
+};
+
+static const sys_t *in_force = &sys_real;
+
+const sys_t *sys(void)
+{
+    return in_force;
+}
+
+void sys_use(const sys_t *table)
+{
+    in_force = table == NULL ? &sys_real : table;
+}

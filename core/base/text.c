@@ -1,0 +1,107 @@
+/* text.c - growing strings. */
+#include <base/text.h>
+
+#include <ctype.h>
+#include <stdarg.h>
+#include <stdio.h>
+
+#include <base/memory.h>
+
+static bool text_reserve(text_t *t, size_t more)
+{
+    if (t->failed) return false;
+    char *data = mem_grow(t->data, &t->capacity, t->length + more + 1, 1);
+    if (data == NULL) {
+        t->failed = true;
+        return false;
+    }
+    t->data = data;
+    return true;
+}
+
+void text_append_n(text_t *t, const char *bytes, size_t length)
+{
+    if (!text_reserve(t, length)) return;
+    memcpy(t->data + t->length, bytes, length);
+    t->length += length;
+    t->data[t->length] = '\0';
+}
+
+void text_append(text_t *t, const char *text)
+{
+    text_append_n(t, text, strlen(text));
+}
+
+void text_printf(text_t *t, const char *fmt, ...)
+{
+    va_list args, again;
+    va_start(args, fmt);
+    va_copy(again, args);
+    const int length = vsnprintf(NULL, 0, fmt, args);
+    va_end(args);
+    if (length >= 0 && text_reserve(t, (size_t)length)) {
+        (void)vsnprintf(t->data + t->length, (size_t)length + 1, fmt, again);
+        t->length += (size_t)length;
+    }
+    va_end(again);
+}
+
+void text_free(text_t *t)
+{
+    mem_free(t->data);
+    *t = (text_t){0};
+}
+
+lh_status_t text_status(const text_t *t)
+{
+    return t->failed ? LH_NO_MEMORY : LH_OK;
+}
+
+bool text_equal(const char *a, const char *b)
+{
+    return a == b || (a != NULL && b != NULL && strcmp(a, b) == 0);
+}
+
+bool text_starts(const char *text, const char *prefix)
+{
+    return strncmp(text, prefix, strlen(prefix)) == 0;
+}
+
+bool text_ends(const char *text, const char *suffix)
+{
+    const size_t length = strlen(text), tail = strlen(suffix);
+    return length >= tail && strcmp(text + length - tail, suffix) == 0;
+}
+
+char *text_trim(char *text)
+{
+    while (isspace((unsigned char)*text))
+        text++;
+    size_t length = strlen(text);
+    while (length > 0 && isspace((unsigned char)text[length - 1]))
+        length--;
+    text[length] = '\0';
+    return text;
+}
+
+size_t text_distance(const char *a, const char *b)
+{
+    enum { LONGEST = 63 };
+    size_t row[LONGEST + 1];
+    const size_t rows = strlen(a), columns = strlen(b);
+    if (rows > LONGEST || columns > LONGEST) return rows > columns ? rows : columns;
+
+    for (size_t j = 0; j <= columns; j++)
+        row[j] = j;
+    for (size_t i = 1; i <= rows; i++) {
+        size_t diagonal = row[0];
+        row[0] = i;
+        for (size_t j = 1; j <= columns; j++) {
+            const size_t change = diagonal + (a[i - 1] != b[j - 1]);
+            diagonal = row[j];
+            size_t best = row[j] + 1 < row[j - 1] + 1 ? row[j] + 1 : row[j - 1] + 1;
+            row[j] = best < change ? best : change;
+        }
+    }
+    return row[columns];
+}

@@ -1,0 +1,30 @@
+/* base/text.h - a growing string, and small questions about strings. */
+#ifndef BASE_TEXT_H
+#define BASE_TEXT_H
+
+#include <base/status.h>
+
+/* Zero-initialise. data is NUL-terminated once anything was appended, NULL before. After an
+ * allocation failed nothing more is appended and `failed` stays set: check it once at the end. */
+typedef struct text {
+    char *data;
+    size_t length, capacity;
+    bool failed;
+} text_t;
+
+void text_append(text_t *t, const char *text);
+void text_append_n(text_t *t, const char *bytes, size_t length);
+void text_printf(text_t *t, const char *fmt, ...) LH_PRINTF(2, 3);
+void text_free(text_t *t);
+/* LH_OK, or LH_NO_MEMORY if an append failed. */
+lh_status_t text_status(const text_t *t);
+
+bool text_equal(const char *a, const char *b); /* NULL equals only NULL */
+bool text_starts(const char *text, const char *prefix);
+bool text_ends(const char *text, const char *suffix);
+/* Cuts white space at both ends in place; returns the new start. */
+char *text_trim(char *text);
+/* Number of single-character edits from a to b; used for "did you mean". */
+size_t text_distance(const char *a, const char *b);
+
+#endif
