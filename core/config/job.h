@@ -1,0 +1,174 @@
+/* config/job.h - every section of a pipeline's INI that the core itself reads, as typed structs.
+ *
+ * job_load() reads the file (with include and --set), parses each section by its option table, checks
+ * what crosses sections, and refuses what it does not know. It touches no device, no tokenizer and
+ * no plugin: keys of [model], [optimizer], [device], [rule.NAME] that are not listed here belong to the
+ * plugin named there, and whoever loads that plugin parses them with options_parse_plugin().
+ * Strings are owned by the job and live until job_free. Paths are already resolved against the INI's
+ * folder; those marked (in folder) lie in [pipeline] folder unless absolute. NULL: not set. */
+#ifndef CONFIG_JOB_H
+#define CONFIG_JOB_H
+
+#include <base/status.h>
+
+typedef struct document document_t;
+
+enum { JOB_STAGES = 6 };
+enum { STAGE_PREPARE, STAGE_IMPORT, STAGE_TRAIN, STAGE_EVAL, STAGE_EXPORT, STAGE_GENERATE };
+
+typedef struct job_pipeline {
+    char *name;
+    char *stages; /* as typed; parsed into job_t.stages */
+    char *folder; /* out/NAME by default                */
+} job_pipeline_t;
+
+enum { PREPEND_NONE, PREPEND_BOS };
+enum { APPEND_NONE, APPEND_EOD, APPEND_EOS };
+
+typedef struct job_prepare {
+    char *input;     /* comma-separated paths and globs, against the INI's folder */
+    char *key;       /* "text"                                                    */
+    char *tokenizer; /* file: vocab.json | tokenizer.json | tokenizer.model | ranks; or its folder */
+    uint32_t prepend, append; /* PREPEND_*, APPEND_*                              */
+    char *on_error;  /* "fail", "skip", "max:N"                                   */
+    char *output;    /* (in folder) without .bin/.idx; "corpus"                   */
+    uint64_t workers; /* 0: as many as processors                                  */
+    char *accept;    /* call of a data filter, or NULL: u64(u64 tokens, ...), 0 drops the document */
+} job_prepare_t;
+
+enum { DOCUMENTS_JOINED, DOCUMENTS_APART };
+
+typedef struct job_data {
+    char *train;  /* "corpus" or "corpus a:0.7, b:0.3": (in folder), without .bin/.idx */
+    char *valid, *test; /* data sets of their own instead of the split; NULL        */
+    char *split;  /* "969,30,1"                                                    */
+    uint32_t documents; /* DOCUMENTS_*                                             */
+    uint64_t seed; /* of the sample order; 1234, Megatron's default                 */
+} job_data_t;
+
+typedef struct job_model {
+    char *plugin;
+    char *vocab;             /* "from_tokenizer", "from_import" or a number        */
+    uint64_t vocab_multiple; /* 64: rows are rounded up to this                    */
+    char *ops;               /* comma-separated plugins loaded for their ops       */
+    double init_std;         /* 0.02                                              */
+} job_model_t;
+
+enum { PRECISION_BF16, PRECISION_F32 };
+enum { RECOMPUTE_NONE, RECOMPUTE_SELECTIVE, RECOMPUTE_FULL };
+
+typedef struct job_train {
+    uint64_t sequence, batch, micro_batch; /* tokens, sequences a step, sequences at once */
+    uint64_t steps;
+    uint64_t seed;
+    uint32_t precision; /* PRECISION_* */
+    uint32_t recompute; /* RECOMPUTE_* */
+    uint64_t evaluate_every;   /* 0: never                                          */
+    uint64_t evaluate_batches; /* micro-batches of the valid split per evaluation; 0: all */
+    uint64_t head_chunk;       /* tokens whose logits exist at a time; 0: choose     */
+    uint64_t max_documents;    /* per micro-batch when documents = apart; 0: choose  */
+    uint64_t not_finite_limit; /* steps in a row that may be refused before exit 4   */
+    uint64_t log_every;
+    bool same_bits; /* yes: a resume on another fingerprint or kernel variant is refused */
+} job_train_t;
+
+typedef struct job_optimizer {
+    char *plugin;        /* "zero0"                                               */
+    char *rule;          /* "rules:adamw"                                         */
+    double decay;        /* of parameters without the no-decay flag               */
+    double clip;         /* global gradient norm; 0: none                         */
+    char *learning_rate; /* a call, or a number                                   */
+} job_optimizer_t;
+
+typedef struct job_group { /* [group.NAME]: parameters that match get rates of their own */
+    char *name;
+    char *match;         /* globs over logical names, comma-separated: "blocks.*.norm" */
+    double rate;         /* factor on the learning rate; 1                        */
+    double decay;        /* NAN: as [optimizer]                                   */
+    bool frozen;
+} job_group_t;
+
+typedef struct job_checkpoint {
+    uint64_t every; /* steps; 0: only at the end */
+    uint64_t keep;
+    char *folder; /* (in folder) "checkpoints" */
+} job_checkpoint_t;
+
+typedef struct job_device {
+    char *plugin;   /* "cpu"                                                     */
+    char *fallback; /* "OP = host|f32, ..." (the keys fallback.OP of the section) or NULL */
+    char *plugin_folder; /* overrides where plugins are looked for; NULL: beside the binary */
+} job_device_t;
+
+typedef struct job_import {
+    char *from; /* Hugging Face folder, against the INI's folder */
+} job_import_t;
+
+typedef struct job_eval {
+    char *data; /* "train", "valid", "test" or a JSONL file          */
+    uint64_t tokens_per_document; /* a longer one is cut; 0: no limit */
+    bool bos;   /* documents start with BOS                           */
+    char *key;
+    char *tokenizer; /* NULL: the one of [prepare] or of the imported folder */
+} job_eval_t;
+
+enum { EXPORT_AS_IMPORTED, EXPORT_F32, EXPORT_BF16, EXPORT_F16 };
+
+typedef struct job_export {
+    char *folder;   /* (in folder) "hf" */
+    uint32_t dtype; /* EXPORT_*         */
+    uint64_t shard_bytes;
+} job_export_t;
+
+typedef struct job_generate {
+    char *prompt;
+    char *ids; /* comma-separated token ids instead of a prompt */
+    uint64_t tokens;
+    bool greedy;
+    double temperature, top_p;
+    uint64_t top_k; /* 0: all */
+    uint64_t seed;
+    bool bos; /* prompt starts with BOS */
+} job_generate_t;
+
+typedef struct job_limits { /* [limits]: what a parser may be asked to hold */
+    uint64_t line_bytes;       /* of JSONL            */
+    uint64_t header_bytes;     /* of safetensors      */
+    uint64_t tensors, shards;
+    uint64_t vocabulary, token_bytes, merges;
+} job_limits_t;
+
+typedef struct job {
+    char *path;           /* of the INI */
+    document_t *document; /* every line, for the sections that plugins read */
+    uint32_t stages[JOB_STAGES];
+    uint32_t stage_count;
+
+    job_pipeline_t pipeline;
+    job_prepare_t prepare;
+    job_data_t data;
+    job_model_t model;
+    job_train_t train;
+    job_optimizer_t optimizer;
+    job_group_t *groups;
+    uint32_t group_count;
+    job_checkpoint_t checkpoint;
+    job_device_t device;
+    job_import_t import;
+    job_eval_t eval;
+    job_export_t export;
+    job_generate_t generate;
+    job_limits_t limits;
+    char *after_step;  /* [hook.after_step] call, or NULL  */
+    char *before_save; /* [hook.before_save] call, or NULL */
+} job_t;
+
+/* sets: "section.key=value" from the command line, applied last. */
+lh_status_t job_load(const char *path, const char *const *sets, uint32_t set_count, job_t **out)
+    LH_MUST_CHECK;
+void job_free(job_t *job);
+
+/* "folder/name" of the pipeline; the caller frees with mem_free. */
+char *job_path(const job_t *job, const char *name);
+
+#endif

@@ -1,0 +1,107 @@
+/* graph/recording.h - what a recorder wrote down: values and the nodes that make them, in order.
+ *
+ * A recording is a straight list: a node's inputs come from nodes before it. The gradient pass appends
+ * nodes to the same list; passes read it and write new ones; a program instantiates recordings of
+ * embedding, blocks and head into one flow. Value 0 is "none"; values and nodes start at index 1. */
+#ifndef GRAPH_RECORDING_H
+#define GRAPH_RECORDING_H
+
+#include <longhaul/graph.h>
+
+typedef struct op_table op_table_t;
+
+enum { OP_SLOTS = LH_MAX_SLOTS };
+
+/* An op's row, imported from core or plugin, with its slot text parsed once. */
+typedef struct op {
+    lh_op_t row;
+    uint32_t index;     /* in its table; stable while the table lives */
+    uint32_t in_count, out_count;
+    char slot_name[OP_SLOTS][24]; /* inputs, then outputs */
+    bool optional[OP_SLOTS];      /* "w?"                 */
+    bool adds[OP_SLOTS];          /* "y+": this output may be asked with LH_ARG_ADD */
+    const char *plugin;           /* who brought it; NULL: the core */
+} op_t;
+
+enum {
+    VALUE_PARAM = 1,    /* name                                                        */
+    VALUE_INPUT = 2,    /* which: LH_INPUT_*                                           */
+    VALUE_CONSTANT = 3, /* constant: [count] F32                                       */
+    VALUE_RESULT = 4,   /* of node, in output slot                                     */
+    VALUE_ARGUMENT = 5, /* what flows into the recording: the part's input, a gradient from above */
+    VALUE_GRADIENT = 6, /* a RESULT that is the gradient of parameter `name`, in the accumulation dtype.
+                           Every node that writes it may be asked to add; who writes first in a step
+                           writes, later ones add: the program decides by order     */
+};
+
+typedef struct graph_value {
+    uint32_t kind; /* VALUE_*                                           */
+    uint32_t node; /* RESULT, GRADIENT: who makes it                    */
+    uint32_t slot; /* index into that node's slots                      */
+    uint32_t which;
+    const char *name;      /* owned by the recording */
+    const float *constant; /* owned by the recording */
+    uint64_t constant_count;
+    lh_arg_t arg; /* dtype, rank, shape, stride; layout dense */
+} graph_value_t;
+
+typedef struct graph_node {
+    const op_t *op;
+    void *attributes; /* owned by the recording; op->row.attributes_bytes, or NULL */
+    lh_value_t slots[OP_SLOTS];   /* inputs then outputs; 0: left out              */
+    /* Per slot, outputs only: the value whose memory this output adds onto, so that q, k and v's
+     * gradients into their shared input are one accumulator. 0: writes. */
+    lh_value_t adds_to[OP_SLOTS];
+    bool backward; /* appended by the gradient pass */
+} graph_node_t;
+
+typedef struct graph_loss {
+    const char *metric;
+    lh_value_t value;
+} graph_loss_t;
+
+/* Shape of a parameter by its name in the part that is recorded (rank 1 or 2, or 3 for experts). */
+typedef struct recording_how {
+    const op_table_t *ops;
+    const lh_host_t *host;
+    uint64_t tokens, sequences, max_documents;
+    lh_dtype_t compute;    /* of parameters and activations: BF16, F32, or F64 in tests    */
+    lh_dtype_t accumulate; /* of parameters' gradients: F32 (F64 when compute is F64)     */
+    lh_status_t (*param)(void *context, const char *name, uint64_t shape[LH_MAX_RANK],
+                         uint32_t *rank);
+    void *context;
+} recording_how_t;
+
+typedef struct recording {
+    lh_graph_t graph; /* first: a lh_graph_t * that plugins get is a recording_t * */
+    recording_how_t how;
+    graph_value_t *values; /* [1..value_count) */
+    graph_node_t *nodes;   /* [1..node_count)  */
+    uint32_t value_count, node_count;
+    size_t value_capacity, node_capacity;
+    graph_loss_t *losses;
+    uint32_t loss_count;
+    size_t loss_capacity;
+    lh_status_t status; /* first failure; its sentence is kept in reason */
+    char *reason;
+    lh_value_t output; /* what the part returned */
+} recording_t;
+
+lh_status_t recording_new(const recording_how_t *how, recording_t **out) LH_MUST_CHECK;
+void recording_free(recording_t *r);
+/* The first failure of any recording call: LH_OK, or its status with fail() called again. */
+lh_status_t recording_status(const recording_t *r) LH_MUST_CHECK;
+/* A value of kind ARGUMENT. */
+lh_value_t recording_argument(recording_t *r, lh_dtype_t dtype, uint32_t rank,
+                              const uint64_t *shape);
+/* Same ops, attributes, shapes, constants, parameter names and wiring. */
+bool recording_equal(const recording_t *a, const recording_t *b);
+
+/* Appends the reverse pass: `seed` is the gradient of r->output (an ARGUMENT made by the caller);
+ * wanted(context, name) says whether a parameter has a gradient. On success *input_gradient is the
+ * gradient of `input` (0 if input is 0 or nothing flows there). */
+lh_status_t recording_differentiate(recording_t *r, lh_value_t seed, lh_value_t input,
+                                    bool (*wanted)(void *context, const char *name),
+                                    void *context, lh_value_t *input_gradient) LH_MUST_CHECK;
+
+#endif
