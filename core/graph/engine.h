@@ -1,0 +1,191 @@
+/* graph/engine.h - one open device and the programs that run on it.
+ *
+ * Order of use: engine_open, weights_new, program_new (and update_new of parallel/update.h for the
+ * optimizer step), engine_build, then weights_write or weights_initialize, then steps:
+ *
+ *     for each micro-batch i: program_input(train, LH_INPUT_TOKENS, ...) ...; program_run(train,
+ * i); program_input(update, LH_INPUT_STEP, ...); program_run(update, 0); program_output(train,
+ * OUTPUT_LOSS, &loss, sizeof(loss)); program_output(update, OUTPUT_STEP, step, sizeof(step));
+ *
+ * Everything that can fail for a reason other than the device fails in engine_build or before it.
+ * After it no step allocates. input and run only queue (on an asynchronous device); output waits.
+ * One thread calls. */
+#ifndef GRAPH_ENGINE_H
+#define GRAPH_ENGINE_H
+
+#include <base/text.h>
+#include <config/job.h>
+#include <graph/parameters.h>
+#include <graph/recording.h>
+
+#include <longhaul/plugin.h>
+
+typedef struct engine engine_t;
+typedef struct weights
+    weights_t; /* a model's parameters in memory, and their gradients and states */
+typedef struct program program_t; /* a call list */
+
+typedef struct engine_how {
+    const lh_host_t *host;     /* given to plugins                                       */
+    const lh_plugin_t *device; /* imported; its own kernels come first                   */
+    const void *device_config;
+    uint32_t device_index;
+    const lh_plugin_t *const
+        *plugins; /* others whose kernels may serve this device; may hold `device` */
+    uint32_t plugin_count;
+    const op_table_t *ops;
+    bool no_capture;      /* true: launches every step even where the device offers capture       */
+    const char *variants; /* NULL, or what engine_variants said before: kernels choose the same
+                             again, or the build is refused                                     */
+} engine_how_t;
+
+lh_status_t engine_open(const engine_how_t *how, engine_t **out) LH_MUST_CHECK;
+/* Frees its weights and programs too. NULL does nothing. */
+void engine_close(engine_t *e);
+
+typedef struct weights_how {
+    const lh_model_api_t *api;
+    lh_model_t *model;  /* opened; closed by the caller after engine_close      */
+    lh_dtype_t compute; /* BF16, F32 (F64 in tests)                             */
+} weights_how_t;
+
+lh_status_t weights_new(engine_t *e, const weights_how_t *how, weights_t **out) LH_MUST_CHECK;
+const parameters_t *weights_parameters(const weights_t *w);
+/* No gradient and no state from here on; before the first program_new. LH_PARAM_FROZEN already is.
+ */
+void weights_freeze(weights_t *w, uint32_t parameter);
+bool weights_frozen(const weights_t *w, uint32_t parameter);
+
+enum { USE_TRAIN = 1, USE_SCORE = 2, USE_DECODE = 3, USE_UPDATE = 4 };
+
+typedef struct program_how {
+    uint32_t use;           /* USE_TRAIN, USE_SCORE or USE_DECODE                              */
+    uint64_t sequences;     /* in one run                                                      */
+    uint64_t rows;          /* tokens of each sequence in one run: the sequence length; DECODE: 1
+                               for a step of generation, more for a prefill                      */
+    uint64_t max_documents; /* 0: as many as sequences                                         */
+    uint64_t capacity;   /* DECODE: rows of the cache. Programs of the same weights, sequences and
+                            capacity share it                                               */
+    uint32_t recompute;  /* TRAIN: RECOMPUTE_*; same bits in all three                      */
+    uint64_t head_chunk; /* rows whose logits exist at a time; 0: choose                     */
+    bool wants_logits;   /* SCORE: OUTPUT_LOGITS as well (DECODE always has them)           */
+} program_how_t;
+
+/* Inputs by use. TRAIN: TOKENS, POSITIONS, STARTS, LABELS, WEIGHTS. SCORE: TOKENS, POSITIONS,
+ * STARTS, LABELS, WEIGHTS. DECODE: TOKENS, POSITIONS, LENGTHS (rows already in the cache, before
+ * these). UPDATE: STEP. All of them: SEED. */
+lh_status_t program_new(engine_t *e, weights_t *w, const program_how_t *how,
+                        program_t **out) LH_MUST_CHECK;
+
+/* Plans memory, allocates, prepares kernels. Once, after all weights and programs are stated. */
+lh_status_t engine_build(engine_t *e) LH_MUST_CHECK;
+
+/* False: the program has no such input (gpt2 has no use for STARTS, say); giving it is no error. */
+bool program_has_input(const program_t *p, uint32_t which);
+/* Bytes of an input or OUTPUT_*; 0 if the program has none. */
+uint64_t program_input_bytes(const program_t *p, uint32_t which);
+uint64_t program_output_bytes(const program_t *p, uint32_t which);
+
+/* Copies `bytes` (exactly program_input_bytes) from host; the buffer may be reused at once. The
+ * value stays until it is given again. */
+lh_status_t program_input(program_t *p, uint32_t which, const void *host,
+                          uint64_t bytes) LH_MUST_CHECK;
+/* Queues one run. micro_batch 0 writes gradients and loss, later ones add to them (TRAIN, SCORE).
+ */
+lh_status_t program_run(program_t *p, uint32_t micro_batch) LH_MUST_CHECK;
+
+enum {
+    OUTPUT_LOSS = 1,  /* F32 [2] TRAIN, SCORE: since micro-batch 0, what is minimised, and of it the
+                         cross-entropy: sum of weight x nll                                   */
+    OUTPUT_STATS = 2, /* F32 [tokens, 3] SCORE, of the last run: max logit, sum of exp(logit - max),
+                         the label's logit; nll = log(sum) + max - logit                       */
+    OUTPUT_LOGITS = 3, /* F32 [tokens, vocab] SCORE with wants_logits, DECODE: of the last run  */
+    OUTPUT_STEP = 4,   /* F32 [groups, LH_STEP_WORDS] UPDATE: norm, factor, applied or not      */
+};
+enum { OUTPUTS = 5 };
+
+/* Waits for the program's last run and copies. */
+lh_status_t program_output(program_t *p, uint32_t which, void *host, uint64_t bytes) LH_MUST_CHECK;
+/* Waits for everything queued so far. */
+lh_status_t engine_wait(engine_t *e) LH_MUST_CHECK;
+
+/* Spaces of a parameter's data. */
+enum {
+    SPACE_PARAMETER = 1, /* the master where there is one, else the value; writing renews both   */
+    SPACE_VALUE = 2,     /* what kernels read, in the compute dtype                             */
+    SPACE_GRAD = 3,
+    SPACE_STATE = 16, /* + k: the rule's k-th state                                         */
+};
+
+/* Host buffers are dense; values are converted from and to `dtype`. begin and count are elements of
+ * the logical parameter and must lie in the slice held here. Not inside a step. */
+lh_status_t weights_write(weights_t *w, uint32_t space, uint32_t parameter, uint64_t begin,
+                          uint64_t count, lh_dtype_t dtype, const void *host) LH_MUST_CHECK;
+lh_status_t weights_read(weights_t *w, uint32_t space, uint32_t parameter, uint64_t begin,
+                         uint64_t count, lh_dtype_t dtype, void *host) LH_MUST_CHECK;
+/* What this rank holds: dtype, elements [begin, end) and, for states, the number of elements of the
+ * state. False: the space does not exist for this parameter (frozen, no optimizer). */
+typedef struct weights_extent {
+    lh_dtype_t dtype;
+    lh_slice_t slice;
+    uint64_t elements;
+    const char *name; /* of a state: "exp_avg"; else NULL */
+} weights_extent_t;
+bool weights_extent(const weights_t *w, uint32_t space, uint32_t parameter, weights_extent_t *out);
+
+/* Every parameter's initial value (parameters.h), every state's. */
+lh_status_t weights_initialize(weights_t *w, uint64_t seed, double init_std) LH_MUST_CHECK;
+
+/* Reports. */
+enum {
+    MEMORY_PARAMETERS,
+    MEMORY_GRADIENTS,
+    MEMORY_MASTER,
+    MEMORY_STATE,
+    MEMORY_ACTIVATIONS,
+    MEMORY_SCRATCH,
+    MEMORY_INPUTS,
+    MEMORY_OUTPUTS,
+    MEMORY_CACHES,
+    MEMORY_CONSTANTS,
+    MEMORY_PINNED,
+    MEMORY_LIBRARY,
+    MEMORY_KINDS
+};
+typedef struct memory_report {
+    uint64_t bytes[MEMORY_KINDS];
+    uint64_t
+        saved_bytes; /* of the activations: those that live from forward to backward, at most */
+    uint64_t total_bytes; /* without PINNED */
+} memory_report_t;
+const char *memory_kind_text(uint32_t kind); /* "parameters" */
+/* After engine_build. */
+void engine_memory(const engine_t *e, memory_report_t *out);
+
+const lh_device_properties_t *engine_properties(const engine_t *e);
+/* One line per distinct call: op, dtypes and shapes, then kernel name and variant. For the
+ * fingerprint beside a checkpoint, and for engine_how_t.variants. */
+void engine_variants(const engine_t *e, text_t *out);
+
+typedef struct program_cost {
+    double flops, bytes; /* of one run (a later micro-batch's); useful FLOPs              */
+    double matmul_flops; /* of them in matrix products and attention                     */
+    uint32_t calls;
+} program_cost_t;
+void program_cost(const program_t *p, program_cost_t *out);
+
+/* Time per call, measured while switched on (slower: an event pair or two clock readings a call).
+ */
+typedef struct profile_row {
+    char part[24]; /* "embed", "blocks", "head", "update", "inputs" */
+    char op[40];
+    char kernel[64];
+    uint64_t calls, ns; /* in all runs since it was switched on */
+    double flops, bytes;
+    bool backward;
+} profile_row_t;
+lh_status_t engine_profile(engine_t *e, bool on) LH_MUST_CHECK;
+/* Rows in descending order of time; the caller frees with mem_free. */
+lh_status_t engine_profile_rows(engine_t *e, profile_row_t **rows, uint32_t *count) LH_MUST_CHECK;
+
+#endif

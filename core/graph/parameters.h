@@ -1,0 +1,54 @@
+/* graph/parameters.h - the logical parameters of a model: what its table says, for every block.
+ *
+ * Logical names are `embed`, `blocks.7.attn.wq`, `head`: independent of rank, layout and storage.
+ * Checkpoints, Hugging Face import and export and the optimizer address parameters by their index
+ * here. */
+#ifndef GRAPH_PARAMETERS_H
+#define GRAPH_PARAMETERS_H
+
+#include <base/status.h>
+
+#include <longhaul/model.h>
+
+typedef struct parameter {
+    char *name;            /* logical                                                        */
+    const lh_param_t *row; /* imported; name, hf_name, shape, ...: valid until parameters_free */
+    uint32_t part, block;  /* LH_PART_*; 0 for embed and head                                */
+    uint32_t rank;         /* 1 to 3                                                         */
+    uint64_t shape[LH_MAX_RANK];
+    uint64_t rows, columns; /* all dimensions but the last; the last                          */
+    uint64_t elements;
+    uint32_t storage; /* index of the parameter in whose memory this one lies: itself, or the one
+                         it is tied to, which is counted, stored and updated once            */
+} parameter_t;
+
+typedef struct parameters {
+    parameter_t *items;
+    uint32_t count;
+    uint32_t blocks;
+    uint64_t hidden, vocab, max_tokens;
+    uint64_t elements;      /* tied ones counted once */
+    uint8_t *block_classes; /* [blocks] */
+    lh_param_t *rows;
+    uint32_t row_count;
+} parameters_t;
+
+/* From an opened model: describe(), checked. Order: embed, block 0 .. block n - 1, head; within a
+ * part the order of the table. */
+lh_status_t parameters_new(const lh_model_api_t *api, lh_model_t *model,
+                           parameters_t **out) LH_MUST_CHECK;
+void parameters_free(parameters_t *p);
+
+/* Index of a logical name; false if there is none. */
+bool parameters_find(const parameters_t *p, const char *name, uint32_t *out);
+/* Index of a row's name as a part records it: "attn.wq" in block 7. */
+bool parameters_find_local(const parameters_t *p, uint32_t part, uint32_t block, const char *name,
+                           uint32_t *out);
+
+/* Elements [begin, begin + count) of a parameter before the first step. Counter-based, keyed by
+ * (seed, name, element): the same on every rank and in every layout. init_std is the job's, used
+ * where the row names none. */
+void parameter_initial(const parameters_t *p, uint32_t index, uint64_t seed, double init_std,
+                       uint64_t begin, uint64_t count, float *out);
+
+#endif
