@@ -23,19 +23,20 @@ static const lh_option_t options[] = {
 };
 
 static const lh_hf_key_t hf_keys[] = {
-    {"n_layer", "blocks", "12"},
-    {"n_embd", "hidden", "768"},
-    {"n_inner", "ffn", "0"},
-    {"n_head", "heads", "12"},
-    {"vocab_size", "vocab", "50257"},
-    {"n_positions|n_ctx", "max_tokens", "1024"},
-    {"layer_norm_epsilon", "epsilon", "1e-5"},
-    {"tie_word_embeddings", "tied", "true"},
-    {"activation_function", NULL, "gelu_new"},
-    {"scale_attn_weights", NULL, "true"},
-    {"scale_attn_by_inverse_layer_idx", NULL, "false"},
-    {"reorder_and_upcast_attn", NULL, "false"},
-    {"add_cross_attention", NULL, "false"},
+    {"n_layer", "blocks", "12", NULL},
+    {"n_embd", "hidden", "768", NULL},
+    {"n_inner", "ffn", "0", NULL},
+    {"n_head", "heads", "12", NULL},
+    {"vocab_size", "vocab", "50257", NULL},
+    {"n_positions|n_ctx", "max_tokens", "1024", NULL},
+    {"layer_norm_epsilon", "epsilon", "1e-5", NULL},
+    {"tie_word_embeddings", "tied", "true", NULL},
+    {"activation_function", NULL, "gelu_new", NULL},
+    {"scale_attn_weights", NULL, "true", NULL},
+    {"scale_attn_by_inverse_layer_idx", NULL, "false", NULL},
+    {"reorder_and_upcast_attn", NULL, "false", NULL},
+    {"add_cross_attention", NULL, "false", NULL},
+    {"embd_pdrop", NULL, NULL, NULL}, {"attn_pdrop", NULL, NULL, NULL}, {"resid_pdrop", NULL, NULL, NULL},
 };
 
 #define H "transformer.h.{}."
@@ -173,7 +174,7 @@ static lh_value_t gpt2_record(lh_model_t *m, lh_graph_t *g, uint32_t part, LH_UN
 static const lh_hf_t hf = {
     .struct_size = sizeof(hf), .key_size = sizeof(hf_keys[0]), .key_count = sizeof(hf_keys) / sizeof(hf_keys[0]),
     .model_type = "gpt2", .architecture = "GPT2LMHeadModel",
-    .ignored = "*.attn.bias, *.attn.masked_bias", .keys = hf_keys,
+    .ignored = "*.attn.bias, *.attn.masked_bias", .keys = hf_keys, .prefix = "transformer.",
 };
 static const lh_model_api_t api = {
     .struct_size = sizeof(api), .open = gpt2_open, .close = gpt2_close, .describe = gpt2_describe,
