@@ -1,17 +1,16 @@
 /* config/job.h - every section of a pipeline's INI that the core itself reads, as typed structs.
  *
- * job_load() reads the file (with include and --set), parses each section by its option table, checks
- * what crosses sections, and refuses what it does not know. It touches no device, no tokenizer and
- * no plugin: keys of [model], [optimizer], [device], [rule.NAME] that are not listed here belong to the
- * plugin named there, and whoever loads that plugin parses them with options_parse_plugin().
- * Strings are owned by the job and live until job_free. Paths are already resolved against the INI's
- * folder; those marked (in folder) lie in [pipeline] folder unless absolute. NULL: not set. */
+ * job_load() reads the file (with include and --set), parses each section by its option table,
+ * checks what crosses sections, and refuses what it does not know. It touches no device, no
+ * tokenizer and no plugin: keys of [model], [optimizer], [device], [rule.NAME] that are not listed
+ * here belong to the plugin named there, and whoever loads that plugin parses them with
+ * job_parse_plugin(). Strings are owned by the job and live until job_free. Paths are absolute
+ * already: against the INI's folder, those marked (in folder) against [pipeline] folder. NULL: not
+ * set. */
 #ifndef CONFIG_JOB_H
 #define CONFIG_JOB_H
 
-#include <base/status.h>
-
-typedef struct document document_t;
+#include <config/options.h>
 
 enum { JOB_STAGES = 6 };
 enum { STAGE_PREPARE, STAGE_IMPORT, STAGE_TRAIN, STAGE_EVAL, STAGE_EXPORT, STAGE_GENERATE };
@@ -26,24 +25,25 @@ enum { PREPEND_NONE, PREPEND_BOS };
 enum { APPEND_NONE, APPEND_EOD, APPEND_EOS };
 
 typedef struct job_prepare {
-    char *input;     /* comma-separated paths and globs, against the INI's folder */
-    char *key;       /* "text"                                                    */
-    char *tokenizer; /* file: vocab.json | tokenizer.json | tokenizer.model | ranks; or its folder */
+    char *input; /* comma-separated paths and globs, against the INI's folder */
+    char *key;   /* "text"                                                    */
+    char
+        *tokenizer; /* file: vocab.json | tokenizer.json | tokenizer.model | ranks; or its folder */
     uint32_t prepend, append; /* PREPEND_*, APPEND_*                              */
-    char *on_error;  /* "fail", "skip", "max:N"                                   */
-    char *output;    /* (in folder) without .bin/.idx; "corpus"                   */
-    uint64_t workers; /* 0: as many as processors                                  */
-    char *accept;    /* call of a data filter, or NULL: u64(u64 tokens, ...), 0 drops the document */
+    char *on_error;           /* "fail", "skip", "max:N"                                   */
+    char *output;             /* (in folder) without .bin/.idx; "corpus"                   */
+    uint64_t workers;         /* 0: as many as processors                                  */
+    char *accept; /* call of a data filter, or NULL: u64(u64 tokens, ...), 0 drops the document */
 } job_prepare_t;
 
 enum { DOCUMENTS_JOINED, DOCUMENTS_APART };
 
 typedef struct job_data {
-    char *train;  /* "corpus" or "corpus a:0.7, b:0.3": (in folder), without .bin/.idx */
+    char *train;        /* "corpus" or "corpus a:0.7, b:0.3": (in folder), without .bin/.idx */
     char *valid, *test; /* data sets of their own instead of the split; NULL        */
-    char *split;  /* "969,30,1"                                                    */
+    char *split;        /* "969,30,1"                                                    */
     uint32_t documents; /* DOCUMENTS_*                                             */
-    uint64_t seed; /* of the sample order; 1234, Megatron's default                 */
+    uint64_t seed;      /* of the sample order; 1234, Megatron's default                 */
 } job_data_t;
 
 typedef struct job_model {
@@ -61,8 +61,8 @@ typedef struct job_train {
     uint64_t sequence, batch, micro_batch; /* tokens, sequences a step, sequences at once */
     uint64_t steps;
     uint64_t seed;
-    uint32_t precision; /* PRECISION_* */
-    uint32_t recompute; /* RECOMPUTE_* */
+    uint32_t precision;        /* PRECISION_* */
+    uint32_t recompute;        /* RECOMPUTE_* */
     uint64_t evaluate_every;   /* 0: never                                          */
     uint64_t evaluate_batches; /* micro-batches of the valid split per evaluation; 0: all */
     uint64_t head_chunk;       /* tokens whose logits exist at a time; 0: choose     */
@@ -82,9 +82,9 @@ typedef struct job_optimizer {
 
 typedef struct job_group { /* [group.NAME]: parameters that match get rates of their own */
     char *name;
-    char *match;         /* globs over logical names, comma-separated: "blocks.*.norm" */
-    double rate;         /* factor on the learning rate; 1                        */
-    double decay;        /* NAN: as [optimizer]                                   */
+    char *match;  /* globs over logical names, comma-separated: "blocks.*.norm" */
+    double rate;  /* factor on the learning rate; 1                        */
+    double decay; /* NAN: as [optimizer]                                   */
     bool frozen;
 } job_group_t;
 
@@ -95,8 +95,8 @@ typedef struct job_checkpoint {
 } job_checkpoint_t;
 
 typedef struct job_device {
-    char *plugin;   /* "cpu"                                                     */
-    char *fallback; /* "OP = host|f32, ..." (the keys fallback.OP of the section) or NULL */
+    char *plugin;        /* "cpu"                                                     */
+    char *fallback;      /* "OP = host|f32, ..." (the keys fallback.OP of the section) or NULL */
     char *plugin_folder; /* overrides where plugins are looked for; NULL: beside the binary */
 } job_device_t;
 
@@ -105,9 +105,9 @@ typedef struct job_import {
 } job_import_t;
 
 typedef struct job_eval {
-    char *data; /* "train", "valid", "test" or a JSONL file          */
+    char *data;                   /* "train", "valid", "test" or a JSONL file          */
     uint64_t tokens_per_document; /* a longer one is cut; 0: no limit */
-    bool bos;   /* documents start with BOS                           */
+    bool bos;                     /* documents start with BOS                           */
     char *key;
     char *tokenizer; /* NULL: the one of [prepare] or of the imported folder */
 } job_eval_t;
@@ -132,14 +132,15 @@ typedef struct job_generate {
 } job_generate_t;
 
 typedef struct job_limits { /* [limits]: what a parser may be asked to hold */
-    uint64_t line_bytes;       /* of JSONL            */
-    uint64_t header_bytes;     /* of safetensors      */
+    uint64_t line_bytes;    /* of JSONL            */
+    uint64_t header_bytes;  /* of safetensors      */
     uint64_t tensors, shards;
     uint64_t vocabulary, token_bytes, merges;
 } job_limits_t;
 
 typedef struct job {
-    char *path;           /* of the INI */
+    char *path;           /* of the INI, as given */
+    char *base;           /* the INI's folder, absolute */
     document_t *document; /* every line, for the sections that plugins read */
     uint32_t stages[JOB_STAGES];
     uint32_t stage_count;
@@ -164,11 +165,35 @@ typedef struct job {
 } job_t;
 
 /* sets: "section.key=value" from the command line, applied last. */
-lh_status_t job_load(const char *path, const char *const *sets, uint32_t set_count, job_t **out)
-    LH_MUST_CHECK;
+lh_status_t job_load(const char *path, const char *const *sets, uint32_t set_count,
+                     job_t **out) LH_MUST_CHECK;
 void job_free(job_t *job);
 
-/* "folder/name" of the pipeline; the caller frees with mem_free. */
+/* "folder/name" of the pipeline (an absolute name stands alone); the caller frees with mem_free. */
 char *job_path(const job_t *job, const char *name);
+bool job_has_stage(const job_t *job, uint32_t stage); /* STAGE_* */
+extern const char *const job_stage_names[JOB_STAGES];
+
+/* The sections that the core reads, for parsing, check and help. */
+typedef struct job_section {
+    const char *name; /* "train"; "group.*" stands for all [group.NAME]                     */
+    const char *help;
+    const lh_option_t *rows;
+    uint32_t count;
+    uint32_t config_size;
+    uint32_t offset;        /* of the struct in job_t; not for "group.*"                      */
+    uint32_t stages;        /* bit per stage that needs the section's required keys           */
+    const char *plugin_key; /* key that names a plugin whose options stand here too; or NULL */
+} job_section_t;
+const job_section_t *job_sections(uint32_t *count);
+const job_section_t *job_section(const char *name); /* of its exact name, or NULL */
+
+/* Parses what a plugin (or rule) reads of a section, beside the core's keys there, into a new
+ * config struct of config_size bytes. given: values that the core knows better (vocab) or that an
+ * import brings. Free with job_free_config. */
+lh_status_t job_parse_plugin(const job_t *job, const char *section, const option_table_t *table,
+                             const option_given_t *given, uint32_t given_count,
+                             void **out) LH_MUST_CHECK;
+void job_free_config(const option_table_t *table, void *config);
 
 #endif

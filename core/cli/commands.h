@@ -1,0 +1,57 @@
+/* cli/commands.h - the commands of `longhaul`. Each is one function in a file of its own and one
+ * row in commands.c; main.c parses the arguments, calls it, prints why it failed and picks the exit
+ * code. A command prints results to stdout, and nothing to stderr but through base/log.h. */
+#ifndef CLI_COMMANDS_H
+#define CLI_COMMANDS_H
+
+#include <config/job.h>
+#include <plugin/loader.h>
+
+typedef struct cli cli_t;
+
+/* A flag of one command: "--name VALUE", or "--name" alone when value is NULL. */
+typedef struct cli_flag {
+    const char *name;  /* without the dashes */
+    const char *value; /* "N", "FILE"; NULL: a switch */
+    const char *help;
+} cli_flag_t;
+
+enum {
+    CLI_NEEDS_JOB = 1u << 0, /* first argument is PIPELINE.ini; --set works; cli->job is loaded */
+    CLI_NEEDS_PLUGINS = 1u << 1, /* cli->plugins is there; --plugins works                      */
+    CLI_TAKES_NAME = 1u << 2,    /* an optional argument, cli->name                             */
+};
+
+enum { CLI_FLAGS = 12 };
+
+typedef struct command {
+    const char *name;
+    const char *summary;
+    uint32_t needs;         /* CLI_* */
+    int (*run)(cli_t *cli); /* exit code, or a negative lh_status_t whose sentence is printed */
+    cli_flag_t flags[CLI_FLAGS]; /* ends with a NULL name */
+} command_t;
+
+struct cli {
+    const command_t *command;
+    const char *name;  /* optional argument, or NULL              */
+    const char *ini;   /* PIPELINE.ini                            */
+    const char **sets; /* --set section.key=value                 */
+    uint32_t set_count;
+    const char *plugin_folder;     /* --plugins DIR, or NULL                  */
+    const char *values[CLI_FLAGS]; /* of the command's flags; "" for a switch; NULL: not given */
+    job_t *job;
+    host_t *host;
+    registry_t *plugins;
+};
+
+const command_t *commands(uint32_t *count);
+
+/* The value of a flag of this command; "" for a switch; NULL when it was not given. */
+const char *cli_flag(const cli_t *cli, const char *name);
+
+int command_check(cli_t *cli);
+int command_help(cli_t *cli);
+int command_plugins(cli_t *cli);
+
+#endif

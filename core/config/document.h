@@ -1,0 +1,47 @@
+/* config/document.h - an INI file with all it includes, as sections of entries that know where they
+ * stand. Nothing here knows what a key means. */
+#ifndef CONFIG_DOCUMENT_H
+#define CONFIG_DOCUMENT_H
+
+#include <base/text.h>
+
+enum { DOCUMENT_DEPTH = 8, DOCUMENT_FILES = 64 };
+
+typedef struct document document_t;
+
+typedef struct document_entry {
+    char *key, *value;
+    const char *file; /* as opened; owned by the document; NULL: the command line */
+    uint32_t line;
+    struct document_entry *overrides; /* what stood here before, in an included file; or NULL */
+} document_entry_t;
+
+typedef struct document_section {
+    char *name;
+    const char *file; /* where it was first seen; NULL: the command line */
+    uint32_t line;
+    document_entry_t **entries; /* in order of first appearance */
+    uint32_t entry_count;
+    size_t entry_capacity;
+} document_section_t;
+
+/* `include = a.ini, b.ini` above the first section reads those first, against the folder of the
+ * file that says so; what the including file sets itself overrides. A loop, a key or a section
+ * twice in one file is refused. */
+lh_status_t document_load(const char *path, document_t **out) LH_MUST_CHECK;
+void document_free(document_t *d);
+
+/* "section.key=value"; the section is what stands before the last dot ahead of '='. Makes the
+ * section if need be. */
+lh_status_t document_set(document_t *d, const char *assignment) LH_MUST_CHECK;
+
+uint32_t document_section_count(const document_t *d);
+const document_section_t *document_section(const document_t *d, uint32_t index);
+const document_section_t *document_find(const document_t *d, const char *section); /* or NULL */
+const document_entry_t *section_find(const document_section_t *s,
+                                     const char *key); /* s may be NULL */
+
+/* "pipeline.ini:12", or "command line". */
+void document_where(const char *file, uint32_t line, char *out, size_t room);
+
+#endif

@@ -1,0 +1,76 @@
+/* config/options.h - a section of the INI parsed by tables of lh_option_t into config structs.
+ *
+ * A value comes, in this order, from: the caller (`fixed` given), the INI or command line, the
+ * caller (given, not fixed: e.g. an imported config.json), the row's default. Defaults go through
+ * the same parser. Rows here always have this host's lh_option_t size (the loader imports a
+ * plugin's).
+ *
+ * A STRING or PATH whose value is empty is NULL in the config struct: not set. */
+#ifndef CONFIG_OPTIONS_H
+#define CONFIG_OPTIONS_H
+
+#include <longhaul/option.h>
+
+#include <config/document.h>
+
+typedef struct option_table {
+    const lh_option_t *rows;
+    uint32_t count;
+    const char *owner; /* "the core", or the plugin: for sentences                           */
+    size_t config_size;
+    void *config; /* zeroed; NULL: values are only checked                              */
+} option_table_t;
+
+/* A value that does not come from the INI. */
+typedef struct option_given {
+    const char *key;
+    const char *value;  /* NULL: known only later (check): neither parsed nor missed        */
+    const char *origin; /* "hf/config.json", "tokenizer"                                     */
+    bool fixed;         /* beats the INI, where the same key belongs to the core's table     */
+} option_given_t;
+
+typedef struct options_how {
+    const document_t *document;
+    const char *section;
+    const option_table_t *tables; /* core's, then the plugin's: a key in two of them is refused,
+                                     unless a fixed given covers it                          */
+    uint32_t table_count;
+    const option_given_t *given;
+    uint32_t given_count;
+    bool optional;      /* required keys may be missing: no stage needs this section        */
+    const char *folder; /* PATH values are taken against it                                 */
+} options_how_t;
+
+/* Checks a table itself: keys are snake_case and differ, types known, offsets inside config_size,
+ * aligned, not overlapping, help there, default inside its own range. */
+lh_status_t options_validate(const option_table_t *table) LH_MUST_CHECK;
+
+/* Fills the tables' configs. On failure nothing is owned by them. */
+lh_status_t options_parse(const options_how_t *how) LH_MUST_CHECK;
+/* Frees the strings in config (not config itself) and sets them to NULL. */
+void options_free(const lh_option_t *rows, uint32_t count, void *config);
+
+/* One value. where ("file:line", or what stands for it) begins the sentence. */
+lh_status_t option_set(const lh_option_t *row, const char *value, const char *where,
+                       const char *folder, void *config) LH_MUST_CHECK;
+
+/* The effective value of a row and where it comes from, without parsing. *value is NULL when a
+ * required key is missing or a given is known only later. A row "prefix.*" (the core's only) has
+ * none here. */
+typedef struct option_origin {
+    const char *value;
+    const document_entry_t *entry; /* in the INI or on the command line, or NULL */
+    const option_given_t *given;   /* or NULL                                    */
+} option_origin_t;
+option_origin_t option_origin(const options_how_t *how, const lh_option_t *row);
+
+/* The name nearest to `typed`, or NULL if none is near. */
+typedef struct nearest {
+    const char *typed;
+    const char *best;
+    size_t distance;
+} nearest_t;
+void nearest_offer(nearest_t *n, const char *name);
+const char *nearest_name(const nearest_t *n);
+
+#endif

@@ -1,0 +1,31 @@
+/* plugin/host.h - the services that plugins call: one host_t for a job, one lh_host_t for each
+ * plugin, so that log lines carry its name. */
+#ifndef PLUGIN_HOST_H
+#define PLUGIN_HOST_H
+
+#include <base/status.h>
+#include <longhaul/host.h>
+
+typedef struct host host_t;
+
+lh_status_t host_new(host_t **out) LH_MUST_CHECK;
+/* Everything that host_for gave ends with it. Threads must have been joined. */
+void host_free(host_t *h);
+
+/* The services as `plugin` sees them; the same name gives the same pointer. Valid until host_free.
+ */
+lh_status_t host_for(host_t *h, const char *plugin, const lh_host_t **out) LH_MUST_CHECK;
+
+/* Makes host->stopping() true for all; may be called from a signal handler. */
+void host_stop(host_t *h);
+bool host_stopping(const host_t *h);
+
+enum { HOST_METRICS = 64, HOST_METRIC_NAME = 48 };
+typedef struct host_metric {
+    char name[HOST_METRIC_NAME]; /* "tcp.retransmits" */
+    double value;                /* sum of all counts */
+} host_metric_t;
+/* Copies up to max metrics, in the order they first came; returns how many there are. */
+uint32_t host_metrics(host_t *h, host_metric_t *out, uint32_t max);
+
+#endif

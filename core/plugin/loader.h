@@ -1,0 +1,71 @@
+/* plugin/loader.h - brings a plugin into the process: exactly the named file of one folder, checked
+ * before any of its code runs, its tables imported to this host's row sizes, never unloaded. */
+#ifndef PLUGIN_LOADER_H
+#define PLUGIN_LOADER_H
+
+#include <base/digest.h>
+#include <config/options.h>
+#include <longhaul/plugin.h>
+
+typedef struct plugin {
+    lh_plugin_t row; /* imported; use the pointers below instead of its tables and apis */
+    uint32_t kind;   /* LH_KIND_*                                                      */
+    const char *name, *version, *summary;
+
+    lh_option_t *options; /* rows of this host's size */
+    lh_function_t *functions;
+    lh_op_t *ops; /* attributes point to rows of this host's size too; likewise rules' options and
+                     states */
+    lh_kernel_t *kernels;
+    lh_rule_t *rules;
+    uint32_t option_count, function_count, op_count, kernel_count, rule_count;
+
+    /* The one that kind names, zero-filled to this host's size; the others are NULL. */
+    const lh_model_api_t *model;
+    const lh_transport_api_t *transport;
+    const lh_optimizer_api_t *optimizer;
+    const lh_device_api_t *device;
+
+    const lh_host_t *host; /* the services under its name                                    */
+    const void *config; /* given to its functions (lh_call_t.config); set with plugin_configure */
+    char *path;
+    char sha256[SHA256_TEXT];
+} plugin_t;
+
+/* All plugins of a process, each loaded once. */
+typedef struct registry registry_t;
+typedef struct host host_t;
+
+/* folder: absolute, holds models/, transports/, optimizers/, devices/, parts/. NULL:
+ * ../lib/longhaul seen from the program. host must outlive the registry. */
+lh_status_t registry_new(const char *folder, host_t *host, registry_t **out) LH_MUST_CHECK;
+/* Frees the tables; what was loaded stays mapped for ever. */
+void registry_free(registry_t *r);
+const char *registry_folder(const registry_t *r);
+host_t *registry_host(const registry_t *r);
+
+/* The plugin NAME of a kind; loaded at the first call. Valid until registry_free. */
+lh_status_t registry_load(registry_t *r, uint32_t kind, const char *name,
+                          const plugin_t **out) LH_MUST_CHECK;
+/* As `name:function` and `name:rule` mean it: one that is loaded already, of any kind; else of kind
+ * parts. */
+lh_status_t registry_find(registry_t *r, const char *name, const plugin_t **out) LH_MUST_CHECK;
+/* All loaded so far. */
+uint32_t registry_count(const registry_t *r);
+const plugin_t *registry_at(const registry_t *r, uint32_t index);
+
+/* What its functions get as call->config; must live as long as they are called. */
+void plugin_configure(registry_t *r, const plugin_t *plugin, const void *config);
+/* Its option table, for job_parse_plugin. */
+option_table_t plugin_options(const plugin_t *plugin);
+/* The rule `name`, or NULL after fail(). */
+const lh_rule_t *plugin_rule(const plugin_t *plugin, const char *name);
+option_table_t rule_options(const plugin_t *plugin, const lh_rule_t *rule);
+
+/* "plugin:name" cut in two. name points into text. */
+lh_status_t plugin_name_split(const char *text, char plugin[32], const char **name) LH_MUST_CHECK;
+
+const char *plugin_kind_text(uint32_t kind);   /* "model"; "parts"         */
+const char *plugin_kind_folder(uint32_t kind); /* "models"; "parts"        */
+
+#endif
