@@ -20,10 +20,12 @@ typedef struct op {
     char slot_name[OP_SLOTS][24]; /* inputs, then outputs */
     bool optional[OP_SLOTS];      /* "w?"                 */
     bool adds[OP_SLOTS];          /* "y+": this output may be asked with LH_ARG_ADD */
+    uint32_t alias[OP_SLOTS];     /* outputs named like an input: its slot, from 1; 0: own memory */
     const char *plugin;           /* who brought it; NULL: the core */
 } op_t;
 
 enum {
+    VALUE_NONE = 0,     /* a pass has dropped it; ids of the others stay                */
     VALUE_PARAM = 1,    /* name                                                        */
     VALUE_INPUT = 2,    /* which: LH_INPUT_*                                           */
     VALUE_CONSTANT = 3, /* constant: [count] F32                                       */
@@ -84,6 +86,7 @@ typedef struct recording {
     size_t loss_capacity;
     lh_status_t status; /* first failure; its sentence is kept in reason */
     char *reason;
+    bool backward;     /* what is recorded now belongs to the reverse pass */
     lh_value_t output; /* what the part returned */
 } recording_t;
 
@@ -94,10 +97,12 @@ lh_status_t recording_status(const recording_t *r) LH_MUST_CHECK;
 /* A value of kind ARGUMENT. */
 lh_value_t recording_argument(recording_t *r, lh_dtype_t dtype, uint32_t rank,
                               const uint64_t *shape);
+/* Gives a value that an op made another dtype: logits of BF16 matmuls in F32, for one. */
+void recording_retype(recording_t *r, lh_value_t v, lh_dtype_t dtype);
 /* Same ops, attributes, shapes, constants, parameter names and wiring. */
 bool recording_equal(const recording_t *a, const recording_t *b);
 
-/* Appends the reverse pass: `seed` is the gradient of r->output (an ARGUMENT made by the caller);
+/* Appends the reverse pass (and seeds each loss() with 1): `seed` is the gradient of r->output (an ARGUMENT made by the caller);
  * wanted(context, name) says whether a parameter has a gradient. On success *input_gradient is the
  * gradient of `input` (0 if input is 0 or nothing flows there). */
 lh_status_t recording_differentiate(recording_t *r, lh_value_t seed, lh_value_t input,
