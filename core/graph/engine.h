@@ -17,8 +17,7 @@
 #include <config/job.h>
 #include <graph/parameters.h>
 #include <graph/recording.h>
-
-#include <longhaul/plugin.h>
+#include <plugin/loader.h>
 
 typedef struct engine engine_t;
 typedef struct weights
@@ -26,17 +25,17 @@ typedef struct weights
 typedef struct program program_t; /* a call list */
 
 typedef struct engine_how {
-    const lh_host_t *host;     /* given to plugins                                       */
-    const lh_plugin_t *device; /* imported; its own kernels come first                   */
-    const void *device_config;
+    const lh_host_t *host;     /* given to recorders and ops                                     */
+    const plugin_t *device;    /* its own kernels come first                                     */
+    const void *device_config; /* its parsed options                                             */
     uint32_t device_index;
-    const lh_plugin_t *const
+    const plugin_t *const
         *plugins; /* others whose kernels may serve this device; may hold `device` */
     uint32_t plugin_count;
     const op_table_t *ops;
-    bool no_capture;      /* true: launches every step even where the device offers capture       */
+    bool no_capture;      /* true: launches every step even where the device offers capture      */
     const char *variants; /* NULL, or what engine_variants said before: kernels choose the same
-                             again, or the build is refused                                     */
+                             again, or the build is refused                                      */
 } engine_how_t;
 
 lh_status_t engine_open(const engine_how_t *how, engine_t **out) LH_MUST_CHECK;

@@ -1,0 +1,225 @@
+/* parameters.c - the logical parameters of a model, and their values before the first step. */
+#include <graph/parameters.h>
+
+#include <math.h>
+
+#include <base/checked.h>
+#include <base/digest.h>
+#include <base/memory.h>
+#include <base/philox.h>
+#include <base/text.h>
+#include <plugin/abi.h>
+
+enum { MAX_ROWS = 4096, MAX_BLOCKS = 65536, CLASSES = 64 };
+
+static lh_status_t row_check(const lh_param_t *row)
+{
+    if (row->name == NULL || row->name[0] == '\0')
+        return fail(LH_INVALID, "the model lists a parameter without a name");
+    if (row->part < LH_PART_EMBED || row->part > LH_PART_HEAD)
+        return fail(LH_INVALID, "parameter '%s' names part %u; expected 1 to 3", row->name,
+                    row->part);
+    if (row->init < LH_INIT_NORMAL || row->init > LH_INIT_RESIDUAL)
+        return fail(LH_INVALID, "parameter '%s' names init %u; expected 1 to 4", row->name,
+                    row->init);
+    if (row->shape[0] == 0) return fail(LH_INVALID, "parameter '%s' has no shape", row->name);
+    return LH_OK;
+}
+
+static lh_status_t rows_import(parameters_t *p, const lh_model_info_t *info)
+{
+    if (info->param_count == 0 || info->param_count > MAX_ROWS)
+        return fail(LH_INVALID, "the model lists %u parameters; expected 1 to %d",
+                    info->param_count, MAX_ROWS);
+    p->rows = mem_array(info->param_count, sizeof(*p->rows));
+    if (p->rows == NULL) return LH_NO_MEMORY;
+
+    for (uint32_t i = 0; i < info->param_count; i++) {
+        const lh_status_t status = abi_import_row(
+            &p->rows[i], sizeof(p->rows[i]), info->params, info->param_size, i,
+            offsetof_end_(&p->rows[i], shape), "the model's parameters");
+        if (status != LH_OK) return status;
+        const lh_status_t checked = row_check(&p->rows[i]);
+        if (checked != LH_OK) return checked;
+    }
+    p->row_count = info->param_count;
+    return LH_OK;
+}
+
+static bool row_is_in(const parameters_t *p, const lh_param_t *row, uint32_t part, uint32_t block)
+{
+    if (row->part != part) return false;
+    if (part != LH_PART_BLOCK || row->classes == 0) return true;
+    return (row->classes >> p->block_classes[block] & 1u) != 0;
+}
+
+static char *logical_name(const lh_param_t *row, uint32_t block)
+{
+    text_t name = {0};
+    if (row->part == LH_PART_BLOCK) text_printf(&name, "blocks.%u.", block);
+    text_append(&name, row->name);
+    if (text_status(&name) == LH_OK) return name.data;
+    text_free(&name);
+    return NULL;
+}
+
+static lh_status_t item_set(parameters_t *p, const lh_param_t *row, uint32_t block)
+{
+    parameter_t *item = &p->items[p->count];
+    item->name = logical_name(row, block);
+    if (item->name == NULL) return LH_NO_MEMORY;
+    item->row = row;
+    item->part = row->part;
+    item->block = block;
+    item->storage = p->count++;
+    item->rows = item->columns = item->elements = 1;
+    for (item->rank = 0; item->rank < 3 && row->shape[item->rank] != 0; item->rank++) {
+        const uint64_t n = row->shape[item->rank];
+        if (!checked_mul(item->elements, n, &item->elements) || item->elements > INT64_MAX / 8)
+            return fail(LH_INVALID, "parameter '%s' has too many elements", item->name);
+        item->shape[item->rank] = n;
+        item->columns = n;
+    }
+    item->rows = item->elements / item->columns;
+    return LH_OK;
+}
+
+static lh_status_t part_list(parameters_t *p, uint32_t part, uint32_t block)
+{
+    for (uint32_t i = 0; i < p->row_count; i++) {
+        if (!row_is_in(p, &p->rows[i], part, block)) continue;
+        uint32_t other;
+        if (parameters_find_local(p, part, block, p->rows[i].name, &other))
+            return fail(LH_INVALID, "the model lists parameter '%s' twice", p->items[other].name);
+        const lh_status_t status = item_set(p, &p->rows[i], block);
+        if (status != LH_OK) return status;
+    }
+    return LH_OK;
+}
+
+static lh_status_t ties_resolve(parameters_t *p)
+{
+    for (uint32_t i = 0; i < p->count; i++) {
+        parameter_t *item = &p->items[i];
+        if (item->row->tied_to == NULL) continue;
+
+        uint32_t other;
+        if (!parameters_find(p, item->row->tied_to, &other) || other == i)
+            return fail(LH_INVALID, "parameter '%s' is tied to '%s', which the model does not have",
+                        item->name, item->row->tied_to);
+        const parameter_t *target = &p->items[other];
+        if (target->row->tied_to != NULL)
+            return fail(LH_INVALID, "parameter '%s' is tied to '%s', which is tied itself",
+                        item->name, target->name);
+        if (item->rank != target->rank ||
+            memcmp(item->shape, target->shape, sizeof(item->shape)) != 0)
+            return fail(LH_INVALID, "parameter '%s' is tied to '%s', which has another shape",
+                        item->name, target->name);
+        item->storage = other;
+    }
+    for (uint32_t i = 0; i < p->count; i++)
+        if (p->items[i].storage == i) p->elements += p->items[i].elements;
+    return LH_OK;
+}
+
+static lh_status_t info_take(parameters_t *p, const lh_model_info_t *info)
+{
+    if (info->blocks == 0 || info->blocks > MAX_BLOCKS)
+        return fail(LH_INVALID, "the model has %u blocks; expected 1 to %d", info->blocks,
+                    MAX_BLOCKS);
+    p->blocks = info->blocks;
+    p->hidden = info->hidden;
+    p->vocab = info->vocab;
+    p->max_tokens = info->max_tokens;
+    p->block_classes = mem_new(info->blocks);
+    if (p->block_classes == NULL) return LH_NO_MEMORY;
+    for (uint32_t b = 0; info->block_classes != NULL && b < info->blocks; b++) {
+        if (info->block_classes[b] >= CLASSES)
+            return fail(LH_INVALID, "block %u has class %u; expected 0 to %d", b,
+                        info->block_classes[b], CLASSES - 1);
+        p->block_classes[b] = info->block_classes[b];
+    }
+    return rows_import(p, info);
+}
+
+static lh_status_t items_list(parameters_t *p)
+{
+    p->items = mem_array((size_t)p->row_count * p->blocks, sizeof(*p->items));
+    if (p->items == NULL) return LH_NO_MEMORY;
+
+    lh_status_t status = part_list(p, LH_PART_EMBED, 0);
+    for (uint32_t b = 0; status == LH_OK && b < p->blocks; b++)
+        status = part_list(p, LH_PART_BLOCK, b);
+    if (status == LH_OK) status = part_list(p, LH_PART_HEAD, 0);
+    return status == LH_OK ? ties_resolve(p) : status;
+}
+
+lh_status_t parameters_new(const lh_model_api_t *api, lh_model_t *model, parameters_t **out)
+{
+    lh_model_info_t info = {.struct_size = sizeof(info)};
+    lh_status_t status = api->describe(model, &info);
+    if (status != LH_OK) return status;
+
+    parameters_t *p = mem_new(sizeof(*p));
+    if (p == NULL) return LH_NO_MEMORY;
+    status = info_take(p, &info);
+    if (status == LH_OK) status = items_list(p);
+    if (status != LH_OK) {
+        parameters_free(p);
+        return status;
+    }
+    *out = p;
+    return LH_OK;
+}
+
+void parameters_free(parameters_t *p)
+{
+    if (p == NULL) return;
+    for (uint32_t i = 0; p->items != NULL && i < p->count; i++)
+        mem_free(p->items[i].name);
+    mem_free(p->items);
+    mem_free(p->block_classes);
+    mem_free(p->rows);
+    mem_free(p);
+}
+
+bool parameters_find(const parameters_t *p, const char *name, uint32_t *out)
+{
+    for (uint32_t i = 0; i < p->count; i++) {
+        if (!text_equal(p->items[i].name, name)) continue;
+        *out = i;
+        return true;
+    }
+    return false;
+}
+
+bool parameters_find_local(const parameters_t *p, uint32_t part, uint32_t block, const char *name,
+                           uint32_t *out)
+{
+    for (uint32_t i = 0; i < p->count; i++) {
+        const parameter_t *item = &p->items[i];
+        if (item->part != part || item->block != block || !text_equal(item->row->name, name))
+            continue;
+        *out = i;
+        return true;
+    }
+    return false;
+}
+
+void parameter_initial(const parameters_t *p, uint32_t index, uint64_t seed, double init_std,
+                       uint64_t begin, uint64_t count, float *out)
+{
+    const parameter_t *item = &p->items[p->items[index].storage];
+    const uint32_t init = item->row->init;
+    double std = item->row->init_scale > 0 ? item->row->init_scale : init_std;
+    /* Each block adds twice to the residual stream, whose variance should not grow with depth. */
+    if (init == LH_INIT_RESIDUAL) std /= sqrt(2.0 * p->blocks);
+
+    const uint64_t stream = xxh3(item->name, strlen(item->name));
+    for (uint64_t i = 0; i < count; i++) {
+        if (init == LH_INIT_ZERO || init == LH_INIT_ONE)
+            out[i] = init == LH_INIT_ONE ? 1.0f : 0.0f;
+        else
+            out[i] = (float)(std * philox_normal(seed, stream, begin + i));
+    }
+}
