@@ -1,0 +1,37 @@
+/* checkpoint/checkpoint.h - finds, opens and reads committed checkpoints, into any layout. */
+#ifndef CHECKPOINT_CHECKPOINT_H
+#define CHECKPOINT_CHECKPOINT_H
+
+#include <checkpoint/manifest.h>
+#include <checkpoint/safetensors.h>
+
+typedef struct checkpoint {
+    char *path; /* .../step-000000000100 */
+    manifest_t *manifest;
+    safetensors_t **files; /* one a manifest file */
+    void *scratch;
+    uint64_t scratch_bytes;
+} checkpoint_t;
+
+/* Manifest, its seal, every file's size and header against the manifest; not yet the data. */
+lh_status_t checkpoint_open(const char *path, checkpoint_t **out) LH_MUST_CHECK;
+void checkpoint_close(checkpoint_t *c);
+const manifest_tensor_t *checkpoint_find(const checkpoint_t *c, const char *name);
+
+/* The wanted part (count 0: the whole) of a tensor as F32; every stored part that is touched is
+ * checked against its hash: LH_CORRUPT. */
+lh_status_t checkpoint_read(checkpoint_t *c, const manifest_tensor_t *t,
+                            const tensor_part_t *wanted, float *out) LH_MUST_CHECK;
+
+/* Reads every tensor back and checks all. */
+lh_status_t checkpoint_verify(const char *path) LH_MUST_CHECK;
+
+/* The newest checkpoint of a folder that verifies: the one `latest` names if it is the newest or
+ * nothing newer is whole, else step-* downwards. Each damaged one costs a warning with its reason;
+ * with `set_aside` (only while holding checkpoint_lock) it is renamed damaged-step-..., so that its
+ * step can be saved again. No checkpoint at all: LH_OK and *out is NULL; only damaged ones:
+ * LH_CORRUPT. */
+lh_status_t checkpoint_open_latest(const char *folder, bool set_aside,
+                                   checkpoint_t **out) LH_MUST_CHECK;
+
+#endif

@@ -1,0 +1,50 @@
+/* checkpoint/commit.h - how a checkpoint comes into being: staging folder, files, manifest, rename,
+ * pointer; at every moment a crash or a power loss leaves the old one or the new one whole.
+ *
+ * commit_begin, then commit_write for each file's tensors, then commit_finish; or commit_abandon.
+ * All file calls go through base/sys.h. */
+#ifndef CHECKPOINT_COMMIT_H
+#define CHECKPOINT_COMMIT_H
+
+#include <checkpoint/manifest.h>
+
+typedef struct commit commit_t;
+
+enum { CHECKPOINT_NAME = 32 }; /* "step-000000000100" and NUL */
+void checkpoint_name(uint64_t step, char out[CHECKPOINT_NAME]);
+/* "step-000000000100" and nothing else. */
+bool checkpoint_name_parse(const char *name, uint64_t *step);
+
+/* parent: `self` of the checkpoint before, or "". A step that has a folder is refused: a name is
+ * never used again. */
+lh_status_t commit_begin(const char *folder, const checkpoint_meta_t *meta, const char *parent,
+                         commit_t **out) LH_MUST_CHECK;
+/* Writes one safetensors file with these tensors; data[i] holds the elements of part i, dense.
+ * `rank` names the writer in the file's name. */
+lh_status_t commit_write(commit_t *c, uint32_t rank, const checkpoint_tensor_t *tensors,
+                         const void *const *data, uint32_t count) LH_MUST_CHECK;
+/* Cuts the tensors into files of at most shard_bytes (0: 4 GiB) and writes them all. */
+lh_status_t commit_write_all(commit_t *c, uint32_t rank, const checkpoint_tensor_t *tensors,
+                             const void *const *data, uint32_t count,
+                             uint64_t shard_bytes) LH_MUST_CHECK;
+/* Manifest, rename, pointer; then all but the newest `keep` are removed (0: none). After the rename
+ * the checkpoint stands: a failed pointer or removal is a warning. Frees c whatever it returns. */
+lh_status_t commit_finish(commit_t *c, uint64_t keep) LH_MUST_CHECK;
+/* Removes the staging folder. NULL does nothing. */
+void commit_abandon(commit_t *c);
+
+/* Streaming form of commit_write for whole tensors that do not fit in memory together. */
+lh_status_t commit_stream(commit_t *c, uint32_t rank, const checkpoint_tensor_t *tensors,
+                          uint32_t count) LH_MUST_CHECK;
+lh_status_t commit_stream_tensor(commit_t *c, uint32_t index, const void *data) LH_MUST_CHECK;
+lh_status_t commit_stream_end(commit_t *c) LH_MUST_CHECK;
+
+/* Removes what a crash left: .tmp-*, .del-*. Only while no other writer works in the folder. */
+lh_status_t checkpoint_clean(const char *folder) LH_MUST_CHECK;
+/* Removes all but the newest `keep` committed steps. */
+lh_status_t checkpoint_prune(const char *folder, uint64_t keep) LH_MUST_CHECK;
+/* Takes the folder's lock, waiting at most timeout_ns; the caller closes *fd to give it back. A
+ * writer's helper holds it as well, until its last checkpoint is written. */
+lh_status_t checkpoint_lock(const char *folder, uint64_t timeout_ns, int *fd) LH_MUST_CHECK;
+
+#endif

@@ -1,0 +1,30 @@
+/* checkpoint/json_text.h - JSON from untrusted files: size, depth and duplicate keys are checked,
+ * and what is wrong is said with file, line and column. */
+#ifndef CHECKPOINT_JSON_TEXT_H
+#define CHECKPOINT_JSON_TEXT_H
+
+#include <jansson.h>
+
+#include <base/text.h>
+
+enum { JSON_TEXT_DEPTH = 64 };
+
+/* The caller frees *out with json_decref. The text must be an object. */
+lh_status_t json_text_parse(const char *path, const char *text, size_t length,
+                            json_t **out) LH_MUST_CHECK;
+/* A whole file of at most limit bytes. */
+lh_status_t json_text_read(const char *path, uint64_t limit, json_t **out) LH_MUST_CHECK;
+
+/* A value of an object with its type checked; the sentence names file and key. */
+lh_status_t json_text_u64(const char *path, const json_t *object, const char *key,
+                          uint64_t *out) LH_MUST_CHECK;
+lh_status_t json_text_string(const char *path, const json_t *object, const char *key,
+                             const char **out) LH_MUST_CHECK;
+
+/* Appends a string with quotes and escapes, a real with the fewest digits that give it back. */
+void json_text_quote(text_t *t, const char *text);
+void json_text_real(text_t *t, double x);
+/* Appends a whole value, two spaces a level. */
+void json_text_append(text_t *t, const json_t *value, uint32_t level);
+
+#endif

@@ -1,0 +1,98 @@
+/* checkpoint/manifest.h - manifest.json: what a checkpoint is, which tensors it has, in which files
+ * they lie and what their bytes must hash to. Its last line is the SHA-256 of all lines before. */
+#ifndef CHECKPOINT_MANIFEST_H
+#define CHECKPOINT_MANIFEST_H
+
+#include <base/digest.h>
+#include <base/text.h>
+#include <checkpoint/tensor_part.h>
+
+enum { MANIFEST_VERSION = 1 };
+#define MANIFEST_NAME "manifest.json"
+
+typedef struct checkpoint_plugin {
+    const char *kind; /* "model" */
+    const char *name, *version, *sha256;
+    uint32_t abi;
+} checkpoint_plugin_t;
+
+typedef struct checkpoint_scalar { /* anything small that a resume needs: "loss_scale" */
+    const char *name;
+    double value;
+} checkpoint_scalar_t;
+
+/* What the run says about itself. Strings are borrowed; NULL is "". */
+typedef struct checkpoint_meta {
+    const char *run;      /* id of the run, made when it first started */
+    const char *config;   /* SHA-256 of the effective configuration    */
+    const char *model;    /* the model plugin's options as "key = value" lines */
+    const char *variants; /* engine_variants()                       */
+    const char *device;   /* fingerprint                             */
+    uint64_t step;        /* steps done */
+    uint64_t seed;
+    uint64_t cursor; /* global sample index: samples consumed */
+    uint64_t tokens; /* seen */
+    const checkpoint_plugin_t *plugins;
+    uint32_t plugin_count;
+    const checkpoint_scalar_t *scalars;
+    uint32_t scalar_count;
+} checkpoint_meta_t;
+
+/* A tensor, or the part of it that one rank holds. */
+typedef struct checkpoint_tensor {
+    const char *name;  /* logical: "blocks.3.wq", "exp_avg/blocks.3.wq" */
+    lh_dtype_t dtype;  /* of the bytes: F32 for weights and states           */
+    lh_dtype_t source; /* that an imported tensor had; LH_DTYPE_NONE: none    */
+    uint32_t rank;
+    uint64_t shape[LH_MAX_RANK]; /* of the whole tensor */
+    tensor_part_t part;          /* count 0: the whole  */
+} checkpoint_tensor_t;
+
+typedef struct manifest_file {
+    char *name;
+    uint64_t bytes;
+} manifest_file_t;
+
+typedef struct manifest_part { /* of a tensor, as one entry of a file */
+    char *stored;              /* name in the safetensors file */
+    uint32_t file;
+    tensor_part_t part;
+    uint64_t xxh3; /* of its bytes */
+} manifest_part_t;
+
+typedef struct manifest_tensor {
+    char *name;
+    lh_dtype_t dtype, source;
+    uint32_t rank;
+    uint64_t shape[LH_MAX_RANK];
+    manifest_part_t *parts;
+    uint32_t part_count;
+    size_t part_capacity;
+} manifest_tensor_t;
+
+typedef struct manifest {
+    checkpoint_meta_t meta;   /* its strings live in json or with who made it */
+    char parent[SHA256_TEXT]; /* `self` of the checkpoint before; "" : none  */
+    char self[SHA256_TEXT];
+    manifest_file_t *files;
+    uint32_t file_count;
+    size_t file_capacity;
+    manifest_tensor_t *tensors; /* sorted by name after manifest_read */
+    uint32_t tensor_count;
+    size_t tensor_capacity;
+    void *json; /* owner of meta's strings after manifest_read */
+} manifest_t;
+
+/* Zero-initialise. Strings are copied. */
+lh_status_t manifest_add_file(manifest_t *m, const char *name, uint32_t *index) LH_MUST_CHECK;
+lh_status_t manifest_add_part(manifest_t *m, const checkpoint_tensor_t *tensor, uint32_t file,
+                              const char *stored, uint64_t hash) LH_MUST_CHECK;
+/* The text with its seal; fills m->self. */
+lh_status_t manifest_text(manifest_t *m, text_t *out) LH_MUST_CHECK;
+/* Seal, version, types, limits, and that each tensor's parts cover it once. */
+lh_status_t manifest_read(const char *path, manifest_t **out) LH_MUST_CHECK;
+void manifest_clear(manifest_t *m); /* what it owns, not itself */
+void manifest_free(manifest_t *m);  /* of manifest_read         */
+const manifest_tensor_t *manifest_find(const manifest_t *m, const char *name);
+
+#endif

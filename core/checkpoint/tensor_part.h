@@ -1,0 +1,49 @@
+/* checkpoint/tensor_part.h - which elements of a logical tensor somebody holds: a box (what tensor
+ * parallelism leaves), and of the box a range in row-major order (what an optimizer's cut leaves).
+ */
+#ifndef CHECKPOINT_TENSOR_PART_H
+#define CHECKPOINT_TENSOR_PART_H
+
+#include <base/status.h>
+
+#include <longhaul/tensor.h>
+
+typedef struct tensor_part {
+    uint64_t at[LH_MAX_RANK];    /* first element of the box, per dimension of the tensor */
+    uint64_t shape[LH_MAX_RANK]; /* of the box                                            */
+    uint64_t first, count;       /* elements of the box, counted in its row-major order    */
+} tensor_part_t;
+
+/* The whole of a tensor. */
+tensor_part_t tensor_part_whole(uint32_t rank, const uint64_t *shape);
+/* Elements [begin, begin + count) of a whole tensor. */
+tensor_part_t tensor_part_range(uint32_t rank, const uint64_t *shape, uint64_t begin,
+                                uint64_t count);
+bool tensor_part_is_whole(const tensor_part_t *p, uint32_t rank, const uint64_t *shape);
+/* Lies inside the tensor, in checked arithmetic. */
+bool tensor_part_fits(const tensor_part_t *p, uint32_t rank, const uint64_t *shape);
+
+/* Walks a part as runs of elements that lie side by side in the logical tensor. */
+typedef struct tensor_run {
+    uint64_t logical; /* index of the run's first element in the whole tensor */
+    uint64_t local;   /* in the part                                          */
+    uint64_t count;
+} tensor_run_t;
+
+typedef struct tensor_walk {
+    tensor_part_t part;
+    uint32_t rank;
+    uint64_t shape[LH_MAX_RANK];
+    uint64_t row;  /* elements that are contiguous in box and tensor */
+    uint64_t done; /* elements handed out */
+} tensor_walk_t;
+
+void tensor_walk_start(tensor_walk_t *w, const tensor_part_t *part, uint32_t rank,
+                       const uint64_t *shape);
+bool tensor_walk_next(tensor_walk_t *w, tensor_run_t *out);
+
+/* Copies what from and to have in common: F32 elements. Returns how many. */
+uint64_t tensor_part_copy(uint32_t rank, const uint64_t *shape, const tensor_part_t *from_part,
+                          const float *from, const tensor_part_t *to_part, float *to);
+
+#endif

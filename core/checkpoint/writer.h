@@ -1,0 +1,57 @@
+/* checkpoint/writer.h - writes checkpoints beside training: the trainer copies tensors into shared
+ * memory (the only time it stands still), a helper process writes and commits them.
+ *
+ *     writer_open(...)                        before the first parallel region: it forks
+ *     checkpoint_open_latest(folder, true...) now that nobody else writes there
+ *     writer_layout(w, tensors, count)
+ *     each save: writer_begin, fill writer_place(w, 0..), writer_submit; writer_poll now and then
+ *     at the end or on SIGTERM: writer_wait
+ *
+ * A helper that dies, or is silent past the deadline and is killed, costs that save: its result is
+ * a failure, training goes on, the next save gets a new helper. A trainer that dies after submit
+ * still gets its checkpoint. [serial] */
+#ifndef CHECKPOINT_WRITER_H
+#define CHECKPOINT_WRITER_H
+
+#include <checkpoint/manifest.h>
+
+typedef struct writer writer_t;
+
+typedef struct writer_how {
+    const char *folder;   /* of the checkpoints; made if missing                    */
+    uint64_t keep;        /* committed checkpoints that stay; 0: all                */
+    uint64_t shard_bytes; /* of a file; 0: 4 GiB                                    */
+    uint64_t deadline_ns; /* a save that takes longer is given up; 0: 10 minutes    */
+    uint64_t lock_ns;     /* wait for another run's helper to finish; 0: 30 seconds */
+    uint32_t rank;
+} writer_how_t;
+
+typedef struct writer_result {
+    lh_status_t status; /* LH_OK: committed                        */
+    uint64_t step;
+    uint64_t ns;      /* from submit to commit                     */
+    char reason[512]; /* why not                                   */
+} writer_result_t;
+
+/* Locks the folder, removes what a crash left in it, forks the helper's parent. */
+lh_status_t writer_open(const writer_how_t *how, writer_t **out) LH_MUST_CHECK;
+/* What every save consists of; shared memory for all of it. Once, or again between saves. */
+lh_status_t writer_layout(writer_t *w, const checkpoint_tensor_t *tensors,
+                          uint32_t count) LH_MUST_CHECK;
+/* Where tensor `index` is to be copied: dense, 64-byte aligned, valid until layout or close. */
+void *writer_place(const writer_t *w, uint32_t index);
+uint64_t writer_place_bytes(const writer_t *w, uint32_t index);
+
+/* LH_OK: the places may be filled. LH_AGAIN: the save before is still being written. */
+lh_status_t writer_begin(writer_t *w) LH_MUST_CHECK;
+lh_status_t writer_submit(writer_t *w, const checkpoint_meta_t *meta) LH_MUST_CHECK;
+/* LH_OK: a save ended (well or not) and *out says how. LH_AGAIN: it is still being written.
+ * LH_INVALID without a sentence: nothing was submitted. Never blocks. */
+lh_status_t writer_poll(writer_t *w, writer_result_t *out) LH_MUST_CHECK;
+/* As writer_poll, but waits until the save ends or its deadline passes. */
+lh_status_t writer_wait(writer_t *w, writer_result_t *out) LH_MUST_CHECK;
+bool writer_busy(const writer_t *w);
+/* Waits for a save under way. NULL does nothing. */
+void writer_close(writer_t *w);
+
+#endif
