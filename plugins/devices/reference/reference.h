@@ -1,0 +1,101 @@
+/* reference.h - what the plainest possible device is made of: tensors read and written as doubles.
+ *
+ * This plugin states what each op of longhaul/ops.h means. It is the truth that fast devices are
+ * compared with and runs F64 graphs for finite differences; speed is no aim. An op is one function:
+ * inputs and outputs are in `at` in the slot order of ops.h, counted from 0. */
+#ifndef REFERENCE_H
+#define REFERENCE_H
+
+#include <longhaul/plugin.h>
+
+/* A view of one argument: rank 0 and 1 are one row; of higher ranks all dimensions but the last are
+ * counted through as rows. */
+typedef struct tensor {
+    const lh_arg_t *arg;
+    char *address; /* NULL: an optional slot left out */
+    uint64_t rows, width;
+    uint64_t element_bytes;
+} tensor_t;
+
+/* The attributes of whichever op it is, zero where the caller's struct was shorter or absent. */
+typedef union attributes {
+    lh_matmul_t matmul;
+    lh_norm_t norm;
+    lh_activate_t activate;
+    lh_adamw_t adamw;
+    lh_sgd_t sgd;
+    lh_rows_t rows;
+    lh_rope_t rope;
+    lh_attention_t attention;
+} attributes_t;
+
+typedef void (*op_function_t)(const attributes_t *how, const tensor_t *at);
+
+typedef struct reference_op {
+    const char *name;
+    uint32_t slots;
+    uint32_t attributes_bytes;
+    op_function_t run;
+} reference_op_t;
+
+extern const reference_op_t reference_ops[];
+extern const uint32_t reference_op_count;
+
+/* number.c: a dtype's element as a double, and rounded back to the nearest, ties to even. */
+uint64_t dtype_bytes(lh_dtype_t dtype);
+double element_load(lh_dtype_t dtype, const char *at);
+void element_store(lh_dtype_t dtype, char *at, double value);
+
+tensor_t tensor_view(const lh_arg_t *arg, void *address, uint64_t valid_rows);
+bool given(const tensor_t *x);
+double get(const tensor_t *x, uint64_t row, uint64_t column);
+/* Adds to what is there where the argument says LH_ARG_ADD; so call it once per element. Does
+ * nothing for an output that was left out. */
+void put(const tensor_t *y, uint64_t row, uint64_t column, double value);
+/* For tensors of integers. */
+int64_t get_integer(const tensor_t *x, uint64_t row, uint64_t column);
+
+/* reference_element.c */
+double act(uint32_t function, double x);
+double act_slope(uint32_t function, double x);
+void op_copy(const attributes_t *how, const tensor_t *at);
+void op_activate(const attributes_t *how, const tensor_t *at);
+void op_activate_grad(const attributes_t *how, const tensor_t *at);
+void op_add(const attributes_t *how, const tensor_t *at);
+void op_multiply(const attributes_t *how, const tensor_t *at);
+void op_scale(const attributes_t *how, const tensor_t *at);
+void op_gate(const attributes_t *how, const tensor_t *at);
+void op_gate_grad(const attributes_t *how, const tensor_t *at);
+
+/* reference_linear.c */
+void op_matmul(const attributes_t *how, const tensor_t *at);
+void op_sum_rows(const attributes_t *how, const tensor_t *at);
+void op_embed(const attributes_t *how, const tensor_t *at);
+void op_embed_grad(const attributes_t *how, const tensor_t *at);
+
+/* reference_norm.c */
+void op_rms_norm(const attributes_t *how, const tensor_t *at);
+void op_rms_norm_grad(const attributes_t *how, const tensor_t *at);
+void op_layer_norm(const attributes_t *how, const tensor_t *at);
+void op_layer_norm_grad(const attributes_t *how, const tensor_t *at);
+void op_add_rms_norm(const attributes_t *how, const tensor_t *at);
+
+/* reference_attention.c */
+void op_rope(const attributes_t *how, const tensor_t *at);
+void op_attention(const attributes_t *how, const tensor_t *at);
+void op_attention_grad(const attributes_t *how, const tensor_t *at);
+void op_cache_write(const attributes_t *how, const tensor_t *at);
+void op_attention_cached(const attributes_t *how, const tensor_t *at);
+
+/* reference_loss.c */
+void op_ce_stats(const attributes_t *how, const tensor_t *at);
+void op_ce_grad(const attributes_t *how, const tensor_t *at);
+void op_ce_loss(const attributes_t *how, const tensor_t *at);
+
+/* reference_update.c */
+void op_sum_squares(const attributes_t *how, const tensor_t *at);
+void op_clip(const attributes_t *how, const tensor_t *at);
+void op_adamw(const attributes_t *how, const tensor_t *at);
+void op_sgd(const attributes_t *how, const tensor_t *at);
+
+#endif

@@ -1,0 +1,97 @@
+/* reference_linear.c - matrix products, and the table look-up that is one with a one-hot matrix. */
+#include <math.h>
+
+#include "reference.h"
+
+static double dot(const lh_matmul_t *how, const tensor_t *a, const tensor_t *b, uint64_t row,
+                  uint64_t column)
+{
+    const uint64_t depth = how->transpose_a != 0 ? a->rows : a->width;
+    double sum = 0;
+
+    for (uint64_t k = 0; k < depth; k++) {
+        const double x = how->transpose_a != 0 ? get(a, k, row) : get(a, row, k);
+        const double y = how->transpose_b != 0 ? get(b, column, k) : get(b, k, column);
+        sum += x * y;
+    }
+    return sum;
+}
+
+/* a b bias? scale_a? scale_b? -> c+ aux? amax?; c = act(scale_a scale_b a b + bias) */
+void op_matmul(const attributes_t *how, const tensor_t *at)
+{
+    const tensor_t a = at[0], b = at[1], bias = at[2], scale_a = at[3], scale_b = at[4];
+    const tensor_t c = at[5], aux = at[6], amax = at[7];
+    const double factor = (given(&scale_a) ? get(&scale_a, 0, 0) : 1) *
+                          (given(&scale_b) ? get(&scale_b, 0, 0) : 1);
+    double largest = 0;
+
+    for (uint64_t i = 0; i < c.rows; i++) {
+        for (uint64_t j = 0; j < c.width; j++) {
+            const double before = factor * dot(&how->matmul, &a, &b, i, j) +
+                                  (given(&bias) ? get(&bias, 0, j) : 0);
+            const double value = act(how->matmul.activation, before);
+            put(&aux, i, j, before);
+            put(&c, i, j, value);
+            largest = fmax(largest, fabs(value));
+        }
+    }
+    put(&amax, 0, 0, largest);
+}
+
+/* x -> y+; [t, w] to [w] */
+void op_sum_rows(const attributes_t *how, const tensor_t *at)
+{
+    (void)how;
+    const tensor_t x = at[0], y = at[1];
+
+    for (uint64_t j = 0; j < x.width; j++) {
+        double sum = 0;
+        for (uint64_t i = 0; i < x.rows; i++)
+            sum += get(&x, i, j);
+        put(&y, 0, j, sum);
+    }
+}
+
+/* Row of the table that holds this id, or its row count if another part does. Without attributes
+ * the table is whole. */
+static uint64_t table_row(const lh_rows_t *how, const tensor_t *table, int64_t id)
+{
+    const uint64_t rows = how->rows != 0 && how->rows < table->rows ? how->rows : table->rows;
+
+    if (id < 0 || (uint64_t)id < how->first || (uint64_t)id - how->first >= rows) {
+        return table->rows;
+    }
+    return (uint64_t)id - how->first;
+}
+
+/* tokens table -> y */
+void op_embed(const attributes_t *how, const tensor_t *at)
+{
+    const tensor_t tokens = at[0], table = at[1], y = at[2];
+
+    for (uint64_t i = 0; i < y.rows; i++) {
+        const uint64_t row = table_row(&how->rows, &table, get_integer(&tokens, 0, i));
+        for (uint64_t j = 0; j < y.width; j++) {
+            put(&y, i, j, row < table.rows ? get(&table, row, j) : 0);
+        }
+    }
+}
+
+/* tokens gy -> gtable+ */
+void op_embed_grad(const attributes_t *how, const tensor_t *at)
+{
+    const tensor_t tokens = at[0], gy = at[1], gtable = at[2];
+
+    for (uint64_t row = 0; row < gtable.rows; row++) {
+        for (uint64_t j = 0; j < gtable.width; j++) {
+            double sum = 0;
+            for (uint64_t i = 0; i < gy.rows; i++) {
+                if (table_row(&how->rows, &gtable, get_integer(&tokens, 0, i)) == row) {
+                    sum += get(&gy, i, j);
+                }
+            }
+            put(&gtable, row, j, sum);
+        }
+    }
+}

@@ -1,0 +1,337 @@
+/* reference_plugin.c - the device itself: host memory, work done when the call returns. */
+#include "reference.h"
+
+struct lh_device {
+    const lh_host_t *host;
+};
+struct lh_memory {
+    const lh_host_t *host;
+    void *bytes;
+};
+struct lh_stream {
+    const lh_host_t *host;
+};
+struct lh_event {
+    const lh_host_t *host;
+    uint64_t passed_ns;
+};
+struct lh_prepared {
+    const lh_host_t *host;
+    const reference_op_t *op;
+    attributes_t how;
+    lh_arg_t args[LH_MAX_SLOTS];
+};
+
+#define ATTRIBUTES(name) (uint32_t)sizeof(((attributes_t *)NULL)->name)
+
+/* op, slots, attributes, function */
+#define REFERENCE_OPS(X)                         \
+    X(copy, 2, 0)                                \
+    X(matmul, 8, ATTRIBUTES(matmul))             \
+    X(sum_rows, 2, 0)                            \
+    X(embed, 3, ATTRIBUTES(rows))                \
+    X(embed_grad, 3, ATTRIBUTES(rows))           \
+    X(rms_norm, 4, ATTRIBUTES(norm))             \
+    X(rms_norm_grad, 6, ATTRIBUTES(norm))        \
+    X(layer_norm, 6, ATTRIBUTES(norm))           \
+    X(layer_norm_grad, 8, ATTRIBUTES(norm))      \
+    X(rope, 4, ATTRIBUTES(rope))                 \
+    X(attention, 7, ATTRIBUTES(attention))       \
+    X(attention_grad, 11, ATTRIBUTES(attention)) \
+    X(activate, 2, ATTRIBUTES(activate))         \
+    X(activate_grad, 3, ATTRIBUTES(activate))    \
+    X(add, 3, 0)                                 \
+    X(multiply, 3, 0)                            \
+    X(scale, 3, 0)                               \
+    X(ce_stats, 3, ATTRIBUTES(rows))             \
+    X(ce_grad, 5, ATTRIBUTES(rows))              \
+    X(ce_loss, 3, 0)                             \
+    X(sum_squares, 2, 0)                         \
+    X(clip, 3, 0)                                \
+    X(adamw, 9, ATTRIBUTES(adamw))               \
+    X(sgd, 7, ATTRIBUTES(sgd))                   \
+    X(add_rms_norm, 6, ATTRIBUTES(norm))         \
+    X(gate, 3, ATTRIBUTES(activate))             \
+    X(gate_grad, 5, ATTRIBUTES(activate))        \
+    X(cache_write, 4, 0)                         \
+    X(attention_cached, 6, ATTRIBUTES(attention))
+
+#define OP_ROW(op, slots, bytes) {#op, slots, bytes, op_##op},
+const reference_op_t reference_ops[] = {REFERENCE_OPS(OP_ROW)};
+const uint32_t reference_op_count = sizeof(reference_ops) / sizeof(reference_ops[0]);
+
+/* ---- kernels ---- */
+
+static const reference_op_t *op_find(const char *name)
+{
+    for (uint32_t i = 0; i < reference_op_count; i++) {
+        if (strcmp(reference_ops[i].name, name) == 0) return &reference_ops[i];
+    }
+    return NULL;
+}
+
+static void attributes_read(const reference_op_t *op, const void *from, attributes_t *out)
+{
+    uint32_t bytes;
+
+    memset(out, 0, sizeof(*out));
+    if (from == NULL || op->attributes_bytes == 0) return;
+    memcpy(&bytes, from, sizeof(bytes));
+    memcpy(out, from, bytes < op->attributes_bytes ? bytes : op->attributes_bytes);
+}
+
+static lh_status_t arg_check(const lh_host_t *host, const char *op, uint32_t slot,
+                             const lh_arg_t *arg)
+{
+    if (arg->dtype == LH_DTYPE_NONE) return LH_OK;
+    if (dtype_bytes(arg->dtype) == 0) {
+        return host->fail(host, LH_UNSUPPORTED, "%s: slot %u has dtype %u, which is unknown here",
+                          op, slot, arg->dtype);
+    }
+    if (arg->rank > LH_MAX_RANK) {
+        return host->fail(host, LH_INVALID, "%s: slot %u has rank %u, expected at most %u", op,
+                          slot, arg->rank, (unsigned)LH_MAX_RANK);
+    }
+    if (arg->layout != LH_LAYOUT_DENSE && arg->layout != LH_LAYOUT_ANY) {
+        return host->fail(host, LH_UNSUPPORTED, "%s: slot %u is packed; only dense is known here",
+                          op, slot);
+    }
+    return LH_OK;
+}
+
+static uint64_t arg_bytes(const lh_arg_t *arg)
+{
+    uint64_t elements = 1;
+    for (uint32_t i = 0; i < arg->rank; i++)
+        elements *= arg->shape[i];
+    return elements * dtype_bytes(arg->dtype);
+}
+
+static lh_status_t kernel_prepare(const lh_host_t *host, lh_device_t *d,
+                                  const lh_kernel_desc_t *desc, lh_kernel_plan_t *plan,
+                                  lh_prepared_t **out)
+{
+    (void)d;
+    const reference_op_t *op = op_find(desc->op);
+    lh_kernel_plan_t mine = {.struct_size = sizeof(mine), .flags = LH_KERNEL_ORDERED, .variant = 1};
+
+    if (op == NULL || desc->arg_count > op->slots) {
+        return host->fail(host, LH_UNSUPPORTED, "%s with %u slots is unknown to this device",
+                          desc->op, desc->arg_count);
+    }
+    lh_prepared_t *k = host->alloc(host, sizeof(*k), _Alignof(lh_prepared_t));
+    if (k == NULL) return LH_NO_MEMORY;
+    for (uint32_t i = 0; i < desc->arg_count; i++) {
+        const char *from = (const char *)desc->args + (size_t)i * desc->arg_size;
+        const size_t bytes = desc->arg_size < sizeof(lh_arg_t) ? desc->arg_size : sizeof(lh_arg_t);
+        memcpy(&k->args[i], from, bytes);
+        const lh_status_t status = arg_check(host, desc->op, i + 1, &k->args[i]);
+        if (status != LH_OK) {
+            host->release(host, k);
+            return status;
+        }
+        if (k->args[i].layout == LH_LAYOUT_ANY) mine.layout_bytes[i] = arg_bytes(&k->args[i]);
+    }
+    k->host = host;
+    k->op = op;
+    attributes_read(op, desc->attributes, &k->how);
+    memcpy(mine.name, op->name, strlen(op->name));
+    strcat(mine.name, ".reference");
+    lh_fill(plan, &mine, sizeof(mine));
+    *out = k;
+    return LH_OK;
+}
+
+static lh_status_t kernel_launch(lh_prepared_t *k, const lh_launch_t *call)
+{
+    tensor_t at[LH_MAX_SLOTS];
+
+    for (uint32_t i = 0; i < k->op->slots; i++) {
+        const lh_arg_t *arg = &k->args[i];
+        uint64_t valid = UINT64_MAX;
+        if (arg->count_slot != 0 && arg->count_slot <= call->arg_count) {
+            int32_t count;
+            memcpy(&count, call->args[arg->count_slot - 1].address, sizeof(count));
+            valid = count > 0 ? (uint64_t)count : 0;
+        }
+        at[i] = tensor_view(arg, i < call->arg_count ? call->args[i].address : NULL, valid);
+    }
+    k->op->run(&k->how, at);
+    return LH_OK;
+}
+
+static void kernel_release(lh_prepared_t *k)
+{
+    k->host->release(k->host, k);
+}
+
+#define KERNEL_ROW(name, slots, bytes) \
+    {.op = #name, .prepare = kernel_prepare, .launch = kernel_launch, .release = kernel_release},
+static const lh_kernel_t kernels[] = {REFERENCE_OPS(KERNEL_ROW)};
+
+/* ---- device ---- */
+
+static lh_status_t device_count(const lh_host_t *host, const void *config, uint32_t *out)
+{
+    (void)host;
+    (void)config;
+    *out = 1;
+    return LH_OK;
+}
+
+static lh_status_t device_open(const lh_host_t *host, const void *config, uint32_t index,
+                               lh_device_t **out)
+{
+    (void)config;
+    if (index != 0) return host->fail(host, LH_NO_DEVICE, "reference device %u of 1", index);
+
+    lh_device_t *d = host->alloc(host, sizeof(*d), _Alignof(lh_device_t));
+    if (d == NULL) return LH_NO_MEMORY;
+    d->host = host;
+    *out = d;
+    return LH_OK;
+}
+
+static void device_close(lh_device_t *d)
+{
+    d->host->release(d->host, d);
+}
+
+static lh_status_t device_properties(lh_device_t *d, lh_device_properties_t *out)
+{
+    (void)d;
+    LH_FILL(lh_device_properties_t, out, .flags = LH_DEVICE_SYNCHRONOUS | LH_DEVICE_HOST_ACCESS,
+            .name = "reference", .fingerprint = "reference 1", .numa_node = -1, .cores = 1,
+            .memory_bytes = (uint64_t)4 << 30, .memory_bytes_per_second = 1000000000,
+            .host_bytes_per_second = 1000000000, .launch_ns = 100, .alignment_bytes = 64,
+            .flops_per_second = {[LH_DTYPE_F32] = 1e8,
+                                 [LH_DTYPE_BF16] = 1e8,
+                                 [LH_DTYPE_F16] = 1e8,
+                                 [LH_DTYPE_F64] = 1e8});
+    return LH_OK;
+}
+
+static lh_status_t memory_alloc(lh_device_t *d, uint32_t space, uint64_t bytes, lh_memory_t **out,
+                                void **address)
+{
+    (void)space; /* all of it is the host's */
+    lh_memory_t *m = d->host->alloc(d->host, sizeof(*m), _Alignof(lh_memory_t));
+    if (m == NULL) return LH_NO_MEMORY;
+
+    m->host = d->host;
+    m->bytes = d->host->alloc(d->host, bytes, 64);
+    if (m->bytes == NULL) {
+        d->host->release(d->host, m);
+        return LH_NO_MEMORY;
+    }
+    *out = m;
+    *address = m->bytes;
+    return LH_OK;
+}
+
+static void memory_release(lh_memory_t *memory)
+{
+    memory->host->release(memory->host, memory->bytes);
+    memory->host->release(memory->host, memory);
+}
+
+static lh_status_t stream_new(lh_device_t *d, const lh_stream_how_t *how, lh_stream_t **out)
+{
+    (void)how;
+    lh_stream_t *s = d->host->alloc(d->host, sizeof(*s), _Alignof(lh_stream_t));
+    if (s == NULL) return LH_NO_MEMORY;
+    s->host = d->host;
+    *out = s;
+    return LH_OK;
+}
+
+static void stream_free(lh_stream_t *s)
+{
+    s->host->release(s->host, s);
+}
+
+static lh_status_t event_new(lh_device_t *d, lh_event_t **out)
+{
+    lh_event_t *e = d->host->alloc(d->host, sizeof(*e), _Alignof(lh_event_t));
+    if (e == NULL) return LH_NO_MEMORY;
+    e->host = d->host;
+    *out = e;
+    return LH_OK;
+}
+
+static void event_free(lh_event_t *e)
+{
+    e->host->release(e->host, e);
+}
+
+/* All that was queued has run, so an event is past when it is recorded. */
+static lh_status_t event_record(lh_stream_t *s, lh_event_t *e)
+{
+    e->passed_ns = s->host->now_ns(s->host);
+    return LH_OK;
+}
+
+static lh_status_t event_wait(lh_stream_t *s, lh_event_t *e)
+{
+    (void)s;
+    (void)e;
+    return LH_OK;
+}
+
+static lh_status_t event_test(lh_event_t *e, uint64_t timeout_ns)
+{
+    (void)e;
+    (void)timeout_ns;
+    return LH_OK;
+}
+
+static lh_status_t event_time(lh_event_t *e, uint64_t *ns)
+{
+    *ns = e->passed_ns;
+    return LH_OK;
+}
+
+static lh_status_t memory_copy(lh_stream_t *s, const lh_place_t *to, const lh_place_t *from,
+                               uint64_t bytes)
+{
+    (void)s;
+    memcpy(to->address, from->address, bytes);
+    return LH_OK;
+}
+
+static lh_status_t memory_fill(lh_stream_t *s, const lh_place_t *to, uint8_t byte, uint64_t bytes)
+{
+    (void)s;
+    memset(to->address, byte, bytes);
+    return LH_OK;
+}
+
+static const lh_device_api_t api = {
+    .struct_size = sizeof(api),
+    .count = device_count,
+    .open = device_open,
+    .close = device_close,
+    .properties = device_properties,
+    .alloc = memory_alloc,
+    .release = memory_release,
+    .stream_new = stream_new,
+    .stream_free = stream_free,
+    .event_new = event_new,
+    .event_free = event_free,
+    .record = event_record,
+    .wait = event_wait,
+    .test = event_test,
+    .copy = memory_copy,
+    .fill = memory_fill,
+    .event_time = event_time,
+};
+
+LH_PLUGIN = {
+    LH_PLUGIN_HEADER,
+    .kind = LH_KIND_DEVICE,
+    .name = "reference",
+    .version = "1.0.0",
+    .summary = "what every op means, in double precision; slow",
+    LH_TABLE_KERNELS(kernels),
+    .device = &api,
+};
