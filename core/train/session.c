@@ -1,0 +1,238 @@
+/* session.c - opens what a job names, in the order that things depend on each other. */
+#include <train/session.h>
+
+#include <fnmatch.h>
+#include <math.h>
+#include <stdio.h>
+
+#include <base/memory.h>
+#include <plugin/host.h>
+
+/* A comma-separated list of names, each handed to `each`. */
+static lh_status_t for_names(const char *list, lh_status_t (*each)(session_t *s, const char *name),
+                             session_t *s)
+{
+    if (list == NULL) return LH_OK;
+    char *copy = mem_text(list), *rest = NULL;
+    if (copy == NULL) return LH_NO_MEMORY;
+
+    lh_status_t status = LH_OK;
+    for (char *name = strtok_r(copy, ",", &rest); name != NULL && status == LH_OK;
+         name = strtok_r(NULL, ",", &rest))
+        status = each(s, text_trim(name));
+    mem_free(copy);
+    return status;
+}
+
+static lh_status_t load_ops(session_t *s, const char *name)
+{
+    const plugin_t *plugin;
+    return registry_find(s->registry, name, &plugin);
+}
+
+static lh_status_t load_plugins(session_t *s, bool frozen)
+{
+    const job_t *job = s->job;
+    lh_status_t status = registry_load(s->registry, LH_KIND_MODEL, job->model.plugin,
+                                       &s->model_plugin);
+    if (status == LH_OK)
+        status = registry_load(s->registry, LH_KIND_DEVICE, job->device.plugin, &s->device_plugin);
+    if (status == LH_OK) status = for_names(job->model.ops, load_ops, s);
+    if (status != LH_OK || frozen) return status;
+
+    status = registry_load(s->registry, LH_KIND_OPTIMIZER, job->optimizer.plugin,
+                           &s->optimizer_plugin);
+    if (status != LH_OK) return status;
+
+    char owner[32];
+    const char *rule_name;
+    const plugin_t *plugin;
+    status = plugin_name_split(job->optimizer.rule, owner, &rule_name);
+    if (status == LH_OK) status = registry_find(s->registry, owner, &plugin);
+    if (status != LH_OK) return status;
+    s->rule.rule = plugin_rule(plugin, rule_name);
+    if (s->rule.rule == NULL) return LH_INVALID;
+
+    char section[64];
+    (void)snprintf(section, sizeof(section), "rule.%s", rule_name);
+    s->rule_table = rule_options(plugin, s->rule.rule);
+    status = job_parse_plugin(job, section, &s->rule_table, NULL, 0, &s->rule_config);
+    s->rule.config = s->rule_config;
+    if (status == LH_OK && s->rule.rule->check != NULL)
+        status = s->rule.rule->check(plugin->host, s->rule_config);
+    return status;
+}
+
+static lh_status_t make_op_table(session_t *s)
+{
+    lh_status_t status = op_table_new(&s->ops);
+    for (uint32_t i = 0; status == LH_OK && i < registry_count(s->registry); i++) {
+        const plugin_t *p = registry_at(s->registry, i);
+        if (p->op_count > 0)
+            status = op_table_add(s->ops, p->ops, sizeof(*p->ops), p->op_count, p->name);
+    }
+    return status;
+}
+
+static lh_status_t parse(session_t *s, const char *section, const plugin_t *plugin,
+                         const option_given_t *given, uint32_t given_count, void **out)
+{
+    const option_table_t table = plugin_options(plugin);
+    const lh_status_t status = job_parse_plugin(s->job, section, &table, given, given_count, out);
+    if (status == LH_OK) plugin_configure(s->registry, plugin, *out);
+    return status;
+}
+
+static lh_status_t open_model(session_t *s, const session_how_t *how)
+{
+    char vocab[24];
+    option_given_t *given = mem_array(how->given_count + 1, sizeof(*given));
+    if (given == NULL) return LH_NO_MEMORY;
+
+    uint32_t count = 0;
+    for (uint32_t i = 0; i < how->given_count; i++)
+        if (how->vocab == 0 || strcmp(how->given[i].key, "vocab") != 0)
+            given[count++] = how->given[i];
+    if (how->vocab != 0) {
+        (void)snprintf(vocab, sizeof(vocab), "%llu", (unsigned long long)how->vocab);
+        given[count++] = (option_given_t){"vocab", vocab, "tokenizer", true};
+    }
+    const lh_status_t status = parse(s, "model", s->model_plugin, given, count, &s->model_config);
+    mem_free(given);
+    if (status != LH_OK) return status;
+    return s->model_plugin->model->open(s->model_plugin->host, s->model_config, &s->model);
+}
+
+static lh_status_t open_engine(session_t *s, const session_how_t *how)
+{
+    const uint32_t count = registry_count(s->registry);
+    const plugin_t **plugins = mem_array(count, sizeof(const plugin_t *));
+    if (plugins == NULL) return LH_NO_MEMORY;
+    for (uint32_t i = 0; i < count; i++)
+        plugins[i] = registry_at(s->registry, i);
+
+    const engine_how_t engine = {.host = s->device_plugin->host,
+                                 .device = s->device_plugin,
+                                 .device_config = s->device_config,
+                                 .plugins = plugins,
+                                 .plugin_count = count,
+                                 .ops = s->ops,
+                                 .variants = how->variants};
+    const lh_status_t status = engine_open(&engine, &s->engine);
+    mem_free(plugins);
+    return status;
+}
+
+static bool matches(const char *globs, const char *name)
+{
+    char list[512], *rest = NULL;
+    if (globs == NULL || snprintf(list, sizeof(list), "%s", globs) >= (int)sizeof(list))
+        return false;
+    for (char *glob = strtok_r(list, ",", &rest); glob != NULL; glob = strtok_r(NULL, ",", &rest))
+        if (fnmatch(text_trim(glob), name, 0) == 0) return true;
+    return false;
+}
+
+/* Sorts every parameter into the first [group.NAME] that matches its logical name, else into group
+ * 0. */
+static lh_status_t sort_into_groups(session_t *s)
+{
+    const job_t *job = s->job;
+    const parameters_t *p = weights_parameters(s->weights);
+    s->groups = mem_array(job->group_count + 1, sizeof(*s->groups));
+    s->group_rates = mem_array(job->group_count + 1, sizeof(*s->group_rates));
+    s->group_of = mem_array(p->count, sizeof(*s->group_of));
+    if (s->groups == NULL || s->group_rates == NULL || s->group_of == NULL) return LH_NO_MEMORY;
+
+    s->group_count = job->group_count + 1;
+    s->groups[0] = (update_group_t){.rule = 0, .decay = job->optimizer.decay};
+    s->group_rates[0] = 1;
+    for (uint32_t g = 0; g < job->group_count; g++) {
+        const job_group_t *group = &job->groups[g];
+        const double decay = isnan(group->decay) ? job->optimizer.decay : group->decay;
+        uint32_t matched = 0;
+        s->groups[g + 1] = (update_group_t){.rule = 0, .decay = decay};
+        s->group_rates[g + 1] = group->rate;
+        for (uint32_t i = 0; i < p->count; i++) {
+            if (s->group_of[i] != 0 || !matches(group->match, p->items[i].name)) continue;
+            s->group_of[i] = g + 1;
+            if (group->frozen) weights_freeze(s->weights, i);
+            matched++;
+        }
+        if (matched == 0)
+            return fail(LH_INVALID, "%s: [group.%s] match = %s matches no parameter of the model",
+                        job->path, group->name, group->match);
+    }
+    return LH_OK;
+}
+
+lh_status_t session_open(const session_how_t *how, session_t **out)
+{
+    session_t *s = mem_new(sizeof(*s));
+    if (s == NULL) return LH_NO_MEMORY;
+    s->job = how->job;
+    s->registry = how->registry;
+    s->compute = how->compute != 0                             ? how->compute
+                 : how->job->train.precision == PRECISION_BF16 ? LH_DTYPE_BF16
+                                                               : LH_DTYPE_F32;
+
+    lh_status_t status = load_plugins(s, how->frozen);
+    if (status == LH_OK) status = make_op_table(s);
+    if (status == LH_OK) status = open_model(s, how);
+    if (status == LH_OK) status = parse(s, "device", s->device_plugin, NULL, 0, &s->device_config);
+    if (status == LH_OK && s->optimizer_plugin != NULL)
+        status = parse(s, "optimizer", s->optimizer_plugin, NULL, 0, &s->optimizer_config);
+    if (status == LH_OK && s->optimizer_plugin != NULL)
+        status = s->optimizer_plugin->optimizer->open(s->optimizer_plugin->host,
+                                                      s->optimizer_config, &s->optimizer);
+    if (status == LH_OK) status = open_engine(s, how);
+    if (status == LH_OK) {
+        const weights_how_t weights = {
+            .api = s->model_plugin->model, .model = s->model, .compute = s->compute};
+        status = weights_new(s->engine, &weights, &s->weights);
+    }
+    if (status == LH_OK && !how->frozen) status = sort_into_groups(s);
+    if (status != LH_OK) {
+        session_close(s);
+        return status;
+    }
+    *out = s;
+    return LH_OK;
+}
+
+lh_status_t session_update(session_t *s, uint32_t micro_batches, program_t **out)
+{
+    const update_how_t how = {.api = s->optimizer_plugin->optimizer,
+                              .optimizer = s->optimizer,
+                              .rules = &s->rule,
+                              .rule_count = 1,
+                              .groups = s->groups,
+                              .group_count = s->group_count,
+                              .group_of = s->group_of,
+                              .micro_batches = micro_batches};
+    return update_new(s->engine, s->weights, &how, out);
+}
+
+static void free_config(const plugin_t *plugin, void *config)
+{
+    if (plugin == NULL || config == NULL) return;
+    const option_table_t table = plugin_options(plugin);
+    job_free_config(&table, config);
+}
+
+void session_close(session_t *s)
+{
+    if (s == NULL) return;
+    engine_close(s->engine);
+    if (s->optimizer != NULL) s->optimizer_plugin->optimizer->close(s->optimizer);
+    if (s->model != NULL) s->model_plugin->model->close(s->model);
+    op_table_free(s->ops);
+    free_config(s->model_plugin, s->model_config);
+    free_config(s->device_plugin, s->device_config);
+    free_config(s->optimizer_plugin, s->optimizer_config);
+    if (s->rule_config != NULL) job_free_config(&s->rule_table, s->rule_config);
+    mem_free(s->groups);
+    mem_free(s->group_rates);
+    mem_free(s->group_of);
+    mem_free(s);
+}

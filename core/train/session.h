@@ -1,0 +1,51 @@
+/* train/session.h - what training, evaluation and generation share: the plugins that a job names,
+ * its model, one open device and the weights on it. */
+#ifndef TRAIN_SESSION_H
+#define TRAIN_SESSION_H
+
+#include <config/job.h>
+#include <graph/engine.h>
+#include <graph/op_table.h>
+#include <parallel/update.h>
+#include <plugin/loader.h>
+
+typedef struct session_how {
+    const job_t *job;
+    registry_t *registry;
+    uint64_t vocab;              /* rows of the embedding; 0: the INI or `given` says */
+    const option_given_t *given; /* model options that an imported config.json brings */
+    uint32_t given_count;
+    lh_dtype_t compute;   /* 0: [train] precision */
+    const char *variants; /* NULL, or those of the run that is resumed */
+    bool frozen;          /* no optimizer: for evaluation and generation */
+} session_how_t;
+
+typedef struct session {
+    const job_t *job;
+    registry_t *registry;
+    const plugin_t *model_plugin, *device_plugin, *optimizer_plugin;
+    void *model_config, *device_config, *optimizer_config;
+    lh_model_t *model;
+    lh_optimizer_t *optimizer;
+    op_table_t *ops;
+    engine_t *engine;
+    weights_t *weights;
+    lh_dtype_t compute;
+
+    update_rule_t rule; /* of [optimizer] */
+    void *rule_config;
+    option_table_t rule_table;
+    update_group_t *groups; /* [optimizer], then every [group.NAME] that is not frozen */
+    double *group_rates;    /* factor on the learning rate */
+    uint32_t *group_of;     /* [parameters] */
+    uint32_t group_count;
+} session_t;
+
+/* Loads plugins, parses their options, opens model and device, makes the weights. */
+lh_status_t session_open(const session_how_t *how, session_t **out) LH_MUST_CHECK;
+void session_close(session_t *s); /* NULL does nothing */
+
+/* The optimizer step; before session programs that train and before engine_build. */
+lh_status_t session_update(session_t *s, uint32_t micro_batches, program_t **out) LH_MUST_CHECK;
+
+#endif

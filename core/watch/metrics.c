@@ -1,0 +1,192 @@
+/* metrics.c - JSON lines written from fixed buffers, read back with jansson. */
+#include <watch/metrics.h>
+
+#include <fcntl.h>
+#include <jansson.h>
+#include <math.h>
+#include <stdio.h>
+
+#include <base/file.h>
+#include <base/memory.h>
+#include <base/sys.h>
+#include <base/text.h>
+
+enum { METRICS_LIMIT = 1 << 30 };
+
+const char *const step_part_names[STEP_PARTS] = {
+    [PART_DATA] = "data",         [PART_COMPUTE] = "compute", [PART_UPDATE] = "update",
+    [PART_EVALUATE] = "evaluate", [PART_SAVE] = "save",       [PART_WATCH] = "watch",
+};
+
+/* JSON has no NaN or infinity: they are written as null. */
+static const char *number(double value, char out[32])
+{
+    if (!isfinite(value)) return "null";
+    (void)snprintf(out, 32, "%.9g", value);
+    return out;
+}
+
+static void write_line(metrics_t *m, const char *line, int length)
+{
+    if (m->failed || length < 0) return;
+    if (file_write(m->fd, m->path, line, (size_t)length) != LH_OK) m->failed = true;
+}
+
+void metrics_step(metrics_t *m, const step_report_t *s)
+{
+    char line[1024], a[32], b[32], c[32], d[32], e[32], f[32];
+    int length = snprintf(
+        line, sizeof(line),
+        "{\"step\": %llu, \"loss\": %s, \"cross_entropy\": %s, \"learning_rate\": %s, "
+        "\"gradient_norm\": %s, \"applied\": %s, \"tokens\": %llu, \"tokens_per_s\": %s, "
+        "\"seconds\": %s, \"parts\": {",
+        (unsigned long long)s->step, number(s->loss, a), number(s->cross_entropy, b),
+        number(s->learning_rate, c), number(s->gradient_norm, d), s->applied ? "true" : "false",
+        (unsigned long long)s->tokens, number(s->tokens_per_s, e), number(s->seconds, f));
+    for (int i = 0; i < STEP_PARTS; i++)
+        length += snprintf(line + length, sizeof(line) - (size_t)length, "%s\"%s\": %s",
+                           i == 0 ? "" : ", ", step_part_names[i], number(s->part_s[i], a));
+    length += snprintf(line + length, sizeof(line) - (size_t)length, "}}\n");
+    write_line(m, line, length);
+}
+
+void metrics_evaluated(metrics_t *m, const evaluation_report_t *e)
+{
+    char line[256], a[32], b[32], c[32];
+    write_line(m, line,
+               snprintf(line, sizeof(line),
+                        "{\"step\": %llu, \"evaluation\": {\"loss\": %s, \"perplexity\": %s, "
+                        "\"tokens\": %llu, \"seconds\": %s}}\n",
+                        (unsigned long long)e->step, number(e->loss, a), number(exp(e->loss), b),
+                        (unsigned long long)e->tokens, number(e->seconds, c)));
+}
+
+void metrics_saved(metrics_t *m, const save_report_t *s)
+{
+    char line[256], a[32];
+    write_line(m, line,
+               snprintf(line, sizeof(line),
+                        "{\"step\": %llu, \"save\": {\"committed\": %s, \"failed\": %s, "
+                        "\"stall_s\": %s}}\n",
+                        (unsigned long long)s->step, s->committed ? "true" : "false",
+                        s->reason != NULL ? "true" : "false", number(s->stall_s, a)));
+}
+
+static uint64_t line_step(const char *line, size_t length)
+{
+    json_t *root = json_loadb(line, length, 0, NULL);
+    const json_t *step = json_object_get(root, "step");
+    const uint64_t number_of = json_is_integer(step) ? (uint64_t)json_integer_value(step)
+                                                     : UINT64_MAX;
+    json_decref(root);
+    return number_of;
+}
+
+/* Keeps the whole lines of steps up to last. */
+static lh_status_t keep_until(const char *path, uint64_t last)
+{
+    char *data;
+    size_t length;
+    if (!file_exists(path)) return LH_OK;
+    lh_status_t status = file_read(path, METRICS_LIMIT, &data, &length);
+    if (status != LH_OK) return status;
+
+    text_t kept = {0};
+    for (size_t at = 0; at < length;) {
+        const char *end = memchr(data + at, '\n', length - at);
+        if (end == NULL) break;
+        const size_t bytes = (size_t)(end - (data + at)) + 1;
+        if (line_step(data + at, bytes) <= last) text_append_n(&kept, data + at, bytes);
+        at += bytes;
+    }
+    status = text_status(&kept);
+    if (status == LH_OK)
+        status = file_replace(path, kept.data == NULL ? "" : kept.data, kept.length);
+    text_free(&kept);
+    mem_free(data);
+    return status;
+}
+
+lh_status_t metrics_open(metrics_t *m, const char *folder, uint64_t first_step)
+{
+    *m = (metrics_t){.fd = -1};
+    const int length = snprintf(m->path, sizeof(m->path), "%s/metrics.jsonl", folder);
+    if (length < 0 || (size_t)length >= sizeof(m->path))
+        return fail(LH_INVALID, "%s: path too long for metrics", folder);
+
+    if (first_step > 0) {
+        const lh_status_t status = keep_until(m->path, first_step);
+        if (status != LH_OK) return status;
+    }
+    const int how = O_WRONLY | O_CREAT | O_APPEND | (first_step == 0 ? O_TRUNC : 0);
+    m->fd = sys()->open(m->path, how, 0644);
+    if (m->fd < 0) return fail(LH_IO, "%s: cannot open", m->path);
+    return LH_OK;
+}
+
+void metrics_close(metrics_t *m)
+{
+    if (m->fd >= 0) (void)sys()->close(m->fd);
+    m->fd = -1;
+}
+
+static double real(const json_t *object, const char *key)
+{
+    const json_t *value = json_object_get(object, key);
+    return json_is_number(value) ? json_number_value(value) : (double)NAN;
+}
+
+static bool read_point(const char *line, size_t length, metrics_point_t *p)
+{
+    json_t *root = json_loadb(line, length, 0, NULL);
+    const json_t *step = json_object_get(root, "step");
+    const json_t *evaluation = json_object_get(root, "evaluation");
+    const bool usable = json_is_integer(step) && json_object_get(root, "save") == NULL;
+
+    if (usable) {
+        *p = (metrics_point_t){.step = (uint64_t)json_integer_value(step),
+                               .evaluation = evaluation != NULL};
+        p->loss = real(evaluation != NULL ? evaluation : root, "loss");
+        p->learning_rate = real(root, "learning_rate");
+        p->gradient_norm = real(root, "gradient_norm");
+        p->tokens_per_s = real(root, "tokens_per_s");
+        p->seconds = real(root, "seconds");
+        for (int i = 0; i < STEP_PARTS; i++)
+            p->part_s[i] = real(json_object_get(root, "parts"), step_part_names[i]);
+    }
+    json_decref(root);
+    return usable;
+}
+
+lh_status_t metrics_read(const char *folder, metrics_point_t **out, size_t *count)
+{
+    char *data, *path = path_join(folder, "metrics.jsonl");
+    size_t length, capacity = 0, found = 0;
+    metrics_point_t *points = NULL;
+    if (path == NULL) return LH_NO_MEMORY;
+
+    lh_status_t status = file_read(path, METRICS_LIMIT, &data, &length);
+    mem_free(path);
+    if (status != LH_OK) return status;
+    for (size_t at = 0; at < length && status == LH_OK;) {
+        const char *end = memchr(data + at, '\n', length - at);
+        if (end == NULL) break;
+        const size_t bytes = (size_t)(end - (data + at)) + 1;
+        metrics_point_t *grown = mem_grow(points, &capacity, found + 1, sizeof(*points));
+        if (grown == NULL) {
+            status = LH_NO_MEMORY;
+            break;
+        }
+        points = grown;
+        if (read_point(data + at, bytes, &points[found])) found++;
+        at += bytes;
+    }
+    mem_free(data);
+    if (status != LH_OK) {
+        mem_free(points);
+        return status;
+    }
+    *out = points;
+    *count = found;
+    return LH_OK;
+}

@@ -1,0 +1,35 @@
+/* watch/metrics.h - metrics.jsonl: a line per step, evaluation and save, for scripts; and the same
+ * lines read back for the report. */
+#ifndef WATCH_METRICS_H
+#define WATCH_METRICS_H
+
+#include <train/observer.h>
+
+typedef struct metrics {
+    int fd;
+    char path[512];
+    bool failed;
+} metrics_t;
+
+/* Opens folder/metrics.jsonl: a fresh one when first_step is 0, else the old one without the lines
+ * of steps after first_step, which a crash left behind and which will be made again. */
+lh_status_t metrics_open(metrics_t *m, const char *folder, uint64_t first_step) LH_MUST_CHECK;
+void metrics_step(metrics_t *m, const step_report_t *step);
+void metrics_evaluated(metrics_t *m, const evaluation_report_t *evaluation);
+void metrics_saved(metrics_t *m, const save_report_t *save);
+void metrics_close(metrics_t *m);
+
+typedef struct metrics_point {
+    uint64_t step;
+    double loss, learning_rate, gradient_norm, tokens_per_s, seconds;
+    double part_s[STEP_PARTS];
+    bool evaluation; /* then only step and loss mean anything */
+} metrics_point_t;
+
+/* Reads a metrics.jsonl back; unknown lines are skipped, a last line cut off too. The caller frees
+ * *out with mem_free. */
+lh_status_t metrics_read(const char *folder, metrics_point_t **out, size_t *count) LH_MUST_CHECK;
+
+extern const char *const step_part_names[STEP_PARTS];
+
+#endif
