@@ -148,9 +148,9 @@ void event_file_scalar(event_file_t *f, uint64_t step, const char *tag, double v
         put_byte(&b, 0x10); /* field 2: step */
         put_varint(&b, step);
     }
-    const size_t entry = 1 + (tag_length > 127 ? 2 : 1) + tag_length + 5;
+    const size_t entry = 1 + (tag_length > 127 ? 2u : 1u) + tag_length + 5;
     put_byte(&b, 0x2A); /* field 5: summary { 1: value { 1: tag, 2: simple_value } } */
-    put_varint(&b, 1 + (entry > 127 ? 2 : 1) + entry);
+    put_varint(&b, 1 + (entry > 127 ? 2u : 1u) + entry);
     put_byte(&b, 0x0A);
     put_varint(&b, entry);
     put_byte(&b, 0x0A);

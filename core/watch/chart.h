@@ -1,0 +1,29 @@
+/* watch/chart.h - line charts as inline SVG, drawn without scripts; a page's script may add a
+ * cursor. */
+#ifndef WATCH_CHART_H
+#define WATCH_CHART_H
+
+#include <base/text.h>
+
+typedef struct chart_series {
+    const char *name;
+    const char *style;   /* CSS class: "faint", "line", "dots" */
+    const double *x, *y; /* [count]; points that are not finite are left out */
+    size_t count;
+} chart_series_t;
+
+typedef struct chart {
+    const char *title, *x_name, *y_name;
+    const chart_series_t *series;
+    uint32_t series_count;
+    bool from_zero; /* the y axis begins at 0 */
+    bool wide;      /* takes the page's width */
+} chart_t;
+
+/* Long series are thinned to the smallest and largest value per column of pixels. */
+void chart_draw(const chart_t *chart, text_t *out);
+
+/* Text safe inside HTML elements and attributes; control characters become spaces. */
+void html_escape(text_t *out, const char *text);
+
+#endif

@@ -1,0 +1,70 @@
+/* report_page.c - one page, light and dark, that needs nothing from the network. */
+#include <watch/report_page.h>
+
+/* clang-format off */
+const char report_head[] =
+    "<!doctype html>\n<html lang=\"en\"><head><meta charset=\"utf-8\">\n"
+    "<meta name=\"viewport\" content=\"width=device-width, initial-scale=1\">\n<title>";
+
+const char report_style[] =
+    "</title>\n<style>\n"
+    ":root{--page:#f6f7f9;--card:#fff;--ink:#16202c;--soft:#5b6775;--rule:#e3e7ec;--line:#1f6feb;"
+    "--faint:#a9c7f7;--dot:#d9480f;--good:#1a7f4b;--bad:#c92a2a;"
+    "--p0:#8ea7c4;--p1:#1f6feb;--p2:#12b886;--p3:#d9480f;--p4:#ae3ec9;--p5:#868e96}\n"
+    "@media(prefers-color-scheme:dark){:root{--page:#0f141a;--card:#171e26;--ink:#e6ebf1;--soft:#94a1b0;"
+    "--rule:#27313c;--line:#6ea8fe;--faint:#2c4a78;--dot:#ff922b;--good:#51cf66;--bad:#ff6b6b;"
+    "--p0:#627890;--p1:#4d8ff5;--p2:#20c997;--p3:#ff922b;--p4:#cc5de8;--p5:#868e96}}\n"
+    "*{box-sizing:border-box}body{margin:0;background:var(--page);color:var(--ink);"
+    "font:15px/1.5 system-ui,-apple-system,'Segoe UI',Roboto,'Liberation Sans',sans-serif}\n"
+    "main{max-width:1120px;margin:0 auto;padding:32px 20px 64px}\n"
+    "h1{font-size:26px;margin:0 0 4px;letter-spacing:-.01em}h2{font-size:17px;margin:36px 0 12px}\n"
+    ".sub{color:var(--soft);margin:0 0 24px}.bad{color:var(--bad)}.good{color:var(--good)}\n"
+    ".cards{display:grid;grid-template-columns:repeat(auto-fit,minmax(150px,1fr));gap:12px}\n"
+    ".card,figure,.panel{background:var(--card);border:1px solid var(--rule);border-radius:10px}\n"
+    ".card{padding:14px 16px}.card b{display:block;font-size:22px;font-weight:600;letter-spacing:-.01em;"
+    "font-variant-numeric:tabular-nums}.card span{color:var(--soft);font-size:13px}\n"
+    ".charts{display:grid;grid-template-columns:1fr 1fr;gap:14px;margin-top:14px}\n"
+    "figure{margin:0;padding:14px 14px 8px;position:relative}figure.wide{grid-column:1/-1}\n"
+    "figcaption{font-weight:600;font-size:14px;margin-bottom:4px}.none{color:var(--soft)}\n"
+    "svg{width:100%;height:auto;display:block}.grid{stroke:var(--rule);stroke-width:1}\n"
+    ".tick,.axis{fill:var(--soft);font-size:11px;font-variant-numeric:tabular-nums}\n"
+    "polyline{fill:none;stroke-linejoin:round}polyline.line{stroke:var(--line);stroke-width:2}\n"
+    "polyline.faint{stroke:var(--faint);stroke-width:1}.dot{fill:var(--dot)}\n"
+    ".legend{margin:2px 0 6px;color:var(--soft);font-size:13px}.legend span{margin-right:18px}\n"
+    ".key{display:inline-block;width:14px;height:3px;margin-right:6px;vertical-align:middle;border-radius:2px}\n"
+    ".key.line{background:var(--line)}.key.faint{background:var(--faint)}"
+    ".key.dots{background:var(--dot);width:8px;height:8px;border-radius:50%}\n"
+    ".panel{padding:16px}.bar{display:flex;height:22px;border-radius:6px;overflow:hidden;margin-bottom:12px}\n"
+    ".bar i{display:block}.p0{background:var(--p0)}.p1{background:var(--p1)}.p2{background:var(--p2)}"
+    ".p3{background:var(--p3)}.p4{background:var(--p4)}.p5{background:var(--p5)}\n"
+    "table{border-collapse:collapse;width:100%;font-size:14px;font-variant-numeric:tabular-nums}\n"
+    "th{text-align:left;color:var(--soft);font-weight:500;font-size:12.5px}\n"
+    "th,td{padding:5px 10px 5px 0;border-bottom:1px solid var(--rule)}tr:last-child td{border-bottom:0}\n"
+    "td.n,th.n{text-align:right}td.w{width:30%}td.w i{display:block;height:8px;border-radius:4px;background:var(--line)}\n"
+    ".swatch{display:inline-block;width:10px;height:10px;border-radius:3px;margin-right:8px}\n"
+    "#tip{position:absolute;pointer-events:none;background:var(--ink);color:var(--page);font-size:12px;"
+    "padding:3px 8px;border-radius:5px;opacity:0;white-space:nowrap;font-variant-numeric:tabular-nums}\n"
+    ".cursor{stroke:var(--soft);stroke-width:1;stroke-dasharray:3 3;opacity:0}\n"
+    "@media(max-width:760px){.charts{grid-template-columns:1fr}}\n"
+    "</style></head><body><main>\n";
+
+const char report_script[] =
+    "<div id=\"tip\"></div><script>\n"
+    "(function(){var tip=document.getElementById('tip');\n"
+    "document.querySelectorAll('figure svg').forEach(function(svg){\n"
+    " var line=svg.querySelector('polyline.line')||svg.querySelector('polyline');if(!line)return;\n"
+    " var pts=line.getAttribute('points').trim().split(' ').map(function(p){return p.split(',').map(Number)});\n"
+    " var box=svg.viewBox.baseVal,d=svg.dataset,L=56,R=14,T=12,B=30;\n"
+    " var c=document.createElementNS('http://www.w3.org/2000/svg','line');c.setAttribute('class','cursor');\n"
+    " c.setAttribute('y1',T);c.setAttribute('y2',box.height-B);svg.appendChild(c);\n"
+    " svg.addEventListener('mousemove',function(e){var r=svg.getBoundingClientRect();\n"
+    "  var x=(e.clientX-r.left)/r.width*box.width,best=pts[0];\n"
+    "  pts.forEach(function(p){if(Math.abs(p[0]-x)<Math.abs(best[0]-x))best=p});\n"
+    "  var vx=+d.x0+(best[0]-L)/(box.width-L-R)*(d.x1-d.x0);\n"
+    "  var vy=+d.y0+(box.height-B-best[1])/(box.height-T-B)*(d.y1-d.y0);\n"
+    "  c.setAttribute('x1',best[0]);c.setAttribute('x2',best[0]);c.style.opacity=1;\n"
+    "  tip.textContent='step '+Math.round(vx)+'   '+vy.toPrecision(4);tip.style.opacity=1;\n"
+    "  tip.style.left=(e.pageX+14)+'px';tip.style.top=(e.pageY-10)+'px'});\n"
+    " svg.addEventListener('mouseleave',function(){tip.style.opacity=0;c.style.opacity=0})})})();\n"
+    "</script>\n</main></body></html>\n";
+/* clang-format on */

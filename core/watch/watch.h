@@ -1,0 +1,16 @@
+/* watch/watch.h - everything that watches a training run, as one observer: progress line,
+ * train.log, metrics.jsonl, events/ and, at the end, report.html. */
+#ifndef WATCH_WATCH_H
+#define WATCH_WATCH_H
+
+#include <train/observer.h>
+
+typedef struct watch watch_t;
+
+/* The observer lives as long as the watch. A file that can't be made is a warning, not the end of a
+ * run. */
+lh_status_t watch_new(const char *folder, uint64_t log_every, watch_t **out) LH_MUST_CHECK;
+observer_t *watch_observer(watch_t *w);
+void watch_free(watch_t *w); /* NULL does nothing */
+
+#endif
