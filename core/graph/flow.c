@@ -1,0 +1,329 @@
+/* flow.c - calls in order, the values they touch, and the buffers in which values lie. */
+#include <graph/flow.h>
+
+#include <base/checked.h>
+#include <base/memory.h>
+#include <base/text.h>
+#include <graph/arena_plan.h>
+#include <tensor/dtype.h>
+
+lh_status_t flow_new(flow_t **out)
+{
+    flow_t *f = mem_new(sizeof(*f));
+    if (f == NULL) return LH_NO_MEMORY;
+    f->buffer_count = f->value_count = f->call_count = 1;
+    *out = f;
+    return LH_OK;
+}
+
+void flow_free(flow_t *f)
+{
+    if (f == NULL) return;
+    mem_free(f->buffers);
+    mem_free(f->values);
+    mem_free(f->calls);
+    mem_free(f);
+}
+
+lh_arg_t flow_arg(lh_dtype_t dtype, uint32_t rank, const uint64_t *shape)
+{
+    lh_arg_t arg = {.dtype = dtype, .rank = rank};
+    uint64_t stride = 1;
+    for (uint32_t i = rank; i-- > 0;) {
+        arg.shape[i] = shape[i];
+        arg.stride[i] = stride;
+        stride *= shape[i];
+    }
+    return arg;
+}
+
+uint64_t arg_bytes(const lh_arg_t *arg)
+{
+    uint64_t last = 0;
+    for (uint32_t i = 0; i < arg->rank; i++) {
+        if (arg->shape[i] == 0) return 0;
+        last += (arg->shape[i] - 1) * arg->stride[i];
+    }
+    return (last + 1) * dtype_bytes(arg->dtype);
+}
+
+static bool grow(flow_t *f, void **items, size_t *capacity, uint32_t count, size_t size)
+{
+    if (f->status != LH_OK) return false;
+    void *bigger = mem_grow(*items, capacity, (size_t)count + 1, size);
+    if (bigger == NULL) {
+        f->status = LH_NO_MEMORY;
+        return false;
+    }
+    *items = bigger;
+    return true;
+}
+
+uint32_t flow_buffer(flow_t *f, const region_t *region, uint64_t offset, uint64_t bytes)
+{
+    void *items = f->buffers;
+    if (!grow(f, &items, &f->buffer_capacity, f->buffer_count, sizeof(*f->buffers))) return 0;
+    f->buffers = items;
+    f->buffers[f->buffer_count] = (flow_buffer_t){
+        .region = region, .offset = offset, .bytes = bytes};
+    return f->buffer_count++;
+}
+
+uint32_t flow_value(flow_t *f, const lh_arg_t *arg, uint32_t buffer, uint64_t offset)
+{
+    void *items = f->values;
+    if (!grow(f, &items, &f->value_capacity, f->value_count, sizeof(*f->values))) return 0;
+    f->values = items;
+    f->values[f->value_count] = (flow_value_t){.arg = *arg, .buffer = buffer, .offset = offset};
+    return f->value_count++;
+}
+
+uint32_t flow_activation(flow_t *f, const lh_arg_t *arg)
+{
+    lh_arg_t dense = flow_arg(arg->dtype, arg->rank, arg->shape);
+    dense.count_slot = 0;
+    const uint32_t buffer = flow_buffer(f, NULL, 0, arg_bytes(&dense));
+    return buffer == 0 ? 0 : flow_value(f, &dense, buffer, 0);
+}
+
+uint32_t flow_rows(flow_t *f, uint32_t value, uint64_t begin, uint64_t rows)
+{
+    if (f->status != LH_OK || value == 0) return 0;
+    const flow_value_t v = f->values[value];
+    lh_arg_t arg = v.arg;
+    arg.shape[0] = rows;
+    return flow_value(f, &arg, v.buffer, v.offset + begin * arg.stride[0] * dtype_bytes(arg.dtype));
+}
+
+uint32_t flow_reshape(flow_t *f, uint32_t value, uint32_t rank, const uint64_t *shape)
+{
+    if (f->status != LH_OK || value == 0) return 0;
+    const flow_value_t v = f->values[value];
+    const lh_arg_t arg = flow_arg(v.arg.dtype, rank, shape);
+    return flow_value(f, &arg, v.buffer, v.offset);
+}
+
+static flow_call_t *call_add(flow_t *f)
+{
+    void *items = f->calls;
+    if (!grow(f, &items, &f->call_capacity, f->call_count, sizeof(*f->calls))) return NULL;
+    f->calls = items;
+    flow_call_t *call = &f->calls[f->call_count++];
+    *call = (flow_call_t){.part = f->part, .block = f->block, .backward = f->backward};
+    return call;
+}
+
+void flow_kernel(flow_t *f, const op_t *op, const void *attributes, const uint32_t *slots)
+{
+    flow_call_t *call = call_add(f);
+    if (call == NULL) return;
+    call->kind = FLOW_KERNEL;
+    call->op = op;
+    call->attributes = attributes;
+    memcpy(call->slots, slots, (op->in_count + op->out_count) * sizeof(*slots));
+}
+
+void flow_fill(flow_t *f, uint32_t value, bool first_only)
+{
+    flow_call_t *call = call_add(f);
+    if (call == NULL) return;
+    call->kind = FLOW_FILL;
+    call->slots[0] = value;
+    call->first_only = first_only;
+}
+
+static bool is_leaf(uint32_t kind)
+{
+    return kind == VALUE_PARAM || kind == VALUE_INPUT || kind == VALUE_CONSTANT ||
+           kind == VALUE_GRADIENT;
+}
+
+uint32_t flow_mapped(flow_source_t *s, lh_value_t value)
+{
+    if (value == 0 || s->flow->status != LH_OK) return 0;
+    if (s->map[value] != 0) return s->map[value];
+
+    const graph_value_t *v = &s->recording->values[value];
+    if (is_leaf(v->kind)) {
+        s->map[value] = s->leaf(s->context, v);
+        if (s->map[value] == 0 && s->flow->status == LH_OK) s->flow->status = LH_INVALID;
+        return s->map[value];
+    }
+    s->flow->status = fail(LH_INVALID, "value %u of a recording is used before it is made", value);
+    return 0;
+}
+
+/* The input slot whose memory an output of the same name takes; OP_SLOTS if there is none. */
+static uint32_t alias_of(const op_t *op, uint32_t out)
+{
+    for (uint32_t i = 0; i < op->in_count; i++)
+        if (text_equal(op->slot_name[i], op->slot_name[out])) return i;
+    return OP_SLOTS;
+}
+
+static uint32_t copied(flow_source_t *s, uint32_t from)
+{
+    const lh_arg_t arg = s->flow->values[from].arg;
+    const uint32_t to = flow_activation(s->flow, &arg);
+    const uint32_t slots[] = {from, to};
+    flow_kernel(s->flow, s->copy, NULL, slots);
+    return to;
+}
+
+/* An output that replaces its input lies where that lies. An activation may have other readers, so
+ * they keep the old bytes and the op works on a copy. */
+static uint32_t aliased(flow_source_t *s, const op_t *op, uint32_t *slots, uint32_t out,
+                        const graph_value_t *v)
+{
+    const uint32_t in = alias_of(op, out);
+    if (in == OP_SLOTS || slots[in] == 0) return flow_activation(s->flow, &v->arg);
+
+    flow_t *f = s->flow;
+    const flow_buffer_t *buffer = &f->buffers[f->values[slots[in]].buffer];
+    if (buffer->region == NULL || buffer->kept) slots[in] = copied(s, slots[in]);
+    return f->status == LH_OK ? flow_value(f, &f->values[slots[in]].arg,
+                                           f->values[slots[in]].buffer, f->values[slots[in]].offset)
+                              : 0;
+}
+
+static uint32_t output_of(flow_source_t *s, const graph_node_t *node, uint32_t *slots, uint32_t out)
+{
+    const lh_value_t value = node->slots[out];
+    const graph_value_t *v = &s->recording->values[value];
+    flow_t *f = s->flow;
+    if (f->status != LH_OK) return 0;
+    if (node->adds_to[out] != 0 && v->kind != VALUE_GRADIENT) {
+        const uint32_t base = flow_mapped(s, node->adds_to[out]);
+        if (base == 0) return 0;
+        const flow_value_t onto = f->values[base];
+        return flow_value(f, &onto.arg, onto.buffer, onto.offset);
+    }
+    if (s->map[value] != 0 || is_leaf(v->kind)) return flow_mapped(s, value);
+    return aliased(s, node->op, slots, out, v);
+}
+
+void flow_node(flow_source_t *s, uint32_t index)
+{
+    const graph_node_t *node = &s->recording->nodes[index];
+    const op_t *op = node->op;
+    uint32_t slots[OP_SLOTS] = {0}, add = 0;
+
+    for (uint32_t i = 0; i < op->in_count; i++)
+        slots[i] = flow_mapped(s, node->slots[i]);
+    for (uint32_t i = op->in_count; i < op->in_count + op->out_count; i++) {
+        if (node->slots[i] == 0) continue;
+        slots[i] = output_of(s, node, slots, i);
+        s->map[node->slots[i]] = slots[i];
+        if (node->adds_to[i] != 0 && s->recording->values[node->slots[i]].kind != VALUE_GRADIENT)
+            add |= 1u << i;
+    }
+    flow_kernel(s->flow, op, node->attributes, slots);
+    if (s->flow->status == LH_OK) s->flow->calls[s->flow->call_count - 1].add = add;
+}
+
+static uint32_t slot_end(const flow_call_t *call)
+{
+    return call->kind == FLOW_KERNEL ? call->op->in_count + call->op->out_count : 1;
+}
+
+static uint32_t out_begin(const flow_call_t *call)
+{
+    return call->kind == FLOW_KERNEL ? call->op->in_count : 0;
+}
+
+static void call_need(flow_t *f, flow_call_t *call, bool *needed)
+{
+    for (uint32_t i = out_begin(call); i < slot_end(call); i++) {
+        if (call->slots[i] == 0) continue;
+        const uint32_t buffer = f->values[call->slots[i]].buffer;
+        if (f->buffers[buffer].region != NULL || needed[buffer])
+            call->live = true;
+        else if (call->kind == FLOW_KERNEL && call->op->optional[i])
+            call->slots[i] = 0;
+    }
+    for (uint32_t i = 0; call->live && i < out_begin(call); i++)
+        if (call->slots[i] != 0) needed[f->values[call->slots[i]].buffer] = true;
+}
+
+static lh_status_t dead_drop(flow_t *f)
+{
+    bool *needed = mem_array(f->buffer_count, sizeof(*needed));
+    if (needed == NULL) return LH_NO_MEMORY;
+    for (uint32_t i = f->call_count; i-- > 1;)
+        call_need(f, &f->calls[i], needed);
+    mem_free(needed);
+
+    uint32_t kept = 1, turn = 0;
+    for (uint32_t i = 1; i < f->call_count; i++) {
+        if (turn == 0 && i >= f->turn) turn = kept;
+        if (f->calls[i].live) f->calls[kept++] = f->calls[i];
+    }
+    f->turn = turn;
+    f->call_count = kept;
+    return LH_OK;
+}
+
+static lh_status_t order_decide(flow_t *f)
+{
+    for (uint32_t i = 1; i < f->call_count; i++) {
+        flow_call_t *call = &f->calls[i];
+        for (uint32_t slot = out_begin(call); slot < slot_end(call); slot++) {
+            if (call->slots[slot] == 0) continue;
+            flow_buffer_t *buffer = &f->buffers[f->values[call->slots[slot]].buffer];
+            if (!buffer->accumulates) continue;
+            if (call->kind == FLOW_KERNEL && !call->op->adds[slot])
+                return fail(LH_UNSUPPORTED,
+                            "op %s can't add onto its output '%s', which gradients need",
+                            call->op->row.name, call->op->slot_name[slot]);
+            if (buffer->written)
+                call->add |= 1u << slot;
+            else
+                call->add_later |= 1u << slot;
+            buffer->written = true;
+        }
+    }
+    return LH_OK;
+}
+
+static void lifetimes_find(flow_t *f)
+{
+    for (uint32_t i = 1; i < f->call_count; i++) {
+        for (uint32_t slot = 0; slot < slot_end(&f->calls[i]); slot++) {
+            const uint32_t value = f->calls[i].slots[slot];
+            if (value == 0) continue;
+            flow_buffer_t *buffer = &f->buffers[f->values[value].buffer];
+            if (buffer->first == 0) buffer->first = i;
+            buffer->last = i;
+        }
+    }
+}
+
+static lh_status_t activations_plan(flow_t *f, uint64_t alignment)
+{
+    arena_item_t *items = mem_array(f->buffer_count, sizeof(*items));
+    if (items == NULL) return LH_NO_MEMORY;
+
+    uint32_t count = 0;
+    for (uint32_t b = 1; b < f->buffer_count; b++) {
+        const flow_buffer_t *buffer = &f->buffers[b];
+        if (buffer->region != NULL || buffer->first == 0) continue;
+        items[count++] = (arena_item_t){buffer->bytes, buffer->first, buffer->last, 0};
+        if (buffer->first < f->turn && buffer->last >= f->turn) f->saved_bytes += buffer->bytes;
+    }
+    const lh_status_t status = arena_plan(items, count, alignment, &f->activation_bytes);
+    for (uint32_t b = 1, i = 0; status == LH_OK && b < f->buffer_count; b++)
+        if (f->buffers[b].region == NULL && f->buffers[b].first != 0)
+            f->buffers[b].offset = items[i++].offset;
+    mem_free(items);
+    return status;
+}
+
+lh_status_t flow_finish(flow_t *f, uint64_t alignment)
+{
+    if (f->status != LH_OK) return f->status;
+    lh_status_t status = dead_drop(f);
+    if (status == LH_OK) status = order_decide(f);
+    if (status != LH_OK) return status;
+    lifetimes_find(f);
+    return activations_plan(f, alignment);
+}
