@@ -70,6 +70,7 @@ void op_gate_grad(const attributes_t *how, const tensor_t *at);
 /* reference_linear.c */
 void op_matmul(const attributes_t *how, const tensor_t *at);
 void op_sum_rows(const attributes_t *how, const tensor_t *at);
+void op_sum_columns(const attributes_t *how, const tensor_t *at);
 void op_embed(const attributes_t *how, const tensor_t *at);
 void op_embed_grad(const attributes_t *how, const tensor_t *at);
 

@@ -53,6 +53,20 @@ void op_sum_rows(const attributes_t *how, const tensor_t *at)
     }
 }
 
+/* x -> y+; [t, w] to [t, 1] */
+void op_sum_columns(const attributes_t *how, const tensor_t *at)
+{
+    (void)how;
+    const tensor_t x = at[0], y = at[1];
+
+    for (uint64_t i = 0; i < x.rows; i++) {
+        double sum = 0;
+        for (uint64_t j = 0; j < x.width; j++)
+            sum += get(&x, i, j);
+        put(&y, i, 0, sum);
+    }
+}
+
 /* Row of the table that holds this id, or its row count if another part does. Without attributes
  * the table is whole. */
 static uint64_t table_row(const lh_rows_t *how, const tensor_t *table, int64_t id)

@@ -29,6 +29,7 @@ struct lh_prepared {
     X(copy, 2, 0)                                \
     X(matmul, 8, ATTRIBUTES(matmul))             \
     X(sum_rows, 2, 0)                            \
+    X(sum_columns, 2, 0)                         \
     X(embed, 3, ATTRIBUTES(rows))                \
     X(embed_grad, 3, ATTRIBUTES(rows))           \
     X(rms_norm, 4, ATTRIBUTES(norm))             \
@@ -115,7 +116,7 @@ static lh_status_t kernel_prepare(const lh_host_t *host, lh_device_t *d,
     const reference_op_t *op = op_find(desc->op);
     lh_kernel_plan_t mine = {.struct_size = sizeof(mine), .flags = LH_KERNEL_ORDERED, .variant = 1};
 
-    if (op == NULL || desc->arg_count > op->slots) {
+    if (op == NULL || desc->arg_count > LH_MAX_SLOTS) {
         return host->fail(host, LH_UNSUPPORTED, "%s with %u slots is unknown to this device",
                           desc->op, desc->arg_count);
     }
