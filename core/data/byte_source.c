@@ -1,0 +1,228 @@
+/* byte_source.c - streaming decompression behind one read call. */
+#include <data/byte_source.h>
+
+#include <errno.h>
+#include <zlib.h>
+#include <zstd.h>
+
+#include <base/file.h>
+#include <base/memory.h>
+#include <base/sys.h>
+#include <base/text.h>
+
+enum { INPUT_BYTES = 256 * 1024, ZLIB_WINDOW_GZIP = 15 + 16 };
+
+/* Moves bytes from input to output as far as both allow. Sets *took and *made. */
+typedef lh_status_t (*step_t)(byte_source_t *s, void *to, size_t room, size_t *took, size_t *made);
+
+typedef struct source_kind {
+    const char *name, *suffix;
+    unsigned char magic[4];
+    size_t magic_bytes;
+    step_t step;
+} source_kind_t;
+
+struct byte_source {
+    char *path;
+    int fd;
+    const source_kind_t *kind;
+    uint64_t taken;
+    sha256_t *digest;
+    unsigned char *input; /* [INPUT_BYTES] */
+    size_t at, end;       /* what of input is still to be used */
+    bool file_ended;
+    bool inside; /* of a compressed stream that has not ended */
+    z_stream zlib;
+    bool zlib_made;
+    ZSTD_DCtx *zstd;
+};
+
+static void *zlib_new(void *context, unsigned count, unsigned size)
+{
+    (void)context;
+    return mem_array(count, size);
+}
+
+static void zlib_free(void *context, void *memory)
+{
+    (void)context;
+    mem_free(memory);
+}
+
+static lh_status_t plain_step(byte_source_t *s, void *to, size_t room, size_t *took, size_t *made)
+{
+    const size_t left = s->end - s->at, bytes = left < room ? left : room;
+    memcpy(to, s->input + s->at, bytes);
+    *took = *made = bytes;
+    return LH_OK;
+}
+
+static lh_status_t gzip_start(byte_source_t *s)
+{
+    if (s->zlib_made) return inflateReset(&s->zlib) == Z_OK ? LH_OK : LH_INVALID;
+
+    s->zlib.zalloc = zlib_new;
+    s->zlib.zfree = zlib_free;
+    if (inflateInit2(&s->zlib, ZLIB_WINDOW_GZIP) != Z_OK)
+        return fail(LH_NO_MEMORY, "%s: no memory for gzip", s->path);
+    s->zlib_made = true;
+    return LH_OK;
+}
+
+static lh_status_t gzip_step(byte_source_t *s, void *to, size_t room, size_t *took, size_t *made)
+{
+    const size_t left = s->end - s->at;
+    if (!s->inside) {
+        if (left == 0) return LH_OK;
+        const lh_status_t status = gzip_start(s);
+        if (status != LH_OK) return status;
+        s->inside = true;
+    }
+    if (room > UINT32_MAX) room = UINT32_MAX;
+    s->zlib.next_in = s->input + s->at;
+    s->zlib.avail_in = (unsigned)left;
+    s->zlib.next_out = to;
+    s->zlib.avail_out = (unsigned)room;
+
+    const int result = inflate(&s->zlib, Z_NO_FLUSH);
+    if (result == Z_MEM_ERROR) return fail(LH_NO_MEMORY, "%s: no memory for gzip", s->path);
+    if (result != Z_OK && result != Z_STREAM_END && result != Z_BUF_ERROR)
+        return fail(LH_CORRUPT, "%s: damaged gzip data before byte %llu: %s", s->path,
+                    (unsigned long long)s->taken, s->zlib.msg == NULL ? "?" : s->zlib.msg);
+    if (result == Z_STREAM_END) s->inside = false;
+    *took = left - s->zlib.avail_in;
+    *made = room - s->zlib.avail_out;
+    return LH_OK;
+}
+
+static lh_status_t zstd_step(byte_source_t *s, void *to, size_t room, size_t *took, size_t *made)
+{
+    if (s->zstd == NULL) s->zstd = ZSTD_createDCtx();
+    if (s->zstd == NULL) return fail(LH_NO_MEMORY, "%s: no memory for zstd", s->path);
+
+    ZSTD_inBuffer in = {s->input + s->at, s->end - s->at, 0};
+    ZSTD_outBuffer out = {to, room, 0};
+    if (in.size == 0 && !s->inside) return LH_OK;
+    const size_t result = ZSTD_decompressStream(s->zstd, &out, &in);
+    if (ZSTD_isError(result) != 0)
+        return fail(LH_CORRUPT, "%s: damaged zstd data before byte %llu: %s", s->path,
+                    (unsigned long long)s->taken, ZSTD_getErrorName(result));
+    s->inside = result != 0;
+    *took = in.pos;
+    *made = out.pos;
+    return LH_OK;
+}
+
+static const source_kind_t kinds[] = {
+    {"gzip",  ".gz",  {0x1f, 0x8b},             2, gzip_step },
+    {"zstd",  ".zst", {0x28, 0xb5, 0x2f, 0xfd}, 4, zstd_step },
+    {"plain", "",     {0},                      0, plain_step},
+};
+
+static lh_status_t refill(byte_source_t *s)
+{
+    s->at = s->end = 0;
+    while (!s->file_ended && s->end == 0) {
+        const ssize_t got = sys()->read(s->fd, s->input, INPUT_BYTES);
+        if (got < 0 && errno == EINTR) continue;
+        if (got < 0)
+            return fail(LH_IO, "%s: cannot read at byte %llu", s->path,
+                        (unsigned long long)s->taken);
+        s->file_ended = got == 0;
+        s->end = (size_t)got;
+    }
+    s->taken += s->end;
+    sha256_add(s->digest, s->input, s->end);
+    return LH_OK;
+}
+
+/* Neither magic can begin a JSON line, so content decides and a name can only contradict it. */
+static lh_status_t tell_kind(byte_source_t *s)
+{
+    const size_t count = sizeof(kinds) / sizeof(kinds[0]);
+    const source_kind_t *named = &kinds[count - 1];
+    for (size_t i = count; i-- > 0;) {
+        const source_kind_t *k = &kinds[i];
+        if (s->end >= k->magic_bytes && memcmp(s->input, k->magic, k->magic_bytes) == 0)
+            s->kind = k;
+        if (k->magic_bytes > 0 && text_ends(s->path, k->suffix)) named = k;
+    }
+    if (named->magic_bytes > 0 && s->kind != named)
+        return fail(LH_INVALID, "%s: the name ends in %s, but the content is not %s", s->path,
+                    named->suffix, named->name);
+    return LH_OK;
+}
+
+lh_status_t byte_source_open(const char *path, byte_source_t **out)
+{
+    byte_source_t *s = mem_new(sizeof(*s));
+    if (s == NULL) return LH_NO_MEMORY;
+    s->fd = -1;
+
+    lh_status_t status = LH_NO_MEMORY;
+    s->path = mem_text(path);
+    s->input = mem_new(INPUT_BYTES);
+    if (s->path == NULL || s->input == NULL) goto close_source;
+    status = sha256_new(&s->digest);
+    if (status != LH_OK) goto close_source;
+    status = file_open(path, &s->fd, NULL);
+    if (status != LH_OK) goto close_source;
+    status = refill(s);
+    if (status != LH_OK) goto close_source;
+    status = tell_kind(s);
+    if (status != LH_OK) goto close_source;
+    *out = s;
+    return LH_OK;
+
+close_source:
+    byte_source_close(s);
+    return status;
+}
+
+void byte_source_close(byte_source_t *s)
+{
+    if (s == NULL) return;
+    char unused[SHA256_TEXT];
+    if (s->digest != NULL) sha256_end(s->digest, unused);
+    if (s->zlib_made) (void)inflateEnd(&s->zlib);
+    (void)ZSTD_freeDCtx(s->zstd);
+    if (s->fd >= 0) (void)sys()->close(s->fd);
+    mem_free(s->input);
+    mem_free(s->path);
+    mem_free(s);
+}
+
+lh_status_t byte_source_read(byte_source_t *s, void *to, size_t room, size_t *got)
+{
+    for (;;) {
+        size_t took = 0, made = 0;
+        lh_status_t status = s->kind->step(s, to, room, &took, &made);
+        if (status != LH_OK) return status;
+        s->at += took;
+        if (made > 0) {
+            *got = made;
+            return LH_OK;
+        }
+        if (took > 0 || s->at < s->end) continue;
+
+        status = refill(s);
+        if (status != LH_OK) return status;
+        if (s->end > 0) continue;
+        if (s->inside)
+            return fail(LH_CORRUPT, "%s: ends at byte %llu inside a %s stream", s->path,
+                        (unsigned long long)s->taken, s->kind->name);
+        *got = 0;
+        return LH_OK;
+    }
+}
+
+uint64_t byte_source_taken(const byte_source_t *s)
+{
+    return s->taken;
+}
+
+void byte_source_digest(byte_source_t *s, char out[SHA256_TEXT])
+{
+    sha256_end(s->digest, out);
+    s->digest = NULL;
+}

@@ -1,0 +1,23 @@
+/* data/byte_source.h - the bytes of a file, plain, gzip or zstd, as one stream in fixed memory. */
+#ifndef DATA_BYTE_SOURCE_H
+#define DATA_BYTE_SOURCE_H
+
+#include <base/digest.h>
+
+typedef struct byte_source byte_source_t;
+
+/* The kind is told by the first bytes; a name in .gz or .zst over other content is refused. Several
+ * gzip members or zstd frames one after the other are one stream. */
+lh_status_t byte_source_open(const char *path, byte_source_t **out) LH_MUST_CHECK;
+void byte_source_close(byte_source_t *s); /* NULL does nothing */
+
+/* At most room (> 0) bytes; *got == 0 only at the end. A file that ends inside a compressed stream
+ * is LH_CORRUPT. */
+lh_status_t byte_source_read(byte_source_t *s, void *to, size_t room, size_t *got) LH_MUST_CHECK;
+
+uint64_t byte_source_taken(const byte_source_t *s); /* bytes read from the file, as it is stored */
+
+/* SHA-256 of the file as stored. Once, after the end was reached. */
+void byte_source_digest(byte_source_t *s, char out[SHA256_TEXT]);
+
+#endif

@@ -1,0 +1,35 @@
+/* data/indexed.h - reads Megatron's pair of .bin (token ids back to back) and .idx (where each
+ * sequence lies). Everything in the index is checked before any of it is used. */
+#ifndef DATA_INDEXED_H
+#define DATA_INDEXED_H
+
+#include <base/status.h>
+
+/* .idx, little-endian: magic 9, version u64, dtype u8, sequences S u64, boundaries B u64, then
+ * i32 length [S], i64 byte offset in .bin [S], i64 boundary [B]. Boundaries begin with 0 and end
+ * with S: B = documents + 1. */
+#define INDEXED_MAGIC "MMIDIDX\0" /* nine bytes with the literal's own NUL */
+enum { INDEXED_MAGIC_BYTES = 9, INDEXED_VERSION = 1, INDEXED_HEAD_BYTES = 34 };
+enum { INDEXED_INT32 = 4, INDEXED_UINT16 = 8 }; /* dtype codes that the writer chooses from */
+/* Below this many vocabulary entries ids are written as uint16. */
+enum { INDEXED_UINT16_VOCAB = 65500 };
+
+typedef struct indexed {
+    char *bin_path;
+    int fd;
+    uint32_t dtype_code, token_bytes;
+    uint32_t vocab; /* ids are below this, checked when they are read */
+    uint64_t sequences, documents, tokens;
+    int32_t *lengths;  /* [sequences] tokens */
+    uint64_t *offsets; /* [sequences] bytes  */
+} indexed_t;
+
+/* prefix: without .bin and .idx. */
+lh_status_t indexed_open(const char *prefix, uint32_t vocab, indexed_t **out) LH_MUST_CHECK;
+void indexed_close(indexed_t *set); /* NULL does nothing */
+
+/* Tokens [at, at + count) of a sequence; the caller keeps within its length. [any] */
+lh_status_t indexed_read(const indexed_t *set, uint64_t sequence, uint64_t at, uint64_t count,
+                         int32_t *out) LH_MUST_CHECK;
+
+#endif

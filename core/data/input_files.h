@@ -1,0 +1,20 @@
+/* data/input_files.h - the files that a list of paths and globs names. */
+#ifndef DATA_INPUT_FILES_H
+#define DATA_INPUT_FILES_H
+
+#include <base/status.h>
+
+typedef struct input_files {
+    char **paths;                  /* in the order of the list; a glob's matches sorted by name */
+    uint64_t *bytes, *modified_ns; /* of each, as they stood when the list was read */
+    uint32_t count;
+    size_t capacity;
+} input_files_t;
+
+/* list: comma-separated, relative ones against folder; '*', '?' and [..] in any part of a path.
+ * What matches nothing, is no regular file, or is named twice is refused. *out is overwritten. */
+lh_status_t input_files_find(const char *folder, const char *list,
+                             input_files_t *out) LH_MUST_CHECK;
+void input_files_free(input_files_t *files);
+
+#endif
