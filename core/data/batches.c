@@ -1,0 +1,206 @@
+/* batches.c - opens the data sets of a split, orders their samples and lays them out in rows. */
+#include <data/batches.h>
+
+#include <stdio.h>
+
+#include <base/file.h>
+#include <base/memory.h>
+#include <data/blend.h>
+#include <data/samples.h>
+
+typedef struct batch_set {
+    indexed_t *set;
+    samples_t *samples;
+} batch_set_t;
+
+struct batches {
+    uint64_t sequence, count;
+    uint32_t documents; /* DOCUMENTS_* */
+    int32_t eod;
+    batch_set_t *sets;
+    uint32_t set_count;
+    blend_t blend;   /* empty: one set, or sets one after the other */
+    int32_t *tokens; /* [sequence + 1] of the sample at hand        */
+    uint8_t *begins; /* [sequence + 1]                              */
+};
+
+static const char *const split_names[] = {"train", "valid", "test"};
+
+/* The list that the split is read from; *whole: it is a data set of its own. */
+static const char *split_list(const batches_how_t *how, bool *whole)
+{
+    const char *own[] = {NULL, how->data->valid, how->data->test};
+    *whole = own[how->split] != NULL;
+    return *whole ? own[how->split] : how->data->train;
+}
+
+static lh_status_t set_open(const batches_how_t *how, const blend_part_t *part, bool whole,
+                            uint64_t wanted, batch_set_t *out)
+{
+    char *path = path_join(how->folder, part->name);
+    if (path == NULL) return LH_NO_MEMORY;
+    char name[BLEND_NAME + 32];
+    (void)snprintf(name, sizeof(name), "the %s split of %s", split_names[how->split], part->name);
+    uint64_t bounds[3][2] = {{0}};
+
+    lh_status_t status = indexed_open(path, how->vocab, &out->set);
+    mem_free(path);
+    if (status != LH_OK) return status;
+    status = samples_split(how->data->split, out->set->sequences, bounds);
+    if (status != LH_OK) return status;
+    const samples_how_t order = {
+        .set = out->set,
+        .name = name,
+        .first = whole ? 0 : bounds[how->split][0],
+        .end = whole ? out->set->sequences : bounds[how->split][1],
+        .sequence = how->sequence,
+        .wanted = wanted,
+        .seed = how->data->seed,
+    };
+    return samples_new(&order, &out->samples);
+}
+
+static lh_status_t sets_open(const batches_how_t *how, const blend_list_t *list, bool whole,
+                             batches_t *b)
+{
+    b->sets = mem_array(list->count, sizeof(*b->sets));
+    if (b->sets == NULL) return LH_NO_MEMORY;
+    for (uint32_t i = 0; i < list->count; i++) {
+        const uint64_t wanted = list->count == 1
+                                    ? how->samples
+                                    : blend_wanted(list->parts[i].weight, how->samples);
+        b->set_count = i + 1;
+        const lh_status_t status = set_open(how, &list->parts[i], whole, wanted, &b->sets[i]);
+        if (status != LH_OK) return status;
+        b->count += b->sets[i].samples->count;
+    }
+    if (list->count == 1 || how->samples == 0) return LH_OK;
+    b->count = how->samples;
+    return blend_new(list, how->samples, &b->blend);
+}
+
+lh_status_t batches_open(const batches_how_t *how, batches_t **out)
+{
+    bool whole;
+    const char *text = split_list(how, &whole);
+    if (text == NULL) return fail(LH_INVALID, "[data] train is missing");
+    if (how->sequence == 0 || how->sequence >= INT32_MAX)
+        return fail(LH_INVALID, "a sequence of %llu tokens, 1 to %d are possible",
+                    (unsigned long long)how->sequence, INT32_MAX - 1);
+    blend_list_t list;
+    lh_status_t status = blend_parse(text, &list);
+    if (status != LH_OK) return status;
+
+    batches_t *b = mem_new(sizeof(*b));
+    status = LH_NO_MEMORY;
+    if (b == NULL) goto free_list;
+    b->sequence = how->sequence;
+    b->documents = how->data->documents;
+    b->eod = how->eod;
+    b->tokens = mem_array(how->sequence + 1, sizeof(*b->tokens));
+    b->begins = mem_array(how->sequence + 1, sizeof(*b->begins));
+    if (b->tokens == NULL || b->begins == NULL) goto close_batches;
+    status = sets_open(how, &list, whole, b);
+    if (status != LH_OK) goto close_batches;
+    blend_list_free(&list);
+    *out = b;
+    return LH_OK;
+
+close_batches:
+    batches_close(b);
+free_list:
+    blend_list_free(&list);
+    return status;
+}
+
+void batches_close(batches_t *b)
+{
+    if (b == NULL) return;
+    for (uint32_t i = 0; i < b->set_count; i++) {
+        samples_free(b->sets[i].samples);
+        indexed_close(b->sets[i].set);
+    }
+    blend_free(&b->blend);
+    mem_free(b->begins);
+    mem_free(b->tokens);
+    mem_free(b->sets);
+    mem_free(b);
+}
+
+uint64_t batches_samples(const batches_t *b)
+{
+    return b->count;
+}
+
+uint64_t batches_documents_per_sample(const batches_t *b)
+{
+    uint64_t most = 1;
+    for (uint32_t i = 0; i < b->set_count; i++) {
+        const samples_t *s = b->sets[i].samples;
+        for (uint64_t k = 0; k < s->count; k++) {
+            const uint64_t touched = (uint64_t)s->cuts[k + 1].place - s->cuts[k].place + 1;
+            if (touched > most) most = touched;
+        }
+    }
+    return most;
+}
+
+/* Reads global sample i into b->tokens and b->begins. */
+static lh_status_t sample_read(batches_t *b, uint64_t i)
+{
+    if (i >= b->count)
+        return fail(LH_INVALID, "sample %llu is asked for, there are %llu", (unsigned long long)i,
+                    (unsigned long long)b->count);
+    if (b->blend.count > 0)
+        return samples_read(b->sets[b->blend.set[i]].samples, b->blend.sample[i], b->tokens,
+                            b->begins);
+    uint32_t k = 0;
+    while (i >= b->sets[k].samples->count)
+        i -= b->sets[k++].samples->count;
+    return samples_read(b->sets[k].samples, i, b->tokens, b->begins);
+}
+
+/* True if token k of the sample at hand is the first of a segment. */
+static bool segment_begins(const batches_t *b, uint64_t k)
+{
+    if (k == 0) return true;
+    if (b->documents == DOCUMENTS_JOINED) return false;
+    return b->begins[k] != 0 || (b->eod >= 0 && b->tokens[k - 1] == b->eod);
+}
+
+/* Lays the sample at hand out as row `row`; *documents counts the segments so far. */
+static lh_status_t row_fill(const batches_t *b, uint64_t row, const batch_rows_t *out,
+                            uint64_t *documents)
+{
+    const uint64_t at = row * b->sequence;
+    memcpy(out->tokens + at, b->tokens, b->sequence * sizeof(*b->tokens));
+    memcpy(out->labels + at, b->tokens + 1, b->sequence * sizeof(*b->tokens));
+    int32_t position = 0;
+    for (uint64_t k = 0; k < b->sequence; k++) {
+        if (segment_begins(b, k)) {
+            if (*documents == out->max_documents)
+                return fail(LH_INVALID,
+                            "a micro-batch holds more than %llu documents; raise [train] "
+                            "max_documents",
+                            (unsigned long long)out->max_documents);
+            out->starts[(*documents)++] = (int32_t)(at + k);
+            position = 0;
+        }
+        out->positions[at + k] = position++;
+        out->weights[at + k] = segment_begins(b, k + 1) ? 0.0f : 1.0f;
+    }
+    return LH_OK;
+}
+
+lh_status_t batches_fill(batches_t *b, uint64_t first, uint64_t rows, const batch_rows_t *out)
+{
+    uint64_t documents = 0;
+    for (uint64_t row = 0; row < rows; row++) {
+        lh_status_t status = sample_read(b, first + row);
+        if (status == LH_OK) status = row_fill(b, row, out, &documents);
+        if (status != LH_OK) return status;
+    }
+    for (uint64_t i = documents; i <= out->max_documents; i++)
+        out->starts[i] = (int32_t)(rows * b->sequence);
+    return LH_OK;
+}

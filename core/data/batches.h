@@ -1,0 +1,45 @@
+/* data/batches.h - the training data of a job as a pure function of the global sample index: which
+ * rank asks, and what was asked before, changes nothing, so a resume needs only the index. */
+#ifndef DATA_BATCHES_H
+#define DATA_BATCHES_H
+
+#include <config/job.h>
+
+enum { SPLIT_TRAIN, SPLIT_VALID, SPLIT_TEST };
+
+typedef struct batches_how {
+    const job_data_t *data;
+    const char *folder; /* of the pipeline: data sets with relative names lie in it */
+    uint32_t split;     /* SPLIT_*                                                  */
+    uint64_t sequence;  /* tokens of a sample                                       */
+    uint64_t samples;   /* that will be asked for; decides epochs and so the order. 0: each once */
+    uint32_t vocab;     /* ids are below this                                       */
+    int32_t eod;        /* ends a document inside a sequence of the set too; -1: none does */
+} batches_how_t;
+
+typedef struct batches batches_t;
+
+lh_status_t batches_open(const batches_how_t *how, batches_t **out) LH_MUST_CHECK;
+void batches_close(batches_t *b); /* NULL does nothing */
+
+uint64_t batches_samples(const batches_t *b); /* sample indices are below this */
+
+/* The most documents that any sample of this order touches, by the set's sequences: a bound for
+ * batch_rows_t.max_documents = rows * this, as long as no eod stands inside a sequence. */
+uint64_t batches_documents_per_sample(const batches_t *b);
+
+/* What a model needs of `rows` samples, row after row; the caller's memory. With documents = joined
+ * a row is one segment. With apart a document is one: positions restart, starts has a row for each,
+ * and the weight of a document's last token, whose label belongs to the next, is 0. */
+typedef struct batch_rows {
+    int32_t *tokens, *labels, *positions; /* [rows * sequence] */
+    float *weights;                       /* [rows * sequence] 1 or 0 */
+    int32_t *starts;                      /* [max_documents + 1], padded with rows * sequence */
+    uint64_t max_documents;
+} batch_rows_t;
+
+/* Samples [first, first + rows). [serial] */
+lh_status_t batches_fill(batches_t *b, uint64_t first, uint64_t rows,
+                         const batch_rows_t *out) LH_MUST_CHECK;
+
+#endif

@@ -1,0 +1,204 @@
+/* samples.c - document, sample and shuffle index of Megatron's GPTDataset. */
+#include <data/samples.h>
+
+#include <math.h>
+#include <stdlib.h>
+
+#include <base/checked.h>
+#include <base/memory.h>
+#include <data/mt19937.h>
+
+enum { SHARED_TOKENS = 1 }; /* a sample's last token is the next one's first: labels are shifted */
+/* A last epoch of which less than this is used is kept apart, so that its few samples are not
+ * spread over the whole run. */
+static const double separate_below = 0.80;
+
+static uint64_t tokens_in(const samples_how_t *how)
+{
+    uint64_t tokens = 0;
+    for (uint64_t i = how->first; i < how->end; i++)
+        tokens += (uint64_t)how->set->lengths[i];
+    return tokens;
+}
+
+/* Sets epochs, count and separate_final_epoch; *before_final: samples without the last epoch. */
+static lh_status_t epochs_plan(const samples_how_t *how, samples_t *s, uint64_t *before_final)
+{
+    const uint64_t per_epoch = s->tokens_per_epoch;
+    uint64_t wanted_tokens, tokens;
+    if (!checked_mul(how->wanted, how->sequence, &wanted_tokens) ||
+        !checked_add(wanted_tokens, SHARED_TOKENS, &wanted_tokens))
+        return fail(LH_INVALID, "%s: %llu samples of %llu tokens are too many", how->name,
+                    (unsigned long long)how->wanted, (unsigned long long)how->sequence);
+    if (per_epoch < (how->wanted == 0 ? how->sequence + SHARED_TOKENS : 1))
+        return fail(LH_INVALID, "%s has %llu tokens, one sample takes %llu", how->name,
+                    (unsigned long long)per_epoch,
+                    (unsigned long long)how->sequence + SHARED_TOKENS);
+
+    s->epochs = how->wanted == 0 ? 1 : (wanted_tokens - 1) / per_epoch + 1;
+    if (!checked_mul(s->epochs, per_epoch, &tokens) ||
+        !checked_mul(s->epochs, how->end - how->first, &s->document_count))
+        tokens = s->document_count = UINT64_MAX;
+    s->count = (tokens - SHARED_TOKENS) / how->sequence;
+    if (s->document_count >= UINT32_MAX || s->count >= UINT32_MAX)
+        return fail(LH_INVALID, "%s: %llu epochs of %llu sequences are more than an index can hold",
+                    how->name, (unsigned long long)s->epochs,
+                    (unsigned long long)(how->end - how->first));
+    if (s->epochs == 1) return LH_OK;
+
+    *before_final = ((s->epochs - 1) * per_epoch - SHARED_TOKENS) / how->sequence;
+    const uint64_t from_final = how->wanted - *before_final;
+    const uint64_t in_epoch = (per_epoch - SHARED_TOKENS) / how->sequence;
+    s->separate_final_epoch = from_final < (uint64_t)(separate_below * (double)in_epoch);
+    return LH_OK;
+}
+
+static void documents_fill(const samples_how_t *how, samples_t *s, mt19937_t *random)
+{
+    const uint64_t range = how->end - how->first;
+    for (uint64_t i = 0; i < s->document_count; i++)
+        s->documents[i] = (uint32_t)(how->first + i % range);
+    const uint64_t together = s->document_count - (s->separate_final_epoch ? range : 0);
+    mt19937_shuffle(random, s->documents, together);
+    mt19937_shuffle(random, s->documents + together, s->document_count - together);
+}
+
+/* Walks the shuffled sequences, sequence tokens from cut to cut. A cut that would fall behind a
+ * sequence's last token falls on it: the shared token is taken from there. */
+static void cuts_fill(samples_t *s)
+{
+    uint64_t place = 0, offset = 0;
+    s->cuts[0] = (sample_cut_t){0};
+    for (uint64_t k = 1; k <= s->count; k++) {
+        uint64_t left = s->sequence + SHARED_TOKENS;
+        for (;;) {
+            const uint64_t here = (uint64_t)s->set->lengths[s->documents[place]] - offset;
+            if (here >= left) break;
+            left -= here;
+            place++;
+            offset = 0;
+        }
+        offset += left - SHARED_TOKENS;
+        s->cuts[k] = (sample_cut_t){(uint32_t)place, (uint32_t)offset};
+    }
+}
+
+static void shuffle_fill(samples_t *s, uint64_t before_final, mt19937_t *random)
+{
+    for (uint64_t i = 0; i < s->count; i++)
+        s->shuffle[i] = (uint32_t)i;
+    const uint64_t together = s->separate_final_epoch ? before_final : s->count;
+    mt19937_shuffle(random, s->shuffle, together);
+    mt19937_shuffle(random, s->shuffle + together, s->count - together);
+}
+
+static lh_status_t samples_fill(const samples_how_t *how, samples_t *s)
+{
+    uint64_t before_final = 0;
+    const lh_status_t status = epochs_plan(how, s, &before_final);
+    if (status != LH_OK) return status;
+    s->documents = mem_array(s->document_count, sizeof(*s->documents));
+    s->cuts = mem_array(s->count + 1, sizeof(*s->cuts));
+    s->shuffle = mem_array(s->count, sizeof(*s->shuffle));
+    if (s->documents == NULL || s->cuts == NULL || s->shuffle == NULL) return LH_NO_MEMORY;
+
+    mt19937_t random;
+    mt19937_seed(&random, (uint32_t)how->seed);
+    documents_fill(how, s, &random);
+    cuts_fill(s);
+    shuffle_fill(s, before_final, &random);
+    return LH_OK;
+}
+
+lh_status_t samples_new(const samples_how_t *how, samples_t **out)
+{
+    if (how->seed > UINT32_MAX)
+        return fail(LH_INVALID, "[data] seed is %llu, numpy's generator takes at most %u",
+                    (unsigned long long)how->seed, UINT32_MAX);
+    if (how->end > INT32_MAX)
+        return fail(LH_INVALID, "%s: %llu sequences, an index holds at most %d", how->name,
+                    (unsigned long long)how->end, INT32_MAX);
+    if (how->first == how->end) return fail(LH_INVALID, "%s has no sequences", how->name);
+
+    samples_t *s = mem_new(sizeof(*s));
+    if (s == NULL) return LH_NO_MEMORY;
+    s->set = how->set;
+    s->sequence = how->sequence;
+    s->tokens_per_epoch = tokens_in(how);
+    const lh_status_t status = samples_fill(how, s);
+    if (status != LH_OK) {
+        samples_free(s);
+        return status;
+    }
+    *out = s;
+    return LH_OK;
+}
+
+void samples_free(samples_t *s)
+{
+    if (s == NULL) return;
+    mem_free(s->shuffle);
+    mem_free(s->cuts);
+    mem_free(s->documents);
+    mem_free(s);
+}
+
+lh_status_t samples_read(const samples_t *s, uint64_t i, int32_t *tokens, uint8_t *begins)
+{
+    const sample_cut_t cut = s->cuts[s->shuffle[i]];
+    uint64_t left = s->sequence + SHARED_TOKENS, offset = cut.offset;
+    if (begins != NULL) memset(begins, 0, left);
+    for (uint64_t place = cut.place; left > 0; place++) {
+        const uint32_t document = s->documents[place];
+        const uint64_t here = (uint64_t)s->set->lengths[document] - offset;
+        const uint64_t count = here < left ? here : left;
+        const lh_status_t status = indexed_read(s->set, document, offset, count, tokens);
+        if (status != LH_OK) return status;
+        tokens += count;
+        if (begins != NULL) {
+            if (count > 0) *begins = 1;
+            begins += count;
+        }
+        left -= count;
+        offset = 0;
+    }
+    return LH_OK;
+}
+
+static lh_status_t split_parse(const char *text, double shares[3])
+{
+    double sum = 0;
+    const char *at = text;
+    for (int i = 0; i < 3; i++) {
+        char *end;
+        shares[i] = 0;
+        if (at == NULL) continue;
+        shares[i] = strtod(at, &end);
+        while (*end == ' ')
+            end++;
+        if (end == at || !(shares[i] >= 0) || shares[i] > 1e15 || (*end != ',' && *end != '\0'))
+            return fail(LH_INVALID,
+                        "[data] split '%s': three numbers such as 969,30,1 are expected", text);
+        sum += shares[i];
+        at = *end == ',' ? end + 1 : NULL;
+    }
+    if (at != NULL || sum <= 0)
+        return fail(LH_INVALID, "[data] split '%s': at most three numbers, not all 0, are expected",
+                    text);
+    for (int i = 0; i < 3; i++)
+        shares[i] /= sum;
+    return LH_OK;
+}
+
+lh_status_t samples_split(const char *text, uint64_t sequences, uint64_t out[3][2])
+{
+    double shares[3], bound = 0;
+    const lh_status_t status = split_parse(text, shares);
+    if (status != LH_OK) return status;
+    for (int i = 0; i < 3; i++) {
+        out[i][0] = (uint64_t)rint(bound * (double)sequences); /* half to even, as Python rounds */
+        bound += shares[i];
+        out[i][1] = (uint64_t)rint(bound * (double)sequences);
+    }
+    return LH_OK;
+}

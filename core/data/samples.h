@@ -1,0 +1,46 @@
+/* data/samples.h - the order in which a data set's tokens become training samples, exactly as
+ * Megatron's GPTDataset makes it: sequences shuffled over all epochs, laid end to end, cut into
+ * samples of sequence + 1 tokens that share one, and the samples shuffled. */
+#ifndef DATA_SAMPLES_H
+#define DATA_SAMPLES_H
+
+#include <data/indexed.h>
+
+typedef struct samples_how {
+    const indexed_t *set;
+    const char *name;    /* for messages: "the valid split of corpus" */
+    uint64_t first, end; /* sequences of the set that take part       */
+    uint64_t sequence;   /* tokens a sample predicts                  */
+    uint64_t wanted;     /* samples; decides the number of epochs. 0: one epoch */
+    uint64_t seed;
+} samples_how_t;
+
+typedef struct sample_cut { /* where a sample begins */
+    uint32_t place;         /* in documents                  */
+    uint32_t offset;        /* tokens into that sequence     */
+} sample_cut_t;
+
+typedef struct samples {
+    const indexed_t *set;
+    uint64_t sequence;
+    uint64_t count; /* samples; at least as many as were wanted */
+    uint64_t epochs, tokens_per_epoch;
+    bool separate_final_epoch;
+    uint32_t *documents; /* [document_count] sequence numbers of the set, shuffled */
+    uint64_t document_count;
+    sample_cut_t *cuts; /* [count + 1]                                      */
+    uint32_t *shuffle;  /* [count] sample i reads cuts[shuffle[i]]          */
+} samples_t;
+
+lh_status_t samples_new(const samples_how_t *how, samples_t **out) LH_MUST_CHECK;
+void samples_free(samples_t *s); /* NULL does nothing */
+
+/* Tokens [sequence + 1] of sample i, and begins[k] = 1 where token k is the first taken from
+ * another sequence of the set than the token before it (or from none); begins may be NULL. [any] */
+lh_status_t samples_read(const samples_t *s, uint64_t i, int32_t *tokens,
+                         uint8_t *begins) LH_MUST_CHECK;
+
+/* Bounds [3][2] in sequences of train, valid and test: text is "969,30,1" or fewer numbers. */
+lh_status_t samples_split(const char *text, uint64_t sequences, uint64_t out[3][2]) LH_MUST_CHECK;
+
+#endif
