@@ -3,6 +3,7 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <limits.h>
 #include <stdio.h>
 #include <unistd.h>
 
@@ -222,8 +223,20 @@ char *path_join(const char *folder, const char *name)
     const size_t room = strlen(folder) + strlen(name) + 2;
     char *path = mem_new(room);
     if (path == NULL) return NULL;
-    (void)snprintf(path, room, "%s%s%s", folder, folder[strlen(folder) - 1] == '/' ? "" : "/", name);
+    (void)snprintf(path, room, "%s%s%s", folder, folder[strlen(folder) - 1] == '/' ? "" : "/",
+                   name);
     return path;
+}
+
+char *path_absolute(const char *path)
+{
+    char folder[PATH_MAX];
+    if (path[0] == '/') return mem_text(path);
+    if (getcwd(folder, sizeof(folder)) == NULL) {
+        (void)fail(LH_IO, "%s: the working folder has no name", path);
+        return NULL;
+    }
+    return path_join(folder, path);
 }
 
 char *path_folder(const char *path)

@@ -14,10 +14,10 @@ lh_status_t file_replace(const char *path, const void *bytes, size_t length) LH_
 
 /* All bytes or an error: EINTR and short counts are dealt with. `path` is for the sentence. A read
  * past the end is an error. */
-lh_status_t file_pread(int fd, const char *path, void *to, size_t bytes, uint64_t offset)
-    LH_MUST_CHECK;
-lh_status_t file_pwrite(int fd, const char *path, const void *from, size_t bytes, uint64_t offset)
-    LH_MUST_CHECK;
+lh_status_t file_pread(int fd, const char *path, void *to, size_t bytes,
+                       uint64_t offset) LH_MUST_CHECK;
+lh_status_t file_pwrite(int fd, const char *path, const void *from, size_t bytes,
+                        uint64_t offset) LH_MUST_CHECK;
 lh_status_t file_write(int fd, const char *path, const void *from, size_t bytes) LH_MUST_CHECK;
 
 /* Opens an existing regular file for reading; *size may be NULL. */
@@ -32,6 +32,9 @@ lh_status_t folder_remove(const char *path) LH_MUST_CHECK;
 
 /* "a/b" from "a" and "b"; an absolute name stands alone. The caller frees with mem_free. */
 char *path_join(const char *folder, const char *name);
+/* The path from the root on: a relative one is taken against the working folder. The caller frees
+ * with mem_free; NULL after fail(). */
+char *path_absolute(const char *path);
 /* Folder part of a path ("." if it has none); the caller frees with mem_free. */
 char *path_folder(const char *path);
 const char *path_name(const char *path); /* what follows the last slash */

@@ -27,8 +27,8 @@ enum { APPEND_NONE, APPEND_EOD, APPEND_EOS };
 typedef struct job_prepare {
     char *input; /* comma-separated paths and globs, against the INI's folder */
     char *key;   /* "text"                                                    */
-    char
-        *tokenizer; /* file: vocab.json | tokenizer.json | tokenizer.model | ranks; or its folder */
+    /* File: vocab.json | tokenizer.json | tokenizer.model | ranks; or its folder. */
+    char *tokenizer;
     uint32_t prepend, append; /* PREPEND_*, APPEND_*                              */
     char *on_error;           /* "fail", "skip", "max:N"                                   */
     char *output;             /* (in folder) without .bin/.idx; "corpus"                   */
@@ -40,7 +40,8 @@ enum { DOCUMENTS_JOINED, DOCUMENTS_APART };
 
 typedef struct job_data {
     char *train;        /* "corpus" or "corpus a:0.7, b:0.3": (in folder), without .bin/.idx */
-    char *valid, *test; /* data sets of their own instead of the split; NULL        */
+    char *valid, *test; /* data sets of their own instead of the split; NULL. These three are as
+                           typed: job_path() each name */
     char *split;        /* "969,30,1"                                                    */
     uint32_t documents; /* DOCUMENTS_*                                             */
     uint64_t seed;      /* of the sample order; 1234, Megatron's default                 */
@@ -87,6 +88,12 @@ typedef struct job_group { /* [group.NAME]: parameters that match get rates of t
     double decay; /* NAN: as [optimizer]                                   */
     bool frozen;
 } job_group_t;
+
+typedef struct job_group_text { /* what the table of [group.NAME] fills */
+    char *match, *decay;
+    double rate;
+    bool frozen;
+} job_group_text_t;
 
 typedef struct job_checkpoint {
     uint64_t every; /* steps; 0: only at the end */
@@ -172,6 +179,9 @@ void job_free(job_t *job);
 /* "folder/name" of the pipeline (an absolute name stands alone); the caller frees with mem_free. */
 char *job_path(const job_t *job, const char *name);
 bool job_has_stage(const job_t *job, uint32_t stage); /* STAGE_* */
+/* A command that runs one stage alone, which [pipeline] stages may not name: checks that the keys
+ * which it needs are there. */
+lh_status_t job_require(const job_t *job, uint32_t stage) LH_MUST_CHECK;
 extern const char *const job_stage_names[JOB_STAGES];
 
 /* The sections that the core reads, for parsing, check and help. */
@@ -185,6 +195,7 @@ typedef struct job_section {
     uint32_t stages;        /* bit per stage that needs the section's required keys           */
     const char *plugin_key; /* key that names a plugin whose options stand here too; or NULL */
 } job_section_t;
+extern const lh_option_t job_group_rows[];
 const job_section_t *job_sections(uint32_t *count);
 const job_section_t *job_section(const char *name); /* of its exact name, or NULL */
 
@@ -194,6 +205,9 @@ const job_section_t *job_section(const char *name); /* of its exact name, or NUL
 lh_status_t job_parse_plugin(const job_t *job, const char *section, const option_table_t *table,
                              const option_given_t *given, uint32_t given_count,
                              void **out) LH_MUST_CHECK;
+/* The same as a question for explain_section: tables[1] is the plugin's. */
+options_how_t job_plugin_how(const job_t *job, const char *section, option_table_t tables[2],
+                             const option_given_t *given, uint32_t given_count);
 void job_free_config(const option_table_t *table, void *config);
 
 #endif

@@ -38,11 +38,13 @@ typedef struct options_how {
     const option_given_t *given;
     uint32_t given_count;
     bool optional;      /* required keys may be missing: no stage needs this section        */
+    bool open;          /* keys of no table are left: they belong to a plugin not known yet   */
     const char *folder; /* PATH values are taken against it                                 */
 } options_how_t;
 
-/* Checks a table itself: keys are snake_case and differ, types known, offsets inside config_size,
- * aligned, not overlapping, help there, default inside its own range. */
+/* Checks a table itself: keys are snake_case (or "prefix.*": a STRING that collects "name = value,
+ * ..." of all keys with that prefix) and differ, types known, offsets inside config_size, aligned,
+ * not overlapping, help there, default inside its own range. */
 lh_status_t options_validate(const option_table_t *table) LH_MUST_CHECK;
 
 /* Fills the tables' configs. On failure nothing is owned by them. */

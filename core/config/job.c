@@ -1,0 +1,460 @@
+/* job.c - a pipeline's INI as one struct: parse each section, then check what crosses sections. */
+#include <config/job.h>
+
+#include <math.h>
+#include <stdio.h>
+
+#include <base/file.h>
+#include <base/memory.h>
+#include <config/quantity.h>
+
+enum { WHERE_BYTES = 600 };
+
+static void where_is(const job_t *job, const char *section, const char *key, char out[WHERE_BYTES])
+{
+    const document_section_t *s = document_find(job->document, section);
+    const document_entry_t *e = section_find(s, key);
+    if (e != NULL)
+        document_where(e->file, e->line, out, WHERE_BYTES);
+    else
+        (void)snprintf(out, WHERE_BYTES, "%s", job->path);
+}
+
+/* The sentence begins with where the key stands. */
+#define REFUSE(job, section, key, fmt, ...)                                               \
+    do {                                                                                  \
+        char where_[WHERE_BYTES];                                                         \
+        where_is(job, section, key, where_);                                              \
+        return fail(LH_INVALID, "%s: %s = " fmt, where_, key __VA_OPT__(, ) __VA_ARGS__); \
+    } while (0)
+
+bool job_has_stage(const job_t *job, uint32_t stage)
+{
+    for (uint32_t i = 0; i < job->stage_count; i++)
+        if (job->stages[i] == stage) return true;
+    return false;
+}
+
+static bool matches(const char *pattern, const char *name)
+{
+    const size_t length = strlen(pattern);
+    if (length < 2 || strcmp(pattern + length - 2, ".*") != 0) return strcmp(pattern, name) == 0;
+    return strncmp(pattern, name, length - 1) == 0 && name[length - 1] != '\0';
+}
+
+/* Sections of design that need several ranks. */
+static bool needs_ranks(const char *name)
+{
+    static const char *const names[] = {"launch", "parallel", "comm", "site.*", "transport.*"};
+    for (size_t i = 0; i < sizeof(names) / sizeof(names[0]); i++)
+        if (matches(names[i], name)) return true;
+    return false;
+}
+
+static lh_status_t check_section_name(const document_section_t *s)
+{
+    char where[WHERE_BYTES];
+    uint32_t count;
+    const job_section_t *known = job_sections(&count);
+    nearest_t near = {.typed = s->name};
+
+    for (uint32_t i = 0; i < count; i++) {
+        if (matches(known[i].name, s->name)) return LH_OK;
+        nearest_offer(&near, known[i].name);
+    }
+    document_where(s->file, s->line, where, sizeof(where));
+    if (needs_ranks(s->name))
+        return fail(LH_UNSUPPORTED, "%s: [%s] needs several ranks; this version runs one", where,
+                    s->name);
+    const char *best = nearest_name(&near);
+    if (best == NULL) return fail(LH_INVALID, "%s: unknown section [%s]", where, s->name);
+    return fail(LH_INVALID, "%s: unknown section [%s]; did you mean [%s]?", where, s->name, best);
+}
+
+static options_how_t how_of(const job_t *job, const job_section_t *s, const option_table_t *table,
+                            uint32_t stages)
+{
+    return (options_how_t){
+        .document = job->document,
+        .section = s->name,
+        .tables = table,
+        .table_count = 1,
+        .optional = (s->stages & stages) == 0,
+        .open = s->plugin_key != NULL,
+        .folder = job->base,
+    };
+}
+
+static option_table_t table_of(const job_section_t *s, void *config)
+{
+    return (option_table_t){
+        .rows = s->rows,
+        .count = s->count,
+        .owner = "the core",
+        .config_size = s->config_size,
+        .config = config,
+    };
+}
+
+static uint32_t stage_bits(const job_t *job)
+{
+    uint32_t bits = 0;
+    for (uint32_t i = 0; i < job->stage_count; i++)
+        bits |= 1u << job->stages[i];
+    return bits;
+}
+
+static lh_status_t parse_section(job_t *job, const job_section_t *s, uint32_t stages)
+{
+    const option_table_t table = table_of(s, (char *)job + s->offset);
+    options_how_t how = how_of(job, s, &table, stages);
+    /* A hook that is written down must say what to call. */
+    if (matches("hook.*", s->name)) how.optional = document_find(job->document, s->name) == NULL;
+    return options_parse(&how);
+}
+
+lh_status_t job_require(const job_t *job, uint32_t stage)
+{
+    uint32_t count;
+    const job_section_t *all = job_sections(&count);
+    for (uint32_t i = 0; i < count; i++) {
+        if ((all[i].stages & (1u << stage)) == 0) continue;
+        const option_table_t table = table_of(&all[i], NULL);
+        const options_how_t how = how_of(job, &all[i], &table, 1u << stage);
+        const lh_status_t status = options_parse(&how);
+        if (status != LH_OK) return status;
+    }
+    return LH_OK;
+}
+
+static lh_status_t add_stage(job_t *job, const char *name)
+{
+    nearest_t near = {.typed = name};
+    for (uint32_t i = 0; i < JOB_STAGES; i++) {
+        nearest_offer(&near, job_stage_names[i]);
+        if (strcmp(job_stage_names[i], name) != 0) continue;
+        if (job_has_stage(job, i)) REFUSE(job, "pipeline", "stages", "... %s: named twice", name);
+        job->stages[job->stage_count++] = i;
+        return LH_OK;
+    }
+    const char *best = nearest_name(&near);
+    if (best != NULL)
+        REFUSE(job, "pipeline", "stages", "... %s: no such stage; did you mean '%s'?", name, best);
+    REFUSE(job, "pipeline", "stages",
+           "... %s: no such stage; they are prepare import train eval export generate", name);
+}
+
+static lh_status_t parse_stages(job_t *job)
+{
+    char *copy = mem_text(job->pipeline.stages);
+    if (copy == NULL) return LH_NO_MEMORY;
+
+    lh_status_t status = LH_OK;
+    char *rest = copy;
+    while (status == LH_OK && rest != NULL) {
+        const char *name = strsep(&rest, " \t,");
+        if (*name != '\0') status = add_stage(job, name);
+    }
+    mem_free(copy);
+    if (status == LH_OK && job->stage_count == 0)
+        REFUSE(job, "pipeline", "stages", "nothing: name at least one stage");
+    return status;
+}
+
+static lh_status_t parse_pipeline(job_t *job)
+{
+    lh_status_t status = parse_section(job, job_section("pipeline"), 1u);
+    if (status != LH_OK) return status;
+    for (const char *c = job->pipeline.name; *c != '\0'; c++)
+        if (strchr("/\\<>&\"'", *c) != NULL || (unsigned char)*c < 0x20)
+            REFUSE(job, "pipeline", "name", "%s: a name holds no '%c'", job->pipeline.name, *c);
+
+    if (job->pipeline.folder == NULL) {
+        text_t folder = {0};
+        text_printf(&folder, "%s/out/%s", job->base, job->pipeline.name);
+        if (folder.failed) text_free(&folder);
+        job->pipeline.folder = folder.data;
+        if (folder.data == NULL) return LH_NO_MEMORY;
+    }
+    return parse_stages(job);
+}
+
+static lh_status_t parse_group(job_t *job, const document_section_t *s, job_group_t *group)
+{
+    char where[WHERE_BYTES];
+    job_group_text_t text = {0};
+    const job_section_t *section = job_section("group.*");
+    const option_table_t table = table_of(section, &text);
+    const options_how_t how = {.document = job->document,
+                               .section = s->name,
+                               .tables = &table,
+                               .table_count = 1,
+                               .folder = job->base};
+    lh_status_t status = options_parse(&how);
+    if (status != LH_OK) return status;
+
+    group->match = text.match;
+    group->rate = text.rate;
+    group->frozen = text.frozen;
+    group->decay = NAN;
+    if (text.decay != NULL && (!quantity_f64(text.decay, &group->decay) || group->decay < 0)) {
+        where_is(job, s->name, "decay", where);
+        status = fail(LH_INVALID, "%s: decay = %s: expected a number from 0 on", where, text.decay);
+    }
+    mem_free(text.decay);
+    group->name = mem_text(s->name + strlen("group."));
+    return group->name == NULL ? LH_NO_MEMORY : status;
+}
+
+static lh_status_t parse_groups(job_t *job)
+{
+    const uint32_t count = document_section_count(job->document);
+    size_t capacity = 0;
+    for (uint32_t i = 0; i < count; i++) {
+        const document_section_t *s = document_section(job->document, i);
+        if (!matches("group.*", s->name)) continue;
+        job_group_t *groups = mem_grow(job->groups, &capacity, job->group_count + 1u,
+                                       sizeof(*groups));
+        if (groups == NULL) return LH_NO_MEMORY;
+        job->groups = groups;
+        const lh_status_t status = parse_group(job, s, &groups[job->group_count++]);
+        if (status != LH_OK) return status;
+    }
+    return LH_OK;
+}
+
+static lh_status_t check_train(job_t *job)
+{
+    job_train_t *t = &job->train;
+    if (t->micro_batch == 0) t->micro_batch = t->batch;
+    if (t->micro_batch != 0 && t->batch % t->micro_batch != 0)
+        REFUSE(job, "train", "batch", "%llu: expected a multiple of micro_batch = %llu",
+               (unsigned long long)t->batch, (unsigned long long)t->micro_batch);
+    const char *rule = job->optimizer.rule;
+    const char *colon = rule == NULL ? NULL : strchr(rule, ':');
+    if (rule != NULL && (colon == NULL || colon == rule || colon[1] == '\0'))
+        REFUSE(job, "optimizer", "rule", "%s: expected plugin:rule, such as rules:adamw", rule);
+    return LH_OK;
+}
+
+/* Three numbers from 0 on, not all 0. */
+static bool is_split(const char *text)
+{
+    char copy[128], *rest = copy;
+    double sum = 0, part;
+    uint32_t parts = 0;
+    if (strlen(text) >= sizeof(copy)) return false;
+    strcpy(copy, text);
+    for (; rest != NULL; parts++, sum += part)
+        if (!quantity_f64(text_trim(strsep(&rest, ",")), &part) || part < 0) return false;
+    return parts == 3 && sum > 0;
+}
+
+static lh_status_t check_split(const job_t *job)
+{
+    if (!is_split(job->data.split != NULL ? job->data.split : ""))
+        REFUSE(job, "data", "split", "%s: expected three parts such as 969,30,1",
+               job->data.split != NULL ? job->data.split : "");
+    return LH_OK;
+}
+
+static lh_status_t check_prepare(const job_t *job)
+{
+    uint64_t number;
+    const char *text = job->prepare.on_error;
+    const bool counted = text != NULL && text_starts(text, "max:") &&
+                         quantity_u64(text + 4, &number);
+    if (text != NULL && !counted && strcmp(text, "fail") != 0 && strcmp(text, "skip") != 0)
+        REFUSE(job, "prepare", "on_error", "%s: expected fail, skip or max:N", text);
+    return LH_OK;
+}
+
+static lh_status_t check_model(const job_t *job)
+{
+    uint64_t number;
+    const char *vocab = job->model.vocab;
+    if (vocab == NULL || strcmp(vocab, "from_tokenizer") == 0 || strcmp(vocab, "from_import") == 0)
+        return LH_OK;
+    if (!quantity_u64(vocab, &number) || number == 0)
+        REFUSE(job, "model", "vocab", "%s: expected from_tokenizer, from_import or a number",
+               vocab);
+    return LH_OK;
+}
+
+static lh_status_t check_generate(const job_t *job)
+{
+    if (job->generate.prompt != NULL && job->generate.ids != NULL)
+        REFUSE(job, "generate", "ids", "%s: a prompt is set too; only one of them is read",
+               job->generate.ids);
+    return LH_OK;
+}
+
+/* Each of a comma-separated list, against a folder. */
+static lh_status_t resolve_list(const char *folder, char **list)
+{
+    text_t joined = {0};
+    char *rest = *list;
+    while (rest != NULL) {
+        char *path = path_join(folder, text_trim(strsep(&rest, ",")));
+        if (path == NULL) joined.failed = true;
+        if (path != NULL) text_printf(&joined, "%s%s", joined.length > 0 ? "," : "", path);
+        mem_free(path);
+    }
+    if (joined.failed) {
+        text_free(&joined);
+        return LH_NO_MEMORY;
+    }
+    mem_free(*list);
+    *list = joined.data;
+    return LH_OK;
+}
+
+static lh_status_t resolve(const char *folder, char **path)
+{
+    if (*path == NULL) return LH_OK;
+    char *joined = path_join(folder, *path);
+    if (joined == NULL) return LH_NO_MEMORY;
+    mem_free(*path);
+    *path = joined;
+    return LH_OK;
+}
+
+static lh_status_t resolve_paths(job_t *job)
+{
+    uint32_t index;
+    char **const inside[] = {&job->prepare.output, &job->checkpoint.folder, &job->export.folder};
+    for (size_t i = 0; i < sizeof(inside) / sizeof(inside[0]); i++) {
+        const lh_status_t status = resolve(job->pipeline.folder, inside[i]);
+        if (status != LH_OK) return status;
+    }
+    if (job->prepare.input != NULL) {
+        if (strpbrk(job->base, ",*?[") != NULL)
+            return fail(LH_INVALID,
+                        "%s: the folder's name holds one of ,*?[ which mean something "
+                        "in [prepare] input",
+                        job->base);
+        const lh_status_t status = resolve_list(job->base, &job->prepare.input);
+        if (status != LH_OK) return status;
+    }
+    if (!quantity_choice(job->eval.data, "train|valid|test", &index))
+        return resolve(job->base, &job->eval.data);
+    return LH_OK;
+}
+
+static lh_status_t parse_all(job_t *job)
+{
+    uint32_t count;
+    const job_section_t *all = job_sections(&count);
+    for (uint32_t i = 0; i < document_section_count(job->document); i++) {
+        const lh_status_t status = check_section_name(document_section(job->document, i));
+        if (status != LH_OK) return status;
+    }
+    lh_status_t status = parse_pipeline(job);
+    for (uint32_t i = 1; status == LH_OK && i < count; i++)
+        if (all[i].rows != NULL && all[i].rows != job_group_rows)
+            status = parse_section(job, &all[i], stage_bits(job));
+    if (status == LH_OK) status = parse_groups(job);
+    if (status == LH_OK) status = check_train(job);
+    if (status == LH_OK) status = check_split(job);
+    if (status == LH_OK) status = check_prepare(job);
+    if (status == LH_OK) status = check_model(job);
+    if (status == LH_OK) status = check_generate(job);
+    if (status == LH_OK) status = resolve_paths(job);
+    return status;
+}
+
+static lh_status_t load_text(job_t *job, const char *path, const char *const *sets,
+                             uint32_t set_count)
+{
+    char *folder = path_folder(path);
+    job->path = mem_text(path);
+    job->base = folder == NULL ? NULL : path_absolute(folder);
+    mem_free(folder);
+    if (job->path == NULL || job->base == NULL) return LH_NO_MEMORY;
+
+    lh_status_t status = document_load(path, &job->document);
+    for (uint32_t i = 0; status == LH_OK && i < set_count; i++)
+        status = document_set(job->document, sets[i]);
+    return status;
+}
+
+lh_status_t job_load(const char *path, const char *const *sets, uint32_t set_count, job_t **out)
+{
+    job_t *job = mem_new(sizeof(*job));
+    if (job == NULL) return LH_NO_MEMORY;
+
+    lh_status_t status = load_text(job, path, sets, set_count);
+    if (status == LH_OK) status = parse_all(job);
+    if (status != LH_OK) {
+        job_free(job);
+        return status;
+    }
+    *out = job;
+    return LH_OK;
+}
+
+void job_free(job_t *job)
+{
+    uint32_t count;
+    if (job == NULL) return;
+    const job_section_t *all = job_sections(&count);
+    for (uint32_t i = 0; i < count; i++)
+        if (all[i].rows != NULL && all[i].rows != job_group_rows)
+            options_free(all[i].rows, all[i].count, (char *)job + all[i].offset);
+    for (uint32_t i = 0; i < job->group_count; i++) {
+        mem_free(job->groups[i].name);
+        mem_free(job->groups[i].match);
+    }
+    mem_free(job->groups);
+    document_free(job->document);
+    mem_free(job->path);
+    mem_free(job->base);
+    mem_free(job);
+}
+
+char *job_path(const job_t *job, const char *name)
+{
+    return path_join(job->pipeline.folder, name);
+}
+
+options_how_t job_plugin_how(const job_t *job, const char *section, option_table_t tables[2],
+                             const option_given_t *given, uint32_t given_count)
+{
+    const job_section_t *core = job_section(section);
+    const bool shared = core != NULL && core->rows != NULL;
+    if (shared)
+        tables[0] = table_of(core, NULL);
+    else
+        tables[0] = tables[1];
+    return (options_how_t){.document = job->document,
+                           .section = section,
+                           .tables = tables,
+                           .table_count = shared ? 2 : 1,
+                           .given = given,
+                           .given_count = given_count,
+                           .folder = job->base};
+}
+
+lh_status_t job_parse_plugin(const job_t *job, const char *section, const option_table_t *table,
+                             const option_given_t *given, uint32_t given_count, void **out)
+{
+    option_table_t tables[2] = {{0}, *table};
+    void *config = mem_new(table->config_size);
+    if (config == NULL) return LH_NO_MEMORY;
+
+    tables[1].config = config;
+    const options_how_t how = job_plugin_how(job, section, tables, given, given_count);
+    const lh_status_t status = options_parse(&how);
+    if (status != LH_OK) {
+        mem_free(config);
+        return status;
+    }
+    *out = config;
+    return LH_OK;
+}
+
+void job_free_config(const option_table_t *table, void *config)
+{
+    options_free(table->rows, table->count, config);
+    mem_free(config);
+}

@@ -1,0 +1,189 @@
+/* job_sections.c - the option tables of the sections that the core reads. */
+#include <config/job.h>
+
+#define PREPARE (1u << STAGE_PREPARE)
+#define IMPORT (1u << STAGE_IMPORT)
+#define TRAIN (1u << STAGE_TRAIN)
+#define EVAL (1u << STAGE_EVAL)
+#define EXPORT (1u << STAGE_EXPORT)
+#define GENERATE (1u << STAGE_GENERATE)
+#define ALL (PREPARE | IMPORT | TRAIN | EVAL | EXPORT | GENERATE)
+
+/* clang-format off */
+#define TEXT(S, f, fallback, help) LH_OPTION_STRING(S, f, #f, fallback, help)
+#define PATH(S, f, fallback, help) LH_OPTION_PATH(S, f, #f, fallback, help)
+#define WHOLE(S, f, fallback, range, help) LH_OPTION_U64(S, f, #f, fallback, range, help)
+#define BYTES(S, f, fallback, range, help) LH_OPTION_BYTES(S, f, #f, fallback, range, help)
+#define REAL(S, f, fallback, range, help) LH_OPTION_F64(S, f, #f, fallback, range, help)
+#define YES_NO(S, f, fallback, help) LH_OPTION_BOOL(S, f, #f, fallback, help)
+#define CHOICE(S, f, fallback, range, help) LH_OPTION_CHOICE(S, f, #f, fallback, range, help)
+
+static const lh_option_t pipeline_rows[] = {
+    TEXT(job_pipeline_t, name, NULL, "what reports and files call this job"),
+    TEXT(job_pipeline_t, stages, NULL, "what run does, in order: prepare import train eval export generate"),
+    PATH(job_pipeline_t, folder, "", "where everything is written; out/NAME if not set"),
+};
+
+static const lh_option_t prepare_rows[] = {
+    TEXT(job_prepare_t, input, NULL, "JSONL files or globs, comma-separated; .jsonl, .jsonl.gz, .jsonl.zst"),
+    TEXT(job_prepare_t, key, "text", "key of each line's object that holds the document"),
+    PATH(job_prepare_t, tokenizer, NULL, "vocab.json (merges.txt beside it), tokenizer.json, tokenizer.model, tiktoken ranks, or their folder"),
+    CHOICE(job_prepare_t, prepend, "none", "none|bos", "token put before each document"),
+    CHOICE(job_prepare_t, append, "eod", "none|eod|eos", "token put behind each document"),
+    TEXT(job_prepare_t, on_error, "fail", "what a bad line does: fail, skip or max:N"),
+    TEXT(job_prepare_t, output, "corpus", "name of the data set, without .bin and .idx"),
+    WHOLE(job_prepare_t, workers, "0", "0..1024", "threads that tokenize; 0: as many as processors"),
+    TEXT(job_prepare_t, accept, "", "call of a filter: a document for which it gives 0 is dropped"),
+};
+
+static const lh_option_t data_rows[] = {
+    TEXT(job_data_t, train, "corpus", "data set, or several with weights: a:0.7, b:0.3"),
+    TEXT(job_data_t, valid, "", "data set to evaluate on, instead of a part of train"),
+    TEXT(job_data_t, test, "", "data set to test on, instead of a part of train"),
+    TEXT(job_data_t, split, "969,30,1", "parts of train used as train, valid and test"),
+    CHOICE(job_data_t, documents, "joined", "joined|apart", "whether attention and positions run on over documents in a sequence"),
+    WHOLE(job_data_t, seed, "1234", NULL, "of the order of samples"),
+};
+
+static const lh_option_t model_rows[] = {
+    TEXT(job_model_t, plugin, NULL, "model plugin"),
+    TEXT(job_model_t, vocab, "from_tokenizer", "rows of the embedding: from_tokenizer, from_import or a number"),
+    WHOLE(job_model_t, vocab_multiple, "64", "1..65536", "rows are rounded up to a multiple of this"),
+    TEXT(job_model_t, ops, "", "plugins loaded for their ops, comma-separated"),
+    REAL(job_model_t, init_std, "0.02", "0..10", "standard deviation of new weights"),
+};
+
+static const lh_option_t train_rows[] = {
+    WHOLE(job_train_t, sequence, NULL, "1..16777216", "tokens of a sequence"),
+    WHOLE(job_train_t, batch, NULL, "1..16777216", "sequences a step, over all ranks"),
+    WHOLE(job_train_t, micro_batch, "0", "0..16777216", "sequences a rank holds at once; 0: the whole batch"),
+    WHOLE(job_train_t, steps, NULL, NULL, "steps to train; 0 only saves the start weights"),
+    WHOLE(job_train_t, seed, "1", NULL, "of new weights and of everything random in a step"),
+    CHOICE(job_train_t, precision, "bf16", "bf16|f32", "dtype of compute; master weights are f32"),
+    CHOICE(job_train_t, recompute, "none", "none|selective|full", "what is computed again in the backward pass instead of kept"),
+    WHOLE(job_train_t, evaluate_every, "0", NULL, "steps between evaluations; 0: never"),
+    WHOLE(job_train_t, evaluate_batches, "0", NULL, "micro-batches of an evaluation; 0: the whole valid part"),
+    WHOLE(job_train_t, head_chunk, "0", NULL, "tokens whose logits exist at a time; 0: choose"),
+    WHOLE(job_train_t, max_documents, "0", NULL, "documents in a micro-batch when they are apart; 0: choose"),
+    WHOLE(job_train_t, not_finite_limit, "10", "1..", "steps in a row that may be refused as not finite"),
+    WHOLE(job_train_t, log_every, "10", "1..", "steps between lines of progress in files"),
+    YES_NO(job_train_t, same_bits, "yes", "refuse to resume where other kernels would give other bits"),
+};
+
+static const lh_option_t optimizer_rows[] = {
+    TEXT(job_optimizer_t, plugin, NULL, "optimizer plugin: who holds which slice of what"),
+    TEXT(job_optimizer_t, rule, NULL, "update rule, as plugin:rule"),
+    REAL(job_optimizer_t, decay, "0", "0..", "weight decay of parameters that are not exempt"),
+    REAL(job_optimizer_t, clip, "1", "0..", "largest global gradient norm; 0: any"),
+    TEXT(job_optimizer_t, learning_rate, NULL, "a number, or a call such as warmup_cosine(step, peak=1e-3, warmup=50, total=1000)"),
+};
+
+static const lh_option_t checkpoint_rows[] = {
+    WHOLE(job_checkpoint_t, every, "0", NULL, "steps between checkpoints; 0: only at the end"),
+    WHOLE(job_checkpoint_t, keep, "3", "1..", "newest checkpoints that are kept"),
+    TEXT(job_checkpoint_t, folder, "checkpoints", "where they lie"),
+};
+
+static const lh_option_t device_rows[] = {
+    TEXT(job_device_t, plugin, NULL, "device plugin"),
+    LH_OPTION_STRING(job_device_t, fallback, "fallback.*", "", "fallback.OP = host | f32: what to do where the device lacks a kernel for OP"),
+    PATH(job_device_t, plugin_folder, "", "folder of all plugins; lib/longhaul beside the program's folder if not set"),
+};
+
+static const lh_option_t import_rows[] = {
+    PATH(job_import_t, from, NULL, "Hugging Face folder to take weights from"),
+};
+
+static const lh_option_t eval_rows[] = {
+    TEXT(job_eval_t, data, "valid", "train, valid, test or a JSONL file"),
+    WHOLE(job_eval_t, tokens_per_document, "0", NULL, "tokens after which a document is cut; 0: never"),
+    YES_NO(job_eval_t, bos, "no", "documents start with the begin token"),
+    TEXT(job_eval_t, key, "text", "key of each line's object that holds the document"),
+    PATH(job_eval_t, tokenizer, "", "tokenizer of a JSONL file; that of [prepare] or [import] if not set"),
+};
+
+static const lh_option_t export_rows[] = {
+    TEXT(job_export_t, folder, "hf", "Hugging Face folder to write"),
+    CHOICE(job_export_t, dtype, "as_imported", "as_imported|f32|bf16|f16", "dtype of the weights"),
+    BYTES(job_export_t, shard_bytes, "5GB", "1MB..", "largest file of weights"),
+};
+
+static const lh_option_t generate_rows[] = {
+    TEXT(job_generate_t, prompt, "", "text to go on from"),
+    TEXT(job_generate_t, ids, "", "token ids to go on from, comma-separated, instead of a prompt"),
+    WHOLE(job_generate_t, tokens, "64", "1..1M", "tokens to generate"),
+    YES_NO(job_generate_t, greedy, "no", "always take the likeliest token"),
+    REAL(job_generate_t, temperature, "1", "0..100", "under 1 likelier tokens get likelier"),
+    REAL(job_generate_t, top_p, "1", "0..1", "draw from the likeliest tokens that together have this probability"),
+    WHOLE(job_generate_t, top_k, "0", NULL, "draw from this many likeliest tokens; 0: all"),
+    WHOLE(job_generate_t, seed, "1", NULL, "of the drawing"),
+    YES_NO(job_generate_t, bos, "no", "the prompt starts with the begin token"),
+};
+
+static const lh_option_t limits_rows[] = {
+    BYTES(job_limits_t, line_bytes, "64MiB", "1KiB..1GiB", "longest line of a JSONL file"),
+    BYTES(job_limits_t, header_bytes, "100MiB", "1KiB..1GiB", "longest header of a safetensors file"),
+    WHOLE(job_limits_t, tensors, "1M", "1..100M", "tensors of a set of weights"),
+    WHOLE(job_limits_t, shards, "100k", "1..1M", "files of a set of weights"),
+    WHOLE(job_limits_t, vocabulary, "4M", "1..100M", "tokens of a tokenizer"),
+    BYTES(job_limits_t, token_bytes, "4KiB", "1..1MiB", "longest token of a tokenizer"),
+    WHOLE(job_limits_t, merges, "8M", "1..100M", "merges of a tokenizer"),
+};
+
+const lh_option_t job_group_rows[] = {
+    TEXT(job_group_text_t, match, NULL, "globs over parameter names, comma-separated: blocks.*.norm"),
+    LH_OPTION_F64(job_group_text_t, rate, "rate", "1", "0..", "factor on the learning rate"),
+    TEXT(job_group_text_t, decay, "", "weight decay of these parameters; as [optimizer] if not set"),
+    YES_NO(job_group_text_t, frozen, "no", "they are not trained"),
+};
+
+typedef struct hook {
+    char *call;
+} hook_t;
+static const lh_option_t hook_rows[] = {
+    TEXT(hook_t, call, NULL, "call of a function: acme:log_norms(step, loss)"),
+};
+
+#define ROWS(t) t, sizeof(t) / sizeof((t)[0])
+#define SECTION(n, stages, plugin, help) \
+    {#n, help, ROWS(n##_rows), sizeof(job_##n##_t), offsetof(job_t, n), stages, plugin}
+
+static const job_section_t sections[] = {
+    SECTION(pipeline, ALL, NULL, "the job: its name, its stages, its folder"),
+    SECTION(prepare, PREPARE, NULL, "raw text to token files"),
+    SECTION(data, 0, NULL, "which token files are trained on"),
+    SECTION(model, IMPORT | TRAIN | EVAL | EXPORT | GENERATE, "plugin", "the architecture; the model plugin's own keys stand here too"),
+    SECTION(train, TRAIN, NULL, "a step and how many"),
+    SECTION(optimizer, TRAIN, "plugin", "how weights change; the optimizer plugin's own keys stand here too"),
+    {"group.*", "parameters with rates of their own", ROWS(job_group_rows), sizeof(job_group_text_t), 0, 0, NULL},
+    {"rule.*", "keys of the update rule of that name", NULL, 0, 0, 0, 0, NULL},
+    {"parts.*", "keys of the plugin of that name that only brings functions, ops or rules", NULL, 0, 0, 0, 0, NULL},
+    SECTION(checkpoint, 0, NULL, "when weights and states are saved"),
+    SECTION(device, TRAIN | EVAL | GENERATE, "plugin", "what computes; the device plugin's own keys stand here too"),
+    SECTION(import, IMPORT, NULL, "weights from a Hugging Face folder"),
+    SECTION(eval, 0, NULL, "loss on held-out text"),
+    SECTION(export, 0, NULL, "weights to a Hugging Face folder"),
+    SECTION(generate, 0, NULL, "text from the model"),
+    {"hook.after_step", "a call after every step; it may use step, loss and tokens", ROWS(hook_rows), sizeof(hook_t), offsetof(job_t, after_step), 0, NULL},
+    {"hook.before_save", "a call before every checkpoint; it may use step", ROWS(hook_rows), sizeof(hook_t), offsetof(job_t, before_save), 0, NULL},
+    SECTION(limits, 0, NULL, "what a file from outside may ask this program to hold"),
+};
+/* clang-format on */
+
+const char *const job_stage_names[JOB_STAGES] = {
+    [STAGE_PREPARE] = "prepare", [STAGE_IMPORT] = "import", [STAGE_TRAIN] = "train",
+    [STAGE_EVAL] = "eval",       [STAGE_EXPORT] = "export", [STAGE_GENERATE] = "generate",
+};
+
+const job_section_t *job_sections(uint32_t *count)
+{
+    *count = sizeof(sections) / sizeof(sections[0]);
+    return sections;
+}
+
+const job_section_t *job_section(const char *name)
+{
+    for (uint32_t i = 0; i < sizeof(sections) / sizeof(sections[0]); i++)
+        if (strcmp(sections[i].name, name) == 0) return &sections[i];
+    return NULL;
+}

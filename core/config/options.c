@@ -1,0 +1,405 @@
+/* options.c - tables of options: checked, filled from a section, freed. */
+#include <config/options.h>
+
+#include <ctype.h>
+#include <stdio.h>
+
+#include <base/file.h>
+#include <base/memory.h>
+#include <config/quantity.h>
+
+enum { OPTION_ROWS = 1024, WHERE_BYTES = 600 };
+
+void nearest_offer(nearest_t *n, const char *name)
+{
+    const size_t distance = text_distance(n->typed, name);
+    if (n->best != NULL && distance >= n->distance) return;
+    n->best = name;
+    n->distance = distance;
+}
+
+const char *nearest_name(const nearest_t *n)
+{
+    enum { FAR = 3 };
+    if (n->best == NULL || n->distance > FAR || n->distance >= strlen(n->typed)) return NULL;
+    return n->best;
+}
+
+static bool is_text(const lh_option_t *row)
+{
+    return row->type == LH_OPT_STRING || row->type == LH_OPT_PATH;
+}
+
+/* Length of what stands before the star of "fallback.*"; 0 if the key is an ordinary one. */
+static size_t prefix_length(const char *key)
+{
+    const size_t length = strlen(key);
+    return length > 2 && strcmp(key + length - 2, ".*") == 0 ? length - 1 : 0;
+}
+
+static bool row_takes(const lh_option_t *row, const char *key)
+{
+    const size_t prefix = prefix_length(row->key);
+    if (prefix == 0) return strcmp(row->key, key) == 0;
+    return strncmp(row->key, key, prefix) == 0 && key[prefix] != '\0';
+}
+
+/* A value of any type, and where it goes. */
+typedef union number {
+    uint64_t u64;
+    double f64;
+    bool yes;
+} number_t;
+
+static bool parse_number(const lh_option_t *row, const char *text, number_t *out)
+{
+    uint32_t index;
+    switch (row->type) {
+    case LH_OPT_BOOL: return quantity_bool(text, &out->yes);
+    case LH_OPT_U64: return quantity_u64(text, &out->u64);
+    case LH_OPT_U32: return quantity_u64(text, &out->u64) && out->u64 <= UINT32_MAX;
+    case LH_OPT_F64: return quantity_f64(text, &out->f64);
+    case LH_OPT_BYTES: return quantity_bytes(text, &out->u64);
+    case LH_OPT_DURATION: return quantity_duration(text, &out->u64);
+    case LH_OPT_RATE: return quantity_rate(text, &out->u64);
+    case LH_OPT_CHOICE:
+        if (row->range == NULL || !quantity_choice(text, row->range, &index)) return false;
+        out->u64 = index;
+        return true;
+    default: return false;
+    }
+}
+
+static bool has_range(const lh_option_t *row)
+{
+    return row->range != NULL && !is_text(row) && row->type != LH_OPT_CHOICE &&
+           row->type != LH_OPT_BOOL;
+}
+
+/* "1..64", "1..", "..64". False if the range itself is none. */
+static bool parse_range(const lh_option_t *row, number_t *low, number_t *high)
+{
+    char text[128];
+    if (strlen(row->range) >= sizeof(text)) return false;
+    strcpy(text, row->range);
+    char *dots = strstr(text, "..");
+    if (dots == NULL) return false;
+    *dots = '\0';
+
+    const bool real = row->type == LH_OPT_F64;
+    *low = real ? (number_t){.f64 = -__DBL_MAX__} : (number_t){.u64 = 0};
+    *high = real ? (number_t){.f64 = __DBL_MAX__} : (number_t){.u64 = UINT64_MAX};
+    if (text[0] != '\0' && !parse_number(row, text, low)) return false;
+    if (dots[2] != '\0' && !parse_number(row, dots + 2, high)) return false;
+    return real ? low->f64 <= high->f64 : low->u64 <= high->u64;
+}
+
+static bool in_range(const lh_option_t *row, number_t value)
+{
+    number_t low, high;
+    if (!has_range(row)) return true;
+    if (!parse_range(row, &low, &high)) return false;
+    if (row->type == LH_OPT_F64) return value.f64 >= low.f64 && value.f64 <= high.f64;
+    return value.u64 >= low.u64 && value.u64 <= high.u64;
+}
+
+static lh_status_t refuse_choice(const lh_option_t *row, const char *value, const char *where)
+{
+    char choices[256], *rest = choices;
+    nearest_t near = {.typed = value};
+    if (row->range != NULL && strlen(row->range) < sizeof(choices)) {
+        strcpy(choices, row->range);
+        while (rest != NULL)
+            nearest_offer(&near, strsep(&rest, "|"));
+    }
+    const char *best = nearest_name(&near);
+    return fail(LH_INVALID, "%s: %s = %s: expected one of %s%s%s%s", where, row->key, value,
+                row->range != NULL ? row->range : "nothing", best != NULL ? "; did you mean '" : "",
+                best != NULL ? best : "", best != NULL ? "'?" : "");
+}
+
+static lh_status_t set_text(const lh_option_t *row, const char *value, const char *folder,
+                            void *config)
+{
+    char *copy = NULL;
+    if (config == NULL) return LH_OK;
+    if (*value != '\0') {
+        copy = row->type == LH_OPT_PATH && folder != NULL ? path_join(folder, value)
+                                                          : mem_text(value);
+        if (copy == NULL) return LH_NO_MEMORY;
+    }
+    char **at = (char **)(void *)((char *)config + row->offset);
+    mem_free(*at);
+    *at = copy;
+    return LH_OK;
+}
+
+lh_status_t option_set(const lh_option_t *row, const char *value, const char *where,
+                       const char *folder, void *config)
+{
+    number_t number;
+    if (is_text(row)) return set_text(row, value, folder, config);
+    if (!parse_number(row, value, &number)) {
+        if (row->type == LH_OPT_CHOICE) return refuse_choice(row, value, where);
+        return fail(LH_INVALID, "%s: %s = %s: expected %s", where, row->key, value,
+                    quantity_wants(row->type));
+    }
+    if (!in_range(row, number))
+        return fail(LH_INVALID, "%s: %s = %s: expected %s", where, row->key, value, row->range);
+    if (config == NULL) return LH_OK;
+
+    char *to = (char *)config + row->offset;
+    const uint32_t narrow = (uint32_t)number.u64;
+    switch (row->type) {
+    case LH_OPT_BOOL: memcpy(to, &number.yes, sizeof(number.yes)); break;
+    case LH_OPT_F64: memcpy(to, &number.f64, sizeof(number.f64)); break;
+    case LH_OPT_U32:
+    case LH_OPT_CHOICE: memcpy(to, &narrow, sizeof(narrow)); break;
+    default: memcpy(to, &number.u64, sizeof(number.u64)); break;
+    }
+    return LH_OK;
+}
+
+static size_t field_bytes(uint32_t type)
+{
+    switch (type) {
+    case LH_OPT_BOOL: return sizeof(bool);
+    case LH_OPT_U32:
+    case LH_OPT_CHOICE: return sizeof(uint32_t);
+    case LH_OPT_U64:
+    case LH_OPT_F64:
+    case LH_OPT_BYTES:
+    case LH_OPT_DURATION:
+    case LH_OPT_RATE:
+    case LH_OPT_STRING:
+    case LH_OPT_PATH: return 8;
+    default: return 0;
+    }
+}
+
+static bool snake_case(const char *key)
+{
+    const size_t prefix = prefix_length(key);
+    const size_t length = prefix != 0 ? prefix - 1 : strlen(key);
+    if (length == 0 || length > 49 || !islower((unsigned char)key[0])) return false;
+    for (size_t i = 0; i < length; i++)
+        if (!islower((unsigned char)key[i]) && !isdigit((unsigned char)key[i]) && key[i] != '_')
+            return false;
+    return true;
+}
+
+static lh_status_t validate_row(const option_table_t *table, const lh_option_t *row)
+{
+    const char *owner = table->owner;
+    const size_t bytes = field_bytes(row->type);
+    number_t low, high;
+    char where[WHERE_BYTES];
+
+    if (row->key == NULL || !snake_case(row->key))
+        return fail(LH_ABI, "%s: option '%s': keys are snake_case of at most 49 letters", owner,
+                    row->key != NULL ? row->key : "(none)");
+    if (row->help == NULL || row->help[0] == '\0')
+        return fail(LH_ABI, "%s: option '%s' has no help", owner, row->key);
+    if (bytes == 0)
+        return fail(LH_ABI, "%s: option '%s' has type %u, which is none", owner, row->key,
+                    row->type);
+    if (row->offset % bytes != 0 || table->config_size < bytes ||
+        row->offset > table->config_size - bytes)
+        return fail(LH_ABI,
+                    "%s: option '%s' lies at byte %u, which is not an aligned place for %zu "
+                    "bytes in a config of %zu",
+                    owner, row->key, row->offset, bytes, table->config_size);
+    if (row->type == LH_OPT_CHOICE && row->range == NULL)
+        return fail(LH_ABI, "%s: option '%s' is a choice among nothing", owner, row->key);
+    if (has_range(row) && !parse_range(row, &low, &high))
+        return fail(LH_ABI, "%s: option '%s' has the range '%s', which is none", owner, row->key,
+                    row->range);
+    if (row->fallback == NULL) return LH_OK;
+    (void)snprintf(where, sizeof(where), "%s: default of an option", owner);
+    return option_set(row, row->fallback, where, NULL, NULL) == LH_OK ? LH_OK : LH_ABI;
+}
+
+lh_status_t options_validate(const option_table_t *table)
+{
+    if (table->count > OPTION_ROWS)
+        return fail(LH_ABI, "%s: %u options, at most %d are read", table->owner, table->count,
+                    OPTION_ROWS);
+    for (uint32_t i = 0; i < table->count; i++) {
+        const lh_option_t *row = &table->rows[i];
+        const lh_status_t status = validate_row(table, row);
+        if (status != LH_OK) return status;
+        for (uint32_t k = 0; k < i; k++) {
+            const lh_option_t *other = &table->rows[k];
+            if (strcmp(row->key, other->key) == 0)
+                return fail(LH_ABI, "%s: option '%s' stands in the table twice", table->owner,
+                            row->key);
+            if (row->offset < other->offset + field_bytes(other->type) &&
+                other->offset < row->offset + field_bytes(row->type))
+                return fail(LH_ABI, "%s: options '%s' and '%s' overlap at byte %u", table->owner,
+                            other->key, row->key, row->offset);
+        }
+    }
+    return LH_OK;
+}
+
+static const lh_option_t *table_find(const option_table_t *table, const char *key)
+{
+    for (uint32_t i = 0; i < table->count; i++)
+        if (row_takes(&table->rows[i], key)) return &table->rows[i];
+    return NULL;
+}
+
+static const option_given_t *given_find(const options_how_t *how, const char *key, bool fixed)
+{
+    for (uint32_t i = 0; i < how->given_count; i++)
+        if (how->given[i].fixed == fixed && strcmp(how->given[i].key, key) == 0)
+            return &how->given[i];
+    return NULL;
+}
+
+/* The INI's text for a key that core and plugin both have is the core's; the plugin's row gets the
+ * given. */
+static bool fixed_applies(const options_how_t *how, const lh_option_t *row)
+{
+    const option_table_t *first = &how->tables[0];
+    if (row < first->rows || row >= first->rows + first->count) return true;
+    for (uint32_t t = 1; t < how->table_count; t++)
+        if (table_find(&how->tables[t], row->key) != NULL) return false;
+    return true;
+}
+
+option_origin_t option_origin(const options_how_t *how, const lh_option_t *row)
+{
+    option_origin_t origin = {0};
+    const document_section_t *section = document_find(how->document, how->section);
+
+    const option_given_t *fixed = given_find(how, row->key, true);
+    if (fixed != NULL && fixed_applies(how, row)) {
+        origin.given = fixed;
+        origin.value = fixed->value;
+        return origin;
+    }
+    origin.entry = section_find(section, row->key);
+    if (origin.entry != NULL) {
+        origin.value = origin.entry->value;
+        return origin;
+    }
+    origin.given = given_find(how, row->key, false);
+    origin.value = origin.given != NULL ? origin.given->value : row->fallback;
+    return origin;
+}
+
+static lh_status_t check_tables(const options_how_t *how)
+{
+    for (uint32_t t = 1; t < how->table_count; t++) {
+        const option_table_t *table = &how->tables[t];
+        for (uint32_t i = 0; i < table->count; i++) {
+            const char *key = table->rows[i].key;
+            for (uint32_t o = 0; o < t; o++)
+                if (table_find(&how->tables[o], key) != NULL && given_find(how, key, true) == NULL)
+                    return fail(LH_ABI, "[%s]: option '%s' of %s is also one of %s", how->section,
+                                key, table->owner, how->tables[o].owner);
+        }
+    }
+    return LH_OK;
+}
+
+static lh_status_t refuse_key(const options_how_t *how, const document_entry_t *entry)
+{
+    char where[WHERE_BYTES];
+    nearest_t near = {.typed = entry->key};
+    for (uint32_t t = 0; t < how->table_count; t++)
+        for (uint32_t i = 0; i < how->tables[t].count; i++)
+            nearest_offer(&near, how->tables[t].rows[i].key);
+    const char *best = nearest_name(&near);
+    document_where(entry->file, entry->line, where, sizeof(where));
+    if (best == NULL)
+        return fail(LH_INVALID, "%s: unknown key '%s' in [%s]", where, entry->key, how->section);
+    return fail(LH_INVALID, "%s: unknown key '%s' in [%s]; did you mean '%s'?", where, entry->key,
+                how->section, best);
+}
+
+static lh_status_t check_keys(const options_how_t *how)
+{
+    const document_section_t *section = document_find(how->document, how->section);
+    if (section == NULL || how->open) return LH_OK;
+    for (uint32_t i = 0; i < section->entry_count; i++) {
+        bool known = false;
+        for (uint32_t t = 0; t < how->table_count && !known; t++)
+            known = table_find(&how->tables[t], section->entries[i]->key) != NULL;
+        if (!known) return refuse_key(how, section->entries[i]);
+    }
+    return LH_OK;
+}
+
+static lh_status_t refuse_missing(const options_how_t *how, const lh_option_t *row)
+{
+    char where[WHERE_BYTES];
+    const document_section_t *section = document_find(how->document, how->section);
+    if (section == NULL)
+        return fail(LH_INVALID, "[%s] is missing; it needs at least '%s' (%s)", how->section,
+                    row->key, row->help);
+    document_where(section->file, section->line, where, sizeof(where));
+    return fail(LH_INVALID, "%s: '%s' is missing in [%s] (%s)", where, row->key, how->section,
+                row->help);
+}
+
+static lh_status_t set_prefix(const options_how_t *how, const lh_option_t *row, void *config)
+{
+    const document_section_t *section = document_find(how->document, how->section);
+    text_t joined = {0};
+    for (uint32_t i = 0; section != NULL && i < section->entry_count; i++) {
+        const document_entry_t *e = section->entries[i];
+        if (!row_takes(row, e->key)) continue;
+        text_printf(&joined, "%s%s = %s", joined.length > 0 ? ", " : "",
+                    e->key + prefix_length(row->key), e->value);
+    }
+    lh_status_t status = text_status(&joined);
+    if (status == LH_OK)
+        status = set_text(row, joined.data != NULL ? joined.data : "", NULL, config);
+    text_free(&joined);
+    return status;
+}
+
+static lh_status_t set_row(const options_how_t *how, const lh_option_t *row, void *config)
+{
+    char where[WHERE_BYTES];
+    if (prefix_length(row->key) != 0) return set_prefix(how, row, config);
+
+    const option_origin_t origin = option_origin(how, row);
+    if (origin.value == NULL)
+        return origin.given != NULL || how->optional ? LH_OK : refuse_missing(how, row);
+    if (origin.entry != NULL)
+        document_where(origin.entry->file, origin.entry->line, where, sizeof(where));
+    else
+        (void)snprintf(where, sizeof(where), "[%s], %s", how->section,
+                       origin.given != NULL ? origin.given->origin : "default");
+    return option_set(row, origin.value, where, how->folder, config);
+}
+
+lh_status_t options_parse(const options_how_t *how)
+{
+    lh_status_t status = check_tables(how);
+    if (status == LH_OK) status = check_keys(how);
+    if (status != LH_OK) return status;
+
+    for (uint32_t t = 0; t < how->table_count; t++) {
+        const option_table_t *table = &how->tables[t];
+        for (uint32_t i = 0; status == LH_OK && i < table->count; i++)
+            status = set_row(how, &table->rows[i], table->config);
+    }
+    for (uint32_t t = 0; status != LH_OK && t < how->table_count; t++)
+        options_free(how->tables[t].rows, how->tables[t].count, how->tables[t].config);
+    return status;
+}
+
+void options_free(const lh_option_t *rows, uint32_t count, void *config)
+{
+    if (config == NULL) return;
+    for (uint32_t i = 0; i < count; i++) {
+        if (!is_text(&rows[i])) continue;
+        char **at = (char **)(void *)((char *)config + rows[i].offset);
+        mem_free(*at);
+        *at = NULL;
+    }
+}
