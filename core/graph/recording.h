@@ -1,8 +1,9 @@
 /* graph/recording.h - what a recorder wrote down: values and the nodes that make them, in order.
  *
- * A recording is a straight list: a node's inputs come from nodes before it. The gradient pass appends
- * nodes to the same list; passes read it and write new ones; a program instantiates recordings of
- * embedding, blocks and head into one flow. Value 0 is "none"; values and nodes start at index 1. */
+ * A recording is a straight list: a node's inputs come from nodes before it. The gradient pass
+ * appends nodes to the same list; passes read it and write new ones; a program instantiates
+ * recordings of embedding, blocks and head into one flow. Value 0 is "none"; values and nodes start
+ * at index 1. */
 #ifndef GRAPH_RECORDING_H
 #define GRAPH_RECORDING_H
 
@@ -15,7 +16,7 @@ enum { OP_SLOTS = LH_MAX_SLOTS };
 /* An op's row, imported from core or plugin, with its slot text parsed once. */
 typedef struct op {
     lh_op_t row;
-    uint32_t index;     /* in its table; stable while the table lives */
+    uint32_t index; /* in its table; stable while the table lives */
     uint32_t in_count, out_count;
     char slot_name[OP_SLOTS][24]; /* inputs, then outputs */
     bool optional[OP_SLOTS];      /* "w?"                 */
@@ -31,9 +32,9 @@ enum {
     VALUE_CONSTANT = 3, /* constant: [count] F32                                       */
     VALUE_RESULT = 4,   /* of node, in output slot                                     */
     VALUE_ARGUMENT = 5, /* what flows into the recording: the part's input, a gradient from above */
-    VALUE_GRADIENT = 6, /* a RESULT that is the gradient of parameter `name`, in the accumulation dtype.
-                           Every node that writes it may be asked to add; who writes first in a step
-                           writes, later ones add: the program decides by order     */
+    VALUE_GRADIENT = 6, /* a RESULT that is the gradient of parameter `name`, in the accumulation
+                           dtype. Every node that writes it may be asked to add; who writes first in
+                           a step writes, later ones add: the program decides by order     */
 };
 
 typedef struct graph_value {
@@ -49,8 +50,8 @@ typedef struct graph_value {
 
 typedef struct graph_node {
     const op_t *op;
-    void *attributes; /* owned by the recording; op->row.attributes_bytes, or NULL */
-    lh_value_t slots[OP_SLOTS];   /* inputs then outputs; 0: left out              */
+    void *attributes;           /* owned by the recording; op->row.attributes_bytes, or NULL */
+    lh_value_t slots[OP_SLOTS]; /* inputs then outputs; 0: left out              */
     /* Per slot, outputs only: the value whose memory this output adds onto, so that q, k and v's
      * gradients into their shared input are one accumulator. 0: writes. */
     lh_value_t adds_to[OP_SLOTS];
@@ -102,11 +103,11 @@ void recording_retype(recording_t *r, lh_value_t v, lh_dtype_t dtype);
 /* Same ops, attributes, shapes, constants, parameter names and wiring. */
 bool recording_equal(const recording_t *a, const recording_t *b);
 
-/* Appends the reverse pass (and seeds each loss() with 1): `seed` is the gradient of r->output (an ARGUMENT made by the caller);
- * wanted(context, name) says whether a parameter has a gradient. On success *input_gradient is the
- * gradient of `input` (0 if input is 0 or nothing flows there). */
+/* Appends the reverse pass (and seeds each loss() with 1): `seed` is the gradient of r->output (an
+ * ARGUMENT made by the caller); wanted(context, name) says whether a parameter has a gradient. On
+ * success *input_gradient is the gradient of `input` (0 if input is 0 or nothing flows there). */
 lh_status_t recording_differentiate(recording_t *r, lh_value_t seed, lh_value_t input,
-                                    bool (*wanted)(void *context, const char *name),
-                                    void *context, lh_value_t *input_gradient) LH_MUST_CHECK;
+                                    bool (*wanted)(void *context, const char *name), void *context,
+                                    lh_value_t *input_gradient) LH_MUST_CHECK;
 
 #endif
