@@ -1,0 +1,36 @@
+/* train/train.h - the train stage: from data and start weights to a row of checkpoints. */
+#ifndef TRAIN_TRAIN_H
+#define TRAIN_TRAIN_H
+
+#include <config/job.h>
+#include <plugin/loader.h>
+#include <train/observer.h>
+
+typedef struct train_how {
+    const job_t *job;
+    registry_t *registry;
+    uint64_t vocab;              /* rows of the embedding; 0: the INI or `given` says            */
+    const option_given_t *given; /* model options of an imported config.json                     */
+    uint32_t given_count;
+    const char *imported;  /* folder of checkpoints whose weights are the start, or NULL: random  */
+    observer_t *observer;  /* may be NULL                                                         */
+    bool resume;           /* go on from the newest checkpoint, if there is one                   */
+    uint64_t dump_batches; /* writes the first N global batches to [pipeline]
+                              folder/batches.safetensors */
+    uint64_t stop_after;   /* 0, or end as SIGTERM would after so many steps: tests              */
+    double peak_flops, predicted_step_s; /* for the observer; 0: unknown                         */
+} train_how_t;
+
+enum { TRAIN_DONE, TRAIN_TERMINATED, TRAIN_NOT_FINITE };
+
+typedef struct train_result {
+    uint32_t outcome; /* TRAIN_* */
+    uint64_t steps;
+    double loss;       /* of the last step           */
+    double valid_loss; /* last evaluation; NAN: none */
+} train_result_t;
+
+/* LH_OK also when it was terminated after a save: see outcome. */
+lh_status_t train_run(const train_how_t *how, train_result_t *out) LH_MUST_CHECK;
+
+#endif

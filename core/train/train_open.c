@@ -1,0 +1,255 @@
+/* train_open.c - brings a training run up: what can be refused is refused before a device is taken,
+ * and the checkpoint writer forks before the first thread starts. */
+#include <train/trainer.h>
+
+#include <math.h>
+#include <stdio.h>
+
+#include <base/file.h>
+#include <base/log.h>
+#include <base/memory.h>
+#include <base/sys.h>
+
+enum { PROGRAM_DOCUMENTS_LIMIT = 1 << 20 };
+
+static lh_status_t digest_config(const job_t *job, char out[SHA256_TEXT])
+{
+    text_t all = {0};
+    for (uint32_t i = 0; i < document_section_count(job->document); i++) {
+        const document_section_t *s = document_section(job->document, i);
+        for (uint32_t k = 0; k < s->entry_count; k++)
+            text_printf(&all, "%s.%s=%s\n", s->name, s->entries[k]->key, s->entries[k]->value);
+    }
+    lh_status_t status = text_status(&all);
+    if (status == LH_OK) status = sha256_of(all.data == NULL ? "" : all.data, all.length, out);
+    text_free(&all);
+    return status;
+}
+
+static lh_status_t open_writer(trainer_t *t)
+{
+    const writer_how_t how = {.folder = t->job->checkpoint.folder, .keep = t->job->checkpoint.keep};
+    lh_status_t status = folder_make(how.folder);
+    if (status == LH_OK) status = writer_open(&how, &t->writer);
+    if (status == LH_OK) status = checkpoint_open_latest(how.folder, true, &t->resumed);
+    if (status != LH_OK || t->resumed == NULL) return status;
+    if (!t->how->resume)
+        return fail(LH_INVALID,
+                    "%s holds step %llu of an earlier run; go on from it with --resume, or move it "
+                    "away",
+                    how.folder, (unsigned long long)t->resumed->manifest->meta.step);
+    const checkpoint_meta_t *m = &t->resumed->manifest->meta;
+    t->step = t->first_step = m->step;
+    t->tokens = m->tokens;
+    t->saved_step = m->step;
+    (void)snprintf(t->run, sizeof(t->run), "%s", m->run);
+    if (m->cursor != m->step * t->job->train.batch)
+        return fail(LH_INVALID,
+                    "%s: made with a batch of %llu sequences, [train] batch is %llu now: the order "
+                    "of the data would change",
+                    t->resumed->path, (unsigned long long)(m->step == 0 ? 0 : m->cursor / m->step),
+                    (unsigned long long)t->job->train.batch);
+    return LH_OK;
+}
+
+static lh_status_t name_run(trainer_t *t)
+{
+    uint8_t bytes[(RUN_ID - 1) / 2];
+    if (t->run[0] != '\0') return LH_OK;
+    if (sys()->random(bytes, sizeof(bytes)) != 0) return fail(LH_IO, "no random bytes to be had");
+    for (size_t i = 0; i < sizeof(bytes); i++)
+        (void)snprintf(t->run + 2 * i, 3, "%02x", bytes[i]);
+    return LH_OK;
+}
+
+static lh_status_t open_session(trainer_t *t)
+{
+    const bool same = t->resumed != NULL && t->job->train.same_bits;
+    const char *variants = same ? t->resumed->manifest->meta.variants : NULL;
+    const session_how_t how = {.job = t->job,
+                               .registry = t->how->registry,
+                               .vocab = t->how->vocab,
+                               .given = t->how->given,
+                               .given_count = t->how->given_count,
+                               .variants = variants == NULL || *variants == '\0' ? NULL : variants};
+    lh_status_t status = session_open(&how, &t->session);
+    if (status != LH_OK || !same) return status;
+
+    const char *then = t->resumed->manifest->meta.device;
+    const char *now = engine_properties(t->session->engine)->fingerprint;
+    if (then != NULL && *then != '\0' && !text_equal(then, now))
+        return fail(LH_MISMATCH,
+                    "%s was made on '%s', this is '%s': the same bits can't be promised; set "
+                    "[train] same_bits = no to go on",
+                    t->resumed->path, then, now);
+    return LH_OK;
+}
+
+static lh_status_t open_split(trainer_t *t, uint32_t split, uint64_t samples, batches_t **out)
+{
+    const batches_how_t how = {.data = &t->job->data,
+                               .folder = t->job->pipeline.folder,
+                               .split = split,
+                               .sequence = t->job->train.sequence,
+                               .samples = samples,
+                               .vocab = (uint32_t)weights_parameters(t->session->weights)->vocab,
+                               .eod = t->how->eod};
+    return batches_open(&how, out);
+}
+
+static lh_status_t open_data(trainer_t *t)
+{
+    const job_train_t *train = &t->job->train;
+    lh_status_t status = open_split(t, SPLIT_TRAIN, train->steps * train->batch, &t->data);
+    if (status == LH_OK && train->evaluate_every > 0)
+        status = open_split(t, SPLIT_VALID, 0, &t->valid);
+    return status;
+}
+
+/* How many documents a micro-batch may hold: one a row when they are joined. */
+static uint64_t documents_of(const trainer_t *t)
+{
+    const job_train_t *train = &t->job->train;
+    if (t->job->data.documents == DOCUMENTS_JOINED) return train->micro_batch;
+    if (train->max_documents > 0) return train->max_documents;
+
+    uint64_t most = batches_documents_per_sample(t->data);
+    if (t->valid != NULL && batches_documents_per_sample(t->valid) > most)
+        most = batches_documents_per_sample(t->valid);
+    if (t->how->eod >= 0 || most > train->sequence) most = train->sequence;
+    const uint64_t all = most * train->micro_batch;
+    return all > PROGRAM_DOCUMENTS_LIMIT ? PROGRAM_DOCUMENTS_LIMIT : all;
+}
+
+static lh_status_t make_batches(trainer_t *t, uint64_t documents)
+{
+    const uint64_t tokens = t->job->train.micro_batch * t->job->train.sequence;
+    t->batch = mem_array(t->micro_batches, sizeof(*t->batch));
+    if (t->batch == NULL) return LH_NO_MEMORY;
+    for (uint64_t i = 0; i < t->micro_batches; i++) {
+        batch_rows_t *b = &t->batch[i];
+        b->max_documents = documents;
+        b->tokens = mem_array(tokens, sizeof(int32_t));
+        b->labels = mem_array(tokens, sizeof(int32_t));
+        b->positions = mem_array(tokens, sizeof(int32_t));
+        b->weights = mem_array(tokens, sizeof(float));
+        b->starts = mem_array(documents + 1, sizeof(int32_t));
+        if (b->tokens == NULL || b->labels == NULL || b->positions == NULL || b->weights == NULL ||
+            b->starts == NULL)
+            return LH_NO_MEMORY;
+    }
+    return LH_OK;
+}
+
+/* Optimizer first, as it says which gradients exist; then what shares the arenas. */
+static lh_status_t make_programs(trainer_t *t)
+{
+    const job_train_t *train = &t->job->train;
+    const uint64_t documents = documents_of(t);
+    const program_how_t how = {.use = USE_TRAIN,
+                               .sequences = train->micro_batch,
+                               .rows = train->sequence,
+                               .max_documents = documents,
+                               .recompute = train->recompute,
+                               .head_chunk = train->head_chunk};
+    const evaluation_how_t evaluation = {.session = t->session,
+                                         .sequences = train->micro_batch,
+                                         .rows = train->sequence,
+                                         .max_documents = documents};
+    lh_status_t status = make_batches(t, documents);
+    if (status == LH_OK)
+        status = session_update(t->session, (uint32_t)t->micro_batches, &t->update);
+    if (status == LH_OK)
+        status = program_new(t->session->engine, t->session->weights, &how, &t->program);
+    if (status == LH_OK && t->valid != NULL) status = evaluation_new(&evaluation, &t->evaluation);
+    if (status == LH_OK) status = engine_build(t->session->engine);
+    if (status != LH_OK) return status;
+
+    engine_variants(t->session->engine, &t->variants);
+    t->step_rows = mem_array((size_t)t->session->group_count * LH_STEP_WORDS,
+                             sizeof(*t->step_rows));
+    return t->step_rows == NULL ? LH_NO_MEMORY : text_status(&t->variants);
+}
+
+static lh_status_t load_imported(trainer_t *t)
+{
+    checkpoint_t *imported = NULL;
+    lh_status_t status = checkpoint_open_latest(t->how->imported, false, &imported);
+    if (status == LH_OK && imported == NULL)
+        status = fail(LH_INVALID, "%s: holds no checkpoint; run the import stage first",
+                      t->how->imported);
+    if (status == LH_OK) status = snapshot_load(t->snapshot, imported, false);
+    checkpoint_close(imported);
+    return status;
+}
+
+static lh_status_t start_weights(trainer_t *t)
+{
+    lh_status_t status = weights_initialize(t->session->weights, t->job->train.seed,
+                                            t->job->model.init_std);
+    if (status != LH_OK) return status;
+    if (t->resumed != NULL) return snapshot_load(t->snapshot, t->resumed, true);
+    if (t->how->imported != NULL) return load_imported(t);
+    return LH_OK;
+}
+
+static void list_plugins(trainer_t *t)
+{
+    const plugin_t *const plugins[] = {t->session->model_plugin, t->session->optimizer_plugin,
+                                       t->session->device_plugin};
+    for (size_t i = 0; i < sizeof(plugins) / sizeof(plugins[0]); i++) {
+        const plugin_t *p = plugins[i];
+        t->plugins[t->plugin_count++] = (checkpoint_plugin_t){.kind = plugin_kind_text(p->kind),
+                                                              .name = p->name,
+                                                              .version = p->version,
+                                                              .sha256 = p->sha256,
+                                                              .abi = p->row.abi_version};
+    }
+}
+
+lh_status_t trainer_open(trainer_t *t, const train_how_t *how)
+{
+    *t = (trainer_t){.how = how, .job = how->job, .saved_step = UINT64_MAX, .valid_loss = NAN};
+    t->micro_batches = t->job->train.batch / t->job->train.micro_batch;
+
+    lh_status_t status = digest_config(t->job, t->config);
+    if (status == LH_OK) status = bindings_new(t->job, how->registry, &t->bindings);
+    if (status == LH_OK) status = open_writer(t);
+    if (status == LH_OK) status = name_run(t);
+    if (status == LH_OK) status = open_session(t);
+    if (status == LH_OK) status = open_data(t);
+    if (status == LH_OK) status = make_programs(t);
+    if (status == LH_OK) status = snapshot_new(t->session->weights, &t->snapshot);
+    if (status == LH_OK) status = start_weights(t);
+    if (status == LH_OK)
+        status = writer_layout(t->writer, t->snapshot->tensors, t->snapshot->count);
+    if (status != LH_OK) return status;
+
+    checkpoint_close(t->resumed);
+    t->resumed = NULL;
+    list_plugins(t);
+    return LH_OK;
+}
+
+void trainer_close(trainer_t *t)
+{
+    checkpoint_close(t->resumed);
+    writer_close(t->writer);
+    snapshot_free(t->snapshot);
+    evaluation_free(t->evaluation);
+    batches_close(t->data);
+    batches_close(t->valid);
+    for (uint64_t i = 0; t->batch != NULL && i < t->micro_batches; i++) {
+        mem_free(t->batch[i].tokens);
+        mem_free(t->batch[i].labels);
+        mem_free(t->batch[i].positions);
+        mem_free(t->batch[i].weights);
+        mem_free(t->batch[i].starts);
+    }
+    mem_free(t->batch);
+    mem_free(t->step_rows);
+    mem_free(t->profile);
+    text_free(&t->variants);
+    session_close(t->session);
+    bindings_free(t->bindings);
+}

@@ -1,0 +1,174 @@
+/* train_run.c - the loop: step, evaluate, save, until the steps are made or somebody says stop. */
+#include <train/train.h>
+
+#include <math.h>
+#include <sys/resource.h>
+
+#include <base/file.h>
+#include <base/log.h>
+#include <base/memory.h>
+#include <base/sys.h>
+#include <train/batch_dump.h>
+#include <train/stop.h>
+#include <train/trainer.h>
+
+enum { PROFILED_STEP = 5 }; /* by then pages are touched and libraries warm */
+
+static lh_status_t dump(trainer_t *t)
+{
+    const job_train_t *train = &t->job->train;
+    if (t->how->dump_batches == 0) return LH_OK;
+
+    char *path = path_join(t->job->pipeline.folder, "batches.safetensors");
+    if (path == NULL) return LH_NO_MEMORY;
+    const lh_status_t status = batch_dump(path, t->data, t->how->dump_batches, train->batch,
+                                          train->sequence,
+                                          t->batch[0].max_documents * t->micro_batches);
+    if (status == LH_OK)
+        log_line(LH_LOG_INFO, "first %llu batches written to %s",
+                 (unsigned long long)t->how->dump_batches, path);
+    mem_free(path);
+    return status;
+}
+
+static void tell_start(trainer_t *t, memory_report_t *memory)
+{
+    const job_t *job = t->job;
+    program_cost_t pass, update;
+    program_cost(t->program, &pass);
+    program_cost(t->update, &update);
+    engine_memory(t->session->engine, memory);
+    const run_start_t start = {.name = job->pipeline.name,
+                               .folder = job->pipeline.folder,
+                               .model = job->model.plugin,
+                               .optimizer = job->optimizer.plugin,
+                               .rule = job->optimizer.rule,
+                               .device = job->device.plugin,
+                               .device_name = engine_properties(t->session->engine)->name,
+                               .precision = job->train.precision == PRECISION_BF16 ? "bf16" : "f32",
+                               .steps = job->train.steps,
+                               .first_step = t->first_step,
+                               .parameters = weights_parameters(t->session->weights)->elements,
+                               .tokens_per_step = job->train.batch * job->train.sequence,
+                               .sequence = job->train.sequence,
+                               .batch = job->train.batch,
+                               .micro_batch = job->train.micro_batch,
+                               .flops_per_step = pass.flops * (double)t->micro_batches +
+                                                 update.flops,
+                               .peak_flops = t->how->peak_flops,
+                               .predicted_step_s = t->how->predicted_step_s,
+                               .train_tokens = batches_samples(t->data) * job->train.sequence,
+                               .memory = memory};
+    if (t->how->observer != NULL) t->how->observer->begin(t->how->observer, &start);
+}
+
+static void tell_end(trainer_t *t, lh_status_t status, uint64_t since)
+{
+    struct rusage usage = {0};
+    (void)getrusage(RUSAGE_SELF, &usage);
+    const run_end_t end = {.steps = t->step,
+                           .seconds = (double)(sys()->now_ns() - since) * 1e-9,
+                           .status = status,
+                           .reason = status == LH_OK ? NULL : fail_reason(),
+                           .profile = t->profile,
+                           .profile_count = t->profile_count,
+                           .resident_bytes = (uint64_t)usage.ru_maxrss * 1024};
+    if (t->how->observer != NULL) t->how->observer->end(t->how->observer, &end);
+}
+
+static lh_status_t evaluate(trainer_t *t)
+{
+    const uint64_t every = t->job->train.evaluate_every;
+    const bool last = t->step == t->job->train.steps;
+    if (t->evaluation == NULL || (t->step % every != 0 && !last)) return LH_OK;
+
+    evaluation_sum_t sum;
+    uint64_t clock = sys()->now_ns();
+    const uint64_t since = clock;
+    const lh_status_t status = evaluation_split(t->evaluation, t->valid,
+                                                t->job->train.evaluate_batches, &sum);
+    if (status != LH_OK) return status;
+    trainer_clock(t, PART_EVALUATE, &clock);
+    t->valid_loss = sum.tokens == 0 ? (double)NAN : sum.nll / (double)sum.tokens;
+    const evaluation_report_t report = {.step = t->step,
+                                        .loss = t->valid_loss,
+                                        .tokens = sum.tokens,
+                                        .seconds = (double)(clock - since) * 1e-9};
+    if (t->how->observer != NULL) t->how->observer->evaluated(t->how->observer, &report);
+    return LH_OK;
+}
+
+static lh_status_t save(trainer_t *t, bool now)
+{
+    const uint64_t every = t->job->checkpoint.every;
+    uint64_t clock = sys()->now_ns();
+    trainer_poll_save(t);
+    if (!now && (every == 0 || t->step % every != 0)) return LH_OK;
+    const lh_status_t status = trainer_save(t);
+    trainer_clock(t, PART_SAVE, &clock);
+    return status;
+}
+
+/* One step is measured kernel by kernel, for the report. */
+static lh_status_t profile(trainer_t *t, bool begin)
+{
+    const uint64_t chosen = t->first_step + PROFILED_STEP;
+    if (t->how->observer == NULL || t->step + (begin ? 1u : 0u) != chosen) return LH_OK;
+    lh_status_t status = LH_OK;
+    if (!begin) status = engine_profile_rows(t->session->engine, &t->profile, &t->profile_count);
+    if (status == LH_OK) status = engine_profile(t->session->engine, begin);
+    return status;
+}
+
+static lh_status_t loop(trainer_t *t, train_result_t *out)
+{
+    const job_train_t *train = &t->job->train;
+    lh_status_t status = t->step == 0 ? evaluate(t) : LH_OK;
+
+    while (status == LH_OK && t->step < train->steps) {
+        bool applied = true;
+        status = profile(t, true);
+        if (status == LH_OK) status = trainer_step(t, &applied);
+        if (status == LH_OK) status = profile(t, false);
+        if (status != LH_OK) break;
+
+        t->not_finite = applied ? 0 : t->not_finite + 1;
+        if (train->not_finite_limit > 0 && t->not_finite >= train->not_finite_limit) {
+            out->outcome = TRAIN_NOT_FINITE;
+            break;
+        }
+        if (stop_requested() || (t->how->stop_after > 0 && t->step >= t->how->stop_after)) {
+            out->outcome = TRAIN_TERMINATED;
+            break;
+        }
+        status = evaluate(t);
+        if (status == LH_OK) status = save(t, false);
+    }
+    /* Weights that stopped being finite are not worth keeping; the last good checkpoint is. */
+    if (status == LH_OK && out->outcome != TRAIN_NOT_FINITE) status = save(t, true);
+    if (status == LH_OK) status = trainer_finish_save(t);
+    return status;
+}
+
+lh_status_t train_run(const train_how_t *how, train_result_t *out)
+{
+    trainer_t t;
+    memory_report_t memory;
+    const uint64_t since = sys()->now_ns();
+
+    *out = (train_result_t){.outcome = TRAIN_DONE, .valid_loss = NAN};
+    lh_status_t status = trainer_open(&t, how);
+    if (status == LH_OK) status = dump(&t);
+    if (status == LH_OK) status = stop_watch();
+    if (status == LH_OK) {
+        tell_start(&t, &memory);
+        status = loop(&t, out);
+        stop_unwatch();
+        out->steps = t.step;
+        out->loss = t.loss;
+        out->valid_loss = t.valid_loss;
+        tell_end(&t, status, since);
+    }
+    trainer_close(&t);
+    return status;
+}

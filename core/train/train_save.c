@@ -1,0 +1,93 @@
+/* train_save.c - hands the weights and states to the writer and hears what became of them. */
+#include <train/trainer.h>
+
+#include <base/log.h>
+#include <base/sys.h>
+#include <stdio.h>
+
+/* How long training may stand still for the save before; then the new one is left out. */
+static const uint64_t patience_ns = 5000000000u;
+
+static void tell(trainer_t *t, const writer_result_t *r, double stall_s)
+{
+    char path[512], name[32];
+    (void)snprintf(name, sizeof(name), "step-%012llu", (unsigned long long)r->step);
+    (void)snprintf(path, sizeof(path), "%s/%s", t->job->checkpoint.folder, name);
+    const save_report_t report = {.step = r->step,
+                                  .path = path,
+                                  .stall_s = stall_s,
+                                  .committed = r->status == LH_OK,
+                                  .reason = r->status == LH_OK ? NULL : r->reason};
+    if (t->how->observer != NULL)
+        t->how->observer->saved(t->how->observer, &report);
+    else if (report.reason != NULL)
+        log_line(LH_LOG_WARN, "step %llu was not saved: %s", (unsigned long long)r->step,
+                 r->reason);
+}
+
+void trainer_poll_save(trainer_t *t)
+{
+    writer_result_t result;
+    if (t->writer != NULL && writer_poll(t->writer, &result) == LH_OK) tell(t, &result, 0);
+}
+
+lh_status_t trainer_finish_save(trainer_t *t)
+{
+    writer_result_t result;
+    if (t->writer == NULL || !writer_busy(t->writer)) return LH_OK;
+    const lh_status_t status = writer_wait(t->writer, &result);
+    if (status != LH_OK) return status;
+    tell(t, &result, 0);
+    if (result.status != LH_OK) return fail(result.status, "%s", result.reason);
+    return LH_OK;
+}
+
+/* LH_AGAIN: the save before is still under way after all patience. */
+static lh_status_t begin(trainer_t *t)
+{
+    const uint64_t until = sys()->now_ns() + patience_ns;
+    const struct timespec nap = {.tv_nsec = 1000000};
+    lh_status_t status;
+    trainer_poll_save(t);
+    while ((status = writer_begin(t->writer)) == LH_AGAIN && sys()->now_ns() < until) {
+        (void)nanosleep(&nap, NULL);
+        trainer_poll_save(t);
+    }
+    return status;
+}
+
+static checkpoint_meta_t describe(trainer_t *t)
+{
+    return (checkpoint_meta_t){.run = t->run,
+                               .config = t->config,
+                               .variants = t->variants.data,
+                               .device = engine_properties(t->session->engine)->fingerprint,
+                               .step = t->step,
+                               .seed = t->job->train.seed,
+                               .cursor = t->step * t->job->train.batch,
+                               .tokens = t->tokens,
+                               .plugins = t->plugins,
+                               .plugin_count = t->plugin_count};
+}
+
+lh_status_t trainer_save(trainer_t *t)
+{
+    if (t->saved_step == t->step) return LH_OK;
+    lh_status_t status = bindings_before_save(t->bindings, t->step, t->loss);
+    if (status != LH_OK) return status;
+
+    status = begin(t);
+    if (status == LH_AGAIN) {
+        const writer_result_t late = {.status = LH_TIMED_OUT,
+                                      .step = t->step,
+                                      .reason = "the save before is still being written"};
+        tell(t, &late, (double)patience_ns * 1e-9);
+        return LH_OK;
+    }
+    if (status == LH_OK) status = snapshot_take(t->snapshot, t->writer);
+    if (status != LH_OK) return status;
+    const checkpoint_meta_t meta = describe(t);
+    status = writer_submit(t->writer, &meta);
+    if (status == LH_OK) t->saved_step = t->step;
+    return status;
+}

@@ -1,0 +1,131 @@
+/* train_step.c - one optimizer step: batch, forward and backward of every micro-batch, update. */
+#include <train/trainer.h>
+
+#include <math.h>
+
+#include <base/sys.h>
+
+void trainer_clock(trainer_t *t, uint32_t part, uint64_t *since)
+{
+    const uint64_t now = sys()->now_ns();
+    t->part_ns[part] += now - *since;
+    *since = now;
+}
+
+/* The global batch as micro-batches, each token's weight divided by the sum over all of them: how
+ * the batch is cut does not change the loss. */
+static lh_status_t fill_batch(trainer_t *t)
+{
+    const uint64_t rows = t->job->train.micro_batch, tokens = rows * t->job->train.sequence;
+    double total = 0;
+    for (uint64_t i = 0; i < t->micro_batches; i++) {
+        const uint64_t first = t->step * t->job->train.batch + i * rows;
+        const lh_status_t status = batches_fill(t->data, first, rows, &t->batch[i]);
+        if (status != LH_OK) return status;
+        for (uint64_t k = 0; k < tokens; k++)
+            total += (double)t->batch[i].weights[k];
+    }
+    if (total <= 0)
+        return fail(LH_INVALID, "step %llu: every token of the batch is masked",
+                    (unsigned long long)t->step + 1);
+    const float share = (float)(1 / total);
+    for (uint64_t i = 0; i < t->micro_batches; i++)
+        for (uint64_t k = 0; k < tokens; k++)
+            t->batch[i].weights[k] *= share;
+    return LH_OK;
+}
+
+static lh_status_t run_micro_batch(trainer_t *t, uint64_t i)
+{
+    const batch_rows_t *b = &t->batch[i];
+    const uint64_t bytes = t->job->train.micro_batch * t->job->train.sequence * 4;
+    /* (seed, step, micro-batch): what random ops draw from */
+    const int32_t seed[4] = {(int32_t)(uint32_t)t->job->train.seed, (int32_t)(uint32_t)t->step,
+                             (int32_t)(uint32_t)i, 0};
+    program_t *p = t->program;
+
+    lh_status_t status = program_input(p, LH_INPUT_TOKENS, b->tokens, bytes);
+    if (status == LH_OK) status = program_input(p, LH_INPUT_POSITIONS, b->positions, bytes);
+    if (status == LH_OK)
+        status = program_input(p, LH_INPUT_STARTS, b->starts, (b->max_documents + 1) * 4);
+    if (status == LH_OK) status = program_input(p, LH_INPUT_LABELS, b->labels, bytes);
+    if (status == LH_OK) status = program_input(p, LH_INPUT_WEIGHTS, b->weights, bytes);
+    if (status == LH_OK && program_has_input(p, LH_INPUT_SEED))
+        status = program_input(p, LH_INPUT_SEED, seed, sizeof(seed));
+    if (status == LH_OK) status = program_run(p, (uint32_t)i);
+    return status;
+}
+
+static lh_status_t run_update(trainer_t *t, double rate)
+{
+    const uint32_t groups = t->session->group_count;
+    const uint64_t bytes = groups * LH_STEP_WORDS * sizeof(float);
+    for (uint32_t g = 0; g < groups; g++) {
+        float *row = t->step_rows + g * LH_STEP_WORDS;
+        memset(row, 0, LH_STEP_WORDS * sizeof(float));
+        row[LH_STEP_LEARNING_RATE] = (float)(rate * t->session->group_rates[g]);
+        row[LH_STEP_GRAD_SCALE] = 1;
+        row[LH_STEP_NUMBER] = (float)(t->step + 1);
+        row[LH_STEP_APPLY] = 1;
+        row[LH_STEP_MAX_NORM] = (float)t->job->optimizer.clip;
+    }
+    lh_status_t status = program_input(t->update, LH_INPUT_STEP, t->step_rows, bytes);
+    if (status == LH_OK) status = program_run(t->update, 0);
+    if (status == LH_OK) status = program_output(t->update, OUTPUT_STEP, t->step_rows, bytes);
+    return status;
+}
+
+static void report(trainer_t *t, const float loss[2], double rate, bool applied)
+{
+    const uint64_t now = sys()->now_ns();
+    step_report_t r = {.step = t->step,
+                       .loss = (double)loss[0],
+                       .cross_entropy = (double)loss[1],
+                       .learning_rate = rate,
+                       .gradient_norm = (double)t->step_rows[LH_STEP_NORM],
+                       .applied = applied,
+                       .tokens = t->tokens};
+    for (int i = 0; i < STEP_PARTS; i++)
+        r.part_s[i] = (double)t->part_ns[i] * 1e-9;
+    r.seconds = (double)(now - t->begun_ns) * 1e-9;
+    r.tokens_per_s = (double)(t->job->train.batch * t->job->train.sequence) / r.seconds;
+    memset(t->part_ns, 0, sizeof(t->part_ns));
+    t->begun_ns = now;
+    if (t->how->observer != NULL) t->how->observer->step(t->how->observer, &r);
+}
+
+lh_status_t trainer_step(trainer_t *t, bool *applied)
+{
+    uint64_t clock = sys()->now_ns();
+    double rate;
+    float loss[2];
+    t->begun_ns = t->begun_ns == 0 ? clock : t->begun_ns;
+
+    lh_status_t status = bindings_learning_rate(t->bindings, t->step, &rate);
+    if (status == LH_OK) status = fill_batch(t);
+    if (status != LH_OK) return status;
+    trainer_clock(t, PART_DATA, &clock);
+    for (uint64_t i = 0; i < t->micro_batches && status == LH_OK; i++)
+        status = run_micro_batch(t, i);
+    if (status == LH_OK) status = program_output(t->program, OUTPUT_LOSS, loss, sizeof(loss));
+    if (status != LH_OK) return status;
+    trainer_clock(t, PART_COMPUTE, &clock);
+    status = run_update(t, rate);
+    if (status != LH_OK) return status;
+    trainer_clock(t, PART_UPDATE, &clock);
+
+    t->step++;
+    t->tokens += t->job->train.batch * t->job->train.sequence;
+    t->loss = (double)loss[0];
+    *applied = t->step_rows[LH_STEP_APPLY] != 0;
+    const step_facts_t facts = {.step = t->step,
+                                .tokens = t->tokens,
+                                .loss = t->loss,
+                                .learning_rate = rate,
+                                .norm = (double)t->step_rows[LH_STEP_NORM]};
+    status = bindings_after_step(t->bindings, &facts);
+    if (status != LH_OK) return status;
+    trainer_clock(t, PART_WATCH, &clock);
+    report(t, loss, rate, *applied);
+    return LH_OK;
+}

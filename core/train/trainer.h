@@ -1,0 +1,64 @@
+/* train/trainer.h - the inside of a training run, shared by the files that open, step and save it.
+ */
+#ifndef TRAIN_TRAINER_H
+#define TRAIN_TRAINER_H
+
+#include <checkpoint/writer.h>
+#include <data/batches.h>
+#include <train/bindings.h>
+#include <train/evaluation.h>
+#include <train/session.h>
+#include <train/snapshot.h>
+#include <train/train.h>
+
+enum { RUN_ID = 33, FINGERPRINT_TEXT = 192 };
+
+typedef struct trainer {
+    const train_how_t *how;
+    const job_t *job;
+    bindings_t *bindings;
+    writer_t *writer;
+    checkpoint_t *resumed; /* while opening */
+    session_t *session;
+    program_t *program, *update;
+    snapshot_t *snapshot;
+    batches_t *data, *valid;
+    batch_rows_t *batch;      /* [micro_batches] */
+    evaluation_t *evaluation; /* NULL: none during training */
+    float *step_rows;         /* [groups, LH_STEP_WORDS]    */
+
+    uint64_t micro_batches; /* in a step */
+    uint64_t step;          /* made so far */
+    uint64_t first_step;
+    uint64_t tokens;     /* seen since the start of training */
+    uint64_t saved_step; /* of the last save that was handed over; UINT64_MAX: none */
+    uint32_t not_finite; /* steps in a row */
+    double loss, valid_loss;
+    uint64_t begun_ns, part_ns[STEP_PARTS];
+
+    char run[RUN_ID];
+    char config[SHA256_TEXT];
+    text_t variants;
+    checkpoint_plugin_t plugins[8];
+    uint32_t plugin_count;
+    profile_row_t *profile; /* of one step */
+    uint32_t profile_count;
+} trainer_t;
+
+/* train_open.c */
+lh_status_t trainer_open(trainer_t *t, const train_how_t *how) LH_MUST_CHECK;
+void trainer_close(trainer_t *t);
+
+/* train_step.c: makes step t->step + 1; *applied is false if it was not finite. */
+lh_status_t trainer_step(trainer_t *t, bool *applied) LH_MUST_CHECK;
+
+/* train_save.c */
+lh_status_t trainer_save(trainer_t *t) LH_MUST_CHECK; /* hands over, or says why not */
+void trainer_poll_save(trainer_t *t);
+/* Waits until what was handed over is committed; fails if it was not. */
+lh_status_t trainer_finish_save(trainer_t *t) LH_MUST_CHECK;
+
+/* Adds the time since *since to a part and moves *since on. */
+void trainer_clock(trainer_t *t, uint32_t part, uint64_t *since);
+
+#endif
