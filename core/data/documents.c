@@ -1,0 +1,67 @@
+/* documents.c - JSONL lines through the tokenizer. */
+#include <data/documents.h>
+
+#include <base/memory.h>
+#include <data/json_lines.h>
+
+struct documents {
+    documents_how_t how;
+    json_lines_t *lines;
+    tokenizer_scratch_t *scratch;
+    token_ids_t ids;
+};
+
+lh_status_t documents_open(const documents_how_t *how, documents_t **out)
+{
+    if (how->bos && tokenizer_special(how->tokenizer)->bos < 0)
+        return fail(LH_INVALID, "%s is to begin with BOS, but the tokenizer has none", how->path);
+    documents_t *d = mem_new(sizeof(*d));
+    if (d == NULL) return LH_NO_MEMORY;
+    d->how = *how;
+    lh_status_t status = tokenizer_scratch_new(how->tokenizer, &d->scratch);
+    if (status == LH_OK)
+        status = json_lines_open(&d->how.path, 1, how->key, how->line_bytes, &d->lines);
+    if (status != LH_OK) {
+        documents_close(d);
+        return status;
+    }
+    *out = d;
+    return LH_OK;
+}
+
+void documents_close(documents_t *d)
+{
+    if (d == NULL) return;
+    json_lines_close(d->lines);
+    tokenizer_scratch_free(d->scratch);
+    token_ids_free(&d->ids);
+    mem_free(d);
+}
+
+static lh_status_t bos_put(documents_t *d)
+{
+    int32_t *ids = mem_grow(d->ids.ids, &d->ids.capacity, 1, sizeof(*ids));
+    if (ids == NULL) return LH_NO_MEMORY;
+    d->ids.ids = ids;
+    ids[0] = tokenizer_special(d->how.tokenizer)->bos;
+    d->ids.count = 1;
+    return LH_OK;
+}
+
+lh_status_t documents_next(documents_t *d, const int32_t **ids, size_t *count, bool *end)
+{
+    const char *text;
+    size_t length;
+    lh_status_t status = json_lines_next(d->lines, &text, &length, end);
+    if (status != LH_OK || *end) return status;
+
+    d->ids.count = 0;
+    if (d->how.bos) status = bos_put(d);
+    if (status == LH_OK)
+        status = tokenizer_encode(d->how.tokenizer, d->scratch, text, length, SPELLING_AS_REFERENCE,
+                                  &d->ids);
+    if (status != LH_OK) return status;
+    *ids = d->ids.ids;
+    *count = d->how.tokens != 0 && d->ids.count > d->how.tokens ? d->how.tokens : d->ids.count;
+    return LH_OK;
+}

@@ -1,0 +1,299 @@
+/* encode_ring.c - a reader, some workers and a ring of batches between them. */
+#include <data/encode_ring.h>
+
+#include <errno.h>
+#include <pthread.h>
+#include <signal.h>
+
+#include <base/memory.h>
+#include <data/json_record.h>
+
+enum { BATCH_BYTES = 128 * 1024, BATCH_LINES = 4096 };
+/* A batch that one long document blew up gives its memory back. */
+enum { KEPT_BYTES = 8 * 1024 * 1024 };
+
+struct encode_ring {
+    encode_how_t how;
+    line_reader_t *reader;
+    encoded_batch_t *batches; /* [slots]; batch n lies in slot n % slots */
+    uint64_t slots;
+
+    pthread_mutex_t lock; /* guards what follows, and `encoded` of each batch */
+    pthread_cond_t room, work, done;
+    uint64_t filled, taken, returned; /* batches that passed each point */
+    bool all_filled, stopping;
+    pthread_t *threads; /* [workers + 1] */
+    uint32_t thread_count;
+};
+
+/* Keeps the calling thread's reason with the batch, for the thread that will report it. */
+static void batch_failed(encoded_batch_t *b, lh_status_t status)
+{
+    b->status = status;
+    text_append(&b->why, fail_reason());
+}
+
+static lh_status_t line_put(encoded_batch_t *b, const line_t *line)
+{
+    encoded_line_t *lines = mem_grow(b->lines, &b->line_capacity, b->count + 1, sizeof(*lines));
+    if (lines == NULL) return LH_NO_MEMORY;
+    b->lines = lines;
+    char *bytes = mem_grow(b->bytes, &b->bytes_capacity, b->length + line->length, 1);
+    if (bytes == NULL) return LH_NO_MEMORY;
+    b->bytes = bytes;
+
+    if (line->length > 0) memcpy(bytes + b->length, line->bytes, line->length);
+    lines[b->count++] = (encoded_line_t){
+        .number = line->number,
+        .file = line->file,
+        .at = b->length,
+        .length = line->length,
+        .too_long = line->too_long,
+    };
+    b->length += line->length;
+    return LH_OK;
+}
+
+static void batch_empty(encoded_batch_t *b)
+{
+    if (b->bytes_capacity > KEPT_BYTES) {
+        mem_free(b->bytes);
+        b->bytes = NULL;
+        b->bytes_capacity = 0;
+    }
+    if (b->ids.capacity > KEPT_BYTES / sizeof(*b->ids.ids)) token_ids_free(&b->ids);
+    b->ids.count = b->count = b->length = b->reasons.length = b->why.length = 0;
+    b->status = LH_OK;
+    b->last = b->encoded = false;
+}
+
+static void batch_fill(encode_ring_t *ring, encoded_batch_t *b)
+{
+    while (b->length < BATCH_BYTES && b->count < BATCH_LINES && !b->last) {
+        line_t line;
+        lh_status_t status = line_reader_next(ring->reader, &line, &b->last);
+        if (status == LH_OK && !b->last) status = line_put(b, &line);
+        if (status != LH_OK) {
+            batch_failed(b, status);
+            b->last = true;
+        }
+    }
+    b->taken = line_reader_taken(ring->reader);
+}
+
+static void *reader_run(void *argument)
+{
+    encode_ring_t *ring = argument;
+    for (bool last = false; !last;) {
+        (void)pthread_mutex_lock(&ring->lock);
+        while (ring->filled - ring->returned == ring->slots && !ring->stopping)
+            (void)pthread_cond_wait(&ring->room, &ring->lock);
+        const bool stopping = ring->stopping;
+        encoded_batch_t *b = &ring->batches[ring->filled % ring->slots];
+        (void)pthread_mutex_unlock(&ring->lock);
+        if (stopping) break;
+
+        batch_empty(b);
+        batch_fill(ring, b);
+        last = b->last;
+        (void)pthread_mutex_lock(&ring->lock);
+        ring->filled++;
+        ring->all_filled = last;
+        (void)pthread_cond_broadcast(&ring->work);
+        (void)pthread_mutex_unlock(&ring->lock);
+    }
+    return NULL;
+}
+
+static lh_status_t id_put(token_ids_t *ids, int32_t id)
+{
+    int32_t *grown = mem_grow(ids->ids, &ids->capacity, ids->count + 1, sizeof(*grown));
+    if (grown == NULL) return LH_NO_MEMORY;
+    ids->ids = grown;
+    grown[ids->count++] = id;
+    return LH_OK;
+}
+
+/* As Megatron's preprocess_data: what has no tokens gets no end token either. */
+static lh_status_t text_encode(const encode_how_t *how, tokenizer_scratch_t *scratch,
+                               const char *text, size_t length, token_ids_t *ids)
+{
+    const size_t before = ids->count;
+    lh_status_t status = LH_OK;
+    if (how->prepend >= 0) status = id_put(ids, how->prepend);
+    const size_t begin = ids->count;
+    if (status == LH_OK)
+        status = tokenizer_encode(how->tokenizer, scratch, text, length, SPELLING_AS_REFERENCE,
+                                  ids);
+    if (status != LH_OK) return status;
+    if (ids->count == begin) {
+        ids->count = before;
+        return LH_OK;
+    }
+    return how->append >= 0 ? id_put(ids, how->append) : LH_OK;
+}
+
+static lh_status_t line_encode(const encode_how_t *how, tokenizer_scratch_t *scratch,
+                               encoded_batch_t *b, encoded_line_t *line)
+{
+    char reason[JSON_REASON], *bytes = b->bytes + line->at, *text;
+    size_t length;
+    line->result = ENCODED_REJECTED;
+    line->reason_at = b->reasons.length;
+    if (line->too_long) {
+        text_printf(&b->reasons, "longer than %llu bytes", (unsigned long long)how->line_bytes);
+    } else if (json_record_blank(bytes, line->length)) {
+        line->result = ENCODED_BLANK;
+        return LH_OK;
+    } else if (json_record_text(bytes, line->length, how->key, &text, &length, reason)) {
+        const size_t before = b->ids.count;
+        line->result = ENCODED_TEXT;
+        const lh_status_t status = text_encode(how, scratch, text, length, &b->ids);
+        line->tokens = b->ids.count - before;
+        return status;
+    } else {
+        text_append(&b->reasons, reason);
+    }
+    text_append_n(&b->reasons, "", 1);
+    return text_status(&b->reasons);
+}
+
+static void batch_encode(const encode_how_t *how, tokenizer_scratch_t *scratch, encoded_batch_t *b)
+{
+    for (size_t i = 0; i < b->count && b->status == LH_OK; i++) {
+        const lh_status_t status = line_encode(how, scratch, b, &b->lines[i]);
+        if (status != LH_OK) batch_failed(b, status);
+    }
+}
+
+/* The next batch that no worker has; NULL when there will be none. */
+static encoded_batch_t *batch_take(encode_ring_t *ring)
+{
+    encoded_batch_t *b = NULL;
+    (void)pthread_mutex_lock(&ring->lock);
+    while (ring->taken == ring->filled && !ring->all_filled && !ring->stopping)
+        (void)pthread_cond_wait(&ring->work, &ring->lock);
+    if (ring->taken < ring->filled && !ring->stopping)
+        b = &ring->batches[ring->taken++ % ring->slots];
+    (void)pthread_mutex_unlock(&ring->lock);
+    return b;
+}
+
+static void *worker_run(void *argument)
+{
+    encode_ring_t *ring = argument;
+    tokenizer_scratch_t *scratch = NULL;
+    const lh_status_t made = tokenizer_scratch_new(ring->how.tokenizer, &scratch);
+    encoded_batch_t *b;
+    while ((b = batch_take(ring)) != NULL) {
+        if (made != LH_OK && b->status == LH_OK) batch_failed(b, made);
+        batch_encode(&ring->how, scratch, b);
+        (void)pthread_mutex_lock(&ring->lock);
+        b->encoded = true;
+        (void)pthread_cond_signal(&ring->done);
+        (void)pthread_mutex_unlock(&ring->lock);
+    }
+    if (made == LH_OK) tokenizer_scratch_free(scratch);
+    return NULL;
+}
+
+/* Signals stay with the thread that called: only it knows what to do about them. */
+static lh_status_t threads_start(encode_ring_t *ring)
+{
+    sigset_t all, before;
+    (void)sigfillset(&all);
+    (void)pthread_sigmask(SIG_SETMASK, &all, &before);
+    int error = 0;
+    for (uint32_t i = 0; i <= ring->how.workers && error == 0; i++) {
+        error = pthread_create(&ring->threads[i], NULL, i == 0 ? reader_run : worker_run, ring);
+        if (error == 0) ring->thread_count++;
+    }
+    (void)pthread_sigmask(SIG_SETMASK, &before, NULL);
+    errno = error;
+    return error == 0 ? LH_OK
+                      : fail(LH_IO, "cannot start %u threads to tokenize", ring->how.workers);
+}
+
+lh_status_t encode_ring_start(const encode_how_t *how, encode_ring_t **out)
+{
+    encode_ring_t *ring = mem_new(sizeof(*ring));
+    if (ring == NULL) return LH_NO_MEMORY;
+    ring->how = *how;
+    ring->slots = 2 * (uint64_t)how->workers + 2;
+    (void)pthread_mutex_init(&ring->lock, NULL);
+    (void)pthread_cond_init(&ring->room, NULL);
+    (void)pthread_cond_init(&ring->work, NULL);
+    (void)pthread_cond_init(&ring->done, NULL);
+
+    lh_status_t status = LH_NO_MEMORY;
+    ring->batches = mem_array(ring->slots, sizeof(*ring->batches));
+    ring->threads = mem_array((size_t)how->workers + 1, sizeof(*ring->threads));
+    if (ring->batches != NULL && ring->threads != NULL)
+        status = line_reader_new(how->paths, how->count, how->line_bytes, &ring->reader);
+    if (status == LH_OK) status = threads_start(ring);
+    if (status != LH_OK) {
+        encode_ring_stop(ring);
+        return status;
+    }
+    *out = ring;
+    return LH_OK;
+}
+
+void encode_ring_stop(encode_ring_t *ring)
+{
+    if (ring == NULL) return;
+    (void)pthread_mutex_lock(&ring->lock);
+    ring->stopping = true;
+    (void)pthread_cond_broadcast(&ring->room);
+    (void)pthread_cond_broadcast(&ring->work);
+    (void)pthread_mutex_unlock(&ring->lock);
+    for (uint32_t i = 0; i < ring->thread_count; i++)
+        (void)pthread_join(ring->threads[i], NULL);
+
+    for (uint64_t i = 0; i < ring->slots && ring->batches != NULL; i++) {
+        encoded_batch_t *b = &ring->batches[i];
+        text_free(&b->why);
+        text_free(&b->reasons);
+        token_ids_free(&b->ids);
+        mem_free(b->lines);
+        mem_free(b->bytes);
+    }
+    line_reader_free(ring->reader);
+    mem_free(ring->threads);
+    mem_free(ring->batches);
+    (void)pthread_cond_destroy(&ring->done);
+    (void)pthread_cond_destroy(&ring->work);
+    (void)pthread_cond_destroy(&ring->room);
+    (void)pthread_mutex_destroy(&ring->lock);
+    mem_free(ring);
+}
+
+lh_status_t encode_ring_next(encode_ring_t *ring, const encoded_batch_t **out)
+{
+    (void)pthread_mutex_lock(&ring->lock);
+    const encoded_batch_t *b = &ring->batches[ring->returned % ring->slots];
+    const bool ended = ring->all_filled && ring->returned == ring->filled;
+    while (!ended && !(ring->returned < ring->filled && b->encoded))
+        (void)pthread_cond_wait(&ring->done, &ring->lock);
+    (void)pthread_mutex_unlock(&ring->lock);
+
+    if (!ended && b->status != LH_OK) {
+        errno = 0; /* the sentence has it already */
+        return fail(b->status, "%s", b->why.data == NULL ? "out of memory" : b->why.data);
+    }
+    *out = ended ? NULL : b;
+    return LH_OK;
+}
+
+void encode_ring_return(encode_ring_t *ring)
+{
+    (void)pthread_mutex_lock(&ring->lock);
+    ring->returned++;
+    (void)pthread_cond_signal(&ring->room);
+    (void)pthread_mutex_unlock(&ring->lock);
+}
+
+const line_file_t *encode_ring_files(const encode_ring_t *ring)
+{
+    return line_reader_files(ring->reader);
+}

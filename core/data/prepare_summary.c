@@ -1,0 +1,178 @@
+/* prepare_summary.c - writes prepare.json and prepare.rejected.txt. */
+#include <data/prepare_summary.h>
+
+#include <errno.h>
+#include <fcntl.h>
+#include <inttypes.h>
+#include <jansson.h>
+
+#include <base/file.h>
+#include <base/memory.h>
+#include <base/sys.h>
+
+static const char summary_name[] = "prepare.json";
+static const char rejected_name[] = "prepare.rejected.txt";
+enum { FLUSH_BYTES = 64 * 1024 };
+
+static json_t *digests_of_tokenizer(const tokenizer_t *t)
+{
+    json_t *files = json_array();
+    for (size_t i = 0; i < tokenizer_file_count(t); i++) {
+        char digest[SHA256_TEXT];
+        if (sha256_file(tokenizer_file(t, i), digest) != LH_OK) {
+            json_decref(files);
+            return NULL;
+        }
+        (void)json_array_append_new(
+            files, json_pack("{ss, ss}", "path", tokenizer_file(t, i), "sha256", digest));
+    }
+    return files;
+}
+
+static json_t *digests_of_input(const prepare_facts_t *facts)
+{
+    json_t *files = json_array();
+    for (uint32_t i = 0; i < facts->files->count; i++)
+        (void)json_array_append_new(files, json_pack("{ss, sI, ss}", "path", facts->files->paths[i],
+                                                     "bytes", (json_int_t)facts->read[i].bytes,
+                                                     "sha256", facts->read[i].sha256));
+    return files;
+}
+
+static json_t *summary(const prepare_facts_t *facts)
+{
+    static const char *const prepends[] = {"none", "bos"}, *const appends[] = {"none", "eod",
+                                                                               "eos"};
+    const prepare_how_t *how = facts->how;
+    const prepare_counts_t *c = facts->counts;
+    json_t *tokenizer = digests_of_tokenizer(how->tokenizer);
+    if (tokenizer == NULL) return NULL;
+    return json_pack("{ss, ss, ss, ss, sI, sI, sI, sI, sI, s{ss, sI, so}, so}",      /**/
+                     "output", how->prepare->output, "key", how->prepare->key,       /**/
+                     "prepend", prepends[how->prepare->prepend],                     /**/
+                     "append", appends[how->prepare->append],                        /**/
+                     "documents", (json_int_t)c->documents,                          /**/
+                     "empty", (json_int_t)c->empty,                                  /**/
+                     "tokens", (json_int_t)c->tokens,                                /**/
+                     "rejected", (json_int_t)c->rejected,                            /**/
+                     "filtered", (json_int_t)c->filtered,                            /**/
+                     "tokenizer",                                                    /**/
+                     "kind", tokenizer_kind(how->tokenizer),                         /**/
+                     "vocabulary", (json_int_t)tokenizer_vocab_size(how->tokenizer), /**/
+                     "files", tokenizer,                                             /**/
+                     "files", digests_of_input(facts));
+}
+
+lh_status_t prepare_summary_text(const prepare_facts_t *facts, char **out)
+{
+    fail_clear();
+    json_t *root = summary(facts);
+    char *text = root == NULL ? NULL : json_dumps(root, JSON_INDENT(1) | JSON_ENSURE_ASCII);
+    json_decref(root);
+    if (text == NULL) /* a tokenizer's file that went away has said so */
+        return *fail_reason() != '\0' ? LH_IO
+                                      : fail(LH_NO_MEMORY, "out of memory: %s", summary_name);
+    *out = mem_text(text);
+    free(text);
+    return *out == NULL ? LH_NO_MEMORY : LH_OK;
+}
+
+lh_status_t prepare_summary_write(const char *folder, const char *text)
+{
+    char *path = path_join(folder, summary_name);
+    if (path == NULL) return LH_NO_MEMORY;
+    const lh_status_t status = file_replace(path, text, strlen(text));
+    mem_free(path);
+    return status;
+}
+
+static lh_status_t remove_file(const char *path)
+{
+    if (sys()->unlink(path) == 0 || errno == ENOENT) return LH_OK;
+    return fail(LH_IO, "%s: cannot remove", path);
+}
+
+lh_status_t prepare_summary_remove(const char *folder)
+{
+    char *path = path_join(folder, summary_name);
+    if (path == NULL) return LH_NO_MEMORY;
+    const lh_status_t status = remove_file(path);
+    mem_free(path);
+    return status;
+}
+
+struct rejected_list {
+    char *path, *temporary;
+    int fd;
+    text_t held;
+    bool any, committed;
+};
+
+lh_status_t rejected_list_open(const char *folder, rejected_list_t **out)
+{
+    rejected_list_t *list = mem_new(sizeof(*list));
+    if (list == NULL) return LH_NO_MEMORY;
+    list->fd = -1;
+    lh_status_t status = LH_NO_MEMORY;
+    text_t temporary = {0};
+    list->path = path_join(folder, rejected_name);
+    if (list->path == NULL) goto close_list;
+    text_printf(&temporary, "%s.tmp", list->path);
+    list->temporary = temporary.data;
+    if (temporary.failed) goto close_list;
+    status = folder_make(folder);
+    if (status != LH_OK) goto close_list;
+    list->fd = sys()->open(list->temporary, O_WRONLY | O_CREAT | O_TRUNC | O_NOFOLLOW, 0644);
+    if (list->fd < 0) {
+        status = fail(LH_IO, "%s: cannot create", list->temporary);
+        goto close_list;
+    }
+    *out = list;
+    return LH_OK;
+
+close_list:
+    rejected_list_close(list);
+    return status;
+}
+
+static lh_status_t rejected_flush(rejected_list_t *list)
+{
+    const lh_status_t status = file_write(list->fd, list->temporary, list->held.data,
+                                          list->held.length);
+    list->held.length = 0;
+    return status;
+}
+
+lh_status_t rejected_list_add(rejected_list_t *list, const char *path, uint64_t line,
+                              const char *reason)
+{
+    text_printf(&list->held, "%s:%" PRIu64 ": %s\n", path, line, reason);
+    list->any = true;
+    const lh_status_t status = text_status(&list->held);
+    return status == LH_OK && list->held.length > FLUSH_BYTES ? rejected_flush(list) : status;
+}
+
+lh_status_t rejected_list_commit(rejected_list_t *list)
+{
+    if (!list->any) return remove_file(list->path);
+    const lh_status_t status = rejected_flush(list);
+    if (status != LH_OK) return status;
+    if (sys()->fsync(list->fd) != 0) return fail(LH_IO, "%s: cannot sync", list->temporary);
+    if (sys()->rename(list->temporary, list->path) != 0)
+        return fail(LH_IO, "%s: cannot rename %s to it", list->path, list->temporary);
+    list->committed = true;
+    return LH_OK;
+}
+
+void rejected_list_close(rejected_list_t *list)
+{
+    if (list == NULL) return;
+    if (list->fd >= 0) {
+        (void)sys()->close(list->fd);
+        if (!list->committed) (void)sys()->unlink(list->temporary);
+    }
+    text_free(&list->held);
+    mem_free(list->temporary);
+    mem_free(list->path);
+    mem_free(list);
+}
