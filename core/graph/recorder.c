@@ -18,7 +18,7 @@ static recording_t *recording_of(lh_graph_t *g)
 
 void recorder_failed(recording_t *r, lh_status_t status)
 {
-    if (r->status != LH_OK) return;
+    if (status == LH_OK || r->status != LH_OK) return;
     r->status = status;
     r->reason = mem_text(fail_reason());
 }

@@ -1,0 +1,20 @@
+/* graph/draw.h - a recording as a picture, by way of Graphviz. */
+#ifndef GRAPH_DRAW_H
+#define GRAPH_DRAW_H
+
+#include <base/text.h>
+#include <graph/recording.h>
+
+typedef struct draw_how {
+    const char *title; /* "llama: block"                   */
+    bool backward;     /* the reverse pass too, if recorded */
+} draw_how_t;
+
+/* Appends the recording in Graphviz' dot language: parameters as boxes, ops with their attributes,
+ * shapes on the edges. Check text_status(out) at the end. */
+void draw_dot(const recording_t *r, const draw_how_t *how, text_t *out);
+
+/* Draws dot text to an SVG file with Graphviz' `dot`, which must be installed. */
+lh_status_t draw_svg(const char *dot, const char *path) LH_MUST_CHECK;
+
+#endif

@@ -1,0 +1,247 @@
+/* gradient.c - the reverse pass: walks a recording's nodes back and records each op's gradient.
+ *
+ * A value used several times gets several contributions. Where the node that makes a later one can
+ * add, it adds onto the earlier one's memory; that is right only while nobody else reads or holds
+ * that memory, as happens when a gradient passes through an op unchanged. Otherwise an `add` is
+ * recorded. */
+#include <graph/recording.h>
+
+#include <base/memory.h>
+#include <graph/recorder.h>
+
+typedef struct reverse {
+    recording_t *r;
+    uint32_t node_end;      /* nodes [1, node_end) are the forward pass               */
+    lh_value_t value_end;   /* values [1, value_end) are its values                   */
+    bool *needed;           /* by value: something wanted lies behind it              */
+    lh_value_t *gradient;   /* by value: the sum so far; 0: nothing has arrived       */
+    uint32_t call_begin;    /* first node that the gradient function at hand recorded */
+    const lh_value_t *into; /* all that it returned                                   */
+    uint32_t into_count;
+} reverse_t;
+
+static bool is_float(lh_dtype_t d)
+{
+    return d == LH_DTYPE_F32 || d == LH_DTYPE_BF16 || d == LH_DTYPE_F16 || d == LH_DTYPE_F64;
+}
+
+static void mark_needed(reverse_t *p, lh_value_t input, bool (*wanted)(void *, const char *),
+                        void *context)
+{
+    const recording_t *r = p->r;
+    for (lh_value_t v = 1; v < p->value_end; v++)
+        if (r->values[v].kind == VALUE_PARAM) p->needed[v] = wanted(context, r->values[v].name);
+    if (input != 0) p->needed[input] = true;
+
+    for (uint32_t n = 1; n < p->node_end; n++) {
+        const graph_node_t *node = &r->nodes[n];
+        bool any = false;
+        for (uint32_t s = 0; s < node->op->in_count; s++)
+            any = any || p->needed[node->slots[s]];
+        for (uint32_t s = node->op->in_count; any && s < node_slots(node); s++)
+            if (node->slots[s] != 0 && is_float(r->values[node->slots[s]].arg.dtype))
+                p->needed[node->slots[s]] = true;
+    }
+    p->needed[0] = false;
+}
+
+static bool is_read(const recording_t *r, lh_value_t v)
+{
+    for (uint32_t n = 1; n < r->node_count; n++) {
+        const graph_node_t *node = &r->nodes[n];
+        for (uint32_t s = 0; s < node->op->in_count; s++)
+            if (node->slots[s] == v) return true;
+        for (uint32_t s = node->op->in_count; s < node_slots(node); s++)
+            if (node->adds_to[s] == v) return true;
+    }
+    return false;
+}
+
+/* Written by a node of the reverse pass into memory of its own that no node reads. */
+static bool is_unread_result(const recording_t *r, lh_value_t v)
+{
+    const graph_value_t *value = &r->values[v];
+    if (value->kind != VALUE_RESULT) return false;
+    const graph_node_t *node = &r->nodes[value->node];
+    return node->backward && node->op->alias[value->slot] == 0 && !is_read(r, v);
+}
+
+/* Made just now for this one contribution, by a node that could add it to something. */
+static bool can_add(const reverse_t *p, lh_value_t v)
+{
+    const recording_t *r = p->r;
+    if (!is_unread_result(r, v)) return false;
+    const graph_node_t *node = &r->nodes[r->values[v].node];
+    if (r->values[v].node < p->call_begin || !node->op->adds[r->values[v].slot]) return false;
+    uint32_t times = 0;
+    for (uint32_t i = 0; i < p->into_count; i++)
+        times += p->into[i] == v;
+    return times == 1;
+}
+
+/* Memory that is this sum's alone. */
+static bool can_be_added_to(const reverse_t *p, lh_value_t v)
+{
+    if (!is_unread_result(p->r, v)) return false;
+    uint32_t holders = 0;
+    for (lh_value_t i = 1; i < p->value_end; i++)
+        holders += p->gradient[i] == v;
+    return holders == 1;
+}
+
+static void set_adds_to(recording_t *r, lh_value_t v, lh_value_t onto)
+{
+    r->nodes[r->values[v].node].adds_to[r->values[v].slot] = onto;
+}
+
+static lh_value_t record(recording_t *r, const char *op, lh_value_t a, lh_value_t b)
+{
+    const lh_value_t in[] = {a, b};
+    return r->graph.api->op(&r->graph, op, NULL, in, b == 0 ? 1 : 2, NULL);
+}
+
+static void contribute(reverse_t *p, lh_value_t v, lh_value_t c)
+{
+    recording_t *r = p->r;
+    const lh_value_t sum = p->gradient[v];
+    if (sum == 0)
+        p->gradient[v] = c;
+    else if (can_add(p, c) && can_be_added_to(p, sum) &&
+             r->values[c].arg.dtype == r->values[sum].arg.dtype) {
+        set_adds_to(r, c, sum);
+        p->gradient[v] = c;
+    } else
+        p->gradient[v] = record(r, "add", sum, c);
+}
+
+/* The node that makes it writes a parameter's gradient where it can add (later micro-batches do); a
+ * copy, which can, stands between otherwise. */
+static void contribute_param(reverse_t *p, lh_value_t v, lh_value_t c)
+{
+    recording_t *r = p->r;
+    if (!can_add(p, c)) c = record(r, "copy", c, 0);
+    if (r->status != LH_OK) return;
+
+    char *name = mem_text(r->values[v].name);
+    if (name == NULL) {
+        recorder_failed(r, LH_NO_MEMORY);
+        return;
+    }
+    r->values[c].kind = VALUE_GRADIENT;
+    r->values[c].name = name;
+    recording_retype(r, c, r->how.accumulate);
+    if (p->gradient[v] != 0) set_adds_to(r, c, p->gradient[v]);
+    p->gradient[v] = c;
+}
+
+static bool same_shape(const lh_arg_t *a, const lh_arg_t *b)
+{
+    return a->rank == b->rank && memcmp(a->shape, b->shape, a->rank * sizeof(a->shape[0])) == 0;
+}
+
+/* What a gradient function returned for one input. Nothing is an answer only where nothing came in
+ * through one of the op's outputs. */
+static lh_status_t take(reverse_t *p, const graph_node_t *node, uint32_t slot, bool complete)
+{
+    recording_t *r = p->r;
+    const lh_value_t v = node->slots[slot], c = p->into[slot];
+    if (c == 0 && !complete) return LH_OK;
+    if (c == 0)
+        return fail(LH_UNSUPPORTED, "op %s has no gradient for its input %s here",
+                    node->op->row.name, node->op->slot_name[slot]);
+    if (c >= r->value_count || !same_shape(&r->values[c].arg, &r->values[v].arg))
+        return fail(LH_INVALID,
+                    "the gradient of op %s for its input %s is shaped unlike that input",
+                    node->op->row.name, node->op->slot_name[slot]);
+    if (r->values[v].kind == VALUE_PARAM)
+        contribute_param(p, v, c);
+    else
+        contribute(p, v, c);
+    return recording_status(r);
+}
+
+static lh_status_t walk_node(reverse_t *p, uint32_t index)
+{
+    recording_t *r = p->r;
+    const graph_node_t node = r->nodes[index]; /* a copy: recording moves the array */
+    const op_t *op = node.op;
+    lh_value_t from[OP_SLOTS] = {0}, into[OP_SLOTS] = {0};
+    bool wanted[OP_SLOTS] = {false};
+
+    bool arrives = false, complete = true, any = false;
+    for (uint32_t i = 0; i < op->out_count; i++) {
+        const uint32_t slot = op->in_count + i;
+        from[i] = p->gradient[node.slots[slot]];
+        arrives = arrives || from[i] != 0;
+        complete = complete && (from[i] != 0 || op->optional[slot]);
+    }
+    for (uint32_t i = 0; i < op->in_count; i++) {
+        wanted[i] = p->needed[node.slots[i]];
+        any = any || wanted[i];
+    }
+    if (!arrives || !any) return LH_OK;
+    if (op->row.gradient == NULL)
+        return fail(LH_UNSUPPORTED,
+                    "op %s has no gradient, and a parameter that is trained or the part's input "
+                    "lies behind it",
+                    op->row.name);
+
+    p->call_begin = r->node_count;
+    p->into = into;
+    p->into_count = op->in_count;
+    op->row.gradient(&r->graph, node.attributes, node.slots, from, wanted, into);
+    lh_status_t status = recording_status(r);
+    for (uint32_t i = 0; i < op->in_count && status == LH_OK; i++)
+        if (wanted[i]) status = take(p, &node, i, complete);
+    return status;
+}
+
+static lh_status_t plant_seeds(reverse_t *p, lh_value_t seed)
+{
+    recording_t *r = p->r;
+    if (seed != 0) {
+        if (r->output == 0 || seed >= r->value_count ||
+            !same_shape(&r->values[seed].arg, &r->values[r->output].arg))
+            return fail(LH_INVALID, "the gradient from above is not shaped like the part's output");
+        contribute(p, r->output, seed);
+    }
+    const float one = 1;
+    for (uint32_t i = 0; i < r->loss_count; i++)
+        contribute(p, r->losses[i].value, r->graph.api->constant(&r->graph, &one, 1));
+    return recording_status(r);
+}
+
+static lh_status_t walk(reverse_t *p, lh_value_t seed)
+{
+    p->r->backward = true;
+    lh_status_t status = plant_seeds(p, seed);
+    for (uint32_t n = p->node_end; n-- > 1 && status == LH_OK;)
+        status = walk_node(p, n);
+    p->r->backward = false;
+    return status;
+}
+
+lh_status_t recording_differentiate(recording_t *r, lh_value_t seed, lh_value_t input,
+                                    bool (*wanted)(void *context, const char *name), void *context,
+                                    lh_value_t *input_gradient)
+{
+    lh_status_t status = recording_status(r);
+    if (status != LH_OK) return status;
+    reverse_t p = {.r = r, .node_end = r->node_count, .value_end = r->value_count};
+    p.needed = mem_array(r->value_count, sizeof(bool));
+    if (p.needed == NULL) return LH_NO_MEMORY;
+    p.gradient = mem_array(r->value_count, sizeof(lh_value_t));
+    if (p.gradient == NULL) {
+        status = LH_NO_MEMORY;
+        goto free_needed;
+    }
+    mark_needed(&p, input, wanted, context);
+    status = walk(&p, seed);
+    if (status == LH_OK) *input_gradient = input == 0 ? 0 : p.gradient[input];
+    recorder_failed(r, status);
+
+    mem_free(p.gradient);
+free_needed:
+    mem_free(p.needed);
+    return status;
+}
