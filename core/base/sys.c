@@ -6,6 +6,7 @@
 #include <fcntl.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <sys/file.h>
 #include <sys/random.h>
 #include <unistd.h>
 
@@ -20,6 +21,11 @@ static int real_fallocate(int fd, off_t length)
     if (error == 0) return 0;
     errno = error;
     return -1;
+}
+
+static int real_lock(int fd)
+{
+    return flock(fd, LOCK_EX | LOCK_NB);
 }
 
 static int real_list(const char *path, int (*each)(void *context, const char *name), void *context)
@@ -86,6 +92,7 @@ const sys_t sys_real = {
     .rename = rename,
     .unlink = unlink,
     .rmdir = rmdir,
+    .lock = real_lock,
     .list = real_list,
     .now_ns = real_now_ns,
     .wall_ns = real_wall_ns,

@@ -1,8 +1,8 @@
 /* base/sys.h - the only door to the system: clock, random bytes, files. Tests put a table of their
  * own in place to inject faults and to record what a writer did.
  *
- * Every function behaves as the call it is named after: -1 and errno on failure. The code above uses
- * file.h, which turns failures into sentences. */
+ * Every function behaves as the call it is named after: -1 and errno on failure. The code above
+ * uses file.h, which turns failures into sentences. */
 #ifndef BASE_SYS_H
 #define BASE_SYS_H
 
@@ -29,6 +29,7 @@ typedef struct sys {
     int (*rename)(const char *from, const char *to);
     int (*unlink)(const char *path);
     int (*rmdir)(const char *path);
+    int (*lock)(int fd); /* flock, exclusive, without waiting: EWOULDBLOCK when another has it */
     /* Calls each(context, name) for every entry but "." and "..", in sorted order; stops when it
      * returns non-zero and returns that. */
     int (*list)(const char *path, int (*each)(void *context, const char *name), void *context);

@@ -28,8 +28,9 @@ lh_status_t commit_write_all(commit_t *c, uint32_t rank, const checkpoint_tensor
                              const void *const *data, uint32_t count,
                              uint64_t shard_bytes) LH_MUST_CHECK;
 /* Manifest, rename, pointer; then all but the newest `keep` are removed (0: none). After the rename
- * the checkpoint stands: a failed pointer or removal is a warning. Frees c whatever it returns. */
-lh_status_t commit_finish(commit_t *c, uint64_t keep) LH_MUST_CHECK;
+ * the checkpoint stands: a failed pointer or removal is a warning. self may be NULL. Frees c
+ * whatever it returns. */
+lh_status_t commit_finish(commit_t *c, uint64_t keep, char self[SHA256_TEXT]) LH_MUST_CHECK;
 /* Removes the staging folder. NULL does nothing. */
 void commit_abandon(commit_t *c);
 

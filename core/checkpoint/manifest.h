@@ -91,6 +91,10 @@ lh_status_t manifest_add_part(manifest_t *m, const checkpoint_tensor_t *tensor, 
 lh_status_t manifest_text(manifest_t *m, text_t *out) LH_MUST_CHECK;
 /* Seal, version, types, limits, and that each tensor's parts cover it once. */
 lh_status_t manifest_read(const char *path, manifest_t **out) LH_MUST_CHECK;
+/* The same from memory; `whole` false leaves out the last test: one rank's share of a checkpoint.
+ */
+lh_status_t manifest_parse(const char *path, const char *text, size_t length, bool whole,
+                           manifest_t **out) LH_MUST_CHECK;
 void manifest_clear(manifest_t *m); /* what it owns, not itself */
 void manifest_free(manifest_t *m);  /* of manifest_read         */
 const manifest_tensor_t *manifest_find(const manifest_t *m, const char *name);

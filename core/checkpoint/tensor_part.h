@@ -42,7 +42,8 @@ void tensor_walk_start(tensor_walk_t *w, const tensor_part_t *part, uint32_t ran
                        const uint64_t *shape);
 bool tensor_walk_next(tensor_walk_t *w, tensor_run_t *out);
 
-/* Copies what from and to have in common: F32 elements. Returns how many. */
+/* Copies what from and to have in common: F32 elements. Returns how many; with from NULL
+ * it only counts. */
 uint64_t tensor_part_copy(uint32_t rank, const uint64_t *shape, const tensor_part_t *from_part,
                           const float *from, const tensor_part_t *to_part, float *to);
 

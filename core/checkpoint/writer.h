@@ -42,6 +42,9 @@ lh_status_t writer_layout(writer_t *w, const checkpoint_tensor_t *tensors,
 void *writer_place(const writer_t *w, uint32_t index);
 uint64_t writer_place_bytes(const writer_t *w, uint32_t index);
 
+/* A resumed run: `self` of the checkpoint it starts from, so that the next one names it. */
+void writer_parent(writer_t *w, const char *self);
+
 /* LH_OK: the places may be filled. LH_AGAIN: the save before is still being written. */
 lh_status_t writer_begin(writer_t *w) LH_MUST_CHECK;
 lh_status_t writer_submit(writer_t *w, const checkpoint_meta_t *meta) LH_MUST_CHECK;

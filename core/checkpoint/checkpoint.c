@@ -1,0 +1,248 @@
+/* checkpoint.c - opens what a manifest describes, reads it into any layout, finds the newest whole
+ * one. */
+#include <checkpoint/checkpoint.h>
+
+#include <errno.h>
+
+#include <base/file.h>
+#include <base/log.h>
+#include <base/memory.h>
+#include <checkpoint/checkpoint_folder.h>
+#include <checkpoint/commit.h>
+#include <checkpoint/number_format.h>
+
+static const safetensors_limits_t own_limits = {.header_bytes = 100000000, .tensors = UINT32_MAX};
+
+static uint64_t part_bytes(const manifest_tensor_t *t, const manifest_part_t *part)
+{
+    return part->part.count * (safetensors_dtype(t->dtype)->bits / 8);
+}
+
+/* What the manifest says of a part is what its file's header says. */
+static lh_status_t check_part(const checkpoint_t *c, const manifest_tensor_t *t,
+                              const manifest_part_t *part)
+{
+    const safetensors_t *file = c->files[part->file];
+    const safetensor_t *stored = safetensors_find(file, part->stored);
+    if (stored == NULL)
+        return fail(LH_CORRUPT, "%s: tensor %s is not in it", file->path, part->stored);
+    if (stored->dtype->number != t->dtype || stored->elements != part->part.count)
+        return fail(LH_CORRUPT, "%s: tensor %s: %llu elements of %s, the manifest says %llu of %s",
+                    file->path, part->stored, (unsigned long long)stored->elements,
+                    stored->dtype->name, (unsigned long long)part->part.count,
+                    safetensors_dtype(t->dtype)->name);
+    return LH_OK;
+}
+
+static lh_status_t open_files(checkpoint_t *c)
+{
+    const manifest_t *m = c->manifest;
+    c->files = mem_array(m->file_count, sizeof(c->files[0]));
+    if (c->files == NULL) return LH_NO_MEMORY;
+    for (uint32_t i = 0; i < m->file_count; i++) {
+        char *path = path_join(c->path, m->files[i].name);
+        if (path == NULL) return LH_NO_MEMORY;
+        lh_status_t status = safetensors_open(path, &own_limits, &c->files[i]);
+        if (status == LH_OK && c->files[i]->file_bytes != m->files[i].bytes)
+            status = fail(LH_CORRUPT, "%s: %llu bytes, the manifest says %llu", path,
+                          (unsigned long long)c->files[i]->file_bytes,
+                          (unsigned long long)m->files[i].bytes);
+        mem_free(path);
+        if (status != LH_OK) return status;
+    }
+    for (uint32_t i = 0; i < m->tensor_count; i++)
+        for (uint32_t k = 0; k < m->tensors[i].part_count; k++) {
+            const lh_status_t status = check_part(c, &m->tensors[i], &m->tensors[i].parts[k]);
+            if (status != LH_OK) return status;
+        }
+    return LH_OK;
+}
+
+lh_status_t checkpoint_open(const char *path, checkpoint_t **out)
+{
+    checkpoint_t *c = mem_new(sizeof(*c));
+    char *manifest = path_join(path, MANIFEST_NAME);
+    lh_status_t status = LH_NO_MEMORY;
+    if (c == NULL || manifest == NULL) goto close_all;
+    c->path = mem_text(path);
+    if (c->path == NULL) goto close_all;
+
+    status = manifest_read(manifest, &c->manifest);
+    if (status == LH_OK) status = open_files(c);
+    if (status != LH_OK) goto close_all;
+    mem_free(manifest);
+    *out = c;
+    return LH_OK;
+
+close_all:
+    mem_free(manifest);
+    checkpoint_close(c);
+    return status;
+}
+
+void checkpoint_close(checkpoint_t *c)
+{
+    if (c == NULL) return;
+    for (uint32_t i = 0; c->files != NULL && i < c->manifest->file_count; i++)
+        safetensors_close(c->files[i]);
+    mem_free(c->files);
+    manifest_free(c->manifest);
+    mem_free(c->scratch);
+    mem_free(c->path);
+    mem_free(c);
+}
+
+const manifest_tensor_t *checkpoint_find(const checkpoint_t *c, const char *name)
+{
+    return manifest_find(c->manifest, name);
+}
+
+/* The bytes of a part, checked, in `to`. */
+static lh_status_t read_part(const checkpoint_t *c, const manifest_tensor_t *t,
+                             const manifest_part_t *part, void *to)
+{
+    const safetensors_t *file = c->files[part->file];
+    const uint64_t bytes = part_bytes(t, part);
+    const lh_status_t status = safetensors_read(file, safetensors_find(file, part->stored), 0, to,
+                                                bytes);
+    if (status != LH_OK) return status;
+    const uint64_t found = xxh3(to, (size_t)bytes);
+    if (found != part->xxh3)
+        return fail(
+            LH_CORRUPT, "%s: tensor %s: its bytes hash to %016llx, the manifest says %016llx",
+            file->path, part->stored, (unsigned long long)found, (unsigned long long)part->xxh3);
+    return LH_OK;
+}
+
+static lh_status_t scratch_at_least(checkpoint_t *c, uint64_t bytes)
+{
+    if (c->scratch != NULL && c->scratch_bytes >= bytes) return LH_OK;
+    mem_free(c->scratch);
+    c->scratch = mem_new((size_t)bytes);
+    c->scratch_bytes = c->scratch == NULL ? 0 : bytes;
+    return c->scratch == NULL ? LH_NO_MEMORY : LH_OK;
+}
+
+lh_status_t checkpoint_read(checkpoint_t *c, const manifest_tensor_t *t,
+                            const tensor_part_t *wanted, float *out)
+{
+    if (!number_format_known(t->dtype))
+        return fail(LH_INVALID, "%s: tensor %s holds no floating point", c->path, t->name);
+    tensor_part_t want = *wanted;
+    if (want.count == 0) want = tensor_part_whole(t->rank, t->shape);
+
+    for (uint32_t i = 0; i < t->part_count; i++) {
+        const manifest_part_t *part = &t->parts[i];
+        if (t->dtype == LH_DTYPE_F32 && memcmp(&part->part, &want, sizeof(want)) == 0)
+            return read_part(c, t, part, out);
+        if (tensor_part_copy(t->rank, t->shape, &part->part, NULL, &want, NULL) == 0) continue;
+
+        const uint64_t bytes = part_bytes(t, part), wide = part->part.count * sizeof(float);
+        const bool narrow = t->dtype != LH_DTYPE_F32;
+        lh_status_t status = scratch_at_least(c, narrow ? bytes + wide : wide);
+        if (status != LH_OK) return status;
+        float *values = c->scratch;
+        void *stored = narrow ? (char *)c->scratch + wide : c->scratch;
+        status = read_part(c, t, part, stored);
+        if (status != LH_OK) return status;
+        if (narrow) number_format_to_f32(t->dtype, stored, values, part->part.count);
+        (void)tensor_part_copy(t->rank, t->shape, &part->part, values, &want, out);
+    }
+    return LH_OK;
+}
+
+static lh_status_t verify_open(checkpoint_t *c)
+{
+    const manifest_t *m = c->manifest;
+    for (uint32_t i = 0; i < m->tensor_count; i++)
+        for (uint32_t k = 0; k < m->tensors[i].part_count; k++) {
+            const manifest_part_t *part = &m->tensors[i].parts[k];
+            lh_status_t status = scratch_at_least(c, part_bytes(&m->tensors[i], part));
+            if (status == LH_OK) status = read_part(c, &m->tensors[i], part, c->scratch);
+            if (status != LH_OK) return status;
+        }
+    return LH_OK;
+}
+
+static lh_status_t open_verified(const char *path, checkpoint_t **out)
+{
+    checkpoint_t *c;
+    lh_status_t status = checkpoint_open(path, &c);
+    if (status != LH_OK) return status;
+    status = verify_open(c);
+    if (status == LH_OK)
+        *out = c;
+    else
+        checkpoint_close(c);
+    return status;
+}
+
+lh_status_t checkpoint_verify(const char *path)
+{
+    checkpoint_t *c;
+    const lh_status_t status = open_verified(path, &c);
+    if (status == LH_OK) checkpoint_close(c);
+    return status;
+}
+
+/* The pointer is only a hint: what it names may be gone, and something newer may be whole. */
+static void check_pointer(const char *folder, uint64_t newest)
+{
+    char *path = path_join(folder, "latest"), *text = NULL;
+    size_t length;
+    if (path == NULL || !file_exists(path)) goto free_path;
+    if (file_read(path, 256, &text, &length) != LH_OK) {
+        log_line(LH_LOG_WARN, "%s", fail_reason());
+        goto free_path;
+    }
+    text[strcspn(text, " \n")] = '\0';
+    uint64_t step;
+    if (!checkpoint_name_parse(text, &step))
+        log_line(LH_LOG_WARN, "%s names no checkpoint; the folder is searched instead", path);
+    else if (step > newest)
+        log_line(LH_LOG_WARN, "%s names %s, which is not whole; the newest whole one is taken",
+                 path, text);
+    mem_free(text);
+free_path:
+    mem_free(path);
+}
+
+/* Damage is skipped; out of memory is not damage. */
+static lh_status_t try_step(const char *folder, uint64_t step, bool set_aside, checkpoint_t **out)
+{
+    char name[CHECKPOINT_NAME];
+    checkpoint_name(step, name);
+    char *path = path_join(folder, name);
+    if (path == NULL) return LH_NO_MEMORY;
+    lh_status_t status = open_verified(path, out);
+    const int error = errno;
+    if (status != LH_OK && status != LH_NO_MEMORY) {
+        log_line(LH_LOG_WARN, "%s is skipped: %s", name, fail_reason());
+        const bool damaged = status != LH_IO || error == ENOENT;
+        if (set_aside && damaged && checkpoint_set_aside(folder, step) != LH_OK)
+            log_line(LH_LOG_WARN, "%s", fail_reason());
+        status = LH_CORRUPT;
+    }
+    mem_free(path);
+    return status;
+}
+
+lh_status_t checkpoint_open_latest(const char *folder, bool set_aside, checkpoint_t **out)
+{
+    checkpoint_steps_t steps;
+    lh_status_t status = checkpoint_steps(folder, &steps);
+    if (status != LH_OK) return status;
+
+    checkpoint_t *found = NULL;
+    for (size_t i = 0; i < steps.count && found == NULL; i++) {
+        status = try_step(folder, steps.steps[i], set_aside, &found);
+        if (status == LH_NO_MEMORY) break;
+    }
+    mem_free(steps.steps);
+    if (status == LH_NO_MEMORY) return status;
+    if (found == NULL && steps.count > 0)
+        return fail(LH_CORRUPT, "%s: none of its %zu checkpoints is whole", folder, steps.count);
+    if (found != NULL) check_pointer(folder, found->manifest->meta.step);
+    *out = found;
+    return LH_OK;
+}

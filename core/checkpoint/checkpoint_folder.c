@@ -1,0 +1,179 @@
+/* checkpoint_folder.c - names in a folder of checkpoints: what counts as one, what a crash left,
+ * what is old enough to go, and who may write. */
+#include <checkpoint/commit.h>
+
+#include <errno.h>
+#include <fcntl.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <time.h>
+
+#include <base/file.h>
+#include <base/memory.h>
+#include <base/sys.h>
+#include <checkpoint/checkpoint_folder.h>
+
+#define STEP_HEAD "step-"
+enum { STEP_DIGITS = 12, LOCK_PAUSE_NS = 20000000 };
+
+void checkpoint_name(uint64_t step, char out[CHECKPOINT_NAME])
+{
+    (void)snprintf(out, CHECKPOINT_NAME, STEP_HEAD "%0*llu", STEP_DIGITS, (unsigned long long)step);
+}
+
+bool checkpoint_name_parse(const char *name, uint64_t *step)
+{
+    if (!text_starts(name, STEP_HEAD)) return false;
+    const char *digits = name + sizeof(STEP_HEAD) - 1;
+    const size_t length = strspn(digits, "0123456789");
+    if (length < STEP_DIGITS || length > 19 || digits[length] != '\0') return false;
+    const uint64_t value = strtoull(digits, NULL, 10);
+    char again[CHECKPOINT_NAME];
+    checkpoint_name(value, again);
+    if (strcmp(again, name) != 0) return false; /* more zeros than we write */
+    *step = value;
+    return true;
+}
+
+static int add_step(void *context, const char *name)
+{
+    checkpoint_steps_t *s = context;
+    uint64_t step;
+    if (!checkpoint_name_parse(name, &step)) return 0;
+    void *grown = mem_grow(s->steps, &s->capacity, s->count + 1, sizeof(s->steps[0]));
+    if (grown == NULL) return -1;
+    s->steps = grown;
+    s->steps[s->count++] = step;
+    return 0;
+}
+
+static int newest_first(const void *a, const void *b)
+{
+    const uint64_t x = *(const uint64_t *)a, y = *(const uint64_t *)b;
+    return x > y ? -1 : x < y;
+}
+
+lh_status_t checkpoint_steps(const char *folder, checkpoint_steps_t *out)
+{
+    *out = (checkpoint_steps_t){0};
+    errno = 0;
+    if (sys()->list(folder, add_step, out) != 0) {
+        const bool missing = errno == ENOENT;
+        mem_free(out->steps);
+        *out = (checkpoint_steps_t){0};
+        return missing ? LH_OK : fail(LH_IO, "%s: cannot list the folder", folder);
+    }
+    if (out->count > 0) qsort(out->steps, out->count, sizeof(out->steps[0]), newest_first);
+    return LH_OK;
+}
+
+/* First out of sight, so that a crash half-way leaves no checkpoint with holes. */
+static lh_status_t remove_step(const char *folder, uint64_t step)
+{
+    char name[CHECKPOINT_NAME], hidden[CHECKPOINT_NAME + 8];
+    checkpoint_name(step, name);
+    (void)snprintf(hidden, sizeof(hidden), ".del-%s", name);
+    char *from = path_join(folder, name), *to = path_join(folder, hidden);
+    lh_status_t status = LH_NO_MEMORY;
+    if (from == NULL || to == NULL) goto free_paths;
+
+    status = folder_remove(to);
+    if (status == LH_OK && sys()->rename(from, to) != 0)
+        status = fail(LH_IO, "%s: cannot rename %s to it", to, from);
+    if (status == LH_OK) status = folder_sync(folder);
+    if (status == LH_OK) status = folder_remove(to);
+free_paths:
+    mem_free(from);
+    mem_free(to);
+    return status;
+}
+
+lh_status_t checkpoint_prune(const char *folder, uint64_t keep)
+{
+    checkpoint_steps_t steps;
+    lh_status_t status = checkpoint_steps(folder, &steps);
+    for (size_t i = keep; status == LH_OK && i < steps.count; i++)
+        status = remove_step(folder, steps.steps[i]);
+    mem_free(steps.steps);
+    return status;
+}
+
+static int remove_leftover(void *context, const char *name)
+{
+    if (!text_starts(name, ".tmp-") && !text_starts(name, ".del-")) return 0;
+    char *path = path_join(context, name);
+    if (path == NULL) return -1;
+    const int result = folder_remove(path) == LH_OK ? 0 : -1;
+    mem_free(path);
+    return result;
+}
+
+lh_status_t checkpoint_clean(const char *folder)
+{
+    struct stat st;
+    if (sys()->lstat(folder, &st) != 0) return LH_OK;
+    char *copy = mem_text(folder);
+    if (copy == NULL) return LH_NO_MEMORY;
+    lh_status_t status = LH_OK;
+    if (sys()->list(folder, remove_leftover, copy) != 0)
+        status = fail(LH_IO, "%s: cannot remove what a run left in it", folder);
+    mem_free(copy);
+    return status;
+}
+
+lh_status_t checkpoint_set_aside(const char *folder, uint64_t step)
+{
+    char name[CHECKPOINT_NAME], aside[CHECKPOINT_NAME + 24];
+    checkpoint_name(step, name);
+    char *from = path_join(folder, name);
+    if (from == NULL) return LH_NO_MEMORY;
+    lh_status_t status = LH_OK;
+    for (uint32_t i = 0;; i++) {
+        (void)snprintf(aside, sizeof(aside), i == 0 ? "damaged-%s" : "damaged-%s.%u", name, i);
+        char *to = path_join(folder, aside);
+        if (to == NULL) {
+            status = LH_NO_MEMORY;
+            break;
+        }
+        struct stat st;
+        const bool taken = sys()->lstat(to, &st) == 0;
+        if (!taken && sys()->rename(from, to) != 0)
+            status = fail(LH_IO, "%s: cannot rename %s to it", to, from);
+        mem_free(to);
+        if (!taken) break;
+    }
+    mem_free(from);
+    return status == LH_OK ? folder_sync(folder) : status;
+}
+
+lh_status_t checkpoint_lock(const char *folder, uint64_t timeout_ns, int *fd)
+{
+    lh_status_t status = folder_make(folder);
+    if (status != LH_OK) return status;
+    char *path = path_join(folder, ".lock");
+    if (path == NULL) return LH_NO_MEMORY;
+    const int got = sys()->open(path, O_RDWR | O_CREAT | O_NOFOLLOW, 0600);
+    if (got < 0) {
+        status = fail(LH_IO, "%s: cannot open", path);
+        goto free_path;
+    }
+    const struct timespec pause = {.tv_nsec = LOCK_PAUSE_NS};
+    for (uint64_t waited = 0; sys()->lock(got) != 0; waited += LOCK_PAUSE_NS) {
+        if (errno != EWOULDBLOCK && errno != EINTR) {
+            status = fail(LH_IO, "%s: cannot lock", path);
+            break;
+        }
+        if (waited >= timeout_ns) {
+            status = fail(LH_TIMED_OUT, "%s: another run still writes in this folder", path);
+            break;
+        }
+        (void)nanosleep(&pause, NULL);
+    }
+    if (status == LH_OK)
+        *fd = got;
+    else
+        (void)sys()->close(got);
+free_path:
+    mem_free(path);
+    return status;
+}

@@ -1,0 +1,17 @@
+/* checkpoint/checkpoint_folder.h - the committed steps of a folder. */
+#ifndef CHECKPOINT_CHECKPOINT_FOLDER_H
+#define CHECKPOINT_CHECKPOINT_FOLDER_H
+
+#include <base/status.h>
+
+typedef struct checkpoint_steps {
+    uint64_t *steps; /* newest first; the caller frees with mem_free */
+    size_t count, capacity;
+} checkpoint_steps_t;
+
+/* A folder that is missing has none. */
+lh_status_t checkpoint_steps(const char *folder, checkpoint_steps_t *out) LH_MUST_CHECK;
+/* Renames a damaged step so that its number can be used again and a person can look at it. */
+lh_status_t checkpoint_set_aside(const char *folder, uint64_t step) LH_MUST_CHECK;
+
+#endif

@@ -1,0 +1,303 @@
+/* commit.c - the order of writes, syncs and renames that makes a checkpoint whole or absent.
+ *
+ *  1  mkdir .tmp-step-N-xxxxxxxx
+ *  2  each file: create (exclusive), reserve, write, fsync, close; fsync of the staging folder
+ *  3  manifest.json the same way; fsync of the staging folder
+ *  4  rename to step-N, fsync of the folder        <- here it is committed
+ *  5  `latest`: temporary file, fsync, rename, fsync of the folder
+ *  6  older ones: rename to .del-, fsync of the folder, remove */
+#include <checkpoint/commit.h>
+
+#include <fcntl.h>
+#include <stdio.h>
+
+#include <base/file.h>
+#include <base/log.h>
+#include <base/memory.h>
+#include <base/sys.h>
+#include <checkpoint/safetensors_writer.h>
+
+enum { SHARD_USUAL_GIB = 4 };
+
+struct commit {
+    char *folder, *staging, *target;
+    manifest_t manifest;
+    uint32_t files; /* made so far */
+    /* The file that is being written. */
+    safetensors_writer_t *writer;
+    const checkpoint_tensor_t *tensors; /* borrowed until commit_stream_end */
+    char **stored;
+    uint32_t tensor_count, file;
+    uint64_t *hashes;
+};
+
+static lh_status_t make_staging(commit_t *c, const char *name)
+{
+    uint32_t random;
+    char text[CHECKPOINT_NAME + 24];
+    if (sys()->random(&random, sizeof(random)) != 0)
+        return fail(LH_IO, "%s: no random bytes for a name", c->folder);
+    (void)snprintf(text, sizeof(text), ".tmp-%s-%08x", name, random);
+    c->staging = path_join(c->folder, text);
+    if (c->staging == NULL) return LH_NO_MEMORY;
+    if (sys()->mkdir(c->staging, 0700) == 0) return LH_OK;
+    const lh_status_t status = fail(LH_IO, "%s: cannot make the folder", c->staging);
+    mem_free(c->staging);
+    c->staging = NULL; /* nothing to remove */
+    return status;
+}
+
+lh_status_t commit_begin(const char *folder, const checkpoint_meta_t *meta, const char *parent,
+                         commit_t **out)
+{
+    lh_status_t status = folder_make(folder);
+    if (status != LH_OK) return status;
+    commit_t *c = mem_new(sizeof(*c));
+    if (c == NULL) return LH_NO_MEMORY;
+
+    char name[CHECKPOINT_NAME];
+    checkpoint_name(meta->step, name);
+    c->manifest.meta = *meta;
+    (void)snprintf(c->manifest.parent, sizeof(c->manifest.parent), "%s", parent);
+    c->folder = mem_text(folder);
+    c->target = path_join(folder, name);
+    status = LH_NO_MEMORY;
+    if (c->folder == NULL || c->target == NULL) goto abandon;
+    struct stat st;
+    if (sys()->lstat(c->target, &st) == 0) {
+        status = fail(LH_INVALID, "%s is there already: a step is saved once", c->target);
+        goto abandon;
+    }
+    status = make_staging(c, name);
+    if (status != LH_OK) goto abandon;
+    *out = c;
+    return LH_OK;
+
+abandon:
+    commit_abandon(c);
+    return status;
+}
+
+static void end_stream(commit_t *c)
+{
+    safetensors_abandon(c->writer);
+    c->writer = NULL;
+    for (uint32_t i = 0; c->stored != NULL && i < c->tensor_count; i++)
+        mem_free(c->stored[i]);
+    mem_free(c->stored);
+    mem_free(c->hashes);
+    c->stored = NULL;
+    c->hashes = NULL;
+    c->tensor_count = 0;
+}
+
+static void free_commit(commit_t *c)
+{
+    end_stream(c);
+    manifest_clear(&c->manifest);
+    mem_free(c->staging);
+    mem_free(c->target);
+    mem_free(c->folder);
+    mem_free(c);
+}
+
+void commit_abandon(commit_t *c)
+{
+    if (c == NULL) return;
+    end_stream(c);
+    if (c->staging != NULL) {
+        char *reason = mem_text(fail_reason()); /* removing must not hide why */
+        if (folder_remove(c->staging) != LH_OK)
+            log_line(LH_LOG_WARN, "%s is left behind: %s", c->staging, fail_reason());
+        if (reason != NULL && *reason != '\0') (void)fail(LH_INVALID, "%s", reason);
+        mem_free(reason);
+    }
+    free_commit(c);
+}
+
+static bool is_whole(const checkpoint_tensor_t *t)
+{
+    return t->part.count == 0 || tensor_part_is_whole(&t->part, t->rank, t->shape);
+}
+
+/* "blocks.0.wq", or with the part: "blocks.0.wq@0+4,8+8#0+12". */
+static lh_status_t stored_name(const checkpoint_tensor_t *t, char **out)
+{
+    text_t name = {0};
+    text_append(&name, t->name);
+    if (!is_whole(t)) {
+        for (uint32_t i = 0; i < t->rank; i++)
+            text_printf(&name, "%c%llu+%llu", i == 0 ? '@' : ',', (unsigned long long)t->part.at[i],
+                        (unsigned long long)t->part.shape[i]);
+        text_printf(&name, "#%llu+%llu", (unsigned long long)t->part.first,
+                    (unsigned long long)t->part.count);
+    }
+    const lh_status_t status = text_status(&name);
+    *out = status == LH_OK ? mem_text(name.data) : NULL;
+    text_free(&name);
+    return *out == NULL ? LH_NO_MEMORY : LH_OK;
+}
+
+static safetensors_row_t stored_row(const checkpoint_tensor_t *t, const char *name)
+{
+    safetensors_row_t row = {.name = name, .dtype = t->dtype, .rank = t->rank};
+    memcpy(row.shape, t->shape, sizeof(row.shape));
+    if (is_whole(t)) return row;
+    uint64_t box = 1;
+    for (uint32_t i = 0; i < t->rank; i++)
+        box *= t->part.shape[i];
+    if (t->part.count == box) {
+        memcpy(row.shape, t->part.shape, sizeof(row.shape));
+    } else {
+        row.rank = 1;
+        row.shape[0] = t->part.count;
+    }
+    return row;
+}
+
+lh_status_t commit_stream(commit_t *c, uint32_t rank, const checkpoint_tensor_t *tensors,
+                          uint32_t count)
+{
+    char name[64], number[16];
+    (void)snprintf(name, sizeof(name), "shard-%05u-%05u.safetensors", rank, c->files++);
+    (void)snprintf(number, sizeof(number), "%llu", (unsigned long long)c->manifest.meta.step);
+    const safetensors_pair_t pair = {"step", number};
+    char *path = path_join(c->staging, name);
+    safetensors_row_t *rows = mem_array(count, sizeof(*rows));
+    c->tensors = tensors;
+    c->tensor_count = count;
+    c->stored = mem_array(count, sizeof(c->stored[0]));
+    c->hashes = mem_array(count, sizeof(c->hashes[0]));
+    lh_status_t status = LH_NO_MEMORY;
+    if (path == NULL || rows == NULL || c->stored == NULL || c->hashes == NULL) goto free_rows;
+
+    status = manifest_add_file(&c->manifest, name, &c->file);
+    for (uint32_t i = 0; i < count && status == LH_OK; i++) {
+        status = stored_name(&tensors[i], &c->stored[i]);
+        if (status == LH_OK) rows[i] = stored_row(&tensors[i], c->stored[i]);
+    }
+    if (status == LH_OK) status = safetensors_create(path, rows, count, &pair, 1, &c->writer);
+free_rows:
+    mem_free(rows);
+    mem_free(path);
+    if (status != LH_OK) end_stream(c);
+    return status;
+}
+
+lh_status_t commit_stream_tensor(commit_t *c, uint32_t index, const void *data)
+{
+    const safetensors_row_t row = stored_row(&c->tensors[index], c->stored[index]);
+    uint64_t bytes;
+    if (!safetensors_row_bytes(&row, &bytes))
+        return fail(LH_INVALID, "tensor %s: more than 2^63 bytes", row.name);
+    const lh_status_t status = safetensors_write(c->writer, index, 0, data, bytes);
+    if (status == LH_OK) c->hashes[index] = xxh3(data, (size_t)bytes);
+    return status;
+}
+
+lh_status_t commit_stream_end(commit_t *c)
+{
+    safetensors_writer_t *writer = c->writer;
+    c->writer = NULL;
+    lh_status_t status = safetensors_finish(writer, &c->manifest.files[c->file].bytes);
+    for (uint32_t i = 0; i < c->tensor_count && status == LH_OK; i++)
+        status = manifest_add_part(&c->manifest, &c->tensors[i], c->file, c->stored[i],
+                                   c->hashes[i]);
+    end_stream(c);
+    return status;
+}
+
+lh_status_t commit_write(commit_t *c, uint32_t rank, const checkpoint_tensor_t *tensors,
+                         const void *const *data, uint32_t count)
+{
+    lh_status_t status = commit_stream(c, rank, tensors, count);
+    for (uint32_t i = 0; i < count && status == LH_OK; i++)
+        status = commit_stream_tensor(c, i, data[i]);
+    if (status != LH_OK) {
+        end_stream(c);
+        return status;
+    }
+    return commit_stream_end(c);
+}
+
+lh_status_t commit_write_all(commit_t *c, uint32_t rank, const checkpoint_tensor_t *tensors,
+                             const void *const *data, uint32_t count, uint64_t shard_bytes)
+{
+    const uint64_t most = shard_bytes == 0 ? (uint64_t)SHARD_USUAL_GIB << 30 : shard_bytes;
+    uint32_t first = 0;
+    uint64_t held = 0;
+    for (uint32_t i = 0; i < count; i++) {
+        const safetensors_row_t row = stored_row(&tensors[i], tensors[i].name);
+        uint64_t bytes;
+        if (!safetensors_row_bytes(&row, &bytes))
+            return fail(LH_INVALID, "tensor %s: more than 2^63 bytes", tensors[i].name);
+        if (i > first && (held > most || bytes > most - held)) {
+            const lh_status_t status = commit_write(c, rank, tensors + first, data + first,
+                                                    i - first);
+            if (status != LH_OK) return status;
+            first = i;
+            held = 0;
+        }
+        held += bytes;
+    }
+    return commit_write(c, rank, tensors + first, data + first, count - first);
+}
+
+static lh_status_t write_manifest(commit_t *c)
+{
+    text_t text = {0};
+    int fd = -1;
+    char *path = path_join(c->staging, MANIFEST_NAME);
+    lh_status_t status = path == NULL ? LH_NO_MEMORY : manifest_text(&c->manifest, &text);
+    if (status != LH_OK) goto free_text;
+
+    fd = sys()->open(path, O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW, 0644);
+    if (fd < 0) {
+        status = fail(LH_IO, "%s: cannot create", path);
+        goto free_text;
+    }
+    status = file_write(fd, path, text.data, text.length);
+    if (status == LH_OK && sys()->fsync(fd) != 0) status = fail(LH_IO, "%s: cannot sync", path);
+    if (sys()->close(fd) != 0 && status == LH_OK) status = fail(LH_IO, "%s: cannot close", path);
+free_text:
+    text_free(&text);
+    mem_free(path);
+    return status;
+}
+
+static lh_status_t point_latest(const commit_t *c)
+{
+    char line[CHECKPOINT_NAME + SHA256_TEXT + 2];
+    const int length = snprintf(line, sizeof(line), "%s %s\n", path_name(c->target),
+                                c->manifest.self);
+    char *path = path_join(c->folder, "latest");
+    if (path == NULL) return LH_NO_MEMORY;
+    const lh_status_t status = file_replace(path, line, (size_t)length);
+    mem_free(path);
+    return status;
+}
+
+lh_status_t commit_finish(commit_t *c, uint64_t keep, char self[SHA256_TEXT])
+{
+    lh_status_t status = folder_sync(c->staging);
+    if (status == LH_OK) status = write_manifest(c);
+    if (status == LH_OK) status = folder_sync(c->staging);
+    /* A folder with files in it is never replaced by rename: a name is used once. */
+    if (status == LH_OK && sys()->rename(c->staging, c->target) != 0)
+        status = fail(LH_IO, "%s: cannot rename %s to it", c->target, c->staging);
+    if (status != LH_OK) {
+        commit_abandon(c);
+        return status;
+    }
+
+    status = folder_sync(c->folder);
+    if (status == LH_OK) {
+        if (self != NULL) memcpy(self, c->manifest.self, SHA256_TEXT);
+        /* It is committed. What follows is a hint and tidiness. */
+        lh_status_t after = point_latest(c);
+        if (after == LH_OK && keep > 0) after = checkpoint_prune(c->folder, keep);
+        if (after != LH_OK) log_line(LH_LOG_WARN, "%s is saved, but: %s", c->target, fail_reason());
+    }
+    free_commit(c);
+    return status;
+}

@@ -1,0 +1,159 @@
+/* json_text.c - a guarded door to jansson, and JSON written the way people read it. */
+#include <checkpoint/json_text.h>
+
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+
+#include <base/file.h>
+#include <base/memory.h>
+
+/* jansson recurses on nested arrays and objects: depth is bounded before it sees the text. */
+static lh_status_t check_depth(const char *path, const char *text, size_t length)
+{
+    uint32_t depth = 0;
+    bool quoted = false;
+    for (size_t i = 0; i < length; i++) {
+        const char c = text[i];
+        if (quoted) {
+            if (c == '\\')
+                i++;
+            else if (c == '"')
+                quoted = false;
+        } else if (c == '"') {
+            quoted = true;
+        } else if (c == '{' || c == '[') {
+            if (++depth > JSON_TEXT_DEPTH)
+                return fail(LH_INVALID, "%s: nested more than %d deep at byte %zu", path,
+                            JSON_TEXT_DEPTH, i);
+        } else if ((c == '}' || c == ']') && depth > 0) {
+            depth--;
+        }
+    }
+    return LH_OK;
+}
+
+lh_status_t json_text_parse(const char *path, const char *text, size_t length, json_t **out)
+{
+    const lh_status_t status = check_depth(path, text, length);
+    if (status != LH_OK) return status;
+
+    json_error_t error;
+    json_t *root = json_loadb(text, length, JSON_REJECT_DUPLICATES, &error);
+    if (root == NULL && json_error_code(&error) == json_error_out_of_memory)
+        return fail(LH_NO_MEMORY, "%s: out of memory while reading %zu bytes of JSON", path,
+                    length);
+    if (root == NULL)
+        return fail(LH_INVALID, "%s: not JSON, line %d column %d: %s", path, error.line,
+                    error.column, error.text);
+    if (!json_is_object(root)) {
+        json_decref(root);
+        return fail(LH_INVALID, "%s: a JSON object was expected", path);
+    }
+    *out = root;
+    return LH_OK;
+}
+
+lh_status_t json_text_read(const char *path, uint64_t limit, json_t **out)
+{
+    char *text;
+    size_t length;
+    lh_status_t status = file_read(path, limit, &text, &length);
+    if (status != LH_OK) return status;
+    status = json_text_parse(path, text, length, out);
+    mem_free(text);
+    return status;
+}
+
+lh_status_t json_text_u64(const char *path, const json_t *object, const char *key, uint64_t *out)
+{
+    const json_t *value = json_object_get(object, key);
+    if (!json_is_integer(value) || json_integer_value(value) < 0)
+        return fail(LH_INVALID, "%s: %s: a number of 0 or more was expected", path, key);
+    *out = (uint64_t)json_integer_value(value);
+    return LH_OK;
+}
+
+lh_status_t json_text_string(const char *path, const json_t *object, const char *key,
+                             const char **out)
+{
+    const json_t *value = json_object_get(object, key);
+    if (!json_is_string(value)) return fail(LH_INVALID, "%s: %s: a string was expected", path, key);
+    *out = json_string_value(value);
+    return LH_OK;
+}
+
+void json_text_quote(text_t *t, const char *text)
+{
+    text_append(t, "\"");
+    for (; *text != '\0'; text++) {
+        const unsigned char c = (unsigned char)*text;
+        if (c == '"' || c == '\\')
+            text_printf(t, "\\%c", c);
+        else if (c == '\n')
+            text_append(t, "\\n");
+        else if (c < 0x20)
+            text_printf(t, "\\u%04x", c);
+        else
+            text_append_n(t, text, 1);
+    }
+    text_append(t, "\"");
+}
+
+void json_text_real(text_t *t, double x)
+{
+    char digits[40];
+    for (int precision = 1; precision <= 17; precision++) {
+        (void)snprintf(digits, sizeof(digits), "%.*g", precision, x);
+        if (strtod(digits, NULL) == x) break;
+    }
+    text_append(t, digits);
+    if (strpbrk(digits, ".en") == NULL) text_append(t, ".0"); /* stays a real when read again */
+}
+
+static void indent(text_t *t, uint32_t level)
+{
+    text_append(t, "\n");
+    for (uint32_t i = 0; i < level; i++)
+        text_append(t, "  ");
+}
+
+/* Depth was bounded when the value was parsed. */
+void json_text_append(text_t *t, const json_t *value, uint32_t level)
+{
+    const char *key;
+    json_t *item;
+    size_t index, count = 0;
+    switch (json_typeof(value)) {
+    case JSON_OBJECT:
+        text_append(t, "{");
+        json_object_foreach((json_t *)value, key, item)
+        {
+            if (count++ > 0) text_append(t, ",");
+            indent(t, level + 1);
+            json_text_quote(t, key);
+            text_append(t, ": ");
+            json_text_append(t, item, level + 1);
+        }
+        if (count > 0) indent(t, level);
+        text_append(t, "}");
+        return;
+    case JSON_ARRAY:
+        text_append(t, "[");
+        json_array_foreach(value, index, item)
+        {
+            if (count++ > 0) text_append(t, ",");
+            indent(t, level + 1);
+            json_text_append(t, item, level + 1);
+        }
+        if (count > 0) indent(t, level);
+        text_append(t, "]");
+        return;
+    case JSON_STRING: json_text_quote(t, json_string_value(value)); return;
+    case JSON_INTEGER: text_printf(t, "%" JSON_INTEGER_FORMAT, json_integer_value(value)); return;
+    case JSON_REAL: json_text_real(t, json_real_value(value)); return;
+    case JSON_TRUE: text_append(t, "true"); return;
+    case JSON_FALSE: text_append(t, "false"); return;
+    case JSON_NULL: text_append(t, "null"); return;
+    }
+}

@@ -1,0 +1,323 @@
+/* safetensors.c - the header's rules, one by one, each with a sentence of its own. */
+#include <checkpoint/safetensors.h>
+
+#include <stdlib.h>
+#include <unistd.h>
+
+#include <base/checked.h>
+#include <base/file.h>
+#include <base/memory.h>
+#include <base/sys.h>
+#include <checkpoint/json_text.h>
+
+enum {
+    LENGTH_BYTES = 8,
+    HEADER_MOST = 100000000,
+    HEADER_USUAL = 16 << 20,
+    TENSORS_USUAL = 1000000
+};
+
+static const safetensors_dtype_t dtypes[] = {
+    {"BOOL",        8,  LH_DTYPE_NONE  },
+    {"U8",          8,  LH_DTYPE_U8    },
+    {"I8",          8,  LH_DTYPE_I8    },
+    {"F8_E5M2",     8,  LH_DTYPE_F8E5M2},
+    {"F8_E4M3",     8,  LH_DTYPE_F8E4M3},
+    {"F8_E8M0",     8,  LH_DTYPE_NONE  },
+    {"F8_E4M3FNUZ", 8,  LH_DTYPE_NONE  },
+    {"F8_E5M2FNUZ", 8,  LH_DTYPE_NONE  },
+    {"I16",         16, LH_DTYPE_NONE  },
+    {"U16",         16, LH_DTYPE_NONE  },
+    {"F16",         16, LH_DTYPE_F16   },
+    {"BF16",        16, LH_DTYPE_BF16  },
+    {"I32",         32, LH_DTYPE_I32   },
+    {"U32",         32, LH_DTYPE_NONE  },
+    {"F32",         32, LH_DTYPE_F32   },
+    {"I64",         64, LH_DTYPE_I64   },
+    {"U64",         64, LH_DTYPE_NONE  },
+    {"F64",         64, LH_DTYPE_F64   },
+    {"C64",         64, LH_DTYPE_NONE  },
+    {"F6_E2M3",     6,  LH_DTYPE_NONE  },
+    {"F6_E3M2",     6,  LH_DTYPE_NONE  },
+    {"F4",          4,  LH_DTYPE_NONE  },
+};
+enum { DTYPES = sizeof(dtypes) / sizeof(dtypes[0]) };
+
+const safetensors_dtype_t *safetensors_dtype_named(const char *name)
+{
+    for (uint32_t i = 0; i < DTYPES; i++)
+        if (strcmp(dtypes[i].name, name) == 0) return &dtypes[i];
+    return NULL;
+}
+
+const safetensors_dtype_t *safetensors_dtype(lh_dtype_t number)
+{
+    for (uint32_t i = 0; i < DTYPES; i++)
+        if (dtypes[i].number == number && number != LH_DTYPE_NONE) return &dtypes[i];
+    return NULL;
+}
+
+static lh_status_t read_shape(const char *path, const json_t *entry, safetensor_t *t)
+{
+    const json_t *shape = json_object_get(entry, "shape");
+    if (!json_is_array(shape))
+        return fail(LH_INVALID, "%s: tensor %s: shape is not a list", path, t->name);
+    const size_t rank = json_array_size(shape);
+    if (rank > SAFETENSORS_RANK)
+        return fail(LH_INVALID, "%s: tensor %s: %zu dimensions, at most %d are allowed", path,
+                    t->name, rank, SAFETENSORS_RANK);
+
+    t->rank = (uint32_t)rank;
+    t->elements = 1;
+    for (uint32_t i = 0; i < t->rank; i++) {
+        const json_t *size = json_array_get(shape, i);
+        if (!json_is_integer(size) || json_integer_value(size) < 0)
+            return fail(LH_INVALID, "%s: tensor %s: dimension %u is not a number of 0 or more",
+                        path, t->name, i);
+        t->shape[i] = (uint64_t)json_integer_value(size);
+        if (!checked_mul(t->elements, t->shape[i], &t->elements))
+            return fail(LH_INVALID, "%s: tensor %s: more than 2^64 elements", path, t->name);
+    }
+    return LH_OK;
+}
+
+static lh_status_t read_extent(const char *path, const json_t *entry, uint64_t data_bytes,
+                               safetensor_t *t)
+{
+    const json_t *offsets = json_object_get(entry, "data_offsets");
+    const json_t *begin = json_array_get(offsets, 0), *end = json_array_get(offsets, 1);
+    if (json_array_size(offsets) != 2 || !json_is_integer(begin) || !json_is_integer(end) ||
+        json_integer_value(begin) < 0 || json_integer_value(end) < json_integer_value(begin))
+        return fail(LH_INVALID, "%s: tensor %s: data_offsets is not [begin, end]", path, t->name);
+    t->offset = (uint64_t)json_integer_value(begin);
+    const uint64_t last = (uint64_t)json_integer_value(end);
+    if (last > data_bytes)
+        return fail(LH_INVALID,
+                    "%s: tensor %s: its data end at %llu, the file holds %llu bytes of data", path,
+                    t->name, (unsigned long long)last, (unsigned long long)data_bytes);
+
+    uint64_t bits;
+    if (!checked_mul(t->elements, t->dtype->bits, &bits))
+        return fail(LH_INVALID, "%s: tensor %s: more than 2^64 bits", path, t->name);
+    if (bits % 8 != 0)
+        return fail(LH_INVALID, "%s: tensor %s: %llu bits are no whole number of bytes", path,
+                    t->name, (unsigned long long)bits);
+    t->bytes = last - t->offset;
+    if (t->bytes != bits / 8)
+        return fail(LH_INVALID, "%s: tensor %s: %llu bytes of data, its shape and dtype need %llu",
+                    path, t->name, (unsigned long long)t->bytes, (unsigned long long)(bits / 8));
+    return LH_OK;
+}
+
+static lh_status_t read_tensor(const char *path, const char *name, const json_t *entry,
+                               uint64_t data_bytes, safetensor_t *t)
+{
+    if (strlen(name) > SAFETENSORS_NAME)
+        return fail(LH_INVALID, "%s: tensor %.64s...: a name of %zu bytes, at most %d are allowed",
+                    path, name, strlen(name), SAFETENSORS_NAME);
+    t->name = name;
+    if (!json_is_object(entry))
+        return fail(LH_INVALID, "%s: tensor %s: its entry is not an object", path, name);
+
+    const char *key;
+    json_t *value;
+    json_object_foreach((json_t *)entry, key, value)
+    {
+        if (strcmp(key, "dtype") != 0 && strcmp(key, "shape") != 0 &&
+            strcmp(key, "data_offsets") != 0)
+            return fail(LH_INVALID, "%s: tensor %s: unknown key %.64s", path, name, key);
+    }
+    const char *dtype = json_string_value(json_object_get(entry, "dtype"));
+    if (dtype == NULL) return fail(LH_INVALID, "%s: tensor %s: dtype is not a string", path, name);
+    t->dtype = safetensors_dtype_named(dtype);
+    if (t->dtype == NULL)
+        return fail(LH_INVALID, "%s: tensor %s: unknown dtype %.64s", path, name, dtype);
+
+    lh_status_t status = read_shape(path, entry, t);
+    if (status == LH_OK) status = read_extent(path, entry, data_bytes, t);
+    return status;
+}
+
+static int by_offset(const void *a, const void *b)
+{
+    const safetensor_t *x = a, *y = b;
+    if (x->offset != y->offset) return x->offset < y->offset ? -1 : 1;
+    if (x->bytes != y->bytes) return x->bytes < y->bytes ? -1 : 1; /* empty ones first */
+    return strcmp(x->name, y->name);
+}
+
+/* Data without holes and overlaps, up to the end of the file. */
+static lh_status_t check_data(safetensors_t *s)
+{
+    uint64_t at = 0;
+    for (uint32_t i = 0; i < s->count; i++) {
+        safetensor_t *t = &s->tensors[i];
+        if (t->offset != at)
+            return fail(LH_INVALID, "%s: tensor %s: its data begin at %llu, %s at %llu", s->path,
+                        t->name, (unsigned long long)t->offset,
+                        t->offset < at ? "the one before ends" : "a hole is left",
+                        (unsigned long long)at);
+        at += t->bytes;
+        t->offset += LENGTH_BYTES + s->header_bytes;
+    }
+    const uint64_t data = s->file_bytes - LENGTH_BYTES - s->header_bytes;
+    if (at != data)
+        return fail(LH_INVALID, "%s: %llu bytes of data follow the last tensor", s->path,
+                    (unsigned long long)(data - at));
+    return LH_OK;
+}
+
+static lh_status_t check_metadata(const char *path, const json_t *metadata)
+{
+    const char *key;
+    json_t *value;
+    if (!json_is_object(metadata))
+        return fail(LH_INVALID, "%s: __metadata__ is not an object", path);
+    json_object_foreach((json_t *)metadata, key, value)
+    {
+        if (!json_is_string(value))
+            return fail(LH_INVALID, "%s: __metadata__: %.64s is not a string", path, key);
+    }
+    return LH_OK;
+}
+
+static int by_name(const void *a, const void *b, void *tensors)
+{
+    const safetensor_t *t = tensors;
+    return strcmp(t[*(const uint32_t *)a].name, t[*(const uint32_t *)b].name);
+}
+
+static lh_status_t read_tensors(safetensors_t *s, uint64_t limit)
+{
+    const json_t *header = s->header;
+    const size_t entries = json_object_size(header);
+    const bool described = json_object_get(header, "__metadata__") != NULL;
+    if (entries - described > limit)
+        return fail(LH_INVALID, "%s: %zu tensors, at most %llu are allowed", s->path,
+                    entries - described, (unsigned long long)limit);
+    s->tensors = mem_array(entries, sizeof(s->tensors[0]));
+    s->by_name = mem_array(entries, sizeof(s->by_name[0]));
+    if (s->tensors == NULL || s->by_name == NULL) return LH_NO_MEMORY;
+
+    const char *name;
+    json_t *entry;
+    json_object_foreach((json_t *)header, name, entry)
+    {
+        lh_status_t status;
+        if (strcmp(name, "__metadata__") == 0) {
+            status = check_metadata(s->path, entry);
+        } else {
+            status = read_tensor(s->path, name, entry,
+                                 s->file_bytes - LENGTH_BYTES - s->header_bytes,
+                                 &s->tensors[s->count]);
+            s->by_name[s->count] = s->count;
+            s->count++;
+        }
+        if (status != LH_OK) return status;
+    }
+    if (s->count > 0) {
+        qsort(s->tensors, s->count, sizeof(s->tensors[0]), by_offset);
+        qsort_r(s->by_name, s->count, sizeof(s->by_name[0]), by_name, s->tensors);
+    }
+    return check_data(s);
+}
+
+static lh_status_t read_header(safetensors_t *s, const safetensors_limits_t *limits)
+{
+    uint64_t most = limits->header_bytes == 0 ? HEADER_USUAL : limits->header_bytes;
+    if (most > HEADER_MOST) most = HEADER_MOST;
+    if (s->file_bytes < LENGTH_BYTES)
+        return fail(LH_INVALID, "%s: %llu bytes are too few for a safetensors file", s->path,
+                    (unsigned long long)s->file_bytes);
+
+    unsigned char head[LENGTH_BYTES];
+    lh_status_t status = file_pread(s->fd, s->path, head, sizeof(head), 0);
+    if (status != LH_OK) return status;
+    for (uint32_t i = 0; i < LENGTH_BYTES; i++)
+        s->header_bytes |= (uint64_t)head[i] << (8 * i);
+    if (s->header_bytes > most)
+        return fail(LH_INVALID, "%s: a header of %llu bytes, at most %llu are allowed", s->path,
+                    (unsigned long long)s->header_bytes, (unsigned long long)most);
+    if (s->header_bytes > s->file_bytes - LENGTH_BYTES)
+        return fail(LH_INVALID, "%s: a header of %llu bytes in a file of %llu", s->path,
+                    (unsigned long long)s->header_bytes, (unsigned long long)s->file_bytes);
+
+    char *text = mem_new((size_t)s->header_bytes + 1);
+    if (text == NULL) return LH_NO_MEMORY;
+    status = file_pread(s->fd, s->path, text, (size_t)s->header_bytes, LENGTH_BYTES);
+    if (status == LH_OK && text[0] != '{')
+        status = fail(LH_INVALID, "%s: the header does not begin with {", s->path);
+    json_t *header = NULL;
+    if (status == LH_OK) status = json_text_parse(s->path, text, (size_t)s->header_bytes, &header);
+    mem_free(text);
+    s->header = header;
+    return status;
+}
+
+lh_status_t safetensors_open(const char *path, const safetensors_limits_t *limits,
+                             safetensors_t **out)
+{
+    const safetensors_limits_t usual = {0};
+    if (limits == NULL) limits = &usual;
+    safetensors_t *s = mem_new(sizeof(*s));
+    if (s == NULL) return LH_NO_MEMORY;
+    s->fd = -1;
+
+    lh_status_t status = LH_NO_MEMORY;
+    s->path = mem_text(path);
+    if (s->path == NULL) goto close_file;
+    status = file_open(path, &s->fd, &s->file_bytes);
+    if (status != LH_OK) goto close_file;
+    status = read_header(s, limits);
+    if (status != LH_OK) goto close_file;
+    status = read_tensors(s, limits->tensors == 0 ? TENSORS_USUAL : limits->tensors);
+    if (status != LH_OK) goto close_file;
+    *out = s;
+    return LH_OK;
+
+close_file:
+    safetensors_close(s);
+    return status;
+}
+
+void safetensors_close(safetensors_t *s)
+{
+    if (s == NULL) return;
+    if (s->fd >= 0) (void)sys()->close(s->fd);
+    json_decref(s->header);
+    mem_free(s->by_name);
+    mem_free(s->tensors);
+    mem_free(s->path);
+    mem_free(s);
+}
+
+const safetensor_t *safetensors_find(const safetensors_t *s, const char *name)
+{
+    uint32_t low = 0, high = s->count;
+    while (low < high) {
+        const uint32_t middle = low + (high - low) / 2;
+        const safetensor_t *t = &s->tensors[s->by_name[middle]];
+        const int order = strcmp(name, t->name);
+        if (order == 0) return t;
+        if (order < 0)
+            high = middle;
+        else
+            low = middle + 1;
+    }
+    return NULL;
+}
+
+lh_status_t safetensors_read(const safetensors_t *s, const safetensor_t *t, uint64_t at, void *to,
+                             uint64_t bytes)
+{
+    if (at > t->bytes || bytes > t->bytes - at)
+        return fail(LH_INVALID, "%s: tensor %s: bytes %llu to %llu were asked for, it has %llu",
+                    s->path, t->name, (unsigned long long)at, (unsigned long long)(at + bytes),
+                    (unsigned long long)t->bytes);
+    return file_pread(s->fd, s->path, to, (size_t)bytes, t->offset + at);
+}
+
+const char *safetensors_metadata(const safetensors_t *s, const char *key)
+{
+    return json_string_value(json_object_get(json_object_get(s->header, "__metadata__"), key));
+}

@@ -1,0 +1,217 @@
+/* shard_index.c - opens all shards of a folder and checks that they are what the index says. */
+#include <checkpoint/shard_index.h>
+
+#include <stdlib.h>
+
+#include <base/file.h>
+#include <base/memory.h>
+#include <checkpoint/json_text.h>
+
+enum { NAME_MOST = 255, SHARDS_USUAL = 100000, INDEX_MOST = 256 << 20 };
+
+#define WHOLE_NAME "model.safetensors"
+#define INDEX_NAME "model.safetensors.index.json"
+
+bool shard_name_is_plain(const char *name)
+{
+    const size_t length = strlen(name);
+    return length > 0 && length <= NAME_MOST && strchr(name, '/') == NULL &&
+           strcmp(name, ".") != 0 && strcmp(name, "..") != 0;
+}
+
+static int by_name(const void *a, const void *b)
+{
+    return strcmp(((const shard_tensor_t *)a)->tensor->name,
+                  ((const shard_tensor_t *)b)->tensor->name);
+}
+
+static int by_text(const void *a, const void *b)
+{
+    return strcmp(*(const char *const *)a, *(const char *const *)b);
+}
+
+static lh_status_t open_file(shard_index_t *s, const char *folder, const char *name,
+                             const shard_limits_t *limits)
+{
+    char *path = path_join(folder, name);
+    if (path == NULL) return LH_NO_MEMORY;
+    const lh_status_t status = safetensors_open(path, &limits->file, &s->files[s->file_count]);
+    if (status == LH_OK) s->count += s->files[s->file_count++]->count;
+    mem_free(path);
+    return status;
+}
+
+/* One list over all files, sorted; a tensor in two of them is refused. */
+static lh_status_t gather(shard_index_t *s, const char *folder)
+{
+    s->tensors = mem_array(s->count, sizeof(s->tensors[0]));
+    if (s->tensors == NULL) return LH_NO_MEMORY;
+    uint32_t at = 0;
+    for (uint32_t i = 0; i < s->file_count; i++)
+        for (uint32_t k = 0; k < s->files[i]->count; k++)
+            s->tensors[at++] = (shard_tensor_t){s->files[i], &s->files[i]->tensors[k]};
+    if (s->count > 0) qsort(s->tensors, s->count, sizeof(s->tensors[0]), by_name);
+    for (uint32_t i = 1; i < s->count; i++)
+        if (by_name(&s->tensors[i - 1], &s->tensors[i]) == 0)
+            return fail(LH_INVALID, "%s: tensor %s lies in %s and in %s", folder,
+                        s->tensors[i].tensor->name, path_name(s->tensors[i - 1].file->path),
+                        path_name(s->tensors[i].file->path));
+    return LH_OK;
+}
+
+static lh_status_t check_map(const shard_index_t *s, const char *path, const json_t *map)
+{
+    const char *name;
+    json_t *file;
+    json_object_foreach((json_t *)map, name, file)
+    {
+        const shard_tensor_t *t = shard_index_find(s, name);
+        if (t == NULL || strcmp(path_name(t->file->path), json_string_value(file)) != 0)
+            return fail(LH_INVALID, "%s: tensor %s is not in %s", path, name,
+                        json_string_value(file));
+    }
+    if (json_object_size(map) == s->count) return LH_OK;
+    for (uint32_t i = 0; i < s->count; i++)
+        if (json_object_get(map, s->tensors[i].tensor->name) == NULL)
+            return fail(LH_INVALID, "%s: tensor %s of %s is not in the index", path,
+                        s->tensors[i].tensor->name, path_name(s->tensors[i].file->path));
+    return LH_OK;
+}
+
+/* The distinct file names of the map, sorted: *out holds borrowed strings. */
+static lh_status_t distinct_files(const char *path, const json_t *map, uint64_t limit,
+                                  const char ***out, uint32_t *count)
+{
+    const char **names = mem_array(json_object_size(map), sizeof(*names));
+    if (names == NULL) return LH_NO_MEMORY;
+    const char *tensor;
+    json_t *file;
+    size_t all = 0;
+    json_object_foreach((json_t *)map, tensor, file)
+    {
+        const char *name = json_string_value(file);
+        if (name == NULL || !shard_name_is_plain(name)) {
+            mem_free(names);
+            return fail(LH_INVALID, "%s: tensor %.64s: file %.64s: a plain file name was expected",
+                        path, tensor, name == NULL ? "(no string)" : name);
+        }
+        names[all++] = name;
+    }
+    if (all > 0) qsort(names, all, sizeof(*names), by_text);
+    uint32_t kept = 0;
+    for (size_t i = 0; i < all; i++)
+        if (kept == 0 || strcmp(names[kept - 1], names[i]) != 0) names[kept++] = names[i];
+    if (kept > limit) {
+        mem_free(names);
+        return fail(LH_INVALID, "%s: %u shards, at most %llu are allowed", path, kept,
+                    (unsigned long long)limit);
+    }
+    *out = names;
+    *count = kept;
+    return LH_OK;
+}
+
+static lh_status_t open_sharded(shard_index_t *s, const char *folder, const char *path,
+                                const shard_limits_t *limits)
+{
+    json_t *root;
+    lh_status_t status = json_text_read(path, INDEX_MOST, &root);
+    if (status != LH_OK) return status;
+
+    const char **names = NULL;
+    uint32_t count = 0;
+    const json_t *map = json_object_get(root, "weight_map");
+    if (!json_is_object(map)) {
+        status = fail(LH_INVALID, "%s: weight_map: an object was expected", path);
+        goto free_root;
+    }
+    status = distinct_files(path, map, limits->shards == 0 ? SHARDS_USUAL : limits->shards, &names,
+                            &count);
+    if (status != LH_OK) goto free_root;
+    s->files = mem_array(count, sizeof(s->files[0]));
+    if (s->files == NULL) status = LH_NO_MEMORY;
+    for (uint32_t i = 0; i < count && status == LH_OK; i++)
+        status = open_file(s, folder, names[i], limits);
+    if (status == LH_OK) status = gather(s, folder);
+    if (status == LH_OK) status = check_map(s, path, map);
+    mem_free(names);
+free_root:
+    json_decref(root);
+    return status;
+}
+
+static lh_status_t open_whole(shard_index_t *s, const char *folder, const shard_limits_t *limits)
+{
+    s->files = mem_array(1, sizeof(s->files[0]));
+    if (s->files == NULL) return LH_NO_MEMORY;
+    lh_status_t status = open_file(s, folder, WHOLE_NAME, limits);
+    if (status == LH_OK) status = gather(s, folder);
+    return status;
+}
+
+lh_status_t shard_index_open(const char *folder, const shard_limits_t *limits, shard_index_t **out)
+{
+    const shard_limits_t usual = {0};
+    if (limits == NULL) limits = &usual;
+    shard_index_t *s = mem_new(sizeof(*s));
+    char *whole = path_join(folder, WHOLE_NAME), *index = path_join(folder, INDEX_NAME);
+    lh_status_t status = LH_NO_MEMORY;
+    if (s == NULL || whole == NULL || index == NULL) goto close_all;
+
+    if (file_exists(whole))
+        status = open_whole(s, folder, limits);
+    else if (file_exists(index))
+        status = open_sharded(s, folder, index, limits);
+    else
+        status = fail(LH_INVALID, "%s: neither %s nor %s is in it", folder, WHOLE_NAME, INDEX_NAME);
+    if (status != LH_OK) goto close_all;
+    mem_free(index);
+    mem_free(whole);
+    *out = s;
+    return LH_OK;
+
+close_all:
+    mem_free(index);
+    mem_free(whole);
+    shard_index_close(s);
+    return status;
+}
+
+void shard_index_close(shard_index_t *s)
+{
+    if (s == NULL) return;
+    for (uint32_t i = 0; i < s->file_count; i++)
+        safetensors_close(s->files[i]);
+    mem_free(s->files);
+    mem_free(s->tensors);
+    mem_free(s);
+}
+
+const shard_tensor_t *shard_index_find(const shard_index_t *s, const char *name)
+{
+    uint32_t low = 0, high = s->count;
+    while (low < high) {
+        const uint32_t middle = low + (high - low) / 2;
+        const int order = strcmp(name, s->tensors[middle].tensor->name);
+        if (order == 0) return &s->tensors[middle];
+        if (order < 0)
+            high = middle;
+        else
+            low = middle + 1;
+    }
+    return NULL;
+}
+
+void shard_index_text(text_t *out, const shard_entry_t *entries, uint32_t count,
+                      uint64_t tensor_bytes)
+{
+    text_printf(out, "{\n  \"metadata\": {\n    \"total_size\": %llu\n  },\n  \"weight_map\": {",
+                (unsigned long long)tensor_bytes);
+    for (uint32_t i = 0; i < count; i++) {
+        text_append(out, i > 0 ? ",\n    " : "\n    ");
+        json_text_quote(out, entries[i].name);
+        text_append(out, ": ");
+        json_text_quote(out, entries[i].file);
+    }
+    text_append(out, "\n  }\n}\n");
+}

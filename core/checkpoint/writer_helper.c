@@ -1,0 +1,219 @@
+/* writer_helper.c - the keeper, which forks and watches, and the helper, which writes one
+ * checkpoint. */
+#include <checkpoint/writer_helper.h>
+
+#include <errno.h>
+#include <poll.h>
+#include <signal.h>
+#include <stdio.h>
+#include <sys/mman.h>
+#include <sys/prctl.h>
+#include <sys/socket.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <base/log.h>
+#include <base/memory.h>
+#include <checkpoint/commit.h>
+
+enum { HELPER_NICE = 5, KEPT = 4 };
+
+lh_status_t writer_job_text(text_t *out, const checkpoint_meta_t *meta, const char *parent,
+                            const checkpoint_tensor_t *tensors, const uint64_t *offset,
+                            uint32_t count)
+{
+    manifest_t job = {.meta = *meta};
+    (void)snprintf(job.parent, sizeof(job.parent), "%s", parent);
+    uint32_t arena;
+    lh_status_t status = manifest_add_file(&job, "arena", &arena);
+    for (uint32_t i = 0; i < count && status == LH_OK; i++)
+        status = manifest_add_part(&job, &tensors[i], arena, tensors[i].name, offset[i]);
+    if (status == LH_OK) status = manifest_text(&job, out);
+    manifest_clear(&job);
+    return status;
+}
+
+static lh_status_t write_parts(const writer_shared_t *shared, const manifest_t *job, uint32_t parts,
+                               const char *arena, commit_t *c)
+{
+    checkpoint_tensor_t *tensors = mem_array(parts, sizeof(*tensors));
+    const void **data = mem_array(parts, sizeof(*data));
+    lh_status_t status = LH_NO_MEMORY;
+    if (tensors == NULL || data == NULL) goto free_lists;
+
+    uint32_t at = 0;
+    for (uint32_t i = 0; i < job->tensor_count; i++)
+        for (uint32_t k = 0; k < job->tensors[i].part_count; k++) {
+            const manifest_tensor_t *t = &job->tensors[i];
+            tensors[at] = (checkpoint_tensor_t){.name = t->name,
+                                                .dtype = t->dtype,
+                                                .source = t->source,
+                                                .rank = t->rank,
+                                                .part = t->parts[k].part};
+            memcpy(tensors[at].shape, t->shape, sizeof(t->shape));
+            data[at++] = arena + t->parts[k].xxh3; /* a job keeps the place where a hash will be */
+        }
+    status = commit_write_all(c, shared->rank, tensors, data, at, shared->shard_bytes);
+free_lists:
+    mem_free(data);
+    mem_free(tensors);
+    return status;
+}
+
+static lh_status_t write_job(const writer_shared_t *shared, const manifest_t *job,
+                             uint64_t arena_bytes, char self[SHA256_TEXT])
+{
+    const char *arena = mmap(NULL, (size_t)arena_bytes, PROT_READ, MAP_SHARED, shared->arena_fd, 0);
+    if (arena == MAP_FAILED) return fail(LH_IO, "cannot map the snapshot");
+    uint32_t parts = 0;
+    for (uint32_t i = 0; i < job->tensor_count; i++)
+        parts += job->tensors[i].part_count;
+
+    commit_t *c;
+    lh_status_t status = commit_begin(shared->folder, &job->meta, job->parent, &c);
+    if (status != LH_OK) return status;
+    status = write_parts(shared, job, parts, arena, c);
+    if (status != LH_OK) {
+        commit_abandon(c);
+        return status;
+    }
+    return commit_finish(c, shared->keep, self);
+}
+
+static lh_status_t run_job(const writer_shared_t *shared, const writer_request_t *request,
+                           char self[SHA256_TEXT])
+{
+    char *text = mem_new((size_t)request->job_bytes + 1);
+    if (text == NULL) return LH_NO_MEMORY;
+    if (pread(shared->job_fd, text, (size_t)request->job_bytes, 0) != (ssize_t)request->job_bytes)
+        return fail(LH_IO, "cannot read the job of the checkpoint writer");
+    manifest_t *job;
+    lh_status_t status = manifest_parse("checkpoint job", text, (size_t)request->job_bytes, false,
+                                        &job);
+    if (status == LH_OK) status = write_job(shared, job, request->arena_bytes, self);
+    return status; /* the process ends: nothing is freed */
+}
+
+static noreturn void be_helper(const writer_shared_t *shared, const writer_request_t *request,
+                               int pipe_end)
+{
+    (void)prctl(PR_SET_NAME, "longhaul-save");
+    (void)!nice(HELPER_NICE); /* training's threads come first */
+    writer_answer_t answer = {0};
+    answer.status = run_job(shared, request, answer.self);
+    if (answer.status != LH_OK)
+        (void)snprintf(answer.reason, sizeof(answer.reason), "%s", fail_reason());
+    _exit(write(pipe_end, &answer, sizeof(answer)) == (ssize_t)sizeof(answer) ? 0 : 1);
+}
+
+typedef struct keeper {
+    const writer_shared_t *shared;
+    int socket;
+    bool trainer_gone;
+    pid_t helper; /* 0: none at work */
+    int pipe;     /* from it */
+} keeper_t;
+
+static void answer_trainer(const keeper_t *k, const writer_answer_t *answer)
+{
+    if (!k->trainer_gone)
+        (void)send(k->socket, answer, sizeof(*answer), MSG_NOSIGNAL); /* gone: nobody to tell */
+}
+
+static void start_helper(keeper_t *k, const writer_request_t *request)
+{
+    int ends[2];
+    writer_answer_t failed = {.status = LH_IO, .reason = "cannot start a checkpoint helper"};
+    if (pipe(ends) != 0) {
+        answer_trainer(k, &failed);
+        return;
+    }
+    k->helper = fork();
+    if (k->helper == 0) {
+        (void)close(ends[0]);
+        (void)close(k->socket);
+        be_helper(k->shared, request, ends[1]);
+    }
+    (void)close(ends[1]);
+    k->pipe = ends[0];
+    if (k->helper > 0) return;
+    k->helper = 0;
+    (void)close(ends[0]);
+    answer_trainer(k, &failed);
+}
+
+static void finish_helper(keeper_t *k)
+{
+    writer_answer_t answer;
+    const ssize_t got = read(k->pipe, &answer, sizeof(answer));
+    if (got < 0 && errno == EINTR) return;
+    int how = 0;
+    while (waitpid(k->helper, &how, 0) < 0 && errno == EINTR) {
+    }
+    if (got != (ssize_t)sizeof(answer)) {
+        answer = (writer_answer_t){.status = LH_IO};
+        (void)snprintf(answer.reason, sizeof(answer.reason),
+                       WIFSIGNALED(how) ? "the checkpoint helper was ended by signal %d"
+                                        : "the checkpoint helper ended with code %d",
+                       WIFSIGNALED(how) ? WTERMSIG(how) : WEXITSTATUS(how));
+    }
+    (void)close(k->pipe);
+    k->helper = 0;
+    answer_trainer(k, &answer);
+}
+
+static void hear_trainer(keeper_t *k)
+{
+    writer_request_t request;
+    const ssize_t got = recv(k->socket, &request, sizeof(request), 0);
+    if (got < 0 && errno == EINTR) return;
+    if (got != (ssize_t)sizeof(request))
+        k->trainer_gone = true;
+    else if (request.kill && k->helper > 0)
+        (void)kill(k->helper, SIGKILL);
+    else if (!request.kill && k->helper == 0)
+        start_helper(k, &request);
+}
+
+/* Everything else that the trainer had open is not ours: sockets, devices, its log. */
+static void close_others(const writer_shared_t *shared, int socket)
+{
+    log_also(-1);
+    log_over_progress(false);
+    unsigned from = STDERR_FILENO + 1;
+    const int kept[KEPT] = {socket, shared->arena_fd, shared->job_fd, shared->lock_fd};
+    for (;;) {
+        unsigned next = ~0u;
+        for (int i = 0; i < KEPT; i++)
+            if ((unsigned)kept[i] >= from && (unsigned)kept[i] < next) next = (unsigned)kept[i];
+        if (next > from) (void)close_range(from, next - 1, 0);
+        if (next == ~0u) return;
+        from = next + 1;
+    }
+}
+
+noreturn void writer_keep(const writer_shared_t *shared, int socket)
+{
+    (void)prctl(PR_SET_NAME, "longhaul-keeper");
+    /* A Ctrl-C or SIGTERM to the group is the trainer's to answer; the last save must outlive it.
+     */
+    static const int ignored[] = {SIGINT, SIGTERM, SIGHUP, SIGQUIT, SIGPIPE, SIGUSR1, SIGUSR2};
+    for (size_t i = 0; i < sizeof(ignored) / sizeof(ignored[0]); i++)
+        (void)signal(ignored[i], SIG_IGN);
+    sigset_t none;
+    (void)sigemptyset(&none);
+    (void)sigprocmask(SIG_SETMASK, &none, NULL);
+    close_others(shared, socket);
+
+    keeper_t k = {.shared = shared, .socket = socket};
+    while (!k.trainer_gone || k.helper > 0) {
+        struct pollfd fds[2] = {
+            {.fd = k.trainer_gone ? -1 : socket, .events = POLLIN},
+            {.fd = k.helper > 0 ? k.pipe : -1,   .events = POLLIN},
+        };
+        if (poll(fds, 2, -1) < 0) continue;
+        if (fds[1].revents != 0) finish_helper(&k);
+        if (fds[0].revents != 0) hear_trainer(&k);
+    }
+    _exit(0);
+}
