@@ -14,6 +14,7 @@ typedef struct train_how {
     uint32_t given_count;
     const char *imported;  /* folder of checkpoints whose weights are the start, or NULL: random  */
     observer_t *observer;  /* may be NULL                                                         */
+    int32_t eod;           /* ends a document inside a sequence of the data; -1: none */
     bool resume;           /* go on from the newest checkpoint, if there is one                   */
     uint64_t dump_batches; /* writes the first N global batches to [pipeline]
                               folder/batches.safetensors */

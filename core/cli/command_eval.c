@@ -1,0 +1,217 @@
+/* command_eval.c - longhaul eval PIPELINE.ini [--json] [--per-document]: the loss of a split of the
+ * data, or of a JSONL file document by document. */
+#include <cli/commands.h>
+
+#include <math.h>
+#include <stdio.h>
+
+#include <base/file.h>
+#include <base/log.h>
+#include <base/memory.h>
+#include <cli/model_source.h>
+#include <data/documents.h>
+#include <train/evaluation.h>
+#include <train/snapshot.h>
+
+enum { PACKED_TOKENS = 2048, PACKED_DOCUMENTS = 64 };
+
+typedef struct corpus { /* all documents of a file */
+    int32_t *ids;
+    size_t id_count, id_capacity;
+    evaluation_document_t *documents;
+    size_t count, capacity;
+    uint64_t longest;
+} corpus_t;
+
+typedef struct printer {
+    bool per_document;
+    evaluation_sum_t sum;
+} printer_t;
+
+static bool is_split(const char *data, uint32_t *out)
+{
+    static const char *const names[] = {"train", "valid", "test"};
+    for (uint32_t i = 0; i < 3; i++) {
+        if (strcmp(data, names[i]) != 0) continue;
+        *out = i;
+        return true;
+    }
+    return false;
+}
+
+static lh_status_t add_document(corpus_t *c, const int32_t *ids, size_t count)
+{
+    int32_t *more = mem_grow(c->ids, &c->id_capacity, c->id_count + count, sizeof(*c->ids));
+    if (more == NULL) return LH_NO_MEMORY;
+    c->ids = more;
+    evaluation_document_t *documents = mem_grow(c->documents, &c->capacity, c->count + 1,
+                                                sizeof(*c->documents));
+    if (documents == NULL) return LH_NO_MEMORY;
+    c->documents = documents;
+    if (count > 0) memcpy(c->ids + c->id_count, ids, count * sizeof(*ids));
+    c->id_count += count;
+    c->documents[c->count++].count = count;
+    if (count > c->longest) c->longest = count;
+    return LH_OK;
+}
+
+static lh_status_t read_corpus(const job_t *job, const tokenizer_t *tokenizer, corpus_t *out)
+{
+    const documents_how_t how = {.path = job->eval.data,
+                                 .key = job->eval.key,
+                                 .tokenizer = tokenizer,
+                                 .line_bytes = job->limits.line_bytes,
+                                 .bos = job->eval.bos,
+                                 .tokens = job->eval.tokens_per_document};
+    documents_t *reader;
+    lh_status_t status = documents_open(&how, &reader);
+    if (status != LH_OK) return status;
+    for (bool end = false; status == LH_OK && !end;) {
+        const int32_t *ids;
+        size_t count;
+        status = documents_next(reader, &ids, &count, &end);
+        if (status == LH_OK && !end) status = add_document(out, ids, count);
+    }
+    documents_close(reader);
+    /* Ids may have moved while the list grew: point into it only now. */
+    const int32_t *at = out->ids;
+    for (size_t i = 0; i < out->count; i++) {
+        out->documents[i].ids = at;
+        at += out->documents[i].count;
+    }
+    return status;
+}
+
+static void on_document(void *context, uint64_t document, const evaluation_sum_t *sum)
+{
+    printer_t *p = context;
+    p->sum.nll += sum->nll;
+    p->sum.tokens += sum->tokens;
+    if (!p->per_document) return;
+    if (sum->tokens == 0)
+        (void)printf("{\"document\": %llu, \"tokens\": 0, \"loss\": null}\n",
+                     (unsigned long long)document);
+    else
+        (void)printf("{\"document\": %llu, \"tokens\": %llu, \"loss\": %.9g}\n",
+                     (unsigned long long)document, (unsigned long long)sum->tokens,
+                     sum->nll / (double)sum->tokens);
+}
+
+static lh_status_t prepare_weights(session_t *session, const model_source_t *source)
+{
+    checkpoint_t *checkpoint = NULL;
+    lh_status_t status = engine_build(session->engine);
+    if (status == LH_OK) status = model_source_checkpoint(source, &checkpoint);
+    if (status == LH_OK) status = snapshot_load_weights(session->weights, checkpoint);
+    checkpoint_close(checkpoint);
+    return status;
+}
+
+static lh_status_t eval_documents(const job_t *job, session_t *session,
+                                  const model_source_t *source, printer_t *printer)
+{
+    corpus_t corpus = {0};
+    evaluation_t *evaluation = NULL;
+    lh_status_t status = read_corpus(job, source->tokenizer, &corpus);
+    if (status == LH_OK && corpus.longest > weights_parameters(session->weights)->max_tokens + 1)
+        status = fail(LH_INVALID,
+                      "%s: a document has %llu tokens, the model is made for %llu; set [eval] "
+                      "tokens_per_document",
+                      job->eval.data, (unsigned long long)corpus.longest,
+                      (unsigned long long)weights_parameters(session->weights)->max_tokens);
+    if (status == LH_OK) {
+        const uint64_t rows = corpus.longest > PACKED_TOKENS ? corpus.longest : PACKED_TOKENS;
+        const evaluation_how_t how = {
+            .session = session, .sequences = 1, .rows = rows, .max_documents = PACKED_DOCUMENTS};
+        status = evaluation_new(&how, &evaluation);
+    }
+    if (status == LH_OK) status = prepare_weights(session, source);
+    if (status == LH_OK)
+        status = evaluation_documents(evaluation, corpus.documents, corpus.count, on_document,
+                                      printer);
+    evaluation_free(evaluation);
+    mem_free(corpus.documents);
+    mem_free(corpus.ids);
+    return status;
+}
+
+static lh_status_t eval_split(const job_t *job, session_t *session, const model_source_t *source,
+                              uint32_t split, printer_t *printer)
+{
+    const batches_how_t data = {
+        .data = &job->data,
+        .folder = job->pipeline.folder,
+        .split = split,
+        .sequence = job->train.sequence,
+        .vocab = (uint32_t)weights_parameters(session->weights)->vocab,
+        .eod = source->tokenizer == NULL ? -1 : tokenizer_special(source->tokenizer)->eod};
+    batches_t *batches = NULL;
+    evaluation_t *evaluation = NULL;
+    lh_status_t status = batches_open(&data, &batches);
+    if (status == LH_OK) {
+        const bool apart = job->data.documents == DOCUMENTS_APART;
+        const evaluation_how_t how = {.session = session,
+                                      .sequences = job->train.micro_batch,
+                                      .rows = job->train.sequence,
+                                      .max_documents = job->train.micro_batch *
+                                                       (apart ? job->train.sequence : 1)};
+        status = evaluation_new(&how, &evaluation);
+    }
+    if (status == LH_OK) status = prepare_weights(session, source);
+    if (status == LH_OK) status = evaluation_split(evaluation, batches, 0, &printer->sum);
+    evaluation_free(evaluation);
+    batches_close(batches);
+    return status;
+}
+
+static lh_status_t tell(const cli_t *cli, const evaluation_sum_t *sum)
+{
+    char json[160];
+    if (sum->tokens == 0) return fail(LH_INVALID, "%s: no tokens to evaluate", cli->job->eval.data);
+    const double loss = sum->nll / (double)sum->tokens;
+    const int length = snprintf(json, sizeof(json),
+                                "{\"loss\": %.9g, \"perplexity\": %.9g, \"tokens\": %llu}\n", loss,
+                                exp(loss), (unsigned long long)sum->tokens);
+    if (cli_flag(cli, "json") != NULL)
+        (void)fputs(json, stdout);
+    else
+        (void)printf("loss %.6f  perplexity %.4f  over %llu tokens of %s\n", loss, exp(loss),
+                     (unsigned long long)sum->tokens, cli->job->eval.data);
+
+    char *path = path_join(cli->job->pipeline.folder, "eval.json");
+    lh_status_t status = path == NULL ? LH_NO_MEMORY : folder_make(cli->job->pipeline.folder);
+    if (status == LH_OK) status = file_replace(path, json, (size_t)length);
+    mem_free(path);
+    return status;
+}
+
+int command_eval(cli_t *cli)
+{
+    const job_t *job = cli->job;
+    uint32_t split = 0;
+    const bool by_split = is_split(job->eval.data, &split);
+    printer_t printer = {.per_document = cli_flag(cli, "per-document") != NULL};
+    model_source_t source;
+    session_t *session = NULL;
+    if (by_split && printer.per_document)
+        return fail(LH_INVALID, "--per-document needs [eval] data to be a JSONL file; it is %s",
+                    job->eval.data);
+
+    lh_status_t status = model_source_open(job, cli->plugins, !by_split, &source);
+    if (status != LH_OK) return status;
+    const session_how_t how = {.job = job,
+                               .registry = cli->plugins,
+                               .vocab = source.vocab,
+                               .given = source.given,
+                               .given_count = source.given_count,
+                               .frozen = true};
+    status = session_open(&how, &session);
+    if (status == LH_OK && by_split)
+        status = eval_split(job, session, &source, split, &printer);
+    else if (status == LH_OK)
+        status = eval_documents(job, session, &source, &printer);
+    if (status == LH_OK) status = tell(cli, &printer.sum);
+    session_close(session);
+    model_source_close(&source);
+    return status;
+}

@@ -1,0 +1,232 @@
+/* command_generate.c - longhaul generate PIPELINE.ini [--prompt TEXT | --ids 1,2,3] [--greedy] ...
+ */
+#include <cli/commands.h>
+
+#include <jansson.h>
+#include <stdio.h>
+#include <stdlib.h>
+
+#include <base/file.h>
+#include <base/log.h>
+#include <base/memory.h>
+#include <cli/model_source.h>
+#include <config/quantity.h>
+#include <train/generation.h>
+#include <train/snapshot.h>
+
+typedef struct request { /* [generate] with the flags of the command line on top */
+    const char *prompt, *ids;
+    uint64_t tokens;
+    sampling_t sampling;
+    bool json;
+} request_t;
+
+typedef struct printer { /* shows text as it is made */
+    const tokenizer_t *tokenizer;
+    token_ids_t ids;
+    size_t shown;
+    bool silent;
+} printer_t;
+
+static lh_status_t number_flag(const cli_t *cli, const char *name, uint64_t *out)
+{
+    const char *text = cli_flag(cli, name);
+    if (text == NULL || quantity_u64(text, out)) return LH_OK;
+    return fail(LH_INVALID, "--%s %s: not a whole number", name, text);
+}
+
+static lh_status_t real_flag(const cli_t *cli, const char *name, double *out)
+{
+    const char *text = cli_flag(cli, name);
+    if (text == NULL || quantity_f64(text, out)) return LH_OK;
+    return fail(LH_INVALID, "--%s %s: not a number", name, text);
+}
+
+static lh_status_t read_request(const cli_t *cli, request_t *out)
+{
+    const job_generate_t *g = &cli->job->generate;
+    *out = (request_t){
+        .prompt = g->prompt,
+        .ids = g->ids,
+        .tokens = g->tokens,
+        .sampling = {g->greedy, g->temperature, g->top_k, g->top_p, g->seed},
+        .json = cli_flag(cli, "json") != NULL
+    };
+    if (cli_flag(cli, "prompt") != NULL) {
+        out->prompt = cli_flag(cli, "prompt");
+        out->ids = NULL;
+    }
+    if (cli_flag(cli, "ids") != NULL) out->ids = cli_flag(cli, "ids");
+    if (cli_flag(cli, "greedy") != NULL) out->sampling.greedy = true;
+
+    lh_status_t status = number_flag(cli, "tokens", &out->tokens);
+    if (status == LH_OK) status = number_flag(cli, "top-k", &out->sampling.top_k);
+    if (status == LH_OK) status = number_flag(cli, "seed", &out->sampling.seed);
+    if (status == LH_OK) status = real_flag(cli, "temperature", &out->sampling.temperature);
+    if (status == LH_OK) status = real_flag(cli, "top-p", &out->sampling.top_p);
+    return status;
+}
+
+static lh_status_t push(token_ids_t *ids, int32_t id)
+{
+    int32_t *grown = mem_grow(ids->ids, &ids->capacity, ids->count + 1, sizeof(*ids->ids));
+    if (grown == NULL) return LH_NO_MEMORY;
+    ids->ids = grown;
+    ids->ids[ids->count++] = id;
+    return LH_OK;
+}
+
+static lh_status_t parse_ids(const char *text, token_ids_t *out)
+{
+    lh_status_t status = LH_OK;
+    while (status == LH_OK && *text != '\0') {
+        char *end;
+        const long id = strtol(text, &end, 10);
+        if (end == text || id < 0 || id > INT32_MAX)
+            return fail(LH_INVALID, "ids '%s': token ids separated by commas are expected", text);
+        status = push(out, (int32_t)id);
+        text = end + strspn(end, ", ");
+    }
+    return status;
+}
+
+static lh_status_t read_prompt(const cli_t *cli, const request_t *r, const tokenizer_t *tokenizer,
+                               token_ids_t *out)
+{
+    if (r->ids != NULL) return parse_ids(r->ids, out);
+
+    lh_status_t status = LH_OK;
+    const int32_t bos = tokenizer_special(tokenizer)->bos, eod = tokenizer_special(tokenizer)->eod;
+    if (cli->job->generate.bos && bos >= 0) status = push(out, bos);
+    tokenizer_scratch_t *scratch = NULL;
+    if (status == LH_OK) status = tokenizer_scratch_new(tokenizer, &scratch);
+    if (status == LH_OK && r->prompt != NULL)
+        status = tokenizer_encode(tokenizer, scratch, r->prompt, strlen(r->prompt),
+                                  SPELLING_IS_TOKEN, out);
+    tokenizer_scratch_free(scratch);
+    /* Nothing to begin with: what stands before a document in training. */
+    if (status == LH_OK && out->count == 0 && (bos >= 0 || eod >= 0))
+        status = push(out, bos >= 0 ? bos : eod);
+    return status;
+}
+
+/* A character of several bytes can come in several tokens: only whole ones are shown. */
+static size_t whole_characters(const char *text, size_t length)
+{
+    size_t back = 0;
+    while (back < 3 && back < length && ((unsigned char)text[length - 1 - back] & 0xC0) == 0x80)
+        back++;
+    if (back >= length) return length;
+    const unsigned char lead = (unsigned char)text[length - 1 - back];
+    const size_t wanted = lead >= 0xF0 ? 4 : lead >= 0xE0 ? 3 : lead >= 0xC0 ? 2 : 1;
+    return wanted > back + 1 ? length - back - 1 : length;
+}
+
+static void show(void *context, int32_t id)
+{
+    printer_t *p = context;
+    text_t text = {0};
+    if (p->silent || push(&p->ids, id) != LH_OK) return;
+    if (tokenizer_decode(p->tokenizer, p->ids.ids, p->ids.count, true, &text) == LH_OK &&
+        text.data != NULL) {
+        const size_t whole = whole_characters(text.data, text.length);
+        if (whole > p->shown) (void)fwrite(text.data + p->shown, 1, whole - p->shown, stdout);
+        if (whole > p->shown) p->shown = whole;
+        (void)fflush(stdout);
+    }
+    text_free(&text);
+}
+
+static json_t *id_array(const int32_t *ids, uint64_t count)
+{
+    json_t *array = json_array();
+    for (uint64_t i = 0; i < count; i++)
+        (void)json_array_append_new(array, json_integer(ids[i]));
+    return array;
+}
+
+static lh_status_t tell(const cli_t *cli, const request_t *r, const tokenizer_t *tokenizer,
+                        const token_ids_t *prompt, const int32_t *ids, uint64_t count)
+{
+    text_t text = {0};
+    lh_status_t status = LH_OK;
+    if (tokenizer != NULL) status = tokenizer_decode(tokenizer, ids, count, true, &text);
+    json_t *root = json_object();
+    (void)json_object_set_new(root, "prompt_ids", id_array(prompt->ids, prompt->count));
+    (void)json_object_set_new(root, "new_ids", id_array(ids, count));
+    json_t *shown = text.data == NULL ? json_string("") : json_stringn(text.data, text.length);
+    /* Bytes that are no UTF-8 have no JSON string: the ids say all. */
+    (void)json_object_set_new(root, "text", shown == NULL ? json_null() : shown);
+    char *dump = json_dumps(root, 0);
+    char *path = path_join(cli->job->pipeline.folder, "generated.json");
+    if (dump == NULL || path == NULL) status = fail(LH_NO_MEMORY, "out of memory: generated text");
+    if (status == LH_OK && r->json) (void)printf("%s\n", dump);
+    if (status == LH_OK) status = folder_make(cli->job->pipeline.folder);
+    if (status == LH_OK) status = file_replace(path, dump, strlen(dump));
+    mem_free(path);
+    free(dump);
+    json_decref(root);
+    text_free(&text);
+    return status;
+}
+
+static lh_status_t generate(const cli_t *cli, const request_t *r, model_source_t *source,
+                            const token_ids_t *prompt)
+{
+    const session_how_t how = {.job = cli->job,
+                               .registry = cli->plugins,
+                               .vocab = source->vocab,
+                               .given = source->given,
+                               .given_count = source->given_count,
+                               .frozen = true};
+    session_t *session = NULL;
+    generation_t *generation = NULL;
+    checkpoint_t *checkpoint = NULL;
+    int32_t *ids = mem_array(r->tokens + 1, sizeof(*ids));
+    uint64_t count = 0;
+    printer_t printer = {.tokenizer = source->tokenizer,
+                         .silent = r->json || source->tokenizer == NULL};
+
+    lh_status_t status = ids == NULL ? LH_NO_MEMORY : model_source_checkpoint(source, &checkpoint);
+    if (status == LH_OK) status = session_open(&how, &session);
+    if (status == LH_OK) {
+        const generation_how_t what = {.session = session,
+                                       .prompt = prompt->count,
+                                       .tokens = r->tokens,
+                                       .vocabulary = model_source_vocabulary(source),
+                                       .sampling = r->sampling};
+        status = generation_new(&what, &generation);
+    }
+    if (status == LH_OK) status = snapshot_load_weights(session->weights, checkpoint);
+    for (size_t i = 0; status == LH_OK && i < prompt->count; i++)
+        show(&printer, prompt->ids[i]);
+    const int32_t end = source->tokenizer == NULL ? -1 : tokenizer_special(source->tokenizer)->eod;
+    if (status == LH_OK)
+        status = generation_run(generation, prompt->ids, prompt->count, end, show, &printer, ids,
+                                &count);
+    if (status == LH_OK && !printer.silent) (void)printf("\n");
+    if (status == LH_OK) status = tell(cli, r, source->tokenizer, prompt, ids, count);
+    generation_free(generation);
+    session_close(session);
+    checkpoint_close(checkpoint);
+    token_ids_free(&printer.ids);
+    mem_free(ids);
+    return status;
+}
+
+int command_generate(cli_t *cli)
+{
+    request_t request;
+    model_source_t source;
+    token_ids_t prompt = {0};
+
+    lh_status_t status = read_request(cli, &request);
+    if (status == LH_OK)
+        status = model_source_open(cli->job, cli->plugins, request.ids == NULL, &source);
+    if (status != LH_OK) return status;
+    status = read_prompt(cli, &request, source.tokenizer, &prompt);
+    if (status == LH_OK) status = generate(cli, &request, &source, &prompt);
+    token_ids_free(&prompt);
+    model_source_close(&source);
+    return status;
+}

@@ -1,0 +1,67 @@
+/* command_train.c - longhaul train PIPELINE.ini [--resume] [--dump-batches N] */
+#include <cli/commands.h>
+
+#include <stdio.h>
+
+#include <base/file.h>
+#include <base/log.h>
+#include <cli/model_source.h>
+#include <config/quantity.h>
+#include <train/train.h>
+#include <watch/watch.h>
+
+static lh_status_t dump_count(const cli_t *cli, uint64_t *out)
+{
+    const char *text = cli_flag(cli, "dump-batches");
+    *out = 0;
+    if (text == NULL || quantity_u64(text, out)) return LH_OK;
+    return fail(LH_INVALID, "--dump-batches %s: not a whole number", text);
+}
+
+static int exit_code(const job_t *job, const train_result_t *result)
+{
+    switch (result->outcome) {
+    case TRAIN_TERMINATED:
+        log_line(LH_LOG_INFO, "stopped after step %llu, which is saved; go on with --resume",
+                 (unsigned long long)result->steps);
+        return EXIT_TERMINATED;
+    case TRAIN_NOT_FINITE:
+        log_line(LH_LOG_ERROR, "stopped: %llu steps in a row were not finite, the last was %llu",
+                 (unsigned long long)job->train.not_finite_limit,
+                 (unsigned long long)result->steps);
+        return EXIT_STOPPED;
+    default: return EXIT_DONE;
+    }
+}
+
+int command_train(cli_t *cli)
+{
+    const job_t *job = cli->job;
+    model_source_t source;
+    watch_t *watch = NULL;
+    train_result_t result;
+    uint64_t dump;
+
+    lh_status_t status = dump_count(cli, &dump);
+    if (status == LH_OK) status = model_source_open(job, cli->plugins, false, &source);
+    if (status != LH_OK) return status;
+    status = folder_make(job->pipeline.folder);
+    if (status == LH_OK) status = watch_new(job->pipeline.folder, job->train.log_every, &watch);
+    if (status == LH_OK) {
+        const train_how_t how = {
+            .job = job,
+            .registry = cli->plugins,
+            .vocab = source.vocab,
+            .given = source.given,
+            .given_count = source.given_count,
+            .imported = source.import_checkpoints,
+            .observer = watch_observer(watch),
+            .eod = source.tokenizer == NULL ? -1 : tokenizer_special(source.tokenizer)->eod,
+            .resume = cli_flag(cli, "resume") != NULL,
+            .dump_batches = dump};
+        status = train_run(&how, &result);
+    }
+    watch_free(watch);
+    model_source_close(&source);
+    return status == LH_OK ? exit_code(job, &result) : status;
+}

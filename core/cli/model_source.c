@@ -1,0 +1,133 @@
+/* model_source.c - tokenizer, imported options and weights of a job. */
+#include <cli/model_source.h>
+
+#include <base/file.h>
+#include <base/memory.h>
+#include <base/text.h>
+#include <config/quantity.h>
+
+/* A job imports if a stage of it does, or if an earlier run of that stage left its folder. */
+static lh_status_t find_import(model_source_t *s)
+{
+    char *folder = job_path(s->job, "import");
+    if (folder == NULL) return LH_NO_MEMORY;
+    if (s->job->import.from == NULL) {
+        mem_free(folder);
+        return LH_OK;
+    }
+    s->import_folder = folder;
+    s->import_checkpoints = path_join(folder, "checkpoints");
+    return s->import_checkpoints == NULL ? LH_NO_MEMORY : LH_OK;
+}
+
+static lh_status_t read_config(model_source_t *s, registry_t *registry)
+{
+    if (s->import_folder == NULL) return LH_OK;
+    const plugin_t *plugin;
+    lh_status_t status = registry_load(registry, LH_KIND_MODEL, s->job->model.plugin, &plugin);
+    if (status != LH_OK) return status;
+    if (plugin->model->hf == NULL)
+        return fail(LH_UNSUPPORTED, "the model plugin %s has no Hugging Face form", plugin->name);
+
+    char *path = path_join(s->import_folder, "config.json");
+    if (path == NULL) return LH_NO_MEMORY;
+    if (!file_exists(path))
+        status = fail(LH_INVALID, "%s: not there; run the import stage first", path);
+    else
+        status = hf_config_read(plugin->model->hf, path, &s->config);
+    mem_free(path);
+    if (status != LH_OK) return status;
+
+    s->given = mem_array(s->config.count, sizeof(*s->given));
+    if (s->given == NULL) return LH_NO_MEMORY;
+    for (uint32_t i = 0; i < s->config.count; i++) {
+        const hf_option_t *o = &s->config.options[i];
+        /* The vocabulary of imported weights is theirs, whatever [model] vocab says by default. */
+        s->given[i] = (option_given_t){.key = o->key,
+                                       .value = o->value,
+                                       .origin = "imported config.json",
+                                       .fixed = strcmp(o->key, "vocab") == 0};
+    }
+    s->given_count = s->config.count;
+    return LH_OK;
+}
+
+static lh_status_t load_tokenizer(model_source_t *s, bool needed)
+{
+    const tokenizer_limits_t limits = {.vocabulary = (uint32_t)s->job->limits.vocabulary};
+    const char *path = s->job->prepare.tokenizer;
+    if (path == NULL) path = s->job->eval.tokenizer;
+    if (path == NULL && s->import_folder != NULL && needed) path = s->import_folder;
+    if (path == NULL && !needed) return LH_OK;
+    if (path == NULL)
+        return fail(LH_INVALID, "%s: no tokenizer; name one in [prepare] tokenizer", s->job->path);
+    return tokenizer_load(path, &limits, &s->tokenizer);
+}
+
+static lh_status_t find_vocab(model_source_t *s)
+{
+    const job_model_t *model = &s->job->model;
+    if (s->import_folder != NULL) return LH_OK;
+    if (quantity_u64(model->vocab, &s->vocab)) return LH_OK;
+    if (!text_equal(model->vocab, "from_tokenizer"))
+        return fail(LH_INVALID,
+                    "%s: [model] vocab = %s; a number, from_tokenizer, or with an import "
+                    "from_import",
+                    s->job->path, model->vocab);
+    if (s->tokenizer == NULL)
+        return fail(LH_INVALID,
+                    "%s: [model] vocab = from_tokenizer, but [prepare] tokenizer is not set",
+                    s->job->path);
+    const uint64_t multiple = model->vocab_multiple == 0 ? 1 : model->vocab_multiple;
+    const uint64_t size = (uint64_t)tokenizer_vocab_size(s->tokenizer);
+    s->vocab = (size + multiple - 1) / multiple * multiple;
+    return LH_OK;
+}
+
+lh_status_t model_source_open(const job_t *job, registry_t *registry, bool needs_tokenizer,
+                              model_source_t *out)
+{
+    model_source_t s = {.job = job};
+    lh_status_t status = find_import(&s);
+    if (status == LH_OK) status = read_config(&s, registry);
+    if (status == LH_OK) status = load_tokenizer(&s, needs_tokenizer);
+    if (status == LH_OK) status = find_vocab(&s);
+    if (status != LH_OK) {
+        model_source_close(&s);
+        return status;
+    }
+    *out = s;
+    return LH_OK;
+}
+
+void model_source_close(model_source_t *s)
+{
+    tokenizer_free(s->tokenizer);
+    mem_free(s->given);
+    hf_config_free(&s->config);
+    mem_free(s->import_checkpoints);
+    mem_free(s->import_folder);
+    *s = (model_source_t){0};
+}
+
+lh_status_t model_source_checkpoint(const model_source_t *s, checkpoint_t **out)
+{
+    checkpoint_t *found = NULL;
+    lh_status_t status = LH_OK;
+    if (file_exists(s->job->checkpoint.folder))
+        status = checkpoint_open_latest(s->job->checkpoint.folder, false, &found);
+    if (status == LH_OK && found == NULL && s->import_checkpoints != NULL &&
+        file_exists(s->import_checkpoints))
+        status = checkpoint_open_latest(s->import_checkpoints, false, &found);
+    if (status != LH_OK) return status;
+    if (found == NULL)
+        return fail(LH_INVALID, "%s: holds no checkpoint; run the train or the import stage first",
+                    s->job->checkpoint.folder);
+    *out = found;
+    return LH_OK;
+}
+
+uint64_t model_source_vocabulary(const model_source_t *s)
+{
+    return s->tokenizer == NULL ? 0 : (uint64_t)tokenizer_vocab_size(s->tokenizer);
+}
