@@ -9,7 +9,7 @@
 #include <base/memory.h>
 #include <checkpoint/checkpoint_folder.h>
 #include <checkpoint/commit.h>
-#include <checkpoint/number_format.h>
+#include <tensor/dtype.h>
 
 static const safetensors_limits_t own_limits = {.header_bytes = 100000000, .tensors = UINT32_MAX};
 
@@ -126,8 +126,6 @@ static lh_status_t scratch_at_least(checkpoint_t *c, uint64_t bytes)
 lh_status_t checkpoint_read(checkpoint_t *c, const manifest_tensor_t *t,
                             const tensor_part_t *wanted, float *out)
 {
-    if (!number_format_known(t->dtype))
-        return fail(LH_INVALID, "%s: tensor %s holds no floating point", c->path, t->name);
     tensor_part_t want = *wanted;
     if (want.count == 0) want = tensor_part_whole(t->rank, t->shape);
 
@@ -145,7 +143,9 @@ lh_status_t checkpoint_read(checkpoint_t *c, const manifest_tensor_t *t,
         void *stored = narrow ? (char *)c->scratch + wide : c->scratch;
         status = read_part(c, t, part, stored);
         if (status != LH_OK) return status;
-        if (narrow) number_format_to_f32(t->dtype, stored, values, part->part.count);
+        if (narrow)
+            status = dtype_convert(LH_DTYPE_F32, values, t->dtype, stored, part->part.count);
+        if (status != LH_OK) return status;
         (void)tensor_part_copy(t->rank, t->shape, &part->part, values, &want, out);
     }
     return LH_OK;

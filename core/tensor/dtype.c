@@ -1,8 +1,6 @@
 /* dtype.c - what a dtype is called, how large it is, and how its values become another's. */
 #include <tensor/dtype.h>
 
-#include <math.h>
-
 static const struct {
     const char *name;
     uint64_t bytes;
@@ -40,49 +38,70 @@ bool dtype_find(const char *name, lh_dtype_t *out)
     return false;
 }
 
-float bf16_to_f32(uint16_t bits)
-{
-    const uint32_t wide = (uint32_t)bits << 16;
-    float value;
-    memcpy(&value, &wide, sizeof(value));
-    return value;
-}
-
-uint16_t f32_to_bf16(float value)
+static uint32_t float_bits(float x)
 {
     uint32_t bits;
-    memcpy(&bits, &value, sizeof(bits));
-    if (value != value) return (uint16_t)((bits >> 16) | 0x40); /* quiet, and never infinity */
-    return (uint16_t)((bits + 0x7fff + ((bits >> 16) & 1)) >> 16);
+    memcpy(&bits, &x, sizeof(bits));
+    return bits;
 }
 
-float f16_to_f32(uint16_t bits)
+static float bits_float(uint32_t bits)
 {
-    const int exponent = (bits >> 10) & 31;
-    const float fraction = (float)(bits & 1023);
-    float value;
-    if (exponent == 31)
-        value = fraction == 0 ? INFINITY : NAN;
-    else if (exponent == 0)
-        value = ldexpf(fraction, -24);
-    else
-        value = ldexpf(1024 + fraction, exponent - 25);
-    return (bits & 0x8000) != 0 ? -value : value;
+    float x;
+    memcpy(&x, &bits, sizeof(x));
+    return x;
 }
 
-uint16_t f32_to_f16(float value)
+float bf16_to_f32(uint16_t x)
 {
-    const uint16_t sign = signbit(value) ? 0x8000 : 0;
-    if (value != value) return (uint16_t)(sign | 0x7e00);
-    const float size = fabsf(value);
-    if (size >= 65520.0f) return (uint16_t)(sign | 0x7c00);
+    return bits_float((uint32_t)x << 16);
+}
 
-    int exponent;
-    (void)frexpf(size, &exponent);
-    /* Steps of 2^(exponent - 11), of 2^-24 among subnormals; nearbyint rounds ties to even. */
-    const int step = exponent - 11 < -24 ? -24 : exponent - 11;
-    const uint32_t units = (uint32_t)nearbyintf(ldexpf(size, -step));
-    return (uint16_t)(sign | (units + (uint32_t)(step + 24) * 1024));
+uint16_t f32_to_bf16(float x)
+{
+    const uint32_t bits = float_bits(x);
+    if ((bits & 0x7fffffffu) > 0x7f800000u) {
+        /* A NaN stays one: its payload may lie in the bits that are cut off. */
+        const uint32_t high = bits >> 16;
+        return (uint16_t)((high & 0x7fu) != 0 ? high : high | 0x40u);
+    }
+    return (uint16_t)((bits + 0x7fffu + ((bits >> 16) & 1u)) >> 16);
+}
+
+float f16_to_f32(uint16_t x)
+{
+    const uint32_t sign = (uint32_t)(x & 0x8000u) << 16;
+    const uint32_t exponent = (x >> 10) & 0x1fu;
+    const uint32_t fraction = x & 0x3ffu;
+    if (exponent == 31) return bits_float(sign | 0x7f800000u | fraction << 13);
+    if (exponent > 0) return bits_float(sign | (exponent + 112) << 23 | fraction << 13);
+    const float value = (float)fraction * 0x1p-24f; /* exact */
+    return bits_float(sign | float_bits(value));
+}
+
+uint16_t f32_to_f16(float x)
+{
+    const uint32_t bits = float_bits(x);
+    const uint32_t sign = (bits >> 16) & 0x8000u;
+    const uint32_t rest = bits & 0x7fffffffu;
+    if (rest > 0x7f800000u) {
+        const uint32_t payload = (rest >> 13) & 0x3ffu;
+        return (uint16_t)(sign | 0x7c00u | (payload != 0 ? payload : 0x200u));
+    }
+    if (rest >= 0x47800000u) return (uint16_t)(sign | 0x7c00u); /* 65536 and more: infinity */
+
+    /* fraction: 24 bits with the leading one; shift: how many of them a half cannot hold. */
+    const uint32_t exponent = rest >> 23;
+    if (exponent < 102) return (uint16_t)sign; /* under half of the smallest subnormal */
+    const uint32_t fraction = (rest & 0x7fffffu) | 0x800000u;
+    const uint32_t shift = exponent >= 113 ? 13 : 126 - exponent;
+    uint32_t half = fraction >> shift;
+    const uint32_t lost = fraction & ((1u << shift) - 1u), tie = 1u << (shift - 1);
+    if (lost > tie || (lost == tie && (half & 1u) != 0)) half++;
+    /* A normal half has its leading one in bit 10: adding one less to the exponent takes it in, and
+     * a carry out of the fraction arrives where it belongs. */
+    if (exponent >= 113) half += (exponent - 113) << 10;
+    return (uint16_t)(sign | half);
 }
 
 static double load(lh_dtype_t dtype, const void *from, uint64_t i)
@@ -105,6 +124,17 @@ static void store(lh_dtype_t dtype, void *to, uint64_t i, double value)
     }
 }
 
+static float narrow_load(lh_dtype_t dtype, const void *from, uint64_t i)
+{
+    const uint16_t bits = ((const uint16_t *)from)[i];
+    return dtype == LH_DTYPE_BF16 ? bf16_to_f32(bits) : f16_to_f32(bits);
+}
+
+static void narrow_store(lh_dtype_t dtype, void *to, uint64_t i, float value)
+{
+    ((uint16_t *)to)[i] = dtype == LH_DTYPE_BF16 ? f32_to_bf16(value) : f32_to_f16(value);
+}
+
 static bool is_float(lh_dtype_t d)
 {
     return d == LH_DTYPE_F32 || d == LH_DTYPE_F64 || d == LH_DTYPE_BF16 || d == LH_DTYPE_F16;
@@ -120,7 +150,15 @@ lh_status_t dtype_convert(lh_dtype_t to_dtype, void *to, lh_dtype_t from_dtype, 
     if (!is_float(to_dtype) || !is_float(from_dtype))
         return fail(LH_UNSUPPORTED, "no conversion from %s to %s", dtype_name(from_dtype),
                     dtype_name(to_dtype));
-    for (uint64_t i = 0; i < count; i++)
-        store(to_dtype, to, i, load(from_dtype, from, i));
+    /* Between F32 and a narrow one no double stands between: it would quiet a NaN, and what came from
+     * a narrow file must go back to the same bits. */
+    for (uint64_t i = 0; i < count; i++) {
+        if (to_dtype == LH_DTYPE_F32 && from_dtype != LH_DTYPE_F64)
+            ((float *)to)[i] = narrow_load(from_dtype, from, i);
+        else if (from_dtype == LH_DTYPE_F32 && to_dtype != LH_DTYPE_F64)
+            narrow_store(to_dtype, to, i, ((const float *)from)[i]);
+        else
+            store(to_dtype, to, i, load(from_dtype, from, i));
+    }
     return LH_OK;
 }
