@@ -23,8 +23,8 @@ typedef struct cpu_config {
     bool huge_pages;
 } cpu_config_t;
 
-typedef struct onednn onednn_t;         /* onednn.c */
-typedef struct cpu_matmul cpu_matmul_t; /* matmul.c */
+typedef struct onednn onednn_t;               /* onednn.c */
+typedef struct onednn_matmul onednn_matmul_t; /* onednn.c */
 
 /* libgomp's entry points; its team is shared with oneDNN, as two awake pools fight for the cores.
  */
@@ -32,6 +32,7 @@ typedef struct cpu_openmp {
     void (*parallel)(void (*body)(void *), void *data, unsigned threads, unsigned flags);
     int (*thread_number)(void);
     int (*team_size)(void);
+    void (*set_threads)(int threads); /* for parallel regions that the caller enters */
 } cpu_openmp_t;
 
 struct lh_device {
@@ -39,6 +40,9 @@ struct lh_device {
     cpu_config_t config;
     cpu_openmp_t openmp;
     onednn_t *onednn;
+    /* lh_threads_t.run of its streams */
+    void (*run)(lh_threads_t *threads, uint32_t parts, void (*work)(void *context, uint32_t part),
+                void *context);
     uint32_t threads; /* of a compute stream */
     uint32_t isa;     /* CPU_*               */
     char model[64];   /* the processor's name */
@@ -60,9 +64,11 @@ typedef struct cpu_view {
 
 typedef void (*cpu_work_t)(const lh_prepared_t *k, uint32_t part);
 
-typedef struct cpu_phase { /* all parts of one end before the next begins */
+typedef struct cpu_phase { /* all of it ends before the next begins */
     cpu_work_t work;
     uint32_t parts;
+    /* Instead of parts: on the launching thread, outside any parallel region. */
+    lh_status_t (*alone)(const lh_prepared_t *k);
 } cpu_phase_t;
 
 struct lh_prepared {
@@ -84,7 +90,7 @@ struct lh_prepared {
     cpu_phase_t phase[CPU_PHASES];
     uint32_t phases;
     uint64_t number[CPU_NUMBERS]; /* what plan() worked out for its parts: chunk sizes, offsets */
-    cpu_matmul_t *matmul;         /* matmul.c's own                                              */
+    onednn_matmul_t *matmul; /* of the op matmul; freed by release()                          */
 
     /* Set at every launch. */
     void *at[LH_MAX_SLOTS]; /* NULL where the slot is left out */
@@ -101,13 +107,47 @@ typedef struct cpu_op {
 } cpu_op_t;
 
 /* The tables of the kernel sources. A new source adds its table here and its ops below. */
-#define CPU_TABLES(X) X(copy_ops)
+#define CPU_TABLES(X) \
+    X(copy_ops)       \
+    X(matmul_ops)     \
+    X(element_ops)    \
+    X(norm_ops)       \
+    X(rope_ops)       \
+    X(rows_ops)       \
+    X(loss_ops)       \
+    X(update_ops)
 
 /* Op and the dtypes of its slots, in slot order, "->" left out:
  *   x F32 or BF16, the same one for every x     f F32       i I32
  *   y F32 or BF16, the same one for every y     m F32, BF16 or F16, each its own
- *   v F32, BF16, F16, F64 or I32                ? behind a slot: may be left out */
-#define CPU_OPS(X) X(copy, "vv")
+ *   v F32, BF16, F16, F64 or I32                - must be left out
+ *   ? behind a slot: may be left out */
+#define CPU_OPS(X)                    \
+    X(copy, "vv")                     \
+    X(matmul, "xxm?-?-?ym?-?")        \
+    X(sum_rows, "xy")                 \
+    X(embed, "ixy")                   \
+    X(embed_grad, "ixf")              \
+    X(rms_norm, "xyxf?")              \
+    X(rms_norm_grad, "xxyfx?f?")      \
+    X(add_rms_norm, "xxyxxf?")        \
+    X(layer_norm, "xyy?xf?f?")        \
+    X(layer_norm_grad, "xxyffx?f?f?") \
+    X(rope, "xifx")                   \
+    X(activate, "xx")                 \
+    X(activate_grad, "xxx")           \
+    X(gate, "xxx")                    \
+    X(gate_grad, "xxxxx")             \
+    X(add, "mmm")                     \
+    X(multiply, "mmm")                \
+    X(scale, "mfm")                   \
+    X(ce_stats, "fif")                \
+    X(ce_grad, "fiffx")               \
+    X(ce_loss, "fff")                 \
+    X(sum_squares, "mf")              \
+    X(clip, "fff")                    \
+    X(adamw, "mfffffffy?")            \
+    X(sgd, "mff?fff?y?")
 
 /* Bytes of one element. */
 static inline uint64_t cpu_dtype_bytes(lh_dtype_t dtype)

@@ -177,16 +177,71 @@ CPU_INLINE void vf_store_bf16(uint16_t *p, vf a)
     memcpy(p, &h, sizeof(h));
 }
 
-/* Element `at` of an F32 or BF16 array and the m - 1 behind it. dtype is a constant where this is
- * inlined, so one of the branches remains. */
+CPU_INLINE float f16_get(uint16_t h)
+{
+    const uint32_t sign = (uint32_t)(h & 0x8000) << 16, rest = h & 0x7fff;
+    uint32_t u = sign | ((rest << 13) + (rest >= 0x7c00 ? 0x70000000 : 0x38000000));
+    float x;
+    if (rest < 0x0400) { /* zero or denormal: rest times 2^-24 */
+        x = (float)rest * 0x1p-24f;
+        return sign != 0 ? -x : x;
+    }
+    memcpy(&x, &u, sizeof(x));
+    return x;
+}
+CPU_INLINE uint16_t f16_put(float x)
+{
+    uint32_t u;
+    memcpy(&u, &x, sizeof(u));
+    const uint16_t sign = (uint16_t)((u >> 16) & 0x8000);
+    u &= 0x7fffffff;
+    if (u > 0x7f800000) return (uint16_t)(sign | 0x7e00 | ((u >> 13) & 0x3ff));
+    if (u >= 0x477ff000) return (uint16_t)(sign | 0x7c00); /* rounds to 65536 or more */
+    if (u < 0x38800000) { /* denormal: adding 0.5 leaves the mantissa, rounded, in the low bits */
+        float small;
+        memcpy(&small, &u, sizeof(small));
+        small += 0.5f;
+        memcpy(&u, &small, sizeof(u));
+        return (uint16_t)(sign | (u - 0x3f000000));
+    }
+    return (uint16_t)(sign | ((u - 0x38000000 + 0xfff + ((u >> 13) & 1)) >> 13));
+}
+CPU_INLINE vf vf_from_f16(vh h)
+{
+#if defined(__AVX512F__)
+    return (vf)_mm512_cvtph_ps((__m256i)h);
+#elif defined(__F16C__)
+    return (vf)_mm256_cvtph_ps((__m128i)h);
+#else
+    vf a;
+    for (int i = 0; i < LANES; i++)
+        a[i] = f16_get(h[i]);
+    return a;
+#endif
+}
+CPU_INLINE vh vf_to_f16(vf a)
+{
+#if defined(__AVX512F__)
+    return (vh)_mm512_cvtps_ph((__m512)a, _MM_FROUND_TO_NEAREST_INT);
+#elif defined(__F16C__)
+    return (vh)_mm256_cvtps_ph((__m256)a, _MM_FROUND_TO_NEAREST_INT);
+#else
+    vh h;
+    for (int i = 0; i < LANES; i++)
+        h[i] = f16_put(a[i]);
+    return h;
+#endif
+}
+
+/* Element `at` of an F32, BF16 or F16 array and the m - 1 behind it. Where dtype is a constant, one
+ * of the branches remains. */
 CPU_INLINE vf vf_get(const void *base, lh_dtype_t dtype, uint64_t at, uint64_t m)
 {
-    if (dtype == LH_DTYPE_BF16) {
+    if (dtype != LH_DTYPE_F32) {
         const uint16_t *p = (const uint16_t *)base + at;
-        if (m >= LANES) return vf_load_bf16(p);
         vh h = {0};
-        memcpy(&h, p, m * sizeof(*p));
-        return vf_from_bf16(h);
+        memcpy(&h, p, m >= LANES ? sizeof(h) : m * sizeof(*p));
+        return dtype == LH_DTYPE_BF16 ? vf_from_bf16(h) : vf_from_f16(h);
     }
     const float *p = (const float *)base + at;
     if (m >= LANES) return vf_load(p);
@@ -196,9 +251,9 @@ CPU_INLINE vf vf_get(const void *base, lh_dtype_t dtype, uint64_t at, uint64_t m
 }
 CPU_INLINE void vf_put(void *base, lh_dtype_t dtype, uint64_t at, uint64_t m, vf a)
 {
-    if (dtype == LH_DTYPE_BF16) {
+    if (dtype != LH_DTYPE_F32) {
         uint16_t *p = (uint16_t *)base + at;
-        const vh h = vf_to_bf16(a);
+        const vh h = dtype == LH_DTYPE_BF16 ? vf_to_bf16(a) : vf_to_f16(a);
         memcpy(p, &h, m >= LANES ? sizeof(h) : m * sizeof(*p));
         return;
     }

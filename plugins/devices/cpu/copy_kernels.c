@@ -1,0 +1,121 @@
+/* copy_kernels.c - copy: any strides and dtype to any other. */
+#include "vector.h"
+
+enum { X, Y };
+enum { CHUNK = 0 };
+
+static const uint64_t chunk_elements = 32768;
+
+static double scalar_get(const void *base, lh_dtype_t dtype, uint64_t at)
+{
+    switch (dtype) {
+    case LH_DTYPE_F64: return ((const double *)base)[at];
+    case LH_DTYPE_I32: return ((const int32_t *)base)[at];
+    case LH_DTYPE_BF16: return (double)bf16_get(((const uint16_t *)base)[at]);
+    case LH_DTYPE_F16: return (double)f16_get(((const uint16_t *)base)[at]);
+    default: return (double)((const float *)base)[at];
+    }
+}
+
+static int32_t scalar_whole(double value)
+{
+    if (value != value) return 0;
+    if (value >= 2147483647.0) return INT32_MAX;
+    if (value <= -2147483648.0) return INT32_MIN;
+    return (int32_t)value;
+}
+
+static void scalar_put(void *base, lh_dtype_t dtype, uint64_t at, double value)
+{
+    switch (dtype) {
+    case LH_DTYPE_F64: ((double *)base)[at] = value; break;
+    case LH_DTYPE_I32: ((int32_t *)base)[at] = scalar_whole(value); break;
+    case LH_DTYPE_BF16: ((uint16_t *)base)[at] = bf16_put((float)value); break;
+    case LH_DTYPE_F16: ((uint16_t *)base)[at] = f16_put((float)value); break;
+    default: ((float *)base)[at] = (float)value; break;
+    }
+}
+
+CPU_INLINE void run_vectors(void *y, lh_dtype_t to, const void *x, lh_dtype_t from, uint64_t n)
+{
+    for (uint64_t i = 0; i < n; i += LANES) {
+        const uint64_t m = vf_span(i, n);
+        vf_put(y, to, i, m, vf_get(x, from, i, m));
+    }
+}
+
+/* n elements that lie next to each other. */
+static void run_copy(void *y, lh_dtype_t to, const void *x, lh_dtype_t from, uint64_t n)
+{
+    if (to == from) {
+        memcpy(y, x, n * cpu_dtype_bytes(to));
+    } else if (from == LH_DTYPE_F32 && to == LH_DTYPE_BF16) {
+        run_vectors(y, LH_DTYPE_BF16, x, LH_DTYPE_F32, n);
+    } else if (from == LH_DTYPE_BF16 && to == LH_DTYPE_F32) {
+        run_vectors(y, LH_DTYPE_F32, x, LH_DTYPE_BF16, n);
+    } else {
+        for (uint64_t i = 0; i < n; i++)
+            scalar_put(y, to, i, scalar_get(x, from, i));
+    }
+}
+
+static void copy_elements(const lh_prepared_t *k, uint32_t part)
+{
+    const lh_arg_t *x = &k->arg[X], *y = &k->arg[Y];
+    uint64_t at, end;
+    cpu_range(part, k->number[CHUNK], k->view[X].rows * k->view[X].width, &at, &end);
+    while (at < end) {
+        const uint64_t width = k->view[X].width;
+        uint64_t rest = at / width, x_at = at % width, y_at = at % width;
+        const uint64_t n = width - x_at < end - at ? width - x_at : end - at;
+        for (uint32_t i = x->rank; i-- > 1;) {
+            const uint64_t index = rest % x->shape[i - 1];
+            rest /= x->shape[i - 1];
+            x_at += index * x->stride[i - 1];
+            y_at += index * y->stride[i - 1];
+        }
+        run_copy((char *)k->at[Y] + y_at * cpu_dtype_bytes(y->dtype), y->dtype,
+                 (const char *)k->at[X] + x_at * cpu_dtype_bytes(x->dtype), x->dtype, n);
+        at += n;
+    }
+}
+
+/* Dense on both sides: the shape no longer matters. */
+static void copy_flat(const lh_prepared_t *k, uint32_t part)
+{
+    const lh_dtype_t from = k->view[X].dtype, to = k->view[Y].dtype;
+    uint64_t at, end;
+    cpu_range(part, k->number[CHUNK], k->view[X].rows * k->view[X].width, &at, &end);
+    run_copy((char *)k->at[Y] + at * cpu_dtype_bytes(to), to,
+             (const char *)k->at[X] + at * cpu_dtype_bytes(from), from, end - at);
+}
+
+static bool copy_dense(const cpu_view_t *v)
+{
+    return v->pitch == v->width || (v->rows == 1 && v->pitch != 0);
+}
+
+static lh_status_t copy_plan(lh_prepared_t *k, const lh_kernel_desc_t *desc, lh_kernel_plan_t *plan)
+{
+    (void)desc;
+    (void)plan;
+    const cpu_view_t *x = &k->view[X], *y = &k->view[Y];
+    const uint64_t elements = x->rows * x->width;
+    bool same = k->arg[X].rank == k->arg[Y].rank;
+    for (uint32_t i = 0; same && i < k->arg[X].rank; i++)
+        same = k->arg[X].shape[i] == k->arg[Y].shape[i];
+    const bool flat = copy_dense(x) && copy_dense(y) && elements == y->rows * y->width;
+    if (!same && !flat)
+        return k->host->fail(k->host, LH_UNSUPPORTED, "copy: %llu x %llu to %llu x %llu elements",
+                             (unsigned long long)x->rows, (unsigned long long)x->width,
+                             (unsigned long long)y->rows, (unsigned long long)y->width);
+
+    k->number[CHUNK] = chunk_elements;
+    cpu_phase_add(k, flat ? copy_flat : copy_elements, elements, chunk_elements);
+    return LH_OK;
+}
+
+const cpu_op_t CPU_ISA(copy_ops)[] = {
+    {"copy", copy_plan},
+    {NULL,   NULL     }
+};

@@ -1,0 +1,9 @@
+/* cpu_device.h - the device's functions. */
+#ifndef LH_CPU_DEVICE_H
+#define LH_CPU_DEVICE_H
+
+#include "cpu.h"
+
+extern const lh_device_api_t cpu_device_api;
+
+#endif

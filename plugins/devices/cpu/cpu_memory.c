@@ -1,0 +1,143 @@
+/* cpu_memory.c - arenas of host memory in huge pages, and copies between them. */
+#include "cpu_memory.h"
+
+#include "processor.h"
+
+#include <sys/mman.h>
+
+#define MEBIBYTE ((uint64_t)1 << 20)
+
+static const uint64_t huge_page_bytes = 2 * MEBIBYTE;
+static const uint64_t page_bytes = 4096;
+static const uint64_t piece_bytes = MEBIBYTE; /* what one part copies, fills or touches */
+
+struct lh_memory {
+    const lh_host_t *host;
+    void *mapping; /* NULL: wrapped, not ours */
+    uint64_t mapped_bytes;
+};
+
+typedef struct bulk { /* one long copy, fill or first touch, cut into pieces */
+    char *to;
+    const char *from; /* NULL: fill */
+    uint64_t bytes;
+    uint8_t byte;
+    bool touch;
+} bulk_t;
+
+static void bulk_part(void *context, uint32_t part)
+{
+    const bulk_t *bulk = context;
+    const uint64_t begin = part * piece_bytes;
+    const uint64_t left = bulk->bytes - begin;
+    const uint64_t bytes = left < piece_bytes ? left : piece_bytes;
+    char *to = bulk->to + begin;
+
+    if (bulk->touch) {
+        for (uint64_t i = 0; i < bytes; i += page_bytes)
+            *(volatile char *)(to + i) = 0;
+    } else if (bulk->from != NULL) {
+        memcpy(to, bulk->from + begin, bytes);
+    } else {
+        memset(to, bulk->byte, bytes);
+    }
+}
+
+static void bulk_run(lh_stream_t *s, bulk_t *bulk)
+{
+    const uint64_t parts = (bulk->bytes + piece_bytes - 1) / piece_bytes;
+    s->threads.run(&s->threads, (uint32_t)parts, bulk_part, bulk);
+}
+
+lh_status_t cpu_copy(lh_stream_t *s, const lh_place_t *to, const lh_place_t *from, uint64_t bytes)
+{
+    bulk_t bulk = {.to = to->address, .from = from->address, .bytes = bytes};
+    bulk_run(s, &bulk);
+    return LH_OK;
+}
+
+lh_status_t cpu_fill(lh_stream_t *s, const lh_place_t *to, uint8_t byte, uint64_t bytes)
+{
+    bulk_t bulk = {.to = to->address, .byte = byte, .bytes = bytes};
+    bulk_run(s, &bulk);
+    return LH_OK;
+}
+
+static lh_status_t memory_room(const lh_device_t *d, uint64_t bytes)
+{
+    uint64_t total, available;
+    processor_memory(&total, &available);
+    if (available == 0 || bytes <= available) return LH_OK;
+    return d->host->fail(d->host, LH_NO_MEMORY,
+                         "an arena of %llu MiB is wanted, this machine has %llu MiB of memory left",
+                         (unsigned long long)(bytes / MEBIBYTE),
+                         (unsigned long long)(available / MEBIBYTE));
+}
+
+/* Touched by the threads that will work on it, so that its pages lie near them and no step pays for
+ * a page fault. */
+static void memory_touch(lh_device_t *d, void *address, uint64_t bytes)
+{
+    lh_stream_t s = {
+        .threads = {.struct_size = sizeof(s.threads), .count = d->threads},
+          .device = d
+    };
+    s.threads.run = d->run;
+    bulk_t bulk = {.to = address, .bytes = bytes, .touch = true};
+    bulk_run(&s, &bulk);
+}
+
+lh_status_t cpu_alloc(lh_device_t *d, uint32_t space, uint64_t bytes, lh_memory_t **out,
+                      void **address)
+{
+    (void)space; /* both spaces are host memory */
+    if (bytes == 0 || bytes > UINT64_MAX / 2)
+        return d->host->fail(d->host, LH_INVALID, "an arena of %llu bytes",
+                             (unsigned long long)bytes);
+    lh_status_t status = memory_room(d, bytes);
+    if (status != LH_OK) return status;
+
+    lh_memory_t *memory = d->host->alloc(d->host, sizeof(*memory), 64);
+    if (memory == NULL) return LH_NO_MEMORY;
+
+    const bool huge = d->config.huge_pages && bytes >= huge_page_bytes;
+    const uint64_t align = huge ? huge_page_bytes : page_bytes;
+    memory->host = d->host;
+    memory->mapped_bytes = (bytes + align - 1) / align * align + (huge ? align : 0);
+    void *mapping = mmap(NULL, memory->mapped_bytes, PROT_READ | PROT_WRITE,
+                         MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    if (mapping == MAP_FAILED) {
+        status = d->host->fail(d->host, LH_NO_MEMORY, "mmap of %llu bytes",
+                               (unsigned long long)memory->mapped_bytes);
+        d->host->release(d->host, memory);
+        return status;
+    }
+    memory->mapping = mapping;
+    const uint64_t past = (uint64_t)(uintptr_t)mapping % align;
+    char *begin = (char *)mapping + (past == 0 ? 0 : align - past);
+    /* Without huge pages in the kernel this fails, and nothing is lost but speed. */
+    if (huge) (void)madvise(begin, bytes / align * align, MADV_HUGEPAGE);
+    memory_touch(d, begin, bytes);
+    *out = memory;
+    *address = begin;
+    return LH_OK;
+}
+
+void cpu_release(lh_memory_t *memory)
+{
+    if (memory == NULL) return;
+    if (memory->mapping != NULL) munmap(memory->mapping, memory->mapped_bytes);
+    memory->host->release(memory->host, memory);
+}
+
+lh_status_t cpu_wrap(lh_device_t *d, const void *address, uint64_t bytes, lh_memory_t **out)
+{
+    (void)address; /* kernels read it where it lies */
+    (void)bytes;
+    lh_memory_t *memory = d->host->alloc(d->host, sizeof(*memory), 64);
+    if (memory == NULL) return LH_NO_MEMORY;
+
+    memory->host = d->host;
+    *out = memory;
+    return LH_OK;
+}

@@ -1,0 +1,283 @@
+/* cpu_prepare.c - prepares and launches every op: checks a call against CPU_OPS, folds its
+ * arguments into rows and lets the op of the device's instruction set plan its phases. */
+#include "cpu_prepare.h"
+
+#include "onednn.h"
+#include "processor.h"
+
+#include <stdio.h>
+
+#define TABLE_EXTERN(isa, table) extern const cpu_op_t table##_##isa[];
+#define EXTERN_BASELINE(table) TABLE_EXTERN(baseline, table)
+CPU_TABLES(EXTERN_BASELINE)
+#define ROW_BASELINE(table) table##_baseline,
+static const cpu_op_t *const tables_baseline[] = {CPU_TABLES(ROW_BASELINE) NULL};
+
+#if defined(__x86_64__)
+#define EXTERN_AVX2(table) TABLE_EXTERN(avx2, table)
+#define EXTERN_AVX512(table) TABLE_EXTERN(avx512, table)
+#define EXTERN_AVX512_BF16(table) TABLE_EXTERN(avx512_bf16, table)
+CPU_TABLES(EXTERN_AVX2)
+CPU_TABLES(EXTERN_AVX512)
+CPU_TABLES(EXTERN_AVX512_BF16)
+#define ROW_AVX2(table) table##_avx2,
+#define ROW_AVX512(table) table##_avx512,
+#define ROW_AVX512_BF16(table) table##_avx512_bf16,
+static const cpu_op_t *const tables_avx2[] = {CPU_TABLES(ROW_AVX2) NULL};
+static const cpu_op_t *const tables_avx512[] = {CPU_TABLES(ROW_AVX512) NULL};
+static const cpu_op_t *const tables_avx512_bf16[] = {CPU_TABLES(ROW_AVX512_BF16) NULL};
+#endif
+
+static const cpu_op_t *const *const tables[CPU_ISAS] = {
+    [CPU_BASELINE] = tables_baseline,
+#if defined(__x86_64__)
+    [CPU_AVX2] = tables_avx2,
+    [CPU_AVX512] = tables_avx512,
+    [CPU_AVX512_BF16] = tables_avx512_bf16,
+#endif
+};
+
+typedef struct cpu_signature {
+    const char *op, *slots;
+} cpu_signature_t;
+
+static const cpu_signature_t signatures[] = {
+#define SIGNATURE_ROW(name, slots) {#name, slots},
+    CPU_OPS(SIGNATURE_ROW)
+#undef SIGNATURE_ROW
+};
+
+static const char *signature_find(const char *op)
+{
+    for (size_t i = 0; i < sizeof(signatures) / sizeof(signatures[0]); i++) {
+        if (strcmp(signatures[i].op, op) == 0) return signatures[i].slots;
+    }
+    return NULL;
+}
+
+static const cpu_op_t *op_find(uint32_t isa, const char *name)
+{
+    for (const cpu_op_t *const *table = tables[isa]; *table != NULL; table++) {
+        for (const cpu_op_t *op = *table; op->name != NULL; op++) {
+            if (strcmp(op->name, name) == 0) return op;
+        }
+    }
+    return NULL;
+}
+
+static const lh_arg_t *desc_arg(const lh_kernel_desc_t *desc, uint32_t slot)
+{
+    static const lh_arg_t none = {.dtype = LH_DTYPE_NONE};
+    if (slot >= desc->arg_count) return &none;
+    return (const lh_arg_t *)((const char *)desc->args + (size_t)slot * desc->arg_size);
+}
+
+#define BIT(dtype) (1u << LH_DTYPE_##dtype)
+
+static uint32_t letter_dtypes(char letter)
+{
+    switch (letter) {
+    case 'x':
+    case 'y': return BIT(F32) | BIT(BF16);
+    case 'm': return BIT(F32) | BIT(BF16) | BIT(F16);
+    case 'v': return BIT(F32) | BIT(BF16) | BIT(F16) | BIT(F64) | BIT(I32);
+    case 'f': return BIT(F32);
+    case 'i': return BIT(I32);
+    default: return 0;
+    }
+}
+
+static const char *dtype_text(lh_dtype_t dtype)
+{
+    static const char *const names[LH_DTYPES] = {"none", "f32", "bf16", "f16", "f8e4m3", "f8e5m2",
+                                                 "f64",  "i32", "i64",  "u8",  "i8"};
+    return dtype < LH_DTYPES && names[dtype] != NULL ? names[dtype] : "?";
+}
+
+/* One slot against its letter; same[] remembers what x and y stood for. */
+static lh_status_t slot_check(const lh_host_t *host, const lh_kernel_desc_t *desc, uint32_t slot,
+                              char letter, bool optional, lh_dtype_t same[2])
+{
+    const lh_arg_t *arg = desc_arg(desc, slot);
+    if (arg->dtype == LH_DTYPE_NONE) {
+        if (optional) return LH_OK;
+        return host->fail(host, LH_INVALID, "%s: slot %u is left out", desc->op, slot + 1);
+    }
+    if (arg->dtype >= LH_DTYPES || (letter_dtypes(letter) & (1u << arg->dtype)) == 0)
+        return host->fail(host, LH_UNSUPPORTED, "%s on the cpu does not take %s in slot %u",
+                          desc->op, dtype_text(arg->dtype), slot + 1);
+    if (letter == 'x' || letter == 'y') {
+        lh_dtype_t *first = &same[letter - 'x'];
+        if (*first == LH_DTYPE_NONE) *first = arg->dtype;
+        if (*first != arg->dtype)
+            return host->fail(host, LH_UNSUPPORTED,
+                              "%s on the cpu does not mix %s and %s (slot %u)", desc->op,
+                              dtype_text(*first), dtype_text(arg->dtype), slot + 1);
+    }
+    if (arg->count_slot != 0)
+        return host->fail(host, LH_UNSUPPORTED, "%s on the cpu takes no counted rows (slot %u)",
+                          desc->op, slot + 1);
+    if (arg->layout != LH_LAYOUT_DENSE && arg->layout != LH_LAYOUT_ANY)
+        return host->fail(host, LH_UNSUPPORTED, "%s on the cpu takes dense tensors only (slot %u)",
+                          desc->op, slot + 1);
+    return LH_OK;
+}
+
+lh_status_t cpu_fits(const lh_host_t *host, const lh_device_t *d, const void *config,
+                     const lh_kernel_desc_t *desc)
+{
+    (void)d;
+    (void)config;
+    const char *letters = signature_find(desc->op);
+    if (letters == NULL) return host->fail(host, LH_UNSUPPORTED, "the cpu has no %s", desc->op);
+
+    lh_dtype_t same[2] = {LH_DTYPE_NONE, LH_DTYPE_NONE};
+    uint32_t slot = 0;
+    for (const char *p = letters; *p != '\0'; p++, slot++) {
+        const char letter = *p;
+        const bool optional = p[1] == '?';
+        const lh_status_t status = slot_check(host, desc, slot, letter, optional, same);
+        if (status != LH_OK) return status;
+        if (optional) p++;
+    }
+    if (desc->arg_count > slot)
+        return host->fail(host, LH_UNSUPPORTED, "%s on the cpu has %u slots, %u are given",
+                          desc->op, slot, desc->arg_count);
+    return LH_OK;
+}
+
+/* Folds the leading dimensions into rows, where they lie evenly. */
+static lh_status_t view_make(const lh_host_t *host, const lh_kernel_desc_t *desc, uint32_t slot,
+                             const lh_arg_t *arg, cpu_view_t *out)
+{
+    cpu_view_t v = {.rows = 1, .width = 1, .pitch = 1, .dtype = arg->dtype, .flags = arg->flags};
+    uint64_t elements = 1;
+    for (uint32_t i = 0; i < arg->rank; i++) {
+        if (arg->shape[i] == 0 || arg->shape[i] > ((uint64_t)1 << 48) / elements)
+            return host->fail(host, LH_INVALID, "%s: dimension %u of slot %u has %llu elements",
+                              desc->op, i + 1, slot + 1, (unsigned long long)arg->shape[i]);
+        elements *= arg->shape[i];
+    }
+    if (arg->rank > 0) {
+        v.width = arg->shape[arg->rank - 1];
+        v.rows = elements / v.width;
+        v.pitch = arg->rank > 1 ? arg->stride[arg->rank - 2] : v.width;
+        if (arg->stride[arg->rank - 1] != 1 && v.width > 1)
+            return host->fail(host, LH_UNSUPPORTED, "%s: the last stride of slot %u is %llu, not 1",
+                              desc->op, slot + 1, (unsigned long long)arg->stride[arg->rank - 1]);
+    }
+    for (uint32_t i = 0; i + 2 < arg->rank; i++) {
+        if (arg->shape[i] > 1 && arg->stride[i] != arg->stride[i + 1] * arg->shape[i + 1])
+            v.pitch = 0; /* uneven: only copy, which looks at arg[], can walk it */
+    }
+    *out = v;
+    return LH_OK;
+}
+
+static lh_status_t args_take(lh_prepared_t *k, const lh_kernel_desc_t *desc)
+{
+    k->arg_count = desc->arg_count;
+    for (uint32_t i = 0; i < desc->arg_count; i++) {
+        const lh_arg_t *arg = desc_arg(desc, i);
+        if (arg->dtype == LH_DTYPE_NONE) continue;
+        if (arg->rank > LH_MAX_RANK)
+            return k->host->fail(k->host, LH_INVALID, "%s: slot %u has rank %u", desc->op, i + 1,
+                                 arg->rank);
+        k->arg[i] = *arg;
+        const lh_status_t status = view_make(k->host, desc, i, arg, &k->view[i]);
+        if (status != LH_OK) return status;
+        if (k->view[i].pitch == 0 && strcmp(desc->op, "copy") != 0)
+            return k->host->fail(k->host, LH_UNSUPPORTED, "%s: the rows of slot %u lie unevenly",
+                                 desc->op, i + 1);
+    }
+    return LH_OK;
+}
+
+static void attributes_take(lh_prepared_t *k, const lh_kernel_desc_t *desc)
+{
+    if (desc->attributes == NULL) return;
+    uint32_t bytes;
+    memcpy(&bytes, desc->attributes, sizeof(bytes));
+    memcpy(&k->how, desc->attributes, bytes < sizeof(k->how) ? bytes : sizeof(k->how));
+}
+
+/* Only one variant of each own kernel exists for an instruction set; a plan() with more of them
+ * sets plan->variant and plan->name itself. */
+static lh_status_t plan_finish(lh_prepared_t *k, const lh_kernel_desc_t *desc,
+                               lh_kernel_plan_t *mine)
+{
+    const uint32_t isa = k->device->isa;
+    mine->struct_size = sizeof(*mine);
+    mine->flags = LH_KERNEL_ORDERED | LH_KERNEL_CAPTURE;
+    mine->host_bytes += sizeof(*k);
+    if (mine->variant == 0) mine->variant = isa + 1;
+    if (mine->name[0] == '\0')
+        snprintf(mine->name, sizeof(mine->name), "%s.%s.%s", desc->op, dtype_text(k->arg[0].dtype),
+                 processor_isa_name(isa));
+    if (desc->variant != 0 && desc->variant != mine->variant)
+        return k->host->fail(
+            k->host, LH_UNSUPPORTED, "%s: variant %llx is wanted, this is %llx (%s)", desc->op,
+            (unsigned long long)desc->variant, (unsigned long long)mine->variant, mine->name);
+    if (mine->scratch_bytes > desc->scratch_limit_bytes && desc->scratch_limit_bytes != 0)
+        return k->host->fail(
+            k->host, LH_UNSUPPORTED, "%s needs %llu bytes of scratch, %llu are allowed", desc->op,
+            (unsigned long long)mine->scratch_bytes, (unsigned long long)desc->scratch_limit_bytes);
+    for (uint32_t i = 0; i < k->arg_count; i++) {
+        mine->layout[i] = LH_LAYOUT_DENSE;
+        mine->layout_bytes[i] = k->view[i].rows * k->view[i].width *
+                                cpu_dtype_bytes(k->view[i].dtype);
+    }
+    return LH_OK;
+}
+
+lh_status_t cpu_prepare(const lh_host_t *host, lh_device_t *d, const lh_kernel_desc_t *desc,
+                        lh_kernel_plan_t *plan, lh_prepared_t **out)
+{
+    lh_status_t status = cpu_fits(host, d, NULL, desc);
+    if (status != LH_OK) return status;
+    const cpu_op_t *op = op_find(d->isa, desc->op);
+    if (op == NULL) return host->fail(host, LH_UNSUPPORTED, "the cpu has no %s", desc->op);
+    lh_prepared_t *k = host->alloc(host, sizeof(*k), 64);
+    if (k == NULL) return LH_NO_MEMORY;
+
+    lh_kernel_plan_t mine = {0};
+    k->host = host;
+    k->device = d;
+    attributes_take(k, desc);
+    status = args_take(k, desc);
+    if (status == LH_OK) status = op->plan(k, desc, &mine);
+    if (status == LH_OK) status = plan_finish(k, desc, &mine);
+    if (status != LH_OK) {
+        cpu_kernel_free(k);
+        return status;
+    }
+    lh_fill(plan, &mine, sizeof(mine));
+    *out = k;
+    return LH_OK;
+}
+
+lh_status_t cpu_launch(lh_prepared_t *k, const lh_launch_t *call)
+{
+    for (uint32_t i = 0; i < k->arg_count; i++) {
+        k->at[i] = k->view[i].rows != 0 ? call->args[i].address : NULL;
+    }
+    k->scratch = call->scratch.address;
+    k->stream = call->stream;
+    for (uint32_t i = 0; i < k->phases; i++) {
+        const cpu_phase_t *phase = &k->phase[i];
+        if (phase->alone == NULL) {
+            cpu_run(call->stream, k, phase->work, phase->parts);
+            continue;
+        }
+        const lh_status_t status = phase->alone(k);
+        if (status != LH_OK) return status;
+    }
+    return LH_OK;
+}
+
+void cpu_kernel_free(lh_prepared_t *k)
+{
+    if (k == NULL) return;
+    onednn_matmul_free(k->matmul);
+    k->host->release(k->host, k);
+}

@@ -1,0 +1,226 @@
+/* loss_kernels.c - cross entropy in its three steps: ce_stats, ce_grad, ce_loss. */
+#include "vector.h"
+
+#include <math.h>
+
+enum { CHUNK = 0, CHUNKS = 1, FIRST = 2, COUNT = 3 };
+
+static const uint64_t chunk_elements = 16384;
+static const uint64_t loss_rows = 256; /* whose losses one part sums */
+
+/* Column of a label, or the row's width where another part has it. */
+static uint64_t label_column(const lh_prepared_t *k, int32_t label)
+{
+    const uint64_t column = (uint64_t)(int64_t)label - k->number[FIRST];
+    return label < 0 || column >= k->number[COUNT] ? k->view[0].width : column;
+}
+
+/* What ce_stats and ce_grad have in common; slots: logits, labels, stats. */
+static lh_status_t logits_plan(lh_prepared_t *k, const char *op)
+{
+    const cpu_view_t *logits = &k->view[0], *labels = &k->view[1], *stats = &k->view[2];
+    const uint64_t rows = chunk_elements / logits->width, part = k->how.rows.rows;
+    if (labels->rows * labels->width != logits->rows || stats->rows != logits->rows ||
+        stats->width != 3 || (labels->rows > 1 && labels->pitch != 1))
+        return k->host->fail(
+            k->host, LH_UNSUPPORTED, "%s: %llu rows of logits, %llu labels, stats %llu x %llu", op,
+            (unsigned long long)logits->rows, (unsigned long long)(labels->rows * labels->width),
+            (unsigned long long)stats->rows, (unsigned long long)stats->width);
+    k->number[CHUNK] = rows == 0 ? 1 : rows;
+    k->number[FIRST] = k->how.rows.first;
+    k->number[COUNT] = part == 0 || part > logits->width ? logits->width : part;
+    return LH_OK;
+}
+
+/* ---- ce_stats: logits labels -> stats [t, 3]: maximum, sum of exp, the label's logit ---- */
+
+static float row_top(const float *x, uint64_t n)
+{
+    vf top = vf_set(-INFINITY);
+    for (uint64_t i = 0; i < n; i += LANES) {
+        const uint64_t m = vf_span(i, n);
+        const vf a = vf_get(x, LH_DTYPE_F32, i, m);
+        top = vf_max(m < LANES ? vf_keep(a, m, -INFINITY) : a, top);
+    }
+    return vf_top(top);
+}
+
+static float row_exp_sum(const float *x, uint64_t n, float top)
+{
+    vf sum = vf_zero();
+    for (uint64_t i = 0; i < n; i += LANES) {
+        const uint64_t m = vf_span(i, n);
+        const vf e = vf_exp(vf_get(x, LH_DTYPE_F32, i, m) - top);
+        sum = sum + (m < LANES ? vf_keep(e, m, 0) : e);
+    }
+    return vf_sum(sum);
+}
+
+static void stats_rows(const lh_prepared_t *k, uint32_t part)
+{
+    const int32_t *labels = k->at[1];
+    const uint64_t width = k->view[0].width;
+    uint64_t row, end;
+
+    cpu_range(part, k->number[CHUNK], k->view[0].rows, &row, &end);
+    for (; row < end; row++) {
+        const float *x = cpu_row(k, 0, row);
+        float *stats = cpu_row(k, 2, row);
+        const uint64_t column = label_column(k, labels[row]);
+        stats[0] = row_top(x, width);
+        stats[1] = row_exp_sum(x, width, stats[0]);
+        stats[2] = column < width ? x[column] : 0.0f;
+    }
+}
+
+static lh_status_t ce_stats_plan(lh_prepared_t *k, const lh_kernel_desc_t *desc,
+                                 lh_kernel_plan_t *plan)
+{
+    (void)plan;
+    const lh_status_t status = logits_plan(k, desc->op);
+    if (status == LH_OK) cpu_phase_add(k, stats_rows, k->view[0].rows, k->number[CHUNK]);
+    return status;
+}
+
+/* ---- ce_grad: logits labels stats weights -> glogits = weight (softmax - one-hot) ---- */
+
+CPU_INLINE void grad_row(const lh_prepared_t *k, uint64_t row, lh_dtype_t d)
+{
+    const float *x = cpu_row(k, 0, row), *stats = cpu_row(k, 2, row);
+    void *g = cpu_row(k, 4, row);
+    const float weight = ((const float *)k->at[3])[row];
+    const float top = stats[0], scale = weight / stats[1], label_logit = stats[2];
+    const uint64_t width = k->view[0].width;
+    const uint64_t column = label_column(k, ((const int32_t *)k->at[1])[row]);
+
+    if (weight == 0.0f) { /* masked: whatever the logits are */
+        memset(g, 0, width * cpu_dtype_bytes(d));
+        return;
+    }
+    for (uint64_t i = 0; i < width; i += LANES) {
+        const uint64_t m = vf_span(i, width);
+        vf_put(g, d, i, m, vf_exp(vf_get(x, LH_DTYPE_F32, i, m) - top) * scale);
+    }
+    if (column < width) vf_put(g, d, column, 1, vf_exp(vf_set(label_logit) - top) * scale - weight);
+}
+
+CPU_INLINE void grad_rows(const lh_prepared_t *k, uint32_t part, lh_dtype_t d)
+{
+    uint64_t row, end;
+    cpu_range(part, k->number[CHUNK], k->view[0].rows, &row, &end);
+    for (; row < end; row++)
+        grad_row(k, row, d);
+}
+CPU_BOTH(grad_rows)
+
+typedef struct grad_wave { /* rows [begin, end) of a gradient that lies over its logits */
+    const lh_prepared_t *k;
+    uint64_t begin, end;
+} grad_wave_t;
+
+static void grad_wave_part(void *context, uint32_t part)
+{
+    const grad_wave_t *wave = context;
+    uint64_t row, end;
+    cpu_range(part, wave->k->number[CHUNK], wave->end - wave->begin, &row, &end);
+    for (; row < end; row++)
+        grad_row(wave->k, wave->begin + row, LH_DTYPE_BF16);
+}
+
+/* BF16 gradients in the memory of F32 logits: row r lies where the logits of row r / 2 were, so the
+ * rows [n, 2n) can be written at once when those before n have been. Inside a row, what is written
+ * trails what has been read. */
+static lh_status_t grad_over(const lh_prepared_t *k)
+{
+    const uint64_t rows = k->view[0].rows, chunk = k->number[CHUNK];
+    const uint64_t out_bytes = k->view[4].pitch * sizeof(uint16_t);
+    const uint64_t in_bytes = k->view[0].pitch * sizeof(float);
+    const char *in = k->at[0], *out = k->at[4];
+    const bool apart = out + rows * out_bytes <= in || in + rows * in_bytes <= out;
+    lh_threads_t *threads = &k->stream->threads;
+
+    if (apart || out_bytes == in_bytes) {
+        cpu_run(k->stream, k, grad_rows_bf16, (uint32_t)((rows + chunk - 1) / chunk));
+        return LH_OK;
+    }
+    for (uint64_t begin = 0, end; begin < rows; begin = end) {
+        end = begin == 0 ? chunk : begin * in_bytes / out_bytes;
+        if (end > rows) end = rows;
+        grad_wave_t wave = {k, begin, end};
+        threads->run(threads, (uint32_t)((end - begin + chunk - 1) / chunk), grad_wave_part, &wave);
+    }
+    return LH_OK;
+}
+
+static lh_status_t ce_grad_plan(lh_prepared_t *k, const lh_kernel_desc_t *desc,
+                                lh_kernel_plan_t *plan)
+{
+    (void)plan;
+    const cpu_view_t *logits = &k->view[0], *weights = &k->view[3], *g = &k->view[4];
+    const lh_status_t status = logits_plan(k, desc->op);
+    if (status != LH_OK) return status;
+    if (g->rows != logits->rows || g->width != logits->width ||
+        weights->rows * weights->width != logits->rows ||
+        g->pitch * cpu_dtype_bytes(g->dtype) > logits->pitch * sizeof(float))
+        return k->host->fail(k->host, LH_UNSUPPORTED,
+                             "ce_grad: logits %llu x %llu, gradient %llu x %llu, %llu weights",
+                             (unsigned long long)logits->rows, (unsigned long long)logits->width,
+                             (unsigned long long)g->rows, (unsigned long long)g->width,
+                             (unsigned long long)(weights->rows * weights->width));
+    if (g->dtype == LH_DTYPE_BF16)
+        k->phase[k->phases++].alone = grad_over;
+    else
+        cpu_phase_add(k, grad_rows_f32, logits->rows, k->number[CHUNK]);
+    return LH_OK;
+}
+
+/* ---- ce_loss: stats weights -> loss [1] ---- */
+
+static void loss_partial(const lh_prepared_t *k, uint32_t part)
+{
+    const float *weights = k->at[1];
+    double sum = 0;
+    uint64_t row, end;
+
+    cpu_range(part, loss_rows, k->view[0].rows, &row, &end);
+    for (; row < end; row++) {
+        const float *stats = cpu_row(k, 0, row);
+        if (weights[row] == 0.0f) continue;
+        sum += (double)weights[row] * (double)((logf(stats[1]) + stats[0]) - stats[2]);
+    }
+    ((double *)k->scratch)[part] = sum;
+}
+
+static void loss_sum(const lh_prepared_t *k, uint32_t part)
+{
+    (void)part;
+    float *loss = k->at[2];
+    double sum = 0;
+    for (uint64_t c = 0; c < k->number[CHUNKS]; c++)
+        sum += ((const double *)k->scratch)[c];
+    if ((k->view[2].flags & LH_ARG_ADD) != 0) sum += (double)*loss;
+    *loss = (float)sum;
+}
+
+static lh_status_t ce_loss_plan(lh_prepared_t *k, const lh_kernel_desc_t *desc,
+                                lh_kernel_plan_t *plan)
+{
+    (void)desc;
+    const cpu_view_t *stats = &k->view[0], *weights = &k->view[1];
+    if (stats->width != 3 || weights->rows * weights->width != stats->rows)
+        return k->host->fail(k->host, LH_UNSUPPORTED, "ce_loss: stats %llu x %llu, %llu weights",
+                             (unsigned long long)stats->rows, (unsigned long long)stats->width,
+                             (unsigned long long)(weights->rows * weights->width));
+    k->number[CHUNKS] = (stats->rows + loss_rows - 1) / loss_rows;
+    plan->scratch_bytes = k->number[CHUNKS] * sizeof(double);
+    cpu_phase_add(k, loss_partial, stats->rows, loss_rows);
+    cpu_phase_add(k, loss_sum, 1, 1);
+    return LH_OK;
+}
+
+const cpu_op_t CPU_ISA(loss_ops)[] = {
+    {"ce_stats", ce_stats_plan},
+    {"ce_grad",  ce_grad_plan },
+    {"ce_loss",  ce_loss_plan },
+    {NULL,       NULL         },
+};

@@ -1,0 +1,35 @@
+/* onednn.h - matrix products by oneDNN, without linking against it. */
+#ifndef LH_CPU_ONEDNN_H
+#define LH_CPU_ONEDNN_H
+
+#include "cpu.h"
+
+typedef struct onednn_matrix { /* dtype NONE: left out */
+    lh_dtype_t dtype;          /* F32 or BF16         */
+    uint32_t transposed;       /* lies as [columns, rows] */
+    uint64_t pitch;            /* elements from line to line in memory */
+} onednn_matrix_t;
+
+typedef struct onednn_matmul_how { /* c [m, n] = a [m, k] b [k, n] + bias [n] (+ c) */
+    uint64_t m, n, k;
+    onednn_matrix_t a, b, bias, c;
+    bool add;
+} onednn_matmul_how_t;
+
+/* Opens the library. Missing: one sentence that names the Debian package. */
+lh_status_t onednn_open(const lh_host_t *host, onednn_t **out);
+void onednn_close(onednn_t *o);
+/* "2.6.3" */
+const char *onednn_version(const onednn_t *o);
+/* True where products of BF16 are done by instructions for them. */
+bool onednn_has_bf16(const onednn_t *o);
+
+lh_status_t onednn_matmul_new(onednn_t *o, const onednn_matmul_how_t *how, onednn_matmul_t **out);
+void onednn_matmul_free(onednn_matmul_t *p);
+uint64_t onednn_matmul_scratch_bytes(const onednn_matmul_t *p);
+/* Which implementation the library took, e.g. "brg:avx512_core_bf16"; valid until free. */
+const char *onednn_matmul_name(const onednn_matmul_t *p);
+lh_status_t onednn_matmul_run(onednn_matmul_t *p, const void *a, const void *b, const void *bias,
+                              void *c, void *scratch);
+
+#endif

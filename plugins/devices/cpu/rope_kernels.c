@@ -1,0 +1,117 @@
+/* rope_kernels.c - rotary positions: turns pairs of components of every head. Sines and cosines are
+ * made once a row and serve all its heads. */
+#include "vector.h"
+
+enum { CHUNK = 0 };
+enum { X, POSITIONS, FREQUENCIES, Y };
+
+static const uint64_t chunk_elements = 16384;
+enum { MAX_PAIRS = 512 };
+
+/* Sine and cosine of angles up to 2^31: whole quarter turns are taken off in double. The loops are
+ * plain so that every compiler makes vectors of them. */
+static void turn_table(const float *frequencies, uint32_t pairs, int32_t position, float magnitude,
+                       float direction, float *sine, float *cosine)
+{
+    const double whole = 6755399441055744.0; /* 1.5 2^52: adding it rounds to a whole number */
+    const float at = (float)position;
+    for (uint32_t j = 0; j < pairs; j++) {
+        const double angle = (double)(at * frequencies[j]);
+        const double turns = (angle * 0.63661977236758134308 + whole) - whole;
+        const double rest = angle - turns * 1.57079632679489655800 - turns * 6.123233995736766e-17;
+        const int32_t quarter = (int32_t)turns;
+        const float r = (float)rest, z = r * r;
+        const float s = ((-1.9515295891e-4f * z + 8.3321608736e-3f) * z - 1.6666654611e-1f) * z *
+                            r +
+                        r;
+        const float c = ((2.443315711809948e-5f * z - 1.388731625493765e-3f) * z +
+                         4.166664568298827e-2f) *
+                            z * z -
+                        0.5f * z + 1.0f;
+        const bool odd = (quarter & 1) != 0;
+        const float sine_sign = (quarter & 2) != 0 ? -magnitude : magnitude;
+        const float cosine_sign = ((quarter + 1) & 2) != 0 ? -magnitude : magnitude;
+        sine[j] = (odd ? c : s) * sine_sign * direction;
+        cosine[j] = (odd ? s : c) * cosine_sign;
+    }
+}
+
+CPU_INLINE void turn_halves(const void *x, void *y, lh_dtype_t d, uint64_t at, uint32_t pairs,
+                            const float *sine, const float *cosine)
+{
+    for (uint32_t j = 0; j < pairs; j += LANES) {
+        const uint64_t m = vf_span(j, pairs);
+        const vf a = vf_get(x, d, at + j, m), b = vf_get(x, d, at + pairs + j, m);
+        const vf s = vf_load(sine + j), c = vf_load(cosine + j);
+        vf_put(y, d, at + j, m, a * c - b * s);
+        vf_put(y, d, at + pairs + j, m, b * c + a * s);
+    }
+}
+
+CPU_INLINE void turn_neighbours(const void *x, void *y, lh_dtype_t d, uint64_t at, uint32_t pairs,
+                                const float *sine, const float *cosine)
+{
+    for (uint32_t j = 0; j < pairs; j++) {
+        const float a = vf_get(x, d, at + 2 * j, 1)[0], b = vf_get(x, d, at + 2 * j + 1, 1)[0];
+        vf_put(y, d, at + 2 * j, 1, vf_set(a * cosine[j] - b * sine[j]));
+        vf_put(y, d, at + 2 * j + 1, 1, vf_set(b * cosine[j] + a * sine[j]));
+    }
+}
+
+CPU_INLINE void rope_rows(const lh_prepared_t *k, uint32_t part, lh_dtype_t d)
+{
+    const lh_rope_t *how = &k->how.rope;
+    const float magnitude = how->magnitude == 0 ? 1.0f : (float)how->magnitude;
+    const float direction = how->inverse != 0 ? -1.0f : 1.0f;
+    const int32_t *positions = k->at[POSITIONS];
+    const uint64_t turned = 2 * (uint64_t)how->pairs, bytes = cpu_dtype_bytes(d);
+    _Alignas(64) float sine[MAX_PAIRS], cosine[MAX_PAIRS];
+    uint64_t row, end;
+
+    memset(sine, 0, sizeof(sine));
+    memset(cosine, 0, sizeof(cosine));
+    cpu_range(part, k->number[CHUNK], k->view[X].rows, &row, &end);
+    for (; row < end; row++) {
+        const void *x = cpu_row(k, X, row);
+        void *y = cpu_row(k, Y, row);
+        turn_table(k->at[FREQUENCIES], how->pairs, positions[row], magnitude, direction, sine,
+                   cosine);
+        for (uint32_t head = 0; head < how->heads; head++) {
+            const uint64_t at = (uint64_t)head * how->head_dim;
+            if (how->interleaved != 0)
+                turn_neighbours(x, y, d, at, how->pairs, sine, cosine);
+            else
+                turn_halves(x, y, d, at, how->pairs, sine, cosine);
+            if (x != y && turned < how->head_dim)
+                memcpy((char *)y + (at + turned) * bytes, (const char *)x + (at + turned) * bytes,
+                       (how->head_dim - turned) * bytes);
+        }
+    }
+}
+CPU_BOTH(rope_rows)
+
+static lh_status_t rope_plan(lh_prepared_t *k, const lh_kernel_desc_t *desc, lh_kernel_plan_t *plan)
+{
+    (void)desc;
+    (void)plan;
+    const lh_rope_t *how = &k->how.rope;
+    const cpu_view_t *x = &k->view[X], *y = &k->view[Y];
+    if (how->pairs > MAX_PAIRS || 2 * (uint64_t)how->pairs > how->head_dim)
+        return k->host->fail(k->host, LH_UNSUPPORTED, "rope: %u pairs in heads of %u (at most %d)",
+                             how->pairs, how->head_dim, MAX_PAIRS);
+    if (x->width != (uint64_t)how->heads * how->head_dim || y->width != x->width ||
+        y->rows != x->rows || k->view[POSITIONS].rows * k->view[POSITIONS].width != x->rows ||
+        k->view[FREQUENCIES].rows * k->view[FREQUENCIES].width < how->pairs)
+        return k->host->fail(k->host, LH_UNSUPPORTED, "rope: %u heads of %u on rows of %llu",
+                             how->heads, how->head_dim, (unsigned long long)x->width);
+
+    const uint64_t rows = chunk_elements / x->width;
+    k->number[CHUNK] = rows == 0 ? 1 : rows;
+    cpu_phase_add(k, CPU_PICK(rope_rows, x->dtype), x->rows, k->number[CHUNK]);
+    return LH_OK;
+}
+
+const cpu_op_t CPU_ISA(rope_ops)[] = {
+    {"rope", rope_plan},
+    {NULL,   NULL     }
+};

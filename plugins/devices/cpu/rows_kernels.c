@@ -1,0 +1,173 @@
+/* rows_kernels.c - ops that look rows up or sum over them: embed, embed_grad, sum_rows. */
+#include "vector.h"
+
+enum { CHUNK = 0, CHUNKS = 1, COLUMNS = 2, FIRST = 3, COUNT = 4 };
+
+static const uint64_t chunk_elements = 16384;
+static const uint64_t most_partials = 64;
+static const uint64_t column_block = 256;
+
+static uint64_t rows_chunk(uint64_t width)
+{
+    const uint64_t rows = chunk_elements / width;
+    return rows == 0 ? 1 : rows;
+}
+
+/* ---- embed: tokens table -> y ---- */
+
+static void embed_rows(const lh_prepared_t *k, uint32_t part)
+{
+    const int32_t *tokens = k->at[0];
+    const uint64_t width = k->view[2].width;
+    const lh_dtype_t from = k->view[1].dtype, to = k->view[2].dtype;
+    uint64_t row, end;
+
+    cpu_range(part, k->number[CHUNK], k->view[2].rows, &row, &end);
+    for (; row < end; row++) {
+        void *y = cpu_row(k, 2, row);
+        const uint64_t id = (uint64_t)(int64_t)tokens[row] - k->number[FIRST];
+        if (tokens[row] < 0 || id >= k->number[COUNT]) {
+            memset(y, 0, width * cpu_dtype_bytes(to));
+            continue;
+        }
+        const void *line = cpu_row(k, 1, id);
+        if (from == to) {
+            memcpy(y, line, width * cpu_dtype_bytes(to));
+            continue;
+        }
+        for (uint64_t i = 0; i < width; i += LANES) {
+            const uint64_t m = vf_span(i, width);
+            vf_put(y, to, i, m, vf_get(line, from, i, m));
+        }
+    }
+}
+
+/* The part of the vocabulary that lies in the table: rows 0 means all of it. */
+static lh_status_t part_take(lh_prepared_t *k, const char *op, const cpu_view_t *table)
+{
+    k->number[FIRST] = k->how.rows.first;
+    k->number[COUNT] = k->how.rows.rows == 0 ? table->rows : k->how.rows.rows;
+    if (k->number[COUNT] <= table->rows) return LH_OK;
+    return k->host->fail(k->host, LH_UNSUPPORTED, "%s: %llu rows of a table of %llu", op,
+                         (unsigned long long)k->number[COUNT], (unsigned long long)table->rows);
+}
+
+static lh_status_t embed_plan(lh_prepared_t *k, const lh_kernel_desc_t *desc,
+                              lh_kernel_plan_t *plan)
+{
+    (void)plan;
+    const cpu_view_t *tokens = &k->view[0], *table = &k->view[1], *y = &k->view[2];
+    if (y->width != table->width || tokens->rows * tokens->width != y->rows)
+        return k->host->fail(
+            k->host, LH_UNSUPPORTED, "embed: %llu tokens, table %llu wide, output %llu x %llu",
+            (unsigned long long)(tokens->rows * tokens->width), (unsigned long long)table->width,
+            (unsigned long long)y->rows, (unsigned long long)y->width);
+    k->number[CHUNK] = rows_chunk(y->width);
+    cpu_phase_add(k, embed_rows, y->rows, k->number[CHUNK]);
+    return part_take(k, desc->op, table);
+}
+
+/* ---- embed_grad: tokens gy -> gtable ----
+ * Part p has the rows of the table whose number is p modulo GRAD_PARTS, so that frequent tokens are
+ * spread; it walks all tokens in order and adds those it has. No sort, no scratch, one order. */
+
+enum { GRAD_PARTS = 32 };
+
+static void line_clear(const lh_prepared_t *k, uint32_t part)
+{
+    const uint64_t bytes = k->view[2].width * sizeof(float);
+    for (uint64_t id = part; id < k->view[2].rows; id += GRAD_PARTS)
+        memset(cpu_row(k, 2, id), 0, bytes);
+}
+
+CPU_INLINE void embed_grad_part(const lh_prepared_t *k, uint32_t part, lh_dtype_t d)
+{
+    const int32_t *tokens = k->at[0];
+    const uint64_t count = k->view[1].rows, width = k->view[1].width;
+    if ((k->view[2].flags & LH_ARG_ADD) == 0) line_clear(k, part);
+    for (uint64_t t = 0; t < count; t++) {
+        const uint64_t id = (uint64_t)(int64_t)tokens[t] - k->number[FIRST];
+        if (id % GRAD_PARTS != part || id >= k->number[COUNT] || tokens[t] < 0) continue;
+        const void *gy = cpu_row(k, 1, t);
+        float *line = cpu_row(k, 2, id);
+        for (uint64_t i = 0; i < width; i += LANES) {
+            const uint64_t m = vf_span(i, width);
+            const vf sum = vf_get(line, LH_DTYPE_F32, i, m) + vf_get(gy, d, i, m);
+            vf_put(line, LH_DTYPE_F32, i, m, sum);
+        }
+    }
+}
+CPU_BOTH(embed_grad_part)
+
+static lh_status_t embed_grad_plan(lh_prepared_t *k, const lh_kernel_desc_t *desc,
+                                   lh_kernel_plan_t *plan)
+{
+    (void)plan;
+    const cpu_view_t *tokens = &k->view[0], *gy = &k->view[1], *table = &k->view[2];
+    if (gy->width != table->width || tokens->rows * tokens->width != gy->rows)
+        return k->host->fail(k->host, LH_UNSUPPORTED,
+                             "embed_grad: %llu tokens, gradient %llu x %llu, table %llu wide",
+                             (unsigned long long)(tokens->rows * tokens->width),
+                             (unsigned long long)gy->rows, (unsigned long long)gy->width,
+                             (unsigned long long)table->width);
+    cpu_phase_add(k, CPU_PICK(embed_grad_part, gy->dtype), GRAD_PARTS, 1);
+    return part_take(k, desc->op, table);
+}
+
+/* ---- sum_rows: [t, w] to [w] ---- */
+
+CPU_INLINE void sum_chunk(const lh_prepared_t *k, uint32_t part, lh_dtype_t d)
+{
+    const uint64_t width = k->view[0].width;
+    float *line = (float *)k->scratch + part * k->number[COLUMNS];
+    uint64_t row, end;
+
+    memset(line, 0, k->number[COLUMNS] * sizeof(*line));
+    cpu_range(part, k->number[CHUNK], k->view[0].rows, &row, &end);
+    for (; row < end; row++) {
+        const void *x = cpu_row(k, 0, row);
+        for (uint64_t i = 0; i < width; i += LANES)
+            vf_store(line + i, vf_load(line + i) + vf_get(x, d, i, vf_span(i, width)));
+    }
+}
+CPU_BOTH(sum_chunk)
+
+static void sum_partials(const lh_prepared_t *k, uint32_t part)
+{
+    const lh_dtype_t dtype = k->view[1].dtype;
+    uint64_t i, end;
+    cpu_range(part, column_block, k->view[0].width, &i, &end);
+    for (; i < end; i += LANES) {
+        const uint64_t m = vf_span(i, end);
+        vf sum = vf_zero();
+        for (uint64_t c = 0; c < k->number[CHUNKS]; c++)
+            sum = sum + vf_load((const float *)k->scratch + c * k->number[COLUMNS] + i);
+        if ((k->view[1].flags & LH_ARG_ADD) != 0) sum = sum + vf_get(k->at[1], dtype, i, m);
+        vf_put(k->at[1], dtype, i, m, sum);
+    }
+}
+
+static lh_status_t sum_rows_plan(lh_prepared_t *k, const lh_kernel_desc_t *desc,
+                                 lh_kernel_plan_t *plan)
+{
+    (void)desc;
+    const cpu_view_t *x = &k->view[0], *y = &k->view[1];
+    if (y->rows * y->width != x->width)
+        return k->host->fail(k->host, LH_UNSUPPORTED, "sum_rows: rows of %llu into %llu elements",
+                             (unsigned long long)x->width,
+                             (unsigned long long)(y->rows * y->width));
+    k->number[CHUNK] = cpu_chunk(x->rows, rows_chunk(x->width), most_partials);
+    k->number[CHUNKS] = (x->rows + k->number[CHUNK] - 1) / k->number[CHUNK];
+    k->number[COLUMNS] = (x->width + 15) / 16 * 16;
+    plan->scratch_bytes = k->number[CHUNKS] * k->number[COLUMNS] * sizeof(float);
+    cpu_phase_add(k, CPU_PICK(sum_chunk, x->dtype), x->rows, k->number[CHUNK]);
+    cpu_phase_add(k, sum_partials, x->width, column_block);
+    return LH_OK;
+}
+
+const cpu_op_t CPU_ISA(rows_ops)[] = {
+    {"embed",      embed_plan     },
+    {"embed_grad", embed_grad_plan},
+    {"sum_rows",   sum_rows_plan  },
+    {NULL,         NULL           },
+};
