@@ -4,7 +4,7 @@
 #define PLUGIN_LOADER_H
 
 #include <base/digest.h>
-#include <config/options.h>
+#include <config/job.h>
 #include <longhaul/plugin.h>
 
 typedef struct plugin {
@@ -44,12 +44,21 @@ void registry_free(registry_t *r);
 const char *registry_folder(const registry_t *r);
 host_t *registry_host(const registry_t *r);
 
+/* Plugins of kind parts take their options from [parts.NAME] of this job, which outlives the
+ * registry, when they are loaded; without a job from their defaults. */
+void registry_use_job(registry_t *r, const job_t *job);
+
 /* The plugin NAME of a kind; loaded at the first call. Valid until registry_free. */
 lh_status_t registry_load(registry_t *r, uint32_t kind, const char *name,
                           const plugin_t **out) LH_MUST_CHECK;
 /* As `name:function` and `name:rule` mean it: one that is loaded already, of any kind; else of kind
  * parts. */
 lh_status_t registry_find(registry_t *r, const char *name, const plugin_t **out) LH_MUST_CHECK;
+/* Calls each(context, name) for NAME.so of a kind's folder, in order; stops at the first status
+ * that is not LH_OK. A folder that is not there is empty. */
+lh_status_t registry_list(registry_t *r, uint32_t kind,
+                          lh_status_t (*each)(void *context, const char *name),
+                          void *context) LH_MUST_CHECK;
 /* All loaded so far. */
 uint32_t registry_count(const registry_t *r);
 const plugin_t *registry_at(const registry_t *r, uint32_t index);

@@ -1,0 +1,286 @@
+/* host.c - lh_host_t over base: log, memory, clock, random bytes, metrics, threads. */
+#include <plugin/host.h>
+
+#include <errno.h>
+#include <math.h>
+#include <pthread.h>
+#include <signal.h>
+#include <stdarg.h>
+#include <stdatomic.h>
+#include <stdio.h>
+#include <unistd.h>
+
+#include <base/log.h>
+#include <base/memory.h>
+#include <base/sys.h>
+
+typedef struct service { /* lh_host_t first: a plugin's pointer is one to this */
+    lh_host_t api;
+    host_t *host;
+    struct service *next;
+    char plugin[32];
+} service_t;
+
+struct host {
+    _Atomic bool stopping;
+    lh_world_t world;
+    service_t *services;
+    pthread_mutex_t lock; /* metrics, services */
+    host_metric_t metrics[HOST_METRICS];
+    uint32_t metric_count;
+};
+
+struct lh_thread {
+    pthread_t thread;
+    void (*body)(void *);
+    void *argument;
+    char name[16]; /* what Linux shows */
+};
+
+static const service_t *service_of(const lh_host_t *api)
+{
+    return (const service_t *)(const void *)api;
+}
+
+static void do_log(const lh_host_t *api, int32_t level, const char *fmt, ...)
+{
+    char text[1024];
+    va_list args;
+    va_start(args, fmt);
+    (void)vsnprintf(text, sizeof(text), fmt, args);
+    va_end(args);
+    log_line(level, "%s: %s", service_of(api)->plugin, text);
+}
+
+static lh_status_t do_fail(const lh_host_t *api, lh_status_t status, const char *fmt, ...)
+{
+    const int error = errno; /* of the call that the plugin speaks of */
+    char text[1024];
+    va_list args;
+    va_start(args, fmt);
+    (void)vsnprintf(text, sizeof(text), fmt, args);
+    va_end(args);
+    errno = error;
+    return fail(status, "%s: %s", service_of(api)->plugin, text);
+}
+
+/* The block that mem_new gave lies in the 64 bytes before what the plugin gets. */
+static void *do_alloc(const lh_host_t *api, size_t bytes, size_t alignment)
+{
+    enum { HEAD = 64 };
+    (void)api;
+    const size_t align = alignment < HEAD ? HEAD : alignment;
+    if ((align & (align - 1)) != 0 || align > (size_t)1 << 30) {
+        (void)fail(LH_INVALID, "%s: an alignment of %zu bytes is no power of two up to 1 GiB",
+                   service_of(api)->plugin, alignment);
+        return NULL;
+    }
+    if (bytes > SIZE_MAX / 2) {
+        (void)fail(LH_NO_MEMORY, "%s: %zu bytes asked for", service_of(api)->plugin, bytes);
+        return NULL;
+    }
+    char *block = mem_new(bytes + align + HEAD);
+    if (block == NULL) return NULL;
+    char *memory = (char *)(((uintptr_t)block + HEAD + align - 1) & ~(uintptr_t)(align - 1));
+    memcpy(memory - sizeof(block), &block, sizeof(block));
+    return memory;
+}
+
+static void do_release(const lh_host_t *api, void *memory)
+{
+    (void)api;
+    if (memory == NULL) return;
+    char *block;
+    memcpy(&block, (char *)memory - sizeof(block), sizeof(block));
+    mem_free(block);
+}
+
+static uint64_t do_now_ns(const lh_host_t *api)
+{
+    (void)api;
+    return sys()->now_ns();
+}
+
+static lh_status_t do_random(const lh_host_t *api, void *out, size_t bytes)
+{
+    if (sys()->random(out, bytes) != 0)
+        return fail(LH_IO, "%s: no random bytes", service_of(api)->plugin);
+    return LH_OK;
+}
+
+static bool do_stopping(const lh_host_t *api)
+{
+    return host_stopping(service_of(api)->host);
+}
+
+static void do_count(const lh_host_t *api, const char *metric, double amount)
+{
+    host_t *h = service_of(api)->host;
+    uint32_t i = 0;
+    if (metric == NULL || !isfinite(amount)) return;
+    (void)pthread_mutex_lock(&h->lock);
+    while (i < h->metric_count && strncmp(h->metrics[i].name, metric, HOST_METRIC_NAME - 1) != 0)
+        i++;
+    if (i == h->metric_count && i < HOST_METRICS) {
+        (void)snprintf(h->metrics[i].name, HOST_METRIC_NAME, "%s", metric);
+        h->metric_count++;
+    }
+    if (i < HOST_METRICS) h->metrics[i].value += amount;
+    (void)pthread_mutex_unlock(&h->lock);
+}
+
+static lh_status_t do_rank_info(const lh_host_t *api, uint32_t rank, lh_rank_info_t *out)
+{
+    lh_rank_info_t info = {.struct_size = sizeof(info)};
+    if (rank != 0)
+        return fail(LH_INVALID, "%s: rank %u of a world of 1", service_of(api)->plugin, rank);
+    if (gethostname(info.host_name, sizeof(info.host_name) - 1) != 0)
+        strcpy(info.host_name, "localhost");
+    lh_fill(out, &info, sizeof(info));
+    return LH_OK;
+}
+
+static lh_status_t do_derive_key(const lh_host_t *api, const char *purpose, uint32_t peer,
+                                 void *out, size_t bytes)
+{
+    (void)peer, (void)out, (void)bytes;
+    return fail(LH_UNSUPPORTED, "%s: no key for '%s': this job has no secret",
+                service_of(api)->plugin, purpose != NULL ? purpose : "");
+}
+
+static void *thread_run(void *argument)
+{
+    const lh_thread_t *t = argument;
+    (void)pthread_setname_np(pthread_self(), t->name);
+    t->body(t->argument);
+    return NULL;
+}
+
+static lh_status_t do_thread_start(const lh_host_t *api, const char *name, void (*body)(void *),
+                                   void *argument, lh_thread_t **out)
+{
+    sigset_t all, before;
+    lh_thread_t *t = mem_new(sizeof(*t));
+    if (t == NULL) return LH_NO_MEMORY;
+
+    t->body = body;
+    t->argument = argument;
+    (void)snprintf(t->name, sizeof(t->name), "%.15s",
+                   name != NULL ? name : service_of(api)->plugin);
+    /* Signals are the main thread's: a plugin's thread must not be the one that SIGTERM interrupts.
+     */
+    (void)sigfillset(&all);
+    (void)pthread_sigmask(SIG_SETMASK, &all, &before);
+    const int error = pthread_create(&t->thread, NULL, thread_run, t);
+    (void)pthread_sigmask(SIG_SETMASK, &before, NULL);
+    if (error != 0) {
+        mem_free(t);
+        return fail(LH_NO_MEMORY, "%s: cannot start thread %s: %s", service_of(api)->plugin,
+                    name != NULL ? name : "", strerror(error));
+    }
+    *out = t;
+    return LH_OK;
+}
+
+static void do_thread_join(const lh_host_t *api, lh_thread_t *t)
+{
+    (void)api;
+    if (t == NULL) return;
+    (void)pthread_join(t->thread, NULL);
+    mem_free(t);
+}
+
+static const void *do_extension(const lh_host_t *api, const char *id)
+{
+    (void)api, (void)id;
+    return NULL;
+}
+
+lh_status_t host_new(host_t **out)
+{
+    host_t *h = mem_new(sizeof(*h));
+    if (h == NULL) return LH_NO_MEMORY;
+    h->world = (lh_world_t){
+        .struct_size = sizeof(h->world), .size = 1, .nodes = 1, .sites = 1, .epoch = 1};
+    if (sys()->random(&h->world.job, sizeof(h->world.job)) != 0) {
+        mem_free(h);
+        return fail(LH_IO, "no random bytes");
+    }
+    (void)pthread_mutex_init(&h->lock, NULL);
+    *out = h;
+    return LH_OK;
+}
+
+void host_free(host_t *h)
+{
+    if (h == NULL) return;
+    for (service_t *s = h->services; s != NULL;) {
+        service_t *next = s->next;
+        mem_free(s);
+        s = next;
+    }
+    (void)pthread_mutex_destroy(&h->lock);
+    mem_free(h);
+}
+
+static service_t *service_new(host_t *h, const char *plugin)
+{
+    service_t *s = mem_new(sizeof(*s));
+    if (s == NULL) return NULL;
+    (void)snprintf(s->plugin, sizeof(s->plugin), "%s", plugin);
+    s->host = h;
+    s->api = (lh_host_t){
+        .struct_size = sizeof(s->api),
+        .abi_version = LH_ABI_VERSION,
+        .world = &h->world,
+        .log = do_log,
+        .fail = do_fail,
+        .alloc = do_alloc,
+        .release = do_release,
+        .now_ns = do_now_ns,
+        .random = do_random,
+        .stopping = do_stopping,
+        .count = do_count,
+        .rank_info = do_rank_info,
+        .derive_key = do_derive_key,
+        .thread_start = do_thread_start,
+        .thread_join = do_thread_join,
+        .extension = do_extension,
+    };
+    s->next = h->services;
+    h->services = s;
+    return s;
+}
+
+lh_status_t host_for(host_t *h, const char *plugin, const lh_host_t **out)
+{
+    (void)pthread_mutex_lock(&h->lock);
+    service_t *s = h->services;
+    while (s != NULL && strcmp(s->plugin, plugin) != 0)
+        s = s->next;
+    if (s == NULL) s = service_new(h, plugin);
+    (void)pthread_mutex_unlock(&h->lock);
+    if (s == NULL) return LH_NO_MEMORY;
+    *out = &s->api;
+    return LH_OK;
+}
+
+void host_stop(host_t *h)
+{
+    atomic_store(&h->stopping, true);
+}
+
+bool host_stopping(const host_t *h)
+{
+    return atomic_load(&h->stopping);
+}
+
+uint32_t host_metrics(host_t *h, host_metric_t *out, uint32_t max)
+{
+    (void)pthread_mutex_lock(&h->lock);
+    const uint32_t count = h->metric_count;
+    for (uint32_t i = 0; i < count && i < max; i++)
+        out[i] = h->metrics[i];
+    (void)pthread_mutex_unlock(&h->lock);
+    return count;
+}

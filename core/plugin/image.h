@@ -1,0 +1,22 @@
+/* plugin/image.h - a plugin's file as a sealed copy in memory: what was checked can't change before
+ * it is loaded. */
+#ifndef PLUGIN_IMAGE_H
+#define PLUGIN_IMAGE_H
+
+#include <base/digest.h>
+#include <plugin/peek.h>
+
+enum { IMAGE_LIMIT = 256 << 20 };
+
+typedef struct image {
+    peek_image_t map; /* the copy, read-only                                            */
+    int fd;           /* memfd; stays open for ever once dlopen saw it: glibc knows a library by
+                         path, and /proc/self/fd/N of a later one would be taken for this one */
+    char sha256[SHA256_TEXT];
+} image_t;
+
+lh_status_t image_open(const char *path, const char *name, image_t *out) LH_MUST_CHECK;
+/* Only for an image that was never given to dlopen. */
+void image_close(image_t *image);
+
+#endif

@@ -1,0 +1,356 @@
+/* import.c - every table of a plugin, row by row, each checked as it comes in. */
+#include <plugin/import.h>
+
+#include <ctype.h>
+#include <stdio.h>
+
+#include <base/memory.h>
+#include <plugin/abi.h>
+#include <plugin/call.h>
+#include <plugin/requirements.h>
+
+enum { ROWS = 1 << 16, WHAT_BYTES = 700 };
+
+#define UP_TO(T, f) (offsetof(T, f) + sizeof(((T *)0)->f))
+
+typedef struct table { /* a table as the plugin exports it */
+    const char *what;  /* "options" */
+    const void *rows;
+    uint32_t row_size, count;
+    size_t own_size, min_size;
+} table_t;
+
+static void *own(importer_t *i, size_t bytes)
+{
+    void **owned = mem_grow(i->owned, &i->owned_capacity, i->owned_count + 1, sizeof(*owned));
+    if (owned == NULL) return NULL;
+    i->owned = owned;
+    void *memory = mem_new(bytes);
+    if (memory != NULL) i->owned[i->owned_count++] = memory;
+    return memory;
+}
+
+/* Bytes of the plugin's own memory from p on. */
+static size_t room(const importer_t *i, const void *p)
+{
+    const uintptr_t address = (uintptr_t)p;
+    return address < i->load_base ? 0 : (size_t)peek_room(i->image, address - i->load_base);
+}
+
+static lh_status_t import_table(importer_t *i, const table_t *t, void **out)
+{
+    char what[WHAT_BYTES];
+    (void)snprintf(what, sizeof(what), "%s: a row of %s", i->path, t->what);
+    *out = NULL;
+    if (t->count == 0) return LH_OK;
+    if (t->count > ROWS)
+        return fail(LH_ABI, "%s: %u %s, expected at most %d", i->path, t->count, t->what, ROWS);
+    if (t->rows != NULL && (uint64_t)t->row_size * t->count > room(i, t->rows))
+        return fail(LH_ABI, "%s: the table of %u %s does not lie in the plugin's own memory",
+                    i->path, t->count, t->what);
+    char *rows = own(i, t->own_size * t->count);
+    if (rows == NULL) return LH_NO_MEMORY;
+    for (uint32_t k = 0; k < t->count; k++) {
+        const lh_status_t status = abi_import_row(rows + t->own_size * k, t->own_size, t->rows,
+                                                  t->row_size, k, t->min_size, what);
+        if (status != LH_OK) return status;
+    }
+    *out = rows;
+    return LH_OK;
+}
+
+#define TABLE(T, last, text, p, size, n) (&(table_t){text, p, size, n, sizeof(T), UP_TO(T, last)})
+
+static lh_status_t import_options(importer_t *i, const char *whose, const lh_option_t *rows,
+                                  uint32_t size, uint32_t count, size_t config_size,
+                                  lh_option_t **out)
+{
+    void *copy;
+    lh_status_t status = import_table(i, TABLE(lh_option_t, offset, "options", rows, size, count),
+                                      &copy);
+    if (status != LH_OK) return status;
+    *out = copy;
+    const option_table_t table = {.rows = copy,
+                                  .count = copy == NULL ? 0 : count,
+                                  .owner = whose,
+                                  .config_size = config_size};
+    return options_validate(&table);
+}
+
+static bool is_name(const char *name)
+{
+    if (name == NULL || !islower((unsigned char)name[0])) return false;
+    size_t length = 0;
+    for (; name[length] != '\0'; length++)
+        if (!islower((unsigned char)name[length]) && !isdigit((unsigned char)name[length]) &&
+            name[length] != '_')
+            return false;
+    return length <= 63;
+}
+
+static lh_status_t import_functions(importer_t *i)
+{
+    plugin_t *p = i->plugin;
+    void *copy;
+    const lh_status_t status = import_table(i,
+                                            TABLE(lh_function_t, help, "functions",
+                                                  p->row.functions, p->row.function_size,
+                                                  p->row.function_count),
+                                            &copy);
+    if (status != LH_OK) return status;
+    p->functions = copy;
+    p->function_count = p->row.function_count;
+    for (uint32_t k = 0; k < p->function_count; k++) {
+        const lh_function_t *f = &p->functions[k];
+        if (!is_name(f->name))
+            return fail(LH_ABI, "%s: function %u is named '%s', expected [a-z][a-z0-9_]*", i->path,
+                        k, f->name != NULL ? f->name : "(none)");
+        if (f->fn == NULL || f->help == NULL || f->signature == NULL)
+            return fail(LH_ABI, "%s: function '%s' lacks its code, signature or help", i->path,
+                        f->name);
+        const char *fault = call_signature_fault(f->signature);
+        if (fault != NULL)
+            return fail(LH_ABI, "%s: function '%s' has the signature '%s': %s", i->path, f->name,
+                        f->signature, fault);
+        for (uint32_t o = 0; o < k; o++)
+            if (strcmp(p->functions[o].name, f->name) == 0)
+                return fail(LH_ABI, "%s: function '%s' stands in the table twice", i->path,
+                            f->name);
+    }
+    return LH_OK;
+}
+
+static lh_status_t import_op(importer_t *i, lh_op_t *op)
+{
+    char whose[WHAT_BYTES];
+    lh_option_t *attributes;
+    const char *dot = op->name == NULL ? NULL : strchr(op->name, '.');
+    if (dot == NULL || dot == op->name || dot[1] == '\0')
+        return fail(LH_ABI, "%s: op '%s' needs a name with a dot, such as acme.swish", i->path,
+                    op->name != NULL ? op->name : "(none)");
+    if (op->slots == NULL || op->shape == NULL || op->cost == NULL)
+        return fail(LH_ABI, "%s: op '%s' lacks slots, shape or cost", i->path, op->name);
+    if (op->attribute_count != 0 && op->attributes_bytes < 8)
+        return fail(LH_ABI, "%s: op '%s' has attributes in %u bytes; struct_size comes first",
+                    i->path, op->name, op->attributes_bytes);
+    (void)snprintf(whose, sizeof(whose), "%s: op '%s'", i->path, op->name);
+    const lh_status_t status = import_options(i, whose, op->attributes, op->attribute_size,
+                                              op->attribute_count, op->attributes_bytes,
+                                              &attributes);
+    if (status != LH_OK) return status;
+    for (uint32_t k = 0; k < op->attribute_count; k++)
+        if (attributes[k].offset < sizeof(uint32_t))
+            return fail(LH_ABI, "%s: attribute '%s' of op '%s' lies on struct_size", i->path,
+                        attributes[k].key, op->name);
+    op->attributes = attributes;
+    op->attribute_size = sizeof(lh_option_t);
+    return LH_OK;
+}
+
+static lh_status_t import_ops(importer_t *i)
+{
+    plugin_t *p = i->plugin;
+    void *copy;
+    lh_status_t status = import_table(
+        i, TABLE(lh_op_t, gradient, "ops", p->row.ops, p->row.op_size, p->row.op_count), &copy);
+    if (status != LH_OK) return status;
+    p->ops = copy;
+    p->op_count = p->row.op_count;
+    for (uint32_t k = 0; status == LH_OK && k < p->op_count; k++)
+        status = import_op(i, &p->ops[k]);
+    return status;
+}
+
+static lh_status_t import_kernels(importer_t *i)
+{
+    plugin_t *p = i->plugin;
+    void *copy;
+    const lh_status_t status = import_table(i,
+                                            TABLE(lh_kernel_t, release, "kernels", p->row.kernels,
+                                                  p->row.kernel_size, p->row.kernel_count),
+                                            &copy);
+    if (status != LH_OK) return status;
+    p->kernels = copy;
+    p->kernel_count = p->row.kernel_count;
+    for (uint32_t k = 0; k < p->kernel_count; k++) {
+        const lh_kernel_t *row = &p->kernels[k];
+        if (row->op == NULL || row->prepare == NULL || row->launch == NULL || row->release == NULL)
+            return fail(LH_ABI, "%s: kernel %u (%s) lacks op, prepare, launch or release", i->path,
+                        k, row->op != NULL ? row->op : "(none)");
+        if (row->device == NULL && p->kind != LH_KIND_DEVICE)
+            return fail(LH_ABI, "%s: kernel %u (%s) names no device, and this plugin is none",
+                        i->path, k, row->op);
+    }
+    return LH_OK;
+}
+
+static lh_status_t import_rule(importer_t *i, lh_rule_t *rule)
+{
+    char whose[WHAT_BYTES];
+    lh_option_t *options;
+    void *states;
+    if (memchr(rule->name, '\0', sizeof(rule->name)) == NULL || !is_name(rule->name))
+        return fail(LH_ABI, "%s: rule '%.31s' is no name like adamw", i->path, rule->name);
+    if (rule->record == NULL || rule->help == NULL)
+        return fail(LH_ABI, "%s: rule '%s' lacks record or help", i->path, rule->name);
+    if (rule->grain < LH_GRAIN_ELEMENT || rule->grain > LH_GRAIN_MATRIX)
+        return fail(LH_ABI, "%s: rule '%s' has grain %u, expected %d to %d", i->path, rule->name,
+                    rule->grain, LH_GRAIN_ELEMENT, LH_GRAIN_MATRIX);
+    (void)snprintf(whose, sizeof(whose), "%s: rule '%s'", i->path, rule->name);
+    lh_status_t status = import_options(i, whose, rule->options, rule->option_size,
+                                        rule->option_count, rule->config_size, &options);
+    if (status != LH_OK) return status;
+    status = import_table(i,
+                          TABLE(lh_rule_state_t, initial, "states", rule->states, rule->state_size,
+                                rule->state_count),
+                          &states);
+    rule->options = options;
+    rule->option_size = sizeof(lh_option_t);
+    rule->states = states;
+    rule->state_size = sizeof(lh_rule_state_t);
+    for (uint32_t k = 0; status == LH_OK && k < rule->state_count; k++) {
+        const lh_rule_state_t *s = &rule->states[k];
+        if (memchr(s->name, '\0', sizeof(s->name)) == NULL || !is_name(s->name))
+            return fail(LH_ABI, "%s: state '%.31s' of rule '%s' is no name like exp_avg", i->path,
+                        s->name, rule->name);
+    }
+    return status;
+}
+
+static lh_status_t import_rules(importer_t *i)
+{
+    plugin_t *p = i->plugin;
+    void *copy;
+    lh_status_t status = import_table(
+        i, TABLE(lh_rule_t, record, "rules", p->row.rules, p->row.rule_size, p->row.rule_count),
+        &copy);
+    if (status != LH_OK) return status;
+    p->rules = copy;
+    p->rule_count = p->row.rule_count;
+    for (uint32_t k = 0; status == LH_OK && k < p->rule_count; k++)
+        status = import_rule(i, &p->rules[k]);
+    return status;
+}
+
+/* An optional struct behind a pointer; *out stays NULL when it is. */
+static lh_status_t import_struct(importer_t *i, const char *name, const void *src, size_t own_size,
+                                 size_t min_size, void **out)
+{
+    char what[WHAT_BYTES];
+    *out = NULL;
+    if (src == NULL) return LH_OK;
+    (void)snprintf(what, sizeof(what), "%s: %s", i->path, name);
+    void *copy = own(i, own_size);
+    if (copy == NULL) return LH_NO_MEMORY;
+    const lh_status_t status = abi_import(copy, own_size, src, min_size, room(i, src), what);
+    if (status == LH_OK) *out = copy;
+    return status;
+}
+
+static lh_status_t import_hf(importer_t *i, lh_model_api_t *model)
+{
+    void *copy, *keys;
+    lh_status_t status = import_struct(i, "hf", model->hf, sizeof(lh_hf_t), UP_TO(lh_hf_t, keys),
+                                       &copy);
+    lh_hf_t *hf = copy;
+    model->hf = hf;
+    if (status != LH_OK || hf == NULL) return status;
+    if (hf->model_type == NULL || hf->architecture == NULL)
+        return fail(LH_ABI, "%s: hf lacks model_type or architecture", i->path);
+    status = import_table(
+        i, TABLE(lh_hf_key_t, fixed, "keys of hf", hf->keys, hf->key_size, hf->key_count), &keys);
+    hf->keys = keys;
+    hf->key_size = sizeof(lh_hf_key_t);
+    return status;
+}
+
+static lh_status_t import_transport(importer_t *i, lh_transport_api_t *t)
+{
+    void *copy;
+    lh_status_t status = import_struct(i, "one_sided", t->one_sided, sizeof(lh_one_sided_api_t),
+                                       UP_TO(lh_one_sided_api_t, put), &copy);
+    t->one_sided = copy;
+    if (status != LH_OK) return status;
+    status = import_struct(i, "native", t->native, sizeof(lh_native_api_t),
+                           UP_TO(lh_native_api_t, leave), &copy);
+    t->native = copy;
+    return status;
+}
+
+/* Exactly the api that kind names is set. */
+static lh_status_t check_apis(const importer_t *i)
+{
+    const plugin_t *p = i->plugin;
+    for (uint32_t k = LH_KIND_MODEL; k <= LH_KIND_PARTS; k++) {
+        const kind_t *kind = kind_of(k);
+        const void *api;
+        if (kind->field == NULL) continue;
+        memcpy(&api, (const char *)&p->row + kind->pointer_at, sizeof(api));
+        if (api == NULL && k == p->kind)
+            return fail(LH_ABI, "%s: of kind %s, but .%s is NULL", i->path, kind->name,
+                        kind->field);
+        if (api != NULL && k != p->kind)
+            return fail(LH_ABI, "%s: of kind %s, but .%s is set", i->path,
+                        plugin_kind_text(p->kind), kind->field);
+    }
+    return LH_OK;
+}
+
+static lh_status_t import_api(importer_t *i)
+{
+    plugin_t *p = i->plugin;
+    const kind_t *kind = kind_of(p->kind);
+    const void *src;
+    void *api;
+    lh_status_t status = check_apis(i);
+    if (status != LH_OK || kind->field == NULL) return status;
+
+    memcpy(&src, (const char *)&p->row + kind->pointer_at, sizeof(src));
+    status = import_struct(i, kind->field, src, kind->api_size, kind->api_min, &api);
+    if (status != LH_OK) return status;
+    const char *lacks = kind_lacks(kind, api);
+    if (lacks != NULL)
+        return fail(LH_ABI, "%s: .%s.%s is NULL; every %s brings it", i->path, kind->field, lacks,
+                    kind->name);
+    p->model = p->kind == LH_KIND_MODEL ? api : NULL;
+    p->transport = p->kind == LH_KIND_TRANSPORT ? api : NULL;
+    p->optimizer = p->kind == LH_KIND_OPTIMIZER ? api : NULL;
+    p->device = p->kind == LH_KIND_DEVICE ? api : NULL;
+    if (p->kind == LH_KIND_MODEL) return import_hf(i, api);
+    return p->kind == LH_KIND_TRANSPORT ? import_transport(i, api) : LH_OK;
+}
+
+lh_status_t import_plugin(importer_t *i, const void *symbol)
+{
+    char what[WHAT_BYTES];
+    plugin_t *p = i->plugin;
+    (void)snprintf(what, sizeof(what), "%s: " LH_PLUGIN_SYMBOL, i->path);
+    lh_status_t status = abi_import(&p->row, sizeof(p->row), symbol, UP_TO(lh_plugin_t, summary),
+                                    room(i, symbol), what);
+    if (status != LH_OK) return status;
+    if (p->row.version == NULL || p->row.summary == NULL)
+        return fail(LH_ABI, "%s: version or summary is NULL", i->path);
+    p->kind = p->row.kind;
+    p->name = p->row.name;
+    p->version = p->row.version;
+    p->summary = p->row.summary;
+
+    status = import_options(i, i->path, p->row.options, p->row.option_size, p->row.option_count,
+                            p->row.config_size, &p->options);
+    p->option_count = p->row.option_count;
+    if (status == LH_OK) status = import_functions(i);
+    if (status == LH_OK) status = import_ops(i);
+    if (status == LH_OK) status = import_kernels(i);
+    if (status == LH_OK) status = import_rules(i);
+    if (status == LH_OK) status = import_api(i);
+    return status;
+}
+
+void import_free(importer_t *i)
+{
+    for (size_t k = 0; k < i->owned_count; k++)
+        mem_free(i->owned[k]);
+    mem_free(i->owned);
+    i->owned = NULL;
+    i->owned_count = i->owned_capacity = 0;
+}

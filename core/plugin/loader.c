@@ -1,0 +1,374 @@
+/* loader.c - from a name to a loaded plugin, once per process. */
+#include <plugin/loader.h>
+
+#include <ctype.h>
+#include <dlfcn.h>
+#include <link.h>
+#include <stdio.h>
+#include <unistd.h>
+
+#include <base/file.h>
+#include <base/memory.h>
+#include <base/sys.h>
+#include <plugin/host.h>
+#include <plugin/import.h>
+#include <plugin/requirements.h>
+
+typedef struct loaded {
+    plugin_t plugin;
+    importer_t importer;
+    void *config; /* of kind parts, parsed here */
+} loaded_t;
+
+struct registry {
+    char *folder;
+    host_t *host;
+    const job_t *job;
+    loaded_t **plugins;
+    uint32_t count;
+    size_t capacity;
+};
+
+static char *folder_beside_program(void)
+{
+    char program[4096];
+    const ssize_t length = readlink("/proc/self/exe", program, sizeof(program) - 1);
+    if (length <= 0 || (size_t)length >= sizeof(program) - 1) {
+        (void)fail(LH_IO, "/proc/self/exe: cannot tell where the program lies");
+        return NULL;
+    }
+    program[length] = '\0';
+    char *bin = path_folder(program);
+    char *root = bin == NULL ? NULL : path_folder(bin);
+    char *folder = root == NULL ? NULL : path_join(root, "lib/longhaul");
+    mem_free(bin);
+    mem_free(root);
+    return folder;
+}
+
+lh_status_t registry_new(const char *folder, host_t *host, registry_t **out)
+{
+    if (folder != NULL && folder[0] != '/')
+        return fail(LH_INVALID, "%s: the folder of plugins is not an absolute path", folder);
+    registry_t *r = mem_new(sizeof(*r));
+    if (r == NULL) return LH_NO_MEMORY;
+    r->host = host;
+    r->folder = folder != NULL ? mem_text(folder) : folder_beside_program();
+    if (r->folder == NULL) {
+        mem_free(r);
+        return LH_NO_MEMORY;
+    }
+    *out = r;
+    return LH_OK;
+}
+
+static void loaded_free(loaded_t *l)
+{
+    if (l == NULL) return;
+    const option_table_t options = plugin_options(&l->plugin);
+    if (l->config != NULL) job_free_config(&options, l->config);
+    import_free(&l->importer);
+    mem_free(l->plugin.path);
+    mem_free(l);
+}
+
+void registry_free(registry_t *r)
+{
+    if (r == NULL) return;
+    for (uint32_t i = 0; i < r->count; i++)
+        loaded_free(r->plugins[i]);
+    mem_free(r->plugins);
+    mem_free(r->folder);
+    mem_free(r);
+}
+
+const char *registry_folder(const registry_t *r)
+{
+    return r->folder;
+}
+
+host_t *registry_host(const registry_t *r)
+{
+    return r->host;
+}
+
+void registry_use_job(registry_t *r, const job_t *job)
+{
+    r->job = job;
+}
+
+uint32_t registry_count(const registry_t *r)
+{
+    return r->count;
+}
+
+const plugin_t *registry_at(const registry_t *r, uint32_t index)
+{
+    return &r->plugins[index]->plugin;
+}
+
+/* [a-z][a-z0-9_]*, at most 31 bytes: decided before a path is made of it. */
+static bool is_plugin_name(const char *name)
+{
+    const size_t length = strlen(name);
+    if (length == 0 || length >= sizeof(((lh_plugin_t *)0)->name)) return false;
+    if (!islower((unsigned char)name[0])) return false;
+    for (size_t i = 0; i < length; i++)
+        if (!islower((unsigned char)name[i]) && !isdigit((unsigned char)name[i]) && name[i] != '_')
+            return false;
+    return true;
+}
+
+static lh_status_t refuse_name(const char *name)
+{
+    return fail(LH_INVALID, "'%s' is no plugin's name: expected [a-z][a-z0-9_]*, at most %zu bytes",
+                name, sizeof(((lh_plugin_t *)0)->name) - 1);
+}
+
+typedef struct lister {
+    lh_status_t (*each)(void *context, const char *name);
+    void *context;
+    lh_status_t status;
+} lister_t;
+
+static int list_entry(void *context, const char *entry)
+{
+    lister_t *l = context;
+    char name[32];
+    const size_t length = strlen(entry);
+    if (length < 4 || length - 3 >= sizeof(name) || strcmp(entry + length - 3, ".so") != 0)
+        return 0;
+    memcpy(name, entry, length - 3);
+    name[length - 3] = '\0';
+    if (!is_plugin_name(name)) return 0;
+    l->status = l->each(l->context, name);
+    return l->status == LH_OK ? 0 : 1;
+}
+
+lh_status_t registry_list(registry_t *r, uint32_t kind,
+                          lh_status_t (*each)(void *context, const char *name), void *context)
+{
+    lister_t l = {each, context, LH_OK};
+    char *folder = path_join(r->folder, plugin_kind_folder(kind));
+    if (folder == NULL) return LH_NO_MEMORY;
+    (void)sys()->list(folder, list_entry, &l);
+    mem_free(folder);
+    return l.status;
+}
+
+typedef struct guess {
+    const char *typed;
+    char best[32];
+    size_t distance;
+} guess_t;
+
+static lh_status_t guess_name(void *context, const char *name)
+{
+    guess_t *g = context;
+    nearest_t near = {.typed = g->typed};
+    nearest_offer(&near, name);
+    if (nearest_name(&near) == NULL) return LH_OK;
+    if (g->best[0] != '\0' && near.distance >= g->distance) return LH_OK;
+    (void)snprintf(g->best, sizeof(g->best), "%s", name);
+    g->distance = near.distance;
+    return LH_OK;
+}
+
+static lh_status_t refuse_missing(registry_t *r, uint32_t kind, const char *name, const char *path)
+{
+    guess_t guess = {.typed = name};
+    if (registry_list(r, kind, guess_name, &guess) != LH_OK || guess.best[0] == '\0')
+        return fail(LH_INVALID, "%s: there is no %s plugin '%s'", path, plugin_kind_text(kind),
+                    name);
+    return fail(LH_INVALID, "%s: there is no %s plugin '%s'; did you mean '%s'?", path,
+                plugin_kind_text(kind), name, guess.best);
+}
+
+/* All that is decided from the file, before any of its code runs. */
+static lh_status_t check_head(const image_t *image, const char *path, uint32_t kind,
+                              const char *name)
+{
+    peek_head_t head;
+    const char *wrong = peek(image->map, &head);
+    if (wrong != NULL) return fail(LH_ABI, "%s: %s, expected a plugin", path, wrong);
+    if (head.abi_version >> 16 != LH_ABI_MAJOR)
+        return fail(LH_ABI, "%s: built for ABI %u.%u, this host has %u.%u: build it anew", path,
+                    head.abi_version >> 16, head.abi_version & 0xffff, LH_ABI_MAJOR, LH_ABI_MINOR);
+    if (head.kind != kind)
+        return fail(LH_ABI, "%s: is of kind %s (%u), expected %s", path,
+                    plugin_kind_text(head.kind), head.kind, plugin_kind_text(kind));
+    if (memchr(head.name, '\0', sizeof(head.name)) == NULL || strcmp(head.name, name) != 0)
+        return fail(LH_ABI, "%s: calls itself '%.32s', expected '%s'", path, head.name, name);
+    if (head.struct_size < offsetof(lh_plugin_t, options) || head.struct_size % 8 != 0)
+        return fail(LH_ABI,
+                    "%s: " LH_PLUGIN_SYMBOL " has %u bytes, expected a multiple of 8 from %zu",
+                    path, head.struct_size, offsetof(lh_plugin_t, options));
+    return LH_OK;
+}
+
+static lh_status_t run_loader(const image_t *image, const char *path, void **symbol,
+                              uintptr_t *load_base)
+{
+    char file[64];
+    struct link_map *map;
+    (void)snprintf(file, sizeof(file), "/proc/self/fd/%d", image->fd);
+    void *handle = dlopen(file, RTLD_NOW | RTLD_LOCAL);
+    if (handle == NULL) {
+        const char *why = dlerror();
+        const size_t prefix = strlen(file);
+        if (why != NULL && strncmp(why, file, prefix) == 0)
+            why += prefix + strspn(why + prefix, ": ");
+        return fail(LH_ABI, "%s: cannot be loaded: %s", path,
+                    why != NULL ? why : "no reason given");
+    }
+    *symbol = dlsym(handle, LH_PLUGIN_SYMBOL);
+    if (*symbol == NULL || dlinfo(handle, RTLD_DI_LINKMAP, &map) != 0)
+        return fail(LH_ABI, "%s: loaded without " LH_PLUGIN_SYMBOL, path);
+    *load_base = (uintptr_t)map->l_addr;
+    return LH_OK;
+}
+
+static lh_status_t configure_parts(const registry_t *r, loaded_t *l)
+{
+    char section[64];
+    const plugin_t *p = &l->plugin;
+    const option_table_t options = plugin_options(p);
+    if (p->kind != LH_KIND_PARTS || p->option_count == 0 || r->job == NULL) return LH_OK;
+    (void)snprintf(section, sizeof(section), "parts.%s", p->name);
+    const lh_status_t status = job_parse_plugin(r->job, section, &options, NULL, 0, &l->config);
+    l->plugin.config = l->config;
+    return status;
+}
+
+/* The image is not closed once dlopen has seen it: see image.h. */
+static lh_status_t load_image(registry_t *r, loaded_t *l, uint32_t kind, const char *name)
+{
+    image_t image;
+    void *symbol = NULL;
+    plugin_t *p = &l->plugin;
+    lh_status_t status = image_open(p->path, name, &image);
+    if (status != LH_OK) return status;
+    status = check_head(&image, p->path, kind, name);
+    if (status != LH_OK) {
+        image_close(&image);
+        return status;
+    }
+    memcpy(p->sha256, image.sha256, sizeof(p->sha256));
+    status = host_for(r->host, name, &p->host);
+    l->importer = (importer_t){.path = p->path, .image = image.map, .plugin = p};
+    if (status == LH_OK) status = run_loader(&image, p->path, &symbol, &l->importer.load_base);
+    if (status == LH_OK) status = import_plugin(&l->importer, symbol);
+    if (status == LH_OK) status = configure_parts(r, l);
+    return status;
+}
+
+static lh_status_t load(registry_t *r, uint32_t kind, const char *name, const plugin_t **out)
+{
+    text_t path = {0};
+    text_printf(&path, "%s/%s/%s.so", r->folder, plugin_kind_folder(kind), name);
+    if (path.failed) {
+        text_free(&path);
+        return LH_NO_MEMORY;
+    }
+    lh_status_t status = LH_NO_MEMORY;
+    loaded_t **plugins = mem_grow(r->plugins, &r->capacity, r->count + 1u, sizeof(*plugins));
+    if (plugins != NULL) r->plugins = plugins;
+    loaded_t *l = plugins == NULL ? NULL : mem_new(sizeof(*l));
+    if (l == NULL) goto free_path;
+    if (!file_exists(path.data)) {
+        status = refuse_missing(r, kind, name, path.data);
+        goto free_loaded;
+    }
+    l->plugin.path = path.data;
+    path = (text_t){0};
+    status = load_image(r, l, kind, name);
+    if (status != LH_OK) goto free_loaded;
+    r->plugins[r->count++] = l;
+    *out = &l->plugin;
+    return LH_OK;
+
+free_loaded:
+    loaded_free(l);
+free_path:
+    text_free(&path);
+    return status;
+}
+
+lh_status_t registry_load(registry_t *r, uint32_t kind, const char *name, const plugin_t **out)
+{
+    if (kind_of(kind) == NULL) return fail(LH_INVALID, "%u is no kind of plugin", kind);
+    if (!is_plugin_name(name)) return refuse_name(name);
+    for (uint32_t i = 0; i < r->count; i++) {
+        const plugin_t *p = &r->plugins[i]->plugin;
+        if (p->kind != kind || strcmp(p->name, name) != 0) continue;
+        *out = p;
+        return LH_OK;
+    }
+    return load(r, kind, name, out);
+}
+
+lh_status_t registry_find(registry_t *r, const char *name, const plugin_t **out)
+{
+    const plugin_t *found = NULL;
+    for (uint32_t i = 0; i < r->count; i++) {
+        const plugin_t *p = &r->plugins[i]->plugin;
+        if (strcmp(p->name, name) != 0) continue;
+        if (found != NULL)
+            return fail(LH_INVALID, "'%s' is the name of two plugins here: %s and %s", name,
+                        found->path, p->path);
+        found = p;
+    }
+    if (found == NULL) return registry_load(r, LH_KIND_PARTS, name, out);
+    *out = found;
+    return LH_OK;
+}
+
+void plugin_configure(registry_t *r, const plugin_t *plugin, const void *config)
+{
+    for (uint32_t i = 0; i < r->count; i++)
+        if (&r->plugins[i]->plugin == plugin) r->plugins[i]->plugin.config = config;
+}
+
+option_table_t plugin_options(const plugin_t *plugin)
+{
+    return (option_table_t){.rows = plugin->options,
+                            .count = plugin->option_count,
+                            .owner = plugin->name,
+                            .config_size = plugin->row.config_size};
+}
+
+option_table_t rule_options(const plugin_t *plugin, const lh_rule_t *rule)
+{
+    (void)plugin;
+    return (option_table_t){.rows = rule->options,
+                            .count = rule->option_count,
+                            .owner = rule->name,
+                            .config_size = rule->config_size};
+}
+
+const lh_rule_t *plugin_rule(const plugin_t *plugin, const char *name)
+{
+    nearest_t near = {.typed = name};
+    for (uint32_t i = 0; i < plugin->rule_count; i++) {
+        if (strcmp(plugin->rules[i].name, name) == 0) return &plugin->rules[i];
+        nearest_offer(&near, plugin->rules[i].name);
+    }
+    const char *best = nearest_name(&near);
+    (void)fail(LH_INVALID, "plugin '%s' has no rule '%s'%s%s%s", plugin->name, name,
+               best != NULL ? "; did you mean '" : "", best != NULL ? best : "",
+               best != NULL ? "'?" : "");
+    return NULL;
+}
+
+lh_status_t plugin_name_split(const char *text, char plugin[32], const char **name)
+{
+    const char *colon = strchr(text, ':');
+    const size_t length = colon == NULL ? 0 : (size_t)(colon - text);
+    if (length == 0 || length > 31 || colon[1] == '\0')
+        return fail(LH_INVALID, "'%s': expected plugin:name", text);
+    memcpy(plugin, text, length);
+    plugin[length] = '\0';
+    if (!is_plugin_name(plugin)) return refuse_name(plugin);
+    *name = colon + 1;
+    return LH_OK;
+}
