@@ -1,0 +1,228 @@
+/* acme_ops.c - a third party's op: definition, gradient, and kernels for two devices.
+ *
+ * `acme.swish` is x / (1 + exp(-beta x)). Its rows in `ops` let any model record it, differentiate
+ * it, cut it and cost it; its rows in `kernels` compute it on the device `cpu`, with that device's
+ * threads, and on `reference`, where gradients are checked in double precision. */
+#include <math.h>
+
+#include <longhaul/plugin.h>
+
+typedef struct acme_swish {
+    uint32_t struct_size;
+    uint32_t reserved;
+    double beta;
+} acme_swish_t;
+
+static const lh_option_t swish_attributes[] = {
+    LH_OPTION_F64(acme_swish_t, beta, "beta", "1", "0..100", "steepness"),
+};
+
+/* The output is shaped as the last input, which both ops have as x. */
+static lh_status_t like_x(const lh_host_t *host, const void *attributes, lh_arg_t *args,
+                          uint32_t arg_count)
+{
+    (void)attributes;
+    const lh_arg_t *x = &args[arg_count - 2];
+    if (x->rank != 2)
+        return host->fail(host, LH_INVALID, "acme.swish: x has %u dimensions, expected 2", x->rank);
+    args[arg_count - 1] = *x;
+    return LH_OK;
+}
+
+static void swish_cost(const void *attributes, const lh_arg_t *args, uint32_t arg_count,
+                       lh_cost_t *out)
+{
+    (void)attributes;
+    const double elements = (double)args[0].shape[0] * (double)args[0].shape[1];
+    const double bytes = args[0].dtype == LH_DTYPE_BF16 ? 2 : 4;
+    LH_FILL(lh_cost_t, out, .flops = 10 * elements, .bytes = bytes * arg_count * elements);
+}
+
+static void swish_gradient(lh_graph_t *g, const void *attributes, const lh_value_t *forward,
+                           const lh_value_t *from, const bool *wanted, lh_value_t *into)
+{
+    const lh_value_t in[] = {from[0], forward[0]};
+    if (wanted[0]) into[0] = g->api->op(g, "acme.swish_grad", attributes, in, 2, NULL);
+}
+
+#define SWISH(op_name, op_slots, op_gradient)                                          \
+    {                                                                                  \
+        .name = op_name, .slots = op_slots, .attributes = swish_attributes,            \
+        .attribute_size = sizeof(lh_option_t), .attribute_count = 1,                   \
+        .attributes_bytes = sizeof(acme_swish_t), .flags = LH_OP_ROWS | LH_OP_COLUMNS, \
+        .shape = like_x, .cost = swish_cost, .gradient = op_gradient                   \
+    }
+
+static const lh_op_t ops[] = {
+    SWISH("acme.swish", "x -> y", swish_gradient),
+    SWISH("acme.swish_grad", "gy x -> gx", NULL),
+};
+
+enum { MAX_ARGS = 3 };
+
+struct lh_prepared {
+    const lh_host_t *host;
+    bool gradient;
+    lh_dtype_t dtype;
+    uint64_t rows, width;
+    uint64_t pitch[MAX_ARGS]; /* elements from row to row; they may lie further apart than width */
+    double beta;
+};
+
+static lh_status_t prepare(const lh_host_t *host, lh_device_t *d, const lh_kernel_desc_t *desc,
+                           lh_kernel_plan_t *plan, lh_prepared_t **out)
+{
+    (void)d;
+    const acme_swish_t *how = desc->attributes;
+    lh_prepared_t *k = host->alloc(host, sizeof(*k), 64);
+    if (k == NULL) return LH_NO_MEMORY;
+
+    k->host = host;
+    k->gradient = desc->arg_count == MAX_ARGS;
+    k->dtype = desc->args[0].dtype;
+    k->rows = desc->args[0].shape[0];
+    k->width = desc->args[0].shape[1];
+    for (uint32_t i = 0; i < desc->arg_count; i++)
+        k->pitch[i] = desc->args[i].stride[0];
+    k->beta = how->beta;
+    LH_FILL(lh_kernel_plan_t, plan, .flags = LH_KERNEL_ORDERED | LH_KERNEL_CAPTURE, .variant = 1,
+            .name = "swish.acme");
+    *out = k;
+    return LH_OK;
+}
+
+static void release(lh_prepared_t *k)
+{
+    k->host->release(k->host, k);
+}
+
+static float swish_f32(float beta, float x)
+{
+    return x / (1 + expf(-beta * x));
+}
+
+static float slope_f32(float beta, float x)
+{
+    const float s = 1 / (1 + expf(-beta * x));
+    return s * (1 + beta * x * (1 - s));
+}
+
+static double swish_f64(double beta, double x)
+{
+    return x / (1 + exp(-beta * x));
+}
+
+static double slope_f64(double beta, double x)
+{
+    const double s = 1 / (1 + exp(-beta * x));
+    return s * (1 + beta * x * (1 - s));
+}
+
+static float bf16_load(uint16_t bits)
+{
+    const uint32_t wide = (uint32_t)bits << 16;
+    float value;
+    memcpy(&value, &wide, sizeof(value));
+    return value;
+}
+
+static uint16_t bf16_round(float value)
+{
+    uint32_t bits;
+    memcpy(&bits, &value, sizeof(bits));
+    if (isnan(value)) return (uint16_t)((bits >> 16) | 0x40);
+    return (uint16_t)((bits + 0x7fff + ((bits >> 16) & 1)) >> 16);
+}
+
+#define AS_IS(value) (value)
+
+/* One row: y = f(x), or gx = gy f'(x). The dtypes differ only in how an element is read and
+ * written. */
+#define ROW(name, T, R, load, round, swish, slope)                          \
+    static void name(const lh_prepared_t *k, void *const *at, uint64_t row) \
+    {                                                                       \
+        const T *first = (const T *)at[0] + row * k->pitch[0];              \
+        const R beta = (R)k->beta;                                          \
+        if (!k->gradient) {                                                 \
+            T *y = (T *)at[1] + row * k->pitch[1];                          \
+            for (uint64_t i = 0; i < k->width; i++)                         \
+                y[i] = round(swish(beta, load(first[i])));                  \
+            return;                                                         \
+        }                                                                   \
+        const T *x = (const T *)at[1] + row * k->pitch[1];                  \
+        T *gx = (T *)at[2] + row * k->pitch[2];                             \
+        for (uint64_t i = 0; i < k->width; i++)                             \
+            gx[i] = round(load(first[i]) * slope(beta, load(x[i])));        \
+    }
+ROW(row_f32, float, float, AS_IS, AS_IS, swish_f32, slope_f32)
+ROW(row_bf16, uint16_t, float, bf16_load, bf16_round, swish_f32, slope_f32)
+ROW(row_f64, double, double, AS_IS, AS_IS, swish_f64, slope_f64)
+
+typedef struct swish_work {
+    const lh_prepared_t *k;
+    void *at[MAX_ARGS];
+    uint32_t parts;
+} swish_work_t;
+
+static void run_part(void *context, uint32_t part)
+{
+    const swish_work_t *w = context;
+    const lh_prepared_t *k = w->k;
+    for (uint64_t r = k->rows * part / w->parts; r < k->rows * (part + 1) / w->parts; r++) {
+        if (k->dtype == LH_DTYPE_BF16)
+            row_bf16(k, w->at, r);
+        else if (k->dtype == LH_DTYPE_F64)
+            row_f64(k, w->at, r);
+        else
+            row_f32(k, w->at, r);
+    }
+}
+
+static swish_work_t work_of(const lh_prepared_t *k, const lh_launch_t *call, uint32_t parts)
+{
+    swish_work_t w = {.k = k, .parts = parts};
+    for (uint32_t i = 0; i < MAX_ARGS && i < call->arg_count; i++)
+        w.at[i] = call->args[i].address;
+    return w;
+}
+
+/* The device's own threads: none are started here. */
+static lh_status_t launch_cpu(lh_prepared_t *k, const lh_launch_t *call)
+{
+    lh_threads_t *threads = (lh_threads_t *)(uintptr_t)call->queue->handle;
+    swish_work_t w = work_of(k, call, threads->count);
+    threads->run(threads, w.parts, run_part, &w);
+    return LH_OK;
+}
+
+static lh_status_t launch_reference(lh_prepared_t *k, const lh_launch_t *call)
+{
+    swish_work_t w = work_of(k, call, 1);
+    run_part(&w, 0);
+    return LH_OK;
+}
+
+/* For a GPU: swish<<<..., (cudaStream_t)call->queue->handle>>>(...) in a .cu file, device "cuda".
+ */
+#define KERNEL(name, on, dtype, run)                                                           \
+    {                                                                                          \
+        .op = name, .device = on, .dtypes = {dtype, dtype}, .prepare = prepare, .launch = run, \
+        .release = release                                                                     \
+    }
+
+static const lh_kernel_t kernels[] = {
+    KERNEL("acme.swish", "cpu", LH_DTYPE_F32, launch_cpu),
+    KERNEL("acme.swish_grad", "cpu", LH_DTYPE_F32, launch_cpu),
+    KERNEL("acme.swish", "cpu", LH_DTYPE_BF16, launch_cpu),
+    KERNEL("acme.swish_grad", "cpu", LH_DTYPE_BF16, launch_cpu),
+    KERNEL("acme.swish", "reference", LH_DTYPE_F32, launch_reference),
+    KERNEL("acme.swish_grad", "reference", LH_DTYPE_F32, launch_reference),
+    KERNEL("acme.swish", "reference", LH_DTYPE_F64, launch_reference),
+    KERNEL("acme.swish_grad", "reference", LH_DTYPE_F64, launch_reference),
+};
+
+LH_PLUGIN = {
+    LH_PLUGIN_HEADER,          .kind = LH_KIND_PARTS,           .name = "acme_ops",
+    .version = "0.1.0",        .summary = "an op of one's own", LH_TABLE_OPS(ops),
+    LH_TABLE_KERNELS(kernels),
+};
