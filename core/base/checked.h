@@ -1,4 +1,5 @@
-/* base/checked.h - arithmetic on sizes that come from outside: false when the result does not fit. */
+/* base/checked.h - arithmetic on sizes that come from outside: false when the result does not fit.
+ */
 #ifndef BASE_CHECKED_H
 #define BASE_CHECKED_H
 

@@ -4,8 +4,9 @@
 
 #include <longhaul/host.h>
 
-/* level is LH_LOG_*. Lines under the threshold (LH_LOG_INFO at start) are dropped. Control characters
- * in what is printed are shown as \xNN: a document or a model name can't steer a terminal. [any] */
+/* level is LH_LOG_*. Lines under the threshold (LH_LOG_INFO at start) are dropped. Control
+ * characters in what is printed are shown as \xNN: a document or a model name can't steer a
+ * terminal. [any] */
 void log_line(int32_t level, const char *fmt, ...) LH_PRINTF(2, 3);
 void log_threshold(int32_t level);
 /* A second sink besides stderr, e.g. train.log; -1 ends it. */

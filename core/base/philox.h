@@ -1,5 +1,5 @@
-/* base/philox.h - counter-based random numbers: the same (key, counter) gives the same bits on every
- * rank, thread and run, so nothing random has a state that a checkpoint could forget.
+/* base/philox.h - counter-based random numbers: the same (key, counter) gives the same bits on
+ * every rank, thread and run, so nothing random has a state that a checkpoint could forget.
  * Philox4x32-10, Salmon et al., "Parallel random numbers: as easy as 1, 2, 3", SC 2011. */
 #ifndef BASE_PHILOX_H
 #define BASE_PHILOX_H

@@ -74,7 +74,7 @@ typedef struct job_train {
 } job_train_t;
 
 typedef struct job_optimizer {
-    char *plugin;        /* "zero0"                                               */
+    char *plugin;        /* name of an optimizer plugin                          */
     char *rule;          /* "rules:adamw"                                         */
     double decay;        /* of parameters without the no-decay flag               */
     double clip;         /* global gradient norm; 0: none                         */
@@ -102,7 +102,7 @@ typedef struct job_checkpoint {
 } job_checkpoint_t;
 
 typedef struct job_device {
-    char *plugin;        /* "cpu"                                                     */
+    char *plugin;        /* name of a device plugin */
     char *fallback;      /* "OP = host|f32, ..." (the keys fallback.OP of the section) or NULL */
     char *plugin_folder; /* overrides where plugins are looked for; NULL: beside the binary */
 } job_device_t;

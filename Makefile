@@ -1,0 +1,33 @@
+# Thin targets over CMake: `make demo` runs the main job on real text, `make test` passes the tests.
+BIN := build/release/bin/longhaul
+
+.PHONY: all build demo test torture peers fuzz format clean packages
+
+all: build
+
+packages:
+	@scripts/packages
+
+build: packages
+	@mkdir -p build
+	@cmake --preset release > build/configure.log 2>&1 || { cat build/configure.log; exit 1; }
+	@cmake --build --preset release
+
+demo: build
+	@scripts/demo
+
+test: packages
+	@scripts/test
+
+torture: packages
+	@scripts/test --torture
+
+# PyTorch and the other peers, for comparisons; large, and only used by tests where it is there.
+peers: packages
+	@scripts/peers
+
+format:
+	@git ls-files '*.c' '*.h' | xargs clang-format -i
+
+clean:
+	rm -rf build out

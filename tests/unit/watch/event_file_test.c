@@ -1,0 +1,110 @@
+/* event_file_test.c - event files against the format's published checksum and a reader of its own.
+ */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <unistd.h>
+
+#include <base/file.h>
+#include <base/memory.h>
+#include <base/sys.h>
+#include <watch/event_file.h>
+
+#include <cmocka.h>
+
+static char folder[] = "/tmp/event_file_test_XXXXXX";
+
+static int make_folder(void **state)
+{
+    (void)state;
+    return mkdtemp(folder) == NULL;
+}
+
+static int remove_folder(void **state)
+{
+    (void)state;
+    return folder_remove(folder) != LH_OK;
+}
+
+/* From TensorBoard's own test: masked_crc.rs. */
+static void the_checksum_is_the_published_one(void **state)
+{
+    (void)state;
+    static const char data[] = "\x1a\x11"
+                               "CRC test, one two";
+    assert_int_equal(event_crc(data, sizeof(data) - 1), 0x5794D08A);
+}
+
+static char *read_only_file(size_t *length)
+{
+    char command[256], path[512];
+    (void)snprintf(command, sizeof(command), "ls %s/events.out.tfevents.*", folder);
+    FILE *f = popen(command, "r");
+    assert_non_null(fgets(path, sizeof(path), f));
+    (void)pclose(f);
+    path[strcspn(path, "\n")] = '\0';
+    char *data;
+    assert_int_equal(file_read(path, 1 << 20, &data, length), LH_OK);
+    return data;
+}
+
+static uint32_t u32(const char *at)
+{
+    uint32_t value;
+    memcpy(&value, at, 4);
+    return value;
+}
+
+static void records_hold_version_then_scalars(void **state)
+{
+    (void)state;
+    event_file_t *f;
+    assert_int_equal(event_file_open(folder, &f), LH_OK);
+    event_file_scalar(f, 7, "train/loss", 2.5);
+    event_file_scalar(f, 300, "train/loss", -1);
+    event_file_close(f);
+
+    size_t length, at = 0;
+    char *data = read_only_file(&length);
+    int records = 0;
+    while (at < length) {
+        uint64_t bytes;
+        memcpy(&bytes, data + at, 8);
+        assert_int_equal(u32(data + at + 8), event_crc(data + at, 8));
+        assert_true(at + 16 + bytes <= length);
+        assert_int_equal(u32(data + at + 12 + bytes), event_crc(data + at + 12, bytes));
+        const char *event = data + at + 12;
+        assert_int_equal(event[0], 0x09); /* wall time */
+        if (records == 0)
+            assert_memory_equal(event + 9,
+                                "\x1a\x0d"
+                                "brain.Event:2",
+                                15);
+        if (records == 1) {
+            /* step 7; summary of 19 bytes { value of 17 { tag of 10, simple value 2.5 } } */
+            assert_memory_equal(event + 9,
+                                "\x10\x07\x2a\x13\x0a\x11\x0a\x0a"
+                                "train/loss\x15",
+                                19);
+            assert_int_equal(u32(event + 28), 0x40200000);
+            assert_int_equal(bytes, 32);
+        }
+        if (records == 2) assert_memory_equal(event + 9, "\x10\xac\x02\x2a", 4); /* step 300 */
+        records++;
+        at += 16 + bytes;
+    }
+    assert_int_equal(records, 3);
+    mem_free(data);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(the_checksum_is_the_published_one),
+        cmocka_unit_test(records_hold_version_then_scalars),
+    };
+    return cmocka_run_group_tests(tests, make_folder, remove_folder);
+}

@@ -1,0 +1,120 @@
+/* metrics_test.c - metrics.jsonl: what a resumed run keeps, and what the report reads back. */
+#include <math.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdlib.h>
+
+#include <base/file.h>
+#include <base/memory.h>
+#include <watch/chart.h>
+#include <watch/metrics.h>
+#include <watch/progress.h>
+#include <watch/report.h>
+
+#include <cmocka.h>
+
+static char folder[] = "/tmp/metrics_test_XXXXXX";
+
+static int make_folder(void **state)
+{
+    (void)state;
+    return mkdtemp(folder) == NULL;
+}
+
+static int remove_folder(void **state)
+{
+    (void)state;
+    return folder_remove(folder) != LH_OK;
+}
+
+static void write_steps(uint64_t first, uint64_t last, double loss)
+{
+    metrics_t m;
+    assert_int_equal(metrics_open(&m, folder, first), LH_OK);
+    for (uint64_t i = first + 1; i <= last; i++) {
+        const step_report_t s = {.step = i, .loss = loss, .seconds = 0.5, .applied = true};
+        metrics_step(&m, &s);
+    }
+    metrics_close(&m);
+}
+
+static void a_resumed_run_drops_the_lines_that_a_crash_left_behind(void **state)
+{
+    (void)state;
+    metrics_point_t *points;
+    size_t count;
+    write_steps(0, 15, 2);
+    write_steps(10, 20, 1); /* the checkpoint was of step 10 */
+    assert_int_equal(metrics_read(folder, &points, &count), LH_OK);
+    assert_int_equal(count, 20);
+    for (size_t i = 0; i < count; i++) {
+        assert_int_equal(points[i].step, i + 1);
+        assert_true(points[i].loss == (i < 10 ? 2 : 1));
+    }
+    mem_free(points);
+}
+
+static void a_loss_that_is_not_finite_stays_valid_json(void **state)
+{
+    (void)state;
+    metrics_point_t *points;
+    size_t count;
+    write_steps(0, 1, (double)NAN);
+    assert_int_equal(metrics_read(folder, &points, &count), LH_OK);
+    assert_int_equal(count, 1);
+    assert_true(isnan(points[0].loss));
+    mem_free(points);
+}
+
+static void the_report_escapes_what_it_prints(void **state)
+{
+    (void)state;
+    char *page;
+    size_t length;
+    const run_start_t start = {.name = "<script>alert('x')</script>",
+                               .folder = folder,
+                               .model = "a&b",
+                               .optimizer = "zero0",
+                               .rule = "rules:adamw",
+                               .device_name = "cpu",
+                               .precision = "f32",
+                               .steps = 20};
+    const run_end_t end = {.steps = 20};
+    write_steps(0, 20, 3);
+    assert_int_equal(report_write(folder, &start, &end), LH_OK);
+    char *path = path_join(folder, "report.html");
+    assert_int_equal(file_read(path, 1 << 24, &page, &length), LH_OK);
+    assert_null(strstr(page, "<script>alert"));
+    assert_non_null(strstr(page, "&lt;script&gt;alert(&#39;x&#39;)"));
+    assert_non_null(strstr(page, "a&amp;b"));
+    assert_null(strstr(page, "src="));
+    mem_free(page);
+    mem_free(path);
+}
+
+static void numbers_are_short(void **state)
+{
+    (void)state;
+    char text[24];
+    count_text(1071234, text);
+    assert_string_equal(text, "1.07M");
+    count_text(940, text);
+    assert_string_equal(text, "940");
+    bytes_text(1536, text);
+    assert_string_equal(text, "1.50 KiB");
+    duration_text(3840, text);
+    assert_string_equal(text, "1h 04m");
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(a_resumed_run_drops_the_lines_that_a_crash_left_behind),
+        cmocka_unit_test(a_loss_that_is_not_finite_stays_valid_json),
+        cmocka_unit_test(the_report_escapes_what_it_prints),
+        cmocka_unit_test(numbers_are_short),
+    };
+    return cmocka_run_group_tests(tests, make_folder, remove_folder);
+}
