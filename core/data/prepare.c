@@ -127,7 +127,7 @@ static lh_status_t take_all(prepare_t *p)
 {
     for (;;) {
         const encoded_batch_t *batch;
-        if (p->how->stopping != NULL && atomic_load(p->how->stopping))
+        if (p->how->stopping != NULL && p->how->stopping())
             return fail(LH_CANCELLED, "prepare was stopped after %" PRIu64 " of %" PRIu64 " bytes",
                         p->counts.bytes_read, p->counts.bytes_total);
         lh_status_t status = encode_ring_next(p->ring, &batch);

@@ -3,8 +3,6 @@
 #ifndef DATA_PREPARE_H
 #define DATA_PREPARE_H
 
-#include <stdatomic.h>
-
 #include <base/digest.h>
 #include <config/job.h>
 #include <data/tokenizer.h>
@@ -32,8 +30,8 @@ typedef struct prepare_how {
     /* Optional. Called on the same thread after each batch of lines: often. */
     void (*progress)(void *context, const prepare_counts_t *counts);
     void *progress_context;
-    /* Optional. Once true, prepare ends with LH_CANCELLED and leaves nothing behind. */
-    const atomic_bool *stopping;
+    /* Optional. Once it says true, prepare ends with LH_CANCELLED and leaves nothing behind. */
+    bool (*stopping)(void);
 } prepare_how_t;
 
 /* All or nothing: on any failure no file is left or changed. The result does not depend on

@@ -70,8 +70,9 @@ lh_status_t prepare_summary_text(const prepare_facts_t *facts, char **out)
     char *text = root == NULL ? NULL : json_dumps(root, JSON_INDENT(1) | JSON_ENSURE_ASCII);
     json_decref(root);
     if (text == NULL) /* a tokenizer's file that went away has said so */
-        return *fail_reason() != '\0' ? LH_IO
-                                      : fail(LH_NO_MEMORY, "out of memory: %s", summary_name);
+        return *fail_reason() != '\0'
+                   ? LH_IO
+                   : fail(LH_NO_MEMORY, "%s: out of memory, or a path is not UTF-8", summary_name);
     *out = mem_text(text);
     free(text);
     return *out == NULL ? LH_NO_MEMORY : LH_OK;

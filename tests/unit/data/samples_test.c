@@ -1,0 +1,259 @@
+/* samples_test.c - the order of samples against numpy's own figures and an independent
+ * implementation of GPTDataset (tests/reference/gptdataset.py). */
+#include <unit/data/scratch_files.h>
+
+#include <jansson.h>
+
+#include <base/digest.h>
+#include <data/indexed_writer.h>
+#include <data/mt19937.h>
+#include <data/samples.h>
+
+static void numpys_legacy_shuffle_is_reproduced(void **state)
+{
+    (void)state;
+    static const struct {
+        uint32_t seed, first[10], shuffled[10];
+    } rows[] = {
+        {0,          {0, 1, 2, 3, 4, 5, 6, 7, 8, 9}, {2, 8, 4, 9, 1, 6, 7, 3, 0, 5}},
+        {42,         {0, 1, 2, 3, 4, 5, 6, 7, 8, 9}, {8, 1, 5, 0, 7, 2, 9, 4, 3, 6}},
+        {1234567890, {1, 2, 3, 4, 5, 6, 7, 8, 9, 0}, {0, 1, 9, 6, 2, 4, 5, 8, 7, 3}},
+    };
+    for (size_t i = 0; i < sizeof(rows) / sizeof(rows[0]); i++) {
+        mt19937_t g;
+        uint32_t items[10];
+        memcpy(items, rows[i].first, sizeof(items));
+        mt19937_seed(&g, rows[i].seed);
+        mt19937_shuffle(&g, items, 10);
+        assert_memory_equal(items, rows[i].shuffled, sizeof(items));
+    }
+}
+
+static void the_words_of_seed_5489_are_those_that_cpp_requires(void **state)
+{
+    (void)state;
+    mt19937_t g;
+    mt19937_seed(&g, 5489);
+    assert_int_equal(mt19937_next(&g), 3499211612u);
+    for (int i = 2; i < 10000; i++)
+        (void)mt19937_next(&g);
+    assert_int_equal(mt19937_next(&g), 4123659995u); /* also std::mt19937's required value */
+}
+
+static json_t *load_reference(const char *path)
+{
+    json_error_t error;
+    json_t *root = json_load_file(path, 0, &error);
+    if (root == NULL) FAIL_TEST("%s: %s\n", path, error.text);
+    return root;
+}
+
+static uint64_t number(const json_t *object, const char *key)
+{
+    return (uint64_t)json_integer_value(json_object_get(object, key));
+}
+
+static void check_digest(const json_t *entry, const void *bytes, size_t count, size_t size,
+                         const char *what)
+{
+    char digest[SHA256_TEXT];
+    assert_int_equal(number(entry, "length"), count);
+    assert_int_equal(sha256_of(bytes, count * size, digest), LH_OK);
+    if (strcmp(digest, json_string_value(json_object_get(entry, "sha256"))) != 0)
+        FAIL_TEST("%s differs\n", what);
+}
+
+static void check_sample(const samples_t *s, const json_t *expected)
+{
+    const uint64_t count = s->sequence + 1;
+    int32_t *tokens = mem_array(count, sizeof(*tokens));
+    int64_t *wide = mem_array(count, sizeof(*wide));
+    char digest[SHA256_TEXT];
+    assert_int_equal(samples_read(s, number(expected, "i"), tokens, NULL), LH_OK);
+    for (uint64_t k = 0; k < count; k++)
+        wide[k] = tokens[k];
+    assert_int_equal(sha256_of(wide, count * sizeof(*wide), digest), LH_OK);
+    assert_string_equal(digest, json_string_value(json_object_get(expected, "sha256")));
+    mem_free(wide);
+    mem_free(tokens);
+}
+
+static uint64_t part_of(const char *name)
+{
+    return strcmp(name, "train") == 0 ? 0 : strcmp(name, "valid") == 0 ? 1 : 2;
+}
+
+static void check_case(const indexed_t *set, const json_t *c)
+{
+    uint64_t bounds[3][2];
+    const json_t *documents = json_object_get(c, "documents");
+    const uint64_t part = part_of(json_string_value(json_object_get(c, "part")));
+    const char *split = json_string_value(json_object_get(c, "split"));
+    assert_int_equal(samples_split(split, set->sequences, bounds), LH_OK);
+    assert_int_equal(bounds[part][0], json_integer_value(json_array_get(documents, 0)));
+    assert_int_equal(bounds[part][1], json_integer_value(json_array_get(documents, 1)));
+
+    samples_t *s;
+    const samples_how_t how = {
+        .set = set,
+        .name = "reference",
+        .first = bounds[part][0],
+        .end = bounds[part][1],
+        .sequence = number(c, "sequence_length"),
+        .wanted = number(c, "num_samples_requested"), /* null is 0: one epoch */
+        .seed = number(c, "seed"),
+    };
+    assert_int_equal(samples_new(&how, &s), LH_OK);
+    assert_int_equal(s->tokens_per_epoch, number(c, "tokens_per_epoch"));
+    assert_int_equal(s->epochs, number(c, "num_epochs"));
+    assert_int_equal(s->separate_final_epoch,
+                     json_is_true(json_object_get(c, "separate_final_epoch")));
+    assert_int_equal(s->count, number(c, "num_samples"));
+    check_digest(json_object_get(c, "document_index"), s->documents, s->document_count,
+                 sizeof(*s->documents), "document index");
+    check_digest(json_object_get(c, "sample_index"), s->cuts, s->count + 1, sizeof(*s->cuts),
+                 "sample index");
+    check_digest(json_object_get(c, "shuffle_index"), s->shuffle, s->count, sizeof(*s->shuffle),
+                 "shuffle index");
+    size_t i;
+    json_t *sample;
+    json_array_foreach(json_object_get(c, "samples"), i, sample) check_sample(s, sample);
+    samples_free(s);
+}
+
+static void check_reference(const char *prefix, const char *json, uint32_t vocab)
+{
+    json_t *root = load_reference(json), *c;
+    indexed_t *set;
+    size_t i;
+    if (indexed_open(prefix, vocab, &set) != LH_OK) FAIL_TEST("%s\n", fail_reason());
+    assert_true(json_array_size(json_object_get(root, "cases")) >= 3);
+    json_array_foreach(json_object_get(root, "cases"), i, c) check_case(set, c);
+    indexed_close(set);
+    json_decref(root);
+}
+
+static void the_order_of_the_openwebtext_pair_is_megatrons(void **state)
+{
+    (void)state;
+    const char *folder = getenv("LONGHAUL_REFERENCE");
+    if (folder == NULL) {
+        print_message("LONGHAUL_REFERENCE is not set, the OpenWebText pair can't be shipped\n");
+        skip();
+    }
+    char prefix[1024], json[1024];
+    (void)snprintf(prefix, sizeof(prefix), "%s/data/megatron/meg-gpt2-openwebtext_text_document",
+                   folder);
+    (void)snprintf(json, sizeof(json), "%s/data/megatron/gptdataset_reference.json", folder);
+    check_reference(prefix, json, 5000);
+}
+
+/* A set of `documents` sequences with lengths that a reader can follow; ids count up. */
+static void write_set(scratch_t *s, const char *name, int documents)
+{
+    indexed_writer_t *w;
+    int32_t ids[512], next = 0;
+    assert_int_equal(indexed_writer_open(scratch_path(s, name), 50000, &w), LH_OK);
+    for (int d = 0; d < documents; d++) {
+        const int length = 1 + (d * 37) % 200;
+        for (int k = 0; k < length; k++)
+            ids[k] = next++ % 50000;
+        assert_int_equal(indexed_writer_add(w, ids, (uint64_t)length), LH_OK);
+    }
+    assert_int_equal(indexed_writer_commit(w), LH_OK);
+}
+
+static void the_order_of_a_made_up_set_is_numpys(void **state)
+{
+    scratch_t *s = *state;
+    write_set(s, "made", 1000);
+    char prefix[600];
+    (void)strcpy(prefix, scratch_path(s, "made"));
+    check_reference(prefix, LH_TEST_DATA "/data/made_order.json", 50000);
+}
+
+static void what_the_last_token_predicts_begins_the_next_sample(void **state)
+{
+    scratch_t *s = *state;
+    enum { SEQUENCE = 16 };
+    int32_t a[SEQUENCE + 1], b[SEQUENCE + 1];
+    indexed_t *set;
+    samples_t *order;
+    write_set(s, "shared", 40);
+    assert_int_equal(indexed_open(scratch_path(s, "shared"), 50000, &set), LH_OK);
+    const samples_how_t how = {
+        .set = set, .name = "x", .end = set->sequences, .sequence = SEQUENCE, .seed = 1};
+    assert_int_equal(samples_new(&how, &order), LH_OK);
+    for (uint64_t i = 0; i < order->count; i++)
+        order->shuffle[i] = (uint32_t)i;
+    for (uint64_t i = 0; i + 1 < order->count; i++) {
+        assert_int_equal(samples_read(order, i, a, NULL), LH_OK);
+        assert_int_equal(samples_read(order, i + 1, b, NULL), LH_OK);
+        assert_int_equal(a[SEQUENCE], b[0]);
+    }
+    samples_free(order);
+    indexed_close(set);
+}
+
+static void a_split_rounds_half_to_even_and_covers_everything(void **state)
+{
+    (void)state;
+    uint64_t b[3][2];
+    assert_int_equal(samples_split("969,30,1", 1000, b), LH_OK);
+    assert_int_equal(b[0][1], 969);
+    assert_int_equal(b[1][1], 999);
+    assert_int_equal(b[2][1], 1000);
+    assert_int_equal(samples_split("1, 1", 5, b), LH_OK); /* 2.5 rounds to 2 */
+    assert_int_equal(b[0][1], 2);
+    assert_int_equal(b[1][0], 2);
+    assert_int_equal(b[1][1], 5);
+    assert_int_equal(b[2][0], b[2][1]);
+    static const char *const bad[] = {"", "a", "1,,1", "1,1,1,1", "0,0,0", "-1,2", "nan", "1;2"};
+    for (size_t i = 0; i < sizeof(bad) / sizeof(bad[0]); i++)
+        assert_int_equal(samples_split(bad[i], 10, b), LH_INVALID);
+}
+
+static void too_little_text_for_one_sample_is_a_sentence(void **state)
+{
+    scratch_t *s = *state;
+    indexed_t *set;
+    samples_t *order;
+    write_set(s, "little", 2); /* 1 + 38 tokens */
+    assert_int_equal(indexed_open(scratch_path(s, "little"), 50000, &set), LH_OK);
+    samples_how_t how = {
+        .set = set, .name = "the valid split of little", .end = 2, .sequence = 39, .seed = 1};
+    assert_int_equal(samples_new(&how, &order), LH_INVALID);
+    assert_string_equal(fail_reason(),
+                        "the valid split of little has 39 tokens, one sample takes 40");
+    how.sequence = 38;
+    assert_int_equal(samples_new(&how, &order), LH_OK);
+    assert_int_equal(order->count, 1);
+    samples_free(order);
+    how.end = 0;
+    assert_int_equal(samples_new(&how, &order), LH_INVALID);
+    assert_string_equal(fail_reason(), "the valid split of little has no sequences");
+    indexed_close(set);
+}
+
+static void a_seed_that_numpy_would_refuse_is_refused(void **state)
+{
+    (void)state;
+    samples_t *order;
+    const samples_how_t how = {.end = 1, .seed = UINT64_C(1) << 32};
+    assert_int_equal(samples_new(&how, &order), LH_INVALID);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(numpys_legacy_shuffle_is_reproduced),
+        cmocka_unit_test(the_words_of_seed_5489_are_those_that_cpp_requires),
+        cmocka_unit_test(the_order_of_the_openwebtext_pair_is_megatrons),
+        cmocka_unit_test(the_order_of_a_made_up_set_is_numpys),
+        cmocka_unit_test(what_the_last_token_predicts_begins_the_next_sample),
+        cmocka_unit_test(a_split_rounds_half_to_even_and_covers_everything),
+        cmocka_unit_test(too_little_text_for_one_sample_is_a_sentence),
+        cmocka_unit_test(a_seed_that_numpy_would_refuse_is_refused),
+    };
+    return cmocka_run_group_tests(tests, scratch_setup, scratch_teardown);
+}
