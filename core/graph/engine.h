@@ -76,7 +76,10 @@ typedef struct program_how {
 lh_status_t program_new(engine_t *e, weights_t *w, const program_how_t *how,
                         program_t **out) LH_MUST_CHECK;
 
-/* Plans memory, allocates, prepares kernels. Once, after all weights and programs are stated. */
+/* Chooses kernels and plans memory, but allocates none: engine_memory and program_cost tell what a
+ * build would take. */
+lh_status_t engine_plan(engine_t *e) LH_MUST_CHECK;
+/* Plans, allocates, prepares. Once, after all weights and programs are stated. */
 lh_status_t engine_build(engine_t *e) LH_MUST_CHECK;
 
 /* False: the program has no such input (gpt2 has no use for STARTS, say); giving it is no error. */
@@ -158,7 +161,7 @@ typedef struct memory_report {
     uint64_t total_bytes; /* without PINNED */
 } memory_report_t;
 const char *memory_kind_text(uint32_t kind); /* "parameters" */
-/* After engine_build. */
+/* After engine_plan. */
 void engine_memory(const engine_t *e, memory_report_t *out);
 
 const lh_device_properties_t *engine_properties(const engine_t *e);

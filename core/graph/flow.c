@@ -3,7 +3,6 @@
 
 #include <base/checked.h>
 #include <base/memory.h>
-#include <base/text.h>
 #include <graph/arena_plan.h>
 #include <tensor/dtype.h>
 
@@ -153,14 +152,6 @@ uint32_t flow_mapped(flow_source_t *s, lh_value_t value)
     return 0;
 }
 
-/* The input slot whose memory an output of the same name takes; OP_SLOTS if there is none. */
-static uint32_t alias_of(const op_t *op, uint32_t out)
-{
-    for (uint32_t i = 0; i < op->in_count; i++)
-        if (text_equal(op->slot_name[i], op->slot_name[out])) return i;
-    return OP_SLOTS;
-}
-
 static uint32_t copied(flow_source_t *s, uint32_t from)
 {
     const lh_arg_t arg = s->flow->values[from].arg;
@@ -175,8 +166,8 @@ static uint32_t copied(flow_source_t *s, uint32_t from)
 static uint32_t aliased(flow_source_t *s, const op_t *op, uint32_t *slots, uint32_t out,
                         const graph_value_t *v)
 {
-    const uint32_t in = alias_of(op, out);
-    if (in == OP_SLOTS || slots[in] == 0) return flow_activation(s->flow, &v->arg);
+    const uint32_t in = op->alias[out] - 1;
+    if (op->alias[out] == 0 || slots[in] == 0) return flow_activation(s->flow, &v->arg);
 
     flow_t *f = s->flow;
     const flow_buffer_t *buffer = &f->buffers[f->values[slots[in]].buffer];

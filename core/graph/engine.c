@@ -1,0 +1,308 @@
+/* engine.c - opens a device, builds what was stated, and reports. */
+#include <graph/engine_state.h>
+
+#include <base/memory.h>
+#include <graph/model_flow.h>
+
+enum { TRANSFER_BYTES = 4 << 20, MIN_ALIGNMENT = 64 };
+static const uint64_t await_ns = 100000000; /* between two looks at `stopping` */
+static const uint64_t scratch_limit_bytes = (uint64_t)4 << 30;
+
+static void regions_name(engine_t *e)
+{
+#define REGION(field, what, where) \
+    e->field = (region_t){.name = #field, .space = LH_SPACE_##where, .kind = MEMORY_##what}
+    REGION(activations, ACTIVATIONS, DEVICE);
+    REGION(scratch, SCRATCH, DEVICE);
+    REGION(inputs, INPUTS, DEVICE);
+    REGION(outputs, OUTPUTS, DEVICE);
+    REGION(constants, CONSTANTS, DEVICE);
+    REGION(caches, CACHES, DEVICE);
+    REGION(pinned, PINNED, PINNED);
+#undef REGION
+}
+
+uint64_t engine_alignment(const engine_t *e)
+{
+    const uint64_t asked = e->properties.alignment_bytes;
+    return asked > MIN_ALIGNMENT ? asked : MIN_ALIGNMENT;
+}
+
+static lh_status_t device_start(engine_t *e)
+{
+    lh_status_t status = e->api->open(e->how.device->host, e->how.device_config,
+                                      e->how.device_index, &e->device);
+    if (status != LH_OK) return status;
+    e->properties.struct_size = sizeof(e->properties);
+    status = e->api->properties(e->device, &e->properties);
+    if (status != LH_OK) return status;
+    const uint64_t alignment = e->properties.alignment_bytes;
+    if ((alignment & (alignment - 1)) != 0)
+        return fail(LH_INVALID, "device %s wants places aligned to %llu, which is no power of two",
+                    e->how.device->name, (unsigned long long)alignment);
+
+    const lh_stream_how_t how = {.struct_size = sizeof(how), .role = LH_STREAM_COMPUTE};
+    status = e->api->stream_new(e->device, &how, &e->stream);
+    if (status == LH_OK && e->api->native != NULL)
+        if (e->api->native(e->stream, &e->native) != LH_OK) e->native = (lh_native_t){0};
+    if (status == LH_OK) status = e->api->event_new(e->device, &e->event);
+    return status;
+}
+
+static lh_status_t engine_start(engine_t *e)
+{
+    regions_name(e);
+    lh_status_t status = device_start(e);
+    if (status != LH_OK) return status;
+    e->transfer_bytes = TRANSFER_BYTES;
+    status = region_take(&e->pinned, TRANSFER_BYTES, engine_alignment(e), &e->transfer_at);
+    if (status != LH_OK) return status;
+
+    const kernel_choice_how_t how = {.device = e->how.device,
+                                     .opened = e->device,
+                                     .config = e->how.device_config,
+                                     .plugins = e->how.plugins,
+                                     .plugin_count = e->how.plugin_count,
+                                     .stream = e->stream,
+                                     .scratch_limit_bytes = scratch_limit_bytes,
+                                     .variants = e->how.variants};
+    return kernel_choice_new(&how, &e->kernels);
+}
+
+lh_status_t engine_open(const engine_how_t *how, engine_t **out)
+{
+    engine_t *e = mem_new(sizeof(*e));
+    if (e == NULL) return LH_NO_MEMORY;
+    e->how = *how;
+    e->api = how->device->device;
+    const lh_status_t status = engine_start(e);
+    if (status != LH_OK) {
+        engine_close(e);
+        return status;
+    }
+    *out = e;
+    return LH_OK;
+}
+
+static region_t *const *regions_of(engine_t *e, region_t *list[7])
+{
+    list[0] = &e->activations;
+    list[1] = &e->scratch;
+    list[2] = &e->inputs;
+    list[3] = &e->outputs;
+    list[4] = &e->constants;
+    list[5] = &e->caches;
+    list[6] = &e->pinned;
+    return list;
+}
+
+void engine_close(engine_t *e)
+{
+    if (e == NULL) return;
+    /* Nothing may be queued on what is released; a device that is lost has nothing queued. */
+    lh_status_t drained = LH_OK;
+    if (e->event != NULL) drained = e->api->record(e->stream, e->event);
+    while (e->event != NULL && drained == LH_OK && e->api->test(e->event, await_ns) == LH_AGAIN)
+        continue;
+    for (uint32_t i = 0; i < e->program_count; i++)
+        program_free(e->programs[i]);
+    for (uint32_t i = 0; i < e->weights_count; i++)
+        weights_free(e->weights[i]);
+    kernel_choice_free(e->kernels);
+    region_t *list[7];
+    (void)regions_of(e, list);
+    for (uint32_t i = 0; i < 7; i++)
+        region_release(list[i], e->api);
+    for (uint32_t i = 0; i < e->constant_count; i++)
+        mem_free(e->constant_list[i].values);
+    mem_free(e->constant_list);
+    if (e->event != NULL) e->api->event_free(e->event);
+    if (e->stream != NULL) e->api->stream_free(e->stream);
+    if (e->device != NULL) e->api->close(e->device);
+    mem_free(e->programs);
+    mem_free(e->weights);
+    mem_free(e);
+}
+
+lh_status_t engine_await(engine_t *e, lh_event_t *event)
+{
+    const lh_host_t *host = e->how.host;
+    for (;;) {
+        const lh_status_t status = e->api->test(event, await_ns);
+        if (status != LH_AGAIN) return status;
+        if (host->stopping != NULL && host->stopping(host))
+            return fail(LH_CANCELLED, "the job is being stopped");
+    }
+}
+
+lh_status_t engine_wait(engine_t *e)
+{
+    const lh_status_t status = e->api->record(e->stream, e->event);
+    return status == LH_OK ? engine_await(e, e->event) : status;
+}
+
+lh_status_t engine_upload(engine_t *e, const region_t *to, uint64_t offset, const void *host,
+                          uint64_t bytes)
+{
+    const lh_place_t from = region_place(&e->pinned, e->transfer_at);
+    for (uint64_t at = 0; at < bytes; at += e->transfer_bytes) {
+        const uint64_t n = bytes - at < e->transfer_bytes ? bytes - at : e->transfer_bytes;
+        const lh_place_t place = region_place(to, offset + at);
+        memcpy(from.address, (const char *)host + at, n);
+        lh_status_t status = e->api->copy(e->stream, &place, &from, n);
+        if (status == LH_OK) status = engine_wait(e);
+        if (status != LH_OK) return status;
+    }
+    return LH_OK;
+}
+
+lh_status_t engine_download(engine_t *e, const region_t *from, uint64_t offset, void *host,
+                            uint64_t bytes)
+{
+    const lh_place_t to = region_place(&e->pinned, e->transfer_at);
+    for (uint64_t at = 0; at < bytes; at += e->transfer_bytes) {
+        const uint64_t n = bytes - at < e->transfer_bytes ? bytes - at : e->transfer_bytes;
+        const lh_place_t place = region_place(from, offset + at);
+        lh_status_t status = e->api->copy(e->stream, &to, &place, n);
+        if (status == LH_OK) status = engine_wait(e);
+        if (status != LH_OK) return status;
+        memcpy((char *)host + at, to.address, n);
+    }
+    return LH_OK;
+}
+
+lh_status_t engine_zero(engine_t *e, const region_t *region)
+{
+    if (region->memory == NULL) return LH_OK;
+    const lh_place_t to = region_place(region, 0);
+    return e->api->fill(e->stream, &to, 0, region->bytes);
+}
+
+lh_status_t engine_constant(engine_t *e, const float *values, uint64_t count, uint64_t *offset)
+{
+    for (uint32_t i = 0; i < e->constant_count; i++) {
+        const engine_constant_t *have = &e->constant_list[i];
+        if (have->count != count || memcmp(have->values, values, count * sizeof(float)) != 0)
+            continue;
+        *offset = have->offset;
+        return LH_OK;
+    }
+    engine_constant_t *list = mem_grow(e->constant_list, &e->constant_capacity,
+                                       e->constant_count + 1u, sizeof(*list));
+    if (list == NULL) return LH_NO_MEMORY;
+    e->constant_list = list;
+
+    engine_constant_t made = {.values = mem_array(count, sizeof(float)), .count = count};
+    if (made.values == NULL) return LH_NO_MEMORY;
+    memcpy(made.values, values, count * sizeof(float));
+    const lh_status_t status = region_take(&e->constants, count * sizeof(float),
+                                           engine_alignment(e), &made.offset);
+    if (status != LH_OK) {
+        mem_free(made.values);
+        return status;
+    }
+    e->constant_list[e->constant_count++] = made;
+    *offset = made.offset;
+    return LH_OK;
+}
+
+lh_status_t engine_program_add(engine_t *e, program_t *p)
+{
+    if (e->planned) return fail(LH_INVALID, "a program is stated after the engine was built");
+    program_t **list = mem_grow(e->programs, &e->program_capacity, e->program_count + 1u,
+                                sizeof(*list));
+    if (list == NULL) return LH_NO_MEMORY;
+    e->programs = list;
+    e->programs[e->program_count++] = p;
+    return LH_OK;
+}
+
+static lh_status_t how_check(const weights_t *w, const program_how_t *how)
+{
+    if (how->sequences == 0 || how->rows == 0)
+        return fail(LH_INVALID, "a program of %llu sequences of %llu tokens has nothing to do",
+                    (unsigned long long)how->sequences, (unsigned long long)how->rows);
+    if (how->use != USE_DECODE) return LH_OK;
+    if (how->capacity < how->rows)
+        return fail(LH_INVALID, "a cache of %llu rows is too small for %llu tokens",
+                    (unsigned long long)how->capacity, (unsigned long long)how->rows);
+    (void)w;
+    return LH_OK;
+}
+
+lh_status_t program_new(engine_t *e, weights_t *w, const program_how_t *how, program_t **out)
+{
+    lh_status_t status = how_check(w, how);
+    program_t *p;
+    if (status == LH_OK) status = program_empty(e, w, how, &p);
+    if (status != LH_OK) return status;
+    if (how->use == USE_TRAIN) status = weights_gradients_default(w);
+    if (status == LH_OK) status = model_flow_write(p);
+    if (status == LH_OK) status = program_finish(p);
+    if (status == LH_OK) *out = p;
+    return status;
+}
+
+lh_status_t engine_plan(engine_t *e)
+{
+    if (e->planned) return LH_OK;
+    lh_status_t status = LH_OK;
+    for (uint32_t i = 0; status == LH_OK && i < e->program_count; i++)
+        status = program_choose(e->programs[i]);
+    if (status != LH_OK) return status;
+    e->scratch.bytes = kernel_choice_scratch(e->kernels);
+    e->planned = true;
+    return LH_OK;
+}
+
+static lh_status_t regions_alloc(engine_t *e)
+{
+    region_t *list[7];
+    (void)regions_of(e, list);
+    lh_status_t status = LH_OK;
+    for (uint32_t i = 0; status == LH_OK && i < 7; i++)
+        status = region_alloc(list[i], e->api, e->device);
+    for (uint32_t i = 0; status == LH_OK && i < e->weights_count; i++)
+        for (uint32_t s = 0; status == LH_OK && s < e->weights[i]->store_count; s++)
+            status = region_alloc(&e->weights[i]->stores[s]->region, e->api, e->device);
+    return status;
+}
+
+/* Inputs, caches and states start at zero, so that no run depends on what memory held before. */
+static lh_status_t memory_start(engine_t *e)
+{
+    lh_status_t status = engine_zero(e, &e->inputs);
+    if (status == LH_OK) status = engine_zero(e, &e->outputs);
+    if (status == LH_OK) status = engine_zero(e, &e->caches);
+    for (uint32_t i = 0; status == LH_OK && i < e->weights_count; i++)
+        for (uint32_t s = 0; status == LH_OK && s < e->weights[i]->store_count; s++)
+            status = engine_zero(e, &e->weights[i]->stores[s]->region);
+    for (uint32_t i = 0; status == LH_OK && i < e->constant_count; i++) {
+        const engine_constant_t *c = &e->constant_list[i];
+        status = engine_upload(e, &e->constants, c->offset, c->values, c->count * sizeof(float));
+    }
+    return status;
+}
+
+lh_status_t engine_build(engine_t *e)
+{
+    if (e->built) return fail(LH_INVALID, "the engine is built already");
+    lh_status_t status = engine_plan(e);
+    if (status == LH_OK) status = regions_alloc(e);
+    if (status == LH_OK) status = memory_start(e);
+    for (uint32_t i = 0; status == LH_OK && i < e->program_count; i++)
+        status = program_place(e->programs[i]);
+    if (status == LH_OK) status = engine_wait(e);
+    e->built = status == LH_OK;
+    return status;
+}
+
+const lh_device_properties_t *engine_properties(const engine_t *e)
+{
+    return &e->properties;
+}
+
+void engine_variants(const engine_t *e, text_t *out)
+{
+    kernel_choice_text(e->kernels, out);
+}

@@ -1,0 +1,55 @@
+/* graph/engine_state.h - what an engine holds; for the files that make up the engine, and for
+ * parallel/, which adds stores and programs. */
+#ifndef GRAPH_ENGINE_STATE_H
+#define GRAPH_ENGINE_STATE_H
+
+#include <graph/engine.h>
+#include <graph/kernel_choice.h>
+#include <graph/region.h>
+#include <graph/weights.h>
+
+typedef struct engine_constant {
+    float *values;
+    uint64_t count;
+    uint64_t offset;
+} engine_constant_t;
+
+struct engine {
+    engine_how_t how;
+    const lh_device_api_t *api;
+    lh_device_t *device;
+    lh_device_properties_t properties;
+    lh_stream_t *stream;
+    lh_native_t native; /* kind is empty where the device offers none */
+    kernel_choice_t *kernels;
+
+    weights_t **weights;
+    program_t **programs;
+    uint32_t weights_count, program_count;
+    size_t weights_capacity, program_capacity;
+
+    /* Programs run one after the other, so they share activations and scratch. */
+    region_t activations, scratch, inputs, outputs, constants, caches, pinned;
+    engine_constant_t *constant_list;
+    uint32_t constant_count;
+    size_t constant_capacity;
+
+    uint64_t transfer_at, transfer_bytes; /* of the pinned region: weights_read and _write */
+    lh_event_t *event;
+    bool planned, built, profiling;
+};
+
+uint64_t engine_alignment(const engine_t *e);
+/* Waits for an event: timed tests in a loop that looks at `stopping`. */
+lh_status_t engine_await(engine_t *e, lh_event_t *event) LH_MUST_CHECK;
+lh_status_t engine_upload(engine_t *e, const region_t *to, uint64_t offset, const void *host,
+                          uint64_t bytes) LH_MUST_CHECK;
+lh_status_t engine_download(engine_t *e, const region_t *from, uint64_t offset, void *host,
+                            uint64_t bytes) LH_MUST_CHECK;
+lh_status_t engine_zero(engine_t *e, const region_t *region) LH_MUST_CHECK;
+/* Offset of equal values in the constants' region; uploaded by engine_build. */
+lh_status_t engine_constant(engine_t *e, const float *values, uint64_t count,
+                            uint64_t *offset) LH_MUST_CHECK;
+lh_status_t engine_program_add(engine_t *e, program_t *p) LH_MUST_CHECK;
+
+#endif

@@ -1,0 +1,456 @@
+/* update.c - the optimizer step as a program: norm, clipping, and the rule on every parameter. */
+#include <parallel/update.h>
+
+#include <base/memory.h>
+#include <graph/op_table.h>
+#include <graph/program.h>
+#include <parallel/optimizer_tables.h>
+#include <tensor/dtype.h>
+
+typedef struct update {
+    program_t *p;
+    weights_t *w;
+    const update_how_t *how;
+    optimizer_tables_t tables;
+    uint32_t step; /* flow value: [groups, LH_STEP_WORDS], factor and verdict set by clip */
+} update_t;
+
+static const update_group_t *group_of(const update_how_t *how, uint32_t parameter)
+{
+    return &how->groups[how->group_of != NULL ? how->group_of[parameter] : 0];
+}
+
+static const lh_rule_t *rule_of(const update_how_t *how, uint32_t parameter)
+{
+    return how->rules[group_of(how, parameter)->rule].rule;
+}
+
+static bool is_updated(const weights_t *w, uint32_t parameter)
+{
+    return w->parameters->items[parameter].storage == parameter && !w->frozen[parameter];
+}
+
+/* What the optimizer's description may depend on. One rank: every group is of one. */
+typedef struct train_tables {
+    lh_train_t train;
+    lh_family_t family;
+    lh_train_param_t *params;
+    lh_rule_t *rules;
+} train_tables_t;
+
+static lh_train_param_t train_param(const update_t *u, uint32_t i)
+{
+    const weights_t *w = u->w;
+    const parameter_t *p = &w->parameters->items[i];
+    lh_train_param_t row = {.name = p->name,
+                            .rows = p->rows,
+                            .columns = p->columns,
+                            .logical_rows = p->rows,
+                            .logical_columns = p->columns,
+                            .block = p->part == LH_PART_EMBED  ? 0
+                                     : p->part == LH_PART_HEAD ? w->parameters->blocks + 1
+                                                               : p->block + 1,
+                            .rate_group = u->how->group_of != NULL ? u->how->group_of[i] : 0,
+                            .rule = group_of(u->how, i)->rule,
+                            .dtype = w->compute};
+    if (w->frozen[i]) row.flags |= LH_TRAIN_FROZEN;
+    if ((p->row->flags & LH_PARAM_NO_DECAY) != 0) row.flags |= LH_TRAIN_NO_DECAY;
+    if (p->storage != i) row.flags |= LH_TRAIN_TIED;
+    return row;
+}
+
+static void train_tables_free(train_tables_t *t)
+{
+    mem_free(t->params);
+    mem_free(t->rules);
+}
+
+static lh_status_t train_tables_make(const update_t *u, train_tables_t *t)
+{
+    const uint32_t count = u->w->parameters->count;
+    t->params = mem_array(count, sizeof(*t->params));
+    t->rules = mem_array(u->how->rule_count, sizeof(*t->rules));
+    if (t->params == NULL || t->rules == NULL) return LH_NO_MEMORY;
+    for (uint32_t i = 0; i < count; i++)
+        t->params[i] = train_param(u, i);
+    for (uint32_t i = 0; i < u->how->rule_count; i++)
+        t->rules[i] = *u->how->rules[i].rule;
+    for (uint32_t g = 0; g < LH_GROUPS; g++)
+        t->family.size[g] = 1;
+    t->train = (lh_train_t){.struct_size = sizeof(t->train),
+                            .blocks = u->w->parameters->blocks,
+                            .micro_batches = u->how->micro_batches,
+                            .param_size = sizeof(t->params[0]),
+                            .param_count = count,
+                            .family_size = sizeof(t->family),
+                            .family_count = 1,
+                            .rule_size = sizeof(t->rules[0]),
+                            .rule_count = u->how->rule_count,
+                            .params = t->params,
+                            .families = &t->family,
+                            .rules = t->rules};
+    return LH_OK;
+}
+
+static lh_status_t tables_read(update_t *u)
+{
+    train_tables_t t = {0};
+    lh_status_t status = train_tables_make(u, &t);
+    if (status == LH_OK)
+        status = optimizer_tables_read(u->how->api, u->how->optimizer, &t.train, &u->tables);
+    train_tables_free(&t);
+    return status;
+}
+
+static lh_status_t how_check(const update_how_t *how, const parameters_t *parameters)
+{
+    if (how->group_count == 0 || how->rule_count == 0)
+        return fail(LH_INVALID, "the optimizer step has %u groups and %u rules; at least 1 of each",
+                    how->group_count, how->rule_count);
+    for (uint32_t i = 0; i < how->group_count; i++)
+        if (how->groups[i].rule >= how->rule_count)
+            return fail(LH_INVALID, "group %u names rule %u; there are %u", i, how->groups[i].rule,
+                        how->rule_count);
+    for (uint32_t i = 0; how->group_of != NULL && i < parameters->count; i++)
+        if (how->group_of[i] >= how->group_count)
+            return fail(LH_INVALID, "parameter '%s' is in group %u; there are %u",
+                        parameters->items[i].name, how->group_of[i], how->group_count);
+    return LH_OK;
+}
+
+static uint64_t state_elements(const lh_rule_t *rule, const lh_rule_state_t *state,
+                               const parameter_t *p)
+{
+    const uint64_t grain = rule->grain_elements != 0 ? rule->grain_elements : 1;
+    switch (state->extent) {
+    case LH_EXTENT_ELEMENT: return p->elements;
+    case LH_EXTENT_ROW: return p->rows;
+    case LH_EXTENT_COLUMN: return p->columns;
+    case LH_EXTENT_BLOCK: return (p->elements + grain - 1) / grain;
+    default: return 1;
+    }
+}
+
+/* The store of a state: one for each name, so that rules that share a name share it. */
+static lh_status_t state_store(weights_t *w, const lh_rule_state_t *state, store_t **out)
+{
+    uint32_t states = 0;
+    for (uint32_t i = 0; i < w->store_count; i++) {
+        store_t *s = w->stores[i];
+        if (s->holds != LH_HOLDS_STATE) continue;
+        states++;
+        if (strcmp(s->name, state->name) != 0 || s->initial != state->initial) continue;
+        *out = s;
+        return LH_OK;
+    }
+    const lh_status_t status = weights_store_add(w, state->name, LH_HOLDS_STATE, out);
+    if (status != LH_OK) return status;
+    (*out)->state = states;
+    (*out)->initial = state->initial;
+    return LH_OK;
+}
+
+static lh_status_t states_add(update_t *u, uint32_t parameter)
+{
+    const lh_rule_t *rule = rule_of(u->how, parameter);
+    const parameter_t *p = &u->w->parameters->items[parameter];
+    const lh_slice_t whole = {0, p->elements};
+    lh_status_t status = LH_OK;
+    for (uint32_t k = 0; status == LH_OK && k < rule->state_count; k++) {
+        const lh_rule_state_t *state = &rule->states[k];
+        store_t *s;
+        status = state_store(u->w, state, &s);
+        if (status == LH_OK)
+            status = weights_piece_add(u->w, s, parameter, state->dtype, whole,
+                                       state_elements(rule, state, p));
+    }
+    return status;
+}
+
+/* Memory for what the tables list. A master in the dtype of the value is the value itself. */
+static lh_status_t stores_add(update_t *u)
+{
+    weights_t *w = u->w;
+    const optimizer_tables_t *t = &u->tables;
+    if (w->grad != NULL)
+        return fail(LH_INVALID, "the optimizer step is stated after a training program");
+    /* References compute in F64 throughout. */
+    const bool wide = w->compute == LH_DTYPE_F64;
+    const lh_dtype_t grad = wide || t->grad_dtype == 0 ? w->accumulate : t->grad_dtype;
+    const lh_dtype_t master = wide || t->master_dtype == 0 ? w->accumulate : t->master_dtype;
+
+    lh_status_t status = weights_store_add(w, t->spaces[t->grad].name, LH_HOLDS_GRAD, &w->grad);
+    if (status == LH_OK && t->master != TABLE_SPACES && master != w->compute)
+        status = weights_store_add(w, t->spaces[t->master].name, LH_HOLDS_MASTER, &w->master);
+    for (uint32_t i = 0; status == LH_OK && i < w->parameters->count; i++) {
+        const uint64_t n = w->parameters->items[i].elements;
+        const lh_slice_t whole = {0, n};
+        if (!is_updated(w, i)) continue;
+        status = weights_piece_add(w, w->grad, i, grad, whole, n);
+        if (status == LH_OK && w->master != NULL)
+            status = weights_piece_add(w, w->master, i, master, whole, n);
+        if (status == LH_OK && t->state != TABLE_SPACES) status = states_add(u, i);
+    }
+    return status;
+}
+
+static uint32_t flat(update_t *u, const store_t *store, uint32_t parameter)
+{
+    const uint64_t n = store->pieces[parameter].elements;
+    return flow_reshape(u->p->flow, program_store_value(u->p, store, parameter), 1, &n);
+}
+
+static uint64_t partial_count(uint64_t elements)
+{
+    return (elements + LH_NORM_BLOCK - 1) / LH_NORM_BLOCK;
+}
+
+/* Norm over all gradients, one partial sum per LH_NORM_BLOCK elements of a logical parameter, in
+ * the order of parameters; then the factor and the verdict, on the device. */
+static void norm_write(update_t *u)
+{
+    program_t *p = u->p;
+    flow_t *f = p->flow;
+    const op_table_t *ops = p->engine->how.ops;
+    uint64_t partials[2] = {0, 2}, at = 0;
+    for (uint32_t i = 0; i < u->w->parameters->count; i++)
+        if (is_updated(u->w, i)) partials[0] += partial_count(u->w->parameters->items[i].elements);
+
+    const uint64_t step[] = {u->how->group_count, LH_STEP_WORDS};
+    const lh_arg_t sums_arg = flow_arg(u->w->accumulate, 2, partials),
+                   step_arg = flow_arg(LH_DTYPE_F32, 2, step);
+    const uint32_t sums = flow_activation(f, &sums_arg);
+    const uint32_t given = program_input_value(p, LH_INPUT_STEP, &step_arg);
+    u->step = program_output_value(p, OUTPUT_STEP, &step_arg, false);
+    const uint32_t copy[] = {given, u->step};
+    flow_kernel(f, op_table_find(ops, "copy"), NULL, copy);
+
+    for (uint32_t i = 0; i < u->w->parameters->count && f->status == LH_OK; i++) {
+        if (!is_updated(u->w, i)) continue;
+        const uint64_t n = partial_count(u->w->parameters->items[i].elements);
+        const uint32_t slots[] = {flat(u, u->w->grad, i), flow_rows(f, sums, at, n)};
+        flow_kernel(f, op_table_find(ops, "sum_squares"), NULL, slots);
+        at += n;
+    }
+    const uint32_t clip[] = {sums, u->step, u->step};
+    flow_kernel(f, op_table_find(ops, "clip"), NULL, clip);
+}
+
+/* One parameter's update: a recording and where its values lie. */
+typedef struct piece_update {
+    update_t *u;
+    uint32_t parameter;
+    recording_t *r;
+    lh_value_t grad, master, states[OP_SLOTS];              /* arguments */
+    lh_value_t new_master, new_states[OP_SLOTS], new_value; /* results   */
+    uint32_t rank;
+    uint64_t shape[2];
+} piece_update_t;
+
+static lh_status_t no_param(LH_UNUSED void *context, const char *name,
+                            LH_UNUSED uint64_t shape[LH_MAX_RANK], LH_UNUSED uint32_t *rank)
+{
+    return fail(LH_INVALID, "a rule may not name parameter '%s'", name);
+}
+
+static const store_t *master_of(const weights_t *w)
+{
+    return w->master != NULL ? w->master : w->value;
+}
+
+static const store_t *state_of(const weights_t *w, const lh_rule_state_t *state)
+{
+    for (uint32_t i = 0; i < w->store_count; i++)
+        if (w->stores[i]->holds == LH_HOLDS_STATE && strcmp(w->stores[i]->name, state->name) == 0 &&
+            w->stores[i]->initial == state->initial)
+            return w->stores[i];
+    return NULL;
+}
+
+static lh_status_t piece_arguments(piece_update_t *s, const lh_rule_t *rule)
+{
+    const weights_t *w = s->u->w;
+    s->grad = recording_argument(s->r, w->grad->pieces[s->parameter].dtype, s->rank, s->shape);
+    s->master = recording_argument(s->r, master_of(w)->pieces[s->parameter].dtype, s->rank,
+                                   s->shape);
+    if (rule->state_count > OP_SLOTS)
+        return fail(LH_INVALID, "rule '%s' has %u states; at most %d", rule->name,
+                    rule->state_count, OP_SLOTS);
+    for (uint32_t k = 0; k < rule->state_count; k++) {
+        const uint64_t n = state_of(w, &rule->states[k])->pieces[s->parameter].elements;
+        const bool like = rule->states[k].extent == LH_EXTENT_ELEMENT;
+        s->states[k] = recording_argument(s->r, rule->states[k].dtype, like ? s->rank : 1,
+                                          like ? s->shape : &n);
+    }
+    return recording_status(s->r);
+}
+
+static lh_status_t piece_record(piece_update_t *s)
+{
+    update_t *u = s->u;
+    const weights_t *w = u->w;
+    const parameter_t *p = &w->parameters->items[s->parameter];
+    const update_group_t *group = group_of(u->how, s->parameter);
+    const update_rule_t *rule = &u->how->rules[group->rule];
+    const recording_how_t how = {.ops = u->p->engine->how.ops,
+                                 .host = u->p->engine->how.host,
+                                 .tokens = 1,
+                                 .sequences = 1,
+                                 .max_documents = 1,
+                                 .compute = w->compute,
+                                 .accumulate = w->accumulate,
+                                 .param = no_param};
+    lh_status_t status = recording_new(&how, &s->r);
+    if (status == LH_OK) status = program_keep(u->p, s->r);
+    if (status == LH_OK) status = piece_arguments(s, rule->rule);
+    if (status != LH_OK) return status;
+
+    const lh_piece_t piece = {
+        .struct_size = sizeof(piece),
+        .param = s->parameter,
+        .elements = p->elements,
+        .rows = p->rows,
+        .columns = p->columns,
+        .decay = (p->row->flags & LH_PARAM_NO_DECAY) != 0 ? 0 : group->decay,
+        .value_dtype = w->compute,
+        .grad_dtype = w->grad->pieces[s->parameter].dtype,
+    };
+    memcpy(s->new_states, s->states, sizeof(s->states));
+    s->new_master = rule->rule->record(rule->config, &s->r->graph, &piece, s->grad, s->master,
+                                       s->new_states, &s->new_value);
+    status = recording_status(s->r);
+    if (status == LH_OK && s->new_master == 0)
+        return fail(LH_INVALID, "rule '%s' records nothing", rule->rule->name);
+    return status;
+}
+
+static uint32_t update_leaf(void *context, const graph_value_t *value)
+{
+    const piece_update_t *s = context;
+    update_t *u = s->u;
+    if (value->kind == VALUE_CONSTANT) return program_constant_value(u->p, value);
+    if (value->kind == VALUE_INPUT && value->which == LH_INPUT_STEP) {
+        const uint64_t words = LH_STEP_WORDS;
+        const uint32_t group = u->how->group_of != NULL ? u->how->group_of[s->parameter] : 0;
+        return flow_reshape(u->p->flow, flow_rows(u->p->flow, u->step, group, 1), 1, &words);
+    }
+    u->p->flow->status = fail(LH_INVALID,
+                              "a rule may take gradient, master, states, constants and the step's "
+                              "scalars; it asks for input %u",
+                              value->which);
+    return 0;
+}
+
+/* Puts a result where it belongs, unless its op has done so. */
+static void settle(flow_source_t *source, lh_value_t result, uint32_t place)
+{
+    flow_t *f = source->flow;
+    const uint32_t made = flow_mapped(source, result);
+    if (f->status != LH_OK || f->values[made].buffer == f->values[place].buffer) return;
+    const uint32_t slots[] = {made, place};
+    flow_kernel(f, source->copy, NULL, slots);
+}
+
+static uint32_t shaped(piece_update_t *s, const store_t *store)
+{
+    return flow_reshape(s->u->p->flow, program_store_value(s->u->p, store, s->parameter), s->rank,
+                        s->shape);
+}
+
+static void piece_write(piece_update_t *s)
+{
+    update_t *u = s->u;
+    const weights_t *w = u->w;
+    const lh_rule_t *rule = rule_of(u->how, s->parameter);
+    flow_source_t source = {.flow = u->p->flow,
+                            .recording = s->r,
+                            .copy = op_table_find(u->p->engine->how.ops, "copy"),
+                            .map = program_map(u->p, s->r),
+                            .leaf = update_leaf,
+                            .context = s};
+    if (source.map == NULL) return;
+    const uint32_t master = shaped(s, master_of(w));
+    uint32_t states[OP_SLOTS] = {0};
+    source.map[s->grad] = shaped(s, w->grad);
+    source.map[s->master] = master;
+    for (uint32_t k = 0; k < rule->state_count; k++) {
+        const bool like = rule->states[k].extent == LH_EXTENT_ELEMENT;
+        const store_t *store = state_of(w, &rule->states[k]);
+        states[k] = like ? shaped(s, store) : flat(u, store, s->parameter);
+        source.map[s->states[k]] = states[k];
+    }
+    const bool apart = w->master != NULL;
+    const uint32_t value = apart ? shaped(s, w->value) : 0;
+    if (apart && s->new_value != 0) source.map[s->new_value] = value;
+
+    for (uint32_t n = 1; n < s->r->node_count && u->p->flow->status == LH_OK; n++)
+        flow_node(&source, n);
+    settle(&source, s->new_master, master);
+    for (uint32_t k = 0; k < rule->state_count; k++)
+        settle(&source, s->new_states[k], states[k]);
+    if (!apart || s->new_value != 0) return;
+    const uint32_t cast[] = {master, value};
+    flow_kernel(u->p->flow, source.copy, NULL, cast);
+}
+
+/* The rule on every parameter; the value is renewed with its master, whichever of UPDATE, COPY and
+ * GATHER the tables say it by. */
+static lh_status_t rules_write(update_t *u)
+{
+    const weights_t *w = u->w;
+    for (uint32_t i = 0; i < w->parameters->count; i++) {
+        if (!is_updated(w, i)) continue;
+        const parameter_t *p = &w->parameters->items[i];
+        const bool whole_rows = rule_of(u->how, i)->grain >= LH_GRAIN_ROW;
+        piece_update_t s = {.u = u, .parameter = i, .rank = whole_rows ? 2 : 1};
+        s.shape[0] = whole_rows ? p->rows : p->elements;
+        s.shape[1] = p->columns;
+        const lh_status_t status = piece_record(&s);
+        if (status != LH_OK) return status;
+        piece_write(&s);
+        if (u->p->flow->status != LH_OK) return u->p->flow->status;
+    }
+    return LH_OK;
+}
+
+/* The tables must update the master and, where that is apart, bring it back to the value. */
+static lh_status_t moves_check(const update_t *u)
+{
+    const optimizer_tables_t *t = &u->tables;
+    const uint32_t changed = t->master != TABLE_SPACES ? t->master : t->value;
+    bool updates = false, returns = changed == t->value;
+    for (uint32_t i = 0; i < t->move_count; i++) {
+        const lh_move_t *m = &t->moves[i];
+        const uint32_t from = t->root[m->from], to = t->root[m->to];
+        if (m->what == LH_MOVE_UPDATE && from == t->grad && to == changed && !updates)
+            updates = true;
+        else if ((m->what == LH_MOVE_COPY || m->what == LH_MOVE_GATHER) && from == t->master &&
+                 to == t->value && updates)
+            returns = true;
+        else if ((m->what != LH_MOVE_GATHER && m->what != LH_MOVE_REDUCE) || from != to)
+            return fail(LH_UNSUPPORTED, "a move of kind %u from '%s' to '%s' is not built there",
+                        m->what, t->spaces[m->from].name, t->spaces[m->to].name);
+    }
+    if (!updates || !returns)
+        return fail(LH_INVALID, "the optimizer's moves never %s",
+                    !updates ? "update the parameters" : "copy the master back to the value");
+    return LH_OK;
+}
+
+lh_status_t update_new(engine_t *e, weights_t *w, const update_how_t *how, program_t **out)
+{
+    update_t u = {.w = w, .how = how};
+    const program_how_t program = {.use = USE_UPDATE, .sequences = 1, .rows = 1};
+    lh_status_t status = how_check(how, w->parameters);
+    if (status == LH_OK) status = tables_read(&u);
+    if (status == LH_OK) status = moves_check(&u);
+    if (status == LH_OK) status = stores_add(&u);
+    if (status == LH_OK) status = program_empty(e, w, &program, &u.p);
+    if (status != LH_OK) return status;
+    norm_write(&u);
+    status = u.p->flow->status;
+    if (status == LH_OK) status = rules_write(&u);
+    if (status == LH_OK) status = program_finish(u.p);
+    if (status == LH_OK) *out = u.p;
+    return status;
+}
