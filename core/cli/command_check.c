@@ -1,0 +1,251 @@
+/* command_check.c - longhaul check PIPELINE.ini: everything that can be known without a device, a
+ * tokenizer or a network, in milliseconds. */
+#include <cli/commands.h>
+
+#include <stdio.h>
+
+#include <base/memory.h>
+#include <config/explain.h>
+#include <config/quantity.h>
+#include <plugin/call.h>
+#include <train/bindings.h>
+
+typedef struct checked { /* a plugin (or rule) and what it reads */
+    const plugin_t *plugin;
+    option_table_t options;
+    option_given_t given[1];
+    uint32_t given_count;
+    void *config;
+} checked_t;
+
+typedef struct check {
+    cli_t *cli;
+    const job_t *job;
+    checked_t model, optimizer, device, rule;
+    char rule_section[64];
+    char vocab[32];
+    text_t *out;
+} check_t;
+
+static lh_status_t open_plugin(check_t *c, uint32_t kind, const char *section, const char *name,
+                               checked_t *out)
+{
+    const plugin_t *plugin;
+    if (name == NULL) return LH_OK; /* no stage needs it */
+    lh_status_t status = registry_load(c->cli->plugins, kind, name, &plugin);
+    if (status != LH_OK) return status;
+    out->plugin = plugin;
+    out->options = plugin_options(plugin);
+    status = job_parse_plugin(c->job, section, &out->options, out->given, out->given_count,
+                              &out->config);
+    if (status == LH_OK) plugin_configure(c->cli->plugins, plugin, out->config);
+    return status;
+}
+
+/* The vocabulary is known only once the tokenizer is read; until then any will do. */
+static void give_vocab(check_t *c)
+{
+    uint64_t rows;
+    const job_model_t *m = &c->job->model;
+    if (m->vocab == NULL || !quantity_u64(m->vocab, &rows)) rows = m->vocab_multiple;
+    (void)snprintf(c->vocab, sizeof(c->vocab), "%llu", (unsigned long long)rows);
+    c->model.given[0] = (option_given_t){
+        .key = "vocab", .value = c->vocab, .origin = "[model] vocab", .fixed = true};
+    c->model.given_count = 1;
+}
+
+static lh_status_t check_model(check_t *c)
+{
+    lh_model_t *model;
+    give_vocab(c);
+    lh_status_t status = open_plugin(c, LH_KIND_MODEL, "model", c->job->model.plugin, &c->model);
+    if (status != LH_OK || c->model.plugin == NULL) return status;
+    const lh_model_api_t *api = c->model.plugin->model;
+    status = api->open(c->model.plugin->host, c->model.config, &model);
+    if (status == LH_OK) api->close(model);
+    return status;
+}
+
+static lh_status_t check_optimizer(check_t *c)
+{
+    lh_optimizer_t *optimizer;
+    lh_status_t status = open_plugin(c, LH_KIND_OPTIMIZER, "optimizer", c->job->optimizer.plugin,
+                                     &c->optimizer);
+    if (status != LH_OK || c->optimizer.plugin == NULL) return status;
+    const lh_optimizer_api_t *api = c->optimizer.plugin->optimizer;
+    status = api->open(c->optimizer.plugin->host, c->optimizer.config, &optimizer);
+    if (status == LH_OK) api->close(optimizer);
+    return status;
+}
+
+static lh_status_t check_rule(check_t *c)
+{
+    char plugin[32];
+    const char *name;
+    if (c->job->optimizer.rule == NULL) return LH_OK;
+    lh_status_t status = plugin_name_split(c->job->optimizer.rule, plugin, &name);
+    if (status == LH_OK) status = registry_find(c->cli->plugins, plugin, &c->rule.plugin);
+    if (status != LH_OK) return status;
+    const lh_rule_t *rule = plugin_rule(c->rule.plugin, name);
+    if (rule == NULL) return LH_INVALID;
+    (void)snprintf(c->rule_section, sizeof(c->rule_section), "rule.%s", name);
+    c->rule.options = rule_options(c->rule.plugin, rule);
+    status = job_parse_plugin(c->job, c->rule_section, &c->rule.options, NULL, 0, &c->rule.config);
+    if (status == LH_OK && rule->check != NULL)
+        status = rule->check(c->rule.plugin->host, c->rule.config);
+    return status;
+}
+
+/* [rule.X] of a rule that the job does not use, [parts.X] of a plugin that is not there. */
+static lh_status_t check_named_sections(check_t *c)
+{
+    for (uint32_t i = 0; i < document_section_count(c->job->document); i++) {
+        const document_section_t *s = document_section(c->job->document, i);
+        const plugin_t *parts;
+        char where[600];
+        if (text_starts(s->name, "parts.")) {
+            const lh_status_t status = registry_load(c->cli->plugins, LH_KIND_PARTS, s->name + 6,
+                                                     &parts);
+            if (status != LH_OK) return status;
+        }
+        if (text_starts(s->name, "rule.") && strcmp(s->name, c->rule_section) != 0) {
+            document_where(s->file, s->line, where, sizeof(where));
+            return fail(LH_INVALID, "%s: [%s] is read by nobody: the job's rule is %s", where,
+                        s->name,
+                        c->job->optimizer.rule != NULL ? c->job->optimizer.rule : "not set");
+        }
+    }
+    return LH_OK;
+}
+
+static lh_status_t check_filter(check_t *c)
+{
+    static const call_variable_t variables[] = {
+        {"tokens", CALL_U64}
+    };
+    const call_scope_t scope = {
+        .variables = variables, .variable_count = 1, .plugins = c->cli->plugins};
+    call_t *call;
+    if (c->job->prepare.accept == NULL) return LH_OK;
+    const lh_status_t status = call_bind(c->job->prepare.accept, "[prepare] accept", &scope,
+                                         CALL_U64, &call);
+    if (status == LH_OK) call_free(call);
+    return status;
+}
+
+static lh_status_t check_calls(check_t *c)
+{
+    bindings_t *bindings;
+    lh_status_t status = check_filter(c);
+    if (status != LH_OK || c->job->optimizer.learning_rate == NULL) return status;
+    status = bindings_new(c->job, c->cli->plugins, &bindings);
+    if (status == LH_OK) bindings_free(bindings);
+    return status;
+}
+
+static lh_status_t check_all(check_t *c)
+{
+    lh_status_t status = check_model(c);
+    if (status == LH_OK) status = check_optimizer(c);
+    if (status == LH_OK) status = check_rule(c);
+    if (status == LH_OK)
+        status = open_plugin(c, LH_KIND_DEVICE, "device", c->job->device.plugin, &c->device);
+    if (status == LH_OK) status = check_named_sections(c);
+    if (status == LH_OK) status = check_calls(c);
+    return status;
+}
+
+static void explain_one(const check_t *c, const char *section, const checked_t *checked)
+{
+    option_table_t tables[2] = {{0}, checked->options};
+    const options_how_t how = job_plugin_how(c->job, section, tables, checked->given,
+                                             checked->given_count);
+    explain_section(&how, c->out);
+    text_append(c->out, "\n");
+}
+
+/* A section that is not there and that no stage asks for has nothing to say. */
+static bool is_shown(const check_t *c, const job_section_t *s)
+{
+    if (document_find(c->job->document, s->name) != NULL) return true;
+    for (uint32_t i = 0; i < c->job->stage_count; i++)
+        if ((s->stages & (1u << c->job->stages[i])) != 0 ||
+            strcmp(job_stage_names[c->job->stages[i]], s->name) == 0)
+            return true;
+    return s->stages == 0 && s->rows != NULL && strchr(s->name, '.') == NULL &&
+           strcmp(s->name, "generate") != 0 && strcmp(s->name, "eval") != 0 &&
+           strcmp(s->name, "export") != 0;
+}
+
+static void explain_groups(const check_t *c, const char *prefix, const option_table_t *table)
+{
+    for (uint32_t i = 0; i < document_section_count(c->job->document); i++) {
+        const document_section_t *s = document_section(c->job->document, i);
+        if (!text_starts(s->name, prefix)) continue;
+        const options_how_t how = {
+            .document = c->job->document, .section = s->name, .tables = table, .table_count = 1};
+        explain_section(&how, c->out);
+        text_append(c->out, "\n");
+    }
+}
+
+static void explain_parts(const check_t *c)
+{
+    for (uint32_t i = 0; i < registry_count(c->cli->plugins); i++) {
+        const plugin_t *p = registry_at(c->cli->plugins, i);
+        char section[64];
+        if (p->kind != LH_KIND_PARTS || p->option_count == 0) continue;
+        (void)snprintf(section, sizeof(section), "parts.%s", p->name);
+        const checked_t checked = {.plugin = p, .options = plugin_options(p)};
+        explain_one(c, section, &checked);
+    }
+}
+
+static void explain_all(const check_t *c)
+{
+    uint32_t count;
+    const job_section_t *all = job_sections(&count);
+    for (uint32_t i = 0; i < registry_count(c->cli->plugins); i++) {
+        const plugin_t *p = registry_at(c->cli->plugins, i);
+        text_printf(c->out, "; %s %s %s: %s, sha256 %.16s\n", plugin_kind_text(p->kind), p->name,
+                    p->version, p->path, p->sha256);
+    }
+    text_append(c->out, "\n");
+    for (uint32_t i = 0; i < count; i++) {
+        const job_section_t *s = &all[i];
+        static const checked_t none = {0};
+        const option_table_t core = {.rows = s->rows, .count = s->count, .owner = "the core"};
+        if (strcmp(s->name, "group.*") == 0)
+            explain_groups(c, "group.", &core);
+        else if (!is_shown(c, s) || s->rows == NULL)
+            continue;
+        else if (s->plugin_key == NULL)
+            explain_one(c, s->name, &none);
+        else
+            explain_one(c, s->name,
+                        strcmp(s->name, "model") == 0       ? &c->model
+                        : strcmp(s->name, "optimizer") == 0 ? &c->optimizer
+                                                            : &c->device);
+    }
+    if (c->rule.plugin != NULL && c->rule.options.count > 0)
+        explain_one(c, c->rule_section, &c->rule);
+    explain_parts(c);
+}
+
+int command_check(cli_t *cli)
+{
+    text_t out = {0};
+    check_t c = {.cli = cli, .job = cli->job, .out = &out};
+    lh_status_t status = check_all(&c);
+    if (status == LH_OK) {
+        explain_all(&c);
+        status = text_status(&out);
+    }
+    if (status == LH_OK && out.data != NULL) (void)fputs(out.data, stdout);
+    text_free(&out);
+
+    checked_t *const checked[] = {&c.model, &c.optimizer, &c.device, &c.rule};
+    for (size_t i = 0; i < sizeof(checked) / sizeof(checked[0]); i++)
+        if (checked[i]->config != NULL) job_free_config(&checked[i]->options, checked[i]->config);
+    return status;
+}

@@ -1,0 +1,55 @@
+/* main.c - the program: arguments, one command, why it failed, the exit code. */
+#include <stdio.h>
+
+#include <base/log.h>
+#include <cli/arguments.h>
+
+static void print_usage(FILE *to)
+{
+    uint32_t count;
+    const command_t *all = commands(&count);
+    fprintf(to, "usage: longhaul COMMAND ... ; longhaul help tells more\n");
+    for (uint32_t i = 0; i < count; i++)
+        fprintf(to, "  %-9s %s\n", all[i].name, all[i].summary);
+}
+
+/* Through the log, which shows control characters of a hostile file as \xNN. */
+static void print_reason(void)
+{
+    log_line(LH_LOG_INFO, "longhaul: %s", fail_reason());
+}
+
+static int run(cli_t *cli)
+{
+    int code = cli_open(cli);
+    if (code == LH_OK) code = cli->command->run(cli);
+    if (code < 0) {
+        print_reason();
+        code = status_exit_code(code);
+    }
+    /* What was asked for on stdout and could not be written is no success. */
+    if (fflush(stdout) != 0 && code == EXIT_DONE) {
+        (void)fail(LH_IO, "cannot write to stdout");
+        print_reason();
+        code = EXIT_REFUSED;
+    }
+    cli_close(cli);
+    return code;
+}
+
+int main(int argc, char **argv)
+{
+    cli_t cli = {0};
+    if (argc == 2 && strcmp(argv[1], "--version") == 0) {
+        printf("longhaul %s\n", LH_VERSION);
+        return EXIT_DONE;
+    }
+    if (arguments_parse(argc, argv, &cli) != LH_OK) {
+        print_reason();
+        print_usage(stderr);
+        return EXIT_USAGE;
+    }
+    const int code = run(&cli);
+    arguments_free(&cli);
+    return code;
+}
