@@ -50,6 +50,18 @@ const command_t *commands(uint32_t *count);
 /* The value of a flag of this command; "" for a switch; NULL when it was not given. */
 const char *cli_flag(const cli_t *cli, const char *name);
 
+int command_run(cli_t *cli);
+int command_prepare(cli_t *cli);
+int command_import(cli_t *cli);
+int command_train(cli_t *cli);
+int command_eval(cli_t *cli);
+int command_export(cli_t *cli);
+int command_generate(cli_t *cli);
+int command_plan(cli_t *cli);
+int command_bench(cli_t *cli);
+/* Runs one stage (STAGE_*) and remembers with what inputs it ended well. */
+int command_stage(cli_t *cli, uint32_t stage);
+
 int command_check(cli_t *cli);
 int command_help(cli_t *cli);
 int command_plugins(cli_t *cli);
