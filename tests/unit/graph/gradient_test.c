@@ -1,27 +1,21 @@
 /* gradient_test.c - every op's gradient against central differences, in double precision.
  *
  * A case records one op: its floating inputs are parameters named like their slots, its integer
- * inputs the run-time inputs. What is differentiated is the sum of output times a fixed random
- * weight. Central differences with h = 1e-5 err by h^2 f''' / 6 and 1e-16 |f| / h, both under 1e-8
- * at these sizes. */
+ * inputs the run-time inputs. How numbers are compared stands in differences.h. */
 #include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 
-#include <base/memory.h>
 #include <base/philox.h>
 #include <base/status.h>
 #include <graph/collective_op.h>
-#include <graph/op_table.h>
 
-#include "interpreter.h"
+#include "differences.h"
 #include <longhaul/ops.h>
 
 #include <cmocka.h> /* last: it has a fail() of its own */
-
-static const double h = 1e-5, tolerance = 1e-7;
 
 typedef union attributes {
     uint32_t struct_size;
@@ -37,7 +31,7 @@ typedef union attributes {
     } swish;
 } attributes_t;
 
-enum { MAX_INPUTS = 6, TOKENS = 7, DOCUMENTS = 3 };
+enum { MAX_INPUTS = 6, TOKENS = TEST_TOKENS };
 
 typedef struct input {
     uint32_t rank; /* 0: left out, or a run-time input */
@@ -163,21 +157,12 @@ static const gradient_case_t cases[] = {
 };
 enum { CASES = sizeof(cases) / sizeof(cases[0]) };
 
-static const int32_t tokens[TOKENS] = {3, 0, 3, 1, 4, 3, 0};
-static const int32_t starts[DOCUMENTS + 1] = {0, 3, TOKENS, TOKENS};
-static const int32_t positions[TOKENS] = {0, 1, 2, 0, 1, 2, 3};
-
 static op_table_t *ops;
-static const lh_plugin_t *reference, *acme;
 
 static int load(void **state)
 {
     (void)state;
-    reference = test_plugin("devices", "reference");
-    acme = test_plugin("parts", "acme_ops");
-    assert_int_equal(op_table_new(&ops), LH_OK);
-    assert_int_equal(op_table_add(ops, acme->ops, acme->op_size, acme->op_count, acme->name),
-                     LH_OK);
+    ops = test_ops();
     return 0;
 }
 
@@ -186,11 +171,6 @@ static int unload(void **state)
     (void)state;
     op_table_free(ops);
     return 0;
-}
-
-static double random_number(uint64_t stream, uint64_t index)
-{
-    return philox_normal(20, stream, index);
 }
 
 /* Parameters are named like the case's slots. */
@@ -202,12 +182,6 @@ static lh_status_t param_shape(void *context, const char *name, uint64_t *shape,
     shape[1] = c->in[slot].shape[1];
     *rank = c->in[slot].rank;
     return LH_OK;
-}
-
-static bool want_all(void *context, const char *name)
-{
-    (void)context, (void)name;
-    return true;
 }
 
 static lh_value_t record_input(recording_t *r, const gradient_case_t *c, uint32_t slot)
@@ -235,122 +209,18 @@ static void record_case(recording_t *r, const gradient_case_t *c)
         r->output = lh_add(g, r->output, more[0]);
 }
 
-static lh_value_t differentiate(recording_t *r)
-{
-    lh_arg_t y;
-    assert_int_equal(r->graph.api->shape(&r->graph, r->output, &y), LH_OK);
-    const lh_value_t seed = recording_argument(r, LH_DTYPE_F64, y.rank, y.shape);
-    lh_value_t none;
-    if (recording_differentiate(r, seed, 0, want_all, NULL, &none) != LH_OK)
-        fail_msg("%s", fail_reason());
-    return seed;
-}
-
 static recording_t *new_recording(const gradient_case_t *c)
 {
-    const recording_how_t how = {.ops = ops,
-                                 .host = test_host(),
-                                 .tokens = TOKENS,
-                                 .sequences = 1,
-                                 .max_documents = DOCUMENTS,
-                                 .compute = LH_DTYPE_F64,
-                                 .accumulate = LH_DTYPE_F64,
-                                 .param = param_shape,
-                                 .context = (void *)c};
-    recording_t *r;
-    assert_int_equal(recording_new(&how, &r), LH_OK);
-    return r;
-}
-
-static uint64_t elements(const recording_t *r, lh_value_t v)
-{
-    uint64_t n = 1;
-    for (uint32_t i = 0; i < r->values[v].arg.rank; i++)
-        n *= r->values[v].arg.shape[i];
-    return n;
-}
-
-static void fill(interpreter_t *it, const recording_t *r)
-{
-    for (lh_value_t v = 1; v < r->value_count; v++) {
-        const graph_value_t *value = &r->values[v];
-        double *at = interpreter_at(it, v);
-        const bool numbers = value->kind == VALUE_PARAM || value->kind == VALUE_ARGUMENT;
-        for (uint64_t i = 0; numbers && i < elements(r, v); i++)
-            at[i] = random_number(v, i);
-        if (value->kind != VALUE_INPUT) continue;
-        const int32_t *from = value->which == LH_INPUT_TOKENS   ? tokens
-                              : value->which == LH_INPUT_STARTS ? starts
-                                                                : positions;
-        memcpy(at, from, elements(r, v) * sizeof(int32_t));
-    }
-}
-
-static double weighted_output(interpreter_t *it, const recording_t *r, lh_value_t seed)
-{
-    assert_int_equal(interpreter_run(it, true), LH_OK);
-    const double *y = interpreter_at(it, r->output), *weight = interpreter_at(it, seed);
-    double sum = 0;
-    for (uint64_t i = 0; i < elements(r, r->output); i++)
-        sum += y[i] * weight[i];
-    return sum;
-}
-
-static double difference(interpreter_t *it, const recording_t *r, lh_value_t seed, double *x)
-{
-    const double was = *x;
-    *x = was + h;
-    const double above = weighted_output(it, r, seed);
-    *x = was - h;
-    const double below = weighted_output(it, r, seed);
-    *x = was;
-    return (above - below) / (2 * h);
-}
-
-static lh_value_t gradient_of(const recording_t *r, const char *name)
-{
-    lh_value_t last = 0;
-    for (lh_value_t v = 1; v < r->value_count; v++)
-        if (r->values[v].kind == VALUE_GRADIENT && strcmp(r->values[v].name, name) == 0) last = v;
-    return last;
-}
-
-/* `before`: what lay in the gradients' memory, which adding kernels keep. */
-static void check_param(interpreter_t *it, const recording_t *r, lh_value_t seed, lh_value_t param,
-                        const gradient_case_t *c, double before)
-{
-    const char *name = r->values[param].name;
-    const lh_value_t g = gradient_of(r, name);
-    if (g == 0) fail_msg("%s, %s: no gradient for %s", c->op, c->what, name);
-    const double *found = interpreter_at(it, g);
-    double *x = interpreter_at(it, param);
-    for (uint64_t i = 0; i < elements(r, param); i++) {
-        const double expected = before + difference(it, r, seed, &x[i]);
-        if (!(fabs(found[i] - expected) <= tolerance * (1 + fabs(expected))))
-            fail_msg("%s, %s: gradient of %s[%llu] is %.12g, differences say %.12g", c->op, c->what,
-                     name, (unsigned long long)i, found[i], expected);
-    }
+    return test_recording(ops, param_shape, (void *)c);
 }
 
 static void check_case(const gradient_case_t *c, bool add)
 {
     recording_t *r = new_recording(c);
     record_case(r, c);
-    const lh_value_t seed = differentiate(r);
-    const interpreter_how_t how = {
-        .host = test_host(), .device = reference, .plugins = &acme, .plugin_count = 1, .add = add};
-    interpreter_t *it;
-    if (interpreter_new(&how, r, &it) != LH_OK) fail_msg("%s: %s", c->op, fail_reason());
-    fill(it, r);
-    const double before = add ? 1.5 : 0;
-    for (lh_value_t v = 1; v < r->value_count; v++)
-        for (uint64_t i = 0; r->values[v].kind == VALUE_GRADIENT && i < elements(r, v); i++)
-            ((double *)interpreter_at(it, v))[i] = 1.5;
-
-    assert_int_equal(interpreter_run(it, false), LH_OK);
-    for (lh_value_t v = 1; v < r->value_count; v++)
-        if (r->values[v].kind == VALUE_PARAM) check_param(it, r, seed, v, c, before);
-    interpreter_free(it);
+    differentiated_t d = {.r = r, .op = c->op, .what = c->what};
+    differentiate(&d);
+    check_differences(&d, add);
     recording_free(r);
 }
 
@@ -386,20 +256,23 @@ static void ce_grad_agrees_with_central_differences(void **state)
     const lh_value_t seed = recording_argument(r, LH_DTYPE_F64, 1, &one);
     assert_int_equal(recording_status(r), LH_OK);
 
-    const interpreter_how_t how = {.host = test_host(), .device = reference};
+    const interpreter_how_t how = {.host = test_host(),
+                                   .device = test_plugin("devices", "reference")};
     interpreter_t *it;
     assert_int_equal(interpreter_new(&how, r, &it), LH_OK);
-    fill(it, r);
-    *(double *)interpreter_at(it, seed) = 1;
-    memcpy(interpreter_at(it, g->api->input(g, LH_INPUT_LABELS)), tokens, sizeof(tokens));
+    for (lh_value_t v = 1; v < r->value_count; v++)
+        if (r->values[v].kind == VALUE_PARAM || v == seed)
+            for (uint64_t i = 0; i < test_elements(r, v); i++)
+                ((double *)interpreter_at(it, v))[i] = v == seed ? 1 : philox_normal(7, v, i);
+    memcpy(interpreter_at(it, g->api->input(g, LH_INPUT_LABELS)), test_tokens, sizeof(test_tokens));
     memcpy(interpreter_at(it, g->api->input(g, LH_INPUT_WEIGHTS)), weights, sizeof(weights));
     assert_int_equal(interpreter_run(it, false), LH_OK);
 
     double saved[TOKENS * VOCABULARY], *x = interpreter_at(it, logits);
     memcpy(saved, interpreter_at(it, found), sizeof(saved));
     for (size_t i = 0; i < TOKENS * VOCABULARY; i++) {
-        const double expected = difference(it, r, seed, &x[i]);
-        if (!(fabs(saved[i] - expected) <= tolerance))
+        const double expected = central_difference(it, r, seed, &x[i]);
+        if (!(fabs(saved[i] - expected) <= 1e-7))
             fail_msg("logit %zu: %.12g, differences say %.12g", i, saved[i], expected);
     }
     interpreter_free(it);
@@ -436,7 +309,8 @@ static const char *recorded_gradient(const char *op)
     const lh_value_t x = r->graph.api->param(&r->graph, "x");
     r->output = r->graph.api->op(&r->graph, op, &how, &x, 1, NULL);
     assert_int_equal(recording_status(r), LH_OK);
-    (void)differentiate(r);
+    differentiated_t d = {.r = r, .op = op};
+    differentiate(&d);
     const graph_node_t *first = &r->nodes[2];
     const char *name = first->op->row.name;
     recording_free(r);
@@ -452,8 +326,8 @@ static void check_adjoint(const char *op)
     const bool same_x = strcmp(op, "replicate") == 0, same_y = strcmp(op, "all_reduce") == 0;
     for (size_t r = 0; r < RANKS; r++)
         for (size_t i = 0; i < ROWS * RANKS * WIDTH; i++) {
-            x[r][i] = random_number(same_x ? 0 : r, i);
-            g[r][i] = random_number(same_y ? 10 : 10 + r, i);
+            x[r][i] = philox_normal(3, same_x ? 0 : r, i);
+            g[r][i] = philox_normal(3, same_y ? 10 : 10 + r, i);
         }
     const size_t n = (size_t)ROWS * WIDTH;
     const size_t m = simulate(forward, x, n, y);
