@@ -1,0 +1,42 @@
+/* data/added_tokens.h - tokens that are cut out of a text before anything else happens to it. */
+#ifndef DATA_ADDED_TOKENS_H
+#define DATA_ADDED_TOKENS_H
+
+#include <data/byte_trie.h>
+#include <data/tokenizer.h>
+#include <data/unicode.h>
+
+typedef struct added_token {
+    int32_t id;
+    char *content; /* owned; UTF-8 without NUL */
+    size_t length;
+    bool special;        /* decoding may skip it                                     */
+    bool implicit;       /* found in text only when asked for: SPELLING_IS_TOKEN     */
+    bool normalized;     /* looked for after normalising                             */
+    bool single_word;    /* not beside a word character                              */
+    bool lstrip, rstrip; /* takes the white space before, after                      */
+} added_token_t;
+
+typedef struct added_tokens {
+    added_token_t *tokens;
+    size_t count, room;
+    byte_trie_t raw, normalized; /* values are indices into tokens */
+} added_tokens_t;
+
+typedef struct added_match {
+    int32_t id; /* -1: none */
+    size_t start, end;
+} added_match_t;
+
+/* Takes over token.content, also on failure. */
+lh_status_t added_tokens_add(added_tokens_t *a, added_token_t token) LH_MUST_CHECK;
+void added_tokens_free(added_tokens_t *a);
+
+/* The first match at or after `from`, of the raw or of the normalized tokens; leftmost, then
+ * longest.
+ */
+added_match_t added_tokens_find(const added_tokens_t *a, const byte_trie_t *among,
+                                token_spelling_t spelling, const char *text, size_t length,
+                                size_t from);
+
+#endif

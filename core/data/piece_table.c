@@ -1,0 +1,100 @@
+/* piece_table.c - an arena of bytes with a hash of ids over it. */
+#include <data/piece_table.h>
+
+#include <base/digest.h>
+#include <base/memory.h>
+
+static piece_t piece_at(const piece_table_t *t, uint32_t id)
+{
+    return (piece_t){t->bytes + t->places[id].start, t->places[id].length};
+}
+
+bool piece_table_get(const piece_table_t *t, uint32_t id, piece_t *out)
+{
+    if (id >= t->count || t->places[id].length == PIECE_ABSENT) return false;
+    *out = piece_at(t, id);
+    return true;
+}
+
+/* The slot that holds the spelling, or the free one where it would go. */
+static size_t slot_of(const piece_table_t *t, const char *bytes, size_t length)
+{
+    const size_t mask = t->slot_count - 1;
+    size_t slot = (size_t)xxh3(bytes, length) & mask;
+
+    for (; t->slots[slot] != 0; slot = (slot + 1) & mask) {
+        const piece_t piece = piece_at(t, t->slots[slot] - 1);
+        if (piece.length == length && memcmp(piece.bytes, bytes, length) == 0) break;
+    }
+    return slot;
+}
+
+int32_t piece_table_find(const piece_table_t *t, const char *bytes, size_t length)
+{
+    if (t->slot_count == 0) return -1;
+    return (int32_t)t->slots[slot_of(t, bytes, length)] - 1;
+}
+
+static lh_status_t grow_slots(piece_table_t *t)
+{
+    const size_t count = t->slot_count == 0 ? 1024 : t->slot_count * 2;
+    uint32_t *slots = mem_array(count, sizeof(*slots));
+    if (slots == NULL) return LH_NO_MEMORY;
+
+    mem_free(t->slots);
+    t->slots = slots;
+    t->slot_count = count;
+    for (uint32_t id = 0; id < t->count; id++) {
+        piece_t piece;
+        if (!piece_table_get(t, id, &piece)) continue;
+        slots[slot_of(t, piece.bytes, piece.length)] = id + 1;
+    }
+    return LH_OK;
+}
+
+static lh_status_t reserve(piece_table_t *t, uint32_t id, size_t length)
+{
+    if (t->bytes_used + length >= PIECE_ABSENT)
+        return fail(LH_NO_MEMORY, "a vocabulary of more than %d bytes is not supported",
+                    PIECE_ABSENT);
+    char *bytes = mem_grow(t->bytes, &t->bytes_room, t->bytes_used + length + 1, 1);
+    if (bytes == NULL) return LH_NO_MEMORY;
+    t->bytes = bytes;
+
+    struct piece_place *places = mem_grow(t->places, &t->room, (size_t)id + 1, sizeof(*places));
+    if (places == NULL) return LH_NO_MEMORY;
+    t->places = places;
+    return t->pieces * 2 >= t->slot_count ? grow_slots(t) : LH_OK;
+}
+
+lh_status_t piece_table_add(piece_table_t *t, const char *path, uint32_t id, const char *bytes,
+                            size_t length)
+{
+    piece_t other;
+    if (piece_table_get(t, id, &other))
+        return fail(LH_INVALID, "%s: the pieces '%.*s' and '%.*s' both have the id %u", path,
+                    (int)other.length, other.bytes, (int)length, bytes, id);
+    const lh_status_t status = reserve(t, id, length);
+    if (status != LH_OK) return status;
+
+    const size_t slot = slot_of(t, bytes, length);
+    if (t->slots[slot] != 0)
+        return fail(LH_INVALID, "%s: the piece '%.*s' is there twice, with the ids %u and %u", path,
+                    (int)length, bytes, t->slots[slot] - 1, id);
+    memcpy(t->bytes + t->bytes_used, bytes, length);
+    for (; t->count <= id; t->count++)
+        t->places[t->count].length = PIECE_ABSENT;
+    t->places[id] = (struct piece_place){(uint32_t)t->bytes_used, (uint32_t)length};
+    t->slots[slot] = id + 1;
+    t->bytes_used += length;
+    t->pieces++;
+    return LH_OK;
+}
+
+void piece_table_free(piece_table_t *t)
+{
+    mem_free(t->bytes);
+    mem_free(t->places);
+    mem_free(t->slots);
+    *t = (piece_table_t){0};
+}

@@ -1,0 +1,34 @@
+/* data/piece_table.h - the pieces of a vocabulary: bytes by id, id by bytes. */
+#ifndef DATA_PIECE_TABLE_H
+#define DATA_PIECE_TABLE_H
+
+#include <base/status.h>
+
+typedef struct piece {
+    const char *bytes; /* valid until the table grows or is freed */
+    size_t length;
+} piece_t;
+
+typedef struct piece_table {
+    char *bytes;
+    size_t bytes_used, bytes_room;
+    struct piece_place {
+        uint32_t start, length;
+    } * places; /* by id; length PIECE_ABSENT where no piece has the id */
+    size_t count, room;
+    uint32_t *slots; /* open addressing; id + 1, 0 is free */
+    size_t slot_count, pieces;
+} piece_table_t;
+
+enum { PIECE_ABSENT = 0x7FFFFFFF };
+
+/* Refuses an id or a spelling that is there already; `path` is for the sentence. */
+lh_status_t piece_table_add(piece_table_t *t, const char *path, uint32_t id, const char *bytes,
+                            size_t length) LH_MUST_CHECK;
+/* -1: no piece has this spelling. */
+int32_t piece_table_find(const piece_table_t *t, const char *bytes, size_t length);
+/* False if no piece has the id. */
+bool piece_table_get(const piece_table_t *t, uint32_t id, piece_t *out);
+void piece_table_free(piece_table_t *t);
+
+#endif

@@ -1,0 +1,279 @@
+/* pretokenize.c - each step cuts every span of the step before it. */
+#include <data/pretokenize.h>
+
+#include <base/memory.h>
+
+typedef struct text_cut {
+    uint32_t start, end;
+    bool match;
+} text_cut_t;
+
+static void step_free(split_step_t *step)
+{
+    regex_free(step->regex);
+    mem_free(step->string);
+}
+
+lh_status_t pretokenizer_add(pretokenizer_t *p, split_step_t step)
+{
+    split_step_t *steps = mem_grow(p->steps, &p->room, p->count + 1, sizeof(*steps));
+    if (steps == NULL) {
+        step_free(&step);
+        return LH_NO_MEMORY;
+    }
+    p->steps = steps;
+    steps[p->count++] = step;
+    return LH_OK;
+}
+
+void pretokenizer_free(pretokenizer_t *p)
+{
+    for (size_t i = 0; i < p->count; i++)
+        step_free(&p->steps[i]);
+    mem_free(p->steps);
+    *p = (pretokenizer_t){0};
+}
+
+lh_status_t pretokenize_scratch_open(const pretokenizer_t *p, pretokenize_scratch_t *s)
+{
+    *s = (pretokenize_scratch_t){0};
+    s->matches = mem_array(p->count, sizeof(*s->matches));
+    if (s->matches == NULL) return LH_NO_MEMORY;
+    for (; s->match_count < p->count; s->match_count++) {
+        const regex_t *regex = p->steps[s->match_count].regex;
+        if (regex == NULL) continue;
+        const lh_status_t status = regex_match_new(regex, &s->matches[s->match_count]);
+        if (status != LH_OK) {
+            pretokenize_scratch_close(s);
+            return status;
+        }
+    }
+    return LH_OK;
+}
+
+void pretokenize_scratch_close(pretokenize_scratch_t *s)
+{
+    for (size_t i = 0; i < s->match_count; i++)
+        regex_match_free(s->matches[i]);
+    mem_free(s->matches);
+    mem_free(s->cuts);
+    mem_free(s->lists[0].spans);
+    mem_free(s->lists[1].spans);
+    *s = (pretokenize_scratch_t){0};
+}
+
+static lh_status_t append_span(struct span_list *list, size_t start, size_t end)
+{
+    if (start == end) return LH_OK;
+    if (list->count == list->room) {
+        text_span_t *spans = mem_grow(list->spans, &list->room, list->count + 1, sizeof(*spans));
+        if (spans == NULL) return LH_NO_MEMORY;
+        list->spans = spans;
+    }
+    list->spans[list->count++] = (text_span_t){(uint32_t)start, (uint32_t)end};
+    return LH_OK;
+}
+
+static lh_status_t append_cut(pretokenize_scratch_t *s, const split_step_t *step, size_t start,
+                              size_t end, bool match)
+{
+    if (start == end) return LH_OK;
+    if (s->cut_count == s->cut_room) {
+        text_cut_t *cuts = mem_grow(s->cuts, &s->cut_room, s->cut_count + 1, sizeof(*cuts));
+        if (cuts == NULL) return LH_NO_MEMORY;
+        s->cuts = cuts;
+    }
+    s->cuts[s->cut_count++] = (text_cut_t){(uint32_t)start, (uint32_t)end, match != step->invert};
+    return LH_OK;
+}
+
+/* All pieces of a known pattern are matches: nothing lies between. */
+static lh_status_t cut_by_pattern(const pretokenizer_t *p, const split_step_t *step,
+                                  pretokenize_scratch_t *s, const char *text, text_span_t span)
+{
+    lh_status_t status = LH_OK;
+    for (size_t at = span.start; at < span.end && status == LH_OK;) {
+        const size_t next = pattern_next(step->pattern, &p->classes, text, span.end, at);
+        status = append_cut(s, step, at, next, true);
+        at = next;
+    }
+    return status;
+}
+
+static lh_status_t cut_by_regex(const split_step_t *step, regex_match_t *match,
+                                pretokenize_scratch_t *s, const char *text, text_span_t span)
+{
+    /* the pattern sees the span as a text of its own, as lookahead and ^ must */
+    const size_t length = span.end - span.start;
+
+    for (size_t at = 0; at < length;) {
+        size_t start, end;
+        lh_status_t status = regex_find(step->regex, match, text + span.start, length, at, &start,
+                                        &end);
+        if (status == LH_OK)
+            status = append_cut(s, step, span.start + at, span.start + start, false);
+        if (status == LH_OK)
+            status = append_cut(s, step, span.start + start, span.start + end, true);
+        if (status != LH_OK) return status;
+        at = end;
+    }
+    return LH_OK;
+}
+
+static lh_status_t cut_by_string(const split_step_t *step, pretokenize_scratch_t *s,
+                                 const char *text, text_span_t span)
+{
+    for (size_t at = span.start; at < span.end;) {
+        const char *found = memmem(text + at, span.end - at, step->string, step->string_length);
+        const size_t start = found == NULL ? span.end : (size_t)(found - text);
+        const size_t end = found == NULL ? span.end : start + step->string_length;
+        lh_status_t status = append_cut(s, step, at, start, false);
+        if (status == LH_OK) status = append_cut(s, step, start, end, true);
+        if (status != LH_OK) return status;
+        at = end;
+    }
+    return LH_OK;
+}
+
+static bool is_byte_digit(unsigned char byte)
+{
+    /* the characters that stand for these bytes are numbers: ² ³ ¹ ¼ ½ ¾ */
+    static const unsigned char others[] = {0xB2, 0xB3, 0xB9, 0xBC, 0xBD, 0xBE};
+    return (byte >= '0' && byte <= '9') || memchr(others, byte, sizeof(others)) != NULL;
+}
+
+static bool are_three_digits(const char *text, size_t left)
+{
+    if (left < 3) return false;
+    for (size_t i = 0; i < 3; i++)
+        if (text[i] < '0' || text[i] > '9') return false;
+    return true;
+}
+
+/* Whether what starts at p is a match, and its size: one character, one byte or three digits. */
+static bool is_match(const pretokenizer_t *p, split_by_t by, const char *at, const char *end,
+                     uint32_t *size)
+{
+    *size = 1;
+    if (by == SPLIT_BYTE_DIGITS) return is_byte_digit((unsigned char)*at);
+    if (by == SPLIT_THREE_DIGITS) {
+        const bool three = are_three_digits(at, (size_t)(end - at));
+        *size = three ? 3 : 1;
+        return three;
+    }
+    const uint32_t c = utf8_decode((const unsigned char *)at, (const unsigned char *)end, size);
+    return (class_of(&p->classes, c) & (by == SPLIT_DIGITS ? CLASS_NUMBER : CLASS_PUNCTUATION)) !=
+           0;
+}
+
+static lh_status_t cut_by_class(const pretokenizer_t *p, const split_step_t *step,
+                                pretokenize_scratch_t *s, const char *text, text_span_t span)
+{
+    size_t between = span.start;
+
+    for (size_t at = span.start; at < span.end;) {
+        uint32_t size;
+        if (!is_match(p, step->by, text + at, text + span.end, &size)) {
+            at += size;
+            continue;
+        }
+        lh_status_t status = append_cut(s, step, between, at, false);
+        if (status == LH_OK) status = append_cut(s, step, at, at + size, true);
+        if (status != LH_OK) return status;
+        at += size;
+        between = at;
+    }
+    return append_cut(s, step, between, span.end, false);
+}
+
+static lh_status_t cut(const pretokenizer_t *p, size_t index, pretokenize_scratch_t *s,
+                       const char *text, text_span_t span)
+{
+    const split_step_t *step = &p->steps[index];
+
+    s->cut_count = 0;
+    switch (step->by) {
+    case SPLIT_PATTERN: return cut_by_pattern(p, step, s, text, span);
+    case SPLIT_REGEX: return cut_by_regex(step, s->matches[index], s, text, span);
+    case SPLIT_STRING: return cut_by_string(step, s, text, span);
+    default: return cut_by_class(p, step, s, text, span);
+    }
+}
+
+static lh_status_t join_next(const pretokenize_scratch_t *s, struct span_list *out)
+{
+    size_t i = 0;
+    while (i < s->cut_count) {
+        /* a match goes with what follows, unless that is a match as well */
+        const bool joins = s->cuts[i].match && i + 1 < s->cut_count && !s->cuts[i + 1].match;
+        const lh_status_t status = append_span(out, s->cuts[i].start,
+                                               s->cuts[joins ? i + 1 : i].end);
+        if (status != LH_OK) return status;
+        i += joins ? 2 : 1;
+    }
+    return LH_OK;
+}
+
+static lh_status_t keep(const split_step_t *step, const pretokenize_scratch_t *s,
+                        struct span_list *out)
+{
+    if (step->behaviour == SPLIT_WITH_NEXT) return join_next(s, out);
+
+    bool previous_match = false;
+    for (size_t i = 0; i < s->cut_count; i++) {
+        const text_cut_t *c = &s->cuts[i];
+        bool joins = false;
+        if (step->behaviour == SPLIT_WITH_PREVIOUS) joins = c->match && !previous_match;
+        if (step->behaviour == SPLIT_CONTIGUOUS) joins = c->match == previous_match;
+        previous_match = c->match;
+
+        if (step->behaviour == SPLIT_REMOVED && c->match) continue;
+        if (joins && i > 0) {
+            out->spans[out->count - 1].end = c->end;
+            continue;
+        }
+        const lh_status_t status = append_span(out, c->start, c->end);
+        if (status != LH_OK) return status;
+    }
+    return LH_OK;
+}
+
+/* The usual case without a list of cuts between. */
+static lh_status_t isolate_pattern(const pretokenizer_t *p, const split_step_t *step,
+                                   const char *text, text_span_t span, struct span_list *out)
+{
+    for (size_t at = span.start; at < span.end;) {
+        const size_t next = pattern_next(step->pattern, &p->classes, text, span.end, at);
+        const lh_status_t status = append_span(out, at, next);
+        if (status != LH_OK) return status;
+        at = next;
+    }
+    return LH_OK;
+}
+
+lh_status_t pretokenize(const pretokenizer_t *p, pretokenize_scratch_t *s, const char *text,
+                        size_t length, const struct span_list **out)
+{
+    struct span_list *from = &s->lists[0], *to = &s->lists[1];
+
+    from->count = 0;
+    lh_status_t status = append_span(from, 0, length);
+    for (size_t i = 0; i < p->count && status == LH_OK; i++) {
+        const split_step_t *step = &p->steps[i];
+        const bool simple = step->by == SPLIT_PATTERN && step->behaviour == SPLIT_ISOLATED;
+        to->count = 0;
+        for (size_t k = 0; k < from->count && status == LH_OK; k++) {
+            if (simple) {
+                status = isolate_pattern(p, step, text, from->spans[k], to);
+                continue;
+            }
+            status = cut(p, i, s, text, from->spans[k]);
+            if (status == LH_OK) status = keep(step, s, to);
+        }
+        struct span_list *swap = from;
+        from = to;
+        to = swap;
+    }
+    if (status == LH_OK) *out = from;
+    return status;
+}

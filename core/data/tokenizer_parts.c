@@ -1,0 +1,268 @@
+/* tokenizer_parts.c - what the readers of several file kinds do alike. */
+#include <stdio.h>
+
+#include <base/file.h>
+#include <base/memory.h>
+#include <data/tokenizer_inside.h>
+
+lh_status_t tokenizer_add_file(tokenizer_t *t, const char *path)
+{
+    char **files = mem_grow(t->files, &t->file_room, t->file_count + 1, sizeof(*files));
+    if (files == NULL) return LH_NO_MEMORY;
+    t->files = files;
+    files[t->file_count] = mem_text(path);
+    if (files[t->file_count] == NULL) return LH_NO_MEMORY;
+    t->file_count++;
+    return LH_OK;
+}
+
+lh_status_t tokenizer_load_json(const tokenizer_t *t, const char *path, json_t **out)
+{
+    char *bytes;
+    size_t length;
+    const lh_status_t status = file_read(path, t->limits.file_bytes, &bytes, &length);
+    if (status != LH_OK) return status;
+
+    json_error_t error;
+    json_t *root = json_loadb(bytes, length, JSON_REJECT_DUPLICATES | JSON_ALLOW_NUL, &error);
+    mem_free(bytes);
+    if (root == NULL)
+        return fail(LH_INVALID, "%s:%d:%d: %s", path, error.line, error.column, error.text);
+    if (!json_is_object(root)) {
+        json_decref(root);
+        return fail(LH_INVALID, "%s: an object {...} is expected", path);
+    }
+    *out = root;
+    return LH_OK;
+}
+
+lh_status_t tokenizer_check_id(const tokenizer_t *t, const char *path, json_int_t id,
+                               const char *piece)
+{
+    if (id >= 0 && id < (json_int_t)t->limits.vocabulary) return LH_OK;
+    return fail(LH_INVALID, "%s: '%s' has the id %lld; ids from 0 to %u are supported", path, piece,
+                (long long)id, t->limits.vocabulary - 1);
+}
+
+lh_status_t tokenizer_read_vocabulary(tokenizer_t *t, const char *path, json_t *vocabulary)
+{
+    const char *piece;
+    json_t *id;
+
+    if (json_object_size(vocabulary) == 0)
+        return fail(LH_INVALID, "%s: the vocabulary is empty", path);
+    json_object_foreach(vocabulary, piece, id)
+    {
+        if (!json_is_integer(id))
+            return fail(LH_INVALID, "%s: '%s' has no whole number for an id", path, piece);
+        lh_status_t status = tokenizer_check_id(t, path, json_integer_value(id), piece);
+        if (status == LH_OK)
+            status = piece_table_add(&t->pieces, path, (uint32_t)json_integer_value(id), piece,
+                                     strlen(piece));
+        if (status != LH_OK) return status;
+    }
+    t->bpe.first_alias = (uint32_t)t->pieces.count;
+    return LH_OK;
+}
+
+/* Real files lack bytes that UTF-8 does not have or that their text did not: these are unknown.
+ * Without plain ASCII, though, it is no byte-level vocabulary. */
+lh_status_t tokenizer_bytes_from_alphabet(tokenizer_t *t, const char *path)
+{
+    for (unsigned byte = 0; byte < 256; byte++) {
+        char spelt[4];
+        const size_t size = utf8_encode(byte_character((uint8_t)byte), spelt);
+        const int32_t id = piece_table_find(&t->pieces, spelt, size);
+        if (id >= 0)
+            t->bpe.bytes[byte] = (uint32_t)id;
+        else if ((byte >= 0x20 && byte <= 0x7E) || byte == '\n')
+            return fail(LH_INVALID, "%s: the byte 0x%02X has no piece of its own, spelt '%.*s'",
+                        path, byte, (int)size, spelt);
+    }
+    return LH_OK;
+}
+
+lh_status_t tokenizer_bytes_from_fallback(tokenizer_t *t, const char *path)
+{
+    for (unsigned byte = 0; byte < 256; byte++) {
+        char spelt[8];
+        (void)snprintf(spelt, sizeof(spelt), "<0x%02X>", byte);
+        const int32_t id = piece_table_find(&t->pieces, spelt, 6);
+        if (id < 0)
+            return fail(LH_INVALID, "%s: byte_fallback is on, but the piece '%s' is missing", path,
+                        spelt);
+        t->bpe.bytes[byte] = (uint32_t)id;
+    }
+    t->bpe.byte_fallback = true;
+    return LH_OK;
+}
+
+lh_status_t tokenizer_characters(tokenizer_t *t)
+{
+    t->bpe.characters = true;
+    for (uint32_t id = 0; id < t->pieces.count; id++) {
+        piece_t piece;
+        if (!piece_table_get(&t->pieces, id, &piece) || piece.length == 0) continue;
+        uint32_t size;
+        const unsigned char *p = (const unsigned char *)piece.bytes;
+        const uint32_t c = utf8_decode(p, p + piece.length, &size);
+        if (size != piece.length) continue;
+        const lh_status_t status = bpe_add_character(&t->bpe, c, id);
+        if (status != LH_OK) return status;
+    }
+    return LH_OK;
+}
+
+static bool has_mark_inside(piece_t piece)
+{
+    static const char mark[] = "\xE2\x96\x81";
+
+    for (size_t i = 1; i + 3 <= piece.length; i++) {
+        if (memcmp(piece.bytes + i, mark, 3) != 0) continue;
+        if (i < 3 || memcmp(piece.bytes + i - 3, mark, 3) != 0) return true;
+    }
+    return false;
+}
+
+bool tokenizer_joins_within_words(const tokenizer_t *t)
+{
+    if (bpe_find_character(&t->bpe, 0x2581) >= t->bpe.first_alias) return false;
+
+    for (uint32_t id = 0; id < t->pieces.count; id++) {
+        piece_t piece;
+        if (piece_table_get(&t->pieces, id, &piece) && has_mark_inside(piece)) return false;
+    }
+    return true;
+}
+
+lh_status_t tokenizer_add_merge(tokenizer_t *t, const char *where, const char *left,
+                                size_t left_length, const char *right, size_t right_length,
+                                uint32_t rank)
+{
+    text_t both = {0};
+    text_append_n(&both, left, left_length);
+    text_append_n(&both, right, right_length);
+    lh_status_t status = text_status(&both);
+    if (status != LH_OK) return status;
+
+    const struct {
+        const char *bytes;
+        size_t length;
+        int32_t id;
+    } parts[] = {
+        {left,      left_length,  piece_table_find(&t->pieces, left,      left_length) },
+        {right,     right_length, piece_table_find(&t->pieces, right,     right_length)},
+        {both.data, both.length,  piece_table_find(&t->pieces, both.data, both.length) },
+    };
+    for (size_t i = 0; i < 3 && status == LH_OK; i++)
+        if (parts[i].id < 0)
+            status = fail(LH_INVALID,
+                          "%s joins '%.*s' and '%.*s', but '%.*s' is not a piece of the vocabulary",
+                          where, (int)left_length, left, (int)right_length, right,
+                          (int)parts[i].length, parts[i].bytes);
+    if (status == LH_OK)
+        status = bpe_add_merge(&t->bpe, (uint32_t)parts[0].id, (uint32_t)parts[1].id, rank,
+                               (uint32_t)parts[2].id);
+    text_free(&both);
+    return status;
+}
+
+lh_status_t tokenizer_add_token(tokenizer_t *t, const char *path, added_token_t token)
+{
+    const uint32_t id = (uint32_t)token.id;
+    piece_t other;
+    const int32_t known = piece_table_find(&t->pieces, token.content, token.length);
+    const bool taken = piece_table_get(&t->pieces, id, &other) && known != token.id;
+    lh_status_t status = LH_OK;
+
+    if (token.length == 0) {
+        status = fail(LH_INVALID, "%s: the added token %d is empty", path, token.id);
+    } else if (known >= 0 && known != token.id) {
+        status = fail(LH_INVALID,
+                      "%s: '%s' has the id %d as an added token and %d in the vocabulary", path,
+                      token.content, token.id, known);
+    } else if (taken) {
+        status = fail(LH_INVALID, "%s: '%s' and the piece '%.*s' both have the id %d", path,
+                      token.content, (int)other.length, other.bytes, token.id);
+    } else if (piece_table_get(&t->added_pieces, id, &other) && other.length == token.length &&
+               memcmp(other.bytes, token.content, token.length) == 0) {
+        mem_free(token.content); /* listed twice: the first one stands */
+        return LH_OK;
+    } else {
+        status = piece_table_add(&t->added_pieces, path, id, token.content, token.length);
+    }
+    if (status != LH_OK) {
+        mem_free(token.content);
+        return status;
+    }
+    return added_tokens_add(&t->added, token);
+}
+
+lh_status_t tokenizer_use_byte_level(tokenizer_t *t, pattern_t pattern)
+{
+    t->kind = "byte-level BPE";
+    t->spelled = SPELLED_BYTE_LEVEL;
+    t->decoder.byte_level = true;
+    if (pattern == PATTERN_UNKNOWN) return LH_OK;
+    return pretokenizer_add(&t->pretokenizer,
+                            (split_step_t){.by = SPLIT_PATTERN, .pattern = pattern});
+}
+
+lh_status_t tokenizer_load_config(tokenizer_t *t, const char *path, json_t **out)
+{
+    char *folder = path_folder(path);
+    char *config = folder == NULL ? NULL : path_join(folder, "tokenizer_config.json");
+    mem_free(folder);
+    if (config == NULL) return LH_NO_MEMORY;
+
+    lh_status_t status = LH_OK;
+    *out = NULL;
+    if (file_exists(config)) {
+        status = tokenizer_load_json(t, config, out);
+        if (status == LH_OK) status = tokenizer_add_file(t, config);
+        if (status != LH_OK && *out != NULL) {
+            json_decref(*out);
+            *out = NULL;
+        }
+    }
+    mem_free(config);
+    return status;
+}
+
+/* The first of the names that is a piece or an added token; -1: none. */
+static int32_t first_known(const tokenizer_t *t, const char *const *names)
+{
+    for (; *names != NULL; names++) {
+        const int32_t id = tokenizer_find(t, *names);
+        if (id >= 0) return id;
+    }
+    return -1;
+}
+
+/* "bos_token": "<s>" or {"content": "<s>"} or null. What the file does not mention is guessed. */
+static int32_t special_of(const tokenizer_t *t, json_t *config, const char *key,
+                          const char *const *names)
+{
+    json_t *value = json_object_get(config, key);
+    if (json_is_object(value)) value = json_object_get(value, "content");
+    if (json_is_string(value)) return tokenizer_find(t, json_string_value(value));
+    return value != NULL ? -1 : first_known(t, names);
+}
+
+void tokenizer_find_special(tokenizer_t *t, json_t *config)
+{
+    static const char *const bos[] = {"<s>", "<|begin_of_text|>", "<bos>", "<|endoftext|>", NULL};
+    static const char *const eos[] = {"</s>", "<|end_of_text|>", "<eos>", "<|endoftext|>", NULL};
+    static const char *const pad[] = {"<pad>", "<|padding|>", "[PAD]", "<|finetune_right_pad_id|>",
+                                      NULL};
+    static const char *const unk[] = {"<unk>", "[UNK]", NULL};
+    static const char *const eod[] = {"<|endoftext|>", "<|end_of_text|>", NULL};
+
+    t->special.bos = special_of(t, config, "bos_token", bos);
+    t->special.eos = special_of(t, config, "eos_token", eos);
+    t->special.pad = special_of(t, config, "pad_token", pad);
+    t->special.unk = t->bpe.unknown != BPE_NONE ? (int32_t)t->bpe.unknown
+                                                : special_of(t, config, "unk_token", unk);
+    t->special.eod = first_known(t, eod);
+    if (t->special.eod < 0) t->special.eod = t->special.eos;
+}

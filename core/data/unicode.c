@@ -1,0 +1,133 @@
+/* unicode.c - classes from utf8proc's tables, strict UTF-8, and GPT-2's alphabet of bytes. */
+#include <data/unicode.h>
+
+#include <string.h>
+
+#include <utf8proc.h>
+
+static bool is_white_space(uint32_t c)
+{
+    return (c >= 0x09 && c <= 0x0D) || c == 0x20 || c == 0x85 || c == 0xA0 || c == 0x1680 ||
+           (c >= 0x2000 && c <= 0x200A) || c == 0x2028 || c == 0x2029 || c == 0x202F ||
+           c == 0x205F || c == 0x3000;
+}
+
+static const uint8_t category_class[] = {
+    [UTF8PROC_CATEGORY_LU] = CLASS_LETTER | CLASS_WORD,
+    [UTF8PROC_CATEGORY_LL] = CLASS_LETTER | CLASS_WORD,
+    [UTF8PROC_CATEGORY_LT] = CLASS_LETTER | CLASS_WORD,
+    [UTF8PROC_CATEGORY_LM] = CLASS_LETTER | CLASS_WORD,
+    [UTF8PROC_CATEGORY_LO] = CLASS_LETTER | CLASS_WORD,
+    [UTF8PROC_CATEGORY_MN] = CLASS_WORD,
+    [UTF8PROC_CATEGORY_MC] = CLASS_WORD,
+    [UTF8PROC_CATEGORY_ME] = CLASS_WORD,
+    [UTF8PROC_CATEGORY_ND] = CLASS_NUMBER | CLASS_WORD,
+    [UTF8PROC_CATEGORY_NL] = CLASS_NUMBER | CLASS_WORD,
+    [UTF8PROC_CATEGORY_NO] = CLASS_NUMBER,
+    [UTF8PROC_CATEGORY_PC] = CLASS_PUNCTUATION | CLASS_WORD,
+    [UTF8PROC_CATEGORY_PD] = CLASS_PUNCTUATION,
+    [UTF8PROC_CATEGORY_PS] = CLASS_PUNCTUATION,
+    [UTF8PROC_CATEGORY_PE] = CLASS_PUNCTUATION,
+    [UTF8PROC_CATEGORY_PI] = CLASS_PUNCTUATION,
+    [UTF8PROC_CATEGORY_PF] = CLASS_PUNCTUATION,
+    [UTF8PROC_CATEGORY_PO] = CLASS_PUNCTUATION,
+    [UTF8PROC_CATEGORY_CO] = 0,
+};
+
+uint8_t unicode_class(uint32_t character)
+{
+    if (character >= UNICODE_BAD) return 0;
+    if (is_white_space(character)) return CLASS_SPACE;
+
+    uint8_t class = category_class[utf8proc_category((utf8proc_int32_t)character)];
+    if (character < 0x80 && character > 0x20 && character != 0x7F && (class & CLASS_WORD) == 0)
+        class |= CLASS_PUNCTUATION;
+    return class;
+}
+
+void unicode_classes_fill(unicode_classes_t *out)
+{
+    for (uint32_t c = 0; c < UNICODE_COMMON; c++)
+        out->of[c] = unicode_class(c);
+}
+
+uint32_t utf8_decode_long(const unsigned char *p, const unsigned char *end, uint32_t *length)
+{
+    static const uint32_t least[] = {0, 0, 0x80, 0x800, 0x10000};
+    const uint32_t size = *p >= 0xF0 ? 4 : *p >= 0xE0 ? 3 : 2;
+
+    *length = 1;
+    if (*p < 0xC2 || *p > 0xF4 || (size_t)(end - p) < size) return UNICODE_BAD;
+    uint32_t c = *p & (0xFFu >> (size + 1));
+    for (uint32_t i = 1; i < size; i++) {
+        if ((p[i] & 0xC0) != 0x80) return UNICODE_BAD;
+        c = c << 6 | (p[i] & 0x3Fu);
+    }
+    if (c < least[size] || c > 0x10FFFF || (c >= 0xD800 && c <= 0xDFFF)) return UNICODE_BAD;
+    *length = size;
+    return c;
+}
+
+size_t utf8_encode(uint32_t character, char out[4])
+{
+    if (character < 0x80) {
+        out[0] = (char)character;
+        return 1;
+    }
+    const size_t size = character < 0x800 ? 2 : character < 0x10000 ? 3 : 4;
+    for (size_t i = size - 1; i > 0; i--) {
+        out[i] = (char)(0x80 | (character & 0x3F));
+        character >>= 6;
+    }
+    out[0] = (char)((0xF00u >> size & 0xFF) | character);
+    return size;
+}
+
+size_t ascii_prefix(const char *text, size_t length)
+{
+    size_t i = 0;
+    for (; i + 8 <= length; i += 8) {
+        uint64_t word;
+        memcpy(&word, text + i, 8);
+        if ((word & 0x8080808080808080u) != 0) break;
+    }
+    while (i < length && (unsigned char)text[i] < 0x80)
+        i++;
+    return i;
+}
+
+bool utf8_valid(const char *text, size_t length)
+{
+    const unsigned char *p = (const unsigned char *)text, *end = p + length;
+
+    while (p < end) {
+        p += ascii_prefix((const char *)p, (size_t)(end - p));
+        while (p < end && *p >= 0x80) {
+            uint32_t size;
+            if (utf8_decode_long(p, end, &size) == UNICODE_BAD) return false;
+            p += size;
+        }
+    }
+    return true;
+}
+
+static bool is_printable_byte(uint32_t byte)
+{
+    return (byte >= 0x21 && byte <= 0x7E) || (byte >= 0xA1 && byte <= 0xAC) ||
+           (byte >= 0xAE && byte <= 0xFF);
+}
+
+uint32_t byte_character(uint8_t byte)
+{
+    if (is_printable_byte(byte)) return byte;
+    /* the others, in order, follow U+0100: 0-32, 127-160, 173 */
+    return 0x100u + (byte <= 32 ? byte : byte <= 160 ? byte - 94u : 67u);
+}
+
+int byte_of_character(uint32_t character)
+{
+    if (character < 0x100) return is_printable_byte(character) ? (int)character : -1;
+    const uint32_t n = character - 0x100;
+    if (n > 67) return -1;
+    return n <= 32 ? (int)n : n <= 66 ? (int)n + 94 : 173;
+}
