@@ -9,6 +9,7 @@
 #include <time.h>
 
 #include <base/file.h>
+#include <base/log.h>
 #include <base/memory.h>
 #include <base/sys.h>
 #include <checkpoint/checkpoint_folder.h>
@@ -144,6 +145,16 @@ lh_status_t checkpoint_set_aside(const char *folder, uint64_t step)
     }
     mem_free(from);
     return status == LH_OK ? folder_sync(folder) : status;
+}
+
+void checkpoint_discard(const char *path)
+{
+    char *reason = mem_text(fail_reason());
+    if (folder_remove(path) != LH_OK)
+        log_line(LH_LOG_WARN, "%s is left behind: %s", path, fail_reason());
+    errno = 0;
+    if (reason != NULL) (void)fail(LH_OK, "%s", reason);
+    mem_free(reason);
 }
 
 lh_status_t checkpoint_lock(const char *folder, uint64_t timeout_ns, int *fd)

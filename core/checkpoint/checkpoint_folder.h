@@ -14,4 +14,7 @@ lh_status_t checkpoint_steps(const char *folder, checkpoint_steps_t *out) LH_MUS
 /* Renames a damaged step so that its number can be used again and a person can look at it. */
 lh_status_t checkpoint_set_aside(const char *folder, uint64_t step) LH_MUST_CHECK;
 
+/* Removes a folder after a failure whose sentence stays what fail_reason() says. */
+void checkpoint_discard(const char *path);
+
 #endif

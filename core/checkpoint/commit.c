@@ -15,6 +15,7 @@
 #include <base/log.h>
 #include <base/memory.h>
 #include <base/sys.h>
+#include <checkpoint/checkpoint_folder.h>
 #include <checkpoint/safetensors_writer.h>
 
 enum { SHARD_USUAL_GIB = 4 };
@@ -105,13 +106,7 @@ void commit_abandon(commit_t *c)
 {
     if (c == NULL) return;
     end_stream(c);
-    if (c->staging != NULL) {
-        char *reason = mem_text(fail_reason()); /* removing must not hide why */
-        if (folder_remove(c->staging) != LH_OK)
-            log_line(LH_LOG_WARN, "%s is left behind: %s", c->staging, fail_reason());
-        if (reason != NULL && *reason != '\0') (void)fail(LH_INVALID, "%s", reason);
-        mem_free(reason);
-    }
+    if (c->staging != NULL) checkpoint_discard(c->staging);
     free_commit(c);
 }
 

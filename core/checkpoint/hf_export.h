@@ -6,6 +6,7 @@
 #include <checkpoint/hf_config.h>
 #include <config/job.h>
 #include <graph/parameters.h>
+#include <plugin/call.h>
 
 typedef struct hf_export_how {
     checkpoint_t *from;
@@ -17,9 +18,11 @@ typedef struct hf_export_how {
     const parameters_t *parameters;
     const char *(*option)(void *context, const char *key); /* of the model, as text */
     void *context;
-    uint32_t dtype;       /* EXPORT_* of config/job.h                       */
-    uint64_t shard_bytes; /* 0: one file                                    */
-    int64_t bos, eos;     /* for a config.json made anew; -1: none           */
+    uint32_t dtype;        /* EXPORT_* of config/job.h                       */
+    uint64_t shard_bytes;  /* 0: one file                                    */
+    const lh_host_t *host; /* for the functions that rows call                 */
+    registry_t *plugins;   /* that they may name as plugin:function(...); NULL */
+    int64_t bos, eos;      /* for a config.json made anew; -1: none           */
 } hf_export_how_t;
 
 typedef struct hf_export_result {

@@ -4,6 +4,7 @@
 
 #include <checkpoint/shard_index.h>
 #include <graph/parameters.h>
+#include <plugin/call.h>
 
 typedef struct hf_import_how {
     const char *from;   /* Hugging Face folder                                       */
@@ -12,6 +13,8 @@ typedef struct hf_import_how {
     const parameters_t *parameters;
     const char *model_options;    /* "key = value" lines for the manifest; NULL: none   */
     const shard_limits_t *limits; /* NULL: defaults                                  */
+    const lh_host_t *host;        /* for the functions that rows call                 */
+    registry_t *plugins;          /* that they may name as plugin:function(...); NULL */
 } hf_import_how_t;
 
 typedef struct hf_import_result {
