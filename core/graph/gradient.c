@@ -139,13 +139,12 @@ static bool same_shape(const lh_arg_t *a, const lh_arg_t *b)
     return a->rank == b->rank && memcmp(a->shape, b->shape, a->rank * sizeof(a->shape[0])) == 0;
 }
 
-/* What a gradient function returned for one input. Nothing is an answer only where nothing came in
- * through one of the op's outputs. */
-static lh_status_t take(reverse_t *p, const graph_node_t *node, uint32_t slot, bool complete)
+/* What a gradient function returned for one input; may_be_none: nothing is an answer. */
+static lh_status_t take(reverse_t *p, const graph_node_t *node, uint32_t slot, bool may_be_none)
 {
     recording_t *r = p->r;
     const lh_value_t v = node->slots[slot], c = p->into[slot];
-    if (c == 0 && !complete) return LH_OK;
+    if (c == 0 && may_be_none) return LH_OK;
     if (c == 0)
         return fail(LH_UNSUPPORTED, "op %s has no gradient for its input %s here",
                     node->op->row.name, node->op->slot_name[slot]);
@@ -168,12 +167,13 @@ static lh_status_t walk_node(reverse_t *p, uint32_t index)
     lh_value_t from[OP_SLOTS] = {0}, into[OP_SLOTS] = {0};
     bool wanted[OP_SLOTS] = {false};
 
-    bool arrives = false, complete = true, any = false;
+    bool arrives = false, lacks = false, extra = false, any = false;
     for (uint32_t i = 0; i < op->out_count; i++) {
         const uint32_t slot = op->in_count + i;
         from[i] = p->gradient[node.slots[slot]];
         arrives = arrives || from[i] != 0;
-        complete = complete && (from[i] != 0 || op->optional[slot]);
+        lacks = lacks || (from[i] == 0 && !op->optional[slot]);
+        extra = extra || (from[i] != 0 && op->optional[slot]);
     }
     for (uint32_t i = 0; i < op->in_count; i++) {
         wanted[i] = p->needed[node.slots[i]];
@@ -192,7 +192,7 @@ static lh_status_t walk_node(reverse_t *p, uint32_t index)
     op->row.gradient(&r->graph, node.attributes, node.slots, from, wanted, into);
     lh_status_t status = recording_status(r);
     for (uint32_t i = 0; i < op->in_count && status == LH_OK; i++)
-        if (wanted[i]) status = take(p, &node, i, complete);
+        if (wanted[i]) status = take(p, &node, i, lacks && !extra);
     return status;
 }
 

@@ -203,7 +203,7 @@ static void attention_grad_cost(const void *attributes, const lh_arg_t *args, ui
 static void attention_gradient(lh_graph_t *g, const void *attributes, const lh_value_t *forward,
                                const lh_value_t *from, const bool *wanted, lh_value_t *into)
 {
-    if (from[0] == 0) return;
+    if (from[0] == 0 || from[1] != 0) return; /* nothing flows through lse */
     const lh_value_t in[] = {from[0],       forward[AT_Q],      forward[AT_K],
                              forward[AT_V], forward[AT_STARTS], forward[AT_SLOPES],
                              forward[AT_Y], forward[AT_LSE]};

@@ -76,11 +76,14 @@ static void matmul_gradient(lh_graph_t *g, const void *attributes, const lh_valu
 {
     const lh_matmul_t *how = attributes;
     lh_value_t gy = from[0];
-    if (gy == 0) return;
-    if (how->activation != LH_ACT_NONE) {
+    if (gy != 0 && how->activation != LH_ACT_NONE) {
         const lh_activate_t act = {sizeof(act), how->activation};
         gy = record_one(g, "activate_grad", &act, gy, forward[MM_AUX]);
     }
+    const lh_value_t before =
+        from[MM_AUX - MM_C]; /* others may use what the activation was given */
+    if (before != 0) gy = gy == 0 ? before : record_one(g, "add", NULL, gy, before);
+    if (gy == 0 || from[MM_AMAX - MM_C] != 0) return;
     if (wanted[MM_A]) into[MM_A] = matmul_gradient_a(g, how, gy, forward[MM_B]);
     if (wanted[MM_B]) into[MM_B] = matmul_gradient_b(g, how, gy, forward[MM_A]);
     if (wanted[MM_BIAS]) into[MM_BIAS] = record_one(g, "sum_rows", NULL, gy, 0);

@@ -42,7 +42,7 @@ static lh_status_t rms_norm_grad_shape(const lh_host_t *host, const void *attrib
 static void rms_norm_gradient(lh_graph_t *g, const void *attributes, const lh_value_t *forward,
                               const lh_value_t *from, const bool *wanted, lh_value_t *into)
 {
-    if (from[0] == 0) return;
+    if (from[0] == 0 || from[1] != 0) return; /* nothing flows through rstd */
     const lh_value_t in[] = {from[0], forward[0], forward[1], forward[3]};
     lh_value_t gw;
     const lh_value_t gx = g->api->op(g, "rms_norm_grad", attributes, in, 4, &gw);
@@ -91,7 +91,7 @@ static lh_status_t layer_norm_grad_shape(const lh_host_t *host, const void *attr
 static void layer_norm_gradient(lh_graph_t *g, const void *attributes, const lh_value_t *forward,
                                 const lh_value_t *from, const bool *wanted, lh_value_t *into)
 {
-    if (from[0] == 0) return;
+    if (from[0] == 0 || from[1] != 0 || from[2] != 0) return; /* nor through mean */
     const lh_value_t in[] = {from[0], forward[0], forward[1], forward[4], forward[5]};
     lh_value_t more[2];
     const lh_value_t gx = g->api->op(g, "layer_norm_grad", attributes, in, 5, more);
@@ -124,6 +124,7 @@ static void add_rms_norm_gradient(lh_graph_t *g, const void *attributes, const l
                                   const lh_value_t *from, const bool *wanted, lh_value_t *into)
 {
     lh_value_t gx = from[0], gw = 0;
+    if (from[2] != 0) return;
     if (from[1] != 0) {
         const lh_value_t in[] = {from[1], forward[AN_SUM], forward[AN_W], forward[AN_RSTD]};
         gx = g->api->op(g, "rms_norm_grad", attributes, in, 4, &gw);
