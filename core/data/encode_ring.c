@@ -38,7 +38,7 @@ static lh_status_t line_put(encoded_batch_t *b, const line_t *line)
     encoded_line_t *lines = mem_grow(b->lines, &b->line_capacity, b->count + 1, sizeof(*lines));
     if (lines == NULL) return LH_NO_MEMORY;
     b->lines = lines;
-    char *bytes = mem_grow(b->bytes, &b->bytes_capacity, b->length + line->length, 1);
+    char *bytes = mem_grow(b->bytes, &b->bytes_capacity, b->length + line->length + 1, 1);
     if (bytes == NULL) return LH_NO_MEMORY;
     b->bytes = bytes;
 

@@ -137,11 +137,19 @@ CASES = [
 
 
 def main():
-    lengths, tokens = made() if sys.argv[1] == "made" else pair(sys.argv[2])
-    cases = [case(lengths, tokens, name, *rest) for name, *rest in CASES]
+    facts = {"how": "tests/reference/gptdataset.py with numpy " + numpy.__version__}
+    cases = CASES
+    if sys.argv[1] == "made":
+        lengths, tokens = made()
+    else:
+        lengths, tokens = pair(sys.argv[2])
+        cases = [(*head, wanted and wanted * 4, seed) for *head, wanted, seed in CASES]
+        for kind in ("bin", "idx"):
+            content = open(sys.argv[2] + "." + kind, "rb").read()
+            facts[kind + "_sha256"] = hashlib.sha256(content).hexdigest()
+    facts["cases"] = [case(lengths, tokens, name, *rest) for name, *rest in cases]
     with open(sys.argv[-1], "w") as out:
-        json.dump({"how": "tests/reference/gptdataset.py with numpy " + numpy.__version__,
-                   "cases": cases}, out, indent=1)
+        json.dump(facts, out, indent=1)
         out.write("\n")
 
 

@@ -59,6 +59,11 @@ static inline const char *scratch_write(scratch_t *s, const char *name, const vo
     return s->path;
 }
 
+static inline const char *scratch_text(scratch_t *s, const char *name, const char *text)
+{
+    return scratch_write(s, name, text, strlen(text));
+}
+
 /* The file's bytes; the caller frees them with mem_free. */
 static inline char *scratch_read(const char *path, size_t *length)
 {
