@@ -3,11 +3,48 @@
 
 #define JOB (CLI_NEEDS_JOB | CLI_NEEDS_PLUGINS)
 
+/* A stage that is run alone is remembered as done too, so that a later `run` skips it. */
+#define STAGE(name, stage)                \
+    static int run_##name(cli_t *cli)     \
+    {                                     \
+        return command_stage(cli, stage); \
+    }
+STAGE(prepare, STAGE_PREPARE)
+STAGE(import, STAGE_IMPORT)
+STAGE(train, STAGE_TRAIN)
+STAGE(eval, STAGE_EVAL)
+STAGE(export, STAGE_EXPORT)
+STAGE(generate, STAGE_GENERATE)
+
+/* clang-format off */
+#define RESUME {"resume", NULL, "go on from the newest checkpoint, if there is one"}
+#define JSON_LINES {"json", NULL, "print the result as JSON"}
+
 static const command_t table[] = {
+    {.name = "run", .summary = "run the pipeline's stages in order; skip those whose inputs have not changed",
+     .needs = JOB, .run = command_run, .flags = {RESUME}},
+    {.name = "prepare", .summary = "JSONL text to token files", .needs = JOB, .run = run_prepare},
+    {.name = "import", .summary = "a Hugging Face folder to a checkpoint", .needs = JOB, .run = run_import},
+    {.name = "train", .summary = "train, and save checkpoints", .needs = JOB, .run = run_train,
+     .flags = {RESUME, {"dump-batches", "N", "also write the first N batches to batches.safetensors"}}},
+    {.name = "eval", .summary = "loss of held-out data, or of a JSONL file document by document", .needs = JOB, .run = run_eval,
+     .flags = {JSON_LINES, {"per-document", NULL, "a line of JSON for each document"}}},
+    {.name = "export", .summary = "the newest checkpoint to a Hugging Face folder", .needs = JOB, .run = run_export},
+    {.name = "generate", .summary = "continue a prompt", .needs = JOB, .run = run_generate,
+     .flags = {{"prompt", "TEXT", "instead of [generate] prompt"},
+               {"ids", "LIST", "token ids, separated by commas, instead of a prompt"},
+               {"tokens", "N", "how many new ones at most"},
+               {"greedy", NULL, "always the likeliest token"},
+               {"temperature", "T", "above 0; lower is more certain"},
+               {"top-k", "K", "only the K likeliest; 0: all"},
+               {"top-p", "P", "only the likeliest that hold this share of the probability"},
+               {"seed", "N", "another seed, another text"},
+               JSON_LINES}},
+    /* clang-format on */
     {.name = "check",
      .summary = "validate a pipeline without touching a device; print every effective value",
      .needs = JOB,
-     .run = command_check  },
+     .run = command_check},
     {.name = "plugins",
      .summary = "what is installed, and why what is not usable is not",
      .needs = CLI_NEEDS_PLUGINS,
@@ -15,7 +52,7 @@ static const command_t table[] = {
     {.name = "help",
      .summary = "commands and options; of a command, an INI section or a plugin with its NAME",
      .needs = CLI_NEEDS_PLUGINS | CLI_TAKES_NAME,
-     .run = command_help   },
+     .run = command_help},
 };
 
 const command_t *commands(uint32_t *count)

@@ -18,12 +18,12 @@ typedef struct stage_facts {
 } stage_facts_t;
 
 static const stage_facts_t facts[JOB_STAGES] = {
-    [STAGE_PREPARE] = {"prepare,limits", "prepare.json"},
-    [STAGE_IMPORT] = {"import,model,limits", "import"},
-    [STAGE_TRAIN] = {"data,model,train,optimizer,group.*,rule.*,hook.*,device,checkpoint", NULL},
-    [STAGE_EVAL] = {"eval,device", "eval.json"},
-    [STAGE_EXPORT] = {"export", NULL},
-    [STAGE_GENERATE] = {"generate,device", "generated.json"},
+    [STAGE_PREPARE] = {"prepare,limits",                                                     "prepare.json"  },
+    [STAGE_IMPORT] = {"import,model,limits",                                                "import"        },
+    [STAGE_TRAIN] = {"data,model,train,optimizer,group.*,rule.*,hook.*,device,checkpoint", NULL            },
+    [STAGE_EVAL] = {"eval,device",                                                        "eval.json"     },
+    [STAGE_EXPORT] = {"export",                                                             NULL            },
+    [STAGE_GENERATE] = {"generate,device",                                                    "generated.json"},
 };
 
 static bool reads(const char *globs, const char *section)
@@ -110,8 +110,8 @@ lh_status_t stage_digest(const job_t *job, uint32_t stage, char out[SHA256_TEXT]
     text_printf(&all, "longhaul %s %s\n", LH_VERSION, job_stage_names[stage]);
     for (uint32_t i = 0; i < job->stage_count && job->stages[i] != stage && status == LH_OK; i++) {
         char before[SHA256_TEXT];
-        /* What one stage makes of the data, the model or the weights the next ones read; evaluation,
-         * export and generation leave nothing behind that another stage reads. */
+        /* What one stage makes of the data, the model or the weights the next ones read;
+         * evaluation, export and generation leave nothing behind that another stage reads. */
         if (job->stages[i] >= STAGE_EVAL) continue;
         status = stage_digest(job, job->stages[i], before);
         text_printf(&all, "after %s %s\n", job_stage_names[job->stages[i]], before);
