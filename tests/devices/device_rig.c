@@ -169,21 +169,77 @@ static void must(lh_status_t status, const char *what)
 
 /* ---- opening ---- */
 
-void rig_open(rig_t *rig, const char *plugin, const void *config)
+static const lh_plugin_t *plugin_load(const char *name)
 {
     char path[512];
-    static const uint64_t no_config[32];
-    const lh_stream_how_t how = {.struct_size = sizeof(how), .role = LH_STREAM_COMPUTE};
 
-    snprintf(path, sizeof(path), "%s/devices/%s.so", LH_TEST_PLUGINS, plugin);
+    snprintf(path, sizeof(path), "%s/devices/%s.so", LH_TEST_PLUGINS, name);
     void *library = dlopen(path, RTLD_NOW | RTLD_LOCAL);
     if (library == NULL) {
         fprintf(stderr, "%s\n", dlerror());
         exit(1);
     }
+    const lh_plugin_t *plugin = dlsym(library, LH_PLUGIN_SYMBOL);
+    if (plugin == NULL) exit(1);
+    return plugin;
+}
+
+static void setting_write(const lh_plugin_t *plugin, const rig_setting_t *setting, char *config)
+{
+    for (uint32_t i = 0; i < plugin->option_count; i++) {
+        const lh_option_t *option = &plugin->options[i];
+        if (strcmp(option->key, setting->key) != 0) continue;
+        const uint32_t narrow = (uint32_t)setting->value;
+        const bool yes = setting->value != 0;
+        if (option->type == LH_OPT_BOOL) {
+            memcpy(config + option->offset, &yes, sizeof(yes));
+        } else if (option->type == LH_OPT_CHOICE || option->type == LH_OPT_U32) {
+            memcpy(config + option->offset, &narrow, sizeof(narrow));
+        } else {
+            memcpy(config + option->offset, &setting->value, sizeof(setting->value));
+        }
+        return;
+    }
+    fprintf(stderr, "%s has no option %s\n", plugin->name, setting->key);
+    exit(1);
+}
+
+/* The config must outlive the device: one for each that a test may open. */
+static const void *settings_apply(const lh_plugin_t *plugin, const rig_setting_t *settings)
+{
+    static uint64_t configs[64][32];
+    static uint32_t next;
+    char *config = (char *)configs[next++ % 64];
+
+    memset(config, 0, sizeof(configs[0]));
+    for (; settings->key != NULL; settings++)
+        setting_write(plugin, settings, config);
+    return config;
+}
+
+bool rig_offers(const char *plugin, const rig_setting_t *settings)
+{
+    const lh_plugin_t *loaded = plugin_load(plugin);
+    const void *config = settings_apply(loaded, settings);
+    lh_device_t *device;
+
+    if (loaded->device->open(&test_host, config, 0, &device) != LH_OK) return false;
+    loaded->device->close(device);
+    return true;
+}
+
+void rig_open_with(rig_t *rig, const char *plugin, const rig_setting_t *settings)
+{
+    rig_open(rig, plugin, settings_apply(plugin_load(plugin), settings));
+}
+
+void rig_open(rig_t *rig, const char *plugin, const void *config)
+{
+    static const uint64_t no_config[32];
+    const lh_stream_how_t how = {.struct_size = sizeof(how), .role = LH_STREAM_COMPUTE};
+
     memset(rig, 0, sizeof(*rig));
-    rig->plugin = dlsym(library, LH_PLUGIN_SYMBOL);
-    if (rig->plugin == NULL) exit(1);
+    rig->plugin = plugin_load(plugin);
     rig->api = rig->plugin->device;
     rig->properties.struct_size = sizeof(rig->properties);
     must(rig->api->open(&test_host, config != NULL ? config : no_config, 0, &rig->device), "open");

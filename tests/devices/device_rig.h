@@ -44,6 +44,16 @@ typedef struct rig_call rig_call_t;
 /* Ends the program with a sentence where the device can't be opened. config is the plugin's struct.
  */
 void rig_open(rig_t *rig, const char *plugin, const void *config);
+
+typedef struct rig_setting {
+    const char *key; /* an option of the plugin; NULL ends the list */
+    uint64_t value;  /* of a choice: its index */
+} rig_setting_t;
+
+/* The same by the option's names; what is not set is 0. rig_offers: opens and closes again, and
+ * says whether that went well. */
+void rig_open_with(rig_t *rig, const char *plugin, const rig_setting_t *settings);
+bool rig_offers(const char *plugin, const rig_setting_t *settings);
 void rig_close(rig_t *rig);
 const lh_host_t *rig_host(void);
 /* What the last host->fail() of this thread said. */

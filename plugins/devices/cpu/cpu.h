@@ -107,15 +107,18 @@ typedef struct cpu_op {
 } cpu_op_t;
 
 /* The tables of the kernel sources. A new source adds its table here and its ops below. */
-#define CPU_TABLES(X) \
-    X(copy_ops)       \
-    X(matmul_ops)     \
-    X(element_ops)    \
-    X(norm_ops)       \
-    X(rope_ops)       \
-    X(rows_ops)       \
-    X(loss_ops)       \
-    X(update_ops)
+#define CPU_TABLES(X)     \
+    X(copy_ops)           \
+    X(matmul_ops)         \
+    X(element_ops)        \
+    X(norm_ops)           \
+    X(rope_ops)           \
+    X(rows_ops)           \
+    X(loss_ops)           \
+    X(update_ops)         \
+    X(attention_ops)      \
+    X(attention_grad_ops) \
+    X(cache_ops)
 
 /* Op and the dtypes of its slots, in slot order, "->" left out:
  *   x F32 or BF16, the same one for every x     f F32       i I32
@@ -125,6 +128,7 @@ typedef struct cpu_op {
 #define CPU_OPS(X)                    \
     X(copy, "vv")                     \
     X(matmul, "xxm?-?-?ym?-?")        \
+    X(sum_columns, "xy")              \
     X(sum_rows, "xy")                 \
     X(embed, "ixy")                   \
     X(embed_grad, "ixf")              \
@@ -147,7 +151,11 @@ typedef struct cpu_op {
     X(sum_squares, "mf")              \
     X(clip, "fff")                    \
     X(adamw, "mfffffffy?")            \
-    X(sgd, "mff?fff?y?")
+    X(sgd, "mff?fff?y?")              \
+    X(attention, "xxxif?xf?")         \
+    X(attention_grad, "xxxxif?xfxxx") \
+    X(attention_cached, "xxxif?x")    \
+    X(cache_write, "xixx")
 
 /* Bytes of one element. */
 static inline uint64_t cpu_dtype_bytes(lh_dtype_t dtype)

@@ -1,0 +1,368 @@
+/* attention.c - attention in tiles that stay in the cache: the scores of a block of queries against
+ * a tile of keys are used up before the next tile, with running maximum and sum for each query.
+ *
+ * A part is a block of query rows of all heads that share a key head: the tile of keys is packed
+ * once for them. Tiles that no query of a block sees are skipped. */
+#include "attention_tile.h"
+
+enum { BLOCK_ROWS = 256 }; /* queries of all heads of a part, about: the reuse of a packed tile */
+
+/* slots */
+enum { Q, K, V, STARTS, SLOPES, Y, LSE };
+enum { CQ, CK, CV, CLENGTHS, CSLOPES, CY };
+
+/* k->number[] */
+enum { N_ROWS = 0, N_BLOCKS = 1, N_THREAD_BYTES = 2 };
+
+static const float nothing =
+    -1e30f; /* below every score; finite, so that differences are numbers */
+
+/* A tile of queries on its way through the keys. */
+typedef struct query_tile {
+    lanes_t lanes;
+    float top[TILE], total[TILE], shrink[TILE];
+    float *turned; /* [dp][TILE], scaled */
+    float *sums;   /* [TILE][dvp]        */
+} query_tile_t;
+
+typedef struct key_tile {
+    int32_t from, to;
+    float *keys, *values; /* [TILE][dp], [TILE][dvp] */
+} key_tile_t;
+
+/* ---- one tile against one tile ---- */
+
+/* The score behind soft cap and ALiBi. */
+CPU_INLINE vf score_finish(const head_shape_t *s, vf score, vi row, vf slope, int32_t key)
+{
+    if (s->cap != 0) score = vf_tanh(score * s->cap_inverse) * s->cap;
+    return vf_fma(slope, __builtin_convertvector(key - row, vf), score);
+}
+
+/* Turns the scores of TILE queries into exp(score - top), with top and total brought up to date;
+ * shrink is what former sums lose. */
+CPU_INLINE void soften(const head_shape_t *s, query_tile_t *q, const key_tile_t *t, float *scores,
+                       const bool special, const bool masked)
+{
+    const uint64_t keys = (uint64_t)(t->to - t->from);
+
+    for (uint32_t v = 0; v < q->lanes.vectors; v++) {
+        const vi low = vi_load(q->lanes.low + v * LANES), high = vi_load(q->lanes.high + v * LANES);
+        const vi row = vi_load(q->lanes.row + v * LANES);
+        const vf slope = vf_load(q->lanes.slope + v * LANES);
+        const vf before = vf_load(q->top + v * LANES);
+        float *at = scores + v * LANES;
+        vf top = before;
+        for (uint64_t j = 0; j < keys; j++) {
+            const int32_t key = t->from + (int32_t)j;
+            vf x = vf_load(at + j * TILE);
+            if (special) x = score_finish(s, x, row, slope, key);
+            if (masked) x = vf_select(lanes_see(low, high, key), x, vf_set(nothing));
+            if (special || masked) vf_store(at + j * TILE, x);
+            top = tile_max(top, x);
+        }
+        const vf shrink = tile_exp(before - top);
+        vf sum = vf_zero();
+        for (uint64_t j = 0; j < keys; j++) {
+            vf p = tile_exp(vf_load(at + j * TILE) - top);
+            if (masked) p = vf_select(lanes_see(low, high, t->from + (int32_t)j), p, vf_zero());
+            vf_store(at + j * TILE, p);
+            sum += p;
+        }
+        vf_store(q->top + v * LANES, top);
+        vf_store(q->shrink + v * LANES, shrink);
+        vf_store(q->total + v * LANES, vf_fma(vf_load(q->total + v * LANES), shrink, sum));
+    }
+}
+
+static void tile_attend(const head_shape_t *s, query_tile_t *q, const key_tile_t *t, float *scores,
+                        bool special)
+{
+    const uint64_t keys = (uint64_t)(t->to - t->from);
+    const product_t score = {.c = scores,
+                             .c_row = TILE,
+                             .a = t->keys,
+                             .a_row = s->dp,
+                             .a_step = 1,
+                             .b = q->turned,
+                             .b_row = TILE,
+                             .m = keys,
+                             .n = (uint64_t)q->lanes.vectors * LANES,
+                             .depth = s->d};
+    const product_t sum = {.c = q->sums,
+                           .c_row = s->dvp,
+                           .a = scores,
+                           .a_row = 1,
+                           .a_step = TILE,
+                           .b = t->values,
+                           .b_row = s->dvp,
+                           .m = q->lanes.count,
+                           .n = s->dvp,
+                           .depth = keys,
+                           .scale = q->shrink};
+
+    product_run(&score, PRODUCT_SET);
+    const bool masked = !lanes_whole(&q->lanes, t->from, t->to);
+    if (special) {
+        soften(s, q, t, scores, true, true);
+    } else if (masked) {
+        soften(s, q, t, scores, false, true);
+    } else {
+        soften(s, q, t, scores, false, false);
+    }
+    product_run(&sum, PRODUCT_SCALE);
+}
+
+static void query_tile_start(const head_shape_t *s, query_tile_t *q)
+{
+    for (uint32_t i = 0; i < TILE; i++) {
+        q->top[i] = nothing;
+        q->total[i] = 0;
+    }
+    memset(q->sums, 0, TILE * s->dvp * sizeof(float));
+}
+
+/* All tiles of queries, which share a key head, against all keys that any of them sees. */
+static void tiles_attend(const lh_prepared_t *k, const head_shape_t *s, query_tile_t *tiles,
+                         uint32_t count, const rows_of_t *keys, const rows_of_t *values,
+                         uint64_t first_row, key_tile_t *t, float *scores, bool special)
+{
+    int32_t first = INT32_MAX, last = 0;
+    (void)k;
+
+    for (uint32_t i = 0; i < count; i++) {
+        const lanes_t *l = &tiles[i].lanes;
+        if (l->last > l->first && l->first < first) first = l->first;
+        if (l->last > last) last = l->last;
+        query_tile_start(s, &tiles[i]);
+    }
+    for (t->from = first; t->from < last; t->from = t->to) {
+        bool packed = false;
+        t->to = last - t->from < TILE ? last : t->from + TILE;
+        for (uint32_t i = 0; i < count; i++) {
+            if (!lanes_meet(&tiles[i].lanes, t->from, t->to)) continue;
+            const uint64_t row = first_row + (uint64_t)t->from, n = (uint64_t)(t->to - t->from);
+            if (!packed) pack_rows(t->keys, keys, row, n, s->d, 1.0f);
+            if (!packed) pack_rows(t->values, values, row, n, s->dv, 1.0f);
+            packed = true;
+            tile_attend(s, &tiles[i], t, scores, special);
+        }
+    }
+}
+
+/* ---- a part of `attention` ---- */
+
+typedef struct block_scratch {
+    query_tile_t *tiles;
+    key_tile_t key_tile;
+    float *scores, *rows; /* rows: [TILE][dp] before turning */
+} block_scratch_t;
+
+static uint64_t thread_bytes(const head_shape_t *s, uint64_t tiles)
+{
+    const uint64_t shared = TILE * (2 * s->dp + s->dvp + TILE) * sizeof(float) + 5 * 64;
+    const uint64_t each = sizeof(query_tile_t) + TILE * (s->dp + s->dvp) * sizeof(float) + 3 * 64;
+    return rounded_up(shared + tiles * each, 4096);
+}
+
+static block_scratch_t block_scratch(const lh_prepared_t *k, const head_shape_t *s, uint64_t tiles,
+                                     uint64_t thread)
+{
+    char *at = (char *)k->scratch + thread * k->number[N_THREAD_BYTES];
+    block_scratch_t b;
+
+    b.scores = scratch_take(&at, TILE * TILE);
+    b.key_tile.keys = scratch_take(&at, TILE * s->dp);
+    b.key_tile.values = scratch_take(&at, TILE * s->dvp);
+    b.rows = scratch_take(&at, TILE * s->dp);
+    b.tiles = (query_tile_t *)(void *)at;
+    at += rounded_up(tiles * sizeof(query_tile_t), 64);
+    for (uint64_t i = 0; i < tiles; i++) {
+        b.tiles[i].turned = scratch_take(&at, TILE * s->dp);
+        b.tiles[i].sums = scratch_take(&at, TILE * s->dvp);
+    }
+    return b;
+}
+
+/* Rows [row, row + count) of one query head as a tile. */
+static void query_tile_load(const lh_prepared_t *k, const head_shape_t *s, block_scratch_t *b,
+                            query_tile_t *q, uint64_t head, uint64_t row, uint64_t count)
+{
+    const rows_of_t from = rows_of(k, Q, head * s->d);
+    const uint64_t starts = k->view[STARTS].width;
+    const float slope = cpu_has(k, SLOPES) ? ((const float *)k->at[SLOPES])[head] : 0;
+
+    for (uint32_t i = 0; i < count; i++) {
+        const int64_t at = (int64_t)(k->how.attention.q_begin + row + i);
+        int64_t begin, end;
+        document_at(k->at[STARTS], starts, at, &begin, &end);
+        lane_set(&q->lanes, i, &k->how.attention, at, begin, end, k->view[K].rows);
+        q->lanes.slope[i] = slope;
+    }
+    lanes_close(&q->lanes, (uint32_t)count);
+    pack_rows(b->rows, &from, row, count, s->d, s->scale);
+    pack_turned(q->turned, b->rows, count, s->d);
+}
+
+static void query_tile_store(const lh_prepared_t *k, const head_shape_t *s, query_tile_t *q,
+                             uint64_t head, uint64_t row)
+{
+    const rows_of_t to = rows_of(k, Y, head * s->dv);
+
+    for (uint32_t i = 0; i < q->lanes.count; i++) {
+        const float total = q->total[i];
+        const float factor = total != 0 ? 1 / total : 0;
+        unpack_rows(&to, q->sums + i * s->dvp, row + i, 1, s->dv, factor);
+        if (!cpu_has(k, LSE)) continue;
+        float *lse = cpu_row(k, LSE, head);
+        lse[row + i] = total != 0 ? q->top[i] + logf(total) : -INFINITY;
+    }
+}
+
+static void attention_part(const lh_prepared_t *k, uint32_t part)
+{
+    const head_shape_t s = head_shape(&k->how.attention);
+    const uint64_t rows = k->number[N_ROWS], blocks = k->number[N_BLOCKS];
+    const uint64_t kv = part / blocks, tiles_a_head = (rows + TILE - 1) / TILE;
+    const bool special = s.cap != 0 || cpu_has(k, SLOPES);
+    block_scratch_t b = block_scratch(k, &s, s.group * tiles_a_head,
+                                      thread_of(k, part, (uint32_t)(s.kv_heads * blocks)));
+    uint64_t begin, end;
+    uint32_t count = 0;
+
+    cpu_range((uint32_t)(part % blocks), rows, k->view[Q].rows, &begin, &end);
+    for (uint64_t g = 0; g < s.group; g++) {
+        for (uint64_t row = begin; row < end; row += TILE) {
+            const uint64_t n = end - row < TILE ? end - row : TILE;
+            query_tile_load(k, &s, &b, &b.tiles[count++], kv * s.group + g, row, n);
+        }
+    }
+    const rows_of_t keys = rows_of(k, K, kv * s.d), values = rows_of(k, V, kv * s.dv);
+    tiles_attend(k, &s, b.tiles, count, &keys, &values, 0, &b.key_tile, b.scores, special);
+    count = 0;
+    for (uint64_t g = 0; g < s.group; g++) {
+        for (uint64_t row = begin; row < end; row += TILE) {
+            query_tile_store(k, &s, &b.tiles[count++], kv * s.group + g, row);
+        }
+    }
+}
+
+static lh_status_t shapes_check(const lh_prepared_t *k, const char *op, uint32_t q, uint32_t keys,
+                                uint32_t values, uint32_t y)
+{
+    const head_shape_t s = head_shape(&k->how.attention);
+
+    if (s.heads == 0 || s.d == 0 || s.heads % s.kv_heads != 0) {
+        return k->host->fail(k->host, LH_INVALID, "%s: %llu heads of %llu over %llu key heads", op,
+                             (unsigned long long)s.heads, (unsigned long long)s.d,
+                             (unsigned long long)s.kv_heads);
+    }
+    if (k->view[q].width != s.heads * s.d || k->view[keys].width != s.kv_heads * s.d ||
+        k->view[values].width != s.kv_heads * s.dv || k->view[y].width != s.heads * s.dv ||
+        k->view[keys].rows != k->view[values].rows || k->view[q].rows != k->view[y].rows) {
+        return k->host->fail(
+            k->host, LH_INVALID, "%s: widths %llu, %llu, %llu, %llu do not fit %llu heads", op,
+            (unsigned long long)k->view[q].width, (unsigned long long)k->view[keys].width,
+            (unsigned long long)k->view[values].width, (unsigned long long)k->view[y].width,
+            (unsigned long long)s.heads);
+    }
+    if (k->view[keys].rows > INT32_MAX / 2 || k->view[q].rows > INT32_MAX / 2) {
+        return k->host->fail(k->host, LH_UNSUPPORTED, "%s: %llu keys are too many", op,
+                             (unsigned long long)k->view[keys].rows);
+    }
+    return LH_OK;
+}
+
+static lh_status_t attention_plan(lh_prepared_t *k, const lh_kernel_desc_t *desc,
+                                  lh_kernel_plan_t *plan)
+{
+    const lh_status_t status = shapes_check(k, "attention", Q, K, V, Y);
+    if (status != LH_OK) return status;
+
+    const head_shape_t s = head_shape(&k->how.attention);
+    const uint64_t wanted = rounded_up(BLOCK_ROWS / s.group, TILE);
+    const uint64_t most = rounded_up(k->view[Q].rows, TILE);
+    k->number[N_ROWS] = wanted < TILE ? TILE : wanted > most ? most : wanted;
+    k->number[N_BLOCKS] = (k->view[Q].rows + k->number[N_ROWS] - 1) / k->number[N_ROWS];
+    k->number[N_THREAD_BYTES] = thread_bytes(&s, s.group * (k->number[N_ROWS] / TILE));
+    plan->scratch_bytes = threads_of(k, desc) * k->number[N_THREAD_BYTES];
+    cpu_phase_add(k, attention_part, s.kv_heads * k->number[N_BLOCKS], 1);
+    return LH_OK;
+}
+
+/* ---- a part of `attention_cached` ---- */
+
+/* The new rows of one sequence for one key head: lanes are (query head, row) pairs. */
+static void cached_lanes(const lh_prepared_t *k, const head_shape_t *s, block_scratch_t *b,
+                         query_tile_t *q, uint64_t sequence, uint64_t kv, uint64_t first,
+                         uint64_t count)
+{
+    const uint64_t rows = k->number[N_ROWS], capacity = k->arg[CK].shape[1];
+    const int64_t length = ((const int32_t *)k->at[CLENGTHS])[sequence];
+
+    for (uint64_t i = 0; i < count; i++) {
+        const uint64_t row = (first + i) % rows, head = kv * s->group + (first + i) / rows;
+        const int64_t at = length + (int64_t)row;
+        const rows_of_t from = rows_of(k, CQ, head * s->d);
+        lane_set(&q->lanes, (uint32_t)i, &k->how.attention, at, 0, at + 1, capacity);
+        q->lanes.slope[i] = cpu_has(k, CSLOPES) ? ((const float *)k->at[CSLOPES])[head] : 0;
+        pack_rows(b->rows + i * s->dp, &from, sequence * rows + row, 1, s->d, s->scale);
+    }
+    lanes_close(&q->lanes, (uint32_t)count);
+    pack_turned(q->turned, b->rows, count, s->d);
+}
+
+static void cached_part(const lh_prepared_t *k, uint32_t part)
+{
+    const head_shape_t s = head_shape(&k->how.attention);
+    const uint64_t rows = k->number[N_ROWS], lanes = rows * s.group;
+    const uint64_t sequence = part / s.kv_heads, kv = part % s.kv_heads;
+    const uint64_t sequences = k->view[CLENGTHS].width, capacity = k->arg[CK].shape[1];
+    const bool special = s.cap != 0 || cpu_has(k, CSLOPES);
+    const rows_of_t keys = rows_of(k, CK, kv * s.d), values = rows_of(k, CV, kv * s.dv);
+    block_scratch_t b = block_scratch(k, &s, 1,
+                                      thread_of(k, part, (uint32_t)(sequences * s.kv_heads)));
+
+    for (uint64_t first = 0; first < lanes; first += TILE) {
+        const uint64_t count = lanes - first < TILE ? lanes - first : TILE;
+        cached_lanes(k, &s, &b, b.tiles, sequence, kv, first, count);
+        tiles_attend(k, &s, b.tiles, 1, &keys, &values, sequence * capacity, &b.key_tile, b.scores,
+                     special);
+        for (uint64_t i = 0; i < count; i++) {
+            const uint64_t row = (first + i) % rows, head = kv * s.group + (first + i) / rows;
+            const rows_of_t to = rows_of(k, CY, head * s.dv);
+            const float total = b.tiles->total[i];
+            unpack_rows(&to, b.tiles->sums + i * s.dvp, sequence * rows + row, 1, s.dv,
+                        total != 0 ? 1 / total : 0);
+        }
+    }
+}
+
+static lh_status_t cached_plan(lh_prepared_t *k, const lh_kernel_desc_t *desc,
+                               lh_kernel_plan_t *plan)
+{
+    const lh_status_t status = shapes_check(k, "attention_cached", CQ, CK, CV, CY);
+    if (status != LH_OK) return status;
+
+    const head_shape_t s = head_shape(&k->how.attention);
+    const uint64_t sequences = k->view[CLENGTHS].width;
+    if (k->arg[CK].rank != 3 || k->arg[CK].shape[0] != sequences ||
+        k->view[CQ].rows % sequences != 0) {
+        return k->host->fail(
+            k->host, LH_INVALID,
+            "attention_cached: %llu rows for %llu sequences and a cache of rank %u",
+            (unsigned long long)k->view[CQ].rows, (unsigned long long)sequences, k->arg[CK].rank);
+    }
+    k->number[N_ROWS] = k->view[CQ].rows / sequences;
+    k->number[N_THREAD_BYTES] = thread_bytes(&s, 1);
+    plan->scratch_bytes = threads_of(k, desc) * k->number[N_THREAD_BYTES];
+    cpu_phase_add(k, cached_part, sequences * s.kv_heads, 1);
+    return LH_OK;
+}
+
+extern const cpu_op_t CPU_ISA(attention_ops)[];
+const cpu_op_t CPU_ISA(attention_ops)[] = {
+    {"attention",  attention_plan},
+    {"attention_cached",            cached_plan},
+    {0},
+};
