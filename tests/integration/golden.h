@@ -1,0 +1,32 @@
+/* golden.h - the references that PyTorch made (tests/golden): weights, batches, gradients, losses.
+ */
+#ifndef GOLDEN_H
+#define GOLDEN_H
+
+#include "rig.h"
+
+enum { GOLDEN_STEPS = 16, GOLDEN_BATCH = 4, GOLDEN_SEQUENCE = 32 };
+
+typedef struct golden_model {
+    const char *name, *plugin; /* folder of tests/golden; model plugin */
+    rig_option_t options[20];  /* config.json by hand                  */
+} golden_model_t;
+
+enum { GOLDEN_MODELS = 3 };
+extern const golden_model_t golden_models[GOLDEN_MODELS];
+
+/* A tensor of a file in the model's folder, as floats; `prefix` goes before the Hugging Face name.
+ * The caller frees. NULL when the file has none of that name. */
+float *golden_tensor(const golden_model_t *m, const char *file, const char *name, uint64_t *count);
+/* Tokens of step i: [GOLDEN_BATCH, GOLDEN_SEQUENCE + 1]. */
+void golden_batch(const golden_model_t *m, uint32_t step,
+                  int32_t out[GOLDEN_BATCH * (GOLDEN_SEQUENCE + 1)]);
+/* A parameter's values as the core holds them, out of the Hugging Face tensor of that file. */
+float *golden_parameter(const golden_model_t *m, const char *file, const char *prefix,
+                        const parameter_t *p);
+void golden_weights(const golden_model_t *m, rig_t *rig);
+/* Numbers of an array in expected.json, up to max; returns how many. A plain number counts as one.
+ */
+uint32_t golden_numbers(const golden_model_t *m, const char *key, double *out, uint32_t max);
+
+#endif

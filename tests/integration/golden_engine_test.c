@@ -1,0 +1,165 @@
+/* golden_engine_test.c - the engine gives PyTorch's logits, losses, gradients and loss curves. */
+#include "golden.h"
+
+#include <math.h>
+#include <stdio.h>
+
+#include <base/memory.h>
+
+enum { TOKENS = GOLDEN_BATCH * GOLDEN_SEQUENCE };
+
+static const golden_model_t *model_of(void **state)
+{
+    return *state;
+}
+
+static program_t *program_of(rig_t *rig, uint32_t use, bool logits)
+{
+    const program_how_t how = {
+        .use = use, .sequences = GOLDEN_BATCH, .rows = GOLDEN_SEQUENCE, .wants_logits = logits};
+    program_t *p = NULL;
+    OK(program_new(rig->engine, rig->weights, &how, &p));
+    return p;
+}
+
+static void logits_are_those_of_pytorch(void **state)
+{
+    const golden_model_t *m = model_of(state);
+    rig_t rig;
+    int32_t batch[GOLDEN_BATCH * (GOLDEN_SEQUENCE + 1)];
+    double tolerance, expected_loss;
+    golden_numbers(m, "logits_abs", &tolerance, 1);
+    golden_numbers(m, "cross_entropy_first_batch", &expected_loss, 1);
+    golden_batch(m, 0, batch);
+
+    rig_open(&rig, m->plugin, m->options, LH_DTYPE_F32);
+    program_t *score = program_of(&rig, USE_SCORE, true);
+    OK(engine_build(rig.engine));
+    golden_weights(m, &rig);
+    rig_batch(score, batch, GOLDEN_BATCH, GOLDEN_SEQUENCE, TOKENS);
+    OK(program_run(score, 0));
+
+    uint64_t count = 0;
+    float *expected = golden_tensor(m, "expected.safetensors", "logits", &count);
+    assert_int_equal(program_output_bytes(score, OUTPUT_LOGITS), count * sizeof(float));
+    float *logits = mem_array(count, sizeof(float));
+    OK(program_output(score, OUTPUT_LOGITS, logits, count * sizeof(float)));
+    double worst = 0;
+    for (uint64_t i = 0; i < count; i++)
+        worst = fmax(worst, fabs((double)logits[i] - (double)expected[i]));
+    print_message("%s: logits differ by at most %.2g\n", m->name, worst);
+    assert_true(worst <= tolerance);
+    assert_true(fabs((double)rig_loss(score) - expected_loss) <= 1e-5 * expected_loss);
+    mem_free(logits);
+    mem_free(expected);
+    rig_close(&rig);
+}
+
+static void gradient_compare(const golden_model_t *m, const rig_t *rig, uint32_t i,
+                             double tolerance)
+{
+    const parameter_t *p = &rig->parameters->items[i];
+    float *expected = golden_parameter(m, "expected.safetensors", "grad.", p);
+    assert_non_null(expected);
+    float *got = mem_array(p->elements, sizeof(float));
+    OK(weights_read(rig->weights, SPACE_GRAD, i, 0, p->elements, LH_DTYPE_F32, got));
+    double difference = 0, norm = 0;
+    for (uint64_t e = 0; e < p->elements; e++) {
+        const double d = (double)got[e] - (double)expected[e];
+        difference += d * d;
+        norm += (double)expected[e] * (double)expected[e];
+    }
+    if (!(sqrt(difference) <= tolerance * sqrt(norm) + 1e-9))
+        print_error("%s: gradient of %s differs by %.3g of %.3g\n", m->name, p->name,
+                    sqrt(difference), sqrt(norm));
+    assert_true(sqrt(difference) <= tolerance * sqrt(norm) + 1e-9);
+    mem_free(expected);
+    mem_free(got);
+}
+
+static void gradients_are_those_of_pytorch(void **state)
+{
+    const golden_model_t *m = model_of(state);
+    rig_t rig;
+    int32_t batch[GOLDEN_BATCH * (GOLDEN_SEQUENCE + 1)];
+    double tolerance, expected_loss;
+    golden_numbers(m, "gradient_rel", &tolerance, 1);
+    golden_numbers(m, "loss_first_batch", &expected_loss, 1);
+    golden_batch(m, 0, batch);
+
+    rig_open(&rig, m->plugin, m->options, LH_DTYPE_F32);
+    program_t *train = program_of(&rig, USE_TRAIN, false);
+    OK(engine_build(rig.engine));
+    golden_weights(m, &rig);
+    rig_batch(train, batch, GOLDEN_BATCH, GOLDEN_SEQUENCE, TOKENS);
+    OK(program_run(train, 0));
+    assert_true(fabs((double)rig_loss(train) - expected_loss) <= 1e-5 * expected_loss);
+    for (uint32_t i = 0; i < rig.parameters->count; i++)
+        if (rig.parameters->items[i].storage == i) gradient_compare(m, &rig, i, tolerance);
+    rig_close(&rig);
+}
+
+static void curve_check(const golden_model_t *m, lh_dtype_t compute, const char *curve,
+                        const char *limit)
+{
+    rig_t rig;
+    double expected[GOLDEN_STEPS], norms[GOLDEN_STEPS], tolerance;
+    assert_int_equal(golden_numbers(m, curve, expected, GOLDEN_STEPS), GOLDEN_STEPS);
+    assert_int_equal(golden_numbers(m, "gradient_norms_fp32", norms, GOLDEN_STEPS), GOLDEN_STEPS);
+    golden_numbers(m, limit, &tolerance, 1);
+
+    rig_open(&rig, m->plugin, m->options, compute);
+    program_t *update = rig_update(&rig, 0.1);
+    program_t *train = program_of(&rig, USE_TRAIN, false);
+    OK(engine_build(rig.engine));
+    golden_weights(m, &rig);
+    double worst = 0;
+    for (uint32_t step = 0; step < GOLDEN_STEPS; step++) {
+        int32_t batch[GOLDEN_BATCH * (GOLDEN_SEQUENCE + 1)];
+        golden_batch(m, step, batch);
+        rig_batch(train, batch, GOLDEN_BATCH, GOLDEN_SEQUENCE, TOKENS);
+        OK(program_run(train, 0));
+        const double loss = (double)rig_loss(train);
+        const double norm = (double)rig_step(update, step + 1, 3e-3, 1.0, NULL);
+        worst = fmax(worst, fabs(loss - expected[step]) / expected[step]);
+        if (compute == LH_DTYPE_F32 && fabs(norm - norms[step]) > 0.01 * norms[step])
+            print_error("%s: step %u: norm %.6g, expected %.6g\n", m->name, step, norm,
+                        norms[step]);
+        if (worst > tolerance)
+            print_error("%s: step %u: loss %.7g, expected %.7g\n", m->name, step, loss,
+                        expected[step]);
+    }
+    print_message("%s: %s differs by at most %.2g\n", m->name, curve, worst);
+    assert_true(worst <= tolerance);
+    rig_close(&rig);
+}
+
+static void the_f32_loss_curve_is_that_of_pytorch(void **state)
+{
+    curve_check(model_of(state), LH_DTYPE_F32, "loss_curve_fp32", "curve_fp32_rel");
+}
+
+static void the_bf16_loss_curve_is_that_of_pytorch(void **state)
+{
+    curve_check(model_of(state), LH_DTYPE_BF16, "loss_curve_bf16_autocast", "curve_bf16_rel");
+}
+
+int main(void)
+{
+    void (*const facts[])(void **) = {logits_are_those_of_pytorch, gradients_are_those_of_pytorch,
+                                      the_f32_loss_curve_is_that_of_pytorch,
+                                      the_bf16_loss_curve_is_that_of_pytorch};
+    static const char *const names[] = {
+        "logits_are_those_of_pytorch", "gradients_are_those_of_pytorch",
+        "the_f32_loss_curve_is_that_of_pytorch", "the_bf16_loss_curve_is_that_of_pytorch"};
+    enum { FACTS = sizeof(facts) / sizeof(facts[0]) };
+    struct CMUnitTest tests[FACTS * GOLDEN_MODELS];
+    char titles[FACTS * GOLDEN_MODELS][128];
+    for (uint32_t i = 0; i < FACTS * GOLDEN_MODELS; i++) {
+        const golden_model_t *m = &golden_models[i / FACTS];
+        (void)snprintf(titles[i], sizeof(titles[i]), "%s: %s", m->name, names[i % FACTS]);
+        tests[i] = (struct CMUnitTest){titles[i], facts[i % FACTS], NULL, NULL,
+                                       (void *)(uintptr_t)m};
+    }
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

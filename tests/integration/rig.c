@@ -1,0 +1,162 @@
+/* rig.c - a whole engine for a test. */
+#include "rig.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+
+#include <base/memory.h>
+
+void rig_ok(lh_status_t status, const char *what, const char *file, int line)
+{
+    if (status == LH_OK) return;
+    print_error("%s: %s: %s\n", what, status_text(status), fail_reason());
+    _fail(file, line);
+}
+
+const char *rig_device(void)
+{
+    const char *name = getenv("LH_TEST_DEVICE");
+    return name != NULL ? name : "reference";
+}
+
+static void configure(const lh_option_t *rows, uint32_t count, const rig_option_t *options,
+                      void *config)
+{
+    for (uint32_t i = 0; i < count; i++) {
+        const char *value = rows[i].fallback;
+        for (uint32_t o = 0; options != NULL && options[o].key != NULL; o++)
+            if (strcmp(options[o].key, rows[i].key) == 0) value = options[o].value;
+        if (value != NULL) OK(option_set(&rows[i], value, rows[i].key, "/", config));
+    }
+}
+
+static void plugin_ops(rig_t *rig, const plugin_t *plugin)
+{
+    OK(op_table_add(rig->ops, plugin->ops, sizeof(*plugin->ops), plugin->op_count, plugin->name));
+}
+
+void rig_open(rig_t *rig, const char *model, const rig_option_t *options, lh_dtype_t compute)
+{
+    memset(rig, 0, sizeof(*rig));
+    OK(host_new(&rig->host));
+    OK(registry_new(LH_TEST_PLUGINS, rig->host, &rig->registry));
+    OK(op_table_new(&rig->ops));
+    OK(registry_load(rig->registry, LH_KIND_DEVICE, rig_device(), &rig->device));
+    OK(registry_load(rig->registry, LH_KIND_MODEL, model, &rig->model_plugin));
+    plugin_ops(rig, rig->device);
+    plugin_ops(rig, rig->model_plugin);
+
+    const rig_option_t for_device[] = {
+        {"threads", "2" },
+        {NULL,      NULL}
+    };
+    configure(rig->device->options, rig->device->option_count, for_device, rig->device_config);
+    configure(rig->model_plugin->options, rig->model_plugin->option_count, options,
+              rig->model_config);
+    OK(rig->model_plugin->model->open(rig->model_plugin->host, rig->model_config, &rig->model));
+
+    const plugin_t *const plugins[] = {rig->device, rig->model_plugin};
+    const lh_host_t *host;
+    OK(host_for(rig->host, "core", &host));
+    const engine_how_t how = {.host = host,
+                              .device = rig->device,
+                              .device_config = rig->device_config,
+                              .plugins = plugins,
+                              .plugin_count = 2,
+                              .ops = rig->ops};
+    OK(engine_open(&how, &rig->engine));
+    const weights_how_t weights = {rig->model_plugin->model, rig->model, compute};
+    OK(weights_new(rig->engine, &weights, &rig->weights));
+    rig->parameters = weights_parameters(rig->weights);
+}
+
+void rig_close(rig_t *rig)
+{
+    engine_close(rig->engine);
+    rig->model_plugin->model->close(rig->model);
+    if (rig->optimizer != NULL) rig->optimizer_plugin->optimizer->close(rig->optimizer);
+    op_table_free(rig->ops);
+    registry_free(rig->registry);
+    host_free(rig->host);
+}
+
+program_t *rig_update(rig_t *rig, double decay)
+{
+    OK(registry_load(rig->registry, LH_KIND_OPTIMIZER, "zero0", &rig->optimizer_plugin));
+    OK(registry_load(rig->registry, LH_KIND_PARTS, "rules", &rig->rules));
+    const lh_rule_t *adamw = plugin_rule(rig->rules, "adamw");
+    assert_non_null(adamw);
+    const rig_option_t options[] = {
+        {"beta1",   "0.9" },
+        {"beta2",   "0.95"},
+        {"epsilon", "1e-8"},
+        {NULL,      NULL  }
+    };
+    configure(adamw->options, adamw->option_count, options, rig->rule_config);
+    const lh_optimizer_api_t *api = rig->optimizer_plugin->optimizer;
+    OK(api->open(rig->optimizer_plugin->host, rig->optimizer_config, &rig->optimizer));
+
+    const update_rule_t rule = {adamw, rig->rule_config};
+    const update_group_t group = {0, decay};
+    const update_how_t how = {.api = api,
+                              .optimizer = rig->optimizer,
+                              .rules = &rule,
+                              .rule_count = 1,
+                              .groups = &group,
+                              .group_count = 1,
+                              .micro_batches = 1};
+    program_t *p = NULL;
+    OK(update_new(rig->engine, rig->weights, &how, &p));
+    return p;
+}
+
+float rig_step(program_t *update, uint64_t step, double rate, double clip, bool *applied)
+{
+    float words[LH_STEP_WORDS] = {0};
+    words[LH_STEP_LEARNING_RATE] = (float)rate;
+    words[LH_STEP_GRAD_SCALE] = 1;
+    words[LH_STEP_NUMBER] = (float)step;
+    words[LH_STEP_APPLY] = 1;
+    words[LH_STEP_MAX_NORM] = (float)clip;
+    OK(program_input(update, LH_INPUT_STEP, words, sizeof(words)));
+    OK(program_run(update, 0));
+    OK(program_output(update, OUTPUT_STEP, words, sizeof(words)));
+    if (applied != NULL) *applied = words[LH_STEP_APPLY] != 0;
+    return words[LH_STEP_NORM];
+}
+
+void rig_batch(program_t *p, const int32_t *rows, uint64_t sequences, uint64_t sequence,
+               double weight_sum)
+{
+    const uint64_t tokens = sequences * sequence;
+    int32_t *ids = mem_array(tokens, 4), *labels = mem_array(tokens, 4);
+    int32_t *positions = mem_array(tokens, 4), *starts = mem_array(sequences + 1, 4);
+    float *weights = mem_array(tokens, 4);
+    for (uint64_t s = 0; s < sequences; s++) {
+        starts[s] = (int32_t)(s * sequence);
+        for (uint64_t t = 0; t < sequence; t++) {
+            ids[s * sequence + t] = rows[s * (sequence + 1) + t];
+            labels[s * sequence + t] = rows[s * (sequence + 1) + t + 1];
+            positions[s * sequence + t] = (int32_t)t;
+            weights[s * sequence + t] = (float)(1 / weight_sum);
+        }
+    }
+    starts[sequences] = (int32_t)tokens;
+    OK(program_input(p, LH_INPUT_TOKENS, ids, tokens * 4));
+    OK(program_input(p, LH_INPUT_POSITIONS, positions, tokens * 4));
+    OK(program_input(p, LH_INPUT_LABELS, labels, tokens * 4));
+    OK(program_input(p, LH_INPUT_STARTS, starts, (sequences + 1) * 4));
+    OK(program_input(p, LH_INPUT_WEIGHTS, weights, tokens * 4));
+    mem_free(ids);
+    mem_free(labels);
+    mem_free(positions);
+    mem_free(starts);
+    mem_free(weights);
+}
+
+float rig_loss(program_t *p)
+{
+    float loss[2];
+    OK(program_output(p, OUTPUT_LOSS, loss, sizeof(loss)));
+    return loss[0];
+}

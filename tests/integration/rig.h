@@ -1,0 +1,61 @@
+/* rig.h - a whole engine for a test: plugins loaded as in a run, a model with options, an
+ * optimizer. The device is named by the environment variable LH_TEST_DEVICE ("reference" where
+ * unset). Every failure fails the test with its sentence. */
+#ifndef RIG_H
+#define RIG_H
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include <cmocka.h>
+#undef fail /* cmocka's; the core's fail() is meant here */
+
+#include <graph/engine.h>
+#include <graph/op_table.h>
+#include <parallel/update.h>
+#include <plugin/host.h>
+
+enum { RIG_CONFIG = 4096, RIG_BATCH_INPUTS = 5 };
+
+typedef struct rig {
+    host_t *host;
+    registry_t *registry;
+    op_table_t *ops;
+    const plugin_t *device, *model_plugin, *optimizer_plugin, *rules;
+    _Alignas(64) char device_config[RIG_CONFIG];
+    _Alignas(64) char model_config[RIG_CONFIG];
+    _Alignas(64) char optimizer_config[RIG_CONFIG];
+    _Alignas(64) char rule_config[RIG_CONFIG];
+    lh_model_t *model;
+    lh_optimizer_t *optimizer;
+    engine_t *engine;
+    weights_t *weights;
+    const parameters_t *parameters;
+} rig_t;
+
+typedef struct rig_option {
+    const char *key, *value;
+} rig_option_t;
+
+#define OK(call) rig_ok(call, #call, __FILE__, __LINE__)
+void rig_ok(lh_status_t status, const char *what, const char *file, int line);
+
+/* options ends with a row of NULL. */
+void rig_open(rig_t *rig, const char *model, const rig_option_t *options, lh_dtype_t compute);
+void rig_close(rig_t *rig);
+const char *rig_device(void);
+
+/* zero0 with rules:adamw of betas 0.9 and 0.95, epsilon 1e-8. */
+program_t *rig_update(rig_t *rig, double decay);
+/* Runs it: clip 0 is none. Returns the gradient norm it saw; *applied may be NULL. */
+float rig_step(program_t *update, uint64_t step, double rate, double clip, bool *applied);
+
+/* A batch of joined rows: labels are tokens shifted by one. `rows` [sequences, sequence + 1]; every
+ * token weighs 1 / weight_sum. */
+void rig_batch(program_t *p, const int32_t *rows, uint64_t sequences, uint64_t sequence,
+               double weight_sum);
+float rig_loss(program_t *p);
+
+#endif
