@@ -1,0 +1,100 @@
+/* command_prepare.c - longhaul prepare PIPELINE.ini: JSONL to token files. */
+#include <cli/commands.h>
+
+#include <stdio.h>
+
+#include <cli/prepare_progress.h>
+#include <plugin/call.h>
+#include <train/stop.h>
+#include <watch/progress.h>
+
+static lh_status_t filter_bind(const cli_t *cli, call_t **out)
+{
+    static const call_variable_t variables[] = {
+        {"tokens", CALL_U64}
+    };
+    const call_scope_t scope = {
+        .variables = variables, .variable_count = 1, .plugins = cli->plugins};
+    *out = NULL;
+    if (cli->job->prepare.accept == NULL) return LH_OK;
+    return call_bind(cli->job->prepare.accept, "[prepare] accept", &scope, CALL_U64, out);
+}
+
+static lh_status_t filter_run(void *context, uint64_t tokens, bool *keep)
+{
+    const call_value_t value = {.u64 = tokens};
+    call_value_t result;
+    const lh_status_t status = call_run(context, &value, &result);
+    if (status == LH_OK) *keep = result.u64 != 0;
+    return status;
+}
+
+/* That of [prepare], else the one beside the weights that the job imports. */
+static lh_status_t load_tokenizer(const job_t *job, tokenizer_t **out)
+{
+    const tokenizer_limits_t limits = {.vocabulary = (uint32_t)job->limits.vocabulary};
+    const char *path = job->prepare.tokenizer != NULL ? job->prepare.tokenizer : job->import.from;
+    if (path == NULL)
+        return fail(LH_INVALID, "%s: no tokenizer; name one in [prepare] tokenizer", job->path);
+    return tokenizer_load(path, &limits, out);
+}
+
+static void tell(const cli_t *cli, const prepare_counts_t *c, const tokenizer_t *tokenizer,
+                 double seconds)
+{
+    char time[24], bytes[16], tokens[16];
+    duration_text(seconds, time);
+    bytes_text((double)c->bytes_read, bytes);
+    count_text((double)c->tokens, tokens);
+    (void)printf("prepared %s: %llu documents, %s tokens of %d (%s), from %s in %s, %.1f MB/s\n",
+                 cli->job->prepare.output, (unsigned long long)c->documents, tokens,
+                 tokenizer_vocab_size(tokenizer), tokenizer_kind(tokenizer), bytes, time,
+                 (double)c->bytes_read / 1e6 / seconds);
+    if (c->rejected > 0)
+        (void)printf("%llu lines were rejected; %s/prepare.rejected.txt lists them\n",
+                     (unsigned long long)c->rejected, cli->job->pipeline.folder);
+    if (c->filtered > 0)
+        (void)printf("%llu documents were dropped by %s\n", (unsigned long long)c->filtered,
+                     cli->job->prepare.accept);
+}
+
+static lh_status_t prepare(const cli_t *cli, const tokenizer_t *tokenizer, call_t *filter)
+{
+    const job_t *job = cli->job;
+    prepare_progress_t progress;
+    prepare_counts_t counts;
+    const prepare_how_t how = {.prepare = &job->prepare,
+                               .base = job->base,
+                               .folder = job->pipeline.folder,
+                               .line_bytes = job->limits.line_bytes,
+                               .tokenizer = tokenizer,
+                               .accept = filter == NULL ? NULL : filter_run,
+                               .accept_context = filter,
+                               .progress = prepare_progress_show,
+                               .progress_context = &progress,
+                               .stopping = stop_requested};
+    lh_status_t status = stop_watch();
+    if (status != LH_OK) return status;
+    prepare_progress_begin(&progress);
+    status = prepare_run(&how, &counts);
+    const double seconds = prepare_progress_seconds(&progress);
+    prepare_progress_end(&progress);
+    stop_unwatch();
+    if (status == LH_OK) tell(cli, &counts, tokenizer, seconds);
+    return status;
+}
+
+int command_prepare(cli_t *cli)
+{
+    tokenizer_t *tokenizer = NULL;
+    call_t *filter = NULL;
+    if (cli->job->prepare.input == NULL)
+        return fail(LH_INVALID, "%s: [prepare] input is not set", cli->job->path);
+
+    lh_status_t status = load_tokenizer(cli->job, &tokenizer);
+    if (status == LH_OK) status = filter_bind(cli, &filter);
+    if (status == LH_OK) status = prepare(cli, tokenizer, filter);
+    if (filter != NULL) call_free(filter);
+    tokenizer_free(tokenizer);
+    return status;
+}
