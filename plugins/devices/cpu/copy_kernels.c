@@ -36,26 +36,36 @@ static void scalar_put(void *base, lh_dtype_t dtype, uint64_t at, double value)
     }
 }
 
-CPU_INLINE void run_vectors(void *y, lh_dtype_t to, const void *x, lh_dtype_t from, uint64_t n)
+CPU_INLINE void run_vectors(void *y, lh_dtype_t to, const void *x, lh_dtype_t from, uint64_t n,
+                            bool add)
 {
     for (uint64_t i = 0; i < n; i += LANES) {
         const uint64_t m = vf_span(i, n);
-        vf_put(y, to, i, m, vf_get(x, from, i, m));
+        vf v = vf_get(x, from, i, m);
+        if (add) v = vf_get(y, to, i, m) + v;
+        vf_put(y, to, i, m, v);
     }
 }
 
-/* n elements that lie next to each other. */
-static void run_copy(void *y, lh_dtype_t to, const void *x, lh_dtype_t from, uint64_t n)
+static bool narrow(lh_dtype_t dtype)
 {
-    if (to == from) {
+    return dtype == LH_DTYPE_F32 || dtype == LH_DTYPE_BF16 || dtype == LH_DTYPE_F16;
+}
+
+/* n elements that lie next to each other. */
+static void run_copy(void *y, lh_dtype_t to, const void *x, lh_dtype_t from, uint64_t n, bool add)
+{
+    if (to == from && !add) {
         memcpy(y, x, n * cpu_dtype_bytes(to));
     } else if (from == LH_DTYPE_F32 && to == LH_DTYPE_BF16) {
-        run_vectors(y, LH_DTYPE_BF16, x, LH_DTYPE_F32, n);
+        run_vectors(y, LH_DTYPE_BF16, x, LH_DTYPE_F32, n, add);
     } else if (from == LH_DTYPE_BF16 && to == LH_DTYPE_F32) {
-        run_vectors(y, LH_DTYPE_F32, x, LH_DTYPE_BF16, n);
+        run_vectors(y, LH_DTYPE_F32, x, LH_DTYPE_BF16, n, add);
+    } else if (narrow(from) && narrow(to)) {
+        run_vectors(y, to, x, from, n, add);
     } else {
         for (uint64_t i = 0; i < n; i++)
-            scalar_put(y, to, i, scalar_get(x, from, i));
+            scalar_put(y, to, i, scalar_get(x, from, i) + (add ? scalar_get(y, to, i) : 0));
     }
 }
 
@@ -75,7 +85,8 @@ static void copy_elements(const lh_prepared_t *k, uint32_t part)
             y_at += index * y->stride[i - 1];
         }
         run_copy((char *)k->at[Y] + y_at * cpu_dtype_bytes(y->dtype), y->dtype,
-                 (const char *)k->at[X] + x_at * cpu_dtype_bytes(x->dtype), x->dtype, n);
+                 (const char *)k->at[X] + x_at * cpu_dtype_bytes(x->dtype), x->dtype, n,
+                 (y->flags & LH_ARG_ADD) != 0);
         at += n;
     }
 }
@@ -87,7 +98,8 @@ static void copy_flat(const lh_prepared_t *k, uint32_t part)
     uint64_t at, end;
     cpu_range(part, k->number[CHUNK], k->view[X].rows * k->view[X].width, &at, &end);
     run_copy((char *)k->at[Y] + at * cpu_dtype_bytes(to), to,
-             (const char *)k->at[X] + at * cpu_dtype_bytes(from), from, end - at);
+             (const char *)k->at[X] + at * cpu_dtype_bytes(from), from, end - at,
+             (k->view[Y].flags & LH_ARG_ADD) != 0);
 }
 
 static bool copy_dense(const cpu_view_t *v)

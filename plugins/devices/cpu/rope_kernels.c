@@ -94,7 +94,8 @@ static lh_status_t rope_plan(lh_prepared_t *k, const lh_kernel_desc_t *desc, lh_
 {
     (void)desc;
     (void)plan;
-    const lh_rope_t *how = &k->how.rope;
+    lh_rope_t *how = &k->how.rope;
+    if (how->pairs == 0) how->pairs = how->head_dim / 2;
     const cpu_view_t *x = &k->view[X], *y = &k->view[Y];
     if (how->pairs > MAX_PAIRS || 2 * (uint64_t)how->pairs > how->head_dim)
         return k->host->fail(k->host, LH_UNSUPPORTED, "rope: %u pairs in heads of %u (at most %d)",

@@ -1,4 +1,5 @@
-/* rows_kernels.c - ops that look rows up or sum over them: embed, embed_grad, sum_rows. */
+/* rows_kernels.c - ops that look rows up or sum over them: embed, embed_grad, sum_rows,
+ * sum_columns. */
 #include "vector.h"
 
 enum { CHUNK = 0, CHUNKS = 1, COLUMNS = 2, FIRST = 3, COUNT = 4 };
@@ -43,18 +44,17 @@ static void embed_rows(const lh_prepared_t *k, uint32_t part)
 }
 
 /* The part of the vocabulary that lies in the table: rows 0 means all of it. */
-static lh_status_t part_take(lh_prepared_t *k, const char *op, const cpu_view_t *table)
+static void part_take(lh_prepared_t *k, const cpu_view_t *table)
 {
     k->number[FIRST] = k->how.rows.first;
-    k->number[COUNT] = k->how.rows.rows == 0 ? table->rows : k->how.rows.rows;
-    if (k->number[COUNT] <= table->rows) return LH_OK;
-    return k->host->fail(k->host, LH_UNSUPPORTED, "%s: %llu rows of a table of %llu", op,
-                         (unsigned long long)k->number[COUNT], (unsigned long long)table->rows);
+    const uint64_t rows = k->how.rows.rows;
+    k->number[COUNT] = rows == 0 || rows > table->rows ? table->rows : rows;
 }
 
 static lh_status_t embed_plan(lh_prepared_t *k, const lh_kernel_desc_t *desc,
                               lh_kernel_plan_t *plan)
 {
+    (void)desc;
     (void)plan;
     const cpu_view_t *tokens = &k->view[0], *table = &k->view[1], *y = &k->view[2];
     if (y->width != table->width || tokens->rows * tokens->width != y->rows)
@@ -64,7 +64,8 @@ static lh_status_t embed_plan(lh_prepared_t *k, const lh_kernel_desc_t *desc,
             (unsigned long long)y->rows, (unsigned long long)y->width);
     k->number[CHUNK] = rows_chunk(y->width);
     cpu_phase_add(k, embed_rows, y->rows, k->number[CHUNK]);
-    return part_take(k, desc->op, table);
+    part_take(k, table);
+    return LH_OK;
 }
 
 /* ---- embed_grad: tokens gy -> gtable ----
@@ -102,6 +103,7 @@ CPU_BOTH(embed_grad_part)
 static lh_status_t embed_grad_plan(lh_prepared_t *k, const lh_kernel_desc_t *desc,
                                    lh_kernel_plan_t *plan)
 {
+    (void)desc;
     (void)plan;
     const cpu_view_t *tokens = &k->view[0], *gy = &k->view[1], *table = &k->view[2];
     if (gy->width != table->width || tokens->rows * tokens->width != gy->rows)
@@ -111,7 +113,8 @@ static lh_status_t embed_grad_plan(lh_prepared_t *k, const lh_kernel_desc_t *des
                              (unsigned long long)gy->rows, (unsigned long long)gy->width,
                              (unsigned long long)table->width);
     cpu_phase_add(k, CPU_PICK(embed_grad_part, gy->dtype), GRAD_PARTS, 1);
-    return part_take(k, desc->op, table);
+    part_take(k, table);
+    return LH_OK;
 }
 
 /* ---- sum_rows: [t, w] to [w] ---- */
@@ -165,9 +168,47 @@ static lh_status_t sum_rows_plan(lh_prepared_t *k, const lh_kernel_desc_t *desc,
     return LH_OK;
 }
 
+/* ---- sum_columns: [t, w] to [t, 1] ---- */
+
+CPU_INLINE void sum_lines(const lh_prepared_t *k, uint32_t part, lh_dtype_t d)
+{
+    const uint64_t width = k->view[0].width;
+    const lh_dtype_t to = k->view[1].dtype;
+    uint64_t row, end;
+
+    cpu_range(part, k->number[CHUNK], k->view[0].rows, &row, &end);
+    for (; row < end; row++) {
+        const void *x = cpu_row(k, 0, row);
+        void *y = cpu_row(k, 1, row);
+        vf sum = vf_zero();
+        for (uint64_t i = 0; i < width; i += LANES)
+            sum = sum + vf_get(x, d, i, vf_span(i, width));
+        float total = vf_sum(sum);
+        if ((k->view[1].flags & LH_ARG_ADD) != 0) total += vf_get(y, to, 0, 1)[0];
+        vf_put(y, to, 0, 1, vf_set(total));
+    }
+}
+CPU_BOTH(sum_lines)
+
+static lh_status_t sum_columns_plan(lh_prepared_t *k, const lh_kernel_desc_t *desc,
+                                    lh_kernel_plan_t *plan)
+{
+    (void)desc;
+    (void)plan;
+    const cpu_view_t *x = &k->view[0], *y = &k->view[1];
+    if (y->rows != x->rows || y->width != 1)
+        return k->host->fail(k->host, LH_UNSUPPORTED, "sum_columns: %llu rows into %llu x %llu",
+                             (unsigned long long)x->rows, (unsigned long long)y->rows,
+                             (unsigned long long)y->width);
+    k->number[CHUNK] = rows_chunk(x->width);
+    cpu_phase_add(k, CPU_PICK(sum_lines, x->dtype), x->rows, k->number[CHUNK]);
+    return LH_OK;
+}
+
 const cpu_op_t CPU_ISA(rows_ops)[] = {
-    {"embed",      embed_plan     },
-    {"embed_grad", embed_grad_plan},
-    {"sum_rows",   sum_rows_plan  },
-    {NULL,         NULL           },
+    {"embed",       embed_plan      },
+    {"embed_grad",  embed_grad_plan },
+    {"sum_rows",    sum_rows_plan   },
+    {"sum_columns", sum_columns_plan},
+    {NULL,          NULL            },
 };

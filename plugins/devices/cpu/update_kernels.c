@@ -120,9 +120,7 @@ static lh_status_t clip_plan(lh_prepared_t *k, const lh_kernel_desc_t *desc, lh_
     return LH_OK;
 }
 
-/* ---- adamw and sgd ----
- * The value in the compute dtype is written even in a step that is not applied: it is the master's
- * cast then too. */
+/* ---- adamw and sgd: in place; a step that is not applied leaves all as it is ---- */
 
 typedef struct adamw_step {
     vf scale, keep,
@@ -148,28 +146,6 @@ static adamw_step_t adamw_step(const lh_adamw_t *how, const float *step)
     return s;
 }
 
-/* Outputs that do not lie over their inputs get their values where a step is not applied. */
-static void update_skip(const lh_prepared_t *k, const uint32_t (*pairs)[2], uint32_t count,
-                        uint64_t begin, uint64_t end)
-{
-    for (uint32_t i = 0; i < count; i++) {
-        const uint32_t from = pairs[i][0], to = pairs[i][1];
-        if (!cpu_has(k, to) || k->at[from] == k->at[to]) continue;
-        memcpy((float *)k->at[to] + begin, (const float *)k->at[from] + begin,
-               (end - begin) * sizeof(float));
-    }
-}
-
-static void value_write(const lh_prepared_t *k, uint32_t master, uint32_t value, uint64_t begin,
-                        uint64_t end)
-{
-    if (!cpu_has(k, value)) return;
-    for (uint64_t i = begin; i < end; i += LANES) {
-        const uint64_t m = vf_span(i, end);
-        vf_put(k->at[value], k->view[value].dtype, i, m, vf_get(k->at[master], LH_DTYPE_F32, i, m));
-    }
-}
-
 CPU_INLINE void adamw_range(const lh_prepared_t *k, uint64_t begin, uint64_t end, lh_dtype_t d,
                             lh_dtype_t dw)
 {
@@ -191,24 +167,16 @@ CPU_INLINE void adamw_range(const lh_prepared_t *k, uint64_t begin, uint64_t end
 
 static void adamw_part(const lh_prepared_t *k, uint32_t part)
 {
-    static const uint32_t pairs[][2] = {
-        {1, 5},
-        {2, 6},
-        {3, 7}
-    };
     const lh_dtype_t d = k->view[0].dtype, dw = k->view[8].dtype;
     uint64_t begin, end;
     cpu_range(part, PART_ELEMENTS, k->number[ELEMENTS], &begin, &end);
-    if (((const float *)k->at[4])[LH_STEP_APPLY] == 0.0f) {
-        update_skip(k, pairs, 3, begin, end);
-        value_write(k, 5, 8, begin, end);
-    } else if (d == LH_DTYPE_F32 && dw == LH_DTYPE_BF16) {
+    if (((const float *)k->at[4])[LH_STEP_APPLY] == 0.0f) return;
+    if (d == LH_DTYPE_F32 && dw == LH_DTYPE_BF16)
         adamw_range(k, begin, end, LH_DTYPE_F32, LH_DTYPE_BF16);
-    } else if (d == LH_DTYPE_F32) {
+    else if (d == LH_DTYPE_F32)
         adamw_range(k, begin, end, LH_DTYPE_F32, LH_DTYPE_F32);
-    } else {
+    else
         adamw_range(k, begin, end, d, dw);
-    }
 }
 
 static void sgd_range(const lh_prepared_t *k, uint64_t begin, uint64_t end)
@@ -230,22 +198,15 @@ static void sgd_range(const lh_prepared_t *k, uint64_t begin, uint64_t end)
         }
         const vf p = vf_get(k->at[1], LH_DTYPE_F32, i, m) * keep - rate * move;
         vf_put(k->at[4], LH_DTYPE_F32, i, m, p);
+        if (cpu_has(k, 6)) vf_put(k->at[6], k->view[6].dtype, i, m, p);
     }
 }
 
 static void sgd_part(const lh_prepared_t *k, uint32_t part)
 {
-    static const uint32_t pairs[][2] = {
-        {1, 4},
-        {2, 5}
-    };
     uint64_t begin, end;
     cpu_range(part, PART_ELEMENTS, k->number[ELEMENTS], &begin, &end);
-    if (((const float *)k->at[3])[LH_STEP_APPLY] == 0.0f)
-        update_skip(k, pairs, 2, begin, end);
-    else
-        sgd_range(k, begin, end);
-    value_write(k, 4, 6, begin, end);
+    if (((const float *)k->at[3])[LH_STEP_APPLY] != 0.0f) sgd_range(k, begin, end);
 }
 
 static lh_status_t update_plan(lh_prepared_t *k, const char *op, uint32_t slots, uint32_t step,

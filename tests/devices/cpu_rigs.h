@@ -1,0 +1,38 @@
+/* cpu_rigs.h - the cpu device opened in every way that matters (instruction set, one and two
+ * threads), and a check of one call on all of them against the reference device. */
+#ifndef CPU_RIGS_H
+#define CPU_RIGS_H
+
+#include "device_rig.h"
+
+enum { CPU_RIGS_MAX_ELEMENTS = 1 << 18 };
+
+void cpu_rigs_open(void);
+void cpu_rigs_close(void);
+/* Rig of the best instruction set and two threads. */
+rig_t *cpu_rigs_best(void);
+
+/* Slots for a dtype chosen at run time. cpu_out() marks what is compared. */
+rig_slot_t cpu_in(lh_dtype_t dtype, const double *data, uint64_t rows, uint64_t width);
+rig_slot_t cpu_line(lh_dtype_t dtype, const double *data, uint64_t n);
+rig_slot_t cpu_out(lh_dtype_t dtype, uint64_t rows, uint64_t width);
+rig_slot_t cpu_out_line(lh_dtype_t dtype, uint64_t n);
+/* An output that adds to data. */
+rig_slot_t cpu_adds(rig_slot_t out, const double *data);
+/* An output in the memory of a slot (from 1). */
+rig_slot_t cpu_over(rig_slot_t out, uint32_t slot);
+rig_slot_t cpu_padded(rig_slot_t slot, uint64_t pad);
+
+/* Every output of op, on every rig: |difference| <= tolerance * the largest |expected| of the
+ * tensor, or one step of BF16 of that element more, where the output is BF16; and one and two
+ * threads agree to the bit. Fails the cmocka test with op, rig, slot and element. */
+void cpu_rigs_check(const char *op, const void *attributes, double tolerance,
+                    const rig_slot_t *slots, uint32_t count);
+
+#define CPU_CHECK(op, how, tolerance, ...)                                              \
+    do {                                                                                \
+        const rig_slot_t slots_[] = {__VA_ARGS__};                                      \
+        cpu_rigs_check(op, how, tolerance, slots_, sizeof(slots_) / sizeof(slots_[0])); \
+    } while (0)
+
+#endif
