@@ -1,0 +1,191 @@
+/* op_table_test.c - the table of ops: the core's agree with the SDK's header, plugins' are checked.
+ */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdlib.h>
+
+#include <base/memory.h>
+#include <base/status.h>
+#include <graph/op_table.h>
+
+#include <longhaul/ops.h>
+
+#include <cmocka.h> /* last: it has a fail() of its own */
+
+static op_table_t *new_table(void)
+{
+    op_table_t *t;
+    assert_int_equal(op_table_new(&t), LH_OK);
+    return t;
+}
+
+static lh_status_t no_shape(const lh_host_t *host, const void *attributes, lh_arg_t *args,
+                            uint32_t arg_count)
+{
+    (void)host, (void)attributes, (void)args, (void)arg_count;
+    return LH_OK;
+}
+
+#define HEADER_ROW(name, slots, note) {#name, slots},
+static const struct {
+    const char *name, *slots;
+} base_ops[] = {LH_OPS_BASE(HEADER_ROW)}, more_ops[] = {LH_OPS_MORE(HEADER_ROW)};
+#undef HEADER_ROW
+
+static void base_ops_have_the_slots_that_the_header_says(void **state)
+{
+    (void)state;
+    op_table_t *t = new_table();
+    for (size_t i = 0; i < sizeof(base_ops) / sizeof(base_ops[0]); i++) {
+        const op_t *op = op_table_find(t, base_ops[i].name);
+        if (op == NULL) fail_msg("no op %s", base_ops[i].name);
+        assert_string_equal(op->row.slots, base_ops[i].slots);
+    }
+    for (size_t i = 0; i < sizeof(more_ops) / sizeof(more_ops[0]); i++) {
+        const op_t *op = op_table_find(t, more_ops[i].name);
+        if (op != NULL) assert_string_equal(op->row.slots, more_ops[i].slots);
+    }
+    op_table_free(t);
+}
+
+static void an_op_is_found_by_its_name_and_index(void **state)
+{
+    (void)state;
+    op_table_t *t = new_table();
+    for (uint32_t i = 0; i < op_table_count(t); i++) {
+        assert_int_equal(op_table_at(t, i)->index, i);
+        assert_ptr_equal(op_table_find(t, op_table_at(t, i)->row.name), op_table_at(t, i));
+    }
+    assert_null(op_table_find(t, "matmuls"));
+    op_table_free(t);
+}
+
+static void slots_say_what_is_optional_added_and_aliased(void **state)
+{
+    (void)state;
+    op_table_t *t = new_table();
+    const op_t *op = op_table_find(t, "sgd"); /* g master m1? step -> master m1? w? */
+    assert_int_equal(op->in_count, 4);
+    assert_int_equal(op->out_count, 3);
+    assert_string_equal(op->slot_name[2], "m1");
+    assert_true(op->optional[2]);
+    assert_false(op->optional[3]);
+    assert_int_equal(op->alias[4], 2);
+    assert_int_equal(op->alias[5], 3);
+    assert_int_equal(op->alias[6], 0);
+    op = op_table_find(t, "layer_norm_grad"); /* gy x w mean rstd -> gx gw+ gb?+ */
+    assert_false(op->adds[5]);
+    assert_true(op->adds[6]);
+    assert_true(op->adds[7]);
+    assert_true(op->optional[7]);
+    assert_int_equal(op_slot(op, "gb"), 7);
+    assert_int_equal(op_slot(op, "none"), OP_SLOTS);
+    op_table_free(t);
+}
+
+static const lh_option_t text_attribute[] = {
+    {.key = "word", .type = LH_OPT_STRING, .offset = 8},
+};
+
+static const struct {
+    lh_op_t row;
+    const char *sentence;
+} refused[] = {
+    {{.name = "swish", .slots = "x -> y", .shape = no_shape},
+     "op swish: a plugin's name has a dot, the core's have none"                                                      },
+    {{.name = "a.Swish", .slots = "x -> y", .shape = no_shape},
+     "'a.Swish' is no op's name, expected at most 63 of a-z 0-9 _ ."                                                  },
+    {{.name = "a.b", .slots = "x -> y"},                                                    "op a.b lacks its shape()"},
+    {{.name = "a.b", .slots = "x y", .shape = no_shape},
+     "op a.b has slots 'x y', expected 'inputs -> outputs'"                                                           },
+    {{.name = "a.b", .slots = "x -> y -> z", .shape = no_shape},
+     "op a.b has two '->' in its slots"                                                                               },
+    {{.name = "a.b", .slots = "x x -> y", .shape = no_shape},                               "op a.b has two slots 'x'"},
+    {{.name = "a.b", .slots = "x+ -> y", .shape = no_shape},
+     "op a.b: input 'x+' can't be added to"                                                                           },
+    {{.name = "a.b", .slots = "X -> y", .shape = no_shape},
+     "op a.b: slot 'X' is not a lower-case name of at most 23 letters"                                                },
+    {{.name = "a.b", .slots = "a b c d e f g h i j k l m n o p q -> y", .shape = no_shape},
+     "op a.b has more than 16 slots"                                                                                  },
+    {{.name = "a.b",
+      .slots = "x -> y",
+      .shape = no_shape,
+      .attributes = text_attribute,
+      .attribute_size = sizeof(lh_option_t),
+      .attribute_count = 1,
+      .attributes_bytes = 16},
+     "op a.b: attribute 'word' is text, expected a number"                                                            },
+    {{.name = "a.b",
+      .slots = "x -> y",
+      .shape = no_shape,
+      .attributes = text_attribute,
+      .attribute_size = sizeof(lh_option_t),
+      .attribute_count = 1,
+      .attributes_bytes = 8},
+     "op a.b: attribute 0 has no key or lies outside its struct"                                                      },
+};
+
+static void a_plugins_row_that_is_wrong_is_refused_with_its_reason(void **state)
+{
+    (void)state;
+    for (size_t i = 0; i < sizeof(refused) / sizeof(refused[0]); i++) {
+        op_table_t *t = new_table();
+        assert_int_equal(op_table_add(t, &refused[i].row, sizeof(lh_op_t), 1, "acme"), LH_INVALID);
+        assert_string_equal(fail_reason(), refused[i].sentence);
+        op_table_free(t);
+    }
+}
+
+static void a_name_that_is_taken_is_refused_with_its_owner(void **state)
+{
+    (void)state;
+    op_table_t *t = new_table();
+    const lh_op_t row = {.name = "acme.one", .slots = "x -> y", .shape = no_shape};
+    assert_int_equal(op_table_add(t, &row, sizeof(row), 1, "acme"), LH_OK);
+    assert_int_equal(op_table_add(t, &row, sizeof(row), 1, "other"), LH_INVALID);
+    assert_string_equal(fail_reason(), "op acme.one is already brought by plugin acme");
+    op_table_free(t);
+}
+
+static void rows_of_a_newer_plugin_are_read_at_their_own_size(void **state)
+{
+    (void)state;
+    op_table_t *t = new_table();
+    const struct {
+        lh_op_t row;
+        uint64_t unknown;
+    } rows[] = {
+        {{.name = "acme.one", .slots = "x -> y", .shape = no_shape},    0},
+        {{.name = "acme.two", .slots = "x -> y z?", .shape = no_shape}, 0},
+    };
+    assert_int_equal(op_table_add(t, &rows[0].row, sizeof(rows[0]), 2, "acme"), LH_OK);
+    assert_int_equal(op_table_find(t, "acme.two")->out_count, 2);
+    op_table_free(t);
+}
+
+static void a_table_that_finds_no_memory_says_so_and_loses_none(void **state)
+{
+    (void)state;
+    for (uint64_t n = 1; n < 60; n++) {
+        op_table_t *t = NULL;
+        mem_fail_at(n, false);
+        const lh_status_t status = op_table_new(&t);
+        mem_fail_at(0, false);
+        if (status == LH_OK) op_table_free(t);
+        assert_true(status == LH_OK || (status == LH_NO_MEMORY && t == NULL));
+    }
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(base_ops_have_the_slots_that_the_header_says),
+        cmocka_unit_test(an_op_is_found_by_its_name_and_index),
+        cmocka_unit_test(slots_say_what_is_optional_added_and_aliased),
+        cmocka_unit_test(a_plugins_row_that_is_wrong_is_refused_with_its_reason),
+        cmocka_unit_test(a_name_that_is_taken_is_refused_with_its_owner),
+        cmocka_unit_test(rows_of_a_newer_plugin_are_read_at_their_own_size),
+        cmocka_unit_test(a_table_that_finds_no_memory_says_so_and_loses_none),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
