@@ -1,0 +1,233 @@
+/* job_test.c - a whole pipeline file: what the core reads of it and what it refuses. */
+#include <unit/data/scratch_files.h>
+
+#include <math.h>
+
+#include <config/job.h>
+
+#define COUNT(t) (sizeof(t) / sizeof((t)[0]))
+
+static const char whole[] = "[pipeline]\n"
+                            "name = shakespeare\n"
+                            "stages = prepare train\n"
+                            "[prepare]\n"
+                            "input = a.jsonl, /data/b*.jsonl\n"
+                            "tokenizer = vocab.json\n"
+                            "[model]\n"
+                            "plugin = llama\n"
+                            "hidden = 128\n"
+                            "[train]\n"
+                            "sequence = 256\n"
+                            "batch = 8\n"
+                            "steps = 1k\n"
+                            "[optimizer]\n"
+                            "plugin = zero0\n"
+                            "rule = rules:adamw\n"
+                            "learning_rate = 1e-3\n"
+                            "[device]\n"
+                            "plugin = cpu\n"
+                            "fallback.rope = host\n"
+                            "[group.norms]\n"
+                            "match = *.norm\n"
+                            "[rule.adamw]\n"
+                            "beta1 = 0.8\n";
+
+static lh_status_t load(scratch_t *s, const char *text, const char *set, job_t **out)
+{
+    return job_load(scratch_text(s, "a.ini", text), &set, set == NULL ? 0 : 1, out);
+}
+
+static const char *inside(const scratch_t *s, const char *path)
+{
+    return behind_folder(s, path);
+}
+
+static void a_pipeline_is_typed_structs(void **state)
+{
+    job_t *job;
+    if (load(*state, whole, NULL, &job) != LH_OK) FAIL_TEST("%s\n", fail_reason());
+    assert_int_equal(job->stage_count, 2);
+    assert_true(job_has_stage(job, STAGE_TRAIN));
+    assert_false(job_has_stage(job, STAGE_EXPORT));
+    assert_int_equal(job->train.steps, 1000);
+    assert_int_equal(job->train.micro_batch, 8);
+    assert_int_equal(job->train.precision, PRECISION_BF16);
+    assert_string_equal(job->device.fallback, "rope = host");
+    assert_int_equal(job->group_count, 1);
+    assert_string_equal(job->groups[0].name, "norms");
+    assert_string_equal(job->groups[0].match, "*.norm");
+    assert_true(isnan(job->groups[0].decay));
+    assert_true(job->groups[0].rate == 1);
+    assert_null(job->after_step);
+    assert_null(job->generate.prompt);
+    assert_int_equal(job->limits.line_bytes, 64 << 20);
+    job_free(job);
+}
+
+static void paths_are_against_the_ini_and_the_folder(void **state)
+{
+    scratch_t *s = *state;
+    char expected[256];
+    job_t *job;
+    assert_int_equal(load(s, whole, NULL, &job), LH_OK);
+    assert_string_equal(inside(s, job->pipeline.folder), "out/shakespeare");
+    assert_string_equal(inside(s, job->prepare.tokenizer), "vocab.json");
+    assert_string_equal(inside(s, job->prepare.output), "out/shakespeare/corpus");
+    assert_string_equal(inside(s, job->checkpoint.folder), "out/shakespeare/checkpoints");
+    (void)snprintf(expected, sizeof(expected), "%s/a.jsonl,/data/b*.jsonl", s->folder);
+    assert_string_equal(job->prepare.input, expected);
+    assert_string_equal(job->eval.data, "valid");
+    char *path = job_path(job, "train.log");
+    assert_string_equal(inside(s, path), "out/shakespeare/train.log");
+    mem_free(path);
+    job_free(job);
+    assert_int_equal(load(s, whole, "eval.data=held_out.jsonl", &job), LH_OK);
+    assert_string_equal(inside(s, job->eval.data), "held_out.jsonl");
+    job_free(job);
+}
+
+static const struct {
+    const char *set, *sentence;
+} refused[] = {
+    {"trian.steps=3",                 "command line: unknown section [trian]; did you mean [train]?"       },
+    {"zzzzzz.steps=3",                "command line: unknown section [zzzzzz]"                             },
+    {"group.x.rate=3",                "command line:0: "                                                   },
+    {"launch.ranks_per_node=2",
+     "command line: [launch] needs several ranks; this version runs one"                                   },
+    {"transport.wan.plugin=apn",
+     "command line: [transport.wan] needs several ranks; this version runs one"                            },
+    {"train.stepz=3",                 "command line: unknown key 'stepz' in [train]; did you mean 'steps'?"},
+    {"train.micro_batch=3",           "a.ini:12: batch = 8: expected a multiple of micro_batch = 3"        },
+    {"train.precision=fp8",           "command line: precision = fp8: expected one of bf16|f32"            },
+    {"pipeline.stages=prepare tarin",
+     "command line: stages = ... tarin: no such stage; did you mean 'train'?"                              },
+    {"pipeline.stages=train train",   "command line: stages = ... train: named twice"                      },
+    {"pipeline.stages=,",             "command line: stages = nothing: name at least one stage"            },
+    {"pipeline.stages=train import",
+     "[import] is missing; it needs at least 'from' (Hugging Face folder to "
+     "take weights from)"                                                                                  },
+    {"pipeline.name=a/b",             "command line: name = a/b: a name holds no '/'"                      },
+    {"data.split=1,2",                "command line: split = 1,2: expected three parts such as 969,30,1"   },
+    {"data.split=0,0,0",              "command line: split = 0,0,0: expected three parts such as 969,30,1" },
+    {"data.split=1,-1,1",             "command line: split = 1,-1,1: expected three parts such as 969,30,1"},
+    {"prepare.on_error=ignore",       "command line: on_error = ignore: expected fail, skip or max:N"      },
+    {"prepare.on_error=max:x",        "command line: on_error = max:x: expected fail, skip or max:N"       },
+    {"model.vocab=some",
+     "command line: vocab = some: expected from_tokenizer, from_import or a number"                        },
+    {"optimizer.rule=adamw",
+     "command line: rule = adamw: expected plugin:rule, such as rules:adamw"                               },
+    {"group.norms.decay=-1",          "command line: decay = -1: expected a number from 0 on"              },
+    {"generate.top_p=1.5",            "command line: top_p = 1.5: expected 0..1"                           },
+};
+
+static void what_crosses_sections_is_checked(void **state)
+{
+    for (size_t i = 0; i < COUNT(refused); i++) {
+        job_t *job = NULL;
+        const lh_status_t status = load(*state, whole, refused[i].set, &job);
+        if (status == LH_OK) FAIL_TEST("--set %s was taken\n", refused[i].set);
+        assert_null(job);
+        if (strcmp(refused[i].set, "group.x.rate=3") == 0)
+            assert_string_equal(fail_reason(),
+                                "command line: 'match' is missing in [group.x] (globs over "
+                                "parameter names, comma-separated: blocks.*.norm)");
+        else
+            assert_string_equal(behind_folder(*state, fail_reason()), refused[i].sentence);
+    }
+}
+
+static void a_prompt_and_ids_exclude_each_other(void **state)
+{
+    const char *const sets[] = {"generate.prompt=x", "generate.ids=1,2"};
+    job_t *job;
+    assert_int_equal(job_load(scratch_text(*state, "a.ini", whole), sets, 2, &job), LH_INVALID);
+    assert_string_equal(fail_reason(),
+                        "command line: ids = 1,2: a prompt is set too; only one of them is read");
+}
+
+static void a_section_that_no_stage_needs_may_be_absent(void **state)
+{
+    static const char text[] = "[pipeline]\nname = x\nstages = prepare\n"
+                               "[prepare]\ninput = a\ntokenizer = b\n";
+    job_t *job;
+    if (load(*state, text, NULL, &job) != LH_OK) FAIL_TEST("%s\n", fail_reason());
+    assert_null(job->model.plugin);
+    assert_int_equal(job_require(job, STAGE_PREPARE), LH_OK);
+    assert_int_equal(job_require(job, STAGE_TRAIN), LH_INVALID);
+    assert_string_equal(fail_reason(),
+                        "[model] is missing; it needs at least 'plugin' (model plugin)");
+    job_free(job);
+}
+
+static void a_plugin_reads_its_own_keys(void **state)
+{
+    typedef struct config {
+        uint64_t vocab, hidden;
+    } config_t;
+    static const lh_option_t rows[] = {
+        LH_OPTION_U64(config_t, vocab, "vocab", NULL, NULL, "rows"),
+        LH_OPTION_U64(config_t, hidden, "hidden", NULL, NULL, "width"),
+    };
+    const option_table_t table = {rows, COUNT(rows), "llama", sizeof(config_t), NULL};
+    const option_given_t given = {"vocab", "64", "tokenizer", true};
+    job_t *job;
+    void *config;
+    assert_int_equal(load(*state, whole, NULL, &job), LH_OK);
+    assert_int_equal(job_parse_plugin(job, "model", &table, &given, 1, &config), LH_OK);
+    assert_int_equal(((const config_t *)config)->hidden, 128);
+    assert_int_equal(((const config_t *)config)->vocab, 64);
+    job_free_config(&table, config);
+    job_free(job);
+
+    assert_int_equal(load(*state, whole, "model.hiden=3", &job), LH_OK);
+    assert_int_equal(job_parse_plugin(job, "model", &table, &given, 1, &config), LH_INVALID);
+    assert_string_equal(fail_reason(),
+                        "command line: unknown key 'hiden' in [model]; did you mean 'hidden'?");
+    job_free(job);
+}
+
+static void every_table_of_the_core_is_valid(void **state)
+{
+    uint32_t count;
+    const job_section_t *all = job_sections(&count);
+    (void)state;
+    for (uint32_t i = 0; i < count; i++) {
+        const option_table_t table = {all[i].rows, all[i].count, all[i].name, all[i].config_size,
+                                      NULL};
+        if (options_validate(&table) != LH_OK) FAIL_TEST("%s\n", fail_reason());
+        assert_non_null(all[i].help);
+    }
+}
+
+static void every_allocation_may_fail(void **state)
+{
+    scratch_t *s = *state;
+    scratch_text(s, "a.ini", whole);
+    uint64_t n = 1;
+    for (;; n++) {
+        job_t *job = NULL;
+        mem_fail_at(n, false);
+        const lh_status_t status = job_load(scratch_path(s, "a.ini"), NULL, 0, &job);
+        mem_fail_at(0, false);
+        job_free(job);
+        if (status == LH_OK) break;
+        if (status != LH_NO_MEMORY)
+            FAIL_TEST("allocation %llu: %s\n", (unsigned long long)n, fail_reason());
+    }
+    assert_true(n > 50);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(a_pipeline_is_typed_structs),
+        cmocka_unit_test(paths_are_against_the_ini_and_the_folder),
+        cmocka_unit_test(what_crosses_sections_is_checked),
+        cmocka_unit_test(a_prompt_and_ids_exclude_each_other),
+        cmocka_unit_test(a_section_that_no_stage_needs_may_be_absent),
+        cmocka_unit_test(a_plugin_reads_its_own_keys),
+        cmocka_unit_test(every_table_of_the_core_is_valid),
+        cmocka_unit_test(every_allocation_may_fail),
+    };
+    return cmocka_run_group_tests(tests, scratch_setup, scratch_teardown);
+}
