@@ -1,0 +1,37 @@
+/* json_lines_dump.c - FILE KEY: prints, line by line, the text as hexadecimal or "-" where the line
+ * is refused; json_lines.py compares that with Python's json. */
+#include <stdio.h>
+
+#include <data/json_record.h>
+#include <data/line_reader.h>
+
+static void dump(const line_t *line, const char *key)
+{
+    char reason[JSON_REASON], *text;
+    size_t length;
+    if (line->too_long ||
+        !json_record_text(line->bytes, line->length, key, &text, &length, reason)) {
+        (void)puts("-");
+        return;
+    }
+    (void)putchar('=');
+    for (size_t i = 0; i < length; i++)
+        (void)printf("%02x", (unsigned char)text[i]);
+    (void)putchar('\n');
+}
+
+int main(int argc, char **argv)
+{
+    line_reader_t *reader;
+    if (argc != 3) return 2;
+    const char *path = argv[1];
+    if (line_reader_new(&path, 1, 1 << 20, &reader) != LH_OK) return 1;
+    for (bool end = false;;) {
+        line_t line;
+        if (line_reader_next(reader, &line, &end) != LH_OK) return 1;
+        if (end) break;
+        dump(&line, argv[2]);
+    }
+    line_reader_free(reader);
+    return 0;
+}
