@@ -75,28 +75,29 @@ static size_t skip_spaces(const char *text, size_t length, size_t at)
 
 added_match_t added_tokens_find(const added_tokens_t *a, const byte_trie_t *among,
                                 token_spelling_t spelling, const char *text, size_t length,
-                                size_t from)
+                                size_t floor, size_t from)
 {
-    if (among->count == 0) return (added_match_t){-1, length, length};
+    const added_match_t none = {-1, length, length, length};
+    if (among->count == 0) return none;
 
     for (size_t at = from; at < length;) {
         int32_t index;
-        if (among->first[(uint8_t)text[at]] == 0) {
-            at++;
-            continue;
-        }
-        const size_t size = byte_trie_longest(among, text + at, length - at, &index);
+        const size_t size = among->first[(uint8_t)text[at]] == 0
+                                ? 0
+                                : byte_trie_longest(among, text + at, length - at, &index);
         if (size == 0) {
             at++;
             continue;
         }
+        const size_t after = at + size;
         const added_token_t *token = &a->tokens[index];
-        if (is_taken(token, spelling, text, length, at, at + size)) {
-            const size_t start = token->lstrip ? skip_spaces_back(text, at, from) : at;
-            const size_t end = token->rstrip ? skip_spaces(text, length, at + size) : at + size;
-            return (added_match_t){token->id, start, end};
+        if (is_taken(token, spelling, text, length, at, after)) {
+            size_t start = token->lstrip ? skip_spaces_back(text, at, floor) : at;
+            if (start < floor) start = floor;
+            const size_t end = token->rstrip ? skip_spaces(text, length, after) : after;
+            return (added_match_t){token->id, start, end, after};
         }
-        at += size;
+        at = after;
     }
-    return (added_match_t){-1, length, length};
+    return none;
 }

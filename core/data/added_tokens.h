@@ -24,19 +24,19 @@ typedef struct added_tokens {
 } added_tokens_t;
 
 typedef struct added_match {
-    int32_t id; /* -1: none */
-    size_t start, end;
+    int32_t id;        /* -1: none */
+    size_t start, end; /* of what it takes, with white space that belongs to it */
+    size_t next;       /* where the search goes on: white space may belong to two */
 } added_match_t;
 
 /* Takes over token.content, also on failure. */
 lh_status_t added_tokens_add(added_tokens_t *a, added_token_t token) LH_MUST_CHECK;
 void added_tokens_free(added_tokens_t *a);
 
-/* The first match at or after `from`, of the raw or of the normalized tokens; leftmost, then
- * longest.
- */
+/* The first match at or after `from`; leftmost, then longest. `among` is a->raw or a->normalized.
+ * What lies before `floor` was taken by the match before. */
 added_match_t added_tokens_find(const added_tokens_t *a, const byte_trie_t *among,
                                 token_spelling_t spelling, const char *text, size_t length,
-                                size_t from);
+                                size_t floor, size_t from);
 
 #endif

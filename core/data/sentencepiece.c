@@ -174,7 +174,8 @@ static lh_status_t check_types(tokenizer_t *t, const model_file_t *f)
     return tokenizer_bytes_from_fallback(t, f->path);
 }
 
-/* Characters that only stand inside of pieces take part in joins, but are unknown by themselves. */
+/* Characters that only stand inside of pieces, or are unused ones, take part in joins, but are
+ * unknown by themselves. */
 static lh_status_t add_inner_characters(tokenizer_t *t)
 {
     for (uint32_t id = 0; id < t->pieces.count; id++) {
@@ -185,7 +186,9 @@ static lh_status_t add_inner_characters(tokenizer_t *t)
             uint32_t size, symbol;
             const uint32_t c = utf8_decode(p, end, &size);
             p += size;
-            if (bpe_find_character(&t->bpe, c) != BPE_NONE) continue;
+            const uint32_t known = bpe_find_character(&t->bpe, c);
+            if (known >= t->bpe.first_alias && known != BPE_NONE) continue;
+            if (known != BPE_NONE && t->types[known] != PIECE_UNUSED) continue;
             lh_status_t status = bpe_add_alias(&t->bpe, (bpe_alias_t){-1, c}, &symbol);
             if (status == LH_OK) status = bpe_add_character(&t->bpe, c, symbol);
             if (status != LH_OK) return status;

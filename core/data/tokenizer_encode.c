@@ -130,12 +130,13 @@ static lh_status_t encode_between(const encoding_t *e, const char *text, size_t 
 
     lh_status_t status = normalize(&e->t->normalizer, &e->scratch->normalize, text, length, &text,
                                    &length);
-    for (size_t at = 0; status == LH_OK && at < length;) {
+    for (size_t at = 0, next = 0; status == LH_OK && next < length;) {
         const added_match_t match = added_tokens_find(added, &added->normalized, e->spelling, text,
-                                                      length, at);
+                                                      length, at, next);
         status = encode_marked(e, text + at, match.start - at, first && at == 0);
         if (status == LH_OK && match.id >= 0) status = append_id(e->out, match.id);
         at = match.end;
+        next = match.next;
     }
     return status;
 }
@@ -171,12 +172,13 @@ lh_status_t tokenizer_encode(const tokenizer_t *t, tokenizer_scratch_t *scratch,
                     TEXT_MOST);
     if (t->bpe.characters && !utf8_valid(text, length))
         status = make_valid(&scratch->valid, &text, &length);
-    for (size_t at = 0; status == LH_OK && at < length;) {
+    for (size_t at = 0, next = 0; status == LH_OK && next < length;) {
         const added_match_t match = added_tokens_find(&t->added, &t->added.raw, spelling, text,
-                                                      length, at);
+                                                      length, at, next);
         status = encode_between(&e, text + at, match.start - at, at == 0);
         if (status == LH_OK && match.id >= 0) status = append_id(out, match.id);
         at = match.end;
+        next = match.next;
     }
     return status;
 }

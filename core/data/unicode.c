@@ -34,6 +34,15 @@ static const uint8_t category_class[] = {
     [UTF8PROC_CATEGORY_CO] = 0,
 };
 
+/* Word characters beyond letters, marks, decimal digits and connectors: circled and squared letters
+ * are alphabetic, and the two joiners belong to words. */
+static bool is_other_word(uint32_t c)
+{
+    return c == 0x200C || c == 0x200D || (c >= 0x24B6 && c <= 0x24E9) ||
+           (c >= 0x1F130 && c <= 0x1F149) || (c >= 0x1F150 && c <= 0x1F169) ||
+           (c >= 0x1F170 && c <= 0x1F189);
+}
+
 uint8_t unicode_class(uint32_t character)
 {
     if (character >= UNICODE_BAD) return 0;
@@ -42,6 +51,7 @@ uint8_t unicode_class(uint32_t character)
     uint8_t class = category_class[utf8proc_category((utf8proc_int32_t)character)];
     if (character < 0x80 && character > 0x20 && character != 0x7F && (class & CLASS_WORD) == 0)
         class |= CLASS_PUNCTUATION;
+    if (is_other_word(character)) class |= CLASS_WORD;
     return class;
 }
 

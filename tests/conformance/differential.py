@@ -1,0 +1,305 @@
+#!/usr/bin/env python3
+"""Compares our tokenizers with Hugging Face's tokenizers, sentencepiece and tiktoken on random Unicode.
+
+    differential.py ENCODE_IDS [ROUNDS] [SEED]
+
+Skips (77) what is not there: the Python packages, and the tokenizer files under LONGHAUL_REFERENCE.
+"""
+import json
+import os
+import random
+import struct
+import subprocess
+import sys
+import tempfile
+import unicodedata
+
+SKIPPED = 77
+HERE = os.path.dirname(os.path.abspath(__file__))
+SHIPPED = os.path.join(HERE, "..", "data")
+REFERENCE = os.environ.get("LONGHAUL_REFERENCE")
+
+# ranges of code points that tokenizers treat differently; assigned since Unicode 13 at the latest
+RANGES = [(0x20, 0x7E), (0x20, 0x7E), (0x20, 0x7E), (0x00, 0x20), (0x80, 0x24F), (0x2B0, 0x36F), (0x370, 0x52F),
+          (0x5D0, 0x6FF), (0x900, 0x97F), (0xE00, 0xE5B), (0x1100, 0x11FF), (0x1680, 0x1680), (0x180E, 0x180E),
+          (0x1E00, 0x1FFE), (0x2000, 0x206F), (0x2070, 0x209C), (0x20A0, 0x20BF), (0x2150, 0x218B), (0x2200, 0x22FF),
+          (0x2460, 0x24FF), (0x2581, 0x2581), (0x3000, 0x30FF), (0x4E00, 0x9FA5), (0xAC00, 0xD7A3), (0xF900, 0xFA2D),
+          (0xFB00, 0xFB06), (0xFE00, 0xFE0F), (0xFF01, 0xFF5E), (0xFFFD, 0xFFFD), (0x10000, 0x1003F), (0x1D7CE, 0x1D7FF),
+          (0x1F300, 0x1F6D7), (0x20000, 0x20040), (0xE0001, 0xE0020), (0xE000, 0xE010)]
+WORDS = ["'s", "'S", "'\u017f", "'re", "'LL", "'Ve", "don't", " the", "The", "hello", "  ", "   ", "\n\n", "\r\n", " \n ", "\t",
+         "\u00a0", "\u3000", "123", "1234567", "\u00bd", "\u00b2", "\u0664\u0665", "...", "!?", " $", "e\u0301", "\u00e9", "\u0301",
+         "<|endoftext|>", "<s>", "</s>", "<unk>", "\u2581", "\u2581\u2581", " \u2581", "<0x41>", "[INST]", "[/INST]",
+         "\u1112\u1161\u11ab", "\uac00", "http://a.b/c?d=1", "x=[1,2];", "\U0001f468\u200d\U0001f469\u200d\U0001f467", "\ufeff"]
+
+
+def random_text(random_):
+    parts = []
+    for _ in range(random_.randint(0, 30)):
+        kind = random_.random()
+        if kind < 0.4:
+            parts.append(random_.choice(WORDS))
+        else:
+            low, high = random_.choice(RANGES)
+            for _ in range(random_.randint(1, 6)):
+                c = chr(random_.randint(low, high))
+                if unicodedata.category(c) != "Cn" and c != "\0":
+                    parts.append(c)
+        if random_.random() < 0.3:
+            parts.append(" ")
+    return "".join(parts)
+
+
+def run(program, tokenizer, texts):
+    data = b"".join(struct.pack("<I", len(t)) + t for t in texts)
+    done = subprocess.run([program, tokenizer], input=data, capture_output=True, check=False)
+    lines = done.stdout.decode("utf-8", "replace").split("\n")
+    if done.returncode != 0:
+        sys.exit(f"{tokenizer}: exit code {done.returncode}: {lines[0]} {done.stderr.decode()[-2000:]}")
+    ids = [[int(i) for i in line.split()] for line in lines[1:-1:2]]
+    return ids, [bytes.fromhex(line) for line in lines[2:-1:2]]
+
+
+def huggingface(path):
+    from tokenizers import Tokenizer
+    peer = Tokenizer.from_file(path)
+    return (lambda text: peer.encode(text, add_special_tokens=False).ids,
+            lambda ids: peer.decode(ids, skip_special_tokens=False))
+
+
+def huggingface_pair(vocabulary, merges):
+    from tokenizers import Tokenizer, models, pre_tokenizers, decoders
+    peer = Tokenizer(models.BPE.from_file(vocabulary, merges))
+    peer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    peer.decoder = decoders.ByteLevel()
+    return (lambda text: peer.encode(text, add_special_tokens=False).ids,
+            lambda ids: peer.decode(ids, skip_special_tokens=False))
+
+
+def piece_model(path):
+    import sentencepiece
+    peer = sentencepiece.SentencePieceProcessor(model_file=path)
+    return lambda text: peer.encode(text), lambda ids: peer.decode(ids)
+
+
+def ranks(path):
+    import base64
+    import tiktoken
+    with open(path, "rb") as file:
+        table = {base64.b64decode(line.split()[0]): int(line.split()[1]) for line in file if line.strip()}
+    peer = tiktoken.Encoding("llama3", pat_str=LLAMA3, mergeable_ranks=table, special_tokens={})
+    return peer.encode_ordinary, lambda ids: peer.decode_bytes(ids).decode("utf-8", "replace")
+
+
+def cases():
+    tiny = os.path.join(SHIPPED, "tokenizers", "gpt2-tiny")
+    stories = os.path.join(SHIPPED, "tokenizers", "stories260K")
+    yield tiny, huggingface_pair, (os.path.join(tiny, "vocab.json"), os.path.join(tiny, "merges.txt"))
+    yield os.path.join(stories, "tokenizer.json"), huggingface, ()
+    yield os.path.join(stories, "tokenizer.model"), piece_model, ()
+    yield os.path.join(SHIPPED, "tokenizers", "spm-bpe.model"), piece_model, ()
+    if REFERENCE is None:
+        print("LONGHAUL_REFERENCE is unset: only the tokenizers in the tree are compared")
+        return
+    files = os.path.join(REFERENCE, "data", "tokenizers")
+    for name in ("gpt2", "falcon", "gpt-neox", "mistral"):
+        yield os.path.join(files, name, "tokenizer.json"), huggingface, ()
+    yield os.path.join(files, "gpt-neox", "tokenizer.array-merges.json"), huggingface, ()
+    for name in ("llama2/tokenizer.model", "mistral/tokenizer.model.v1", "mistral/tokenizer.model.v3"):
+        yield os.path.join(files, name), piece_model, ()
+    yield os.path.join(files, "llama3", "tokenizer.model"), ranks, ()
+
+
+LLAMA3 = (r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*"
+          r"|\s*[\r\n]+|\s+(?!\S)|\s+")
+
+
+def split(pattern, behaviour, invert=False, kind="Regex"):
+    return {"type": "Split", "pattern": {kind: pattern}, "behavior": behaviour, "invert": invert}
+
+
+def byte_level(regex=True, space=False):
+    return {"type": "ByteLevel", "add_prefix_space": space, "trim_offsets": True, "use_regex": regex}
+
+
+def added(number, content, **flags):
+    defaults = {"single_word": False, "lstrip": False, "rstrip": False, "normalized": False, "special": False}
+    return {"id": number, "content": content, **defaults, **flags}
+
+
+# what stands in a tokenizer.json around the tiny GPT-2 vocabulary
+BYTE_VARIANTS = {
+    "llama3": {"pre_tokenizer": [split(LLAMA3, "Isolated"), byte_level(False)], "normalizer": {"type": "NFC"}},
+    "qwen2": {"pre_tokenizer": [split(LLAMA3.replace("{1,3}", ""), "Isolated"), byte_level(False)]},
+    "prefix": {"pre_tokenizer": [byte_level(True, True)], "normalizer": {"type": "NFKC"}},
+    "whole": {"pre_tokenizer": [byte_level(False)], "normalizer": {"type": "NFD"}},
+    "digits": {"pre_tokenizer": [{"type": "Digits", "individual_digits": True}, byte_level()]},
+    "digits2": {"pre_tokenizer": [{"type": "Digits", "individual_digits": False}, byte_level()]},
+    "punctuation": {"pre_tokenizer": [{"type": "Punctuation", "behavior": "MergedWithNext"}, byte_level()]},
+    "punctuation2": {"pre_tokenizer": [{"type": "Punctuation", "behavior": "MergedWithPrevious"}, byte_level(False)]},
+    "falcon": {"pre_tokenizer": [{"type": "Punctuation", "behavior": "Contiguous"}, byte_level(),
+                                 {"type": "Digits", "individual_digits": False}, split("[0-9][0-9][0-9]", "Isolated")]},
+    "removed": {"pre_tokenizer": [split(r"\s+", "Removed"), byte_level(False)]},
+    "inverted": {"pre_tokenizer": [split(r"\w+|[^\w\s]+", "Removed", True), byte_level(False)]},
+    "contiguous": {"pre_tokenizer": [split(r"\p{Lu}", "Contiguous"), byte_level(False)]},
+    "next": {"pre_tokenizer": [split(" ", "MergedWithNext", kind="String"), byte_level(False)]},
+    "previous": {"pre_tokenizer": [split("a", "MergedWithPrevious", kind="String"), byte_level(False)]},
+    "deepseek": {"pre_tokenizer": [split("[\r\n]", "Isolated"), split(r"\s?\p{L}+", "Isolated"),
+                                   split(r"\s?\p{P}+", "Isolated"), split("[\u4e00-\u9fa5\u3040-\u30ff]+", "Isolated"),
+                                   {"type": "Digits", "individual_digits": True}, byte_level(False)]},
+    "replace": {"pre_tokenizer": [byte_level()],
+                "normalizer": {"type": "Sequence", "normalizers": [
+                    {"type": "Replace", "pattern": {"Regex": " {2,}"}, "content": "_"},
+                    {"type": "Replace", "pattern": {"String": "the"}, "content": ""},
+                    {"type": "Prepend", "prepend": "x"}]}},
+    "added": {"pre_tokenizer": [byte_level()], "normalizer": {"type": "NFC"},
+              "added_tokens": [added(5000, "<s>", special=True, lstrip=True), added(5001, "</s>", special=True, rstrip=True),
+                               added(5002, " the", single_word=True), added(5003, "\ud55c", normalized=True),
+                               added(5004, "  ", normalized=True), added(5005, "   ", normalized=True),
+                               added(5006, "don't", single_word=True, lstrip=True, rstrip=True)]},
+}
+
+META = {"type": "Metaspace", "replacement": "\u2581"}
+TEXT_VARIANTS = {
+    "first": {"pre_tokenizer": {**META, "prepend_scheme": "first", "split": False}},
+    "always": {"pre_tokenizer": {**META, "prepend_scheme": "always", "split": True}},
+    "never": {"pre_tokenizer": {**META, "prepend_scheme": "never", "split": True}},
+    "unknown": {"pre_tokenizer": {**META, "prepend_scheme": "always", "split": True}, "byte_fallback": False},
+    "unfused": {"byte_fallback": False, "fuse_unk": False},
+    "dropped": {"byte_fallback": False, "unk_token": None},
+    "whole": {"pre_tokenizer": {**META, "prepend_scheme": "first", "split": True}, "ignore_merges": True},
+    "digits": {"pre_tokenizer": {"type": "Digits", "individual_digits": True}},
+}
+
+MODELS = {
+    "plain": {},
+    "fallback": {"byte_fallback": True, "character_coverage": 0.98},
+    "identity": {"normalization_rule_name": "identity", "remove_extra_whitespaces": False, "byte_fallback": True,
+                 "character_coverage": 0.98},
+    "user": {"user_defined_symbols": ["<sep>", "the", "\u2581a\u2581b", "don't"], "control_symbols": ["<mask>"]},
+    "user_words": {"user_defined_symbols": ["<sep>", "hell", "\u2581\u2581"], "remove_extra_whitespaces": False},
+    "bare": {"add_dummy_prefix": False, "split_by_whitespace": False},
+    "digits": {"split_digits": True, "allow_whitespace_only_pieces": True, "remove_extra_whitespaces": False},
+}
+
+
+def json_variants(folder):
+    """Writes tokenizer.json files with every stage that is read, over small vocabularies."""
+    tiny = os.path.join(SHIPPED, "tokenizers", "gpt2-tiny")
+    with open(os.path.join(tiny, "vocab.json"), encoding="utf-8") as file:
+        vocabulary = json.load(file)
+    with open(os.path.join(tiny, "merges.txt"), encoding="utf-8") as file:
+        merges = [line for line in file.read().split("\n") if line and not line.startswith("#version")]
+    with open(os.path.join(SHIPPED, "tokenizers", "stories260K", "tokenizer.json"), encoding="utf-8") as file:
+        stories = json.load(file)
+    for name, variant in BYTE_VARIANTS.items():
+        whole = {"version": "1.0", "truncation": None, "padding": None, "added_tokens": variant.get("added_tokens", []),
+                 "normalizer": variant.get("normalizer"),
+                 "pre_tokenizer": {"type": "Sequence", "pretokenizers": variant["pre_tokenizer"]},
+                 "post_processor": None, "decoder": byte_level(),
+                 "model": {"type": "BPE", "vocab": vocabulary, "merges": merges,
+                           "ignore_merges": name == "llama3"}}
+        yield write_json(folder, "bytes-" + name, whole)
+    for name, variant in TEXT_VARIANTS.items():
+        whole = json.loads(json.dumps(stories))
+        for key, value in variant.items():
+            (whole if key == "pre_tokenizer" else whole["model"])[key] = value
+        if "pre_tokenizer" in variant:
+            whole["normalizer"] = None
+        yield write_json(folder, "text-" + name, whole)
+
+
+def write_json(folder, name, whole):
+    os.makedirs(os.path.join(folder, name))
+    path = os.path.join(folder, name, "tokenizer.json")
+    with open(path, "w", encoding="utf-8") as file:
+        json.dump(whole, file)
+    return path
+
+
+def trained_models(folder, texts):
+    """Has sentencepiece train models with the options that change how text is read."""
+    import sentencepiece
+    corpus = ["".join(c for c in t if c < "\u0250").replace("\n", " ") for t in texts[:-5]]
+    corpus = [t for t in corpus if t.strip()]
+    corpus += ["the quick brown fox don't say hello to a b c", "hello hello world the the  the", "\u3042\u3044\u3046 \u6f22\u5b57"] * 40
+    for name, options in MODELS.items():
+        path = os.path.join(folder, "model-" + name)
+        sentencepiece.SentencePieceTrainer.train(
+            sentence_iterator=iter(corpus), model_prefix=path, model_type="bpe", hard_vocab_limit=False,
+            minloglevel=2, vocab_size=1000, **{"character_coverage": 1.0, **options})
+        yield path + ".model"
+        if name == "plain":
+            yield with_unused(path + ".model", os.path.join(folder, "model-unused.model"))
+
+
+def with_unused(source, target):
+    """Makes every fifth piece unused: it may be joined on the way, but is written as its parts."""
+    with open(source, "rb") as file:
+        data = file.read()
+    at, index, made = 0, 0, b""
+    while at < len(data):
+        start, tag = at, data[at]
+        size, at = read_varint(data, at + 1)
+        piece = data[at:at + size]
+        at += size
+        if tag != 0x0A:
+            made += data[start:at]
+            continue
+        if index % 5 == 4 and b"\x18" not in piece[-2:-1]:
+            piece += b"\x18\x05"
+        made += b"\x0A" + bytes([len(piece)]) + piece
+        index += 1
+    with open(target, "wb") as file:
+        file.write(made)
+    return target
+
+
+def read_varint(data, at):
+    value, shift = 0, 0
+    while True:
+        value |= (data[at] & 0x7F) << shift
+        shift += 7
+        at += 1
+        if data[at - 1] < 0x80:
+            return value, at
+
+
+def compare(program, path, make, arguments, texts):
+    encode, decode = make(*(arguments or (path,)))
+    ours, decoded = run(program, path, [t.encode() for t in texts])
+    wrong = 0
+    for text, ids, back in zip(texts, ours, decoded):
+        expected = encode(text)
+        expected_text = decode(ids)
+        if ids == expected and back.decode("utf-8", "replace") == expected_text:
+            continue
+        wrong += 1
+        if wrong <= 3:
+            print(f"  text {text!r}\n  ours {ids}\n  peer {expected}\n  back {back!r}\n  peer {expected_text!r}")
+    print(f"{path}: {len(texts) - wrong} of {len(texts)} texts agree")
+    return wrong == 0
+
+
+def main():
+    try:
+        import sentencepiece  # noqa: F401
+        import tiktoken  # noqa: F401
+        import tokenizers  # noqa: F401
+    except ImportError as error:
+        print(f"skipped: {error}")
+        return SKIPPED
+    rounds = int(sys.argv[2]) if len(sys.argv) > 2 else 500
+    random_ = random.Random(int(sys.argv[3]) if len(sys.argv) > 3 else 1)
+    texts = [random_text(random_) for _ in range(rounds)]
+    texts += ["a" * 5000, " " * 3000, "ab" * 4000, "\u3042" * 3000, "word " * 2000]
+    results = [compare(sys.argv[1], path, make, arguments, texts) for path, make, arguments in cases()]
+    with tempfile.TemporaryDirectory() as folder:
+        for path in json_variants(folder):
+            results.append(compare(sys.argv[1], path, huggingface, (), texts))
+        for path in trained_models(folder, texts):
+            results.append(compare(sys.argv[1], path, piece_model, (), texts))
+    return 0 if all(results) else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())
