@@ -57,7 +57,7 @@ typedef uint16_t vh __attribute__((vector_size(2 * LANES)));
 
 CPU_INLINE vf vf_set(float x)
 {
-    return (vf){0} + x;
+    return x - (vf){0}; /* that is x, and costs nothing; 0 + x would turn -0 into 0 */
 }
 CPU_INLINE vf vf_zero(void)
 {
