@@ -47,6 +47,9 @@ static lh_status_t open_files(checkpoint_t *c)
             status = fail(LH_CORRUPT, "%s: %llu bytes, the manifest says %llu", path,
                           (unsigned long long)c->files[i]->file_bytes,
                           (unsigned long long)m->files[i].bytes);
+        if (status == LH_OK && c->files[i]->header_hash != m->files[i].header_hash)
+            status = fail(LH_CORRUPT, "%s: its header is not the one the manifest was made with",
+                          path);
         mem_free(path);
         if (status != LH_OK) return status;
     }

@@ -194,7 +194,10 @@ lh_status_t commit_stream_end(commit_t *c)
 {
     safetensors_writer_t *writer = c->writer;
     c->writer = NULL;
-    lh_status_t status = safetensors_finish(writer, &c->manifest.files[c->file].bytes);
+    safetensors_written_t written = {0};
+    lh_status_t status = safetensors_finish(writer, &written);
+    c->manifest.files[c->file].bytes = written.file_bytes;
+    c->manifest.files[c->file].header_hash = written.header_hash;
     for (uint32_t i = 0; i < c->tensor_count && status == LH_OK; i++)
         status = manifest_add_part(&c->manifest, &c->tensors[i], c->file, c->stored[i],
                                    c->hashes[i]);

@@ -153,7 +153,9 @@ lh_status_t manifest_text(manifest_t *m, text_t *out)
     for (uint32_t i = 0; i < m->file_count; i++) {
         text_append(out, i > 0 ? ",\n{" : "\n{");
         key_text(out, "name", m->files[i].name);
-        text_printf(out, "\"bytes\": %llu}", (unsigned long long)m->files[i].bytes);
+        text_printf(out, "\"bytes\": %llu,\n\"header\": \"%016llx\"}",
+                    (unsigned long long)m->files[i].bytes,
+                    (unsigned long long)m->files[i].header_hash);
     }
     text_append(out, "],\n\"tensors\": {");
     for (uint32_t i = 0; i < m->tensor_count; i++) {

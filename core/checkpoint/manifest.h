@@ -51,6 +51,7 @@ typedef struct checkpoint_tensor {
 typedef struct manifest_file {
     char *name;
     uint64_t bytes;
+    uint64_t header_hash; /* XXH3-64 of its safetensors header */
 } manifest_file_t;
 
 typedef struct manifest_part { /* of a tensor, as one entry of a file */

@@ -124,17 +124,20 @@ static lh_status_t read_files(const char *path, const json_t *list, manifest_t *
     if (!json_is_array(list)) return fail(LH_INVALID, "%s: files: a list was expected", path);
     for (size_t i = 0; i < json_array_size(list); i++) {
         const json_t *row = json_array_get(list, i);
-        const char *name;
-        uint64_t bytes = 0;
+        const char *name, *header;
+        uint64_t bytes = 0, hash = 0;
         uint32_t index;
         lh_status_t status = json_text_string(path, row, "name", &name);
         if (status == LH_OK) status = json_text_u64(path, row, "bytes", &bytes);
+        if (status == LH_OK) status = json_text_string(path, row, "header", &header);
+        if (status == LH_OK) status = read_number(path, "header", header, 16, &hash);
         if (status != LH_OK) return status;
         if (!shard_name_is_plain(name))
             return fail(LH_INVALID, "%s: file %.64s: a plain name was expected", path, name);
         status = manifest_add_file(m, name, &index);
         if (status != LH_OK) return status;
         m->files[index].bytes = bytes;
+        m->files[index].header_hash = hash;
     }
     return LH_OK;
 }

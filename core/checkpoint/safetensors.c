@@ -5,6 +5,7 @@
 #include <unistd.h>
 
 #include <base/checked.h>
+#include <base/digest.h>
 #include <base/file.h>
 #include <base/memory.h>
 #include <base/sys.h>
@@ -119,14 +120,6 @@ static lh_status_t read_tensor(const char *path, const char *name, const json_t 
     if (!json_is_object(entry))
         return fail(LH_INVALID, "%s: tensor %s: its entry is not an object", path, name);
 
-    const char *key;
-    json_t *value;
-    json_object_foreach((json_t *)entry, key, value)
-    {
-        if (strcmp(key, "dtype") != 0 && strcmp(key, "shape") != 0 &&
-            strcmp(key, "data_offsets") != 0)
-            return fail(LH_INVALID, "%s: tensor %s: unknown key %.64s", path, name, key);
-    }
     const char *dtype = json_string_value(json_object_get(entry, "dtype"));
     if (dtype == NULL) return fail(LH_INVALID, "%s: tensor %s: dtype is not a string", path, name);
     t->dtype = safetensors_dtype_named(dtype);
@@ -245,6 +238,7 @@ static lh_status_t read_header(safetensors_t *s, const safetensors_limits_t *lim
     char *text = mem_new((size_t)s->header_bytes + 1);
     if (text == NULL) return LH_NO_MEMORY;
     status = file_pread(s->fd, s->path, text, (size_t)s->header_bytes, LENGTH_BYTES);
+    if (status == LH_OK) s->header_hash = xxh3(text, (size_t)s->header_bytes);
     if (status == LH_OK && text[0] != '{')
         status = fail(LH_INVALID, "%s: the header does not begin with {", s->path);
     json_t *header = NULL;

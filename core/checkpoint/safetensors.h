@@ -38,6 +38,7 @@ typedef struct safetensors {
     char *path;
     int fd;
     uint64_t file_bytes, header_bytes;
+    uint64_t header_hash;  /* XXH3-64 of the header's text */
     safetensor_t *tensors; /* in the order of their data */
     uint32_t count;
     uint32_t *by_name; /* indices into tensors, sorted by name */

@@ -4,6 +4,7 @@
 #include <fcntl.h>
 
 #include <base/checked.h>
+#include <base/digest.h>
 #include <base/file.h>
 #include <base/memory.h>
 #include <base/sys.h>
@@ -16,6 +17,7 @@ struct safetensors_writer {
     uint64_t *offset;  /* in the file */
     uint64_t *missing; /* bytes not yet written */
     uint64_t bytes;    /* of the file */
+    uint64_t header_hash;
 };
 
 bool safetensors_row_bytes(const safetensors_row_t *row, uint64_t *out)
@@ -80,6 +82,7 @@ static lh_status_t make_header(safetensors_writer_t *w, const safetensors_row_t 
         w->offset[i] += t->length;
     w->bytes = at + t->length;
     const uint64_t length = t->length - 8;
+    w->header_hash = xxh3(t->data + 8, (size_t)length);
     for (uint32_t i = 0; i < 8; i++)
         t->data[i] = (char)(length >> (8 * i));
     return LH_OK;
@@ -136,7 +139,7 @@ lh_status_t safetensors_write(safetensors_writer_t *w, uint32_t row, uint64_t at
     return status;
 }
 
-lh_status_t safetensors_finish(safetensors_writer_t *w, uint64_t *file_bytes)
+lh_status_t safetensors_finish(safetensors_writer_t *w, safetensors_written_t *out)
 {
     lh_status_t status = LH_OK;
     for (uint32_t i = 0; i < w->count && status == LH_OK; i++)
@@ -149,7 +152,7 @@ lh_status_t safetensors_finish(safetensors_writer_t *w, uint64_t *file_bytes)
     const int fd = w->fd;
     w->fd = -1;
     if (sys()->close(fd) != 0 && status == LH_OK) status = fail(LH_IO, "%s: cannot close", w->path);
-    if (status == LH_OK && file_bytes != NULL) *file_bytes = w->bytes;
+    if (status == LH_OK && out != NULL) *out = (safetensors_written_t){w->bytes, w->header_hash};
     safetensors_abandon(w);
     return status;
 }

@@ -18,6 +18,11 @@ typedef struct safetensors_pair { /* of __metadata__; {"format": "pt"} is always
 
 typedef struct safetensors_writer safetensors_writer_t;
 
+typedef struct safetensors_written {
+    uint64_t file_bytes;
+    uint64_t header_hash; /* as safetensors_t has it */
+} safetensors_written_t;
+
 /* Creates the file (one that exists is refused), gives it its full size, writes the header. The
  * data lie in the order of the rows, the first one 8-byte aligned. */
 lh_status_t safetensors_create(const char *path, const safetensors_row_t *rows, uint32_t row_count,
@@ -25,8 +30,8 @@ lh_status_t safetensors_create(const char *path, const safetensors_row_t *rows, 
                                safetensors_writer_t **out) LH_MUST_CHECK;
 lh_status_t safetensors_write(safetensors_writer_t *w, uint32_t row, uint64_t at, const void *from,
                               uint64_t bytes) LH_MUST_CHECK;
-/* All bytes were written: fsync, close. Frees w whatever it returns. */
-lh_status_t safetensors_finish(safetensors_writer_t *w, uint64_t *file_bytes) LH_MUST_CHECK;
+/* All bytes were written: fsync, close. out may be NULL. Frees w whatever it returns. */
+lh_status_t safetensors_finish(safetensors_writer_t *w, safetensors_written_t *out) LH_MUST_CHECK;
 /* Closes and leaves the unfinished file to whoever removes its folder. NULL does nothing. */
 void safetensors_abandon(safetensors_writer_t *w);
 

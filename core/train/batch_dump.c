@@ -29,11 +29,10 @@ static lh_status_t write_file(const char *path, batches_t *data, uint64_t count,
         {"weights", LH_DTYPE_F32, 3, {count, batch, sequence}},
     };
     safetensors_writer_t *w;
-    uint64_t bytes;
     lh_status_t status = safetensors_create(path, tensors, 3, NULL, 0, &w);
     if (status != LH_OK) return status;
     status = write_batches(w, data, count, batch, rows, batch * sequence * 4);
-    if (status == LH_OK) return safetensors_finish(w, &bytes);
+    if (status == LH_OK) return safetensors_finish(w, NULL);
     safetensors_abandon(w);
     return status;
 }
