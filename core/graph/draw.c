@@ -112,8 +112,8 @@ static void write_edge(text_t *out, const recording_t *r, uint32_t n, uint32_t s
     const graph_value_t *value = &r->values[v];
     const bool made = value->kind == VALUE_RESULT || value->kind == VALUE_GRADIENT;
     text_printf(out, "  %c%u -> n%u [", made ? 'n' : 'v', made ? value->node : v, n);
-    text_printf(out, "headlabel=\" %s \"", node->op->slot_name[slot]);
-    if (made) {
+    if (made) { /* a source says itself what it is */
+        text_printf(out, "headlabel=\" %s \"", node->op->slot_name[slot]);
         const op_t *maker = r->nodes[value->node].op;
         text_append(out, ", label=\" ");
         if (maker->out_count > 1 && value->slot != maker->in_count)

@@ -236,6 +236,39 @@ static void fused_blocks_agree_with_central_differences(void **state)
     }
 }
 
+static bool lacks_one(void *context, const op_t *op, const void *attributes, const lh_arg_t *args,
+                      uint32_t arg_count)
+{
+    (void)args, (void)arg_count;
+    if (strcmp(op->row.name, context) != 0) return true;
+    return strcmp(op->row.name, "matmul") == 0 &&
+           ((const lh_matmul_t *)attributes)->activation == LH_ACT_NONE;
+}
+
+/* gate is no use in training without gate_grad. */
+static void a_fused_op_without_a_kernel_is_recorded_as_its_parts(void **state)
+{
+    (void)state;
+    static const struct {
+        size_t block;
+        const char *lacking, *part, *fused;
+    } rows[] = {
+        {0, "add_rms_norm", "rms_norm", "add_rms_norm"},
+        {0, "gate",         "multiply", "gate"        },
+        {0, "gate_grad",    "multiply", "gate"        },
+        {1, "matmul",       "activate", "gate"        },
+    };
+    for (size_t i = 0; i < sizeof(rows) / sizeof(rows[0]); i++) {
+        differentiated_t d = record(rows[i].block);
+        assert_int_equal(recording_fuse(d.r, lacks_one, (void *)rows[i].lacking), LH_OK);
+        assert_true(has_op(d.r, rows[i].part));
+        assert_false(has_op(d.r, rows[i].fused));
+        differentiate(&d);
+        check_differences(&d, false);
+        recording_free(d.r);
+    }
+}
+
 /* A fused recording computes the same output as its parts. */
 static void fusion_leaves_the_output_as_it_was(void **state)
 {
@@ -288,6 +321,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(blocks_agree_with_central_differences),
         cmocka_unit_test(fused_blocks_agree_with_central_differences),
+        cmocka_unit_test(a_fused_op_without_a_kernel_is_recorded_as_its_parts),
         cmocka_unit_test(fusion_leaves_the_output_as_it_was),
         cmocka_unit_test(gradients_of_shared_inputs_add_in_place),
     };
