@@ -125,6 +125,20 @@ float rig_step(program_t *update, uint64_t step, double rate, double clip, bool 
     return words[LH_STEP_NORM];
 }
 
+/* An F64 program takes its weights in F64. */
+static void weights_give(program_t *p, const float *weights, uint64_t tokens)
+{
+    if (program_input_bytes(p, LH_INPUT_WEIGHTS) == tokens * 4) {
+        OK(program_input(p, LH_INPUT_WEIGHTS, weights, tokens * 4));
+        return;
+    }
+    double *wide = mem_array(tokens, 8);
+    for (uint64_t t = 0; t < tokens; t++)
+        wide[t] = (double)weights[t];
+    OK(program_input(p, LH_INPUT_WEIGHTS, wide, tokens * 8));
+    mem_free(wide);
+}
+
 void rig_batch(program_t *p, const int32_t *rows, uint64_t sequences, uint64_t sequence,
                double weight_sum)
 {
@@ -146,7 +160,7 @@ void rig_batch(program_t *p, const int32_t *rows, uint64_t sequences, uint64_t s
     OK(program_input(p, LH_INPUT_POSITIONS, positions, tokens * 4));
     OK(program_input(p, LH_INPUT_LABELS, labels, tokens * 4));
     OK(program_input(p, LH_INPUT_STARTS, starts, (sequences + 1) * 4));
-    OK(program_input(p, LH_INPUT_WEIGHTS, weights, tokens * 4));
+    weights_give(p, weights, tokens);
     mem_free(ids);
     mem_free(labels);
     mem_free(positions);
