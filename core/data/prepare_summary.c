@@ -14,19 +14,21 @@ static const char summary_name[] = "prepare.json";
 static const char rejected_name[] = "prepare.rejected.txt";
 enum { FLUSH_BYTES = 64 * 1024 };
 
-static json_t *digests_of_tokenizer(const tokenizer_t *t)
+static lh_status_t digests_of_tokenizer(const tokenizer_t *t, json_t **out)
 {
     json_t *files = json_array();
     for (size_t i = 0; i < tokenizer_file_count(t); i++) {
         char digest[SHA256_TEXT];
-        if (sha256_file(tokenizer_file(t, i), digest) != LH_OK) {
+        const lh_status_t status = sha256_file(tokenizer_file(t, i), digest);
+        if (status != LH_OK) {
             json_decref(files);
-            return NULL;
+            return status;
         }
         (void)json_array_append_new(
             files, json_pack("{ss, ss}", "path", tokenizer_file(t, i), "sha256", digest));
     }
-    return files;
+    *out = files;
+    return LH_OK;
 }
 
 static json_t *digests_of_input(const prepare_facts_t *facts)
@@ -39,40 +41,41 @@ static json_t *digests_of_input(const prepare_facts_t *facts)
     return files;
 }
 
-static json_t *summary(const prepare_facts_t *facts)
+/* Takes the reference to tokenizer. */
+static json_t *summary(const prepare_facts_t *facts, json_t *tokenizer)
 {
     static const char *const prepends[] = {"none", "bos"}, *const appends[] = {"none", "eod",
                                                                                "eos"};
     const prepare_how_t *how = facts->how;
     const prepare_counts_t *c = facts->counts;
-    json_t *tokenizer = digests_of_tokenizer(how->tokenizer);
-    if (tokenizer == NULL) return NULL;
-    return json_pack("{ss, ss, ss, ss, sI, sI, sI, sI, sI, s{ss, sI, so}, so}",      /**/
-                     "output", how->prepare->output, "key", how->prepare->key,       /**/
-                     "prepend", prepends[how->prepare->prepend],                     /**/
-                     "append", appends[how->prepare->append],                        /**/
-                     "documents", (json_int_t)c->documents,                          /**/
-                     "empty", (json_int_t)c->empty,                                  /**/
-                     "tokens", (json_int_t)c->tokens,                                /**/
-                     "rejected", (json_int_t)c->rejected,                            /**/
-                     "filtered", (json_int_t)c->filtered,                            /**/
-                     "tokenizer",                                                    /**/
-                     "kind", tokenizer_kind(how->tokenizer),                         /**/
-                     "vocabulary", (json_int_t)tokenizer_vocab_size(how->tokenizer), /**/
-                     "files", tokenizer,                                             /**/
+    /* clang-format off */
+    return json_pack("{ss, ss, ss, ss, sI, sI, sI, sI, sI, s{ss, sI, so}, so}",
+                     "output", how->prepare->output, "key", how->prepare->key,
+                     "prepend", prepends[how->prepare->prepend],
+                     "append", appends[how->prepare->append],
+                     "documents", (json_int_t)c->documents,
+                     "empty", (json_int_t)c->empty,
+                     "tokens", (json_int_t)c->tokens,
+                     "rejected", (json_int_t)c->rejected,
+                     "filtered", (json_int_t)c->filtered,
+                     "tokenizer",
+                     "kind", tokenizer_kind(how->tokenizer),
+                     "vocabulary", (json_int_t)tokenizer_vocab_size(how->tokenizer),
+                     "files", tokenizer,
                      "files", digests_of_input(facts));
+    /* clang-format on */
 }
 
 lh_status_t prepare_summary_text(const prepare_facts_t *facts, char **out)
 {
-    fail_clear();
-    json_t *root = summary(facts);
+    json_t *tokenizer;
+    const lh_status_t status = digests_of_tokenizer(facts->how->tokenizer, &tokenizer);
+    if (status != LH_OK) return status;
+    json_t *root = summary(facts, tokenizer);
     char *text = root == NULL ? NULL : json_dumps(root, JSON_INDENT(1) | JSON_ENSURE_ASCII);
     json_decref(root);
-    if (text == NULL) /* a tokenizer's file that went away has said so */
-        return *fail_reason() != '\0'
-                   ? LH_IO
-                   : fail(LH_NO_MEMORY, "%s: out of memory, or a path is not UTF-8", summary_name);
+    if (text == NULL)
+        return fail(LH_NO_MEMORY, "%s: out of memory, or a path is not UTF-8", summary_name);
     *out = mem_text(text);
     free(text);
     return *out == NULL ? LH_NO_MEMORY : LH_OK;
