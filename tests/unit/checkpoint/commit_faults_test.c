@@ -1,0 +1,231 @@
+/* commit_faults_test.c - each call that a save makes to the system fails in turn, or is the last
+ * one of the process: the checkpoint before stays loadable, and what is called saved is saved. */
+#include <unit/checkpoint/small_state.h>
+
+#include <errno.h>
+#include <sys/wait.h>
+
+#include <base/log.h>
+#include <base/sys.h>
+
+/* A table that counts the calls that change something and fails the n-th. */
+static struct {
+    uint32_t calls, fail_at;
+    int error;
+    bool kill; /* the process ends instead */
+    bool failed;
+} fault;
+
+static bool strikes(void)
+{
+    if (++fault.calls != fault.fail_at) return false;
+    if (fault.kill) _exit(42);
+    fault.failed = true;
+    errno = fault.error;
+    return true;
+}
+
+static int faulty_open(const char *path, int flags, mode_t mode)
+{
+    return strikes() ? -1 : sys_real.open(path, flags, mode);
+}
+static int faulty_close(int fd)
+{
+    const bool strike = strikes();
+    const int result = sys_real.close(fd); /* as on NFS: closed, and what was written is lost */
+    return strike ? -1 : result;
+}
+static ssize_t faulty_write(int fd, const void *from, size_t bytes)
+{
+    return strikes() ? -1 : sys_real.write(fd, from, bytes);
+}
+static ssize_t faulty_pwrite(int fd, const void *from, size_t bytes, off_t offset)
+{
+    if (!strikes()) return sys_real.pwrite(fd, from, bytes, offset);
+    (void)sys_real.pwrite(fd, from, bytes / 2, offset); /* a part got there */
+    return -1;
+}
+/* Nothing loses power here: a real fsync would only cost time. */
+static int no_fsync(int fd)
+{
+    (void)fd;
+    return 0;
+}
+static int faulty_fsync(int fd)
+{
+    return strikes() ? -1 : no_fsync(fd);
+}
+static int faulty_fallocate(int fd, off_t length)
+{
+    return strikes() ? -1 : sys_real.fallocate(fd, length);
+}
+static int faulty_mkdir(const char *path, mode_t mode)
+{
+    return strikes() ? -1 : sys_real.mkdir(path, mode);
+}
+static int faulty_rename(const char *from, const char *to)
+{
+    return strikes() ? -1 : sys_real.rename(from, to);
+}
+static int faulty_unlink(const char *path)
+{
+    return strikes() ? -1 : sys_real.unlink(path);
+}
+static int faulty_rmdir(const char *path)
+{
+    return strikes() ? -1 : sys_real.rmdir(path);
+}
+
+static sys_t quick; /* the real one but for fsync */
+
+static sys_t faulty_table(void)
+{
+    sys_t t = sys_real;
+    t.open = faulty_open;
+    t.close = faulty_close;
+    t.write = faulty_write;
+    t.pwrite = faulty_pwrite;
+    t.fsync = faulty_fsync;
+    t.fallocate = faulty_fallocate;
+    t.mkdir = faulty_mkdir;
+    t.rename = faulty_rename;
+    t.unlink = faulty_unlink;
+    t.rmdir = faulty_rmdir;
+    return t;
+}
+
+/* Steps 1 and 2 are there, 3 is saved with a keep of 2, so that pruning is in the game as well. */
+static void start_folder(scratch_t *s)
+{
+    assert_int_equal(folder_remove(scratch_path(s, "c")), LH_OK);
+    for (uint64_t step = 1; step <= 2; step++)
+        assert_int_equal(small_save(scratch_path(s, "c"), step, 2), LH_OK);
+}
+
+/* What holds after any save that went wrong somewhere. */
+static void check_folder(scratch_t *s, bool said_saved)
+{
+    char folder[128];
+    (void)snprintf(folder, sizeof(folder), "%.100s/c", s->folder);
+    const int64_t found = small_latest(folder);
+    if (said_saved)
+        assert_int_equal(found, 3);
+    else
+        assert_true(found == 2 || found == 3);
+
+    /* The next run sweeps and saves on. */
+    assert_int_equal(checkpoint_clean(folder), LH_OK);
+    assert_int_equal(small_save(folder, 4, 2), LH_OK);
+    assert_int_equal(small_latest(folder), 4);
+}
+
+static void every_call_may_fail(scratch_t *s, int error)
+{
+    char folder[128];
+    (void)snprintf(folder, sizeof(folder), "%.100s/c", s->folder);
+    const sys_t table = faulty_table();
+    uint32_t at = 0;
+    for (bool struck = true; struck; at++) {
+        start_folder(s);
+        memset(&fault, 0, sizeof(fault));
+        fault.fail_at = at + 1;
+        fault.error = error;
+        sys_use(&table);
+        const lh_status_t status = small_save(folder, 3, 2);
+        sys_use(&quick);
+        struck = fault.failed;
+        check_folder(s, status == LH_OK);
+        if (!struck) assert_int_equal(status, LH_OK);
+    }
+    assert_true(at > 40); /* the table was really in force */
+}
+
+static void every_call_may_fail_with_no_space(void **state)
+{
+    every_call_may_fail(*state, ENOSPC);
+}
+
+static void every_call_may_fail_with_an_io_error(void **state)
+{
+    every_call_may_fail(*state, EIO);
+}
+
+static void the_process_may_end_at_every_call(void **state)
+{
+    scratch_t *s = *state;
+    char folder[128];
+    (void)snprintf(folder, sizeof(folder), "%.100s/c", s->folder);
+    bool ended = true;
+    uint32_t at = 0;
+    for (; ended; at++) {
+        start_folder(s);
+        const pid_t child = fork();
+        assert_true(child >= 0);
+        if (child == 0) {
+            const sys_t table = faulty_table();
+            memset(&fault, 0, sizeof(fault));
+            fault.fail_at = at + 1;
+            fault.kill = true;
+            sys_use(&table);
+            _exit(small_save(folder, 3, 2) == LH_OK ? 0 : 1);
+        }
+        int how = 0;
+        assert_int_equal(waitpid(child, &how, 0), child);
+        assert_true(WIFEXITED(how));
+        ended = WEXITSTATUS(how) == 42;
+        if (!ended) assert_int_equal(WEXITSTATUS(how), 0);
+        check_folder(s, !ended);
+    }
+    assert_true(at > 40);
+}
+
+static void every_allocation_may_fail(void **state)
+{
+    scratch_t *s = *state;
+    char folder[128];
+    (void)snprintf(folder, sizeof(folder), "%.100s/c", s->folder);
+    lh_status_t status = LH_NO_MEMORY;
+    uint64_t at = 1;
+    for (; status != LH_OK && at < 500; at++) {
+        start_folder(s);
+        mem_fail_at(at, false);
+        status = small_save(folder, 3, 0);
+        mem_fail_at(0, false);
+        check_folder(s, status == LH_OK);
+    }
+    assert_true(at > 20 && at < 500);
+}
+
+static int quiet(void **state)
+{
+    (void)state;
+    log_threshold(LH_LOG_ERROR + 1);
+    quick = sys_real;
+    quick.fsync = no_fsync;
+    sys_use(&quick);
+    return 0;
+}
+
+/* Thousands of files: in memory where that can be had. */
+static int memory_setup(void **state)
+{
+    scratch_t *s = calloc(1, sizeof(*s));
+    if (s == NULL) return -1;
+    *state = s;
+    (void)snprintf(s->folder, sizeof(s->folder), "/dev/shm/longhaul-test-XXXXXX");
+    if (mkdtemp(s->folder) != NULL) return 0;
+    (void)snprintf(s->folder, sizeof(s->folder), "/tmp/longhaul-test-XXXXXX");
+    return mkdtemp(s->folder) == NULL ? -1 : 0;
+}
+
+int main(void)
+{
+#define FACT(f) cmocka_unit_test_setup_teardown(f, memory_setup, scratch_teardown)
+    const struct CMUnitTest tests[] = {
+        FACT(every_call_may_fail_with_no_space),
+        FACT(every_call_may_fail_with_an_io_error),
+        FACT(the_process_may_end_at_every_call),
+        FACT(every_allocation_may_fail),
+    };
+    return cmocka_run_group_tests(tests, quiet, NULL);
+}

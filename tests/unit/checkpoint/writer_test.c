@@ -1,0 +1,253 @@
+/* writer_test.c - saves beside the caller: helpers that die, hang, or outlive who asked them. */
+#include <unit/checkpoint/small_state.h>
+
+#include <signal.h>
+#include <sys/wait.h>
+#include <time.h>
+
+#include <base/log.h>
+#include <base/sys.h>
+#include <checkpoint/writer.h>
+
+#define MS ((uint64_t)1000000)
+
+static writer_t *open_writer(const char *folder, uint64_t deadline_ns)
+{
+    const writer_how_t how = {.folder = folder,
+                              .keep = 2,
+                              .shard_bytes = 128,
+                              .deadline_ns = deadline_ns,
+                              .lock_ns = 5000 * MS};
+    writer_t *w = NULL;
+    assert_int_equal(writer_open(&how, &w), LH_OK);
+    assert_int_equal(writer_layout(w, small_tensors, SMALL_TENSORS), LH_OK);
+    return w;
+}
+
+static void fill(writer_t *w, uint64_t step)
+{
+    for (uint32_t t = 0; t < SMALL_TENSORS; t++) {
+        float *place = writer_place(w, t);
+        assert_int_equal(writer_place_bytes(w, t), small_elements(t) * sizeof(float));
+        for (uint64_t i = 0; i < small_elements(t); i++)
+            place[i] = small_value(step, t, i);
+    }
+}
+
+static void submit(writer_t *w, uint64_t step)
+{
+    const checkpoint_meta_t meta = {.run = "test", .step = step};
+    assert_int_equal(writer_begin(w), LH_OK);
+    fill(w, step);
+    assert_int_equal(writer_submit(w, &meta), LH_OK);
+}
+
+static void saves_follow_one_another(void **state)
+{
+    scratch_t *s = *state;
+    writer_result_t result;
+    writer_t *w = open_writer(s->folder, 0);
+    assert_int_equal(writer_poll(w, &result), LH_INVALID);
+    for (uint64_t step = 1; step <= 3; step++) {
+        submit(w, step);
+        assert_true(writer_busy(w));
+        assert_int_equal(writer_begin(w), LH_AGAIN);
+        assert_int_equal(writer_wait(w, &result), LH_OK);
+        assert_int_equal(result.status, LH_OK);
+        assert_int_equal(result.step, step);
+        assert_int_equal(small_latest(s->folder), step);
+    }
+    /* Each names the one before. */
+    checkpoint_t *old, *new;
+    assert_int_equal(checkpoint_open(scratch_path(s, "step-000000000002"), &old), LH_OK);
+    assert_int_equal(checkpoint_open(scratch_path(s, "step-000000000003"), &new), LH_OK);
+    assert_string_equal(new->manifest->parent, old->manifest->self);
+    checkpoint_close(old);
+    checkpoint_close(new);
+    writer_close(w);
+}
+
+static void a_save_that_fails_says_why_and_the_next_one_works(void **state)
+{
+    scratch_t *s = *state;
+    writer_result_t result;
+    writer_t *w = open_writer(s->folder, 0);
+    submit(w, 1);
+    assert_int_equal(writer_wait(w, &result), LH_OK);
+    submit(w, 1);
+    assert_int_equal(writer_wait(w, &result), LH_OK);
+    assert_int_equal(result.status, LH_INVALID);
+    assert_string_equal(behind_folder(s, result.reason),
+                        "step-000000000001 is there already: a step is saved once");
+    submit(w, 2);
+    assert_int_equal(writer_wait(w, &result), LH_OK);
+    assert_int_equal(result.status, LH_OK);
+    writer_close(w);
+}
+
+/* In the helper: waits where a disk would, until somebody ends it. */
+static int hang_fsync(int fd)
+{
+    while (fd >= 0)
+        (void)pause();
+    return -1;
+}
+
+static writer_t *open_hanging(const char *folder, uint64_t deadline_ns)
+{
+    sys_t table = sys_real;
+    table.fsync = hang_fsync;
+    static sys_t kept;
+    kept = table;
+    sys_use(&kept);
+    writer_t *w = open_writer(folder, deadline_ns);
+    sys_use(NULL);
+    return w;
+}
+
+/* Children of a process, by the kernel's list. */
+static pid_t child_of(pid_t parent)
+{
+    char path[64], line[64] = "";
+    (void)snprintf(path, sizeof(path), "/proc/%d/task/%d/children", (int)parent, (int)parent);
+    FILE *f = fopen(path, "r");
+    if (f == NULL) return 0;
+    if (fgets(line, sizeof(line), f) == NULL) line[0] = '\0';
+    (void)fclose(f);
+    return (pid_t)atoi(line);
+}
+
+static pid_t wait_for_child(pid_t parent)
+{
+    const struct timespec pause_1ms = {.tv_nsec = 1000000};
+    for (int i = 0; i < 5000; i++) {
+        const pid_t child = child_of(parent);
+        if (child > 0) return child;
+        (void)nanosleep(&pause_1ms, NULL);
+    }
+    return 0;
+}
+
+static void a_helper_that_is_killed_costs_only_its_save(void **state)
+{
+    scratch_t *s = *state;
+    writer_result_t result;
+    assert_int_equal(small_save(s->folder, 1, 0), LH_OK);
+    writer_t *w = open_hanging(s->folder, 0);
+    submit(w, 2);
+    const pid_t helper = wait_for_child(wait_for_child(getpid()));
+    assert_true(helper > 0);
+    assert_int_equal(kill(helper, SIGKILL), 0);
+    assert_int_equal(writer_wait(w, &result), LH_OK);
+    assert_int_equal(result.status, LH_IO);
+    assert_string_equal(result.reason, "the checkpoint helper was ended by signal 9");
+    assert_int_equal(writer_begin(w), LH_OK); /* a new helper would be there */
+    assert_int_equal(small_latest(s->folder), 1);
+    writer_close(w);
+}
+
+static void a_helper_that_hangs_is_given_up_at_the_deadline(void **state)
+{
+    scratch_t *s = *state;
+    writer_result_t result;
+    assert_int_equal(small_save(s->folder, 1, 0), LH_OK);
+    writer_t *w = open_hanging(s->folder, 200 * MS);
+    submit(w, 2);
+    assert_int_equal(writer_poll(w, &result), LH_AGAIN);
+    const uint64_t before = sys()->now_ns();
+    assert_int_equal(writer_wait(w, &result), LH_OK);
+    assert_true(sys()->now_ns() - before < 5000 * MS);
+    assert_int_equal(result.status, LH_IO);
+    assert_string_equal(result.reason, "step 2 was not written within 0.2 s and is given up");
+    assert_int_equal(writer_begin(w), LH_OK);
+    assert_int_equal(small_latest(s->folder), 1);
+    writer_close(w);
+}
+
+static void a_keeper_that_is_killed_fails_saves_and_nothing_else(void **state)
+{
+    scratch_t *s = *state;
+    writer_result_t result;
+    const checkpoint_meta_t meta = {.step = 3};
+    writer_t *w = open_hanging(s->folder, 0);
+    submit(w, 2);
+    const pid_t keeper = wait_for_child(getpid()), helper = wait_for_child(keeper);
+    assert_int_equal(kill(keeper, SIGKILL), 0);
+    assert_int_equal(kill(helper, SIGKILL), 0);
+    assert_int_equal(writer_wait(w, &result), LH_OK);
+    assert_int_equal(result.status, LH_IO);
+    assert_int_equal(writer_begin(w), LH_OK);
+    assert_int_equal(writer_submit(w, &meta), LH_IO);
+    writer_close(w);
+}
+
+static int slow_fsync(int fd)
+{
+    const struct timespec pause_50ms = {.tv_nsec = 50000000};
+    (void)nanosleep(&pause_50ms, NULL);
+    return sys_real.fsync(fd);
+}
+
+/* kill -9 right after submit: the next run waits for the helper and finds its checkpoint. */
+static void a_save_outlives_the_trainer(void **state)
+{
+    scratch_t *s = *state;
+    int ready[2];
+    assert_int_equal(pipe(ready), 0);
+    const pid_t trainer = fork();
+    if (trainer == 0) {
+        sys_t table = sys_real;
+        table.fsync = slow_fsync;
+        sys_use(&table);
+        writer_t *w = open_writer(s->folder, 0);
+        submit(w, 7);
+        (void)!write(ready[1], "x", 1);
+        for (;;)
+            (void)pause();
+    }
+    char byte;
+    assert_int_equal(read(ready[0], &byte, 1), 1);
+    assert_int_equal(kill(trainer, SIGKILL), 0);
+    assert_int_equal(waitpid(trainer, NULL, 0), trainer);
+    (void)close(ready[0]);
+    (void)close(ready[1]);
+
+    writer_t *w = open_writer(s->folder, 0);
+    assert_int_equal(small_latest(s->folder), 7);
+    writer_close(w);
+}
+
+static void two_runs_do_not_write_in_one_folder(void **state)
+{
+    scratch_t *s = *state;
+    writer_t *w = open_writer(s->folder, 0), *other;
+    const writer_how_t how = {.folder = s->folder, .lock_ns = 50 * MS};
+    assert_int_equal(writer_open(&how, &other), LH_TIMED_OUT);
+    assert_string_equal(behind_folder(s, fail_reason()),
+                        ".lock: another run still writes in this folder");
+    writer_close(w);
+    assert_int_equal(writer_open(&how, &other), LH_OK);
+    writer_close(other);
+}
+
+static int quiet(void **state)
+{
+    (void)state;
+    log_threshold(LH_LOG_ERROR + 1);
+    return 0;
+}
+
+int main(void)
+{
+#define FACT(f) cmocka_unit_test_setup_teardown(f, scratch_setup, scratch_teardown)
+    const struct CMUnitTest tests[] = {
+        FACT(saves_follow_one_another),
+        FACT(a_save_that_fails_says_why_and_the_next_one_works),
+        FACT(a_helper_that_is_killed_costs_only_its_save),
+        FACT(a_helper_that_hangs_is_given_up_at_the_deadline),
+        FACT(a_keeper_that_is_killed_fails_saves_and_nothing_else),
+        FACT(a_save_outlives_the_trainer),
+        FACT(two_runs_do_not_write_in_one_folder),
+    };
+    return cmocka_run_group_tests(tests, quiet, NULL);
+}
