@@ -100,7 +100,7 @@ static void put_json_line(FILE *f, const text_t *text)
 
 static void decode_pair(const char *prefix, const char *path)
 {
-    indexed_t *set;
+    indexed_t *set = NULL;
     FILE *f = fopen(path, "wb");
     if (f == NULL || indexed_open(prefix, 5000, &set) != LH_OK) FAIL_TEST("%s\n", fail_reason());
     for (uint64_t i = 0; i < set->sequences; i++) {
