@@ -48,7 +48,8 @@ lh_status_t call_bind(const char *text, const char *where, const call_scope_t *s
 void call_free(call_t *c);
 
 /* values: one for each variable of the scope, in its order. out may be NULL for CALL_STATUS. One
- * thread at a time per bound call. A result that is not finite is refused. */
+ * thread at a time per bound call. A result that is not finite is refused; a text is valid until
+ * call_free. */
 lh_status_t call_run(call_t *c, const call_value_t *values, call_value_t *out) LH_MUST_CHECK;
 
 /* NULL, or what is wrong with a signature such as "f64(u64 step, f64 peak)". */

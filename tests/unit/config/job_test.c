@@ -98,7 +98,7 @@ static const struct {
      "command line: [transport.wan] needs several ranks; this version runs one"                            },
     {"train.stepz=3",                 "command line: unknown key 'stepz' in [train]; did you mean 'steps'?"},
     {"train.micro_batch=3",           "a.ini:12: batch = 8: expected a multiple of micro_batch = 3"        },
-    {"train.precision=fp8",           "command line: precision = fp8: expected one of bf16|f32"            },
+    {"train.precision=eightbit",      "command line: precision = eightbit: expected one of bf16|f32"       },
     {"pipeline.stages=prepare tarin",
      "command line: stages = ... tarin: no such stage; did you mean 'train'?"                              },
     {"pipeline.stages=train train",   "command line: stages = ... train: named twice"                      },
