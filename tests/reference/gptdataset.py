@@ -131,6 +131,8 @@ CASES = [
     ("valid, one epoch", "969,30,1", "valid", 32, None, 1234),
     ("a last epoch of its own", "969,30,1", "train", 64, 3500, 1234),
     ("a last epoch like the others", "969,30,1", "train", 64, 4500, 1234),
+    ("a last epoch used to just under 80 per cent", "969,30,1", "train", 64, 4260, 1234),
+    ("a last epoch used to 80 per cent", "969,30,1", "train", 64, 4261, 1234),
     ("another seed and split", "8,1,1", "train", 257, 2000, 42),
     ("long samples over many sequences", "1,0,0", "train", 4096, 200, 7),
 ]

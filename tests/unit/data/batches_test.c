@@ -197,7 +197,7 @@ static void blending_agrees_with_the_plain_rule(void **state)
     (void)state;
     blend_list_t list;
     blend_t blend;
-    assert_int_equal(blend_parse("a:0.5,b:0.25,c:0.125,d:0.125,e:0.37", &list), LH_OK);
+    assert_int_equal(blend_parse("a:0.125,b:0.5,c:0.25,d:0.125,e:0.37", &list), LH_OK);
     assert_int_equal(blend_new(&list, 5000, &blend), LH_OK);
     double taken[5] = {0};
     for (uint64_t i = 0; i < 5000; i++) {

@@ -248,6 +248,29 @@ static void a_failed_sync_never_leaves_a_mixed_pair(void **state)
     }
 }
 
+static int failing_rename(const char *from, const char *to)
+{
+    return --fails_left == 0 ? -1 : sys_real.rename(from, to);
+}
+
+static void an_old_index_never_stands_beside_new_tokens(void **state)
+{
+    static const int32_t other[] = {1, 2, 3, 4};
+    scratch_t *s = *state;
+    sys_t faulty = sys_real;
+    indexed_writer_t *w;
+    faulty.rename = failing_rename;
+    write_small(s, "half", 5000);
+    assert_int_equal(indexed_writer_open(scratch_path(s, "half"), 5000, &w), LH_OK);
+    assert_int_equal(indexed_writer_add(w, other, 4), LH_OK);
+    fails_left = 2; /* the tokens are renamed, the index is not */
+    sys_use(&faulty);
+    assert_int_equal(indexed_writer_commit(w), LH_IO);
+    sys_use(NULL);
+    assert_false(file_exists(scratch_path(s, "half.idx")));
+    assert_false(file_exists(scratch_path(s, "half.idx.tmp")));
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -260,6 +283,7 @@ int main(void)
         cmocka_unit_test(a_short_bin_and_a_missing_one_are_refused),
         cmocka_unit_test(a_bin_that_shrinks_later_is_a_sentence),
         cmocka_unit_test(a_failed_sync_never_leaves_a_mixed_pair),
+        cmocka_unit_test(an_old_index_never_stands_beside_new_tokens),
     };
     return cmocka_run_group_tests(tests, scratch_setup, scratch_teardown);
 }
