@@ -65,5 +65,6 @@ int command_stage(cli_t *cli, uint32_t stage);
 int command_check(cli_t *cli);
 int command_help(cli_t *cli);
 int command_plugins(cli_t *cli);
+int command_verify(cli_t *cli);
 
 #endif

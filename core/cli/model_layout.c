@@ -1,0 +1,99 @@
+/* model_layout.c - parses a model's options, opens it, lists its parameters. */
+#include <cli/model_layout.h>
+
+#include <stdio.h>
+
+#include <base/memory.h>
+#include <base/text.h>
+#include <checkpoint/json_text.h>
+
+static lh_status_t parse_options(const job_t *job, const option_given_t *given,
+                                 uint32_t given_count, uint64_t vocab, model_layout_t *l)
+{
+    char rows[24];
+    uint32_t count = 0;
+    option_given_t *all = mem_array(given_count + 1, sizeof(*all));
+    if (all == NULL) return LH_NO_MEMORY;
+    for (uint32_t i = 0; i < given_count; i++)
+        if (vocab == 0 || strcmp(given[i].key, "vocab") != 0) all[count++] = given[i];
+    if (vocab != 0) {
+        (void)snprintf(rows, sizeof(rows), "%llu", (unsigned long long)vocab);
+        all[count++] = (option_given_t){"vocab", rows, "tokenizer", true};
+    }
+    const lh_status_t status = job_parse_plugin(job, "model", &l->options, all, count, &l->config);
+    mem_free(all);
+    return status;
+}
+
+lh_status_t model_layout_open(const job_t *job, registry_t *registry, const option_given_t *given,
+                              uint32_t given_count, uint64_t vocab, model_layout_t *out)
+{
+    model_layout_t l = {0};
+    lh_status_t status = registry_load(registry, LH_KIND_MODEL, job->model.plugin, &l.plugin);
+    if (status != LH_OK) return status;
+    if (l.plugin->model->hf == NULL)
+        return fail(LH_UNSUPPORTED, "the model plugin %s has no Hugging Face form", l.plugin->name);
+
+    l.options = plugin_options(l.plugin);
+    status = parse_options(job, given, given_count, vocab, &l);
+    if (status == LH_OK) {
+        plugin_configure(registry, l.plugin, l.config);
+        status = l.plugin->model->open(l.plugin->host, l.config, &l.model);
+    }
+    if (status == LH_OK) status = parameters_new(l.plugin->model, l.model, &l.parameters);
+    if (status == LH_OK)
+        *out = l;
+    else
+        model_layout_close(&l);
+    return status;
+}
+
+void model_layout_close(model_layout_t *l)
+{
+    if (l->parameters != NULL) parameters_free(l->parameters);
+    if (l->model != NULL) l->plugin->model->close(l->model);
+    if (l->config != NULL) job_free_config(&l->options, l->config);
+    *l = (model_layout_t){0};
+}
+
+static const char *choice_text(model_layout_t *l, const char *choices, uint32_t index)
+{
+    while (index-- > 0 && strchr(choices, '|') != NULL)
+        choices = strchr(choices, '|') + 1;
+    (void)snprintf(l->value, sizeof(l->value), "%.*s", (int)strcspn(choices, "|"), choices);
+    return l->value;
+}
+
+static const char *real_text(model_layout_t *l, double real)
+{
+    text_t text = {0};
+    json_text_real(&text, real);
+    (void)snprintf(l->value, sizeof(l->value), "%s", text.data == NULL ? "0" : text.data);
+    text_free(&text);
+    return l->value;
+}
+
+const char *model_layout_option(void *context, const char *key)
+{
+    model_layout_t *l = context;
+    const lh_option_t *row = NULL;
+    for (uint32_t i = 0; i < l->options.count && row == NULL; i++)
+        if (strcmp(l->options.rows[i].key, key) == 0) row = &l->options.rows[i];
+    if (row == NULL) return NULL;
+
+    const void *field = (const char *)l->config + row->offset;
+    switch (row->type) {
+    case LH_OPT_BOOL: return *(const bool *)field ? "yes" : "no";
+    case LH_OPT_F64: return real_text(l, *(const double *)field);
+    case LH_OPT_CHOICE: return choice_text(l, row->range, *(const uint32_t *)field);
+    case LH_OPT_STRING:
+    case LH_OPT_PATH: return *(char *const *)field;
+    case LH_OPT_U32:
+        (void)snprintf(l->value, sizeof(l->value), "%u", *(const uint32_t *)field);
+        return l->value;
+    default:
+        (void)snprintf(l->value, sizeof(l->value), "%llu",
+                       (unsigned long long)*(const uint64_t *)field);
+        return l->value;
+    }
+}
