@@ -70,10 +70,12 @@ uint32_t flow_buffer(flow_t *f, const region_t *region, uint64_t offset, uint64_
 
 uint32_t flow_value(flow_t *f, const lh_arg_t *arg, uint32_t buffer, uint64_t offset)
 {
+    const flow_value_t made = {
+        .arg = *arg, .buffer = buffer, .offset = offset}; /* may be one of ours */
     void *items = f->values;
     if (!grow(f, &items, &f->value_capacity, f->value_count, sizeof(*f->values))) return 0;
     f->values = items;
-    f->values[f->value_count] = (flow_value_t){.arg = *arg, .buffer = buffer, .offset = offset};
+    f->values[f->value_count] = made;
     return f->value_count++;
 }
 

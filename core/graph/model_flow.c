@@ -16,7 +16,7 @@ typedef struct model_flow {
     uint64_t chunk;
 } model_flow_t;
 
-enum { CHUNK_BYTES = 64 << 20, CHUNK_MULTIPLE = 64 };
+enum { CHUNK_BYTES = 16 << 20, CHUNK_MULTIPLE = 64, CHUNK_ROWS = 256 };
 
 /* Rows of logits at a time: as many as fit a budget, in chunks of nearly equal size. */
 static uint64_t chunk_choose(const program_t *p)
@@ -25,7 +25,7 @@ static uint64_t chunk_choose(const program_t *p)
         return p->how.head_chunk < p->tokens ? p->how.head_chunk : p->tokens;
     const uint64_t row_bytes = p->weights->parameters->vocab * sizeof(float);
     uint64_t rows = CHUNK_BYTES / row_bytes / CHUNK_MULTIPLE * CHUNK_MULTIPLE;
-    if (rows < CHUNK_MULTIPLE) rows = CHUNK_MULTIPLE;
+    if (rows < CHUNK_ROWS) rows = CHUNK_ROWS; /* fewer would make slow matrix products */
     if (rows >= p->tokens) return p->tokens;
     const uint64_t chunks = (p->tokens + rows - 1) / rows, even = (p->tokens + chunks - 1) / chunks;
     return (even + CHUNK_MULTIPLE - 1) / CHUNK_MULTIPLE * CHUNK_MULTIPLE;
