@@ -5,7 +5,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 
-#include <base/log.h>
 #include <base/memory.h>
 #include <checkpoint/hf_table.h>
 #include <checkpoint/json_text.h>
@@ -127,7 +126,7 @@ static lh_status_t read_value(const char *path, const lh_hf_key_t *row, const ch
     if (row->option != NULL) return add_option(c, row->option, text);
     if (row->fixed == NULL) {
         if (!hf_same_value(text, "0") && !hf_same_value(text, "no"))
-            log_line(LH_LOG_INFO, "%s: %s = %s is ignored", path, where, text);
+            text_printf(&c->ignored, "%s%s = %s", c->ignored.length == 0 ? "" : ", ", where, text);
         return LH_OK;
     }
     if (hf_same_value(text, row->fixed)) return LH_OK;
@@ -211,6 +210,7 @@ void hf_config_free(hf_config_t *c)
         mem_free(c->options[i].value);
     }
     mem_free(c->options);
+    text_free(&c->ignored);
     *c = (hf_config_t){.bos = -1, .eos = -1};
 }
 
@@ -254,9 +254,10 @@ static lh_status_t write_row(const hf_table_t *t, const hf_config_facts_t *facts
     }
     char rows[24];
     (void)snprintf(rows, sizeof(rows), "%llu", (unsigned long long)facts->vocab);
+    if (!holds(row->when, facts->option, facts->context)) return LH_OK;
     const bool is_vocab = strcmp(row->option, "vocab") == 0;
     const char *value = is_vocab ? rows : facts->option(facts->context, row->option);
-    if (value == NULL || !holds(row->when, facts->option, facts->context)) return LH_OK;
+    if (value == NULL) return LH_OK;
 
     const bool by_option = row->fixed != NULL && hf_is_option(t, row->fixed);
     const bool by_default = row->fixed != NULL && !by_option && hf_same_value(value, row->fixed);

@@ -15,6 +15,7 @@ typedef struct hf_config {
     hf_option_t *options;
     uint32_t count;
     int64_t bos, eos; /* first of a list; -1: none. May lie outside the vocabulary */
+    text_t ignored; /* "attn_pdrop = 0.1, ...": what the model has no use for; data NULL: nothing */
 } hf_config_t;
 
 /* Refuses another model_type, quantised weights, and values that a fixed row forbids. */

@@ -100,15 +100,23 @@ void json_text_quote(text_t *t, const char *text)
     text_append(t, "\"");
 }
 
+/* As Python writes it: 10000.0, 1e-05. */
 void json_text_real(text_t *t, double x)
 {
     char digits[40];
-    for (int precision = 1; precision <= 17; precision++) {
-        (void)snprintf(digits, sizeof(digits), "%.*g", precision, x);
-        if (strtod(digits, NULL) == x) break;
+    int precision = 0;
+    do
+        (void)snprintf(digits, sizeof(digits), "%.*e", precision, x);
+    while (strtod(digits, NULL) != x && ++precision < 17);
+
+    const char *mark = strchr(digits, 'e');
+    const int exponent = mark == NULL ? 0 : atoi(mark + 1);
+    if (mark == NULL || exponent < -4 || exponent >= 16) {
+        text_append(t, digits);
+        return;
     }
-    text_append(t, digits);
-    if (strpbrk(digits, ".en") == NULL) text_append(t, ".0"); /* stays a real when read again */
+    const int decimals = precision - exponent;
+    text_printf(t, "%.*f", decimals > 0 ? decimals : 1, x); /* stays a real when read again */
 }
 
 static void indent(text_t *t, uint32_t level)

@@ -5,6 +5,7 @@
 #include <stdio.h>
 
 #include <base/file.h>
+#include <base/log.h>
 #include <base/memory.h>
 #include <checkpoint/hf_config.h>
 #include <checkpoint/hf_import.h>
@@ -77,6 +78,9 @@ int command_import(cli_t *cli)
     model_layout_t layout;
     lh_status_t status = read_config(cli, &config);
     if (status != LH_OK) return status;
+    if (config.ignored.data != NULL)
+        log_line(LH_LOG_INFO, "%s: config.json: ignored: %s", cli->job->import.from,
+                 config.ignored.data);
     status = open_layout(cli, &config, &layout);
     if (status != LH_OK) goto free_config;
 
