@@ -44,7 +44,7 @@ static lh_status_t read_line(tokenizer_t *t, const char *path, size_t number, co
     const char *space = memchr(line, ' ', length);
     const size_t text = space == NULL ? 0 : (size_t)(space - line);
     uint64_t rank = 0;
-    bool is_number = space != NULL && length > text + 1 && length < text + 12;
+    bool is_number = space != NULL && length > text + 1 && length < text + 20;
 
     for (size_t i = text + 1; is_number && i < length; i++) {
         is_number = line[i] >= '0' && line[i] <= '9';
