@@ -1,0 +1,145 @@
+/* optimizer_tables_test.c - over one rank every ZeRO stage comes to the same; what is not built is
+ * said. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include <cmocka.h>
+#undef fail
+
+#include <parallel/optimizer_tables.h>
+
+struct lh_optimizer {
+    lh_description_t description;
+};
+
+static lh_status_t describe(lh_optimizer_t *o, LH_UNUSED const lh_train_t *train,
+                            lh_description_t *out)
+{
+    *out = o->description;
+    return LH_OK;
+}
+
+static const lh_optimizer_api_t api = {.struct_size = sizeof(api), .describe = describe};
+
+enum { VALUE, GRAD, MASTER, STATE, WIDE_GRAD, WIDE_VALUE, SPACES };
+
+#define SPACE(n, what, group, life)                                                          \
+    {                                                                                        \
+        .name = n, .holds = LH_HOLDS_##what, .cut = LH_GROUP_##group, .place = LH_ON_DEVICE, \
+        .lives = LH_LIVES_##life                                                             \
+    }
+#define MOVE(moment, kind, a, b)                                           \
+    {                                                                      \
+        .when = LH_AT_##moment, .what = LH_MOVE_##kind, .from = a, .to = b \
+    }
+#define OVER(moment, kind, a, b)                                            \
+    {                                                                       \
+        .when = LH_AT_##moment, .what = LH_MOVE_##kind, .from = a, .to = b, \
+        .group = LH_GROUP_DATA, .reduce = LH_REDUCE_SUM                     \
+    }
+
+static const lh_space_t spaces[SPACES] = {
+    SPACE("value", VALUE, DATA, ALWAYS),    SPACE("grad", GRAD, DATA, STEP),
+    SPACE("master", MASTER, DATA, ALWAYS),  SPACE("state", STATE, DATA, ALWAYS),
+    SPACE("wide_grad", GRAD, SELF, BUCKET), SPACE("wide_value", VALUE, SELF, VISIT),
+};
+static const lh_move_t zero0[] = {OVER(GRAD, REDUCE, GRAD, GRAD), MOVE(STEP, UPDATE, GRAD, MASTER),
+                                  MOVE(AFTER_STEP, COPY, MASTER, VALUE)};
+static const lh_move_t zero1[] = {OVER(GRAD, REDUCE, WIDE_GRAD, GRAD),
+                                  MOVE(STEP, UPDATE, GRAD, MASTER),
+                                  OVER(AFTER_STEP, GATHER, MASTER, VALUE)};
+static const lh_move_t zero3[] = {
+    OVER(VISIT, GATHER, VALUE, WIDE_VALUE), OVER(GRAD, REDUCE, WIDE_GRAD, GRAD),
+    MOVE(STEP, UPDATE, GRAD, MASTER), MOVE(AFTER_STEP, COPY, MASTER, VALUE)};
+
+static lh_status_t read_tables(uint32_t space_count, const lh_move_t *moves, uint32_t move_count,
+                               uint32_t ranks, optimizer_tables_t *out)
+{
+    lh_optimizer_t o = {
+        {.struct_size = sizeof(lh_description_t),
+         .space_size = sizeof(spaces[0]),
+         .space_count = space_count,
+         .move_size = sizeof(moves[0]),
+         .move_count = move_count,
+         .spaces = spaces,
+         .moves = moves}
+    };
+    const lh_family_t family = {
+        .size = {1, ranks, 1, 1}
+    };
+    const lh_train_t train = {.struct_size = sizeof(train),
+                              .family_size = sizeof(family),
+                              .family_count = 1,
+                              .families = &family};
+    return optimizer_tables_read(&api, &o, &train, out);
+}
+
+static void over_one_rank_a_wide_space_is_its_cut(void **state)
+{
+    (void)state;
+    optimizer_tables_t t;
+    assert_int_equal(read_tables(4, zero0, 3, 1, &t), LH_OK);
+    assert_int_equal(t.grad, GRAD);
+    assert_int_equal(t.master, MASTER);
+    assert_int_equal(read_tables(5, zero1, 3, 1, &t), LH_OK);
+    assert_int_equal(t.root[WIDE_GRAD], t.root[GRAD]);
+    assert_int_equal(read_tables(6, zero3, 4, 1, &t), LH_OK);
+    assert_int_equal(t.root[WIDE_GRAD], t.root[GRAD]);
+    assert_int_equal(t.root[WIDE_VALUE], t.root[VALUE]);
+    assert_int_equal(t.state, STATE);
+}
+
+static void moves_run_in_the_order_of_their_moments(void **state)
+{
+    (void)state;
+    const lh_move_t mixed[] = {zero1[2], zero1[1], zero1[0]};
+    optimizer_tables_t t;
+    assert_int_equal(read_tables(5, mixed, 3, 1, &t), LH_OK);
+    assert_int_equal(t.moves[0].what, LH_MOVE_REDUCE);
+    assert_int_equal(t.moves[1].what, LH_MOVE_UPDATE);
+    assert_int_equal(t.moves[2].what, LH_MOVE_GATHER);
+}
+
+static void refused(const lh_move_t *move, const char *sentence)
+{
+    optimizer_tables_t t;
+    assert_int_not_equal(read_tables(4, move, 1, 1, &t), LH_OK);
+    assert_string_equal(fail_reason(), sentence);
+}
+
+static void what_is_not_built_is_refused_by_name(void **state)
+{
+    (void)state;
+    optimizer_tables_t t;
+    const lh_move_t differ = MOVE(STEP, DIFFER, GRAD, MASTER), add = MOVE(GRAD, ADD, GRAD, MASTER);
+    const lh_move_t lost = MOVE(STEP, COPY, GRAD, 9);
+    lh_move_t rare = MOVE(STEP, UPDATE, GRAD, MASTER), never = rare;
+    rare.every = 100;
+    never.when = 7;
+    refused(&differ, "move DIFFER from 'grad' to 'master' is not built");
+    refused(&add, "move ADD from 'grad' to 'master' is not built");
+    refused(&lost, "move COPY names space 1, space 9, group 0; there are 4 and 4");
+    refused(&rare, "move UPDATE from 'grad' to 'master' does not run whole in every step, which is "
+                   "not built");
+    refused(&never, "1 of the optimizer's moves name a moment that does not exist");
+    assert_int_equal(read_tables(5, zero1, 3, 2, &t), LH_UNSUPPORTED);
+    assert_string_equal(
+        fail_reason(),
+        "move REDUCE from 'wide_grad' to 'grad' runs over 2 ranks, which is not built");
+    assert_int_equal(read_tables(5, zero0, 3, 1, &t), LH_UNSUPPORTED);
+    assert_string_equal(fail_reason(),
+                        "spaces 'grad' and 'wide_grad' hold the same kind and no move "
+                        "joins them, which is not built");
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(over_one_rank_a_wide_space_is_its_cut),
+        cmocka_unit_test(moves_run_in_the_order_of_their_moments),
+        cmocka_unit_test(what_is_not_built_is_refused_by_name),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
