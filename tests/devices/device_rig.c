@@ -541,9 +541,19 @@ lh_status_t rig_prepare(rig_t *rig, const char *op, const void *attributes, cons
     return LH_OK;
 }
 
+lh_status_t rig_try_launch(rig_call_t *call)
+{
+    return call->kernel->launch(call->prepared, &call->launch);
+}
+
 void rig_launch(rig_call_t *call)
 {
-    must(call->kernel->launch(call->prepared, &call->launch), "launch");
+    must(rig_try_launch(call), "launch");
+}
+
+lh_launch_t *rig_block(rig_call_t *call)
+{
+    return &call->launch;
 }
 
 void rig_wait(rig_t *rig)

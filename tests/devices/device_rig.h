@@ -67,7 +67,10 @@ lh_status_t rig_run(rig_t *rig, const char *op, const void *attributes, const ri
 lh_status_t rig_prepare(rig_t *rig, const char *op, const void *attributes, const rig_slot_t *slots,
                         uint32_t count, rig_call_t **out);
 void rig_launch(rig_call_t *call);
+lh_status_t rig_try_launch(rig_call_t *call);
 void rig_wait(rig_t *rig);
+/* The block that rig_launch() hands over. */
+lh_launch_t *rig_block(rig_call_t *call);
 /* Reads the outputs into the slots' out. */
 void rig_read(rig_call_t *call);
 void rig_free(rig_call_t *call);

@@ -1,0 +1,46 @@
+/* fake_plugin.c - the fake's options, and a row for every op that the cpu has. Handles are opaque
+ * here: cpu.h names the ops. */
+#include "cpu.h"
+
+typedef struct fake_options { /* as fake_config_t of fake.h */
+    uint64_t threads, delay_ns, seed;
+} fake_options_t;
+
+extern const lh_device_api_t fake_device_api;
+lh_status_t fake_fits(const lh_host_t *host, const lh_device_t *d, const void *config,
+                      const lh_kernel_desc_t *desc);
+lh_status_t fake_prepare(const lh_host_t *host, lh_device_t *d, const lh_kernel_desc_t *desc,
+                         lh_kernel_plan_t *plan, lh_prepared_t **out);
+lh_status_t fake_launch(lh_prepared_t *k, const lh_launch_t *call);
+void fake_kernel_free(lh_prepared_t *k);
+
+static const lh_option_t options[] = {
+    LH_OPTION_U64(fake_options_t, threads, "threads", "0", "0..1024",
+                  "threads that compute; 0: as many as there are processors"),
+    LH_OPTION_DURATION(fake_options_t, delay_ns, "delay", "300us", "0..1s",
+                       "most that an operation waits before it runs"),
+    LH_OPTION_U64(fake_options_t, seed, "seed", "1", NULL, "of the delays"),
+};
+
+static const lh_kernel_t kernels[] = {
+#define KERNEL_ROW(name, slots) \
+    {.op = #name,               \
+     .fits = fake_fits,         \
+     .prepare = fake_prepare,   \
+     .launch = fake_launch,     \
+     .release = fake_kernel_free},
+    CPU_OPS(KERNEL_ROW)
+#undef KERNEL_ROW
+};
+
+LH_PLUGIN = {
+    LH_PLUGIN_HEADER,
+    .kind = LH_KIND_DEVICE,
+    .config_size = sizeof(fake_options_t),
+    .name = "fake",
+    .version = "0.1.0",
+    .summary = "the cpu's kernels behind queues with delays, and memory out of the host's reach",
+    LH_TABLE_OPTIONS(options),
+    LH_TABLE_KERNELS(kernels),
+    .device = &fake_device_api,
+};
