@@ -2,7 +2,8 @@
 #
 # Builds NAME.so that exports lh_plugin_v1 and nothing else, links against no host symbol, and lies
 # where the loader looks: lib/longhaul/<kind>s/NAME.so (kind parts: lib/longhaul/parts). Works inside
-# the tree and against an installed SDK (then after find_package or pkg-config of longhaul-sdk).
+# the tree and against an installed SDK, after find_package(longhaul-sdk). The folder is the one that
+# `longhaul` looks into beside its own bin/, so `cmake --install --prefix` of Longhaul's prefix adds it.
 
 set(LH_PLUGIN_EXPORTS ${CMAKE_CURRENT_LIST_DIR}/plugin.version)
 
@@ -25,6 +26,6 @@ function(lh_add_plugin kind name)
     PREFIX "" OUTPUT_NAME ${name} C_VISIBILITY_PRESET hidden LINK_DEPENDS ${LH_PLUGIN_EXPORTS}
     LIBRARY_OUTPUT_DIRECTORY ${PROJECT_BINARY_DIR}/lib/longhaul/${folder})
   if(NOT P_NO_INSTALL)
-    install(TARGETS ${name}_plugin LIBRARY DESTINATION ${CMAKE_INSTALL_LIBDIR}/longhaul/${folder})
+    install(TARGETS ${name}_plugin LIBRARY DESTINATION lib/longhaul/${folder})
   endif()
 endfunction()

@@ -186,7 +186,7 @@ static void includes_end(void **state)
     assert_sentence(s, "b.ini:1: sub/../a.ini is included by itself");
 
     for (int i = 0; i < 10; i++) {
-        char name[16], text[32];
+        char name[32], text[64];
         (void)snprintf(name, sizeof(name), "d%d.ini", i);
         (void)snprintf(text, sizeof(text), "include = d%d.ini\n", i + 1);
         scratch_text(s, name, text);
@@ -197,7 +197,7 @@ static void includes_end(void **state)
     /* Each of four levels includes the next ten times: 10^4 files if nobody counted. */
     scratch_text(s, "e4.ini", "[x]\n");
     for (int i = 0; i < 4; i++) {
-        char name[16], text[128] = "include = ";
+        char name[32], text[256] = "include = ";
         (void)snprintf(name, sizeof(name), "e%d.ini", i);
         for (int k = 0; k < 10; k++)
             (void)snprintf(text + strlen(text), sizeof(text) - strlen(text), "%se%d.ini",
