@@ -4,7 +4,9 @@
 
 #include <stdio.h>
 
+#include <base/file.h>
 #include <base/memory.h>
+#include <cli/model_source.h>
 #include <config/explain.h>
 #include <config/quantity.h>
 #include <plugin/call.h>
@@ -13,7 +15,7 @@
 typedef struct checked { /* a plugin (or rule) and what it reads */
     const plugin_t *plugin;
     option_table_t options;
-    option_given_t given[1];
+    const option_given_t *given;
     uint32_t given_count;
     void *config;
 } checked_t;
@@ -24,6 +26,8 @@ typedef struct check {
     checked_t model, optimizer, device, rule;
     char rule_section[64];
     char vocab[32];
+    hf_config_t imported;
+    option_given_t *given;
     text_t *out;
 } check_t;
 
@@ -43,22 +47,48 @@ static lh_status_t open_plugin(check_t *c, uint32_t kind, const char *section, c
 }
 
 /* The vocabulary is known only once the tokenizer is read; until then any will do. */
-static void give_vocab(check_t *c)
+static lh_status_t give_vocab(check_t *c)
 {
     uint64_t rows;
     const job_model_t *m = &c->job->model;
+    c->given = mem_array(1, sizeof(*c->given));
+    if (c->given == NULL) return LH_NO_MEMORY;
     if (m->vocab == NULL || !quantity_u64(m->vocab, &rows)) rows = m->vocab_multiple;
     (void)snprintf(c->vocab, sizeof(c->vocab), "%llu", (unsigned long long)rows);
-    c->model.given[0] = (option_given_t){
+    c->given[0] = (option_given_t){
         .key = "vocab", .value = c->vocab, .origin = "[model] vocab", .fixed = true};
+    c->model.given = c->given;
     c->model.given_count = 1;
+    return LH_OK;
+}
+
+/* What the config.json that is to be imported says of the model. */
+static lh_status_t give_imported(check_t *c)
+{
+    const plugin_t *plugin;
+    lh_status_t status = registry_load(c->cli->plugins, LH_KIND_MODEL, c->job->model.plugin,
+                                       &plugin);
+    if (status != LH_OK) return status;
+    if (plugin->model->hf == NULL)
+        return fail(LH_UNSUPPORTED, "the model plugin %s has no Hugging Face form", plugin->name);
+    char *path = path_join(c->job->import.from, "config.json");
+    if (path == NULL) return LH_NO_MEMORY;
+    status = hf_config_read(plugin->model->hf, path, &c->imported);
+    mem_free(path);
+    if (status == LH_OK)
+        status = model_source_given(&c->imported, "imported config.json", &c->given);
+    c->model.given = c->given;
+    c->model.given_count = c->imported.count;
+    return status;
 }
 
 static lh_status_t check_model(check_t *c)
 {
     lh_model_t *model;
-    give_vocab(c);
-    lh_status_t status = open_plugin(c, LH_KIND_MODEL, "model", c->job->model.plugin, &c->model);
+    const bool imports = c->job->import.from != NULL && c->job->model.plugin != NULL;
+    lh_status_t status = imports ? give_imported(c) : give_vocab(c);
+    if (status == LH_OK)
+        status = open_plugin(c, LH_KIND_MODEL, "model", c->job->model.plugin, &c->model);
     if (status != LH_OK || c->model.plugin == NULL) return status;
     const lh_model_api_t *api = c->model.plugin->model;
     status = api->open(c->model.plugin->host, c->model.config, &model);
@@ -247,5 +277,7 @@ int command_check(cli_t *cli)
     checked_t *const checked[] = {&c.model, &c.optimizer, &c.device, &c.rule};
     for (size_t i = 0; i < sizeof(checked) / sizeof(checked[0]); i++)
         if (checked[i]->config != NULL) job_free_config(&checked[i]->options, checked[i]->config);
+    mem_free(c.given);
+    hf_config_free(&c.imported);
     return status;
 }

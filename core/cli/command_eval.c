@@ -197,7 +197,8 @@ int command_eval(cli_t *cli)
         return fail(LH_INVALID, "--per-document needs [eval] data to be a JSONL file; it is %s",
                     job->eval.data);
 
-    lh_status_t status = model_source_open(job, cli->plugins, !by_split, &source);
+    lh_status_t status = model_source_open(
+        job, cli->plugins, by_split ? TOKENIZER_IF_NAMED : TOKENIZER_NEEDED, &source);
     if (status != LH_OK) return status;
     const session_how_t how = {.job = job,
                                .registry = cli->plugins,

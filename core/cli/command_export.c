@@ -45,7 +45,7 @@ int command_export(cli_t *cli)
     model_source_t source;
     model_layout_t layout;
     checkpoint_t *checkpoint = NULL;
-    lh_status_t status = model_source_open(cli->job, cli->plugins, false, &source);
+    lh_status_t status = model_source_open(cli->job, cli->plugins, TOKENIZER_IF_NAMED, &source);
     if (status != LH_OK) return status;
     status = model_source_checkpoint(&source, &checkpoint);
     if (status != LH_OK) goto close_source;

@@ -222,7 +222,9 @@ int command_generate(cli_t *cli)
 
     lh_status_t status = read_request(cli, &request);
     if (status == LH_OK)
-        status = model_source_open(cli->job, cli->plugins, request.ids == NULL, &source);
+        status = model_source_open(cli->job, cli->plugins,
+                                   request.ids == NULL ? TOKENIZER_NEEDED : TOKENIZER_IF_THERE,
+                                   &source);
     if (status != LH_OK) return status;
     status = read_prompt(cli, &request, source.tokenizer, &prompt);
     if (status == LH_OK) status = generate(cli, &request, &source, &prompt);

@@ -10,6 +10,7 @@
 #include <checkpoint/hf_config.h>
 #include <checkpoint/hf_import.h>
 #include <cli/model_layout.h>
+#include <cli/model_source.h>
 
 static lh_status_t read_config(const cli_t *cli, hf_config_t *out)
 {
@@ -28,15 +29,10 @@ static lh_status_t read_config(const cli_t *cli, hf_config_t *out)
 
 static lh_status_t open_layout(const cli_t *cli, const hf_config_t *config, model_layout_t *out)
 {
-    option_given_t *given = mem_array(config->count, sizeof(*given));
-    if (given == NULL) return LH_NO_MEMORY;
-    for (uint32_t i = 0; i < config->count; i++)
-        given[i] = (option_given_t){.key = config->options[i].key,
-                                    .value = config->options[i].value,
-                                    .origin = "config.json",
-                                    .fixed = strcmp(config->options[i].key, "vocab") == 0};
-    const lh_status_t status = model_layout_open(cli->job, cli->plugins, given, config->count, 0,
-                                                 out);
+    option_given_t *given;
+    lh_status_t status = model_source_given(config, "config.json", &given);
+    if (status != LH_OK) return status;
+    status = model_layout_open(cli->job, cli->plugins, given, config->count, 0, out);
     mem_free(given);
     return status;
 }

@@ -43,7 +43,7 @@ int command_train(cli_t *cli)
     uint64_t dump;
 
     lh_status_t status = dump_count(cli, &dump);
-    if (status == LH_OK) status = model_source_open(job, cli->plugins, false, &source);
+    if (status == LH_OK) status = model_source_open(job, cli->plugins, TOKENIZER_IF_NAMED, &source);
     if (status != LH_OK) return status;
     status = folder_make(job->pipeline.folder);
     if (status == LH_OK) status = watch_new(job->pipeline.folder, job->train.log_every, &watch);

@@ -2,6 +2,7 @@
 #include <cli/model_source.h>
 
 #include <base/file.h>
+#include <base/log.h>
 #include <base/memory.h>
 #include <base/text.h>
 #include <config/quantity.h>
@@ -18,6 +19,22 @@ static lh_status_t find_import(model_source_t *s)
     s->import_folder = folder;
     s->import_checkpoints = path_join(folder, "checkpoints");
     return s->import_checkpoints == NULL ? LH_NO_MEMORY : LH_OK;
+}
+
+lh_status_t model_source_given(const hf_config_t *config, const char *origin, option_given_t **out)
+{
+    option_given_t *given = mem_array(config->count, sizeof(*given));
+    if (given == NULL) return LH_NO_MEMORY;
+    for (uint32_t i = 0; i < config->count; i++) {
+        const hf_option_t *o = &config->options[i];
+        /* The vocabulary of imported weights is theirs, whatever [model] vocab says by default. */
+        given[i] = (option_given_t){.key = o->key,
+                                    .value = o->value,
+                                    .origin = origin,
+                                    .fixed = strcmp(o->key, "vocab") == 0};
+    }
+    *out = given;
+    return LH_OK;
 }
 
 static lh_status_t read_config(model_source_t *s, registry_t *registry)
@@ -38,30 +55,25 @@ static lh_status_t read_config(model_source_t *s, registry_t *registry)
     mem_free(path);
     if (status != LH_OK) return status;
 
-    s->given = mem_array(s->config.count, sizeof(*s->given));
-    if (s->given == NULL) return LH_NO_MEMORY;
-    for (uint32_t i = 0; i < s->config.count; i++) {
-        const hf_option_t *o = &s->config.options[i];
-        /* The vocabulary of imported weights is theirs, whatever [model] vocab says by default. */
-        s->given[i] = (option_given_t){.key = o->key,
-                                       .value = o->value,
-                                       .origin = "imported config.json",
-                                       .fixed = strcmp(o->key, "vocab") == 0};
-    }
     s->given_count = s->config.count;
-    return LH_OK;
+    return model_source_given(&s->config, "imported config.json", &s->given);
 }
 
-static lh_status_t load_tokenizer(model_source_t *s, bool needed)
+static lh_status_t load_tokenizer(model_source_t *s, uint32_t wanted)
 {
     const tokenizer_limits_t limits = {.vocabulary = (uint32_t)s->job->limits.vocabulary};
     const char *path = s->job->prepare.tokenizer;
     if (path == NULL) path = s->job->eval.tokenizer;
-    if (path == NULL && s->import_folder != NULL && needed) path = s->import_folder;
-    if (path == NULL && !needed) return LH_OK;
-    if (path == NULL)
+    const bool named = path != NULL;
+    if (!named && wanted != TOKENIZER_IF_NAMED) path = s->import_folder;
+    if (path == NULL && wanted == TOKENIZER_NEEDED)
         return fail(LH_INVALID, "%s: no tokenizer; name one in [prepare] tokenizer", s->job->path);
-    return tokenizer_load(path, &limits, &s->tokenizer);
+    if (path == NULL) return LH_OK;
+
+    const lh_status_t status = tokenizer_load(path, &limits, &s->tokenizer);
+    if (status == LH_OK || named || wanted == TOKENIZER_NEEDED) return status;
+    log_line(LH_LOG_INFO, "ids only, no text: %s", fail_reason());
+    return LH_OK;
 }
 
 static lh_status_t find_vocab(model_source_t *s)
@@ -84,13 +96,13 @@ static lh_status_t find_vocab(model_source_t *s)
     return LH_OK;
 }
 
-lh_status_t model_source_open(const job_t *job, registry_t *registry, bool needs_tokenizer,
+lh_status_t model_source_open(const job_t *job, registry_t *registry, uint32_t tokenizer,
                               model_source_t *out)
 {
     model_source_t s = {.job = job};
     lh_status_t status = find_import(&s);
     if (status == LH_OK) status = read_config(&s, registry);
-    if (status == LH_OK) status = load_tokenizer(&s, needs_tokenizer);
+    if (status == LH_OK) status = load_tokenizer(&s, tokenizer);
     if (status == LH_OK) status = find_vocab(&s);
     if (status != LH_OK) {
         model_source_close(&s);

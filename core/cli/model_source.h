@@ -20,12 +20,20 @@ typedef struct model_source {
     uint64_t vocab; /* rows of the embedding that the tokenizer asks for; 0: the options say */
 } model_source_t;
 
-/* Reads the imported config.json and loads the tokenizer: [prepare] tokenizer, else what was
- * imported with the model. needs_tokenizer: none is refused. */
-lh_status_t model_source_open(const job_t *job, registry_t *registry, bool needs_tokenizer,
+enum {
+    TOKENIZER_IF_NAMED, /* by [prepare] or [eval] tokenizer              */
+    TOKENIZER_IF_THERE, /* or the imported one, where it can be read     */
+    TOKENIZER_NEEDED,   /* or the imported one; none is refused          */
+};
+/* Reads the imported config.json and loads the tokenizer. */
+lh_status_t model_source_open(const job_t *job, registry_t *registry, uint32_t tokenizer,
                               model_source_t *out) LH_MUST_CHECK;
 void model_source_close(model_source_t *s);
 
+/* What a config.json says, as values of the model's options; they point into the config. Free with
+ * mem_free. */
+lh_status_t model_source_given(const hf_config_t *config, const char *origin,
+                               option_given_t **out) LH_MUST_CHECK;
 /* The weights to evaluate, export or continue: the newest checkpoint of training, else the import.
  */
 lh_status_t model_source_checkpoint(const model_source_t *s, checkpoint_t **out) LH_MUST_CHECK;
