@@ -176,6 +176,24 @@ typedef struct program_cost {
 } program_cost_t;
 void program_cost(const program_t *p, program_cost_t *out);
 
+/* One call of a program, as the device runs it; pointers live as long as the engine. */
+typedef struct program_call {
+    const op_t *op; /* NULL: memory is set to zero */
+    const void *attributes;
+    const lh_arg_t *args;
+    uint32_t arg_count;
+    const char *part, *kernel; /* as in profile_row_t */
+    uint32_t block;
+    bool backward;
+    double flops, bytes;
+    uint64_t ns; /* in all runs since profiling was switched on */
+} program_call_t;
+/* The i-th call of the first micro-batch, or of a later one. False: there are fewer. After
+ * engine_plan. */
+bool program_call(const program_t *p, bool later, uint32_t i, program_call_t *out);
+/* The recording of the model's first block. */
+const recording_t *program_block(const program_t *p);
+
 /* Time per call, measured while switched on (slower: an event pair or two clock readings a call).
  */
 typedef struct profile_row {

@@ -59,6 +59,34 @@ static const char *part_text(const program_t *p, uint32_t part)
     }
 }
 
+bool program_call(const program_t *p, bool later, uint32_t i, program_call_t *out)
+{
+    const call_list_t *list = &p->lists[later ? 1 : 0];
+    if (i >= list->count) return false;
+    const exec_call_t *call = &list->calls[i];
+    const kernel_t *kernel = call->kernel;
+    *out = (program_call_t){.part = part_text(p, call->source->part),
+                            .kernel = "fill",
+                            .block = call->source->block,
+                            .backward = call->source->backward,
+                            .bytes = (double)call->bytes,
+                            .ns = call->ns};
+    if (kernel == NULL) return true;
+    out->op = kernel->op;
+    out->attributes = kernel->attributes;
+    out->args = kernel->args;
+    out->arg_count = kernel->arg_count;
+    out->kernel = kernel->plan.name;
+    out->flops = kernel->cost.flops;
+    out->bytes = kernel->cost.bytes;
+    return true;
+}
+
+const recording_t *program_block(const program_t *p)
+{
+    return p->block;
+}
+
 static profile_row_t row_of(const program_t *p, const exec_call_t *call)
 {
     profile_row_t row = {.backward = call->source->backward};

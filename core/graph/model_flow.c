@@ -55,6 +55,7 @@ static lh_status_t blocks_record(model_flow_t *m)
             m->blocks[b] = m->blocks[m->blocks[b].block];
         }
     }
+    p->block = m->blocks[0].r;
     return LH_OK;
 }
 

@@ -36,6 +36,7 @@ struct program {
     uint64_t tokens;
     flow_t *flow;
     recording_t **recordings; /* kept: the flow points into them */
+    const recording_t *block; /* of the first block; one of them */
     uint32_t recording_count;
     size_t recording_capacity;
     uint32_t **maps; /* kept until the flow is finished */
