@@ -44,7 +44,8 @@ void program_free(program_t *p)
     for (uint32_t i = 0; i < PROGRAM_INPUTS; i++)
         for (uint32_t s = 0; s < STAGING_SLOTS; s++)
             if (p->inputs[i].copied[s] != NULL) api->event_free(p->inputs[i].copied[s]);
-    if (p->done != NULL) api->event_free(p->done);
+    for (uint32_t i = 0; i < STAGING_SLOTS; i++)
+        if (p->done[i] != NULL) api->event_free(p->done[i]);
     maps_free(p);
     for (uint32_t i = 0; i < p->recording_count; i++)
         recording_free(p->recordings[i]);
@@ -205,7 +206,9 @@ lh_status_t program_choose(program_t *p)
 lh_status_t program_place(program_t *p)
 {
     engine_t *e = p->engine;
-    lh_status_t status = e->api->event_new(e->device, &p->done);
+    lh_status_t status = LH_OK;
+    for (uint32_t i = 0; status == LH_OK && i < STAGING_SLOTS; i++)
+        status = e->api->event_new(e->device, &p->done[i]);
     for (uint32_t i = 0; status == LH_OK && i < PROGRAM_INPUTS; i++)
         for (uint32_t s = 0; status == LH_OK && s < STAGING_SLOTS; s++)
             if (p->inputs[i].bytes != 0)
@@ -283,17 +286,21 @@ static lh_status_t outputs_copy(program_t *p)
         const lh_status_t status = e->api->copy(e->stream, &to, &from, out->bytes);
         if (status != LH_OK) return status;
     }
-    return e->api->record(e->stream, p->done);
+    return e->api->record(e->stream, p->done[p->runs % STAGING_SLOTS]);
 }
 
 lh_status_t program_run(program_t *p, uint32_t micro_batch)
 {
-    lh_status_t status = inputs_copy(p);
+    lh_status_t status = LH_OK;
+    /* An event may be recorded again only once it is past. */
+    if (p->runs >= STAGING_SLOTS)
+        status = engine_await(p->engine, p->done[p->runs % STAGING_SLOTS]);
+    if (status == LH_OK) status = inputs_copy(p);
     if (status == LH_OK)
         status = call_list_run(p->engine,
                                &p->lists[micro_batch > 0 && has_micro_batches(p) ? 1 : 0]);
     if (status == LH_OK) status = outputs_copy(p);
-    if (status == LH_OK) p->ran = true;
+    if (status == LH_OK) p->runs++;
     return status;
 }
 
@@ -318,9 +325,10 @@ lh_status_t program_output(program_t *p, uint32_t which, void *host, uint64_t by
     if (expected == 0 || bytes != expected)
         return fail(LH_INVALID, "output %u has %llu bytes, not %llu", which,
                     (unsigned long long)expected, (unsigned long long)bytes);
-    if (!p->ran) return fail(LH_INVALID, "output %u is asked for before the program ran", which);
+    if (p->runs == 0)
+        return fail(LH_INVALID, "output %u is asked for before the program ran", which);
 
-    const lh_status_t status = engine_await(p->engine, p->done);
+    const lh_status_t status = engine_await(p->engine, p->done[(p->runs - 1) % STAGING_SLOTS]);
     if (status != LH_OK) return status;
     return output_narrow(p, which,
                          region_place(&p->engine->pinned, p->outputs[which].pinned).address, host);

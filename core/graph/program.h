@@ -47,9 +47,10 @@ struct program {
 
     program_input_t inputs[PROGRAM_INPUTS];
     program_output_t outputs[OUTPUTS];
-    call_list_t lists[2]; /* first micro-batch, later ones */
-    lh_event_t *done;
-    bool ran;
+    call_list_t lists[2];            /* first micro-batch, later ones */
+    lh_event_t *done[STAGING_SLOTS]; /* of the runs in flight: the control thread is at most so many
+                                        ahead of the device */
+    uint64_t runs;
 };
 
 /* A program without calls, owned by the engine. */
