@@ -266,28 +266,73 @@ static void frozen_parameters_stay_and_the_others_learn_the_same(void **state)
     rig_close(&rig);
 }
 
-static void a_steady_step_allocates_nothing(void **state)
+/* A kernel's line of engine_variants names it, and a build that follows the lines chooses the same.
+ */
+static void variants_are_chosen_again_or_the_build_is_refused(void **state)
+{
+    (void)state;
+    rig_t rig;
+    text_t said = {0}, again = {0}, other = {0};
+    open_llama(&rig, LH_DTYPE_F32);
+    (void)state_program(&rig, &whole_batch);
+    OK(engine_plan(rig.engine));
+    engine_variants(rig.engine, &said);
+    rig_close(&rig);
+
+    rig_open_with(&rig, llama->plugin, llama->options, LH_DTYPE_F32, said.data);
+    (void)state_program(&rig, &whole_batch);
+    OK(engine_plan(rig.engine));
+    engine_variants(rig.engine, &again);
+    assert_string_equal(said.data, again.data);
+    rig_close(&rig);
+
+    const char *at = strstr(said.data, " = ");
+    text_append_n(&other, said.data, (size_t)(at - said.data));
+    text_append(&other, " = another.kernel 7\n");
+    rig_open_with(&rig, llama->plugin, llama->options, LH_DTYPE_F32, other.data);
+    (void)state_program(&rig, &whole_batch);
+    assert_int_equal(engine_plan(rig.engine), LH_UNSUPPORTED);
+    assert_non_null(strstr(fail_reason(), "has no kernel for"));
+    rig_close(&rig);
+    text_free(&said);
+    text_free(&again);
+    text_free(&other);
+}
+
+static void a_profile_tells_where_the_time_went(void **state)
 {
     (void)state;
     rig_t rig;
     int32_t batch[GOLDEN_BATCH * ROW];
     golden_batch(llama, 0, batch);
-    open_llama(&rig, LH_DTYPE_BF16);
-    program_t *update = rig_update(&rig, 0.1);
-    program_how_t how = whole_batch;
-    how.sequences = 2;
-    program_t *train = state_program(&rig, &how);
+    open_llama(&rig, LH_DTYPE_F32);
+    program_t *train = state_program(&rig, &whole_batch);
     OK(engine_build(rig.engine));
     golden_weights(llama, &rig);
-    for (uint32_t step = 0; step < 4; step++) {
-        rig_batch(train, batch, 2, GOLDEN_SEQUENCE, TOKENS);
-        const uint64_t before = mem_count();
-        OK(program_run(train, 0));
-        OK(program_run(train, 1));
-        (void)rig_loss(train);
-        (void)rig_step(update, step + 1, 1e-3, 1.0, NULL);
-        if (step > 0) assert_int_equal(mem_count(), before);
+    rig_batch(train, batch, GOLDEN_BATCH, GOLDEN_SEQUENCE, TOKENS);
+    OK(program_run(train, 0));
+    const float loss = rig_loss(train);
+    OK(engine_profile(rig.engine, true));
+    OK(program_run(train, 0));
+    OK(program_run(train, 0));
+    assert_true(rig_loss(train) == loss);
+    profile_row_t *rows;
+    uint32_t count;
+    uint64_t calls = 0;
+    program_cost_t cost;
+    OK(engine_profile_rows(rig.engine, &rows, &count));
+    OK(engine_profile(rig.engine, false));
+    program_cost(train, &cost);
+    for (uint32_t i = 0; i < count; i++) {
+        calls += rows[i].calls;
+        assert_true(i == 0 || rows[i].ns <= rows[i - 1].ns);
     }
+    assert_true(rows[0].ns > 0);
+    assert_int_equal(calls, 2 * cost.calls);
+    /* 6 FLOPs for each weight of a matrix and token, and the attention. */
+    const double matrices = 2 * (32 * 32 * 2 + 32 * 16 * 2 + 32 * 56 * 3) + 131 * 32;
+    assert_true(cost.flops > 6 * matrices * TOKENS && cost.flops < 8 * matrices * TOKENS);
+    mem_free(rows);
     rig_close(&rig);
 }
 
@@ -385,7 +430,8 @@ int main(void)
         cmocka_unit_test(generation_sees_the_logits_of_scoring),
         cmocka_unit_test(a_gradient_that_is_not_finite_changes_nothing),
         cmocka_unit_test(frozen_parameters_stay_and_the_others_learn_the_same),
-        cmocka_unit_test(a_steady_step_allocates_nothing),
+        cmocka_unit_test(variants_are_chosen_again_or_the_build_is_refused),
+        cmocka_unit_test(a_profile_tells_where_the_time_went),
         cmocka_unit_test(gradients_are_slopes_of_the_loss),
         cmocka_unit_test(live_activations_never_overlap),
     };

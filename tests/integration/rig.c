@@ -37,6 +37,12 @@ static void plugin_ops(rig_t *rig, const plugin_t *plugin)
 
 void rig_open(rig_t *rig, const char *model, const rig_option_t *options, lh_dtype_t compute)
 {
+    rig_open_with(rig, model, options, compute, NULL);
+}
+
+void rig_open_with(rig_t *rig, const char *model, const rig_option_t *options, lh_dtype_t compute,
+                   const char *variants)
+{
     memset(rig, 0, sizeof(*rig));
     OK(host_new(&rig->host));
     OK(registry_new(LH_TEST_PLUGINS, rig->host, &rig->registry));
@@ -63,7 +69,8 @@ void rig_open(rig_t *rig, const char *model, const rig_option_t *options, lh_dty
                               .device_config = rig->device_config,
                               .plugins = plugins,
                               .plugin_count = 2,
-                              .ops = rig->ops};
+                              .ops = rig->ops,
+                              .variants = variants};
     OK(engine_open(&how, &rig->engine));
     const weights_how_t weights = {rig->model_plugin->model, rig->model, compute};
     OK(weights_new(rig->engine, &weights, &rig->weights));

@@ -44,6 +44,9 @@ void rig_ok(lh_status_t status, const char *what, const char *file, int line);
 
 /* options ends with a row of NULL. */
 void rig_open(rig_t *rig, const char *model, const rig_option_t *options, lh_dtype_t compute);
+/* variants: as engine_how_t.variants. */
+void rig_open_with(rig_t *rig, const char *model, const rig_option_t *options, lh_dtype_t compute,
+                   const char *variants);
 void rig_close(rig_t *rig);
 const char *rig_device(void);
 
