@@ -105,7 +105,7 @@ static const lh_option_t eval_rows[] = {
 static const lh_option_t export_rows[] = {
     TEXT(job_export_t, folder, "hf", "Hugging Face folder to write"),
     CHOICE(job_export_t, dtype, "as_imported", "as_imported|f32|bf16|f16", "dtype of the weights"),
-    BYTES(job_export_t, shard_bytes, "5GB", "1MB..", "largest file of weights"),
+    BYTES(job_export_t, shard_bytes, "5GB", "4KiB..", "largest file of weights"),
 };
 
 static const lh_option_t generate_rows[] = {
