@@ -28,7 +28,8 @@ static int run(cli_t *cli)
         code = status_exit_code(code);
     }
     /* What was asked for on stdout and could not be written is no success. */
-    if (fflush(stdout) != 0 && code == EXIT_DONE) {
+    const bool unwritten = fflush(stdout) != 0 || ferror(stdout) != 0;
+    if (unwritten && code == EXIT_DONE) {
         (void)fail(LH_IO, "cannot write to stdout");
         print_reason();
         code = EXIT_REFUSED;

@@ -3,6 +3,8 @@
 
 #include <stdio.h>
 
+#include <config/ini_lines.h>
+
 enum { KEY_WIDTH = 18, VALUE_WIDTH = 30 };
 
 /* ";" begins a comment when it is read back. */
@@ -25,19 +27,25 @@ static void append_where(const document_entry_t *entry, text_t *out)
     }
 }
 
+/* The origin stands behind the value, or above it where the line would be too long to be read
+ * again. */
 static void append_line(const char *key, const char *value, const document_entry_t *entry,
                         const char *origin, text_t *out)
 {
-    const size_t start = out->length;
-    text_printf(out, "%-*s = ", KEY_WIDTH, key);
-    append_value(value, out);
-    const size_t width = out->length - start, column = KEY_WIDTH + 3 + VALUE_WIDTH;
-    text_printf(out, "%*s ; ", width < column ? (int)(column - width) : 0, "");
+    text_t line = {0}, where = {0};
+    text_printf(&line, "%-*s = ", KEY_WIDTH, key);
+    append_value(value, &line);
     if (entry != NULL)
-        append_where(entry, out);
+        append_where(entry, &where);
     else
-        text_append(out, origin);
-    text_append(out, "\n");
+        text_append(&where, origin);
+    out->failed = out->failed || line.failed || where.failed;
+    if (!out->failed && line.length + where.length + 3 > INI_LINE_LIMIT)
+        text_printf(out, "; %s:\n%s\n", where.data, line.data);
+    else if (!out->failed)
+        text_printf(out, "%-*s ; %s\n", KEY_WIDTH + 3 + VALUE_WIDTH, line.data, where.data);
+    text_free(&line);
+    text_free(&where);
 }
 
 static void explain_row(const options_how_t *how, const lh_option_t *row, text_t *out)
