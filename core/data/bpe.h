@@ -31,6 +31,8 @@ typedef struct bpe {
     uint32_t unknown;           /* symbol of an unknown character; BPE_NONE: it is left out    */
     bool fuse_unknown;          /* a run of unknown characters is one id                      */
     bool by_words;              /* no join crosses the start of a run of space marks          */
+    uint64_t inside[128][2];    /* by words: bit set if the ASCII characters stand side by side in a
+                                   piece */
     struct bpe_character {
         uint32_t character, symbol;
     } * table; /* open addressing; symbol BPE_NONE is free */

@@ -354,20 +354,21 @@ lh_status_t bpe_encode(const bpe_t *b, bpe_scratch_t *s, const char *text, size_
     return LH_OK;
 }
 
-/* The start of the next run of space marks (U+2581) after the one that text may start with. */
-static size_t word_end(const char *text, size_t length)
+/* Where the first word of a text ends: before the next run of space marks (U+2581) or between two
+ * characters that no piece has side by side. */
+static size_t word_end(const bpe_t *b, const char *text, size_t length)
 {
     static const char mark[] = "\xE2\x96\x81";
     size_t i = 0;
 
     while (i + 3 <= length && memcmp(text + i, mark, 3) == 0)
         i += 3;
-    while (i < length) {
-        const char *next = memchr(text + i, mark[0], length - i);
-        if (next == NULL) return length;
-        i = (size_t)(next - text);
-        if (i + 3 <= length && memcmp(next, mark, 3) == 0) return i;
-        i++;
+    unsigned char previous = 0xFF; /* whatever follows the marks belongs to them */
+    for (; i < length; i++) {
+        const unsigned char c = (unsigned char)text[i];
+        if (c == 0xE2 && i + 3 <= length && memcmp(text + i, mark, 3) == 0) return i;
+        if ((c | previous) < 0x80 && (b->inside[previous][c >> 6] >> (c & 63) & 1) == 0) return i;
+        previous = c;
     }
     return length;
 }
@@ -379,7 +380,7 @@ lh_status_t bpe_encode_text(const bpe_t *b, bpe_scratch_t *s, const char *text, 
 
     lh_status_t status = LH_OK;
     for (size_t at = 0; at < length && status == LH_OK;) {
-        const size_t size = word_end(text + at, length - at);
+        const size_t size = word_end(b, text + at, length - at);
         status = bpe_encode(b, s, text + at, size, length - at, out);
         at += size;
     }

@@ -16,14 +16,18 @@ bool piece_table_get(const piece_table_t *t, uint32_t id, piece_t *out)
     return true;
 }
 
-/* The slot that holds the spelling, or the free one where it would go. */
-static size_t slot_of(const piece_table_t *t, const char *bytes, size_t length)
+static const uint64_t HASH_HALF = (uint64_t)UINT32_MAX << 32;
+
+/* The slot that holds the spelling, or the free one where it would go. The half of the hash in the
+ * slot spares most looks at other pieces' bytes. */
+static size_t slot_of(const piece_table_t *t, uint64_t hash, const char *bytes, size_t length)
 {
     const size_t mask = t->slot_count - 1;
-    size_t slot = (size_t)xxh3(bytes, length) & mask;
+    size_t slot = (size_t)hash & mask;
 
     for (; t->slots[slot] != 0; slot = (slot + 1) & mask) {
-        const piece_t piece = piece_at(t, t->slots[slot] - 1);
+        if (((t->slots[slot] ^ hash) & HASH_HALF) != 0) continue;
+        const piece_t piece = piece_at(t, (uint32_t)t->slots[slot] - 1);
         if (piece.length == length && memcmp(piece.bytes, bytes, length) == 0) break;
     }
     return slot;
@@ -32,13 +36,13 @@ static size_t slot_of(const piece_table_t *t, const char *bytes, size_t length)
 int32_t piece_table_find(const piece_table_t *t, const char *bytes, size_t length)
 {
     if (t->slot_count == 0) return -1;
-    return (int32_t)t->slots[slot_of(t, bytes, length)] - 1;
+    return (int32_t)(uint32_t)t->slots[slot_of(t, xxh3(bytes, length), bytes, length)] - 1;
 }
 
 static lh_status_t grow_slots(piece_table_t *t)
 {
-    const size_t count = t->slot_count == 0 ? 1024 : t->slot_count * 2;
-    uint32_t *slots = mem_array(count, sizeof(*slots));
+    const size_t count = t->slot_count == 0 ? 1024 : t->slot_count * 4;
+    uint64_t *slots = mem_array(count, sizeof(*slots));
     if (slots == NULL) return LH_NO_MEMORY;
 
     mem_free(t->slots);
@@ -47,7 +51,8 @@ static lh_status_t grow_slots(piece_table_t *t)
     for (uint32_t id = 0; id < t->count; id++) {
         piece_t piece;
         if (!piece_table_get(t, id, &piece)) continue;
-        slots[slot_of(t, piece.bytes, piece.length)] = id + 1;
+        const uint64_t hash = xxh3(piece.bytes, piece.length);
+        slots[slot_of(t, hash, piece.bytes, piece.length)] = (hash & HASH_HALF) | (id + 1);
     }
     return LH_OK;
 }
@@ -77,15 +82,16 @@ lh_status_t piece_table_add(piece_table_t *t, const char *path, uint32_t id, con
     const lh_status_t status = reserve(t, id, length);
     if (status != LH_OK) return status;
 
-    const size_t slot = slot_of(t, bytes, length);
+    const uint64_t hash = xxh3(bytes, length);
+    const size_t slot = slot_of(t, hash, bytes, length);
     if (t->slots[slot] != 0)
         return fail(LH_INVALID, "%s: the piece '%.*s' is there twice, with the ids %u and %u", path,
-                    (int)length, bytes, t->slots[slot] - 1, id);
+                    (int)length, bytes, (uint32_t)t->slots[slot] - 1, id);
     memcpy(t->bytes + t->bytes_used, bytes, length);
     for (; t->count <= id; t->count++)
         t->places[t->count].length = PIECE_ABSENT;
     t->places[id] = (struct piece_place){(uint32_t)t->bytes_used, (uint32_t)length};
-    t->slots[slot] = id + 1;
+    t->slots[slot] = (hash & HASH_HALF) | (id + 1);
     t->bytes_used += length;
     t->pieces++;
     return LH_OK;

@@ -16,7 +16,7 @@ typedef struct piece_table {
         uint32_t start, length;
     } * places; /* by id; length PIECE_ABSENT where no piece has the id */
     size_t count, room;
-    uint32_t *slots; /* open addressing; id + 1, 0 is free */
+    uint64_t *slots; /* open addressing; upper half of the hash | id + 1; 0 is free */
     size_t slot_count, pieces;
 } piece_table_t;
 

@@ -165,7 +165,7 @@ static lh_status_t read_model(tokenizer_t *t, const char *path, json_t *model)
         t->kind = flag(model, "byte_fallback") ? "BPE with byte fallback" : "BPE of characters";
         if (flag(model, "byte_fallback")) status = tokenizer_bytes_from_fallback(t, path);
         if (status == LH_OK) status = tokenizer_characters(t);
-        t->bpe.by_words = tokenizer_joins_within_words(t);
+        tokenizer_cut_words(t);
     }
     if (status == LH_OK && flag(model, "ignore_merges")) status = take_whole_pieces(t, path);
     /* a whole text that is one piece would have to be seen before it is cut */
