@@ -251,24 +251,13 @@ static void depth_and_size_end_before_memory_does(void **state)
 }
 
 static const char *const bad_signatures[] = {
-    "",
-    "f64",
-    "f64(",
-    "f64(u64)",
-    "f64(u64 a",
-    "f64(u64 a,",
-    "f64(u64 a,)",
-    "f64(u64 a) x",
-    "f32(u64 a)",
-    "f64(status a)",
-    "f64(u64 a, u64 a)",
-    "f64(u64  )",
-    "f64 (u64 a)",
-    "f64(u64 a;u64 b)",
-    "f64(u64 1a)",
-    "f64(u64 a23456789012345678901234567890123)",
-    "f64(u64 a,u64 b,u64 c,u64 d,u64 e,u64 f,u64 g,u64 h,u64 i,u64 j,u64 k,u64 l,u64 m,u64 n,u64 "
-    "o,u64 p,u64 q)",
+    "", "f64", "f64(", "f64(u64)", "f64(u64 a", "f64(u64 a,", "f64(u64 a,)", "f64(u64 a) x",
+    "f32(u64 a)", "f64(status a)", "f64(u64 a, u64 a)", "f64(u64  )", "f64 (u64 a)",
+    "f64(u64 a;u64 b)", "f64(u64 1a)", "f64(u64 a23456789012345678901234567890123)",
+    /* clang-format off */
+    ("f64(u64 a,u64 b,u64 c,u64 d,u64 e,u64 f,u64 g,u64 h,u64 i,u64 j,u64 k,u64 l,u64 m,u64 n,u64 o,u64 p,"
+     "u64 q)"),
+    /* clang-format on */
 };
 
 static void a_malformed_signature_is_never_read_past(void **state)

@@ -1,0 +1,296 @@
+/* base_test.c - strings, memory, digests, random numbers, files: against published vectors, and
+ * with every call of the system made to fail. */
+#include <unit/data/scratch_files.h>
+
+#include <errno.h>
+#include <fcntl.h>
+#include <math.h>
+#include <sys/stat.h>
+
+#include <base/checked.h>
+#include <base/digest.h>
+#include <base/philox.h>
+#include <base/sys.h>
+#include <base/text.h>
+
+static void philox_gives_the_published_numbers(void **state)
+{
+    /* kat_vectors of Random123 1.14, philox4x32 with 10 rounds */
+    static const struct {
+        uint32_t counter[4], key[2], expected[4];
+    } rows[] = {
+        {{0},                                              {0}, {0x6627e8d5, 0xe169c58d, 0xbc57ac4c, 0x9b00dbd8}},
+        {{0xffffffff, 0xffffffff, 0xffffffff, 0xffffffff},
+         {0xffffffff, 0xffffffff},
+         {0x408f276d, 0x41c83b0e, 0xa20bc7c6, 0x6d5451fd}                                                       },
+        {{0x243f6a88, 0x85a308d3, 0x13198a2e, 0x03707344},
+         {0xa4093822, 0x299f31d0},
+         {0xd16cfe09, 0x94fdcceb, 0x5001e420, 0x24126ea1}                                                       },
+    };
+    (void)state;
+    for (size_t i = 0; i < 3; i++) {
+        uint32_t out[4];
+        philox(rows[i].key, rows[i].counter, out);
+        assert_memory_equal(out, rows[i].expected, sizeof(out));
+    }
+}
+
+static void uniform_and_normal_have_their_moments(void **state)
+{
+    enum { N = 200000 };
+    double sum = 0, low = 1, high = 0, normal = 0, square = 0;
+    (void)state;
+    for (uint64_t i = 0; i < N; i++) {
+        const double u = philox_uniform(7, 1, i), z = philox_normal(7, 2, i);
+        assert_true(u >= 0 && u < 1 && isfinite(z));
+        sum += u;
+        low = u < low ? u : low;
+        high = u > high ? u : high;
+        normal += z;
+        square += z * z;
+    }
+    /* five standard errors */
+    assert_true(fabs(sum / N - 0.5) < 5 * 0.2887 / sqrt(N));
+    assert_true(fabs(normal / N) < 5 / sqrt(N));
+    assert_true(fabs(square / N - 1) < 5 * sqrt(2) / sqrt(N));
+    assert_true(low < 1e-3 && high > 1 - 1e-3);
+    assert_true(philox_uniform(7, 1, 5) == philox_uniform(7, 1, 5));
+    assert_true(philox_uniform(7, 1, 5) != philox_uniform(8, 1, 5));
+}
+
+static void digests_are_the_published_ones(void **state)
+{
+    char out[SHA256_TEXT];
+    sha256_t *s;
+    (void)state;
+    assert_int_equal(sha256_of("abc", 3, out), LH_OK);
+    assert_string_equal(out, "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad");
+    assert_int_equal(sha256_new(&s), LH_OK);
+    sha256_add(s, "a", 1);
+    sha256_add(s, "", 0);
+    sha256_add(s, "bc", 2);
+    sha256_end(s, out);
+    assert_string_equal(out, "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad");
+    assert_int_equal(sha256_of("", 0, out), LH_OK);
+    assert_string_equal(out, "e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855");
+    assert_true(xxh3("", 0) == 0x2d06800538d394c2);
+}
+
+static void texts_grow_and_are_compared(void **state)
+{
+    text_t t = {0};
+    char padded[] = " \t a b \n";
+    (void)state;
+    for (int i = 0; i < 100; i++)
+        text_printf(&t, "%d,", i);
+    assert_int_equal(t.length, 290);
+    assert_int_equal(strlen(t.data), 290);
+    text_free(&t);
+    assert_null(t.data);
+
+    assert_string_equal(text_trim(padded), "a b");
+    assert_true(text_equal(NULL, NULL) && !text_equal(NULL, "") && text_equal("x", "x"));
+    assert_true(text_starts("group.x", "group.") && !text_starts("grou", "group"));
+    assert_true(text_ends("a.so", ".so") && !text_ends("so", ".so"));
+    assert_int_equal(text_distance("kitten", "sitting"), 3);
+    assert_int_equal(text_distance("", "abc"), 3);
+    assert_int_equal(text_distance("same", "same"), 0);
+}
+
+static void a_text_that_ran_out_of_memory_stays_failed(void **state)
+{
+    text_t t = {0};
+    (void)state;
+    text_append(&t, "kept");
+    mem_fail_at(1, false);
+    for (int i = 0; i < 10; i++)
+        text_append(&t, "0123456789");
+    mem_fail_at(0, false);
+    assert_int_equal(text_status(&t), LH_NO_MEMORY);
+    assert_string_equal(t.data, "kept");
+    text_free(&t);
+}
+
+static void memory_checks_products_and_zeroes(void **state)
+{
+    size_t capacity = 0;
+    uint64_t product;
+    (void)state;
+    assert_null(mem_array(SIZE_MAX / 4, 8));
+    assert_null(mem_new(SIZE_MAX - 3));
+    assert_false(checked_mul(UINT64_MAX, 2, &product));
+    assert_false(checked_add(UINT64_MAX, 1, &product));
+    unsigned char *p = mem_grow(NULL, &capacity, 3, 5);
+    assert_non_null(p);
+    memset(p, 0xff, capacity * 5);
+    const size_t before = capacity * 5;
+    p = mem_grow(p, &capacity, capacity + 1, 5);
+    for (size_t i = 0; i < capacity * 5; i++)
+        assert_int_equal(p[i], i < before ? 0xff : 0);
+    mem_free(p);
+}
+
+static void paths_are_joined_and_cut(void **state)
+{
+    static const struct {
+        const char *folder, *name, *joined;
+    } rows[] = {
+        {"a",  "b",  "a/b"},
+        {"a/", "b",  "a/b"},
+        {"a",  "/b", "/b" },
+        {"",   "b",  "b"  },
+        {"/",  "b",  "/b" },
+    };
+    (void)state;
+    for (size_t i = 0; i < sizeof(rows) / sizeof(rows[0]); i++) {
+        char *path = path_join(rows[i].folder, rows[i].name);
+        assert_string_equal(path, rows[i].joined);
+        mem_free(path);
+    }
+    char *folder = path_folder("/a"), *here = path_folder("a"), *deep = path_folder("a/b/c");
+    assert_string_equal(folder, "/");
+    assert_string_equal(here, ".");
+    assert_string_equal(deep, "a/b");
+    mem_free(folder);
+    mem_free(here);
+    mem_free(deep);
+    assert_string_equal(path_name("a/b"), "b");
+    assert_string_equal(path_name("b"), "b");
+
+    char *absolute = path_absolute("x"), *already = path_absolute("/x");
+    assert_true(absolute[0] == '/' && text_ends(absolute, "/x"));
+    assert_string_equal(already, "/x");
+    mem_free(absolute);
+    mem_free(already);
+}
+
+static void what_is_no_file_is_refused_without_blocking(void **state)
+{
+    scratch_t *s = *state;
+    char *bytes;
+    size_t length;
+    assert_int_equal(mkfifo(scratch_path(s, "fifo"), 0600), 0);
+    assert_int_equal(file_read(s->path, 100, &bytes, &length), LH_INVALID);
+    assert_string_equal(behind_folder(s, fail_reason()), "fifo: not a regular file");
+    assert_int_equal(file_read(s->folder, 100, &bytes, &length), LH_INVALID);
+    assert_int_equal(file_read("/dev/zero", 100, &bytes, &length), LH_INVALID);
+    scratch_text(s, "long", "0123456789");
+    assert_int_not_equal(file_read(scratch_path(s, "long"), 9, &bytes, &length), LH_OK);
+    assert_int_equal(file_read(s->path, 10, &bytes, &length), LH_OK);
+    assert_int_equal(length, 10);
+    assert_string_equal(bytes, "0123456789");
+    mem_free(bytes);
+}
+
+/* The n-th call of the seam fails with EIO, whichever it is. */
+static int calls, fail_call;
+static bool fails(void)
+{
+    if (++calls != fail_call) return false;
+    errno = EIO;
+    return true;
+}
+static int try_open(const char *path, int flags, mode_t mode)
+{
+    return fails() ? -1 : sys_real.open(path, flags, mode);
+}
+static ssize_t try_write(int fd, const void *from, size_t bytes)
+{
+    /* Short counts and EINTR are no failures. */
+    if (calls % 2 == 1 && bytes > 1) bytes = 1;
+    return fails() ? -1 : sys_real.write(fd, from, bytes);
+}
+static int try_fsync(int fd)
+{
+    return fails() ? -1 : sys_real.fsync(fd);
+}
+static int try_rename(const char *from, const char *to)
+{
+    return fails() ? -1 : sys_real.rename(from, to);
+}
+static int try_close(int fd)
+{
+    (void)sys_real.close(fd);
+    return fails() ? -1 : 0;
+}
+
+static void a_replaced_file_is_the_old_or_the_new_one(void **state)
+{
+    scratch_t *s = *state;
+    sys_t table = sys_real;
+    table.open = try_open;
+    table.write = try_write;
+    table.fsync = try_fsync;
+    table.rename = try_rename;
+    table.close = try_close;
+
+    int failed = 0;
+    for (fail_call = 1;; fail_call++) {
+        size_t length;
+        char path[512];
+        (void)snprintf(path, sizeof(path), "%s", scratch_text(s, "kept", "old"));
+        calls = 0;
+        sys_use(&table);
+        const lh_status_t status = file_replace(path, "newer", 5);
+        sys_use(NULL);
+        const bool reached = calls >= fail_call;
+        char *bytes = scratch_read(path, &length);
+        assert_true(strcmp(bytes, "newer") == 0 || (status != LH_OK && strcmp(bytes, "old") == 0));
+        mem_free(bytes);
+        if (!reached) {
+            assert_int_equal(status, LH_OK);
+            break;
+        }
+        if (status != LH_OK) failed++;
+    }
+    assert_true(failed >= 5);
+}
+
+static void folders_are_made_and_removed_whole(void **state)
+{
+    scratch_t *s = *state;
+    assert_int_equal(folder_make(scratch_path(s, "a/b/c")), LH_OK);
+    assert_int_equal(folder_make(scratch_path(s, "a/b/c")), LH_OK);
+    scratch_text(s, "a/b/c/file", "x");
+    scratch_text(s, "outside", "kept");
+    assert_int_equal(symlink("../outside", scratch_path(s, "a/link")), 0);
+    assert_int_equal(folder_remove(scratch_path(s, "a")), LH_OK);
+    assert_false(file_exists(scratch_path(s, "a")));
+    assert_true(file_exists(scratch_path(s, "outside")));
+    assert_int_equal(folder_remove(scratch_path(s, "a")), LH_OK);
+    assert_int_not_equal(folder_make(scratch_path(s, "outside/x")), LH_OK);
+}
+
+static void every_status_has_a_text_and_an_exit_code(void **state)
+{
+    (void)state;
+    for (lh_status_t status = LH_DEVICE_LOST; status <= LH_AGAIN; status++)
+        assert_string_not_equal(status_text(status), "unknown status");
+    assert_string_equal(status_text(-99), "unknown status");
+    assert_int_equal(status_exit_code(LH_INVALID), EXIT_REFUSED);
+    assert_int_equal(status_exit_code(LH_PEER_LOST), EXIT_LOST);
+    assert_int_equal(status_exit_code(LH_OK), EXIT_DONE);
+    errno = ENOENT;
+    assert_int_equal(fail(LH_IO, "%s", "x"), LH_IO);
+    assert_string_equal(fail_reason(), "x: No such file or directory");
+    fail_clear();
+    assert_string_equal(fail_reason(), "");
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(philox_gives_the_published_numbers),
+        cmocka_unit_test(uniform_and_normal_have_their_moments),
+        cmocka_unit_test(digests_are_the_published_ones),
+        cmocka_unit_test(texts_grow_and_are_compared),
+        cmocka_unit_test(a_text_that_ran_out_of_memory_stays_failed),
+        cmocka_unit_test(memory_checks_products_and_zeroes),
+        cmocka_unit_test(paths_are_joined_and_cut),
+        cmocka_unit_test(what_is_no_file_is_refused_without_blocking),
+        cmocka_unit_test(a_replaced_file_is_the_old_or_the_new_one),
+        cmocka_unit_test(folders_are_made_and_removed_whole),
+        cmocka_unit_test(every_status_has_a_text_and_an_exit_code),
+    };
+    return cmocka_run_group_tests(tests, scratch_setup, scratch_teardown);
+}
