@@ -270,6 +270,23 @@ static void a_bad_tokenizer_json_is_refused_in_a_sentence(void **state)
     }
 }
 
+/* Cutting at spaces is only a short cut: it must not be taken where a piece goes on behind one. */
+static void a_piece_with_a_space_mark_inside_is_found(void **state)
+{
+    static const char text[] =
+        "{\"normalizer\":{\"type\":\"Replace\",\"pattern\":{\"String\":\" "
+        "\"},\"content\":\"\\u2581\"},"
+        "\"model\":{\"vocab\":{\"a\":0,\"b\":1,\"\\u2581\":2,\"\\u2581b\":3,\"a\\u2581b\":4},"
+        "\"merges\":[\"\\u2581 b\",\"a \\u2581b\"]}}";
+    static const int32_t ids[] = {4, 2, 0};
+    scratch_t *s = *state;
+    machine_t m;
+
+    open_machine(&m, scratch_text(s, "tokenizer.json", text));
+    check_ids(&m, "a b a", SPELLING_AS_REFERENCE, ids, 3);
+    close_machine(&m);
+}
+
 static void a_file_above_the_limit_is_refused(void **state)
 {
     const tokenizer_limits_t limits = {.file_bytes = 1000};
@@ -421,6 +438,7 @@ int main(void)
         cmocka_unit_test(decoding_skips_special_tokens_only_when_told),
         cmocka_unit_test(an_id_outside_the_vocabulary_is_refused),
         IN_FOLDER(a_bad_tokenizer_json_is_refused_in_a_sentence),
+        IN_FOLDER(a_piece_with_a_space_mark_inside_is_found),
         cmocka_unit_test(a_file_above_the_limit_is_refused),
         IN_FOLDER(a_line_of_merges_is_named_by_its_number),
         IN_FOLDER(a_rank_file_is_refused_by_its_line),
