@@ -5,6 +5,7 @@
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <time.h>
 
 #include "device_rig.h"
 
@@ -53,16 +54,25 @@ static double touched_bytes(const rig_slot_t *slots, uint32_t count)
     return bytes;
 }
 
+/* One thread's time is the processor's: what others do on this machine does not count. */
+static uint64_t time_ns(const rig_t *rig)
+{
+    struct timespec now;
+    if (rig->properties.cores != 1) return rig_now_ns();
+    clock_gettime(CLOCK_THREAD_CPUTIME_ID, &now);
+    return (uint64_t)now.tv_sec * 1000000000u + (uint64_t)now.tv_nsec;
+}
+
 /* The shortest of many launches: what the machine does when nothing disturbs it. */
 static uint64_t shortest_ns(rig_t *rig, rig_call_t *call)
 {
     uint64_t best = UINT64_MAX;
     const uint64_t end = rig_now_ns() + 300000000u;
     for (uint32_t i = 0; i < 3 || (rig_now_ns() < end && i < 1000); i++) {
-        const uint64_t begin = rig_now_ns();
+        const uint64_t begin = time_ns(rig);
         rig_launch(call);
         rig_wait(rig);
-        const uint64_t took = rig_now_ns() - begin;
+        const uint64_t took = time_ns(rig) - begin;
         if (took < best) best = took;
     }
     return best;

@@ -393,6 +393,35 @@ static void products_of_all_transposes(void **state)
     }
 }
 
+/* Big enough that the BF16 path through F32 takes two blocks, of rows or, for a gradient of
+ * weights, of depth. Inputs are whole eighths: every sum is exact, so that no order of adding
+ * shows. */
+static void long_products_are_cut_into_blocks(void **state)
+{
+    (void)state;
+    static double a[330 * 2000], b[2000 * 40];
+    for (uint32_t i = 0; i < 330 * 2000; i++)
+        a[i] = floor(data[0][i] * 8) / 8;
+    for (uint32_t i = 0; i < 2000 * 40; i++)
+        b[i] = floor(data[1][i] * 8) / 8;
+    EACH_DTYPE(to)
+    {
+        const lh_matmul_t forward = {sizeof(forward), 0, 1, LH_ACT_NONE};
+        const lh_matmul_t weight = {sizeof(weight), 1, 0, LH_ACT_NONE};
+        const rig_slot_t x = cpu_in(LH_DTYPE_BF16, a, 330, 2000);
+        const rig_slot_t y = cpu_out(*to, 330, 40), g = cpu_out(*to, 2000, 40);
+        const rig_slot_t bias = cpu_line(LH_DTYPE_BF16, b, 40);
+        const rig_slot_t w = cpu_in(LH_DTYPE_BF16, b, 40, 2000),
+                         gy = cpu_in(LH_DTYPE_BF16, b, 330, 40);
+        CPU_CHECK("matmul", &forward, 0, x, w, bias, RIG_NONE, RIG_NONE, y, RIG_NONE, RIG_NONE);
+        CPU_CHECK("matmul", &forward, 0, x, w, RIG_NONE, RIG_NONE, RIG_NONE, cpu_adds(y, b),
+                  RIG_NONE, RIG_NONE);
+        CPU_CHECK("matmul", &weight, 0, x, gy, bias, RIG_NONE, RIG_NONE, g, RIG_NONE, RIG_NONE);
+        CPU_CHECK("matmul", &weight, 0, x, gy, RIG_NONE, RIG_NONE, RIG_NONE, cpu_adds(g, b),
+                  RIG_NONE, RIG_NONE);
+    }
+}
+
 static void what_the_cpu_cannot_do_is_refused_with_a_reason(void **state)
 {
     (void)state;
@@ -427,6 +456,7 @@ int main(void)
         cmocka_unit_test(clip_sets_factor_norm_and_whether_to_apply),
         cmocka_unit_test(updates_follow_torch),
         cmocka_unit_test(products_of_all_transposes),
+        cmocka_unit_test(long_products_are_cut_into_blocks),
         cmocka_unit_test(what_the_cpu_cannot_do_is_refused_with_a_reason),
     };
     return cmocka_run_group_tests(tests, setup, teardown);

@@ -5,7 +5,7 @@
 
 #include "device_rig.h"
 
-enum { CPU_RIGS_MAX_ELEMENTS = 1 << 18 };
+enum { CPU_RIGS_MAX_ELEMENTS = 1 << 20 };
 
 void cpu_rigs_open(void);
 void cpu_rigs_close(void);

@@ -90,7 +90,7 @@ struct lh_prepared {
     cpu_phase_t phase[CPU_PHASES];
     uint32_t phases;
     uint64_t number[CPU_NUMBERS]; /* what plan() worked out for its parts: chunk sizes, offsets */
-    onednn_matmul_t *matmul; /* of the op matmul; freed by release()                          */
+    onednn_matmul_t *matmul[3]; /* of the op matmul; freed by release()                          */
 
     /* Set at every launch. */
     void *at[LH_MAX_SLOTS]; /* NULL where the slot is left out */
@@ -206,5 +206,8 @@ static inline void cpu_phase_add(lh_prepared_t *k, cpu_work_t work, uint64_t ite
 /* Runs work(k, part) for every part on the stream's threads; thread t of n takes the parts
  * [t parts / n, (t + 1) parts / n). */
 void cpu_run(lh_stream_t *s, const lh_prepared_t *k, cpu_work_t work, uint32_t parts);
+
+/* Frees what is in k->matmul. */
+void cpu_matmuls_free(lh_prepared_t *k);
 
 #endif

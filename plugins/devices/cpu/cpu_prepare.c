@@ -275,9 +275,17 @@ lh_status_t cpu_launch(lh_prepared_t *k, const lh_launch_t *call)
     return LH_OK;
 }
 
+void cpu_matmuls_free(lh_prepared_t *k)
+{
+    for (size_t i = 0; i < sizeof(k->matmul) / sizeof(k->matmul[0]); i++) {
+        onednn_matmul_free(k->matmul[i]);
+        k->matmul[i] = NULL;
+    }
+}
+
 void cpu_kernel_free(lh_prepared_t *k)
 {
     if (k == NULL) return;
-    onednn_matmul_free(k->matmul);
+    cpu_matmuls_free(k);
     k->host->release(k->host, k);
 }

@@ -41,7 +41,7 @@ struct onednn {
     const lh_host_t *host;
     dnnl_engine_t engine;
     dnnl_stream_t stream;
-    bool bf16;
+    bool bf16, prefers_bf16;
     char version[24];
 #define ONEDNN_FIELD(name) __typeof__(name) *name;
     ONEDNN_CALLS(ONEDNN_FIELD)
@@ -99,6 +99,17 @@ static lh_status_t onednn_load(onednn_t *o)
     return LH_OK;
 }
 
+static bool onednn_fast_bf16(unsigned isa)
+{
+    if ((isa & dnnl_cpu_isa_avx512_core_amx) == dnnl_cpu_isa_avx512_core_amx) return true;
+#if defined(__x86_64__)
+    __builtin_cpu_init();
+    return !__builtin_cpu_is("intel");
+#else
+    return true;
+#endif
+}
+
 lh_status_t onednn_open(const lh_host_t *host, onednn_t **out)
 {
     onednn_t *o = host->alloc(host, sizeof(*o), 64);
@@ -116,6 +127,7 @@ lh_status_t onednn_open(const lh_host_t *host, onednn_t **out)
 
     const unsigned isa = (unsigned)o->dnnl_get_effective_cpu_isa();
     o->bf16 = (isa & dnnl_cpu_isa_avx512_core_bf16) == dnnl_cpu_isa_avx512_core_bf16;
+    o->prefers_bf16 = o->bf16 && onednn_fast_bf16(isa);
     *out = o;
     return LH_OK;
 
@@ -142,6 +154,11 @@ const char *onednn_version(const onednn_t *o)
 bool onednn_has_bf16(const onednn_t *o)
 {
     return o->bf16;
+}
+
+bool onednn_prefers_bf16(const onednn_t *o)
+{
+    return o->prefers_bf16;
 }
 
 static dnnl_data_type_t onednn_type(lh_dtype_t dtype)

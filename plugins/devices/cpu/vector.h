@@ -233,32 +233,76 @@ CPU_INLINE vh vf_to_f16(vf a)
 #endif
 }
 
+/* The first m < LANES elements, zeros behind them; and back. */
+CPU_INLINE vf vf_load_some(const float *p, uint64_t m)
+{
+#if defined(__AVX512F__)
+    return (vf)_mm512_maskz_loadu_ps((__mmask16)((1u << m) - 1), p);
+#else
+    vf a = {0};
+    memcpy(&a, p, m * sizeof(*p));
+    return a;
+#endif
+}
+CPU_INLINE void vf_store_some(float *p, vf a, uint64_t m)
+{
+#if defined(__AVX512F__)
+    _mm512_mask_storeu_ps(p, (__mmask16)((1u << m) - 1), (__m512)a);
+#else
+    memcpy(p, &a, m * sizeof(*p));
+#endif
+}
+CPU_INLINE vh vh_load_some(const uint16_t *p, uint64_t m)
+{
+#if defined(__AVX512F__)
+    return (vh)_mm256_maskz_loadu_epi16((__mmask16)((1u << m) - 1), p);
+#else
+    vh h = {0};
+    memcpy(&h, p, m * sizeof(*p));
+    return h;
+#endif
+}
+CPU_INLINE void vh_store_some(uint16_t *p, vh h, uint64_t m)
+{
+#if defined(__AVX512F__)
+    _mm256_mask_storeu_epi16(p, (__mmask16)((1u << m) - 1), (__m256i)h);
+#else
+    memcpy(p, &h, m * sizeof(*p));
+#endif
+}
+
 /* Element `at` of an F32, BF16 or F16 array and the m - 1 behind it. Where dtype is a constant, one
- * of the branches remains. */
+ * of the branches remains. A copy of a length that is not one would be a call. */
 CPU_INLINE vf vf_get(const void *base, lh_dtype_t dtype, uint64_t at, uint64_t m)
 {
     if (dtype != LH_DTYPE_F32) {
         const uint16_t *p = (const uint16_t *)base + at;
-        vh h = {0};
-        memcpy(&h, p, m >= LANES ? sizeof(h) : m * sizeof(*p));
+        vh h;
+        if (m >= LANES)
+            memcpy(&h, p, sizeof(h));
+        else
+            h = vh_load_some(p, m);
         return dtype == LH_DTYPE_BF16 ? vf_from_bf16(h) : vf_from_f16(h);
     }
     const float *p = (const float *)base + at;
-    if (m >= LANES) return vf_load(p);
-    vf a = {0};
-    memcpy(&a, p, m * sizeof(*p));
-    return a;
+    return m >= LANES ? vf_load(p) : vf_load_some(p, m);
 }
 CPU_INLINE void vf_put(void *base, lh_dtype_t dtype, uint64_t at, uint64_t m, vf a)
 {
     if (dtype != LH_DTYPE_F32) {
         uint16_t *p = (uint16_t *)base + at;
         const vh h = dtype == LH_DTYPE_BF16 ? vf_to_bf16(a) : vf_to_f16(a);
-        memcpy(p, &h, m >= LANES ? sizeof(h) : m * sizeof(*p));
+        if (m >= LANES)
+            memcpy(p, &h, sizeof(h));
+        else
+            vh_store_some(p, h, m);
         return;
     }
     float *p = (float *)base + at;
-    memcpy(p, &a, m >= LANES ? sizeof(a) : m * sizeof(*p));
+    if (m >= LANES)
+        vf_store(p, a);
+    else
+        vf_store_some(p, a, m);
 }
 /* How many elements from `at` on a vector takes of n. */
 CPU_INLINE uint64_t vf_span(uint64_t at, uint64_t n)
