@@ -148,6 +148,22 @@ static lh_status_t check_named_sections(check_t *c)
     return LH_OK;
 }
 
+/* [model] ops names plugins that are loaded for their ops. */
+static lh_status_t check_ops(check_t *c)
+{
+    if (c->job->model.ops == NULL) return LH_OK;
+    char *list = mem_text(c->job->model.ops), *rest = list;
+    lh_status_t status = list == NULL ? LH_NO_MEMORY : LH_OK;
+    while (status == LH_OK && rest != NULL) {
+        const plugin_t *plugin;
+        status = registry_find(c->cli->plugins, text_trim(strsep(&rest, ",")), &plugin);
+        if (status == LH_OK && plugin->op_count == 0)
+            status = fail(LH_INVALID, "[model] ops: plugin %s brings no op", plugin->name);
+    }
+    mem_free(list);
+    return status;
+}
+
 static lh_status_t check_filter(check_t *c)
 {
     static const call_variable_t variables[] = {
@@ -180,6 +196,7 @@ static lh_status_t check_all(check_t *c)
     if (status == LH_OK) status = check_rule(c);
     if (status == LH_OK)
         status = open_plugin(c, LH_KIND_DEVICE, "device", c->job->device.plugin, &c->device);
+    if (status == LH_OK) status = check_ops(c);
     if (status == LH_OK) status = check_named_sections(c);
     if (status == LH_OK) status = check_calls(c);
     return status;
