@@ -13,7 +13,7 @@ typedef struct words {
 
 static bool takes_job(const command_t *c)
 {
-    return (c->needs & CLI_NEEDS_JOB) != 0;
+    return (c->needs & (CLI_NEEDS_JOB | CLI_MAY_TAKE_JOB)) != 0;
 }
 
 static lh_status_t find_command(const char *name, const command_t **out)
@@ -85,8 +85,9 @@ static lh_status_t take_flag(cli_t *cli, words_t *w, const char *word)
 
 static lh_status_t take_word(cli_t *cli, const char *word)
 {
-    const char **place = takes_job(cli->command) ? &cli->ini : &cli->name;
-    const bool wanted = takes_job(cli->command) || (cli->command->needs & CLI_TAKES_NAME) != 0;
+    const bool named = (cli->command->needs & CLI_TAKES_NAME) != 0 && cli->name == NULL;
+    const char **place = named || !takes_job(cli->command) ? &cli->name : &cli->ini;
+    const bool wanted = named || takes_job(cli->command);
     if (!wanted || *place != NULL)
         return fail(LH_INVALID, "%s: '%s' is one argument too many", cli->command->name, word);
     *place = word;
@@ -115,7 +116,7 @@ lh_status_t arguments_parse(int argc, char **argv, cli_t *out)
         else
             status = take_word(&cli, word);
     }
-    if (status == LH_OK && takes_job(cli.command) && cli.ini == NULL)
+    if (status == LH_OK && (cli.command->needs & CLI_NEEDS_JOB) != 0 && cli.ini == NULL)
         status = fail(LH_INVALID, "%s: name a PIPELINE.ini", cli.command->name);
     if (status != LH_OK) {
         arguments_free(&cli);
@@ -149,8 +150,7 @@ lh_status_t cli_open(cli_t *cli)
 {
     const uint32_t needs = cli->command->needs;
     lh_status_t status = LH_OK;
-    if ((needs & CLI_NEEDS_JOB) != 0)
-        status = job_load(cli->ini, cli->sets, cli->set_count, &cli->job);
+    if (cli->ini != NULL) status = job_load(cli->ini, cli->sets, cli->set_count, &cli->job);
     if (status == LH_OK && (needs & (CLI_NEEDS_PLUGINS | CLI_NEEDS_JOB)) != 0)
         status = open_plugins(cli);
     return status;
@@ -176,8 +176,10 @@ const char *cli_flag(const cli_t *cli, const char *name)
 void command_usage(const command_t *c, text_t *out)
 {
     text_printf(out, "longhaul %s", c->name);
-    if (takes_job(c)) text_append(out, " PIPELINE.ini [--set section.key=value ...]");
-    if ((c->needs & CLI_TAKES_NAME) != 0) text_append(out, " [NAME]");
+    const bool may = (c->needs & CLI_MAY_TAKE_JOB) != 0;
+    if (takes_job(c) && !may) text_append(out, " PIPELINE.ini [--set section.key=value ...]");
+    if ((c->needs & CLI_TAKES_NAME) != 0) text_append(out, may ? " NAME" : " [NAME]");
+    if (may) text_append(out, " [PIPELINE.ini [--set section.key=value ...]]");
     for (uint32_t i = 0; i < CLI_FLAGS && c->flags[i].name != NULL; i++)
         text_printf(out, " [--%s%s%s]", c->flags[i].name, c->flags[i].value != NULL ? " " : "",
                     c->flags[i].value != NULL ? c->flags[i].value : "");

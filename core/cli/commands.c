@@ -40,6 +40,13 @@ static const command_t table[] = {
                {"top-p", "P", "only the likeliest that hold this share of the probability"},
                {"seed", "N", "another seed, another text"},
                JSON_LINES}},
+    {.name = "plan", .summary = "memory, arithmetic and expected time of a training step, by part and op", .needs = JOB, .run = command_plan,
+     .flags = {JSON_LINES, {"graph", "FILE.svg", "draw the model's block; needs Graphviz"}}},
+    {.name = "bench", .summary = "measure; NAME is device: its peaks, with a PIPELINE.ini also the ops of its training step",
+     .needs = CLI_NEEDS_PLUGINS | CLI_TAKES_NAME | CLI_MAY_TAKE_JOB, .run = command_bench,
+     .flags = {{"quick", NULL, "in about a second, less exact"},
+               {"device", "PLUGIN", "which device, where no pipeline names one"},
+               JSON_LINES}},
     /* clang-format on */
     {.name = "check",
      .summary = "validate a pipeline without touching a device; print every effective value",

@@ -20,6 +20,7 @@ enum {
     CLI_NEEDS_JOB = 1u << 0, /* first argument is PIPELINE.ini; --set works; cli->job is loaded */
     CLI_NEEDS_PLUGINS = 1u << 1, /* cli->plugins is there; --plugins works                      */
     CLI_TAKES_NAME = 1u << 2,    /* an optional argument, cli->name                             */
+    CLI_MAY_TAKE_JOB = 1u << 3,  /* an optional PIPELINE.ini, behind the name                   */
 };
 
 enum { CLI_FLAGS = 12 };

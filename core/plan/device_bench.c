@@ -1,0 +1,300 @@
+/* device_bench.c - times launches and copies on a device opened for nothing else. */
+#include <plan/device_bench.h>
+
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+
+#include <base/memory.h>
+#include <base/sys.h>
+#include <graph/kernel_choice.h>
+#include <graph/op_table.h>
+#include <graph/region.h>
+#include <longhaul/ops.h>
+#include <tensor/dtype.h>
+
+enum {
+    REPEATS = 9,      /* of which the median counts */
+    SIDE_FIRST = 512, /* of a square matmul; doubled while it grows faster and time is left */
+    SIDE_LAST = 16384,
+    PIECE_BYTES = 1 << 20,
+    COPY_BYTES_MOST = 256 << 20,
+    LAUNCHES = 256, /* behind one another, for the cost of one */
+};
+static const uint64_t wait_ns = 100000000;
+static const uint64_t scratch_limit_bytes = (uint64_t)4 << 30;
+
+typedef struct rig {
+    const device_bench_how_t *how;
+    const lh_device_api_t *api;
+    lh_device_t *device;
+    lh_device_properties_t properties;
+    lh_stream_t *stream;
+    lh_event_t *event;
+    lh_native_t native;
+    op_table_t *ops;
+    kernel_choice_t *kernels;
+} rig_t;
+
+static lh_status_t rig_open(const device_bench_how_t *how, rig_t *r)
+{
+    *r = (rig_t){.how = how, .api = how->device->device};
+    const lh_stream_how_t stream = {.struct_size = sizeof(stream), .role = LH_STREAM_COMPUTE};
+    lh_status_t status = r->api->open(how->device->host, how->config, how->index, &r->device);
+    r->properties.struct_size = sizeof(r->properties);
+    if (status == LH_OK) status = r->api->properties(r->device, &r->properties);
+    if (status == LH_OK) status = r->api->stream_new(r->device, &stream, &r->stream);
+    if (status == LH_OK) status = r->api->event_new(r->device, &r->event);
+    if (status == LH_OK) status = op_table_new(&r->ops);
+    if (status != LH_OK) return status;
+    if (r->api->native != NULL && r->api->native(r->stream, &r->native) != LH_OK)
+        r->native = (lh_native_t){0};
+    const kernel_choice_how_t kernels = {.device = how->device,
+                                         .opened = r->device,
+                                         .config = how->config,
+                                         .stream = r->stream,
+                                         .scratch_limit_bytes = scratch_limit_bytes};
+    return kernel_choice_new(&kernels, &r->kernels);
+}
+
+static lh_status_t rig_wait(rig_t *r)
+{
+    lh_status_t status = r->api->record(r->stream, r->event);
+    if (status != LH_OK) return status;
+    do
+        status = r->api->test(r->event, wait_ns);
+    while (status == LH_AGAIN);
+    return status;
+}
+
+static void rig_close(rig_t *r)
+{
+    if (r->event != NULL) (void)rig_wait(r);
+    kernel_choice_free(r->kernels);
+    op_table_free(r->ops);
+    if (r->event != NULL) r->api->event_free(r->event);
+    if (r->stream != NULL) r->api->stream_free(r->stream);
+    if (r->device != NULL) r->api->close(r->device);
+}
+
+static int by_value(const void *a, const void *b)
+{
+    const double x = *(const double *)a, y = *(const double *)b;
+    return x < y ? -1 : x > y;
+}
+
+double median_of(double *values, uint32_t count)
+{
+    qsort(values, count, sizeof(*values), by_value);
+    return count % 2 == 1 ? values[count / 2] : (values[count / 2 - 1] + values[count / 2]) / 2;
+}
+
+/* Something to run many times: a launch, or a copy. */
+typedef struct work {
+    const kernel_t *kernel; /* NULL: a copy of `bytes` */
+    lh_launch_t call;
+    lh_place_t to, from;
+    uint64_t bytes;
+} work_t;
+
+static lh_status_t work_queue(rig_t *r, const work_t *w, uint32_t times)
+{
+    lh_status_t status = LH_OK;
+    for (uint32_t i = 0; status == LH_OK && i < times; i++)
+        status = w->kernel != NULL ? w->kernel->row->launch(w->kernel->prepared, &w->call)
+                                   : r->api->copy(r->stream, &w->to, &w->from, w->bytes);
+    return status == LH_OK ? rig_wait(r) : status;
+}
+
+/* Median seconds of one, after a run to warm up; stops early when budget_s is spent. */
+static lh_status_t work_time(rig_t *r, const work_t *w, uint32_t times, double budget_s,
+                             double *out)
+{
+    double seconds[REPEATS];
+    uint32_t count = 0;
+    const uint64_t begin = sys()->now_ns();
+    lh_status_t status = work_queue(r, w, times);
+    while (status == LH_OK && count < REPEATS) {
+        const uint64_t before = sys()->now_ns();
+        status = work_queue(r, w, times);
+        const uint64_t after = sys()->now_ns();
+        seconds[count++] = (double)(after - before) * 1e-9 / times;
+        if ((double)(after - begin) * 1e-9 > budget_s) break;
+    }
+    if (status != LH_OK) return status;
+    *out = median_of(seconds, count);
+    return LH_OK;
+}
+
+/* Numbers between 0.5 and 1.5 everywhere: nothing denormal, nothing that a power saver notices. */
+static lh_status_t fill_pattern(rig_t *r, const region_t *to, lh_dtype_t dtype)
+{
+    region_t pinned = {.name = "pattern", .space = LH_SPACE_PINNED, .bytes = PIECE_BYTES};
+    const uint64_t size = dtype_bytes(dtype);
+    lh_status_t status = region_alloc(&pinned, r->api, r->device);
+    float *values = status != LH_OK ? NULL : mem_array(PIECE_BYTES / size, sizeof(*values));
+    if (status == LH_OK && values == NULL) status = LH_NO_MEMORY;
+    for (uint32_t i = 0; status == LH_OK && i < PIECE_BYTES / size; i++)
+        values[i] = 0.5F + (float)(i * 2654435761U >> 8) / (float)(1 << 24);
+    if (status == LH_OK)
+        status = dtype_convert(dtype, pinned.address, LH_DTYPE_F32, values, PIECE_BYTES / size);
+    const lh_place_t from = region_place(&pinned, 0);
+    for (uint64_t at = 0; status == LH_OK && at < to->bytes; at += PIECE_BYTES) {
+        const lh_place_t place = region_place(to, at);
+        const uint64_t left = to->bytes - at;
+        status = r->api->copy(r->stream, &place, &from, left < PIECE_BYTES ? left : PIECE_BYTES);
+    }
+    if (status == LH_OK) status = rig_wait(r);
+    mem_free(values);
+    region_release(&pinned, r->api);
+    return status;
+}
+
+static lh_arg_t square(lh_dtype_t dtype, uint64_t side)
+{
+    return (lh_arg_t){
+        .dtype = dtype, .rank = 2, .shape = {side, side},
+                .stride = {side, 1   }
+    };
+}
+
+/* Seconds of [side, side] x [side, side], the second one transposed as a linear layer has it. */
+static lh_status_t matmul_time(rig_t *r, lh_dtype_t dtype, uint64_t side, double budget_s,
+                               double *out)
+{
+    const op_t *op = op_table_find(r->ops, "matmul");
+    const lh_matmul_t how = {.struct_size = sizeof(how), .transpose_b = 1};
+    lh_arg_t args[OP_SLOTS] = {square(dtype, side), square(dtype, side)};
+    const uint32_t c = op_slot(op, "c");
+    args[c] = square(dtype, side);
+    kernel_t *kernel;
+    lh_status_t status = kernel_choose(r->kernels, op, &how, args, &kernel);
+    if (status != LH_OK) return status;
+
+    const uint64_t bytes = side * side * dtype_bytes(dtype);
+    region_t data = {.name = "matmul", .space = LH_SPACE_DEVICE, .bytes = 3 * bytes};
+    region_t scratch = {
+        .name = "scratch", .space = LH_SPACE_DEVICE, .bytes = kernel->plan.scratch_bytes};
+    status = region_alloc(&data, r->api, r->device);
+    if (status == LH_OK) status = region_alloc(&scratch, r->api, r->device);
+    if (status == LH_OK) status = fill_pattern(r, &data, dtype);
+    if (status == LH_OK) {
+        lh_place_t places[OP_SLOTS] = {region_place(&data, 0), region_place(&data, bytes)};
+        places[c] = region_place(&data, 2 * bytes);
+        work_t work = {
+            .kernel = kernel,
+            .call = {.struct_size = sizeof(work.call),
+                     .arg_count = kernel->arg_count,
+                     .args = places,
+                     .stream = r->stream,
+                     .queue = r->native.kind[0] != '\0' ? &r->native : NULL}
+        };
+        if (scratch.memory != NULL) work.call.scratch = region_place(&scratch, 0);
+        status = work_time(r, &work, 1, budget_s, out);
+    }
+    region_release(&scratch, r->api);
+    region_release(&data, r->api);
+    return status;
+}
+
+/* Larger squares while time is left and they are faster than smaller ones. */
+static lh_status_t peak_measure(rig_t *r, lh_dtype_t dtype, double budget_s, double *out)
+{
+    const uint64_t begin = sys()->now_ns(), memory = r->properties.memory_bytes;
+    for (uint64_t side = SIDE_FIRST; side <= SIDE_LAST; side *= 2) {
+        const double n = (double)side, spent = (double)(sys()->now_ns() - begin) * 1e-9;
+        /* Eight times the work of the one before, which was measured several times over. */
+        if (side > SIDE_FIRST && (16 * n * n * n / 8 / *out * 4 > budget_s - spent ||
+                                  4 * side * side * dtype_bytes(dtype) > memory))
+            return LH_OK;
+        double seconds;
+        const lh_status_t status = matmul_time(r, dtype, side, (budget_s - spent) / 3, &seconds);
+        /* A dtype that the device has no kernel for has no peak. */
+        if (status == LH_UNSUPPORTED) return LH_OK;
+        if (status != LH_OK) return status;
+        *out = fmax(*out, 2 * n * n * n / seconds);
+    }
+    return LH_OK;
+}
+
+static lh_status_t bandwidth_measure(rig_t *r, double budget_s, double *out)
+{
+    uint64_t bytes = COPY_BYTES_MOST;
+    while (bytes > PIECE_BYTES &&
+           (3 * bytes > r->properties.memory_bytes || budget_s * 1e9 < (double)bytes))
+        bytes /= 2;
+    region_t data = {.name = "copies", .space = LH_SPACE_DEVICE, .bytes = 2 * bytes};
+    double seconds = 0;
+    lh_status_t status = region_alloc(&data, r->api, r->device);
+    if (status == LH_OK) status = fill_pattern(r, &data, LH_DTYPE_F32);
+    if (status == LH_OK) {
+        const work_t work = {
+            .to = region_place(&data, bytes), .from = region_place(&data, 0), .bytes = bytes};
+        status = work_time(r, &work, 1, budget_s, &seconds);
+    }
+    region_release(&data, r->api);
+    if (status == LH_OK) *out = 2 * (double)bytes / seconds;
+    return status;
+}
+
+/* Adding two numbers: all that is left is the launch. */
+static lh_status_t launch_measure(rig_t *r, double budget_s, double *out)
+{
+    const op_t *op = op_table_find(r->ops, "add");
+    lh_arg_t args[OP_SLOTS];
+    for (uint32_t i = 0; i < 3; i++)
+        args[i] = square(LH_DTYPE_F32, 1);
+    kernel_t *kernel;
+    lh_status_t status = kernel_choose(r->kernels, op, NULL, args, &kernel);
+    if (status != LH_OK) return status;
+
+    const uint64_t step = 4096;
+    region_t data = {.name = "launches",
+                     .space = LH_SPACE_DEVICE,
+                     .bytes = 4 * step + kernel->plan.scratch_bytes};
+    status = region_alloc(&data, r->api, r->device);
+    if (status == LH_OK) status = fill_pattern(r, &data, LH_DTYPE_F32);
+    if (status == LH_OK) {
+        lh_place_t places[OP_SLOTS];
+        for (uint32_t i = 0; i < 3; i++)
+            places[i] = region_place(&data, i * step);
+        const work_t work = {
+            .kernel = kernel,
+            .call = {.struct_size = sizeof(work.call),
+                     .arg_count = 3,
+                     .args = places,
+                     .scratch = region_place(&data, 3 * step),
+                     .stream = r->stream,
+                     .queue = r->native.kind[0] != '\0' ? &r->native : NULL}
+        };
+        status = work_time(r, &work, LAUNCHES, budget_s, out);
+    }
+    region_release(&data, r->api);
+    return status;
+}
+
+static lh_status_t measure(rig_t *r, double budget_s, device_rate_t *out)
+{
+    static const lh_dtype_t dtypes[] = {LH_DTYPE_F32, LH_DTYPE_BF16};
+    lh_status_t status = launch_measure(r, budget_s * 0.1, &out->launch_s);
+    if (status == LH_OK) status = bandwidth_measure(r, budget_s * 0.2, &out->bytes_per_second);
+    for (uint32_t i = 0; status == LH_OK && i < 2; i++)
+        status = peak_measure(r, dtypes[i], budget_s * 0.35, &out->peak_flops[dtypes[i]]);
+    return status;
+}
+
+lh_status_t device_bench(const device_bench_how_t *how, device_rate_t *out)
+{
+    rig_t rig;
+    device_rate_t rate = {0};
+    lh_status_t status = rig_open(how, &rig);
+    if (status == LH_OK) {
+        (void)snprintf(rate.name, sizeof(rate.name), "%s", rig.properties.name);
+        (void)snprintf(rate.fingerprint, sizeof(rate.fingerprint), "%s",
+                       rig.properties.fingerprint);
+        status = measure(&rig, how->budget_s, &rate);
+    }
+    rig_close(&rig);
+    if (status == LH_OK) *out = rate;
+    return status;
+}

@@ -1,0 +1,54 @@
+/* plan/device_rate.h - how fast a device was when `longhaul bench device` measured it, kept in the
+ * user's cache folder under a digest of the device's fingerprint.
+ *
+ * The time of a call is max(flops / peak, bytes / bandwidth) / efficiency + launch. Efficiencies
+ * are measured: a kind of call has one for each size that was seen, and a call takes that of the
+ * nearest. */
+#ifndef PLAN_DEVICE_RATE_H
+#define PLAN_DEVICE_RATE_H
+
+#include <graph/engine.h>
+
+enum { CALL_KIND = 64 };
+
+typedef struct op_rate {  /* of calls that are alike */
+    char kind[CALL_KIND]; /* call_kind() */
+    double flops, bytes;  /* of one call */
+    double efficiency;    /* share of the faster of peak and bandwidth; > 1: out of a cache */
+} op_rate_t;
+
+typedef struct device_rate {
+    char name[64], fingerprint[192]; /* as in lh_device_properties_t */
+    double peak_flops[LH_DTYPES];    /* of a large matmul; 0: not measured */
+    double bytes_per_second;         /* read and written together */
+    double launch_s;
+    op_rate_t *ops;
+    uint32_t op_count;
+    size_t op_capacity;
+} device_rate_t;
+
+/* "matmul nt BF16": op, for matmul which sides are transposed, dtype of the first floating input.
+ */
+void call_kind(const program_call_t *call, char out[CALL_KIND]);
+/* The dtype whose peak counts for the call. */
+lh_dtype_t call_dtype(const program_call_t *call);
+
+/* Seconds of a call that reaches peak or bandwidth; 0 for one that neither computes nor moves. */
+double device_rate_ideal(const device_rate_t *r, lh_dtype_t dtype, double flops, double bytes);
+/* Seconds that the record promises. *measured is false when it knows no call of that kind: then
+ * the efficiency counts as 1. */
+double device_rate_seconds(const device_rate_t *r, const program_call_t *call, bool *measured);
+/* Adds what was measured; replaces an equal kind and size. */
+lh_status_t device_rate_add(device_rate_t *r, const op_rate_t *op) LH_MUST_CHECK;
+void device_rate_free(device_rate_t *r);
+
+/* The file of a fingerprint, whether it is there or not: $XDG_CACHE_HOME/longhaul/device-*.json, or
+ * below ~/.cache. The caller frees with mem_free. */
+lh_status_t device_rate_path(const char *fingerprint, char **out) LH_MUST_CHECK;
+/* *known is false, and *out empty, where nothing was recorded for this fingerprint. A record that
+ * cannot be understood is refused. */
+lh_status_t device_rate_load(const char *fingerprint, device_rate_t *out,
+                             bool *known) LH_MUST_CHECK;
+lh_status_t device_rate_save(const device_rate_t *r) LH_MUST_CHECK;
+
+#endif

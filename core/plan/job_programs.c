@@ -1,0 +1,58 @@
+/* job_programs.c - opens a session and states a step's programs. */
+#include <plan/job_programs.h>
+
+#include <base/status.h>
+
+enum { DOCUMENTS_LIMIT = 1 << 20 };
+
+/* Where documents lie apart, how many there are is known from the data; without it, as many as
+ * there can be: the difference is 4 bytes each. */
+static uint64_t documents_of(const job_t *job)
+{
+    const job_train_t *train = &job->train;
+    if (job->data.documents == DOCUMENTS_JOINED) return train->micro_batch;
+    if (train->max_documents > 0) return train->max_documents;
+    const uint64_t all = train->sequence * train->micro_batch;
+    return all > DOCUMENTS_LIMIT ? DOCUMENTS_LIMIT : all;
+}
+
+static lh_status_t make_programs(const job_t *job, job_programs_t *p)
+{
+    const job_train_t *train = &job->train;
+    session_t *s = p->session;
+    const program_how_t how = {.use = USE_TRAIN,
+                               .sequences = train->micro_batch,
+                               .rows = train->sequence,
+                               .max_documents = documents_of(job),
+                               .recompute = train->recompute,
+                               .head_chunk = train->head_chunk};
+    const evaluation_how_t evaluation = {.session = s,
+                                         .sequences = train->micro_batch,
+                                         .rows = train->sequence,
+                                         .max_documents = how.max_documents};
+    lh_status_t status = session_update(s, (uint32_t)p->micro_batches, &p->update);
+    if (status == LH_OK) status = program_new(s->engine, s->weights, &how, &p->pass);
+    if (status == LH_OK && train->evaluate_every > 0)
+        status = evaluation_new(&evaluation, &p->evaluation);
+    return status == LH_OK ? engine_plan(s->engine) : status;
+}
+
+lh_status_t job_programs_open(const session_how_t *how, job_programs_t *out)
+{
+    job_programs_t p = {.micro_batches = how->job->train.batch / how->job->train.micro_batch};
+    lh_status_t status = session_open(how, &p.session);
+    if (status == LH_OK) status = make_programs(how->job, &p);
+    if (status != LH_OK) {
+        job_programs_close(&p);
+        return status;
+    }
+    *out = p;
+    return LH_OK;
+}
+
+void job_programs_close(job_programs_t *p)
+{
+    evaluation_free(p->evaluation);
+    session_close(p->session);
+    *p = (job_programs_t){0};
+}
