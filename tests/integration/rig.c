@@ -52,9 +52,10 @@ void rig_open_with(rig_t *rig, const char *model, const rig_option_t *options, l
     plugin_ops(rig, rig->device);
     plugin_ops(rig, rig->model_plugin);
 
+    const char *threads = getenv("LH_TEST_THREADS");
     const rig_option_t for_device[] = {
-        {"threads", "2" },
-        {NULL,      NULL}
+        {"threads", threads != NULL ? threads : "2"},
+        {NULL,      NULL                           }
     };
     configure(rig->device->options, rig->device->option_count, for_device, rig->device_config);
     configure(rig->model_plugin->options, rig->model_plugin->option_count, options,

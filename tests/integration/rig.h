@@ -1,6 +1,6 @@
 /* rig.h - a whole engine for a test: plugins loaded as in a run, a model with options, an
  * optimizer. The device is named by the environment variable LH_TEST_DEVICE ("reference" where
- * unset). Every failure fails the test with its sentence. */
+ * unset) and gets LH_TEST_THREADS threads (2). Every failure fails the test with its sentence. */
 #ifndef RIG_H
 #define RIG_H
 

@@ -1,0 +1,101 @@
+/* golden_curves_test.c - PyTorch's loss curves and gradient norms come out however the batch is cut
+ * into micro-batches, whatever is recomputed and with any number of threads. */
+#include "golden.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+
+typedef struct way {
+    const char *name;
+    uint32_t micro_batch, recompute;
+    const char *threads;
+    lh_dtype_t compute;
+} way_t;
+
+static const way_t ways[] = {
+    {"1 x 4, selective, 1 thread, f32",   4, RECOMPUTE_SELECTIVE, "1", LH_DTYPE_F32 },
+    {"2 x 2, full, 2 threads, f32",       2, RECOMPUTE_FULL,      "2", LH_DTYPE_F32 },
+    {"4 x 1, none, 1 thread, f32",        1, RECOMPUTE_NONE,      "1", LH_DTYPE_F32 },
+    {"1 x 4, full, 2 threads, bf16",      4, RECOMPUTE_FULL,      "2", LH_DTYPE_BF16},
+    {"2 x 2, none, 1 thread, bf16",       2, RECOMPUTE_NONE,      "1", LH_DTYPE_BF16},
+    {"4 x 1, selective, 2 threads, bf16", 1, RECOMPUTE_SELECTIVE, "2", LH_DTYPE_BF16},
+};
+
+enum { WAYS = sizeof(ways) / sizeof(ways[0]), TOKENS = GOLDEN_BATCH * GOLDEN_SEQUENCE };
+
+typedef struct run {
+    const golden_model_t *model;
+    const way_t *way;
+    rig_t rig;
+    program_t *train, *update;
+} run_t;
+
+static void open_run(run_t *r)
+{
+    assert_int_equal(setenv("LH_TEST_THREADS", r->way->threads, 1), 0);
+    rig_open(&r->rig, r->model->plugin, r->model->options, r->way->compute);
+    r->update = rig_update(&r->rig, 0.1);
+    const program_how_t how = {.use = USE_TRAIN,
+                               .sequences = r->way->micro_batch,
+                               .rows = GOLDEN_SEQUENCE,
+                               .recompute = r->way->recompute};
+    OK(program_new(r->rig.engine, r->rig.weights, &how, &r->train));
+    OK(engine_build(r->rig.engine));
+    golden_weights(r->model, &r->rig);
+}
+
+/* One step; the losses of the micro-batches add up to the batch's. */
+static double step(run_t *r, uint32_t number, double *norm)
+{
+    const uint32_t rows = r->way->micro_batch, row = GOLDEN_SEQUENCE + 1;
+    int32_t batch[GOLDEN_BATCH * (GOLDEN_SEQUENCE + 1)];
+    golden_batch(r->model, number, batch);
+    for (uint32_t i = 0; i < GOLDEN_BATCH / rows; i++) {
+        rig_batch(r->train, batch + i * rows * row, rows, GOLDEN_SEQUENCE, TOKENS);
+        OK(program_run(r->train, i));
+    }
+    const double loss = (double)rig_loss(r->train);
+    *norm = (double)rig_step(r->update, number + 1, 3e-3, 1.0, NULL);
+    return loss;
+}
+
+static void the_curve_is_that_of_pytorch(void **state)
+{
+    run_t *r = *state;
+    const bool wide = r->way->compute == LH_DTYPE_F32;
+    double losses[GOLDEN_STEPS], norms[GOLDEN_STEPS], tolerance, worst = 0, worst_norm = 0;
+    assert_int_equal(golden_numbers(r->model, wide ? "loss_curve_fp32" : "loss_curve_bf16_autocast",
+                                    losses, GOLDEN_STEPS),
+                     GOLDEN_STEPS);
+    assert_int_equal(golden_numbers(r->model, "gradient_norms_fp32", norms, GOLDEN_STEPS),
+                     GOLDEN_STEPS);
+    golden_numbers(r->model, wide ? "curve_fp32_rel" : "curve_bf16_rel", &tolerance, 1);
+
+    open_run(r);
+    for (uint32_t i = 0; i < GOLDEN_STEPS; i++) {
+        double norm;
+        const double loss = step(r, i, &norm);
+        worst = fmax(worst, fabs(loss - losses[i]) / losses[i]);
+        worst_norm = fmax(worst_norm, fabs(norm - norms[i]) / norms[i]);
+    }
+    rig_close(&r->rig);
+    print_message("losses differ by at most %.2g, norms by %.2g\n", worst, worst_norm);
+    assert_true(worst <= tolerance);
+    assert_true(worst_norm <= (wide ? 1e-2 : 5e-2));
+}
+
+int main(void)
+{
+    static run_t runs[GOLDEN_MODELS * WAYS];
+    static char titles[GOLDEN_MODELS * WAYS][128];
+    struct CMUnitTest tests[GOLDEN_MODELS * WAYS];
+    for (uint32_t i = 0; i < GOLDEN_MODELS * WAYS; i++) {
+        runs[i] = (run_t){.model = &golden_models[i / WAYS], .way = &ways[i % WAYS]};
+        (void)snprintf(titles[i], sizeof(titles[i]), "%s: the_curve_is_that_of_pytorch: %s",
+                       runs[i].model->name, runs[i].way->name);
+        tests[i] = (struct CMUnitTest){titles[i], the_curve_is_that_of_pytorch, NULL, NULL,
+                                       &runs[i]};
+    }
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
