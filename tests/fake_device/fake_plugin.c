@@ -17,7 +17,7 @@ void fake_kernel_free(lh_prepared_t *k);
 static const lh_option_t options[] = {
     LH_OPTION_U64(fake_options_t, threads, "threads", "0", "0..1024",
                   "threads that compute; 0: as many as there are processors"),
-    LH_OPTION_DURATION(fake_options_t, delay_ns, "delay", "300us", "0..1s",
+    LH_OPTION_DURATION(fake_options_t, delay_ns, "delay", "300us", "0s..1s",
                        "most that an operation waits before it runs"),
     LH_OPTION_U64(fake_options_t, seed, "seed", "1", NULL, "of the delays"),
 };
