@@ -7,6 +7,7 @@
 #include <base/log.h>
 #include <cli/model_source.h>
 #include <config/quantity.h>
+#include <plan/step_plan.h>
 #include <train/train.h>
 #include <watch/watch.h>
 
@@ -34,6 +35,25 @@ static int exit_code(const job_t *job, const train_result_t *result)
     }
 }
 
+/* What the device's record promises. Without one nothing is known; that is no reason not to train.
+ */
+static void predict(const train_programs_t *programs, train_prediction_t *out)
+{
+    const session_t *s = programs->session;
+    device_rate_t rate = {0};
+    step_plan_t plan;
+    bool known = false;
+    if (device_rate_load(engine_properties(s->engine)->fingerprint, &rate, &known) != LH_OK)
+        log_line(LH_LOG_WARN, "the device's record is not used: %s", fail_reason());
+    if (known && step_plan_new(programs->pass, programs->update, programs->micro_batches, &rate,
+                               &plan) == LH_OK) {
+        out->peak_flops = rate.peak_flops[s->compute];
+        out->step_s = plan.unmeasured == 0 ? plan.all.seconds : 0;
+        step_plan_free(&plan);
+    }
+    device_rate_free(&rate);
+}
+
 int command_train(cli_t *cli)
 {
     const job_t *job = cli->job;
@@ -58,7 +78,8 @@ int command_train(cli_t *cli)
             .observer = watch_observer(watch),
             .eod = source.tokenizer == NULL ? -1 : tokenizer_special(source.tokenizer)->eod,
             .resume = cli_flag(cli, "resume") != NULL,
-            .dump_batches = dump};
+            .dump_batches = dump,
+            .predict = predict};
         status = train_run(&how, &result);
     }
     watch_free(watch);

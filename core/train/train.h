@@ -5,6 +5,18 @@
 #include <config/job.h>
 #include <plugin/loader.h>
 #include <train/observer.h>
+#include <train/session.h>
+
+typedef struct train_programs { /* of one step */
+    const session_t *session;
+    const program_t *pass, *update;
+    uint64_t micro_batches; /* runs of pass */
+} train_programs_t;
+
+typedef struct train_prediction {
+    double peak_flops; /* of the device's matmuls in the run's precision */
+    double step_s;
+} train_prediction_t;
 
 typedef struct train_how {
     const job_t *job;
@@ -19,7 +31,9 @@ typedef struct train_how {
     uint64_t dump_batches; /* writes the first N global batches to [pipeline]
                               folder/batches.safetensors */
     uint64_t stop_after;   /* 0, or end as SIGTERM would after so many steps: tests              */
-    double peak_flops, predicted_step_s; /* for the observer; 0: unknown                         */
+    /* NULL, or asked once what a step should take, for the observer; called when all is built and
+       fills what it knows, the rest stays 0 */
+    void (*predict)(const train_programs_t *programs, train_prediction_t *out);
 } train_how_t;
 
 enum { TRAIN_DONE, TRAIN_TERMINATED, TRAIN_NOT_FINITE };

@@ -35,6 +35,9 @@ static void tell_start(trainer_t *t, memory_report_t *memory)
 {
     const job_t *job = t->job;
     program_cost_t pass, update;
+    train_prediction_t prediction = {0};
+    const train_programs_t programs = {t->session, t->program, t->update, t->micro_batches};
+    if (t->how->predict != NULL) t->how->predict(&programs, &prediction);
     program_cost(t->program, &pass);
     program_cost(t->update, &update);
     engine_memory(t->session->engine, memory);
@@ -55,8 +58,8 @@ static void tell_start(trainer_t *t, memory_report_t *memory)
                                .micro_batch = job->train.micro_batch,
                                .flops_per_step = pass.flops * (double)t->micro_batches +
                                                  update.flops,
-                               .peak_flops = t->how->peak_flops,
-                               .predicted_step_s = t->how->predicted_step_s,
+                               .peak_flops = prediction.peak_flops,
+                               .predicted_step_s = prediction.step_s,
                                .train_tokens = batches_samples(t->data) * job->train.sequence,
                                .memory = memory};
     if (t->how->observer != NULL) t->how->observer->begin(t->how->observer, &start);
