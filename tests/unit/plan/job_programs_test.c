@@ -1,0 +1,163 @@
+/* job_programs_test.c - what is planned for a job against what its device is asked for, and what a
+ * bench of it measures. */
+#include <math.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+
+#include <base/file.h>
+#include <base/memory.h>
+#include <plan/program_bench.h>
+#include <plan/step_plan.h>
+#include <plugin/host.h>
+
+#include <cmocka.h>
+#undef fail
+
+static char folder[] = "/tmp/job_programs_test_XXXXXX";
+static host_t *host;
+static registry_t *registry;
+static job_t *job;
+
+static const char ini[] = "[pipeline]\nname = small\nstages = train\n"
+                          "[data]\ntrain = corpus\n"
+                          "[model]\nplugin = llama\nvocab = 192\nblocks = 2\nhidden = 32\n"
+                          "ffn = 48\nheads = 2\nmax_tokens = 16\n"
+                          "[train]\nsequence = 16\nbatch = 6\nmicro_batch = 2\nsteps = 1\n"
+                          "precision = f32\n"
+                          "[optimizer]\nplugin = zero0\nrule = rules:adamw\n"
+                          "learning_rate = 1e-3\n"
+                          "[device]\nplugin = cpu\n";
+
+static void ok(lh_status_t status)
+{
+    if (status != LH_OK) print_error("%s\n", fail_reason());
+    assert_int_equal(status, LH_OK);
+}
+
+static int start(void **state)
+{
+    (void)state;
+    if (mkdtemp(folder) == NULL) return 1;
+    char *path = path_join(folder, "small.ini");
+    ok(file_replace(path, ini, sizeof(ini) - 1));
+    ok(job_load(path, NULL, 0, &job));
+    mem_free(path);
+    ok(host_new(&host));
+    ok(registry_new(LH_TEST_PLUGINS, host, &registry));
+    registry_use_job(registry, job);
+    return 0;
+}
+
+static int stop(void **state)
+{
+    (void)state;
+    registry_free(registry);
+    host_free(host);
+    job_free(job);
+    return folder_remove(folder) != LH_OK;
+}
+
+static void open_programs(job_programs_t *p)
+{
+    const session_how_t how = {.job = job, .registry = registry, .vocab = 192};
+    ok(job_programs_open(&how, p));
+}
+
+/* Counts what is allocated on the way to the device. */
+static const lh_device_api_t *real_api;
+static uint64_t asked[3]; /* by space */
+
+static lh_status_t counting_alloc(lh_device_t *d, uint32_t space, uint64_t bytes, lh_memory_t **out,
+                                  void **address)
+{
+    asked[space] += bytes;
+    return real_api->alloc(d, space, bytes, out, address);
+}
+
+static void the_plan_is_what_the_device_is_asked_for(void **state)
+{
+    (void)state;
+    const plugin_t *device;
+    ok(registry_load(registry, LH_KIND_DEVICE, "cpu", &device));
+    real_api = device->device;
+    lh_device_api_t counting = *real_api;
+    counting.alloc = counting_alloc;
+    ((plugin_t *)(uintptr_t)device)->device = &counting;
+
+    job_programs_t p;
+    memory_report_t planned, built;
+    open_programs(&p);
+    assert_int_equal(asked[LH_SPACE_DEVICE], 0); /* planning takes nothing */
+    engine_memory(p.session->engine, &planned);
+    ok(engine_build(p.session->engine));
+    engine_memory(p.session->engine, &built);
+    assert_memory_equal(&planned, &built, sizeof(planned));
+    assert_int_equal(asked[LH_SPACE_PINNED], planned.bytes[MEMORY_PINNED]);
+    assert_int_equal(asked[LH_SPACE_DEVICE], planned.total_bytes - planned.bytes[MEMORY_LIBRARY]);
+    /* F32 weights hold 16 bytes each: value (which is the master), gradient, two moments. */
+    const uint64_t weights = weights_parameters(p.session->weights)->elements;
+    const uint64_t held = planned.bytes[MEMORY_PARAMETERS] + planned.bytes[MEMORY_GRADIENTS] +
+                          planned.bytes[MEMORY_MASTER] + planned.bytes[MEMORY_STATE];
+    assert_in_range(held, 16 * weights, 16 * weights + 64 * 4 * 64);
+    job_programs_close(&p);
+    ((plugin_t *)(uintptr_t)device)->device = real_api;
+}
+
+/* A linear layer costs 2 FLOPs a weight and token forward, twice that backward. */
+static void matmuls_of_a_step_are_six_flops_a_weight_and_token(void **state)
+{
+    (void)state;
+    job_programs_t p;
+    step_plan_t plan;
+    open_programs(&p);
+    assert_int_equal(p.micro_batches, 3);
+    ok(step_plan_new(p.pass, p.update, p.micro_batches, NULL, &plan));
+    double flops = 0;
+    for (uint32_t i = 0; i < plan.kind_count; i++)
+        if (strncmp(plan.kinds[i].kind, "matmul", 6) == 0) flops += plan.kinds[i].sum.flops;
+    const double weights = 2 * (4 * 32 * 32 + 3 * 32 * 48) + 192 * 32;
+    assert_true(flops == 6 * weights * 6 * 16);
+    step_plan_free(&plan);
+    job_programs_close(&p);
+}
+
+static void a_bench_knows_all_that_the_plan_asks_for(void **state)
+{
+    (void)state;
+    job_programs_t p;
+    step_plan_t plan;
+    measured_call_t *rows;
+    uint32_t count;
+    device_rate_t rate = {.peak_flops = {[LH_DTYPE_F32] = 1e9}, .bytes_per_second = 1e9};
+    open_programs(&p);
+    ok(program_bench(&p, 0.01, &rate, &rows, &count));
+    ok(step_plan_new(p.pass, p.update, p.micro_batches, &rate, &plan));
+    assert_int_equal(plan.unmeasured, 0);
+    uint64_t calls = 0;
+    double seconds = 0;
+    for (uint32_t i = 0; i < count; i++) {
+        calls += rows[i].count;
+        seconds += rows[i].seconds * (double)rows[i].count;
+    }
+    assert_int_equal(calls, plan.all.calls);
+    /* The same launches: the plan of what was just measured is what was measured. */
+    assert_true(fabs(plan.all.seconds - seconds) < 0.02 * seconds);
+    mem_free(rows);
+    step_plan_free(&plan);
+    device_rate_free(&rate);
+    job_programs_close(&p);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(the_plan_is_what_the_device_is_asked_for),
+        cmocka_unit_test(matmuls_of_a_step_are_six_flops_a_weight_and_token),
+        cmocka_unit_test(a_bench_knows_all_that_the_plan_asks_for),
+    };
+    return cmocka_run_group_tests(tests, start, stop);
+}
