@@ -1,0 +1,156 @@
+"""What the tests here share: the real binary, a folder of their own, pipelines written as INI files.
+
+The binary is named by LONGHAUL_BINARY, the repository by LONGHAUL_SOURCE (both set by ctest)."""
+import hashlib
+import json
+import os
+import shutil
+import signal
+import struct
+import subprocess
+import sys
+import tempfile
+import time
+import unittest
+
+BINARY = os.environ.get("LONGHAUL_BINARY", "longhaul")
+SOURCE = os.environ.get(
+    "LONGHAUL_SOURCE",
+    os.path.abspath(os.path.join(os.path.dirname(__file__), "..", "..", "..")))
+DATA = os.path.join(SOURCE, "examples", "data")
+TORTURE = os.environ.get("LONGHAUL_TORTURE", "0") not in ("", "0")
+
+DONE, REFUSED, USAGE, LOST, NOT_FINITE, INTERNAL, TERMINATED = 0, 1, 2, 3, 4, 5, 75
+
+
+def tensors_of(path):
+    """A safetensors file: name -> (dtype, shape, bytes)."""
+    with open(path, "rb") as f:
+        data = f.read()
+    (length,) = struct.unpack("<Q", data[:8])
+    header = json.loads(data[8:8 + length].decode("utf-8"))
+    header.pop("__metadata__", None)
+    return {name: (row["dtype"], row["shape"],
+                   data[8 + length + row["data_offsets"][0]:8 + length + row["data_offsets"][1]])
+            for name, row in header.items()}
+
+
+def write_tensors(path, tensors):
+    """The reverse; in the order of the dictionary, as Transformers writes it."""
+    header, at = {"__metadata__": {"format": "pt"}}, 0
+    for name, (dtype, shape, data) in tensors.items():
+        header[name] = {"dtype": dtype, "shape": shape, "data_offsets": [at, at + len(data)]}
+        at += len(data)
+    text = json.dumps(header).encode("utf-8")
+    text += b" " * (-len(text) % 8)
+    with open(path, "wb") as f:
+        f.write(struct.pack("<Q", len(text)) + text)
+        for _, _, data in tensors.values():
+            f.write(data)
+
+
+def floats(data):
+    return struct.unpack("<%df" % (len(data) // 4), data)
+
+
+def checkpoint_digest(folder):
+    """One SHA-256 over every tensor of a checkpoint, by name: weights and optimizer state."""
+    total = hashlib.sha256()
+    tensors = {}
+    for name in sorted(os.listdir(folder)):
+        if name.endswith(".safetensors"):
+            tensors.update(tensors_of(os.path.join(folder, name)))
+    for name in sorted(tensors):
+        dtype, shape, data = tensors[name]
+        total.update(("%s %s %s\n" % (name, dtype, shape)).encode() + data)
+    return total.hexdigest(), sorted(tensors)
+
+
+def read_json_lines(path):
+    with open(path) as f:
+        return [json.loads(line) for line in f if line.strip()]
+
+
+class PipelineCase(unittest.TestCase):
+    def setUp(self):
+        self.folder = tempfile.mkdtemp(prefix="longhaul-")
+        self.addCleanup(shutil.rmtree, self.folder, True)
+
+    def path(self, *names):
+        return os.path.join(self.folder, *names)
+
+    def write(self, name, text):
+        with open(self.path(name), "w") as f:
+            f.write(text)
+        return self.path(name)
+
+    def ini(self, sections, name="job.ini"):
+        """sections: {"train": {"steps": 3}}"""
+        lines = []
+        for section, keys in sections.items():
+            lines.append("[%s]" % section)
+            lines += ["%s = %s" % (k, v) for k, v in keys.items() if v is not None]
+        return self.write(name, "\n".join(lines) + "\n")
+
+    def small_job(self, stages="prepare train", **changes):
+        """A model that learns a few stories in no time. changes: train={"steps": 3}, ..."""
+        sections = {
+            "pipeline": {"name": "small", "stages": stages, "folder": "out"},
+            "prepare": {"input": self.stories(), "tokenizer": DATA + "/stories260K/tokenizer.json",
+                        "prepend": "bos", "workers": 1},
+            "data": {"train": "corpus", "split": "80,20,0"},
+            "model": {"plugin": "llama", "vocab": "from_tokenizer", "blocks": 2, "hidden": 32,
+                      "ffn": 56, "heads": 4, "kv_heads": 2, "max_tokens": 64},
+            "train": {"sequence": 32, "batch": 4, "micro_batch": 2, "steps": 20,
+                      "precision": "f32"},
+            "optimizer": {"plugin": "zero0", "rule": "rules:adamw", "decay": 0.1, "clip": 1.0,
+                          "learning_rate": "warmup_cosine(step, peak=3e-3, warmup=4, total=20)"},
+            "checkpoint": {"every": 0, "keep": 100},
+            "device": {"plugin": "cpu", "threads": 1},
+        }
+        for section, keys in changes.items():
+            sections.setdefault(section.replace("__", "."), {}).update(keys)
+        return self.ini({k: v for k, v in sections.items() if v})
+
+    def stories(self, count=60):
+        path = self.path("stories.jsonl")
+        if not os.path.exists(path):
+            with open(DATA + "/tinystories-1000.jsonl") as f, open(path, "w") as out:
+                out.writelines(f.readline() for _ in range(count))
+        return path
+
+    def start(self, *args, **more):
+        return subprocess.Popen([BINARY] + list(args), stdout=subprocess.PIPE,
+                                stderr=subprocess.PIPE, text=True, cwd=self.folder, **more)
+
+    def run_longhaul(self, *args, code=DONE, **more):
+        """stdout and stderr; fails unless it exits with `code`."""
+        done = subprocess.run([BINARY] + list(args), capture_output=True, text=True,
+                              cwd=self.folder, timeout=600, **more)
+        self.assertEqual(done.returncode, code,
+                         "longhaul %s\n%s%s" % (" ".join(args), done.stdout[-2000:],
+                                                done.stderr[-4000:]))
+        return done.stdout, done.stderr
+
+    def wait_for(self, there, process=None, seconds=60):
+        """Until there() is true; false if the process ended before."""
+        until = time.monotonic() + seconds
+        while not there():
+            if process is not None and process.poll() is not None:
+                return there()
+            self.assertLess(time.monotonic(), until, "waited too long")
+            time.sleep(0.002)
+        return True
+
+    def kill(self, process):
+        process.send_signal(signal.SIGKILL)
+        process.communicate()
+        # The writer of checkpoints is a process of its own and ends by itself.
+        time.sleep(0.05)
+
+    def step_folder(self, step, folder="out"):
+        return self.path(folder, "checkpoints", "step-%012d" % step)
+
+
+def main():
+    unittest.main(verbosity=2, argv=sys.argv[:1] + sys.argv[1:])

@@ -1,0 +1,145 @@
+"""A run that is killed and resumed ends in the same weights and optimizer state, bit for bit, as one
+that was left alone; and what SIGTERM, a second one and an existing run do."""
+import os
+import random
+import signal
+import time
+
+from pipeline_case import (DONE, REFUSED, TERMINATED, TORTURE, PipelineCase, checkpoint_digest,
+                           main, read_json_lines)
+
+
+class Resume(PipelineCase):
+    def prepared(self, **changes):
+        job = self.small_job(**changes)
+        self.run_longhaul("prepare", job)
+        return job
+
+    def saved_steps(self, folder="out"):
+        root = self.path(folder, "checkpoints")
+        names = os.listdir(root) if os.path.isdir(root) else []
+        return sorted(int(n[5:]) for n in names if n.startswith("step-") and n[5:].isdigit())
+
+    def copy_of_data(self, name):
+        os.makedirs(self.path(name))
+        for file in ("corpus.bin", "corpus.idx"):
+            os.link(self.path("out", file), self.path(name, file))
+
+    def test_a_killed_and_resumed_run_ends_in_the_same_bits(self):
+        # Steps long enough for the signal to come between the saves.
+        job = self.prepared(train={"batch": 32, "sequence": 64, "micro_batch": 8})
+        for precision in ("f32", "bf16"):
+            for threads in ("1", "2"):
+                way = precision + threads
+                sets = ["--set", "train.precision=" + precision, "--set",
+                        "device.threads=" + threads, "--set", "checkpoint.every=10"]
+                for folder in ("whole" + way, "cut" + way):
+                    self.copy_of_data(folder)
+                whole = ["--set", "pipeline.folder=whole" + way]
+                cut = ["--set", "pipeline.folder=cut" + way]
+                self.run_longhaul("train", job, *sets, *whole)
+
+                process = self.start("train", job, *sets, *cut)
+                self.wait_for(lambda: os.path.exists(self.path("cut" + way, "checkpoints",
+                                                               "latest")), process)
+                self.kill(process)
+                ten = self.step_folder(10, "cut" + way)
+                last = self.step_folder(20, "cut" + way)
+                if os.path.isdir(last):  # it was faster than the signal, on a busy machine
+                    self.forget(last, "cut" + way, 10)
+                self.assertTrue(os.path.isdir(ten))
+                self.run_longhaul("train", job, *sets, *cut, "--resume")
+                self.assertEqual(checkpoint_digest(last),
+                                 checkpoint_digest(self.step_folder(20, "whole" + way)), way)
+                names = checkpoint_digest(last)[1]
+                self.assertEqual(len([n for n in names if n.startswith("exp_avg/")]),
+                                 len([n for n in names if "/" not in n]), names)
+
+    def forget(self, last, folder, step):
+        """As if the run had been killed before its last save."""
+        for name in os.listdir(last):
+            os.unlink(os.path.join(last, name))
+        os.rmdir(last)
+        latest = self.path(folder, "checkpoints", "latest")
+        with open(latest) as f:
+            text = f.read()
+        with open(latest, "w") as f:
+            f.write(text.replace("%012d" % 20, "%012d" % step))
+
+    def test_kills_at_random_moments_lose_nothing_that_was_saved(self):
+        job = self.prepared(train={"steps": 60}, checkpoint={"every": 3})
+        self.copy_of_data("alone")
+        self.run_longhaul("train", job, "--set", "pipeline.folder=alone")
+        chance = random.Random(7)
+        latest = self.path("out", "checkpoints", "latest")
+        for _ in range(100 if TORTURE else 10):
+            before = self.saved_steps()
+            process = self.start("train", job, "--resume")
+            time.sleep(chance.random() * 0.5)
+            self.kill(process)
+            # What was committed stays, and is whole.
+            self.assertTrue(set(before) <= set(self.saved_steps()))
+            if os.path.exists(latest):
+                self.run_longhaul("verify", self.path("out", "checkpoints"))
+        self.run_longhaul("train", job, "--resume")
+        self.assertEqual(checkpoint_digest(self.step_folder(60)),
+                         checkpoint_digest(self.step_folder(60, "alone")))
+
+    def test_sigterm_saves_and_exits_75(self):
+        job = self.prepared(train={"steps": 100000}, checkpoint={"every": 0})
+        process = self.start("train", job)
+        self.wait_for(self.some_steps_are_made, process)
+        process.send_signal(signal.SIGTERM)
+        _, said = process.communicate(timeout=60)
+        self.assertEqual(process.returncode, TERMINATED, said)
+        steps = self.saved_steps()
+        self.assertEqual(len(steps), 1)
+        self.assertGreater(steps[0], 0)
+        self.assertIn("--resume", said)
+        # It goes on from there, and a run that is not asked to go on is refused in one sentence.
+        _, said = self.run_longhaul("train", job, code=REFUSED)
+        self.assertIn("--resume", said)
+        self.assertIn(str(steps[0]), said)
+        self.run_longhaul("train", job, "--resume", "--set", "train.steps=%d" % (steps[0] + 3))
+        self.assertEqual(self.saved_steps(), [steps[0], steps[0] + 3])
+
+    def some_steps_are_made(self):
+        path = self.path("out", "metrics.jsonl")
+        return os.path.exists(path) and len(read_json_lines(path)) > 3
+
+    def test_a_second_sigterm_exits_at_once(self):
+        # One step takes seconds: only the second signal can end it sooner.
+        job = self.prepared(model={"hidden": 256, "blocks": 6, "ffn": 704, "max_tokens": 256},
+                            train={"sequence": 256, "batch": 64, "micro_batch": 4})
+        process = self.start("train", job)
+        self.wait_for(lambda: os.path.exists(self.path("out", "metrics.jsonl")), process)
+        time.sleep(0.3)
+        process.send_signal(signal.SIGTERM)
+        time.sleep(0.2)
+        self.assertIsNone(process.poll())
+        process.send_signal(signal.SIGTERM)
+        since = time.monotonic()
+        process.communicate(timeout=30)
+        self.assertLess(time.monotonic() - since, 1.0)
+        self.assertEqual(process.returncode, 128 + signal.SIGTERM)
+        self.assertEqual(self.saved_steps(), [])
+
+    def test_metrics_and_events_go_on_where_the_resumed_run_began(self):
+        job = self.prepared(checkpoint={"every": 5}, train={"steps": 12})
+        process = self.start("train", job)
+        self.wait_for(lambda: 5 in self.saved_steps(), process)
+        self.kill(process)
+        self.run_longhaul("train", job, "--resume")
+        rows = read_json_lines(self.path("out", "metrics.jsonl"))
+        steps = [r["step"] for r in rows if "learning_rate" in r]
+        self.assertEqual(steps, sorted(set(steps)))
+        self.assertEqual(steps, list(range(1, 13)))
+        alone = self.path("alone")
+        self.copy_of_data("alone")
+        self.run_longhaul("train", job, "--set", "pipeline.folder=alone")
+        whole = {r["step"]: r["loss"] for r in read_json_lines(alone + "/metrics.jsonl")
+                 if "learning_rate" in r}
+        self.assertEqual({r["step"]: r["loss"] for r in rows if "learning_rate" in r}, whole)
+
+
+main()

@@ -1,0 +1,100 @@
+"""Real models through the commands: losses of documents and greedy text are those of plain Python in
+double precision (reference.json beside the weights)."""
+import json
+import os
+import shutil
+
+from pipeline_case import DATA, SOURCE, PipelineCase, main, tensors_of, write_tensors
+
+STORIES = os.path.join(DATA, "stories260K")
+CAPP = os.path.join(SOURCE, "tests", "data", "models", "capp-gpt2")
+
+
+def reference(folder):
+    with open(os.path.join(folder, "reference.json")) as f:
+        return json.load(f)
+
+
+class TrainedModels(PipelineCase):
+    def imported(self, folder, plugin, **sections):
+        job = {"pipeline": {"name": "trained", "stages": "import", "folder": "out"},
+               "import": {"from": folder},
+               "model": {"plugin": plugin, "vocab": "from_import"},
+               "train": {"precision": "f32"},
+               "device": {"plugin": "cpu", "threads": 1}}
+        job.update(sections)
+        path = self.ini(job)
+        self.run_longhaul("import", path)
+        return path
+
+    def test_losses_of_documents_are_those_of_the_reference(self):
+        with open(DATA + "/tinystories-1000.jsonl") as f:
+            self.write("documents.jsonl", "".join(f.readline() for _ in range(8)))
+        job = self.imported(STORIES, "llama", eval={"data": "documents.jsonl", "bos": "yes",
+                                                    "tokens_per_document": 257})
+        out, _ = self.run_longhaul("eval", job, "--json", "--per-document")
+        lines = [json.loads(line) for line in out.splitlines()]
+        expected = reference(STORIES)["documents"]
+        self.assertEqual(len(lines), 9)
+        for line, document in zip(lines, expected["per_document"]):
+            self.assertEqual(line["document"], document["line"])
+            self.assertEqual(line["tokens"], document["predicted_tokens"])
+            self.assertLess(abs(line["loss"] - document["mean_nll"]), 1e-5)
+        self.assertEqual(set(lines[8]), {"loss", "perplexity", "tokens"})
+        self.assertEqual(lines[8]["tokens"], expected["predicted_tokens"])
+        self.assertLess(abs(lines[8]["loss"] - expected["mean_nll_over_all_predicted_tokens"]),
+                        1e-5)
+
+    def test_greedy_text_of_stories260K_is_exact(self):
+        job = self.imported(STORIES, "llama")
+        expected = reference(STORIES)["greedy_from_bos"]
+        out, _ = self.run_longhaul("generate", job, "--ids", "1", "--greedy", "--tokens", "200",
+                                   "--json")
+        got = json.loads(out)
+        self.assertEqual(set(got), {"prompt_ids", "new_ids", "text"})
+        self.assertEqual(got["prompt_ids"] + got["new_ids"], expected["ids"])
+        self.assertEqual(got["text"].strip(), expected["text"].strip())
+
+    def test_a_prompt_goes_on_with_the_likeliest_token(self):
+        prompt = reference(STORIES)["prompt"]
+        job = self.imported(STORIES, "llama", generate={"prompt": prompt["text"], "bos": "yes"})
+        out, _ = self.run_longhaul("generate", job, "--greedy", "--tokens", "1", "--json")
+        got = json.loads(out)
+        self.assertEqual(got["prompt_ids"], prompt["ids"])
+        self.assertEqual(got["new_ids"], [prompt["argmax"]])
+
+    def test_greedy_tokens_of_capp_gpt2_are_exact(self):
+        # Its bos_token_id, 50256, lies outside its vocabulary of 53.
+        job = self.imported(CAPP, "gpt2")
+        for case in reference(CAPP)["cases"]:
+            new = case["greedy"]["ids"][len(case["ids"]):]
+            out, _ = self.run_longhaul("generate", job, "--greedy", "--json", "--ids",
+                                       ",".join(map(str, case["ids"])), "--tokens",
+                                       str(len(new)))
+            self.assertEqual(json.loads(out)["new_ids"], new)
+
+    def test_a_missing_an_extra_and_a_misshapen_tensor_are_refused_by_name(self):
+        name = "model.layers.3.mlp.up_proj.weight"
+        for change in ("missing", "extra", "misshapen"):
+            folder = self.path(change)
+            shutil.copytree(STORIES, folder)
+            tensors = tensors_of(folder + "/model.safetensors")
+            if change == "missing":
+                del tensors[name]
+            elif change == "extra":
+                tensors["model.layers.9.mlp.up_proj.weight"] = tensors[name]
+            else:
+                dtype, shape, data = tensors[name]
+                tensors[name] = (dtype, shape[::-1], data)
+            write_tensors(folder + "/model.safetensors", tensors)
+            job = self.ini({"pipeline": {"name": "changed", "stages": "import",
+                                          "folder": "out-" + change},
+                            "import": {"from": folder}, "device": {"plugin": "cpu"},
+                            "model": {"plugin": "llama", "vocab": "from_import"}})
+            _, said = self.run_longhaul("import", job, code=1)
+            self.assertIn("model.layers.9" if change == "extra" else name, said)
+            self.assertFalse(os.path.exists(self.path("out-" + change, "import", "checkpoints",
+                                                      "latest")))
+
+
+main()
