@@ -7,6 +7,7 @@
 
 #include <base/log.h>
 #include <base/sys.h>
+#include <checkpoint/checkpoint_folder.h>
 
 /* A table that counts the calls that change something and fails the n-th. */
 static struct {
@@ -14,6 +15,8 @@ static struct {
     int error;
     bool kill; /* the process ends instead */
     bool failed;
+    bool committed; /* the rename that counts was made */
+    bool early;     /* it struck before that            */
 } fault;
 
 static bool strikes(void)
@@ -21,6 +24,7 @@ static bool strikes(void)
     if (++fault.calls != fault.fail_at) return false;
     if (fault.kill) _exit(42);
     fault.failed = true;
+    fault.early = !fault.committed;
     errno = fault.error;
     return true;
 }
@@ -65,7 +69,10 @@ static int faulty_mkdir(const char *path, mode_t mode)
 }
 static int faulty_rename(const char *from, const char *to)
 {
-    return strikes() ? -1 : sys_real.rename(from, to);
+    if (strikes()) return -1;
+    const int result = sys_real.rename(from, to);
+    if (result == 0 && strstr(to, "/step-") != NULL) fault.committed = true;
+    return result;
 }
 static int faulty_unlink(const char *path)
 {
@@ -113,6 +120,17 @@ static void check_folder(scratch_t *s, bool said_saved)
     else
         assert_true(found == 2 || found == 3);
 
+    /* No half of a checkpoint stands under a checkpoint's name. */
+    checkpoint_steps_t steps;
+    assert_int_equal(checkpoint_steps(folder, &steps), LH_OK);
+    for (size_t i = 0; i < steps.count; i++) {
+        char name[CHECKPOINT_NAME], path[192];
+        checkpoint_name(steps.steps[i], name);
+        (void)snprintf(path, sizeof(path), "%s/%s", folder, name);
+        assert_int_equal(checkpoint_verify(path), LH_OK);
+    }
+    mem_free(steps.steps);
+
     /* The next run sweeps and saves on. */
     assert_int_equal(checkpoint_clean(folder), LH_OK);
     assert_int_equal(small_save(folder, 4, 2), LH_OK);
@@ -136,6 +154,7 @@ static void every_call_may_fail(scratch_t *s, int error)
         struck = fault.failed;
         check_folder(s, status == LH_OK);
         if (!struck) assert_int_equal(status, LH_OK);
+        if (struck && fault.early) assert_int_not_equal(status, LH_OK);
     }
     assert_true(at > 40); /* the table was really in force */
 }
@@ -196,6 +215,84 @@ static void every_allocation_may_fail(void **state)
     assert_true(at > 20 && at < 500);
 }
 
+/* What a power loss could undo, in the order it was made safe: the names of files that are synced
+ * and renamed. Opening remembers the path of a descriptor. */
+static struct {
+    char path[64][160]; /* by descriptor */
+    char line[256][200];
+    uint32_t count;
+} record;
+
+static const char *short_name(const char *path)
+{
+    const char *name = strstr(path, "/c/");
+    return name == NULL                        ? "folder"
+           : strncmp(name, "/c/.tmp-", 8) != 0 ? name + 3
+           : strchr(name + 3, '/') == NULL     ? "staging"
+                                               : path_name(name);
+}
+
+static void note(const char *what, const char *a, const char *b)
+{
+    if (record.count < 256)
+        (void)snprintf(record.line[record.count++], sizeof(record.line[0]), "%s %.90s%s%.90s", what,
+                       a, *b == '\0' ? "" : " ", b);
+}
+
+static int noting_open(const char *path, int flags, mode_t mode)
+{
+    const int fd = sys_real.open(path, flags, mode);
+    if (fd >= 0 && fd < 64) (void)snprintf(record.path[fd], sizeof(record.path[fd]), "%s", path);
+    return fd;
+}
+
+static int noting_fsync(int fd)
+{
+    note("sync", short_name(record.path[fd]), "");
+    return 0;
+}
+
+static int noting_rename(const char *from, const char *to)
+{
+    note("rename", short_name(from), short_name(to));
+    return sys_real.rename(from, to);
+}
+
+static void everything_is_synced_before_what_relies_on_it(void **state)
+{
+    static const char *const wanted[] = {
+        "sync shard-00000-00000.safetensors",
+        "sync shard-00000-00001.safetensors",
+        "sync shard-00000-00002.safetensors",
+        "sync shard-00000-00003.safetensors",
+        "sync staging",
+        "sync " MANIFEST_NAME,
+        "sync staging",
+        "rename staging step-000000000003",
+        "sync folder",
+        "sync latest.tmp",
+        "rename latest.tmp latest",
+        "sync folder",
+        "rename step-000000000001 .del-step-000000000001",
+        "sync folder",
+    };
+    scratch_t *s = *state;
+    char folder[128];
+    (void)snprintf(folder, sizeof(folder), "%.100s/c", s->folder);
+    start_folder(s);
+    sys_t table = sys_real;
+    table.open = noting_open;
+    table.fsync = noting_fsync;
+    table.rename = noting_rename;
+    memset(&record, 0, sizeof(record));
+    sys_use(&table);
+    assert_int_equal(small_save(folder, 3, 2), LH_OK);
+    sys_use(&quick);
+    for (uint32_t i = 0; i < record.count && i < sizeof(wanted) / sizeof(wanted[0]); i++)
+        assert_string_equal(record.line[i], wanted[i]);
+    assert_int_equal(record.count, sizeof(wanted) / sizeof(wanted[0]));
+}
+
 static int quiet(void **state)
 {
     (void)state;
@@ -226,6 +323,7 @@ int main(void)
         FACT(every_call_may_fail_with_an_io_error),
         FACT(the_process_may_end_at_every_call),
         FACT(every_allocation_may_fail),
+        FACT(everything_is_synced_before_what_relies_on_it),
     };
     return cmocka_run_group_tests(tests, quiet, NULL);
 }
