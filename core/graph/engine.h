@@ -67,7 +67,9 @@ typedef struct program_how {
                             capacity share it                                               */
     uint32_t recompute;  /* TRAIN: RECOMPUTE_*; same bits in all three                      */
     uint64_t head_chunk; /* rows whose logits exist at a time; 0: choose                     */
-    bool wants_logits;   /* SCORE: OUTPUT_LOGITS as well (DECODE always has them)           */
+    uint32_t micro_batches; /* TRAIN, SCORE: in a step; losses of the model's own are averaged over
+                               them. 0: 1 */
+    bool wants_logits;      /* SCORE: OUTPUT_LOGITS as well (DECODE always has them)           */
 } program_how_t;
 
 /* Inputs by use. TRAIN: TOKENS, POSITIONS, STARTS, LABELS, WEIGHTS. SCORE: TOKENS, POSITIONS,
@@ -98,13 +100,13 @@ lh_status_t program_run(program_t *p, uint32_t micro_batch) LH_MUST_CHECK;
 
 enum {
     OUTPUT_LOSS = 1,  /* F32 [2] TRAIN, SCORE: since micro-batch 0, what is minimised, and of it the
-                         cross-entropy: sum of weight x nll                                   */
+                         cross-entropy: sum of weight x nll; the rest are the model's own losses */
     OUTPUT_STATS = 2, /* F32 [tokens, 3] SCORE, of the last run: max logit, sum of exp(logit - max),
                          the label's logit; nll = log(sum) + max - logit                       */
     OUTPUT_LOGITS = 3, /* F32 [tokens, vocab] SCORE with wants_logits, DECODE: of the last run  */
     OUTPUT_STEP = 4,   /* F32 [groups, LH_STEP_WORDS] UPDATE: norm, factor, applied or not      */
 };
-enum { OUTPUTS = 5 };
+enum { OUTPUTS = 6 }; /* room for one that only the engine sees */
 
 /* Waits for the program's last run and copies. */
 lh_status_t program_output(program_t *p, uint32_t which, void *host, uint64_t bytes) LH_MUST_CHECK;

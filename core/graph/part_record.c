@@ -96,11 +96,25 @@ static lh_status_t output_check(const part_t *part, uint64_t tokens, uint64_t co
                 (unsigned long long)columns);
 }
 
+/* A loss of the model's own is the mean over the step's micro-batches, as the cross-entropy is. */
+static lh_status_t losses_average(const program_t *p, recording_t *r)
+{
+    if (p->how.micro_batches <= 1) return LH_OK;
+    lh_graph_t *g = &r->graph;
+    const float share = 1.0f / (float)p->how.micro_batches;
+    for (uint32_t i = 0; i < r->loss_count; i++) {
+        const lh_value_t in[] = {r->losses[i].value, g->api->constant(g, &share, 1)};
+        r->losses[i].value = g->api->op(g, "scale", NULL, in, 2, NULL);
+    }
+    return recording_status(r);
+}
+
 lh_status_t part_record(program_t *p, uint32_t part, uint32_t block, uint64_t tokens, part_t *out)
 {
     local_names_t local = {p->weights, part, block};
     lh_status_t status = part_record_whole(p, part, block, tokens, &local, out);
     if (status == LH_OK) status = output_check(out, tokens, p->weights->parameters->hidden);
+    if (status == LH_OK) status = losses_average(p, out->r);
     if (status == LH_OK) status = recording_fuse(out->r, fits_device, p);
     if (status != LH_OK) return status;
     out->forward_end = out->r->node_count;
@@ -112,10 +126,6 @@ lh_status_t part_differentiate(program_t *p, part_t *part, lh_dtype_t seed_dtype
 {
     local_names_t local = {p->weights, part->part, part->block};
     recording_t *r = part->r;
-    if (r->loss_count > 0)
-        return fail(LH_UNSUPPORTED,
-                    "the model adds loss '%s' in block %u; only the cross-entropy can be trained",
-                    r->losses[0].metric, part->block);
     r->how.context = &local;
     const lh_arg_t *arg = &r->values[part->output].arg;
     const uint32_t rank = arg->rank;
@@ -342,6 +352,9 @@ lh_status_t head_record(program_t *p, uint64_t rows, bool differentiate, head_pa
     *out = (head_parts_t){0};
     lh_status_t status = part_record_whole(p, LH_PART_HEAD, 0, p->tokens, &local, &whole);
     if (status == LH_OK) status = output_check(&whole, p->tokens, w->parameters->vocab);
+    if (status == LH_OK && whole.r->loss_count > 0)
+        status = fail(LH_UNSUPPORTED, "the model adds loss '%s' in the head; only blocks may",
+                      whole.r->losses[0].metric);
     if (status == LH_OK) status = head_cut_find(&whole, &cut);
     if (status != LH_OK) return status;
 

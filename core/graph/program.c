@@ -304,18 +304,22 @@ lh_status_t program_run(program_t *p, uint32_t micro_batch)
     return status;
 }
 
-/* A program of F64, as tests use it, keeps its statistics in F64. */
-static lh_status_t output_narrow(program_t *p, uint32_t which, const void *from, void *host)
+static lh_status_t scalar_of(const program_t *p, uint32_t which, float *out)
 {
-    const program_output_t *out = &p->outputs[which];
-    const lh_dtype_t dtype = p->flow->values[out->value].arg.dtype;
-    if (which != OUTPUT_LOSS) {
-        memcpy(host, from, out->bytes);
-        return LH_OK;
-    }
-    float *loss = host;
-    const lh_status_t status = dtype_convert(LH_DTYPE_F32, &loss[1], dtype, from, 1);
-    loss[0] = loss[1];
+    const program_output_t *o = &p->outputs[which];
+    *out = 0;
+    if (o->bytes == 0) return LH_OK;
+    return dtype_convert(LH_DTYPE_F32, out, p->flow->values[o->value].arg.dtype,
+                         region_place(&p->engine->pinned, o->pinned).address, 1);
+}
+
+/* The program keeps the cross-entropy and the model's own losses apart. */
+static lh_status_t loss_output(const program_t *p, float loss[2])
+{
+    float extra = 0;
+    lh_status_t status = scalar_of(p, OUTPUT_LOSS, &loss[1]);
+    if (status == LH_OK) status = scalar_of(p, OUTPUT_EXTRA, &extra);
+    loss[0] = loss[1] + extra;
     return status;
 }
 
@@ -330,8 +334,9 @@ lh_status_t program_output(program_t *p, uint32_t which, void *host, uint64_t by
 
     const lh_status_t status = engine_await(p->engine, p->done[(p->runs - 1) % STAGING_SLOTS]);
     if (status != LH_OK) return status;
-    return output_narrow(p, which,
-                         region_place(&p->engine->pinned, p->outputs[which].pinned).address, host);
+    if (which == OUTPUT_LOSS) return loss_output(p, host);
+    memcpy(host, region_place(&p->engine->pinned, p->outputs[which].pinned).address, bytes);
+    return LH_OK;
 }
 
 void program_cost(const program_t *p, program_cost_t *out)

@@ -8,6 +8,7 @@
 #include <graph/flow.h>
 
 enum { PROGRAM_INPUTS = 9, STAGING_SLOTS = 2 };
+enum { OUTPUT_EXTRA = 5 }; /* [1]: sum of the losses that the model adds; part of OUTPUT_LOSS */
 
 typedef struct program_input { /* index: LH_INPUT_* */
     uint64_t bytes;            /* 0: not used */

@@ -122,6 +122,20 @@ static void decode_attention(visit_t *v, const graph_node_t *node, uint32_t numb
     flow_kernel(f, with_cache, node->attributes, slots);
 }
 
+/* Adds the losses that the model records to those of the program. */
+static void losses_add(visit_t *v)
+{
+    program_t *p = v->program;
+    const recording_t *r = v->part->r;
+    for (uint32_t i = 0; i < r->loss_count && p->how.use != USE_DECODE; i++) {
+        const uint32_t from = flow_mapped(&v->source, r->losses[i].value);
+        if (from == 0) return;
+        const lh_arg_t arg = p->flow->values[from].arg;
+        const uint32_t slots[] = {from, program_output_value(p, OUTPUT_EXTRA, &arg, true)};
+        flow_kernel(p->flow, v->source.copy, NULL, slots);
+    }
+}
+
 uint32_t visit_forward(visit_t *v, uint32_t input)
 {
     if (v->program->flow->status != LH_OK) return 0;
@@ -135,6 +149,7 @@ uint32_t visit_forward(visit_t *v, uint32_t input)
         else
             flow_node(&v->source, i);
     }
+    losses_add(v);
     return flow_mapped(&v->source, v->part->output);
 }
 

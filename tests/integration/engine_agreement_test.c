@@ -266,6 +266,15 @@ static void frozen_parameters_stay_and_the_others_learn_the_same(void **state)
     rig_close(&rig);
 }
 
+static void open_with_variants(rig_t *rig, const char *variants)
+{
+    const rig_how_t how = {.model = llama->plugin,
+                           .options = llama->options,
+                           .compute = LH_DTYPE_F32,
+                           .variants = variants};
+    rig_open_how(rig, &how);
+}
+
 /* A kernel's line of engine_variants names it, and a build that follows the lines chooses the same.
  */
 static void variants_are_chosen_again_or_the_build_is_refused(void **state)
@@ -279,7 +288,7 @@ static void variants_are_chosen_again_or_the_build_is_refused(void **state)
     engine_variants(rig.engine, &said);
     rig_close(&rig);
 
-    rig_open_with(&rig, llama->plugin, llama->options, LH_DTYPE_F32, said.data);
+    open_with_variants(&rig, said.data);
     (void)state_program(&rig, &whole_batch);
     OK(engine_plan(rig.engine));
     engine_variants(rig.engine, &again);
@@ -289,7 +298,7 @@ static void variants_are_chosen_again_or_the_build_is_refused(void **state)
     const char *at = strstr(said.data, " = ");
     text_append_n(&other, said.data, (size_t)(at - said.data));
     text_append(&other, " = another.kernel 7\n");
-    rig_open_with(&rig, llama->plugin, llama->options, LH_DTYPE_F32, other.data);
+    open_with_variants(&rig, other.data);
     (void)state_program(&rig, &whole_batch);
     assert_int_equal(engine_plan(rig.engine), LH_UNSUPPORTED);
     assert_non_null(strstr(fail_reason(), "has no kernel for"));

@@ -37,20 +37,21 @@ static void plugin_ops(rig_t *rig, const plugin_t *plugin)
 
 void rig_open(rig_t *rig, const char *model, const rig_option_t *options, lh_dtype_t compute)
 {
-    rig_open_with(rig, model, options, compute, NULL);
+    const rig_how_t how = {.model = model, .options = options, .compute = compute};
+    rig_open_how(rig, &how);
 }
 
-void rig_open_with(rig_t *rig, const char *model, const rig_option_t *options, lh_dtype_t compute,
-                   const char *variants)
+void rig_open_how(rig_t *rig, const rig_how_t *how)
 {
     memset(rig, 0, sizeof(*rig));
     OK(host_new(&rig->host));
     OK(registry_new(LH_TEST_PLUGINS, rig->host, &rig->registry));
     OK(op_table_new(&rig->ops));
     OK(registry_load(rig->registry, LH_KIND_DEVICE, rig_device(), &rig->device));
-    OK(registry_load(rig->registry, LH_KIND_MODEL, model, &rig->model_plugin));
+    OK(registry_load(rig->registry, LH_KIND_MODEL, how->model, &rig->model_plugin));
     plugin_ops(rig, rig->device);
     plugin_ops(rig, rig->model_plugin);
+    if (how->parts != NULL) plugin_ops(rig, how->parts);
 
     const char *threads = getenv("LH_TEST_THREADS");
     const rig_option_t for_device[] = {
@@ -58,22 +59,23 @@ void rig_open_with(rig_t *rig, const char *model, const rig_option_t *options, l
         {NULL,      NULL                           }
     };
     configure(rig->device->options, rig->device->option_count, for_device, rig->device_config);
-    configure(rig->model_plugin->options, rig->model_plugin->option_count, options,
+    configure(rig->model_plugin->options, rig->model_plugin->option_count, how->options,
               rig->model_config);
     OK(rig->model_plugin->model->open(rig->model_plugin->host, rig->model_config, &rig->model));
 
-    const plugin_t *const plugins[] = {rig->device, rig->model_plugin};
+    const plugin_t *const plugins[] = {rig->device, rig->model_plugin, how->parts};
     const lh_host_t *host;
     OK(host_for(rig->host, "core", &host));
-    const engine_how_t how = {.host = host,
-                              .device = rig->device,
-                              .device_config = rig->device_config,
-                              .plugins = plugins,
-                              .plugin_count = 2,
-                              .ops = rig->ops,
-                              .variants = variants};
-    OK(engine_open(&how, &rig->engine));
-    const weights_how_t weights = {rig->model_plugin->model, rig->model, compute};
+    const engine_how_t engine = {.host = host,
+                                 .device = rig->device,
+                                 .device_config = rig->device_config,
+                                 .plugins = plugins,
+                                 .plugin_count = how->parts != NULL ? 3 : 2,
+                                 .ops = rig->ops,
+                                 .variants = how->variants};
+    OK(engine_open(&engine, &rig->engine));
+    const weights_how_t weights = {how->api != NULL ? how->api : rig->model_plugin->model,
+                                   rig->model, how->compute};
     OK(weights_new(rig->engine, &weights, &rig->weights));
     rig->parameters = weights_parameters(rig->weights);
 }

@@ -44,9 +44,15 @@ void rig_ok(lh_status_t status, const char *what, const char *file, int line);
 
 /* options ends with a row of NULL. */
 void rig_open(rig_t *rig, const char *model, const rig_option_t *options, lh_dtype_t compute);
-/* variants: as engine_how_t.variants. */
-void rig_open_with(rig_t *rig, const char *model, const rig_option_t *options, lh_dtype_t compute,
-                   const char *variants);
+typedef struct rig_how {
+    const char *model;
+    const rig_option_t *options; /* ends with a row of NULL */
+    lh_dtype_t compute;
+    const char *variants;      /* as engine_how_t.variants; NULL */
+    const lh_model_api_t *api; /* instead of the plugin's own; NULL */
+    const plugin_t *parts;     /* one more plugin with ops and kernels; NULL */
+} rig_how_t;
+void rig_open_how(rig_t *rig, const rig_how_t *how);
 void rig_close(rig_t *rig);
 const char *rig_device(void);
 

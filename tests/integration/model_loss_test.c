@@ -1,0 +1,222 @@
+/* model_loss_test.c - a loss that a model adds itself is minimised with the cross-entropy. The
+ * model is llama with the mean square of each block's output as a loss; the op and its kernels are
+ * the test's own. */
+#include "golden.h"
+
+#include <math.h>
+#include <stdlib.h>
+
+#include <base/memory.h>
+
+enum { TOKENS = GOLDEN_BATCH * GOLDEN_SEQUENCE, ROW = GOLDEN_SEQUENCE + 1 };
+
+/* test.mean_square x -> y: [t, w] F32 to [1]; test.mean_square_grad gy x -> gx. */
+static lh_status_t mean_shape(LH_UNUSED const lh_host_t *host, LH_UNUSED const void *attributes,
+                              lh_arg_t *args, LH_UNUSED uint32_t count)
+{
+    args[1] = (lh_arg_t){.dtype = args[0].dtype, .rank = 1, .shape = {1}, .stride = {1}};
+    return LH_OK;
+}
+
+static lh_status_t mean_grad_shape(LH_UNUSED const lh_host_t *host,
+                                   LH_UNUSED const void *attributes, lh_arg_t *args,
+                                   LH_UNUSED uint32_t count)
+{
+    args[2] = args[1];
+    return LH_OK;
+}
+
+static void mean_gradient(lh_graph_t *g, const void *attributes, const lh_value_t *forward,
+                          const lh_value_t *from, LH_UNUSED const bool *wanted, lh_value_t *into)
+{
+    const lh_value_t in[] = {from[0], forward[0]};
+    into[0] = g->api->op(g, "test.mean_square_grad", attributes, in, 2, NULL);
+}
+
+struct lh_prepared {
+    uint64_t elements;
+    bool gradient;
+};
+
+static lh_status_t mean_prepare(LH_UNUSED const lh_host_t *host, LH_UNUSED lh_device_t *d,
+                                const lh_kernel_desc_t *desc, lh_kernel_plan_t *plan,
+                                lh_prepared_t **out)
+{
+    const lh_arg_t *x = &desc->args[desc->arg_count - 2];
+    lh_prepared_t *k = malloc(sizeof(*k));
+    *k = (lh_prepared_t){x->shape[0] * x->shape[1], desc->arg_count == 3};
+    LH_FILL(lh_kernel_plan_t, plan, .flags = LH_KERNEL_ORDERED, .name = "mean_square.test");
+    *out = k;
+    return LH_OK;
+}
+
+static lh_status_t mean_launch(lh_prepared_t *k, const lh_launch_t *call)
+{
+    const float *x = call->args[k->gradient ? 1 : 0].address;
+    float *y = call->args[k->gradient ? 2 : 1].address;
+    double sum = 0;
+    for (uint64_t i = 0; i < k->elements && !k->gradient; i++)
+        sum += (double)x[i] * (double)x[i];
+    if (!k->gradient) y[0] = (float)(sum / (double)k->elements);
+    for (uint64_t i = 0; i < k->elements && k->gradient; i++)
+        y[i] = *(const float *)call->args[0].address * 2 * x[i] / (float)k->elements;
+    return LH_OK;
+}
+
+static void mean_release(lh_prepared_t *k)
+{
+    free(k);
+}
+
+static lh_op_t ops[] = {
+    {.name = "test.mean_square", .slots = "x -> y", .shape = mean_shape,                .gradient = mean_gradient},
+    {.name = "test.mean_square_grad",                          .slots = "gy x -> gx",             .shape = mean_grad_shape},
+};
+
+static rig_t *recorded; /* whose model record() is */
+
+static lh_value_t record(lh_model_t *m, lh_graph_t *g, uint32_t part, uint32_t block, lh_value_t x)
+{
+    const lh_value_t y = recorded->model_plugin->model->record(m, g, part, block, x);
+    if (part == LH_PART_BLOCK)
+        g->api->loss(g, "square", g->api->op(g, "test.mean_square", NULL, &y, 1, NULL));
+    return y;
+}
+
+typedef struct built {
+    rig_t rig;
+    program_t *train;
+    int32_t batch[GOLDEN_BATCH * ROW];
+    lh_kernel_t kernels[2];
+    lh_model_api_t api;
+    plugin_t parts;
+} built_t;
+
+static void build(built_t *b, uint32_t micro_batches, bool with_loss)
+{
+    const golden_model_t *m = &golden_models[0];
+    for (uint32_t i = 0; i < 2; i++)
+        b->kernels[i] = (lh_kernel_t){.op = ops[i].name,
+                                      .device = rig_device(),
+                                      .prepare = mean_prepare,
+                                      .launch = mean_launch,
+                                      .release = mean_release};
+    b->parts = (plugin_t){
+        .name = "parts", .ops = ops, .op_count = 2, .kernels = b->kernels, .kernel_count = 2};
+    const rig_how_t how = {.model = m->plugin,
+                           .options = m->options,
+                           .compute = LH_DTYPE_F32,
+                           .api = with_loss ? &b->api : NULL,
+                           .parts = &b->parts};
+    recorded = &b->rig;
+    b->api = (lh_model_api_t){.struct_size = sizeof(b->api)};
+    host_t *host;
+    registry_t *registry;
+    const plugin_t *llama;
+    OK(host_new(&host));
+    OK(registry_new(LH_TEST_PLUGINS, host, &registry));
+    OK(registry_load(registry, LH_KIND_MODEL, "llama", &llama));
+    b->api = *llama->model;
+    b->api.record = record;
+    registry_free(registry);
+    host_free(host);
+
+    rig_open_how(&b->rig, &how);
+    const program_how_t program = {.use = USE_TRAIN,
+                                   .sequences = GOLDEN_BATCH / micro_batches,
+                                   .rows = GOLDEN_SEQUENCE,
+                                   .micro_batches = micro_batches};
+    OK(program_new(b->rig.engine, b->rig.weights, &program, &b->train));
+    OK(engine_build(b->rig.engine));
+    golden_weights(m, &b->rig);
+    golden_batch(m, 0, b->batch);
+}
+
+static void run(built_t *b, uint32_t micro_batches, float loss[2])
+{
+    const uint64_t sequences = GOLDEN_BATCH / micro_batches;
+    for (uint32_t i = 0; i < micro_batches; i++) {
+        rig_batch(b->train, b->batch + i * sequences * ROW, sequences, GOLDEN_SEQUENCE, TOKENS);
+        OK(program_run(b->train, i));
+    }
+    OK(program_output(b->train, OUTPUT_LOSS, loss, 2 * sizeof(float)));
+}
+
+enum { ELEMENTS = 56 * 32 };
+
+static void read_gradient(built_t *b, uint32_t parameter, float *out)
+{
+    OK(weights_read(b->rig.weights, SPACE_GRAD, parameter, 0, ELEMENTS, LH_DTYPE_F32, out));
+}
+
+/* Along the gradient itself the loss rises by its squared length. */
+static void gradients_are_slopes_of_both_losses_together(void **state)
+{
+    (void)state;
+    if (strcmp(rig_device(), "fake") == 0) skip(); /* the test's kernels are synchronous */
+    built_t b = {0};
+    uint32_t up;
+    float w[ELEMENTS], g[ELEMENTS], moved[ELEMENTS], loss[2], above[2], below[2];
+    build(&b, 1, true);
+    assert_true(parameters_find(b.rig.parameters, "blocks.0.w_up", &up));
+    run(&b, 1, loss);
+    assert_true(loss[0] > loss[1] + 0.01f);
+    read_gradient(&b, up, g);
+    OK(weights_read(b.rig.weights, SPACE_PARAMETER, up, 0, ELEMENTS, LH_DTYPE_F32, w));
+    double squares = 0;
+    for (uint32_t i = 0; i < ELEMENTS; i++)
+        squares += (double)g[i] * (double)g[i];
+    const float step = (float)(2e-3 / squares);
+    for (int side = -1; side <= 1; side += 2) {
+        for (uint32_t i = 0; i < ELEMENTS; i++)
+            moved[i] = w[i] + (float)side * step * g[i];
+        OK(weights_write(b.rig.weights, SPACE_PARAMETER, up, 0, ELEMENTS, LH_DTYPE_F32, moved));
+        run(&b, 1, side > 0 ? above : below);
+    }
+    const double slope = ((double)above[0] - (double)below[0]) / (2 * (double)step);
+    /* Losses of about 5 in F32, 4e-3 apart. */
+    assert_true(fabs(slope / squares - 1) < 2e-3);
+    rig_close(&b.rig);
+}
+
+static void the_models_loss_is_averaged_over_micro_batches(void **state)
+{
+    (void)state;
+    if (strcmp(rig_device(), "fake") == 0) skip();
+    built_t one = {0}, two = {0}, without = {0};
+    float a[2], b[2], c[2], of_one[ELEMENTS], of_two[ELEMENTS], of_none[ELEMENTS];
+    uint32_t up;
+    build(&one, 1, true);
+    run(&one, 1, a);
+    assert_true(parameters_find(one.rig.parameters, "blocks.0.w_up", &up));
+    read_gradient(&one, up, of_one);
+    rig_close(&one.rig);
+    build(&two, 2, true);
+    run(&two, 2, b);
+    read_gradient(&two, up, of_two);
+    rig_close(&two.rig);
+    build(&without, 1, false);
+    run(&without, 1, c);
+    read_gradient(&without, up, of_none);
+    rig_close(&without.rig);
+
+    assert_true(fabsf(a[0] - b[0]) < 1e-5f * a[0]);
+    assert_true(a[1] == c[1] && c[0] == c[1]);
+    double same = 0, other = 0, norm = 0;
+    for (uint32_t i = 0; i < ELEMENTS; i++) {
+        same += pow((double)of_one[i] - (double)of_two[i], 2);
+        other += pow((double)of_one[i] - (double)of_none[i], 2);
+        norm += pow((double)of_one[i], 2);
+    }
+    assert_true(sqrt(same) < 1e-5 * sqrt(norm));
+    assert_true(sqrt(other) > 1e-2 * sqrt(norm));
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(gradients_are_slopes_of_both_losses_together),
+        cmocka_unit_test(the_models_loss_is_averaged_over_micro_batches),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
