@@ -152,5 +152,17 @@ class PipelineCase(unittest.TestCase):
         return self.path(folder, "checkpoints", "step-%012d" % step)
 
 
+def add_plugin(case, kind, name):
+    """A folder with the plugins of the build and one of the tests' own; what --plugins takes."""
+    built = os.path.join(os.path.dirname(os.path.dirname(BINARY)), "lib", "longhaul")
+    folder = case.path("plugins")
+    if not os.path.isdir(folder):
+        shutil.copytree(built, folder)
+    os.makedirs(os.path.join(folder, kind), exist_ok=True)
+    shutil.copy(os.path.join(os.environ["LONGHAUL_TEST_FOLDER"], name + ".so"),
+                os.path.join(folder, kind))
+    return folder
+
+
 def main():
     unittest.main(verbosity=2, argv=sys.argv[:1] + sys.argv[1:])

@@ -1,0 +1,67 @@
+/* test_hooks.c - a third party's plugin whose functions an INI calls: hooks, a learning rate and a
+ * filter of documents. */
+#include <dlfcn.h>
+#include <stdio.h>
+
+#include <longhaul/plugin.h>
+
+/* The steps between which allocation_counter.so counts; without it nothing happens. */
+LH_FUNCTION(status, count_allocations, (u64, step), (u64, first), (u64, last))
+{
+    void (*window)(int) = NULL;
+    *(void **)&window = dlsym(RTLD_DEFAULT, "allocation_window");
+    if (window != NULL && (step == first || step == last)) window(step == first);
+    return LH_OK;
+}
+
+LH_FUNCTION(status, note_step, (str, path), (u64, step), (f64, loss), (f64, learning_rate),
+            (f64, norm), (u64, tokens))
+{
+    FILE *f = fopen(path, "a");
+    if (f == NULL) return call->host->fail(call->host, LH_IO, "cannot open %s", path);
+    (void)fprintf(f,
+                  "{\"step\": %llu, \"loss\": %.17g, \"rate\": %.17g, \"norm\": %.17g, "
+                  "\"tokens\": %llu}\n",
+                  (unsigned long long)step, loss, learning_rate, norm, (unsigned long long)tokens);
+    return fclose(f) == 0 ? LH_OK : LH_IO;
+}
+
+LH_FUNCTION(status, note_save, (str, path), (u64, step), (f64, loss))
+{
+    return note_step(call, path, step, loss, 0, 0, 0);
+}
+
+LH_FUNCTION(status, refuse, (u64, step), (u64, at))
+{
+    if (step != at) return LH_OK;
+    return call->host->fail(call->host, LH_INVALID, "step %llu is one too many",
+                            (unsigned long long)step);
+}
+
+LH_FUNCTION(f64, stairs, (u64, step), (f64, height))
+{
+    return height / (double)(1 + step / 2);
+}
+
+LH_FUNCTION(u64, shorter_than, (u64, tokens), (u64, limit))
+{
+    return tokens < limit;
+}
+
+static const lh_function_t functions[] = {
+    LH_FUNCTION_ENTRY(count_allocations, "opens and closes the counter's window"),
+    LH_FUNCTION_ENTRY(note_step, "appends a line of JSON"),
+    LH_FUNCTION_ENTRY(note_save, "appends a line of JSON"),
+    LH_FUNCTION_ENTRY(refuse, "fails at one step"),
+    LH_FUNCTION_ENTRY(stairs, "falls every other step"),
+    LH_FUNCTION_ENTRY(shorter_than, "keeps documents of fewer tokens"),
+};
+
+LH_PLUGIN = {
+    LH_PLUGIN_HEADER,
+    .kind = LH_KIND_PARTS,
+    .name = "test_hooks",
+    .version = "1.0.0",
+    .summary = "functions that tests call from an INI",
+    LH_TABLE_FUNCTIONS(functions),
+};
