@@ -43,6 +43,7 @@ static lh_status_t open_writer(trainer_t *t)
     t->tokens = m->tokens;
     t->saved_step = m->step;
     (void)snprintf(t->run, sizeof(t->run), "%s", m->run);
+    writer_parent(t->writer, t->resumed->manifest->self);
     if (m->cursor != m->step * t->job->train.batch)
         return fail(LH_INVALID,
                     "%s: made with a batch of %llu sequences, [train] batch is %llu now: the order "
