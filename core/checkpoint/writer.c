@@ -16,7 +16,7 @@
 #include <base/sys.h>
 #include <checkpoint/commit.h>
 #include <checkpoint/safetensors_writer.h>
-#include <checkpoint/writer_helper.h>
+#include <checkpoint/save_process.h>
 
 enum { PLACE_ALIGNMENT = 64, KILL_WAIT_MS = 1000 };
 #define SECOND_NS ((uint64_t)1000000000)

@@ -1,6 +1,6 @@
-/* writer_helper.c - the keeper, which forks and watches, and the helper, which writes one
+/* save_process.c - the keeper, which forks and watches, and the helper, which writes one
  * checkpoint. */
-#include <checkpoint/writer_helper.h>
+#include <checkpoint/save_process.h>
 
 #include <errno.h>
 #include <poll.h>

@@ -1,6 +1,6 @@
-/* checkpoint/writer_helper.h - the processes behind writer.h and what passes between them. */
-#ifndef CHECKPOINT_WRITER_HELPER_H
-#define CHECKPOINT_WRITER_HELPER_H
+/* checkpoint/save_process.h - the processes behind writer.h and what passes between them. */
+#ifndef CHECKPOINT_SAVE_PROCESS_H
+#define CHECKPOINT_SAVE_PROCESS_H
 
 #include <stdnoreturn.h>
 
