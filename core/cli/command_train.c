@@ -1,13 +1,15 @@
-/* command_train.c - longhaul train PIPELINE.ini [--resume] [--dump-batches N] */
+/* command_train.c - longhaul train PIPELINE.ini [--resume] [--dump-batches N] [--profile] */
 #include <cli/commands.h>
 
 #include <stdio.h>
 
 #include <base/file.h>
 #include <base/log.h>
+#include <base/memory.h>
 #include <cli/model_source.h>
 #include <config/quantity.h>
 #include <plan/step_plan.h>
+#include <plan/step_trace.h>
 #include <train/train.h>
 #include <watch/watch.h>
 
@@ -54,6 +56,47 @@ static void predict(const train_programs_t *programs, train_prediction_t *out)
     device_rate_free(&rate);
 }
 
+typedef struct step_profile {
+    train_profiler_t profiler; /* first: a train_profiler_t * is a step_profile_t * */
+    const char *folder;
+    profile_row_t *rows; /* a copy; NULL: no step was profiled */
+    uint32_t count;
+} step_profile_t;
+
+/* Files that can't be written are no reason to end a run. */
+static void on_profiled(train_profiler_t *profiler, const train_programs_t *programs,
+                        const profile_row_t *rows, uint32_t count)
+{
+    step_profile_t *p = (step_profile_t *)profiler;
+    lh_status_t status = step_profile_write(p->folder, rows, count);
+    if (status == LH_OK) status = step_trace_write(p->folder, programs->pass, programs->update);
+    if (status != LH_OK) log_line(LH_LOG_WARN, "the profile is not written: %s", fail_reason());
+    p->rows = mem_array(count, sizeof(*rows));
+    if (p->rows == NULL) return;
+    memcpy(p->rows, rows, count * sizeof(*rows));
+    p->count = count;
+}
+
+static void print_profile(const step_profile_t *p)
+{
+    double total = 0;
+    for (uint32_t i = 0; i < p->count; i++)
+        total += (double)p->rows[i].ns;
+    if (total <= 0) {
+        log_line(LH_LOG_WARN, "--profile: the run was too short, no step was profiled");
+        return;
+    }
+    printf("%-7s %-9s %-18s %-42s %6s %10s %9s %7s %6s\n", "part", "", "op", "kernel", "calls",
+           "ms", "GFLOP/s", "GB/s", "share");
+    for (uint32_t i = 0; i < p->count; i++) {
+        const profile_row_t *r = &p->rows[i];
+        const double ns = r->ns > 0 ? (double)r->ns : 1;
+        printf("%-7s %-9s %-18s %-42s %6llu %10.3f %9.1f %7.1f %5.1f%%\n", r->part,
+               r->backward ? "backward" : "", r->op, r->kernel, (unsigned long long)r->calls,
+               ns * 1e-6, r->flops / ns, r->bytes / ns, 100 * ns / total);
+    }
+}
+
 int command_train(cli_t *cli)
 {
     const job_t *job = cli->job;
@@ -61,6 +104,8 @@ int command_train(cli_t *cli)
     watch_t *watch = NULL;
     train_result_t result;
     uint64_t dump;
+    step_profile_t profile = {.profiler = {on_profiled}, .folder = job->pipeline.folder};
+    const bool profiled = cli_flag(cli, "profile") != NULL;
 
     lh_status_t status = dump_count(cli, &dump);
     if (status == LH_OK) status = model_source_open(job, cli->plugins, TOKENIZER_IF_NAMED, &source);
@@ -79,9 +124,12 @@ int command_train(cli_t *cli)
             .eod = source.tokenizer == NULL ? -1 : tokenizer_special(source.tokenizer)->eod,
             .resume = cli_flag(cli, "resume") != NULL,
             .dump_batches = dump,
-            .predict = predict};
+            .predict = predict,
+            .profiler = profiled ? &profile.profiler : NULL};
         status = train_run(&how, &result);
     }
+    if (status == LH_OK && profiled) print_profile(&profile);
+    mem_free(profile.rows);
     watch_free(watch);
     model_source_close(&source);
     return status == LH_OK ? exit_code(job, &result) : status;

@@ -18,6 +18,12 @@ typedef struct train_prediction {
     double step_s;
 } train_prediction_t;
 
+/* Who wants to know more of the one step that is measured call by call than run_end tells. */
+typedef struct train_profiler {
+    void (*profiled)(struct train_profiler *p, const train_programs_t *programs,
+                     const profile_row_t *rows, uint32_t count);
+} train_profiler_t;
+
 typedef struct train_how {
     const job_t *job;
     registry_t *registry;
@@ -34,6 +40,7 @@ typedef struct train_how {
     /* NULL, or asked once what a step should take, for the observer; called when all is built and
        fills what it knows, the rest stays 0 */
     void (*predict)(const train_programs_t *programs, train_prediction_t *out);
+    train_profiler_t *profiler; /* or NULL */
 } train_how_t;
 
 enum { TRAIN_DONE, TRAIN_TERMINATED, TRAIN_NOT_FINITE };

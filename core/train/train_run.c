@@ -31,12 +31,17 @@ static lh_status_t dump(trainer_t *t)
     return status;
 }
 
+static train_programs_t programs_of(const trainer_t *t)
+{
+    return (train_programs_t){t->session, t->program, t->update, t->micro_batches};
+}
+
 static void tell_start(trainer_t *t, memory_report_t *memory)
 {
     const job_t *job = t->job;
     program_cost_t pass, update;
     train_prediction_t prediction = {0};
-    const train_programs_t programs = {t->session, t->program, t->update, t->micro_batches};
+    const train_programs_t programs = programs_of(t);
     if (t->how->predict != NULL) t->how->predict(&programs, &prediction);
     program_cost(t->program, &pass);
     program_cost(t->update, &update);
@@ -116,9 +121,15 @@ static lh_status_t save(trainer_t *t, bool now)
 static lh_status_t profile(trainer_t *t, bool begin)
 {
     const uint64_t chosen = t->first_step + PROFILED_STEP;
-    if (t->how->observer == NULL || t->step + (begin ? 1u : 0u) != chosen) return LH_OK;
+    if ((t->how->observer == NULL && t->how->profiler == NULL) ||
+        t->step + (begin ? 1u : 0u) != chosen)
+        return LH_OK;
     lh_status_t status = LH_OK;
     if (!begin) status = engine_profile_rows(t->session->engine, &t->profile, &t->profile_count);
+    if (status == LH_OK && !begin && t->how->profiler != NULL) {
+        const train_programs_t programs = programs_of(t);
+        t->how->profiler->profiled(t->how->profiler, &programs, t->profile, t->profile_count);
+    }
     if (status == LH_OK) status = engine_profile(t->session->engine, begin);
     return status;
 }
