@@ -1,0 +1,201 @@
+"""Folders of Hugging Face: import then export gives the same tensors bit for bit, whatever their dtypes
+and files, and config.json's other keys; Transformers loads what comes out and computes the same."""
+import json
+import os
+import shutil
+import struct
+import subprocess
+import sys
+import unittest
+
+from pipeline_case import DATA, SOURCE, PipelineCase, floats, main, tensors_of, write_tensors
+
+GOLDEN = os.path.join(SOURCE, "tests", "golden")
+CAPP = os.path.join(SOURCE, "tests", "data", "models", "capp-gpt2")
+STORIES = os.path.join(DATA, "stories260K")
+MODELS = {"stories260K": (STORIES, "llama"), "capp-gpt2": (CAPP, "gpt2"),
+          "llama": (GOLDEN + "/llama", "llama"), "gpt2": (GOLDEN + "/gpt2", "gpt2"),
+          "llama-tied-scaled-rope": (GOLDEN + "/llama-tied-scaled-rope", "llama")}
+READER = os.path.join(SOURCE, "tests", "integration", "read_folder.py")
+PEERS = os.environ.get("LONGHAUL_PEERS")
+NAMES = {"F32": "float32", "BF16": "bfloat16", "F16": "float16"}
+
+
+def narrowed(tensor, dtype):
+    """F32 as BF16 (cut off: any bits will do here) or F16."""
+    _, shape, data = tensor
+    if dtype == "F32":
+        return tensor
+    if dtype == "BF16":
+        return dtype, shape, b"".join(data[i + 2:i + 4] for i in range(0, len(data), 4))
+    return dtype, shape, struct.pack("<%de" % (len(data) // 4), *floats(data))
+
+
+class HuggingFace(PipelineCase):
+    def variant(self, name, dtype="F32", shards=1):
+        """A copy of a model in another dtype ("mixed": each tensor another), maybe in shards."""
+        source, plugin = MODELS[name]
+        folder = self.path("from")
+        shutil.rmtree(folder, True)
+        os.makedirs(folder)
+        for file in os.listdir(source):
+            if not file.endswith(".safetensors") and file not in ("expected.json",
+                                                                  "reference.json"):
+                shutil.copy(os.path.join(source, file), folder)
+        tensors = tensors_of(source + "/model.safetensors")
+        kinds = sorted(NAMES)
+        tensors = {n: narrowed(t, kinds[i % 3] if dtype == "mixed" else dtype)
+                   for i, (n, t) in enumerate(tensors.items())}
+        with open(folder + "/config.json") as f:
+            config = json.load(f)
+        config["dtype" if "dtype" in config else "torch_dtype"] = NAMES.get(dtype, "float32")
+        config["a_key_of_somebody_else"] = {"kept": [1, 2.5, None, "ä"]}
+        with open(folder + "/config.json", "w") as f:
+            json.dump(config, f)
+        self.write_shards(folder, tensors, shards)
+        return folder, plugin
+
+    def write_shards(self, folder, tensors, shards):
+        if shards == 1:
+            write_tensors(folder + "/model.safetensors", tensors)
+            return
+        index = {"metadata": {"total_size": sum(len(t[2]) for t in tensors.values())},
+                 "weight_map": {}}
+        names = sorted(tensors)
+        for i in range(shards):
+            file = "model-%05d-of-%05d.safetensors" % (i + 1, shards)
+            part = {n: tensors[n] for n in names[i::shards]}
+            write_tensors(os.path.join(folder, file), part)
+            index["weight_map"].update((n, file) for n in part)
+        with open(folder + "/model.safetensors.index.json", "w") as f:
+            json.dump(index, f)
+
+    def converted(self, folder, plugin, **export):
+        shutil.rmtree(self.path("out"), True)
+        job = self.ini({"pipeline": {"name": "convert", "stages": "import export",
+                                     "folder": "out"},
+                        "import": {"from": folder},
+                        "model": {"plugin": plugin, "vocab": "from_import"},
+                        "device": {"plugin": "cpu"}, "export": export})
+        self.run_longhaul("run", job)
+        return self.path("out", "hf")
+
+    def read(self, *args):
+        done = subprocess.run([sys.executable, "-B", READER] + list(args), capture_output=True,
+                              text=True)
+        self.assertEqual(done.returncode, 0, done.stdout + done.stderr)
+
+    def test_import_then_export_is_the_same_bit_for_bit(self):
+        for name in MODELS:
+            for dtype in ("F32", "BF16", "F16", "mixed"):
+                with self.subTest(name=name, dtype=dtype):
+                    folder, plugin = self.variant(name, dtype)
+                    self.read(self.converted(folder, plugin), folder)
+
+    def test_shards_come_in_and_go_out(self):
+        folder, plugin = self.variant("stories260K", "mixed", shards=3)
+        self.read(self.converted(folder, plugin), folder)
+        out = self.converted(folder, plugin, shard_bytes="100KiB")
+        self.assertGreater(len([n for n in os.listdir(out) if n.endswith(".safetensors")]), 5)
+        self.read(out, folder)
+
+    def test_another_dtype_is_written_where_it_is_asked_for(self):
+        folder, plugin = self.variant("llama")
+        out = self.converted(folder, plugin, dtype="bf16")
+        self.assertEqual({t[0] for t in tensors_of(out + "/model.safetensors").values()},
+                         {"BF16"})
+        with open(out + "/config.json") as f:
+            config = json.load(f)
+        self.assertIn("bfloat16", (config.get("dtype"), config.get("torch_dtype")))
+
+    def test_rope_keys_are_written_in_the_old_and_the_new_form(self):
+        for name, base, kind in (("llama-tied-scaled-rope", 500000, "llama3"),
+                                 ("stories260K", 10000, "default")):
+            folder, plugin = self.variant(name)
+            with open(self.converted(folder, plugin) + "/config.json") as f:
+                config = json.load(f)
+            self.assertEqual(config["rope_theta"], base)
+            self.assertEqual(config["rope_parameters"]["rope_theta"], base)
+            self.assertEqual(config["rope_parameters"]["rope_type"], kind)
+            if kind == "llama3":
+                for key in ("factor", "low_freq_factor", "high_freq_factor",
+                            "original_max_position_embeddings"):
+                    self.assertEqual(config["rope_scaling"][key], config["rope_parameters"][key])
+            self.assertEqual(config["a_key_of_somebody_else"], {"kept": [1, 2.5, None, "ä"]})
+
+    def test_the_tokenizer_comes_along(self):
+        folder, plugin = self.variant("stories260K")
+        out = self.converted(folder, plugin)
+        for name in ("tokenizer.json", "tokenizer.model", "tokenizer_config.json"):
+            with open(os.path.join(out, name), "rb") as a, open(STORIES + "/" + name, "rb") as b:
+                self.assertEqual(a.read(), b.read(), name)
+
+    def test_dropout_is_ignored_with_one_line(self):
+        folder, plugin = self.variant("capp-gpt2")
+        job = self.ini({"pipeline": {"name": "x", "stages": "import", "folder": "out"},
+                        "import": {"from": folder}, "device": {"plugin": "cpu"},
+                        "model": {"plugin": plugin, "vocab": "from_import"}})
+        _, said = self.run_longhaul("import", job)
+        lines = [line for line in said.splitlines() if "ignored" in line]
+        self.assertEqual(len(lines), 1, said)
+        self.assertIn("attn_pdrop", lines[0])
+
+
+@unittest.skipIf(PEERS is None, "LONGHAUL_PEERS names no Python with Transformers")
+class Transformers(PipelineCase):
+    def probe(self, folder, request):
+        with open(self.path("request.json"), "w") as f:
+            json.dump(request, f)
+        probe = os.path.join(os.path.dirname(os.path.abspath(__file__)), "transformers_probe.py")
+        done = subprocess.run([PEERS, "-B", probe, folder, self.path("request.json")],
+                              capture_output=True, text=True)
+        self.assertEqual(done.returncode, 0, done.stderr[-3000:])
+        got = json.loads(done.stdout)
+        self.assertEqual(got["complaints"], {})
+        return got
+
+    def test_the_logits_of_exported_models_are_those_of_the_reference(self):
+        for name in ("stories260K", "capp-gpt2"):
+            source, plugin = MODELS[name]
+            with open(source + "/reference.json") as f:
+                reference = json.load(f)
+            prompts = [reference["prompt"]] if "prompt" in reference else reference["cases"]
+            out = HuggingFace.converted(self, source, plugin)
+            got = self.probe(out, {"prompts": [p["ids"] for p in prompts]})
+            for prompt, logits in zip(prompts, got["logits"]):
+                worst = max(abs(a - b) for a, b in zip(prompt["logits_at_last_position"], logits))
+                self.assertLess(worst, 1e-4, name)
+
+    def test_a_model_trained_here_computes_the_same_there(self):
+        job = self.small_job(stages="prepare train export", train={"precision": "f32"},
+                             eval={"data": "documents.jsonl", "bos": "yes",
+                                   "tokens_per_document": 64})
+        with open(DATA + "/tinystories-1000.jsonl") as f:
+            self.write("documents.jsonl", "".join(f.readlines()[200:212]))
+        self.run_longhaul("run", job)
+        out, _ = self.run_longhaul("eval", job, "--json", "--per-document")
+        ours = [json.loads(line)["loss"] for line in out.splitlines()[:-1]]
+        out, _ = self.run_longhaul("generate", job, "--ids", "1,403,407", "--greedy", "--tokens",
+                                   "40", "--json")
+        text = json.loads(out)["new_ids"]
+        documents = self.ids_of_documents(job)
+        got = self.probe(self.path("out", "hf"), {"documents": documents, "start": [1, 403, 407],
+                                                  "tokens": 40})
+        self.assertEqual(got["greedy"], text)
+        self.assertEqual(len(got["losses"]), len(ours))
+        for a, b in zip(ours, got["losses"]):
+            self.assertLess(abs(a - b), 1e-5)
+
+    def ids_of_documents(self, job):
+        """What our own tokenizer makes of them; it has tests of its own."""
+        ids = []
+        with open(self.path("documents.jsonl")) as f:
+            for line in f:
+                out, _ = self.run_longhaul("generate", job, "--prompt", json.loads(line)["text"],
+                                           "--tokens", "1", "--json", "--set", "generate.bos=yes",
+                                           "--set", "model.max_tokens=2048")
+                ids.append(json.loads(out)["prompt_ids"][:64])
+        return ids
+
+
+main()

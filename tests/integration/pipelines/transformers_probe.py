@@ -1,0 +1,36 @@
+"""Run by the Python of the peers (PyTorch, Transformers): loads a folder and prints, as JSON, the mean
+loss of rows of ids, the greedy continuation of one, and logits after another.
+
+    transformers_probe.py FOLDER REQUEST.json"""
+import json
+import sys
+
+import torch
+from transformers import AutoModelForCausalLM
+
+
+def main():
+    folder, request = sys.argv[1], json.load(open(sys.argv[2]))
+    torch.set_num_threads(1)
+    model, info = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32,
+                                                       output_loading_info=True)
+    model.eval()
+    complaints = {k: sorted(v) for k, v in info.items()
+                  if k in ("missing_keys", "unexpected_keys", "mismatched_keys") and v}
+    losses, logits, greedy = [], [], []
+    with torch.no_grad():
+        for ids in request.get("documents", []):
+            row = torch.tensor([ids])
+            out = model(row).logits[0, :-1].double()
+            losses.append(torch.nn.functional.cross_entropy(out, row[0, 1:]).item())
+        for ids in request.get("prompts", []):
+            logits.append(model(torch.tensor([ids])).logits[0, -1].tolist())
+        ids = list(request.get("start", []))
+        for _ in range(request.get("tokens", 0)):
+            greedy.append(int(model(torch.tensor([ids])).logits[0, -1].argmax()))
+            ids.append(greedy[-1])
+    print(json.dumps({"losses": losses, "logits": logits, "greedy": greedy,
+                      "complaints": complaints}))
+
+
+main()
