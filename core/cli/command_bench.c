@@ -235,9 +235,9 @@ static lh_status_t bench_device(cli_t *cli, const plugin_t *device, const void *
 
 int command_bench(cli_t *cli)
 {
-    if (cli->name == NULL || strcmp(cli->name, "device") != 0)
-        return fail(LH_INVALID, "bench measures: device; not '%s'",
-                    cli->name == NULL ? "" : cli->name);
+    if (cli->name == NULL) return fail(LH_INVALID, "bench what? longhaul bench device");
+    if (strcmp(cli->name, "device") != 0)
+        return fail(LH_INVALID, "bench measures: device; not '%s'", cli->name);
     only_device_t chosen = {0};
     const plugin_t *device;
     void *config = NULL;

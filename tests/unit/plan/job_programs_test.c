@@ -30,7 +30,7 @@ static const char ini[] = "[pipeline]\nname = small\nstages = train\n"
                           "precision = f32\n"
                           "[optimizer]\nplugin = zero0\nrule = rules:adamw\n"
                           "learning_rate = 1e-3\n"
-                          "[device]\nplugin = cpu\n";
+                          "[device]\nplugin = cpu\nthreads = 1\n";
 
 static void ok(lh_status_t status)
 {
