@@ -152,6 +152,7 @@ static lh_status_t make_programs(trainer_t *t)
                                .rows = train->sequence,
                                .max_documents = documents,
                                .recompute = train->recompute,
+                               .micro_batches = (uint32_t)t->micro_batches,
                                .head_chunk = train->head_chunk};
     const evaluation_how_t evaluation = {.session = t->session,
                                          .sequences = train->micro_batch,
