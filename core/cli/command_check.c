@@ -279,6 +279,23 @@ static void explain_all(const check_t *c)
     explain_parts(c);
 }
 
+static void free_check(check_t *c)
+{
+    checked_t *const checked[] = {&c->model, &c->optimizer, &c->device, &c->rule};
+    for (size_t i = 0; i < sizeof(checked) / sizeof(checked[0]); i++)
+        if (checked[i]->config != NULL) job_free_config(&checked[i]->options, checked[i]->config);
+    mem_free(c->given);
+    hf_config_free(&c->imported);
+}
+
+lh_status_t cli_check(cli_t *cli)
+{
+    check_t c = {.cli = cli, .job = cli->job};
+    const lh_status_t status = check_all(&c);
+    free_check(&c);
+    return status;
+}
+
 int command_check(cli_t *cli)
 {
     text_t out = {0};
@@ -290,11 +307,6 @@ int command_check(cli_t *cli)
     }
     if (status == LH_OK && out.data != NULL) (void)fputs(out.data, stdout);
     text_free(&out);
-
-    checked_t *const checked[] = {&c.model, &c.optimizer, &c.device, &c.rule};
-    for (size_t i = 0; i < sizeof(checked) / sizeof(checked[0]); i++)
-        if (checked[i]->config != NULL) job_free_config(&checked[i]->options, checked[i]->config);
-    mem_free(c.given);
-    hf_config_free(&c.imported);
+    free_check(&c);
     return status;
 }

@@ -27,6 +27,9 @@ int command_stage(cli_t *cli, uint32_t stage)
 int command_run(cli_t *cli)
 {
     const job_t *job = cli->job;
+    /* A mistake in a late stage is told before an early one takes an hour. */
+    const lh_status_t checked = cli_check(cli);
+    if (checked != LH_OK) return checked;
     for (uint32_t i = 0; i < job->stage_count; i++) {
         const uint32_t stage = job->stages[i];
         char digest[SHA256_TEXT];

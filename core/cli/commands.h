@@ -64,6 +64,8 @@ int command_bench(cli_t *cli);
 int command_stage(cli_t *cli, uint32_t stage);
 
 int command_check(cli_t *cli);
+/* All that check knows, without a word when it is well. */
+lh_status_t cli_check(cli_t *cli) LH_MUST_CHECK;
 int command_help(cli_t *cli);
 int command_plugins(cli_t *cli);
 int command_verify(cli_t *cli);

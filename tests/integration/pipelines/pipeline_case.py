@@ -121,12 +121,13 @@ class PipelineCase(unittest.TestCase):
 
     def start(self, *args, **more):
         return subprocess.Popen([BINARY] + list(args), stdout=subprocess.PIPE,
-                                stderr=subprocess.PIPE, text=True, cwd=self.folder, **more)
+                                stderr=subprocess.PIPE, text=True, errors="replace",
+                                cwd=self.folder, **more)
 
     def run_longhaul(self, *args, code=DONE, **more):
         """stdout and stderr; fails unless it exits with `code`."""
         done = subprocess.run([BINARY] + list(args), capture_output=True, text=True,
-                              cwd=self.folder, timeout=600, **more)
+                              errors="replace", cwd=self.folder, timeout=600, **more)
         self.assertEqual(done.returncode, code,
                          "longhaul %s\n%s%s" % (" ".join(args), done.stdout[-2000:],
                                                 done.stderr[-4000:]))

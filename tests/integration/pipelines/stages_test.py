@@ -1,0 +1,239 @@
+"""A pipeline's stages: what has not changed is skipped, what has is run again, what is wrong is refused
+before anything is made; calls from the INI reach a third party's plugin; exit codes; help."""
+import gzip
+import json
+import os
+import re
+import struct
+import subprocess
+
+from pipeline_case import (BINARY, DATA, DONE, NOT_FINITE, REFUSED, SOURCE, USAGE, PipelineCase,
+                           add_plugin, checkpoint_digest, main, read_json_lines, tensors_of)
+
+
+class Stages(PipelineCase):
+    def stages_run(self, job, *args):
+        _, said = self.run_longhaul("run", job, *args)
+        return re.findall(r"^.*-- (\w+)$", said, re.M), re.findall(r"-- (\w+): nothing", said)
+
+    def test_stages_are_skipped_until_their_inputs_change(self):
+        job = self.small_job(stages="prepare train eval export generate",
+                             train={"steps": 3}, eval={"data": "valid"},
+                             generate={"prompt": "Once", "tokens": 5})
+        every = ["prepare", "train", "eval", "export", "generate"]
+        self.assertEqual(self.stages_run(job), (every, []))
+        self.assertEqual(self.stages_run(job), ([], every))
+        self.assertEqual(self.stages_run(job, "--set", "generate.seed=5"),
+                         (["generate"], every[:-1]))
+        self.assertEqual(self.stages_run(job, "--set", "generate.seed=5"), ([], every))
+        self.assertEqual(self.stages_run(job, "--set", "export.dtype=bf16")[0],
+                         ["export", "generate"])
+        # What was made is gone: made again.
+        os.unlink(self.path("out", "eval.json"))
+        self.assertIn("eval", self.stages_run(job)[0])
+
+    def test_a_change_of_the_data_reaches_every_stage_behind_it(self):
+        job = self.small_job(stages="prepare train eval", train={"steps": 2},
+                             eval={"data": "valid"})
+        self.run_longhaul("run", job)
+        with open(self.path("stories.jsonl"), "a") as f:
+            f.write('{"text": "One more story."}\n')
+        # Training goes on only where it is asked to: its checkpoints are not thrown away.
+        _, said = self.run_longhaul("run", job, code=REFUSED)
+        self.assertIn("-- prepare\n", said)
+        self.assertIn("-- train\n", said)
+        self.assertIn("--resume", said)
+
+    def test_a_wrong_ini_leaves_nothing_behind(self):
+        for change, word in (({"train": {"stepz": 3}}, "steps"),
+                             ({"trian": {"steps": 3}}, "train"),
+                             ({"model": {"plugin": "lama"}}, "lama"),
+                             ({"optimizer": {"rule": "rules:adam"}}, "adam"),
+                             ({"optimizer": {"learning_rate": "warmup_cosin(step)"}},
+                              "warmup_cosin"),
+                             ({"train": {"batch": 3}}, "micro_batch"),
+                             ({"model": {"hidden": "x"}}, "hidden")):
+            with self.subTest(word=word):
+                job = self.small_job(**change)
+                for command in ("check", "run"):
+                    _, said = self.run_longhaul(command, job, code=REFUSED)
+                    self.assertIn(word, said)
+                    self.assertLessEqual(said.count("\n"), 3, said)
+                self.assertFalse(os.path.exists(self.path("out")), word)
+
+    def test_exit_codes(self):
+        self.run_longhaul(code=USAGE)
+        self.run_longhaul("rnu", "job.ini", code=USAGE)
+        self.run_longhaul("train", code=USAGE)
+        job = self.small_job(train={"steps": 2})
+        self.run_longhaul("train", job, "--nothing", code=USAGE)
+        self.run_longhaul("run", self.path("missing.ini"), code=REFUSED)
+        self.run_longhaul("eval", job, code=REFUSED)  # nothing to evaluate yet
+        self.run_longhaul("run", job, code=DONE)
+        # A rate that throws every weight out of range.
+        _, said = self.run_longhaul(
+            "train", job, "--set", "optimizer.learning_rate=1e30", "--set", "train.steps=40",
+            "--set", "train.not_finite_limit=3", "--set", "optimizer.clip=0", "--set",
+            "pipeline.folder=hot", "--set", "data.train=%s" % self.path("out", "corpus"),
+            code=NOT_FINITE)
+        self.assertIn("not finite", said)
+
+    def test_stdout_that_cannot_be_written_is_no_success(self):
+        job = self.small_job(train={"steps": 1})
+        with open("/dev/full", "w") as full:
+            done = subprocess.run([BINARY, "check", job], stdout=full, stderr=subprocess.PIPE)
+        self.assertEqual(done.returncode, REFUSED)
+
+    def test_help_and_check_tell_every_option(self):
+        job = self.small_job(train={"steps": 1})
+        out, _ = self.run_longhaul("check", job)
+        for plugin, section in (("llama", "model"), ("cpu", "device"), ("zero0", "optimizer")):
+            text, _ = self.run_longhaul("help", plugin)
+            for option in re.findall(r"^\s*(\w+) = ", text, re.M):
+                self.assertRegex(out, r"(?m)^;? ?%s\b" % option)
+        for section in ("prepare", "train", "checkpoint", "optimizer", "eval", "generate"):
+            text, _ = self.run_longhaul("help", section)
+            with open(os.path.join(SOURCE, "core", "config", "job_sections.c")) as f:
+                rows = re.search(r"%s_rows\[\] = \{(.*?)\n\};" % section, f.read(), re.S).group(1)
+            for key in re.findall(r"job_%s_t, (\w+)," % section, rows):
+                self.assertIn(key, text, section)
+        text, _ = self.run_longhaul("plugins")
+        for name in ("llama", "gpt2", "zero0", "rules", "cpu"):
+            self.assertRegex(text, r"\b%s\b" % name)
+
+    def test_evaluation_in_training_is_that_of_eval(self):
+        job = self.small_job(train={"steps": 6, "evaluate_every": 3}, eval={"data": "valid"})
+        self.run_longhaul("run", job)
+        out, _ = self.run_longhaul("eval", job, "--json")
+        rows = read_json_lines(self.path("out", "metrics.jsonl"))
+        last = [r for r in rows if "evaluation" in r][-1]
+        self.assertEqual(last["step"], 6)
+        self.assertLess(abs(last["evaluation"]["loss"] - json.loads(out)["loss"]), 1e-6)
+        self.assertEqual(last["evaluation"]["tokens"], json.loads(out)["tokens"])
+
+    def test_what_cuts_a_batch_changes_rounding_only(self):
+        losses = {}
+        job = self.small_job(train={"steps": 8})
+        self.run_longhaul("prepare", job)
+        for way in ("train.micro_batch=4", "train.micro_batch=1", "train.recompute=full",
+                    "train.head_chunk=16", "device.threads=2"):
+            folder = "out-" + way.replace("=", "-")
+            self.run_longhaul("train", job, "--set", way, "--set", "pipeline.folder=" + folder,
+                              "--set", "data.train=" + self.path("out", "corpus"))
+            losses[way] = [r["loss"] for r in
+                           read_json_lines(self.path(folder, "metrics.jsonl"))
+                           if "learning_rate" in r]
+        for way, curve in losses.items():
+            self.assertEqual(len(curve), 8)
+            for a, b in zip(curve, losses["train.micro_batch=4"]):
+                self.assertLess(abs(a - b), 1e-5 * b, way)
+
+    def test_step_0_is_saved_and_dumped_batches_are_those_of_the_run(self):
+        job = self.small_job(train={"steps": 4})
+        self.run_longhaul("prepare", job)
+        self.run_longhaul("train", job, "--dump-batches", "4")
+        dumped = tensors_of(self.path("out", "batches.safetensors"))
+        self.assertEqual(dumped["tokens"][:2], ("I32", [4, 4, 32]))
+        self.assertEqual(dumped["labels"][:2], ("I32", [4, 4, 32]))
+        tokens, labels = dumped["tokens"][2], dumped["labels"][2]
+        for row in range(16):
+            a, b = tokens[row * 128:row * 128 + 128], labels[row * 128:row * 128 + 128]
+            self.assertEqual(a[4:], b[:-4])
+        start = ["--set", "pipeline.folder=start", "--set", "train.steps=0", "--set",
+                 "data.train=" + self.path("out", "corpus")]
+        self.run_longhaul("train", job, *start)
+        first = checkpoint_digest(self.step_folder(0, "start"))
+        self.run_longhaul("train", job, *start, "--set", "pipeline.folder=again")
+        self.assertEqual(first, checkpoint_digest(self.step_folder(0, "again")))
+        self.run_longhaul("train", job, *start, "--set", "pipeline.folder=other", "--set",
+                          "train.seed=2")
+        self.assertNotEqual(first[0], checkpoint_digest(self.step_folder(0, "other"))[0])
+
+    def test_a_run_leaves_a_report_metrics_and_events(self):
+        job = self.small_job(train={"steps": 3, "evaluate_every": 2})
+        self.run_longhaul("run", job)
+        for name in ("report.html", "metrics.jsonl", "train.log"):
+            self.assertGreater(os.path.getsize(self.path("out", name)), 0, name)
+        self.assertEqual(len(os.listdir(self.path("out", "events"))), 1)
+        with open(self.path("out", "report.html")) as f:
+            page = f.read()
+        self.assertNotRegex(page, r"(src|href)=[\"']https?:")
+
+    def test_the_first_samples_of_a_file_that_is_packed_come_out_the_same(self):
+        plain = self.small_job(train={"steps": 1})
+        self.run_longhaul("prepare", plain)
+        with open(self.path("stories.jsonl"), "rb") as f, \
+                gzip.open(self.path("packed.jsonl.gz"), "wb") as out:
+            out.write(f.read())
+        self.run_longhaul("prepare", plain, "--set", "pipeline.folder=packed", "--set",
+                          "prepare.input=packed.jsonl.gz", "--set", "prepare.workers=2")
+        for kind in ("bin", "idx"):
+            with open(self.path("out", "corpus." + kind), "rb") as a, \
+                    open(self.path("packed", "corpus." + kind), "rb") as b:
+                self.assertEqual(a.read(), b.read(), kind)
+
+
+class Calls(PipelineCase):
+    def plugins(self):
+        return ["--plugins", add_plugin(self, "parts", "test_hooks")]
+
+    def test_hooks_see_what_the_metrics_say(self):
+        steps, saves = self.path("steps.txt"), self.path("saves.txt")
+        job = self.small_job(
+            train={"steps": 6}, checkpoint={"every": 2},
+            hook__after_step={"call": 'test_hooks:note_step("%s", step, loss, learning_rate, '
+                                      'norm, tokens=tokens)' % steps},
+            hook__before_save={"call": 'test_hooks:note_save("%s", step=step, loss=loss)' % saves})
+        self.run_longhaul("run", job, *self.plugins())
+        rows = [r for r in read_json_lines(self.path("out", "metrics.jsonl"))
+                if "learning_rate" in r]
+        told = read_json_lines(steps)
+        self.assertEqual([r["step"] for r in told], [1, 2, 3, 4, 5, 6])
+        for row, note in zip(rows, told):
+            self.assertLess(abs(row["loss"] - note["loss"]), 1e-6)
+            self.assertLess(abs(row["learning_rate"] - note["rate"]), 1e-9)
+            self.assertEqual(note["tokens"], note["step"] * 4 * 32)
+        self.assertEqual([r["step"] for r in read_json_lines(saves)], [2, 4, 6])
+
+    def test_a_hook_that_fails_ends_the_run_with_its_sentence(self):
+        job = self.small_job(hook__after_step={"call": "test_hooks:refuse(step, at=3)"})
+        self.run_longhaul("prepare", job)
+        _, said = self.run_longhaul("train", job, *self.plugins(), code=REFUSED)
+        self.assertIn("step 3 is one too many", said)
+
+    def test_a_learning_rate_of_a_plugin_is_used(self):
+        job = self.small_job(train={"steps": 5},
+                             optimizer={"learning_rate": "test_hooks:stairs(step, height=1e-3)"})
+        self.run_longhaul("run", job, *self.plugins())
+        rates = [r["learning_rate"] for r in read_json_lines(self.path("out", "metrics.jsonl"))
+                 if "learning_rate" in r]
+        for rate, wanted in zip(rates, (1e-3, 1e-3, 5e-4, 5e-4, 1e-3 / 3)):
+            self.assertLess(abs(rate - wanted), 1e-9)
+
+    def test_a_filter_drops_documents(self):
+        job = self.small_job(train={"steps": 1})
+        self.run_longhaul("prepare", job)
+        lengths = self.lengths("out")
+        limit = sorted(lengths)[len(lengths) // 2]
+        self.run_longhaul("prepare", job, *self.plugins(), "--set", "pipeline.folder=cut", "--set",
+                          "prepare.accept=test_hooks:shorter_than(tokens, %d)" % limit)
+        kept = self.lengths("cut")
+        self.assertTrue(0 < len(kept) < len(lengths))
+        self.assertEqual(kept, [n for n in lengths if n < limit])
+
+    def lengths(self, folder):
+        with open(self.path(folder, "corpus.idx"), "rb") as f:
+            raw = f.read()
+        _, _, count, _ = struct.unpack_from("<QBQQ", raw, 9)
+        return list(struct.unpack_from("<%di" % count, raw, 34))
+
+    def test_calls_that_do_not_fit_are_refused_by_check(self):
+        for call in ("test_hooks:refuse(step)", "test_hooks:refuse(step, at=x)",
+                     "test_hooks:nothing(step)", "nobody:refuse(step, at=1)",
+                     "test_hooks:refuse(step, at=1) and more"):
+            job = self.small_job(hook__after_step={"call": call})
+            _, said = self.run_longhaul("check", job, *self.plugins(), code=REFUSED)
+            self.assertIn("longhaul:", said)
+
+
+main()
