@@ -104,6 +104,20 @@ static void copies_convert_and_walk_strides(void **state)
     CPU_CHECK("copy", NULL, 0, cpu_line(LH_DTYPE_F64, ids, 999), cpu_out_line(LH_DTYPE_I32, 999));
 }
 
+/* 256 is the first number with a neighbour two away: odd ones above lie on a tie. */
+static void a_tie_rounds_to_even(void **state)
+{
+    (void)state;
+    static double ties[401];
+    for (uint32_t i = 0; i < 401; i++)
+        ties[i] = (i % 2 == 0 ? 1 : -1) * (256.0 + i) * 0x1p-20;
+    ties[400] = INFINITY;
+    ties[399] = NAN;
+    ties[398] = 3.4e38; /* past the largest BF16, rounds to infinity */
+    CPU_CHECK("copy", NULL, 0, cpu_line(LH_DTYPE_F32, ties, 401), cpu_out_line(LH_DTYPE_BF16, 401));
+    CPU_CHECK("copy", NULL, 0, cpu_line(LH_DTYPE_F64, ties, 401), cpu_out_line(LH_DTYPE_BF16, 401));
+}
+
 static void activations_and_gates_have_their_slopes(void **state)
 {
     (void)state;
@@ -444,6 +458,7 @@ int main(void)
         cmocka_unit_test(elements_add_in_any_mix),
         cmocka_unit_test(a_factor_may_be_a_column_or_a_row),
         cmocka_unit_test(copies_convert_and_walk_strides),
+        cmocka_unit_test(a_tie_rounds_to_even),
         cmocka_unit_test(activations_and_gates_have_their_slopes),
         cmocka_unit_test(rms_norm_and_its_gradient),
         cmocka_unit_test(layer_norm_and_its_gradient),

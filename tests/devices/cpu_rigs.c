@@ -123,7 +123,8 @@ static void run_on(rig_t *rig, double (*out)[CPU_RIGS_MAX_ELEMENTS], const char 
 static double allowed_at(const rig_slot_t *slot, double tolerance, double size, double value)
 {
     const double allowed = tolerance * size;
-    return slot->dtype == LH_DTYPE_BF16 ? allowed + fabs(value) / 128 : allowed;
+    const bool near_a_tie = slot->dtype == LH_DTYPE_BF16 && tolerance > 0;
+    return near_a_tie ? allowed + fabs(value) / 128 : allowed;
 }
 
 static void compare(const rig_t *rig, const char *op, uint32_t i, const rig_slot_t *slot,

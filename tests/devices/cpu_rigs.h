@@ -24,8 +24,9 @@ rig_slot_t cpu_over(rig_slot_t out, uint32_t slot);
 rig_slot_t cpu_padded(rig_slot_t slot, uint64_t pad);
 
 /* Every output of op, on every rig: |difference| <= tolerance * the largest |expected| of the
- * tensor, or one step of BF16 of that element more, where the output is BF16; and one and two
- * threads agree to the bit. Fails the cmocka test with op, rig, slot and element. */
+ * tensor, or one step of BF16 of that element more, where the output is BF16; tolerance 0 means
+ * equal. And one and two threads agree to the bit. Fails the cmocka test with op, rig, slot and
+ * element. */
 void cpu_rigs_check(const char *op, const void *attributes, double tolerance,
                     const rig_slot_t *slots, uint32_t count);
 
