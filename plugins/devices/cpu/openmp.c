@@ -16,7 +16,7 @@ void openmp_environment(uint32_t threads)
     setenv("OMP_DYNAMIC", "false", 0);
     /* Between two kernels a thread waits awake, for about a millisecond: longer than the control
      * thread needs to get from one to the next, short enough to leave an idle core alone. */
-    setenv("GOMP_SPINCOUNT", "200000", 0);
+    setenv("GOMP_SPINCOUNT", "20000", 0);
 }
 
 static void *openmp_symbol(void *library, const char *name)
