@@ -147,7 +147,8 @@ static lh_status_t eval_split(const job_t *job, session_t *session, const model_
         .eod = source->tokenizer == NULL ? -1 : tokenizer_special(source->tokenizer)->eod};
     batches_t *batches = NULL;
     evaluation_t *evaluation = NULL;
-    lh_status_t status = batches_open(&data, &batches);
+    lh_status_t status = session_check_sequence(session);
+    if (status == LH_OK) status = batches_open(&data, &batches);
     if (status == LH_OK) {
         const bool apart = job->data.documents == DOCUMENTS_APART;
         const evaluation_how_t how = {.session = session,

@@ -1,6 +1,7 @@
 /* bindings.c - binds schedules and hooks to the functions they name. */
 #include <train/bindings.h>
 
+#include <math.h>
 #include <stdio.h>
 
 #include <base/memory.h>
@@ -108,6 +109,9 @@ lh_status_t bindings_learning_rate(bindings_t *b, uint64_t step, double *out)
     if (rate.f64 < 0)
         return fail(LH_INVALID, "%s is %g at step %llu; a rate is not negative", b->where[0],
                     rate.f64, (unsigned long long)step);
+    if (!isfinite((float)rate.f64))
+        return fail(LH_INVALID, "%s is %g at step %llu; a finite FP32 number is expected",
+                    b->where[0], rate.f64, (unsigned long long)step);
     *out = rate.f64;
     return LH_OK;
 }

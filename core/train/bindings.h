@@ -13,7 +13,8 @@ typedef struct bindings bindings_t;
 lh_status_t bindings_new(const job_t *job, registry_t *registry, bindings_t **out) LH_MUST_CHECK;
 void bindings_free(bindings_t *b); /* NULL does nothing */
 
-/* step counts the steps already made: 0 for the first. A negative rate is refused. */
+/* step counts the steps already made: 0 for the first. A rate that is negative or
+ * not finite is refused. */
 lh_status_t bindings_learning_rate(bindings_t *b, uint64_t step, double *out) LH_MUST_CHECK;
 
 typedef struct step_facts {

@@ -87,6 +87,16 @@ static void add_rows(const evaluation_t *e, uint64_t begin, uint64_t end, evalua
     }
 }
 
+/* The rows from `used` on are one more document, so that every row lies in some document. */
+static void pad_starts(evaluation_t *e, uint64_t used)
+{
+    uint64_t k = 0;
+    while (k <= e->batch.max_documents && (uint64_t)e->batch.starts[k] < used)
+        k++;
+    for (k++; k <= e->batch.max_documents; k++)
+        e->batch.starts[k] = (int32_t)e->tokens;
+}
+
 lh_status_t evaluation_split(evaluation_t *e, batches_t *data, uint64_t runs, evaluation_sum_t *out)
 {
     const uint64_t samples = batches_samples(data), rows = e->how.sequences;
@@ -101,9 +111,7 @@ lh_status_t evaluation_split(evaluation_t *e, batches_t *data, uint64_t runs, ev
         memset(e->batch.positions, 0, e->tokens * sizeof(int32_t));
         memset(e->batch.weights, 0, e->tokens * sizeof(float));
         lh_status_t status = batches_fill(data, i * rows, count, &e->batch);
-        for (uint64_t k = 0; k <= e->batch.max_documents && count < rows; k++)
-            if (e->batch.starts[k] > (int32_t)(count * e->how.rows))
-                e->batch.starts[k] = (int32_t)e->tokens;
+        if (status == LH_OK) pad_starts(e, count * e->how.rows);
         if (status == LH_OK) status = score(e);
         if (status != LH_OK) return status;
         add_rows(e, 0, e->tokens, &sum);

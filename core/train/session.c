@@ -200,6 +200,14 @@ lh_status_t session_open(const session_how_t *how, session_t **out)
     return LH_OK;
 }
 
+lh_status_t session_check_sequence(const session_t *s)
+{
+    const uint64_t most = weights_parameters(s->weights)->max_tokens;
+    if (s->job->train.sequence <= most) return LH_OK;
+    return fail(LH_INVALID, "%s: [train] sequence = %llu, the model is made for %llu tokens",
+                s->job->path, (unsigned long long)s->job->train.sequence, (unsigned long long)most);
+}
+
 lh_status_t session_update(session_t *s, uint32_t micro_batches, program_t **out)
 {
     const update_how_t how = {.api = s->optimizer_plugin->optimizer,

@@ -45,6 +45,9 @@ typedef struct session {
 lh_status_t session_open(const session_how_t *how, session_t **out) LH_MUST_CHECK;
 void session_close(session_t *s); /* NULL does nothing */
 
+/* Refuses a [train] sequence that is longer than what the model is made for. */
+lh_status_t session_check_sequence(const session_t *s) LH_MUST_CHECK;
+
 /* The optimizer step; before session programs that train and before engine_build. */
 lh_status_t session_update(session_t *s, uint32_t micro_batches, program_t **out) LH_MUST_CHECK;
 

@@ -22,8 +22,8 @@ void snapshot_free(snapshot_t *s); /* NULL does nothing */
 /* Copies all into the writer's places, which were laid out with s->tensors. */
 lh_status_t snapshot_take(const snapshot_t *s, writer_t *writer) LH_MUST_CHECK;
 
-/* Fills the weights from a checkpoint; with `states` the optimizer's too. A tensor that is missing
- * or has another shape is refused by name. */
+/* Fills the weights from a checkpoint; with `states` the optimizer's too. A tensor that is missing,
+ * has another shape or has no place in the model is refused by name. */
 lh_status_t snapshot_load(const snapshot_t *s, checkpoint_t *from, bool states) LH_MUST_CHECK;
 
 /* The same for weights alone, where there is no optimizer: evaluation and generation. */

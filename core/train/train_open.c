@@ -50,6 +50,17 @@ static lh_status_t open_writer(trainer_t *t)
                     "of the data would change",
                     t->resumed->path, (unsigned long long)(m->step == 0 ? 0 : m->cursor / m->step),
                     (unsigned long long)t->job->train.batch);
+    if (m->tokens != m->cursor * t->job->train.sequence)
+        return fail(LH_INVALID,
+                    "%s: made with sequences of %llu tokens, [train] sequence is %llu now: the "
+                    "order of the data would change",
+                    t->resumed->path,
+                    (unsigned long long)(m->cursor == 0 ? 0 : m->tokens / m->cursor),
+                    (unsigned long long)t->job->train.sequence);
+    if (m->seed != t->job->train.seed)
+        return fail(LH_INVALID, "%s: made with seed %llu, [train] seed is %llu now",
+                    t->resumed->path, (unsigned long long)m->seed,
+                    (unsigned long long)t->job->train.seed);
     return LH_OK;
 }
 
@@ -219,6 +230,7 @@ lh_status_t trainer_open(trainer_t *t, const train_how_t *how)
     if (status == LH_OK) status = open_writer(t);
     if (status == LH_OK) status = name_run(t);
     if (status == LH_OK) status = open_session(t);
+    if (status == LH_OK) status = session_check_sequence(t->session);
     if (status == LH_OK) status = open_data(t);
     if (status == LH_OK) status = make_programs(t);
     if (status == LH_OK) status = snapshot_new(t->session->weights, &t->snapshot);

@@ -106,13 +106,13 @@ static lh_status_t evaluate(trainer_t *t)
     return LH_OK;
 }
 
-static lh_status_t save(trainer_t *t, bool now)
+static lh_status_t save(trainer_t *t, bool last)
 {
     const uint64_t every = t->job->checkpoint.every;
     uint64_t clock = sys()->now_ns();
     trainer_poll_save(t);
-    if (!now && (every == 0 || t->step % every != 0)) return LH_OK;
-    const lh_status_t status = trainer_save(t);
+    if (!last && (every == 0 || t->step % every != 0)) return LH_OK;
+    const lh_status_t status = trainer_save(t, last);
     trainer_clock(t, PART_SAVE, &clock);
     return status;
 }

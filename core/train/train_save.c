@@ -43,9 +43,9 @@ lh_status_t trainer_finish_save(trainer_t *t)
 }
 
 /* LH_AGAIN: the save before is still under way after all patience. */
-static lh_status_t begin(trainer_t *t)
+static lh_status_t begin(trainer_t *t, bool last)
 {
-    const uint64_t until = sys()->now_ns() + patience_ns;
+    const uint64_t until = last ? UINT64_MAX : sys()->now_ns() + patience_ns;
     const struct timespec nap = {.tv_nsec = 1000000};
     lh_status_t status;
     trainer_poll_save(t);
@@ -70,13 +70,13 @@ static checkpoint_meta_t describe(trainer_t *t)
                                .plugin_count = t->plugin_count};
 }
 
-lh_status_t trainer_save(trainer_t *t)
+lh_status_t trainer_save(trainer_t *t, bool last)
 {
     if (t->saved_step == t->step) return LH_OK;
     lh_status_t status = bindings_before_save(t->bindings, t->step, t->loss);
     if (status != LH_OK) return status;
 
-    status = begin(t);
+    status = begin(t, last);
     if (status == LH_AGAIN) {
         const writer_result_t late = {.status = LH_TIMED_OUT,
                                       .step = t->step,

@@ -77,7 +77,7 @@ static lh_status_t run_update(trainer_t *t, double rate)
 
 static void report(trainer_t *t, const float loss[2], double rate, bool applied)
 {
-    const uint64_t now = sys()->now_ns();
+    uint64_t now = sys()->now_ns();
     step_report_t r = {.step = t->step,
                        .loss = (double)loss[0],
                        .cross_entropy = (double)loss[1],
@@ -92,6 +92,7 @@ static void report(trainer_t *t, const float loss[2], double rate, bool applied)
     memset(t->part_ns, 0, sizeof(t->part_ns));
     t->begun_ns = now;
     if (t->how->observer != NULL) t->how->observer->step(t->how->observer, &r);
+    trainer_clock(t, PART_WATCH, &now); /* of the next step, as its seconds begin above */
 }
 
 lh_status_t trainer_step(trainer_t *t, bool *applied)

@@ -53,7 +53,9 @@ void trainer_close(trainer_t *t);
 lh_status_t trainer_step(trainer_t *t, bool *applied) LH_MUST_CHECK;
 
 /* train_save.c */
-lh_status_t trainer_save(trainer_t *t) LH_MUST_CHECK; /* hands over, or says why not */
+/* Hands over, or says why not: where the save before takes too long, this one is left out, unless
+ * it is the last of the run. */
+lh_status_t trainer_save(trainer_t *t, bool last) LH_MUST_CHECK;
 void trainer_poll_save(trainer_t *t);
 /* Waits until what was handed over is committed; fails if it was not. */
 lh_status_t trainer_finish_save(trainer_t *t) LH_MUST_CHECK;

@@ -3,6 +3,10 @@
 
 #include <math.h>
 
+/* Of its values, below which a range is drawn as though it were this wide: ticks show four digits,
+ * and a step that is lost in rounding would never reach the end of the axis. */
+static const double least_range = 1e-3;
+
 enum { LEFT = 56, RIGHT = 14, TOP = 12, BOTTOM = 30, TICKS = 5, COLUMNS = 400 };
 
 typedef struct frame {
@@ -68,7 +72,9 @@ static bool find_range(const chart_t *c, frame_t *f)
     if (!any) return false;
     if (c->from_zero) f->y0 = fmin(0, f->y0);
     if (f->x1 <= f->x0) f->x1 = f->x0 + 1;
-    if (f->y1 <= f->y0) f->y1 = f->y0 + fmax(1e-12, fabs(f->y0) * 0.1);
+    /* A range of rounding errors is no range: its ticks would not differ. */
+    const double least = fmax(1e-9, 1e-6 * fmax(fabs(f->y0), fabs(f->y1)));
+    if (f->y1 - f->y0 < least) f->y1 = f->y0 + fmax(least, 0.1 * fabs(f->y0));
     const double step = round_step(f->y1 - f->y0);
     f->y0 = floor(f->y0 / step) * step;
     f->y1 = ceil(f->y1 / step) * step;
@@ -78,7 +84,9 @@ static bool find_range(const chart_t *c, frame_t *f)
 static void draw_axes(const chart_t *c, const frame_t *f, text_t *out)
 {
     const double step = round_step(f->y1 - f->y0);
-    for (double y = f->y0; y <= f->y1 + step / 2; y += step) {
+    const int ticks = (int)lround((f->y1 - f->y0) / step);
+    for (int i = 0; i <= ticks; i++) {
+        const double y = f->y0 + i * step;
         const double at = place_y(f, y), shown = fabs(y) < step * 1e-9 ? 0 : y;
         text_printf(out,
                     "<line class=\"grid\" x1=\"%d\" y1=\"%.1f\" x2=\"%.0f\" y2=\"%.1f\"/>"
@@ -86,10 +94,11 @@ static void draw_axes(const chart_t *c, const frame_t *f, text_t *out)
                     LEFT, at, f->width - RIGHT, at, LEFT - 8, at + 4, shown);
     }
     const double across = round_step(f->x1 - f->x0);
-    for (double x = ceil(f->x0 / across) * across; x <= f->x1; x += across)
+    const double first = ceil(f->x0 / across) * across;
+    for (int i = 0; first + i * across <= f->x1; i++)
         text_printf(out,
                     "<text class=\"tick\" x=\"%.1f\" y=\"%.0f\" text-anchor=\"middle\">%g</text>",
-                    place_x(f, x), f->height - 10, x);
+                    place_x(f, first + i * across), f->height - 10, first + i * across);
     text_printf(out, "<text class=\"axis\" x=\"%.0f\" y=\"%.0f\" text-anchor=\"end\">",
                 f->width - RIGHT, f->height - BOTTOM - 6);
     html_escape(out, c->x_name);

@@ -22,6 +22,13 @@ typedef struct curves { /* columns of metrics.jsonl */
     double *memory;
 } curves_t;
 
+/* A loss that is not finite leaves the curve where it was. */
+static double smoothed(double before, double loss)
+{
+    if (!isfinite(loss)) return before;
+    return isfinite(before) ? 0.95 * before + 0.05 * loss : loss;
+}
+
 static lh_status_t read_curves(const char *folder, curves_t *c)
 {
     metrics_point_t *points;
@@ -50,8 +57,7 @@ static lh_status_t read_curves(const char *folder, curves_t *c)
         const size_t n = c->steps++;
         c->x[n] = (double)p->step;
         c->loss[n] = p->loss;
-        const double before = n == 0 ? p->loss : c->smooth[n - 1];
-        c->smooth[n] = isfinite(p->loss) ? 0.95 * before + 0.05 * p->loss : before;
+        c->smooth[n] = smoothed(n == 0 ? (double)NAN : c->smooth[n - 1], p->loss);
         c->rate[n] = p->learning_rate;
         c->norm[n] = p->gradient_norm;
         c->speed[n] = p->tokens_per_s;
