@@ -73,7 +73,7 @@ static bool find_range(const chart_t *c, frame_t *f)
     if (c->from_zero) f->y0 = fmin(0, f->y0);
     if (f->x1 <= f->x0) f->x1 = f->x0 + 1;
     /* A range of rounding errors is no range: its ticks would not differ. */
-    const double least = fmax(1e-9, 1e-6 * fmax(fabs(f->y0), fabs(f->y1)));
+    const double least = fmax(1e-9, least_range * fmax(fabs(f->y0), fabs(f->y1)));
     if (f->y1 - f->y0 < least) f->y1 = f->y0 + fmax(least, 0.1 * fabs(f->y0));
     const double step = round_step(f->y1 - f->y0);
     f->y0 = floor(f->y0 / step) * step;
