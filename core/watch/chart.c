@@ -3,10 +3,6 @@
 
 #include <math.h>
 
-/* Of its values, below which a range is drawn as though it were this wide: ticks show four digits,
- * and a step that is lost in rounding would never reach the end of the axis. */
-static const double least_range = 1e-3;
-
 enum { LEFT = 56, RIGHT = 14, TOP = 12, BOTTOM = 30, TICKS = 5, COLUMNS = 400 };
 
 typedef struct frame {
