@@ -90,7 +90,7 @@ struct lh_prepared {
     cpu_phase_t phase[CPU_PHASES];
     uint32_t phases;
     uint64_t number[CPU_NUMBERS]; /* what plan() worked out for its parts: chunk sizes, offsets */
-    onednn_matmul_t *matmul[3]; /* of the op matmul; freed by release()                          */
+    onednn_matmul_t *matmul[6]; /* of the op matmul; freed by release()                          */
 
     /* Set at every launch. */
     void *at[LH_MAX_SLOTS]; /* NULL where the slot is left out */

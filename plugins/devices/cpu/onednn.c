@@ -54,9 +54,10 @@ struct onednn_matmul {
     onednn_t *library;
     dnnl_primitive_desc_t desc;
     dnnl_primitive_t primitive;
-    dnnl_memory_t memory[PARTS]; /* NULL: not part of this product */
-    uint64_t scratch_bytes;
+    uint64_t scratch_bytes; /* of one lane */
     const char *name;
+    uint32_t lanes;
+    dnnl_memory_t memory[][PARTS]; /* of each lane; NULL: not part of this product */
 };
 
 static const int part_argument[PARTS] = {DNNL_ARG_SRC, DNNL_ARG_WEIGHTS, DNNL_ARG_BIAS,
@@ -200,15 +201,15 @@ static lh_status_t onednn_attributes(onednn_t *o, bool add, dnnl_primitive_attr_
     return onednn_check(o, s, "primitive_attr_create");
 }
 
-static lh_status_t onednn_memories(onednn_matmul_t *p, const dnnl_memory_desc_t *desc,
-                                   bool has_bias)
+static lh_status_t onednn_memories(onednn_matmul_t *p, uint32_t lane,
+                                   const dnnl_memory_desc_t *desc, bool has_bias)
 {
     onednn_t *o = p->library;
     for (int i = 0; i < PARTS; i++) {
         if (i == PART_BIAS && !has_bias) continue;
         if (i == PART_SCRATCH && p->scratch_bytes == 0) continue;
         const lh_status_t status = onednn_check(
-            o, o->dnnl_memory_create(&p->memory[i], &desc[i], o->engine, DNNL_MEMORY_NONE),
+            o, o->dnnl_memory_create(&p->memory[lane][i], &desc[i], o->engine, DNNL_MEMORY_NONE),
             "memory_create");
         if (status != LH_OK) return status;
     }
@@ -248,15 +249,19 @@ static lh_status_t onednn_matmul_build(onednn_matmul_t *p, const onednn_matmul_h
     p->scratch_bytes = o->dnnl_memory_desc_get_size(&desc[PART_SCRATCH]);
     status = onednn_check(o, o->dnnl_primitive_create(&p->primitive, p->desc), "primitive_create");
     if (status != LH_OK) return status;
-    return onednn_memories(p, desc, has_bias);
+    for (uint32_t lane = 0; lane < p->lanes && status == LH_OK; lane++)
+        status = onednn_memories(p, lane, desc, has_bias);
+    return status;
 }
 
 lh_status_t onednn_matmul_new(onednn_t *o, const onednn_matmul_how_t *how, onednn_matmul_t **out)
 {
-    onednn_matmul_t *p = o->host->alloc(o->host, sizeof(*p), 64);
+    const size_t bytes = sizeof(onednn_matmul_t) + how->lanes * sizeof(dnnl_memory_t[PARTS]);
+    onednn_matmul_t *p = o->host->alloc(o->host, bytes, 64);
     if (p == NULL) return LH_NO_MEMORY;
 
     p->library = o;
+    p->lanes = how->lanes;
     const lh_status_t status = onednn_matmul_build(p, how);
     if (status != LH_OK) {
         onednn_matmul_free(p);
@@ -270,8 +275,9 @@ void onednn_matmul_free(onednn_matmul_t *p)
 {
     if (p == NULL) return;
     onednn_t *o = p->library;
-    for (int i = 0; i < PARTS; i++) {
-        if (p->memory[i] != NULL) o->dnnl_memory_destroy(p->memory[i]);
+    for (uint32_t i = 0; i < p->lanes * PARTS; i++) {
+        dnnl_memory_t memory = p->memory[i / PARTS][i % PARTS];
+        if (memory != NULL) o->dnnl_memory_destroy(memory);
     }
     if (p->primitive != NULL) o->dnnl_primitive_destroy(p->primitive);
     if (p->desc != NULL) o->dnnl_primitive_desc_destroy(p->desc);
@@ -296,8 +302,8 @@ static void *onednn_pointer(const void *p)
     return out;
 }
 
-lh_status_t onednn_matmul_run(onednn_matmul_t *p, const void *a, const void *b, const void *bias,
-                              void *c, void *scratch)
+lh_status_t onednn_matmul_run(onednn_matmul_t *p, uint32_t lane, const void *a, const void *b,
+                              const void *bias, void *c, void *scratch)
 {
     onednn_t *o = p->library;
     void *at[PARTS] = {onednn_pointer(a), onednn_pointer(b), onednn_pointer(bias), c, scratch};
@@ -305,10 +311,11 @@ lh_status_t onednn_matmul_run(onednn_matmul_t *p, const void *a, const void *b, 
     int count = 0;
 
     for (int i = 0; i < PARTS; i++) {
-        if (p->memory[i] == NULL) continue;
-        if (o->dnnl_memory_set_data_handle(p->memory[i], at[i]) != dnnl_success)
+        dnnl_memory_t memory = p->memory[lane][i];
+        if (memory == NULL) continue;
+        if (o->dnnl_memory_set_data_handle(memory, at[i]) != dnnl_success)
             return o->host->fail(o->host, LH_IO, "oneDNN refused an address");
-        args[count++] = (dnnl_exec_arg_t){part_argument[i], p->memory[i]};
+        args[count++] = (dnnl_exec_arg_t){part_argument[i], memory};
     }
     dnnl_status_t s = o->dnnl_primitive_execute(p->primitive, o->stream, count, args);
     if (s == dnnl_success) s = o->dnnl_stream_wait(o->stream);

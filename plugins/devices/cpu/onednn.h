@@ -14,6 +14,7 @@ typedef struct onednn_matmul_how { /* c [m, n] = a [m, k] b [k, n] + bias [n] (+
     uint64_t m, n, k;
     onednn_matrix_t a, b, bias, c;
     bool add;
+    uint32_t lanes; /* threads that may run it at the same time, each in a lane of its own */
 } onednn_matmul_how_t;
 
 /* Opens the library. Missing: one sentence that names the Debian package. */
@@ -32,7 +33,8 @@ void onednn_matmul_free(onednn_matmul_t *p);
 uint64_t onednn_matmul_scratch_bytes(const onednn_matmul_t *p);
 /* Which implementation the library took, e.g. "brg:avx512_core_bf16"; valid until free. */
 const char *onednn_matmul_name(const onednn_matmul_t *p);
-lh_status_t onednn_matmul_run(onednn_matmul_t *p, const void *a, const void *b, const void *bias,
-                              void *c, void *scratch);
+/* Lane 0 with the library's own threads, or any lane from inside a parallel region, alone. */
+lh_status_t onednn_matmul_run(onednn_matmul_t *p, uint32_t lane, const void *a, const void *b,
+                              const void *bias, void *c, void *scratch);
 
 #endif

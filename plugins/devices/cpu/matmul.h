@@ -1,0 +1,41 @@
+/* matmul.h - what the two ways to do a matmul share. */
+#ifndef LH_CPU_MATMUL_H
+#define LH_CPU_MATMUL_H
+
+#include "activation.h"
+#include "onednn.h"
+
+enum { MATMUL_A, MATMUL_B, MATMUL_BIAS, MATMUL_SCALE_A, MATMUL_SCALE_B, MATMUL_C, MATMUL_AUX };
+
+/* BF16 by F32 products, block by block: matmul_blocks_kernels.c. Plans phases and scratch; how has
+ * m, n and k. */
+lh_status_t CPU_ISA(matmul_blocks_plan)(lh_prepared_t *k, const onednn_matmul_how_t *how,
+                                        uint32_t lanes, lh_kernel_plan_t *plan);
+
+/* One row of c = act(v). v is the product as it is stored in aux or, without one, would be, so that
+ * a gradient that sees aux sees what was activated. wide: the product in F32 where it lies in
+ * scratch; NULL: it is in aux or c already. */
+CPU_INLINE void matmul_finish_row(const lh_prepared_t *k, uint64_t row, const float *wide)
+{
+    const cpu_view_t *c = &k->view[MATMUL_C];
+    const uint32_t function = k->how.matmul.activation;
+    const bool add = (c->flags & LH_ARG_ADD) != 0, has_aux = cpu_has(k, MATMUL_AUX);
+    void *out = cpu_row(k, MATMUL_C, row);
+    void *kept = cpu_row(k, has_aux ? MATMUL_AUX : MATMUL_C, row);
+
+    for (uint64_t i = 0; i < c->width; i += LANES) {
+        const uint64_t m = vf_span(i, c->width);
+        vf v;
+        if (wide == NULL) {
+            v = vf_get(kept, c->dtype, i, m);
+        } else {
+            v = vf_get(wide, LH_DTYPE_F32, i, m);
+            if (add) v = v + vf_get(out, c->dtype, i, m);
+            if (has_aux) vf_put(kept, c->dtype, i, m, v);
+            if (function != LH_ACT_NONE) v = vf_from_bf16(vf_to_bf16(v));
+        }
+        vf_put(out, c->dtype, i, m, act_apply(function, v));
+    }
+}
+
+#endif
