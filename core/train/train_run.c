@@ -138,6 +138,8 @@ static lh_status_t loop(trainer_t *t, train_result_t *out)
 {
     const job_train_t *train = &t->job->train;
     lh_status_t status = t->step == 0 ? evaluate(t) : LH_OK;
+    t->begun_ns = sys()->now_ns(); /* the evaluation of the start weights is no part of a step */
+    memset(t->part_ns, 0, sizeof(t->part_ns));
 
     while (status == LH_OK && t->step < train->steps) {
         bool applied = true;

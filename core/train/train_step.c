@@ -100,7 +100,6 @@ lh_status_t trainer_step(trainer_t *t, bool *applied)
     uint64_t clock = sys()->now_ns();
     double rate;
     float loss[2];
-    t->begun_ns = t->begun_ns == 0 ? clock : t->begun_ns;
 
     lh_status_t status = bindings_learning_rate(t->bindings, t->step, &rate);
     if (status == LH_OK) status = fill_batch(t);

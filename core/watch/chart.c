@@ -3,6 +3,9 @@
 
 #include <math.h>
 
+/* Of its values: a narrower range is drawn wider, as ticks show four digits. */
+static const double least_range = 1e-3;
+
 enum { LEFT = 56, RIGHT = 14, TOP = 12, BOTTOM = 30, TICKS = 5, COLUMNS = 400 };
 
 typedef struct frame {
@@ -145,9 +148,9 @@ static void draw_legend(const chart_t *c, text_t *out)
 
 void chart_draw(const chart_t *c, text_t *out)
 {
-    frame_t f = {.width = c->wide ? 1040 : 512, .height = c->wide ? 340 : 240};
+    frame_t f = {.width = c->wide ? 1040 : 336, .height = c->wide ? 340 : 220};
 
-    text_printf(out, "<figure class=\"%s\"><figcaption>", c->wide ? "wide" : "half");
+    text_printf(out, "<figure class=\"%s\"><figcaption>", c->wide ? "wide" : "third");
     html_escape(out, c->title);
     text_append(out, "</figcaption>");
     if (!find_range(c, &f)) {

@@ -17,7 +17,7 @@ typedef struct chart {
     const chart_series_t *series;
     uint32_t series_count;
     bool from_zero; /* the y axis begins at 0 */
-    bool wide;      /* takes the page's width */
+    bool wide;      /* takes the page's width; otherwise a third of it */
 } chart_t;
 
 /* Long series are thinned to the smallest and largest value per column of pixels. */

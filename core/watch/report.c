@@ -12,7 +12,7 @@
 #include <watch/progress.h>
 #include <watch/report_page.h>
 
-enum { PROFILE_SHOWN = 16 };
+enum { PROFILE_SHOWN = 16, SMOOTHED = 20 };
 
 typedef struct curves { /* columns of metrics.jsonl */
     size_t steps, evaluations;
@@ -22,11 +22,17 @@ typedef struct curves { /* columns of metrics.jsonl */
     double *memory;
 } curves_t;
 
-/* A loss that is not finite leaves the curve where it was. */
-static double smoothed(double before, double loss)
+/* A mean that forgets: over SMOOTHED steps, in a short run over a twentieth of it. A loss that is
+ * not finite leaves it where it was. */
+static void smooth(curves_t *c)
 {
-    if (!isfinite(loss)) return before;
-    return isfinite(before) ? 0.95 * before + 0.05 * loss : loss;
+    const double window = fmax(1, fmin(SMOOTHED, (double)c->steps / SMOOTHED));
+    double mean = NAN;
+    for (size_t i = 0; i < c->steps; i++) {
+        if (isfinite(c->loss[i]))
+            mean = isfinite(mean) ? mean + (c->loss[i] - mean) / window : c->loss[i];
+        c->smooth[i] = mean;
+    }
 }
 
 static lh_status_t read_curves(const char *folder, curves_t *c)
@@ -57,7 +63,6 @@ static lh_status_t read_curves(const char *folder, curves_t *c)
         const size_t n = c->steps++;
         c->x[n] = (double)p->step;
         c->loss[n] = p->loss;
-        c->smooth[n] = smoothed(n == 0 ? (double)NAN : c->smooth[n - 1], p->loss);
         c->rate[n] = p->learning_rate;
         c->norm[n] = p->gradient_norm;
         c->speed[n] = p->tokens_per_s;
@@ -66,6 +71,7 @@ static lh_status_t read_curves(const char *folder, curves_t *c)
             if (isfinite(p->part_s[k])) c->part_s[k] += p->part_s[k];
     }
     mem_free(points);
+    smooth(c);
     return LH_OK;
 }
 
