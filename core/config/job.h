@@ -103,7 +103,6 @@ typedef struct job_checkpoint {
 
 typedef struct job_device {
     char *plugin;        /* name of a device plugin */
-    char *fallback;      /* "OP = host|f32, ..." (the keys fallback.OP of the section) or NULL */
     char *plugin_folder; /* overrides where plugins are looked for; NULL: beside the binary */
 } job_device_t;
 

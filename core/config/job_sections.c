@@ -86,7 +86,6 @@ static const lh_option_t checkpoint_rows[] = {
 
 static const lh_option_t device_rows[] = {
     TEXT(job_device_t, plugin, NULL, "device plugin"),
-    LH_OPTION_STRING(job_device_t, fallback, "fallback.*", "", "fallback.OP = host | f32: what to do where the device lacks a kernel for OP"),
     PATH(job_device_t, plugin_folder, "", "folder of all plugins; lib/longhaul beside the program's folder if not set"),
 };
 

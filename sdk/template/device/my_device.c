@@ -2,9 +2,8 @@
  *
  * The 15 functions up to `fill` bring a device up; a table of kernels makes it useful. What is
  * below works at once (LH_DEVICE_SYNCHRONOUS): streams and events have nothing to remember. To
- * train on a device it needs kernels for all base ops of longhaul/ops.h; [device] fallback.OP =
- * host lends those that are missing. Rename the file, `my_device` and the name below (all three
- * must agree). */
+ * train on a device it needs kernels for all base ops of longhaul/ops.h. Rename the file,
+ * `my_device` and the name below (all three must agree). */
 #include <longhaul/plugin.h>
 
 typedef struct my_config {

@@ -26,7 +26,6 @@ static const char whole[] = "[pipeline]\n"
                             "learning_rate = 1e-3\n"
                             "[device]\n"
                             "plugin = cpu\n"
-                            "fallback.rope = host\n"
                             "[group.norms]\n"
                             "match = *.norm\n"
                             "[rule.adamw]\n"
@@ -52,7 +51,6 @@ static void a_pipeline_is_typed_structs(void **state)
     assert_int_equal(job->train.steps, 1000);
     assert_int_equal(job->train.micro_batch, 8);
     assert_int_equal(job->train.precision, PRECISION_BF16);
-    assert_string_equal(job->device.fallback, "rope = host");
     assert_int_equal(job->group_count, 1);
     assert_string_equal(job->groups[0].name, "norms");
     assert_string_equal(job->groups[0].match, "*.norm");
