@@ -1,7 +1,8 @@
 """Trains a demo pipeline a second time with PyTorch and Transformers, from our step-0 weights and our
 batches, and compares the losses on the held-out data.
 
-    python demo.py LONGHAUL examples/shakespeare.ini WORK [--autocast] [--out demo.json]
+    python demo.py LONGHAUL examples/shakespeare.ini WORK [--autocast] [--threads N]
+                   [--out demo.json]
 
 WORK is a folder for everything that is made. Ours: `longhaul` prepares, saves the start weights
 (steps = 0) and exports them, then trains with --dump-batches and evaluates. Theirs: Transformers loads
@@ -47,15 +48,15 @@ def effective(arguments, sets):
 
 
 def run_ours(arguments, steps):
-    base = {"pipeline.folder": os.path.abspath(arguments.work)}
+    base = {"pipeline.folder": os.path.abspath(arguments.work),
+            "device.threads": arguments.threads}
     start = dict(base, **{"checkpoint.folder": "start", "export.folder": "start-hf",
                           "train.steps": 0})
     longhaul(arguments, "prepare", arguments.ini, *set_of(base))
     longhaul(arguments, "train", arguments.ini, *set_of(start))
     longhaul(arguments, "export", arguments.ini, *set_of(start))
-    real = dict(base)
-    longhaul(arguments, "train", arguments.ini, "--dump-batches", str(steps), *set_of(real))
-    longhaul(arguments, "eval", arguments.ini, *set_of(real))
+    longhaul(arguments, "train", arguments.ini, "--dump-batches", str(steps), *set_of(base))
+    longhaul(arguments, "eval", arguments.ini, *set_of(base))
     with open(os.path.join(arguments.work, "eval.json")) as f:
         return json.load(f)
 
@@ -145,18 +146,8 @@ def our_losses(arguments):
     return [row["loss"] for row in rows if "learning_rate" in row]
 
 
-def main():
-    parser = argparse.ArgumentParser()
-    for name in ("longhaul", "ini", "work"):
-        parser.add_argument(name)
-    parser.add_argument("--autocast", action="store_true", help="bf16, instead of f32")
-    parser.add_argument("--threads", type=int, default=2)
-    parser.add_argument("--out")
-    arguments = parser.parse_args()
-    torch.set_num_threads(arguments.threads)
-    job = effective(arguments, [])
-    ours = run_ours(arguments, int(job["train.steps"]))
-    losses, loss, tokens = run_theirs(arguments, job)
+def report(arguments, job, ours, theirs):
+    losses, loss, tokens = theirs
     difference = abs(ours["loss"] - loss) / loss
     result = {
         "command": "python tests/reference/demo.py build/release/bin/longhaul "
@@ -175,6 +166,20 @@ def main():
             f.write(json.dumps(result, indent=1) + "\n")
     assert ours["tokens"] == tokens, "not the same held-out rows"
     assert difference < 0.02, "more than 2 % apart"
+
+
+def main():
+    parser = argparse.ArgumentParser()
+    for name in ("longhaul", "ini", "work"):
+        parser.add_argument(name)
+    parser.add_argument("--autocast", action="store_true", help="bf16, instead of f32")
+    parser.add_argument("--threads", type=int, default=2, help="of ours and of theirs")
+    parser.add_argument("--out", help="where the figures go, as JSON")
+    arguments = parser.parse_args()
+    torch.set_num_threads(arguments.threads)
+    job = effective(arguments, [])
+    ours = run_ours(arguments, int(job["train.steps"]))
+    report(arguments, job, ours, run_theirs(arguments, job))
 
 
 if __name__ == "__main__":

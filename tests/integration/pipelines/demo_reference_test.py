@@ -1,0 +1,54 @@
+"""The demo learns as PyTorch does: the losses of its first steps are those that tests/reference/demo.py
+stored, and so is the loss on held-out data at the end (LONGHAUL_TORTURE=1 trains to the end)."""
+import json
+import os
+
+from pipeline_case import SOURCE, TORTURE, PipelineCase, main
+
+STEPS = 60
+WITHIN = 0.02
+
+
+class DemoReference(PipelineCase):
+    def setUp(self):
+        super().setUp()
+        with open(os.path.join(SOURCE, "tests", "reference", "demo.json")) as f:
+            self.stored = json.load(f)
+        self.job = os.path.join(SOURCE, "examples", "shakespeare.ini")
+        self.sets = ["--set", "pipeline.folder=" + self.path("out")]
+        self.run_longhaul("prepare", self.job, *self.sets)
+
+    def losses(self):
+        path = self.path("out", "metrics.jsonl")
+        if not os.path.exists(path):
+            return []
+        with open(path) as f:
+            whole = [line for line in f if line.endswith("\n")]
+        rows = [json.loads(line) for line in whole]
+        return [row["loss"] for row in rows if "learning_rate" in row]
+
+    def assert_near(self, ours, theirs, what):
+        self.assertLess(abs(ours - theirs), WITHIN * theirs, what)
+
+    def test_the_first_steps_are_those_of_pytorch(self):
+        # The order of the data depends on how many steps there are: a whole run, cut short.
+        process = self.start("train", self.job, *self.sets, "--set", "train.evaluate_every=0")
+        self.wait_for(lambda: len(self.losses()) >= STEPS, process, seconds=900)
+        self.kill(process)
+        for step, (ours, theirs) in enumerate(zip(self.losses(),
+                                                  self.stored["train_loss"]["pytorch"])):
+            self.assert_near(ours, theirs, "step %d" % (step + 1))
+        self.assertGreaterEqual(step + 1, STEPS)
+
+    def test_the_stored_losses_on_held_out_data_agree(self):
+        loss = self.stored["held_out_loss"]
+        self.assert_near(loss["ours"], loss["pytorch"], "held-out loss")
+        self.assertEqual(*self.stored["held_out_tokens"].values())
+        if not TORTURE:
+            return
+        self.run_longhaul("train", self.job, *self.sets)
+        out, _ = self.run_longhaul("eval", self.job, *self.sets, "--json")
+        self.assert_near(json.loads(out)["loss"], loss["pytorch"], "held-out loss")
+
+
+main()
