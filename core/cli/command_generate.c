@@ -45,6 +45,8 @@ static lh_status_t real_flag(const cli_t *cli, const char *name, double *out)
 static lh_status_t read_request(const cli_t *cli, request_t *out)
 {
     const job_generate_t *g = &cli->job->generate;
+    if (cli_flag(cli, "prompt") != NULL && cli_flag(cli, "ids") != NULL)
+        return fail(LH_INVALID, "--prompt and --ids: only one of them can be the start");
     *out = (request_t){
         .prompt = g->prompt,
         .ids = g->ids,
@@ -79,13 +81,16 @@ static lh_status_t push(token_ids_t *ids, int32_t id)
 static lh_status_t parse_ids(const char *text, token_ids_t *out)
 {
     lh_status_t status = LH_OK;
-    while (status == LH_OK && *text != '\0') {
+    for (const char *at = text; status == LH_OK && *text != '\0';) {
         char *end;
-        const long id = strtol(text, &end, 10);
-        if (end == text || id < 0 || id > INT32_MAX)
-            return fail(LH_INVALID, "ids '%s': token ids separated by commas are expected", text);
+        const long id = strtol(at, &end, 10);
+        const size_t blanks = strspn(end, " ");
+        if (end == at || id < 0 || id > INT32_MAX || (end[blanks] != ',' && end[blanks] != '\0'))
+            return fail(LH_INVALID,
+                        "ids '%s': token ids separated by commas are expected, not '%s'", text, at);
         status = push(out, (int32_t)id);
-        text = end + strspn(end, ", ");
+        if (end[blanks] == '\0') break;
+        at = end + blanks + 1;
     }
     return status;
 }
@@ -110,10 +115,13 @@ static lh_status_t read_prompt(const cli_t *cli, const request_t *r, const token
     return status;
 }
 
-/* A character of several bytes can come in several tokens: only whole ones are shown. */
-static size_t whole_characters(const char *text, size_t length)
+/* Bytes of a text that later tokens won't change: a character can come in several tokens, and until
+ * it is whole a decoder leaves it out or puts U+FFFD in its place. */
+static size_t settled(const char *text, size_t length)
 {
     size_t back = 0;
+    while (length >= 3 && memcmp(text + length - 3, "\xEF\xBF\xBD", 3) == 0)
+        length -= 3;
     while (back < 3 && back < length && ((unsigned char)text[length - 1 - back] & 0xC0) == 0x80)
         back++;
     if (back >= length) return length;
@@ -122,19 +130,26 @@ static size_t whole_characters(const char *text, size_t length)
     return wanted > back + 1 ? length - back - 1 : length;
 }
 
-static void show(void *context, int32_t id)
+static void show_text(printer_t *p, bool all)
 {
-    printer_t *p = context;
     text_t text = {0};
-    if (p->silent || push(&p->ids, id) != LH_OK) return;
+    if (p->silent) return;
     if (tokenizer_decode(p->tokenizer, p->ids.ids, p->ids.count, true, &text) == LH_OK &&
         text.data != NULL) {
-        const size_t whole = whole_characters(text.data, text.length);
-        if (whole > p->shown) (void)fwrite(text.data + p->shown, 1, whole - p->shown, stdout);
-        if (whole > p->shown) p->shown = whole;
+        const size_t until = all ? text.length : settled(text.data, text.length);
+        if (until > p->shown) {
+            (void)fwrite(text.data + p->shown, 1, until - p->shown, stdout);
+            p->shown = until;
+        }
         (void)fflush(stdout);
     }
     text_free(&text);
+}
+
+static void show(void *context, int32_t id)
+{
+    printer_t *p = context;
+    if (!p->silent && push(&p->ids, id) == LH_OK) show_text(p, false);
 }
 
 static json_t *id_array(const int32_t *ids, uint64_t count)
@@ -204,6 +219,7 @@ static lh_status_t generate(const cli_t *cli, const request_t *r, model_source_t
     if (status == LH_OK)
         status = generation_run(generation, prompt->ids, prompt->count, end, show, &printer, ids,
                                 &count);
+    if (status == LH_OK) show_text(&printer, true);
     if (status == LH_OK && !printer.silent) (void)printf("\n");
     if (status == LH_OK) status = tell(cli, r, source->tokenizer, prompt, ids, count);
     generation_free(generation);

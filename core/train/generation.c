@@ -31,7 +31,7 @@ lh_status_t generation_new(const generation_how_t *how, generation_t **out)
                                     : how->vocabulary;
     if (how->prompt == 0)
         return fail(LH_INVALID, "the prompt is empty; at least one token is needed");
-    if (how->prompt + how->tokens > p->max_tokens)
+    if (how->prompt > p->max_tokens || how->tokens > p->max_tokens - how->prompt)
         return fail(LH_INVALID,
                     "%llu tokens of prompt and %llu new ones; the model is made for %llu",
                     (unsigned long long)how->prompt, (unsigned long long)how->tokens,

@@ -2,6 +2,9 @@
 #include <watch/chart.h>
 
 #include <math.h>
+#include <stdio.h>
+
+#include <watch/progress.h>
 
 /* Of its values: a narrower range is drawn wider, as ticks show four digits. */
 static const double least_range = 1e-3;
@@ -80,17 +83,27 @@ static bool find_range(const chart_t *c, frame_t *f)
     return true;
 }
 
+static void tick_text(double value, char out[16])
+{
+    if (value >= 1e4 && value < 1e18)
+        count_text(value, out);
+    else
+        (void)snprintf(out, 16, "%.4g", value);
+}
+
 static void draw_axes(const chart_t *c, const frame_t *f, text_t *out)
 {
+    char tick[16];
     const double step = round_step(f->y1 - f->y0);
     const int ticks = (int)lround((f->y1 - f->y0) / step);
     for (int i = 0; i <= ticks; i++) {
         const double y = f->y0 + i * step;
         const double at = place_y(f, y), shown = fabs(y) < step * 1e-9 ? 0 : y;
+        tick_text(shown, tick);
         text_printf(out,
                     "<line class=\"grid\" x1=\"%d\" y1=\"%.1f\" x2=\"%.0f\" y2=\"%.1f\"/>"
-                    "<text class=\"tick\" x=\"%d\" y=\"%.1f\" text-anchor=\"end\">%.4g</text>",
-                    LEFT, at, f->width - RIGHT, at, LEFT - 8, at + 4, shown);
+                    "<text class=\"tick\" x=\"%d\" y=\"%.1f\" text-anchor=\"end\">%s</text>",
+                    LEFT, at, f->width - RIGHT, at, LEFT - 8, at + 4, tick);
     }
     const double across = round_step(f->x1 - f->x0);
     const double first = ceil(f->x0 / across) * across;
