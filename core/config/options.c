@@ -138,6 +138,10 @@ lh_status_t option_set(const lh_option_t *row, const char *value, const char *wh
                        const char *folder, void *config)
 {
     number_t number;
+    /* Empty means "not set", which only an option can be whose default is empty. */
+    if (is_text(row) && *value == '\0' && (row->fallback == NULL || *row->fallback != '\0'))
+        return fail(LH_INVALID, "%s: %s is empty (%s)", where, row->key,
+                    row->help != NULL ? row->help : "text");
     if (is_text(row)) return set_text(row, value, folder, config);
     if (!parse_number(row, value, &number)) {
         if (row->type == LH_OPT_CHOICE) return refuse_choice(row, value, where);

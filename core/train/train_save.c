@@ -1,9 +1,11 @@
 /* train_save.c - hands the weights and states to the writer and hears what became of them. */
 #include <train/trainer.h>
 
+#include <errno.h>
+#include <stdio.h>
+
 #include <base/log.h>
 #include <base/sys.h>
-#include <stdio.h>
 
 /* How long training may stand still for the save before; then the new one is left out. */
 static const uint64_t patience_ns = 5000000000u;
@@ -28,7 +30,10 @@ static void tell(trainer_t *t, const writer_result_t *r, double stall_s)
 void trainer_poll_save(trainer_t *t)
 {
     writer_result_t result;
-    if (t->writer != NULL && writer_poll(t->writer, &result) == LH_OK) tell(t, &result, 0);
+    if (t->writer == NULL || writer_poll(t->writer, &result) != LH_OK) return;
+    tell(t, &result, 0);
+    /* The last step is tried once more, and then its failure is the run's. */
+    if (result.status != LH_OK && t->saved_step == result.step) t->saved_step = UINT64_MAX;
 }
 
 lh_status_t trainer_finish_save(trainer_t *t)
@@ -38,6 +43,7 @@ lh_status_t trainer_finish_save(trainer_t *t)
     const lh_status_t status = writer_wait(t->writer, &result);
     if (status != LH_OK) return status;
     tell(t, &result, 0);
+    errno = 0; /* the reason came from the helper and is complete */
     if (result.status != LH_OK) return fail(result.status, "%s", result.reason);
     return LH_OK;
 }
