@@ -25,10 +25,7 @@ static uint64_t dtype_bytes(lh_dtype_t dtype)
 
 static rig_slot_t tensor(const bench_t *b, lh_dtype_t dtype, uint64_t rows, uint64_t width)
 {
-    return (rig_slot_t){
-        .dtype = dtype, .rank = 2, .shape = {rows, width},
-                .in = b->numbers
-    };
+    return (rig_slot_t){.dtype = dtype, .rank = 2, .shape = {rows, width}, .in = b->numbers};
 }
 
 static rig_slot_t line(const bench_t *b, lh_dtype_t dtype, uint64_t n)
@@ -215,10 +212,7 @@ static void bench_update(bench_t *b)
     const lh_adamw_t how = {sizeof(how), 0, 0.9, 0.95, 1e-8, 0.1};
     const rig_slot_t p = line(b, f, PARAMS);
     const rig_slot_t words = {.dtype = LH_DTYPE_F32, .rank = 1, .shape = {16}, .in = step};
-    const rig_slot_t steps = {
-        .dtype = LH_DTYPE_F32, .rank = 2, .shape = {1, 16},
-                .in = step
-    };
+    const rig_slot_t steps = {.dtype = LH_DTYPE_F32, .rank = 2, .shape = {1, 16}, .in = step};
     MEASURE(b, "adamw", "adamw", &how, 0, p, p, p, p, words, over(p, 2), over(p, 3), over(p, 4),
             line(b, d, PARAMS));
     MEASURE(b, "sum_squares", "sum_squares", NULL, 0, p, tensor(b, f, PARAMS / 4096, 2));
@@ -229,11 +223,7 @@ int main(int argc, char **argv)
 {
     const char *plugin = argc > 1 ? argv[1] : "cpu";
     const uint64_t threads = argc > 2 ? strtoull(argv[2], NULL, 10) : 0;
-    const rig_setting_t settings[] = {
-        {"threads", threads},
-        {"huge_pages",         1},
-        {0}
-    };
+    const rig_setting_t settings[] = {{"threads", threads}, {"huge_pages", 1}, {0}};
     bench_t b = {.dtype = argc > 3 && strcmp(argv[3], "f32") == 0 ? LH_DTYPE_F32 : LH_DTYPE_BF16,
                  .only = argc > 4 ? argv[4] : NULL};
 

@@ -249,3 +249,16 @@ lh_status_t checkpoint_open_latest(const char *folder, bool set_aside, checkpoin
     *out = found;
     return LH_OK;
 }
+
+lh_status_t checkpoint_refuse_extra(const checkpoint_t *c, const parameters_t *p)
+{
+    for (uint32_t i = 0; i < c->manifest->tensor_count; i++) {
+        const char *name = c->manifest->tensors[i].name;
+        uint32_t index;
+        if (strchr(name, '/') != NULL) continue; /* a state */
+        if (!parameters_find(p, name, &index))
+            return fail(LH_INVALID, "%s: holds a tensor %s, which the model has no place for",
+                        c->path, name);
+    }
+    return LH_OK;
+}

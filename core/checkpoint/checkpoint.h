@@ -4,6 +4,7 @@
 
 #include <checkpoint/manifest.h>
 #include <checkpoint/safetensors.h>
+#include <graph/parameters.h>
 
 typedef struct checkpoint {
     char *path; /* .../step-000000000100 */
@@ -22,6 +23,9 @@ const manifest_tensor_t *checkpoint_find(const checkpoint_t *c, const char *name
  * checked against its hash: LH_CORRUPT. */
 lh_status_t checkpoint_read(checkpoint_t *c, const manifest_tensor_t *t,
                             const tensor_part_t *wanted, float *out) LH_MUST_CHECK;
+
+/* Refuses weights that the model has no place for: it is not the one that was saved. */
+lh_status_t checkpoint_refuse_extra(const checkpoint_t *c, const parameters_t *p) LH_MUST_CHECK;
 
 /* Reads every tensor back and checks all. */
 lh_status_t checkpoint_verify(const char *path) LH_MUST_CHECK;

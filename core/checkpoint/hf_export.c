@@ -260,7 +260,9 @@ static lh_status_t open_imported(export_t *ex)
 lh_status_t hf_export(const hf_export_how_t *how, hf_export_result_t *out)
 {
     export_t ex = {.how = how};
-    lh_status_t status = hf_weights_new(how->parameters, &ex.weights);
+    lh_status_t status = checkpoint_refuse_extra(how->from, how->parameters);
+    if (status != LH_OK) return status;
+    status = hf_weights_new(how->parameters, &ex.weights);
     if (status == LH_OK) status = open_imported(&ex);
     if (status == LH_OK) status = plan_shards(&ex);
     if (status == LH_OK) status = hf_folder_stage(how->folder, &ex.staged);

@@ -28,11 +28,11 @@ static const char *const carried[] = {
 static const struct {
     const char *file, *with;
 } together[] = {
-    {"vocab.json",      "merges.txt"             },
-    {"merges.txt",      "vocab.json"             },
-    {"tokenizer.json",  "tokenizer_config.json"  },
-    {"tokenizer.json",  "special_tokens_map.json"},
-    {"tokenizer.model", "tokenizer_config.json"  },
+    {"vocab.json", "merges.txt"},
+    {"merges.txt", "vocab.json"},
+    {"tokenizer.json", "tokenizer_config.json"},
+    {"tokenizer.json", "special_tokens_map.json"},
+    {"tokenizer.model", "tokenizer_config.json"},
 };
 
 static lh_status_t write_new(const char *path, const char *data, size_t length)

@@ -149,10 +149,7 @@ static lh_tensor_t dense(uint32_t rank, const uint64_t *shape, float *data)
 static lh_status_t run(const hf_transform_t *how, const char *text, const char *where,
                        lh_tensor_t *source, lh_tensor_t *out)
 {
-    static const call_variable_t variables[] = {
-        {"source", CALL_TENSOR},
-        {"out",    CALL_TENSOR}
-    };
+    static const call_variable_t variables[] = {{"source", CALL_TENSOR}, {"out", CALL_TENSOR}};
     const call_scope_t scope = {.functions = weight_functions,
                                 .function_count = weight_function_count,
                                 .variables = variables,

@@ -23,9 +23,9 @@ typedef struct checkpoint_scalar { /* anything small that a resume needs: "loss_
 
 /* What the run says about itself. Strings are borrowed; NULL is "". */
 typedef struct checkpoint_meta {
-    const char *run;      /* id of the run, made when it first started */
-    const char *config;   /* SHA-256 of the effective configuration    */
-    const char *model;    /* the model plugin's options as "key = value" lines */
+    const char *run;    /* id of the run, made when it first started */
+    const char *config; /* SHA-256 of the effective configuration    */
+    const char *model;  /* what the weights and the order of data depend on, "key = value" lines */
     const char *variants; /* engine_variants()                       */
     const char *device;   /* fingerprint                             */
     uint64_t step;        /* steps done */

@@ -209,7 +209,7 @@ noreturn void writer_keep(const writer_shared_t *shared, int socket)
     while (!k.trainer_gone || k.helper > 0) {
         struct pollfd fds[2] = {
             {.fd = k.trainer_gone ? -1 : socket, .events = POLLIN},
-            {.fd = k.helper > 0 ? k.pipe : -1,   .events = POLLIN},
+            {.fd = k.helper > 0 ? k.pipe : -1, .events = POLLIN},
         };
         if (poll(fds, 2, -1) < 0) continue;
         if (fds[1].revents != 0) finish_helper(&k);

@@ -166,9 +166,7 @@ static lh_status_t check_ops(check_t *c)
 
 static lh_status_t check_filter(check_t *c)
 {
-    static const call_variable_t variables[] = {
-        {"tokens", CALL_U64}
-    };
+    static const call_variable_t variables[] = {{"tokens", CALL_U64}};
     const call_scope_t scope = {
         .variables = variables, .variable_count = 1, .plugins = c->cli->plugins};
     call_t *call;

@@ -170,9 +170,13 @@ static lh_status_t tell(const cli_t *cli, const evaluation_sum_t *sum)
     char json[160];
     if (sum->tokens == 0) return fail(LH_INVALID, "%s: no tokens to evaluate", cli->job->eval.data);
     const double loss = sum->nll / (double)sum->tokens;
+    char perplexity[32] = "null"; /* JSON has no infinity */
+    if (isfinite(exp(loss))) (void)snprintf(perplexity, sizeof(perplexity), "%.9g", exp(loss));
+    if (!isfinite(loss))
+        return fail(LH_INVALID, "the loss of %s is not finite", cli->job->eval.data);
     const int length = snprintf(json, sizeof(json),
-                                "{\"loss\": %.9g, \"perplexity\": %.9g, \"tokens\": %llu}\n", loss,
-                                exp(loss), (unsigned long long)sum->tokens);
+                                "{\"loss\": %.9g, \"perplexity\": %s, \"tokens\": %llu}\n", loss,
+                                perplexity, (unsigned long long)sum->tokens);
     if (cli_flag(cli, "json") != NULL)
         (void)fputs(json, stdout);
     else

@@ -47,13 +47,11 @@ static lh_status_t read_request(const cli_t *cli, request_t *out)
     const job_generate_t *g = &cli->job->generate;
     if (cli_flag(cli, "prompt") != NULL && cli_flag(cli, "ids") != NULL)
         return fail(LH_INVALID, "--prompt and --ids: only one of them can be the start");
-    *out = (request_t){
-        .prompt = g->prompt,
-        .ids = g->ids,
-        .tokens = g->tokens,
-        .sampling = {g->greedy, g->temperature, g->top_k, g->top_p, g->seed},
-        .json = cli_flag(cli, "json") != NULL
-    };
+    *out = (request_t){.prompt = g->prompt,
+                       .ids = g->ids,
+                       .tokens = g->tokens,
+                       .sampling = {g->greedy, g->temperature, g->top_k, g->top_p, g->seed},
+                       .json = cli_flag(cli, "json") != NULL};
     if (cli_flag(cli, "prompt") != NULL) {
         out->prompt = cli_flag(cli, "prompt");
         out->ids = NULL;

@@ -45,8 +45,7 @@ static lh_status_t convert(const cli_t *cli, const hf_config_t *config,
     const job_limits_t *limits = &cli->job->limits;
     const shard_limits_t shards = {
         .file = {.header_bytes = limits->header_bytes, .tensors = limits->tensors},
-        .shards = limits->shards
-    };
+        .shards = limits->shards};
     const hf_import_how_t how = {.from = cli->job->import.from,
                                  .folder = folder,
                                  .table = layout->plugin->model->hf,

@@ -10,9 +10,7 @@
 
 static lh_status_t filter_bind(const cli_t *cli, call_t **out)
 {
-    static const call_variable_t variables[] = {
-        {"tokens", CALL_U64}
-    };
+    static const call_variable_t variables[] = {{"tokens", CALL_U64}};
     const call_scope_t scope = {
         .variables = variables, .variable_count = 1, .plugins = cli->plugins};
     *out = NULL;

@@ -41,6 +41,8 @@ static int run(cli_t *cli)
 int main(int argc, char **argv)
 {
     cli_t cli = {0};
+    /* Results and log lines stay in order when both go to one file. */
+    (void)setvbuf(stdout, NULL, _IOLBF, 0);
     if (argc == 2 && strcmp(argv[1], "--version") == 0) {
         printf("longhaul %s\n", LH_VERSION);
         return EXIT_DONE;

@@ -56,14 +56,6 @@ void model_layout_close(model_layout_t *l)
     *l = (model_layout_t){0};
 }
 
-static const char *choice_text(model_layout_t *l, const char *choices, uint32_t index)
-{
-    while (index-- > 0 && strchr(choices, '|') != NULL)
-        choices = strchr(choices, '|') + 1;
-    (void)snprintf(l->value, sizeof(l->value), "%.*s", (int)strcspn(choices, "|"), choices);
-    return l->value;
-}
-
 static const char *real_text(model_layout_t *l, double real)
 {
     text_t text = {0};
@@ -81,19 +73,7 @@ const char *model_layout_option(void *context, const char *key)
         if (strcmp(l->options.rows[i].key, key) == 0) row = &l->options.rows[i];
     if (row == NULL) return NULL;
 
-    const void *field = (const char *)l->config + row->offset;
-    switch (row->type) {
-    case LH_OPT_BOOL: return *(const bool *)field ? "yes" : "no";
-    case LH_OPT_F64: return real_text(l, *(const double *)field);
-    case LH_OPT_CHOICE: return choice_text(l, row->range, *(const uint32_t *)field);
-    case LH_OPT_STRING:
-    case LH_OPT_PATH: return *(char *const *)field;
-    case LH_OPT_U32:
-        (void)snprintf(l->value, sizeof(l->value), "%u", *(const uint32_t *)field);
-        return l->value;
-    default:
-        (void)snprintf(l->value, sizeof(l->value), "%llu",
-                       (unsigned long long)*(const uint64_t *)field);
-        return l->value;
-    }
+    if (row->type == LH_OPT_F64) /* as Python writes it: it goes into config.json */
+        return real_text(l, *(const double *)((const char *)l->config + row->offset));
+    return option_text(row, l->config, l->value);
 }

@@ -8,6 +8,7 @@
 #include <base/file.h>
 #include <base/memory.h>
 #include <base/sys.h>
+#include <data/blend.h>
 #include <data/input_files.h>
 
 enum { STATE_LIMIT = 1 << 20 };
@@ -18,12 +19,12 @@ typedef struct stage_facts {
 } stage_facts_t;
 
 static const stage_facts_t facts[JOB_STAGES] = {
-    [STAGE_PREPARE] = {"prepare,limits",                                                     "prepare.json"  },
-    [STAGE_IMPORT] = {"import,model,limits",                                                "import"        },
-    [STAGE_TRAIN] = {"data,model,train,optimizer,group.*,rule.*,hook.*,device,checkpoint", NULL            },
-    [STAGE_EVAL] = {"eval,device",                                                        "eval.json"     },
-    [STAGE_EXPORT] = {"export",                                                             NULL            },
-    [STAGE_GENERATE] = {"generate,device",                                                    "generated.json"},
+    [STAGE_PREPARE] = {"prepare,limits", "prepare.json"},
+    [STAGE_IMPORT] = {"import,model,limits", "import"},
+    [STAGE_TRAIN] = {"data,model,train,optimizer,group.*,rule.*,hook.*,device,checkpoint", NULL},
+    [STAGE_EVAL] = {"eval,device", "eval.json"},
+    [STAGE_EXPORT] = {"export", NULL},
+    [STAGE_GENERATE] = {"generate,device", "generated.json"},
 };
 
 static bool reads(const char *globs, const char *section)
@@ -87,10 +88,37 @@ static void add_input(const char *path, text_t *out)
     (void)sys()->list(path, add_entry, &listing);
 }
 
+/* Token files that no stage of this pipeline makes. */
+static lh_status_t add_data(const job_t *job, const char *list, text_t *out)
+{
+    blend_list_t sets;
+    if (list == NULL || job_has_stage(job, STAGE_PREPARE)) return LH_OK;
+    lh_status_t status = blend_parse(list, &sets);
+    if (status != LH_OK) return status;
+    for (uint32_t i = 0; i < sets.count && status == LH_OK; i++) {
+        text_t index = {0};
+        char *path = job_path(job, sets.parts[i].name);
+        text_printf(&index, "%s.idx", path == NULL ? "" : path);
+        status = path == NULL ? LH_NO_MEMORY : text_status(&index);
+        if (status == LH_OK) add_input(index.data, out);
+        text_free(&index);
+        mem_free(path);
+    }
+    blend_list_free(&sets);
+    return status;
+}
+
 static lh_status_t add_inputs(const job_t *job, uint32_t stage, text_t *out)
 {
     if (stage == STAGE_IMPORT) add_input(job->import.from, out);
     if (stage == STAGE_EVAL) add_input(job->eval.data, out);
+    if (stage == STAGE_EVAL) add_input(job->eval.tokenizer, out);
+    if (stage == STAGE_TRAIN) {
+        lh_status_t status = add_data(job, job->data.train, out);
+        if (status == LH_OK) status = add_data(job, job->data.valid, out);
+        if (status == LH_OK) status = add_data(job, job->data.test, out);
+        return status;
+    }
     if (stage != STAGE_PREPARE) return LH_OK;
 
     add_input(job->prepare.tokenizer, out);

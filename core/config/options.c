@@ -407,3 +407,31 @@ void options_free(const lh_option_t *rows, uint32_t count, void *config)
         *at = NULL;
     }
 }
+
+static const char *choice_text(const char *choices, uint32_t index, char buffer[OPTION_TEXT])
+{
+    while (index-- > 0 && strchr(choices, '|') != NULL)
+        choices = strchr(choices, '|') + 1;
+    (void)snprintf(buffer, OPTION_TEXT, "%.*s", (int)strcspn(choices, "|"), choices);
+    return buffer;
+}
+
+const char *option_text(const lh_option_t *row, const void *config, char buffer[OPTION_TEXT])
+{
+    const void *field = (const char *)config + row->offset;
+    switch (row->type) {
+    case LH_OPT_BOOL: return *(const bool *)field ? "yes" : "no";
+    case LH_OPT_CHOICE: return choice_text(row->range, *(const uint32_t *)field, buffer);
+    case LH_OPT_STRING:
+    case LH_OPT_PATH: return *(char *const *)field;
+    case LH_OPT_F64:
+        (void)snprintf(buffer, OPTION_TEXT, "%.17g", *(const double *)field);
+        return buffer;
+    case LH_OPT_U32:
+        (void)snprintf(buffer, OPTION_TEXT, "%u", *(const uint32_t *)field);
+        return buffer;
+    default:
+        (void)snprintf(buffer, OPTION_TEXT, "%llu", (unsigned long long)*(const uint64_t *)field);
+        return buffer;
+    }
+}

@@ -56,6 +56,11 @@ void options_free(const lh_option_t *rows, uint32_t count, void *config);
 lh_status_t option_set(const lh_option_t *row, const char *value, const char *where,
                        const char *folder, void *config) LH_MUST_CHECK;
 
+/* The value that a parsed config holds, as it could be typed; NULL: not set. Numbers are written
+ * into buffer, reals so that they read back as the same bits. */
+enum { OPTION_TEXT = 64 };
+const char *option_text(const lh_option_t *row, const void *config, char buffer[OPTION_TEXT]);
+
 /* The effective value of a row and where it comes from, without parsing. *value is NULL when a
  * required key is missing or a given is known only later. A row "prefix.*" (the core's only) has
  * none here. */

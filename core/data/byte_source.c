@@ -114,9 +114,9 @@ static lh_status_t zstd_step(byte_source_t *s, void *to, size_t room, size_t *to
 }
 
 static const source_kind_t kinds[] = {
-    {"gzip",  ".gz",  {0x1f, 0x8b},             2, gzip_step },
-    {"zstd",  ".zst", {0x28, 0xb5, 0x2f, 0xfd}, 4, zstd_step },
-    {"plain", "",     {0},                      0, plain_step},
+    {"gzip", ".gz", {0x1f, 0x8b}, 2, gzip_step},
+    {"zstd", ".zst", {0x28, 0xb5, 0x2f, 0xfd}, 4, zstd_step},
+    {"plain", "", {0}, 0, plain_step},
 };
 
 static lh_status_t refill(byte_source_t *s)

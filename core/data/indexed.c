@@ -13,14 +13,8 @@ static const struct {
     uint32_t bytes;
     const char *name;
 } dtypes[] = {
-    [1] = {1, "uint8"  },
-      [2] = {1, "int8"   },
-      [3] = {2, "int16"  },
-      [4] = {4, "int32"  },
-    [5] = {8, "int64"  },
-      [6] = {0, "float64"},
-      [7] = {0, "float32"},
-      [8] = {2, "uint16" },
+    [1] = {1, "uint8"}, [2] = {1, "int8"},    [3] = {2, "int16"},   [4] = {4, "int32"},
+    [5] = {8, "int64"}, [6] = {0, "float64"}, [7] = {0, "float32"}, [8] = {2, "uint16"},
 };
 
 typedef struct index_file {

@@ -307,12 +307,10 @@ static lh_status_t add_controls(tokenizer_t *t, const char *path)
 
 static lh_status_t make_spaces(tokenizer_t *t, const model_file_t *f)
 {
-    normalize_step_t step = {
-        .by = NORMALIZE_SPACES,
-        .spaces = {.add_dummy_prefix = f->add_dummy_prefix,
-                   .remove_extra = f->remove_extra,
-                   .escape = f->escape}
-    };
+    normalize_step_t step = {.by = NORMALIZE_SPACES,
+                             .spaces = {.add_dummy_prefix = f->add_dummy_prefix,
+                                        .remove_extra = f->remove_extra,
+                                        .escape = f->escape}};
     lh_status_t status = charsmap_read(f->path, f->charsmap.bytes, f->charsmap.length,
                                        &step.spaces.charsmap);
     if (status == LH_OK) status = add_user_pieces(t, &step.spaces);
@@ -349,9 +347,9 @@ static lh_status_t find_specials(tokenizer_t *t, const model_file_t *f)
         int64_t id;
         int32_t *out;
     } rows[] = {
-        {"bos_id", f->bos,         &t->special.bos},
-        {"eos_id", f->eos,         &t->special.eos},
-        {"pad_id", f->pad,         &t->special.pad},
+        {"bos_id", f->bos, &t->special.bos},
+        {"eos_id", f->eos, &t->special.eos},
+        {"pad_id", f->pad, &t->special.pad},
         {"unk_id", t->bpe.unknown, &t->special.unk},
     };
     for (size_t i = 0; i < 4; i++) {

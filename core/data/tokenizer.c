@@ -59,9 +59,9 @@ static char *vocabulary_of(const char *path)
     static const struct {
         const char *merges, *vocabulary[2];
     } pairs[] = {
-        {"-merges.txt", {"-vocab.json", NULL}         },
-        {"merges.txt",  {"vocab.json", "encoder.json"}},
-        {"vocab.bpe",   {"encoder.json", "vocab.json"}},
+        {"-merges.txt", {"-vocab.json", NULL}},
+        {"merges.txt", {"vocab.json", "encoder.json"}},
+        {"vocab.bpe", {"encoder.json", "vocab.json"}},
     };
     for (size_t i = 0; i < 3; i++) {
         if (!text_ends(path, pairs[i].merges)) continue;

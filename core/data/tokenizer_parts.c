@@ -202,9 +202,9 @@ lh_status_t tokenizer_add_merge(tokenizer_t *t, const char *where, const char *l
         size_t length;
         int32_t id;
     } parts[] = {
-        {left,      left_length,  piece_table_find(&t->pieces, left,      left_length) },
-        {right,     right_length, piece_table_find(&t->pieces, right,     right_length)},
-        {both.data, both.length,  piece_table_find(&t->pieces, both.data, both.length) },
+        {left, left_length, piece_table_find(&t->pieces, left, left_length)},
+        {right, right_length, piece_table_find(&t->pieces, right, right_length)},
+        {both.data, both.length, piece_table_find(&t->pieces, both.data, both.length)},
     };
     for (size_t i = 0; i < 3 && status == LH_OK; i++)
         if (parts[i].id < 0)

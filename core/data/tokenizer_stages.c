@@ -115,13 +115,9 @@ static lh_status_t read_replace(tokenizer_t *t, const char *path, json_t *stage)
 lh_status_t tokenizer_read_normalizer(tokenizer_t *t, const char *path, json_t *value)
 {
     static const stage_row_t rows[] = {
-        {"NFC",     read_unicode},
-        {"NFD",     read_unicode},
-        {"NFKC",    read_unicode},
-        {"NFKD",    read_unicode},
-        {"Prepend", read_prepend},
-        {"Replace", read_replace},
-        {NULL,      NULL        },
+        {"NFC", read_unicode},  {"NFD", read_unicode},     {"NFKC", read_unicode},
+        {"NFKD", read_unicode}, {"Prepend", read_prepend}, {"Replace", read_replace},
+        {NULL, NULL},
     };
     return read_stage(t, path, "normalizer", "normalizers", rows, value);
 }
@@ -264,12 +260,8 @@ static lh_status_t read_metaspace(tokenizer_t *t, const char *path, json_t *stag
 lh_status_t tokenizer_read_pretokenizer(tokenizer_t *t, const char *path, json_t *value)
 {
     static const stage_row_t rows[] = {
-        {"ByteLevel",   read_byte_level },
-        {"Split",       read_split      },
-        {"Digits",      read_digits     },
-        {"Punctuation", read_punctuation},
-        {"Metaspace",   read_metaspace  },
-        {NULL,          NULL            },
+        {"ByteLevel", read_byte_level},    {"Split", read_split},         {"Digits", read_digits},
+        {"Punctuation", read_punctuation}, {"Metaspace", read_metaspace}, {NULL, NULL},
     };
     return read_stage(t, path, "pre_tokenizer", "pretokenizers", rows, value);
 }
@@ -362,13 +354,13 @@ static lh_status_t read_metaspace_decoder(tokenizer_t *t, const char *path, json
 lh_status_t tokenizer_read_decoder(tokenizer_t *t, const char *path, json_t *value)
 {
     static const stage_row_t rows[] = {
-        {"ByteLevel",    read_byte_level_decoder},
-        {"Replace",      read_replace_decoder   },
-        {"ByteFallback", read_fallback_decoder  },
-        {"Fuse",         read_fuse_decoder      },
-        {"Strip",        read_strip_decoder     },
-        {"Metaspace",    read_metaspace_decoder },
-        {NULL,           NULL                   },
+        {"ByteLevel", read_byte_level_decoder},
+        {"Replace", read_replace_decoder},
+        {"ByteFallback", read_fallback_decoder},
+        {"Fuse", read_fuse_decoder},
+        {"Strip", read_strip_decoder},
+        {"Metaspace", read_metaspace_decoder},
+        {NULL, NULL},
     };
     if (value == NULL || json_is_null(value)) {
         t->decoder.join = t->spelled != SPELLED_BYTE_LEVEL;

@@ -188,8 +188,8 @@ static const struct {
     lh_status_t (*fuse)(fusion_t *f, uint32_t index, bool *done);
 } patterns[] = {
     {"multiply", fuse_gate_either},
-    {"activate", fuse_activation },
-    {"rms_norm", fuse_residual   },
+    {"activate", fuse_activation},
+    {"rms_norm", fuse_residual},
 };
 
 /* Closes the gaps that dropped nodes left. */

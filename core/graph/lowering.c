@@ -47,19 +47,19 @@ static const struct {
     void (*complete)(void *attributes, const lh_arg_t *args);
     bool collective; /* nothing to do in a group of one */
 } ops[] = {
-    {"embed",            rows_of_table,  false},
-    {"ce_stats",         rows_of_logits, false},
-    {"ce_grad",          rows_of_logits, false},
-    {"rope",             all_pairs,      false},
-    {"attention",        all_heads,      false},
-    {"attention_grad",   all_heads,      false},
-    {"attention_cached", all_heads,      false},
-    {"all_reduce",       all_bytes,      true },
-    {"replicate",        all_bytes,      true },
-    {"reduce_scatter",   all_bytes,      true },
-    {"all_gather",       all_bytes,      true },
-    {"all_to_all",       all_bytes,      true },
-    {"send",             all_bytes,      false},
+    {"embed", rows_of_table, false},
+    {"ce_stats", rows_of_logits, false},
+    {"ce_grad", rows_of_logits, false},
+    {"rope", all_pairs, false},
+    {"attention", all_heads, false},
+    {"attention_grad", all_heads, false},
+    {"attention_cached", all_heads, false},
+    {"all_reduce", all_bytes, true},
+    {"replicate", all_bytes, true},
+    {"reduce_scatter", all_bytes, true},
+    {"all_gather", all_bytes, true},
+    {"all_to_all", all_bytes, true},
+    {"send", all_bytes, false},
 };
 
 void lowering_complete(const op_t *op, void *attributes, const lh_arg_t *args)
@@ -84,14 +84,9 @@ uint32_t lowering_input(const char *slot)
         const char *slot;
         uint32_t which;
     } inputs[] = {
-        {"tokens",    LH_INPUT_TOKENS   },
-        {"positions", LH_INPUT_POSITIONS},
-        {"starts",    LH_INPUT_STARTS   },
-        {"labels",    LH_INPUT_LABELS   },
-        {"weights",   LH_INPUT_WEIGHTS  },
-        {"step",      LH_INPUT_STEP     },
-        {"seed",      LH_INPUT_SEED     },
-        {"lengths",   LH_INPUT_LENGTHS  },
+        {"tokens", LH_INPUT_TOKENS}, {"positions", LH_INPUT_POSITIONS}, {"starts", LH_INPUT_STARTS},
+        {"labels", LH_INPUT_LABELS}, {"weights", LH_INPUT_WEIGHTS},     {"step", LH_INPUT_STEP},
+        {"seed", LH_INPUT_SEED},     {"lengths", LH_INPUT_LENGTHS},
     };
     for (uint32_t i = 0; i < sizeof(inputs) / sizeof(inputs[0]); i++)
         if (strcmp(inputs[i].slot, slot) == 0) return inputs[i].which;

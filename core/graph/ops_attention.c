@@ -42,11 +42,9 @@ static lh_status_t rope_shape(const lh_host_t *host, const void *attributes, lh_
                     how->heads, how->head_dim, how->pairs);
 
     const uint64_t t = args[0].shape[0], width = (uint64_t)how->heads * how->head_dim;
-    const arg_rule_t rules[] = {
-        {"x",           FLOATS, 2, {ANY, width}},
-        {"positions",   INDEX,  1, {t}         },
-        {"frequencies", WIDE,   1, {how->pairs}}
-    };
+    const arg_rule_t rules[] = {{"x", FLOATS, 2, {ANY, width}},
+                                {"positions", INDEX, 1, {t}},
+                                {"frequencies", WIDE, 1, {how->pairs}}};
     const lh_status_t status = args_check("rope", args, rules, COUNT(rules));
     if (status == LH_OK) arg_like(&args[3], &args[0]);
     return status;
@@ -122,11 +120,11 @@ static lh_status_t qkv_check(const char *op, const lh_attention_t *how, const lh
     const uint64_t d = how->head_dim, kv = how->kv_heads;
     const lh_arg_t *q = &args[AT_Q], *k = &args[AT_K];
     const arg_rule_t rules[] = {
-        {"q",      FLOATS,       2, {ANY, how->heads * d}             },
-        {"k",      IS(q->dtype), 2, {ANY, kv * d}                     },
-        {"v",      IS(q->dtype), 2, {k->shape[0], kv * value_dim(how)}},
-        {"starts", INDEX,        1, {ANY}                             },
-        {"slopes", WIDE,         1, {how->heads}                      },
+        {"q", FLOATS, 2, {ANY, how->heads * d}},
+        {"k", IS(q->dtype), 2, {ANY, kv * d}},
+        {"v", IS(q->dtype), 2, {k->shape[0], kv * value_dim(how)}},
+        {"starts", INDEX, 1, {ANY}},
+        {"slopes", WIDE, 1, {how->heads}},
     };
     return args_check(op, args, rules, COUNT(rules));
 }
@@ -154,13 +152,8 @@ static lh_status_t attention_grad_shape(const lh_host_t *host, const void *attri
 
     const lh_arg_t *q = &args[1];
     const uint64_t t = q->shape[0], width = (uint64_t)how->heads * value_dim(how);
-    const arg_rule_t gy = {
-        "gy", FLOATS, 2, {t, width}
-    };
-    const arg_rule_t kept[] = {
-        {"y",   FLOATS, 2, {t, width}     },
-        {"lse", WIDE,   2, {how->heads, t}}
-    };
+    const arg_rule_t gy = {"gy", FLOATS, 2, {t, width}};
+    const arg_rule_t kept[] = {{"y", FLOATS, 2, {t, width}}, {"lse", WIDE, 2, {how->heads, t}}};
     lh_status_t checked = args_check("attention_grad", args, &gy, 1);
     if (checked == LH_OK) checked = args_check("attention_grad", args + 6, kept, COUNT(kept));
     for (uint32_t i = 0; i < 3 && checked == LH_OK; i++)
@@ -216,32 +209,32 @@ static void attention_gradient(lh_graph_t *g, const void *attributes, const lh_v
 
 static const lh_op_t rows[] = {
     {
-     .name = "rope",
-     .slots = "x positions frequencies -> y",
-     ATTRIBUTES(lh_rope_t,   rope_attributes),
-     .flags = LH_OP_ROWS,
-     .shape = rope_shape,
-     .cost = rope_cost,
-     .split = rope_split,
-     .gradient = rope_gradient,
-     },
+        .name = "rope",
+        .slots = "x positions frequencies -> y",
+        ATTRIBUTES(lh_rope_t, rope_attributes),
+        .flags = LH_OP_ROWS,
+        .shape = rope_shape,
+        .cost = rope_cost,
+        .split = rope_split,
+        .gradient = rope_gradient,
+    },
     {
-     .name = "attention",
-     .slots = "q k v starts slopes? -> y lse?",
-     ATTRIBUTES(lh_attention_t,                      attention_attributes),
-     .shape = attention_shape,
-     .cost = attention_cost,
-     .split = attention_split,
-     .gradient = attention_gradient,
-     },
+        .name = "attention",
+        .slots = "q k v starts slopes? -> y lse?",
+        ATTRIBUTES(lh_attention_t, attention_attributes),
+        .shape = attention_shape,
+        .cost = attention_cost,
+        .split = attention_split,
+        .gradient = attention_gradient,
+    },
     {
-     .name = "attention_grad",
-     .slots = "gy q k v starts slopes? y lse -> gq gk gv",
-     ATTRIBUTES(lh_attention_t, attention_attributes),
-     .shape = attention_grad_shape,
-     .cost = attention_grad_cost,
-     .split = attention_split,
-     },
+        .name = "attention_grad",
+        .slots = "gy q k v starts slopes? y lse -> gq gk gv",
+        ATTRIBUTES(lh_attention_t, attention_attributes),
+        .shape = attention_grad_shape,
+        .cost = attention_grad_cost,
+        .split = attention_split,
+    },
 };
 
 const op_rows_t ops_attention = {rows, COUNT(rows)};

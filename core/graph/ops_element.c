@@ -50,10 +50,7 @@ static lh_status_t activate_grad_shape(const lh_host_t *host, const void *attrib
                                        lh_arg_t *args, uint32_t arg_count)
 {
     (void)host, (void)arg_count;
-    const arg_rule_t rules[] = {
-        {"gy", FLOATS, ANY, {ANY}},
-        rule_like("x", FLOATS, &args[0])
-    };
+    const arg_rule_t rules[] = {{"gy", FLOATS, ANY, {ANY}}, rule_like("x", FLOATS, &args[0])};
     lh_status_t status = function_check("activate_grad", attributes);
     if (status == LH_OK) status = args_check("activate_grad", args, rules, COUNT(rules));
     if (status == LH_OK) arg_like(&args[2], &args[1]);
@@ -78,10 +75,7 @@ static lh_status_t add_shape(const lh_host_t *host, const void *attributes, lh_a
                              uint32_t arg_count)
 {
     (void)host, (void)attributes, (void)arg_count;
-    const arg_rule_t rules[] = {
-        {"a", FLOATS, ANY, {ANY}},
-        rule_like("b", FLOATS, &args[0])
-    };
+    const arg_rule_t rules[] = {{"a", FLOATS, ANY, {ANY}}, rule_like("b", FLOATS, &args[0])};
     const lh_status_t status = args_check("add", args, rules, COUNT(rules));
     if (status == LH_OK) arg_like(&args[2], &args[0]);
     return status;
@@ -115,16 +109,10 @@ static lh_status_t multiply_shape(const lh_host_t *host, const void *attributes,
 {
     (void)host, (void)attributes, (void)arg_count;
     const lh_arg_t *a = &args[0], *b = &args[1];
-    arg_rule_t rules[] = {
-        {"a", FLOATS, ANY, {ANY}},
-        rule_like("b", FLOATS, a)
-    };
+    arg_rule_t rules[] = {{"a", FLOATS, ANY, {ANY}}, rule_like("b", FLOATS, a)};
     const uint32_t how = spread(a, b);
     if (how == SPREAD_ROW) rules[1] = (arg_rule_t){"b", FLOATS, 1, {a->shape[1]}};
-    if (how == SPREAD_COLUMN)
-        rules[1] = (arg_rule_t){
-            "b", FLOATS, 2, {a->shape[0], 1}
-        };
+    if (how == SPREAD_COLUMN) rules[1] = (arg_rule_t){"b", FLOATS, 2, {a->shape[0], 1}};
     const lh_status_t status = args_check("multiply", args, rules, COUNT(rules));
     if (status == LH_OK) arg_like(&args[2], a);
     return status;
@@ -151,10 +139,7 @@ static lh_status_t scale_shape(const lh_host_t *host, const void *attributes, lh
                                uint32_t arg_count)
 {
     (void)host, (void)attributes, (void)arg_count;
-    const arg_rule_t rules[] = {
-        {"x",      FLOATS, ANY, {ANY}},
-        {"factor", WIDE,   1,   {1}  }
-    };
+    const arg_rule_t rules[] = {{"x", FLOATS, ANY, {ANY}}, {"factor", WIDE, 1, {1}}};
     const lh_status_t status = args_check("scale", args, rules, COUNT(rules));
     if (status == LH_OK) arg_like(&args[2], &args[0]);
     return status;
@@ -175,10 +160,8 @@ static lh_status_t gate_shape(const lh_host_t *host, const void *attributes, lh_
                               uint32_t arg_count)
 {
     (void)host, (void)arg_count;
-    const arg_rule_t rules[] = {
-        {"a", FLOATS, ANY, {ANY}},
-        rule_like("b", IS(args[0].dtype), &args[0])
-    };
+    const arg_rule_t rules[] = {{"a", FLOATS, ANY, {ANY}},
+                                rule_like("b", IS(args[0].dtype), &args[0])};
     lh_status_t status = function_check("gate", attributes);
     if (status == LH_OK) status = args_check("gate", args, rules, COUNT(rules));
     if (status == LH_OK) arg_like(&args[2], &args[0]);
@@ -189,11 +172,9 @@ static lh_status_t gate_grad_shape(const lh_host_t *host, const void *attributes
                                    uint32_t arg_count)
 {
     (void)host, (void)arg_count;
-    const arg_rule_t rules[] = {
-        {"gy", FLOATS, ANY, {ANY}},
-        rule_like("a", FLOATS, &args[0]),
-        rule_like("b", FLOATS, &args[0])
-    };
+    const arg_rule_t rules[] = {{"gy", FLOATS, ANY, {ANY}},
+                                rule_like("a", FLOATS, &args[0]),
+                                rule_like("b", FLOATS, &args[0])};
     lh_status_t status = function_check("gate_grad", attributes);
     if (status == LH_OK) status = args_check("gate_grad", args, rules, COUNT(rules));
     if (status != LH_OK) return status;

@@ -33,10 +33,7 @@ static lh_status_t embed_shape(const lh_host_t *host, const void *attributes, lh
                                uint32_t arg_count)
 {
     (void)host, (void)arg_count;
-    const arg_rule_t rules[] = {
-        {"tokens", INDEX,  1, {ANY}     },
-        {"table",  FLOATS, 2, {ANY, ANY}}
-    };
+    const arg_rule_t rules[] = {{"tokens", INDEX, 1, {ANY}}, {"table", FLOATS, 2, {ANY, ANY}}};
     lh_status_t status = args_check("embed", args, rules, COUNT(rules));
     if (status == LH_OK) status = vocabulary_check("embed", "table", args[1].shape[0], attributes);
     if (status == LH_OK) arg_set(&args[2], args[1].dtype, 2, args[0].shape[0], args[1].shape[1]);
@@ -49,10 +46,7 @@ static lh_status_t embed_grad_shape(const lh_host_t *host, const void *attribute
     (void)host, (void)arg_count;
     const lh_rows_t *how = attributes;
     const uint64_t t = args[0].shape[0];
-    const arg_rule_t rules[] = {
-        {"tokens", INDEX,  1, {ANY}   },
-        {"gy",     FLOATS, 2, {t, ANY}}
-    };
+    const arg_rule_t rules[] = {{"tokens", INDEX, 1, {ANY}}, {"gy", FLOATS, 2, {t, ANY}}};
     const lh_status_t status = args_check("embed_grad", args, rules, COUNT(rules));
     if (status != LH_OK) return status;
     if (how->rows == 0) return fail(LH_INVALID, "embed_grad: rows is 0, expected the table's");
@@ -85,23 +79,23 @@ static void embed_gradient(lh_graph_t *g, const void *attributes, const lh_value
 
 static const lh_op_t rows[] = {
     {
-     .name = "embed",
-     .slots = "tokens table -> y",
-     ATTRIBUTES(lh_rows_t, vocabulary_attributes),
-     .flags = LH_OP_ROWS,
-     .shape = embed_shape,
-     .cost = embed_cost,
-     .split = vocabulary_split,
-     .gradient = embed_gradient,
-     },
+        .name = "embed",
+        .slots = "tokens table -> y",
+        ATTRIBUTES(lh_rows_t, vocabulary_attributes),
+        .flags = LH_OP_ROWS,
+        .shape = embed_shape,
+        .cost = embed_cost,
+        .split = vocabulary_split,
+        .gradient = embed_gradient,
+    },
     {
-     .name = "embed_grad",
-     .slots = "tokens gy -> gtable+",
-     ATTRIBUTES(lh_rows_t,                    vocabulary_attributes),
-     .shape = embed_grad_shape,
-     .cost = embed_grad_cost,
-     .split = vocabulary_split,
-     },
+        .name = "embed_grad",
+        .slots = "tokens gy -> gtable+",
+        ATTRIBUTES(lh_rows_t, vocabulary_attributes),
+        .shape = embed_grad_shape,
+        .cost = embed_grad_cost,
+        .split = vocabulary_split,
+    },
 };
 
 const op_rows_t ops_embed = {rows, COUNT(rows)};

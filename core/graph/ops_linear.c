@@ -22,11 +22,11 @@ static lh_status_t matmul_shape(const lh_host_t *host, const void *attributes, l
     const uint64_t b_columns = how->transpose_b != 0 ? k : ANY;
 
     const arg_rule_t rules[] = {
-        {"a",       FLOATS,           2, {ANY, ANY}         },
-        {"b",       IS(a->dtype),     2, {b_rows, b_columns}},
-        {"bias",    FLOATS,           1, {n}                },
-        {"scale_a", IS(LH_DTYPE_F32), 1, {1}                },
-        {"scale_b", IS(LH_DTYPE_F32), 1, {1}                },
+        {"a", FLOATS, 2, {ANY, ANY}},
+        {"b", IS(a->dtype), 2, {b_rows, b_columns}},
+        {"bias", FLOATS, 1, {n}},
+        {"scale_a", IS(LH_DTYPE_F32), 1, {1}},
+        {"scale_b", IS(LH_DTYPE_F32), 1, {1}},
     };
     const lh_status_t status = args_check("matmul", args, rules, COUNT(rules));
     if (status != LH_OK) return status;
@@ -93,9 +93,7 @@ static lh_status_t sum_rows_shape(const lh_host_t *host, const void *attributes,
                                   uint32_t arg_count)
 {
     (void)host, (void)attributes, (void)arg_count;
-    const arg_rule_t rule = {
-        "x", FLOATS, 2, {ANY, ANY}
-    };
+    const arg_rule_t rule = {"x", FLOATS, 2, {ANY, ANY}};
     const lh_status_t status = args_check("sum_rows", args, &rule, 1);
     if (status == LH_OK) arg_set(&args[1], args[0].dtype, 1, args[0].shape[1], 0);
     return status;
@@ -105,9 +103,7 @@ static lh_status_t sum_columns_shape(const lh_host_t *host, const void *attribut
                                      uint32_t arg_count)
 {
     (void)host, (void)attributes, (void)arg_count;
-    const arg_rule_t rule = {
-        "x", FLOATS, 2, {ANY, ANY}
-    };
+    const arg_rule_t rule = {"x", FLOATS, 2, {ANY, ANY}};
     const lh_status_t status = args_check("sum_columns", args, &rule, 1);
     if (status == LH_OK) arg_set(&args[1], args[0].dtype, 2, args[0].shape[0], 1);
     return status;
@@ -122,27 +118,27 @@ static void sum_cost(const void *attributes, const lh_arg_t *args, uint32_t arg_
 
 static const lh_op_t rows[] = {
     {
-     .name = "matmul",
-     .slots = "a b bias? scale_a? scale_b? -> c+ aux? amax?",
-     ATTRIBUTES(lh_matmul_t,  matmul_attributes),
-     .shape = matmul_shape,
-     .cost = matmul_cost,
-     .gradient = matmul_gradient,
-     },
+        .name = "matmul",
+        .slots = "a b bias? scale_a? scale_b? -> c+ aux? amax?",
+        ATTRIBUTES(lh_matmul_t, matmul_attributes),
+        .shape = matmul_shape,
+        .cost = matmul_cost,
+        .gradient = matmul_gradient,
+    },
     {
-     .name = "sum_rows",
-     .slots = "x -> y+",
-     .flags = LH_OP_COLUMNS,
-     .shape = sum_rows_shape,
-     .cost = sum_cost,
-     },
+        .name = "sum_rows",
+        .slots = "x -> y+",
+        .flags = LH_OP_COLUMNS,
+        .shape = sum_rows_shape,
+        .cost = sum_cost,
+    },
     {
-     .name = "sum_columns",
-     .slots = "x -> y+",
-     .flags = LH_OP_ROWS,
-     .shape = sum_columns_shape,
-     .cost = sum_cost,
-     },
+        .name = "sum_columns",
+        .slots = "x -> y+",
+        .flags = LH_OP_ROWS,
+        .shape = sum_columns_shape,
+        .cost = sum_cost,
+    },
 };
 
 const op_rows_t ops_linear = {rows, COUNT(rows)};

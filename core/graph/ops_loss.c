@@ -7,10 +7,7 @@ static lh_status_t ce_stats_shape(const lh_host_t *host, const void *attributes,
 {
     (void)host, (void)arg_count;
     const uint64_t t = args[0].shape[0];
-    const arg_rule_t rules[] = {
-        {"logits", WIDE,  2, {ANY, ANY}},
-        {"labels", INDEX, 1, {t}       }
-    };
+    const arg_rule_t rules[] = {{"logits", WIDE, 2, {ANY, ANY}}, {"labels", INDEX, 1, {t}}};
     lh_status_t status = args_check("ce_stats", args, rules, COUNT(rules));
     if (status == LH_OK)
         status = vocabulary_check("ce_stats", "logits", args[0].shape[1], attributes);
@@ -23,12 +20,10 @@ static lh_status_t ce_grad_shape(const lh_host_t *host, const void *attributes, 
 {
     (void)host, (void)arg_count;
     const uint64_t t = args[0].shape[0];
-    const arg_rule_t rules[] = {
-        {"logits",  WIDE,  2, {ANY, ANY}},
-        {"labels",  INDEX, 1, {t}       },
-        {"stats",   WIDE,  2, {t, 3}    },
-        {"weights", WIDE,  1, {t}       }
-    };
+    const arg_rule_t rules[] = {{"logits", WIDE, 2, {ANY, ANY}},
+                                {"labels", INDEX, 1, {t}},
+                                {"stats", WIDE, 2, {t, 3}},
+                                {"weights", WIDE, 1, {t}}};
     lh_status_t status = args_check("ce_grad", args, rules, COUNT(rules));
     if (status == LH_OK)
         status = vocabulary_check("ce_grad", "logits", args[0].shape[1], attributes);
@@ -40,10 +35,8 @@ static lh_status_t ce_loss_shape(const lh_host_t *host, const void *attributes, 
                                  uint32_t arg_count)
 {
     (void)host, (void)attributes, (void)arg_count;
-    const arg_rule_t rules[] = {
-        {"stats",   WIDE, 2, {ANY, 3}          },
-        {"weights", WIDE, 1, {args[0].shape[0]}}
-    };
+    const arg_rule_t rules[] = {{"stats", WIDE, 2, {ANY, 3}},
+                                {"weights", WIDE, 1, {args[0].shape[0]}}};
     const lh_status_t status = args_check("ce_loss", args, rules, COUNT(rules));
     if (status == LH_OK) arg_set(&args[2], args[0].dtype, 1, 1, 0);
     return status;
@@ -58,29 +51,29 @@ static void ce_cost(const void *attributes, const lh_arg_t *args, uint32_t arg_c
 
 static const lh_op_t rows[] = {
     {
-     .name = "ce_stats",
-     .slots = "logits labels -> stats",
-     ATTRIBUTES(lh_rows_t, vocabulary_attributes),
-     .flags = LH_OP_ROWS,
-     .shape = ce_stats_shape,
-     .cost = ce_cost,
-     .split = vocabulary_split,
-     },
+        .name = "ce_stats",
+        .slots = "logits labels -> stats",
+        ATTRIBUTES(lh_rows_t, vocabulary_attributes),
+        .flags = LH_OP_ROWS,
+        .shape = ce_stats_shape,
+        .cost = ce_cost,
+        .split = vocabulary_split,
+    },
     {
-     .name = "ce_grad",
-     .slots = "logits labels stats weights -> glogits",
-     ATTRIBUTES(lh_rows_t,      vocabulary_attributes),
-     .flags = LH_OP_ROWS,
-     .shape = ce_grad_shape,
-     .cost = ce_cost,
-     .split = vocabulary_split,
-     },
+        .name = "ce_grad",
+        .slots = "logits labels stats weights -> glogits",
+        ATTRIBUTES(lh_rows_t, vocabulary_attributes),
+        .flags = LH_OP_ROWS,
+        .shape = ce_grad_shape,
+        .cost = ce_cost,
+        .split = vocabulary_split,
+    },
     {
-     .name = "ce_loss",
-     .slots = "stats weights -> loss+",
-     .shape = ce_loss_shape,
-     .cost = ce_cost,
-     },
+        .name = "ce_loss",
+        .slots = "stats weights -> loss+",
+        .shape = ce_loss_shape,
+        .cost = ce_cost,
+    },
 };
 
 const op_rows_t ops_loss = {rows, COUNT(rows)};

@@ -10,10 +10,7 @@ static lh_status_t rms_norm_shape(const lh_host_t *host, const void *attributes,
                                   uint32_t arg_count)
 {
     (void)host, (void)attributes, (void)arg_count;
-    const arg_rule_t rules[] = {
-        {"x", FLOATS, 2, {ANY, ANY}        },
-        {"w", FLOATS, 1, {args[0].shape[1]}}
-    };
+    const arg_rule_t rules[] = {{"x", FLOATS, 2, {ANY, ANY}}, {"w", FLOATS, 1, {args[0].shape[1]}}};
     const lh_status_t status = args_check("rms_norm", args, rules, COUNT(rules));
     if (status != LH_OK) return status;
     arg_like(&args[2], &args[0]);
@@ -26,12 +23,10 @@ static lh_status_t rms_norm_grad_shape(const lh_host_t *host, const void *attrib
 {
     (void)host, (void)attributes, (void)arg_count;
     const uint64_t t = args[0].shape[0], w = args[0].shape[1];
-    const arg_rule_t rules[] = {
-        {"gy",   FLOATS, 2, {ANY, ANY}},
-        {"x",    FLOATS, 2, {t, w}    },
-        {"w",    FLOATS, 1, {w}       },
-        {"rstd", WIDE,   1, {t}       }
-    };
+    const arg_rule_t rules[] = {{"gy", FLOATS, 2, {ANY, ANY}},
+                                {"x", FLOATS, 2, {t, w}},
+                                {"w", FLOATS, 1, {w}},
+                                {"rstd", WIDE, 1, {t}}};
     const lh_status_t status = args_check("rms_norm_grad", args, rules, COUNT(rules));
     if (status != LH_OK) return status;
     arg_like(&args[4], &args[1]);
@@ -56,10 +51,7 @@ static lh_status_t layer_norm_shape(const lh_host_t *host, const void *attribute
     (void)host, (void)attributes, (void)arg_count;
     const uint64_t t = args[0].shape[0], w = args[0].shape[1];
     const arg_rule_t rules[] = {
-        {"x", FLOATS, 2, {ANY, ANY}},
-        {"w", FLOATS, 1, {w}       },
-        {"b", FLOATS, 1, {w}       }
-    };
+        {"x", FLOATS, 2, {ANY, ANY}}, {"w", FLOATS, 1, {w}}, {"b", FLOATS, 1, {w}}};
     const lh_status_t status = args_check("layer_norm", args, rules, COUNT(rules));
     if (status != LH_OK) return status;
     arg_like(&args[3], &args[0]);
@@ -73,13 +65,11 @@ static lh_status_t layer_norm_grad_shape(const lh_host_t *host, const void *attr
 {
     (void)host, (void)attributes, (void)arg_count;
     const uint64_t t = args[0].shape[0], w = args[0].shape[1];
-    const arg_rule_t rules[] = {
-        {"gy",   FLOATS, 2, {ANY, ANY}},
-        {"x",    FLOATS, 2, {t, w}    },
-        {"w",    FLOATS, 1, {w}       },
-        {"mean", WIDE,   1, {t}       },
-        {"rstd", WIDE,   1, {t}       }
-    };
+    const arg_rule_t rules[] = {{"gy", FLOATS, 2, {ANY, ANY}},
+                                {"x", FLOATS, 2, {t, w}},
+                                {"w", FLOATS, 1, {w}},
+                                {"mean", WIDE, 1, {t}},
+                                {"rstd", WIDE, 1, {t}}};
     const lh_status_t status = args_check("layer_norm_grad", args, rules, COUNT(rules));
     if (status != LH_OK) return status;
     arg_like(&args[5], &args[1]);
@@ -107,11 +97,9 @@ static lh_status_t add_rms_norm_shape(const lh_host_t *host, const void *attribu
 {
     (void)host, (void)attributes, (void)arg_count;
     const lh_arg_t *a = &args[AN_A];
-    const arg_rule_t rules[] = {
-        {"a", FLOATS,       2, {ANY, ANY}                },
-        {"b", IS(a->dtype), 2, {a->shape[0], a->shape[1]}},
-        {"w", FLOATS,       1, {a->shape[1]}             }
-    };
+    const arg_rule_t rules[] = {{"a", FLOATS, 2, {ANY, ANY}},
+                                {"b", IS(a->dtype), 2, {a->shape[0], a->shape[1]}},
+                                {"w", FLOATS, 1, {a->shape[1]}}};
     const lh_status_t status = args_check("add_rms_norm", args, rules, COUNT(rules));
     if (status != LH_OK) return status;
     arg_like(&args[AN_SUM], a);

@@ -103,14 +103,14 @@ static bool input_arg(const recording_how_t *how, uint32_t which, lh_arg_t *out)
 {
     const lh_dtype_t wide = how->compute == LH_DTYPE_F64 ? LH_DTYPE_F64 : LH_DTYPE_F32;
     const lh_arg_t args[] = {
-        [LH_INPUT_TOKENS] = {.dtype = LH_DTYPE_I32, .rank = 1, .shape = {how->tokens}           },
-        [LH_INPUT_POSITIONS] = {.dtype = LH_DTYPE_I32, .rank = 1, .shape = {how->tokens}           },
+        [LH_INPUT_TOKENS] = {.dtype = LH_DTYPE_I32, .rank = 1, .shape = {how->tokens}},
+        [LH_INPUT_POSITIONS] = {.dtype = LH_DTYPE_I32, .rank = 1, .shape = {how->tokens}},
         [LH_INPUT_STARTS] = {.dtype = LH_DTYPE_I32, .rank = 1, .shape = {how->max_documents + 1}},
-        [LH_INPUT_LABELS] = {.dtype = LH_DTYPE_I32, .rank = 1, .shape = {how->tokens}           },
-        [LH_INPUT_WEIGHTS] = {.dtype = wide,         .rank = 1, .shape = {how->tokens}           },
-        [LH_INPUT_STEP] = {.dtype = LH_DTYPE_F32, .rank = 1, .shape = {LH_STEP_WORDS}         },
-        [LH_INPUT_SEED] = {.dtype = LH_DTYPE_I32, .rank = 1, .shape = {4}                     },
-        [LH_INPUT_LENGTHS] = {.dtype = LH_DTYPE_I32, .rank = 1, .shape = {how->sequences}        },
+        [LH_INPUT_LABELS] = {.dtype = LH_DTYPE_I32, .rank = 1, .shape = {how->tokens}},
+        [LH_INPUT_WEIGHTS] = {.dtype = wide, .rank = 1, .shape = {how->tokens}},
+        [LH_INPUT_STEP] = {.dtype = LH_DTYPE_F32, .rank = 1, .shape = {LH_STEP_WORDS}},
+        [LH_INPUT_SEED] = {.dtype = LH_DTYPE_I32, .rank = 1, .shape = {4}},
+        [LH_INPUT_LENGTHS] = {.dtype = LH_DTYPE_I32, .rank = 1, .shape = {how->sequences}},
     };
     if (which == 0 || which >= sizeof(args) / sizeof(args[0])) return false;
     *out = args[which];
@@ -148,12 +148,10 @@ static lh_value_t record_constant(lh_graph_t *g, const float *values, uint64_t c
         return 0;
     }
     memcpy(copy, values, count * sizeof(float));
-    graph_value_t value = {
-        .kind = VALUE_CONSTANT,
-        .constant = copy,
-        .constant_count = count,
-        .arg = {.dtype = LH_DTYPE_F32, .rank = 1, .shape = {count}}
-    };
+    graph_value_t value = {.kind = VALUE_CONSTANT,
+                           .constant = copy,
+                           .constant_count = count,
+                           .arg = {.dtype = LH_DTYPE_F32, .rank = 1, .shape = {count}}};
     const lh_value_t v = new_value(r, &value, "a constant");
     if (v == 0) mem_free(copy);
     return v;

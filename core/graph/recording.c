@@ -54,9 +54,7 @@ lh_status_t recording_status(const recording_t *r)
 lh_value_t recording_argument(recording_t *r, lh_dtype_t dtype, uint32_t rank,
                               const uint64_t *shape)
 {
-    graph_value_t value = {
-        .kind = VALUE_ARGUMENT, .arg = {.dtype = dtype, .rank = rank}
-    };
+    graph_value_t value = {.kind = VALUE_ARGUMENT, .arg = {.dtype = dtype, .rank = rank}};
     uint64_t stride = 1;
     for (uint32_t i = rank; i-- > 0;) {
         value.arg.shape[i] = shape[i];

@@ -152,10 +152,7 @@ static lh_status_t fill_pattern(rig_t *r, const region_t *to, lh_dtype_t dtype)
 
 static lh_arg_t square(lh_dtype_t dtype, uint64_t side)
 {
-    return (lh_arg_t){
-        .dtype = dtype, .rank = 2, .shape = {side, side},
-                .stride = {side, 1   }
-    };
+    return (lh_arg_t){.dtype = dtype, .rank = 2, .shape = {side, side}, .stride = {side, 1}};
 }
 
 /* Seconds of [side, side] x [side, side], the second one transposed as a linear layer has it. */
@@ -181,14 +178,12 @@ static lh_status_t matmul_time(rig_t *r, lh_dtype_t dtype, uint64_t side, double
     if (status == LH_OK) {
         lh_place_t places[OP_SLOTS] = {region_place(&data, 0), region_place(&data, bytes)};
         places[c] = region_place(&data, 2 * bytes);
-        work_t work = {
-            .kernel = kernel,
-            .call = {.struct_size = sizeof(work.call),
-                     .arg_count = kernel->arg_count,
-                     .args = places,
-                     .stream = r->stream,
-                     .queue = r->native.kind[0] != '\0' ? &r->native : NULL}
-        };
+        work_t work = {.kernel = kernel,
+                       .call = {.struct_size = sizeof(work.call),
+                                .arg_count = kernel->arg_count,
+                                .args = places,
+                                .stream = r->stream,
+                                .queue = r->native.kind[0] != '\0' ? &r->native : NULL}};
         if (scratch.memory != NULL) work.call.scratch = region_place(&scratch, 0);
         status = work_time(r, &work, 1, budget_s, out);
     }
@@ -258,15 +253,13 @@ static lh_status_t launch_measure(rig_t *r, double budget_s, double *out)
         lh_place_t places[OP_SLOTS];
         for (uint32_t i = 0; i < 3; i++)
             places[i] = region_place(&data, i * step);
-        const work_t work = {
-            .kernel = kernel,
-            .call = {.struct_size = sizeof(work.call),
-                     .arg_count = 3,
-                     .args = places,
-                     .scratch = region_place(&data, 3 * step),
-                     .stream = r->stream,
-                     .queue = r->native.kind[0] != '\0' ? &r->native : NULL}
-        };
+        const work_t work = {.kernel = kernel,
+                             .call = {.struct_size = sizeof(work.call),
+                                      .arg_count = 3,
+                                      .args = places,
+                                      .scratch = region_place(&data, 3 * step),
+                                      .stream = r->stream,
+                                      .queue = r->native.kind[0] != '\0' ? &r->native : NULL}};
         status = work_time(r, &work, LAUNCHES, budget_s, out);
     }
     region_release(&data, r->api);

@@ -80,9 +80,9 @@ static lh_status_t run_step(const bench_t *b)
 static lh_status_t lists_make(bench_t *b)
 {
     const listing_t lists[LISTS] = {
-        {.program = b->p->pass, .times = 1                      },
+        {.program = b->p->pass, .times = 1},
         {.program = b->p->pass, .times = b->p->micro_batches - 1, .later = true},
-        {.program = b->p->update,                     .times = 1                              },
+        {.program = b->p->update, .times = 1},
     };
     memcpy(b->lists, lists, sizeof(lists));
     for (uint32_t l = 0; l < LISTS; l++) {

@@ -5,17 +5,12 @@ static const struct {
     const char *name;
     uint64_t bytes;
 } dtypes[LH_DTYPES] = {
-    [LH_DTYPE_NONE] = {"none",    0},
-      [LH_DTYPE_F32] = {"F32",     4},
-    [LH_DTYPE_BF16] = {"BF16",    2},
-      [LH_DTYPE_F16] = {"F16",     2},
-    [LH_DTYPE_F8E4M3] = {"F8_E4M3", 1},
-      [LH_DTYPE_F8E5M2] = {"F8_E5M2", 1},
-    [LH_DTYPE_F64] = {"F64",     8},
-      [LH_DTYPE_I32] = {"I32",     4},
-    [LH_DTYPE_I64] = {"I64",     8},
-      [LH_DTYPE_U8] = {"U8",      1},
-    [LH_DTYPE_I8] = {"I8",      1},
+    [LH_DTYPE_NONE] = {"none", 0},      [LH_DTYPE_F32] = {"F32", 4},
+    [LH_DTYPE_BF16] = {"BF16", 2},      [LH_DTYPE_F16] = {"F16", 2},
+    [LH_DTYPE_F8E4M3] = {"F8_E4M3", 1}, [LH_DTYPE_F8E5M2] = {"F8_E5M2", 1},
+    [LH_DTYPE_F64] = {"F64", 8},        [LH_DTYPE_I32] = {"I32", 4},
+    [LH_DTYPE_I64] = {"I64", 8},        [LH_DTYPE_U8] = {"U8", 1},
+    [LH_DTYPE_I8] = {"I8", 1},
 };
 
 uint64_t dtype_bytes(lh_dtype_t dtype)
@@ -150,8 +145,8 @@ lh_status_t dtype_convert(lh_dtype_t to_dtype, void *to, lh_dtype_t from_dtype, 
     if (!is_float(to_dtype) || !is_float(from_dtype))
         return fail(LH_UNSUPPORTED, "no conversion from %s to %s", dtype_name(from_dtype),
                     dtype_name(to_dtype));
-    /* Between F32 and a narrow one no double stands between: it would quiet a NaN, and what came from
-     * a narrow file must go back to the same bits. */
+    /* Between F32 and a narrow one no double stands between: it would quiet a NaN, and what came
+     * from a narrow file must go back to the same bits. */
     for (uint64_t i = 0; i < count; i++) {
         if (to_dtype == LH_DTYPE_F32 && from_dtype != LH_DTYPE_F64)
             ((float *)to)[i] = narrow_load(from_dtype, from, i);

@@ -24,8 +24,8 @@ static lh_status_t write_file(const char *path, batches_t *data, uint64_t count,
                               uint64_t sequence, const batch_rows_t *rows)
 {
     const safetensors_row_t tensors[] = {
-        {"tokens",  LH_DTYPE_I32, 3, {count, batch, sequence}},
-        {"labels",  LH_DTYPE_I32, 3, {count, batch, sequence}},
+        {"tokens", LH_DTYPE_I32, 3, {count, batch, sequence}},
+        {"labels", LH_DTYPE_I32, 3, {count, batch, sequence}},
         {"weights", LH_DTYPE_F32, 3, {count, batch, sequence}},
     };
     safetensors_writer_t *w;

@@ -18,21 +18,13 @@ struct bindings {
     char where[3][WHERE_BYTES];
 };
 
-static const call_variable_t rate_variables[] = {
-    {"step",  CALL_U64},
-    {"steps", CALL_U64}
-};
-static const call_variable_t step_variables[] = {
-    {"step",          CALL_U64},
-    {"loss",          CALL_F64},
-    {"learning_rate", CALL_F64},
-    {"norm",          CALL_F64},
-    {"tokens",        CALL_U64}
-};
-static const call_variable_t save_variables[] = {
-    {"step", CALL_U64},
-    {"loss", CALL_F64}
-};
+static const call_variable_t rate_variables[] = {{"step", CALL_U64}, {"steps", CALL_U64}};
+static const call_variable_t step_variables[] = {{"step", CALL_U64},
+                                                 {"loss", CALL_F64},
+                                                 {"learning_rate", CALL_F64},
+                                                 {"norm", CALL_F64},
+                                                 {"tokens", CALL_U64}};
+static const call_variable_t save_variables[] = {{"step", CALL_U64}, {"loss", CALL_F64}};
 
 /* "train.ini:12: learning_rate", or the INI's name where the default stands. */
 static const char *place(const job_t *job, const char *section, const char *key,

@@ -143,35 +143,9 @@ static lh_status_t load_tensor(const snapshot_t *s, checkpoint_t *from, uint32_t
     return status;
 }
 
-static bool holds(const snapshot_t *s, const char *name)
-{
-    for (uint32_t i = 0; i < s->count; i++)
-        if (strcmp(s->names[i], name) == 0) return true;
-    return false;
-}
-
-/* Weights that the model has no place for: it is not the one that was saved. A state's name has a
- * slash. */
-static lh_status_t refuse_extra(const snapshot_t *s, const checkpoint_t *from)
-{
-    const manifest_t *m = from->manifest;
-    uint64_t known = 0, stored = 0;
-    for (uint32_t i = 0; i < s->count; i++)
-        known += s->spaces[i] == SPACE_PARAMETER;
-    for (uint64_t i = 0; i < m->tensor_count; i++)
-        stored += strchr(m->tensors[i].name, '/') == NULL;
-    if (stored <= known) return LH_OK;
-
-    for (uint64_t i = 0; i < m->tensor_count; i++)
-        if (strchr(m->tensors[i].name, '/') == NULL && !holds(s, m->tensors[i].name))
-            return fail(LH_INVALID, "%s: holds a tensor %s, which the model has no place for",
-                        from->path, m->tensors[i].name);
-    return LH_OK;
-}
-
 lh_status_t snapshot_load(const snapshot_t *s, checkpoint_t *from, bool states)
 {
-    lh_status_t status = refuse_extra(s, from);
+    lh_status_t status = checkpoint_refuse_extra(from, weights_parameters(s->weights));
     for (uint32_t i = 0; i < s->count && status == LH_OK; i++)
         if (states || s->spaces[i] == SPACE_PARAMETER) status = load_tensor(s, from, i);
     return status;

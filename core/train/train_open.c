@@ -1,5 +1,6 @@
 /* train_open.c - brings a training run up: what can be refused is refused before a device is taken,
  * and the checkpoint writer forks before the first thread starts. */
+#include <train/identity.h>
 #include <train/trainer.h>
 
 #include <math.h>
@@ -57,10 +58,6 @@ static lh_status_t open_writer(trainer_t *t)
                     t->resumed->path,
                     (unsigned long long)(m->cursor == 0 ? 0 : m->tokens / m->cursor),
                     (unsigned long long)t->job->train.sequence);
-    if (m->seed != t->job->train.seed)
-        return fail(LH_INVALID, "%s: made with seed %llu, [train] seed is %llu now",
-                    t->resumed->path, (unsigned long long)m->seed,
-                    (unsigned long long)t->job->train.seed);
     return LH_OK;
 }
 
@@ -85,6 +82,12 @@ static lh_status_t open_session(trainer_t *t)
                                .given_count = t->how->given_count,
                                .variants = variants == NULL || *variants == '\0' ? NULL : variants};
     lh_status_t status = session_open(&how, &t->session);
+    if (status != LH_OK) return status;
+    identity_text(t->session, &t->identity);
+    status = text_status(&t->identity);
+    if (status == LH_OK && same)
+        status = identity_compare(t->resumed->path, t->resumed->manifest->meta.model,
+                                  t->identity.data);
     if (status != LH_OK || !same) return status;
 
     const char *then = t->resumed->manifest->meta.device;
@@ -264,6 +267,7 @@ void trainer_close(trainer_t *t)
     mem_free(t->step_rows);
     mem_free(t->profile);
     text_free(&t->variants);
+    text_free(&t->identity);
     session_close(t->session);
     bindings_free(t->bindings);
 }

@@ -1,7 +1,9 @@
 /* train_run.c - the loop: step, evaluate, save, until the steps are made or somebody says stop. */
 #include <train/train.h>
 
+#include <errno.h>
 #include <math.h>
+#include <stdio.h>
 #include <sys/resource.h>
 
 #include <base/file.h>
@@ -176,15 +178,21 @@ lh_status_t train_run(const train_how_t *how, train_result_t *out)
     lh_status_t status = trainer_open(&t, how);
     if (status == LH_OK) status = dump(&t);
     if (status == LH_OK) status = stop_watch();
-    if (status == LH_OK) {
+    const bool opened = status == LH_OK;
+    if (opened) {
         tell_start(&t, &memory);
         status = loop(&t, out);
         stop_unwatch();
         out->steps = t.step;
         out->loss = t.loss;
         out->valid_loss = t.valid_loss;
-        tell_end(&t, status, since);
     }
+    /* Kept before others fail too: what ended the run is what the program says at its end. */
+    char reason[512];
+    (void)snprintf(reason, sizeof(reason), "%s", fail_reason());
+    if (opened) tell_end(&t, status, since);
     trainer_close(&t);
-    return status;
+    if (status == LH_OK) return LH_OK;
+    errno = 0; /* the sentence has it already */
+    return fail(status, "%s", reason);
 }

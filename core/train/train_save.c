@@ -66,6 +66,7 @@ static checkpoint_meta_t describe(trainer_t *t)
 {
     return (checkpoint_meta_t){.run = t->run,
                                .config = t->config,
+                               .model = t->identity.data,
                                .variants = t->variants.data,
                                .device = engine_properties(t->session->engine)->fingerprint,
                                .step = t->step,

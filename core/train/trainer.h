@@ -39,6 +39,7 @@ typedef struct trainer {
     char run[RUN_ID];
     char config[SHA256_TEXT];
     text_t variants;
+    text_t identity;
     checkpoint_plugin_t plugins[8];
     uint32_t plugin_count;
     profile_row_t *profile; /* of one step */

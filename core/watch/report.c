@@ -163,19 +163,17 @@ static void write_cards(const run_start_t *s, const run_end_t *e, const curves_t
 
 static void write_charts(const curves_t *c, text_t *out)
 {
-    const chart_series_t loss[] = {
-        {"each step", "faint", c->x,  c->loss,   c->steps      },
-        {"smoothed",  "line",  c->x,  c->smooth, c->steps      },
-        {"held-out",  "dots",  c->ex, c->eloss,  c->evaluations}
-    };
+    const chart_series_t loss[] = {{"each step", "faint", c->x, c->loss, c->steps},
+                                   {"smoothed", "line", c->x, c->smooth, c->steps},
+                                   {"held-out", "dots", c->ex, c->eloss, c->evaluations}};
     const chart_series_t rate = {"rate", "line", c->x, c->rate, c->steps};
     const chart_series_t norm = {"norm", "line", c->x, c->norm, c->steps};
     const chart_series_t speed = {"tokens/s", "line", c->x, c->speed, c->steps};
     const chart_t charts[] = {
-        {"Loss",                           "step", "loss",     loss,   3, false, true },
-        {"Learning rate",                  "step", "rate",     &rate,  1, true,  false},
-        {"Tokens per second",              "step", "tokens/s", &speed, 1, true,  false},
-        {"Gradient norm, before clipping", "step", "norm",     &norm,  1, true,  false},
+        {"Loss", "step", "loss", loss, 3, false, true},
+        {"Learning rate", "step", "rate", &rate, 1, true, false},
+        {"Tokens per second", "step", "tokens/s", &speed, 1, true, false},
+        {"Gradient norm, before clipping", "step", "norm", &norm, 1, true, false},
     };
 
     text_append(out, "<div class=\"charts\">");

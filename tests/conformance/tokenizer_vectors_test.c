@@ -96,13 +96,13 @@ static void the_46_texts_of_llama_cpp_get_the_same_ids(void **state)
     static const struct {
         const char *name, *tokenizer;
     } rows[] = {
-        {"gpt-2",            "gpt2/tokenizer.json"   },
-        {"gpt-2",            "gpt2/encoder.json"     },
-        {"gpt-2",            "gpt2/vocab.bpe"        },
-        {"falcon",           "falcon"                },
-        {"llama-spm",        "llama2/tokenizer.model"},
-        {"llama-bpe",        "llama3/tokenizer.model"},
-        {"deepseek-r1-qwen", "qwen2"                 },
+        {"gpt-2", "gpt2/tokenizer.json"},
+        {"gpt-2", "gpt2/encoder.json"},
+        {"gpt-2", "gpt2/vocab.bpe"},
+        {"falcon", "falcon"},
+        {"llama-spm", "llama2/tokenizer.model"},
+        {"llama-bpe", "llama3/tokenizer.model"},
+        {"deepseek-r1-qwen", "qwen2"},
     };
     size_t length, ids_length;
     char *texts = read_reference("data/conformance/llama.cpp/ggml-vocab.inp", &length);

@@ -32,71 +32,95 @@ typedef struct attention_case {
     }
 
 static const attention_case_t cases[] = {
-    {"one token",                      HOW(2, 2, 16,  0,  0,   0, 0,  0,  0,   0),   1,   1,   2, {0, 1},                            false, 0, 1},
-    {"causal 65",                      HOW(2, 1, 64,  0,  0,   0, 0,  0,  0,   0),   65,  65,  2, {0, 65},                           false, 0, 1},
-    {"causal 300",                     HOW(6, 2, 32,  0,  0,   0, 0,  0,  0,   0),   300, 300, 2, {0, 300},                          false, 0, 2},
-    {"few keys heads",                 HOW(5, 1, 16,  0,  0,   0, 0,  0,  0,   0),   140, 140, 2, {0, 140},                          false, 0, 2},
-    {"odd widths",                     HOW(3, 3, 20,  7,  0,   0, 0,  0,  0.3, 0),   70,  70,  2, {0, 70},                           false, 0, 1},
-    {"wide values",                    HOW(2, 2, 24,  80, 0,   0, 0,  0,  0,   0),   90,  90,  2, {0, 90},                           false, 0, 1},
-    {"head of 128",                    HOW(1, 1, 128, 0,  0,   0, 0,  0,  0,   0),   130, 130, 2, {0, 130},                          false, 0, 1},
-    {"head of 200",                    HOW(1, 1, 200, 0,  0,   0, 0,  0,  0,   0),   40,  40,  2, {0, 40},                           false, 0, 1},
+    {"one token", HOW(2, 2, 16, 0, 0, 0, 0, 0, 0, 0), 1, 1, 2, {0, 1}, false, 0, 1},
+    {"causal 65", HOW(2, 1, 64, 0, 0, 0, 0, 0, 0, 0), 65, 65, 2, {0, 65}, false, 0, 1},
+    {"causal 300", HOW(6, 2, 32, 0, 0, 0, 0, 0, 0, 0), 300, 300, 2, {0, 300}, false, 0, 2},
+    {"few keys heads", HOW(5, 1, 16, 0, 0, 0, 0, 0, 0, 0), 140, 140, 2, {0, 140}, false, 0, 2},
+    {"odd widths", HOW(3, 3, 20, 7, 0, 0, 0, 0, 0.3, 0), 70, 70, 2, {0, 70}, false, 0, 1},
+    {"wide values", HOW(2, 2, 24, 80, 0, 0, 0, 0, 0, 0), 90, 90, 2, {0, 90}, false, 0, 1},
+    {"head of 128", HOW(1, 1, 128, 0, 0, 0, 0, 0, 0, 0), 130, 130, 2, {0, 130}, false, 0, 1},
+    {"head of 200", HOW(1, 1, 200, 0, 0, 0, 0, 0, 0, 0), 40, 40, 2, {0, 40}, false, 0, 1},
     {"documents",
-     HOW(4,                                   2, 16,  0,  0,   0, 0,  0,  0,   0),
-     200,                                                                                 200,
-     8,                                                                                           {0, 3, 3, 67, 130, 131, 200, 200},
-     false,                                                                                                                                 0,
-     2                                                                                                                                          },
+     HOW(4, 2, 16, 0, 0, 0, 0, 0, 0, 0),
+     200,
+     200,
+     8,
+     {0, 3, 3, 67, 130, 131, 200, 200},
+     false,
+     0,
+     2},
     {"rows behind the last document",
-     HOW(4,                                   2, 16,  0,  0,   0, 0,  0,  0,   0),
-     150,                                                                                 150,
-     3,                                                                                           {0, 33, 100},
-     false,                                                                                                                                 0,
-     1                                                                                                                                          },
+     HOW(4, 2, 16, 0, 0, 0, 0, 0, 0, 0),
+     150,
+     150,
+     3,
+     {0, 33, 100},
+     false,
+     0,
+     1},
     {"rows before the first document",
-     HOW(2,                                   1, 16,  0,  0,   0, 0,  0,  0,   0),
-     80,                                                                                  80,
-     3,                                                                                           {5, 33, 80},
-     false,                                                                                                                                 0,
-     1                                                                                                                                          },
-    {"empty documents only",           HOW(2, 2, 16,  0,  0,   0, 0,  0,  0,   0),   20,  20,  3, {0, 0, 0},                         false, 0, 1},
-    {"window of 5",                    HOW(4, 2, 16,  0,  5,   0, 0,  0,  0,   0),   150, 150, 3, {0, 64, 150},                      false, 0, 2},
-    {"window of 64",                   HOW(2, 2, 16,  0,  64,  0, 0,  0,  0,   0),   200, 200, 2, {0, 200},                          false, 0, 2},
-    {"window of 100",                  HOW(2, 2, 16,  0,  100, 0, 0,  0,  0,   0),   200, 200, 2, {0, 200},                          false, 0, 2},
-    {"window of 1",                    HOW(2, 2, 16,  0,  1,   0, 0,  0,  0,   0),   66,  66,  2, {0, 66},                           false, 0, 2},
-    {"alibi",                          HOW(4, 2, 16,  0,  0,   0, 0,  0,  0,   0),   130, 130, 3, {0, 30, 130},                      true,  0, 1},
-    {"soft cap",                       HOW(4, 2, 16,  0,  0,   0, 0,  0,  1.0, 2.5), 130, 130, 2, {0, 130},                          false, 0, 2},
+     HOW(2, 1, 16, 0, 0, 0, 0, 0, 0, 0),
+     80,
+     80,
+     3,
+     {5, 33, 80},
+     false,
+     0,
+     1},
+    {"empty documents only", HOW(2, 2, 16, 0, 0, 0, 0, 0, 0, 0), 20, 20, 3, {0, 0, 0}, false, 0, 1},
+    {"window of 5", HOW(4, 2, 16, 0, 5, 0, 0, 0, 0, 0), 150, 150, 3, {0, 64, 150}, false, 0, 2},
+    {"window of 64", HOW(2, 2, 16, 0, 64, 0, 0, 0, 0, 0), 200, 200, 2, {0, 200}, false, 0, 2},
+    {"window of 100", HOW(2, 2, 16, 0, 100, 0, 0, 0, 0, 0), 200, 200, 2, {0, 200}, false, 0, 2},
+    {"window of 1", HOW(2, 2, 16, 0, 1, 0, 0, 0, 0, 0), 66, 66, 2, {0, 66}, false, 0, 2},
+    {"alibi", HOW(4, 2, 16, 0, 0, 0, 0, 0, 0, 0), 130, 130, 3, {0, 30, 130}, true, 0, 1},
+    {"soft cap", HOW(4, 2, 16, 0, 0, 0, 0, 0, 1.0, 2.5), 130, 130, 2, {0, 130}, false, 0, 2},
     {"soft cap, alibi, window",
-     HOW(4,                                   1, 16,  0,  40,  0, 0,  0,  0,   1.5),
-     130,                                                                                 130,
-     3,                                                                                           {0, 90, 130},
-     true,                                                                                                                                  0,
-     2                                                                                                                                          },
-    {"full",                           HOW(4, 4, 16,  0,  0,   1, 0,  0,  0,   0),   130, 130, 3, {0, 60, 130},                      false, 0, 2},
+     HOW(4, 1, 16, 0, 40, 0, 0, 0, 0, 1.5),
+     130,
+     130,
+     3,
+     {0, 90, 130},
+     true,
+     0,
+     2},
+    {"full", HOW(4, 4, 16, 0, 0, 1, 0, 0, 0, 0), 130, 130, 3, {0, 60, 130}, false, 0, 2},
     {"full, window of 9",
-     HOW(2,                                   2, 16,  0,  9,   1, 0,  0,  0,   0),
-     130,                                                                                 130,
-     3,                                                                                           {0, 60, 130},
-     false,                                                                                                                                 0,
-     2                                                                                                                                          },
-    {"rows apart",                     HOW(2, 2, 16,  0,  0,   0, 0,  0,  0,   0),   70,  70,  2, {0, 70},                           false, 5, 1},
+     HOW(2, 2, 16, 0, 9, 1, 0, 0, 0, 0),
+     130,
+     130,
+     3,
+     {0, 60, 130},
+     false,
+     0,
+     2},
+    {"rows apart", HOW(2, 2, 16, 0, 0, 0, 0, 0, 0, 0), 70, 70, 2, {0, 70}, false, 5, 1},
     {"the ring's other keys",
-     HOW(2,                                   1, 16,  0,  0,   0, 70, 0,  0,   0),
-     50,                                                                                  70,
-     3,                                                                                           {0, 40, 120},
-     false,                                                                                                                                 0,
-     1                                                                                                                                          },
+     HOW(2, 1, 16, 0, 0, 0, 70, 0, 0, 0),
+     50,
+     70,
+     3,
+     {0, 40, 120},
+     false,
+     0,
+     1},
     {"the ring's own keys",
-     HOW(2,                                   1, 16,  0,  0,   0, 70, 70, 0,   0),
-     50,                                                                                  50,
-     3,                                                                                           {0, 40, 120},
-     false,                                                                                                                                 0,
-     1                                                                                                                                          },
+     HOW(2, 1, 16, 0, 0, 0, 70, 70, 0, 0),
+     50,
+     50,
+     3,
+     {0, 40, 120},
+     false,
+     0,
+     1},
     {"the ring's later keys",
-     HOW(2,                                   1, 16,  0,  0,   0, 0,  70, 0,   0),
-     70,                                                                                  50,
-     3,                                                                                           {0, 40, 120},
-     false,                                                                                                                                 0,
-     1                                                                                                                                          },
+     HOW(2, 1, 16, 0, 0, 0, 0, 70, 0, 0),
+     70,
+     50,
+     3,
+     {0, 40, 120},
+     false,
+     0,
+     1},
 };
 
 typedef struct numbers { /* of one case */
@@ -148,9 +172,7 @@ static rig_slot_t slot(lh_dtype_t dtype, uint64_t rows, uint64_t width, const do
                        double *out, uint64_t pad)
 {
     return (rig_slot_t){
-        .dtype = dtype, .rank = 2, .shape = {rows, width},
-                .in = in, .out = out, .pad = pad
-    };
+        .dtype = dtype, .rank = 2, .shape = {rows, width}, .in = in, .out = out, .pad = pad};
 }
 
 /* Forward, then backward from its results. wide: the dtype of lse and slopes. */
@@ -210,11 +232,7 @@ static uint32_t rigs_open(rig_t *rigs, uint64_t threads)
 {
     uint32_t count = 0;
     for (uint64_t isa = 1; isa <= ISAS; isa++) {
-        const rig_setting_t settings[] = {
-            {"threads", threads},
-            {"isa",         isa},
-            {0}
-        };
+        const rig_setting_t settings[] = {{"threads", threads}, {"isa", isa}, {0}};
         if (rig_offers("cpu", settings)) rig_open_with(&rigs[count++], "cpu", settings);
     }
     return count;
@@ -261,12 +279,7 @@ static void bf16_is_near_the_reference_at_every_isa(void **state)
 static void one_and_two_threads_give_the_same_bits(void **state)
 {
     (void)state;
-    static const rig_setting_t one[] =
-        {
-            {"threads", 1},
-            {0        }
-    },
-                               two[] = {{"threads", 2}, {0}};
+    static const rig_setting_t one[] = {{"threads", 1}, {0}}, two[] = {{"threads", 2}, {0}};
     rig_t single, twin;
 
     rig_open_with(&single, "cpu", one);
@@ -300,9 +313,7 @@ static void cached_run(rig_t *rig, const lh_attention_t *how, lh_dtype_t dtype, 
     double *new_rows = random_numbers(6, t * kv, 1, LH_DTYPE_F32);
     double *q = random_numbers(7, t * HEADS * DIM, 2, LH_DTYPE_F32);
     const rig_slot_t before = {
-        .dtype = dtype, .rank = 3, .shape = {SEQUENCES, CAPACITY, kv},
-                .in = cache
-    };
+        .dtype = dtype, .rank = 3, .shape = {SEQUENCES, CAPACITY, kv}, .in = cache};
     rig_slot_t after = before;
     after.out = cache;
     after.alias_slot = 3;
@@ -332,11 +343,7 @@ static void generation_is_near_the_reference(void **state)
     static double y[MOST], expected[MOST];
     rig_t cpu;
 
-    rig_open_with(&cpu, "cpu",
-                  (const rig_setting_t[]){
-                      {"threads", 2},
-                      {0        }
-    });
+    rig_open_with(&cpu, "cpu", (const rig_setting_t[]){{"threads", 2}, {0}});
     for (size_t i = 0; i < COUNT(hows) * COUNT(row_counts); i++) {
         const uint64_t rows = row_counts[i / COUNT(hows)];
         const uint64_t count = SEQUENCES * rows * HEADS * DIM;

@@ -23,17 +23,10 @@ void cpu_rigs_open(void)
 {
     rig_open(&reference, "reference", NULL);
     for (uint32_t isa = 1; rig_count < MOST_RIGS; isa++) { /* 0 is auto */
-        const rig_setting_t wanted[] = {
-            {"isa", isa},
-            {0    }
-        };
+        const rig_setting_t wanted[] = {{"isa", isa}, {0}};
         if (!rig_offers("cpu", wanted)) break;
         for (uint32_t threads = 1; threads <= THREAD_COUNTS; threads++) {
-            const rig_setting_t settings[] = {
-                {"isa",    isa},
-                {"threads",        threads},
-                {0}
-            };
+            const rig_setting_t settings[] = {{"isa", isa}, {"threads", threads}, {0}};
             rig_open_with(&rigs[rig_count++], "cpu", settings);
         }
     }
@@ -54,10 +47,7 @@ rig_t *cpu_rigs_best(void)
 
 rig_slot_t cpu_in(lh_dtype_t dtype, const double *data, uint64_t rows, uint64_t width)
 {
-    return (rig_slot_t){
-        .dtype = dtype, .rank = 2, .shape = {rows, width},
-                .in = data
-    };
+    return (rig_slot_t){.dtype = dtype, .rank = 2, .shape = {rows, width}, .in = data};
 }
 
 rig_slot_t cpu_line(lh_dtype_t dtype, const double *data, uint64_t n)
@@ -67,10 +57,7 @@ rig_slot_t cpu_line(lh_dtype_t dtype, const double *data, uint64_t n)
 
 rig_slot_t cpu_out(lh_dtype_t dtype, uint64_t rows, uint64_t width)
 {
-    return (rig_slot_t){
-        .dtype = dtype, .rank = 2, .shape = {rows, width},
-                .out = &compared
-    };
+    return (rig_slot_t){.dtype = dtype, .rank = 2, .shape = {rows, width}, .out = &compared};
 }
 
 rig_slot_t cpu_out_line(lh_dtype_t dtype, uint64_t n)

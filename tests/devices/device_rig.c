@@ -530,13 +530,11 @@ lh_status_t rig_prepare(rig_t *rig, const char *op, const void *attributes, cons
                              &address),
              "alloc");
     }
-    call->launch = (lh_launch_t){
-        .struct_size = sizeof(call->launch),
-        .arg_count = count,
-        .args = call->places,
-        .scratch = {.memory = call->scratch, .address = address},
-        .stream = rig->stream
-    };
+    call->launch = (lh_launch_t){.struct_size = sizeof(call->launch),
+                                 .arg_count = count,
+                                 .args = call->places,
+                                 .scratch = {.memory = call->scratch, .address = address},
+                                 .stream = rig->stream};
     *out = call;
     return LH_OK;
 }

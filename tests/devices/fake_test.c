@@ -44,12 +44,7 @@ static lh_memory_t *memory_new(rig_t *rig, uint32_t space, lh_place_t *place)
 
 static void bench_open_seeded(bench_t *b, uint64_t seed)
 {
-    const rig_setting_t settings[] = {
-        {"threads", 2},
-        {"delay",         300000},
-        {"seed",seed},
-        {0   }
-    };
+    const rig_setting_t settings[] = {{"threads", 2}, {"delay", 300000}, {"seed", seed}, {0}};
     const lh_stream_how_t how = {.struct_size = sizeof(how), .role = LH_STREAM_COPY};
 
     rig_open_with(&b->rig, "fake", settings);
@@ -324,10 +319,7 @@ static void words_hold_a_stream_and_tell_the_host(void **state)
 static void kernels_give_the_bits_of_the_cpu(void **state)
 {
     (void)state;
-    static const rig_setting_t cpu_settings[] = {
-        {"threads", 2},
-        {0        }
-    };
+    static const rig_setting_t cpu_settings[] = {{"threads", 2}, {0}};
     static double q[70 * 32], starts[] = {0, 30, 70}, y[70 * 32], cpu_y[70 * 32];
     const lh_attention_t how = {
         .struct_size = sizeof(how), .heads = 2, .kv_heads = 2, .head_dim = 16};

@@ -135,10 +135,10 @@ typedef struct attention_values {
 
 #define ATTENTION(name) name##_y, name##_lse, name##_gq, name##_gk, name##_gv
 static const attention_values_t attention_values[] = {
-    {{0, 4, 2, 3, 2, 0, 0, 0, 0, 0, 0, 0},   {0, 3, 3, 7}, 4, false, ATTENTION(causal)},
-    {{0, 4, 2, 3, 2, 3, 0, 0, 0, 0, 0, 0.7}, {0, 7, 7},    3, false, ATTENTION(window)},
-    {{0, 4, 2, 3, 2, 0, 0, 0, 0, 0, 0, 0},   {0, 2, 6},    3, true,  ATTENTION(alibi) },
-    {{0, 4, 2, 3, 2, 2, 1, 0, 0, 0, 0, 0},   {0, 3, 7},    3, false, ATTENTION(full)  },
+    {{0, 4, 2, 3, 2, 0, 0, 0, 0, 0, 0, 0}, {0, 3, 3, 7}, 4, false, ATTENTION(causal)},
+    {{0, 4, 2, 3, 2, 3, 0, 0, 0, 0, 0, 0.7}, {0, 7, 7}, 3, false, ATTENTION(window)},
+    {{0, 4, 2, 3, 2, 0, 0, 0, 0, 0, 0, 0}, {0, 2, 6}, 3, true, ATTENTION(alibi)},
+    {{0, 4, 2, 3, 2, 2, 1, 0, 0, 0, 0, 0}, {0, 3, 7}, 3, false, ATTENTION(full)},
 };
 
 static void attention_and_its_gradient(void **state)
@@ -209,9 +209,9 @@ static void activations_gates_and_their_gradients(void **state)
         uint32_t function;
         const double *y, *gx, *gate, *ga, *gb;
     } table[] = {
-        {LH_ACT_SILU,      silu_y,      silu_gx,      silu_gate,      silu_ga,      silu_gb     },
-        {LH_ACT_GELU,      gelu_y,      gelu_gx,      gelu_gate,      gelu_ga,      gelu_gb     },
-        {LH_ACT_TANH,      tanh_y,      tanh_gx,      tanh_gate,      tanh_ga,      tanh_gb     },
+        {LH_ACT_SILU, silu_y, silu_gx, silu_gate, silu_ga, silu_gb},
+        {LH_ACT_GELU, gelu_y, gelu_gx, gelu_gate, gelu_ga, gelu_gb},
+        {LH_ACT_TANH, tanh_y, tanh_gx, tanh_gate, tanh_ga, tanh_gb},
         {LH_ACT_GELU_TANH, gelu_tanh_y, gelu_tanh_gx, gelu_tanh_gate, gelu_tanh_ga, gelu_tanh_gb},
     };
     for (size_t i = 0; i < COUNT(table); i++) {

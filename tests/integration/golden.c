@@ -11,7 +11,8 @@
 
 const golden_model_t golden_models[GOLDEN_MODELS] = {
     {"llama",
-     "llama", {{"blocks", "2"},
+     "llama",
+     {{"blocks", "2"},
       {"hidden", "32"},
       {"ffn", "56"},
       {"heads", "4"},
@@ -23,7 +24,8 @@ const golden_model_t golden_models[GOLDEN_MODELS] = {
       {"rope_base", "10000"},
       {NULL, NULL}}},
     {"llama-tied-scaled-rope",
-     "llama", {{"blocks", "2"},
+     "llama",
+     {{"blocks", "2"},
       {"hidden", "32"},
       {"ffn", "56"},
       {"heads", "4"},
@@ -41,13 +43,14 @@ const golden_model_t golden_models[GOLDEN_MODELS] = {
       {"rope_original", "32"},
       {NULL, NULL}}},
     {"gpt2",
-     "gpt2",  {{"blocks", "2"},
+     "gpt2",
+     {{"blocks", "2"},
       {"hidden", "32"},
       {"heads", "4"},
       {"vocab", "131"},
       {"max_tokens", "128"},
       {"epsilon", "1e-5"},
-      {NULL, NULL}} },
+      {NULL, NULL}}},
 };
 
 static char *path_of(const golden_model_t *m, const char *file)

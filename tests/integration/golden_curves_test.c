@@ -14,11 +14,11 @@ typedef struct way {
 } way_t;
 
 static const way_t ways[] = {
-    {"1 x 4, selective, 1 thread, f32",   4, RECOMPUTE_SELECTIVE, "1", LH_DTYPE_F32 },
-    {"2 x 2, full, 2 threads, f32",       2, RECOMPUTE_FULL,      "2", LH_DTYPE_F32 },
-    {"4 x 1, none, 1 thread, f32",        1, RECOMPUTE_NONE,      "1", LH_DTYPE_F32 },
-    {"1 x 4, full, 2 threads, bf16",      4, RECOMPUTE_FULL,      "2", LH_DTYPE_BF16},
-    {"2 x 2, none, 1 thread, bf16",       2, RECOMPUTE_NONE,      "1", LH_DTYPE_BF16},
+    {"1 x 4, selective, 1 thread, f32", 4, RECOMPUTE_SELECTIVE, "1", LH_DTYPE_F32},
+    {"2 x 2, full, 2 threads, f32", 2, RECOMPUTE_FULL, "2", LH_DTYPE_F32},
+    {"4 x 1, none, 1 thread, f32", 1, RECOMPUTE_NONE, "1", LH_DTYPE_F32},
+    {"1 x 4, full, 2 threads, bf16", 4, RECOMPUTE_FULL, "2", LH_DTYPE_BF16},
+    {"2 x 2, none, 1 thread, bf16", 2, RECOMPUTE_NONE, "1", LH_DTYPE_BF16},
     {"4 x 1, selective, 2 threads, bf16", 1, RECOMPUTE_SELECTIVE, "2", LH_DTYPE_BF16},
 };
 

@@ -69,8 +69,8 @@ static void mean_release(lh_prepared_t *k)
 }
 
 static lh_op_t ops[] = {
-    {.name = "test.mean_square", .slots = "x -> y", .shape = mean_shape,                .gradient = mean_gradient},
-    {.name = "test.mean_square_grad",                          .slots = "gy x -> gx",             .shape = mean_grad_shape},
+    {.name = "test.mean_square", .slots = "x -> y", .shape = mean_shape, .gradient = mean_gradient},
+    {.name = "test.mean_square_grad", .slots = "gy x -> gx", .shape = mean_grad_shape},
 };
 
 static rig_t *recorded; /* whose model record() is */

@@ -54,10 +54,7 @@ void rig_open_how(rig_t *rig, const rig_how_t *how)
     if (how->parts != NULL) plugin_ops(rig, how->parts);
 
     const char *threads = getenv("LH_TEST_THREADS");
-    const rig_option_t for_device[] = {
-        {"threads", threads != NULL ? threads : "2"},
-        {NULL,      NULL                           }
-    };
+    const rig_option_t for_device[] = {{"threads", threads != NULL ? threads : "2"}, {NULL, NULL}};
     configure(rig->device->options, rig->device->option_count, for_device, rig->device_config);
     configure(rig->model_plugin->options, rig->model_plugin->option_count, how->options,
               rig->model_config);
@@ -97,11 +94,7 @@ program_t *rig_update(rig_t *rig, double decay)
     const lh_rule_t *adamw = plugin_rule(rig->rules, "adamw");
     assert_non_null(adamw);
     const rig_option_t options[] = {
-        {"beta1",   "0.9" },
-        {"beta2",   "0.95"},
-        {"epsilon", "1e-8"},
-        {NULL,      NULL  }
-    };
+        {"beta1", "0.9"}, {"beta2", "0.95"}, {"epsilon", "1e-8"}, {NULL, NULL}};
     configure(adamw->options, adamw->option_count, options, rig->rule_config);
     const lh_optimizer_api_t *api = rig->optimizer_plugin->optimizer;
     OK(api->open(rig->optimizer_plugin->host, rig->optimizer_config, &rig->optimizer));

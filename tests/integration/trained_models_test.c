@@ -12,7 +12,8 @@ enum { MODELS = 2, IDS = 600 };
 
 static const golden_model_t models[MODELS] = {
     {"../../examples/data/stories260K",
-     "llama", {{"blocks", "5"},
+     "llama",
+     {{"blocks", "5"},
       {"hidden", "64"},
       {"ffn", "172"},
       {"heads", "8"},
@@ -24,13 +25,14 @@ static const golden_model_t models[MODELS] = {
       {"tied", "yes"},
       {NULL, NULL}}},
     {"../data/models/capp-gpt2",
-     "gpt2",  {{"blocks", "4"},
+     "gpt2",
+     {{"blocks", "4"},
       {"hidden", "64"},
       {"heads", "4"},
       {"vocab", "53"},
       {"max_tokens", "512"},
       {"epsilon", "1e-5"},
-      {NULL, NULL}} },
+      {NULL, NULL}}},
 };
 
 static json_t *reference_of(const golden_model_t *m)

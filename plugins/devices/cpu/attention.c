@@ -362,7 +362,7 @@ static lh_status_t cached_plan(lh_prepared_t *k, const lh_kernel_desc_t *desc,
 
 extern const cpu_op_t CPU_ISA(attention_ops)[];
 const cpu_op_t CPU_ISA(attention_ops)[] = {
-    {"attention",  attention_plan},
-    {"attention_cached",            cached_plan},
+    {"attention", attention_plan},
+    {"attention_cached", cached_plan},
     {0},
 };

@@ -445,5 +445,5 @@ static lh_status_t attention_grad_plan(lh_prepared_t *k, const lh_kernel_desc_t 
 extern const cpu_op_t CPU_ISA(attention_grad_ops)[];
 const cpu_op_t CPU_ISA(attention_grad_ops)[] = {
     {"attention_grad", attention_grad_plan},
-    {0               },
+    {0},
 };

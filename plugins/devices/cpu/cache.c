@@ -49,5 +49,5 @@ static lh_status_t cache_write_plan(lh_prepared_t *k, const lh_kernel_desc_t *de
 extern const cpu_op_t CPU_ISA(cache_ops)[];
 const cpu_op_t CPU_ISA(cache_ops)[] = {
     {"cache_write", cache_write_plan},
-    {0            },
+    {0},
 };

@@ -127,7 +127,4 @@ static lh_status_t copy_plan(lh_prepared_t *k, const lh_kernel_desc_t *desc, lh_
     return LH_OK;
 }
 
-const cpu_op_t CPU_ISA(copy_ops)[] = {
-    {"copy", copy_plan},
-    {NULL,   NULL     }
-};
+const cpu_op_t CPU_ISA(copy_ops)[] = {{"copy", copy_plan}, {NULL, NULL}};

@@ -78,10 +78,8 @@ static lh_status_t memory_room(const lh_device_t *d, uint64_t bytes)
  * a page fault. */
 static void memory_touch(lh_device_t *d, void *address, uint64_t bytes)
 {
-    lh_stream_t s = {
-        .threads = {.struct_size = sizeof(s.threads), .count = d->threads},
-          .device = d
-    };
+    lh_stream_t s = {.threads = {.struct_size = sizeof(s.threads), .count = d->threads},
+                     .device = d};
     s.threads.run = d->run;
     bulk_t bulk = {.to = address, .bytes = bytes, .touch = true};
     bulk_run(&s, &bulk);

@@ -286,12 +286,12 @@ static lh_status_t gate_grad_plan(lh_prepared_t *k, const lh_kernel_desc_t *desc
 }
 
 const cpu_op_t CPU_ISA(element_ops)[] = {
-    {"add",           add_plan          },
-    {"multiply",      multiply_plan     },
-    {"scale",         scale_plan        },
-    {"activate",      activate_plan     },
+    {"add", add_plan},
+    {"multiply", multiply_plan},
+    {"scale", scale_plan},
+    {"activate", activate_plan},
     {"activate_grad", activate_grad_plan},
-    {"gate",          gate_plan         },
-    {"gate_grad",     gate_grad_plan    },
-    {NULL,            NULL              },
+    {"gate", gate_plan},
+    {"gate_grad", gate_grad_plan},
+    {NULL, NULL},
 };

@@ -220,7 +220,7 @@ static lh_status_t ce_loss_plan(lh_prepared_t *k, const lh_kernel_desc_t *desc,
 
 const cpu_op_t CPU_ISA(loss_ops)[] = {
     {"ce_stats", ce_stats_plan},
-    {"ce_grad",  ce_grad_plan },
-    {"ce_loss",  ce_loss_plan },
-    {NULL,       NULL         },
+    {"ce_grad", ce_grad_plan},
+    {"ce_loss", ce_loss_plan},
+    {NULL, NULL},
 };

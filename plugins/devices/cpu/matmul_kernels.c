@@ -148,7 +148,4 @@ static lh_status_t matmul_plan(lh_prepared_t *k, const lh_kernel_desc_t *desc,
     return matmul_build(k, &how, !wide, threads, plan);
 }
 
-const cpu_op_t CPU_ISA(matmul_ops)[] = {
-    {"matmul", matmul_plan},
-    {NULL,     NULL       }
-};
+const cpu_op_t CPU_ISA(matmul_ops)[] = {{"matmul", matmul_plan}, {NULL, NULL}};

@@ -301,10 +301,10 @@ static lh_status_t layer_norm_grad_plan(lh_prepared_t *k, const lh_kernel_desc_t
 }
 
 const cpu_op_t CPU_ISA(norm_ops)[] = {
-    {"rms_norm",        rms_norm_plan       },
-    {"rms_norm_grad",   rms_norm_grad_plan  },
-    {"add_rms_norm",    add_rms_norm_plan   },
-    {"layer_norm",      layer_norm_plan     },
+    {"rms_norm", rms_norm_plan},
+    {"rms_norm_grad", rms_norm_grad_plan},
+    {"add_rms_norm", add_rms_norm_plan},
+    {"layer_norm", layer_norm_plan},
     {"layer_norm_grad", layer_norm_grad_plan},
-    {NULL,              NULL                },
+    {NULL, NULL},
 };

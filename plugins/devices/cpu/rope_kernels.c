@@ -112,7 +112,4 @@ static lh_status_t rope_plan(lh_prepared_t *k, const lh_kernel_desc_t *desc, lh_
     return LH_OK;
 }
 
-const cpu_op_t CPU_ISA(rope_ops)[] = {
-    {"rope", rope_plan},
-    {NULL,   NULL     }
-};
+const cpu_op_t CPU_ISA(rope_ops)[] = {{"rope", rope_plan}, {NULL, NULL}};

@@ -206,9 +206,9 @@ static lh_status_t sum_columns_plan(lh_prepared_t *k, const lh_kernel_desc_t *de
 }
 
 const cpu_op_t CPU_ISA(rows_ops)[] = {
-    {"embed",       embed_plan      },
-    {"embed_grad",  embed_grad_plan },
-    {"sum_rows",    sum_rows_plan   },
+    {"embed", embed_plan},
+    {"embed_grad", embed_grad_plan},
+    {"sum_rows", sum_rows_plan},
     {"sum_columns", sum_columns_plan},
-    {NULL,          NULL            },
+    {NULL, NULL},
 };

@@ -243,8 +243,8 @@ static lh_status_t sgd_plan(lh_prepared_t *k, const lh_kernel_desc_t *desc, lh_k
 
 const cpu_op_t CPU_ISA(update_ops)[] = {
     {"sum_squares", sum_squares_plan},
-    {"clip",        clip_plan       },
-    {"adamw",       adamw_plan      },
-    {"sgd",         sgd_plan        },
-    {NULL,          NULL            },
+    {"clip", clip_plan},
+    {"adamw", adamw_plan},
+    {"sgd", sgd_plan},
+    {NULL, NULL},
 };

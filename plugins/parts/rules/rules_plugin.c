@@ -14,7 +14,7 @@ static const lh_option_t adamw_options[] = {
 };
 
 static const lh_rule_state_t adamw_states[] = {
-    {.name = "exp_avg",    .dtype = LH_DTYPE_F32, .extent = LH_EXTENT_ELEMENT},
+    {.name = "exp_avg", .dtype = LH_DTYPE_F32, .extent = LH_EXTENT_ELEMENT},
     {.name = "exp_avg_sq", .dtype = LH_DTYPE_F32, .extent = LH_EXTENT_ELEMENT},
 };
 

@@ -46,18 +46,16 @@ static void lion_cost(const void *attributes, const lh_arg_t *args, uint32_t arg
     LH_FILL(lh_cost_t, out, .flops = 8 * n, .bytes = 22 * n);
 }
 
-static const lh_op_t ops[] = {
-    {
-     .name = "acme.lion",
-     .slots = "g master m1 step -> master m1 w?",
-     .attributes = lion_attributes,
-     .attribute_size = sizeof(lion_attributes[0]),
-     .attribute_count = sizeof(lion_attributes) / sizeof(lion_attributes[0]),
-     .attributes_bytes = sizeof(acme_lion_t),
-     .shape = lion_shape,
-     .cost = lion_cost,
-     }
-};
+static const lh_op_t ops[] = {{
+    .name = "acme.lion",
+    .slots = "g master m1 step -> master m1 w?",
+    .attributes = lion_attributes,
+    .attribute_size = sizeof(lion_attributes[0]),
+    .attribute_count = sizeof(lion_attributes) / sizeof(lion_attributes[0]),
+    .attributes_bytes = sizeof(acme_lion_t),
+    .shape = lion_shape,
+    .cost = lion_cost,
+}};
 
 /* ---- its kernel ---- */
 
@@ -198,21 +196,19 @@ static lh_value_t lion_record(const void *config, lh_graph_t *g, const lh_piece_
     return updated;
 }
 
-static const lh_rule_t rules[] = {
-    {
-     .name = "lion",
-     .help = "sign of an interpolated moment, decoupled weight decay (Chen et al. 2023)",
-     .options = lion_options,
-     .option_size = sizeof(lion_options[0]),
-     .option_count = sizeof(lion_options) / sizeof(lion_options[0]),
-     .config_size = sizeof(lion_config_t),
-     .grain = LH_GRAIN_ELEMENT,
-     .states = lion_states,
-     .state_size = sizeof(lion_states[0]),
-     .state_count = sizeof(lion_states) / sizeof(lion_states[0]),
-     .record = lion_record,
-     }
-};
+static const lh_rule_t rules[] = {{
+    .name = "lion",
+    .help = "sign of an interpolated moment, decoupled weight decay (Chen et al. 2023)",
+    .options = lion_options,
+    .option_size = sizeof(lion_options[0]),
+    .option_count = sizeof(lion_options) / sizeof(lion_options[0]),
+    .config_size = sizeof(lion_config_t),
+    .grain = LH_GRAIN_ELEMENT,
+    .states = lion_states,
+    .state_size = sizeof(lion_states[0]),
+    .state_count = sizeof(lion_states) / sizeof(lion_states[0]),
+    .record = lion_record,
+}};
 
 LH_PLUGIN = {
     LH_PLUGIN_HEADER,

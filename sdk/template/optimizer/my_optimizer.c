@@ -25,20 +25,20 @@ static const lh_space_t spaces[] = {
      .cut = LH_GROUP_SELF, /* whole on every rank; LH_GROUP_DATA cuts it over them */
      .place = LH_ON_DEVICE,
      .lives = LH_LIVES_ALWAYS},
-    {                  .name = "grad",
+    {.name = "grad",
      .holds = LH_HOLDS_GRAD,
      .dtype = LH_DTYPE_F32,
      .cut = LH_GROUP_SELF,
      .place = LH_ON_DEVICE,
      .lives = LH_LIVES_STEP},
-    {                    .name = "master",
+    {.name = "master",
      .holds = LH_HOLDS_MASTER,
      .dtype = LH_DTYPE_F32,
      .cut = LH_GROUP_SELF,
      .place = LH_ON_DEVICE,
      .lives = LH_LIVES_ALWAYS,
      .flags = LH_KEEP_SAVED | LH_KEEP_FROM_VALUE},
-    { .name = "state",
+    {.name = "state",
      .holds = LH_HOLDS_STATE,
      .cut = LH_GROUP_SELF,
      .place = LH_ON_DEVICE,
@@ -54,7 +54,7 @@ static const lh_move_t moves[] = {
      .group = LH_GROUP_DATA,
      .reduce = LH_REDUCE_SUM},
     {.when = LH_AT_STEP, .what = LH_MOVE_UPDATE, .from = GRAD, .to = MASTER},
-    {.when = LH_AT_STEP,           .what = LH_MOVE_COPY,           .from = MASTER,           .to = VALUE  },
+    {.when = LH_AT_STEP, .what = LH_MOVE_COPY, .from = MASTER, .to = VALUE},
 };
 
 struct lh_optimizer {
@@ -128,18 +128,18 @@ static lh_value_t rule_record(const void *config, lh_graph_t *g, const lh_piece_
 
 static const lh_rule_t rules[] = {
     {
-     .name = "my_rule",
-     .help = "gradient descent with momentum",
-     .options = rule_options,
-     .option_size = sizeof(rule_options[0]),
-     .option_count = sizeof(rule_options) / sizeof(rule_options[0]),
-     .config_size = sizeof(rule_config_t),
-     .grain = LH_GRAIN_ELEMENT, /* its work may be cut anywhere */
+        .name = "my_rule",
+        .help = "gradient descent with momentum",
+        .options = rule_options,
+        .option_size = sizeof(rule_options[0]),
+        .option_count = sizeof(rule_options) / sizeof(rule_options[0]),
+        .config_size = sizeof(rule_config_t),
+        .grain = LH_GRAIN_ELEMENT, /* its work may be cut anywhere */
         .states = rule_states,
-     .state_size = sizeof(rule_states[0]),
-     .state_count = sizeof(rule_states) / sizeof(rule_states[0]),
-     .record = rule_record,
-     },
+        .state_size = sizeof(rule_states[0]),
+        .state_count = sizeof(rule_states) / sizeof(rule_states[0]),
+        .record = rule_record,
+    },
 };
 
 LH_PLUGIN = {

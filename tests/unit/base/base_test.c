@@ -19,13 +19,13 @@ static void philox_gives_the_published_numbers(void **state)
     static const struct {
         uint32_t counter[4], key[2], expected[4];
     } rows[] = {
-        {{0},                                              {0}, {0x6627e8d5, 0xe169c58d, 0xbc57ac4c, 0x9b00dbd8}},
+        {{0}, {0}, {0x6627e8d5, 0xe169c58d, 0xbc57ac4c, 0x9b00dbd8}},
         {{0xffffffff, 0xffffffff, 0xffffffff, 0xffffffff},
          {0xffffffff, 0xffffffff},
-         {0x408f276d, 0x41c83b0e, 0xa20bc7c6, 0x6d5451fd}                                                       },
+         {0x408f276d, 0x41c83b0e, 0xa20bc7c6, 0x6d5451fd}},
         {{0x243f6a88, 0x85a308d3, 0x13198a2e, 0x03707344},
          {0xa4093822, 0x299f31d0},
-         {0xd16cfe09, 0x94fdcceb, 0x5001e420, 0x24126ea1}                                                       },
+         {0xd16cfe09, 0x94fdcceb, 0x5001e420, 0x24126ea1}},
     };
     (void)state;
     for (size_t i = 0; i < 3; i++) {
@@ -135,11 +135,7 @@ static void paths_are_joined_and_cut(void **state)
     static const struct {
         const char *folder, *name, *joined;
     } rows[] = {
-        {"a",  "b",  "a/b"},
-        {"a/", "b",  "a/b"},
-        {"a",  "/b", "/b" },
-        {"",   "b",  "b"  },
-        {"/",  "b",  "/b" },
+        {"a", "b", "a/b"}, {"a/", "b", "a/b"}, {"a", "/b", "/b"}, {"", "b", "b"}, {"/", "b", "/b"},
     };
     (void)state;
     for (size_t i = 0; i < sizeof(rows) / sizeof(rows[0]); i++) {

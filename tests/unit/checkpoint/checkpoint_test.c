@@ -29,10 +29,7 @@ static void meta_survives_with_every_character(void **state)
 {
     scratch_t *s = *state;
     const checkpoint_plugin_t plugin = {"model", "llama", "0.1.0", "abc", 65536};
-    const checkpoint_scalar_t scalars[] = {
-        {"loss_scale", 0x1p-149},
-        {"x",          INFINITY}
-    };
+    const checkpoint_scalar_t scalars[] = {{"loss_scale", 0x1p-149}, {"x", INFINITY}};
     const checkpoint_meta_t meta = {.run = "r\"\\\n\x01",
                                     .config = "c",
                                     .model = "a = 1\nb = 2\n",
@@ -79,10 +76,10 @@ static void parts_of_four_ranks_are_read_into_any_cut(void **state)
     enum { ROWS = 6, COLUMNS = 10 };
     const uint64_t shape[LH_MAX_RANK] = {ROWS, COLUMNS};
     static const tensor_part_t cuts[] = {
-        {.at = {0, 0}, .shape = {6, 4}, .first = 0,  .count = 11},
+        {.at = {0, 0}, .shape = {6, 4}, .first = 0, .count = 11},
         {.at = {0, 0}, .shape = {6, 4}, .first = 11, .count = 13},
-        {.at = {0, 4}, .shape = {2, 6}, .first = 0,  .count = 12},
-        {.at = {2, 4}, .shape = {4, 6}, .first = 0,  .count = 24},
+        {.at = {0, 4}, .shape = {2, 6}, .first = 0, .count = 12},
+        {.at = {2, 4}, .shape = {4, 6}, .first = 0, .count = 24},
     };
     checkpoint_tensor_t tensors[4];
     float values[4][ROWS * COLUMNS], whole[ROWS * COLUMNS];
@@ -93,13 +90,11 @@ static void parts_of_four_ranks_are_read_into_any_cut(void **state)
     commit_t *commit;
     assert_int_equal(commit_begin(s->folder, &meta, "", &commit), LH_OK);
     for (uint32_t r = 0; r < 4; r++) {
-        tensors[r] = (checkpoint_tensor_t){
-            .name = "w",
-            .dtype = LH_DTYPE_F32,
-            .rank = 2,
-            .shape = {ROWS, COLUMNS},
-            .part = cuts[r]
-        };
+        tensors[r] = (checkpoint_tensor_t){.name = "w",
+                                           .dtype = LH_DTYPE_F32,
+                                           .rank = 2,
+                                           .shape = {ROWS, COLUMNS},
+                                           .part = cuts[r]};
         (void)tensor_part_copy(2, shape, &all, whole, &cuts[r], values[r]);
         const void *data = values[r];
         assert_int_equal(commit_write(commit, r, &tensors[r], &data, 1), LH_OK);
@@ -107,10 +102,10 @@ static void parts_of_four_ranks_are_read_into_any_cut(void **state)
     assert_int_equal(commit_finish(commit, 0, NULL), LH_OK);
 
     static const tensor_part_t wanted[] = {
-        {.at = {0, 0}, .shape = {6, 10}, .first = 0,  .count = 60},
+        {.at = {0, 0}, .shape = {6, 10}, .first = 0, .count = 60},
         {.at = {0, 0}, .shape = {6, 10}, .first = 17, .count = 31},
-        {.at = {1, 3}, .shape = {4, 5},  .first = 2,  .count = 17},
-        {.at = {0, 0}, .shape = {6, 4},  .first = 11, .count = 13},
+        {.at = {1, 3}, .shape = {4, 5}, .first = 2, .count = 17},
+        {.at = {0, 0}, .shape = {6, 4}, .first = 11, .count = 13},
     };
     checkpoint_t *c;
     assert_int_equal(checkpoint_open(scratch_path(s, "step-000000000001"), &c), LH_OK);

@@ -8,20 +8,20 @@
 
 /* The rows of a Llama, shortened: what is tested is the reader, not the plugin. */
 static const lh_hf_key_t keys[] = {
-    {"num_attention_heads",                                                 "heads",    NULL,      NULL                   },
-    {"num_key_value_heads",                                                 "kv_heads", "heads",   NULL                   },
-    {"head_dim",                                                            "head_dim", "0",       NULL                   },
-    {"vocab_size",                                                          "vocab",    "32000",   NULL                   },
-    {"rms_norm_eps",                                                        "epsilon",  "1e-6",    NULL                   },
-    {"tie_word_embeddings",                                                 "tied",     "false",   NULL                   },
-    {"rope_parameters.rope_theta|+rope_theta",                              "base",     "10000",   NULL                   },
-    {"rope_parameters.rope_type|+rope_scaling.rope_type|rope_scaling.type", "scaling",  "default",
-     NULL                                                                                                                 },
-    {"rope_parameters.factor|+rope_scaling.factor",                         "factor",   "1",       "scaling=linear|llama3"},
-    {"rope_parameters.low_freq_factor|+rope_scaling.low_freq_factor",       "low",      "1",       "scaling=llama3"       },
-    {"hidden_act",                                                          NULL,       "silu",    NULL                   },
-    {"attention_bias",                                                      NULL,       "false",   NULL                   },
-    {"attention_dropout",                                                   NULL,       NULL,      NULL                   },
+    {"num_attention_heads", "heads", NULL, NULL},
+    {"num_key_value_heads", "kv_heads", "heads", NULL},
+    {"head_dim", "head_dim", "0", NULL},
+    {"vocab_size", "vocab", "32000", NULL},
+    {"rms_norm_eps", "epsilon", "1e-6", NULL},
+    {"tie_word_embeddings", "tied", "false", NULL},
+    {"rope_parameters.rope_theta|+rope_theta", "base", "10000", NULL},
+    {"rope_parameters.rope_type|+rope_scaling.rope_type|rope_scaling.type", "scaling", "default",
+     NULL},
+    {"rope_parameters.factor|+rope_scaling.factor", "factor", "1", "scaling=linear|llama3"},
+    {"rope_parameters.low_freq_factor|+rope_scaling.low_freq_factor", "low", "1", "scaling=llama3"},
+    {"hidden_act", NULL, "silu", NULL},
+    {"attention_bias", NULL, "false", NULL},
+    {"attention_dropout", NULL, NULL, NULL},
 };
 static const lh_hf_t table = {
     .struct_size = sizeof(table),
@@ -37,22 +37,25 @@ static const lh_hf_t table = {
 static const struct {
     const char *json, *options;
 } configs[] = {
-    {HEAD "}",                                                                                            "heads = 8\nkv_heads = 8\nhead_dim = 0\nvocab = 32000\nepsilon = 1e-6\ntied = no\n"
-               "base = 10000\nscaling = default\n"                                                                                    },
+    {HEAD "}", "heads = 8\nkv_heads = 8\nhead_dim = 0\nvocab = 32000\nepsilon = 1e-6\ntied = no\n"
+               "base = 10000\nscaling = default\n"},
     {HEAD ", \"num_key_value_heads\": 2, \"head_dim\": 16, \"vocab_size\": 512, \"rms_norm_eps\": "
-          "1e-05, \"tie_word_embeddings\": true, \"rope_theta\": 500000.0, \"rope_scaling\": null}", "heads = 8\nkv_heads = 2\nhead_dim = 16\nvocab = 512\nepsilon = 1e-05\ntied = yes\n"
+          "1e-05, \"tie_word_embeddings\": true, \"rope_theta\": 500000.0, \"rope_scaling\": null}",
+     "heads = 8\nkv_heads = 2\nhead_dim = 16\nvocab = 512\nepsilon = 1e-05\ntied = yes\n"
      "base = 500000.0\nscaling = default\n"},
     {HEAD ", \"rope_theta\": 500000.0, \"rope_scaling\": {\"rope_type\": \"llama3\", \"factor\": "
-          "8.0, \"low_freq_factor\": 2}}",                                                           "heads = 8\nkv_heads = 8\nhead_dim = 0\nvocab = 32000\nepsilon = 1e-6\ntied = no\n"
-     "base = 500000.0\nscaling = llama3\nfactor = 8.0\nlow = 2\n"                                    },
+          "8.0, \"low_freq_factor\": 2}}",
+     "heads = 8\nkv_heads = 8\nhead_dim = 0\nvocab = 32000\nepsilon = 1e-6\ntied = no\n"
+     "base = 500000.0\nscaling = llama3\nfactor = 8.0\nlow = 2\n"},
     {HEAD ", \"rope_scaling\": {\"type\": \"linear\", \"factor\": 4.0}}",
      "heads = 8\nkv_heads = 8\nhead_dim = 0\nvocab = 32000\nepsilon = 1e-6\ntied = no\n"
-     "base = 10000\nscaling = linear\nfactor = 4.0\n"                                                                                               },
- /* What stands in the new dictionary wins. */
+     "base = 10000\nscaling = linear\nfactor = 4.0\n"},
+    /* What stands in the new dictionary wins. */
     {HEAD
      ", \"rope_parameters\": {\"rope_type\": \"default\", \"rope_theta\": 7.5}, \"rope_theta\": "
-     "3, \"hidden_act\": \"silu\", \"attention_bias\": false, \"num_key_value_heads\": null}",       "heads = 8\nkv_heads = 8\nhead_dim = 0\nvocab = 32000\nepsilon = 1e-6\ntied = no\n"
-     "base = 7.5\nscaling = default\n"           },
+     "3, \"hidden_act\": \"silu\", \"attention_bias\": false, \"num_key_value_heads\": null}",
+     "heads = 8\nkv_heads = 8\nhead_dim = 0\nvocab = 32000\nepsilon = 1e-6\ntied = no\n"
+     "base = 7.5\nscaling = default\n"},
 };
 
 static void old_and_new_keys_give_the_options(void **state)
@@ -73,20 +76,20 @@ static void old_and_new_keys_give_the_options(void **state)
 static const struct {
     const char *json, *sentence;
 } refused[] = {
-    {"{}",                                             "config.json: model_type: a string was expected"},
+    {"{}", "config.json: model_type: a string was expected"},
     {"{\"model_type\": \"mistral\"}",
-     "config.json: model_type is mistral, this model plugin reads llama|LLaMA"                         },
-    {"{\"model_type\": \"llama\"}",                    "config.json: num_attention_heads is missing"   },
+     "config.json: model_type is mistral, this model plugin reads llama|LLaMA"},
+    {"{\"model_type\": \"llama\"}", "config.json: num_attention_heads is missing"},
     {HEAD ", \"hidden_act\": \"gelu\"}",
-     "config.json: hidden_act is gelu, this model plugin can only silu"                                },
+     "config.json: hidden_act is gelu, this model plugin can only silu"},
     {HEAD ", \"attention_bias\": true}",
-     "config.json: attention_bias is yes, this model plugin can only false"                            },
+     "config.json: attention_bias is yes, this model plugin can only false"},
     {HEAD ", \"quantization_config\": {\"bits\": 4}}",
-     "config.json: quantization_config: quantised weights are not read"                                },
+     "config.json: quantization_config: quantised weights are not read"},
     {HEAD ", \"rope_theta\": [1]}",
-     "config.json: rope_theta: a number, a text, true or false was expected"                           },
+     "config.json: rope_theta: a number, a text, true or false was expected"},
     {HEAD ", \"x\": 1, \"x\": 2}",
-     "config.json: not JSON, line 1 column 61: duplicate object key near '\"x\"'"                      },
+     "config.json: not JSON, line 1 column 61: duplicate object key near '\"x\"'"},
 };
 
 static void what_the_model_cannot_do_is_refused(void **state)
@@ -115,15 +118,9 @@ static void dropout_is_only_mentioned_and_ids_may_lie_anywhere(void **state)
 static const char *scaled(void *context, const char *key)
 {
     static const char *const values[][2] = {
-        {"heads",    "8"      },
-        {"kv_heads", "0"      },
-        {"head_dim", "0"      },
-        {"epsilon",  "1e-05"  },
-        {"tied",     "yes"    },
-        {"base",     "10000.0"},
-        {"scaling",  NULL     },
-        {"factor",   "8.0"    },
-        {"low",      "1.0"    },
+        {"heads", "8"},       {"kv_heads", "0"}, {"head_dim", "0"},
+        {"epsilon", "1e-05"}, {"tied", "yes"},   {"base", "10000.0"},
+        {"scaling", NULL},    {"factor", "8.0"}, {"low", "1.0"},
     };
     for (size_t i = 0; i < sizeof(values) / sizeof(values[0]); i++)
         if (strcmp(values[i][0], key) == 0) return values[i][1] == NULL ? context : values[i][1];
@@ -214,15 +211,8 @@ static void reals_are_written_as_people_do(void **state)
         double value;
         const char *text;
     } reals[] = {
-        {10000,    "10000.0"           },
-        {1e-5,     "1e-05"             },
-        {0.1,      "0.1"               },
-        {0,        "0.0"               },
-        {500000.5, "500000.5"          },
-        {1e16,     "1e+16"             },
-        {-1.25,    "-1.25"             },
-        {1.0 / 3,  "0.3333333333333333"}
-    };
+        {10000, "10000.0"},     {1e-5, "1e-05"}, {0.1, "0.1"},     {0, "0.0"},
+        {500000.5, "500000.5"}, {1e16, "1e+16"}, {-1.25, "-1.25"}, {1.0 / 3, "0.3333333333333333"}};
     for (size_t i = 0; i < sizeof(reals) / sizeof(reals[0]); i++) {
         text_t text = {0};
         json_text_real(&text, reals[i].value);

@@ -163,10 +163,10 @@ static const struct {
     const char *plugin, *folder;
 } models[] = {
     {"llama", LH_TEST_DATA "/../../examples/data/stories260K"},
-    {"gpt2",  LH_TEST_DATA "/models/capp-gpt2"               },
-    {"llama", GOLDEN "/llama"                                },
-    {"llama", GOLDEN "/llama-tied-scaled-rope"               },
-    {"gpt2",  GOLDEN "/gpt2"                                 },
+    {"gpt2", LH_TEST_DATA "/models/capp-gpt2"},
+    {"llama", GOLDEN "/llama"},
+    {"llama", GOLDEN "/llama-tied-scaled-rope"},
+    {"gpt2", GOLDEN "/gpt2"},
 };
 
 static void import_then_export_is_the_same_bit_for_bit(void **state)
@@ -218,21 +218,21 @@ static const struct {
     {"llama",
      GOLDEN "/llama",
      {.dtype = AS_IT_IS, .drop = "model.layers.1.mlp.up_proj.weight"},
-     "from: tensor model.layers.1.mlp.up_proj.weight is missing"                       },
+     "from: tensor model.layers.1.mlp.up_proj.weight is missing"},
     {"llama",
      GOLDEN "/llama",
      {.dtype = AS_IT_IS, .add = "model.layers.0.mystery"},
-     "from/model.safetensors: tensor model.layers.0.mystery is none of this model's"   },
+     "from/model.safetensors: tensor model.layers.0.mystery is none of this model's"},
     {"llama",
      GOLDEN "/llama",
      {.dtype = AS_IT_IS, .widen = "model.norm.weight"},
-     "from/model.safetensors: tensor model.norm.weight is [33], the model wants [32]"  },
+     "from/model.safetensors: tensor model.norm.weight is [33], the model wants [32]"},
     {"gpt2",
      GOLDEN "/gpt2",
      {.dtype = AS_IT_IS, .widen = "transformer.h.0.attn.c_attn.weight"},
      "from/model.safetensors: tensor transformer.h.0.attn.c_attn.weight is [33, 96], the model "
      "wants "
-     "[32, 96]"                                                                        },
+     "[32, 96]"},
     {"llama",
      GOLDEN "/llama",
      {.dtype = LH_DTYPE_I32},

@@ -22,46 +22,46 @@ static const struct {
     size_t data;
     const char *sentence;
 } hostile[] = {
-    {"[1]",                                                                                  0,  "x.safetensors: the header does not begin with {"      },
-    {"{\"a\":{" T "}",                                                                       8,
-     "x.safetensors: not JSON, line 1 column 53: '}' expected near end of file"                                                                         },
-    {"{\"a\":{" T "},\"a\":{" T "}}",                                                        8,
-     "x.safetensors: not JSON, line 1 column 57: duplicate object key near '\"a\"'"                                                                     },
-    {"{\"a\":7}",                                                                            0,  "x.safetensors: tensor a: its entry is not an object"  },
-    {"{\"a\":{\"shape\":[2],\"data_offsets\":[0,8]}}",                                       8,
-     "x.safetensors: tensor a: dtype is not a string"                                                                                                   },
-    {"{\"a\":{\"dtype\":\"F33\",\"shape\":[2],\"data_offsets\":[0,8]}}",                     8,
-     "x.safetensors: tensor a: unknown dtype F33"                                                                                                       },
-    {"{\"a\":{\"dtype\":\"F32\",\"shape\":2,\"data_offsets\":[0,8]}}",                       8,
-     "x.safetensors: tensor a: shape is not a list"                                                                                                     },
-    {"{\"a\":{\"dtype\":\"F32\",\"shape\":[-2],\"data_offsets\":[0,8]}}",                    8,
-     "x.safetensors: tensor a: dimension 0 is not a number of 0 or more"                                                                                },
-    {"{\"a\":{\"dtype\":\"F32\",\"shape\":[1,1,1,1,1,1,1,1,1],\"data_offsets\":[0,4]}}",     4,
-     "x.safetensors: tensor a: 9 dimensions, at most 8 are allowed"                                                                                     },
+    {"[1]", 0, "x.safetensors: the header does not begin with {"},
+    {"{\"a\":{" T "}", 8,
+     "x.safetensors: not JSON, line 1 column 53: '}' expected near end of file"},
+    {"{\"a\":{" T "},\"a\":{" T "}}", 8,
+     "x.safetensors: not JSON, line 1 column 57: duplicate object key near '\"a\"'"},
+    {"{\"a\":7}", 0, "x.safetensors: tensor a: its entry is not an object"},
+    {"{\"a\":{\"shape\":[2],\"data_offsets\":[0,8]}}", 8,
+     "x.safetensors: tensor a: dtype is not a string"},
+    {"{\"a\":{\"dtype\":\"F33\",\"shape\":[2],\"data_offsets\":[0,8]}}", 8,
+     "x.safetensors: tensor a: unknown dtype F33"},
+    {"{\"a\":{\"dtype\":\"F32\",\"shape\":2,\"data_offsets\":[0,8]}}", 8,
+     "x.safetensors: tensor a: shape is not a list"},
+    {"{\"a\":{\"dtype\":\"F32\",\"shape\":[-2],\"data_offsets\":[0,8]}}", 8,
+     "x.safetensors: tensor a: dimension 0 is not a number of 0 or more"},
+    {"{\"a\":{\"dtype\":\"F32\",\"shape\":[1,1,1,1,1,1,1,1,1],\"data_offsets\":[0,4]}}", 4,
+     "x.safetensors: tensor a: 9 dimensions, at most 8 are allowed"},
     {"{\"a\":{\"dtype\":\"F32\",\"shape\":[4294967296,4294967296],\"data_offsets\":[0,8]}}", 8,
-     "x.safetensors: tensor a: more than 2^64 elements"                                                                                                 },
-    {"{\"a\":{\"dtype\":\"F32\",\"shape\":[4294967296,536870912],\"data_offsets\":[0,8]}}",  8,
-     "x.safetensors: tensor a: more than 2^64 bits"                                                                                                     },
-    {"{\"a\":{\"dtype\":\"F4\",\"shape\":[3],\"data_offsets\":[0,2]}}",                      2,
-     "x.safetensors: tensor a: 12 bits are no whole number of bytes"                                                                                    },
-    {"{\"a\":{\"dtype\":\"F32\",\"shape\":[2],\"data_offsets\":[8,0]}}",                     8,
-     "x.safetensors: tensor a: data_offsets is not [begin, end]"                                                                                        },
-    {"{\"a\":{\"dtype\":\"F32\",\"shape\":[2],\"data_offsets\":[0]}}",                       8,
-     "x.safetensors: tensor a: data_offsets is not [begin, end]"                                                                                        },
-    {"{\"a\":{\"dtype\":\"F32\",\"shape\":[3],\"data_offsets\":[0,8]}}",                     8,
-     "x.safetensors: tensor a: 8 bytes of data, its shape and dtype need 12"                                                                            },
-    {"{\"a\":{" T "}}",                                                                      4,
-     "x.safetensors: tensor a: its data end at 8, the file holds 4 bytes of data"                                                                       },
-    {"{\"a\":{" T "}}",                                                                      9,  "x.safetensors: 1 bytes of data follow the last tensor"},
-    {"{\"a\":{" T "},\"b\":{\"dtype\":\"U8\",\"shape\":[1],\"data_offsets\":[9,10]}}",       10,
-     "x.safetensors: tensor b: its data begin at 9, a hole is left at 8"                                                                                },
-    {"{\"a\":{" T "},\"b\":{\"dtype\":\"U8\",\"shape\":[1],\"data_offsets\":[7,8]}}",        8,
-     "x.safetensors: tensor b: its data begin at 7, the one before ends at 8"                                                                           },
-    {"{\"__metadata__\":{\"n\":1},\"a\":{" T "}}",                                           8,
-     "x.safetensors: __metadata__: n is not a string"                                                                                                   },
-    {"{\"__metadata__\":[],\"a\":{" T "}}",                                                  8,  "x.safetensors: __metadata__ is not an object"         },
-    {"{\"a\":{\"dtype\":\"F32\",\"shape\":[99999999999999999999],\"data_offsets\":[0,8]}}",  8,
-     "x.safetensors: not JSON, line 1 column 49: too big integer near '99999999999999999999'"                                                           },
+     "x.safetensors: tensor a: more than 2^64 elements"},
+    {"{\"a\":{\"dtype\":\"F32\",\"shape\":[4294967296,536870912],\"data_offsets\":[0,8]}}", 8,
+     "x.safetensors: tensor a: more than 2^64 bits"},
+    {"{\"a\":{\"dtype\":\"F4\",\"shape\":[3],\"data_offsets\":[0,2]}}", 2,
+     "x.safetensors: tensor a: 12 bits are no whole number of bytes"},
+    {"{\"a\":{\"dtype\":\"F32\",\"shape\":[2],\"data_offsets\":[8,0]}}", 8,
+     "x.safetensors: tensor a: data_offsets is not [begin, end]"},
+    {"{\"a\":{\"dtype\":\"F32\",\"shape\":[2],\"data_offsets\":[0]}}", 8,
+     "x.safetensors: tensor a: data_offsets is not [begin, end]"},
+    {"{\"a\":{\"dtype\":\"F32\",\"shape\":[3],\"data_offsets\":[0,8]}}", 8,
+     "x.safetensors: tensor a: 8 bytes of data, its shape and dtype need 12"},
+    {"{\"a\":{" T "}}", 4,
+     "x.safetensors: tensor a: its data end at 8, the file holds 4 bytes of data"},
+    {"{\"a\":{" T "}}", 9, "x.safetensors: 1 bytes of data follow the last tensor"},
+    {"{\"a\":{" T "},\"b\":{\"dtype\":\"U8\",\"shape\":[1],\"data_offsets\":[9,10]}}", 10,
+     "x.safetensors: tensor b: its data begin at 9, a hole is left at 8"},
+    {"{\"a\":{" T "},\"b\":{\"dtype\":\"U8\",\"shape\":[1],\"data_offsets\":[7,8]}}", 8,
+     "x.safetensors: tensor b: its data begin at 7, the one before ends at 8"},
+    {"{\"__metadata__\":{\"n\":1},\"a\":{" T "}}", 8,
+     "x.safetensors: __metadata__: n is not a string"},
+    {"{\"__metadata__\":[],\"a\":{" T "}}", 8, "x.safetensors: __metadata__ is not an object"},
+    {"{\"a\":{\"dtype\":\"F32\",\"shape\":[99999999999999999999],\"data_offsets\":[0,8]}}", 8,
+     "x.safetensors: not JSON, line 1 column 49: too big integer near '99999999999999999999'"},
 };
 
 static void a_hostile_header_is_refused_with_its_sentence(void **state)
@@ -155,8 +155,8 @@ static void a_file_of_transformers_is_read(void **state)
 static void a_written_file_has_the_documented_bytes(void **state)
 {
     const safetensors_row_t rows[] = {
-        {.name = "a", .dtype = LH_DTYPE_F32, .rank = 2,     .shape = {1, 2}},
-        {.name = "q\"",           .dtype = LH_DTYPE_BF16,                    .rank = 0},
+        {.name = "a", .dtype = LH_DTYPE_F32, .rank = 2, .shape = {1, 2}},
+        {.name = "q\"", .dtype = LH_DTYPE_BF16, .rank = 0},
     };
     const safetensors_pair_t pair = {"step", "7"};
     const float values[] = {1.0f, -2.0f};
@@ -215,19 +215,19 @@ static const struct {
 } bad_maps[] = {
     {"{\"a\": \"../one\"}",
      "model.safetensors.index.json: tensor a: file ../one: a plain file name "
-     "was expected"                                                                                                        },
+     "was expected"},
     {"{\"a\": \"/etc/passwd\"}",
-     "model.safetensors.index.json: tensor a: file /etc/passwd: a plain file name was expected"                            },
-    {"{\"a\": \"..\"}",                                  "model.safetensors.index.json: tensor a: file ..: a plain file name was "
-                        "expected"                                                                  },
+     "model.safetensors.index.json: tensor a: file /etc/passwd: a plain file name was expected"},
+    {"{\"a\": \"..\"}", "model.safetensors.index.json: tensor a: file ..: a plain file name was "
+                        "expected"},
     {"{\"a\": 3}",
      "model.safetensors.index.json: tensor a: file (no string): a plain file name was "
-     "expected"                                                                                                            },
-    {"{\"a\": \"one\", \"c\": \"two\"}",                 "model.safetensors.index.json: tensor c is not in two"            },
-    {"{\"a\": \"one\", \"b\": \"one\"}",                 "model.safetensors.index.json: tensor b is not in one"            },
+     "expected"},
+    {"{\"a\": \"one\", \"c\": \"two\"}", "model.safetensors.index.json: tensor c is not in two"},
+    {"{\"a\": \"one\", \"b\": \"one\"}", "model.safetensors.index.json: tensor b is not in one"},
     {"{\"a\": \"one\", \"b\": \"two\", \"d\": \"two\"}",
-     "model.safetensors.index.json: tensor d is not in two"                                                                },
-    {"[]",                                               "model.safetensors.index.json: weight_map: an object was expected"},
+     "model.safetensors.index.json: tensor d is not in two"},
+    {"[]", "model.safetensors.index.json: weight_map: an object was expected"},
 };
 
 static void an_index_that_lies_is_refused(void **state)
@@ -248,10 +248,7 @@ static void an_index_that_lies_is_refused(void **state)
 static void a_sharded_folder_is_one_set_of_tensors(void **state)
 {
     scratch_t *s = *state;
-    const shard_entry_t entries[] = {
-        {"a", "one"},
-        {"b", "two"}
-    };
+    const shard_entry_t entries[] = {{"a", "one"}, {"b", "two"}};
     text_t text = {0};
     write_shard(s, "one", "a");
     write_shard(s, "two", "b");

@@ -11,14 +11,14 @@
 enum { SMALL_TENSORS = 4, SMALL_MOST = 64 };
 
 static const checkpoint_tensor_t small_tensors[SMALL_TENSORS] = {
-    {.name = "embed",       .dtype = LH_DTYPE_F32, .rank = 2,                    .shape = {8, 4}       },
+    {.name = "embed", .dtype = LH_DTYPE_F32, .rank = 2, .shape = {8, 4}},
     {.name = "blocks.0.wq",
      .dtype = LH_DTYPE_F32,
      .source = LH_DTYPE_BF16,
      .rank = 2,
      .shape = {4, 4}},
-    {.name = "norm",                     .dtype = LH_DTYPE_F32,                             .rank = 1,                .shape = {4}},
-    {.name = "exp_avg/blocks.0.wq",                     .dtype = LH_DTYPE_F32,              .rank = 2, .shape = {4, 4}},
+    {.name = "norm", .dtype = LH_DTYPE_F32, .rank = 1, .shape = {4}},
+    {.name = "exp_avg/blocks.0.wq", .dtype = LH_DTYPE_F32, .rank = 2, .shape = {4, 4}},
 };
 
 static inline uint64_t small_elements(uint32_t tensor)

@@ -20,14 +20,14 @@ static int64_t place_of(const tensor_part_t *p, uint64_t i, uint64_t j, uint64_t
 static const uint64_t shape[LH_MAX_RANK] = {4, 5, 6};
 
 static const tensor_part_t parts[] = {
-    {.at = {0, 0, 0}, .shape = {4, 5, 6}, .first = 0,   .count = 120},
-    {.at = {0, 0, 0}, .shape = {4, 5, 6}, .first = 7,   .count = 100},
-    {.at = {1, 0, 0}, .shape = {2, 5, 6}, .first = 0,   .count = 60 },
-    {.at = {0, 2, 0}, .shape = {4, 3, 6}, .first = 5,   .count = 50 },
-    {.at = {0, 0, 1}, .shape = {4, 5, 3}, .first = 0,   .count = 60 },
-    {.at = {1, 1, 2}, .shape = {3, 3, 4}, .first = 3,   .count = 29 },
-    {.at = {3, 4, 5}, .shape = {1, 1, 1}, .first = 0,   .count = 1  },
-    {.at = {0, 0, 0}, .shape = {4, 5, 6}, .first = 119, .count = 1  },
+    {.at = {0, 0, 0}, .shape = {4, 5, 6}, .first = 0, .count = 120},
+    {.at = {0, 0, 0}, .shape = {4, 5, 6}, .first = 7, .count = 100},
+    {.at = {1, 0, 0}, .shape = {2, 5, 6}, .first = 0, .count = 60},
+    {.at = {0, 2, 0}, .shape = {4, 3, 6}, .first = 5, .count = 50},
+    {.at = {0, 0, 1}, .shape = {4, 5, 3}, .first = 0, .count = 60},
+    {.at = {1, 1, 2}, .shape = {3, 3, 4}, .first = 3, .count = 29},
+    {.at = {3, 4, 5}, .shape = {1, 1, 1}, .first = 0, .count = 1},
+    {.at = {0, 0, 0}, .shape = {4, 5, 6}, .first = 119, .count = 1},
 };
 enum { PARTS = sizeof(parts) / sizeof(parts[0]) };
 

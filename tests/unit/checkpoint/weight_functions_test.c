@@ -9,23 +9,18 @@ static const lh_host_t *host;
 
 static lh_tensor_t tensor(uint64_t rows, uint64_t columns, float *data)
 {
-    return (lh_tensor_t){
-        .struct_size = sizeof(lh_tensor_t),
-        .dtype = LH_DTYPE_F32,
-        .rank = columns == 0 ? 1 : 2,
-        .shape = {rows,                       columns},
-        .stride = {columns == 0 ? 1 : columns, 1      },
-        .data = data,
-        .data_bytes = rows * (columns == 0 ? 1 : columns) * sizeof(float)
-    };
+    return (lh_tensor_t){.struct_size = sizeof(lh_tensor_t),
+                         .dtype = LH_DTYPE_F32,
+                         .rank = columns == 0 ? 1 : 2,
+                         .shape = {rows, columns},
+                         .stride = {columns == 0 ? 1 : columns, 1},
+                         .data = data,
+                         .data_bytes = rows * (columns == 0 ? 1 : columns) * sizeof(float)};
 }
 
 static lh_status_t run(const char *text, lh_tensor_t source, lh_tensor_t out)
 {
-    static const call_variable_t variables[] = {
-        {"source", CALL_TENSOR},
-        {"out",    CALL_TENSOR}
-    };
+    static const call_variable_t variables[] = {{"source", CALL_TENSOR}, {"out", CALL_TENSOR}};
     const call_scope_t scope = {.functions = weight_functions,
                                 .function_count = weight_function_count,
                                 .variables = variables,
@@ -99,9 +94,9 @@ static const struct {
     uint64_t heads, kv_heads;
     const char *q, *k, *v; /* head numbers in the fused tensor */
 } fused[] = {
-    {3, 1, "012",  "3",   "4"  }, /* multi-query: all queries, then K, then V      */
-    {4, 2, "0145", "26",  "37" }, /* by key/value group: its queries, its K, its V */
-    {3, 3, "036",  "147", "258"}, /* per head: q, k, v                             */
+    {3, 1, "012", "3", "4"},     /* multi-query: all queries, then K, then V      */
+    {4, 2, "0145", "26", "37"},  /* by key/value group: its queries, its K, its V */
+    {3, 3, "036", "147", "258"}, /* per head: q, k, v                             */
 };
 
 static void fused_qkv_is_split_by_group(void **state)

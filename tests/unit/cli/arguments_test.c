@@ -43,15 +43,15 @@ static void what_is_typed_ends_in_its_place(void **state)
 static const struct {
     const char *line, *sentence;
 } refused[] = {
-    {"longhaul",                      "no command"                                       },
-    {"longhaul chek a.ini",           "there is no command 'chek'; did you mean 'check'?"},
-    {"longhaul zzzzzzzz",             "there is no command 'zzzzzzzz'"                   },
-    {"longhaul check",                "check: name a PIPELINE.ini"                       },
-    {"longhaul check a.ini b.ini",    "check: 'b.ini' is one argument too many"          },
-    {"longhaul check a.ini --sett x", "check has no flag --sett; did you mean --set?"    },
-    {"longhaul check a.ini --set",    "--set wants a value"                              },
-    {"longhaul plugins x",            "plugins: 'x' is one argument too many"            },
-    {"longhaul plugins --set a.b=c",  "plugins has no flag --set"                        },
+    {"longhaul", "no command"},
+    {"longhaul chek a.ini", "there is no command 'chek'; did you mean 'check'?"},
+    {"longhaul zzzzzzzz", "there is no command 'zzzzzzzz'"},
+    {"longhaul check", "check: name a PIPELINE.ini"},
+    {"longhaul check a.ini b.ini", "check: 'b.ini' is one argument too many"},
+    {"longhaul check a.ini --sett x", "check has no flag --sett; did you mean --set?"},
+    {"longhaul check a.ini --set", "--set wants a value"},
+    {"longhaul plugins x", "plugins: 'x' is one argument too many"},
+    {"longhaul plugins --set a.b=c", "plugins has no flag --set"},
 };
 
 static void a_mistake_is_one_sentence(void **state)

@@ -91,27 +91,27 @@ static void what_is_typed_wins_over_the_default(void **state)
 static const struct {
     const char *text, *sentence;
 } refused[] = {
-    {"[tcp]\nstream = 8\n",                       "a.ini:2: unknown key 'stream' in [tcp]; did you mean 'streams'?"  },
-    {"[tcp]\nqqq = 8\n",                          "a.ini:2: unknown key 'qqq' in [tcp]"                              },
-    {"[tcp]\nfast = yes\n",                       "a.ini:1: 'streams' is missing in [tcp] (sockets)"                 },
-    {"[other]\n",                                 "[tcp] is missing; it needs at least 'streams' (sockets)"          },
-    {"[tcp]\nstreams = 0\n",                      "a.ini:2: streams = 0: expected 1..64"                             },
-    {"[tcp]\nstreams = 65\n",                     "a.ini:2: streams = 65: expected 1..64"                            },
+    {"[tcp]\nstream = 8\n", "a.ini:2: unknown key 'stream' in [tcp]; did you mean 'streams'?"},
+    {"[tcp]\nqqq = 8\n", "a.ini:2: unknown key 'qqq' in [tcp]"},
+    {"[tcp]\nfast = yes\n", "a.ini:1: 'streams' is missing in [tcp] (sockets)"},
+    {"[other]\n", "[tcp] is missing; it needs at least 'streams' (sockets)"},
+    {"[tcp]\nstreams = 0\n", "a.ini:2: streams = 0: expected 1..64"},
+    {"[tcp]\nstreams = 65\n", "a.ini:2: streams = 65: expected 1..64"},
     {"[tcp]\nstreams = 8x\n",
-     "a.ini:2: streams = 8x: expected a whole number such as 8, 10k or 2M"                                           },
-    {"[tcp]\nstreams =\n",                        "a.ini:2: streams = : expected a whole number such as 8, 10k or 2M"},
-    {"[tcp]\nstreams = 1\nsegment = 1KiB\n",      "a.ini:3: segment = 1KiB: expected 4KiB..64MiB"                    },
-    {"[tcp]\nstreams = 1\nsegment = 64\n",        "a.ini:3: segment = 64: expected 4KiB..64MiB"                      },
+     "a.ini:2: streams = 8x: expected a whole number such as 8, 10k or 2M"},
+    {"[tcp]\nstreams =\n", "a.ini:2: streams = : expected a whole number such as 8, 10k or 2M"},
+    {"[tcp]\nstreams = 1\nsegment = 1KiB\n", "a.ini:3: segment = 1KiB: expected 4KiB..64MiB"},
+    {"[tcp]\nstreams = 1\nsegment = 64\n", "a.ini:3: segment = 64: expected 4KiB..64MiB"},
     {"[tcp]\nstreams = 1\ntimeout = 5\n",
-     "a.ini:3: timeout = 5: expected a time such as 10us, 250ms or 2s"                                               },
+     "a.ini:3: timeout = 5: expected a time such as 10us, 250ms or 2s"},
     {"[tcp]\nstreams = 1\nalgorithm = tre\n",
-     "a.ini:3: algorithm = tre: expected one of ring|tree; did you mean 'tree'?"                                     },
-    {"[tcp]\nstreams = 1\nfast = true\n",         "a.ini:3: fast = true: expected yes or no"                         },
+     "a.ini:3: algorithm = tre: expected one of ring|tree; did you mean 'tree'?"},
+    {"[tcp]\nstreams = 1\nfast = true\n", "a.ini:3: fast = true: expected yes or no"},
     {"[tcp]\nstreams = 1\nwindow = 4294967296\n",
-     "a.ini:3: window = 4294967296: expected a whole number such as 8 or 10k"                                        },
-    {"[tcp]\nstreams = 1\nwindow = 10\n",         "a.ini:3: window = 10: expected ..9"                               },
+     "a.ini:3: window = 4294967296: expected a whole number such as 8 or 10k"},
+    {"[tcp]\nstreams = 1\nwindow = 10\n", "a.ini:3: window = 10: expected ..9"},
     {"[tcp]\nstreams = 1\nloss = nan\n",
-     "a.ini:3: loss = nan: expected a number such as 0.1 or 3e-4"                                                    },
+     "a.ini:3: loss = nan: expected a number such as 0.1 or 3e-4"},
 };
 
 static void a_wrong_value_is_one_sentence_and_nothing_is_owned(void **state)
@@ -133,30 +133,30 @@ static const struct {
     lh_option_t row;
     const char *sentence;
 } bad_rows[] = {
-    {ROW("a",  "1",  NULL,    "h",  LH_OPT_U64,    100000),
+    {ROW("a", "1", NULL, "h", LH_OPT_U64, 100000),
      "x: option 'a' lies at byte 100000, which is not an "
-     "aligned place for 8 bytes in a config of 16"                                                          },
-    {ROW("a",  "1",  NULL,    "h",  LH_OPT_U64,    12),
+     "aligned place for 8 bytes in a config of 16"},
+    {ROW("a", "1", NULL, "h", LH_OPT_U64, 12),
      "x: option 'a' lies at byte 12, which is not an aligned "
-     "place for 8 bytes in a config of 16"                                                                  },
-    {ROW("a",  "1",  NULL,    "h",  LH_OPT_U64,    4294967288u),
+     "place for 8 bytes in a config of 16"},
+    {ROW("a", "1", NULL, "h", LH_OPT_U64, 4294967288u),
      "x: option 'a' lies at byte 4294967288, which is "
-     "not an aligned place for 8 bytes in a config of 16"                                                   },
-    {ROW("a",  "1",  NULL,    "h",  99,            0),           "x: option 'a' has type 99, which is none" },
-    {ROW("a",  "1",  NULL,    NULL, LH_OPT_U64,    0),           "x: option 'a' has no help"                },
-    {ROW(NULL, "1",  NULL,    "h",  LH_OPT_U64,    0),
-     "x: option '(none)': keys are snake_case of at most 49 letters"                                        },
-    {ROW("aB", "1",  NULL,    "h",  LH_OPT_U64,    0),
-     "x: option 'aB': keys are snake_case of at most 49 letters"                                            },
-    {ROW("a",  "70", "1..64", "h",  LH_OPT_U64,    0),
-     "x: default of an option: a = 70: expected 1..64"                                                      },
-    {ROW("a",  "70", "64..1", "h",  LH_OPT_U64,    0),
-     "x: option 'a' has the range '64..1', which is none"                                                   },
-    {ROW("a",  "70", "1-64",  "h",  LH_OPT_U64,    0),
-     "x: option 'a' has the range '1-64', which is none"                                                    },
-    {ROW("a",  "x",  NULL,    "h",  LH_OPT_CHOICE, 0),           "x: option 'a' is a choice among nothing"  },
-    {ROW("b",  "1",  NULL,    "h",  LH_OPT_U64,    8),           "x: option 'b' stands in the table twice"  },
-    {ROW("a",  "1",  NULL,    "h",  LH_OPT_U32,    12),          "x: options 'b' and 'a' overlap at byte 12"},
+     "not an aligned place for 8 bytes in a config of 16"},
+    {ROW("a", "1", NULL, "h", 99, 0), "x: option 'a' has type 99, which is none"},
+    {ROW("a", "1", NULL, NULL, LH_OPT_U64, 0), "x: option 'a' has no help"},
+    {ROW(NULL, "1", NULL, "h", LH_OPT_U64, 0),
+     "x: option '(none)': keys are snake_case of at most 49 letters"},
+    {ROW("aB", "1", NULL, "h", LH_OPT_U64, 0),
+     "x: option 'aB': keys are snake_case of at most 49 letters"},
+    {ROW("a", "70", "1..64", "h", LH_OPT_U64, 0),
+     "x: default of an option: a = 70: expected 1..64"},
+    {ROW("a", "70", "64..1", "h", LH_OPT_U64, 0),
+     "x: option 'a' has the range '64..1', which is none"},
+    {ROW("a", "70", "1-64", "h", LH_OPT_U64, 0),
+     "x: option 'a' has the range '1-64', which is none"},
+    {ROW("a", "x", NULL, "h", LH_OPT_CHOICE, 0), "x: option 'a' is a choice among nothing"},
+    {ROW("b", "1", NULL, "h", LH_OPT_U64, 8), "x: option 'b' stands in the table twice"},
+    {ROW("a", "1", NULL, "h", LH_OPT_U32, 12), "x: options 'b' and 'a' overlap at byte 12"},
 };
 
 static void a_table_is_checked_itself(void **state)
@@ -195,13 +195,13 @@ static void two_tables_share_a_section(void **state)
     core_config_t core = {0};
     model_config_t model = {0};
     const option_table_t tables[] = {
-        {core_rows,  COUNT(core_rows),  "the core", sizeof(core),  &core },
-        {model_rows, COUNT(model_rows), "llama",    sizeof(model), &model},
+        {core_rows, COUNT(core_rows), "the core", sizeof(core), &core},
+        {model_rows, COUNT(model_rows), "llama", sizeof(model), &model},
     };
     const option_given_t given[] = {
-        {"vocab",  "5056", "tokenizer",   true },
-        {"hidden", "99",   "config.json", false},
-        {"heads",  "4",    "config.json", false},
+        {"vocab", "5056", "tokenizer", true},
+        {"hidden", "99", "config.json", false},
+        {"heads", "4", "config.json", false},
     };
     document_t *d = document_of(*state,
                                 "[model]\nplugin = llama\nvocab = from_tokenizer\nhidden = 128\n"

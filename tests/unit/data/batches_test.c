@@ -236,15 +236,15 @@ static void a_list_of_sets_is_read_or_refused(void **state)
     static const struct {
         const char *text, *sentence;
     } bad[] = {
-        {"",           "no data set is named"                                              },
-        {"a, b",       "0 of 2 data sets have a weight; each needs one, as in a:0.7, b:0.3"},
-        {"a:1, b",     "1 of 2 data sets have a weight; each needs one, as in a:0.7, b:0.3"},
-        {"a:x",        "data set 'a:x': 'x' is no weight, a number above 0 is expected"    },
-        {"a:",         "data set 'a:': '' is no weight, a number above 0 is expected"      },
-        {"a:0, b:1",   "data set 'a:0': '0' is no weight, a number above 0 is expected"    },
-        {"a:-1, b:1",  "data set 'a:-1': '-1' is no weight, a number above 0 is expected"  },
+        {"", "no data set is named"},
+        {"a, b", "0 of 2 data sets have a weight; each needs one, as in a:0.7, b:0.3"},
+        {"a:1, b", "1 of 2 data sets have a weight; each needs one, as in a:0.7, b:0.3"},
+        {"a:x", "data set 'a:x': 'x' is no weight, a number above 0 is expected"},
+        {"a:", "data set 'a:': '' is no weight, a number above 0 is expected"},
+        {"a:0, b:1", "data set 'a:0': '0' is no weight, a number above 0 is expected"},
+        {"a:-1, b:1", "data set 'a:-1': '-1' is no weight, a number above 0 is expected"},
         {"a:nan, b:1", "data set 'a:nan': 'nan' is no weight, a number above 0 is expected"},
-        {":1, b:1",    "a data set of a blend has no name"                                 },
+        {":1, b:1", "a data set of a blend has no name"},
     };
     blend_list_t list;
     for (size_t i = 0; i < sizeof(bad) / sizeof(bad[0]); i++) {

@@ -53,10 +53,7 @@ static void the_vocabulary_decides_the_dtype(void **state)
 {
     static const struct {
         uint32_t vocab, code;
-    } rows[] = {
-        {65499, INDEXED_UINT16},
-        {65500, INDEXED_INT32 }
-    };
+    } rows[] = {{65499, INDEXED_UINT16}, {65500, INDEXED_INT32}};
     for (int i = 0; i < 2; i++) {
         write_small(*state, "dtype", rows[i].vocab);
         indexed_t *set;

@@ -92,11 +92,11 @@ static void each_behaviour_cuts_as_documented(void **state)
         split_behaviour_t behaviour;
         const char *pieces;
     } rows[] = {
-        {SPLIT_REMOVED,       "the|final|countdown|"      },
-        {SPLIT_ISOLATED,      "the|-|final|-|-|countdown|"},
-        {SPLIT_WITH_PREVIOUS, "the-|final-|-|countdown|"  },
-        {SPLIT_WITH_NEXT,     "the|-final|-|-countdown|"  },
-        {SPLIT_CONTIGUOUS,    "the|-|final|--|countdown|" },
+        {SPLIT_REMOVED, "the|final|countdown|"},
+        {SPLIT_ISOLATED, "the|-|final|-|-|countdown|"},
+        {SPLIT_WITH_PREVIOUS, "the-|final-|-|countdown|"},
+        {SPLIT_WITH_NEXT, "the|-final|-|-countdown|"},
+        {SPLIT_CONTIGUOUS, "the|-|final|--|countdown|"},
     };
     static const char text[] = "the-final--countdown";
     (void)state;

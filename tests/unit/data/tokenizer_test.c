@@ -133,11 +133,11 @@ static void special_ids_are_those_of_the_files(void **state)
         int32_t size;
         tokenizer_special_t special;
     } rows[] = {
-        {TOKENIZERS "gpt2-tiny",                   5000,   {4999, 4999, 4999, -1, -1}      },
-        {TOKENIZERS "stories260K",                 512,    {1, 2, 2, 0, -1}                },
-        {TOKENIZERS "stories260K/tokenizer.model", 512,    {1, 2, 2, 0, -1}                },
-        {TOKENIZERS "spm-bpe.model",               1000,   {1, 2, 2, 0, -1}                },
-        {TOKENIZERS "mini-llama",                  128002, {128000, 128001, 128001, -1, -1}},
+        {TOKENIZERS "gpt2-tiny", 5000, {4999, 4999, 4999, -1, -1}},
+        {TOKENIZERS "stories260K", 512, {1, 2, 2, 0, -1}},
+        {TOKENIZERS "stories260K/tokenizer.model", 512, {1, 2, 2, 0, -1}},
+        {TOKENIZERS "spm-bpe.model", 1000, {1, 2, 2, 0, -1}},
+        {TOKENIZERS "mini-llama", 128002, {128000, 128001, 128001, -1, -1}},
     };
     (void)state;
 
@@ -218,46 +218,47 @@ static void a_bad_tokenizer_json_is_refused_in_a_sentence(void **state)
     static const struct {
         const char *text, *reason;
     } rows[] = {
-        {"{\"model\":{\n\"vocab\": x}}",                                                         "tokenizer.json:2:10: invalid token near 'x'"              },
-        {MODEL("\"a\":0,\"a\":1",                                                                "") "}",
+        {"{\"model\":{\n\"vocab\": x}}", "tokenizer.json:2:10: invalid token near 'x'"},
+        {MODEL("\"a\":0,\"a\":1", "") "}",
          "tokenizer.json:1:41: duplicate object key near '\"a\"'"},
-        {MODEL("\"a\":0,\"b\":0",                                                                                      "") "}",
+        {MODEL("\"a\":0,\"b\":0", "") "}",
          "tokenizer.json: the pieces 'a' and 'b' both have the id 0"},
-        {MODEL("\"a\":-1",                            "") "}",
+        {MODEL("\"a\":-1", "") "}",
          "tokenizer.json: 'a' has the id -1; ids from 0 to 999 are supported"},
-        {MODEL("\"a\":1000",                                                    "") "}",
+        {MODEL("\"a\":1000", "") "}",
          "tokenizer.json: 'a' has the id 1000; ids from 0 to 999 are supported"},
-        {MODEL("\"a\":0.5",                                                                     "") "}",                                                                      "tokenizer.json: 'a' has no whole number for an id"},
-        {MODEL("",                                                                                      "") "}",                                                                                                                                 "tokenizer.json: the vocabulary is empty"},
-        {MODEL(AB,                                   "\"a b\",\"a c\"") "}",
+        {MODEL("\"a\":0.5", "") "}", "tokenizer.json: 'a' has no whole number for an id"},
+        {MODEL("", "") "}", "tokenizer.json: the vocabulary is empty"},
+        {MODEL(AB, "\"a b\",\"a c\"") "}",
          "tokenizer.json: merge 1 joins 'a' and 'c', but 'c' is not a piece of the vocabulary"},
-        {MODEL(AB,"\"b a\"") "}",
+        {MODEL(AB, "\"b a\"") "}",
          "tokenizer.json: merge 0 joins 'b' and 'a', but 'ba' is not a piece of the vocabulary"},
-        {MODEL(AB,                                                                               "\"ab\"") "}",
+        {MODEL(AB, "\"ab\"") "}",
          "tokenizer.json: merge 0 is not two pieces with one space between them"},
-        {MODEL(AB,                                                                                      "[\"a\",\"b\",\"c\"]") "}",
+        {MODEL(AB, "[\"a\",\"b\",\"c\"]") "}",
          "tokenizer.json: merge 0 is not two pieces with one space between them"},
         {MODEL(AB, "") ",\"added_tokens\":[{\"id\":7,\"content\":\"a\"}]}",
          "tokenizer.json: 'a' has the id 7 as an added token and 0 in the vocabulary"},
-        {MODEL(AB,"") ",\"added_tokens\":[{\"id\":1,\"content\":\"x\"}]}",
+        {MODEL(AB, "") ",\"added_tokens\":[{\"id\":1,\"content\":\"x\"}]}",
          "tokenizer.json: 'x' and the piece 'b' both have the id 1"},
-        {MODEL(AB,                                                                               "") ",\"added_tokens\":[{\"id\":99999,\"content\":\"x\"}]}",
+        {MODEL(AB, "") ",\"added_tokens\":[{\"id\":99999,\"content\":\"x\"}]}",
          "tokenizer.json: 'x' has the id 99999; ids from 0 to 999 are supported"},
-        {MODEL(AB,                                                                                      "") ",\"pre_tokenizer\":{\"type\":\"Whistle\"}}",
+        {MODEL(AB, "") ",\"pre_tokenizer\":{\"type\":\"Whistle\"}}",
          "tokenizer.json: a pre_tokenizer of type 'Whistle' is not supported"},
-        {MODEL(AB,           "") ",\"pre_tokenizer\":{\"type\":\"ByteLevel\",\"add_prefix_space\":false}}",
+        {MODEL(AB, "") ",\"pre_tokenizer\":{\"type\":\"ByteLevel\",\"add_prefix_space\":false}}",
          "tokenizer.json: the byte 0x0A has no piece of its own, spelt '\xC4\x8A'"},
         {MODEL(AB,
-         "") ",\"pre_tokenizer\":{\"type\":\"Split\",\"behavior\":\"Isolated\",\"pattern\":"
-                   "{\"Regex\":\"(a\"}}}",                                                                                          "tokenizer.json: the pattern '(a' can't be used: missing closing parenthesis"},
+               "") ",\"pre_tokenizer\":{\"type\":\"Split\",\"behavior\":\"Isolated\",\"pattern\":"
+                   "{\"Regex\":\"(a\"}}}",
+         "tokenizer.json: the pattern '(a' can't be used: missing closing parenthesis"},
         {"{\"model\":{\"type\":\"Unigram\",\"vocab\":[]}}",
          "tokenizer.json: the model is of type 'Unigram'; BPE is supported"},
         {"{\"model\":{\"dropout\":0.1,\"vocab\":{},\"merges\":[]}}",
-         "tokenizer.json: model.dropout is 0.1; only text without dropout is encoded"                                                                                                                                         },
+         "tokenizer.json: model.dropout is 0.1; only text without dropout is encoded"},
         {"{\"model\":{\"byte_fallback\":true,\"vocab\":{\"a\":0},\"merges\":[]}}",
-         "tokenizer.json: byte_fallback is on, but the piece '<0x00>' is missing"                                                                             },
+         "tokenizer.json: byte_fallback is on, but the piece '<0x00>' is missing"},
         {"{\"model\":{\"unk_token\":\"?\",\"vocab\":{\"a\":0},\"merges\":[]}}",
-         "tokenizer.json: model.unk_token '?' is not in the vocabulary"                                                                          },
+         "tokenizer.json: model.unk_token '?' is not in the vocabulary"},
     };
     const tokenizer_limits_t limits = {.vocabulary = 1000};
     scratch_t *s = *state;
@@ -302,7 +303,7 @@ static void a_line_of_merges_is_named_by_its_number(void **state)
         {"#version: 0.2\n! !\n",
          "merges.txt:2: joins '!' and '!', but '!!' is not a piece of the vocabulary"},
         {"#version: 0.2\n\na b c\n",
-         "merges.txt:3: 'a b c' is not two pieces with one space between them"       },
+         "merges.txt:3: 'a b c' is not two pieces with one space between them"},
     };
     scratch_t *s = *state;
     text_t vocabulary = {0};
@@ -325,10 +326,10 @@ static void a_line_of_merges_is_named_by_its_number(void **state)
 static void a_rank_file_is_refused_by_its_line(void **state)
 {
     static const char *const files[][2] = {
-        {"IQ== 0\nIg== x\n",   "ranks:2: a line is base64 text, a space and a rank"          },
-        {"IQ== 0\n*Q== 1\n",   "ranks:2: a line is base64 text, a space and a rank"          },
-        {"IQ== 0\nIQ== 1\n",   "ranks: the piece '!' is there twice, with the ids 0 and 1"   },
-        {"IQ== 0\nIg== 1\n",   "ranks: the byte 0x00 has no rank"                            },
+        {"IQ== 0\nIg== x\n", "ranks:2: a line is base64 text, a space and a rank"},
+        {"IQ== 0\n*Q== 1\n", "ranks:2: a line is base64 text, a space and a rank"},
+        {"IQ== 0\nIQ== 1\n", "ranks: the piece '!' is there twice, with the ids 0 and 1"},
+        {"IQ== 0\nIg== 1\n", "ranks: the byte 0x00 has no rank"},
         {"IQ== 99999999999\n", "ranks:1: the rank is 99999999999; below 4194304 is supported"},
     };
     scratch_t *s = *state;

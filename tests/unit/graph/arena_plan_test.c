@@ -71,10 +71,7 @@ static void little_is_left_between_them(void **state)
 static void sizes_that_do_not_fit_an_address_are_refused(void **state)
 {
     (void)state;
-    arena_item_t items[] = {
-        {UINT64_MAX - 8, 1, 2, 0},
-        {64,             1, 2, 0}
-    };
+    arena_item_t items[] = {{UINT64_MAX - 8, 1, 2, 0}, {64, 1, 2, 0}};
     uint64_t bytes = 7;
     assert_int_equal(arena_plan(items, 2, ALIGNMENT, &bytes), LH_INVALID);
     assert_int_equal(bytes, 7);

@@ -19,19 +19,19 @@ static const struct {
     const char *name;
     uint64_t rows, columns; /* 0: a vector */
 } params[] = {
-    {"norm1",  HIDDEN,             0              },
-    {"norm2",  HIDDEN,             0              },
-    {"bias",   HIDDEN,             0              },
-    {"wq",     HEADS *HEAD_DIM,    HIDDEN         },
-    {"wk",     KV_HEADS *HEAD_DIM, HIDDEN         },
-    {"wv",     KV_HEADS *HEAD_DIM, HIDDEN         },
-    {"wo",     HIDDEN,             HEADS *HEAD_DIM},
-    {"gate",   FFN,                HIDDEN         },
-    {"up",     FFN,                HIDDEN         },
-    {"down",   HIDDEN,             FFN            },
-    {"square", HIDDEN,             HIDDEN         },
-    {"shift",  TEST_TOKENS,        HIDDEN         },
-    {"one",    1,                  0              },
+    {"norm1", HIDDEN, 0},
+    {"norm2", HIDDEN, 0},
+    {"bias", HIDDEN, 0},
+    {"wq", HEADS *HEAD_DIM, HIDDEN},
+    {"wk", KV_HEADS *HEAD_DIM, HIDDEN},
+    {"wv", KV_HEADS *HEAD_DIM, HIDDEN},
+    {"wo", HIDDEN, HEADS *HEAD_DIM},
+    {"gate", FFN, HIDDEN},
+    {"up", FFN, HIDDEN},
+    {"down", HIDDEN, FFN},
+    {"square", HIDDEN, HIDDEN},
+    {"shift", TEST_TOKENS, HIDDEN},
+    {"one", 1, 0},
 };
 
 static lh_status_t param_shape(void *context, const char *name, uint64_t *shape, uint32_t *rank)
@@ -155,15 +155,15 @@ static const struct {
     const char *fused[3]; /* ops that the fused recording has */
     const char *gone[3];  /* ops that it has no longer         */
 } blocks[] = {
-    {"llama",              llama_block,    {"add_rms_norm", "gate"},                 {"activate", "multiply"}},
-    {"gpt2",               gpt2_block,     {"matmul"},                               {"activate"}            },
-    {"parallel",           parallel_block, {"matmul"},                               {"activate"}            },
-    {"braid",              braid,          {NULL},                                   {NULL}                  },
-    {"held twice",         held_twice,     {"activate"},                             {NULL}                  },
-    {"used elsewhere",     used_elsewhere, {"add_rms_norm", "rms_norm", "multiply"}, {"activate"}            },
-    {"odd parameters",     odd_parameters, {NULL},                                   {NULL}                  },
-    {"a third party's op", third_party,    {"acme.swish"},                           {NULL}                  },
-    {"nothing",            untouched,      {NULL},                                   {NULL}                  },
+    {"llama", llama_block, {"add_rms_norm", "gate"}, {"activate", "multiply"}},
+    {"gpt2", gpt2_block, {"matmul"}, {"activate"}},
+    {"parallel", parallel_block, {"matmul"}, {"activate"}},
+    {"braid", braid, {NULL}, {NULL}},
+    {"held twice", held_twice, {"activate"}, {NULL}},
+    {"used elsewhere", used_elsewhere, {"add_rms_norm", "rms_norm", "multiply"}, {"activate"}},
+    {"odd parameters", odd_parameters, {NULL}, {NULL}},
+    {"a third party's op", third_party, {"acme.swish"}, {NULL}},
+    {"nothing", untouched, {NULL}, {NULL}},
 };
 enum { BLOCKS = sizeof(blocks) / sizeof(blocks[0]) };
 
@@ -254,9 +254,9 @@ static void a_fused_op_without_a_kernel_is_recorded_as_its_parts(void **state)
         const char *lacking, *part, *fused;
     } rows[] = {
         {0, "add_rms_norm", "rms_norm", "add_rms_norm"},
-        {0, "gate",         "multiply", "gate"        },
-        {0, "gate_grad",    "multiply", "gate"        },
-        {1, "matmul",       "activate", "gate"        },
+        {0, "gate", "multiply", "gate"},
+        {0, "gate_grad", "multiply", "gate"},
+        {1, "matmul", "activate", "gate"},
     };
     for (size_t i = 0; i < sizeof(rows) / sizeof(rows[0]); i++) {
         differentiated_t d = record(rows[i].block);

@@ -102,12 +102,7 @@ double central_difference(interpreter_t *it, const recording_t *r, lh_value_t se
 {
     static const struct {
         double steps, weight;
-    } points[] = {
-        {1,  8 },
-        {-1, -8},
-        {2,  -1},
-        {-2, 1 }
-    };
+    } points[] = {{1, 8}, {-1, -8}, {2, -1}, {-2, 1}};
     const double was = *x;
     double sum = 0;
     for (size_t i = 0; i < sizeof(points) / sizeof(points[0]); i++) {

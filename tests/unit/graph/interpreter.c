@@ -218,14 +218,12 @@ lh_status_t interpreter_run(interpreter_t *it, bool forward_only)
     for (uint32_t n = 1; n < it->r->node_count; n++) {
         step_t *step = &it->steps[n];
         if (forward_only && step->backward) continue;
-        const lh_launch_t call = {
-            .struct_size = sizeof(call),
-            .arg_count = step->slots,
-            .args = step->places,
-            .scratch = {.memory = step->scratch, .address = step->scratch},
-            .stream = it->stream,
-            .queue = &no_queue
-        };
+        const lh_launch_t call = {.struct_size = sizeof(call),
+                                  .arg_count = step->slots,
+                                  .args = step->places,
+                                  .scratch = {.memory = step->scratch, .address = step->scratch},
+                                  .stream = it->stream,
+                                  .queue = &no_queue};
         const lh_status_t status = step->kernel->launch(step->prepared, &call);
         if (status != LH_OK) return status;
     }

@@ -92,21 +92,21 @@ static const struct {
     const char *sentence;
 } refused[] = {
     {{.name = "swish", .slots = "x -> y", .shape = no_shape},
-     "op swish: a plugin's name has a dot, the core's have none"                                                      },
+     "op swish: a plugin's name has a dot, the core's have none"},
     {{.name = "a.Swish", .slots = "x -> y", .shape = no_shape},
-     "'a.Swish' is no op's name, expected at most 63 of a-z 0-9 _ ."                                                  },
-    {{.name = "a.b", .slots = "x -> y"},                                                    "op a.b lacks its shape()"},
+     "'a.Swish' is no op's name, expected at most 63 of a-z 0-9 _ ."},
+    {{.name = "a.b", .slots = "x -> y"}, "op a.b lacks its shape()"},
     {{.name = "a.b", .slots = "x y", .shape = no_shape},
-     "op a.b has slots 'x y', expected 'inputs -> outputs'"                                                           },
+     "op a.b has slots 'x y', expected 'inputs -> outputs'"},
     {{.name = "a.b", .slots = "x -> y -> z", .shape = no_shape},
-     "op a.b has two '->' in its slots"                                                                               },
-    {{.name = "a.b", .slots = "x x -> y", .shape = no_shape},                               "op a.b has two slots 'x'"},
+     "op a.b has two '->' in its slots"},
+    {{.name = "a.b", .slots = "x x -> y", .shape = no_shape}, "op a.b has two slots 'x'"},
     {{.name = "a.b", .slots = "x+ -> y", .shape = no_shape},
-     "op a.b: input 'x+' can't be added to"                                                                           },
+     "op a.b: input 'x+' can't be added to"},
     {{.name = "a.b", .slots = "X -> y", .shape = no_shape},
-     "op a.b: slot 'X' is not a lower-case name of at most 23 letters"                                                },
+     "op a.b: slot 'X' is not a lower-case name of at most 23 letters"},
     {{.name = "a.b", .slots = "a b c d e f g h i j k l m n o p q -> y", .shape = no_shape},
-     "op a.b has more than 16 slots"                                                                                  },
+     "op a.b has more than 16 slots"},
     {{.name = "a.b",
       .slots = "x -> y",
       .shape = no_shape,
@@ -114,7 +114,7 @@ static const struct {
       .attribute_size = sizeof(lh_option_t),
       .attribute_count = 1,
       .attributes_bytes = 16},
-     "op a.b: attribute 'word' is text, expected a number"                                                            },
+     "op a.b: attribute 'word' is text, expected a number"},
     {{.name = "a.b",
       .slots = "x -> y",
       .shape = no_shape,
@@ -122,7 +122,7 @@ static const struct {
       .attribute_size = sizeof(lh_option_t),
       .attribute_count = 1,
       .attributes_bytes = 8},
-     "op a.b: attribute 0 has no key or lies outside its struct"                                                      },
+     "op a.b: attribute 0 has no key or lies outside its struct"},
 };
 
 static void a_plugins_row_that_is_wrong_is_refused_with_its_reason(void **state)
@@ -155,7 +155,7 @@ static void rows_of_a_newer_plugin_are_read_at_their_own_size(void **state)
         lh_op_t row;
         uint64_t unknown;
     } rows[] = {
-        {{.name = "acme.one", .slots = "x -> y", .shape = no_shape},    0},
+        {{.name = "acme.one", .slots = "x -> y", .shape = no_shape}, 0},
         {{.name = "acme.two", .slots = "x -> y z?", .shape = no_shape}, 0},
     };
     assert_int_equal(op_table_add(t, &rows[0].row, sizeof(rows[0]), 2, "acme"), LH_OK);

@@ -37,17 +37,17 @@ static const lh_model_api_t api = {.struct_size = sizeof(api), .describe = descr
 static const lh_param_t good[] = {
     LH_MATRIX("embed", "e", EMBED, VOCAB, NORMAL, 1, 16, 8),
     LH_NORM("norm", "n.{}", BLOCK, 8),
-    {.name = "w",           .part = LH_PART_BLOCK, .init = LH_INIT_RESIDUAL, .shape = {64, 128}},
-    { .name = "expert",
-                                .part = LH_PART_BLOCK,
-                                .init = LH_INIT_ZERO,
-                                .shape = {3, 2, 8},
-                                .classes = 2},
-    {                                                                               .name = "head",
-                                .part = LH_PART_HEAD,
-                                .init = LH_INIT_NORMAL,
-                                .shape = {16, 8},
-                                .tied_to = "embed"},
+    {.name = "w", .part = LH_PART_BLOCK, .init = LH_INIT_RESIDUAL, .shape = {64, 128}},
+    {.name = "expert",
+     .part = LH_PART_BLOCK,
+     .init = LH_INIT_ZERO,
+     .shape = {3, 2, 8},
+     .classes = 2},
+    {.name = "head",
+     .part = LH_PART_HEAD,
+     .init = LH_INIT_NORMAL,
+     .shape = {16, 8},
+     .tied_to = "embed"},
 };
 
 static const uint8_t classes[] = {0, 1, 0, 1};
@@ -136,17 +136,11 @@ static void a_wrong_table_is_refused_with_a_sentence(void **state)
     (void)state;
     static const lh_param_t twice[] = {LH_NORM("n", "a", BLOCK, 8), LH_NORM("n", "b", BLOCK, 8)};
     static const lh_param_t tied[] = {
-        {.name = "h", .part = LH_PART_HEAD, .init = 1, .shape = {2, 2}, .tied_to = "embed"}
-    };
-    static const lh_param_t empty[] = {
-        {.name = "h", .part = LH_PART_HEAD, .init = 1}
-    };
+        {.name = "h", .part = LH_PART_HEAD, .init = 1, .shape = {2, 2}, .tied_to = "embed"}};
+    static const lh_param_t empty[] = {{.name = "h", .part = LH_PART_HEAD, .init = 1}};
     static const lh_param_t huge[] = {
-        {.name = "h", .part = LH_PART_HEAD, .init = 1, .shape = {UINT64_MAX, 2}}
-    };
-    static const lh_param_t nowhere[] = {
-        {.name = "h", .part = 9, .init = 1, .shape = {2}}
-    };
+        {.name = "h", .part = LH_PART_HEAD, .init = 1, .shape = {UINT64_MAX, 2}}};
+    static const lh_param_t nowhere[] = {{.name = "h", .part = 9, .init = 1, .shape = {2}}};
     lh_model_t m[] = {ROWS(twice), ROWS(tied), ROWS(empty), ROWS(huge), ROWS(nowhere)};
     refused(&m[0], "the model lists parameter 'blocks.0.n' twice");
     refused(&m[1], "parameter 'h' is tied to 'embed', which the model does not have");

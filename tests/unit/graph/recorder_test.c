@@ -249,18 +249,18 @@ static const struct {
     void (*record)(recording_t *r);
     const char *sentence;
 } refusals[] = {
-    {unknown_op,                "there is no op 'swish' in the core or a loaded plugin"                 },
-    {missing_input,             "op add lacks its input b"                                              },
-    {too_many,                  "op add takes 2 inputs, 3 were given"                                   },
-    {wrong_width,               "rms_norm: input w is F32 [16], expected F32 or BF16 or F16 or F64 [17]"},
-    {wrong_matrix,              "matmul: input b is F32 [16, 16], expected F32 [any, 3]"                },
-    {wrong_dtype,               "matmul: input b is F32 [16, 16], expected BF16 [any, 16]"              },
-    {wrong_heads,               "attention: heads 4 is not a multiple of kv_heads 3"                    },
-    {unknown_value,             "op add: input b is value 77, which does not exist"                     },
-    {unknown_input,             "there is no run-time input 9"                                          },
-    {attributes_where_none_are, "op add has no attributes, and some were given"                         },
-    {attributes_too_long,       "op activate has attributes of 8 bytes, 16 were given"                  },
-    {loss_that_is_no_number,    "loss z is not one F32 value"                                           },
+    {unknown_op, "there is no op 'swish' in the core or a loaded plugin"},
+    {missing_input, "op add lacks its input b"},
+    {too_many, "op add takes 2 inputs, 3 were given"},
+    {wrong_width, "rms_norm: input w is F32 [16], expected F32 or BF16 or F16 or F64 [17]"},
+    {wrong_matrix, "matmul: input b is F32 [16, 16], expected F32 [any, 3]"},
+    {wrong_dtype, "matmul: input b is F32 [16, 16], expected BF16 [any, 16]"},
+    {wrong_heads, "attention: heads 4 is not a multiple of kv_heads 3"},
+    {unknown_value, "op add: input b is value 77, which does not exist"},
+    {unknown_input, "there is no run-time input 9"},
+    {attributes_where_none_are, "op add has no attributes, and some were given"},
+    {attributes_too_long, "op activate has attributes of 8 bytes, 16 were given"},
+    {loss_that_is_no_number, "loss z is not one F32 value"},
 };
 
 static void a_call_that_cannot_be_recorded_is_remembered_with_its_reason(void **state)
@@ -306,10 +306,8 @@ static void recordings_are_equal_when_nothing_differs(void **state)
     (void)state;
     static const variant_t usual = {1e-5, "wq", 1, LH_ACT_SILU, LH_DTYPE_F32};
     static const variant_t others[] = {
-        {1e-6, "wq", 1, LH_ACT_SILU, LH_DTYPE_F32 },
-        {1e-5, "wk", 1, LH_ACT_SILU, LH_DTYPE_F32 },
-        {1e-5, "wq", 2, LH_ACT_SILU, LH_DTYPE_F32 },
-        {1e-5, "wq", 1, LH_ACT_GELU, LH_DTYPE_F32 },
+        {1e-6, "wq", 1, LH_ACT_SILU, LH_DTYPE_F32},  {1e-5, "wk", 1, LH_ACT_SILU, LH_DTYPE_F32},
+        {1e-5, "wq", 2, LH_ACT_SILU, LH_DTYPE_F32},  {1e-5, "wq", 1, LH_ACT_GELU, LH_DTYPE_F32},
         {1e-5, "wq", 1, LH_ACT_SILU, LH_DTYPE_BF16},
     };
     recording_t *a = record_variant(&usual), *b = record_variant(&usual);

@@ -57,18 +57,14 @@ static const lh_move_t zero3[] = {
 static lh_status_t read_tables(uint32_t space_count, const lh_move_t *moves, uint32_t move_count,
                                uint32_t ranks, optimizer_tables_t *out)
 {
-    lh_optimizer_t o = {
-        {.struct_size = sizeof(lh_description_t),
-         .space_size = sizeof(spaces[0]),
-         .space_count = space_count,
-         .move_size = sizeof(moves[0]),
-         .move_count = move_count,
-         .spaces = spaces,
-         .moves = moves}
-    };
-    const lh_family_t family = {
-        .size = {1, ranks, 1, 1}
-    };
+    lh_optimizer_t o = {{.struct_size = sizeof(lh_description_t),
+                         .space_size = sizeof(spaces[0]),
+                         .space_count = space_count,
+                         .move_size = sizeof(moves[0]),
+                         .move_count = move_count,
+                         .spaces = spaces,
+                         .moves = moves}};
+    const lh_family_t family = {.size = {1, ranks, 1, 1}};
     const lh_train_t train = {.struct_size = sizeof(train),
                               .family_size = sizeof(family),
                               .family_count = 1,

@@ -46,15 +46,13 @@ static device_rate_t made_up(void)
     static const op_rate_t ops[] = {
         {"matmul nt BF16", 1e9, 1e6, 0.5},
         {"matmul nt BF16", 1e6, 1e4, 0.1},
-        {"rms_norm BF16",  1e5, 1e6, 0.8},
+        {"rms_norm BF16", 1e5, 1e6, 0.8},
     };
-    device_rate_t r = {
-        .name = "abacus",
-        .fingerprint = "abacus, 2 rows",
-        .peak_flops = {[LH_DTYPE_F32] = 2e11, [LH_DTYPE_BF16] = 1e12},
-        .bytes_per_second = 1e11,
-        .launch_s = 2e-6
-    };
+    device_rate_t r = {.name = "abacus",
+                       .fingerprint = "abacus, 2 rows",
+                       .peak_flops = {[LH_DTYPE_F32] = 2e11, [LH_DTYPE_BF16] = 1e12},
+                       .bytes_per_second = 1e11,
+                       .launch_s = 2e-6};
     for (size_t i = 0; i < sizeof(ops) / sizeof(ops[0]); i++)
         assert_int_equal(device_rate_add(&r, &ops[i]), LH_OK);
     return r;

@@ -19,8 +19,8 @@ static bool near(double a, double b)
 }
 
 static const program_call_t calls[] = {
-    {.op = &copy,     .args = &f32,     .arg_count = 1, .part = "embed",                   .bytes = 1e6                                                         },
-    {.op = &add,      .args = &f32,     .arg_count = 1, .part = "blocks",                  .flops = 5e6,                                                          .bytes = 1e6},
+    {.op = &copy, .args = &f32, .arg_count = 1, .part = "embed", .bytes = 1e6},
+    {.op = &add, .args = &f32, .arg_count = 1, .part = "blocks", .flops = 5e6, .bytes = 1e6},
     {.op = &add,
      .args = &f32,
      .arg_count = 1,
@@ -28,8 +28,8 @@ static const program_call_t calls[] = {
      .backward = true,
      .flops = 5e6,
      .bytes = 1e6},
-    {.op = &add,    .args = &f32,                      .arg_count = 1,                                    .part = "head",                                                            .backward = true,                                                                                                                  .flops = 1e6},
-    {.op = &copy, .args = &f32, .arg_count = 1,.part = "update",.bytes = 2e6},
+    {.op = &add, .args = &f32, .arg_count = 1, .part = "head", .backward = true, .flops = 1e6},
+    {.op = &copy, .args = &f32, .arg_count = 1, .part = "update", .bytes = 2e6},
 };
 
 static void plan_calls(step_plan_t *plan, const device_rate_t *rate)

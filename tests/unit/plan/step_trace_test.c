@@ -32,8 +32,8 @@ static void shares_are_of_the_whole_step(void **state)
 {
     (void)state;
     const profile_row_t rows[] = {
-        {.part = "blocks", .op = "matmul", .kernel = "a \"b\"", .calls = 4, .ns = 750, .flops = 2      },
-        {.part = "head",   .op = "copy",   .kernel = "c",       .calls = 1, .ns = 250, .backward = true},
+        {.part = "blocks", .op = "matmul", .kernel = "a \"b\"", .calls = 4, .ns = 750, .flops = 2},
+        {.part = "head", .op = "copy", .kernel = "c", .calls = 1, .ns = 250, .backward = true},
     };
     char *data, *path = path_join(folder, "profile.json");
     size_t length;

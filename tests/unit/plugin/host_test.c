@@ -170,11 +170,11 @@ static void a_border_struct_with_an_odd_size_is_refused(void **state)
         size_t limit;
         const char *sentence;
     } rows[] = {
-        {12,      1000,    "x has 12 bytes, expected a multiple of 8"        },
-        {0,       1000,    "x has 0 bytes, expected 8 to 65536"              },
-        {24,      16,      "x has 24 bytes, but only 16 are the plugin's own"},
-        {16,      0,       "x does not lie in the plugin's own memory"       },
-        {1 << 20, 1 << 21, "x has 1048576 bytes, expected 8 to 65536"        },
+        {12, 1000, "x has 12 bytes, expected a multiple of 8"},
+        {0, 1000, "x has 0 bytes, expected 8 to 65536"},
+        {24, 16, "x has 24 bytes, but only 16 are the plugin's own"},
+        {16, 0, "x does not lie in the plugin's own memory"},
+        {1 << 20, 1 << 21, "x has 1048576 bytes, expected 8 to 65536"},
     };
     (void)state;
     for (size_t i = 0; i < sizeof(rows) / sizeof(rows[0]); i++) {
@@ -187,10 +187,7 @@ static void a_border_struct_with_an_odd_size_is_refused(void **state)
 
 static void a_row_is_found_by_the_plugins_own_step(void **state)
 {
-    const new_struct_t table[] = {
-        {24, 1, 2, 0},
-        {24, 3, 4, 0}
-    };
+    const new_struct_t table[] = {{24, 1, 2, 0}, {24, 3, 4, 0}};
     old_struct_t into;
     (void)state;
     assert_int_equal(abi_import_row(&into, sizeof(into), table, sizeof(table[0]), 1, 8, "x"),

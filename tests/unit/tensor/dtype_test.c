@@ -14,23 +14,20 @@ static const struct {
     float value;
     uint16_t f16, bf16;
 } known[] = {
-    {0.0f,           0x0000, 0x0000},
-    {-0.0f,          0x8000, 0x8000},
-    {1.0f,           0x3c00, 0x3f80},
-    {-2.0f,          0xc000, 0xc000},
-    {65504.0f,       0x7bff, 0x4780}, /* largest half; bfloat16 rounds
-  to 65536 */
-    {65519.996f,     0x7bff, 0x4780}, /* under the tie: not infinite            */
-    {65520.0f,       0x7c00, 0x4780}, /* the tie goes to the even one: infinity */
-    {5.9604645e-8f,  0x0001, 0x3380}, /* smallest subnormal half, 2^-24         */
-    {2.9802322e-8f,  0x0000, 0x3300}, /* half of it: tie to even                */
-    {8.940697e-8f,   0x0002, 0x33c0}, /* one and a half: tie to even            */
-    {6.1035156e-5f,  0x0400, 0x3880}, /* smallest normal half                   */
-    {1.0009766f,     0x3c01, 0x3f80}, /* 1 + 2^-10                              */
+    {0.0f, 0x0000, 0x0000},           {-0.0f, 0x8000, 0x8000},    {1.0f, 0x3c00, 0x3f80},
+    {-2.0f, 0xc000, 0xc000},          {65504.0f, 0x7bff, 0x4780}, /* largest half; bfloat16 rounds
+                              to 65536 */
+    {65519.996f, 0x7bff, 0x4780},     /* under the tie: not infinite            */
+    {65520.0f, 0x7c00, 0x4780},       /* the tie goes to the even one: infinity */
+    {5.9604645e-8f, 0x0001, 0x3380},  /* smallest subnormal half, 2^-24         */
+    {2.9802322e-8f, 0x0000, 0x3300},  /* half of it: tie to even                */
+    {8.940697e-8f, 0x0002, 0x33c0},   /* one and a half: tie to even            */
+    {6.1035156e-5f, 0x0400, 0x3880},  /* smallest normal half                   */
+    {1.0009766f, 0x3c01, 0x3f80},     /* 1 + 2^-10                              */
     {1.00048828125f, 0x3c00, 0x3f80}, /* 1 + 2^-11: tie to even                 */
-    {1.00390625f,    0x3c04, 0x3f80}, /* 1 + 2^-8: bfloat16's tie to even       */
-    {1.01171875f,    0x3c0c, 0x3f82}, /* 1 + 3 2^-8: tie to even, up            */
-    {INFINITY,       0x7c00, 0x7f80},
+    {1.00390625f, 0x3c04, 0x3f80},    /* 1 + 2^-8: bfloat16's tie to even       */
+    {1.01171875f, 0x3c0c, 0x3f82},    /* 1 + 3 2^-8: tie to even, up            */
+    {INFINITY, 0x7c00, 0x7f80},
 };
 
 static void values_round_to_nearest_with_ties_to_even(void **state)

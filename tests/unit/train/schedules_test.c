@@ -11,9 +11,7 @@
 
 #include <cmocka.h>
 
-static const call_variable_t variables[] = {
-    {"step", CALL_U64}
-};
+static const call_variable_t variables[] = {{"step", CALL_U64}};
 
 static double rate(const char *text, uint64_t step)
 {
@@ -41,23 +39,23 @@ static const struct {
     uint64_t step;
     double rate;
 } cases[] = {
-    {"constant(3e-4)",                                                  0,    3e-4},
-    {"constant(peak=3e-4)",                                             999,  3e-4},
- /* the first step of a warm-up is not lost at rate 0, the last one reaches the peak */
-    {"warmup_cosine(step, peak=1, warmup=4, total=14)",                 0,    0.25},
-    {"warmup_cosine(step, peak=1, warmup=4, total=14)",                 3,    1   },
-    {"warmup_cosine(step, peak=1, warmup=4, total=14)",                 4,    1   },
-    {"warmup_cosine(step, peak=1, warmup=4, total=14)",                 9,    0.5 },
-    {"warmup_cosine(step, peak=1, warmup=4, total=14)",                 14,   0   },
-    {"warmup_cosine(step, peak=1, warmup=4, total=14)",                 1000, 0   },
-    {"warmup_linear(step, peak=2, warmup=0, total=10)",                 0,    2   },
-    {"warmup_linear(step, peak=2, warmup=0, total=10)",                 5,    1   },
-    {"warmup_linear(step, peak=2, warmup=0, total=10)",                 11,   0   },
-    {"warmup_stable_decay(step, peak=1, warmup=2, decay=4, total=10)",  1,    1   },
-    {"warmup_stable_decay(step, peak=1, warmup=2, decay=4, total=10)",  6,    1   },
-    {"warmup_stable_decay(step, peak=1, warmup=2, decay=4, total=10)",  8,    0.5 },
-    {"warmup_stable_decay(step, peak=1, warmup=2, decay=4, total=10)",  10,   0   },
-    {"warmup_stable_decay(step, peak=1, warmup=0, decay=99, total=10)", 0,    1   },
+    {"constant(3e-4)", 0, 3e-4},
+    {"constant(peak=3e-4)", 999, 3e-4},
+    /* the first step of a warm-up is not lost at rate 0, the last one reaches the peak */
+    {"warmup_cosine(step, peak=1, warmup=4, total=14)", 0, 0.25},
+    {"warmup_cosine(step, peak=1, warmup=4, total=14)", 3, 1},
+    {"warmup_cosine(step, peak=1, warmup=4, total=14)", 4, 1},
+    {"warmup_cosine(step, peak=1, warmup=4, total=14)", 9, 0.5},
+    {"warmup_cosine(step, peak=1, warmup=4, total=14)", 14, 0},
+    {"warmup_cosine(step, peak=1, warmup=4, total=14)", 1000, 0},
+    {"warmup_linear(step, peak=2, warmup=0, total=10)", 0, 2},
+    {"warmup_linear(step, peak=2, warmup=0, total=10)", 5, 1},
+    {"warmup_linear(step, peak=2, warmup=0, total=10)", 11, 0},
+    {"warmup_stable_decay(step, peak=1, warmup=2, decay=4, total=10)", 1, 1},
+    {"warmup_stable_decay(step, peak=1, warmup=2, decay=4, total=10)", 6, 1},
+    {"warmup_stable_decay(step, peak=1, warmup=2, decay=4, total=10)", 8, 0.5},
+    {"warmup_stable_decay(step, peak=1, warmup=2, decay=4, total=10)", 10, 0},
+    {"warmup_stable_decay(step, peak=1, warmup=0, decay=99, total=10)", 0, 1},
 };
 
 static void a_schedule_gives_the_rate_of_its_definition(void **state)

@@ -1,0 +1,55 @@
+/* identity.c - a run's identity as lines of text. */
+#include <train/identity.h>
+
+#include <stdio.h>
+
+static void add_model(const session_t *s, text_t *out)
+{
+    const option_table_t table = plugin_options(s->model_plugin);
+    for (uint32_t i = 0; i < table.count; i++) {
+        char buffer[OPTION_TEXT];
+        const char *value = option_text(&table.rows[i], s->model_config, buffer);
+        text_printf(out, "model.%s = %s\n", table.rows[i].key, value == NULL ? "" : value);
+    }
+}
+
+static const char *set_or_empty(const char *text)
+{
+    return text == NULL ? "" : text;
+}
+
+void identity_text(const session_t *s, text_t *out)
+{
+    const job_t *job = s->job;
+    text_printf(out, "model.plugin = %s\n", job->model.plugin);
+    add_model(s, out);
+    text_printf(out, "data.train = %s\n", set_or_empty(job->data.train));
+    text_printf(out, "data.split = %s\n", set_or_empty(job->data.split));
+    text_printf(out, "data.documents = %s\n",
+                job->data.documents == DOCUMENTS_APART ? "apart" : "joined");
+    text_printf(out, "data.seed = %llu\n", (unsigned long long)job->data.seed);
+    text_printf(out, "train.sequence = %llu\n", (unsigned long long)job->train.sequence);
+    text_printf(out, "train.batch = %llu\n", (unsigned long long)job->train.batch);
+    text_printf(out, "train.micro_batch = %llu\n", (unsigned long long)job->train.micro_batch);
+    text_printf(out, "train.seed = %llu\n", (unsigned long long)job->train.seed);
+    text_printf(out, "train.precision = %s\n",
+                job->train.precision == PRECISION_BF16 ? "bf16" : "f32");
+    text_printf(out, "optimizer.plugin = %s\n", job->optimizer.plugin);
+    text_printf(out, "optimizer.rule = %s\n", job->optimizer.rule);
+}
+
+lh_status_t identity_compare(const char *path, const char *then, const char *now)
+{
+    if (then == NULL || *then == '\0') return LH_OK;
+    while (*then != '\0' && *now != '\0') {
+        const size_t old_line = strcspn(then, "\n"), new_line = strcspn(now, "\n");
+        if (old_line != new_line || memcmp(then, now, old_line) != 0)
+            return fail(LH_MISMATCH,
+                        "%s was made with '%.*s', now it is '%.*s': that would be another run; set "
+                        "[train] same_bits = no to go on",
+                        path, (int)old_line, then, (int)new_line, now);
+        then += old_line + (then[old_line] == '\n');
+        now += new_line + (now[new_line] == '\n');
+    }
+    return LH_OK;
+}
