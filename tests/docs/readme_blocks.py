@@ -61,10 +61,10 @@ class Readme(unittest.TestCase):
                 command = line.split("    #")[0].split("  #")[0].strip()
                 if not command or command.startswith("make "):
                     continue  # make runs this test
-                command = command.replace("build/installed", os.path.join(self.folder, "installed"))
-                command = command.replace('"$PWD/' + os.path.join(self.folder, "installed") + '"',
-                                          os.path.join(self.folder, "installed"))
-                command = command.replace("build/release/bin/longhaul", BINARY).replace("build/release", BUILD)
+                installed = os.path.join(self.folder, "installed")
+                for shown, here in (('"$PWD/build/installed"', installed), ("build/installed", installed),
+                                    ("build/release/bin/longhaul", "@"), ("build/release", BUILD), ("@", BINARY)):
+                    command = command.replace(shown, here)
                 if re.search(r"longhaul (run|plan|generate) ", command):
                     command += FEW
                 self.shell(command)
