@@ -1,13 +1,14 @@
-/* train/identity.h - what a run's bits depend on besides its checkpoint: a resume that changes it would
- * be another run. */
+/* train/identity.h - what a run's bits depend on besides its checkpoint: a resume that changes it
+ * would be another run. */
 #ifndef TRAIN_IDENTITY_H
 #define TRAIN_IDENTITY_H
 
 #include <base/text.h>
 #include <train/session.h>
 
-/* Appends "section.key = value" lines: the model's options, the data and its order, the batch and the
- * precision. Steps, schedule, evaluation and saving may change between runs and are not among them. */
+/* Appends "section.key = value" lines: the model's options, the data and its order, the batch and
+ * the precision. Steps, schedule, evaluation and saving may change between runs and are not among
+ * them. */
 void identity_text(const session_t *s, text_t *out);
 
 /* Refuses with the first line that differs; `then` is what the checkpoint at `path` holds. */

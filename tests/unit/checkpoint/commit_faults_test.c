@@ -266,7 +266,7 @@ static void everything_is_synced_before_what_relies_on_it(void **state)
         "sync shard-00000-00002.safetensors",
         "sync shard-00000-00003.safetensors",
         "sync staging",
-        "sync " MANIFEST_NAME,
+        "sync manifest.json",
         "sync staging",
         "rename staging step-000000000003",
         "sync folder",
