@@ -124,6 +124,19 @@ class Resume(PipelineCase):
         self.assertEqual(process.returncode, 128 + signal.SIGTERM)
         self.assertEqual(self.saved_steps(), [])
 
+    def test_a_resume_that_would_be_another_run_is_refused(self):
+        job = self.prepared(train={"steps": 2})
+        self.run_longhaul("train", job)
+        for setting in ("model.rope_base=1234", "data.seed=5", "model.epsilon=0.5",
+                        "optimizer.rule=rules:sgd"):
+            said = self.run_longhaul("train", job, "--resume", "--set", "train.steps=3", "--set",
+                                     setting, code=REFUSED)[1]
+            self.assertIn("that would be another run", said, setting)
+            self.assertIn(setting.replace("=", " = "), said)
+        self.assertEqual(self.saved_steps()[-1], 2)
+        self.run_longhaul("train", job, "--resume", "--set", "train.steps=3")
+        self.assertEqual(self.saved_steps()[-1], 3)
+
     def test_metrics_and_events_go_on_where_the_resumed_run_began(self):
         job = self.prepared(checkpoint={"every": 5}, train={"steps": 12})
         process = self.start("train", job)
