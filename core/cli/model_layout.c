@@ -6,24 +6,7 @@
 #include <base/memory.h>
 #include <base/text.h>
 #include <checkpoint/json_text.h>
-
-static lh_status_t parse_options(const job_t *job, const option_given_t *given,
-                                 uint32_t given_count, uint64_t vocab, model_layout_t *l)
-{
-    char rows[24];
-    uint32_t count = 0;
-    option_given_t *all = mem_array(given_count + 1, sizeof(*all));
-    if (all == NULL) return LH_NO_MEMORY;
-    for (uint32_t i = 0; i < given_count; i++)
-        if (vocab == 0 || strcmp(given[i].key, "vocab") != 0) all[count++] = given[i];
-    if (vocab != 0) {
-        (void)snprintf(rows, sizeof(rows), "%llu", (unsigned long long)vocab);
-        all[count++] = (option_given_t){"vocab", rows, "tokenizer", true};
-    }
-    const lh_status_t status = job_parse_plugin(job, "model", &l->options, all, count, &l->config);
-    mem_free(all);
-    return status;
-}
+#include <train/session.h>
 
 lh_status_t model_layout_open(const job_t *job, registry_t *registry, const option_given_t *given,
                               uint32_t given_count, uint64_t vocab, model_layout_t *out)
@@ -35,7 +18,7 @@ lh_status_t model_layout_open(const job_t *job, registry_t *registry, const opti
         return fail(LH_UNSUPPORTED, "the model plugin %s has no Hugging Face form", l.plugin->name);
 
     l.options = plugin_options(l.plugin);
-    status = parse_options(job, given, given_count, vocab, &l);
+    status = session_model_options(job, l.plugin, vocab, given, given_count, &l.config);
     if (status == LH_OK) {
         plugin_configure(registry, l.plugin, l.config);
         status = l.plugin->model->open(l.plugin->host, l.config, &l.model);

@@ -74,32 +74,40 @@ static lh_status_t make_op_table(session_t *s)
     return status;
 }
 
-static lh_status_t parse(session_t *s, const char *section, const plugin_t *plugin,
-                         const option_given_t *given, uint32_t given_count, void **out)
+static lh_status_t parse(session_t *s, const char *section, const plugin_t *plugin, void **out)
 {
     const option_table_t table = plugin_options(plugin);
-    const lh_status_t status = job_parse_plugin(s->job, section, &table, given, given_count, out);
+    const lh_status_t status = job_parse_plugin(s->job, section, &table, NULL, 0, out);
     if (status == LH_OK) plugin_configure(s->registry, plugin, *out);
+    return status;
+}
+
+lh_status_t session_model_options(const job_t *job, const plugin_t *plugin, uint64_t vocab,
+                                  const option_given_t *given, uint32_t given_count, void **out)
+{
+    char rows[24];
+    option_given_t *all = mem_array(given_count + 1, sizeof(*all));
+    if (all == NULL) return LH_NO_MEMORY;
+
+    uint32_t count = 0;
+    for (uint32_t i = 0; i < given_count; i++)
+        if (vocab == 0 || strcmp(given[i].key, "vocab") != 0) all[count++] = given[i];
+    if (vocab != 0) {
+        (void)snprintf(rows, sizeof(rows), "%llu", (unsigned long long)vocab);
+        all[count++] = (option_given_t){"vocab", rows, "tokenizer", true};
+    }
+    const option_table_t table = plugin_options(plugin);
+    const lh_status_t status = job_parse_plugin(job, "model", &table, all, count, out);
+    mem_free(all);
     return status;
 }
 
 static lh_status_t open_model(session_t *s, const session_how_t *how)
 {
-    char vocab[24];
-    option_given_t *given = mem_array(how->given_count + 1, sizeof(*given));
-    if (given == NULL) return LH_NO_MEMORY;
-
-    uint32_t count = 0;
-    for (uint32_t i = 0; i < how->given_count; i++)
-        if (how->vocab == 0 || strcmp(how->given[i].key, "vocab") != 0)
-            given[count++] = how->given[i];
-    if (how->vocab != 0) {
-        (void)snprintf(vocab, sizeof(vocab), "%llu", (unsigned long long)how->vocab);
-        given[count++] = (option_given_t){"vocab", vocab, "tokenizer", true};
-    }
-    const lh_status_t status = parse(s, "model", s->model_plugin, given, count, &s->model_config);
-    mem_free(given);
+    const lh_status_t status = session_model_options(
+        s->job, s->model_plugin, how->vocab, how->given, how->given_count, &s->model_config);
     if (status != LH_OK) return status;
+    plugin_configure(s->registry, s->model_plugin, s->model_config);
     return s->model_plugin->model->open(s->model_plugin->host, s->model_config, &s->model);
 }
 
@@ -179,9 +187,9 @@ lh_status_t session_open(const session_how_t *how, session_t **out)
     lh_status_t status = load_plugins(s, how->frozen);
     if (status == LH_OK) status = make_op_table(s);
     if (status == LH_OK) status = open_model(s, how);
-    if (status == LH_OK) status = parse(s, "device", s->device_plugin, NULL, 0, &s->device_config);
+    if (status == LH_OK) status = parse(s, "device", s->device_plugin, &s->device_config);
     if (status == LH_OK && s->optimizer_plugin != NULL)
-        status = parse(s, "optimizer", s->optimizer_plugin, NULL, 0, &s->optimizer_config);
+        status = parse(s, "optimizer", s->optimizer_plugin, &s->optimizer_config);
     if (status == LH_OK && s->optimizer_plugin != NULL)
         status = s->optimizer_plugin->optimizer->open(s->optimizer_plugin->host,
                                                       s->optimizer_config, &s->optimizer);

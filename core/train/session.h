@@ -41,6 +41,12 @@ typedef struct session {
     uint32_t group_count;
 } session_t;
 
+/* The model plugin's options: the INI's, what an import gives, and the vocabulary (0: theirs). The
+ * caller frees *out with job_free_config. */
+lh_status_t session_model_options(const job_t *job, const plugin_t *plugin, uint64_t vocab,
+                                  const option_given_t *given, uint32_t given_count,
+                                  void **out) LH_MUST_CHECK;
+
 /* Loads plugins, parses their options, opens model and device, makes the weights. */
 lh_status_t session_open(const session_how_t *how, session_t **out) LH_MUST_CHECK;
 void session_close(session_t *s); /* NULL does nothing */

@@ -36,7 +36,6 @@ typedef struct train_how {
     bool resume;           /* go on from the newest checkpoint, if there is one                   */
     uint64_t dump_batches; /* writes the first N global batches to [pipeline]
                               folder/batches.safetensors */
-    uint64_t stop_after;   /* 0, or end as SIGTERM would after so many steps: tests              */
     /* NULL, or asked once what a step should take, for the observer; called when all is built and
        fills what it knows, the rest stays 0 */
     void (*predict)(const train_programs_t *programs, train_prediction_t *out);

@@ -155,7 +155,7 @@ static lh_status_t loop(trainer_t *t, train_result_t *out)
             out->outcome = TRAIN_NOT_FINITE;
             break;
         }
-        if (stop_requested() || (t->how->stop_after > 0 && t->step >= t->how->stop_after)) {
+        if (stop_requested() && t->step < train->steps) {
             out->outcome = TRAIN_TERMINATED;
             break;
         }
@@ -188,7 +188,7 @@ lh_status_t train_run(const train_how_t *how, train_result_t *out)
         out->valid_loss = t.valid_loss;
     }
     /* Kept before others fail too: what ended the run is what the program says at its end. */
-    char reason[512];
+    char reason[2048];
     (void)snprintf(reason, sizeof(reason), "%s", fail_reason());
     if (opened) tell_end(&t, status, since);
     trainer_close(&t);
