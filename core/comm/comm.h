@@ -1,0 +1,40 @@
+/* comm/comm.h - what a rank communicates with: its links, its planned collectives and the thread
+ * that drives them while the rank computes.
+ *
+ * Order of use: comm_open, comm_arena for every memory, collective_new for every plan (also before
+ * their memory exists, see coll_place_t: the address must be final), comm_connect, then runs. */
+#ifndef COMM_COMM_H
+#define COMM_COMM_H
+
+#include <comm/collective.h>
+
+typedef struct comm_how {
+    const job_t *job; /* [comm], [transport.*] */
+    registry_t *registry;
+    const world_t *world;
+    control_t *control;
+    bool thread; /* a progress thread of its own; false: only waits make progress */
+} comm_how_t;
+
+lh_status_t comm_open(const comm_how_t *how, comm_t **out) LH_MUST_CHECK;
+void comm_close(comm_t *c); /* frees its plans; NULL does nothing */
+
+const world_t *comm_world(const comm_t *c);
+control_t *comm_control(const comm_t *c);
+links_t *comm_links(comm_t *c);
+/* The group LH_GROUP_*, made once. NULL after fail(). */
+const group_t *comm_group(comm_t *c, uint32_t which);
+
+lh_status_t comm_arena(comm_t *c, void *base, uint64_t bytes, int fd, uint64_t fd_offset,
+                       uint32_t *arena) LH_MUST_CHECK;
+/* Connects to all peers that plans need and posts what can be posted early. Plans are checked: all
+ * ranks' lists of messages must match pair by pair, or all are refused with the first difference. */
+lh_status_t comm_connect(comm_t *c) LH_MUST_CHECK;
+/* Of plans and staging: a row of the memory report. */
+uint64_t comm_bytes(const comm_t *c);
+
+/* By scope (index LH_LINK_*): time that waits stood still for links of that class, since the last
+ * call. */
+void comm_exposed(comm_t *c, uint64_t ns[4]);
+
+#endif

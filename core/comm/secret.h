@@ -1,0 +1,21 @@
+/* comm/secret.h - the key of a job: 32 random bytes in a file that only its owner can read, from
+ * which every other key is derived. It is never handed out, logged, or put on a command line. */
+#ifndef COMM_SECRET_H
+#define COMM_SECRET_H
+
+#include <base/status.h>
+
+typedef struct secret secret_t;
+
+/* Reads the file; it is made (mode 0600, whole or not at all) where it is not there and `make` is
+ * set. Refused: other modes or owners, other lengths than 64 hex digits, all bytes equal. */
+lh_status_t secret_open(const char *path, bool make, secret_t **out) LH_MUST_CHECK;
+/* A key that lives as long as the process (ranks of one machine, inherited by descriptor). */
+lh_status_t secret_from_fd(int fd, secret_t **out) LH_MUST_CHECK;
+void secret_free(secret_t *s); /* wipes it */
+
+/* HKDF-SHA-256 with `purpose`, the epoch and the pair of ranks (in either order) as info. */
+lh_status_t secret_derive(const secret_t *s, const char *purpose, uint32_t epoch, uint32_t a,
+                          uint32_t b, void *out, size_t bytes) LH_MUST_CHECK;
+
+#endif
