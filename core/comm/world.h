@@ -26,7 +26,7 @@ typedef struct world {
     world_rank_t *ranks; /* [row.size] */
 } world_t;
 
-/* Alone: one rank, one site. */
+/* `size` ranks of one site and one node without names; fill ranks[] and world_number them. */
 lh_status_t world_new(uint32_t rank, uint32_t size, world_t **out) LH_MUST_CHECK;
 /* Numbers nodes and sites from the names in ranks[], and counts them. */
 void world_number(world_t *w);
@@ -37,14 +37,14 @@ uint32_t world_scope(const world_t *w, uint32_t a, uint32_t b);
 /* "rank 3 on osaka/o1" into text. */
 void world_rank_text(const world_t *w, uint32_t rank, char *text, size_t bytes);
 
-/* Ranks that act together, as this rank sees them: in the order of ranks, sites one after the
- * other. */
+/* Ranks that act together, as this rank sees them: sites one after the other, and inside a site in
+ * the order of ranks. */
 typedef struct group {
-    uint32_t size, self;         /* members; this rank's index among them      */
-    uint32_t *ranks;             /* [size] world ranks, ascending              */
-    uint32_t sites;              /* how many sites have members                */
-    uint32_t *site_begin;        /* [sites + 1] indices of members             */
-    uint32_t *site_of;           /* [size] index of the member's site          */
+    uint32_t size, self;  /* members; this rank's index among them      */
+    uint32_t *ranks;      /* [size] world ranks                         */
+    uint32_t sites;       /* how many sites have members                */
+    uint32_t *site_begin; /* [sites + 1] indices of members             */
+    uint32_t *site_of;    /* [size] index of the member's site          */
 } group_t;
 
 /* LH_GROUP_SELF, _DATA, _SITE or _ACROSS. ACROSS asks for sites of equal size and says so. */
