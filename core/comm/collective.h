@@ -20,10 +20,10 @@ enum {
     COLL_ALL_REDUCE = 1,
     COLL_REDUCE_SCATTER,
     COLL_ALL_GATHER,
-    COLL_BROADCAST, /* whole, from root                                      */
-    COLL_REDUCE,    /* whole, to root; owners are all root                   */
-    COLL_SCATTER,   /* pieces of root's whole to their owners' cut           */
-    COLL_GATHER,    /* owners' cut to root's whole                           */
+    COLL_BROADCAST,  /* whole, from root                                      */
+    COLL_REDUCE,     /* whole, to root; owners are all root                   */
+    COLL_SCATTER,    /* pieces of root's whole to their owners' cut           */
+    COLL_GATHER,     /* owners' cut to root's whole                           */
     COLL_ALL_TO_ALL, /* piece i of whole to member i; theirs to cut, in order of members */
     COLL_BARRIER,
     COLL_SEND, /* whole to member `root` */
@@ -40,7 +40,8 @@ extern const char *const coll_algorithm_names[COLL_ALGORITHMS];
 typedef struct coll_segment { /* in elements */
     uint64_t whole;           /* first in the whole buffer        */
     uint64_t count;
-    uint64_t cut; /* first in the owner's cut buffer; only the owner reads it */
+    uint64_t cut; /* first in the owner's cut buffer: every member knows where all others hold
+                     theirs, so that a mapped one can be read in place */
 } coll_segment_t;
 
 typedef struct coll_piece {
@@ -60,13 +61,16 @@ typedef struct coll_how {
     lh_dtype_t dtype; /* F32, BF16 (summed in F32, rounded once at the owner); others: no sums */
     uint32_t root;    /* member                                         */
     uint64_t elements;
-    const coll_piece_t *pieces; /* [group->size]; copied. NULL: equal pieces, in order             */
+    const coll_piece_t *pieces; /* [group->size]; copied. NULL: equal pieces, in order */
     coll_place_t whole;
-    coll_place_t cut;      /* address NULL: own segments of whole, in place                  */
-    bool add;              /* REDUCE_SCATTER: cut += sum instead of cut = sum                 */
-    uint32_t service;      /* LH_SERVICE_*: which connection                                  */
-    uint32_t algorithm;    /* COLL_AUTO: by size and link, or [comm] algorithm                */
-    uint64_t chunk_bytes;  /* 0: by link, or [comm] chunk                                     */
+    coll_place_t cut;     /* address NULL: own segments of whole, in place                  */
+    bool add;             /* REDUCE_SCATTER: cut += sum instead of cut = sum                 */
+    uint32_t service;     /* LH_SERVICE_*: which connection                                  */
+    uint32_t algorithm;   /* COLL_AUTO: by size and link, or [comm] algorithm                */
+    uint64_t chunk_bytes; /* 0: by link, or [comm] chunk                                     */
+    /* A run begins when the run of this plan that was started before it is done (sums inside a
+     * site, then across sites of what came out). NULL: at once. */
+    collective_t *after;
 } coll_how_t;
 
 /* Plans; takes what memory it needs. Before comm_connect. */
