@@ -6,6 +6,8 @@
 #include <stdio.h>
 #include <unistd.h>
 
+#include <base/text.h>
+
 static _Atomic int32_t threshold = LH_LOG_INFO;
 static _Atomic int also = -1;
 static _Atomic bool over_progress;
@@ -15,12 +17,12 @@ static const char *const prefixes[] = {"debug: ", "", "warning: ", "error: "};
 static size_t escape(char *to, size_t room, const char *from)
 {
     size_t length = 0;
-    for (; *from != '\0' && length + 5 < room; from++) {
-        const unsigned char c = (unsigned char)*from;
-        if ((c < 0x20 && c != '\n' && c != '\t') || c == 0x7f)
-            length += (size_t)snprintf(to + length, room - length, "\\x%02x", c);
-        else
-            to[length++] = (char)c;
+    for (size_t bytes; *from != '\0' && length + 9 < room; from += bytes == 0 ? 1 : bytes) {
+        bytes = *from == '\n' || *from == '\t' ? 0 : text_control(from);
+        if (bytes == 0) to[length++] = *from;
+        for (size_t i = 0; i < bytes; i++)
+            length += (size_t)snprintf(to + length, room - length, "\\x%02x",
+                                       (unsigned char)from[i]);
     }
     to[length] = '\0';
     return length;

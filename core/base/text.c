@@ -46,6 +46,24 @@ void text_printf(text_t *t, const char *fmt, ...)
     va_end(again);
 }
 
+size_t text_control(const char *at)
+{
+    const unsigned char c = (unsigned char)at[0], next = c == 0 ? 0 : (unsigned char)at[1];
+    if (c == 0xc2 && next >= 0x80 && next <= 0x9f) return 2;
+    return (c != 0 && c < 0x20) || c == 0x7f;
+}
+
+void text_append_shown(text_t *t, const char *text, bool lines)
+{
+    while (*text != '\0') {
+        const size_t bytes = lines && (*text == '\n' || *text == '\t') ? 0 : text_control(text);
+        for (size_t i = 0; i < bytes; i++)
+            text_printf(t, "\\x%02x", (unsigned char)text[i]);
+        if (bytes == 0) text_append_n(t, text, 1);
+        text += bytes == 0 ? 1 : bytes;
+    }
+}
+
 void text_free(text_t *t)
 {
     mem_free(t->data);

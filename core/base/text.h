@@ -15,10 +15,16 @@ typedef struct text {
 void text_append(text_t *t, const char *text);
 void text_append_n(text_t *t, const char *bytes, size_t length);
 void text_printf(text_t *t, const char *fmt, ...) LH_PRINTF(2, 3);
+/* What others wrote (a plugin, a document), made harmless to a terminal: what it would obey stands
+ * as \xNN. lines: new lines and tabs stay as they are. */
+void text_append_shown(text_t *t, const char *text, bool lines);
 void text_free(text_t *t);
 /* LH_OK, or LH_NO_MEMORY if an append failed. */
 lh_status_t text_status(const text_t *t);
 
+/* Bytes at `at` that a terminal obeys instead of showing them: 1 for a control character, 2 for one
+ * of U+0080 to U+009F, else 0. */
+size_t text_control(const char *at);
 bool text_equal(const char *a, const char *b); /* NULL equals only NULL */
 bool text_starts(const char *text, const char *prefix);
 bool text_ends(const char *text, const char *suffix);

@@ -126,7 +126,8 @@ static lh_status_t check_rule(check_t *c)
     return status;
 }
 
-/* [rule.X] of a rule that the job does not use, [parts.X] of a plugin that is not there. */
+/* [rule.X] of a rule that the job does not use, [parts.X] or [plugin.X] of a plugin that is not
+ * there. */
 static lh_status_t check_named_sections(check_t *c)
 {
     for (uint32_t i = 0; i < document_section_count(c->job->document); i++) {
@@ -136,6 +137,11 @@ static lh_status_t check_named_sections(check_t *c)
         if (text_starts(s->name, "parts.")) {
             const lh_status_t status = registry_load(c->cli->plugins, LH_KIND_PARTS, s->name + 6,
                                                      &parts);
+            if (status != LH_OK) return status;
+        }
+        if (text_starts(s->name, "plugin.")) {
+            document_where(s->file, s->line, where, sizeof(where));
+            const lh_status_t status = registry_has(c->cli->plugins, s->name + 7, where);
             if (status != LH_OK) return status;
         }
         if (text_starts(s->name, "rule.") && strcmp(s->name, c->rule_section) != 0) {
@@ -262,6 +268,8 @@ static void explain_all(const check_t *c)
         const option_table_t core = {.rows = s->rows, .count = s->count, .owner = "the core"};
         if (strcmp(s->name, "group.*") == 0)
             explain_groups(c, "group.", &core);
+        else if (strcmp(s->name, "plugin.*") == 0)
+            explain_groups(c, "plugin.", &core);
         else if (!is_shown(c, s) || s->rows == NULL)
             continue;
         else if (s->plugin_key == NULL)
@@ -303,7 +311,7 @@ int command_check(cli_t *cli)
         explain_all(&c);
         status = text_status(&out);
     }
-    if (status == LH_OK && out.data != NULL) (void)fputs(out.data, stdout);
+    if (status == LH_OK && out.data != NULL) status = print_shown(out.data);
     text_free(&out);
     free_check(&c);
     return status;

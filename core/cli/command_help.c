@@ -144,7 +144,7 @@ int command_help(cli_t *cli)
     else
         status = print_named(cli, &out);
     if (status == LH_OK) status = text_status(&out);
-    if (status == LH_OK && out.data != NULL) (void)fputs(out.data, stdout);
+    if (status == LH_OK && out.data != NULL) status = print_shown(out.data);
     text_free(&out);
     return status;
 }

@@ -9,6 +9,17 @@ typedef struct listing {
     uint32_t usable, refused;
 } listing_t;
 
+static lh_status_t print_refused(uint32_t kind, const char *name)
+{
+    text_t line = {0};
+    text_printf(&line, "%-10s %-12s not usable: ", plugin_kind_text(kind), name);
+    text_append_shown(&line, fail_reason(), false);
+    const lh_status_t status = text_status(&line);
+    if (status == LH_OK) printf("%s\n", line.data);
+    text_free(&line);
+    return status;
+}
+
 static lh_status_t print_one(void *context, const char *name)
 {
     listing_t *l = context;
@@ -17,8 +28,7 @@ static lh_status_t print_one(void *context, const char *name)
     if (status == LH_NO_MEMORY) return status;
     if (status != LH_OK) {
         l->refused++;
-        printf("%-10s %-12s not usable: %s\n", plugin_kind_text(l->kind), name, fail_reason());
-        return LH_OK;
+        return print_refused(l->kind, name);
     }
     l->usable++;
     printf("%-10s %-12s %-8s %s\n%24s%s\n", plugin_kind_text(l->kind), name, p->version, p->summary,

@@ -1,6 +1,8 @@
 /* commands.c - the table of commands: a row each, in the order that help shows. */
 #include <cli/commands.h>
 
+#include <stdio.h>
+
 #define JOB (CLI_NEEDS_JOB | CLI_NEEDS_PLUGINS)
 
 /* A stage that is run alone is remembered as done too, so that a later `run` skips it. */
@@ -72,4 +74,14 @@ const command_t *commands(uint32_t *count)
 {
     *count = sizeof(table) / sizeof(table[0]);
     return table;
+}
+
+lh_status_t print_shown(const char *text)
+{
+    text_t shown = {0};
+    text_append_shown(&shown, text, true);
+    const lh_status_t status = text_status(&shown);
+    if (status == LH_OK && shown.data != NULL) (void)fputs(shown.data, stdout);
+    text_free(&shown);
+    return status;
 }

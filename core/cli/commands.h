@@ -51,6 +51,9 @@ const command_t *commands(uint32_t *count);
 /* The value of a flag of this command; "" for a switch; NULL when it was not given. */
 const char *cli_flag(const cli_t *cli, const char *name);
 
+/* Prints what holds others' texts, such as a plugin's help: what a terminal would obey as \xNN. */
+lh_status_t print_shown(const char *text) LH_MUST_CHECK;
+
 int command_run(cli_t *cli);
 int command_prepare(cli_t *cli);
 int command_import(cli_t *cli);

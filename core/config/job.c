@@ -1,11 +1,13 @@
 /* job.c - a pipeline's INI as one struct: parse each section, then check what crosses sections. */
 #include <config/job.h>
 
+#include <ctype.h>
 #include <math.h>
 #include <stdio.h>
 
 #include <base/file.h>
 #include <base/memory.h>
+#include <config/job_sites.h>
 #include <config/quantity.h>
 
 enum { WHERE_BYTES = 600 };
@@ -42,13 +44,10 @@ static bool matches(const char *pattern, const char *name)
     return strncmp(pattern, name, length - 1) == 0 && name[length - 1] != '\0';
 }
 
-/* Sections of design that need several ranks. */
-static bool needs_ranks(const char *name)
+/* One struct of job_t, not one for each section that matches "group.*". */
+static bool has_struct(const job_section_t *s)
 {
-    static const char *const names[] = {"launch", "parallel", "comm", "site.*", "transport.*"};
-    for (size_t i = 0; i < sizeof(names) / sizeof(names[0]); i++)
-        if (matches(names[i], name)) return true;
-    return false;
+    return s->rows != NULL && !text_ends(s->name, ".*");
 }
 
 static lh_status_t check_section_name(const document_section_t *s)
@@ -63,9 +62,6 @@ static lh_status_t check_section_name(const document_section_t *s)
         nearest_offer(&near, known[i].name);
     }
     document_where(s->file, s->line, where, sizeof(where));
-    if (needs_ranks(s->name))
-        return fail(LH_UNSUPPORTED, "%s: [%s] needs several ranks; this version runs one", where,
-                    s->name);
     const char *best = nearest_name(&near);
     if (best == NULL) return fail(LH_INVALID, "%s: unknown section [%s]", where, s->name);
     return fail(LH_INVALID, "%s: unknown section [%s]; did you mean [%s]?", where, s->name, best);
@@ -223,6 +219,54 @@ static lh_status_t parse_groups(job_t *job)
     return LH_OK;
 }
 
+static bool is_sha256(const char *text)
+{
+    return strlen(text) == 64 && strspn(text, "0123456789abcdefABCDEF") == 64;
+}
+
+static lh_status_t parse_pin(job_t *job, const document_section_t *s, job_pin_t *pin)
+{
+    const option_table_t table = table_of(job_section("plugin.*"), pin);
+    const options_how_t how = {
+        .document = job->document, .section = s->name, .tables = &table, .table_count = 1};
+    const lh_status_t status = options_parse(&how);
+    if (status != LH_OK) return status;
+    pin->name = mem_text(s->name + strlen("plugin."));
+    if (pin->name == NULL) return LH_NO_MEMORY;
+    if (pin->sha256 != NULL && !is_sha256(pin->sha256))
+        REFUSE(job, s->name, "sha256", "%s: expected 64 hexadecimal digits", pin->sha256);
+    for (char *c = pin->sha256; c != NULL && *c != '\0'; c++)
+        *c = (char)tolower((unsigned char)*c);
+    return LH_OK;
+}
+
+static lh_status_t parse_pins(job_t *job)
+{
+    size_t capacity = 0;
+    for (uint32_t i = 0; i < document_section_count(job->document); i++) {
+        const document_section_t *s = document_section(job->document, i);
+        if (!matches("plugin.*", s->name)) continue;
+        job_pin_t *pins = mem_grow(job->pins, &capacity, job->pin_count + 1u, sizeof(*pins));
+        if (pins == NULL) return LH_NO_MEMORY;
+        job->pins = pins;
+        const lh_status_t status = parse_pin(job, s, &pins[job->pin_count++]);
+        if (status != LH_OK) return status;
+    }
+    return LH_OK;
+}
+
+static lh_status_t check_parallel(const job_t *job)
+{
+    if (job->parallel.tensor != 1)
+        REFUSE(job, "parallel", "tensor", "%llu: tensor parallelism is not built yet; expected 1",
+               (unsigned long long)job->parallel.tensor);
+    if (job->parallel.pipeline != 1)
+        REFUSE(job, "parallel", "pipeline",
+               "%llu: pipeline parallelism is not built yet; expected 1",
+               (unsigned long long)job->parallel.pipeline);
+    return LH_OK;
+}
+
 static lh_status_t check_train(job_t *job)
 {
     job_train_t *t = &job->train;
@@ -351,9 +395,11 @@ static lh_status_t parse_all(job_t *job)
     }
     lh_status_t status = parse_pipeline(job);
     for (uint32_t i = 1; status == LH_OK && i < count; i++)
-        if (all[i].rows != NULL && all[i].rows != job_group_rows)
-            status = parse_section(job, &all[i], stage_bits(job));
+        if (has_struct(&all[i])) status = parse_section(job, &all[i], stage_bits(job));
     if (status == LH_OK) status = parse_groups(job);
+    if (status == LH_OK) status = parse_pins(job);
+    if (status == LH_OK) status = job_sites_parse(job);
+    if (status == LH_OK) status = check_parallel(job);
     if (status == LH_OK) status = check_train(job);
     if (status == LH_OK) status = check_split(job);
     if (status == LH_OK) status = check_prepare(job);
@@ -399,13 +445,19 @@ void job_free(job_t *job)
     if (job == NULL) return;
     const job_section_t *all = job_sections(&count);
     for (uint32_t i = 0; i < count; i++)
-        if (all[i].rows != NULL && all[i].rows != job_group_rows)
+        if (has_struct(&all[i]))
             options_free(all[i].rows, all[i].count, (char *)job + all[i].offset);
     for (uint32_t i = 0; i < job->group_count; i++) {
         mem_free(job->groups[i].name);
         mem_free(job->groups[i].match);
     }
     mem_free(job->groups);
+    for (uint32_t i = 0; i < job->pin_count; i++) {
+        mem_free(job->pins[i].name);
+        mem_free(job->pins[i].sha256);
+    }
+    mem_free(job->pins);
+    job_sites_free(job);
     document_free(job->document);
     mem_free(job->path);
     mem_free(job->base);
@@ -444,6 +496,27 @@ lh_status_t job_parse_plugin(const job_t *job, const char *section, const option
 
     tables[1].config = config;
     const options_how_t how = job_plugin_how(job, section, tables, given, given_count);
+    const lh_status_t status = options_parse(&how);
+    if (status != LH_OK) {
+        mem_free(config);
+        return status;
+    }
+    *out = config;
+    return LH_OK;
+}
+
+lh_status_t job_parse_transport(const job_t *job, uint32_t scope, const option_table_t *table,
+                                const option_table_t *other, void **out)
+{
+    char section[32];
+    (void)snprintf(section, sizeof(section), "transport.%s", job_scope_names[scope]);
+    void *config = mem_new(table->config_size);
+    if (config == NULL) return LH_NO_MEMORY;
+
+    option_table_t tables[2] = {{0}, *table};
+    tables[1].config = config;
+    options_how_t how = job_plugin_how(job, section, tables, NULL, 0);
+    how.other = other;
     const lh_status_t status = options_parse(&how);
     if (status != LH_OK) {
         mem_free(config);

@@ -95,6 +95,11 @@ typedef struct job_group_text { /* what the table of [group.NAME] fills */
     bool frozen;
 } job_group_text_t;
 
+typedef struct job_pin { /* [plugin.NAME]: the one file that may be loaded under this name */
+    char *name;
+    char *sha256; /* 64 lower-case hexadecimal digits, or NULL */
+} job_pin_t;
+
 typedef struct job_checkpoint {
     uint64_t every; /* steps; 0: only at the end */
     uint64_t keep;
@@ -137,11 +142,57 @@ typedef struct job_generate {
     bool bos; /* prompt starts with BOS */
 } job_generate_t;
 
+typedef struct job_launch {
+    uint64_t ranks_per_node; /* of a host whose number [site.NAME] hosts does not say */
+    char *secret;            /* file, 0600, made at the first start; NULL: a key that lives as long
+                                as the job, which only ranks of one machine can share         */
+    char *address;           /* where rank 0 listens; NULL: its machine, or the launcher's word */
+    uint64_t port;           /* 0: any that is free                                         */
+    uint64_t join_timeout_ns;
+} job_launch_t;
+
+enum { ACCUMULATION_DEPTH, ACCUMULATION_BREADTH };
+
+typedef struct job_parallel {
+    uint64_t tensor, pipeline; /* 1: what is left is data parallel */
+    uint32_t accumulation;     /* ACCUMULATION_*                   */
+} job_parallel_t;
+
+enum { BITS_CANONICAL, BITS_ORDERED };
+
+typedef struct job_comm {
+    uint32_t bits;         /* BITS_*                                             */
+    uint32_t algorithm;    /* COLL_* of comm/collective.h: auto, direct, ring, halving */
+    uint64_t chunk_bytes;  /* 0: by link                                         */
+    uint64_t bucket_bytes; /* gradients that are exchanged together; 0: choose   */
+    uint64_t timeout_ns;   /* longest that a collective may stand still          */
+} job_comm_t;
+
+typedef struct job_host { /* one of [site.NAME] hosts */
+    char *name;
+    uint32_t ranks, first_rank;
+} job_host_t;
+
+typedef struct job_site { /* [site.NAME], in order; ranks are numbered through all of them */
+    char *name;
+    job_host_t *hosts;
+    uint32_t host_count;
+} job_site_t;
+
+typedef struct job_transport { /* [transport.node|site|wan] */
+    char *plugin;              /* NULL: not said                           */
+    char *fallback;            /* plugin that is used where it cannot; NULL: none */
+    uint32_t security;         /* LH_SECURITY_*                            */
+} job_transport_t;
+
+enum { JOB_SITE_NAME = 32, JOB_HOST_NAME = 64, JOB_RANKS = 65536, JOB_SCOPES = 4 };
+
 typedef struct job_limits { /* [limits]: what a parser may be asked to hold */
     uint64_t line_bytes;    /* of JSONL            */
     uint64_t header_bytes;  /* of safetensors      */
     uint64_t tensors, shards;
     uint64_t vocabulary, token_bytes, merges;
+    uint64_t plugin_bytes; /* of a plugin's file  */
 } job_limits_t;
 
 typedef struct job {
@@ -159,6 +210,8 @@ typedef struct job {
     job_optimizer_t optimizer;
     job_group_t *groups;
     uint32_t group_count;
+    job_pin_t *pins;
+    uint32_t pin_count;
     job_checkpoint_t checkpoint;
     job_device_t device;
     job_import_t import;
@@ -166,8 +219,15 @@ typedef struct job {
     job_export_t export;
     job_generate_t generate;
     job_limits_t limits;
-    char *after_step;  /* [hook.after_step] call, or NULL  */
-    char *before_save; /* [hook.before_save] call, or NULL */
+    job_launch_t launch;
+    job_parallel_t parallel;
+    job_comm_t comm;
+    job_site_t *sites;
+    uint32_t site_count;                    /* 0: all ranks are on one machine */
+    uint32_t site_ranks;                    /* of all sites                    */
+    job_transport_t transports[JOB_SCOPES]; /* by LH_LINK_*; [0] is unused     */
+    char *after_step;                       /* [hook.after_step] call, or NULL  */
+    char *before_save;                      /* [hook.before_save] call, or NULL */
 } job_t;
 
 /* sets: "section.key=value" from the command line, applied last. */
@@ -177,6 +237,13 @@ void job_free(job_t *job);
 
 /* "folder/name" of the pipeline (an absolute name stands alone); the caller frees with mem_free. */
 char *job_path(const job_t *job, const char *name);
+/* The ranks that the INI itself asks for: those of its sites, or of this one machine. */
+uint32_t job_ranks(const job_t *job);
+/* Where a rank of [site.*] lives. */
+void job_rank_place(const job_t *job, uint32_t rank, const job_site_t **site,
+                    const job_host_t **host);
+/* "node", "site", "wan" by LH_LINK_*: what follows [transport. */
+extern const char *const job_scope_names[JOB_SCOPES];
 bool job_has_stage(const job_t *job, uint32_t stage); /* STAGE_* */
 /* A command that runs one stage alone, which [pipeline] stages may not name: checks that the keys
  * which it needs are there. */
@@ -194,7 +261,7 @@ typedef struct job_section {
     uint32_t stages;        /* bit per stage that needs the section's required keys           */
     const char *plugin_key; /* key that names a plugin whose options stand here too; or NULL */
 } job_section_t;
-extern const lh_option_t job_group_rows[];
+extern const lh_option_t job_group_rows[], job_pin_rows[], job_site_rows[];
 const job_section_t *job_sections(uint32_t *count);
 const job_section_t *job_section(const char *name); /* of its exact name, or NULL */
 
@@ -204,6 +271,10 @@ const job_section_t *job_section(const char *name); /* of its exact name, or NUL
 lh_status_t job_parse_plugin(const job_t *job, const char *section, const option_table_t *table,
                              const option_given_t *given, uint32_t given_count,
                              void **out) LH_MUST_CHECK;
+/* Likewise for [transport.*], where the plugin and its fallback each find their own keys; other is
+ * the table of the other one, or NULL. */
+lh_status_t job_parse_transport(const job_t *job, uint32_t scope, const option_table_t *table,
+                                const option_table_t *other, void **out) LH_MUST_CHECK;
 /* The same as a question for explain_section: tables[1] is the plugin's. */
 options_how_t job_plugin_how(const job_t *job, const char *section, option_table_t tables[2],
                              const option_given_t *given, uint32_t given_count);

@@ -1,6 +1,8 @@
 /* job_sections.c - the option tables of the sections that the core reads. */
 #include <config/job.h>
 
+#include <longhaul/link.h>
+
 #define PREPARE (1u << STAGE_PREPARE)
 #define IMPORT (1u << STAGE_IMPORT)
 #define TRAIN (1u << STAGE_TRAIN)
@@ -127,6 +129,47 @@ static const lh_option_t limits_rows[] = {
     WHOLE(job_limits_t, vocabulary, "4M", "1..100M", "tokens of a tokenizer"),
     BYTES(job_limits_t, token_bytes, "4KiB", "1..1MiB", "longest token of a tokenizer"),
     WHOLE(job_limits_t, merges, "8M", "1..100M", "merges of a tokenizer"),
+    BYTES(job_limits_t, plugin_bytes, "256MiB", "4KiB..1GiB", "largest file of a plugin"),
+};
+
+static const lh_option_t launch_rows[] = {
+    WHOLE(job_launch_t, ranks_per_node, "1", "1..4096", "ranks of a machine; of a host whose number [site.NAME] does not say"),
+    PATH(job_launch_t, secret, "", "file with the job's key (mode 0600, made at the first start); several machines need it"),
+    TEXT(job_launch_t, address, "", "host or number where rank 0 listens; its own machine if not set"),
+    WHOLE(job_launch_t, port, "0", "0..65535", "where rank 0 listens; 0: one that is free"),
+    LH_OPTION_DURATION(job_launch_t, join_timeout_ns, "join_timeout", "60s", "1s..1d", "how long ranks wait for each other before step 0"),
+};
+
+static const lh_option_t parallel_rows[] = {
+    WHOLE(job_parallel_t, tensor, "1", "1..", "ranks that share each matrix"),
+    WHOLE(job_parallel_t, pipeline, "1", "1..", "ranks that share the blocks"),
+    CHOICE(job_parallel_t, accumulation, "depth", "depth|breadth", "order of micro-batches: each through all blocks, or all through each block, which sends earlier"),
+};
+
+static const lh_option_t comm_rows[] = {
+    CHOICE(job_comm_t, bits, "canonical", "canonical|ordered", "sums in one order everywhere, or in any that is the same for the same layout"),
+    CHOICE(job_comm_t, algorithm, "auto", "auto|direct|ring|halving", "of collectives; auto: by size and measured link"),
+    LH_OPTION_BYTES(job_comm_t, chunk_bytes, "chunk", "0", "0..1GiB", "piece of a collective that is under way at a time; 0: by link"),
+    LH_OPTION_BYTES(job_comm_t, bucket_bytes, "bucket", "0", "0..16GiB", "gradients that are exchanged together; 0: choose"),
+    LH_OPTION_DURATION(job_comm_t, timeout_ns, "timeout", "120s", "1s..1d", "longest that a collective may stand still"),
+};
+
+/* Across the border of a machine both ends prove who they are; across that of a site nobody reads. */
+#define TRANSPORT_ROWS(name, security_)                                                     \
+    static const lh_option_t name[] = {                                                     \
+        TEXT(job_transport_t, plugin, "", "transport plugin of this class of link"),        \
+        TEXT(job_transport_t, fallback, "", "transport plugin where the other cannot; refused if not set"), \
+        CHOICE(job_transport_t, security, security_, "plain|proven|private", "open, both ends proven and every byte sealed, or encrypted too"), \
+    }
+TRANSPORT_ROWS(node_rows, "plain");
+TRANSPORT_ROWS(site_rows, "proven");
+TRANSPORT_ROWS(wan_rows, "private");
+
+typedef struct site_text {
+    char *hosts;
+} site_text_t;
+const lh_option_t job_site_rows[] = {
+    TEXT(site_text_t, hosts, NULL, "HOST[:RANKS], comma-separated; a name as its machine calls itself, localhost, or what --host says"),
 };
 
 const lh_option_t job_group_rows[] = {
@@ -134,6 +177,10 @@ const lh_option_t job_group_rows[] = {
     LH_OPTION_F64(job_group_text_t, rate, "rate", "1", "0..", "factor on the learning rate"),
     TEXT(job_group_text_t, decay, "", "weight decay of these parameters; as [optimizer] if not set"),
     YES_NO(job_group_text_t, frozen, "no", "they are not trained"),
+};
+
+const lh_option_t job_pin_rows[] = {
+    TEXT(job_pin_t, sha256, "", "64 hexadecimal digits: another file under this name is refused; any file may be loaded if not set"),
 };
 
 typedef struct hook {
@@ -146,6 +193,9 @@ static const lh_option_t hook_rows[] = {
 #define ROWS(t) t, sizeof(t) / sizeof((t)[0])
 #define SECTION(n, stages, plugin, help) \
     {#n, help, ROWS(n##_rows), sizeof(job_##n##_t), offsetof(job_t, n), stages, plugin}
+#define TRANSPORT(scope, n, help) \
+    {"transport." #n, help, ROWS(n##_rows), sizeof(job_transport_t), \
+     offsetof(job_t, transports) + (scope) * sizeof(job_transport_t), 0, "plugin"}
 
 static const job_section_t sections[] = {
     SECTION(pipeline, ALL, NULL, "the job: its name, its stages, its folder"),
@@ -155,6 +205,7 @@ static const job_section_t sections[] = {
     SECTION(train, TRAIN, NULL, "a step and how many"),
     SECTION(optimizer, TRAIN, "plugin", "how weights change; the optimizer plugin's own keys stand here too"),
     {"group.*", "parameters with rates of their own", ROWS(job_group_rows), sizeof(job_group_text_t), 0, 0, NULL},
+    {"plugin.*", "which file may be loaded as the plugin of that name", ROWS(job_pin_rows), sizeof(job_pin_t), 0, 0, NULL},
     {"rule.*", "keys of the update rule of that name", NULL, 0, 0, 0, 0, NULL},
     {"parts.*", "keys of the plugin of that name that only brings functions, ops or rules", NULL, 0, 0, 0, 0, NULL},
     SECTION(checkpoint, 0, NULL, "when weights and states are saved"),
@@ -163,6 +214,13 @@ static const job_section_t sections[] = {
     SECTION(eval, 0, NULL, "loss on held-out text"),
     SECTION(export, 0, NULL, "weights to a Hugging Face folder"),
     SECTION(generate, 0, NULL, "text from the model"),
+    SECTION(launch, 0, NULL, "how many ranks start where, and how they meet"),
+    SECTION(parallel, 0, NULL, "what ranks share; data parallel is what is left"),
+    SECTION(comm, 0, NULL, "collectives"),
+    {"site.*", "a data centre; ranks are numbered through all sites in order", ROWS(job_site_rows), sizeof(site_text_t), 0, 0, NULL},
+    TRANSPORT(LH_LINK_NODE, node, "between ranks of a machine; the transport plugin's own keys stand here too"),
+    TRANSPORT(LH_LINK_SITE, site, "between machines of a site; likewise"),
+    TRANSPORT(LH_LINK_WAN, wan, "between sites; likewise"),
     {"hook.after_step", "a call after every step; it may use step, loss, learning_rate, norm and tokens", ROWS(hook_rows), sizeof(hook_t), offsetof(job_t, after_step), 0, NULL},
     {"hook.before_save", "a call before every checkpoint; it may use step", ROWS(hook_rows), sizeof(hook_t), offsetof(job_t, before_save), 0, NULL},
     SECTION(limits, 0, NULL, "what a file from outside may ask this program to hold"),

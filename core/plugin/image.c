@@ -9,6 +9,7 @@
 #include <base/file.h>
 #include <base/memory.h>
 #include <base/sys.h>
+#include <plugin/trust.h>
 
 static lh_status_t copy_file(int from, const char *path, uint64_t size, int to)
 {
@@ -38,20 +39,15 @@ static lh_status_t seal_and_map(image_t *image, const char *path, uint64_t size)
     return sha256_of(map, (size_t)size, image->sha256);
 }
 
-lh_status_t image_open(const char *path, const char *name, image_t *out)
+lh_status_t image_open(const char *path, const char *name, uint64_t limit, image_t *out)
 {
     char label[48];
     image_t image = {.fd = -1};
     int from;
     uint64_t size;
 
-    lh_status_t status = file_open(path, &from, &size);
+    lh_status_t status = trust_open(path, limit, &from, &size);
     if (status != LH_OK) return status;
-    if (size == 0 || size > IMAGE_LIMIT) {
-        status = fail(LH_INVALID, "%s: has %llu bytes, expected 1 to %d", path,
-                      (unsigned long long)size, IMAGE_LIMIT);
-        goto close_file;
-    }
     (void)snprintf(label, sizeof(label), "longhaul.%.31s", name);
     image.fd = memfd_create(label, MFD_CLOEXEC | MFD_ALLOW_SEALING);
     if (image.fd < 0) {

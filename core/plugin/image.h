@@ -6,7 +6,7 @@
 #include <base/digest.h>
 #include <plugin/peek.h>
 
-enum { IMAGE_LIMIT = 256 << 20 };
+enum { IMAGE_LIMIT = 256 << 20 }; /* where no job sets [limits] plugin_bytes */
 
 typedef struct image {
     peek_image_t map; /* the copy, read-only                                            */
@@ -15,7 +15,8 @@ typedef struct image {
     char sha256[SHA256_TEXT];
 } image_t;
 
-lh_status_t image_open(const char *path, const char *name, image_t *out) LH_MUST_CHECK;
+lh_status_t image_open(const char *path, const char *name, uint64_t limit,
+                       image_t *out) LH_MUST_CHECK;
 /* Only for an image that was never given to dlopen. */
 void image_close(image_t *image);
 

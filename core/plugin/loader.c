@@ -10,9 +10,12 @@
 #include <base/file.h>
 #include <base/memory.h>
 #include <base/sys.h>
+#include <plugin/audit.h>
 #include <plugin/host.h>
 #include <plugin/import.h>
+#include <plugin/probe.h>
 #include <plugin/requirements.h>
+#include <plugin/trust.h>
 
 typedef struct loaded {
     plugin_t plugin;
@@ -24,6 +27,7 @@ struct registry {
     char *folder;
     host_t *host;
     const job_t *job;
+    uint32_t patience_ms;
     loaded_t **plugins;
     uint32_t count;
     size_t capacity;
@@ -53,6 +57,7 @@ lh_status_t registry_new(const char *folder, host_t *host, registry_t **out)
     registry_t *r = mem_new(sizeof(*r));
     if (r == NULL) return LH_NO_MEMORY;
     r->host = host;
+    r->patience_ms = PROBE_MS;
     r->folder = folder != NULL ? mem_text(folder) : folder_beside_program();
     if (r->folder == NULL) {
         mem_free(r);
@@ -95,6 +100,11 @@ host_t *registry_host(const registry_t *r)
 void registry_use_job(registry_t *r, const job_t *job)
 {
     r->job = job;
+}
+
+void registry_use_patience(registry_t *r, uint32_t milliseconds)
+{
+    r->patience_ms = milliseconds;
 }
 
 uint32_t registry_count(const registry_t *r)
@@ -184,6 +194,19 @@ static lh_status_t refuse_missing(registry_t *r, uint32_t kind, const char *name
                 plugin_kind_text(kind), name, guess.best);
 }
 
+lh_status_t registry_has(registry_t *r, const char *name, const char *where)
+{
+    guess_t guess = {.typed = name};
+    for (uint32_t kind = LH_KIND_MODEL; kind <= LH_KIND_PARTS; kind++) {
+        const lh_status_t status = registry_list(r, kind, guess_name, &guess);
+        if (status != LH_OK) return status;
+    }
+    if (strcmp(guess.best, name) == 0) return LH_OK;
+    return fail(LH_INVALID, "%s: there is no plugin '%s' in %s%s%s%s", where, name, r->folder,
+                guess.best[0] != '\0' ? "; did you mean '" : "", guess.best,
+                guess.best[0] != '\0' ? "'?" : "");
+}
+
 /* All that is decided from the file, before any of its code runs. */
 static lh_status_t check_head(const image_t *image, const char *path, uint32_t kind,
                               const char *name)
@@ -211,6 +234,8 @@ static lh_status_t run_loader(const image_t *image, const char *path, void **sym
 {
     char file[64];
     struct link_map *map;
+    audit_t before;
+    audit_take(&before);
     (void)snprintf(file, sizeof(file), "/proc/self/fd/%d", image->fd);
     void *handle = dlopen(file, RTLD_NOW | RTLD_LOCAL);
     if (handle == NULL) {
@@ -225,7 +250,53 @@ static lh_status_t run_loader(const image_t *image, const char *path, void **sym
     if (*symbol == NULL || dlinfo(handle, RTLD_DI_LINKMAP, &map) != 0)
         return fail(LH_ABI, "%s: loaded without " LH_PLUGIN_SYMBOL, path);
     *load_base = (uintptr_t)map->l_addr;
+    return audit_check(&before, path);
+}
+
+/* Relocations or a constructor may have changed what peek saw. */
+static lh_status_t check_same_head(const loaded_t *l, const void *symbol, const char *path)
+{
+    peek_head_t head;
+    if (peek(l->importer.image, &head) != NULL ||
+        peek_room(l->importer.image, (uintptr_t)symbol - l->importer.load_base) < sizeof(head) ||
+        memcmp(&head, symbol, sizeof(head)) != 0)
+        return fail(LH_ABI, "%s: the head of " LH_PLUGIN_SYMBOL " is another one once it is loaded",
+                    path);
     return LH_OK;
+}
+
+static lh_status_t bring(const image_t *image, loaded_t *l)
+{
+    void *symbol = NULL;
+    const char *path = l->plugin.path;
+    probe_reached(PROBE_LOADING);
+    lh_status_t status = run_loader(image, path, &symbol, &l->importer.load_base);
+    if (status == LH_OK) status = check_same_head(l, symbol, path);
+    probe_reached(PROBE_TABLES);
+    if (status == LH_OK) status = import_plugin(&l->importer, symbol);
+    return status;
+}
+
+typedef struct attempt {
+    const image_t *image;
+    loaded_t *loaded;
+} attempt_t;
+
+/* In the child. The selftest may start threads and drivers: it never runs in the parent. */
+static lh_status_t attempt_run(void *context)
+{
+    const attempt_t *a = context;
+    const plugin_t *p = &a->loaded->plugin;
+    const lh_status_t status = bring(a->image, a->loaded);
+    if (status != LH_OK || p->row.selftest == NULL) return status;
+    probe_reached(PROBE_SELFTEST);
+    fail_clear();
+    const lh_status_t tested = p->row.selftest(p->host);
+    if (tested == LH_OK) return LH_OK;
+    char reason[1024];
+    (void)snprintf(reason, sizeof(reason), "%s",
+                   fail_reason()[0] != '\0' ? fail_reason() : status_text(tested));
+    return fail(LH_UNSUPPORTED, "%s: its selftest fails: %s", p->path, reason);
 }
 
 static lh_status_t configure_parts(const registry_t *r, loaded_t *l)
@@ -240,26 +311,40 @@ static lh_status_t configure_parts(const registry_t *r, loaded_t *l)
     return status;
 }
 
+/* All that can be known without running the plugin in this process. */
+static lh_status_t check_image(const registry_t *r, loaded_t *l, const image_t *image,
+                               uint32_t kind, const char *name)
+{
+    plugin_t *p = &l->plugin;
+    const attempt_t a = {image, l};
+    const prober_t prober = {.path = p->path,
+                             .sha256 = image->sha256,
+                             .limit_ms = r->patience_ms,
+                             .attempt = attempt_run,
+                             .context = (void *)(uintptr_t)&a};
+    lh_status_t status = trust_pin(r->job, p->path, name, image->sha256);
+    if (status == LH_OK) status = check_head(image, p->path, kind, name);
+    if (status == LH_OK) status = host_for(r->host, name, &p->host);
+    return status == LH_OK ? probe(&prober) : status;
+}
+
 /* The image is not closed once dlopen has seen it: see image.h. */
 static lh_status_t load_image(registry_t *r, loaded_t *l, uint32_t kind, const char *name)
 {
     image_t image;
-    void *symbol = NULL;
     plugin_t *p = &l->plugin;
-    lh_status_t status = image_open(p->path, name, &image);
+    const uint64_t limit = r->job != NULL ? r->job->limits.plugin_bytes : IMAGE_LIMIT;
+    lh_status_t status = image_open(p->path, name, limit, &image);
     if (status != LH_OK) return status;
-    status = check_head(&image, p->path, kind, name);
+    memcpy(p->sha256, image.sha256, sizeof(p->sha256));
+    l->importer = (importer_t){.path = p->path, .image = image.map, .plugin = p};
+    status = check_image(r, l, &image, kind, name);
     if (status != LH_OK) {
         image_close(&image);
         return status;
     }
-    memcpy(p->sha256, image.sha256, sizeof(p->sha256));
-    status = host_for(r->host, name, &p->host);
-    l->importer = (importer_t){.path = p->path, .image = image.map, .plugin = p};
-    if (status == LH_OK) status = run_loader(&image, p->path, &symbol, &l->importer.load_base);
-    if (status == LH_OK) status = import_plugin(&l->importer, symbol);
-    if (status == LH_OK) status = configure_parts(r, l);
-    return status;
+    status = bring(&image, l);
+    return status == LH_OK ? configure_parts(r, l) : status;
 }
 
 static lh_status_t load(registry_t *r, uint32_t kind, const char *name, const plugin_t **out)

@@ -1,5 +1,6 @@
 /* plugin/loader.h - brings a plugin into the process: exactly the named file of one folder, checked
- * before any of its code runs, its tables imported to this host's row sizes, never unloaded. */
+ * before any of its code runs, tried in a child, its tables imported to this host's row sizes,
+ * never unloaded. */
 #ifndef PLUGIN_LOADER_H
 #define PLUGIN_LOADER_H
 
@@ -45,7 +46,8 @@ const char *registry_folder(const registry_t *r);
 host_t *registry_host(const registry_t *r);
 
 /* Plugins of kind parts take their options from [parts.NAME] of this job, which outlives the
- * registry, when they are loaded; without a job from their defaults. */
+ * registry, when they are loaded; without a job from their defaults. Files are compared with the
+ * digests of [plugin.NAME] and with [limits] plugin_bytes. */
 void registry_use_job(registry_t *r, const job_t *job);
 
 /* The plugin NAME of a kind; loaded at the first call. Valid until registry_free. */
@@ -54,6 +56,10 @@ lh_status_t registry_load(registry_t *r, uint32_t kind, const char *name,
 /* As `name:function` and `name:rule` mean it: one that is loaded already, of any kind; else of kind
  * parts. */
 lh_status_t registry_find(registry_t *r, const char *name, const plugin_t **out) LH_MUST_CHECK;
+/* Refuses a name that is no plugin's of any kind here; where ("a.ini:3") begins the sentence. */
+lh_status_t registry_has(registry_t *r, const char *name, const char *where) LH_MUST_CHECK;
+/* How long the child may take in which a plugin is tried; PROBE_MS at first. */
+void registry_use_patience(registry_t *r, uint32_t milliseconds);
 /* Calls each(context, name) for NAME.so of a kind's folder, in order; stops at the first status
  * that is not LH_OK. A folder that is not there is empty. */
 lh_status_t registry_list(registry_t *r, uint32_t kind,

@@ -97,6 +97,23 @@ static void texts_grow_and_are_compared(void **state)
     assert_int_equal(text_distance("same", "same"), 0);
 }
 
+static void what_a_terminal_obeys_is_spelled_out(void **state)
+{
+    static const char hostile[] = "a\x1b[2J\r\x7f\tb\n\xc2\x9b"
+                                  "c \xc3\xa9\xc2\xa0";
+    text_t t = {0};
+    (void)state;
+    text_append_shown(&t, hostile, true);
+    assert_string_equal(t.data, "a\\x1b[2J\\x0d\\x7f\tb\n\\xc2\\x9bc \xc3\xa9\xc2\xa0");
+    text_free(&t);
+    text_append_shown(&t, hostile, false);
+    assert_string_equal(t.data, "a\\x1b[2J\\x0d\\x7f\\x09b\\x0a\\xc2\\x9bc \xc3\xa9\xc2\xa0");
+    text_free(&t);
+    text_append_shown(&t, "\xc2", true); /* cut in the middle of a character */
+    assert_string_equal(t.data, "\xc2");
+    text_free(&t);
+}
+
 static void a_text_that_ran_out_of_memory_stays_failed(void **state)
 {
     text_t t = {0};
@@ -280,6 +297,7 @@ int main(void)
         cmocka_unit_test(uniform_and_normal_have_their_moments),
         cmocka_unit_test(digests_are_the_published_ones),
         cmocka_unit_test(texts_grow_and_are_compared),
+        cmocka_unit_test(what_a_terminal_obeys_is_spelled_out),
         cmocka_unit_test(a_text_that_ran_out_of_memory_stays_failed),
         cmocka_unit_test(memory_checks_products_and_zeroes),
         cmocka_unit_test(paths_are_joined_and_cut),

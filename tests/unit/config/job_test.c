@@ -90,10 +90,24 @@ static const struct {
     {"trian.steps=3", "command line: unknown section [trian]; did you mean [train]?"},
     {"zzzzzz.steps=3", "command line: unknown section [zzzzzz]"},
     {"group.x.rate=3", "command line:0: "},
-    {"launch.ranks_per_node=2",
-     "command line: [launch] needs several ranks; this version runs one"},
-    {"transport.wan.plugin=apn",
-     "command line: [transport.wan] needs several ranks; this version runs one"},
+    {"transport.wam.plugin=x",
+     "command line: unknown section [transport.wam]; did you mean [transport.wan]?"},
+    {"launch.ranks=2", "command line: unknown key 'ranks' in [launch]"},
+    {"launch.ranks_per_node=0", "command line: ranks_per_node = 0: expected 1..4096"},
+    {"parallel.tensor=2",
+     "command line: tensor = 2: tensor parallelism is not built yet; expected 1"},
+    {"parallel.pipeline=2",
+     "command line: pipeline = 2: pipeline parallelism is not built yet; expected 1"},
+    {"comm.algorithm=rings",
+     "command line: algorithm = rings: expected one of auto|direct|ring|halving; did you mean "
+     "'ring'?"},
+    {"site.a.hosts=x:0",
+     "command line: hosts = ... x:0: expected 1 to 4096 ranks behind the colon"},
+    {"site.a.hosts=x, ,y", "command line: hosts = ... : a host's name is missing"},
+    {"site.a.hosts=x y:2",
+     "command line: hosts = ... x y:2: a host's name holds letters, digits, '.', '-' and '_'"},
+    {"site.a.hosts=x:2, x:1", "command line: hosts = ... x: named twice in [site.a]"},
+    {"site.a.host=x", "command line: unknown key 'host' in [site.a]; did you mean 'hosts'?"},
     {"train.stepz=3", "command line: unknown key 'stepz' in [train]; did you mean 'steps'?"},
     {"train.micro_batch=3", "a.ini:12: batch = 8: expected a multiple of micro_batch = 3"},
     {"train.precision=eightbit", "command line: precision = eightbit: expected one of bf16|f32"},
@@ -115,6 +129,8 @@ static const struct {
     {"optimizer.rule=adamw",
      "command line: rule = adamw: expected plugin:rule, such as rules:adamw"},
     {"group.norms.decay=-1", "command line: decay = -1: expected a number from 0 on"},
+    {"plugin.cpu.sha256=12ab", "command line: sha256 = 12ab: expected 64 hexadecimal digits"},
+    {"plugin.cpu.sha=12ab", "command line: unknown key 'sha' in [plugin.cpu]"},
     {"generate.top_p=1.5", "command line: top_p = 1.5: expected 0..1"},
 };
 
@@ -132,6 +148,21 @@ static void what_crosses_sections_is_checked(void **state)
         else
             assert_string_equal(behind_folder(*state, fail_reason()), refused[i].sentence);
     }
+}
+
+static void a_pin_is_kept_in_lower_case(void **state)
+{
+    static const char digits[] = "0123456789abcdef0123456789abcdef0123456789abcdef0123456789ABCDEF";
+    char set[128];
+    job_t *job;
+    (void)snprintf(set, sizeof(set), "plugin.cpu.sha256=%s", digits);
+    assert_int_equal(load(*state, whole, set, &job), LH_OK);
+    assert_int_equal(job->pin_count, 1);
+    assert_string_equal(job->pins[0].name, "cpu");
+    assert_string_equal(job->pins[0].sha256,
+                        "0123456789abcdef0123456789abcdef0123456789abcdef0123456789abcdef");
+    assert_int_equal(job->limits.plugin_bytes, 256 << 20);
+    job_free(job);
 }
 
 static void a_prompt_and_ids_exclude_each_other(void **state)
@@ -221,6 +252,7 @@ int main(void)
         cmocka_unit_test(a_pipeline_is_typed_structs),
         cmocka_unit_test(paths_are_against_the_ini_and_the_folder),
         cmocka_unit_test(what_crosses_sections_is_checked),
+        cmocka_unit_test(a_pin_is_kept_in_lower_case),
         cmocka_unit_test(a_prompt_and_ids_exclude_each_other),
         cmocka_unit_test(a_section_that_no_stage_needs_may_be_absent),
         cmocka_unit_test(a_plugin_reads_its_own_keys),

@@ -1,0 +1,179 @@
+/* audit.c - looks at the process twice and says what has changed. */
+#include <plugin/audit.h>
+
+#include <fcntl.h>
+#include <locale.h>
+#include <stdlib.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <base/digest.h>
+#include <base/sys.h>
+
+#define EXPECTED "a plugin must leave this process as it was"
+
+/* The control bits of floating point, without the flags that any sum may raise. */
+#if defined(__x86_64__)
+static void take_float(audit_t *a)
+{
+    uint32_t vector;
+    uint16_t x87;
+    __asm__ volatile("stmxcsr %0" : "=m"(vector));
+    __asm__ volatile("fnstcw %0" : "=m"(x87));
+    a->rounding = (vector & 0x6000u) | (x87 & 0x0f00u); /* x87: precision too */
+    a->subnormals = vector & 0x8040u;                   /* FTZ and DAZ        */
+    a->traps = (vector & 0x1f80u) | (x87 & 0x3fu);
+}
+#else
+static void take_float(audit_t *a)
+{
+    uint64_t control;
+    __asm__ volatile("mrs %0, fpcr" : "=r"(control));
+    a->rounding = (uint32_t)control & (3u << 22);
+    a->subnormals = (uint32_t)control & ((1u << 24) | (1u << 19)); /* FZ and FZ16 */
+    a->traps = (uint32_t)control & 0x9f00u;
+}
+#endif
+
+/* The kernel counts a folder's links as its subfolders: one for each thread. */
+static uint32_t count_threads(void)
+{
+    struct stat st;
+    return sys()->stat("/proc/self/task", &st) == 0 ? (uint32_t)st.st_nlink - 2 : 0;
+}
+
+static int note_descriptor(void *context, const char *name)
+{
+    audit_t *a = context;
+    const long fd = strtol(name, NULL, 10);
+    if (fd >= AUDIT_DESCRIPTORS) return 0;
+    /* The listing's own is closed by now. */
+    if (fcntl((int)fd, F_GETFD) >= 0) a->open[fd / 8] |= (uint8_t)(1u << (fd % 8));
+    return 0;
+}
+
+static bool has_children(void)
+{
+    siginfo_t info;
+    return waitid(P_ALL, 0, &info, WEXITED | WNOHANG | WNOWAIT) == 0;
+}
+
+static void take_alone(audit_t *a)
+{
+    a->children = has_children();
+    a->umask = umask(077);
+    (void)umask(a->umask);
+    (void)sys()->list("/proc/self/fd", note_descriptor, a);
+}
+
+static uint64_t hash_environment(void)
+{
+    uint64_t hash = 0;
+    for (char **e = environ; e != NULL && *e != NULL; e++)
+        hash = hash * 31 + xxh3(*e, strlen(*e));
+    return hash;
+}
+
+void audit_take(audit_t *out)
+{
+    memset(out, 0, sizeof(*out));
+    out->threads = count_threads();
+    out->alone = out->threads == 1;
+    if (out->alone) take_alone(out);
+    for (int s = 1; s < AUDIT_SIGNALS; s++)
+        (void)sigaction(s, NULL, &out->signals[s]);
+    (void)pthread_sigmask(SIG_SETMASK, NULL, &out->mask);
+    (void)sys()->stat(".", &out->folder);
+    take_float(out);
+    out->environment = hash_environment();
+    const char *locale = setlocale(LC_ALL, NULL);
+    out->locale = locale == NULL ? 0 : xxh3(locale, strlen(locale));
+}
+
+/* The kernel fills 64 bits of a set that has room for more. */
+static bool same_set(const sigset_t *a, const sigset_t *b)
+{
+    return memcmp(a, b, (AUDIT_SIGNALS - 1) / 8) == 0;
+}
+
+static bool same_signal(const struct sigaction *a, const struct sigaction *b)
+{
+    return a->sa_handler == b->sa_handler && a->sa_flags == b->sa_flags &&
+           same_set(&a->sa_mask, &b->sa_mask);
+}
+
+static lh_status_t check_signals(const audit_t *before, const audit_t *now, const char *path)
+{
+    for (int s = 1; s < AUDIT_SIGNALS; s++) {
+        if (same_signal(&before->signals[s], &now->signals[s])) continue;
+        const char *name = sigabbrev_np(s);
+        return fail(LH_ABI, "%s: loading it changes what happens at signal %d%s%s; " EXPECTED, path,
+                    s, name != NULL ? ", SIG" : "", name != NULL ? name : "");
+    }
+    if (!same_set(&before->mask, &now->mask))
+        return fail(LH_ABI, "%s: loading it changes which signals are blocked; " EXPECTED, path);
+    return LH_OK;
+}
+
+static lh_status_t check_float(const audit_t *before, const audit_t *now, const char *path)
+{
+    if (before->subnormals != now->subnormals)
+        return fail(LH_ABI,
+                    "%s: loading it changes whether tiny floats are flushed to zero (is it linked "
+                    "with -ffast-math?); " EXPECTED,
+                    path);
+    if (before->rounding != now->rounding)
+        return fail(LH_ABI, "%s: loading it changes how floats are rounded; " EXPECTED, path);
+    if (before->traps != now->traps)
+        return fail(LH_ABI, "%s: loading it changes which float exceptions trap; " EXPECTED, path);
+    return LH_OK;
+}
+
+static lh_status_t check_descriptors(const audit_t *before, const audit_t *now, const char *path)
+{
+    for (int fd = 0; fd < AUDIT_DESCRIPTORS; fd++) {
+        const unsigned bit = 1u << (fd % 8), was = before->open[fd / 8] & bit;
+        if (was == (now->open[fd / 8] & bit)) continue;
+        return fail(LH_ABI, "%s: loading it %s descriptor %d; " EXPECTED, path,
+                    was != 0 ? "closes" : "leaves open", fd);
+    }
+    return LH_OK;
+}
+
+/* A thread that was joined may be counted for some microseconds more. */
+static bool threads_stay(uint32_t before)
+{
+    enum { TRIES = 100 };
+    for (int i = 0; i < TRIES && count_threads() > before; i++)
+        (void)usleep(1000);
+    return count_threads() > before;
+}
+
+static lh_status_t check_alone(const audit_t *before, const audit_t *now, const char *path)
+{
+    if (before->umask != now->umask)
+        return fail(LH_ABI, "%s: loading it changes the umask from %04o to %04o; " EXPECTED, path,
+                    (unsigned)before->umask, (unsigned)now->umask);
+    if (!before->children && now->children)
+        return fail(LH_ABI, "%s: loading it starts a process; " EXPECTED, path);
+    return check_descriptors(before, now, path);
+}
+
+lh_status_t audit_check(const audit_t *before, const char *path)
+{
+    audit_t now;
+    if (before->alone && threads_stay(before->threads))
+        return fail(LH_ABI, "%s: loading it starts a thread; " EXPECTED, path);
+    audit_take(&now);
+    lh_status_t status = check_signals(before, &now, path);
+    if (status == LH_OK) status = check_float(before, &now, path);
+    if (status == LH_OK && before->alone && now.alone) status = check_alone(before, &now, path);
+    if (status != LH_OK) return status;
+    if (before->folder.st_ino != now.folder.st_ino || before->folder.st_dev != now.folder.st_dev)
+        return fail(LH_ABI, "%s: loading it changes the working folder; " EXPECTED, path);
+    if (before->environment != now.environment)
+        return fail(LH_ABI, "%s: loading it changes the environment; " EXPECTED, path);
+    if (before->locale != now.locale)
+        return fail(LH_ABI, "%s: loading it changes the locale; " EXPECTED, path);
+    return LH_OK;
+}

@@ -1,0 +1,36 @@
+/* plugin/audit.h - what of a process the rest of it relies on, so that a plugin which changes it by
+ * being loaded is found out: a library built with -ffast-math would change the bits of every sum.
+ */
+#ifndef PLUGIN_AUDIT_H
+#define PLUGIN_AUDIT_H
+
+#include <signal.h>
+#include <sys/stat.h>
+
+#include <base/status.h>
+
+enum { AUDIT_SIGNALS = 65, AUDIT_DESCRIPTORS = 4096 };
+
+typedef struct audit {
+    bool alone; /* one thread: what follows up to `signals` was looked at, as nobody else can have
+                   changed it in between */
+    uint32_t threads;
+    bool children;
+    mode_t umask;
+    uint8_t open[AUDIT_DESCRIPTORS / 8]; /* a bit per descriptor */
+
+    struct sigaction signals[AUDIT_SIGNALS];
+    sigset_t mask;       /* of this thread                       */
+    struct stat folder;  /* the working one                      */
+    uint32_t rounding;   /* of floating point in this thread, as are the next two */
+    uint32_t subnormals; /* bits that flush them to zero         */
+    uint32_t traps;
+    uint64_t environment, locale; /* hashes */
+} audit_t;
+
+void audit_take(audit_t *out);
+
+/* Refuses what differs now from `before`; `path` begins the sentence. */
+lh_status_t audit_check(const audit_t *before, const char *path) LH_MUST_CHECK;
+
+#endif
