@@ -35,6 +35,7 @@ typedef struct options_how {
     const option_table_t *tables; /* core's, then the plugin's: a key in two of them is refused,
                                      unless a fixed given covers it                          */
     uint32_t table_count;
+    const option_table_t *other; /* NULL, or whose keys may stand here too and are not parsed */
     const option_given_t *given;
     uint32_t given_count;
     bool optional;      /* required keys may be missing: no stage needs this section        */
