@@ -24,6 +24,7 @@ typedef struct check {
     cli_t *cli;
     const job_t *job;
     checked_t model, optimizer, device, rule;
+    checked_t transports[JOB_SCOPES], fallbacks[JOB_SCOPES];
     char rule_section[64];
     char vocab[32];
     hf_config_t imported;
@@ -193,6 +194,34 @@ static lh_status_t check_calls(check_t *c)
     return status;
 }
 
+/* A transport and its fallback stand in one section; each reads its own keys there. */
+static lh_status_t check_transport(check_t *c, uint32_t scope)
+{
+    const job_transport_t *t = &c->job->transports[scope];
+    checked_t *one = &c->transports[scope], *two = &c->fallbacks[scope];
+    lh_status_t status = LH_OK;
+    if (t->plugin == NULL) return LH_OK;
+    status = registry_load(c->cli->plugins, LH_KIND_TRANSPORT, t->plugin, &one->plugin);
+    if (status == LH_OK && t->fallback != NULL)
+        status = registry_load(c->cli->plugins, LH_KIND_TRANSPORT, t->fallback, &two->plugin);
+    if (status != LH_OK) return status;
+    one->options = plugin_options(one->plugin);
+    if (two->plugin != NULL) two->options = plugin_options(two->plugin);
+    status = job_parse_transport(c->job, scope, &one->options,
+                                 two->plugin != NULL ? &two->options : NULL, &one->config);
+    if (status == LH_OK && two->plugin != NULL)
+        status = job_parse_transport(c->job, scope, &two->options, &one->options, &two->config);
+    return status;
+}
+
+static lh_status_t check_transports(check_t *c)
+{
+    lh_status_t status = LH_OK;
+    for (uint32_t scope = LH_LINK_NODE; status == LH_OK && scope < JOB_SCOPES; scope++)
+        status = check_transport(c, scope);
+    return status;
+}
+
 static lh_status_t check_all(check_t *c)
 {
     lh_status_t status = check_model(c);
@@ -200,6 +229,7 @@ static lh_status_t check_all(check_t *c)
     if (status == LH_OK) status = check_rule(c);
     if (status == LH_OK)
         status = open_plugin(c, LH_KIND_DEVICE, "device", c->job->device.plugin, &c->device);
+    if (status == LH_OK) status = check_transports(c);
     if (status == LH_OK) status = check_ops(c);
     if (status == LH_OK) status = check_named_sections(c);
     if (status == LH_OK) status = check_calls(c);
@@ -226,6 +256,24 @@ static bool is_shown(const check_t *c, const job_section_t *s)
     return s->stages == 0 && s->rows != NULL && strchr(s->name, '.') == NULL &&
            strcmp(s->name, "generate") != 0 && strcmp(s->name, "eval") != 0 &&
            strcmp(s->name, "export") != 0;
+}
+
+static void explain_transport(const check_t *c, const char *section)
+{
+    uint32_t scope = LH_LINK_NODE;
+    while (strcmp(section + strlen("transport."), job_scope_names[scope]) != 0)
+        scope++;
+    option_table_t tables[3] = {{0}, c->transports[scope].options, c->fallbacks[scope].options};
+    options_how_t how = job_plugin_how(c->job, section, tables, NULL, 0);
+    how.table_count = 3;
+    explain_section(&how, c->out);
+    text_append(c->out, "\n");
+}
+
+static const checked_t *checked_of(const check_t *c, const char *section)
+{
+    if (strcmp(section, "model") == 0) return &c->model;
+    return strcmp(section, "optimizer") == 0 ? &c->optimizer : &c->device;
 }
 
 static void explain_groups(const check_t *c, const char *prefix, const option_table_t *table)
@@ -255,6 +303,7 @@ static void explain_parts(const check_t *c)
 static void explain_all(const check_t *c)
 {
     uint32_t count;
+    char prefix[32];
     const job_section_t *all = job_sections(&count);
     for (uint32_t i = 0; i < registry_count(c->cli->plugins); i++) {
         const plugin_t *p = registry_at(c->cli->plugins, i);
@@ -266,19 +315,18 @@ static void explain_all(const check_t *c)
         const job_section_t *s = &all[i];
         static const checked_t none = {0};
         const option_table_t core = {.rows = s->rows, .count = s->count, .owner = "the core"};
-        if (strcmp(s->name, "group.*") == 0)
-            explain_groups(c, "group.", &core);
-        else if (strcmp(s->name, "plugin.*") == 0)
-            explain_groups(c, "plugin.", &core);
-        else if (!is_shown(c, s) || s->rows == NULL)
+        const size_t length = strlen(s->name);
+        if (s->rows == NULL) continue;
+        if (text_ends(s->name, ".*")) {
+            (void)snprintf(prefix, sizeof(prefix), "%.*s", (int)(length - 1), s->name);
+            explain_groups(c, prefix, &core);
+        } else if (!is_shown(c, s)) {
             continue;
-        else if (s->plugin_key == NULL)
-            explain_one(c, s->name, &none);
-        else
-            explain_one(c, s->name,
-                        strcmp(s->name, "model") == 0       ? &c->model
-                        : strcmp(s->name, "optimizer") == 0 ? &c->optimizer
-                                                            : &c->device);
+        } else if (text_starts(s->name, "transport.")) {
+            explain_transport(c, s->name);
+        } else {
+            explain_one(c, s->name, s->plugin_key == NULL ? &none : checked_of(c, s->name));
+        }
     }
     if (c->rule.plugin != NULL && c->rule.options.count > 0)
         explain_one(c, c->rule_section, &c->rule);
@@ -290,6 +338,11 @@ static void free_check(check_t *c)
     checked_t *const checked[] = {&c->model, &c->optimizer, &c->device, &c->rule};
     for (size_t i = 0; i < sizeof(checked) / sizeof(checked[0]); i++)
         if (checked[i]->config != NULL) job_free_config(&checked[i]->options, checked[i]->config);
+    for (uint32_t i = 0; i < JOB_SCOPES; i++) {
+        const checked_t *t = &c->transports[i], *f = &c->fallbacks[i];
+        if (t->config != NULL) job_free_config(&t->options, t->config);
+        if (f->config != NULL) job_free_config(&f->options, f->config);
+    }
     mem_free(c->given);
     hf_config_free(&c->imported);
 }

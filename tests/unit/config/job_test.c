@@ -4,6 +4,7 @@
 #include <math.h>
 
 #include <config/job.h>
+#include <longhaul/link.h>
 
 #define COUNT(t) (sizeof(t) / sizeof((t)[0]))
 
@@ -174,6 +175,34 @@ static void a_prompt_and_ids_exclude_each_other(void **state)
                         "command line: ids = 1,2: a prompt is set too; only one of them is read");
 }
 
+static void sites_number_ranks_through_their_hosts(void **state)
+{
+    const char *sets[] = {"launch.ranks_per_node=3", "site.tokyo.hosts=t1:2, t2",
+                          "site.osaka.hosts=t1", "transport.wan.plugin=x"};
+    const job_site_t *site;
+    const job_host_t *host;
+    job_t *job;
+    const char *path = scratch_text(*state, "a.ini", whole);
+    if (job_load(path, sets, COUNT(sets), &job) != LH_OK) FAIL_TEST("%s\n", fail_reason());
+    assert_int_equal(job_ranks(job), 8);
+    assert_int_equal(job->site_count, 2);
+    job_rank_place(job, 4, &site, &host);
+    assert_string_equal(site->name, "tokyo");
+    assert_string_equal(host->name, "t2");
+    assert_int_equal(host->first_rank, 2);
+    job_rank_place(job, 5, &site, &host);
+    assert_string_equal(site->name, "osaka");
+    assert_string_equal(host->name, "t1");
+    job_rank_place(job, 8, &site, &host);
+    assert_null(site);
+    assert_string_equal(job->transports[LH_LINK_WAN].plugin, "x");
+    assert_null(job->transports[LH_LINK_SITE].plugin);
+    assert_int_equal(job->transports[LH_LINK_NODE].security, LH_SECURITY_PLAIN);
+    assert_int_equal(job->transports[LH_LINK_SITE].security, LH_SECURITY_PROVEN);
+    assert_int_equal(job->transports[LH_LINK_WAN].security, LH_SECURITY_PRIVATE);
+    job_free(job);
+}
+
 static void a_section_that_no_stage_needs_may_be_absent(void **state)
 {
     static const char text[] = "[pipeline]\nname = x\nstages = prepare\n"
@@ -254,6 +283,7 @@ int main(void)
         cmocka_unit_test(what_crosses_sections_is_checked),
         cmocka_unit_test(a_pin_is_kept_in_lower_case),
         cmocka_unit_test(a_prompt_and_ids_exclude_each_other),
+        cmocka_unit_test(sites_number_ranks_through_their_hosts),
         cmocka_unit_test(a_section_that_no_stage_needs_may_be_absent),
         cmocka_unit_test(a_plugin_reads_its_own_keys),
         cmocka_unit_test(every_table_of_the_core_is_valid),
