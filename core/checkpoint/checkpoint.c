@@ -191,7 +191,7 @@ lh_status_t checkpoint_verify(const char *path)
 /* The pointer is only a hint: what it names may be gone, and something newer may be whole. */
 static void check_pointer(const char *folder, uint64_t newest)
 {
-    char *path = path_join(folder, "latest"), *text = NULL;
+    char *path = path_join(folder, CHECKPOINT_POINTER), *text = NULL;
     size_t length;
     if (path == NULL || !file_exists(path)) goto free_path;
     if (file_read(path, 256, &text, &length) != LH_OK) {

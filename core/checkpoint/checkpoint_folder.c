@@ -36,6 +36,34 @@ bool checkpoint_name_parse(const char *name, uint64_t *step)
     return true;
 }
 
+lh_status_t checkpoint_folder_make(const char *folder)
+{
+    lh_status_t status = folder_make(folder);
+    if (status != LH_OK) return status;
+    char *pointer = path_join(folder, CHECKPOINT_POINTER), *path = mem_text(folder);
+    if (pointer == NULL || path == NULL) status = LH_NO_MEMORY;
+    bool top = status != LH_OK || file_exists(pointer);
+    while (status == LH_OK && !top) {
+        char *above = path_folder(path);
+        mem_free(path);
+        path = above;
+        if (path == NULL) {
+            status = LH_NO_MEMORY;
+            break;
+        }
+        top = strcmp(path, "/") == 0 || strcmp(path, ".") == 0;
+        status = folder_sync(path);
+        /* What we may not read, we did not make. */
+        if (status != LH_OK && errno == EACCES) {
+            status = LH_OK;
+            break;
+        }
+    }
+    mem_free(path);
+    mem_free(pointer);
+    return status;
+}
+
 static int add_step(void *context, const char *name)
 {
     checkpoint_steps_t *s = context;
@@ -99,9 +127,20 @@ lh_status_t checkpoint_prune(const char *folder, uint64_t keep)
     return status;
 }
 
+static bool is_leftover(const char *name)
+{
+    return text_starts(name, ".tmp-") || text_starts(name, ".del-");
+}
+
+static int find_leftover(void *context, const char *name)
+{
+    (void)context;
+    return is_leftover(name);
+}
+
 static int remove_leftover(void *context, const char *name)
 {
-    if (!text_starts(name, ".tmp-") && !text_starts(name, ".del-")) return 0;
+    if (!is_leftover(name)) return 0;
     char *path = path_join(context, name);
     if (path == NULL) return -1;
     const int result = folder_remove(path) == LH_OK ? 0 : -1;
@@ -115,8 +154,11 @@ lh_status_t checkpoint_clean(const char *folder)
     if (sys()->lstat(folder, &st) != 0) return LH_OK;
     char *copy = mem_text(folder);
     if (copy == NULL) return LH_NO_MEMORY;
+    /* Who was killed right after a rename left it unsafe: emptied now, the folder could stand under
+     * its old name after a power loss. */
     lh_status_t status = LH_OK;
-    if (sys()->list(folder, remove_leftover, copy) != 0)
+    if (sys()->list(folder, find_leftover, NULL) == 1) status = folder_sync(folder);
+    if (status == LH_OK && sys()->list(folder, remove_leftover, copy) != 0)
         status = fail(LH_IO, "%s: cannot remove what a run left in it", folder);
     mem_free(copy);
     return status;

@@ -1,5 +1,6 @@
 /* commit.c - the order of writes, syncs and renames that makes a checkpoint whole or absent.
  *
+ *  0  a folder without a pointer: fsync of the folders above it, whose names may be new
  *  1  mkdir .tmp-step-N-xxxxxxxx
  *  2  each file: create (exclusive), reserve, write, fsync, close; fsync of the staging folder
  *  3  manifest.json the same way; fsync of the staging folder
@@ -51,7 +52,7 @@ static lh_status_t make_staging(commit_t *c, const char *name)
 lh_status_t commit_begin(const char *folder, const checkpoint_meta_t *meta, const char *parent,
                          commit_t **out)
 {
-    lh_status_t status = folder_make(folder);
+    lh_status_t status = checkpoint_folder_make(folder);
     if (status != LH_OK) return status;
     commit_t *c = mem_new(sizeof(*c));
     if (c == NULL) return LH_NO_MEMORY;
@@ -268,7 +269,7 @@ static lh_status_t point_latest(const commit_t *c)
     char line[CHECKPOINT_NAME + SHA256_TEXT + 2];
     const int length = snprintf(line, sizeof(line), "%s %s\n", path_name(c->target),
                                 c->manifest.self);
-    char *path = path_join(c->folder, "latest");
+    char *path = path_join(c->folder, CHECKPOINT_POINTER);
     if (path == NULL) return LH_NO_MEMORY;
     const lh_status_t status = file_replace(path, line, (size_t)length);
     mem_free(path);

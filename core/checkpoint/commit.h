@@ -10,6 +10,7 @@
 
 typedef struct commit commit_t;
 
+#define CHECKPOINT_POINTER "latest" /* names the newest: "step-000000000100 <self of its manifest>" */
 enum { CHECKPOINT_NAME = 32 }; /* "step-000000000100" and NUL */
 void checkpoint_name(uint64_t step, char out[CHECKPOINT_NAME]);
 /* "step-000000000100" and nothing else. */

@@ -38,8 +38,8 @@ static lh_status_t add_tensor(manifest_t *m, const checkpoint_tensor_t *tensor,
     return LH_OK;
 }
 
-/* Several parts of one tensor arrive one after the other or not at all: the last one is looked at,
- * and the reader refuses a name that is there twice. */
+/* Parts of one tensor that arrive one after the other come together at once; those that other ranks
+ * add later do so when the text is made. */
 lh_status_t manifest_add_part(manifest_t *m, const checkpoint_tensor_t *tensor, uint32_t file,
                               const char *stored, uint64_t hash)
 {
@@ -142,11 +142,57 @@ static void append_tensor(text_t *t, const manifest_tensor_t *tensor)
     text_append(t, "]}");
 }
 
+static int by_name_and_file(const void *a, const void *b)
+{
+    const manifest_tensor_t *x = a, *y = b;
+    const int order = strcmp(x->name, y->name);
+    if (order != 0) return order;
+    return x->parts[0].file < y->parts[0].file ? -1 : x->parts[0].file > y->parts[0].file;
+}
+
+static lh_status_t take_parts(manifest_tensor_t *to, manifest_tensor_t *from)
+{
+    if (to->dtype != from->dtype || to->rank != from->rank ||
+        memcmp(to->shape, from->shape, sizeof(to->shape)) != 0)
+        return fail(LH_INVALID, "tensor %s: its parts differ in dtype or shape of the whole",
+                    to->name);
+    const uint32_t count = to->part_count + from->part_count;
+    void *grown = mem_grow(to->parts, &to->part_capacity, count, sizeof(to->parts[0]));
+    if (grown == NULL) return LH_NO_MEMORY;
+    to->parts = grown;
+    memcpy(to->parts + to->part_count, from->parts, from->part_count * sizeof(from->parts[0]));
+    to->part_count = count;
+    mem_free(from->parts);
+    mem_free(from->name);
+    return LH_OK;
+}
+
+/* Every rank adds its share of a tensor: the shares come together under its name. */
+static lh_status_t gather_parts(manifest_t *m)
+{
+    if (m->tensor_count < 2) return LH_OK;
+    qsort(m->tensors, m->tensor_count, sizeof(m->tensors[0]), by_name_and_file);
+    uint32_t kept = 1;
+    lh_status_t status = LH_OK;
+    for (uint32_t i = 1; i < m->tensor_count; i++) {
+        manifest_tensor_t *last = &m->tensors[kept - 1];
+        if (status == LH_OK && strcmp(last->name, m->tensors[i].name) == 0) {
+            status = take_parts(last, &m->tensors[i]);
+            if (status == LH_OK) continue;
+        }
+        m->tensors[kept++] = m->tensors[i];
+    }
+    m->tensor_count = kept;
+    return status;
+}
+
 lh_status_t manifest_text(manifest_t *m, text_t *out)
 {
     const checkpoint_meta_t *meta = &m->meta;
     if (meta->step > INT64_MAX || meta->cursor > INT64_MAX || meta->tokens > INT64_MAX)
         return fail(LH_INVALID, "a manifest holds counts up to 2^63");
+    const lh_status_t gathered = gather_parts(m);
+    if (gathered != LH_OK) return gathered;
     text_append(out, "{\n");
     append_meta(out, meta, m->parent);
     text_append(out, "\"files\": [");

@@ -88,7 +88,7 @@ typedef struct manifest {
 lh_status_t manifest_add_file(manifest_t *m, const char *name, uint32_t *index) LH_MUST_CHECK;
 lh_status_t manifest_add_part(manifest_t *m, const checkpoint_tensor_t *tensor, uint32_t file,
                               const char *stored, uint64_t hash) LH_MUST_CHECK;
-/* The text with its seal; fills m->self. */
+/* The text with its seal, tensors by name with all their parts; fills m->self. */
 lh_status_t manifest_text(manifest_t *m, text_t *out) LH_MUST_CHECK;
 /* Seal, version, types, limits, and that each tensor's parts cover it once. */
 lh_status_t manifest_read(const char *path, manifest_t **out) LH_MUST_CHECK;

@@ -1,0 +1,214 @@
+/* crash_states_test.c - saves, prunes and restarts on a file system in memory; every state that a
+ * power loss may leave of them is loaded by the real loader: the last checkpoint that was said to be
+ * saved is found, or a newer one, complete and verified, never a wrong one.
+ *
+ * LONGHAUL_TORTURE=1: all kills instead of some, more power losses in a row. LONGHAUL_SEED=n: another
+ * sample. */
+#include <crash/call_faults.h>
+#include <crash/four_ranks.h>
+
+#include <stdio.h>
+#include <stdlib.h>
+
+#include <unit/data/scratch_files.h>
+
+#include <base/log.h>
+
+enum { WHOLE_BITS = 11, SAMPLES = 600, PICKS_MOST = 4096 };
+
+static crash_count_t total;
+static uint64_t seed = 20261121;
+static bool torture;
+static four_ranks_t state_of_all;
+
+/* Trees that are run on from. */
+static struct {
+    mem_fs_t *fs[PICKS_MOST];
+    uint32_t count, most;
+    crash_expect_t expect[PICKS_MOST];
+} picks;
+
+static void keep_pick(void *context, const mem_tree_t *tree, const crash_expect_t *expect)
+{
+    (void)context;
+    if (picks.count == picks.most) return;
+    picks.expect[picks.count] = *expect;
+    picks.fs[picks.count++] = mem_fs_new(tree);
+}
+
+static void walk_all(const char *what, const mem_fs_t *fs, crash_expect_t expect,
+                     uint32_t pick_every)
+{
+    const crash_walk_how_t how = {.whole_bits = torture ? WHOLE_BITS + 2 : WHOLE_BITS,
+                                  .samples = torture ? 4 * SAMPLES : SAMPLES,
+                                  .seed = seed++,
+                                  .expect = expect,
+                                  .look = four_look,
+                                  .context = &state_of_all,
+                                  .pick_every = pick_every,
+                                  .pick = keep_pick};
+    crash_count_t count = {0};
+    crash_walk(fs, &how, &count);
+    crash_count_add(&total, &count);
+    if (count.faults > 0)
+        FAIL_TEST("%s: %llu crash states lose a checkpoint; the first: %s\n", what,
+                  (unsigned long long)count.faults, count.first);
+}
+
+static mem_fs_t *fresh(void)
+{
+    mem_fs_t *fs = mem_fs_new(NULL);
+    mem_fs_use(fs);
+    sys_use(&mem_table);
+    return fs;
+}
+
+/* Steps 1..count are on the disk: the journal begins after them. */
+static mem_fs_t *with_steps(uint64_t count)
+{
+    mem_fs_t *fs = fresh();
+    for (uint64_t step = 1; step <= count; step++)
+        assert_int_equal(four_run(step, 8), LH_OK);
+    mem_fs_t *after = mem_fs_new(&fs->live);
+    mem_fs_free(fs);
+    after->random = (uint32_t)count;
+    mem_fs_use(after);
+    return after;
+}
+
+static void a_first_save_into_folders_that_it_makes(void **state)
+{
+    (void)state;
+    mem_fs_t *fs = fresh();
+    assert_int_equal(four_run(1, 3), LH_OK);
+    walk_all("first save", fs, (crash_expect_t){0, 0}, 0);
+    mem_fs_free(fs);
+}
+
+static void saves_that_follow_one_another_and_prune(void **state)
+{
+    (void)state;
+    for (uint64_t keep = 1; keep <= 3; keep++) {
+        mem_fs_t *fs = with_steps(3);
+        for (uint64_t step = 4; step <= (torture ? 7u : 5u); step++)
+            assert_int_equal(four_save(step, keep), LH_OK);
+        walk_all("saves with pruning", fs, (crash_expect_t){3, 3}, 0);
+        mem_fs_free(fs);
+    }
+}
+
+/* How many calls a run makes. */
+static uint32_t calls_of_a_run(uint64_t keep)
+{
+    mem_fs_t *fs = with_steps(2);
+    call_faults_use(&mem_table, CALL_NONE, 0, 0);
+    assert_int_equal(four_run(3, keep), LH_OK);
+    sys_use(&mem_table);
+    const uint32_t calls = call_faults.calls;
+    mem_fs_free(fs);
+    return calls;
+}
+
+/* kill -9 at a call, a new run on what the file system shows, and a power loss at any time. */
+static void a_run_after_one_that_was_killed_at_any_call(void **state)
+{
+    (void)state;
+    const uint64_t keep = 2;
+    const uint32_t calls = calls_of_a_run(keep), step = torture ? 1 : 5;
+    for (uint32_t at = 1 + (uint32_t)(seed % step); at <= calls; at += step) {
+        mem_fs_t *fs = with_steps(2);
+        call_faults_use(&mem_table, CALL_FROZEN, at, 0);
+        (void)four_run(3, keep); /* what it says, nobody hears */
+        sys_use(&mem_table);
+        memset(&call_faults, 0, sizeof(call_faults));
+        memset(fs->files, 0, sizeof(fs->files));
+        assert_int_equal(four_run(4, keep), LH_OK);
+        walk_all("run after a kill", fs, (crash_expect_t){2, 2}, 0);
+        mem_fs_free(fs);
+    }
+}
+
+/* A power loss, a run on what it left, another power loss, and so on. */
+static void runs_after_power_losses(void **state)
+{
+    (void)state;
+    picks.count = 0;
+    picks.most = torture ? 64 : 4;
+    mem_fs_t *fs = with_steps(2);
+    assert_int_equal(four_run(3, 2), LH_OK);
+    walk_all("a save", fs, (crash_expect_t){2, 2}, torture ? 100 : 1000);
+    mem_fs_free(fs);
+    for (uint32_t i = 0; i < picks.count; i++) { /* the list grows */
+        fs = picks.fs[i];
+        fs->random = i + 17;
+        mem_fs_use(fs);
+        sys_use(&mem_table);
+        const int64_t found = four_found(&state_of_all);
+        const crash_expect_t before = {(uint64_t)found, (uint64_t)found};
+        if (found < 0) FAIL_TEST("%s\n", state_of_all.said);
+        assert_int_equal(four_run((uint64_t)found + 1, 2), LH_OK);
+        if (i + 1 == picks.most / 2) picks.most = torture ? 256 : 8;
+        walk_all("a run after a power loss", fs, before, torture ? 2000 : 8000);
+        mem_fs_free(fs);
+    }
+    assert_true(picks.count >= 4);
+}
+
+/* The newest is damaged: it is put aside, and its step saved anew. */
+static void a_damaged_step_is_saved_again(void **state)
+{
+    (void)state;
+    mem_fs_t *fs = with_steps(3);
+    char path[96];
+    (void)snprintf(path, sizeof(path), "%s/step-000000000003/manifest.json", FOUR_FOLDER);
+    const int fd = sys()->open(path, 1 /* O_WRONLY */, 0);
+    assert_int_equal(sys()->pwrite(fd, "x", 1, 40), 1);
+    (void)sys()->close(fd);
+    mem_fs_t *damaged = mem_fs_new(&fs->live);
+    mem_fs_free(fs);
+    mem_fs_use(damaged);
+    assert_int_equal(four_found(&state_of_all), 2);
+    state_of_all.pointer_may_lag = true; /* it names the damaged one until the next is saved */
+    assert_int_equal(four_run(3, 2), LH_OK);
+    assert_int_equal(four_found(&state_of_all), 3);
+    mem_fs_free(damaged);
+    state_of_all.pointer_may_lag = false;
+}
+
+static int quiet(void **state)
+{
+    (void)state;
+    const char *wanted = getenv("LONGHAUL_SEED"), *all = getenv("LONGHAUL_TORTURE");
+    log_threshold(LH_LOG_ERROR + 1);
+    torture = all != NULL && *all != '\0' && strcmp(all, "0") != 0;
+    if (wanted != NULL) seed = strtoull(wanted, NULL, 10);
+    print_message("crash states: seed %llu\n", (unsigned long long)seed);
+    return 0;
+}
+
+static int tell(void **state)
+{
+    (void)state;
+    sys_use(NULL);
+    print_message("crash states: %llu built at %llu moments, %llu looked at, %llu lost\n",
+                  (unsigned long long)total.states, (unsigned long long)total.moments,
+                  (unsigned long long)total.looks, (unsigned long long)total.faults);
+    const uint64_t wanted = torture ? 1000000 : 100000;
+    if (total.states < wanted) {
+        print_error("fewer than %llu\n", (unsigned long long)wanted);
+        return -1;
+    }
+    return 0;
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(a_first_save_into_folders_that_it_makes),
+        cmocka_unit_test(saves_that_follow_one_another_and_prune),
+        cmocka_unit_test(a_run_after_one_that_was_killed_at_any_call),
+        cmocka_unit_test(runs_after_power_losses),
+        cmocka_unit_test(a_damaged_step_is_saved_again),
+    };
+    return cmocka_run_group_tests(tests, quiet, tell);
+}

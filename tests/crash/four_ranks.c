@@ -1,0 +1,194 @@
+/* four_ranks.c - saves and checks the small state. */
+#include <crash/four_ranks.h>
+
+#include <stdio.h>
+#include <string.h>
+
+#include <base/file.h>
+#include <base/memory.h>
+#include <checkpoint/checkpoint.h>
+#include <checkpoint/checkpoint_folder.h>
+#include <checkpoint/commit.h>
+#include <crash/call_faults.h>
+
+enum { RANKS = 4, TENSORS = 2, ROWS = 16, COLUMNS = 24, PART = ROWS * COLUMNS / RANKS };
+
+static const char *const names[TENSORS] = {"embed", "exp_avg/embed"};
+
+static float value(uint64_t step, uint32_t tensor, uint32_t index)
+{
+    return (float)step * 4096.0f + (float)tensor * 1024.0f + (float)index + 0.5f;
+}
+
+/* Weights by rows, states by ranges, as a sharded optimizer leaves them. */
+static checkpoint_tensor_t part_of(uint32_t rank, uint32_t tensor)
+{
+    static const uint64_t shape[LH_MAX_RANK] = {ROWS, COLUMNS};
+    checkpoint_tensor_t t = {
+        .name = names[tensor], .dtype = LH_DTYPE_F32, .rank = 2, .shape = {ROWS, COLUMNS}};
+    if (tensor == 0)
+        t.part = (tensor_part_t){.at = {rank * (ROWS / RANKS), 0},
+                                 .shape = {ROWS / RANKS, COLUMNS},
+                                 .first = 0,
+                                 .count = PART};
+    else
+        t.part = tensor_part_range(2, shape, rank * PART, PART);
+    return t;
+}
+
+static lh_status_t write_rank(commit_t *c, uint32_t rank, uint64_t step)
+{
+    checkpoint_tensor_t tensors[TENSORS];
+    float values[TENSORS][PART];
+    const void *data[TENSORS];
+    for (uint32_t t = 0; t < TENSORS; t++) {
+        tensors[t] = part_of(rank, t);
+        for (uint32_t i = 0; i < PART; i++)
+            values[t][i] = value(step, t, rank * PART + i);
+        data[t] = values[t];
+    }
+    return commit_write(c, rank, tensors, data, TENSORS);
+}
+
+/* What a process says that was killed, nobody has heard. */
+static void mark(uint64_t number)
+{
+    const bool killed = call_faults.kind == CALL_FROZEN && call_faults.struck != NULL;
+    if (mem_fs_used() != NULL && !killed) mem_fs_mark(mem_fs_used(), number);
+}
+
+lh_status_t four_save(uint64_t step, uint64_t keep)
+{
+    const checkpoint_meta_t meta = {.run = "crash", .step = step, .cursor = step};
+    commit_t *c;
+    mark(MARK_BEGUN + step);
+    lh_status_t status = commit_begin(FOUR_FOLDER, &meta, "", &c);
+    if (status != LH_OK) return status;
+    for (uint32_t rank = 0; rank < RANKS && status == LH_OK; rank++)
+        status = write_rank(c, rank, step);
+    if (status != LH_OK) {
+        commit_abandon(c);
+        return status;
+    }
+    status = commit_finish(c, keep, NULL);
+    if (status == LH_OK) mark(MARK_RETURNED + step);
+    return status;
+}
+
+lh_status_t four_run(uint64_t step, uint64_t keep)
+{
+    int lock;
+    checkpoint_t *c = NULL;
+    lh_status_t status = checkpoint_lock(FOUR_FOLDER, 0, &lock);
+    if (status != LH_OK) return status;
+    status = checkpoint_clean(FOUR_FOLDER);
+    if (status == LH_OK) status = checkpoint_open_latest(FOUR_FOLDER, true, &c);
+    if (status == LH_OK) checkpoint_close(c);
+    if (status == LH_OK) status = four_save(step, keep);
+    (void)sys()->close(lock);
+    return status;
+}
+
+static bool has_values(checkpoint_t *c, uint64_t step)
+{
+    const tensor_part_t whole = {.count = 0};
+    float values[ROWS * COLUMNS];
+    if (c->manifest->meta.cursor != step || c->manifest->tensor_count != TENSORS) return false;
+    for (uint32_t t = 0; t < TENSORS; t++) {
+        const manifest_tensor_t *m = checkpoint_find(c, names[t]);
+        if (m == NULL || checkpoint_read(c, m, &whole, values) != LH_OK) return false;
+        for (uint32_t i = 0; i < ROWS * COLUMNS; i++)
+            if (values[i] != value(step, t, i)) return false;
+    }
+    return true;
+}
+
+/* The pointer is whole, names a step that is there, and its seal; never what is not yet there. */
+static const char *look_at_pointer(four_ranks_t *f, const checkpoint_t *found,
+                                   const crash_expect_t *expect)
+{
+    char *text = NULL, name[CHECKPOINT_NAME], wanted[CHECKPOINT_NAME + SHA256_TEXT + 2];
+    size_t length = 0;
+    if (!file_exists(FOUR_FOLDER "/latest"))
+        return expect->floor > 0 && !f->pointer_may_lag ? "no pointer" : NULL;
+    if (file_read(FOUR_FOLDER "/latest", 256, &text, &length) != LH_OK)
+        return "the pointer cannot be read";
+    (void)snprintf(f->said, sizeof(f->said), "the pointer is \"%s\"", text);
+    char step_text[CHECKPOINT_NAME] = "";
+    uint64_t step = 0;
+    (void)snprintf(step_text, sizeof(step_text), "%.*s", (int)strcspn(text, " "), text);
+    const bool formed = length == strlen(text) && checkpoint_name_parse(step_text, &step) &&
+                        length == strlen(step_text) + SHA256_TEXT + 1 && text[length - 1] == '\n';
+    checkpoint_name(found->manifest->meta.step, name);
+    (void)snprintf(wanted, sizeof(wanted), "%s %s\n", name, found->manifest->self);
+    const bool same = strcmp(text, wanted) == 0;
+    mem_free(text);
+    if (!formed) return f->said;
+    if (same) return NULL;
+    /* It may be older than the newest, but not older than what was said to be saved. */
+    if (step >= found->manifest->meta.step || (step < expect->floor && !f->pointer_may_lag))
+        return f->said;
+    return NULL;
+}
+
+static const char *look_at_found(four_ranks_t *f, checkpoint_t *c, const crash_expect_t *expect)
+{
+    checkpoint_steps_t steps;
+    const uint64_t step = c->manifest->meta.step;
+    if (step < expect->floor || step > expect->newest || !has_values(c, step)) {
+        (void)snprintf(f->said, sizeof(f->said), "step %llu was found, %llu to %llu were expected",
+                       (unsigned long long)step, (unsigned long long)expect->floor,
+                       (unsigned long long)expect->newest);
+        return f->said;
+    }
+    /* No half of a checkpoint stands under a checkpoint's name. */
+    if (checkpoint_steps(FOUR_FOLDER, &steps) != LH_OK) return fail_reason();
+    const char *fault = NULL;
+    for (size_t i = 0; i < steps.count && fault == NULL; i++) {
+        char name[CHECKPOINT_NAME], path[64];
+        checkpoint_name(steps.steps[i], name);
+        (void)snprintf(path, sizeof(path), "%s/%s", FOUR_FOLDER, name);
+        if (steps.steps[i] != step && checkpoint_verify(path) != LH_OK) {
+            (void)snprintf(f->said, sizeof(f->said), "half a checkpoint: %.900s", fail_reason());
+            fault = f->said;
+        }
+    }
+    mem_free(steps.steps);
+    return fault == NULL ? look_at_pointer(f, c, expect) : fault;
+}
+
+const char *four_look(void *context, const crash_expect_t *expect)
+{
+    four_ranks_t *f = context;
+    checkpoint_t *c = NULL;
+    if (checkpoint_open_latest(FOUR_FOLDER, false, &c) != LH_OK) {
+        (void)snprintf(f->said, sizeof(f->said), "step %llu is lost: %.900s",
+                       (unsigned long long)expect->floor, fail_reason());
+        return f->said;
+    }
+    if (c == NULL) {
+        (void)snprintf(f->said, sizeof(f->said), "step %llu is lost: nothing is there",
+                       (unsigned long long)expect->floor);
+        return expect->floor == 0 ? NULL : f->said;
+    }
+    const char *fault = look_at_found(f, c, expect);
+    checkpoint_close(c);
+    return fault;
+}
+
+int64_t four_found(four_ranks_t *f)
+{
+    checkpoint_t *c = NULL;
+    if (checkpoint_open_latest(FOUR_FOLDER, false, &c) != LH_OK) {
+        (void)snprintf(f->said, sizeof(f->said), "%.1000s", fail_reason());
+        return -1;
+    }
+    if (c == NULL) return 0;
+    const uint64_t step = c->manifest->meta.step;
+    const bool right = has_values(c, step);
+    checkpoint_close(c);
+    if (right) return (int64_t)step;
+    (void)snprintf(f->said, sizeof(f->said), "step %llu has wrong values",
+                   (unsigned long long)step);
+    return -1;
+}

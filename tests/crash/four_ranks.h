@@ -1,0 +1,27 @@
+/* four_ranks.h - a small state that four ranks save together, one shard each, into /run/checkpoints
+ * of whatever file system is in force; every value follows from (step, tensor, index). */
+#ifndef TESTS_FOUR_RANKS_H
+#define TESTS_FOUR_RANKS_H
+
+#include <base/status.h>
+#include <crash/crash_states.h>
+
+#define FOUR_FOLDER "/run/checkpoints"
+
+typedef struct four_ranks {
+    char said[1024];      /* the last fault's sentence  */
+    bool pointer_may_lag; /* a test let the pointer fail */
+} four_ranks_t;
+
+/* One save; the journal gets its marks. */
+lh_status_t four_save(uint64_t step, uint64_t keep);
+/* What a run does at its start and first save: lock, clean, open the newest, save `step`. */
+lh_status_t four_run(uint64_t step, uint64_t keep);
+
+/* A crash_look_t, context a four_ranks_t: the newest checkpoint is one that may be found, is whole,
+ * has the values of its step, nothing newer stands there, and the pointer names what it should. */
+const char *four_look(void *context, const crash_expect_t *expect);
+/* The step that is found; 0: none. Negative: a fault, said in f->said. */
+int64_t four_found(four_ranks_t *f);
+
+#endif
