@@ -5,6 +5,7 @@
 #include <stdio.h>
 
 #include <base/memory.h>
+#include <base/text.h>
 #include <plugin/abi.h>
 #include <plugin/call.h>
 #include <plugin/requirements.h>
@@ -28,6 +29,19 @@ static void *own(importer_t *i, size_t bytes)
     void *memory = mem_new(bytes);
     if (memory != NULL) i->owned[i->owned_count++] = memory;
     return memory;
+}
+
+/* A text of the plugin's that people read: on one line, nothing in it that a terminal obeys. */
+static lh_status_t import_shown(importer_t *i, const char *text, const char **out)
+{
+    text_t shown = {0};
+    text_append_shown(&shown, text, false);
+    char *copy = shown.failed ? NULL : own(i, shown.length + 1);
+    if (copy != NULL && shown.length > 0) memcpy(copy, shown.data, shown.length);
+    text_free(&shown);
+    if (copy == NULL) return LH_NO_MEMORY;
+    *out = copy;
+    return LH_OK;
 }
 
 /* Bytes of the plugin's own memory from p on. */
@@ -120,12 +134,22 @@ static lh_status_t import_functions(importer_t *i)
     return LH_OK;
 }
 
+/* acme.swish: two names. */
+static bool is_op_name(const char *name)
+{
+    char first[64];
+    const char *dot = name == NULL ? NULL : strchr(name, '.');
+    if (dot == NULL || (size_t)(dot - name) >= sizeof(first)) return false;
+    memcpy(first, name, (size_t)(dot - name));
+    first[dot - name] = '\0';
+    return is_name(first) && is_name(dot + 1);
+}
+
 static lh_status_t import_op(importer_t *i, lh_op_t *op)
 {
     char whose[WHAT_BYTES];
     lh_option_t *attributes;
-    const char *dot = op->name == NULL ? NULL : strchr(op->name, '.');
-    if (dot == NULL || dot == op->name || dot[1] == '\0')
+    if (!is_op_name(op->name))
         return fail(LH_ABI, "%s: op '%s' needs a name with a dot, such as acme.swish", i->path,
                     op->name != NULL ? op->name : "(none)");
     if (op->slots == NULL || op->shape == NULL || op->cost == NULL)
@@ -332,8 +356,9 @@ lh_status_t import_plugin(importer_t *i, const void *symbol)
         return fail(LH_ABI, "%s: version or summary is NULL", i->path);
     p->kind = p->row.kind;
     p->name = p->row.name;
-    p->version = p->row.version;
-    p->summary = p->row.summary;
+    status = import_shown(i, p->row.version, &p->version);
+    if (status == LH_OK) status = import_shown(i, p->row.summary, &p->summary);
+    if (status != LH_OK) return status;
 
     status = import_options(i, i->path, p->row.options, p->row.option_size, p->row.option_count,
                             p->row.config_size, &p->options);

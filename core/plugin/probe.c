@@ -11,6 +11,7 @@
 #include <fcntl.h>
 #include <poll.h>
 #include <pthread.h>
+#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <sys/prctl.h>
@@ -87,6 +88,17 @@ static void leave(int code, void *unused)
     _exit(say(SAYS_EXIT, code, "") ? code : MUTE);
 }
 
+/* The parent's handlers are for the parent: one that jumps away would make two of it. */
+static void forget_handlers(void)
+{
+    const struct sigaction by_default = {.sa_handler = SIG_DFL};
+    for (int s = 1; s < SIGRTMAX; s++) {
+        struct sigaction now;
+        if (sigaction(s, NULL, &now) == 0 && now.sa_handler != SIG_IGN)
+            (void)sigaction(s, &by_default, NULL);
+    }
+}
+
 static void run_child(const prober_t *p, int to, pid_t parent)
 {
     static const struct rlimit none = {0, 0};
@@ -96,6 +108,7 @@ static void run_child(const prober_t *p, int to, pid_t parent)
     (void)prctl(PR_SET_PDEATHSIG, SIGKILL);
     (void)prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0);
     (void)setrlimit(RLIMIT_CORE, &none);
+    forget_handlers();
     if (getppid() != parent) _exit(1);
     /* stdout may be a result that somebody parses. */
     const int nowhere = sys()->open("/dev/null", O_RDWR | O_CLOEXEC, 0);

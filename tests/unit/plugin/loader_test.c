@@ -1,6 +1,13 @@
 /* loader_test.c - which files become plugins, and the sentence for each that does not. */
 #include <unit/data/scratch_files.h>
 
+#include <errno.h>
+#include <pthread.h>
+#include <stdatomic.h>
+#include <sys/stat.h>
+#include <sys/wait.h>
+
+#include <base/sys.h>
 #include <plugin/host.h>
 #include <plugin/loader.h>
 
@@ -12,6 +19,7 @@ static registry_t *plugins;
 
 static int open_all(void **state)
 {
+    (void)umask(022);
     if (host_new(&host) != LH_OK || registry_new(LH_FIXTURES, host, &plugins) != LH_OK) return -1;
     return scratch_setup(state);
 }
@@ -114,6 +122,52 @@ static const struct {
                                                "parameter lacks its name"},
     {"undefined",
      FILE_OF("undefined") ": cannot be loaded: undefined symbol: no_such_function_anywhere"},
+    {"does_abort", FILE_OF("does_abort") ": loading it ends the process with signal 6, SIGABRT"},
+    {"does_call_exit", FILE_OF("does_call_exit") ": loading it calls exit with code 3"},
+    {"does_leave_at_once",
+     FILE_OF("does_leave_at_once") ": loading it ends the process with exit code 0"},
+    {"does_start_thread", FILE_OF("does_start_thread") ": loading it starts a thread; a plugin "
+                                                       "must leave this process as it was"},
+    {"does_start_process", FILE_OF("does_start_process") ": loading it starts a process; a plugin "
+                                                         "must leave this process as it was"},
+    {"does_round_up", FILE_OF("does_round_up") ": loading it changes how floats are rounded; a "
+                                               "plugin must leave this process as it was"},
+    {"does_flush_to_zero",
+     FILE_OF("does_flush_to_zero") ": loading it changes whether tiny floats are flushed to zero "
+                                   "(is it linked with -ffast-math?); a plugin must leave this "
+                                   "process as it was"},
+    {"does_trap_division",
+     FILE_OF("does_trap_division") ": loading it changes which float exceptions trap; a plugin "
+                                   "must leave this process as it was"},
+    {"does_open_masks",
+     FILE_OF("does_open_masks") ": loading it changes the umask from 0022 to 0000; a plugin must "
+                                "leave this process as it was"},
+    {"does_go_to_root", FILE_OF("does_go_to_root") ": loading it changes the working folder; a "
+                                                   "plugin must leave this process as it was"},
+    {"does_handle_signal",
+     FILE_OF("does_handle_signal") ": loading it changes what happens at signal 10, SIGUSR1; a "
+                                   "plugin must leave this process as it was"},
+    {"does_block_all", FILE_OF("does_block_all") ": loading it changes which signals are blocked; "
+                                                 "a plugin must leave this process as it was"},
+    {"does_close_input", FILE_OF("does_close_input") ": loading it closes descriptor 0; a plugin "
+                                                     "must leave this process as it was"},
+    {"does_close_all",
+     FILE_OF("does_close_all") ": loading it closes descriptors that are not its own"},
+    {"does_set_variable", FILE_OF("does_set_variable") ": loading it changes the environment; a "
+                                                       "plugin must leave this process as it was"},
+    {"does_change_locale",
+     FILE_OF("does_change_locale") ": loading it changes the locale; a plugin must leave this "
+                                   "process as it was"},
+    {"wild_pointer",
+     FILE_OF("wild_pointer") ": reading its tables ends the process with signal 11, SIGSEGV"},
+    {"other_head",
+     FILE_OF("other_head") ": the head of lh_plugin_v1 is another one once it is loaded"},
+    {"selftest_fails",
+     FILE_OF("selftest_fails") ": its selftest fails: selftest_fails: no such card"},
+    {"selftest_says_nothing",
+     FILE_OF("selftest_says_nothing") ": its selftest fails: not supported by this plugin"},
+    {"selftest_aborts",
+     FILE_OF("selftest_aborts") ": its selftest ends the process with signal 6, SIGABRT"},
     {"good_on",
      FILE_OF("good_on") ": there is no optimizer plugin 'good_on'; did you mean 'good_one'?"},
     {"nothing_like_it",
@@ -126,16 +180,118 @@ static const struct {
                                           "name: expected [a-z][a-z0-9_]*, at most 31 bytes"},
 };
 
+static int count_entry(void *context, const char *name)
+{
+    (void)name;
+    ++*(int *)context;
+    return 0;
+}
+
+static int open_descriptors(void)
+{
+    int count = 0;
+    (void)sys()->list("/proc/self/fd", count_entry, &count);
+    return count;
+}
+
+/* A refusal leaves nothing behind: no child, no descriptor, no thread. */
+static void refuse(registry_t *r, const char *name, const char *sentence)
+{
+    const plugin_t *p = NULL;
+    const int before = open_descriptors();
+    if (registry_load(r, LH_KIND_OPTIMIZER, name, &p) == LH_OK) FAIL_TEST("%s was loaded\n", name);
+    assert_null(p);
+    assert_string_equal(fail_reason(), sentence);
+    assert_int_equal(open_descriptors(), before);
+    assert_int_equal(waitpid(-1, NULL, WNOHANG), -1);
+    assert_int_equal(errno, ECHILD);
+}
+
 static void every_refusal_is_one_sentence(void **state)
 {
     (void)state;
-    for (size_t i = 0; i < COUNT(refused); i++) {
-        const plugin_t *p = NULL;
-        if (registry_load(plugins, LH_KIND_OPTIMIZER, refused[i].name, &p) == LH_OK)
-            FAIL_TEST("%s was loaded\n", refused[i].name);
-        assert_null(p);
-        assert_string_equal(fail_reason(), refused[i].sentence);
-    }
+    for (size_t i = 0; i < COUNT(refused); i++)
+        refuse(plugins, refused[i].name, refused[i].sentence);
+}
+
+static void a_constructor_that_never_returns_is_taken_away(void **state)
+{
+    registry_t *r;
+    (void)state;
+    assert_int_equal(registry_new(LH_FIXTURES, host, &r), LH_OK);
+    registry_use_patience(r, 300);
+    const uint64_t begin = sys()->now_ns();
+    refuse(r, "does_hang", FILE_OF("does_hang") ": loading it takes longer than 300 ms");
+    assert_in_range((sys()->now_ns() - begin) / 1000000, 300, 3000);
+    registry_free(r);
+}
+
+static void a_descriptor_that_is_left_open_is_named(void **state)
+{
+    const plugin_t *p;
+    (void)state;
+    assert_int_equal(registry_load(plugins, LH_KIND_OPTIMIZER, "does_leave_open", &p), LH_ABI);
+    const char *found = strstr(fail_reason(), ": loading it leaves open descriptor ");
+    assert_non_null(found);
+    assert_non_null(strstr(found, "; a plugin must leave this process as it was"));
+}
+
+/* Which umask did the audit of the parent see? */
+static void who_behaves_only_when_watched_is_found_out(void **state)
+{
+    const plugin_t *p;
+    (void)state;
+    assert_int_equal(registry_load(plugins, LH_KIND_OPTIMIZER, "does_behave_when_watched", &p),
+                     LH_ABI);
+    assert_int_equal(umask(022), 0);
+    assert_string_equal(
+        fail_reason(),
+        FILE_OF("does_behave_when_watched") ": loading it changes "
+                                            "the umask from 0022 to 0000; a plugin must leave this "
+                                            "process as it was");
+}
+
+static void threads_are_fine_while_they_end_or_in_a_selftest(void **state)
+{
+    static const char *const names[] = {"does_start_and_join", "selftest_passes"};
+    const plugin_t *p;
+    (void)state;
+    for (size_t i = 0; i < COUNT(names); i++)
+        if (registry_load(plugins, LH_KIND_OPTIMIZER, names[i], &p) != LH_OK)
+            FAIL_TEST("%s\n", fail_reason());
+}
+
+static void *allocate_until(void *stop)
+{
+    while (!atomic_load((_Atomic bool *)stop))
+        free(malloc(100));
+    return NULL;
+}
+
+/* The child has but one thread, whatever the others held when it was forked. */
+static void a_plugin_is_tried_beside_threads_at_work(void **state)
+{
+    _Atomic bool stop = false;
+    pthread_t threads[2];
+    const plugin_t *p;
+    (void)state;
+    for (size_t i = 0; i < COUNT(threads); i++)
+        assert_int_equal(pthread_create(&threads[i], NULL, allocate_until, &stop), 0);
+    const lh_status_t loaded = registry_load(plugins, LH_KIND_OPTIMIZER, "beside_threads", &p);
+    const lh_status_t bad = registry_load(plugins, LH_KIND_OPTIMIZER, "does_start_thread", &p);
+    atomic_store(&stop, true);
+    for (size_t i = 0; i < COUNT(threads); i++)
+        assert_int_equal(pthread_join(threads[i], NULL), 0);
+    assert_int_equal(loaded, LH_OK);
+    assert_int_equal(bad, LH_ABI);
+}
+
+static void what_a_terminal_obeys_is_not_passed_on(void **state)
+{
+    const plugin_t *p;
+    (void)state;
+    assert_int_equal(registry_load(plugins, LH_KIND_OPTIMIZER, "escapes", &p), LH_OK);
+    assert_string_equal(p->version, "1\\x1b[2J\\x0a2");
 }
 
 /* A registry over files made here. */
@@ -149,6 +305,176 @@ static lh_status_t load_bytes(scratch_t *s, const void *bytes, size_t length)
     const lh_status_t status = registry_load(r, LH_KIND_OPTIMIZER, "made", &p);
     registry_free(r);
     return status;
+}
+
+/* A plugin that is right, in a folder of its own. */
+static registry_t *copied(scratch_t *s)
+{
+    size_t length;
+    registry_t *r;
+    char *bytes = scratch_read(FILE_OF("good_one"), &length);
+    assert_int_equal(folder_make(scratch_path(s, "optimizers")), LH_OK);
+    scratch_write(s, "optimizers/good_one.so", bytes, length);
+    mem_free(bytes);
+    assert_int_equal(registry_new(s->folder, host, &r), LH_OK);
+    return r;
+}
+
+static void refuse_copy(scratch_t *s, registry_t *r, const char *sentence)
+{
+    const plugin_t *p;
+    const int before = open_descriptors();
+    assert_int_equal(registry_load(r, LH_KIND_OPTIMIZER, "good_one", &p), LH_INVALID);
+    assert_string_equal(behind_folder(s, fail_reason()), sentence);
+    assert_int_equal(open_descriptors(), before);
+}
+
+static void what_others_can_write_is_refused(void **state)
+{
+    static const struct {
+        const char *path;
+        mode_t mode, back;
+        const char *sentence;
+    } rows[] = {
+        {"optimizers/good_one.so", 0646, 0644,
+         "optimizers/good_one.so: everybody can write it (mode 0646), expected only its owner: "
+         "chmod go-w"},
+        {"optimizers/good_one.so", 0664, 0644,
+         "optimizers/good_one.so: its group can write it (mode 0664), expected only its owner: "
+         "chmod go-w"},
+        {"optimizers", 0777, 0755,
+         "optimizers: everybody can write it (mode 0777), expected only its owner: chmod go-w"},
+        {"optimizers", 0775, 0755,
+         "optimizers: its group can write it (mode 0775), expected only its owner: chmod go-w"},
+        {"optimizers", 01777, 0755,
+         "optimizers: everybody can write it (mode 1777), expected only its owner: chmod go-w"},
+    };
+    const plugin_t *p;
+    registry_t *r = copied(*state);
+    for (size_t i = 0; i < COUNT(rows); i++) {
+        assert_int_equal(chmod(scratch_path(*state, rows[i].path), rows[i].mode), 0);
+        refuse_copy(*state, r, rows[i].sentence);
+        assert_int_equal(chmod(scratch_path(*state, rows[i].path), rows[i].back), 0);
+    }
+    assert_int_equal(registry_load(r, LH_KIND_OPTIMIZER, "good_one", &p), LH_OK);
+    registry_free(r);
+}
+
+static int strangers_fstat(int fd, struct stat *out)
+{
+    const int result = sys_real.fstat(fd, out);
+    if (S_ISREG(out->st_mode)) out->st_uid = 4711;
+    return result;
+}
+
+static void a_strangers_file_is_refused(void **state)
+{
+    char sentence[128];
+    sys_t table = sys_real;
+    registry_t *r = copied(*state);
+    table.fstat = strangers_fstat;
+    (void)snprintf(sentence, sizeof(sentence),
+                   "optimizers/good_one.so: belongs to user 4711, expected root or user %u",
+                   (unsigned)geteuid());
+    sys_use(&table);
+    refuse_copy(*state, r, sentence);
+    sys_use(NULL);
+    registry_free(r);
+}
+
+static void what_is_no_plain_file_is_refused_without_waiting(void **state)
+{
+    char other[512], moved[512];
+    registry_t *r = copied(*state);
+    (void)strcpy(other, scratch_path(*state, "optimizers/good_one.so"));
+    (void)strcpy(moved, scratch_path(*state, "moved.so"));
+
+    assert_int_equal(rename(other, moved), 0);
+    assert_int_equal(symlink(moved, other), 0);
+    refuse_copy(*state, r, "optimizers/good_one.so: is a symbolic link, expected a regular file");
+    assert_int_equal(unlink(other), 0);
+    assert_int_equal(mkfifo(other, 0600), 0);
+    refuse_copy(*state, r, "optimizers/good_one.so: is a FIFO, expected a regular file");
+    assert_int_equal(unlink(other), 0);
+    assert_int_equal(mkdir(other, 0700), 0);
+    refuse_copy(*state, r, "optimizers/good_one.so: is a folder, expected a regular file");
+    assert_int_equal(rmdir(other), 0);
+    assert_int_equal(rename(moved, other), 0);
+
+    (void)strcpy(other, scratch_path(*state, "optimizers"));
+    (void)strcpy(moved, scratch_path(*state, "elsewhere"));
+    assert_int_equal(rename(other, moved), 0);
+    assert_int_equal(symlink(moved, other), 0);
+    refuse_copy(*state, r, "optimizers: is a symbolic link, expected a folder");
+    registry_free(r);
+}
+
+static lh_status_t load_with(scratch_t *s, registry_t *r, const char *ini)
+{
+    const char *path = scratch_write(s, "a.ini", ini, strlen(ini));
+    const plugin_t *p;
+    job_t *job;
+    if (job_load(path, NULL, 0, &job) != LH_OK) FAIL_TEST("%s\n", fail_reason());
+    registry_use_job(r, job);
+    const lh_status_t status = registry_load(r, LH_KIND_OPTIMIZER, "good_one", &p);
+    registry_use_job(r, NULL);
+    job_free(job);
+    return status;
+}
+
+#define JOB                                    \
+    "[pipeline]\nname = x\nstages = prepare\n" \
+    "[prepare]\ninput = a\ntokenizer = b\n"
+#define ZEROS "0000000000000000000000000000000000000000000000000000000000000000"
+
+static void a_pinned_plugin_is_that_file_or_none(void **state)
+{
+    char digest[SHA256_TEXT], ini[512], sentence[512];
+    registry_t *r = copied(*state);
+    assert_int_equal(sha256_file(FILE_OF("good_one"), digest), LH_OK);
+    assert_int_equal(load_with(*state, r, JOB "[plugin.good_one]\nsha256 = " ZEROS "\n"),
+                     LH_INVALID);
+    (void)snprintf(sentence, sizeof(sentence),
+                   "optimizers/good_one.so: its SHA-256 is %s, but %s/a.ini:8 pins " ZEROS, digest,
+                   ((scratch_t *)*state)->folder);
+    assert_string_equal(behind_folder(*state, fail_reason()), sentence);
+
+    (void)snprintf(ini, sizeof(ini),
+                   JOB "[plugin.good_two]\nsha256 = " ZEROS "\n"
+                       "[plugin.good_one]\nsha256 = %s\n",
+                   digest);
+    if (load_with(*state, r, ini) != LH_OK) FAIL_TEST("%s\n", fail_reason());
+    registry_free(r);
+}
+
+static void a_plugin_larger_than_the_limit_is_refused(void **state)
+{
+    struct stat st;
+    char sentence[128];
+    registry_t *r = copied(*state);
+    assert_int_equal(stat(FILE_OF("good_one"), &st), 0);
+    assert_int_equal(load_with(*state, r, JOB "[limits]\nplugin_bytes = 8KiB\n"), LH_INVALID);
+    (void)snprintf(sentence, sizeof(sentence),
+                   "optimizers/good_one.so: has %lld bytes, expected 1 to 8192",
+                   (long long)st.st_size);
+    assert_string_equal(behind_folder(*state, fail_reason()), sentence);
+    registry_free(r);
+}
+
+/* Mapped from the file, its code would be gone, or SIGBUS. */
+static void a_file_replaced_after_loading_changes_nothing(void **state)
+{
+    const plugin_t *p;
+    lh_optimizer_t *o;
+    registry_t *r = copied(*state);
+    assert_int_equal(registry_load(r, LH_KIND_OPTIMIZER, "good_one", &p), LH_OK);
+    scratch_write(*state, "optimizers/good_one.so", "", 0);
+    assert_int_equal(p->optimizer->open(p->host, NULL, &o), LH_UNSUPPORTED);
+    assert_string_equal(fail_reason(), "good_one: a fixture, 0");
+    scratch_write(*state, "optimizers/good_one.so", ZEROS, sizeof(ZEROS));
+    assert_int_equal(p->optimizer->open(p->host, NULL, &o), LH_UNSUPPORTED);
+    assert_string_equal(fail_reason(), "good_one: a fixture, 0");
+    registry_free(r);
 }
 
 static void junk_is_no_plugin(void **state)
@@ -239,6 +565,7 @@ static void every_allocation_may_fail(void **state)
         mem_fail_at(n, false);
         lh_status_t status = registry_new(LH_FIXTURES, host, &r);
         if (status == LH_OK) status = registry_load(r, LH_KIND_PARTS, "acme", &p);
+        if (status == LH_OK) status = registry_load(r, LH_KIND_OPTIMIZER, "not_tried_yet", &p);
         mem_fail_at(0, false);
         registry_free(r);
         if (status == LH_OK) {
@@ -257,6 +584,24 @@ int main(void)
         cmocka_unit_test(a_part_of_a_plugin_is_imported_with_its_tables),
         cmocka_unit_test(an_older_plugin_gets_zeros),
         cmocka_unit_test(every_refusal_is_one_sentence),
+        cmocka_unit_test(a_constructor_that_never_returns_is_taken_away),
+        cmocka_unit_test(a_descriptor_that_is_left_open_is_named),
+        cmocka_unit_test(who_behaves_only_when_watched_is_found_out),
+        cmocka_unit_test(threads_are_fine_while_they_end_or_in_a_selftest),
+        cmocka_unit_test(a_plugin_is_tried_beside_threads_at_work),
+        cmocka_unit_test(what_a_terminal_obeys_is_not_passed_on),
+        cmocka_unit_test_setup_teardown(what_others_can_write_is_refused, scratch_setup,
+                                        scratch_teardown),
+        cmocka_unit_test_setup_teardown(a_strangers_file_is_refused, scratch_setup,
+                                        scratch_teardown),
+        cmocka_unit_test_setup_teardown(what_is_no_plain_file_is_refused_without_waiting,
+                                        scratch_setup, scratch_teardown),
+        cmocka_unit_test_setup_teardown(a_pinned_plugin_is_that_file_or_none, scratch_setup,
+                                        scratch_teardown),
+        cmocka_unit_test_setup_teardown(a_plugin_larger_than_the_limit_is_refused, scratch_setup,
+                                        scratch_teardown),
+        cmocka_unit_test_setup_teardown(a_file_replaced_after_loading_changes_nothing,
+                                        scratch_setup, scratch_teardown),
         cmocka_unit_test(junk_is_no_plugin),
         cmocka_unit_test(a_file_cut_anywhere_is_refused_before_it_is_mapped),
         cmocka_unit_test(flipped_bytes_in_the_headers_never_crash_the_reader),

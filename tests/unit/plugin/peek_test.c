@@ -1,0 +1,85 @@
+/* peek_test.c - the reader of ELF heads on files that are cut or wrong anywhere. */
+#include <unit/data/scratch_files.h>
+
+#include <longhaul/plugin.h>
+#include <plugin/peek.h>
+
+static unsigned char *file;
+static size_t length;
+
+static int read_plugin(void **state)
+{
+    (void)state;
+    file = (unsigned char *)scratch_read(LH_FIXTURES "/optimizers/good_one.so", &length);
+    return 0;
+}
+
+static int free_plugin(void **state)
+{
+    (void)state;
+    mem_free(file);
+    return 0;
+}
+
+/* In a block of exactly its size, so that a sanitizer sees a byte read behind it. */
+static const char *peek_copy(const unsigned char *bytes, size_t size, peek_head_t *head)
+{
+    unsigned char *copy = malloc(size == 0 ? 1 : size);
+    assert_non_null(copy);
+    memcpy(copy, bytes, size);
+    const char *wrong = peek((peek_image_t){copy, size}, head);
+    free(copy);
+    return wrong;
+}
+
+static void a_whole_file_has_its_head(void **state)
+{
+    peek_head_t head;
+    (void)state;
+    assert_null(peek_copy(file, length, &head));
+    assert_string_equal(head.name, "good_one");
+    assert_int_equal(head.kind, LH_KIND_OPTIMIZER);
+    assert_int_equal(head.abi_version, LH_ABI_VERSION);
+}
+
+/* The table of sections is the last thing in a file, so every cut takes some of it. */
+static void a_file_cut_at_any_byte_is_refused(void **state)
+{
+    peek_head_t head;
+    (void)state;
+    const size_t step = getenv("LONGHAUL_TORTURE") != NULL ? 1 : 7;
+    for (size_t size = 0; size < length; size += step)
+        if (peek_copy(file, size, &head) == NULL) FAIL_TEST("cut to %zu bytes: taken\n", size);
+}
+
+static void wrong_bytes_anywhere_never_read_outside(void **state)
+{
+    peek_head_t head;
+    uint64_t random = 1;
+    (void)state;
+    for (int i = 0; i < 3000; i++) {
+        size_t at[4];
+        unsigned char was[4];
+        for (int k = 0; k < 4; k++) {
+            random = random * 6364136223846793005u + 1442695040888963407u;
+            /* half of them in the header, where the offsets stand */
+            at[k] = (size_t)(random >> 33) % ((i & 1) != 0 ? length : 1024);
+            was[k] = file[at[k]];
+            file[at[k]] = (unsigned char)(random >> 24);
+        }
+        (void)peek_copy(file, length, &head);
+        for (int k = 3; k >= 0; k--)
+            file[at[k]] = was[k];
+    }
+    assert_null(peek_copy(file, length, &head));
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(a_whole_file_has_its_head),
+        cmocka_unit_test(a_file_cut_at_any_byte_is_refused),
+        cmocka_unit_test(wrong_bytes_anywhere_never_read_outside),
+    };
+    return cmocka_run_group_tests(tests, read_plugin, free_plugin);
+}
