@@ -25,7 +25,12 @@ function(lh_add_plugin kind name)
   set_target_properties(${name}_plugin PROPERTIES
     PREFIX "" OUTPUT_NAME ${name} C_VISIBILITY_PRESET hidden LINK_DEPENDS ${LH_PLUGIN_EXPORTS}
     LIBRARY_OUTPUT_DIRECTORY ${PROJECT_BINARY_DIR}/lib/longhaul/${folder})
+  # The loader refuses what others can write, whatever umask this is built or installed under.
+  add_custom_command(TARGET ${name}_plugin POST_BUILD
+    COMMAND chmod go-w $<TARGET_FILE_DIR:${name}_plugin> $<TARGET_FILE:${name}_plugin>)
   if(NOT P_NO_INSTALL)
     install(TARGETS ${name}_plugin LIBRARY DESTINATION lib/longhaul/${folder})
+    install(CODE "file(CHMOD \"\$ENV{DESTDIR}\${CMAKE_INSTALL_PREFIX}/lib/longhaul/${folder}\" PERMISSIONS
+      OWNER_READ OWNER_WRITE OWNER_EXECUTE GROUP_READ GROUP_EXECUTE WORLD_READ WORLD_EXECUTE)")
   endif()
 endfunction()
