@@ -90,6 +90,7 @@ const sys_t sys_real = {
     .lstat = lstat,
     .mkdir = mkdir,
     .rename = rename,
+    .link = link,
     .unlink = unlink,
     .rmdir = rmdir,
     .lock = real_lock,

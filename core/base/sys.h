@@ -27,6 +27,7 @@ typedef struct sys {
     int (*lstat)(const char *path, struct stat *out);
     int (*mkdir)(const char *path, mode_t mode);
     int (*rename)(const char *from, const char *to);
+    int (*link)(const char *from, const char *to); /* a second name; EEXIST where one is taken */
     int (*unlink)(const char *path);
     int (*rmdir)(const char *path);
     int (*lock)(int fd); /* flock, exclusive, without waiting: EWOULDBLOCK when another has it */

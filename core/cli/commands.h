@@ -4,10 +4,12 @@
 #ifndef CLI_COMMANDS_H
 #define CLI_COMMANDS_H
 
+#include <comm/control.h>
 #include <config/job.h>
 #include <plugin/loader.h>
 
 typedef struct cli cli_t;
+typedef struct launch launch_t;
 
 /* A flag of one command: "--name VALUE", or "--name" alone when value is NULL. */
 typedef struct cli_flag {
@@ -44,6 +46,9 @@ struct cli {
     job_t *job;
     host_t *host;
     registry_t *plugins;
+    launch_t *launch;   /* launch.h: this process's place among the job's ranks */
+    control_t *control; /* inside launch_ranks(): the control plane and the world of a job of */
+    world_t *world;     /* several ranks; else NULL                                          */
 };
 
 const command_t *commands(uint32_t *count);

@@ -4,10 +4,12 @@
  * Connections are TLS 1.3 with a key derived from the job secret (comm/secret.h). One thread of its
  * own in every rank sends a heartbeat each 250 ms with the progress word and hears the others'; a
  * rank silent for 3 s, or whose connection ends without a goodbye, is lost: rank 0 tells all
- * others, and from then on control_failure says who and why on every rank. */
+ * others, and from then on control_failure says who and why on every rank. Rank 0 listens only
+ * until all have joined. */
 #ifndef COMM_CONTROL_H
 #define COMM_CONTROL_H
 
+#include <comm/progress_word.h>
 #include <comm/secret.h>
 #include <comm/world.h>
 
@@ -29,6 +31,8 @@ typedef struct control_how {
                               or -1                                          */
     int port_fd;           /* rank 0: the port is written here as text once it is known; -1: no */
     uint64_t join_ns;      /* how long to wait for all ranks                 */
+    uint64_t patience_ns;  /* others: how long rank 0 may take to be there, if longer */
+    progress_word_t *word; /* where progress is kept for a launcher to read; NULL: here */
     const secret_t *secret;
     const control_fact_t *facts;
     uint32_t fact_count;
@@ -36,11 +40,12 @@ typedef struct control_how {
 
 /* Meets all ranks. Facts that differ: LH_MISMATCH and a table of who differs, on every rank. Makes
  * the world. Strangers have no effect beyond the counter "control.strangers". */
-lh_status_t control_open(const control_how_t *how, control_t **out,
-                         world_t **world) LH_MUST_CHECK;
+lh_status_t control_open(const control_how_t *how, control_t **out, world_t **world) LH_MUST_CHECK;
 /* Says goodbye: what ends without one is a death. status and reason of this rank's end travel with
- * it, so that all others end with the first reason. */
-void control_close(control_t *c, lh_status_t status, const char *reason);
+ * it, so that all others end with the first reason. Returns how the job ended as far as this rank
+ * knows: status, or what failed before it; then fail_reason() is the sentence that all have. Rank 0
+ * waits here until all others have said goodbye. NULL does nothing. */
+lh_status_t control_close(control_t *c, lh_status_t status, const char *reason);
 
 /* [any thread] Blocking, in the same order on all ranks; before step 0 and between phases, never in
  * a step. Every rank gives `bytes` of its own and gets all, in order of ranks: all is [size x
@@ -49,7 +54,7 @@ lh_status_t control_gather(control_t *c, const void *mine, size_t bytes, void *a
 lh_status_t control_barrier(control_t *c, const char *where) LH_MUST_CHECK;
 
 /* [any thread, no system call] What this rank is doing, for the sentence when it or another is
- * lost: "step 41, all-reduce of gradients 3". text must stay valid (static or of a plan). */
+ * lost: "step 41, all-reduce of gradients 3". text is copied, cut at 63 bytes. */
 void control_progress(control_t *c, uint64_t step, const char *text);
 
 /* [any thread, cheap: one atomic load] LH_OK while all live. After that the same answer for ever;
@@ -57,7 +62,8 @@ void control_progress(control_t *c, uint64_t step, const char *text);
 lh_status_t control_status(const control_t *c);
 const char *control_failure(const control_t *c);
 /* This rank has seen that `peer` is lost (a transport's LH_WIRE_DOWN), or fails itself (peer is its
- * own rank): tells rank 0, which tells all. The first reason wins. */
+ * own rank): tells rank 0, which tells all. The first reason wins; what a rank says of another
+ * waits 300 ms for that one's own, which is nearer to the cause. */
 void control_fail(control_t *c, uint32_t peer, lh_status_t status, const char *reason);
 /* Readable once control_status is not LH_OK: for waits in poll(). */
 int control_fd(const control_t *c);

@@ -10,7 +10,10 @@ typedef struct secret secret_t;
 /* Reads the file; it is made (mode 0600, whole or not at all) where it is not there and `make` is
  * set. Refused: other modes or owners, other lengths than 64 hex digits, all bytes equal. */
 lh_status_t secret_open(const char *path, bool make, secret_t **out) LH_MUST_CHECK;
-/* A key that lives as long as the process (ranks of one machine, inherited by descriptor). */
+/* A new key that lives as long as the job: for ranks of one machine. */
+lh_status_t secret_random(secret_t **out) LH_MUST_CHECK;
+/* Hands it to processes that are started: a sealed memfd that they read with secret_from_fd. */
+lh_status_t secret_share(const secret_t *s, int *fd) LH_MUST_CHECK;
 lh_status_t secret_from_fd(int fd, secret_t **out) LH_MUST_CHECK;
 void secret_free(secret_t *s); /* wipes it */
 
