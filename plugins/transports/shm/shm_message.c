@@ -1,0 +1,395 @@
+/* shm_message.c - messages through the rings: small ones are copied in and out, large ones in
+ * memory that the peer has mapped are copied once, by the receiver, straight from the sender's. */
+#include "shm.h"
+
+/* So that the check of one piece and the copy of another overlap. */
+static const uint64_t direct_piece = 256 << 10;
+
+static void bump(_Atomic uint64_t *counter, uint64_t by)
+{
+    atomic_store_explicit(counter, atomic_load_explicit(counter, memory_order_relaxed) + by,
+                          memory_order_relaxed);
+}
+
+static bool room(const shm_sink_t *s)
+{
+    return s->count < s->max;
+}
+
+static void tell(shm_sink_t *s, lh_wire_event_t event)
+{
+    char *row = (char *)s->events + (size_t)s->event_size * s->count++;
+    const size_t bytes = s->event_size < sizeof(event) ? s->event_size : sizeof(event);
+    memset(row, 0, s->event_size);
+    memcpy(row, &event, bytes);
+}
+
+static shm_operation_t *at(shm_queue_t *q, uint32_t index)
+{
+    return &q->rows[(q->first + index) % SHM_DEPTH];
+}
+
+static void pop(shm_queue_t *q)
+{
+    q->first = (q->first + 1) % SHM_DEPTH;
+    q->count--;
+}
+
+static bool peer_has(const lh_conn_t *c, const lh_region_t *r)
+{
+    if (r == NULL || r->id >= SHM_REGIONS) return false;
+    const uint64_t word = atomic_load_explicit(
+        &c->shared->sides[1 - c->side].taken[r->id / SHM_WORD], memory_order_acquire);
+    return (word >> (r->id % SHM_WORD) & 1) != 0;
+}
+
+static void publish(lh_conn_t *c, shm_record_t *record, uint64_t inline_bytes)
+{
+    shm_ring_publish(&c->out, record, inline_bytes);
+    c->published = true;
+}
+
+/* One record of the message. False: the ring is full. */
+static bool write_eager(lh_conn_t *c, shm_operation_t *o)
+{
+    const uint64_t left = o->bytes - o->done, most = shm_ring_piece(&c->out);
+    const uint64_t piece = left < most ? left : most;
+    shm_record_t *record = shm_ring_room(&c->out, piece);
+    if (record == NULL) return false;
+    *record = (shm_record_t){
+        .kind = SHM_EAGER, .tag = o->tag, .bytes = o->bytes, .piece = (uint32_t)piece};
+    if (c->checksum) record->check = shm_check(record, o->data + o->done);
+    if (piece > 0) memcpy(record + 1, o->data + o->done, piece);
+    o->done += piece;
+    publish(c, record, piece);
+    return true;
+}
+
+static bool write_direct(lh_conn_t *c, shm_operation_t *o)
+{
+    const uint64_t left = o->bytes - o->done;
+    const uint64_t piece = left < direct_piece ? left : direct_piece;
+    shm_record_t *record = shm_ring_room(&c->out, 0);
+    if (record == NULL) return false;
+    const char *from = o->data + o->done;
+    *record = (shm_record_t){.kind = SHM_DIRECT,
+                             .tag = o->tag,
+                             .bytes = o->bytes,
+                             .offset = (uint64_t)(from - (const char *)o->region->arena.base),
+                             .piece = (uint32_t)piece,
+                             .region = o->region->id};
+    if (c->checksum) record->check = shm_check(record, from);
+    o->done += piece;
+    o->copies = ++c->direct_sent;
+    publish(c, record, 0);
+    return true;
+}
+
+static bool write_put(lh_conn_t *c, shm_operation_t *o)
+{
+    const uint64_t left = o->bytes - o->done;
+    const uint64_t piece = left < direct_piece ? left : direct_piece;
+    if (piece > 0) memcpy(o->remote->base + o->offset + o->done, o->data + o->done, piece);
+    o->done += piece;
+    if (o->done < o->bytes || o->tag == 0) return true;
+    shm_record_t *record = shm_ring_room(&c->out, 0);
+    if (record == NULL) return false;
+    *record = (shm_record_t){.kind = SHM_SIGNAL, .tag = o->tag, .bytes = o->bytes};
+    if (c->checksum) record->check = shm_check(record, NULL);
+    publish(c, record, 0);
+    return true;
+}
+
+static void write_sends(lh_conn_t *c)
+{
+    uint64_t moved = 0;
+    shm_queue_t *q = &c->sends;
+    while (q->written < q->count && moved < SHM_BUDGET) {
+        shm_operation_t *o = at(q, q->written);
+        const uint64_t before = o->done;
+        const bool direct = o->kind == SHM_SEND && peer_has(c, o->region) &&
+                            o->bytes >= c->transport->config.direct_bytes;
+        const bool written = o->kind == SHM_PUT ? write_put(c, o)
+                             : direct           ? write_direct(c, o)
+                                                : write_eager(c, o);
+        if (!written) return;
+        moved += o->done - before;
+        if (o->done == o->bytes) q->written++;
+    }
+}
+
+static void tell_sent(lh_conn_t *c, shm_sink_t *s)
+{
+    shm_queue_t *q = &c->sends;
+    while (q->written > 0 && room(s)) {
+        const shm_operation_t *o = at(q, 0);
+        const shm_lane_t *lane = c->out.lane;
+        if (o->copies > 0 && atomic_load_explicit(&lane->copied, memory_order_acquire) < o->copies)
+            return;
+        bump(&c->bytes_sent, o->bytes);
+        tell(s, (lh_wire_event_t){.cookie = o->cookie,
+                                  .bytes = o->bytes,
+                                  .type = o->kind == SHM_PUT ? LH_WIRE_PUT : LH_WIRE_SENT,
+                                  .tag = o->tag});
+        pop(q);
+        q->written--;
+    }
+}
+
+/* Where a direct record's bytes lie in this process; NULL: nowhere. */
+static const char *direct_source(const lh_conn_t *c, const shm_record_t *record)
+{
+    const lh_remote_t *m = record->region < SHM_REGIONS ? c->mapped[record->region] : NULL;
+    if (m == NULL || m->base == NULL || record->piece > m->bytes ||
+        record->offset > m->bytes - record->piece)
+        return NULL;
+    return m->base + record->offset;
+}
+
+/* The receive that a message goes to, once its first piece has come. False: none yet, or it does
+ * not fit and the connection is broken. */
+static bool match(lh_conn_t *c, const shm_record_t *record)
+{
+    const shm_queue_t *q = &c->receives;
+    if (q->count == 0) return false;
+    const shm_operation_t *o = at(&c->receives, 0);
+    if (o->tag != record->tag)
+        shm_break(c, LH_MISMATCH, "a message with tag %u met a receive with tag %u", record->tag,
+                  o->tag);
+    else if (o->bytes < record->bytes)
+        shm_break(c, LH_TRUNCATED, "a message of %llu bytes met a receive of %llu bytes (tag %u)",
+                  (unsigned long long)record->bytes, (unsigned long long)o->bytes, o->tag);
+    return c->state == SHM_OPEN;
+}
+
+static bool copy_piece(lh_conn_t *c, const shm_record_t *record, const char *payload, char *to)
+{
+    const bool direct = record->kind == SHM_DIRECT;
+    const char *from = direct ? direct_source(c, record) : payload;
+    if (from == NULL) {
+        shm_break(c, LH_CORRUPT,
+                  "rank %u sends bytes %llu to %llu of its region %u, which is not "
+                  "mapped that far",
+                  c->peer, (unsigned long long)record->offset,
+                  (unsigned long long)record->offset + record->piece, record->region);
+        return false;
+    }
+    if (record->piece > 0) memcpy(to, from, record->piece);
+    if (!direct) return true;
+    /* A sender that gave up may have changed its buffer meanwhile. */
+    atomic_thread_fence(memory_order_acquire);
+    if (atomic_load(&c->shared->sides[1 - c->side].gone) != 0) {
+        shm_break(c, LH_PEER_LOST, "rank %u gave up while its message was copied", c->peer);
+        return false;
+    }
+    return true;
+}
+
+static bool check_piece(lh_conn_t *c, const shm_record_t *record, const char *copy)
+{
+    if (!c->checksum || shm_check(record, copy) == record->check) return true;
+    shm_break(c, LH_CORRUPT,
+              "%u bytes of a message (tag %u) from rank %u don't match their checksum",
+              record->piece, record->tag, c->peer);
+    return false;
+}
+
+static void consume(lh_conn_t *c, const shm_record_t *record)
+{
+    if (record->kind == SHM_DIRECT)
+        atomic_store_explicit(&c->in.lane->copied, ++c->direct_taken, memory_order_release);
+    shm_ring_consume(&c->in, record);
+    c->published = true;
+}
+
+static void tell_received(lh_conn_t *c, shm_sink_t *s, const shm_operation_t *o, uint32_t type)
+{
+    bump(&c->bytes_received, o->bytes);
+    tell(s, (lh_wire_event_t){.cookie = o->cookie, .bytes = o->bytes, .type = type, .tag = o->tag});
+}
+
+static bool read_signal(lh_conn_t *c, const shm_record_t *record, shm_sink_t *s)
+{
+    if (!check_piece(c, record, NULL)) return false;
+    consume(c, record);
+    tell_received(
+        c, s, &(shm_operation_t){.cookie = c->cookie, .bytes = record->bytes, .tag = record->tag},
+        LH_WIRE_ARRIVED);
+    return true;
+}
+
+/* One record. False: nothing more can be read now. */
+static bool read_record(lh_conn_t *c, shm_sink_t *s, uint64_t *moved)
+{
+    shm_record_t record;
+    const char *payload;
+    const lh_status_t status = shm_ring_next(&c->in, &record, &payload);
+    if (status == LH_AGAIN) return false;
+    if (status != LH_OK) {
+        shm_break(c, LH_CORRUPT, "the ring from rank %u holds what is no record", c->peer);
+        return false;
+    }
+    if (record.kind == SHM_SIGNAL) return read_signal(c, &record, s);
+    if (!match(c, &record)) return false;
+    shm_operation_t *o = at(&c->receives, 0);
+    if (record.piece > record.bytes - o->done || (o->done > 0 && record.bytes != o->copies)) {
+        shm_break(c, LH_CORRUPT, "the pieces of a message from rank %u don't add up", c->peer);
+        return false;
+    }
+    o->copies = record.bytes; /* of a receive: the length of the message that it gets */
+    if (!copy_piece(c, &record, payload, o->data + o->done) ||
+        !check_piece(c, &record, o->data + o->done))
+        return false;
+    consume(c, &record);
+    o->done += record.piece;
+    *moved += record.piece;
+    if (o->done < record.bytes) return record.piece > 0;
+    o->bytes = record.bytes;
+    tell_received(c, s, o, LH_WIRE_RECEIVED);
+    pop(&c->receives);
+    return true;
+}
+
+static void read_messages(lh_conn_t *c, shm_sink_t *s)
+{
+    uint64_t moved = 0;
+    while (room(s) && moved < SHM_BUDGET && read_record(c, s, &moved))
+        ;
+}
+
+/* Each outstanding operation ends in one event, then the connection in its last. */
+static void drain(lh_conn_t *c, shm_sink_t *s)
+{
+    if (!c->down_said && room(s)) {
+        c->down_said = true;
+        if (c->why != LH_CANCELLED)
+            tell(s, (lh_wire_event_t){.cookie = c->cookie,
+                                      .type = LH_WIRE_DOWN,
+                                      .status = c->why,
+                                      .reason = c->reason});
+    }
+    shm_queue_t *queues[] = {&c->sends, &c->receives};
+    for (int i = 0; i < 2; i++)
+        while (queues[i]->count > 0 && room(s)) {
+            const shm_operation_t *o = at(queues[i], 0);
+            tell(s, (lh_wire_event_t){.cookie = o->cookie,
+                                      .type = o->kind == SHM_RECEIVE ? LH_WIRE_RECEIVED
+                                              : o->kind == SHM_PUT   ? LH_WIRE_PUT
+                                                                     : LH_WIRE_SENT,
+                                      .status = c->why,
+                                      .reason = c->reason,
+                                      .tag = o->tag});
+            pop(queues[i]);
+        }
+    if (!c->down_said || c->sends.count + c->receives.count > 0 || !room(s)) return;
+    tell(s, (lh_wire_event_t){.cookie = c->cookie, .type = LH_WIRE_DRAINED});
+    c->state = SHM_DRAINED;
+}
+
+static void step_open(lh_conn_t *c, shm_sink_t *s)
+{
+    if (!c->up_said) {
+        if (!room(s)) return;
+        c->up_said = true;
+        tell(s, (lh_wire_event_t){.cookie = c->cookie, .type = LH_WIRE_UP});
+    }
+    read_messages(c, s);
+    if (c->state != SHM_OPEN) return;
+    write_sends(c);
+    tell_sent(c, s);
+    shm_wake(c);
+    /* What a peer wrote before it ended is read as far as receives wait for it. */
+    if (c->ended && room(s) && (c->receives.count == 0 || !shm_ring_any(&c->in)))
+        shm_break(c, LH_PEER_LOST, "rank %u closed its end, or its process ended", c->peer);
+}
+
+void shm_step(lh_conn_t *c, shm_sink_t *s)
+{
+    if (c->state == SHM_DIALING) {
+        if (c->ended)
+            shm_break(c, LH_UNREACHABLE, "rank %u closed the connection before it admitted it",
+                      c->peer);
+        else
+            shm_dial(c);
+    }
+    if (c->state == SHM_OPEN) step_open(c, s);
+    if (c->state == SHM_BROKEN) drain(c, s);
+}
+
+bool shm_ready(const lh_conn_t *c)
+{
+    if (c->state == SHM_BROKEN) return true;
+    if (c->state != SHM_OPEN) return false;
+    if (!c->up_said || c->ended) return true;
+    if (shm_ring_any(&c->in) && c->receives.count > 0) return true;
+    const shm_queue_t *q = &c->sends;
+    if (q->count == 0) return false;
+    const uint64_t copied = atomic_load_explicit(&c->out.lane->copied, memory_order_acquire);
+    if (q->written > 0 && q->rows[q->first].copies <= copied) return true;
+    const uint64_t tail = atomic_load_explicit(&c->out.lane->tail, memory_order_acquire);
+    return q->written < q->count && c->out.bytes - (c->out.at - tail) >= c->out.bytes / 8;
+}
+
+static lh_status_t check_post(lh_conn_t *c, const lh_region_t *r, const char *data, uint64_t bytes)
+{
+    const lh_host_t *host = c->transport->host;
+    if (c->state >= SHM_BROKEN)
+        return host->fail(host, c->why, "rank %u: %s", c->peer,
+                          c->reason[0] != '\0' ? c->reason : "the connection was cancelled");
+    if (r == NULL) return LH_OK;
+    const char *base = r->arena.base;
+    if (bytes > r->arena.bytes || data < base || data > base + (r->arena.bytes - bytes))
+        return host->fail(host, LH_INVALID,
+                          "a message of %llu bytes does not lie in its registered memory",
+                          (unsigned long long)bytes);
+    return LH_OK;
+}
+
+/* Posting is allowed before the connection is up: an early receive is a standing grant. */
+static lh_status_t post(shm_queue_t *q, const shm_operation_t *operation)
+{
+    if (q->count == SHM_DEPTH) return LH_AGAIN;
+    *at(q, q->count++) = *operation;
+    return LH_OK;
+}
+
+static lh_status_t post_send(lh_conn_t *c, const shm_operation_t *operation)
+{
+    const lh_status_t status = post(&c->sends, operation);
+    if (status != LH_OK || c->state != SHM_OPEN) return status;
+    write_sends(c);
+    shm_wake(c);
+    return LH_OK;
+}
+
+lh_status_t shm_isend(lh_conn_t *c, lh_region_t *region, const void *data, uint64_t bytes,
+                      uint32_t tag, uint64_t cookie)
+{
+    const lh_status_t status = check_post(c, region, data, bytes);
+    if (status != LH_OK) return status;
+    return post_send(c, &(shm_operation_t){.data = (char *)(uintptr_t)data,
+                                           .bytes = bytes,
+                                           .cookie = cookie,
+                                           .region = region,
+                                           .tag = tag,
+                                           .kind = SHM_SEND});
+}
+
+lh_status_t shm_irecv(lh_conn_t *c, lh_region_t *region, void *data, uint64_t bytes, uint32_t tag,
+                      uint64_t cookie)
+{
+    const lh_status_t status = check_post(c, region, data, bytes);
+    if (status != LH_OK) return status;
+    return post(&c->receives, &(shm_operation_t){.data = data,
+                                                 .bytes = bytes,
+                                                 .cookie = cookie,
+                                                 .region = region,
+                                                 .tag = tag,
+                                                 .kind = SHM_RECEIVE});
+}
+
+lh_status_t shm_post_put(lh_conn_t *c, const shm_operation_t *operation)
+{
+    const lh_status_t status = check_post(c, operation->region, operation->data, operation->bytes);
+    return status == LH_OK ? post_send(c, operation) : status;
+}
