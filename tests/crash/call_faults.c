@@ -46,7 +46,7 @@ static int faults_close(int fd)
 {
     if (!strikes("close")) return call_faults.below->close(fd);
     const int error = errno;
-    if (in_memory()) mem_fs_lose(mem_fs_used(), fd);
+    if (in_memory()) mem_fs_lose(mem_fs_used(), fd, true);
     (void)call_faults.below->close(fd); /* as on NFS: closed, and what was written is lost */
     errno = error;
     return -1;
@@ -94,7 +94,8 @@ static ssize_t faults_pwrite(int fd, const void *from, size_t bytes, off_t offse
         return call_faults.below->pwrite(fd, from, (bytes + 1) / 2, offset);
     if (!strikes("pwrite")) return call_faults.below->pwrite(fd, from, bytes, offset);
     const int error = errno;
-    if (call_faults.kind == CALL_FAILS) (void)call_faults.below->pwrite(fd, from, bytes / 2, offset);
+    if (call_faults.kind == CALL_FAILS)
+        (void)call_faults.below->pwrite(fd, from, bytes / 2, offset);
     errno = error;
     return -1;
 }
@@ -103,7 +104,7 @@ static int faults_fsync(int fd)
 {
     if (!strikes("fsync")) return call_faults.below->fsync(fd);
     const int error = errno;
-    if (in_memory() && !mem_fs_is_folder(mem_fs_used(), fd)) mem_fs_lose(mem_fs_used(), fd);
+    if (in_memory()) mem_fs_lose(mem_fs_used(), fd, false);
     errno = error;
     return -1;
 }

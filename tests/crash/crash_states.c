@@ -128,7 +128,8 @@ static void sample(walk_t *w, const mem_change_t *last)
     }
 }
 
-/* Every state of this moment that has `last` in it: those without were those of the moment before. */
+/* Every state of this moment that has `last` in it: those without were those of the moment before.
+ */
 static void combine(walk_t *w, const mem_change_t *last)
 {
     w->count->moments++;
@@ -173,7 +174,10 @@ static void walk(walk_t *w)
         const mem_change_t *c = &w->fs->changes[i];
         switch (c->kind) {
         case CHANGE_SYNC: settle(w, c->inode, true); break;
-        case CHANGE_LOST: settle(w, c->inode, false); break;
+        case CHANGE_LOST:
+            settle(w, c->inode, false);
+            if (c->at != 0) mem_tree_apply(&w->disk, c);
+            break;
         case CHANGE_MARK: mark(w, c->at); break;
         default:
             combine(w, c);

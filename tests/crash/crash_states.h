@@ -3,9 +3,9 @@
  * The model is POSIX without any kindness of a real file system: what an fsync of the file (its
  * bytes and size) or of the folder (its names) has covered is on the disk; of all that came since,
  * any part may be there and any part not, in any order: a name without its file's bytes, a size
- * without bytes (then zeros or junk stand there), one sector of a write without the next. Two changes
- * of the same thing in reversed order are the earlier one without the later. A process that is
- * killed without a power loss is the case in which all of it is there. */
+ * without bytes (then zeros or junk stand there), one sector of a write without the next. Two
+ * changes of the same thing in reversed order are the earlier one without the later. A process that
+ * is killed without a power loss is the case in which all of it is there. */
 #ifndef TESTS_CRASH_STATES_H
 #define TESTS_CRASH_STATES_H
 
@@ -37,11 +37,11 @@ typedef struct crash_walk_how {
 } crash_walk_how_t;
 
 typedef struct crash_count {
-    uint64_t moments;  /* places in the journal              */
-    uint64_t states;   /* built                              */
-    uint64_t looks;    /* at states that looked different    */
-    uint64_t faults;   /* states in which look found a fault */
-    char first[512];   /* what it said of the first          */
+    uint64_t moments; /* places in the journal              */
+    uint64_t states;  /* built                              */
+    uint64_t looks;   /* at states that looked different    */
+    uint64_t faults;  /* states in which look found a fault */
+    char first[512];  /* what it said of the first          */
 } crash_count_t;
 
 void crash_count_add(crash_count_t *sum, const crash_count_t *count);

@@ -1,9 +1,9 @@
 /* crash_states_test.c - saves, prunes and restarts on a file system in memory; every state that a
- * power loss may leave of them is loaded by the real loader: the last checkpoint that was said to be
- * saved is found, or a newer one, complete and verified, never a wrong one.
+ * power loss may leave of them is loaded by the real loader: the last checkpoint that was said to
+ * be saved is found, or a newer one, complete and verified, never a wrong one.
  *
- * LONGHAUL_TORTURE=1: all kills instead of some, more power losses in a row. LONGHAUL_SEED=n: another
- * sample. */
+ * LONGHAUL_TORTURE=1: all kills instead of some, more power losses in a row. LONGHAUL_SEED=n:
+ * another sample. */
 #include <crash/call_faults.h>
 #include <crash/four_ranks.h>
 

@@ -114,7 +114,7 @@ static const char *look_at_pointer(four_ranks_t *f, const checkpoint_t *found,
     if (file_read(FOUR_FOLDER "/latest", 256, &text, &length) != LH_OK)
         return "the pointer cannot be read";
     (void)snprintf(f->said, sizeof(f->said), "the pointer is \"%s\"", text);
-    char step_text[CHECKPOINT_NAME] = "";
+    char step_text[CHECKPOINT_NAME];
     uint64_t step = 0;
     (void)snprintf(step_text, sizeof(step_text), "%.*s", (int)strcspn(text, " "), text);
     const bool formed = length == strlen(text) && checkpoint_name_parse(step_text, &step) &&
@@ -126,7 +126,9 @@ static const char *look_at_pointer(four_ranks_t *f, const checkpoint_t *found,
     if (!formed) return f->said;
     if (same) return NULL;
     /* It may be older than the newest, but not older than what was said to be saved. */
-    if (step >= found->manifest->meta.step || (step < expect->floor && !f->pointer_may_lag))
+    if (f->pointer_may_lag) return NULL;
+    (void)snprintf(wanted, sizeof(wanted), "%s/%.31s", FOUR_FOLDER, step_text);
+    if (step >= found->manifest->meta.step || step < expect->floor || !file_exists(wanted))
         return f->said;
     return NULL;
 }
@@ -136,6 +138,7 @@ static const char *look_at_found(four_ranks_t *f, checkpoint_t *c, const crash_e
     checkpoint_steps_t steps;
     const uint64_t step = c->manifest->meta.step;
     if (step < expect->floor || step > expect->newest || !has_values(c, step)) {
+        f->losses++;
         (void)snprintf(f->said, sizeof(f->said), "step %llu was found, %llu to %llu were expected",
                        (unsigned long long)step, (unsigned long long)expect->floor,
                        (unsigned long long)expect->newest);
@@ -164,12 +167,15 @@ const char *four_look(void *context, const crash_expect_t *expect)
     if (checkpoint_open_latest(FOUR_FOLDER, false, &c) != LH_OK) {
         (void)snprintf(f->said, sizeof(f->said), "step %llu is lost: %.900s",
                        (unsigned long long)expect->floor, fail_reason());
+        if (expect->floor > 0) f->losses++;
         return f->said;
     }
     if (c == NULL) {
         (void)snprintf(f->said, sizeof(f->said), "step %llu is lost: nothing is there",
                        (unsigned long long)expect->floor);
-        return expect->floor == 0 ? NULL : f->said;
+        if (expect->floor == 0) return NULL;
+        f->losses++;
+        return f->said;
     }
     const char *fault = look_at_found(f, c, expect);
     checkpoint_close(c);

@@ -70,7 +70,7 @@ static void change(mem_fs_t *fs, const mem_change_t *c)
         if (fs->changes == NULL) abort();
     }
     fs->changes[fs->count++] = *c;
-    mem_tree_apply(&fs->live, c);
+    if (c->kind != CHANGE_LOST) mem_tree_apply(&fs->live, c);
 }
 
 void mem_fs_mark(mem_fs_t *fs, uint64_t number)
@@ -142,14 +142,13 @@ static int mem_open(const char *path, int flags, mode_t mode)
         const uint32_t parent = folder_of(path, &name);
         if (parent == 0) return -1;
         inode = disk->live.count;
-        change(disk, &(mem_change_t){.kind = CHANGE_NAME,
-                                     .inode = parent,
-                                     .target = inode,
-                                     .name = keep_name(name)});
+        change(disk,
+               &(mem_change_t){
+                   .kind = CHANGE_NAME, .inode = parent, .target = inode, .name = keep_name(name)});
     } else if ((flags & O_TRUNC) != 0 && disk->live.nodes[inode].size > 0) {
         change(disk, &(mem_change_t){.kind = CHANGE_SIZE, .inode = inode});
     }
-    disk->files[index] = (mem_file_t){.inode = inode};
+    disk->files[index] = (mem_file_t){.inode = inode, .writes = (flags & O_ACCMODE) != O_RDONLY};
     return MEM_FIRST_FD + index;
 }
 
@@ -225,10 +224,11 @@ static int mem_fsync(int fd)
     return 0;
 }
 
-void mem_fs_lose(mem_fs_t *fs, int fd)
+void mem_fs_lose(mem_fs_t *fs, int fd, bool all)
 {
     const mem_file_t *f = file_of(fd);
-    if (f != NULL) change(fs, &(mem_change_t){.kind = CHANGE_LOST, .inode = f->inode});
+    if (f == NULL || !f->writes) return;
+    change(fs, &(mem_change_t){.kind = CHANGE_LOST, .inode = f->inode, .at = all ? 1 : 0});
 }
 
 bool mem_fs_is_folder(const mem_fs_t *fs, int fd)
@@ -241,8 +241,7 @@ static int mem_ftruncate(int fd, off_t length)
 {
     const mem_file_t *f = file_of(fd);
     if (f == NULL) return -1;
-    change(disk,
-           &(mem_change_t){.kind = CHANGE_SIZE, .inode = f->inode, .at = (uint64_t)length});
+    change(disk, &(mem_change_t){.kind = CHANGE_SIZE, .inode = f->inode, .at = (uint64_t)length});
     return 0;
 }
 
@@ -325,8 +324,7 @@ static int take_away(const char *path, bool folder)
     if (n->folder != folder) return refuse(folder ? ENOTDIR : EISDIR);
     if (n->count > 0) return refuse(ENOTEMPTY);
     const uint32_t parent = folder_of(path, &name);
-    change(disk,
-           &(mem_change_t){.kind = CHANGE_NAME, .inode = parent, .name = keep_name(name)});
+    change(disk, &(mem_change_t){.kind = CHANGE_NAME, .inode = parent, .name = keep_name(name)});
     return 0;
 }
 

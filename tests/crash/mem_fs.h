@@ -1,5 +1,5 @@
-/* mem_fs.h - a file system in memory behind sys_t that keeps a journal of every change, so that what
- * a power loss may leave of them can be built and looked at.
+/* mem_fs.h - a file system in memory behind sys_t that keeps a journal of every change, so that
+ * what a power loss may leave of them can be built and looked at.
  *
  * A change is one thing that a disk may or may not have got: a name that comes or goes, a rename, a
  * file's new size, the bytes of one sector. An fsync is a mark in the journal. */
@@ -42,7 +42,8 @@ typedef enum mem_change_kind {
     CHANGE_SIZE,   /* of file `inode`: `at` bytes                              */
     CHANGE_DATA,   /* `bytes` of file `inode` from `at` on, within one sector  */
     CHANGE_SYNC,   /* all changes of `inode` before this one are on the disk    */
-    CHANGE_LOST,   /* of file `inode`: what is not yet on the disk never will be */
+    CHANGE_LOST,   /* of file `inode`: what is not yet on the disk never will be;
+                      `at` 1: and what is there turns into zeros                 */
     CHANGE_MARK,   /* the test's own: `at` is its number                        */
 } mem_change_kind_t;
 
@@ -58,6 +59,7 @@ typedef struct mem_change {
 typedef struct mem_file {
     uint32_t inode; /* 0: the descriptor is free */
     uint64_t offset;
+    bool writes;
 } mem_file_t;
 
 enum { MEM_FILES = 64, MEM_FIRST_FD = 1000 };
@@ -70,7 +72,8 @@ typedef struct mem_fs {
     pool_t *pool;
     mem_file_t files[MEM_FILES];
     uint32_t random;
-    uint32_t looked_behind_dots; /* paths opened or asked for with a folder in them that is hidden */
+    uint32_t
+        looked_behind_dots; /* paths opened or asked for with a folder in them that is hidden */
 } mem_fs_t;
 
 /* An empty one; or one whose disk holds what `tree` shows (copied). */
@@ -81,8 +84,10 @@ void mem_fs_use(mem_fs_t *fs);
 mem_fs_t *mem_fs_used(void);
 extern const sys_t mem_table;
 void mem_fs_mark(mem_fs_t *fs, uint64_t number);
-/* As after an fsync or close that failed: programs still see it, the disk will never have it. */
-void mem_fs_lose(mem_fs_t *fs, int fd);
+/* As after an fsync that failed: programs still see it, the disk will never have it. `all`: as
+ * after a close that failed, on a file system that brings what was written to its server only then.
+ */
+void mem_fs_lose(mem_fs_t *fs, int fd, bool all);
 bool mem_fs_is_folder(const mem_fs_t *fs, int fd);
 
 pool_t *pool_new(void);
@@ -97,7 +102,8 @@ void mem_tree_shadow(mem_tree_t *tree, const mem_tree_t *from, pool_t *pool);
 void mem_tree_prepare(mem_tree_t *tree, const mem_tree_t *later);
 void mem_tree_apply(mem_tree_t *tree, const mem_change_t *change);
 /* Of all that names lead to from "/" on, but for what lies in folders whose name begins with a dot:
- * equal for what looks equal to a program that does not look in there (mem_fs_t counts who does). */
+ * equal for what looks equal to a program that does not look in there (mem_fs_t counts who does).
+ */
 uint64_t mem_tree_digest(mem_tree_t *tree);
 /* 0: nothing there. */
 uint32_t mem_tree_find(const mem_tree_t *tree, const char *path);

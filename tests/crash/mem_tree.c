@@ -165,8 +165,11 @@ void mem_tree_apply(mem_tree_t *tree, const mem_change_t *c)
         n = own_file(tree, c->inode, c->at + c->bytes);
         memcpy(n->data + c->at, c->data, c->bytes);
         break;
-    case CHANGE_SYNC:
     case CHANGE_LOST:
+        n = own_file(tree, c->inode, 0);
+        if (c->at != 0 && n->capacity > 0) memset(n->data, 0, n->capacity);
+        break;
+    case CHANGE_SYNC:
     case CHANGE_MARK: break;
     }
 }
