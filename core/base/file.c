@@ -16,21 +16,18 @@ lh_status_t file_open(const char *path, int *fd, uint64_t *size)
     if (got < 0) return fail(LH_IO, "%s: cannot open", path);
 
     struct stat st;
-    if (sys()->fstat(got, &st) != 0) {
-        (void)fail(LH_IO, "%s: cannot stat", path);
-        goto close_fd;
-    }
-    if (!S_ISREG(st.st_mode)) {
-        (void)fail(LH_INVALID, "%s: not a regular file", path);
-        goto close_fd;
+    lh_status_t status = LH_OK;
+    if (sys()->fstat(got, &st) != 0)
+        status = fail(LH_IO, "%s: cannot stat", path);
+    else if (!S_ISREG(st.st_mode))
+        status = fail(LH_INVALID, "%s: not a regular file", path);
+    if (status != LH_OK) {
+        (void)sys()->close(got);
+        return status;
     }
     *fd = got;
     if (size != NULL) *size = (uint64_t)st.st_size;
     return LH_OK;
-
-close_fd:
-    (void)sys()->close(got);
-    return LH_INVALID;
 }
 
 lh_status_t file_pread(int fd, const char *path, void *to, size_t bytes, uint64_t offset)
@@ -179,7 +176,9 @@ lh_status_t folder_make(const char *path)
         struct stat st;
         if (sys()->mkdir(copy, 0755) != 0 && errno != EEXIST)
             status = fail(LH_IO, "%s: cannot make the folder", copy);
-        else if (sys()->stat(copy, &st) != 0 || !S_ISDIR(st.st_mode))
+        else if (sys()->stat(copy, &st) != 0)
+            status = fail(LH_IO, "%s: cannot stat", copy);
+        else if (!S_ISDIR(st.st_mode))
             status = fail(LH_INVALID, "%s: not a folder", copy);
         if (last) break;
         *at = '/';

@@ -7,6 +7,7 @@
 #include <base/file.h>
 #include <base/log.h>
 #include <base/memory.h>
+#include <base/sys.h>
 #include <checkpoint/checkpoint_folder.h>
 #include <checkpoint/commit.h>
 #include <tensor/dtype.h>
@@ -34,6 +35,16 @@ static lh_status_t check_part(const checkpoint_t *c, const manifest_tensor_t *t,
     return LH_OK;
 }
 
+/* A checkpoint's bytes lie in its own folder: a link is none of ours. A file that is missing is for
+ * who opens it to say. */
+static lh_status_t refuse_link(const char *path)
+{
+    struct stat st;
+    if (sys()->lstat(path, &st) == 0 && S_ISLNK(st.st_mode))
+        return fail(LH_CORRUPT, "%s: a symbolic link; a checkpoint has regular files", path);
+    return LH_OK;
+}
+
 static lh_status_t open_files(checkpoint_t *c)
 {
     const manifest_t *m = c->manifest;
@@ -42,7 +53,8 @@ static lh_status_t open_files(checkpoint_t *c)
     for (uint32_t i = 0; i < m->file_count; i++) {
         char *path = path_join(c->path, m->files[i].name);
         if (path == NULL) return LH_NO_MEMORY;
-        lh_status_t status = safetensors_open(path, &own_limits, &c->files[i]);
+        lh_status_t status = refuse_link(path);
+        if (status == LH_OK) status = safetensors_open(path, &own_limits, &c->files[i]);
         if (status == LH_OK && c->files[i]->file_bytes != m->files[i].bytes)
             status = fail(LH_CORRUPT, "%s: %llu bytes, the manifest says %llu", path,
                           (unsigned long long)c->files[i]->file_bytes,
@@ -61,6 +73,16 @@ static lh_status_t open_files(checkpoint_t *c)
     return LH_OK;
 }
 
+/* A folder that was renamed would take the place of another step. */
+static lh_status_t check_name(const checkpoint_t *c)
+{
+    uint64_t step;
+    if (!checkpoint_name_parse(path_name(c->path), &step) || step == c->manifest->meta.step)
+        return LH_OK;
+    return fail(LH_CORRUPT, "%s: its manifest is that of step %llu", c->path,
+                (unsigned long long)c->manifest->meta.step);
+}
+
 lh_status_t checkpoint_open(const char *path, checkpoint_t **out)
 {
     checkpoint_t *c = mem_new(sizeof(*c));
@@ -70,7 +92,9 @@ lh_status_t checkpoint_open(const char *path, checkpoint_t **out)
     c->path = mem_text(path);
     if (c->path == NULL) goto close_all;
 
-    status = manifest_read(manifest, &c->manifest);
+    status = refuse_link(manifest);
+    if (status == LH_OK) status = manifest_read(manifest, &c->manifest);
+    if (status == LH_OK) status = check_name(c);
     if (status == LH_OK) status = open_files(c);
     if (status != LH_OK) goto close_all;
     mem_free(manifest);
@@ -210,7 +234,15 @@ free_path:
     mem_free(path);
 }
 
-/* Damage is skipped; out of memory is not damage. */
+/* What the disk has lost is damage, and so is what it cannot read; that this process may not read
+ * it, has no memory or no descriptors left, or is too old for it, is not. */
+static bool is_damage(lh_status_t status, int error)
+{
+    if (status == LH_IO) return error == ENOENT || error == EIO;
+    return status != LH_NO_MEMORY && status != LH_UNSUPPORTED;
+}
+
+/* LH_CORRUPT: damaged, and skipped with a warning. */
 static lh_status_t try_step(const char *folder, uint64_t step, bool set_aside, checkpoint_t **out)
 {
     char name[CHECKPOINT_NAME];
@@ -218,11 +250,15 @@ static lh_status_t try_step(const char *folder, uint64_t step, bool set_aside, c
     char *path = path_join(folder, name);
     if (path == NULL) return LH_NO_MEMORY;
     lh_status_t status = open_verified(path, out);
-    const int error = errno;
-    if (status != LH_OK && status != LH_NO_MEMORY) {
+    int error = errno;
+    if (status == LH_IO && error != ENOENT) { /* it may be gone the next moment */
+        status = open_verified(path, out);
+        error = errno;
+    }
+    if (status != LH_OK && is_damage(status, error)) {
         log_line(LH_LOG_WARN, "%s is skipped: %s", name, fail_reason());
-        const bool damaged = status != LH_IO || error == ENOENT;
-        if (set_aside && damaged && checkpoint_set_aside(folder, step) != LH_OK)
+        const bool lost = status != LH_IO || error == ENOENT;
+        if (set_aside && lost && checkpoint_set_aside(folder, step) != LH_OK)
             log_line(LH_LOG_WARN, "%s", fail_reason());
         status = LH_CORRUPT;
     }
@@ -239,10 +275,11 @@ lh_status_t checkpoint_open_latest(const char *folder, bool set_aside, checkpoin
     checkpoint_t *found = NULL;
     for (size_t i = 0; i < steps.count && found == NULL; i++) {
         status = try_step(folder, steps.steps[i], set_aside, &found);
-        if (status == LH_NO_MEMORY) break;
+        if (status != LH_OK && status != LH_CORRUPT) break;
+        status = LH_OK;
     }
     mem_free(steps.steps);
-    if (status == LH_NO_MEMORY) return status;
+    if (status != LH_OK) return status;
     if (found == NULL && steps.count > 0)
         return fail(LH_CORRUPT, "%s: none of its %zu checkpoints is whole", folder, steps.count);
     if (found != NULL) check_pointer(folder, found->manifest->meta.step);

@@ -34,7 +34,8 @@ lh_status_t checkpoint_verify(const char *path) LH_MUST_CHECK;
  * nothing newer is whole, else step-* downwards. Each damaged one costs a warning with its reason;
  * with `set_aside` (only while holding checkpoint_lock) it is renamed damaged-step-..., so that its
  * step can be saved again. No checkpoint at all: LH_OK and *out is NULL; only damaged ones:
- * LH_CORRUPT. */
+ * LH_CORRUPT. One that this process cannot read though it may be whole (no permission, no
+ * descriptor left, a newer version) is not skipped: that is the failure. */
 lh_status_t checkpoint_open_latest(const char *folder, bool set_aside,
                                    checkpoint_t **out) LH_MUST_CHECK;
 
