@@ -1,0 +1,95 @@
+/* comm/script.h - what one rank does in a run of a collective: messages, sums and copies, with who
+ * waits for whom. Made once from the collective, the group and the algorithm; the same function on
+ * every rank puts the messages of a direction of a link in the same order at both ends. */
+#ifndef COMM_SCRIPT_H
+#define COMM_SCRIPT_H
+
+#include <comm/collective.h>
+
+#define SCRIPT_NONE UINT32_MAX
+
+/* Consecutive elements, wherever they lie. */
+typedef struct script_run {
+    uint64_t whole, cut; /* first element there                    */
+    uint64_t piece;      /* first in the piece, segments in a row  */
+    uint64_t packed;     /* first in a message of several runs     */
+    uint64_t count;
+} script_run_t;
+
+enum { LAYOUT_WHOLE, LAYOUT_CUT, LAYOUT_PIECE, LAYOUT_PACKED }; /* which of the offsets holds */
+
+typedef struct script_view {
+    char *base;
+    uint32_t layout; /* LAYOUT_*                                            */
+    lh_dtype_t dtype;
+    uint32_t arena;
+    bool staged; /* base counts from the start of the staging memory    */
+} script_view_t;
+
+enum { STEP_SEND = 1, STEP_RECV, STEP_SUM, STEP_COPY };
+
+typedef struct script_step {
+    uint32_t kind;             /* STEP_*                                   */
+    uint32_t needs;            /* steps that must be done before           */
+    uint32_t next, next_count; /* in script_t.next: steps that wait for it */
+    uint32_t peer;             /* SEND, RECV: member                       */
+    uint32_t tag;              /* of what it carries: equal at both ends   */
+    uint64_t bytes;
+    script_view_t to;              /* SUM, COPY; SEND and RECV: base is the message's address */
+    uint32_t source, source_count; /* in script_t.views; of COPY one */
+    uint32_t run, run_count;       /* in script_t.runs               */
+    bool add;
+} script_step_t;
+
+typedef struct script_lane { /* one direction of the link to a member */
+    uint32_t peer;
+    bool sending;
+    uint32_t first, count; /* in script_t.order */
+} script_lane_t;
+
+typedef struct script {
+    script_step_t *steps;
+    uint32_t step_count;
+    uint32_t *next, next_count;
+    script_view_t *views;
+    uint32_t view_count;
+    script_run_t *runs;
+    uint32_t run_count;
+    script_lane_t *lanes;
+    uint32_t lane_count;
+    uint32_t *order; /* steps, lane by lane */
+    uint32_t message_count;
+    uint64_t staging_bytes;
+    uint32_t most_sources; /* of a sum */
+} script_t;
+
+typedef struct script_peer { /* where a member's buffers can be read from here; NULL: nowhere */
+    char *whole, *cut;
+    bool mapped; /* both can read each other's */
+} script_peer_t;
+
+typedef struct script_how {
+    const coll_how_t *how; /* pieces are set: of root alone for BROADCAST and REDUCE, of the
+                              receiver for SEND and RECV                                     */
+    uint32_t algorithm;    /* COLL_DIRECT, _RING or _HALVING                                  */
+    uint64_t chunk_bytes;
+    uint32_t lag;               /* chunks by which what follows a sum trails it              */
+    uint32_t depth;             /* staging slots for each peer                               */
+    bool at_once;               /* ALL_REDUCE of little: everybody sends everything to all   */
+    const script_peer_t *peers; /* [group->size] or NULL: none is mapped                     */
+} script_how_t;
+
+lh_status_t script_new(const script_how_t *how, script_t *out) LH_MUST_CHECK;
+void script_free(script_t *s);
+/* Staging memory lies here from now on. */
+void script_place(script_t *s, char *staging, uint32_t arena);
+/* Carries out a SUM or COPY. scratch: [most_sources]. */
+struct sum_source;
+void script_compute(const script_t *s, const script_step_t *step, struct sum_source *scratch);
+/* Of the lengths and tags of all messages to (or from) a member, in order: equal at both ends. */
+uint64_t script_lane_digest(const script_t *s, uint32_t peer, bool sending, uint64_t seed);
+
+/* Whether two members exchange messages by any algorithm: the links to ask for. */
+bool script_needs_link(const coll_how_t *how, uint32_t a, uint32_t b);
+
+#endif

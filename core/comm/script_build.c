@@ -1,0 +1,422 @@
+/* script_build.c - parts of a script: units of pieces, steps, edges, staging slots. */
+#include <comm/script_build.h>
+
+#include <base/memory.h>
+#include <tensor/dtype.h>
+
+enum { JOIN_BYTES = 32 << 10, SLOT_ALIGN = 64, MOST_STEPS = 1 << 26 };
+
+static bool grow(builder_t *b, void **items, size_t *capacity, uint32_t count, size_t size)
+{
+    if (b->failed) return false;
+    void *bigger = count >= MOST_STEPS ? NULL : mem_grow(*items, capacity, (size_t)count + 1, size);
+    if (bigger == NULL) {
+        if (count >= MOST_STEPS)
+            (void)fail(LH_NO_MEMORY, "'%s' has over %d steps: take larger chunks", b->how->name,
+                       MOST_STEPS);
+        b->failed = true;
+        return false;
+    }
+    *items = bigger;
+    return true;
+}
+
+static uint32_t new_step(builder_t *b, uint32_t kind)
+{
+    script_t *s = b->s;
+    void *items = s->steps;
+    if (!grow(b, &items, &b->step_capacity, s->step_count, sizeof(*s->steps))) return SCRIPT_NONE;
+    s->steps = items;
+    s->steps[s->step_count] = (script_step_t){.kind = kind};
+    return s->step_count++;
+}
+
+void build_edge(builder_t *b, uint32_t before, uint32_t after)
+{
+    if (before == SCRIPT_NONE || after == SCRIPT_NONE) return;
+    void *items = b->edges;
+    if (!grow(b, &items, &b->edge_capacity, b->edge_count, sizeof(*b->edges))) return;
+    b->edges = items;
+    b->edges[b->edge_count++] = (build_edge_t){before, after};
+}
+
+uint32_t build_slot(builder_t *b, uint32_t pool, uint32_t peer, uint64_t bytes, script_view_t *view)
+{
+    build_pool_t *p = &b->pools[(size_t)peer * POOLS + pool];
+    uint32_t slot = SCRIPT_NONE;
+    if (p->count >= b->in->depth) slot = p->slots[p->turn % p->count];
+    if (slot != SCRIPT_NONE && b->slots[slot].last != SCRIPT_NONE) {
+        p->turn = (p->turn + 1) % p->count;
+    } else {
+        /* Not given back by a step that comes before: one more, or two would wait for each other.
+         */
+        void *items = b->slots;
+        if (!grow(b, &items, &b->slot_capacity, b->slot_count, sizeof(*b->slots)))
+            return SCRIPT_NONE;
+        b->slots = items;
+        items = p->slots;
+        if (!grow(b, &items, &p->capacity, p->count, sizeof(*p->slots))) return SCRIPT_NONE;
+        p->slots = items;
+        slot = b->slot_count++;
+        p->slots[p->count++] = slot;
+        uint64_t size = b->most_elements * sizeof(float);
+        if (bytes > size) size = bytes;
+        b->slots[slot] = (build_slot_t){.at = b->s->staging_bytes, .last = SCRIPT_NONE};
+        b->s->staging_bytes += (size + SLOT_ALIGN - 1) / SLOT_ALIGN * SLOT_ALIGN;
+    }
+    *view = (script_view_t){.base = (char *)(uintptr_t)b->slots[slot].at,
+                            .layout = LAYOUT_PACKED,
+                            .dtype = LH_DTYPE_F32,
+                            .staged = true};
+    return slot;
+}
+
+void build_slot_use(builder_t *b, uint32_t slot, uint32_t step)
+{
+    if (slot == SCRIPT_NONE || step == SCRIPT_NONE) return;
+    build_edge(b, b->slots[slot].last, step);
+    b->slots[slot].last = SCRIPT_NONE;
+}
+
+void build_slot_end(builder_t *b, uint32_t slot, uint32_t step)
+{
+    if (slot != SCRIPT_NONE) b->slots[slot].last = step;
+}
+
+script_view_t build_whole(const builder_t *b)
+{
+    return (script_view_t){.base = b->how->whole.address,
+                           .layout = LAYOUT_WHOLE,
+                           .dtype = b->how->dtype,
+                           .arena = b->how->whole.arena};
+}
+
+script_view_t build_cut(const builder_t *b)
+{
+    if (b->how->cut.address == NULL) return build_whole(b);
+    return (script_view_t){.base = b->how->cut.address,
+                           .layout = LAYOUT_CUT,
+                           .dtype = b->how->dtype,
+                           .arena = b->how->cut.arena};
+}
+
+uint32_t build_message(builder_t *b, uint32_t peer, bool sending, const script_view_t *view,
+                       uint64_t bytes, uint32_t after)
+{
+    const uint32_t id = new_step(b, sending ? STEP_SEND : STEP_RECV);
+    if (id == SCRIPT_NONE) return id;
+    script_step_t *step = &b->s->steps[id];
+    step->peer = peer;
+    step->to = *view;
+    step->bytes = bytes;
+    step->tag = b->label;
+    build_edge(b, after, id);
+    return id;
+}
+
+uint32_t build_signal(builder_t *b, uint32_t peer, bool sending, uint32_t after)
+{
+    const script_view_t nothing = build_whole(b);
+    return build_message(b, peer, sending, &nothing, 0, after);
+}
+
+static uint32_t new_compute(builder_t *b, uint32_t kind, const build_unit_t *u,
+                            const script_view_t *to, const script_view_t *sources, uint32_t count)
+{
+    const uint32_t id = new_step(b, kind);
+    if (id == SCRIPT_NONE) return id;
+    script_t *s = b->s;
+    script_step_t *step = &s->steps[id];
+    step->to = *to;
+    step->run = u->run;
+    step->run_count = u->run_count;
+    step->source = s->view_count;
+    step->source_count = count;
+    if (count > s->most_sources) s->most_sources = count;
+    for (uint32_t i = 0; i < count; i++) {
+        void *items = s->views;
+        if (!grow(b, &items, &b->view_capacity, s->view_count, sizeof(*s->views)))
+            return SCRIPT_NONE;
+        s->views = items;
+        s->views[s->view_count++] = sources[i];
+    }
+    return id;
+}
+
+uint32_t build_copy(builder_t *b, const build_unit_t *u, const script_view_t *to,
+                    const script_view_t *from)
+{
+    return new_compute(b, STEP_COPY, u, to, from, 1);
+}
+
+uint32_t build_sum(builder_t *b, const build_unit_t *u, const script_view_t *to, bool add,
+                   const script_view_t *sources, uint32_t count)
+{
+    const uint32_t id = new_compute(b, STEP_SUM, u, to, sources, count);
+    if (id != SCRIPT_NONE) b->s->steps[id].add = add;
+    return id;
+}
+
+static uint64_t run_at(const script_run_t *r, uint32_t layout)
+{
+    const uint64_t at[] = {[LAYOUT_WHOLE] = r->whole,
+                           [LAYOUT_CUT] = r->cut,
+                           [LAYOUT_PIECE] = r->piece,
+                           [LAYOUT_PACKED] = r->packed};
+    return at[layout];
+}
+
+static char *run_address(const script_run_t *r, const script_view_t *v)
+{
+    return (char *)((uintptr_t)v->base + run_at(r, v->layout) * dtype_bytes(v->dtype));
+}
+
+static bool is_one_run(const build_unit_t *u, const script_view_t *view)
+{
+    return u->run_count == 1 || view->layout == LAYOUT_PACKED || view->layout == LAYOUT_PIECE;
+}
+
+static uint32_t unit_message(builder_t *b, uint32_t peer, bool sending, const build_unit_t *u,
+                             const script_view_t *view, uint32_t after)
+{
+    script_view_t at = *view;
+    at.base = run_address(&b->s->runs[u->run], view);
+    return build_message(b, peer, sending, &at, u->elements * dtype_bytes(view->dtype), after);
+}
+
+uint32_t build_send(builder_t *b, uint32_t to, const build_unit_t *u, const script_view_t *view,
+                    uint32_t after)
+{
+    if (is_one_run(u, view)) return unit_message(b, to, true, u, view, after);
+    script_view_t packed;
+    const uint32_t slot = build_slot(b, POOL_OUT, to, 0, &packed);
+    packed.dtype = view->dtype;
+    const uint32_t copy = build_copy(b, u, &packed, view);
+    build_edge(b, after, copy);
+    build_slot_use(b, slot, copy);
+    const uint32_t sent = unit_message(b, to, true, u, &packed, copy);
+    build_slot_end(b, slot, sent);
+    return sent;
+}
+
+uint32_t build_recv(builder_t *b, uint32_t from, const build_unit_t *u, const script_view_t *view,
+                    uint32_t after)
+{
+    if (is_one_run(u, view)) return unit_message(b, from, false, u, view, after);
+    script_view_t packed;
+    const uint32_t slot = build_slot(b, POOL_IN, from, 0, &packed);
+    packed.dtype = view->dtype;
+    const uint32_t received = unit_message(b, from, false, u, &packed, SCRIPT_NONE);
+    build_slot_use(b, slot, received);
+    const uint32_t copy = build_copy(b, u, view, &packed);
+    build_edge(b, received, copy);
+    build_edge(b, after, copy);
+    build_slot_end(b, slot, copy);
+    return copy;
+}
+
+bool build_mapped(const builder_t *b, uint32_t peer)
+{
+    return b->in->peers != NULL && b->in->peers[peer].mapped;
+}
+
+void build_reads(builder_t *b, uint32_t peer, uint32_t step)
+{
+    /* Reads of one member are done in the order of steps, so the last one stands for all. */
+    build_edge(b, b->joined[peer], step);
+    b->joined[peer] = step;
+}
+
+static bool add_run(builder_t *b, const script_run_t *run)
+{
+    void *items = b->s->runs;
+    if (!grow(b, &items, &b->run_capacity, b->s->run_count, sizeof(*b->s->runs))) return false;
+    b->s->runs = items;
+    b->s->runs[b->s->run_count++] = *run;
+    return true;
+}
+
+static bool new_unit(builder_t *b)
+{
+    void *items = b->units;
+    if (!grow(b, &items, &b->unit_capacity, b->unit_count, sizeof(*b->units))) return false;
+    b->units = items;
+    b->units[b->unit_count++] = (build_unit_t){.run = b->s->run_count,
+                                               .ready = SCRIPT_NONE,
+                                               .used = SCRIPT_NONE,
+                                               .carry_step = SCRIPT_NONE,
+                                               .carry_slot = SCRIPT_NONE};
+    return true;
+}
+
+/* Small segments share a message; what is large is sent from where it lies. */
+static bool add_elements(builder_t *b, uint32_t first_unit, script_run_t *run, uint64_t most)
+{
+    build_unit_t *u = b->unit_count > first_unit ? &b->units[b->unit_count - 1] : NULL;
+    script_run_t *last = u != NULL ? &b->s->runs[b->s->run_count - 1] : NULL;
+    const bool follows = last != NULL && last->whole + last->count == run->whole &&
+                         last->cut + last->count == run->cut;
+    const uint64_t join = JOIN_BYTES / b->element_bytes;
+    const bool small = u != NULL && u->elements < join && run->count < join;
+    if (u == NULL || u->elements >= most || !(follows || small) ||
+        (!follows && u->elements + run->count > most)) {
+        if (!new_unit(b)) return false;
+        u = &b->units[b->unit_count - 1];
+        last = NULL;
+    }
+    script_run_t part = *run;
+    if (part.count > most - u->elements) part.count = most - u->elements;
+    part.packed = u->elements;
+    if (last != NULL && follows)
+        last->count += part.count;
+    else if (add_run(b, &part))
+        u->run_count++;
+    else
+        return false;
+    u->elements += part.count;
+    if (u->elements > b->most_elements) b->most_elements = u->elements;
+    run->whole += part.count;
+    run->cut += part.count;
+    run->piece += part.count;
+    run->count -= part.count;
+    return true;
+}
+
+static bool cut_units(builder_t *b)
+{
+    uint64_t most = b->in->chunk_bytes / b->element_bytes;
+    if (most > BUILD_ALIGN) most -= most % BUILD_ALIGN;
+    if (most == 0) most = 1;
+    for (uint32_t o = 0; o < b->g->size; o++) {
+        b->unit_begin[o] = b->unit_count;
+        uint64_t piece = 0;
+        for (uint32_t i = 0; b->how->pieces != NULL && i < b->how->pieces[o].count; i++) {
+            const coll_segment_t *g = &b->how->pieces[o].segments[i];
+            script_run_t run = {g->whole, g->cut, piece, 0, g->count};
+            piece += g->count;
+            while (run.count > 0)
+                if (!add_elements(b, b->unit_begin[o], &run, most)) return false;
+        }
+        const uint32_t count = b->unit_count - b->unit_begin[o];
+        if (count > b->most_units) b->most_units = count;
+    }
+    b->unit_begin[b->g->size] = b->unit_count;
+    return true;
+}
+
+lh_status_t build_open(builder_t *b, const script_how_t *in, script_t *s)
+{
+    const uint32_t size = in->how->group->size;
+    *b = (builder_t){.in = in,
+                     .how = in->how,
+                     .g = in->how->group,
+                     .self = in->how->group->self,
+                     .element_bytes = dtype_bytes(in->how->dtype),
+                     .s = s};
+    b->unit_begin = mem_array((size_t)size + 1, sizeof(*b->unit_begin));
+    b->pools = mem_array((size_t)size * POOLS, sizeof(*b->pools));
+    b->lent = mem_array(size, sizeof(*b->lent));
+    b->joined = mem_array(size, sizeof(*b->joined));
+    if (b->unit_begin == NULL || b->pools == NULL || b->lent == NULL || b->joined == NULL)
+        return LH_NO_MEMORY;
+    for (uint32_t i = 0; i < size; i++)
+        b->joined[i] = SCRIPT_NONE;
+    if (in->how->op != COLL_BARRIER && !cut_units(b)) return LH_NO_MEMORY;
+    return LH_OK;
+}
+
+void build_close(builder_t *b)
+{
+    for (uint32_t i = 0; b->pools != NULL && i < b->g->size * POOLS; i++)
+        mem_free(b->pools[i].slots);
+    mem_free(b->pools);
+    mem_free(b->edges);
+    mem_free(b->units);
+    mem_free(b->unit_begin);
+    mem_free(b->slots);
+    mem_free(b->lent);
+    mem_free(b->joined);
+}
+
+/* Members may have their memory back when all who read it in place have said so. */
+static void give_back(builder_t *b)
+{
+    for (uint32_t reader = 0; reader < b->g->size; reader++)
+        for (uint32_t owner = 0; owner < b->g->size; owner++) {
+            if (reader == b->self && owner != b->self && b->joined[owner] != SCRIPT_NONE)
+                (void)build_signal(b, owner, true, b->joined[owner]);
+            if (owner == b->self && reader != b->self && b->lent[reader])
+                (void)build_signal(b, reader, false, SCRIPT_NONE);
+        }
+}
+
+static lh_status_t finish_edges(builder_t *b)
+{
+    script_t *s = b->s;
+    s->next = mem_array(b->edge_count, sizeof(*s->next));
+    if (s->next == NULL) return LH_NO_MEMORY;
+    s->next_count = b->edge_count;
+    for (uint32_t i = 0; i < b->edge_count; i++) {
+        s->steps[b->edges[i].before].next_count++;
+        s->steps[b->edges[i].after].needs++;
+    }
+    uint32_t at = 0;
+    for (uint32_t i = 0; i < s->step_count; i++) {
+        s->steps[i].next = at;
+        at += s->steps[i].next_count;
+        s->steps[i].next_count = 0;
+    }
+    for (uint32_t i = 0; i < b->edge_count; i++) {
+        script_step_t *before = &s->steps[b->edges[i].before];
+        s->next[before->next + before->next_count++] = b->edges[i].after;
+    }
+    return LH_OK;
+}
+
+static bool is_message(const script_step_t *step)
+{
+    return step->kind == STEP_SEND || step->kind == STEP_RECV;
+}
+
+static lh_status_t finish_lanes(builder_t *b)
+{
+    script_t *s = b->s;
+    const uint32_t size = b->g->size;
+    uint32_t *counts = mem_array((size_t)size * 2, sizeof(*counts)); /* [peer][sending] */
+    s->lanes = mem_array((size_t)size * 2, sizeof(*s->lanes));
+    s->order = mem_array(s->step_count, sizeof(*s->order));
+    if (counts == NULL || s->lanes == NULL || s->order == NULL) {
+        mem_free(counts);
+        return LH_NO_MEMORY;
+    }
+    for (uint32_t i = 0; i < s->step_count; i++)
+        if (is_message(&s->steps[i]))
+            counts[s->steps[i].peer * 2 + (s->steps[i].kind == STEP_SEND)]++;
+    /* Receives first: a grant that is posted before the peer's send saves a round trip. */
+    for (uint32_t k = 0, at = 0; k < size * 2; k++) {
+        const uint32_t lane = (k % size) * 2 + k / size;
+        if (counts[lane] == 0) continue;
+        s->lanes[s->lane_count++] = (script_lane_t){
+            .peer = k % size, .sending = k >= size, .first = at};
+        at += counts[lane];
+        counts[lane] = s->lane_count; /* from here on: which lane, from 1 */
+    }
+    for (uint32_t i = 0; i < s->step_count; i++) {
+        script_step_t *step = &s->steps[i];
+        if (!is_message(step)) continue;
+        script_lane_t *lane = &s->lanes[counts[step->peer * 2 + (step->kind == STEP_SEND)] - 1];
+        step->tag = step->tag * 31 + lane->count;
+        s->order[lane->first + lane->count++] = i;
+        s->message_count++;
+    }
+    mem_free(counts);
+    return LH_OK;
+}
+
+lh_status_t build_finish(builder_t *b)
+{
+    give_back(b);
+    if (b->failed) return LH_NO_MEMORY;
+    const lh_status_t status = finish_edges(b);
+    return status != LH_OK ? status : finish_lanes(b);
+}

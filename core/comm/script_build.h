@@ -1,0 +1,109 @@
+/* comm/script_build.h - a script while it is being made: steps, what waits for what, slots of
+ * staging memory. A failed allocation is kept in `failed`, so that makers need not ask. */
+#ifndef COMM_SCRIPT_BUILD_H
+#define COMM_SCRIPT_BUILD_H
+
+#include <comm/script.h>
+
+typedef struct build_edge {
+    uint32_t before, after;
+} build_edge_t;
+
+typedef struct build_unit { /* what one message carries of one piece */
+    uint32_t run, run_count;
+    uint64_t elements;
+    uint32_t ready;      /* step that made this rank's copy of the result final      */
+    uint32_t used;       /* last step that reads this rank's contribution            */
+    script_view_t carry; /* a sum on its way                                     */
+    uint32_t carry_step, carry_slot;
+} build_unit_t;
+
+typedef struct build_slot {
+    uint64_t at;   /* in staging memory                                          */
+    uint32_t last; /* step that reads it last; SCRIPT_NONE while that is not known */
+} build_slot_t;
+
+typedef struct build_pool { /* slots are taken in turn */
+    uint32_t *slots;
+    uint32_t count, turn;
+    size_t capacity;
+} build_pool_t;
+
+enum { POOL_IN, POOL_OUT, POOL_SUM, POOLS };
+enum { BUILD_ALIGN = 64 }; /* elements: units start at whole cache lines where they can */
+
+typedef struct builder {
+    const script_how_t *in;
+    const coll_how_t *how;
+    const group_t *g;
+    uint32_t self;
+    uint64_t element_bytes;
+    script_t *s;
+    size_t step_capacity, view_capacity, run_capacity, edge_capacity, unit_capacity, slot_capacity;
+    build_edge_t *edges;
+    uint32_t edge_count;
+    build_unit_t *units;
+    uint32_t unit_count, most_units; /* of a piece */
+    uint32_t *unit_begin;            /* [size + 1] of each piece */
+    uint64_t most_elements;          /* of a unit */
+    build_slot_t *slots;
+    uint32_t slot_count;
+    build_pool_t *pools; /* [size][POOLS] */
+    uint32_t label;      /* of what is being made: the same at both ends of a message */
+    bool *lent;          /* [size] they read our memory in place */
+    uint32_t *joined;    /* [size] step that comes after all reads of theirs */
+    bool failed;
+} builder_t;
+
+lh_status_t build_open(builder_t *b, const script_how_t *in, script_t *s) LH_MUST_CHECK;
+lh_status_t build_finish(builder_t *b) LH_MUST_CHECK;
+void build_close(builder_t *b);
+
+void build_edge(builder_t *b, uint32_t before, uint32_t after); /* SCRIPT_NONE: nothing */
+/* A slot of staging memory of the largest unit in F32, or of `bytes` if that is more. */
+uint32_t build_slot(builder_t *b, uint32_t pool, uint32_t peer, uint64_t bytes,
+                    script_view_t *view);
+/* `step` begins to write into the slot; `step` reads it last. SCRIPT_NONE slots: nothing. */
+void build_slot_use(builder_t *b, uint32_t slot, uint32_t step);
+void build_slot_end(builder_t *b, uint32_t slot, uint32_t step);
+
+script_view_t build_whole(const builder_t *b);
+script_view_t build_cut(const builder_t *b); /* or whole where there is no cut */
+
+uint32_t build_signal(builder_t *b, uint32_t peer, bool sending, uint32_t after);
+uint32_t build_message(builder_t *b, uint32_t peer, bool sending, const script_view_t *view,
+                       uint64_t bytes, uint32_t after);
+uint32_t build_copy(builder_t *b, const build_unit_t *u, const script_view_t *to,
+                    const script_view_t *from);
+uint32_t build_sum(builder_t *b, const build_unit_t *u, const script_view_t *to, bool add,
+                   const script_view_t *sources, uint32_t count);
+/* A unit to or from a member, through staging where it is not one run there. */
+uint32_t build_send(builder_t *b, uint32_t to, const build_unit_t *u, const script_view_t *view,
+                    uint32_t after);
+uint32_t build_recv(builder_t *b, uint32_t from, const build_unit_t *u, const script_view_t *view,
+                    uint32_t after);
+bool build_mapped(const builder_t *b, uint32_t peer);
+/* `step` reads memory of a mapped member: it may not have it back before. */
+void build_reads(builder_t *b, uint32_t peer, uint32_t step);
+
+/* script_sums.c: contributions to owners; script_moves.c: the rest. */
+typedef struct phase {
+    void (*emit)(builder_t *b, uint32_t hop, uint32_t owner, build_unit_t *u);
+    uint32_t hop, lag;
+} phase_t;
+enum { PHASES = 512 };
+typedef struct phases {
+    phase_t rows[PHASES];
+    uint32_t count, lag; /* lag of what comes next */
+} phases_t;
+void phases_add(phases_t *p, void (*emit)(builder_t *, uint32_t, uint32_t, build_unit_t *),
+                uint32_t hop, uint32_t lag);
+
+uint32_t build_largest_site(const group_t *g);
+void sums_phases(builder_t *b, phases_t *p);
+void sums_at_once(builder_t *b);
+void spread_phases(builder_t *b, phases_t *p);
+void moves_phases(builder_t *b, phases_t *p);
+void moves_barrier(builder_t *b);
+
+#endif
