@@ -33,26 +33,23 @@ struct commit {
     uint64_t *hashes;
 };
 
-static lh_status_t make_staging(commit_t *c, const char *name)
+static lh_status_t make_staging(commit_t *c)
 {
-    uint32_t random;
-    char text[CHECKPOINT_NAME + 24];
-    if (sys()->random(&random, sizeof(random)) != 0)
-        return fail(LH_IO, "%s: no random bytes for a name", c->folder);
-    (void)snprintf(text, sizeof(text), ".tmp-%s-%08x", name, random);
-    c->staging = path_join(c->folder, text);
-    if (c->staging == NULL) return LH_NO_MEMORY;
     if (sys()->mkdir(c->staging, 0700) == 0) return LH_OK;
-    const lh_status_t status = fail(LH_IO, "%s: cannot make the folder", c->staging);
-    mem_free(c->staging);
-    c->staging = NULL; /* nothing to remove */
-    return status;
+    return fail(LH_IO, "%s: cannot make the folder", c->staging);
 }
 
-lh_status_t commit_begin(const char *folder, const checkpoint_meta_t *meta, const char *parent,
-                         commit_t **out)
+static lh_status_t refuse_saved(const commit_t *c)
 {
-    lh_status_t status = checkpoint_folder_make(folder);
+    struct stat st;
+    if (sys()->lstat(c->target, &st) != 0) return LH_OK;
+    return fail(LH_INVALID, "%s is there already: a step is saved once", c->target);
+}
+
+lh_status_t commit_join(const char *folder, const checkpoint_meta_t *meta, const char *parent,
+                        const char *staging, bool make, commit_t **out)
+{
+    lh_status_t status = make ? checkpoint_folder_make(folder) : LH_OK;
     if (status != LH_OK) return status;
     commit_t *c = mem_new(sizeof(*c));
     if (c == NULL) return LH_NO_MEMORY;
@@ -63,21 +60,38 @@ lh_status_t commit_begin(const char *folder, const checkpoint_meta_t *meta, cons
     (void)snprintf(c->manifest.parent, sizeof(c->manifest.parent), "%s", parent);
     c->folder = mem_text(folder);
     c->target = path_join(folder, name);
-    status = LH_NO_MEMORY;
-    if (c->folder == NULL || c->target == NULL) goto abandon;
-    struct stat st;
-    if (sys()->lstat(c->target, &st) == 0) {
-        status = fail(LH_INVALID, "%s is there already: a step is saved once", c->target);
-        goto abandon;
+    c->staging = path_join(folder, staging);
+    if (c->folder == NULL || c->target == NULL || c->staging == NULL) status = LH_NO_MEMORY;
+    if (status == LH_OK && make) status = refuse_saved(c);
+    if (status == LH_OK && make) status = make_staging(c);
+    if (status != LH_OK) {
+        commit_leave(c);
+        return status;
     }
-    status = make_staging(c, name);
-    if (status != LH_OK) goto abandon;
     *out = c;
     return LH_OK;
+}
 
-abandon:
-    commit_abandon(c);
-    return status;
+lh_status_t commit_begin(const char *folder, const checkpoint_meta_t *meta, const char *parent,
+                         commit_t **out)
+{
+    uint32_t random;
+    char name[CHECKPOINT_NAME], staging[CHECKPOINT_NAME + 24];
+    if (sys()->random(&random, sizeof(random)) != 0)
+        return fail(LH_IO, "%s: no random bytes for a name", folder);
+    checkpoint_name(meta->step, name);
+    (void)snprintf(staging, sizeof(staging), ".tmp-%s-%08x", name, random);
+    return commit_join(folder, meta, parent, staging, true, out);
+}
+
+const char *commit_staging(const commit_t *c)
+{
+    return c->staging;
+}
+
+manifest_t *commit_manifest(commit_t *c)
+{
+    return &c->manifest;
 }
 
 static void end_stream(commit_t *c)
@@ -93,7 +107,7 @@ static void end_stream(commit_t *c)
     c->tensor_count = 0;
 }
 
-static void free_commit(commit_t *c)
+void commit_leave(commit_t *c)
 {
     end_stream(c);
     manifest_clear(&c->manifest);
@@ -108,7 +122,7 @@ void commit_abandon(commit_t *c)
     if (c == NULL) return;
     end_stream(c);
     if (c->staging != NULL) checkpoint_discard(c->staging);
-    free_commit(c);
+    commit_leave(c);
 }
 
 static bool is_whole(const checkpoint_tensor_t *t)
@@ -297,6 +311,6 @@ lh_status_t commit_finish(commit_t *c, uint64_t keep, char self[SHA256_TEXT])
         if (after == LH_OK && keep > 0) after = checkpoint_prune(c->folder, keep);
         if (after != LH_OK) log_line(LH_LOG_WARN, "%s is saved, but: %s", c->target, fail_reason());
     }
-    free_commit(c);
+    commit_leave(c);
     return status;
 }

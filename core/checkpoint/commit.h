@@ -10,7 +10,8 @@
 
 typedef struct commit commit_t;
 
-#define CHECKPOINT_POINTER "latest" /* names the newest: "step-000000000100 <self of its manifest>" */
+#define CHECKPOINT_POINTER \
+    "latest"                   /* names the newest: "step-000000000100 <self of its manifest>" */
 enum { CHECKPOINT_NAME = 32 }; /* "step-000000000100" and NUL */
 void checkpoint_name(uint64_t step, char out[CHECKPOINT_NAME]);
 /* "step-000000000100" and nothing else. */
@@ -20,6 +21,14 @@ bool checkpoint_name_parse(const char *name, uint64_t *step);
  * never used again. */
 lh_status_t commit_begin(const char *folder, const checkpoint_meta_t *meta, const char *parent,
                          commit_t **out) LH_MUST_CHECK;
+/* The same with a staging folder of this name, in which several processes write: one makes it, the
+ * others find it. A step that is there is refused by who makes. */
+lh_status_t commit_join(const char *folder, const checkpoint_meta_t *meta, const char *parent,
+                        const char *staging, bool make, commit_t **out) LH_MUST_CHECK;
+const char *commit_staging(const commit_t *c); /* its path */
+manifest_t *commit_manifest(commit_t *c);      /* what was written through c so far */
+/* Frees c and leaves the staging folder to who made it. */
+void commit_leave(commit_t *c);
 /* Writes one safetensors file with these tensors; data[i] holds the elements of part i, dense.
  * `rank` names the writer in the file's name. */
 lh_status_t commit_write(commit_t *c, uint32_t rank, const checkpoint_tensor_t *tensors,

@@ -15,6 +15,7 @@
 #include <base/log.h>
 #include <base/memory.h>
 #include <checkpoint/commit.h>
+#include <checkpoint/rank_save.h>
 
 enum { HELPER_NICE = 5, KEPT = 4 };
 
@@ -33,55 +34,79 @@ lh_status_t writer_job_text(text_t *out, const checkpoint_meta_t *meta, const ch
     return status;
 }
 
-static lh_status_t write_parts(const writer_shared_t *shared, const manifest_t *job, uint32_t parts,
-                               const char *arena, commit_t *c)
-{
-    checkpoint_tensor_t *tensors = mem_array(parts, sizeof(*tensors));
-    const void **data = mem_array(parts, sizeof(*data));
-    lh_status_t status = LH_NO_MEMORY;
-    if (tensors == NULL || data == NULL) goto free_lists;
+typedef struct parts { /* of a job, and where their elements lie */
+    checkpoint_tensor_t *tensors;
+    const void **data;
+    uint32_t count;
+} parts_t;
 
-    uint32_t at = 0;
+static lh_status_t list_parts(const manifest_t *job, const char *arena, parts_t *out)
+{
+    uint32_t count = 0, at = 0;
+    for (uint32_t i = 0; i < job->tensor_count; i++)
+        count += job->tensors[i].part_count;
+    out->tensors = mem_array(count, sizeof(*out->tensors));
+    out->data = mem_array(count, sizeof(*out->data));
+    if (out->tensors == NULL || out->data == NULL) return LH_NO_MEMORY;
+
     for (uint32_t i = 0; i < job->tensor_count; i++)
         for (uint32_t k = 0; k < job->tensors[i].part_count; k++) {
             const manifest_tensor_t *t = &job->tensors[i];
-            tensors[at] = (checkpoint_tensor_t){.name = t->name,
-                                                .dtype = t->dtype,
-                                                .source = t->source,
-                                                .rank = t->rank,
-                                                .part = t->parts[k].part};
-            memcpy(tensors[at].shape, t->shape, sizeof(t->shape));
-            data[at++] = arena + t->parts[k].xxh3; /* a job keeps the place where a hash will be */
+            checkpoint_tensor_t *row = &out->tensors[at];
+            *row = (checkpoint_tensor_t){.name = t->name,
+                                         .dtype = t->dtype,
+                                         .source = t->source,
+                                         .rank = t->rank,
+                                         .part = t->parts[k].part};
+            memcpy(row->shape, t->shape, sizeof(t->shape));
+            out->data[at++] = arena + t->parts[k].xxh3; /* a job keeps the place where a hash
+                                                           will be */
         }
-    status = commit_write_all(c, shared->rank, tensors, data, at, shared->shard_bytes);
-free_lists:
-    mem_free(data);
-    mem_free(tensors);
-    return status;
+    out->count = count;
+    return LH_OK;
 }
 
-static lh_status_t write_job(const writer_shared_t *shared, const manifest_t *job,
-                             uint64_t arena_bytes, char self[SHA256_TEXT])
+static lh_status_t write_alone(const writer_shared_t *shared, const manifest_t *job,
+                               const parts_t *parts, char self[SHA256_TEXT])
 {
-    const char *arena = mmap(NULL, (size_t)arena_bytes, PROT_READ, MAP_SHARED, shared->arena_fd, 0);
-    if (arena == MAP_FAILED) return fail(LH_IO, "cannot map the snapshot");
-    uint32_t parts = 0;
-    for (uint32_t i = 0; i < job->tensor_count; i++)
-        parts += job->tensors[i].part_count;
-
     commit_t *c;
     lh_status_t status = commit_begin(shared->folder, &job->meta, job->parent, &c);
     if (status != LH_OK) return status;
-    status = write_parts(shared, job, parts, arena, c);
-    if (status != LH_OK) {
-        commit_abandon(c);
-        return status;
-    }
-    return commit_finish(c, shared->keep, self);
+    status = commit_write_all(c, 0, parts->tensors, parts->data, parts->count, shared->shard_bytes);
+    if (status == LH_OK) return commit_finish(c, shared->keep, self);
+    commit_abandon(c);
+    return status;
+}
+
+static rank_save_t rank_save_of(const writer_shared_t *shared, uint32_t attempt, int socket)
+{
+    return (rank_save_t){.folder = shared->folder,
+                         .rank = shared->rank,
+                         .ranks = shared->ranks,
+                         .session = shared->session,
+                         .attempt = attempt,
+                         .keep = shared->keep,
+                         .shard_bytes = shared->shard_bytes,
+                         .deadline_ns = shared->deadline_ns,
+                         .trainer = socket};
+}
+
+static lh_status_t write_job(const writer_shared_t *shared, const manifest_t *job,
+                             const writer_request_t *request, int socket, char self[SHA256_TEXT])
+{
+    parts_t parts = {0};
+    const char *arena = mmap(NULL, (size_t)request->arena_bytes, PROT_READ, MAP_SHARED,
+                             shared->arena_fd, 0);
+    if (arena == MAP_FAILED) return fail(LH_IO, "cannot map the snapshot");
+    const lh_status_t status = list_parts(job, arena, &parts);
+    if (status != LH_OK) return status;
+    if (shared->ranks <= 1) return write_alone(shared, job, &parts, self);
+    const rank_save_t how = rank_save_of(shared, request->attempt, socket);
+    return rank_save(&how, &job->meta, job->parent, parts.tensors, parts.data, parts.count, self);
 }
 
 static lh_status_t run_job(const writer_shared_t *shared, const writer_request_t *request,
-                           char self[SHA256_TEXT])
+                           int socket, char self[SHA256_TEXT])
 {
     char *text = mem_new((size_t)request->job_bytes + 1);
     if (text == NULL) return LH_NO_MEMORY;
@@ -90,17 +115,17 @@ static lh_status_t run_job(const writer_shared_t *shared, const writer_request_t
     manifest_t *job;
     lh_status_t status = manifest_parse("checkpoint job", text, (size_t)request->job_bytes, false,
                                         &job);
-    if (status == LH_OK) status = write_job(shared, job, request->arena_bytes, self);
+    if (status == LH_OK) status = write_job(shared, job, request, socket, self);
     return status; /* the process ends: nothing is freed */
 }
 
 static noreturn void be_helper(const writer_shared_t *shared, const writer_request_t *request,
-                               int pipe_end)
+                               int socket, int pipe_end)
 {
     (void)prctl(PR_SET_NAME, "longhaul-save");
     (void)!nice(HELPER_NICE); /* training's threads come first */
     writer_answer_t answer = {0};
-    answer.status = run_job(shared, request, answer.self);
+    answer.status = run_job(shared, request, socket, answer.self);
     if (answer.status != LH_OK)
         (void)snprintf(answer.reason, sizeof(answer.reason), "%s", fail_reason());
     _exit(write(pipe_end, &answer, sizeof(answer)) == (ssize_t)sizeof(answer) ? 0 : 1);
@@ -111,7 +136,8 @@ typedef struct keeper {
     int socket;
     bool trainer_gone;
     pid_t helper; /* 0: none at work */
-    int pipe;     /* from it */
+    uint32_t attempt;
+    int pipe; /* from it */
 } keeper_t;
 
 static void answer_trainer(const keeper_t *k, const writer_answer_t *answer)
@@ -120,19 +146,34 @@ static void answer_trainer(const keeper_t *k, const writer_answer_t *answer)
         (void)send(k->socket, answer, sizeof(*answer), MSG_NOSIGNAL); /* gone: nobody to tell */
 }
 
+/* Rank 0's helper is gone without a word, and all others wait for it. A file system that hangs must
+ * not take the keeper too: a process of its own tells them. */
+static void tell_ranks(const keeper_t *k, const char *reason)
+{
+    if (k->shared->ranks <= 1 || k->shared->rank != 0) return;
+    while (waitpid(-1, NULL, WNOHANG) > 0) { /* of earlier ones */
+    }
+    if (fork() != 0) return;
+    (void)close(k->socket);
+    const rank_save_t how = rank_save_of(k->shared, k->attempt, -1);
+    rank_save_failed(&how, reason);
+    _exit(0);
+}
+
 static void start_helper(keeper_t *k, const writer_request_t *request)
 {
     int ends[2];
+    k->attempt = request->attempt;
     writer_answer_t failed = {.status = LH_IO, .reason = "cannot start a checkpoint helper"};
     if (pipe(ends) != 0) {
         answer_trainer(k, &failed);
+        tell_ranks(k, failed.reason);
         return;
     }
     k->helper = fork();
     if (k->helper == 0) {
         (void)close(ends[0]);
-        (void)close(k->socket);
-        be_helper(k->shared, request, ends[1]);
+        be_helper(k->shared, request, k->socket, ends[1]);
     }
     (void)close(ends[1]);
     k->pipe = ends[0];
@@ -140,6 +181,7 @@ static void start_helper(keeper_t *k, const writer_request_t *request)
     k->helper = 0;
     (void)close(ends[0]);
     answer_trainer(k, &failed);
+    tell_ranks(k, failed.reason);
 }
 
 static void finish_helper(keeper_t *k)
@@ -160,6 +202,7 @@ static void finish_helper(keeper_t *k)
     (void)close(k->pipe);
     k->helper = 0;
     answer_trainer(k, &answer);
+    if (got != (ssize_t)sizeof(answer)) tell_ranks(k, answer.reason);
 }
 
 static void hear_trainer(keeper_t *k)

@@ -37,6 +37,7 @@ struct writer {
 
     bool begun, busy, killed;
     uint64_t step, started_ns;
+    uint32_t attempt;         /* saves submitted */
     char parent[SHA256_TEXT]; /* of the last checkpoint that was committed */
 };
 
@@ -77,13 +78,17 @@ lh_status_t writer_open(const writer_how_t *how, writer_t **out)
     w->shared.keep = how->keep;
     w->shared.shard_bytes = how->shard_bytes;
     w->shared.rank = how->rank;
+    w->shared.ranks = how->ranks;
+    w->shared.session = how->session;
+    w->shared.deadline_ns = w->deadline_ns;
     w->folder = mem_text(how->folder);
     lh_status_t status = w->folder == NULL ? LH_NO_MEMORY : LH_OK;
     w->shared.folder = w->folder;
 
     const uint64_t patience = how->lock_ns == 0 ? 30 * SECOND_NS : how->lock_ns;
-    if (status == LH_OK) status = checkpoint_lock(w->folder, patience, &w->shared.lock_fd);
-    if (status == LH_OK) status = checkpoint_clean(w->folder);
+    if (status == LH_OK && how->rank == 0)
+        status = checkpoint_lock(w->folder, patience, &w->shared.lock_fd);
+    if (status == LH_OK && how->rank == 0) status = checkpoint_clean(w->folder);
     if (status == LH_OK) status = make_memory("longhaul-checkpoint", &w->shared.arena_fd);
     if (status == LH_OK) status = make_memory("longhaul-checkpoint-job", &w->shared.job_fd);
     if (status == LH_OK) status = start_keeper(w);
@@ -197,6 +202,7 @@ lh_status_t writer_submit(writer_t *w, const checkpoint_meta_t *meta)
 {
     if (!w->begun) return fail(LH_INVALID, "a checkpoint that was not begun");
     w->begun = false;
+    w->attempt++;
     if (w->keeper_lost)
         return fail(LH_IO, "the checkpoint writer is gone: checkpoints can't be saved any more");
 
@@ -208,7 +214,8 @@ lh_status_t writer_submit(writer_t *w, const checkpoint_meta_t *meta)
         status = fail(LH_IO, "%zu bytes for the checkpoint writer", job.length);
         goto free_job;
     }
-    const writer_request_t request = {.job_bytes = job.length, .arena_bytes = w->arena_bytes};
+    const writer_request_t request = {
+        .job_bytes = job.length, .arena_bytes = w->arena_bytes, .attempt = w->attempt};
     if (send(w->socket, &request, sizeof(request), MSG_NOSIGNAL | MSG_DONTWAIT) !=
         (ssize_t)sizeof(request)) {
         w->keeper_lost = true;
@@ -305,15 +312,13 @@ lh_status_t writer_wait(writer_t *w, writer_result_t *out)
     }
 }
 
-void writer_close(writer_t *w)
+/* `wait` for the keeper to end, or leave it to itself. */
+static void end_writer(writer_t *w, bool wait)
 {
-    if (w == NULL) return;
-    writer_result_t result;
-    if (w->busy && writer_wait(w, &result) != LH_OK) w->keeper_lost = true;
     if (w->socket >= 0) (void)close(w->socket);
     if (w->keeper > 0) {
         if (w->keeper_lost) (void)kill(w->keeper, SIGKILL);
-        while (waitpid(w->keeper, NULL, 0) < 0 && errno == EINTR) {
+        while ((wait || w->keeper_lost) && waitpid(w->keeper, NULL, 0) < 0 && errno == EINTR) {
         }
     }
     forget_layout(w);
@@ -322,4 +327,17 @@ void writer_close(writer_t *w)
     if (w->shared.lock_fd >= 0) (void)sys()->close(w->shared.lock_fd);
     mem_free(w->folder);
     mem_free(w);
+}
+
+void writer_close(writer_t *w)
+{
+    if (w == NULL) return;
+    writer_result_t result;
+    if (w->busy && writer_wait(w, &result) != LH_OK) w->keeper_lost = true;
+    end_writer(w, true);
+}
+
+void writer_leave(writer_t *w)
+{
+    if (w != NULL) end_writer(w, !w->busy);
 }

@@ -23,7 +23,9 @@ typedef struct writer_how {
     uint64_t shard_bytes; /* of a file; 0: 4 GiB                                    */
     uint64_t deadline_ns; /* a save that takes longer is given up; 0: 10 minutes    */
     uint64_t lock_ns;     /* wait for another run's helper to finish; 0: 30 seconds */
-    uint32_t rank;
+    uint32_t rank, ranks; /* ranks 0 or 1: alone. Else each saves what it owns, and every submit of
+                             one is a submit of all: rank_save.h  */
+    uint64_t session;     /* ranks > 1: the same on all of them, another for every run   */
 } writer_how_t;
 
 typedef struct writer_result {
@@ -33,7 +35,8 @@ typedef struct writer_result {
     char reason[512]; /* why not                                   */
 } writer_result_t;
 
-/* Locks the folder, removes what a crash left in it, forks the helper's parent. */
+/* Locks the folder, removes what a crash left in it (both on rank 0 only), forks the helper's
+ * parent. */
 lh_status_t writer_open(const writer_how_t *how, writer_t **out) LH_MUST_CHECK;
 /* What every save consists of; shared memory for all of it. Once, or again between saves. */
 lh_status_t writer_layout(writer_t *w, const checkpoint_tensor_t *tensors,
@@ -56,5 +59,8 @@ lh_status_t writer_wait(writer_t *w, writer_result_t *out) LH_MUST_CHECK;
 bool writer_busy(const writer_t *w);
 /* Waits for a save under way. NULL does nothing. */
 void writer_close(writer_t *w);
+/* Does not wait: for a run that fails. The helper ends its save alone; where other ranks' shares
+ * don't come it gives up soon. NULL does nothing. */
+void writer_leave(writer_t *w);
 
 #endif
