@@ -2,6 +2,7 @@
 #include <crash/call_faults.h>
 
 #include <errno.h>
+#include <fcntl.h>
 
 #include <crash/mem_fs.h>
 
@@ -17,6 +18,7 @@ static bool strikes(const char *name)
         errno = EIO;
         return true;
     }
+    if (f->kind == CALL_FULL) f->calls--; /* only those that need space count */
     if (!now || f->kind != CALL_FAILS) return false;
     f->struck = name;
     errno = f->error;
@@ -32,6 +34,17 @@ static bool is_now(call_fault_t kind, const char *name)
     return true;
 }
 
+/* The same for a call that needs space on the disk. */
+static bool is_full(const char *name)
+{
+    call_faults_t *f = &call_faults;
+    if (f->kind != CALL_FULL) return strikes(name);
+    if (++f->calls < f->at || f->at == 0) return false;
+    if (f->struck == NULL) f->struck = name;
+    errno = f->error;
+    return true;
+}
+
 static bool in_memory(void)
 {
     return mem_fs_used() != NULL && call_faults.kind == CALL_FAILS;
@@ -39,7 +52,9 @@ static bool in_memory(void)
 
 static int faults_open(const char *path, int flags, mode_t mode)
 {
-    return strikes("open") ? -1 : call_faults.below->open(path, flags, mode);
+    return ((flags & O_CREAT) != 0 ? is_full("open") : strikes("open"))
+               ? -1
+               : call_faults.below->open(path, flags, mode);
 }
 
 static int faults_close(int fd)
@@ -77,7 +92,7 @@ static ssize_t faults_write(int fd, const void *from, size_t bytes)
         return -1;
     }
     if (is_now(CALL_SHORT, "write")) return call_faults.below->write(fd, from, (bytes + 1) / 2);
-    if (!strikes("write")) return call_faults.below->write(fd, from, bytes);
+    if (!is_full("write")) return call_faults.below->write(fd, from, bytes);
     const int error = errno;
     if (call_faults.kind == CALL_FAILS) (void)call_faults.below->write(fd, from, bytes / 2);
     errno = error;
@@ -92,7 +107,7 @@ static ssize_t faults_pwrite(int fd, const void *from, size_t bytes, off_t offse
     }
     if (is_now(CALL_SHORT, "pwrite"))
         return call_faults.below->pwrite(fd, from, (bytes + 1) / 2, offset);
-    if (!strikes("pwrite")) return call_faults.below->pwrite(fd, from, bytes, offset);
+    if (!is_full("pwrite")) return call_faults.below->pwrite(fd, from, bytes, offset);
     const int error = errno;
     if (call_faults.kind == CALL_FAILS)
         (void)call_faults.below->pwrite(fd, from, bytes / 2, offset);
@@ -116,7 +131,7 @@ static int faults_ftruncate(int fd, off_t length)
 
 static int faults_fallocate(int fd, off_t length)
 {
-    return strikes("fallocate") ? -1 : call_faults.below->fallocate(fd, length);
+    return is_full("fallocate") ? -1 : call_faults.below->fallocate(fd, length);
 }
 
 static int faults_fstat(int fd, struct stat *out)
@@ -136,12 +151,12 @@ static int faults_lstat(const char *path, struct stat *out)
 
 static int faults_mkdir(const char *path, mode_t mode)
 {
-    return strikes("mkdir") ? -1 : call_faults.below->mkdir(path, mode);
+    return is_full("mkdir") ? -1 : call_faults.below->mkdir(path, mode);
 }
 
 static int faults_rename(const char *from, const char *to)
 {
-    return strikes("rename") ? -1 : call_faults.below->rename(from, to);
+    return is_full("rename") ? -1 : call_faults.below->rename(from, to);
 }
 
 static int faults_unlink(const char *path)
