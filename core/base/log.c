@@ -14,12 +14,16 @@ static _Atomic bool over_progress;
 
 static const char *const prefixes[] = {"debug: ", "", "warning: ", "error: "};
 
+/* Lines of a text begin with blanks but for the first: nobody's text passes for a line of ours. */
 static size_t escape(char *to, size_t room, const char *from)
 {
     size_t length = 0;
-    for (size_t bytes; *from != '\0' && length + 9 < room; from += bytes == 0 ? 1 : bytes) {
+    for (size_t bytes, plain; *from != '\0' && length + 9 < room; from += bytes + plain) {
         bytes = *from == '\n' || *from == '\t' ? 0 : text_control(from);
-        if (bytes == 0) to[length++] = *from;
+        plain = bytes == 0 ? text_character(from) : 0;
+        memcpy(to + length, from, plain);
+        length += plain;
+        if (*from == '\n') length += (size_t)snprintf(to + length, room - length, "  ");
         for (size_t i = 0; i < bytes; i++)
             length += (size_t)snprintf(to + length, room - length, "\\x%02x",
                                        (unsigned char)from[i]);

@@ -32,6 +32,11 @@ void *mem_new(size_t bytes)
     return memory;
 }
 
+void *mem_lend(size_t bytes)
+{
+    return refused(bytes) ? NULL : malloc(bytes);
+}
+
 void *mem_array(size_t count, size_t size)
 {
     size_t bytes;

@@ -12,6 +12,9 @@ void *mem_array(size_t count, size_t size);
 /* Grows or shrinks what mem_new gave; what is new is zeroed. NULL leaves the old block as it was.
  */
 void *mem_resize(void *memory, size_t old_bytes, size_t new_bytes);
+/* malloc with the same counter and injected failures, for libraries that take an allocator: not
+ * zeroed. */
+void *mem_lend(size_t bytes);
 char *mem_text(const char *text);                  /* copy of a string      */
 char *mem_text_n(const char *text, size_t length); /* copy of part of one   */
 void mem_free(void *memory);                       /* NULL does nothing     */

@@ -46,10 +46,31 @@ void text_printf(text_t *t, const char *fmt, ...)
     va_end(again);
 }
 
+/* Bytes of the second place that may follow the first: overlong forms, surrogates and what lies
+ * behind the last character are cut off here. */
+static bool second_fits(unsigned char first, unsigned char second)
+{
+    const unsigned char low = first == 0xe0 ? 0xa0 : first == 0xf0 ? 0x90 : 0x80;
+    const unsigned char high = first == 0xed ? 0x9f : first == 0xf4 ? 0x8f : 0xbf;
+    return second >= low && second <= high;
+}
+
+size_t text_character(const char *at)
+{
+    const unsigned char *p = (const unsigned char *)at;
+    if (p[0] < 0x80) return 1;
+    if (p[0] < 0xc2 || p[0] > 0xf4 || !second_fits(p[0], p[1])) return 0;
+    const size_t length = p[0] < 0xe0 ? 2 : p[0] < 0xf0 ? 3 : 4;
+    for (size_t i = 2; i < length; i++)
+        if ((p[i] & 0xc0) != 0x80) return 0;
+    return length;
+}
+
 size_t text_control(const char *at)
 {
     const unsigned char c = (unsigned char)at[0], next = c == 0 ? 0 : (unsigned char)at[1];
     if (c == 0xc2 && next >= 0x80 && next <= 0x9f) return 2;
+    if (c >= 0x80) return text_character(at) == 0;
     return (c != 0 && c < 0x20) || c == 0x7f;
 }
 
@@ -59,8 +80,9 @@ void text_append_shown(text_t *t, const char *text, bool lines)
         const size_t bytes = lines && (*text == '\n' || *text == '\t') ? 0 : text_control(text);
         for (size_t i = 0; i < bytes; i++)
             text_printf(t, "\\x%02x", (unsigned char)text[i]);
-        if (bytes == 0) text_append_n(t, text, 1);
-        text += bytes == 0 ? 1 : bytes;
+        const size_t plain = bytes == 0 ? text_character(text) : 0;
+        text_append_n(t, text, plain);
+        text += bytes + plain;
     }
 }
 

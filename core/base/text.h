@@ -22,8 +22,11 @@ void text_free(text_t *t);
 /* LH_OK, or LH_NO_MEMORY if an append failed. */
 lh_status_t text_status(const text_t *t);
 
-/* Bytes at `at` that a terminal obeys instead of showing them: 1 for a control character, 2 for one
- * of U+0080 to U+009F, else 0. */
+/* Bytes of the UTF-8 character at `at`, which a NUL ends: 0 if none is there (overlong, a
+ * surrogate, cut). */
+size_t text_character(const char *at);
+/* Bytes at `at` that a terminal obeys instead of showing them: 1 for a control character and for a
+ * byte that is no UTF-8, 2 for one of U+0080 to U+009F, else 0. */
 size_t text_control(const char *at);
 bool text_equal(const char *a, const char *b); /* NULL equals only NULL */
 bool text_starts(const char *text, const char *prefix);

@@ -1,4 +1,4 @@
-/* json_text.c - a guarded door to jansson, and JSON written the way people read it. */
+/* json_text.c - typed values, and JSON that people can read. */
 #include <checkpoint/json_text.h>
 
 #include <math.h>
@@ -8,59 +8,13 @@
 #include <base/file.h>
 #include <base/memory.h>
 
-/* jansson recurses on nested arrays and objects: depth is bounded before it sees the text. */
-static lh_status_t check_depth(const char *path, const char *text, size_t length)
-{
-    uint32_t depth = 0;
-    bool quoted = false;
-    for (size_t i = 0; i < length; i++) {
-        const char c = text[i];
-        if (quoted) {
-            if (c == '\\')
-                i++;
-            else if (c == '"')
-                quoted = false;
-        } else if (c == '"') {
-            quoted = true;
-        } else if (c == '{' || c == '[') {
-            if (++depth > JSON_TEXT_DEPTH)
-                return fail(LH_INVALID, "%s: nested more than %d deep at byte %zu", path,
-                            JSON_TEXT_DEPTH, i);
-        } else if ((c == '}' || c == ']') && depth > 0) {
-            depth--;
-        }
-    }
-    return LH_OK;
-}
-
-lh_status_t json_text_parse(const char *path, const char *text, size_t length, json_t **out)
-{
-    const lh_status_t status = check_depth(path, text, length);
-    if (status != LH_OK) return status;
-
-    json_error_t error;
-    json_t *root = json_loadb(text, length, JSON_REJECT_DUPLICATES, &error);
-    if (root == NULL && json_error_code(&error) == json_error_out_of_memory)
-        return fail(LH_NO_MEMORY, "%s: out of memory while reading %zu bytes of JSON", path,
-                    length);
-    if (root == NULL)
-        return fail(LH_INVALID, "%s: not JSON, line %d column %d: %s", path, error.line,
-                    error.column, error.text);
-    if (!json_is_object(root)) {
-        json_decref(root);
-        return fail(LH_INVALID, "%s: a JSON object was expected", path);
-    }
-    *out = root;
-    return LH_OK;
-}
-
 lh_status_t json_text_read(const char *path, uint64_t limit, json_t **out)
 {
     char *text;
     size_t length;
     lh_status_t status = file_read(path, limit, &text, &length);
     if (status != LH_OK) return status;
-    status = json_text_parse(path, text, length, out);
+    status = json_parse(path, text, length, out);
     mem_free(text);
     return status;
 }
@@ -86,16 +40,19 @@ lh_status_t json_text_string(const char *path, const json_t *object, const char 
 void json_text_quote(text_t *t, const char *text)
 {
     text_append(t, "\"");
-    for (; *text != '\0'; text++) {
+    for (size_t size; *text != '\0'; text += size == 0 ? 1 : size) {
         const unsigned char c = (unsigned char)*text;
+        size = text_character(text);
         if (c == '"' || c == '\\')
             text_printf(t, "\\%c", c);
         else if (c == '\n')
             text_append(t, "\\n");
         else if (c < 0x20)
             text_printf(t, "\\u%04x", c);
+        else if (size == 0) /* a file with it could not be read again */
+            text_append(t, "\\ufffd");
         else
-            text_append_n(t, text, 1);
+            text_append_n(t, text, size);
     }
     text_append(t, "\"");
 }

@@ -1,18 +1,14 @@
-/* checkpoint/json_text.h - JSON from untrusted files: size, depth and duplicate keys are checked,
- * and what is wrong is said with file, line and column. */
+/* checkpoint/json_text.h - values taken out of JSON with their types checked, and JSON written the
+ * way people read it. */
 #ifndef CHECKPOINT_JSON_TEXT_H
 #define CHECKPOINT_JSON_TEXT_H
 
 #include <jansson.h>
 
 #include <base/text.h>
+#include <data/json_parse.h>
 
-enum { JSON_TEXT_DEPTH = 64 };
-
-/* The caller frees *out with json_decref. The text must be an object. */
-lh_status_t json_text_parse(const char *path, const char *text, size_t length,
-                            json_t **out) LH_MUST_CHECK;
-/* A whole file of at most limit bytes. */
+/* A whole file of at most limit bytes, by json_parse. The caller frees *out with json_decref. */
 lh_status_t json_text_read(const char *path, uint64_t limit, json_t **out) LH_MUST_CHECK;
 
 /* A value of an object with its type checked; the sentence names file and key. */

@@ -285,7 +285,7 @@ lh_status_t manifest_parse(const char *path, const char *text, size_t length, bo
     if (m == NULL) return LH_NO_MEMORY;
     json_t *root = NULL;
     lh_status_t status = check_seal(path, text, length, m->self);
-    if (status == LH_OK) status = json_text_parse(path, text, length, &root);
+    if (status == LH_OK) status = json_parse(path, text, length, &root);
     m->json = root;
     if (status == LH_OK) status = read_all(path, root, m);
     for (uint32_t i = 0; i < m->tensor_count && status == LH_OK && whole; i++)

@@ -242,7 +242,7 @@ static lh_status_t read_header(safetensors_t *s, const safetensors_limits_t *lim
     if (status == LH_OK && text[0] != '{')
         status = fail(LH_INVALID, "%s: the header does not begin with {", s->path);
     json_t *header = NULL;
-    if (status == LH_OK) status = json_text_parse(s->path, text, (size_t)s->header_bytes, &header);
+    if (status == LH_OK) status = json_parse(s->path, text, (size_t)s->header_bytes, &header);
     mem_free(text);
     s->header = header;
     return status;

@@ -128,6 +128,21 @@ static size_t settled(const char *text, size_t length)
     return wanted > back + 1 ? length - back - 1 : length;
 }
 
+/* On stdout, where a terminal may be: it obeys nothing that a model wrote. The text as it is stands
+ * in generated.json. */
+static void print_shown(const char *text, size_t length)
+{
+    text_t shown = {0};
+    char *copy = mem_text_n(text, length);
+    for (size_t at = 0; copy != NULL && at < length; at += strlen(copy + at) + 1) {
+        text_append_shown(&shown, copy + at, true);
+        if (at + strlen(copy + at) < length) text_append(&shown, "\\x00");
+    }
+    if (shown.data != NULL && !shown.failed) (void)fwrite(shown.data, 1, shown.length, stdout);
+    text_free(&shown);
+    mem_free(copy);
+}
+
 static void show_text(printer_t *p, bool all)
 {
     text_t text = {0};
@@ -136,7 +151,7 @@ static void show_text(printer_t *p, bool all)
         text.data != NULL) {
         const size_t until = all ? text.length : settled(text.data, text.length);
         if (until > p->shown) {
-            (void)fwrite(text.data + p->shown, 1, until - p->shown, stdout);
+            print_shown(text.data + p->shown, until - p->shown);
             p->shown = until;
         }
         (void)fflush(stdout);

@@ -3,6 +3,7 @@
 
 #include <base/log.h>
 #include <cli/arguments.h>
+#include <data/json_parse.h>
 
 static void print_usage(FILE *to)
 {
@@ -41,6 +42,7 @@ static int run(cli_t *cli)
 int main(int argc, char **argv)
 {
     cli_t cli = {0};
+    json_use_memory();
     /* Results and log lines stay in order when both go to one file. */
     (void)setvbuf(stdout, NULL, _IOLBF, 0);
     if (argc == 2 && strcmp(argv[1], "--version") == 0) {

@@ -61,7 +61,11 @@ static lh_status_t read_config(model_source_t *s, registry_t *registry)
 
 static lh_status_t load_tokenizer(model_source_t *s, uint32_t wanted)
 {
-    const tokenizer_limits_t limits = {.vocabulary = (uint32_t)s->job->limits.vocabulary};
+    const job_limits_t *most = &s->job->limits;
+    const tokenizer_limits_t limits = {.vocabulary = (uint32_t)most->vocabulary,
+                                       .token_bytes = (uint32_t)most->token_bytes,
+                                       .merges = (uint32_t)most->merges,
+                                       .file_bytes = most->tokenizer_bytes};
     const char *path = s->job->prepare.tokenizer;
     if (path == NULL) path = s->job->eval.tokenizer;
     const bool named = path != NULL;

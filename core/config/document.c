@@ -359,8 +359,10 @@ static char *cut_at(const document_t *d, char *name)
 
 static bool plain(const char *text)
 {
-    for (; *text != '\0'; text++)
-        if ((unsigned char)*text < 0x20 || *text == 0x7f) return false;
+    for (size_t size; *text != '\0'; text += size) {
+        size = text_character(text);
+        if (size == 0 || (unsigned char)*text < 0x20 || *text == 0x7f) return false;
+    }
     return true;
 }
 

@@ -9,6 +9,8 @@
 #include <ini.h>
 #include <stdio.h>
 
+#include <base/text.h>
+
 typedef struct reader {
     const char *path;
     const char *text, *end;
@@ -47,6 +49,18 @@ static lh_status_t check_bytes(const reader_t *r, const char *line, size_t lengt
         if ((c < 0x20 && c != '\t') || c == 0x7f)
             return fail(LH_INVALID, "%s:%u: byte %zu is the control character 0x%02x", r->path,
                         r->line, i + 1, c);
+    }
+    return LH_OK;
+}
+
+/* What stands here ends up in JSON, which is UTF-8 or unreadable. */
+static lh_status_t check_utf8(const reader_t *r, const char *line)
+{
+    for (size_t i = 0, size; line[i] != '\0'; i += size) {
+        size = text_character(line + i);
+        if (size == 0)
+            return fail(LH_INVALID, "%s:%u: byte %zu, 0x%02x, is not UTF-8", r->path, r->line,
+                        i + 1, (unsigned char)line[i]);
     }
     return LH_OK;
 }
@@ -155,7 +169,8 @@ static char *next_line(char *buffer, int size, void *stream)
     }
     memcpy(buffer, line, length);
     buffer[length] = '\0';
-    r->status = check_line(r, buffer);
+    r->status = check_utf8(r, buffer);
+    if (r->status == LH_OK) r->status = check_line(r, buffer);
     return r->status == LH_OK ? buffer : NULL;
 }
 

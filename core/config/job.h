@@ -192,7 +192,8 @@ typedef struct job_limits { /* [limits]: what a parser may be asked to hold */
     uint64_t header_bytes;  /* of safetensors      */
     uint64_t tensors, shards;
     uint64_t vocabulary, token_bytes, merges;
-    uint64_t plugin_bytes; /* of a plugin's file  */
+    uint64_t tokenizer_bytes; /* of each of its files */
+    uint64_t plugin_bytes;    /* of a plugin's file  */
 } job_limits_t;
 
 typedef struct job {

@@ -123,12 +123,13 @@ static const lh_option_t generate_rows[] = {
 
 static const lh_option_t limits_rows[] = {
     BYTES(job_limits_t, line_bytes, "64MiB", "1KiB..1GiB", "longest line of a JSONL file"),
-    BYTES(job_limits_t, header_bytes, "100MiB", "1KiB..1GiB", "longest header of a safetensors file"),
+    BYTES(job_limits_t, header_bytes, "16MiB", "1KiB..100MB", "longest header of a safetensors file"),
     WHOLE(job_limits_t, tensors, "1M", "1..100M", "tensors of a set of weights"),
     WHOLE(job_limits_t, shards, "100k", "1..1M", "files of a set of weights"),
     WHOLE(job_limits_t, vocabulary, "4M", "1..100M", "tokens of a tokenizer"),
     BYTES(job_limits_t, token_bytes, "4KiB", "1..1MiB", "longest token of a tokenizer"),
     WHOLE(job_limits_t, merges, "8M", "1..100M", "merges of a tokenizer"),
+    BYTES(job_limits_t, tokenizer_bytes, "256MiB", "1KiB..1GiB", "each file of a tokenizer"),
     BYTES(job_limits_t, plugin_bytes, "256MiB", "4KiB..1GiB", "largest file of a plugin"),
 };
 

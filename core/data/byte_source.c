@@ -3,21 +3,23 @@
 
 #include <errno.h>
 #include <zlib.h>
+#define ZSTD_STATIC_LINKING_ONLY /* its allocator */
 #include <zstd.h>
+#include <zstd_errors.h>
 
 #include <base/file.h>
 #include <base/memory.h>
 #include <base/sys.h>
 #include <base/text.h>
 
-enum { INPUT_BYTES = 256 * 1024, ZLIB_WINDOW_GZIP = 15 + 16 };
+enum { INPUT_BYTES = 256 * 1024, ZLIB_WINDOW_GZIP = 15 + 16, MAGIC_MOST = 4 };
 
 /* Moves bytes from input to output as far as both allow. Sets *took and *made. */
 typedef lh_status_t (*step_t)(byte_source_t *s, void *to, size_t room, size_t *took, size_t *made);
 
 typedef struct source_kind {
     const char *name, *suffix;
-    unsigned char magic[4];
+    unsigned char magic[MAGIC_MOST];
     size_t magic_bytes;
     step_t step;
 } source_kind_t;
@@ -43,10 +45,16 @@ static void *zlib_new(void *context, unsigned count, unsigned size)
     return mem_array(count, size);
 }
 
-static void zlib_free(void *context, void *memory)
+static void foreign_free(void *context, void *memory)
 {
     (void)context;
     mem_free(memory);
+}
+
+static void *zstd_new(void *context, size_t size)
+{
+    (void)context;
+    return mem_lend(size);
 }
 
 static lh_status_t plain_step(byte_source_t *s, void *to, size_t room, size_t *took, size_t *made)
@@ -62,9 +70,9 @@ static lh_status_t gzip_start(byte_source_t *s)
     if (s->zlib_made) return inflateReset(&s->zlib) == Z_OK ? LH_OK : LH_INVALID;
 
     s->zlib.zalloc = zlib_new;
-    s->zlib.zfree = zlib_free;
+    s->zlib.zfree = foreign_free;
     if (inflateInit2(&s->zlib, ZLIB_WINDOW_GZIP) != Z_OK)
-        return fail(LH_NO_MEMORY, "%s: no memory for gzip", s->path);
+        return fail(LH_NO_MEMORY, "out of memory: %s: gzip", s->path);
     s->zlib_made = true;
     return LH_OK;
 }
@@ -85,7 +93,7 @@ static lh_status_t gzip_step(byte_source_t *s, void *to, size_t room, size_t *to
     s->zlib.avail_out = (unsigned)room;
 
     const int result = inflate(&s->zlib, Z_NO_FLUSH);
-    if (result == Z_MEM_ERROR) return fail(LH_NO_MEMORY, "%s: no memory for gzip", s->path);
+    if (result == Z_MEM_ERROR) return fail(LH_NO_MEMORY, "out of memory: %s: gzip", s->path);
     if (result != Z_OK && result != Z_STREAM_END && result != Z_BUF_ERROR)
         return fail(LH_CORRUPT, "%s: damaged gzip data before byte %llu: %s", s->path,
                     (unsigned long long)s->taken, s->zlib.msg == NULL ? "?" : s->zlib.msg);
@@ -97,13 +105,16 @@ static lh_status_t gzip_step(byte_source_t *s, void *to, size_t room, size_t *to
 
 static lh_status_t zstd_step(byte_source_t *s, void *to, size_t room, size_t *took, size_t *made)
 {
-    if (s->zstd == NULL) s->zstd = ZSTD_createDCtx();
-    if (s->zstd == NULL) return fail(LH_NO_MEMORY, "%s: no memory for zstd", s->path);
+    const ZSTD_customMem memory = {zstd_new, foreign_free, NULL};
+    if (s->zstd == NULL) s->zstd = ZSTD_createDCtx_advanced(memory);
+    if (s->zstd == NULL) return fail(LH_NO_MEMORY, "out of memory: %s: zstd", s->path);
 
     ZSTD_inBuffer in = {s->input + s->at, s->end - s->at, 0};
     ZSTD_outBuffer out = {to, room, 0};
     if (in.size == 0 && !s->inside) return LH_OK;
     const size_t result = ZSTD_decompressStream(s->zstd, &out, &in);
+    if (ZSTD_getErrorCode(result) == ZSTD_error_memory_allocation)
+        return fail(LH_NO_MEMORY, "out of memory: %s: zstd", s->path);
     if (ZSTD_isError(result) != 0)
         return fail(LH_CORRUPT, "%s: damaged zstd data before byte %llu: %s", s->path,
                     (unsigned long long)s->taken, ZSTD_getErrorName(result));
@@ -119,17 +130,19 @@ static const source_kind_t kinds[] = {
     {"plain", "", {0}, 0, plain_step},
 };
 
+/* At least a magic number's bytes, if the file has them: a read may give fewer than were asked for.
+ */
 static lh_status_t refill(byte_source_t *s)
 {
     s->at = s->end = 0;
-    while (!s->file_ended && s->end == 0) {
-        const ssize_t got = sys()->read(s->fd, s->input, INPUT_BYTES);
+    while (!s->file_ended && s->end < MAGIC_MOST) {
+        const ssize_t got = sys()->read(s->fd, s->input + s->end, INPUT_BYTES - s->end);
         if (got < 0 && errno == EINTR) continue;
         if (got < 0)
             return fail(LH_IO, "%s: cannot read at byte %llu", s->path,
                         (unsigned long long)s->taken);
         s->file_ended = got == 0;
-        s->end = (size_t)got;
+        s->end += (size_t)got;
     }
     s->taken += s->end;
     sha256_add(s->digest, s->input, s->end);

@@ -8,6 +8,21 @@
 
 static const char space_mark[] = "\xE2\x96\x81"; /* U+2581 */
 
+/* What a text may become: real normalizers stay far below it, a file made to fill the memory does
+ * not. */
+enum { GROWTH = 64, GROWTH_MORE = 64 * 1024 };
+
+static bool grew_too_much(const text_t *out, size_t from)
+{
+    return out->length > from * GROWTH + GROWTH_MORE;
+}
+
+static lh_status_t refuse_growth(size_t from)
+{
+    return fail(LH_INVALID, "the tokenizer's normalizer makes more than %zu bytes of %zu",
+                from * GROWTH + GROWTH_MORE, from);
+}
+
 static void step_free(normalize_step_t *step)
 {
     mem_free(step->from);
@@ -119,6 +134,7 @@ static lh_status_t replace(const normalize_step_t *step, regex_match_t *match, c
         }
         text_append_n(out, text + at, start - at);
         if (end > start) text_append_n(out, step->to, step->to_length);
+        if (grew_too_much(out, length)) return refuse_growth(length);
         at = end;
     }
     return text_status(out);
@@ -208,6 +224,7 @@ static lh_status_t treat_spaces(const space_rules_t *rules, const char *text, si
         }
         if (part.length == 0) continue;
         append_part(rules, &part, out);
+        if (grew_too_much(out, length)) return refuse_growth(length);
         after_space = rules->remove_extra && part.bytes[part.length - 1] == ' ';
     }
     if (rules->remove_extra && !out->failed) cut_spaces_at_end(space, out);
@@ -241,6 +258,7 @@ static bool changes_nothing(const normalize_step_t *step, const char *text, size
 lh_status_t normalize(const normalizer_t *n, normalize_scratch_t *s, const char *text,
                       size_t length, const char **out, size_t *out_length)
 {
+    const size_t from = length;
     size_t next = 0;
 
     for (size_t i = 0; i < n->count; i++) {
@@ -250,6 +268,7 @@ lh_status_t normalize(const normalizer_t *n, normalize_scratch_t *s, const char 
         to->failed = false;
         const lh_status_t status = apply(n, i, s, text, length, to);
         if (status != LH_OK) return status;
+        if (grew_too_much(to, from)) return refuse_growth(from);
         text = to->data == NULL ? "" : to->data;
         length = to->length;
         next = 1 - next;

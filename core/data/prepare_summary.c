@@ -4,40 +4,59 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <inttypes.h>
-#include <jansson.h>
 
 #include <base/file.h>
 #include <base/memory.h>
 #include <base/sys.h>
+#include <data/json_parse.h>
 
 static const char summary_name[] = "prepare.json";
 static const char rejected_name[] = "prepare.rejected.txt";
 enum { FLUSH_BYTES = 64 * 1024 };
 
+/* A file's name may be any bytes; a JSON string holds UTF-8. */
+static json_t *shown_path(const char *path)
+{
+    text_t shown = {0};
+    text_append_shown(&shown, path, false);
+    json_t *string = shown.failed || shown.data == NULL ? NULL : json_string(shown.data);
+    text_free(&shown);
+    return string;
+}
+
+/* Takes the reference to files and gives it back, or NULL without memory. */
+static json_t *with_file(json_t *files, json_t *file)
+{
+    if (files != NULL && json_array_append_new(files, file) == 0) return files;
+    if (files == NULL) json_decref(file);
+    json_decref(files);
+    return NULL;
+}
+
 static lh_status_t digests_of_tokenizer(const tokenizer_t *t, json_t **out)
 {
     json_t *files = json_array();
-    for (size_t i = 0; i < tokenizer_file_count(t); i++) {
+    for (size_t i = 0; i < tokenizer_file_count(t) && files != NULL; i++) {
         char digest[SHA256_TEXT];
         const lh_status_t status = sha256_file(tokenizer_file(t, i), digest);
         if (status != LH_OK) {
             json_decref(files);
             return status;
         }
-        (void)json_array_append_new(
-            files, json_pack("{ss, ss}", "path", tokenizer_file(t, i), "sha256", digest));
+        files = with_file(files, json_pack("{so, ss}", "path", shown_path(tokenizer_file(t, i)),
+                                           "sha256", digest));
     }
     *out = files;
-    return LH_OK;
+    return files != NULL ? LH_OK : fail(LH_NO_MEMORY, "out of memory: %s", summary_name);
 }
 
 static json_t *digests_of_input(const prepare_facts_t *facts)
 {
     json_t *files = json_array();
-    for (uint32_t i = 0; i < facts->files->count; i++)
-        (void)json_array_append_new(files, json_pack("{ss, sI, ss}", "path", facts->files->paths[i],
-                                                     "bytes", (json_int_t)facts->read[i].bytes,
-                                                     "sha256", facts->read[i].sha256));
+    for (uint32_t i = 0; i < facts->files->count && files != NULL; i++)
+        files = with_file(
+            files, json_pack("{so, sI, ss}", "path", shown_path(facts->files->paths[i]), "bytes",
+                             (json_int_t)facts->read[i].bytes, "sha256", facts->read[i].sha256));
     return files;
 }
 
@@ -69,13 +88,13 @@ static json_t *summary(const prepare_facts_t *facts, json_t *tokenizer)
 lh_status_t prepare_summary_text(const prepare_facts_t *facts, char **out)
 {
     json_t *tokenizer;
+    json_use_memory();
     const lh_status_t status = digests_of_tokenizer(facts->how->tokenizer, &tokenizer);
     if (status != LH_OK) return status;
     json_t *root = summary(facts, tokenizer);
     char *text = root == NULL ? NULL : json_dumps(root, JSON_INDENT(1) | JSON_ENSURE_ASCII);
     json_decref(root);
-    if (text == NULL)
-        return fail(LH_NO_MEMORY, "%s: out of memory, or a path is not UTF-8", summary_name);
+    if (text == NULL) return fail(LH_NO_MEMORY, "out of memory: %s", summary_name);
     *out = mem_text(text);
     free(text);
     return *out == NULL ? LH_NO_MEMORY : LH_OK;
@@ -150,7 +169,8 @@ static lh_status_t rejected_flush(rejected_list_t *list)
 lh_status_t rejected_list_add(rejected_list_t *list, const char *path, uint64_t line,
                               const char *reason)
 {
-    text_printf(&list->held, "%s:%" PRIu64 ": %s\n", path, line, reason);
+    text_append_shown(&list->held, path, false);
+    text_printf(&list->held, ":%" PRIu64 ": %s\n", line, reason);
     list->any = true;
     const lh_status_t status = text_status(&list->held);
     return status == LH_OK && list->held.length > FLUSH_BYTES ? rejected_flush(list) : status;

@@ -17,12 +17,27 @@ enum {
     PATTERN_MOST = 65536, /* bytes */
 };
 
+/* PCRE2's heap is ours. */
+static void *take(PCRE2_SIZE bytes, void *context)
+{
+    (void)context;
+    return mem_lend(bytes);
+}
+
+static void give(void *memory, void *context)
+{
+    (void)context;
+    mem_free(memory);
+}
+
 struct regex {
+    pcre2_general_context *heap;
     pcre2_code *code;
     char *pattern; /* as in the file, for sentences */
 };
 
 struct regex_match {
+    pcre2_general_context *heap;
     pcre2_match_data *data;
     pcre2_match_context *context;
     pcre2_jit_stack *stack;
@@ -52,7 +67,13 @@ static lh_status_t compile(const char *path, const text_t *pattern, regex_t *r)
     int error = 0;
     PCRE2_SIZE at = 0;
 
-    r->code = pcre2_compile((PCRE2_SPTR)pattern->data, pattern->length, options, &error, &at, NULL);
+    r->heap = pcre2_general_context_create(take, give, NULL);
+    pcre2_compile_context *how = r->heap == NULL ? NULL : pcre2_compile_context_create(r->heap);
+    if (how == NULL) return LH_NO_MEMORY;
+    r->code = pcre2_compile((PCRE2_SPTR)pattern->data, pattern->length, options, &error, &at, how);
+    pcre2_compile_context_free(how);
+    if (r->code == NULL && error == PCRE2_ERROR_HEAP_FAILED)
+        return fail(LH_NO_MEMORY, "out of memory: %s: a pattern", path);
     if (r->code == NULL) {
         char reason[160] = "";
         (void)pcre2_get_error_message(error, (PCRE2_UCHAR *)reason, sizeof(reason));
@@ -92,6 +113,7 @@ void regex_free(regex_t *r)
 {
     if (r == NULL) return;
     pcre2_code_free(r->code);
+    if (r->heap != NULL) pcre2_general_context_free(r->heap);
     mem_free(r->pattern);
     mem_free(r);
 }
@@ -101,9 +123,12 @@ lh_status_t regex_match_new(const regex_t *r, regex_match_t **out)
     regex_match_t *m = mem_new(sizeof(*m));
     if (m == NULL) return LH_NO_MEMORY;
 
-    m->data = pcre2_match_data_create_from_pattern(r->code, NULL);
-    m->context = pcre2_match_context_create(NULL);
-    m->stack = pcre2_jit_stack_create(JIT_STACK_FIRST, JIT_STACK_MOST, NULL);
+    m->heap = pcre2_general_context_create(take, give, NULL);
+    if (m->heap != NULL) {
+        m->data = pcre2_match_data_create_from_pattern(r->code, m->heap);
+        m->context = pcre2_match_context_create(m->heap);
+        m->stack = pcre2_jit_stack_create(JIT_STACK_FIRST, JIT_STACK_MOST, m->heap);
+    }
     if (m->data == NULL || m->context == NULL || m->stack == NULL) {
         regex_match_free(m);
         return fail(LH_NO_MEMORY, "out of memory for matching '%s'", r->pattern);
@@ -122,6 +147,7 @@ void regex_match_free(regex_match_t *m)
     if (m->data != NULL) pcre2_match_data_free(m->data);
     if (m->context != NULL) pcre2_match_context_free(m->context);
     if (m->stack != NULL) pcre2_jit_stack_free(m->stack);
+    if (m->heap != NULL) pcre2_general_context_free(m->heap);
     mem_free(m);
 }
 

@@ -66,7 +66,7 @@ static lh_status_t read_piece(tokenizer_t *t, model_file_t *f, message_t m)
     t->types = types;
     scores[id] = score;
     types[id] = (uint8_t)type;
-    return piece_table_add(&t->pieces, f->path, (uint32_t)id, piece.bytes, piece.length);
+    return tokenizer_add_piece(t, f->path, (uint32_t)id, piece.bytes, piece.length);
 }
 
 static lh_status_t read_trainer(model_file_t *f, message_t m)
@@ -210,7 +210,7 @@ static uint32_t symbol_of(const tokenizer_t *t, const char *bytes, size_t length
     return id < 0 || !is_joined(t, (uint32_t)id) ? BPE_NONE : (uint32_t)id;
 }
 
-static lh_status_t add_splits(tokenizer_t *t, uint32_t id, uint32_t rank)
+static lh_status_t add_splits(tokenizer_t *t, const char *path, uint32_t id, uint32_t rank)
 {
     piece_t piece;
     if (!is_joined(t, id) || !piece_table_get(&t->pieces, id, &piece)) return LH_OK;
@@ -220,7 +220,7 @@ static lh_status_t add_splits(tokenizer_t *t, uint32_t id, uint32_t rank)
         const uint32_t left = symbol_of(t, piece.bytes, cut);
         const uint32_t right = symbol_of(t, piece.bytes + cut, piece.length - cut);
         if (left == BPE_NONE || right == BPE_NONE) continue;
-        const lh_status_t status = bpe_add_merge(&t->bpe, left, right, rank, id);
+        const lh_status_t status = tokenizer_join(t, path, left, right, rank, id);
         if (status != LH_OK) return status;
     }
     return LH_OK;
@@ -240,7 +240,7 @@ static int by_score(const void *a, const void *b)
 
 /* The higher the score, the earlier a pair is joined; equal scores go from left to right, so they
  * share a rank. */
-static lh_status_t make_merges(tokenizer_t *t, const float *scores)
+static lh_status_t make_merges(tokenizer_t *t, const char *path, const float *scores)
 {
     const size_t count = t->pieces.count;
     scored_t *order = mem_array(count, sizeof(*order));
@@ -253,7 +253,7 @@ static lh_status_t make_merges(tokenizer_t *t, const float *scores)
     uint32_t rank = 0;
     for (size_t i = 0; i < count && status == LH_OK; i++) {
         if (i > 0 && order[i].score != order[i - 1].score) rank++;
-        status = add_splits(t, order[i].id, rank);
+        status = add_splits(t, path, order[i].id, rank);
     }
     mem_free(order);
     return status;
@@ -372,7 +372,7 @@ static lh_status_t put_together(tokenizer_t *t, model_file_t *f)
     lh_status_t status = check_types(t, f);
     if (status == LH_OK) status = tokenizer_characters(t);
     if (status == LH_OK) status = add_inner_characters(t);
-    if (status == LH_OK) status = make_merges(t, f->scores);
+    if (status == LH_OK) status = make_merges(t, f->path, f->scores);
     if (status == LH_OK) status = make_spaces(t, f);
     if (status == LH_OK) status = mark_unused(t);
     if (status == LH_OK) status = add_controls(t, f->path);

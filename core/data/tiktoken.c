@@ -50,13 +50,16 @@ static lh_status_t read_line(tokenizer_t *t, const char *path, size_t number, co
         is_number = line[i] >= '0' && line[i] <= '9';
         rank = rank * 10 + (uint64_t)(line[i] - '0');
     }
-    const long size = text > LINE_MOST ? -1 : base64_decode(line, text, bytes);
+    if (text > LINE_MOST)
+        return fail(LH_INVALID, "%s:%zu: a piece of %zu base64 digits; at most %d are supported",
+                    path, number, text, LINE_MOST);
+    const long size = base64_decode(line, text, bytes);
     if (size <= 0 || !is_number)
         return fail(LH_INVALID, "%s:%zu: a line is base64 text, a space and a rank", path, number);
     if (rank >= t->limits.vocabulary)
         return fail(LH_INVALID, "%s:%zu: the rank is %llu; below %u is supported", path, number,
                     (unsigned long long)rank, t->limits.vocabulary);
-    return piece_table_add(&t->pieces, path, (uint32_t)rank, bytes, (size_t)size);
+    return tokenizer_add_piece(t, path, (uint32_t)rank, bytes, (size_t)size);
 }
 
 static lh_status_t read_lines(tokenizer_t *t, const char *path, const char *bytes, size_t length)
@@ -76,7 +79,7 @@ static lh_status_t read_lines(tokenizer_t *t, const char *path, const char *byte
 
 /* Joining two neighbours whose bytes together are a piece is a merge of that piece's rank,
  * whichever two they are. */
-static lh_status_t make_merges(tokenizer_t *t)
+static lh_status_t make_merges(tokenizer_t *t, const char *path)
 {
     for (uint32_t id = 0; id < t->pieces.count; id++) {
         piece_t piece;
@@ -87,8 +90,8 @@ static lh_status_t make_merges(tokenizer_t *t)
             const int32_t right = piece_table_find(&t->pieces, piece.bytes + cut,
                                                    piece.length - cut);
             if (right < 0) continue;
-            const lh_status_t status = bpe_add_merge(&t->bpe, (uint32_t)left, (uint32_t)right, id,
-                                                     id);
+            const lh_status_t status = tokenizer_join(t, path, (uint32_t)left, (uint32_t)right, id,
+                                                      id);
             if (status != LH_OK) return status;
         }
     }
@@ -126,7 +129,7 @@ static lh_status_t add_specials(tokenizer_t *t, const char *path)
     const uint32_t first = (uint32_t)t->pieces.count;
     lh_status_t status = LH_OK;
 
-    if (first > t->limits.vocabulary - SPECIAL_TOKENS)
+    if ((uint64_t)first + SPECIAL_TOKENS > t->limits.vocabulary)
         return fail(LH_INVALID, "%s: %u ranks leave no room for %d special tokens below %u", path,
                     first, SPECIAL_TOKENS, t->limits.vocabulary);
     for (uint32_t i = 0; i < SPECIAL_TOKENS && status == LH_OK; i++) {
@@ -154,7 +157,7 @@ lh_status_t tokenizer_read_ranks(tokenizer_t *t, const char *path, const char *b
     t->bpe.first_alias = (uint32_t)t->pieces.count;
     t->bpe.whole = &t->pieces;
     t->cuts = true;
-    status = make_merges(t);
+    status = make_merges(t, path);
     if (status == LH_OK)
         status = pretokenizer_add(&t->pretokenizer,
                                   (split_step_t){.by = SPLIT_PATTERN, .pattern = PATTERN_LLAMA3});

@@ -10,6 +10,7 @@
 #include <data/tokenizer_inside.h>
 
 enum { FILE_BYTES = 256 << 20, VOCABULARY = 4 << 20, VOCABULARY_MOST = 1 << 30 };
+enum { TOKEN_BYTES = 4096, MERGES = 8 << 20 };
 
 static lh_status_t read_json(tokenizer_t *t, const char *path)
 {
@@ -142,6 +143,8 @@ lh_status_t tokenizer_load(const char *path, const tokenizer_limits_t *limits, t
     if (limits != NULL) t->limits = *limits;
     if (t->limits.file_bytes == 0) t->limits.file_bytes = FILE_BYTES;
     if (t->limits.vocabulary == 0) t->limits.vocabulary = VOCABULARY;
+    if (t->limits.token_bytes == 0) t->limits.token_bytes = TOKEN_BYTES;
+    if (t->limits.merges == 0) t->limits.merges = MERGES;
     if (t->limits.vocabulary > VOCABULARY_MOST) t->limits.vocabulary = VOCABULARY_MOST;
     bpe_start(&t->bpe);
     unicode_classes_fill(&t->pretokenizer.classes);

@@ -8,8 +8,10 @@
 
 /* What a file may ask for before it is refused. Zero fields mean the default. */
 typedef struct tokenizer_limits {
-    uint64_t file_bytes; /* of each file that is read; default 256 MiB        */
-    uint32_t vocabulary; /* every id is below this; default 4,194,304         */
+    uint64_t file_bytes;  /* of each file that is read; default 256 MiB        */
+    uint32_t vocabulary;  /* every id is below this; default 4,194,304         */
+    uint32_t token_bytes; /* of a piece or an added token; default 4096        */
+    uint32_t merges;      /* default 8,388,608                                 */
 } tokenizer_limits_t;
 
 /* -1: the tokenizer has none. eod ends a document in training data: <|endoftext|> and the like, or

@@ -3,10 +3,9 @@
 #ifndef DATA_TOKENIZER_INSIDE_H
 #define DATA_TOKENIZER_INSIDE_H
 
-#include <jansson.h>
-
 #include <data/added_tokens.h>
 #include <data/bpe.h>
+#include <data/json_parse.h>
 #include <data/normalize.h>
 #include <data/piece_table.h>
 #include <data/pretokenize.h>
@@ -77,6 +76,11 @@ lh_status_t tokenizer_read_ranks(tokenizer_t *t, const char *path, const char *b
                                  size_t length) LH_MUST_CHECK;
 
 /* Parts that several readers share. */
+/* A piece of the model, and a merge, within the limits. */
+lh_status_t tokenizer_add_piece(tokenizer_t *t, const char *path, uint32_t id, const char *bytes,
+                                size_t length) LH_MUST_CHECK;
+lh_status_t tokenizer_join(tokenizer_t *t, const char *path, uint32_t left, uint32_t right,
+                           uint32_t rank, uint32_t made) LH_MUST_CHECK;
 lh_status_t tokenizer_add_file(tokenizer_t *t, const char *path) LH_MUST_CHECK;
 lh_status_t tokenizer_load_json(const tokenizer_t *t, const char *path, json_t **out) LH_MUST_CHECK;
 /* Refuses an id below 0 or at or above the limit. */

@@ -20,20 +20,29 @@ lh_status_t tokenizer_load_json(const tokenizer_t *t, const char *path, json_t *
 {
     char *bytes;
     size_t length;
-    const lh_status_t status = file_read(path, t->limits.file_bytes, &bytes, &length);
+    lh_status_t status = file_read(path, t->limits.file_bytes, &bytes, &length);
     if (status != LH_OK) return status;
-
-    json_error_t error;
-    json_t *root = json_loadb(bytes, length, JSON_REJECT_DUPLICATES | JSON_ALLOW_NUL, &error);
+    status = json_parse(path, bytes, length, out);
     mem_free(bytes);
-    if (root == NULL)
-        return fail(LH_INVALID, "%s:%d:%d: %s", path, error.line, error.column, error.text);
-    if (!json_is_object(root)) {
-        json_decref(root);
-        return fail(LH_INVALID, "%s: an object {...} is expected", path);
-    }
-    *out = root;
-    return LH_OK;
+    return status;
+}
+
+lh_status_t tokenizer_add_piece(tokenizer_t *t, const char *path, uint32_t id, const char *bytes,
+                                size_t length)
+{
+    if (length > t->limits.token_bytes)
+        return fail(LH_INVALID,
+                    "%s: the piece with the id %u has %zu bytes; at most %u are supported", path,
+                    id, length, t->limits.token_bytes);
+    return piece_table_add(&t->pieces, path, id, bytes, length);
+}
+
+lh_status_t tokenizer_join(tokenizer_t *t, const char *path, uint32_t left, uint32_t right,
+                           uint32_t rank, uint32_t made)
+{
+    if (t->bpe.merge_count >= t->limits.merges)
+        return fail(LH_INVALID, "%s: more than %u merges, the limit", path, t->limits.merges);
+    return bpe_add_merge(&t->bpe, left, right, rank, made);
 }
 
 lh_status_t tokenizer_check_id(const tokenizer_t *t, const char *path, json_int_t id,
@@ -57,8 +66,8 @@ lh_status_t tokenizer_read_vocabulary(tokenizer_t *t, const char *path, json_t *
             return fail(LH_INVALID, "%s: '%s' has no whole number for an id", path, piece);
         lh_status_t status = tokenizer_check_id(t, path, json_integer_value(id), piece);
         if (status == LH_OK)
-            status = piece_table_add(&t->pieces, path, (uint32_t)json_integer_value(id), piece,
-                                     strlen(piece));
+            status = tokenizer_add_piece(t, path, (uint32_t)json_integer_value(id), piece,
+                                         strlen(piece));
         if (status != LH_OK) return status;
     }
     t->bpe.first_alias = (uint32_t)t->pieces.count;
@@ -213,8 +222,8 @@ lh_status_t tokenizer_add_merge(tokenizer_t *t, const char *where, const char *l
                           where, (int)left_length, left, (int)right_length, right,
                           (int)parts[i].length, parts[i].bytes);
     if (status == LH_OK)
-        status = bpe_add_merge(&t->bpe, (uint32_t)parts[0].id, (uint32_t)parts[1].id, rank,
-                               (uint32_t)parts[2].id);
+        status = tokenizer_join(t, where, (uint32_t)parts[0].id, (uint32_t)parts[1].id, rank,
+                                (uint32_t)parts[2].id);
     text_free(&both);
     return status;
 }
@@ -229,6 +238,9 @@ lh_status_t tokenizer_add_token(tokenizer_t *t, const char *path, added_token_t 
 
     if (token.length == 0) {
         status = fail(LH_INVALID, "%s: the added token %d is empty", path, token.id);
+    } else if (token.length > t->limits.token_bytes) {
+        status = fail(LH_INVALID, "%s: the added token %d has %zu bytes; at most %u are supported",
+                      path, token.id, token.length, t->limits.token_bytes);
     } else if (known >= 0 && known != token.id) {
         status = fail(LH_INVALID,
                       "%s: '%s' has the id %d as an added token and %d in the vocabulary", path,

@@ -6,6 +6,8 @@
 
 #include <base/memory.h>
 
+enum { STEPS_MOST = 64 }; /* real files have up to five */
+
 typedef struct stage_row {
     const char *type;
     lh_status_t (*read)(tokenizer_t *t, const char *path, json_t *stage);
@@ -43,6 +45,9 @@ static lh_status_t read_stage(tokenizer_t *t, const char *path, const char *stag
     if (!json_is_array(list))
         return fail(LH_INVALID, "%s: the %s's sequence has no list '%s'", path, stage_name,
                     list_key);
+    if (json_array_size(list) > STEPS_MOST)
+        return fail(LH_INVALID, "%s: the %s has %zu steps; at most %d are supported", path,
+                    stage_name, json_array_size(list), STEPS_MOST);
     lh_status_t status = LH_OK;
     for (size_t i = 0; i < json_array_size(list) && status == LH_OK; i++)
         status = read_one(t, path, stage_name, rows, json_array_get(list, i));

@@ -68,7 +68,7 @@ static const char *read_head(peek_image_t m, const Elf64_Ehdr *e, const Elf64_Sy
         if (p.p_filesz - into < sizeof(*out) || sym->st_size < sizeof(*out))
             return "with less than 48 bytes of " LH_PLUGIN_SYMBOL;
         memcpy(out, m.bytes + p.p_offset + into, sizeof(*out));
-        if (out->struct_size > sym->st_size)
+        if (out->struct_size > sym->st_size || out->struct_size > p.p_filesz - into)
             return "with a struct_size larger than its " LH_PLUGIN_SYMBOL;
         return NULL;
     }

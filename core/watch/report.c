@@ -114,7 +114,9 @@ static void write_header(const run_start_t *s, const run_end_t *e, text_t *out)
     html_escape(out, s->name);
     text_append(out, "</h1><p class=\"sub\">");
     html_escape(out, s->model);
-    text_printf(out, ", %s parameters, %s, ", parameters, s->precision);
+    text_printf(out, ", %s parameters, ", parameters);
+    html_escape(out, s->precision);
+    text_append(out, ", ");
     html_escape(out, s->optimizer);
     text_append(out, " with ");
     html_escape(out, s->rule);
@@ -218,7 +220,9 @@ static void write_profile(const run_end_t *e, text_t *out)
                      "<th class=\"n\">GFLOP/s</th><th class=\"n\">GB/s</th><th>share</th></tr>");
     for (uint32_t i = 0; i < e->profile_count && i < PROFILE_SHOWN; i++) {
         const profile_row_t *r = &e->profile[i];
-        text_printf(out, "<tr><td>%s%s</td><td>", r->part, r->backward ? ", backward" : "");
+        text_append(out, "<tr><td>");
+        html_escape(out, r->part);
+        text_printf(out, "%s</td><td>", r->backward ? ", backward" : "");
         html_escape(out, r->op);
         text_append(out, "</td><td>");
         html_escape(out, r->kernel);

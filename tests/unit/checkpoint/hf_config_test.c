@@ -197,7 +197,7 @@ static void other_keys_of_an_imported_config_stay(void **state)
     assert_non_null(strstr(text.data, "\"vocab_size\": 64")); /* as many rows as are exported */
 
     json_t *root;
-    assert_int_equal(json_text_parse("written", text.data, text.length, &root), LH_OK);
+    assert_int_equal(json_parse("written", text.data, text.length, &root), LH_OK);
     json_decref(root);
     text_free(&text);
     kit_close(&k);

@@ -218,9 +218,10 @@ static void a_bad_tokenizer_json_is_refused_in_a_sentence(void **state)
     static const struct {
         const char *text, *reason;
     } rows[] = {
-        {"{\"model\":{\n\"vocab\": x}}", "tokenizer.json:2:10: invalid token near 'x'"},
+        {"{\"model\":{\n\"vocab\": x}}",
+         "tokenizer.json: not JSON, line 2 column 10: invalid token near 'x'"},
         {MODEL("\"a\":0,\"a\":1", "") "}",
-         "tokenizer.json:1:41: duplicate object key near '\"a\"'"},
+         "tokenizer.json: not JSON, line 1 column 41: duplicate object key near '\"a\"'"},
         {MODEL("\"a\":0,\"b\":0", "") "}",
          "tokenizer.json: the pieces 'a' and 'b' both have the id 0"},
         {MODEL("\"a\":-1", "") "}",

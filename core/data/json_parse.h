@@ -1,0 +1,19 @@
+/* data/json_parse.h - the one door to jansson for text from outside: depth is bounded before it
+ * recurses, keys are unique, strings hold no NUL, and its memory is ours. */
+#ifndef DATA_JSON_PARSE_H
+#define DATA_JSON_PARSE_H
+
+#include <jansson.h>
+
+#include <base/status.h>
+
+enum { JSON_PARSE_DEPTH = 64 };
+
+/* Gives jansson base/memory.h for a heap. json_parse does it; who only makes JSON calls it once. */
+void json_use_memory(void);
+
+/* The text must be one object. path is for sentences; the caller frees *out with json_decref. */
+lh_status_t json_parse(const char *path, const char *text, size_t length,
+                       json_t **out) LH_MUST_CHECK;
+
+#endif
