@@ -22,6 +22,10 @@ test: packages
 torture: packages
 	@scripts/test --torture
 
+# Every parser against inputs made by libFuzzer: make fuzz SECONDS=1800 KEEP=1
+fuzz: packages
+	@scripts/fuzz $(or $(SECONDS),60)
+
 # PyTorch and the other peers, for comparisons; large, and only used by tests where it is there.
 peers: packages
 	@scripts/peers

@@ -1,0 +1,69 @@
+/* hf_config_fuzz.c - a config.json by a table like Llama's. What was read and is written back into
+ * the file it came from reads as the same options. */
+#include <fuzz/fuzz.h>
+
+#include <string.h>
+
+#include <checkpoint/hf_config.h>
+
+static const lh_hf_key_t keys[] = {
+    {"num_attention_heads", "heads", NULL, NULL},
+    {"num_key_value_heads", "kv_heads", "heads", NULL},
+    {"head_dim", "head_dim", "0", NULL},
+    {"vocab_size", "vocab", "32000", NULL},
+    {"rms_norm_eps", "epsilon", "1e-6", NULL},
+    {"tie_word_embeddings", "tied", "false", NULL},
+    {"rope_parameters.rope_theta|+rope_theta", "base", "10000", NULL},
+    {"rope_parameters.rope_type|+rope_scaling.rope_type|rope_scaling.type", "scaling", "default",
+     NULL},
+    {"rope_parameters.factor|+rope_scaling.factor", "factor", "1", "scaling=linear|llama3"},
+    {"hidden_act", NULL, "silu", NULL},
+    {"attention_dropout", NULL, NULL, NULL},
+};
+static const lh_hf_t table = {
+    .struct_size = sizeof(table),
+    .key_size = sizeof(keys[0]),
+    .key_count = sizeof(keys) / sizeof(keys[0]),
+    .model_type = "llama|LLaMA",
+    .architecture = "LlamaForCausalLM",
+    .keys = keys,
+};
+
+static const char *option(void *context, const char *key)
+{
+    return hf_config_option(context, key);
+}
+
+static void write_back(hf_config_t *c)
+{
+    const char *vocab = hf_config_option(c, "vocab");
+    const hf_config_facts_t facts = {.option = option,
+                                     .context = c,
+                                     .vocab = vocab == NULL ? 0 : strtoull(vocab, NULL, 10),
+                                     .kept = "/fuzz/config.json",
+                                     .bos = -1,
+                                     .eos = -1};
+    text_t written = {0};
+    hf_config_t again;
+    if (fuzz_accepted(hf_config_write(&table, &facts, &written))) {
+        fuzz_file("/fuzz/written.json", written.data, written.length);
+        if (fuzz_accepted(hf_config_read(&table, "/fuzz/written.json", &again)))
+            hf_config_free(&again);
+    }
+    text_free(&written);
+}
+
+int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t size)
+{
+    hf_config_t c;
+    text_t text = {0};
+    fuzz_file("/fuzz/config.json", bytes, size);
+    if (fuzz_accepted(hf_config_read(&table, "/fuzz/config.json", &c))) {
+        hf_config_text(&c, &text);
+        write_back(&c);
+        hf_config_free(&c);
+    }
+    text_free(&text);
+    fuzz_files_clear();
+    return 0;
+}
