@@ -130,7 +130,7 @@ static size_t settled(const char *text, size_t length)
 
 /* On stdout, where a terminal may be: it obeys nothing that a model wrote. The text as it is stands
  * in generated.json. */
-static void print_shown(const char *text, size_t length)
+static void print_generated(const char *text, size_t length)
 {
     text_t shown = {0};
     char *copy = mem_text_n(text, length);
@@ -151,7 +151,7 @@ static void show_text(printer_t *p, bool all)
         text.data != NULL) {
         const size_t until = all ? text.length : settled(text.data, text.length);
         if (until > p->shown) {
-            print_shown(text.data + p->shown, until - p->shown);
+            print_generated(text.data + p->shown, until - p->shown);
             p->shown = until;
         }
         (void)fflush(stdout);
