@@ -1,7 +1,6 @@
 /* device_rate_file.c - a device's record as JSON in the user's cache folder. */
 #include <plan/device_rate.h>
 
-#include <jansson.h>
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -9,6 +8,7 @@
 #include <base/digest.h>
 #include <base/file.h>
 #include <base/memory.h>
+#include <data/json_parse.h>
 #include <tensor/dtype.h>
 
 enum { RECORD_LIMIT = 1 << 20, RECORD_VERSION = 1, DIGEST_SHOWN = 16 };
@@ -109,12 +109,12 @@ static lh_status_t load_file(const char *path, device_rate_t *out)
 {
     char *data;
     size_t length;
-    json_error_t error;
+    json_t *root;
     lh_status_t status = file_read(path, RECORD_LIMIT, &data, &length);
     if (status != LH_OK) return status;
-    json_t *root = json_loadb(data, length, JSON_REJECT_DUPLICATES, &error);
+    status = json_parse(path, data, length, &root);
     mem_free(data);
-    if (root == NULL) return fail(LH_INVALID, "%s:%d: %s", path, error.line, error.text);
+    if (status != LH_OK) return status;
     status = read_record(root, path, out);
     json_decref(root);
     return status;

@@ -46,14 +46,14 @@ void bytes_text(double bytes, char out[16])
     scaled_text(bytes, 1024, units, 5, out);
 }
 
-void progress_begin(progress_t *p, const run_start_t *start, uint64_t log_every)
+void progress_begin(progress_line_t *p, const run_start_t *start, uint64_t log_every)
 {
     char parameters[16], tokens[16];
-    *p = (progress_t){.terminal = isatty(STDERR_FILENO) == 1,
-                      .steps = start->steps,
-                      .log_every = log_every == 0 ? 1 : log_every,
-                      .flops_per_step = start->flops_per_step,
-                      .peak_flops = start->peak_flops};
+    *p = (progress_line_t){.terminal = isatty(STDERR_FILENO) == 1,
+                           .steps = start->steps,
+                           .log_every = log_every == 0 ? 1 : log_every,
+                           .flops_per_step = start->flops_per_step,
+                           .peak_flops = start->peak_flops};
     count_text((double)start->parameters, parameters);
     count_text((double)start->tokens_per_step, tokens);
     log_line(LH_LOG_INFO, "%s: %s with %s parameters, %s, %s with %s, on %s", start->name,
@@ -69,7 +69,7 @@ void progress_begin(progress_t *p, const run_start_t *start, uint64_t log_every)
 }
 
 /* The share of the device's matmul rate; empty where that was never measured. */
-static void share_text(const progress_t *p, double seconds, char out[32])
+static void share_text(const progress_line_t *p, double seconds, char out[32])
 {
     out[0] = '\0';
     if (p->peak_flops > 0 && seconds > 0)
@@ -77,7 +77,7 @@ static void share_text(const progress_t *p, double seconds, char out[32])
                        100 * p->flops_per_step / seconds / p->peak_flops);
 }
 
-static void show(progress_t *p, const step_report_t *s)
+static void show(progress_line_t *p, const step_report_t *s)
 {
     char rate[16], left[24], share[32];
     count_text(s->tokens_per_s, rate);
@@ -102,7 +102,7 @@ static void show(progress_t *p, const step_report_t *s)
     if (length > 0 && write(STDERR_FILENO, line, (size_t)length) < 0) p->terminal = false;
 }
 
-void progress_step(progress_t *p, const step_report_t *s)
+void progress_step(progress_line_t *p, const step_report_t *s)
 {
     p->seconds_a_step = p->seconds_a_step <= 0 ? s->seconds
                                                : 0.95 * p->seconds_a_step + 0.05 * s->seconds;
@@ -121,14 +121,14 @@ void progress_step(progress_t *p, const step_report_t *s)
     show(p, s);
 }
 
-void progress_evaluated(progress_t *p, const evaluation_report_t *e)
+void progress_evaluated(progress_line_t *p, const evaluation_report_t *e)
 {
     (void)p;
     log_line(LH_LOG_INFO, "step %llu  held-out loss %.4f  perplexity %.2f  (%llu tokens)",
              (unsigned long long)e->step, e->loss, exp(e->loss), (unsigned long long)e->tokens);
 }
 
-void progress_saved(progress_t *p, const save_report_t *s)
+void progress_saved(progress_line_t *p, const save_report_t *s)
 {
     (void)p;
     if (s->reason != NULL)
@@ -138,7 +138,7 @@ void progress_saved(progress_t *p, const save_report_t *s)
         log_line(LH_LOG_INFO, "step %llu saved to %s", (unsigned long long)s->step, s->path);
 }
 
-void progress_end(progress_t *p, const run_end_t *end)
+void progress_end(progress_line_t *p, const run_end_t *end)
 {
     char took[24];
     if (p->terminal && write(STDERR_FILENO, "\r\033[K", 4) < 0) p->terminal = false;

@@ -16,7 +16,7 @@ struct watch {
     observer_t observer; /* first: an observer_t * is a watch_t * */
     char *folder;
     uint64_t log_every;
-    progress_t progress;
+    progress_line_t progress;
     metrics_t metrics;
     event_file_t *events;
     int log;
