@@ -1,0 +1,279 @@
+/* tcp.h - the plugin's own structs: a transport has listeners and connections, a connection has
+ * streams (sockets), a stream carries frames (tcp_frame.h).
+ *
+ * Grants. A message of more than EAGER_BYTES leaves when the receiver has said, in the head of any
+ * frame, that its receive is posted; so its bytes are read from the socket into that buffer.
+ * Smaller ones may leave up to EAGER_SLOTS messages ahead of the grants: the receiver holds a slot
+ * for each, 256 KiB a connection and no more. */
+#ifndef TCP_H
+#define TCP_H
+
+#include <sys/socket.h>
+#include <sys/uio.h>
+
+#include <stdatomic.h>
+
+#include <longhaul/plugin.h>
+
+#include "tcp_frame.h"
+#include "tcp_seal.h"
+#include "tcp_tls.h"
+
+enum {
+    DEPTH = 256,        /* operations a direction of a connection */
+    STRANGERS_MAX = 64, /* connections of a listener that have not said who they are */
+    STRANGER_BYTES = 4096,
+    EAGER_SLOTS = 16,
+    EAGER_BYTES = 16 << 10,
+    STAGE_BYTES = 32 << 10,
+    BATCH = 16, /* frames of one system call */
+    REASON_BYTES = 320,
+    PEER_BYTES = 96,
+};
+#define STRANGER_NS 2000000000ull
+
+typedef struct tcp_config {
+    char *bind;
+    uint64_t port, streams;
+    uint64_t chunk_bytes, buffer_bytes, pace;
+    char *congestion;
+} tcp_config_t;
+
+typedef struct watch { /* what an epoll event points to; the first member of what is watched */
+    enum { WATCH_LISTENER, WATCH_STREAM } kind;
+} watch_t;
+
+typedef enum stream_state {
+    STREAM_NONE,       /* not dialled yet                                    */
+    STREAM_CONNECTING, /* dials                                              */
+    STREAM_SHAKING,    /* TLS handshake                                      */
+    STREAM_GREETING,   /* dials: waits for the welcome; listens: for the hello */
+    STREAM_OFFERED,    /* said who it is, waits for accept and admit         */
+    STREAM_OPEN,
+    STREAM_CLOSED,
+} stream_state_t;
+
+typedef struct stream {
+    watch_t watch;
+    stream_state_t state;
+    lh_transport_t *transport;
+    lh_conn_t *conn;         /* NULL: a stranger, of listener */
+    lh_listener_t *listener; /* of a stranger                 */
+    bool listens;            /* else: it dialled              */
+    struct stream *next;     /* of strangers                  */
+    int fd;
+    uint32_t index;
+    uint64_t deadline;      /* of a stranger, in now_ns */
+    uint32_t strange_bytes; /* taken from a stranger    */
+    greeting_t greeting;
+    uint32_t proven;  /* rank whose key the handshake proved */
+    tls_t *tls;       /* while STREAM_SHAKING */
+    seal_t *seals[2]; /* out, in; NULL: plain */
+
+    /* out: a batch of frames that the kernel takes; [done, count) of vectors are left */
+    uint64_t out_sequence;
+    uint32_t vector_done, vector_count;
+    uint32_t frame_done, frame_count;
+    bool blocked, watches_out;
+    struct iovec vectors[2 * BATCH];
+    struct {
+        uint32_t vectors; /* that end this frame, counted from the batch's first */
+        uint32_t message; /* of sends                                            */
+        bool is_data;
+    } frames[BATCH];
+    uint8_t heads[BATCH][HEAD_BYTES];
+    uint8_t small[HELLO_BYTES]; /* payload of a control frame, one direction at a time */
+    uint8_t *scratch;           /* encrypted payloads of a batch                       */
+    uint64_t scratch_bytes;
+
+    /* in */
+    uint64_t in_sequence;
+    frame_t in;
+    uint8_t *to;   /* where the rest of the payload goes */
+    uint32_t left; /* bytes of it                        */
+    uint32_t crc;
+    bool in_slot; /* to an eager slot */
+    uint8_t *stage;
+    uint32_t stage_size, stage_first, stage_last;
+    uint8_t small_in[HELLO_BYTES];
+} stream_t;
+
+typedef struct operation {
+    uint8_t *data; /* of a send it is only read */
+    uint64_t bytes, cookie;
+    uint64_t total; /* receives: what the sender said; sends: bytes cut into frames */
+    uint64_t got;
+    uint32_t tag;
+    uint32_t frames; /* sends: cut, but not all with the kernel */
+    bool begun, done;
+} operation_t;
+
+typedef struct slot { /* a message that came before its receive */
+    bool taken, complete;
+    uint32_t tag;
+    uint32_t bytes;
+} slot_t;
+
+typedef enum conn_state {
+    CONN_DIALING, /* or, at the other end, offered and not admitted */
+    CONN_JOINING, /* stream 0 is open, others are to come            */
+    CONN_UP,
+    CONN_ENDING, /* a FRAME_END is to leave, for at most 100 ms */
+    CONN_BROKEN, /* sockets closed; operations end as poll has room */
+    CONN_DRAINED,
+} conn_state_t;
+
+struct lh_conn {
+    lh_transport_t *transport;
+    lh_conn_t *next;
+    conn_state_t state;
+    bool dialed, admitted, up_due, down_said, is_last_look;
+    lh_status_t why; /* CONN_ENDING and later */
+    char reason[REASON_BYTES];
+    char peer_text[PEER_BYTES]; /* "rank 3 on tokyo-07" */
+    uint32_t peer, direction, security, dscp;
+    lh_hello_t hello;
+    uint64_t cookie;
+    uint8_t token[TOKEN_BYTES];
+
+    lh_address_t address; /* dialled */
+    char address_text[64];
+    uint64_t dial_ns, dial_deadline, redial_at;
+    uint32_t dial_refusals; /* streams that were closed before the welcome */
+    uint64_t end_deadline;
+    frame_t end;
+
+    stream_t *streams[STREAMS_MAX];
+    uint32_t stream_count, open_count, turn;
+    uint64_t silence_ns;
+    lh_link_t link; /* zeroes where unknown */
+    lh_tuning_t tuning;
+
+    operation_t sends[DEPTH], recvs[DEPTH];   /* by number modulo DEPTH */
+    uint32_t send_first, send_next, send_end; /* not told; not cut to the end; not posted */
+    uint32_t recv_first, recv_end;
+    uint32_t granted;     /* receives that the peer has told of */
+    uint32_t advertised;  /* receives that we have told of      */
+    bool grant_now;       /* the peer may be waiting for it     */
+    uint64_t grant_since; /* now_ns of the oldest untold; 0: none */
+    slot_t slots[EAGER_SLOTS];
+    uint8_t *slot_memory;
+
+    /* read by stats from any thread */
+    _Atomic uint64_t bytes_sent, bytes_received, in_flight, starved_ns, heard_ns;
+    _Atomic uint64_t round_trip_ns, round_trip_min_ns, retransmitted, rate;
+    _Atomic uint32_t paths_up;
+    uint64_t starved_since, sampled_ns, retransmits_counted;
+};
+
+struct lh_listener {
+    watch_t watch;
+    lh_transport_t *transport;
+    lh_listener_t *next;
+    int fd;
+    uint32_t security;
+    stream_t *strangers; /* oldest first */
+    uint32_t stranger_count;
+    bool full; /* not watched while all strangers wait for accept */
+};
+
+struct lh_region {
+    lh_arena_t arena;
+};
+
+struct lh_transport {
+    const lh_host_t *host;
+    const tcp_config_t *config;
+    lh_conn_t *conns, *graveyard; /* graveyard: closed, freed at the next poll */
+    stream_t *dead_strangers;     /* likewise */
+    lh_listener_t *listeners;
+    int epoll, timer;
+    bool timer_set;
+    uint32_t open_streams;
+    uint32_t unsettled; /* listeners' strangers and streams that dial */
+    uint32_t turns;
+    uint64_t now, served; /* now_ns of this poll; of the last look at epoll */
+    struct sockaddr_storage local;
+    socklen_t local_length;
+    char nic_name[64];
+    uint64_t nic_rate;
+    void *tls_context;
+};
+
+/* tcp_address.c */
+lh_status_t address_choose(lh_transport_t *t);
+void address_write(const struct sockaddr_storage *from, lh_address_t *out);
+bool address_read(const lh_transport_t *t, const lh_address_t *from, struct sockaddr_storage *out,
+                  socklen_t *length);
+void address_text(const struct sockaddr_storage *from, char *out, size_t room);
+
+/* tcp_socket.c */
+lh_status_t socket_listen(lh_transport_t *t, lh_address_t *address, int *out);
+/* Starts to connect; -1 and errno. */
+int socket_dial(lh_conn_t *c);
+/* What every connected stream has, and what its link asks for. */
+void socket_prepare(int fd, uint64_t silence_ns);
+void socket_tune(lh_conn_t *c, int fd, bool before_connect);
+void socket_sample(lh_conn_t *c);
+void tuning_choose(const tcp_config_t *config, const lh_link_t *link, const lh_tuning_t *wanted,
+                   lh_tuning_t *out);
+
+/* tcp_stream.c: a socket and its frames */
+lh_status_t stream_new(lh_transport_t *t, uint32_t stage_bytes, stream_t **out);
+void stream_close(stream_t *s, bool abort); /* the socket only */
+void stream_free(stream_t *s);
+lh_status_t stream_watch(stream_t *s);
+void stream_watch_out(stream_t *s, bool on);
+/* Adds a frame to the batch, which has room for it; false: no memory, or the library failed. */
+bool stream_add(stream_t *s, frame_t *f, const void *payload);
+/* Queues a control frame; false: the batch is not empty, or as above. */
+bool stream_put(stream_t *s, frame_t f, const void *payload);
+/* Hands over what the kernel takes; false: the stream broke. */
+bool stream_push(stream_t *s, size_t *bytes);
+
+/* tcp_receive.c */
+/* Reads what is there; false: the stream broke. *more: there may be more. */
+bool stream_pull(stream_t *s, bool *more);
+/* Parses what lies in the stage. */
+bool stream_eat(stream_t *s);
+/* Tells whose fault it was: ends the connection, or drops a stranger. Always false. */
+bool stream_fail(stream_t *s, lh_status_t status, const char *fmt, ...) LH_PRINTF(3, 4);
+/* Matches what came early with the receive just posted. */
+void receive_posted(lh_conn_t *c, uint32_t message);
+
+/* tcp_greet.c: who comes in */
+bool greet_frame(stream_t *s); /* a HELLO or WELCOME is complete in small_in */
+void stranger_drop(stream_t *s);
+void stranger_take(stream_t *s); /* off its listener's list */
+void listener_serve(lh_listener_t *l);
+void listener_expire(lh_listener_t *l);
+void stream_adopt(lh_conn_t *c, stream_t *s, uint32_t index);
+bool admit_stream(stream_t *s); /* says welcome */
+
+/* tcp_dial.c */
+void stream_progress(stream_t *s); /* of a stream that is not open, of either end */
+void dial_serve(lh_conn_t *c);
+void dial_failed(stream_t *s, lh_status_t status, const char *text);
+
+/* tcp_conn.c */
+lh_status_t conn_new(lh_transport_t *t, lh_conn_t **out);
+void conn_name(lh_conn_t *c, uint32_t rank);
+void conn_free(lh_conn_t *c);
+void conn_break(lh_conn_t *c, lh_status_t why, const char *fmt, ...) LH_PRINTF(3, 4);
+/* Breaks it after the peer has been told the status with FRAME_END. */
+void conn_end(lh_conn_t *c, lh_status_t why, const frame_t *end, const char *fmt, ...)
+    LH_PRINTF(4, 5);
+void conn_stream_open(lh_conn_t *c, stream_t *s);
+bool conn_has_events(const lh_conn_t *c);
+
+typedef struct sink { /* the caller's rows, which may be of another version's size */
+    char *rows;
+    uint32_t row_size, max, count;
+} sink_t;
+void conn_tell(lh_conn_t *c, sink_t *sink);
+
+/* tcp_send.c */
+bool conn_push(lh_conn_t *c);           /* true: something moved */
+bool conn_can_push(const lh_conn_t *c); /* and the kernel has not refused it */
+
+#endif

@@ -1,0 +1,443 @@
+/* tcp_plugin.c - messages over TCP: works everywhere, over several streams where the link is long,
+ * with a checksum or a seal on every frame. */
+#include <errno.h>
+#include <stdio.h>
+#include <sys/epoll.h>
+#include <sys/timerfd.h>
+#include <unistd.h>
+
+#include "tcp_poll.h"
+
+#define DIAL_NS 10000000000ull /* where the host names none */
+
+static lh_status_t tcp_start(lh_transport_t *t)
+{
+    const lh_host_t *host = t->host;
+    struct epoll_event event = {.events = EPOLLIN, .data.ptr = NULL};
+    const lh_status_t status = address_choose(t);
+    if (status != LH_OK) return status;
+    t->epoll = epoll_create1(EPOLL_CLOEXEC);
+    t->timer = timerfd_create(CLOCK_MONOTONIC, TFD_NONBLOCK | TFD_CLOEXEC);
+    if (t->epoll < 0 || t->timer < 0 || epoll_ctl(t->epoll, EPOLL_CTL_ADD, t->timer, &event) != 0)
+        return host->fail(host, LH_IO, "epoll and a timer");
+    t->now = host->now_ns(host);
+    return LH_OK;
+}
+
+static void tcp_close(lh_transport_t *t)
+{
+    const lh_host_t *host = t->host;
+    while (t->listeners != NULL) {
+        lh_listener_t *l = t->listeners;
+        t->listeners = l->next;
+        for (stream_t *s = l->strangers, *next; s != NULL; s = next) {
+            next = s->next;
+            stream_free(s);
+        }
+        (void)close(l->fd);
+        host->release(host, l);
+    }
+    for (lh_conn_t *c = t->conns, *next; c != NULL; c = next) {
+        next = c->next;
+        conn_free(c);
+    }
+    for (lh_conn_t *c = t->graveyard, *next; c != NULL; c = next) {
+        next = c->next;
+        conn_free(c);
+    }
+    for (stream_t *s = t->dead_strangers, *next; s != NULL; s = next) {
+        next = s->next;
+        stream_free(s);
+    }
+    if (t->timer >= 0) (void)close(t->timer);
+    if (t->epoll >= 0) (void)close(t->epoll);
+    if (t->tls_context != NULL) tls_context_free(t->tls_context);
+    host->release(host, t);
+}
+
+static lh_status_t tcp_open(const lh_host_t *host, const void *config, lh_transport_t **out)
+{
+    lh_transport_t *t = host->alloc(host, sizeof(*t), 64);
+    if (t == NULL) return LH_NO_MEMORY;
+    t->host = host;
+    t->config = config;
+    t->epoll = t->timer = -1;
+    const lh_status_t status = tcp_start(t);
+    if (status != LH_OK) {
+        tcp_close(t);
+        return status;
+    }
+    *out = t;
+    return LH_OK;
+}
+
+static lh_status_t tcp_nic_count(LH_UNUSED lh_transport_t *t, uint32_t *out)
+{
+    *out = 1;
+    return LH_OK;
+}
+
+static uint64_t line_rate(const char *interface)
+{
+    char path[128];
+    long megabits = 0;
+    (void)snprintf(path, sizeof(path), "/sys/class/net/%s/speed", interface);
+    FILE *file = fopen(path, "re");
+    if (file == NULL) return 0;
+    if (fscanf(file, "%ld", &megabits) != 1 || megabits < 0) megabits = 0;
+    (void)fclose(file);
+    return (uint64_t)megabits * 125000;
+}
+
+static lh_status_t tcp_nic_info(lh_transport_t *t, uint32_t nic, lh_nic_info_t *info)
+{
+    if (nic != 0)
+        return t->host->fail(t->host, LH_INVALID, "there is one address, not %u", nic + 1);
+    lh_nic_info_t mine = {
+        .struct_size = sizeof(mine),
+        .flags = LH_CAN_DIAL_TO_SEND | LH_CAN_DIAL_TO_RECEIVE | LH_CAN_DUPLEX | LH_CAN_CHECKSUM |
+                 LH_CAN_PROVE | LH_CAN_ENCRYPT | LH_CAN_PACE,
+        .memory_kinds = LH_MEM_HOST,
+        .bytes_per_second = line_rate(t->nic_name),
+        .max_message_bytes = MESSAGE_MAX,
+        .max_connections = 4096,
+        .max_sends = DEPTH,
+        .max_recvs = DEPTH,
+        .alignment_bytes = 64,
+        .numa = -1,
+    };
+    memcpy(mine.name, t->nic_name, sizeof(mine.name));
+    lh_fill(info, &mine, sizeof(mine));
+    return LH_OK;
+}
+
+/* The context and a first key: where the job has none, it is said now and not at the first dial. */
+static lh_status_t need_security(lh_transport_t *t, uint32_t security)
+{
+    uint8_t key[32];
+    if (security > LH_SECURITY_PRIVATE)
+        return t->host->fail(t->host, LH_UNSUPPORTED, "security %u is asked for; there are 0 to %u",
+                             security, (uint32_t)LH_SECURITY_PRIVATE);
+    if (security == LH_SECURITY_PLAIN) return LH_OK;
+    const lh_status_t status = t->host->derive_key(t->host, "tcp", t->host->world->rank, key,
+                                                   sizeof(key));
+    secret_wipe(key, sizeof(key));
+    if (status != LH_OK) return status;
+    return t->tls_context != NULL ? LH_OK : tls_context_new(t->host, &t->tls_context);
+}
+
+static lh_status_t tcp_listen(lh_transport_t *t, uint32_t nic, uint32_t security,
+                              lh_address_t *address, lh_listener_t **out)
+{
+    const lh_host_t *host = t->host;
+    if (nic != 0) return host->fail(host, LH_INVALID, "there is one address, not %u", nic + 1);
+    lh_status_t status = need_security(t, security);
+    if (status != LH_OK) return status;
+    lh_listener_t *l = host->alloc(host, sizeof(*l), 64);
+    if (l == NULL) return LH_NO_MEMORY;
+    l->watch.kind = WATCH_LISTENER;
+    l->transport = t;
+    l->security = security;
+    status = socket_listen(t, address, &l->fd);
+    if (status == LH_OK) {
+        struct epoll_event event = {.events = EPOLLIN, .data.ptr = &l->watch};
+        if (epoll_ctl(t->epoll, EPOLL_CTL_ADD, l->fd, &event) != 0) {
+            status = host->fail(host, LH_IO, "watch the listener");
+            (void)close(l->fd);
+        }
+    }
+    if (status != LH_OK) {
+        host->release(host, l);
+        return status;
+    }
+    l->next = t->listeners;
+    t->listeners = l;
+    *out = l;
+    return LH_OK;
+}
+
+static lh_status_t tcp_accept(lh_listener_t *l, lh_hello_t *hello, lh_conn_t **out)
+{
+    lh_transport_t *t = l->transport;
+    lh_conn_t *c;
+    t->now = t->host->now_ns(t->host);
+    listener_serve(l);
+    stream_t *s = l->strangers;
+    while (s != NULL && s->state != STREAM_OFFERED)
+        s = s->next;
+    if (s == NULL) return LH_AGAIN;
+    const lh_status_t status = conn_new(t, &c);
+    if (status != LH_OK) return status;
+    c->hello = *hello = s->greeting.hello;
+    c->security = l->security;
+    c->stream_count = s->greeting.streams;
+    conn_name(c, c->hello.rank);
+    t->unsettled++;
+    stranger_take(s);
+    stream_adopt(c, s, 0);
+    *out = c;
+    return LH_OK;
+}
+
+static void take_params(lh_conn_t *c, const lh_conn_params_t *params)
+{
+    static const lh_link_t no_link = {.struct_size = sizeof(no_link)};
+    static const lh_tuning_t no_tuning = {.struct_size = sizeof(no_tuning)};
+    lh_tuning_t wanted = no_tuning;
+    c->link = no_link;
+    if (params->link != NULL)
+        memcpy(&c->link, params->link,
+               params->link->struct_size < sizeof(c->link) ? params->link->struct_size
+                                                           : sizeof(c->link));
+    if (params->tuning != NULL)
+        memcpy(&wanted, params->tuning,
+               params->tuning->struct_size < sizeof(wanted) ? params->tuning->struct_size
+                                                            : sizeof(wanted));
+    c->tuning.struct_size = sizeof(c->tuning);
+    tuning_choose(c->transport->config, &c->link, &wanted, &c->tuning);
+    c->direction = params->direction;
+    c->cookie = params->cookie;
+    c->silence_ns = params->silence_ns != 0 ? params->silence_ns : 3000000000ull;
+    c->dscp = params->dscp;
+}
+
+static lh_status_t tcp_admit(lh_conn_t *c, const lh_conn_params_t *params)
+{
+    lh_transport_t *t = c->transport;
+    const lh_host_t *host = t->host;
+    if (c->dialed || c->admitted)
+        return host->fail(host, LH_INVALID, "%s is admitted already", c->peer_text);
+    if (params->security != c->security)
+        return host->fail(host, LH_UNSUPPORTED, "security %u is asked for, the listener has %u",
+                          params->security, c->security);
+    if (c->state >= CONN_ENDING || c->streams[0]->state != STREAM_OFFERED)
+        return host->fail(host, LH_PEER_LOST, "%s has gone", c->peer_text);
+    if (host->random(host, c->token, TOKEN_BYTES) != LH_OK) return LH_IO;
+    t->now = host->now_ns(host);
+    const uint32_t wished = c->stream_count;
+    take_params(c, params);
+    /* The end that dials knows as much of the link; the INI of this end is a bound. */
+    if (t->config->streams == 0 || wished < c->tuning.streams) c->tuning.streams = wished;
+    c->stream_count = c->tuning.streams;
+    c->admitted = true;
+    (void)admit_stream(c->streams[0]);
+    return LH_OK;
+}
+
+static void tcp_close_listener(lh_listener_t *l)
+{
+    lh_transport_t *t = l->transport;
+    while (l->strangers != NULL) {
+        stream_t *s = l->strangers;
+        stranger_take(s);
+        stream_free(s);
+    }
+    lh_listener_t **at = &t->listeners;
+    while (*at != l)
+        at = &(*at)->next;
+    *at = l->next;
+    (void)close(l->fd);
+    t->host->release(t->host, l);
+}
+
+static lh_status_t tcp_connect(lh_transport_t *t, const lh_address_t *address,
+                               const lh_conn_params_t *params, lh_conn_t **out)
+{
+    const lh_host_t *host = t->host;
+    struct sockaddr_storage to;
+    socklen_t length;
+    lh_conn_t *c;
+    lh_status_t status = need_security(t, params->security);
+    if (status != LH_OK) return status;
+    if (!address_read(t, address, &to, &length))
+        return host->fail(host, LH_INVALID, "an address of %u bytes that is not of this plugin",
+                          address->length);
+    status = conn_new(t, &c);
+    if (status != LH_OK) return status;
+    take_params(c, params);
+    conn_name(c, params->peer);
+    address_text(&to, c->address_text, sizeof(c->address_text));
+    c->address = *address;
+    c->hello = params->hello;
+    c->security = params->security;
+    c->dialed = true;
+    c->stream_count = c->tuning.streams;
+    c->dial_ns = params->dial_ns != 0 ? params->dial_ns : DIAL_NS;
+    t->now = host->now_ns(host);
+    c->dial_deadline = t->now + c->dial_ns;
+    t->unsettled++;
+    dial_serve(c);
+    *out = c;
+    return LH_OK;
+}
+
+static void tcp_cancel(lh_conn_t *c)
+{
+    if (c->state >= CONN_BROKEN) return;
+    conn_break(c, LH_CANCELLED, "cancelled");
+}
+
+static void tcp_close_conn(lh_conn_t *c)
+{
+    lh_transport_t *t = c->transport;
+    conn_break(c, LH_CANCELLED, "closed");
+    lh_conn_t **at = &t->conns;
+    while (*at != c)
+        at = &(*at)->next;
+    *at = c->next;
+    c->next = t->graveyard;
+    t->graveyard = c;
+}
+
+static lh_status_t tcp_register(lh_transport_t *t, LH_UNUSED uint32_t nic, const lh_arena_t *memory,
+                                lh_region_t **out)
+{
+    if (memory->kind != LH_MEM_HOST)
+        return t->host->fail(t->host, LH_UNSUPPORTED, "memory of kind %u, only the host's is taken",
+                             memory->kind);
+    lh_region_t *r = t->host->alloc(t->host, sizeof(*r), 64);
+    if (r == NULL) return LH_NO_MEMORY;
+    r->arena = *memory;
+    *out = r;
+    return LH_OK;
+}
+
+static void tcp_release(lh_transport_t *t, lh_region_t *r)
+{
+    t->host->release(t->host, r);
+}
+
+static lh_status_t may_post(const lh_conn_t *c, uint32_t direction, uint64_t bytes)
+{
+    const lh_host_t *host = c->transport->host;
+    if (c->state >= CONN_ENDING) return host->fail(host, c->why, "%s", c->reason);
+    if ((c->dialed || c->admitted) && (c->direction & direction) == 0)
+        return host->fail(host, LH_INVALID, "the connection to %s does not %s", c->peer_text,
+                          direction == LH_SEND ? "send" : "receive");
+    if (bytes > MESSAGE_MAX)
+        return host->fail(host, LH_INVALID, "a message of %llu bytes, at most %llu",
+                          (unsigned long long)bytes, (unsigned long long)MESSAGE_MAX);
+    return LH_OK;
+}
+
+static lh_status_t tcp_isend(lh_conn_t *c, LH_UNUSED lh_region_t *region, const void *data,
+                             uint64_t bytes, uint32_t tag, uint64_t cookie)
+{
+    const lh_status_t status = may_post(c, LH_SEND, bytes);
+    if (status != LH_OK) return status;
+    if (c->send_end - c->send_first == DEPTH) return LH_AGAIN;
+    c->sends[c->send_end++ % DEPTH] = (operation_t){
+        .data = (uint8_t *)(uintptr_t)data, .bytes = bytes, .cookie = cookie, .tag = tag};
+    return LH_OK;
+}
+
+static lh_status_t tcp_irecv(lh_conn_t *c, LH_UNUSED lh_region_t *region, void *data,
+                             uint64_t bytes, uint32_t tag, uint64_t cookie)
+{
+    const lh_status_t status = may_post(c, LH_RECEIVE, bytes);
+    if (status != LH_OK) return status;
+    if (c->recv_end - c->recv_first == DEPTH) return LH_AGAIN;
+    const uint32_t message = c->recv_end++;
+    c->recvs[message % DEPTH] = (operation_t){
+        .data = data, .bytes = bytes, .cookie = cookie, .tag = tag};
+    if (c->grant_since == 0) c->grant_since = c->transport->now;
+    if (bytes > EAGER_BYTES || c->recv_end - c->advertised >= EAGER_SLOTS / 2) c->grant_now = true;
+    receive_posted(c, message);
+    return LH_OK;
+}
+
+static lh_status_t tcp_stats(lh_conn_t *c, lh_link_stats_t *out)
+{
+    const lh_host_t *host = c->transport->host;
+    const uint64_t heard = atomic_load_explicit(&c->heard_ns, memory_order_relaxed);
+    const uint64_t now = host->now_ns(host);
+    const uint32_t up = atomic_load_explicit(&c->paths_up, memory_order_relaxed);
+    LH_FILL(lh_link_stats_t, out, .paths_up = up,
+            .round_trip_ns = atomic_load_explicit(&c->round_trip_ns, memory_order_relaxed),
+            .round_trip_min_ns = atomic_load_explicit(&c->round_trip_min_ns, memory_order_relaxed),
+            .bytes_sent = atomic_load_explicit(&c->bytes_sent, memory_order_relaxed),
+            .bytes_received = atomic_load_explicit(&c->bytes_received, memory_order_relaxed),
+            .bytes_in_flight = atomic_load_explicit(&c->in_flight, memory_order_relaxed),
+            .bytes_retransmitted = atomic_load_explicit(&c->retransmitted, memory_order_relaxed),
+            .bytes_per_second = atomic_load_explicit(&c->rate, memory_order_relaxed),
+            .starved_ns = atomic_load_explicit(&c->starved_ns, memory_order_relaxed),
+            .silent_ns = heard != 0 && now > heard ? now - heard : 0);
+    return LH_OK;
+}
+
+/* The number of streams stays as it is. */
+static lh_status_t tcp_retune(lh_conn_t *c, const lh_tuning_t *wanted, lh_tuning_t *in_force)
+{
+    if (wanted != NULL) {
+        lh_tuning_t mine = {.struct_size = sizeof(mine)}, all = c->tuning;
+        memcpy(&mine, wanted,
+               wanted->struct_size < sizeof(mine) ? wanted->struct_size : sizeof(mine));
+        if (mine.chunk_bytes != 0)
+            all.chunk_bytes = mine.chunk_bytes < EAGER_BYTES   ? EAGER_BYTES
+                              : mine.chunk_bytes > PAYLOAD_MAX ? PAYLOAD_MAX
+                                                               : mine.chunk_bytes;
+        if (mine.inflight_bytes != 0) all.inflight_bytes = mine.inflight_bytes;
+        if (mine.pace_bytes_per_second != 0) all.pace_bytes_per_second = mine.pace_bytes_per_second;
+        if (mine.buffer_bytes != 0) all.buffer_bytes = mine.buffer_bytes;
+        c->tuning = all;
+        for (uint32_t i = 0; i < c->stream_count; i++)
+            if (c->streams[i] != NULL && c->streams[i]->state == STREAM_OPEN)
+                socket_tune(c, c->streams[i]->fd, false);
+    }
+    if (in_force != NULL) lh_fill(in_force, &c->tuning, sizeof(c->tuning));
+    return LH_OK;
+}
+
+static const lh_transport_api_t api = {
+    .struct_size = sizeof(api),
+    .open = tcp_open,
+    .close = tcp_close,
+    .nic_count = tcp_nic_count,
+    .nic_info = tcp_nic_info,
+    .listen = tcp_listen,
+    .accept = tcp_accept,
+    .admit = tcp_admit,
+    .close_listener = tcp_close_listener,
+    .connect = tcp_connect,
+    .cancel = tcp_cancel,
+    .close_conn = tcp_close_conn,
+    .register_memory = tcp_register,
+    .release_memory = tcp_release,
+    .isend = tcp_isend,
+    .irecv = tcp_irecv,
+    .poll = tcp_poll,
+    .wait_fd = tcp_wait_fd,
+    .arm = tcp_arm,
+    .stats = tcp_stats,
+    .retune = tcp_retune,
+};
+
+static const lh_option_t options[] = {
+    LH_OPTION_STRING(tcp_config_t, bind, "bind", "auto",
+                     "address or interface to listen on and dial from; auto: 127.0.0.1 on one "
+                     "machine, else the first interface that is up"),
+    LH_OPTION_U64(tcp_config_t, port, "port", "0", "0..65535",
+                  "port of a machine's first rank, counted up for its others; 0: any free one"),
+    LH_OPTION_U64(tcp_config_t, streams, "streams", "0", "0..64",
+                  "sockets of a connection; 0: by the link (1 near, 4 to 16 between sites)"),
+    LH_OPTION_BYTES(tcp_config_t, chunk_bytes, "chunk", "0", "0..4194304",
+                    "piece of a message that one stream takes; 0: 256KiB, 1MiB between sites"),
+    LH_OPTION_BYTES(tcp_config_t, buffer_bytes, "buffer", "0", "0..1073741824",
+                    "kernel buffer over all streams of a connection; 0: by the link's round trip "
+                    "and rate, else the kernel's own tuning"),
+    LH_OPTION_RATE(tcp_config_t, pace, "pace", "0", NULL,
+                   "most that a connection sends; 0: between sites 97 % of the measured rate"),
+    LH_OPTION_STRING(tcp_config_t, congestion, "congestion", "auto",
+                     "the kernel's congestion control; auto: bbr between sites where it is there"),
+};
+
+LH_PLUGIN = {
+    LH_PLUGIN_HEADER,
+    .kind = LH_KIND_TRANSPORT,
+    .config_size = sizeof(tcp_config_t),
+    .name = "tcp",
+    .version = "0.1.0",
+    .summary = "messages over TCP: several streams, checksums, keys and encryption",
+    LH_TABLE_OPTIONS(options),
+    .transport = &api,
+};

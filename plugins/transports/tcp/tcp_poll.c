@@ -1,0 +1,122 @@
+/* tcp_poll.c - progress: epoll for what is rare, direct reads while there are few streams (a system
+ * call less a turn), and the descriptor to sleep on. */
+#include "tcp_poll.h"
+
+#include <stdio.h>
+#include <sys/epoll.h>
+#include <sys/timerfd.h>
+#include <unistd.h>
+
+enum {
+    DIRECT_STREAMS = 4, /* up to so many are read without asking epoll */
+    LOOK_NS = 100000,   /* then epoll is asked so often                */
+    ROWS = 64,
+    WAKE_NS = 10000000, /* while something has a deadline */
+};
+
+static void serve_row(const struct epoll_event *row)
+{
+    watch_t *watch = row->data.ptr;
+    if (watch->kind == WATCH_LISTENER) {
+        listener_serve((lh_listener_t *)(void *)watch);
+        return;
+    }
+    stream_t *s = (stream_t *)(void *)watch;
+    bool more;
+    if (s->state != STREAM_OPEN) {
+        if (s->state != STREAM_CLOSED && s->state != STREAM_NONE) stream_progress(s);
+        return;
+    }
+    if (row->events & EPOLLOUT) stream_watch_out(s, false);
+    if (row->events & (EPOLLIN | EPOLLHUP | EPOLLERR)) (void)stream_pull(s, &more);
+}
+
+static void serve_epoll(lh_transport_t *t)
+{
+    struct epoll_event rows[ROWS];
+    const int count = epoll_wait(t->epoll, rows, ROWS, 0);
+    t->served = t->now;
+    for (int i = 0; i < count; i++) {
+        if (rows[i].data.ptr != NULL) {
+            serve_row(&rows[i]);
+            continue;
+        }
+        uint64_t expirations;
+        (void)!read(t->timer, &expirations, sizeof(expirations));
+        t->timer_set = false;
+    }
+}
+
+static void bury(lh_transport_t *t)
+{
+    for (lh_conn_t *c = t->graveyard, *next; c != NULL; c = next) {
+        next = c->next;
+        conn_free(c);
+    }
+    for (stream_t *s = t->dead_strangers, *next; s != NULL; s = next) {
+        next = s->next;
+        stream_free(s);
+    }
+    t->graveyard = NULL;
+    t->dead_strangers = NULL;
+}
+
+static void serve_conn(lh_conn_t *c, bool direct)
+{
+    if (c->state <= CONN_JOINING) dial_serve(c);
+    if (c->state == CONN_UP || c->state == CONN_ENDING) (void)conn_push(c);
+    for (uint32_t i = 0; direct && i < c->stream_count && c->state <= CONN_UP; i++) {
+        bool more;
+        if (c->streams[i] != NULL && c->streams[i]->state == STREAM_OPEN)
+            (void)stream_pull(c->streams[i], &more);
+    }
+    if (c->state == CONN_UP) socket_sample(c);
+}
+
+lh_status_t tcp_poll(lh_transport_t *t, lh_wire_event_t *events, uint32_t event_size, uint32_t max,
+                     uint32_t *count)
+{
+    sink_t sink = {(char *)events, event_size, max, 0};
+    t->now = t->host->now_ns(t->host);
+    if (t->graveyard != NULL || t->dead_strangers != NULL) bury(t);
+    const bool direct = t->open_streams <= DIRECT_STREAMS;
+    if (!direct || t->unsettled > 0 || t->now - t->served >= LOOK_NS) serve_epoll(t);
+    for (lh_listener_t *l = t->listeners; l != NULL && t->unsettled > 0; l = l->next)
+        listener_expire(l);
+    for (lh_conn_t *c = t->conns; c != NULL; c = c->next) {
+        serve_conn(c, direct);
+        conn_tell(c, &sink);
+    }
+    *count = sink.count;
+    return LH_OK;
+}
+
+lh_status_t tcp_wait_fd(lh_transport_t *t, int *fd)
+{
+    *fd = t->epoll;
+    return LH_OK;
+}
+
+static void set_timer(lh_transport_t *t)
+{
+    if (t->timer_set) return;
+    const struct itimerspec when = {.it_value = {.tv_nsec = WAKE_NS}};
+    t->timer_set = timerfd_settime(t->timer, 0, &when, NULL) == 0;
+}
+
+/* Grants that wait for company leave now, for nobody may poll for long. */
+lh_status_t tcp_arm(lh_transport_t *t)
+{
+    bool deadline = t->unsettled > 0;
+    t->now = t->host->now_ns(t->host);
+    for (lh_conn_t *c = t->conns; c != NULL; c = c->next) {
+        if (c->advertised != c->recv_end) c->grant_now = true;
+        if (c->state == CONN_UP) (void)conn_push(c);
+        if (conn_has_events(c) || conn_can_push(c)) return LH_AGAIN;
+        deadline |= c->state == CONN_ENDING;
+        for (uint32_t i = 0; c->state == CONN_UP && i < c->stream_count; i++)
+            stream_watch_out(c->streams[i], c->streams[i]->blocked);
+    }
+    if (deadline) set_timer(t);
+    return LH_OK;
+}

@@ -1,0 +1,318 @@
+/* tcp_receive.c - bytes from a socket to where they belong: a payload whose receive is posted is
+ * read straight into it, with the next head behind it in the same system call. */
+#include "tcp.h"
+
+#include <errno.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "tcp_crc.h"
+
+enum {
+    READ_MAX = 256 << 10, /* of one call: its checksum finds it in the cache */
+    TAIL_BYTES = 4 << 10, /* behind a payload: the next head and what is small */
+    DIRECT_BYTES = 512,   /* payloads below go through the stage */
+    PULL_BYTES = 1 << 20, /* of one turn */
+};
+
+bool stream_fail(stream_t *s, lh_status_t status, const char *fmt, ...)
+{
+    char text[REASON_BYTES];
+    va_list args;
+    va_start(args, fmt);
+    (void)vsnprintf(text, sizeof(text), fmt, args);
+    va_end(args);
+    if (s->conn == NULL) {
+        stranger_drop(s);
+    } else if (s->conn->dialed && s->state != STREAM_OPEN) {
+        dial_failed(s, status, text);
+    } else if (s->conn->state < CONN_ENDING) {
+        conn_break(s->conn, status, "%s: %s", s->conn->peer_text, text);
+    } else if (s->conn->state == CONN_ENDING) {
+        conn_break(s->conn, s->conn->why, "%s", s->conn->reason);
+    }
+    return false;
+}
+
+static bool slot_match(lh_conn_t *c, uint32_t message);
+
+/* Both ends are told both tags, or both sizes. */
+static bool refuse(lh_conn_t *c, lh_status_t status, uint32_t message, const operation_t *op,
+                   uint32_t tag, uint64_t total)
+{
+    const frame_t end = {.type = FRAME_END,
+                         .message = message,
+                         .offset = (uint64_t)-status,
+                         .total = op->bytes,
+                         .tag = op->tag};
+    if (status == LH_MISMATCH)
+        conn_end(c, status, &end,
+                 "message %u of %s: it was sent with tag %u, the receive has tag %u", message,
+                 c->peer_text, tag, op->tag);
+    else
+        conn_end(c, status, &end,
+                 "message %u of %s, tag %u: %llu bytes, the receive has room for %llu", message,
+                 c->peer_text, tag, (unsigned long long)total, (unsigned long long)op->bytes);
+    return false;
+}
+
+static bool begin_posted(stream_t *s)
+{
+    lh_conn_t *c = s->conn;
+    const frame_t *f = &s->in;
+    operation_t *op = &c->recvs[f->message % DEPTH];
+    if ((int32_t)(f->message - c->recv_first) < 0 || op->done)
+        return stream_fail(s, LH_CORRUPT, "a frame of message %u, which is complete", f->message);
+    if (!op->begun) {
+        if (op->tag != f->tag) return refuse(c, LH_MISMATCH, f->message, op, f->tag, f->total);
+        if (f->total > op->bytes) return refuse(c, LH_TRUNCATED, f->message, op, f->tag, f->total);
+        op->begun = true;
+        op->total = f->total;
+    }
+    if (op->tag != f->tag || op->total != f->total)
+        return stream_fail(s, LH_CORRUPT, "frames of message %u that do not agree", f->message);
+    s->to = op->data + f->offset;
+    return true;
+}
+
+/* A message that came before its receive. */
+static bool begin_early(stream_t *s)
+{
+    lh_conn_t *c = s->conn;
+    const frame_t *f = &s->in;
+    slot_t *slot = &c->slots[f->message % EAGER_SLOTS];
+    if (f->message - c->recv_end >= EAGER_SLOTS || f->total > EAGER_BYTES ||
+        f->length != f->total || slot->taken)
+        return stream_fail(s, LH_CORRUPT, "message %u of %llu bytes without a grant", f->message,
+                           (unsigned long long)f->total);
+    if (c->slot_memory == NULL) {
+        const lh_host_t *host = c->transport->host;
+        c->slot_memory = host->alloc(host, (size_t)EAGER_SLOTS * EAGER_BYTES, 64);
+        if (c->slot_memory == NULL)
+            return stream_fail(s, LH_NO_MEMORY, "no memory for early messages");
+    }
+    *slot = (slot_t){.taken = true, .tag = f->tag, .bytes = f->length};
+    s->in_slot = true;
+    s->to = c->slot_memory + (size_t)(f->message % EAGER_SLOTS) * EAGER_BYTES;
+    return true;
+}
+
+static bool take_grants(stream_t *s, uint32_t grants)
+{
+    lh_conn_t *c = s->conn;
+    if ((int32_t)(grants - c->granted) <= 0) return true;
+    if ((int32_t)(grants - c->send_first) > 2 * DEPTH)
+        return stream_fail(s, LH_CORRUPT, "grants for %u messages, of which %u are posted", grants,
+                           c->send_end);
+    c->granted = grants;
+    return true;
+}
+
+static bool peer_ended(stream_t *s)
+{
+    const frame_t *f = &s->in;
+    lh_conn_t *c = s->conn;
+    const operation_t *op = &c->sends[f->message % DEPTH];
+    const lh_status_t status = f->offset == (uint64_t)-LH_MISMATCH    ? LH_MISMATCH
+                               : f->offset == (uint64_t)-LH_TRUNCATED ? LH_TRUNCATED
+                               : f->offset == (uint64_t)-LH_CORRUPT   ? LH_CORRUPT
+                                                                      : LH_PEER_LOST;
+    if (status == LH_MISMATCH)
+        conn_break(c, status, "message %u to %s: sent with tag %u, its receive has tag %u",
+                   f->message, c->peer_text, op->tag, f->tag);
+    else if (status == LH_TRUNCATED)
+        conn_break(c, status, "message %u to %s, tag %u: %llu bytes, its receive has room for %llu",
+                   f->message, c->peer_text, op->tag, (unsigned long long)op->bytes,
+                   (unsigned long long)f->total);
+    else
+        conn_break(c, status, "%s ended the connection: what we sent %s", c->peer_text,
+                   status == LH_CORRUPT ? "did not match its checksum or its seal"
+                                        : "made no sense to it");
+    return false;
+}
+
+static bool frame_end(stream_t *s);
+
+static bool frame_begin(stream_t *s)
+{
+    frame_t *f = &s->in;
+    const uint8_t *head = s->stage + s->stage_first;
+    const char *wrong = frame_read(head, f);
+    if (wrong != NULL) return stream_fail(s, LH_CORRUPT, "%s", wrong);
+    if (f->sequence != s->in_sequence)
+        return stream_fail(s, LH_CORRUPT, "frame %llu of stream %u, expected %llu",
+                           (unsigned long long)f->sequence, s->index,
+                           (unsigned long long)s->in_sequence);
+    const bool open = s->state == STREAM_OPEN;
+    if (open != (f->type < FRAME_HELLO) || (open && f->stream != s->index) ||
+        (!open && (f->type == FRAME_HELLO) != s->listens))
+        return stream_fail(s, LH_CORRUPT, "a frame of type %u, stream %u, out of place", f->type,
+                           f->stream);
+    if (s->seals[1] != NULL && !seal_begin(s->seals[1], f->sequence, head, HEAD_PROVEN))
+        return stream_fail(s, LH_IO, "the seal can't be opened");
+    s->in_sequence++;
+    s->stage_first += HEAD_BYTES;
+    s->left = f->length;
+    s->crc = 0;
+    s->in_slot = false;
+    if (!open) s->to = s->small_in;
+    if (f->type == FRAME_DATA &&
+        !((int32_t)(f->message - s->conn->recv_end) < 0 ? begin_posted(s) : begin_early(s)))
+        return false;
+    return s->left > 0 ? true : frame_end(s);
+}
+
+static bool slot_match(lh_conn_t *c, uint32_t message)
+{
+    slot_t *slot = &c->slots[message % EAGER_SLOTS];
+    operation_t *op = &c->recvs[message % DEPTH];
+    if (op->tag != slot->tag) return refuse(c, LH_MISMATCH, message, op, slot->tag, slot->bytes);
+    if (slot->bytes > op->bytes)
+        return refuse(c, LH_TRUNCATED, message, op, slot->tag, slot->bytes);
+    if (slot->bytes > 0)
+        memcpy(op->data, c->slot_memory + (size_t)(message % EAGER_SLOTS) * EAGER_BYTES,
+               slot->bytes);
+    op->total = op->got = slot->bytes;
+    op->begun = op->done = true;
+    *slot = (slot_t){.taken = false};
+    return true;
+}
+
+void receive_posted(lh_conn_t *c, uint32_t message)
+{
+    const slot_t *slot = &c->slots[message % EAGER_SLOTS];
+    if (slot->taken && slot->complete) (void)slot_match(c, message);
+}
+
+static bool data_end(stream_t *s)
+{
+    lh_conn_t *c = s->conn;
+    const frame_t *f = &s->in;
+    atomic_fetch_add_explicit(&c->bytes_received, f->length, memory_order_relaxed);
+    if (s->in_slot) {
+        c->slots[f->message % EAGER_SLOTS].complete = true;
+        return (int32_t)(f->message - c->recv_end) < 0 ? slot_match(c, f->message) : true;
+    }
+    operation_t *op = &c->recvs[f->message % DEPTH];
+    op->got += f->length;
+    op->done = op->got == op->total;
+    if (op->got > op->total)
+        return stream_fail(s, LH_CORRUPT, "frames of message %u that overlap", f->message);
+    return true;
+}
+
+static bool frame_end(stream_t *s)
+{
+    const frame_t *f = &s->in;
+    const bool right = s->seals[1] != NULL ? seal_check(s->seals[1], f->seal)
+                                           : frame_crc_is(f, s->crc);
+    if (!right && s->state == STREAM_OPEN && f->type == FRAME_DATA) {
+        const frame_t end = {.type = FRAME_END,
+                             .message = f->message,
+                             .offset = (uint64_t)-LH_CORRUPT,
+                             .tag = f->tag};
+        conn_end(
+            s->conn, LH_CORRUPT, &end,
+            "%s: frame %llu of stream %u (message %u, tag %u, %u bytes at %llu) does not match "
+            "its %s",
+            s->conn->peer_text, (unsigned long long)f->sequence, s->index, f->message, f->tag,
+            f->length, (unsigned long long)f->offset, s->seals[1] != NULL ? "seal" : "checksum");
+        return false;
+    }
+    if (!right)
+        return stream_fail(s, LH_CORRUPT, "a frame that does not match its checksum or seal");
+    if (s->state != STREAM_OPEN) return greet_frame(s);
+    if (!take_grants(s, f->grants)) return false;
+    if (f->type == FRAME_END) return peer_ended(s);
+    return f->type == FRAME_DATA ? data_end(s) : true;
+}
+
+/* The next n bytes of a payload lie where they belong. */
+static bool took(stream_t *s, uint32_t n)
+{
+    if (s->seals[1] == NULL)
+        s->crc = tcp_crc(s->crc, s->to, n);
+    else if (!seal_add(s->seals[1], s->to, s->to, n))
+        return stream_fail(s, LH_IO, "the seal can't be opened");
+    s->to += n;
+    s->left -= n;
+    return s->left > 0 ? true : frame_end(s);
+}
+
+bool stream_eat(stream_t *s)
+{
+    bool good = true;
+    while (good && (s->state == STREAM_OPEN || s->state == STREAM_GREETING)) {
+        const uint32_t there = s->stage_last - s->stage_first;
+        if (s->left > 0 && there > 0) {
+            const uint32_t n = there < s->left ? there : s->left;
+            memcpy(s->to, s->stage + s->stage_first, n);
+            s->stage_first += n;
+            good = took(s, n);
+        } else if (s->left == 0 && there >= HEAD_BYTES) {
+            good = frame_begin(s);
+        } else {
+            break;
+        }
+    }
+    if (!good) return false;
+    const uint32_t rest = s->stage_last - s->stage_first;
+    if (s->stage_first > 0 && rest > 0) memmove(s->stage, s->stage + s->stage_first, rest);
+    s->stage_first = 0;
+    s->stage_last = rest;
+    return true;
+}
+
+/* Why the peer ended may lie in another stream than the one that was seen to end. */
+static void pull_others(lh_conn_t *c)
+{
+    if (c->is_last_look) return;
+    c->is_last_look = true;
+    for (uint32_t i = 0; i < c->stream_count; i++)
+        for (bool more = true; more && c->state <= CONN_UP;)
+            if (c->streams[i] == NULL || !stream_pull(c->streams[i], &more)) break;
+    c->is_last_look = false;
+}
+
+static bool receive_failed(stream_t *s, ssize_t n, int error)
+{
+    if (s->conn->is_last_look) return false;
+    pull_others(s->conn);
+    if (n == 0) return stream_fail(s, LH_PEER_LOST, "it closed the connection");
+    if (error == ETIMEDOUT)
+        return stream_fail(s, LH_PEER_LOST, "silent for %.1f s (cut link, or a host that hangs)",
+                           (double)s->conn->silence_ns / 1e9);
+    return stream_fail(s, LH_PEER_LOST, "%s", strerror(error));
+}
+
+bool stream_pull(stream_t *s, bool *more)
+{
+    uint64_t taken = 0;
+    *more = false;
+    while (s->state == STREAM_OPEN && s->conn->state < CONN_ENDING) {
+        struct iovec v[2] = {{s->stage + s->stage_last, s->stage_size - s->stage_last}, {NULL, 0}};
+        const bool direct = s->left >= DIRECT_BYTES; /* the stage is empty then */
+        if (direct) {
+            v[0] = (struct iovec){s->to, s->left < READ_MAX ? s->left : READ_MAX};
+            if (s->left <= READ_MAX) v[1] = (struct iovec){s->stage, TAIL_BYTES};
+        }
+        const ssize_t n = v[1].iov_len > 0 ? readv(s->fd, v, 2)
+                                           : recv(s->fd, v[0].iov_base, v[0].iov_len, MSG_DONTWAIT);
+        if (n < 0 && errno == EINTR) continue;
+        if (n < 0 && errno == EAGAIN) return true;
+        if (n <= 0) return receive_failed(s, n, errno);
+        const size_t first = direct ? ((size_t)n < v[0].iov_len ? (size_t)n : v[0].iov_len) : 0;
+        s->stage_last += (uint32_t)((size_t)n - first);
+        if (first > 0 && !took(s, (uint32_t)first)) return false;
+        if (!stream_eat(s)) return false;
+        atomic_store_explicit(&s->conn->heard_ns, s->transport->now, memory_order_relaxed);
+        if ((size_t)n < v[0].iov_len + v[1].iov_len) return true;
+        taken += (uint64_t)n;
+        if (taken >= PULL_BYTES) {
+            *more = true;
+            return true;
+        }
+    }
+    return s->state == STREAM_OPEN;
+}

@@ -1,0 +1,127 @@
+/* tcp_send.c - which bytes leave next, and on which stream: messages are cut in the order posted,
+ * and a stream takes the next piece when the kernel has taken its last one (TCP_NOTSENT_LOWAT
+ * bounds what waits there unsent). */
+#include "tcp.h"
+
+enum { PUSH_BYTES = 1 << 20, GRANT_DELAY_NS = 50000 };
+
+/* The message that may leave next, or NULL. */
+static operation_t *next_send(lh_conn_t *c)
+{
+    if (c->send_next == c->send_end) return NULL;
+    operation_t *op = &c->sends[c->send_next % DEPTH];
+    const int32_t ahead = (int32_t)(c->send_next - c->granted);
+    if (ahead < 0 || (op->bytes <= EAGER_BYTES && ahead < EAGER_SLOTS)) return op;
+    return NULL;
+}
+
+static bool cut(stream_t *s, operation_t *op, uint64_t length)
+{
+    lh_conn_t *c = s->conn;
+    frame_t f = {.type = FRAME_DATA,
+                 .message = c->send_next,
+                 .offset = op->total,
+                 .total = op->bytes,
+                 .length = (uint32_t)length,
+                 .tag = op->tag};
+    if (!stream_add(s, &f, op->data + op->total)) return false;
+    op->total += length;
+    op->frames++;
+    if (op->total == op->bytes) c->send_next++;
+    return true;
+}
+
+static bool grant_due(const lh_conn_t *c)
+{
+    if (c->advertised == c->recv_end) return false;
+    return c->grant_now || c->transport->now - c->grant_since > GRANT_DELAY_NS;
+}
+
+/* True: the batch holds something. */
+static bool fill(stream_t *s)
+{
+    lh_conn_t *c = s->conn;
+    operation_t *op = NULL;
+    uint64_t batch = 0;
+    uint32_t frames = 0;
+    while (frames < BATCH && (op = next_send(c)) != NULL) {
+        const uint64_t rest = op->bytes - op->total, most = c->tuning.chunk_bytes;
+        const uint64_t length = rest < most ? rest : most;
+        if (frames > 0 && batch + length > most) break;
+        if (!cut(s, op, length)) return stream_fail(s, LH_NO_MEMORY, "no memory to seal a frame");
+        batch += length;
+        frames++;
+    }
+    if (frames == 0 && grant_due(c)) {
+        if (!stream_put(s, (frame_t){.type = FRAME_GRANT}, NULL))
+            return stream_fail(s, LH_NO_MEMORY, "no memory to seal a frame");
+        frames = 1;
+    }
+    if (frames == 0) return false;
+    c->advertised = c->recv_end;
+    c->grant_now = false;
+    c->grant_since = 0;
+    atomic_fetch_add_explicit(&c->bytes_sent, batch, memory_order_relaxed);
+    return true;
+}
+
+static void watch_starved(lh_conn_t *c)
+{
+    const bool starved = c->send_next != c->send_end && next_send(c) == NULL;
+    if (starved && c->starved_since == 0) c->starved_since = c->transport->now;
+    if (starved || c->starved_since == 0) return;
+    atomic_fetch_add_explicit(&c->starved_ns, c->transport->now - c->starved_since,
+                              memory_order_relaxed);
+    c->starved_since = 0;
+}
+
+/* Frames that are under way are finished, then the peer is told why; then it is over. */
+static void push_end(lh_conn_t *c)
+{
+    for (uint32_t i = 0; i < c->stream_count; i++) {
+        stream_t *s = c->streams[i];
+        size_t bytes = 0;
+        if (s == NULL || s->state != STREAM_OPEN) continue;
+        if (!stream_push(s, &bytes)) return;
+        if (s->blocked || !stream_put(s, c->end, NULL)) continue;
+        if (!stream_push(s, &bytes)) return;
+        if (s->blocked) return;
+        conn_break(c, c->why, "%s", c->reason);
+        return;
+    }
+    if (c->transport->now >= c->end_deadline) conn_break(c, c->why, "%s", c->reason);
+}
+
+bool conn_push(lh_conn_t *c)
+{
+    size_t all = 0;
+    if (c->state == CONN_ENDING) push_end(c);
+    if (c->state != CONN_UP) return false;
+    for (bool moved = true; moved && all < PUSH_BYTES;) {
+        moved = false;
+        for (uint32_t i = 0; i < c->stream_count && c->state == CONN_UP; i++) {
+            stream_t *s = c->streams[(c->turn + i) % c->stream_count];
+            size_t bytes = 0;
+            if (s->vector_done == s->vector_count && !fill(s)) continue;
+            if (!stream_push(s, &bytes)) return false;
+            all += bytes;
+            moved |= bytes > 0 && !s->blocked;
+        }
+        if (c->state != CONN_UP) return false;
+        if (moved) c->turn = (c->turn + 1) % c->stream_count;
+    }
+    watch_starved(c);
+    return all > 0;
+}
+
+bool conn_can_push(const lh_conn_t *c)
+{
+    if (c->state != CONN_UP) return false;
+    bool idle = false;
+    for (uint32_t i = 0; i < c->stream_count; i++) {
+        const stream_t *s = c->streams[i];
+        if (s->vector_done < s->vector_count && !s->blocked) return true;
+        idle |= s->vector_done == s->vector_count;
+    }
+    return idle && next_send((lh_conn_t *)(uintptr_t)c) != NULL;
+}

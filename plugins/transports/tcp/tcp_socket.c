@@ -1,0 +1,209 @@
+/* tcp_socket.c - what the kernel is told about a stream: when to give up, how much to hold, how
+ * fast to send. */
+#include "tcp.h"
+
+#include <errno.h>
+#include <netinet/in.h>
+#include <netinet/tcp.h>
+#include <stdio.h>
+#include <unistd.h>
+
+enum {
+    BACKLOG = 256,
+    LOWAT_CHUNKS = 2,
+    SILENCE_MS = 3000,
+    SILENCE_MIN_MS = 1000,
+    SAMPLE_NS = 250000000,
+};
+
+#define STREAM_RATE 3125000000ull /* 25 Gb/s: what one stream carries */
+
+static void set_int(int fd, int level, int name, int value)
+{
+    (void)setsockopt(fd, level, name, &value, sizeof(value));
+}
+
+static void set_buffer(int fd, int name, int force, uint64_t bytes)
+{
+    const int value = bytes > INT32_MAX / 2 ? INT32_MAX / 2 : (int)bytes;
+    int most = 0;
+    socklen_t length = sizeof(most);
+    if (setsockopt(fd, SOL_SOCKET, force, &value, sizeof(value)) == 0) return;
+    /* Without the right to force, a small value would only switch autotuning off. */
+    if (getsockopt(fd, SOL_SOCKET, name, &most, &length) == 0 && value > most / 2)
+        (void)setsockopt(fd, SOL_SOCKET, name, &value, sizeof(value));
+}
+
+static void set_buffers(int fd, uint64_t bytes)
+{
+    if (bytes == 0) return;
+    set_buffer(fd, SO_SNDBUF, SO_SNDBUFFORCE, bytes);
+    set_buffer(fd, SO_RCVBUF, SO_RCVBUFFORCE, bytes);
+}
+
+static void set_port(struct sockaddr_storage *a, uint16_t port)
+{
+    if (a->ss_family == AF_INET)
+        ((struct sockaddr_in *)(void *)a)->sin_port = htons(port);
+    else
+        ((struct sockaddr_in6 *)(void *)a)->sin6_port = htons(port);
+}
+
+static uint16_t own_port(const lh_transport_t *t)
+{
+    lh_rank_info_t info = {.struct_size = sizeof(info)};
+    const lh_host_t *host = t->host;
+    if (t->config->port == 0) return 0;
+    if (host->rank_info(host, host->world->rank, &info) != LH_OK) return (uint16_t)t->config->port;
+    return (uint16_t)(t->config->port + info.local_rank);
+}
+
+lh_status_t socket_listen(lh_transport_t *t, lh_address_t *address, int *out)
+{
+    const lh_host_t *host = t->host;
+    struct sockaddr_storage local = t->local;
+    socklen_t length = t->local_length;
+    char text[80];
+    set_port(&local, own_port(t));
+    address_text(&local, text, sizeof(text));
+    const int fd = socket(local.ss_family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
+    if (fd < 0) return host->fail(host, LH_IO, "a socket for %s", text);
+    set_int(fd, SOL_SOCKET, SO_REUSEADDR, 1);
+    if (local.ss_family == AF_INET6) set_int(fd, IPPROTO_IPV6, IPV6_V6ONLY, 1);
+    set_buffers(fd, t->config->buffer_bytes); /* before SYN: it decides the scale of the window */
+    if (bind(fd, (const struct sockaddr *)&local, length) != 0 || listen(fd, BACKLOG) != 0 ||
+        getsockname(fd, (struct sockaddr *)&local, &length) != 0) {
+        const lh_status_t status = host->fail(host, LH_IO, "listen on %s", text);
+        (void)close(fd);
+        return status;
+    }
+    address_write(&local, address);
+    *out = fd;
+    return LH_OK;
+}
+
+int socket_dial(lh_conn_t *c)
+{
+    const lh_transport_t *t = c->transport;
+    struct sockaddr_storage to, from = t->local;
+    socklen_t length;
+    if (!address_read(t, &c->address, &to, &length)) {
+        errno = EINVAL;
+        return -1;
+    }
+    const int fd = socket(to.ss_family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
+    if (fd < 0) return -1;
+    set_port(&from, 0);
+    set_int(fd, IPPROTO_IP, IP_BIND_ADDRESS_NO_PORT, 1);
+    socket_tune(c, fd, true);
+    if ((from.ss_family == to.ss_family &&
+         bind(fd, (const struct sockaddr *)&from, t->local_length) != 0) ||
+        (connect(fd, (const struct sockaddr *)&to, length) != 0 && errno != EINPROGRESS)) {
+        const int error = errno;
+        (void)close(fd);
+        errno = error;
+        return -1;
+    }
+    return fd;
+}
+
+/* A cut link is seen within silence_ns: an idle one by keepalive, a busy one by the user timeout.
+ */
+void socket_prepare(int fd, uint64_t silence_ns)
+{
+    uint64_t ms = silence_ns / 1000000;
+    if (ms == 0 || ms > SILENCE_MS) ms = SILENCE_MS;
+    if (ms < SILENCE_MIN_MS) ms = SILENCE_MIN_MS;
+    set_int(fd, IPPROTO_TCP, TCP_NODELAY, 1);
+    set_int(fd, SOL_SOCKET, SO_KEEPALIVE, 1);
+    set_int(fd, IPPROTO_TCP, TCP_KEEPIDLE, 1);
+    set_int(fd, IPPROTO_TCP, TCP_KEEPINTVL, 1);
+    set_int(fd, IPPROTO_TCP, TCP_KEEPCNT, (int)(ms / 1000));
+    set_int(fd, IPPROTO_TCP, TCP_USER_TIMEOUT, (int)ms);
+}
+
+void tuning_choose(const tcp_config_t *config, const lh_link_t *link, const lh_tuning_t *wanted,
+                   lh_tuning_t *out)
+{
+    const bool wan = link->scope == LH_LINK_WAN;
+    const uint64_t rate = link->bytes_per_second;
+    const uint64_t flight = (uint64_t)((double)rate * (double)link->round_trip_ns / 1e9);
+    uint64_t streams = config->streams != 0 ? config->streams : wanted->streams;
+    if (streams == 0 && link->scope != LH_LINK_NODE)
+        streams = (rate + STREAM_RATE - 1) / STREAM_RATE;
+    if (wan && config->streams == 0 && wanted->streams == 0 && streams < 4) streams = 4;
+    if (streams > 16 && config->streams == 0 && wanted->streams == 0) streams = 16;
+    out->streams = streams < 1 ? 1 : streams > STREAMS_MAX ? STREAMS_MAX : (uint32_t)streams;
+
+    out->chunk_bytes = config->chunk_bytes != 0   ? config->chunk_bytes
+                       : wanted->chunk_bytes != 0 ? wanted->chunk_bytes
+                       : wan                      ? 1 << 20
+                                                  : 256 << 10;
+    if (out->chunk_bytes > PAYLOAD_MAX) out->chunk_bytes = PAYLOAD_MAX;
+    if (out->chunk_bytes < EAGER_BYTES) out->chunk_bytes = EAGER_BYTES;
+
+    out->inflight_bytes = wanted->inflight_bytes != 0 ? wanted->inflight_bytes : flight;
+    out->buffer_bytes = config->buffer_bytes != 0   ? config->buffer_bytes
+                        : wanted->buffer_bytes != 0 ? wanted->buffer_bytes
+                                                    : out->inflight_bytes + out->inflight_bytes / 2;
+    out->pace_bytes_per_second = config->pace != 0 ? config->pace : wanted->pace_bytes_per_second;
+    if (wan && out->pace_bytes_per_second == 0) out->pace_bytes_per_second = rate / 100 * 97;
+}
+
+/* buffer and pace are over all streams. A short path is left to the kernel's own tuning. */
+void socket_tune(lh_conn_t *c, int fd, bool before_connect)
+{
+    const lh_tuning_t *tuning = &c->tuning;
+    const uint64_t streams = tuning->streams > 0 ? tuning->streams : 1;
+    const char *congestion = c->transport->config->congestion;
+    enum { SHORT_BYTES = 1 << 20 };
+    if (tuning->buffer_bytes / streams > SHORT_BYTES)
+        set_buffers(fd, tuning->buffer_bytes / streams);
+    if (before_connect) return;
+    if (tuning->pace_bytes_per_second > 0) {
+        const uint64_t pace = tuning->pace_bytes_per_second / streams;
+        (void)setsockopt(fd, SOL_SOCKET, SO_MAX_PACING_RATE, &pace, sizeof(pace));
+    }
+    const uint64_t lowat = LOWAT_CHUNKS * tuning->chunk_bytes;
+    set_int(fd, IPPROTO_TCP, TCP_NOTSENT_LOWAT, (int)lowat);
+    if (c->dscp > 0) {
+        set_int(fd, IPPROTO_IP, IP_TOS, (int)(c->dscp << 2));
+        set_int(fd, IPPROTO_IPV6, IPV6_TCLASS, (int)(c->dscp << 2));
+    }
+    if (congestion == NULL || strcmp(congestion, "auto") == 0)
+        congestion = c->link.scope == LH_LINK_WAN ? "bbr" : NULL;
+    if (congestion != NULL)
+        (void)setsockopt(fd, IPPROTO_TCP, TCP_CONGESTION, congestion,
+                         (socklen_t)strlen(congestion));
+}
+
+void socket_sample(lh_conn_t *c)
+{
+    const lh_host_t *host = c->transport->host;
+    uint64_t retransmitted = 0, in_flight = 0;
+    uint32_t trip = UINT32_MAX;
+    if (c->transport->now - c->sampled_ns < SAMPLE_NS) return;
+    c->sampled_ns = c->transport->now;
+    for (uint32_t i = 0; i < c->stream_count; i++) {
+        struct tcp_info info;
+        socklen_t length = sizeof(info);
+        if (c->streams[i] == NULL || c->streams[i]->state != STREAM_OPEN) continue;
+        memset(&info, 0, sizeof(info));
+        if (getsockopt(c->streams[i]->fd, IPPROTO_TCP, TCP_INFO, &info, &length) != 0) continue;
+        if (info.tcpi_rtt < trip) trip = info.tcpi_rtt;
+        retransmitted += (uint64_t)info.tcpi_total_retrans * info.tcpi_snd_mss;
+        in_flight += (uint64_t)info.tcpi_unacked * info.tcpi_snd_mss;
+    }
+    if (trip == UINT32_MAX) return;
+    const uint64_t before = atomic_load_explicit(&c->round_trip_min_ns, memory_order_relaxed);
+    const uint64_t trip_ns = (uint64_t)trip * 1000;
+    atomic_store_explicit(&c->round_trip_ns, trip_ns, memory_order_relaxed);
+    if (before == 0 || trip_ns < before)
+        atomic_store_explicit(&c->round_trip_min_ns, trip_ns, memory_order_relaxed);
+    atomic_store_explicit(&c->in_flight, in_flight, memory_order_relaxed);
+    atomic_store_explicit(&c->retransmitted, retransmitted, memory_order_relaxed);
+    if (retransmitted > c->retransmits_counted)
+        host->count(host, "tcp.retransmitted_bytes",
+                    (double)(retransmitted - c->retransmits_counted));
+    c->retransmits_counted = retransmitted;
+}

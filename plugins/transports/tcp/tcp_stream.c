@@ -1,0 +1,182 @@
+/* tcp_stream.c - a socket: its memory, its place in epoll, frames on their way into the kernel. */
+#include "tcp.h"
+
+#include <errno.h>
+#include <string.h>
+#include <sys/epoll.h>
+#include <unistd.h>
+
+#include "tcp_crc.h"
+
+lh_status_t stream_new(lh_transport_t *t, uint32_t stage_bytes, stream_t **out)
+{
+    stream_t *s = t->host->alloc(t->host, sizeof(*s), 64);
+    if (s == NULL) return LH_NO_MEMORY;
+    s->stage = t->host->alloc(t->host, stage_bytes, 64);
+    if (s->stage == NULL) {
+        t->host->release(t->host, s);
+        return LH_NO_MEMORY;
+    }
+    s->watch.kind = WATCH_STREAM;
+    s->transport = t;
+    s->stage_size = stage_bytes;
+    s->fd = -1;
+    *out = s;
+    return LH_OK;
+}
+
+/* With abort the kernel throws away what it holds and tells the peer with a reset: no orphan keeps
+ * TCP memory. */
+void stream_close(stream_t *s, bool abort)
+{
+    if (s->fd >= 0) {
+        const struct linger now = {.l_onoff = 1, .l_linger = 0};
+        if (abort) (void)setsockopt(s->fd, SOL_SOCKET, SO_LINGER, &now, sizeof(now));
+        (void)close(s->fd); /* leaves epoll */
+    }
+    if (s->state == STREAM_OPEN) s->transport->open_streams--;
+    s->fd = -1;
+    s->state = STREAM_CLOSED;
+}
+
+void stream_free(stream_t *s)
+{
+    if (s == NULL) return;
+    const lh_host_t *host = s->transport->host;
+    stream_close(s, true);
+    tls_free(s->tls);
+    seal_free(s->seals[0]);
+    seal_free(s->seals[1]);
+    host->release(host, s->scratch);
+    host->release(host, s->stage);
+    host->release(host, s);
+}
+
+lh_status_t stream_watch(stream_t *s)
+{
+    struct epoll_event event = {.events = EPOLLIN, .data.ptr = &s->watch};
+    if (s->state == STREAM_CONNECTING) event.events |= EPOLLOUT;
+    s->watches_out = s->state == STREAM_CONNECTING;
+    return epoll_ctl(s->transport->epoll, EPOLL_CTL_ADD, s->fd, &event) == 0 ? LH_OK : LH_IO;
+}
+
+void stream_watch_out(stream_t *s, bool on)
+{
+    if (s->watches_out == on || s->fd < 0) return;
+    struct epoll_event event = {.events = EPOLLIN, .data.ptr = &s->watch};
+    if (on) event.events |= EPOLLOUT;
+    if (epoll_ctl(s->transport->epoll, EPOLL_CTL_MOD, s->fd, &event) == 0) s->watches_out = on;
+}
+
+static void vector_add(stream_t *s, const void *bytes, size_t length)
+{
+    if (length == 0) return;
+    s->vectors[s->vector_count++] = (struct iovec){(void *)(uintptr_t)bytes, length};
+}
+
+static bool seal_frame(stream_t *s, uint8_t *head, const frame_t *f, const uint8_t *payload,
+                       uint8_t *encrypted)
+{
+    seal_t *seal = s->seals[0];
+    return seal_begin(seal, f->sequence, head, HEAD_PROVEN) &&
+           seal_add(seal, payload, encrypted, f->length) && seal_end(seal, head + HEAD_PROVEN);
+}
+
+/* Where a batch's encrypted payloads lie, one after the other. */
+static uint8_t *scratch_room(stream_t *s, uint64_t bytes)
+{
+    const lh_host_t *host = s->transport->host;
+    uint64_t used = 0;
+    for (uint32_t i = 0; i < s->vector_count; i++)
+        if (s->scratch != NULL && (uint8_t *)s->vectors[i].iov_base >= s->scratch &&
+            (uint8_t *)s->vectors[i].iov_base < s->scratch + s->scratch_bytes)
+            used += s->vectors[i].iov_len;
+    if (used + bytes <= s->scratch_bytes) return s->scratch + used;
+    if (used > 0) return NULL;
+    if (s->conn != NULL && bytes < s->conn->tuning.chunk_bytes)
+        bytes = s->conn->tuning.chunk_bytes; /* as much as a batch of several holds */
+    host->release(host, s->scratch);
+    s->scratch = host->alloc(host, bytes, 64);
+    s->scratch_bytes = s->scratch == NULL ? 0 : bytes;
+    return s->scratch;
+}
+
+bool stream_add(stream_t *s, frame_t *f, const void *payload)
+{
+    if (s->vector_done == s->vector_count)
+        s->vector_done = s->vector_count = s->frame_done = s->frame_count = 0;
+    const bool encrypts = s->seals[0] != NULL && seal_encrypts(s->seals[0]) && f->length > 0;
+    uint8_t *room = encrypts ? scratch_room(s, f->length) : NULL;
+    if (encrypts && room == NULL) return false;
+
+    uint8_t *head = s->heads[s->frame_count];
+    f->stream = (uint16_t)s->index;
+    f->sequence = s->out_sequence++;
+    f->grants = s->conn != NULL ? s->conn->recv_end : 0;
+    if (s->seals[0] == NULL) frame_set_crc(f, tcp_crc(0, payload, f->length));
+    frame_write(f, head);
+    if (s->seals[0] != NULL && !seal_frame(s, head, f, payload, room)) return false;
+    vector_add(s, head, HEAD_BYTES);
+    vector_add(s, encrypts ? room : payload, f->length);
+    s->frames[s->frame_count].vectors = s->vector_count;
+    s->frames[s->frame_count].message = f->message;
+    s->frames[s->frame_count++].is_data = f->type == FRAME_DATA;
+    return true;
+}
+
+bool stream_put(stream_t *s, frame_t f, const void *payload)
+{
+    if (s->vector_done != s->vector_count) return false;
+    if (f.length > 0) memcpy(s->small, payload, f.length);
+    return stream_add(s, &f, s->small);
+}
+
+static void frame_left(stream_t *s, uint32_t i)
+{
+    if (!s->frames[i].is_data) return;
+    operation_t *op = &s->conn->sends[s->frames[i].message % DEPTH];
+    op->frames--;
+    op->done = op->frames == 0 && op->total == op->bytes;
+}
+
+static void advance(stream_t *s, size_t bytes)
+{
+    while (bytes > 0) {
+        struct iovec *v = &s->vectors[s->vector_done];
+        const size_t part = bytes < v->iov_len ? bytes : v->iov_len;
+        v->iov_base = (uint8_t *)v->iov_base + part;
+        v->iov_len -= part;
+        bytes -= part;
+        if (v->iov_len == 0) s->vector_done++;
+    }
+    while (s->frame_done < s->frame_count && s->frames[s->frame_done].vectors <= s->vector_done)
+        frame_left(s, s->frame_done++);
+}
+
+/* The peer may have said why before it closed: that is the better reason. */
+static bool send_failed(stream_t *s, int error)
+{
+    bool more = true;
+    while (more && s->state == STREAM_OPEN)
+        if (!stream_pull(s, &more)) return false;
+    return stream_fail(s, LH_PEER_LOST, "%s", strerror(error));
+}
+
+bool stream_push(stream_t *s, size_t *bytes)
+{
+    s->blocked = false;
+    while (s->vector_done < s->vector_count) {
+        const struct msghdr message = {.msg_iov = s->vectors + s->vector_done,
+                                       .msg_iovlen = s->vector_count - s->vector_done};
+        const ssize_t n = sendmsg(s->fd, &message, MSG_DONTWAIT | MSG_NOSIGNAL);
+        if (n < 0 && errno == EINTR) continue;
+        if (n < 0 && (errno == EAGAIN || errno == ENOBUFS)) {
+            s->blocked = true;
+            return true;
+        }
+        if (n < 0) return send_failed(s, errno);
+        advance(s, (size_t)n);
+        *bytes += (size_t)n;
+    }
+    return true;
+}

@@ -1,0 +1,53 @@
+/* tcp_kit.h - two ranks of the tcp plugin in one process, each with a host of its own, and what a
+ * test does with them again and again. */
+#ifndef TCP_KIT_H
+#define TCP_KIT_H
+
+#include <longhaul/plugin.h>
+
+typedef struct kit_config { /* as the plugin's option table has it */
+    char *bind;
+    uint64_t port, streams;
+    uint64_t chunk_bytes, buffer_bytes, pace;
+    char *congestion;
+} kit_config_t;
+
+typedef struct kit_host {
+    lh_host_t api; /* first: the plugin's pointer is one to this */
+    lh_world_t world;
+    uint8_t key; /* what derived keys are made of; 0: the job has none */
+    double strangers;
+    char reason[512]; /* of the last fail */
+} kit_host_t;
+
+enum { KIT_EVENTS = 64, KIT_TEXT = 512 };
+typedef struct kit_end {
+    kit_host_t host;
+    kit_config_t config;
+    lh_transport_t *transport;
+    lh_listener_t *listener;
+    lh_address_t address;
+    lh_conn_t *conn;
+    lh_wire_event_t events[KIT_EVENTS]; /* all so far */
+    char reasons[KIT_EVENTS][KIT_TEXT];
+    uint32_t count;
+} kit_end_t;
+
+extern const lh_transport_api_t *kit_api; /* set by kit_load */
+int kit_load(void);
+void kit_open(kit_end_t *e, uint32_t rank);
+void kit_close(kit_end_t *e);
+uint64_t kit_now(void);
+
+lh_conn_params_t kit_params(const kit_end_t *from, uint32_t peer, uint32_t security);
+/* a listens with `security`, b dials; both are up. */
+void kit_join(kit_end_t *a, kit_end_t *b, uint32_t security);
+/* Polls both (b may be NULL) until `e` has an event of this type after `from`, or ms are over:
+ * NULL. */
+const lh_wire_event_t *kit_wait(kit_end_t *a, kit_end_t *b, kit_end_t *e, uint32_t type,
+                                uint32_t from, uint32_t ms);
+void kit_poll(kit_end_t *e);
+const char *kit_reason(const kit_end_t *e, const lh_wire_event_t *event);
+void kit_fill(uint8_t *bytes, size_t length, uint32_t seed);
+
+#endif
