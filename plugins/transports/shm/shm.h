@@ -105,7 +105,8 @@ struct lh_region {
 };
 
 struct lh_remote { /* a peer's region; lives until it is forgotten and its connection is closed */
-    const lh_host_t *host;
+    lh_transport_t *transport;
+    lh_remote_t *next;
     lh_conn_t *conn; /* NULL: closed */
     bool taken, forgotten;
     uint32_t id, access;
@@ -125,6 +126,7 @@ struct lh_transport {
     lh_conn_t *conns;
     lh_listener_t *listeners;
     lh_region_t *regions;
+    lh_remote_t *remotes;
     uint8_t machine[16];
 };
 
@@ -169,6 +171,7 @@ void shm_release(lh_transport_t *t, lh_region_t *r);
 lh_status_t shm_remote_new(lh_conn_t *c, uint32_t id, uint64_t bytes, uint64_t fd_offset,
                            uint32_t access, int fd);
 void shm_remotes_close(lh_conn_t *c);
+void shm_remote_free(lh_remote_t *m);
 extern const lh_one_sided_api_t shm_one_sided;
 
 #endif

@@ -56,11 +56,16 @@ void shm_release(lh_transport_t *t, lh_region_t *r)
     t->host->release(t->host, r);
 }
 
-static void remote_free(lh_remote_t *m)
+void shm_remote_free(lh_remote_t *m)
 {
+    const lh_host_t *host = m->transport->host;
+    lh_remote_t **at = &m->transport->remotes;
+    while (*at != m)
+        at = &(*at)->next;
+    *at = m->next;
     if (m->map != NULL) (void)munmap(m->map, m->map_bytes);
     if (m->fd >= 0) (void)close(m->fd);
-    m->host->release(m->host, m);
+    host->release(host, m);
 }
 
 static bool is_whole(int fd, uint64_t bytes, uint64_t fd_offset)
@@ -82,13 +87,15 @@ lh_status_t shm_remote_new(lh_conn_t *c, uint32_t id, uint64_t bytes, uint64_t f
         if (fd >= 0) (void)close(fd);
         return LH_CORRUPT;
     }
-    *m = (lh_remote_t){.host = host,
+    *m = (lh_remote_t){.transport = c->transport,
+                       .next = c->transport->remotes,
                        .conn = c,
                        .id = id,
                        .access = access,
                        .fd = fd,
                        .bytes = bytes,
                        .fd_offset = fd_offset};
+    c->transport->remotes = m;
     c->mapped[id] = m;
     return LH_OK;
 }
@@ -100,7 +107,7 @@ void shm_remotes_close(lh_conn_t *c)
         c->mapped[i] = NULL;
         if (m == NULL) continue;
         m->conn = NULL;
-        if (!m->taken || m->forgotten) remote_free(m);
+        if (!m->taken || m->forgotten) shm_remote_free(m);
     }
 }
 
@@ -139,8 +146,9 @@ static lh_status_t map_remote(lh_remote_t *m)
     void *map = mmap(NULL, m->bytes + past, access, MAP_SHARED, m->fd,
                      (off_t)(m->fd_offset - past));
     if (map == MAP_FAILED)
-        return m->host->fail(m->host, LH_IO, "mmap of %llu bytes of a peer's memory",
-                             (unsigned long long)m->bytes);
+        return m->transport->host->fail(m->transport->host, LH_IO,
+                                        "mmap of %llu bytes of a peer's memory",
+                                        (unsigned long long)m->bytes);
     m->map = map;
     m->map_bytes = m->bytes + past;
     m->base = m->map + past;
@@ -186,7 +194,7 @@ static lh_status_t take(lh_conn_t *c, const lh_address_t *address, lh_remote_t *
 static void forget(lh_remote_t *remote)
 {
     remote->forgotten = true;
-    if (remote->conn == NULL) remote_free(remote);
+    if (remote->conn == NULL) shm_remote_free(remote);
 }
 
 static lh_status_t put(lh_conn_t *c, lh_region_t *region, const void *data, lh_remote_t *remote,

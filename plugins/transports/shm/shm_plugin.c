@@ -44,6 +44,8 @@ static void shm_close(lh_transport_t *t)
 {
     while (t->conns != NULL)
         shm_close_conn(t->conns);
+    while (t->remotes != NULL)
+        shm_remote_free(t->remotes);
     while (t->listeners != NULL)
         shm_close_listener(t->listeners);
     while (t->regions != NULL)
