@@ -73,10 +73,12 @@ typedef struct coll_how {
     collective_t *after;
 } coll_how_t;
 
-/* Plans; takes what memory it needs. Before comm_connect. */
+/* Plans; before comm_connect, which makes what a run needs, from the links as they turned out. */
 lh_status_t collective_new(comm_t *c, const coll_how_t *how, collective_t **out) LH_MUST_CHECK;
+/* From here on: after comm_connect. */
 uint32_t collective_algorithm(const collective_t *x);
-/* Bytes this rank sends in a run, by scope (index LH_LINK_*), and staging memory it holds. */
+/* Bytes this rank sends in a run, by scope (index LH_LINK_*; what mapped members read in place is
+ * not sent), and the staging memory it works in, which plans share. */
 void collective_bytes(const collective_t *x, uint64_t sent[4], uint64_t *staging);
 const char *collective_name(const collective_t *x);
 

@@ -28,10 +28,14 @@ const group_t *comm_group(comm_t *c, uint32_t which);
 lh_status_t comm_arena(comm_t *c, void *base, uint64_t bytes, int fd, uint64_t fd_offset,
                        uint32_t *arena) LH_MUST_CHECK;
 /* Connects to all peers that plans need and posts what can be posted early. Plans are checked: all
- * ranks' lists of messages must match pair by pair, or all are refused with the first difference. */
+ * ranks' lists of messages must match pair by pair, or all are refused with the first difference.
+ */
 lh_status_t comm_connect(comm_t *c) LH_MUST_CHECK;
 /* Of plans and staging: a row of the memory report. */
 uint64_t comm_bytes(const comm_t *c);
+
+/* The step of training, for what control_progress tells of waits. */
+void comm_step(comm_t *c, uint64_t step);
 
 /* By scope (index LH_LINK_*): time that waits stood still for links of that class, since the last
  * call. */

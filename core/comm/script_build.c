@@ -116,7 +116,8 @@ uint32_t build_message(builder_t *b, uint32_t peer, bool sending, const script_v
 
 uint32_t build_signal(builder_t *b, uint32_t peer, bool sending, uint32_t after)
 {
-    const script_view_t nothing = build_whole(b);
+    /* Nothing travels, but it must lie in memory that links know. */
+    const script_view_t nothing = {.dtype = b->how->dtype, .staged = true};
     return build_message(b, peer, sending, &nothing, 0, after);
 }
 

@@ -1,0 +1,329 @@
+/* comm.c - opens what a rank communicates with, and connects it once all plans are known. */
+#include <comm/comm.h>
+
+#include <stdio.h>
+#include <sys/eventfd.h>
+#include <unistd.h>
+
+#include <base/memory.h>
+#include <base/sys.h>
+#include <comm/comm_state.h>
+
+static const uint64_t spin_ns = 200000, crowded_spin_ns = 1000000;
+enum { STAGING_ALIGN = 4096 };
+
+static uint32_t ranks_here(const world_t *w)
+{
+    uint32_t count = 0;
+    for (uint32_t r = 0; r < w->row.size; r++)
+        count += w->ranks[r].node == w->ranks[w->row.rank].node;
+    return count;
+}
+
+lh_status_t comm_open(const comm_how_t *how, comm_t **out)
+{
+    comm_t *c = mem_new(sizeof(*c));
+    if (c == NULL) return LH_NO_MEMORY;
+    c->how = *how;
+    c->crowded = (long)ranks_here(how->world) > sysconf(_SC_NPROCESSORS_ONLN);
+    c->spin_ns = c->crowded ? crowded_spin_ns : spin_ns;
+    c->wake_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
+    (void)pthread_mutex_init(&c->lock, NULL);
+    (void)pthread_cond_init(&c->begun, NULL);
+    atomic_init(&c->wanted, 0);
+    atomic_init(&c->asleep, false);
+    const links_how_t links = {
+        .job = how->job, .registry = how->registry, .world = how->world, .control = how->control};
+    lh_status_t status = c->wake_fd < 0 ? fail(LH_IO, "eventfd") : links_open(&links, &c->links);
+    if (status != LH_OK) {
+        comm_close(c);
+        return status;
+    }
+    *out = c;
+    return LH_OK;
+}
+
+static void stop_thread(comm_t *c)
+{
+    if (!c->has_thread) return;
+    progress_enter(c);
+    c->stop = true;
+    (void)pthread_cond_broadcast(&c->begun);
+    progress_leave(c);
+    (void)pthread_join(c->thread, NULL);
+}
+
+void comm_close(comm_t *c)
+{
+    if (c == NULL) return;
+    stop_thread(c);
+    links_close(c->links); /* from here on nobody touches buffers */
+    comm_free_plans(c);
+    for (uint32_t i = 0; i < LH_GROUPS; i++)
+        group_free(c->groups[i]);
+    mem_free(c->lanes);
+    mem_free(c->staging);
+    mem_free(c->arenas);
+    if (c->wake_fd >= 0) (void)close(c->wake_fd);
+    (void)pthread_cond_destroy(&c->begun);
+    (void)pthread_mutex_destroy(&c->lock);
+    mem_free(c);
+}
+
+const world_t *comm_world(const comm_t *c)
+{
+    return c->how.world;
+}
+
+control_t *comm_control(const comm_t *c)
+{
+    return c->how.control;
+}
+
+links_t *comm_links(comm_t *c)
+{
+    return c->links;
+}
+
+const group_t *comm_group(comm_t *c, uint32_t which)
+{
+    if (which < LH_GROUPS && c->groups[which] != NULL) return c->groups[which];
+    group_t *g;
+    if (group_new(c->how.world, which, &g) != LH_OK) return NULL;
+    c->groups[which] = g;
+    return g;
+}
+
+lh_status_t comm_arena(comm_t *c, void *base, uint64_t bytes, int fd, uint64_t fd_offset,
+                       uint32_t *arena)
+{
+    comm_arena_t *arenas = mem_grow(c->arenas, &c->arena_capacity, c->arena_count + 1u,
+                                    sizeof(*arenas));
+    if (arenas == NULL) return LH_NO_MEMORY;
+    c->arenas = arenas;
+    uint32_t number;
+    const lh_status_t status = links_arena(c->links, base, bytes, fd, fd_offset, &number);
+    if (status != LH_OK) return status;
+    if (number != c->arena_count)
+        return fail(LH_INVALID, "arena %u was registered behind this object's back", number);
+    c->arenas[c->arena_count++] = (comm_arena_t){base, bytes, fd >= 0};
+    *arena = number;
+    return LH_OK;
+}
+
+static lh_status_t connect_service(comm_t *c, uint32_t service)
+{
+    const uint32_t size = c->how.world->row.size;
+    bool *wanted = mem_array(size, sizeof(*wanted));
+    uint32_t *peers = mem_array(size, sizeof(*peers)), count = 0;
+    lh_status_t status = wanted == NULL || peers == NULL ? LH_NO_MEMORY : LH_OK;
+    for (uint32_t i = 0; status == LH_OK && i < c->plan_count; i++) {
+        const coll_how_t *how = &c->plans[i]->how;
+        for (uint32_t m = 0; how->service == service && m < how->group->size; m++)
+            if (script_needs_link(how, how->group->self, m)) wanted[how->group->ranks[m]] = true;
+    }
+    for (uint32_t r = 0; status == LH_OK && r < size; r++)
+        if (wanted[r]) peers[count++] = r;
+    if (status == LH_OK && count > 0) status = links_connect(c->links, peers, count, service);
+    mem_free(wanted);
+    mem_free(peers);
+    return status;
+}
+
+/* Arenas that this rank can map of all its peers on the node, and what its links measured. */
+static void own_facts(comm_t *c, comm_facts_t *out)
+{
+    *out = (comm_facts_t){0};
+    const world_t *w = c->how.world;
+    for (uint32_t s = 1; s < COMM_SERVICES; s++) {
+        out->maps[s] = UINT32_MAX;
+        for (uint32_t r = 0; r < w->row.size; r++) {
+            const link_t *k = links_find(c->links, r, s);
+            if (k == NULL || link_scope(k) != LH_LINK_NODE) continue;
+            for (uint32_t a = 0; a < 32; a++)
+                if (a >= c->arena_count || link_map(k, a) == NULL) out->maps[s] &= ~(1u << a);
+        }
+    }
+    for (uint32_t s = 1; s < COMM_SCOPES; s++) {
+        link_class_t class;
+        links_class(c->links, s, &class);
+        out->figures[s] = (link_figures_t){class.round_trip_ns, class.bytes_per_second};
+    }
+}
+
+static void count_sent(collective_t *x)
+{
+    const world_t *w = x->comm->how.world;
+    for (uint32_t i = 0; i < x->script.step_count; i++) {
+        const script_step_t *step = &x->script.steps[i];
+        if (step->kind == STEP_SEND)
+            x->sent[world_scope(w, w->row.rank, x->how.group->ranks[step->peer])] += step->bytes;
+    }
+}
+
+static lh_status_t make_run(collective_t *x)
+{
+    const script_t *s = &x->script;
+    x->left = mem_array(s->step_count, sizeof(*x->left));
+    x->ready = mem_array(s->step_count, sizeof(*x->ready));
+    x->first = mem_array(s->step_count, sizeof(*x->first));
+    x->tracks = mem_array(s->lane_count, sizeof(*x->tracks));
+    x->scratch = mem_array(s->most_sources, sizeof(*x->scratch));
+    if (x->left == NULL || x->ready == NULL || x->first == NULL || x->tracks == NULL ||
+        x->scratch == NULL)
+        return LH_NO_MEMORY;
+    for (uint32_t i = 0; i < s->step_count; i++)
+        if (s->steps[i].kind >= STEP_SUM && s->steps[i].needs == 0) x->first[x->first_count++] = i;
+    return LH_OK;
+}
+
+static lh_status_t make_script(collective_t *x, const comm_facts_t *all)
+{
+    script_how_t how;
+    comm_map_peers(x);
+    comm_choose(x, all, &how);
+    lh_status_t status = script_new(&how, &x->script);
+    if (status != LH_OK) return status;
+    x->algorithm = how.algorithm;
+    count_sent(x);
+    return make_run(x);
+}
+
+static lane_t *find_lane(comm_t *c, link_t *link, bool sending)
+{
+    for (uint32_t i = 0; i < c->lane_count; i++)
+        if (c->lanes[i].link == link && c->lanes[i].sending == sending) return &c->lanes[i];
+    lane_t *lane = &c->lanes[c->lane_count++];
+    *lane = (lane_t){.link = link, .sending = sending};
+    return lane;
+}
+
+static lh_status_t make_tracks(comm_t *c, collective_t *x)
+{
+    for (uint32_t i = 0; i < x->script.lane_count; i++) {
+        const script_lane_t *m = &x->script.lanes[i];
+        link_t *k = links_find(c->links, x->how.group->ranks[m->peer], x->how.service);
+        if (k == NULL)
+            return fail(LH_UNREACHABLE, "'%s' needs a link to rank %u that is not there", x->name,
+                        x->how.group->ranks[m->peer]);
+        x->tracks[i] = (track_t){.lane = find_lane(c, k, m->sending), .plan = x, .messages = m};
+    }
+    return LH_OK;
+}
+
+static lh_status_t make_lanes(comm_t *c)
+{
+    uint64_t most = 1;
+    for (uint32_t i = 0; i < c->plan_count; i++)
+        most += c->plans[i]->script.lane_count;
+    const uint64_t all = (uint64_t)c->how.world->row.size * COMM_SERVICES * 2;
+    c->lanes = mem_array(most < all ? most : all, sizeof(*c->lanes));
+    lh_status_t status = c->lanes == NULL ? LH_NO_MEMORY : LH_OK;
+    for (uint32_t i = 0; status == LH_OK && i < c->plan_count; i++)
+        status = make_tracks(c, c->plans[i]);
+    return status;
+}
+
+/* Plans take regions in turn: as many of those that stage can be under way at a time. */
+static lh_status_t make_staging(comm_t *c)
+{
+    uint32_t arena, turn = 0;
+    c->staging_bytes = STAGING_ALIGN; /* signals carry nothing, but lie somewhere */
+    for (uint32_t i = 0; i < c->plan_count; i++) {
+        collective_t *x = c->plans[i];
+        if (x->script.staging_bytes == 0) continue;
+        x->region = &c->regions[turn++ % COMM_REGIONS];
+        if (x->script.staging_bytes > x->region->bytes) x->region->bytes = x->script.staging_bytes;
+    }
+    for (uint32_t i = 0; i < COMM_REGIONS; i++)
+        c->staging_bytes += (c->regions[i].bytes + STAGING_ALIGN - 1) / STAGING_ALIGN *
+                            STAGING_ALIGN;
+    c->staging = mem_new(c->staging_bytes);
+    if (c->staging == NULL) return LH_NO_MEMORY;
+    char *at = c->staging;
+    for (uint32_t i = 0; i < COMM_REGIONS; i++) {
+        c->regions[i].memory = at;
+        at += (c->regions[i].bytes + STAGING_ALIGN - 1) / STAGING_ALIGN * STAGING_ALIGN;
+    }
+    const lh_status_t status = comm_arena(c, c->staging, c->staging_bytes, -1, 0, &arena);
+    for (uint32_t i = 0; status == LH_OK && i < c->plan_count; i++) {
+        collective_t *x = c->plans[i];
+        script_place(&x->script, x->region != NULL ? x->region->memory : c->staging, arena);
+    }
+    return status;
+}
+
+static lh_status_t make_scripts(comm_t *c, const comm_facts_t *all)
+{
+    lh_status_t status = LH_OK;
+    for (uint32_t i = 0; status == LH_OK && i < c->plan_count; i++)
+        status = make_script(c->plans[i], all);
+    if (status == LH_OK) status = make_staging(c);
+    if (status == LH_OK) status = make_lanes(c);
+    return status;
+}
+
+static lh_status_t start_thread(comm_t *c)
+{
+    if (!c->how.thread) return LH_OK;
+    if (pthread_create(&c->thread, NULL, progress_thread, c) != 0)
+        return fail(LH_NO_MEMORY, "the thread that drives collectives can't be started");
+    c->has_thread = true;
+    return LH_OK;
+}
+
+lh_status_t comm_connect(comm_t *c)
+{
+    if (c->connected) return fail(LH_INVALID, "the ranks are connected already");
+    lh_status_t status = LH_OK;
+    for (uint32_t i = 0; status == LH_OK && i < c->plan_count; i++) {
+        collective_t *x = c->plans[i];
+        x->peers = mem_array(x->how.group->size, sizeof(*x->peers));
+        x->places = mem_array(x->how.group->size, sizeof(*x->places));
+        if (x->peers == NULL || x->places == NULL) status = LH_NO_MEMORY;
+    }
+    if (status == LH_OK) status = comm_agree_plans(c);
+    for (uint32_t s = 1; status == LH_OK && s < COMM_SERVICES; s++)
+        status = connect_service(c, s);
+    if (status != LH_OK) return status;
+
+    comm_facts_t mine, *all = mem_array(c->how.world->row.size, sizeof(*all));
+    if (all == NULL) return LH_NO_MEMORY;
+    own_facts(c, &mine);
+    status = comm_gather(c, &mine, sizeof(mine), all);
+    if (status == LH_OK) status = comm_verdict(c, make_scripts(c, all));
+    mem_free(all);
+    if (status == LH_OK) status = comm_agree_lanes(c);
+    if (status == LH_OK) status = start_thread(c);
+    if (status == LH_OK) c->connected = true;
+    return status;
+}
+
+uint64_t comm_bytes(const comm_t *c)
+{
+    uint64_t bytes = c->staging_bytes;
+    for (uint32_t i = 0; i < c->plan_count; i++) {
+        const script_t *s = &c->plans[i]->script;
+        bytes += s->step_count * (sizeof(*s->steps) + 4 * sizeof(uint32_t)) +
+                 s->next_count * sizeof(*s->next) + s->view_count * sizeof(*s->views) +
+                 s->run_count * sizeof(*s->runs);
+    }
+    return bytes;
+}
+
+void comm_step(comm_t *c, uint64_t step)
+{
+    progress_enter(c);
+    c->step = step;
+    progress_leave(c);
+}
+
+void comm_exposed(comm_t *c, uint64_t ns[4])
+{
+    progress_enter(c);
+    for (uint32_t s = 0; s < COMM_SCOPES; s++) {
+        ns[s] = c->exposed_ns[s];
+        c->exposed_ns[s] = 0;
+    }
+    progress_leave(c);
+}

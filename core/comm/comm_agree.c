@@ -1,0 +1,243 @@
+/* comm_agree.c - before the first run: all ranks plan the same, and every message has its match. */
+#include <comm/comm_state.h>
+
+#include <stdio.h>
+
+#include <base/digest.h>
+#include <base/memory.h>
+
+enum { NAME_BYTES = 56 };
+
+typedef struct plan_row { /* as it travels */
+    uint64_t key, digest;
+    plan_place_t place;
+    char name[NAME_BYTES];
+} plan_row_t;
+
+typedef struct verdict {
+    lh_status_t status;
+    char sentence[300];
+} verdict_t;
+
+lh_status_t comm_gather(comm_t *c, const void *mine, size_t bytes, void *all)
+{
+    if (c->how.world->row.size > 1) return control_gather(c->how.control, mine, bytes, all);
+    memcpy(all, mine, bytes);
+    return LH_OK;
+}
+
+lh_status_t comm_verdict(comm_t *c, lh_status_t mine)
+{
+    verdict_t own = {.status = mine};
+    const uint32_t size = c->how.world->row.size;
+    if (mine != LH_OK) (void)snprintf(own.sentence, sizeof(own.sentence), "%s", fail_reason());
+    verdict_t *all = mem_array(size, sizeof(*all));
+    if (all == NULL) return LH_NO_MEMORY;
+    lh_status_t status = comm_gather(c, &own, sizeof(own), all);
+    for (uint32_t r = 0; status == LH_OK && r < size; r++) {
+        all[r].sentence[sizeof(all[r].sentence) - 1] = '\0';
+        if (all[r].status != LH_OK) status = fail(all[r].status, "%s", all[r].sentence);
+    }
+    mem_free(all);
+    return status;
+}
+
+static uint64_t mix(uint64_t digest, uint64_t value)
+{
+    const uint64_t pair[2] = {digest, value};
+    return xxh3(pair, sizeof(pair));
+}
+
+/* A send of one is the receive of the other: both belong to their pair. */
+uint64_t collective_key(const coll_how_t *how, const world_t *w)
+{
+    const group_t *g = how->group;
+    if (how->op != COLL_SEND && how->op != COLL_RECV)
+        return mix(xxh3(g->ranks, g->size * sizeof(*g->ranks)), g->sites);
+    const uint32_t from = how->op == COLL_SEND ? w->row.rank : g->ranks[how->root];
+    const uint32_t to = how->op == COLL_SEND ? g->ranks[how->root] : w->row.rank;
+    return mix(from, (uint64_t)1 << 32 | to);
+}
+
+static uint64_t plan_digest(const collective_t *x)
+{
+    const coll_how_t *how = &x->how;
+    const job_comm_t *job = &x->comm->how.job->comm;
+    const bool pair = how->op == COLL_SEND || how->op == COLL_RECV;
+    const uint64_t rows[] = {pair ? COLL_SEND : how->op,
+                             how->dtype,
+                             pair ? 0 : how->root,
+                             how->elements,
+                             how->cut.address != NULL,
+                             how->add,
+                             how->service,
+                             how->algorithm,
+                             how->chunk_bytes,
+                             job->bits,
+                             job->algorithm,
+                             job->chunk_bytes,
+                             xxh3(x->name, strlen(x->name))};
+    uint64_t digest = xxh3(rows, sizeof(rows));
+    for (uint32_t o = 0; !pair && how->op != COLL_BARRIER && o < how->group->size; o++)
+        digest = mix(digest, xxh3(x->pieces[o].segments,
+                                  x->pieces[o].count * sizeof(*x->pieces[o].segments)));
+    return digest;
+}
+
+static uint64_t offset_in(const comm_t *c, const coll_place_t *p)
+{
+    if (p->address == NULL || p->arena >= c->arena_count) return 0;
+    return (uint64_t)((char *)p->address - c->arenas[p->arena].base);
+}
+
+static void fill_rows(const comm_t *c, plan_row_t *rows)
+{
+    for (uint32_t i = 0; i < c->plan_count; i++) {
+        const collective_t *x = c->plans[i];
+        rows[i] = (plan_row_t){.key = x->key,
+                               .digest = plan_digest(x),
+                               .place = {.whole = offset_in(c, &x->how.whole),
+                                         .cut = offset_in(c, &x->how.cut),
+                                         .whole_arena = x->how.whole.arena,
+                                         .cut_arena = x->how.cut.arena}};
+        (void)snprintf(rows[i].name, NAME_BYTES, "%s", x->doing);
+    }
+}
+
+/* The n-th row with this key, or NULL. */
+static const plan_row_t *find_row(const plan_row_t *rows, uint32_t count, uint64_t key, uint32_t n)
+{
+    for (uint32_t i = 0; i < count; i++)
+        if (rows[i].key == key && n-- == 0) return &rows[i];
+    return NULL;
+}
+
+static lh_status_t refuse(const comm_t *c, const collective_t *x, uint32_t rank,
+                          const plan_row_t *theirs)
+{
+    char who[160], self[160];
+    world_rank_text(c->how.world, rank, who, sizeof(who));
+    world_rank_text(c->how.world, c->how.world->row.rank, self, sizeof(self));
+    if (theirs == NULL)
+        return fail(LH_MISMATCH, "%s plans the %s, %s does not", self, x->doing, who);
+    if (strncmp(theirs->name, x->doing, NAME_BYTES - 1) != 0)
+        return fail(LH_MISMATCH, "where %s plans the %s, %s plans the %.*s", self, x->doing, who,
+                    NAME_BYTES - 1, theirs->name);
+    return fail(LH_MISMATCH, "%s and %s plan the %s with other sizes, pieces or settings", self,
+                who, x->doing);
+}
+
+static lh_status_t match_plan(comm_t *c, collective_t *x, const plan_row_t *all, uint32_t most)
+{
+    const group_t *g = x->how.group;
+    const plan_row_t *mine = &all[(size_t)c->how.world->row.rank * most];
+    uint32_t n = 0;
+    for (uint32_t i = 0; i < x->index; i++)
+        n += c->plans[i]->key == x->key;
+    for (uint32_t m = 0; m < g->size; m++) {
+        const bool pair = x->how.op == COLL_SEND || x->how.op == COLL_RECV;
+        if (m == g->self || (pair && m != x->how.root)) continue;
+        const plan_row_t *row = find_row(&all[(size_t)g->ranks[m] * most], most, x->key, n);
+        if (row == NULL || row->digest != mine[x->index].digest)
+            return refuse(c, x, g->ranks[m], row);
+        x->places[m] = row->place;
+    }
+    return LH_OK;
+}
+
+lh_status_t comm_agree_plans(comm_t *c)
+{
+    const uint32_t size = c->how.world->row.size;
+    uint64_t *counts = mem_array(size, sizeof(*counts)), mine = c->plan_count, most = 1;
+    plan_row_t *rows = NULL, *all = NULL;
+    lh_status_t status = counts == NULL ? LH_NO_MEMORY
+                                        : comm_gather(c, &mine, sizeof(mine), counts);
+    for (uint32_t r = 0; status == LH_OK && r < size; r++)
+        if (counts[r] > most) most = counts[r];
+    if (status == LH_OK) {
+        rows = mem_array(most, sizeof(*rows));
+        all = mem_array(most * size, sizeof(*all));
+        if (rows == NULL || all == NULL) status = LH_NO_MEMORY;
+    }
+    if (status == LH_OK) {
+        fill_rows(c, rows);
+        status = comm_gather(c, rows, most * sizeof(*rows), all);
+    }
+    lh_status_t matched = status;
+    for (uint32_t i = 0; matched == LH_OK && i < c->plan_count; i++)
+        matched = match_plan(c, c->plans[i], all, (uint32_t)most);
+    if (status == LH_OK) status = comm_verdict(c, matched);
+    mem_free(rows);
+    mem_free(all);
+    mem_free(counts);
+    return status;
+}
+
+void comm_map_peers(collective_t *x)
+{
+    for (uint32_t m = 0; m < x->how.group->size; m++) {
+        const plan_place_t *p = &x->places[m];
+        const link_t *k = links_find(x->comm->links, x->how.group->ranks[m], x->how.service);
+        char *whole = k == NULL ? NULL : (char *)(uintptr_t)link_map(k, p->whole_arena);
+        char *cut = k == NULL ? NULL : (char *)(uintptr_t)link_map(k, p->cut_arena);
+        x->peers[m] = (script_peer_t){.whole = whole == NULL ? NULL : whole + p->whole,
+                                      .cut = cut == NULL ? NULL : cut + p->cut};
+    }
+}
+
+typedef struct lane_row {
+    uint64_t sent, received; /* digests over all plans */
+} lane_row_t;
+
+/* With `peer` of the world, over all plans that have it. */
+static lane_row_t lane_row(const comm_t *c, uint32_t peer)
+{
+    lane_row_t row = {0};
+    for (uint32_t i = 0; i < c->plan_count; i++) {
+        const collective_t *x = c->plans[i];
+        for (uint32_t m = 0; m < x->how.group->size; m++) {
+            if (x->how.group->ranks[m] != peer) continue;
+            row.sent = script_lane_digest(&x->script, m, true, row.sent);
+            row.received = script_lane_digest(&x->script, m, false, row.received);
+        }
+    }
+    return row;
+}
+
+static lh_status_t name_difference(comm_t *c, const lane_row_t *mine)
+{
+    const uint32_t size = c->how.world->row.size, self = c->how.world->row.rank;
+    lane_row_t *all = mem_array((size_t)size * size, sizeof(*all));
+    if (all == NULL) return LH_NO_MEMORY;
+    lh_status_t status = comm_gather(c, mine, size * sizeof(*mine), all);
+    for (uint32_t a = 0; status == LH_OK && a < size; a++)
+        for (uint32_t b = 0; status == LH_OK && b < size; b++)
+            if (all[(size_t)a * size + b].sent != all[(size_t)b * size + a].received)
+                status = fail(LH_MISMATCH,
+                              "what rank %u would send to rank %u is not what that one awaits", a,
+                              b);
+    (void)self;
+    mem_free(all);
+    return status != LH_OK ? status : fail(LH_MISMATCH, "ranks plan other messages");
+}
+
+/* What all send less what all await is nothing, unless some list differs. */
+lh_status_t comm_agree_lanes(comm_t *c)
+{
+    const uint32_t size = c->how.world->row.size, self = c->how.world->row.rank;
+    lane_row_t *mine = mem_array(size, sizeof(*mine));
+    uint64_t *sums = mem_array(size, sizeof(*sums)), sum = 0, total = 0;
+    lh_status_t status = mine == NULL || sums == NULL ? LH_NO_MEMORY : LH_OK;
+    for (uint32_t p = 0; status == LH_OK && p < size; p++) {
+        mine[p] = lane_row(c, p);
+        const uint64_t pair_out = (uint64_t)self << 32 | p, pair_in = (uint64_t)p << 32 | self;
+        if (p != self) sum += mix(pair_out, mine[p].sent) - mix(pair_in, mine[p].received);
+    }
+    if (status == LH_OK) status = comm_gather(c, &sum, sizeof(sum), sums);
+    for (uint32_t p = 0; status == LH_OK && p < size; p++)
+        total += sums[p];
+    if (status == LH_OK && total != 0) status = name_difference(c, mine);
+    mem_free(mine);
+    mem_free(sums);
+    return status;
+}

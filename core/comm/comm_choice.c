@@ -1,0 +1,147 @@
+/* comm_choice.c - which algorithm and which chunk: by size, by who can map whom, by the link. It
+ * depends only on what is the same on all ranks. */
+#include <comm/comm_state.h>
+
+#include <tensor/dtype.h>
+
+enum {
+    AT_ONCE_BYTES = 8 << 10, /* up to here one message latency beats everything */
+    AT_ONCE_MEMBERS = 16,
+    MAP_BYTES = 16 << 10,   /* from here on a copy costs more than two signals */
+    MANY_MEMBERS = 8,       /* more would all send to one at the same time     */
+    RING_BYTES = 256 << 10, /* from here on what is sent counts, not how often */
+    LONGEST_RING = 128,
+    MOST_CHUNKS = 4096,
+};
+
+static const uint64_t chunk_by_scope[COMM_SCOPES] = {1 << 20, 256 << 10, 512 << 10, 4 << 20};
+static const uint64_t map_chunk = 256 << 10;
+
+uint32_t comm_widest_scope(const world_t *w, const group_t *g)
+{
+    uint32_t widest = 0;
+    for (uint32_t m = 1; m < g->size; m++) {
+        const uint32_t scope = world_scope(w, g->ranks[0], g->ranks[m]);
+        if (scope > widest) widest = scope;
+    }
+    return widest;
+}
+
+static bool sums(uint32_t op)
+{
+    return op == COLL_ALL_REDUCE || op == COLL_REDUCE_SCATTER || op == COLL_REDUCE;
+}
+
+static uint32_t largest_site(const group_t *g)
+{
+    uint32_t most = 0;
+    for (uint32_t s = 0; s < g->sites; s++)
+        if (g->site_begin[s + 1] - g->site_begin[s] > most)
+            most = g->site_begin[s + 1] - g->site_begin[s];
+    return most;
+}
+
+static bool halves_evenly(const group_t *g)
+{
+    for (uint32_t s = 0; s < g->sites; s++) {
+        const uint32_t size = g->site_begin[s + 1] - g->site_begin[s];
+        if ((size & (size - 1)) != 0) return false;
+    }
+    return true;
+}
+
+static uint32_t best_algorithm(const coll_how_t *how, uint64_t bytes, bool mapped)
+{
+    const uint32_t most = largest_site(how->group);
+    if (mapped || most <= 2) return COLL_DIRECT;
+    /* From or to one member: a chain sends the whole once, the root's link is not the neck. */
+    if (how->op == COLL_BROADCAST || how->op == COLL_REDUCE)
+        return bytes >= RING_BYTES                     ? COLL_RING
+               : how->op == COLL_BROADCAST && most > 4 ? COLL_HALVING
+                                                       : COLL_DIRECT;
+    if (how->op == COLL_BARRIER) return most > MANY_MEMBERS ? COLL_HALVING : COLL_DIRECT;
+    return most > MANY_MEMBERS && bytes >= RING_BYTES * most ? COLL_RING : COLL_DIRECT;
+}
+
+static uint32_t choose_algorithm(const collective_t *x, uint64_t bytes, bool mapped)
+{
+    const coll_how_t *how = &x->how;
+    const job_comm_t *job = &x->comm->how.job->comm;
+    uint32_t algorithm = how->algorithm != COLL_AUTO ? how->algorithm : job->algorithm;
+    if (algorithm == COLL_AUTO) algorithm = best_algorithm(how, bytes, mapped);
+    if (algorithm == COLL_HALVING && sums(how->op) &&
+        (job->bits != BITS_ORDERED || !halves_evenly(how->group)))
+        algorithm = COLL_DIRECT;
+    if (algorithm == COLL_RING && largest_site(how->group) > LONGEST_RING) algorithm = COLL_DIRECT;
+    const bool moves = how->op == COLL_SCATTER || how->op == COLL_GATHER ||
+                       how->op == COLL_ALL_TO_ALL || how->op == COLL_SEND || how->op == COLL_RECV;
+    return moves ? COLL_DIRECT : algorithm;
+}
+
+/* A quarter of what the link holds in flight, or what is good for links of its class. */
+static uint64_t choose_chunk(const collective_t *x, const comm_facts_t *all, uint32_t scope,
+                             bool mapped)
+{
+    const uint64_t asked = x->how.chunk_bytes != 0 ? x->how.chunk_bytes
+                                                   : x->comm->how.job->comm.chunk_bytes;
+    if (asked != 0) return asked;
+    uint64_t chunk = mapped ? map_chunk : chunk_by_scope[scope];
+    double flight = 0;
+    for (uint32_t m = 0; scope == LH_LINK_WAN && m < x->how.group->size; m++) {
+        const link_figures_t *f = &all[x->how.group->ranks[m]].figures[scope];
+        const double bytes = (double)f->round_trip_ns * 1e-9 * (double)f->bytes_per_second;
+        if (bytes > flight) flight = bytes;
+    }
+    while ((double)chunk < flight / 4 && chunk < (16 << 20))
+        chunk *= 2;
+    const uint64_t bytes = x->how.elements * dtype_bytes(x->how.dtype);
+    while (bytes / chunk > MOST_CHUNKS)
+        chunk *= 2;
+    return chunk;
+}
+
+/* Members of this rank's site whose arenas it can map, while they map its own. */
+static bool pair_maps(const collective_t *x, const comm_facts_t *all, uint32_t a, uint32_t b)
+{
+    const comm_t *c = x->comm;
+    const group_t *g = x->how.group;
+    if (a == b || world_scope(c->how.world, g->ranks[a], g->ranks[b]) != LH_LINK_NODE) return false;
+    const uint32_t maps = all[g->ranks[a]].maps[x->how.service] &
+                          all[g->ranks[b]].maps[x->how.service];
+    const uint32_t whole = x->how.whole.address == NULL ? 0 : 1u << x->how.whole.arena % 32;
+    const uint32_t cut = x->how.cut.address == NULL ? 0 : 1u << x->how.cut.arena % 32;
+    return x->how.whole.arena < 32 && x->how.cut.arena < 32 && (maps & whole) == whole &&
+           (maps & cut) == cut;
+}
+
+static bool all_map(const collective_t *x, const comm_facts_t *all)
+{
+    const group_t *g = x->how.group;
+    for (uint32_t a = 0; a < g->size; a++)
+        for (uint32_t b = 0; b < a; b++)
+            if (g->site_of[a] == g->site_of[b] && !pair_maps(x, all, a, b)) return false;
+    return largest_site(g) > 1;
+}
+
+void comm_choose(const collective_t *x, const comm_facts_t *all, script_how_t *out)
+{
+    const coll_how_t *how = &x->how;
+    const uint64_t bytes = how->elements * dtype_bytes(how->dtype);
+    const uint32_t scope = comm_widest_scope(x->comm->how.world, how->group);
+    const bool can_map = bytes >= MAP_BYTES && all_map(x, all);
+    const uint32_t algorithm = choose_algorithm(x, bytes, can_map);
+    const bool mapped = can_map && algorithm == COLL_DIRECT;
+    *out = (script_how_t){.how = how,
+                          .algorithm = algorithm,
+                          .chunk_bytes = choose_chunk(x, all, scope, mapped),
+                          .lag = mapped                 ? 1
+                                 : scope == LH_LINK_WAN ? 4
+                                                        : 2,
+                          .peers = mapped ? x->peers : NULL};
+    out->depth = out->lag + 2;
+    out->at_once = how->op == COLL_ALL_REDUCE && how->group->sites == 1 &&
+                   algorithm == COLL_DIRECT && bytes <= AT_ONCE_BYTES &&
+                   how->group->size <= AT_ONCE_MEMBERS;
+    for (uint32_t m = 0; mapped && m < how->group->size; m++)
+        x->peers[m].mapped = pair_maps(x, all, how->group->self, m);
+}

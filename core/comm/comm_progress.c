@@ -1,0 +1,395 @@
+/* comm_progress.c - carries out runs: posts messages in order, takes events, sums what is there. */
+#include <comm/comm_state.h>
+
+#include <errno.h>
+#include <sched.h>
+#include <stdio.h>
+#include <unistd.h>
+
+#include <base/sys.h>
+#include <tensor/dtype.h>
+
+enum { EVENTS = 64, BYTES_AT_ONCE = 64 << 10 };
+static const uint64_t doze_ns = 100000000;
+
+static void heap_push(collective_t *x, uint32_t step)
+{
+    uint32_t at = x->ready_count++;
+    for (; at > 0 && x->ready[(at - 1) / 2] > step; at = (at - 1) / 2)
+        x->ready[at] = x->ready[(at - 1) / 2];
+    x->ready[at] = step;
+}
+
+static uint32_t heap_pop(collective_t *x)
+{
+    const uint32_t first = x->ready[0], last = x->ready[--x->ready_count];
+    uint32_t at = 0;
+    for (;;) {
+        uint32_t child = 2 * at + 1;
+        if (child >= x->ready_count) break;
+        if (child + 1 < x->ready_count && x->ready[child + 1] < x->ready[child]) child++;
+        if (last <= x->ready[child]) break;
+        x->ready[at] = x->ready[child];
+        at = child;
+    }
+    x->ready[at] = last;
+    return first;
+}
+
+static void ungate(collective_t *x)
+{
+    if (--x->gates > 0) return;
+    for (uint32_t i = 0; i < x->first_count; i++)
+        heap_push(x, x->first[i]);
+}
+
+static void finish(collective_t *x)
+{
+    comm_t *c = x->comm;
+    *(x->earlier != NULL ? &x->earlier->later : &c->oldest) = x->later;
+    *(x->later != NULL ? &x->later->earlier : &c->newest) = x->earlier;
+    if (x->region != NULL && x->region->last == x) x->region->last = NULL;
+    x->times.runs++;
+    x->times.busy_ns += sys()->now_ns() - x->started_ns;
+    collective_t *next = x->after_region, *follower = x->followers;
+    x->after_region = x->followers = NULL;
+    atomic_store_explicit(&x->state, PLAN_IDLE, memory_order_release);
+    if (next != NULL) ungate(next);
+    while (follower != NULL) {
+        collective_t *f = follower;
+        follower = f->next_follower;
+        ungate(f);
+    }
+}
+
+static void step_done(collective_t *x, uint32_t id)
+{
+    const script_t *s = &x->script;
+    const script_step_t *step = &s->steps[id];
+    x->left[id] = SCRIPT_NONE;
+    for (uint32_t i = 0; i < step->next_count; i++) {
+        const uint32_t next = s->next[step->next + i];
+        if (--x->left[next] == 0 && s->steps[next].kind >= STEP_SUM) heap_push(x, next);
+    }
+    if (--x->remaining == 0) finish(x);
+}
+
+static lh_status_t post(const lane_t *lane, const track_t *t, uint32_t id)
+{
+    const collective_t *x = t->plan;
+    const script_step_t *m = &x->script.steps[id];
+    const uint32_t tag = (uint32_t)x->key + x->index * 0x9e3779b9u + m->tag;
+    const uint64_t cookie = (uint64_t)x->index << 32 | id;
+    return lane->sending ? link_send(lane->link, m->to.arena, m->to.base, m->bytes, tag, cookie)
+                         : link_recv(lane->link, m->to.arena, m->to.base, m->bytes, tag, cookie);
+}
+
+/* Posts what may be posted now; what stands first holds up what stands behind it, as it does at the
+ * other end. */
+static bool pump(comm_t *c, lane_t *lane)
+{
+    bool moved = false;
+    while (lane->head != NULL) {
+        track_t *t = lane->head;
+        if (t->plan->gates > 0) break;
+        const uint32_t id = t->plan->script.order[t->messages->first + t->posted];
+        if (t->plan->left[id] != 0) break;
+        const lh_status_t status = post(lane, t, id);
+        if (status == LH_AGAIN) break;
+        if (status != LH_OK) {
+            progress_fail(c, status);
+            return true;
+        }
+        moved = true;
+        if (++t->posted < t->messages->count) continue;
+        lane->head = t->behind;
+        if (lane->head == NULL) lane->tail = NULL;
+    }
+    return moved;
+}
+
+static bool pump_all(comm_t *c)
+{
+    bool moved = false;
+    for (uint32_t i = 0; c->status == LH_OK && i < c->lane_count; i++)
+        if (c->lanes[i].head != NULL) moved = pump(c, &c->lanes[i]) || moved;
+    return moved;
+}
+
+static uint64_t step_bytes(const collective_t *x, const script_step_t *step)
+{
+    uint64_t elements = 0;
+    for (uint32_t i = 0; i < step->run_count; i++)
+        elements += x->script.runs[step->run + i].count;
+    return elements * dtype_bytes(x->how.dtype) * step->source_count;
+}
+
+/* A little at a time: what comes out of one sum may be waited for elsewhere. */
+static bool compute(comm_t *c)
+{
+    uint64_t bytes = 0;
+    bool moved = false;
+    for (collective_t *x = c->oldest, *later; x != NULL && bytes < BYTES_AT_ONCE; x = later) {
+        later = x->later;
+        while (x->ready_count > 0 && bytes < BYTES_AT_ONCE) {
+            const uint32_t id = heap_pop(x);
+            const script_step_t *step = &x->script.steps[id];
+            script_compute(&x->script, step, x->scratch);
+            bytes += step_bytes(x, step);
+            moved = true;
+            step_done(x, id);
+        }
+    }
+    return moved;
+}
+
+bool progress_drive(comm_t *c)
+{
+    links_event_t events[EVENTS];
+    uint32_t count = 0;
+    if (c->status != LH_OK) return false;
+    bool moved = pump_all(c);
+    if (c->links != NULL && c->lane_count > 0 && c->status == LH_OK) {
+        const lh_status_t status = links_poll(c->links, events, EVENTS, &count);
+        if (status != LH_OK) {
+            progress_fail(c, status);
+            return true;
+        }
+        for (uint32_t i = 0; i < count; i++)
+            step_done(c->plans[events[i].cookie >> 32], (uint32_t)events[i].cookie);
+    }
+    moved = compute(c) || moved || count > 0;
+    return moved;
+}
+
+void progress_begin(collective_t *x)
+{
+    comm_t *c = x->comm;
+    for (uint32_t i = 0; i < x->script.step_count; i++)
+        x->left[i] = x->script.steps[i].needs;
+    x->remaining = x->script.step_count;
+    x->ready_count = 0;
+    x->started_ns = sys()->now_ns();
+    x->earlier = c->newest;
+    x->later = NULL;
+    *(c->newest != NULL ? &c->newest->later : &c->oldest) = x;
+    c->newest = x;
+    atomic_store_explicit(&x->state, PLAN_RUNNING, memory_order_relaxed);
+
+    x->gates = 1;
+    if (x->region != NULL && x->region->last != NULL) {
+        x->region->last->after_region = x;
+        x->gates++;
+    }
+    if (x->region != NULL) x->region->last = x;
+    collective_t *after = x->how.after;
+    if (after != NULL && atomic_load_explicit(&after->state, memory_order_relaxed) != PLAN_IDLE) {
+        x->next_follower = after->followers;
+        after->followers = x;
+        x->gates++;
+    }
+    for (uint32_t i = 0; i < x->script.lane_count; i++) {
+        track_t *t = &x->tracks[i];
+        t->posted = 0;
+        t->behind = NULL;
+        *(t->lane->tail != NULL ? &t->lane->tail->behind : &t->lane->head) = t;
+        t->lane->tail = t;
+    }
+    ungate(x);
+    if (x->remaining == 0) finish(x);
+}
+
+void progress_fail(comm_t *c, lh_status_t status)
+{
+    if (c->status != LH_OK) return;
+    /* The control plane knows who died; a link only that it broke. */
+    control_t *control = c->how.control;
+    c->status = control != NULL ? control_status(control) : LH_OK;
+    if (c->status != LH_OK) {
+        (void)snprintf(c->sentence, sizeof(c->sentence), "%s", control_failure(control));
+        return;
+    }
+    (void)snprintf(c->sentence, sizeof(c->sentence), "%s", fail_reason());
+    c->status = status;
+}
+
+uint32_t progress_awaits(const collective_t *x)
+{
+    const script_t *s = &x->script;
+    uint32_t peer = SCRIPT_NONE;
+    for (uint32_t i = 0; i < s->lane_count; i++)
+        for (uint32_t k = 0; k < x->tracks[i].posted; k++)
+            if (x->left[s->order[s->lanes[i].first + k]] != SCRIPT_NONE) {
+                if (!s->lanes[i].sending) return s->lanes[i].peer;
+                peer = s->lanes[i].peer;
+                break;
+            }
+    return peer;
+}
+
+void progress_enter(comm_t *c)
+{
+    atomic_fetch_add(&c->wanted, 1);
+    if (pthread_mutex_trylock(&c->lock) != 0) {
+        const uint64_t one = 1;
+        if (atomic_load(&c->asleep)) (void)!write(c->wake_fd, &one, sizeof(one));
+        (void)pthread_mutex_lock(&c->lock);
+    }
+    atomic_fetch_sub(&c->wanted, 1);
+}
+
+void progress_leave(comm_t *c)
+{
+    (void)pthread_mutex_unlock(&c->lock);
+}
+
+static void let_others(comm_t *c)
+{
+    if (atomic_load(&c->wanted) == 0) return;
+    (void)pthread_mutex_unlock(&c->lock);
+    while (atomic_load(&c->wanted) > 0)
+        (void)sched_yield();
+    (void)pthread_mutex_lock(&c->lock);
+}
+
+static void doze(comm_t *c, uint64_t ns)
+{
+    atomic_store(&c->asleep, true);
+    if (atomic_load(&c->wanted) == 0) links_sleep(c->links, c->wake_fd, 0, ns);
+    atomic_store(&c->asleep, false);
+    uint64_t count;
+    (void)!read(c->wake_fd, &count, sizeof(count));
+}
+
+void *progress_thread(void *comm)
+{
+    comm_t *c = comm;
+    (void)pthread_mutex_lock(&c->lock);
+    while (!c->stop) {
+        if (c->oldest == NULL || c->waiters > 0 || c->status != LH_OK) {
+            (void)pthread_cond_wait(&c->begun, &c->lock);
+            continue;
+        }
+        if (!progress_drive(c) && c->lane_count > 0) doze(c, doze_ns);
+        let_others(c);
+    }
+    (void)pthread_mutex_unlock(&c->lock);
+    return NULL;
+}
+
+static void too_long(collective_t *x, uint64_t ns)
+{
+    char who[160] = "nobody";
+    comm_t *c = x->comm;
+    const uint32_t member = progress_awaits(x);
+    const uint32_t rank = member == SCRIPT_NONE ? c->how.world->row.rank
+                                                : x->how.group->ranks[member];
+    world_rank_text(c->how.world, rank, who, sizeof(who));
+    (void)fail(LH_TIMED_OUT, "%s stood still for %.1f s, waiting for %s", x->doing,
+               (double)ns * 1e-9, who);
+    (void)snprintf(c->sentence, sizeof(c->sentence), "%s", fail_reason());
+    c->status = LH_TIMED_OUT;
+    if (c->how.control != NULL) control_fail(c->how.control, rank, LH_TIMED_OUT, c->sentence);
+}
+
+typedef struct idle { /* a time in which nothing moved */
+    uint64_t since, seen;
+    uint32_t scope;
+} idle_t;
+
+static void idle_begin(collective_t *x, idle_t *idle, uint64_t now)
+{
+    const uint32_t member = progress_awaits(x);
+    const world_t *w = x->comm->how.world;
+    idle->since = idle->seen = now;
+    idle->scope = 0;
+    if (member != SCRIPT_NONE)
+        idle->scope = world_scope(w, w->row.rank, x->how.group->ranks[member]);
+    if (x->comm->how.control != NULL)
+        control_progress(x->comm->how.control, x->comm->step, x->doing);
+}
+
+static void idle_end(comm_t *c, idle_t *idle)
+{
+    if (idle->since == 0) return;
+    c->exposed_ns[idle->scope] += idle->seen - idle->since;
+    idle->since = 0;
+}
+
+static void stand_still(collective_t *x, idle_t *idle)
+{
+    comm_t *c = x->comm;
+    const uint64_t now = sys()->now_ns();
+    if (idle->since == 0) idle_begin(x, idle, now);
+    idle->seen = now;
+    const uint64_t limit = c->how.job->comm.timeout_ns;
+    if (now - idle->since > limit) {
+        too_long(x, now - idle->since);
+        return;
+    }
+    if (now - idle->since > c->spin_ns)
+        doze(c, limit < doze_ns ? limit : doze_ns);
+    else if (c->crowded)
+        (void)sched_yield();
+}
+
+static lh_status_t result_of(const comm_t *c)
+{
+    return c->status == LH_OK ? LH_OK : fail(c->status, "%s", c->sentence);
+}
+
+lh_status_t collective_start(collective_t *x)
+{
+    comm_t *c = x->comm;
+    if (!c->connected)
+        return fail(LH_INVALID, "'%s' was started before the ranks are connected", x->name);
+    if (atomic_load_explicit(&x->state, memory_order_acquire) != PLAN_IDLE)
+        return fail(LH_INVALID, "'%s' was started while it still runs", x->name);
+    progress_enter(c);
+    const lh_status_t status = result_of(c);
+    if (status == LH_OK) {
+        progress_begin(x);
+        (void)progress_drive(c);
+        if (c->has_thread && c->oldest != NULL) (void)pthread_cond_signal(&c->begun);
+    }
+    progress_leave(c);
+    return status;
+}
+
+lh_status_t collective_test(collective_t *x)
+{
+    comm_t *c = x->comm;
+    if (atomic_load_explicit(&x->state, memory_order_acquire) == PLAN_IDLE) return LH_OK;
+    if (pthread_mutex_trylock(&c->lock) != 0) return LH_AGAIN;
+    (void)progress_drive(c);
+    lh_status_t status = result_of(c);
+    progress_leave(c);
+    if (atomic_load_explicit(&x->state, memory_order_acquire) == PLAN_IDLE) return LH_OK;
+    return status == LH_OK ? LH_AGAIN : status;
+}
+
+lh_status_t collective_wait(collective_t *x)
+{
+    comm_t *c = x->comm;
+    idle_t idle = {0};
+    if (atomic_load_explicit(&x->state, memory_order_acquire) == PLAN_IDLE) return LH_OK;
+    const uint64_t began = sys()->now_ns();
+    progress_enter(c);
+    c->waiters++;
+    while (atomic_load_explicit(&x->state, memory_order_relaxed) != PLAN_IDLE &&
+           c->status == LH_OK) {
+        if (progress_drive(c))
+            idle_end(c, &idle);
+        else
+            stand_still(x, &idle);
+        let_others(c);
+    }
+    idle_end(c, &idle);
+    c->waiters--;
+    x->times.exposed_ns += sys()->now_ns() - began;
+    if (c->has_thread && c->oldest != NULL && c->waiters == 0) (void)pthread_cond_signal(&c->begun);
+    const bool done = atomic_load_explicit(&x->state, memory_order_relaxed) == PLAN_IDLE;
+    const lh_status_t status = done ? LH_OK : result_of(c);
+    progress_leave(c);
+    return status;
+}

@@ -1,0 +1,281 @@
+/* fake_links.h - links and the control plane between threads of one process, in place of the real
+ * ones: messages of any pair take their time, few are taken at once, arenas may be mapped. For one
+ * test program: it defines the functions of comm/links.h and those of comm/control.h that
+ * collectives call. */
+#ifndef FAKE_LINKS_H
+#define FAKE_LINKS_H
+
+#include <pthread.h>
+#include <time.h>
+
+#include <base/memory.h>
+#include <comm/control.h>
+#include <comm/links.h>
+
+enum {
+    FAKE_RANKS = 8,
+    FAKE_ARENAS = 4,
+    FAKE_QUEUE = 64,
+    FAKE_EVENTS = 4096,
+    FAKE_GATHER = 1 << 20
+};
+
+typedef struct fake_operation {
+    void *data;
+    uint64_t bytes, cookie;
+    uint32_t tag;
+} fake_operation_t;
+
+typedef struct fake_queue { /* posted, of one direction */
+    fake_operation_t rows[FAKE_QUEUE];
+    uint32_t first, count;
+} fake_queue_t;
+
+typedef struct fake_events {
+    links_event_t rows[FAKE_EVENTS];
+    uint32_t first, count;
+} fake_events_t;
+
+static struct hub {
+    pthread_mutex_t lock;
+    uint32_t size, limit; /* most posted in a direction of a link */
+    uint32_t delay;       /* of so many polls one moves a message */
+    uint32_t failures;
+    bool mapped;
+    int dead; /* a rank whose links break, or -1 */
+    uint64_t random;
+    fake_queue_t sends[FAKE_RANKS][FAKE_RANKS], receives[FAKE_RANKS][FAKE_RANKS]; /* from, to */
+    fake_events_t events[FAKE_RANKS];
+    char *arenas[FAKE_RANKS][FAKE_ARENAS];
+    bool files[FAKE_RANKS][FAKE_ARENAS];
+    char gathered[FAKE_GATHER];
+    uint32_t arrived, left;
+    uint64_t round;
+    pthread_cond_t all;
+} hub = {.lock = PTHREAD_MUTEX_INITIALIZER, .all = PTHREAD_COND_INITIALIZER};
+
+struct link {
+    links_t *links;
+    uint32_t peer;
+    uint32_t service;
+};
+
+struct links {
+    links_how_t how;
+    uint32_t rank;
+    uint32_t arena_count;
+    link_t links[FAKE_RANKS * 4];
+    uint32_t link_count;
+};
+
+struct control {
+    uint32_t rank;
+    lh_status_t status;
+    char reason[256];
+};
+
+static inline void hub_reset(uint32_t size)
+{
+    hub.size = size;
+    hub.limit = FAKE_QUEUE;
+    hub.delay = 1;
+    hub.failures = 0;
+    hub.mapped = false;
+    hub.dead = -1;
+    hub.random = 7;
+    hub.arrived = hub.left = 0;
+    memset(hub.sends, 0, sizeof(hub.sends));
+    memset(hub.receives, 0, sizeof(hub.receives));
+    memset(hub.events, 0, sizeof(hub.events));
+    memset(hub.arenas, 0, sizeof(hub.arenas));
+}
+
+lh_status_t control_gather(control_t *c, const void *mine, size_t bytes, void *all)
+{
+    (void)pthread_mutex_lock(&hub.lock);
+    const uint64_t round = hub.round;
+    while (hub.left > 0)
+        (void)pthread_cond_wait(&hub.all, &hub.lock);
+    memcpy(hub.gathered + c->rank * bytes, mine, bytes);
+    if (++hub.arrived == hub.size) {
+        hub.arrived = 0;
+        hub.left = hub.size;
+        hub.round++;
+        (void)pthread_cond_broadcast(&hub.all);
+    }
+    while (hub.round == round)
+        (void)pthread_cond_wait(&hub.all, &hub.lock);
+    memcpy(all, hub.gathered, bytes * hub.size);
+    if (--hub.left == 0) (void)pthread_cond_broadcast(&hub.all);
+    (void)pthread_mutex_unlock(&hub.lock);
+    return LH_OK;
+}
+
+lh_status_t control_status(const control_t *c)
+{
+    return c->status;
+}
+
+const char *control_failure(const control_t *c)
+{
+    return c->reason;
+}
+
+void control_fail(control_t *c, uint32_t peer, lh_status_t status, const char *reason)
+{
+    (void)peer;
+    (void)reason;
+    (void)c;
+    (void)status;
+    hub.failures++;
+}
+
+void control_progress(control_t *c, uint64_t step, const char *text)
+{
+    (void)c;
+    (void)step;
+    (void)text;
+}
+
+lh_status_t links_open(const links_how_t *how, links_t **out)
+{
+    links_t *l = mem_new(sizeof(*l));
+    if (l == NULL) return LH_NO_MEMORY;
+    l->how = *how;
+    l->rank = how->world->row.rank;
+    *out = l;
+    return LH_OK;
+}
+
+void links_close(links_t *l)
+{
+    mem_free(l);
+}
+
+lh_status_t links_arena(links_t *l, void *base, uint64_t bytes, int fd, uint64_t fd_offset,
+                        uint32_t *arena)
+{
+    (void)bytes;
+    (void)fd_offset;
+    (void)pthread_mutex_lock(&hub.lock);
+    *arena = l->arena_count++;
+    hub.arenas[l->rank][*arena] = base;
+    hub.files[l->rank][*arena] = fd >= 0;
+    (void)pthread_mutex_unlock(&hub.lock);
+    return LH_OK;
+}
+
+lh_status_t links_connect(links_t *l, const uint32_t *peers, uint32_t count, uint32_t service)
+{
+    for (uint32_t i = 0; i < count; i++)
+        l->links[l->link_count++] = (link_t){l, peers[i], service};
+    return LH_OK;
+}
+
+link_t *links_find(links_t *l, uint32_t peer, uint32_t service)
+{
+    for (uint32_t i = 0; i < l->link_count; i++)
+        if (l->links[i].peer == peer && l->links[i].service == service) return &l->links[i];
+    return NULL;
+}
+
+uint32_t link_scope(const link_t *k)
+{
+    return world_scope(k->links->how.world, k->links->rank, k->peer);
+}
+
+const void *link_map(const link_t *k, uint32_t arena)
+{
+    if (!hub.mapped || link_scope(k) != LH_LINK_NODE || arena >= FAKE_ARENAS) return NULL;
+    (void)pthread_mutex_lock(&hub.lock);
+    const void *map = hub.files[k->peer][arena] ? hub.arenas[k->peer][arena] : NULL;
+    (void)pthread_mutex_unlock(&hub.lock);
+    return map;
+}
+
+static inline lh_status_t fake_post(fake_queue_t *q, const fake_operation_t *o)
+{
+    lh_status_t status = LH_AGAIN;
+    (void)pthread_mutex_lock(&hub.lock);
+    if (q->count < hub.limit) {
+        q->rows[(q->first + q->count++) % FAKE_QUEUE] = *o;
+        status = LH_OK;
+    }
+    (void)pthread_mutex_unlock(&hub.lock);
+    return status;
+}
+
+lh_status_t link_send(link_t *k, uint32_t arena, const void *data, uint64_t bytes, uint32_t tag,
+                      uint64_t cookie)
+{
+    (void)arena;
+    const fake_operation_t o = {(void *)(uintptr_t)data, bytes, cookie, tag};
+    return fake_post(&hub.sends[k->links->rank][k->peer], &o);
+}
+
+lh_status_t link_recv(link_t *k, uint32_t arena, void *data, uint64_t bytes, uint32_t tag,
+                      uint64_t cookie)
+{
+    (void)arena;
+    const fake_operation_t o = {data, bytes, cookie, tag};
+    return fake_post(&hub.receives[k->peer][k->links->rank], &o);
+}
+
+static inline void fake_tell(uint32_t rank, const fake_operation_t *o, bool received)
+{
+    fake_events_t *e = &hub.events[rank];
+    e->rows[(e->first + e->count++) % FAKE_EVENTS] = (links_event_t){o->cookie, received, o->bytes};
+}
+
+static inline void fake_move(uint32_t from, uint32_t to)
+{
+    fake_queue_t *s = &hub.sends[from][to], *r = &hub.receives[from][to];
+    hub.random = hub.random * 6364136223846793005u + 1442695040888963407u;
+    if (s->count == 0 || r->count == 0 || (hub.random >> 33) % hub.delay != 0) return;
+    fake_operation_t *out = &s->rows[s->first % FAKE_QUEUE], *in = &r->rows[r->first % FAKE_QUEUE];
+    if (out->bytes != in->bytes || out->tag != in->tag) {
+        hub.dead = (int)from;
+        return;
+    }
+    if (in->bytes > 0) memcpy(in->data, out->data, in->bytes);
+    fake_tell(from, out, false);
+    fake_tell(to, in, true);
+    s->first++;
+    r->first++;
+    s->count--;
+    r->count--;
+}
+
+lh_status_t links_poll(links_t *l, links_event_t *events, uint32_t max, uint32_t *count)
+{
+    (void)pthread_mutex_lock(&hub.lock);
+    const int dead = hub.dead;
+    for (uint32_t p = 0; dead < 0 && p < hub.size; p++) {
+        fake_move(p, l->rank);
+        fake_move(l->rank, p);
+    }
+    fake_events_t *e = &hub.events[l->rank];
+    for (*count = 0; *count < max && e->count > 0; e->count--)
+        events[(*count)++] = e->rows[e->first++ % FAKE_EVENTS];
+    (void)pthread_mutex_unlock(&hub.lock);
+    return dead < 0 ? LH_OK : fail(LH_PEER_LOST, "rank %d is lost: said the test", dead);
+}
+
+void links_sleep(links_t *l, int wake_fd, uint64_t spin_ns, uint64_t timeout_ns)
+{
+    (void)l;
+    (void)wake_fd;
+    (void)spin_ns;
+    (void)timeout_ns;
+    const struct timespec nap = {0, 20000};
+    (void)nanosleep(&nap, NULL);
+}
+
+void links_class(const links_t *l, uint32_t scope, link_class_t *out)
+{
+    (void)l;
+    (void)scope;
+    *out = (link_class_t){0};
+}
+
+#endif
