@@ -1,0 +1,107 @@
+/* comm/control_frame.h - what travels between the ranks' control planes, as bytes: cut out of a
+ * stream, checked and taken apart without a copy, a system call or an allocation.
+ *
+ * Numbers are little-endian. A text is its length with the NUL (2 bytes), then its bytes. A frame
+ * is length of the payload (4), type (4), serial of this direction from 0 on (4), payload. */
+#ifndef COMM_CONTROL_FRAME_H
+#define COMM_CONTROL_FRAME_H
+
+#include <base/text.h>
+#include <comm/progress_word.h>
+
+enum {
+    FRAME_HELLO = 1, /* to rank 0: who this is and what it found; frame_hello_t */
+    FRAME_WELCOME,   /* from rank 0: all are here; frame_welcome_t            */
+    FRAME_REFUSE,    /* from rank 0: not with this one; frame_notice_t        */
+    FRAME_BEAT,      /* both: still alive, and where; frame_beat_t             */
+    FRAME_GATHER,    /* to rank 0: this rank's part; frame_gather_t            */
+    FRAME_GATHERED,  /* from rank 0: all parts; frame_gather_t                 */
+    FRAME_FAIL,      /* to rank 0: another rank is lost; frame_notice_t        */
+    FRAME_END,       /* from rank 0: the job ends, and why; frame_notice_t     */
+    FRAME_BYE,       /* to rank 0: this rank has ended, and how; frame_notice_t */
+    FRAME_TYPES,
+};
+
+enum {
+    FRAME_VERSION = 1,
+    FRAME_HEAD = 12,
+    FRAME_SMALL = 1 << 20,  /* largest payload that rank 0 takes  */
+    FRAME_LARGE = 64 << 20, /* that the others take of rank 0: what was gathered */
+    FRAME_FACTS = 4096,
+    FRAME_FACT_TEXT = 128, /* bytes of a name or value, with the NUL */
+    FRAME_REASON = 1900,   /* of a notice                            */
+};
+
+typedef struct frame {
+    uint32_t type;
+    const unsigned char *payload;
+    size_t length;
+} frame_t;
+
+/* Cuts the next frame off a stream. LH_AGAIN: not all of it is there. LH_CORRUPT after fail(): no
+ * frame begins here, or it is longer than limit, or not the one that is due. */
+lh_status_t frame_cut(const unsigned char *bytes, size_t length, uint32_t serial, size_t limit,
+                      frame_t *out, size_t *used) LH_MUST_CHECK;
+/* Appends a frame. */
+void frame_append(text_t *out, uint32_t type, uint32_t serial, const text_t *payload);
+
+/* Texts point into the payload. */
+typedef struct frame_hello {
+    uint32_t version, rank, size, pid;
+    uint64_t incarnation; /* random: one process that tries twice, or a twin */
+    const char *site, *host;
+    uint32_t fact_count;
+    const unsigned char *facts; /* pairs of texts, checked */
+} frame_hello_t;
+
+typedef struct frame_place {
+    uint32_t pid;
+    const char *site, *host;
+} frame_place_t;
+
+typedef struct frame_welcome {
+    uint64_t job;
+    uint32_t epoch, size;
+    const unsigned char *places; /* of `size` ranks, checked */
+} frame_welcome_t;
+
+typedef struct frame_notice {
+    lh_status_t status;
+    uint32_t rank; /* whom it is about */
+    const char *reason;
+} frame_notice_t;
+
+typedef struct frame_beat {
+    uint64_t step;
+    const char *text;
+} frame_beat_t;
+
+typedef struct frame_gather {
+    uint32_t round;
+    const char *where;
+    uint32_t length;
+    const unsigned char *bytes;
+} frame_gather_t;
+
+/* LH_CORRUPT after fail() unless the payload is exactly one of its kind. */
+lh_status_t frame_read_hello(const frame_t *f, frame_hello_t *out) LH_MUST_CHECK;
+lh_status_t frame_read_welcome(const frame_t *f, frame_welcome_t *out) LH_MUST_CHECK;
+lh_status_t frame_read_notice(const frame_t *f, frame_notice_t *out) LH_MUST_CHECK;
+lh_status_t frame_read_beat(const frame_t *f, frame_beat_t *out) LH_MUST_CHECK;
+lh_status_t frame_read_gather(const frame_t *f, frame_gather_t *out) LH_MUST_CHECK;
+
+/* Step through what a hello or welcome holds; at begins as facts or places. */
+void frame_next_fact(const unsigned char **at, const char **name, const char **value);
+void frame_next_place(const unsigned char **at, frame_place_t *out);
+
+/* Build payloads. Longer texts are cut at the limits above. */
+void frame_put_u32(text_t *out, uint32_t value);
+void frame_put_u64(text_t *out, uint64_t value);
+void frame_put_text(text_t *out, const char *text, size_t limit);
+void frame_write_hello(text_t *out, const frame_hello_t *hello); /* facts are appended by hand */
+void frame_write_notice(text_t *out, const frame_notice_t *notice);
+void frame_write_beat(text_t *out, const progress_t *progress);
+void frame_write_gather(text_t *out, uint32_t round, const char *where, const void *bytes,
+                        uint32_t length);
+
+#endif

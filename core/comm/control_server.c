@@ -1,0 +1,664 @@
+/* control_server.c - rank 0's end of the star: takes ranks in, hears them, and ends the job for all
+ * when one is lost. One thread; nothing here waits but for the next event. */
+#include <comm/control_state.h>
+
+#include <errno.h>
+#include <stdio.h>
+#include <sys/epoll.h>
+#include <unistd.h>
+
+#include <base/memory.h>
+#include <base/sys.h>
+#include <comm/control_facts.h>
+#include <comm/control_socket.h>
+
+enum { EVENTS = 64 };
+
+typedef struct peer {
+    struct peer *next; /* of all connections */
+    control_conn_t *conn;
+    uint32_t rank;     /* CONN_NO_RANK: its hello has not come */
+    uint32_t events;   /* asked of epoll */
+    uint64_t since_ns; /* when it connected */
+    uint64_t heard_ns;
+    bool dead; /* freed after the events at hand */
+} peer_t;
+
+typedef struct seat { /* of a rank */
+    peer_t *peer;     /* NULL: not joined, or gone */
+    char *hello;      /* payload; facts point into it */
+    progress_t progress;
+    bool departed; /* has said goodbye well */
+    bool gathered; /* its part of the gather at hand is here */
+} seat_t;
+
+struct control_server {
+    int listener, epoll;
+    uint32_t size;
+    peer_t *peers;
+    uint32_t pending;
+    seat_t *seats;       /* [size]; seat 0 is this rank's own */
+    rank_facts_t *facts; /* [size]; hellos that are here      */
+    uint32_t joined;     /* with this one */
+    uint64_t join_deadline, next_beat, last_turn;
+    bool welcomed, refused, closing;
+    uint64_t close_deadline;
+
+    char *parts; /* [size x part_bytes] of the gather at hand */
+    size_t part_bytes;
+    uint32_t arrived, round;
+    char where[FRAME_FACT_TEXT];
+
+    uint64_t hearsay_deadline; /* 0: none */
+    uint32_t hearsay_peer, hearsay_from;
+    lh_status_t hearsay_status;
+    char hearsay[FRAME_REASON];
+};
+
+static void watch(control_server_t *s, peer_t *p)
+{
+    const uint32_t events = EPOLLIN | (conn_wants_write(p->conn) ? EPOLLOUT : 0u);
+    struct epoll_event e = {.events = events, .data.ptr = p};
+    if (events == p->events) return;
+    if (epoll_ctl(s->epoll, p->events == 0 ? EPOLL_CTL_ADD : EPOLL_CTL_MOD, conn_fd(p->conn), &e) ==
+        0)
+        p->events = events;
+}
+
+static void drop(control_server_t *s, peer_t *p)
+{
+    if (p->dead) return;
+    p->dead = true;
+    if (p->rank == CONN_NO_RANK)
+        s->pending--;
+    else if (s->seats[p->rank].peer == p)
+        s->seats[p->rank].peer = NULL;
+    (void)epoll_ctl(s->epoll, EPOLL_CTL_DEL, conn_fd(p->conn), NULL);
+}
+
+static void sweep(control_t *c)
+{
+    for (peer_t **at = &c->server->peers; *at != NULL;) {
+        peer_t *p = *at;
+        if (!p->dead) {
+            at = &p->next;
+            continue;
+        }
+        *at = p->next;
+        control_count(c, p->conn);
+        conn_free(p->conn);
+        mem_free(p);
+    }
+}
+
+/* What can't be sent now is sent when epoll says so; an end is seen when it is read. */
+static void put(control_server_t *s, peer_t *p, uint32_t type, const text_t *payload)
+{
+    if (p == NULL || p->dead) return;
+    conn_put(p->conn, type, payload);
+    struct epoll_event e = {.events = EPOLLIN | EPOLLOUT, .data.ptr = p};
+    if (epoll_ctl(s->epoll, EPOLL_CTL_MOD, conn_fd(p->conn), &e) == 0) p->events = e.events;
+}
+
+static void put_all(control_t *c, uint32_t type, const text_t *payload)
+{
+    for (uint32_t r = 1; r < c->how.size; r++)
+        put(c->server, c->server->seats[r].peer, type, payload);
+}
+
+static void notice_all(control_t *c, uint32_t type, lh_status_t status, uint32_t rank,
+                       const char *reason)
+{
+    text_t payload = {0};
+    frame_write_notice(&payload,
+                       &(frame_notice_t){.status = status, .rank = rank, .reason = reason});
+    put_all(c, type, &payload);
+    text_free(&payload);
+}
+
+/* Before the welcome nobody may start; after it the job ends. */
+static void end_all(control_t *c, lh_status_t status, uint32_t rank, const char *sentence)
+{
+    control_server_t *s = c->server;
+    if (s->refused || control_status(c) != LH_OK) return;
+    if (s->welcomed) {
+        notice_all(c, FRAME_END, status, rank, sentence);
+        control_decide(c, status, sentence);
+        return;
+    }
+    s->refused = true;
+    s->closing = true;
+    s->close_deadline = sys()->now_ns() + CONTROL_GOODBYE_MS * CONTROL_MS;
+    notice_all(c, FRAME_REFUSE, status, rank, sentence);
+    control_opened(c, status, sentence);
+}
+
+static void name_of(const control_t *c, uint32_t rank, char out[CONTROL_NAME])
+{
+    const frame_hello_t *h = &c->server->facts[rank].hello;
+    control_name(rank, h->site == NULL ? "" : h->site, h->host == NULL ? "" : h->host, out);
+}
+
+/* "rank 3 on osaka/o1 (process 4711) was lost in step 41, all-reduce of gradients 3: REASON". */
+static void tell(control_t *c, uint32_t rank, lh_status_t status, bool by_itself,
+                 const char *reason)
+{
+    char name[CONTROL_NAME], phrase[PROGRESS_PHRASE], sentence[FRAME_REASON];
+    if (rank == 0) progress_read(c->word, &c->server->seats[0].progress);
+    name_of(c, rank, name);
+    progress_phrase(&c->server->seats[rank].progress, phrase);
+    (void)snprintf(sentence, sizeof(sentence), "%s (process %u) %s%s: %.1400s", name,
+                   c->server->facts[rank].hello.pid, by_itself ? "failed" : "was lost", phrase,
+                   reason);
+    end_all(c, status, rank, sentence);
+}
+
+static void lose(control_t *c, peer_t *p, const char *reason)
+{
+    const uint32_t rank = p->rank;
+    const bool expected = rank == CONN_NO_RANK || c->server->seats[rank].departed;
+    drop(c->server, p);
+    if (rank == CONN_NO_RANK)
+        atomic_fetch_add(&c->strangers, 1);
+    else if (!expected)
+        tell(c, rank, LH_PEER_LOST, false, reason);
+}
+
+static void refuse(control_t *c, peer_t *p, lh_status_t status, const char *sentence)
+{
+    text_t payload = {0};
+    frame_write_notice(&payload,
+                       &(frame_notice_t){.status = status, .rank = 0, .reason = sentence});
+    conn_put(p->conn, FRAME_REFUSE, &payload);
+    text_free(&payload);
+    if (conn_drive(p->conn) == LH_OK) conn_finish(p->conn);
+    drop(c->server, p);
+}
+
+static bool check_hello(control_t *c, peer_t *p, const frame_hello_t *h)
+{
+    char sentence[512], name[CONTROL_NAME];
+    sentence[0] = '\0';
+    control_name(h->rank, h->site, h->host, name);
+    if (h->version != FRAME_VERSION)
+        (void)snprintf(sentence, sizeof(sentence),
+                       "%s speaks version %u of the control plane, rank 0 version %d", name,
+                       h->version, FRAME_VERSION);
+    else if (h->size != c->how.size)
+        (void)snprintf(sentence, sizeof(sentence), "%s counts %u ranks, rank 0 on %s counts %u",
+                       name, h->size, c->host, c->how.size);
+    else if (h->rank >= c->how.size || h->rank != conn_rank(p->conn))
+        (void)snprintf(sentence, sizeof(sentence), "%s has a key that is not its own", name);
+    else if (h->rank == 0 || c->server->seats[h->rank].hello != NULL) {
+        const frame_hello_t *first = &c->server->facts[h->rank].hello;
+        char first_name[CONTROL_NAME];
+        name_of(c, h->rank, first_name);
+        (void)snprintf(sentence, sizeof(sentence),
+                       "%s is there already, as process %u; process %u on %s is one too many",
+                       first_name, first->pid, h->pid, h->host);
+    }
+    if (sentence[0] == '\0') return true;
+    refuse(c, p, LH_MISMATCH, sentence);
+    return false;
+}
+
+static lh_status_t keep_hello(control_server_t *s, uint32_t rank, const void *payload,
+                              size_t length)
+{
+    char *copy = mem_new(length);
+    if (copy == NULL) return LH_NO_MEMORY;
+    memcpy(copy, payload, length);
+    const frame_t f = {FRAME_HELLO, (const unsigned char *)copy, length};
+    s->seats[rank].hello = copy;
+    return frame_read_hello(&f, &s->facts[rank].hello);
+}
+
+static void welcome_all(control_t *c)
+{
+    control_server_t *s = c->server;
+    uint64_t job = 0;
+    text_t payload = {0};
+    const uint32_t size = c->how.size;
+    frame_place_t *places = mem_array(size, sizeof(*places));
+    lh_status_t status = places == NULL ? LH_NO_MEMORY : LH_OK;
+    if (status == LH_OK && sys()->random(&job, sizeof(job)) != 0)
+        status = fail(LH_IO, "no random bytes for the job's number");
+    frame_put_u64(&payload, job);
+    frame_put_u32(&payload, 1);
+    frame_put_u32(&payload, size);
+    for (uint32_t r = 0; status == LH_OK && r < size; r++) {
+        const frame_hello_t *h = &s->facts[r].hello;
+        places[r] = (frame_place_t){h->pid, h->site, h->host};
+        frame_put_u32(&payload, h->pid);
+        frame_put_text(&payload, h->site, FRAME_FACT_TEXT);
+        frame_put_text(&payload, h->host, FRAME_FACT_TEXT);
+    }
+    if (status == LH_OK) status = text_status(&payload);
+    if (status == LH_OK) status = control_make_world(0, places, size, 1, job, &c->world);
+    if (status == LH_OK) {
+        put_all(c, FRAME_WELCOME, &payload);
+        s->welcomed = true;
+        control_opened(c, LH_OK, "");
+    } else {
+        end_all(c, status, 0, fail_reason());
+    }
+    text_free(&payload);
+    mem_free(places);
+}
+
+/* Nobody is let in from here on: the port is closed. */
+static void close_door(control_t *c)
+{
+    control_server_t *s = c->server;
+    if (s->listener >= 0) (void)close(s->listener);
+    s->listener = -1;
+    for (peer_t *p = s->peers; p != NULL; p = p->next)
+        if (p->rank == CONN_NO_RANK && !p->dead) lose(c, p, "");
+}
+
+static void finish_join(control_t *c)
+{
+    text_t table = {0};
+    close_door(c);
+    text_append(&table, "ranks differ; nothing was started");
+    if (facts_agree(c->server->facts, c->how.size, &table))
+        welcome_all(c);
+    else
+        end_all(c, LH_MISMATCH, 0, table.failed ? "ranks differ" : table.data);
+    text_free(&table);
+}
+
+static void take_hello(control_t *c, peer_t *p, const frame_t *f)
+{
+    control_server_t *s = c->server;
+    frame_hello_t h;
+    if (frame_read_hello(f, &h) != LH_OK) {
+        lose(c, p, fail_reason());
+        return;
+    }
+    if (!check_hello(c, p, &h)) return;
+    if (keep_hello(s, h.rank, f->payload, f->length) != LH_OK) {
+        end_all(c, LH_NO_MEMORY, 0, fail_reason());
+        return;
+    }
+    s->pending--;
+    p->rank = h.rank;
+    s->seats[h.rank].peer = p;
+    atomic_fetch_add(&c->handshakes, 1);
+    if (++s->joined == c->how.size) finish_join(c);
+}
+
+static bool is_round(control_t *c, uint32_t rank, uint32_t round, const char *where, size_t bytes)
+{
+    control_server_t *s = c->server;
+    char reason[600];
+    if (s->arrived == 0) {
+        s->round = round;
+        s->part_bytes = bytes;
+        (void)snprintf(s->where, sizeof(s->where), "%s", where);
+        mem_free(s->parts);
+        s->parts = mem_new(bytes * c->how.size);
+        if (s->parts != NULL) return true;
+        tell(c, 0, LH_NO_MEMORY, true, fail_reason());
+        return false;
+    }
+    if (round == s->round && bytes == s->part_bytes && strcmp(where, s->where) == 0) return true;
+    (void)snprintf(reason, sizeof(reason),
+                   "it is at meeting %u '%s' with %zu bytes while others are at meeting %u '%s' "
+                   "with %zu",
+                   round, where, bytes, s->round, s->where, s->part_bytes);
+    tell(c, rank, LH_MISMATCH, true, reason);
+    return false;
+}
+
+static void take_part(control_t *c, uint32_t rank, uint32_t round, const char *where,
+                      const void *bytes, size_t length)
+{
+    control_server_t *s = c->server;
+    if (s->seats[rank].gathered || !is_round(c, rank, round, where, length)) return;
+    s->seats[rank].gathered = true;
+    if (length > 0) memcpy(s->parts + rank * length, bytes, length);
+    if (++s->arrived < c->how.size) return;
+
+    text_t payload = {0};
+    frame_write_gather(&payload, s->round, s->where, s->parts,
+                       (uint32_t)(s->part_bytes * c->how.size));
+    put_all(c, FRAME_GATHERED, &payload);
+    control_answer(c, s->parts, s->part_bytes * c->how.size);
+    text_free(&payload);
+    s->arrived = 0;
+    for (uint32_t r = 0; r < c->how.size; r++)
+        s->seats[r].gathered = false;
+}
+
+/* Somebody waits for a rank that has ended: it will never come. */
+static void check_departed(control_t *c)
+{
+    control_server_t *s = c->server;
+    for (uint32_t r = 1; s->arrived > 0 && r < c->how.size; r++)
+        if (s->seats[r].departed && !s->seats[r].gathered)
+            tell(c, r, LH_MISMATCH, true, "it has ended while others wait for it");
+}
+
+static void hear_say(control_t *c, uint32_t from, uint32_t peer, lh_status_t status,
+                     const char *reason)
+{
+    control_server_t *s = c->server;
+    if (peer >= c->how.size || s->hearsay_deadline != 0) return;
+    s->hearsay_deadline = sys()->now_ns() + CONTROL_HEARSAY_MS * CONTROL_MS;
+    s->hearsay_from = from;
+    s->hearsay_peer = peer;
+    s->hearsay_status = status;
+    (void)snprintf(s->hearsay, sizeof(s->hearsay), "%s", reason);
+}
+
+static void take_notice(control_t *c, peer_t *p, const frame_t *f)
+{
+    frame_notice_t n;
+    const uint32_t rank = p->rank;
+    if (frame_read_notice(f, &n) != LH_OK) {
+        lose(c, p, fail_reason());
+        return;
+    }
+    if (n.rank != rank && f->type == FRAME_FAIL) {
+        hear_say(c, rank, n.rank, n.status, n.reason);
+        return;
+    }
+    if (f->type == FRAME_BYE) c->server->seats[rank].departed = true;
+    if (n.status != LH_OK) tell(c, rank, n.status, true, n.reason);
+}
+
+static void take_frame(control_t *c, peer_t *p, const frame_t *f)
+{
+    frame_beat_t beat;
+    frame_gather_t part;
+    p->heard_ns = sys()->now_ns();
+    if (p->rank == CONN_NO_RANK) {
+        if (f->type == FRAME_HELLO)
+            take_hello(c, p, f);
+        else
+            lose(c, p, "");
+        return;
+    }
+    switch (f->type) {
+    case FRAME_BEAT:
+        if (frame_read_beat(f, &beat) != LH_OK) break;
+        c->server->seats[p->rank].progress.step = beat.step;
+        (void)snprintf(c->server->seats[p->rank].progress.text, PROGRESS_TEXT, "%s", beat.text);
+        return;
+    case FRAME_GATHER:
+        if (!c->server->welcomed || frame_read_gather(f, &part) != LH_OK) break;
+        take_part(c, p->rank, part.round, part.where, part.bytes, part.length);
+        return;
+    case FRAME_FAIL:
+    case FRAME_BYE: take_notice(c, p, f); return;
+    default: (void)fail(LH_CORRUPT, "it sent a frame of type %u, which is rank 0's", f->type);
+    }
+    lose(c, p, fail_reason());
+}
+
+static void serve(control_t *c, peer_t *p)
+{
+    frame_t frame;
+    char ended[256] = "";
+    if (p->dead) return;
+    const lh_status_t driven = conn_drive(p->conn);
+    if (driven != LH_OK) (void)snprintf(ended, sizeof(ended), "%s", fail_reason());
+    lh_status_t cut;
+    while (!p->dead && (cut = conn_next(p->conn, &frame)) != LH_AGAIN) {
+        if (cut != LH_OK) {
+            lose(c, p, fail_reason());
+            return;
+        }
+        take_frame(c, p, &frame);
+    }
+    if (p->dead) return;
+    control_count(c, p->conn);
+    if (driven == LH_OK)
+        watch(c->server, p);
+    else
+        lose(c, p, ended);
+}
+
+/* The oldest that has not proven its key makes room; a rank that was slow dials again. */
+static bool make_room(control_t *c)
+{
+    control_server_t *s = c->server;
+    const uint64_t now = sys()->now_ns();
+    peer_t *oldest = NULL;
+    if (s->pending < CONTROL_PENDING) return true;
+    for (peer_t *p = s->peers; p != NULL; p = p->next)
+        if (!p->dead && p->rank == CONN_NO_RANK &&
+            (oldest == NULL || p->since_ns < oldest->since_ns))
+            oldest = p;
+    if (oldest == NULL || now - oldest->since_ns < CONTROL_EVICT_MS * CONTROL_MS) return false;
+    lose(c, oldest, "");
+    return true;
+}
+
+static void accept_peers(control_t *c)
+{
+    control_server_t *s = c->server;
+    int fd;
+    while (s->listener >= 0 && make_room(c) && control_accept(s->listener, &fd) == LH_OK) {
+        peer_t *p = mem_new(sizeof(*p));
+        if (p == NULL || conn_new(c->tls, fd, CONN_NO_RANK, FRAME_SMALL, &p->conn) != LH_OK) {
+            if (p == NULL) (void)close(fd);
+            mem_free(p);
+            return;
+        }
+        p->rank = CONN_NO_RANK;
+        p->since_ns = p->heard_ns = sys()->now_ns();
+        p->next = s->peers;
+        s->peers = p;
+        s->pending++;
+        watch(s, p);
+    }
+}
+
+static void beat_all(control_t *c)
+{
+    enum { BEHIND = 1 << 16 }; /* a peer that does not read needs no more heartbeats */
+    control_server_t *s = c->server;
+    progress_t progress;
+    text_t payload = {0};
+    progress_read(c->word, &progress);
+    frame_write_beat(&payload, &progress);
+    for (uint32_t r = 1; r < c->how.size; r++)
+        if (s->seats[r].peer != NULL && conn_unsent(s->seats[r].peer->conn) < BEHIND)
+            put(s, s->seats[r].peer, FRAME_BEAT, &payload);
+    text_free(&payload);
+}
+
+static void judge_silence(control_t *c, uint64_t now)
+{
+    for (uint32_t r = 1; r < c->how.size; r++) {
+        peer_t *p = c->server->seats[r].peer;
+        if (p == NULL || now - p->heard_ns < CONTROL_SILENCE_MS * CONTROL_MS) continue;
+        char reason[64];
+        (void)snprintf(reason, sizeof(reason), "silent for %.1f s",
+                       (double)(now - p->heard_ns) * 1e-9);
+        lose(c, p, reason);
+    }
+}
+
+static void judge_join(control_t *c, uint64_t now)
+{
+    control_server_t *s = c->server;
+    text_t sentence = {0};
+    if (s->welcomed || s->refused || now < s->join_deadline) return;
+    text_printf(&sentence, "%u of %u ranks have come in %llu s; missing:", s->joined, c->how.size,
+                (unsigned long long)(c->how.join_ns / 1000000000u));
+    for (uint32_t r = 0, shown = 0; r < c->how.size && shown < 16; r++)
+        if (s->seats[r].hello == NULL) {
+            text_printf(&sentence, " %u", r);
+            shown++;
+        }
+    end_all(c, LH_TIMED_OUT, 0, sentence.failed ? "ranks are missing" : sentence.data);
+    text_free(&sentence);
+}
+
+static void judge_strangers(control_t *c, uint64_t now)
+{
+    for (peer_t *p = c->server->peers; p != NULL; p = p->next)
+        if (!p->dead && p->rank == CONN_NO_RANK &&
+            now - p->since_ns > CONTROL_PROVE_MS * CONTROL_MS)
+            lose(c, p, "");
+}
+
+static void judge_hearsay(control_t *c, uint64_t now)
+{
+    control_server_t *s = c->server;
+    char name[CONTROL_NAME], reason[FRAME_REASON];
+    if (s->hearsay_deadline == 0 || now < s->hearsay_deadline) return;
+    s->hearsay_deadline = 0;
+    name_of(c, s->hearsay_from, name);
+    (void)snprintf(reason, sizeof(reason), "%.1500s (seen by %s)", s->hearsay, name);
+    tell(c, s->hearsay_peer, s->hearsay_status, false, reason);
+}
+
+/* What callers of this rank ask. */
+static void take_requests(control_t *c)
+{
+    control_server_t *s = c->server;
+    (void)pthread_mutex_lock(&c->lock);
+    control_request_t r = c->request;
+    c->request.fail = false;
+    (void)pthread_mutex_unlock(&c->lock);
+    /* mine stays valid: its owner waits for the answer or the end. */
+    if (r.gather && !r.gathered && s->welcomed && control_status(c) == LH_OK)
+        take_part(c, 0, r.round, r.where, r.mine, r.bytes);
+    if (r.fail && r.peer == 0) tell(c, 0, r.status, true, r.reason);
+    if (r.fail && r.peer != 0) hear_say(c, 0, r.peer, r.status, r.reason);
+    if (!r.close || s->closing) return;
+    if (r.status != LH_OK) tell(c, 0, r.status, true, r.reason);
+    s->closing = true;
+    s->close_deadline = sys()->now_ns() + (control_status(c) == LH_OK
+                                               ? c->how.join_ns
+                                               : CONTROL_GOODBYE_MS * CONTROL_MS);
+}
+
+/* Well: all have said goodbye. Otherwise: all have been told. */
+static bool has_ended(control_t *c, uint64_t now)
+{
+    control_server_t *s = c->server;
+    if (!s->closing) return false;
+    const bool failed = s->refused || control_status(c) != LH_OK;
+    if (failed && s->close_deadline > now + CONTROL_GOODBYE_MS * CONTROL_MS)
+        s->close_deadline = now + CONTROL_GOODBYE_MS * CONTROL_MS;
+    if (now > s->close_deadline) return true;
+    for (uint32_t r = 1; r < c->how.size; r++) {
+        const peer_t *p = s->seats[r].peer;
+        if (p != NULL && failed && conn_unsent(p->conn) > 0) return false;
+        if (!failed && !s->seats[r].departed) return false;
+    }
+    return true;
+}
+
+static void turn(control_t *c)
+{
+    control_server_t *s = c->server;
+    const uint64_t now = sys()->now_ns();
+    /* This process itself stood still: nobody can be blamed for that time. */
+    if (now - s->last_turn > 4 * CONTROL_BEAT_MS * CONTROL_MS)
+        for (peer_t *p = s->peers; p != NULL; p = p->next)
+            p->heard_ns = now;
+    s->last_turn = now;
+    if (now >= s->next_beat) {
+        beat_all(c);
+        s->next_beat = now + CONTROL_BEAT_MS * CONTROL_MS;
+    }
+    judge_strangers(c, now);
+    judge_silence(c, now);
+    judge_join(c, now);
+    judge_hearsay(c, now);
+    check_departed(c);
+}
+
+void control_server_run(control_t *c)
+{
+    static int wake_mark;
+    control_server_t *s = c->server;
+    struct epoll_event events[EVENTS];
+    struct epoll_event e = {.events = EPOLLIN, .data.ptr = s};
+    (void)epoll_ctl(s->epoll, EPOLL_CTL_ADD, s->listener, &e);
+    e.data.ptr = &wake_mark;
+    (void)epoll_ctl(s->epoll, EPOLL_CTL_ADD, c->wake_fd, &e);
+    s->last_turn = sys()->now_ns();
+    s->join_deadline = s->last_turn + c->how.join_ns;
+    if (c->how.size == 1) finish_join(c);
+    do {
+        const int count = epoll_wait(s->epoll, events, EVENTS, CONTROL_TICK_MS);
+        for (int i = 0; i < count; i++) {
+            if (events[i].data.ptr == s)
+                accept_peers(c);
+            else if (events[i].data.ptr == &wake_mark)
+                control_drain_wake(c);
+            else
+                serve(c, events[i].data.ptr);
+        }
+        take_requests(c);
+        turn(c);
+        sweep(c);
+    } while (!has_ended(c, sys()->now_ns()));
+    for (peer_t *p = s->peers; p != NULL; p = p->next) {
+        if (conn_drive(p->conn) == LH_OK) conn_finish(p->conn);
+        p->dead = true;
+    }
+    sweep(c);
+}
+
+static lh_status_t tell_port(const control_t *c, uint16_t port)
+{
+    char text[16];
+    if (c->how.port_fd < 0) return LH_OK;
+    const int length = snprintf(text, sizeof(text), "%u\n", port);
+    if (write(c->how.port_fd, text, (size_t)length) != length)
+        return fail(LH_IO, "cannot tell the port of rank 0");
+    return LH_OK;
+}
+
+lh_status_t control_server_new(control_t *c, control_server_t **out)
+{
+    uint16_t port = 0;
+    control_server_t *s = mem_new(sizeof(*s));
+    if (s == NULL) return LH_NO_MEMORY;
+    s->size = c->how.size;
+    s->listener = c->how.listener;
+    s->epoll = epoll_create1(EPOLL_CLOEXEC);
+    s->seats = mem_array(c->how.size, sizeof(*s->seats));
+    s->facts = mem_array(c->how.size, sizeof(*s->facts));
+    lh_status_t status = s->seats == NULL || s->facts == NULL ? LH_NO_MEMORY : LH_OK;
+    if (status == LH_OK && s->epoll < 0) status = fail(LH_IO, "cannot start the control plane");
+    if (status == LH_OK) status = keep_hello(s, 0, c->hello.data, c->hello.length);
+    if (status == LH_OK && s->listener < 0)
+        status = control_listen(c->address, c->how.port, &s->listener, &port);
+    if (status == LH_OK && c->how.listener >= 0) status = control_port(s->listener, &port);
+    if (status == LH_OK) status = tell_port(c, port);
+    s->joined = 1;
+    if (status != LH_OK) {
+        control_server_free(s);
+        return status;
+    }
+    *out = s;
+    return LH_OK;
+}
+
+void control_server_free(control_server_t *s)
+{
+    if (s == NULL) return;
+    while (s->peers != NULL) {
+        peer_t *p = s->peers;
+        s->peers = p->next;
+        conn_free(p->conn);
+        mem_free(p);
+    }
+    for (uint32_t r = 0; s->seats != NULL && r < s->size; r++)
+        mem_free(s->seats[r].hello);
+    if (s->listener >= 0) (void)close(s->listener);
+    if (s->epoll >= 0) (void)close(s->epoll);
+    mem_free(s->parts);
+    mem_free(s->facts);
+    mem_free(s->seats);
+    mem_free(s);
+}
