@@ -3,11 +3,11 @@
 The fixtures are those of tests/unit/plugin, which says what each of them does."""
 import hashlib
 import os
+import resource
 import shutil
 import socket
 import stat
 import subprocess
-import time
 import unittest
 
 import pipeline_case
@@ -212,15 +212,19 @@ class PluginRefusals(PipelineCase):
         self.assertEqual(checkpoint_digest(self.step_folder(60))[0], expected)
 
     def test_check_stays_quick(self):
-        """The budget is 50 ms on an idle machine; the best of some runs is what it takes."""
+        """Under 50 ms, children included. Processor time, as other tests may run beside this one."""
         if os.environ.get("LONGHAUL_SANITIZED") == "1":
             self.skipTest("sanitizers make it slower")
+
+        def spent():
+            used = resource.getrusage(resource.RUSAGE_CHILDREN)
+            return used.ru_utime + used.ru_stime
         best = 1e9
         for _ in range(20):
-            begin = time.monotonic()
+            begin = spent()
             subprocess.run([BINARY] + self.check_arguments("zero0"), check=True, cwd=self.folder,
                            stdout=subprocess.DEVNULL)
-            best = min(best, time.monotonic() - begin)
+            best = min(best, spent() - begin)
         print("longhaul check: %.1f ms" % (best * 1e3))
         self.assertLess(best, 0.050)
 
