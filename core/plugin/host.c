@@ -23,7 +23,8 @@ typedef struct service { /* lh_host_t first: a plugin's pointer is one to this *
 
 struct host {
     _Atomic bool stopping;
-    lh_world_t world;
+    lh_world_t world, alone; /* in force; of a process without others */
+    host_world_t others;     /* ranks NULL: alone                     */
     service_t *services;
     pthread_mutex_t lock; /* metrics, services */
     host_metric_t metrics[HOST_METRICS];
@@ -131,10 +132,14 @@ static void do_count(const lh_host_t *api, const char *metric, double amount)
 
 static lh_status_t do_rank_info(const lh_host_t *api, uint32_t rank, lh_rank_info_t *out)
 {
+    const host_t *h = service_of(api)->host;
     lh_rank_info_t info = {.struct_size = sizeof(info)};
-    if (rank != 0)
-        return fail(LH_INVALID, "%s: rank %u of a world of 1", service_of(api)->plugin, rank);
-    if (gethostname(info.host_name, sizeof(info.host_name) - 1) != 0)
+    if (rank >= h->world.size)
+        return fail(LH_INVALID, "%s: rank %u of a world of %u", service_of(api)->plugin, rank,
+                    h->world.size);
+    if (h->others.ranks != NULL)
+        info = h->others.ranks[rank];
+    else if (gethostname(info.host_name, sizeof(info.host_name) - 1) != 0)
         strcpy(info.host_name, "localhost");
     lh_fill(out, &info, sizeof(info));
     return LH_OK;
@@ -143,9 +148,14 @@ static lh_status_t do_rank_info(const lh_host_t *api, uint32_t rank, lh_rank_inf
 static lh_status_t do_derive_key(const lh_host_t *api, const char *purpose, uint32_t peer,
                                  void *out, size_t bytes)
 {
-    (void)peer, (void)out, (void)bytes;
-    return fail(LH_UNSUPPORTED, "%s: no key for '%s': this job has no secret",
-                service_of(api)->plugin, purpose != NULL ? purpose : "");
+    const host_t *h = service_of(api)->host;
+    if (h->others.derive == NULL)
+        return fail(LH_UNSUPPORTED, "%s: no key for '%s': this job has no secret",
+                    service_of(api)->plugin, purpose != NULL ? purpose : "");
+    if (purpose == NULL || peer >= h->world.size)
+        return fail(LH_INVALID, "%s: a key for rank %u of a world of %u", service_of(api)->plugin,
+                    peer, h->world.size);
+    return h->others.derive(h->others.context, purpose, peer, out, bytes);
 }
 
 static void *thread_run(void *argument)
@@ -206,6 +216,7 @@ lh_status_t host_new(host_t **out)
         mem_free(h);
         return fail(LH_IO, "no random bytes");
     }
+    h->alone = h->world;
     (void)pthread_mutex_init(&h->lock, NULL);
     *out = h;
     return LH_OK;
@@ -263,6 +274,12 @@ lh_status_t host_for(host_t *h, const char *plugin, const lh_host_t **out)
     if (s == NULL) return LH_NO_MEMORY;
     *out = &s->api;
     return LH_OK;
+}
+
+void host_set_world(host_t *h, const host_world_t *world)
+{
+    h->others = world != NULL ? *world : (host_world_t){0};
+    h->world = world != NULL ? world->row : h->alone;
 }
 
 void host_stop(host_t *h)

@@ -16,6 +16,19 @@ void host_free(host_t *h);
  */
 lh_status_t host_for(host_t *h, const char *plugin, const lh_host_t **out) LH_MUST_CHECK;
 
+/* The ranks of the job, as host->world, rank_info and derive_key tell of them. Before any transport
+ * is open; what it points to lives until the next call. NULL: this process is alone, as at first.
+ */
+typedef struct host_world {
+    lh_world_t row;
+    const lh_rank_info_t *ranks; /* [row.size] */
+    /* NULL: the job has no secret. [any] */
+    lh_status_t (*derive)(const void *context, const char *purpose, uint32_t peer, void *out,
+                          size_t bytes);
+    const void *context;
+} host_world_t;
+void host_set_world(host_t *h, const host_world_t *world);
+
 /* Makes host->stopping() true for all; may be called from a signal handler. */
 void host_stop(host_t *h);
 bool host_stopping(const host_t *h);
