@@ -78,13 +78,14 @@ static lh_status_t write_alone(const writer_shared_t *shared, const manifest_t *
     return status;
 }
 
-static rank_save_t rank_save_of(const writer_shared_t *shared, uint32_t attempt, int socket)
+static rank_save_t rank_save_of(const writer_shared_t *shared, const writer_request_t *request,
+                                int socket)
 {
     return (rank_save_t){.folder = shared->folder,
                          .rank = shared->rank,
                          .ranks = shared->ranks,
-                         .session = shared->session,
-                         .attempt = attempt,
+                         .session = request->session,
+                         .attempt = request->attempt,
                          .keep = shared->keep,
                          .shard_bytes = shared->shard_bytes,
                          .deadline_ns = shared->deadline_ns,
@@ -101,7 +102,7 @@ static lh_status_t write_job(const writer_shared_t *shared, const manifest_t *jo
     const lh_status_t status = list_parts(job, arena, &parts);
     if (status != LH_OK) return status;
     if (shared->ranks <= 1) return write_alone(shared, job, &parts, self);
-    const rank_save_t how = rank_save_of(shared, request->attempt, socket);
+    const rank_save_t how = rank_save_of(shared, request, socket);
     return rank_save(&how, &job->meta, job->parent, parts.tensors, parts.data, parts.count, self);
 }
 
@@ -135,9 +136,9 @@ typedef struct keeper {
     const writer_shared_t *shared;
     int socket;
     bool trainer_gone;
-    pid_t helper; /* 0: none at work */
-    uint32_t attempt;
-    int pipe; /* from it */
+    pid_t helper;             /* 0: none at work */
+    writer_request_t request; /* its last */
+    int pipe;                 /* from it */
 } keeper_t;
 
 static void answer_trainer(const keeper_t *k, const writer_answer_t *answer)
@@ -155,7 +156,7 @@ static void tell_ranks(const keeper_t *k, const char *reason)
     }
     if (fork() != 0) return;
     (void)close(k->socket);
-    const rank_save_t how = rank_save_of(k->shared, k->attempt, -1);
+    const rank_save_t how = rank_save_of(k->shared, &k->request, -1);
     rank_save_failed(&how, reason);
     _exit(0);
 }
@@ -163,7 +164,7 @@ static void tell_ranks(const keeper_t *k, const char *reason)
 static void start_helper(keeper_t *k, const writer_request_t *request)
 {
     int ends[2];
-    k->attempt = request->attempt;
+    k->request = *request;
     writer_answer_t failed = {.status = LH_IO, .reason = "cannot start a checkpoint helper"};
     if (pipe(ends) != 0) {
         answer_trainer(k, &failed);

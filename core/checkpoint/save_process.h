@@ -11,7 +11,7 @@ typedef struct writer_shared { /* inherited by fork */
     const char *folder;
     uint64_t keep, shard_bytes;
     uint32_t rank, ranks; /* ranks > 1: rank_save.h       */
-    uint64_t session, deadline_ns;
+    uint64_t deadline_ns;
     int arena_fd; /* the tensors, at the offsets that the job names */
     int job_fd;   /* the job's text                                */
     int lock_fd;  /* held as long as one of the processes lives    */
@@ -19,7 +19,8 @@ typedef struct writer_shared { /* inherited by fork */
 
 typedef struct writer_request {
     uint64_t job_bytes, arena_bytes;
-    uint32_t attempt; /* which save this is, from 1 */
+    uint64_t session; /* rank_save.h            */
+    uint32_t attempt; /* which save, from 1     */
     bool kill;        /* the helper that is at work */
 } writer_request_t;
 

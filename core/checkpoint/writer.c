@@ -37,6 +37,7 @@ struct writer {
 
     bool begun, busy, killed;
     uint64_t step, started_ns;
+    uint64_t session;
     uint32_t attempt;         /* saves submitted */
     char parent[SHA256_TEXT]; /* of the last checkpoint that was committed */
 };
@@ -79,7 +80,6 @@ lh_status_t writer_open(const writer_how_t *how, writer_t **out)
     w->shared.shard_bytes = how->shard_bytes;
     w->shared.rank = how->rank;
     w->shared.ranks = how->ranks;
-    w->shared.session = how->session;
     w->shared.deadline_ns = w->deadline_ns;
     w->folder = mem_text(how->folder);
     lh_status_t status = w->folder == NULL ? LH_NO_MEMORY : LH_OK;
@@ -180,6 +180,11 @@ uint64_t writer_place_bytes(const writer_t *w, uint32_t index)
     return w->bytes[index];
 }
 
+void writer_session(writer_t *w, uint64_t session)
+{
+    w->session = session;
+}
+
 void writer_parent(writer_t *w, const char *self)
 {
     (void)snprintf(w->parent, sizeof(w->parent), "%s", self);
@@ -214,8 +219,10 @@ lh_status_t writer_submit(writer_t *w, const checkpoint_meta_t *meta)
         status = fail(LH_IO, "%zu bytes for the checkpoint writer", job.length);
         goto free_job;
     }
-    const writer_request_t request = {
-        .job_bytes = job.length, .arena_bytes = w->arena_bytes, .attempt = w->attempt};
+    const writer_request_t request = {.job_bytes = job.length,
+                                      .arena_bytes = w->arena_bytes,
+                                      .session = w->session,
+                                      .attempt = w->attempt};
     if (send(w->socket, &request, sizeof(request), MSG_NOSIGNAL | MSG_DONTWAIT) !=
         (ssize_t)sizeof(request)) {
         w->keeper_lost = true;

@@ -24,8 +24,7 @@ typedef struct writer_how {
     uint64_t deadline_ns; /* a save that takes longer is given up; 0: 10 minutes    */
     uint64_t lock_ns;     /* wait for another run's helper to finish; 0: 30 seconds */
     uint32_t rank, ranks; /* ranks 0 or 1: alone. Else each saves what it owns, and every submit of
-                             one is a submit of all: rank_save.h  */
-    uint64_t session;     /* ranks > 1: the same on all of them, another for every run   */
+                             one is a submit of all: rank_save.h */
 } writer_how_t;
 
 typedef struct writer_result {
@@ -45,6 +44,9 @@ lh_status_t writer_layout(writer_t *w, const checkpoint_tensor_t *tensors,
 void *writer_place(const writer_t *w, uint32_t index);
 uint64_t writer_place_bytes(const writer_t *w, uint32_t index);
 
+/* ranks > 1, before the first submit: a number that is the same on all of them and another for
+ * every run. */
+void writer_session(writer_t *w, uint64_t session);
 /* A resumed run: `self` of the checkpoint it starts from, so that the next one names it. */
 void writer_parent(writer_t *w, const char *self);
 

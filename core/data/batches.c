@@ -204,3 +204,26 @@ lh_status_t batches_fill(batches_t *b, uint64_t first, uint64_t rows, const batc
         out->starts[i] = (int32_t)(rows * b->sequence);
     return LH_OK;
 }
+
+void batches_pad(const batches_t *b, uint64_t used, uint64_t rows, const batch_rows_t *out)
+{
+    const uint64_t at = used * b->sequence, tokens = (rows - used) * b->sequence;
+    memset(out->tokens + at, 0, tokens * sizeof(*out->tokens));
+    memset(out->labels + at, 0, tokens * sizeof(*out->labels));
+    memset(out->weights + at, 0, tokens * sizeof(*out->weights));
+    for (uint64_t k = 0; k < tokens; k++)
+        out->positions[at + k] = (int32_t)(k % b->sequence);
+
+    uint64_t documents = 0;
+    while (documents < out->max_documents && (uint64_t)out->starts[documents] < at)
+        documents++;
+    for (uint64_t row = used; row < rows && documents < out->max_documents; row++)
+        out->starts[documents++] = (int32_t)(row * b->sequence);
+    for (uint64_t i = documents; i <= out->max_documents; i++)
+        out->starts[i] = (int32_t)(rows * b->sequence);
+}
+
+bool batches_weigh_all(const batches_t *b)
+{
+    return b->documents == DOCUMENTS_JOINED;
+}

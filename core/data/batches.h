@@ -42,4 +42,11 @@ typedef struct batch_rows {
 lh_status_t batches_fill(batches_t *b, uint64_t first, uint64_t rows,
                          const batch_rows_t *out) LH_MUST_CHECK;
 
+/* Rows [used, rows) become padding behind `used` filled ones: token 0, weight 0, each a document of
+ * its own as long as there is room for it. */
+void batches_pad(const batches_t *b, uint64_t used, uint64_t rows, const batch_rows_t *out);
+
+/* True: every token weighs 1, so that the sum over a batch is known without reading it. */
+bool batches_weigh_all(const batches_t *b);
+
 #endif

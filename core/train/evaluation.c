@@ -10,8 +10,15 @@ struct evaluation {
     program_t *program;
     uint64_t tokens; /* of one run */
     batch_rows_t batch;
-    float *stats; /* [tokens, 3] */
+    float *stats;                 /* [tokens, 3] */
+    evaluation_sum_t *mine, *all; /* of runs: [passes], [ranks][passes] */
+    uint64_t passes;
 };
+
+static uint64_t rank_count(const evaluation_t *e)
+{
+    return e->how.ranks == NULL ? 1 : e->how.ranks->size;
+}
 
 lh_status_t evaluation_new(const evaluation_how_t *how, evaluation_t **out)
 {
@@ -49,6 +56,8 @@ lh_status_t evaluation_new(const evaluation_how_t *how, evaluation_t **out)
 void evaluation_free(evaluation_t *e)
 {
     if (e == NULL) return;
+    mem_free(e->all);
+    mem_free(e->mine);
     mem_free(e->stats);
     mem_free(e->batch.starts);
     mem_free(e->batch.weights);
@@ -87,34 +96,72 @@ static void add_rows(const evaluation_t *e, uint64_t begin, uint64_t end, evalua
     }
 }
 
-/* The rows from `used` on are one more document, so that every row lies in some document. */
-static void pad_starts(evaluation_t *e, uint64_t used)
+static void clear(evaluation_t *e)
 {
-    uint64_t k = 0;
-    while (k <= e->batch.max_documents && (uint64_t)e->batch.starts[k] < used)
-        k++;
-    for (k++; k <= e->batch.max_documents; k++)
-        e->batch.starts[k] = (int32_t)e->tokens;
+    memset(e->batch.tokens, 0, e->tokens * sizeof(int32_t));
+    memset(e->batch.labels, 0, e->tokens * sizeof(int32_t));
+    memset(e->batch.positions, 0, e->tokens * sizeof(int32_t));
+    memset(e->batch.weights, 0, e->tokens * sizeof(float));
+}
+
+/* Samples [first, first + count) and padding behind them; count 0: a pass for the others' sake. */
+static lh_status_t score_run(evaluation_t *e, batches_t *data, uint64_t first, uint64_t count,
+                             evaluation_sum_t *sum)
+{
+    *sum = (evaluation_sum_t){0, 0};
+    lh_status_t status = batches_fill(data, first, count, &e->batch);
+    if (status != LH_OK) return status;
+    if (count < e->how.sequences) batches_pad(data, count, e->how.sequences, &e->batch);
+    status = score(e);
+    if (status == LH_OK) add_rows(e, 0, e->tokens, sum);
+    return status;
+}
+
+/* Room for the sums of this rank's passes and of everybody's. */
+static lh_status_t sums_room(evaluation_t *e, uint64_t passes)
+{
+    if (passes <= e->passes) return LH_OK;
+    mem_free(e->mine);
+    mem_free(e->all);
+    e->passes = 0;
+    e->mine = mem_array(passes, sizeof(*e->mine));
+    e->all = mem_array(passes * rank_count(e), sizeof(*e->all));
+    if (e->mine == NULL || e->all == NULL) return LH_NO_MEMORY;
+    e->passes = passes;
+    return LH_OK;
+}
+
+static lh_status_t sums_gather(evaluation_t *e, uint64_t passes)
+{
+    const train_ranks_t *ranks = e->how.ranks;
+    if (rank_count(e) > 1)
+        return ranks->gather(ranks->context, e->mine, passes * sizeof(*e->mine), e->all);
+    memcpy(e->all, e->mine, passes * sizeof(*e->mine));
+    return LH_OK;
 }
 
 lh_status_t evaluation_split(evaluation_t *e, batches_t *data, uint64_t runs, evaluation_sum_t *out)
 {
     const uint64_t samples = batches_samples(data), rows = e->how.sequences;
     const uint64_t most = samples / rows > 0 ? samples / rows : samples > 0;
+    const uint64_t ranks = rank_count(e), rank = ranks > 1 ? e->how.ranks->rank : 0;
     if (runs == 0 || runs > most) runs = most;
 
+    const uint64_t passes = (runs + ranks - 1) / ranks, filled = samples < rows ? samples : rows;
+    lh_status_t status = sums_room(e, passes);
+    for (uint64_t i = 0; i < passes && status == LH_OK; i++) {
+        const uint64_t run = i * ranks + rank;
+        status = run < runs ? score_run(e, data, run * rows, filled, &e->mine[i])
+                            : score_run(e, data, 0, 0, &e->mine[i]);
+    }
+    if (status == LH_OK) status = sums_gather(e, passes);
+    if (status != LH_OK) return status;
+
     evaluation_sum_t sum = {0, 0};
-    for (uint64_t i = 0; i < runs; i++) {
-        const uint64_t count = samples < rows ? samples : rows;
-        memset(e->batch.tokens, 0, e->tokens * sizeof(int32_t));
-        memset(e->batch.labels, 0, e->tokens * sizeof(int32_t));
-        memset(e->batch.positions, 0, e->tokens * sizeof(int32_t));
-        memset(e->batch.weights, 0, e->tokens * sizeof(float));
-        lh_status_t status = batches_fill(data, i * rows, count, &e->batch);
-        if (status == LH_OK) pad_starts(e, count * e->how.rows);
-        if (status == LH_OK) status = score(e);
-        if (status != LH_OK) return status;
-        add_rows(e, 0, e->tokens, &sum);
+    for (uint64_t run = 0; run < runs; run++) {
+        const evaluation_sum_t *part = &e->all[run % ranks * passes + run / ranks];
+        sum.nll += part->nll;
+        sum.tokens += part->tokens;
     }
     *out = sum;
     return LH_OK;
@@ -131,14 +178,6 @@ static void place(evaluation_t *e, const evaluation_document_t *d, uint64_t used
     }
     e->batch.starts[number] = (int32_t)used;
     e->batch.starts[number + 1] = (int32_t)(used + d->count - 1);
-}
-
-static void clear(evaluation_t *e)
-{
-    memset(e->batch.tokens, 0, e->tokens * sizeof(int32_t));
-    memset(e->batch.labels, 0, e->tokens * sizeof(int32_t));
-    memset(e->batch.positions, 0, e->tokens * sizeof(int32_t));
-    memset(e->batch.weights, 0, e->tokens * sizeof(float));
 }
 
 lh_status_t evaluation_documents(

@@ -5,13 +5,15 @@
 
 #include <data/batches.h>
 #include <train/session.h>
+#include <train/train_ranks.h>
 
 typedef struct evaluation evaluation_t;
 
 typedef struct evaluation_how {
     session_t *session;
-    uint64_t sequences, rows; /* of one run: sequences of rows tokens                       */
-    uint64_t max_documents;   /* in one run                                                 */
+    uint64_t sequences, rows;   /* of one run: sequences of rows tokens                       */
+    uint64_t max_documents;     /* in one run                                                 */
+    const train_ranks_t *ranks; /* who share the runs of a split; NULL: alone */
 } evaluation_how_t;
 
 /* Before engine_build: makes the scoring program. */
@@ -24,7 +26,9 @@ typedef struct evaluation_sum {
 } evaluation_sum_t;
 
 /* The first `runs` runs of a split (0: all of them; what does not fill a run is left out, unless
- * there would be none). */
+ * there would be none). Run i is rank i modulo their number's; sums of runs are added in the order
+ * of runs, so that the result is the same bits for any number of ranks. Every rank makes as many
+ * passes as every other and gets the result. */
 lh_status_t evaluation_split(evaluation_t *e, batches_t *data, uint64_t runs,
                              evaluation_sum_t *out) LH_MUST_CHECK;
 

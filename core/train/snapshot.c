@@ -4,69 +4,117 @@
 #include <stdio.h>
 
 #include <base/memory.h>
+#include <graph/weights.h>
 
-static lh_status_t add_tensor(snapshot_t *s, uint32_t space, uint32_t index)
+static lh_status_t row_name(const parameter_t *p, const char *state, char **out)
 {
-    weights_extent_t extent;
-    if (!weights_extent(s->weights, space, index, &extent)) return LH_OK;
-
-    const parameter_t *p = &weights_parameters(s->weights)->items[index];
-    const size_t room = strlen(p->name) + (extent.name == NULL ? 0 : strlen(extent.name) + 1) + 1;
-    char *name = mem_new(room);
-    if (name == NULL) return LH_NO_MEMORY;
-    (void)snprintf(name, room, "%s%s%s", extent.name == NULL ? "" : extent.name,
-                   extent.name == NULL ? "" : "/", p->name);
-
-    checkpoint_tensor_t *t = &s->tensors[s->count];
-    *t = (checkpoint_tensor_t){.name = name, .dtype = LH_DTYPE_F32};
-    if (extent.elements == p->elements) {
-        t->rank = p->rank;
-        memcpy(t->shape, p->shape, sizeof(t->shape));
-    } else { /* a state with an extent of its own */
-        t->rank = 1;
-        t->shape[0] = extent.elements;
-    }
-    s->names[s->count] = name;
-    s->spaces[s->count] = space;
-    s->parameters[s->count] = index;
-    s->count++;
+    const size_t room = strlen(p->name) + (state == NULL ? 0 : strlen(state) + 1) + 1;
+    *out = mem_new(room);
+    if (*out == NULL) return LH_NO_MEMORY;
+    (void)snprintf(*out, room, "%s%s%s", state == NULL ? "" : state, state == NULL ? "" : "/",
+                   p->name);
     return LH_OK;
 }
 
-static uint32_t states_of(const weights_t *w, uint32_t index)
+/* The part of a row that this rank saves. */
+static lh_slice_t owned_part(const snapshot_t *s, const snapshot_row_t *row, bool own_extent)
+{
+    const lh_slice_t owned = weights_owned(s->weights, row->parameter);
+    const lh_slice_t nothing = {0, 0}, all = {row->begin, row->begin + row->count};
+    if (own_extent) return owned.begin == 0 && owned.end > 0 ? all : nothing;
+    return owned.begin < owned.end ? owned : nothing;
+}
+
+static lh_status_t save_row(snapshot_t *s, uint32_t index, bool own_extent)
+{
+    const snapshot_row_t *row = &s->rows[index];
+    const lh_slice_t part = owned_part(s, row, own_extent);
+    if (part.begin == part.end) return LH_OK;
+    if (part.begin < row->begin || part.end > row->begin + row->count)
+        return fail(LH_INVALID,
+                    "%s: elements %llu to %llu are this rank's to save, it holds %llu to %llu",
+                    row->name, (unsigned long long)part.begin, (unsigned long long)part.end,
+                    (unsigned long long)row->begin, (unsigned long long)(row->begin + row->count));
+    checkpoint_tensor_t *t = &s->tensors[s->count];
+    *t = (checkpoint_tensor_t){.name = row->name, .dtype = LH_DTYPE_F32, .rank = row->rank};
+    memcpy(t->shape, row->shape, sizeof(t->shape));
+    t->part = tensor_part_range(row->rank, row->shape, part.begin, part.end - part.begin);
+    s->row_of[s->count++] = index;
+    return LH_OK;
+}
+
+static lh_status_t add_row(snapshot_t *s, uint32_t space, uint32_t index, bool save)
 {
     weights_extent_t extent;
+    if (!weights_extent(s->weights, space, index, &extent)) return LH_OK;
+    const parameter_t *p = &weights_parameters(s->weights)->items[index];
+    const uint64_t held = extent.slice.end - extent.slice.begin;
+    const bool own_extent = extent.elements != held;
+    if (extent.elements == 0) return LH_OK;
+
+    snapshot_row_t *row = &s->rows[s->row_count];
+    *row = (snapshot_row_t){
+        .space = space, .parameter = index, .begin = extent.slice.begin, .count = held};
+    if (own_extent) { /* whole where it is at all */
+        row->rank = 1;
+        row->shape[0] = row->count = extent.elements;
+        row->begin = 0;
+    } else {
+        row->rank = p->rank;
+        memcpy(row->shape, p->shape, sizeof(row->shape));
+    }
+    lh_status_t status = row_name(p, extent.name, &row->name);
+    if (status != LH_OK) return status;
+    s->row_count++;
+    return save ? save_row(s, s->row_count - 1, own_extent) : LH_OK;
+}
+
+/* The rest of a value that is whole beside a master that is cut: only a load sees it. */
+static lh_status_t add_value(snapshot_t *s, uint32_t index)
+{
+    weights_extent_t master, value;
+    if (!weights_extent(s->weights, SPACE_VALUE, index, &value)) return LH_OK;
+    const bool held = weights_extent(s->weights, SPACE_PARAMETER, index, &master);
+    if (held && value.slice.begin >= master.slice.begin && value.slice.end <= master.slice.end)
+        return LH_OK;
+    return add_row(s, SPACE_VALUE, index, false);
+}
+
+static uint32_t state_count(const weights_t *w)
+{
     uint32_t states = 0;
-    while (weights_extent(w, SPACE_STATE + states, index, &extent))
-        states++;
+    for (uint32_t i = 0; i < w->store_count; i++)
+        states += w->stores[i]->holds == LH_HOLDS_STATE;
     return states;
+}
+
+static lh_status_t list_rows(snapshot_t *s)
+{
+    const parameters_t *p = weights_parameters(s->weights);
+    const uint32_t states = state_count(s->weights);
+    const size_t room = (size_t)p->count * (2 + states);
+    s->rows = mem_array(room, sizeof(*s->rows));
+    s->tensors = mem_array(room, sizeof(*s->tensors));
+    s->row_of = mem_array(room, sizeof(*s->row_of));
+    if (s->rows == NULL || s->tensors == NULL || s->row_of == NULL) return LH_NO_MEMORY;
+
+    lh_status_t status = LH_OK;
+    for (uint32_t i = 0; i < p->count && status == LH_OK; i++) {
+        if (p->items[i].storage != i) continue;
+        status = add_value(s, i); /* first: a master then writes what it holds exactly */
+        if (status == LH_OK) status = add_row(s, SPACE_PARAMETER, i, true);
+        for (uint32_t k = 0; k < states && status == LH_OK; k++)
+            status = add_row(s, SPACE_STATE + k, i, true);
+    }
+    return status;
 }
 
 lh_status_t snapshot_new(weights_t *w, snapshot_t **out)
 {
-    const parameters_t *p = weights_parameters(w);
     snapshot_t *s = mem_new(sizeof(*s));
     if (s == NULL) return LH_NO_MEMORY;
-
-    uint32_t room = p->count;
-    for (uint32_t i = 0; i < p->count; i++)
-        room += states_of(w, i);
     s->weights = w;
-    s->tensors = mem_array(room, sizeof(*s->tensors));
-    s->spaces = mem_array(room, sizeof(*s->spaces));
-    s->parameters = mem_array(room, sizeof(*s->parameters));
-    s->names = mem_array(room, sizeof(char *));
-    lh_status_t status = s->tensors == NULL || s->spaces == NULL || s->parameters == NULL ||
-                                 s->names == NULL
-                             ? LH_NO_MEMORY
-                             : LH_OK;
-    for (uint32_t i = 0; i < p->count && status == LH_OK; i++) {
-        if (p->items[i].storage != i) continue;
-        status = add_tensor(s, SPACE_PARAMETER, i);
-        const uint32_t states = states_of(w, i);
-        for (uint32_t k = 0; k < states && status == LH_OK; k++)
-            status = add_tensor(s, SPACE_STATE + k, i);
-    }
+    const lh_status_t status = list_rows(s);
     if (status != LH_OK) {
         snapshot_free(s);
         return status;
@@ -78,29 +126,21 @@ lh_status_t snapshot_new(weights_t *w, snapshot_t **out)
 void snapshot_free(snapshot_t *s)
 {
     if (s == NULL) return;
-    for (uint32_t i = 0; i < s->count; i++)
-        mem_free(s->names[i]);
-    mem_free(s->names);
-    mem_free(s->parameters);
-    mem_free(s->spaces);
+    for (uint32_t i = 0; i < s->row_count; i++)
+        mem_free(s->rows[i].name);
+    mem_free(s->row_of);
     mem_free(s->tensors);
+    mem_free(s->rows);
     mem_free(s);
-}
-
-static uint64_t elements_of(const checkpoint_tensor_t *t)
-{
-    uint64_t elements = 1;
-    for (uint32_t i = 0; i < t->rank; i++)
-        elements *= t->shape[i];
-    return elements;
 }
 
 lh_status_t snapshot_take(const snapshot_t *s, writer_t *writer)
 {
     for (uint32_t i = 0; i < s->count; i++) {
-        const lh_status_t status = weights_read(s->weights, s->spaces[i], s->parameters[i], 0,
-                                                elements_of(&s->tensors[i]), LH_DTYPE_F32,
-                                                writer_place(writer, i));
+        const snapshot_row_t *row = &s->rows[s->row_of[i]];
+        const tensor_part_t *part = &s->tensors[i].part;
+        const lh_status_t status = weights_read(s->weights, row->space, row->parameter, part->first,
+                                                part->count, LH_DTYPE_F32, writer_place(writer, i));
         if (status != LH_OK) return status;
     }
     return LH_OK;
@@ -115,9 +155,8 @@ static void shape_text(uint32_t rank, const uint64_t *shape, char out[96])
     (void)snprintf(out + length, 96 - (size_t)length, "]");
 }
 
-static lh_status_t load_tensor(const snapshot_t *s, checkpoint_t *from, uint32_t i)
+static lh_status_t load_row(const snapshot_t *s, checkpoint_t *from, const snapshot_row_t *want)
 {
-    const checkpoint_tensor_t *want = &s->tensors[i];
     const manifest_tensor_t *have = checkpoint_find(from, want->name);
     if (have == NULL)
         return fail(LH_INVALID, "%s: holds no tensor %s, which the model needs", from->path,
@@ -130,14 +169,13 @@ static lh_status_t load_tensor(const snapshot_t *s, checkpoint_t *from, uint32_t
         return fail(LH_INVALID, "%s: %s is %s, the model has %s", from->path, want->name, found,
                     expected);
     }
-    const uint64_t elements = elements_of(want);
-    const tensor_part_t whole = {.count = 0};
-    float *values = mem_array(elements, sizeof(*values));
+    const tensor_part_t part = tensor_part_range(want->rank, want->shape, want->begin, want->count);
+    float *values = mem_array(want->count, sizeof(*values));
     if (values == NULL) return LH_NO_MEMORY;
 
-    lh_status_t status = checkpoint_read(from, have, &whole, values);
+    lh_status_t status = checkpoint_read(from, have, &part, values);
     if (status == LH_OK)
-        status = weights_write(s->weights, s->spaces[i], s->parameters[i], 0, elements,
+        status = weights_write(s->weights, want->space, want->parameter, want->begin, want->count,
                                LH_DTYPE_F32, values);
     mem_free(values);
     return status;
@@ -146,8 +184,8 @@ static lh_status_t load_tensor(const snapshot_t *s, checkpoint_t *from, uint32_t
 lh_status_t snapshot_load(const snapshot_t *s, checkpoint_t *from, bool states)
 {
     lh_status_t status = checkpoint_refuse_extra(from, weights_parameters(s->weights));
-    for (uint32_t i = 0; i < s->count && status == LH_OK; i++)
-        if (states || s->spaces[i] == SPACE_PARAMETER) status = load_tensor(s, from, i);
+    for (uint32_t i = 0; i < s->row_count && status == LH_OK; i++)
+        if (states || s->rows[i].space < SPACE_STATE) status = load_row(s, from, &s->rows[i]);
     return status;
 }
 

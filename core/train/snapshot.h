@@ -7,23 +7,34 @@
 #include <checkpoint/writer.h>
 #include <graph/engine.h>
 
+typedef struct snapshot_row { /* what this rank holds of a logical tensor */
+    char *name;               /* owned */
+    uint32_t space, parameter, rank;
+    uint64_t shape[LH_MAX_RANK]; /* of the whole tensor */
+    uint64_t begin, count;       /* elements of it      */
+} snapshot_row_t;
+
 typedef struct snapshot {
     weights_t *weights;
-    checkpoint_tensor_t *tensors;
-    uint32_t *spaces, *parameters; /* [count]: what tensor i is a copy of */
-    char **names;                  /* [count]: owned                      */
+    snapshot_row_t *rows; /* what a load fills */
+    uint32_t row_count;
+    checkpoint_tensor_t *tensors; /* what a save consists of: the parts that this rank owns */
+    uint32_t *row_of;             /* [count] */
     uint32_t count;
 } snapshot_t;
 
-/* Lists every stored parameter and every state held here. After engine_build. */
+/* Lists every stored parameter and every state held here, and of them what weights_owned gives this
+ * rank to save: a state whose extent is not its parameter's goes whole with element 0. After
+ * engine_build. */
 lh_status_t snapshot_new(weights_t *w, snapshot_t **out) LH_MUST_CHECK;
 void snapshot_free(snapshot_t *s); /* NULL does nothing */
 
 /* Copies all into the writer's places, which were laid out with s->tensors. */
 lh_status_t snapshot_take(const snapshot_t *s, writer_t *writer) LH_MUST_CHECK;
 
-/* Fills the weights from a checkpoint; with `states` the optimizer's too. A tensor that is missing,
- * has another shape or has no place in the model is refused by name. */
+/* Fills what is held here from a checkpoint of any number of ranks, reading no more than that; with
+ * `states` the optimizer's too. A tensor that is missing, has another shape or has no place in the
+ * model is refused by name. */
 lh_status_t snapshot_load(const snapshot_t *s, checkpoint_t *from, bool states) LH_MUST_CHECK;
 
 /* The same for weights alone, where there is no optimizer: evaluation and generation. */

@@ -6,11 +6,12 @@
 #include <plugin/loader.h>
 #include <train/observer.h>
 #include <train/session.h>
+#include <train/train_ranks.h>
 
 typedef struct train_programs { /* of one step */
     const session_t *session;
     const program_t *pass, *update;
-    uint64_t micro_batches; /* runs of pass */
+    uint64_t micro_batches; /* runs of pass on this rank */
 } train_programs_t;
 
 typedef struct train_prediction {
@@ -40,6 +41,7 @@ typedef struct train_how {
        fills what it knows, the rest stays 0 */
     void (*predict)(const train_programs_t *programs, train_prediction_t *out);
     train_profiler_t *profiler; /* or NULL */
+    const train_ranks_t *ranks; /* NULL: alone. Rank 0 alone has use for an observer */
 } train_how_t;
 
 enum { TRAIN_DONE, TRAIN_TERMINATED, TRAIN_NOT_FINITE };

@@ -27,50 +27,6 @@ static lh_status_t digest_config(const job_t *job, char out[SHA256_TEXT])
     return status;
 }
 
-static lh_status_t open_writer(trainer_t *t)
-{
-    const writer_how_t how = {.folder = t->job->checkpoint.folder, .keep = t->job->checkpoint.keep};
-    lh_status_t status = folder_make(how.folder);
-    if (status == LH_OK) status = writer_open(&how, &t->writer);
-    if (status == LH_OK) status = checkpoint_open_latest(how.folder, true, &t->resumed);
-    if (status != LH_OK || t->resumed == NULL) return status;
-    if (!t->how->resume)
-        return fail(LH_INVALID,
-                    "%s holds step %llu of an earlier run; go on from it with --resume, or move it "
-                    "away",
-                    how.folder, (unsigned long long)t->resumed->manifest->meta.step);
-    const checkpoint_meta_t *m = &t->resumed->manifest->meta;
-    t->step = t->first_step = m->step;
-    t->tokens = m->tokens;
-    t->saved_step = m->step;
-    (void)snprintf(t->run, sizeof(t->run), "%s", m->run);
-    writer_parent(t->writer, t->resumed->manifest->self);
-    if (m->cursor != m->step * t->job->train.batch)
-        return fail(LH_INVALID,
-                    "%s: made with a batch of %llu sequences, [train] batch is %llu now: the order "
-                    "of the data would change",
-                    t->resumed->path, (unsigned long long)(m->step == 0 ? 0 : m->cursor / m->step),
-                    (unsigned long long)t->job->train.batch);
-    if (m->tokens != m->cursor * t->job->train.sequence)
-        return fail(LH_INVALID,
-                    "%s: made with sequences of %llu tokens, [train] sequence is %llu now: the "
-                    "order of the data would change",
-                    t->resumed->path,
-                    (unsigned long long)(m->cursor == 0 ? 0 : m->tokens / m->cursor),
-                    (unsigned long long)t->job->train.sequence);
-    return LH_OK;
-}
-
-static lh_status_t name_run(trainer_t *t)
-{
-    uint8_t bytes[(RUN_ID - 1) / 2];
-    if (t->run[0] != '\0') return LH_OK;
-    if (sys()->random(bytes, sizeof(bytes)) != 0) return fail(LH_IO, "no random bytes to be had");
-    for (size_t i = 0; i < sizeof(bytes); i++)
-        (void)snprintf(t->run + 2 * i, 3, "%02x", bytes[i]);
-    return LH_OK;
-}
-
 static lh_status_t open_session(trainer_t *t)
 {
     const bool same = t->resumed != NULL && t->job->train.same_bits;
@@ -84,6 +40,7 @@ static lh_status_t open_session(trainer_t *t)
     lh_status_t status = session_open(&how, &t->session);
     if (status != LH_OK) return status;
     identity_text(t->session, &t->identity);
+    text_printf(&t->identity, "launch.ranks = %u\n", agree_size(&t->agree));
     status = text_status(&t->identity);
     if (status == LH_OK && same)
         status = identity_compare(t->resumed->path, t->resumed->manifest->meta.model,
@@ -121,27 +78,27 @@ static lh_status_t open_data(trainer_t *t)
     return status;
 }
 
-/* How many documents a micro-batch may hold: one a row when they are joined. */
-static uint64_t documents_of(const trainer_t *t)
+/* How many documents `rows` sequences may hold: one each when they are joined. */
+static uint64_t documents_of(const trainer_t *t, uint64_t rows)
 {
     const job_train_t *train = &t->job->train;
-    if (t->job->data.documents == DOCUMENTS_JOINED) return train->micro_batch;
+    if (t->job->data.documents == DOCUMENTS_JOINED) return rows;
     if (train->max_documents > 0) return train->max_documents;
 
     uint64_t most = batches_documents_per_sample(t->data);
     if (t->valid != NULL && batches_documents_per_sample(t->valid) > most)
         most = batches_documents_per_sample(t->valid);
     if (t->how->eod >= 0 || most > train->sequence) most = train->sequence;
-    const uint64_t all = most * train->micro_batch;
+    const uint64_t all = most * rows;
     return all > PROGRAM_DOCUMENTS_LIMIT ? PROGRAM_DOCUMENTS_LIMIT : all;
 }
 
 static lh_status_t make_batches(trainer_t *t, uint64_t documents)
 {
-    const uint64_t tokens = t->job->train.micro_batch * t->job->train.sequence;
-    t->batch = mem_array(t->micro_batches, sizeof(*t->batch));
+    const uint64_t tokens = t->share.rows * t->job->train.sequence;
+    t->batch = mem_array(t->share.passes, sizeof(*t->batch));
     if (t->batch == NULL) return LH_NO_MEMORY;
-    for (uint64_t i = 0; i < t->micro_batches; i++) {
+    for (uint64_t i = 0; i < t->share.passes; i++) {
         batch_rows_t *b = &t->batch[i];
         b->max_documents = documents;
         b->tokens = mem_array(tokens, sizeof(int32_t));
@@ -160,21 +117,21 @@ static lh_status_t make_batches(trainer_t *t, uint64_t documents)
 static lh_status_t make_programs(trainer_t *t)
 {
     const job_train_t *train = &t->job->train;
-    const uint64_t documents = documents_of(t);
+    const uint64_t documents = documents_of(t, t->share.rows);
     const program_how_t how = {.use = USE_TRAIN,
-                               .sequences = train->micro_batch,
+                               .sequences = t->share.rows,
                                .rows = train->sequence,
                                .max_documents = documents,
                                .recompute = train->recompute,
-                               .micro_batches = (uint32_t)t->micro_batches,
+                               .micro_batches = (uint32_t)t->share.passes,
                                .head_chunk = train->head_chunk};
     const evaluation_how_t evaluation = {.session = t->session,
                                          .sequences = train->micro_batch,
                                          .rows = train->sequence,
-                                         .max_documents = documents};
+                                         .max_documents = documents_of(t, train->micro_batch),
+                                         .ranks = t->agree.ranks};
     lh_status_t status = make_batches(t, documents);
-    if (status == LH_OK)
-        status = session_update(t->session, (uint32_t)t->micro_batches, &t->update);
+    if (status == LH_OK) status = session_update(t->session, (uint32_t)t->share.passes, &t->update);
     if (status == LH_OK)
         status = program_new(t->session->engine, t->session->weights, &how, &t->program);
     if (status == LH_OK && t->valid != NULL) status = evaluation_new(&evaluation, &t->evaluation);
@@ -226,12 +183,12 @@ static void list_plugins(trainer_t *t)
 lh_status_t trainer_open(trainer_t *t, const train_how_t *how)
 {
     *t = (trainer_t){.how = how, .job = how->job, .saved_step = UINT64_MAX, .valid_loss = NAN};
-    t->micro_batches = t->job->train.batch / t->job->train.micro_batch;
-
-    lh_status_t status = digest_config(t->job, t->config);
+    lh_status_t status = agree_new(how->ranks, &t->agree);
+    t->share = batch_share(t->job->train.batch, t->job->train.micro_batch, agree_rank(&t->agree),
+                           agree_size(&t->agree));
+    if (status == LH_OK) status = digest_config(t->job, t->config);
     if (status == LH_OK) status = bindings_new(t->job, how->registry, &t->bindings);
-    if (status == LH_OK) status = open_writer(t);
-    if (status == LH_OK) status = name_run(t);
+    if (status == LH_OK) status = trainer_start(t);
     if (status == LH_OK) status = open_session(t);
     if (status == LH_OK) status = session_check_sequence(t->session);
     if (status == LH_OK) status = open_data(t);
@@ -251,12 +208,15 @@ lh_status_t trainer_open(trainer_t *t, const train_how_t *how)
 void trainer_close(trainer_t *t)
 {
     checkpoint_close(t->resumed);
-    writer_close(t->writer);
+    if (t->failed && agree_size(&t->agree) > 1)
+        writer_leave(t->writer);
+    else
+        writer_close(t->writer);
     snapshot_free(t->snapshot);
     evaluation_free(t->evaluation);
     batches_close(t->data);
     batches_close(t->valid);
-    for (uint64_t i = 0; t->batch != NULL && i < t->micro_batches; i++) {
+    for (uint64_t i = 0; t->batch != NULL && i < t->share.passes; i++) {
         mem_free(t->batch[i].tokens);
         mem_free(t->batch[i].labels);
         mem_free(t->batch[i].positions);
@@ -270,4 +230,5 @@ void trainer_close(trainer_t *t)
     text_free(&t->identity);
     session_close(t->session);
     bindings_free(t->bindings);
+    agree_free(&t->agree);
 }

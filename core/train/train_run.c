@@ -19,13 +19,13 @@ enum { PROFILED_STEP = 5 }; /* by then pages are touched and libraries warm */
 static lh_status_t dump(trainer_t *t)
 {
     const job_train_t *train = &t->job->train;
-    if (t->how->dump_batches == 0) return LH_OK;
+    if (t->how->dump_batches == 0 || agree_rank(&t->agree) > 0) return LH_OK;
 
     char *path = path_join(t->job->pipeline.folder, "batches.safetensors");
     if (path == NULL) return LH_NO_MEMORY;
-    const lh_status_t status = batch_dump(path, t->data, t->how->dump_batches, train->batch,
-                                          train->sequence,
-                                          t->batch[0].max_documents * t->micro_batches);
+    const lh_status_t status = batch_dump(
+        path, t->data, t->how->dump_batches, train->batch, train->sequence,
+        t->batch[0].max_documents * t->share.passes * agree_size(&t->agree));
     if (status == LH_OK)
         log_line(LH_LOG_INFO, "first %llu batches written to %s",
                  (unsigned long long)t->how->dump_batches, path);
@@ -35,7 +35,7 @@ static lh_status_t dump(trainer_t *t)
 
 static train_programs_t programs_of(const trainer_t *t)
 {
-    return (train_programs_t){t->session, t->program, t->update, t->micro_batches};
+    return (train_programs_t){t->session, t->program, t->update, t->share.passes};
 }
 
 static void tell_start(trainer_t *t, memory_report_t *memory)
@@ -63,7 +63,7 @@ static void tell_start(trainer_t *t, memory_report_t *memory)
                                .sequence = job->train.sequence,
                                .batch = job->train.batch,
                                .micro_batch = job->train.micro_batch,
-                               .flops_per_step = pass.flops * (double)t->micro_batches +
+                               .flops_per_step = pass.flops * (double)t->share.passes +
                                                  update.flops,
                                .peak_flops = prediction.peak_flops,
                                .predicted_step_s = prediction.step_s,
@@ -139,6 +139,7 @@ static lh_status_t profile(trainer_t *t, bool begin)
 static lh_status_t loop(trainer_t *t, train_result_t *out)
 {
     const job_train_t *train = &t->job->train;
+    const bool alone = agree_size(&t->agree) == 1;
     lh_status_t status = t->step == 0 ? evaluate(t) : LH_OK;
     t->begun_ns = sys()->now_ns(); /* the evaluation of the start weights is no part of a step */
     memset(t->part_ns, 0, sizeof(t->part_ns));
@@ -155,7 +156,7 @@ static lh_status_t loop(trainer_t *t, train_result_t *out)
             out->outcome = TRAIN_NOT_FINITE;
             break;
         }
-        if (stop_requested() && t->step < train->steps) {
+        if ((t->stop || (alone && stop_requested())) && t->step < train->steps) {
             out->outcome = TRAIN_TERMINATED;
             break;
         }
@@ -191,6 +192,7 @@ lh_status_t train_run(const train_how_t *how, train_result_t *out)
     char reason[2048];
     (void)snprintf(reason, sizeof(reason), "%s", fail_reason());
     if (opened) tell_end(&t, status, since);
+    t.failed = status != LH_OK;
     trainer_close(&t);
     if (status == LH_OK) return LH_OK;
     errno = 0; /* the sentence has it already */

@@ -22,7 +22,7 @@ static void tell(trainer_t *t, const writer_result_t *r, double stall_s)
                                   .reason = r->status == LH_OK ? NULL : r->reason};
     if (t->how->observer != NULL)
         t->how->observer->saved(t->how->observer, &report);
-    else if (report.reason != NULL)
+    else if (report.reason != NULL && agree_rank(&t->agree) == 0)
         log_line(LH_LOG_WARN, "step %llu was not saved: %s", (unsigned long long)r->step,
                  r->reason);
 }
@@ -77,20 +77,36 @@ static checkpoint_meta_t describe(trainer_t *t)
                                .plugin_count = t->plugin_count};
 }
 
+/* What one rank skips or repeats, all do: *skip where the save before is still under way on one of
+ * them, *saved where rank 0 has this step already. */
+static lh_status_t agree_save(trainer_t *t, bool busy, bool *skip, bool *saved)
+{
+    double values[2] = {busy, 0};
+    if (agree_rank(&t->agree) == 0) values[1] = t->saved_step == t->step;
+    const lh_status_t status = agree_sum(&t->agree, values, 2);
+    *skip = values[0] > 0;
+    *saved = values[1] > 0;
+    return status;
+}
+
 lh_status_t trainer_save(trainer_t *t, bool last)
 {
-    if (t->saved_step == t->step) return LH_OK;
-    lh_status_t status = bindings_before_save(t->bindings, t->step, t->loss);
-    if (status != LH_OK) return status;
-
-    status = begin(t, last);
-    if (status == LH_AGAIN) {
+    const bool alone = agree_size(&t->agree) == 1;
+    if (alone && t->saved_step == t->step) return LH_OK;
+    lh_status_t status = begin(t, last);
+    if (status != LH_OK && status != LH_AGAIN) return status;
+    bool skip, saved;
+    const lh_status_t agreed = agree_save(t, status == LH_AGAIN, &skip, &saved);
+    if (agreed != LH_OK) return agreed;
+    if (saved) return LH_OK;
+    if (skip) {
         const writer_result_t late = {.status = LH_TIMED_OUT,
                                       .step = t->step,
                                       .reason = "the save before is still being written"};
         tell(t, &late, (double)patience_ns * 1e-9);
         return LH_OK;
     }
+    status = bindings_before_save(t->bindings, t->step, t->loss);
     if (status == LH_OK) status = snapshot_take(t->snapshot, t->writer);
     if (status != LH_OK) return status;
     const checkpoint_meta_t meta = describe(t);

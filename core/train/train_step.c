@@ -4,6 +4,7 @@
 #include <math.h>
 
 #include <base/sys.h>
+#include <train/stop.h>
 
 void trainer_clock(trainer_t *t, uint32_t part, uint64_t *since)
 {
@@ -12,24 +13,44 @@ void trainer_clock(trainer_t *t, uint32_t part, uint64_t *since)
     *since = now;
 }
 
-/* The global batch as micro-batches, each token's weight divided by the sum over all of them: how
+/* Global sample index of the first sequence of a pass of this rank. */
+static uint64_t first_sample(const trainer_t *t, uint64_t pass)
+{
+    return t->step * t->job->train.batch + t->share.first + pass * t->share.rows;
+}
+
+/* The sum of token weights over the global batch, all ranks' passes. */
+static lh_status_t total_weight(trainer_t *t, double *total)
+{
+    const uint64_t tokens = t->share.rows * t->job->train.sequence;
+    *total = (double)(t->job->train.batch * t->job->train.sequence);
+    if (batches_weigh_all(t->data)) return LH_OK;
+    *total = 0;
+    for (uint64_t i = 0; i < t->share.passes; i++)
+        for (uint64_t k = 0; k < tokens; k++)
+            *total += (double)t->batch[i].weights[k];
+    return agree_sum(&t->agree, total, 1);
+}
+
+/* This rank's share of the global batch, each token's weight divided by the sum over all of it: how
  * the batch is cut does not change the loss. */
 static lh_status_t fill_batch(trainer_t *t)
 {
-    const uint64_t rows = t->job->train.micro_batch, tokens = rows * t->job->train.sequence;
-    double total = 0;
-    for (uint64_t i = 0; i < t->micro_batches; i++) {
-        const uint64_t first = t->step * t->job->train.batch + i * rows;
-        const lh_status_t status = batches_fill(t->data, first, rows, &t->batch[i]);
-        if (status != LH_OK) return status;
-        for (uint64_t k = 0; k < tokens; k++)
-            total += (double)t->batch[i].weights[k];
+    const uint64_t rows = t->share.rows, tokens = rows * t->job->train.sequence;
+    double total;
+    lh_status_t status = LH_OK;
+    for (uint64_t i = 0; i < t->share.passes && status == LH_OK; i++) {
+        const uint64_t used = batch_share_rows(&t->share, i);
+        status = batches_fill(t->data, first_sample(t, i), used, &t->batch[i]);
+        if (status == LH_OK && used < rows) batches_pad(t->data, used, rows, &t->batch[i]);
     }
+    if (status == LH_OK) status = total_weight(t, &total);
+    if (status != LH_OK) return status;
     if (total <= 0)
         return fail(LH_INVALID, "step %llu: every token of the batch is masked",
                     (unsigned long long)t->step + 1);
     const float share = (float)(1 / total);
-    for (uint64_t i = 0; i < t->micro_batches; i++)
+    for (uint64_t i = 0; i < t->share.passes; i++)
         for (uint64_t k = 0; k < tokens; k++)
             t->batch[i].weights[k] *= share;
     return LH_OK;
@@ -38,10 +59,11 @@ static lh_status_t fill_batch(trainer_t *t)
 static lh_status_t run_micro_batch(trainer_t *t, uint64_t i)
 {
     const batch_rows_t *b = &t->batch[i];
-    const uint64_t bytes = t->job->train.micro_batch * t->job->train.sequence * 4;
-    /* (seed, step, micro-batch): what random ops draw from */
+    const uint64_t bytes = t->share.rows * t->job->train.sequence * 4;
+    /* Of the global batch, so that what is drawn does not depend on who draws it. */
+    const uint64_t first = t->share.first + i * t->share.rows;
     const int32_t seed[4] = {(int32_t)(uint32_t)t->job->train.seed, (int32_t)(uint32_t)t->step,
-                             (int32_t)(uint32_t)i, 0};
+                             (int32_t)(uint32_t)first, 0};
     program_t *p = t->program;
 
     lh_status_t status = program_input(p, LH_INPUT_TOKENS, b->tokens, bytes);
@@ -75,12 +97,24 @@ static lh_status_t run_update(trainer_t *t, double rate)
     return status;
 }
 
-static void report(trainer_t *t, const float loss[2], double rate, bool applied)
+/* Each rank has the loss of its share, and may have been asked to stop: one exchange for both. */
+static lh_status_t agree_step(trainer_t *t, const float mine[2], double loss[2])
+{
+    double values[3] = {(double)mine[0], (double)mine[1], stop_requested() ? 1 : 0};
+    const lh_status_t status = agree_sum(&t->agree, values, 3);
+    if (status != LH_OK) return status;
+    loss[0] = values[0];
+    loss[1] = values[1];
+    t->stop = values[2] > 0;
+    return LH_OK;
+}
+
+static void report(trainer_t *t, const double loss[2], double rate, bool applied)
 {
     uint64_t now = sys()->now_ns();
     step_report_t r = {.step = t->step,
-                       .loss = (double)loss[0],
-                       .cross_entropy = (double)loss[1],
+                       .loss = loss[0],
+                       .cross_entropy = loss[1],
                        .learning_rate = rate,
                        .gradient_norm = (double)t->step_rows[LH_STEP_NORM],
                        .applied = applied,
@@ -98,25 +132,26 @@ static void report(trainer_t *t, const float loss[2], double rate, bool applied)
 lh_status_t trainer_step(trainer_t *t, bool *applied)
 {
     uint64_t clock = sys()->now_ns();
-    double rate;
-    float loss[2];
+    double rate, loss[2];
+    float mine[2];
 
     lh_status_t status = bindings_learning_rate(t->bindings, t->step, &rate);
     if (status == LH_OK) status = fill_batch(t);
     if (status != LH_OK) return status;
     trainer_clock(t, PART_DATA, &clock);
-    for (uint64_t i = 0; i < t->micro_batches && status == LH_OK; i++)
+    for (uint64_t i = 0; i < t->share.passes && status == LH_OK; i++)
         status = run_micro_batch(t, i);
-    if (status == LH_OK) status = program_output(t->program, OUTPUT_LOSS, loss, sizeof(loss));
+    if (status == LH_OK) status = program_output(t->program, OUTPUT_LOSS, mine, sizeof(mine));
     if (status != LH_OK) return status;
     trainer_clock(t, PART_COMPUTE, &clock);
     status = run_update(t, rate);
+    if (status == LH_OK) status = agree_step(t, mine, loss);
     if (status != LH_OK) return status;
     trainer_clock(t, PART_UPDATE, &clock);
 
     t->step++;
     t->tokens += t->job->train.batch * t->job->train.sequence;
-    t->loss = (double)loss[0];
+    t->loss = loss[0];
     *applied = t->step_rows[LH_STEP_APPLY] != 0;
     const step_facts_t facts = {.step = t->step,
                                 .tokens = t->tokens,

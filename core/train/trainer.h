@@ -4,6 +4,7 @@
 #define TRAIN_TRAINER_H
 
 #include <checkpoint/writer.h>
+#include <data/batch_share.h>
 #include <data/batches.h>
 #include <train/bindings.h>
 #include <train/evaluation.h>
@@ -16,6 +17,7 @@ enum { RUN_ID = 33, FINGERPRINT_TEXT = 192 };
 typedef struct trainer {
     const train_how_t *how;
     const job_t *job;
+    agree_t agree;
     bindings_t *bindings;
     writer_t *writer;
     checkpoint_t *resumed; /* while opening */
@@ -23,14 +25,16 @@ typedef struct trainer {
     program_t *program, *update;
     snapshot_t *snapshot;
     batches_t *data, *valid;
-    batch_rows_t *batch;      /* [micro_batches] */
+    batch_share_t share;      /* of the global batch: this rank's sequences and passes */
+    batch_rows_t *batch;      /* [share.passes]             */
     evaluation_t *evaluation; /* NULL: none during training */
     float *step_rows;         /* [groups, LH_STEP_WORDS]    */
 
-    uint64_t micro_batches; /* in a step */
-    uint64_t step;          /* made so far */
+    uint64_t step; /* made so far */
     uint64_t first_step;
     uint64_t tokens;     /* seen since the start of training */
+    bool failed;         /* others may be gone: nothing waits for them */
+    bool stop;           /* a rank was asked to save and end, all know it since the last step */
     uint64_t saved_step; /* of the last save that was handed over; UINT64_MAX: none */
     uint32_t not_finite; /* steps in a row */
     double loss, valid_loss;
@@ -49,6 +53,10 @@ typedef struct trainer {
 /* train_open.c */
 lh_status_t trainer_open(trainer_t *t, const train_how_t *how) LH_MUST_CHECK;
 void trainer_close(trainer_t *t);
+
+/* train_start.c: the writer, and the checkpoint that the run goes on from (t->resumed, NULL: none).
+ */
+lh_status_t trainer_start(trainer_t *t) LH_MUST_CHECK;
 
 /* train_step.c: makes step t->step + 1; *applied is false if it was not finite. */
 lh_status_t trainer_step(trainer_t *t, bool *applied) LH_MUST_CHECK;

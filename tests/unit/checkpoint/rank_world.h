@@ -100,10 +100,11 @@ static inline lh_status_t world_open(world_place_t *p, writer_t **w)
                               .deadline_ns = p->deadline_ns,
                               .lock_ns = 10000 * MS,
                               .rank = p->rank,
-                              .ranks = p->ranks,
-                              .session = p->session};
+                              .ranks = p->ranks};
     const lh_status_t status = writer_open(&how, w);
-    return status == LH_OK ? writer_layout(*w, p->tensors, p->count) : status;
+    if (status != LH_OK) return status;
+    writer_session(*w, p->session);
+    return writer_layout(*w, p->tensors, p->count);
 }
 
 static inline lh_status_t world_submit(world_place_t *p, writer_t *w, uint64_t step)
