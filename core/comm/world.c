@@ -115,6 +115,13 @@ static uint32_t site_size(const world_t *w, uint32_t site)
     return size;
 }
 
+bool world_sites_equal(const world_t *w)
+{
+    for (uint32_t site = 1; site < w->row.sites; site++)
+        if (site_size(w, site) != site_size(w, 0)) return false;
+    return true;
+}
+
 static lh_status_t check_equal_sites(const world_t *w)
 {
     for (uint32_t site = 1; site < w->row.sites; site++) {

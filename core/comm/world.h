@@ -37,6 +37,9 @@ uint32_t world_scope(const world_t *w, uint32_t a, uint32_t b);
 /* "rank 3 on osaka/o1" into text. */
 void world_rank_text(const world_t *w, uint32_t rank, char *text, size_t bytes);
 
+/* Whether all sites have equally many ranks. */
+bool world_sites_equal(const world_t *w);
+
 /* Ranks that act together, as this rank sees them: sites one after the other, and inside a site in
  * the order of ranks. */
 typedef struct group {

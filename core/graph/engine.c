@@ -10,9 +10,15 @@ static const uint64_t scratch_limit_bytes = (uint64_t)4 << 30;
 
 static void regions_name(engine_t *e)
 {
-#define REGION(field, what, where) \
-    e->field = (region_t){.name = #field, .space = LH_SPACE_##where, .kind = MEMORY_##what}
-    REGION(activations, ACTIVATIONS, DEVICE);
+#define REGION(field, what, where)                                       \
+    e->field = (region_t)                                                \
+    {                                                                    \
+        .name = #field, .space = LH_SPACE_##where, .kind = MEMORY_##what \
+    }
+    static const uint32_t kinds[ARENAS] = {MEMORY_ACTIVATIONS, MEMORY_GATHERED, MEMORY_BUCKETS};
+    for (uint32_t i = 0; i < ARENAS; i++)
+        e->arenas[i] = (region_t){
+            .name = memory_kind_text(kinds[i]), .space = LH_SPACE_DEVICE, .kind = kinds[i]};
     REGION(scratch, SCRATCH, DEVICE);
     REGION(inputs, INPUTS, DEVICE);
     REGION(outputs, OUTPUTS, DEVICE);
@@ -84,16 +90,18 @@ lh_status_t engine_open(const engine_how_t *how, engine_t **out)
     return LH_OK;
 }
 
-static region_t *const *regions_of(engine_t *e, region_t *list[7])
+enum { REGIONS = 6 + ARENAS };
+
+static void regions_of(engine_t *e, region_t *list[REGIONS])
 {
-    list[0] = &e->activations;
-    list[1] = &e->scratch;
-    list[2] = &e->inputs;
-    list[3] = &e->outputs;
-    list[4] = &e->constants;
-    list[5] = &e->caches;
-    list[6] = &e->pinned;
-    return list;
+    list[0] = &e->scratch;
+    list[1] = &e->inputs;
+    list[2] = &e->outputs;
+    list[3] = &e->constants;
+    list[4] = &e->caches;
+    list[5] = &e->pinned;
+    for (uint32_t i = 0; i < ARENAS; i++)
+        list[6 + i] = &e->arenas[i];
 }
 
 void engine_close(engine_t *e)
@@ -109,9 +117,9 @@ void engine_close(engine_t *e)
     for (uint32_t i = 0; i < e->weights_count; i++)
         weights_free(e->weights[i]);
     kernel_choice_free(e->kernels);
-    region_t *list[7];
-    (void)regions_of(e, list);
-    for (uint32_t i = 0; i < 7; i++)
+    region_t *list[REGIONS];
+    regions_of(e, list);
+    for (uint32_t i = 0; i < REGIONS; i++)
         region_release(list[i], e->api);
     for (uint32_t i = 0; i < e->constant_count; i++)
         mem_free(e->constant_list[i].values);
@@ -236,8 +244,10 @@ lh_status_t program_new(engine_t *e, weights_t *w, const program_how_t *how, pro
     program_t *p;
     if (status == LH_OK) status = program_empty(e, w, how, &p);
     if (status != LH_OK) return status;
-    if (how->use == USE_TRAIN) status = weights_gradients_default(w);
+    const bool bucketed = e->exchange != NULL && e->exchange->gradient != NULL;
+    if (how->use == USE_TRAIN && !bucketed) status = weights_gradients_default(w);
     if (status == LH_OK) status = model_flow_write(p);
+    if (status == LH_OK && e->exchange != NULL) status = e->exchange->arrange(e->exchange, p);
     if (status == LH_OK) status = program_finish(p);
     if (status == LH_OK) *out = p;
     return status;
@@ -257,10 +267,10 @@ lh_status_t engine_plan(engine_t *e)
 
 static lh_status_t regions_alloc(engine_t *e)
 {
-    region_t *list[7];
-    (void)regions_of(e, list);
+    region_t *list[REGIONS];
+    regions_of(e, list);
     lh_status_t status = LH_OK;
-    for (uint32_t i = 0; status == LH_OK && i < 7; i++)
+    for (uint32_t i = 0; status == LH_OK && i < REGIONS; i++)
         status = region_alloc(list[i], e->api, e->device);
     for (uint32_t i = 0; status == LH_OK && i < e->weights_count; i++)
         for (uint32_t s = 0; status == LH_OK && s < e->weights[i]->store_count; s++)
@@ -290,11 +300,17 @@ lh_status_t engine_build(engine_t *e)
     lh_status_t status = engine_plan(e);
     if (status == LH_OK) status = regions_alloc(e);
     if (status == LH_OK) status = memory_start(e);
+    if (status == LH_OK && e->exchange != NULL) status = e->exchange->build(e->exchange);
     for (uint32_t i = 0; status == LH_OK && i < e->program_count; i++)
         status = program_place(e->programs[i]);
     if (status == LH_OK) status = engine_wait(e);
     e->built = status == LH_OK;
     return status;
+}
+
+void engine_use_exchange(engine_t *e, exchange_t *x)
+{
+    e->exchange = x;
 }
 
 const lh_device_properties_t *engine_properties(const engine_t *e)

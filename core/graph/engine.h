@@ -137,6 +137,10 @@ typedef struct weights_extent {
 } weights_extent_t;
 bool weights_extent(const weights_t *w, uint32_t space, uint32_t parameter, weights_extent_t *out);
 
+/* Elements of the logical parameter that this rank writes into checkpoints: over all ranks each
+ * element once. A state of another extent than its parameter's belongs to who owns element 0. */
+lh_slice_t weights_owned(const weights_t *w, uint32_t parameter);
+
 /* Every parameter's initial value (parameters.h), every state's. */
 lh_status_t weights_initialize(weights_t *w, uint64_t seed, double init_std) LH_MUST_CHECK;
 
@@ -147,6 +151,8 @@ enum {
     MEMORY_MASTER,
     MEMORY_STATE,
     MEMORY_ACTIVATIONS,
+    MEMORY_GATHERED, /* values of the blocks that are visited, where they are cut */
+    MEMORY_BUCKETS,  /* gradients on their way, where they are cut               */
     MEMORY_SCRATCH,
     MEMORY_INPUTS,
     MEMORY_OUTPUTS,

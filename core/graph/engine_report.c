@@ -9,7 +9,8 @@
 static const char *const kind_texts[MEMORY_KINDS] = {
     [MEMORY_PARAMETERS] = "parameters",   [MEMORY_GRADIENTS] = "gradients",
     [MEMORY_MASTER] = "master weights",   [MEMORY_STATE] = "optimizer state",
-    [MEMORY_ACTIVATIONS] = "activations", [MEMORY_SCRATCH] = "scratch",
+    [MEMORY_ACTIVATIONS] = "activations", [MEMORY_GATHERED] = "gathered blocks",
+    [MEMORY_BUCKETS] = "buckets",         [MEMORY_SCRATCH] = "scratch",
     [MEMORY_INPUTS] = "inputs",           [MEMORY_OUTPUTS] = "outputs",
     [MEMORY_CACHES] = "caches",           [MEMORY_CONSTANTS] = "constants",
     [MEMORY_PINNED] = "pinned",           [MEMORY_LIBRARY] = "library",
@@ -23,10 +24,12 @@ const char *memory_kind_text(uint32_t kind)
 void engine_memory(const engine_t *e, memory_report_t *out)
 {
     *out = (memory_report_t){0};
-    const region_t *const list[] = {&e->activations, &e->scratch, &e->inputs, &e->outputs,
-                                    &e->constants,   &e->caches,  &e->pinned};
+    const region_t *const list[] = {&e->scratch,   &e->inputs, &e->outputs,
+                                    &e->constants, &e->caches, &e->pinned};
     for (uint32_t i = 0; i < sizeof(list) / sizeof(list[0]); i++)
         out->bytes[list[i]->kind] += list[i]->bytes;
+    for (uint32_t i = 0; i < ARENAS; i++)
+        out->bytes[e->arenas[i].kind] += e->arenas[i].bytes;
     for (uint32_t i = 0; i < e->weights_count; i++)
         for (uint32_t s = 0; s < e->weights[i]->store_count; s++)
             out->bytes[e->weights[i]->stores[s]->region.kind] +=
@@ -49,6 +52,18 @@ lh_status_t engine_profile(engine_t *e, bool on)
     return status;
 }
 
+static bool is_exchange(const exec_call_t *call)
+{
+    return call->source->kind == FLOW_START || call->source->kind == FLOW_WAIT;
+}
+
+/* Of calls that are no kernel's. */
+static const char *call_text(const exec_call_t *call)
+{
+    if (!is_exchange(call)) return "fill";
+    return call->source->kind == FLOW_START ? "start" : "wait";
+}
+
 static const char *part_text(const program_t *p, uint32_t part)
 {
     if (p->how.use == USE_UPDATE) return "update";
@@ -66,7 +81,7 @@ bool program_call(const program_t *p, bool later, uint32_t i, program_call_t *ou
     const exec_call_t *call = &list->calls[i];
     const kernel_t *kernel = call->kernel;
     *out = (program_call_t){.part = part_text(p, call->source->part),
-                            .kernel = "fill",
+                            .kernel = call_text(call),
                             .block = call->source->block,
                             .backward = call->source->backward,
                             .bytes = (double)call->bytes,
@@ -90,10 +105,11 @@ const recording_t *program_block(const program_t *p)
 static profile_row_t row_of(const program_t *p, const exec_call_t *call)
 {
     profile_row_t row = {.backward = call->source->backward};
-    const bool fill = call->kernel == NULL;
+    const bool none = call->kernel == NULL;
+    const char *op = none ? call_text(call) : call->kernel->op->row.name;
     (void)snprintf(row.part, sizeof(row.part), "%s", part_text(p, call->source->part));
-    (void)snprintf(row.op, sizeof(row.op), "%s", fill ? "fill" : call->kernel->op->row.name);
-    (void)snprintf(row.kernel, sizeof(row.kernel), "%s", fill ? "fill" : call->kernel->plan.name);
+    (void)snprintf(row.op, sizeof(row.op), "%s", op);
+    (void)snprintf(row.kernel, sizeof(row.kernel), "%s", none ? op : call->kernel->plan.name);
     return row;
 }
 

@@ -4,6 +4,8 @@
 #define GRAPH_ENGINE_STATE_H
 
 #include <graph/engine.h>
+#include <graph/exchange.h>
+#include <graph/flow.h>
 #include <graph/kernel_choice.h>
 #include <graph/region.h>
 #include <graph/weights.h>
@@ -28,14 +30,18 @@ struct engine {
     uint32_t weights_count, program_count;
     size_t weights_capacity, program_capacity;
 
-    /* Programs run one after the other, so they share activations and scratch. */
-    region_t activations, scratch, inputs, outputs, constants, caches, pinned;
+    /* Programs run one after the other, so they share arenas and scratch. */
+    region_t arenas[ARENAS];
+    region_t scratch, inputs, outputs, constants, caches, pinned;
     engine_constant_t *constant_list;
     uint32_t constant_count;
     size_t constant_capacity;
 
     uint64_t transfer_at, transfer_bytes; /* of the pinned region: weights_read and _write */
     lh_event_t *event;
+    exchange_t *exchange; /* NULL: alone */
+    uint32_t micro_batch; /* of the run under way */
+    bool last_micro;      /* it is the last of its step */
     bool planned, built, profiling;
 };
 

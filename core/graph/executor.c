@@ -38,6 +38,7 @@ static lh_status_t call_choose(engine_t *e, const flow_t *flow, const flow_call_
                                exec_call_t *out)
 {
     *out = (exec_call_t){.source = call};
+    if (call->kind == FLOW_START || call->kind == FLOW_WAIT) return LH_OK;
     if (call->kind == FLOW_FILL) {
         out->bytes = arg_bytes(&flow->values[call->slots[0]].arg);
         return LH_OK;
@@ -77,7 +78,7 @@ static lh_place_t place_of(const engine_t *e, const flow_t *flow, uint32_t value
     if (value == 0) return (lh_place_t){0};
     const flow_value_t *v = &flow->values[value];
     const flow_buffer_t *buffer = &flow->buffers[v->buffer];
-    const region_t *region = buffer->region != NULL ? buffer->region : &e->activations;
+    const region_t *region = buffer->region != NULL ? buffer->region : &e->arenas[buffer->arena];
     return region_place(region, buffer->offset + v->offset);
 }
 
@@ -87,10 +88,8 @@ void call_list_place(const engine_t *e, const flow_t *flow, call_list_t *list)
     for (uint32_t i = 0; i < list->count; i++) {
         exec_call_t *call = &list->calls[i];
         const flow_call_t *source = call->source;
-        if (source->kind == FLOW_FILL) {
-            call->to = place_of(e, flow, source->slots[0]);
-            continue;
-        }
+        if (source->kind == FLOW_FILL) call->to = place_of(e, flow, source->slots[0]);
+        if (source->kind != FLOW_KERNEL) continue;
         for (uint32_t s = 0; s < slot_count(source); s++)
             places[s] = place_of(e, flow, source->slots[s]);
         call->call = (lh_launch_t){
@@ -105,13 +104,25 @@ void call_list_place(const engine_t *e, const flow_t *flow, call_list_t *list)
     }
 }
 
-static lh_status_t launch_one(const engine_t *e, exec_call_t *call)
+/* What is sent has to be made before; what comes is there when wait returns, before more is queued.
+ */
+static lh_status_t launch_exchange(engine_t *e, const flow_call_t *call)
+{
+    if (call->kind == FLOW_WAIT) return e->exchange->wait(e->exchange, call->ticket);
+    if (call->last_only && !e->last_micro) return LH_OK;
+    const bool queued = (e->properties.flags & LH_DEVICE_SYNCHRONOUS) == 0;
+    const lh_status_t status = queued ? engine_wait(e) : LH_OK;
+    return status == LH_OK ? e->exchange->start(e->exchange, call->ticket) : status;
+}
+
+static lh_status_t launch_one(engine_t *e, exec_call_t *call)
 {
     if (call->launch != NULL) return call->launch(call->prepared, &call->call);
+    if (call->source->kind != FLOW_FILL) return launch_exchange(e, call->source);
     return e->api->fill(e->stream, &call->to, 0, call->bytes);
 }
 
-static lh_status_t launch_all(const engine_t *e, const call_list_t *list)
+static lh_status_t launch_all(engine_t *e, const call_list_t *list)
 {
     for (uint32_t i = 0; i < list->count; i++) {
         const lh_status_t status = launch_one(e, &list->calls[i]);
@@ -126,6 +137,7 @@ lh_status_t call_list_capture(engine_t *e, call_list_t *list)
         return LH_OK;
     for (uint32_t i = 0; i < list->count; i++) {
         const kernel_t *kernel = list->calls[i].kernel;
+        if (kernel == NULL && list->calls[i].source->kind != FLOW_FILL) return LH_OK;
         if (kernel != NULL && (kernel->plan.flags & LH_KERNEL_CAPTURE) == 0) return LH_OK;
     }
     lh_status_t status = e->api->capture_begin(e->stream);

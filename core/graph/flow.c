@@ -81,10 +81,17 @@ uint32_t flow_value(flow_t *f, const lh_arg_t *arg, uint32_t buffer, uint64_t of
 
 uint32_t flow_activation(flow_t *f, const lh_arg_t *arg)
 {
+    return flow_in_arena(f, arg, ARENA_ACTIVATIONS);
+}
+
+uint32_t flow_in_arena(flow_t *f, const lh_arg_t *arg, uint32_t arena)
+{
     lh_arg_t dense = flow_arg(arg->dtype, arg->rank, arg->shape);
     dense.count_slot = 0;
     const uint32_t buffer = flow_buffer(f, NULL, 0, arg_bytes(&dense));
-    return buffer == 0 ? 0 : flow_value(f, &dense, buffer, 0);
+    if (buffer == 0) return 0;
+    f->buffers[buffer].arena = arena;
+    return flow_value(f, &dense, buffer, 0);
 }
 
 uint32_t flow_rows(flow_t *f, uint32_t value, uint64_t begin, uint64_t rows)
@@ -131,6 +138,45 @@ void flow_fill(flow_t *f, uint32_t value, bool first_only)
     call->kind = FLOW_FILL;
     call->slots[0] = value;
     call->first_only = first_only;
+}
+
+static const flow_exchange_t *next_at(const flow_exchange_t *exchanges, uint32_t count, uint32_t at,
+                                      uint32_t *next)
+{
+    while (*next < count && exchanges[*next].at != at)
+        (*next)++;
+    return *next < count ? &exchanges[(*next)++] : NULL;
+}
+
+void flow_weave(flow_t *f, const flow_exchange_t *exchanges, uint32_t count)
+{
+    if (f->status != LH_OK || count == 0) return;
+    const size_t room = (size_t)f->call_count + count;
+    flow_call_t *woven = mem_array(room, sizeof(*woven));
+    if (woven == NULL) {
+        f->status = LH_NO_MEMORY;
+        return;
+    }
+    uint32_t to = 1, turn = 0;
+    for (uint32_t i = 1; i <= f->call_count; i++) {
+        if (i == f->turn) turn = to;
+        const bool end = i == f->call_count;
+        const flow_call_t *here = &f->calls[end && i > 1 ? i - 1 : i];
+        const flow_exchange_t *x;
+        for (uint32_t next = 0; (x = next_at(exchanges, count, i, &next)) != NULL;) {
+            flow_call_t *call = &woven[to++];
+            *call = x->call;
+            call->part = here->part;
+            call->block = here->block;
+            call->backward = here->backward;
+        }
+        if (!end) woven[to++] = f->calls[i];
+    }
+    mem_free(f->calls);
+    f->calls = woven;
+    f->call_count = to;
+    f->call_capacity = room;
+    f->turn = turn;
 }
 
 static bool is_leaf(uint32_t kind)
@@ -216,7 +262,16 @@ void flow_node(flow_source_t *s, uint32_t index)
 
 static uint32_t slot_end(const flow_call_t *call)
 {
-    return call->kind == FLOW_KERNEL ? call->op->in_count + call->op->out_count : 1;
+    switch (call->kind) {
+    case FLOW_KERNEL: return call->op->in_count + call->op->out_count;
+    case FLOW_FILL: return 1;
+    default: return 0;
+    }
+}
+
+static bool is_exchange(const flow_call_t *call)
+{
+    return call->kind == FLOW_START || call->kind == FLOW_WAIT;
 }
 
 static uint32_t out_begin(const flow_call_t *call)
@@ -226,6 +281,12 @@ static uint32_t out_begin(const flow_call_t *call)
 
 static void call_need(flow_t *f, flow_call_t *call, bool *needed)
 {
+    if (is_exchange(call)) {
+        call->live = true; /* other ranks count on it */
+        for (uint32_t i = 0; !call->gives && i < call->value_count; i++)
+            needed[f->values[call->values[i]].buffer] = true;
+        return;
+    }
     for (uint32_t i = out_begin(call); i < slot_end(call); i++) {
         if (call->slots[i] == 0) continue;
         const uint32_t buffer = f->values[call->slots[i]].buffer;
@@ -270,7 +331,7 @@ static lh_status_t order_decide(flow_t *f)
                             call->op->row.name, call->op->slot_name[slot]);
             if (buffer->written)
                 call->add |= 1u << slot;
-            else
+            else if (!buffer->each_micro)
                 call->add_later |= 1u << slot;
             buffer->written = true;
         }
@@ -278,20 +339,26 @@ static lh_status_t order_decide(flow_t *f)
     return LH_OK;
 }
 
+static void touch(flow_t *f, uint32_t value, uint32_t call)
+{
+    if (value == 0) return;
+    flow_buffer_t *buffer = &f->buffers[f->values[value].buffer];
+    if (buffer->first == 0) buffer->first = call;
+    buffer->last = call;
+}
+
 static void lifetimes_find(flow_t *f)
 {
     for (uint32_t i = 1; i < f->call_count; i++) {
-        for (uint32_t slot = 0; slot < slot_end(&f->calls[i]); slot++) {
-            const uint32_t value = f->calls[i].slots[slot];
-            if (value == 0) continue;
-            flow_buffer_t *buffer = &f->buffers[f->values[value].buffer];
-            if (buffer->first == 0) buffer->first = i;
-            buffer->last = i;
-        }
+        const flow_call_t *call = &f->calls[i];
+        for (uint32_t slot = 0; slot < slot_end(call); slot++)
+            touch(f, call->slots[slot], i);
+        for (uint32_t v = 0; v < call->value_count; v++)
+            touch(f, call->values[v], i);
     }
 }
 
-static lh_status_t activations_plan(flow_t *f, uint64_t alignment)
+static lh_status_t arena_lay(flow_t *f, uint32_t arena, uint64_t alignment)
 {
     arena_item_t *items = mem_array(f->buffer_count, sizeof(*items));
     if (items == NULL) return LH_NO_MEMORY;
@@ -299,14 +366,17 @@ static lh_status_t activations_plan(flow_t *f, uint64_t alignment)
     uint32_t count = 0;
     for (uint32_t b = 1; b < f->buffer_count; b++) {
         const flow_buffer_t *buffer = &f->buffers[b];
-        if (buffer->region != NULL || buffer->first == 0) continue;
+        if (buffer->region != NULL || buffer->first == 0 || buffer->arena != arena) continue;
         items[count++] = (arena_item_t){buffer->bytes, buffer->first, buffer->last, 0};
-        if (buffer->first < f->turn && buffer->last >= f->turn) f->saved_bytes += buffer->bytes;
+        if (arena == ARENA_ACTIVATIONS && buffer->first < f->turn && buffer->last >= f->turn)
+            f->saved_bytes += buffer->bytes;
     }
-    const lh_status_t status = arena_plan(items, count, alignment, &f->activation_bytes);
-    for (uint32_t b = 1, i = 0; status == LH_OK && b < f->buffer_count; b++)
-        if (f->buffers[b].region == NULL && f->buffers[b].first != 0)
-            f->buffers[b].offset = items[i++].offset;
+    const lh_status_t status = arena_plan(items, count, alignment, &f->arena_bytes[arena]);
+    for (uint32_t b = 1, i = 0; status == LH_OK && b < f->buffer_count; b++) {
+        flow_buffer_t *buffer = &f->buffers[b];
+        if (buffer->region == NULL && buffer->first != 0 && buffer->arena == arena)
+            buffer->offset = items[i++].offset;
+    }
     mem_free(items);
     return status;
 }
@@ -318,5 +388,7 @@ lh_status_t flow_finish(flow_t *f, uint64_t alignment)
     if (status == LH_OK) status = order_decide(f);
     if (status != LH_OK) return status;
     lifetimes_find(f);
-    return activations_plan(f, alignment);
+    for (uint32_t arena = 0; arena < ARENAS && status == LH_OK; arena++)
+        status = arena_lay(f, arena, alignment);
+    return status;
 }

@@ -196,13 +196,13 @@ static void unused_zero(program_t *p)
     const weights_t *w = p->weights;
     for (uint32_t i = 0; i < w->parameters->count; i++) {
         if (!w->grad->pieces[i].present || p->flow->status != LH_OK) continue;
-        const uint32_t value = program_store_value(p, w->grad, i);
+        const uint32_t value = program_gradient(p, i);
         if (value == 0) return;
         bool used = false;
         const uint32_t buffer = p->flow->values[value].buffer;
         for (uint32_t v = 1; v < value && !used; v++)
             used = p->flow->values[v].buffer == buffer;
-        if (!used) flow_fill(p->flow, value, true);
+        if (!used) flow_fill(p->flow, value, !p->flow->buffers[buffer].each_micro);
     }
 }
 

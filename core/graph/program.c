@@ -143,6 +143,22 @@ uint32_t program_store_value(program_t *p, const store_t *store, uint32_t parame
     return flow_value(f, &arg, *slot, 0);
 }
 
+uint32_t program_parameter(program_t *p, uint32_t parameter)
+{
+    exchange_t *x = p->engine->exchange;
+    if (p->flow->status != LH_OK) return 0;
+    if (x != NULL && x->value != NULL) return x->value(x, p, parameter);
+    return program_store_value(p, p->weights->value, parameter);
+}
+
+uint32_t program_gradient(program_t *p, uint32_t parameter)
+{
+    exchange_t *x = p->engine->exchange;
+    if (p->flow->status != LH_OK) return 0;
+    if (x != NULL && x->gradient != NULL) return x->gradient(x, p, parameter);
+    return program_store_value(p, p->weights->grad, parameter);
+}
+
 uint32_t program_constant_value(program_t *p, const graph_value_t *v)
 {
     flow_t *f = p->flow;
@@ -186,8 +202,9 @@ lh_status_t program_finish(program_t *p)
     const lh_status_t status = flow_finish(p->flow, engine_alignment(p->engine));
     maps_free(p);
     if (status != LH_OK) return status;
-    if (p->engine->activations.bytes < p->flow->activation_bytes)
-        p->engine->activations.bytes = p->flow->activation_bytes;
+    for (uint32_t i = 0; i < ARENAS; i++)
+        if (p->engine->arenas[i].bytes < p->flow->arena_bytes[i])
+            p->engine->arenas[i].bytes = p->flow->arena_bytes[i];
     return LH_OK;
 }
 
@@ -296,6 +313,8 @@ lh_status_t program_run(program_t *p, uint32_t micro_batch)
     if (p->runs >= STAGING_SLOTS)
         status = engine_await(p->engine, p->done[p->runs % STAGING_SLOTS]);
     if (status == LH_OK) status = inputs_copy(p);
+    p->engine->micro_batch = micro_batch;
+    p->engine->last_micro = micro_batch + 1 >= p->how.micro_batches;
     if (status == LH_OK)
         status = call_list_run(p->engine,
                                &p->lists[micro_batch > 0 && has_micro_batches(p) ? 1 : 0]);

@@ -67,6 +67,10 @@ uint32_t program_input_value(program_t *p, uint32_t which, const lh_arg_t *arg);
 uint32_t program_output_value(program_t *p, uint32_t which, const lh_arg_t *arg, bool accumulates);
 /* A parameter's piece in a store, in the parameter's shape when whole, else flat. */
 uint32_t program_store_value(program_t *p, const store_t *store, uint32_t parameter);
+/* What kernels of the visit under way read of a parameter, and add its gradient into: its store, or
+ * what the exchange brings there. */
+uint32_t program_parameter(program_t *p, uint32_t parameter);
+uint32_t program_gradient(program_t *p, uint32_t parameter);
 /* Values of a recorded constant. */
 uint32_t program_constant_value(program_t *p, const graph_value_t *v);
 /* Owns the recording from here on, whatever it returns. */

@@ -34,7 +34,16 @@ static uint32_t leaf(void *context, const graph_value_t *value)
         p->flow->status = fail(LH_INVALID, "block %u has no parameter '%s'", v->block, value->name);
         return 0;
     }
-    return program_store_value(p, value->kind == VALUE_PARAM ? w->value : w->grad, index);
+    return value->kind == VALUE_PARAM ? program_parameter(p, index) : program_gradient(p, index);
+}
+
+/* Weights that are gathered for a visit are gathered again for its way back. */
+static void values_forget(visit_t *v)
+{
+    const exchange_t *x = v->program->engine->exchange;
+    if (x == NULL || x->value == NULL) return;
+    for (uint32_t i = 1; i < v->part->r->value_count; i++)
+        if (v->part->r->values[i].kind == VALUE_PARAM) v->map[i] = 0;
 }
 
 void visit_begin(visit_t *v, program_t *p, const part_t *part, uint32_t block, uint64_t row_begin)
@@ -167,6 +176,7 @@ void visit_recompute(visit_t *v, uint32_t recompute)
 {
     if (recompute == RECOMPUTE_NONE || v->program->flow->status != LH_OK) return;
     visit_mark(v, true);
+    values_forget(v);
     for (uint32_t i = 1; i < v->part->forward_end; i++) {
         const graph_node_t *node = node_at(v, i);
         if (recompute == RECOMPUTE_SELECTIVE && is_dear(node->op)) continue;
@@ -182,6 +192,7 @@ uint32_t visit_backward(visit_t *v, uint32_t gradient, uint32_t into)
     const part_t *part = v->part;
     if (f->status != LH_OK) return 0;
     visit_mark(v, true);
+    values_forget(v);
     v->map[part->seed] = gradient;
     if (into != 0 && part->gradient != 0 && v->map[part->gradient] == 0)
         v->map[part->gradient] = into;

@@ -18,6 +18,7 @@ void weights_free(weights_t *w)
     mem_free(w->stores);
     mem_free(w->caches);
     mem_free(w->frozen);
+    mem_free(w->owned);
     parameters_free(w->parameters);
     mem_free(w);
 }
@@ -76,6 +77,24 @@ static lh_status_t whole_pieces(weights_t *w, store_t *s, lh_dtype_t dtype, bool
         if (status != LH_OK) return status;
     }
     return LH_OK;
+}
+
+lh_status_t weights_value_cut(weights_t *w, const lh_slice_t *slices)
+{
+    w->value->region.bytes = 0;
+    for (uint32_t i = 0; i < w->parameters->count; i++) {
+        if (w->parameters->items[i].storage != i) continue;
+        const lh_status_t status = weights_piece_add(w, w->value, i, w->compute, slices[i],
+                                                     slices[i].end - slices[i].begin);
+        if (status != LH_OK) return status;
+    }
+    return LH_OK;
+}
+
+lh_slice_t weights_owned(const weights_t *w, uint32_t parameter)
+{
+    const parameter_t *p = &w->parameters->items[parameter];
+    return w->owned != NULL ? w->owned[p->storage] : (lh_slice_t){0, p->elements};
 }
 
 lh_status_t weights_gradients_default(weights_t *w)

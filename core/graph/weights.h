@@ -41,6 +41,7 @@ struct weights {
     size_t store_capacity;
     store_t *value, *grad, *master; /* grad: what the backward pass adds into; NULL: none. master
                                        NULL: the value is its own */
+    lh_slice_t *owned;              /* [parameters] what this rank saves; NULL: everything */
     cache_entry_t *caches;
     uint32_t cache_count;
     size_t cache_capacity;
@@ -54,6 +55,8 @@ lh_status_t weights_store_add(weights_t *w, const char *name, uint32_t holds,
 /* Room for a piece; the offset follows. */
 lh_status_t weights_piece_add(weights_t *w, store_t *s, uint32_t parameter, lh_dtype_t dtype,
                               lh_slice_t slice, uint64_t elements) LH_MUST_CHECK;
+/* Keeps only this rank's slices [parameters] of the values. Before any program. */
+lh_status_t weights_value_cut(weights_t *w, const lh_slice_t *slices) LH_MUST_CHECK;
 /* A whole gradient for every parameter that is not frozen, where no optimizer has made one. */
 lh_status_t weights_gradients_default(weights_t *w) LH_MUST_CHECK;
 /* Keys or values for a block's attention; shared by all who ask with the same sizes. */
