@@ -52,7 +52,7 @@ static lh_status_t space_check(const lh_space_t *s)
 
 static uint32_t group_size(const lh_train_t *train, uint32_t group)
 {
-    uint32_t most = 1;
+    uint32_t most = train->family_count == 0 ? 1 : 0;
     for (uint32_t f = 0; f < train->family_count; f++)
         if (train->families[f].size[group] > most) most = train->families[f].size[group];
     return most;
@@ -68,6 +68,12 @@ static lh_status_t move_check(const optimizer_tables_t *t, const lh_move_t *m,
         return fail(LH_INVALID, "move %s names space %u, space %u, group %u; there are %u and %d",
                     what, m->from, m->to, m->group, t->space_count, LH_GROUPS);
     const char *from = t->spaces[m->from].name, *to = t->spaces[m->to].name;
+    if ((m->what == LH_MOVE_GATHER || m->what == LH_MOVE_REDUCE) &&
+        group_size(train, m->group) == 0)
+        return fail(LH_INVALID,
+                    "move %s from '%s' to '%s' runs across sites, which must have equally many "
+                    "ranks for it",
+                    what, from, to);
     if (m->every > 1 || m->stagger != 0 || m->late != 0 || m->keep != 0 || m->rule_slot != 0)
         return fail(
             LH_UNSUPPORTED,
@@ -75,21 +81,24 @@ static lh_status_t move_check(const optimizer_tables_t *t, const lh_move_t *m,
             from, to);
     if (m->what == LH_MOVE_ADD || m->what == LH_MOVE_DIFFER)
         return fail(LH_UNSUPPORTED, "move %s from '%s' to '%s' is not built", what, from, to);
-    if ((m->what == LH_MOVE_GATHER || m->what == LH_MOVE_REDUCE) && group_size(train, m->group) > 1)
-        return fail(LH_UNSUPPORTED,
-                    "move %s from '%s' to '%s' runs over %u ranks, which is not built", what, from,
-                    to, group_size(train, m->group));
     return LH_OK;
 }
 
-/* Over one rank a sum or a gather between two spaces of a kind is no work: they are one. */
-static void roots_find(optimizer_tables_t *t)
+static bool moves_between_ranks(const lh_move_t *m)
 {
-    for (uint32_t i = 0; i < t->space_count; i++)
+    return m->what == LH_MOVE_GATHER || m->what == LH_MOVE_REDUCE;
+}
+
+/* Over one rank a sum or a gather between two spaces of a kind is no work: they are one. */
+static void roots_find(optimizer_tables_t *t, const lh_train_t *train)
+{
+    for (uint32_t i = 0; i < t->space_count; i++) {
         t->root[i] = i;
+        if (group_size(train, t->spaces[i].cut) <= 1) t->spaces[i].cut = LH_GROUP_SELF;
+    }
     for (uint32_t i = 0; i < t->move_count; i++) {
         const lh_move_t *m = &t->moves[i];
-        if ((m->what != LH_MOVE_GATHER && m->what != LH_MOVE_REDUCE) ||
+        if (!moves_between_ranks(m) || group_size(train, m->group) > 1 ||
             t->spaces[m->from].holds != t->spaces[m->to].holds)
             continue;
         const uint32_t old = t->root[m->from], kept = t->root[m->to];
@@ -98,28 +107,161 @@ static void roots_find(optimizer_tables_t *t)
     }
 }
 
+bool optimizer_tables_is_cut(const optimizer_tables_t *t, uint32_t space)
+{
+    return space != TABLE_SPACES && t->spaces[space].cut != LH_GROUP_SELF;
+}
+
+/* Two of a kind are a cut one and its whole form, with a move between them. */
+static bool is_wide(const optimizer_tables_t *t, uint32_t wide, uint32_t cut)
+{
+    if (optimizer_tables_is_cut(t, wide) || !optimizer_tables_is_cut(t, cut)) return false;
+    for (uint32_t i = 0; i < t->move_count; i++) {
+        const lh_move_t *m = &t->moves[i];
+        if (m->what == LH_MOVE_REDUCE && m->from == wide && m->to == cut) return true;
+        if (m->what == LH_MOVE_GATHER && m->from == cut && m->to == wide) return true;
+    }
+    return false;
+}
+
+static lh_status_t kind_add(optimizer_tables_t *t, uint32_t space, uint32_t *place, uint32_t *wide)
+{
+    if (*place == TABLE_SPACES) {
+        *place = space;
+        return LH_OK;
+    }
+    const uint32_t before = *place;
+    if (wide != NULL && *wide == TABLE_SPACES && is_wide(t, space, before)) {
+        *wide = space;
+        return LH_OK;
+    }
+    if (wide != NULL && *wide == TABLE_SPACES && is_wide(t, before, space)) {
+        *wide = before;
+        *place = space;
+        return LH_OK;
+    }
+    return fail(
+        LH_UNSUPPORTED,
+        "spaces '%s' and '%s' hold the same kind and no move joins them, which is not built",
+        t->spaces[before].name, t->spaces[space].name);
+}
+
 static lh_status_t kinds_find(optimizer_tables_t *t)
 {
-    uint32_t *const place[] = {[LH_HOLDS_VALUE] = &t->value,
-                               [LH_HOLDS_GRAD] = &t->grad,
-                               [LH_HOLDS_MASTER] = &t->master,
-                               [LH_HOLDS_STATE] = &t->state};
-    t->value = t->grad = t->master = t->state = TABLE_SPACES;
+    struct {
+        uint32_t *place, *wide;
+    } const kinds[] = {[LH_HOLDS_VALUE] = {&t->value, &t->wide_value},
+                       [LH_HOLDS_GRAD] = {&t->grad, &t->wide_grad},
+                       [LH_HOLDS_MASTER] = {&t->master, NULL},
+                       [LH_HOLDS_STATE] = {&t->state, NULL}};
+    t->value = t->grad = t->master = t->state = t->wide_grad = t->wide_value = TABLE_SPACES;
     for (uint32_t i = 0; i < t->space_count; i++) {
         if (t->root[i] != i) continue;
-        uint32_t *at = place[t->spaces[i].holds];
-        if (*at != TABLE_SPACES)
-            return fail(LH_UNSUPPORTED,
-                        "spaces '%s' and '%s' hold the same kind and no move joins "
-                        "them, which is not built",
-                        t->spaces[*at].name, t->spaces[i].name);
-        *at = i;
+        const uint32_t holds = t->spaces[i].holds;
+        const lh_status_t status = kind_add(t, i, kinds[holds].place, kinds[holds].wide);
+        if (status != LH_OK) return status;
     }
     if (t->value == TABLE_SPACES || t->grad == TABLE_SPACES)
         return fail(LH_INVALID, "the optimizer lists no space for the %s",
                     t->value == TABLE_SPACES ? "value" : "gradient");
     t->grad_dtype = t->spaces[t->grad].dtype;
     if (t->master != TABLE_SPACES) t->master_dtype = t->spaces[t->master].dtype;
+    return LH_OK;
+}
+
+/* Everything that is cut is cut alike, so that an element's gradient, master and states meet. */
+static lh_status_t cut_find(optimizer_tables_t *t)
+{
+    const uint32_t lasting[] = {t->value, t->grad, t->master, t->state};
+    t->cut = LH_GROUP_SELF;
+    for (size_t i = 0; i < sizeof(lasting) / sizeof(lasting[0]); i++) {
+        if (!optimizer_tables_is_cut(t, lasting[i])) continue;
+        const lh_space_t *s = &t->spaces[lasting[i]];
+        if (s->cut == LH_GROUP_ACROSS || (t->cut != LH_GROUP_SELF && t->cut != s->cut))
+            return fail(LH_UNSUPPORTED,
+                        "space '%s' is cut by group %u; built is one cut for all, by DATA or SITE",
+                        s->name, s->cut);
+        t->cut = s->cut;
+    }
+    const bool rest = optimizer_tables_is_cut(t, t->master) ||
+                      (t->master == TABLE_SPACES && optimizer_tables_is_cut(t, t->value));
+    const bool states = optimizer_tables_is_cut(t, t->state);
+    if (t->state != TABLE_SPACES && rest != states)
+        return fail(LH_UNSUPPORTED, "the optimizer cuts %s but not %s, which is not built",
+                    rest ? "the master" : "the states", rest ? "the states" : "the master");
+    if (optimizer_tables_is_cut(t, t->grad) && !rest)
+        return fail(LH_UNSUPPORTED,
+                    "the optimizer cuts the gradients but not the master, which is not built");
+    return LH_OK;
+}
+
+const lh_move_t *optimizer_tables_move(const optimizer_tables_t *t, uint32_t move)
+{
+    return move == TABLE_MOVES ? NULL : &t->moves[move];
+}
+
+/* Takes a move for a place in the step that can hold one. */
+static lh_status_t take(const optimizer_tables_t *t, uint32_t move, uint32_t *place)
+{
+    if (*place != TABLE_MOVES) {
+        const lh_move_t *m = &t->moves[move], *before = &t->moves[*place];
+        return fail(LH_UNSUPPORTED, "moves from '%s' and '%s' to '%s' and '%s' do the same work",
+                    t->spaces[before->from].name, t->spaces[m->from].name,
+                    t->spaces[before->to].name, t->spaces[m->to].name);
+    }
+    *place = move;
+    return LH_OK;
+}
+
+static lh_status_t move_sort(optimizer_tables_t *t, uint32_t index)
+{
+    const lh_move_t *m = &t->moves[index];
+    const uint32_t from = t->root[m->from], to = t->root[m->to];
+    const uint32_t summed = t->wide_grad != TABLE_SPACES ? t->wide_grad : t->grad;
+    if (m->what == LH_MOVE_REDUCE && m->when == LH_AT_GRAD && m->reduce == LH_REDUCE_SUM) {
+        if (from == t->grad && to == t->grad && m->group == LH_GROUP_ACROSS)
+            return take(t, index, &t->across);
+        if (from == summed && to == t->grad) return take(t, index, &t->sum);
+    }
+    if (m->what == LH_MOVE_GATHER && m->when == LH_AT_AFTER_STEP && to == t->value &&
+        (from == t->master || from == t->value))
+        return take(t, index, &t->renew);
+    if (m->what == LH_MOVE_GATHER && m->when == LH_AT_VISIT && from == t->value &&
+        to == t->wide_value)
+        return take(t, index, &t->visit);
+    return fail(LH_UNSUPPORTED, "move %s from '%s' to '%s' over several ranks is not built there",
+                what_text[m->what], t->spaces[m->from].name, t->spaces[m->to].name);
+}
+
+static lh_status_t moves_sort(optimizer_tables_t *t, const lh_train_t *train)
+{
+    lh_status_t status = LH_OK;
+    t->sum = t->across = t->renew = t->visit = TABLE_MOVES;
+    for (uint32_t i = 0; status == LH_OK && i < t->move_count; i++)
+        if (moves_between_ranks(&t->moves[i]) && group_size(train, t->moves[i].group) > 1)
+            status = move_sort(t, i);
+    if (status != LH_OK) return status;
+
+    const uint32_t ranks = group_size(train, LH_GROUP_DATA);
+    const lh_move_t *sum = optimizer_tables_move(t, t->sum),
+                    *across = optimizer_tables_move(t, t->across);
+    uint32_t summed = 1;
+    if (sum != NULL) summed *= group_size(train, sum->group);
+    if (across != NULL) summed *= group_size(train, across->group);
+    if (summed != ranks)
+        return fail(LH_UNSUPPORTED,
+                    "the optimizer sums gradients over %u of %u ranks; replicas that drift apart "
+                    "are not built",
+                    summed, ranks);
+    if (optimizer_tables_is_cut(t, t->grad) &&
+        (sum == NULL || sum->group != t->spaces[t->grad].cut))
+        return fail(LH_INVALID, "gradients are cut by group %u and summed over group %u",
+                    t->spaces[t->grad].cut, sum == NULL ? LH_GROUP_SELF : (uint32_t)sum->group);
+    const lh_move_t *gather = optimizer_tables_move(
+        t, optimizer_tables_is_cut(t, t->value) ? t->visit : t->renew);
+    if (t->cut != LH_GROUP_SELF && (gather == NULL || gather->group != t->cut))
+        return fail(LH_INVALID, "parameters are updated in pieces and never gathered over group %u",
+                    t->cut);
     return LH_OK;
 }
 
@@ -132,13 +274,15 @@ lh_status_t optimizer_tables_read(const lh_optimizer_api_t *api, lh_optimizer_t 
     if (d.outer_rule != NULL)
         return fail(LH_UNSUPPORTED, "the optimizer has an outer rule, which is not built");
 
-    *out = (optimizer_tables_t){0};
+    *out = (optimizer_tables_t){.bucket_bytes = d.bucket_bytes};
     status = rows_read(&d, out);
     for (uint32_t i = 0; status == LH_OK && i < out->space_count; i++)
         status = space_check(&out->spaces[i]);
     for (uint32_t i = 0; status == LH_OK && i < out->move_count; i++)
         status = move_check(out, &out->moves[i], train);
     if (status != LH_OK) return status;
-    roots_find(out);
-    return kinds_find(out);
+    roots_find(out, train);
+    status = kinds_find(out);
+    if (status == LH_OK) status = cut_find(out);
+    return status == LH_OK ? moves_sort(out, train) : status;
 }

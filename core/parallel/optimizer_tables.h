@@ -1,5 +1,6 @@
-/* parallel/optimizer_tables.h - what an optimizer's tables of spaces and moves come to here: which
- * spaces are one and the same, which moves are left, and a sentence for what is not built. */
+/* parallel/optimizer_tables.h - what an optimizer's tables of spaces and moves come to over the
+ * ranks that there are: which data is whole and which is cut, what is summed and gathered when, and
+ * a sentence for what is not built. */
 #ifndef PARALLEL_OPTIMIZER_TABLES_H
 #define PARALLEL_OPTIMIZER_TABLES_H
 
@@ -9,19 +10,37 @@
 
 enum { TABLE_SPACES = 32, TABLE_MOVES = 64 };
 
+/* A group of one rank cuts nothing: what is cut by it is whole, and a REDUCE or GATHER over it
+ * makes two spaces one. */
 typedef struct optimizer_tables {
     lh_space_t spaces[TABLE_SPACES];
     lh_move_t moves[TABLE_MOVES]; /* in the order in which a step runs them */
     uint32_t space_count, move_count;
-    /* The space in whose memory this one lies: itself, or one that a REDUCE or GATHER over a single
-     * rank makes equal to it. */
+    /* The space in whose memory this one lies: itself, or one that it is made equal to. */
     uint32_t root[TABLE_SPACES];
-    uint32_t value, grad, master, state; /* roots; TABLE_SPACES: there is none */
+    /* Spaces that last; TABLE_SPACES: there is none. */
+    uint32_t value, grad, master, state;
+    /* The whole form of one that is cut: of the gradients that the backward pass adds into, of the
+     * values that a visit reads; TABLE_SPACES: none. */
+    uint32_t wide_grad, wide_value;
     lh_dtype_t grad_dtype, master_dtype; /* 0: as the table leaves open */
+
+    uint32_t cut; /* LH_GROUP_* by which whatever is cut is cut; SELF: nothing is */
+    /* Moves between several ranks; TABLE_MOVES: none. */
+    uint32_t sum;          /* of a bucket's gradients            */
+    uint32_t across;       /* of the sum's result over sites     */
+    uint32_t renew;        /* gathers the new values             */
+    uint32_t visit;        /* gathers a visit's values           */
+    uint64_t bucket_bytes; /* 0: the host's choice */
 } optimizer_tables_t;
 
 /* Asks the optimizer and checks what it says. */
 lh_status_t optimizer_tables_read(const lh_optimizer_api_t *api, lh_optimizer_t *optimizer,
                                   const lh_train_t *train, optimizer_tables_t *out) LH_MUST_CHECK;
+/* Whether data of a root space is cut over more than one rank. */
+bool optimizer_tables_is_cut(const optimizer_tables_t *t, uint32_t space);
+
+/* NULL: none. */
+const lh_move_t *optimizer_tables_move(const optimizer_tables_t *t, uint32_t move);
 
 #endif

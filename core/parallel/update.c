@@ -12,6 +12,7 @@ typedef struct update {
     weights_t *w;
     const update_how_t *how;
     optimizer_tables_t tables;
+    transfers_t *transfers; /* NULL: alone */
     uint32_t step; /* flow value: [groups, LH_STEP_WORDS], factor and verdict set by clip */
 } update_t;
 
@@ -30,7 +31,7 @@ static bool is_updated(const weights_t *w, uint32_t parameter)
     return w->parameters->items[parameter].storage == parameter && !w->frozen[parameter];
 }
 
-/* What the optimizer's description may depend on. One rank: every group is of one. */
+/* What the optimizer's description may depend on. */
 typedef struct train_tables {
     lh_train_t train;
     lh_family_t family;
@@ -65,6 +66,24 @@ static void train_tables_free(train_tables_t *t)
     mem_free(t->rules);
 }
 
+/* Alone every group is of one. */
+static lh_status_t family_make(const update_t *u, lh_family_t *f)
+{
+    for (uint32_t g = 0; g < LH_GROUPS; g++) {
+        f->size[g] = 1;
+        if (u->how->comm == NULL || g == LH_GROUP_SELF) continue;
+        /* Sites of unequal size have no ranks at the same place. */
+        const world_t *world = comm_world(u->how->comm);
+        f->size[g] = 0;
+        if (g == LH_GROUP_ACROSS && !world_sites_equal(world)) continue;
+        const group_t *group = comm_group(u->how->comm, g);
+        if (group == NULL) return LH_INVALID;
+        f->size[g] = group->size;
+        f->rank[g] = group->self;
+    }
+    return LH_OK;
+}
+
 static lh_status_t train_tables_make(const update_t *u, train_tables_t *t)
 {
     const uint32_t count = u->w->parameters->count;
@@ -75,8 +94,8 @@ static lh_status_t train_tables_make(const update_t *u, train_tables_t *t)
         t->params[i] = train_param(u, i);
     for (uint32_t i = 0; i < u->how->rule_count; i++)
         t->rules[i] = *u->how->rules[i].rule;
-    for (uint32_t g = 0; g < LH_GROUPS; g++)
-        t->family.size[g] = 1;
+    const lh_status_t status = family_make(u, &t->family);
+    if (status != LH_OK) return status;
     t->train = (lh_train_t){.struct_size = sizeof(t->train),
                             .blocks = u->w->parameters->blocks,
                             .micro_batches = u->how->micro_batches,
@@ -118,17 +137,26 @@ static lh_status_t how_check(const update_how_t *how, const parameters_t *parame
     return LH_OK;
 }
 
+/* A parameter whose rule has states of other extents is never cut: one rank has all of it. */
 static uint64_t state_elements(const lh_rule_t *rule, const lh_rule_state_t *state,
-                               const parameter_t *p)
+                               const parameter_t *p, lh_slice_t slice)
 {
     const uint64_t grain = rule->grain_elements != 0 ? rule->grain_elements : 1;
+    if (slice.end == slice.begin) return 0;
     switch (state->extent) {
-    case LH_EXTENT_ELEMENT: return p->elements;
+    case LH_EXTENT_ELEMENT: return slice.end - slice.begin;
     case LH_EXTENT_ROW: return p->rows;
     case LH_EXTENT_COLUMN: return p->columns;
     case LH_EXTENT_BLOCK: return (p->elements + grain - 1) / grain;
     default: return 1;
     }
+}
+
+/* Elements whose master and states are here. */
+static lh_slice_t slice_of(const update_t *u, uint32_t parameter)
+{
+    if (u->transfers != NULL) return transfers_slice(u->transfers, parameter);
+    return (lh_slice_t){0, u->w->parameters->items[parameter].elements};
 }
 
 /* The store of a state: one for each name, so that rules that share a name share it. */
@@ -154,15 +182,15 @@ static lh_status_t states_add(update_t *u, uint32_t parameter)
 {
     const lh_rule_t *rule = rule_of(u->how, parameter);
     const parameter_t *p = &u->w->parameters->items[parameter];
-    const lh_slice_t whole = {0, p->elements};
+    const lh_slice_t mine = slice_of(u, parameter);
     lh_status_t status = LH_OK;
     for (uint32_t k = 0; status == LH_OK && k < rule->state_count; k++) {
         const lh_rule_state_t *state = &rule->states[k];
         store_t *s;
         status = state_store(u->w, state, &s);
         if (status == LH_OK)
-            status = weights_piece_add(u->w, s, parameter, state->dtype, whole,
-                                       state_elements(rule, state, p));
+            status = weights_piece_add(u->w, s, parameter, state->dtype, mine,
+                                       state_elements(rule, state, p, mine));
     }
     return status;
 }
@@ -179,16 +207,19 @@ static lh_status_t stores_add(update_t *u)
     const lh_dtype_t grad = wide || t->grad_dtype == 0 ? w->accumulate : t->grad_dtype;
     const lh_dtype_t master = wide || t->master_dtype == 0 ? w->accumulate : t->master_dtype;
 
+    /* Cut gradients have memory of their own unless they lie inside the whole ones. */
+    const bool keeps_cut = optimizer_tables_is_cut(t, t->grad) && t->spaces[t->grad].inside == 0;
+
     lh_status_t status = weights_store_add(w, t->spaces[t->grad].name, LH_HOLDS_GRAD, &w->grad);
     if (status == LH_OK && t->master != TABLE_SPACES && master != w->compute)
         status = weights_store_add(w, t->spaces[t->master].name, LH_HOLDS_MASTER, &w->master);
     for (uint32_t i = 0; status == LH_OK && i < w->parameters->count; i++) {
-        const uint64_t n = w->parameters->items[i].elements;
-        const lh_slice_t whole = {0, n};
+        const lh_slice_t whole = {0, w->parameters->items[i].elements}, mine = slice_of(u, i);
+        const lh_slice_t summed = keeps_cut ? mine : whole;
         if (!is_updated(w, i)) continue;
-        status = weights_piece_add(w, w->grad, i, grad, whole, n);
+        status = weights_piece_add(w, w->grad, i, grad, summed, summed.end - summed.begin);
         if (status == LH_OK && w->master != NULL)
-            status = weights_piece_add(w, w->master, i, master, whole, n);
+            status = weights_piece_add(w, w->master, i, master, mine, mine.end - mine.begin);
         if (status == LH_OK && t->state != TABLE_SPACES) status = states_add(u, i);
     }
     return status;
@@ -198,6 +229,14 @@ static uint32_t flat(update_t *u, const store_t *store, uint32_t parameter)
 {
     const uint64_t n = store->pieces[parameter].elements;
     return flow_reshape(u->p->flow, program_store_value(u->p, store, parameter), 1, &n);
+}
+
+/* The elements of this rank's slice, in a store that holds them or the whole parameter. */
+static uint32_t sliced(update_t *u, const store_t *store, uint32_t parameter)
+{
+    const lh_slice_t mine = slice_of(u, parameter), held = store->pieces[parameter].slice;
+    const uint32_t all = flat(u, store, parameter);
+    return flow_rows(u->p->flow, all, mine.begin - held.begin, mine.end - mine.begin);
 }
 
 static uint64_t partial_count(uint64_t elements)
@@ -219,7 +258,8 @@ static void norm_write(update_t *u)
     const uint64_t step[] = {u->how->group_count, LH_STEP_WORDS};
     const lh_arg_t sums_arg = flow_arg(u->w->accumulate, 2, partials),
                    step_arg = flow_arg(LH_DTYPE_F32, 2, step);
-    const uint32_t sums = flow_activation(f, &sums_arg);
+    const uint32_t sums = flow_in_arena(f, &sums_arg, ARENA_BUCKETS);
+    if (u->transfers != NULL) transfers_write_sums_wait(u->transfers, p);
     const uint32_t given = program_input_value(p, LH_INPUT_STEP, &step_arg);
     u->step = program_output_value(p, OUTPUT_STEP, &step_arg, false);
     const uint32_t copy[] = {given, u->step};
@@ -228,10 +268,14 @@ static void norm_write(update_t *u)
     for (uint32_t i = 0; i < u->w->parameters->count && f->status == LH_OK; i++) {
         if (!is_updated(u->w, i)) continue;
         const uint64_t n = partial_count(u->w->parameters->items[i].elements);
-        const uint32_t slots[] = {flat(u, u->w->grad, i), flow_rows(f, sums, at, n)};
-        flow_kernel(f, op_table_find(ops, "sum_squares"), NULL, slots);
+        const lh_slice_t mine = slice_of(u, i);
+        const uint64_t first = mine.begin / LH_NORM_BLOCK;
+        const uint32_t slots[] = {sliced(u, u->w->grad, i),
+                                  flow_rows(f, sums, at + first, partial_count(mine.end) - first)};
+        if (mine.end > mine.begin) flow_kernel(f, op_table_find(ops, "sum_squares"), NULL, slots);
         at += n;
     }
+    if (u->transfers != NULL) transfers_write_partials(u->transfers, p, sums);
     const uint32_t clip[] = {sums, u->step, u->step};
     flow_kernel(f, op_table_find(ops, "clip"), NULL, clip);
 }
@@ -305,10 +349,12 @@ static lh_status_t piece_record(piece_update_t *s)
     if (status == LH_OK) status = piece_arguments(s, rule->rule);
     if (status != LH_OK) return status;
 
+    const lh_slice_t mine = slice_of(u, s->parameter);
     const lh_piece_t piece = {
         .struct_size = sizeof(piece),
         .param = s->parameter,
-        .elements = p->elements,
+        .begin = mine.begin,
+        .elements = mine.end - mine.begin,
         .rows = p->rows,
         .columns = p->columns,
         .decay = (p->row->flags & LH_PARAM_NO_DECAY) != 0 ? 0 : group->decay,
@@ -353,8 +399,7 @@ static void settle(flow_source_t *source, lh_value_t result, uint32_t place)
 
 static uint32_t shaped(piece_update_t *s, const store_t *store)
 {
-    return flow_reshape(s->u->p->flow, program_store_value(s->u->p, store, s->parameter), s->rank,
-                        s->shape);
+    return flow_reshape(s->u->p->flow, sliced(s->u, store, s->parameter), s->rank, s->shape);
 }
 
 static void piece_write(piece_update_t *s)
@@ -401,13 +446,18 @@ static lh_status_t rules_write(update_t *u)
     for (uint32_t i = 0; i < w->parameters->count; i++) {
         if (!is_updated(w, i)) continue;
         const parameter_t *p = &w->parameters->items[i];
-        const bool whole_rows = rule_of(u->how, i)->grain >= LH_GRAIN_ROW;
-        piece_update_t s = {.u = u, .parameter = i, .rank = whole_rows ? 2 : 1};
-        s.shape[0] = whole_rows ? p->rows : p->elements;
-        s.shape[1] = p->columns;
-        const lh_status_t status = piece_record(&s);
-        if (status != LH_OK) return status;
-        piece_write(&s);
+        const lh_slice_t mine = slice_of(u, i);
+        const uint64_t elements = mine.end - mine.begin;
+        if (elements > 0) {
+            const bool whole_rows = rule_of(u->how, i)->grain >= LH_GRAIN_ROW;
+            piece_update_t s = {.u = u, .parameter = i, .rank = whole_rows ? 2 : 1};
+            s.shape[0] = whole_rows ? elements / p->columns : elements;
+            s.shape[1] = p->columns;
+            const lh_status_t status = piece_record(&s);
+            if (status != LH_OK) return status;
+            piece_write(&s);
+        }
+        if (u->transfers != NULL) transfers_write_renew(u->transfers, u->p, i);
         if (u->p->flow->status != LH_OK) return u->p->flow->status;
     }
     return LH_OK;
@@ -427,7 +477,7 @@ static lh_status_t moves_check(const update_t *u)
         else if ((m->what == LH_MOVE_COPY || m->what == LH_MOVE_GATHER) && from == t->master &&
                  to == t->value && updates)
             returns = true;
-        else if ((m->what != LH_MOVE_GATHER && m->what != LH_MOVE_REDUCE) || from != to)
+        else if (m->what != LH_MOVE_GATHER && m->what != LH_MOVE_REDUCE)
             return fail(LH_UNSUPPORTED, "a move of kind %u from '%s' to '%s' is not built there",
                         m->what, t->spaces[m->from].name, t->spaces[m->to].name);
     }
@@ -437,6 +487,39 @@ static lh_status_t moves_check(const update_t *u)
     return LH_OK;
 }
 
+/* Over several ranks: who owns what, and the exchange that brings it there. */
+static lh_status_t transfers_open(update_t *u, engine_t *e)
+{
+    const update_how_t *how = u->how;
+    if (how->comm == NULL || comm_world(how->comm)->row.size == 1) return LH_OK;
+    const lh_rule_t **rule_list = mem_array(u->w->parameters->count, sizeof(*rule_list));
+    if (rule_list == NULL) return LH_NO_MEMORY;
+    for (uint32_t i = 0; i < u->w->parameters->count; i++)
+        rule_list[i] = rule_of(how, i);
+    const transfers_how_t transfers = {.engine = e,
+                                       .weights = u->w,
+                                       .comm = how->comm,
+                                       .tables = &u->tables,
+                                       .rule_of = rule_list,
+                                       .api = how->api,
+                                       .optimizer = how->optimizer,
+                                       .micro_batches = how->micro_batches,
+                                       .bucket_bytes = how->bucket_bytes};
+    lh_status_t status = transfers_new(&transfers, &u->transfers);
+    mem_free(rule_list);
+    if (status != LH_OK) return status;
+    *how->transfers = u->transfers;
+    if (!optimizer_tables_is_cut(&u->tables, u->tables.value)) return LH_OK;
+
+    lh_slice_t *slices = mem_array(u->w->parameters->count, sizeof(*slices));
+    if (slices == NULL) return LH_NO_MEMORY;
+    for (uint32_t i = 0; i < u->w->parameters->count; i++)
+        slices[i] = transfers_slice(u->transfers, i);
+    status = weights_value_cut(u->w, slices);
+    mem_free(slices);
+    return status;
+}
+
 lh_status_t update_new(engine_t *e, weights_t *w, const update_how_t *how, program_t **out)
 {
     update_t u = {.w = w, .how = how};
@@ -444,6 +527,7 @@ lh_status_t update_new(engine_t *e, weights_t *w, const update_how_t *how, progr
     lh_status_t status = how_check(how, w->parameters);
     if (status == LH_OK) status = tables_read(&u);
     if (status == LH_OK) status = moves_check(&u);
+    if (status == LH_OK) status = transfers_open(&u, e);
     if (status == LH_OK) status = stores_add(&u);
     if (status == LH_OK) status = program_empty(e, w, &program, &u.p);
     if (status != LH_OK) return status;

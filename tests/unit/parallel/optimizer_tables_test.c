@@ -87,6 +87,38 @@ static void over_one_rank_a_wide_space_is_its_cut(void **state)
     assert_int_equal(t.state, STATE);
 }
 
+static void over_several_ranks_a_cut_has_its_whole_form_beside_it(void **state)
+{
+    (void)state;
+    optimizer_tables_t t;
+    assert_int_equal(read_tables(6, zero3, 4, 4, &t), LH_OK);
+    assert_int_equal(t.cut, LH_GROUP_DATA);
+    assert_int_equal(t.grad, GRAD);
+    assert_int_equal(t.wide_grad, WIDE_GRAD);
+    assert_int_equal(t.value, VALUE);
+    assert_int_equal(t.wide_value, WIDE_VALUE);
+    assert_int_equal(t.moves[t.sum].to, GRAD);
+    assert_int_equal(t.moves[t.visit].to, WIDE_VALUE);
+    assert_int_equal(t.across, TABLE_MOVES);
+    assert_int_equal(t.renew, TABLE_MOVES);
+    assert_true(optimizer_tables_is_cut(&t, t.master));
+}
+
+static void replicas_that_would_drift_apart_are_refused(void **state)
+{
+    (void)state;
+    optimizer_tables_t t;
+    const lh_move_t local[] = {MOVE(STEP, UPDATE, GRAD, MASTER),
+                               MOVE(AFTER_STEP, COPY, MASTER, VALUE)};
+    const lh_move_t twice[] = {zero3[0], zero3[1], zero3[1], zero3[2], zero3[3]};
+    assert_int_equal(read_tables(4, local, 2, 2, &t), LH_UNSUPPORTED);
+    assert_string_equal(fail_reason(), "the optimizer sums gradients over 1 of 2 ranks; replicas "
+                                       "that drift apart are not built");
+    assert_int_equal(read_tables(6, twice, 5, 2, &t), LH_UNSUPPORTED);
+    assert_string_equal(fail_reason(), "moves from 'wide_grad' and 'wide_grad' to 'grad' and "
+                                       "'grad' do the same work");
+}
+
 static void moves_run_in_the_order_of_their_moments(void **state)
 {
     (void)state;
@@ -120,10 +152,6 @@ static void what_is_not_built_is_refused_by_name(void **state)
     refused(&rare, "move UPDATE from 'grad' to 'master' does not run whole in every step, which is "
                    "not built");
     refused(&never, "1 of the optimizer's moves name a moment that does not exist");
-    assert_int_equal(read_tables(5, zero1, 3, 2, &t), LH_UNSUPPORTED);
-    assert_string_equal(
-        fail_reason(),
-        "move REDUCE from 'wide_grad' to 'grad' runs over 2 ranks, which is not built");
     assert_int_equal(read_tables(5, zero0, 3, 1, &t), LH_UNSUPPORTED);
     assert_string_equal(fail_reason(),
                         "spaces 'grad' and 'wide_grad' hold the same kind and no move "
@@ -134,6 +162,8 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(over_one_rank_a_wide_space_is_its_cut),
+        cmocka_unit_test(over_several_ranks_a_cut_has_its_whole_form_beside_it),
+        cmocka_unit_test(replicas_that_would_drift_apart_are_refused),
         cmocka_unit_test(moves_run_in_the_order_of_their_moments),
         cmocka_unit_test(what_is_not_built_is_refused_by_name),
     };

@@ -1,0 +1,58 @@
+/* parallel/transfers.h - what moves between ranks in a step: a table of tickets, each a bucket of
+ * gradients to sum, of new values to gather, or the values of a visit.
+ *
+ * It is the engine's exchange (graph/exchange.h): it writes starts and waits into the programs'
+ * flows, plans a collective for each ticket once memory is there, and runs them in a step. */
+#ifndef PARALLEL_TRANSFERS_H
+#define PARALLEL_TRANSFERS_H
+
+#include <comm/comm.h>
+#include <graph/engine.h>
+#include <graph/exchange.h>
+#include <parallel/optimizer_tables.h>
+#include <parallel/shares.h>
+
+typedef struct transfers transfers_t;
+
+typedef struct transfers_how {
+    engine_t *engine;
+    weights_t *weights;
+    comm_t *comm;
+    const optimizer_tables_t *tables;
+    const lh_rule_t *const *rule_of; /* [parameters]      */
+    const lh_optimizer_api_t *api;
+    lh_optimizer_t *optimizer;
+    uint32_t micro_batches; /* runs of the training program in a step */
+    uint64_t bucket_bytes;  /* 0: choose */
+} transfers_how_t;
+
+/* Becomes the engine's exchange. */
+lh_status_t transfers_new(const transfers_how_t *how, transfers_t **out) LH_MUST_CHECK;
+void transfers_free(transfers_t *t); /* after engine_close; NULL does nothing */
+
+/* Elements of a parameter whose master and states this rank holds. */
+lh_slice_t transfers_slice(const transfers_t *t, uint32_t parameter);
+
+/* For the update's flow: waits for all sums of gradients; gathers the norm's partial sums (F32
+ * [sums], one per LH_NORM_BLOCK elements of every updated parameter, in order); starts to gather
+ * the new values of what was updated up to and with a parameter. */
+void transfers_write_sums_wait(transfers_t *t, program_t *update);
+void transfers_write_partials(transfers_t *t, program_t *update, uint32_t sums);
+void transfers_write_renew(transfers_t *t, program_t *update, uint32_t parameter);
+
+/* Gathers all values anew, after they were loaded or drawn. All ranks call it. */
+lh_status_t transfers_renew(transfers_t *t) LH_MUST_CHECK;
+/* Waits for whatever is under way. */
+lh_status_t transfers_finish(transfers_t *t) LH_MUST_CHECK;
+
+/* For reports: row by row, until false. */
+typedef struct transfer_row {
+    const char *name; /* "gradients 3" */
+    uint64_t sent[4]; /* bytes this rank sends in a run, by LH_LINK_* */
+    uint64_t staging;
+    const char *algorithm;
+    collective_times_t times;
+} transfer_row_t;
+bool transfers_row(const transfers_t *t, uint32_t index, transfer_row_t *out);
+
+#endif
