@@ -162,7 +162,7 @@ bool progress_drive(comm_t *c)
     return moved;
 }
 
-void progress_begin(collective_t *x)
+void progress_start(collective_t *x)
 {
     comm_t *c = x->comm;
     for (uint32_t i = 0; i < x->script.step_count; i++)
@@ -348,7 +348,7 @@ lh_status_t collective_start(collective_t *x)
     progress_enter(c);
     const lh_status_t status = result_of(c);
     if (status == LH_OK) {
-        progress_begin(x);
+        progress_start(x);
         (void)progress_drive(c);
         if (c->has_thread && c->oldest != NULL) (void)pthread_cond_signal(&c->begun);
     }

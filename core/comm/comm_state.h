@@ -140,7 +140,7 @@ uint32_t comm_widest_scope(const world_t *w, const group_t *g);
 
 /* comm_progress.c: all under lock but the last three. */
 bool progress_drive(comm_t *c);
-void progress_begin(collective_t *x);
+void progress_start(collective_t *x);
 void progress_fail(comm_t *c, lh_status_t status);
 /* The member of x's group whose message x waits for, or SCRIPT_NONE. */
 uint32_t progress_awaits(const collective_t *x);
