@@ -7,6 +7,7 @@
 
 #include <base/log.h>
 #include <base/memory.h>
+#include <cli/bench_ranks.h>
 #include <cli/model_source.h>
 #include <plan/device_bench.h>
 #include <plan/program_bench.h>
@@ -156,7 +157,10 @@ static void print_rows(const device_rate_t *rate, const measured_call_t *rows, u
 
 static void print_table(const device_rate_t *rate, const measured_call_t *rows, uint32_t count)
 {
-    printf("%s\n", rate->name);
+    text_t name = {0};
+    text_append_shown(&name, rate->name, false);
+    printf("%s\n", name.data != NULL ? name.data : "");
+    text_free(&name);
     for (uint32_t d = 0; d < LH_DTYPES; d++)
         if (rate->peak_flops[d] > 0)
             printf("  matmul %-5s %10.1f GFLOP/s\n", dtype_name(d), rate->peak_flops[d] * 1e-9);
@@ -235,9 +239,11 @@ static lh_status_t bench_device(cli_t *cli, const plugin_t *device, const void *
 
 int command_bench(cli_t *cli)
 {
-    if (cli->name == NULL) return fail(LH_INVALID, "bench what? longhaul bench device");
+    if (cli->name == NULL)
+        return fail(LH_INVALID, "bench what? longhaul bench device or collectives");
+    if (strcmp(cli->name, "collectives") == 0) return bench_collectives(cli);
     if (strcmp(cli->name, "device") != 0)
-        return fail(LH_INVALID, "bench measures: device; not '%s'", cli->name);
+        return fail(LH_INVALID, "bench measures: device, collectives; not '%s'", cli->name);
     only_device_t chosen = {0};
     const plugin_t *device;
     void *config = NULL;

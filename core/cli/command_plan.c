@@ -92,7 +92,11 @@ static void print_head(const planned_t *p)
     printf("a step: %llu tokens = %llu sequences of %llu, in micro-batches of %llu\n",
            (unsigned long long)p->tokens, (unsigned long long)train->batch,
            (unsigned long long)train->sequence, (unsigned long long)train->micro_batch);
-    printf("device: %s (%s), %s free\n", p->job->device.plugin, device->name, free_bytes);
+    text_t name = {0};
+    text_append_shown(&name, device->name, false);
+    printf("device: %s (%s), %s free\n", p->job->device.plugin, name.data != NULL ? name.data : "",
+           free_bytes);
+    text_free(&name);
 }
 
 static void print_memory(const planned_t *p)
