@@ -387,6 +387,7 @@ lh_wire_event_t end_await(end_t *e, uint32_t type, uint64_t cookie)
     const uint64_t until = rig_now_ns() + patience_ns;
     while (!end_take(e, type, cookie, &event)) {
         end_poll(e);
+        if (end_take(e, type, cookie, &event)) break; /* before what ended the link after it */
         if (type < LH_WIRE_DOWN && end_take(e, LH_WIRE_DOWN, RIG_CONN, &other))
             rig_fault(__FILE__, __LINE__, "an event", "type %u of %llx: the link is down: %s", type,
                       (unsigned long long)cookie, other.reason);

@@ -194,5 +194,6 @@ const lh_device_api_t cpu_device_api = {
     .native = cpu_native,
     .event_time = cpu_event_time,
     .memory = cpu_memory,
+    .share = cpu_share,
     .wrap = cpu_wrap,
 };

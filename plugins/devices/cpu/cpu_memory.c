@@ -1,20 +1,29 @@
-/* cpu_memory.c - arenas of host memory in huge pages, and copies between them. */
+/* cpu_memory.c - arenas of host memory in huge pages, how they are shared with other processes, and
+ * copies between them. */
 #include "cpu_memory.h"
 
 #include "processor.h"
 
+#include <fcntl.h>
 #include <sys/mman.h>
+#include <unistd.h>
 
 #define MEBIBYTE ((uint64_t)1 << 20)
 
 static const uint64_t huge_page_bytes = 2 * MEBIBYTE;
 static const uint64_t page_bytes = 4096;
 static const uint64_t piece_bytes = MEBIBYTE; /* what one part copies, fills or touches */
+static const uint64_t rebase_bytes = 64 * MEBIBYTE;
 
 struct lh_memory {
     const lh_host_t *host;
+    lh_device_t *device;
     void *mapping; /* NULL: wrapped, not ours */
     uint64_t mapped_bytes;
+    char *begin; /* inside mapping, where the arena begins */
+    uint64_t bytes;
+    int fd; /* memfd behind it once it is shared, or -1 */
+    bool huge;
 };
 
 typedef struct bulk { /* one long copy, fill or first touch, cut into pieces */
@@ -110,12 +119,17 @@ lh_status_t cpu_alloc(lh_device_t *d, uint32_t space, uint64_t bytes, lh_memory_
         d->host->release(d->host, memory);
         return status;
     }
+    memory->device = d;
     memory->mapping = mapping;
+    memory->bytes = bytes;
+    memory->fd = -1;
+    memory->huge = huge;
     const uint64_t past = (uint64_t)(uintptr_t)mapping % align;
     char *begin = (char *)mapping + (past == 0 ? 0 : align - past);
     /* Without huge pages in the kernel this fails, and nothing is lost but speed. */
     if (huge) (void)madvise(begin, bytes / align * align, MADV_HUGEPAGE);
     memory_touch(d, begin, bytes);
+    memory->begin = begin;
     *out = memory;
     *address = begin;
     return LH_OK;
@@ -125,6 +139,7 @@ void cpu_release(lh_memory_t *memory)
 {
     if (memory == NULL) return;
     if (memory->mapping != NULL) munmap(memory->mapping, memory->mapped_bytes);
+    if (memory->fd >= 0) close(memory->fd);
     memory->host->release(memory->host, memory);
 }
 
@@ -136,6 +151,80 @@ lh_status_t cpu_wrap(lh_device_t *d, const void *address, uint64_t bytes, lh_mem
     if (memory == NULL) return LH_NO_MEMORY;
 
     memory->host = d->host;
+    memory->fd = -1;
     *out = memory;
+    return LH_OK;
+}
+
+static void memory_move(lh_device_t *d, char *to, const char *from, uint64_t bytes)
+{
+    lh_stream_t s = {.threads = {.struct_size = sizeof(s.threads), .count = d->threads},
+                     .device = d};
+    s.threads.run = d->run;
+    bulk_t bulk = {.to = to, .from = from, .bytes = bytes};
+    bulk_run(&s, &bulk);
+}
+
+/* Puts the memfd under the arena, piece by piece, so that no more than one piece exists twice. The
+ * address stays; huge pages stay where the kernel has them for shared memory. */
+static lh_status_t memory_rebase(lh_memory_t *m, int fd)
+{
+    const lh_host_t *host = m->host;
+    const uint64_t page = m->huge ? huge_page_bytes : page_bytes;
+    const uint64_t all = (m->bytes + page_bytes - 1) / page_bytes * page_bytes;
+    char *twin = mmap(NULL, all, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+    if (twin == MAP_FAILED)
+        return host->fail(host, LH_NO_MEMORY, "mmap of %llu bytes to share",
+                          (unsigned long long)all);
+    if (m->huge) (void)madvise(twin, all, MADV_HUGEPAGE);
+    lh_status_t status = LH_OK;
+    for (uint64_t at = 0; status == LH_OK && at < all; at += rebase_bytes) {
+        const uint64_t bytes = all - at < rebase_bytes ? all - at : rebase_bytes;
+        memory_move(m->device, twin + at, m->begin + at, bytes);
+        if (mmap(m->begin + at, bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_FIXED, fd,
+                 (off_t)at) == MAP_FAILED)
+            status = host->fail(host, LH_NO_MEMORY, "mmap of %llu shared bytes",
+                                (unsigned long long)bytes);
+    }
+    (void)munmap(twin, all);
+    if (m->huge) (void)madvise(m->begin, all / page * page, MADV_HUGEPAGE);
+    /* No step pays for a page fault; a kernel that does not know this call leaves them to the
+     * steps.
+     */
+    (void)madvise(m->begin, all, MADV_POPULATE_WRITE);
+    return status;
+}
+
+static lh_status_t memory_share(lh_memory_t *m)
+{
+    const lh_host_t *host = m->host;
+    const int fd = memfd_create("longhaul-arena", MFD_CLOEXEC | MFD_ALLOW_SEALING);
+    if (fd < 0) return host->fail(host, LH_IO, "memfd_create");
+    lh_status_t status = LH_OK;
+    const uint64_t all = (m->bytes + huge_page_bytes - 1) / huge_page_bytes * huge_page_bytes;
+    if (ftruncate(fd, (off_t)all) != 0 ||
+        fcntl(fd, F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL) != 0)
+        status = host->fail(host, LH_IO, "a memfd of %llu bytes", (unsigned long long)all);
+    if (status == LH_OK) status = memory_rebase(m, fd);
+    if (status != LH_OK) {
+        close(fd);
+        return status;
+    }
+    m->fd = fd;
+    return LH_OK;
+}
+
+/* Only what is shared lies in a memfd: by default kernels have huge pages for private memory, and
+ * for shared memory not. */
+lh_status_t cpu_share(lh_memory_t *m, uint32_t kind, lh_share_t *out)
+{
+    const lh_host_t *host = m->host;
+    if (kind != LH_SHARE_MEMFD || m->mapping == NULL)
+        return host->fail(host, LH_UNSUPPORTED, "only arenas of this device are shared, by memfd");
+    const lh_status_t status = m->fd < 0 ? memory_share(m) : LH_OK;
+    if (status != LH_OK) return status;
+    const int copy = fcntl(m->fd, F_DUPFD_CLOEXEC, 0);
+    if (copy < 0) return host->fail(host, LH_IO, "a second descriptor of an arena");
+    LH_FILL(lh_share_t, out, .kind = kind, .fd = copy, .bytes = m->bytes);
     return LH_OK;
 }

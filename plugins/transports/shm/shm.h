@@ -119,6 +119,7 @@ struct lh_remote { /* a peer's region; lives until it is forgotten and its conne
 struct lh_transport {
     const lh_host_t *host;
     shm_config_t config;
+    shm_check_t check;
     int epoll;
     bool armed;
     uint32_t polls, dialing;

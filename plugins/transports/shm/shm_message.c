@@ -58,7 +58,7 @@ static bool write_eager(lh_conn_t *c, shm_operation_t *o)
     if (record == NULL) return false;
     *record = (shm_record_t){
         .kind = SHM_EAGER, .tag = o->tag, .bytes = o->bytes, .piece = (uint32_t)piece};
-    if (c->checksum) record->check = shm_check(record, o->data + o->done);
+    if (c->checksum) record->check = c->transport->check(record, o->data + o->done);
     if (piece > 0) memcpy(record + 1, o->data + o->done, piece);
     o->done += piece;
     publish(c, record, piece);
@@ -78,7 +78,7 @@ static bool write_direct(lh_conn_t *c, shm_operation_t *o)
                              .offset = (uint64_t)(from - (const char *)o->region->arena.base),
                              .piece = (uint32_t)piece,
                              .region = o->region->id};
-    if (c->checksum) record->check = shm_check(record, from);
+    if (c->checksum) record->check = c->transport->check(record, from);
     o->done += piece;
     o->copies = ++c->direct_sent;
     publish(c, record, 0);
@@ -95,7 +95,7 @@ static bool write_put(lh_conn_t *c, shm_operation_t *o)
     shm_record_t *record = shm_ring_room(&c->out, 0);
     if (record == NULL) return false;
     *record = (shm_record_t){.kind = SHM_SIGNAL, .tag = o->tag, .bytes = o->bytes};
-    if (c->checksum) record->check = shm_check(record, NULL);
+    if (c->checksum) record->check = c->transport->check(record, NULL);
     publish(c, record, 0);
     return true;
 }
@@ -187,7 +187,7 @@ static bool copy_piece(lh_conn_t *c, const shm_record_t *record, const char *pay
 
 static bool check_piece(lh_conn_t *c, const shm_record_t *record, const char *copy)
 {
-    if (!c->checksum || shm_check(record, copy) == record->check) return true;
+    if (!c->checksum || c->transport->check(record, copy) == record->check) return true;
     shm_break(c, LH_CORRUPT,
               "%u bytes of a message (tag %u) from rank %u don't match their checksum",
               record->piece, record->tag, c->peer);

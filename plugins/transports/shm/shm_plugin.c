@@ -10,7 +10,7 @@ enum { BATCH = 32, SOCKETS_EVERY = 256 };
 static const lh_option_t options[] = {
     LH_OPTION_BYTES(shm_config_t, ring_bytes, "ring", "512KiB", "64KiB..64MiB",
                     "memory of each direction of a connection; rounded up to a power of two"),
-    LH_OPTION_BYTES(shm_config_t, direct_bytes, "direct", "32KiB", "1..",
+    LH_OPTION_BYTES(shm_config_t, direct_bytes, "direct", "4KiB", "1..",
                     "from this size on a message is copied once, from the sender's mapped memory"),
     LH_OPTION_BOOL(shm_config_t, checksum, "checksum", "yes",
                    "whether every message carries a checksum of its bytes"),
@@ -22,6 +22,7 @@ static lh_status_t shm_open(const lh_host_t *host, const void *config, lh_transp
     if (t == NULL) return LH_NO_MEMORY;
     t->host = host;
     t->config = *(const shm_config_t *)config;
+    t->check = shm_check_choose();
     uint64_t ring = SHM_RING_LEAST;
     while (ring < t->config.ring_bytes && ring < SHM_RING_MOST)
         ring *= 2;

@@ -3,9 +3,6 @@
 
 #include <sys/mman.h>
 
-#define XXH_INLINE_ALL
-#include <xxhash.h>
-
 static uint64_t record_bytes(uint64_t inline_bytes)
 {
     return (sizeof(shm_record_t) + inline_bytes + SHM_GRAIN - 1) / SHM_GRAIN * SHM_GRAIN;
@@ -88,10 +85,15 @@ void shm_ring_consume(shm_ring_t *r, const shm_record_t *record)
     atomic_store_explicit(&r->lane->tail, r->at, memory_order_release);
 }
 
-/* The sequence is checked by itself. */
-uint64_t shm_check(const shm_record_t *record, const void *piece)
+shm_check_t shm_check_choose(void)
 {
-    const uint64_t head = XXH3_64bits(record, offsetof(shm_record_t, sequence));
-    if (record->piece == 0) return head;
-    return head ^ XXH3_64bits(piece, record->piece);
+#if defined(__x86_64__)
+    if (__builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
+        __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl"))
+        return shm_check_avx512;
+    if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("bmi2") &&
+        __builtin_cpu_supports("fma"))
+        return shm_check_avx2;
+#endif
+    return shm_check_baseline;
 }

@@ -76,7 +76,13 @@ void shm_ring_consume(shm_ring_t *r, const shm_record_t *record);
 
 /* The most that one EAGER record carries. */
 uint64_t shm_ring_piece(const shm_ring_t *r);
-uint64_t shm_check(const shm_record_t *record, const void *piece);
+
+/* Of a record's head and its piece. */
+typedef uint64_t (*shm_check_t)(const shm_record_t *record, const void *piece);
+uint64_t shm_check_baseline(const shm_record_t *record, const void *piece);
+uint64_t shm_check_avx2(const shm_record_t *record, const void *piece);
+uint64_t shm_check_avx512(const shm_record_t *record, const void *piece);
+shm_check_t shm_check_choose(void); /* the fastest that runs here */
 
 static inline bool shm_ring_any(const shm_ring_t *r)
 {
