@@ -43,6 +43,16 @@ static bool has_staging(const mem_fs_t *fs)
     return false;
 }
 
+/* Then its files stay until the next run: the disk may have the rename. */
+static bool was_renamed(const mem_fs_t *fs)
+{
+    for (uint32_t i = 0; i < fs->count; i++)
+        if (fs->changes[i].kind == CHANGE_RENAME &&
+            strcmp(fs->changes[i].to, "step-000000000003") == 0)
+            return true;
+    return false;
+}
+
 static void check_sentence(const char *call, uint32_t at, int error)
 {
     const char *said = fail_reason();
@@ -86,12 +96,14 @@ static bool inject(call_fault_t kind, uint32_t at, int error, bool look)
     if (status != LH_OK) {
         refused++;
         check_sentence(struck, at, error);
-        if (has_staging(fs)) FAIL_TEST("%s, call %u: staging is left\n", struck, at);
+        if (has_staging(fs) && !was_renamed(fs))
+            FAIL_TEST("%s, call %u: staging is left\n", struck, at);
     }
     if (kind == CALL_SHORT || kind == CALL_AGAIN) assert_int_equal(status, LH_OK);
     if (look) check_states(fs, at);
 
     memset(fs->files, 0, sizeof(fs->files));
+    if (status != LH_OK) assert_int_equal(four_run(3, KEEP), LH_OK); /* it is tried again */
     assert_int_equal(four_run(4, KEEP), LH_OK);
     assert_int_equal(four_found(&four), 4);
     mem_fs_free(fs);

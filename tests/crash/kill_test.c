@@ -37,7 +37,7 @@ static void sleep_us(uint64_t us)
 /* A trainer that does nothing but save, and says which steps are saved; it never ends. */
 static void save_for_ever(const char *folder, int said)
 {
-    (void)setsid();
+    (void)setpgid(0, 0);
     const writer_how_t how = {.folder = folder, .keep = KEEP, .shard_bytes = 64};
     writer_t *w;
     checkpoint_t *c = NULL;
@@ -131,13 +131,11 @@ static void no_kill_loses_a_checkpoint(void **state)
             (void)close(said[0]);
             save_for_ever(folder, said[1]);
         }
+        (void)setpgid(trainer, trainer); /* whoever comes first */
         (void)close(said[1]);
         sleep_us(2000 + chance(MOST_US));
         kill_some(trainer);
-        int how;
-        assert_int_equal(waitpid(trainer, &how, 0), trainer);
-        if (!WIFSIGNALED(how) && WEXITSTATUS(how) != 0 && commits == 0)
-            FAIL_TEST("the trainer ended with %d\n", WEXITSTATUS(how));
+        assert_int_equal(waitpid(trainer, NULL, 0), trainer);
         uint64_t step;
         while (read(said[0], &step, sizeof(step)) == (ssize_t)sizeof(step)) {
             saved = step;
@@ -154,7 +152,7 @@ static void no_kill_loses_a_checkpoint(void **state)
     print_message("%llu kills, %llu of them within a save, %llu saves; 0 lost; seed %llu\n",
                   (unsigned long long)kills, (unsigned long long)inside,
                   (unsigned long long)commits, (unsigned long long)begin);
-    assert_true(inside * 4 > kills);
+    assert_true(commits > 0 && inside * 4 > kills);
 }
 
 static int quiet(void **state)
