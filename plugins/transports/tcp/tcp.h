@@ -4,7 +4,7 @@
  * Grants. A message of more than EAGER_BYTES leaves when the receiver has said, in the head of any
  * frame, that its receive is posted; so its bytes are read from the socket into that buffer.
  * Smaller ones may leave up to EAGER_SLOTS messages ahead of the grants: the receiver holds a slot
- * for each, 256 KiB a connection and no more. */
+ * for each, 1 MiB a connection, taken when the first is needed. */
 #ifndef TCP_H
 #define TCP_H
 
@@ -24,7 +24,7 @@ enum {
     STRANGERS_MAX = 64, /* connections of a listener that have not said who they are */
     STRANGER_BYTES = 4096,
     EAGER_SLOTS = 16,
-    EAGER_BYTES = 16 << 10,
+    EAGER_BYTES = 64 << 10,
     STAGE_BYTES = 32 << 10,
     BATCH = 16, /* frames of one system call */
     REASON_BYTES = 320,
@@ -178,7 +178,7 @@ struct lh_listener {
 };
 
 struct lh_region {
-    lh_arena_t arena;
+    lh_region_t *next;
 };
 
 struct lh_transport {
@@ -187,6 +187,7 @@ struct lh_transport {
     lh_conn_t *conns, *graveyard; /* graveyard: closed, freed at the next poll */
     stream_t *dead_strangers;     /* likewise */
     lh_listener_t *listeners;
+    lh_region_t *regions;
     int epoll, timer;
     bool timer_set;
     uint32_t open_streams;
@@ -249,6 +250,7 @@ void listener_serve(lh_listener_t *l);
 void listener_expire(lh_listener_t *l);
 void stream_adopt(lh_conn_t *c, stream_t *s, uint32_t index);
 bool admit_stream(stream_t *s); /* says welcome */
+void turn_away(lh_conn_t *c);   /* says so, where it was accepted and not admitted */
 
 /* tcp_dial.c */
 void stream_progress(stream_t *s); /* of a stream that is not open, of either end */

@@ -166,6 +166,7 @@ const char *welcome_reason(uint32_t answer)
         [REFUSED_RANK] = "it is another rank than the one dialled, or does not believe ours",
         [REFUSED_SECURITY] = "it listens with another level of security",
         [REFUSED_TWICE] = "it has such a connection already",
+        [REFUSED_HOST] = "it did not admit it",
         [REFUSED_STREAM] = "it knows no connection that this stream could join",
     };
     return answer < REFUSED_ANSWERS && text[answer] != NULL ? text[answer]

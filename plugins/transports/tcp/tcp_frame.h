@@ -71,6 +71,7 @@ enum { /* welcome_t.answer */
        REFUSED_SECURITY,
        REFUSED_TWICE,
        REFUSED_STREAM,
+       REFUSED_HOST,
        REFUSED_ANSWERS
 };
 typedef struct welcome {

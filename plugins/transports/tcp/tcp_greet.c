@@ -115,6 +115,13 @@ static bool refuse(stream_t *s, uint32_t why)
     return false;
 }
 
+void turn_away(lh_conn_t *c)
+{
+    const welcome_t w = {.answer = REFUSED_HOST};
+    stream_t *s = c->streams[0];
+    if (!c->dialed && !c->admitted && s != NULL && s->state == STREAM_OFFERED) answer(s, &w);
+}
+
 static bool same_tokens(const uint8_t *a, const uint8_t *b)
 {
     unsigned differ = 0;

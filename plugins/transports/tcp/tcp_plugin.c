@@ -49,6 +49,10 @@ static void tcp_close(lh_transport_t *t)
         next = s->next;
         stream_free(s);
     }
+    for (lh_region_t *r = t->regions, *next; r != NULL; r = next) {
+        next = r->next;
+        host->release(host, r);
+    }
     if (t->timer >= 0) (void)close(t->timer);
     if (t->epoll >= 0) (void)close(t->epoll);
     if (t->tls_context != NULL) tls_context_free(t->tls_context);
@@ -274,13 +278,14 @@ static lh_status_t tcp_connect(lh_transport_t *t, const lh_address_t *address,
 static void tcp_cancel(lh_conn_t *c)
 {
     if (c->state >= CONN_BROKEN) return;
+    turn_away(c);
     conn_break(c, LH_CANCELLED, "cancelled");
 }
 
 static void tcp_close_conn(lh_conn_t *c)
 {
     lh_transport_t *t = c->transport;
-    conn_break(c, LH_CANCELLED, "closed");
+    tcp_cancel(c);
     lh_conn_t **at = &t->conns;
     while (*at != c)
         at = &(*at)->next;
@@ -297,13 +302,18 @@ static lh_status_t tcp_register(lh_transport_t *t, LH_UNUSED uint32_t nic, const
                              memory->kind);
     lh_region_t *r = t->host->alloc(t->host, sizeof(*r), 64);
     if (r == NULL) return LH_NO_MEMORY;
-    r->arena = *memory;
+    r->next = t->regions;
+    t->regions = r;
     *out = r;
     return LH_OK;
 }
 
 static void tcp_release(lh_transport_t *t, lh_region_t *r)
 {
+    lh_region_t **at = &t->regions;
+    while (*at != r)
+        at = &(*at)->next;
+    *at = r->next;
     t->host->release(t->host, r);
 }
 

@@ -157,7 +157,7 @@ void socket_tune(lh_conn_t *c, int fd, bool before_connect)
     const uint64_t streams = tuning->streams > 0 ? tuning->streams : 1;
     const char *congestion = c->transport->config->congestion;
     enum { SHORT_BYTES = 1 << 20 };
-    if (tuning->buffer_bytes / streams > SHORT_BYTES)
+    if (tuning->buffer_bytes / streams > SHORT_BYTES || c->transport->config->buffer_bytes != 0)
         set_buffers(fd, tuning->buffer_bytes / streams);
     if (before_connect) return;
     if (tuning->pace_bytes_per_second > 0) {
@@ -171,7 +171,7 @@ void socket_tune(lh_conn_t *c, int fd, bool before_connect)
         set_int(fd, IPPROTO_IPV6, IPV6_TCLASS, (int)(c->dscp << 2));
     }
     if (congestion == NULL || strcmp(congestion, "auto") == 0)
-        congestion = c->link.scope == LH_LINK_WAN ? "bbr" : NULL;
+        congestion = c->link.scope == LH_LINK_WAN ? "bbr" : "cubic";
     if (congestion != NULL)
         (void)setsockopt(fd, IPPROTO_TCP, TCP_CONGESTION, congestion,
                          (socklen_t)strlen(congestion));
