@@ -260,7 +260,7 @@ const char *collective_name(const collective_t *x)
 
 void collective_times(const collective_t *x, collective_times_t *out)
 {
-    progress_enter(x->comm);
+    runs_enter(x->comm);
     *out = x->times;
-    progress_leave(x->comm);
+    runs_leave(x->comm);
 }

@@ -46,11 +46,17 @@ lh_status_t comm_open(const comm_how_t *how, comm_t **out)
 static void stop_thread(comm_t *c)
 {
     if (!c->has_thread) return;
-    progress_enter(c);
+    runs_enter(c);
     c->stop = true;
     (void)pthread_cond_broadcast(&c->begun);
-    progress_leave(c);
+    runs_leave(c);
     (void)pthread_join(c->thread, NULL);
+    c->has_thread = false;
+}
+
+void comm_stop(comm_t *c)
+{
+    stop_thread(c);
 }
 
 void comm_close(comm_t *c)
@@ -266,7 +272,7 @@ static lh_status_t make_scripts(comm_t *c, const comm_facts_t *all)
 static lh_status_t start_thread(comm_t *c)
 {
     if (!c->how.thread) return LH_OK;
-    if (pthread_create(&c->thread, NULL, progress_thread, c) != 0)
+    if (pthread_create(&c->thread, NULL, runs_thread, c) != 0)
         return fail(LH_NO_MEMORY, "the thread that drives collectives can't be started");
     c->has_thread = true;
     return LH_OK;
@@ -313,17 +319,17 @@ uint64_t comm_bytes(const comm_t *c)
 
 void comm_step(comm_t *c, uint64_t step)
 {
-    progress_enter(c);
+    runs_enter(c);
     c->step = step;
-    progress_leave(c);
+    runs_leave(c);
 }
 
 void comm_exposed(comm_t *c, uint64_t ns[4])
 {
-    progress_enter(c);
+    runs_enter(c);
     for (uint32_t s = 0; s < COMM_SCOPES; s++) {
         ns[s] = c->exposed_ns[s];
         c->exposed_ns[s] = 0;
     }
-    progress_leave(c);
+    runs_leave(c);
 }

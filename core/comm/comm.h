@@ -17,6 +17,9 @@ typedef struct comm_how {
 } comm_how_t;
 
 lh_status_t comm_open(const comm_how_t *how, comm_t **out) LH_MUST_CHECK;
+/* No run is under way: its thread ends and nothing is polled, so that a link that ends is no
+ * failure any more. Then a barrier, then comm_close, so that all ranks end in order. */
+void comm_stop(comm_t *c);
 void comm_close(comm_t *c); /* frees its plans; NULL does nothing */
 
 const world_t *comm_world(const comm_t *c);
@@ -25,6 +28,8 @@ links_t *comm_links(comm_t *c);
 /* The group LH_GROUP_*, made once. NULL after fail(). */
 const group_t *comm_group(comm_t *c, uint32_t which);
 
+/* fd: memfd behind the memory, sealed against shrinking or able to be, or -1. It stays open until
+ * comm_close: peers on this machine map it, and read in place. */
 lh_status_t comm_arena(comm_t *c, void *base, uint64_t bytes, int fd, uint64_t fd_offset,
                        uint32_t *arena) LH_MUST_CHECK;
 /* Connects to all peers that plans need and posts what can be posted early. Plans are checked: all

@@ -1,4 +1,4 @@
-/* comm_progress.c - carries out runs: posts messages in order, takes events, sums what is there. */
+/* comm_runs.c - carries out runs: posts messages in order, takes events, sums what is there. */
 #include <comm/comm_state.h>
 
 #include <errno.h>
@@ -97,7 +97,7 @@ static bool pump(comm_t *c, lane_t *lane)
         const lh_status_t status = post(lane, t, id);
         if (status == LH_AGAIN) break;
         if (status != LH_OK) {
-            progress_fail(c, status);
+            runs_fail(c, status);
             return true;
         }
         moved = true;
@@ -143,7 +143,7 @@ static bool compute(comm_t *c)
     return moved;
 }
 
-bool progress_drive(comm_t *c)
+bool runs_drive(comm_t *c)
 {
     links_event_t events[EVENTS];
     uint32_t count = 0;
@@ -152,7 +152,7 @@ bool progress_drive(comm_t *c)
     if (c->links != NULL && c->lane_count > 0 && c->status == LH_OK) {
         const lh_status_t status = links_poll(c->links, events, EVENTS, &count);
         if (status != LH_OK) {
-            progress_fail(c, status);
+            runs_fail(c, status);
             return true;
         }
         for (uint32_t i = 0; i < count; i++)
@@ -199,7 +199,7 @@ void progress_start(collective_t *x)
     if (x->remaining == 0) finish(x);
 }
 
-void progress_fail(comm_t *c, lh_status_t status)
+void runs_fail(comm_t *c, lh_status_t status)
 {
     if (c->status != LH_OK) return;
     /* The control plane knows who died; a link only that it broke. */
@@ -213,7 +213,7 @@ void progress_fail(comm_t *c, lh_status_t status)
     c->status = status;
 }
 
-uint32_t progress_awaits(const collective_t *x)
+uint32_t runs_awaits(const collective_t *x)
 {
     const script_t *s = &x->script;
     uint32_t peer = SCRIPT_NONE;
@@ -227,7 +227,7 @@ uint32_t progress_awaits(const collective_t *x)
     return peer;
 }
 
-void progress_enter(comm_t *c)
+void runs_enter(comm_t *c)
 {
     atomic_fetch_add(&c->wanted, 1);
     if (pthread_mutex_trylock(&c->lock) != 0) {
@@ -238,7 +238,7 @@ void progress_enter(comm_t *c)
     atomic_fetch_sub(&c->wanted, 1);
 }
 
-void progress_leave(comm_t *c)
+void runs_leave(comm_t *c)
 {
     (void)pthread_mutex_unlock(&c->lock);
 }
@@ -261,7 +261,7 @@ static void doze(comm_t *c, uint64_t ns)
     (void)!read(c->wake_fd, &count, sizeof(count));
 }
 
-void *progress_thread(void *comm)
+void *runs_thread(void *comm)
 {
     comm_t *c = comm;
     (void)pthread_mutex_lock(&c->lock);
@@ -270,7 +270,7 @@ void *progress_thread(void *comm)
             (void)pthread_cond_wait(&c->begun, &c->lock);
             continue;
         }
-        if (!progress_drive(c) && c->lane_count > 0) doze(c, doze_ns);
+        if (!runs_drive(c) && c->lane_count > 0) doze(c, doze_ns);
         let_others(c);
     }
     (void)pthread_mutex_unlock(&c->lock);
@@ -281,7 +281,7 @@ static void too_long(collective_t *x, uint64_t ns)
 {
     char who[160] = "nobody";
     comm_t *c = x->comm;
-    const uint32_t member = progress_awaits(x);
+    const uint32_t member = runs_awaits(x);
     const uint32_t rank = member == SCRIPT_NONE ? c->how.world->row.rank
                                                 : x->how.group->ranks[member];
     world_rank_text(c->how.world, rank, who, sizeof(who));
@@ -299,7 +299,7 @@ typedef struct idle { /* a time in which nothing moved */
 
 static void idle_begin(collective_t *x, idle_t *idle, uint64_t now)
 {
-    const uint32_t member = progress_awaits(x);
+    const uint32_t member = runs_awaits(x);
     const world_t *w = x->comm->how.world;
     idle->since = idle->seen = now;
     idle->scope = 0;
@@ -345,14 +345,14 @@ lh_status_t collective_start(collective_t *x)
         return fail(LH_INVALID, "'%s' was started before the ranks are connected", x->name);
     if (atomic_load_explicit(&x->state, memory_order_acquire) != PLAN_IDLE)
         return fail(LH_INVALID, "'%s' was started while it still runs", x->name);
-    progress_enter(c);
+    runs_enter(c);
     const lh_status_t status = result_of(c);
     if (status == LH_OK) {
         progress_start(x);
-        (void)progress_drive(c);
+        (void)runs_drive(c);
         if (c->has_thread && c->oldest != NULL) (void)pthread_cond_signal(&c->begun);
     }
-    progress_leave(c);
+    runs_leave(c);
     return status;
 }
 
@@ -361,9 +361,9 @@ lh_status_t collective_test(collective_t *x)
     comm_t *c = x->comm;
     if (atomic_load_explicit(&x->state, memory_order_acquire) == PLAN_IDLE) return LH_OK;
     if (pthread_mutex_trylock(&c->lock) != 0) return LH_AGAIN;
-    (void)progress_drive(c);
+    (void)runs_drive(c);
     lh_status_t status = result_of(c);
-    progress_leave(c);
+    runs_leave(c);
     if (atomic_load_explicit(&x->state, memory_order_acquire) == PLAN_IDLE) return LH_OK;
     return status == LH_OK ? LH_AGAIN : status;
 }
@@ -374,11 +374,11 @@ lh_status_t collective_wait(collective_t *x)
     idle_t idle = {0};
     if (atomic_load_explicit(&x->state, memory_order_acquire) == PLAN_IDLE) return LH_OK;
     const uint64_t began = sys()->now_ns();
-    progress_enter(c);
+    runs_enter(c);
     c->waiters++;
     while (atomic_load_explicit(&x->state, memory_order_relaxed) != PLAN_IDLE &&
            c->status == LH_OK) {
-        if (progress_drive(c))
+        if (runs_drive(c))
             idle_end(c, &idle);
         else
             stand_still(x, &idle);
@@ -390,6 +390,6 @@ lh_status_t collective_wait(collective_t *x)
     if (c->has_thread && c->oldest != NULL && c->waiters == 0) (void)pthread_cond_signal(&c->begun);
     const bool done = atomic_load_explicit(&x->state, memory_order_relaxed) == PLAN_IDLE;
     const lh_status_t status = done ? LH_OK : result_of(c);
-    progress_leave(c);
+    runs_leave(c);
     return status;
 }

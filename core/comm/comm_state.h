@@ -138,14 +138,14 @@ void comm_free_plans(comm_t *c); /* collective.c */
 void comm_choose(const collective_t *x, const comm_facts_t *all, script_how_t *out);
 uint32_t comm_widest_scope(const world_t *w, const group_t *g);
 
-/* comm_progress.c: all under lock but the last three. */
-bool progress_drive(comm_t *c);
+/* comm_runs.c: all under lock but the last three. */
+bool runs_drive(comm_t *c);
 void progress_start(collective_t *x);
-void progress_fail(comm_t *c, lh_status_t status);
+void runs_fail(comm_t *c, lh_status_t status);
 /* The member of x's group whose message x waits for, or SCRIPT_NONE. */
-uint32_t progress_awaits(const collective_t *x);
-void progress_enter(comm_t *c);
-void progress_leave(comm_t *c);
-void *progress_thread(void *comm);
+uint32_t runs_awaits(const collective_t *x);
+void runs_enter(comm_t *c);
+void runs_leave(comm_t *c);
+void *runs_thread(void *comm);
 
 #endif

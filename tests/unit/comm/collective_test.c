@@ -323,7 +323,9 @@ static void lose_a_peer(actor_t *a)
 {
     lh_status_t status = plan_all(a);
     if (status == LH_OK) status = comm_connect(a->comm);
+    (void)pthread_mutex_lock(&hub.lock);
     if (a->rank == 1) hub.dead = 1;
+    (void)pthread_mutex_unlock(&hub.lock);
     if (status == LH_OK) status = collective_start(a->plans[0]);
     if (status == LH_OK) status = collective_wait(a->plans[0]);
     if (status == LH_OK) return;

@@ -1,0 +1,103 @@
+/* bench_ranks.c - forks ranks that meet over a control plane of their own. */
+#include <cli/bench_ranks.h>
+
+#include <signal.h>
+#include <stdio.h>
+#include <sys/prctl.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <base/log.h>
+#include <base/memory.h>
+#include <comm/control_socket.h>
+#include <comm/host_world.h>
+
+enum { MOST_RANKS = 256 };
+static const uint64_t join_ns = 30000000000;
+
+typedef struct meeting {
+    secret_t *secret;
+    int listener;
+    uint16_t port;
+    char host[WORLD_HOST_NAME];
+} meeting_t;
+
+static lh_status_t in_world(bench_rank_t *rank, const meeting_t *m,
+                            lh_status_t (*body)(const bench_rank_t *rank))
+{
+    published_t *published = NULL;
+    host_t *host = registry_host(rank->cli->plugins);
+    lh_status_t status = world_publish(host, rank->world, m->secret, &published);
+    if (status == LH_OK) status = body(rank);
+    world_unpublish(host, published);
+    return status;
+}
+
+static lh_status_t as_rank(bench_rank_t *rank, const meeting_t *m, uint32_t self, uint32_t size,
+                           lh_status_t (*body)(const bench_rank_t *rank))
+{
+    world_t *world = NULL;
+    const control_how_t how = {.rank = self,
+                               .size = size,
+                               .host = m->host,
+                               .site = "",
+                               .address = "127.0.0.1",
+                               .port = m->port,
+                               .listener = self == 0 ? m->listener : -1,
+                               .port_fd = -1,
+                               .join_ns = join_ns,
+                               .secret = m->secret};
+    lh_status_t status = control_open(&how, &rank->control, &world);
+    rank->world = world;
+    if (status == LH_OK) status = in_world(rank, m, body);
+    status = control_close(rank->control, status, status == LH_OK ? "" : fail_reason());
+    world_free(world);
+    return status;
+}
+
+/* What a rank prints on stdout is nobody's: rank 0 speaks for all. */
+static void be_child(bench_rank_t *rank, const meeting_t *m, uint32_t self, uint32_t size,
+                     lh_status_t (*body)(const bench_rank_t *rank))
+{
+    (void)prctl(PR_SET_PDEATHSIG, SIGKILL);
+    const lh_status_t status = as_rank(rank, m, self, size, body);
+    _exit(status == LH_OK ? EXIT_DONE : status_exit_code(status));
+}
+
+static lh_status_t open_meeting(meeting_t *m)
+{
+    if (gethostname(m->host, sizeof(m->host)) != 0) m->host[0] = '\0';
+    m->host[sizeof(m->host) - 1] = '\0';
+    lh_status_t status = secret_random(&m->secret);
+    if (status == LH_OK) status = control_listen("127.0.0.1", 0, &m->listener, &m->port);
+    return status;
+}
+
+lh_status_t bench_ranks(cli_t *cli, const job_t *job, uint32_t size,
+                        lh_status_t (*body)(const bench_rank_t *rank), const void *context)
+{
+    pid_t pids[MOST_RANKS];
+    meeting_t m = {.listener = -1};
+    bench_rank_t rank = {.cli = cli, .job = job, .context = context};
+    if (size == 0 || size > MOST_RANKS)
+        return fail(LH_INVALID, "--ranks %u: expected 1 to %d", size, MOST_RANKS);
+    lh_status_t status = open_meeting(&m);
+    uint32_t started = 1;
+    (void)fflush(stdout);
+    for (; status == LH_OK && started < size; started++) {
+        pids[started] = fork();
+        if (pids[started] == 0) be_child(&rank, &m, started, size, body);
+        if (pids[started] < 0) status = fail(LH_IO, "fork of rank %u", started);
+    }
+    if (status == LH_OK)
+        status = as_rank(&rank, &m, 0, size, body);
+    else
+        started--;
+    for (uint32_t r = 1; r < started; r++) {
+        if (status != LH_OK) (void)kill(pids[r], SIGTERM);
+        (void)waitpid(pids[r], NULL, 0);
+    }
+    if (m.listener >= 0 && size == 0) (void)close(m.listener);
+    secret_free(m.secret);
+    return status;
+}
