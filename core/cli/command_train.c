@@ -105,13 +105,15 @@ int command_train(cli_t *cli)
     train_result_t result;
     uint64_t dump;
     step_profile_t profile = {.profiler = {on_profiled}, .folder = job->pipeline.folder};
-    const bool profiled = cli_flag(cli, "profile") != NULL;
+    const bool leads = cli->world == NULL || cli->world->row.rank == 0;
+    const bool profiled = leads && cli_flag(cli, "profile") != NULL;
 
     lh_status_t status = dump_count(cli, &dump);
     if (status == LH_OK) status = model_source_open(job, cli->plugins, TOKENIZER_IF_NAMED, &source);
     if (status != LH_OK) return status;
     status = folder_make(job->pipeline.folder);
-    if (status == LH_OK) status = watch_new(job->pipeline.folder, job->train.log_every, &watch);
+    if (status == LH_OK && leads)
+        status = watch_new(job->pipeline.folder, job->train.log_every, &watch);
     if (status == LH_OK) {
         const train_how_t how = {
             .job = job,
@@ -120,12 +122,14 @@ int command_train(cli_t *cli)
             .given = source.given,
             .given_count = source.given_count,
             .imported = source.import_checkpoints,
-            .observer = watch_observer(watch),
+            .observer = watch == NULL ? NULL : watch_observer(watch),
             .eod = source.tokenizer == NULL ? -1 : tokenizer_special(source.tokenizer)->eod,
             .resume = cli_flag(cli, "resume") != NULL,
             .dump_batches = dump,
             .predict = predict,
-            .profiler = profiled ? &profile.profiler : NULL};
+            .profiler = profiled ? &profile.profiler : NULL,
+            .control = cli->control,
+            .world = cli->world};
         status = train_run(&how, &result);
     }
     if (status == LH_OK && profiled) print_profile(&profile);

@@ -180,6 +180,7 @@ lh_status_t session_open(const session_how_t *how, session_t **out)
     if (s == NULL) return LH_NO_MEMORY;
     s->job = how->job;
     s->registry = how->registry;
+    s->comm = how->comm;
     s->compute = how->compute != 0                             ? how->compute
                  : how->job->train.precision == PRECISION_BF16 ? LH_DTYPE_BF16
                                                                : LH_DTYPE_F32;
@@ -225,7 +226,10 @@ lh_status_t session_update(session_t *s, uint32_t micro_batches, program_t **out
                               .groups = s->groups,
                               .group_count = s->group_count,
                               .group_of = s->group_of,
-                              .micro_batches = micro_batches};
+                              .micro_batches = micro_batches,
+                              .comm = s->comm,
+                              .bucket_bytes = s->job->comm.bucket_bytes,
+                              .transfers = &s->transfers};
     return update_new(s->engine, s->weights, &how, out);
 }
 
@@ -240,6 +244,7 @@ void session_close(session_t *s)
 {
     if (s == NULL) return;
     engine_close(s->engine);
+    transfers_free(s->transfers);
     if (s->optimizer != NULL) s->optimizer_plugin->optimizer->close(s->optimizer);
     if (s->model != NULL) s->model_plugin->model->close(s->model);
     op_table_free(s->ops);

@@ -18,6 +18,7 @@ typedef struct session_how {
     lh_dtype_t compute;   /* 0: [train] precision */
     const char *variants; /* NULL, or those of the run that is resumed */
     bool frozen;          /* no optimizer: for evaluation and generation */
+    comm_t *comm;         /* with others; NULL: alone */
 } session_how_t;
 
 typedef struct session {
@@ -31,6 +32,8 @@ typedef struct session {
     engine_t *engine;
     weights_t *weights;
     lh_dtype_t compute;
+    comm_t *comm;
+    transfers_t *transfers; /* NULL: alone */
 
     update_rule_t rule; /* of [optimizer] */
     void *rule_config;

@@ -2,11 +2,11 @@
 #ifndef TRAIN_TRAIN_H
 #define TRAIN_TRAIN_H
 
+#include <comm/control.h>
 #include <config/job.h>
 #include <plugin/loader.h>
 #include <train/observer.h>
 #include <train/session.h>
-#include <train/train_ranks.h>
 
 typedef struct train_programs { /* of one step */
     const session_t *session;
@@ -41,7 +41,9 @@ typedef struct train_how {
        fills what it knows, the rest stays 0 */
     void (*predict)(const train_programs_t *programs, train_prediction_t *out);
     train_profiler_t *profiler; /* or NULL */
-    const train_ranks_t *ranks; /* NULL: alone. Rank 0 alone has use for an observer */
+    /* Of a job of several ranks; NULL: alone. Rank 0 alone has use for an observer. */
+    control_t *control;
+    const world_t *world;
 } train_how_t;
 
 enum { TRAIN_DONE, TRAIN_TERMINATED, TRAIN_NOT_FINITE };

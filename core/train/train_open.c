@@ -36,7 +36,8 @@ static lh_status_t open_session(trainer_t *t)
                                .vocab = t->how->vocab,
                                .given = t->how->given,
                                .given_count = t->how->given_count,
-                               .variants = variants == NULL || *variants == '\0' ? NULL : variants};
+                               .variants = variants == NULL || *variants == '\0' ? NULL : variants,
+                               .comm = t->comm.comm};
     lh_status_t status = session_open(&how, &t->session);
     if (status != LH_OK) return status;
     identity_text(t->session, &t->identity);
@@ -136,6 +137,7 @@ static lh_status_t make_programs(trainer_t *t)
         status = program_new(t->session->engine, t->session->weights, &how, &t->program);
     if (status == LH_OK && t->valid != NULL) status = evaluation_new(&evaluation, &t->evaluation);
     if (status == LH_OK) status = engine_build(t->session->engine);
+    if (status == LH_OK && t->comm.comm != NULL) status = train_comm_connect(&t->comm);
     if (status != LH_OK) return status;
 
     engine_variants(t->session->engine, &t->variants);
@@ -161,9 +163,12 @@ static lh_status_t start_weights(trainer_t *t)
     lh_status_t status = weights_initialize(t->session->weights, t->job->train.seed,
                                             t->job->model.init_std);
     if (status != LH_OK) return status;
-    if (t->resumed != NULL) return snapshot_load(t->snapshot, t->resumed, true);
-    if (t->how->imported != NULL) return load_imported(t);
-    return LH_OK;
+    if (t->resumed != NULL)
+        status = snapshot_load(t->snapshot, t->resumed, true);
+    else if (t->how->imported != NULL)
+        status = load_imported(t);
+    if (status != LH_OK || t->session->transfers == NULL) return status;
+    return transfers_renew(t->session->transfers);
 }
 
 static void list_plugins(trainer_t *t)
@@ -180,10 +185,22 @@ static void list_plugins(trainer_t *t)
     }
 }
 
+static lh_status_t open_comm(trainer_t *t)
+{
+    const train_comm_how_t how = {.job = t->job,
+                                  .registry = t->how->registry,
+                                  .world = t->how->world,
+                                  .control = t->how->control};
+    if (how.world == NULL || how.world->row.size == 1) return LH_OK;
+    return train_comm_open(&t->comm, &how);
+}
+
 lh_status_t trainer_open(trainer_t *t, const train_how_t *how)
 {
     *t = (trainer_t){.how = how, .job = how->job, .saved_step = UINT64_MAX, .valid_loss = NAN};
-    lh_status_t status = agree_new(how->ranks, &t->agree);
+    lh_status_t status = open_comm(t);
+    if (status == LH_OK)
+        status = agree_new(t->comm.comm != NULL ? &t->comm.ranks : NULL, &t->agree);
     t->share = batch_share(t->job->train.batch, t->job->train.micro_batch, agree_rank(&t->agree),
                            agree_size(&t->agree));
     if (status == LH_OK) status = digest_config(t->job, t->config);
@@ -208,6 +225,7 @@ lh_status_t trainer_open(trainer_t *t, const train_how_t *how)
 void trainer_close(trainer_t *t)
 {
     checkpoint_close(t->resumed);
+    train_comm_close(&t->comm, !t->failed);
     if (t->failed && agree_size(&t->agree) > 1)
         writer_leave(t->writer);
     else

@@ -166,6 +166,8 @@ static lh_status_t loop(trainer_t *t, train_result_t *out)
     /* Weights that stopped being finite are not worth keeping; the last good checkpoint is. */
     if (status == LH_OK && out->outcome != TRAIN_NOT_FINITE) status = save(t, true);
     if (status == LH_OK) status = trainer_finish_save(t);
+    if (status == LH_OK && t->session->transfers != NULL)
+        status = transfers_finish(t->session->transfers);
     return status;
 }
 
@@ -193,6 +195,9 @@ lh_status_t train_run(const train_how_t *how, train_result_t *out)
     (void)snprintf(reason, sizeof(reason), "%s", fail_reason());
     if (opened) tell_end(&t, status, since);
     t.failed = status != LH_OK;
+    /* Before links end, so that others hear the reason and not that a link broke. */
+    if (t.failed && t.comm.comm != NULL)
+        control_fail(how->control, how->world->row.rank, status, reason);
     trainer_close(&t);
     if (status == LH_OK) return LH_OK;
     errno = 0; /* the sentence has it already */

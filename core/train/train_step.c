@@ -135,6 +135,7 @@ lh_status_t trainer_step(trainer_t *t, bool *applied)
     double rate, loss[2];
     float mine[2];
 
+    if (t->comm.comm != NULL) comm_step(t->comm.comm, t->step + 1);
     lh_status_t status = bindings_learning_rate(t->bindings, t->step, &rate);
     if (status == LH_OK) status = fill_batch(t);
     if (status != LH_OK) return status;

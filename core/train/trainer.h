@@ -11,12 +11,14 @@
 #include <train/session.h>
 #include <train/snapshot.h>
 #include <train/train.h>
+#include <train/train_comm.h>
 
 enum { RUN_ID = 33, FINGERPRINT_TEXT = 192 };
 
 typedef struct trainer {
     const train_how_t *how;
     const job_t *job;
+    train_comm_t comm; /* of several ranks; comm.comm is NULL alone */
     agree_t agree;
     bindings_t *bindings;
     writer_t *writer;
