@@ -74,11 +74,11 @@ static uint64_t hash_environment(void)
     return hash;
 }
 
-void audit_take(audit_t *out)
+void audit_take(bool alone, audit_t *out)
 {
     memset(out, 0, sizeof(*out));
     out->threads = count_threads();
-    out->alone = out->threads == 1;
+    out->alone = alone || out->threads == 1;
     if (out->alone) take_alone(out);
     for (int s = 1; s < AUDIT_SIGNALS; s++)
         (void)sigaction(s, NULL, &out->signals[s]);
@@ -164,10 +164,10 @@ lh_status_t audit_check(const audit_t *before, const char *path)
     audit_t now;
     if (before->alone && threads_stay(before->threads))
         return fail(LH_ABI, "%s: loading it starts a thread; " EXPECTED, path);
-    audit_take(&now);
+    audit_take(before->alone, &now);
     lh_status_t status = check_signals(before, &now, path);
     if (status == LH_OK) status = check_float(before, &now, path);
-    if (status == LH_OK && before->alone && now.alone) status = check_alone(before, &now, path);
+    if (status == LH_OK && before->alone) status = check_alone(before, &now, path);
     if (status != LH_OK) return status;
     if (before->folder.st_ino != now.folder.st_ino || before->folder.st_dev != now.folder.st_dev)
         return fail(LH_ABI, "%s: loading it changes the working folder; " EXPECTED, path);

@@ -12,8 +12,8 @@
 enum { AUDIT_SIGNALS = 65, AUDIT_DESCRIPTORS = 4096 };
 
 typedef struct audit {
-    bool alone; /* one thread: what follows up to `signals` was looked at, as nobody else can have
-                   changed it in between */
+    bool alone; /* what follows up to `signals` was looked at, as nobody else can have changed it in
+                   between */
     uint32_t threads;
     bool children;
     mode_t umask;
@@ -28,7 +28,9 @@ typedef struct audit {
     uint64_t environment, locale; /* hashes */
 } audit_t;
 
-void audit_take(audit_t *out);
+/* alone: nobody else can change this process until it is looked at again; false: so it is only if
+ * it has no other thread. */
+void audit_take(bool alone, audit_t *out);
 
 /* Refuses what differs now from `before`; `path` begins the sentence. */
 lh_status_t audit_check(const audit_t *before, const char *path) LH_MUST_CHECK;

@@ -235,7 +235,7 @@ static lh_status_t run_loader(const image_t *image, const char *path, void **sym
     char file[64];
     struct link_map *map;
     audit_t before;
-    audit_take(&before);
+    audit_take(probe_is_child(), &before);
     (void)snprintf(file, sizeof(file), "/proc/self/fd/%d", image->fd);
     void *handle = dlopen(file, RTLD_NOW | RTLD_LOCAL);
     if (handle == NULL) {

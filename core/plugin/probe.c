@@ -80,6 +80,11 @@ void probe_reached(uint32_t stage)
     if (child_says >= 0) (void)say(SAYS_STAGE, (int32_t)stage, "");
 }
 
+bool probe_is_child(void)
+{
+    return child_says >= 0;
+}
+
 /* A constructor calls exit. What the parent keeps in stdio's buffers and in its own handlers of
  * that moment is not the child's to deal with: registered last, this runs first. */
 static void leave(int code, void *unused)

@@ -23,5 +23,6 @@ typedef struct prober {
 lh_status_t probe(const prober_t *p) LH_MUST_CHECK;
 /* The attempt says how far it is: PROBE_*. Does nothing where no child tries anything. */
 void probe_reached(uint32_t stage);
+bool probe_is_child(void); /* this process is one that tries a plugin */
 
 #endif
