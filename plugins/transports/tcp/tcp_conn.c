@@ -126,14 +126,14 @@ static void tell_operation(lh_conn_t *c, sink_t *s, const operation_t *op, uint3
     tell(s, &event);
 }
 
-static void tell_queue(lh_conn_t *c, sink_t *s, bool receives)
+static void tell_queue(lh_conn_t *c, sink_t *s, bool receives, bool also_cut_off)
 {
     operation_t *rows = receives ? c->recvs : c->sends;
     uint32_t *first = receives ? &c->recv_first : &c->send_first;
     const uint32_t end = receives ? c->recv_end : c->send_end;
     while (*first != end && s->count < s->max) {
         const operation_t *op = &rows[*first % DEPTH];
-        if (!op->done && c->state != CONN_BROKEN) return;
+        if (!op->done && !also_cut_off) return;
         tell_operation(c, s, op, receives ? LH_WIRE_RECEIVED : LH_WIRE_SENT);
         ++*first;
     }
@@ -145,17 +145,21 @@ void conn_tell(lh_conn_t *c, sink_t *s)
         c->up_due = false;
         tell(s, &(lh_wire_event_t){.cookie = c->cookie, .type = LH_WIRE_UP});
     }
-    if (c->state == CONN_BROKEN && !c->down_said && c->why != LH_CANCELLED && s->count < s->max) {
+    tell_queue(c, s, true, false);
+    tell_queue(c, s, false, false);
+    if (c->state != CONN_BROKEN) return;
+    if (!c->down_said && s->count < s->max) {
         c->down_said = true;
-        tell(s,
-             &(lh_wire_event_t){
-                 .cookie = c->cookie, .type = LH_WIRE_DOWN, .status = c->why, .reason = c->reason});
+        if (c->why != LH_CANCELLED)
+            tell(s, &(lh_wire_event_t){.cookie = c->cookie,
+                                       .type = LH_WIRE_DOWN,
+                                       .status = c->why,
+                                       .reason = c->reason});
     }
-    tell_queue(c, s, true);
-    tell_queue(c, s, false);
-    if (c->state != CONN_BROKEN || s->count == s->max || c->send_first != c->send_end ||
-        c->recv_first != c->recv_end)
-        return;
+    if (!c->down_said) return;
+    tell_queue(c, s, true, true);
+    tell_queue(c, s, false, true);
+    if (s->count == s->max || c->send_first != c->send_end || c->recv_first != c->recv_end) return;
     c->up_due = false;
     c->state = CONN_DRAINED;
     tell(s, &(lh_wire_event_t){.cookie = c->cookie, .type = LH_WIRE_DRAINED});

@@ -1,0 +1,156 @@
+/* Two network namespaces and a cable between them: over IPv4 and IPv6, and what happens when it is
+ * cut. Needs root; else it is skipped. */
+#include "tcp_kit.h"
+
+#include <fcntl.h>
+#include <sched.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <unistd.h>
+
+#include <cmocka.h>
+
+static char names[2][32];
+
+static int run(const char *fmt, ...)
+{
+    char command[1024];
+    va_list args;
+    va_start(args, fmt);
+    (void)vsnprintf(command, sizeof(command), fmt, args);
+    va_end(args);
+    return system(command);
+}
+
+static void enter(int side)
+{
+    char path[64];
+    (void)snprintf(path, sizeof(path), "/run/netns/%s", names[side]);
+    const int fd = open(path, O_RDONLY | O_CLOEXEC);
+    assert_true(fd >= 0);
+    assert_int_equal(setns(fd, CLONE_NEWNET), 0);
+    (void)close(fd);
+}
+
+static int lay_cable(void **state)
+{
+    (void)state;
+    for (int i = 0; i < 2; i++) {
+        (void)snprintf(names[i], sizeof(names[i]), "lh%d-%d", (int)getpid(), i);
+        if (run("ip netns add %s && ip -n %s link set lo up", names[i], names[i]) != 0) return -1;
+    }
+    if (run("ip -n %s link add cable type veth peer name cable netns %s", names[0], names[1]) != 0)
+        return -1;
+    for (int i = 0; i < 2; i++)
+        if (run("ip -n %s addr add 10.77.0.%d/24 dev cable && "
+                "ip -n %s addr add fd77::%d/64 dev cable nodad && ip -n %s link set cable up",
+                names[i], i + 1, names[i], i + 1, names[i]) != 0)
+            return -1;
+    return 0;
+}
+
+static int take_cable_away(void **state)
+{
+    (void)state;
+    for (int i = 0; i < 2; i++)
+        (void)run("ip netns del %s 2>/dev/null", names[i]);
+    return 0;
+}
+
+/* Sockets belong to the namespace in which they are made: the listener's, then those that dial. */
+static void join_over(kit_end_t *a, kit_end_t *b, char *addresses[2], uint64_t streams,
+                      uint32_t security)
+{
+    memset(a, 0, sizeof(*a));
+    memset(b, 0, sizeof(*b));
+    a->host.key = b->host.key = 7;
+    a->config.bind = addresses[0];
+    b->config.bind = addresses[1];
+    b->config.streams = streams;
+    enter(0);
+    kit_open(a, 0);
+    assert_int_equal(kit_api->listen(a->transport, 0, security, &a->address, &a->listener), LH_OK);
+    enter(1);
+    kit_open(b, 1);
+    kit_join(a, b, security);
+}
+
+static void messages_pass_over_ipv4_and_ipv6_and_interface_names(void **state)
+{
+    (void)state;
+    static kit_end_t a, b;
+    static char *binds[][2] = {
+        {"10.77.0.1", "10.77.0.2"}, {"fd77::1", "fd77::2"}, {"cable", "cable"}};
+    static uint8_t from[3 << 20], to[3 << 20];
+    kit_fill(from, sizeof(from), 2);
+    for (size_t i = 0; i < 3; i++) {
+        memset(to, 0, sizeof(to));
+        join_over(&a, &b, binds[i], 3, LH_SECURITY_PRIVATE);
+        lh_link_stats_t stats = {.struct_size = sizeof(stats)};
+        assert_int_equal(kit_api->stats(b.conn, &stats), LH_OK);
+        assert_int_equal(stats.paths_up, 3);
+        assert_int_equal(kit_api->irecv(a.conn, NULL, to, sizeof(to), 1, 1), LH_OK);
+        assert_int_equal(kit_api->isend(b.conn, NULL, from, sizeof(from), 1, 1), LH_OK);
+        const lh_wire_event_t *got = kit_wait(&a, &b, &a, LH_WIRE_RECEIVED, 0, 5000);
+        assert_non_null(got);
+        assert_int_equal(got->status, LH_OK);
+        assert_memory_equal(from, to, sizeof(to));
+        kit_close(&a);
+        kit_close(&b);
+    }
+}
+
+/* One pair is idle, another one sends: both ends of both say so in time. */
+static void a_cut_cable_is_noticed_within_3500_ms(void **state)
+{
+    (void)state;
+    static kit_end_t ends[4];
+    static char *binds[2] = {"10.77.0.1", "10.77.0.2"};
+    static uint8_t bytes[32 << 20];
+    join_over(&ends[0], &ends[1], binds, 1, LH_SECURITY_PLAIN);
+    join_over(&ends[2], &ends[3], binds, 2, LH_SECURITY_PLAIN);
+    for (uint32_t i = 0; i < 8; i++) {
+        assert_int_equal(kit_api->irecv(ends[2].conn, NULL, bytes, sizeof(bytes), i, i), LH_OK);
+        assert_int_equal(kit_api->isend(ends[3].conn, NULL, bytes, sizeof(bytes), i, i), LH_OK);
+    }
+    for (int i = 0; i < 50; i++)
+        for (int e = 0; e < 4; e++)
+            kit_poll(&ends[e]);
+    assert_int_equal(run("ip -n %s link set cable down", names[0]), 0);
+    const uint64_t start = kit_now();
+    bool down[4] = {false};
+    for (int left = 4; left > 0 && kit_now() - start < 6000000000u;)
+        for (int e = 0; e < 4; e++) {
+            const lh_wire_event_t *event = kit_wait(&ends[e], NULL, &ends[e], LH_WIRE_DOWN, 0, 0);
+            if (event == NULL || down[e]) continue;
+            down[e] = true;
+            left--;
+            print_message("%s end %d: %.2f s: %s\n", e < 2 ? "idle" : "busy", e,
+                          (double)(kit_now() - start) / 1e9, kit_reason(&ends[e], event));
+            assert_true(kit_now() - start < 3500000000u);
+            assert_int_equal(event->status, LH_PEER_LOST);
+            assert_non_null(strstr(kit_reason(&ends[e], event), "on lab"));
+        }
+    for (int e = 0; e < 4; e++) {
+        assert_true(down[e]);
+        assert_non_null(kit_wait(&ends[e], NULL, &ends[e], LH_WIRE_DRAINED, 0, 100));
+        kit_close(&ends[e]);
+    }
+}
+
+int main(void)
+{
+    if (geteuid() != 0 || system("ip netns list >/dev/null 2>&1") != 0) {
+        (void)printf("skipped: network namespaces need root and ip\n");
+        return 77;
+    }
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test_setup_teardown(messages_pass_over_ipv4_and_ipv6_and_interface_names,
+                                        lay_cable, take_cable_away),
+        cmocka_unit_test_setup_teardown(a_cut_cable_is_noticed_within_3500_ms, lay_cable,
+                                        take_cable_away),
+    };
+    return kit_load() != 0 ? 1 : cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,376 @@
+/* Who may come in, and what a middleman can do: nothing that is not seen. */
+#include "tcp_kit.h"
+#include "tcp_relay.h"
+
+#include <errno.h>
+#include <poll.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include <cmocka.h>
+
+static void open_both(kit_end_t *a, kit_end_t *b, uint32_t security)
+{
+    memset(a, 0, sizeof(*a));
+    memset(b, 0, sizeof(*b));
+    a->host.key = b->host.key = 7;
+    kit_open(a, 0);
+    kit_open(b, 1);
+    assert_int_equal(kit_api->listen(a->transport, 0, security, &a->address, &a->listener), LH_OK);
+}
+
+/* Until the stranger sees the end of its connection: seconds it took, or -1. */
+static double until_closed(kit_end_t *a, int fd, double most)
+{
+    const uint64_t start = kit_now();
+    uint8_t bytes[64];
+    while ((double)(kit_now() - start) < most * 1e9) {
+        kit_poll(a);
+        const ssize_t n = recv(fd, bytes, sizeof(bytes), MSG_DONTWAIT);
+        if (n == 0 || (n < 0 && errno != EAGAIN)) return (double)(kit_now() - start) / 1e9;
+        assert_true(n < 0); /* it is told nothing */
+        (void)poll(NULL, 0, 1);
+    }
+    return -1;
+}
+
+static void strangers_are_dropped_in_silence_and_counted(void **state)
+{
+    (void)state;
+    static kit_end_t a, b;
+    static const char *const words[] = {"GET / HTTP/1.1\r\nHost: x\r\n\r\n", "\x16\x03\x01\xff\xff",
+                                        "\x16\x03\x03\x00\x05hello", "SSH-2.0-OpenSSH_9.2\r\n"};
+    for (uint32_t security = 0; security <= LH_SECURITY_PRIVATE; security++) {
+        open_both(&a, &b, security);
+        double expected = 0;
+        for (size_t i = 0; i < 4; i++) {
+            uint8_t text[64] = {0};
+            memcpy(text, words[i], i == 1 || i == 2 ? 5 : strlen(words[i]));
+            const int fd = relay_dial(&a.address);
+            assert_true(fd >= 0);
+            assert_int_equal(send(fd, text, sizeof(text), 0), sizeof(text));
+            assert_true(until_closed(&a, fd, 1) >= 0);
+            (void)close(fd);
+            assert_true(a.host.strangers == ++expected);
+        }
+        kit_join(&a, &b, security); /* and others are not disturbed */
+        kit_close(&a);
+        kit_close(&b);
+    }
+}
+
+static void who_says_nothing_is_dropped_after_two_seconds(void **state)
+{
+    (void)state;
+    static kit_end_t a, b;
+    open_both(&a, &b, LH_SECURITY_PROVEN);
+    const int silent = relay_dial(&a.address), slow = relay_dial(&a.address);
+    assert_int_equal(send(slow, "\x16\x03", 2, 0), 2);
+    const double seconds = until_closed(&a, silent, 4);
+    assert_true(seconds > 1.5 && seconds < 2.6);
+    assert_true(until_closed(&a, slow, 1) >= 0);
+    (void)close(silent);
+    (void)close(slow);
+    kit_close(&a);
+    kit_close(&b);
+}
+
+static void a_crowd_does_not_keep_a_rank_out(void **state)
+{
+    (void)state;
+    static kit_end_t a, b;
+    int crowd[200];
+    open_both(&a, &b, LH_SECURITY_PLAIN);
+    for (int i = 0; i < 200; i++) {
+        crowd[i] = relay_dial(&a.address);
+        assert_true(crowd[i] >= 0);
+        if (i % 50 == 0) kit_poll(&a);
+    }
+    kit_join(&a, &b, LH_SECURITY_PLAIN);
+    assert_true(a.host.strangers >= 200 - 64);
+    for (int i = 0; i < 200; i++)
+        (void)close(crowd[i]);
+    kit_close(&a);
+    kit_close(&b);
+}
+
+/* b dials with what `change` made of its parameters: why it went down. */
+static const char *refusal(kit_end_t *a, kit_end_t *b, const lh_conn_params_t *params,
+                           lh_status_t expected)
+{
+    lh_hello_t hello;
+    lh_conn_t *c;
+    b->count = 0;
+    assert_int_equal(kit_api->connect(b->transport, &a->address, params, &b->conn), LH_OK);
+    const lh_wire_event_t *down = NULL;
+    for (int i = 0; i < 3000 && down == NULL; i++) {
+        down = kit_wait(a, b, b, LH_WIRE_DOWN, 0, 1);
+        assert_int_equal(kit_api->accept(a->listener, &hello, &c), LH_AGAIN);
+    }
+    assert_non_null(down);
+    assert_int_equal(down->status, expected);
+    return kit_reason(b, down);
+}
+
+static void another_job_epoch_or_rank_is_refused_with_a_sentence(void **state)
+{
+    (void)state;
+    static kit_end_t a, b;
+    for (uint32_t security = 0; security <= LH_SECURITY_PROVEN; security++) {
+        open_both(&a, &b, security);
+        lh_conn_params_t p = kit_params(&b, 0, security);
+        p.hello.job++;
+        assert_non_null(strstr(refusal(&a, &b, &p, LH_DENIED), "another job"));
+        p = kit_params(&b, 0, security);
+        p.hello.epoch--;
+        assert_non_null(strstr(refusal(&a, &b, &p, LH_DENIED), "another epoch"));
+        p = kit_params(&b, 0, security);
+        if (security == LH_SECURITY_PROVEN) {
+            p.hello.rank = 5; /* another than the key proves */
+            assert_non_null(strstr(refusal(&a, &b, &p, LH_DENIED), "does not believe"));
+        } else {
+            p.peer = 4;
+            assert_non_null(strstr(refusal(&a, &b, &p, LH_DENIED), "another rank"));
+        }
+        kit_close(&a);
+        kit_close(&b);
+    }
+}
+
+static void a_second_connection_of_the_same_name_is_refused(void **state)
+{
+    (void)state;
+    static kit_end_t a, b;
+    open_both(&a, &b, LH_SECURITY_PLAIN);
+    kit_join(&a, &b, LH_SECURITY_PLAIN);
+    lh_conn_t *first = b.conn;
+    lh_conn_params_t p = kit_params(&b, 0, LH_SECURITY_PLAIN);
+    assert_non_null(strstr(refusal(&a, &b, &p, LH_UNREACHABLE), "already"));
+    uint8_t from = 5, to = 0;
+    assert_int_equal(kit_api->irecv(a.conn, NULL, &to, 1, 1, 1), LH_OK);
+    assert_int_equal(kit_api->isend(first, NULL, &from, 1, 1, 1), LH_OK);
+    assert_non_null(kit_wait(&a, &b, &a, LH_WIRE_RECEIVED, 0, 1000));
+    assert_int_equal(to, 5);
+    kit_close(&a);
+    kit_close(&b);
+}
+
+static void another_key_or_level_is_denied_with_a_sentence(void **state)
+{
+    (void)state;
+    static kit_end_t a, b;
+    for (uint32_t mine = 0; mine <= LH_SECURITY_PRIVATE; mine++)
+        for (uint32_t its = 0; its <= LH_SECURITY_PRIVATE; its++) {
+            if (mine == 0 && its == 0) continue;
+            open_both(&a, &b, its);
+            if (mine == its) b.host.key = 8;
+            const lh_conn_params_t p = kit_params(&b, 0, mine);
+            const char *why = refusal(&a, &b, &p, LH_DENIED);
+            assert_non_null(strstr(why, "rank 0 on lab"));
+            assert_non_null(mine == its ? strstr(why, "another key") : strstr(why, "security"));
+            if (mine == its || mine == 0 || its == 0) assert_true(a.host.strangers >= 1);
+            kit_close(&a);
+            kit_close(&b);
+        }
+}
+
+static void without_a_secret_only_plain_is_possible(void **state)
+{
+    (void)state;
+    static kit_end_t a, b;
+    open_both(&a, &b, LH_SECURITY_PLAIN);
+    a.host.key = b.host.key = 0;
+    lh_address_t address;
+    lh_listener_t *listener;
+    const lh_conn_params_t p = kit_params(&b, 0, LH_SECURITY_PROVEN);
+    assert_int_equal(kit_api->listen(a.transport, 0, LH_SECURITY_PRIVATE, &address, &listener),
+                     LH_UNSUPPORTED);
+    assert_int_equal(kit_api->connect(b.transport, &a.address, &p, &b.conn), LH_UNSUPPORTED);
+    kit_close(&a);
+    kit_close(&b);
+}
+
+static void a_dead_port_is_given_up_after_dial_ns(void **state)
+{
+    (void)state;
+    static kit_end_t a, b;
+    open_both(&a, &b, LH_SECURITY_PLAIN);
+    kit_api->close_listener(a.listener);
+    lh_conn_params_t p = kit_params(&b, 0, LH_SECURITY_PLAIN);
+    p.dial_ns = 300000000;
+    const uint64_t start = kit_now();
+    assert_int_equal(kit_api->connect(b.transport, &a.address, &p, &b.conn), LH_OK);
+    const lh_wire_event_t *down = kit_wait(&b, NULL, &b, LH_WIRE_DOWN, 0, 2000);
+    assert_non_null(down);
+    assert_int_equal(down->status, LH_UNREACHABLE);
+    assert_non_null(strstr(kit_reason(&b, down), "refused"));
+    assert_true(kit_now() - start < 600000000);
+    kit_close(&a);
+    kit_close(&b);
+}
+
+/* Joined through a relay, which does from then on what the test set. */
+static void join_through(kit_end_t *a, kit_end_t *b, uint32_t security, relay_t *r, size_t piece)
+{
+    lh_hello_t hello;
+    open_both(a, b, security);
+    relay_open(r, &a->address);
+    r->piece = piece;
+    lh_conn_params_t p = kit_params(b, 0, security);
+    assert_int_equal(kit_api->connect(b->transport, &r->own, &p, &b->conn), LH_OK);
+    a->conn = NULL;
+    for (int i = 0; i < 20000 && a->count + b->count < 2; i++) {
+        relay_step(r);
+        kit_poll(a);
+        kit_poll(b);
+        if (a->conn != NULL || kit_api->accept(a->listener, &hello, &a->conn) != LH_OK) continue;
+        p = kit_params(a, 1, security);
+        assert_int_equal(kit_api->admit(a->conn, &p), LH_OK);
+    }
+    assert_int_equal(a->count, 1);
+    assert_int_equal(b->count, 1);
+    assert_int_equal(a->events[0].type, LH_WIRE_UP);
+    assert_int_equal(b->events[0].type, LH_WIRE_UP);
+}
+
+static void relay_until(kit_end_t *a, kit_end_t *b, relay_t *r, uint32_t events)
+{
+    const uint64_t end = kit_now() + 3000000000u;
+    while (a->count < events && kit_now() < end) {
+        relay_step(r);
+        kit_poll(a);
+        kit_poll(b);
+    }
+}
+
+static void frames_may_be_split_at_every_byte(void **state)
+{
+    (void)state;
+    static kit_end_t a, b;
+    static relay_t r;
+    uint8_t from[1000], to[4][1000];
+    kit_fill(from, sizeof(from), 4);
+    for (uint32_t security = 0; security <= LH_SECURITY_PRIVATE; security++)
+        for (size_t piece = 1; piece < 70; piece += piece < 4 ? 1 : 13) {
+            join_through(&a, &b, security, &r, piece);
+            for (uint32_t i = 0; i < 4; i++) {
+                assert_int_equal(kit_api->irecv(a.conn, NULL, to[i], sizeof(to[i]), i, i), LH_OK);
+                assert_int_equal(
+                    kit_api->isend(b.conn, NULL, from, i == 2 ? 0 : 250 * (i + 1), i, i), LH_OK);
+            }
+            relay_until(&a, &b, &r, 5);
+            assert_int_equal(a.count, 5);
+            for (uint32_t i = 0; i < 4; i++) {
+                assert_int_equal(a.events[1 + i].status, LH_OK);
+                assert_int_equal(a.events[1 + i].bytes, i == 2 ? 0 : 250 * (i + 1));
+                assert_memory_equal(to[i], from, a.events[1 + i].bytes);
+            }
+            relay_close(&r);
+            kit_close(&a);
+            kit_close(&b);
+        }
+}
+
+/* One bit of one message's head or payload: the receive ends, and not well. */
+static void flip(uint32_t security, int64_t at, uint8_t bit)
+{
+    static kit_end_t a, b;
+    static relay_t r;
+    uint8_t from[300], to[300];
+    kit_fill(from, sizeof(from), 4);
+    join_through(&a, &b, security, &r, 0);
+    r.flip_at[0] = (int64_t)r.passed[0] + at;
+    r.flip_bit = bit;
+    assert_int_equal(kit_api->irecv(a.conn, NULL, to, sizeof(to), 1, 77), LH_OK);
+    assert_int_equal(kit_api->isend(b.conn, NULL, from, sizeof(from), 1, 1), LH_OK);
+    relay_until(&a, &b, &r, 4);
+    assert_int_equal(a.count, 4);
+    assert_int_equal(a.events[1].type, LH_WIRE_DOWN);
+    assert_int_equal(a.events[1].status, LH_CORRUPT);
+    assert_int_equal(a.events[2].cookie, 77);
+    assert_int_equal(a.events[2].status, LH_CORRUPT);
+    assert_int_equal(a.events[3].type, LH_WIRE_DRAINED);
+    relay_close(&r);
+    kit_close(&a);
+    kit_close(&b);
+}
+
+static void a_flipped_bit_is_corruption(void **state)
+{
+    (void)state;
+    for (uint32_t security = 0; security <= LH_SECURITY_PRIVATE; security++)
+        for (int64_t at = 0; at < 364; at += at < 64 ? 3 : 59)
+            flip(security, at, (uint8_t)(at % 8));
+}
+
+/* The same sealed frame again. */
+static void a_replayed_frame_is_corruption(void **state)
+{
+    (void)state;
+    static kit_end_t a, b;
+    static relay_t r;
+    uint8_t from[100] = {1}, to[2][100];
+    for (uint32_t security = 0; security <= LH_SECURITY_PRIVATE; security++) {
+        join_through(&a, &b, security, &r, 0);
+        r.repeat_from = (int64_t)r.passed[0];
+        r.repeat_to = r.repeat_from + 164;
+        for (uint32_t i = 0; i < 2; i++)
+            assert_int_equal(kit_api->irecv(a.conn, NULL, to[i], 100, 1, i), LH_OK);
+        assert_int_equal(kit_api->isend(b.conn, NULL, from, 100, 1, 1), LH_OK);
+        relay_until(&a, &b, &r, 5);
+        assert_int_equal(a.events[1].status, LH_OK);
+        assert_int_equal(a.events[2].type, LH_WIRE_DOWN);
+        assert_int_equal(a.events[2].status, LH_CORRUPT);
+        relay_close(&r);
+        kit_close(&a);
+        kit_close(&b);
+    }
+}
+
+static void what_is_private_can_not_be_read_on_the_way(void **state)
+{
+    (void)state;
+    static kit_end_t a, b;
+    static relay_t r;
+    uint8_t from[300], to[300];
+    memset(from, 'x', sizeof(from));
+    for (uint32_t security = 0; security <= LH_SECURITY_PRIVATE; security++) {
+        join_through(&a, &b, security, &r, 0);
+        r.repeat_from = (int64_t)r.passed[0]; /* keeps what passes */
+        r.repeat_to = r.repeat_from + 100000;
+        if (r.repeat_to - r.repeat_from > (int64_t)sizeof(r.kept))
+            r.repeat_to = r.repeat_from + (int64_t)sizeof(r.kept);
+        assert_int_equal(kit_api->irecv(a.conn, NULL, to, sizeof(to), 1, 1), LH_OK);
+        assert_int_equal(kit_api->isend(b.conn, NULL, from, sizeof(from), 1, 1), LH_OK);
+        relay_until(&a, &b, &r, 2);
+        assert_int_equal(a.events[1].status, LH_OK);
+        const bool seen = memmem(r.kept, sizeof(r.kept), from, 64) != NULL;
+        assert_int_equal(seen, security != LH_SECURITY_PRIVATE);
+        relay_close(&r);
+        kit_close(&a);
+        kit_close(&b);
+    }
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(strangers_are_dropped_in_silence_and_counted),
+        cmocka_unit_test(who_says_nothing_is_dropped_after_two_seconds),
+        cmocka_unit_test(a_crowd_does_not_keep_a_rank_out),
+        cmocka_unit_test(another_job_epoch_or_rank_is_refused_with_a_sentence),
+        cmocka_unit_test(a_second_connection_of_the_same_name_is_refused),
+        cmocka_unit_test(another_key_or_level_is_denied_with_a_sentence),
+        cmocka_unit_test(without_a_secret_only_plain_is_possible),
+        cmocka_unit_test(a_dead_port_is_given_up_after_dial_ns),
+        cmocka_unit_test(frames_may_be_split_at_every_byte),
+        cmocka_unit_test(a_flipped_bit_is_corruption),
+        cmocka_unit_test(a_replayed_frame_is_corruption),
+        cmocka_unit_test(what_is_private_can_not_be_read_on_the_way),
+    };
+    return kit_load() != 0 ? 1 : cmocka_run_group_tests(tests, NULL, NULL);
+}
