@@ -310,6 +310,11 @@ lh_status_t commit_finish(commit_t *c, uint64_t keep, char self[SHA256_TEXT])
         lh_status_t after = point_latest(c);
         if (after == LH_OK && keep > 0) after = checkpoint_prune(c->folder, keep);
         if (after != LH_OK) log_line(LH_LOG_WARN, "%s is saved, but: %s", c->target, fail_reason());
+    } else {
+        /* Nobody is told that it is saved, and its name is free for another attempt. Its files stay
+         * for checkpoint_clean: the rename that the disk may have must not lead to an empty folder.
+         */
+        (void)sys()->rename(c->target, c->staging);
     }
     commit_leave(c);
     return status;

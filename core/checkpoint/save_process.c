@@ -14,10 +14,11 @@
 
 #include <base/log.h>
 #include <base/memory.h>
+#include <base/sys.h>
 #include <checkpoint/commit.h>
 #include <checkpoint/rank_save.h>
 
-enum { HELPER_NICE = 5, KEPT = 4 };
+enum { HELPER_NICE = 5, KEPT = 4, KILL_WAIT_MS = 1000 };
 
 lh_status_t writer_job_text(text_t *out, const checkpoint_meta_t *meta, const char *parent,
                             const checkpoint_tensor_t *tensors, const uint64_t *offset,
@@ -139,6 +140,7 @@ typedef struct keeper {
     pid_t helper;             /* 0: none at work */
     writer_request_t request; /* its last */
     int pipe;                 /* from it */
+    uint64_t killed_ns;       /* when it was; 0: it was not */
 } keeper_t;
 
 static void answer_trainer(const keeper_t *k, const writer_answer_t *answer)
@@ -165,6 +167,9 @@ static void start_helper(keeper_t *k, const writer_request_t *request)
 {
     int ends[2];
     k->request = *request;
+    k->killed_ns = 0;
+    while (waitpid(-1, NULL, WNOHANG) > 0) { /* of those that were left to themselves */
+    }
     writer_answer_t failed = {.status = LH_IO, .reason = "cannot start a checkpoint helper"};
     if (pipe(ends) != 0) {
         answer_trainer(k, &failed);
@@ -206,6 +211,26 @@ static void finish_helper(keeper_t *k)
     if (got != (ssize_t)sizeof(answer)) tell_ranks(k, answer.reason);
 }
 
+/* Killed and yet there: its file system does not let it go. It will not run again but to end, so
+ * that the shared memory is free; what it holds of the disk is in its staging folder. */
+static void leave_helper(keeper_t *k)
+{
+    writer_answer_t answer = {.status = LH_TIMED_OUT,
+                              .reason = "the checkpoint helper hangs in the file system"};
+    (void)close(k->pipe);
+    k->helper = 0;
+    answer_trainer(k, &answer);
+    tell_ranks(k, answer.reason);
+}
+
+/* Milliseconds until a helper that was killed is left to itself; -1: none was. */
+static int patience_ms(const keeper_t *k)
+{
+    if (k->helper == 0 || k->killed_ns == 0) return -1;
+    const uint64_t spent_ms = (sys()->now_ns() - k->killed_ns) / 1000000;
+    return spent_ms >= KILL_WAIT_MS ? 0 : KILL_WAIT_MS - (int)spent_ms;
+}
+
 static void hear_trainer(keeper_t *k)
 {
     writer_request_t request;
@@ -213,9 +238,10 @@ static void hear_trainer(keeper_t *k)
     if (got < 0 && errno == EINTR) return;
     if (got != (ssize_t)sizeof(request))
         k->trainer_gone = true;
-    else if (request.kill && k->helper > 0)
+    else if (request.kill && k->helper > 0) {
         (void)kill(k->helper, SIGKILL);
-    else if (!request.kill && k->helper == 0)
+        k->killed_ns = sys()->now_ns();
+    } else if (!request.kill && k->helper == 0)
         start_helper(k, &request);
 }
 
@@ -255,8 +281,11 @@ noreturn void writer_keep(const writer_shared_t *shared, int socket)
             {.fd = k.trainer_gone ? -1 : socket, .events = POLLIN},
             {.fd = k.helper > 0 ? k.pipe : -1, .events = POLLIN},
         };
-        if (poll(fds, 2, -1) < 0) continue;
-        if (fds[1].revents != 0) finish_helper(&k);
+        if (poll(fds, 2, patience_ms(&k)) < 0) continue;
+        if (fds[1].revents != 0)
+            finish_helper(&k);
+        else if (patience_ms(&k) == 0)
+            leave_helper(&k);
         if (fds[0].revents != 0) hear_trainer(&k);
     }
     _exit(0);

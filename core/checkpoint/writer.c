@@ -18,7 +18,7 @@
 #include <checkpoint/safetensors_writer.h>
 #include <checkpoint/save_process.h>
 
-enum { PLACE_ALIGNMENT = 64, KILL_WAIT_MS = 1000 };
+enum { PLACE_ALIGNMENT = 64, KILL_WAIT_MS = 3000 /* longer than the keeper waits */ };
 #define SECOND_NS ((uint64_t)1000000000)
 
 struct writer {
@@ -198,6 +198,9 @@ bool writer_busy(const writer_t *w)
 lh_status_t writer_begin(writer_t *w)
 {
     if (w->busy) return LH_AGAIN;
+    /* A helper that outlived its keeper may still be reading the shared memory. */
+    if (w->keeper_lost)
+        return fail(LH_IO, "the checkpoint writer is gone: checkpoints can't be saved any more");
     if (w->arena == NULL) return fail(LH_INVALID, "a checkpoint without a layout");
     w->begun = true;
     return LH_OK;
@@ -208,9 +211,6 @@ lh_status_t writer_submit(writer_t *w, const checkpoint_meta_t *meta)
     if (!w->begun) return fail(LH_INVALID, "a checkpoint that was not begun");
     w->begun = false;
     w->attempt++;
-    if (w->keeper_lost)
-        return fail(LH_IO, "the checkpoint writer is gone: checkpoints can't be saved any more");
-
     text_t job = {0};
     lh_status_t status = writer_job_text(&job, meta, w->parent, w->tensors, w->offset, w->count);
     if (status != LH_OK) goto free_job;
@@ -287,12 +287,25 @@ static lh_status_t hear(writer_t *w, int timeout_ms, writer_result_t *out)
     return LH_OK;
 }
 
+/* Not even the keeper answers: its memory can't be used again. */
+static void keeper_silent(writer_t *w, writer_result_t *out)
+{
+    char reason[128];
+    deadline_text(w, reason, sizeof(reason));
+    w->keeper_lost = true;
+    ended(w, LH_TIMED_OUT, reason, out);
+}
+
 lh_status_t writer_poll(writer_t *w, writer_result_t *out)
 {
     if (!w->busy) return LH_INVALID;
     const lh_status_t status = hear(w, 0, out);
-    if (status == LH_AGAIN && sys()->now_ns() - w->started_ns >= w->deadline_ns) give_up(w);
-    return status;
+    const uint64_t spent = sys()->now_ns() - w->started_ns;
+    if (status != LH_AGAIN || spent < w->deadline_ns) return status;
+    give_up(w);
+    if (spent - w->deadline_ns < (uint64_t)KILL_WAIT_MS * 1000000) return LH_AGAIN;
+    keeper_silent(w, out);
+    return LH_OK;
 }
 
 lh_status_t writer_wait(writer_t *w, writer_result_t *out)
@@ -309,12 +322,7 @@ lh_status_t writer_wait(writer_t *w, writer_result_t *out)
             give_up(w);
             continue;
         }
-        /* Killed and yet there: the file system does not let it go. Its memory can't be used again.
-         */
-        char reason[128];
-        deadline_text(w, reason, sizeof(reason));
-        w->keeper_lost = true;
-        ended(w, LH_TIMED_OUT, reason, out);
+        keeper_silent(w, out);
         return LH_OK;
     }
 }

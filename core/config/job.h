@@ -103,7 +103,9 @@ typedef struct job_pin { /* [plugin.NAME]: the one file that may be loaded under
 typedef struct job_checkpoint {
     uint64_t every; /* steps; 0: only at the end */
     uint64_t keep;
-    char *folder; /* (in folder) "checkpoints" */
+    char *folder;         /* (in folder) "checkpoints" */
+    uint64_t deadline_ns; /* then a save is given up   */
+    uint64_t patience_ns; /* that training stands still for a save before the next one */
 } job_checkpoint_t;
 
 typedef struct job_device {

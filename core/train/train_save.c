@@ -7,9 +7,6 @@
 #include <base/log.h>
 #include <base/sys.h>
 
-/* How long training may stand still for the save before; then the new one is left out. */
-static const uint64_t patience_ns = 5000000000u;
-
 static void tell(trainer_t *t, const writer_result_t *r, double stall_s)
 {
     char path[512], name[32];
@@ -31,6 +28,7 @@ void trainer_poll_save(trainer_t *t)
 {
     writer_result_t result;
     if (t->writer == NULL || writer_poll(t->writer, &result) != LH_OK) return;
+    t->waited_ns = 0;
     tell(t, &result, 0);
     /* The last step is tried once more, and then its failure is the run's. */
     if (result.status != LH_OK && t->saved_step == result.step) t->saved_step = UINT64_MAX;
@@ -48,18 +46,36 @@ lh_status_t trainer_finish_save(trainer_t *t)
     return LH_OK;
 }
 
-/* LH_AGAIN: the save before is still under way after all patience. */
+/* LH_AGAIN: the save before is still under way after all patience. A save has that once: a disk
+ * that hangs must not stop training again at every step that wants to save. */
 static lh_status_t begin(trainer_t *t, bool last)
 {
-    const uint64_t until = last ? UINT64_MAX : sys()->now_ns() + patience_ns;
+    const uint64_t most = t->job->checkpoint.patience_ns, since = sys()->now_ns();
+    uint64_t left = t->waited_ns > most ? 0 : most - t->waited_ns;
+    if (last) left = UINT64_MAX;
     const struct timespec nap = {.tv_nsec = 1000000};
     lh_status_t status;
     trainer_poll_save(t);
-    while ((status = writer_begin(t->writer)) == LH_AGAIN && sys()->now_ns() < until) {
+    while ((status = writer_begin(t->writer)) == LH_AGAIN && sys()->now_ns() - since < left) {
         (void)nanosleep(&nap, NULL);
         trainer_poll_save(t);
     }
+    if (status == LH_AGAIN) t->waited_ns += sys()->now_ns() - since;
     return status;
+}
+
+/* What the disk or the writer does to a save is told, and training goes on; the last save of a run
+ * is what the run is for. */
+static lh_status_t not_saved(trainer_t *t, lh_status_t status, bool last, uint64_t since)
+{
+    errno = 0; /* the sentences are complete */
+    if (status == LH_AGAIN) status = fail(LH_TIMED_OUT, "the save before is still being written");
+    if (status == LH_OK) status = fail(LH_IO, "another rank cannot save");
+    if (last) return status;
+    writer_result_t failed = {.status = status, .step = t->step};
+    (void)snprintf(failed.reason, sizeof(failed.reason), "%s", fail_reason());
+    tell(t, &failed, (double)(sys()->now_ns() - since) * 1e-9);
+    return LH_OK;
 }
 
 static checkpoint_meta_t describe(trainer_t *t)
@@ -77,11 +93,11 @@ static checkpoint_meta_t describe(trainer_t *t)
                                .plugin_count = t->plugin_count};
 }
 
-/* What one rank skips or repeats, all do: *skip where the save before is still under way on one of
- * them, *saved where rank 0 has this step already. */
-static lh_status_t agree_save(trainer_t *t, bool busy, bool *skip, bool *saved)
+/* What one rank skips or repeats, all do: *skip where one of them cannot save now, *saved where
+ * rank 0 has this step already. */
+static lh_status_t agree_save(trainer_t *t, bool cannot, bool *skip, bool *saved)
 {
-    double values[2] = {busy, 0};
+    double values[2] = {cannot, 0};
     if (agree_rank(&t->agree) == 0) values[1] = t->saved_step == t->step;
     const lh_status_t status = agree_sum(&t->agree, values, 2);
     *skip = values[0] > 0;
@@ -93,24 +109,19 @@ lh_status_t trainer_save(trainer_t *t, bool last)
 {
     const bool alone = agree_size(&t->agree) == 1;
     if (alone && t->saved_step == t->step) return LH_OK;
+    const uint64_t since = sys()->now_ns();
     lh_status_t status = begin(t, last);
-    if (status != LH_OK && status != LH_AGAIN) return status;
     bool skip, saved;
-    const lh_status_t agreed = agree_save(t, status == LH_AGAIN, &skip, &saved);
+    const lh_status_t agreed = agree_save(t, status != LH_OK, &skip, &saved);
     if (agreed != LH_OK) return agreed;
     if (saved) return LH_OK;
-    if (skip) {
-        const writer_result_t late = {.status = LH_TIMED_OUT,
-                                      .step = t->step,
-                                      .reason = "the save before is still being written"};
-        tell(t, &late, (double)patience_ns * 1e-9);
-        return LH_OK;
-    }
+    if (skip) return not_saved(t, status, last, since);
     status = bindings_before_save(t->bindings, t->step, t->loss);
     if (status == LH_OK) status = snapshot_take(t->snapshot, t->writer);
     if (status != LH_OK) return status;
     const checkpoint_meta_t meta = describe(t);
     status = writer_submit(t->writer, &meta);
-    if (status == LH_OK) t->saved_step = t->step;
-    return status;
+    if (status != LH_OK) return not_saved(t, status, last, since);
+    t->saved_step = t->step;
+    return LH_OK;
 }

@@ -128,6 +128,7 @@ lh_status_t trainer_start(trainer_t *t)
 {
     const writer_how_t how = {.folder = t->job->checkpoint.folder,
                               .keep = t->job->checkpoint.keep,
+                              .deadline_ns = t->job->checkpoint.deadline_ns,
                               .rank = agree_rank(&t->agree),
                               .ranks = agree_size(&t->agree)};
     lh_status_t status = how.rank == 0 ? folder_make(how.folder) : LH_OK;

@@ -38,6 +38,7 @@ typedef struct trainer {
     bool failed;         /* others may be gone: nothing waits for them */
     bool stop;           /* a rank was asked to save and end, all know it since the last step */
     uint64_t saved_step; /* of the last save that was handed over; UINT64_MAX: none */
+    uint64_t waited_ns;  /* that training stood still for the save under way        */
     uint32_t not_finite; /* steps in a row */
     double loss, valid_loss;
     uint64_t begun_ns, part_ns[STEP_PARTS];

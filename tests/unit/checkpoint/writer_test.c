@@ -168,7 +168,6 @@ static void a_keeper_that_is_killed_fails_saves_and_nothing_else(void **state)
 {
     scratch_t *s = *state;
     writer_result_t result;
-    const checkpoint_meta_t meta = {.step = 3};
     writer_t *w = open_hanging(s->folder, 0);
     submit(w, 2);
     const pid_t keeper = wait_for_child(getpid()), helper = wait_for_child(keeper);
@@ -176,8 +175,7 @@ static void a_keeper_that_is_killed_fails_saves_and_nothing_else(void **state)
     assert_int_equal(kill(helper, SIGKILL), 0);
     assert_int_equal(writer_wait(w, &result), LH_OK);
     assert_int_equal(result.status, LH_IO);
-    assert_int_equal(writer_begin(w), LH_OK);
-    assert_int_equal(writer_submit(w, &meta), LH_IO);
+    assert_int_equal(writer_begin(w), LH_IO); /* its memory may be in use */
     writer_close(w);
 }
 
