@@ -69,6 +69,9 @@ typedef struct program_how {
     uint64_t head_chunk; /* rows whose logits exist at a time; 0: choose                     */
     uint32_t micro_batches; /* TRAIN, SCORE: in a step; losses of the model's own are averaged over
                                them. 0: 1 */
+    uint32_t lanes; /* TRAIN: micro-batches that one run takes through each block before the next
+                       block (breadth-first accumulation); inputs hold them one after the other.
+                       0: 1 */
     bool wants_logits;      /* SCORE: OUTPUT_LOGITS as well (DECODE always has them)           */
 } program_how_t;
 

@@ -11,7 +11,7 @@ typedef struct model_flow {
     bool train;
     part_t embed;
     part_t *blocks;        /* [blocks]; equal ones share a recording                   */
-    visit_t *visits;       /* [1 + blocks]: embed, blocks                               */
+    visit_t *visits;       /* [1 + blocks][lanes]: embed, blocks                        */
     head_parts_t heads[2]; /* for a whole chunk; for the rows that remain, if any       */
     uint64_t chunk;
 } model_flow_t;
@@ -71,16 +71,23 @@ static lh_status_t parts_record(model_flow_t *m)
     return status;
 }
 
-static uint32_t forward_blocks(model_flow_t *m)
+/* Of a lane on its way through a block; 0: the embedding. */
+static visit_t *visit_of(model_flow_t *m, uint32_t block, uint32_t lane)
+{
+    return &m->visits[(size_t)block * m->p->lanes + lane];
+}
+
+/* Every lane through a block before any goes to the next. hidden: [lanes] in and out. */
+static void forward_blocks(model_flow_t *m, uint32_t *hidden)
 {
     program_t *p = m->p;
-    visit_begin(&m->visits[0], p, &m->embed, 0, 0);
-    uint32_t hidden = visit_forward(&m->visits[0], 0);
-    for (uint32_t b = 0; b < p->weights->parameters->blocks && p->flow->status == LH_OK; b++) {
-        visit_begin(&m->visits[b + 1], p, &m->blocks[b], b, 0);
-        hidden = visit_forward(&m->visits[b + 1], hidden);
+    for (uint32_t b = 0; b <= p->weights->parameters->blocks; b++) {
+        for (uint32_t lane = 0; lane < p->lanes && p->flow->status == LH_OK; lane++) {
+            visit_t *v = visit_of(m, b, lane);
+            visit_begin(v, p, b == 0 ? &m->embed : &m->blocks[b - 1], b == 0 ? 0 : b - 1, lane, 0);
+            hidden[lane] = visit_forward(v, hidden[lane]);
+        }
     }
-    return hidden;
 }
 
 /* Values of the whole program that chunks of the head read and write. */
@@ -114,16 +121,17 @@ static uint32_t narrowed(program_t *p, uint32_t gradient)
     return to;
 }
 
-static void head_chunk(model_flow_t *m, const head_values_t *all, uint64_t begin, uint64_t rows)
+static void head_chunk(model_flow_t *m, const head_values_t *all, uint32_t lane, uint64_t begin,
+                       uint64_t rows)
 {
     program_t *p = m->p;
     const head_parts_t *head = &m->heads[rows == m->chunk ? 0 : 1];
     const bool capped = head->cap.r != NULL, scored = p->how.use != USE_DECODE;
     visit_t matmul, cap = {0}, loss = {0};
 
-    visit_begin(&matmul, p, &head->matmul, 0, begin);
-    if (capped) visit_begin(&cap, p, &head->cap, 0, begin);
-    if (scored) visit_begin(&loss, p, &head->loss, 0, begin);
+    visit_begin(&matmul, p, &head->matmul, 0, lane, begin);
+    if (capped) visit_begin(&cap, p, &head->cap, 0, lane, begin);
+    if (scored) visit_begin(&loss, p, &head->loss, 0, lane, begin);
     if (p->flow->status != LH_OK) return;
     chunk_outputs(p, all, capped ? &cap : &matmul, scored ? &loss : NULL, begin, rows);
 
@@ -157,37 +165,41 @@ static head_values_t head_outputs(model_flow_t *m, uint32_t x)
 }
 
 /* Head and loss, chunk by chunk; returns the gradient of the blocks' output. */
-static uint32_t walk_head(model_flow_t *m, uint32_t hidden)
+static uint32_t walk_head(model_flow_t *m, uint32_t hidden, uint32_t lane)
 {
     program_t *p = m->p;
     const part_t *front = &m->heads[0].front;
     visit_t before;
     uint32_t x = hidden;
     if (front->r != NULL) {
-        visit_begin(&before, p, front, 0, 0);
+        visit_begin(&before, p, front, 0, lane, 0);
         x = visit_forward(&before, hidden);
     }
     if (p->flow->status != LH_OK) return 0;
     const head_values_t all = head_outputs(m, x);
-    p->flow->turn = p->flow->call_count;
+    if (lane == 0) p->flow->turn = p->flow->call_count;
     for (uint64_t begin = 0; begin < p->tokens; begin += m->chunk) {
         const uint64_t left = p->tokens - begin;
-        head_chunk(m, &all, begin, left < m->chunk ? left : m->chunk);
+        head_chunk(m, &all, lane, begin, left < m->chunk ? left : m->chunk);
     }
     if (!m->train || front->r == NULL) return all.x_gradient;
     return visit_backward(&before, all.x_gradient, 0);
 }
 
-static void walk_back(model_flow_t *m, uint32_t gradient)
+/* gradient: [lanes] of the last block's output. */
+static void walk_back(model_flow_t *m, uint32_t *gradient)
 {
     program_t *p = m->p;
-    for (uint32_t b = p->weights->parameters->blocks; b-- > 0 && p->flow->status == LH_OK;) {
-        visit_recompute(&m->visits[b + 1], p->how.recompute);
-        gradient = visit_backward(&m->visits[b + 1], gradient, 0);
-        if (gradient == 0 && p->flow->status == LH_OK)
-            p->flow->status = fail(LH_INVALID, "no gradient flows through block %u", b);
+    for (uint32_t b = p->weights->parameters->blocks; b > 0; b--) {
+        for (uint32_t lane = 0; lane < p->lanes && p->flow->status == LH_OK; lane++) {
+            visit_recompute(visit_of(m, b, lane), p->how.recompute);
+            gradient[lane] = visit_backward(visit_of(m, b, lane), gradient[lane], 0);
+            if (gradient[lane] == 0 && p->flow->status == LH_OK)
+                p->flow->status = fail(LH_INVALID, "no gradient flows through block %u", b - 1);
+        }
     }
-    (void)visit_backward(&m->visits[0], gradient, 0);
+    for (uint32_t lane = 0; lane < p->lanes && p->flow->status == LH_OK; lane++)
+        (void)visit_backward(visit_of(m, 0, lane), gradient[lane], 0);
 }
 
 /* A parameter that nothing uses has a gradient of zero. */
@@ -210,16 +222,20 @@ lh_status_t model_flow_write(program_t *p)
 {
     const uint32_t blocks = p->weights->parameters->blocks;
     model_flow_t m = {.p = p, .train = p->how.use == USE_TRAIN, .chunk = chunk_choose(p)};
+    uint32_t *values = mem_array(p->lanes, sizeof(*values)); /* on their way there and back */
     m.blocks = mem_array(blocks, sizeof(*m.blocks));
-    m.visits = mem_array((size_t)blocks + 1, sizeof(*m.visits));
-    lh_status_t status = m.blocks == NULL || m.visits == NULL ? LH_NO_MEMORY : parts_record(&m);
+    m.visits = mem_array(((size_t)blocks + 1) * p->lanes, sizeof(*m.visits));
+    const bool room = values != NULL && m.blocks != NULL && m.visits != NULL;
+    lh_status_t status = room ? parts_record(&m) : LH_NO_MEMORY;
     if (status == LH_OK) {
-        const uint32_t hidden = forward_blocks(&m);
-        const uint32_t gradient = walk_head(&m, hidden);
-        if (m.train) walk_back(&m, gradient);
+        forward_blocks(&m, values);
+        for (uint32_t lane = 0; lane < p->lanes; lane++)
+            values[lane] = walk_head(&m, values[lane], lane);
+        if (m.train) walk_back(&m, values);
         if (m.train) unused_zero(p);
         status = p->flow->status;
     }
+    mem_free(values);
     mem_free(m.blocks);
     mem_free(m.visits);
     return status;

@@ -12,6 +12,7 @@ lh_status_t program_empty(engine_t *e, weights_t *w, const program_how_t *how, p
     p->engine = e;
     p->weights = w;
     p->how = *how;
+    p->lanes = how->lanes == 0 ? 1 : how->lanes;
     lh_status_t status = flow_new(&p->flow);
     if (status == LH_OK && !checked_mul(how->sequences, how->rows, &p->tokens))
         status = fail(LH_INVALID, "%llu sequences of %llu tokens are too many",
@@ -314,7 +315,7 @@ lh_status_t program_run(program_t *p, uint32_t micro_batch)
         status = engine_await(p->engine, p->done[p->runs % STAGING_SLOTS]);
     if (status == LH_OK) status = inputs_copy(p);
     p->engine->micro_batch = micro_batch;
-    p->engine->last_micro = micro_batch + 1 >= p->how.micro_batches;
+    p->engine->last_micro = (micro_batch + 1) * p->lanes >= p->how.micro_batches;
     if (status == LH_OK)
         status = call_list_run(p->engine,
                                &p->lists[micro_batch > 0 && has_micro_batches(p) ? 1 : 0]);

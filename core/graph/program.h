@@ -34,7 +34,8 @@ struct program {
     engine_t *engine;
     weights_t *weights;
     program_how_t how; /* use, sizes */
-    uint64_t tokens;
+    uint64_t tokens; /* of a lane */
+    uint32_t lanes;
     flow_t *flow;
     recording_t **recordings; /* kept: the flow points into them */
     const recording_t *block; /* of the first block; one of them */

@@ -10,15 +10,18 @@ static bool by_token(uint32_t which)
            which == LH_INPUT_WEIGHTS;
 }
 
-/* Inputs have the program's rows; a chunk's recording sees some of them. */
+/* Inputs have the rows of all lanes; a lane's recording, and a chunk's of the head, sees some. */
 static uint32_t leaf_input(visit_t *v, const graph_value_t *value)
 {
     program_t *p = v->program;
+    const bool tokens = by_token(value->which);
+    const uint64_t lane_rows = tokens ? p->tokens : value->arg.shape[0];
     lh_arg_t whole = value->arg;
-    if (by_token(value->which)) whole.shape[0] = p->tokens;
+    whole.shape[0] = lane_rows * p->lanes;
     const uint32_t all = program_input_value(p, value->which, &whole);
-    if (!by_token(value->which) || value->arg.shape[0] == p->tokens) return all;
-    return flow_rows(p->flow, all, v->row_begin, value->arg.shape[0]);
+    if (value->arg.shape[0] == whole.shape[0]) return all;
+    const uint64_t begin = v->lane * lane_rows + (tokens ? v->row_begin : 0);
+    return flow_rows(p->flow, all, begin, value->arg.shape[0]);
 }
 
 static uint32_t leaf(void *context, const graph_value_t *value)
@@ -46,9 +49,11 @@ static void values_forget(visit_t *v)
         if (v->part->r->values[i].kind == VALUE_PARAM) v->map[i] = 0;
 }
 
-void visit_begin(visit_t *v, program_t *p, const part_t *part, uint32_t block, uint64_t row_begin)
+void visit_begin(visit_t *v, program_t *p, const part_t *part, uint32_t block, uint32_t lane,
+                 uint64_t row_begin)
 {
-    *v = (visit_t){.program = p, .part = part, .block = block, .row_begin = row_begin};
+    *v = (visit_t){
+        .program = p, .part = part, .block = block, .lane = lane, .row_begin = row_begin};
     v->map = program_map(p, part->r);
     v->source = (flow_source_t){.flow = p->flow,
                                 .recording = part->r,

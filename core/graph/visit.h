@@ -9,13 +9,15 @@ typedef struct visit {
     program_t *program;
     const part_t *part;
     uint32_t block;     /* whose parameters; the recording may be that of an equal block */
-    uint64_t row_begin; /* first row of the inputs, for chunks of the head */
+    uint32_t lane;      /* which of the micro-batches in the inputs */
+    uint64_t row_begin; /* first row of the lane's inputs, for chunks of the head */
     uint32_t *map;
     flow_source_t source;
 } visit_t;
 
 /* The visit must stay where it is while it is used. */
-void visit_begin(visit_t *v, program_t *p, const part_t *part, uint32_t block, uint64_t row_begin);
+void visit_begin(visit_t *v, program_t *p, const part_t *part, uint32_t block, uint32_t lane,
+                 uint64_t row_begin);
 /* Appends the forward pass on `input`; attention as in generation where the program is DECODE.
  * Returns the output's flow value. */
 uint32_t visit_forward(visit_t *v, uint32_t input);

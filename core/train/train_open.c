@@ -94,23 +94,30 @@ static uint64_t documents_of(const trainer_t *t, uint64_t rows)
     return all > PROGRAM_DOCUMENTS_LIMIT ? PROGRAM_DOCUMENTS_LIMIT : all;
 }
 
+/* The passes' rows lie one after the other, so that one run can take them all. */
 static lh_status_t make_batches(trainer_t *t, uint64_t documents)
 {
+    const uint64_t passes = t->share.passes;
     const uint64_t tokens = t->share.rows * t->job->train.sequence;
-    t->batch = mem_array(t->share.passes, sizeof(*t->batch));
+    t->batch = mem_array(passes, sizeof(*t->batch));
     if (t->batch == NULL) return LH_NO_MEMORY;
-    for (uint64_t i = 0; i < t->share.passes; i++) {
-        batch_rows_t *b = &t->batch[i];
-        b->max_documents = documents;
-        b->tokens = mem_array(tokens, sizeof(int32_t));
-        b->labels = mem_array(tokens, sizeof(int32_t));
-        b->positions = mem_array(tokens, sizeof(int32_t));
-        b->weights = mem_array(tokens, sizeof(float));
-        b->starts = mem_array(documents + 1, sizeof(int32_t));
-        if (b->tokens == NULL || b->labels == NULL || b->positions == NULL || b->weights == NULL ||
-            b->starts == NULL)
-            return LH_NO_MEMORY;
-    }
+    batch_rows_t *b = &t->batch[0];
+    b->tokens = mem_array(passes * tokens, sizeof(int32_t));
+    b->labels = mem_array(passes * tokens, sizeof(int32_t));
+    b->positions = mem_array(passes * tokens, sizeof(int32_t));
+    b->weights = mem_array(passes * tokens, sizeof(float));
+    b->starts = mem_array(passes * (documents + 1), sizeof(int32_t));
+    t->seeds = mem_array(passes, sizeof(*t->seeds));
+    if (b->tokens == NULL || b->labels == NULL || b->positions == NULL || b->weights == NULL ||
+        b->starts == NULL || t->seeds == NULL)
+        return LH_NO_MEMORY;
+    for (uint64_t i = 0; i < passes; i++)
+        t->batch[i] = (batch_rows_t){.max_documents = documents,
+                                     .tokens = b->tokens + i * tokens,
+                                     .labels = b->labels + i * tokens,
+                                     .positions = b->positions + i * tokens,
+                                     .weights = b->weights + i * tokens,
+                                     .starts = b->starts + i * (documents + 1)};
     return LH_OK;
 }
 
@@ -125,6 +132,7 @@ static lh_status_t make_programs(trainer_t *t)
                                .max_documents = documents,
                                .recompute = train->recompute,
                                .micro_batches = (uint32_t)t->share.passes,
+                               .lanes = t->lanes,
                                .head_chunk = train->head_chunk};
     const evaluation_how_t evaluation = {.session = t->session,
                                          .sequences = train->micro_batch,
@@ -132,7 +140,8 @@ static lh_status_t make_programs(trainer_t *t)
                                          .max_documents = documents_of(t, train->micro_batch),
                                          .ranks = t->agree.ranks};
     lh_status_t status = make_batches(t, documents);
-    if (status == LH_OK) status = session_update(t->session, (uint32_t)t->share.passes, &t->update);
+    const uint32_t runs = (uint32_t)t->share.passes / t->lanes;
+    if (status == LH_OK) status = session_update(t->session, runs, &t->update);
     if (status == LH_OK)
         status = program_new(t->session->engine, t->session->weights, &how, &t->program);
     if (status == LH_OK && t->valid != NULL) status = evaluation_new(&evaluation, &t->evaluation);
@@ -203,6 +212,8 @@ lh_status_t trainer_open(trainer_t *t, const train_how_t *how)
         status = agree_new(t->comm.comm != NULL ? &t->comm.ranks : NULL, &t->agree);
     t->share = batch_share(t->job->train.batch, t->job->train.micro_batch, agree_rank(&t->agree),
                            agree_size(&t->agree));
+    t->lanes = t->job->parallel.accumulation == ACCUMULATION_BREADTH ? (uint32_t)t->share.passes
+                                                                     : 1;
     if (status == LH_OK) status = digest_config(t->job, t->config);
     if (status == LH_OK) status = bindings_new(t->job, how->registry, &t->bindings);
     if (status == LH_OK) status = trainer_start(t);
@@ -234,13 +245,14 @@ void trainer_close(trainer_t *t)
     evaluation_free(t->evaluation);
     batches_close(t->data);
     batches_close(t->valid);
-    for (uint64_t i = 0; t->batch != NULL && i < t->share.passes; i++) {
-        mem_free(t->batch[i].tokens);
-        mem_free(t->batch[i].labels);
-        mem_free(t->batch[i].positions);
-        mem_free(t->batch[i].weights);
-        mem_free(t->batch[i].starts);
+    if (t->batch != NULL) {
+        mem_free(t->batch[0].tokens);
+        mem_free(t->batch[0].labels);
+        mem_free(t->batch[0].positions);
+        mem_free(t->batch[0].weights);
+        mem_free(t->batch[0].starts);
     }
+    mem_free(t->seeds);
     mem_free(t->batch);
     mem_free(t->step_rows);
     mem_free(t->profile);

@@ -35,7 +35,7 @@ static lh_status_t dump(trainer_t *t)
 
 static train_programs_t programs_of(const trainer_t *t)
 {
-    return (train_programs_t){t->session, t->program, t->update, t->share.passes};
+    return (train_programs_t){t->session, t->program, t->update, t->share.passes / t->lanes};
 }
 
 static void tell_start(trainer_t *t, memory_report_t *memory)
@@ -63,7 +63,7 @@ static void tell_start(trainer_t *t, memory_report_t *memory)
                                .sequence = job->train.sequence,
                                .batch = job->train.batch,
                                .micro_batch = job->train.micro_batch,
-                               .flops_per_step = pass.flops * (double)t->share.passes +
+                               .flops_per_step = pass.flops * (double)(t->share.passes / t->lanes) +
                                                  update.flops,
                                .peak_flops = prediction.peak_flops,
                                .predicted_step_s = prediction.step_s,

@@ -56,24 +56,29 @@ static lh_status_t fill_batch(trainer_t *t)
     return LH_OK;
 }
 
-static lh_status_t run_micro_batch(trainer_t *t, uint64_t i)
+/* Run i: the lanes' passes from i * lanes on. */
+static lh_status_t run_passes(trainer_t *t, uint64_t i)
 {
-    const batch_rows_t *b = &t->batch[i];
-    const uint64_t bytes = t->share.rows * t->job->train.sequence * 4;
-    /* Of the global batch, so that what is drawn does not depend on who draws it. */
-    const uint64_t first = t->share.first + i * t->share.rows;
-    const int32_t seed[4] = {(int32_t)(uint32_t)t->job->train.seed, (int32_t)(uint32_t)t->step,
-                             (int32_t)(uint32_t)first, 0};
+    const batch_rows_t *b = &t->batch[i * t->lanes];
+    const uint64_t lanes = t->lanes, bytes = lanes * t->share.rows * t->job->train.sequence * 4;
+    int32_t(*seeds)[4] = t->seeds + i * lanes;
+    for (uint64_t lane = 0; lane < lanes; lane++) {
+        /* Of the global batch, so that what is drawn does not depend on who draws it. */
+        const uint64_t first = t->share.first + (i * lanes + lane) * t->share.rows;
+        seeds[lane][0] = (int32_t)(uint32_t)t->job->train.seed;
+        seeds[lane][1] = (int32_t)(uint32_t)t->step;
+        seeds[lane][2] = (int32_t)(uint32_t)first;
+    }
     program_t *p = t->program;
 
     lh_status_t status = program_input(p, LH_INPUT_TOKENS, b->tokens, bytes);
     if (status == LH_OK) status = program_input(p, LH_INPUT_POSITIONS, b->positions, bytes);
     if (status == LH_OK)
-        status = program_input(p, LH_INPUT_STARTS, b->starts, (b->max_documents + 1) * 4);
+        status = program_input(p, LH_INPUT_STARTS, b->starts, lanes * (b->max_documents + 1) * 4);
     if (status == LH_OK) status = program_input(p, LH_INPUT_LABELS, b->labels, bytes);
     if (status == LH_OK) status = program_input(p, LH_INPUT_WEIGHTS, b->weights, bytes);
     if (status == LH_OK && program_has_input(p, LH_INPUT_SEED))
-        status = program_input(p, LH_INPUT_SEED, seed, sizeof(seed));
+        status = program_input(p, LH_INPUT_SEED, seeds, lanes * sizeof(seeds[0]));
     if (status == LH_OK) status = program_run(p, (uint32_t)i);
     return status;
 }
@@ -140,8 +145,8 @@ lh_status_t trainer_step(trainer_t *t, bool *applied)
     if (status == LH_OK) status = fill_batch(t);
     if (status != LH_OK) return status;
     trainer_clock(t, PART_DATA, &clock);
-    for (uint64_t i = 0; i < t->share.passes && status == LH_OK; i++)
-        status = run_micro_batch(t, i);
+    for (uint64_t i = 0; i < t->share.passes / t->lanes && status == LH_OK; i++)
+        status = run_passes(t, i);
     if (status == LH_OK) status = program_output(t->program, OUTPUT_LOSS, mine, sizeof(mine));
     if (status != LH_OK) return status;
     trainer_clock(t, PART_COMPUTE, &clock);

@@ -28,9 +28,11 @@ typedef struct trainer {
     snapshot_t *snapshot;
     batches_t *data, *valid;
     batch_share_t share;      /* of the global batch: this rank's sequences and passes */
-    batch_rows_t *batch;      /* [share.passes]             */
+    batch_rows_t *batch;      /* [share.passes] one after the other in memory */
+    uint32_t lanes;           /* passes that a run takes through each block at once: all or 1 */
     evaluation_t *evaluation; /* NULL: none during training */
     float *step_rows;         /* [groups, LH_STEP_WORDS]    */
+    int32_t (*seeds)[4];      /* [share.passes]             */
 
     uint64_t step; /* made so far */
     uint64_t first_step;
