@@ -204,8 +204,10 @@ lh_status_t tokenizer_add_merge(tokenizer_t *t, const char *where, const char *l
     text_append_n(&both, left, left_length);
     text_append_n(&both, right, right_length);
     lh_status_t status = text_status(&both);
-    if (status != LH_OK) return status;
-
+    if (status != LH_OK) {
+        text_free(&both);
+        return status;
+    }
     const struct {
         const char *bytes;
         size_t length;

@@ -1,0 +1,3 @@
+target_sources(${program} PRIVATE ${PROJECT_SOURCE_DIR}/plugins/transports/tcp/tcp_frame.c
+               ${PROJECT_SOURCE_DIR}/plugins/transports/tcp/tcp_crc.c)
+target_include_directories(${program} PRIVATE ${PROJECT_SOURCE_DIR}/plugins/transports/tcp)
