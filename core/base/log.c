@@ -9,7 +9,8 @@
 #include <base/text.h>
 
 static _Atomic int32_t threshold = LH_LOG_INFO;
-static _Atomic int also = -1;
+static _Atomic int also = -1, rank_file = -1;
+static _Atomic uint32_t own_rank;
 static _Atomic bool over_progress;
 
 static const char *const prefixes[] = {"debug: ", "", "warning: ", "error: "};
@@ -43,11 +44,15 @@ void log_line(int32_t level, const char *fmt, ...)
     va_end(args);
 
     const int32_t row = level < LH_LOG_DEBUG ? 0 : level > LH_LOG_ERROR ? LH_LOG_ERROR : level;
-    const char *clear = atomic_load(&over_progress) ? "\r\033[K" : "";
-    const int start = snprintf(line, sizeof(line), "%s%s", clear, prefixes[row]);
+    const int file = atomic_load(&rank_file);
+    char name[32] = "";
+    if (file >= 0) (void)snprintf(name, sizeof(name), "rank %u: ", atomic_load(&own_rank));
+    const char *clear = file < 0 && atomic_load(&over_progress) ? "\r\033[K" : "";
+    const int start = snprintf(line, sizeof(line), "%s%s%s", clear, name, prefixes[row]);
     size_t length = (size_t)start + escape(line + start, sizeof(line) - (size_t)start - 1, text);
     line[length++] = '\n';
-    if (write(STDERR_FILENO, line, length) < 0) return;
+    if (file >= 0 && write(file, line, length) < 0) atomic_store(&rank_file, STDERR_FILENO);
+    if ((file < 0 || row >= LH_LOG_WARN) && write(STDERR_FILENO, line, length) < 0) return;
     const int second = atomic_load(&also);
     const size_t skip = strlen(clear);
     if (second >= 0 && write(second, line + skip, length - skip) < 0) atomic_store(&also, -1);
@@ -61,6 +66,12 @@ void log_threshold(int32_t level)
 void log_also(int fd)
 {
     atomic_store(&also, fd);
+}
+
+void log_as_rank(uint32_t rank, int fd)
+{
+    atomic_store(&own_rank, rank);
+    atomic_store(&rank_file, fd);
 }
 
 void log_over_progress(bool on)

@@ -11,6 +11,9 @@ void log_line(int32_t level, const char *fmt, ...) LH_PRINTF(2, 3);
 void log_threshold(int32_t level);
 /* A second sink besides stderr, e.g. train.log; -1 ends it. */
 void log_also(int fd);
+/* This process is a rank that others print for: its lines carry "rank N: ", stderr gets none under
+ * LH_LOG_WARN, fd gets all. */
+void log_as_rank(uint32_t rank, int fd);
 /* While true, stderr is a terminal with a progress line: log_line clears it first. */
 void log_over_progress(bool on);
 

@@ -3,6 +3,7 @@
 
 #include <base/file.h>
 #include <base/memory.h>
+#include <cli/launch.h>
 #include <plugin/host.h>
 
 typedef struct words {
@@ -153,11 +154,13 @@ lh_status_t cli_open(cli_t *cli)
     if (cli->ini != NULL) status = job_load(cli->ini, cli->sets, cli->set_count, &cli->job);
     if (status == LH_OK && (needs & (CLI_NEEDS_PLUGINS | CLI_NEEDS_JOB)) != 0)
         status = open_plugins(cli);
+    if (status == LH_OK) status = launch_open(cli);
     return status;
 }
 
 void cli_close(cli_t *cli)
 {
+    launch_close(cli);
     registry_free(cli->plugins);
     host_free(cli->host);
     job_free(cli->job);

@@ -1,6 +1,7 @@
 /* bench_ranks.c - forks ranks that meet over a control plane of their own. */
 #include <cli/bench_ranks.h>
 
+#include <sched.h>
 #include <signal.h>
 #include <stdio.h>
 #include <sys/prctl.h>
@@ -22,6 +23,21 @@ typedef struct meeting {
     char host[WORLD_HOST_NAME];
 } meeting_t;
 
+/* A processor for each rank where there are enough: two that share one would wait for each other's
+ * turn. */
+static void take_processor(uint32_t self, uint32_t size)
+{
+    cpu_set_t mine, one;
+    if (sched_getaffinity(0, sizeof(mine), &mine) != 0 || CPU_COUNT(&mine) < (int)size) return;
+    uint32_t at = 0;
+    for (size_t cpu = 0; cpu < CPU_SETSIZE; cpu++) {
+        if (!CPU_ISSET(cpu, &mine) || at++ != self) continue;
+        CPU_ZERO(&one);
+        CPU_SET(cpu, &one);
+        (void)sched_setaffinity(0, sizeof(one), &one);
+    }
+}
+
 static lh_status_t in_world(bench_rank_t *rank, const meeting_t *m,
                             lh_status_t (*body)(const bench_rank_t *rank))
 {
@@ -37,6 +53,7 @@ static lh_status_t as_rank(bench_rank_t *rank, const meeting_t *m, uint32_t self
                            lh_status_t (*body)(const bench_rank_t *rank))
 {
     world_t *world = NULL;
+    take_processor(self, size);
     const control_how_t how = {.rank = self,
                                .size = size,
                                .host = m->host,

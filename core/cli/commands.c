@@ -20,15 +20,16 @@ STAGE(generate, STAGE_GENERATE)
 
 /* clang-format off */
 #define RESUME {"resume", NULL, "go on from the newest checkpoint, if there is one"}
+#define HOST {"host", "NAME", "which of [site.*] hosts this machine is; its own name if not given"}
 #define JSON_LINES {"json", NULL, "print the result as JSON"}
 
 static const command_t table[] = {
     {.name = "run", .summary = "run the pipeline's stages in order; skip those whose inputs have not changed",
-     .needs = JOB, .run = command_run, .flags = {RESUME}},
+     .needs = JOB | CLI_HAS_RANKS, .run = command_run, .flags = {RESUME, HOST}},
     {.name = "prepare", .summary = "JSONL text to token files", .needs = JOB, .run = run_prepare},
     {.name = "import", .summary = "a Hugging Face folder to a checkpoint", .needs = JOB, .run = run_import},
-    {.name = "train", .summary = "train, and save checkpoints", .needs = JOB, .run = run_train,
-     .flags = {RESUME, {"dump-batches", "N", "also write the first N batches to batches.safetensors"},
+    {.name = "train", .summary = "train, and save checkpoints", .needs = JOB | CLI_HAS_RANKS, .run = run_train,
+     .flags = {RESUME, HOST, {"dump-batches", "N", "also write the first N batches to batches.safetensors"},
                {"profile", NULL, "print one step kernel by kernel; also as profile.json and profile.trace.json"}}},
     {.name = "eval", .summary = "loss of held-out data, or of a JSONL file document by document", .needs = JOB, .run = run_eval,
      .flags = {JSON_LINES, {"per-document", NULL, "a line of JSON for each document"}}},

@@ -23,6 +23,7 @@ enum {
     CLI_NEEDS_PLUGINS = 1u << 1, /* cli->plugins is there; --plugins works                      */
     CLI_TAKES_NAME = 1u << 2,    /* an optional argument, cli->name                             */
     CLI_MAY_TAKE_JOB = 1u << 3,  /* an optional PIPELINE.ini, behind the name                   */
+    CLI_HAS_RANKS = 1u << 4,     /* calls launch_ranks: may be one of several                   */
 };
 
 enum { CLI_FLAGS = 12 };

@@ -19,6 +19,14 @@ int launch_ranks(cli_t *cli, const char *command, int (*body)(cli_t *cli));
 
 /* Stages that run once are for rank 0 and the launcher on its machine; false on all others. */
 bool launch_leads(const cli_t *cli);
+/* Whether other processes decide for themselves which stages there are: launchers of other
+ * machines, or ranks that somebody else started. They skip what launch_leads() is for, and are told
+ * through launch_ranks when its stage need not run. */
+bool launch_is_spread(const cli_t *cli);
+void launch_tell_skip(cli_t *cli, bool skip);
+/* Stages run before the next launch_ranks, on rank 0's machine: the others wait as long as it
+ * takes. */
+void launch_waits(cli_t *cli);
 /* In a rank that a launcher of ours started: only the launcher remembers stages. */
 bool launch_is_started(const cli_t *cli);
 /* Of this process; 0 and 1 when it is alone or the launcher. */

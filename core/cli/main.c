@@ -3,6 +3,7 @@
 
 #include <base/log.h>
 #include <cli/arguments.h>
+#include <cli/launch.h>
 #include <data/json_parse.h>
 
 static void print_usage(FILE *to)
@@ -25,8 +26,9 @@ static int run(cli_t *cli)
     int code = cli_open(cli);
     if (code == LH_OK) code = cli->command->run(cli);
     if (code < 0) {
-        print_reason();
-        code = status_exit_code(code);
+        const int status = code;
+        code = status_exit_code(status);
+        if (!launch_last_words(cli, code, fail_reason())) print_reason();
     }
     /* What was asked for on stdout and could not be written is no success. */
     const bool unwritten = fflush(stdout) != 0 || ferror(stdout) != 0;

@@ -149,6 +149,16 @@ static void put_notice(control_client_t *k, uint32_t type, uint32_t rank, lh_sta
     put(k, type, &payload);
 }
 
+/* Also ahead of a notice, which is to name what is done now. */
+static void beat(control_t *c)
+{
+    progress_t progress;
+    text_t payload = {0};
+    progress_read(c->word, &progress);
+    frame_write_beat(&payload, &progress);
+    put(c->client, FRAME_BEAT, &payload);
+}
+
 static void take_requests(control_t *c)
 {
     control_client_t *k = c->client;
@@ -164,20 +174,12 @@ static void take_requests(control_t *c)
         k->asked_gather = true;
         k->asked_round = r.round;
     }
+    if (r.fail || (r.close && r.status != LH_OK && k->close_deadline == 0)) beat(c);
     if (r.fail) put_notice(k, FRAME_FAIL, r.peer, r.status, r.reason);
     if (!r.close || k->close_deadline != 0) return;
     put_notice(k, FRAME_BYE, c->how.rank, r.status, r.reason);
     k->close_deadline = sys()->now_ns() + CONTROL_GOODBYE_MS * CONTROL_MS;
     k->said_bye = r.status == LH_OK; /* else rank 0 answers with what the job ends with */
-}
-
-static void beat(control_t *c)
-{
-    progress_t progress;
-    text_t payload = {0};
-    progress_read(c->word, &progress);
-    frame_write_beat(&payload, &progress);
-    put(c->client, FRAME_BEAT, &payload);
 }
 
 static void turn(control_t *c)

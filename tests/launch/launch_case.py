@@ -1,0 +1,150 @@
+"""What tests of launching share: an INI in a scratch folder, processes, and what they must not leave."""
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+import unittest
+
+PROGRAM = os.environ.get("LH_RANK_PROGRAM", "")
+TORTURE = os.environ.get("LONGHAUL_TORTURE", "") not in ("", "0")
+STARTERS = ("RANK", "WORLD_", "LOCAL_", "MASTER_", "OMPI_", "PMIX_", "SLURM_", "LH_", "LONGHAUL_LAUNCH")
+INI = """[pipeline]
+name = launch
+stages = prepare
+folder = out
+[prepare]
+input = x.jsonl
+tokenizer = vocab.json
+"""
+
+
+def clean_environment(**more):
+    """Without what other starters of ranks may have left in the environment."""
+    kept = {k: v for k, v in os.environ.items() if not k.startswith(STARTERS)}
+    kept.update({k: str(v) for k, v in more.items()})
+    return kept
+
+
+def read(path, mode="r"):
+    with open(path, mode) as f:
+        return f.read()
+
+
+def listeners():
+    """Inodes of all sockets of this network namespace that listen."""
+    found = set()
+    for table in ("/proc/net/tcp", "/proc/net/tcp6"):
+        if not os.path.exists(table):
+            continue
+        for line in read(table).splitlines()[1:]:
+            words = line.split()
+            if words[3] == "0A":
+                found.add(words[9])
+    return found
+
+
+def owned_by_others(inodes, mark):
+    """Those of the inodes that processes without the mark have open: of other tests."""
+    found = set()
+    for pid in filter(str.isdigit, os.listdir("/proc")):
+        try:
+            if mark.encode() in read(f"/proc/{pid}/environ", "rb"):
+                continue
+            for fd in os.listdir(f"/proc/{pid}/fd"):
+                found.add(os.readlink(f"/proc/{pid}/fd/{fd}"))
+        except OSError:
+            continue
+    return {i for i in inodes if f"socket:[{i}]" in found}
+
+
+def segments():
+    return set(os.listdir("/dev/shm")) if os.path.isdir("/dev/shm") else set()
+
+
+def processes_with(mark):
+    """Pids whose environment holds the mark."""
+    found = []
+    for pid in filter(str.isdigit, os.listdir("/proc")):
+        try:
+            environment = read(f"/proc/{pid}/environ", "rb")
+            state = read(f"/proc/{pid}/stat").rsplit(")", 1)[1].split()[0]
+        except OSError:
+            continue
+        if mark.encode() in environment and state != "Z":
+            found.append(int(pid))
+    return found
+
+
+class LaunchCase(unittest.TestCase):
+    def setUp(self):
+        self.folder = tempfile.mkdtemp(prefix="longhaul-launch-")
+        self.mark = f"LH_MARK={self.folder}"
+        self.segments = segments()
+        self.addCleanup(shutil.rmtree, self.folder, True)
+
+    def ini(self, more="", name="a.ini"):
+        path = os.path.join(self.folder, name)
+        with open(path, "w") as f:
+            f.write(INI + more)
+        return path
+
+    def start(self, ini, *flags, wrap=(), **environment):
+        return subprocess.Popen([*wrap, PROGRAM, "train", ini, *flags], stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+                                text=True, env=clean_environment(LH_MARK=self.folder, **environment))
+
+    def finish(self, process, limit=60):
+        """Exit code, stdout, stderr."""
+        out, err = process.communicate(timeout=limit)
+        return process.returncode, out, err
+
+    def run_ranks(self, ini, *flags, **environment):
+        return self.finish(self.start(ini, *flags, **environment))
+
+    def seen(self):
+        """Started ranks so far: pid by number."""
+        found = {}
+        for pid in processes_with(self.mark):
+            try:
+                match = re.search(rb"LONGHAUL_LAUNCH=rank=(\d+) ", read(f"/proc/{pid}/environ", "rb"))
+            except OSError:
+                continue
+            if match:
+                found[int(match.group(1))] = pid
+        return found
+
+    def ranks(self, count):
+        """Pids of started ranks by their number, once all have begun their work."""
+        end = time.time() + 20
+        while time.time() < end:
+            found = self.seen()
+            logs = [os.path.join(self.folder, "out", f"rank-{r}.log") for r in range(1, count)]
+            if len(found) == count and all(os.path.exists(p) and "rank" in read(p) for p in logs):
+                return found
+            time.sleep(0.02)
+        self.fail("the ranks did not begin")
+
+    def nothing_is_left(self):
+        end = time.time() + 1
+        while processes_with(self.mark) and time.time() < end:
+            time.sleep(0.01)
+        self.assertEqual(processes_with(self.mark), [])
+        self.assertEqual(segments() - self.segments, set())
+
+    def no_port_is_left(self, before):
+        new = listeners() - before
+        self.assertEqual(new - owned_by_others(new, self.mark) & listeners(), set())
+
+
+def main():
+    """Called as NAME.py RANK_PROGRAM LONGHAUL."""
+    global PROGRAM
+    PROGRAM = sys.argv[1]
+    unittest.main(module="__main__", argv=sys.argv[:1], verbosity=2)
+
+
+def skip(reason):
+    print("skipped:", reason)
+    sys.exit(77)

@@ -1,0 +1,154 @@
+"""The launcher of longhaul on one machine: ranks come, end, fail, are killed, and leave nothing."""
+import os
+import random
+import shutil
+import signal
+import socket
+import time
+
+import launch_case
+from launch_case import LaunchCase, TORTURE, listeners
+
+FOUR = "[launch]\nranks_per_node = 4\n"
+
+
+class Local(LaunchCase):
+    def test_ranks_run_and_rank_0_prints(self):
+        code, out, err = self.run_ranks(self.ini(FOUR))
+        self.assertEqual(code, 0, err)
+        self.assertRegex(out, r"\Arank 0 of 4 on \S+\n\Z")
+        self.assertEqual(err, "rank 0 is done\n")
+        log = launch_case.read(os.path.join(self.folder, "out", "rank-3.log"))
+        self.assertIn("rank 3 of 4 on", log)
+        self.assertIn("rank 3: rank 3 is done", log)
+        self.nothing_is_left()
+
+    def test_one_machine_plays_two_sites(self):
+        code, out, err = self.run_ranks(self.ini("[site.tokyo]\nhosts = localhost:2\n[site.osaka]\nhosts = localhost:1\n"))
+        self.assertEqual((code, out), (0, "rank 0 of 3 on localhost\n"), err)
+
+    def test_the_reason_of_a_rank_is_the_one_line(self):
+        code, _, err = self.run_ranks(self.ini(FOUR), LH_FAILS=2)
+        self.assertEqual(code, 1)
+        self.assertRegex(err, r"\Alonghaul: rank 2 on \S+ \(process \d+\) failed in step 3, a test barrier: token 70000 of 512\n\Z")
+        self.nothing_is_left()
+
+    def test_a_rank_that_does_not_hear_the_end_is_ended(self):
+        process = self.start(self.ini(FOUR), LH_STEPS=1000, LH_SLEEPS=1)
+        ranks = self.ranks(4)
+        time.sleep(0.5)
+        os.kill(ranks[3], signal.SIGKILL)
+        begin = time.time()
+        code, _, err = self.finish(process)
+        self.assertLess(time.time() - begin, 3.5)
+        self.assertEqual(code, 3, err)
+        self.assertRegex(err, r"\Alonghaul: rank 3 on \S+ was killed by signal 9 \(Killed\) in step \d+, a test barrier\n\Z")
+        self.nothing_is_left()
+
+    def test_a_stopped_rank_is_named(self):
+        process = self.start(self.ini(FOUR), LH_STEPS=100000)
+        ranks = self.ranks(4)
+        time.sleep(0.6)
+        os.kill(ranks[2], signal.SIGSTOP)
+        begin = time.time()
+        code, _, err = self.finish(process)
+        self.assertLess(time.time() - begin, 7)  # 3 s of silence, then the time that ranks have to end
+        self.assertEqual(code, 3, err)
+        self.assertRegex(err, r"\Alonghaul: rank 2 on \S+ \(process \d+\) was lost in step \d+, a test barrier: silent for 3\.\d s\n\Z")
+        self.nothing_is_left()
+
+    def test_any_rank_may_be_killed_at_any_moment(self):
+        random.seed(7)
+        worst = 0
+        for round_ in range(200 if TORTURE else 8):
+            before = listeners()
+            process = self.start(self.ini(FOUR), LH_STEPS=100000, LH_STEP_MS=1)
+            victim = random.randrange(4)
+            # Some before the ranks have met, some after.
+            if round_ % 2 == 0:
+                time.sleep(random.uniform(0, 0.12))
+                pids = self.seen()
+                while victim not in pids:
+                    pids = self.seen()
+            else:
+                pids = self.ranks(4)
+                time.sleep(random.uniform(0, 0.3))
+            os.kill(pids[victim], signal.SIGKILL)
+            begin = time.time()
+            code, _, err = self.finish(process)
+            worst = max(worst, time.time() - begin)
+            self.assertEqual(code, 3, err)
+            lines = [l for l in err.splitlines() if not l.startswith("rank 0 is done")]
+            self.assertEqual(len(lines), 1, err)
+            self.assertRegex(lines[0], rf"^longhaul: rank {victim} on \S+ was killed by signal 9 \(Killed\)")
+            self.nothing_is_left()
+            self.no_port_is_left(before)
+            shutil.rmtree(os.path.join(self.folder, "out"), True)
+        print(f"slowest end after a kill: {worst:.2f} s")
+        self.assertLess(worst, 3.5)
+
+    def test_ranks_die_with_their_launcher(self):
+        process = self.start(self.ini(FOUR), LH_STEPS=100000)
+        self.ranks(4)
+        process.kill()
+        process.communicate()
+        self.nothing_is_left()
+
+    def test_sigterm_is_passed_on_once_and_all_agree(self):
+        process = self.start(self.ini(FOUR), LH_STEPS=100000)
+        self.ranks(4)
+        time.sleep(0.3)
+        process.terminate()
+        code, _, err = self.finish(process)
+        self.assertEqual((code, err), (75, "rank 0 is done\n"))
+        self.nothing_is_left()
+
+    def test_a_second_sigterm_ends_all(self):
+        process = self.start(self.ini(FOUR), LH_STEPS=100000, LH_SLEEPS=1)
+        self.ranks(4)
+        time.sleep(0.3)
+        process.terminate()
+        time.sleep(0.2)
+        process.terminate()
+        begin = time.time()
+        code, _, _ = self.finish(process)
+        self.assertEqual(code, 143)
+        self.assertLess(time.time() - begin, 2)
+        self.nothing_is_left()
+
+    def test_contradictions_are_refused_before_a_rank_starts(self):
+        for more, sentence in (
+                ("[site.a]\nhosts = elsewhere:2\n", "no [site.*] hosts names; --host NAME says which one it is"),
+                ("[site.a]\nhosts = localhost:1, elsewhere:1\n", "[launch] address is missing, which says where rank 0 listens"),
+                ("[launch]\naddress = 127.0.0.1\n[site.a]\nhosts = localhost:1, elsewhere:1\n", "[launch] port is missing"),
+                ("[launch]\naddress = 127.0.0.1\nport = 29999\n[site.a]\nhosts = localhost:1, elsewhere:1\n",
+                 "[launch] secret is missing")):
+            code, _, err = self.run_ranks(self.ini(more))
+            self.assertEqual(code, 1)
+            self.assertIn(sentence, err)
+
+    def test_a_port_that_is_taken_is_told_with_who_has_it(self):
+        s = socket.socket()
+        s.bind(("127.0.0.1", 0))
+        s.listen()
+        port = s.getsockname()[1]
+        code, _, err = self.run_ranks(self.ini(f"[launch]\nranks_per_node = 2\nport = {port}\n"))
+        self.assertEqual(code, 1)
+        self.assertRegex(err, rf"port {port} on 127\.0\.0\.1 is used by process {os.getpid()} \(python3\S*\)")
+        s.close()
+
+    def test_a_key_that_others_can_read_is_refused(self):
+        key = os.path.join(self.folder, "job.key")
+        two = "[launch]\nranks_per_node = 2\nsecret = job.key\n"
+        code, _, err = self.run_ranks(self.ini(two))
+        self.assertEqual(code, 0, err)
+        self.assertEqual(os.stat(key).st_mode & 0o777, 0o600)
+        self.assertEqual(os.listdir(self.folder).count("job.key"), 1)
+        os.chmod(key, 0o640)
+        code, _, err = self.run_ranks(self.ini(two))
+        self.assertEqual(code, 1)
+        self.assertIn("has mode 0640: others may read the job's key; expected 0600", err)
+
+
+if __name__ == "__main__":
+    launch_case.main()
