@@ -55,7 +55,7 @@ static lh_status_t add_row(snapshot_t *s, uint32_t space, uint32_t index, bool s
     snapshot_row_t *row = &s->rows[s->row_count];
     *row = (snapshot_row_t){
         .space = space, .parameter = index, .begin = extent.slice.begin, .count = held};
-    if (false) {
+    if (own_extent) { /* whole where it is at all */
         row->rank = 1;
         row->shape[0] = row->count = extent.elements;
         row->begin = 0;
