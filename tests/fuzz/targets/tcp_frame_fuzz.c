@@ -10,7 +10,7 @@
 
 static void try_head(uint8_t *bytes, bool mend)
 {
-    frame_t f, again;
+    frame_t f;
     uint8_t written[HEAD_BYTES];
     if (mend) {
         memset(bytes + 4, 0, 4);
@@ -25,7 +25,6 @@ static void try_head(uint8_t *bytes, bool mend)
                 (f.total <= MESSAGE_MAX && f.offset <= f.total && f.length <= f.total - f.offset));
     frame_write(&f, written);
     FUZZ_ASSERT(memcmp(written, bytes, HEAD_BYTES) == 0);
-    FUZZ_ASSERT(frame_read(written, &again) == NULL && memcmp(&f, &again, sizeof(f)) == 0);
 }
 
 static void try_greeting(const uint8_t *bytes)
