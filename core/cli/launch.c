@@ -283,6 +283,7 @@ static lh_status_t meet(meeting_t *m)
     if (status == LH_OK) status = find_zero(m, &how);
     if (status == LH_OK) status = control_open(&how, &cli->control, &cli->world);
     if (status != LH_OK) return status;
+    if (l->row != NULL) atomic_store(&l->row->met, 1);
     control_progress(cli->control, 0, "its start");
     return world_publish(cli->host, cli->world, m->secret, &m->published);
 }

@@ -28,7 +28,8 @@ extern char **environ;
 
 enum {
     TICK_MS = 100,
-    GRACE_MS = 3000,    /* ranks end by themselves after the first has failed */
+    GRACE_MS = 3000, /* ranks end by themselves after the first has failed */
+    UNMET_MS = 300,
     ORPHANS_MS = 60000, /* what a rank left at work when all ended well        */
     WORDS = 32,         /* of the command line, but for --set                  */
 };
@@ -265,6 +266,16 @@ static void kill_all(starter_t *s, int number)
     }
 }
 
+/* Those that wait for one to come that is gone would wait in vain. */
+static void kill_unmet(starter_t *s)
+{
+    for (uint32_t i = 0; i < s->count; i++) {
+        if (s->ranks[i].pid == 0 || atomic_load(&s->board[i].met) != 0) continue;
+        s->ranks[i].killed = true;
+        (void)kill(s->ranks[i].pid, SIGKILL);
+    }
+}
+
 static void reap(starter_t *s, started_t *r)
 {
     if (waitpid(r->pid, &r->how, WNOHANG) != r->pid) return;
@@ -307,7 +318,11 @@ static lh_status_t watch(starter_t *s)
         for (uint32_t i = 0; i < s->count; i++)
             if (s->ranks[i].pid != 0 && (fds[i].revents != 0 || fds[i].fd < 0))
                 reap(s, &s->ranks[i]);
-        if (s->deadline != 0 && sys()->now_ns() > s->deadline) kill_all(s, SIGKILL);
+        if (s->deadline == 0) continue;
+        const uint64_t now = sys()->now_ns();
+        if (now > s->deadline) kill_all(s, SIGKILL);
+        /* A dying rank's connections end before it has ended itself: who died is seen first. */
+        if (now + (GRACE_MS - UNMET_MS) * LAUNCH_MS > s->deadline) kill_unmet(s);
     }
     mem_free(fds);
     return LH_OK;

@@ -10,6 +10,7 @@ enum { BOARD_WORDS = 1900, LAUNCH_HOST = 64 };
 /* Memory that a launcher shares with the ranks that it started: a row each. */
 typedef struct board_row {
     progress_word_t word;       /* what the rank is doing */
+    _Atomic uint32_t met;       /* it has met the others: who is lost is told to it */
     _Atomic uint32_t has_words; /* what follows is written before it */
     int32_t code;
     char words[BOARD_WORDS];
