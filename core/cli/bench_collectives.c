@@ -1,6 +1,6 @@
 /* bench_collectives.c - longhaul bench collectives [PIPELINE.ini] [--op NAME] [--sizes A..B]
- * [--ranks N] [--transport NAME] [--algorithm NAME] [--json]: time and bandwidth by size, as
- * nccl-tests print them, with every result checked. */
+ * [--ranks N] [--sites N] [--transport NAME] [--algorithm NAME] [--json]: time and bandwidth by
+ * size, as nccl-tests print them, with every result checked. */
 #include <jansson.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -294,7 +294,9 @@ static lh_status_t measure_all(rig_t *r)
 
 static lh_status_t make_memory(rig_t *r)
 {
-    r->bytes = (r->settings->sizes[r->settings->size_count - 1] + 4095) / 4096 * 4096;
+    /* An all-to-all rounds each piece up. */
+    const uint64_t most = r->settings->sizes[r->settings->size_count - 1] + r->group->size * 64u;
+    r->bytes = (most + 4095) / 4096 * 4096;
     const int fd = r->fd = memfd_create("longhaul-bench", MFD_CLOEXEC | MFD_ALLOW_SEALING);
     if (fd < 0 || ftruncate(fd, (off_t)(2 * r->bytes)) != 0)
         return fail(LH_IO, "memory for %llu bytes", (unsigned long long)(2 * r->bytes));
@@ -404,6 +406,17 @@ static lh_status_t parse_settings(const cli_t *cli, settings_t *s)
     return status;
 }
 
+static lh_status_t parse_number(const cli_t *cli, const char *flag, uint32_t *out)
+{
+    uint64_t number;
+    const char *value = cli_flag(cli, flag);
+    if (value == NULL) return LH_OK;
+    if (!quantity_u64(value, &number) || number > UINT32_MAX)
+        return fail(LH_INVALID, "--%s %s: expected a number", flag, value);
+    *out = (uint32_t)number;
+    return LH_OK;
+}
+
 /* Where no pipeline says otherwise: every default. It is never prepared. */
 static lh_status_t default_job(const cli_t *cli, job_t **out)
 {
@@ -433,14 +446,13 @@ int bench_collectives(cli_t *cli)
 {
     settings_t settings;
     job_t *job = cli->job;
-    uint64_t ranks = 2;
-    const char *asked = cli_flag(cli, "ranks");
+    uint32_t ranks = 2, sites = 1;
     lh_status_t status = parse_settings(cli, &settings);
-    if (status == LH_OK && asked != NULL && (!quantity_u64(asked, &ranks) || ranks > UINT32_MAX))
-        status = fail(LH_INVALID, "--ranks %s: expected a number", asked);
+    if (status == LH_OK) status = parse_number(cli, "ranks", &ranks);
+    if (status == LH_OK) status = parse_number(cli, "sites", &sites);
     if (status == LH_OK && job == NULL) status = default_job(cli, &job);
     if (status == LH_OK) status = use_transport(job, cli_flag(cli, "transport"));
-    if (status == LH_OK) status = bench_ranks(cli, job, (uint32_t)ranks, body, &settings);
+    if (status == LH_OK) status = bench_ranks(cli, job, ranks, sites, body, &settings);
     if (job != cli->job) job_free(job);
     return status;
 }

@@ -20,6 +20,7 @@ typedef struct meeting {
     secret_t *secret;
     int listener;
     uint16_t port;
+    uint32_t size, sites;
     char host[WORLD_HOST_NAME];
 } meeting_t;
 
@@ -49,15 +50,18 @@ static lh_status_t in_world(bench_rank_t *rank, const meeting_t *m,
     return status;
 }
 
-static lh_status_t as_rank(bench_rank_t *rank, const meeting_t *m, uint32_t self, uint32_t size,
+static lh_status_t as_rank(bench_rank_t *rank, const meeting_t *m, uint32_t self,
                            lh_status_t (*body)(const bench_rank_t *rank))
 {
     world_t *world = NULL;
-    take_processor(self, size);
+    char site[WORLD_SITE_NAME] = "";
+    if (m->sites > 1)
+        (void)snprintf(site, sizeof(site), "s%u", (uint32_t)((uint64_t)self * m->sites / m->size));
+    take_processor(self, m->size);
     const control_how_t how = {.rank = self,
-                               .size = size,
+                               .size = m->size,
                                .host = m->host,
-                               .site = "",
+                               .site = site,
                                .address = "127.0.0.1",
                                .port = m->port,
                                .listener = self == 0 ? m->listener : -1,
@@ -73,11 +77,11 @@ static lh_status_t as_rank(bench_rank_t *rank, const meeting_t *m, uint32_t self
 }
 
 /* What a rank prints on stdout is nobody's: rank 0 speaks for all. */
-static void be_child(bench_rank_t *rank, const meeting_t *m, uint32_t self, uint32_t size,
+static void be_child(bench_rank_t *rank, const meeting_t *m, uint32_t self,
                      lh_status_t (*body)(const bench_rank_t *rank))
 {
     (void)prctl(PR_SET_PDEATHSIG, SIGKILL);
-    const lh_status_t status = as_rank(rank, m, self, size, body);
+    const lh_status_t status = as_rank(rank, m, self, body);
     _exit(status == LH_OK ? EXIT_DONE : status_exit_code(status));
 }
 
@@ -90,31 +94,32 @@ static lh_status_t open_meeting(meeting_t *m)
     return status;
 }
 
-lh_status_t bench_ranks(cli_t *cli, const job_t *job, uint32_t size,
+lh_status_t bench_ranks(cli_t *cli, const job_t *job, uint32_t size, uint32_t sites,
                         lh_status_t (*body)(const bench_rank_t *rank), const void *context)
 {
     pid_t pids[MOST_RANKS];
-    meeting_t m = {.listener = -1};
+    meeting_t m = {.size = size, .sites = sites, .listener = -1};
     bench_rank_t rank = {.cli = cli, .job = job, .context = context};
     if (size == 0 || size > MOST_RANKS)
         return fail(LH_INVALID, "--ranks %u: expected 1 to %d", size, MOST_RANKS);
+    if (sites == 0 || sites > size)
+        return fail(LH_INVALID, "--sites %u: expected 1 to %u, the ranks", sites, size);
     lh_status_t status = open_meeting(&m);
     uint32_t started = 1;
     (void)fflush(stdout);
     for (; status == LH_OK && started < size; started++) {
         pids[started] = fork();
-        if (pids[started] == 0) be_child(&rank, &m, started, size, body);
+        if (pids[started] == 0) be_child(&rank, &m, started, body);
         if (pids[started] < 0) status = fail(LH_IO, "fork of rank %u", started);
     }
     if (status == LH_OK)
-        status = as_rank(&rank, &m, 0, size, body);
+        status = as_rank(&rank, &m, 0, body);
     else
         started--;
     for (uint32_t r = 1; r < started; r++) {
         if (status != LH_OK) (void)kill(pids[r], SIGTERM);
         (void)waitpid(pids[r], NULL, 0);
     }
-    if (m.listener >= 0 && size == 0) (void)close(m.listener);
     secret_free(m.secret);
     return status;
 }

@@ -14,8 +14,9 @@ typedef struct bench_rank {
     const void *context;
 } bench_rank_t;
 
-/* Runs body on `size` ranks of this machine. The first failure of any is everybody's. */
-lh_status_t bench_ranks(cli_t *cli, const job_t *job, uint32_t size,
+/* Runs body on `size` ranks of this machine, which play `sites` sites of as equal a size as can be.
+ * The first failure of any is everybody's. */
+lh_status_t bench_ranks(cli_t *cli, const job_t *job, uint32_t size, uint32_t sites,
                         lh_status_t (*body)(const bench_rank_t *rank),
                         const void *context) LH_MUST_CHECK;
 

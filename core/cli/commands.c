@@ -53,6 +53,7 @@ static const command_t table[] = {
                {"op", "NAME", "collectives: all-reduce if not given"},
                {"sizes", "A..B", "collectives: 1KiB..64MiB if not given, each four times the one before"},
                {"ranks", "N", "collectives: that many processes of this machine; 2 if not given"},
+               {"sites", "N", "collectives: that many sites, played by this machine"},
                {"transport", "PLUGIN", "collectives: over this one"},
                {"algorithm", "NAME", "collectives: direct, ring or halving"},
                {"dtype", "NAME", "collectives: f32 or bf16"},
