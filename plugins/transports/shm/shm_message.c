@@ -43,8 +43,14 @@ static bool peer_has(const lh_conn_t *c, const lh_region_t *r)
     return (word >> (r->id % SHM_WORD) & 1) != 0;
 }
 
+static uint32_t head_check(const lh_conn_t *c, const shm_record_t *record)
+{
+    return (uint32_t)c->transport->check(record, offsetof(shm_record_t, sequence));
+}
+
 static void publish(lh_conn_t *c, shm_record_t *record, uint64_t inline_bytes)
 {
+    if (c->checksum) record->head_check = head_check(c, record);
     shm_ring_publish(&c->out, record, inline_bytes);
     c->published = true;
 }
@@ -58,7 +64,7 @@ static bool write_eager(lh_conn_t *c, shm_operation_t *o)
     if (record == NULL) return false;
     *record = (shm_record_t){
         .kind = SHM_EAGER, .tag = o->tag, .bytes = o->bytes, .piece = (uint32_t)piece};
-    if (c->checksum) record->check = c->transport->check(record, o->data + o->done);
+    if (c->checksum) record->check = c->transport->check(o->data + o->done, piece);
     if (piece > 0) memcpy(record + 1, o->data + o->done, piece);
     o->done += piece;
     publish(c, record, piece);
@@ -78,7 +84,7 @@ static bool write_direct(lh_conn_t *c, shm_operation_t *o)
                              .offset = (uint64_t)(from - (const char *)o->region->arena.base),
                              .piece = (uint32_t)piece,
                              .region = o->region->id};
-    if (c->checksum) record->check = c->transport->check(record, from);
+    if (c->checksum) record->check = c->transport->check(from, piece);
     o->done += piece;
     o->copies = ++c->direct_sent;
     publish(c, record, 0);
@@ -95,7 +101,6 @@ static bool write_put(lh_conn_t *c, shm_operation_t *o)
     shm_record_t *record = shm_ring_room(&c->out, 0);
     if (record == NULL) return false;
     *record = (shm_record_t){.kind = SHM_SIGNAL, .tag = o->tag, .bytes = o->bytes};
-    if (c->checksum) record->check = c->transport->check(record, NULL);
     publish(c, record, 0);
     return true;
 }
@@ -187,7 +192,7 @@ static bool copy_piece(lh_conn_t *c, const shm_record_t *record, const char *pay
 
 static bool check_piece(lh_conn_t *c, const shm_record_t *record, const char *copy)
 {
-    if (!c->checksum || c->transport->check(record, copy) == record->check) return true;
+    if (!c->checksum || c->transport->check(copy, record->piece) == record->check) return true;
     shm_break(c, LH_CORRUPT,
               "%u bytes of a message (tag %u) from rank %u don't match their checksum",
               record->piece, record->tag, c->peer);
@@ -210,7 +215,6 @@ static void tell_received(lh_conn_t *c, shm_sink_t *s, const shm_operation_t *o,
 
 static bool read_signal(lh_conn_t *c, const shm_record_t *record, shm_sink_t *s)
 {
-    if (!check_piece(c, record, NULL)) return false;
     consume(c, record);
     tell_received(
         c, s, &(shm_operation_t){.cookie = c->cookie, .bytes = record->bytes, .tag = record->tag},
@@ -227,6 +231,10 @@ static bool read_record(lh_conn_t *c, shm_sink_t *s, uint64_t *moved)
     if (status == LH_AGAIN) return false;
     if (status != LH_OK) {
         shm_break(c, LH_CORRUPT, "the ring from rank %u holds what is no record", c->peer);
+        return false;
+    }
+    if (c->checksum && head_check(c, &record) != record.head_check) {
+        shm_break(c, LH_CORRUPT, "a record from rank %u does not match its checksum", c->peer);
         return false;
     }
     if (record.kind == SHM_SIGNAL) return read_signal(c, &record, s);

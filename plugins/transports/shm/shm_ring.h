@@ -47,8 +47,8 @@ typedef struct shm_record {
     uint32_t piece;  /* bytes of it that this record brings */
     uint32_t region; /* DIRECT */
     uint32_t sequence;
-    uint32_t reserved;
-    uint64_t check; /* of what stands above and of the piece; 0 without checksums */
+    uint32_t head_check; /* of what stands above sequence; 0 without checksums */
+    uint64_t check;      /* of the piece; 0 without checksums                  */
 } shm_record_t;
 
 typedef struct shm_ring { /* one end's view */
@@ -77,11 +77,10 @@ void shm_ring_consume(shm_ring_t *r, const shm_record_t *record);
 /* The most that one EAGER record carries. */
 uint64_t shm_ring_piece(const shm_ring_t *r);
 
-/* Of a record's head and its piece. */
-typedef uint64_t (*shm_check_t)(const shm_record_t *record, const void *piece);
-uint64_t shm_check_baseline(const shm_record_t *record, const void *piece);
-uint64_t shm_check_avx2(const shm_record_t *record, const void *piece);
-uint64_t shm_check_avx512(const shm_record_t *record, const void *piece);
+typedef uint64_t (*shm_check_t)(const void *bytes, uint64_t count);
+uint64_t shm_check_baseline(const void *bytes, uint64_t count);
+uint64_t shm_check_avx2(const void *bytes, uint64_t count);
+uint64_t shm_check_avx512(const void *bytes, uint64_t count);
 shm_check_t shm_check_choose(void); /* the fastest that runs here */
 
 static inline bool shm_ring_any(const shm_ring_t *r)
