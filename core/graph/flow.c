@@ -161,14 +161,14 @@ void flow_weave(flow_t *f, const flow_exchange_t *exchanges, uint32_t count)
     for (uint32_t i = 1; i <= f->call_count; i++) {
         if (i == f->turn) turn = to;
         const bool end = i == f->call_count;
-        const flow_call_t *here = &f->calls[end && i > 1 ? i - 1 : i];
+        const flow_call_t *here = end ? NULL : &f->calls[i];
         const flow_exchange_t *x;
         for (uint32_t next = 0; (x = next_at(exchanges, count, i, &next)) != NULL;) {
             flow_call_t *call = &woven[to++];
             *call = x->call;
-            call->part = here->part;
-            call->block = here->block;
-            call->backward = here->backward;
+            call->part = end ? f->part : here->part;
+            call->block = end ? f->block : here->block;
+            call->backward = end ? f->backward : here->backward;
         }
         if (!end) woven[to++] = f->calls[i];
     }
