@@ -1,6 +1,6 @@
 /* bench_collectives.c - longhaul bench collectives [PIPELINE.ini] [--op NAME] [--sizes A..B]
- * [--ranks N] [--sites N] [--transport NAME] [--algorithm NAME] [--json]: time and bandwidth by
- * size, as nccl-tests print them, with every result checked. */
+ * [--ranks N] [--sites N] [--transport NAME] [--algorithm NAME] [--dtype NAME] [--quick] [--json]:
+ * time and bandwidth by size, as nccl-tests print them, with every result checked. */
 #include <jansson.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -15,14 +15,20 @@
 #include <config/quantity.h>
 #include <tensor/dtype.h>
 
-enum { MOST_SIZES = 32, WARM_RUNS = 3, MOST_RUNS = 1000, SIZE_FACTOR = 4 };
-static const uint64_t time_for_size_ns = 400000000;
+enum { MOST_SIZES = 32, WARM_RUNS = 3, SIZE_FACTOR = 4 };
+
+typedef struct budget { /* of each size */
+    double seconds;
+    uint32_t least_runs, most_runs;
+} budget_t;
+static const budget_t thorough = {0.4, 20, 1000}, quick = {0.01, 2, 50};
 
 typedef struct settings {
     uint32_t op, algorithm;
     lh_dtype_t dtype;
     uint64_t sizes[MOST_SIZES];
     uint32_t size_count;
+    const budget_t *budget;
     bool json;
 } settings_t;
 
@@ -153,12 +159,15 @@ static lh_status_t check_once(rig_t *r, uint32_t i, uint64_t *wrong)
 /* Every rank takes rank 0's word for how often. */
 static lh_status_t agree_runs(rig_t *r, double seconds, uint32_t *runs)
 {
-    uint64_t mine = (uint64_t)((double)time_for_size_ns * 1e-9 / (seconds + 1e-7));
+    const budget_t *budget = r->settings->budget;
+    double wanted = budget->seconds / (seconds + 1e-7);
+    if (wanted > budget->most_runs) wanted = budget->most_runs;
+    if (wanted < budget->least_runs) wanted = budget->least_runs;
+    uint64_t mine = (uint64_t)wanted;
     uint64_t *all = mem_array(r->group->size, sizeof(*all));
     if (all == NULL) return LH_NO_MEMORY;
     const lh_status_t status = control_gather(r->rank->control, &mine, sizeof(mine), all);
-    if (status == LH_OK)
-        *runs = (uint32_t)(all[0] < 20 ? 20 : all[0] > MOST_RUNS ? MOST_RUNS : all[0]);
+    if (status == LH_OK) *runs = (uint32_t)all[0];
     mem_free(all);
     return status;
 }
@@ -305,7 +314,7 @@ static lh_status_t make_memory(rig_t *r)
     memset(memory, 0, 2 * r->bytes);
     r->whole = memory;
     r->cut = memory + r->bytes;
-    r->times = mem_array(MOST_RUNS, sizeof(*r->times));
+    r->times = mem_array(r->settings->budget->most_runs, sizeof(*r->times));
     const lh_status_t status = comm_arena(r->comm, memory, 2 * r->bytes, fd, 0, &r->arena);
     return r->times == NULL ? LH_NO_MEMORY : status;
 }
@@ -393,8 +402,10 @@ static lh_status_t parse_settings(const cli_t *cli, settings_t *s)
     const char *op = cli_flag(cli, "op"), *algorithm = cli_flag(cli, "algorithm");
     const char *sizes = cli_flag(cli, "sizes"), *dtype = cli_flag(cli, "dtype");
     static const char *const dtypes[] = {[LH_DTYPE_F32] = "f32", [LH_DTYPE_BF16] = "bf16"};
-    *s = (settings_t){
-        .op = COLL_ALL_REDUCE, .dtype = LH_DTYPE_F32, .json = cli_flag(cli, "json") != NULL};
+    *s = (settings_t){.op = COLL_ALL_REDUCE,
+                      .dtype = LH_DTYPE_F32,
+                      .budget = cli_flag(cli, "quick") != NULL ? &quick : &thorough,
+                      .json = cli_flag(cli, "json") != NULL};
     lh_status_t status = parse_sizes(sizes != NULL ? sizes : "1KiB..64MiB", s);
     if (status == LH_OK && op != NULL)
         status = find_name("op", op, coll_op_names, 1, COLL_BARRIER, &s->op);
