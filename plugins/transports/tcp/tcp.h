@@ -26,7 +26,8 @@ enum {
     EAGER_SLOTS = 16,
     EAGER_BYTES = 64 << 10,
     STAGE_BYTES = 32 << 10,
-    BATCH = 16, /* frames of one system call */
+    BATCH = 16,              /* frames of one system call     */
+    BATCH_BYTES = 512 << 10, /* and their payloads, unless a chunk is larger */
     REASON_BYTES = 320,
     PEER_BYTES = 96,
 };
@@ -164,6 +165,8 @@ struct lh_conn {
     _Atomic uint64_t round_trip_ns, round_trip_min_ns, retransmitted, rate;
     _Atomic uint32_t paths_up;
     uint64_t starved_since, sampled_ns, retransmits_counted;
+    uint64_t rate_ns, rate_bytes; /* at the last sample */
+    bool rate_busy;
 };
 
 struct lh_listener {
@@ -181,6 +184,12 @@ struct lh_region {
     lh_region_t *next;
 };
 
+typedef struct place { /* an address of this machine */
+    struct sockaddr_storage address;
+    socklen_t length;
+    char name[64]; /* of its interface, where that is known */
+} place_t;
+
 struct lh_transport {
     const lh_host_t *host;
     const tcp_config_t *config;
@@ -194,16 +203,16 @@ struct lh_transport {
     uint32_t unsettled; /* listeners' strangers and streams that dial */
     uint32_t turns;
     uint64_t now, served; /* now_ns of this poll; of the last look at epoll */
-    struct sockaddr_storage local;
-    socklen_t local_length;
-    char nic_name[64];
-    uint64_t nic_rate;
+    place_t here;         /* listens here, dials from here */
     void *tls_context;
 };
 
 /* tcp_address.c */
 lh_status_t address_choose(lh_transport_t *t);
-void address_write(const struct sockaddr_storage *from, lh_address_t *out);
+bool address_is_any(const struct sockaddr_storage *a);
+/* What others dial: the bound one, or for "any" that of an interface with its port. */
+lh_status_t address_publish(lh_transport_t *t, const struct sockaddr_storage *bound,
+                            lh_address_t *out);
 bool address_read(const lh_transport_t *t, const lh_address_t *from, struct sockaddr_storage *out,
                   socklen_t *length);
 void address_text(const struct sockaddr_storage *from, char *out, size_t room);

@@ -20,7 +20,7 @@ static const struct sockaddr_in6 *v6(const struct sockaddr_storage *a)
     return (const struct sockaddr_in6 *)(const void *)a;
 }
 
-void address_write(const struct sockaddr_storage *from, lh_address_t *out)
+static void address_write(const struct sockaddr_storage *from, lh_address_t *out)
 {
     memset(out, 0, sizeof(*out));
     out->length = ADDRESS_BYTES;
@@ -54,8 +54,8 @@ bool address_read(const lh_transport_t *t, const lh_address_t *from, struct sock
     a->sin6_family = AF_INET6;
     memcpy(&a->sin6_port, from->bytes + 2, 2);
     memcpy(&a->sin6_addr, from->bytes + 4, 16);
-    if (IN6_IS_ADDR_LINKLOCAL(&a->sin6_addr) && t->local.ss_family == AF_INET6)
-        a->sin6_scope_id = v6(&t->local)->sin6_scope_id;
+    if (IN6_IS_ADDR_LINKLOCAL(&a->sin6_addr) && t->here.address.ss_family == AF_INET6)
+        a->sin6_scope_id = v6(&t->here.address)->sin6_scope_id;
     *length = sizeof(*a);
     return true;
 }
@@ -72,22 +72,22 @@ void address_text(const struct sockaddr_storage *from, char *out, size_t room)
     }
 }
 
-static void take(lh_transport_t *t, const struct sockaddr *address, const char *interface)
+static void take(place_t *p, const struct sockaddr *address, const char *interface)
 {
-    t->local_length = address->sa_family == AF_INET ? sizeof(struct sockaddr_in)
-                                                    : sizeof(struct sockaddr_in6);
-    memcpy(&t->local, address, t->local_length);
-    (void)snprintf(t->nic_name, sizeof(t->nic_name), "%s", interface);
+    p->length = address->sa_family == AF_INET ? sizeof(struct sockaddr_in)
+                                              : sizeof(struct sockaddr_in6);
+    memcpy(&p->address, address, p->length);
+    (void)snprintf(p->name, sizeof(p->name), "%s", interface);
 }
 
-static bool take_text(lh_transport_t *t, const char *text)
+static bool take_text(place_t *p, const char *text)
 {
     struct sockaddr_in a = {.sin_family = AF_INET};
     struct sockaddr_in6 b = {.sin6_family = AF_INET6};
     if (inet_pton(AF_INET, text, &a.sin_addr) == 1)
-        take(t, (const struct sockaddr *)(const void *)&a, text);
+        take(p, (const struct sockaddr *)(const void *)&a, text);
     else if (inet_pton(AF_INET6, text, &b.sin6_addr) == 1)
-        take(t, (const struct sockaddr *)(const void *)&b, text);
+        take(p, (const struct sockaddr *)(const void *)&b, text);
     else
         return false;
     return true;
@@ -106,13 +106,13 @@ static int rank_of(const struct ifaddrs *i, const char *wanted)
     return IN6_IS_ADDR_LINKLOCAL(&a->sin6_addr) ? 1 : 2;
 }
 
-static bool take_interface(lh_transport_t *t, const char *wanted)
+static bool take_interface(place_t *p, const char *wanted)
 {
     struct ifaddrs *all, *best = NULL;
     if (getifaddrs(&all) != 0) return false;
     for (struct ifaddrs *i = all; i != NULL; i = i->ifa_next)
         if (rank_of(i, wanted) > (best != NULL ? rank_of(best, wanted) : 0)) best = i;
-    if (best != NULL) take(t, best->ifa_addr, best->ifa_name);
+    if (best != NULL) take(p, best->ifa_addr, best->ifa_name);
     freeifaddrs(all);
     return best != NULL;
 }
@@ -121,13 +121,36 @@ lh_status_t address_choose(lh_transport_t *t)
 {
     const char *bind = t->config->bind;
     if (bind == NULL || strcmp(bind, "auto") == 0) {
-        if (t->host->world->nodes <= 1 && take_text(t, "127.0.0.1")) return LH_OK;
-        if (take_interface(t, NULL)) return LH_OK;
+        if (t->host->world->nodes <= 1 && take_text(&t->here, "127.0.0.1")) return LH_OK;
+        if (take_interface(&t->here, NULL)) return LH_OK;
         return t->host->fail(t->host, LH_NO_DEVICE,
                              "no network interface is up; name an address: bind = ...");
     }
-    if (take_text(t, bind) || take_interface(t, bind)) return LH_OK;
+    if (take_text(&t->here, bind) || take_interface(&t->here, bind)) return LH_OK;
     return t->host->fail(t->host, LH_NO_DEVICE,
                          "bind = %s: neither an address nor an interface that is up and has one",
                          bind);
+}
+
+bool address_is_any(const struct sockaddr_storage *a)
+{
+    return a->ss_family == AF_INET ? v4(a)->sin_addr.s_addr == htonl(INADDR_ANY)
+                                   : IN6_IS_ADDR_UNSPECIFIED(&v6(a)->sin6_addr) != 0;
+}
+
+lh_status_t address_publish(lh_transport_t *t, const struct sockaddr_storage *bound,
+                            lh_address_t *out)
+{
+    lh_address_t any;
+    place_t outside;
+    address_write(bound, out);
+    if (!address_is_any(bound)) return LH_OK;
+    if (!take_interface(&outside, NULL) || outside.address.ss_family != bound->ss_family)
+        return t->host->fail(t->host, LH_NO_DEVICE,
+                             "bind = %s: no interface has an address that others could dial",
+                             t->here.name);
+    any = *out;
+    address_write(&outside.address, out);
+    memcpy(out->bytes + 2, any.bytes + 2, 2); /* the port */
+    return LH_OK;
 }

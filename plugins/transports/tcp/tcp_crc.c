@@ -128,19 +128,20 @@ __attribute__((target(WIDE))) static uint32_t by_64_bytes(uint32_t crc, const ui
         _mm_loadu_si128((const __m128i *)(const void *)fold[FOLD_2048]));
     const __m512i near = _mm512_broadcast_i32x4(
         _mm_loadu_si128((const __m128i *)(const void *)fold[FOLD_512]));
-    __m512i x[4];
-    for (int i = 0; i < 4; i++)
-        x[i] = _mm512_loadu_si512(p + 64 * i);
-    x[0] = _mm512_xor_si512(x[0], _mm512_zextsi128_si512(_mm_cvtsi32_si128((int)~crc)));
-    for (p += 256, length -= 256; length >= 256; p += 256, length -= 256)
-        for (int i = 0; i < 4; i++)
-            x[i] = fold_512(x[i], far, _mm512_loadu_si512(p + 64 * i));
-    for (int i = 1; i < 4; i++)
-        x[i] = fold_512(x[i - 1], near, x[i]);
-    __m128i r = _mm512_extracti32x4_epi32(x[3], 3);
-    r = fold_128(_mm512_extracti32x4_epi32(x[3], 2), FOLD_128, r);
-    r = fold_128(_mm512_extracti32x4_epi32(x[3], 1), FOLD_256, r);
-    r = fold_128(_mm512_extracti32x4_epi32(x[3], 0), FOLD_384, r);
+    __m512i a = _mm512_loadu_si512(p), b = _mm512_loadu_si512(p + 64);
+    __m512i c = _mm512_loadu_si512(p + 128), d = _mm512_loadu_si512(p + 192);
+    a = _mm512_xor_si512(a, _mm512_zextsi128_si512(_mm_cvtsi32_si128((int)~crc)));
+    for (p += 256, length -= 256; length >= 256; p += 256, length -= 256) {
+        a = fold_512(a, far, _mm512_loadu_si512(p));
+        b = fold_512(b, far, _mm512_loadu_si512(p + 64));
+        c = fold_512(c, far, _mm512_loadu_si512(p + 128));
+        d = fold_512(d, far, _mm512_loadu_si512(p + 192));
+    }
+    d = fold_512(fold_512(fold_512(a, near, b), near, c), near, d);
+    __m128i r = _mm512_extracti32x4_epi32(d, 3);
+    r = fold_128(_mm512_extracti32x4_epi32(d, 2), FOLD_128, r);
+    r = fold_128(_mm512_extracti32x4_epi32(d, 1), FOLD_256, r);
+    r = fold_128(_mm512_extracti32x4_epi32(d, 0), FOLD_384, r);
     return finish(r, p, length);
 }
 

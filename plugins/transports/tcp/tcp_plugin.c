@@ -102,7 +102,7 @@ static lh_status_t tcp_nic_info(lh_transport_t *t, uint32_t nic, lh_nic_info_t *
         .flags = LH_CAN_DIAL_TO_SEND | LH_CAN_DIAL_TO_RECEIVE | LH_CAN_DUPLEX | LH_CAN_CHECKSUM |
                  LH_CAN_PROVE | LH_CAN_ENCRYPT | LH_CAN_PACE,
         .memory_kinds = LH_MEM_HOST,
-        .bytes_per_second = line_rate(t->nic_name),
+        .bytes_per_second = line_rate(t->here.name),
         .max_message_bytes = MESSAGE_MAX,
         .max_connections = 4096,
         .max_sends = DEPTH,
@@ -110,7 +110,7 @@ static lh_status_t tcp_nic_info(lh_transport_t *t, uint32_t nic, lh_nic_info_t *
         .alignment_bytes = 64,
         .numa = -1,
     };
-    memcpy(mine.name, t->nic_name, sizeof(mine.name));
+    memcpy(mine.name, t->here.name, sizeof(mine.name));
     lh_fill(info, &mine, sizeof(mine));
     return LH_OK;
 }

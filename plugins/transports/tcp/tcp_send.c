@@ -47,7 +47,7 @@ static bool fill(stream_t *s)
     while (frames < BATCH && (op = next_send(c)) != NULL) {
         const uint64_t rest = op->bytes - op->total, most = c->tuning.chunk_bytes;
         const uint64_t length = rest < most ? rest : most;
-        if (frames > 0 && batch + length > most) break;
+        if (frames > 0 && batch + length > (most < BATCH_BYTES ? BATCH_BYTES : most)) break;
         if (!cut(s, op, length)) return stream_fail(s, LH_NO_MEMORY, "no memory to seal a frame");
         batch += length;
         frames++;

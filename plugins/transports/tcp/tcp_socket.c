@@ -61,8 +61,8 @@ static uint16_t own_port(const lh_transport_t *t)
 lh_status_t socket_listen(lh_transport_t *t, lh_address_t *address, int *out)
 {
     const lh_host_t *host = t->host;
-    struct sockaddr_storage local = t->local;
-    socklen_t length = t->local_length;
+    struct sockaddr_storage local = t->here.address;
+    socklen_t length = t->here.length;
     char text[80];
     set_port(&local, own_port(t));
     address_text(&local, text, sizeof(text));
@@ -77,7 +77,11 @@ lh_status_t socket_listen(lh_transport_t *t, lh_address_t *address, int *out)
         (void)close(fd);
         return status;
     }
-    address_write(&local, address);
+    const lh_status_t status = address_publish(t, &local, address);
+    if (status != LH_OK) {
+        (void)close(fd);
+        return status;
+    }
     *out = fd;
     return LH_OK;
 }
@@ -85,7 +89,7 @@ lh_status_t socket_listen(lh_transport_t *t, lh_address_t *address, int *out)
 int socket_dial(lh_conn_t *c)
 {
     const lh_transport_t *t = c->transport;
-    struct sockaddr_storage to, from = t->local;
+    struct sockaddr_storage to, from = t->here.address;
     socklen_t length;
     if (!address_read(t, &c->address, &to, &length)) {
         errno = EINVAL;
@@ -96,8 +100,8 @@ int socket_dial(lh_conn_t *c)
     set_port(&from, 0);
     set_int(fd, IPPROTO_IP, IP_BIND_ADDRESS_NO_PORT, 1);
     socket_tune(c, fd, true);
-    if ((from.ss_family == to.ss_family &&
-         bind(fd, (const struct sockaddr *)&from, t->local_length) != 0) ||
+    if ((from.ss_family == to.ss_family && !address_is_any(&from) &&
+         bind(fd, (const struct sockaddr *)&from, t->here.length) != 0) ||
         (connect(fd, (const struct sockaddr *)&to, length) != 0 && errno != EINPROGRESS)) {
         const int error = errno;
         (void)close(fd);
@@ -177,6 +181,24 @@ void socket_tune(lh_conn_t *c, int fd, bool before_connect)
                          (socklen_t)strlen(congestion));
 }
 
+/* Counts only where something waited to be sent at both ends of the time. */
+static void sample_rate(lh_conn_t *c)
+{
+    const uint64_t sent = atomic_load_explicit(&c->bytes_sent, memory_order_relaxed);
+    const uint64_t ns = c->transport->now - c->rate_ns;
+    const bool busy = c->send_next != c->send_end;
+    if (busy && c->rate_busy && ns > 0 && sent > c->rate_bytes) {
+        const double rate = (double)(sent - c->rate_bytes) * 1e9 / (double)ns;
+        const uint64_t old = atomic_load_explicit(&c->rate, memory_order_relaxed);
+        atomic_store_explicit(
+            &c->rate, old == 0 ? (uint64_t)rate : (uint64_t)(0.75 * (double)old + 0.25 * rate),
+            memory_order_relaxed);
+    }
+    c->rate_busy = busy;
+    c->rate_bytes = sent;
+    c->rate_ns = c->transport->now;
+}
+
 void socket_sample(lh_conn_t *c)
 {
     const lh_host_t *host = c->transport->host;
@@ -195,6 +217,7 @@ void socket_sample(lh_conn_t *c)
         in_flight += (uint64_t)info.tcpi_unacked * info.tcpi_snd_mss;
     }
     if (trip == UINT32_MAX) return;
+    sample_rate(c);
     const uint64_t before = atomic_load_explicit(&c->round_trip_min_ns, memory_order_relaxed);
     const uint64_t trip_ns = (uint64_t)trip * 1000;
     atomic_store_explicit(&c->round_trip_ns, trip_ns, memory_order_relaxed);

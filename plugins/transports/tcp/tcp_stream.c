@@ -93,8 +93,7 @@ static uint8_t *scratch_room(stream_t *s, uint64_t bytes)
             used += s->vectors[i].iov_len;
     if (used + bytes <= s->scratch_bytes) return s->scratch + used;
     if (used > 0) return NULL;
-    if (s->conn != NULL && bytes < s->conn->tuning.chunk_bytes)
-        bytes = s->conn->tuning.chunk_bytes; /* as much as a batch of several holds */
+    if (s->conn != NULL && bytes < BATCH_BYTES) bytes = BATCH_BYTES;
     host->release(host, s->scratch);
     s->scratch = host->alloc(host, bytes, 64);
     s->scratch_bytes = s->scratch == NULL ? 0 : bytes;

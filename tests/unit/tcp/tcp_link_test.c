@@ -81,11 +81,13 @@ static void messages_pass_over_ipv4_and_ipv6_and_interface_names(void **state)
 {
     (void)state;
     static kit_end_t a, b;
-    static char *binds[][2] = {
-        {"10.77.0.1", "10.77.0.2"}, {"fd77::1", "fd77::2"}, {"cable", "cable"}};
+    static char *binds[][2] = {{"10.77.0.1", "10.77.0.2"},
+                               {"fd77::1", "fd77::2"},
+                               {"cable", "cable"},
+                               {"0.0.0.0", "10.77.0.2"}};
     static uint8_t from[3 << 20], to[3 << 20];
     kit_fill(from, sizeof(from), 2);
-    for (size_t i = 0; i < 3; i++) {
+    for (size_t i = 0; i < 4; i++) {
         memset(to, 0, sizeof(to));
         join_over(&a, &b, binds[i], 3, LH_SECURITY_PRIVATE);
         lh_link_stats_t stats = {.struct_size = sizeof(stats)};
