@@ -17,8 +17,8 @@
 #define PAUSE_MOST_NS ((uint64_t)100000000)
 /* From the rename to the pointer, and from a removed staging folder to its reason. */
 #define AFTER_NS (2 * SECOND_NS)
-/* Without a trainer: as long again as it has taken, and this. */
-#define ORPHAN_NS (3 * SECOND_NS)
+/* Without a trainer: as long again as this rank has written, and this. */
+#define ORPHAN_NS SECOND_NS
 
 enum { SHARE_MOST = 256 << 20, REASON_MOST = 1024, NAME_ROOM = 80 };
 
@@ -30,6 +30,7 @@ typedef struct meeting {
     char *target;
     char *note; /* .../reason of a save that failed */
     uint64_t started_ns, limit_ns, pause_ns;
+    uint64_t wrote_ns;  /* how long this rank took for its own share; 0: it is not done */
     uint64_t orphan_ns; /* when the trainer was first found gone; 0: it lives */
 } meeting_t;
 
@@ -87,7 +88,7 @@ static bool patience(meeting_t *m)
     if (m->orphan_ns == 0 && trainer_gone(m->how)) m->orphan_ns = now;
     uint64_t until = m->started_ns + m->limit_ns;
     if (m->orphan_ns != 0) {
-        const uint64_t alone = m->orphan_ns + (m->orphan_ns - m->started_ns) + ORPHAN_NS;
+        const uint64_t alone = m->orphan_ns + m->wrote_ns + ORPHAN_NS;
         if (alone < until) until = alone;
     }
     if (now >= until) return false;
@@ -95,6 +96,12 @@ static bool patience(meeting_t *m)
     (void)nanosleep(&nap, NULL);
     if (m->pause_ns < PAUSE_MOST_NS) m->pause_ns += m->pause_ns / 4;
     return true;
+}
+
+static void share_done(meeting_t *m)
+{
+    m->wrote_ns = sys()->now_ns() - m->started_ns;
+    m->pause_ns = PAUSE_LEAST_NS;
 }
 
 static double waited_s(const meeting_t *m)
@@ -179,7 +186,7 @@ static lh_status_t await_commit(meeting_t *m)
     uint64_t target_ns = 0, removed_ns = 0;
     lh_status_t status;
     struct stat st;
-    m->pause_ns = PAUSE_LEAST_NS;
+    share_done(m);
     for (;;) {
         const uint64_t now = sys()->now_ns();
         const bool there = sys()->lstat(m->target, &st) == 0;
@@ -259,7 +266,7 @@ static lh_status_t await_shares(meeting_t *m)
     roll.present = mem_array(roll.ranks, sizeof(*roll.present));
     if (roll.present == NULL) return LH_NO_MEMORY;
     lh_status_t status = LH_OK;
-    m->pause_ns = PAUSE_LEAST_NS;
+    share_done(m);
     while (status == LH_OK) {
         if (sys()->list(m->path, call_name, &roll) != 0)
             status = fail(LH_IO, "%s: cannot list the folder", m->path);
