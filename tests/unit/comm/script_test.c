@@ -349,7 +349,8 @@ static void check_element(bench_t *b, uint64_t at)
         inputs[r] = b->ranks[r].before_whole;
     const uint32_t owner = owner_of(b, at, &cut, &piece);
     const float sum = canonical_sum(b->ranks[0].group, s->dtype, inputs, owner, at);
-    const place_t held = place_of(b, owner, true, at, cut);
+    const bool pieces = s->op != COLL_REDUCE && s->op != COLL_BROADCAST;
+    const place_t held = place_of(b, owner, pieces, at, cut);
     const float own = test_load(s->dtype, held.before, held.at);
     for (uint32_t m = 0; m < b->size; m++) {
         const place_t whole = place_of(b, m, false, at, 0);
