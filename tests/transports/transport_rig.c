@@ -21,8 +21,8 @@
 
 #include <plugin/host.h>
 
-static const uint64_t patience_ns = 10000000000ull;
-static const int fact_seconds = 60;
+static const uint64_t patience_ns = 30000000000ull;
+static const int fact_seconds = 120;
 
 static char last_reason[1024];
 static _Atomic int64_t allocations;

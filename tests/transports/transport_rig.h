@@ -53,7 +53,7 @@ void end_meet(end_t *e);
 lh_conn_params_t end_params(const end_t *e, uint32_t service, uint64_t cookie);
 
 void end_poll(end_t *e);
-/* The event of this type and cookie, once it comes; a fault when it does not within 10 s. */
+/* The event of this type and cookie, once it comes; a fault when it does not within 30 s. */
 lh_wire_event_t end_await(end_t *e, uint32_t type, uint64_t cookie);
 /* Whether it is there; does not poll. */
 bool end_take(end_t *e, uint32_t type, uint64_t cookie, lh_wire_event_t *out);

@@ -182,7 +182,7 @@ static bool copy_piece(lh_conn_t *c, const shm_record_t *record, const char *pay
     if (record->piece > 0) memcpy(to, from, record->piece);
     if (!direct) return true;
     /* A sender that gave up may have changed its buffer meanwhile. */
-    atomic_thread_fence(memory_order_acquire);
+    shm_fence(memory_order_acquire);
     if (atomic_load(&c->shared->sides[1 - c->side].gone) != 0) {
         shm_break(c, LH_PEER_LOST, "rank %u gave up while its message was copied", c->peer);
         return false;

@@ -120,7 +120,7 @@ static lh_status_t shm_arm(lh_transport_t *t)
     t->armed = true;
     for (lh_conn_t *c = t->conns; c != NULL; c = c->next)
         if (c->state == SHM_OPEN) atomic_store(&c->shared->sides[c->side].asleep, 1);
-    atomic_thread_fence(memory_order_seq_cst);
+    shm_fence(memory_order_seq_cst);
     for (const lh_conn_t *c = t->conns; c != NULL; c = c->next)
         if (shm_ready(c)) {
             wake_up(t);

@@ -72,7 +72,7 @@ void shm_wake(lh_conn_t *c)
 {
     if (!c->published) return;
     c->published = false;
-    atomic_thread_fence(memory_order_seq_cst);
+    shm_fence(memory_order_seq_cst);
     _Atomic uint32_t *asleep = &c->shared->sides[1 - c->side].asleep;
     if (atomic_load_explicit(asleep, memory_order_relaxed) == 0) return;
     if (atomic_exchange(asleep, 0) != 0 && c->socket >= 0) shm_packet_wake(c->socket);
