@@ -3,6 +3,7 @@
 #include <checkpoint/save_process.h>
 
 #include <errno.h>
+#include <limits.h>
 #include <poll.h>
 #include <signal.h>
 #include <stdio.h>
@@ -140,6 +141,7 @@ typedef struct keeper {
     pid_t helper;             /* 0: none at work */
     writer_request_t request; /* its last */
     int pipe;                 /* from it */
+    uint64_t started_ns;      /* when it was */
     uint64_t killed_ns;       /* when it was; 0: it was not */
 } keeper_t;
 
@@ -168,6 +170,7 @@ static void start_helper(keeper_t *k, const writer_request_t *request)
     int ends[2];
     k->request = *request;
     k->killed_ns = 0;
+    k->started_ns = sys()->now_ns();
     while (waitpid(-1, NULL, WNOHANG) > 0) { /* of those that were left to themselves */
     }
     writer_answer_t failed = {.status = LH_IO, .reason = "cannot start a checkpoint helper"};
@@ -223,12 +226,23 @@ static void leave_helper(keeper_t *k)
     tell_ranks(k, answer.reason);
 }
 
-/* Milliseconds until a helper that was killed is left to itself; -1: none was. */
+static void kill_helper(keeper_t *k)
+{
+    (void)kill(k->helper, SIGKILL);
+    if (k->killed_ns == 0) k->killed_ns = sys()->now_ns();
+}
+
+/* Milliseconds until something is to be done about the helper; -1: never. It is the trainer that
+ * gives a save up; without one a helper must not hold the folder for ever. */
 static int patience_ms(const keeper_t *k)
 {
-    if (k->helper == 0 || k->killed_ns == 0) return -1;
-    const uint64_t spent_ms = (sys()->now_ns() - k->killed_ns) / 1000000;
-    return spent_ms >= KILL_WAIT_MS ? 0 : KILL_WAIT_MS - (int)spent_ms;
+    if (k->helper == 0) return -1;
+    const uint64_t killed = k->killed_ns + (uint64_t)KILL_WAIT_MS * 1000000;
+    const uint64_t late = k->started_ns + k->shared->deadline_ns + (uint64_t)KILL_WAIT_MS * 1000000;
+    const uint64_t until = k->killed_ns != 0 ? killed : late, now = sys()->now_ns();
+    if (now >= until) return 0;
+    const uint64_t ms = (until - now) / 1000000 + 1;
+    return ms > INT_MAX ? INT_MAX : (int)ms;
 }
 
 static void hear_trainer(keeper_t *k)
@@ -238,10 +252,9 @@ static void hear_trainer(keeper_t *k)
     if (got < 0 && errno == EINTR) return;
     if (got != (ssize_t)sizeof(request))
         k->trainer_gone = true;
-    else if (request.kill && k->helper > 0) {
-        (void)kill(k->helper, SIGKILL);
-        k->killed_ns = sys()->now_ns();
-    } else if (!request.kill && k->helper == 0)
+    else if (request.kill && k->helper > 0)
+        kill_helper(k);
+    else if (!request.kill && k->helper == 0)
         start_helper(k, &request);
 }
 
@@ -284,6 +297,8 @@ noreturn void writer_keep(const writer_shared_t *shared, int socket)
         if (poll(fds, 2, patience_ms(&k)) < 0) continue;
         if (fds[1].revents != 0)
             finish_helper(&k);
+        else if (patience_ms(&k) == 0 && k.killed_ns == 0)
+            kill_helper(&k);
         else if (patience_ms(&k) == 0)
             leave_helper(&k);
         if (fds[0].revents != 0) hear_trainer(&k);

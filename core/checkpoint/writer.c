@@ -315,7 +315,9 @@ lh_status_t writer_wait(writer_t *w, writer_result_t *out)
         const uint64_t spent = sys()->now_ns() - w->started_ns;
         const uint64_t left = spent >= w->deadline_ns ? 0 : w->deadline_ns - spent;
         const uint64_t ms = left / 1000000 + 1;
-        lh_status_t status = hear(w, left == 0 ? KILL_WAIT_MS : ms > 100 ? 100 : (int)ms, out);
+        int timeout_ms = ms > 100 ? 100 : (int)ms;
+        if (left == 0) timeout_ms = w->killed ? KILL_WAIT_MS : 0;
+        lh_status_t status = hear(w, timeout_ms, out);
         if (status == LH_OK) return LH_OK;
         if (left > 0) continue;
         if (!w->killed) {
