@@ -1,0 +1,153 @@
+"""What a disk may do to a run: errors in every call that writes a checkpoint, and a file system that
+hangs. The run goes on, says which save is missing and why, and the next one is whole."""
+import errno
+import glob
+import os
+import signal
+import subprocess
+import time
+import unittest
+
+from pipeline_case import (DONE, REFUSED, TERMINATED, TORTURE, PipelineCase, checkpoint_digest, main,
+                           read_json_lines)
+
+PRELOAD = os.path.join(os.environ.get("LONGHAUL_TEST_FOLDER", ""), "disk_faults.so")
+CALLS = {"mkdir": errno.EACCES, "fallocate": errno.ENOSPC, "pwrite": errno.EIO, "write": errno.EDQUOT,
+         "fsync": errno.EIO, "close": errno.EIO, "rename": errno.EIO}
+
+
+def helpers_alive(folder):
+    """Processes that still write checkpoints of this test's run."""
+    found = []
+    for name in glob.glob("/proc/[0-9]*/comm"):
+        try:
+            with open(name) as f:
+                comm = f.read().strip()
+            if comm.startswith("longhaul-") and os.readlink(name[:-4] + "cwd") == folder:
+                found.append((comm, int(name.split("/")[2])))
+        except OSError:
+            continue
+    return found
+
+
+@unittest.skipIf(os.environ.get("LONGHAUL_SANITIZED") == "1", "a sanitizer must come first")
+class Disk(PipelineCase):
+    def prepared(self, **changes):
+        job = self.small_job(**changes)
+        self.run_longhaul("prepare", job)
+        return job
+
+    def faults(self, *rows):
+        """The environment of a run in which these go wrong; a row: (step, call, n, what)."""
+        path = self.write("faults", "".join("%d %s %d %s\n" % row for row in rows))
+        return dict(os.environ, LD_PRELOAD=PRELOAD, DISK_FAULTS=path)
+
+    def steps(self):
+        names = os.listdir(self.path("out", "checkpoints"))
+        return sorted(int(n[5:]) for n in names if n.startswith("step-")), \
+            [n for n in names if n.startswith((".tmp-", ".del-"))]
+
+    def start_again(self):
+        for name in glob.glob(self.path("out", "*")):
+            if os.path.basename(name).startswith("corpus") or name.endswith("stages.json"):
+                continue
+            subprocess.run(["rm", "-rf", name], check=True)
+
+    def trained(self):
+        return [r["step"] for r in read_json_lines(self.path("out", "metrics.jsonl"))
+                if "learning_rate" in r]
+
+    def test_an_error_in_any_call_costs_one_save(self):
+        job = self.prepared(train={"steps": 9}, checkpoint={"every": 3})
+        self.run_longhaul("train", job)
+        whole = checkpoint_digest(self.step_folder(9))
+        for call, error in CALLS.items():
+            for n in ((1, 2, 3) if TORTURE and call != "mkdir" else (1,)):
+                self.start_again()
+                _, said = self.run_longhaul("train", job, env=self.faults((3, call, n, error)))
+                steps, left = self.steps()
+                what = "%s %d: %s" % (call, n, said)
+                self.assertEqual(steps, [6, 9], what)
+                self.assertEqual(left, [], what)
+                self.assertEqual(said.count("step 3 was not saved"), 1, what)
+                self.assertIn(os.strerror(error), said)
+                self.assertEqual(self.trained(), list(range(1, 10)), what)
+                self.assertEqual(checkpoint_digest(self.step_folder(9)), whole, what)
+                self.run_longhaul("verify", self.path("out", "checkpoints"))
+
+    def test_a_disk_that_stays_full_fails_the_run_at_its_end(self):
+        job = self.prepared(train={"steps": 6}, checkpoint={"every": 3})
+        code, rows = REFUSED, ((0, "fallocate", 1, errno.ENOSPC),)
+        _, said = self.run_longhaul("train", job, code=code, env=self.faults(*rows))
+        self.assertEqual(self.steps(), ([], []))
+        self.assertEqual(self.trained(), list(range(1, 7)))
+        self.assertIn(os.strerror(errno.ENOSPC), said)
+        # Once there is space the run is made again to its end.
+        self.run_longhaul("train", job, "--resume")
+        self.assertEqual(self.steps()[0], [3, 6])
+
+    def hanging(self, what, every=3, steps=30):
+        job = self.prepared(train={"steps": steps}, checkpoint={"every": every, "deadline": "1s",
+                                                                "patience": "200ms"})
+        begin = time.monotonic()
+        _, said = self.run_longhaul("train", job, env=self.faults((every, "fsync", 1, what)))
+        took = time.monotonic() - begin
+        steps_saved, left = self.steps()
+        self.assertNotIn(every, steps_saved)
+        self.assertEqual(steps_saved[-1], steps)
+        self.assertIn("step %d was not saved: step %d was not written within 1.0 s and is given up"
+                      % (every, every), said)
+        self.assertEqual(self.trained(), list(range(1, steps + 1)))
+        self.assertEqual(helpers_alive(self.folder), [])
+        self.run_longhaul("verify", self.path("out", "checkpoints"))
+        return took
+
+    def test_a_file_system_that_hangs_costs_one_save(self):
+        # Training waits 0.2 s in all, and at its end until the deadline.
+        self.assertLess(self.hanging("hang"), 10)
+
+    def test_a_helper_that_is_stopped_costs_one_save(self):
+        self.assertLess(self.hanging("stop"), 10)
+
+    def test_a_hanging_disk_does_not_stop_training(self):
+        """While one save hangs, steps go on: they stand still once for the patience, then no more."""
+        job = self.prepared(train={"steps": 100000}, checkpoint={"every": 2, "deadline": "600s",
+                                                                 "patience": "500ms"})
+        process = self.start("train", job, env=self.faults((2, "fsync", 1, "hang")))
+        metrics = self.path("out", "metrics.jsonl")
+        self.wait_for(lambda: os.path.exists(metrics) and len(self.trained()) > 60, process)
+        rows = [r for r in read_json_lines(metrics) if "learning_rate" in r]
+        process.send_signal(signal.SIGKILL)
+        for _, pid in helpers_alive(self.folder):
+            os.kill(pid, signal.SIGKILL)
+        process.communicate(timeout=60)
+        # 30 saves fell into that time; each would have waited.
+        self.assertGreater(len(rows), 60)
+
+    def test_a_helper_that_hangs_without_its_trainer_gives_the_folder_back(self):
+        job = self.prepared(train={"steps": 8}, checkpoint={"every": 4, "deadline": "1s"})
+        process = self.start("train", job, env=self.faults((8, "fsync", 1, "hang")))
+        self.wait_for(lambda: any(c == "longhaul-save" for c, _ in helpers_alive(self.folder)) and
+                      os.path.isdir(self.step_folder(4)) and self.trained()[-1:] == [8], process)
+        process.send_signal(signal.SIGKILL)
+        process.communicate(timeout=60)  # the pipes are closed: all its processes have ended
+        self.assertEqual(self.steps()[0], [4])
+        self.run_longhaul("train", job, "--resume")
+        self.assertEqual(self.steps()[0], [4, 8])
+
+    def test_sigterm_while_the_disk_hangs_ends_within_the_deadline(self):
+        job = self.prepared(train={"steps": 100000}, checkpoint={"every": 5, "deadline": "1s",
+                                                                 "patience": "0s"})
+        process = self.start("train", job, env=self.faults((5, "fsync", 1, "hang")))
+        self.wait_for(lambda: os.path.exists(self.path("out", "metrics.jsonl")) and
+                      len(self.trained()) > 5, process)
+        since = time.monotonic()
+        process.send_signal(signal.SIGTERM)
+        _, said = process.communicate(timeout=60)
+        self.assertEqual(process.returncode, TERMINATED, said)
+        self.assertLess(time.monotonic() - since, 6)
+        self.assertGreater(self.steps()[0][-1], 5)
+        self.run_longhaul("verify", self.path("out", "checkpoints"))
+
+
+main()
