@@ -123,10 +123,11 @@ static uint32_t segments_of(const planner_t *pl, const transfer_t *x, uint32_t m
         const lh_slice_t s = shares_slice(&t->shares, storage, member);
         coll_segment_t segment;
         if (x->kind == TRANSFER_PARTIALS) {
-            segment = (coll_segment_t){.whole = at + s.begin / LH_NORM_BLOCK,
-                                       .count = blocks(s.end) - s.begin / LH_NORM_BLOCK};
+            const uint64_t first = s.begin / LH_NORM_BLOCK;
+            segment = (coll_segment_t){.whole = at + first * PARTIAL_WORDS,
+                                       .count = (blocks(s.end) - first) * PARTIAL_WORDS};
             if (s.end == s.begin) segment.count = 0;
-            at += blocks(p->items[i].elements);
+            at += blocks(p->items[i].elements) * PARTIAL_WORDS;
         } else {
             segment = (coll_segment_t){.whole = whole_at(t, x, k) + s.begin,
                                        .count = s.end - s.begin};

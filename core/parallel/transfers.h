@@ -33,9 +33,11 @@ void transfers_free(transfers_t *t); /* after engine_close; NULL does nothing */
 /* Elements of a parameter whose master and states this rank holds. */
 lh_slice_t transfers_slice(const transfers_t *t, uint32_t parameter);
 
+enum { PARTIAL_WORDS = 2 }; /* op sum_squares */
+
 /* For the update's flow: waits for all sums of gradients; gathers the norm's partial sums (F32
- * [sums], one per LH_NORM_BLOCK elements of every updated parameter, in order); starts to gather
- * the new values of what was updated up to and with a parameter. */
+ * [sums, PARTIAL_WORDS], one row per LH_NORM_BLOCK elements of every updated parameter, in order);
+ * starts to gather the new values of what was updated up to and with a parameter. */
 void transfers_write_sums_wait(transfers_t *t, program_t *update);
 void transfers_write_partials(transfers_t *t, program_t *update, uint32_t sums);
 void transfers_write_renew(transfers_t *t, program_t *update, uint32_t parameter);

@@ -251,7 +251,7 @@ static void norm_write(update_t *u)
     program_t *p = u->p;
     flow_t *f = p->flow;
     const op_table_t *ops = p->engine->how.ops;
-    uint64_t partials[2] = {0, 2}, at = 0;
+    uint64_t partials[2] = {0, PARTIAL_WORDS}, at = 0;
     for (uint32_t i = 0; i < u->w->parameters->count; i++)
         if (is_updated(u->w, i)) partials[0] += partial_count(u->w->parameters->items[i].elements);
 
