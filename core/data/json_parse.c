@@ -5,7 +5,8 @@
 
 #include <base/memory.h>
 
-/* jansson does not always say that it ran out of memory: the allocator remembers. */
+/* jansson drops a byte of a string that it has no memory for, and says nothing: the allocator
+ * remembers. */
 static _Thread_local bool ran_out;
 
 static void *take(size_t bytes)
@@ -61,8 +62,10 @@ lh_status_t json_parse(const char *path, const char *text, size_t length, json_t
     json_use_memory();
     ran_out = false;
     json_t *root = json_loadb(text, length, JSON_REJECT_DUPLICATES, &error);
-    if (root == NULL && (ran_out || json_error_code(&error) == json_error_out_of_memory))
+    if (ran_out) {
+        json_decref(root);
         return fail(LH_NO_MEMORY, "out of memory: %s: %zu bytes of JSON", path, length);
+    }
     if (root == NULL)
         return fail(LH_INVALID, "%s: not JSON, line %d column %d: %s", path, error.line,
                     error.column, error.text);

@@ -1,0 +1,353 @@
+"""Gives the program files that were made to hurt it. Each must end in one sentence that names the file, what
+was found and what was expected, with exit code 1, and leave nothing behind.
+
+    python3 hostile_files.py LONGHAUL TESTS_FOLDER
+"""
+
+import base64
+import gzip
+import hashlib
+import json
+import os
+import re
+import struct
+import subprocess
+import sys
+import tempfile
+
+PROGRAM, TESTS = os.path.abspath(sys.argv[1]), os.path.abspath(sys.argv[2])
+LLAMA = os.path.join(TESTS, "golden", "llama")
+TOKENIZER = os.path.join(TESTS, "data", "tokenizers", "mini-llama")
+MODEL = "[model]\nplugin = llama\nblocks = 1\nhidden = 16\nheads = 2\nffn = 32\nmax_tokens = 16\n"
+TRAIN = ("[train]\nsequence = 8\nbatch = 2\nsteps = 1\n[optimizer]\nplugin = zero0\nrule = rules:adamw\n"
+         "learning_rate = 0.01\n[device]\nplugin = cpu\n[data]\nsplit = 1,0,0\n")
+failures = []
+count = 0
+
+
+def write(path, data):
+    os.makedirs(os.path.dirname(path), exist_ok=True)
+    with open(path, "wb") as f:
+        f.write(data.encode() if isinstance(data, str) else data)
+
+
+def listing(folder):
+    return sorted(os.path.join(d, f) for d, _, files in os.walk(folder) for f in files)
+
+
+def refused(name, files, ini, command, sentence, left=()):
+    """files: path -> bytes, or a function that makes it. sentence: a regular expression over all of it."""
+    global count
+    count += 1
+    with tempfile.TemporaryDirectory(prefix="longhaul-hostile-") as folder:
+        for path, data in files.items():
+            full = os.path.join(folder, path)
+            if callable(data):
+                os.makedirs(os.path.dirname(full), exist_ok=True)
+                data(full)
+            else:
+                write(full, data)
+        write(os.path.join(folder, "job.ini"), ini)
+        before = listing(folder)
+        words = [folder + "/" + c if c.endswith((".ini", "/ckpt")) else c for c in command.split()]
+        try:
+            done = subprocess.run([PROGRAM] + words, capture_output=True, timeout=60, cwd=folder)
+        except subprocess.TimeoutExpired:
+            failures.append(f"{name}: still running after 60 s")
+            return
+        lines = [l for l in done.stderr.decode("utf-8", "replace").splitlines() if l.startswith("longhaul: ")]
+        said = lines[-1] if lines else ""
+        if done.returncode != 1 or len(lines) != 1:
+            failures.append(f"{name}: exit code {done.returncode}, {done.stderr[-600:]!r}")
+        elif re.search(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]", done.stderr.decode("utf-8", "replace")):
+            failures.append(f"{name}: control characters reach the terminal: {done.stderr!r}")
+        elif not re.fullmatch(sentence, said[len("longhaul: "):].replace(folder + "/", "")):
+            failures.append(f"{name}: says {said!r}, expected {sentence!r}")
+        after = [f for f in listing(folder) if f not in before and os.path.basename(f) not in
+                 ("stages.json", "train.log", "metrics.jsonl", ".lock") and "/events/" not in f and
+                 os.path.relpath(f, folder) not in left]
+        if after:
+            failures.append(f"{name}: leaves {after}")
+
+
+def ini_files():
+    base = "[pipeline]\nname = a\nstages = train\nfolder = out\n"
+    for name, text, sentence in [
+        ("a line of a megabyte", base + "[data]\nseed = " + "1" * 900000 + "\n",
+         r"job\.ini:6: the line has 900007 bytes, more than 199.*"),
+        ("more than a mebibyte", base + "\n" * (1 << 20), r"job\.ini: \d+ bytes, at most 1048576 are allowed"),
+        ("a NUL", base + "[data]\nseed = 1\0\n", r"job\.ini:6: byte 9 is the control character 0x00"),
+        ("a terminal's escape", base + "[data]\nseed = \x1b[2J\n", r"job\.ini:6: byte 8 is the control character 0x1b"),
+        ("no UTF-8", (base + "[data]\nseed = ").encode() + b"\xff\n", r"job\.ini:6: byte 8, 0xff, is not UTF-8"),
+        ("a key twice", base + "[data]\nseed = 1\nseed = 2\n",
+         r"job\.ini:7: 'seed' in \[data\] again; it is at line 6 too"),
+        ("a section twice", base + "[data]\n[data]\n", r"job\.ini:6: \[data\] stands here again; it began at line 5"),
+        ("an include of itself", "include = job.ini\n" + base, r"job\.ini:1: job\.ini is included by itself"),
+        ("an include of a folder", "include = .\n" + base, r"\.: not a regular file"),
+        ("an include of a device", "include = /dev/zero\n" + base, r"/dev/zero: not a regular file"),
+        ("an unknown key", base + "[data]\nsede = 1\n", r"job\.ini:6: unknown key 'sede' in \[data\]; did you mean 'seed'\?"),
+        ("a number too large", base + "[data]\nseed = 99999999999999999999\n",
+         r"job\.ini:6: seed = 99999999999999999999: expected a whole number such as 8, 10k or 2M"),
+        ("[ without ]", base + "[data\n", r"job\.ini:5: '\[' without '\]'"),
+        ("a line that is nothing", base + "seed\n", r"job\.ini:5: 'seed' is neither \[section\] nor key = value"),
+    ]:
+        refused("INI: " + name, {}, text, "check job.ini", sentence)
+
+
+def json_lines():
+    ini = ("[pipeline]\nname = a\nstages = prepare\nfolder = out\n[prepare]\ninput = a.jsonl\ntokenizer = %s\n"
+           "[limits]\nline_bytes = 2KiB\n" % TOKENIZER)
+    good = b'{"text":"fine"}\n'
+    for name, line, sentence in [
+        ("no UTF-8", b'{"text":"\xc3("}', r"at byte 10: byte 0xc3 is not UTF-8"),
+        ("an overlong form", b'{"text":"\xc0\x80"}', r"at byte 10: byte 0xc0 is not UTF-8"),
+        ("a surrogate as UTF-8", b'{"text":"\xed\xa0\x80"}', r"at byte 10: byte 0xed is not UTF-8"),
+        ("half of a pair", b'{"text":"\\ud800"}', r"at byte 11: \\ud800 is the first half of a surrogate pair alone"),
+        ("a raw NUL", b'{"text":"a\0"}', r"at byte 11: NUL byte inside a string"),
+        ("a raw escape", b'{"text":"\x1b[2J"}', r"at byte 10: control character 0x1b inside a string"),
+        ("a line over the limit", b'{"text":"' + b"x" * 5000 + b'"}', r"longer than 2048 bytes"),
+        ("no object", b"[1]", r"at byte 1: '\[' found, an object in braces is expected"),
+        ("no text", b'{"txt":"a"}', r"key 'text' is missing"),
+        ("text twice", b'{"text":"a","text":"b"}', r"at byte \d+: key 'text' stands twice"),
+        ("a number for a text", b'{"text":1}', r"at byte 9: key 'text' holds a number, a string is expected"),
+        ("a bomb of brackets", b"[" * 1500, r"at byte 1: '\[' found, an object in braces is expected"),
+        ("a bomb inside", b'{"a":' + b"[" * 1500, r"at byte \d+: nested deeper than 64 levels"),
+        ("a cut line", b'{"text":"a', r"at byte 11: the line ends inside a string"),
+        ("something behind", b'{"text":"a"} x', r"at byte 14: 'x' found, the end of the line is expected"),
+    ]:
+        refused("JSONL: " + name, {"a.jsonl": good + line + b"\n" + good}, ini, "prepare job.ini",
+                r"a\.jsonl:2: " + sentence)
+    cut = gzip.compress(good * 100, mtime=0)[:-9]
+    refused("JSONL: a cut gzip", {"a.jsonl.gz": cut}, ini.replace("a.jsonl", "a.jsonl.gz"), "prepare job.ini",
+            r"a\.jsonl\.gz: ends at byte \d+ inside a gzip stream")
+    refused("JSONL: a FIFO", {"a.jsonl": os.mkfifo}, ini, "prepare job.ini", r"a\.jsonl: not a regular file")
+
+
+def tokenizer_files():
+    ini = "[pipeline]\nname = a\nstages = prepare\nfolder = out\n[prepare]\ninput = a.jsonl\nappend = none\ntokenizer = t/%s\n"
+    text = json.dumps({"text": "a" * 60 + "!"}) + "\n"
+
+    def case(name, file, data, sentence, more=""):
+        refused("tokenizer: " + name, {"a.jsonl": text, "t/" + file: data}, ini % file + more, "prepare job.ini", sentence)
+
+    def made(vocab={"a": 0, "b": 1, "ab": 2}, merges=("a b",), **more):
+        return json.dumps({"model": {"type": "BPE", "vocab": vocab, "merges": list(merges)}, **more})
+
+    T = "tokenizer.json"
+    case("a merge of no piece", T, made(merges=["a b", "a c"]),
+         r"t/tokenizer\.json: merge 1 joins 'a' and 'c', but 'c' is not a piece of the vocabulary")
+    case("a huge id", T, made({"a": 2 ** 40}), r"t/tokenizer\.json: 'a' has the id 1099511627776; ids from 0 to \d+ are supported")
+    case("an id twice", T, made({"a": 0, "b": 0}), r"t/tokenizer\.json: the pieces 'a' and 'b' both have the id 0")
+    case("a piece over the limit", T, made({"a": 0, "b" * 5000: 1}, []),
+         r"t/tokenizer\.json: the piece with the id 1 has 5000 bytes; at most 4096 are supported")
+    case("merges over the limit", T, made(merges=["a b", "a b"]), r"t/tokenizer\.json: merge 0: more than 0 merges, the limit|"
+         r"t/tokenizer\.json: merge 1: more than 1 merges, the limit", "[limits]\nmerges = 1\n")
+    case("a bomb of brackets", T, '{"model":' + "[" * 100000, r"t/tokenizer\.json: nested more than 64 deep at byte \d+")
+    case("a NUL in a string", T, made(normalizer={"type": "Prepend", "prepend": "a\0b"}),
+         r"t/tokenizer\.json: not JSON, line 1 column \d+: \\u0000 is not allowed.*")
+    case("a raw NUL", T, made() + "\0", r"t/tokenizer\.json: byte \d+ is NUL, JSON is text")
+    case("a regex that explodes", T, made(pre_tokenizer={"type": "Split", "behavior": "Isolated", "pattern": {"Regex": "(?:a|a|b)+(?:x|y)"}}),
+         r"the tokenizer's pattern .* gave up at byte 0: match limit exceeded")
+    case("a regex that is none", T, made(pre_tokenizer={"type": "Split", "behavior": "Isolated", "pattern": {"Regex": "("}}),
+         r"t/tokenizer\.json: the pattern '\(' can't be used: missing closing parenthesis")
+    case("a text that grows without end", T,
+         made(normalizer={"type": "Sequence", "normalizers": [
+             {"type": "Replace", "pattern": {"String": "a"}, "content": "a" * 1000}] * 20}),
+         r"the tokenizer's normalizer makes more than \d+ bytes of \d+")
+    case("a thousand steps", T, made(normalizer={"type": "Sequence", "normalizers": [{"type": "NFC"}] * 1000}),
+         r"t/tokenizer\.json: the normalizer has 1000 steps; at most 64 are supported")
+    case("an escape in a piece", T, made({"a": 0, "\x1b[2J": 0}),
+         r"t/tokenizer\.json: the pieces 'a' and '\\x1b\[2J' both have the id 0")
+
+    def field(number, data):
+        n, out = len(data), b""
+        while n >= 128:
+            out += bytes([n & 127 | 128])
+            n >>= 7
+        return bytes([number << 3 | 2]) + out + bytes([n]) + data
+
+    def piece(text, kind=1):
+        return field(1, field(1, text) + b"\x15\0\0\0\0\x18" + bytes([kind]))
+
+    pieces = piece(b"<unk>", 2) + piece(b"a")
+    M = "tokenizer.model"
+    case("a cut model", M, pieces[:-3], r"t/tokenizer\.model: the protobuf is cut off at byte \d+: .*")
+    case("a model's piece over the limit", M, pieces + piece(b"x" * 5000) + field(2, b"\x18\x02"),
+         r"t/tokenizer\.model: the piece with the id 2 has 5000 bytes; at most 4096 are supported")
+    case("a charsmap beyond its end", M, pieces + field(2, b"\x18\x02") + field(3, field(2, struct.pack("<I", 4096) + b"x")),
+         r"t/tokenizer\.model: the charsmap's trie has 4096 bytes of the map's 5")
+    case("another kind of model", M, pieces + field(2, b"\x18\x01"),
+         r"t/tokenizer\.model: the sentencepiece model is of kind 'unigram'; BPE is supported")
+    case("a number without an end", M, pieces + b"\x18" + b"\xff" * 12,
+         r"t/tokenizer\.model: a number of more than ten bytes at byte \d+")
+    single = "".join("%s %d\n" % (base64.b64encode(bytes([b])).decode(), b) for b in range(256))
+    R = "ranks.tiktoken"
+    case("a huge rank", R, single + "YWI= 99999999999\n", r"t/ranks\.tiktoken:257: the rank is 99999999999; below \d+ is supported")
+    case("a missing byte", R, "YWI= 0\n", r"t/ranks\.tiktoken: the byte 0x00 has no rank")
+    case("no base64", R, single + "YW*= 256\n", r"t/ranks\.tiktoken:257: a line is base64 text, a space and a rank")
+    case("a long piece", R, single + "YWFh" * 2000 + " 256\n",
+         r"t/ranks\.tiktoken:257: a piece of 8000 base64 digits; at most 4096 are supported")
+    case("a rank twice", R, single + "YWI= 7\n", r"t/ranks\.tiktoken: the pieces '\\x07' and 'ab' both have the id 7")
+    case("no tokenizer at all", R, "nothing", r"t/ranks\.tiktoken is no tokenizer: .*")
+
+
+def safetensors(header, data=b"", length=None):
+    header = header if isinstance(header, bytes) else json.dumps(header).encode()
+    return struct.pack("<Q", len(header) if length is None else length) + header + data
+
+
+def import_folder():
+    ini = "[pipeline]\nname = a\nstages = import\nfolder = out\n[model]\nplugin = llama\nvocab = from_import\n[import]\nfrom = hf\n"
+    config = open(os.path.join(LLAMA, "config.json"), "rb").read()
+
+    def tensor(begin=0, end=1, shape=(1,), dtype="U8"):
+        return {"dtype": dtype, "shape": list(shape), "data_offsets": [begin, end]}
+
+    def weights(name, data, sentence, more=""):
+        refused("safetensors: " + name, {"hf/config.json": config, "hf/model.safetensors": data}, ini + more,
+                "import job.ini", r"hf/model\.safetensors: " + sentence)
+
+    weights("a header of 2^60 bytes", safetensors({}, length=1 << 60), r"a header of 1152921504606846976 bytes, at most \d+ are allowed")
+    weights("a header past the end", safetensors({}, length=100), r"a header of 100 bytes in a file of 10")
+    weights("a header over the limit", safetensors(b"{}" + b" " * 5000), r"a header of 5002 bytes, at most 1024 are allowed",
+            "[limits]\nheader_bytes = 1KiB\n")
+    weights("too short", b"abc", r"3 bytes are too few for a safetensors file")
+    weights("no {", safetensors(b" {}"), r"the header does not begin with \{")
+    weights("no UTF-8", safetensors(b'{"\xff":1}'), r"not JSON, line 1 column \d+: unable to decode byte 0xff.*")
+    weights("a NUL", safetensors(b'{"a":1\0}'), r"byte 6 is NUL, JSON is text")
+    weights("data behind", safetensors({"a": tensor()}, b"xy"), r"1 bytes of data follow the last tensor")
+    weights("a hole", safetensors({"a": tensor(1, 2)}, b"xy"), r"tensor a: its data begin at 1, a hole is left at 0")
+    weights("an overlap", safetensors({"a": tensor(0, 2, (2,)), "b": tensor(1, 2)}, b"xy"),
+            r"tensor b: its data begin at 1, the one before ends at 2")
+    weights("data out of the file", safetensors({"a": tensor(0, 9, (9,))}, b"xy"),
+            r"tensor a: its data end at 9, the file holds 2 bytes of data")
+    weights("offsets reversed", safetensors({"a": tensor(2, 0)}, b"xy"), r"tensor a: data_offsets is not \[begin, end\]")
+    weights("a product that overflows", safetensors({"a": tensor(0, 0, (2 ** 32, 2 ** 32))}),
+            r"tensor a: more than 2\^64 elements")
+    weights("bits that overflow", safetensors({"a": tensor(0, 0, (2 ** 62,), "F64")}), r"tensor a: more than 2\^64 bits")
+    weights("another size", safetensors({"a": tensor(0, 2, (3,))}, b"xy"), r"tensor a: 2 bytes of data, its shape and dtype need 3")
+    weights("an unknown dtype", safetensors({"a": tensor(dtype="Q4\x1b[2J")}, b"x"), r"tensor a: unknown dtype Q4\\x1b\[2J")
+    weights("a name twice", safetensors(b'{"a":1,"a":2}'), r"not JSON, line 1 column \d+: duplicate object key near '\"a\"'")
+    weights("a negative size", safetensors({"a": tensor(0, 1, (-1,))}, b"x"), r"tensor a: dimension 0 is not a number of 0 or more")
+    weights("a real size", safetensors(b'{"a":{"dtype":"U8","shape":[1e0],"data_offsets":[0,1]}}', b"x"),
+            r"tensor a: dimension 0 is not a number of 0 or more")
+    weights("a long name", safetensors({"x" * 600: tensor()}, b"x"), r"tensor x+\.\.\.: a name of 600 bytes, at most 512 are allowed")
+    weights("nine dimensions", safetensors({"a": tensor(0, 1, (1,) * 9)}, b"x"), r"tensor a: 9 dimensions, at most 8 are allowed")
+    weights("metadata of numbers", safetensors({"__metadata__": {"a": 1}}), r"__metadata__: a is not a string")
+    weights("a bomb", safetensors(b'{"a":' + b"[" * 5000), r"nested more than 64 deep at byte \d+")
+    refused("safetensors: a FIFO", {"hf/config.json": config, "hf/model.safetensors": os.mkfifo}, ini, "import job.ini",
+            r"hf/model\.safetensors: not a regular file")
+
+    def index(name, weight_map, sentence, more="", **files):
+        data = weight_map if isinstance(weight_map, bytes) else json.dumps({"weight_map": weight_map})
+        refused("index: " + name, {"hf/config.json": config, "hf/model.safetensors.index.json": data,
+                                   "hf/1.safetensors": safetensors({"a": tensor()}, b"x"),
+                                   "secret.safetensors": safetensors({"a": tensor()}, b"x"), **files}, ini + more,
+                "import job.ini", sentence)
+
+    plain = r"hf/model\.safetensors\.index\.json: tensor a: file %s: a plain file name was expected"
+    index("a way out", {"a": "../secret.safetensors"}, plain % r"\.\./secret\.safetensors")
+    index("an absolute path", {"a": "/etc/passwd"}, plain % "/etc/passwd")
+    index("dots", {"a": ".."}, plain % r"\.\.")
+    index("nothing", {"a": ""}, plain % "")
+    index("a number", {"a": 1}, plain % r"\(no string\)")
+    index("a NUL", b'{"weight_map":{"a":"1\\u0000"}}', r"hf/model\.safetensors\.index\.json: not JSON, line 1 column \d+: \\u0000 is not allowed.*")
+    index("a missing shard", {"a": "2.safetensors"}, r"hf/2\.safetensors: cannot open: No such file or directory")
+    index("a tensor that is not there", {"b": "1.safetensors"}, r"hf/model\.safetensors\.index\.json: tensor b is not in 1\.safetensors")
+    index("a tensor in two shards", {"a": "1.safetensors", "b": "2.safetensors"}, r"hf: tensor a lies in [12]\.safetensors and in [12]\.safetensors",
+          **{"hf/2.safetensors": safetensors({"a": tensor()}, b"x")})
+    index("a folder for a shard", {"a": "d.safetensors"}, r"hf/d\.safetensors: not a regular file", **{"hf/d.safetensors": os.mkdir})
+    index("more shards than allowed", {"a": "1.safetensors", "b": "2.safetensors"},
+          r"hf/model\.safetensors\.index\.json: 2 shards, at most 1 are allowed", "[limits]\nshards = 1\n")
+    index("no map", b'{"weight_map":[]}', r"hf/model\.safetensors\.index\.json: weight_map: an object was expected")
+    index("a bomb", b'{"a":' + b"[" * 100000, r"hf/model\.safetensors\.index\.json: nested more than 64 deep at byte \d+")
+
+    for name, data, sentence in [
+        ("no JSON", b"{", r"not JSON, line 1 column 1: .*"),
+        ("a list", b"[]", r"a JSON object was expected"),
+        ("a bomb", b'{"a":' + b"[" * 100000, r"nested more than 64 deep at byte \d+"),
+        ("another model", b'{"model_type":"\\u001b[2Jevil"}', r"model_type is \\x1b\[2Jevil, this model plugin reads .*"),
+        ("a number for a type", b'{"model_type":1}', r"model_type: a string was expected"),
+        ("quantised", json.dumps({**json.loads(config), "quantization_config": {}}).encode(),
+         r"quantization_config: quantised weights are not read"),
+        ("a list for a number", json.dumps({**json.loads(config), "hidden_size": [1]}).encode(),
+         r"hidden_size: a number, a text, true or false was expected"),
+        ("too large a number", json.dumps({**json.loads(config), "hidden_size": 10 ** 30}).encode(),
+         r"not JSON, line 1 column \d+: too big integer.*"),
+    ]:
+        refused("config: " + name, {"hf/config.json": data, "hf/model.safetensors": safetensors({})}, ini, "import job.ini",
+                r"hf/config\.json: " + sentence)
+
+
+def token_files():
+    ini = "[pipeline]\nname = a\nstages = train\nfolder = out\n" + MODEL + "vocab = 100\n" + TRAIN
+    bin_file = struct.pack("<64H", *range(64))
+
+    def idx(lengths=(64,), offsets=(0,), boundaries=(0, 1), code=8, version=1, counts=None, magic=b"MMIDIDX\0\0"):
+        s, b = counts or (len(lengths), len(boundaries))
+        return (magic + struct.pack("<QBQQ", version, code, s, b) + struct.pack("<%di" % len(lengths), *lengths) +
+                struct.pack("<%dq" % len(offsets), *offsets) + struct.pack("<%dq" % len(boundaries), *boundaries))
+
+    for name, data, sentence in [
+        ("another magic", idx(magic=b"MMIDIDY\0\0"), r"does not begin with MMIDIDX, it is no Megatron index"),
+        ("another version", idx(version=7), r"version 7 at byte 9, expected 1"),
+        ("an unknown dtype", idx(code=77), r"dtype code 77 at byte 17, expected 1 to 8"),
+        ("reals", idx(code=6), r"dtype code 6 at byte 17 is float64, token ids are whole numbers"),
+        ("2^63 sequences", idx(counts=(1 << 63, 2)), r"62 bytes, but 34 \+ 12 x 9223372036854775808 sequences \+ 8 x 2 boundaries are wanted"),
+        ("counts that wrap around", idx(counts=(0x5555555555555557, 2)), r"62 bytes, but 34 \+ 12 x \d+ sequences .*"),
+        ("a negative length", idx(lengths=(-1,)), r"sequence 0 has -1 tokens at byte 34"),
+        ("an offset out of the file", idx(offsets=(1 << 62,)), r"sequence 0 has 64 tokens at byte 4611686018427387904, but out/corpus\.bin has 128 bytes"),
+        ("offsets that go back", idx((8, 8), (32, 0), (0, 2)), r"sequence 1 begins at 0 of the \.bin, expected at least 32 and a multiple of 2"),
+        ("boundaries that go back", idx((8, 8), (0, 16), (0, 2, 1, 2)), r"document boundary 2 is 1; boundaries go from 0 up to 2 and never down"),
+        ("a boundary out of range", idx(boundaries=(0, 9)), r"document boundary 1 is 9; boundaries go from 0 up to 1 and never down"),
+        ("too short", b"MMIDIDX", r"7 bytes, an index has at least 34"),
+    ]:
+        refused("idx: " + name, {"out/corpus.idx": data, "out/corpus.bin": bin_file}, ini, "train job.ini",
+                r"out/corpus\.idx: " + sentence)
+    refused("idx: a .bin that is short", {"out/corpus.idx": idx(), "out/corpus.bin": bin_file[:40]}, ini, "train job.ini",
+            r"out/corpus\.idx: sequence 0 has 64 tokens at byte 0, but out/corpus\.bin has 40 bytes")
+    refused("idx: an id outside of the vocabulary", {"out/corpus.idx": idx(), "out/corpus.bin": b"\xff\x7f" * 64}, ini,
+            "train job.ini", r"out/corpus\.bin: token id 32767 at byte \d+, the vocabulary has \d+", left=("out/report.html",))
+
+
+def manifests():
+    def sealed(text):
+        text = text.encode()
+        return text + b'"self": "' + hashlib.sha256(text).hexdigest().encode() + b'"\n}\n'
+
+    head = ('{\n"version": %s,\n"run": "r",\n"step": 1,\n"parent": "",\n"config": "",\n"model": "",\n"plugins": [],\n'
+            '"variants": "",\n"device": "",\n"seed": "1",\n"cursor": 1,\n"tokens": 1,\n"scalars": {},\n')
+    body = '"files": [{"name": %s, "bytes": 8, "header": "0"}],\n"tensors": {%s},\n'
+    whole = '"w": {"dtype": "F32", "shape": [4], "parts": [%s]}'
+    part = '{"file": %d, "stored": "w", "at": [%d], "box": [%d], "first": 0, "count": %d, "xxh3": "0"}'
+
+    def make(version="1", name='"a.safetensors"', tensors=""):
+        return sealed(head % version + body % (name, tensors))
+
+    flipped = bytearray(make())
+    flipped[20] ^= 1
+    for name, data, sentence in [
+        ("no seal", b"{}", r"no seal at its end"),
+        ("a flipped bit", bytes(flipped), r"its lines hash to [0-9a-f]{64}, its seal says [0-9a-f]{64}"),
+        ("a later version", make("2"), r"version 2, this program reads 1"),
+        ("a way out", make(name='"../../etc/passwd"'), r"file \.\./\.\./etc/passwd: a plain name was expected"),
+        ("a file that it does not have", make(tensors=whole % part % (7, 0, 4, 4)), r"tensor w: file 7 of 1"),
+        ("a part outside", make(tensors=whole % part % (0, 2, 4, 4)), r"tensor w: a part lies outside of it"),
+        ("parts that overlap", make(tensors=whole % (part % (0, 0, 4, 4) + "," + part % (0, 2, 2, 2))),
+         r"tensor w: parts 0 and 1 overlap"),
+        ("a hole", make(tensors=whole % part % (0, 0, 2, 2)), r"tensor w: its parts hold 2 elements of 4"),
+        ("a size of 2^64", make(tensors='"w": {"dtype": "F32", "shape": [4294967296, 4294967296], "parts": [1]}'),
+         r"tensor w: more than 2\^63 bytes"),
+        ("an unknown dtype", make(tensors='"w": {"dtype": "Q4", "shape": [4], "parts": [1]}'), r"tensor w: unknown dtype Q4"),
+        ("a bomb", sealed('{"a":' + "[" * 100000), r"nested more than 64 deep at byte \d+"),
+    ]:
+        refused("manifest: " + name, {"c/ckpt/manifest.json": data, "c/ckpt/a.safetensors": b"12345678"}, "",
+                "verify c/ckpt", r"c/ckpt/manifest\.json: " + sentence)
+
+
+for part in (ini_files, json_lines, tokenizer_files, import_folder, token_files, manifests):
+    part()
+for failure in failures:
+    print(failure)
+print(f"{count} hostile files, {len(failures)} not refused as expected")
+sys.exit(bool(failures))
