@@ -541,6 +541,55 @@ static void it_can_be_opened_and_closed_many_times(end_t *e)
     }
 }
 
+/* Both ends in one transport, as far as memory lets it come. */
+static void live_a_little(end_t *e, lh_transport_t *t)
+{
+    char data[64];
+    lh_wire_event_t events[8];
+    lh_listener_t *l;
+    lh_address_t address;
+    lh_region_t *region;
+    lh_hello_t hello;
+    lh_conn_t *dialed, *met;
+    uint32_t count;
+    const lh_conn_params_t params = end_params(e, 1, RIG_CONN);
+    const lh_arena_t arena = {.struct_size = sizeof(arena),
+                              .kind = LH_MEM_HOST,
+                              .base = data,
+                              .bytes = sizeof(data),
+                              .fd = -1,
+                              .numa = -1};
+    if (e->api->register_memory(t, 0, &arena, &region) != LH_OK) return;
+    if (e->api->listen(t, 0, LH_SECURITY_PLAIN, &address, &l) != LH_OK) return;
+    if (e->api->connect(t, &address, &params, &dialed) != LH_OK) return;
+    bool admitted = false;
+    for (int i = 0; i < 100; i++) {
+        if (!admitted && e->api->accept(l, &hello, &met) == LH_OK)
+            admitted = e->api->admit(met, &params) == LH_OK;
+        if (i == 50) (void)e->api->isend(dialed, region, data, sizeof(data), 1, 1);
+        if (e->api->poll(t, events, sizeof(events[0]), 8, &count) != LH_OK) return;
+    }
+}
+
+static void a_failed_allocation_is_survived_and_loses_nothing(end_t *e)
+{
+    const int64_t before = rig_allocations();
+    for (uint64_t n = 1; n < 1000; n++) {
+        lh_transport_t *t;
+        rig_fail_alloc(n);
+        const lh_status_t status = e->api->open(rig_host(), e->config, &t);
+        CHECK(status == LH_OK || status == LH_NO_MEMORY, "status %d", status);
+        if (status == LH_OK) {
+            live_a_little(e, t);
+            e->api->close(t);
+        }
+        CHECK(rig_allocations() == before, "%lld blocks are lost when allocation %llu fails",
+              (long long)(rig_allocations() - before), (unsigned long long)n);
+        if (!rig_failed_alloc()) break;
+    }
+    rig_fail_alloc(0);
+}
+
 const fact_t transport_facts[] = {
 #define FACT(name)               \
     {                            \
@@ -548,6 +597,7 @@ const fact_t transport_facts[] = {
     }
     FACT(capabilities_and_functions_agree),
     FACT(it_can_be_opened_and_closed_many_times),
+    FACT(a_failed_allocation_is_survived_and_loses_nothing),
     FACT(sizes_arrive),
     FACT(sizes_arrive_from_mapped_memory),
     FACT(mapped_memory_is_read_in_place),

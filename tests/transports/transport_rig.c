@@ -25,7 +25,7 @@ static const uint64_t patience_ns = 30000000000ull;
 static const int fact_seconds = 120;
 
 static char last_reason[1024];
-static _Atomic int64_t allocations;
+static _Atomic int64_t allocations, fail_in;
 static lh_world_t world;
 static uint32_t my_side;
 static struct {
@@ -78,6 +78,7 @@ static void *rig_host_alloc(const lh_host_t *host, size_t bytes, size_t alignmen
     void *memory = NULL;
     (void)host;
     if (alignment < 64) alignment = 64;
+    if (atomic_load(&fail_in) > 0 && atomic_fetch_sub(&fail_in, 1) == 1) return NULL;
     if (posix_memalign(&memory, alignment, bytes > 0 ? bytes : 1) != 0) return NULL;
     memset(memory, 0, bytes);
     atomic_fetch_add(&allocations, 1);
@@ -119,6 +120,21 @@ static void rig_host_count(const lh_host_t *host, const char *metric, double amo
         metrics[i].value += amount;
         return;
     }
+}
+
+void rig_fail_alloc(uint64_t n)
+{
+    atomic_store(&fail_in, (int64_t)n);
+}
+
+bool rig_failed_alloc(void)
+{
+    return atomic_load(&fail_in) == 0;
+}
+
+int64_t rig_allocations(void)
+{
+    return atomic_load(&allocations);
 }
 
 double rig_metric(const char *metric)

@@ -41,6 +41,12 @@ void end_close(end_t *e);
 const lh_host_t *rig_host(void);
 const char *rig_reason(void);
 uint64_t rig_now_ns(void);
+/* The n-th allocation from now fails, once; 0: none. False: there were fewer, and it still waits.
+ */
+void rig_fail_alloc(uint64_t n);
+bool rig_failed_alloc(void);
+/* Blocks that are not given back. */
+int64_t rig_allocations(void);
 /* The sum of a metric's counts. */
 double rig_metric(const char *metric);
 
