@@ -76,6 +76,7 @@ typedef struct stream {
     uint32_t vector_done, vector_count;
     uint32_t frame_done, frame_count;
     bool blocked, watches_out;
+    int send_error; /* errno of the send that failed */
     struct iovec vectors[2 * BATCH];
     struct {
         uint32_t vectors; /* that end this frame, counted from the batch's first */
@@ -248,6 +249,8 @@ bool stream_pull(stream_t *s, bool *more);
 bool stream_eat(stream_t *s);
 /* Tells whose fault it was: ends the connection, or drops a stranger. Always false. */
 bool stream_fail(stream_t *s, lh_status_t status, const char *fmt, ...) LH_PRINTF(3, 4);
+/* The peer is gone; error 0: it closed. Always false. */
+bool stream_lost(stream_t *s, int error);
 /* Matches what came early with the receive just posted. */
 void receive_posted(lh_conn_t *c, uint32_t message);
 

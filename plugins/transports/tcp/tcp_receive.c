@@ -264,6 +264,15 @@ bool stream_eat(stream_t *s)
     return true;
 }
 
+bool stream_lost(stream_t *s, int error)
+{
+    if (error == 0) return stream_fail(s, LH_PEER_LOST, "it closed the connection");
+    if (error == ETIMEDOUT)
+        return stream_fail(s, LH_PEER_LOST, "silent for %.1f s (cut link, or a host that hangs)",
+                           (double)s->conn->silence_ns / 1e9);
+    return stream_fail(s, LH_PEER_LOST, "%s", strerror(error));
+}
+
 /* Why the peer ended may lie in another stream than the one that was seen to end. */
 static void pull_others(lh_conn_t *c)
 {
@@ -279,11 +288,7 @@ static bool receive_failed(stream_t *s, ssize_t n, int error)
 {
     if (s->conn->is_last_look) return false;
     pull_others(s->conn);
-    if (n == 0) return stream_fail(s, LH_PEER_LOST, "it closed the connection");
-    if (error == ETIMEDOUT)
-        return stream_fail(s, LH_PEER_LOST, "silent for %.1f s (cut link, or a host that hangs)",
-                           (double)s->conn->silence_ns / 1e9);
-    return stream_fail(s, LH_PEER_LOST, "%s", strerror(error));
+    return stream_lost(s, n < 0 ? error : s->send_error);
 }
 
 bool stream_pull(stream_t *s, bool *more)

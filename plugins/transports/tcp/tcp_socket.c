@@ -13,6 +13,7 @@ enum {
     LOWAT_CHUNKS = 2,
     SILENCE_MS = 3000,
     SILENCE_MIN_MS = 1000,
+    RETRY_MS = 500, /* the user timeout counts from the first retransmission */
     SAMPLE_NS = 250000000,
 };
 
@@ -123,7 +124,7 @@ void socket_prepare(int fd, uint64_t silence_ns)
     set_int(fd, IPPROTO_TCP, TCP_KEEPIDLE, 1);
     set_int(fd, IPPROTO_TCP, TCP_KEEPINTVL, 1);
     set_int(fd, IPPROTO_TCP, TCP_KEEPCNT, (int)(ms / 1000));
-    set_int(fd, IPPROTO_TCP, TCP_USER_TIMEOUT, (int)ms);
+    set_int(fd, IPPROTO_TCP, TCP_USER_TIMEOUT, (int)ms - RETRY_MS);
 }
 
 void tuning_choose(const tcp_config_t *config, const lh_link_t *link, const lh_tuning_t *wanted,

@@ -156,9 +156,10 @@ static void advance(stream_t *s, size_t bytes)
 static bool send_failed(stream_t *s, int error)
 {
     bool more = true;
+    s->send_error = error;
     while (more && s->state == STREAM_OPEN)
         if (!stream_pull(s, &more)) return false;
-    return stream_fail(s, LH_PEER_LOST, "%s", strerror(error));
+    return stream_lost(s, error);
 }
 
 bool stream_push(stream_t *s, size_t *bytes)
