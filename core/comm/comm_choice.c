@@ -7,15 +7,16 @@
 enum {
     AT_ONCE_BYTES = 8 << 10, /* up to here one message latency beats everything */
     AT_ONCE_MEMBERS = 16,
-    MAP_BYTES = 16 << 10,   /* from here on a copy costs more than two signals */
-    MANY_MEMBERS = 8,       /* more would all send to one at the same time     */
-    RING_BYTES = 256 << 10, /* from here on what is sent counts, not how often */
+    MAP_BYTES = 16 << 10,  /* from here on a copy costs more than two signals */
+    MANY_MEMBERS = 8,      /* more would all send to one at the same time     */
+    RING_BYTES = 64 << 10, /* a member: from here on bytes count, not messages */
     LONGEST_RING = 128,
     MOST_CHUNKS = 4096,
 };
 
 static const uint64_t chunk_by_scope[COMM_SCOPES] = {1 << 20, 256 << 10, 512 << 10, 4 << 20};
-static const uint64_t map_chunk = 256 << 10;
+/* Larger than what a link likes: nothing waits for its first byte, and each chunk costs signals. */
+static const uint64_t map_chunk = 2 << 20;
 
 uint32_t comm_widest_scope(const world_t *w, const group_t *g)
 {
@@ -54,13 +55,10 @@ static uint32_t best_algorithm(const coll_how_t *how, uint64_t bytes, bool mappe
 {
     const uint32_t most = largest_site(how->group);
     if (mapped || most <= 2) return COLL_DIRECT;
-    /* From or to one member: a chain sends the whole once, the root's link is not the neck. */
-    if (how->op == COLL_BROADCAST || how->op == COLL_REDUCE)
-        return bytes >= RING_BYTES                     ? COLL_RING
-               : how->op == COLL_BROADCAST && most > 4 ? COLL_HALVING
-                                                       : COLL_DIRECT;
     if (how->op == COLL_BARRIER) return most > MANY_MEMBERS ? COLL_HALVING : COLL_DIRECT;
-    return most > MANY_MEMBERS && bytes >= RING_BYTES * most ? COLL_RING : COLL_DIRECT;
+    /* Each member talks to two others only, and a root sends or takes the whole just once. */
+    if (bytes >= (uint64_t)RING_BYTES * most) return COLL_RING;
+    return how->op == COLL_BROADCAST && most > 4 ? COLL_HALVING : COLL_DIRECT;
 }
 
 static uint32_t choose_algorithm(const collective_t *x, uint64_t bytes, bool mapped)
