@@ -133,14 +133,14 @@ class PipelineCase(unittest.TestCase):
                                                 done.stderr[-4000:]))
         return done.stdout, done.stderr
 
-    def wait_for(self, there, process=None, seconds=60):
+    def wait_for(self, there, process=None, seconds=60, pause=0.002):
         """Until there() is true; false if the process ended before."""
         until = time.monotonic() + seconds
         while not there():
             if process is not None and process.poll() is not None:
                 return there()
             self.assertLess(time.monotonic(), until, "waited too long")
-            time.sleep(0.002)
+            time.sleep(pause)
         return True
 
     def kill(self, process):
