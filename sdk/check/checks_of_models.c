@@ -1,0 +1,404 @@
+/* checks_of_models.c - a small instance of a model: its recording, its gradients, its Hugging Face
+ * form. */
+#include "check.h"
+#include "check_host.h"
+#include "tiny_model.h"
+
+#include <math.h>
+#include <stdio.h>
+
+#include <base/file.h>
+#include <base/memory.h>
+#include <base/philox.h>
+#include <base/text.h>
+#include <checkpoint/commit.h>
+#include <checkpoint/hf_export.h>
+#include <checkpoint/hf_import.h>
+#include <config/options.h>
+#include <graph/engine.h>
+#include <plugin/host.h>
+
+enum { SEQUENCES = 2, ROWS = 8, TOKENS = SEQUENCES * ROWS };
+
+/* Part and block of the i-th: embed, the blocks, head. */
+static uint32_t part_at(const tiny_model_t *t, uint32_t i, uint32_t *block)
+{
+    *block = i == 0 || i > t->parameters->blocks ? 0 : i - 1;
+    return i == 0 ? LH_PART_EMBED : i > t->parameters->blocks ? LH_PART_HEAD : LH_PART_BLOCK;
+}
+
+static recording_t *record(tiny_use_t *use, uint64_t tokens)
+{
+    recording_t *r;
+    if (tiny_model_record(use, tokens, LH_DTYPE_F32, &r) != LH_OK)
+        check_fault("for %llu tokens: %s", (unsigned long long)tokens, fail_reason());
+    return r;
+}
+
+static void every_parameter_is_used(subject_t *s)
+{
+    tiny_model_t t;
+    tiny_model_open(s, &t);
+    bool *used = check_memory(t.parameters->count, sizeof(*used));
+    for (uint32_t i = 0; i < t.parameters->blocks + 2; i++) {
+        tiny_use_t use = {.of = &t, .used = used};
+        use.part = part_at(&t, i, &use.block);
+        recording_free(record(&use, TINY_TOKENS));
+    }
+    for (uint32_t i = 0; i < t.parameters->count; i++)
+        if (!used[i])
+            check_fault("parameter '%s' is in its table, but record() never asks for it",
+                        t.parameters->items[i].name);
+    mem_free(used);
+    tiny_model_close(&t);
+}
+
+static void recording_is_pure(subject_t *s)
+{
+    static const uint64_t tokens[] = {TINY_TOKENS, 1, 12, TINY_TOKENS};
+    tiny_model_t t;
+    tiny_model_open(s, &t);
+    for (uint32_t i = 0; i < t.parameters->blocks + 2; i++) {
+        tiny_use_t use = {.of = &t};
+        use.part = part_at(&t, i, &use.block);
+        recording_t *r[4];
+        for (uint32_t k = 0; k < 4; k++)
+            r[k] = record(&use, tokens[k]);
+        if (!recording_equal(r[0], r[3]))
+            check_fault("part %u, block %u is recorded another way the second time", use.part,
+                        use.block);
+        for (uint32_t k = 0; k < 4; k++)
+            recording_free(r[k]);
+    }
+    tiny_model_close(&t);
+}
+
+/* ---- in the engine, in double ---- */
+
+typedef struct run {
+    tiny_model_t model;
+    engine_t *engine;
+    weights_t *weights;
+    program_t *train, *score;
+    void *device_config;
+    int32_t tokens[TOKENS];
+} run_t;
+
+static void give(program_t *p, const run_t *run)
+{
+    int32_t labels[TOKENS], positions[TOKENS], starts[SEQUENCES + 1];
+    double weights[TOKENS];
+    for (uint32_t i = 0; i < TOKENS; i++) {
+        labels[i] = run->tokens[(i * 5 + 3) % TOKENS];
+        positions[i] = (int32_t)(i % ROWS);
+        weights[i] = 1.0 / TOKENS;
+    }
+    for (uint32_t i = 0; i <= SEQUENCES; i++)
+        starts[i] = (int32_t)(i * ROWS);
+    check_ok(program_input(p, LH_INPUT_TOKENS, run->tokens, sizeof(run->tokens)), "tokens");
+    check_ok(program_input(p, LH_INPUT_LABELS, labels, sizeof(labels)), "labels");
+    check_ok(program_input(p, LH_INPUT_POSITIONS, positions, sizeof(positions)), "positions");
+    check_ok(program_input(p, LH_INPUT_STARTS, starts, sizeof(starts)), "starts");
+    check_ok(program_input(p, LH_INPUT_WEIGHTS, weights, sizeof(weights)), "weights");
+}
+
+static void engine_start(run_t *run, const plugin_t *reference)
+{
+    const plugin_t *plugins[] = {reference, run->model.plugin};
+    const engine_how_t how = {.host = check_host(),
+                              .device = reference,
+                              .device_config = run->device_config,
+                              .plugins = plugins,
+                              .plugin_count = 2,
+                              .ops = run->model.ops};
+    check_ok(engine_open(&how, &run->engine), "engine");
+    const weights_how_t weights = {run->model.api, run->model.model, LH_DTYPE_F64};
+    check_ok(weights_new(run->engine, &weights, &run->weights), "weights");
+    program_how_t program = {.use = USE_TRAIN, .sequences = SEQUENCES, .rows = ROWS};
+    check_ok(program_new(run->engine, run->weights, &program, &run->train), "training program");
+    program.use = USE_SCORE;
+    program.wants_logits = true;
+    check_ok(program_new(run->engine, run->weights, &program, &run->score), "scoring program");
+    check_ok(engine_build(run->engine), "engine");
+}
+
+static void run_open(subject_t *s, run_t *run)
+{
+    const plugin_t *reference = subject_reference(s);
+    if (reference == NULL) check_skip("no reference device: %s", fail_reason());
+    *run = (run_t){0};
+    tiny_model_open(s, &run->model);
+    run->device_config = subject_config(s, reference);
+    engine_start(run, reference);
+    /* Far from zero, so that no gradient is small by chance. */
+    check_ok(weights_initialize(run->weights, s->seed, 0.3), "weights");
+    for (uint32_t i = 0; i < TOKENS; i++)
+        run->tokens[i] = (int32_t)(philox_uniform(s->seed, 99, i) *
+                                   (double)(run->model.parameters->vocab - 1));
+    give(run->train, run);
+    give(run->score, run);
+}
+
+static void run_close(run_t *run)
+{
+    engine_close(run->engine);
+    tiny_model_close(&run->model);
+    mem_free(run->device_config);
+}
+
+static double loss_of(run_t *run)
+{
+    double stats[TOKENS][3], sum = 0;
+    check_ok(program_run(run->score, 0), "scoring");
+    check_ok(program_output(run->score, OUTPUT_STATS, stats, sizeof(stats)), "scoring");
+    for (uint32_t i = 0; i < TOKENS; i++)
+        sum += log(stats[i][1]) + stats[i][0] - stats[i][2];
+    return sum / TOKENS;
+}
+
+/* Central differences in double: the error of the step is 1e-10, that of the sum 1e-11. */
+static void probe_element(run_t *run, uint32_t i, uint64_t e)
+{
+    static const double h = 1e-5;
+    double value, gradient, slope = 0;
+    check_ok(weights_read(run->weights, SPACE_PARAMETER, i, e, 1, LH_DTYPE_F64, &value), "value");
+    check_ok(weights_read(run->weights, SPACE_GRAD, i, e, 1, LH_DTYPE_F64, &gradient), "gradient");
+    for (int side = -1; side <= 1; side += 2) {
+        const double moved = value + side * h;
+        check_ok(weights_write(run->weights, SPACE_PARAMETER, i, e, 1, LH_DTYPE_F64, &moved),
+                 "value");
+        slope += side * loss_of(run) / (2 * h);
+    }
+    check_ok(weights_write(run->weights, SPACE_PARAMETER, i, e, 1, LH_DTYPE_F64, &value), "value");
+    if (!(fabs(slope - gradient) < 1e-8 + 1e-6 * fabs(gradient)))
+        check_fault("the loss's slope along element %llu of '%s' is %.10g, its gradient says "
+                    "%.10g",
+                    (unsigned long long)e, run->model.parameters->items[i].name, slope, gradient);
+}
+
+static void gradients_are_slopes(subject_t *s)
+{
+    enum { PROBES = 3 };
+    run_t run;
+    run_open(s, &run);
+    if (run.train == NULL) return;
+    check_ok(program_run(run.train, 0), "training");
+    check_ok(engine_wait(run.engine), "training");
+    for (uint32_t i = 0; i < run.model.parameters->count; i++) {
+        const parameter_t *p = &run.model.parameters->items[i];
+        if (p->storage != i || weights_frozen(run.weights, i)) continue;
+        for (uint32_t k = 0; k < PROBES; k++)
+            probe_element(&run, i, (uint64_t)(philox_uniform(s->seed, i, k) * (double)p->elements));
+    }
+    run_close(&run);
+}
+
+static void no_token_sees_what_follows(subject_t *s)
+{
+    run_t run;
+    run_open(s, &run);
+    const uint64_t vocab = run.model.parameters->vocab;
+    double *before = check_memory(TOKENS * vocab, sizeof(*before));
+    double *after = check_memory(TOKENS * vocab, sizeof(*after));
+    const uint64_t bytes = TOKENS * vocab * sizeof(*before);
+    if (program_output_bytes(run.score, OUTPUT_LOGITS) != bytes)
+        check_skip("its logits are not [tokens, vocab]");
+    check_ok(program_run(run.score, 0), "scoring");
+    check_ok(program_output(run.score, OUTPUT_LOGITS, before, bytes), "logits");
+    run.tokens[ROWS - 1] = (run.tokens[ROWS - 1] + 1) % (int32_t)vocab;
+    give(run.score, &run);
+    check_ok(program_run(run.score, 0), "scoring");
+    check_ok(program_output(run.score, OUTPUT_LOGITS, after, bytes), "logits");
+    for (uint64_t i = 0; i < TOKENS * vocab; i++)
+        if (i / vocab != ROWS - 1 && before[i] != after[i])
+            check_fault("the last token of the first sequence changes the logits of token %llu of "
+                        "sequence %llu",
+                        (unsigned long long)(i / vocab % ROWS),
+                        (unsigned long long)(i / vocab / ROWS));
+    mem_free(before);
+    mem_free(after);
+    run_close(&run);
+}
+
+/* ---- Hugging Face ---- */
+
+static const char *option_of(void *context, const char *key)
+{
+    static char text[OPTION_TEXT];
+    const tiny_model_t *t = context;
+    const option_table_t table = plugin_options(t->plugin);
+    for (uint32_t i = 0; i < table.count; i++)
+        if (strcmp(table.rows[i].key, key) == 0)
+            return option_text(&table.rows[i], t->config, text);
+    return NULL;
+}
+
+static char *folder_of(const subject_t *s, const char *name)
+{
+    char *path = path_join(s->scratch, name);
+    if (path == NULL) check_fault("%s", fail_reason());
+    return path;
+}
+
+/* Any numbers will do; they have to come back. */
+static void make_checkpoint(const tiny_model_t *t, const char *folder, uint64_t seed)
+{
+    const parameters_t *p = t->parameters;
+    checkpoint_tensor_t *tensors = check_memory(p->count, sizeof(*tensors));
+    void **data = check_memory(p->count, sizeof(*data));
+    const checkpoint_meta_t meta = {.run = "check"};
+    commit_t *c;
+    uint32_t count = 0;
+    for (uint32_t i = 0; i < p->count; i++) {
+        const parameter_t *item = &p->items[i];
+        if (item->storage != i) continue;
+        float *values = check_memory(item->elements, sizeof(*values));
+        for (uint64_t k = 0; k < item->elements; k++)
+            values[k] = (float)philox_normal(seed, i, k);
+        data[count] = values;
+        tensors[count] = (checkpoint_tensor_t){
+            .name = item->name, .dtype = LH_DTYPE_F32, .rank = item->rank};
+        memcpy(tensors[count++].shape, item->shape, sizeof(item->shape));
+    }
+    check_ok(commit_begin(folder, &meta, "", &c), "checkpoint");
+    check_ok(commit_write_all(c, 0, tensors, (const void *const *)data, count, 0), "checkpoint");
+    check_ok(commit_finish(c, 0, NULL), "checkpoint");
+}
+
+static void export_to(subject_t *s, tiny_model_t *t, const char *from, const char *to)
+{
+    checkpoint_t *c = NULL;
+    hf_export_result_t result;
+    check_ok(checkpoint_open_latest(from, false, &c), "checkpoint");
+    const hf_export_how_t how = {.from = c,
+                                 .folder = to,
+                                 .table = t->api->hf,
+                                 .parameters = t->parameters,
+                                 .option = option_of,
+                                 .context = t,
+                                 .dtype = EXPORT_F32,
+                                 .host = s->plugin->host,
+                                 .plugins = s->own,
+                                 .bos = -1,
+                                 .eos = -1};
+    check_ok(hf_export(&how, &result), "export");
+    checkpoint_close(c);
+}
+
+static void import_from(subject_t *s, tiny_model_t *t, const char *from, const char *to)
+{
+    hf_import_result_t result;
+    const hf_import_how_t how = {.from = from,
+                                 .folder = to,
+                                 .table = t->api->hf,
+                                 .parameters = t->parameters,
+                                 .host = s->plugin->host,
+                                 .plugins = s->own};
+    check_ok(hf_import(&how, &result), "import of what it exported");
+}
+
+static void compare_checkpoints(const tiny_model_t *t, const char *a, const char *b)
+{
+    checkpoint_t *x = NULL, *y = NULL;
+    check_ok(checkpoint_open_latest(a, false, &x), "checkpoint");
+    check_ok(checkpoint_open_latest(b, false, &y), "checkpoint");
+    if (x == NULL || y == NULL) check_fault("an import left no checkpoint");
+    for (uint32_t i = 0; i < t->parameters->count; i++) {
+        const parameter_t *p = &t->parameters->items[i];
+        if (p->storage != i) continue;
+        const manifest_tensor_t *in_x = checkpoint_find(x, p->name);
+        const manifest_tensor_t *in_y = checkpoint_find(y, p->name);
+        if (in_y == NULL) check_fault("'%s' does not come back", p->name);
+        float *of_x = check_memory(p->elements, sizeof(*of_x));
+        float *of_y = check_memory(p->elements, sizeof(*of_y));
+        check_ok(checkpoint_read(x, in_x, &(tensor_part_t){0}, of_x), p->name);
+        check_ok(checkpoint_read(y, in_y, &(tensor_part_t){0}, of_y), p->name);
+        for (uint64_t k = 0; k < p->elements; k++)
+            if (memcmp(&of_x[k], &of_y[k], sizeof(*of_x)) != 0)
+                check_fault("element %llu of '%s' was %.9g and comes back as %.9g",
+                            (unsigned long long)k, p->name, (double)of_x[k], (double)of_y[k]);
+        mem_free(of_x);
+        mem_free(of_y);
+    }
+    checkpoint_close(x);
+    checkpoint_close(y);
+}
+
+/* What config.json says must give the options back that the model was made with; 0 may stand for
+ * "derived" and come back as what it was derived as. */
+static void compare_options(tiny_model_t *t, const char *folder)
+{
+    hf_config_t config;
+    char *path = path_join(folder, "config.json");
+    check_ok(hf_config_read(t->api->hf, path, &config), "config.json that it exported");
+    for (uint32_t i = 0; i < config.count; i++) {
+        const char *was = option_of(t, config.options[i].key);
+        const option_table_t table = plugin_options(t->plugin);
+        void *again = options_default(table.rows, table.count, table.config_size);
+        char text[OPTION_TEXT];
+        for (uint32_t k = 0; k < table.count; k++) {
+            const lh_option_t *row = &table.rows[k];
+            if (strcmp(row->key, config.options[i].key) != 0) continue;
+            check_ok(option_set(row, config.options[i].value, "config.json", "/", again), row->key);
+            const char *is = option_text(row, again, text);
+            if (was != NULL && is != NULL && strcmp(was, "0") != 0 && strcmp(was, is) != 0)
+                check_fault("option '%s' is %s, and %s after export and import", row->key, was, is);
+        }
+        mem_free(again);
+    }
+    hf_config_free(&config);
+    mem_free(path);
+}
+
+static void hugging_face_and_back(subject_t *s)
+{
+    tiny_model_t t;
+    tiny_model_open(s, &t);
+    if (t.api->hf == NULL) check_skip("it has no Hugging Face form");
+    char *first = folder_of(s, "first"), *hf = folder_of(s, "hf"), *back = folder_of(s, "back");
+    check_ok(folder_make(first), first);
+    make_checkpoint(&t, first, s->seed);
+    export_to(s, &t, first, hf);
+    import_from(s, &t, hf, back);
+    char *checkpoints = path_join(back, "checkpoints");
+    compare_checkpoints(&t, first, checkpoints);
+    compare_options(&t, hf);
+    mem_free(checkpoints);
+    mem_free(first);
+    mem_free(hf);
+    mem_free(back);
+    tiny_model_close(&t);
+}
+
+static void tensor_parts_agree(subject_t *s)
+{
+    (void)s;
+    check_skip("this host does not cut models over tensor ranks");
+}
+
+static void pipeline_cuts_agree(subject_t *s)
+{
+    (void)s;
+    check_skip("this host does not cut models into pipeline stages");
+}
+
+#define MODEL(name, sentence, seconds, run)                    \
+    {                                                          \
+        name, sentence, CHECK_KIND(MODEL), false, seconds, run \
+    }
+const check_t checks_of_models[] = {
+    MODEL("model.parameters", "every parameter of its table is recorded", 30,
+          every_parameter_is_used),
+    MODEL("model.recording", "a part is recorded the same way each time, for any number of tokens",
+          30, recording_is_pure),
+    MODEL("model.gradients", "gradients of a small instance are the slopes of its loss, in double",
+          120, gradients_are_slopes),
+    MODEL("model.causal", "no token's logits depend on tokens that follow", 60,
+          no_token_sees_what_follows),
+    MODEL("model.hugging_face", "export, then import gives every bit and every option back", 60,
+          hugging_face_and_back),
+    MODEL("model.tensor_parallel", "one, two and four tensor ranks compute the same", 60,
+          tensor_parts_agree),
+    MODEL("model.pipeline", "it may be cut between any two blocks", 60, pipeline_cuts_agree),
+    {0},
+};

@@ -1,0 +1,192 @@
+/* subject.c - finds out about a plugin's file and loads it. */
+#include "check.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <unistd.h>
+
+#include <base/file.h>
+#include <base/log.h>
+#include <base/memory.h>
+#include <base/philox.h>
+#include <base/text.h>
+#include <config/options.h>
+#include <plugin/host.h>
+
+#include "check_host.h"
+
+static lh_status_t read_file(subject_t *s)
+{
+    const char *last = path_name(s->path);
+    const size_t length = strlen(last);
+    if (length < 4 || strcmp(last + length - 3, ".so") != 0)
+        return fail(LH_INVALID, "%s: a plugin's file is called NAME.so", s->path);
+    s->name = mem_text_n(last, length - 3);
+    if (s->name == NULL) return LH_NO_MEMORY;
+    char *bytes;
+    const lh_status_t status = file_read(s->path, IMAGE_LIMIT, &bytes, &s->image.map.size);
+    if (status != LH_OK) return status;
+    s->image.map.bytes = (unsigned char *)bytes;
+    const char *wrong = peek(s->image.map, &s->head);
+    if (wrong == NULL) return LH_OK;
+    s->head.kind = 0;
+    (void)snprintf(s->peek_fault, sizeof(s->peek_fault), "%s", wrong);
+    return LH_OK;
+}
+
+/* Where the loader will find it: FOLDER/<kind>s/NAME.so. A file that lies elsewhere is copied. */
+static lh_status_t find_folder(subject_t *s, char **out)
+{
+    if (s->head.kind < LH_KIND_MODEL || s->head.kind > LH_KIND_PARTS) return LH_OK;
+    const char *kind = plugin_kind_folder(s->head.kind);
+    char *folder = path_folder(s->path), *top = folder == NULL ? NULL : path_folder(folder);
+    if (top != NULL && strcmp(path_name(folder), kind) == 0) {
+        mem_free(folder);
+        *out = top;
+        return LH_OK;
+    }
+    mem_free(folder);
+    mem_free(top);
+    text_t place = {0};
+    text_printf(&place, "%s/%s", s->scratch, kind);
+    lh_status_t status = text_status(&place);
+    if (status == LH_OK) status = folder_make(place.data);
+    text_printf(&place, "/%s.so", s->name);
+    if (status == LH_OK) status = text_status(&place);
+    if (status == LH_OK) status = file_replace(place.data, s->image.map.bytes, s->image.map.size);
+    text_free(&place);
+    *out = mem_text(s->scratch);
+    return *out == NULL ? LH_NO_MEMORY : status;
+}
+
+static lh_status_t make_scratch(subject_t *s)
+{
+    const char *top = getenv("TMPDIR");
+    char text[512];
+    (void)snprintf(text, sizeof(text), "%s/longhaul-check-XXXXXX", top != NULL ? top : "/tmp");
+    if (mkdtemp(text) == NULL) return fail(LH_IO, "%s", text);
+    s->scratch = mem_text(text);
+    return s->scratch == NULL ? LH_NO_MEMORY : LH_OK;
+}
+
+lh_status_t subject_open(const char *path, const char *folder, subject_t *out)
+{
+    char *own = NULL;
+    subject_t s = {.path = path_absolute(path), .image.fd = -1, .seed = 1};
+    lh_status_t status = s.path == NULL ? LH_NO_MEMORY : read_file(&s);
+    if (status == LH_OK) status = make_scratch(&s);
+    if (status == LH_OK) status = find_folder(&s, &own);
+    if (status == LH_OK) status = host_new(&s.host);
+    if (status == LH_OK) status = registry_new(folder, s.host, &s.installed);
+    if (status == LH_OK && own != NULL) status = registry_new(own, s.host, &s.own);
+    mem_free(own);
+    if (status == LH_OK)
+        *out = s;
+    else
+        subject_close(&s);
+    return status;
+}
+
+void subject_close(subject_t *s)
+{
+    if (s->own != NULL) registry_free(s->own);
+    if (s->installed != NULL) registry_free(s->installed);
+    if (s->host != NULL) host_free(s->host);
+    if (s->scratch != NULL && folder_remove(s->scratch) != LH_OK)
+        log_line(LH_LOG_WARN, "%s", fail_reason());
+    mem_free((void *)(uintptr_t)s->image.map.bytes);
+    mem_free(s->scratch);
+    mem_free(s->name);
+    mem_free(s->path);
+}
+
+lh_status_t subject_load(subject_t *s)
+{
+    if (s->plugin != NULL) return LH_OK;
+    if (s->own == NULL) return fail(LH_ABI, "%s is %s", s->path, s->peek_fault);
+    return registry_load(s->own, s->head.kind, s->name, &s->plugin);
+}
+
+const plugin_t *subject_reference(subject_t *s)
+{
+    const plugin_t *device = NULL;
+    if (s->plugin->kind == LH_KIND_DEVICE && strcmp(s->plugin->name, "reference") == 0)
+        return s->plugin;
+    return registry_load(s->installed, LH_KIND_DEVICE, "reference", &device) == LH_OK ? device
+                                                                                      : NULL;
+}
+
+/* For a required option: the first of some usual values that its range takes. */
+static void set_something(const lh_option_t *row, void *config)
+{
+    static const char *const guesses[] = {"16", "1", "0.5", "yes", "1MiB", "1s", "1Gbps", "text"};
+    for (size_t i = 0; i < sizeof(guesses) / sizeof(guesses[0]); i++)
+        if (option_set(row, guesses[i], "default", "/", config) == LH_OK) return;
+    check_fault("option '%s' is required, and no usual value is in its range '%s'", row->key,
+                row->range != NULL ? row->range : "");
+}
+
+void *options_default(const lh_option_t *rows, uint32_t count, uint64_t bytes)
+{
+    void *config = check_memory(1, bytes + 64);
+    for (uint32_t i = 0; i < count; i++) {
+        if (rows[i].fallback == NULL)
+            set_something(&rows[i], config);
+        else
+            check_ok(option_set(&rows[i], rows[i].fallback, rows[i].key, "/", config), "default");
+    }
+    return config;
+}
+
+static bool is_open_to_guess(const subject_t *s, const lh_option_t *row)
+{
+    const size_t length = strlen(row->key);
+    for (uint32_t i = 0; i < s->set_count; i++)
+        if (strncmp(s->sets[i], row->key, length) == 0 && s->sets[i][length] == '=') return false;
+    return row->fallback == NULL && (row->type == LH_OPT_U64 || row->type == LH_OPT_U32);
+}
+
+/* What crosses options (heads that divide a width) only open() knows: draws powers of two for the
+ * required ones until it agrees. */
+static void guess_model(const subject_t *s, const option_table_t *table, void *config)
+{
+    enum { TRIES = 20000, POWERS = 6 };
+    const lh_model_api_t *api = s->plugin->model;
+    for (uint64_t i = 0; i < TRIES; i++) {
+        lh_model_t *m = NULL;
+        if (api->open(check_host(), config, &m) == LH_OK) {
+            api->close(m);
+            return;
+        }
+        for (uint32_t k = 0; k < table->count; k++) {
+            char text[16];
+            const double draw = philox_uniform(0, i, k);
+            if (!is_open_to_guess(s, &table->rows[k])) continue;
+            (void)snprintf(text, sizeof(text), "%u", 1u << (uint32_t)(draw * POWERS));
+            if (option_set(&table->rows[k], text, "guess", "/", config) != LH_OK) continue;
+        }
+    }
+    check_fault("no values of its required options were found that it takes (%s); give them with "
+                "--set",
+                check_host_reason());
+}
+
+void *subject_config(const subject_t *s, const plugin_t *plugin)
+{
+    const option_table_t table = plugin_options(plugin);
+    void *config = options_default(table.rows, table.count, table.config_size);
+    for (uint32_t i = 0; i < s->set_count && plugin == s->plugin; i++) {
+        const char *equals = strchr(s->sets[i], '=');
+        const size_t length = (size_t)(equals - s->sets[i]);
+        bool found = false;
+        for (uint32_t k = 0; k < table.count && !found; k++) {
+            const lh_option_t *row = &table.rows[k];
+            if (strlen(row->key) != length || strncmp(row->key, s->sets[i], length) != 0) continue;
+            found = true;
+            check_ok(option_set(row, equals + 1, "--set", "/", config), "--set");
+        }
+        if (!found) check_fault("--set %s: there is no such option", s->sets[i]);
+    }
+    if (plugin == s->plugin && plugin->kind == LH_KIND_MODEL) guess_model(s, &table, config);
+    return config;
+}

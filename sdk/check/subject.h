@@ -1,0 +1,43 @@
+/* subject.h - the plugin under test: its file, what the loader made of it, its options' values. */
+#ifndef SUBJECT_H
+#define SUBJECT_H
+
+#include <plugin/image.h>
+#include <plugin/loader.h>
+
+enum { SUBJECT_SETS = 64 };
+
+typedef struct subject {
+    char *path; /* absolute */
+    char *name; /* of the file, without .so */
+    image_t image;
+    peek_head_t head; /* kind 0: peek_fault says why */
+    char peek_fault[256];
+
+    char *scratch; /* a folder of its own, removed at the end */
+    host_t *host;
+    registry_t *own;        /* the folder that the file lies in, or a copy of it */
+    registry_t *installed;  /* the other plugins: the reference device, transports */
+    const plugin_t *plugin; /* NULL until subject_load */
+
+    const char *sets[SUBJECT_SETS]; /* --set key=value */
+    uint32_t set_count;
+    uint64_t seed;
+} subject_t;
+
+/* folder: of the other plugins; NULL: beside the program. Runs nothing of the plugin's. */
+lh_status_t subject_open(const char *path, const char *folder, subject_t *out) LH_MUST_CHECK;
+void subject_close(subject_t *s);
+
+/* In this process, as a run would. */
+lh_status_t subject_load(subject_t *s) LH_MUST_CHECK;
+
+/* The device whose numbers are the truth. NULL after fail(). */
+const plugin_t *subject_reference(subject_t *s);
+
+/* A config of options' defaults and what --set says; a required one gets the least that its range
+ * allows or 16. Ends the check where a value is refused. Freed with mem_free. */
+void *subject_config(const subject_t *s, const plugin_t *plugin);
+void *options_default(const lh_option_t *rows, uint32_t count, uint64_t bytes);
+
+#endif
