@@ -150,6 +150,7 @@ struct lh_conn {
     uint64_t silence_ns;
     lh_link_t link; /* zeroes where unknown */
     lh_tuning_t tuning;
+    uint64_t budget_used;
 
     operation_t sends[DEPTH], recvs[DEPTH];   /* by number modulo DEPTH */
     uint32_t send_first, send_next, send_end; /* not told; not cut to the end; not posted */
@@ -203,8 +204,9 @@ struct lh_transport {
     uint32_t open_streams;
     uint32_t unsettled; /* listeners' strangers and streams that dial */
     uint32_t turns;
-    uint64_t now, served; /* now_ns of this poll; of the last look at epoll */
-    place_t here;         /* listens here, dials from here */
+    uint64_t now, served;         /* now_ns of this poll; of the last look at epoll */
+    uint64_t budget, budget_used; /* kernel memory for buffers; budget 0: not asked yet */
+    place_t here;                 /* listens here, dials from here */
     void *tls_context;
 };
 
@@ -225,6 +227,8 @@ int socket_dial(lh_conn_t *c);
 /* What every connected stream has, and what its link asks for. */
 void socket_prepare(int fd, uint64_t silence_ns);
 void socket_tune(lh_conn_t *c, int fd, bool before_connect);
+/* Lowers the buffers of a new connection to what the kernel has left for us. */
+void socket_budget(lh_conn_t *c);
 void socket_sample(lh_conn_t *c);
 void tuning_choose(const tcp_config_t *config, const lh_link_t *link, const lh_tuning_t *wanted,
                    lh_tuning_t *out);

@@ -34,6 +34,7 @@ void conn_free(lh_conn_t *c)
     const lh_host_t *host = c->transport->host;
     for (uint32_t i = 0; i < STREAMS_MAX; i++)
         stream_free(c->streams[i]);
+    c->transport->budget_used -= c->budget_used;
     host->release(host, c->slot_memory);
     host->release(host, c);
 }

@@ -199,6 +199,7 @@ static void take_params(lh_conn_t *c, const lh_conn_params_t *params)
                                                             : sizeof(wanted));
     c->tuning.struct_size = sizeof(c->tuning);
     tuning_choose(c->transport->config, &c->link, &wanted, &c->tuning);
+    socket_budget(c);
     c->direction = params->direction;
     c->cookie = params->cookie;
     c->silence_ns = params->silence_ns != 0 ? params->silence_ns : 3000000000ull;
@@ -258,8 +259,8 @@ static lh_status_t tcp_connect(lh_transport_t *t, const lh_address_t *address,
                           address->length);
     status = conn_new(t, &c);
     if (status != LH_OK) return status;
-    take_params(c, params);
     conn_name(c, params->peer);
+    take_params(c, params);
     address_text(&to, c->address_text, sizeof(c->address_text));
     c->address = *address;
     c->hello = params->hello;

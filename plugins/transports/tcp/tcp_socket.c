@@ -155,6 +155,38 @@ void tuning_choose(const tcp_config_t *config, const lh_link_t *link, const lh_t
     if (wan && out->pace_bytes_per_second == 0) out->pace_bytes_per_second = rate / 100 * 97;
 }
 
+/* A quarter of what the kernel gives all TCP sockets of the machine before it squeezes them. */
+static uint64_t kernel_budget(void)
+{
+    unsigned long long low, pressure = 0, most;
+    FILE *file = fopen("/proc/sys/net/ipv4/tcp_mem", "re");
+    if (file == NULL) return UINT64_MAX;
+    if (fscanf(file, "%llu %llu %llu", &low, &pressure, &most) != 3) pressure = 0;
+    (void)fclose(file);
+    return pressure == 0 ? UINT64_MAX : pressure * (uint64_t)sysconf(_SC_PAGESIZE) / 4;
+}
+
+/* The kernel counts each buffer twice, and there is one a direction. */
+void socket_budget(lh_conn_t *c)
+{
+    enum { COUNTED = 4 };
+    lh_transport_t *t = c->transport;
+    if (t->budget == 0) t->budget = kernel_budget();
+    const uint64_t left = t->budget > t->budget_used ? t->budget - t->budget_used : 0;
+    const uint64_t asked = c->tuning.buffer_bytes;
+    if (asked > left / COUNTED) {
+        c->tuning.buffer_bytes = left / COUNTED;
+        t->host->log(
+            t->host, LH_LOG_WARN,
+            "%s: buffers of %llu MiB would take more than a quarter of the kernel's memory "
+            "for TCP (net.ipv4.tcp_mem); %llu MiB instead",
+            c->peer_text, (unsigned long long)(asked >> 20),
+            (unsigned long long)(c->tuning.buffer_bytes >> 20));
+    }
+    c->budget_used = COUNTED * c->tuning.buffer_bytes;
+    t->budget_used += c->budget_used;
+}
+
 /* buffer and pace are over all streams. A short path is left to the kernel's own tuning. */
 void socket_tune(lh_conn_t *c, int fd, bool before_connect)
 {

@@ -53,7 +53,10 @@ static lh_status_t do_fail(const lh_host_t *host, lh_status_t status, const char
 
 static void *do_alloc(const lh_host_t *host, size_t bytes, size_t alignment)
 {
-    (void)host;
+    if (mine(host)->allocations_left > 0 && --mine(host)->allocations_left == 0) {
+        (void)do_fail(host, LH_NO_MEMORY, "out of memory");
+        return NULL;
+    }
     if (alignment < 64) alignment = 64;
     const size_t whole = (bytes + alignment - 1) / alignment * alignment;
     void *memory = aligned_alloc(alignment, whole);

@@ -15,7 +15,8 @@ typedef struct kit_config { /* as the plugin's option table has it */
 typedef struct kit_host {
     lh_host_t api; /* first: the plugin's pointer is one to this */
     lh_world_t world;
-    uint8_t key; /* what derived keys are made of; 0: the job has none */
+    uint8_t key;              /* what derived keys are made of; 0: the job has none */
+    int64_t allocations_left; /* then alloc fails, once; 0: never */
     double strangers;
     char reason[512]; /* of the last fail */
 } kit_host_t;

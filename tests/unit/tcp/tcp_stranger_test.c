@@ -356,6 +356,51 @@ static void what_is_private_can_not_be_read_on_the_way(void **state)
     }
 }
 
+/* Every allocation of either end fails once: what comes of it is an end with a reason, or nothing.
+ */
+static void memory_that_runs_out_is_an_end_like_others(void **state)
+{
+    (void)state;
+    static kit_end_t a, b;
+    static uint8_t from[100000], to[100000];
+    uint32_t whole = 0;
+    for (uint32_t turn = 1; turn < 40; turn++) {
+        lh_hello_t hello;
+        open_both(&a, &b, LH_SECURITY_PRIVATE);
+        kit_end_t *poor = turn % 2 == 0 ? &a : &b;
+        poor->host.allocations_left = turn / 2 + 1;
+        lh_conn_params_t p = kit_params(&b, 0, LH_SECURITY_PRIVATE);
+        p.dial_ns = 200000000;
+        b.config.streams = 2;
+        if (kit_api->connect(b.transport, &a.address, &p, &b.conn) == LH_OK) {
+            bool posted = false;
+            const uint64_t end = kit_now() + 300000000u;
+            while (a.count < 2 && kit_now() < end) {
+                kit_poll(&a);
+                kit_poll(&b);
+                if (a.conn == NULL && kit_api->accept(a.listener, &hello, &a.conn) == LH_OK) {
+                    p = kit_params(&a, 1, LH_SECURITY_PRIVATE);
+                    (void)kit_api->admit(a.conn, &p);
+                }
+                if (a.conn == NULL || posted) continue;
+                posted = true;
+                (void)kit_api->isend(b.conn, NULL, from, 100, 1, 1);
+                (void)kit_api->isend(b.conn, NULL, from, sizeof(from), 2, 2);
+                kit_poll(&b);
+                kit_poll(&a);
+                (void)kit_api->irecv(a.conn, NULL, to, 100, 1, 1);
+                (void)kit_api->irecv(a.conn, NULL, to, sizeof(to), 2, 2);
+            }
+            for (uint32_t i = 0; i < b.count; i++)
+                if (b.events[i].status != LH_OK) assert_true(b.reasons[i][0] != '\0');
+            whole += a.count >= 3 && a.events[2].status == LH_OK;
+        }
+        kit_close(&a);
+        kit_close(&b);
+    }
+    assert_true(whole > 5);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -371,6 +416,7 @@ int main(void)
         cmocka_unit_test(a_flipped_bit_is_corruption),
         cmocka_unit_test(a_replayed_frame_is_corruption),
         cmocka_unit_test(what_is_private_can_not_be_read_on_the_way),
+        cmocka_unit_test(memory_that_runs_out_is_an_end_like_others),
     };
     return kit_load() != 0 ? 1 : cmocka_run_group_tests(tests, NULL, NULL);
 }
