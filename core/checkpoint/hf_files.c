@@ -88,6 +88,29 @@ lh_status_t hf_files_copy_tokenizer(const char *file, const char *to)
     return status;
 }
 
+typedef struct sweep {
+    const char *parent, *name; /* of the folder */
+    bool there;                /* the folder is in its place */
+} sweep_t;
+
+/* What a run that was killed left: NAME.tmp-01234567, and with .old what stood in its place, which
+ * is kept until NAME is there again. */
+static int sweep_entry(void *context, const char *entry)
+{
+    enum { DIGITS = 8 };
+    const sweep_t *s = context;
+    const size_t length = strlen(s->name);
+    if (strncmp(entry, s->name, length) != 0 || !text_starts(entry + length, ".tmp-")) return 0;
+    const char *digits = entry + length + strlen(".tmp-");
+    const size_t count = strspn(digits, "0123456789abcdef");
+    const bool old = strcmp(digits + count, ".old") == 0;
+    if (count != DIGITS || (digits[count] != '\0' && !(old && s->there))) return 0;
+    char *path = path_join(s->parent, entry);
+    if (path != NULL && folder_remove(path) != LH_OK) fail_clear(); /* the next run tries again */
+    mem_free(path);
+    return 0;
+}
+
 lh_status_t hf_folder_stage(const char *folder, char **out)
 {
     uint32_t random;
@@ -97,6 +120,8 @@ lh_status_t hf_folder_stage(const char *folder, char **out)
     char *parent = path_folder(folder);
     if (parent == NULL) return LH_NO_MEMORY;
     lh_status_t status = folder_make(parent);
+    sweep_t sweep = {parent, path_name(folder), file_exists(folder)};
+    if (status == LH_OK) (void)sys()->list(parent, sweep_entry, &sweep);
     mem_free(parent);
     if (status != LH_OK) return status;
 
