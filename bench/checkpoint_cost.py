@@ -5,11 +5,13 @@ turns (A B A B ...), 16.9M parameters.
     bench/checkpoint_cost.py [--binary build/release/bin/longhaul] [--rounds 3] [--steps 30]
                              [--every 10] [--folder .]
 
-Prints the median time of a step each way and the difference. The folder is where checkpoints are
-written: a disk, not memory, is what is of interest. Measure on a machine that does nothing else."""
+Prints the median time of a step each way and the difference, and the same of processor time, which
+means something on a busy machine too. The folder is where checkpoints are written: a disk, not memory,
+is what is of interest. Measure on a machine that does nothing else."""
 import argparse
 import json
 import os
+import resource
 import shutil
 import statistics
 import subprocess
@@ -58,21 +60,25 @@ WARM = 3  # first steps touch memory for the first time
 
 
 def run(binary, folder, *args):
+    """Processor seconds of the program and of those that write its checkpoints."""
+    before = resource.getrusage(resource.RUSAGE_CHILDREN)
     done = subprocess.run([binary, *args], cwd=folder, capture_output=True, text=True)
     if done.returncode != 0:
         sys.exit("longhaul %s: %s" % (" ".join(args), done.stderr[-2000:]))
+    after = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return after.ru_utime - before.ru_utime + after.ru_stime - before.ru_stime
 
 
 def train(binary, folder, every):
-    """Seconds of each step after the first ones, what stood still for saves among them."""
+    """Seconds of each step after the first ones, how long saves held them up, processor seconds."""
     for name in ("checkpoints", "metrics.jsonl", "events"):
         path = os.path.join(folder, "out", name)
         shutil.rmtree(path, True) if os.path.isdir(path) else os.path.exists(path) and os.unlink(path)
-    run(binary, folder, "train", "job.ini", "--set", "checkpoint.every=%d" % every)
+    busy = run(binary, folder, "train", "job.ini", "--set", "checkpoint.every=%d" % every)
     with open(os.path.join(folder, "out", "metrics.jsonl")) as f:
         rows = [json.loads(line) for line in f]
     rows = [r for r in rows if "learning_rate" in r][WARM:]
-    return [r["seconds"] for r in rows], sum(r["parts"]["save"] for r in rows)
+    return [r["seconds"] for r in rows], sum(r["parts"]["save"] for r in rows), busy
 
 
 def main():
@@ -89,20 +95,23 @@ def main():
             f.write(JOB % {"data": DATA, "steps": given.steps})
         binary = os.path.abspath(given.binary)
         run(binary, folder, "prepare", "job.ini")
-        with_them, without, stalls = [], [], []
+        with_them, without, stalls, busy = [], [], [], []
         for n in range(given.rounds):
-            a, _ = train(binary, folder, 0)
-            b, stall = train(binary, folder, given.every)
+            a, _, busy_a = train(binary, folder, 0)
+            b, stall, busy_b = train(binary, folder, given.every)
+            busy.append(busy_b / busy_a)
             without.append(statistics.mean(a))
             with_them.append(statistics.mean(b))
             stalls.append(stall / sum(b))
             print("round %d: %.1f ms a step without, %.1f ms with a checkpoint every %d (%+.2f %%), "
-                  "of which training stood still %.2f %%"
+                  "stood still %.2f %%, processors busy %+.2f %%"
                   % (n + 1, without[-1] * 1e3, with_them[-1] * 1e3, given.every,
-                     (with_them[-1] / without[-1] - 1) * 100, stalls[-1] * 100), flush=True)
+                     (with_them[-1] / without[-1] - 1) * 100, stalls[-1] * 100,
+                     (busy[-1] - 1) * 100), flush=True)
         a, b = statistics.median(without), statistics.median(with_them)
-        print("median: %.1f ms without, %.1f ms with: %+.2f %%; load %.1f"
-              % (a * 1e3, b * 1e3, (b / a - 1) * 100, os.getloadavg()[0]))
+        print("median: %.1f ms without, %.1f ms with: %+.2f %%; processors busy %+.2f %%; load %.1f"
+              % (a * 1e3, b * 1e3, (b / a - 1) * 100, (statistics.median(busy) - 1) * 100,
+                 os.getloadavg()[0]))
     finally:
         shutil.rmtree(folder, True)
 

@@ -6,6 +6,7 @@
  * another sample. */
 #include <crash/call_faults.h>
 #include <crash/four_ranks.h>
+#include <crash/mem_fs_shared.h>
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -154,6 +155,22 @@ static void runs_after_power_losses(void **state)
     assert_true(picks.count >= 4);
 }
 
+/* Each shard by a rank of its own, who hands its share of the manifest in through the folder. */
+static void ranks_that_meet_in_the_staging_folder(void **state)
+{
+    (void)state;
+    for (uint64_t n = 0; n < (torture ? 20u : 3u); n++) {
+        mem_fs_t *fs = with_steps(2);
+        sys_use(&mem_shared_table);
+        for (uint64_t step = 3; step <= 4; step++)
+            if (four_meet(n, step, n % 3) != LH_OK) FAIL_TEST("%s\n", fail_reason());
+        sys_use(&mem_table);
+        walk_all("ranks together", fs, (crash_expect_t){2, 2}, 0);
+        assert_int_equal(four_found(&state_of_all), 4);
+        mem_fs_free(fs);
+    }
+}
+
 /* The newest is damaged: it is put aside, and its step saved anew. */
 static void a_damaged_step_is_saved_again(void **state)
 {
@@ -208,6 +225,7 @@ int main(void)
         cmocka_unit_test(saves_that_follow_one_another_and_prune),
         cmocka_unit_test(a_run_after_one_that_was_killed_at_any_call),
         cmocka_unit_test(runs_after_power_losses),
+        cmocka_unit_test(ranks_that_meet_in_the_staging_folder),
         cmocka_unit_test(a_damaged_step_is_saved_again),
     };
     return cmocka_run_group_tests(tests, quiet, tell);

@@ -1,7 +1,9 @@
 /* four_ranks.c - saves and checks the small state. */
 #include <crash/four_ranks.h>
 
+#include <pthread.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include <base/file.h>
@@ -9,7 +11,9 @@
 #include <checkpoint/checkpoint.h>
 #include <checkpoint/checkpoint_folder.h>
 #include <checkpoint/commit.h>
+#include <checkpoint/rank_save.h>
 #include <crash/call_faults.h>
+#include <crash/mem_fs_shared.h>
 
 enum { RANKS = 4, TENSORS = 2, ROWS = 16, COLUMNS = 24, PART = ROWS * COLUMNS / RANKS };
 
@@ -36,18 +40,27 @@ static checkpoint_tensor_t part_of(uint32_t rank, uint32_t tensor)
     return t;
 }
 
-static lh_status_t write_rank(commit_t *c, uint32_t rank, uint64_t step)
-{
+typedef struct share { /* of one rank */
     checkpoint_tensor_t tensors[TENSORS];
     float values[TENSORS][PART];
     const void *data[TENSORS];
+} share_t;
+
+static void fill_share(share_t *s, uint32_t rank, uint64_t step)
+{
     for (uint32_t t = 0; t < TENSORS; t++) {
-        tensors[t] = part_of(rank, t);
+        s->tensors[t] = part_of(rank, t);
         for (uint32_t i = 0; i < PART; i++)
-            values[t][i] = value(step, t, rank * PART + i);
-        data[t] = values[t];
+            s->values[t][i] = value(step, t, rank * PART + i);
+        s->data[t] = s->values[t];
     }
-    return commit_write(c, rank, tensors, data, TENSORS);
+}
+
+static lh_status_t write_rank(commit_t *c, uint32_t rank, uint64_t step)
+{
+    share_t share;
+    fill_share(&share, rank, step);
+    return commit_write(c, rank, share.tensors, share.data, TENSORS);
 }
 
 /* What a process says that was killed, nobody has heard. */
@@ -72,6 +85,51 @@ lh_status_t four_save(uint64_t step, uint64_t keep)
     }
     status = commit_finish(c, keep, NULL);
     if (status == LH_OK) mark(MARK_RETURNED + step);
+    return status;
+}
+
+typedef struct attendant {
+    uint64_t session, step, keep;
+    uint32_t rank;
+    lh_status_t status;
+    char said[512];
+} attendant_t;
+
+static void *attend(void *context)
+{
+    attendant_t *a = context;
+    const checkpoint_meta_t meta = {.run = "crash", .step = a->step, .cursor = a->step};
+    const rank_save_t how = {.folder = FOUR_FOLDER,
+                             .rank = a->rank,
+                             .ranks = RANKS,
+                             .session = a->session,
+                             .attempt = 1,
+                             .keep = a->keep,
+                             .deadline_ns = UINT64_C(20000000000),
+                             .trainer = -1};
+    share_t share;
+    fill_share(&share, a->rank, a->step);
+    a->status = rank_save(&how, &meta, "", share.tensors, share.data, TENSORS, NULL);
+    if (a->status == LH_OK && a->rank == 0) mem_shared_mark(MARK_RETURNED + a->step);
+    (void)snprintf(a->said, sizeof(a->said), "%s", fail_reason());
+    return NULL;
+}
+
+lh_status_t four_meet(uint64_t session, uint64_t step, uint64_t keep)
+{
+    pthread_t threads[RANKS];
+    attendant_t ranks[RANKS];
+    mem_shared_mark(MARK_BEGUN + step);
+    for (uint32_t r = 0; r < RANKS; r++) {
+        ranks[r] = (attendant_t){.session = session, .step = step, .keep = keep, .rank = r};
+        if (pthread_create(&threads[r], NULL, attend, &ranks[r]) != 0) abort();
+    }
+    lh_status_t status = LH_OK;
+    for (uint32_t r = 0; r < RANKS; r++) {
+        (void)pthread_join(threads[r], NULL);
+        if (status == LH_OK && ranks[r].status != LH_OK)
+            status = fail(ranks[r].status, "%s", ranks[r].said);
+    }
     return status;
 }
 
