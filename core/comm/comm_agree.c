@@ -84,22 +84,22 @@ static uint64_t plan_digest(const collective_t *x)
     return digest;
 }
 
-static uint64_t offset_in(const comm_t *c, const coll_place_t *p)
+static void locate(const comm_t *c, const coll_place_t *p, uint32_t *arena, uint64_t *offset)
 {
-    if (p->address == NULL || p->arena >= c->arena_count) return 0;
-    return (uint64_t)((char *)p->address - c->arenas[p->arena].base);
+    *arena = PLAN_NOWHERE;
+    *offset = 0;
+    if (p->address == NULL || p->arena >= c->arena_count) return;
+    *arena = p->arena;
+    *offset = (uint64_t)((char *)p->address - c->arenas[p->arena].base);
 }
 
 static void fill_rows(const comm_t *c, plan_row_t *rows)
 {
     for (uint32_t i = 0; i < c->plan_count; i++) {
         const collective_t *x = c->plans[i];
-        rows[i] = (plan_row_t){.key = x->key,
-                               .digest = plan_digest(x),
-                               .place = {.whole = offset_in(c, &x->how.whole),
-                                         .cut = offset_in(c, &x->how.cut),
-                                         .whole_arena = x->how.whole.arena,
-                                         .cut_arena = x->how.cut.arena}};
+        rows[i] = (plan_row_t){.key = x->key, .digest = plan_digest(x)};
+        locate(c, &x->how.whole, &rows[i].place.whole_arena, &rows[i].place.whole);
+        locate(c, &x->how.cut, &rows[i].place.cut_arena, &rows[i].place.cut);
         (void)snprintf(rows[i].name, NAME_BYTES, "%s", x->doing);
     }
 }
@@ -136,6 +136,7 @@ static lh_status_t match_plan(comm_t *c, collective_t *x, const plan_row_t *all,
         n += c->plans[i]->key == x->key;
     for (uint32_t m = 0; m < g->size; m++) {
         const bool pair = x->how.op == COLL_SEND || x->how.op == COLL_RECV;
+        if (m == g->self) x->places[m] = mine[x->index].place;
         if (m == g->self || (pair && m != x->how.root)) continue;
         const plan_row_t *row = find_row(&all[(size_t)g->ranks[m] * most], most, x->key, n);
         if (row == NULL || row->digest != mine[x->index].digest)

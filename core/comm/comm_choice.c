@@ -98,23 +98,32 @@ static uint64_t choose_chunk(const collective_t *x, const comm_facts_t *all, uin
     return chunk;
 }
 
-/* Members of this rank's site whose arenas it can map, while they map its own. */
+/* Whether a rank that maps these arenas of its peers can read a member's buffers in place. */
+static bool maps_place(uint32_t maps, const plan_place_t *p)
+{
+    const uint32_t arenas[] = {p->whole_arena, p->cut_arena};
+    for (int i = 0; i < 2; i++)
+        if (arenas[i] != PLAN_NOWHERE && (arenas[i] >= 32 || (maps >> arenas[i] & 1) == 0))
+            return false;
+    return true;
+}
+
+/* Two members of a node that can read each other's buffers in place. */
 static bool pair_maps(const collective_t *x, const comm_facts_t *all, uint32_t a, uint32_t b)
 {
-    const comm_t *c = x->comm;
     const group_t *g = x->how.group;
-    if (a == b || world_scope(c->how.world, g->ranks[a], g->ranks[b]) != LH_LINK_NODE) return false;
-    const uint32_t maps = all[g->ranks[a]].maps[x->how.service] &
-                          all[g->ranks[b]].maps[x->how.service];
-    const uint32_t whole = x->how.whole.address == NULL ? 0 : 1u << x->how.whole.arena % 32;
-    const uint32_t cut = x->how.cut.address == NULL ? 0 : 1u << x->how.cut.arena % 32;
-    return x->how.whole.arena < 32 && x->how.cut.arena < 32 && (maps & whole) == whole &&
-           (maps & cut) == cut;
+    const uint32_t service = x->how.service;
+    if (a == b || world_scope(x->comm->how.world, g->ranks[a], g->ranks[b]) != LH_LINK_NODE)
+        return false;
+    return maps_place(all[g->ranks[a]].maps[service], &x->places[b]) &&
+           maps_place(all[g->ranks[b]].maps[service], &x->places[a]);
 }
 
 static bool all_map(const collective_t *x, const comm_facts_t *all)
 {
     const group_t *g = x->how.group;
+    if (x->how.op == COLL_SEND || x->how.op == COLL_RECV)
+        return pair_maps(x, all, g->self, x->how.root);
     for (uint32_t a = 0; a < g->size; a++)
         for (uint32_t b = 0; b < a; b++)
             if (g->site_of[a] == g->site_of[b] && !pair_maps(x, all, a, b)) return false;

@@ -34,9 +34,11 @@ typedef struct region {
 
 enum { PLAN_IDLE, PLAN_RUNNING };
 
+#define PLAN_NOWHERE UINT32_MAX
+
 typedef struct plan_place { /* of a member's buffers in its arenas */
     uint64_t whole, cut;
-    uint32_t whole_arena, cut_arena;
+    uint32_t whole_arena, cut_arena; /* PLAN_NOWHERE: it has none */
 } plan_place_t;
 
 struct collective {

@@ -24,6 +24,7 @@ typedef struct spec {
     lh_dtype_t dtype;
     uint64_t elements, chunk;
     bool cut, add, scattered, mapped, at_once;
+    bool whole_numbers; /* sums of them are the same in any order */
 } spec_t;
 
 typedef struct message {
@@ -106,6 +107,10 @@ static void own_pieces(bench_t *b)
 static void fill_random(bench_t *b, char *data, uint64_t elements)
 {
     for (uint64_t i = 0; i < elements; i++) {
+        if (b->spec.whole_numbers) {
+            test_store(b->spec.dtype, data, i, (float)draw(b, 16));
+            continue;
+        }
         const float mantissa = (float)draw(b, 1u << 24) / (float)(1u << 24) - 0.5f;
         test_store(b->spec.dtype, data, i, mantissa * (float)(1u << draw(b, 16)));
     }
@@ -516,6 +521,17 @@ static void scatter_gather_and_all_to_all_move_pieces(void **state)
     try_op(COLL_ALL_TO_ALL, COLL_DIRECT);
 }
 
+/* In an order of its own. */
+static void halving_sums_all(void **state)
+{
+    (void)state;
+    static const char *const even[] = {"a", "aa", "ab", "aaaa", "aabb", "aabbc", "aaaaaaaa"};
+    for (uint32_t s = 0; s < COUNT(even); s++)
+        for (uint32_t op = COLL_ALL_REDUCE; op <= COLL_REDUCE_SCATTER; op++)
+            try_variants((spec_t){
+                .sites = even[s], .op = op, .algorithm = COLL_HALVING, .whole_numbers = true});
+}
+
 static void barrier_ends(void **state)
 {
     (void)state;
@@ -582,6 +598,7 @@ int main(void)
         cmocka_unit_test(all_gather_gives_all_to_all),
         cmocka_unit_test(broadcast_gives_roots_to_all),
         cmocka_unit_test(scatter_gather_and_all_to_all_move_pieces),
+        cmocka_unit_test(halving_sums_all),
         cmocka_unit_test(barrier_ends),
         cmocka_unit_test(little_is_summed_by_all_at_once),
     };
