@@ -9,8 +9,8 @@ typedef struct checkpoint_steps {
     size_t count, capacity;
 } checkpoint_steps_t;
 
-/* Makes the folder and those above it, and until the first checkpoint is committed there makes their
- * names safe: a power loss must not take a checkpoint by taking a folder above it. */
+/* Makes the folder and those above it, and until the first checkpoint is committed there makes
+ * their names safe: a power loss must not take a checkpoint by taking a folder above it. */
 lh_status_t checkpoint_folder_make(const char *folder) LH_MUST_CHECK;
 /* A folder that is missing has none. */
 lh_status_t checkpoint_steps(const char *folder, checkpoint_steps_t *out) LH_MUST_CHECK;
