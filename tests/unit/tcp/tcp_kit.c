@@ -1,7 +1,6 @@
 /* tcp_kit.c - see tcp_kit.h. */
 #include "tcp_kit.h"
 
-#include <assert.h>
 #include <dlfcn.h>
 #include <stdarg.h>
 #include <stdio.h>
@@ -12,13 +11,19 @@
 
 const lh_transport_api_t *kit_api;
 
+void kit_fault(const char *file, int line, const char *fact)
+{
+    (void)fprintf(stderr, "%s:%d: not so: %s\n", file, line, fact);
+    abort();
+}
+
 int kit_load(void)
 {
     void *library = dlopen(LH_TEST_PLUGINS "/transports/tcp.so", RTLD_NOW | RTLD_LOCAL);
     if (library == NULL) (void)fprintf(stderr, "%s\n", dlerror());
     const lh_plugin_t *plugin = library == NULL ? NULL : dlsym(library, LH_PLUGIN_SYMBOL);
     if (plugin == NULL) return -1;
-    assert(plugin->config_size == sizeof(kit_config_t));
+    KIT_MUST(plugin->config_size == sizeof(kit_config_t));
     kit_api = plugin->transport;
     return 0;
 }
@@ -137,7 +142,7 @@ void kit_open(kit_end_t *e, uint32_t rank)
                               .derive_key = do_derive};
     const lh_status_t status = kit_api->open(&e->host.api, &e->config, &e->transport);
     if (status != LH_OK) (void)fprintf(stderr, "open: %s\n", e->host.reason);
-    assert(status == LH_OK);
+    KIT_MUST(status == LH_OK);
 }
 
 void kit_close(kit_end_t *e)
@@ -167,7 +172,7 @@ void kit_poll(kit_end_t *e)
     if (e == NULL || e->count == KIT_EVENTS) return;
     const lh_status_t status = kit_api->poll(
         e->transport, e->events + e->count, sizeof(lh_wire_event_t), KIT_EVENTS - e->count, &count);
-    assert(status == LH_OK);
+    KIT_MUST(status == LH_OK);
     for (uint32_t i = e->count; i < e->count + count; i++)
         (void)snprintf(e->reasons[i], KIT_TEXT, "%s",
                        e->events[i].reason != NULL ? e->events[i].reason : "");
@@ -200,25 +205,24 @@ void kit_join(kit_end_t *a, kit_end_t *b, uint32_t security)
     lh_status_t status = LH_OK;
     if (a->listener == NULL)
         status = kit_api->listen(a->transport, 0, security, &a->address, &a->listener);
-    assert(status == LH_OK);
+    KIT_MUST(status == LH_OK);
     lh_conn_params_t params = kit_params(b, a->host.world.rank, security);
     status = kit_api->connect(b->transport, &a->address, &params, &b->conn);
     if (status != LH_OK) (void)fprintf(stderr, "connect: %s\n", b->host.reason);
-    assert(status == LH_OK);
+    KIT_MUST(status == LH_OK);
     do {
         kit_poll(a);
         kit_poll(b);
         status = kit_api->accept(a->listener, &hello, &a->conn);
     } while (status == LH_AGAIN && kit_now() < end);
-    assert(status == LH_OK && hello.rank == b->host.world.rank);
+    KIT_MUST(status == LH_OK && hello.rank == b->host.world.rank);
     params = kit_params(a, hello.rank, security);
     status = kit_api->admit(a->conn, &params);
-    assert(status == LH_OK);
+    KIT_MUST(status == LH_OK);
     const lh_wire_event_t *up = kit_wait(a, b, a, LH_WIRE_UP, 0, 3000);
-    assert(up != NULL && up->cookie == params.cookie);
+    KIT_MUST(up != NULL && up->cookie == params.cookie);
     up = kit_wait(a, b, b, LH_WIRE_UP, 0, 3000);
-    assert(up != NULL);
-    (void)up;
+    KIT_MUST(up != NULL);
 }
 
 void kit_fill(uint8_t *bytes, size_t length, uint32_t seed)

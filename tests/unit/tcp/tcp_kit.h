@@ -5,6 +5,10 @@
 
 #include <longhaul/plugin.h>
 
+/* Also in builds without asserts. */
+#define KIT_MUST(fact) ((fact) ? (void)0 : kit_fault(__FILE__, __LINE__, #fact))
+void kit_fault(const char *file, int line, const char *fact) __attribute__((noreturn));
+
 typedef struct kit_config { /* as the plugin's option table has it */
     char *bind;
     uint64_t port, streams;

@@ -1,7 +1,7 @@
 /* tcp_relay.c - see tcp_relay.h. The plugin's address: 4, 0, port (big-endian), IPv4 address. */
 #include "tcp_relay.h"
+#include "tcp_kit.h"
 
-#include <assert.h>
 #include <errno.h>
 #include <netinet/in.h>
 #include <netinet/tcp.h>
@@ -11,7 +11,7 @@
 int relay_dial(const lh_address_t *to)
 {
     struct sockaddr_in a = {.sin_family = AF_INET};
-    assert(to->bytes[0] == 4);
+    KIT_MUST(to->bytes[0] == 4);
     memcpy(&a.sin_port, to->bytes + 2, 2);
     memcpy(&a.sin_addr, to->bytes + 4, 4);
     const int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
@@ -37,8 +37,7 @@ void relay_open(relay_t *r, const lh_address_t *to)
     const int bad = bind(r->listener, (const struct sockaddr *)&a, sizeof(a)) |
                     listen(r->listener, 8) |
                     getsockname(r->listener, (struct sockaddr *)&a, &length);
-    assert(bad == 0);
-    (void)bad;
+    KIT_MUST(bad == 0);
     memcpy(r->own.bytes + 2, &a.sin_port, 2);
 }
 
