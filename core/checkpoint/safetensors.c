@@ -164,6 +164,7 @@ static lh_status_t check_metadata(const char *path, const json_t *metadata)
 {
     const char *key;
     json_t *value;
+    if (json_is_null(metadata)) return LH_OK;
     if (!json_is_object(metadata))
         return fail(LH_INVALID, "%s: __metadata__ is not an object", path);
     json_object_foreach((json_t *)metadata, key, value)
