@@ -186,10 +186,12 @@ static void a_damaged_step_is_saved_again(void **state)
     mem_fs_use(damaged);
     assert_int_equal(four_found(&state_of_all), 2);
     state_of_all.pointer_may_lag = true; /* it names the damaged one until the next is saved */
+    state_of_all.damage_stands = true;
     assert_int_equal(four_run(3, 2), LH_OK);
     assert_int_equal(four_found(&state_of_all), 3);
+    walk_all("a damaged step saved again", damaged, (crash_expect_t){2, 3}, 0);
     mem_fs_free(damaged);
-    state_of_all.pointer_may_lag = false;
+    state_of_all.pointer_may_lag = state_of_all.damage_stands = false;
 }
 
 static int quiet(void **state)

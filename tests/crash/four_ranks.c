@@ -205,7 +205,7 @@ static const char *look_at_found(four_ranks_t *f, checkpoint_t *c, const crash_e
     /* No half of a checkpoint stands under a checkpoint's name. */
     if (checkpoint_steps(FOUR_FOLDER, &steps) != LH_OK) return fail_reason();
     const char *fault = NULL;
-    for (size_t i = 0; i < steps.count && fault == NULL; i++) {
+    for (size_t i = 0; i < steps.count && fault == NULL && !f->damage_stands; i++) {
         char name[CHECKPOINT_NAME], path[64];
         checkpoint_name(steps.steps[i], name);
         (void)snprintf(path, sizeof(path), "%s/%s", FOUR_FOLDER, name);

@@ -11,6 +11,7 @@
 typedef struct four_ranks {
     char said[1024];      /* the last fault's sentence  */
     bool pointer_may_lag; /* a test let the pointer fail */
+    bool damage_stands;   /* a test damaged a step     */
     uint64_t losses;      /* faults that are a checkpoint lost, or a wrong one found */
 } four_ranks_t;
 
