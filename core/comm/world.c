@@ -56,6 +56,24 @@ void world_number(world_t *w)
     w->row.nodes = nodes;
 }
 
+lh_status_t world_plan(const job_t *job, uint32_t rank, world_t **out)
+{
+    world_t *w;
+    const lh_status_t status = world_new(rank, job_ranks(job), &w);
+    if (status != LH_OK) return status;
+    for (uint32_t r = 0; r < w->row.size; r++) {
+        const job_site_t *site;
+        const job_host_t *host;
+        job_rank_place(job, r, &site, &host);
+        if (site == NULL) continue;
+        (void)snprintf(w->ranks[r].site_name, WORLD_SITE_NAME, "%s", site->name);
+        (void)snprintf(w->ranks[r].host, WORLD_HOST_NAME, "%s", host->name);
+    }
+    world_number(w);
+    *out = w;
+    return LH_OK;
+}
+
 void world_free(world_t *w)
 {
     if (w == NULL) return;

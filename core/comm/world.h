@@ -6,7 +6,7 @@
 #ifndef COMM_WORLD_H
 #define COMM_WORLD_H
 
-#include <base/status.h>
+#include <config/job.h>
 
 #include <longhaul/link.h>
 #include <longhaul/train.h>
@@ -30,6 +30,9 @@ typedef struct world {
 lh_status_t world_new(uint32_t rank, uint32_t size, world_t **out) LH_MUST_CHECK;
 /* Numbers nodes and sites from the names in ranks[], and counts them. */
 void world_number(world_t *w);
+/* The world that a job's [launch] and [site.*] ask for, as a rank of it would see it, without any
+ * rank running. */
+lh_status_t world_plan(const job_t *job, uint32_t rank, world_t **out) LH_MUST_CHECK;
 void world_free(world_t *w);
 
 /* LH_LINK_NODE, LH_LINK_SITE or LH_LINK_WAN: the nearest that both share. */

@@ -63,7 +63,7 @@ static lh_status_t cuts_lay(const transfers_t *t, const store_t *store, uint64_t
         region_t walk = {.name = store->name};
         for (uint32_t i = 0; i < count; i++) {
             if (!store->pieces[i].present) continue;
-            const lh_slice_t s = shares_slice(&t->shares, i, m);
+            const lh_slice_t s = shares_slice(t->shares, i, m);
             const uint64_t wide = dtype_bytes(store->pieces[i].dtype);
             uint64_t offset;
             const lh_status_t status = region_take(&walk, (s.end - s.begin) * wide,
@@ -120,7 +120,7 @@ static uint32_t segments_of(const planner_t *pl, const transfer_t *x, uint32_t m
         const uint32_t i = x->kind == TRANSFER_PARTIALS ? k : x->parameters[k];
         if (x->kind == TRANSFER_PARTIALS && !transfers_is_updated(t, i)) continue;
         const uint32_t storage = p->items[i].storage;
-        const lh_slice_t s = shares_slice(&t->shares, storage, member);
+        const lh_slice_t s = shares_slice(t->shares, storage, member);
         coll_segment_t segment;
         if (x->kind == TRANSFER_PARTIALS) {
             const uint64_t first = s.begin / LH_NORM_BLOCK;
@@ -180,7 +180,7 @@ static lh_status_t across_make(const planner_t *pl, const transfer_t *x, const g
         uint32_t count = 0;
         for (uint32_t k = 0; k < x->count; k++) {
             const uint32_t i = x->parameters[k], place = (m + i) % ways;
-            const lh_slice_t s = shares_slice(&t->shares, i, t->group->self);
+            const lh_slice_t s = shares_slice(t->shares, i, t->group->self);
             const uint64_t units = blocks(s.end - s.begin), length = s.end - s.begin;
             uint64_t begin = units * place / ways * LH_NORM_BLOCK;
             uint64_t end = units * (place + 1) / ways * LH_NORM_BLOCK;
@@ -205,18 +205,16 @@ static lh_status_t across_plan(planner_t *pl, transfer_t *x, const coll_how_t *s
 {
     transfers_t *t = pl->t;
     const bool cut = sum->cut.address != NULL;
-    const group_t *group = comm_group(t->comm, LH_GROUP_ACROSS);
-    if (group == NULL) return LH_INVALID;
     pieces_t pieces = {0};
     coll_how_t how = *sum;
     how.op = COLL_ALL_REDUCE;
-    how.group = group;
+    how.group = t->across;
     how.add = false;
     if (cut) how.whole = sum->cut;
     how.cut = (coll_place_t){0};
     how.elements = t->weights->grad->region.bytes / dtype_bytes(sum->dtype);
     how.after = x->later != NULL ? x->later : x->first;
-    lh_status_t status = across_make(pl, x, group, cut, &pieces);
+    lh_status_t status = across_make(pl, x, t->across, cut, &pieces);
     how.pieces = pieces.rows;
     if (status == LH_OK) status = collective_new(t->comm, &how, &x->across);
     pieces_free(&pieces);
@@ -273,6 +271,8 @@ lh_status_t transfers_build(exchange_t *x)
 {
     transfers_t *t = (transfers_t *)x;
     planner_t pl = {.t = t};
+    if (t->comm == NULL)
+        return fail(LH_INVALID, "these ranks are planned only; nothing connects them");
     lh_status_t status = regions_share(&pl);
     if (status == LH_OK && t->exchange.value != NULL)
         status = cuts_lay(t, t->weights->value, &pl.value_cuts);

@@ -18,13 +18,6 @@ bool transfers_is_updated(const transfers_t *t, uint32_t parameter)
            !t->weights->frozen[parameter];
 }
 
-lh_slice_t transfers_slice(const transfers_t *t, uint32_t parameter)
-{
-    const parameter_t *p = &t->weights->parameters->items[parameter];
-    if (t->tables.cut == LH_GROUP_SELF) return (lh_slice_t){0, p->elements};
-    return shares_slice(&t->shares, p->storage, t->group->self);
-}
-
 static uint32_t *list_copy(const uint32_t *list, uint32_t count)
 {
     uint32_t *copy = mem_array(count, sizeof(*copy));
@@ -202,29 +195,14 @@ static lh_status_t own_what_is_saved(transfers_t *t)
     w->owned = mem_array(w->parameters->count, sizeof(*w->owned));
     if (w->owned == NULL) return LH_NO_MEMORY;
     /* Cut inside a site, every site holds all; the first one saves. */
-    const world_t *world = comm_world(t->comm);
+    const world_t *world = t->world;
     const bool other_site = t->tables.cut == LH_GROUP_SITE &&
                             world->ranks[world->row.rank].site != world->ranks[0].site;
     for (uint32_t i = 0; i < w->parameters->count; i++) {
-        w->owned[i] = shares_slice(&t->shares, i, t->group->self);
+        w->owned[i] = shares_slice(t->shares, i, t->group->self);
         if (other_site) w->owned[i].end = w->owned[i].begin;
     }
     return LH_OK;
-}
-
-static lh_status_t shares_make(transfers_t *t, const transfers_how_t *how)
-{
-    const optimizer_tables_t *tables = how->tables;
-    const uint32_t which = tables->cut != LH_GROUP_SELF ? tables->cut : LH_GROUP_DATA;
-    t->group = comm_group(how->comm, which);
-    if (t->group == NULL) return LH_INVALID;
-    const shares_how_t shares = {.parameters = how->weights->parameters,
-                                 .rule_of = how->rule_of,
-                                 .ways = t->group->size,
-                                 .api = tables->cut != LH_GROUP_SELF ? how->api : NULL,
-                                 .optimizer = how->optimizer,
-                                 .space = tables->grad};
-    return shares_new(&shares, &t->shares);
 }
 
 static lh_status_t wide_check(const optimizer_tables_t *t)
@@ -242,9 +220,10 @@ static lh_status_t wide_check(const optimizer_tables_t *t)
 
 static lh_status_t transfers_open(transfers_t *t, const transfers_how_t *how)
 {
-    const optimizer_tables_t *tables = how->tables;
+    const optimizer_tables_t *tables = &t->tables;
     lh_status_t status = wide_check(tables);
-    if (status == LH_OK) status = shares_make(t, how);
+    if (status == LH_OK && tables->across != TABLE_MOVES)
+        status = group_new(t->world, LH_GROUP_ACROSS, &t->across);
     if (status == LH_OK) status = own_what_is_saved(t);
     if (status != LH_OK) return status;
     t->renew_of = mem_array(how->weights->parameters->count, sizeof(*t->renew_of));
@@ -268,15 +247,19 @@ lh_status_t transfers_new(const transfers_how_t *how, transfers_t **out)
     if (t == NULL) return LH_NO_MEMORY;
     t->engine = how->engine;
     t->weights = how->weights;
+    t->world = how->world;
     t->comm = how->comm;
-    t->tables = *how->tables;
+    t->tables = how->holdings->tables;
+    t->group = how->holdings->group;
+    t->shares = &how->holdings->shares;
     t->micro_batches = how->micro_batches;
-    t->bucket_bytes = how->bucket_bytes != 0 ? how->bucket_bytes : how->tables->bucket_bytes;
+    t->bucket_bytes = how->bucket_bytes != 0 ? how->bucket_bytes : t->tables.bucket_bytes;
     const lh_status_t status = transfers_open(t, how);
     if (status != LH_OK) {
         transfers_free(t);
         return status;
     }
+    t->holdings = how->holdings;
     *out = t;
     return LH_OK;
 }
@@ -296,7 +279,8 @@ void transfers_free(transfers_t *t)
     mem_free(t->visits);
     mem_free(t->buckets);
     mem_free(t->renew_of);
-    shares_free(&t->shares);
+    group_free(t->across);
+    holdings_free(t->holdings);
     mem_free(t);
 }
 

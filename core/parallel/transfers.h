@@ -9,29 +9,24 @@
 #include <comm/comm.h>
 #include <graph/engine.h>
 #include <graph/exchange.h>
-#include <parallel/optimizer_tables.h>
-#include <parallel/shares.h>
 
 typedef struct transfers transfers_t;
+typedef struct holdings holdings_t; /* holdings.h */
 
 typedef struct transfers_how {
     engine_t *engine;
     weights_t *weights;
-    comm_t *comm;
-    const optimizer_tables_t *tables;
-    const lh_rule_t *const *rule_of; /* [parameters]      */
-    const lh_optimizer_api_t *api;
-    lh_optimizer_t *optimizer;
+    const world_t *world;
+    comm_t *comm;           /* NULL: planned only, engine_build is refused          */
+    holdings_t *holdings;   /* of several ranks; belongs to the transfers once they are made */
     uint32_t micro_batches; /* runs of the training program in a step */
     uint64_t bucket_bytes;  /* 0: choose */
 } transfers_how_t;
 
 /* Becomes the engine's exchange. */
 lh_status_t transfers_new(const transfers_how_t *how, transfers_t **out) LH_MUST_CHECK;
-void transfers_free(transfers_t *t); /* after engine_close; NULL does nothing */
-
-/* Elements of a parameter whose master and states this rank holds. */
-lh_slice_t transfers_slice(const transfers_t *t, uint32_t parameter);
+/* After engine_close, and after comm_close, whose plans read its groups. NULL does nothing. */
+void transfers_free(transfers_t *t);
 
 enum { PARTIAL_WORDS = 2 }; /* op sum_squares */
 

@@ -4,6 +4,7 @@
 #define PARALLEL_TRANSFERS_STATE_H
 
 #include <graph/program.h>
+#include <parallel/holdings.h>
 #include <parallel/transfers.h>
 
 enum { TRANSFER_SUM = 1, TRANSFER_RENEW, TRANSFER_VISIT, TRANSFER_PARTIALS };
@@ -42,13 +43,15 @@ struct transfers {
     exchange_t exchange; /* first: an exchange_t * is a transfers_t * */
     engine_t *engine;
     weights_t *weights;
-    comm_t *comm;
-    optimizer_tables_t tables;
+    const world_t *world;
+    comm_t *comm; /* NULL: planned only */
+    holdings_t *holdings;
+    optimizer_tables_t tables; /* theirs */
+    const group_t *group;      /* theirs, of the shares */
+    const shares_t *shares;    /* theirs */
+    group_t *across;           /* NULL: nothing is summed over sites by itself */
     uint32_t micro_batches;
     uint64_t bucket_bytes;
-
-    const group_t *group; /* of the shares */
-    shares_t shares;
 
     transfer_t **list; /* by ticket */
     uint32_t count;

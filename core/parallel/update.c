@@ -4,14 +4,13 @@
 #include <base/memory.h>
 #include <graph/op_table.h>
 #include <graph/program.h>
-#include <parallel/optimizer_tables.h>
-#include <tensor/dtype.h>
+#include <parallel/holdings.h>
 
 typedef struct update {
     program_t *p;
     weights_t *w;
     const update_how_t *how;
-    optimizer_tables_t tables;
+    const holdings_t *holdings;
     transfers_t *transfers; /* NULL: alone */
     uint32_t step; /* flow value: [groups, LH_STEP_WORDS], factor and verdict set by clip */
 } update_t;
@@ -31,196 +30,44 @@ static bool is_updated(const weights_t *w, uint32_t parameter)
     return w->parameters->items[parameter].storage == parameter && !w->frozen[parameter];
 }
 
-/* What the optimizer's description may depend on. */
-typedef struct train_tables {
-    lh_train_t train;
-    lh_family_t family;
-    lh_train_param_t *params;
-    lh_rule_t *rules;
-} train_tables_t;
-
-static lh_train_param_t train_param(const update_t *u, uint32_t i)
-{
-    const weights_t *w = u->w;
-    const parameter_t *p = &w->parameters->items[i];
-    lh_train_param_t row = {.name = p->name,
-                            .rows = p->rows,
-                            .columns = p->columns,
-                            .logical_rows = p->rows,
-                            .logical_columns = p->columns,
-                            .block = p->part == LH_PART_EMBED  ? 0
-                                     : p->part == LH_PART_HEAD ? w->parameters->blocks + 1
-                                                               : p->block + 1,
-                            .rate_group = u->how->group_of != NULL ? u->how->group_of[i] : 0,
-                            .rule = group_of(u->how, i)->rule,
-                            .dtype = w->compute};
-    if (w->frozen[i]) row.flags |= LH_TRAIN_FROZEN;
-    if ((p->row->flags & LH_PARAM_NO_DECAY) != 0) row.flags |= LH_TRAIN_NO_DECAY;
-    if (p->storage != i) row.flags |= LH_TRAIN_TIED;
-    return row;
-}
-
-static void train_tables_free(train_tables_t *t)
-{
-    mem_free(t->params);
-    mem_free(t->rules);
-}
-
-/* Alone every group is of one. */
-static lh_status_t family_make(const update_t *u, lh_family_t *f)
-{
-    for (uint32_t g = 0; g < LH_GROUPS; g++) {
-        f->size[g] = 1;
-        if (u->how->comm == NULL || g == LH_GROUP_SELF) continue;
-        /* Sites of unequal size have no ranks at the same place. */
-        const world_t *world = comm_world(u->how->comm);
-        f->size[g] = 0;
-        if (g == LH_GROUP_ACROSS && !world_sites_equal(world)) continue;
-        const group_t *group = comm_group(u->how->comm, g);
-        if (group == NULL) return LH_INVALID;
-        f->size[g] = group->size;
-        f->rank[g] = group->self;
-    }
-    return LH_OK;
-}
-
-static lh_status_t train_tables_make(const update_t *u, train_tables_t *t)
-{
-    const uint32_t count = u->w->parameters->count;
-    t->params = mem_array(count, sizeof(*t->params));
-    t->rules = mem_array(u->how->rule_count, sizeof(*t->rules));
-    if (t->params == NULL || t->rules == NULL) return LH_NO_MEMORY;
-    for (uint32_t i = 0; i < count; i++)
-        t->params[i] = train_param(u, i);
-    for (uint32_t i = 0; i < u->how->rule_count; i++)
-        t->rules[i] = *u->how->rules[i].rule;
-    const lh_status_t status = family_make(u, &t->family);
-    if (status != LH_OK) return status;
-    t->train = (lh_train_t){.struct_size = sizeof(t->train),
-                            .blocks = u->w->parameters->blocks,
-                            .micro_batches = u->how->micro_batches,
-                            .param_size = sizeof(t->params[0]),
-                            .param_count = count,
-                            .family_size = sizeof(t->family),
-                            .family_count = 1,
-                            .rule_size = sizeof(t->rules[0]),
-                            .rule_count = u->how->rule_count,
-                            .params = t->params,
-                            .families = &t->family,
-                            .rules = t->rules};
-    return LH_OK;
-}
-
-static lh_status_t tables_read(update_t *u)
-{
-    train_tables_t t = {0};
-    lh_status_t status = train_tables_make(u, &t);
-    if (status == LH_OK)
-        status = optimizer_tables_read(u->how->api, u->how->optimizer, &t.train, &u->tables);
-    train_tables_free(&t);
-    return status;
-}
-
-static lh_status_t how_check(const update_how_t *how, const parameters_t *parameters)
-{
-    if (how->group_count == 0 || how->rule_count == 0)
-        return fail(LH_INVALID, "the optimizer step has %u groups and %u rules; at least 1 of each",
-                    how->group_count, how->rule_count);
-    for (uint32_t i = 0; i < how->group_count; i++)
-        if (how->groups[i].rule >= how->rule_count)
-            return fail(LH_INVALID, "group %u names rule %u; there are %u", i, how->groups[i].rule,
-                        how->rule_count);
-    for (uint32_t i = 0; how->group_of != NULL && i < parameters->count; i++)
-        if (how->group_of[i] >= how->group_count)
-            return fail(LH_INVALID, "parameter '%s' is in group %u; there are %u",
-                        parameters->items[i].name, how->group_of[i], how->group_count);
-    return LH_OK;
-}
-
-/* A parameter whose rule has states of other extents is never cut: one rank has all of it. */
-static uint64_t state_elements(const lh_rule_t *rule, const lh_rule_state_t *state,
-                               const parameter_t *p, lh_slice_t slice)
-{
-    const uint64_t grain = rule->grain_elements != 0 ? rule->grain_elements : 1;
-    if (slice.end == slice.begin) return 0;
-    switch (state->extent) {
-    case LH_EXTENT_ELEMENT: return slice.end - slice.begin;
-    case LH_EXTENT_ROW: return p->rows;
-    case LH_EXTENT_COLUMN: return p->columns;
-    case LH_EXTENT_BLOCK: return (p->elements + grain - 1) / grain;
-    default: return 1;
-    }
-}
-
 /* Elements whose master and states are here. */
 static lh_slice_t slice_of(const update_t *u, uint32_t parameter)
 {
-    if (u->transfers != NULL) return transfers_slice(u->transfers, parameter);
-    return (lh_slice_t){0, u->w->parameters->items[parameter].elements};
+    return holdings_slice(u->holdings, parameter);
 }
 
-/* The store of a state: one for each name, so that rules that share a name share it. */
-static lh_status_t state_store(weights_t *w, const lh_rule_state_t *state, store_t **out)
+static lh_status_t store_make(weights_t *w, const holding_store_t *from, uint32_t index)
 {
-    uint32_t states = 0;
-    for (uint32_t i = 0; i < w->store_count; i++) {
-        store_t *s = w->stores[i];
-        if (s->holds != LH_HOLDS_STATE) continue;
-        states++;
-        if (strcmp(s->name, state->name) != 0 || s->initial != state->initial) continue;
-        *out = s;
-        return LH_OK;
-    }
-    const lh_status_t status = weights_store_add(w, state->name, LH_HOLDS_STATE, out);
+    store_t *s;
+    const lh_status_t status = weights_store_add(w, from->name, from->holds, &s);
     if (status != LH_OK) return status;
-    (*out)->state = states;
-    (*out)->initial = state->initial;
+    if (from->holds == LH_HOLDS_GRAD) w->grad = s;
+    if (from->holds == LH_HOLDS_MASTER) w->master = s;
+    if (from->holds != LH_HOLDS_STATE) return LH_OK;
+    s->state = index - HOLDING_STATES;
+    s->initial = from->initial;
     return LH_OK;
 }
 
-static lh_status_t states_add(update_t *u, uint32_t parameter)
-{
-    const lh_rule_t *rule = rule_of(u->how, parameter);
-    const parameter_t *p = &u->w->parameters->items[parameter];
-    const lh_slice_t mine = slice_of(u, parameter);
-    lh_status_t status = LH_OK;
-    for (uint32_t k = 0; status == LH_OK && k < rule->state_count; k++) {
-        const lh_rule_state_t *state = &rule->states[k];
-        store_t *s;
-        status = state_store(u->w, state, &s);
-        if (status == LH_OK)
-            status = weights_piece_add(u->w, s, parameter, state->dtype, mine,
-                                       state_elements(rule, state, p, mine));
-    }
-    return status;
-}
-
-/* Memory for what the tables list. A master in the dtype of the value is the value itself. */
+/* Memory for what is held; values have it already. */
 static lh_status_t stores_add(update_t *u)
 {
     weights_t *w = u->w;
-    const optimizer_tables_t *t = &u->tables;
+    const holdings_t *h = u->holdings;
+    store_t *stores[HOLDING_STORES] = {0};
     if (w->grad != NULL)
         return fail(LH_INVALID, "the optimizer step is stated after a training program");
-    /* References compute in F64 throughout. */
-    const bool wide = w->compute == LH_DTYPE_F64;
-    const lh_dtype_t grad = wide || t->grad_dtype == 0 ? w->accumulate : t->grad_dtype;
-    const lh_dtype_t master = wide || t->master_dtype == 0 ? w->accumulate : t->master_dtype;
-
-    /* Cut gradients have memory of their own unless they lie inside the whole ones. */
-    const bool keeps_cut = optimizer_tables_is_cut(t, t->grad) && t->spaces[t->grad].inside == 0;
-
-    lh_status_t status = weights_store_add(w, t->spaces[t->grad].name, LH_HOLDS_GRAD, &w->grad);
-    if (status == LH_OK && t->master != TABLE_SPACES && master != w->compute)
-        status = weights_store_add(w, t->spaces[t->master].name, LH_HOLDS_MASTER, &w->master);
-    for (uint32_t i = 0; status == LH_OK && i < w->parameters->count; i++) {
-        const lh_slice_t whole = {0, w->parameters->items[i].elements}, mine = slice_of(u, i);
-        const lh_slice_t summed = keeps_cut ? mine : whole;
-        if (!is_updated(w, i)) continue;
-        status = weights_piece_add(w, w->grad, i, grad, summed, summed.end - summed.begin);
-        if (status == LH_OK && w->master != NULL)
-            status = weights_piece_add(w, w->master, i, master, mine, mine.end - mine.begin);
-        if (status == LH_OK && t->state != TABLE_SPACES) status = states_add(u, i);
+    lh_status_t status = LH_OK;
+    for (uint32_t i = HOLDING_GRAD; status == LH_OK && i < h->store_count; i++) {
+        if (h->stores[i].holds == 0) continue;
+        status = store_make(w, &h->stores[i], i);
+        stores[i] = w->stores[w->store_count - 1];
+    }
+    for (uint32_t i = 0; status == LH_OK && i < h->count; i++) {
+        const holding_t *piece = &h->list[i];
+        if (piece->store != HOLDING_VALUE)
+            status = weights_piece_add(w, stores[piece->store], piece->parameter, piece->dtype,
+                                       piece->slice, piece->elements);
     }
     return status;
 }
@@ -466,7 +313,7 @@ static lh_status_t rules_write(update_t *u)
 /* The tables must update the master and, where that is apart, bring it back to the value. */
 static lh_status_t moves_check(const update_t *u)
 {
-    const optimizer_tables_t *t = &u->tables;
+    const optimizer_tables_t *t = &u->holdings->tables;
     const uint32_t changed = t->master != TABLE_SPACES ? t->master : t->value;
     bool updates = false, returns = changed == t->value;
     for (uint32_t i = 0; i < t->move_count; i++) {
@@ -487,54 +334,64 @@ static lh_status_t moves_check(const update_t *u)
     return LH_OK;
 }
 
-/* Over several ranks: who owns what, and the exchange that brings it there. */
-static lh_status_t transfers_open(update_t *u, engine_t *e)
+static lh_status_t values_cut(update_t *u)
 {
-    const update_how_t *how = u->how;
-    if (how->comm == NULL || comm_world(how->comm)->row.size == 1) return LH_OK;
-    const lh_rule_t **rule_list = mem_array(u->w->parameters->count, sizeof(*rule_list));
-    if (rule_list == NULL) return LH_NO_MEMORY;
-    for (uint32_t i = 0; i < u->w->parameters->count; i++)
-        rule_list[i] = rule_of(how, i);
-    const transfers_how_t transfers = {.engine = e,
-                                       .weights = u->w,
-                                       .comm = how->comm,
-                                       .tables = &u->tables,
-                                       .rule_of = rule_list,
-                                       .api = how->api,
-                                       .optimizer = how->optimizer,
-                                       .micro_batches = how->micro_batches,
-                                       .bucket_bytes = how->bucket_bytes};
-    lh_status_t status = transfers_new(&transfers, &u->transfers);
-    mem_free(rule_list);
-    if (status != LH_OK) return status;
-    *how->transfers = u->transfers;
-    if (!optimizer_tables_is_cut(&u->tables, u->tables.value)) return LH_OK;
-
+    const holdings_t *h = u->holdings;
+    if (!optimizer_tables_is_cut(&h->tables, h->tables.value)) return LH_OK;
     lh_slice_t *slices = mem_array(u->w->parameters->count, sizeof(*slices));
     if (slices == NULL) return LH_NO_MEMORY;
-    for (uint32_t i = 0; i < u->w->parameters->count; i++)
-        slices[i] = transfers_slice(u->transfers, i);
-    status = weights_value_cut(u->w, slices);
+    for (uint32_t i = 0; i < h->count; i++)
+        if (h->list[i].store == HOLDING_VALUE) slices[h->list[i].parameter] = h->list[i].slice;
+    const lh_status_t status = weights_value_cut(u->w, slices);
     mem_free(slices);
+    return status;
+}
+
+/* Over several ranks the exchange brings everything to who owns it, and keeps the holdings. */
+static lh_status_t transfers_open(update_t *u, engine_t *e, holdings_t **holdings)
+{
+    const update_how_t *how = u->how;
+    if ((*holdings)->group == NULL) return LH_OK;
+    const transfers_how_t transfers = {.engine = e,
+                                       .weights = u->w,
+                                       .world = how->world,
+                                       .comm = how->comm,
+                                       .holdings = *holdings,
+                                       .micro_batches = how->micro_batches,
+                                       .bucket_bytes = how->bucket_bytes};
+    const lh_status_t status = transfers_new(&transfers, &u->transfers);
+    if (status != LH_OK) return status;
+    *holdings = NULL;
+    *how->transfers = u->transfers;
+    return values_cut(u);
+}
+
+static lh_status_t program_write(update_t *u, engine_t *e, program_t **out)
+{
+    const program_how_t how = {.use = USE_UPDATE, .sequences = 1, .rows = 1};
+    lh_status_t status = program_empty(e, u->w, &how, &u->p);
+    if (status != LH_OK) return status;
+    norm_write(u);
+    status = u->p->flow->status;
+    if (status == LH_OK) status = rules_write(u);
+    if (status == LH_OK) status = program_finish(u->p);
+    if (status == LH_OK) *out = u->p;
     return status;
 }
 
 lh_status_t update_new(engine_t *e, weights_t *w, const update_how_t *how, program_t **out)
 {
     update_t u = {.w = w, .how = how};
-    const program_how_t program = {.use = USE_UPDATE, .sequences = 1, .rows = 1};
-    lh_status_t status = how_check(how, w->parameters);
-    if (status == LH_OK) status = tables_read(&u);
-    if (status == LH_OK) status = moves_check(&u);
-    if (status == LH_OK) status = transfers_open(&u, e);
-    if (status == LH_OK) status = stores_add(&u);
-    if (status == LH_OK) status = program_empty(e, w, &program, &u.p);
+    holdings_t *holdings; /* NULL once transfers have them */
+    const holdings_how_t held = {
+        .parameters = w->parameters, .frozen = w->frozen, .compute = w->compute, .update = how};
+    lh_status_t status = holdings_new(&held, &holdings);
     if (status != LH_OK) return status;
-    norm_write(&u);
-    status = u.p->flow->status;
-    if (status == LH_OK) status = rules_write(&u);
-    if (status == LH_OK) status = program_finish(u.p);
-    if (status == LH_OK) *out = u.p;
+    u.holdings = holdings;
+    status = moves_check(&u);
+    if (status == LH_OK) status = transfers_open(&u, e, &holdings);
+    if (status == LH_OK) status = stores_add(&u);
+    if (status == LH_OK) status = program_write(&u, e, out);
+    holdings_free(holdings);
     return status;
 }

@@ -29,10 +29,11 @@ typedef struct update_how {
     uint32_t group_count;
     const uint32_t *group_of; /* [parameters] index into groups; NULL: all 0      */
     uint32_t micro_batches;   /* runs of the training program in a step          */
-    comm_t *comm;             /* NULL: alone                                     */
+    const world_t *world;     /* NULL: alone                                     */
+    comm_t *comm;             /* NULL: planned only, no other rank is needed     */
     uint64_t bucket_bytes; /* gradients summed at a time; 0: the optimizer's or the host's choice */
-    transfers_t **transfers; /* with comm: what moves in a step; freed by the caller after
-                                engine_close. NULL where there is one rank             */
+    transfers_t **transfers; /* with a world of several: what moves in a step; freed by the caller
+                                after engine_close */
 } update_how_t;
 
 /* Gives the weights gradients, master and states as the tables say. Before engine_build, and before

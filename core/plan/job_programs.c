@@ -2,17 +2,18 @@
 #include <plan/job_programs.h>
 
 #include <base/status.h>
+#include <data/batch_share.h>
 
 enum { DOCUMENTS_LIMIT = 1 << 20 };
 
 /* Where documents lie apart, how many there are is known from the data; without it, as many as
  * there can be: the difference is 4 bytes each. */
-static uint64_t documents_of(const job_t *job)
+static uint64_t documents_of(const job_t *job, uint64_t sequences)
 {
     const job_train_t *train = &job->train;
-    if (job->data.documents == DOCUMENTS_JOINED) return train->micro_batch;
+    if (job->data.documents == DOCUMENTS_JOINED) return sequences;
     if (train->max_documents > 0) return train->max_documents;
-    const uint64_t all = train->sequence * train->micro_batch;
+    const uint64_t all = train->sequence * sequences;
     return all > DOCUMENTS_LIMIT ? DOCUMENTS_LIMIT : all;
 }
 
@@ -20,16 +21,25 @@ static lh_status_t make_programs(const job_t *job, job_programs_t *p)
 {
     const job_train_t *train = &job->train;
     session_t *s = p->session;
+    const uint32_t rank = s->world == NULL ? 0 : s->world->row.rank;
+    const uint32_t ranks = s->world == NULL ? 1 : s->world->row.size;
+    const batch_share_t share = batch_share(train->batch, train->micro_batch, rank, ranks);
+    const bool breadth = job->parallel.accumulation == ACCUMULATION_BREADTH;
     const program_how_t how = {.use = USE_TRAIN,
-                               .sequences = train->micro_batch,
+                               .sequences = share.rows,
                                .rows = train->sequence,
-                               .max_documents = documents_of(job),
+                               .max_documents = documents_of(job, share.rows),
                                .recompute = train->recompute,
+                               .micro_batches = (uint32_t)share.passes,
+                               .lanes = breadth ? (uint32_t)share.passes : 1,
                                .head_chunk = train->head_chunk};
     const evaluation_how_t evaluation = {.session = s,
                                          .sequences = train->micro_batch,
                                          .rows = train->sequence,
-                                         .max_documents = how.max_documents};
+                                         .max_documents = documents_of(job, train->micro_batch)};
+    p->micro_batches = share.passes / how.lanes;
+    p->rows = share.rows;
+    p->lanes = how.lanes;
     lh_status_t status = session_update(s, (uint32_t)p->micro_batches, &p->update);
     if (status == LH_OK) status = program_new(s->engine, s->weights, &how, &p->pass);
     if (status == LH_OK && train->evaluate_every > 0)
@@ -39,7 +49,7 @@ static lh_status_t make_programs(const job_t *job, job_programs_t *p)
 
 lh_status_t job_programs_open(const session_how_t *how, job_programs_t *out)
 {
-    job_programs_t p = {.micro_batches = how->job->train.batch / how->job->train.micro_batch};
+    job_programs_t p = {0};
     lh_status_t status = session_open(how, &p.session);
     if (status == LH_OK) status = make_programs(how->job, &p);
     if (status != LH_OK) {

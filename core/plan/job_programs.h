@@ -10,7 +10,8 @@ typedef struct job_programs {
     session_t *session;
     program_t *pass, *update;
     evaluation_t *evaluation; /* NULL: none during training */
-    uint64_t micro_batches;
+    uint64_t micro_batches;   /* runs of pass in a step */
+    uint64_t rows, lanes;     /* sequences of a pass, passes of a run */
 } job_programs_t;
 
 lh_status_t job_programs_open(const session_how_t *how, job_programs_t *out) LH_MUST_CHECK;

@@ -29,7 +29,8 @@ typedef struct bench {
 static void fill_input(const bench_t *b, uint32_t which, void *to, uint64_t bytes)
 {
     const job_train_t *train = &b->p->session->job->train;
-    const uint64_t tokens = train->micro_batch * train->sequence;
+    const uint64_t tokens = b->p->rows * train->sequence;
+    const uint64_t starts = bytes / 4 / b->p->lanes; /* of a lane */
     const uint64_t vocab = weights_parameters(b->p->session->weights)->vocab;
     int32_t *ids = to;
     float *reals = to;
@@ -39,9 +40,10 @@ static void fill_input(const bench_t *b, uint32_t which, void *to, uint64_t byte
         case LH_INPUT_LABELS: ids[i] = (int32_t)(i * 2654435761U % vocab); break;
         case LH_INPUT_POSITIONS: ids[i] = (int32_t)(i % train->sequence); break;
         case LH_INPUT_STARTS:
-            ids[i] = (int32_t)(i * train->sequence < tokens ? i * train->sequence : tokens);
+            ids[i] = (int32_t)(i % starts * train->sequence);
+            if ((uint64_t)ids[i] > tokens) ids[i] = (int32_t)tokens;
             break;
-        case LH_INPUT_WEIGHTS: reals[i] = 1 / (float)tokens; break;
+        case LH_INPUT_WEIGHTS: reals[i] = 1 / (float)(tokens * b->p->lanes); break;
         case LH_INPUT_STEP:
             reals[i] = i % LH_STEP_WORDS == LH_STEP_LEARNING_RATE ? 1e-4F
                        : i % LH_STEP_WORDS == LH_STEP_NORM        ? 0

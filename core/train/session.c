@@ -1,8 +1,6 @@
 /* session.c - opens what a job names, in the order that things depend on each other. */
 #include <train/session.h>
 
-#include <fnmatch.h>
-#include <math.h>
 #include <stdio.h>
 
 #include <base/memory.h>
@@ -131,46 +129,14 @@ static lh_status_t open_engine(session_t *s, const session_how_t *how)
     return status;
 }
 
-static bool matches(const char *globs, const char *name)
+/* Sorts parameters into groups and freezes those that are not trained. */
+static lh_status_t make_groups(session_t *s)
 {
-    char list[512], *rest = NULL;
-    if (globs == NULL || snprintf(list, sizeof(list), "%s", globs) >= (int)sizeof(list))
-        return false;
-    for (char *glob = strtok_r(list, ",", &rest); glob != NULL; glob = strtok_r(NULL, ",", &rest))
-        if (fnmatch(text_trim(glob), name, 0) == 0) return true;
-    return false;
-}
-
-/* Sorts every parameter into the first [group.NAME] that matches its logical name, else into group
- * 0. */
-static lh_status_t sort_into_groups(session_t *s)
-{
-    const job_t *job = s->job;
     const parameters_t *p = weights_parameters(s->weights);
-    s->groups = mem_array(job->group_count + 1, sizeof(*s->groups));
-    s->group_rates = mem_array(job->group_count + 1, sizeof(*s->group_rates));
-    s->group_of = mem_array(p->count, sizeof(*s->group_of));
-    if (s->groups == NULL || s->group_rates == NULL || s->group_of == NULL) return LH_NO_MEMORY;
-
-    s->group_count = job->group_count + 1;
-    s->groups[0] = (update_group_t){.rule = 0, .decay = job->optimizer.decay};
-    s->group_rates[0] = 1;
-    for (uint32_t g = 0; g < job->group_count; g++) {
-        const job_group_t *group = &job->groups[g];
-        const double decay = isnan(group->decay) ? job->optimizer.decay : group->decay;
-        uint32_t matched = 0;
-        s->groups[g + 1] = (update_group_t){.rule = 0, .decay = decay};
-        s->group_rates[g + 1] = group->rate;
-        for (uint32_t i = 0; i < p->count; i++) {
-            if (s->group_of[i] != 0 || !matches(group->match, p->items[i].name)) continue;
-            s->group_of[i] = g + 1;
-            if (group->frozen) weights_freeze(s->weights, i);
-            matched++;
-        }
-        if (matched == 0)
-            return fail(LH_INVALID, "%s: [group.%s] match = %s matches no parameter of the model",
-                        job->path, group->name, group->match);
-    }
+    const lh_status_t status = groups_new(s->job, p, &s->groups);
+    if (status != LH_OK) return status;
+    for (uint32_t i = 0; i < p->count; i++)
+        if (s->groups.frozen[i]) weights_freeze(s->weights, i);
     return LH_OK;
 }
 
@@ -181,6 +147,7 @@ lh_status_t session_open(const session_how_t *how, session_t **out)
     s->job = how->job;
     s->registry = how->registry;
     s->comm = how->comm;
+    s->world = how->comm != NULL ? comm_world(how->comm) : how->world;
     s->compute = how->compute != 0                             ? how->compute
                  : how->job->train.precision == PRECISION_BF16 ? LH_DTYPE_BF16
                                                                : LH_DTYPE_F32;
@@ -200,7 +167,7 @@ lh_status_t session_open(const session_how_t *how, session_t **out)
             .api = s->model_plugin->model, .model = s->model, .compute = s->compute};
         status = weights_new(s->engine, &weights, &s->weights);
     }
-    if (status == LH_OK && !how->frozen) status = sort_into_groups(s);
+    if (status == LH_OK && !how->frozen) status = make_groups(s);
     if (status != LH_OK) {
         session_close(s);
         return status;
@@ -223,10 +190,11 @@ lh_status_t session_update(session_t *s, uint32_t micro_batches, program_t **out
                               .optimizer = s->optimizer,
                               .rules = &s->rule,
                               .rule_count = 1,
-                              .groups = s->groups,
-                              .group_count = s->group_count,
-                              .group_of = s->group_of,
+                              .groups = s->groups.list,
+                              .group_count = s->groups.count,
+                              .group_of = s->groups.of,
                               .micro_batches = micro_batches,
+                              .world = s->world,
                               .comm = s->comm,
                               .bucket_bytes = s->job->comm.bucket_bytes,
                               .transfers = &s->transfers};
@@ -252,8 +220,6 @@ void session_close(session_t *s)
     free_config(s->device_plugin, s->device_config);
     free_config(s->optimizer_plugin, s->optimizer_config);
     if (s->rule_config != NULL) job_free_config(&s->rule_table, s->rule_config);
-    mem_free(s->groups);
-    mem_free(s->group_rates);
-    mem_free(s->group_of);
+    groups_free(&s->groups);
     mem_free(s);
 }

@@ -6,8 +6,8 @@
 #include <config/job.h>
 #include <graph/engine.h>
 #include <graph/op_table.h>
-#include <parallel/update.h>
 #include <plugin/loader.h>
+#include <train/groups.h>
 
 typedef struct session_how {
     const job_t *job;
@@ -18,7 +18,8 @@ typedef struct session_how {
     lh_dtype_t compute;   /* 0: [train] precision */
     const char *variants; /* NULL, or those of the run that is resumed */
     bool frozen;          /* no optimizer: for evaluation and generation */
-    comm_t *comm;         /* with others; NULL: alone */
+    comm_t *comm;         /* with others; NULL: alone, or planned only */
+    const world_t *world; /* without comm: whose rank is planned; NULL: alone */
 } session_how_t;
 
 typedef struct session {
@@ -33,15 +34,13 @@ typedef struct session {
     weights_t *weights;
     lh_dtype_t compute;
     comm_t *comm;
+    const world_t *world;   /* NULL: alone */
     transfers_t *transfers; /* NULL: alone */
 
     update_rule_t rule; /* of [optimizer] */
     void *rule_config;
     option_table_t rule_table;
-    update_group_t *groups; /* [optimizer], then every [group.NAME] that is not frozen */
-    double *group_rates;    /* factor on the learning rate */
-    uint32_t *group_of;     /* [parameters] */
-    uint32_t group_count;
+    groups_t groups; /* none where it is frozen */
 } session_t;
 
 /* The model plugin's options: the INI's, what an import gives, and the vocabulary (0: theirs). The

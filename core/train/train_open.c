@@ -150,7 +150,7 @@ static lh_status_t make_programs(trainer_t *t)
     if (status != LH_OK) return status;
 
     engine_variants(t->session->engine, &t->variants);
-    t->step_rows = mem_array((size_t)t->session->group_count * LH_STEP_WORDS,
+    t->step_rows = mem_array((size_t)t->session->groups.count * LH_STEP_WORDS,
                              sizeof(*t->step_rows));
     return t->step_rows == NULL ? LH_NO_MEMORY : text_status(&t->variants);
 }

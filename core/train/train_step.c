@@ -85,12 +85,12 @@ static lh_status_t run_passes(trainer_t *t, uint64_t i)
 
 static lh_status_t run_update(trainer_t *t, double rate)
 {
-    const uint32_t groups = t->session->group_count;
+    const uint32_t groups = t->session->groups.count;
     const uint64_t bytes = groups * LH_STEP_WORDS * sizeof(float);
     for (uint32_t g = 0; g < groups; g++) {
         float *row = t->step_rows + g * LH_STEP_WORDS;
         memset(row, 0, LH_STEP_WORDS * sizeof(float));
-        row[LH_STEP_LEARNING_RATE] = (float)(rate * t->session->group_rates[g]);
+        row[LH_STEP_LEARNING_RATE] = (float)(rate * t->session->groups.rates[g]);
         row[LH_STEP_GRAD_SCALE] = 1;
         row[LH_STEP_NUMBER] = (float)(t->step + 1);
         row[LH_STEP_APPLY] = 1;
