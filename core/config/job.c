@@ -325,6 +325,24 @@ static lh_status_t check_model(const job_t *job)
     return LH_OK;
 }
 
+/* A key pasted where its file belongs would end up in logs, reports and checkpoints. It is not
+ * repeated here. */
+static lh_status_t check_secret(const job_t *job)
+{
+    enum { KEY_LIKE = 32 };
+    char where[WHERE_BYTES];
+    const document_entry_t *e = section_find(document_find(job->document, "launch"), "secret");
+    if (e == NULL || strlen(e->value) < KEY_LIKE ||
+        e->value[strspn(e->value, "0123456789abcdefABCDEF")] != '\0')
+        return LH_OK;
+    where_is(job, "launch", "secret", where);
+    return fail(
+        LH_INVALID,
+        "%s: secret is a key; name a file of mode 0600 that holds it, and make a new key, as "
+        "this one has been written down",
+        where);
+}
+
 static lh_status_t check_generate(const job_t *job)
 {
     if (job->generate.prompt != NULL && job->generate.ids != NULL)
@@ -404,6 +422,7 @@ static lh_status_t parse_all(job_t *job)
     if (status == LH_OK) status = check_split(job);
     if (status == LH_OK) status = check_prepare(job);
     if (status == LH_OK) status = check_model(job);
+    if (status == LH_OK) status = check_secret(job);
     if (status == LH_OK) status = check_generate(job);
     if (status == LH_OK) status = resolve_paths(job);
     return status;
