@@ -439,7 +439,8 @@ static const lh_option_t options[] = {
     LH_OPTION_RATE(tcp_config_t, pace, "pace", "0", NULL,
                    "most that a connection sends; 0: between sites 97 % of the measured rate"),
     LH_OPTION_STRING(tcp_config_t, congestion, "congestion", "auto",
-                     "the kernel's congestion control; auto: bbr between sites where it is there"),
+                     "the kernel's congestion control; auto: bbr between sites where it is there, "
+                     "else cubic"),
 };
 
 LH_PLUGIN = {

@@ -128,6 +128,12 @@ static void feed(bench_t *b, const uint8_t *bytes, size_t length, size_t piece)
     }
 }
 
+/* -128 to 127, as numbers of messages wrap. */
+static uint32_t signed_byte(uint8_t byte)
+{
+    return byte < 128 ? byte : byte - 256u;
+}
+
 /* A frame of 12 bytes of input: type, flags, message, grants, offset, total, length (2), payload.
  */
 static size_t make_frame(bench_t *b, const uint8_t *in, uint8_t *out)
@@ -135,8 +141,8 @@ static size_t make_frame(bench_t *b, const uint8_t *in, uint8_t *out)
     frame_t f = {.type = in[0] % (FRAME_TYPES + 1),
                  .stream = in[1] & 1,
                  .sequence = b->stream->in_sequence + (in[1] >> 1 & 1),
-                 .message = b->conn->recv_first + (uint32_t)(int8_t)in[2],
-                 .grants = (uint32_t)(int8_t)in[3],
+                 .message = b->conn->recv_first + signed_byte(in[2]),
+                 .grants = signed_byte(in[3]),
                  .offset = in[4] * 8u,
                  .total = in[5] * 8u + (in[1] >> 2 & 7),
                  .length = in[6],
@@ -146,7 +152,7 @@ static size_t make_frame(bench_t *b, const uint8_t *in, uint8_t *out)
     if (f.type != FRAME_DATA) f.length = 0;
     if (f.length > 2100) f.length = 2100;
     memset(out + HEAD_BYTES, in[8], f.length);
-    frame_set_crc(&f, tcp_crc(0, out + HEAD_BYTES, f.length) ^ (in[9] == 255));
+    frame_set_crc(&f, tcp_crc(0, out + HEAD_BYTES, f.length) ^ (in[9] == 255 ? 1u : 0u));
     frame_write(&f, out);
     if (in[10] == 255) out[in[11] % HEAD_BYTES] ^= 1;
     return HEAD_BYTES + f.length;
