@@ -223,6 +223,7 @@ static void run(control_t *c)
 {
     control_client_t *k = c->client;
     k->heard_ns = k->last_turn = sys()->now_ns();
+    serve(c); /* says hello */
     while (!has_ended(c)) {
         struct pollfd fds[2] = {
             {.fd = k->over ? -1 : conn_fd(k->conn),
@@ -274,7 +275,7 @@ static lh_status_t shake_hands(control_t *c, uint64_t deadline)
     }
     conn_put(k->conn, FRAME_HELLO, &c->hello);
     atomic_fetch_add(&c->handshakes, 1);
-    return conn_drive(k->conn) == LH_PEER_LOST ? LH_AGAIN : LH_OK;
+    return LH_OK;
 }
 
 static lh_status_t try_once(control_t *c)

@@ -54,7 +54,7 @@ static bool is_first_with(const rank_facts_t *ranks, uint32_t rank, const char *
 static void append_row(const rank_facts_t *ranks, uint32_t count, const char *name, text_t *out)
 {
     uint32_t values = 0;
-    text_printf(out, "\n  %s: ", name);
+    text_printf(out, "\n%s: ", name);
     for (uint32_t r = 0; r < count && values < VALUES_SHOWN; r++) {
         if (!is_first_with(ranks, r, name)) continue;
         if (values++ > 0) text_append(out, "; ");
@@ -109,6 +109,6 @@ bool facts_agree(const rank_facts_t *ranks, uint32_t count, text_t *table)
                 append_row(ranks, count, name, table);
         }
     }
-    if (left_out > 0) text_printf(table, "\n  and %u more", left_out);
+    if (left_out > 0) text_printf(table, "\nand %u more", left_out);
     return false;
 }

@@ -142,9 +142,17 @@ def main():
     """Called as NAME.py RANK_PROGRAM LONGHAUL."""
     global PROGRAM
     PROGRAM = sys.argv[1]
-    unittest.main(module="__main__", argv=sys.argv[:1], verbosity=2)
+    unittest.main(module="__main__", argv=sys.argv[:1], verbosity=2, warnings="ignore")
 
 
 def skip(reason):
     print("skipped:", reason)
     sys.exit(77)
+
+
+def wait_for(fact, seconds=20):
+    end = time.time() + seconds
+    while not fact():
+        if time.time() > end:
+            raise AssertionError("it did not come to that")
+        time.sleep(0.02)

@@ -129,10 +129,10 @@ static void what_differs_is_a_table_on_every_rank(void **state)
         assert_string_equal(
             ranks[i].reason,
             "ranks differ; nothing was started\n"
-            "  plugin tcp: 1.0 abi 1 77aa on ranks 0-1, 3 (tokyo/t1); 1.0 abi 1 88bb on rank 2 "
+            "plugin tcp: 1.0 abi 1 77aa on ranks 0-1, 3 (tokyo/t1); 1.0 abi 1 88bb on rank 2 "
             "(osaka/o1)\n"
-            "  [train] batch: 8 on ranks 0-1, 3 (tokyo/t1); (not set) on rank 2 (osaka/o1)\n"
-            "  [train] steps: (not set) on ranks 0-1, 3 (tokyo/t1); 9 on rank 2 (osaka/o1)");
+            "[train] batch: 8 on ranks 0-1, 3 (tokyo/t1); (not set) on rank 2 (osaka/o1)\n"
+            "[train] steps: (not set) on ranks 0-1, 3 (tokyo/t1); 9 on rank 2 (osaka/o1)");
     }
     secret_free(star.secret);
 }
@@ -149,6 +149,11 @@ static void the_first_reason_is_everybodys(void **state)
     control_fail(ranks[3].control, 1, LH_PEER_LOST, "its link ended");
     ranks[1].status = LH_CORRUPT;
     strcpy(ranks[1].reason, "corpus.bin: token 70000 of 512");
+    (void)pthread_create(&ranks[1].thread, NULL, rank_close_thread, &ranks[1]);
+    for (uint32_t i = 0; i < RANKS; i++)
+        if (i != 1) assert_true(fails_within(ranks[i].control, 1));
+    (void)pthread_join(ranks[1].thread, NULL);
+    ranks[1].control = NULL;
     ranks_close(ranks, RANKS);
     for (uint32_t i = 0; i < RANKS; i++) {
         char expected[256];
