@@ -42,8 +42,8 @@ uint64_t comm_bytes(const comm_t *c);
 /* The step of training, for what control_progress tells of waits. */
 void comm_step(comm_t *c, uint64_t step);
 
-/* By scope (index LH_LINK_*): time that waits stood still for links of that class, since the last
- * call. */
+/* By scope (index LH_LINK_*): time that waits took, by the class of link that was waited for, since
+ * the last call. */
 void comm_exposed(comm_t *c, uint64_t ns[4]);
 
 #endif

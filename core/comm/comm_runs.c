@@ -368,6 +368,27 @@ lh_status_t collective_test(collective_t *x)
     return status == LH_OK ? LH_AGAIN : status;
 }
 
+static uint64_t exposed_all(const comm_t *c)
+{
+    uint64_t all = 0;
+    for (uint32_t s = 0; s < COMM_SCOPES; s++)
+        all += c->exposed_ns[s];
+    return all;
+}
+
+/* What a wait spent moving bytes and adding them is exposed too: it goes to the farthest class of
+ * link that the plan sends over. */
+static void wait_count(collective_t *x, uint64_t waited, uint64_t before)
+{
+    uint64_t sent[COMM_SCOPES], staging;
+    uint32_t farthest = LH_LINK_NODE;
+    const uint64_t idle = exposed_all(x->comm) - before;
+    collective_bytes(x, sent, &staging);
+    for (uint32_t s = LH_LINK_NODE; s < COMM_SCOPES; s++)
+        if (sent[s] > 0) farthest = s;
+    if (waited > idle) x->comm->exposed_ns[farthest] += waited - idle;
+}
+
 lh_status_t collective_wait(collective_t *x)
 {
     comm_t *c = x->comm;
@@ -375,6 +396,7 @@ lh_status_t collective_wait(collective_t *x)
     if (atomic_load_explicit(&x->state, memory_order_acquire) == PLAN_IDLE) return LH_OK;
     const uint64_t began = sys()->now_ns();
     runs_enter(c);
+    const uint64_t before = exposed_all(c);
     c->waiters++;
     while (atomic_load_explicit(&x->state, memory_order_relaxed) != PLAN_IDLE &&
            c->status == LH_OK) {
@@ -386,7 +408,9 @@ lh_status_t collective_wait(collective_t *x)
     }
     idle_end(c, &idle);
     c->waiters--;
-    x->times.exposed_ns += sys()->now_ns() - began;
+    const uint64_t waited = sys()->now_ns() - began;
+    x->times.exposed_ns += waited;
+    wait_count(x, waited, before);
     if (c->has_thread && c->oldest != NULL && c->waiters == 0) (void)pthread_cond_signal(&c->begun);
     const bool done = atomic_load_explicit(&x->state, memory_order_relaxed) == PLAN_IDLE;
     const lh_status_t status = done ? LH_OK : result_of(c);

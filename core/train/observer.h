@@ -18,12 +18,15 @@ enum {               /* what a step's wall time went into */
        STEP_PARTS
 };
 
+enum { STEP_SCOPES = 4 };
+
 typedef struct run_start {
     const char *name;   /* of the pipeline */
     const char *folder; /* of the pipeline: where what is watched is written */
     const char *model, *optimizer, *rule, *device, *device_name, *precision;
     uint64_t steps, first_step; /* first_step > 0: resumed */
     uint64_t parameters, tokens_per_step, sequence, batch, micro_batch;
+    uint32_t ranks, sites;
     double flops_per_step;   /* useful ones */
     double peak_flops;       /* measured rate of the device's matmuls; 0: unknown */
     double predicted_step_s; /* by `plan`; 0: none */
@@ -37,6 +40,8 @@ typedef struct step_report {
     double learning_rate, gradient_norm;
     bool applied; /* false: loss or gradients were not finite, nothing was changed */
     double seconds, part_s[STEP_PARTS];
+    /* Of compute and update: waiting for transfers, by class of link (LH_LINK_*). Alone: 0. */
+    double exposed_s[STEP_SCOPES];
     double tokens_per_s;
     uint64_t tokens; /* since the start of training */
 } step_report_t;

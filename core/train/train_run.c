@@ -57,6 +57,8 @@ static void tell_start(trainer_t *t, memory_report_t *memory)
                                .device_name = engine_properties(t->session->engine)->name,
                                .precision = job->train.precision == PRECISION_BF16 ? "bf16" : "f32",
                                .steps = job->train.steps,
+                               .ranks = agree_size(&t->agree),
+                               .sites = t->how->world == NULL ? 1 : t->how->world->row.sites,
                                .first_step = t->first_step,
                                .parameters = weights_parameters(t->session->weights)->elements,
                                .tokens_per_step = job->train.batch * job->train.sequence,

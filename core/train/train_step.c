@@ -126,6 +126,12 @@ static void report(trainer_t *t, const double loss[2], double rate, bool applied
                        .tokens = t->tokens};
     for (int i = 0; i < STEP_PARTS; i++)
         r.part_s[i] = (double)t->part_ns[i] * 1e-9;
+    if (t->comm.comm != NULL) {
+        uint64_t exposed[STEP_SCOPES];
+        comm_exposed(t->comm.comm, exposed);
+        for (int i = 0; i < STEP_SCOPES; i++)
+            r.exposed_s[i] = (double)exposed[i] * 1e-9;
+    }
     r.seconds = (double)(now - t->begun_ns) * 1e-9;
     r.tokens_per_s = (double)(t->job->train.batch * t->job->train.sequence) / r.seconds;
     memset(t->part_ns, 0, sizeof(t->part_ns));

@@ -10,8 +10,12 @@
 #include <base/memory.h>
 #include <base/sys.h>
 #include <base/text.h>
+#include <longhaul/link.h>
 
 enum { METRICS_LIMIT = 1 << 30 };
+
+const char *const step_scope_names[STEP_SCOPES] = {
+    [LH_LINK_NODE] = "node", [LH_LINK_SITE] = "site", [LH_LINK_WAN] = "wan"};
 
 const char *const step_part_names[STEP_PARTS] = {
     [PART_DATA] = "data",         [PART_COMPUTE] = "compute", [PART_UPDATE] = "update",
@@ -32,6 +36,17 @@ static void write_line(metrics_t *m, const char *line, int length)
     if (file_write(m->fd, m->path, line, (size_t)length) != LH_OK) m->failed = true;
 }
 
+static int exposed_write(char *out, size_t room, const step_report_t *s)
+{
+    char a[32];
+    int length = snprintf(out, room, ", \"exposed\": {");
+    for (int i = LH_LINK_NODE; i < STEP_SCOPES; i++)
+        length += snprintf(out + length, room - (size_t)length, "%s\"%s\": %s",
+                           i == LH_LINK_NODE ? "" : ", ", step_scope_names[i],
+                           number(s->exposed_s[i], a));
+    return length + snprintf(out + length, room - (size_t)length, "}");
+}
+
 void metrics_step(metrics_t *m, const step_report_t *s)
 {
     char line[1024], a[32], b[32], c[32], d[32], e[32], f[32];
@@ -46,7 +61,9 @@ void metrics_step(metrics_t *m, const step_report_t *s)
     for (int i = 0; i < STEP_PARTS; i++)
         length += snprintf(line + length, sizeof(line) - (size_t)length, "%s\"%s\": %s",
                            i == 0 ? "" : ", ", step_part_names[i], number(s->part_s[i], a));
-    length += snprintf(line + length, sizeof(line) - (size_t)length, "}}\n");
+    length += snprintf(line + length, sizeof(line) - (size_t)length, "}");
+    if (m->ranks > 1) length += exposed_write(line + length, sizeof(line) - (size_t)length, s);
+    length += snprintf(line + length, sizeof(line) - (size_t)length, "}\n");
     write_line(m, line, length);
 }
 
@@ -153,6 +170,9 @@ static bool read_point(const char *line, size_t length, metrics_point_t *p)
         p->seconds = real(root, "seconds");
         for (int i = 0; i < STEP_PARTS; i++)
             p->part_s[i] = real(json_object_get(root, "parts"), step_part_names[i]);
+        const json_t *exposed = json_object_get(root, "exposed");
+        for (int i = LH_LINK_NODE; exposed != NULL && i < STEP_SCOPES; i++)
+            p->exposed_s[i] = real(exposed, step_scope_names[i]);
     }
     json_decref(root);
     return usable;

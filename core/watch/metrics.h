@@ -9,6 +9,7 @@ typedef struct metrics {
     int fd;
     char path[512];
     bool failed;
+    uint32_t ranks; /* above 1, steps tell what they waited for; set by who opens */
 } metrics_t;
 
 /* Opens folder/metrics.jsonl: a fresh one when first_step is 0, else the old one without the lines
@@ -22,7 +23,7 @@ void metrics_close(metrics_t *m);
 typedef struct metrics_point {
     uint64_t step;
     double loss, learning_rate, gradient_norm, tokens_per_s, seconds;
-    double part_s[STEP_PARTS];
+    double part_s[STEP_PARTS], exposed_s[STEP_SCOPES];
     bool evaluation; /* then only step and loss mean anything */
 } metrics_point_t;
 
@@ -31,5 +32,6 @@ typedef struct metrics_point {
 lh_status_t metrics_read(const char *folder, metrics_point_t **out, size_t *count) LH_MUST_CHECK;
 
 extern const char *const step_part_names[STEP_PARTS];
+extern const char *const step_scope_names[STEP_SCOPES]; /* by LH_LINK_*; [0] is NULL */
 
 #endif

@@ -63,6 +63,9 @@ void progress_begin(progress_line_t *p, const run_start_t *start, uint64_t log_e
              (unsigned long long)start->steps, tokens, (unsigned long long)start->batch,
              (unsigned long long)start->sequence, (unsigned long long)start->micro_batch,
              start->first_step > 0 ? ", resumed" : "");
+    if (start->ranks > 1)
+        log_line(LH_LOG_INFO, "%u ranks, %u site%s", start->ranks, start->sites,
+                 start->sites == 1 ? "" : "s");
     if (start->first_step > 0)
         log_line(LH_LOG_INFO, "resumed after step %llu", (unsigned long long)start->first_step);
     log_over_progress(p->terminal);
@@ -77,18 +80,30 @@ static void share_text(const progress_line_t *p, double seconds, char out[32])
                        100 * p->flops_per_step / seconds / p->peak_flops);
 }
 
+/* The share of the step that waited for transfers; empty alone. */
+static void exposed_text(const step_report_t *s, char out[40])
+{
+    double waited = 0;
+    for (int i = 0; i < STEP_SCOPES; i++)
+        waited += s->exposed_s[i];
+    out[0] = '\0';
+    if (waited > 0 && s->seconds > 0)
+        (void)snprintf(out, 40, "  %.1f%% exposed", 100 * waited / s->seconds);
+}
+
 static void show(progress_line_t *p, const step_report_t *s)
 {
-    char rate[16], left[24], share[32];
+    char rate[16], left[24], share[32], exposed[40];
     count_text(s->tokens_per_s, rate);
     duration_text(p->seconds_a_step * (double)(p->steps - s->step), left);
     share_text(p, s->seconds, share);
+    exposed_text(s, exposed);
 
     if (!p->terminal) {
         log_line(LH_LOG_INFO,
-                 "step %llu/%llu  loss %.4f  rate %.3g  norm %.3f  %s tokens/s%s  ETA %s",
+                 "step %llu/%llu  loss %.4f  rate %.3g  norm %.3f  %s tokens/s%s%s  ETA %s",
                  (unsigned long long)s->step, (unsigned long long)p->steps, s->loss,
-                 s->learning_rate, s->gradient_norm, rate, share, left);
+                 s->learning_rate, s->gradient_norm, rate, share, exposed, left);
         return;
     }
     enum { WIDTH = 20 };
@@ -96,9 +111,10 @@ static void show(progress_line_t *p, const step_report_t *s)
     const uint64_t filled = p->steps == 0 ? WIDTH : s->step * WIDTH / p->steps;
     for (uint64_t i = 0; i < WIDTH; i++)
         (void)strncat(bar, i < filled ? "█" : "░", sizeof(bar) - strlen(bar) - 1);
-    const int length = snprintf(
-        line, sizeof(line), "\r\033[K%s %llu/%llu  loss %.4f  %s tok/s%s  ETA %s", bar,
-        (unsigned long long)s->step, (unsigned long long)p->steps, s->loss, rate, share, left);
+    const int length = snprintf(line, sizeof(line),
+                                "\r\033[K%s %llu/%llu  loss %.4f  %s tok/s%s%s  ETA %s", bar,
+                                (unsigned long long)s->step, (unsigned long long)p->steps, s->loss,
+                                rate, share, exposed, left);
     if (length > 0 && write(STDERR_FILENO, line, (size_t)length) < 0) p->terminal = false;
 }
 

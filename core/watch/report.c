@@ -7,6 +7,7 @@
 
 #include <base/file.h>
 #include <base/memory.h>
+#include <longhaul/link.h>
 #include <watch/chart.h>
 #include <watch/metrics.h>
 #include <watch/progress.h>
@@ -19,6 +20,7 @@ typedef struct curves { /* columns of metrics.jsonl */
     double *x, *loss, *smooth, *rate, *norm, *speed; /* [steps]       */
     double *ex, *eloss;                              /* [evaluations] */
     double part_s[STEP_PARTS], seconds;              /* sums          */
+    double exposed_s[STEP_SCOPES];
     double *memory;
 } curves_t;
 
@@ -69,6 +71,8 @@ static lh_status_t read_curves(const char *folder, curves_t *c)
         if (isfinite(p->seconds)) c->seconds += p->seconds;
         for (int k = 0; k < STEP_PARTS; k++)
             if (isfinite(p->part_s[k])) c->part_s[k] += p->part_s[k];
+        for (int k = 0; k < STEP_SCOPES; k++)
+            if (isfinite(p->exposed_s[k])) c->exposed_s[k] += p->exposed_s[k];
     }
     mem_free(points);
     smooth(c);
@@ -200,6 +204,17 @@ static void write_parts(const run_start_t *s, const curves_t *c, text_t *out)
                     "<td class=\"n\">%.1f %%</td></tr>",
                     k, step_part_names[k], 1e3 * c->part_s[k] / (double)c->steps,
                     100 * c->part_s[k] / c->seconds);
+    static const char *const links[STEP_SCOPES] = {
+        [LH_LINK_NODE] = "inside a machine",
+        [LH_LINK_SITE] = "inside a site",
+        [LH_LINK_WAN] = "between sites",
+    };
+    for (int k = LH_LINK_NODE; s->ranks > 1 && k < STEP_SCOPES; k++)
+        text_printf(out,
+                    "<tr><td>exposed communication, %s</td><td class=\"n\">%.2f</td>"
+                    "<td class=\"n\">%.1f %%</td></tr>",
+                    links[k], 1e3 * c->exposed_s[k] / (double)c->steps,
+                    100 * c->exposed_s[k] / c->seconds);
     text_printf(out, "<tr><td><b>whole step</b></td><td class=\"n\"><b>%.2f</b></td><td></td></tr>",
                 1e3 * c->seconds / (double)c->steps);
     if (s->predicted_step_s > 0)

@@ -54,6 +54,7 @@ static void on_begin(observer_t *o, const run_start_t *s)
     }
     if (metrics_open(&w->metrics, w->folder, s->first_step) != LH_OK)
         log_line(LH_LOG_WARN, "%s", fail_reason());
+    w->metrics.ranks = s->ranks;
     if (events == NULL || folder_make(events) != LH_OK ||
         event_file_open(events, &w->events) != LH_OK)
         log_line(LH_LOG_WARN, "no event files: %s", fail_reason());
