@@ -69,10 +69,11 @@ typedef struct program_how {
     uint64_t head_chunk; /* rows whose logits exist at a time; 0: choose                     */
     uint32_t micro_batches; /* TRAIN, SCORE: in a step; losses of the model's own are averaged over
                                them. 0: 1 */
-    uint32_t lanes; /* TRAIN: micro-batches that one run takes through each block before the next
-                       block (breadth-first accumulation); inputs hold them one after the other.
-                       0: 1 */
-    bool wants_logits;      /* SCORE: OUTPUT_LOGITS as well (DECODE always has them)           */
+    uint32_t replicas;      /* TRAIN: ranks that each make so many; the same average. 0: 1 */
+    uint32_t lanes;    /* TRAIN: micro-batches that one run takes through each block before the next
+                          block (breadth-first accumulation); inputs hold them one after the other.
+                          0: 1 */
+    bool wants_logits; /* SCORE: OUTPUT_LOGITS as well (DECODE always has them)           */
 } program_how_t;
 
 /* Inputs by use. TRAIN: TOKENS, POSITIONS, STARTS, LABELS, WEIGHTS. SCORE: TOKENS, POSITIONS,
@@ -162,7 +163,8 @@ enum {
     MEMORY_CACHES,
     MEMORY_CONSTANTS,
     MEMORY_PINNED,
-    MEMORY_LIBRARY,
+    MEMORY_LIBRARY,   /* what the device keeps for itself, weights packed for kernels */
+    MEMORY_TRANSFERS, /* staging and plans between ranks; the engine knows of none */
     MEMORY_KINDS
 };
 typedef struct memory_report {
@@ -174,6 +176,12 @@ typedef struct memory_report {
 const char *memory_kind_text(uint32_t kind); /* "parameters" */
 /* After engine_plan. */
 void engine_memory(const engine_t *e, memory_report_t *out);
+/* After engine_build, what of it is there: the pages that the kernel says are in memory where the
+ * host reaches them, elsewhere what the device gave. 0 of LIBRARY, which lies in the heap of
+ * others. */
+void engine_memory_measured(const engine_t *e, memory_report_t *out);
+/* False: the device doesn't tell. */
+bool engine_device_memory(const engine_t *e, lh_device_memory_t *out);
 
 const lh_device_properties_t *engine_properties(const engine_t *e);
 /* One line per distinct call: op, dtypes and shapes, then kernel name and variant. For the

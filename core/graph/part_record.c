@@ -96,12 +96,15 @@ static lh_status_t output_check(const part_t *part, uint64_t tokens, uint64_t co
                 (unsigned long long)columns);
 }
 
-/* A loss of the model's own is the mean over the step's micro-batches, as the cross-entropy is. */
+/* A loss of the model's own is the mean over the step's micro-batches, of all ranks, as the
+ * cross-entropy is. */
 static lh_status_t losses_average(const program_t *p, recording_t *r)
 {
-    if (p->how.micro_batches <= 1) return LH_OK;
+    const uint32_t replicas = p->how.replicas > 1 ? p->how.replicas : 1;
+    const uint32_t all = (p->how.micro_batches > 1 ? p->how.micro_batches : 1) * replicas;
+    if (all == 1) return LH_OK;
     lh_graph_t *g = &r->graph;
-    const float share = 1.0f / (float)p->how.micro_batches;
+    const float share = 1.0f / (float)all;
     for (uint32_t i = 0; i < r->loss_count; i++) {
         const lh_value_t in[] = {r->losses[i].value, g->api->constant(g, &share, 1)};
         r->losses[i].value = g->api->op(g, "scale", NULL, in, 2, NULL);

@@ -132,6 +132,7 @@ static lh_status_t make_programs(trainer_t *t)
                                .max_documents = documents,
                                .recompute = train->recompute,
                                .micro_batches = (uint32_t)t->share.passes,
+                               .replicas = agree_size(&t->agree),
                                .lanes = t->lanes,
                                .head_chunk = train->head_chunk};
     const evaluation_how_t evaluation = {.session = t->session,
@@ -256,6 +257,7 @@ void trainer_close(trainer_t *t)
     mem_free(t->batch);
     mem_free(t->step_rows);
     mem_free(t->profile);
+    mem_free(t->memory);
     text_free(&t->variants);
     text_free(&t->identity);
     session_close(t->session);
