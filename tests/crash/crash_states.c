@@ -79,6 +79,7 @@ static void look_at(walk_t *w, const mem_change_t *last, uint8_t fill)
         w->how->pick(w->how->context, tree, &w->expect);
     uint64_t digest = mem_tree_digest(tree);
     digest ^= w->expect.floor * UINT64_C(0x9e3779b97f4a7c15) + w->expect.newest;
+    digest += w->expect.said * UINT64_C(0xbf58476d1ce4e5b9);
     if (seen_before(w, digest) && w->count->states % RECHECK_EVERY != 0) return;
 
     w->count->looks++;
@@ -163,7 +164,7 @@ static void mark(walk_t *w, uint64_t number)
     const uint64_t step = number & UINT32_MAX;
     if (step > w->expect.newest) w->expect.newest = step;
     if ((number & MARK_RETURNED) == 0) return;
-    w->expect.floor = step;
+    w->expect.floor = w->expect.said = step;
     combine(w, NULL); /* the same states again, with more to be asked of them */
 }
 

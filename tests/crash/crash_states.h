@@ -18,6 +18,7 @@
 typedef struct crash_expect {
     uint64_t floor;  /* no older step may be found; 0: none was saved yet */
     uint64_t newest; /* no newer one either                               */
+    uint64_t said;   /* the last step of this journal that was said to be saved; 0: none */
 } crash_expect_t;
 
 /* Looks at the file system in force (mem_fs_used) as a program after the crash does. NULL: all is

@@ -82,7 +82,7 @@ static void a_first_save_into_folders_that_it_makes(void **state)
     (void)state;
     mem_fs_t *fs = fresh();
     assert_int_equal(four_run(1, 3), LH_OK);
-    walk_all("first save", fs, (crash_expect_t){0, 0}, 0);
+    walk_all("first save", fs, (crash_expect_t){0, 0, 0}, 0);
     mem_fs_free(fs);
 }
 
@@ -93,7 +93,7 @@ static void saves_that_follow_one_another_and_prune(void **state)
         mem_fs_t *fs = with_steps(3);
         for (uint64_t step = 4; step <= (torture ? 7u : 5u); step++)
             assert_int_equal(four_save(step, keep), LH_OK);
-        walk_all("saves with pruning", fs, (crash_expect_t){3, 3}, 0);
+        walk_all("saves with pruning", fs, (crash_expect_t){3, 3, 0}, 0);
         mem_fs_free(fs);
     }
 }
@@ -124,7 +124,7 @@ static void a_run_after_one_that_was_killed_at_any_call(void **state)
         memset(&call_faults, 0, sizeof(call_faults));
         memset(fs->files, 0, sizeof(fs->files));
         assert_int_equal(four_run(4, keep), LH_OK);
-        walk_all("run after a kill", fs, (crash_expect_t){2, 2}, 0);
+        walk_all("run after a kill", fs, (crash_expect_t){2, 2, 0}, 0);
         mem_fs_free(fs);
     }
 }
@@ -137,7 +137,7 @@ static void runs_after_power_losses(void **state)
     picks.most = torture ? 64 : 4;
     mem_fs_t *fs = with_steps(2);
     assert_int_equal(four_run(3, 2), LH_OK);
-    walk_all("a save", fs, (crash_expect_t){2, 2}, torture ? 100 : 1000);
+    walk_all("a save", fs, (crash_expect_t){2, 2, 0}, torture ? 100 : 1000);
     mem_fs_free(fs);
     for (uint32_t i = 0; i < picks.count; i++) { /* the list grows */
         fs = picks.fs[i];
@@ -145,7 +145,7 @@ static void runs_after_power_losses(void **state)
         mem_fs_use(fs);
         sys_use(&mem_table);
         const int64_t found = four_found(&state_of_all);
-        const crash_expect_t before = {(uint64_t)found, (uint64_t)found};
+        const crash_expect_t before = {(uint64_t)found, (uint64_t)found, 0};
         if (found < 0) FAIL_TEST("%s\n", state_of_all.said);
         assert_int_equal(four_run((uint64_t)found + 1, 2), LH_OK);
         if (i + 1 == picks.most / 2) picks.most = torture ? 256 : 8;
@@ -165,7 +165,7 @@ static void ranks_that_meet_in_the_staging_folder(void **state)
         for (uint64_t step = 3; step <= 4; step++)
             if (four_meet(n, step, n % 3) != LH_OK) FAIL_TEST("%s\n", fail_reason());
         sys_use(&mem_table);
-        walk_all("ranks together", fs, (crash_expect_t){2, 2}, 0);
+        walk_all("ranks together", fs, (crash_expect_t){2, 2, 0}, 0);
         assert_int_equal(four_found(&state_of_all), 4);
         mem_fs_free(fs);
     }
@@ -189,7 +189,7 @@ static void a_damaged_step_is_saved_again(void **state)
     state_of_all.damage_stands = true;
     assert_int_equal(four_run(3, 2), LH_OK);
     assert_int_equal(four_found(&state_of_all), 3);
-    walk_all("a damaged step saved again", damaged, (crash_expect_t){2, 3}, 0);
+    walk_all("a damaged step saved again", damaged, (crash_expect_t){2, 3, 0}, 0);
     mem_fs_free(damaged);
     state_of_all.pointer_may_lag = state_of_all.damage_stands = false;
 }

@@ -168,7 +168,7 @@ static const char *look_at_pointer(four_ranks_t *f, const checkpoint_t *found,
     char *text = NULL, name[CHECKPOINT_NAME], wanted[CHECKPOINT_NAME + SHA256_TEXT + 2];
     size_t length = 0;
     if (!file_exists(FOUR_FOLDER "/latest"))
-        return expect->floor > 0 && !f->pointer_may_lag ? "no pointer" : NULL;
+        return expect->said > 0 && !f->pointer_may_lag ? "no pointer" : NULL;
     if (file_read(FOUR_FOLDER "/latest", 256, &text, &length) != LH_OK)
         return "the pointer cannot be read";
     (void)snprintf(f->said, sizeof(f->said), "the pointer is \"%s\"", text);
@@ -186,7 +186,7 @@ static const char *look_at_pointer(four_ranks_t *f, const checkpoint_t *found,
     /* It may be older than the newest, but not older than what was said to be saved. */
     if (f->pointer_may_lag) return NULL;
     (void)snprintf(wanted, sizeof(wanted), "%s/%.31s", FOUR_FOLDER, step_text);
-    if (step >= found->manifest->meta.step || step < expect->floor || !file_exists(wanted))
+    if (step >= found->manifest->meta.step || step < expect->said || !file_exists(wanted))
         return f->said;
     return NULL;
 }

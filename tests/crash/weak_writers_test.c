@@ -32,7 +32,7 @@ static crash_count_t walked(const mem_fs_t *fs, uint64_t seed)
     const crash_walk_how_t how = {.whole_bits = WHOLE_BITS,
                                   .samples = SAMPLES,
                                   .seed = seed,
-                                  .expect = {2, 2},
+                                  .expect = {2, 2, 0},
                                   .look = four_look,
                                   .context = &four};
     crash_count_t count = {0};
