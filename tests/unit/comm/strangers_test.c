@@ -1,0 +1,175 @@
+/* strangers_test.c - who has no key costs a counter: ranks meet while others knock. */
+#include <unit/data/scratch_files.h>
+
+#include <arpa/inet.h>
+#include <errno.h>
+#include <openssl/ssl.h>
+#include <sys/socket.h>
+
+#include <unit/comm/control_ranks.h>
+
+static int knock(uint16_t port)
+{
+    const struct sockaddr_in to = {
+        .sin_family = AF_INET, .sin_port = htons(port), .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
+    const int s = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+    if (s >= 0 && connect(s, (const struct sockaddr *)&to, sizeof(to)) == 0) return s;
+    if (s >= 0) (void)close(s);
+    return -1;
+}
+
+/* True once the other end has closed. */
+static bool is_shut(int s, int seconds)
+{
+    char bytes[512];
+    const struct timeval limit = {.tv_sec = seconds};
+    (void)setsockopt(s, SOL_SOCKET, SO_RCVTIMEO, &limit, sizeof(limit));
+    for (;;) {
+        const ssize_t got = recv(s, bytes, sizeof(bytes), 0);
+        if (got == 0 || (got < 0 && errno != EAGAIN)) return true;
+        if (got < 0) return false;
+    }
+}
+
+typedef struct party { /* rank 0 waits for rank 1 */
+    star_t star;
+    rank_run_t zero, one;
+} party_t;
+
+static void party_open(party_t *p)
+{
+    assert_int_equal(star_open(&p->star), LH_OK);
+    p->zero = (rank_run_t){.how = star_how(&p->star, 0, 2)};
+    p->one = (rank_run_t){.how = star_how(&p->star, 1, 2)};
+    (void)pthread_create(&p->zero.thread, NULL, rank_open_thread, &p->zero);
+}
+
+/* The rank that belongs there comes in, whatever the others do; returns how many were counted. */
+static uint64_t party_end(party_t *p, double limit)
+{
+    control_counts_t counts;
+    const uint64_t begin = sys()->now_ns();
+    (void)rank_open_thread(&p->one);
+    (void)pthread_join(p->zero.thread, NULL);
+    const double seconds = seconds_since(begin);
+    if (p->one.status != LH_OK) FAIL_TEST("%s\n", p->one.reason);
+    assert_int_equal(p->zero.status, LH_OK);
+    print_message("the rank came in after %.3f s\n", seconds);
+    assert_true(seconds < limit);
+    control_counts(p->zero.control, &counts);
+    assert_int_equal(counts.handshakes, 1);
+    rank_run_t both[2] = {p->zero, p->one};
+    ranks_close(both, 2);
+    assert_int_equal(both[0].status, LH_OK);
+    assert_int_equal(both[1].status, LH_OK);
+    secret_free(p->star.secret);
+    return counts.strangers;
+}
+
+static void garbage_is_closed_and_counted(void **state)
+{
+    party_t p;
+    char bytes[2000];
+    (void)state;
+    party_open(&p);
+    for (uint32_t i = 0; i < 200; i++) {
+        const int s = knock(p.star.port);
+        assert_true(s >= 0);
+        assert_int_equal(sys()->random(bytes, sizeof(bytes)), 0);
+        (void)send(s, bytes, 1 + (size_t)i * 9, MSG_NOSIGNAL);
+        if (i % 2 == 0) assert_true(i < 8 || is_shut(s, 4));
+        (void)close(s);
+    }
+    assert_true(party_end(&p, 3) >= 190);
+}
+
+static void who_says_nothing_is_shut_out_after_two_seconds(void **state)
+{
+    enum { MANY = 150 };
+    party_t p;
+    int sockets[MANY];
+    (void)state;
+    party_open(&p);
+    const uint64_t begin = sys()->now_ns();
+    for (uint32_t i = 0; i < MANY; i++)
+        sockets[i] = knock(p.star.port);
+    assert_true(is_shut(sockets[0], 4));
+    assert_true(seconds_since(begin) < 2.6);
+    (void)party_end(&p, 3);
+    for (uint32_t i = 0; i < MANY; i++)
+        (void)close(sockets[i]);
+}
+
+/* One byte a time never gets further than the time that it has. */
+static void *drip(void *argument)
+{
+    const uint16_t port = *(const uint16_t *)argument;
+    const int s = knock(port);
+    for (uint32_t i = 0; s >= 0 && i < 60; i++) {
+        if (send(s, "\x16\x03\x01\x02", 1, MSG_NOSIGNAL) != 1) break;
+        (void)usleep(50000);
+    }
+    const bool shut = s >= 0 && is_shut(s, 1);
+    if (s >= 0) (void)close(s);
+    return shut ? argument : NULL;
+}
+
+static void slow_talkers_do_not_hold_a_rank_up(void **state)
+{
+    enum { TALKERS = 16 };
+    party_t p;
+    pthread_t threads[TALKERS];
+    void *shut;
+    (void)state;
+    party_open(&p);
+    for (uint32_t i = 0; i < TALKERS; i++)
+        (void)pthread_create(&threads[i], NULL, drip, &p.star.port);
+    (void)usleep(200000);
+    const uint64_t strangers = party_end(&p, 1);
+    for (uint32_t i = 0; i < TALKERS; i++) {
+        (void)pthread_join(threads[i], &shut);
+        assert_non_null(shut);
+    }
+    assert_int_equal(strangers, TALKERS);
+}
+
+static void a_tls_client_without_the_key_gets_nothing(void **state)
+{
+    party_t p;
+    (void)state;
+    party_open(&p);
+    SSL_CTX *context = SSL_CTX_new(TLS_client_method());
+    SSL *ssl = SSL_new(context);
+    const int s = knock(p.star.port);
+    assert_int_equal(SSL_set_fd(ssl, s), 1);
+    assert_true(SSL_connect(ssl) != 1);
+    SSL_free(ssl);
+    SSL_CTX_free(context);
+    (void)close(s);
+    assert_int_equal(party_end(&p, 1), 1);
+}
+
+static void the_port_is_closed_once_all_are_in(void **state)
+{
+    party_t p;
+    (void)state;
+    party_open(&p);
+    (void)rank_open_thread(&p.one);
+    (void)pthread_join(p.zero.thread, NULL);
+    assert_int_equal(knock(p.star.port), -1);
+    rank_run_t both[2] = {p.zero, p.one};
+    ranks_close(both, 2);
+    secret_free(p.star.secret);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(garbage_is_closed_and_counted),
+        cmocka_unit_test(who_says_nothing_is_shut_out_after_two_seconds),
+        cmocka_unit_test(slow_talkers_do_not_hold_a_rank_up),
+        cmocka_unit_test(a_tls_client_without_the_key_gets_nothing),
+        cmocka_unit_test(the_port_is_closed_once_all_are_in),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
