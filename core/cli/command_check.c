@@ -6,6 +6,7 @@
 
 #include <base/file.h>
 #include <base/memory.h>
+#include <cli/check_memory.h>
 #include <cli/model_source.h>
 #include <config/explain.h>
 #include <config/quantity.h>
@@ -25,8 +26,10 @@ typedef struct check {
     const job_t *job;
     checked_t model, optimizer, device, rule;
     checked_t transports[JOB_SCOPES], fallbacks[JOB_SCOPES];
+    const lh_rule_t *rule_row;
     char rule_section[64];
     char vocab[32];
+    uint64_t guessed_vocab; /* 0: the INI or an import says it */
     hf_config_t imported;
     option_given_t *given;
     text_t *out;
@@ -54,7 +57,8 @@ static lh_status_t give_vocab(check_t *c)
     const job_model_t *m = &c->job->model;
     c->given = mem_array(1, sizeof(*c->given));
     if (c->given == NULL) return LH_NO_MEMORY;
-    if (m->vocab == NULL || !quantity_u64(m->vocab, &rows)) rows = m->vocab_multiple;
+    if (m->vocab == NULL || !quantity_u64(m->vocab, &rows))
+        rows = c->guessed_vocab = m->vocab_multiple;
     (void)snprintf(c->vocab, sizeof(c->vocab), "%llu", (unsigned long long)rows);
     c->given[0] = (option_given_t){
         .key = "vocab", .value = c->vocab, .origin = "[model] vocab", .fixed = true};
@@ -119,6 +123,7 @@ static lh_status_t check_rule(check_t *c)
     if (status != LH_OK) return status;
     const lh_rule_t *rule = plugin_rule(c->rule.plugin, name);
     if (rule == NULL) return LH_INVALID;
+    c->rule_row = rule;
     (void)snprintf(c->rule_section, sizeof(c->rule_section), "rule.%s", name);
     c->rule.options = rule_options(c->rule.plugin, rule);
     status = job_parse_plugin(c->job, c->rule_section, &c->rule.options, NULL, 0, &c->rule.config);
@@ -333,6 +338,20 @@ static void explain_all(const check_t *c)
     explain_parts(c);
 }
 
+static lh_status_t explain_memory(const check_t *c)
+{
+    if (c->model.plugin == NULL || c->optimizer.plugin == NULL || c->rule_row == NULL) return LH_OK;
+    const check_memory_how_t how = {.job = c->job,
+                                    .model = c->model.plugin,
+                                    .optimizer = c->optimizer.plugin,
+                                    .rule = c->rule_row,
+                                    .model_config = c->model.config,
+                                    .optimizer_config = c->optimizer.config,
+                                    .rule_config = c->rule.config,
+                                    .guessed_vocab = c->guessed_vocab};
+    return check_memory(&how, c->out);
+}
+
 static void free_check(check_t *c)
 {
     checked_t *const checked[] = {&c->model, &c->optimizer, &c->device, &c->rule};
@@ -362,6 +381,9 @@ int command_check(cli_t *cli)
     lh_status_t status = check_all(&c);
     if (status == LH_OK) {
         explain_all(&c);
+        status = explain_memory(&c);
+    }
+    if (status == LH_OK) {
         status = text_status(&out);
     }
     if (status == LH_OK && out.data != NULL) status = print_shown(out.data);

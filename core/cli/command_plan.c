@@ -1,5 +1,5 @@
-/* command_plan.c - longhaul plan PIPELINE.ini [--json] [--graph FILE.svg]: what a training step
- * holds, computes and should take, and what the last run measured beside it. */
+/* command_plan.c - longhaul plan PIPELINE.ini [--json] [--rank N] [--graph FILE.svg]: what a
+ * training step holds, computes and should take, and what the last run measured beside it. */
 #include <cli/commands.h>
 
 #include <jansson.h>
@@ -11,12 +11,15 @@
 #include <base/log.h>
 #include <base/memory.h>
 #include <cli/model_source.h>
+#include <config/quantity.h>
 #include <graph/draw.h>
 #include <plan/device_bench.h>
-#include <plan/job_programs.h>
+#include <plan/job_memory.h>
 #include <plan/step_plan.h>
 #include <watch/metrics.h>
 #include <watch/progress.h>
+
+enum { RANKS_SHOWN = 16 };
 
 typedef struct measured { /* medians over the steps of the last run */
     uint32_t steps;       /* 0: there was none */
@@ -26,8 +29,9 @@ typedef struct measured { /* medians over the steps of the last run */
 typedef struct planned {
     const job_t *job;
     const engine_t *engine;
-    uint64_t parameters, tokens; /* a step */
-    memory_report_t memory;
+    uint64_t parameters, tokens;  /* a step */
+    const memory_report_t *ranks; /* [rank_count] */
+    uint32_t rank_count, rank;    /* of whom the rest speaks */
     device_rate_t rate;
     bool known;        /* the device has a record */
     double peak_flops; /* of the run's precision; 0: unknown */
@@ -99,19 +103,56 @@ static void print_head(const planned_t *p)
     text_free(&name);
 }
 
-static void print_memory(const planned_t *p)
+static uint32_t rank_with_most(const planned_t *p)
+{
+    uint32_t most = p->rank;
+    for (uint32_t r = 0; r < p->rank_count; r++)
+        if (p->ranks[r].total_bytes > p->ranks[most].total_bytes) most = r;
+    return most;
+}
+
+static void print_memory_row(const char *name, const uint64_t *bytes, uint32_t columns,
+                             const char *note)
 {
     char size[16];
-    printf("\nmemory\n");
-    for (uint32_t k = 0; k < MEMORY_KINDS; k++) {
-        if (p->memory.bytes[k] == 0) continue;
-        bytes_text((double)p->memory.bytes[k], size);
-        printf("  %-18s %12s %18llu\n", memory_kind_text(k), size,
-               (unsigned long long)p->memory.bytes[k]);
+    printf("  %-18s", name);
+    for (uint32_t i = 0; i < columns; i++) {
+        bytes_text((double)bytes[i], size);
+        printf(" %12s %18llu", size, (unsigned long long)bytes[i]);
     }
-    bytes_text((double)p->memory.total_bytes, size);
-    printf("  %-18s %12s %18llu  without pinned\n", "total", size,
-           (unsigned long long)p->memory.total_bytes);
+    printf("%s\n", note);
+}
+
+static void print_totals(const planned_t *p)
+{
+    char size[16];
+    const uint32_t shown = p->rank_count < RANKS_SHOWN ? p->rank_count : RANKS_SHOWN;
+    printf("  total by rank     ");
+    for (uint32_t r = 0; r < shown; r++) {
+        bytes_text((double)p->ranks[r].total_bytes, size);
+        printf(" %s", size);
+    }
+    printf("%s\n", shown < p->rank_count ? " ..., see --json" : "");
+}
+
+static void print_memory(const planned_t *p)
+{
+    const uint32_t most = rank_with_most(p), columns = most == p->rank ? 1 : 2;
+    const memory_report_t *const list[] = {&p->ranks[p->rank], &p->ranks[most]};
+    printf("\nmemory");
+    if (p->rank_count > 1) printf(" of rank %u", p->rank);
+    if (p->rank_count > 1 && columns == 1) printf(", no other has more");
+    if (columns == 2) printf(", and of rank %u, which has the most", most);
+    printf("\n");
+    for (uint32_t k = 0; k < MEMORY_KINDS; k++) {
+        const uint64_t bytes[] = {list[0]->bytes[k], list[1]->bytes[k]};
+        if (bytes[0] > 0 || bytes[1] > 0) print_memory_row(memory_kind_text(k), bytes, columns, "");
+    }
+    const uint64_t totals[] = {list[0]->total_bytes, list[1]->total_bytes};
+    print_memory_row("total", totals, columns, "  without pinned");
+    if (p->rank_count == 1) return;
+    print_totals(p);
+    printf("  transfers are not in it: links decide how they are staged, the report tells\n");
 }
 
 static void print_sum(const planned_t *p, const char *name, const step_sum_t *sum, bool measured)
@@ -168,13 +209,21 @@ static json_t *sum_json(const planned_t *p, const char *name, const step_sum_t *
     return row;
 }
 
+static json_t *memory_json(const memory_report_t *m)
+{
+    json_t *memory = json_object();
+    for (uint32_t k = 0; k < MEMORY_KINDS; k++)
+        json_object_set_new(memory, memory_kind_text(k), json_integer((json_int_t)m->bytes[k]));
+    json_object_set_new(memory, "total", json_integer((json_int_t)m->total_bytes));
+    return memory;
+}
+
 static json_t *plan_json(const planned_t *p)
 {
-    json_t *memory = json_object(), *parts = json_array(), *ops = json_array();
-    for (uint32_t k = 0; k < MEMORY_KINDS; k++)
-        json_object_set_new(memory, memory_kind_text(k),
-                            json_integer((json_int_t)p->memory.bytes[k]));
-    json_object_set_new(memory, "total", json_integer((json_int_t)p->memory.total_bytes));
+    json_t *memory = memory_json(&p->ranks[p->rank]), *ranks = json_array();
+    json_t *parts = json_array(), *ops = json_array();
+    for (uint32_t r = 0; r < p->rank_count; r++)
+        json_array_append_new(ranks, memory_json(&p->ranks[r]));
     for (uint32_t i = 0; i < STEP_PLAN_PARTS; i++)
         json_array_append_new(parts, sum_json(p, step_plan_part_names[i], &p->step.parts[i]));
     for (uint32_t i = 0; i < p->step.kind_count; i++) {
@@ -182,11 +231,11 @@ static json_t *plan_json(const planned_t *p)
         json_object_set_new(row, "measured", json_boolean(p->step.kinds[i].measured));
         json_array_append_new(ops, row);
     }
-    json_t *root = json_pack("{s:s, s:s, s:I, s:I, s:o, s:o, s:o, s:o}", "pipeline",
-                             p->job->pipeline.name, "device", engine_properties(p->engine)->name,
-                             "parameters", (json_int_t)p->parameters, "tokens_per_step",
-                             (json_int_t)p->tokens, "memory", memory, "step",
-                             sum_json(p, "whole step", &p->step.all), "parts", parts, "ops", ops);
+    json_t *root = json_pack(
+        "{s:s, s:s, s:I, s:I, s:i, s:o, s:o, s:o, s:o, s:o}", "pipeline", p->job->pipeline.name,
+        "device", engine_properties(p->engine)->name, "parameters", (json_int_t)p->parameters,
+        "tokens_per_step", (json_int_t)p->tokens, "rank", (int)p->rank, "memory", memory, "ranks",
+        ranks, "step", sum_json(p, "whole step", &p->step.all), "parts", parts, "ops", ops);
     if (root != NULL && p->known) {
         json_object_set_new(root, "tokens_per_s",
                             json_real((double)p->tokens / p->step.all.seconds));
@@ -224,49 +273,75 @@ static lh_status_t draw(const planned_t *p, const program_t *pass, const char *p
     return status;
 }
 
-static lh_status_t plan_step(const cli_t *cli, const job_programs_t *programs)
+static lh_status_t plan_step(const cli_t *cli, const job_programs_t *programs, planned_t *p)
 {
     const job_train_t *train = &cli->job->train;
-    planned_t p = {.job = cli->job,
-                   .engine = programs->session->engine,
-                   .parameters = weights_parameters(programs->session->weights)->elements,
-                   .tokens = train->batch * train->sequence};
-    engine_memory(p.engine, &p.memory);
-    read_rate(&p);
-    if (p.known) p.peak_flops = p.rate.peak_flops[programs->session->compute];
+    p->job = cli->job;
+    p->engine = programs->session->engine;
+    p->parameters = weights_parameters(programs->session->weights)->elements;
+    p->tokens = train->batch * train->sequence;
+    read_rate(p);
+    if (p->known) p->peak_flops = p->rate.peak_flops[programs->session->compute];
     lh_status_t status = step_plan_new(programs->pass, programs->update, programs->micro_batches,
-                                       p.known ? &p.rate : NULL, &p.step);
-    if (status == LH_OK) status = read_measured(p.job->pipeline.folder, &p.measured);
+                                       p->known ? &p->rate : NULL, &p->step);
+    if (status == LH_OK) status = read_measured(p->job->pipeline.folder, &p->measured);
     const char *graph = cli_flag(cli, "graph");
-    if (status == LH_OK && graph != NULL) status = draw(&p, programs->pass, graph);
+    if (status == LH_OK && graph != NULL) status = draw(p, programs->pass, graph);
     if (status == LH_OK && cli_flag(cli, "json") != NULL) {
-        status = print_json(&p);
+        status = print_json(p);
     } else if (status == LH_OK) {
-        print_head(&p);
-        print_memory(&p);
-        print_step(&p);
-        print_times(&p);
+        print_head(p);
+        print_memory(p);
+        print_step(p);
+        print_times(p);
     }
-    step_plan_free(&p.step);
-    device_rate_free(&p.rate);
+    step_plan_free(&p->step);
+    device_rate_free(&p->rate);
+    return status;
+}
+
+static lh_status_t rank_asked(const cli_t *cli, uint32_t *out)
+{
+    uint64_t rank = 0;
+    const char *text = cli_flag(cli, "rank");
+    if (text != NULL && (!quantity_u64(text, &rank) || rank >= job_ranks(cli->job)))
+        return fail(LH_INVALID, "--rank %s: the job has ranks 0 to %u", text,
+                    job_ranks(cli->job) - 1);
+    *out = (uint32_t)rank;
+    return LH_OK;
+}
+
+static lh_status_t plan_ranks(const cli_t *cli, session_how_t *how)
+{
+    planned_t p = {0};
+    job_programs_t programs = {0};
+    memory_report_t *ranks = NULL;
+    world_t *world = NULL;
+    lh_status_t status = rank_asked(cli, &p.rank);
+    if (status == LH_OK) status = job_memory_new(how, &ranks, &p.rank_count);
+    if (status == LH_OK) status = world_plan(cli->job, p.rank, &world);
+    how->world = world;
+    p.ranks = ranks;
+    if (status == LH_OK) status = job_programs_open(how, &programs);
+    if (status == LH_OK) status = plan_step(cli, &programs, &p);
+    job_programs_close(&programs);
+    world_free(world);
+    mem_free(ranks);
     return status;
 }
 
 int command_plan(cli_t *cli)
 {
     model_source_t source;
-    job_programs_t programs = {0};
     lh_status_t status = job_require(cli->job, STAGE_TRAIN);
     if (status == LH_OK) status = model_source_open(cli->job, cli->plugins, false, &source);
     if (status != LH_OK) return status;
-    const session_how_t how = {.job = cli->job,
-                               .registry = cli->plugins,
-                               .vocab = source.vocab,
-                               .given = source.given,
-                               .given_count = source.given_count};
-    status = job_programs_open(&how, &programs);
-    if (status == LH_OK) status = plan_step(cli, &programs);
-    job_programs_close(&programs);
+    session_how_t how = {.job = cli->job,
+                         .registry = cli->plugins,
+                         .vocab = source.vocab,
+                         .given = source.given,
+                         .given_count = source.given_count};
+    status = plan_ranks(cli, &how);
     model_source_close(&source);
     return status;
 }

@@ -45,7 +45,7 @@ static const command_t table[] = {
                {"seed", "N", "another seed, another text"},
                JSON_LINES}},
     {.name = "plan", .summary = "memory, arithmetic and expected time of a training step, by part and op", .needs = JOB, .run = command_plan,
-     .flags = {JSON_LINES, {"graph", "FILE.svg", "draw the model's block; needs Graphviz"}}},
+     .flags = {JSON_LINES, {"rank", "N", "of this rank; 0 if not given"}, {"graph", "FILE.svg", "draw the model's block; needs Graphviz"}}},
     {.name = "bench", .summary = "measure; NAME is device: its peaks, with a PIPELINE.ini also the ops of its training step; or collectives: time and bandwidth between ranks",
      .needs = CLI_NEEDS_PLUGINS | CLI_TAKES_NAME | CLI_MAY_TAKE_JOB, .run = command_bench,
      .flags = {{"quick", NULL, "in about a second, less exact"},

@@ -4,7 +4,7 @@
 #include <base/memory.h>
 #include <graph/model_flow.h>
 
-enum { TRANSFER_BYTES = 4 << 20, MIN_ALIGNMENT = 64 };
+enum { TRANSFER_BYTES = 4 << 20 };
 static const uint64_t await_ns = 100000000; /* between two looks at `stopping` */
 static const uint64_t scratch_limit_bytes = (uint64_t)4 << 30;
 
@@ -31,7 +31,7 @@ static void regions_name(engine_t *e)
 uint64_t engine_alignment(const engine_t *e)
 {
     const uint64_t asked = e->properties.alignment_bytes;
-    return asked > MIN_ALIGNMENT ? asked : MIN_ALIGNMENT;
+    return asked > ENGINE_ALIGNMENT ? asked : ENGINE_ALIGNMENT;
 }
 
 static lh_status_t device_start(engine_t *e)

@@ -174,6 +174,7 @@ typedef struct memory_report {
     uint64_t total_bytes; /* without PINNED */
 } memory_report_t;
 const char *memory_kind_text(uint32_t kind); /* "parameters" */
+enum { ENGINE_ALIGNMENT = 64 }; /* of pieces in memory, unless the device asks for more */
 /* After engine_plan. */
 void engine_memory(const engine_t *e, memory_report_t *out);
 /* After engine_build, what of it is there: the pages that the kernel says are in memory where the

@@ -61,6 +61,14 @@ typedef struct save_report {
     const char *reason; /* NULL, or why a save failed */
 } save_report_t;
 
+typedef struct rank_memory { /* of a rank, at the end */
+    uint32_t rank;
+    memory_report_t planned;  /* without TRANSFERS, which only links decide */
+    memory_report_t measured; /* 0: not to be told apart from the rest of the process */
+    uint64_t device_bytes;    /* that this process holds, as the device says; 0: unknown */
+    uint64_t resident_bytes;  /* peak of the process */
+} rank_memory_t;
+
 typedef struct run_end {
     uint64_t steps; /* made in all */
     double seconds;
@@ -68,7 +76,9 @@ typedef struct run_end {
     const char *reason;           /* NULL when all went well */
     const profile_row_t *profile; /* one profiled step, by descending time; NULL: none */
     uint32_t profile_count;
-    uint64_t resident_bytes; /* peak of the process */
+    uint64_t resident_bytes;     /* peak of the process */
+    const rank_memory_t *memory; /* [memory_count] of all ranks; NULL: the run failed */
+    uint32_t memory_count;
 } run_end_t;
 
 typedef struct observer {

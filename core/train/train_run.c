@@ -84,7 +84,9 @@ static void tell_end(trainer_t *t, lh_status_t status, uint64_t since)
                            .reason = status == LH_OK ? NULL : fail_reason(),
                            .profile = t->profile,
                            .profile_count = t->profile_count,
-                           .resident_bytes = (uint64_t)usage.ru_maxrss * 1024};
+                           .resident_bytes = (uint64_t)usage.ru_maxrss * 1024,
+                           .memory = t->memory,
+                           .memory_count = t->memory == NULL ? 0 : agree_size(&t->agree)};
     if (t->how->observer != NULL) t->how->observer->end(t->how->observer, &end);
 }
 
@@ -170,7 +172,7 @@ static lh_status_t loop(trainer_t *t, train_result_t *out)
     if (status == LH_OK) status = trainer_finish_save(t);
     if (status == LH_OK && t->session->transfers != NULL)
         status = transfers_finish(t->session->transfers);
-    return status;
+    return status == LH_OK ? trainer_memory(t) : status;
 }
 
 lh_status_t train_run(const train_how_t *how, train_result_t *out)

@@ -53,6 +53,7 @@ typedef struct trainer {
     uint32_t plugin_count;
     profile_row_t *profile; /* of one step */
     uint32_t profile_count;
+    rank_memory_t *memory; /* of all ranks, once the steps are made */
 } trainer_t;
 
 /* train_open.c */
@@ -73,6 +74,9 @@ lh_status_t trainer_save(trainer_t *t, bool last) LH_MUST_CHECK;
 void trainer_poll_save(trainer_t *t);
 /* Waits until what was handed over is committed; fails if it was not. */
 lh_status_t trainer_finish_save(trainer_t *t) LH_MUST_CHECK;
+
+/* train_memory.c: all ranks tell all, once the steps are made. */
+lh_status_t trainer_memory(trainer_t *t) LH_MUST_CHECK;
 
 /* Adds the time since *since to a part and moves *since on. */
 void trainer_clock(trainer_t *t, uint32_t part, uint64_t *since);

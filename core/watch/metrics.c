@@ -30,7 +30,7 @@ static const char *number(double value, char out[32])
     return out;
 }
 
-static void write_line(metrics_t *m, const char *line, int length)
+void metrics_line(metrics_t *m, const char *line, int length)
 {
     if (m->failed || length < 0) return;
     if (file_write(m->fd, m->path, line, (size_t)length) != LH_OK) m->failed = true;
@@ -64,13 +64,13 @@ void metrics_step(metrics_t *m, const step_report_t *s)
     length += snprintf(line + length, sizeof(line) - (size_t)length, "}");
     if (m->ranks > 1) length += exposed_write(line + length, sizeof(line) - (size_t)length, s);
     length += snprintf(line + length, sizeof(line) - (size_t)length, "}\n");
-    write_line(m, line, length);
+    metrics_line(m, line, length);
 }
 
 void metrics_evaluated(metrics_t *m, const evaluation_report_t *e)
 {
     char line[256], a[32], b[32], c[32];
-    write_line(m, line,
+    metrics_line(m, line,
                snprintf(line, sizeof(line),
                         "{\"step\": %llu, \"evaluation\": {\"loss\": %s, \"perplexity\": %s, "
                         "\"tokens\": %llu, \"seconds\": %s}}\n",
@@ -81,7 +81,7 @@ void metrics_evaluated(metrics_t *m, const evaluation_report_t *e)
 void metrics_saved(metrics_t *m, const save_report_t *s)
 {
     char line[256], a[32];
-    write_line(m, line,
+    metrics_line(m, line,
                snprintf(line, sizeof(line),
                         "{\"step\": %llu, \"save\": {\"committed\": %s, \"failed\": %s, "
                         "\"stall_s\": %s}}\n",
@@ -158,7 +158,8 @@ static bool read_point(const char *line, size_t length, metrics_point_t *p)
     json_t *root = json_loadb(line, length, 0, NULL);
     const json_t *step = json_object_get(root, "step");
     const json_t *evaluation = json_object_get(root, "evaluation");
-    const bool usable = json_is_integer(step) && json_object_get(root, "save") == NULL;
+    const bool usable = json_is_integer(step) && json_object_get(root, "save") == NULL &&
+                        json_object_get(root, "memory") == NULL;
 
     if (usable) {
         *p = (metrics_point_t){.step = (uint64_t)json_integer_value(step),

@@ -1,5 +1,5 @@
-/* watch/metrics.h - metrics.jsonl: a line per step, evaluation and save, for scripts; and the same
- * lines read back for the report. */
+/* watch/metrics.h - metrics.jsonl: a line per step, evaluation and save, and of memory at the end,
+ * for scripts; and the same lines read back for the report. */
 #ifndef WATCH_METRICS_H
 #define WATCH_METRICS_H
 
@@ -18,6 +18,8 @@ lh_status_t metrics_open(metrics_t *m, const char *folder, uint64_t first_step) 
 void metrics_step(metrics_t *m, const step_report_t *step);
 void metrics_evaluated(metrics_t *m, const evaluation_report_t *evaluation);
 void metrics_saved(metrics_t *m, const save_report_t *save);
+/* A whole line of somebody else's, which has a "step". */
+void metrics_line(metrics_t *m, const char *line, int length);
 void metrics_close(metrics_t *m);
 
 typedef struct metrics_point {

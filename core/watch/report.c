@@ -9,6 +9,7 @@
 #include <base/memory.h>
 #include <longhaul/link.h>
 #include <watch/chart.h>
+#include <watch/memory_table.h>
 #include <watch/metrics.h>
 #include <watch/progress.h>
 #include <watch/report_page.h>
@@ -252,30 +253,6 @@ static void write_profile(const run_end_t *e, text_t *out)
     text_append(out, "</table></div>\n");
 }
 
-static void write_memory(const run_start_t *s, const run_end_t *e, text_t *out)
-{
-    if (s->memory == NULL) return;
-    char size[16];
-    const double total = s->memory->total_bytes > 0 ? (double)s->memory->total_bytes : 1;
-
-    text_append(out, "<h2>Memory</h2><div class=\"panel\"><table><tr><th>kind</th>"
-                     "<th class=\"n\">planned</th><th></th></tr>");
-    for (uint32_t k = 0; k < MEMORY_KINDS; k++) {
-        const double bytes = (double)s->memory->bytes[k];
-        if (bytes <= 0) continue;
-        bytes_text(bytes, size);
-        text_printf(out,
-                    "<tr><td>%s</td><td class=\"n\">%s</td>"
-                    "<td class=\"w\"><i style=\"width:%.1f%%\"></i></td></tr>",
-                    memory_kind_text(k), size, fmin(100, 100 * bytes / total));
-    }
-    bytes_text((double)e->resident_bytes, size);
-    text_printf(out,
-                "<tr><td><b>process, measured at its peak</b></td><td class=\"n\"><b>%s</b></td>"
-                "<td></td></tr></table></div>\n",
-                size);
-}
-
 lh_status_t report_write(const char *folder, const run_start_t *start, const run_end_t *end)
 {
     curves_t c;
@@ -288,7 +265,7 @@ lh_status_t report_write(const char *folder, const run_start_t *start, const run
     write_charts(&c, &page);
     write_parts(start, &c, &page);
     write_profile(end, &page);
-    write_memory(start, end, &page);
+    memory_table_write(start, end, &page);
     text_append(&page, report_script);
 
     char *path = path_join(folder, "report.html");

@@ -8,6 +8,7 @@
 #include <base/memory.h>
 #include <base/sys.h>
 #include <watch/event_file.h>
+#include <watch/memory_table.h>
 #include <watch/metrics.h>
 #include <watch/progress.h>
 #include <watch/report.h>
@@ -94,6 +95,8 @@ static void on_end(observer_t *o, const run_end_t *e)
 {
     watch_t *w = (watch_t *)o;
     progress_end(&w->progress, e);
+    if (e->memory_count > 0 && memory_table_metrics(&w->metrics, e) != LH_OK)
+        log_line(LH_LOG_WARN, "%s", fail_reason());
     metrics_close(&w->metrics);
     event_file_close(w->events);
     w->events = NULL;
