@@ -4,13 +4,11 @@
 #include <base/memory.h>
 #include <tensor/dtype.h>
 
-/* The regions whose bytes travel, each registered once. */
-enum { PLAN_REGIONS = 8 };
-
 typedef struct planner {
     transfers_t *t;
-    const region_t *regions[PLAN_REGIONS];
-    uint32_t arenas[PLAN_REGIONS];
+    /* Memory whose bytes travel, registered once. */
+    const region_t *regions[TRANSFER_REGIONS];
+    uint32_t arenas[TRANSFER_REGIONS];
     uint32_t region_count;
     uint64_t *value_cuts, *grad_cuts; /* [parameters][members] element offsets into their owner's */
 } planner_t;
@@ -37,6 +35,7 @@ static lh_status_t region_share(planner_t *pl, const region_t *region)
     lh_share_t share = {.struct_size = sizeof(share), .fd = -1};
     if (e->api->share == NULL || e->api->share(region->memory, LH_SHARE_MEMFD, &share) != LH_OK)
         share = (lh_share_t){.fd = -1};
+    if (share.fd >= 0) pl->t->shared[pl->t->shared_count++] = share.fd;
     pl->regions[pl->region_count] = region;
     return comm_arena(pl->t->comm, region->address, region->bytes, share.fd, share.offset,
                       &pl->arenas[pl->region_count++]);

@@ -2,6 +2,7 @@
 #include <parallel/transfers_state.h>
 
 #include <stdio.h>
+#include <unistd.h>
 
 #include <base/memory.h>
 
@@ -267,6 +268,8 @@ lh_status_t transfers_new(const transfers_how_t *how, transfers_t **out)
 void transfers_free(transfers_t *t)
 {
     if (t == NULL) return;
+    for (uint32_t i = 0; i < t->shared_count; i++)
+        (void)close(t->shared[i]);
     for (uint32_t i = 0; i < t->count; i++)
         transfer_free(t->list[i]);
     for (uint32_t i = 0; i < t->visit_count; i++) {

@@ -10,7 +10,7 @@
 enum { TRANSFER_SUM = 1, TRANSFER_RENEW, TRANSFER_VISIT, TRANSFER_PARTIALS };
 enum { TRANSFER_NAME = 40 };
 /* A ticket to wait for: all sums of gradients that are under way. */
-enum { TICKET_SUMS = UINT32_MAX };
+#define TICKET_SUMS UINT32_MAX
 
 typedef struct transfer {
     char name[TRANSFER_NAME];
@@ -39,6 +39,8 @@ typedef struct bucket_gradients { /* gradients of one program, whole for a bucke
     uint32_t *values; /* [parameters] 0: not used yet */
 } bucket_gradients_t;
 
+enum { TRANSFER_REGIONS = 4 };
+
 struct transfers {
     exchange_t exchange; /* first: an exchange_t * is a transfers_t * */
     engine_t *engine;
@@ -52,6 +54,9 @@ struct transfers {
     group_t *across;           /* NULL: nothing is summed over sites by itself */
     uint32_t micro_batches;
     uint64_t bucket_bytes;
+
+    int shared[TRANSFER_REGIONS]; /* descriptors of registered memory; open until the end */
+    uint32_t shared_count;
 
     transfer_t **list; /* by ticket */
     uint32_t count;

@@ -89,7 +89,13 @@ void rig_close(rig_t *rig)
 
 program_t *rig_update(rig_t *rig, double decay)
 {
-    OK(registry_load(rig->registry, LH_KIND_OPTIMIZER, "zero0", &rig->optimizer_plugin));
+    return rig_update_over(rig, decay, "zero0", 1, NULL, NULL);
+}
+
+program_t *rig_update_over(rig_t *rig, double decay, const char *optimizer, uint32_t micro_batches,
+                           comm_t *comm, transfers_t **transfers)
+{
+    OK(registry_load(rig->registry, LH_KIND_OPTIMIZER, optimizer, &rig->optimizer_plugin));
     OK(registry_load(rig->registry, LH_KIND_PARTS, "rules", &rig->rules));
     const lh_rule_t *adamw = plugin_rule(rig->rules, "adamw");
     assert_non_null(adamw);
@@ -107,7 +113,10 @@ program_t *rig_update(rig_t *rig, double decay)
                               .rule_count = 1,
                               .groups = &group,
                               .group_count = 1,
-                              .micro_batches = 1};
+                              .micro_batches = micro_batches,
+                              .world = comm == NULL ? NULL : comm_world(comm),
+                              .comm = comm,
+                              .transfers = transfers};
     program_t *p = NULL;
     OK(update_new(rig->engine, rig->weights, &how, &p));
     return p;

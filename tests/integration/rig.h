@@ -58,6 +58,10 @@ const char *rig_device(void);
 
 /* zero0 with rules:adamw of betas 0.9 and 0.95, epsilon 1e-8. */
 program_t *rig_update(rig_t *rig, double decay);
+/* With another optimizer plugin, beside other ranks: comm is connected by the caller after
+ * engine_build, *transfers freed after rig_close. */
+program_t *rig_update_over(rig_t *rig, double decay, const char *optimizer, uint32_t micro_batches,
+                           comm_t *comm, transfers_t **transfers);
 /* Runs it: clip 0 is none. Returns the gradient norm it saw; *applied may be NULL. */
 float rig_step(program_t *update, uint64_t step, double rate, double clip, bool *applied);
 
