@@ -1,0 +1,99 @@
+"""Hosts as network namespaces joined by veth: a launcher on each, one site or two, and a link that is cut."""
+import os
+import subprocess
+import sys
+import time
+import uuid
+
+import launch_case
+from launch_case import LaunchCase
+
+HOSTS = ("t1", "o1")
+
+
+def ip(*words):
+    return subprocess.run(["ip", *words], capture_output=True, text=True)
+
+
+class Namespaces(LaunchCase):
+    def setUp(self):
+        super().setUp()
+        tag = uuid.uuid4().hex[:5]
+        self.bridge = f"lhb{tag}"
+        self.names = {h: f"lh-{h}-{tag}" for h in HOSTS}
+        self.addCleanup(self.remove)
+        self.must("link", "add", self.bridge, "type", "bridge")
+        self.must("link", "set", self.bridge, "up")
+        for i, (host, name) in enumerate(self.names.items()):
+            self.must("netns", "add", name)
+            self.must("link", "add", f"lh{tag}{i}", "type", "veth", "peer", "name", "eth0", "netns", name)
+            self.must("link", "set", f"lh{tag}{i}", "master", self.bridge, "up")
+            self.must("-n", name, "addr", "add", f"10.77.0.{i + 1}/24", "dev", "eth0")
+            self.must("-n", name, "link", "set", "eth0", "up")
+            self.must("-n", name, "link", "set", "lo", "up")
+
+    def must(self, *words):
+        done = ip(*words)
+        self.assertEqual(done.returncode, 0, done.stderr)
+
+    def remove(self):
+        for name in self.names.values():
+            ip("netns", "del", name)
+        ip("link", "del", self.bridge)
+
+    def hosts_ini(self):
+        return self.ini("[launch]\naddress = 10.77.0.1\nport = 29400\nsecret = job.key\njoin_timeout = 20s\n"
+                        "[site.tokyo]\nhosts = t1:2\n[site.osaka]\nhosts = o1:2\n")
+
+    def start_on(self, host, ini, **environment):
+        return self.start(ini, "--host", host, wrap=("ip", "netns", "exec", self.names[host]), **environment)
+
+    def test_two_hosts_meet_in_either_order(self):
+        ini = self.hosts_ini()
+        for order in (HOSTS, HOSTS[::-1]):
+            processes = {}
+            for host in order:
+                processes[host] = self.start_on(host, ini)
+                time.sleep(0.3)
+            results = {h: self.finish(p) for h, p in processes.items()}
+            self.assertEqual({h: r[0] for h, r in results.items()}, {"t1": 0, "o1": 0}, results)
+            self.assertEqual(results["t1"][1], "rank 0 of 4 on t1\n")
+            self.assertIn("rank 3 of 4 on o1", launch_case.read(os.path.join(self.folder, "out", "rank-3.log")))
+            self.nothing_is_left()
+
+    def start_both(self, **environment):
+        ini = self.hosts_ini()
+        processes = {h: self.start_on(h, ini, **environment) for h in HOSTS}
+        self.ranks(4)
+        time.sleep(0.6)
+        return processes
+
+    def test_a_killed_rank_is_named_on_both_hosts(self):
+        processes = self.start_both(LH_STEPS=100000)
+        os.kill(self.seen()[3], 9)
+        begin = time.time()
+        results = {h: self.finish(p) for h, p in processes.items()}
+        self.assertLess(time.time() - begin, 3.5)
+        self.assertEqual([r[0] for r in results.values()], [3, 3], results)
+        self.assertRegex(results["o1"][2], r"\Alonghaul: rank 3 on osaka/o1 was killed by signal 9 \(Killed\) in step \d+, a test barrier\n\Z")
+        self.assertRegex(results["t1"][2], r"\Alonghaul: rank 3 on osaka/o1 \(process \d+\) was lost in step \d+, a test barrier: its connection ended\n\Z")
+        self.nothing_is_left()
+
+    def test_a_cut_link_is_named_on_both_hosts(self):
+        processes = self.start_both(LH_STEPS=100000)
+        self.must("-n", self.names["o1"], "link", "set", "eth0", "down")
+        begin = time.time()
+        results = {h: self.finish(p) for h, p in processes.items()}
+        print(f"cut link: both ended after {time.time() - begin:.2f} s")
+        self.assertLess(time.time() - begin, 4)
+        self.assertEqual([r[0] for r in results.values()], [3, 3], results)
+        self.assertRegex(results["t1"][2], r"\Alonghaul: rank [23] on osaka/o1 \(process \d+\) was lost in step \d+, [^\n]*: (silent for 3\.\d s|its connection [^\n]*)\n\Z")
+        self.assertRegex(results["o1"][2], r"\Alonghaul: rank 0 on tokyo/t1 \(process \d+\) was lost in step \d+, [^\n]*: (silent for 3\.\d s|its connection [^\n]*)\n\Z")
+        self.nothing_is_left()
+
+
+if __name__ == "__main__":
+    if os.geteuid() != 0 or ip("link", "add", "lhprobe", "type", "bridge").returncode != 0:
+        launch_case.skip("network namespaces and veth need root")
+    ip("link", "del", "lhprobe")
+    launch_case.main()
