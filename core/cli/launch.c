@@ -8,6 +8,7 @@
 #include <stdio.h>
 #include <sys/eventfd.h>
 #include <sys/mman.h>
+#include <sys/prctl.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -75,6 +76,7 @@ lh_status_t launch_open(cli_t *cli)
     l->leads = find_lead(cli, l);
     if (l->place.ours) {
         board_row_t *board;
+        (void)prctl(PR_SET_NAME, "longhaul"); /* it was started as /proc/self/exe */
         status = launch_map_board(l->place.board, l->place.row + 1, &board);
         if (status == LH_OK) l->row = &board[l->place.row];
         (void)close(l->place.board);

@@ -8,7 +8,8 @@ import tempfile
 import time
 import unittest
 
-PROGRAM = os.environ.get("LH_RANK_PROGRAM", "")
+PROGRAM = LONGHAUL = ""
+SOURCE = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 TORTURE = os.environ.get("LONGHAUL_TORTURE", "") not in ("", "0")
 STARTERS = ("RANK", "WORLD_", "LOCAL_", "MASTER_", "OMPI_", "PMIX_", "SLURM_", "LH_", "LONGHAUL_LAUNCH")
 INI = """[pipeline]
@@ -109,9 +110,10 @@ class LaunchCase(unittest.TestCase):
         for pid in processes_with(self.mark):
             try:
                 match = re.search(rb"LONGHAUL_LAUNCH=rank=(\d+) ", read(f"/proc/{pid}/environ", "rb"))
+                helper = read(f"/proc/{pid}/comm").strip() in ("longhaul-keeper", "longhaul-save")
             except OSError:
                 continue
-            if match:
+            if match and not helper:
                 found[int(match.group(1))] = pid
         return found
 
@@ -140,8 +142,8 @@ class LaunchCase(unittest.TestCase):
 
 def main():
     """Called as NAME.py RANK_PROGRAM LONGHAUL."""
-    global PROGRAM
-    PROGRAM = sys.argv[1]
+    global PROGRAM, LONGHAUL
+    PROGRAM, LONGHAUL = sys.argv[1:3]
     unittest.main(module="__main__", argv=sys.argv[:1], verbosity=2, warnings="ignore")
 
 

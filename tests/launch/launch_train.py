@@ -1,0 +1,116 @@
+"""Training on several ranks: any of them is killed at a random moment, and the run goes on to the same bits."""
+import glob
+import hashlib
+import os
+import random
+import shutil
+import signal
+import subprocess
+import time
+
+import launch_case
+from launch_case import LaunchCase, SOURCE, TORTURE, clean_environment, listeners
+
+RANKS = 3
+STEPS = 12
+JOB = """[pipeline]
+name = launch
+stages = prepare train
+folder = out
+[prepare]
+input = {source}/examples/data/tinyshakespeare.jsonl
+tokenizer = {source}/examples/data/gpt2-tiny/vocab.json
+[model]
+plugin = llama
+vocab = from_tokenizer
+blocks = 2
+hidden = 64
+ffn = 128
+heads = 2
+max_tokens = 64
+[train]
+sequence = 64
+batch = 6
+micro_batch = 1
+steps = {steps}
+precision = f32
+[optimizer]
+plugin = zero0
+rule = rules:adamw
+learning_rate = 1e-3
+[checkpoint]
+every = 4
+keep = 2
+[device]
+plugin = cpu
+threads = 1
+[launch]
+ranks_per_node = {ranks}
+"""
+
+
+class Train(LaunchCase):
+    def job(self, folder):
+        path = os.path.join(self.folder, folder)
+        os.makedirs(path)
+        with open(os.path.join(path, "job.ini"), "w") as f:
+            f.write(JOB.format(source=SOURCE, steps=STEPS, ranks=RANKS))
+        return os.path.join(path, "job.ini")
+
+    def start_run(self, ini, *flags):
+        return subprocess.Popen([launch_case.LONGHAUL, "run", ini, *flags], stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+                                text=True, env=clean_environment(LH_MARK=self.folder))
+
+    def weights(self, ini):
+        """Digest of the last checkpoint's tensors."""
+        folder = os.path.join(os.path.dirname(ini), "out", "checkpoints", f"step-{STEPS:012d}")
+        digest = hashlib.sha256()
+        files = sorted(glob.glob(os.path.join(folder, "*.safetensors")))
+        self.assertTrue(files)
+        for path in files:
+            digest.update(launch_case.read(path, "rb"))
+        return digest.hexdigest()
+
+    def test_any_rank_may_be_killed_and_the_run_goes_on(self):
+        whole = self.job("whole")
+        begin = time.time()
+        code, _, err = self.finish(self.start_run(whole), 200)
+        self.assertEqual(code, 0, err)
+        length = time.time() - begin
+        random.seed(11)
+        worst, rounds = 0, 0
+        for _ in range(200 if TORTURE else 4):
+            before = listeners()
+            ini = self.job(f"cut{rounds}")
+            shutil.copytree(os.path.join(self.folder, "whole", "out"), os.path.join(self.folder, f"cut{rounds}", "out"),
+                            ignore=shutil.ignore_patterns("checkpoints", "*.html", "events", "*.log", "*.jsonl"))
+            process = self.start_run(ini)
+            victim = random.randrange(RANKS)
+            launch_case.wait_for(lambda: victim in self.seen() or process.poll() is not None)
+            time.sleep(random.uniform(0, length * 0.7))
+            pid = self.seen().get(victim)
+            if pid is None:
+                self.finish(process)
+            else:
+                os.kill(pid, signal.SIGKILL)
+                killed = time.time()
+                code, _, err = self.finish(process)
+                worst = max(worst, time.time() - killed)
+                if code != 0:  # it had ended in the meantime
+                    lines = [line for line in err.splitlines() if line.startswith("longhaul: ")]
+                    self.assertEqual((code, len(lines)), (3, 1), err)
+                    self.assertRegex(lines[0], rf"^longhaul: rank {victim} on \S+ was killed by signal 9 \(Killed\)")
+                    print(lines[0])
+            self.nothing_is_left()
+            self.no_port_is_left(before)
+            code, _, err = self.finish(self.start_run(ini, "--resume"), 200)
+            self.assertEqual(code, 0, err)
+            self.assertEqual(self.weights(ini), self.weights(whole))
+            shutil.rmtree(os.path.dirname(ini))
+            rounds += 1
+        print(f"slowest end after a kill: {worst:.2f} s")
+        self.assertLess(worst, 3.5)
+
+
+if __name__ == "__main__":
+    launch_case.main()
