@@ -28,6 +28,7 @@ typedef struct check {
     bool file;                 /* looks at the file alone; the others need the plugin loaded     */
     uint32_t seconds;          /* then it counts as hanging                                    */
     void (*run)(subject_t *s); /* returns: it holds */
+    const struct fact *fact;   /* of transport_rig.h; becomes s->fact */
 } check_t;
 
 /* Ended by a row without a name. */

@@ -224,7 +224,7 @@ int main(int argc, char **argv)
         (void)fprintf(stderr, "longhaul-check: %s\n", fail_reason());
         return EXIT_REFUSED;
     }
-    memcpy(s.sets, o.sets, sizeof(s.sets));
+    memcpy(s.sets, o.sets, sizeof(o.sets));
     s.set_count = o.set_count;
     s.seed = o.seed;
     code = run_all(&o, &s);

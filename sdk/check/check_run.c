@@ -168,6 +168,7 @@ void check_run(const check_t *c, subject_t *s, bool in_process, outcome_t *out)
                       0);
     if (report == MAP_FAILED) abort();
     memset(report, 0, sizeof(*report));
+    s->fact = c->fact;
     if (in_process) {
         run_here(c, s);
         judge(out, true, 0, c->seconds);

@@ -86,17 +86,17 @@ static void loads(subject_t *s)
 
 const check_t checks_of_file[] = {
     {"file.plugin", "it is a shared object for this machine that exports " LH_PLUGIN_SYMBOL,
-     CHECK_EVERY_KIND, true, 10, is_a_plugin},
+     CHECK_EVERY_KIND, true, 10, is_a_plugin, NULL},
     {"file.name", "the name in its header is that of its file", CHECK_EVERY_KIND, true, 10,
-     name_is_the_file},
+     name_is_the_file, NULL},
     {"file.exports", "it exports " LH_PLUGIN_SYMBOL " and nothing else", CHECK_EVERY_KIND, true, 10,
-     exports_one_symbol},
+     exports_one_symbol, NULL},
     {"file.imports", "all it wants from elsewhere is in the libraries that it names",
-     CHECK_EVERY_KIND, true, 30, imports_nothing_of_the_host},
+     CHECK_EVERY_KIND, true, 30, imports_nothing_of_the_host, NULL},
     {"file.constructors", "no code of its own runs when it is loaded", CHECK_EVERY_KIND, true, 10,
-     runs_nothing_when_loaded},
+     runs_nothing_when_loaded, NULL},
     {"file.loads",
      "a run loads it: header, required functions, tables, defaults inside their ranges, selftest",
-     CHECK_EVERY_KIND, true, 60, loads},
+     CHECK_EVERY_KIND, true, 60, loads, NULL},
     {0},
 };

@@ -382,9 +382,9 @@ static void pipeline_cuts_agree(subject_t *s)
     check_skip("this host does not cut models into pipeline stages");
 }
 
-#define MODEL(name, sentence, seconds, run)                    \
-    {                                                          \
-        name, sentence, CHECK_KIND(MODEL), false, seconds, run \
+#define MODEL(name, sentence, seconds, run)                          \
+    {                                                                \
+        name, sentence, CHECK_KIND(MODEL), false, seconds, run, NULL \
     }
 const check_t checks_of_models[] = {
     MODEL("model.parameters", "every parameter of its table is recorded", 30,

@@ -188,12 +188,12 @@ static void functions_can_be_called(subject_t *s)
 
 const check_t checks_of_tables[] = {
     {"tables.help", "it, its options, functions and rules say what they are for", CHECK_EVERY_KIND,
-     false, 10, everything_has_help},
+     false, 10, everything_has_help, NULL},
     {"tables.keys", "its options have keys of their own, in snake_case", CHECK_EVERY_KIND, false,
-     10, option_keys_are_its_own},
+     10, option_keys_are_its_own, NULL},
     {"tables.refuses", "unknown keys and values that are none are refused", CHECK_EVERY_KIND, false,
-     20, wrong_options_are_refused},
+     20, wrong_options_are_refused, NULL},
     {"functions.calls", "its functions can be called, and say why when they fail", CHECK_EVERY_KIND,
-     false, 20, functions_can_be_called},
+     false, 20, functions_can_be_called, NULL},
     {0},
 };

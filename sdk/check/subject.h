@@ -20,7 +20,8 @@ typedef struct subject {
     registry_t *installed;  /* the other plugins: the reference device, transports */
     const plugin_t *plugin; /* NULL until subject_load */
 
-    const char *sets[SUBJECT_SETS]; /* --set key=value */
+    const struct fact *fact;            /* of the check at hand; NULL: it has none */
+    const char *sets[SUBJECT_SETS + 1]; /* --set key=value; NULL ends them */
     uint32_t set_count;
     uint64_t seed;
 } subject_t;

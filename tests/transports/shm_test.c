@@ -9,7 +9,7 @@
 #include <sys/un.h>
 #include <unistd.h>
 
-#include "transport_rig.h"
+#include "fact_main.h"
 
 enum { RING_RECORD = 48 }; /* bytes of a record before its payload */
 
@@ -170,7 +170,8 @@ static void strangers_have_no_effect_beyond_a_counter(end_t *e)
     if (e->side == 1) {
         for (int i = 0; i < 1000; i++)
             CHECK(e->api->accept(e->listener, &hello, &conn) == LH_AGAIN);
-        CHECK(rig_metric("shm.strangers") == STRANGERS / 2, "%.0f", rig_metric("shm.strangers"));
+        CHECK(check_host_metric("shm.strangers") == STRANGERS / 2, "%.0f",
+              check_host_metric("shm.strangers"));
     }
     end_barrier(e);
     e->conn = end_join(e, LH_SERVICE_BULK, RIG_CONN);
@@ -213,7 +214,7 @@ static void nothing_stays_behind_a_close(end_t *e)
     uint64_t bytes;
     lh_transport_t *own = e->transport;
     const uint32_t before = open_files();
-    CHECK(e->api->open(rig_host(), e->config, &e->transport) == LH_OK);
+    CHECK(e->api->open(check_host(), e->config, &e->transport) == LH_OK);
     end_meet(e);
     buffer_t b = buffer_new(e, 1 << 20, true, LH_REMOTE_READ);
     lh_address_t offer = {0}, theirs;
@@ -253,7 +254,7 @@ int main(int argc, char **argv)
         FACT(nothing_stays_behind_a_close),
     };
     const char *only = argc > 1 ? argv[1] : NULL;
-    int code = rig_main("shm", facts, sizeof(facts) / sizeof(facts[0]), only);
+    int code = fact_main("shm", facts, sizeof(facts) / sizeof(facts[0]), only);
     for (uint32_t v = 0; only == NULL && v < sizeof(variants) / sizeof(variants[0]); v++)
         for (uint32_t i = 0; i < transport_fact_count; i++) {
             if (strncmp(transport_facts[i].name, "sizes", 5) != 0 &&
@@ -261,7 +262,7 @@ int main(int argc, char **argv)
                 continue;
             fact_t fact = transport_facts[i];
             fact.settings = variants[v];
-            code |= rig_main("shm", &fact, 1, NULL);
+            code |= fact_main("shm", &fact, 1, NULL);
         }
     return code;
 }

@@ -1,7 +1,7 @@
 /* transport_bench.c - `transport_bench PLUGIN [key=value ...]`: one-way time and rate of a
  * connection by message size; both ends spin. For authors of transports; `longhaul bench
  * collectives` is what jobs feel. */
-#include "transport_rig.h"
+#include "fact_main.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -47,12 +47,12 @@ static double ping_ns(end_t *e, const buffer_t *b, uint64_t bytes, uint32_t roun
 {
     static uint64_t times[ROUNDS];
     for (uint32_t i = 0; i < rounds; i++) {
-        const uint64_t begin = rig_now_ns();
+        const uint64_t begin = check_now_ns();
         end_receive(e, b, MOST, bytes, 1, 1);
         if (e->side == 0) end_send(e, b, 0, bytes, 1, 2);
         until_received(e);
         if (e->side == 1) end_send(e, b, 0, bytes, 1, 2);
-        times[i] = rig_now_ns() - begin;
+        times[i] = check_now_ns() - begin;
     }
     qsort(times, rounds, sizeof(times[0]), by_size);
     return (double)times[rounds / 2] / 2;
@@ -65,7 +65,7 @@ static double stream_once(end_t *e, const buffer_t *b, uint64_t bytes, uint32_t 
     uint32_t sent = 0, posted = 0, done = 0;
     lh_wire_event_t events[16];
     end_barrier(e);
-    const uint64_t begin = rig_now_ns();
+    const uint64_t begin = check_now_ns();
     while (done < 2 * rounds) {
         uint32_t count = 0;
         while (posted < rounds && posted * 2 < done + OUT &&
@@ -77,7 +77,7 @@ static double stream_once(end_t *e, const buffer_t *b, uint64_t bytes, uint32_t 
         CHECK(e->api->poll(e->transport, events, sizeof(events[0]), 16, &count) == LH_OK);
         done += count;
     }
-    const double ns = (double)(rig_now_ns() - begin);
+    const double ns = (double)(check_now_ns() - begin);
     end_barrier(e);
     return (double)bytes * rounds / ns;
 }
@@ -115,5 +115,5 @@ int main(int argc, char **argv)
 {
     if (argc < 2) return 2;
     const fact_t fact = {"bench", bench, false, argc > 2 ? (const char *const *)(argv + 2) : NULL};
-    return rig_main(argv[1], &fact, 1, NULL);
+    return fact_main(argv[1], &fact, 1, NULL);
 }

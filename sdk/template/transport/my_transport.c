@@ -41,6 +41,7 @@ struct lh_listener {
 };
 
 struct lh_region {
+    lh_region_t *next;
     lh_arena_t arena;
 };
 
@@ -48,6 +49,7 @@ struct lh_transport {
     const lh_host_t *host;
     lh_conn_t *conns;
     lh_listener_t *listeners;
+    lh_region_t *regions;
     uint32_t next_number;
     lh_wire_event_t later; /* the second of a pair that the caller had no room for */
     bool has_later;
@@ -74,6 +76,10 @@ static void my_close(lh_transport_t *t)
     for (lh_listener_t *l = t->listeners, *next; l != NULL; l = next) {
         next = l->next;
         host->release(host, l);
+    }
+    for (lh_region_t *r = t->regions, *next; r != NULL; r = next) {
+        next = r->next;
+        host->release(host, r);
     }
     host->release(host, t);
 }
@@ -239,12 +245,18 @@ static lh_status_t my_register(lh_transport_t *t, LH_UNUSED uint32_t nic, const 
     lh_region_t *r = t->host->alloc(t->host, sizeof(*r), 64);
     if (r == NULL) return LH_NO_MEMORY;
     r->arena = *memory;
+    r->next = t->regions;
+    t->regions = r;
     *out = r;
     return LH_OK;
 }
 
 static void my_release(lh_transport_t *t, lh_region_t *r)
 {
+    lh_region_t **at = &t->regions;
+    while (*at != r)
+        at = &(*at)->next;
+    *at = r->next;
     t->host->release(t->host, r);
 }
 

@@ -47,7 +47,7 @@ static const char *offer_and_take(end_t *e, const buffer_t *mine, lh_remote_t **
     const void *map = NULL;
     lh_status_t status;
     const lh_one_sided_api_t *api = e->api->one_sided;
-    if (api == NULL || api->map == NULL) rig_skip("it maps no memory of a peer");
+    if (api == NULL || api->map == NULL) check_skip("it maps no memory of a peer");
     while ((status = api->offer(e->conn, mine->region, &offer)) == LH_AGAIN)
         end_poll(e);
     CHECK(status == LH_OK);
@@ -227,9 +227,9 @@ static void messages_of_a_direction_keep_their_order(end_t *e)
     buffer_t in = buffer_new(e, (uint64_t)ROOM * SLOTS, false, 0);
     uint32_t sent = 0, freed = 0, posted = 0, got = 0;
     lh_wire_event_t event;
-    const uint64_t until = rig_now_ns() + 20000000000ull;
+    const uint64_t until = check_now_ns() + 20000000000ull;
     while (freed < MESSAGES || got < MESSAGES) {
-        CHECK(rig_now_ns() < until);
+        CHECK(check_now_ns() < until);
         if (sent < MESSAGES && sent < freed + SLOTS) {
             char *data = out.data + sent % SLOTS * ROOM;
             buffer_fill(data, length_of(sent), sent);
@@ -300,10 +300,10 @@ static void post_some(end_t *e, const buffer_t *b, uint32_t count)
 static void expect_drained(end_t *e, uint32_t count)
 {
     lh_wire_event_t event;
-    const uint64_t until = rig_now_ns() + 100000000;
+    const uint64_t until = check_now_ns() + 100000000;
     while (!end_take(e, LH_WIRE_DRAINED, RIG_CONN, &event)) {
         end_poll(e);
-        CHECK(rig_now_ns() < until, "not drained within 100 ms");
+        CHECK(check_now_ns() < until, "not drained within 100 ms");
     }
     for (uint32_t i = 0; i < count; i++) {
         CHECK(end_take(e, LH_WIRE_RECEIVED, 100 + i, &event));
@@ -325,12 +325,12 @@ static void a_killed_peer_is_noticed_and_all_drains(end_t *e)
         end_poll(e);
         (void)raise(SIGKILL);
     }
-    const uint64_t begin = rig_now_ns();
+    const uint64_t begin = check_now_ns();
     post_some(e, &b, 4);
     const lh_wire_event_t down = end_await(e, LH_WIRE_DOWN, RIG_CONN);
     CHECK(down.status == LH_PEER_LOST || down.status == LH_TIMED_OUT, "status %d", down.status);
-    CHECK(rig_now_ns() - begin < limit_ns);
-    (void)fprintf(stderr, "    noticed after %.1f ms\n", (double)(rig_now_ns() - begin) / 1e6);
+    CHECK(check_now_ns() - begin < limit_ns);
+    (void)fprintf(stderr, "    noticed after %.1f ms\n", (double)(check_now_ns() - begin) / 1e6);
     expect_drained(e, 4);
     e->api->close_conn(e->conn);
     buffer_free(e, &b);
@@ -405,7 +405,7 @@ static void a_sleeper_is_woken_by_a_message(end_t *e)
     int fd = -1;
     uint32_t naps = 0;
     lh_wire_event_t event;
-    if (e->api->wait_fd == NULL) rig_skip("it can't be slept on");
+    if (e->api->wait_fd == NULL) check_skip("it can't be slept on");
     end_meet(e);
     buffer_t b = buffer_new(e, 100, false, 0);
     CHECK(e->api->wait_fd(e->transport, &fd) == LH_OK && fd >= 0);
@@ -481,7 +481,7 @@ static void a_dialer_that_is_not_admitted_learns_it(end_t *e)
     end_listen(e, LH_SECURITY_PLAIN);
     const lh_conn_params_t params = end_params(e, 1, RIG_CONN);
     if (e->side == 0) {
-        CHECK(e->api->connect(e->transport, &e->address, &params, &e->conn) == LH_OK);
+        e->conn = end_dial(e, &params);
         (void)end_await(e, LH_WIRE_DOWN, RIG_CONN);
         (void)end_await(e, LH_WIRE_DRAINED, RIG_CONN);
     } else {
@@ -499,7 +499,7 @@ static void a_dialer_that_is_not_admitted_learns_it(end_t *e)
 static void puts_arrive_in_order(end_t *e)
 {
     const lh_one_sided_api_t *api = e->api->one_sided;
-    if (api == NULL) rig_skip("it offers no one-sided writes");
+    if (api == NULL) check_skip("it offers no one-sided writes");
     const uint64_t bytes = 1 << 20;
     lh_address_t offer = {0};
     lh_remote_t *remote;
@@ -535,7 +535,7 @@ static void it_can_be_opened_and_closed_many_times(end_t *e)
         lh_address_t address;
         lh_listener_t *l;
         lh_transport_t *t;
-        CHECK(e->api->open(rig_host(), e->config, &t) == LH_OK);
+        CHECK(e->api->open(check_host(), e->config, &t) == LH_OK);
         CHECK(e->api->listen(t, 0, LH_SECURITY_PLAIN, &address, &l) == LH_OK);
         e->api->close(t);
     }
@@ -573,50 +573,85 @@ static void live_a_little(end_t *e, lh_transport_t *t)
 
 static void a_failed_allocation_is_survived_and_loses_nothing(end_t *e)
 {
-    const int64_t before = rig_allocations();
+    const int64_t before = check_host_blocks();
     for (uint64_t n = 1; n < 1000; n++) {
         lh_transport_t *t;
-        rig_fail_alloc(n);
-        const lh_status_t status = e->api->open(rig_host(), e->config, &t);
+        check_host_faults(&(host_faults_t){.failing_alloc = n});
+        const lh_status_t status = e->api->open(check_host(), e->config, &t);
         CHECK(status == LH_OK || status == LH_NO_MEMORY, "status %d", status);
         if (status == LH_OK) {
             live_a_little(e, t);
             e->api->close(t);
         }
-        CHECK(rig_allocations() == before, "%lld blocks are lost when allocation %llu fails",
-              (long long)(rig_allocations() - before), (unsigned long long)n);
-        if (!rig_failed_alloc()) break;
+        CHECK(check_host_blocks() == before, "%lld blocks are lost when allocation %llu fails",
+              (long long)(check_host_blocks() - before), (unsigned long long)n);
+        if (check_host_allocs() < n) break;
     }
-    rig_fail_alloc(0);
+    check_host_faults(NULL);
 }
 
+/* function, check, what holds, whether side 1 is killed */
+#define FACTS(X)                                                                                  \
+    X(capabilities_and_functions_agree, "transport.capabilities",                                 \
+      "what its card says it can and the functions that it has agree", false)                     \
+    X(it_can_be_opened_and_closed_many_times, "transport.listens_again",                          \
+      "it listens again and again", false)                                                        \
+    X(a_failed_allocation_is_survived_and_loses_nothing, "transport.out_of_memory",               \
+      "with a connection under way too, any allocation may fail", false)                          \
+    X(sizes_arrive, "transport.sizes",                                                            \
+      "messages of 0 bytes to 64 MiB arrive as they were, both ways", false)                      \
+    X(sizes_arrive_from_mapped_memory, "transport.sizes_mapped",                                  \
+      "likewise out of memory that the peer has mapped", false)                                   \
+    X(mapped_memory_is_read_in_place, "transport.mapped", "a peer's memory is read in place",     \
+      false)                                                                                      \
+    X(unaligned_memory_is_taken, "transport.unaligned", "messages may begin and end anywhere",    \
+      false)                                                                                      \
+    X(a_receive_may_be_longer_than_its_message, "transport.longer_receive",                       \
+      "a receive may be longer than its message", false)                                          \
+    X(posting_is_allowed_before_the_connection_is_up, "transport.early_posts",                    \
+      "what is posted before the connection is up goes through", false)                           \
+    X(a_full_queue_says_again_and_loses_nothing, "transport.full_sends",                          \
+      "sends beyond its depth are LH_AGAIN, and none that it took is lost", false)                \
+    X(a_full_queue_of_receives_says_again, "transport.full_receives", "likewise receives", false) \
+    X(messages_of_a_direction_keep_their_order, "transport.order",                                \
+      "messages of one direction keep their order", false)                                        \
+    X(a_message_too_long_ends_both_as_truncated, "transport.truncated",                           \
+      "a receive that is too short ends both ends in LH_TRUNCATED", false)                        \
+    X(two_tags_that_differ_end_both_and_are_named, "transport.tags",                              \
+      "tags that differ end both ends in LH_MISMATCH, and both are named", false)                 \
+    X(a_killed_peer_is_noticed_and_all_drains, "transport.killed_peer",                           \
+      "a killed peer is noticed in time, and every operation ends in one event", true)            \
+    X(a_cancel_is_local_and_drains, "transport.cancel",                                           \
+      "a cancel drains within 100 ms whatever the peer does", false)                              \
+    X(what_was_sent_before_a_close_still_arrives, "transport.close",                              \
+      "what was sent before a close still arrives", false)                                        \
+    X(a_sleeper_is_woken_by_a_message, "transport.sleep",                                         \
+      "who sleeps on its descriptor is woken by a message", false)                                \
+    X(a_listener_serves_several_connections, "transport.connections",                             \
+      "a listener serves several connections, each with messages of its own", false)              \
+    X(an_address_of_garbage_is_refused, "transport.garbage", "an address of garbage is refused",  \
+      false)                                                                                      \
+    X(a_dialer_that_is_not_admitted_learns_it, "transport.not_admitted",                          \
+      "who dials and is not admitted learns it", false)                                           \
+    X(puts_arrive_in_order, "transport.puts", "one-sided writes arrive whole and in order", false)
+
 const fact_t transport_facts[] = {
-#define FACT(name)               \
-    {                            \
-#name, name, false, NULL \
-    }
-    FACT(capabilities_and_functions_agree),
-    FACT(it_can_be_opened_and_closed_many_times),
-    FACT(a_failed_allocation_is_survived_and_loses_nothing),
-    FACT(sizes_arrive),
-    FACT(sizes_arrive_from_mapped_memory),
-    FACT(mapped_memory_is_read_in_place),
-    FACT(unaligned_memory_is_taken),
-    FACT(a_receive_may_be_longer_than_its_message),
-    FACT(posting_is_allowed_before_the_connection_is_up),
-    FACT(a_full_queue_says_again_and_loses_nothing),
-    FACT(a_full_queue_of_receives_says_again),
-    FACT(messages_of_a_direction_keep_their_order),
-    FACT(a_message_too_long_ends_both_as_truncated),
-    FACT(two_tags_that_differ_end_both_and_are_named),
-    {"a_killed_peer_is_noticed_and_all_drains", a_killed_peer_is_noticed_and_all_drains, true,
-     NULL},
-    FACT(a_cancel_is_local_and_drains),
-    FACT(what_was_sent_before_a_close_still_arrives),
-    FACT(a_sleeper_is_woken_by_a_message),
-    FACT(a_listener_serves_several_connections),
-    FACT(an_address_of_garbage_is_refused),
-    FACT(a_dialer_that_is_not_admitted_learns_it),
-    FACT(puts_arrive_in_order),
+#define FACT(run, check, sentence, kills) {#run, run, kills, NULL},
+    FACTS(FACT)
+#undef FACT
 };
 const uint32_t transport_fact_count = sizeof(transport_facts) / sizeof(transport_facts[0]);
+
+enum {
+#define INDEX(run, check, sentence, kills) AT_##run,
+    FACTS(INDEX)
+#undef INDEX
+};
+
+const check_t checks_of_transports[] = {
+#define ROW(run, check, sentence, kills) \
+    {check, sentence, CHECK_KIND(TRANSPORT), false, 120, rig_run, &transport_facts[AT_##run]},
+    FACTS(ROW)
+#undef ROW
+        {0},
+};

@@ -3,9 +3,10 @@
 #ifndef TRANSPORT_RIG_H
 #define TRANSPORT_RIG_H
 
-#include <plugin/loader.h>
+#include "check.h"
+#include "check_host.h"
 
-enum { RIG_EVENTS = 1 << 14, RIG_SKIPPED = 77 };
+enum { RIG_EVENTS = 1 << 14 };
 
 typedef struct end {
     uint32_t side; /* 0 dials, 1 listens */
@@ -25,33 +26,20 @@ typedef struct end {
 
 #define RIG_CONN ((uint64_t)1 << 40)
 
-/* What does not hold ends this process with a sentence. */
+/* What does not hold ends the check with a sentence. */
 #define CHECK(cond, ...) ((cond) ? (void)0 : rig_fault(__FILE__, __LINE__, #cond, " " __VA_ARGS__))
 void rig_fault(const char *file, int line, const char *what, const char *fmt, ...) LH_PRINTF(4, 5)
     __attribute__((noreturn));
-/* A fact that this plugin does not claim. */
-void rig_skip(const char *why) __attribute__((noreturn));
 
-/* settings: "key=value" for the plugin's options, NULL-terminated; may be NULL. */
-void end_open(end_t *e, const char *plugin, uint32_t side, int channel,
-              const char *const *settings);
+/* e->plugin is set. settings: "key=value" for its options, NULL-terminated; may be NULL. */
+void end_open(end_t *e, uint32_t side, int channel, const char *const *settings);
 /* Closes the transport and checks that all its memory came back. */
 void end_close(end_t *e);
-/* The host that the end's plugin sees; its last fail() and its allocations. */
-const lh_host_t *rig_host(void);
-const char *rig_reason(void);
-uint64_t rig_now_ns(void);
-/* The n-th allocation from now fails, once; 0: none. False: there were fewer, and it still waits.
- */
-void rig_fail_alloc(uint64_t n);
-bool rig_failed_alloc(void);
-/* Blocks that are not given back. */
-int64_t rig_allocations(void);
-/* The sum of a metric's counts. */
-double rig_metric(const char *metric);
 
 /* Side 1 listens, side 0 learns the address. */
 void end_listen(end_t *e, uint32_t security);
+/* Side 0 to side 1's listener; a card that reaches no other process skips the check. */
+lh_conn_t *end_dial(end_t *e, const lh_conn_params_t *params);
 /* A connection of both; returns before it is up. */
 lh_conn_t *end_join(end_t *e, uint32_t service, uint64_t cookie);
 /* end_listen, end_join into e->conn and UP. */
@@ -96,8 +84,7 @@ typedef struct fact {
 extern const fact_t transport_facts[];
 extern const uint32_t transport_fact_count;
 
-/* Runs the facts (all, or the one that is named) over the plugin and prints a line for each; the
- * exit code of a test. */
-int rig_main(const char *plugin, const fact_t *facts, uint32_t count, const char *only);
+/* Runs the check's fact over its plugin: check_t.run where check_t.fact is set. */
+void rig_run(subject_t *s);
 
 #endif

@@ -1,0 +1,30 @@
+/* fact_main.c - a line for each fact. */
+#include "fact_main.h"
+
+#include <stdio.h>
+
+int fact_main(const char *plugin, const fact_t *facts, uint32_t count, const char *only)
+{
+    subject_t s;
+    uint32_t bad = 0, run = 0;
+    char path[512];
+    (void)snprintf(path, sizeof(path), "%s/transports/%s.so", LH_TEST_PLUGINS, plugin);
+    if (subject_open(path, LH_TEST_PLUGINS, &s) != LH_OK || subject_load(&s) != LH_OK) {
+        (void)fprintf(stderr, "%s\n", fail_reason());
+        return 1;
+    }
+    for (uint32_t i = 0; i < count; i++) {
+        outcome_t out;
+        const check_t check = {.seconds = 120, .run = rig_run, .fact = &facts[i]};
+        if (only != NULL && strcmp(only, facts[i].name) != 0) continue;
+        check_run(&check, &s, false, &out);
+        (void)fprintf(stderr, "%-7s %s: %s (%.0f ms)%s%s%s\n", result_text(out.result), plugin,
+                      facts[i].name, out.seconds * 1e3, out.sentence[0] != '\0' ? "\n    " : "",
+                      out.sentence, out.said);
+        bad += out.result >= RESULT_FAIL;
+        run++;
+    }
+    if (run == 0) (void)fprintf(stderr, "there is no fact '%s'\n", only != NULL ? only : "");
+    subject_close(&s);
+    return bad > 0 || run == 0 ? 1 : 0;
+}

@@ -1,0 +1,11 @@
+/* fact_main.h - runs facts over a transport plugin of this build, as longhaul-check does its own.
+ */
+#ifndef FACT_MAIN_H
+#define FACT_MAIN_H
+
+#include <transport_rig.h>
+
+/* All facts, or the one that is named; prints a line for each. The exit code of a test. */
+int fact_main(const char *plugin, const fact_t *facts, uint32_t count, const char *only);
+
+#endif
