@@ -7,7 +7,9 @@
 #include <base/file.h>
 #include <base/memory.h>
 #include <cli/check_memory.h>
+#include <cli/launch.h>
 #include <cli/model_source.h>
+#include <comm/carrier.h>
 #include <config/explain.h>
 #include <config/quantity.h>
 #include <plugin/call.h>
@@ -200,13 +202,25 @@ static lh_status_t check_calls(check_t *c)
 }
 
 /* A transport and its fallback stand in one section; each reads its own keys there. */
+/* What the INI does not name is usual here, and is loaded only for links that there are. */
+static lh_status_t find_transport(const check_t *c, uint32_t scope, char usual[32],
+                                  const char **name)
+{
+    *name = c->job->transports[scope].plugin;
+    if (*name != NULL || !launch_has_links(c->cli, scope)) return LH_OK;
+    *name = carrier_plugin(c->job, c->cli->plugins, scope, usual);
+    return *name == NULL ? LH_INVALID : LH_OK;
+}
+
 static lh_status_t check_transport(check_t *c, uint32_t scope)
 {
     const job_transport_t *t = &c->job->transports[scope];
+    const char *name;
+    char usual[32];
     checked_t *one = &c->transports[scope], *two = &c->fallbacks[scope];
-    lh_status_t status = LH_OK;
-    if (t->plugin == NULL) return LH_OK;
-    status = registry_load(c->cli->plugins, LH_KIND_TRANSPORT, t->plugin, &one->plugin);
+    lh_status_t status = find_transport(c, scope, usual, &name);
+    if (status != LH_OK || name == NULL) return status;
+    status = registry_load(c->cli->plugins, LH_KIND_TRANSPORT, name, &one->plugin);
     if (status == LH_OK && t->fallback != NULL)
         status = registry_load(c->cli->plugins, LH_KIND_TRANSPORT, t->fallback, &two->plugin);
     if (status != LH_OK) return status;

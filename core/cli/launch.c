@@ -128,6 +128,26 @@ bool launch_is_spread(const cli_t *cli)
     return false;
 }
 
+bool launch_has_links(const cli_t *cli, uint32_t scope)
+{
+    const job_t *job = cli->job;
+    const launch_place_t *p = &cli->launch->place;
+    if (job->site_count == 0) {
+        /* Who starts ranks elsewhere may put them on several machines. */
+        const bool spread = p->size > 1 && !p->ours && p->here != p->size;
+        const bool several = p->size > 1 || job_ranks(job) > 1;
+        return (scope == LH_LINK_NODE && several) || (scope == LH_LINK_SITE && spread);
+    }
+    bool found = scope == LH_LINK_WAN && job->site_count > 1;
+    for (uint32_t i = 0; i < job->site_count; i++) {
+        const job_site_t *site = &job->sites[i];
+        found = found || (scope == LH_LINK_SITE && site->host_count > 1);
+        for (uint32_t k = 0; k < site->host_count; k++)
+            found = found || (scope == LH_LINK_NODE && site->hosts[k].ranks > 1);
+    }
+    return found;
+}
+
 void launch_tell_skip(cli_t *cli, bool skip)
 {
     cli->launch->skip = skip;

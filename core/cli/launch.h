@@ -33,6 +33,9 @@ bool launch_is_started(const cli_t *cli);
 uint32_t launch_rank(const cli_t *cli);
 uint32_t launch_size(const cli_t *cli);
 
+/* Whether the job may have links of this class, LH_LINK_*, as far as INI and starter tell. */
+bool launch_has_links(const cli_t *cli, uint32_t scope);
+
 /* Why this process ends, for the launcher, which prints one line for all. False: nobody listens,
  * print it. */
 bool launch_last_words(const cli_t *cli, int code, const char *sentence);

@@ -1,59 +1,16 @@
 /* control_server.c - rank 0's end of the star: takes ranks in, hears them, and ends the job for all
  * when one is lost. One thread; nothing here waits but for the next event. */
-#include <comm/control_state.h>
+#include <comm/control_server_state.h>
 
-#include <errno.h>
 #include <stdio.h>
 #include <sys/epoll.h>
 #include <unistd.h>
 
 #include <base/memory.h>
 #include <base/sys.h>
-#include <comm/control_facts.h>
 #include <comm/control_socket.h>
 
 enum { EVENTS = 64 };
-
-typedef struct peer {
-    struct peer *next; /* of all connections */
-    control_conn_t *conn;
-    uint32_t rank;     /* CONN_NO_RANK: its hello has not come */
-    uint32_t events;   /* asked of epoll */
-    uint64_t since_ns; /* when it connected */
-    uint64_t heard_ns;
-    bool dead; /* freed after the events at hand */
-} peer_t;
-
-typedef struct seat { /* of a rank */
-    peer_t *peer;     /* NULL: not joined, or gone */
-    char *hello;      /* payload; facts point into it */
-    progress_t progress;
-    bool departed; /* has said goodbye well */
-    bool gathered; /* its part of the gather at hand is here */
-} seat_t;
-
-struct control_server {
-    int listener, epoll;
-    uint32_t size;
-    peer_t *peers;
-    uint32_t pending;
-    seat_t *seats;       /* [size]; seat 0 is this rank's own */
-    rank_facts_t *facts; /* [size]; hellos that are here      */
-    uint32_t joined;     /* with this one */
-    uint64_t join_deadline, next_beat, last_turn;
-    bool welcomed, refused, closing;
-    uint64_t close_deadline;
-
-    char *parts; /* [size x part_bytes] of the gather at hand */
-    size_t part_bytes;
-    uint32_t arrived, round;
-    char where[FRAME_FACT_TEXT];
-
-    uint64_t hearsay_deadline; /* 0: none */
-    uint32_t hearsay_peer, hearsay_from;
-    lh_status_t hearsay_status;
-    char hearsay[FRAME_REASON];
-};
 
 static void watch(control_server_t *s, peer_t *p)
 {
@@ -92,7 +49,7 @@ static void sweep(control_t *c)
 }
 
 /* What can't be sent now is sent when epoll says so; an end is seen when it is read. */
-static void put(control_server_t *s, peer_t *p, uint32_t type, const text_t *payload)
+void server_put(control_server_t *s, peer_t *p, uint32_t type, const text_t *payload)
 {
     if (p == NULL || p->dead) return;
     conn_put(p->conn, type, payload);
@@ -103,7 +60,7 @@ static void put(control_server_t *s, peer_t *p, uint32_t type, const text_t *pay
 static void put_all(control_t *c, uint32_t type, const text_t *payload)
 {
     for (uint32_t r = 1; r < c->how.size; r++)
-        put(c->server, c->server->seats[r].peer, type, payload);
+        server_put(c->server, c->server->seats[r].peer, type, payload);
 }
 
 static void notice_all(control_t *c, uint32_t type, lh_status_t status, uint32_t rank,
@@ -116,8 +73,7 @@ static void notice_all(control_t *c, uint32_t type, lh_status_t status, uint32_t
     text_free(&payload);
 }
 
-/* Before the welcome nobody may start; after it the job ends. */
-static void end_all(control_t *c, lh_status_t status, uint32_t rank, const char *sentence)
+void server_end(control_t *c, lh_status_t status, uint32_t rank, const char *sentence)
 {
     control_server_t *s = c->server;
     if (s->refused || control_status(c) != LH_OK) return;
@@ -133,27 +89,27 @@ static void end_all(control_t *c, lh_status_t status, uint32_t rank, const char 
     control_opened(c, status, sentence);
 }
 
-static void name_of(const control_t *c, uint32_t rank, char out[CONTROL_NAME])
+void server_name(const control_t *c, uint32_t rank, char out[CONTROL_NAME])
 {
     const frame_hello_t *h = &c->server->facts[rank].hello;
     control_name(rank, h->site == NULL ? "" : h->site, h->host == NULL ? "" : h->host, out);
 }
 
 /* "rank 3 on osaka/o1 (process 4711) was lost in step 41, all-reduce of gradients 3: REASON". */
-static void tell(control_t *c, uint32_t rank, lh_status_t status, bool by_itself,
+void server_tell(control_t *c, uint32_t rank, lh_status_t status, bool by_itself,
                  const char *reason)
 {
     char name[CONTROL_NAME], phrase[PROGRESS_PHRASE], sentence[FRAME_REASON];
     if (rank == 0) progress_read(c->word, &c->server->seats[0].progress);
-    name_of(c, rank, name);
+    server_name(c, rank, name);
     progress_phrase(&c->server->seats[rank].progress, phrase);
     (void)snprintf(sentence, sizeof(sentence), "%s (process %u) %s%s: %.1400s", name,
                    c->server->facts[rank].hello.pid, by_itself ? "failed" : "was lost", phrase,
                    reason);
-    end_all(c, status, rank, sentence);
+    server_end(c, status, rank, sentence);
 }
 
-static void lose(control_t *c, peer_t *p, const char *reason)
+void server_lose(control_t *c, peer_t *p, const char *reason)
 {
     const uint32_t rank = p->rank;
     const bool expected = rank == CONN_NO_RANK || c->server->seats[rank].departed;
@@ -161,7 +117,7 @@ static void lose(control_t *c, peer_t *p, const char *reason)
     if (rank == CONN_NO_RANK)
         atomic_fetch_add(&c->strangers, 1);
     else if (!expected)
-        tell(c, rank, LH_PEER_LOST, false, reason);
+        server_tell(c, rank, LH_PEER_LOST, false, reason);
 }
 
 static void refuse(control_t *c, peer_t *p, lh_status_t status, const char *sentence)
@@ -192,7 +148,7 @@ static bool check_hello(control_t *c, peer_t *p, const frame_hello_t *h)
     else if (h->rank == 0 || c->server->seats[h->rank].hello != NULL) {
         const frame_hello_t *first = &c->server->facts[h->rank].hello;
         char first_name[CONTROL_NAME];
-        name_of(c, h->rank, first_name);
+        server_name(c, h->rank, first_name);
         (void)snprintf(sentence, sizeof(sentence),
                        "%s is there already, as process %u; process %u on %s is one too many",
                        first_name, first->pid, h->pid, h->host);
@@ -240,7 +196,7 @@ static void welcome_all(control_t *c)
         s->welcomed = true;
         control_opened(c, LH_OK, "");
     } else {
-        end_all(c, status, 0, fail_reason());
+        server_end(c, status, 0, fail_reason());
     }
     text_free(&payload);
     mem_free(places);
@@ -253,7 +209,7 @@ static void close_door(control_t *c)
     if (s->listener >= 0) (void)close(s->listener);
     s->listener = -1;
     for (peer_t *p = s->peers; p != NULL; p = p->next)
-        if (p->rank == CONN_NO_RANK && !p->dead) lose(c, p, "");
+        if (p->rank == CONN_NO_RANK && !p->dead) server_lose(c, p, "");
 }
 
 static void finish_join(control_t *c)
@@ -264,7 +220,7 @@ static void finish_join(control_t *c)
     if (facts_agree(c->server->facts, c->how.size, &table))
         welcome_all(c);
     else
-        end_all(c, LH_MISMATCH, 0, table.failed ? "ranks differ" : table.data);
+        server_end(c, LH_MISMATCH, 0, table.failed ? "ranks differ" : table.data);
     text_free(&table);
 }
 
@@ -273,12 +229,12 @@ static void take_hello(control_t *c, peer_t *p, const frame_t *f)
     control_server_t *s = c->server;
     frame_hello_t h;
     if (frame_read_hello(f, &h) != LH_OK) {
-        lose(c, p, fail_reason());
+        server_lose(c, p, fail_reason());
         return;
     }
     if (!check_hello(c, p, &h)) return;
     if (keep_hello(s, h.rank, f->payload, f->length) != LH_OK) {
-        end_all(c, LH_NO_MEMORY, 0, fail_reason());
+        server_end(c, LH_NO_MEMORY, 0, fail_reason());
         return;
     }
     s->pending--;
@@ -299,7 +255,7 @@ static bool is_round(control_t *c, uint32_t rank, uint32_t round, const char *wh
         mem_free(s->parts);
         s->parts = mem_new(bytes * c->how.size);
         if (s->parts != NULL) return true;
-        tell(c, 0, LH_NO_MEMORY, true, fail_reason());
+        server_tell(c, 0, LH_NO_MEMORY, true, fail_reason());
         return false;
     }
     if (round == s->round && bytes == s->part_bytes && strcmp(where, s->where) == 0) return true;
@@ -307,12 +263,12 @@ static bool is_round(control_t *c, uint32_t rank, uint32_t round, const char *wh
                    "it is at meeting %u '%s' with %zu bytes while others are at meeting %u '%s' "
                    "with %zu",
                    round, where, bytes, s->round, s->where, s->part_bytes);
-    tell(c, rank, LH_MISMATCH, true, reason);
+    server_tell(c, rank, LH_MISMATCH, true, reason);
     return false;
 }
 
-static void take_part(control_t *c, uint32_t rank, uint32_t round, const char *where,
-                      const void *bytes, size_t length)
+void server_part(control_t *c, uint32_t rank, uint32_t round, const char *where, const void *bytes,
+                 size_t length)
 {
     control_server_t *s = c->server;
     if (s->seats[rank].gathered || !is_round(c, rank, round, where, length)) return;
@@ -331,41 +287,20 @@ static void take_part(control_t *c, uint32_t rank, uint32_t round, const char *w
         s->seats[r].gathered = false;
 }
 
-/* Somebody waits for a rank that has ended: it will never come. */
-static void check_departed(control_t *c)
-{
-    control_server_t *s = c->server;
-    for (uint32_t r = 1; s->arrived > 0 && r < c->how.size; r++)
-        if (s->seats[r].departed && !s->seats[r].gathered)
-            tell(c, r, LH_MISMATCH, true, "it has ended while others wait for it");
-}
-
-static void hear_say(control_t *c, uint32_t from, uint32_t peer, lh_status_t status,
-                     const char *reason)
-{
-    control_server_t *s = c->server;
-    if (peer >= c->how.size || s->hearsay_deadline != 0) return;
-    s->hearsay_deadline = sys()->now_ns() + CONTROL_HEARSAY_MS * CONTROL_MS;
-    s->hearsay_from = from;
-    s->hearsay_peer = peer;
-    s->hearsay_status = status;
-    (void)snprintf(s->hearsay, sizeof(s->hearsay), "%s", reason);
-}
-
 static void take_notice(control_t *c, peer_t *p, const frame_t *f)
 {
     frame_notice_t n;
     const uint32_t rank = p->rank;
     if (frame_read_notice(f, &n) != LH_OK) {
-        lose(c, p, fail_reason());
+        server_lose(c, p, fail_reason());
         return;
     }
     if (n.rank != rank && f->type == FRAME_FAIL) {
-        hear_say(c, rank, n.rank, n.status, n.reason);
+        server_hear(c, rank, n.rank, n.status, n.reason);
         return;
     }
     if (f->type == FRAME_BYE) c->server->seats[rank].departed = true;
-    if (n.status != LH_OK) tell(c, rank, n.status, true, n.reason);
+    if (n.status != LH_OK) server_tell(c, rank, n.status, true, n.reason);
 }
 
 static void take_frame(control_t *c, peer_t *p, const frame_t *f)
@@ -377,7 +312,7 @@ static void take_frame(control_t *c, peer_t *p, const frame_t *f)
         if (f->type == FRAME_HELLO)
             take_hello(c, p, f);
         else
-            lose(c, p, "");
+            server_lose(c, p, "");
         return;
     }
     switch (f->type) {
@@ -388,13 +323,13 @@ static void take_frame(control_t *c, peer_t *p, const frame_t *f)
         return;
     case FRAME_GATHER:
         if (!c->server->welcomed || frame_read_gather(f, &part) != LH_OK) break;
-        take_part(c, p->rank, part.round, part.where, part.bytes, part.length);
+        server_part(c, p->rank, part.round, part.where, part.bytes, part.length);
         return;
     case FRAME_FAIL:
     case FRAME_BYE: take_notice(c, p, f); return;
     default: (void)fail(LH_CORRUPT, "it sent a frame of type %u, which is rank 0's", f->type);
     }
-    lose(c, p, fail_reason());
+    server_lose(c, p, fail_reason());
 }
 
 static void serve(control_t *c, peer_t *p)
@@ -407,7 +342,7 @@ static void serve(control_t *c, peer_t *p)
     lh_status_t cut;
     while (!p->dead && (cut = conn_next(p->conn, &frame)) != LH_AGAIN) {
         if (cut != LH_OK) {
-            lose(c, p, fail_reason());
+            server_lose(c, p, fail_reason());
             return;
         }
         take_frame(c, p, &frame);
@@ -417,7 +352,7 @@ static void serve(control_t *c, peer_t *p)
     if (driven == LH_OK)
         watch(c->server, p);
     else
-        lose(c, p, ended);
+        server_lose(c, p, ended);
 }
 
 /* The oldest that has not proven its key makes room; a rank that was slow dials again. */
@@ -432,7 +367,7 @@ static bool make_room(control_t *c)
             (oldest == NULL || p->since_ns < oldest->since_ns))
             oldest = p;
     if (oldest == NULL || now - oldest->since_ns < CONTROL_EVICT_MS * CONTROL_MS) return false;
-    lose(c, oldest, "");
+    server_lose(c, oldest, "");
     return true;
 }
 
@@ -454,125 +389,6 @@ static void accept_peers(control_t *c)
         s->pending++;
         watch(s, p);
     }
-}
-
-static void beat_all(control_t *c)
-{
-    enum { BEHIND = 1 << 16 }; /* a peer that does not read needs no more heartbeats */
-    control_server_t *s = c->server;
-    progress_t progress;
-    text_t payload = {0};
-    progress_read(c->word, &progress);
-    frame_write_beat(&payload, &progress);
-    for (uint32_t r = 1; r < c->how.size; r++)
-        if (s->seats[r].peer != NULL && conn_unsent(s->seats[r].peer->conn) < BEHIND)
-            put(s, s->seats[r].peer, FRAME_BEAT, &payload);
-    text_free(&payload);
-}
-
-static void judge_silence(control_t *c, uint64_t now)
-{
-    for (uint32_t r = 1; r < c->how.size; r++) {
-        peer_t *p = c->server->seats[r].peer;
-        if (p == NULL || now - p->heard_ns < CONTROL_SILENCE_MS * CONTROL_MS) continue;
-        char reason[64];
-        (void)snprintf(reason, sizeof(reason), "silent for %.1f s",
-                       (double)(now - p->heard_ns) * 1e-9);
-        lose(c, p, reason);
-    }
-}
-
-static void judge_join(control_t *c, uint64_t now)
-{
-    control_server_t *s = c->server;
-    text_t sentence = {0};
-    if (s->welcomed || s->refused || now < s->join_deadline) return;
-    text_printf(&sentence, "%u of %u ranks have come in %llu s; missing:", s->joined, c->how.size,
-                (unsigned long long)(c->how.join_ns / 1000000000u));
-    for (uint32_t r = 0, shown = 0; r < c->how.size && shown < 16; r++)
-        if (s->seats[r].hello == NULL) {
-            text_printf(&sentence, " %u", r);
-            shown++;
-        }
-    end_all(c, LH_TIMED_OUT, 0, sentence.failed ? "ranks are missing" : sentence.data);
-    text_free(&sentence);
-}
-
-static void judge_strangers(control_t *c, uint64_t now)
-{
-    for (peer_t *p = c->server->peers; p != NULL; p = p->next)
-        if (!p->dead && p->rank == CONN_NO_RANK &&
-            now - p->since_ns > CONTROL_PROVE_MS * CONTROL_MS)
-            lose(c, p, "");
-}
-
-static void judge_hearsay(control_t *c, uint64_t now)
-{
-    control_server_t *s = c->server;
-    char name[CONTROL_NAME], reason[FRAME_REASON];
-    if (s->hearsay_deadline == 0 || now < s->hearsay_deadline) return;
-    s->hearsay_deadline = 0;
-    name_of(c, s->hearsay_from, name);
-    (void)snprintf(reason, sizeof(reason), "%.1500s (seen by %s)", s->hearsay, name);
-    tell(c, s->hearsay_peer, s->hearsay_status, false, reason);
-}
-
-/* What callers of this rank ask. */
-static void take_requests(control_t *c)
-{
-    control_server_t *s = c->server;
-    (void)pthread_mutex_lock(&c->lock);
-    control_request_t r = c->request;
-    c->request.fail = false;
-    (void)pthread_mutex_unlock(&c->lock);
-    /* mine stays valid: its owner waits for the answer or the end. */
-    if (r.gather && !r.gathered && s->welcomed && control_status(c) == LH_OK)
-        take_part(c, 0, r.round, r.where, r.mine, r.bytes);
-    if (r.fail && r.peer == 0) tell(c, 0, r.status, true, r.reason);
-    if (r.fail && r.peer != 0) hear_say(c, 0, r.peer, r.status, r.reason);
-    if (!r.close || s->closing) return;
-    if (r.status != LH_OK) tell(c, 0, r.status, true, r.reason);
-    s->closing = true;
-    s->close_deadline = sys()->now_ns() + (control_status(c) == LH_OK
-                                               ? c->how.join_ns
-                                               : CONTROL_GOODBYE_MS * CONTROL_MS);
-}
-
-/* Well: all have said goodbye. Otherwise: all have been told. */
-static bool has_ended(control_t *c, uint64_t now)
-{
-    control_server_t *s = c->server;
-    if (!s->closing) return false;
-    const bool failed = s->refused || control_status(c) != LH_OK;
-    if (failed && s->close_deadline > now + CONTROL_GOODBYE_MS * CONTROL_MS)
-        s->close_deadline = now + CONTROL_GOODBYE_MS * CONTROL_MS;
-    if (now > s->close_deadline) return true;
-    for (uint32_t r = 1; r < c->how.size; r++) {
-        const peer_t *p = s->seats[r].peer;
-        if (p != NULL && failed && conn_unsent(p->conn) > 0) return false;
-        if (!failed && !s->seats[r].departed) return false;
-    }
-    return true;
-}
-
-static void turn(control_t *c)
-{
-    control_server_t *s = c->server;
-    const uint64_t now = sys()->now_ns();
-    /* This process itself stood still: nobody can be blamed for that time. */
-    if (now - s->last_turn > 4 * CONTROL_BEAT_MS * CONTROL_MS)
-        for (peer_t *p = s->peers; p != NULL; p = p->next)
-            p->heard_ns = now;
-    s->last_turn = now;
-    if (now >= s->next_beat) {
-        beat_all(c);
-        s->next_beat = now + CONTROL_BEAT_MS * CONTROL_MS;
-    }
-    judge_strangers(c, now);
-    judge_silence(c, now);
-    judge_join(c, now);
-    judge_hearsay(c, now);
-    check_departed(c);
 }
 
 void control_server_run(control_t *c)
@@ -597,10 +413,10 @@ void control_server_run(control_t *c)
             else
                 serve(c, events[i].data.ptr);
         }
-        take_requests(c);
-        turn(c);
+        server_requests(c);
+        server_turn(c);
         sweep(c);
-    } while (!has_ended(c, sys()->now_ns()));
+    } while (!server_has_ended(c, sys()->now_ns()));
     for (peer_t *p = s->peers; p != NULL; p = p->next) {
         if (conn_drive(p->conn) == LH_OK) conn_finish(p->conn);
         p->dead = true;

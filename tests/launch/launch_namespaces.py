@@ -1,7 +1,6 @@
 """Hosts as network namespaces joined by veth: a launcher on each, one site or two, and a link that is cut."""
 import os
 import subprocess
-import sys
 import time
 import uuid
 
@@ -15,7 +14,7 @@ def ip(*words):
     return subprocess.run(["ip", *words], capture_output=True, text=True)
 
 
-class Namespaces(LaunchCase):
+class NamespaceCase(LaunchCase):
     def setUp(self):
         super().setUp()
         tag = uuid.uuid4().hex[:5]
@@ -41,12 +40,17 @@ class Namespaces(LaunchCase):
             ip("netns", "del", name)
         ip("link", "del", self.bridge)
 
+    def wrap(self, host):
+        return ("ip", "netns", "exec", self.names[host])
+
+
+class Namespaces(NamespaceCase):
     def hosts_ini(self):
         return self.ini("[launch]\naddress = 10.77.0.1\nport = 29400\nsecret = job.key\njoin_timeout = 20s\n"
                         "[site.tokyo]\nhosts = t1:2\n[site.osaka]\nhosts = o1:2\n")
 
     def start_on(self, host, ini, **environment):
-        return self.start(ini, "--host", host, wrap=("ip", "netns", "exec", self.names[host]), **environment)
+        return self.start(ini, "--host", host, wrap=self.wrap(host), **environment)
 
     def test_two_hosts_meet_in_either_order(self):
         ini = self.hosts_ini()
@@ -92,8 +96,13 @@ class Namespaces(LaunchCase):
         self.nothing_is_left()
 
 
-if __name__ == "__main__":
-    if os.geteuid() != 0 or ip("link", "add", "lhprobe", "type", "bridge").returncode != 0:
+def need_namespaces():
+    probe = "lhp" + uuid.uuid4().hex[:5]
+    if os.geteuid() != 0 or ip("link", "add", probe, "type", "bridge").returncode != 0:
         launch_case.skip("network namespaces and veth need root")
-    ip("link", "del", "lhprobe")
+    ip("link", "del", probe)
+
+
+if __name__ == "__main__":
+    need_namespaces()
     launch_case.main()

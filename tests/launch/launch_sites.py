@@ -1,0 +1,70 @@
+"""A training over two sites in namespaces: kill -9 of everything, then --resume, ends in the same bits."""
+import os
+import random
+import signal
+import subprocess
+import time
+
+import launch_case
+from launch_case import SOURCE, TORTURE, clean_environment
+from launch_namespaces import HOSTS, NamespaceCase, need_namespaces
+from launch_train import JOB
+import launch_train
+
+PLACES = """address = 10.77.0.1
+port = 29400
+secret = job.key
+join_timeout = 30s
+[site.tokyo]
+hosts = t1:2
+[site.osaka]
+hosts = o1:1
+"""
+
+
+class Sites(NamespaceCase):
+    weights = launch_train.Train.weights
+
+    def job(self, folder):
+        path = os.path.join(self.folder, folder)
+        os.makedirs(path)
+        with open(os.path.join(path, "job.ini"), "w") as f:
+            f.write(JOB.format(source=SOURCE, steps=12, ranks=1) + PLACES)
+        return os.path.join(path, "job.ini")
+
+    def start_hosts(self, ini, *flags):
+        return [subprocess.Popen([*self.wrap(host), launch_case.LONGHAUL, "run", ini, "--host", host, *flags],
+                                 stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+                                 env=clean_environment(LH_MARK=self.folder)) for host in HOSTS]
+
+    def finish_well(self, processes):
+        results = [self.finish(p, 200) for p in processes]
+        self.assertEqual([r[0] for r in results], [0, 0], results)
+
+    def test_a_run_goes_on_after_all_was_killed(self):
+        whole = self.job("whole")
+        begin = time.time()
+        self.finish_well(self.start_hosts(whole))
+        length = time.time() - begin
+        self.nothing_is_left()
+        random.seed(5)
+        for i in range(20 if TORTURE else 1):
+            ini = self.job(f"cut{i}")
+            processes = self.start_hosts(ini)
+            time.sleep(random.uniform(0.3, 0.9) * length)
+            for pid in launch_case.processes_with(self.mark):
+                try:
+                    os.kill(pid, signal.SIGKILL)
+                except ProcessLookupError:
+                    pass
+            for p in processes:
+                p.communicate()
+            self.nothing_is_left()
+            self.finish_well(self.start_hosts(ini, "--resume"))
+            self.assertEqual(self.weights(ini), self.weights(whole))
+            self.nothing_is_left()
+
+
+if __name__ == "__main__":
+    need_namespaces()
+    launch_case.main()
