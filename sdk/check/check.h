@@ -33,7 +33,8 @@ typedef struct check {
 
 /* Ended by a row without a name. */
 extern const check_t checks_of_file[], checks_of_tables[], checks_of_life[], checks_of_models[],
-    checks_of_devices[], checks_of_transports[], checks_of_optimizers[], checks_of_parts[];
+    checks_of_devices[], checks_of_transports[], checks_of_optimizers[], checks_of_ops[],
+    checks_of_rules[];
 
 /* End the check, from whatever process that it has started. */
 void check_fault(const char *fmt, ...) LH_PRINTF(1, 2) __attribute__((noreturn));

@@ -20,8 +20,8 @@ typedef struct options {
 } options_t;
 
 static const check_t *const all[] = {
-    checks_of_file,    checks_of_tables,     checks_of_life,       checks_of_models,
-    checks_of_devices, checks_of_transports, checks_of_optimizers, checks_of_parts,
+    checks_of_file,       checks_of_tables,     checks_of_life, checks_of_models, checks_of_devices,
+    checks_of_transports, checks_of_optimizers, checks_of_ops,  checks_of_rules,
 };
 enum { TABLES = sizeof(all) / sizeof(all[0]) };
 

@@ -1,0 +1,329 @@
+/* checks_of_ops.c - ops that a plugin of any kind brings: shapes, costs, gradients, kernels. */
+#include "check.h"
+#include "check_host.h"
+#include "node_run.h"
+#include "op_cases.h"
+
+#include <math.h>
+#include <stdio.h>
+
+#include <base/memory.h>
+#include <graph/recorder.h>
+
+static const double step_size = 1e-5, slope_tolerance = 1e-6, kernel_tolerance = 2e-5;
+
+typedef struct ground { /* the reference device and all ops */
+    subject_t *s;
+    op_table_t *ops;
+    opened_t truth;
+    void *config;
+} ground_t;
+
+static void ground_open(subject_t *s, ground_t *g)
+{
+    *g = (ground_t){.s = s};
+    if (s->plugin->op_count == 0) check_skip("it brings no ops");
+    const plugin_t *reference = subject_reference(s);
+    if (reference == NULL) check_skip("no reference device: %s", fail_reason());
+    g->config = subject_config(s, reference);
+    check_ok(op_table_new(&g->ops), "ops");
+    check_ok(op_table_add(g->ops, s->plugin->ops, sizeof(*s->plugin->ops), s->plugin->op_count,
+                          s->plugin->name),
+             "its ops");
+    check_ok(opened_open(reference, check_host(), g->config, &g->truth), "reference device");
+}
+
+static void ground_close(ground_t *g)
+{
+    opened_close(&g->truth);
+    op_table_free(g->ops);
+    mem_free(g->config);
+}
+
+/* ---- a recording of one op, with inputs of shapes that it takes ---- */
+
+static const uint64_t guesses[][2] = {{7, 8}, {8, 0}, {7, 1}, {1, 0}, {8, 8}};
+enum { GUESSES = 5, MOST_GUESSED = 4 };
+
+static bool has_source(const char *slot)
+{
+    static const char *const sources[] = {"tokens",  "positions", "starts", "labels",
+                                          "weights", "step",      "lengths"};
+    for (size_t i = 0; i < sizeof(sources) / sizeof(sources[0]); i++)
+        if (strcmp(slot, sources[i]) == 0) return true;
+    return false;
+}
+
+static bool want_all(void *context, const char *name)
+{
+    (void)context, (void)name;
+    return true;
+}
+
+/* The n-th combination of guesses; NULL: the op does not take it. */
+static recording_t *record_guess(const ground_t *g, const op_t *op, uint32_t n, lh_dtype_t compute)
+{
+    const recording_how_t how = {.ops = g->ops,
+                                 .host = check_host(),
+                                 .tokens = guesses[0][0],
+                                 .sequences = 1,
+                                 .max_documents = 2,
+                                 .compute = compute,
+                                 .accumulate = compute,
+                                 .param = op_case_shape};
+    lh_value_t in[OP_SLOTS] = {0};
+    recording_t *r;
+    check_ok(recording_new(&how, &r), "recording");
+    for (uint32_t i = 0; i < op->in_count; i++) {
+        const uint64_t *shape = guesses[i < MOST_GUESSED ? n % GUESSES : 0];
+        if (i < MOST_GUESSED) n /= GUESSES;
+        if (!has_source(op->slot_name[i]))
+            in[i] = op_case_param(&r->graph, op->slot_name[i], shape[0], shape[1]);
+    }
+    void *attributes = options_default(op->row.attributes, op->row.attribute_count,
+                                       op->row.attributes_bytes);
+    const uint32_t size = op->row.attributes_bytes;
+    if (size > 0) memcpy(attributes, &size, sizeof(size));
+    r->output = r->graph.api->op(&r->graph, op->row.name, size > 0 ? attributes : NULL, in,
+                                 op->in_count, NULL);
+    mem_free(attributes);
+    if (recording_status(r) == LH_OK && r->output != 0) return r;
+    recording_free(r);
+    return NULL;
+}
+
+static recording_t *record_op(const ground_t *g, const op_t *op, lh_dtype_t compute)
+{
+    uint32_t combinations = 1;
+    for (uint32_t i = 0; i < op->in_count && i < MOST_GUESSED; i++)
+        combinations *= GUESSES;
+    for (uint32_t n = 0; n < combinations; n++) {
+        recording_t *r = record_guess(g, op, n, compute);
+        if (r != NULL) return r;
+    }
+    return NULL;
+}
+
+static const op_t *op_of(const ground_t *g, uint32_t i)
+{
+    return op_table_find(g->ops, g->s->plugin->ops[i].name);
+}
+
+/* ---- shapes and costs ---- */
+
+static void shape_of_anything(const op_t *op)
+{
+    void *attributes = options_default(op->row.attributes, op->row.attribute_count,
+                                       op->row.attributes_bytes);
+    memcpy(attributes, &op->row.attributes_bytes, sizeof(uint32_t));
+    for (uint32_t rank = 0; rank <= LH_MAX_RANK; rank++) {
+        lh_arg_t args[OP_SLOTS] = {0};
+        for (uint32_t i = 0; i < op->in_count; i++) {
+            args[i] = (lh_arg_t){.dtype = LH_DTYPE_F32, .rank = rank};
+            for (uint32_t k = 0; k < rank; k++)
+                args[i].shape[k] = 3 + k;
+        }
+        check_host_faults(NULL);
+        const lh_status_t status = op->row.shape(check_host(), attributes, args,
+                                                 op->in_count + op->out_count);
+        if (status != LH_OK && check_host_reason()[0] == '\0')
+            check_fault("op '%s' refuses inputs of rank %u without saying why", op->row.name, rank);
+    }
+    mem_free(attributes);
+}
+
+static void ops_have_shapes_and_costs(subject_t *s)
+{
+    ground_t g;
+    ground_open(s, &g);
+    for (uint32_t i = 0; i < s->plugin->op_count; i++) {
+        const op_t *op = op_of(&g, i);
+        lh_cost_t cost = {.struct_size = sizeof(cost)};
+        lh_arg_t args[OP_SLOTS] = {0};
+        shape_of_anything(op);
+        if (op->row.cost == NULL) check_fault("op '%s' has no cost()", op->row.name);
+        recording_t *r = record_op(&g, op, LH_DTYPE_F32);
+        if (r == NULL) check_warn("op '%s' takes none of the shapes that were tried", op->row.name);
+        const graph_node_t *node = &r->nodes[r->node_count - 1];
+        for (uint32_t k = 0; k < node_slots(node); k++)
+            if (node->slots[k] != 0) args[k] = r->values[node->slots[k]].arg;
+        op->row.cost(node->attributes, args, node_slots(node), &cost);
+        if (!(cost.flops >= 0 && cost.bytes > 0 && isfinite(cost.flops) && isfinite(cost.bytes)))
+            check_fault("op '%s' costs %g flops and %g bytes", op->row.name, cost.flops,
+                        cost.bytes);
+        recording_free(r);
+    }
+    ground_close(&g);
+}
+
+/* ---- gradients ---- */
+
+static double minimised(node_run_t *n, const recording_t *r, lh_value_t seed, double *y, double *w)
+{
+    double sum = 0;
+    check_ok(node_run_go(n, true), "forward");
+    node_run_get(n, r->output, y);
+    node_run_get(n, seed, w);
+    for (uint64_t i = 0; i < node_run_elements(n, r->output); i++)
+        sum += y[i] * w[i];
+    return sum;
+}
+
+static void probe_param(node_run_t *n, const op_t *op, const recording_t *r, lh_value_t seed,
+                        lh_value_t x, lh_value_t gradient)
+{
+    const uint64_t count = node_run_elements(n, x), outs = node_run_elements(n, r->output);
+    double *at = check_memory(count, sizeof(*at)), *found = check_memory(count, sizeof(*found));
+    double *y = check_memory(outs, sizeof(*y)), *w = check_memory(outs, sizeof(*w));
+    check_ok(node_run_go(n, false), "backward");
+    node_run_get(n, x, at);
+    node_run_get(n, gradient, found);
+    for (uint64_t i = 0; i < count; i++) {
+        const double was = at[i];
+        double slope = 0;
+        for (int side = -1; side <= 1; side += 2) {
+            at[i] = was + side * step_size;
+            node_run_set(n, x, at);
+            slope += side * minimised(n, r, seed, y, w) / (2 * step_size);
+        }
+        at[i] = was;
+        node_run_set(n, x, at);
+        if (!(fabs(found[i] - slope) <= slope_tolerance * (1 + fabs(slope))))
+            check_fault("op '%s': the gradient of '%s', element %llu, is %.9g, the slope is %.9g",
+                        op->row.name, r->values[x].name, (unsigned long long)i, found[i], slope);
+    }
+    mem_free(at);
+    mem_free(found);
+    mem_free(y);
+    mem_free(w);
+}
+
+static lh_value_t gradient_of(const recording_t *r, const char *name)
+{
+    lh_value_t last = 0;
+    for (lh_value_t v = 1; v < r->value_count; v++)
+        if (r->values[v].kind == VALUE_GRADIENT && strcmp(r->values[v].name, name) == 0) last = v;
+    return last;
+}
+
+/* False: the reference device has no kernels for it in double. */
+static bool probe_op(ground_t *g, const op_t *op, recording_t *r)
+{
+    const lh_arg_t y = r->values[r->output].arg;
+    lh_value_t none;
+    node_run_t *n;
+    const lh_value_t seed = recording_argument(r, y.dtype, y.rank, y.shape);
+    if (recording_differentiate(r, seed, 0, want_all, NULL, &none) != LH_OK)
+        check_fault("op '%s' can't be differentiated: %s", op->row.name, fail_reason());
+    const node_run_how_t how = {.on = &g->truth, .others = &g->s->plugin, .other_count = 1};
+    const lh_status_t status = node_run_new(&how, r, &n);
+    if (status == LH_UNSUPPORTED) return false;
+    check_ok(status, op->row.name);
+    op_case_fill(r, OP_CASE_POSITIVE, g->s->seed, &n, 1);
+    for (lh_value_t v = 1; v < r->value_count; v++) {
+        if (r->values[v].kind != VALUE_PARAM) continue;
+        const lh_value_t gradient = gradient_of(r, r->values[v].name);
+        if (gradient != 0) probe_param(n, op, r, seed, v, gradient);
+    }
+    node_run_free(n);
+    return true;
+}
+
+static void gradients_are_slopes(subject_t *s)
+{
+    ground_t g;
+    uint32_t probed = 0;
+    ground_open(s, &g);
+    for (uint32_t i = 0; i < s->plugin->op_count; i++) {
+        const op_t *op = op_of(&g, i);
+        if (op->row.gradient == NULL) continue;
+        recording_t *r = record_op(&g, op, LH_DTYPE_F64);
+        if (r != NULL) probed += probe_op(&g, op, r);
+        if (r != NULL) recording_free(r);
+    }
+    if (probed == 0)
+        check_skip("no op of its own has a gradient and kernels in double for the "
+                   "reference device");
+    ground_close(&g);
+}
+
+/* ---- its kernels on other devices ---- */
+
+static void compare_on(ground_t *g, opened_t *other, const op_t *op)
+{
+    recording_t *r = record_op(g, op, LH_DTYPE_F32), *exact = record_op(g, op, LH_DTYPE_F64);
+    const node_run_how_t here = {.on = other, .others = &g->s->plugin, .other_count = 1};
+    node_run_how_t there = here;
+    node_run_t *runs[2] = {NULL, NULL};
+    there.on = &g->truth;
+    if (r == NULL || node_run_new(&here, r, &runs[0]) != LH_OK) return;
+    if (exact == NULL || node_run_new(&there, exact, &runs[1]) != LH_OK) { /* not in double */
+        if (node_run_new(&there, r, &runs[1]) != LH_OK) return;
+    }
+    op_case_fill(r, OP_CASE_POSITIVE, g->s->seed, runs, 2);
+    check_ok(node_run_go(runs[0], false), op->row.name);
+    check_ok(node_run_go(runs[1], false), op->row.name);
+    for (lh_value_t v = 1; v < r->value_count; v++) {
+        if (r->values[v].kind != VALUE_RESULT || !node_run_has(runs[0], v)) continue;
+        const uint64_t n = node_run_elements(runs[0], v);
+        double *got = check_memory(n, sizeof(*got)), *want = check_memory(n, sizeof(*want));
+        node_run_get(runs[0], v, got);
+        node_run_get(runs[1], v, want);
+        for (uint64_t i = 0; i < n; i++)
+            if (!(fabs(got[i] - want[i]) <= kernel_tolerance * (1 + fabs(want[i]))))
+                check_fault("op '%s' on device %s gives %.9g in element %llu, on the reference "
+                            "device %.9g",
+                            op->row.name, other->plugin->name, got[i], (unsigned long long)i,
+                            want[i]);
+        mem_free(got);
+        mem_free(want);
+    }
+    node_run_free(runs[0]);
+    node_run_free(runs[1]);
+    recording_free(r);
+    recording_free(exact);
+}
+
+static bool first_for_device(const plugin_t *p, uint32_t row)
+{
+    const char *device = p->kernels[row].device;
+    for (uint32_t i = 0; i < row; i++)
+        if (p->kernels[i].device != NULL && strcmp(p->kernels[i].device, device) == 0) return false;
+    return true;
+}
+
+static void kernels_agree(subject_t *s)
+{
+    ground_t g;
+    uint32_t devices = 0;
+    ground_open(s, &g);
+    for (uint32_t i = 0; i < s->plugin->kernel_count; i++) {
+        const char *name = s->plugin->kernels[i].device;
+        const plugin_t *device;
+        opened_t other;
+        if (name == NULL || strcmp(name, g.truth.plugin->name) == 0 ||
+            !first_for_device(s->plugin, i) ||
+            registry_load(s->installed, LH_KIND_DEVICE, name, &device) != LH_OK)
+            continue;
+        void *config = subject_config(s, device);
+        if (opened_open(device, check_host(), config, &other) == LH_OK) {
+            devices++;
+            for (uint32_t k = 0; k < s->plugin->op_count; k++)
+                compare_on(&g, &other, op_of(&g, k));
+            opened_close(&other);
+        }
+        mem_free(config);
+    }
+    if (devices == 0) check_skip("it has kernels for no other device that is here");
+    ground_close(&g);
+}
+
+const check_t checks_of_ops[] = {
+    {"ops.shapes", "its ops say why they refuse a shape, and what they cost", CHECK_EVERY_KIND,
+     false, 30, ops_have_shapes_and_costs, NULL},
+    {"ops.gradients", "gradients of its ops are the slopes of their outputs, in double",
+     CHECK_EVERY_KIND, false, 60, gradients_are_slopes, NULL},
+    {"ops.kernels", "its ops compute the same on every device that it has kernels for",
+     CHECK_EVERY_KIND, false, 60, kernels_agree, NULL},
+    {0},
+};

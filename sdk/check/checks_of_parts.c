@@ -1,2 +1,0 @@
-#include "check.h"
-const check_t checks_of_parts[] = {{0}};

@@ -1,0 +1,309 @@
+/* checks_of_rules.c - update rules that a plugin of any kind brings, recorded and run on the
+ * reference device. */
+#include "check.h"
+#include "check_host.h"
+#include "node_run.h"
+#include "op_cases.h"
+
+#include <ctype.h>
+#include <math.h>
+
+#include <base/memory.h>
+#include <base/philox.h>
+#include <tensor/dtype.h>
+
+enum { ROWS = 12, STATES = 8 };
+static const double tolerance = 1e-5;
+
+typedef struct ground {
+    subject_t *s;
+    op_table_t *ops;
+    opened_t truth;
+    void *device_config, *rule_config;
+    const lh_rule_t *rule;
+    uint64_t columns; /* of the parameter of ROWS rows that it updates */
+} ground_t;
+
+static void each_rule(subject_t *s, void (*run)(ground_t *g))
+{
+    ground_t g = {.s = s};
+    if (s->plugin->rule_count == 0) check_skip("it brings no rules");
+    const plugin_t *reference = subject_reference(s);
+    if (reference == NULL) check_skip("no reference device: %s", fail_reason());
+    g.device_config = subject_config(s, reference);
+    check_ok(op_table_new(&g.ops), "ops");
+    check_ok(op_table_add(g.ops, s->plugin->ops, sizeof(*s->plugin->ops), s->plugin->op_count,
+                          s->plugin->name),
+             "its ops");
+    check_ok(opened_open(reference, check_host(), g.device_config, &g.truth), "reference device");
+    for (uint32_t i = 0; i < s->plugin->rule_count; i++) {
+        g.rule = &s->plugin->rules[i];
+        g.columns = g.rule->grain == LH_GRAIN_BLOCK && g.rule->grain_elements > 0
+                        ? g.rule->grain_elements
+                        : 24;
+        const option_table_t table = rule_options(s->plugin, g.rule);
+        g.rule_config = options_default(table.rows, table.count, table.config_size);
+        run(&g);
+        mem_free(g.rule_config);
+    }
+    opened_close(&g.truth);
+    op_table_free(g.ops);
+    mem_free(g.device_config);
+}
+
+/* ---- states ---- */
+
+static void states_are_sound(ground_t *g)
+{
+    const lh_rule_t *rule = g->rule;
+    for (uint32_t i = 0; i < rule->state_count; i++) {
+        const lh_rule_state_t *state = &rule->states[i];
+        bool good = islower((unsigned char)state->name[0]) != 0;
+        for (const char *c = state->name; *c != '\0'; c++)
+            good = good && (islower((unsigned char)*c) || isdigit((unsigned char)*c) || *c == '_');
+        if (!good)
+            check_fault("rule '%s': state '%s' is not called in snake_case, as checkpoints need",
+                        rule->name, state->name);
+        for (uint32_t k = 0; k < i; k++)
+            if (strcmp(rule->states[k].name, state->name) == 0)
+                check_fault("rule '%s': two states are called '%s'", rule->name, state->name);
+        if (dtype_bytes(state->dtype) == 0 || state->extent < LH_EXTENT_ELEMENT ||
+            state->extent > LH_EXTENT_PARAM)
+            check_fault("rule '%s': state '%s' has dtype %u and extent %u", rule->name, state->name,
+                        state->dtype, state->extent);
+    }
+    if (rule->grain < LH_GRAIN_ELEMENT || rule->grain > LH_GRAIN_MATRIX)
+        check_fault("rule '%s' has grain %u", rule->name, rule->grain);
+    if (rule->grain == LH_GRAIN_BLOCK && rule->grain_elements == 0)
+        check_fault("rule '%s' works in blocks of 0 elements", rule->name);
+}
+
+/* ---- one update of one piece ---- */
+
+typedef struct piece {
+    uint64_t begin, elements;
+} piece_t;
+
+typedef struct update { /* new master, then the new states; of the piece alone */
+    double *numbers[1 + STATES];
+    uint64_t counts[1 + STATES];
+    uint32_t count;
+} update_t;
+
+static uint64_t state_elements(const ground_t *g, const lh_rule_state_t *state, uint64_t elements)
+{
+    switch (state->extent) {
+    case LH_EXTENT_ROW: return elements / g->columns;
+    case LH_EXTENT_COLUMN: return g->columns;
+    case LH_EXTENT_BLOCK: return (elements + g->columns - 1) / g->columns;
+    case LH_EXTENT_PARAM: return 1;
+    default: return elements;
+    }
+}
+
+/* slot 0: gradient, 1: master, then states, which are positive, as second moments are. */
+static double number_of(const ground_t *g, uint32_t slot, uint64_t element)
+{
+    const double value = slot < 2 ? philox_normal(g->s->seed, slot, element)
+                                  : 0.5 + philox_uniform(g->s->seed, slot, element);
+    return (double)(float)value;
+}
+
+static void give(const ground_t *g, node_run_t *n, lh_value_t v, uint32_t slot, uint64_t begin)
+{
+    const uint64_t count = node_run_elements(n, v);
+    double *numbers = check_memory(count, sizeof(*numbers));
+    for (uint64_t i = 0; i < count; i++)
+        numbers[i] = number_of(g, slot, begin + i);
+    node_run_set(n, v, numbers);
+    mem_free(numbers);
+}
+
+static void take(node_run_t *n, lh_value_t v, update_t *out)
+{
+    const uint64_t count = node_run_elements(n, v);
+    out->counts[out->count] = count;
+    out->numbers[out->count] = check_memory(count, sizeof(double));
+    node_run_get(n, v, out->numbers[out->count++]);
+}
+
+static recording_t *record(const ground_t *g, const piece_t *p, lh_dtype_t dtype, lh_value_t *in,
+                           lh_value_t *out)
+{
+    const lh_rule_t *rule = g->rule;
+    const recording_how_t how = {.ops = g->ops,
+                                 .host = check_host(),
+                                 .tokens = 1,
+                                 .sequences = 1,
+                                 .max_documents = 1,
+                                 .compute = dtype,
+                                 .accumulate = dtype};
+    const lh_piece_t piece = {.struct_size = sizeof(piece),
+                              .begin = p->begin,
+                              .elements = p->elements,
+                              .rows = ROWS,
+                              .columns = g->columns,
+                              .decay = 0.1,
+                              .value_dtype = dtype,
+                              .grad_dtype = dtype};
+    lh_value_t value = 0;
+    recording_t *r;
+    check_ok(recording_new(&how, &r), "recording");
+    in[0] = recording_argument(r, dtype, 1, &p->elements);
+    in[1] = recording_argument(r, dtype, 1, &p->elements);
+    for (uint32_t i = 0; i < rule->state_count; i++) {
+        const uint64_t count = state_elements(g, &rule->states[i], p->elements);
+        const bool wide = rule->states[i].dtype == LH_DTYPE_F32 && dtype == LH_DTYPE_F64;
+        in[2 + i] = recording_argument(r, wide ? dtype : rule->states[i].dtype, 1, &count);
+        out[1 + i] = in[2 + i];
+    }
+    out[0] = rule->record(g->rule_config, &r->graph, &piece, in[0], in[1], &out[1], &value);
+    r->output = out[0];
+    if (recording_status(r) == LH_OK && out[0] != 0) return r;
+    if (dtype != LH_DTYPE_F64)
+        check_fault("rule '%s' can't be recorded: %s", rule->name, fail_reason());
+    recording_free(r);
+    return NULL;
+}
+
+/* False: there are no kernels for it in that dtype. */
+static bool update(const ground_t *g, const piece_t *p, lh_dtype_t dtype, bool apply, update_t *out)
+{
+    lh_value_t in[2 + STATES], made[1 + STATES];
+    node_run_t *n;
+    *out = (update_t){0};
+    if (g->rule->state_count > STATES) check_skip("a rule has more than %d states", STATES);
+    recording_t *r = record(g, p, dtype, in, made);
+    const node_run_how_t how = {
+        .on = (opened_t *)(uintptr_t)&g->truth, .others = &g->s->plugin, .other_count = 1};
+    if (r == NULL || node_run_new(&how, r, &n) != LH_OK) return false;
+    op_case_fill(r, 0, g->s->seed, &n, 1);
+    for (uint32_t i = 0; i < 2 + g->rule->state_count; i++)
+        give(g, n, in[i], i, p->begin);
+    for (lh_value_t v = 1; v < r->value_count && !apply; v++)
+        if (r->values[v].kind == VALUE_INPUT && r->values[v].which == LH_INPUT_STEP) {
+            const double words[LH_STEP_WORDS] = {
+                [LH_STEP_LEARNING_RATE] = 0.125, [LH_STEP_GRAD_SCALE] = 1, [LH_STEP_NUMBER] = 3};
+            node_run_set(n, v, words);
+        }
+    check_ok(node_run_go(n, false), g->rule->name);
+    for (uint32_t i = 0; i < 1 + g->rule->state_count; i++)
+        take(n, made[i], out);
+    node_run_free(n);
+    recording_free(r);
+    return true;
+}
+
+static void update_free(update_t *u)
+{
+    for (uint32_t i = 0; i < u->count; i++)
+        mem_free(u->numbers[i]);
+}
+
+static const char *what_of(const ground_t *g, uint32_t slot)
+{
+    return slot == 0 ? "the parameter" : g->rule->states[slot - 1].name;
+}
+
+static void agrees_with_doubles(ground_t *g)
+{
+    const piece_t whole = {0, ROWS * g->columns};
+    update_t single, exact;
+    if (!update(g, &whole, LH_DTYPE_F32, true, &single))
+        check_skip("rule '%s': the reference device has no kernel for '%s'", g->rule->name,
+                   node_run_lacking());
+    if (!update(g, &whole, LH_DTYPE_F64, true, &exact))
+        check_skip("rule '%s' can't be run in double: no kernel for '%s'", g->rule->name,
+                   node_run_lacking());
+    for (uint32_t s = 0; s < single.count; s++)
+        for (uint64_t i = 0; i < single.counts[s]; i++) {
+            const double got = single.numbers[s][i], want = exact.numbers[s][i];
+            if (!(fabs(got - want) <= tolerance * (1 + fabs(want))))
+                check_fault("rule '%s': element %llu of %s becomes %.9g, in double %.9g",
+                            g->rule->name, (unsigned long long)i, what_of(g, s), got, want);
+        }
+    update_free(&single);
+    update_free(&exact);
+}
+
+static void waits_to_be_applied(ground_t *g)
+{
+    const piece_t whole = {0, ROWS * g->columns};
+    update_t u;
+    if (!update(g, &whole, LH_DTYPE_F32, false, &u))
+        check_skip("rule '%s': the reference device has no kernel for '%s'", g->rule->name,
+                   node_run_lacking());
+    for (uint32_t s = 0; s < u.count; s++)
+        for (uint64_t i = 0; i < u.counts[s]; i++)
+            if (u.numbers[s][i] != number_of(g, s + 1, i))
+                check_fault("rule '%s': element %llu of %s changes in a step with LH_STEP_APPLY 0",
+                            g->rule->name, (unsigned long long)i, what_of(g, s));
+    update_free(&u);
+}
+
+/* ---- pieces ---- */
+
+static void compare_piece(const ground_t *g, const update_t *whole, const piece_t *p)
+{
+    update_t part;
+    (void)update(g, p, LH_DTYPE_F32, true, &part);
+    for (uint32_t s = 0; s < part.count; s++)
+        for (uint64_t i = 0; i < part.counts[s]; i++)
+            if (part.numbers[s][i] != whole->numbers[s][p->begin + i])
+                check_fault("rule '%s': element %llu of %s becomes %.9g where its piece begins at "
+                            "%llu, and %.9g in one piece; its grain says that both are the same",
+                            g->rule->name, (unsigned long long)(p->begin + i), what_of(g, s),
+                            part.numbers[s][i], (unsigned long long)p->begin,
+                            whole->numbers[s][p->begin + i]);
+    update_free(&part);
+}
+
+static void grain_is_true(ground_t *g)
+{
+    const lh_rule_t *rule = g->rule;
+    const uint64_t n = ROWS * g->columns;
+    const uint64_t unit = rule->grain == LH_GRAIN_ELEMENT ? 1 : g->columns;
+    const piece_t pieces[] = {{0, 3 * unit}, {3 * unit, unit}, {4 * unit, n - 4 * unit}};
+    update_t whole;
+    if (rule->grain > LH_GRAIN_ROW) return; /* never cut */
+    for (uint32_t i = 0; i < rule->state_count; i++)
+        if (rule->states[i].extent != LH_EXTENT_ELEMENT) return; /* likewise */
+    if (!update(g, &(piece_t){0, n}, LH_DTYPE_F32, true, &whole))
+        check_skip("rule '%s': the reference device has no kernel for '%s'", rule->name,
+                   node_run_lacking());
+    for (size_t i = 0; i < sizeof(pieces) / sizeof(pieces[0]); i++)
+        compare_piece(g, &whole, &pieces[i]);
+    update_free(&whole);
+}
+
+static void check_states(subject_t *s)
+{
+    each_rule(s, states_are_sound);
+}
+
+static void check_doubles(subject_t *s)
+{
+    each_rule(s, agrees_with_doubles);
+}
+
+static void check_apply(subject_t *s)
+{
+    each_rule(s, waits_to_be_applied);
+}
+
+static void check_grain(subject_t *s)
+{
+    each_rule(s, grain_is_true);
+}
+
+const check_t checks_of_rules[] = {
+    {"rules.states", "states of its rules have names that checkpoints can use, and known extents",
+     CHECK_EVERY_KIND, false, 20, check_states, NULL},
+    {"rules.double", "its rules compute in F32 what they compute in double", CHECK_EVERY_KIND,
+     false, 30, check_doubles, NULL},
+    {"rules.apply", "a step that is not applied changes nothing", CHECK_EVERY_KIND, false, 30,
+     check_apply, NULL},
+    {"rules.grain", "its rules give the same bits however finely their grain lets them be cut",
+     CHECK_EVERY_KIND, false, 30, check_grain, NULL},
+    {0},
+};
