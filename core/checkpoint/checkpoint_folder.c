@@ -70,7 +70,7 @@ static int add_step(void *context, const char *name)
     uint64_t step;
     if (!checkpoint_name_parse(name, &step)) return 0;
     void *grown = mem_grow(s->steps, &s->capacity, s->count + 1, sizeof(s->steps[0]));
-    if (grown == NULL) return -1;
+    if (grown == NULL) return 1; /* that a folder cannot be read is -1 */
     s->steps = grown;
     s->steps[s->count++] = step;
     return 0;
@@ -86,10 +86,12 @@ lh_status_t checkpoint_steps(const char *folder, checkpoint_steps_t *out)
 {
     *out = (checkpoint_steps_t){0};
     errno = 0;
-    if (sys()->list(folder, add_step, out) != 0) {
+    const int listed = sys()->list(folder, add_step, out);
+    if (listed != 0) {
         const bool missing = errno == ENOENT;
         mem_free(out->steps);
         *out = (checkpoint_steps_t){0};
+        if (listed > 0) return LH_NO_MEMORY;
         return missing ? LH_OK : fail(LH_IO, "%s: cannot list the folder", folder);
     }
     if (out->count > 0) qsort(out->steps, out->count, sizeof(out->steps[0]), newest_first);

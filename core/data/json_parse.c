@@ -5,20 +5,51 @@
 
 #include <base/memory.h>
 
-/* jansson drops a byte of a string that it has no memory for, and says nothing: the allocator
- * remembers. */
-static _Thread_local bool ran_out;
+/* jansson does not survive every failed allocation: its scanner drops bytes of a string that it has
+ * no memory for, in silence or with an assertion. So what fails while it reads is given from a
+ * reserve instead, and the text ends there; all is then thrown away. */
+typedef struct reading {
+    const char *text;
+    size_t length, at;
+    bool ran_out;
+    char *reserve;
+    size_t reserve_bytes, reserved;
+} reading_t;
+
+enum {
+    PIECE = 1024,               /* jansson asks for so much text at once      */
+    PIECE_RESERVE = 192 * 1024, /* what the values of one piece may still need */
+    ALIGNED = 16,
+};
+
+static _Thread_local reading_t *reading;
+
+static void *from_reserve(reading_t *r, size_t bytes)
+{
+    const size_t rounded = (bytes + ALIGNED - 1) / ALIGNED * ALIGNED;
+    r->ran_out = true;
+    if (rounded < bytes || rounded > r->reserve_bytes - r->reserved) return NULL;
+    void *memory = r->reserve + r->reserved;
+    r->reserved += rounded;
+    return memory;
+}
 
 static void *take(size_t bytes)
 {
     void *memory = mem_lend(bytes);
-    if (memory == NULL) ran_out = true;
-    return memory;
+    return memory == NULL && reading != NULL ? from_reserve(reading, bytes) : memory;
+}
+
+static void give(void *memory)
+{
+    const uintptr_t at = (uintptr_t)memory;
+    const uintptr_t begin = reading == NULL ? 0 : (uintptr_t)reading->reserve;
+    if (begin == 0 || at < begin || at >= begin + reading->reserve_bytes) mem_free(memory);
 }
 
 static void use(void)
 {
-    json_set_alloc_funcs(take, mem_free);
+    json_set_alloc_funcs(take, give);
 }
 
 void json_use_memory(void)
@@ -27,14 +58,29 @@ void json_use_memory(void)
     (void)pthread_once(&once, use);
 }
 
-static lh_status_t check_bytes(const char *path, const char *text, size_t length)
+static size_t next_piece(void *buffer, size_t room, void *context)
+{
+    reading_t *r = context;
+    size_t bytes = r->length - r->at < room ? r->length - r->at : room;
+    if (r->ran_out) bytes = 0;
+    memcpy(buffer, r->text + r->at, bytes);
+    r->at += bytes;
+    return bytes;
+}
+
+/* *longest: bytes of the longest string or number. */
+static lh_status_t check_bytes(const char *path, const char *text, size_t length, size_t *longest)
 {
     uint32_t depth = 0;
     bool quoted = false;
+    size_t token = 0;
+    *longest = 0;
     for (size_t i = 0; i < length; i++) {
         const char c = text[i];
         /* jansson passes over it behind a number */
         if (c == '\0') return fail(LH_INVALID, "%s: byte %zu is NUL, JSON is text", path, i);
+        token = !quoted && strchr(" \t\r\n,:[]{}\"", c) != NULL ? 0 : token + 1;
+        if (token > *longest) *longest = token;
         if (quoted) {
             if (c == '\\')
                 i++;
@@ -55,17 +101,24 @@ static lh_status_t check_bytes(const char *path, const char *text, size_t length
 
 lh_status_t json_parse(const char *path, const char *text, size_t length, json_t **out)
 {
-    const lh_status_t status = check_bytes(path, text, length);
+    size_t longest;
+    const lh_status_t status = check_bytes(path, text, length, &longest);
     if (status != LH_OK) return status;
 
+    reading_t r = {.text = text, .length = length, .reserve_bytes = PIECE_RESERVE + 8 * longest};
+    r.reserve = mem_lend(r.reserve_bytes);
+    if (r.reserve == NULL) return LH_NO_MEMORY;
     json_error_t error;
     json_use_memory();
-    ran_out = false;
-    json_t *root = json_loadb(text, length, JSON_REJECT_DUPLICATES, &error);
-    if (ran_out) {
+    reading = &r;
+    json_t *root = json_load_callback(next_piece, &r, JSON_REJECT_DUPLICATES, &error);
+    if (r.ran_out) {
         json_decref(root);
-        return fail(LH_NO_MEMORY, "out of memory: %s: %zu bytes of JSON", path, length);
+        root = NULL;
     }
+    reading = NULL;
+    mem_free(r.reserve);
+    if (r.ran_out) return fail(LH_NO_MEMORY, "out of memory: %s: %zu bytes of JSON", path, length);
     if (root == NULL)
         return fail(LH_INVALID, "%s: not JSON, line %d column %d: %s", path, error.line,
                     error.column, error.text);

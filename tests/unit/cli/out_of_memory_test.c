@@ -10,7 +10,6 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include <base/digest.h>
 #include <base/log.h>
 #include <base/sys.h>
 #include <cli/arguments.h>
@@ -195,14 +194,15 @@ static void shell(const char *fmt, ...)
     assert_int_equal(system(line), 0);
 }
 
-static void assert_same_content(const char *folder, const char *name)
+/* But for its folder's name. */
+static void assert_same_content(const char *folder, const char *name, uint64_t n)
 {
-    char a[512], b[512], first[SHA256_TEXT], second[SHA256_TEXT];
-    (void)snprintf(a, sizeof(a), "%s/%s", base, name);
-    (void)snprintf(b, sizeof(b), "%s/%s", folder, name);
-    assert_int_equal(sha256_file(a, first), LH_OK);
-    if (sha256_file(b, second) != LH_OK) FAIL_TEST("%s\n", fail_reason());
-    if (strcmp(first, second) != 0) FAIL_TEST("%s differs from %s\n", b, a);
+    char line[1024];
+    (void)snprintf(line, sizeof(line), "sed 's,%s/,%s/,g' %s/%s | cmp - %s/%s >&2", folder, base,
+                   folder, name, base, name);
+    if (system(line) == 0) return;
+    print_error("allocation %llu failed unheard\n", (unsigned long long)n);
+    _fail(__FILE__, __LINE__);
 }
 
 static bool has_leftovers(const char *folder)
@@ -247,7 +247,7 @@ static void fail_each(scratch_t *s, const scenario_t *scenario, bool forever)
         code = in_process(scenario, folder, n, forever, log, NULL);
         if (code == EXIT_DONE) {
             for (size_t i = 0; i < 3 && scenario->compared[i] != NULL; i++)
-                assert_same_content(folder, scenario->compared[i]);
+                assert_same_content(folder, scenario->compared[i], n);
         } else if (code != EXIT_REFUSED) {
             print_error("%s: allocation %llu of %llu%s: code %d\n", scenario->command,
                         (unsigned long long)n, (unsigned long long)total,
@@ -325,7 +325,7 @@ static void generating_survives_every_failed_allocation(void **state)
     one(state, 6);
 }
 
-int main(void)
+int main(int argc, char **argv) /* [a glob over the names of tests] */
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(check_survives_every_failed_allocation),
@@ -336,5 +336,6 @@ int main(void)
         cmocka_unit_test(an_export_survives_every_failed_allocation),
         cmocka_unit_test(generating_survives_every_failed_allocation),
     };
+    if (argc > 1) cmocka_set_test_filter(argv[1]);
     return cmocka_run_group_tests_name("out of memory", tests, setup, scratch_teardown);
 }
