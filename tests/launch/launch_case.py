@@ -110,7 +110,9 @@ class LaunchCase(unittest.TestCase):
         for pid in processes_with(self.mark):
             try:
                 match = re.search(rb"LONGHAUL_LAUNCH=rank=(\d+) ", read(f"/proc/{pid}/environ", "rb"))
-                helper = read(f"/proc/{pid}/comm").strip() in ("longhaul-keeper", "longhaul-save")
+                # What a rank forks has its environment too: a launcher's child is a rank.
+                parent = read(f"/proc/{pid}/stat").rsplit(")", 1)[1].split()[1]
+                helper = b"LONGHAUL_LAUNCH=rank=" in read(f"/proc/{parent}/environ", "rb")
             except OSError:
                 continue
             if match and not helper:

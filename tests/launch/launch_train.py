@@ -79,7 +79,7 @@ class Train(LaunchCase):
         length = time.time() - begin
         random.seed(11)
         worst, rounds = 0, 0
-        for _ in range(200 if TORTURE else 4):
+        for _ in range(200 if TORTURE else 3):
             before = listeners()
             ini = self.job(f"cut{rounds}")
             shutil.copytree(os.path.join(self.folder, "whole", "out"), os.path.join(self.folder, f"cut{rounds}", "out"),
