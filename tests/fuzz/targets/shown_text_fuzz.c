@@ -27,11 +27,8 @@ static void check_terminal(const char *text)
 {
     text_t shown = {0};
     text_append_shown(&shown, text, true);
-    for (const char *c = shown.data; c != NULL && *c != '\0';) {
+    for (const char *c = shown.data; c != NULL && *c != '\0'; c += text_character(c))
         FUZZ_ASSERT(*c == '\n' || *c == '\t' || text_control(c) == 0);
-        const size_t bytes = text_character(c);
-        c += bytes > 0 ? bytes : 1;
-    }
     text_free(&shown);
 }
 
