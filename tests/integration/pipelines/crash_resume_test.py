@@ -37,8 +37,8 @@ class CrashResume(PipelineCase):
         """What metrics.jsonl says of steps and evaluations, without times."""
         rows = []
         for row in read_json_lines(self.path(folder, "metrics.jsonl")):
-            if "save" in row:
-                continue  # when a save was heard of is a matter of time
+            if "save" in row or "memory" in row:
+                continue  # when a save was heard of, how much memory a process took: of one start
             for key in ("seconds", "tokens_per_s", "parts"):
                 row.pop(key, None)
                 row.get("evaluation", {}).pop(key, None)
