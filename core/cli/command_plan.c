@@ -152,7 +152,6 @@ static void print_memory(const planned_t *p)
     print_memory_row("total", totals, columns, "  without pinned");
     if (p->rank_count == 1) return;
     print_totals(p);
-    printf("  transfers are not in it: links decide how they are staged, the report tells\n");
 }
 
 static void print_sum(const planned_t *p, const char *name, const step_sum_t *sum, bool measured)

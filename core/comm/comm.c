@@ -7,6 +7,7 @@
 
 #include <base/memory.h>
 #include <base/sys.h>
+#include <comm/carrier.h>
 #include <comm/comm_state.h>
 
 static const uint64_t spin_ns = 200000, crowded_spin_ns = 1000000;
@@ -34,7 +35,8 @@ lh_status_t comm_open(const comm_how_t *how, comm_t **out)
     atomic_init(&c->asleep, false);
     const links_how_t links = {
         .job = how->job, .registry = how->registry, .world = how->world, .control = how->control};
-    lh_status_t status = c->wake_fd < 0 ? fail(LH_IO, "eventfd") : links_open(&links, &c->links);
+    lh_status_t status = c->wake_fd < 0 ? fail(LH_IO, "eventfd") : LH_OK;
+    if (status == LH_OK && !how->planned) status = links_open(&links, &c->links);
     if (status != LH_OK) {
         comm_close(c);
         return status;
@@ -107,9 +109,11 @@ lh_status_t comm_arena(comm_t *c, void *base, uint64_t bytes, int fd, uint64_t f
                                     sizeof(*arenas));
     if (arenas == NULL) return LH_NO_MEMORY;
     c->arenas = arenas;
-    uint32_t number;
-    const lh_status_t status = links_arena(c->links, base, bytes, fd, fd_offset, &number);
-    if (status != LH_OK) return status;
+    uint32_t number = c->arena_count;
+    if (!c->how.planned) {
+        const lh_status_t status = links_arena(c->links, base, bytes, fd, fd_offset, &number);
+        if (status != LH_OK) return status;
+    }
     if (number != c->arena_count)
         return fail(LH_INVALID, "arena %u was registered behind this object's back", number);
     c->arenas[c->arena_count++] = (comm_arena_t){base, bytes, fd >= 0};
@@ -231,19 +235,28 @@ static lh_status_t make_lanes(comm_t *c)
 }
 
 /* Plans take regions in turn: as many of those that stage can be under way at a time. */
+static region_t *take_region(region_t regions[COMM_REGIONS], uint32_t *turn, const script_t *s)
+{
+    if (s->staging_bytes == 0) return NULL;
+    region_t *region = &regions[(*turn)++ % COMM_REGIONS];
+    if (s->staging_bytes > region->bytes) region->bytes = s->staging_bytes;
+    return region;
+}
+
+static uint64_t regions_bytes(const region_t regions[COMM_REGIONS])
+{
+    uint64_t bytes = STAGING_ALIGN; /* signals carry nothing, but lie somewhere */
+    for (uint32_t i = 0; i < COMM_REGIONS; i++)
+        bytes += (regions[i].bytes + STAGING_ALIGN - 1) / STAGING_ALIGN * STAGING_ALIGN;
+    return bytes;
+}
+
 static lh_status_t make_staging(comm_t *c)
 {
     uint32_t arena, turn = 0;
-    c->staging_bytes = STAGING_ALIGN; /* signals carry nothing, but lie somewhere */
-    for (uint32_t i = 0; i < c->plan_count; i++) {
-        collective_t *x = c->plans[i];
-        if (x->script.staging_bytes == 0) continue;
-        x->region = &c->regions[turn++ % COMM_REGIONS];
-        if (x->script.staging_bytes > x->region->bytes) x->region->bytes = x->script.staging_bytes;
-    }
-    for (uint32_t i = 0; i < COMM_REGIONS; i++)
-        c->staging_bytes += (c->regions[i].bytes + STAGING_ALIGN - 1) / STAGING_ALIGN *
-                            STAGING_ALIGN;
+    for (uint32_t i = 0; i < c->plan_count; i++)
+        c->plans[i]->region = take_region(c->regions, &turn, &c->plans[i]->script);
+    c->staging_bytes = regions_bytes(c->regions);
     c->staging = mem_new(c->staging_bytes);
     if (c->staging == NULL) return LH_NO_MEMORY;
     char *at = c->staging;
@@ -281,6 +294,8 @@ static lh_status_t start_thread(comm_t *c)
 lh_status_t comm_connect(comm_t *c)
 {
     if (c->connected) return fail(LH_INVALID, "the ranks are connected already");
+    if (c->how.planned)
+        return fail(LH_INVALID, "these ranks are planned only; nothing connects them");
     lh_status_t status = LH_OK;
     for (uint32_t i = 0; status == LH_OK && i < c->plan_count; i++) {
         collective_t *x = c->plans[i];
@@ -305,16 +320,80 @@ lh_status_t comm_connect(comm_t *c)
     return status;
 }
 
+static uint64_t script_bytes(const script_t *s)
+{
+    return s->step_count * (sizeof(*s->steps) + 4 * sizeof(uint32_t)) +
+           s->next_count * sizeof(*s->next) + s->view_count * sizeof(*s->views) +
+           s->run_count * sizeof(*s->runs);
+}
+
 uint64_t comm_bytes(const comm_t *c)
 {
     uint64_t bytes = c->staging_bytes;
-    for (uint32_t i = 0; i < c->plan_count; i++) {
-        const script_t *s = &c->plans[i]->script;
-        bytes += s->step_count * (sizeof(*s->steps) + 4 * sizeof(uint32_t)) +
-                 s->next_count * sizeof(*s->next) + s->view_count * sizeof(*s->views) +
-                 s->run_count * sizeof(*s->runs);
-    }
+    for (uint32_t i = 0; i < c->plan_count; i++)
+        bytes += script_bytes(&c->plans[i]->script);
     return bytes;
+}
+
+/* What all ranks would tell: files are mapped if the node's transport can, nothing is measured. */
+static lh_status_t expect_facts(comm_t *c, comm_facts_t *all)
+{
+    char name[32];
+    const plugin_t *plugin;
+    uint32_t files = 0;
+    const char *chosen = carrier_plugin(c->how.job, c->how.registry, LH_LINK_NODE, name);
+    if (chosen == NULL) return LH_INVALID;
+    const lh_status_t status = registry_load(c->how.registry, LH_KIND_TRANSPORT, chosen, &plugin);
+    if (status != LH_OK) return status;
+    const lh_one_sided_api_t *api = plugin->transport->one_sided;
+    for (uint32_t a = 0; api != NULL && api->map != NULL && a < c->arena_count && a < 32; a++)
+        if (c->arenas[a].file) files |= 1u << a;
+    for (uint32_t r = 0; r < c->how.world->row.size; r++)
+        for (uint32_t s = 1; s < COMM_SERVICES; s++)
+            all[r].maps[s] = files;
+    return LH_OK;
+}
+
+/* Its script, made as comm_connect would and dropped again. */
+static lh_status_t expect_script(collective_t *x, const comm_facts_t *all, script_t *out)
+{
+    script_how_t how;
+    if (x->peers != NULL) return fail(LH_INVALID, "'%s' is connected already", x->name);
+    x->peers = mem_array(x->how.group->size, sizeof(*x->peers));
+    x->places = mem_array(x->how.group->size, sizeof(*x->places));
+    lh_status_t status = x->peers == NULL || x->places == NULL ? LH_NO_MEMORY : LH_OK;
+    for (uint32_t m = 0; status == LH_OK && m < x->how.group->size; m++)
+        comm_place(x, &x->places[m]); /* the others' lie in arenas of the same number */
+    if (status == LH_OK) {
+        comm_choose(x, all, &how);
+        status = script_new(&how, out);
+    }
+    mem_free(x->peers);
+    mem_free(x->places);
+    x->peers = NULL;
+    x->places = NULL;
+    return status;
+}
+
+lh_status_t comm_plan(comm_t *c, uint64_t *bytes)
+{
+    region_t regions[COMM_REGIONS] = {0};
+    uint32_t turn = 0;
+    uint64_t sum = 0;
+    comm_facts_t *all = mem_array(c->how.world->row.size, sizeof(*all));
+    if (all == NULL) return LH_NO_MEMORY;
+    lh_status_t status = expect_facts(c, all);
+    for (uint32_t i = 0; status == LH_OK && i < c->plan_count; i++) {
+        script_t script;
+        status = expect_script(c->plans[i], all, &script);
+        if (status != LH_OK) break;
+        (void)take_region(regions, &turn, &script);
+        sum += script_bytes(&script);
+        script_free(&script);
+    }
+    mem_free(all);
+    if (status == LH_OK) *bytes = sum + regions_bytes(regions);
+    return status;
 }
 
 void comm_step(comm_t *c, uint64_t step)

@@ -13,7 +13,8 @@ typedef struct comm_how {
     registry_t *registry;
     const world_t *world;
     control_t *control;
-    bool thread; /* a progress thread of its own; false: only waits make progress */
+    bool thread;  /* a progress thread of its own; false: only waits make progress */
+    bool planned; /* no links: plans are made to be counted, never connected */
 } comm_how_t;
 
 lh_status_t comm_open(const comm_how_t *how, comm_t **out) LH_MUST_CHECK;
@@ -38,6 +39,9 @@ lh_status_t comm_arena(comm_t *c, void *base, uint64_t bytes, int fd, uint64_t f
 lh_status_t comm_connect(comm_t *c) LH_MUST_CHECK;
 /* Of plans and staging: a row of the memory report. */
 uint64_t comm_bytes(const comm_t *c);
+/* The same before comm_connect, without any peer: memory of ranks on a node is mapped where its
+ * transport can, and long links have the chunks that they have before they are measured. */
+lh_status_t comm_plan(comm_t *c, uint64_t *bytes) LH_MUST_CHECK;
 
 /* The step of training, for what control_progress tells of waits. */
 void comm_step(comm_t *c, uint64_t step);

@@ -93,13 +93,18 @@ static void locate(const comm_t *c, const coll_place_t *p, uint32_t *arena, uint
     *offset = (uint64_t)((char *)p->address - c->arenas[p->arena].base);
 }
 
+void comm_place(const collective_t *x, plan_place_t *out)
+{
+    locate(x->comm, &x->how.whole, &out->whole_arena, &out->whole);
+    locate(x->comm, &x->how.cut, &out->cut_arena, &out->cut);
+}
+
 static void fill_rows(const comm_t *c, plan_row_t *rows)
 {
     for (uint32_t i = 0; i < c->plan_count; i++) {
         const collective_t *x = c->plans[i];
         rows[i] = (plan_row_t){.key = x->key, .digest = plan_digest(x)};
-        locate(c, &x->how.whole, &rows[i].place.whole_arena, &rows[i].place.whole);
-        locate(c, &x->how.cut, &rows[i].place.cut_arena, &rows[i].place.cut);
+        comm_place(x, &rows[i].place);
         (void)snprintf(rows[i].name, NAME_BYTES, "%s", x->doing);
     }
 }

@@ -128,6 +128,8 @@ typedef struct comm_facts {       /* of all ranks, the same everywhere */
 lh_status_t comm_gather(comm_t *c, const void *mine, size_t bytes, void *all) LH_MUST_CHECK;
 /* The same status on all ranks: the first that is not LH_OK, with its sentence. */
 lh_status_t comm_verdict(comm_t *c, lh_status_t mine) LH_MUST_CHECK;
+/* Where this rank's buffers of a plan lie. */
+void comm_place(const collective_t *x, plan_place_t *out);
 lh_status_t comm_agree_plans(comm_t *c) LH_MUST_CHECK;
 lh_status_t comm_agree_lanes(comm_t *c) LH_MUST_CHECK;
 /* Once links are up: where peers' buffers are seen from here. */

@@ -4,20 +4,26 @@
 #include <base/memory.h>
 #include <tensor/dtype.h>
 
+enum { PLANNED_BASE = 4096 };
+
 typedef struct planner {
     transfers_t *t;
     /* Memory whose bytes travel, registered once. */
     const region_t *regions[TRANSFER_REGIONS];
+    char *bases[TRANSFER_REGIONS];
     uint32_t arenas[TRANSFER_REGIONS];
     uint32_t region_count;
+    /* There is no memory: any addresses will do that differ, as nothing is read there. */
+    bool planned;
+    uintptr_t planned_end;
     uint64_t *value_cuts, *grad_cuts; /* [parameters][members] element offsets into their owner's */
 } planner_t;
 
-static lh_status_t arena_of(planner_t *pl, const region_t *region, uint32_t *arena)
+static lh_status_t place_of(const planner_t *pl, const region_t *region, coll_place_t *out)
 {
     for (uint32_t i = 0; i < pl->region_count; i++) {
         if (pl->regions[i] != region) continue;
-        *arena = pl->arenas[i];
+        *out = (coll_place_t){pl->bases[i], pl->arenas[i]};
         return LH_OK;
     }
     return fail(LH_INVALID, "memory '%s' is not registered for transfers", region->name);
@@ -26,18 +32,26 @@ static lh_status_t arena_of(planner_t *pl, const region_t *region, uint32_t *are
 static lh_status_t region_share(planner_t *pl, const region_t *region)
 {
     const engine_t *e = pl->t->engine;
-    if (region->bytes == 0 || region->memory == NULL) return LH_OK;
-    if (region->address == NULL || (e->properties.flags & LH_DEVICE_HOST_ACCESS) == 0)
+    if (region->bytes == 0) return LH_OK;
+    if ((region->address == NULL && !pl->planned) ||
+        (e->properties.flags & LH_DEVICE_HOST_ACCESS) == 0)
         return fail(LH_UNSUPPORTED,
                     "device %s keeps %s where the host can't reach them; transfers from there are "
                     "not built",
                     e->how.device->name, region->name);
     lh_share_t share = {.struct_size = sizeof(share), .fd = -1};
-    if (e->api->share == NULL || e->api->share(region->memory, LH_SHARE_MEMFD, &share) != LH_OK)
+    char *base = region->address;
+    if (pl->planned) {
+        base = (char *)pl->planned_end;
+        pl->planned_end += (region->bytes / PLANNED_BASE + 1) * PLANNED_BASE;
+        share.fd = e->api->share == NULL ? -1 : 0;
+    } else if (e->api->share == NULL ||
+               e->api->share(region->memory, LH_SHARE_MEMFD, &share) != LH_OK)
         share = (lh_share_t){.fd = -1};
-    if (share.fd >= 0) pl->t->shared[pl->t->shared_count++] = share.fd;
+    if (share.fd >= 0 && !pl->planned) pl->t->shared[pl->t->shared_count++] = share.fd;
     pl->regions[pl->region_count] = region;
-    return comm_arena(pl->t->comm, region->address, region->bytes, share.fd, share.offset,
+    pl->bases[pl->region_count] = base;
+    return comm_arena(pl->t->comm, base, region->bytes, share.fd, share.offset,
                       &pl->arenas[pl->region_count++]);
 }
 
@@ -194,12 +208,6 @@ static lh_status_t across_make(const planner_t *pl, const transfer_t *x, const g
     return LH_OK;
 }
 
-static lh_status_t place_of(planner_t *pl, const region_t *region, coll_place_t *out)
-{
-    out->address = region->address;
-    return arena_of(pl, region, &out->arena);
-}
-
 static lh_status_t across_plan(planner_t *pl, transfer_t *x, const coll_how_t *sum)
 {
     transfers_t *t = pl->t;
@@ -266,10 +274,9 @@ static lh_status_t transfer_plan(planner_t *pl, transfer_t *x)
     return status;
 }
 
-lh_status_t transfers_build(exchange_t *x)
+static lh_status_t tickets_plan(transfers_t *t, bool planned)
 {
-    transfers_t *t = (transfers_t *)x;
-    planner_t pl = {.t = t};
+    planner_t pl = {.t = t, .planned = planned, .planned_end = PLANNED_BASE};
     if (t->comm == NULL)
         return fail(LH_INVALID, "these ranks are planned only; nothing connects them");
     lh_status_t status = regions_share(&pl);
@@ -282,4 +289,14 @@ lh_status_t transfers_build(exchange_t *x)
     mem_free(pl.value_cuts);
     mem_free(pl.grad_cuts);
     return status;
+}
+
+lh_status_t transfers_build(exchange_t *x)
+{
+    return tickets_plan((transfers_t *)x, false);
+}
+
+lh_status_t transfers_plan(transfers_t *t)
+{
+    return tickets_plan(t, true);
 }

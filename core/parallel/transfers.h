@@ -17,7 +17,7 @@ typedef struct transfers_how {
     engine_t *engine;
     weights_t *weights;
     const world_t *world;
-    comm_t *comm;           /* NULL: planned only, engine_build is refused          */
+    comm_t *comm;           /* may be planned only; NULL: engine_build is refused     */
     holdings_t *holdings;   /* of several ranks; belongs to the transfers once they are made */
     uint32_t micro_batches; /* runs of the training program in a step */
     uint64_t bucket_bytes;  /* 0: choose */
@@ -41,6 +41,10 @@ void transfers_write_renew(transfers_t *t, program_t *update, uint32_t parameter
 lh_status_t transfers_renew(transfers_t *t) LH_MUST_CHECK;
 /* Waits for whatever is under way. */
 lh_status_t transfers_finish(transfers_t *t) LH_MUST_CHECK;
+
+/* Plans every ticket as engine_build does, for a communicator that is planned only. After
+ * engine_plan, which it needs in place of memory. */
+lh_status_t transfers_plan(transfers_t *t) LH_MUST_CHECK;
 
 /* For reports: row by row, until false. */
 typedef struct transfer_row {

@@ -13,7 +13,7 @@ static lh_status_t rank_plan(const session_how_t *how, uint32_t rank, memory_rep
     own.world = world;
     status = job_programs_open(&own, &programs);
     if (status == LH_OK) {
-        engine_memory(programs.session->engine, out);
+        job_programs_memory(&programs, out);
         job_programs_close(&programs);
     }
     world_free(world);

@@ -44,24 +44,41 @@ static lh_status_t make_programs(const job_t *job, job_programs_t *p)
     if (status == LH_OK) status = program_new(s->engine, s->weights, &how, &p->pass);
     if (status == LH_OK && train->evaluate_every > 0)
         status = evaluation_new(&evaluation, &p->evaluation);
-    return status == LH_OK ? engine_plan(s->engine) : status;
+    if (status == LH_OK) status = engine_plan(s->engine);
+    if (status == LH_OK && s->transfers != NULL) status = transfers_plan(s->transfers);
+    if (status == LH_OK && s->transfers != NULL) status = train_comm_plan(&p->comm);
+    return status;
+}
+
+static lh_status_t open_comm(const session_how_t *how, job_programs_t *p)
+{
+    if (how->world == NULL || how->world->row.size == 1) return LH_OK;
+    const train_comm_how_t comm = {.job = how->job, .registry = how->registry, .world = how->world};
+    return train_comm_open(&p->comm, &comm);
 }
 
 lh_status_t job_programs_open(const session_how_t *how, job_programs_t *out)
 {
-    job_programs_t p = {0};
-    lh_status_t status = session_open(how, &p.session);
-    if (status == LH_OK) status = make_programs(how->job, &p);
-    if (status != LH_OK) {
-        job_programs_close(&p);
-        return status;
-    }
-    *out = p;
-    return LH_OK;
+    *out = (job_programs_t){0};
+    session_how_t own = *how;
+    lh_status_t status = open_comm(how, out);
+    own.comm = out->comm.comm;
+    if (status == LH_OK) status = session_open(&own, &out->session);
+    if (status == LH_OK) status = make_programs(how->job, out);
+    if (status != LH_OK) job_programs_close(out);
+    return status;
+}
+
+void job_programs_memory(const job_programs_t *p, memory_report_t *out)
+{
+    engine_memory(p->session->engine, out);
+    out->bytes[MEMORY_TRANSFERS] = p->comm.planned_bytes;
+    out->total_bytes += p->comm.planned_bytes;
 }
 
 void job_programs_close(job_programs_t *p)
 {
+    train_comm_close(&p->comm, false);
     evaluation_free(p->evaluation);
     session_close(p->session);
     *p = (job_programs_t){0};

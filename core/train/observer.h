@@ -63,7 +63,7 @@ typedef struct save_report {
 
 typedef struct rank_memory { /* of a rank, at the end */
     uint32_t rank;
-    memory_report_t planned;  /* without TRANSFERS, which only links decide */
+    memory_report_t planned;
     memory_report_t measured; /* 0: not to be told apart from the rest of the process */
     uint64_t device_bytes;    /* that this process holds, as the device says; 0: unknown */
     uint64_t resident_bytes;  /* peak of the process */

@@ -23,7 +23,8 @@ lh_status_t train_comm_open(train_comm_t *t, const train_comm_how_t *how)
                              .registry = how->registry,
                              .world = how->world,
                              .control = how->control,
-                             .thread = true};
+                             .thread = true,
+                             .planned = how->control == NULL};
     *t = (train_comm_t){.ranks = {.rank = how->world->row.rank,
                                   .size = how->world->row.size,
                                   .context = t,
@@ -32,7 +33,7 @@ lh_status_t train_comm_open(train_comm_t *t, const train_comm_how_t *how)
     return comm_open(&comm, &t->comm);
 }
 
-lh_status_t train_comm_connect(train_comm_t *t)
+static lh_status_t plan_numbers(train_comm_t *t, collective_t **out)
 {
     const size_t bytes = (size_t)t->ranks.size * TRAIN_COMM_ROOM;
     coll_how_t how = {.name = "numbers of the step",
@@ -45,11 +46,28 @@ lh_status_t train_comm_connect(train_comm_t *t)
     t->memory = mem_new(bytes);
     if (t->memory == NULL) return LH_NO_MEMORY;
     how.whole.address = t->memory;
-    collective_t *plan;
-    lh_status_t status = comm_arena(t->comm, t->memory, bytes, -1, 0, &how.whole.arena);
-    if (status == LH_OK) status = collective_new(t->comm, &how, &plan);
+    const lh_status_t status = comm_arena(t->comm, t->memory, bytes, -1, 0, &how.whole.arena);
+    return status == LH_OK ? collective_new(t->comm, &how, out) : status;
+}
+
+static lh_status_t plan_all(train_comm_t *t, collective_t **numbers)
+{
+    const lh_status_t status = plan_numbers(t, numbers);
+    return status == LH_OK ? comm_plan(t->comm, &t->planned_bytes) : status;
+}
+
+lh_status_t train_comm_plan(train_comm_t *t)
+{
+    collective_t *numbers;
+    return plan_all(t, &numbers);
+}
+
+lh_status_t train_comm_connect(train_comm_t *t)
+{
+    collective_t *numbers;
+    lh_status_t status = plan_all(t, &numbers);
     if (status == LH_OK) status = comm_connect(t->comm);
-    if (status == LH_OK) t->plan = plan;
+    if (status == LH_OK) t->plan = numbers; /* until then gathers take the slow way */
     return status;
 }
 

@@ -14,6 +14,8 @@ static rank_memory_t own_memory(const trainer_t *t)
     engine_memory(e, &m.planned);
     engine_memory_measured(e, &m.measured);
     if (t->comm.comm != NULL) {
+        m.planned.bytes[MEMORY_TRANSFERS] = t->comm.planned_bytes;
+        m.planned.total_bytes += t->comm.planned_bytes;
         m.measured.bytes[MEMORY_TRANSFERS] = comm_bytes(t->comm.comm);
         m.measured.total_bytes += m.measured.bytes[MEMORY_TRANSFERS];
     }

@@ -14,8 +14,8 @@ THEORY = {("bf16", 1): lambda n: 6 + 12 / n, ("bf16", 2): lambda n: 2 + 16 / n,
           ("f32", 3): lambda n: 16 / n}
 SAMPLE = [("bf16", 1, 2), ("bf16", 2, 4), ("bf16", 3, 2), ("f32", 1, 4), ("f32", 2, 2),
           ("f32", 3, 4)]
-# What moves inside a machine may be staged, what libraries pack lies in the heap of others.
-MEASURED_ALONE = {"transfers", "library", "total"}
+# What libraries pack lies in the heap of others.
+MEASURED_ALONE = {"library", "total"}
 
 
 class RankMemory(PipelineCase):
