@@ -191,6 +191,7 @@ static void run_file_checks(const options_t *o, subject_t *s, tally_t *tally)
 {
     for (const check_t *c = checks_of_file; c->name != NULL; c++) {
         const bool last = c[1].name == NULL;
+        if (s->head.kind == 0 && c != checks_of_file) break;
         if (!last || tally->loadable) run_one(o, c, s, tally);
     }
     if (tally->loadable && subject_load(s) != LH_OK) tally->loadable = false;

@@ -153,7 +153,8 @@ static void run_in_child(const check_t *c, subject_t *s, outcome_t *out)
         out->result = RESULT_CRASH;
         (void)snprintf(out->sentence, sizeof(out->sentence), "no child to run it in");
     } else {
-        judge(out, wait_for(pid, c->seconds, &how), how, c->seconds);
+        const bool in_time = wait_for(pid, c->seconds, &how);
+        judge(out, in_time, how, c->seconds);
         if (out->result > RESULT_SKIP) read_tail(said, out->said, sizeof(out->said));
     }
     if (said >= 0) (void)close(said);
