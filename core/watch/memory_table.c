@@ -117,7 +117,7 @@ static void write_ranks(const run_end_t *end, text_t *out)
     measured_row("process, at its peak", shown, count, false, out);
     text_append(out, "</table><p class=\"sub\">Measured: pages in memory where the host reaches "
                      "them, else what the device gave. What libraries keep is part of the process "
-                     "only; transfers are planned when links are up.");
+                     "only.");
     if (count < end->memory_count)
         text_printf(out, " Shown are rank 0 and the largest of %u; metrics.jsonl has all.",
                     end->memory_count);

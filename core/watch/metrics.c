@@ -71,22 +71,22 @@ void metrics_evaluated(metrics_t *m, const evaluation_report_t *e)
 {
     char line[256], a[32], b[32], c[32];
     metrics_line(m, line,
-               snprintf(line, sizeof(line),
-                        "{\"step\": %llu, \"evaluation\": {\"loss\": %s, \"perplexity\": %s, "
-                        "\"tokens\": %llu, \"seconds\": %s}}\n",
-                        (unsigned long long)e->step, number(e->loss, a), number(exp(e->loss), b),
-                        (unsigned long long)e->tokens, number(e->seconds, c)));
+                 snprintf(line, sizeof(line),
+                          "{\"step\": %llu, \"evaluation\": {\"loss\": %s, \"perplexity\": %s, "
+                          "\"tokens\": %llu, \"seconds\": %s}}\n",
+                          (unsigned long long)e->step, number(e->loss, a), number(exp(e->loss), b),
+                          (unsigned long long)e->tokens, number(e->seconds, c)));
 }
 
 void metrics_saved(metrics_t *m, const save_report_t *s)
 {
     char line[256], a[32];
     metrics_line(m, line,
-               snprintf(line, sizeof(line),
-                        "{\"step\": %llu, \"save\": {\"committed\": %s, \"failed\": %s, "
-                        "\"stall_s\": %s}}\n",
-                        (unsigned long long)s->step, s->committed ? "true" : "false",
-                        s->reason != NULL ? "true" : "false", number(s->stall_s, a)));
+                 snprintf(line, sizeof(line),
+                          "{\"step\": %llu, \"save\": {\"committed\": %s, \"failed\": %s, "
+                          "\"stall_s\": %s}}\n",
+                          (unsigned long long)s->step, s->committed ? "true" : "false",
+                          s->reason != NULL ? "true" : "false", number(s->stall_s, a)));
 }
 
 static uint64_t line_step(const char *line, size_t length)
