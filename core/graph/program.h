@@ -34,7 +34,7 @@ struct program {
     engine_t *engine;
     weights_t *weights;
     program_how_t how; /* use, sizes */
-    uint64_t tokens; /* of a lane */
+    uint64_t tokens;   /* of a lane */
     uint32_t lanes;
     flow_t *flow;
     recording_t **recordings; /* kept: the flow points into them */
