@@ -67,7 +67,7 @@ def opening(given):
     """Prints the machine; returns what the JSON begins with."""
     facts = machine()
     print("%(processor)s, %(processors)d processors, load %(load).2f before" % facts
-          + "; medians of %d rounds in turn" % given.rounds)
+          + "; %d rounds in turn" % given.rounds)
     if facts["load"] > 0.5:
         print("the machine is busy with something else: these figures mean little")
     return {"machine": facts, "rounds": given.rounds, "results": []}
