@@ -6,11 +6,15 @@
 
 #include <base/memory.h>
 
-enum { BUCKET_BYTES = 25 << 20 };
+enum { BUCKET_LEAST = 512 << 10, BUCKET_MOST = 25 << 20, BUCKETS = 24 };
 
+/* The last bucket of a pass is the one that nothing hides: a small part of all, but not so small
+ * that the time to start it counts. */
 uint64_t transfers_bucket_bytes(const transfers_t *t)
 {
-    return t->bucket_bytes != 0 ? t->bucket_bytes : BUCKET_BYTES;
+    if (t->bucket_bytes != 0) return t->bucket_bytes;
+    const uint64_t part = t->weights->parameters->elements * sizeof(float) / BUCKETS;
+    return part < BUCKET_LEAST ? BUCKET_LEAST : part > BUCKET_MOST ? BUCKET_MOST : part;
 }
 
 bool transfers_is_updated(const transfers_t *t, uint32_t parameter)
