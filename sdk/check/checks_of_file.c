@@ -3,10 +3,10 @@
 #include "check.h"
 #include "elf_symbols.h"
 
-#include <base/text.h>
 #include <dlfcn.h>
 
 #include <base/file.h>
+#include <base/text.h>
 #include <longhaul/plugin.h>
 
 static void is_a_plugin(subject_t *s)
