@@ -181,22 +181,6 @@ LH_UNUSED static void slices_that_overlap(void)
     optimizer.slice = slice_all;
 }
 
-static lh_status_t describe_late(lh_optimizer_t *o, const lh_train_t *train, lh_description_t *out)
-{
-    const lh_status_t status = right_plugin.optimizer->describe(o, train, out);
-    copy_description(out);
-    for (uint32_t i = 0; i < out->move_count; i++)
-        if (moves[i].what == LH_MOVE_UPDATE) moves[i].every = 1;
-    for (uint32_t i = 0; i < out->space_count; i++)
-        if (spaces[i].holds == LH_HOLDS_MASTER) spaces[i].flags &= ~(uint32_t)LH_KEEP_FROM_VALUE;
-    return status;
-}
-
-LH_UNUSED static void the_largest_instead_of_the_sum(void)
-{
-    optimizer.describe = describe_late;
-}
-
 /* ---- models ---- */
 
 static lh_param_t params[MOST];
