@@ -20,7 +20,7 @@ import turns
 MODELS = {
     "1.07M": dict(hidden=128, layers=4, heads=4, kv_heads=4, ffn=352, vocab=1024, seq=256, batch=8, micro=8),
     "16.9M": dict(hidden=384, layers=6, heads=6, kv_heads=6, ffn=1024, vocab=8192, seq=512, batch=8, micro=8),
-    "134M": dict(hidden=768, layers=12, heads=12, kv_heads=12, ffn=2048, vocab=32000, seq=512, batch=8, micro=8),
+    "134M": dict(hidden=768, layers=12, heads=12, kv_heads=12, ffn=2048, vocab=32000, seq=512, batch=8, micro=2),
 }
 PRECISIONS = {"bf16": "bf16", "fp32": "f32"}  # PyTorch's script and we spell them differently
 
