@@ -132,7 +132,8 @@ def table(head, rows):
 
 
 def closing(given, report):
-    """Writes the JSON, with the load of the machine afterwards."""
+    """Writes the JSON, with the load of the machine afterwards. Long benchmarks call it after every result, so that
+    what breaks later costs nothing that was measured."""
     report["load_after"] = round(os.getloadavg()[0], 2)
     if given.json:
         with open(given.json, "w") as f:
