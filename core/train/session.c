@@ -184,8 +184,20 @@ lh_status_t session_check_sequence(const session_t *s)
                 s->job->path, (unsigned long long)s->job->train.sequence, (unsigned long long)most);
 }
 
+static bool trains_nothing(const session_t *s)
+{
+    const uint32_t count = weights_parameters(s->weights)->count;
+    for (uint32_t i = 0; i < count; i++)
+        if (!s->groups.frozen[i]) return false;
+    return true;
+}
+
 lh_status_t session_update(session_t *s, uint32_t micro_batches, program_t **out)
 {
+    if (trains_nothing(s))
+        return fail(LH_INVALID,
+                    "%s: every parameter of the model is frozen; nothing is left to train",
+                    s->job->path);
     const update_how_t how = {.api = s->optimizer_plugin->optimizer,
                               .optimizer = s->optimizer,
                               .rules = &s->rule,

@@ -4,7 +4,7 @@ import json
 import os
 import shutil
 
-from pipeline_case import TORTURE, PipelineCase, main, read_json_lines
+from pipeline_case import REFUSED, TORTURE, PipelineCase, main, read_json_lines
 
 LASTING = ["parameters", "gradients", "master weights", "optimizer state"]
 # Bytes a parameter over n ranks: value + gradient + master + two moments.
@@ -116,6 +116,12 @@ class RankMemory(PipelineCase):
         for row in measured:
             held = sum(row.get(kind, 0) for kind in LASTING)
             self.assertLess(abs(held - expected), 0.01 * expected)
+
+    def test_a_model_that_is_frozen_as_a_whole_is_refused(self):
+        job = self.job(group__all={"match": "*", "frozen": "yes"})
+        for ranks in ([1], [2]):
+            _, err = self.run_longhaul("train", job, *self.ranks_of(ranks), code=REFUSED)
+            self.assertIn("every parameter of the model is frozen", err)
 
     def test_plan_speaks_of_the_rank_that_is_asked_for(self):
         job = self.job(optimizer={"plugin": "zero3"})
