@@ -95,7 +95,7 @@ static void be_child(const check_t *c, subject_t *s, int said)
     (void)dup2(said, STDERR_FILENO);
     c->run(s);
     (void)fflush(NULL);
-    exit(0); /* a leak checker may look */
+    _exit(0); /* what the plugin leaks the host has counted; the kit frees little */
 }
 
 /* False: it is still running when its time is over, or was then stopped. */
