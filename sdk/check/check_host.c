@@ -72,7 +72,8 @@ static void *do_alloc(const lh_host_t *host, size_t bytes, size_t alignment)
         return NULL;
     }
     if (alignment < 64) alignment = 64;
-    if (posix_memalign(&memory, alignment, bytes > 0 ? bytes : 1) != 0) {
+    if (bytes > (size_t)1 << 39 || /* a sanitizer would end the process */
+        posix_memalign(&memory, alignment, bytes > 0 ? bytes : 1) != 0) {
         (void)do_fail(host, LH_NO_MEMORY, "no %zu bytes", bytes);
         return NULL;
     }
