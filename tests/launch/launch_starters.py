@@ -105,7 +105,7 @@ class Starters(LaunchCase):
         processes[2].kill()
         results = [self.finish(p, 5) for p in processes]
         self.assertEqual([r[0] for r in results], [3, 3, -9], results)
-        self.assertRegex(results[0][2], r"\Alonghaul: rank 2 on \S+ \(process \d+\) was lost[^\n]*: its connection ended\n\Z")
+        self.assertRegex(results[0][2], r"\Alonghaul: rank 2 on \S+ \(process \d+\) was lost[^\n]*: its connection (ended|broke: [^\n]*)\n\Z")
         self.assertEqual(results[1][2], "")
 
     def test_a_real_mpirun(self):

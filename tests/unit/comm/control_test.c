@@ -315,7 +315,7 @@ static void lose_one(int number, const char *sentence, double limit)
 static void a_killed_rank_is_named_at_once(void **state)
 {
     (void)state;
-    lose_one(SIGKILL, "its connection ended", 1);
+    lose_one(SIGKILL, "its connection ", 1); /* ended, or reset */
 }
 
 static void a_stopped_rank_is_named(void **state)
