@@ -24,7 +24,6 @@ struct exchange {
      * not started since the last wait returns at once. */
     lh_status_t (*start)(exchange_t *x, uint32_t ticket);
     lh_status_t (*wait)(exchange_t *x, uint32_t ticket);
-    const char *(*name)(const exchange_t *x, uint32_t ticket);
 };
 
 /* Before the first program_new; x outlives the engine. */

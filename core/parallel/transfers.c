@@ -101,12 +101,6 @@ static lh_status_t on_wait(exchange_t *exchange, uint32_t ticket)
     return status;
 }
 
-static const char *on_name(const exchange_t *exchange, uint32_t ticket)
-{
-    const transfers_t *t = (const transfers_t *)exchange;
-    return ticket == TICKET_SUMS ? "all gradients" : t->list[ticket]->name;
-}
-
 lh_status_t transfers_renew(transfers_t *t)
 {
     lh_status_t status = LH_OK;
@@ -240,8 +234,7 @@ static lh_status_t transfers_open(transfers_t *t, const transfers_how_t *how)
                                .gradient = bucketed ? transfers_gradient : NULL,
                                .build = transfers_build,
                                .start = on_start,
-                               .wait = on_wait,
-                               .name = on_name};
+                               .wait = on_wait};
     engine_use_exchange(how->engine, &t->exchange);
     return LH_OK;
 }
@@ -289,30 +282,4 @@ void transfers_free(transfers_t *t)
     group_free(t->across);
     holdings_free(t->holdings);
     mem_free(t);
-}
-
-static void row_add(transfer_row_t *row, const collective_t *plan)
-{
-    uint64_t sent[4], staging;
-    collective_times_t times;
-    if (plan == NULL) return;
-    collective_bytes(plan, sent, &staging);
-    collective_times(plan, &times);
-    for (int i = 0; i < 4; i++)
-        row->sent[i] += sent[i];
-    row->staging += staging;
-    row->times.runs += times.runs;
-    row->times.busy_ns += times.busy_ns;
-    row->times.exposed_ns += times.exposed_ns;
-}
-
-bool transfers_row(const transfers_t *t, uint32_t index, transfer_row_t *out)
-{
-    if (index >= t->count) return false;
-    const transfer_t *x = t->list[index];
-    *out = (transfer_row_t){.name = x->name, .algorithm = "none"};
-    if (x->first != NULL) out->algorithm = coll_algorithm_names[collective_algorithm(x->first)];
-    row_add(out, x->first);
-    row_add(out, x->across);
-    return true;
 }

@@ -46,14 +46,4 @@ lh_status_t transfers_finish(transfers_t *t) LH_MUST_CHECK;
  * engine_plan, which it needs in place of memory. */
 lh_status_t transfers_plan(transfers_t *t) LH_MUST_CHECK;
 
-/* For reports: row by row, until false. */
-typedef struct transfer_row {
-    const char *name; /* "gradients 3" */
-    uint64_t sent[4]; /* bytes this rank sends in a run, by LH_LINK_* */
-    uint64_t staging;
-    const char *algorithm;
-    collective_times_t times;
-} transfer_row_t;
-bool transfers_row(const transfers_t *t, uint32_t index, transfer_row_t *out);
-
 #endif

@@ -2,12 +2,11 @@
 division into sites makes the same model. Bits are equal wherever the order of sums is: stages,
 transports, chunks and buckets change none; ranks and sites change rounding only."""
 import hashlib
-import json
 import math
 import os
 import shutil
 
-from pipeline_case import TORTURE, PipelineCase, floats, main, read_json_lines, tensors_of
+from pipeline_case import TORTURE, PipelineCase, floats, logical, main, read_json_lines
 
 ZEROS = ["zero0", "zero1", "zero2", "zero3"]
 # Ranks a site, sites one after the other; a single number is one machine without sites.
@@ -18,22 +17,6 @@ SAMPLE = [([2], "zero0", "shm"), ([2], "zero1", "tcp"), ([2], "zero2", "shm"),
           ([4], "zero1", "shm"), ([4], "zero2", "tcp"), ([8], "zero3", "shm"),
           ([1, 1], "zero0", "tcp"), ([2, 2], "zero1", "tcp"), ([2, 2], "zero3", "shm"),
           ([2, 1], "zero2", "tcp"), ([3, 1], "zero3", "shm")]
-
-
-def logical(folder):
-    """name -> bytes of each whole tensor, weights and states, put together by the manifest."""
-    with open(os.path.join(folder, "manifest.json")) as f:
-        manifest = json.load(f)
-    files = [tensors_of(os.path.join(folder, row["name"])) for row in manifest["files"]]
-    whole = {}
-    for name, row in manifest["tensors"].items():
-        elements = math.prod(row["shape"])
-        data = bytearray(4 * elements)
-        for part in row["parts"]:
-            first, count = part.get("first", 0), part.get("count", elements)
-            data[4 * first:4 * (first + count)] = files[part["file"]][part["stored"]][2]
-        whole[name] = bytes(data)
-    return whole
 
 
 def digest(tensors):

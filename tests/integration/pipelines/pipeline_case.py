@@ -66,6 +66,28 @@ def checkpoint_digest(folder):
     return total.hexdigest(), sorted(tensors)
 
 
+def logical(folder):
+    """name -> bytes of the whole tensor, put together by the manifest's parts; each element once."""
+    with open(os.path.join(folder, "manifest.json")) as f:
+        manifest = json.load(f)
+    files = [tensors_of(os.path.join(folder, row["name"])) for row in manifest["files"]]
+    whole = {}
+    for name, row in manifest["tensors"].items():
+        elements = 1
+        for n in row["shape"]:
+            elements *= n
+        data, seen = bytearray(4 * elements), bytearray(elements)
+        for part in row["parts"]:
+            first, count = part.get("first", 0), part.get("count", elements)
+            data[4 * first:4 * (first + count)] = files[part["file"]][part["stored"]][2]
+            for i in range(first, first + count):
+                assert seen[i] == 0, name
+                seen[i] = 1
+        assert all(seen), name
+        whole[name] = bytes(data)
+    return whole
+
+
 def read_json_lines(path):
     with open(path) as f:
         return [json.loads(line) for line in f if line.strip()]

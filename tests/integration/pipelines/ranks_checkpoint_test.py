@@ -8,34 +8,12 @@ import signal
 import subprocess
 import time
 
-from pipeline_case import (DONE, REFUSED, TERMINATED, TORTURE, PipelineCase, floats, main,
+from pipeline_case import (DONE, REFUSED, TERMINATED, TORTURE, PipelineCase, floats, logical, main,
                            read_json_lines, tensors_of)
 
 WORLDS = [(1, "zero0"), (2, "zero1"), (3, "zero2"), (4, "zero3"), (2, "zero0"), (3, "zero3")]
 if TORTURE:
     WORLDS = [(n, "zero%d" % z) for n in (1, 2, 3, 4, 8) for z in range(4)]
-
-
-def logical(folder):
-    """name -> bytes of the whole tensor, put together by the manifest's parts; each element once."""
-    with open(os.path.join(folder, "manifest.json")) as f:
-        manifest = json.load(f)
-    files = [tensors_of(os.path.join(folder, row["name"])) for row in manifest["files"]]
-    whole = {}
-    for name, row in manifest["tensors"].items():
-        elements = 1
-        for n in row["shape"]:
-            elements *= n
-        data, seen = bytearray(4 * elements), bytearray(elements)
-        for part in row["parts"]:
-            first, count = part.get("first", 0), part.get("count", elements)
-            data[4 * first:4 * (first + count)] = files[part["file"]][part["stored"]][2]
-            for i in range(first, first + count):
-                assert seen[i] == 0, name
-                seen[i] = 1
-        assert all(seen), name
-        whole[name] = bytes(data)
-    return whole
 
 
 class RanksCheckpoint(PipelineCase):
