@@ -12,6 +12,7 @@ lh_status_t added_tokens_add(added_tokens_t *a, added_token_t token)
     }
     a->tokens = tokens;
     tokens[a->count++] = token;
+    a->searched += token.implicit ? 0 : 1;
     return LH_OK;
 }
 
@@ -78,7 +79,7 @@ added_match_t added_tokens_find(const added_tokens_t *a, const byte_trie_t *amon
                                 size_t floor, size_t from)
 {
     const added_match_t none = {-1, length, length, length};
-    if (among->count == 0) return none;
+    if (among->count == 0 || (spelling == SPELLING_AS_REFERENCE && a->searched == 0)) return none;
 
     for (size_t at = from; at < length;) {
         int32_t index;

@@ -20,6 +20,7 @@ typedef struct added_token {
 typedef struct added_tokens {
     added_token_t *tokens;
     size_t count, room;
+    size_t searched;             /* tokens that SPELLING_AS_REFERENCE looks for */
     byte_trie_t raw, normalized; /* values are indices into tokens */
 } added_tokens_t;
 

@@ -19,6 +19,7 @@ void bpe_free(bpe_t *b)
     mem_free(b->aliases);
     mem_free(b->unused);
     byte_trie_free(&b->frozen);
+    neighbours_close(&b->neighbours);
     *b = (bpe_t){0};
 }
 

@@ -4,6 +4,7 @@
 #define DATA_BPE_H
 
 #include <data/byte_trie.h>
+#include <data/neighbours.h>
 #include <data/piece_table.h>
 #include <data/tokenizer.h>
 
@@ -30,9 +31,8 @@ typedef struct bpe {
     bool byte_fallback;         /* an unknown character becomes its bytes                     */
     uint32_t unknown;           /* symbol of an unknown character; BPE_NONE: it is left out    */
     bool fuse_unknown;          /* a run of unknown characters is one id                      */
-    bool by_words;              /* no join crosses the start of a run of space marks          */
-    uint64_t inside[128][2];    /* by words: bit set if the ASCII characters stand side by side in a
-                                   piece */
+    bool by_words;              /* a text may be cut where `neighbours` says                  */
+    neighbours_t neighbours;
     struct bpe_character {
         uint32_t character, symbol;
     } * table; /* open addressing; symbol BPE_NONE is free */

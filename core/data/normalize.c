@@ -196,13 +196,13 @@ static void cut_spaces_at_end(const char *space, text_t *out)
         out->length -= size;
 }
 
-/* The rules of sentencepiece's normalizer.cc. */
+/* The rules of sentencepiece's normalizer.cc, for text that is UTF-8. */
 static lh_status_t treat_spaces(const space_rules_t *rules, const char *text, size_t length,
                                 text_t *out)
 {
     const char *space = rules->escape ? space_mark : " ";
     const bool plain = rules->charsmap.unit_count == 0 && rules->kept.count == 0 &&
-                       !rules->remove_extra && rules->escape && utf8_valid(text, length);
+                       !rules->remove_extra && rules->escape;
     size_t at = 0;
 
     while (rules->remove_extra && at < length) {

@@ -53,7 +53,7 @@ lh_status_t normalize_scratch_open(const normalizer_t *n, normalize_scratch_t *s
 void normalize_scratch_close(normalize_scratch_t *s);
 
 /* *out is text itself where nothing changes, or valid until the next call with this scratch. Text
- * that is not UTF-8 goes through composition unchanged. */
+ * that is not UTF-8 goes through composition unchanged; NORMALIZE_SPACES needs UTF-8. */
 lh_status_t normalize(const normalizer_t *n, normalize_scratch_t *s, const char *text,
                       size_t length, const char **out, size_t *out_length) LH_MUST_CHECK;
 

@@ -378,7 +378,7 @@ static lh_status_t put_together(tokenizer_t *t, model_file_t *f)
     if (status == LH_OK) status = add_controls(t, f->path);
     if (status == LH_OK) status = make_decoder(t, f);
     if (status == LH_OK) status = find_specials(t, f);
-    if (status == LH_OK && t->bpe.unused == NULL) tokenizer_cut_words(t);
+    if (status == LH_OK) status = tokenizer_cut_words(t);
     return status;
 }
 

@@ -158,6 +158,7 @@ lh_status_t tokenizer_read_ranks(tokenizer_t *t, const char *path, const char *b
     t->bpe.whole = &t->pieces;
     t->cuts = true;
     status = make_merges(t, path);
+    if (status == LH_OK) status = tokenizer_cut_words(t);
     if (status == LH_OK)
         status = pretokenizer_add(&t->pretokenizer,
                                   (split_step_t){.by = SPLIT_PATTERN, .pattern = PATTERN_LLAMA3});

@@ -93,10 +93,12 @@ lh_status_t tokenizer_read_vocabulary(tokenizer_t *t, const char *path,
 lh_status_t tokenizer_bytes_from_alphabet(tokenizer_t *t, const char *path) LH_MUST_CHECK;
 lh_status_t tokenizer_bytes_from_fallback(tokenizer_t *t, const char *path) LH_MUST_CHECK;
 lh_status_t tokenizer_characters(tokenizer_t *t) LH_MUST_CHECK;
-/* If no join makes a space mark (U+2581) follow anything but another one, and the mark is a piece,
- * a text can be cut before each run of marks without changing what it is encoded as: sets
- * bpe.by_words, and where else cuts change nothing. Once all merges are there. */
-void tokenizer_cut_words(tokenizer_t *t);
+/* Finds out which characters stand side by side in pieces, and sets bpe.by_words if texts may be
+ * cut where none do. Once all merges are there. */
+lh_status_t tokenizer_cut_words(tokenizer_t *t) LH_MUST_CHECK;
+/* A byte-level piece as the bytes that it stands for; false if it has other characters, too. Look
+ * at text_status(out) at the end. */
+bool tokenizer_piece_bytes(piece_t piece, text_t *out);
 /* `where` is "merge 17" or "merges.txt:18"; length of left and right in bytes. */
 lh_status_t tokenizer_add_merge(tokenizer_t *t, const char *where, const char *left,
                                 size_t left_length, const char *right, size_t right_length,

@@ -118,16 +118,7 @@ static lh_status_t take_whole_pieces(tokenizer_t *t, const char *path)
     for (uint32_t id = 0; id < t->pieces.count && status == LH_OK; id++) {
         piece_t piece;
         if (!piece_table_get(&t->pieces, id, &piece)) continue;
-        bytes.length = 0;
-        bool in_alphabet = true;
-        const unsigned char *p = (const unsigned char *)piece.bytes, *end = p + piece.length;
-        while (p < end && in_alphabet) {
-            uint32_t size;
-            const int byte = byte_of_character(utf8_decode(p, end, &size));
-            in_alphabet = byte >= 0;
-            text_append_n(&bytes, &(char){(char)byte}, 1);
-            p += size;
-        }
+        const bool in_alphabet = tokenizer_piece_bytes(piece, &bytes);
         status = text_status(&bytes);
         if (status == LH_OK && in_alphabet && bytes.length > 0)
             status = piece_table_add(&t->raw, path, id, bytes.data, bytes.length);
@@ -165,11 +156,9 @@ static lh_status_t read_model(tokenizer_t *t, const char *path, json_t *model)
         t->kind = flag(model, "byte_fallback") ? "BPE with byte fallback" : "BPE of characters";
         if (flag(model, "byte_fallback")) status = tokenizer_bytes_from_fallback(t, path);
         if (status == LH_OK) status = tokenizer_characters(t);
-        tokenizer_cut_words(t);
     }
+    if (status == LH_OK) status = tokenizer_cut_words(t);
     if (status == LH_OK && flag(model, "ignore_merges")) status = take_whole_pieces(t, path);
-    /* a whole text that is one piece would have to be seen before it is cut */
-    if (t->bpe.whole != NULL && t->spelled != SPELLED_BYTE_LEVEL) t->bpe.by_words = false;
     return status;
 }
 

@@ -167,6 +167,7 @@ lh_status_t tokenizer_read_pair(tokenizer_t *t, const char *path, json_t *vocabu
         status = normalizer_add(&t->normalizer,
                                 (normalize_step_t){.by = NORMALIZE_UNICODE, .compose = true});
     if (status == LH_OK) status = tokenizer_use_byte_level(t, qwen2 ? PATTERN_QWEN2 : PATTERN_GPT2);
+    if (status == LH_OK) status = tokenizer_cut_words(t);
     t->cuts = true;
     t->pretokenizer.prefix_space = json_is_true(json_object_get(config, "add_prefix_space"));
     if (status == LH_OK) status = read_config_tokens(t, path, config);

@@ -122,78 +122,17 @@ lh_status_t tokenizer_characters(tokenizer_t *t)
     return LH_OK;
 }
 
-static bool has_mark_inside(piece_t piece)
+bool tokenizer_piece_bytes(piece_t piece, text_t *out)
 {
-    static const char mark[] = "\xE2\x96\x81";
+    const unsigned char *p = (const unsigned char *)piece.bytes, *end = p + piece.length;
 
-    for (size_t i = 1; i + 3 <= piece.length; i++) {
-        if (memcmp(piece.bytes + i, mark, 3) != 0) continue;
-        if (i < 3 || memcmp(piece.bytes + i - 3, mark, 3) != 0) return true;
+    out->length = 0;
+    for (uint32_t size; p < end; p += size) {
+        const int byte = byte_of_character(utf8_decode(p, end, &size));
+        if (byte < 0) return false;
+        text_append_n(out, &(char){(char)byte}, 1);
     }
-    return false;
-}
-
-static void allow_inside(bpe_t *b, unsigned char left, unsigned char right)
-{
-    b->inside[left][right >> 6] |= 1ull << (right & 63);
-}
-
-/* Unknown characters next to each other may be one id, or be left out so that their neighbours
- * meet: no cut beside them. As bytes they stand alone. */
-static void allow_unknown_inside(bpe_t *b)
-{
-    for (unsigned char c = 0; c < 128 && !b->byte_fallback; c++) {
-        if (bpe_find_character(b, c) < b->first_alias) continue;
-        for (unsigned char other = 0; other < 128; other++) {
-            allow_inside(b, c, other);
-            allow_inside(b, other, c);
-        }
-    }
-}
-
-static bool is_byte_symbol(const bpe_t *b, uint64_t symbol)
-{
-    for (size_t byte = 0; byte < 256; byte++)
-        if (b->bytes[byte] == symbol) return true;
-    return false;
-}
-
-/* True if a byte's piece takes part in a join. */
-static bool joins_bytes(const bpe_t *b)
-{
-    uint32_t low = UINT32_MAX, high = 0; /* mostly a run of ids, which no join has */
-
-    for (size_t byte = 0; byte < 256; byte++) {
-        if (b->bytes[byte] < low) low = b->bytes[byte];
-        if (b->bytes[byte] > high) high = b->bytes[byte];
-    }
-    for (size_t slot = 0; slot < b->merge_slots; slot++) {
-        const uint64_t pair = b->merges[slot].pair, left = pair >> 32, right = pair & UINT32_MAX;
-        if (pair == BPE_FREE) continue;
-        if (left >= low && left <= high && is_byte_symbol(b, left)) return true;
-        if (right >= low && right <= high && is_byte_symbol(b, right)) return true;
-    }
-    return false;
-}
-
-void tokenizer_cut_words(tokenizer_t *t)
-{
-    bpe_t *b = &t->bpe;
-    if (bpe_find_character(b, 0x2581) >= b->first_alias) return;
-    if (b->byte_fallback && joins_bytes(b)) return;
-
-    for (uint32_t id = 0; id < t->pieces.count; id++) {
-        piece_t piece;
-        if (!piece_table_get(&t->pieces, id, &piece)) continue;
-        if (has_mark_inside(piece)) return;
-        for (size_t i = 1; i < piece.length; i++) {
-            const unsigned char left = (unsigned char)piece.bytes[i - 1];
-            const unsigned char right = (unsigned char)piece.bytes[i];
-            if ((left | right) < 0x80) allow_inside(b, left, right);
-        }
-    }
-    allow_unknown_inside(b);
-    b->by_words = true;
+    return true;
 }
 
 lh_status_t tokenizer_add_merge(tokenizer_t *t, const char *where, const char *left,

@@ -114,7 +114,7 @@ bool utf8_valid(const char *text, size_t length)
         p += ascii_prefix((const char *)p, (size_t)(end - p));
         while (p < end && *p >= 0x80) {
             uint32_t size;
-            if (utf8_decode_long(p, end, &size) == UNICODE_BAD) return false;
+            if (utf8_decode(p, end, &size) == UNICODE_BAD) return false;
             p += size;
         }
     }

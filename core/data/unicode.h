@@ -28,6 +28,12 @@ static inline uint8_t class_of(const unicode_classes_t *classes, uint32_t charac
     return character < UNICODE_COMMON ? classes->of[character] : unicode_class(character);
 }
 
+/* Bytes of a character that begins with this one; 1 for what cannot begin one. */
+static inline uint32_t utf8_size(unsigned char first)
+{
+    return first < 0xC2 ? 1 : first < 0xE0 ? 2 : first < 0xF0 ? 3 : 4;
+}
+
 /* The length of what starts with the bytes at p, and its code point; overlong forms, surrogates and
  * cut characters are UNICODE_BAD, one byte long. p < end. */
 uint32_t utf8_decode_long(const unsigned char *p, const unsigned char *end, uint32_t *length);
@@ -38,6 +44,11 @@ static inline uint32_t utf8_decode(const unsigned char *p, const unsigned char *
     if (*p < 0x80) {
         *length = 1;
         return *p;
+    }
+    /* three bytes that can be neither overlong nor a surrogate: most of what is not Latin */
+    if (*p > 0xE0 && *p < 0xED && end - p >= 3 && (p[1] & 0xC0) == 0x80 && (p[2] & 0xC0) == 0x80) {
+        *length = 3;
+        return (*p & 0x0Fu) << 12 | (p[1] & 0x3Fu) << 6 | (p[2] & 0x3Fu);
     }
     return utf8_decode_long(p, end, length);
 }

@@ -50,6 +50,33 @@ def random_text(random_):
     return "".join(parts)
 
 
+# scripts whose words have no spaces between them, so that pieces are long: the common characters of each
+KANA = "\u306e\u306b\u3092\u306f\u304c\u3068\u3057\u3066\u3067\u305f\u308b\u3044\u306a\u3042\u3063\u304b\u3089\u308a\u308c\u3082"
+HANZI = "\u4e00\u4e86\u662f\u6211\u4e0d\u5728\u4eba\u4eec\u6709\u6765\u4ed6\u8fd9\u4e0a\u7740\u4e2a\u5730\u5230\u5927\u65e5\u672c\u8a9e\u732b\u56fd\u4f1a"
+EMOJI = "\U0001f600\U0001f469\u200d\U0001f52c\U0001f3fd\U0001f1ef\U0001f1f5\u2764\ufe0f\U0001f9d1\u200d\U0001f680\u00a9\u231a\U0001fae0"
+SCRIPTS = [(KANA * 4 + HANZI, 0x3041, 0x3096), (HANZI, 0x4E00, 0x9FA5), ("\u30fc\u30f3\u30b9\u30c8", 0x30A1, 0x30FA),
+           ("\u0e01\u0e32\u0e19\u0e48\u0e2d\u0e23\u0e07\u0e40\u0e49\u0e17", 0xE01, 0xE3A), ("\uc774\ub2e4\ub294\ud558", 0xAC00, 0xD7A3),
+           (EMOJI, 0x1F300, 0x1F64F), ("\u0627\u0644\u064a\u0645", 0x621, 0x64A), ("\u1780\u17b6\u17d2\u179a", 0x1780, 0x17D2)]
+
+
+def unspaced_text(random_):
+    """Long runs of one script after another, with little between them."""
+    parts = []
+    for _ in range(random_.randint(1, 6)):
+        common, low, high = random_.choice(SCRIPTS)
+        rare = random_.choice((0, 0.1, 0.5))
+        for _ in range(random_.randint(1, 80)):
+            parts.append(chr(random_.randint(low, high)) if random_.random() < rare else random_.choice(common))
+        parts.append(random_.choice(("", "", "\u3002", "\u3001", " ", "\n", "\u300d\n\u300c", "a", "7")))
+    return "".join(parts)
+
+
+def pieces_text(random_, decode, size):
+    """What random ids of the vocabulary spell."""
+    ids = [random_.randrange(size) for _ in range(random_.randint(1, 20))]
+    return decode([i for id_ in ids for i in [id_] * random_.choice((1, 1, 1, 2))])
+
+
 def run(program, tokenizer, texts):
     data = b"".join(struct.pack("<I", len(t)) + t for t in texts)
     done = subprocess.run([program, tokenizer], input=data, capture_output=True, check=False)
@@ -64,7 +91,7 @@ def huggingface(path):
     from tokenizers import Tokenizer
     peer = Tokenizer.from_file(path)
     return (lambda text: peer.encode(text, add_special_tokens=False).ids,
-            lambda ids: peer.decode(ids, skip_special_tokens=False))
+            lambda ids: peer.decode(ids, skip_special_tokens=False), peer.get_vocab_size())
 
 
 def huggingface_pair(vocabulary, merges):
@@ -73,13 +100,13 @@ def huggingface_pair(vocabulary, merges):
     peer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     peer.decoder = decoders.ByteLevel()
     return (lambda text: peer.encode(text, add_special_tokens=False).ids,
-            lambda ids: peer.decode(ids, skip_special_tokens=False))
+            lambda ids: peer.decode(ids, skip_special_tokens=False), peer.get_vocab_size())
 
 
 def piece_model(path):
     import sentencepiece
     peer = sentencepiece.SentencePieceProcessor(model_file=path)
-    return lambda text: peer.encode(text), lambda ids: peer.decode(ids)
+    return lambda text: peer.encode(text), lambda ids: peer.decode(ids), peer.vocab_size()
 
 
 def ranks(path):
@@ -88,7 +115,7 @@ def ranks(path):
     with open(path, "rb") as file:
         table = {base64.b64decode(line.split()[0]): int(line.split()[1]) for line in file if line.strip()}
     peer = tiktoken.Encoding("llama3", pat_str=LLAMA3, mergeable_ranks=table, special_tokens={})
-    return peer.encode_ordinary, lambda ids: peer.decode_bytes(ids).decode("utf-8", "replace")
+    return peer.encode_ordinary, lambda ids: peer.decode_bytes(ids).decode("utf-8", "replace"), len(table)
 
 
 def cases():
@@ -266,7 +293,9 @@ def read_varint(data, at):
 
 
 def compare(program, path, make, arguments, texts):
-    encode, decode = make(*(arguments or (path,)))
+    encode, decode, size = make(*(arguments or (path,)))
+    random_ = random.Random(len(texts))
+    texts = texts + [pieces_text(random_, decode, size).replace("\0", "") for _ in range(len(texts))]
     ours, decoded = run(program, path, [t.encode() for t in texts])
     wrong = 0
     for text, ids, back in zip(texts, ours, decoded):
@@ -292,13 +321,15 @@ def main():
     rounds = int(sys.argv[2]) if len(sys.argv) > 2 else 500
     random_ = random.Random(int(sys.argv[3]) if len(sys.argv) > 3 else 1)
     texts = [random_text(random_) for _ in range(rounds)]
+    unspaced = [unspaced_text(random_) for _ in range(rounds)]
     texts += ["a" * 5000, " " * 3000, "ab" * 4000, "\u3042" * 3000, "word " * 2000]
-    results = [compare(sys.argv[1], path, make, arguments, texts) for path, make, arguments in cases()]
+    more = texts + unspaced
+    results = [compare(sys.argv[1], path, make, arguments, more) for path, make, arguments in cases()]
     with tempfile.TemporaryDirectory() as folder:
         for path in json_variants(folder):
-            results.append(compare(sys.argv[1], path, huggingface, (), texts))
+            results.append(compare(sys.argv[1], path, huggingface, (), more))
         for path in trained_models(folder, texts):
-            results.append(compare(sys.argv[1], path, piece_model, (), texts))
+            results.append(compare(sys.argv[1], path, piece_model, (), more))
     return 0 if all(results) else 1
 
 
