@@ -37,6 +37,9 @@ static const attention_case_t cases[] = {
     {"causal 300", HOW(6, 2, 32, 0, 0, 0, 0, 0, 0, 0), 300, 300, 2, {0, 300}, false, 0, 2},
     {"few keys heads", HOW(5, 1, 16, 0, 0, 0, 0, 0, 0, 0), 140, 140, 2, {0, 140}, false, 0, 2},
     {"odd widths", HOW(3, 3, 20, 7, 0, 0, 0, 0, 0.3, 0), 70, 70, 2, {0, 70}, false, 0, 1},
+    {"odd head", HOW(2, 1, 15, 0, 0, 0, 0, 0, 0, 0), 67, 67, 2, {0, 67}, false, 0, 1},
+    {"scale below 0", HOW(2, 2, 16, 0, 0, 0, 0, 0, -0.3, 0), 70, 70, 2, {0, 70}, false, 0, 2},
+    {"five vectors", HOW(2, 1, 80, 0, 0, 0, 0, 0, 0, 0), 83, 83, 3, {0, 31, 83}, false, 0, 1},
     {"wide values", HOW(2, 2, 24, 80, 0, 0, 0, 0, 0, 0), 90, 90, 2, {0, 90}, false, 0, 1},
     {"head of 128", HOW(1, 1, 128, 0, 0, 0, 0, 0, 0, 0), 130, 130, 2, {0, 130}, false, 0, 1},
     {"head of 200", HOW(1, 1, 200, 0, 0, 0, 0, 0, 0, 0), 40, 40, 2, {0, 40}, false, 0, 1},
@@ -276,19 +279,17 @@ static void bf16_is_near_the_reference_at_every_isa(void **state)
     cases_compare(LH_DTYPE_BF16, 1);
 }
 
-static void one_and_two_threads_give_the_same_bits(void **state)
+static void threads_compare(lh_dtype_t dtype)
 {
-    (void)state;
     static const rig_setting_t one[] = {{"threads", 1}, {0}}, two[] = {{"threads", 2}, {0}};
     rig_t single, twin;
 
     rig_open_with(&single, "cpu", one);
     rig_open_with(&twin, "cpu", two);
     for (size_t i = 0; i < COUNT(cases); i++) {
-        numbers_t a = numbers_new(&cases[i], LH_DTYPE_F32),
-                  b = numbers_new(&cases[i], LH_DTYPE_F32);
-        run_case(&single, &cases[i], LH_DTYPE_F32, LH_DTYPE_F32, &a);
-        run_case(&twin, &cases[i], LH_DTYPE_F32, LH_DTYPE_F32, &b);
+        numbers_t a = numbers_new(&cases[i], dtype), b = numbers_new(&cases[i], dtype);
+        run_case(&single, &cases[i], dtype, LH_DTYPE_F32, &a);
+        run_case(&twin, &cases[i], dtype, LH_DTYPE_F32, &b);
         assert_memory_equal(a.out_y, b.out_y, a.y * sizeof(double));
         assert_memory_equal(a.out_lse, b.out_lse, a.lse * sizeof(double));
         assert_memory_equal(a.gq, b.gq, a.q * sizeof(double));
@@ -301,17 +302,25 @@ static void one_and_two_threads_give_the_same_bits(void **state)
     rig_close(&twin);
 }
 
+static void one_and_two_threads_give_the_same_bits(void **state)
+{
+    (void)state;
+    threads_compare(LH_DTYPE_F32);
+    threads_compare(LH_DTYPE_BF16);
+}
+
 /* ---- generation ---- */
 
 enum { SEQUENCES = 3, CAPACITY = 90, NEW_ROWS = 2, HEADS = 6, KV_HEADS = 2, DIM = 16 };
 
-static void cached_run(rig_t *rig, const lh_attention_t *how, lh_dtype_t dtype, uint64_t rows,
-                       double *cache, double *y)
+/* rounded: the dtype that the numbers fit into, whatever dtype they are held in */
+static void cached_run(rig_t *rig, const lh_attention_t *how, lh_dtype_t dtype, lh_dtype_t rounded,
+                       uint64_t rows, double *cache, double *y)
 {
     static const double lengths[SEQUENCES] = {0, 70, 88};
     const uint64_t kv = KV_HEADS * DIM, t = SEQUENCES * rows;
-    double *new_rows = random_numbers(6, t * kv, 1, LH_DTYPE_F32);
-    double *q = random_numbers(7, t * HEADS * DIM, 2, LH_DTYPE_F32);
+    double *new_rows = random_numbers(6, t * kv, 1, rounded);
+    double *q = random_numbers(7, t * HEADS * DIM, 2, rounded);
     const rig_slot_t before = {
         .dtype = dtype, .rank = 3, .shape = {SEQUENCES, CAPACITY, kv}, .in = cache};
     rig_slot_t after = before;
@@ -331,9 +340,8 @@ static void cached_run(rig_t *rig, const lh_attention_t *how, lh_dtype_t dtype, 
     free(q);
 }
 
-static void generation_is_near_the_reference(void **state)
+static void generation_compare(lh_dtype_t dtype, double tolerance)
 {
-    (void)state;
     static const lh_attention_t hows[] = {
         HOW(HEADS, KV_HEADS, DIM, 0, 0, 0, 0, 0, 0, 0),
         HOW(HEADS, KV_HEADS, DIM, 0, 7, 0, 0, 0, 0, 3),
@@ -347,16 +355,23 @@ static void generation_is_near_the_reference(void **state)
     for (size_t i = 0; i < COUNT(hows) * COUNT(row_counts); i++) {
         const uint64_t rows = row_counts[i / COUNT(hows)];
         const uint64_t count = SEQUENCES * rows * HEADS * DIM;
-        double *cache = random_numbers(8, CACHE, 1, LH_DTYPE_F32);
-        double *other = random_numbers(8, CACHE, 1, LH_DTYPE_F32);
-        cached_run(&reference, &hows[i % COUNT(hows)], LH_DTYPE_F64, rows, cache, expected);
-        cached_run(&cpu, &hows[i % COUNT(hows)], LH_DTYPE_F32, rows, other, y);
+        double *cache = random_numbers(8, CACHE, 1, dtype);
+        double *other = random_numbers(8, CACHE, 1, dtype);
+        cached_run(&reference, &hows[i % COUNT(hows)], LH_DTYPE_F64, dtype, rows, cache, expected);
+        cached_run(&cpu, &hows[i % COUNT(hows)], dtype, dtype, rows, other, y);
         assert_memory_equal(cache, other, CACHE * sizeof(double));
-        near("cached", "y", y, expected, count, 4e-6);
+        near("cached", "y", y, expected, count, tolerance);
         free(cache);
         free(other);
     }
     rig_close(&cpu);
+}
+
+static void generation_is_near_the_reference(void **state)
+{
+    (void)state;
+    generation_compare(LH_DTYPE_F32, 4e-6);
+    generation_compare(LH_DTYPE_BF16, 1e-2);
 }
 
 static int reference_open(void **state)

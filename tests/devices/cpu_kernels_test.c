@@ -114,6 +114,7 @@ static void a_tie_rounds_to_even(void **state)
     ties[400] = INFINITY;
     ties[399] = NAN;
     ties[398] = 3.4e38; /* past the largest BF16, rounds to infinity */
+    ties[397] = -1e-40; /* below the smallest that is normalized */
     CPU_CHECK("copy", NULL, 0, cpu_line(LH_DTYPE_F32, ties, 401), cpu_out_line(LH_DTYPE_BF16, 401));
     CPU_CHECK("copy", NULL, 0, cpu_line(LH_DTYPE_F64, ties, 401), cpu_out_line(LH_DTYPE_BF16, 401));
 }
@@ -310,6 +311,29 @@ static void the_logits_gradient_may_lie_over_them(void **state)
     }
 }
 
+/* Past the ends of the exponential: 0, and neither infinite nor no number. */
+static void far_logits_weigh_nothing(void **state)
+{
+    (void)state;
+    static double logits[CPU_RIGS_MAX_ELEMENTS], stats[3 * 512];
+    static const double far[] = {-86, -88, -103, -104, -1e3, -3e38, -INFINITY, 3};
+    const shape_t s = {37, 53, 0};
+    for (uint64_t i = 0; i < s.rows * s.width; i++)
+        logits[i] = i % 3 == 0 ? data[0][i] : far[i % 8];
+    whole_numbers(ids, s.rows, s.width, -1, (double)s.width);
+    stats_of(logits, &s, stats);
+    const rig_slot_t x = cpu_in(LH_DTYPE_F32, logits, s.rows, s.width);
+    const rig_slot_t labels = cpu_line(LH_DTYPE_I32, ids, s.rows);
+    const rig_slot_t known = cpu_in(LH_DTYPE_F32, stats, s.rows, 3);
+    const rig_slot_t w = cpu_line(LH_DTYPE_F32, positive, s.rows);
+    EACH_DTYPE(d)
+    CPU_CHECK("ce_grad", NULL, SUM, x, labels, known, w, cpu_out(*d, s.rows, s.width));
+    for (uint64_t i = 0; i < s.rows; i++)
+        ids[i] = (double)
+                     s.width; /* no row's label: its logit would set the size of what is allowed */
+    CPU_CHECK("ce_stats", NULL, SUM, x, labels, cpu_out(LH_DTYPE_F32, s.rows, 3));
+}
+
 static void squares_count_what_is_not_finite(void **state)
 {
     (void)state;
@@ -467,6 +491,7 @@ int main(void)
         cmocka_unit_test(rows_and_columns_are_summed),
         cmocka_unit_test(cross_entropy_in_three_steps),
         cmocka_unit_test(the_logits_gradient_may_lie_over_them),
+        cmocka_unit_test(far_logits_weigh_nothing),
         cmocka_unit_test(squares_count_what_is_not_finite),
         cmocka_unit_test(clip_sets_factor_norm_and_whether_to_apply),
         cmocka_unit_test(updates_follow_torch),

@@ -21,53 +21,99 @@ static const float nothing =
 typedef struct query_tile {
     lanes_t lanes;
     float top[TILE], total[TILE], shrink[TILE];
-    float *turned; /* [dp][TILE], scaled */
-    float *sums;   /* [TILE][dvp]        */
+    float *turned; /* [du][TILE]  */
+    float *sums;   /* [TILE][dvp] */
 } query_tile_t;
 
 typedef struct key_tile {
     int32_t from, to;
-    float *keys, *values; /* [TILE][dp], [TILE][dvp] */
+    float *keys, *values; /* natural [TILE][du], deep [TILE units][dvp] */
 } key_tile_t;
 
 /* ---- one tile against one tile ---- */
 
-/* The score behind soft cap and ALiBi. */
-CPU_INLINE vf score_finish(const head_shape_t *s, vf score, vi row, vf slope, int32_t key)
+/* The score behind scale, soft cap and ALiBi. */
+CPU_INLINE vf score_finish(const head_shape_t *s, const lane_vector_t *l, vf raw, int32_t key)
 {
+    vf score = raw * s->scale;
     if (s->cap != 0) score = vf_tanh(score * s->cap_inverse) * s->cap;
-    return vf_fma(slope, __builtin_convertvector(key - row, vf), score);
+    return vf_fma(l->slope, __builtin_convertvector(key - l->row, vf), score);
+}
+
+/* The greatest of keys [span) that each lane sees, and top. */
+CPU_INLINE vf scores_top(const head_shape_t *s, const lane_vector_t *l, float *at, int32_t from,
+                         span_t span, vf top, const bool special, const bool masked)
+{
+    vf other = top;
+
+    for (uint32_t j = span.from; j < span.to; j += 2) {
+        vf x[2];
+        for (uint32_t i = 0; i < 2; i++) {
+            const int32_t key = from + (int32_t)(j + i);
+            x[i] = vf_load(at + (j + i) * TILE);
+            if (special) x[i] = score_finish(s, l, x[i], key);
+            if (special) vf_store(at + (j + i) * TILE, x[i]);
+            if (masked) x[i] = vf_select(lanes_see(l, key), x[i], vf_set(nothing));
+        }
+        top = tile_max(top, x[0]);
+        other = tile_max(other, x[1]);
+    }
+    return tile_max(top, other);
+}
+
+/* Scores become p = 2^(exponent score - shift), of pairs one beside the other; returns their sum
+ * and sum. */
+CPU_INLINE vf scores_raise(const lane_vector_t *l, float *at, int32_t from, span_t span,
+                           float exponent, vf shift, vf sum, const bool masked, const bool pairs)
+{
+    vf other = vf_zero();
+
+    for (uint32_t j = span.from; j < span.to; j += 2) {
+        vf p[2];
+        for (uint32_t i = 0; i < 2; i++) {
+            const vf x = vf_load(at + (j + i) * TILE);
+            p[i] = tile_exp2(vf_fma(x, vf_set(exponent), -shift), pairs);
+            if (masked) p[i] = vf_select(lanes_see(l, from + (int32_t)(j + i)), p[i], vf_zero());
+        }
+#if CPU_PAIRS
+        if (pairs) vf_store(at + j / 2 * TILE, pair_round(p[0], p[1]).mixed);
+#endif
+        if (!pairs) vf_store(at + j * TILE, p[0]);
+        if (!pairs) vf_store(at + (j + 1) * TILE, p[1]);
+        sum += p[0];
+        other += p[1];
+    }
+    return sum + other;
 }
 
 /* Turns the scores of TILE queries into exp(score - top), with top and total brought up to date;
  * shrink is what former sums lose. */
-CPU_INLINE void soften(const head_shape_t *s, query_tile_t *q, const key_tile_t *t, float *scores,
-                       const bool special, const bool masked)
+CPU_INLINE void soften(const head_shape_t *s, query_tile_t *q, const sight_t *sight, int32_t from,
+                       float *scores, const bool special, const bool pairs)
 {
-    const uint64_t keys = (uint64_t)(t->to - t->from);
-
     for (uint32_t v = 0; v < q->lanes.vectors; v++) {
-        const vi low = vi_load(q->lanes.low + v * LANES), high = vi_load(q->lanes.high + v * LANES);
-        const vi row = vi_load(q->lanes.row + v * LANES);
-        const vf slope = vf_load(q->lanes.slope + v * LANES);
-        const vf before = vf_load(q->top + v * LANES);
+        const lane_vector_t l = lane_vector(&q->lanes, v);
+        const span_t all = sight->key[v], whole = sight->whole[v];
+        const span_t before = {all.from, whole.from}, behind = {whole.to, all.to};
+        const vf former = vf_load(q->top + v * LANES);
         float *at = scores + v * LANES;
-        vf top = before;
-        for (uint64_t j = 0; j < keys; j++) {
-            const int32_t key = t->from + (int32_t)j;
-            vf x = vf_load(at + j * TILE);
-            if (special) x = score_finish(s, x, row, slope, key);
-            if (masked) x = vf_select(lanes_see(low, high, key), x, vf_set(nothing));
-            if (special || masked) vf_store(at + j * TILE, x);
-            top = tile_max(top, x);
+        vf top = former, sum = vf_zero();
+        if (all.to == 0) continue;
+        if (special) {
+            top = scores_top(s, &l, at, from, all, top, true, true);
+        } else {
+            top = scores_top(s, &l, at, from, before, top, false, true);
+            top = scores_top(s, &l, at, from, whole, top, false, false);
+            top = scores_top(s, &l, at, from, behind, top, false, true);
         }
-        const vf shrink = tile_exp(before - top);
-        vf sum = vf_zero();
-        for (uint64_t j = 0; j < keys; j++) {
-            vf p = tile_exp(vf_load(at + j * TILE) - top);
-            if (masked) p = vf_select(lanes_see(low, high, t->from + (int32_t)j), p, vf_zero());
-            vf_store(at + j * TILE, p);
-            sum += p;
+        const vf shift = top * s->exponent;
+        const vf shrink = tile_exp2((former - top) * s->exponent, false);
+        if (special) {
+            sum = scores_raise(&l, at, from, all, s->exponent, shift, sum, true, pairs);
+        } else {
+            sum = scores_raise(&l, at, from, before, s->exponent, shift, sum, true, pairs);
+            sum = scores_raise(&l, at, from, whole, s->exponent, shift, sum, false, pairs);
+            sum = scores_raise(&l, at, from, behind, s->exponent, shift, sum, true, pairs);
         }
         vf_store(q->top + v * LANES, top);
         vf_store(q->shrink + v * LANES, shrink);
@@ -75,42 +121,19 @@ CPU_INLINE void soften(const head_shape_t *s, query_tile_t *q, const key_tile_t 
     }
 }
 
-static void tile_attend(const head_shape_t *s, query_tile_t *q, const key_tile_t *t, float *scores,
-                        bool special)
+CPU_INLINE void tile_attend(const head_shape_t *s, query_tile_t *q, const key_tile_t *t,
+                            float *scores, const bool pairs)
 {
-    const uint64_t keys = (uint64_t)(t->to - t->from);
-    const product_t score = {.c = scores,
-                             .c_row = TILE,
-                             .a = t->keys,
-                             .a_row = s->dp,
-                             .a_step = 1,
-                             .b = q->turned,
-                             .b_row = TILE,
-                             .m = keys,
-                             .n = (uint64_t)q->lanes.vectors * LANES,
-                             .depth = s->d};
-    const product_t sum = {.c = q->sums,
-                           .c_row = s->dvp,
-                           .a = scores,
-                           .a_row = 1,
-                           .a_step = TILE,
-                           .b = t->values,
-                           .b_row = s->dvp,
-                           .m = q->lanes.count,
-                           .n = s->dvp,
-                           .depth = keys,
-                           .scale = q->shrink};
+    sight_t sight;
 
-    product_run(&score, PRODUCT_SET);
-    const bool masked = !lanes_whole(&q->lanes, t->from, t->to);
-    if (special) {
-        soften(s, q, t, scores, true, true);
-    } else if (masked) {
-        soften(s, q, t, scores, false, true);
+    sight_of(&sight, &q->lanes, t->from, t->to);
+    product_scores(scores, t->keys, q->turned, (uint32_t)units_of(s->d, pairs), &sight, pairs);
+    if (s->special) {
+        soften(s, q, &sight, t->from, scores, true, pairs);
     } else {
-        soften(s, q, t, scores, false, false);
+        soften(s, q, &sight, t->from, scores, false, pairs);
     }
-    product_run(&sum, PRODUCT_SCALE);
+    product_queries(q->sums, scores, t->values, s->dvp, q->shrink, &q->lanes, &sight, pairs);
 }
 
 static void query_tile_start(const head_shape_t *s, query_tile_t *q)
@@ -123,12 +146,11 @@ static void query_tile_start(const head_shape_t *s, query_tile_t *q)
 }
 
 /* All tiles of queries, which share a key head, against all keys that any of them sees. */
-static void tiles_attend(const lh_prepared_t *k, const head_shape_t *s, query_tile_t *tiles,
-                         uint32_t count, const rows_of_t *keys, const rows_of_t *values,
-                         uint64_t first_row, key_tile_t *t, float *scores, bool special)
+CPU_INLINE void tiles_attend(const head_shape_t *s, query_tile_t *tiles, uint32_t count,
+                             const rows_of_t *keys, const rows_of_t *values, uint64_t first_row,
+                             key_tile_t *t, float *scores, const bool pairs)
 {
     int32_t first = INT32_MAX, last = 0;
-    (void)k;
 
     for (uint32_t i = 0; i < count; i++) {
         const lanes_t *l = &tiles[i].lanes;
@@ -139,13 +161,16 @@ static void tiles_attend(const lh_prepared_t *k, const head_shape_t *s, query_ti
     for (t->from = first; t->from < last; t->from = t->to) {
         bool packed = false;
         t->to = last - t->from < TILE ? last : t->from + TILE;
+        const uint64_t next = (uint64_t)(last - t->to < TILE ? last - t->to : TILE);
+        rows_fetch(keys, first_row + (uint64_t)t->to, next, s->d);
+        rows_fetch(values, first_row + (uint64_t)t->to, next, s->dv);
         for (uint32_t i = 0; i < count; i++) {
             if (!lanes_meet(&tiles[i].lanes, t->from, t->to)) continue;
             const uint64_t row = first_row + (uint64_t)t->from, n = (uint64_t)(t->to - t->from);
-            if (!packed) pack_rows(t->keys, keys, row, n, s->d, 1.0f);
-            if (!packed) pack_rows(t->values, values, row, n, s->dv, 1.0f);
+            if (!packed) pack_rows(t->keys, keys, row, n, s->d, pairs);
+            if (!packed) pack_units(t->values, values, row, n, s->dv, pairs);
             packed = true;
-            tile_attend(s, &tiles[i], t, scores, special);
+            tile_attend(s, &tiles[i], t, scores, pairs);
         }
     }
 }
@@ -155,13 +180,13 @@ static void tiles_attend(const lh_prepared_t *k, const head_shape_t *s, query_ti
 typedef struct block_scratch {
     query_tile_t *tiles;
     key_tile_t key_tile;
-    float *scores, *rows; /* rows: [TILE][dp] before turning */
+    float *scores, *rows; /* rows: [TILE][du] before turning */
 } block_scratch_t;
 
 static uint64_t thread_bytes(const head_shape_t *s, uint64_t tiles)
 {
-    const uint64_t shared = TILE * (2 * s->dp + s->dvp + TILE) * sizeof(float) + 5 * 64;
-    const uint64_t each = sizeof(query_tile_t) + TILE * (s->dp + s->dvp) * sizeof(float) + 3 * 64;
+    const uint64_t shared = TILE * (2 * s->du + s->dvp + TILE) * sizeof(float) + 5 * 64;
+    const uint64_t each = sizeof(query_tile_t) + TILE * (s->du + s->dvp) * sizeof(float) + 3 * 64;
     return rounded_up(shared + tiles * each, 4096);
 }
 
@@ -172,21 +197,22 @@ static block_scratch_t block_scratch(const lh_prepared_t *k, const head_shape_t 
     block_scratch_t b;
 
     b.scores = scratch_take(&at, TILE * TILE);
-    b.key_tile.keys = scratch_take(&at, TILE * s->dp);
+    b.key_tile.keys = scratch_take(&at, TILE * s->du);
     b.key_tile.values = scratch_take(&at, TILE * s->dvp);
-    b.rows = scratch_take(&at, TILE * s->dp);
+    b.rows = scratch_take(&at, TILE * s->du);
     b.tiles = (query_tile_t *)(void *)at;
     at += rounded_up(tiles * sizeof(query_tile_t), 64);
     for (uint64_t i = 0; i < tiles; i++) {
-        b.tiles[i].turned = scratch_take(&at, TILE * s->dp);
+        b.tiles[i].turned = scratch_take(&at, TILE * s->du);
         b.tiles[i].sums = scratch_take(&at, TILE * s->dvp);
     }
     return b;
 }
 
 /* Rows [row, row + count) of one query head as a tile. */
-static void query_tile_load(const lh_prepared_t *k, const head_shape_t *s, block_scratch_t *b,
-                            query_tile_t *q, uint64_t head, uint64_t row, uint64_t count)
+CPU_INLINE void query_tile_load(const lh_prepared_t *k, const head_shape_t *s, block_scratch_t *b,
+                                query_tile_t *q, uint64_t head, uint64_t row, uint64_t count,
+                                const bool pairs)
 {
     const rows_of_t from = rows_of(k, Q, head * s->d);
     const uint64_t starts = k->view[STARTS].width;
@@ -200,31 +226,32 @@ static void query_tile_load(const lh_prepared_t *k, const head_shape_t *s, block
         q->lanes.slope[i] = slope;
     }
     lanes_close(&q->lanes, (uint32_t)count);
-    pack_rows(b->rows, &from, row, count, s->d, s->scale);
-    pack_turned(q->turned, b->rows, count, s->d);
+    pack_rows(b->rows, &from, row, count, s->d, pairs);
+    pack_turned(q->turned, b->rows, count, s->du);
 }
 
 static void query_tile_store(const lh_prepared_t *k, const head_shape_t *s, query_tile_t *q,
                              uint64_t head, uint64_t row)
 {
     const rows_of_t to = rows_of(k, Y, head * s->dv);
+    const float unit = s->special ? 1 : s->scale;
+
+    float *lse = cpu_has(k, LSE) ? (float *)cpu_row(k, LSE, head) + row : NULL;
+    float factor[TILE];
 
     for (uint32_t i = 0; i < q->lanes.count; i++) {
         const float total = q->total[i];
-        const float factor = total != 0 ? 1 / total : 0;
-        unpack_rows(&to, q->sums + i * s->dvp, row + i, 1, s->dv, factor);
-        if (!cpu_has(k, LSE)) continue;
-        float *lse = cpu_row(k, LSE, head);
-        lse[row + i] = total != 0 ? q->top[i] + logf(total) : -INFINITY;
+        factor[i] = total != 0 ? 1 / total : 0;
+        if (lse != NULL) lse[i] = total != 0 ? q->top[i] * unit + logf(total) : -INFINITY;
     }
+    unpack_rows(&to, q->sums, row, q->lanes.count, s->dv, factor, 1);
 }
 
-static void attention_part(const lh_prepared_t *k, uint32_t part)
+CPU_INLINE void attention_part(const lh_prepared_t *k, uint32_t part, const bool pairs)
 {
-    const head_shape_t s = head_shape(&k->how.attention);
+    const head_shape_t s = head_shape(&k->how.attention, cpu_has(k, SLOPES), pairs);
     const uint64_t rows = k->number[N_ROWS], blocks = k->number[N_BLOCKS];
     const uint64_t kv = part / blocks, tiles_a_head = (rows + TILE - 1) / TILE;
-    const bool special = s.cap != 0 || cpu_has(k, SLOPES);
     block_scratch_t b = block_scratch(k, &s, s.group * tiles_a_head,
                                       thread_of(k, part, (uint32_t)(s.kv_heads * blocks)));
     uint64_t begin, end;
@@ -234,11 +261,11 @@ static void attention_part(const lh_prepared_t *k, uint32_t part)
     for (uint64_t g = 0; g < s.group; g++) {
         for (uint64_t row = begin; row < end; row += TILE) {
             const uint64_t n = end - row < TILE ? end - row : TILE;
-            query_tile_load(k, &s, &b, &b.tiles[count++], kv * s.group + g, row, n);
+            query_tile_load(k, &s, &b, &b.tiles[count++], kv * s.group + g, row, n, pairs);
         }
     }
     const rows_of_t keys = rows_of(k, K, kv * s.d), values = rows_of(k, V, kv * s.dv);
-    tiles_attend(k, &s, b.tiles, count, &keys, &values, 0, &b.key_tile, b.scores, special);
+    tiles_attend(&s, b.tiles, count, &keys, &values, 0, &b.key_tile, b.scores, pairs);
     count = 0;
     for (uint64_t g = 0; g < s.group; g++) {
         for (uint64_t row = begin; row < end; row += TILE) {
@@ -247,10 +274,12 @@ static void attention_part(const lh_prepared_t *k, uint32_t part)
     }
 }
 
+ATTENTION_BOTH(attention_part)
+
 static lh_status_t shapes_check(const lh_prepared_t *k, const char *op, uint32_t q, uint32_t keys,
                                 uint32_t values, uint32_t y)
 {
-    const head_shape_t s = head_shape(&k->how.attention);
+    const head_shape_t s = head_shape(&k->how.attention, false, false);
 
     if (s.heads == 0 || s.d == 0 || s.heads % s.kv_heads != 0) {
         return k->host->fail(k->host, LH_INVALID, "%s: %llu heads of %llu over %llu key heads", op,
@@ -279,23 +308,24 @@ static lh_status_t attention_plan(lh_prepared_t *k, const lh_kernel_desc_t *desc
     const lh_status_t status = shapes_check(k, "attention", Q, K, V, Y);
     if (status != LH_OK) return status;
 
-    const head_shape_t s = head_shape(&k->how.attention);
+    const bool pairs = ATTENTION_PAIRS(k->view[Q].dtype);
+    const head_shape_t s = head_shape(&k->how.attention, cpu_has(k, SLOPES), pairs);
     const uint64_t wanted = rounded_up(BLOCK_ROWS / s.group, TILE);
     const uint64_t most = rounded_up(k->view[Q].rows, TILE);
     k->number[N_ROWS] = wanted < TILE ? TILE : wanted > most ? most : wanted;
     k->number[N_BLOCKS] = (k->view[Q].rows + k->number[N_ROWS] - 1) / k->number[N_ROWS];
     k->number[N_THREAD_BYTES] = thread_bytes(&s, s.group * (k->number[N_ROWS] / TILE));
     plan->scratch_bytes = threads_of(k, desc) * k->number[N_THREAD_BYTES];
-    cpu_phase_add(k, attention_part, s.kv_heads * k->number[N_BLOCKS], 1);
+    cpu_phase_add(k, ATTENTION_PICK(attention_part, pairs), s.kv_heads * k->number[N_BLOCKS], 1);
     return LH_OK;
 }
 
 /* ---- a part of `attention_cached` ---- */
 
 /* The new rows of one sequence for one key head: lanes are (query head, row) pairs. */
-static void cached_lanes(const lh_prepared_t *k, const head_shape_t *s, block_scratch_t *b,
-                         query_tile_t *q, uint64_t sequence, uint64_t kv, uint64_t first,
-                         uint64_t count)
+CPU_INLINE void cached_lanes(const lh_prepared_t *k, const head_shape_t *s, block_scratch_t *b,
+                             query_tile_t *q, uint64_t sequence, uint64_t kv, uint64_t first,
+                             uint64_t count, const bool pairs)
 {
     const uint64_t rows = k->number[N_ROWS], capacity = k->arg[CK].shape[1];
     const int64_t length = ((const int32_t *)k->at[CLENGTHS])[sequence];
@@ -306,37 +336,37 @@ static void cached_lanes(const lh_prepared_t *k, const head_shape_t *s, block_sc
         const rows_of_t from = rows_of(k, CQ, head * s->d);
         lane_set(&q->lanes, (uint32_t)i, &k->how.attention, at, 0, at + 1, capacity);
         q->lanes.slope[i] = cpu_has(k, CSLOPES) ? ((const float *)k->at[CSLOPES])[head] : 0;
-        pack_rows(b->rows + i * s->dp, &from, sequence * rows + row, 1, s->d, s->scale);
+        pack_row(b->rows + i * s->du, &from, sequence * rows + row, s->d, pairs);
     }
     lanes_close(&q->lanes, (uint32_t)count);
-    pack_turned(q->turned, b->rows, count, s->d);
+    memset(b->rows + count * s->du, 0, (padded(count) - count) * s->du * sizeof(float));
+    pack_turned(q->turned, b->rows, count, s->du);
 }
 
-static void cached_part(const lh_prepared_t *k, uint32_t part)
+CPU_INLINE void cached_part(const lh_prepared_t *k, uint32_t part, const bool pairs)
 {
-    const head_shape_t s = head_shape(&k->how.attention);
+    const head_shape_t s = head_shape(&k->how.attention, cpu_has(k, CSLOPES), pairs);
     const uint64_t rows = k->number[N_ROWS], lanes = rows * s.group;
     const uint64_t sequence = part / s.kv_heads, kv = part % s.kv_heads;
     const uint64_t sequences = k->view[CLENGTHS].width, capacity = k->arg[CK].shape[1];
-    const bool special = s.cap != 0 || cpu_has(k, CSLOPES);
     const rows_of_t keys = rows_of(k, CK, kv * s.d), values = rows_of(k, CV, kv * s.dv);
     block_scratch_t b = block_scratch(k, &s, 1,
                                       thread_of(k, part, (uint32_t)(sequences * s.kv_heads)));
 
     for (uint64_t first = 0; first < lanes; first += TILE) {
         const uint64_t count = lanes - first < TILE ? lanes - first : TILE;
-        cached_lanes(k, &s, &b, b.tiles, sequence, kv, first, count);
-        tiles_attend(k, &s, b.tiles, 1, &keys, &values, sequence * capacity, &b.key_tile, b.scores,
-                     special);
+        cached_lanes(k, &s, &b, b.tiles, sequence, kv, first, count, pairs);
+        tiles_attend(&s, b.tiles, 1, &keys, &values, sequence * capacity, &b.key_tile, b.scores,
+                     pairs);
         for (uint64_t i = 0; i < count; i++) {
             const uint64_t row = (first + i) % rows, head = kv * s.group + (first + i) / rows;
             const rows_of_t to = rows_of(k, CY, head * s.dv);
-            const float total = b.tiles->total[i];
-            unpack_rows(&to, b.tiles->sums + i * s.dvp, sequence * rows + row, 1, s.dv,
-                        total != 0 ? 1 / total : 0);
+            const float total = b.tiles->total[i], factor = total != 0 ? 1 / total : 0;
+            unpack_rows(&to, b.tiles->sums + i * s.dvp, sequence * rows + row, 1, s.dv, &factor, 0);
         }
     }
 }
+ATTENTION_BOTH(cached_part)
 
 static lh_status_t cached_plan(lh_prepared_t *k, const lh_kernel_desc_t *desc,
                                lh_kernel_plan_t *plan)
@@ -344,7 +374,8 @@ static lh_status_t cached_plan(lh_prepared_t *k, const lh_kernel_desc_t *desc,
     const lh_status_t status = shapes_check(k, "attention_cached", CQ, CK, CV, CY);
     if (status != LH_OK) return status;
 
-    const head_shape_t s = head_shape(&k->how.attention);
+    const bool pairs = ATTENTION_PAIRS(k->view[CQ].dtype);
+    const head_shape_t s = head_shape(&k->how.attention, cpu_has(k, CSLOPES), pairs);
     const uint64_t sequences = k->view[CLENGTHS].width;
     if (k->arg[CK].rank != 3 || k->arg[CK].shape[0] != sequences ||
         k->view[CQ].rows % sequences != 0) {
@@ -356,7 +387,7 @@ static lh_status_t cached_plan(lh_prepared_t *k, const lh_kernel_desc_t *desc,
     k->number[N_ROWS] = k->view[CQ].rows / sequences;
     k->number[N_THREAD_BYTES] = thread_bytes(&s, 1);
     plan->scratch_bytes = threads_of(k, desc) * k->number[N_THREAD_BYTES];
-    cpu_phase_add(k, cached_part, sequences * s.kv_heads, 1);
+    cpu_phase_add(k, ATTENTION_PICK(cached_part, pairs), sequences * s.kv_heads, 1);
     return LH_OK;
 }
 

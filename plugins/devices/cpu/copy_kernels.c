@@ -39,12 +39,11 @@ static void scalar_put(void *base, lh_dtype_t dtype, uint64_t at, double value)
 CPU_INLINE void run_vectors(void *y, lh_dtype_t to, const void *x, lh_dtype_t from, uint64_t n,
                             bool add)
 {
-    for (uint64_t i = 0; i < n; i += LANES) {
-        const uint64_t m = vf_span(i, n);
+    VF_EACH(i, m, 0, n, {
         vf v = vf_get(x, from, i, m);
         if (add) v = vf_get(y, to, i, m) + v;
-        vf_put(y, to, i, m, v);
-    }
+        vf_put_exact(y, to, i, m, v);
+    });
 }
 
 static bool narrow(lh_dtype_t dtype)

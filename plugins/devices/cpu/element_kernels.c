@@ -61,10 +61,8 @@ CPU_INLINE void add_tile(const lh_prepared_t *k, uint32_t part, lh_dtype_t da, l
     for (uint64_t row = t.row; row < t.row_end; row++) {
         const void *a = cpu_row(k, 0, row), *b = cpu_row(k, 1, row);
         void *y = cpu_row(k, 2, row);
-        for (uint64_t i = t.column; i < t.column_end; i += LANES) {
-            const uint64_t m = vf_span(i, t.column_end);
-            vf_put(y, dy, i, m, vf_get(a, da, i, m) + vf_get(b, db, i, m));
-        }
+        VF_EACH(i, m, t.column, t.column_end,
+                { vf_put(y, dy, i, m, vf_get(a, da, i, m) + vf_get(b, db, i, m)); });
     }
 }
 static void add_f32(const lh_prepared_t *k, uint32_t part)
@@ -106,11 +104,10 @@ CPU_INLINE void multiply_tile(const lh_prepared_t *k, uint32_t part, lh_dtype_t 
         void *y = cpu_row(k, 2, row);
         const bool one = other->width == 1 && k->number[BY_ELEMENT] == 0;
         const vf factor = vf_set(vf_get(b, db, 0, 1)[0]);
-        for (uint64_t i = t.column; i < t.column_end; i += LANES) {
-            const uint64_t m = vf_span(i, t.column_end);
+        VF_EACH(i, m, t.column, t.column_end, {
             const vf by = one ? factor : vf_get(b, db, i, m);
             vf_put(y, dy, i, m, vf_get(a, da, i, m) * by);
-        }
+        });
     }
 }
 static void multiply_f32(const lh_prepared_t *k, uint32_t part)
@@ -154,10 +151,8 @@ static void scale_tile(const lh_prepared_t *k, uint32_t part)
     for (uint64_t row = t.row; row < t.row_end; row++) {
         const void *x = cpu_row(k, 0, row);
         void *y = cpu_row(k, 2, row);
-        for (uint64_t i = t.column; i < t.column_end; i += LANES) {
-            const uint64_t m = vf_span(i, t.column_end);
-            vf_put(y, dy, i, m, vf_get(x, dx, i, m) * factor);
-        }
+        VF_EACH(i, m, t.column, t.column_end,
+                { vf_put(y, dy, i, m, vf_get(x, dx, i, m) * factor); });
     }
 }
 
@@ -171,65 +166,60 @@ static lh_status_t scale_plan(lh_prepared_t *k, const lh_kernel_desc_t *desc,
 /* ---- activations ---- */
 
 /* One function for each of them: in a loop, the choice would cost more than the work. */
-#define ACTIVATION_TILES(f)                                                                 \
-    CPU_INLINE void activate_##f(const lh_prepared_t *k, uint32_t part, lh_dtype_t d)       \
-    {                                                                                       \
-        const tile_t t = tile_of(k, part);                                                  \
-        for (uint64_t row = t.row; row < t.row_end; row++) {                                \
-            const void *x = cpu_row(k, 0, row);                                             \
-            void *y = cpu_row(k, 1, row);                                                   \
-            for (uint64_t i = t.column; i < t.column_end; i += LANES) {                     \
-                const uint64_t m = vf_span(i, t.column_end);                                \
-                vf_put(y, d, i, m, act_##f(vf_get(x, d, i, m), NULL));                      \
-            }                                                                               \
-        }                                                                                   \
-    }                                                                                       \
-    CPU_INLINE void activate_grad_##f(const lh_prepared_t *k, uint32_t part, lh_dtype_t d)  \
-    {                                                                                       \
-        const tile_t t = tile_of(k, part);                                                  \
-        for (uint64_t row = t.row; row < t.row_end; row++) {                                \
-            const void *gy = cpu_row(k, 0, row), *x = cpu_row(k, 1, row);                   \
-            void *gx = cpu_row(k, 2, row);                                                  \
-            for (uint64_t i = t.column; i < t.column_end; i += LANES) {                     \
-                const uint64_t m = vf_span(i, t.column_end);                                \
-                vf slope;                                                                   \
-                act_##f(vf_get(x, d, i, m), &slope);                                        \
-                vf_put(gx, d, i, m, vf_get(gy, d, i, m) * slope);                           \
-            }                                                                               \
-        }                                                                                   \
-    }                                                                                       \
-    CPU_INLINE void gate_##f(const lh_prepared_t *k, uint32_t part, lh_dtype_t d)           \
-    {                                                                                       \
-        const tile_t t = tile_of(k, part);                                                  \
-        for (uint64_t row = t.row; row < t.row_end; row++) {                                \
-            const void *a = cpu_row(k, 0, row), *b = cpu_row(k, 1, row);                    \
-            void *y = cpu_row(k, 2, row);                                                   \
-            for (uint64_t i = t.column; i < t.column_end; i += LANES) {                     \
-                const uint64_t m = vf_span(i, t.column_end);                                \
-                vf_put(y, d, i, m, act_##f(vf_get(a, d, i, m), NULL) * vf_get(b, d, i, m)); \
-            }                                                                               \
-        }                                                                                   \
-    }                                                                                       \
-    CPU_INLINE void gate_grad_##f(const lh_prepared_t *k, uint32_t part, lh_dtype_t d)      \
-    {                                                                                       \
-        const tile_t t = tile_of(k, part);                                                  \
-        for (uint64_t row = t.row; row < t.row_end; row++) {                                \
-            const void *gy = cpu_row(k, 0, row);                                            \
-            const void *a = cpu_row(k, 1, row), *b = cpu_row(k, 2, row);                    \
-            void *ga = cpu_row(k, 3, row), *gb = cpu_row(k, 4, row);                        \
-            for (uint64_t i = t.column; i < t.column_end; i += LANES) {                     \
-                const uint64_t m = vf_span(i, t.column_end);                                \
-                const vf g = vf_get(gy, d, i, m), up = vf_get(b, d, i, m);                  \
-                vf slope;                                                                   \
-                const vf f_a = act_##f(vf_get(a, d, i, m), &slope);                         \
-                vf_put(ga, d, i, m, g *up *slope);                                          \
-                vf_put(gb, d, i, m, g *f_a);                                                \
-            }                                                                               \
-        }                                                                                   \
-    }                                                                                       \
-    CPU_BOTH(activate_##f)                                                                  \
-    CPU_BOTH(activate_grad_##f)                                                             \
-    CPU_BOTH(gate_##f)                                                                      \
+#define ACTIVATION_TILES(f)                                                                    \
+    CPU_INLINE void activate_##f(const lh_prepared_t *k, uint32_t part, lh_dtype_t d)          \
+    {                                                                                          \
+        const tile_t t = tile_of(k, part);                                                     \
+        for (uint64_t row = t.row; row < t.row_end; row++) {                                   \
+            const void *x = cpu_row(k, 0, row);                                                \
+            void *y = cpu_row(k, 1, row);                                                      \
+            VF_EACH(i, m, t.column, t.column_end,                                              \
+                    { vf_put(y, d, i, m, act_##f(vf_get(x, d, i, m), d, NULL)); });            \
+        }                                                                                      \
+    }                                                                                          \
+    CPU_INLINE void activate_grad_##f(const lh_prepared_t *k, uint32_t part, lh_dtype_t d)     \
+    {                                                                                          \
+        const tile_t t = tile_of(k, part);                                                     \
+        for (uint64_t row = t.row; row < t.row_end; row++) {                                   \
+            const void *gy = cpu_row(k, 0, row), *x = cpu_row(k, 1, row);                      \
+            void *gx = cpu_row(k, 2, row);                                                     \
+            VF_EACH(i, m, t.column, t.column_end, {                                            \
+                vf slope;                                                                      \
+                act_##f(vf_get(x, d, i, m), d, &slope);                                        \
+                vf_put(gx, d, i, m, vf_get(gy, d, i, m) * slope);                              \
+            });                                                                                \
+        }                                                                                      \
+    }                                                                                          \
+    CPU_INLINE void gate_##f(const lh_prepared_t *k, uint32_t part, lh_dtype_t d)              \
+    {                                                                                          \
+        const tile_t t = tile_of(k, part);                                                     \
+        for (uint64_t row = t.row; row < t.row_end; row++) {                                   \
+            const void *a = cpu_row(k, 0, row), *b = cpu_row(k, 1, row);                       \
+            void *y = cpu_row(k, 2, row);                                                      \
+            VF_EACH(i, m, t.column, t.column_end, {                                            \
+                vf_put(y, d, i, m, act_##f(vf_get(a, d, i, m), d, NULL) * vf_get(b, d, i, m)); \
+            });                                                                                \
+        }                                                                                      \
+    }                                                                                          \
+    CPU_INLINE void gate_grad_##f(const lh_prepared_t *k, uint32_t part, lh_dtype_t d)         \
+    {                                                                                          \
+        const tile_t t = tile_of(k, part);                                                     \
+        for (uint64_t row = t.row; row < t.row_end; row++) {                                   \
+            const void *gy = cpu_row(k, 0, row);                                               \
+            const void *a = cpu_row(k, 1, row), *b = cpu_row(k, 2, row);                       \
+            void *ga = cpu_row(k, 3, row), *gb = cpu_row(k, 4, row);                           \
+            VF_EACH(i, m, t.column, t.column_end, {                                            \
+                const vf g = vf_get(gy, d, i, m), up = vf_get(b, d, i, m);                     \
+                vf slope;                                                                      \
+                const vf f_a = act_##f(vf_get(a, d, i, m), d, &slope);                         \
+                vf_put(ga, d, i, m, g *up *slope);                                             \
+                vf_put(gb, d, i, m, g *f_a);                                                   \
+            });                                                                                \
+        }                                                                                      \
+    }                                                                                          \
+    CPU_BOTH(activate_##f)                                                                     \
+    CPU_BOTH(activate_grad_##f)                                                                \
+    CPU_BOTH(gate_##f)                                                                         \
     CPU_BOTH(gate_grad_##f)
 
 ACTIVATION_TILES(none)

@@ -37,22 +37,20 @@ static lh_status_t logits_plan(lh_prepared_t *k, const char *op)
 static float row_top(const float *x, uint64_t n)
 {
     vf top = vf_set(-INFINITY);
-    for (uint64_t i = 0; i < n; i += LANES) {
-        const uint64_t m = vf_span(i, n);
+    VF_EACH(i, m, 0, n, {
         const vf a = vf_get(x, LH_DTYPE_F32, i, m);
         top = vf_max(m < LANES ? vf_keep(a, m, -INFINITY) : a, top);
-    }
+    });
     return vf_top(top);
 }
 
 static float row_exp_sum(const float *x, uint64_t n, float top)
 {
     vf sum = vf_zero();
-    for (uint64_t i = 0; i < n; i += LANES) {
-        const uint64_t m = vf_span(i, n);
-        const vf e = vf_exp(vf_get(x, LH_DTYPE_F32, i, m) - top);
+    VF_EACH(i, m, 0, n, {
+        const vf e = vf_exp_near(vf_get(x, LH_DTYPE_F32, i, m) - top);
         sum = sum + (m < LANES ? vf_keep(e, m, 0) : e);
-    }
+    });
     return vf_sum(sum);
 }
 
@@ -97,11 +95,10 @@ CPU_INLINE void grad_row(const lh_prepared_t *k, uint64_t row, lh_dtype_t d)
         memset(g, 0, width * cpu_dtype_bytes(d));
         return;
     }
-    for (uint64_t i = 0; i < width; i += LANES) {
-        const uint64_t m = vf_span(i, width);
-        vf_put(g, d, i, m, vf_exp(vf_get(x, LH_DTYPE_F32, i, m) - top) * scale);
-    }
-    if (column < width) vf_put(g, d, column, 1, vf_exp(vf_set(label_logit) - top) * scale - weight);
+    VF_EACH(i, m, 0, width,
+            { vf_put(g, d, i, m, vf_exp_to(d, vf_get(x, LH_DTYPE_F32, i, m) - top) * scale); });
+    if (column < width)
+        vf_put(g, d, column, 1, vf_exp_to(d, vf_set(label_logit) - top) * scale - weight);
 }
 
 CPU_INLINE void grad_rows(const lh_prepared_t *k, uint32_t part, lh_dtype_t d)

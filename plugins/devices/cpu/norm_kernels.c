@@ -48,18 +48,39 @@ static lh_status_t norm_shapes(const lh_prepared_t *k, const char *op, const uin
 
 /* ---- forward ---- */
 
-CPU_INLINE vf gain_get(const lh_prepared_t *k, uint32_t slot, uint64_t i, uint64_t m)
+typedef struct gain { /* a row of weights; its dtype is that of x or, seldom, another */
+    const void *at;
+    lh_dtype_t dtype;
+    bool one_plus;
+} gain_t;
+
+CPU_INLINE vf gain_get(const gain_t *w, uint64_t i, uint64_t m)
 {
-    const vf w = vf_get(k->at[slot], k->view[slot].dtype, i, m);
-    return k->how.norm.one_plus != 0 ? w + 1.0f : w;
+    const vf a = vf_get(w->at, w->dtype, i, m);
+    return w->one_plus ? a + 1.0f : a;
 }
+
+/* Defines name_f32 and name_bf16 from name(k, part, d, w), where w's dtype is a constant if it is
+ * that of x. */
+#define NORM_BOTH(name, slot)                                                        \
+    CPU_INLINE void name##_gain(const lh_prepared_t *k, uint32_t part, lh_dtype_t d) \
+    {                                                                                \
+        gain_t w = {k->at[slot], d, k->how.norm.one_plus != 0};                      \
+        if (k->view[slot].dtype == d) {                                              \
+            name(k, part, d, &w);                                                    \
+        } else {                                                                     \
+            w.dtype = k->view[slot].dtype;                                           \
+            name(k, part, d, &w);                                                    \
+        }                                                                            \
+    }                                                                                \
+    CPU_BOTH(name##_gain)
 
 static float norm_reciprocal(const lh_prepared_t *k, float square_sum, uint64_t width)
 {
     return 1.0f / sqrtf(square_sum / (float)width + (float)k->how.norm.epsilon);
 }
 
-CPU_INLINE void rms_rows(const lh_prepared_t *k, uint32_t part, lh_dtype_t d)
+CPU_INLINE void rms_rows(const lh_prepared_t *k, uint32_t part, lh_dtype_t d, const gain_t *w)
 {
     uint64_t row, end;
     const uint64_t width = k->view[0].width;
@@ -68,22 +89,20 @@ CPU_INLINE void rms_rows(const lh_prepared_t *k, uint32_t part, lh_dtype_t d)
         const void *x = cpu_row(k, 0, row);
         void *y = cpu_row(k, 2, row);
         vf sum = vf_zero();
-        for (uint64_t i = 0; i < width; i += LANES) {
-            const vf a = vf_get(x, d, i, vf_span(i, width));
+        VF_EACH(i, m, 0, width, {
+            const vf a = vf_get(x, d, i, m);
             sum = vf_fma(a, a, sum);
-        }
+        });
         const float rstd = norm_reciprocal(k, vf_sum(sum), width);
         if (cpu_has(k, 3)) ((float *)k->at[3])[row] = rstd;
-        for (uint64_t i = 0; i < width; i += LANES) {
-            const uint64_t m = vf_span(i, width);
-            vf_put(y, d, i, m, vf_get(x, d, i, m) * rstd * gain_get(k, 1, i, m));
-        }
+        VF_EACH(i, m, 0, width,
+                { vf_put(y, d, i, m, vf_get(x, d, i, m) * rstd * gain_get(w, i, m)); });
     }
 }
-CPU_BOTH(rms_rows)
+NORM_BOTH(rms_rows, 1)
 
 /* The norm sees the sum as it is stored, so that the fused op and its parts agree to the bit. */
-CPU_INLINE void add_rms_rows(const lh_prepared_t *k, uint32_t part, lh_dtype_t d)
+CPU_INLINE void add_rms_rows(const lh_prepared_t *k, uint32_t part, lh_dtype_t d, const gain_t *w)
 {
     uint64_t row, end;
     const uint64_t width = k->view[0].width;
@@ -92,24 +111,21 @@ CPU_INLINE void add_rms_rows(const lh_prepared_t *k, uint32_t part, lh_dtype_t d
         const void *a = cpu_row(k, 0, row), *b = cpu_row(k, 1, row);
         void *total = cpu_row(k, 3, row), *y = cpu_row(k, 4, row);
         vf sum = vf_zero();
-        for (uint64_t i = 0; i < width; i += LANES) {
-            const uint64_t m = vf_span(i, width);
+        VF_EACH(i, m, 0, width, {
             vf s = vf_get(a, d, i, m) + vf_get(b, d, i, m);
             if (d == LH_DTYPE_BF16) s = vf_from_bf16(vf_to_bf16(s));
             vf_put(total, d, i, m, s);
             sum = vf_fma(s, s, sum);
-        }
+        });
         const float rstd = norm_reciprocal(k, vf_sum(sum), width);
         if (cpu_has(k, 5)) ((float *)k->at[5])[row] = rstd;
-        for (uint64_t i = 0; i < width; i += LANES) {
-            const uint64_t m = vf_span(i, width);
-            vf_put(y, d, i, m, vf_get(total, d, i, m) * rstd * gain_get(k, 2, i, m));
-        }
+        VF_EACH(i, m, 0, width,
+                { vf_put(y, d, i, m, vf_get(total, d, i, m) * rstd * gain_get(w, i, m)); });
     }
 }
-CPU_BOTH(add_rms_rows)
+NORM_BOTH(add_rms_rows, 2)
 
-CPU_INLINE void layer_rows(const lh_prepared_t *k, uint32_t part, lh_dtype_t d)
+CPU_INLINE void layer_rows(const lh_prepared_t *k, uint32_t part, lh_dtype_t d, const gain_t *w)
 {
     uint64_t row, end;
     const uint64_t width = k->view[0].width;
@@ -118,26 +134,23 @@ CPU_INLINE void layer_rows(const lh_prepared_t *k, uint32_t part, lh_dtype_t d)
         const void *x = cpu_row(k, 0, row);
         void *y = cpu_row(k, 3, row);
         vf sum = vf_zero(), square = vf_zero();
-        for (uint64_t i = 0; i < width; i += LANES)
-            sum = sum + vf_get(x, d, i, vf_span(i, width));
+        VF_EACH(i, m, 0, width, { sum = sum + vf_get(x, d, i, m); });
         const float mean = vf_sum(sum) / (float)width;
-        for (uint64_t i = 0; i < width; i += LANES) {
-            const uint64_t m = vf_span(i, width);
+        VF_EACH(i, m, 0, width, {
             const vf c = vf_keep(vf_get(x, d, i, m) - mean, m, 0);
             square = vf_fma(c, c, square);
-        }
+        });
         const float rstd = norm_reciprocal(k, vf_sum(square), width);
         if (cpu_has(k, 4)) ((float *)k->at[4])[row] = mean;
         if (cpu_has(k, 5)) ((float *)k->at[5])[row] = rstd;
-        for (uint64_t i = 0; i < width; i += LANES) {
-            const uint64_t m = vf_span(i, width);
-            vf out = (vf_get(x, d, i, m) - mean) * rstd * gain_get(k, 1, i, m);
+        VF_EACH(i, m, 0, width, {
+            vf out = (vf_get(x, d, i, m) - mean) * rstd * gain_get(w, i, m);
             if (cpu_has(k, 2)) out = out + vf_get(k->at[2], k->view[2].dtype, i, m);
             vf_put(y, d, i, m, out);
-        }
+        });
     }
 }
-CPU_BOTH(layer_rows)
+NORM_BOTH(layer_rows, 1)
 
 static lh_status_t rms_norm_plan(lh_prepared_t *k, const lh_kernel_desc_t *desc,
                                  lh_kernel_plan_t *plan)
@@ -145,7 +158,7 @@ static lh_status_t rms_norm_plan(lh_prepared_t *k, const lh_kernel_desc_t *desc,
     (void)plan;
     static const uint32_t same[] = {2, 0}, wide[] = {1, 0}, tall[] = {3, 0};
     k->number[CHUNK] = norm_chunk(&k->view[0]);
-    cpu_phase_add(k, CPU_PICK(rms_rows, k->view[0].dtype), k->view[0].rows, k->number[CHUNK]);
+    cpu_phase_add(k, CPU_PICK(rms_rows_gain, k->view[0].dtype), k->view[0].rows, k->number[CHUNK]);
     return norm_shapes(k, desc->op, same, wide, tall);
 }
 
@@ -155,7 +168,8 @@ static lh_status_t add_rms_norm_plan(lh_prepared_t *k, const lh_kernel_desc_t *d
     (void)plan;
     static const uint32_t same[] = {1, 3, 4, 0}, wide[] = {2, 0}, tall[] = {5, 0};
     k->number[CHUNK] = norm_chunk(&k->view[0]);
-    cpu_phase_add(k, CPU_PICK(add_rms_rows, k->view[0].dtype), k->view[0].rows, k->number[CHUNK]);
+    cpu_phase_add(k, CPU_PICK(add_rms_rows_gain, k->view[0].dtype), k->view[0].rows,
+                  k->number[CHUNK]);
     return norm_shapes(k, desc->op, same, wide, tall);
 }
 
@@ -165,7 +179,8 @@ static lh_status_t layer_norm_plan(lh_prepared_t *k, const lh_kernel_desc_t *des
     (void)plan;
     static const uint32_t same[] = {3, 0}, wide[] = {1, 2, 0}, tall[] = {4, 5, 0};
     k->number[CHUNK] = norm_chunk(&k->view[0]);
-    cpu_phase_add(k, CPU_PICK(layer_rows, k->view[0].dtype), k->view[0].rows, k->number[CHUNK]);
+    cpu_phase_add(k, CPU_PICK(layer_rows_gain, k->view[0].dtype), k->view[0].rows,
+                  k->number[CHUNK]);
     return norm_shapes(k, desc->op, same, wide, tall);
 }
 
@@ -178,7 +193,7 @@ static float *partial_line(const lh_prepared_t *k, uint64_t chunk, uint64_t whic
     return (float *)k->scratch + (chunk * lines + which) * k->number[COLUMNS];
 }
 
-CPU_INLINE void rms_grad_rows(const lh_prepared_t *k, uint32_t part, lh_dtype_t d)
+CPU_INLINE void rms_grad_rows(const lh_prepared_t *k, uint32_t part, lh_dtype_t d, const gain_t *w)
 {
     uint64_t row, end;
     const uint64_t width = k->view[0].width;
@@ -190,24 +205,23 @@ CPU_INLINE void rms_grad_rows(const lh_prepared_t *k, uint32_t part, lh_dtype_t 
         void *gx = cpu_row(k, 4, row);
         const float rstd = ((const float *)k->at[3])[row];
         vf sum = vf_zero();
-        for (uint64_t i = 0; i < width; i += LANES) {
-            const uint64_t m = vf_span(i, width);
+        VF_EACH(i, m, 0, width, {
             const vf g = vf_get(gy, d, i, m), a = vf_get(x, d, i, m);
-            sum = vf_fma(g * gain_get(k, 2, i, m), a, sum);
+            sum = vf_fma(g * gain_get(w, i, m), a, sum);
             vf_store(gw + i, vf_fma(g, a * rstd, vf_load(gw + i)));
-        }
+        });
         const float back = vf_sum(sum) * rstd * rstd / (float)width;
         if (!cpu_has(k, 4)) continue;
-        for (uint64_t i = 0; i < width; i += LANES) {
-            const uint64_t m = vf_span(i, width);
-            const vf scaled = vf_get(gy, d, i, m) * gain_get(k, 2, i, m);
+        VF_EACH(i, m, 0, width, {
+            const vf scaled = vf_get(gy, d, i, m) * gain_get(w, i, m);
             vf_put(gx, d, i, m, (scaled - vf_get(x, d, i, m) * back) * rstd);
-        }
+        });
     }
 }
-CPU_BOTH(rms_grad_rows)
+NORM_BOTH(rms_grad_rows, 2)
 
-CPU_INLINE void layer_grad_rows(const lh_prepared_t *k, uint32_t part, lh_dtype_t d)
+CPU_INLINE void layer_grad_rows(const lh_prepared_t *k, uint32_t part, lh_dtype_t d,
+                                const gain_t *w)
 {
     uint64_t row, end;
     const uint64_t width = k->view[0].width;
@@ -219,26 +233,24 @@ CPU_INLINE void layer_grad_rows(const lh_prepared_t *k, uint32_t part, lh_dtype_
         void *gx = cpu_row(k, 5, row);
         const float mean = ((const float *)k->at[3])[row], rstd = ((const float *)k->at[4])[row];
         vf sum = vf_zero(), along = vf_zero();
-        for (uint64_t i = 0; i < width; i += LANES) {
-            const uint64_t m = vf_span(i, width);
+        VF_EACH(i, m, 0, width, {
             const vf g = vf_get(gy, d, i, m), unit = (vf_get(x, d, i, m) - mean) * rstd;
-            const vf scaled = g * gain_get(k, 2, i, m);
+            const vf scaled = g * gain_get(w, i, m);
             sum = sum + scaled;
             along = vf_fma(scaled, unit, along);
             vf_store(gw + i, vf_fma(g, unit, vf_load(gw + i)));
             vf_store(gb + i, g + vf_load(gb + i));
-        }
+        });
         const float level = vf_sum(sum) / (float)width, slope = vf_sum(along) / (float)width;
         if (!cpu_has(k, 5)) continue;
-        for (uint64_t i = 0; i < width; i += LANES) {
-            const uint64_t m = vf_span(i, width);
+        VF_EACH(i, m, 0, width, {
             const vf unit = (vf_get(x, d, i, m) - mean) * rstd;
-            const vf scaled = vf_get(gy, d, i, m) * gain_get(k, 2, i, m);
+            const vf scaled = vf_get(gy, d, i, m) * gain_get(w, i, m);
             vf_put(gx, d, i, m, (scaled - level - unit * slope) * rstd);
-        }
+        });
     }
 }
-CPU_BOTH(layer_grad_rows)
+NORM_BOTH(layer_grad_rows, 2)
 
 /* Sums line `which` of all chunks, in order, into columns of an output. */
 CPU_INLINE void partial_sum(const lh_prepared_t *k, uint32_t part, uint32_t slot, uint64_t which,
@@ -283,7 +295,8 @@ static lh_status_t rms_norm_grad_plan(lh_prepared_t *k, const lh_kernel_desc_t *
 {
     static const uint32_t same[] = {1, 4, 0}, wide[] = {2, 5, 0}, tall[] = {3, 0};
     partials_plan(k, 1, plan);
-    cpu_phase_add(k, CPU_PICK(rms_grad_rows, k->view[0].dtype), k->view[0].rows, k->number[CHUNK]);
+    cpu_phase_add(k, CPU_PICK(rms_grad_rows_gain, k->view[0].dtype), k->view[0].rows,
+                  k->number[CHUNK]);
     if (cpu_has(k, 5)) cpu_phase_add(k, rms_grad_sum, k->view[0].width, column_block);
     return norm_shapes(k, desc->op, same, wide, tall);
 }
@@ -293,7 +306,7 @@ static lh_status_t layer_norm_grad_plan(lh_prepared_t *k, const lh_kernel_desc_t
 {
     static const uint32_t same[] = {1, 5, 0}, wide[] = {2, 6, 7, 0}, tall[] = {3, 4, 0};
     partials_plan(k, 2, plan);
-    cpu_phase_add(k, CPU_PICK(layer_grad_rows, k->view[0].dtype), k->view[0].rows,
+    cpu_phase_add(k, CPU_PICK(layer_grad_rows_gain, k->view[0].dtype), k->view[0].rows,
                   k->number[CHUNK]);
     if (cpu_has(k, 6) || cpu_has(k, 7))
         cpu_phase_add(k, layer_grad_sum, k->view[0].width, column_block);

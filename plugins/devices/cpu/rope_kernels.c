@@ -8,53 +8,87 @@ enum { X, POSITIONS, FREQUENCIES, Y };
 static const uint64_t chunk_elements = 16384;
 enum { MAX_PAIRS = 512 };
 
+CPU_INLINE double double_fma(double a, double b, double c)
+{
+#if defined(__FMA__) || defined(__aarch64__)
+    return __builtin_fma(a, b, c);
+#else
+    return a * b + c;
+#endif
+}
+CPU_INLINE float float_fma(float a, float b, float c)
+{
+#if defined(__FMA__) || defined(__aarch64__)
+    return __builtin_fmaf(a, b, c);
+#else
+    return a * b + c;
+#endif
+}
+
 /* Sine and cosine of angles up to 2^31: whole quarter turns are taken off in double. The loops are
  * plain so that every compiler makes vectors of them. */
-static void turn_table(const float *frequencies, uint32_t pairs, int32_t position, float magnitude,
-                       float direction, float *sine, float *cosine)
+static void turn_table(const float *restrict frequencies, uint32_t pairs, int32_t position,
+                       float magnitude, bool inverse, float *restrict sine, float *restrict cosine)
 {
     const double whole = 6755399441055744.0; /* 1.5 2^52: adding it rounds to a whole number */
-    const float at = (float)position;
+    const float at = (float)position, turn = inverse ? -magnitude : magnitude;
     for (uint32_t j = 0; j < pairs; j++) {
         const double angle = (double)(at * frequencies[j]);
-        const double turns = (angle * 0.63661977236758134308 + whole) - whole;
-        const double rest = angle - turns * 1.57079632679489655800 - turns * 6.123233995736766e-17;
+        const double turns = double_fma(angle, 0.63661977236758134308, whole) - whole;
+        const double rest = double_fma(turns, -6.123233995736766e-17,
+                                       double_fma(turns, -1.57079632679489655800, angle));
         const int32_t quarter = (int32_t)turns;
         const float r = (float)rest, z = r * r;
-        const float s = ((-1.9515295891e-4f * z + 8.3321608736e-3f) * z - 1.6666654611e-1f) * z *
-                            r +
-                        r;
-        const float c = ((2.443315711809948e-5f * z - 1.388731625493765e-3f) * z +
-                         4.166664568298827e-2f) *
-                            z * z -
-                        0.5f * z + 1.0f;
+        const float s1 = float_fma(z, -1.9515295891e-4f, 8.3321608736e-3f);
+        const float s = float_fma(float_fma(s1, z, -1.6666654611e-1f), z * r, r);
+        const float c1 = float_fma(z, 2.443315711809948e-5f, -1.388731625493765e-3f);
+        const float c = float_fma(float_fma(c1, z, 4.166664568298827e-2f), z * z,
+                                  float_fma(z, -0.5f, 1.0f));
         const bool odd = (quarter & 1) != 0;
-        const float sine_sign = (quarter & 2) != 0 ? -magnitude : magnitude;
+        const float sine_sign = (quarter & 2) != 0 ? -turn : turn;
         const float cosine_sign = ((quarter + 1) & 2) != 0 ? -magnitude : magnitude;
-        sine[j] = (odd ? c : s) * sine_sign * direction;
+        sine[j] = (odd ? c : s) * sine_sign;
         cosine[j] = (odd ? s : c) * cosine_sign;
     }
 }
 
-CPU_INLINE void turn_halves(const void *x, void *y, lh_dtype_t d, uint64_t at, uint32_t pairs,
+/* All heads of a row; what a turn has loaded serves each of them. */
+CPU_INLINE void turn_halves(const lh_rope_t *how, const void *x, void *y, lh_dtype_t d,
                             const float *sine, const float *cosine)
 {
-    for (uint32_t j = 0; j < pairs; j += LANES) {
-        const uint64_t m = vf_span(j, pairs);
-        const vf a = vf_get(x, d, at + j, m), b = vf_get(x, d, at + pairs + j, m);
+    const uint64_t pairs = how->pairs, head_dim = how->head_dim, end = how->heads * head_dim;
+    VF_EACH(j, m, 0, pairs, {
         const vf s = vf_load(sine + j), c = vf_load(cosine + j);
-        vf_put(y, d, at + j, m, a * c - b * s);
-        vf_put(y, d, at + pairs + j, m, b * c + a * s);
+        for (uint64_t at = j; at < end; at += head_dim) {
+            const vf a = vf_get(x, d, at, m), b = vf_get(x, d, at + pairs, m);
+            vf_put(y, d, at, m, a * c - b * s);
+            vf_put(y, d, at + pairs, m, b * c + a * s);
+        }
+    });
+}
+
+CPU_INLINE void turn_neighbours(const lh_rope_t *how, const void *x, void *y, lh_dtype_t d,
+                                const float *sine, const float *cosine)
+{
+    const uint64_t head_dim = how->head_dim, end = how->heads * head_dim;
+    for (uint64_t head = 0; head < end; head += head_dim) {
+        for (uint32_t j = 0; j < how->pairs; j++) {
+            const uint64_t at = head + 2 * j;
+            const float a = vf_get(x, d, at, 1)[0], b = vf_get(x, d, at + 1, 1)[0];
+            vf_put(y, d, at, 1, vf_set(a * cosine[j] - b * sine[j]));
+            vf_put(y, d, at + 1, 1, vf_set(b * cosine[j] + a * sine[j]));
+        }
     }
 }
 
-CPU_INLINE void turn_neighbours(const void *x, void *y, lh_dtype_t d, uint64_t at, uint32_t pairs,
-                                const float *sine, const float *cosine)
+/* What partial rope leaves as it is. */
+static void rest_copy(const lh_rope_t *how, const char *x, char *y, uint64_t element_bytes)
 {
-    for (uint32_t j = 0; j < pairs; j++) {
-        const float a = vf_get(x, d, at + 2 * j, 1)[0], b = vf_get(x, d, at + 2 * j + 1, 1)[0];
-        vf_put(y, d, at + 2 * j, 1, vf_set(a * cosine[j] - b * sine[j]));
-        vf_put(y, d, at + 2 * j + 1, 1, vf_set(b * cosine[j] + a * sine[j]));
+    const uint64_t turned = 2 * (uint64_t)how->pairs, rest = how->head_dim - turned;
+    if (x == y || rest == 0) return;
+    for (uint64_t head = 0; head < how->heads; head++) {
+        const uint64_t at = (head * how->head_dim + turned) * element_bytes;
+        memcpy(y + at, x + at, rest * element_bytes);
     }
 }
 
@@ -62,9 +96,7 @@ CPU_INLINE void rope_rows(const lh_prepared_t *k, uint32_t part, lh_dtype_t d)
 {
     const lh_rope_t *how = &k->how.rope;
     const float magnitude = how->magnitude == 0 ? 1.0f : (float)how->magnitude;
-    const float direction = how->inverse != 0 ? -1.0f : 1.0f;
     const int32_t *positions = k->at[POSITIONS];
-    const uint64_t turned = 2 * (uint64_t)how->pairs, bytes = cpu_dtype_bytes(d);
     _Alignas(64) float sine[MAX_PAIRS], cosine[MAX_PAIRS];
     uint64_t row, end;
 
@@ -74,18 +106,13 @@ CPU_INLINE void rope_rows(const lh_prepared_t *k, uint32_t part, lh_dtype_t d)
     for (; row < end; row++) {
         const void *x = cpu_row(k, X, row);
         void *y = cpu_row(k, Y, row);
-        turn_table(k->at[FREQUENCIES], how->pairs, positions[row], magnitude, direction, sine,
-                   cosine);
-        for (uint32_t head = 0; head < how->heads; head++) {
-            const uint64_t at = (uint64_t)head * how->head_dim;
-            if (how->interleaved != 0)
-                turn_neighbours(x, y, d, at, how->pairs, sine, cosine);
-            else
-                turn_halves(x, y, d, at, how->pairs, sine, cosine);
-            if (x != y && turned < how->head_dim)
-                memcpy((char *)y + (at + turned) * bytes, (const char *)x + (at + turned) * bytes,
-                       (how->head_dim - turned) * bytes);
-        }
+        turn_table(k->at[FREQUENCIES], how->pairs, positions[row], magnitude, how->inverse != 0,
+                   sine, cosine);
+        if (how->interleaved != 0)
+            turn_neighbours(how, x, y, d, sine, cosine);
+        else
+            turn_halves(how, x, y, d, sine, cosine);
+        rest_copy(how, x, y, cpu_dtype_bytes(d));
     }
 }
 CPU_BOTH(rope_rows)

@@ -36,10 +36,7 @@ static void embed_rows(const lh_prepared_t *k, uint32_t part)
             memcpy(y, line, width * cpu_dtype_bytes(to));
             continue;
         }
-        for (uint64_t i = 0; i < width; i += LANES) {
-            const uint64_t m = vf_span(i, width);
-            vf_put(y, to, i, m, vf_get(line, from, i, m));
-        }
+        VF_EACH(i, m, 0, width, { vf_put(y, to, i, m, vf_get(line, from, i, m)); });
     }
 }
 
@@ -91,11 +88,10 @@ CPU_INLINE void embed_grad_part(const lh_prepared_t *k, uint32_t part, lh_dtype_
         if (id % GRAD_PARTS != part || id >= k->number[COUNT] || tokens[t] < 0) continue;
         const void *gy = cpu_row(k, 1, t);
         float *line = cpu_row(k, 2, id);
-        for (uint64_t i = 0; i < width; i += LANES) {
-            const uint64_t m = vf_span(i, width);
+        VF_EACH(i, m, 0, width, {
             const vf sum = vf_get(line, LH_DTYPE_F32, i, m) + vf_get(gy, d, i, m);
             vf_put(line, LH_DTYPE_F32, i, m, sum);
-        }
+        });
     }
 }
 CPU_BOTH(embed_grad_part)
@@ -129,8 +125,7 @@ CPU_INLINE void sum_chunk(const lh_prepared_t *k, uint32_t part, lh_dtype_t d)
     cpu_range(part, k->number[CHUNK], k->view[0].rows, &row, &end);
     for (; row < end; row++) {
         const void *x = cpu_row(k, 0, row);
-        for (uint64_t i = 0; i < width; i += LANES)
-            vf_store(line + i, vf_load(line + i) + vf_get(x, d, i, vf_span(i, width)));
+        VF_EACH(i, m, 0, width, { vf_store(line + i, vf_load(line + i) + vf_get(x, d, i, m)); });
     }
 }
 CPU_BOTH(sum_chunk)
@@ -181,8 +176,7 @@ CPU_INLINE void sum_lines(const lh_prepared_t *k, uint32_t part, lh_dtype_t d)
         const void *x = cpu_row(k, 0, row);
         void *y = cpu_row(k, 1, row);
         vf sum = vf_zero();
-        for (uint64_t i = 0; i < width; i += LANES)
-            sum = sum + vf_get(x, d, i, vf_span(i, width));
+        VF_EACH(i, m, 0, width, { sum = sum + vf_get(x, d, i, m); });
         float total = vf_sum(sum);
         if ((k->view[1].flags & LH_ARG_ADD) != 0) total += vf_get(y, to, 0, 1)[0];
         vf_put(y, to, 0, 1, vf_set(total));

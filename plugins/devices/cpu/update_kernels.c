@@ -151,8 +151,7 @@ CPU_INLINE void adamw_range(const lh_prepared_t *k, uint64_t begin, uint64_t end
 {
     const adamw_step_t s = adamw_step(&k->how.adamw, k->at[4]);
     const bool has_value = cpu_has(k, 8);
-    for (uint64_t i = begin; i < end; i += LANES) {
-        const uint64_t m = vf_span(i, end);
+    VF_EACH(i, m, begin, end, {
         const vf g = vf_get(k->at[0], d, i, m) * s.scale;
         const vf m1 = vf_fma(s.rest1, g, vf_get(k->at[2], LH_DTYPE_F32, i, m) * s.beta1);
         const vf m2 = vf_fma(s.rest2 * g, g, vf_get(k->at[3], LH_DTYPE_F32, i, m) * s.beta2);
@@ -161,8 +160,8 @@ CPU_INLINE void adamw_range(const lh_prepared_t *k, uint64_t begin, uint64_t end
         vf_put(k->at[5], LH_DTYPE_F32, i, m, p);
         vf_put(k->at[6], LH_DTYPE_F32, i, m, m1);
         vf_put(k->at[7], LH_DTYPE_F32, i, m, m2);
-        if (has_value) vf_put(k->at[8], dw, i, m, p);
-    }
+        if (has_value) vf_put_exact(k->at[8], dw, i, m, p);
+    });
 }
 
 static void adamw_part(const lh_prepared_t *k, uint32_t part)
@@ -187,8 +186,7 @@ static void sgd_range(const lh_prepared_t *k, uint64_t begin, uint64_t end)
     const vf rate = vf_set(step[LH_STEP_LEARNING_RATE]), scale = vf_set(step[LH_STEP_GRAD_SCALE]);
     const vf keep = vf_set((float)(1 - (double)step[LH_STEP_LEARNING_RATE] * how->decay));
     const vf momentum = vf_set((float)how->momentum);
-    for (uint64_t i = begin; i < end; i += LANES) {
-        const uint64_t m = vf_span(i, end);
+    VF_EACH(i, m, begin, end, {
         const vf g = vf_get(k->at[0], d, i, m) * scale;
         vf move = g;
         if (cpu_has(k, 2)) {
@@ -198,8 +196,8 @@ static void sgd_range(const lh_prepared_t *k, uint64_t begin, uint64_t end)
         }
         const vf p = vf_get(k->at[1], LH_DTYPE_F32, i, m) * keep - rate * move;
         vf_put(k->at[4], LH_DTYPE_F32, i, m, p);
-        if (cpu_has(k, 6)) vf_put(k->at[6], k->view[6].dtype, i, m, p);
-    }
+        if (cpu_has(k, 6)) vf_put_exact(k->at[6], k->view[6].dtype, i, m, p);
+    });
 }
 
 static void sgd_part(const lh_prepared_t *k, uint32_t part)
