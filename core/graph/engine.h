@@ -227,5 +227,19 @@ typedef struct profile_row {
 lh_status_t engine_profile(engine_t *e, bool on) LH_MUST_CHECK;
 /* Rows in descending order of time; the caller frees with mem_free. */
 lh_status_t engine_profile_rows(engine_t *e, profile_row_t **rows, uint32_t *count) LH_MUST_CHECK;
+/* The share that a row reaches of what bounds it: the device's matrix rate or its memory bandwidth,
+ * whichever takes longer. Over 1: out of a cache. 0 where a rate is not known (0). */
+double profile_row_of_limit(const profile_row_t *r, double peak_flops, double bytes_per_second);
+
+typedef struct profile_frame { /* all calls of an op in one block, one direction, one list */
+    const char *list;          /* "first micro-batch", "later micro-batches", "update" */
+    const char *part, *op;     /* as in profile_row_t; they live as long as the engine */
+    uint32_t block;
+    bool backward;
+    uint64_t ns;
+} profile_frame_t;
+/* In the order in which they first ran; the caller frees with mem_free. */
+lh_status_t engine_profile_frames(engine_t *e, profile_frame_t **frames,
+                                  uint32_t *count) LH_MUST_CHECK;
 
 #endif

@@ -215,11 +215,10 @@ void parameter_initial(const parameters_t *p, uint32_t index, uint64_t seed, dou
     /* Each block adds twice to the residual stream, whose variance should not grow with depth. */
     if (init == LH_INIT_RESIDUAL) std /= sqrt(2.0 * p->blocks);
 
-    const uint64_t stream = xxh3(item->name, strlen(item->name));
-    for (uint64_t i = 0; i < count; i++) {
-        if (init == LH_INIT_ZERO || init == LH_INIT_ONE)
+    if (init == LH_INIT_ZERO || init == LH_INIT_ONE) {
+        for (uint64_t i = 0; i < count; i++)
             out[i] = init == LH_INIT_ONE ? 1.0f : 0.0f;
-        else
-            out[i] = (float)(std * philox_normal(seed, stream, begin + i));
+        return;
     }
+    philox_normals(seed, xxh3(item->name, strlen(item->name)), begin, count, std, out);
 }

@@ -5,6 +5,7 @@
 
 #include <base/memory.h>
 #include <graph/engine_state.h>
+#include <graph/initial.h>
 #include <tensor/dtype.h>
 
 void weights_free(weights_t *w)
@@ -282,6 +283,9 @@ lh_status_t weights_read(weights_t *w, uint32_t space, uint32_t parameter, uint6
     if (piece == NULL)
         return fail(LH_INVALID, "parameter '%s' has no such data here",
                     w->parameters->items[parameter].name);
+    if (s->region.memory == NULL && count > 0)
+        return fail(LH_INVALID, "%s of parameter '%s' was given back", s->name,
+                    w->parameters->items[parameter].name);
     lh_status_t status = range_check(w, s, piece, parameter, &begin, count);
 
     uint64_t part[PART_ELEMENTS / 8];
@@ -297,21 +301,19 @@ lh_status_t weights_read(weights_t *w, uint32_t space, uint32_t parameter, uint6
     return status;
 }
 
-static lh_status_t parameter_initialize(weights_t *w, uint32_t index, uint64_t seed, double std)
+/* What is drawn is written while the next piece is drawn. */
+static lh_status_t parameter_initialize(weights_t *w, uint32_t index, initial_t *initial)
 {
     const store_t *s;
     const store_piece_t *piece = piece_of(w, SPACE_PARAMETER, index, &s);
     if (piece == NULL) return LH_OK;
-    float part[4096];
-    for (uint64_t at = piece->slice.begin; at < piece->slice.end;) {
-        const uint64_t left = piece->slice.end - at, n = left < 4096 ? left : 4096;
-        parameter_initial(w->parameters, index, seed, std, at, n, part);
-        const lh_status_t status = weights_write(w, SPACE_PARAMETER, index, at, n, LH_DTYPE_F32,
-                                                 part);
-        if (status != LH_OK) return status;
-        at += n;
-    }
-    return LH_OK;
+    initial_piece_t drawn;
+    lh_status_t status = LH_OK;
+    initial_start(initial, index, piece->slice.begin, piece->slice.end);
+    while (status == LH_OK && initial_next(initial, &drawn))
+        status = weights_write(w, SPACE_PARAMETER, index, drawn.begin, drawn.count, LH_DTYPE_F32,
+                               drawn.values);
+    return status;
 }
 
 static lh_status_t state_initialize(weights_t *w, const store_t *s)
@@ -332,10 +334,12 @@ static lh_status_t state_initialize(weights_t *w, const store_t *s)
 
 lh_status_t weights_initialize(weights_t *w, uint64_t seed, double init_std)
 {
-    lh_status_t status = LH_OK;
+    initial_t *initial;
+    lh_status_t status = initial_new(w->parameters, seed, init_std, 0, &initial);
+    if (status != LH_OK) return status;
     for (uint32_t i = 0; status == LH_OK && i < w->parameters->count; i++)
-        if (w->parameters->items[i].storage == i)
-            status = parameter_initialize(w, i, seed, init_std);
+        if (w->parameters->items[i].storage == i) status = parameter_initialize(w, i, initial);
+    initial_free(initial);
     for (uint32_t i = 0; status == LH_OK && i < w->store_count; i++)
         if (w->stores[i]->holds == LH_HOLDS_STATE)
             status = w->stores[i]->initial == 0 ? engine_zero(w->engine, &w->stores[i]->region)

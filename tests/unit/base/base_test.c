@@ -58,6 +58,48 @@ static void uniform_and_normal_have_their_moments(void **state)
     assert_true(philox_uniform(7, 1, 5) != philox_uniform(8, 1, 5));
 }
 
+/* Box and Muller by the C library, in more digits. */
+static void a_normal_number_is_what_its_formula_says(void **state)
+{
+    (void)state;
+    for (uint64_t i = 0; i < 100000; i++) {
+        const uint32_t key[2] = {7, 0}, counter[4] = {(uint32_t)i, 0, 2, 0};
+        uint32_t word[4];
+        philox(key, counter, word);
+        const long double u = (long double)(((uint64_t)word[0] << 32 | word[1]) >> 11) * 0x1p-53L;
+        const long double v = (long double)(((uint64_t)word[2] << 32 | word[3]) >> 11) * 0x1p-53L;
+        const long double z = sqrtl(-2 * logl(1 - u)) * cosl(6.283185307179586476925286766559L * v);
+        /* An angle rounded to double is off by up to 4.4e-16. */
+        const double most = 8e-16 * (1 + (double)sqrtl(-2 * logl(1 - u)));
+        assert_true(fabs((double)(z - (long double)philox_normal(7, 2, i))) <= most);
+    }
+}
+
+static void normal_numbers_in_a_row_are_those_one_by_one(void **state)
+{
+    static const struct {
+        uint64_t seed, stream, begin, count;
+    } rows[] = {{1, 2, 0, 1},
+                {1, 2, 5, 63},
+                {UINT64_MAX, 3, 0, 64},
+                {1, UINT64_MAX, 7, 65},
+                {9, 9, UINT32_MAX - 100, 1000}, /* the index carries into its upper word */
+                {3, 4, UINT64_MAX - 300, 290}};
+    float out[1001];
+    (void)state;
+    for (size_t r = 0; r < sizeof(rows) / sizeof(rows[0]); r++) {
+        out[rows[r].count] = 77;
+        philox_normals(rows[r].seed, rows[r].stream, rows[r].begin, rows[r].count, 0.02, out);
+        for (uint64_t i = 0; i < rows[r].count; i++) {
+            const double z = philox_normal(rows[r].seed, rows[r].stream, rows[r].begin + i);
+            const float one = (float)(0.02 * z);
+            assert_memory_equal(&out[i], &one, sizeof(one));
+        }
+        assert_true(out[rows[r].count] == 77);
+    }
+    philox_normals(1, 2, 3, 0, 1, NULL);
+}
+
 static void digests_are_the_published_ones(void **state)
 {
     char out[SHA256_TEXT];
@@ -295,6 +337,8 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(philox_gives_the_published_numbers),
         cmocka_unit_test(uniform_and_normal_have_their_moments),
+        cmocka_unit_test(a_normal_number_is_what_its_formula_says),
+        cmocka_unit_test(normal_numbers_in_a_row_are_those_one_by_one),
         cmocka_unit_test(digests_are_the_published_ones),
         cmocka_unit_test(texts_grow_and_are_compared),
         cmocka_unit_test(what_a_terminal_obeys_is_spelled_out),

@@ -1,101 +1,10 @@
-/* engine_report.c - what an engine's memory and time go into. */
+/* engine_profile.c - what an engine's time goes into. */
 #include <graph/program.h>
 
 #include <stdio.h>
 #include <stdlib.h>
-#include <sys/mman.h>
-#include <unistd.h>
 
 #include <base/memory.h>
-
-static const char *const kind_texts[MEMORY_KINDS] = {
-    [MEMORY_PARAMETERS] = "parameters",   [MEMORY_GRADIENTS] = "gradients",
-    [MEMORY_MASTER] = "master weights",   [MEMORY_STATE] = "optimizer state",
-    [MEMORY_ACTIVATIONS] = "activations", [MEMORY_GATHERED] = "gathered blocks",
-    [MEMORY_BUCKETS] = "buckets",         [MEMORY_SCRATCH] = "scratch",
-    [MEMORY_INPUTS] = "inputs",           [MEMORY_OUTPUTS] = "outputs",
-    [MEMORY_CACHES] = "caches",           [MEMORY_CONSTANTS] = "constants",
-    [MEMORY_PINNED] = "pinned",           [MEMORY_LIBRARY] = "library",
-    [MEMORY_TRANSFERS] = "transfers",
-};
-
-const char *memory_kind_text(uint32_t kind)
-{
-    return kind < MEMORY_KINDS ? kind_texts[kind] : "unknown";
-}
-
-static uint64_t region_planned(const region_t *r)
-{
-    return r->bytes;
-}
-
-enum { PAGES_AT_ONCE = 4096 };
-
-/* Bytes of a region whose pages are in memory. */
-static uint64_t region_resident(const region_t *r)
-{
-    unsigned char there[PAGES_AT_ONCE];
-    if (r->memory == NULL) return 0;
-    if (r->address == NULL) return r->bytes;
-    const uintptr_t page = (uintptr_t)sysconf(_SC_PAGESIZE), begin = (uintptr_t)r->address;
-    const uintptr_t end = begin + r->bytes;
-    uint64_t resident = 0;
-    for (uintptr_t at = begin & ~(page - 1); at < end; at += PAGES_AT_ONCE * page) {
-        const uintptr_t left = (end - at + page - 1) / page;
-        const size_t pages = left < PAGES_AT_ONCE ? left : PAGES_AT_ONCE;
-        if (mincore((char *)r->address - (begin - at), pages * page, there) != 0) return r->bytes;
-        for (size_t i = 0; i < pages; i++) {
-            const uintptr_t from = at + i * page, to = from + page;
-            if ((there[i] & 1) != 0)
-                resident += (to < end ? to : end) - (from > begin ? from : begin);
-        }
-    }
-    return resident;
-}
-
-static void regions_sum(const engine_t *e, uint64_t (*size)(const region_t *r),
-                        memory_report_t *out)
-{
-    const region_t *const list[] = {&e->scratch,   &e->inputs, &e->outputs,
-                                    &e->constants, &e->caches, &e->pinned};
-    for (uint32_t i = 0; i < sizeof(list) / sizeof(list[0]); i++)
-        out->bytes[list[i]->kind] += size(list[i]);
-    for (uint32_t i = 0; i < ARENAS; i++)
-        out->bytes[e->arenas[i].kind] += size(&e->arenas[i]);
-    for (uint32_t i = 0; i < e->weights_count; i++)
-        for (uint32_t s = 0; s < e->weights[i]->store_count; s++) {
-            const region_t *r = &e->weights[i]->stores[s]->region;
-            out->bytes[r->kind] += size(r);
-        }
-}
-
-void engine_memory_measured(const engine_t *e, memory_report_t *out)
-{
-    *out = (memory_report_t){0};
-    regions_sum(e, region_resident, out);
-    for (uint32_t k = 0; k < MEMORY_KINDS; k++)
-        if (k != MEMORY_PINNED) out->total_bytes += out->bytes[k];
-}
-
-bool engine_device_memory(const engine_t *e, lh_device_memory_t *out)
-{
-    lh_device_memory_t memory = {.struct_size = sizeof(memory)};
-    if (e->api->memory == NULL || e->api->memory(e->device, &memory) != LH_OK) return false;
-    *out = memory;
-    return true;
-}
-
-void engine_memory(const engine_t *e, memory_report_t *out)
-{
-    *out = (memory_report_t){0};
-    regions_sum(e, region_planned, out);
-    out->bytes[MEMORY_LIBRARY] = e->properties.reserve_bytes + kernel_choice_host_bytes(e->kernels);
-    for (uint32_t i = 0; i < e->program_count; i++)
-        if (e->programs[i]->flow->saved_bytes > out->saved_bytes)
-            out->saved_bytes = e->programs[i]->flow->saved_bytes;
-    for (uint32_t k = 0; k < MEMORY_KINDS; k++)
-        if (k != MEMORY_PINNED) out->total_bytes += out->bytes[k];
-}
 
 lh_status_t engine_profile(engine_t *e, bool on)
 {
@@ -201,13 +110,18 @@ static int slower_first(const void *a, const void *b)
     return strcmp(x->op, y->op);
 }
 
-lh_status_t engine_profile_rows(engine_t *e, profile_row_t **rows, uint32_t *count)
+static size_t calls_most(const engine_t *e)
 {
     size_t most = 1;
     for (uint32_t i = 0; i < e->program_count; i++)
         for (uint32_t l = 0; l < 2; l++)
             most += e->programs[i]->lists[l].count;
-    profile_row_t *made = mem_array(most, sizeof(*made));
+    return most;
+}
+
+lh_status_t engine_profile_rows(engine_t *e, profile_row_t **rows, uint32_t *count)
+{
+    profile_row_t *made = mem_array(calls_most(e), sizeof(*made));
     if (made == NULL) return LH_NO_MEMORY;
 
     uint32_t n = 0;
@@ -217,5 +131,66 @@ lh_status_t engine_profile_rows(engine_t *e, profile_row_t **rows, uint32_t *cou
     qsort(made, n, sizeof(*made), slower_first);
     *rows = made;
     *count = n;
+    return LH_OK;
+}
+
+double profile_row_of_limit(const profile_row_t *r, double peak_flops, double bytes_per_second)
+{
+    if (r->ns == 0 || peak_flops <= 0 || bytes_per_second <= 0) return 0;
+    const double compute = r->flops / peak_flops, move = r->bytes / bytes_per_second;
+    return (compute > move ? compute : move) / ((double)r->ns * 1e-9);
+}
+
+/* ---- boxes of a flame chart ---- */
+
+typedef struct frames {
+    profile_frame_t *list;
+    uint32_t count;
+} frames_t;
+
+static bool is_frame(const profile_frame_t *a, const profile_frame_t *b)
+{
+    return a->backward == b->backward && a->block == b->block && a->part == b->part &&
+           strcmp(a->op, b->op) == 0;
+}
+
+/* The frames of this list of calls begin at `first`; an equal one is most likely near the end. */
+static profile_frame_t *frame_find(frames_t *f, uint32_t first, const profile_frame_t *wanted)
+{
+    for (uint32_t i = f->count; i > first; i--)
+        if (is_frame(&f->list[i - 1], wanted)) return &f->list[i - 1];
+    f->list[f->count] = *wanted;
+    return &f->list[f->count++];
+}
+
+static void list_frames(const program_t *p, const call_list_t *list, const char *name, frames_t *f)
+{
+    const uint32_t first = f->count;
+    if (list->profiled_runs == 0) return;
+    for (uint32_t i = 0; i < list->count; i++) {
+        const exec_call_t *call = &list->calls[i];
+        const profile_frame_t wanted = {.list = name,
+                                        .part = part_text(p, call->source->part),
+                                        .op = call->kernel == NULL ? call_text(call)
+                                                                   : call->kernel->op->row.name,
+                                        .block = call->source->block,
+                                        .backward = call->source->backward};
+        frame_find(f, first, &wanted)->ns += call->ns;
+    }
+}
+
+lh_status_t engine_profile_frames(engine_t *e, profile_frame_t **frames, uint32_t *count)
+{
+    frames_t f = {.list = mem_array(calls_most(e), sizeof(*f.list))};
+    if (f.list == NULL) return LH_NO_MEMORY;
+    for (uint32_t update = 0; update < 2; update++)
+        for (uint32_t i = 0; i < e->program_count; i++) {
+            const program_t *p = e->programs[i];
+            if ((p->how.use == USE_UPDATE) != (update == 1)) continue;
+            list_frames(p, &p->lists[0], update ? "update" : "first micro-batch", &f);
+            list_frames(p, &p->lists[1], "later micro-batches", &f);
+        }
+    *frames = f.list;
+    *count = f.count;
     return LH_OK;
 }
