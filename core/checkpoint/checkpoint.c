@@ -234,39 +234,54 @@ free_path:
     mem_free(path);
 }
 
-/* What the disk has lost is damage, and so is what it cannot read; that this process may not read
- * it, has no memory or no descriptors left, or is too old for it, is not. */
+bool checkpoint_lost(lh_status_t status, int error)
+{
+    return status == LH_IO ? error == ENOENT || error == EIO : status == LH_CORRUPT;
+}
+
+/* At opening, what a manifest says wrongly is damage too; that this process may not read it, has no
+ * memory or no descriptors left, or is too old for it, is not. */
 static bool is_damage(lh_status_t status, int error)
 {
-    if (status == LH_IO) return error == ENOENT || error == EIO;
+    if (status == LH_IO) return checkpoint_lost(status, error);
     return status != LH_NO_MEMORY && status != LH_UNSUPPORTED;
 }
 
+void checkpoint_skip(const char *folder, uint64_t step, bool set_aside)
+{
+    char name[CHECKPOINT_NAME];
+    checkpoint_name(step, name);
+    log_line(LH_LOG_WARN, "%s is skipped: %s", name, fail_reason());
+    if (set_aside && checkpoint_set_aside(folder, step) != LH_OK)
+        log_line(LH_LOG_WARN, "%s", fail_reason());
+}
+
+typedef lh_status_t (*open_func_t)(const char *path, checkpoint_t **out);
+
 /* LH_CORRUPT: damaged, and skipped with a warning. */
-static lh_status_t try_step(const char *folder, uint64_t step, bool set_aside, checkpoint_t **out)
+static lh_status_t try_step(const char *folder, uint64_t step, open_func_t open, bool set_aside,
+                            checkpoint_t **out)
 {
     char name[CHECKPOINT_NAME];
     checkpoint_name(step, name);
     char *path = path_join(folder, name);
     if (path == NULL) return LH_NO_MEMORY;
-    lh_status_t status = open_verified(path, out);
+    lh_status_t status = open(path, out);
     int error = errno;
     if (status == LH_IO && error != ENOENT) { /* it may be gone the next moment */
-        status = open_verified(path, out);
+        status = open(path, out);
         error = errno;
     }
     if (status != LH_OK && is_damage(status, error)) {
-        log_line(LH_LOG_WARN, "%s is skipped: %s", name, fail_reason());
-        const bool lost = status != LH_IO || error == ENOENT;
-        if (set_aside && lost && checkpoint_set_aside(folder, step) != LH_OK)
-            log_line(LH_LOG_WARN, "%s", fail_reason());
+        checkpoint_skip(folder, step, set_aside && (status != LH_IO || error == ENOENT));
         status = LH_CORRUPT;
     }
     mem_free(path);
     return status;
 }
 
-lh_status_t checkpoint_open_latest(const char *folder, bool set_aside, checkpoint_t **out)
+static lh_status_t open_newest(const char *folder, uint64_t below, open_func_t open, bool set_aside,
+                               checkpoint_t **out)
 {
     checkpoint_steps_t steps;
     lh_status_t status = checkpoint_steps(folder, &steps);
@@ -274,7 +289,8 @@ lh_status_t checkpoint_open_latest(const char *folder, bool set_aside, checkpoin
 
     checkpoint_t *found = NULL;
     for (size_t i = 0; i < steps.count && found == NULL; i++) {
-        status = try_step(folder, steps.steps[i], set_aside, &found);
+        if (steps.steps[i] >= below) continue;
+        status = try_step(folder, steps.steps[i], open, set_aside, &found);
         if (status != LH_OK && status != LH_CORRUPT) break;
         status = LH_OK;
     }
@@ -282,9 +298,20 @@ lh_status_t checkpoint_open_latest(const char *folder, bool set_aside, checkpoin
     if (status != LH_OK) return status;
     if (found == NULL && steps.count > 0)
         return fail(LH_CORRUPT, "%s: none of its %zu checkpoints is whole", folder, steps.count);
-    if (found != NULL) check_pointer(folder, found->manifest->meta.step);
+    if (found != NULL && below == UINT64_MAX) check_pointer(folder, found->manifest->meta.step);
     *out = found;
     return LH_OK;
+}
+
+lh_status_t checkpoint_open_latest(const char *folder, bool set_aside, checkpoint_t **out)
+{
+    return open_newest(folder, UINT64_MAX, open_verified, set_aside, out);
+}
+
+lh_status_t checkpoint_open_newest(const char *folder, uint64_t below, bool set_aside,
+                                   checkpoint_t **out)
+{
+    return open_newest(folder, below, checkpoint_open, set_aside, out);
 }
 
 lh_status_t checkpoint_refuse_extra(const checkpoint_t *c, const parameters_t *p)

@@ -39,4 +39,13 @@ lh_status_t checkpoint_verify(const char *path) LH_MUST_CHECK;
 lh_status_t checkpoint_open_latest(const char *folder, bool set_aside,
                                    checkpoint_t **out) LH_MUST_CHECK;
 
+/* The same of what stands before the data, among the steps below `below`: who then reads all of it
+ * once, and finds some lost, skips it and asks for the next. */
+lh_status_t checkpoint_open_newest(const char *folder, uint64_t below, bool set_aside,
+                                   checkpoint_t **out) LH_MUST_CHECK;
+/* Whether a read that failed so (errno: error) has met damage. */
+bool checkpoint_lost(lh_status_t status, int error);
+/* Warns with fail_reason(); with `set_aside` as above. */
+void checkpoint_skip(const char *folder, uint64_t step, bool set_aside);
+
 #endif

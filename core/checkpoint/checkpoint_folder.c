@@ -119,12 +119,14 @@ free_paths:
     return status;
 }
 
-lh_status_t checkpoint_prune(const char *folder, uint64_t keep)
+lh_status_t checkpoint_prune(const char *folder, uint64_t newest, uint64_t keep)
 {
     checkpoint_steps_t steps;
     lh_status_t status = checkpoint_steps(folder, &steps);
-    for (size_t i = keep; status == LH_OK && i < steps.count; i++)
-        status = remove_step(folder, steps.steps[i]);
+    uint64_t kept = 0;
+    for (size_t i = 0; status == LH_OK && i < steps.count; i++)
+        if (steps.steps[i] <= newest && kept++ >= keep)
+            status = remove_step(folder, steps.steps[i]);
     mem_free(steps.steps);
     return status;
 }
@@ -140,12 +142,15 @@ static int find_leftover(void *context, const char *name)
     return is_leftover(name);
 }
 
+/* A folder of a save, or the mark of a shared folder. */
 static int remove_leftover(void *context, const char *name)
 {
+    struct stat st;
     if (!is_leftover(name)) return 0;
     char *path = path_join(context, name);
     if (path == NULL) return -1;
-    const int result = folder_remove(path) == LH_OK ? 0 : -1;
+    const bool file = sys()->lstat(path, &st) == 0 && !S_ISDIR(st.st_mode);
+    const int result = file ? sys()->unlink(path) : folder_remove(path) == LH_OK ? 0 : -1;
     mem_free(path);
     return result;
 }

@@ -308,7 +308,8 @@ lh_status_t commit_finish(commit_t *c, uint64_t keep, char self[SHA256_TEXT])
         if (self != NULL) memcpy(self, c->manifest.self, SHA256_TEXT);
         /* It is committed. What follows is a hint and tidiness. */
         lh_status_t after = point_latest(c);
-        if (after == LH_OK && keep > 0) after = checkpoint_prune(c->folder, keep);
+        if (after == LH_OK && keep > 0)
+            after = checkpoint_prune(c->folder, c->manifest.meta.step, keep);
         if (after != LH_OK) log_line(LH_LOG_WARN, "%s is saved, but: %s", c->target, fail_reason());
     } else {
         /* Nobody is told that it is saved, and its name is free for another attempt. Its files stay

@@ -237,10 +237,13 @@ static lh_status_t put(json_t *root, const char *path, const char *value)
 {
     const json_t *old = get_path(root, path);
     text_t text = {0};
-    const bool same = old != NULL && value_text(old, &text) && !text.failed &&
-                      hf_same_value(text.data, value);
+    const bool written = old != NULL && value_text(old, &text);
+    const lh_status_t status = text_status(&text);
+    const bool same = written && status == LH_OK &&
+                      hf_same_value(text.data == NULL ? "" : text.data, value);
     text_free(&text);
-    return same ? LH_OK : set_path(root, path, json_of(value));
+    if (status != LH_OK || same) return status;
+    return set_path(root, path, json_of(value));
 }
 
 static lh_status_t write_row(const hf_table_t *t, const hf_config_facts_t *facts,

@@ -57,23 +57,26 @@ void json_text_quote(text_t *t, const char *text)
     text_append(t, "\"");
 }
 
-/* As Python writes it: 10000.0, 1e-05. */
-void json_text_real(text_t *t, double x)
+void json_real_text(double x, char out[JSON_REAL_TEXT])
 {
-    char digits[40];
     int precision = 0;
     do
-        (void)snprintf(digits, sizeof(digits), "%.*e", precision, x);
-    while (strtod(digits, NULL) != x && ++precision < 17);
+        (void)snprintf(out, JSON_REAL_TEXT, "%.*e", precision, x);
+    while (strtod(out, NULL) != x && ++precision < 17);
 
-    const char *mark = strchr(digits, 'e');
+    const char *mark = strchr(out, 'e');
     const int exponent = mark == NULL ? 0 : atoi(mark + 1);
-    if (mark == NULL || exponent < -4 || exponent >= 16) {
-        text_append(t, digits);
-        return;
-    }
+    if (mark == NULL || exponent < -4 || exponent >= 16) return;
     const int decimals = precision - exponent;
-    text_printf(t, "%.*f", decimals > 0 ? decimals : 1, x); /* stays a real when read again */
+    /* Stays a real when read again. */
+    (void)snprintf(out, JSON_REAL_TEXT, "%.*f", decimals > 0 ? decimals : 1, x);
+}
+
+void json_text_real(text_t *t, double x)
+{
+    char digits[JSON_REAL_TEXT];
+    json_real_text(x, digits);
+    text_append(t, digits);
 }
 
 static void indent(text_t *t, uint32_t level)

@@ -17,8 +17,11 @@ lh_status_t json_text_u64(const char *path, const json_t *object, const char *ke
 lh_status_t json_text_string(const char *path, const json_t *object, const char *key,
                              const char **out) LH_MUST_CHECK;
 
-/* Appends a string with quotes and escapes, a real (finite) with the fewest digits that give it
- * back. */
+enum { JSON_REAL_TEXT = 64 };
+/* A finite real with the fewest digits that give it back, as Python writes it: 10000.0, 1e-05. */
+void json_real_text(double x, char out[JSON_REAL_TEXT]);
+
+/* Appends a string with quotes and escapes, and a real as above. */
 void json_text_quote(text_t *t, const char *text);
 void json_text_real(text_t *t, double x);
 /* Appends a whole value, two spaces a level. */

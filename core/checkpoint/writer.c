@@ -35,6 +35,7 @@ struct writer {
     uint64_t *offset, *bytes;
     uint32_t count;
 
+    bool reserved; /* the arena's pages are there */
     bool begun, busy, killed;
     uint64_t step, started_ns;
     uint64_t session;
@@ -140,6 +141,7 @@ lh_status_t writer_layout(writer_t *w, const checkpoint_tensor_t *tensors, uint3
     if (w->busy) return fail(LH_INVALID, "the layout of checkpoints changes while one is written");
     forget_layout(w);
     w->arena_bytes = 0;
+    w->reserved = false;
     w->count = count;
     w->tensors = mem_array(count, sizeof(w->tensors[0]));
     w->offset = mem_array(count, sizeof(w->offset[0]));
@@ -153,9 +155,8 @@ lh_status_t writer_layout(writer_t *w, const checkpoint_tensor_t *tensors, uint3
     if (w->arena_bytes == 0) w->arena_bytes = PLACE_ALIGNMENT;
     status = LH_IO;
     if (ftruncate(w->shared.arena_fd, (off_t)w->arena_bytes) != 0) goto no_memory;
-    /* Populated now: the first save must not stand still for page faults. */
-    w->arena = mmap(NULL, w->arena_bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_POPULATE,
-                    w->shared.arena_fd, 0);
+    w->arena = mmap(NULL, w->arena_bytes, PROT_READ | PROT_WRITE, MAP_SHARED, w->shared.arena_fd,
+                    0);
     if (w->arena == MAP_FAILED) {
         w->arena = NULL;
         goto no_memory;
@@ -170,9 +171,33 @@ forget:
     return status;
 }
 
-void *writer_place(const writer_t *w, uint32_t index)
+/* Memory is taken by the first save, not by the start of the run; whole, as a page that could not
+ * be had later would end the trainer by a signal. */
+static lh_status_t populate(const writer_t *w, uint64_t begin, uint64_t bytes)
 {
-    return (char *)w->arena + w->offset[index];
+    /* EINVAL: a kernel before 5.14, which takes the pages one by one. */
+    if (bytes == 0 || madvise((char *)w->arena + begin, bytes, MADV_POPULATE_WRITE) == 0 ||
+        errno == EINVAL)
+        return LH_OK;
+    return fail(LH_IO, "%llu bytes of shared memory for a checkpoint", (unsigned long long)bytes);
+}
+
+lh_status_t writer_reserve(writer_t *w)
+{
+    const lh_status_t status = w->reserved ? LH_OK : populate(w, 0, w->arena_bytes);
+    w->reserved = status == LH_OK;
+    return status;
+}
+
+lh_status_t writer_place(const writer_t *w, uint32_t index, void **out)
+{
+    const uint64_t page = (uint64_t)sysconf(_SC_PAGESIZE), begin = w->offset[index] / page * page;
+    const lh_status_t status = w->reserved
+                                   ? LH_OK
+                                   : populate(w, begin, w->offset[index] + w->bytes[index] - begin);
+    if (status != LH_OK) return status;
+    *out = (char *)w->arena + w->offset[index];
+    return LH_OK;
 }
 
 uint64_t writer_place_bytes(const writer_t *w, uint32_t index)

@@ -2,9 +2,9 @@
  * memory (the only time it stands still), a helper process writes and commits them.
  *
  *     writer_open(...)                        before the first parallel region: it forks
- *     checkpoint_open_latest(folder, true...) now that nobody else writes there
+ *     checkpoint_open_newest(folder, ...) now that nobody else writes there
  *     writer_layout(w, tensors, count)
- *     each save: writer_begin, fill writer_place(w, 0..), writer_submit; writer_poll now and then
+ *     each save: writer_begin, fill each writer_place, writer_submit; writer_poll now and then
  *     at the end or on SIGTERM: writer_wait
  *
  * A helper that dies, or is silent past the deadline and is killed, costs that save: its result is
@@ -37,11 +37,15 @@ typedef struct writer_result {
 /* Locks the folder, removes what a crash left in it (both on rank 0 only), forks the helper's
  * parent. */
 lh_status_t writer_open(const writer_how_t *how, writer_t **out) LH_MUST_CHECK;
-/* What every save consists of; shared memory for all of it. Once, or again between saves. */
+/* What every save consists of; shared memory for all of it, taken by the first save. Once, or again
+ * between saves. */
 lh_status_t writer_layout(writer_t *w, const checkpoint_tensor_t *tensors,
                           uint32_t count) LH_MUST_CHECK;
-/* Where tensor `index` is to be copied: dense, 64-byte aligned, valid until layout or close. */
-void *writer_place(const writer_t *w, uint32_t index);
+/* Takes the memory of a whole save now, so that a lack of it is known before anything is copied. */
+lh_status_t writer_reserve(writer_t *w) LH_MUST_CHECK;
+/* Where tensor `index` is to be copied: dense, 64-byte aligned, valid until layout or close. Fails
+ * where there is no memory for it. */
+lh_status_t writer_place(const writer_t *w, uint32_t index, void **out) LH_MUST_CHECK;
 uint64_t writer_place_bytes(const writer_t *w, uint32_t index);
 
 /* ranks > 1, before the first submit: a number that is the same on all of them and another for

@@ -26,6 +26,7 @@ typedef struct printer { /* shows text as it is made */
     token_ids_t ids;
     size_t shown;
     bool silent;
+    lh_status_t status; /* of what could not be shown */
 } printer_t;
 
 static lh_status_t number_flag(const cli_t *cli, const char *name, uint64_t *out)
@@ -130,7 +131,7 @@ static size_t settled(const char *text, size_t length)
 
 /* On stdout, where a terminal may be: it obeys nothing that a model wrote. The text as it is stands
  * in generated.json. */
-static void print_generated(const char *text, size_t length)
+static lh_status_t print_generated(const char *text, size_t length)
 {
     text_t shown = {0};
     char *copy = mem_text_n(text, length);
@@ -138,20 +139,22 @@ static void print_generated(const char *text, size_t length)
         text_append_shown(&shown, copy + at, true);
         if (at + strlen(copy + at) < length) text_append(&shown, "\\x00");
     }
-    if (shown.data != NULL && !shown.failed) (void)fwrite(shown.data, 1, shown.length, stdout);
+    const lh_status_t status = copy == NULL ? LH_NO_MEMORY : text_status(&shown);
+    if (status == LH_OK && shown.data != NULL) (void)fwrite(shown.data, 1, shown.length, stdout);
     text_free(&shown);
     mem_free(copy);
+    return status;
 }
 
 static void show_text(printer_t *p, bool all)
 {
     text_t text = {0};
     if (p->silent) return;
-    if (tokenizer_decode(p->tokenizer, p->ids.ids, p->ids.count, true, &text) == LH_OK &&
-        text.data != NULL) {
+    p->status = tokenizer_decode(p->tokenizer, p->ids.ids, p->ids.count, true, &text);
+    if (p->status == LH_OK && text.data != NULL) {
         const size_t until = all ? text.length : settled(text.data, text.length);
         if (until > p->shown) {
-            print_generated(text.data + p->shown, until - p->shown);
+            p->status = print_generated(text.data + p->shown, until - p->shown);
             p->shown = until;
         }
         (void)fflush(stdout);
@@ -162,15 +165,37 @@ static void show_text(printer_t *p, bool all)
 static void show(void *context, int32_t id)
 {
     printer_t *p = context;
-    if (!p->silent && push(&p->ids, id) == LH_OK) show_text(p, false);
+    if (p->silent || p->status != LH_OK) return;
+    p->status = push(&p->ids, id);
+    if (p->status == LH_OK) show_text(p, false);
 }
 
+/* NULL: no memory. */
 static json_t *id_array(const int32_t *ids, uint64_t count)
 {
     json_t *array = json_array();
-    for (uint64_t i = 0; i < count; i++)
-        (void)json_array_append_new(array, json_integer(ids[i]));
+    for (uint64_t i = 0; array != NULL && i < count; i++)
+        if (json_array_append_new(array, json_integer(ids[i])) != 0) {
+            json_decref(array);
+            array = NULL;
+        }
     return array;
+}
+
+static bool is_utf8(const text_t *t)
+{
+    for (size_t at = 0, size; at < t->length; at += size) {
+        size = t->data[at] == '\0' ? 1 : text_character(t->data + at);
+        if (size == 0) return false;
+    }
+    return true;
+}
+
+/* Bytes that are no UTF-8 have no JSON string: the ids say all. NULL: no memory. */
+static json_t *text_value(const text_t *t)
+{
+    if (t->data == NULL) return json_string("");
+    return is_utf8(t) ? json_stringn(t->data, t->length) : json_null();
 }
 
 static lh_status_t tell(const cli_t *cli, const request_t *r, const tokenizer_t *tokenizer,
@@ -180,14 +205,15 @@ static lh_status_t tell(const cli_t *cli, const request_t *r, const tokenizer_t 
     lh_status_t status = LH_OK;
     if (tokenizer != NULL) status = tokenizer_decode(tokenizer, ids, count, true, &text);
     json_t *root = json_object();
-    (void)json_object_set_new(root, "prompt_ids", id_array(prompt->ids, prompt->count));
-    (void)json_object_set_new(root, "new_ids", id_array(ids, count));
-    json_t *shown = text.data == NULL ? json_string("") : json_stringn(text.data, text.length);
-    /* Bytes that are no UTF-8 have no JSON string: the ids say all. */
-    (void)json_object_set_new(root, "text", shown == NULL ? json_null() : shown);
+    bool whole = root != NULL;
+    whole = json_object_set_new(root, "prompt_ids", id_array(prompt->ids, prompt->count)) == 0 &&
+            whole;
+    whole = json_object_set_new(root, "new_ids", id_array(ids, count)) == 0 && whole;
+    whole = json_object_set_new(root, "text", text_value(&text)) == 0 && whole;
     char *dump = json_dumps(root, 0);
     char *path = path_join(cli->job->pipeline.folder, "generated.json");
-    if (dump == NULL || path == NULL) status = fail(LH_NO_MEMORY, "out of memory: generated text");
+    if (status == LH_OK && (!whole || dump == NULL || path == NULL))
+        status = fail(LH_NO_MEMORY, "out of memory: generated text");
     if (status == LH_OK && r->json) (void)printf("%s\n", dump);
     if (status == LH_OK) status = folder_make(cli->job->pipeline.folder);
     if (status == LH_OK) status = file_replace(path, dump, strlen(dump));
@@ -232,7 +258,9 @@ static lh_status_t generate(const cli_t *cli, const request_t *r, model_source_t
     if (status == LH_OK)
         status = generation_run(generation, prompt->ids, prompt->count, end, show, &printer, ids,
                                 &count);
+    if (status == LH_OK) status = printer.status;
     if (status == LH_OK) show_text(&printer, true);
+    if (status == LH_OK) status = printer.status;
     if (status == LH_OK && !printer.silent) (void)printf("\n");
     if (status == LH_OK) status = tell(cli, r, source->tokenizer, prompt, ids, count);
     generation_free(generation);

@@ -50,6 +50,7 @@ static void predict(const train_programs_t *programs, train_prediction_t *out)
     if (known && step_plan_new(programs->pass, programs->update, programs->micro_batches, &rate,
                                &plan) == LH_OK) {
         out->peak_flops = rate.peak_flops[s->compute];
+        out->bytes_per_second = rate.bytes_per_second;
         out->step_s = plan.unmeasured == 0 ? plan.all.seconds : 0;
         step_plan_free(&plan);
     }
@@ -61,6 +62,7 @@ typedef struct step_profile {
     const char *folder;
     profile_row_t *rows; /* a copy; NULL: no step was profiled */
     uint32_t count;
+    train_prediction_t limits; /* 0 where nothing is known of the device */
 } step_profile_t;
 
 /* Files that can't be written are no reason to end a run. */
@@ -68,7 +70,9 @@ static void on_profiled(train_profiler_t *profiler, const train_programs_t *prog
                         const profile_row_t *rows, uint32_t count)
 {
     step_profile_t *p = (step_profile_t *)profiler;
-    lh_status_t status = step_profile_write(p->folder, rows, count);
+    predict(programs, &p->limits);
+    lh_status_t status = step_profile_write(p->folder, rows, count, p->limits.peak_flops,
+                                            p->limits.bytes_per_second);
     if (status == LH_OK) status = step_trace_write(p->folder, programs->pass, programs->update);
     if (status != LH_OK) log_line(LH_LOG_WARN, "the profile is not written: %s", fail_reason());
     p->rows = mem_array(count, sizeof(*rows));
@@ -86,15 +90,21 @@ static void print_profile(const step_profile_t *p)
         log_line(LH_LOG_WARN, "--profile: the run was too short, no step was profiled");
         return;
     }
-    printf("%-7s %-9s %-18s %-42s %6s %10s %9s %7s %6s\n", "part", "", "op", "kernel", "calls",
-           "ms", "GFLOP/s", "GB/s", "share");
+    printf("%-7s %-9s %-18s %-42s %6s %10s %9s %7s %8s %6s\n", "part", "", "op", "kernel", "calls",
+           "ms", "GFLOP/s", "GB/s", "of limit", "share");
     for (uint32_t i = 0; i < p->count; i++) {
         const profile_row_t *r = &p->rows[i];
         const double ns = r->ns > 0 ? (double)r->ns : 1;
-        printf("%-7s %-9s %-18s %-42s %6llu %10.3f %9.1f %7.1f %5.1f%%\n", r->part,
+        const double limit = profile_row_of_limit(r, p->limits.peak_flops,
+                                                  p->limits.bytes_per_second);
+        char of_limit[16] = "-";
+        if (limit > 0) (void)snprintf(of_limit, sizeof(of_limit), "%.0f%%", 100 * limit);
+        printf("%-7s %-9s %-18s %-42s %6llu %10.3f %9.1f %7.1f %8s %5.1f%%\n", r->part,
                r->backward ? "backward" : "", r->op, r->kernel, (unsigned long long)r->calls,
-               ns * 1e-6, r->flops / ns, r->bytes / ns, 100 * ns / total);
+               ns * 1e-6, r->flops / ns, r->bytes / ns, of_limit, 100 * ns / total);
     }
+    if (p->limits.peak_flops <= 0)
+        printf("of limit: unknown until longhaul bench device has measured this device\n");
 }
 
 int command_train(cli_t *cli)

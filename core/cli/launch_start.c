@@ -52,6 +52,7 @@ typedef struct starter {
     int signals; /* signalfd */
     sigset_t before;
     uint32_t stops;     /* signals that ask to stop */
+    int last_stop;      /* which of them came last  */
     uint64_t deadline;  /* 0: none has failed      */
     started_t *first;   /* that failed              */
     const char **words; /* of the command line */
@@ -296,6 +297,7 @@ static void hear_signal(starter_t *s)
 {
     struct signalfd_siginfo info;
     if (read(s->signals, &info, sizeof(info)) != (ssize_t)sizeof(info)) return;
+    s->last_stop = (int)info.ssi_signo;
     if (s->stops++ == 0)
         kill_all(s, SIGTERM);
     else
@@ -401,7 +403,7 @@ static int tell_end(const starter_t *s)
 
 static int end_code(const starter_t *s)
 {
-    if (s->stops > 1) return 128 + SIGTERM;
+    if (s->stops > 1) return 128 + s->last_stop;
     if (s->first != NULL) return tell_end(s);
     int code = EXIT_DONE;
     for (uint32_t i = 0; i < s->count; i++)

@@ -1,11 +1,7 @@
 /* model_layout.c - parses a model's options, opens it, lists its parameters. */
 #include <cli/model_layout.h>
 
-#include <stdio.h>
-
 #include <base/memory.h>
-#include <base/text.h>
-#include <checkpoint/json_text.h>
 #include <train/session.h>
 
 lh_status_t model_layout_open(const job_t *job, registry_t *registry, const option_given_t *given,
@@ -39,15 +35,6 @@ void model_layout_close(model_layout_t *l)
     *l = (model_layout_t){0};
 }
 
-static const char *real_text(model_layout_t *l, double real)
-{
-    text_t text = {0};
-    json_text_real(&text, real);
-    (void)snprintf(l->value, sizeof(l->value), "%s", text.data == NULL ? "0" : text.data);
-    text_free(&text);
-    return l->value;
-}
-
 const char *model_layout_option(void *context, const char *key)
 {
     model_layout_t *l = context;
@@ -56,7 +43,9 @@ const char *model_layout_option(void *context, const char *key)
         if (strcmp(l->options.rows[i].key, key) == 0) row = &l->options.rows[i];
     if (row == NULL) return NULL;
 
-    if (row->type == LH_OPT_F64) /* as Python writes it: it goes into config.json */
-        return real_text(l, *(const double *)((const char *)l->config + row->offset));
+    if (row->type == LH_OPT_F64) { /* as Python writes it: it goes into config.json */
+        json_real_text(*(const double *)((const char *)l->config + row->offset), l->value);
+        return l->value;
+    }
     return option_text(row, l->config, l->value);
 }

@@ -3,6 +3,7 @@
 #ifndef CLI_MODEL_LAYOUT_H
 #define CLI_MODEL_LAYOUT_H
 
+#include <checkpoint/json_text.h>
 #include <config/job.h>
 #include <graph/parameters.h>
 #include <plugin/loader.h>
@@ -13,7 +14,7 @@ typedef struct model_layout {
     void *config;
     lh_model_t *model;
     parameters_t *parameters;
-    char value[64]; /* of the last question */
+    char value[JSON_REAL_TEXT]; /* of the last question */
 } model_layout_t;
 
 /* vocab: rows of the embedding that a tokenizer asks for; 0: given or the INI says. A plugin

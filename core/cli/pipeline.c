@@ -10,6 +10,7 @@
 #include <base/sys.h>
 #include <data/blend.h>
 #include <data/input_files.h>
+#include <data/json_parse.h>
 
 enum { STATE_LIMIT = 1 << 20 };
 
@@ -165,7 +166,8 @@ static json_t *read_state(const char *path)
     size_t length;
     if (!file_exists(path) || file_read(path, STATE_LIMIT, &data, &length) != LH_OK)
         return json_object();
-    json_t *root = json_loadb(data, length, 0, NULL);
+    json_t *root;
+    if (json_parse("a stage", data, length, &root) != LH_OK) root = NULL;
     mem_free(data);
     if (json_is_object(root)) return root;
     json_decref(root);

@@ -29,6 +29,7 @@ typedef struct run_start {
     uint32_t ranks, sites;
     double flops_per_step;   /* useful ones */
     double peak_flops;       /* measured rate of the device's matmuls; 0: unknown */
+    double bytes_per_second; /* of its memory, read and written together; 0: unknown */
     double predicted_step_s; /* by `plan`; 0: none */
     uint64_t train_tokens;   /* in the data set */
     const memory_report_t *memory;
@@ -76,8 +77,11 @@ typedef struct run_end {
     const char *reason;           /* NULL when all went well */
     const profile_row_t *profile; /* one profiled step, by descending time; NULL: none */
     uint32_t profile_count;
-    uint64_t resident_bytes;     /* peak of the process */
-    const rank_memory_t *memory; /* [memory_count] of all ranks; NULL: the run failed */
+    const profile_frame_t *frames; /* of the same step; NULL: none */
+    uint32_t frame_count;
+    uint64_t resident_bytes; /* peak of the process */
+    const rank_memory_t
+        *memory; /* [memory_count] of all ranks; NULL: the run failed before the end */
     uint32_t memory_count;
 } run_end_t;
 

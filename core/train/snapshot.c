@@ -4,7 +4,7 @@
 #include <stdio.h>
 
 #include <base/memory.h>
-#include <graph/weights.h>
+#include <graph/finish.h>
 
 static lh_status_t row_name(const parameter_t *p, const char *state, char **out)
 {
@@ -134,16 +134,36 @@ void snapshot_free(snapshot_t *s)
     mem_free(s);
 }
 
+static lh_status_t take_row(const snapshot_t *s, uint32_t index, writer_t *writer)
+{
+    const snapshot_row_t *row = &s->rows[s->row_of[index]];
+    const tensor_part_t *part = &s->tensors[index].part;
+    void *place;
+    const lh_status_t status = writer_place(writer, index, &place);
+    if (status != LH_OK) return status;
+    return weights_read(s->weights, row->space, row->parameter, part->first, part->count,
+                        LH_DTYPE_F32, place);
+}
+
 lh_status_t snapshot_take(const snapshot_t *s, writer_t *writer)
 {
-    for (uint32_t i = 0; i < s->count; i++) {
-        const snapshot_row_t *row = &s->rows[s->row_of[i]];
-        const tensor_part_t *part = &s->tensors[i].part;
-        const lh_status_t status = weights_read(s->weights, row->space, row->parameter, part->first,
-                                                part->count, LH_DTYPE_F32, writer_place(writer, i));
-        if (status != LH_OK) return status;
+    lh_status_t status = LH_OK;
+    for (uint32_t i = 0; status == LH_OK && i < s->count; i++)
+        status = take_row(s, i, writer);
+    return status;
+}
+
+lh_status_t snapshot_take_last(const snapshot_t *s, writer_t *writer)
+{
+    const uint32_t states = state_count(s->weights);
+    lh_status_t status = LH_OK;
+    for (uint32_t k = 0; status == LH_OK && k <= states; k++) {
+        const uint32_t space = k == 0 ? SPACE_PARAMETER : SPACE_STATE + k - 1;
+        for (uint32_t i = 0; status == LH_OK && i < s->count; i++)
+            if (s->rows[s->row_of[i]].space == space) status = take_row(s, i, writer);
+        weights_release(s->weights, space);
     }
-    return LH_OK;
+    return status;
 }
 
 static void shape_text(uint32_t rank, const uint64_t *shape, char out[96])

@@ -31,6 +31,9 @@ void snapshot_free(snapshot_t *s); /* NULL does nothing */
 
 /* Copies all into the writer's places, which were laid out with s->tensors. */
 lh_status_t snapshot_take(const snapshot_t *s, writer_t *writer) LH_MUST_CHECK;
+/* The same for the last time: gives masters and each kind of state back as soon as they are copied.
+ * After engine_finish. */
+lh_status_t snapshot_take_last(const snapshot_t *s, writer_t *writer) LH_MUST_CHECK;
 
 /* Fills what is held here from a checkpoint of any number of ranks, reading no more than that; with
  * `states` the optimizer's too. A tensor that is missing, has another shape or has no place in the

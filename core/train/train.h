@@ -15,7 +15,8 @@ typedef struct train_programs { /* of one step */
 } train_programs_t;
 
 typedef struct train_prediction {
-    double peak_flops; /* of the device's matmuls in the run's precision */
+    double peak_flops;       /* of the device's matmuls in the run's precision */
+    double bytes_per_second; /* of its memory, read and written together */
     double step_s;
 } train_prediction_t;
 

@@ -3,18 +3,33 @@
 
 #include <base/memory.h>
 
+static lh_status_t start(void *context, const void *mine, size_t bytes)
+{
+    train_comm_t *t = context;
+    if (t->plan == NULL || bytes > TRAIN_COMM_ROOM)
+        return fail(LH_INVALID, "%zu bytes of each rank can't be gathered beside other work",
+                    bytes);
+    memcpy(t->memory + (size_t)t->ranks.rank * TRAIN_COMM_ROOM, mine, bytes);
+    return collective_start(t->plan);
+}
+
+static lh_status_t finish(void *context, size_t bytes, void *all)
+{
+    train_comm_t *t = context;
+    const lh_status_t status = collective_wait(t->plan);
+    if (status != LH_OK) return status;
+    for (uint32_t r = 0; r < t->ranks.size; r++)
+        memcpy((char *)all + r * bytes, t->memory + (size_t)r * TRAIN_COMM_ROOM, bytes);
+    return LH_OK;
+}
+
 static lh_status_t gather(void *context, const void *mine, size_t bytes, void *all)
 {
     train_comm_t *t = context;
     if (t->plan == NULL || bytes > TRAIN_COMM_ROOM)
         return control_gather(t->control, mine, bytes, all);
-    memcpy(t->memory + (size_t)t->ranks.rank * TRAIN_COMM_ROOM, mine, bytes);
-    lh_status_t status = collective_start(t->plan);
-    if (status == LH_OK) status = collective_wait(t->plan);
-    if (status != LH_OK) return status;
-    for (uint32_t r = 0; r < t->ranks.size; r++)
-        memcpy((char *)all + r * bytes, t->memory + (size_t)r * TRAIN_COMM_ROOM, bytes);
-    return LH_OK;
+    const lh_status_t status = start(t, mine, bytes);
+    return status == LH_OK ? finish(t, bytes, all) : status;
 }
 
 lh_status_t train_comm_open(train_comm_t *t, const train_comm_how_t *how)
@@ -28,7 +43,9 @@ lh_status_t train_comm_open(train_comm_t *t, const train_comm_how_t *how)
     *t = (train_comm_t){.ranks = {.rank = how->world->row.rank,
                                   .size = how->world->row.size,
                                   .context = t,
-                                  .gather = gather},
+                                  .gather = gather,
+                                  .start = start,
+                                  .finish = finish},
                         .control = how->control};
     return comm_open(&comm, &t->comm);
 }

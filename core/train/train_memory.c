@@ -27,6 +27,7 @@ static rank_memory_t own_memory(const trainer_t *t)
 lh_status_t trainer_memory(trainer_t *t)
 {
     const uint32_t size = agree_size(&t->agree);
+    if (t->memory != NULL) return LH_OK; /* the last save has asked before */
     const rank_memory_t mine = own_memory(t);
     rank_memory_t *all = mem_array(size, sizeof(*all));
     if (all == NULL) return LH_NO_MEMORY;

@@ -43,11 +43,15 @@ static lh_status_t open_session(trainer_t *t)
     identity_text(t->session, &t->identity);
     text_printf(&t->identity, "launch.ranks = %u\n", agree_size(&t->agree));
     status = text_status(&t->identity);
-    if (status == LH_OK && same)
-        status = identity_compare(t->resumed->path, t->resumed->manifest->meta.model,
-                                  t->identity.data);
-    if (status != LH_OK || !same) return status;
+    return status == LH_OK ? trainer_check_bits(t) : status;
+}
 
+lh_status_t trainer_check_bits(const trainer_t *t)
+{
+    if (t->resumed == NULL || !t->job->train.same_bits) return LH_OK;
+    const lh_status_t status = identity_compare(t->resumed->path, t->resumed->manifest->meta.model,
+                                                t->identity.data);
+    if (status != LH_OK) return status;
     const char *then = t->resumed->manifest->meta.device;
     const char *now = engine_properties(t->session->engine)->fingerprint;
     if (then != NULL && *then != '\0' && !text_equal(then, now))
@@ -174,7 +178,7 @@ static lh_status_t start_weights(trainer_t *t)
                                             t->job->model.init_std);
     if (status != LH_OK) return status;
     if (t->resumed != NULL)
-        status = snapshot_load(t->snapshot, t->resumed, true);
+        status = trainer_resume(t);
     else if (t->how->imported != NULL)
         status = load_imported(t);
     if (status != LH_OK || t->session->transfers == NULL) return status;
@@ -207,7 +211,11 @@ static lh_status_t open_comm(trainer_t *t)
 
 lh_status_t trainer_open(trainer_t *t, const train_how_t *how)
 {
-    *t = (trainer_t){.how = how, .job = how->job, .saved_step = UINT64_MAX, .valid_loss = NAN};
+    *t = (trainer_t){.how = how,
+                     .job = how->job,
+                     .below = UINT64_MAX,
+                     .saved_step = UINT64_MAX,
+                     .valid_loss = NAN};
     lh_status_t status = open_comm(t);
     if (status == LH_OK)
         status = agree_new(t->comm.comm != NULL ? &t->comm.ranks : NULL, &t->agree);
@@ -257,6 +265,7 @@ void trainer_close(trainer_t *t)
     mem_free(t->batch);
     mem_free(t->step_rows);
     mem_free(t->profile);
+    mem_free(t->frames);
     mem_free(t->memory);
     text_free(&t->variants);
     text_free(&t->identity);

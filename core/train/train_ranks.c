@@ -19,18 +19,38 @@ void agree_free(agree_t *a)
     *a = (agree_t){0};
 }
 
-lh_status_t agree_sum(agree_t *a, double *values, uint32_t count)
+static void sum(const agree_t *a, double *values, uint32_t count)
 {
-    if (a->ranks == NULL) return LH_OK;
-    const lh_status_t status = a->ranks->gather(a->ranks->context, values, count * sizeof(*values),
-                                                a->all);
-    if (status != LH_OK) return status;
     for (uint32_t k = 0; k < count; k++) {
         values[k] = 0;
         for (uint32_t r = 0; r < a->ranks->size; r++)
             values[k] += a->all[r * count + k];
     }
-    return LH_OK;
+}
+
+lh_status_t agree_sum(agree_t *a, double *values, uint32_t count)
+{
+    if (a->ranks == NULL) return LH_OK;
+    const train_ranks_t *r = a->ranks;
+    const lh_status_t status = r->gather(r->context, values, count * sizeof(*values), a->all);
+    if (status == LH_OK) sum(a, values, count);
+    return status;
+}
+
+lh_status_t agree_start(agree_t *a, const double *values, uint32_t count)
+{
+    if (a->ranks == NULL || a->ranks->start == NULL) return LH_OK;
+    return a->ranks->start(a->ranks->context, values, count * sizeof(*values));
+}
+
+lh_status_t agree_finish(agree_t *a, double *values, uint32_t count)
+{
+    if (a->ranks == NULL) return LH_OK;
+    const train_ranks_t *r = a->ranks;
+    if (r->start == NULL) return agree_sum(a, values, count);
+    const lh_status_t status = r->finish(r->context, count * sizeof(*values), a->all);
+    if (status == LH_OK) sum(a, values, count);
+    return status;
 }
 
 lh_status_t agree_first(agree_t *a, void *value, size_t bytes)

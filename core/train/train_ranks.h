@@ -11,6 +11,10 @@ typedef struct train_ranks {
     /* Every rank gives `bytes` of its own and gets all, in order of ranks: all is [size x bytes].
      * Blocking; all ranks call in the same order with the same sizes. No allocation. */
     lh_status_t (*gather)(void *context, const void *mine, size_t bytes, void *all);
+    /* The same in two calls, with other work between them; no other gather meanwhile. NULL: only at
+     * once. */
+    lh_status_t (*start)(void *context, const void *mine, size_t bytes);
+    lh_status_t (*finish)(void *context, size_t bytes, void *all);
 } train_ranks_t;
 
 enum { AGREE_MOST = 4 };
@@ -33,6 +37,9 @@ static inline uint32_t agree_size(const agree_t *a)
 
 /* Each value becomes the sum over all ranks, added in their order: the same bits on all of them. */
 lh_status_t agree_sum(agree_t *a, double *values, uint32_t count) LH_MUST_CHECK;
+/* The same in two calls: the values travel while something else is done. */
+lh_status_t agree_start(agree_t *a, const double *values, uint32_t count) LH_MUST_CHECK;
+lh_status_t agree_finish(agree_t *a, double *values, uint32_t count) LH_MUST_CHECK;
 /* All ranks take what rank 0 gives. */
 lh_status_t agree_first(agree_t *a, void *value, size_t bytes) LH_MUST_CHECK;
 

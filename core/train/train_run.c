@@ -68,22 +68,26 @@ static void tell_start(trainer_t *t, memory_report_t *memory)
                                .flops_per_step = pass.flops * (double)(t->share.passes / t->lanes) +
                                                  update.flops,
                                .peak_flops = prediction.peak_flops,
+                               .bytes_per_second = prediction.bytes_per_second,
                                .predicted_step_s = prediction.step_s,
                                .train_tokens = batches_samples(t->data) * job->train.sequence,
                                .memory = memory};
     if (t->how->observer != NULL) t->how->observer->begin(t->how->observer, &start);
 }
 
-static void tell_end(trainer_t *t, lh_status_t status, uint64_t since)
+/* The sentence is a copy: who watches may fail by itself. */
+static void tell_end(trainer_t *t, lh_status_t status, const char *reason, uint64_t since)
 {
     struct rusage usage = {0};
     (void)getrusage(RUSAGE_SELF, &usage);
     const run_end_t end = {.steps = t->step,
                            .seconds = (double)(sys()->now_ns() - since) * 1e-9,
                            .status = status,
-                           .reason = status == LH_OK ? NULL : fail_reason(),
+                           .reason = status == LH_OK ? NULL : reason,
                            .profile = t->profile,
                            .profile_count = t->profile_count,
+                           .frames = t->frames,
+                           .frame_count = t->frame_count,
                            .resident_bytes = (uint64_t)usage.ru_maxrss * 1024,
                            .memory = t->memory,
                            .memory_count = t->memory == NULL ? 0 : agree_size(&t->agree)};
@@ -132,6 +136,8 @@ static lh_status_t profile(trainer_t *t, bool begin)
         return LH_OK;
     lh_status_t status = LH_OK;
     if (!begin) status = engine_profile_rows(t->session->engine, &t->profile, &t->profile_count);
+    if (status == LH_OK && !begin)
+        status = engine_profile_frames(t->session->engine, &t->frames, &t->frame_count);
     if (status == LH_OK && !begin && t->how->profiler != NULL) {
         const train_programs_t programs = programs_of(t);
         t->how->profiler->profiled(t->how->profiler, &programs, t->profile, t->profile_count);
@@ -197,7 +203,7 @@ lh_status_t train_run(const train_how_t *how, train_result_t *out)
     /* Kept before others fail too: what ended the run is what the program says at its end. */
     char reason[2048];
     (void)snprintf(reason, sizeof(reason), "%s", fail_reason());
-    if (opened) tell_end(&t, status, since);
+    if (opened) tell_end(&t, status, reason, since);
     t.failed = status != LH_OK;
     /* Before links end, so that others hear the reason and not that a link broke. */
     if (t.failed && t.comm.comm != NULL)

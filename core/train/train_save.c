@@ -6,6 +6,7 @@
 
 #include <base/log.h>
 #include <base/sys.h>
+#include <graph/finish.h>
 
 static void tell(trainer_t *t, const writer_result_t *r, double stall_s)
 {
@@ -61,6 +62,8 @@ static lh_status_t begin(trainer_t *t, bool last)
         trainer_poll_save(t);
     }
     if (status == LH_AGAIN) t->waited_ns += sys()->now_ns() - since;
+    /* The last save of one rank takes memory bit by bit, as it gives back what steps needed. */
+    if (status == LH_OK && (!last || t->comm.comm != NULL)) status = writer_reserve(t->writer);
     return status;
 }
 
@@ -105,6 +108,16 @@ static lh_status_t agree_save(trainer_t *t, bool cannot, bool *skip, bool *saved
     return status;
 }
 
+/* What the run does not need any more makes room for its last snapshot. Other ranks may still be
+ * reading what they share. */
+static lh_status_t take_snapshot(trainer_t *t, bool last)
+{
+    if (!last || t->comm.comm != NULL) return snapshot_take(t->snapshot, t->writer);
+    lh_status_t status = trainer_memory(t); /* as long as there is something to measure */
+    if (status == LH_OK) status = engine_finish(t->session->engine);
+    return status == LH_OK ? snapshot_take_last(t->snapshot, t->writer) : status;
+}
+
 lh_status_t trainer_save(trainer_t *t, bool last)
 {
     const bool alone = agree_size(&t->agree) == 1;
@@ -117,7 +130,7 @@ lh_status_t trainer_save(trainer_t *t, bool last)
     if (saved) return LH_OK;
     if (skip) return not_saved(t, status, last, since);
     status = bindings_before_save(t->bindings, t->step, t->loss);
-    if (status == LH_OK) status = snapshot_take(t->snapshot, t->writer);
+    if (status == LH_OK) status = take_snapshot(t, last);
     if (status != LH_OK) return status;
     const checkpoint_meta_t meta = describe(t);
     status = writer_submit(t->writer, &meta);

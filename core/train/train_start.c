@@ -9,6 +9,7 @@
 #include <base/memory.h>
 #include <base/sys.h>
 #include <checkpoint/commit.h>
+#include <checkpoint/shared_folder.h>
 
 typedef struct start { /* what rank 0 tells */
     uint64_t session;
@@ -42,8 +43,11 @@ static lh_status_t check_data_order(const trainer_t *t)
 static lh_status_t find_newest(trainer_t *t)
 {
     const char *folder = t->job->checkpoint.folder;
-    const lh_status_t status = checkpoint_open_latest(folder, true, &t->resumed);
-    if (status != LH_OK || t->resumed == NULL) return status;
+    const lh_status_t status = checkpoint_open_newest(folder, t->below, true, &t->resumed);
+    if (status != LH_OK) return status;
+    if (t->resumed == NULL && t->below != UINT64_MAX)
+        return fail(LH_CORRUPT, "%s: none of its checkpoints is whole", folder);
+    if (t->resumed == NULL) return LH_OK;
     if (t->how->resume) return check_data_order(t);
     return fail(LH_INVALID,
                 "%s holds step %llu of an earlier run; go on from it with --resume, or move it "
@@ -81,12 +85,27 @@ static lh_status_t open_named(trainer_t *t, const start_t *start)
     return status;
 }
 
+/* Whoever does not see rank 0's folder fails, and the control plane tells all who that is. */
+static lh_status_t meet_in_folder(trainer_t *t, uint64_t session)
+{
+    const char *folder = t->job->checkpoint.folder;
+    double seen = 1;
+    if (agree_size(&t->agree) == 1) return LH_OK;
+    const bool leads = agree_rank(&t->agree) == 0;
+    lh_status_t status = leads ? LH_OK : shared_folder_look(folder, session);
+    if (status == LH_OK) status = agree_sum(&t->agree, &seen, 1);
+    if (leads) shared_folder_unmark(folder, session);
+    return status;
+}
+
 /* `opened`: what became of opening the writer, so far. */
 static lh_status_t lead_start(trainer_t *t, lh_status_t opened)
 {
     start_t start = {.session = 0};
     lh_status_t status = opened == LH_OK ? find_newest(t) : opened;
     if (status == LH_OK) status = name_run(t, &start.session);
+    if (status == LH_OK && agree_size(&t->agree) > 1)
+        status = shared_folder_mark(t->job->checkpoint.folder, start.session);
     start.status = status;
     if (status != LH_OK)
         (void)snprintf(start.reason, sizeof(start.reason), "%.500s", fail_reason());
@@ -97,8 +116,9 @@ static lh_status_t lead_start(trainer_t *t, lh_status_t opened)
         memcpy(start.self, t->resumed->manifest->self, sizeof(start.self));
     }
     const lh_status_t told = agree_first(&t->agree, &start, sizeof(start));
-    if (status == LH_OK) writer_session(t->writer, start.session);
-    return status != LH_OK ? status : told;
+    if (status != LH_OK || told != LH_OK) return status != LH_OK ? status : told;
+    writer_session(t->writer, start.session);
+    return meet_in_folder(t, start.session);
 }
 
 static lh_status_t follow_start(trainer_t *t, lh_status_t opened)
@@ -111,7 +131,8 @@ static lh_status_t follow_start(trainer_t *t, lh_status_t opened)
     if (start.status != LH_OK) return fail(start.status, "%s", start.reason);
     memcpy(t->run, start.run, sizeof(t->run));
     writer_session(t->writer, start.session);
-    return start.resumed ? open_named(t, &start) : LH_OK;
+    const lh_status_t met = meet_in_folder(t, start.session);
+    return met == LH_OK && start.resumed ? open_named(t, &start) : met;
 }
 
 static void take_start(trainer_t *t)
@@ -137,4 +158,60 @@ lh_status_t trainer_start(trainer_t *t)
     status = how.rank == 0 ? lead_start(t, status) : follow_start(t, status);
     if (status == LH_OK) take_start(t);
     return status;
+}
+
+static lh_status_t load(trainer_t *t, bool *lost)
+{
+    lh_status_t status = snapshot_load(t->snapshot, t->resumed, true);
+    if (status == LH_IO && errno != ENOENT) /* it may be gone the next moment */
+        status = snapshot_load(t->snapshot, t->resumed, true);
+    *lost = status != LH_OK && checkpoint_lost(status, errno);
+    return status;
+}
+
+/* The engine was built with what the checkpoint before named. */
+static lh_status_t check_older(const trainer_t *t)
+{
+    const char *then = t->resumed->manifest->meta.variants;
+    const lh_status_t status = trainer_check_bits(t);
+    if (status != LH_OK || !t->job->train.same_bits || then == NULL || *then == '\0' ||
+        text_equal(then, t->variants.data))
+        return status;
+    return fail(LH_MISMATCH,
+                "%s: made with other kernels than the checkpoint after it; start again",
+                t->resumed->path);
+}
+
+/* Whoever found the damage warns; rank 0 takes the checkpoint out of the way. */
+static lh_status_t start_older(trainer_t *t, bool lost, bool aside)
+{
+    const uint64_t step = t->resumed->manifest->meta.step;
+    const bool leads = agree_rank(&t->agree) == 0;
+    if (!lost) {
+        errno = 0;
+        (void)fail(LH_CORRUPT, "another rank found it damaged");
+    }
+    if (lost || leads) checkpoint_skip(t->job->checkpoint.folder, step, leads && aside);
+    checkpoint_close(t->resumed);
+    t->resumed = NULL;
+    t->below = step;
+    const lh_status_t status = leads ? lead_start(t, LH_OK) : follow_start(t, LH_OK);
+    if (status != LH_OK) return status;
+    take_start(t);
+    return check_older(t);
+}
+
+lh_status_t trainer_resume(trainer_t *t)
+{
+    for (;;) {
+        bool lost = false;
+        lh_status_t status = load(t, &lost);
+        const bool unreadable = lost && status == LH_IO && errno != ENOENT;
+        if (status != LH_OK && !lost) return status;
+        double found[] = {lost, unreadable};
+        status = agree_sum(&t->agree, found, 2);
+        if (status != LH_OK || found[0] == 0) return status;
+        status = start_older(t, lost, found[1] == 0);
+        if (status != LH_OK) return status;
+    }
 }

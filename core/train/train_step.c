@@ -102,24 +102,27 @@ static lh_status_t run_update(trainer_t *t, double rate)
     return status;
 }
 
-/* Each rank has the loss of its share, and may have been asked to stop: one exchange for both. */
-static lh_status_t agree_step(trainer_t *t, const float mine[2], double loss[2])
+/* Each rank has the loss of its share, and may have been asked to stop: one exchange for both,
+ * which travels while parameters are updated, ahead of the new values. */
+enum { AGREE_LOSS = 0, AGREE_CROSS_ENTROPY = 1, AGREE_STOP = 2, AGREE_NUMBERS = 3 };
+
+static lh_status_t agree_begin(trainer_t *t, double numbers[AGREE_NUMBERS])
 {
-    double values[3] = {(double)mine[0], (double)mine[1], stop_requested() ? 1 : 0};
-    const lh_status_t status = agree_sum(&t->agree, values, 3);
+    float mine[2];
+    const lh_status_t status = program_output(t->program, OUTPUT_LOSS, mine, sizeof(mine));
     if (status != LH_OK) return status;
-    loss[0] = values[0];
-    loss[1] = values[1];
-    t->stop = values[2] > 0;
-    return LH_OK;
+    numbers[AGREE_LOSS] = (double)mine[0];
+    numbers[AGREE_CROSS_ENTROPY] = (double)mine[1];
+    numbers[AGREE_STOP] = stop_requested() ? 1 : 0;
+    return agree_start(&t->agree, numbers, AGREE_NUMBERS);
 }
 
-static void report(trainer_t *t, const double loss[2], double rate, bool applied)
+static void report(trainer_t *t, const double *numbers, double rate, bool applied)
 {
     uint64_t now = sys()->now_ns();
     step_report_t r = {.step = t->step,
-                       .loss = loss[0],
-                       .cross_entropy = loss[1],
+                       .loss = numbers[AGREE_LOSS],
+                       .cross_entropy = numbers[AGREE_CROSS_ENTROPY],
                        .learning_rate = rate,
                        .gradient_norm = (double)t->step_rows[LH_STEP_NORM],
                        .applied = applied,
@@ -143,8 +146,7 @@ static void report(trainer_t *t, const double loss[2], double rate, bool applied
 lh_status_t trainer_step(trainer_t *t, bool *applied)
 {
     uint64_t clock = sys()->now_ns();
-    double rate, loss[2];
-    float mine[2];
+    double rate, numbers[AGREE_NUMBERS];
 
     if (t->comm.comm != NULL) comm_step(t->comm.comm, t->step + 1);
     lh_status_t status = bindings_learning_rate(t->bindings, t->step, &rate);
@@ -153,17 +155,18 @@ lh_status_t trainer_step(trainer_t *t, bool *applied)
     trainer_clock(t, PART_DATA, &clock);
     for (uint64_t i = 0; i < t->share.passes / t->lanes && status == LH_OK; i++)
         status = run_passes(t, i);
-    if (status == LH_OK) status = program_output(t->program, OUTPUT_LOSS, mine, sizeof(mine));
+    if (status == LH_OK) status = agree_begin(t, numbers);
     if (status != LH_OK) return status;
     trainer_clock(t, PART_COMPUTE, &clock);
     status = run_update(t, rate);
-    if (status == LH_OK) status = agree_step(t, mine, loss);
+    if (status == LH_OK) status = agree_finish(&t->agree, numbers, AGREE_NUMBERS);
     if (status != LH_OK) return status;
     trainer_clock(t, PART_UPDATE, &clock);
 
     t->step++;
     t->tokens += t->job->train.batch * t->job->train.sequence;
-    t->loss = loss[0];
+    t->loss = numbers[AGREE_LOSS];
+    t->stop = numbers[AGREE_STOP] > 0;
     *applied = t->step_rows[LH_STEP_APPLY] != 0;
     const step_facts_t facts = {.step = t->step,
                                 .tokens = t->tokens,
@@ -173,6 +176,6 @@ lh_status_t trainer_step(trainer_t *t, bool *applied)
     status = bindings_after_step(t->bindings, &facts);
     if (status != LH_OK) return status;
     trainer_clock(t, PART_WATCH, &clock);
-    report(t, loss, rate, *applied);
+    report(t, numbers, rate, *applied);
     return LH_OK;
 }

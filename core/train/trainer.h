@@ -23,6 +23,7 @@ typedef struct trainer {
     bindings_t *bindings;
     writer_t *writer;
     checkpoint_t *resumed; /* while opening */
+    uint64_t below;        /* steps of checkpoints that may be resumed */
     session_t *session;
     program_t *program, *update;
     snapshot_t *snapshot;
@@ -53,6 +54,8 @@ typedef struct trainer {
     uint32_t plugin_count;
     profile_row_t *profile; /* of one step */
     uint32_t profile_count;
+    profile_frame_t *frames; /* of the same step */
+    uint32_t frame_count;
     rank_memory_t *memory; /* of all ranks, once the steps are made */
 } trainer_t;
 
@@ -63,6 +66,11 @@ void trainer_close(trainer_t *t);
 /* train_start.c: the writer, and the checkpoint that the run goes on from (t->resumed, NULL: none).
  */
 lh_status_t trainer_start(trainer_t *t) LH_MUST_CHECK;
+/* Fills weights and states from t->resumed, each byte read once and checked; where some are lost
+ * that checkpoint is skipped and all ranks take an older one. */
+lh_status_t trainer_resume(trainer_t *t) LH_MUST_CHECK;
+/* train_open.c: what must be as it was where same_bits is promised. */
+lh_status_t trainer_check_bits(const trainer_t *t) LH_MUST_CHECK;
 
 /* train_step.c: makes step t->step + 1; *applied is false if it was not finite. */
 lh_status_t trainer_step(trainer_t *t, bool *applied) LH_MUST_CHECK;

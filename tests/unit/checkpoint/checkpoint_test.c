@@ -261,10 +261,27 @@ static void the_newest_are_kept_and_leftovers_swept(void **state)
     assert_int_equal(mkdir(scratch_path(s, ".tmp-step-000000000009-00"), 0700), 0);
     scratch_text(s, ".tmp-step-000000000009-00/x", "x");
     assert_int_equal(mkdir(scratch_path(s, ".del-step-000000000003"), 0700), 0);
+    scratch_text(s, ".tmp-shared-0123456789abcdef", "");
     assert_int_equal(checkpoint_clean(s->folder), LH_OK);
     assert_false(file_exists(scratch_path(s, ".tmp-step-000000000009-00")));
+    assert_false(file_exists(scratch_path(s, ".tmp-shared-0123456789abcdef")));
     assert_false(file_exists(scratch_path(s, ".del-step-000000000003")));
     assert_int_equal(small_latest(s->folder), 5);
+}
+
+/* A step above those that are written was there but could not be read. */
+static void what_was_just_saved_is_kept_below_a_later_step(void **state)
+{
+    scratch_t *s = *state;
+    checkpoint_steps_t steps;
+    assert_int_equal(small_save(s->folder, 9, 1), LH_OK);
+    assert_int_equal(small_save(s->folder, 4, 1), LH_OK);
+    assert_int_equal(small_save(s->folder, 5, 1), LH_OK);
+    assert_int_equal(checkpoint_steps(s->folder, &steps), LH_OK);
+    assert_int_equal(steps.count, 2);
+    assert_int_equal(steps.steps[0], 9);
+    assert_int_equal(steps.steps[1], 5);
+    mem_free(steps.steps);
 }
 
 static void only_our_names_are_checkpoints(void **state)
@@ -309,6 +326,7 @@ int main(void)
         FACT(only_damage_is_an_error_and_not_a_fresh_start),
         FACT(a_step_is_saved_once),
         FACT(the_newest_are_kept_and_leftovers_swept),
+        FACT(what_was_just_saved_is_kept_below_a_later_step),
         FACT(only_our_names_are_checkpoints),
     };
     return cmocka_run_group_tests(tests, quiet, NULL);

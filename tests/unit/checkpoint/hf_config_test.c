@@ -3,6 +3,7 @@
 #include <unit/checkpoint/model_kit.h>
 
 #include <checkpoint/json_text.h>
+#include <data/json_parse.h>
 
 #define GOLDEN LH_TEST_DATA "/../golden"
 
@@ -171,6 +172,37 @@ static void a_new_config_has_both_forms_of_rope(void **state)
     text_free(&other);
 }
 
+/* A value that could not be compared must not be written in other words. */
+static void a_failed_allocation_changes_no_value_of_an_imported_config(void **state)
+{
+    scratch_t *s = *state;
+    text_t want = {0};
+    char kind[] = "default";
+    const char *kept = scratch_text(s, "kept.json",
+                                    HEAD ", \"rms_norm_eps\": 0.00001, "
+                                         "\"rope_theta\": 10000}");
+    const hf_config_facts_t facts = {
+        .option = scaled, .context = kind, .vocab = 512, .kept = kept, .bos = -1, .eos = -1};
+    json_use_memory();
+    assert_int_equal(hf_config_write(&table, &facts, &want), LH_OK);
+    lh_status_t status = LH_NO_MEMORY;
+    for (uint64_t n = 1; status != LH_OK; n++) {
+        text_t text = {0};
+        const uint64_t before = mem_count();
+        mem_fail_at(n, false);
+        status = hf_config_write(&table, &facts, &text);
+        mem_fail_at(0, false);
+        if (status == LH_OK) {
+            assert_string_equal(text.data, want.data);
+            if (mem_count() - before >= n) status = LH_NO_MEMORY; /* borne; go on */
+        } else {
+            assert_int_equal(status, LH_NO_MEMORY);
+        }
+        text_free(&text);
+    }
+    text_free(&want);
+}
+
 static void other_keys_of_an_imported_config_stay(void **state)
 {
     scratch_t *s = *state;
@@ -229,6 +261,7 @@ int main(void)
         FACT(what_the_model_cannot_do_is_refused),
         FACT(dropout_is_only_mentioned_and_ids_may_lie_anywhere),
         FACT(a_new_config_has_both_forms_of_rope),
+        FACT(a_failed_allocation_changes_no_value_of_an_imported_config),
         FACT(other_keys_of_an_imported_config_stay),
         FACT(reals_are_written_as_people_do),
     };

@@ -113,9 +113,10 @@ static inline lh_status_t world_submit(world_place_t *p, writer_t *w, uint64_t s
         .run = "test", .step = step, .seed = UINT64_MAX, .cursor = 10 * step};
     lh_status_t status = writer_begin(w);
     for (uint32_t i = 0; i < p->count && status == LH_OK; i++) {
-        float *place = writer_place(w, i);
-        for (uint64_t k = 0; k < p->tensors[i].part.count; k++)
-            place[k] = world_value(step, p->which[i], p->tensors[i].part.first + k);
+        void *place;
+        status = writer_place(w, i, &place);
+        for (uint64_t k = 0; status == LH_OK && k < p->tensors[i].part.count; k++)
+            ((float *)place)[k] = world_value(step, p->which[i], p->tensors[i].part.first + k);
     }
     return status == LH_OK ? writer_submit(w, &meta) : status;
 }

@@ -2,7 +2,8 @@
  * sentence, no leak, no descriptor left, nothing half written; and where a command says that all is
  * well, its files are those of a run without any failure.
  *
- * Every n is a process of its own. A sample of them by default; all with LONGHAUL_TORTURE. */
+ * Every n is a process of its own. A sample of them by default; all with LONGHAUL_TORTURE, from
+ * LONGHAUL_FIRST on where that is set. */
 #include <unit/data/scratch_files.h>
 
 #include <dirent.h>
@@ -242,7 +243,9 @@ static void fail_each(scratch_t *s, const scenario_t *scenario, bool forever)
     if (code != EXIT_DONE) shell("cat %s >&2; false", log);
     const bool all = getenv("LONGHAUL_TORTURE") != NULL && *getenv("LONGHAUL_TORTURE") != '\0';
     const uint64_t step = all || total < SAMPLES ? 1 : total / SAMPLES;
-    for (uint64_t n = 1; n <= total; n += step, tried++) {
+    const char *first = getenv("LONGHAUL_FIRST");
+    for (uint64_t n = first == NULL ? 1 : strtoull(first, NULL, 10); n <= total;
+         n += step, tried++) {
         make_folder(scenario, folder);
         code = in_process(scenario, folder, n, forever, log, NULL);
         if (code == EXIT_DONE) {
@@ -260,7 +263,7 @@ static void fail_each(scratch_t *s, const scenario_t *scenario, bool forever)
     print_message("%s: %llu of %llu allocations failed%s, %llu times it ended with a sentence\n",
                   scenario->command, (unsigned long long)tried, (unsigned long long)total,
                   forever ? " with all that follow" : "", (unsigned long long)refused);
-    assert_true(refused > tried / 2);
+    assert_true(first != NULL || refused > tried / 2); /* late ones may be borne */
 }
 
 static int setup(void **state)
