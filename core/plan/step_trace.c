@@ -21,7 +21,8 @@ static lh_status_t json_write(json_t *root, const char *folder, const char *name
     return status;
 }
 
-lh_status_t step_profile_write(const char *folder, const profile_row_t *rows, uint32_t count)
+lh_status_t step_profile_write(const char *folder, const profile_row_t *rows, uint32_t count,
+                               double peak_flops, double bytes_per_second)
 {
     double total = 0;
     for (uint32_t i = 0; i < count; i++)
@@ -30,10 +31,11 @@ lh_status_t step_profile_write(const char *folder, const profile_row_t *rows, ui
     for (uint32_t i = 0; i < count; i++) {
         const profile_row_t *r = &rows[i];
         json_array_append_new(
-            list, json_pack("{s:s, s:b, s:s, s:s, s:I, s:I, s:f, s:f, s:f}", "part", r->part,
+            list, json_pack("{s:s, s:b, s:s, s:s, s:I, s:I, s:f, s:f, s:f, s:f}", "part", r->part,
                             "backward", (int)r->backward, "op", r->op, "kernel", r->kernel, "calls",
                             (json_int_t)r->calls, "ns", (json_int_t)r->ns, "flops", r->flops,
-                            "bytes", r->bytes, "share", total > 0 ? (double)r->ns / total : 0.0));
+                            "bytes", r->bytes, "share", total > 0 ? (double)r->ns / total : 0.0,
+                            "of_limit", profile_row_of_limit(r, peak_flops, bytes_per_second)));
     }
     return json_write(list, folder, "profile.json", JSON_INDENT(1));
 }

@@ -10,6 +10,7 @@
 #include <base/memory.h>
 #include <base/sys.h>
 #include <base/text.h>
+#include <data/json_parse.h>
 #include <longhaul/link.h>
 
 enum { METRICS_LIMIT = 1 << 30 };
@@ -91,7 +92,8 @@ void metrics_saved(metrics_t *m, const save_report_t *s)
 
 static uint64_t line_step(const char *line, size_t length)
 {
-    json_t *root = json_loadb(line, length, 0, NULL);
+    json_t *root;
+    if (json_parse("metrics.jsonl", line, length, &root) != LH_OK) root = NULL;
     const json_t *step = json_object_get(root, "step");
     const uint64_t number_of = json_is_integer(step) ? (uint64_t)json_integer_value(step)
                                                      : UINT64_MAX;
@@ -155,7 +157,8 @@ static double real(const json_t *object, const char *key)
 
 static bool read_point(const char *line, size_t length, metrics_point_t *p)
 {
-    json_t *root = json_loadb(line, length, 0, NULL);
+    json_t *root;
+    if (json_parse("metrics.jsonl", line, length, &root) != LH_OK) root = NULL;
     const json_t *step = json_object_get(root, "step");
     const json_t *evaluation = json_object_get(root, "evaluation");
     const bool usable = json_is_integer(step) && json_object_get(root, "save") == NULL &&

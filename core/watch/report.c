@@ -9,6 +9,7 @@
 #include <base/memory.h>
 #include <longhaul/link.h>
 #include <watch/chart.h>
+#include <watch/flame.h>
 #include <watch/memory_table.h>
 #include <watch/metrics.h>
 #include <watch/progress.h>
@@ -224,33 +225,44 @@ static void write_parts(const run_start_t *s, const curves_t *c, text_t *out)
     text_append(out, "</table></div>\n");
 }
 
-static void write_profile(const run_end_t *e, text_t *out)
+static void write_kernel(const run_start_t *s, const profile_row_t *r, double total, text_t *out)
+{
+    const double limit = profile_row_of_limit(r, s->peak_flops, s->bytes_per_second);
+    text_append(out, "<tr><td>");
+    html_escape(out, r->part);
+    text_printf(out, "%s</td><td>", r->backward ? ", backward" : "");
+    html_escape(out, r->op);
+    text_append(out, "</td><td>");
+    html_escape(out, r->kernel);
+    text_printf(out,
+                "</td><td class=\"n\">%llu</td><td class=\"n\">%.2f</td><td class=\"n\">%.0f</td>"
+                "<td class=\"n\">%.1f</td><td class=\"n\">",
+                (unsigned long long)r->calls, (double)r->ns * 1e-6,
+                r->ns > 0 ? r->flops / (double)r->ns : 0, r->ns > 0 ? r->bytes / (double)r->ns : 0);
+    if (limit > 0)
+        text_printf(out, "%.0f %%", 100 * limit);
+    else
+        text_append(out, "-");
+    text_printf(out, "</td><td class=\"w\"><i style=\"width:%.1f%%\"></i></td></tr>",
+                100 * (double)r->ns / total);
+}
+
+static lh_status_t write_profile(const run_start_t *s, const run_end_t *e, text_t *out)
 {
     double total = 0;
     for (uint32_t i = 0; i < e->profile_count; i++)
         total += (double)e->profile[i].ns;
-    if (total <= 0) return;
+    if (total <= 0) return LH_OK;
 
-    text_append(out, "<h2>Kernels of one step</h2><div class=\"panel\"><table><tr><th>part</th>"
-                     "<th>op</th><th>kernel</th><th class=\"n\">calls</th><th class=\"n\">ms</th>"
-                     "<th class=\"n\">GFLOP/s</th><th class=\"n\">GB/s</th><th>share</th></tr>");
-    for (uint32_t i = 0; i < e->profile_count && i < PROFILE_SHOWN; i++) {
-        const profile_row_t *r = &e->profile[i];
-        text_append(out, "<tr><td>");
-        html_escape(out, r->part);
-        text_printf(out, "%s</td><td>", r->backward ? ", backward" : "");
-        html_escape(out, r->op);
-        text_append(out, "</td><td>");
-        html_escape(out, r->kernel);
-        text_printf(
-            out,
-            "</td><td class=\"n\">%llu</td><td class=\"n\">%.2f</td><td class=\"n\">%.0f</td>"
-            "<td class=\"n\">%.1f</td><td class=\"w\"><i style=\"width:%.1f%%\"></i></td></tr>",
-            (unsigned long long)r->calls, (double)r->ns * 1e-6,
-            r->ns > 0 ? r->flops / (double)r->ns : 0, r->ns > 0 ? r->bytes / (double)r->ns : 0,
-            100 * (double)r->ns / total);
-    }
+    text_append(out, "<h2>Kernels of one step</h2><div class=\"panel\">");
+    const lh_status_t status = flame_draw(e->frames, e->frame_count, out);
+    text_append(out, "<table><tr><th>part</th><th>op</th><th>kernel</th><th class=\"n\">calls</th>"
+                     "<th class=\"n\">ms</th><th class=\"n\">GFLOP/s</th><th class=\"n\">GB/s</th>"
+                     "<th class=\"n\">of limit</th><th>share</th></tr>");
+    for (uint32_t i = 0; i < e->profile_count && i < PROFILE_SHOWN; i++)
+        write_kernel(s, &e->profile[i], total, out);
     text_append(out, "</table></div>\n");
+    return status;
 }
 
 lh_status_t report_write(const char *folder, const run_start_t *start, const run_end_t *end)
@@ -264,12 +276,12 @@ lh_status_t report_write(const char *folder, const run_start_t *start, const run
     write_cards(start, end, &c, &page);
     write_charts(&c, &page);
     write_parts(start, &c, &page);
-    write_profile(end, &page);
+    status = write_profile(start, end, &page);
     memory_table_write(start, end, &page);
     text_append(&page, report_script);
 
     char *path = path_join(folder, "report.html");
-    status = path == NULL ? LH_NO_MEMORY : text_status(&page);
+    if (status == LH_OK) status = path == NULL ? LH_NO_MEMORY : text_status(&page);
     if (status == LH_OK) status = file_replace(path, page.data, page.length);
     mem_free(path);
     text_free(&page);

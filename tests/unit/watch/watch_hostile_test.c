@@ -46,7 +46,13 @@ static void run_hostile(scratch_t *s)
     const step_report_t step = {.step = 1, .loss = 1, .applied = true, .seconds = 1};
     const save_report_t saved = {.step = 1, .path = hostile, .reason = hostile};
     const profile_row_t row = {.part = "<b>", .op = "<i>\x1b", .kernel = "<script>", .ns = 5};
-    const run_end_t end = {.steps = 1, .reason = hostile, .profile = &row, .profile_count = 1};
+    const profile_frame_t frame = {.list = "<p>", .part = "<b>\x1b", .op = MARKUP, .ns = 5};
+    const run_end_t end = {.steps = 1,
+                           .reason = hostile,
+                           .profile = &row,
+                           .profile_count = 1,
+                           .frames = &frame,
+                           .frame_count = 1};
     watch_t *w;
     const int terminal = dup(STDERR_FILENO);
     const int file = open(scratch_path(s, "stderr"), O_WRONLY | O_CREAT | O_TRUNC, 0600);
