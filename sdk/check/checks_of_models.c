@@ -370,18 +370,6 @@ static void hugging_face_and_back(subject_t *s)
     tiny_model_close(&t);
 }
 
-static void tensor_parts_agree(subject_t *s)
-{
-    (void)s;
-    check_skip("this host does not cut models over tensor ranks");
-}
-
-static void pipeline_cuts_agree(subject_t *s)
-{
-    (void)s;
-    check_skip("this host does not cut models into pipeline stages");
-}
-
 #define MODEL(name, sentence, seconds, run)                          \
     {                                                                \
         name, sentence, CHECK_KIND(MODEL), false, seconds, run, NULL \
@@ -397,8 +385,5 @@ const check_t checks_of_models[] = {
           no_token_sees_what_follows),
     MODEL("model.hugging_face", "export, then import gives every bit and every option back", 60,
           hugging_face_and_back),
-    MODEL("model.tensor_parallel", "one, two and four tensor ranks compute the same", 60,
-          tensor_parts_agree),
-    MODEL("model.pipeline", "it may be cut between any two blocks", 60, pipeline_cuts_agree),
     {0},
 };

@@ -268,6 +268,8 @@ const check_t checks_of_optimizers[] = {
               slices_partition),
     OPTIMIZER("optimizer.steps", "1, 2 and 4 ranks train to the weights of one that cuts nothing",
               120, ranks_train_as_one),
+    /* The schedule is the host's: tables that it takes and that train well fail neither of the next
+     * two. They run what was made of this plugin's tables through both. */
     OPTIMIZER("optimizer.buckets", "the order in which gradients are ready changes no bit", 60,
               buckets_change_no_bit),
     OPTIMIZER("optimizer.saves", "what 4 ranks saved 2 ranks load and go on with", 120,

@@ -1,0 +1,128 @@
+/* wrong_devices.c - devices that are wrong in one thing; the right one is the reference. */
+#include <stdlib.h>
+
+#include "wrong_plugin.h"
+
+static lh_status_t claim_words(lh_device_t *d, lh_device_properties_t *out)
+{
+    const lh_status_t status = right_plugin.device->properties(d, out);
+    out->flags |= LH_DEVICE_WORDS;
+    return status;
+}
+
+WRONG(words_without_functions)
+{
+    device.properties = claim_words;
+}
+
+static lh_status_t alloc_anything(lh_device_t *d, uint32_t space, uint64_t bytes, lh_memory_t **out,
+                                  void **address)
+{
+    return right_plugin.device->alloc(d, space, bytes > (uint64_t)1 << 40 ? 64 : bytes, out,
+                                      address);
+}
+
+WRONG(memory_without_end)
+{
+    device.alloc = alloc_anything;
+}
+
+static lh_status_t copy_half(lh_stream_t *s, const lh_place_t *to, const lh_place_t *from,
+                             uint64_t bytes)
+{
+    return right_plugin.device->copy(s, to, from, bytes == 1 << 20 ? bytes / 2 : bytes);
+}
+
+WRONG(copies_of_a_half)
+{
+    device.copy = copy_half;
+}
+
+WRONG(a_row_for_no_op)
+{
+    for (uint32_t i = 0; i < it.kernel_count; i++)
+        if (strcmp(kernels[i].op, "scale_update") == 0 || i == it.kernel_count - 1)
+            kernels[i].op = "nobody.knows";
+}
+
+WRONG(no_row_for_copy)
+{
+    for (uint32_t i = 0; i < it.kernel_count; i++)
+        if (strcmp(kernels[i].op, "copy") == 0) kernels[i] = kernels[--it.kernel_count];
+}
+
+static lh_kernel_t *row_of(const char *op)
+{
+    for (uint32_t i = 0; i < it.kernel_count; i++)
+        if (strcmp(kernels[i].op, op) == 0) return &kernels[i];
+    abort();
+}
+
+WRONG(a_wrong_sum)
+{
+    lh_kernel_t *row = row_of("activate");
+    right_row = *row;
+    row->launch = launch_and_add;
+}
+
+static uint64_t behind_row; /* bytes; 0: rows lie side by side */
+
+static lh_status_t prepare_and_look(const lh_host_t *host, lh_device_t *d,
+                                    const lh_kernel_desc_t *desc, lh_kernel_plan_t *plan,
+                                    lh_prepared_t **out)
+{
+    const lh_arg_t *y = &desc->args[desc->arg_count - 1];
+    const uint64_t size = y->dtype == LH_DTYPE_BF16 ? 2 : y->dtype == LH_DTYPE_F64 ? 8 : 4;
+    behind_row = y->stride[0] > y->shape[1] ? y->shape[1] * size : 0;
+    return right_row.prepare(host, d, desc, plan, out);
+}
+
+static lh_status_t launch_and_spill(lh_prepared_t *k, const lh_launch_t *call)
+{
+    const lh_status_t status = right_row.launch(k, call);
+    if (behind_row != 0) ((uint8_t *)call->args[call->arg_count - 1].address)[behind_row] = 0;
+    return status;
+}
+
+WRONG(a_byte_between_rows)
+{
+    lh_kernel_t *row = row_of("activate");
+    right_row = *row;
+    row->prepare = prepare_and_look;
+    row->launch = launch_and_spill;
+}
+
+static lh_status_t prepare_without_add(const lh_host_t *host, lh_device_t *d,
+                                       const lh_kernel_desc_t *desc, lh_kernel_plan_t *plan,
+                                       lh_prepared_t **out)
+{
+    lh_arg_t args[LH_MAX_SLOTS];
+    lh_kernel_desc_t other = *desc;
+    memcpy(args, desc->args, desc->arg_count * sizeof(args[0]));
+    for (uint32_t i = 0; i < desc->arg_count; i++)
+        args[i].flags &= ~(uint32_t)LH_ARG_ADD;
+    other.args = args;
+    return right_row.prepare(host, d, &other, plan, out);
+}
+
+WRONG(gradients_that_replace)
+{
+    lh_kernel_t *row = row_of("layer_norm_grad");
+    right_row = *row;
+    row->prepare = prepare_without_add;
+}
+
+static lh_status_t launch_and_drift(lh_prepared_t *k, const lh_launch_t *call)
+{
+    static uint32_t drift;
+    const lh_status_t status = right_row.launch(k, call);
+    *(uint8_t *)call->args[call->arg_count - 1].address ^= (uint8_t)(drift++ & 1);
+    return status;
+}
+
+WRONG(bits_that_drift)
+{
+    lh_kernel_t *row = row_of("activate");
+    right_row = *row;
+    row->launch = launch_and_drift;
+}

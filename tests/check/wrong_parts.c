@@ -1,0 +1,88 @@
+/* wrong_parts.c - ops and rules that are wrong in one thing. */
+#include "wrong_plugin.h"
+
+static void cost_nothing(const void *attributes, const lh_arg_t *args, uint32_t arg_count,
+                         lh_cost_t *out)
+{
+    (void)attributes, (void)args, (void)arg_count;
+    LH_FILL(lh_cost_t, out, .flops = -1);
+}
+
+WRONG(an_op_that_pays)
+{
+    ops[0].cost = cost_nothing;
+}
+
+static void gradient_as_it_comes(lh_graph_t *g, const void *attributes, const lh_value_t *forward,
+                                 const lh_value_t *from, const bool *wanted, lh_value_t *into)
+{
+    (void)g, (void)attributes, (void)forward;
+    if (wanted[0]) into[0] = from[0];
+}
+
+WRONG(a_gradient_as_it_comes)
+{
+    ops[0].gradient = gradient_as_it_comes;
+}
+
+WRONG(a_kernel_that_is_off)
+{
+    for (uint32_t i = 0; i < it.kernel_count; i++)
+        if (strcmp(kernels[i].device, "cpu") == 0 && kernels[i].dtypes[0] == LH_DTYPE_F32) {
+            right_row = kernels[i];
+            kernels[i].launch = launch_and_add;
+            return;
+        }
+}
+
+WRONG(two_states_of_a_name)
+{
+    static lh_rule_state_t states[2];
+    memcpy(states, rules[0].states, sizeof(states));
+    memcpy(states[1].name, states[0].name, sizeof(states[0].name));
+    rules[0].states = states;
+}
+
+static lh_value_t record_scaled(const void *config, lh_graph_t *g, const lh_piece_t *piece,
+                                lh_value_t grad, lh_value_t master, lh_value_t *states,
+                                lh_value_t *value)
+{
+    static const float half = 0.5f;
+    const lh_value_t y = right_plugin.rules[0].record(config, g, piece, grad, master, states,
+                                                      value);
+    const lh_value_t in[] = {y, g->api->constant(g, &half, 1)};
+    return g->api->op(g, "scale", NULL, in, 2, NULL);
+}
+
+WRONG(a_rule_that_never_waits)
+{
+    rules[0].record = record_scaled;
+}
+
+static lh_value_t record_by_place(const void *config, lh_graph_t *g, const lh_piece_t *piece,
+                                  lh_value_t grad, lh_value_t master, lh_value_t *states,
+                                  lh_value_t *value)
+{
+    lh_piece_t other = *piece;
+    other.decay *= piece->begin == 0 ? 1 : 2;
+    return right_plugin.rules[0].record(config, g, &other, grad, master, states, value);
+}
+
+WRONG(a_grain_that_lies)
+{
+    rules[0].record = record_by_place;
+}
+
+static lh_value_t record_by_dtype(const void *config, lh_graph_t *g, const lh_piece_t *piece,
+                                  lh_value_t grad, lh_value_t master, lh_value_t *states,
+                                  lh_value_t *value)
+{
+    lh_piece_t other = *piece;
+    other.decay *= piece->value_dtype == LH_DTYPE_F32 ? 2 : 1;
+    return right_plugin.rules[0].record(config, g, &other, grad, master, states, value);
+}
+
+WRONG(another_decay_in_f32)
+{
+    rules[0].record = record_by_dtype;
+}
