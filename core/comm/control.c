@@ -231,7 +231,7 @@ lh_status_t control_close(control_t *c, lh_status_t status, const char *reason)
     wake(c);
     (void)pthread_join(c->thread, NULL);
     const lh_status_t agreed = atomic_load(&c->status);
-    if (agreed != LH_OK) status = fail(agreed == LH_IO ? LH_PEER_LOST : agreed, "%s", c->failure);
+    if (agreed != LH_OK) status = fail(agreed, "%s", c->failure);
     free_control(c);
     return status;
 }

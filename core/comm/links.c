@@ -287,11 +287,11 @@ void links_lose(link_t *k, lh_status_t status, const char *reason)
     links_t *l = k->links;
     if (l->closing || l->failed != LH_OK) return;
     world_rank_text(l->how.world, k->peer, who, sizeof(who));
-    l->failed = status;
+    l->failed = status == LH_IO ? LH_PEER_LOST : status; /* a link that broke: its peer is gone */
     (void)snprintf(l->failure, sizeof(l->failure), "%s, link over %s: %s", who,
                    k->carrier->plugin->name,
                    reason != NULL && reason[0] != '\0' ? reason : status_text(status));
-    control_fail(l->how.control, k->peer, status, l->failure);
+    control_fail(l->how.control, k->peer, l->failed, l->failure);
 }
 
 static void on_connection(const lh_wire_event_t *e)

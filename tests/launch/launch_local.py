@@ -103,18 +103,22 @@ class Local(LaunchCase):
         self.assertEqual((code, err), (75, "rank 0 is done\n"))
         self.nothing_is_left()
 
-    def test_a_second_sigterm_ends_all(self):
+    def ended_by(self, number):
         process = self.start(self.ini(FOUR), LH_STEPS=100000, LH_SLEEPS=1)
         self.ranks(4)
-        time.sleep(0.3)
-        process.terminate()
+        time.sleep(1.5)  # until rank 1 sleeps
+        process.send_signal(number)
         time.sleep(0.2)
-        process.terminate()
+        process.send_signal(number)
         begin = time.time()
         code, _, _ = self.finish(process)
-        self.assertEqual(code, 143)
         self.assertLess(time.time() - begin, 2)
         self.nothing_is_left()
+        return code
+
+    def test_a_second_signal_ends_all(self):
+        for number in (signal.SIGTERM, signal.SIGINT):
+            self.assertEqual(self.ended_by(number), 128 + number)
 
     def test_contradictions_are_refused_before_a_rank_starts(self):
         for more, sentence in (

@@ -32,14 +32,30 @@ class Sites(NamespaceCase):
             f.write(JOB.format(source=SOURCE, steps=12, ranks=1) + PLACES)
         return os.path.join(path, "job.ini")
 
-    def start_hosts(self, ini, *flags):
-        return [subprocess.Popen([*self.wrap(host), launch_case.LONGHAUL, "run", ini, "--host", host, *flags],
+    def start_hosts(self, ini, *flags, command="run", before=()):
+        """`before` stands before the command on the last host."""
+        return [subprocess.Popen([*self.wrap(host), *(before if host == HOSTS[-1] else ()), launch_case.LONGHAUL,
+                                  command, ini, "--host", host, *flags],
                                  stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
                                  env=clean_environment(LH_MARK=self.folder)) for host in HOSTS]
 
     def finish_well(self, processes):
         results = [self.finish(p, 200) for p in processes]
         self.assertEqual([r[0] for r in results], [0, 0], results)
+
+    def test_a_host_that_sees_another_folder_is_named_before_training(self):
+        ini = self.job("apart")
+        shared = os.path.join(self.folder, "apart", "out", "checkpoints")
+        alone = os.path.join(self.folder, "apart", "alone")
+        os.makedirs(shared)
+        os.makedirs(alone)
+        subprocess.run([launch_case.LONGHAUL, "prepare", ini], check=True, capture_output=True)
+        mount = ("unshare", "--mount", "sh", "-c", 'mount --bind "$0" "$1" && shift && exec "$@"', alone, shared)
+        for code, _, err in map(self.finish, self.start_hosts(ini, command="train", before=mount)):
+            self.assertEqual(code, 1, err)
+            self.assertRegex(err, "rank 2 on osaka/o1 .*failed in its start: .*/checkpoints: what rank 0 has just made")
+        self.assertEqual([n for folder in (shared, alone) for n in os.listdir(folder) if "shared" in n], [])
+        self.nothing_is_left()
 
     def test_a_run_goes_on_after_all_was_killed(self):
         whole = self.job("whole")
