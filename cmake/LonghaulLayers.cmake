@@ -9,6 +9,9 @@ target_compile_options(lh_flags INTERFACE -Wall -Wextra -Wpedantic -Wshadow -Wco
 if(CMAKE_C_COMPILER_ID STREQUAL "Clang")
   target_compile_options(lh_flags INTERFACE -Wno-gnu-zero-variadic-macro-arguments)
 endif()
+# A plugin is read, hashed and copied whole before it is loaded: most of it would be its debug sections.
+add_compile_options(-gz)
+add_link_options(-gz)
 set(LH_SANITIZE "" CACHE STRING "sanitizers for everything built here: address,undefined or thread")
 option(LH_FUZZ "clang only: instrument everything for libFuzzer and link tests/fuzz with it" OFF)
 if(LH_FUZZ)

@@ -50,9 +50,12 @@ static void save_for_ever(const char *folder, int said)
         const checkpoint_meta_t meta = {.run = "killed", .step = ++step};
         writer_result_t result;
         if (writer_begin(w) != LH_OK) _exit(1);
-        for (uint32_t t = 0; t < SMALL_TENSORS; t++)
+        for (uint32_t t = 0; t < SMALL_TENSORS; t++) {
+            void *place;
+            if (writer_place(w, t, &place) != LH_OK) _exit(1);
             for (uint64_t i = 0; i < small_elements(t); i++)
-                ((float *)writer_place(w, t))[i] = small_value(step, t, i);
+                ((float *)place)[i] = small_value(step, t, i);
+        }
         if (writer_submit(w, &meta) != LH_OK) _exit(1);
         if (writer_wait(w, &result) != LH_OK) _exit(1);
         if (result.status != LH_OK)

@@ -1,6 +1,7 @@
 /* rig.c - a whole engine for a test. */
 #include "rig.h"
 
+#include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
 
@@ -35,6 +36,42 @@ static void plugin_ops(rig_t *rig, const plugin_t *plugin)
     OK(op_table_add(rig->ops, plugin->ops, sizeof(*plugin->ops), plugin->op_count, plugin->name));
 }
 
+/* Hosts with their plugins, which stay loaded for as long as the process lives: a rig takes one
+ * that no other uses. */
+typedef struct plugins {
+    host_t *host;
+    registry_t *registry;
+    struct plugins *next;
+} plugins_t;
+
+static plugins_t *idle_plugins;
+static pthread_mutex_t idle_lock = PTHREAD_MUTEX_INITIALIZER;
+
+static void take_plugins(rig_t *rig)
+{
+    (void)pthread_mutex_lock(&idle_lock);
+    plugins_t *p = idle_plugins;
+    if (p != NULL) idle_plugins = p->next;
+    (void)pthread_mutex_unlock(&idle_lock);
+    if (p == NULL) {
+        p = mem_new(sizeof(*p));
+        assert_non_null(p);
+        OK(host_new(&p->host));
+        OK(registry_new(LH_TEST_PLUGINS, p->host, &p->registry));
+    }
+    rig->plugins = p;
+    rig->host = p->host;
+    rig->registry = p->registry;
+}
+
+static void give_plugins_back(rig_t *rig)
+{
+    (void)pthread_mutex_lock(&idle_lock);
+    rig->plugins->next = idle_plugins;
+    idle_plugins = rig->plugins;
+    (void)pthread_mutex_unlock(&idle_lock);
+}
+
 void rig_open(rig_t *rig, const char *model, const rig_option_t *options, lh_dtype_t compute)
 {
     const rig_how_t how = {.model = model, .options = options, .compute = compute};
@@ -44,8 +81,7 @@ void rig_open(rig_t *rig, const char *model, const rig_option_t *options, lh_dty
 void rig_open_how(rig_t *rig, const rig_how_t *how)
 {
     memset(rig, 0, sizeof(*rig));
-    OK(host_new(&rig->host));
-    OK(registry_new(LH_TEST_PLUGINS, rig->host, &rig->registry));
+    take_plugins(rig);
     OK(op_table_new(&rig->ops));
     OK(registry_load(rig->registry, LH_KIND_DEVICE, rig_device(), &rig->device));
     OK(registry_load(rig->registry, LH_KIND_MODEL, how->model, &rig->model_plugin));
@@ -83,8 +119,7 @@ void rig_close(rig_t *rig)
     rig->model_plugin->model->close(rig->model);
     if (rig->optimizer != NULL) rig->optimizer_plugin->optimizer->close(rig->optimizer);
     op_table_free(rig->ops);
-    registry_free(rig->registry);
-    host_free(rig->host);
+    give_plugins_back(rig);
 }
 
 program_t *rig_update(rig_t *rig, double decay)

@@ -22,6 +22,7 @@ enum { RIG_CONFIG = 4096, RIG_BATCH_INPUTS = 5 };
 typedef struct rig {
     host_t *host;
     registry_t *registry;
+    struct plugins *plugins; /* that hold host and registry */
     op_table_t *ops;
     const plugin_t *device, *model_plugin, *optimizer_plugin, *rules;
     _Alignas(64) char device_config[RIG_CONFIG];

@@ -91,6 +91,13 @@ class RanksCheckpoint(PipelineCase):
                                        "train.micro_batch=%d" % passes))
             self.assert_close(folder, "alone", evaluations=passes == 7)
 
+    def test_a_file_that_is_not_there_is_refused_as_one_rank_refuses_it(self):
+        job = self.prepared()
+        more = self.of("gone", 2, "zero1")
+        os.unlink(self.path("gone", "corpus.bin"))
+        _, said = self.run_longhaul("train", job, *more, code=REFUSED)
+        self.assertEqual(said.count("gone/corpus.bin: cannot open"), 1, said)
+
     def test_another_number_of_ranks_asks_for_other_bits(self):
         job = self.prepared()
         self.run_longhaul("train", job, *self.of("two", 2, "zero1"))
@@ -176,6 +183,22 @@ class RanksCheckpoint(PipelineCase):
         self.assertEqual([n for n in os.listdir(folder)
                           if n.startswith((".tmp-", ".del-", "damaged-"))], [])
         self.assertEqual(logical(self.step_folder(40, "cut")), whole)
+
+    def test_damage_that_one_rank_finds_makes_all_take_the_checkpoint_before(self):
+        job = self.prepared()
+        for zero in ("zero0", "zero3"):
+            cut = self.of("cut" + zero, 2, zero)
+            self.run_longhaul("train", job, *self.of("whole" + zero, 2, zero))
+            self.run_longhaul("train", job, *cut)
+            newest = self.step_folder(6, "cut" + zero)
+            with open(os.path.join(newest, sorted(n for n in os.listdir(newest)
+                                                  if n.startswith("shard-"))[-1]), "r+b") as f:
+                f.seek(-100, os.SEEK_END)
+                f.write(b"\xff" * 8)
+            said = "".join(self.run_longhaul("train", job, "--resume", *cut))
+            self.assertIn("step-%012d is skipped" % 6, said)
+            self.assertEqual(logical(self.step_folder(6, "cut" + zero)),
+                             logical(self.step_folder(6, "whole" + zero)))
 
     def test_kill_of_everything_goes_on_to_the_same_bits(self):
         job = self.prepared()

@@ -55,6 +55,35 @@ class Resume(PipelineCase):
                 self.assertEqual(len([n for n in names if n.startswith("exp_avg/")]),
                                  len([n for n in names if "/" not in n]), names)
 
+    def damage(self, step):
+        """A bit of the data, which only who reads all of it sees."""
+        folder = self.step_folder(step)
+        shard = [n for n in os.listdir(folder) if n.startswith("shard-")][0]
+        with open(os.path.join(folder, shard), "r+b") as f:
+            f.seek(-1000, os.SEEK_END)
+            byte = f.read(1)[0]
+            f.seek(-1000, os.SEEK_END)
+            f.write(bytes([byte ^ 4]))
+
+    def test_damage_that_a_load_finds_costs_the_steps_since_the_checkpoint_before(self):
+        job = self.prepared(checkpoint={"every": 5})
+        self.run_longhaul("train", job)
+        whole = checkpoint_digest(self.step_folder(20))
+        self.damage(20)
+        said = "".join(self.run_longhaul("train", job, "--resume"))
+        for text in ("step-%012d is skipped" % 20, "its bytes hash to", "after step 15"):
+            self.assertIn(text, said)
+        self.assertTrue(os.path.isdir(self.path("out", "checkpoints", "damaged-step-%012d" % 20)))
+        self.assertEqual(checkpoint_digest(self.step_folder(20)), whole)
+
+    def test_where_all_are_damaged_nothing_begins_anew(self):
+        job = self.prepared(checkpoint={"every": 10})
+        self.run_longhaul("train", job)
+        self.damage(10)
+        self.damage(20)
+        said = "".join(self.run_longhaul("train", job, "--resume", code=REFUSED))
+        self.assertIn("none of its checkpoints is whole", said)
+
     def forget(self, last, folder, step):
         """As if the run had been killed before its last save."""
         for name in os.listdir(last):
