@@ -124,17 +124,13 @@ static lh_status_t choose_address(starter_t *s)
 /* Rank 0's machine makes the key; the others wait until a shared folder shows it. */
 static lh_status_t share_secret(starter_t *s)
 {
-    enum { LOOK_US = 100000 };
     secret_t *secret = NULL;
     const job_launch_t *how = &s->cli->job->launch;
     const bool makes = s->ranks[0].rank == 0;
     const uint64_t end = sys()->now_ns() + how->join_timeout_ns;
     lh_status_t status = how->secret == NULL ? secret_random(&secret)
-                                             : secret_open(how->secret, makes, &secret);
-    while (status != LH_OK && !makes && access(how->secret, F_OK) != 0 && sys()->now_ns() < end) {
-        (void)usleep(LOOK_US);
-        status = secret_open(how->secret, false, &secret);
-    }
+                         : makes             ? secret_open(how->secret, true, &secret)
+                                             : secret_await(how->secret, end, &secret);
     if (status == LH_OK) status = secret_share(secret, &s->place.secret);
     secret_free(secret);
     return status;

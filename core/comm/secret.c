@@ -146,6 +146,18 @@ free_name:
     return status;
 }
 
+/* Hands out what was read with `status`, or drops it. */
+static lh_status_t hand_out(const char *path, secret_t *s, lh_status_t status, secret_t **out)
+{
+    if (status == LH_AGAIN) status = fail(LH_INVALID, "the job's key %s is not there", path);
+    if (status != LH_OK) {
+        secret_free(s);
+        return status;
+    }
+    *out = s;
+    return LH_OK;
+}
+
 lh_status_t secret_open(const char *path, bool make, secret_t **out)
 {
     secret_t *s = mem_new(sizeof(*s));
@@ -155,13 +167,20 @@ lh_status_t secret_open(const char *path, bool make, secret_t **out)
         status = make_file(path);
         if (status == LH_OK) status = read_file(path, s);
     }
-    if (status == LH_AGAIN) status = fail(LH_INVALID, "the job's key %s is not there", path);
-    if (status != LH_OK) {
-        secret_free(s);
-        return status;
+    return hand_out(path, s, status, out);
+}
+
+lh_status_t secret_await(const char *path, uint64_t end_ns, secret_t **out)
+{
+    enum { LOOK_US = 100000 };
+    secret_t *s = mem_new(sizeof(*s));
+    if (s == NULL) return LH_NO_MEMORY;
+    lh_status_t status = read_file(path, s);
+    while (status == LH_AGAIN && sys()->now_ns() < end_ns) {
+        (void)usleep(LOOK_US);
+        status = read_file(path, s);
     }
-    *out = s;
-    return LH_OK;
+    return hand_out(path, s, status, out);
 }
 
 lh_status_t secret_share(const secret_t *s, int *fd)

@@ -128,7 +128,7 @@ class LaunchCase(unittest.TestCase):
             if len(found) == count and all(os.path.exists(p) and "rank" in read(p) for p in logs):
                 return found
             time.sleep(0.02)
-        self.fail("the ranks did not begin")
+        self.fail(f"the ranks did not begin: only {sorted(self.seen())} of {count} did")
 
     def nothing_is_left(self):
         end = time.time() + 1

@@ -50,7 +50,7 @@ class Bench(PipelineCase):
 
     def test_prepare_is_measured_by_workers(self):
         report, said = self.bench("prepare", "--mb", "2")
-        self.assertIn("longhaul, 2 workers", report["results"][0]["medians_s"])
+        self.assertIn("longhaul, 2 processors", report["results"][0]["medians_s"])
         self.assertIn(">= 1.80x", said)
 
     def test_the_models_have_as_many_parameters_as_pytorch_counts(self):

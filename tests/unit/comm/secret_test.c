@@ -1,8 +1,11 @@
 /* secret_test.c - a job's key: its file, who may read it, and what is derived from it. */
 #include <unit/data/scratch_files.h>
 
+#include <errno.h>
+#include <string.h>
 #include <sys/stat.h>
 
+#include <base/sys.h>
 #include <comm/secret.h>
 
 static void it_is_made_once_for_its_owner_alone(void **state)
@@ -21,6 +24,37 @@ static void it_is_made_once_for_its_owner_alone(void **state)
     assert_memory_equal(x, y, sizeof(x));
     secret_free(a);
     secret_free(b);
+}
+
+/* Another machine makes the key at the very moment that this one has found none. */
+static const char *comes_late;
+static int open_then_make(const char *path, int flags, mode_t mode)
+{
+    const int fd = sys_real.open(path, flags, mode);
+    const int error = errno;
+    if (fd < 0 && comes_late != NULL && strcmp(path, comes_late) == 0) {
+        secret_t *made;
+        comes_late = NULL;
+        assert_int_equal(secret_open(path, true, &made), LH_OK);
+        secret_free(made);
+    }
+    errno = error;
+    return fd;
+}
+
+static void it_is_awaited(void **state)
+{
+    secret_t *s;
+    sys_t late = *sys();
+    const char *path = scratch_path(*state, "late.key");
+    assert_int_equal(secret_await(path, 0, &s), LH_INVALID);
+    late.open = open_then_make;
+    comes_late = path;
+    sys_use(&late);
+    const lh_status_t status = secret_await(path, UINT64_MAX, &s);
+    sys_use(NULL);
+    assert_int_equal(status, LH_OK);
+    secret_free(s);
 }
 
 static void keys_differ_by_purpose_epoch_and_pair(void **state)
@@ -113,6 +147,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_setup_teardown(it_is_made_once_for_its_owner_alone, scratch_setup,
                                         scratch_teardown),
+        cmocka_unit_test_setup_teardown(it_is_awaited, scratch_setup, scratch_teardown),
         cmocka_unit_test(keys_differ_by_purpose_epoch_and_pair),
         cmocka_unit_test_setup_teardown(it_is_hkdf_with_sha_256, scratch_setup, scratch_teardown),
         cmocka_unit_test(it_goes_to_started_ranks_by_a_sealed_descriptor),
