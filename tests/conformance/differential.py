@@ -3,7 +3,8 @@
 
     differential.py ENCODE_IDS [ROUNDS] [SEED]
 
-Skips (77) what is not there: the Python packages, and the tokenizer files under LONGHAUL_REFERENCE.
+Skips (77) what is not there: the Python packages (those of make peers are found), and the tokenizer files under
+LONGHAUL_REFERENCE.
 """
 import json
 import os
@@ -18,6 +19,7 @@ SKIPPED = 77
 HERE = os.path.dirname(os.path.abspath(__file__))
 SHIPPED = os.path.join(HERE, "..", "data")
 REFERENCE = os.environ.get("LONGHAUL_REFERENCE")
+PEERS = os.environ.get("LONGHAUL_PEERS", os.path.join(HERE, "..", "..", "build", "peers", "bin", "python"))
 
 # ranges of code points that tokenizers treat differently; assigned since Unicode 13 at the latest
 RANGES = [(0x20, 0x7E), (0x20, 0x7E), (0x20, 0x7E), (0x00, 0x20), (0x80, 0x24F), (0x2B0, 0x36F), (0x370, 0x52F),
@@ -316,6 +318,8 @@ def main():
         import tiktoken  # noqa: F401
         import tokenizers  # noqa: F401
     except ImportError as error:
+        if os.path.abspath(sys.executable) != os.path.abspath(PEERS) and os.access(PEERS, os.X_OK):
+            os.execv(PEERS, [PEERS, "-B", *sys.argv])
         print(f"skipped: {error}")
         return SKIPPED
     rounds = int(sys.argv[2]) if len(sys.argv) > 2 else 500

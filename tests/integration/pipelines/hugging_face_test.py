@@ -17,7 +17,7 @@ MODELS = {"stories260K": (STORIES, "llama"), "capp-gpt2": (CAPP, "gpt2"),
           "llama": (GOLDEN + "/llama", "llama"), "gpt2": (GOLDEN + "/gpt2", "gpt2"),
           "llama-tied-scaled-rope": (GOLDEN + "/llama-tied-scaled-rope", "llama")}
 READER = os.path.join(SOURCE, "tests", "integration", "read_folder.py")
-PEERS = os.environ.get("LONGHAUL_PEERS")
+PEERS = os.environ.get("LONGHAUL_PEERS", os.path.join(SOURCE, "build", "peers", "bin", "python"))
 NAMES = {"F32": "float32", "BF16": "bfloat16", "F16": "float16"}
 
 
@@ -142,7 +142,7 @@ class HuggingFace(PipelineCase):
         self.assertIn("attn_pdrop", lines[0])
 
 
-@unittest.skipIf(PEERS is None, "LONGHAUL_PEERS names no Python with Transformers")
+@unittest.skipUnless(os.access(PEERS, os.X_OK), "Transformers is not there (make peers, or LONGHAUL_PEERS)")
 class Transformers(PipelineCase):
     def probe(self, folder, request):
         with open(self.path("request.json"), "w") as f:
