@@ -1,5 +1,6 @@
 /* The cpu's attention against the reference device: every attribute, odd lengths, documents,
- * groups, at every instruction set that this processor has; and the same bits with 1 and 2 threads.
+ * groups, at every instruction set that this processor has; and the same bits with 1, 2 and 3
+ * threads.
  */
 #include <setjmp.h>
 #include <stdarg.h>
@@ -279,13 +280,13 @@ static void bf16_is_near_the_reference_at_every_isa(void **state)
     cases_compare(LH_DTYPE_BF16, 1);
 }
 
-static void threads_compare(lh_dtype_t dtype)
+static void threads_compare(lh_dtype_t dtype, uint64_t threads)
 {
-    static const rig_setting_t one[] = {{"threads", 1}, {0}}, two[] = {{"threads", 2}, {0}};
+    const rig_setting_t one[] = {{"threads", 1}, {0}}, several[] = {{"threads", threads}, {0}};
     rig_t single, twin;
 
     rig_open_with(&single, "cpu", one);
-    rig_open_with(&twin, "cpu", two);
+    rig_open_with(&twin, "cpu", several);
     for (size_t i = 0; i < COUNT(cases); i++) {
         numbers_t a = numbers_new(&cases[i], dtype), b = numbers_new(&cases[i], dtype);
         run_case(&single, &cases[i], dtype, LH_DTYPE_F32, &a);
@@ -302,11 +303,13 @@ static void threads_compare(lh_dtype_t dtype)
     rig_close(&twin);
 }
 
-static void one_and_two_threads_give_the_same_bits(void **state)
+static void any_number_of_threads_gives_the_same_bits(void **state)
 {
     (void)state;
-    threads_compare(LH_DTYPE_F32);
-    threads_compare(LH_DTYPE_BF16);
+    for (uint64_t threads = 2; threads <= 3; threads++) {
+        threads_compare(LH_DTYPE_F32, threads);
+        threads_compare(LH_DTYPE_BF16, threads);
+    }
 }
 
 /* ---- generation ---- */
@@ -393,7 +396,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(f32_is_near_the_reference_at_every_isa),
         cmocka_unit_test(bf16_is_near_the_reference_at_every_isa),
-        cmocka_unit_test(one_and_two_threads_give_the_same_bits),
+        cmocka_unit_test(any_number_of_threads_gives_the_same_bits),
         cmocka_unit_test(generation_is_near_the_reference),
     };
     return cmocka_run_group_tests(tests, reference_open, reference_close);

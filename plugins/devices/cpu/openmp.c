@@ -46,17 +46,20 @@ lh_status_t openmp_open(const lh_host_t *host, cpu_openmp_t *out)
 typedef struct openmp_team {
     const cpu_openmp_t *openmp;
     uint32_t parts;
+    uint64_t asked; /* threads; libgomp may give fewer (OMP_THREAD_LIMIT) */
     void (*work)(void *context, uint32_t part);
     void *context;
 } openmp_team_t;
 
+/* A thread that was asked for has scratch of its own, so whoever comes takes whole shares of them.
+ */
 static void openmp_body(void *data)
 {
     const openmp_team_t *team = data;
     const uint64_t t = (uint64_t)team->openmp->thread_number();
-    const uint64_t n = (uint64_t)team->openmp->team_size();
-    const uint32_t end = (uint32_t)((t + 1) * team->parts / n);
-    for (uint32_t part = (uint32_t)(t * team->parts / n); part < end; part++)
+    const uint64_t n = (uint64_t)team->openmp->team_size(), asked = team->asked;
+    const uint32_t end = (uint32_t)((t + 1) * asked / n * team->parts / asked);
+    for (uint32_t part = (uint32_t)(t * asked / n * team->parts / asked); part < end; part++)
         team->work(team->context, part);
 }
 
@@ -70,7 +73,7 @@ void openmp_run(lh_threads_t *threads, uint32_t parts, void (*work)(void *contex
             work(context, part);
         return;
     }
-    openmp_team_t team = {&s->device->openmp, parts, work, context};
+    openmp_team_t team = {&s->device->openmp, parts, threads->count, work, context};
     s->device->openmp.parallel(openmp_body, &team, threads->count, 0);
 }
 
