@@ -33,6 +33,20 @@ static lh_status_t rows_read(const lh_description_t *d, optimizer_tables_t *t)
     return status;
 }
 
+/* What a checkpoint holds and what starts as a copy is the core's to say: a table may not differ.
+ */
+static lh_status_t kept_check(const lh_space_t *s)
+{
+    const bool saved = s->holds == LH_HOLDS_MASTER || s->holds == LH_HOLDS_STATE;
+    const uint32_t expected = (saved ? LH_KEEP_SAVED : 0u) |
+                              (s->holds == LH_HOLDS_MASTER ? LH_KEEP_FROM_VALUE : 0u);
+    if (s->flags == expected) return LH_OK;
+    return fail(LH_UNSUPPORTED,
+                "space '%s' has flags %u; built is %u for what it holds (1: saved, 2: starts as a "
+                "copy of the value)",
+                s->name, s->flags, expected);
+}
+
 static lh_status_t space_check(const lh_space_t *s)
 {
     if (s->holds < LH_HOLDS_VALUE || s->holds > LH_HOLDS_STATE)
@@ -47,7 +61,7 @@ static lh_status_t space_check(const lh_space_t *s)
     if (s->cut >= LH_GROUPS)
         return fail(LH_INVALID, "space '%s' is cut by group %u; expected 0 to %d", s->name, s->cut,
                     LH_GROUPS - 1);
-    return LH_OK;
+    return kept_check(s);
 }
 
 static uint32_t group_size(const lh_train_t *train, uint32_t group)

@@ -4,6 +4,8 @@
 #include <stdarg.h>
 #include <stddef.h>
 #include <stdint.h>
+#include <stdio.h>
+#include <string.h>
 
 #include <cmocka.h>
 #undef fail
@@ -25,10 +27,12 @@ static const lh_optimizer_api_t api = {.struct_size = sizeof(api), .describe = d
 
 enum { VALUE, GRAD, MASTER, STATE, WIDE_GRAD, WIDE_VALUE, SPACES };
 
+enum { KEPT_VALUE = 0, KEPT_GRAD = 0, KEPT_STATE = LH_KEEP_SAVED };
+enum { KEPT_MASTER = LH_KEEP_SAVED | LH_KEEP_FROM_VALUE };
 #define SPACE(n, what, group, life)                                                          \
     {                                                                                        \
         .name = n, .holds = LH_HOLDS_##what, .cut = LH_GROUP_##group, .place = LH_ON_DEVICE, \
-        .lives = LH_LIVES_##life                                                             \
+        .lives = LH_LIVES_##life, .flags = KEPT_##what                                       \
     }
 #define MOVE(moment, kind, a, b)                                           \
     {                                                                      \
@@ -54,15 +58,15 @@ static const lh_move_t zero3[] = {
     OVER(VISIT, GATHER, VALUE, WIDE_VALUE), OVER(GRAD, REDUCE, WIDE_GRAD, GRAD),
     MOVE(STEP, UPDATE, GRAD, MASTER), MOVE(AFTER_STEP, COPY, MASTER, VALUE)};
 
-static lh_status_t read_tables(uint32_t space_count, const lh_move_t *moves, uint32_t move_count,
-                               uint32_t ranks, optimizer_tables_t *out)
+static lh_status_t read_rows(const lh_space_t *rows, uint32_t space_count, const lh_move_t *moves,
+                             uint32_t move_count, uint32_t ranks, optimizer_tables_t *out)
 {
     lh_optimizer_t o = {{.struct_size = sizeof(lh_description_t),
-                         .space_size = sizeof(spaces[0]),
+                         .space_size = sizeof(rows[0]),
                          .space_count = space_count,
                          .move_size = sizeof(moves[0]),
                          .move_count = move_count,
-                         .spaces = spaces,
+                         .spaces = rows,
                          .moves = moves}};
     const lh_family_t family = {.size = {1, ranks, 1, 1}};
     const lh_train_t train = {.struct_size = sizeof(train),
@@ -70,6 +74,12 @@ static lh_status_t read_tables(uint32_t space_count, const lh_move_t *moves, uin
                               .family_count = 1,
                               .families = &family};
     return optimizer_tables_read(&api, &o, &train, out);
+}
+
+static lh_status_t read_tables(uint32_t space_count, const lh_move_t *moves, uint32_t move_count,
+                               uint32_t ranks, optimizer_tables_t *out)
+{
+    return read_rows(spaces, space_count, moves, move_count, ranks, out);
 }
 
 static void over_one_rank_a_wide_space_is_its_cut(void **state)
@@ -158,6 +168,24 @@ static void what_is_not_built_is_refused_by_name(void **state)
                         "joins them, which is not built");
 }
 
+/* A state that starts as a copy, one that no checkpoint holds: nobody would do either. */
+static void flags_that_nothing_reads_are_refused(void **state)
+{
+    (void)state;
+    static const uint32_t wrong[] = {LH_KEEP_FROM_VALUE, 0, LH_KEEP_SAVED | LH_KEEP_FROM_VALUE, 4};
+    for (size_t i = 0; i < sizeof(wrong) / sizeof(wrong[0]); i++) {
+        optimizer_tables_t t;
+        lh_space_t rows[4];
+        char sentence[128];
+        memcpy(rows, spaces, sizeof(rows));
+        rows[STATE].flags = wrong[i];
+        assert_int_equal(read_rows(rows, 4, zero0, 3, 1, &t), LH_UNSUPPORTED);
+        (void)snprintf(sentence, sizeof(sentence), "space 'state' has flags %u; built is 1 ",
+                       wrong[i]);
+        assert_int_equal(strncmp(fail_reason(), sentence, strlen(sentence)), 0);
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -166,6 +194,7 @@ int main(void)
         cmocka_unit_test(replicas_that_would_drift_apart_are_refused),
         cmocka_unit_test(moves_run_in_the_order_of_their_moments),
         cmocka_unit_test(what_is_not_built_is_refused_by_name),
+        cmocka_unit_test(flags_that_nothing_reads_are_refused),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
