@@ -1,6 +1,7 @@
 /* launch_start.c - the launcher: one process for each rank of this machine, none of which outlives
  * it, and one line when one fails. */
 #include <cli/launch_state.h>
+#include <cli/processors.h>
 
 #include <dirent.h>
 #include <errno.h>
@@ -204,7 +205,7 @@ static lh_status_t copy_environment(starter_t *s)
 }
 
 /* Between fork and exec: only what is safe there. */
-static noreturn void become_rank(const starter_t *s, pid_t launcher)
+static noreturn void become_rank(const starter_t *s, pid_t launcher, const cpu_set_t *processors)
 {
     const int kept[] = {s->place.board, s->place.secret, s->place.listener};
     const int nothing = open("/dev/null", O_RDONLY | O_CLOEXEC);
@@ -214,10 +215,19 @@ static noreturn void become_rank(const starter_t *s, pid_t launcher)
     (void)setpgid(0, 0);
     (void)sigprocmask(SIG_SETMASK, &s->before, NULL);
     if (nothing >= 0) (void)dup2(nothing, STDIN_FILENO);
+    if (processors != NULL) (void)sched_setaffinity(0, sizeof(*processors), processors);
     for (size_t i = 0; i < sizeof(kept) / sizeof(kept[0]); i++)
         if (kept[i] >= 0) (void)fcntl(kept[i], F_SETFD, 0);
     (void)execve("/proc/self/exe", (char *const *)(uintptr_t)s->words, s->variables);
     _exit(EXIT_INTERNAL);
+}
+
+/* NULL: as the launcher may. */
+static const cpu_set_t *choose_processors(const starter_t *s, uint32_t index, cpu_set_t *out)
+{
+    cpu_set_t all;
+    if (!s->cli->job->launch.bind || sched_getaffinity(0, sizeof(all), &all) != 0) return NULL;
+    return processors_share(&all, PROCESSORS_FOLDER, index, s->count, out) ? out : NULL;
 }
 
 static lh_status_t start_rank(starter_t *s, uint32_t index)
@@ -233,9 +243,11 @@ static lh_status_t start_rank(starter_t *s, uint32_t index)
     lh_status_t status = text_status(&place);
     if (status != LH_OK) return status;
     s->variables[s->variable_count] = place.data;
+    cpu_set_t own_processors;
+    const cpu_set_t *processors = choose_processors(s, index, &own_processors);
     (void)fflush(stdout);
     const pid_t pid = fork();
-    if (pid == 0) become_rank(s, launcher);
+    if (pid == 0) become_rank(s, launcher, processors);
     text_free(&place);
     if (pid < 0) return fail(LH_IO, "cannot start rank %u", r->rank);
     (void)setpgid(pid, pid);

@@ -146,6 +146,7 @@ typedef struct job_generate {
 
 typedef struct job_launch {
     uint64_t ranks_per_node; /* of a host whose number [site.NAME] hosts does not say */
+    bool bind;               /* ranks to shares of a machine's processors */
     char *secret;            /* file, 0600, made at the first start; NULL: a key that lives as long
                                 as the job, which only ranks of one machine can share         */
     char *address;           /* where rank 0 listens; NULL: its machine, or the launcher's word */

@@ -137,6 +137,7 @@ static const lh_option_t limits_rows[] = {
 
 static const lh_option_t launch_rows[] = {
     WHOLE(job_launch_t, ranks_per_node, "1", "1..4096", "ranks of a machine; of a host whose number [site.NAME] does not say"),
+    YES_NO(job_launch_t, bind, "yes", "each rank to its own share of its machine's processors, where there are as many as ranks"),
     PATH(job_launch_t, secret, "", "file with the job's key (mode 0600, made at the first start); several machines need it"),
     TEXT(job_launch_t, address, "", "host or number where rank 0 listens; its own machine if not set"),
     WHOLE(job_launch_t, port, "0", "0..65535", "where rank 0 listens; 0: one that is free"),

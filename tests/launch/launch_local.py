@@ -23,6 +23,25 @@ class Local(LaunchCase):
         self.assertIn("rank 3: rank 3 is done", log)
         self.nothing_is_left()
 
+    def processors_of(self, count, more=""):
+        process = self.start(self.ini(f"[launch]\nranks_per_node = {count}\n{more}"), LH_STEPS=100000)
+        found = [os.sched_getaffinity(pid) for _, pid in sorted(self.ranks(count).items())]
+        process.terminate()
+        self.finish(process)
+        return found
+
+    def test_ranks_have_processors_of_their_own(self):
+        here = os.sched_getaffinity(0)
+        if len(here) < 2:
+            self.skipTest("one processor")
+        first, second = self.processors_of(2)
+        self.assertEqual((first | second, first & second), (here, set()))
+        self.assertLessEqual(abs(len(first) - len(second)), 1)
+        self.assertEqual(self.processors_of(2, "bind = no\n"), [here, here])
+        if len(here) < 8:
+            more = len(here) + 1
+            self.assertEqual(self.processors_of(more), [here] * more)
+
     def test_one_machine_plays_two_sites(self):
         code, out, err = self.run_ranks(self.ini("[site.tokyo]\nhosts = localhost:2\n[site.osaka]\nhosts = localhost:1\n"))
         self.assertEqual((code, out), (0, "rank 0 of 3 on localhost\n"), err)
