@@ -250,3 +250,15 @@ const char *path_name(const char *path)
     const char *slash = strrchr(path, '/');
     return slash == NULL ? path : slash + 1;
 }
+
+lh_status_t file_seal(int fd, const char *what)
+{
+    enum { LOOK_MS = 10, MS = 1000000 };
+    const int seals = F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_WRITE | F_SEAL_SEAL;
+    const uint64_t end = sys()->now_ns() + (uint64_t)FILE_SEAL_MS * MS;
+    while (fcntl(fd, F_ADD_SEALS, seals) != 0) {
+        if (errno != EBUSY || sys()->now_ns() >= end) return fail(LH_IO, "cannot seal %s", what);
+        (void)usleep(LOOK_MS * 1000);
+    }
+    return LH_OK;
+}

@@ -22,6 +22,12 @@ lh_status_t file_write(int fd, const char *path, const void *from, size_t bytes)
 
 /* Opens an existing regular file for reading; *size may be NULL. */
 lh_status_t file_open(const char *path, int *fd, uint64_t *size) LH_MUST_CHECK;
+
+/* Makes a memfd such that nobody can change it, its length or its seals any more. Whoever writes
+ * into it, or a page that the kernel still holds, is waited for: FILE_SEAL_MS at most. what: for
+ * the sentence, "cannot seal ...". */
+enum { FILE_SEAL_MS = 2000 };
+lh_status_t file_seal(int fd, const char *what) LH_MUST_CHECK;
 bool file_exists(const char *path);
 /* Makes a folder and those above it. */
 lh_status_t folder_make(const char *path) LH_MUST_CHECK;

@@ -187,9 +187,9 @@ lh_status_t secret_share(const secret_t *s, int *fd)
 {
     const int memory = memfd_create("longhaul-key", MFD_CLOEXEC | MFD_ALLOW_SEALING);
     if (memory < 0) return fail(LH_IO, "cannot hand over the job's key");
-    if (sys()->pwrite(memory, s->key, sizeof(s->key), 0) != (ssize_t)sizeof(s->key) ||
-        fcntl(memory, F_ADD_SEALS, F_SEAL_WRITE | F_SEAL_GROW | F_SEAL_SHRINK | F_SEAL_SEAL) != 0) {
-        const lh_status_t status = fail(LH_IO, "cannot hand over the job's key");
+    lh_status_t status = file_pwrite(memory, "the job's key", s->key, sizeof(s->key), 0);
+    if (status == LH_OK) status = file_seal(memory, "the job's key");
+    if (status != LH_OK) {
         (void)sys()->close(memory);
         return status;
     }

@@ -1,7 +1,6 @@
 /* image.c - copies a file into a sealed memfd. */
 #include <plugin/image.h>
 
-#include <fcntl.h>
 #include <stdio.h>
 #include <sys/mman.h>
 #include <unistd.h>
@@ -30,9 +29,10 @@ static lh_status_t copy_file(int from, const char *path, uint64_t size, int to)
 
 static lh_status_t seal_and_map(image_t *image, const char *path, uint64_t size)
 {
-    const int seals = F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_WRITE | F_SEAL_SEAL;
-    if (fcntl(image->fd, F_ADD_SEALS, seals) != 0)
-        return fail(LH_IO, "%s: cannot seal its copy", path);
+    char what[512];
+    (void)snprintf(what, sizeof(what), "the copy of %s", path);
+    const lh_status_t status = file_seal(image->fd, what);
+    if (status != LH_OK) return status;
     void *map = mmap(NULL, (size_t)size, PROT_READ, MAP_PRIVATE, image->fd, 0);
     if (map == MAP_FAILED) return fail(LH_IO, "%s: cannot map its copy", path);
     image->map = (peek_image_t){map, (size_t)size};

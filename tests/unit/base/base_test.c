@@ -5,6 +5,8 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <math.h>
+#include <pthread.h>
+#include <sys/mman.h>
 #include <sys/stat.h>
 
 #include <base/checked.h>
@@ -269,6 +271,32 @@ static int try_close(int fd)
     return fails() ? -1 : 0;
 }
 
+/* Pages that the kernel holds for a moment look like a writer: EBUSY. */
+static void *unmap_soon(void *page)
+{
+    (void)usleep(100000);
+    (void)munmap(page, 4096);
+    return NULL;
+}
+
+static void a_memory_file_is_sealed_once_nobody_writes(void **state)
+{
+    (void)state;
+    pthread_t thread;
+    const int fd = memfd_create("sealed", MFD_CLOEXEC | MFD_ALLOW_SEALING);
+    assert_int_equal(ftruncate(fd, 4096), 0);
+    void *page = mmap(NULL, 4096, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+    assert_true(page != MAP_FAILED);
+    assert_int_equal(pthread_create(&thread, NULL, unmap_soon, page), 0);
+    assert_int_equal(file_seal(fd, "it"), LH_OK);
+    assert_int_equal(pthread_join(thread, NULL), 0);
+    assert_int_equal(write(fd, "x", 1), -1);
+    assert_int_equal(ftruncate(fd, 0), -1);
+    assert_int_equal(file_seal(fd, "it"), LH_IO);
+    assert_int_equal(strncmp(fail_reason(), "cannot seal it: ", 16), 0);
+    assert_int_equal(close(fd), 0);
+}
+
 static void a_replaced_file_is_the_old_or_the_new_one(void **state)
 {
     scratch_t *s = *state;
@@ -346,6 +374,7 @@ int main(void)
         cmocka_unit_test(memory_checks_products_and_zeroes),
         cmocka_unit_test(paths_are_joined_and_cut),
         cmocka_unit_test(what_is_no_file_is_refused_without_blocking),
+        cmocka_unit_test(a_memory_file_is_sealed_once_nobody_writes),
         cmocka_unit_test(a_replaced_file_is_the_old_or_the_new_one),
         cmocka_unit_test(folders_are_made_and_removed_whole),
         cmocka_unit_test(every_status_has_a_text_and_an_exit_code),
