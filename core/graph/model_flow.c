@@ -16,7 +16,7 @@ typedef struct model_flow {
     uint64_t chunk;
 } model_flow_t;
 
-enum { CHUNK_BYTES = 16 << 20, CHUNK_MULTIPLE = 64, CHUNK_ROWS = 256 };
+enum { CHUNK_BYTES = 16 << 20, CHUNK_MULTIPLE = 64, CHUNK_ROWS = 1024 };
 
 /* Rows of logits at a time: as many as fit a budget, in chunks of nearly equal size. */
 static uint64_t chunk_choose(const program_t *p)
