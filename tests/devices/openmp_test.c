@@ -63,10 +63,39 @@ static void no_two_threads_share_what_one_was_asked_for(void **state)
     }
 }
 
+static int set_to, dynamic = 1;
+
+static void set_threads(int threads)
+{
+    set_to = threads;
+}
+
+static void set_dynamic(int value)
+{
+    dynamic = value;
+}
+
+/* oneDNN must hear of it: it leaves out the work of threads that do not come. */
+static void what_libgomp_gives_is_what_is_used(void **state)
+{
+    (void)state;
+    const cpu_openmp_t openmp = {.parallel = parallel,
+                                 .thread_number = thread_number,
+                                 .team_size = team_size,
+                                 .set_threads = set_threads,
+                                 .set_dynamic = set_dynamic};
+    for (team = 1; team <= ASKED; team++) {
+        assert_int_equal(openmp_team(&openmp, ASKED), team);
+        assert_int_equal(set_to, team);
+        assert_int_equal(dynamic, 0);
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(no_two_threads_share_what_one_was_asked_for),
+        cmocka_unit_test(what_libgomp_gives_is_what_is_used),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -33,6 +33,7 @@ typedef struct cpu_openmp {
     int (*thread_number)(void);
     int (*team_size)(void);
     void (*set_threads)(int threads); /* for parallel regions that the caller enters */
+    void (*set_dynamic)(int dynamic);
 } cpu_openmp_t;
 
 struct lh_device {

@@ -38,6 +38,18 @@ static lh_status_t cpu_choose(lh_device_t *d)
     return LH_OK;
 }
 
+/* oneDNN cuts its work by the number that it is told, and leaves out what nobody comes for. */
+static lh_status_t cpu_team(lh_device_t *d)
+{
+    const uint32_t given = openmp_team(&d->openmp, d->threads);
+    if (given < d->threads && d->config.threads != 0)
+        return d->host->fail(d->host, LH_NO_DEVICE,
+                             "threads = %u, but libgomp gives %u (OMP_THREAD_LIMIT)", d->threads,
+                             given);
+    d->threads = given;
+    return LH_OK;
+}
+
 static lh_status_t cpu_open(const lh_host_t *host, const void *config, uint32_t index,
                             lh_device_t **out)
 {
@@ -56,7 +68,8 @@ static lh_status_t cpu_open(const lh_host_t *host, const void *config, uint32_t 
     if (status != LH_OK) goto release;
     status = openmp_open(host, &d->openmp);
     if (status != LH_OK) goto onednn;
-    d->openmp.set_threads((int)d->threads);
+    status = cpu_team(d);
+    if (status != LH_OK) goto onednn;
     *out = d;
     return LH_OK;
 

@@ -31,7 +31,8 @@ lh_status_t openmp_open(const lh_host_t *host, cpu_openmp_t *out)
     void *number = openmp_symbol(library, "omp_get_thread_num");
     void *size = openmp_symbol(library, "omp_get_num_threads");
     void *set = openmp_symbol(library, "omp_set_num_threads");
-    if (parallel == NULL || number == NULL || size == NULL || set == NULL)
+    void *dynamic = openmp_symbol(library, "omp_set_dynamic");
+    if (parallel == NULL || number == NULL || size == NULL || set == NULL || dynamic == NULL)
         return host->fail(host, LH_NO_DEVICE,
                           "the cpu device needs libgomp (%s; Debian's package libgomp1)",
                           OPENMP_LIBRARY);
@@ -40,7 +41,29 @@ lh_status_t openmp_open(const lh_host_t *host, cpu_openmp_t *out)
     memcpy(&out->thread_number, &number, sizeof(number));
     memcpy(&out->team_size, &size, sizeof(size));
     memcpy(&out->set_threads, &set, sizeof(set));
+    memcpy(&out->set_dynamic, &dynamic, sizeof(dynamic));
     return LH_OK;
+}
+
+typedef struct openmp_count {
+    const cpu_openmp_t *openmp;
+    uint32_t size;
+} openmp_count_t;
+
+static void count_body(void *data)
+{
+    openmp_count_t *count = data;
+    if (count->openmp->thread_number() == 0) count->size = (uint32_t)count->openmp->team_size();
+}
+
+uint32_t openmp_team(const cpu_openmp_t *openmp, uint32_t threads)
+{
+    openmp_count_t count = {openmp, 1};
+    openmp->set_dynamic(0);
+    openmp->set_threads((int)threads);
+    openmp->parallel(count_body, &count, threads, 0);
+    if (count.size < threads) openmp->set_threads((int)count.size);
+    return count.size;
 }
 
 typedef struct openmp_team {
