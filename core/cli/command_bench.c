@@ -9,6 +9,7 @@
 #include <base/memory.h>
 #include <cli/bench_ranks.h>
 #include <cli/model_source.h>
+#include <cli/processors.h>
 #include <plan/device_bench.h>
 #include <plan/program_bench.h>
 #include <tensor/dtype.h>
@@ -219,6 +220,7 @@ static lh_status_t bench_device(cli_t *cli, const plugin_t *device, const void *
     measured_call_t *rows = NULL;
     uint32_t count = 0;
 
+    if (cli->job != NULL) processors_take_share(cli->job);
     lh_status_t status = device_bench(&how, &rate);
     if (status == LH_OK) status = keep_ops(&rate);
     if (status == LH_OK && cli->job != NULL)

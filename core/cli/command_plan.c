@@ -11,6 +11,7 @@
 #include <base/log.h>
 #include <base/memory.h>
 #include <cli/model_source.h>
+#include <cli/processors.h>
 #include <config/quantity.h>
 #include <graph/draw.h>
 #include <plan/device_bench.h>
@@ -335,6 +336,7 @@ int command_plan(cli_t *cli)
     lh_status_t status = job_require(cli->job, STAGE_TRAIN);
     if (status == LH_OK) status = model_source_open(cli->job, cli->plugins, false, &source);
     if (status != LH_OK) return status;
+    processors_take_share(cli->job);
     session_how_t how = {.job = cli->job,
                          .registry = cli->plugins,
                          .vocab = source.vocab,

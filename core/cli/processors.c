@@ -5,6 +5,7 @@
 
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 
 typedef struct processor {
     int package, core;
@@ -44,7 +45,29 @@ bool processors_share(const cpu_set_t *all, const char *folder, uint32_t index, 
     if (n < count) return false;
     qsort(list, n, sizeof(list[0]), order);
     CPU_ZERO(out);
-    for (uint32_t i = index * n / count; i < (index + 1) * n / count; i++)
-        CPU_SET(list[i].number, out);
+    for (uint32_t i = 0; i < n / count; i++)
+        CPU_SET(list[index * (n / count) + i].number, out);
     return true;
+}
+
+static uint32_t ranks_beside_rank_0(const job_t *job)
+{
+    const job_site_t *site;
+    const job_host_t *first, *host;
+    uint32_t count = 0;
+    job_rank_place(job, 0, &site, &first);
+    for (uint32_t r = 0; r < job_ranks(job); r++) {
+        job_rank_place(job, r, &site, &host);
+        count += first == NULL || host == NULL || strcmp(first->name, host->name) == 0;
+    }
+    return count;
+}
+
+void processors_take_share(const job_t *job)
+{
+    cpu_set_t all, own;
+    const uint32_t count = ranks_beside_rank_0(job);
+    if (!job->launch.bind || count < 2 || sched_getaffinity(0, sizeof(all), &all) != 0) return;
+    if (processors_share(&all, PROCESSORS_FOLDER, 0, count, &own))
+        (void)sched_setaffinity(0, sizeof(own), &own);
 }
