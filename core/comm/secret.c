@@ -172,13 +172,18 @@ lh_status_t secret_open(const char *path, bool make, secret_t **out)
 
 lh_status_t secret_await(const char *path, uint64_t end_ns, secret_t **out)
 {
-    enum { LOOK_US = 100000 };
+    enum { LOOK_US = 100000, COPIED_IN_S = 2 };
     secret_t *s = mem_new(sizeof(*s));
+    uint64_t whole_ns = 0; /* when what lies there must be a key: it is being copied until then */
+    lh_status_t status;
     if (s == NULL) return LH_NO_MEMORY;
-    lh_status_t status = read_file(path, s);
-    while (status == LH_AGAIN && sys()->now_ns() < end_ns) {
-        (void)usleep(LOOK_US);
+    for (;; (void)usleep(LOOK_US)) {
         status = read_file(path, s);
+        const uint64_t now = sys()->now_ns();
+        if (status == LH_INVALID && whole_ns == 0)
+            whole_ns = now + COPIED_IN_S * UINT64_C(1000000000);
+        const uint64_t end = status == LH_INVALID && whole_ns < end_ns ? whole_ns : end_ns;
+        if ((status != LH_AGAIN && status != LH_INVALID) || now >= end) break;
     }
     return hand_out(path, s, status, out);
 }

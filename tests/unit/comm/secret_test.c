@@ -2,6 +2,7 @@
 #include <unit/data/scratch_files.h>
 
 #include <errno.h>
+#include <fcntl.h>
 #include <string.h>
 #include <sys/stat.h>
 
@@ -55,6 +56,45 @@ static void it_is_awaited(void **state)
     sys_use(NULL);
     assert_int_equal(status, LH_OK);
     secret_free(s);
+}
+
+/* Copied by hand: empty at first. */
+static const char *copied;
+static int open_half_copied(const char *path, int flags, mode_t mode)
+{
+    const int fd = sys_real.open(path, flags, mode);
+    if (copied != NULL && strcmp(path, copied) == 0 && fd >= 0) {
+        const int file = sys_real.open(path, O_WRONLY, 0);
+        copied = NULL;
+        assert_int_equal(write(file,
+                               "00112233445566778899aabbccddeeff"
+                               "00112233445566778899aabbccddeeff\n",
+                               65),
+                         65);
+        assert_int_equal(close(file), 0);
+        assert_int_equal(lseek(fd, 0, SEEK_END), 65);
+        assert_int_equal(close(fd), 0);
+        return sys_real.open("/dev/null", flags, mode); /* as the reader saw it: no key */
+    }
+    return fd;
+}
+
+static void it_may_be_copied_slowly(void **state)
+{
+    secret_t *s;
+    sys_t slow = *sys();
+    const char *path = scratch_text(*state, "copied.key", "");
+    assert_int_equal(chmod(path, 0600), 0);
+    slow.open = open_half_copied;
+    copied = path;
+    sys_use(&slow);
+    const lh_status_t status = secret_await(path, UINT64_MAX, &s);
+    sys_use(NULL);
+    if (status != LH_OK) FAIL_TEST("%s\n", fail_reason());
+    secret_free(s);
+    (void)scratch_text(*state, "copied.key", "no key");
+    assert_int_equal(secret_await(path, UINT64_MAX, &s), LH_INVALID);
+    assert_non_null(strstr(fail_reason(), "here are 6 bytes"));
 }
 
 static void keys_differ_by_purpose_epoch_and_pair(void **state)
@@ -148,6 +188,7 @@ int main(void)
         cmocka_unit_test_setup_teardown(it_is_made_once_for_its_owner_alone, scratch_setup,
                                         scratch_teardown),
         cmocka_unit_test_setup_teardown(it_is_awaited, scratch_setup, scratch_teardown),
+        cmocka_unit_test_setup_teardown(it_may_be_copied_slowly, scratch_setup, scratch_teardown),
         cmocka_unit_test(keys_differ_by_purpose_epoch_and_pair),
         cmocka_unit_test_setup_teardown(it_is_hkdf_with_sha_256, scratch_setup, scratch_teardown),
         cmocka_unit_test(it_goes_to_started_ranks_by_a_sealed_descriptor),
