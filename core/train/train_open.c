@@ -27,6 +27,19 @@ static lh_status_t digest_config(const job_t *job, char out[SHA256_TEXT])
     return status;
 }
 
+/* "2 + 2": sums go through sites. */
+static void sites_text(const world_t *w, text_t *out)
+{
+    text_append(out, "ranks of sites = ");
+    for (uint32_t site = 0; site < w->row.sites; site++) {
+        uint32_t count = 0;
+        for (uint32_t r = 0; r < w->row.size; r++)
+            count += w->ranks[r].site == site;
+        text_printf(out, "%s%u", site == 0 ? "" : " + ", count);
+    }
+    text_append(out, "\n");
+}
+
 static lh_status_t open_session(trainer_t *t)
 {
     const bool same = t->resumed != NULL && t->job->train.same_bits;
@@ -42,7 +55,12 @@ static lh_status_t open_session(trainer_t *t)
     if (status != LH_OK) return status;
     identity_text(t->session, &t->identity);
     text_printf(&t->identity, "launch.ranks = %u\n", agree_size(&t->agree));
+    text_printf(&t->identity, "parallel.accumulation = %s\n", t->lanes > 1 ? "breadth" : "depth");
+    if (t->comm.comm != NULL) sites_text(t->how->world, &t->identity);
     status = text_status(&t->identity);
+    if (status == LH_OK)
+        status = agree_text(&t->agree, engine_properties(t->session->engine)->fingerprint,
+                            &t->devices);
     return status == LH_OK ? trainer_check_bits(t) : status;
 }
 
@@ -53,7 +71,7 @@ lh_status_t trainer_check_bits(const trainer_t *t)
                                                 t->identity.data);
     if (status != LH_OK) return status;
     const char *then = t->resumed->manifest->meta.device;
-    const char *now = engine_properties(t->session->engine)->fingerprint;
+    const char *now = t->devices.data;
     if (then != NULL && *then != '\0' && !text_equal(then, now))
         return fail(LH_MISMATCH,
                     "%s was made on '%s', this is '%s': the same bits can't be promised; set "
@@ -269,6 +287,7 @@ void trainer_close(trainer_t *t)
     mem_free(t->memory);
     text_free(&t->variants);
     text_free(&t->identity);
+    text_free(&t->devices);
     session_close(t->session);
     bindings_free(t->bindings);
     agree_free(&t->agree);

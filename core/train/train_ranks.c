@@ -1,6 +1,9 @@
 /* train_ranks.c - sums and words of rank 0, by one gather. */
 #include <train/train_ranks.h>
 
+#include <stdio.h>
+#include <string.h>
+
 #include <base/memory.h>
 
 lh_status_t agree_new(const train_ranks_t *ranks, agree_t *out)
@@ -60,6 +63,42 @@ lh_status_t agree_first(agree_t *a, void *value, size_t bytes)
     if (all == NULL) return LH_NO_MEMORY;
     const lh_status_t status = a->ranks->gather(a->ranks->context, value, bytes, all);
     if (status == LH_OK) memcpy(value, all, bytes);
+    mem_free(all);
+    return status;
+}
+
+static void join_texts(const char (*all)[AGREE_TEXT], uint32_t size, text_t *out)
+{
+    for (uint32_t r = 0, end; r < size; r = end) {
+        for (end = r + 1; end < size && strcmp(all[r], all[end]) == 0; end++) {
+        }
+        if (r == 0 && end == size)
+            text_append(out, all[0]);
+        else if (end == r + 1)
+            text_printf(out, "%srank %u: %s", r == 0 ? "" : "; ", r, all[r]);
+        else
+            text_printf(out, "%sranks %u to %u: %s", r == 0 ? "" : "; ", r, end - 1, all[r]);
+    }
+}
+
+lh_status_t agree_text(agree_t *a, const char *mine, text_t *out)
+{
+    char own[AGREE_TEXT] = {0};
+    (void)snprintf(own, sizeof(own), "%s", mine);
+    const uint32_t size = agree_size(a);
+    char(*all)[AGREE_TEXT] = mem_array(size, sizeof(*all));
+    if (all == NULL) return LH_NO_MEMORY;
+    lh_status_t status = LH_OK;
+    if (a->ranks != NULL)
+        status = a->ranks->gather(a->ranks->context, own, sizeof(own), all);
+    else
+        memcpy(all[0], own, sizeof(own));
+    if (status == LH_OK) {
+        for (uint32_t r = 0; r < size; r++)
+            all[r][AGREE_TEXT - 1] = '\0';
+        join_texts((const char(*)[AGREE_TEXT])all, size, out);
+        status = text_status(out);
+    }
     mem_free(all);
     return status;
 }

@@ -3,7 +3,7 @@
 #ifndef TRAIN_TRAIN_RANKS_H
 #define TRAIN_TRAIN_RANKS_H
 
-#include <base/status.h>
+#include <base/text.h>
 
 typedef struct train_ranks {
     uint32_t rank, size;
@@ -40,6 +40,10 @@ lh_status_t agree_sum(agree_t *a, double *values, uint32_t count) LH_MUST_CHECK;
 /* The same in two calls: the values travel while something else is done. */
 lh_status_t agree_start(agree_t *a, const double *values, uint32_t count) LH_MUST_CHECK;
 lh_status_t agree_finish(agree_t *a, double *values, uint32_t count) LH_MUST_CHECK;
+/* What each rank says of itself (at most AGREE_TEXT bytes with its NUL) as one text, the same on
+ * all: once where all say the same, else rank by rank. */
+enum { AGREE_TEXT = 192 };
+lh_status_t agree_text(agree_t *a, const char *mine, text_t *out) LH_MUST_CHECK;
 /* All ranks take what rank 0 gives. */
 lh_status_t agree_first(agree_t *a, void *value, size_t bytes) LH_MUST_CHECK;
 

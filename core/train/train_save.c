@@ -87,7 +87,7 @@ static checkpoint_meta_t describe(trainer_t *t)
                                .config = t->config,
                                .model = t->identity.data,
                                .variants = t->variants.data,
-                               .device = engine_properties(t->session->engine)->fingerprint,
+                               .device = t->devices.data,
                                .step = t->step,
                                .seed = t->job->train.seed,
                                .cursor = t->step * t->job->train.batch,

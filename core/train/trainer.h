@@ -50,6 +50,7 @@ typedef struct trainer {
     char config[SHA256_TEXT];
     text_t variants;
     text_t identity;
+    text_t devices; /* of all ranks */
     checkpoint_plugin_t plugins[8];
     uint32_t plugin_count;
     profile_row_t *profile; /* of one step */

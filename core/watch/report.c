@@ -213,7 +213,7 @@ static void write_parts(const run_start_t *s, const curves_t *c, text_t *out)
     };
     for (int k = LH_LINK_NODE; s->ranks > 1 && k < STEP_SCOPES; k++)
         text_printf(out,
-                    "<tr><td>exposed communication, %s</td><td class=\"n\">%.2f</td>"
+                    "<tr><td>of these: exposed communication, %s</td><td class=\"n\">%.2f</td>"
                     "<td class=\"n\">%.1f %%</td></tr>",
                     links[k], 1e3 * c->exposed_s[k] / (double)c->steps,
                     100 * c->exposed_s[k] / c->seconds);
