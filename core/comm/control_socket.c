@@ -26,7 +26,8 @@ static lh_status_t resolve(const char *address, uint16_t port, bool listens, str
     (void)snprintf(service, sizeof(service), "%u", port);
     const int error = getaddrinfo(address, service, &how, out);
     if (error != 0)
-        return fail(LH_UNREACHABLE, "cannot resolve the address '%s' of rank 0: %s", address,
+        return fail(listens ? LH_INVALID : LH_UNREACHABLE,
+                    "cannot resolve the address '%s' of rank 0: %s", address,
                     error == EAI_SYSTEM ? strerror(errno) : gai_strerror(error));
     return LH_OK;
 }

@@ -67,7 +67,8 @@ void progress_begin(progress_line_t *p, const run_start_t *start, uint64_t log_e
         log_line(LH_LOG_INFO, "%u ranks, %u site%s", start->ranks, start->sites,
                  start->sites == 1 ? "" : "s");
     if (start->first_step > 0)
-        log_line(LH_LOG_INFO, "resumed after step %llu", (unsigned long long)start->first_step);
+        log_line(LH_LOG_INFO, "resumed after step %llu%s", (unsigned long long)start->first_step,
+                 start->first_step < start->steps ? "" : ": nothing is left to train");
     log_over_progress(p->terminal);
 }
 

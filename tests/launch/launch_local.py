@@ -42,6 +42,12 @@ class Local(LaunchCase):
             more = len(here) + 1
             self.assertEqual(self.processors_of(more), [here] * more)
 
+    def test_an_address_of_its_own_that_is_none_is_refused(self):
+        code, _, err = self.run_ranks(self.ini(FOUR + "address = no.such.host.invalid\n"))
+        self.assertEqual(code, 1, err)
+        self.assertRegex(err, r"cannot resolve the address 'no.such.host.invalid' of rank 0: ")
+        self.nothing_is_left()
+
     def test_one_machine_plays_two_sites(self):
         code, out, err = self.run_ranks(self.ini("[site.tokyo]\nhosts = localhost:2\n[site.osaka]\nhosts = localhost:1\n"))
         self.assertEqual((code, out), (0, "rank 0 of 3 on localhost\n"), err)

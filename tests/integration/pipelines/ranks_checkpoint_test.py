@@ -106,6 +106,20 @@ class RanksCheckpoint(PipelineCase):
                                    code=REFUSED)
         self.assertIn("was made with 'launch.ranks = 2', now it is 'launch.ranks = 1'", err)
 
+    def test_another_order_of_sums_asks_for_other_bits(self):
+        job = self.prepared()
+
+        def sites(tokyo, osaka):
+            return self.of("sites", 1, "zero2", "--set", "site.tokyo.hosts=localhost:%d" % tokyo, "--set",
+                           "site.osaka.hosts=localhost:%d" % osaka, "--set", "train.micro_batch=1")
+
+        self.run_longhaul("train", job, *sites(1, 2), "--set", "parallel.accumulation=breadth")
+        self.forget("sites", 6, 3)
+        for changed, named in ((sites(2, 1) + ["--set", "parallel.accumulation=breadth"], "ranks of sites = 2 + 1"),
+                               (sites(1, 2), "parallel.accumulation = depth")):
+            _, err = self.run_longhaul("train", job, "--resume", *changed, code=REFUSED)
+            self.assertIn("now it is '%s': that would be another run" % named, err)
+
     def test_weights_that_are_loaded_are_saved_again_bit_for_bit(self):
         # A rate of 0 leaves weights as they are; what was saved by 3 is loaded by 2.
         job = self.prepared()
