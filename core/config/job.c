@@ -255,8 +255,13 @@ static lh_status_t parse_pins(job_t *job)
     return LH_OK;
 }
 
+enum { SMALLEST_CHUNK = 1024 }; /* smaller ones are all overhead: a step would take minutes */
+
 static lh_status_t check_parallel(const job_t *job)
 {
+    if (job->comm.chunk_bytes != 0 && job->comm.chunk_bytes < SMALLEST_CHUNK)
+        REFUSE(job, "comm", "chunk", "%llu: expected 0, which chooses, or %d on",
+               (unsigned long long)job->comm.chunk_bytes, SMALLEST_CHUNK);
     if (job->parallel.tensor != 1)
         REFUSE(job, "parallel", "tensor", "%llu: tensor parallelism is not built yet; expected 1",
                (unsigned long long)job->parallel.tensor);

@@ -153,7 +153,7 @@ static const lh_option_t parallel_rows[] = {
 static const lh_option_t comm_rows[] = {
     CHOICE(job_comm_t, bits, "canonical", "canonical|ordered", "sums in one order everywhere, or in any that is the same for the same layout"),
     CHOICE(job_comm_t, algorithm, "auto", "auto|direct|ring|halving", "of collectives; auto: by size and measured link"),
-    LH_OPTION_BYTES(job_comm_t, chunk_bytes, "chunk", "0", "0..1GiB", "piece of a collective that is under way at a time; 0: by link"),
+    LH_OPTION_BYTES(job_comm_t, chunk_bytes, "chunk", "0", "0..1GiB", "piece of a collective that is under way at a time, 1KiB at least; 0: by link"),
     LH_OPTION_BYTES(job_comm_t, bucket_bytes, "bucket", "0", "0..16GiB", "gradients that are exchanged together; 0: choose"),
     LH_OPTION_DURATION(job_comm_t, timeout_ns, "timeout", "120s", "1s..1d", "longest that a collective may stand still"),
 };

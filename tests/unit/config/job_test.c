@@ -99,6 +99,7 @@ static const struct {
      "command line: tensor = 2: tensor parallelism is not built yet; expected 1"},
     {"parallel.pipeline=2",
      "command line: pipeline = 2: pipeline parallelism is not built yet; expected 1"},
+    {"comm.chunk=3", "command line: chunk = 3: expected 0, which chooses, or 1024 on"},
     {"comm.algorithm=rings",
      "command line: algorithm = rings: expected one of auto|direct|ring|halving; did you mean "
      "'ring'?"},
