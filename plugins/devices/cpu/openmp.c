@@ -3,6 +3,7 @@
 #include "openmp.h"
 
 #include <dlfcn.h>
+#include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 
@@ -45,25 +46,23 @@ lh_status_t openmp_open(const lh_host_t *host, cpu_openmp_t *out)
     return LH_OK;
 }
 
-typedef struct openmp_count {
-    const cpu_openmp_t *openmp;
-    uint32_t size;
-} openmp_count_t;
+static _Atomic uint32_t came; /* not on the stack: a thread may look at it a moment longer */
 
 static void count_body(void *data)
 {
-    openmp_count_t *count = data;
-    if (count->openmp->thread_number() == 0) count->size = (uint32_t)count->openmp->team_size();
+    (void)data;
+    atomic_fetch_add(&came, 1);
 }
 
 uint32_t openmp_team(const cpu_openmp_t *openmp, uint32_t threads)
 {
-    openmp_count_t count = {openmp, 1};
+    atomic_store(&came, 0);
     openmp->set_dynamic(0);
     openmp->set_threads((int)threads);
-    openmp->parallel(count_body, &count, threads, 0);
-    if (count.size < threads) openmp->set_threads((int)count.size);
-    return count.size;
+    openmp->parallel(count_body, NULL, threads, 0);
+    const uint32_t given = atomic_load(&came);
+    if (given < threads) openmp->set_threads((int)given);
+    return given;
 }
 
 typedef struct openmp_team {
