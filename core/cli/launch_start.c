@@ -222,14 +222,6 @@ static noreturn void become_rank(const starter_t *s, pid_t launcher, const cpu_s
     _exit(EXIT_INTERNAL);
 }
 
-/* NULL: as the launcher may. */
-static const cpu_set_t *choose_processors(const starter_t *s, uint32_t index, cpu_set_t *out)
-{
-    cpu_set_t all;
-    if (!s->cli->job->launch.bind || sched_getaffinity(0, sizeof(all), &all) != 0) return NULL;
-    return processors_share(&all, PROCESSORS_FOLDER, index, s->count, out) ? out : NULL;
-}
-
 static lh_status_t start_rank(starter_t *s, uint32_t index)
 {
     started_t *r = &s->ranks[index];
@@ -243,11 +235,11 @@ static lh_status_t start_rank(starter_t *s, uint32_t index)
     lh_status_t status = text_status(&place);
     if (status != LH_OK) return status;
     s->variables[s->variable_count] = place.data;
-    cpu_set_t own_processors;
-    const cpu_set_t *processors = choose_processors(s, index, &own_processors);
+    cpu_set_t processors;
+    const bool bound = processors_of_rank(s->cli->job, index, s->count, &processors);
     (void)fflush(stdout);
     const pid_t pid = fork();
-    if (pid == 0) become_rank(s, launcher, processors);
+    if (pid == 0) become_rank(s, launcher, bound ? &processors : NULL);
     text_free(&place);
     if (pid < 0) return fail(LH_IO, "cannot start rank %u", r->rank);
     (void)setpgid(pid, pid);

@@ -63,11 +63,17 @@ static uint32_t ranks_beside_rank_0(const job_t *job)
     return count;
 }
 
+bool processors_of_rank(const job_t *job, uint32_t index, uint32_t count, cpu_set_t *out)
+{
+    cpu_set_t all;
+    return job->launch.bind && sched_getaffinity(0, sizeof(all), &all) == 0 &&
+           processors_share(&all, PROCESSORS_FOLDER, index, count, out);
+}
+
 void processors_take_share(const job_t *job)
 {
-    cpu_set_t all, own;
+    cpu_set_t own;
     const uint32_t count = ranks_beside_rank_0(job);
-    if (!job->launch.bind || count < 2 || sched_getaffinity(0, sizeof(all), &all) != 0) return;
-    if (processors_share(&all, PROCESSORS_FOLDER, 0, count, &own))
+    if (count > 1 && processors_of_rank(job, 0, count, &own))
         (void)sched_setaffinity(0, sizeof(own), &own);
 }

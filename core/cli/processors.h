@@ -14,6 +14,9 @@
  * than ranks. */
 bool processors_share(const cpu_set_t *all, const char *folder, uint32_t index, uint32_t count,
                       cpu_set_t *out);
+/* The share of this process's processors for one of the ranks started here. false: none, as
+ * [launch] bind or their number says. */
+bool processors_of_rank(const job_t *job, uint32_t index, uint32_t count, cpu_set_t *out);
 /* Binds this process as the launcher would bind rank 0 of the job on this machine, so that what is
  * planned and measured is a rank's device. */
 void processors_take_share(const job_t *job);
