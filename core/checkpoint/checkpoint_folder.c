@@ -196,6 +196,18 @@ lh_status_t checkpoint_set_aside(const char *folder, uint64_t step)
     return status == LH_OK ? folder_sync(folder) : status;
 }
 
+void checkpoint_make_way(const char *folder, uint64_t step)
+{
+    checkpoint_steps_t steps;
+    lh_status_t status = checkpoint_steps(folder, &steps);
+    for (size_t i = 0; status == LH_OK && i < steps.count && steps.steps[i] > step; i++)
+        status = checkpoint_set_aside(folder, steps.steps[i]);
+    if (status != LH_OK)
+        log_line(LH_LOG_WARN, "what is above step %llu is not out of the way: %s",
+                 (unsigned long long)step, fail_reason());
+    mem_free(steps.steps);
+}
+
 void checkpoint_discard(const char *path)
 {
     char *reason = mem_text(fail_reason());

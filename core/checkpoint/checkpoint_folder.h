@@ -17,6 +17,10 @@ lh_status_t checkpoint_steps(const char *folder, checkpoint_steps_t *out) LH_MUS
 /* Renames a damaged step so that its number can be used again and a person can look at it. */
 lh_status_t checkpoint_set_aside(const char *folder, uint64_t step) LH_MUST_CHECK;
 
+/* The same for all above `step`, from which a run goes on as they could not be read; a failure is a
+ * warning. */
+void checkpoint_make_way(const char *folder, uint64_t step);
+
 /* Removes a folder after a failure whose sentence stays what fail_reason() says. */
 void checkpoint_discard(const char *path);
 

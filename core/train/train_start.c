@@ -8,6 +8,7 @@
 #include <base/file.h>
 #include <base/memory.h>
 #include <base/sys.h>
+#include <checkpoint/checkpoint_folder.h>
 #include <checkpoint/commit.h>
 #include <checkpoint/shared_folder.h>
 
@@ -210,8 +211,11 @@ lh_status_t trainer_resume(trainer_t *t)
         if (status != LH_OK && !lost) return status;
         double found[] = {lost, unreadable};
         status = agree_sum(&t->agree, found, 2);
-        if (status != LH_OK || found[0] == 0) return status;
+        if (status != LH_OK) return status;
+        if (found[0] == 0) break;
         status = start_older(t, lost, found[1] == 0);
         if (status != LH_OK) return status;
     }
+    if (agree_rank(&t->agree) == 0) checkpoint_make_way(t->job->checkpoint.folder, t->step);
+    return LH_OK;
 }

@@ -1,7 +1,9 @@
 /* resume_reads_test.c - a resume reads each byte of its checkpoint's data once: what is checked is
- * what is loaded. */
+ * what is loaded; one that the disk does not give is out of the way when its step is saved again.
+ */
 #include <unit/data/scratch_files.h>
 
+#include <errno.h>
 #include <fcntl.h>
 #include <sys/mman.h>
 #include <sys/wait.h>
@@ -17,13 +19,15 @@ static const char ini[] = "[pipeline]\nname = reads\nstages = prepare train\n"
                           "[data]\nsplit = 1,0,0\n"
                           "[model]\nplugin = llama\nblocks = 2\nhidden = 64\nheads = 2\nffn = 128\n"
                           "max_tokens = 16\n"
-                          "[train]\nsequence = 8\nbatch = 2\nsteps = 1\n"
+                          "[train]\nsequence = 8\nbatch = 2\n"
+                          "[checkpoint]\nevery = 1\n"
                           "[optimizer]\nplugin = zero0\nrule = rules:adamw\nlearning_rate = 0.01\n"
                           "[device]\nplugin = cpu\nthreads = 1\n";
 
 /* Of files that hold tensors; shared with the child. */
 static struct {
     uint64_t read;
+    char bad[32]; /* a folder whose tensors the disk does not give; "": none */
 } * counts;
 
 static ssize_t counting_pread(int fd, void *to, size_t bytes, off_t at)
@@ -33,24 +37,33 @@ static ssize_t counting_pread(int fd, void *to, size_t bytes, off_t at)
     const ssize_t length = readlink(link, path, sizeof(path) - 1);
     const ssize_t got = sys_real.pread(fd, to, bytes, at);
     if (length > 0) path[length] = '\0';
-    if (length > 0 && got > 0 && strstr(path, ".safetensors") != NULL)
-        counts->read += (uint64_t)got;
-    return got;
+    if (length <= 0 || got <= 0 || strstr(path, ".safetensors") == NULL) return got;
+    counts->read += (uint64_t)got;
+    if (counts->bad[0] == '\0' || strstr(path, counts->bad) == NULL) return got;
+    errno = EIO;
+    return -1;
 }
 
-static int command(const char *job, const char *folder, bool resume)
+/* `run` for the first steps, `train --resume` for more. */
+static int command(const char *job, const char *folder, int steps)
 {
-    char set[256];
+    char set[256], count[32];
     (void)snprintf(set, sizeof(set), "pipeline.folder=%s", folder);
-    const char *const first[] = {"longhaul",      "run",   job, "--plugins",
-                                 LH_TEST_PLUGINS, "--set", set};
-    const char *const again[] = {"longhaul",      "train", job, "--resume", "--plugins",
-                                 LH_TEST_PLUGINS, "--set", set, "--set",    "train.steps=2"};
-    const int argc = resume ? 10 : 7;
+    (void)snprintf(count, sizeof(count), "train.steps=%d", steps);
+    const char *const given[] = {"longhaul",
+                                 steps == 1 ? "run" : "train",
+                                 job,
+                                 "--plugins",
+                                 LH_TEST_PLUGINS,
+                                 "--set",
+                                 set,
+                                 "--set",
+                                 count,
+                                 "--resume"};
+    const int argc = steps == 1 ? 9 : 10;
     char *argv[11] = {0};
     cli_t cli = {0};
-    memcpy(argv, resume ? (const void *)again : (const void *)first,
-           (size_t)argc * sizeof(argv[0]));
+    memcpy(argv, (const void *)given, (size_t)argc * sizeof(argv[0]));
     int code = arguments_parse(argc, argv, &cli);
     if (code == LH_OK) code = cli_open(&cli);
     if (code == LH_OK) code = cli.command->run(&cli);
@@ -60,7 +73,7 @@ static int command(const char *job, const char *folder, bool resume)
     return code;
 }
 
-static void in_child(const char *job, const char *folder, bool resume)
+static void train_to(int steps, const char *job, const char *folder)
 {
     int how;
     const pid_t child = fork();
@@ -71,42 +84,79 @@ static void in_child(const char *job, const char *folder, bool resume)
         seam.pread = counting_pread;
         sys_use(&seam);
         (void)dup2(nothing, STDOUT_FILENO);
-        _exit(command(job, folder, resume) == EXIT_DONE ? 0 : 1);
+        _exit(command(job, folder, steps) == EXIT_DONE ? 0 : 1);
     }
     assert_int_equal(waitpid(child, &how, 0), child);
     assert_true(WIFEXITED(how) && WEXITSTATUS(how) == 0);
 }
 
-static void a_resume_reads_each_byte_of_its_checkpoint_once(void **state)
+/* The job's INI, its text and an empty folder. */
+static char *make_job(scratch_t *s, char folder[160])
 {
-    scratch_t *s = *state;
-    struct stat shard;
     text_t text = {0};
-    char folder[160], path[320];
     for (int i = 0; i < 20; i++)
         text_printf(&text, "{\"text\":\"a few words %d\"}\n", i);
     (void)scratch_text(s, "text.jsonl", text.data);
     text_free(&text);
-    char *job = mem_text(scratch_text(s, "reads.ini", ini));
-    (void)snprintf(folder, sizeof(folder), "%s/out", s->folder);
-    counts = mmap(NULL, sizeof(*counts), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
-    assert_ptr_not_equal(counts, MAP_FAILED);
+    (void)snprintf(folder, 160, "%s/out", s->folder);
+    return mem_text(scratch_text(s, "reads.ini", ini));
+}
 
-    in_child(job, folder, false);
+static bool has(const char *folder, const char *name)
+{
+    char path[320];
+    (void)snprintf(path, sizeof(path), "%s/checkpoints/%s/manifest.json", folder, name);
+    return file_exists(path);
+}
+
+static void a_resume_reads_each_byte_of_its_checkpoint_once(void **state)
+{
+    struct stat shard;
+    char folder[160], path[320], *job = make_job(*state, folder);
+    train_to(1, job, folder);
     (void)snprintf(path, sizeof(path),
                    "%s/checkpoints/step-000000000001/shard-00000-00000.safetensors", folder);
     assert_int_equal(stat(path, &shard), 0);
     counts->read = 0;
-    in_child(job, folder, true);
+    train_to(2, job, folder);
     assert_int_equal(counts->read, (uint64_t)shard.st_size);
-    (void)munmap(counts, sizeof(*counts));
     mem_free(job);
+}
+
+static void a_step_that_the_disk_does_not_give_is_saved_again(void **state)
+{
+    char folder[160], *job = make_job(*state, folder);
+    train_to(1, job, folder);
+    train_to(2, job, folder);
+    (void)snprintf(counts->bad, sizeof(counts->bad), "/step-000000000002/");
+    train_to(3, job, folder);
+    counts->bad[0] = '\0';
+    assert_true(has(folder, "damaged-step-000000000002"));
+    assert_true(has(folder, "step-000000000002") && has(folder, "step-000000000003"));
+    assert_true(has(folder, "step-000000000001"));
+    mem_free(job);
+}
+
+static int setup(void **state)
+{
+    if (scratch_setup(state) != 0) return -1;
+    counts = mmap(NULL, sizeof(*counts), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+    return counts == MAP_FAILED ? -1 : 0;
+}
+
+static int teardown(void **state)
+{
+    (void)munmap(counts, sizeof(*counts));
+    return scratch_teardown(state);
 }
 
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(a_resume_reads_each_byte_of_its_checkpoint_once),
+        cmocka_unit_test_setup_teardown(a_resume_reads_each_byte_of_its_checkpoint_once, setup,
+                                        teardown),
+        cmocka_unit_test_setup_teardown(a_step_that_the_disk_does_not_give_is_saved_again, setup,
+                                        teardown),
     };
-    return cmocka_run_group_tests_name("resume reads", tests, scratch_setup, scratch_teardown);
+    return cmocka_run_group_tests_name("resume reads", tests, NULL, NULL);
 }
