@@ -94,6 +94,11 @@ static void tell_end(trainer_t *t, lh_status_t status, const char *reason, uint6
     if (t->how->observer != NULL) t->how->observer->end(t->how->observer, &end);
 }
 
+void trainer_doing(const trainer_t *t, uint64_t step, const char *text)
+{
+    if (t->how->control != NULL) control_progress(t->how->control, step, text);
+}
+
 static lh_status_t evaluate(trainer_t *t)
 {
     const uint64_t every = t->job->train.evaluate_every;
@@ -101,6 +106,7 @@ static lh_status_t evaluate(trainer_t *t)
     if (t->evaluation == NULL || (t->step % every != 0 && !last)) return LH_OK;
 
     evaluation_sum_t sum;
+    trainer_doing(t, t->step, "evaluation");
     uint64_t clock = sys()->now_ns();
     const uint64_t since = clock;
     const lh_status_t status = evaluation_split(t->evaluation, t->valid,

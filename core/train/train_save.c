@@ -39,6 +39,7 @@ lh_status_t trainer_finish_save(trainer_t *t)
 {
     writer_result_t result;
     if (t->writer == NULL || !writer_busy(t->writer)) return LH_OK;
+    trainer_doing(t, t->step, "the last save");
     const lh_status_t status = writer_wait(t->writer, &result);
     if (status != LH_OK) return status;
     tell(t, &result, 0);
@@ -123,6 +124,7 @@ lh_status_t trainer_save(trainer_t *t, bool last)
     const bool alone = agree_size(&t->agree) == 1;
     if (alone && t->saved_step == t->step) return LH_OK;
     const uint64_t since = sys()->now_ns();
+    trainer_doing(t, t->step, "a save");
     lh_status_t status = begin(t, last);
     bool skip, saved;
     const lh_status_t agreed = agree_save(t, status != LH_OK, &skip, &saved);

@@ -148,6 +148,7 @@ lh_status_t trainer_step(trainer_t *t, bool *applied)
     uint64_t clock = sys()->now_ns();
     double rate, numbers[AGREE_NUMBERS];
 
+    trainer_doing(t, t->step + 1, NULL);
     if (t->comm.comm != NULL) comm_step(t->comm.comm, t->step + 1);
     lh_status_t status = bindings_learning_rate(t->bindings, t->step, &rate);
     if (status == LH_OK) status = fill_batch(t);

@@ -114,6 +114,15 @@ class Disk(PipelineCase):
         self.run_longhaul("train", job, "--resume")
         self.assertEqual(self.steps()[0], [3, 6])
 
+    def test_several_ranks_say_in_one_line_what_failed(self):
+        job = self.prepared(train={"steps": 6}, site__one={"hosts": "localhost:2"})
+        full = self.faults((0, "fallocate", 1, errno.ENOSPC))
+        _, said = self.run_longhaul("train", job, code=REFUSED, env=full)
+        self.assertRegex(said.splitlines()[-1], r"\Alonghaul: rank [01] on one/localhost \(process \d+\) failed in step 6, "
+                                                r"the last save: .*: No space left on device\Z")
+        self.run_longhaul("train", job, "--resume")
+        self.assertEqual(self.steps()[0], [6])
+
     def hanging(self, what, every=3, steps=30):
         job = self.prepared(train={"steps": steps}, checkpoint={"every": every, "deadline": "1s",
                                                                 "patience": "200ms"})
