@@ -44,6 +44,10 @@ static void judge_join(control_t *c, uint64_t now)
             text_printf(&sentence, " %u", r);
             shown++;
         }
+    const uint64_t strangers = atomic_load(&c->strangers);
+    if (strangers > 0)
+        text_printf(&sentence, "; %llu connection%s did not prove to have the job's key",
+                    (unsigned long long)strangers, strangers == 1 ? "" : "s");
     server_end(c, LH_TIMED_OUT, 0, sentence.failed ? "ranks are missing" : sentence.data);
     text_free(&sentence);
 }

@@ -202,6 +202,28 @@ static void who_does_not_come_is_named(void **state)
     secret_free(star.secret);
 }
 
+static void who_comes_without_the_key_is_counted(void **state)
+{
+    star_t star;
+    rank_run_t ranks[2];
+    secret_t *wrong;
+    (void)state;
+    assert_int_equal(star_open(&star), LH_OK);
+    assert_int_equal(secret_random(&wrong), LH_OK);
+    for (uint32_t i = 0; i < 2; i++) {
+        ranks[i] = (rank_run_t){.how = star_how(&star, i, 2)};
+        ranks[i].how.join_ns = 1000000000;
+    }
+    ranks[1].how.secret = wrong;
+    ranks_open(ranks, 2);
+    assert_int_equal(ranks[1].status, LH_DENIED);
+    assert_int_equal(ranks[0].status, LH_TIMED_OUT);
+    assert_string_equal(ranks[0].reason, "1 of 2 ranks have come in 1 s; missing: 1; 1 connection "
+                                         "did not prove to have the job's key");
+    secret_free(wrong);
+    secret_free(star.secret);
+}
+
 static void a_twin_is_refused_and_the_first_stays(void **state)
 {
     star_t star;
@@ -363,6 +385,7 @@ int main(void)
         cmocka_unit_test(a_rank_that_only_others_miss_is_named),
         cmocka_unit_test(who_does_not_come_is_named),
         cmocka_unit_test(a_twin_is_refused_and_the_first_stays),
+        cmocka_unit_test(who_comes_without_the_key_is_counted),
         cmocka_unit_test(another_key_is_refused_at_once),
         cmocka_unit_test(a_killed_rank_is_named_at_once),
         cmocka_unit_test(a_stopped_rank_is_named),
