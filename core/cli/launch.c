@@ -72,6 +72,9 @@ lh_status_t launch_open(cli_t *cli)
         (void)snprintf(l->host, sizeof(l->host), "localhost");
     lh_status_t status = place_find(cli->job, &l->place);
     if (status != LH_OK) return status;
+    if (host != NULL && cli->job->site_count == 0)
+        return fail(LH_INVALID, "--host %s: the job has no [site.NAME] whose hosts it could be of",
+                    host);
     l->starts = l->place.by == NULL && job_ranks(cli->job) > 1;
     l->leads = find_lead(cli, l);
     if (l->place.ours) {

@@ -156,6 +156,11 @@ class Local(LaunchCase):
             self.assertEqual(code, 1)
             self.assertIn(sentence, err)
 
+    def test_a_host_of_no_site_is_refused(self):
+        code, _, err = self.run_ranks(self.ini("[launch]\nranks_per_node = 2\n"), "--host", "t1")
+        self.assertEqual(code, 1)
+        self.assertIn("--host t1: the job has no [site.NAME] whose hosts it could be of", err)
+
     def test_a_port_that_is_taken_is_told_with_who_has_it(self):
         s = socket.socket()
         s.bind(("127.0.0.1", 0))
