@@ -99,12 +99,8 @@ static void on_document(void *context, uint64_t document, const evaluation_sum_t
 
 static lh_status_t prepare_weights(session_t *session, const model_source_t *source)
 {
-    checkpoint_t *checkpoint = NULL;
-    lh_status_t status = engine_build(session->engine);
-    if (status == LH_OK) status = model_source_checkpoint(source, &checkpoint);
-    if (status == LH_OK) status = snapshot_load_weights(session->weights, checkpoint);
-    checkpoint_close(checkpoint);
-    return status;
+    const lh_status_t status = engine_build(session->engine);
+    return status == LH_OK ? model_source_weights(source, session->weights) : status;
 }
 
 static lh_status_t eval_documents(const job_t *job, session_t *session,

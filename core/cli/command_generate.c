@@ -235,14 +235,12 @@ static lh_status_t generate(const cli_t *cli, const request_t *r, model_source_t
                                .frozen = true};
     session_t *session = NULL;
     generation_t *generation = NULL;
-    checkpoint_t *checkpoint = NULL;
     int32_t *ids = mem_array(r->tokens + 1, sizeof(*ids));
     uint64_t count = 0;
     printer_t printer = {.tokenizer = source->tokenizer,
                          .silent = r->json || source->tokenizer == NULL};
 
-    lh_status_t status = ids == NULL ? LH_NO_MEMORY : model_source_checkpoint(source, &checkpoint);
-    if (status == LH_OK) status = session_open(&how, &session);
+    lh_status_t status = ids == NULL ? LH_NO_MEMORY : session_open(&how, &session);
     if (status == LH_OK) {
         const generation_how_t what = {.session = session,
                                        .prompt = prompt->count,
@@ -251,7 +249,7 @@ static lh_status_t generate(const cli_t *cli, const request_t *r, model_source_t
                                        .sampling = r->sampling};
         status = generation_new(&what, &generation);
     }
-    if (status == LH_OK) status = snapshot_load_weights(session->weights, checkpoint);
+    if (status == LH_OK) status = model_source_weights(source, session->weights);
     for (size_t i = 0; status == LH_OK && i < prompt->count; i++)
         show(&printer, prompt->ids[i]);
     const int32_t end = source->tokenizer == NULL ? -1 : tokenizer_special(source->tokenizer)->eod;
@@ -265,7 +263,6 @@ static lh_status_t generate(const cli_t *cli, const request_t *r, model_source_t
     if (status == LH_OK) status = tell(cli, r, source->tokenizer, prompt, ids, count);
     generation_free(generation);
     session_close(session);
-    checkpoint_close(checkpoint);
     token_ids_free(&printer.ids);
     mem_free(ids);
     return status;

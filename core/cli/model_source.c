@@ -6,6 +6,7 @@
 #include <base/memory.h>
 #include <base/text.h>
 #include <config/quantity.h>
+#include <train/snapshot.h>
 
 /* A job imports if a stage of it does, or if an earlier run of that stage left its folder. */
 static lh_status_t find_import(model_source_t *s)
@@ -126,6 +127,23 @@ void model_source_close(model_source_t *s)
     *s = (model_source_t){0};
 }
 
+static lh_status_t no_checkpoint(const model_source_t *s)
+{
+    return fail(LH_INVALID, "%s: holds no checkpoint; run the train or the import stage first",
+                s->job->checkpoint.folder);
+}
+
+lh_status_t model_source_weights(const model_source_t *s, weights_t *weights)
+{
+    const char *const folders[] = {s->job->checkpoint.folder, s->import_checkpoints};
+    bool found = false;
+    lh_status_t status = LH_OK;
+    for (int i = 0; i < 2 && status == LH_OK && !found; i++)
+        if (folders[i] != NULL && file_exists(folders[i]))
+            status = snapshot_load_newest(weights, folders[i], &found);
+    return status == LH_OK && !found ? no_checkpoint(s) : status;
+}
+
 lh_status_t model_source_checkpoint(const model_source_t *s, checkpoint_t **out)
 {
     checkpoint_t *found = NULL;
@@ -136,9 +154,7 @@ lh_status_t model_source_checkpoint(const model_source_t *s, checkpoint_t **out)
         file_exists(s->import_checkpoints))
         status = checkpoint_open_latest(s->import_checkpoints, false, &found);
     if (status != LH_OK) return status;
-    if (found == NULL)
-        return fail(LH_INVALID, "%s: holds no checkpoint; run the train or the import stage first",
-                    s->job->checkpoint.folder);
+    if (found == NULL) return no_checkpoint(s);
     *out = found;
     return LH_OK;
 }

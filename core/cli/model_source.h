@@ -7,6 +7,7 @@
 #include <checkpoint/hf_config.h>
 #include <config/job.h>
 #include <data/tokenizer.h>
+#include <graph/weights.h>
 #include <plugin/loader.h>
 
 typedef struct model_source {
@@ -34,8 +35,10 @@ void model_source_close(model_source_t *s);
  * mem_free. */
 lh_status_t model_source_given(const hf_config_t *config, const char *origin,
                                option_given_t **out) LH_MUST_CHECK;
-/* The weights to evaluate, export or continue: the newest checkpoint of training, else the import.
- */
+/* What the newest checkpoint of training holds, else the import: to evaluate and to generate,
+ * reading weights only and once. */
+lh_status_t model_source_weights(const model_source_t *s, weights_t *weights) LH_MUST_CHECK;
+/* The checkpoint itself, read back whole before: to export. */
 lh_status_t model_source_checkpoint(const model_source_t *s, checkpoint_t **out) LH_MUST_CHECK;
 /* Ids that stand for text: the tokenizer's, without the rows that only fill up; 0: unknown. */
 uint64_t model_source_vocabulary(const model_source_t *s);

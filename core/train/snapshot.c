@@ -1,6 +1,7 @@
 /* snapshot.c - names tensors as <parameter> and <state>/<parameter>. */
 #include <train/snapshot.h>
 
+#include <errno.h>
 #include <stdio.h>
 
 #include <base/memory.h>
@@ -201,7 +202,7 @@ static lh_status_t load_row(const snapshot_t *s, checkpoint_t *from, const snaps
     return status;
 }
 
-lh_status_t snapshot_load(const snapshot_t *s, checkpoint_t *from, bool states)
+static lh_status_t load_once(const snapshot_t *s, checkpoint_t *from, bool states)
 {
     lh_status_t status = checkpoint_refuse_extra(from, weights_parameters(s->weights));
     for (uint32_t i = 0; i < s->row_count && status == LH_OK; i++)
@@ -209,12 +210,32 @@ lh_status_t snapshot_load(const snapshot_t *s, checkpoint_t *from, bool states)
     return status;
 }
 
-lh_status_t snapshot_load_weights(weights_t *w, checkpoint_t *from)
+lh_status_t snapshot_load(const snapshot_t *s, checkpoint_t *from, bool states)
+{
+    const lh_status_t status = load_once(s, from, states);
+    /* It may be gone the next moment. */
+    return status == LH_IO && errno != ENOENT ? load_once(s, from, states) : status;
+}
+
+lh_status_t snapshot_load_newest(weights_t *w, const char *folder, bool *found)
 {
     snapshot_t *s;
+    *found = false;
     lh_status_t status = snapshot_new(w, &s);
     if (status != LH_OK) return status;
-    status = snapshot_load(s, from, false);
+    for (uint64_t below = UINT64_MAX; status == LH_OK && !*found;) {
+        checkpoint_t *newest = NULL;
+        status = checkpoint_open_newest(folder, below, false, &newest);
+        if (newest == NULL) break;
+        below = newest->manifest->meta.step;
+        status = snapshot_load(s, newest, false);
+        *found = status == LH_OK;
+        if (!*found && checkpoint_lost(status, errno)) {
+            checkpoint_skip(folder, below, false);
+            status = LH_OK;
+        }
+        checkpoint_close(newest);
+    }
     snapshot_free(s);
     return status;
 }

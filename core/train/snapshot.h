@@ -35,12 +35,14 @@ lh_status_t snapshot_take(const snapshot_t *s, writer_t *writer) LH_MUST_CHECK;
  * After engine_finish. */
 lh_status_t snapshot_take_last(const snapshot_t *s, writer_t *writer) LH_MUST_CHECK;
 
-/* Fills what is held here from a checkpoint of any number of ranks, reading no more than that; with
- * `states` the optimizer's too. A tensor that is missing, has another shape or has no place in the
- * model is refused by name. */
+/* Fills what is held here from a checkpoint of any number of ranks, reading no more than that, a
+ * second time where the disk failed; with `states` the optimizer's too. A tensor that is missing,
+ * has another shape or has no place in the model is refused by name. */
 lh_status_t snapshot_load(const snapshot_t *s, checkpoint_t *from, bool states) LH_MUST_CHECK;
 
-/* The same for weights alone, where there is no optimizer: evaluation and generation. */
-lh_status_t snapshot_load_weights(weights_t *w, checkpoint_t *from) LH_MUST_CHECK;
+/* Weights alone, where there is no optimizer, from the newest checkpoint of a folder that gives
+ * them whole: evaluation and generation. A damaged one is skipped with a warning; *found is false
+ * where the folder has none. For a single process: another might take another. */
+lh_status_t snapshot_load_newest(weights_t *w, const char *folder, bool *found) LH_MUST_CHECK;
 
 #endif

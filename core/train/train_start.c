@@ -163,9 +163,7 @@ lh_status_t trainer_start(trainer_t *t)
 
 static lh_status_t load(trainer_t *t, bool *lost)
 {
-    lh_status_t status = snapshot_load(t->snapshot, t->resumed, true);
-    if (status == LH_IO && errno != ENOENT) /* it may be gone the next moment */
-        status = snapshot_load(t->snapshot, t->resumed, true);
+    const lh_status_t status = snapshot_load(t->snapshot, t->resumed, true);
     *lost = status != LH_OK && checkpoint_lost(status, errno);
     return status;
 }

@@ -87,7 +87,8 @@ lh_status_t trainer_finish_save(trainer_t *t) LH_MUST_CHECK;
 /* train_memory.c: all ranks tell all, once the steps are made. */
 lh_status_t trainer_memory(trainer_t *t) LH_MUST_CHECK;
 
-/* For the sentence when this rank or another is lost: "in step 40, evaluation". text may be NULL. */
+/* For the sentence when this rank or another is lost: "in step 40, evaluation". text may be NULL.
+ */
 void trainer_doing(const trainer_t *t, uint64_t step, const char *text);
 /* Adds the time since *since to a part and moves *since on. */
 void trainer_clock(trainer_t *t, uint32_t part, uint64_t *since);

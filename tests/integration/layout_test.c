@@ -196,11 +196,13 @@ static void load(const char *folder, layout_t l)
         snapshot_free(snapshot);
         rig_close(&rig);
     }
-    /* Evaluation, generation and export: one process, weights alone. */
+    /* Evaluation and generation: one process, weights alone. */
     rig_t rig;
     rig_open(&rig, "llama", l.options, l.compute);
     OK(engine_build(rig.engine));
-    OK(snapshot_load_weights(rig.weights, c));
+    bool found;
+    OK(snapshot_load_newest(rig.weights, folder, &found));
+    assert_true(found);
     visit_all(&rig, true);
     rig_close(&rig);
     checkpoint_close(c);
