@@ -128,36 +128,106 @@ lh_status_t folder_sync(const char *path)
     return status;
 }
 
+static lh_status_t begin(const char *path, int flags, int *fd)
+{
+    const int got = sys()->open(path, O_CREAT | O_NOFOLLOW | O_NONBLOCK | flags, 0644);
+    if (got < 0) return fail(LH_IO, "%s: cannot create", path);
+
+    struct stat st;
+    lh_status_t status = LH_OK;
+    if (sys()->fstat(got, &st) != 0)
+        status = fail(LH_IO, "%s: cannot stat", path);
+    else if (!S_ISREG(st.st_mode))
+        status = fail(LH_INVALID, "%s: not a regular file", path);
+    if (status != LH_OK)
+        (void)sys()->close(got);
+    else
+        *fd = got;
+    return status;
+}
+
+lh_status_t file_begin(const char *path, int flags, int *fd)
+{
+    return begin(path, O_WRONLY | flags, fd);
+}
+
+/* The file that was locked may have been renamed or removed by who had it before. */
+static bool is_still(const char *path, int fd)
+{
+    struct stat named, held;
+    return sys()->lstat(path, &named) == 0 && sys()->fstat(fd, &held) == 0 &&
+           named.st_ino == held.st_ino && named.st_dev == held.st_dev;
+}
+
+static lh_status_t take(const char *path, int *fd)
+{
+    int got;
+    lh_status_t status = begin(path, O_RDWR, &got);
+    if (status != LH_OK) return status;
+    if (sys()->lock(got) != 0 && errno == EWOULDBLOCK)
+        status = fail(LH_INVALID, "%s: another process writes it", path);
+    else if (!is_still(path, got))
+        status = LH_AGAIN;
+    else if (sys()->ftruncate(got, 0) != 0)
+        status = fail(LH_IO, "%s: cannot empty it", path);
+    if (status == LH_OK)
+        *fd = got;
+    else
+        (void)sys()->close(got);
+    return status;
+}
+
+lh_status_t file_take(const char *path, int *fd)
+{
+    enum { TRIES = 100 };
+    lh_status_t status = LH_AGAIN;
+    for (int i = 0; i < TRIES && status == LH_AGAIN; i++)
+        status = take(path, fd);
+    return status == LH_AGAIN ? fail(LH_IO, "%s: cannot lock", path) : status;
+}
+
 static lh_status_t write_synced(const char *path, const void *bytes, size_t length)
 {
-    const int fd = sys()->open(path, O_WRONLY | O_CREAT | O_TRUNC | O_NOFOLLOW, 0644);
-    if (fd < 0) return fail(LH_IO, "%s: cannot create", path);
-
-    lh_status_t status = file_write(fd, path, bytes, length);
+    int fd;
+    lh_status_t status = file_begin(path, O_EXCL, &fd);
+    if (status != LH_OK) {
+        (void)sys()->unlink(path); /* nobody else has this name */
+        return status;
+    }
+    status = file_write(fd, path, bytes, length);
     if (status == LH_OK && sys()->fsync(fd) != 0) status = fail(LH_IO, "%s: cannot sync", path);
     if (sys()->close(fd) != 0 && status == LH_OK) status = fail(LH_IO, "%s: cannot close", path);
     if (status != LH_OK) (void)sys()->unlink(path);
     return status;
 }
 
+/* Several processes may replace a file at the same time: each has a name of its own. */
+static char *beside(const char *path)
+{
+    uint32_t random;
+    if (sys()->random(&random, sizeof(random)) != 0) {
+        (void)fail(LH_IO, "%s: no random bytes for a name", path);
+        return NULL;
+    }
+    const size_t room = strlen(path) + sizeof(".tmp-") + 2 * sizeof(random);
+    char *name = mem_new(room);
+    if (name != NULL) (void)snprintf(name, room, "%s.tmp-%08x", path, random);
+    return name;
+}
+
 lh_status_t file_replace(const char *path, const void *bytes, size_t length)
 {
-    const size_t room = strlen(path) + 5;
-    char *temporary = mem_new(room);
-    if (temporary == NULL) return LH_NO_MEMORY;
-    (void)snprintf(temporary, room, "%s.tmp", path);
-    char *folder = path_folder(path);
-    if (folder == NULL) {
-        mem_free(temporary);
-        return LH_NO_MEMORY;
-    }
+    char *temporary = beside(path), *folder = path_folder(path);
+    lh_status_t status = LH_NO_MEMORY;
+    if (temporary == NULL || folder == NULL) goto free_paths;
 
-    lh_status_t status = write_synced(temporary, bytes, length);
+    status = write_synced(temporary, bytes, length);
     if (status == LH_OK && sys()->rename(temporary, path) != 0) {
         status = fail(LH_IO, "%s: cannot rename %s to it", path, temporary);
         (void)sys()->unlink(temporary);
     }
     if (status == LH_OK) status = folder_sync(folder);
+free_paths:
     mem_free(folder);
     mem_free(temporary);
     return status;

@@ -12,6 +12,13 @@ lh_status_t file_read(const char *path, uint64_t limit, char **out, size_t *leng
  * it, write, fsync, rename, fsync of the folder. */
 lh_status_t file_replace(const char *path, const void *bytes, size_t length) LH_MUST_CHECK;
 
+/* Opens a regular file for writing, made (0644) if it is missing, with more flags of open(). A
+ * symbolic link, FIFO or device is refused without blocking. */
+lh_status_t file_begin(const char *path, int flags, int *fd) LH_MUST_CHECK;
+/* The same for reading and writing, empty and for this process alone: LH_INVALID while another has
+ * it, until that one closes it or ends. */
+lh_status_t file_take(const char *path, int *fd) LH_MUST_CHECK;
+
 /* All bytes or an error: EINTR and short counts are dealt with. `path` is for the sentence. A read
  * past the end is an error. */
 lh_status_t file_pread(int fd, const char *path, void *to, size_t bytes,

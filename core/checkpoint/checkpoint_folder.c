@@ -133,7 +133,8 @@ lh_status_t checkpoint_prune(const char *folder, uint64_t newest, uint64_t keep)
 
 static bool is_leftover(const char *name)
 {
-    return text_starts(name, ".tmp-") || text_starts(name, ".del-");
+    return text_starts(name, ".tmp-") || text_starts(name, ".del-") ||
+           text_starts(name, CHECKPOINT_POINTER ".tmp-");
 }
 
 static int find_leftover(void *context, const char *name)
@@ -142,7 +143,7 @@ static int find_leftover(void *context, const char *name)
     return is_leftover(name);
 }
 
-/* A folder of a save, or the mark of a shared folder. */
+/* A folder of a save, the mark of a shared folder, or a pointer that never came to be one. */
 static int remove_leftover(void *context, const char *name)
 {
     struct stat st;

@@ -184,8 +184,10 @@ static lh_status_t open_log(const cli_t *cli)
     lh_status_t status = folder_make(cli->job->pipeline.folder);
     char *path = status == LH_OK ? job_path(cli->job, name) : NULL;
     if (path == NULL) return status == LH_OK ? LH_NO_MEMORY : status;
-    const int fd = sys()->open(path, O_WRONLY | O_CREAT | O_TRUNC | O_APPEND, 0644);
-    if (fd < 0 || dup2(fd, STDOUT_FILENO) < 0) status = fail(LH_IO, "cannot write %s", path);
+    int fd = -1;
+    status = file_begin(path, O_TRUNC | O_APPEND, &fd);
+    if (status == LH_OK && dup2(fd, STDOUT_FILENO) < 0)
+        status = fail(LH_IO, "cannot write %s", path);
     if (status == LH_OK) log_as_rank(rank, fd);
     mem_free(path);
     return status;

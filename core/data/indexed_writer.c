@@ -57,8 +57,7 @@ static lh_status_t out_open(out_file_t *f, const char *prefix, const char *suffi
     f->final_path = final_path.data;
     f->buffer = mem_new(BUFFER_BYTES);
     if (path.failed || final_path.failed || f->buffer == NULL) return LH_NO_MEMORY;
-    f->fd = sys()->open(f->path, O_RDWR | O_CREAT | O_TRUNC | O_NOFOLLOW, 0644);
-    return f->fd >= 0 ? LH_OK : fail(LH_IO, "%s: cannot create", f->path);
+    return file_take(f->path, &f->fd);
 }
 
 static void out_discard(out_file_t *f)

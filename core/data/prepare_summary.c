@@ -145,11 +145,8 @@ lh_status_t rejected_list_open(const char *folder, rejected_list_t **out)
     if (temporary.failed) goto close_list;
     status = folder_make(folder);
     if (status != LH_OK) goto close_list;
-    list->fd = sys()->open(list->temporary, O_WRONLY | O_CREAT | O_TRUNC | O_NOFOLLOW, 0644);
-    if (list->fd < 0) {
-        status = fail(LH_IO, "%s: cannot create", list->temporary);
-        goto close_list;
-    }
+    status = file_take(list->temporary, &list->fd);
+    if (status != LH_OK) goto close_list;
     *out = list;
     return LH_OK;
 

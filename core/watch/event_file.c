@@ -122,11 +122,8 @@ lh_status_t event_file_open(const char *folder, event_file_t **out)
         status = fail(LH_INVALID, "%s: path too long for an event file", folder);
         goto free_file;
     }
-    f->fd = sys()->open(f->path, O_WRONLY | O_CREAT | O_TRUNC, 0644);
-    if (f->fd < 0) {
-        status = fail(LH_IO, "%s: cannot create", f->path);
-        goto free_file;
-    }
+    status = file_begin(f->path, O_TRUNC, &f->fd);
+    if (status != LH_OK) goto free_file;
     make_table(f->table);
     write_version(f);
     *out = f;

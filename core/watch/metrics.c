@@ -137,10 +137,8 @@ lh_status_t metrics_open(metrics_t *m, const char *folder, uint64_t first_step)
         const lh_status_t status = keep_until(m->path, first_step);
         if (status != LH_OK) return status;
     }
-    const int how = O_WRONLY | O_CREAT | O_APPEND | (first_step == 0 ? O_TRUNC : 0);
-    m->fd = sys()->open(m->path, how, 0644);
-    if (m->fd < 0) return fail(LH_IO, "%s: cannot open", m->path);
-    return LH_OK;
+    const int how = O_APPEND | (first_step == 0 ? O_TRUNC : 0);
+    return file_begin(m->path, how, &m->fd);
 }
 
 void metrics_close(metrics_t *m)

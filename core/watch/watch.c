@@ -49,8 +49,8 @@ static void on_begin(observer_t *o, const run_start_t *s)
     char *log_path = path_join(w->folder, "train.log");
     char *events = path_join(w->folder, "events");
     if (log_path != NULL) {
-        const int how = O_WRONLY | O_CREAT | O_APPEND | (s->first_step == 0 ? O_TRUNC : 0);
-        w->log = sys()->open(log_path, how, 0644);
+        const int how = O_APPEND | (s->first_step == 0 ? O_TRUNC : 0);
+        if (file_begin(log_path, how, &w->log) != LH_OK) log_line(LH_LOG_WARN, "%s", fail_reason());
         log_also(w->log);
     }
     if (metrics_open(&w->metrics, w->folder, s->first_step) != LH_OK)

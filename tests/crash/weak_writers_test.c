@@ -163,16 +163,22 @@ static void the_rename_before_the_sync(void **state)
     is_caught("rename before fsync", 2);
 }
 
+static bool is_new_pointer(const char *path)
+{
+    static const char head[] = FOUR_FOLDER "/latest.tmp-";
+    return strncmp(path, head, sizeof(head) - 1) == 0;
+}
+
 static int open_pointer_itself(const char *path, int flags, mode_t mode)
 {
-    if (strcmp(path, FOUR_FOLDER "/latest.tmp") == 0)
-        return mem_table.open(FOUR_FOLDER "/latest", flags, mode);
+    if (is_new_pointer(path))
+        return mem_table.open(FOUR_FOLDER "/latest", (flags & ~O_EXCL) | O_TRUNC, mode);
     return mem_table.open(path, flags, mode);
 }
 
 static int rename_no_pointer(const char *from, const char *to)
 {
-    return strcmp(from, FOUR_FOLDER "/latest.tmp") == 0 ? 0 : mem_table.rename(from, to);
+    return is_new_pointer(from) ? 0 : mem_table.rename(from, to);
 }
 
 static void the_pointer_overwritten_in_place(void **state)

@@ -226,6 +226,7 @@ static struct {
 static const char *short_name(const char *path)
 {
     const char *name = strstr(path, "/c/");
+    if (name != NULL && strncmp(name, "/c/latest.tmp-", 14) == 0) return "latest.tmp";
     return name == NULL                        ? "folder"
            : strncmp(name, "/c/.tmp-", 8) != 0 ? name + 3
            : strchr(name + 3, '/') == NULL     ? "staging"
