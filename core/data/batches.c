@@ -3,6 +3,7 @@
 
 #include <stdio.h>
 
+#include <base/digest.h>
 #include <base/file.h>
 #include <base/memory.h>
 #include <data/blend.h>
@@ -125,6 +126,19 @@ void batches_close(batches_t *b)
     mem_free(b->tokens);
     mem_free(b->sets);
     mem_free(b);
+}
+
+lh_status_t batches_digest(const batches_t *b, uint64_t *out)
+{
+    uint64_t all = 0;
+    for (uint32_t i = 0; i < b->set_count; i++) {
+        uint64_t pair[2] = {all, 0};
+        const lh_status_t status = indexed_digest(b->sets[i].set, &pair[1]);
+        if (status != LH_OK) return status;
+        all = xxh3(pair, sizeof(pair));
+    }
+    *out = all;
+    return LH_OK;
 }
 
 uint64_t batches_samples(const batches_t *b)

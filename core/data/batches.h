@@ -22,6 +22,9 @@ typedef struct batches batches_t;
 lh_status_t batches_open(const batches_how_t *how, batches_t **out) LH_MUST_CHECK;
 void batches_close(batches_t *b); /* NULL does nothing */
 
+/* Of the tokens of all its data sets: indexed_digest of each. */
+lh_status_t batches_digest(const batches_t *b, uint64_t *out) LH_MUST_CHECK;
+
 uint64_t batches_samples(const batches_t *b); /* sample indices are below this */
 
 /* The most documents that any sample of this order touches, by the set's sequences: a bound for

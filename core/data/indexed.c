@@ -2,6 +2,7 @@
 #include <data/indexed.h>
 
 #include <base/checked.h>
+#include <base/digest.h>
 #include <base/file.h>
 #include <base/memory.h>
 #include <base/sys.h>
@@ -225,5 +226,23 @@ lh_status_t indexed_read(const indexed_t *set, uint64_t sequence, uint64_t at, u
         offset += now * set->token_bytes;
         count -= now;
     }
+    return LH_OK;
+}
+
+lh_status_t indexed_digest(const indexed_t *set, uint64_t *out)
+{
+    enum { LOOK = 256 };
+    int32_t ids[LOOK];
+    const uint64_t looks = set->sequences < INDEXED_LOOKS ? set->sequences : INDEXED_LOOKS;
+    uint64_t parts[INDEXED_LOOKS + 2] = {set->documents,
+                                         xxh3(set->lengths, set->sequences * sizeof(int32_t))};
+    for (uint64_t i = 0; i < looks; i++) {
+        const uint64_t at = i * (set->sequences / looks);
+        const uint64_t length = (uint64_t)set->lengths[at], count = length < LOOK ? length : LOOK;
+        const lh_status_t status = indexed_read(set, at, 0, count, ids);
+        if (status != LH_OK) return status;
+        parts[2 + i] = xxh3(ids, count * sizeof(*ids));
+    }
+    *out = xxh3(parts, (size_t)(2 + looks) * sizeof(*parts));
     return LH_OK;
 }

@@ -95,7 +95,13 @@ static lh_status_t open_split(trainer_t *t, uint32_t split, uint64_t samples, ba
 static lh_status_t open_data(trainer_t *t)
 {
     const job_train_t *train = &t->job->train;
+    uint64_t digest;
     lh_status_t status = open_split(t, SPLIT_TRAIN, train->steps * train->batch, &t->data);
+    if (status == LH_OK) status = batches_digest(t->data, &digest);
+    if (status != LH_OK) return status;
+    text_printf(&t->identity, "data.content = %016llx\n", (unsigned long long)digest);
+    status = text_status(&t->identity);
+    if (status == LH_OK) status = trainer_check_bits(t);
     if (status == LH_OK && train->evaluate_every > 0)
         status = open_split(t, SPLIT_VALID, 0, &t->valid);
     return status;

@@ -55,6 +55,18 @@ class Resume(PipelineCase):
                 self.assertEqual(len([n for n in names if n.startswith("exp_avg/")]),
                                  len([n for n in names if "/" not in n]), names)
 
+    def test_other_data_are_refused(self):
+        job = self.prepared(train={"steps": 4})
+        self.run_longhaul("train", job)
+        with open(self.path("out", "corpus.bin"), "r+b") as f:
+            first = f.read(2)
+            f.seek(0)
+            f.write(bytes([first[0] ^ 1, first[1]]))
+        more = ("train", job, "--resume", "--set", "train.steps=6")
+        _, said = self.run_longhaul(*more, code=REFUSED)
+        self.assertRegex(said, r"step-0+4 was made with 'data.content = [0-9a-f]{16}', now it is 'data.content = ")
+        self.run_longhaul(*more, "--set", "train.same_bits=no")
+
     def damage(self, step):
         """A bit of the data, which only who reads all of it sees."""
         folder = self.step_folder(step)
