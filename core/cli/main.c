@@ -1,5 +1,8 @@
 /* main.c - the program: arguments, one command, why it failed, the exit code. */
+#include <fcntl.h>
+#include <signal.h>
 #include <stdio.h>
+#include <unistd.h>
 
 #include <base/log.h>
 #include <cli/arguments.h>
@@ -19,6 +22,14 @@ static void print_usage(FILE *to)
 static void print_reason(void)
 {
     log_line(LH_LOG_INFO, "longhaul: %s", fail_reason());
+}
+
+/* A file that is opened while one of the three is closed would take its place, and with it what is
+ * printed. What holds the place fails as a closed one does. */
+static void hold_standard_files(void)
+{
+    for (int fd = 0; fd <= STDERR_FILENO; fd++)
+        if (fcntl(fd, F_GETFD) < 0) (void)open("/dev/null", fd == 0 ? O_WRONLY : O_RDONLY);
 }
 
 static int run(cli_t *cli)
@@ -44,6 +55,8 @@ static int run(cli_t *cli)
 int main(int argc, char **argv)
 {
     cli_t cli = {0};
+    hold_standard_files();
+    (void)signal(SIGXFSZ, SIG_IGN); /* a limit of files' size is an error of the write */
     json_use_memory();
     /* Results and log lines stay in order when both go to one file. */
     (void)setvbuf(stdout, NULL, _IOLBF, 0);
