@@ -286,6 +286,29 @@ lh_status_t folder_remove(const char *path)
     return status;
 }
 
+static bool is_same(const struct stat *a, const struct stat *b)
+{
+    return a->st_dev == b->st_dev && a->st_ino == b->st_ino;
+}
+
+/* Upwards by "..", as the system sees it, until the root, which lies in itself. */
+bool folder_holds(const char *above, const char *below)
+{
+    struct stat wanted, st, last = {0};
+    char path[PATH_MAX];
+    size_t length = strlen(below);
+    if (sys()->stat(above, &wanted) != 0 || length >= sizeof(path)) return false;
+    memcpy(path, below, length + 1);
+    while (sys()->stat(path, &st) == 0 && !is_same(&st, &last)) {
+        if (is_same(&st, &wanted)) return true;
+        if (length + sizeof("/..") > sizeof(path)) return false;
+        memcpy(path + length, "/..", sizeof("/.."));
+        length += strlen("/..");
+        last = st;
+    }
+    return false;
+}
+
 char *path_join(const char *folder, const char *name)
 {
     if (name[0] == '/' || folder[0] == '\0') return mem_text(name);

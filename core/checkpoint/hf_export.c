@@ -7,8 +7,8 @@
 #include <base/file.h>
 #include <base/log.h>
 #include <base/memory.h>
-#include <checkpoint/checkpoint_folder.h>
 #include <checkpoint/hf_files.h>
+#include <checkpoint/hf_folder.h>
 #include <checkpoint/hf_weights.h>
 #include <checkpoint/safetensors_writer.h>
 #include <checkpoint/shard_index.h>
@@ -26,7 +26,7 @@ typedef struct export
     uint32_t *shard;
     uint32_t shards;
     uint64_t total;
-    char *staged;
+    hf_folder_t *folder;
 }
 export_t;
 
@@ -131,7 +131,7 @@ static lh_status_t write_shard(const export_t *ex, uint32_t first, uint32_t coun
 {
     char name[FILE_NAME];
     shard_name(ex, ex->shard[first], name);
-    char *path = path_join(ex->staged, name);
+    char *path = path_join(hf_folder_path(ex->folder), name);
     safetensors_row_t *rows = mem_array(count, sizeof(*rows));
     safetensors_writer_t *w = NULL;
     lh_status_t status = LH_NO_MEMORY;
@@ -170,7 +170,7 @@ static lh_status_t write_shards(const export_t *ex)
 
 static lh_status_t write_text(const export_t *ex, const char *name, const text_t *text)
 {
-    char *path = path_join(ex->staged, name);
+    char *path = path_join(hf_folder_path(ex->folder), name);
     if (path == NULL) return LH_NO_MEMORY;
     const lh_status_t status = file_replace(path, text->data, text->length);
     mem_free(path);
@@ -237,13 +237,25 @@ static lh_status_t write_config(const export_t *ex)
 static lh_status_t fill_folder(export_t *ex)
 {
     const hf_export_how_t *how = ex->how;
+    const char *folder = hf_folder_path(ex->folder);
     lh_status_t status = write_shards(ex);
     if (status == LH_OK) status = write_index(ex);
     if (status == LH_OK) status = write_config(ex);
     if (status == LH_OK && how->tokenizer != NULL)
-        status = hf_files_copy_tokenizer(how->tokenizer, ex->staged);
-    if (status == LH_OK && how->imported != NULL) status = hf_files_copy(how->imported, ex->staged);
-    if (status == LH_OK) status = hf_folder_publish(ex->staged, how->folder, "config.json");
+        status = hf_files_copy_tokenizer(how->tokenizer, folder);
+    if (status == LH_OK && how->imported != NULL) status = hf_files_copy(how->imported, folder);
+    return status;
+}
+
+static lh_status_t write_folder(export_t *ex)
+{
+    own_files_t own = own_files_of_export;
+    if (ex->how->tokenizer != NULL) own.extra = path_name(ex->how->tokenizer);
+    lh_status_t status = hf_folder_begin(ex->how->folder, &own, &ex->folder);
+    if (status != LH_OK) return status;
+    status = fill_folder(ex);
+    if (status == LH_OK) return hf_folder_publish(ex->folder);
+    hf_folder_abandon(ex->folder);
     return status;
 }
 
@@ -265,18 +277,10 @@ lh_status_t hf_export(const hf_export_how_t *how, hf_export_result_t *out)
     status = hf_weights_new(how->parameters, &ex.weights);
     if (status == LH_OK) status = open_imported(&ex);
     if (status == LH_OK) status = plan_shards(&ex);
-    if (status == LH_OK) status = hf_folder_stage(how->folder, &ex.staged);
-    if (status != LH_OK) goto free_all;
-
-    status = fill_folder(&ex);
+    if (status == LH_OK) status = write_folder(&ex);
     if (status == LH_OK && out != NULL)
         *out = (hf_export_result_t){
             .tensors = ex.weights.count, .bytes = ex.total, .shards = ex.shards};
-    if (status != LH_OK) {
-        checkpoint_discard(ex.staged);
-        mem_free(ex.staged);
-    }
-free_all:
     mem_free(ex.shard);
     mem_free(ex.bytes);
     mem_free(ex.dtype);

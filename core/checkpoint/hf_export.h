@@ -10,7 +10,7 @@
 
 typedef struct hf_export_how {
     checkpoint_t *from;
-    const char *folder; /* appears whole or not at all; an earlier export is replaced */
+    const char *folder; /* appears whole or not at all; only an earlier export is replaced */
     const char
         *imported; /* folder of hf_import whose dtypes, config.json and tokenizer are kept; NULL */
     const char *tokenizer; /* file of the run's own tokenizer, or NULL: the imported one */

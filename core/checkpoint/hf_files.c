@@ -8,7 +8,6 @@
 #include <base/file.h>
 #include <base/memory.h>
 #include <base/sys.h>
-#include <base/text.h>
 
 enum { FILE_MOST = 256 << 20 };
 
@@ -85,91 +84,5 @@ lh_status_t hf_files_copy_tokenizer(const char *file, const char *to)
         if (strcmp(together[i].file, path_name(file)) == 0)
             status = copy_if_there(folder, to, together[i].with);
     mem_free(folder);
-    return status;
-}
-
-typedef struct sweep {
-    const char *parent, *name; /* of the folder */
-    bool there;                /* the folder is in its place */
-} sweep_t;
-
-/* What a run that was killed left: NAME.tmp-01234567, and with .old what stood in its place, which
- * is kept until NAME is there again. */
-static int sweep_entry(void *context, const char *entry)
-{
-    enum { DIGITS = 8 };
-    const sweep_t *s = context;
-    const size_t length = strlen(s->name);
-    if (strncmp(entry, s->name, length) != 0 || !text_starts(entry + length, ".tmp-")) return 0;
-    const char *digits = entry + length + strlen(".tmp-");
-    const size_t count = strspn(digits, "0123456789abcdef");
-    const bool old = strcmp(digits + count, ".old") == 0;
-    if (count != DIGITS || (digits[count] != '\0' && !(old && s->there))) return 0;
-    char *path = path_join(s->parent, entry);
-    if (path != NULL && folder_remove(path) != LH_OK) fail_clear(); /* the next run tries again */
-    mem_free(path);
-    return 0;
-}
-
-lh_status_t hf_folder_stage(const char *folder, char **out)
-{
-    uint32_t random;
-    text_t name = {0};
-    if (sys()->random(&random, sizeof(random)) != 0)
-        return fail(LH_IO, "%s: no random bytes for a name", folder);
-    char *parent = path_folder(folder);
-    if (parent == NULL) return LH_NO_MEMORY;
-    lh_status_t status = folder_make(parent);
-    sweep_t sweep = {parent, path_name(folder), file_exists(folder)};
-    if (status == LH_OK) (void)sys()->list(parent, sweep_entry, &sweep);
-    mem_free(parent);
-    if (status != LH_OK) return status;
-
-    text_printf(&name, "%s.tmp-%08x", folder, random);
-    status = text_status(&name);
-    if (status == LH_OK && sys()->mkdir(name.data, 0755) != 0)
-        status = fail(LH_IO, "%s: cannot make the folder", name.data);
-    if (status == LH_OK)
-        *out = name.data;
-    else
-        text_free(&name);
-    return status;
-}
-
-/* What stands in the way goes aside first, and comes back if the rename fails. */
-static lh_status_t replace(const char *staged, const char *folder, const char *aside)
-{
-    if (sys()->rename(folder, aside) != 0)
-        return fail(LH_IO, "%s: cannot rename %s to it", aside, folder);
-    if (sys()->rename(staged, folder) == 0) return LH_OK;
-    const lh_status_t status = fail(LH_IO, "%s: cannot rename %s to it", folder, staged);
-    (void)sys()->rename(aside, folder);
-    return status;
-}
-
-lh_status_t hf_folder_publish(char *staged, const char *folder, const char *proof)
-{
-    text_t aside = {0};
-    text_printf(&aside, "%s.old", staged);
-    char *known = path_join(folder, proof), *parent = path_folder(folder);
-    lh_status_t status = text_status(&aside);
-    if (known == NULL || parent == NULL) status = LH_NO_MEMORY;
-    if (status == LH_OK) status = folder_sync(staged);
-    if (status != LH_OK) goto free_names;
-
-    const bool there = file_exists(folder);
-    if (there && !file_exists(known))
-        status = fail(LH_INVALID, "%s is there and holds no %s: it is left alone", folder, proof);
-    else if (there)
-        status = replace(staged, folder, aside.data);
-    else if (sys()->rename(staged, folder) != 0)
-        status = fail(LH_IO, "%s: cannot rename %s to it", folder, staged);
-    if (status == LH_OK) status = folder_sync(parent);
-    if (status == LH_OK && there) status = folder_remove(aside.data);
-    if (status == LH_OK) mem_free(staged);
-free_names:
-    text_free(&aside);
-    mem_free(parent);
-    mem_free(known);
     return status;
 }

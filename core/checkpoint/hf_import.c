@@ -8,9 +8,9 @@
 #include <base/file.h>
 #include <base/log.h>
 #include <base/memory.h>
-#include <checkpoint/checkpoint_folder.h>
 #include <checkpoint/commit.h>
 #include <checkpoint/hf_files.h>
+#include <checkpoint/hf_folder.h>
 #include <checkpoint/hf_weights.h>
 #include <tensor/dtype.h>
 
@@ -206,17 +206,15 @@ free_paths:
 
 static lh_status_t fill_folder(import_t *im)
 {
-    char *staged;
-    lh_status_t status = hf_folder_stage(im->how->folder, &staged);
+    hf_folder_t *folder;
+    lh_status_t status = hf_folder_begin(im->how->folder, &own_files_of_import, &folder);
     if (status != LH_OK) return status;
+    const char *staged = hf_folder_path(folder);
     status = stream_all(im, staged);
     if (status == LH_OK) status = copy_config(im, staged);
     if (status == LH_OK) status = hf_files_copy(im->how->from, staged);
-    if (status == LH_OK) status = hf_folder_publish(staged, im->how->folder, "config.json");
-    if (status == LH_OK) return LH_OK;
-
-    checkpoint_discard(staged);
-    mem_free(staged);
+    if (status == LH_OK) return hf_folder_publish(folder);
+    hf_folder_abandon(folder);
     return status;
 }
 

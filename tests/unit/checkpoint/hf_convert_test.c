@@ -301,13 +301,21 @@ static void a_folder_of_something_else_is_left_alone(void **state)
     char imported[128];
     (void)snprintf(imported, sizeof(imported), "%.100s/import", s->folder);
     assert_int_equal(mkdir(imported, 0755), 0);
+    char tokenizer[160];
+    (void)snprintf(tokenizer, sizeof(tokenizer), "%s/tokenizer.json", imported);
     scratch_text(s, "import/thesis.txt", "years of work");
     model_kit_t k;
     kit_open(&k, "llama", GOLDEN "/llama");
     assert_int_equal(do_import(&k, GOLDEN "/llama", imported), LH_INVALID);
+    assert_string_equal(
+        behind_folder(s, fail_reason()),
+        "import holds thesis.txt, which is not written here: the folder is left alone");
+    assert_true(file_exists(scratch_path(s, "import/thesis.txt")));
+    assert_int_equal(rename(scratch_path(s, "import/thesis.txt"), tokenizer), 0);
+    assert_int_equal(do_import(&k, GOLDEN "/llama", imported), LH_INVALID);
     assert_string_equal(behind_folder(s, fail_reason()),
                         "import is there and holds no config.json: it is left alone");
-    assert_true(file_exists(scratch_path(s, "import/thesis.txt")));
+    assert_true(file_exists(tokenizer));
     kit_close(&k);
 }
 
