@@ -100,7 +100,7 @@ static void on_document(void *context, uint64_t document, const evaluation_sum_t
 static lh_status_t prepare_weights(session_t *session, const model_source_t *source)
 {
     const lh_status_t status = engine_build(session->engine);
-    return status == LH_OK ? model_source_weights(source, session->weights) : status;
+    return status == LH_OK ? model_source_weights(source, session) : status;
 }
 
 static lh_status_t eval_documents(const job_t *job, session_t *session,

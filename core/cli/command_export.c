@@ -87,7 +87,8 @@ int command_export(cli_t *cli)
                                source.vocab, &layout);
     if (status != LH_OK) goto close_checkpoint;
 
-    status = convert(cli, &source, &layout, checkpoint);
+    status = model_source_same_model(&source, checkpoint, layout.plugin, layout.config);
+    if (status == LH_OK) status = convert(cli, &source, &layout, checkpoint);
     model_layout_close(&layout);
 close_checkpoint:
     checkpoint_close(checkpoint);

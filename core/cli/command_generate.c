@@ -249,7 +249,7 @@ static lh_status_t generate(const cli_t *cli, const request_t *r, model_source_t
                                        .sampling = r->sampling};
         status = generation_new(&what, &generation);
     }
-    if (status == LH_OK) status = model_source_weights(source, session->weights);
+    if (status == LH_OK) status = model_source_weights(source, session);
     for (size_t i = 0; status == LH_OK && i < prompt->count; i++)
         show(&printer, prompt->ids[i]);
     const int32_t end = source->tokenizer == NULL ? -1 : tokenizer_special(source->tokenizer)->eod;

@@ -6,6 +6,7 @@
 #include <base/memory.h>
 #include <base/text.h>
 #include <config/quantity.h>
+#include <train/identity.h>
 #include <train/snapshot.h>
 
 /* A job imports if a stage of it does, or if an earlier run of that stage left its folder. */
@@ -133,15 +134,30 @@ static lh_status_t no_checkpoint(const model_source_t *s)
                 s->job->checkpoint.folder);
 }
 
-lh_status_t model_source_weights(const model_source_t *s, weights_t *weights)
+lh_status_t model_source_weights(const model_source_t *s, const session_t *session)
 {
     const char *const folders[] = {s->job->checkpoint.folder, s->import_checkpoints};
     bool found = false;
-    lh_status_t status = LH_OK;
+    text_t model = {0};
+    identity_model(s->job, session->model_plugin, session->model_config, &model);
+    lh_status_t status = text_status(&model);
     for (int i = 0; i < 2 && status == LH_OK && !found; i++)
         if (folders[i] != NULL && file_exists(folders[i]))
-            status = snapshot_load_newest(weights, folders[i], &found);
+            status = snapshot_load_newest(session->weights, folders[i], model.data, &found);
+    text_free(&model);
     return status == LH_OK && !found ? no_checkpoint(s) : status;
+}
+
+lh_status_t model_source_same_model(const model_source_t *s, const checkpoint_t *c,
+                                    const plugin_t *plugin, const void *config)
+{
+    text_t model = {0};
+    identity_model(s->job, plugin, config, &model);
+    lh_status_t status = text_status(&model);
+    if (status == LH_OK)
+        status = identity_compare_model(c->path, c->manifest->meta.model, model.data);
+    text_free(&model);
+    return status;
 }
 
 lh_status_t model_source_checkpoint(const model_source_t *s, checkpoint_t **out)

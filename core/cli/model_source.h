@@ -7,8 +7,8 @@
 #include <checkpoint/hf_config.h>
 #include <config/job.h>
 #include <data/tokenizer.h>
-#include <graph/weights.h>
 #include <plugin/loader.h>
+#include <train/session.h>
 
 typedef struct model_source {
     const job_t *job;
@@ -36,10 +36,13 @@ void model_source_close(model_source_t *s);
 lh_status_t model_source_given(const hf_config_t *config, const char *origin,
                                option_given_t **out) LH_MUST_CHECK;
 /* What the newest checkpoint of training holds, else the import: to evaluate and to generate,
- * reading weights only and once. */
-lh_status_t model_source_weights(const model_source_t *s, weights_t *weights) LH_MUST_CHECK;
+ * reading weights only and once. One of a model with other options is refused. */
+lh_status_t model_source_weights(const model_source_t *s, const session_t *session) LH_MUST_CHECK;
 /* The checkpoint itself, read back whole before: to export. */
 lh_status_t model_source_checkpoint(const model_source_t *s, checkpoint_t **out) LH_MUST_CHECK;
+/* Refuses a checkpoint of a model with other options. */
+lh_status_t model_source_same_model(const model_source_t *s, const checkpoint_t *c,
+                                    const plugin_t *plugin, const void *config) LH_MUST_CHECK;
 /* Ids that stand for text: the tokenizer's, without the rows that only fill up; 0: unknown. */
 uint64_t model_source_vocabulary(const model_source_t *s);
 

@@ -3,12 +3,13 @@
 
 #include <stdio.h>
 
-static void add_model(const session_t *s, text_t *out)
+void identity_model(const job_t *job, const plugin_t *plugin, const void *config, text_t *out)
 {
-    const option_table_t table = plugin_options(s->model_plugin);
+    const option_table_t table = plugin_options(plugin);
+    text_printf(out, "model.plugin = %s\n", job->model.plugin);
     for (uint32_t i = 0; i < table.count; i++) {
         char buffer[OPTION_TEXT];
-        const char *value = option_text(&table.rows[i], s->model_config, buffer);
+        const char *value = option_text(&table.rows[i], config, buffer);
         text_printf(out, "model.%s = %s\n", table.rows[i].key, value == NULL ? "" : value);
     }
 }
@@ -21,8 +22,7 @@ static const char *set_or_empty(const char *text)
 void identity_text(const session_t *s, text_t *out)
 {
     const job_t *job = s->job;
-    text_printf(out, "model.plugin = %s\n", job->model.plugin);
-    add_model(s, out);
+    identity_model(job, s->model_plugin, s->model_config, out);
     text_printf(out, "data.train = %s\n", set_or_empty(job->data.train));
     text_printf(out, "data.split = %s\n", set_or_empty(job->data.split));
     text_printf(out, "data.documents = %s\n",
@@ -50,6 +50,33 @@ lh_status_t identity_compare(const char *path, const char *then, const char *now
                         path, (int)old_line, then, (int)new_line, now);
         then += old_line + (then[old_line] == '\n');
         now += new_line + (now[new_line] == '\n');
+    }
+    return LH_OK;
+}
+
+/* The line of a text that begins with these bytes; NULL: none. */
+static const char *find_line(const char *text, const char *head, size_t length)
+{
+    while (*text != '\0') {
+        if (strncmp(text, head, length) == 0) return text;
+        text += strcspn(text, "\n");
+        text += *text == '\n';
+    }
+    return NULL;
+}
+
+lh_status_t identity_compare_model(const char *path, const char *then, const char *now)
+{
+    while (then != NULL && *then != '\0') {
+        const size_t old_line = strcspn(then, "\n"), key = strcspn(then, "=\n");
+        const char *found = text_starts(then, "model.") ? find_line(now, then, key + 1) : NULL;
+        const size_t new_line = found == NULL ? 0 : strcspn(found, "\n");
+        if (found != NULL && (old_line != new_line || memcmp(then, found, old_line) != 0))
+            return fail(LH_MISMATCH,
+                        "%s was made with '%.*s', now it is '%.*s': that would be another model; "
+                        "give it the options that it was trained with",
+                        path, (int)old_line, then, (int)new_line, found);
+        then += old_line + (then[old_line] == '\n');
     }
     return LH_OK;
 }

@@ -6,6 +6,7 @@
 
 #include <base/memory.h>
 #include <graph/finish.h>
+#include <train/identity.h>
 
 static lh_status_t row_name(const parameter_t *p, const char *state, char **out)
 {
@@ -217,7 +218,7 @@ lh_status_t snapshot_load(const snapshot_t *s, checkpoint_t *from, bool states)
     return status == LH_IO && errno != ENOENT ? load_once(s, from, states) : status;
 }
 
-lh_status_t snapshot_load_newest(weights_t *w, const char *folder, bool *found)
+lh_status_t snapshot_load_newest(weights_t *w, const char *folder, const char *model, bool *found)
 {
     snapshot_t *s;
     *found = false;
@@ -228,7 +229,8 @@ lh_status_t snapshot_load_newest(weights_t *w, const char *folder, bool *found)
         status = checkpoint_open_newest(folder, below, false, &newest);
         if (newest == NULL) break;
         below = newest->manifest->meta.step;
-        status = snapshot_load(s, newest, false);
+        status = identity_compare_model(newest->path, newest->manifest->meta.model, model);
+        if (status == LH_OK) status = snapshot_load(s, newest, false);
         *found = status == LH_OK;
         if (!*found && checkpoint_lost(status, errno)) {
             checkpoint_skip(folder, below, false);

@@ -42,7 +42,9 @@ lh_status_t snapshot_load(const snapshot_t *s, checkpoint_t *from, bool states) 
 
 /* Weights alone, where there is no optimizer, from the newest checkpoint of a folder that gives
  * them whole: evaluation and generation. A damaged one is skipped with a warning; *found is false
- * where the folder has none. For a single process: another might take another. */
-lh_status_t snapshot_load_newest(weights_t *w, const char *folder, bool *found) LH_MUST_CHECK;
+ * where the folder has none. model: of identity_model, which must be that of the checkpoint. For a
+ * single process: another might take another. */
+lh_status_t snapshot_load_newest(weights_t *w, const char *folder, const char *model,
+                                 bool *found) LH_MUST_CHECK;
 
 #endif

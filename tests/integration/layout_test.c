@@ -201,7 +201,7 @@ static void load(const char *folder, layout_t l)
     rig_open(&rig, "llama", l.options, l.compute);
     OK(engine_build(rig.engine));
     bool found;
-    OK(snapshot_load_newest(rig.weights, folder, &found));
+    OK(snapshot_load_newest(rig.weights, folder, "", &found));
     assert_true(found);
     visit_all(&rig, true);
     rig_close(&rig);

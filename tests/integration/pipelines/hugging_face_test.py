@@ -169,6 +169,7 @@ class Transformers(PipelineCase):
 
     def test_a_model_trained_here_computes_the_same_there(self):
         job = self.small_job(stages="prepare train export", train={"precision": "f32"},
+                             model={"max_tokens": 2048},  # a whole document is a prompt below
                              eval={"data": "documents.jsonl", "bos": "yes",
                                    "tokens_per_document": 64})
         with open(DATA + "/tinystories-1000.jsonl") as f:
@@ -193,8 +194,7 @@ class Transformers(PipelineCase):
         with open(self.path("documents.jsonl")) as f:
             for line in f:
                 out, _ = self.run_longhaul("generate", job, "--prompt", json.loads(line)["text"],
-                                           "--tokens", "1", "--json", "--set", "generate.bos=yes",
-                                           "--set", "model.max_tokens=2048")
+                                           "--tokens", "1", "--json", "--set", "generate.bos=yes")
                 ids.append(json.loads(out)["prompt_ids"][:64])
         return ids
 
