@@ -239,12 +239,17 @@ bool checkpoint_lost(lh_status_t status, int error)
     return status == LH_IO ? error == ENOENT || error == EIO : status == LH_CORRUPT;
 }
 
-/* At opening, what a manifest says wrongly is damage too; that this process may not read it, has no
- * memory or no descriptors left, or is too old for it, is not. */
-static bool is_damage(lh_status_t status, int error)
+bool checkpoint_damaged(lh_status_t status, int error)
 {
-    if (status == LH_IO) return checkpoint_lost(status, error);
+    if (status == LH_IO)
+        return checkpoint_lost(status, error) || error == ENOTDIR || error == ELOOP;
     return status != LH_NO_MEMORY && status != LH_UNSUPPORTED;
+}
+
+bool checkpoint_gone(const char *path)
+{
+    struct stat st;
+    return sys()->lstat(path, &st) != 0 && errno == ENOENT;
 }
 
 void checkpoint_skip(const char *folder, uint64_t step, bool set_aside)
@@ -258,7 +263,7 @@ void checkpoint_skip(const char *folder, uint64_t step, bool set_aside)
 
 typedef lh_status_t (*open_func_t)(const char *path, checkpoint_t **out);
 
-/* LH_CORRUPT: damaged, and skipped with a warning. */
+/* LH_CORRUPT: damaged, and skipped with a warning. LH_AGAIN: it was removed since it was listed. */
 static lh_status_t try_step(const char *folder, uint64_t step, open_func_t open, bool set_aside,
                             checkpoint_t **out)
 {
@@ -272,32 +277,48 @@ static lh_status_t try_step(const char *folder, uint64_t step, open_func_t open,
         status = open(path, out);
         error = errno;
     }
-    if (status != LH_OK && is_damage(status, error)) {
-        checkpoint_skip(folder, step, set_aside && (status != LH_IO || error == ENOENT));
+    if (status != LH_OK && checkpoint_gone(path)) {
+        status = LH_AGAIN;
+    } else if (status != LH_OK && checkpoint_damaged(status, error)) {
+        checkpoint_skip(folder, step, set_aside && (status != LH_IO || error != EIO));
         status = LH_CORRUPT;
     }
     mem_free(path);
     return status;
 }
 
+static lh_status_t try_steps(const char *folder, const checkpoint_steps_t *steps, uint64_t below,
+                             open_func_t open, bool set_aside, checkpoint_t **out)
+{
+    for (size_t i = 0; i < steps->count; i++) {
+        if (steps->steps[i] >= below) continue;
+        const lh_status_t status = try_step(folder, steps->steps[i], open, set_aside, out);
+        if (status != LH_CORRUPT) return status;
+    }
+    return LH_OK;
+}
+
 static lh_status_t open_newest(const char *folder, uint64_t below, open_func_t open, bool set_aside,
                                checkpoint_t **out)
 {
-    checkpoint_steps_t steps;
-    lh_status_t status = checkpoint_steps(folder, &steps);
-    if (status != LH_OK) return status;
-
+    enum { LISTINGS = 16 };
     checkpoint_t *found = NULL;
-    for (size_t i = 0; i < steps.count && found == NULL; i++) {
-        if (steps.steps[i] >= below) continue;
-        status = try_step(folder, steps.steps[i], open, set_aside, &found);
-        if (status != LH_OK && status != LH_CORRUPT) break;
-        status = LH_OK;
+    size_t count = 0;
+    lh_status_t status = LH_AGAIN;
+    /* Who removes old steps has saved newer ones before: they are in the next list. */
+    for (int i = 0; i < LISTINGS && status == LH_AGAIN; i++) {
+        checkpoint_steps_t steps;
+        status = checkpoint_steps(folder, &steps);
+        if (status == LH_OK) status = try_steps(folder, &steps, below, open, set_aside, &found);
+        count = steps.count;
+        mem_free(steps.steps);
     }
-    mem_free(steps.steps);
+    if (status == LH_AGAIN)
+        return fail(LH_INVALID, "%s: its checkpoints are removed faster than they can be read",
+                    folder);
     if (status != LH_OK) return status;
-    if (found == NULL && steps.count > 0)
-        return fail(LH_CORRUPT, "%s: none of its %zu checkpoints is whole", folder, steps.count);
+    if (found == NULL && count > 0)
+        return fail(LH_CORRUPT, "%s: none of its %zu checkpoints is whole", folder, count);
     if (found != NULL && below == UINT64_MAX) check_pointer(folder, found->manifest->meta.step);
     *out = found;
     return LH_OK;

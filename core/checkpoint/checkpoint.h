@@ -45,6 +45,11 @@ lh_status_t checkpoint_open_newest(const char *folder, uint64_t below, bool set_
                                    checkpoint_t **out) LH_MUST_CHECK;
 /* Whether a read that failed so (errno: error) has met damage. */
 bool checkpoint_lost(lh_status_t status, int error);
+/* The same of opening: a wrong manifest is damage too; that this process may not read it, has no
+ * memory or no descriptors left, or is too old for it, is not. */
+bool checkpoint_damaged(lh_status_t status, int error);
+/* Nothing stands there any more: a run that trains has removed it. */
+bool checkpoint_gone(const char *path);
 /* Warns with fail_reason(); with `set_aside` as above. */
 void checkpoint_skip(const char *folder, uint64_t step, bool set_aside);
 

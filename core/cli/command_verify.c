@@ -2,51 +2,117 @@
  * disk and checks every byte. */
 #include <cli/commands.h>
 
+#include <errno.h>
 #include <stdio.h>
 
 #include <base/file.h>
 #include <base/memory.h>
+#include <base/text.h>
 #include <checkpoint/checkpoint.h>
 #include <checkpoint/checkpoint_folder.h>
 #include <checkpoint/commit.h>
 
-static lh_status_t verify_one(const char *path)
+enum { LISTINGS = 16 };
+
+typedef struct tally {
+    size_t whole, damaged, unread;
+} tally_t;
+
+/* One line, whatever the names of files are. reason: "" for none. */
+static void say(const char *path, const char *what, const char *reason)
 {
-    const lh_status_t status = checkpoint_verify(path);
-    if (status == LH_OK)
-        (void)printf("%s: whole\n", path);
-    else
-        (void)printf("%s: damaged: %s\n", path, fail_reason());
-    return status;
+    text_t line = {0};
+    text_append_shown(&line, path, false);
+    text_printf(&line, ": %s%s", what, *reason == '\0' ? "" : ": ");
+    text_append_shown(&line, reason, false);
+    if (!line.failed) (void)printf("%s\n", line.data);
+    text_free(&line);
 }
 
-static lh_status_t verify_folder(const char *folder, const checkpoint_steps_t *steps)
+static void verify_step(const char *path, tally_t *tally)
 {
-    size_t damaged = 0;
+    const lh_status_t status = checkpoint_verify(path);
+    const int error = errno;
+    if (status == LH_OK) {
+        tally->whole++;
+        say(path, "whole", "");
+    } else if (checkpoint_gone(path)) {
+        return; /* removed by a run that trains, which has a newer one */
+    } else if (checkpoint_damaged(status, error)) {
+        tally->damaged++;
+        say(path, "damaged", fail_reason());
+    } else {
+        tally->unread++;
+        say(path, status == LH_UNSUPPORTED ? "made by a newer version" : "cannot be read",
+            fail_reason());
+    }
+}
+
+static lh_status_t verify_steps(const char *folder, const checkpoint_steps_t *steps, tally_t *tally)
+{
     for (size_t i = 0; i < steps->count; i++) {
         char name[CHECKPOINT_NAME];
         checkpoint_name(steps->steps[i], name);
         char *path = path_join(folder, name);
         if (path == NULL) return LH_NO_MEMORY;
-        if (verify_one(path) != LH_OK) damaged++;
+        verify_step(path, tally);
         mem_free(path);
     }
-    if (damaged == 0) return LH_OK;
-    return fail(LH_CORRUPT, "%s: %zu of %zu checkpoints are damaged", folder, damaged,
-                steps->count);
+    return LH_OK;
+}
+
+static lh_status_t judge(const char *folder, const tally_t *t)
+{
+    const size_t count = t->whole + t->damaged + t->unread;
+    if (t->unread > 0)
+        return fail(LH_INVALID, "%s: of %zu checkpoints %zu are damaged and %zu cannot be read",
+                    folder, count, t->damaged, t->unread);
+    if (t->damaged > 0)
+        return fail(LH_CORRUPT, "%s: %zu of %zu checkpoints are damaged", folder, t->damaged,
+                    count);
+    return LH_OK;
+}
+
+static bool is_step(const char *path)
+{
+    uint64_t step;
+    return checkpoint_name_parse(path_name(path), &step);
+}
+
+/* The folder holds no steps: it is a checkpoint itself, or nothing is there. */
+static lh_status_t verify_one(const char *path)
+{
+    char *manifest = path_join(path, MANIFEST_NAME);
+    if (manifest == NULL) return LH_NO_MEMORY;
+    const bool nothing = checkpoint_gone(manifest) && !is_step(path);
+    mem_free(manifest);
+    if (nothing || checkpoint_gone(path)) {
+        const char *what = checkpoint_gone(path) ? "there is no such folder"
+                                                 : "holds no checkpoint";
+        say(path, what, "");
+        return fail(LH_INVALID, "%s: %s", path, what);
+    }
+    tally_t tally = {0};
+    verify_step(path, &tally);
+    return tally.whole == 1 ? LH_OK : LH_CORRUPT;
 }
 
 int command_verify(cli_t *cli)
 {
     if (cli->name == NULL)
         return fail(LH_INVALID, "verify which checkpoint? a folder was expected");
-    checkpoint_steps_t steps;
-    lh_status_t status = checkpoint_steps(cli->name, &steps);
-    if (status != LH_OK) return status;
-    if (steps.count > 0)
-        status = verify_folder(cli->name, &steps);
-    else
-        status = verify_one(cli->name);
-    mem_free(steps.steps);
-    return status;
+    tally_t tally = {0};
+    size_t seen = 0;
+    for (int i = 0; i < LISTINGS; i++) {
+        checkpoint_steps_t steps;
+        lh_status_t status = checkpoint_steps(cli->name, &steps);
+        if (status == LH_OK) status = verify_steps(cli->name, &steps, &tally);
+        const size_t listed = steps.count;
+        mem_free(steps.steps);
+        if (status != LH_OK) return status;
+        seen = tally.whole + tally.damaged + tally.unread;
+        if (listed == 0 || seen > 0)
+            break; /* else all were removed meanwhile: there are newer ones */
+    }
+    return seen > 0 ? judge(cli->name, &tally) : verify_one(cli->name);
 }

@@ -227,6 +227,35 @@ static void damage_is_skipped_and_the_older_one_is_taken(void **state)
     assert_int_equal(small_latest(s->folder), 30);
 }
 
+static const char *pruned; /* a folder in which a run saves as soon as it is listed once */
+
+static int list_before_a_save(const char *path, int (*each)(void *, const char *), void *context)
+{
+    const int result = sys_real.list(path, each, context);
+    if (pruned == NULL) return result;
+    const char *folder = pruned;
+    pruned = NULL;
+    assert_int_equal(small_save(folder, 30, 1), LH_OK);
+    return result;
+}
+
+static void a_step_removed_since_it_was_listed_is_no_damage(void **state)
+{
+    scratch_t *s = *state;
+    sys_t table = sys_real;
+    checkpoint_t *c;
+    assert_int_equal(small_save(s->folder, 10, 0), LH_OK);
+    assert_int_equal(small_save(s->folder, 20, 0), LH_OK);
+    pruned = s->folder;
+    table.list = list_before_a_save;
+    sys_use(&table);
+    const lh_status_t status = checkpoint_open_latest(s->folder, false, &c);
+    sys_use(NULL);
+    assert_int_equal(status, LH_OK);
+    small_check(c, 30);
+    checkpoint_close(c);
+}
+
 static void only_damage_is_an_error_and_not_a_fresh_start(void **state)
 {
     scratch_t *s = *state;
@@ -323,6 +352,7 @@ int main(void)
         FACT(parts_that_overlap_or_leave_a_hole_are_refused),
         FACT(every_flipped_byte_is_found),
         FACT(damage_is_skipped_and_the_older_one_is_taken),
+        FACT(a_step_removed_since_it_was_listed_is_no_damage),
         FACT(only_damage_is_an_error_and_not_a_fresh_start),
         FACT(a_step_is_saved_once),
         FACT(the_newest_are_kept_and_leftovers_swept),

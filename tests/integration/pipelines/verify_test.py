@@ -1,0 +1,96 @@
+"""What verify says of what it finds, and that a run beside it which removes old steps disturbs neither
+it nor who looks for the newest checkpoint."""
+import hashlib
+import os
+
+from pipeline_case import DONE, REFUSED, PipelineCase, main
+
+NOBODY = 65534
+
+
+class Verify(PipelineCase):
+    def trained(self, **train):
+        job = self.small_job(train=dict({"steps": 2}, **train), checkpoint={"every": 1})
+        self.run_longhaul("prepare", job)
+        self.run_longhaul("train", job)
+        return job
+
+    def verify(self, path, code=REFUSED, **more):
+        return self.run_longhaul("verify", path, code=code, **more)
+
+    def test_what_holds_no_checkpoint_is_not_damaged(self):
+        os.mkdir(self.path("empty"))
+        said, why = self.verify("empty")
+        self.assertEqual(said, "empty: holds no checkpoint\n")
+        self.assertIn("holds no checkpoint", why)
+        said, _ = self.verify("nowhere")
+        self.assertEqual(said, "nowhere: there is no such folder\n")
+        os.mkdir(self.path("step-000000000007"))
+        said, _ = self.verify("step-000000000007")
+        self.assertIn("damaged", said)
+
+    def test_a_newer_version_is_not_damaged(self):
+        self.trained()
+        manifest = os.path.join(self.step_folder(2), "manifest.json")
+        with open(manifest) as f:
+            text = f.read()
+        head = text[:text.index('"self": ')].replace('"version": 1,', '"version": 2,')
+        with open(manifest, "w") as f:
+            f.write(head + '"self": "%s"\n}\n' % hashlib.sha256(head.encode()).hexdigest())
+        said, why = self.verify("out/checkpoints")
+        self.assertIn("step-000000000002: made by a newer version: ", said)
+        self.assertIn("step-000000000001: whole", said)
+        self.assertIn("of 2 checkpoints 0 are damaged and 1 cannot be read", why)
+
+    def test_what_may_not_be_read_is_not_damaged(self):
+        self.trained()
+        os.chmod(os.path.join(self.step_folder(2), "manifest.json"), 0)
+        more = {}
+        if os.geteuid() == 0:
+            os.chmod(self.folder, 0o755)
+            more = {"user": NOBODY, "group": NOBODY, "extra_groups": []}
+        said, _ = self.verify("out/checkpoints", **more)
+        self.assertIn("step-000000000002: cannot be read: ", said)
+        self.assertIn("Permission denied", said)
+        self.assertNotIn("damaged", said)
+
+    def test_a_file_in_the_place_of_a_step_is_skipped(self):
+        job = self.trained()
+        with open(self.step_folder(8), "w"):
+            pass
+        os.mkfifo(self.step_folder(9))
+        said, _ = self.verify("out/checkpoints")
+        for step in (8, 9):
+            self.assertIn("step-%012d: damaged: " % step, said)
+        _, said = self.run_longhaul("generate", job, "--ids", "1,2", "--tokens", "1")
+        self.assertIn("step-000000000009 is skipped", said)
+        self.run_longhaul("export", job)
+        self.run_longhaul("train", job, "--resume", "--set", "train.steps=3")
+        names = os.listdir(self.path("out", "checkpoints"))
+        for name in ("damaged-step-000000000008", "damaged-step-000000000009",
+                     "step-000000000003"):
+            self.assertIn(name, names)
+
+    def test_names_reach_the_terminal_as_text(self):
+        self.trained()
+        os.rename(self.path("out", "checkpoints"), self.path("x\x1b[2J\ny"))
+        said, _ = self.verify("x\x1b[2J\ny", code=DONE)
+        self.assertNotIn("\x1b", said)
+        self.assertEqual(said.count("\n"), 2)
+        self.assertIn("x\\x1b[2J\\x0ay/step-000000000002: whole", said)
+
+    def test_steps_that_are_removed_meanwhile_are_no_news(self):
+        job = self.trained()
+        run = self.start("train", job, "--resume", "--set", "train.steps=400", "--set",
+                         "checkpoint.keep=1", "--set", "checkpoint.every=1")
+        try:
+            for _ in range(12):
+                said, _ = self.verify("out/checkpoints", code=DONE)
+                self.assertNotIn("damaged", said)
+                _, said = self.run_longhaul("generate", job, "--ids", "1,2", "--tokens", "1")
+                self.assertNotIn("skipped", said)
+        finally:
+            self.kill(run)
+
+
+main()
