@@ -279,6 +279,12 @@ static lh_status_t check_train(job_t *job)
     if (t->micro_batch != 0 && t->batch % t->micro_batch != 0)
         REFUSE(job, "train", "batch", "%llu: expected a multiple of micro_batch = %llu",
                (unsigned long long)t->batch, (unsigned long long)t->micro_batch);
+    const uint64_t tokens = t->micro_batch *
+                            t->sequence; /* 2^48 at most; 0: not a job that trains */
+    if (tokens != 0 && t->max_documents > tokens)
+        REFUSE(job, "train", "max_documents",
+               "%llu: expected at most the %llu tokens of a micro-batch",
+               (unsigned long long)t->max_documents, (unsigned long long)tokens);
     const char *rule = job->optimizer.rule;
     const char *colon = rule == NULL ? NULL : strchr(rule, ':');
     if (rule != NULL && (colon == NULL || colon == rule || colon[1] == '\0'))

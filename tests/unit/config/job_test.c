@@ -112,6 +112,11 @@ static const struct {
     {"site.a.host=x", "command line: unknown key 'host' in [site.a]; did you mean 'hosts'?"},
     {"train.stepz=3", "command line: unknown key 'stepz' in [train]; did you mean 'steps'?"},
     {"train.micro_batch=3", "a.ini:12: batch = 8: expected a multiple of micro_batch = 3"},
+    {"train.max_documents=2049",
+     "command line: max_documents = 2049: expected at most the 2048 tokens of a micro-batch"},
+    {"train.max_documents=18446744073709551615",
+     "command line: max_documents = 18446744073709551615: expected at most the 2048 tokens of a "
+     "micro-batch"},
     {"train.precision=eightbit", "command line: precision = eightbit: expected one of bf16|f32"},
     {"pipeline.stages=prepare tarin",
      "command line: stages = ... tarin: no such stage; did you mean 'train'?"},
