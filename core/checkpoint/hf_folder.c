@@ -27,13 +27,14 @@ static bool is_open_folder(int fd, const char *path)
            a.st_ino == b.st_ino;
 }
 
-/* 0: held, and *fd gives it back when closed. A file system without locks of folders has nothing to
- * wait for: nobody sweeps there. */
-static int try_hold(const char *path, int *fd)
+/* 0: held, and *fd gives it back when closed. Where folders have no locks, who only wants to keep
+ * others away goes on without (!must): nobody sweeps there. */
+static int try_hold(const char *path, bool must, int *fd)
 {
     const int got = sys()->open(path, O_RDONLY | O_DIRECTORY | O_NOFOLLOW, 0);
     if (got < 0) return -1;
-    const bool taken = sys()->lock(got) != 0 && (errno == EWOULDBLOCK || errno == EINTR);
+    const bool locked = sys()->lock(got) == 0;
+    const bool taken = !locked && (must || errno == EWOULDBLOCK || errno == EINTR);
     if (!taken && is_open_folder(got, path)) {
         *fd = got;
         return 0;
@@ -46,7 +47,7 @@ static int try_hold(const char *path, int *fd)
 static lh_status_t hold(const char *path, uint64_t patience_ns, int *fd)
 {
     const struct timespec pause = {.tv_nsec = PAUSE_NS};
-    for (uint64_t waited = 0; try_hold(path, fd) != 0; waited += PAUSE_NS) {
+    for (uint64_t waited = 0; try_hold(path, false, fd) != 0; waited += PAUSE_NS) {
         if (errno != EWOULDBLOCK && errno != ENOENT) return fail(LH_IO, "%s: cannot open", path);
         if (waited >= patience_ns)
             return fail(LH_INVALID, "%s: another import or export works there", path);
@@ -109,7 +110,7 @@ static void sweep_folder(const sweep_t *s, const char *path)
     int fd;
     text_t foreign = {0};
     uint64_t count;
-    if (try_hold(path, &fd) != 0) return; /* somebody works there */
+    if (try_hold(path, true, &fd) != 0) return; /* somebody works there */
     if (own_files_look(path, &s->f->own, &foreign, &count) != LH_OK ||
         (foreign.length == 0 && own_files_remove(path, &s->f->own) != LH_OK))
         fail_clear(); /* the next run tries again */

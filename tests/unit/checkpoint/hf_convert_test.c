@@ -2,9 +2,11 @@
  * bit; one that does not fit the model is refused by name. */
 #include <unit/checkpoint/model_kit.h>
 
+#include <errno.h>
 #include <sys/stat.h>
 
 #include <base/log.h>
+#include <base/sys.h>
 #include <checkpoint/hf_export.h>
 #include <checkpoint/hf_import.h>
 #include <checkpoint/safetensors_writer.h>
@@ -319,6 +321,35 @@ static void a_folder_of_something_else_is_left_alone(void **state)
     kit_close(&k);
 }
 
+static int no_locks(int fd)
+{
+    (void)fd;
+    errno = ENOTSUP;
+    return -1;
+}
+
+static void where_folders_have_no_locks_nothing_is_swept(void **state)
+{
+    scratch_t *s = *state;
+    sys_t table = sys_real;
+    char imported[128];
+    (void)snprintf(imported, sizeof(imported), "%.100s/import", s->folder);
+    assert_int_equal(mkdir(scratch_path(s, "import.tmp-01234567"), 0755), 0);
+    model_kit_t k;
+    kit_open(&k, "llama", GOLDEN "/llama");
+    table.lock = no_locks;
+    sys_use(&table);
+    const lh_status_t first = do_import(&k, GOLDEN "/llama", imported);
+    const lh_status_t again = do_import(&k, GOLDEN "/llama", imported);
+    sys_use(NULL);
+    assert_int_equal(first, LH_OK);
+    assert_int_equal(again, LH_OK);
+    assert_true(file_exists(scratch_path(s, "import.tmp-01234567")));
+    assert_int_equal(do_import(&k, GOLDEN "/llama", imported), LH_OK);
+    assert_false(file_exists(scratch_path(s, "import.tmp-01234567")));
+    kit_close(&k);
+}
+
 static int quiet(void **state)
 {
     (void)state;
@@ -335,6 +366,7 @@ int main(void)
         FACT(weights_that_do_not_fit_are_refused_by_name),
         FACT(an_export_in_another_dtype_is_rounded),
         FACT(a_folder_of_something_else_is_left_alone),
+        FACT(where_folders_have_no_locks_nothing_is_swept),
     };
     return cmocka_run_group_tests(tests, quiet, NULL);
 }
