@@ -64,6 +64,13 @@ static lh_status_t copy_if_there(const char *from_folder, const char *to, const 
     return status;
 }
 
+bool hf_files_carries(const char *name)
+{
+    for (size_t i = 0; i < sizeof(carried) / sizeof(carried[0]); i++)
+        if (strcmp(carried[i], name) == 0) return true;
+    return false;
+}
+
 lh_status_t hf_files_copy(const char *from, const char *to)
 {
     lh_status_t status = LH_OK;

@@ -8,20 +8,16 @@
 #include <base/file.h>
 #include <base/memory.h>
 #include <base/sys.h>
+#include <checkpoint/hf_files.h>
 
-/* What hf_files.c carries along, and config.json as it is written. */
-#define CARRIED                                                                   \
-    "config.json", "config.json.tmp", "generation_config.json", "tokenizer.json", \
-        "tokenizer.model", "tokenizer_config.json", "special_tokens_map.json",    \
-        "added_tokens.json", "vocab.json", "merges.txt", "chat_template.jinja",   \
-        "chat_template.json"
 #define DIGITS_5 "[0-9][0-9][0-9][0-9][0-9]"
 #define STEP "checkpoints/step-000000000000"
 #define STAGED "checkpoints/.tmp-step-000000000000-*"
 
 static const char *const none[] = {NULL};
 static const char *const export_files[] = {
-    CARRIED,
+    "config.json",
+    "config.json.tmp",
     "model.safetensors",
     "model-" DIGITS_5 "-of-" DIGITS_5 ".safetensors",
     "model.safetensors.index.json",
@@ -29,7 +25,8 @@ static const char *const export_files[] = {
     NULL,
 };
 static const char *const import_files[] = {
-    CARRIED,
+    "config.json",
+    "config.json.tmp",
     "checkpoints/latest",
     "checkpoints/latest.tmp",
     STEP "/manifest.json",
@@ -60,7 +57,7 @@ static bool matches(const char *const *patterns, const char *name)
 
 static bool is_own_file(const own_files_t *own, const char *name)
 {
-    return matches(own->files, name) || text_equal(own->extra, name);
+    return matches(own->files, name) || hf_files_carries(name) || text_equal(own->extra, name);
 }
 
 static int visit(void *context, const char *name);

@@ -5,7 +5,8 @@
 
 #include <base/text.h>
 
-/* Patterns of paths in the folder, of regular files and of folders; NULL ends each. */
+/* Patterns of paths in the folder, of regular files besides those that hf_files.h carries and of
+ * folders; NULL ends each. */
 typedef struct own_files {
     const char *const *files, *const *folders;
     const char *extra; /* one more file in the folder itself, or NULL */
