@@ -43,8 +43,8 @@ lh_status_t folder_sync(const char *path) LH_MUST_CHECK;
 /* Removes a folder and all in it; missing is fine. Symbolic links are removed, not followed. */
 lh_status_t folder_remove(const char *path) LH_MUST_CHECK;
 
-/* Whether `below` is the folder `above` or lies in it, through whatever names and links; false where
- * one of them is missing. */
+/* Whether `below` is the folder `above` or lies in it, through whatever names and links; false
+ * where one of them is missing. */
 bool folder_holds(const char *above, const char *below);
 
 /* "a/b" from "a" and "b"; an absolute name stands alone. The caller frees with mem_free. */
