@@ -30,6 +30,15 @@ lh_status_t file_open(const char *path, int *fd, uint64_t *size)
     return LH_OK;
 }
 
+/* Where a read finds nothing is not yet where the file ends. */
+static lh_status_t fail_short(int fd, const char *path, uint64_t wanted)
+{
+    struct stat st;
+    if (sys()->fstat(fd, &st) != 0) return fail(LH_IO, "%s: cannot stat", path);
+    return fail(LH_CORRUPT, "%s: has %llu bytes, at least %llu are expected", path,
+                (unsigned long long)st.st_size, (unsigned long long)wanted);
+}
+
 lh_status_t file_pread(int fd, const char *path, void *to, size_t bytes, uint64_t offset)
 {
     char *at = to;
@@ -39,9 +48,7 @@ lh_status_t file_pread(int fd, const char *path, void *to, size_t bytes, uint64_
         if (got < 0)
             return fail(LH_IO, "%s: cannot read %zu bytes at %llu", path, bytes,
                         (unsigned long long)offset);
-        if (got == 0)
-            return fail(LH_CORRUPT, "%s: ends at byte %llu, %zu more expected", path,
-                        (unsigned long long)offset, bytes);
+        if (got == 0) return fail_short(fd, path, offset + bytes);
         at += got;
         offset += (uint64_t)got;
         bytes -= (size_t)got;
@@ -78,6 +85,22 @@ lh_status_t file_write(int fd, const char *path, const void *from, size_t bytes)
     return LH_OK;
 }
 
+/* A line that failed while it was printed left its error in the stream, errno is long another's. */
+lh_status_t stdout_finish(void)
+{
+    errno = 0;
+    if (fflush(stdout) == 0 && !ferror(stdout)) return LH_OK;
+    return fail(LH_IO, "cannot write to stdout");
+}
+
+/* Files of /proc say that they are empty, whatever a read of them gives. */
+static lh_status_t check_empty(int fd, const char *path)
+{
+    char byte;
+    if (sys()->pread(fd, &byte, 1, 0) == 0) return LH_OK;
+    return fail(LH_INVALID, "%s: not a regular file: its size is 0, and yet it is not empty", path);
+}
+
 lh_status_t file_read(const char *path, uint64_t limit, char **out, size_t *length)
 {
     int fd;
@@ -91,6 +114,8 @@ lh_status_t file_read(const char *path, uint64_t limit, char **out, size_t *leng
                       (unsigned long long)size, (unsigned long long)limit);
         goto close_fd;
     }
+    if (size == 0) status = check_empty(fd, path);
+    if (status != LH_OK) goto close_fd;
     data = mem_new((size_t)size + 1);
     if (data == NULL) {
         status = LH_NO_MEMORY;

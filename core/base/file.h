@@ -27,6 +27,9 @@ lh_status_t file_pwrite(int fd, const char *path, const void *from, size_t bytes
                         uint64_t offset) LH_MUST_CHECK;
 lh_status_t file_write(int fd, const char *path, const void *from, size_t bytes) LH_MUST_CHECK;
 
+/* Whether all that was printed reached stdout, which is flushed. */
+lh_status_t stdout_finish(void) LH_MUST_CHECK;
+
 /* Opens an existing regular file for reading; *size may be NULL. */
 lh_status_t file_open(const char *path, int *fd, uint64_t *size) LH_MUST_CHECK;
 

@@ -4,6 +4,7 @@
 #include <stdio.h>
 #include <unistd.h>
 
+#include <base/file.h>
 #include <base/log.h>
 #include <cli/arguments.h>
 #include <cli/launch.h>
@@ -24,12 +25,12 @@ static void print_reason(void)
     log_line(LH_LOG_INFO, "longhaul: %s", fail_reason());
 }
 
-/* A file that is opened while one of the three is closed would take its place, and with it what is
- * printed. What holds the place fails as a closed one does. */
-static void hold_standard_files(void)
+/* What was asked for on stdout and could not be written is no success. */
+static int code_of_stdout(int code)
 {
-    for (int fd = 0; fd <= STDERR_FILENO; fd++)
-        if (fcntl(fd, F_GETFD) < 0) (void)open("/dev/null", fd == 0 ? O_WRONLY : O_RDONLY);
+    if (code != EXIT_DONE || stdout_finish() == LH_OK) return code;
+    print_reason();
+    return EXIT_REFUSED;
 }
 
 static int run(cli_t *cli)
@@ -41,13 +42,7 @@ static int run(cli_t *cli)
         code = status_exit_code(status);
         if (!launch_last_words(cli, code, fail_reason())) print_reason();
     }
-    /* What was asked for on stdout and could not be written is no success. */
-    const bool unwritten = fflush(stdout) != 0 || ferror(stdout) != 0;
-    if (unwritten && code == EXIT_DONE) {
-        (void)fail(LH_IO, "cannot write to stdout");
-        print_reason();
-        code = EXIT_REFUSED;
-    }
+    code = code_of_stdout(code);
     cli_close(cli);
     return code;
 }
@@ -62,7 +57,7 @@ int main(int argc, char **argv)
     (void)setvbuf(stdout, NULL, _IOLBF, 0);
     if (argc == 2 && strcmp(argv[1], "--version") == 0) {
         printf("longhaul %s\n", LH_VERSION);
-        return EXIT_DONE;
+        return code_of_stdout(EXIT_DONE);
     }
     if (arguments_parse(argc, argv, &cli) != LH_OK) {
         print_reason();
