@@ -127,12 +127,16 @@ static lh_status_t boundaries_check(const index_file_t *f, const indexed_t *set)
         if (status != LH_OK) return status;
         for (uint64_t i = 0; i < count; i++) {
             const bool first = at + i == 0, last = at + i + 1 == f->boundaries;
-            const bool good = piece[i] >= before && piece[i] <= set->sequences &&
-                              (!first || piece[i] == 0) && (!last || piece[i] == set->sequences);
-            if (!good)
+            if (piece[i] < before || piece[i] > set->sequences || (first && piece[i] != 0))
                 return fail(LH_INVALID,
                             "%s: document boundary %llu is %llu; boundaries go from 0 up to %llu "
                             "and never down",
+                            f->path, (unsigned long long)(at + i), (unsigned long long)piece[i],
+                            (unsigned long long)set->sequences);
+            if (last && piece[i] != set->sequences)
+                return fail(LH_INVALID,
+                            "%s: the last document boundary, %llu, is %llu; expected the number of "
+                            "sequences, %llu",
                             f->path, (unsigned long long)(at + i), (unsigned long long)piece[i],
                             (unsigned long long)set->sequences);
             before = piece[i];
