@@ -1,12 +1,12 @@
 /* check_main.c - `longhaul-check PLUGIN.so`: whether a plugin keeps what its headers promise. */
-#include "check.h"
+#include "check_print.h"
 
-#include <jansson.h>
 #include <regex.h>
 #include <stdio.h>
-#include <stdlib.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
+#include <base/file.h>
 #include <base/log.h>
 #include <config/quantity.h>
 
@@ -14,6 +14,7 @@ typedef struct options {
     const char *plugin, *folder;
     const char *sets[SUBJECT_SETS];
     uint32_t set_count;
+    const char *only_text;
     regex_t only;
     bool has_only, only_failed, in_process, json, list;
     uint64_t seed;
@@ -42,9 +43,17 @@ static const char usage[] =
     "  --list            the checks with what they check; PLUGIN.so is not needed\n"
     "  --help            this\n";
 
+static int refuse(int code)
+{
+    print_reason();
+    return code;
+}
+
 static int misused(const char *text, const char *what)
 {
-    (void)fprintf(stderr, "longhaul-check: %s%s\n%s", text, what, usage);
+    (void)fail(LH_INVALID, "%s%s", text, what);
+    print_reason();
+    (void)fputs(usage, stderr);
     return EXIT_USAGE;
 }
 
@@ -55,14 +64,13 @@ static int flag_with_value(options_t *o, const char *flag, const char *value)
         if (regcomp(&o->only, value, REG_EXTENDED | REG_NOSUB) != 0)
             return misused("--only: not a regular expression: ", value);
         o->has_only = true;
+        o->only_text = value;
     } else if (strcmp(flag, "--set") == 0) {
         if (strchr(value, '=') == NULL || o->set_count == SUBJECT_SETS)
             return misused("--set: expected KEY=VALUE: ", value);
         o->sets[o->set_count++] = value;
     } else if (strcmp(flag, "--seed") == 0) {
-        char *end;
-        o->seed = strtoull(value, &end, 10);
-        if (end == value || *end != '\0') return misused("--seed: not a number: ", value);
+        if (!quantity_u64(value, &o->seed)) return misused("--seed: not a whole number: ", value);
     } else {
         o->folder = value;
     }
@@ -104,50 +112,7 @@ static int parse(int argc, char **argv, options_t *o)
     return -1;
 }
 
-/* ---- what is printed ---- */
-
-static void print_json(const check_t *c, const outcome_t *o)
-{
-    json_t *row = json_pack("{s:s, s:s, s:s, s:s, s:f}", "check", c->name, "sentence", c->sentence,
-                            "result", result_text(o->result), "reason", "", "seconds", o->seconds);
-    json_t *reason = json_string(o->sentence);
-    if (row != NULL && reason != NULL) (void)json_object_set(row, "reason", reason);
-    char *text = row == NULL ? NULL : json_dumps(row, JSON_COMPACT | JSON_PRESERVE_ORDER);
-    if (text != NULL) (void)printf("%s\n", text);
-    free(text);
-    json_decref(reason);
-    json_decref(row);
-}
-
-/* A plugin's texts can't steer a terminal. */
-static void print_shown(const char *text)
-{
-    for (; *text != '\0'; text++) {
-        const unsigned char c = (unsigned char)*text;
-        if (c == '\n')
-            (void)fputs("\n         ", stdout);
-        else if (c < 0x20 || c == 0x7f)
-            (void)printf("\\x%02x", c);
-        else
-            (void)putchar(c);
-    }
-}
-
-static void print_line(const check_t *c, const outcome_t *o)
-{
-    (void)printf("%-8s %-28s %s (%.2f s)\n", result_text(o->result), c->name, c->sentence,
-                 o->seconds);
-    if (o->sentence[0] != '\0') {
-        (void)fputs("         ", stdout);
-        print_shown(o->sentence);
-        (void)putchar('\n');
-    }
-    if (o->said[0] != '\0') {
-        (void)fputs("         it printed: ", stdout);
-        print_shown(o->said);
-        (void)putchar('\n');
-    }
-}
+/* ---- running ---- */
 
 static int list(void)
 {
@@ -157,7 +122,43 @@ static int list(void)
     return EXIT_DONE;
 }
 
-/* ---- running ---- */
+static bool is_chosen(const options_t *o, const check_t *c)
+{
+    return !o->has_only || regexec(&o->only, c->name, 0, NULL, 0) == 0;
+}
+
+/* What no plugin is, or one of a later kind, is for the first check to say. */
+static bool is_for(const check_t *c, uint32_t kind)
+{
+    return kind == 0 || kind > LH_KIND_PARTS || (c->kinds & 1u << kind) != 0;
+}
+
+/* A run that checks nothing would pass. */
+static lh_status_t check_only(const options_t *o, uint32_t kind)
+{
+    bool known = false;
+    for (uint32_t t = 0; t < TABLES; t++)
+        for (const check_t *c = all[t]; c->name != NULL; c++) {
+            if (!is_chosen(o, c)) continue;
+            if (is_for(c, kind)) return LH_OK;
+            known = true;
+        }
+    if (!known)
+        return fail(LH_INVALID, "--only %s: no check's name matches; --list shows them",
+                    o->only_text);
+    return fail(LH_INVALID, "--only %s: no check for the kind %s matches; --list shows them",
+                o->only_text, plugin_kind_text(kind));
+}
+
+/* The loader takes a folder that is not there for an empty one. */
+static lh_status_t check_folder(const char *folder)
+{
+    struct stat st;
+    if (folder == NULL) return LH_OK;
+    if (stat(folder, &st) != 0) return fail(LH_IO, "--plugins %s", folder);
+    if (!S_ISDIR(st.st_mode)) return fail(LH_INVALID, "--plugins %s: not a folder", folder);
+    return LH_OK;
+}
 
 typedef struct tally {
     uint32_t results[RESULTS];
@@ -167,8 +168,8 @@ typedef struct tally {
 static void run_one(const options_t *o, const check_t *c, subject_t *s, tally_t *tally)
 {
     outcome_t out;
-    const bool chosen = !o->has_only || regexec(&o->only, c->name, 0, NULL, 0) == 0;
-    if (s->head.kind <= LH_KIND_PARTS && (c->kinds & 1u << s->head.kind) == 0) return;
+    const bool chosen = is_chosen(o, c);
+    if (!is_for(c, s->head.kind)) return;
     if (!chosen && !c->file) return;
     if (c->file || (tally->loadable && s->plugin != NULL)) {
         check_run(c, s, o->in_process, &out);
@@ -176,7 +177,7 @@ static void run_one(const options_t *o, const check_t *c, subject_t *s, tally_t 
         out = (outcome_t){.result = RESULT_SKIP, .sentence = "it can't be loaded"};
     }
     if (c->file && out.result >= RESULT_FAIL) tally->loadable = false;
-    if (!chosen) return;
+    if (!chosen && out.result < RESULT_FAIL) return; /* the chosen ones can't run, then */
     tally->results[out.result]++;
     if (o->only_failed && (out.result == RESULT_PASS || out.result == RESULT_SKIP)) return;
     if (o->json)
@@ -201,35 +202,36 @@ static int run_all(const options_t *o, subject_t *s)
 {
     tally_t tally = {.loadable = true};
     run_file_checks(o, s, &tally);
+    if (tally.loadable && subject_check_sets(s) != LH_OK) return refuse(EXIT_USAGE);
     for (uint32_t t = 1; t < TABLES; t++)
         for (const check_t *c = all[t]; c->name != NULL; c++)
             run_one(o, c, s, &tally);
     const uint32_t bad = tally.results[RESULT_FAIL] + tally.results[RESULT_CRASH] +
                          tally.results[RESULT_TIMEOUT];
-    if (!o->json && !o->only_failed)
-        (void)printf("%s: %u passed, %u warn, %u skipped, %u failed\n", s->name,
-                     tally.results[RESULT_PASS], tally.results[RESULT_WARN],
-                     tally.results[RESULT_SKIP], bad);
+    if (!o->json && !o->only_failed) print_sum(s->name, tally.results);
     return bad > 0 ? EXIT_REFUSED : EXIT_DONE;
+}
+
+static int check_plugin(const options_t *o)
+{
+    subject_t s;
+    if (check_folder(o->folder) != LH_OK) return refuse(EXIT_USAGE);
+    if (subject_open(o->plugin, o->folder, &s) != LH_OK) return refuse(EXIT_REFUSED);
+    memcpy(s.sets, o->sets, sizeof(o->sets));
+    s.set_count = o->set_count;
+    s.seed = o->seed;
+    const int code = check_only(o, s.head.kind) == LH_OK ? run_all(o, &s) : refuse(EXIT_USAGE);
+    subject_close(&s);
+    return code;
 }
 
 int main(int argc, char **argv)
 {
     options_t o = {.seed = 1};
-    subject_t s;
     int code = parse(argc, argv, &o);
-    if (code >= 0) return code;
-    if (o.list) return list();
     log_threshold(LH_LOG_ERROR);
-    if (subject_open(o.plugin, o.folder, &s) != LH_OK) {
-        (void)fprintf(stderr, "longhaul-check: %s\n", fail_reason());
-        return EXIT_REFUSED;
-    }
-    memcpy(s.sets, o.sets, sizeof(o.sets));
-    s.set_count = o.set_count;
-    s.seed = o.seed;
-    code = run_all(&o, &s);
-    subject_close(&s);
+    if (code < 0) code = o.list ? list() : check_plugin(&o);
+    if (code == EXIT_DONE && stdout_finish() != LH_OK) code = refuse(EXIT_REFUSED);
     if (o.has_only) regfree(&o.only);
     return code;
 }

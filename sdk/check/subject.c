@@ -171,22 +171,34 @@ static void guess_model(const subject_t *s, const option_table_t *table, void *c
                 check_host_reason());
 }
 
+/* config: NULL only checks. */
+static lh_status_t set_option(const option_table_t *table, const char *assignment, void *config)
+{
+    const char *value = strchr(assignment, '=') + 1;
+    const size_t length = (size_t)(value - assignment) - 1;
+    for (uint32_t i = 0; i < table->count; i++) {
+        const lh_option_t *row = &table->rows[i];
+        if (strlen(row->key) == length && strncmp(row->key, assignment, length) == 0)
+            return option_set(row, value, "--set", "/", config);
+    }
+    return fail(LH_INVALID, "--set %s: the plugin has no such option", assignment);
+}
+
+lh_status_t subject_check_sets(const subject_t *s)
+{
+    const option_table_t table = plugin_options(s->plugin);
+    lh_status_t status = LH_OK;
+    for (uint32_t i = 0; i < s->set_count && status == LH_OK; i++)
+        status = set_option(&table, s->sets[i], NULL);
+    return status;
+}
+
 void *subject_config(const subject_t *s, const plugin_t *plugin)
 {
     const option_table_t table = plugin_options(plugin);
     void *config = options_default(table.rows, table.count, table.config_size);
-    for (uint32_t i = 0; i < s->set_count && plugin == s->plugin; i++) {
-        const char *equals = strchr(s->sets[i], '=');
-        const size_t length = (size_t)(equals - s->sets[i]);
-        bool found = false;
-        for (uint32_t k = 0; k < table.count && !found; k++) {
-            const lh_option_t *row = &table.rows[k];
-            if (strlen(row->key) != length || strncmp(row->key, s->sets[i], length) != 0) continue;
-            found = true;
-            check_ok(option_set(row, equals + 1, "--set", "/", config), "--set");
-        }
-        if (!found) check_fault("--set %s: there is no such option", s->sets[i]);
-    }
+    for (uint32_t i = 0; i < s->set_count && plugin == s->plugin; i++)
+        check_ok(set_option(&table, s->sets[i], config), "--set");
     if (plugin == s->plugin && plugin->kind == LH_KIND_MODEL) guess_model(s, &table, config);
     return config;
 }

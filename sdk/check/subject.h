@@ -36,6 +36,9 @@ lh_status_t subject_load(subject_t *s) LH_MUST_CHECK;
 /* The device whose numbers are the truth. NULL after fail(). */
 const plugin_t *subject_reference(subject_t *s);
 
+/* Every --set names an option of the plugin and a value that it takes. */
+lh_status_t subject_check_sets(const subject_t *s) LH_MUST_CHECK;
+
 /* A config of options' defaults and what --set says; a required one gets the least that its range
  * allows or 16. Ends the check where a value is refused. Freed with mem_free. */
 void *subject_config(const subject_t *s, const plugin_t *plugin);
