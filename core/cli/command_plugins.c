@@ -9,15 +9,40 @@ typedef struct listing {
     uint32_t usable, refused;
 } listing_t;
 
+/* Takes the line. Whatever a file's name is, a terminal obeys nothing of it. */
+static lh_status_t print_shown_line(text_t *line)
+{
+    text_t shown = {0};
+    if (!line->failed) text_append_shown(&shown, line->data, false);
+    const lh_status_t status = line->failed ? LH_NO_MEMORY : text_status(&shown);
+    if (status == LH_OK) printf("%s\n", shown.data);
+    text_free(&shown);
+    text_free(line);
+    return status;
+}
+
 static lh_status_t print_refused(uint32_t kind, const char *name)
 {
     text_t line = {0};
-    text_printf(&line, "%-10s %-12s not usable: ", plugin_kind_text(kind), name);
-    text_append_shown(&line, fail_reason(), false);
-    const lh_status_t status = text_status(&line);
-    if (status == LH_OK) printf("%s\n", line.data);
-    text_free(&line);
-    return status;
+    text_printf(&line, "%-10s %-12s not usable: %s", plugin_kind_text(kind), name, fail_reason());
+    return print_shown_line(&line);
+}
+
+static lh_status_t print_usable(uint32_t kind, const char *name, const plugin_t *p)
+{
+    text_t line = {0}, place = {0};
+    text_printf(&line, "%-10s %-12s %-8s %s", plugin_kind_text(kind), name, p->version, p->summary);
+    const lh_status_t status = print_shown_line(&line);
+    if (status != LH_OK) return status;
+    text_printf(&place, "%24s%s", "", p->path);
+    return print_shown_line(&place);
+}
+
+static lh_status_t print_none(const char *folder)
+{
+    text_t line = {0};
+    text_printf(&line, "no plugin lies in %s", folder);
+    return print_shown_line(&line);
 }
 
 static lh_status_t print_one(void *context, const char *name)
@@ -31,9 +56,7 @@ static lh_status_t print_one(void *context, const char *name)
         return print_refused(l->kind, name);
     }
     l->usable++;
-    printf("%-10s %-12s %-8s %s\n%24s%s\n", plugin_kind_text(l->kind), name, p->version, p->summary,
-           "", p->path);
-    return LH_OK;
+    return print_usable(l->kind, name, p);
 }
 
 int command_plugins(cli_t *cli)
@@ -43,6 +66,9 @@ int command_plugins(cli_t *cli)
         const lh_status_t status = registry_list(cli->plugins, l.kind, print_one, &l);
         if (status != LH_OK) return status;
     }
-    if (l.usable + l.refused == 0) printf("no plugin lies in %s\n", registry_folder(cli->plugins));
+    if (l.usable + l.refused == 0) {
+        const lh_status_t status = print_none(registry_folder(cli->plugins));
+        if (status != LH_OK) return status;
+    }
     return l.refused == 0 ? EXIT_DONE : EXIT_REFUSED;
 }
