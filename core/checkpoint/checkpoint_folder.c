@@ -237,7 +237,7 @@ lh_status_t checkpoint_lock(const char *folder, uint64_t timeout_ns, int *fd)
             break;
         }
         if (waited >= timeout_ns) {
-            status = fail(LH_TIMED_OUT, "%s: another run still writes in this folder", path);
+            status = fail(LH_INVALID, "%s: another run still writes in this folder", path);
             break;
         }
         (void)nanosleep(&pause, NULL);

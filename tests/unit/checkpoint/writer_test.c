@@ -221,7 +221,8 @@ static void two_runs_do_not_write_in_one_folder(void **state)
     scratch_t *s = *state;
     writer_t *w = open_writer(s->folder, 0), *other;
     const writer_how_t how = {.folder = s->folder, .lock_ns = 50 * MS};
-    assert_int_equal(writer_open(&how, &other), LH_TIMED_OUT);
+    assert_int_equal(writer_open(&how, &other), LH_INVALID);
+    assert_int_equal(status_exit_code(LH_INVALID), EXIT_REFUSED);
     assert_string_equal(behind_folder(s, fail_reason()),
                         ".lock: another run still writes in this folder");
     writer_close(w);
