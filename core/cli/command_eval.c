@@ -39,17 +39,25 @@ static bool is_split(const char *data, uint32_t *out)
     return false;
 }
 
-static lh_status_t add_document(corpus_t *c, const int32_t *ids, size_t count)
+static lh_status_t add_ids(corpus_t *c, const int32_t *ids, size_t count)
 {
+    if (count == 0) return LH_OK;
     int32_t *more = mem_grow(c->ids, &c->id_capacity, c->id_count + count, sizeof(*c->ids));
     if (more == NULL) return LH_NO_MEMORY;
     c->ids = more;
+    memcpy(c->ids + c->id_count, ids, count * sizeof(*ids));
+    c->id_count += count;
+    return LH_OK;
+}
+
+static lh_status_t add_document(corpus_t *c, const int32_t *ids, size_t count)
+{
+    const lh_status_t status = add_ids(c, ids, count);
+    if (status != LH_OK) return status;
     evaluation_document_t *documents = mem_grow(c->documents, &c->capacity, c->count + 1,
                                                 sizeof(*c->documents));
     if (documents == NULL) return LH_NO_MEMORY;
     c->documents = documents;
-    if (count > 0) memcpy(c->ids + c->id_count, ids, count * sizeof(*ids));
-    c->id_count += count;
     c->documents[c->count++].count = count;
     if (count > c->longest) c->longest = count;
     return LH_OK;

@@ -43,11 +43,21 @@ static lh_status_t real_flag(const cli_t *cli, const char *name, double *out)
     return fail(LH_INVALID, "--%s %s: not a number", name, text);
 }
 
+static lh_status_t check_flags(const cli_t *cli)
+{
+    static const char *const draws[] = {"temperature", "top-k", "top-p"};
+    if (cli_flag(cli, "prompt") != NULL && cli_flag(cli, "ids") != NULL)
+        return fail(LH_INVALID, "--prompt and --ids: only one of them can be the start");
+    for (size_t i = 0; i < sizeof(draws) / sizeof(draws[0]); i++)
+        if (cli_flag(cli, "greedy") != NULL && cli_flag(cli, draws[i]) != NULL)
+            return fail(LH_INVALID, "--greedy and --%s: what takes the likeliest token draws none",
+                        draws[i]);
+    return LH_OK;
+}
+
 static lh_status_t read_request(const cli_t *cli, request_t *out)
 {
     const job_generate_t *g = &cli->job->generate;
-    if (cli_flag(cli, "prompt") != NULL && cli_flag(cli, "ids") != NULL)
-        return fail(LH_INVALID, "--prompt and --ids: only one of them can be the start");
     *out = (request_t){.prompt = g->prompt,
                        .ids = g->ids,
                        .tokens = g->tokens,
@@ -60,7 +70,8 @@ static lh_status_t read_request(const cli_t *cli, request_t *out)
     if (cli_flag(cli, "ids") != NULL) out->ids = cli_flag(cli, "ids");
     if (cli_flag(cli, "greedy") != NULL) out->sampling.greedy = true;
 
-    lh_status_t status = number_flag(cli, "tokens", &out->tokens);
+    lh_status_t status = check_flags(cli);
+    if (status == LH_OK) status = number_flag(cli, "tokens", &out->tokens);
     if (status == LH_OK) status = number_flag(cli, "top-k", &out->sampling.top_k);
     if (status == LH_OK) status = number_flag(cli, "seed", &out->sampling.seed);
     if (status == LH_OK) status = real_flag(cli, "temperature", &out->sampling.temperature);

@@ -1,0 +1,107 @@
+"""small_runs.py LONGHAUL: a small model is trained, then evaluated and asked to generate: documents without tokens, flags
+that contradict each other, and a stdout that takes nothing."""
+import json
+import os
+import subprocess
+import sys
+import tempfile
+
+PROGRAM = os.path.abspath(sys.argv[1])
+INI = """[pipeline]
+name = small
+stages = prepare train eval
+folder = out
+[prepare]
+input = a.jsonl
+tokenizer = t/tokenizer.json
+append = none
+[data]
+split = 1,0,0
+[model]
+plugin = llama
+blocks = 1
+hidden = 16
+heads = 2
+ffn = 32
+max_tokens = 16
+[train]
+sequence = 8
+batch = 2
+steps = 1
+[optimizer]
+plugin = zero0
+rule = rules:adamw
+learning_rate = 0.01
+[device]
+plugin = cpu
+threads = 1
+[eval]
+data = e.jsonl
+[generate]
+ids = 0,1
+tokens = 2
+"""
+failures = []
+
+
+def run(words, **how):
+    return subprocess.run([PROGRAM] + words.split(), stderr=subprocess.PIPE, timeout=120, **how)
+
+
+def expect(words, code, said, **how):
+    done = run(words, stdout=subprocess.PIPE, **how)
+    if done.returncode != code or said not in done.stdout + done.stderr:
+        failures.append(f"{words}: exit code {done.returncode}, {done.stdout!r} {done.stderr!r}")
+
+
+def write(path, data):
+    with open(path, "w") as f:
+        f.write(data)
+
+
+def lines(*texts):
+    return "".join(json.dumps({"text": t}) + "\n" for t in texts)
+
+
+def documents_without_tokens():
+    for texts, count in [(["", "abab"], b"over 3 tokens"), (["", ""], b"no tokens to evaluate"), (["abab", ""], b"over 3 tokens")]:
+        write("e.jsonl", lines(*texts))
+        expect("eval job.ini", 1 if count.startswith(b"no") else 0, count)
+
+
+def a_greedy_draw():
+    for flag in ["temperature 0.5", "top-k 3", "top-p 0.5"]:
+        expect(f"generate job.ini --greedy --{flag}", 1,
+               f"longhaul: --greedy and --{flag.split()[0]}: what takes the likeliest token draws none\n".encode())
+    expect("generate job.ini --greedy", 0, b"")
+    expect("generate job.ini --top-k 2 --set generate.greedy=no", 0, b"")
+
+
+def a_stdout_that_is_full():
+    write("e.jsonl", lines("abab"))
+    if not os.path.exists("/dev/full"):
+        return
+    for words in ["eval job.ini", "generate job.ini --json", "check job.ini", "--version"]:
+        with open("/dev/full", "w") as full:
+            done = run(words, stdout=full)
+        said = done.stderr.decode().splitlines()[-1:]
+        if done.returncode != 1 or said not in (["longhaul: cannot write to stdout"],
+                                                ["longhaul: cannot write to stdout: No space left on device"]):
+            failures.append(f"{words} >/dev/full: exit code {done.returncode}, {done.stderr!r}")
+
+
+with tempfile.TemporaryDirectory(prefix="longhaul-small-") as folder:
+    os.chdir(folder)
+    os.mkdir("t")
+    write("t/tokenizer.json", json.dumps({"model": {"type": "BPE", "vocab": {"a": 0, "b": 1}, "merges": []}}))
+    write("a.jsonl", lines("ab" * 40))
+    write("job.ini", INI)
+    expect("prepare job.ini", 0, b"")
+    expect("train job.ini", 0, b"")
+    documents_without_tokens()
+    a_greedy_draw()
+    a_stdout_that_is_full()
+    os.chdir("/")
+for failure in failures:
+    print(failure)
+sys.exit(bool(failures))
