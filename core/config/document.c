@@ -1,6 +1,7 @@
 /* document.c - files merged into sections; each entry keeps what it overrides. */
 #include <config/document.h>
 
+#include <errno.h>
 #include <stdio.h>
 
 #include <base/file.h>
@@ -298,6 +299,17 @@ static lh_status_t check_chain(const char *path, const char *said_by, chain_t *l
     return LH_OK;
 }
 
+/* The file that is included has said what is wrong with it, not who wants it. */
+static lh_status_t fail_include(lh_status_t status, const char *said_by)
+{
+    char *reason = mem_text(fail_reason());
+    if (reason == NULL) return LH_NO_MEMORY;
+    errno = 0; /* the reason has it already */
+    (void)fail(status, "%s: include: %s", said_by, reason);
+    mem_free(reason);
+    return status;
+}
+
 static lh_status_t load_file(document_t *d, const char *path, const char *said_by,
                              const chain_t *above, uint32_t depth)
 {
@@ -316,7 +328,7 @@ static lh_status_t load_file(document_t *d, const char *path, const char *said_b
     f.path = name;
 
     status = file_read(path, INI_FILE_LIMIT, &text, &length);
-    if (status != LH_OK) return status;
+    if (status != LH_OK) return said_by == NULL ? status : fail_include(status, said_by);
     f.own = mem_new(sizeof(*f.own));
     const ini_sink_t sink = {on_section, on_pair, on_more, &f};
     status = f.own == NULL ? LH_NO_MEMORY : ini_lines_read(name, text, length, &sink);
@@ -357,26 +369,33 @@ static char *cut_at(const document_t *d, char *name)
     return last;
 }
 
-static bool plain(const char *text)
+/* As a line of a file: what stands here ends up in JSON and on terminals. */
+static lh_status_t check_assignment(const char *text)
 {
-    for (size_t size; *text != '\0'; text += size) {
-        size = text_character(text);
-        if (size == 0 || (unsigned char)*text < 0x20 || *text == 0x7f) return false;
+    for (size_t i = 0, size; text[i] != '\0'; i += size) {
+        const unsigned char c = (unsigned char)text[i];
+        size = text_character(text + i);
+        if (size == 0)
+            return fail(LH_INVALID, "--set %s: byte %zu, 0x%02x, is not UTF-8", text, i + 1, c);
+        if (c < 0x20 || c == 0x7f)
+            return fail(LH_INVALID, "--set %s: byte %zu is the control character 0x%02x", text,
+                        i + 1, c);
     }
-    return true;
+    return LH_OK;
 }
 
 lh_status_t document_set(document_t *d, const char *assignment)
 {
+    lh_status_t status = check_assignment(assignment);
+    if (status != LH_OK) return status;
     char *text = mem_text(assignment);
     if (text == NULL) return LH_NO_MEMORY;
 
-    lh_status_t status;
     document_section_t *s;
     char *equals = strchr(text, '=');
     if (equals != NULL) *equals = '\0';
     char *dot = equals == NULL ? NULL : cut_at(d, text_trim(text));
-    if (dot == NULL || dot[1] == '\0' || dot == text || !plain(assignment)) {
+    if (dot == NULL || dot[1] == '\0' || dot == text) {
         status = fail(LH_INVALID, "--set %s: write section.key=value", assignment);
         goto free_text;
     }

@@ -210,6 +210,13 @@ static void includes_end(void **state)
     scratch_text(s, "a.ini", "include = missing.ini\n");
     assert_int_equal(document_load(scratch_path(s, "a.ini"), &d), LH_IO);
     assert_sentence(s, "a.ini:1: cannot include missing.ini: No such file or directory");
+    scratch_text(s, "a.ini", "\ninclude = sub\n");
+    assert_int_equal(document_load(scratch_path(s, "a.ini"), &d), LH_INVALID);
+    assert_sentence(s, "a.ini:2: include: sub: not a regular file");
+    scratch_text(s, "a.ini", "include = /proc/self/mem\n");
+    assert_int_equal(document_load(scratch_path(s, "a.ini"), &d), LH_INVALID);
+    assert_sentence(s, "a.ini:1: include: /proc/self/mem: not a regular file: its size is 0, and "
+                       "yet it is not empty");
 }
 
 static void the_command_line_sets_and_makes(void **state)
@@ -229,8 +236,16 @@ static void the_command_line_sets_and_makes(void **state)
                                         "steps=3", ".steps=3", "train.=3",    "a.b=\x1b[0m"};
     for (size_t i = 0; i < COUNT(wrong); i++)
         if (document_set(d, wrong[i]) != LH_INVALID) FAIL_TEST("'%s' was taken\n", wrong[i]);
-    assert_int_equal(document_set(d, "steps=3"), LH_INVALID);
-    assert_string_equal(fail_reason(), "--set steps=3: write section.key=value");
+    static const char *const sentences[][2] = {
+        {"steps=3", "--set steps=3: write section.key=value"},
+        {"a.b=c\nd", "--set a.b=c\nd: byte 6 is the control character 0x0a"},
+        {"a.b=\x7f", "--set a.b=\x7f: byte 5 is the control character 0x7f"},
+        {"a.b=\xff", "--set a.b=\xff: byte 5, 0xff, is not UTF-8"},
+    };
+    for (size_t i = 0; i < COUNT(sentences); i++) {
+        assert_int_equal(document_set(d, sentences[i][0]), LH_INVALID);
+        assert_string_equal(fail_reason(), sentences[i][1]);
+    }
     document_free(d);
 }
 
