@@ -133,6 +133,23 @@ static lh_status_t text_encode(const encode_how_t *how, tokenizer_scratch_t *scr
     return how->append >= 0 ? id_put(ids, how->append) : LH_OK;
 }
 
+/* What the tokenizer refuses is a bad line like any other; anything else ends the stage. */
+static lh_status_t line_tokenize(const encode_how_t *how, tokenizer_scratch_t *scratch,
+                                 encoded_batch_t *b, encoded_line_t *line, const char *text,
+                                 size_t length)
+{
+    const size_t before = b->ids.count;
+    const lh_status_t status = text_encode(how, scratch, text, length, &b->ids);
+    if (status == LH_INVALID) {
+        b->ids.count = before;
+        text_append(&b->reasons, fail_reason());
+        return LH_OK;
+    }
+    line->result = ENCODED_TEXT;
+    line->tokens = b->ids.count - before;
+    return status;
+}
+
 static lh_status_t line_encode(const encode_how_t *how, tokenizer_scratch_t *scratch,
                                encoded_batch_t *b, encoded_line_t *line)
 {
@@ -146,11 +163,8 @@ static lh_status_t line_encode(const encode_how_t *how, tokenizer_scratch_t *scr
         line->result = ENCODED_BLANK;
         return LH_OK;
     } else if (json_record_text(bytes, line->length, how->key, &text, &length, reason)) {
-        const size_t before = b->ids.count;
-        line->result = ENCODED_TEXT;
-        const lh_status_t status = text_encode(how, scratch, text, length, &b->ids);
-        line->tokens = b->ids.count - before;
-        return status;
+        const lh_status_t status = line_tokenize(how, scratch, b, line, text, length);
+        if (status != LH_OK || line->result == ENCODED_TEXT) return status;
     } else {
         text_append(&b->reasons, reason);
     }

@@ -9,7 +9,7 @@ struct json_lines {
     line_reader_t *reader;
     const char *const *paths;
     const char *key;
-    uint64_t line_bytes;
+    uint64_t line_bytes, number;
 };
 
 lh_status_t json_lines_open(const char *const *paths, uint32_t count, const char *key,
@@ -51,5 +51,11 @@ lh_status_t json_lines_next(json_lines_t *lines, const char **text, size_t *leng
     if (!json_record_text(line.bytes, line.length, lines->key, &value, length, reason))
         return fail(LH_INVALID, "%s:%llu: %s", path, (unsigned long long)line.number, reason);
     *text = value;
+    lines->number = line.number;
     return LH_OK;
+}
+
+uint64_t json_lines_number(const json_lines_t *lines)
+{
+    return lines->number;
 }

@@ -16,5 +16,7 @@ void json_lines_close(json_lines_t *lines); /* NULL does nothing */
  * over. A bad line is LH_INVALID with "file:line: reason". */
 lh_status_t json_lines_next(json_lines_t *lines, const char **text, size_t *length,
                             bool *end) LH_MUST_CHECK;
+/* Line of the last text, from 1 in its file. */
+uint64_t json_lines_number(const json_lines_t *lines);
 
 #endif

@@ -88,6 +88,37 @@ static void a_bad_line_fails_with_its_place(void **state)
     documents_close(d);
 }
 
+static void a_text_that_the_tokenizer_refuses_fails_with_its_place(void **state)
+{
+    scratch_t *s = *state;
+    tokenizer_t *slow;
+    const char *path = scratch_text(
+        s, "t.json",
+        "{\"model\": {\"type\": \"BPE\", \"vocab\": {\"a\": 0, \"b\": 1, \"!\": 2}, \"merges\": "
+        "[]}, "
+        "\"pre_tokenizer\": "
+        "{\"type\": \"Split\", \"behavior\": \"Isolated\", \"pattern\": "
+        "{\"Regex\": \"(?:a|a|b)+(?:x|y)\"}}}");
+    assert_int_equal(tokenizer_load(path, NULL, &slow), LH_OK);
+    const documents_how_t how = {
+        .path = scratch_text(
+            s, "d.jsonl", "\n{\"text\":\"aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa!\"}\n"),
+        .key = "text",
+        .tokenizer = slow,
+        .line_bytes = 100};
+    documents_t *d;
+    const int32_t *ids;
+    size_t count;
+    bool end;
+    assert_int_equal(documents_open(&how, &d), LH_OK);
+    assert_int_equal(documents_next(d, &ids, &count, &end), LH_INVALID);
+    assert_true(
+        text_starts(behind_folder(s, fail_reason()),
+                    "d.jsonl:2: the tokenizer's pattern '(?:a|a|b)+(?:x|y)' gave up at byte 0"));
+    documents_close(d);
+    tokenizer_free(slow);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -95,6 +126,8 @@ int main(void)
         cmocka_unit_test(bos_goes_first_and_counts_in_the_cut),
         cmocka_unit_test_setup_teardown(a_bad_line_fails_with_its_place, scratch_setup,
                                         scratch_teardown),
+        cmocka_unit_test_setup_teardown(a_text_that_the_tokenizer_refuses_fails_with_its_place,
+                                        scratch_setup, scratch_teardown),
     };
     return cmocka_run_group_tests(tests, load_tokenizer, free_tokenizer);
 }

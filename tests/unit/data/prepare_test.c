@@ -272,6 +272,36 @@ static void what_cannot_be_prepared_is_a_sentence_and_leaves_nothing(void **stat
     refused(s, &r, "long.jsonl:1: longer than 20 bytes");
 }
 
+static void what_the_tokenizer_gives_up_on_is_a_bad_line(void **state)
+{
+    scratch_t *s = *state;
+    run_t r;
+    tokenizer_t *slow;
+    const char *path = scratch_text(
+        s, "slow.json",
+        "{\"model\": {\"type\": \"BPE\", \"vocab\": {\"a\": 0, \"b\": 1, \"!\": 2}, \"merges\": "
+        "[]}, "
+        "\"pre_tokenizer\": {\"type\": \"Split\", \"behavior\": \"Isolated\", "
+        "\"pattern\": {\"Regex\": \"(?:a|a|b)+(?:x|y)\"}}}");
+    assert_int_equal(tokenizer_load(path, NULL, &slow), LH_OK);
+    (void)scratch_text(
+        s, "slow.jsonl",
+        "{\"text\":\"ab\"}\n"
+        "{\"text\":\"aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa!\"}\n"
+        "{\"text\":\"b\"}\n");
+    run_init(&r, s, "slow.jsonl")->how.tokenizer = slow;
+    r.job.append = APPEND_NONE;
+    refused(s, &r,
+            "slow.jsonl:2: the tokenizer's pattern '(?:a|a|b)+(?:x|y)' gave up at byte 0: match "
+            "limit exceeded");
+    r.job.on_error = (char *)(uintptr_t) "skip";
+    run_ok(&r);
+    assert_int_equal(r.counts.rejected, 1);
+    assert_int_equal(r.counts.documents, 2);
+    assert_int_equal(r.counts.tokens, 3);
+    tokenizer_free(slow);
+}
+
 static lh_status_t at_least(void *context, uint64_t tokens, bool *keep)
 {
     *keep = tokens >= *(const uint64_t *)context;
@@ -362,6 +392,7 @@ int main(void)
         IN_SCRATCH(the_number_of_workers_changes_no_byte),
         IN_SCRATCH(compressed_input_gives_the_same_bytes),
         IN_SCRATCH(what_cannot_be_prepared_is_a_sentence_and_leaves_nothing),
+        IN_SCRATCH(what_the_tokenizer_gives_up_on_is_a_bad_line),
         IN_SCRATCH(a_filter_drops_documents_by_their_tokens),
         IN_SCRATCH(a_stop_leaves_the_older_pair_as_it_was),
         IN_SCRATCH(an_allocation_that_fails_anywhere_is_a_sentence),
