@@ -197,7 +197,10 @@ static lh_status_t check_calls(check_t *c)
     lh_status_t status = check_filter(c);
     if (status != LH_OK || c->job->optimizer.learning_rate == NULL) return status;
     status = bindings_new(c->job, c->cli->plugins, &bindings);
-    if (status == LH_OK) bindings_free(bindings);
+    if (status != LH_OK) return status;
+    double first;
+    status = bindings_learning_rate(bindings, 0, &first);
+    bindings_free(bindings);
     return status;
 }
 

@@ -292,7 +292,7 @@ static lh_status_t check_train(job_t *job)
     return LH_OK;
 }
 
-/* Three numbers from 0 on, not all 0. */
+/* Three numbers from 0 to JOB_SPLIT_MOST, not all 0. */
 static bool is_split(const char *text)
 {
     char copy[128], *rest = copy;
@@ -301,20 +301,36 @@ static bool is_split(const char *text)
     if (strlen(text) >= sizeof(copy)) return false;
     strcpy(copy, text);
     for (; rest != NULL; parts++, sum += part)
-        if (!quantity_f64(text_trim(strsep(&rest, ",")), &part) || part < 0) return false;
+        if (!quantity_f64(text_trim(strsep(&rest, ",")), &part) || part < 0 ||
+            part > JOB_SPLIT_MOST)
+            return false;
     return parts == 3 && sum > 0;
 }
 
 static lh_status_t check_split(const job_t *job)
 {
     if (!is_split(job->data.split != NULL ? job->data.split : ""))
-        REFUSE(job, "data", "split", "%s: expected three parts such as 969,30,1",
-               job->data.split != NULL ? job->data.split : "");
+        REFUSE(job, "data", "split", "%s: expected three parts such as 969,30,1, of at most %g",
+               job->data.split != NULL ? job->data.split : "", JOB_SPLIT_MOST);
     return LH_OK;
+}
+
+static bool has_empty_item(const char *list)
+{
+    for (const char *at = list;; at++) {
+        at += strspn(at, " \t");
+        if (*at == ',' || *at == '\0') return true;
+        at += strcspn(at, ",");
+        if (*at == '\0') return false;
+    }
 }
 
 static lh_status_t check_prepare(const job_t *job)
 {
+    const char *input = job->prepare.input;
+    if (input != NULL && has_empty_item(input))
+        REFUSE(job, "prepare", "input", "%s: a path is empty; expected paths with commas between",
+               input);
     uint64_t number;
     const char *text = job->prepare.on_error;
     const bool counted = text != NULL && text_starts(text, "max:") &&

@@ -38,6 +38,8 @@ typedef struct job_prepare {
 
 enum { DOCUMENTS_JOINED, DOCUMENTS_APART };
 
+#define JOB_SPLIT_MOST 1e15 /* of a part: their sum stays exact enough */
+
 typedef struct job_data {
     char *train;        /* "corpus" or "corpus a:0.7, b:0.3": (in folder), without .bin/.idx */
     char *valid, *test; /* data sets of their own instead of the split; NULL. These three are as

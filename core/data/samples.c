@@ -6,6 +6,7 @@
 
 #include <base/checked.h>
 #include <base/memory.h>
+#include <config/job.h>
 #include <data/mt19937.h>
 
 enum { SHARED_TOKENS = 1 }; /* a sample's last token is the next one's first: labels are shifted */
@@ -176,7 +177,7 @@ static lh_status_t split_parse(const char *text, double shares[3])
         shares[i] = strtod(at, &end);
         while (*end == ' ')
             end++;
-        if (end == at || !(shares[i] >= 0) || shares[i] > 1e15 || (*end != ',' && *end != '\0'))
+        if (end == at || !(shares[i] >= 0) || shares[i] > JOB_SPLIT_MOST || (*end != ',' && *end != '\0'))
             return fail(LH_INVALID,
                         "[data] split '%s': three numbers such as 969,30,1 are expected", text);
         sum += shares[i];
