@@ -7,66 +7,16 @@
 
 #include <base/memory.h>
 #include <checkpoint/hf_table.h>
+#include <checkpoint/hf_value.h>
 #include <checkpoint/json_text.h>
 
 enum { CONFIG_MOST = 16 << 20 };
-
-/* "a.b.c" in nested objects; NULL where it is absent or null. */
-static json_t *get_path(const json_t *root, const char *path)
-{
-    const json_t *at = root;
-    char name[128];
-    while (*path != '\0') {
-        const size_t length = strcspn(path, ".");
-        (void)snprintf(name, sizeof(name), "%.*s", (int)length, path);
-        at = json_object_get(at, name);
-        path += length + (path[length] == '.');
-    }
-    return at == NULL || json_is_null(at) ? NULL : (json_t *)at;
-}
-
-static lh_status_t set_path(json_t *root, const char *path, json_t *value)
-{
-    json_t *at = root;
-    char name[128];
-    for (;;) {
-        const size_t length = strcspn(path, ".");
-        (void)snprintf(name, sizeof(name), "%.*s", (int)length, path);
-        if (path[length] == '\0') break;
-        path += length + 1;
-        json_t *next = json_object_get(at, name);
-        if (!json_is_object(next)) {
-            next = json_object();
-            if (json_object_set_new(at, name, next) != 0) goto no_memory;
-        }
-        at = next;
-    }
-    if (json_object_set_new(at, name, value) == 0) return LH_OK;
-    return fail(LH_NO_MEMORY, "out of memory while writing config.json");
-
-no_memory:
-    json_decref(value);
-    return fail(LH_NO_MEMORY, "out of memory while writing config.json");
-}
-
-/* The value as an INI would say it; false: a list or an object. */
-static bool value_text(const json_t *value, text_t *out)
-{
-    switch (json_typeof(value)) {
-    case JSON_TRUE: text_append(out, "yes"); return true;
-    case JSON_FALSE: text_append(out, "no"); return true;
-    case JSON_STRING: text_append(out, json_string_value(value)); return true;
-    case JSON_INTEGER:
-    case JSON_REAL: json_text_append(out, value, 0); return true;
-    default: return false;
-    }
-}
 
 /* The first alternative that is there. */
 static const json_t *find_value(const json_t *root, const char *key, hf_alternative_t *found)
 {
     while (hf_next_alternative(&key, found)) {
-        const json_t *value = get_path(root, found->path);
+        const json_t *value = hf_value_find(root, found->path);
         if (value != NULL) return value;
     }
     return NULL;
@@ -134,17 +84,26 @@ static lh_status_t read_value(const char *path, const lh_hf_key_t *row, const ch
                 row->fixed);
 }
 
+static lh_status_t check_places(const char *path, const json_t *root, const char *key)
+{
+    hf_alternative_t place;
+    lh_status_t status = LH_OK;
+    while (status == LH_OK && hf_next_alternative(&key, &place))
+        status = hf_value_check_parents(path, root, place.path);
+    return status;
+}
+
 static lh_status_t read_row(const hf_table_t *t, const char *path, const json_t *root,
                             const lh_hf_key_t *row, hf_config_t *c)
 {
     hf_alternative_t found;
-    if (!holds(row->when, read_option, c)) return LH_OK;
+    lh_status_t status = check_places(path, root, row->key);
+    if (status != LH_OK || !holds(row->when, read_option, c)) return status;
     const json_t *value = find_value(root, row->key, &found);
     if (value == NULL) return read_absent(t, path, row, c);
 
     text_t text = {0};
-    lh_status_t status;
-    if (!value_text(value, &text))
+    if (!hf_value_text(value, &text))
         status = fail(LH_INVALID, "%s: %s: a number, a text, true or false was expected", path,
                       found.path);
     else
@@ -155,11 +114,44 @@ static lh_status_t read_row(const hf_table_t *t, const char *path, const json_t 
     return status;
 }
 
-static int64_t token_id(const json_t *root, const char *key)
+static bool is_token_id(const json_t *value)
 {
-    const json_t *value = json_object_get(root, key);
-    if (json_is_array(value)) value = json_array_get(value, 0);
-    return json_is_integer(value) ? json_integer_value(value) : -1;
+    return json_is_integer(value) && json_integer_value(value) >= 0 &&
+           json_integer_value(value) <= INT32_MAX;
+}
+
+/* The first of several; -1 where the file names none. */
+static lh_status_t read_token_id(const char *path, const json_t *root, const char *key,
+                                 int64_t *out)
+{
+    static const char wanted[] = "a token id from 0 on";
+    const json_t *value = hf_value_find(root, key);
+    if (value == NULL) return LH_OK;
+    for (size_t i = 0; i < json_array_size(value); i++)
+        if (!is_token_id(json_array_get(value, i)))
+            return hf_value_refuse(path, key, json_array_get(value, i), wanted);
+    const json_t *first = json_is_array(value) ? json_array_get(value, 0) : value;
+    if (!is_token_id(first)) return hf_value_refuse(path, key, value, wanted);
+    *out = json_integer_value(first);
+    return LH_OK;
+}
+
+static lh_status_t check_architecture(const hf_table_t *t, const char *path, const json_t *root)
+{
+    const json_t *list = hf_value_find(root, "architectures");
+    const char *reads = t->head.architecture;
+    bool known = json_array_size(list) == 0;
+    if (list != NULL && !json_is_array(list))
+        return hf_value_refuse(path, "architectures", list, "a list of names");
+    for (size_t i = 0; i < json_array_size(list); i++) {
+        const json_t *name = json_array_get(list, i);
+        if (!json_is_string(name))
+            return hf_value_refuse(path, "architectures", name, "a list of names");
+        if (hf_one_of(reads, json_string_value(name))) known = true;
+    }
+    if (known) return LH_OK;
+    return fail(LH_UNSUPPORTED, "%s: architectures is %.64s, this model plugin reads %s", path,
+                json_string_value(json_array_get(list, 0)), reads);
 }
 
 static lh_status_t check_kind(const hf_table_t *t, const char *path, const json_t *root)
@@ -170,10 +162,10 @@ static lh_status_t check_kind(const hf_table_t *t, const char *path, const json_
     if (!hf_one_of(t->head.model_type, type))
         return fail(LH_UNSUPPORTED, "%s: model_type is %.64s, this model plugin reads %s", path,
                     type, t->head.model_type);
-    if (get_path(root, "quantization_config") != NULL)
+    if (hf_value_find(root, "quantization_config") != NULL)
         return fail(LH_UNSUPPORTED, "%s: quantization_config: quantised weights are not read",
                     path);
-    return LH_OK;
+    return check_architecture(t, path, root);
 }
 
 lh_status_t hf_config_read(const lh_hf_t *table, const char *path, hf_config_t *out)
@@ -191,8 +183,8 @@ lh_status_t hf_config_read(const lh_hf_t *table, const char *path, hf_config_t *
     if (c.options == NULL) status = LH_NO_MEMORY;
     for (uint32_t i = 0; i < t.count && status == LH_OK; i++)
         status = read_row(&t, path, root, &t.keys[i], &c);
-    c.bos = token_id(root, "bos_token_id");
-    c.eos = token_id(root, "eos_token_id");
+    if (status == LH_OK) status = read_token_id(path, root, "bos_token_id", &c.bos);
+    if (status == LH_OK) status = read_token_id(path, root, "eos_token_id", &c.eos);
     json_decref(root);
     if (status == LH_OK)
         *out = c;
@@ -235,15 +227,15 @@ static json_t *json_of(const char *text)
 /* Leaves a value that says the same in other words (1e-05, 10000.0) as it is. */
 static lh_status_t put(json_t *root, const char *path, const char *value)
 {
-    const json_t *old = get_path(root, path);
+    const json_t *old = hf_value_find(root, path);
     text_t text = {0};
-    const bool written = old != NULL && value_text(old, &text);
+    const bool written = old != NULL && hf_value_text(old, &text);
     const lh_status_t status = text_status(&text);
     const bool same = written && status == LH_OK &&
                       hf_same_value(text.data == NULL ? "" : text.data, value);
     text_free(&text);
     if (status != LH_OK || same) return status;
-    return set_path(root, path, json_of(value));
+    return hf_value_put(root, path, json_of(value));
 }
 
 static lh_status_t write_row(const hf_table_t *t, const hf_config_facts_t *facts,
@@ -270,27 +262,28 @@ static lh_status_t write_row(const hf_table_t *t, const hf_config_facts_t *facts
     for (bool first = true; status == LH_OK && hf_next_alternative(&at, &a); first = false) {
         const bool dotted = strchr(a.path, '.') != NULL;
         const bool also = a.also && (!dotted || row->when != NULL || !by_default);
-        if (first || also || get_path(root, a.path) != NULL) status = put(root, a.path, value);
+        if (first || also || hf_value_find(root, a.path) != NULL) status = put(root, a.path, value);
     }
     return status;
 }
 
 static lh_status_t write_kind(const hf_table_t *t, const hf_config_facts_t *facts, json_t *root)
 {
-    hf_alternative_t type;
-    const char *at = t->head.model_type;
+    hf_alternative_t type, architecture;
+    const char *at = t->head.model_type, *architectures = t->head.architecture;
     lh_status_t status = LH_OK;
-    if (json_object_get(root, "architectures") == NULL && t->head.architecture != NULL)
-        status = set_path(root, "architectures", json_pack("[s]", t->head.architecture));
+    if (json_object_get(root, "architectures") == NULL && architectures != NULL &&
+        hf_next_alternative(&architectures, &architecture))
+        status = hf_value_put(root, "architectures", json_pack("[s]", architecture.path));
     if (status == LH_OK && json_object_get(root, "model_type") == NULL &&
         hf_next_alternative(&at, &type))
-        status = set_path(root, "model_type", json_string(type.path));
+        status = hf_value_put(root, "model_type", json_string(type.path));
     if (status != LH_OK || facts->dtype == NULL) return status;
 
     const bool newer = json_object_get(root, "dtype") != NULL;
-    if (newer) status = set_path(root, "dtype", json_string(facts->dtype));
+    if (newer) status = hf_value_put(root, "dtype", json_string(facts->dtype));
     if (status == LH_OK && (!newer || json_object_get(root, "torch_dtype") != NULL))
-        status = set_path(root, "torch_dtype", json_string(facts->dtype));
+        status = hf_value_put(root, "torch_dtype", json_string(facts->dtype));
     return status;
 }
 
@@ -311,9 +304,9 @@ lh_status_t hf_config_write(const lh_hf_t *table, const hf_config_facts_t *facts
     for (uint32_t i = 0; i < t.count && status == LH_OK; i++)
         status = write_row(&t, facts, &t.keys[i], facts->kept == NULL, root);
     if (status == LH_OK && facts->kept == NULL && facts->bos >= 0)
-        status = set_path(root, "bos_token_id", json_integer(facts->bos));
+        status = hf_value_put(root, "bos_token_id", json_integer(facts->bos));
     if (status == LH_OK && facts->kept == NULL && facts->eos >= 0)
-        status = set_path(root, "eos_token_id", json_integer(facts->eos));
+        status = hf_value_put(root, "eos_token_id", json_integer(facts->eos));
     if (status == LH_OK) {
         json_text_append(out, root, 0);
         text_append(out, "\n");

@@ -66,9 +66,12 @@ static lh_status_t check_map(const shard_index_t *s, const char *path, const jso
     json_object_foreach((json_t *)map, name, file)
     {
         const shard_tensor_t *t = shard_index_find(s, name);
-        if (t == NULL || strcmp(path_name(t->file->path), json_string_value(file)) != 0)
+        if (t == NULL)
             return fail(LH_INVALID, "%s: tensor %s is not in %s", path, name,
                         json_string_value(file));
+        if (strcmp(path_name(t->file->path), json_string_value(file)) != 0)
+            return fail(LH_INVALID, "%s: tensor %s lies in %s, the index says %s", path, name,
+                        path_name(t->file->path), json_string_value(file));
     }
     if (json_object_size(map) == s->count) return LH_OK;
     for (uint32_t i = 0; i < s->count; i++)

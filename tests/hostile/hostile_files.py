@@ -83,8 +83,18 @@ def ini_files():
          r"job\.ini:7: 'seed' in \[data\] again; it is at line 6 too"),
         ("a section twice", base + "[data]\n[data]\n", r"job\.ini:6: \[data\] stands here again; it began at line 5"),
         ("an include of itself", "include = job.ini\n" + base, r"job\.ini:1: job\.ini is included by itself"),
-        ("an include of a folder", "include = .\n" + base, r"\.: not a regular file"),
-        ("an include of a device", "include = /dev/zero\n" + base, r"/dev/zero: not a regular file"),
+        ("an include of a folder", "include = .\n" + base, r"job\.ini:1: include: \.: not a regular file"),
+        ("an include of a device", "include = /dev/zero\n" + base, r"job\.ini:1: include: /dev/zero: not a regular file"),
+        ("an include of a memory", "include = /proc/self/mem\n" + base,
+         r"job\.ini:1: include: /proc/self/mem: not a regular file: its size is 0, and yet it is not empty"),
+        ("paths of which one is empty", base.replace("train", "prepare") + "[prepare]\ninput = d.jsonl,,\ntokenizer = t\n",
+         r"job\.ini:6: input = d\.jsonl,,: a path is empty; expected paths with commas between"),
+        ("paths that end in a comma", base.replace("train", "prepare") + "[prepare]\ninput = d.jsonl ,\ntokenizer = t\n",
+         r"job\.ini:6: input = d\.jsonl ,: a path is empty; expected paths with commas between"),
+        ("a split whose sum is infinite", base + MODEL + TRAIN.replace("split = 1,0,0", "split = 1e308,1e308,1e308"),
+         r"job\.ini:\d+: split = 1e308,1e308,1e308: expected three parts such as 969,30,1, of at most 1e\+15"),
+        ("a negative rate", base + MODEL + TRAIN.replace("= 0.01", "= -1"),
+         r"job\.ini:\d+: learning_rate is -1 at step 0; a rate is not negative"),
         ("an unknown key", base + "[data]\nsede = 1\n", r"job\.ini:6: unknown key 'sede' in \[data\]; did you mean 'seed'\?"),
         ("a number too large", base + "[data]\nseed = 99999999999999999999\n",
          r"job\.ini:6: seed = 99999999999999999999: expected a whole number such as 8, 10k or 2M"),
@@ -92,6 +102,13 @@ def ini_files():
         ("a line that is nothing", base + "seed\n", r"job\.ini:5: 'seed' is neither \[section\] nor key = value"),
     ]:
         refused("INI: " + name, {}, text, "check job.ini", sentence)
+    for name, value, sentence in [
+        ("an escape", "a\x1bb", r"--set pipeline\.name=a\\x1bb: byte 16 is the control character 0x1b"),
+        ("no UTF-8", "a\udcff", r"--set pipeline\.name=a\\xff: byte 16, 0xff, is not UTF-8"),
+        ("no key", "", r"--set pipeline: write section\.key=value"),
+    ]:
+        words = "pipeline.name=" + value if value else "pipeline"
+        refused("--set: " + name, {}, base, "check job.ini --set " + words, sentence)
 
 
 def json_lines():
@@ -147,13 +164,13 @@ def tokenizer_files():
          r"t/tokenizer\.json: not JSON, line 1 column \d+: \\u0000 is not allowed.*")
     case("a raw NUL", T, made() + "\0", r"t/tokenizer\.json: byte \d+ is NUL, JSON is text")
     case("a regex that explodes", T, made(pre_tokenizer={"type": "Split", "behavior": "Isolated", "pattern": {"Regex": "(?:a|a|b)+(?:x|y)"}}),
-         r"the tokenizer's pattern .* gave up at byte 0: match limit exceeded")
+         r"a\.jsonl:1: the tokenizer's pattern .* gave up at byte 0: match limit exceeded")
     case("a regex that is none", T, made(pre_tokenizer={"type": "Split", "behavior": "Isolated", "pattern": {"Regex": "("}}),
          r"t/tokenizer\.json: the pattern '\(' can't be used: missing closing parenthesis")
     case("a text that grows without end", T,
          made(normalizer={"type": "Sequence", "normalizers": [
              {"type": "Replace", "pattern": {"String": "a"}, "content": "a" * 1000}] * 20}),
-         r"the tokenizer's normalizer makes more than \d+ bytes of \d+")
+         r"a\.jsonl:1: the tokenizer's normalizer makes more than \d+ bytes of \d+")
     case("a thousand steps", T, made(normalizer={"type": "Sequence", "normalizers": [{"type": "NFC"}] * 1000}),
          r"t/tokenizer\.json: the normalizer has 1000 steps; at most 64 are supported")
     case("an escape in a piece", T, made({"a": 0, "\x1b[2J": 0}),
@@ -254,6 +271,9 @@ def import_folder():
     index("a NUL", b'{"weight_map":{"a":"1\\u0000"}}', r"hf/model\.safetensors\.index\.json: not JSON, line 1 column \d+: \\u0000 is not allowed.*")
     index("a missing shard", {"a": "2.safetensors"}, r"hf/2\.safetensors: cannot open: No such file or directory")
     index("a tensor that is not there", {"b": "1.safetensors"}, r"hf/model\.safetensors\.index\.json: tensor b is not in 1\.safetensors")
+    index("a tensor in another's shard", {"a": "2.safetensors", "b": "1.safetensors"},
+          r"hf/model\.safetensors\.index\.json: tensor a lies in 1\.safetensors, the index says 2\.safetensors",
+          **{"hf/2.safetensors": safetensors({"b": tensor()}, b"x")})
     index("a tensor in two shards", {"a": "1.safetensors", "b": "2.safetensors"}, r"hf: tensor a lies in [12]\.safetensors and in [12]\.safetensors",
           **{"hf/2.safetensors": safetensors({"a": tensor()}, b"x")})
     index("a folder for a shard", {"a": "d.safetensors"}, r"hf/d\.safetensors: not a regular file", **{"hf/d.safetensors": os.mkdir})
@@ -272,6 +292,20 @@ def import_folder():
          r"quantization_config: quantised weights are not read"),
         ("a list for a number", json.dumps({**json.loads(config), "hidden_size": [1]}).encode(),
          r"hidden_size: a number, a text, true or false was expected"),
+        ("a text for rope_parameters", json.dumps({**json.loads(config), "rope_parameters": "x"}).encode(),
+         r"rope_parameters is x, an object was expected"),
+        ("a list for rope_parameters", json.dumps({**json.loads(config), "rope_parameters": []}).encode(),
+         r"rope_parameters is a list, an object was expected"),
+        ("a text for rope_scaling", json.dumps({**json.loads(config), "rope_scaling": "x"}).encode(),
+         r"rope_scaling is x, an object was expected"),
+        ("a text for architectures", json.dumps({**json.loads(config), "architectures": "x"}).encode(),
+         r"architectures is x, a list of names was expected"),
+        ("another's architecture", json.dumps({**json.loads(config), "architectures": ["GPT2LMHeadModel"]}).encode(),
+         r"architectures is GPT2LMHeadModel, this model plugin reads LlamaForCausalLM.*"),
+        ("a negative id", json.dumps({**json.loads(config), "bos_token_id": -1}).encode(),
+         r"bos_token_id is -1, a token id from 0 on was expected"),
+        ("a text for an id", json.dumps({**json.loads(config), "eos_token_id": ["x"]}).encode(),
+         r"eos_token_id is x, a token id from 0 on was expected"),
         ("too large a number", json.dumps({**json.loads(config), "hidden_size": 10 ** 30}).encode(),
          r"not JSON, line 1 column \d+: too big integer.*"),
     ]:
@@ -300,6 +334,8 @@ def token_files():
         ("offsets that go back", idx((8, 8), (32, 0), (0, 2)), r"sequence 1 begins at 0 of the \.bin, expected at least 32 and a multiple of 2"),
         ("boundaries that go back", idx((8, 8), (0, 16), (0, 2, 1, 2)), r"document boundary 2 is 1; boundaries go from 0 up to 2 and never down"),
         ("a boundary out of range", idx(boundaries=(0, 9)), r"document boundary 1 is 9; boundaries go from 0 up to 1 and never down"),
+        ("a single boundary", idx(boundaries=(0,)),
+         r"the last document boundary, 0, is 0; expected the number of sequences, 1"),
         ("too short", b"MMIDIDX", r"7 bytes, an index has at least 34"),
     ]:
         refused("idx: " + name, {"out/corpus.idx": data, "out/corpus.bin": bin_file}, ini, "train job.ini",

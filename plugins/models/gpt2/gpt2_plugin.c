@@ -173,7 +173,7 @@ static lh_value_t gpt2_record(lh_model_t *m, lh_graph_t *g, uint32_t part, LH_UN
 /* clang-format off */
 static const lh_hf_t hf = {
     .struct_size = sizeof(hf), .key_size = sizeof(hf_keys[0]), .key_count = sizeof(hf_keys) / sizeof(hf_keys[0]),
-    .model_type = "gpt2", .architecture = "GPT2LMHeadModel",
+    .model_type = "gpt2", .architecture = "GPT2LMHeadModel|GPT2Model",
     .ignored = "*.attn.bias, *.attn.masked_bias", .keys = hf_keys, .prefix = "transformer.",
 };
 static const lh_model_api_t api = {

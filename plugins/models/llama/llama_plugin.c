@@ -187,7 +187,7 @@ static lh_value_t llama_record(lh_model_t *m, lh_graph_t *g, uint32_t part,
 /* clang-format off */
 static const lh_hf_t hf = {
     .struct_size = sizeof(hf), .key_size = sizeof(hf_keys[0]), .key_count = sizeof(hf_keys) / sizeof(hf_keys[0]),
-    .model_type = "llama", .architecture = "LlamaForCausalLM", .ignored = "*.rotary_emb.inv_freq", .keys = hf_keys,
+    .model_type = "llama", .architecture = "LlamaForCausalLM|LlamaModel|LLaMAForCausalLM", .ignored = "*.rotary_emb.inv_freq", .keys = hf_keys,
 };
 static const lh_model_api_t api = {
     .struct_size = sizeof(api), .open = llama_open, .close = llama_close, .describe = llama_describe,

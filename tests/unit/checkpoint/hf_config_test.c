@@ -29,7 +29,7 @@ static const lh_hf_t table = {
     .key_size = sizeof(keys[0]),
     .key_count = sizeof(keys) / sizeof(keys[0]),
     .model_type = "llama|LLaMA",
-    .architecture = "LlamaForCausalLM",
+    .architecture = "LlamaForCausalLM|LlamaModel",
     .keys = keys,
 };
 
@@ -89,6 +89,24 @@ static const struct {
      "config.json: quantization_config: quantised weights are not read"},
     {HEAD ", \"rope_theta\": [1]}",
      "config.json: rope_theta: a number, a text, true or false was expected"},
+    {HEAD ", \"rope_parameters\": \"x\"}",
+     "config.json: rope_parameters is x, an object was expected"},
+    {HEAD ", \"rope_parameters\": []}",
+     "config.json: rope_parameters is a list, an object was expected"},
+    {HEAD ", \"rope_scaling\": 3}", "config.json: rope_scaling is 3, an object was expected"},
+    {HEAD ", \"architectures\": \"x\"}",
+     "config.json: architectures is x, a list of names was expected"},
+    {HEAD ", \"architectures\": [null]}",
+     "config.json: architectures is null, a list of names was expected"},
+    {HEAD ", \"architectures\": [\"GPT2LMHeadModel\"]}",
+     "config.json: architectures is GPT2LMHeadModel, this model plugin reads "
+     "LlamaForCausalLM|LlamaModel"},
+    {HEAD ", \"bos_token_id\": -1}",
+     "config.json: bos_token_id is -1, a token id from 0 on was expected"},
+    {HEAD ", \"eos_token_id\": []}",
+     "config.json: eos_token_id is a list, a token id from 0 on was expected"},
+    {HEAD ", \"eos_token_id\": [1, \"2\"]}",
+     "config.json: eos_token_id is 2, a token id from 0 on was expected"},
     {HEAD ", \"x\": 1, \"x\": 2}",
      "config.json: not JSON, line 1 column 61: duplicate object key near '\"x\"'"},
 };
@@ -106,9 +124,11 @@ static void what_the_model_cannot_do_is_refused(void **state)
 static void dropout_is_only_mentioned_and_ids_may_lie_anywhere(void **state)
 {
     hf_config_t c;
-    const char *path = scratch_text(*state, "config.json",
-                                    HEAD ", \"attention_dropout\": 0.1, \"bos_token_id\": 50256, "
-                                         "\"eos_token_id\": [51, 52]}");
+    const char *path = scratch_text(
+        *state, "config.json",
+        HEAD ", \"attention_dropout\": 0.1, \"bos_token_id\": 50256, "
+             "\"architectures\": [\"LlamaModel\"], \"rope_parameters\": null, "
+             "\"eos_token_id\": [51, 52]}");
     assert_int_equal(hf_config_read(&table, path, &c), LH_OK);
     assert_string_equal(c.ignored.data, "attention_dropout = 0.1");
     assert_int_equal(c.bos, 50256);
