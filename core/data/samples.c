@@ -177,7 +177,8 @@ static lh_status_t split_parse(const char *text, double shares[3])
         shares[i] = strtod(at, &end);
         while (*end == ' ')
             end++;
-        if (end == at || !(shares[i] >= 0) || shares[i] > JOB_SPLIT_MOST || (*end != ',' && *end != '\0'))
+        if (end == at || !(shares[i] >= 0) || shares[i] > JOB_SPLIT_MOST ||
+            (*end != ',' && *end != '\0'))
             return fail(LH_INVALID,
                         "[data] split '%s': three numbers such as 969,30,1 are expected", text);
         sum += shares[i];
