@@ -52,10 +52,10 @@ void log_line(int32_t level, const char *fmt, ...)
     size_t length = (size_t)start + escape(line + start, sizeof(line) - (size_t)start - 1, text);
     line[length++] = '\n';
     if (file >= 0 && write(file, line, length) < 0) atomic_store(&rank_file, STDERR_FILENO);
-    if ((file < 0 || row >= LH_LOG_WARN) && write(STDERR_FILENO, line, length) < 0) return;
     const int second = atomic_load(&also);
     const size_t skip = strlen(clear);
     if (second >= 0 && write(second, line + skip, length - skip) < 0) atomic_store(&also, -1);
+    if ((file < 0 || row >= LH_LOG_WARN) && write(STDERR_FILENO, line, length) < 0) return;
 }
 
 void log_threshold(int32_t level)

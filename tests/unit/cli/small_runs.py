@@ -5,6 +5,7 @@ import os
 import subprocess
 import sys
 import tempfile
+import time
 
 PROGRAM = os.path.abspath(sys.argv[1])
 INI = """[pipeline]
@@ -90,6 +91,25 @@ def a_stdout_that_is_full():
             failures.append(f"{words} >/dev/full: exit code {done.returncode}, {done.stderr!r}")
 
 
+def streams_that_are_closed():
+    """No file may take a stream's number, as what is printed would land in it; and train.log has every line."""
+    command = ["sh", "-c", f'exec "{PROGRAM}" train job.ini --set pipeline.folder=closed --set train.steps=1000000 '
+               f'--set data.train="{os.getcwd()}/out/corpus" --set train.log_every=1 0>&- 1>&- 2>&-']
+    process = subprocess.Popen(command)
+    log = "closed/train.log"
+    until = time.monotonic() + 60
+    while process.poll() is None and time.monotonic() < until and not (os.path.exists(log) and os.path.getsize(log)):
+        time.sleep(0.05)
+    if process.poll() is not None or not os.path.exists(log) or os.path.getsize(log) == 0:
+        failures.append(f"train with closed streams: exit code {process.poll()}, train.log is empty")
+    else:
+        streams = [os.readlink(f"/proc/{process.pid}/fd/{fd}") for fd in (0, 1, 2)]
+        if streams != ["/dev/null"] * 3:
+            failures.append(f"train with closed streams: they are {streams}")
+    process.kill()
+    process.wait()
+
+
 with tempfile.TemporaryDirectory(prefix="longhaul-small-") as folder:
     os.chdir(folder)
     os.mkdir("t")
@@ -101,6 +121,7 @@ with tempfile.TemporaryDirectory(prefix="longhaul-small-") as folder:
     documents_without_tokens()
     a_greedy_draw()
     a_stdout_that_is_full()
+    streams_that_are_closed()
     os.chdir("/")
 for failure in failures:
     print(failure)
