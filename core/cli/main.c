@@ -1,5 +1,6 @@
 /* main.c - the program: arguments, one command, why it failed, the exit code. */
 #include <fcntl.h>
+#include <signal.h>
 #include <stdio.h>
 #include <unistd.h>
 
@@ -61,6 +62,7 @@ int main(int argc, char **argv)
 {
     cli_t cli = {0};
     fill_streams();
+    (void)signal(SIGXFSZ, SIG_IGN); /* a limit of files' size is an error of the write */
     json_use_memory();
     /* Results and log lines stay in order when both go to one file. */
     (void)setvbuf(stdout, NULL, _IOLBF, 0);
