@@ -20,6 +20,7 @@ static lh_status_t as_weight(const lh_call_t *call, const char *what, const lh_t
 static lh_status_t both(const lh_call_t *call, const lh_tensor_t *source, const lh_tensor_t *out,
                         weight_t *from, weight_t *to)
 {
+    *from = *to = (weight_t){0};
     const lh_status_t status = as_weight(call, "source", source, from);
     return status == LH_OK ? as_weight(call, "out", out, to) : status;
 }
