@@ -10,6 +10,7 @@
 #include <base/sys.h>
 #include <checkpoint/hf_files.h>
 
+#define NEW ".tmp-*" /* what file_replace writes to */
 #define DIGITS_5 "[0-9][0-9][0-9][0-9][0-9]"
 #define STEP "checkpoints/step-000000000000"
 #define STAGED "checkpoints/.tmp-step-000000000000-*"
@@ -17,22 +18,21 @@
 static const char *const none[] = {NULL};
 static const char *const export_files[] = {
     "config.json",
-    "config.json.tmp",
+    "config.json" NEW,
     "model.safetensors",
     "model-" DIGITS_5 "-of-" DIGITS_5 ".safetensors",
     "model.safetensors.index.json",
-    "model.safetensors.index.json.tmp",
+    "model.safetensors.index.json" NEW,
     NULL,
 };
 static const char *const import_files[] = {
     "config.json",
-    "config.json.tmp",
+    "config.json" NEW,
     "checkpoints/latest",
-    "checkpoints/latest.tmp",
+    "checkpoints/latest" NEW,
     STEP "/manifest.json",
     STEP "/shard-*.safetensors",
     STAGED "/manifest.json",
-    STAGED "/manifest.json.tmp",
     STAGED "/shard-*.safetensors",
     NULL,
 };

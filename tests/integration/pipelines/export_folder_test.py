@@ -111,8 +111,9 @@ class ExportFolder(PipelineCase):
                  "hf.tmp-mine"]
         for name in names:
             os.mkdir(self.path("work", "run", name))
-            with open(self.path("work", "run", name, "config.json"), "w") as f:
-                f.write("{}")
+            for file in ("config.json", "config.json.tmp-0123abcd"):
+                with open(self.path("work", "run", name, file), "w") as f:
+                    f.write("{}")
         with open(self.path("work", "run", names[1], "thesis.txt"), "w") as f:
             f.write("years of work")
         live = os.open(self.path("work", "run", names[3]), os.O_RDONLY | os.O_DIRECTORY)
