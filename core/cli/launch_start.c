@@ -52,7 +52,8 @@ typedef struct starter {
     board_row_t *board;
     int signals; /* signalfd */
     sigset_t before;
-    uint32_t stops;     /* signals that ask to stop */
+    uint32_t stops;     /* signals that ask to stop, but for SIGHUP */
+    bool hung_up;       /* that came */
     int last_stop;      /* which of them came last  */
     uint64_t deadline;  /* 0: none has failed      */
     started_t *first;   /* that failed              */
@@ -292,15 +293,22 @@ static void reap(starter_t *s, started_t *r)
     if (s->deadline == 0) s->deadline = sys()->now_ns() + GRACE_MS * LAUNCH_MS;
 }
 
-/* The first is passed on; ranks then agree on a last step. The second ends all. */
+/* The first is passed on; ranks then agree on a last step. The second ends all. A terminal that
+ * closes may say so twice, or beside another signal: it never counts as a second. */
 static void hear_signal(starter_t *s)
 {
     struct signalfd_siginfo info;
     if (read(s->signals, &info, sizeof(info)) != (ssize_t)sizeof(info)) return;
-    s->last_stop = (int)info.ssi_signo;
-    if (s->stops++ == 0)
+    const bool told = s->stops > 0 || s->hung_up;
+    if (info.ssi_signo == SIGHUP) {
+        s->hung_up = true;
+    } else {
+        s->last_stop = (int)info.ssi_signo;
+        s->stops++;
+    }
+    if (!told)
         kill_all(s, SIGTERM);
-    else
+    else if (s->stops > 1)
         kill_all(s, SIGKILL);
 }
 
@@ -414,10 +422,14 @@ static int end_code(const starter_t *s)
 static lh_status_t catch_signals(starter_t *s)
 {
     sigset_t stops;
+    struct sigaction hang_up;
     (void)sigemptyset(&stops);
     (void)sigaddset(&stops, SIGTERM);
     (void)sigaddset(&stops, SIGINT);
-    (void)sigaddset(&stops, SIGHUP);
+    /* A signal that is blocked arrives though it is ignored: nohup's wish stands. */
+    if (sigaction(SIGHUP, NULL, &hang_up) == 0 && hang_up.sa_handler != SIG_IGN)
+        (void)sigaddset(&stops, SIGHUP);
+    (void)signal(SIGPIPE, SIG_IGN); /* whoever reads the log may go */
     (void)sigprocmask(SIG_BLOCK, &stops, &s->before);
     s->signals = signalfd(-1, &stops, SFD_CLOEXEC | SFD_NONBLOCK);
     (void)prctl(PR_SET_CHILD_SUBREAPER, 1);

@@ -4,12 +4,16 @@
 #include <signal.h>
 #include <unistd.h>
 
-static volatile sig_atomic_t requests;
+static volatile sig_atomic_t requests, hung_up;
 
-/* A terminal that closes may say so twice, or beside another signal. */
+/* A terminal that closes may say so twice, or beside another signal: it never counts as a second.
+ */
 static void on_signal(int number)
 {
-    if (number == SIGHUP && requests > 0) return;
+    if (number == SIGHUP) {
+        hung_up = 1;
+        return;
+    }
     requests = requests + 1;
     if (requests > 1) _exit(128 + number);
 }
@@ -22,8 +26,7 @@ lh_status_t stop_watch(void)
 {
     struct sigaction action = {.sa_handler = on_signal, .sa_flags = SA_RESTART};
     (void)sigemptyset(&action.sa_mask);
-    requests = 0;
-    (void)signal(SIGPIPE, SIG_IGN); /* for good: the last words come later */
+    requests = hung_up = 0;
     for (int i = 0; i < WATCHED; i++) {
         if (sigaction(watched[i], &action, &before[i]) != 0)
             return fail(LH_IO, "cannot watch for signal %d", watched[i]);
@@ -42,5 +45,5 @@ void stop_unwatch(void)
 
 bool stop_requested(void)
 {
-    return requests > 0;
+    return requests > 0 || hung_up != 0;
 }

@@ -6,7 +6,7 @@
 #include <base/status.h>
 
 /* From here on the first signal only sets the flag, the second leaves with 128 + its number: what
- * is committed on disk stays as it is. A pipe whose reader has gone is an error of the write. */
+ * is committed on disk stays as it is. */
 lh_status_t stop_watch(void) LH_MUST_CHECK;
 void stop_unwatch(void); /* the handlers from before */
 bool stop_requested(void);

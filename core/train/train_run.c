@@ -3,6 +3,7 @@
 
 #include <errno.h>
 #include <math.h>
+#include <signal.h>
 #include <stdio.h>
 #include <sys/resource.h>
 
@@ -193,6 +194,7 @@ lh_status_t train_run(const train_how_t *how, train_result_t *out)
     memory_report_t memory;
     const uint64_t since = sys()->now_ns();
 
+    (void)signal(SIGPIPE, SIG_IGN); /* whoever reads the log may go */
     *out = (train_result_t){.outcome = TRAIN_DONE, .valid_loss = NAN};
     lh_status_t status = trainer_open(&t, how);
     if (status == LH_OK) status = dump(&t);

@@ -5,6 +5,7 @@ import os
 import resource
 import signal
 import subprocess
+import time
 import unittest
 
 from pipeline_case import BINARY, DONE, REFUSED, TERMINATED, PipelineCase, checkpoint_digest, main
@@ -56,19 +57,33 @@ class Surroundings(PipelineCase):
         self.assertEqual(process.wait(timeout=120), DONE)
         self.assertTrue(os.path.isdir(self.step_folder(30)))
 
-    def test_a_terminal_that_closes_ends_it_with_a_save(self):
-        job = self.prepared(train={"steps": 1000000})
-        for ignored in (False, True):
-            subprocess.run(["rm", "-rf", self.path("out", "checkpoints"), self.path("out", "metrics.jsonl")], check=True)
-            process = self.start("train", job, preexec_fn=(lambda: signal.signal(signal.SIGHUP, signal.SIG_IGN))
-                                 if ignored else None)
-            self.wait_for(lambda: os.path.exists(self.path("out", "metrics.jsonl"))
-                          and os.path.getsize(self.path("out", "metrics.jsonl")) > 0, process)
+    def closing(self, job, ignored):
+        """Sends what a terminal that closes may send, or under nohup a SIGTERM after it."""
+        subprocess.run(["rm", "-rf", self.path("out", "checkpoints"), self.path("out", "metrics.jsonl")], check=True)
+        process = self.start("train", job, preexec_fn=(lambda: signal.signal(signal.SIGHUP, signal.SIG_IGN))
+                             if ignored else None)
+        rows = self.path("out", "metrics.jsonl")
+        self.wait_for(lambda: os.path.exists(rows) and os.path.getsize(rows) > 0, process)
+        process.send_signal(signal.SIGHUP)
+        if ignored:
+            before = os.path.getsize(rows)
+            time.sleep(0.3)
+            self.assertGreater(os.path.getsize(rows), before)
+            self.assertIsNone(process.poll())
+        else:
             process.send_signal(signal.SIGHUP)
-            process.send_signal(signal.SIGTERM if ignored else signal.SIGHUP)
-            process.communicate(timeout=60)
-            self.assertEqual(process.returncode, TERMINATED)
-            self.assertTrue(os.path.exists(self.path("out", "checkpoints", "latest")))
+        process.send_signal(signal.SIGTERM)
+        said = process.communicate(timeout=60)
+        self.assertEqual(process.returncode, TERMINATED, said)
+        self.assertTrue(os.path.exists(self.path("out", "checkpoints", "latest")))
+
+    def test_a_terminal_that_closes_ends_it_with_a_save(self):
+        alone = self.prepared(train={"steps": 1000000})
+        for ignored in (False, True):
+            self.closing(alone, ignored)
+        several = self.small_job(train={"steps": 1000000}, site__one={"hosts": "localhost:2"})
+        for ignored in (False, True):
+            self.closing(several, ignored)
 
     def test_outputs_that_are_no_files_are_left_alone(self):
         job = self.prepared(train={"steps": 2})
