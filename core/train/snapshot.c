@@ -220,7 +220,9 @@ lh_status_t snapshot_load(const snapshot_t *s, checkpoint_t *from, bool states)
 
 lh_status_t snapshot_load_newest(weights_t *w, const char *folder, const char *model, bool *found)
 {
+    enum { TRIES = 16 };
     snapshot_t *s;
+    uint32_t tries = 0;
     *found = false;
     lh_status_t status = snapshot_new(w, &s);
     if (status != LH_OK) return status;
@@ -232,7 +234,11 @@ lh_status_t snapshot_load_newest(weights_t *w, const char *folder, const char *m
         status = identity_compare_model(newest->path, newest->manifest->meta.model, model);
         if (status == LH_OK) status = snapshot_load(s, newest, false);
         *found = status == LH_OK;
-        if (!*found && checkpoint_lost(status, errno)) {
+        const int error = errno;
+        if (!*found && checkpoint_gone(newest->path) && tries++ < TRIES) {
+            below = UINT64_MAX; /* who removed it has saved a newer one before */
+            status = LH_OK;
+        } else if (!*found && checkpoint_lost(status, error)) {
             checkpoint_skip(folder, below, false);
             status = LH_OK;
         }
