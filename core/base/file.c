@@ -227,32 +227,35 @@ static lh_status_t write_synced(const char *path, const void *bytes, size_t leng
 }
 
 /* Several processes may replace a file at the same time: each has a name of its own. */
-static char *beside(const char *path)
+static lh_status_t beside(const char *path, char **out)
 {
     uint32_t random;
-    if (sys()->random(&random, sizeof(random)) != 0) {
-        (void)fail(LH_IO, "%s: no random bytes for a name", path);
-        return NULL;
-    }
+    if (sys()->random(&random, sizeof(random)) != 0)
+        return fail(LH_IO, "%s: no random bytes for a name", path);
     const size_t room = strlen(path) + sizeof(".tmp-") + 2 * sizeof(random);
     char *name = mem_new(room);
-    if (name != NULL) (void)snprintf(name, room, "%s.tmp-%08x", path, random);
-    return name;
+    if (name == NULL) return LH_NO_MEMORY;
+    (void)snprintf(name, room, "%s.tmp-%08x", path, random);
+    *out = name;
+    return LH_OK;
 }
 
 lh_status_t file_replace(const char *path, const void *bytes, size_t length)
 {
-    char *temporary = beside(path), *folder = path_folder(path);
-    lh_status_t status = LH_NO_MEMORY;
-    if (temporary == NULL || folder == NULL) goto free_paths;
-
+    char *temporary = NULL;
+    lh_status_t status = beside(path, &temporary);
+    if (status != LH_OK) return status;
+    char *folder = path_folder(path);
+    if (folder == NULL) {
+        mem_free(temporary);
+        return LH_NO_MEMORY;
+    }
     status = write_synced(temporary, bytes, length);
     if (status == LH_OK && sys()->rename(temporary, path) != 0) {
         status = fail(LH_IO, "%s: cannot rename %s to it", path, temporary);
         (void)sys()->unlink(temporary);
     }
     if (status == LH_OK) status = folder_sync(folder);
-free_paths:
     mem_free(folder);
     mem_free(temporary);
     return status;

@@ -18,6 +18,7 @@ static const char *const suffixes[FILE_COUNT] = {".bin", ".idx", ".lengths"};
 typedef struct out_file { /* a file that is written from front to back */
     char *path, *final_path;
     int fd;
+    bool renamed;          /* path may be another's by now */
     unsigned char *buffer; /* [BUFFER_BYTES] */
     size_t held;
 } out_file_t;
@@ -63,15 +64,15 @@ static lh_status_t out_open(out_file_t *f, const char *prefix, const char *suffi
 static void out_discard(out_file_t *f)
 {
     if (f->fd >= 0) {
-        (void)sys()->close(f->fd);
-        (void)sys()->unlink(f->path);
+        if (!f->renamed) (void)sys()->unlink(f->path);
+        (void)sys()->close(f->fd); /* and with it the lock */
     }
     mem_free(f->buffer);
     mem_free(f->final_path);
     mem_free(f->path);
 }
 
-/* Flushes and syncs; the descriptor stays open for out_discard, which then finds no such name. */
+/* Flushes and syncs; the descriptor stays open for out_discard. */
 static lh_status_t out_sync(out_file_t *f)
 {
     const lh_status_t status = out_flush(f);
@@ -81,7 +82,8 @@ static lh_status_t out_sync(out_file_t *f)
 
 static lh_status_t out_rename(out_file_t *f)
 {
-    if (sys()->rename(f->path, f->final_path) == 0) return LH_OK;
+    f->renamed = sys()->rename(f->path, f->final_path) == 0;
+    if (f->renamed) return LH_OK;
     return fail(LH_IO, "%s: cannot rename %s to it", f->final_path, f->path);
 }
 

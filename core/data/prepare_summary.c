@@ -189,8 +189,8 @@ void rejected_list_close(rejected_list_t *list)
 {
     if (list == NULL) return;
     if (list->fd >= 0) {
-        (void)sys()->close(list->fd);
         if (!list->committed) (void)sys()->unlink(list->temporary);
+        (void)sys()->close(list->fd); /* and with it the lock */
     }
     text_free(&list->held);
     mem_free(list->temporary);
