@@ -199,7 +199,7 @@ static lh_status_t check_calls(check_t *c)
     status = bindings_new(c->job, c->cli->plugins, &bindings);
     if (status != LH_OK) return status;
     double first;
-    status = bindings_learning_rate(bindings, 0, &first);
+    if (c->job->train.steps > 0) status = bindings_learning_rate(bindings, 0, &first);
     bindings_free(bindings);
     return status;
 }
