@@ -10,24 +10,30 @@
 #include <base/memory.h>
 #include <base/sys.h>
 
+/* Gives got on as *fd, or closes it. */
+static lh_status_t give_regular(const char *path, int got, int *fd, struct stat *st)
+{
+    lh_status_t status = LH_OK;
+    if (sys()->fstat(got, st) != 0)
+        status = fail(LH_IO, "%s: cannot stat", path);
+    else if (!S_ISREG(st->st_mode))
+        status = fail(LH_INVALID, "%s: not a regular file", path);
+    if (status == LH_OK)
+        *fd = got;
+    else
+        (void)sys()->close(got);
+    return status;
+}
+
 lh_status_t file_open(const char *path, int *fd, uint64_t *size)
 {
     const int got = sys()->open(path, O_RDONLY | O_NONBLOCK, 0);
     if (got < 0) return fail(LH_IO, "%s: cannot open", path);
 
     struct stat st;
-    lh_status_t status = LH_OK;
-    if (sys()->fstat(got, &st) != 0)
-        status = fail(LH_IO, "%s: cannot stat", path);
-    else if (!S_ISREG(st.st_mode))
-        status = fail(LH_INVALID, "%s: not a regular file", path);
-    if (status != LH_OK) {
-        (void)sys()->close(got);
-        return status;
-    }
-    *fd = got;
-    if (size != NULL) *size = (uint64_t)st.st_size;
-    return LH_OK;
+    const lh_status_t status = give_regular(path, got, fd, &st);
+    if (status == LH_OK && size != NULL) *size = (uint64_t)st.st_size;
+    return status;
 }
 
 /* Where a read finds nothing is not yet where the file ends. */
@@ -159,16 +165,7 @@ static lh_status_t begin(const char *path, int flags, int *fd)
     if (got < 0) return fail(LH_IO, "%s: cannot create", path);
 
     struct stat st;
-    lh_status_t status = LH_OK;
-    if (sys()->fstat(got, &st) != 0)
-        status = fail(LH_IO, "%s: cannot stat", path);
-    else if (!S_ISREG(st.st_mode))
-        status = fail(LH_INVALID, "%s: not a regular file", path);
-    if (status != LH_OK)
-        (void)sys()->close(got);
-    else
-        *fd = got;
-    return status;
+    return give_regular(path, got, fd, &st);
 }
 
 lh_status_t file_begin(const char *path, int flags, int *fd)
@@ -176,12 +173,16 @@ lh_status_t file_begin(const char *path, int flags, int *fd)
     return begin(path, O_WRONLY | flags, fd);
 }
 
-/* The file that was locked may have been renamed or removed by who had it before. */
-static bool is_still(const char *path, int fd)
+static bool is_same(const struct stat *a, const struct stat *b)
+{
+    return a->st_dev == b->st_dev && a->st_ino == b->st_ino;
+}
+
+bool file_is(int fd, const char *path)
 {
     struct stat named, held;
     return sys()->lstat(path, &named) == 0 && sys()->fstat(fd, &held) == 0 &&
-           named.st_ino == held.st_ino && named.st_dev == held.st_dev;
+           is_same(&named, &held);
 }
 
 static lh_status_t take(const char *path, int *fd)
@@ -191,7 +192,7 @@ static lh_status_t take(const char *path, int *fd)
     if (status != LH_OK) return status;
     if (sys()->lock(got) != 0 && errno == EWOULDBLOCK)
         status = fail(LH_INVALID, "%s: another process writes it", path);
-    else if (!is_still(path, got))
+    else if (!file_is(got, path))
         status = LH_AGAIN;
     else if (sys()->ftruncate(got, 0) != 0)
         status = fail(LH_IO, "%s: cannot empty it", path);
@@ -312,11 +313,6 @@ lh_status_t folder_remove(const char *path)
         status = fail(LH_IO, "%s: cannot remove the folder", path);
     mem_free(copy);
     return status;
-}
-
-static bool is_same(const struct stat *a, const struct stat *b)
-{
-    return a->st_dev == b->st_dev && a->st_ino == b->st_ino;
 }
 
 /* Upwards by "..", as the system sees it, until the root, which lies in itself. */

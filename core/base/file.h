@@ -39,6 +39,9 @@ lh_status_t file_open(const char *path, int *fd, uint64_t *size) LH_MUST_CHECK;
 enum { FILE_SEAL_MS = 2000 };
 lh_status_t file_seal(int fd, const char *what) LH_MUST_CHECK;
 bool file_exists(const char *path);
+/* Whether the path still leads to what is open as fd: who had its lock before may have renamed or
+ * removed it. Links are not followed. */
+bool file_is(int fd, const char *path);
 /* Makes a folder and those above it. */
 lh_status_t folder_make(const char *path) LH_MUST_CHECK;
 /* fsyncs a folder, so that names in it survive a power loss. */

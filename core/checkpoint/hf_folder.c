@@ -20,13 +20,6 @@ struct hf_folder {
     int fd; /* holds the lock of staged */
 };
 
-static bool is_open_folder(int fd, const char *path)
-{
-    struct stat a, b;
-    return sys()->fstat(fd, &a) == 0 && sys()->lstat(path, &b) == 0 && a.st_dev == b.st_dev &&
-           a.st_ino == b.st_ino;
-}
-
 /* 0: held, and *fd gives it back when closed. Where folders have no locks, who only wants to keep
  * others away goes on without (!must): nobody sweeps there. */
 static int try_hold(const char *path, bool must, int *fd)
@@ -35,7 +28,7 @@ static int try_hold(const char *path, bool must, int *fd)
     if (got < 0) return -1;
     const bool locked = sys()->lock(got) == 0;
     const bool taken = !locked && (must || errno == EWOULDBLOCK || errno == EINTR);
-    if (!taken && is_open_folder(got, path)) {
+    if (!taken && file_is(got, path)) {
         *fd = got;
         return 0;
     }
