@@ -76,7 +76,8 @@ typedef struct stream {
     uint32_t vector_done, vector_count;
     uint32_t frame_done, frame_count;
     bool blocked, watches_out;
-    int send_error; /* errno of the send that failed */
+    int send_error;       /* errno of the send that failed */
+    uint64_t waits_since; /* now_ns: without an acknowledgement for what it sent; 0: needs none */
     struct iovec vectors[2 * BATCH];
     struct {
         uint32_t vectors; /* that end this frame, counted from the batch's first */
@@ -226,9 +227,11 @@ lh_status_t socket_listen(lh_transport_t *t, lh_address_t *address, int *out);
 int socket_dial(lh_conn_t *c);
 /* What every connected stream has, and what its link asks for. */
 void socket_prepare(int fd, uint64_t silence_ns);
+uint64_t silence_within(uint64_t ns); /* what the kernel can keep to; 0: the longest */
 void socket_tune(lh_conn_t *c, int fd, bool before_connect);
 /* Lowers the buffers of a new connection to what the kernel has left for us. */
 void socket_budget(lh_conn_t *c);
+/* Counts for stats, now and then; ends a connection whose peer acknowledges nothing. */
 void socket_sample(lh_conn_t *c);
 void tuning_choose(const tcp_config_t *config, const lh_link_t *link, const lh_tuning_t *wanted,
                    lh_tuning_t *out);

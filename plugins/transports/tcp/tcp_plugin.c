@@ -202,7 +202,7 @@ static void take_params(lh_conn_t *c, const lh_conn_params_t *params)
     socket_budget(c);
     c->direction = params->direction;
     c->cookie = params->cookie;
-    c->silence_ns = params->silence_ns != 0 ? params->silence_ns : 3000000000ull;
+    c->silence_ns = silence_within(params->silence_ns);
     c->dscp = params->dscp;
 }
 

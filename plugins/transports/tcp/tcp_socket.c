@@ -11,12 +11,13 @@
 enum {
     BACKLOG = 256,
     LOWAT_CHUNKS = 2,
-    SILENCE_MS = 3000,
-    SILENCE_MIN_MS = 1000,
     RETRY_MS = 500, /* the user timeout counts from the first retransmission */
     SAMPLE_NS = 250000000,
+    AWAY_NS = 1000000000, /* nobody polled: the machine may have slept */
 };
 
+#define SILENCE_NS 3000000000ull
+#define SILENCE_MIN_NS 1000000000ull
 #define STREAM_RATE 3125000000ull /* 25 Gb/s: what one stream carries */
 
 static void set_int(int fd, int level, int name, int value)
@@ -112,13 +113,17 @@ int socket_dial(lh_conn_t *c)
     return fd;
 }
 
-/* A cut link is seen within silence_ns: an idle one by keepalive, a busy one by the user timeout.
- */
+uint64_t silence_within(uint64_t ns)
+{
+    if (ns == 0 || ns > SILENCE_NS) return SILENCE_NS;
+    return ns < SILENCE_MIN_NS ? SILENCE_MIN_NS : ns;
+}
+
+/* A cut link is seen within silence_ns: an idle one by keepalive, a busy one by the user timeout,
+ * and where retransmissions start late (a path of long or varying trips) by socket_sample. */
 void socket_prepare(int fd, uint64_t silence_ns)
 {
-    uint64_t ms = silence_ns / 1000000;
-    if (ms == 0 || ms > SILENCE_MS) ms = SILENCE_MS;
-    if (ms < SILENCE_MIN_MS) ms = SILENCE_MIN_MS;
+    const uint64_t ms = silence_ns / 1000000;
     set_int(fd, IPPROTO_TCP, TCP_NODELAY, 1);
     set_int(fd, SOL_SOCKET, SO_KEEPALIVE, 1);
     set_int(fd, IPPROTO_TCP, TCP_KEEPIDLE, 1);
@@ -232,12 +237,25 @@ static void sample_rate(lh_conn_t *c)
     c->rate_ns = c->transport->now;
 }
 
+/* What is on its way is not acknowledged, and nothing else is, for as long as the link bears. */
+static bool is_silent(stream_t *s, const struct tcp_info *info, bool was_away)
+{
+    const uint64_t now = s->transport->now, age = (uint64_t)info->tcpi_last_ack_recv * 1000000;
+    const uint64_t heard = age < now ? now - age : 0;
+    if (info->tcpi_unacked == 0) s->waits_since = 0;
+    if (info->tcpi_unacked == 0) return false;
+    if (s->waits_since == 0 || was_away) s->waits_since = now;
+    if (s->waits_since < heard) s->waits_since = heard;
+    return now - s->waits_since >= s->conn->silence_ns;
+}
+
 void socket_sample(lh_conn_t *c)
 {
     const lh_host_t *host = c->transport->host;
     uint64_t retransmitted = 0, in_flight = 0;
     uint32_t trip = UINT32_MAX;
-    if (c->transport->now - c->sampled_ns < SAMPLE_NS) return;
+    const uint64_t since = c->transport->now - c->sampled_ns;
+    if (since < SAMPLE_NS) return;
     c->sampled_ns = c->transport->now;
     for (uint32_t i = 0; i < c->stream_count; i++) {
         struct tcp_info info;
@@ -245,6 +263,10 @@ void socket_sample(lh_conn_t *c)
         if (c->streams[i] == NULL || c->streams[i]->state != STREAM_OPEN) continue;
         memset(&info, 0, sizeof(info));
         if (getsockopt(c->streams[i]->fd, IPPROTO_TCP, TCP_INFO, &info, &length) != 0) continue;
+        if (is_silent(c->streams[i], &info, since > AWAY_NS)) {
+            (void)stream_lost(c->streams[i], ETIMEDOUT);
+            return;
+        }
         if (info.tcpi_rtt < trip) trip = info.tcpi_rtt;
         retransmitted += (uint64_t)info.tcpi_total_retrans * info.tcpi_snd_mss;
         in_flight += (uint64_t)info.tcpi_unacked * info.tcpi_snd_mss;
