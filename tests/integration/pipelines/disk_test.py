@@ -157,7 +157,7 @@ class Disk(PipelineCase):
         process.send_signal(signal.SIGKILL)
         for _, pid in helpers_alive(self.folder):
             os.kill(pid, signal.SIGKILL)
-        process.communicate(timeout=60)
+        process.communicate(timeout=120)
         # 30 saves fell into that time; each would have waited.
         self.assertGreater(len(rows), 60)
 
@@ -185,7 +185,7 @@ class Disk(PipelineCase):
         before = self.steps()[0][-1]
         self.wait_for(lambda: self.steps()[0][-1] > before, process)
         process.send_signal(signal.SIGTERM)
-        process.communicate(timeout=60)
+        process.communicate(timeout=120)
         self.assertEqual(process.returncode, TERMINATED)
         self.assertEqual(helpers_alive(self.folder), [])
         self.run_longhaul("verify", folder)
@@ -196,7 +196,7 @@ class Disk(PipelineCase):
         self.wait_for(lambda: any(c == "longhaul-save" for c, _ in helpers_alive(self.folder)) and
                       os.path.isdir(self.step_folder(4)) and self.trained()[-1:] == [8], process)
         process.send_signal(signal.SIGKILL)
-        process.communicate(timeout=60)  # the pipes are closed: all its processes have ended
+        process.communicate(timeout=120)  # the pipes are closed: all its processes have ended
         self.assertEqual(self.steps()[0], [4])
         self.run_longhaul("train", job, "--resume")
         self.assertEqual(self.steps()[0], [4, 8])
@@ -209,7 +209,7 @@ class Disk(PipelineCase):
                       len(self.trained()) > 5, process)
         since = time.monotonic()
         process.send_signal(signal.SIGTERM)
-        _, said = process.communicate(timeout=60)
+        _, said = process.communicate(timeout=120)
         self.assertEqual(process.returncode, TERMINATED, said)
         self.assertLess(time.monotonic() - since, 6)
         self.assertGreater(self.steps()[0][-1], 5)

@@ -134,7 +134,7 @@ class ExportFolder(PipelineCase):
         for _ in range(4):
             at_once = [self.start("export", job, "--set", "pipeline.folder=" + run, "--set",
                                   "export.folder=" + self.path("work", "run", "hf")) for run in runs]
-            said = [process.communicate(timeout=60) for process in at_once]
+            said = [process.communicate(timeout=120) for process in at_once]
             self.assertEqual([process.returncode for process in at_once], [0] * 4, said)
             self.assertEqual(self.in_run(), ["hf", "import"])
         self.assertEqual(sorted(os.listdir(self.path("work", "run", "hf"))),

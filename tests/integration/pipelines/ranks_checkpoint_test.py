@@ -162,7 +162,7 @@ class RanksCheckpoint(PipelineCase):
         process = self.start("train", job, *self.long_run("cut"))
         self.wait_for(lambda: os.path.exists(self.path("cut", "checkpoints", "latest")), process)
         process.send_signal(signal.SIGTERM)
-        process.communicate(timeout=60)
+        process.communicate(timeout=120)
         self.assertIn(process.returncode, (TERMINATED, DONE))
         self.run_longhaul("train", job, "--resume", *self.long_run("cut"))
         self.assertEqual(logical(self.step_folder(40, "cut")),
@@ -179,6 +179,7 @@ class RanksCheckpoint(PipelineCase):
                 self.assertEqual(logical(self.step_folder(40, "cut")), whole)
                 shutil.rmtree(folder)
             process = self.start("train", job, "--resume", *self.long_run("cut"), *often)
+            self.wait_for(lambda: self.ranks_of(process), process)
             time.sleep(chance.random() * 0.5)
             ranks = self.ranks_of(process)
             if ranks:
@@ -187,7 +188,7 @@ class RanksCheckpoint(PipelineCase):
                     struck += 1
                 except ProcessLookupError:
                     pass
-            process.communicate(timeout=30)
+            process.communicate(timeout=120)
             steps = [n for n in os.listdir(folder) if n.startswith("step-")] \
                 if os.path.isdir(folder) else []
             if steps:

@@ -73,7 +73,7 @@ class Surroundings(PipelineCase):
         else:
             process.send_signal(signal.SIGHUP)
         process.send_signal(signal.SIGTERM)
-        said = process.communicate(timeout=60)
+        said = process.communicate(timeout=120)
         self.assertEqual(process.returncode, TERMINATED, said)
         self.assertTrue(os.path.exists(self.path("out", "checkpoints", "latest")))
 
@@ -127,7 +127,7 @@ class Surroundings(PipelineCase):
         for _ in range(5):
             several = [self.start("generate", job, "--prompt", "Once", "--tokens", "2") for _ in range(3)]
             for process in several:
-                said = process.communicate(timeout=60)
+                said = process.communicate(timeout=120)
                 self.assertEqual(process.returncode, DONE, said)
         self.assertEqual([n for n in os.listdir(self.path("out")) if ".tmp" in n], [])
 
