@@ -22,7 +22,7 @@ int command_stage(cli_t *cli, uint32_t stage)
 {
     char digest[SHA256_TEXT];
     const bool remembers = launch_leads(cli) && !launch_is_started(cli);
-    lh_status_t status = remembers ? stage_mark(cli->job, stage, "") : LH_OK;
+    lh_status_t status = remembers ? stage_forget(cli->job, stage) : LH_OK;
     if (status != LH_OK) return status;
 
     const int code = has_ranks(stage)

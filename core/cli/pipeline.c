@@ -203,23 +203,37 @@ bool stage_is_done(const job_t *job, uint32_t stage, const char *digest)
     return done;
 }
 
+static lh_status_t write_state(const char *path, const json_t *state)
+{
+    char *text = json_dumps(state, JSON_INDENT(1) | JSON_SORT_KEYS);
+    const lh_status_t status = text == NULL ? fail(LH_NO_MEMORY, "out of memory: %s", path)
+                                            : file_replace(path, text, strlen(text));
+    free(text);
+    return status;
+}
+
+lh_status_t stage_forget(const job_t *job, uint32_t stage)
+{
+    char *path = state_path(job);
+    if (path == NULL) return LH_NO_MEMORY;
+    json_t *state = read_state(path);
+    const bool known = json_object_del(state, job_stage_names[stage]) == 0;
+    const lh_status_t status = known ? write_state(path, state) : LH_OK;
+    json_decref(state);
+    mem_free(path);
+    return status;
+}
+
 lh_status_t stage_mark(const job_t *job, uint32_t stage, const char *digest)
 {
     char *path = state_path(job);
     if (path == NULL) return LH_NO_MEMORY;
-    lh_status_t status = folder_make(job->pipeline.folder);
     json_t *state = read_state(path);
-    char *text = NULL;
-    if (digest[0] == '\0')
-        (void)json_object_del(state, job_stage_names[stage]);
-    else if (json_object_set_new(state, job_stage_names[stage], json_string(digest)) != 0)
+    lh_status_t status = folder_make(job->pipeline.folder);
+    if (status == LH_OK &&
+        json_object_set_new(state, job_stage_names[stage], json_string(digest)) != 0)
         status = fail(LH_NO_MEMORY, "out of memory: %s", path);
-    if (status == LH_OK) {
-        text = json_dumps(state, JSON_INDENT(1) | JSON_SORT_KEYS);
-        status = text == NULL ? fail(LH_NO_MEMORY, "out of memory: %s", path)
-                              : file_replace(path, text, strlen(text));
-    }
-    free(text);
+    if (status == LH_OK) status = write_state(path, state);
     json_decref(state);
     mem_free(path);
     return status;

@@ -12,7 +12,9 @@ lh_status_t stage_digest(const job_t *job, uint32_t stage, char out[SHA256_TEXT]
 
 /* True if the stage ended well with this digest and what it made is still there. */
 bool stage_is_done(const job_t *job, uint32_t stage, const char *digest);
-/* Remembers that it did; an empty digest forgets it (before a stage starts). */
+/* Before a stage starts. Writes nothing where nothing is remembered. */
+lh_status_t stage_forget(const job_t *job, uint32_t stage) LH_MUST_CHECK;
+/* Remembers that it ended well. */
 lh_status_t stage_mark(const job_t *job, uint32_t stage, const char *digest) LH_MUST_CHECK;
 
 #endif

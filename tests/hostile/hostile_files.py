@@ -64,7 +64,7 @@ def refused(name, files, ini, command, sentence, left=()):
         elif not re.fullmatch(sentence, said[len("longhaul: "):].replace(folder + "/", "")):
             failures.append(f"{name}: says {said!r}, expected {sentence!r}")
         after = [f for f in listing(folder) if f not in before and os.path.basename(f) not in
-                 ("stages.json", "train.log", "metrics.jsonl", ".lock") and "/events/" not in f and
+                 ("train.log", "metrics.jsonl", ".lock") and "/events/" not in f and
                  os.path.relpath(f, folder) not in left]
         if after:
             failures.append(f"{name}: leaves {after}")
