@@ -161,6 +161,8 @@ static lh_status_t parse_pipeline(job_t *job)
 {
     lh_status_t status = parse_section(job, job_section("pipeline"), 1u);
     if (status != LH_OK) return status;
+    if (text_equal(job->pipeline.name, ".") || text_equal(job->pipeline.name, ".."))
+        REFUSE(job, "pipeline", "name", "%s: it names a folder of out/", job->pipeline.name);
     for (const char *c = job->pipeline.name; *c != '\0'; c++)
         if (strchr("/\\<>&\"'", *c) != NULL || (unsigned char)*c < 0x20)
             REFUSE(job, "pipeline", "name", "%s: a name holds no '%c'", job->pipeline.name, *c);

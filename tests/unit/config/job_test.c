@@ -125,6 +125,7 @@ static const struct {
     {"pipeline.stages=train import",
      "[import] is missing; it needs at least 'from' (Hugging Face folder to "
      "take weights from)"},
+    {"pipeline.name=..", "command line: name = ..: it names a folder of out/"},
     {"pipeline.name=a/b", "command line: name = a/b: a name holds no '/'"},
     {"data.split=1,2",
      "command line: split = 1,2: expected three parts such as 969,30,1, of at most 1e+15"},
