@@ -241,24 +241,27 @@ static lh_status_t beside(const char *path, char **out)
     return LH_OK;
 }
 
-lh_status_t file_replace(const char *path, const void *bytes, size_t length)
+lh_status_t file_show(const char *path, const void *bytes, size_t length)
 {
     char *temporary = NULL;
     lh_status_t status = beside(path, &temporary);
     if (status != LH_OK) return status;
-    char *folder = path_folder(path);
-    if (folder == NULL) {
-        mem_free(temporary);
-        return LH_NO_MEMORY;
-    }
     status = write_synced(temporary, bytes, length);
     if (status == LH_OK && sys()->rename(temporary, path) != 0) {
         status = fail(LH_IO, "%s: cannot rename %s to it", path, temporary);
         (void)sys()->unlink(temporary);
     }
+    mem_free(temporary);
+    return status;
+}
+
+lh_status_t file_replace(const char *path, const void *bytes, size_t length)
+{
+    char *folder = path_folder(path);
+    if (folder == NULL) return LH_NO_MEMORY;
+    lh_status_t status = file_show(path, bytes, length);
     if (status == LH_OK) status = folder_sync(folder);
     mem_free(folder);
-    mem_free(temporary);
     return status;
 }
 

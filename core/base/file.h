@@ -11,6 +11,8 @@ lh_status_t file_read(const char *path, uint64_t limit, char **out, size_t *leng
 /* Replaces path so that a reader sees the old or the new bytes, never a part: temporary file beside
  * it, write, fsync, rename, fsync of the folder. */
 lh_status_t file_replace(const char *path, const void *bytes, size_t length) LH_MUST_CHECK;
+/* The same without the fsync of the folder: nothing is done to it after others see the file. */
+lh_status_t file_show(const char *path, const void *bytes, size_t length) LH_MUST_CHECK;
 
 /* Opens a regular file for writing, made (0644) if it is missing, with more flags of open(). A
  * symbolic link, FIFO or device is refused without blocking. */

@@ -171,6 +171,39 @@ static void a_step_that_failed_can_be_saved_again(void **state)
     assert_int_equal(entries(s->folder, ".tmp-"), 0);
 }
 
+static int rename_and_rest(const char *from, const char *to)
+{
+    const int result = sys_real.rename(from, to);
+    const struct timespec nap = {.tv_nsec = 300 * MS};
+    if (strstr(to, "/rank-0000") != NULL) (void)nanosleep(&nap, NULL);
+    return result;
+}
+
+static void rank_1_rests_when_it_has_handed_in(world_place_t *p)
+{
+    if (p->rank == 1) {
+        static sys_t resting;
+        resting = sys_real;
+        resting.rename = rename_and_rest;
+        sys_use(&resting);
+    }
+    save_steps_1_to_4(p);
+}
+
+/* Rank 0 may have committed before the others do anything more. */
+static void a_share_that_is_seen_is_handed_in(void **state)
+{
+    scratch_t *s = *state;
+    world_run_t run = {.folder = s->folder, .ranks = 2, .deadline_ns = 10000 * MS};
+    world_start(&run, rank_1_rests_when_it_has_handed_in);
+    world_end(&run);
+    for (uint32_t r = 0; r < 2; r++) {
+        assert_string_equal(run.outcomes[r].reason, "");
+        assert_int_equal(run.outcomes[r].saves, 4);
+    }
+    world_forget(&run);
+}
+
 static int hang_fsync(int fd)
 {
     while (fd >= 0)
@@ -368,6 +401,7 @@ int main(void)
         FACT(a_rank_that_dies_before_a_save_fails_it_everywhere),
         FACT(a_rank_without_space_gives_all_its_reason),
         FACT(a_step_that_failed_can_be_saved_again),
+        FACT(a_share_that_is_seen_is_handed_in),
         FACT(a_killed_helper_of_rank_0_fails_the_save_everywhere),
         FACT(shares_that_do_not_cover_a_tensor_once_are_refused),
         FACT(leftovers_of_another_run_are_not_taken),
