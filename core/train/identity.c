@@ -31,27 +31,12 @@ void identity_text(const session_t *s, text_t *out)
     text_printf(out, "train.sequence = %llu\n", (unsigned long long)job->train.sequence);
     text_printf(out, "train.batch = %llu\n", (unsigned long long)job->train.batch);
     text_printf(out, "train.micro_batch = %llu\n", (unsigned long long)job->train.micro_batch);
+    text_printf(out, "train.head_chunk = %llu\n", (unsigned long long)job->train.head_chunk);
     text_printf(out, "train.seed = %llu\n", (unsigned long long)job->train.seed);
     text_printf(out, "train.precision = %s\n",
                 job->train.precision == PRECISION_BF16 ? "bf16" : "f32");
     text_printf(out, "optimizer.plugin = %s\n", job->optimizer.plugin);
     text_printf(out, "optimizer.rule = %s\n", job->optimizer.rule);
-}
-
-lh_status_t identity_compare(const char *path, const char *then, const char *now)
-{
-    if (then == NULL || *then == '\0') return LH_OK;
-    while (*then != '\0' && *now != '\0') {
-        const size_t old_line = strcspn(then, "\n"), new_line = strcspn(now, "\n");
-        if (old_line != new_line || memcmp(then, now, old_line) != 0)
-            return fail(LH_MISMATCH,
-                        "%s was made with '%.*s', now it is '%.*s': that would be another run; set "
-                        "[train] same_bits = no to go on",
-                        path, (int)old_line, then, (int)new_line, now);
-        then += old_line + (then[old_line] == '\n');
-        now += new_line + (now[new_line] == '\n');
-    }
-    return LH_OK;
 }
 
 /* The line of a text that begins with these bytes; NULL: none. */
@@ -65,18 +50,39 @@ static const char *find_line(const char *text, const char *head, size_t length)
     return NULL;
 }
 
+/* The first value that differs of those that both texts name: two lines. */
+static bool find_difference(const char *then, const char *now, const char *section,
+                            const char **then_line, const char **now_line)
+{
+    while (*then != '\0') {
+        const size_t length = strcspn(then, "\n"), key = strcspn(then, "=\n");
+        const char *found = text_starts(then, section) ? find_line(now, then, key + 1) : NULL;
+        *then_line = then;
+        *now_line = found;
+        if (found != NULL && (length != strcspn(found, "\n") || memcmp(then, found, length) != 0))
+            return true;
+        then += length + (then[length] == '\n');
+    }
+    return false;
+}
+
+static lh_status_t compare(const char *path, const char *then, const char *now, const char *section,
+                           const char *what)
+{
+    const char *a, *b;
+    if (then == NULL || !find_difference(then, now, section, &a, &b)) return LH_OK;
+    return fail(LH_MISMATCH, "%s was made with '%.*s', now it is '%.*s': %s", path,
+                (int)strcspn(a, "\n"), a, (int)strcspn(b, "\n"), b, what);
+}
+
+lh_status_t identity_compare(const char *path, const char *then, const char *now)
+{
+    return compare(path, then, now, "",
+                   "that would be another run; set [train] same_bits = no to go on");
+}
+
 lh_status_t identity_compare_model(const char *path, const char *then, const char *now)
 {
-    while (then != NULL && *then != '\0') {
-        const size_t old_line = strcspn(then, "\n"), key = strcspn(then, "=\n");
-        const char *found = text_starts(then, "model.") ? find_line(now, then, key + 1) : NULL;
-        const size_t new_line = found == NULL ? 0 : strcspn(found, "\n");
-        if (found != NULL && (old_line != new_line || memcmp(then, found, old_line) != 0))
-            return fail(LH_MISMATCH,
-                        "%s was made with '%.*s', now it is '%.*s': that would be another model; "
-                        "give it the options that it was trained with",
-                        path, (int)old_line, then, (int)new_line, found);
-        then += old_line + (then[old_line] == '\n');
-    }
-    return LH_OK;
+    return compare(path, then, now, "model.",
+                   "that would be another model; give it the options that it was trained with");
 }

@@ -92,10 +92,27 @@ static lh_status_t open_split(trainer_t *t, uint32_t split, uint64_t samples, ba
     return batches_open(&how, out);
 }
 
+/* Ranks on several machines read files of their own under one name. */
+static lh_status_t check_data(trainer_t *t, uint64_t train, uint64_t valid)
+{
+    char own[64];
+    text_t all = {0};
+    (void)snprintf(own, sizeof(own), "train %016llx, held out %016llx", (unsigned long long)train,
+                   (unsigned long long)valid);
+    lh_status_t status = agree_text(&t->agree, own, &all);
+    if (status == LH_OK && !text_equal(all.data, own))
+        status = fail(LH_MISMATCH,
+                      "data.train = %s: the ranks' token files differ (digests: %s); all must have "
+                      "the same",
+                      t->job->data.train, all.data);
+    text_free(&all);
+    return status;
+}
+
 static lh_status_t open_data(trainer_t *t)
 {
     const job_train_t *train = &t->job->train;
-    uint64_t digest;
+    uint64_t digest, valid = 0;
     lh_status_t status = open_split(t, SPLIT_TRAIN, train->steps * train->batch, &t->data);
     if (status == LH_OK) status = batches_digest(t->data, &digest);
     if (status != LH_OK) return status;
@@ -104,7 +121,8 @@ static lh_status_t open_data(trainer_t *t)
     if (status == LH_OK) status = trainer_check_bits(t);
     if (status == LH_OK && train->evaluate_every > 0)
         status = open_split(t, SPLIT_VALID, 0, &t->valid);
-    return status;
+    if (status == LH_OK && t->valid != NULL) status = batches_digest(t->valid, &valid);
+    return status == LH_OK ? check_data(t, digest, valid) : status;
 }
 
 /* How many documents `rows` sequences may hold: one each when they are joined. */

@@ -57,6 +57,23 @@ class Sites(NamespaceCase):
         self.assertEqual([n for folder in (shared, alone) for n in os.listdir(folder) if "shared" in n], [])
         self.nothing_is_left()
 
+    def test_a_host_with_other_tokens_is_named_before_training(self):
+        ini = self.job("tokens")
+        subprocess.run([launch_case.LONGHAUL, "prepare", ini], check=True, capture_output=True)
+        corpus, other = (os.path.join(self.folder, "tokens", "out", name) for name in ("corpus.bin", "other.bin"))
+        with open(corpus, "rb") as f:
+            data = bytearray(f.read())
+        data[0] ^= 1
+        with open(other, "wb") as f:
+            f.write(data)
+        mount = ("unshare", "--mount", "sh", "-c", 'mount --bind "$0" "$1" && shift && exec "$@"', other, corpus)
+        for code, _, err in map(self.finish, self.start_hosts(ini, command="train", before=mount)):
+            self.assertEqual(code, 1, err)
+            self.assertRegex(err, r"the ranks' token files differ \(digests: ranks 0 to 1: train \w+, held out \w+; "
+                                  r"rank 2: train \w+, held out \w+\)")
+        self.assertFalse(os.path.exists(os.path.join(self.folder, "tokens", "out", "checkpoints", "latest")))
+        self.nothing_is_left()
+
     def test_a_run_goes_on_after_all_was_killed(self):
         whole = self.job("whole")
         begin = time.time()

@@ -67,6 +67,14 @@ class Resume(PipelineCase):
         self.assertRegex(said, r"step-0+4 was made with 'data.content = [0-9a-f]{16}', now it is 'data.content = ")
         self.run_longhaul(*more, "--set", "train.same_bits=no")
 
+    def test_another_cut_of_the_head_is_refused(self):
+        job = self.prepared(train={"steps": 4})
+        self.run_longhaul("train", job)
+        more = ("train", job, "--resume", "--set", "train.steps=6", "--set", "train.head_chunk=7")
+        _, said = self.run_longhaul(*more, code=REFUSED)
+        self.assertIn("was made with 'train.head_chunk = 0', now it is 'train.head_chunk = 7'", said)
+        self.run_longhaul(*more, "--set", "train.same_bits=no")
+
     def damage(self, step):
         """A bit of the data, which only who reads all of it sees."""
         folder = self.step_folder(step)
