@@ -134,6 +134,7 @@ int command_train(cli_t *cli)
             .imported = source.import_checkpoints,
             .observer = watch == NULL ? NULL : watch_observer(watch),
             .eod = source.tokenizer == NULL ? -1 : tokenizer_special(source.tokenizer)->eod,
+            .tokenizer = source.tokenizer_digest,
             .resume = cli_flag(cli, "resume") != NULL,
             .dump_batches = dump,
             .predict = predict,

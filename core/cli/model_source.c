@@ -77,7 +77,8 @@ static lh_status_t load_tokenizer(model_source_t *s, uint32_t wanted)
     if (path == NULL) return LH_OK;
 
     const lh_status_t status = tokenizer_load(path, &limits, &s->tokenizer);
-    if (status == LH_OK || named || wanted == TOKENIZER_NEEDED) return status;
+    if (status == LH_OK) return tokenizer_digest(s->tokenizer, &s->tokenizer_digest);
+    if (named || wanted == TOKENIZER_NEEDED) return status;
     log_line(LH_LOG_INFO, "ids only, no text: %s", fail_reason());
     return LH_OK;
 }
@@ -140,6 +141,7 @@ lh_status_t model_source_weights(const model_source_t *s, const session_t *sessi
     bool found = false;
     text_t model = {0};
     identity_model(s->job, session->model_plugin, session->model_config, &model);
+    identity_tokenizer(s->tokenizer_digest, &model);
     lh_status_t status = text_status(&model);
     for (int i = 0; i < 2 && status == LH_OK && !found; i++)
         if (folders[i] != NULL && file_exists(folders[i]))
@@ -153,6 +155,7 @@ lh_status_t model_source_same_model(const model_source_t *s, const checkpoint_t 
 {
     text_t model = {0};
     identity_model(s->job, plugin, config, &model);
+    identity_tokenizer(s->tokenizer_digest, &model);
     lh_status_t status = text_status(&model);
     if (status == LH_OK)
         status = identity_compare_model(c->path, c->manifest->meta.model, model.data);

@@ -17,7 +17,8 @@ typedef struct model_source {
     hf_config_t config; /* of the imported config.json */
     option_given_t *given;
     uint32_t given_count;
-    tokenizer_t *tokenizer; /* NULL: the job names none */
+    tokenizer_t *tokenizer;    /* NULL: the job names none */
+    uint64_t tokenizer_digest; /* 0: likewise */
     uint64_t vocab; /* rows of the embedding that the tokenizer asks for; 0: the options say */
 } model_source_t;
 

@@ -1,4 +1,5 @@
 /* tokenizer_decode.c - ids back to bytes, by the decoder that the file describes. */
+#include <base/digest.h>
 #include <base/memory.h>
 #include <data/tokenizer_inside.h>
 
@@ -168,4 +169,19 @@ lh_status_t tokenizer_decode(const tokenizer_t *t, const int32_t *ids, size_t co
     if (t->decoder.byte_fallback) end_bytes(&d);
     strip(&t->decoder, out, d.start);
     return text_status(out);
+}
+
+lh_status_t tokenizer_digest(const tokenizer_t *t, uint64_t *out)
+{
+    text_t all = {0};
+    lh_status_t status = LH_OK;
+    for (int32_t id = 0; id < t->vocab_size && status == LH_OK; id++) {
+        status = tokenizer_decode(t, &id, 1, false, &all);
+        const uint64_t end = all.length; /* tells "a", "bc" from "ab", "c" */
+        text_append_n(&all, (const char *)&end, sizeof(end));
+    }
+    if (status == LH_OK) status = text_status(&all);
+    if (status == LH_OK) *out = xxh3(all.data, all.length);
+    text_free(&all);
+    return status;
 }

@@ -14,6 +14,11 @@ void identity_model(const job_t *job, const plugin_t *plugin, const void *config
     }
 }
 
+void identity_tokenizer(uint64_t digest, text_t *out)
+{
+    if (digest != 0) text_printf(out, "tokenizer.content = %016llx\n", (unsigned long long)digest);
+}
+
 static const char *set_or_empty(const char *text)
 {
     return text == NULL ? "" : text;
@@ -50,13 +55,18 @@ static const char *find_line(const char *text, const char *head, size_t length)
     return NULL;
 }
 
+static bool of_model(const char *line)
+{
+    return text_starts(line, "model.") || text_starts(line, "tokenizer.");
+}
+
 /* The first value that differs of those that both texts name: two lines. */
-static bool find_difference(const char *then, const char *now, const char *section,
-                            const char **then_line, const char **now_line)
+static bool find_difference(const char *then, const char *now, bool model, const char **then_line,
+                            const char **now_line)
 {
     while (*then != '\0') {
         const size_t length = strcspn(then, "\n"), key = strcspn(then, "=\n");
-        const char *found = text_starts(then, section) ? find_line(now, then, key + 1) : NULL;
+        const char *found = !model || of_model(then) ? find_line(now, then, key + 1) : NULL;
         *then_line = then;
         *now_line = found;
         if (found != NULL && (length != strcspn(found, "\n") || memcmp(then, found, length) != 0))
@@ -66,18 +76,18 @@ static bool find_difference(const char *then, const char *now, const char *secti
     return false;
 }
 
-static lh_status_t compare(const char *path, const char *then, const char *now, const char *section,
+static lh_status_t compare(const char *path, const char *then, const char *now, bool model,
                            const char *what)
 {
     const char *a, *b;
-    if (then == NULL || !find_difference(then, now, section, &a, &b)) return LH_OK;
+    if (then == NULL || !find_difference(then, now, model, &a, &b)) return LH_OK;
     return fail(LH_MISMATCH, "%s was made with '%.*s', now it is '%.*s': %s", path,
                 (int)strcspn(a, "\n"), a, (int)strcspn(b, "\n"), b, what);
 }
 
 lh_status_t identity_compare(const char *path, const char *then, const char *now)
 {
-    return compare(path, then, now, "",
+    return compare(path, then, now, false,
                    "that would be another run; set [train] same_bits = no to go on");
 }
 

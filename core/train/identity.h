@@ -12,11 +12,14 @@
 void identity_text(const session_t *s, text_t *out);
 /* The part of it that says which model it is: where nothing is trained. */
 void identity_model(const job_t *job, const plugin_t *plugin, const void *config, text_t *out);
+/* tokenizer_digest of what makes its text; 0, where that is not known, says nothing. */
+void identity_tokenizer(uint64_t digest, text_t *out);
 
 /* Refuses with the first value that differs of those that both texts name; `then` is what the
  * checkpoint at `path` holds. */
 lh_status_t identity_compare(const char *path, const char *then, const char *now) LH_MUST_CHECK;
-/* The same of the model alone. What an import says of itself has no such lines. */
+/* The same of the model and its tokenizer alone. What an import says of itself has no such lines.
+ */
 lh_status_t identity_compare_model(const char *path, const char *then,
                                    const char *now) LH_MUST_CHECK;
 

@@ -35,6 +35,7 @@ typedef struct train_how {
     const char *imported;  /* folder of checkpoints whose weights are the start, or NULL: random  */
     observer_t *observer;  /* may be NULL                                                         */
     int32_t eod;           /* ends a document inside a sequence of the data; -1: none */
+    uint64_t tokenizer;    /* tokenizer_digest; 0: unknown                                       */
     bool resume;           /* go on from the newest checkpoint, if there is one                   */
     uint64_t dump_batches; /* writes the first N global batches to [pipeline]
                               folder/batches.safetensors */

@@ -54,6 +54,7 @@ static lh_status_t open_session(trainer_t *t)
     lh_status_t status = session_open(&how, &t->session);
     if (status != LH_OK) return status;
     identity_text(t->session, &t->identity);
+    identity_tokenizer(t->how->tokenizer, &t->identity);
     text_printf(&t->identity, "launch.ranks = %u\n", agree_size(&t->agree));
     text_printf(&t->identity, "parallel.accumulation = %s\n", t->lanes > 1 ? "breadth" : "depth");
     if (t->comm.comm != NULL) sites_text(t->how->world, &t->identity);

@@ -3,7 +3,7 @@ import hashlib
 import json
 import os
 
-from pipeline_case import REFUSED, PipelineCase, main
+from pipeline_case import DATA, REFUSED, PipelineCase, main
 
 
 class SameModel(PipelineCase):
@@ -26,6 +26,24 @@ class SameModel(PipelineCase):
             self.run_longhaul(command[0], job, *command[1:], "--set", "train.precision=bf16",
                               "--set", "device.threads=2", "--set", "train.micro_batch=1",
                               "--set", "data.split=50,50,0", "--set", "optimizer.rule=rules:sgd")
+
+    def test_another_tokenizer_is_refused(self):
+        job = self.small_job(train={"steps": 2})
+        self.run_longhaul("prepare", job)
+        self.run_longhaul("train", job)
+        with open(DATA + "/stories260K/tokenizer.json") as f:
+            tokenizer = json.load(f)
+        vocabulary = tokenizer["model"]["vocab"]
+        a, b = sorted(vocabulary, key=vocabulary.get)[-2:]
+        vocabulary[a], vocabulary[b] = vocabulary[b], vocabulary[a]
+        with open(self.path("other.json"), "w") as f:
+            json.dump(tokenizer, f)
+        other = ["--set", "prepare.tokenizer=" + self.path("other.json")]
+        for command in (["eval"], ["generate", "--prompt", "a", "--tokens", "2"], ["export"],
+                        ["train", "--resume", "--set", "train.steps=4"]):
+            _, said = self.run_longhaul(command[0], job, *command[1:], *other, code=REFUSED)
+            self.assertRegex(said, r"was made with 'tokenizer\.content = \w{16}', now it is 'tokenizer\.content = ")
+        self.assertFalse(os.path.exists(self.path("out", "hf")))
 
     def test_a_checkpoint_that_says_nothing_of_its_model_is_taken(self):
         job = self.small_job(train={"steps": 1})
