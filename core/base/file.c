@@ -307,7 +307,10 @@ static int remove_entry(void *context, const char *name)
 lh_status_t folder_remove(const char *path)
 {
     struct stat st;
-    if (sys()->lstat(path, &st) != 0 && errno == ENOENT) return LH_OK;
+    if (sys()->lstat(path, &st) != 0)
+        return errno == ENOENT ? LH_OK : fail(LH_IO, "%s: cannot stat", path);
+    if (S_ISLNK(st.st_mode))
+        return sys()->unlink(path) == 0 ? LH_OK : fail(LH_IO, "%s: cannot remove the link", path);
 
     char *copy = mem_text(path);
     if (copy == NULL) return LH_NO_MEMORY;

@@ -48,7 +48,8 @@ bool file_is(int fd, const char *path);
 lh_status_t folder_make(const char *path) LH_MUST_CHECK;
 /* fsyncs a folder, so that names in it survive a power loss. */
 lh_status_t folder_sync(const char *path) LH_MUST_CHECK;
-/* Removes a folder and all in it; missing is fine. Symbolic links are removed, not followed. */
+/* Removes a folder and all in it; missing is fine. Symbolic links, and `path` where it is one, are
+ * removed, not followed. */
 lh_status_t folder_remove(const char *path) LH_MUST_CHECK;
 
 /* Whether `below` is the folder `above` or lies in it, through whatever names and links; false

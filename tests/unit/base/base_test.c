@@ -341,6 +341,13 @@ static void folders_are_made_and_removed_whole(void **state)
     assert_false(file_exists(scratch_path(s, "a")));
     assert_true(file_exists(scratch_path(s, "outside")));
     assert_int_equal(folder_remove(scratch_path(s, "a")), LH_OK);
+    assert_int_equal(folder_make(scratch_path(s, "precious")), LH_OK);
+    scratch_text(s, "precious/file", "x");
+    assert_int_equal(symlink("precious", scratch_path(s, "a")), 0);
+    assert_int_equal(folder_remove(scratch_path(s, "a")), LH_OK);
+    struct stat st;
+    assert_int_not_equal(lstat(scratch_path(s, "a"), &st), 0);
+    assert_true(file_exists(scratch_path(s, "precious/file")));
     assert_int_not_equal(folder_make(scratch_path(s, "outside/x")), LH_OK);
 }
 
