@@ -4,6 +4,7 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <fnmatch.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <time.h>
@@ -15,6 +16,8 @@
 #include <checkpoint/checkpoint_folder.h>
 
 #define STEP_HEAD "step-"
+#define DIGITS_5 "[0-9][0-9][0-9][0-9][0-9]"
+#define SHARDS "shard-" DIGITS_5 "-" DIGITS_5 ".safetensors"
 enum { STEP_DIGITS = 12, LOCK_PAUSE_NS = 20000000 };
 
 void checkpoint_name(uint64_t step, char out[CHECKPOINT_NAME])
@@ -119,14 +122,78 @@ free_paths:
     return status;
 }
 
+static bool is_plain(const char *folder, const char *name)
+{
+    struct stat st;
+    char *path = path_join(folder, name);
+    const bool plain = path != NULL && sys()->lstat(path, &st) == 0 && S_ISREG(st.st_mode);
+    mem_free(path);
+    return plain;
+}
+
+typedef struct step_look {
+    const char *path;
+    text_t *reason; /* why it stays; empty: it may go */
+} step_look_t;
+
+static int find_foreign(void *context, const char *name)
+{
+    const step_look_t *look = context;
+    const bool own = strcmp(name, MANIFEST_NAME) == 0 || fnmatch(SHARDS, name, 0) == 0;
+    if (own && is_plain(look->path, name)) return 0;
+    text_append(look->reason, "it holds ");
+    text_append_shown(look->reason, name, false);
+    text_append(look->reason, ", which is not of a checkpoint");
+    return 1;
+}
+
+/* What was not saved here is not removed either. *counts: it is one of those to keep. */
+static lh_status_t look_at_step(const char *path, bool old, text_t *reason, bool *counts)
+{
+    struct stat st;
+    step_look_t look = {path, reason};
+    *counts = false;
+    if (sys()->lstat(path, &st) != 0)
+        return errno == ENOENT ? LH_OK : fail(LH_IO, "%s: cannot stat", path);
+    if (S_ISLNK(st.st_mode)) return LH_OK; /* whoever made it moved the step there */
+    if (!S_ISDIR(st.st_mode))
+        text_append(reason, "it is not a folder");
+    else if (!is_plain(path, MANIFEST_NAME))
+        text_append(reason, "it holds no " MANIFEST_NAME);
+    else
+        *counts = true;
+    if (*counts && old && sys()->list(path, find_foreign, &look) < 0)
+        return fail(LH_IO, "%s: cannot list the folder", path);
+    return text_status(reason);
+}
+
+static lh_status_t prune_step(const char *folder, uint64_t step, uint64_t keep, uint64_t *kept)
+{
+    char name[CHECKPOINT_NAME];
+    checkpoint_name(step, name);
+    char *path = path_join(folder, name);
+    if (path == NULL) return LH_NO_MEMORY;
+    const bool old = *kept >= keep;
+    bool counts;
+    text_t reason = {0};
+    lh_status_t status = look_at_step(path, old, &reason, &counts);
+    if (status == LH_OK && counts) (*kept)++;
+    if (status == LH_OK && old && reason.length > 0)
+        log_line(LH_LOG_WARN, "%s is not removed: %s", path, reason.data);
+    else if (status == LH_OK && old && counts)
+        status = remove_step(folder, step);
+    text_free(&reason);
+    mem_free(path);
+    return status;
+}
+
 lh_status_t checkpoint_prune(const char *folder, uint64_t newest, uint64_t keep)
 {
     checkpoint_steps_t steps;
     lh_status_t status = checkpoint_steps(folder, &steps);
     uint64_t kept = 0;
     for (size_t i = 0; status == LH_OK && i < steps.count; i++)
-        if (steps.steps[i] <= newest && kept++ >= keep)
-            status = remove_step(folder, steps.steps[i]);
+        if (steps.steps[i] <= newest) status = prune_step(folder, steps.steps[i], keep, &kept);
     mem_free(steps.steps);
     return status;
 }

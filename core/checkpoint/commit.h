@@ -53,7 +53,8 @@ lh_status_t commit_stream_end(commit_t *c) LH_MUST_CHECK;
 /* Removes what a crash left: .tmp-*, .del-*. Only while no other writer works in the folder. */
 lh_status_t checkpoint_clean(const char *folder) LH_MUST_CHECK;
 /* Of the committed steps up to `newest`, removes all but the newest `keep`. Later ones stay and do
- * not count: a run that could not read them, nor put them aside, went on from before them. */
+ * not count: a run that could not read them, nor put them aside, went on from before them. Neither
+ * do links and what has no manifest, and a step with anything else in it stays, with a warning. */
 lh_status_t checkpoint_prune(const char *folder, uint64_t newest, uint64_t keep) LH_MUST_CHECK;
 /* Takes the folder's lock, waiting at most timeout_ns; the caller closes *fd to give it back. A
  * writer's helper holds it as well, until its last checkpoint is written. */

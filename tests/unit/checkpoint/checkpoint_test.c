@@ -291,11 +291,87 @@ static void the_newest_are_kept_and_leftovers_swept(void **state)
     scratch_text(s, ".tmp-step-000000000009-00/x", "x");
     assert_int_equal(mkdir(scratch_path(s, ".del-step-000000000003"), 0700), 0);
     scratch_text(s, ".tmp-shared-0123456789abcdef", "");
+    assert_int_equal(mkdir(scratch_path(s, "precious"), 0700), 0);
+    scratch_text(s, "precious/file", "x");
+    assert_int_equal(symlink("precious", scratch_path(s, ".del-step-000000000001")), 0);
+    assert_int_equal(symlink("precious", scratch_path(s, ".tmp-step-000000000001-00")), 0);
     assert_int_equal(checkpoint_clean(s->folder), LH_OK);
     assert_false(file_exists(scratch_path(s, ".tmp-step-000000000009-00")));
     assert_false(file_exists(scratch_path(s, ".tmp-shared-0123456789abcdef")));
     assert_false(file_exists(scratch_path(s, ".del-step-000000000003")));
+    assert_false(file_exists(scratch_path(s, ".del-step-000000000001")));
+    assert_false(file_exists(scratch_path(s, ".tmp-step-000000000001-00")));
+    assert_true(file_exists(scratch_path(s, "precious/file")));
     assert_int_equal(small_latest(s->folder), 5);
+}
+
+/* A link to a folder of somebody, to a step that was moved, and to nothing. */
+static void a_linked_step_is_read_and_never_removed(void **state)
+{
+    scratch_t *s = *state;
+    struct stat st;
+    char moved[512];
+    assert_int_equal(small_save(s->folder, 2, 0), LH_OK);
+    (void)snprintf(moved, sizeof(moved), "%s", scratch_path(s, "moved"));
+    assert_int_equal(rename(scratch_path(s, "step-000000000002"), moved), 0);
+    assert_int_equal(symlink("moved", scratch_path(s, "step-000000000002")), 0);
+    assert_int_equal(small_latest(s->folder), 2);
+    assert_int_equal(mkdir(scratch_path(s, "precious"), 0700), 0);
+    scratch_text(s, "precious/file", "x");
+    assert_int_equal(symlink("precious", scratch_path(s, "step-000000000003")), 0);
+    assert_int_equal(symlink("nothing", scratch_path(s, "step-000000000004")), 0);
+    assert_int_equal(small_save(s->folder, 1, 0), LH_OK);
+    assert_int_equal(small_save(s->folder, 5, 2), LH_OK);
+    assert_true(file_exists(scratch_path(s, "precious/file")));
+    assert_true(file_exists(scratch_path(s, "moved/" MANIFEST_NAME)));
+    assert_int_equal(lstat(scratch_path(s, "step-000000000003"), &st), 0);
+    assert_int_equal(lstat(scratch_path(s, "step-000000000004"), &st), 0);
+    assert_true(file_exists(scratch_path(s, "step-000000000001"))); /* links do not count */
+    assert_int_equal(small_save(s->folder, 6, 2), LH_OK);
+    assert_false(file_exists(scratch_path(s, "step-000000000001")));
+    assert_true(file_exists(scratch_path(s, "step-000000000002/" MANIFEST_NAME)));
+}
+
+/* The folder's name is not enough to remove what others put there. */
+static void only_what_was_saved_is_removed(void **state)
+{
+    scratch_t *s = *state;
+    for (uint64_t step = 1; step <= 4; step++)
+        assert_int_equal(small_save(s->folder, step, 0), LH_OK);
+    scratch_text(s, "step-000000000001/NOTES.txt", "x");
+    assert_int_equal(mkdir(scratch_path(s, "step-000000000002/mydir"), 0700), 0);
+    scratch_text(s, "step-000000000002/mydir/f", "x");
+    assert_int_equal(symlink("/", scratch_path(s, "step-000000000003/shard-00000-00009."
+                                                  "safetensors")),
+                     0);
+    assert_int_equal(mkdir(scratch_path(s, "step-000000000005"), 0700), 0);
+    scratch_text(s, "step-000000000005/mine", "x");
+    scratch_text(s, "step-000000000006", "x");
+
+    FILE *said = tmpfile();
+    char text[2048] = "";
+    assert_non_null(said);
+    log_threshold(LH_LOG_WARN);
+    log_also(fileno(said));
+    assert_int_equal(small_save(s->folder, 7, 2), LH_OK);
+    assert_true(file_exists(scratch_path(s, "step-000000000004"))); /* the second of two */
+    assert_int_equal(small_save(s->folder, 8, 1), LH_OK);
+    log_also(-1);
+    log_threshold(LH_LOG_ERROR);
+    assert_false(file_exists(scratch_path(s, "step-000000000004")));
+    assert_false(file_exists(scratch_path(s, "step-000000000007")));
+    assert_true(file_exists(scratch_path(s, "step-000000000001/NOTES.txt")));
+    assert_true(file_exists(scratch_path(s, "step-000000000002/mydir/f")));
+    assert_true(file_exists(scratch_path(s, "step-000000000003/" MANIFEST_NAME)));
+    assert_true(file_exists(scratch_path(s, "step-000000000005/mine")));
+    assert_true(file_exists(scratch_path(s, "step-000000000006")));
+    assert_true(pread(fileno(said), text, sizeof(text) - 1, 0) > 0);
+    (void)fclose(said);
+    assert_non_null(strstr(text, "step-000000000001 is not removed: it holds NOTES.txt, "));
+    assert_non_null(strstr(text, "step-000000000002 is not removed: it holds mydir, "));
+    assert_non_null(strstr(text, "step-000000000003 is not removed: it holds shard-00000-00009."));
+    assert_non_null(strstr(text, "step-000000000005 is not removed: it holds no manifest.json"));
+    assert_non_null(strstr(text, "step-000000000006 is not removed: it is not a folder"));
 }
 
 /* A step above those that are written was there but could not be read. */
@@ -356,6 +432,8 @@ int main(void)
         FACT(only_damage_is_an_error_and_not_a_fresh_start),
         FACT(a_step_is_saved_once),
         FACT(the_newest_are_kept_and_leftovers_swept),
+        FACT(a_linked_step_is_read_and_never_removed),
+        FACT(only_what_was_saved_is_removed),
         FACT(what_was_just_saved_is_kept_below_a_later_step),
         FACT(only_our_names_are_checkpoints),
     };
