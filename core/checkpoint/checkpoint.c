@@ -252,20 +252,17 @@ bool checkpoint_gone(const char *path)
     return sys()->lstat(path, &st) != 0 && errno == ENOENT;
 }
 
-void checkpoint_skip(const char *folder, uint64_t step, bool set_aside)
+void checkpoint_skip(uint64_t step)
 {
     char name[CHECKPOINT_NAME];
     checkpoint_name(step, name);
     log_line(LH_LOG_WARN, "%s is skipped: %s", name, fail_reason());
-    if (set_aside && checkpoint_set_aside(folder, step) != LH_OK)
-        log_line(LH_LOG_WARN, "%s", fail_reason());
 }
 
 typedef lh_status_t (*open_func_t)(const char *path, checkpoint_t **out);
 
 /* LH_CORRUPT: damaged, and skipped with a warning. LH_AGAIN: it was removed since it was listed. */
-static lh_status_t try_step(const char *folder, uint64_t step, open_func_t open, bool set_aside,
-                            checkpoint_t **out)
+static lh_status_t try_step(const char *folder, uint64_t step, open_func_t open, checkpoint_t **out)
 {
     char name[CHECKPOINT_NAME];
     checkpoint_name(step, name);
@@ -280,7 +277,7 @@ static lh_status_t try_step(const char *folder, uint64_t step, open_func_t open,
     if (status != LH_OK && checkpoint_gone(path)) {
         status = LH_AGAIN;
     } else if (status != LH_OK && checkpoint_damaged(status, error)) {
-        checkpoint_skip(folder, step, set_aside && (status != LH_IO || error != EIO));
+        checkpoint_skip(step);
         status = LH_CORRUPT;
     }
     mem_free(path);
@@ -288,17 +285,17 @@ static lh_status_t try_step(const char *folder, uint64_t step, open_func_t open,
 }
 
 static lh_status_t try_steps(const char *folder, const checkpoint_steps_t *steps, uint64_t below,
-                             open_func_t open, bool set_aside, checkpoint_t **out)
+                             open_func_t open, checkpoint_t **out)
 {
     for (size_t i = 0; i < steps->count; i++) {
         if (steps->steps[i] >= below) continue;
-        const lh_status_t status = try_step(folder, steps->steps[i], open, set_aside, out);
+        const lh_status_t status = try_step(folder, steps->steps[i], open, out);
         if (status != LH_CORRUPT) return status;
     }
     return LH_OK;
 }
 
-static lh_status_t open_newest(const char *folder, uint64_t below, open_func_t open, bool set_aside,
+static lh_status_t open_newest(const char *folder, uint64_t below, open_func_t open,
                                checkpoint_t **out)
 {
     enum { LISTINGS = 16 };
@@ -309,7 +306,7 @@ static lh_status_t open_newest(const char *folder, uint64_t below, open_func_t o
     for (int i = 0; i < LISTINGS && status == LH_AGAIN; i++) {
         checkpoint_steps_t steps;
         status = checkpoint_steps(folder, &steps);
-        if (status == LH_OK) status = try_steps(folder, &steps, below, open, set_aside, &found);
+        if (status == LH_OK) status = try_steps(folder, &steps, below, open, &found);
         count = steps.count;
         mem_free(steps.steps);
     }
@@ -324,15 +321,14 @@ static lh_status_t open_newest(const char *folder, uint64_t below, open_func_t o
     return LH_OK;
 }
 
-lh_status_t checkpoint_open_latest(const char *folder, bool set_aside, checkpoint_t **out)
+lh_status_t checkpoint_open_latest(const char *folder, checkpoint_t **out)
 {
-    return open_newest(folder, UINT64_MAX, open_verified, set_aside, out);
+    return open_newest(folder, UINT64_MAX, open_verified, out);
 }
 
-lh_status_t checkpoint_open_newest(const char *folder, uint64_t below, bool set_aside,
-                                   checkpoint_t **out)
+lh_status_t checkpoint_open_newest(const char *folder, uint64_t below, checkpoint_t **out)
 {
-    return open_newest(folder, below, checkpoint_open, set_aside, out);
+    return open_newest(folder, below, checkpoint_open, out);
 }
 
 lh_status_t checkpoint_refuse_extra(const checkpoint_t *c, const parameters_t *p)

@@ -32,16 +32,15 @@ lh_status_t checkpoint_verify(const char *path) LH_MUST_CHECK;
 
 /* The newest checkpoint of a folder that verifies: the one `latest` names if it is the newest or
  * nothing newer is whole, else step-* downwards. Each damaged one costs a warning with its reason;
- * with `set_aside` (only while holding checkpoint_lock) it is renamed damaged-step-..., so that its
- * step can be saved again. No checkpoint at all: LH_OK and *out is NULL; only damaged ones:
- * LH_CORRUPT. One that this process cannot read though it may be whole (no permission, no
- * descriptor left, a newer version) is not skipped: that is the failure. */
-lh_status_t checkpoint_open_latest(const char *folder, bool set_aside,
-                                   checkpoint_t **out) LH_MUST_CHECK;
+ * whoever saves from there on takes them out of the way with checkpoint_make_way. No checkpoint at
+ * all: LH_OK and *out is NULL; only damaged ones: LH_CORRUPT. One that this process cannot read
+ * though it may be whole (no permission, no descriptor left, a newer version) is not skipped: that
+ * is the failure. */
+lh_status_t checkpoint_open_latest(const char *folder, checkpoint_t **out) LH_MUST_CHECK;
 
 /* The same of what stands before the data, among the steps below `below`: who then reads all of it
  * once, and finds some lost, skips it and asks for the next. */
-lh_status_t checkpoint_open_newest(const char *folder, uint64_t below, bool set_aside,
+lh_status_t checkpoint_open_newest(const char *folder, uint64_t below,
                                    checkpoint_t **out) LH_MUST_CHECK;
 /* Whether a read that failed so (errno: error) has met damage. */
 bool checkpoint_lost(lh_status_t status, int error);
@@ -50,7 +49,7 @@ bool checkpoint_lost(lh_status_t status, int error);
 bool checkpoint_damaged(lh_status_t status, int error);
 /* Nothing stands there any more: a run that trains has removed it. */
 bool checkpoint_gone(const char *path);
-/* Warns with fail_reason(); with `set_aside` as above. */
-void checkpoint_skip(const char *folder, uint64_t step, bool set_aside);
+/* Warns with fail_reason(). */
+void checkpoint_skip(uint64_t step);
 
 #endif

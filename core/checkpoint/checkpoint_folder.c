@@ -239,7 +239,7 @@ lh_status_t checkpoint_clean(const char *folder)
     return status;
 }
 
-lh_status_t checkpoint_set_aside(const char *folder, uint64_t step)
+static lh_status_t set_aside(const char *folder, uint64_t step)
 {
     char name[CHECKPOINT_NAME], aside[CHECKPOINT_NAME + 24];
     checkpoint_name(step, name);
@@ -269,7 +269,7 @@ void checkpoint_make_way(const char *folder, uint64_t step)
     checkpoint_steps_t steps;
     lh_status_t status = checkpoint_steps(folder, &steps);
     for (size_t i = 0; status == LH_OK && i < steps.count && steps.steps[i] > step; i++)
-        status = checkpoint_set_aside(folder, steps.steps[i]);
+        status = set_aside(folder, steps.steps[i]);
     if (status != LH_OK)
         log_line(LH_LOG_WARN, "what is above step %llu is not out of the way: %s",
                  (unsigned long long)step, fail_reason());

@@ -14,11 +14,11 @@ typedef struct checkpoint_steps {
 lh_status_t checkpoint_folder_make(const char *folder) LH_MUST_CHECK;
 /* A folder that is missing has none. */
 lh_status_t checkpoint_steps(const char *folder, checkpoint_steps_t *out) LH_MUST_CHECK;
-/* Renames a damaged step so that its number can be used again and a person can look at it. */
-lh_status_t checkpoint_set_aside(const char *folder, uint64_t step) LH_MUST_CHECK;
 
-/* The same for all above `step`, from which a run goes on as they could not be read; a failure is a
- * warning. */
+/* Once `step` is loaded whole, all above it, which could not be, are renamed damaged-step-..., so
+ * that their numbers can be used again and a person can look at them; not before, or a folder in
+ * which nothing is whole would look like one in which nothing was saved. Only while holding
+ * checkpoint_lock. A failure is a warning. */
 void checkpoint_make_way(const char *folder, uint64_t step);
 
 /* Removes a folder after a failure whose sentence stays what fail_reason() says. */

@@ -168,10 +168,10 @@ lh_status_t model_source_checkpoint(const model_source_t *s, checkpoint_t **out)
     checkpoint_t *found = NULL;
     lh_status_t status = LH_OK;
     if (file_exists(s->job->checkpoint.folder))
-        status = checkpoint_open_latest(s->job->checkpoint.folder, false, &found);
+        status = checkpoint_open_latest(s->job->checkpoint.folder, &found);
     if (status == LH_OK && found == NULL && s->import_checkpoints != NULL &&
         file_exists(s->import_checkpoints))
-        status = checkpoint_open_latest(s->import_checkpoints, false, &found);
+        status = checkpoint_open_latest(s->import_checkpoints, &found);
     if (status != LH_OK) return status;
     if (found == NULL) return no_checkpoint(s);
     *out = found;

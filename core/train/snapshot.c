@@ -228,7 +228,7 @@ lh_status_t snapshot_load_newest(weights_t *w, const char *folder, const char *m
     if (status != LH_OK) return status;
     for (uint64_t below = UINT64_MAX; status == LH_OK && !*found;) {
         checkpoint_t *newest = NULL;
-        status = checkpoint_open_newest(folder, below, false, &newest);
+        status = checkpoint_open_newest(folder, below, &newest);
         if (newest == NULL) break;
         below = newest->manifest->meta.step;
         status = identity_compare_model(newest->path, newest->manifest->meta.model, model);
@@ -239,7 +239,7 @@ lh_status_t snapshot_load_newest(weights_t *w, const char *folder, const char *m
             below = UINT64_MAX; /* who removed it has saved a newer one before */
             status = LH_OK;
         } else if (!*found && checkpoint_lost(status, error)) {
-            checkpoint_skip(folder, below, false);
+            checkpoint_skip(below);
             status = LH_OK;
         }
         checkpoint_close(newest);

@@ -207,7 +207,7 @@ static lh_status_t load_imported(trainer_t *t)
 {
     checkpoint_t *imported = NULL;
     /* Each rank reads and checks what it holds; one that fails ends the run. */
-    lh_status_t status = checkpoint_open_newest(t->how->imported, UINT64_MAX, false, &imported);
+    lh_status_t status = checkpoint_open_newest(t->how->imported, UINT64_MAX, &imported);
     if (status == LH_OK && imported == NULL)
         status = fail(LH_INVALID, "%s: holds no checkpoint; run the import stage first",
                       t->how->imported);

@@ -44,7 +44,7 @@ static lh_status_t check_data_order(const trainer_t *t)
 static lh_status_t find_newest(trainer_t *t)
 {
     const char *folder = t->job->checkpoint.folder;
-    const lh_status_t status = checkpoint_open_newest(folder, t->below, true, &t->resumed);
+    const lh_status_t status = checkpoint_open_newest(folder, t->below, &t->resumed);
     if (status != LH_OK) return status;
     if (t->resumed == NULL && t->below != UINT64_MAX)
         return fail(LH_CORRUPT, "%s: none of its checkpoints is whole", folder);
@@ -181,8 +181,8 @@ static lh_status_t check_older(const trainer_t *t)
                 t->resumed->path);
 }
 
-/* Whoever found the damage warns; rank 0 takes the checkpoint out of the way. */
-static lh_status_t start_older(trainer_t *t, bool lost, bool aside)
+/* Whoever found the damage warns, and rank 0. */
+static lh_status_t start_older(trainer_t *t, bool lost)
 {
     const uint64_t step = t->resumed->manifest->meta.step;
     const bool leads = agree_rank(&t->agree) == 0;
@@ -190,7 +190,7 @@ static lh_status_t start_older(trainer_t *t, bool lost, bool aside)
         errno = 0;
         (void)fail(LH_CORRUPT, "another rank found it damaged");
     }
-    if (lost || leads) checkpoint_skip(t->job->checkpoint.folder, step, leads && aside);
+    if (lost || leads) checkpoint_skip(step);
     checkpoint_close(t->resumed);
     t->resumed = NULL;
     t->below = step;
@@ -205,13 +205,12 @@ lh_status_t trainer_resume(trainer_t *t)
     for (;;) {
         bool lost = false;
         lh_status_t status = load(t, &lost);
-        const bool unreadable = lost && status == LH_IO && errno != ENOENT;
         if (status != LH_OK && !lost) return status;
-        double found[] = {lost, unreadable};
-        status = agree_sum(&t->agree, found, 2);
+        double found = lost;
+        status = agree_sum(&t->agree, &found, 1);
         if (status != LH_OK) return status;
-        if (found[0] == 0) break;
-        status = start_older(t, lost, found[1] == 0);
+        if (found == 0) break;
+        status = start_older(t, lost);
         if (status != LH_OK) return status;
     }
     if (agree_rank(&t->agree) == 0) checkpoint_make_way(t->job->checkpoint.folder, t->step);

@@ -140,7 +140,8 @@ lh_status_t four_run(uint64_t step, uint64_t keep)
     lh_status_t status = checkpoint_lock(FOUR_FOLDER, 0, &lock);
     if (status != LH_OK) return status;
     status = checkpoint_clean(FOUR_FOLDER);
-    if (status == LH_OK) status = checkpoint_open_latest(FOUR_FOLDER, true, &c);
+    if (status == LH_OK) status = checkpoint_open_latest(FOUR_FOLDER, &c);
+    if (status == LH_OK && c != NULL) checkpoint_make_way(FOUR_FOLDER, c->manifest->meta.step);
     if (status == LH_OK) checkpoint_close(c);
     if (status == LH_OK) status = four_save(step, keep);
     (void)sys()->close(lock);
@@ -222,7 +223,7 @@ const char *four_look(void *context, const crash_expect_t *expect)
 {
     four_ranks_t *f = context;
     checkpoint_t *c = NULL;
-    if (checkpoint_open_latest(FOUR_FOLDER, false, &c) != LH_OK) {
+    if (checkpoint_open_latest(FOUR_FOLDER, &c) != LH_OK) {
         (void)snprintf(f->said, sizeof(f->said), "step %llu is lost: %.900s",
                        (unsigned long long)expect->floor, fail_reason());
         if (expect->floor > 0) f->losses++;
@@ -243,7 +244,7 @@ const char *four_look(void *context, const crash_expect_t *expect)
 int64_t four_found(four_ranks_t *f)
 {
     checkpoint_t *c = NULL;
-    if (checkpoint_open_latest(FOUR_FOLDER, false, &c) != LH_OK) {
+    if (checkpoint_open_latest(FOUR_FOLDER, &c) != LH_OK) {
         (void)snprintf(f->said, sizeof(f->said), "%.1000s", fail_reason());
         return -1;
     }

@@ -42,9 +42,10 @@ static void save_for_ever(const char *folder, int said)
     writer_t *w;
     checkpoint_t *c = NULL;
     if (writer_open(&how, &w) != LH_OK || writer_layout(w, small_tensors, SMALL_TENSORS) != LH_OK ||
-        checkpoint_open_latest(folder, true, &c) != LH_OK)
+        checkpoint_open_latest(folder, &c) != LH_OK)
         _exit(1);
     uint64_t step = c == NULL ? 0 : c->manifest->meta.step;
+    if (c != NULL) checkpoint_make_way(folder, step);
     checkpoint_close(c);
     for (;;) {
         const checkpoint_meta_t meta = {.run = "killed", .step = ++step};

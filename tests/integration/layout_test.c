@@ -184,7 +184,7 @@ static void save(const char *folder, layout_t l)
 static void load(const char *folder, layout_t l)
 {
     checkpoint_t *c = NULL;
-    OK(checkpoint_open_latest(folder, false, &c));
+    OK(checkpoint_open_latest(folder, &c));
     assert_non_null(c);
     for (l.rank = 0; l.rank < l.ranks; l.rank++) {
         rig_t rig;

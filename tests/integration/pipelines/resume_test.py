@@ -101,8 +101,19 @@ class Resume(PipelineCase):
         self.run_longhaul("train", job)
         self.damage(10)
         self.damage(20)
-        said = "".join(self.run_longhaul("train", job, "--resume", code=REFUSED))
-        self.assertIn("none of its checkpoints is whole", said)
+        names = sorted(os.listdir(self.path("out", "checkpoints")))
+        for how in (["--resume"], ["--resume"], []):
+            # Without --resume only what stands before the data is looked at.
+            why = "checkpoints is whole" if how else "go on from it with --resume"
+            self.assertIn(why, self.run_longhaul("train", job, *how, code=REFUSED)[1])
+            self.assertEqual(sorted(os.listdir(self.path("out", "checkpoints"))), names)
+        for step in (10, 20):
+            with open(os.path.join(self.step_folder(step), "manifest.json"), "w"):
+                pass
+        for how in (["--resume"], [], ["--resume"]):
+            said = self.run_longhaul("train", job, *how, code=REFUSED)[1]
+            self.assertIn("none of its 2 checkpoints is whole", said)
+            self.assertEqual(sorted(os.listdir(self.path("out", "checkpoints"))), names)
 
     def forget(self, last, folder, step):
         """As if the run had been killed before its last save."""

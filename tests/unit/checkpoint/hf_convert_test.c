@@ -120,7 +120,7 @@ static void do_export(model_kit_t *k, const char *imported, const char *to, uint
     char path[512];
     checkpoint_t *c = NULL;
     (void)snprintf(path, sizeof(path), "%s/checkpoints", imported);
-    assert_int_equal(checkpoint_open_latest(path, false, &c), LH_OK);
+    assert_int_equal(checkpoint_open_latest(path, &c), LH_OK);
     const hf_export_how_t how = {.from = c,
                                  .folder = to,
                                  .imported = imported,

@@ -185,7 +185,7 @@ static inline void world_forget(world_run_t *run)
 static inline void world_check(const char *folder, uint64_t step, uint32_t ranks)
 {
     checkpoint_t *c = NULL;
-    assert_int_equal(checkpoint_open_latest(folder, false, &c), LH_OK);
+    assert_int_equal(checkpoint_open_latest(folder, &c), LH_OK);
     assert_non_null(c);
     assert_int_equal(c->manifest->meta.step, step);
     assert_int_equal(c->manifest->meta.cursor, 10 * step);

@@ -75,7 +75,7 @@ static inline void small_check(checkpoint_t *c, uint64_t step)
 static inline int64_t small_latest(const char *folder)
 {
     checkpoint_t *c = NULL;
-    assert_int_equal(checkpoint_open_latest(folder, false, &c), LH_OK);
+    assert_int_equal(checkpoint_open_latest(folder, &c), LH_OK);
     if (c == NULL) return -1;
     const int64_t step = (int64_t)c->manifest->meta.step;
     small_check(c, (uint64_t)step);
