@@ -8,6 +8,7 @@
 #include <base/file.h>
 #include <base/memory.h>
 #include <base/sys.h>
+#include <checkpoint/commit.h>
 #include <data/blend.h>
 #include <data/input_files.h>
 #include <data/json_parse.h>
@@ -174,11 +175,34 @@ static json_t *read_state(const char *path)
     return json_object();
 }
 
+/* What a run ended with is the step that the pointer names: an older one is not its result. */
+static bool last_step_is_there(const char *folder)
+{
+    enum { POINTER_MOST = 256 };
+    uint64_t step;
+    size_t length;
+    char *latest = path_join(folder, CHECKPOINT_POINTER), *text = NULL;
+    if (latest == NULL || !file_exists(latest) ||
+        file_read(latest, POINTER_MOST, &text, &length) != LH_OK) {
+        mem_free(latest);
+        return false;
+    }
+    text[strcspn(text, " \n")] = '\0';
+    char *path = checkpoint_name_parse(text, &step) ? path_join(folder, text) : NULL;
+    char *manifest = path == NULL ? NULL : path_join(path, MANIFEST_NAME);
+    const bool there = manifest != NULL && file_exists(manifest);
+    mem_free(manifest);
+    mem_free(path);
+    mem_free(text);
+    mem_free(latest);
+    return there;
+}
+
 static bool output_is_there(const job_t *job, uint32_t stage)
 {
-    char *path = stage == STAGE_TRAIN    ? path_join(job->checkpoint.folder, "latest")
-                 : stage == STAGE_EXPORT ? path_join(job->export.folder, "config.json")
-                                         : path_join(job->pipeline.folder, facts[stage].output);
+    if (stage == STAGE_TRAIN) return last_step_is_there(job->checkpoint.folder);
+    char *path = stage == STAGE_EXPORT ? path_join(job->export.folder, "config.json")
+                                       : path_join(job->pipeline.folder, facts[stage].output);
     const bool there = path != NULL && file_exists(path);
     mem_free(path);
     if (stage != STAGE_PREPARE || !there) return there;

@@ -4,6 +4,7 @@ import gzip
 import json
 import os
 import re
+import shutil
 import struct
 import subprocess
 
@@ -43,6 +44,18 @@ class Stages(PipelineCase):
         self.assertIn("-- prepare\n", said)
         self.assertIn("-- train\n", said)
         self.assertIn("--resume", said)
+
+    def test_a_step_that_is_gone_is_trained_again(self):
+        job = self.small_job(stages="prepare train export", train={"steps": 4},
+                             checkpoint={"every": 2})
+        self.run_longhaul("run", job)
+        whole = checkpoint_digest(self.step_folder(4))
+        shutil.rmtree(self.step_folder(4))
+        _, said = self.run_longhaul("run", job, code=REFUSED)
+        self.assertNotIn("-- train: nothing has changed", said)
+        self.assertIn("--resume", said)
+        self.assertEqual(self.stages_run(job, "--resume"), (["train"], ["prepare", "export"]))
+        self.assertEqual(checkpoint_digest(self.step_folder(4)), whole)
 
     def test_a_wrong_ini_leaves_nothing_behind(self):
         for change, word in (({"train": {"stepz": 3}}, "steps"),
