@@ -269,7 +269,7 @@ static void export_to(subject_t *s, tiny_model_t *t, const char *from, const cha
 {
     checkpoint_t *c = NULL;
     hf_export_result_t result;
-    check_ok(checkpoint_open_latest(from, false, &c), "checkpoint");
+    check_ok(checkpoint_open_latest(from, &c), "checkpoint");
     const hf_export_how_t how = {.from = c,
                                  .folder = to,
                                  .table = t->api->hf,
@@ -300,8 +300,8 @@ static void import_from(subject_t *s, tiny_model_t *t, const char *from, const c
 static void compare_checkpoints(const tiny_model_t *t, const char *a, const char *b)
 {
     checkpoint_t *x = NULL, *y = NULL;
-    check_ok(checkpoint_open_latest(a, false, &x), "checkpoint");
-    check_ok(checkpoint_open_latest(b, false, &y), "checkpoint");
+    check_ok(checkpoint_open_latest(a, &x), "checkpoint");
+    check_ok(checkpoint_open_latest(b, &y), "checkpoint");
     if (x == NULL || y == NULL) check_fault("an import left no checkpoint");
     for (uint32_t i = 0; i < t->parameters->count; i++) {
         const parameter_t *p = &t->parameters->items[i];

@@ -196,7 +196,7 @@ static lh_status_t begin_weights(rank_state_t *r, snapshot_t *snapshot)
     checkpoint_t *c = NULL;
     lh_status_t status = weights_initialize(r->weights, r->job->s->seed, 0.1);
     if (status == LH_OK && from != NULL) {
-        status = checkpoint_open_latest(from, false, &c);
+        status = checkpoint_open_latest(from, &c);
         if (status == LH_OK && c == NULL) status = fail(LH_INVALID, "%s is empty", from);
         if (status == LH_OK) status = snapshot_load(snapshot, c, true);
         checkpoint_close(c);
