@@ -6,6 +6,7 @@
 
 #include <base/file.h>
 #include <base/memory.h>
+#include <cli/check_inputs.h>
 #include <cli/check_memory.h>
 #include <cli/launch.h>
 #include <cli/model_source.h>
@@ -255,6 +256,7 @@ static lh_status_t check_all(check_t *c)
     if (status == LH_OK) status = check_ops(c);
     if (status == LH_OK) status = check_named_sections(c);
     if (status == LH_OK) status = check_calls(c);
+    if (status == LH_OK) status = check_inputs(c->job);
     return status;
 }
 

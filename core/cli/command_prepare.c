@@ -65,7 +65,12 @@ static lh_status_t prepare(const cli_t *cli, const tokenizer_t *tokenizer, call_
     const job_t *job = cli->job;
     prepare_progress_t progress;
     prepare_counts_t counts;
+    job_outputs_t own;
+    lh_status_t status = stop_watch();
+    if (status == LH_OK) status = job_outputs_find(job, &own);
+    if (status != LH_OK) return status;
     const prepare_how_t how = {.prepare = &job->prepare,
+                               .own = &own,
                                .base = job->base,
                                .folder = job->pipeline.folder,
                                .line_bytes = job->limits.line_bytes,
@@ -75,12 +80,11 @@ static lh_status_t prepare(const cli_t *cli, const tokenizer_t *tokenizer, call_
                                .progress = prepare_progress_show,
                                .progress_context = &progress,
                                .stopping = stop_requested};
-    lh_status_t status = stop_watch();
-    if (status != LH_OK) return status;
     prepare_progress_begin(&progress);
     status = prepare_run(&how, &counts);
     const double seconds = prepare_progress_seconds(&progress);
     prepare_progress_end(&progress);
+    job_outputs_free(&own);
     stop_unwatch();
     if (status == LH_OK) tell(cli, &counts, tokenizer, seconds);
     return status;

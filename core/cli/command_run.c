@@ -3,6 +3,7 @@
 #include <cli/commands.h>
 
 #include <base/log.h>
+#include <cli/check_inputs.h>
 #include <cli/launch.h>
 #include <cli/pipeline.h>
 
@@ -22,7 +23,8 @@ int command_stage(cli_t *cli, uint32_t stage)
 {
     char digest[SHA256_TEXT];
     const bool remembers = launch_leads(cli) && !launch_is_started(cli);
-    lh_status_t status = remembers ? stage_forget(cli->job, stage) : LH_OK;
+    lh_status_t status = check_inputs(cli->job);
+    if (status == LH_OK && remembers) status = stage_forget(cli->job, stage);
     if (status != LH_OK) return status;
 
     const int code = has_ranks(stage)

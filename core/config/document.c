@@ -67,6 +67,16 @@ const document_section_t *document_section(const document_t *d, uint32_t index)
     return d->sections[index];
 }
 
+uint32_t document_file_count(const document_t *d)
+{
+    return d->file_count;
+}
+
+const char *document_file(const document_t *d, uint32_t index)
+{
+    return d->files[index];
+}
+
 static document_section_t *find_section(const document_t *d, const char *name)
 {
     for (uint32_t i = 0; i < d->section_count; i++)

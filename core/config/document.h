@@ -37,6 +37,9 @@ lh_status_t document_set(document_t *d, const char *assignment) LH_MUST_CHECK;
 
 uint32_t document_section_count(const document_t *d);
 const document_section_t *document_section(const document_t *d, uint32_t index);
+/* The files that it was read from: the INI and what it includes, as opened. */
+uint32_t document_file_count(const document_t *d);
+const char *document_file(const document_t *d, uint32_t index);
 const document_section_t *document_find(const document_t *d, const char *section); /* or NULL */
 const document_entry_t *section_find(const document_section_t *s,
                                      const char *key); /* s may be NULL */

@@ -46,10 +46,15 @@ static int match_entry(void *context, const char *name)
     return m->status == LH_OK ? 0 : -1;
 }
 
+bool input_files_is_pattern(const char *path)
+{
+    return strpbrk(path, "*?[") != NULL;
+}
+
 /* Every path of `from`, followed by one component of the pattern. */
 static lh_status_t descend(const path_list_t *from, const char *component, path_list_t *to)
 {
-    const bool wild = strpbrk(component, "*?[") != NULL;
+    const bool wild = input_files_is_pattern(component);
     for (size_t i = 0; i < from->count; i++) {
         lh_status_t status = LH_OK;
         const char *folder = from->paths[i];
@@ -84,13 +89,14 @@ static lh_status_t expand(const char *folder, char *pattern, path_list_t *found)
     return status;
 }
 
-static lh_status_t add_file(input_files_t *files, const char *path)
+static lh_status_t add_file(input_files_t *files, const char *path, const job_outputs_t *own)
 {
+    struct stat st;
     for (uint32_t i = 0; i < files->count; i++)
         if (strcmp(files->paths[i], path) == 0)
             return fail(LH_INVALID, "input: %s is named twice", path);
-    struct stat st;
     if (sys()->stat(path, &st) != 0) return fail(LH_IO, "%s: cannot stat", path);
+    if (own != NULL && job_outputs_at(own, &st) != NULL) return LH_OK;
     if (!S_ISREG(st.st_mode)) return fail(LH_INVALID, "%s: not a regular file", path);
 
     const size_t count = files->count, wanted = count + 1;
@@ -117,21 +123,25 @@ static lh_status_t add_file(input_files_t *files, const char *path)
     return LH_OK;
 }
 
-static lh_status_t add_pattern(input_files_t *files, const char *folder, const char *pattern)
+static lh_status_t add_pattern(input_files_t *files, const char *folder, const char *pattern,
+                               const job_outputs_t *own)
 {
+    const uint32_t before = files->count;
+    const bool wild = input_files_is_pattern(pattern);
     path_list_t found = {0};
     char *copy = mem_text(pattern);
     lh_status_t status = copy == NULL ? LH_NO_MEMORY : expand(folder, copy, &found);
-    if (status == LH_OK && found.count == 0)
-        status = fail(LH_INVALID, "input: no file matches '%s' in %s", pattern, folder);
     for (size_t i = 0; i < found.count && status == LH_OK; i++)
-        status = add_file(files, found.paths[i]);
+        status = add_file(files, found.paths[i], wild ? own : NULL);
+    if (status == LH_OK && files->count == before)
+        status = fail(LH_INVALID, "input: no file matches '%s' in %s", pattern, folder);
     path_list_free(&found);
     mem_free(copy);
     return status;
 }
 
-lh_status_t input_files_find(const char *folder, const char *list, input_files_t *out)
+lh_status_t input_files_find(const char *folder, const char *list, const job_outputs_t *own,
+                             input_files_t *out)
 {
     *out = (input_files_t){0};
     char *copy = mem_text(list);
@@ -142,7 +152,7 @@ lh_status_t input_files_find(const char *folder, const char *list, input_files_t
     for (char *part = strtok_r(copy, ",", &rest); part != NULL && status == LH_OK;
          part = strtok_r(NULL, ",", &rest)) {
         const char *pattern = text_trim(part);
-        if (*pattern != '\0') status = add_pattern(out, folder, pattern);
+        if (*pattern != '\0') status = add_pattern(out, folder, pattern, own);
     }
     if (status == LH_OK && out->count == 0) status = fail(LH_INVALID, "input: no file is named");
     mem_free(copy);

@@ -2,7 +2,7 @@
 #ifndef DATA_INPUT_FILES_H
 #define DATA_INPUT_FILES_H
 
-#include <base/status.h>
+#include <config/job_outputs.h>
 
 typedef struct input_files {
     char **paths;                  /* in the order of the list; a glob's matches sorted by name */
@@ -12,9 +12,11 @@ typedef struct input_files {
 } input_files_t;
 
 /* list: comma-separated, relative ones against folder; '*', '?' and [..] in any part of a path.
- * What matches nothing, is no regular file, or is named twice is refused. *out is overwritten. */
-lh_status_t input_files_find(const char *folder, const char *list,
+ * What matches nothing, is no regular file, or is named twice is refused. *out is overwritten.
+ * own: the job's own files, which patterns leave out; may be NULL. */
+lh_status_t input_files_find(const char *folder, const char *list, const job_outputs_t *own,
                              input_files_t *out) LH_MUST_CHECK;
+bool input_files_is_pattern(const char *path);
 void input_files_free(input_files_t *files);
 
 #endif

@@ -143,7 +143,8 @@ static lh_status_t prepare_open(prepare_t *p)
     const job_prepare_t *job = p->how->prepare;
     lh_status_t status = limit_parse(job->on_error, &p->rejected_limit);
     if (status == LH_OK) status = ends_find(p->how, &p->ends);
-    if (status == LH_OK) status = input_files_find(p->how->base, job->input, &p->files);
+    if (status == LH_OK)
+        status = input_files_find(p->how->base, job->input, p->how->own, &p->files);
     if (status != LH_OK) return status;
     for (uint32_t i = 0; i < p->files.count; i++)
         p->counts.bytes_total += p->files.bytes[i];

@@ -4,7 +4,7 @@
 #define DATA_PREPARE_H
 
 #include <base/digest.h>
-#include <config/job.h>
+#include <config/job_outputs.h>
 #include <data/tokenizer.h>
 
 typedef struct prepare_counts {
@@ -18,6 +18,8 @@ typedef struct prepare_counts {
 
 typedef struct prepare_how {
     const job_prepare_t *prepare;
+    const job_outputs_t
+        *own;           /* files of the job, which patterns of its input leave out; may be NULL */
     const char *base;   /* folder of the INI: relative inputs lie in it    */
     const char *folder; /* of the pipeline: for summary and rejected lines */
     uint64_t line_bytes;

@@ -187,6 +187,87 @@ class Stages(PipelineCase):
                 self.assertEqual(a.read(), b.read(), kind)
 
 
+class OwnFiles(PipelineCase):
+    """What a job reads and what it writes are never the same file."""
+
+    def kept(self, name, sentence, *sets, command="run", job=None):
+        """The file at `name` is refused before anything is written, and keeps its bytes."""
+        with open(self.path(name), "rb") as f:
+            before = f.read()
+        there = sorted(os.listdir(self.folder)), sorted(os.listdir(self.path("out")))
+        job = job or self.small_job(train={"steps": 2})
+        for command in ("check", command):
+            args = [word for change in sets for word in ("--set", change)]
+            _, said = self.run_longhaul(command, job, *args, code=REFUSED)
+            self.assertRegex(said, sentence)
+            self.assertEqual(said.count("\n"), 1, said)
+        with open(self.path(name), "rb") as f:
+            self.assertEqual(f.read(), before)
+        after = sorted(os.listdir(self.folder)), sorted(os.listdir(self.path("out")))
+        self.assertEqual(after, there)
+
+    def input_named(self, name, by):
+        shutil.copy(self.stories(), self.path(name))
+        self.small_job()
+        self.kept(name, r"\[prepare\] input: \S+%s would be lost: %s writes over it" %
+                  (re.escape(os.path.basename(name)), by), "prepare.input=" + name)
+        os.unlink(self.path(name))
+
+    def test_an_input_that_the_job_writes_is_refused(self):
+        os.mkdir(self.path("out"))
+        for name, by in (("out/corpus.bin", "prepare"), ("out/corpus.idx.tmp", "prepare"),
+                         ("out/prepare.json", "prepare"), ("out/prepare.rejected.txt", "prepare"),
+                         ("out/train.log", "train"), ("out/metrics.jsonl", "train"),
+                         ("out/rank-1.log", "train"), ("out/report.html", "train"),
+                         ("out/stages.json", "run"), ("out/eval.json", "eval"),
+                         ("out/generated.json", "generate")):
+            with self.subTest(name=name):
+                self.input_named(name, by)
+
+    def test_other_names_of_a_file_are_the_same_file(self):
+        os.mkdir(self.path("out"))
+        shutil.copy(self.stories(), self.path("out", "train.log"))
+        job = self.small_job(train={"steps": 2})
+        os.symlink("out/train.log", self.path("soft.jsonl"))
+        os.link(self.path("out", "train.log"), self.path("hard.jsonl"))
+        for name in ("soft.jsonl", "hard.jsonl"):
+            self.kept(name, "would be lost: train", "prepare.input=" + name, job=job)
+            self.kept(name, r"\[eval\] data: .*would be lost", "eval.data=" + name, job=job)
+            self.kept(name, r"\[prepare\] tokenizer: .*would be lost", "prepare.tokenizer=" + name,
+                      command="train", job=job)
+
+    def test_an_output_that_leaves_a_folder_yet_to_be_made(self):
+        shutil.copy(self.stories(), self.path("data.bin"))
+        job = self.small_job(train={"steps": 2})
+        sets = ("prepare.input=data.bin", "prepare.output=../data", "data.train=../data")
+        for command in ("check", "run", "prepare"):
+            args = [word for change in sets for word in ("--set", change)]
+            _, said = self.run_longhaul(command, job, *args, code=REFUSED)
+            self.assertRegex(said, r"data\.bin would be lost: prepare writes over it")
+        self.assertEqual(sorted(os.listdir(self.folder)), ["data.bin", "job.ini", "stories.jsonl"])
+
+    def test_an_ini_under_a_name_of_the_job_is_refused(self):
+        os.mkdir(self.path("out"))
+        for name in ("report.html", "stages.json"):
+            os.rename(self.small_job(pipeline={"folder": "."}), self.path(name))
+            self.kept(name, r"\[pipeline\] folder: .*%s would be lost" % name, job=self.path(name))
+            job = self.write("job.ini", "include = %s\n" % name)
+            self.kept(name, r"\[pipeline\] folder: .*%s would be lost" % name, job=job)
+            os.unlink(self.path(name))
+
+    def test_a_pattern_leaves_the_jobs_own_files_out(self):
+        job = self.small_job(pipeline={"folder": "."}, prepare={"input": "*.jsonl"},
+                             train={"steps": 2})
+        self.run_longhaul("run", job)
+        self.assertIn("metrics.jsonl", os.listdir(self.folder))
+        _, said = self.run_longhaul("run", job, "--resume")
+        self.assertIn("-- prepare: nothing has changed", said)
+        self.run_longhaul("prepare", job)
+        os.rename(self.path("stories.jsonl"), self.path("stories"))
+        _, said = self.run_longhaul("prepare", job, code=REFUSED)
+        self.assertIn("no file matches", said)
+
+
 class Calls(PipelineCase):
     def plugins(self):
         return ["--plugins", add_plugin(self, "parts", "test_hooks")]
