@@ -188,12 +188,17 @@ bool file_is(int fd, const char *path)
 static lh_status_t take(const char *path, int *fd)
 {
     int got;
+    struct stat st;
     lh_status_t status = begin(path, O_RDWR, &got);
     if (status != LH_OK) return status;
     if (sys()->lock(got) != 0 && errno == EWOULDBLOCK)
         status = fail(LH_INVALID, "%s: another process writes it", path);
     else if (!file_is(got, path))
         status = LH_AGAIN;
+    else if (sys()->fstat(got, &st) != 0)
+        status = fail(LH_IO, "%s: cannot stat", path);
+    else if (st.st_nlink > 1) /* what has another name is somebody else's too */
+        status = sys()->unlink(path) == 0 ? LH_AGAIN : fail(LH_IO, "%s: cannot remove", path);
     else if (sys()->ftruncate(got, 0) != 0)
         status = fail(LH_IO, "%s: cannot empty it", path);
     if (status == LH_OK)

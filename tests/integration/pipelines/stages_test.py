@@ -1,5 +1,6 @@
 """A pipeline's stages: what has not changed is skipped, what has is run again, what is wrong is refused
 before anything is made; calls from the INI reach a third party's plugin; exit codes; help."""
+import fcntl
 import gzip
 import json
 import os
@@ -266,6 +267,27 @@ class OwnFiles(PipelineCase):
         os.rename(self.path("stories.jsonl"), self.path("stories"))
         _, said = self.run_longhaul("prepare", job, code=REFUSED)
         self.assertIn("no file matches", said)
+
+    def test_a_second_name_of_a_temporary_file_keeps_its_bytes(self):
+        job = self.small_job()
+        os.mkdir(self.path("out"))
+        for name in ("corpus.bin.tmp", "corpus.idx.tmp", "corpus.lengths.tmp",
+                     "prepare.rejected.txt.tmp"):
+            os.link(self.write("precious", "mine\n"), self.path("out", name))
+            self.run_longhaul("prepare", job)
+            with open(self.path("precious")) as f:
+                self.assertEqual(f.read(), "mine\n")
+            self.assertFalse(os.path.exists(self.path("out", name)))
+
+    def test_a_second_name_does_not_break_a_lock(self):
+        job = self.small_job()
+        os.mkdir(self.path("out"))
+        with open(self.path("out", "corpus.bin.tmp"), "w") as held:
+            fcntl.flock(held, fcntl.LOCK_EX)
+            os.link(self.path("out", "corpus.bin.tmp"), self.path("copy"))
+            _, said = self.run_longhaul("prepare", job, code=REFUSED)
+            self.assertIn("corpus.bin.tmp: another process writes it", said)
+            self.assertTrue(os.path.exists(self.path("out", "corpus.bin.tmp")))
 
 
 class Calls(PipelineCase):
