@@ -125,13 +125,11 @@ static lh_status_t read_prompt(const cli_t *cli, const request_t *r, const token
     return status;
 }
 
-/* Bytes of a text that later tokens won't change: a character can come in several tokens, and until
- * it is whole a decoder leaves it out or puts U+FFFD in its place. */
+/* Bytes of a text without a character at its end that is not whole yet: it can come in several
+ * tokens. */
 static size_t settled(const char *text, size_t length)
 {
     size_t back = 0;
-    while (length >= 3 && memcmp(text + length - 3, "\xEF\xBF\xBD", 3) == 0)
-        length -= 3;
     while (back < 3 && back < length && ((unsigned char)text[length - 1 - back] & 0xC0) == 0x80)
         back++;
     if (back >= length) return length;
@@ -157,11 +155,13 @@ static lh_status_t print_generated(const char *text, size_t length)
     return status;
 }
 
+/* What is shown no later token changes. */
 static void show_text(printer_t *p, bool all)
 {
     text_t text = {0};
     if (p->silent) return;
-    p->status = tokenizer_decode(p->tokenizer, p->ids.ids, p->ids.count, true, &text);
+    const size_t open = all ? 0 : tokenizer_open_bytes(p->tokenizer, p->ids.ids, p->ids.count);
+    p->status = tokenizer_decode(p->tokenizer, p->ids.ids, p->ids.count - open, true, &text);
     if (p->status == LH_OK && text.data != NULL) {
         const size_t until = all ? text.length : settled(text.data, text.length);
         if (until > p->shown) {

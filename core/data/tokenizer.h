@@ -72,6 +72,10 @@ lh_status_t tokenizer_encode(const tokenizer_t *t, tokenizer_scratch_t *scratch,
                              size_t length, token_spelling_t spelling,
                              token_ids_t *out) LH_MUST_CHECK;
 
+/* How many ids at the end are a run of byte tokens, which are UTF-8 together or U+FFFD each: what
+ * they stand for is only known once the run has ended. */
+size_t tokenizer_open_bytes(const tokenizer_t *t, const int32_t *ids, size_t count);
+
 /* Appends the bytes that the ids stand for; an id outside the vocabulary is refused. Special tokens
  * are written as they are spelt unless skip_special. Byte-level kinds give back the bytes as they
  * are, UTF-8 or not. */

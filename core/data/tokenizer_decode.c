@@ -142,6 +142,26 @@ static void strip(const decoder_t *decoder, text_t *out, size_t start)
     out->data[out->length] = '\0';
 }
 
+static bool find_piece(const tokenizer_t *t, uint32_t id, piece_t *out)
+{
+    return piece_table_get(&t->added_pieces, id, out) || piece_table_get(&t->pieces, id, out);
+}
+
+size_t tokenizer_open_bytes(const tokenizer_t *t, const int32_t *ids, size_t count)
+{
+    const bool runs = t->decoder.byte_fallback && !t->decoder.byte_level &&
+                      t->spelled != SPELLED_AS_BYTES;
+    size_t open = 0;
+    for (; runs && open < count; open++) {
+        const int32_t id = ids[count - 1 - open];
+        piece_t piece;
+        if (id < 0 || id >= t->vocab_size) break;
+        const bool silent = t->skipped[id] || !find_piece(t, (uint32_t)id, &piece);
+        if (!silent && byte_of_piece(t, (uint32_t)id, piece) < 0) break;
+    }
+    return open;
+}
+
 lh_status_t tokenizer_decode(const tokenizer_t *t, const int32_t *ids, size_t count,
                              bool skip_special, text_t *out)
 {
@@ -156,9 +176,7 @@ lh_status_t tokenizer_decode(const tokenizer_t *t, const int32_t *ids, size_t co
         const uint32_t id = (uint32_t)ids[i];
         piece_t piece;
         if (skip_special && t->skipped[id]) continue;
-        if (!piece_table_get(&t->added_pieces, id, &piece) &&
-            !piece_table_get(&t->pieces, id, &piece))
-            continue; /* the file leaves a hole here */
+        if (!find_piece(t, id, &piece)) continue; /* the file leaves a hole here */
         if (t->decoder.join && !first) text_append(out, " ");
         first = false;
         if (t->spelled == SPELLED_AS_BYTES)

@@ -63,6 +63,23 @@ class TrainedModels(PipelineCase):
         self.assertEqual(got["prompt_ids"], prompt["ids"])
         self.assertEqual(got["new_ids"], [prompt["argmax"]])
 
+    def test_text_on_the_terminal_is_that_of_the_whole(self):
+        job = self.imported(STORIES, "llama")
+        byte = lambda b: b + 3  # the id of <0xNN>
+        whole = [byte(b) for b in "\u00e9".encode()]
+        for ids, begins in (([403] + whole, "\u00e9"), ([403] + whole + [byte(0xff)], "\ufffd" * 3),
+                            ([403, byte(0xe2)] + [403], "\ufffd"),
+                            ([byte(b) for b in b"\xe2\x80\xae"] + [byte(0xbf)], "\ufffd" * 4)):
+            out, _ = self.run_longhaul("generate", job, "--greedy", "--tokens", "3", "--ids",
+                                       ",".join(map(str, ids)))
+            with open(self.path("out", "generated.json")) as f:
+                text = json.load(f)["text"]
+            self.assertNotIn("\ufffd", text)
+            self.assertIn(begins, out)
+            self.assertEqual(out.count("\ufffd"), begins.count("\ufffd"))
+            self.assertTrue(out.endswith(text + "\n"), (out, text))
+            self.assertNotIn("\\x", out)
+
     def test_greedy_tokens_of_capp_gpt2_are_exact(self):
         # Its bos_token_id, 50256, lies outside its vocabulary of 53.
         job = self.imported(CAPP, "gpt2")
