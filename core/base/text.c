@@ -32,18 +32,24 @@ void text_append(text_t *t, const char *text)
     text_append_n(t, text, strlen(text));
 }
 
-void text_printf(text_t *t, const char *fmt, ...)
+void text_vprintf(text_t *t, const char *fmt, va_list args)
 {
-    va_list args, again;
-    va_start(args, fmt);
+    va_list again;
     va_copy(again, args);
     const int length = vsnprintf(NULL, 0, fmt, args);
-    va_end(args);
     if (length >= 0 && text_reserve(t, (size_t)length)) {
         (void)vsnprintf(t->data + t->length, (size_t)length + 1, fmt, again);
         t->length += (size_t)length;
     }
     va_end(again);
+}
+
+void text_printf(text_t *t, const char *fmt, ...)
+{
+    va_list args;
+    va_start(args, fmt);
+    text_vprintf(t, fmt, args);
+    va_end(args);
 }
 
 /* Bytes of the second place that may follow the first: overlong forms, surrogates and what lies
@@ -66,11 +72,21 @@ size_t text_character(const char *at)
     return length;
 }
 
+/* U+061C, U+200E, U+200F, U+202A to U+202E, U+2066 to U+2069. */
+static bool turns_text(const char *at)
+{
+    const unsigned char *p = (const unsigned char *)at;
+    if (p[0] == 0xd8) return p[1] == 0x9c;
+    if (p[0] != 0xe2 || (p[1] != 0x80 && p[1] != 0x81)) return false;
+    if (p[1] == 0x81) return p[2] >= 0xa6 && p[2] <= 0xa9;
+    return p[2] == 0x8e || p[2] == 0x8f || (p[2] >= 0xaa && p[2] <= 0xae);
+}
+
 size_t text_control(const char *at)
 {
     const unsigned char c = (unsigned char)at[0], next = c == 0 ? 0 : (unsigned char)at[1];
     if (c == 0xc2 && next >= 0x80 && next <= 0x9f) return 2;
-    if (c >= 0x80) return text_character(at) == 0;
+    if (c >= 0x80) return text_character(at) == 0 || turns_text(at);
     return (c != 0 && c < 0x20) || c == 0x7f;
 }
 

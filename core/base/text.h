@@ -2,6 +2,8 @@
 #ifndef BASE_TEXT_H
 #define BASE_TEXT_H
 
+#include <stdarg.h>
+
 #include <base/status.h>
 
 /* Zero-initialise. data is NUL-terminated once anything was appended, NULL before. After an
@@ -15,6 +17,7 @@ typedef struct text {
 void text_append(text_t *t, const char *text);
 void text_append_n(text_t *t, const char *bytes, size_t length);
 void text_printf(text_t *t, const char *fmt, ...) LH_PRINTF(2, 3);
+void text_vprintf(text_t *t, const char *fmt, va_list args) LH_PRINTF(2, 0);
 /* What others wrote (a plugin, a document), made harmless to a terminal: what it would obey stands
  * as \xNN. lines: new lines and tabs stay as they are. */
 void text_append_shown(text_t *t, const char *text, bool lines);
@@ -26,7 +29,8 @@ lh_status_t text_status(const text_t *t);
  * surrogate, cut). */
 size_t text_character(const char *at);
 /* Bytes at `at` that a terminal obeys instead of showing them: 1 for a control character and for a
- * byte that is no UTF-8, 2 for one of U+0080 to U+009F, else 0. */
+ * byte that is no UTF-8, 2 for one of U+0080 to U+009F, else 0. 1 too for a character that turns
+ * the direction of the text around it: what follows of it, by itself, is no UTF-8. */
 size_t text_control(const char *at);
 bool text_equal(const char *a, const char *b); /* NULL equals only NULL */
 bool text_starts(const char *text, const char *prefix);

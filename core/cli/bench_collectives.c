@@ -234,9 +234,9 @@ static const char *transport_of(const rig_t *r)
 static void print_head(const rig_t *r)
 {
     const settings_t *s = r->settings;
-    printf("# %s of %s, %u ranks, %u sites, transport %s; GB = 1e9 bytes, time: median\n",
-           coll_op_names[s->op], dtype_name(s->dtype), r->group->size, r->group->sites,
-           transport_of(r));
+    print_line("# %s of %s, %u ranks, %u sites, transport %s; GB = 1e9 bytes, time: median",
+               coll_op_names[s->op], dtype_name(s->dtype), r->group->size, r->group->sites,
+               transport_of(r));
     printf("%12s %12s %10s %12s %12s %10s %10s %8s\n", "bytes", "elements", "algorithm", "time_us",
            "least_us", "algbw_GB/s", "busbw_GB/s", "#wrong");
 }

@@ -158,10 +158,7 @@ static void print_rows(const device_rate_t *rate, const measured_call_t *rows, u
 
 static void print_table(const device_rate_t *rate, const measured_call_t *rows, uint32_t count)
 {
-    text_t name = {0};
-    text_append_shown(&name, rate->name, false);
-    printf("%s\n", name.data != NULL ? name.data : "");
-    text_free(&name);
+    print_line("%s", rate->name);
     for (uint32_t d = 0; d < LH_DTYPES; d++)
         if (rate->peak_flops[d] > 0)
             printf("  matmul %-5s %10.1f GFLOP/s\n", dtype_name(d), rate->peak_flops[d] * 1e-9);

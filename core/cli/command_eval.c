@@ -184,8 +184,8 @@ static lh_status_t tell(const cli_t *cli, const evaluation_sum_t *sum)
     if (cli_flag(cli, "json") != NULL)
         (void)fputs(json, stdout);
     else
-        (void)printf("loss %.6f  perplexity %.4f  over %llu tokens of %s\n", loss, exp(loss),
-                     (unsigned long long)sum->tokens, cli->job->eval.data);
+        print_line("loss %.6f  perplexity %.4f  over %llu tokens of %s", loss, exp(loss),
+                   (unsigned long long)sum->tokens, cli->job->eval.data);
 
     char *path = path_join(cli->job->pipeline.folder, "eval.json");
     lh_status_t status = path == NULL ? LH_NO_MEMORY : folder_make(cli->job->pipeline.folder);

@@ -2,8 +2,6 @@
  * folder. */
 #include <cli/commands.h>
 
-#include <stdio.h>
-
 #include <base/file.h>
 #include <base/memory.h>
 #include <checkpoint/hf_export.h>
@@ -66,10 +64,10 @@ static lh_status_t convert(const cli_t *cli, const model_source_t *source, model
     hf_export_result_t result;
     const lh_status_t status = hf_export(&how, &result);
     if (status == LH_OK)
-        (void)printf("exported %llu tensors of step %llu, %.1f MB in %u file%s, to %s\n",
-                     (unsigned long long)result.tensors,
-                     (unsigned long long)from->manifest->meta.step, (double)result.bytes / 1e6,
-                     result.shards, result.shards == 1 ? "" : "s", wanted->folder);
+        print_line("exported %llu tensors of step %llu, %.1f MB in %u file%s, to %s",
+                   (unsigned long long)result.tensors,
+                   (unsigned long long)from->manifest->meta.step, (double)result.bytes / 1e6,
+                   result.shards, result.shards == 1 ? "" : "s", wanted->folder);
     return status;
 }
 

@@ -2,8 +2,6 @@
  * config.json the model's options. */
 #include <cli/commands.h>
 
-#include <stdio.h>
-
 #include <base/file.h>
 #include <base/log.h>
 #include <base/memory.h>
@@ -59,9 +57,8 @@ static lh_status_t convert(const cli_t *cli, const hf_config_t *config,
     if (status == LH_OK) status = hf_import(&how, &result);
     text_free(&options);
     if (status == LH_OK)
-        (void)printf("imported %llu tensors, %.1f MB, from %s\n",
-                     (unsigned long long)result.tensors, (double)result.bytes / 1e6,
-                     cli->job->import.from);
+        print_line("imported %llu tensors, %.1f MB, from %s", (unsigned long long)result.tensors,
+                   (double)result.bytes / 1e6, cli->job->import.from);
     return status;
 }
 

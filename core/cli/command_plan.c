@@ -92,16 +92,12 @@ static void print_head(const planned_t *p)
     const lh_device_properties_t *device = engine_properties(p->engine);
     count_text((double)p->parameters, parameters);
     bytes_text((double)device->memory_bytes, free_bytes);
-    printf("%s: %s, %s parameters, %s\n", p->job->pipeline.name, p->job->model.plugin, parameters,
-           train->precision == PRECISION_BF16 ? "bf16" : "f32");
+    print_line("%s: %s, %s parameters, %s", p->job->pipeline.name, p->job->model.plugin, parameters,
+               train->precision == PRECISION_BF16 ? "bf16" : "f32");
     printf("a step: %llu tokens = %llu sequences of %llu, in micro-batches of %llu\n",
            (unsigned long long)p->tokens, (unsigned long long)train->batch,
            (unsigned long long)train->sequence, (unsigned long long)train->micro_batch);
-    text_t name = {0};
-    text_append_shown(&name, device->name, false);
-    printf("device: %s (%s), %s free\n", p->job->device.plugin, name.data != NULL ? name.data : "",
-           free_bytes);
-    text_free(&name);
+    print_line("device: %s (%s), %s free", p->job->device.plugin, device->name, free_bytes);
 }
 
 static uint32_t rank_with_most(const planned_t *p)
@@ -176,8 +172,8 @@ static void print_step(const planned_t *p)
     for (uint32_t i = 0; i < p->step.kind_count; i++)
         print_sum(p, p->step.kinds[i].kind, &p->step.kinds[i].sum, p->step.kinds[i].measured);
     if (p->known && p->step.unmeasured > 0)
-        printf("  * never measured here, taken at full speed: longhaul bench device %s\n",
-               p->job->path);
+        print_line("  * never measured here, taken at full speed: longhaul bench device %s",
+                   p->job->path);
 }
 
 static void print_times(const planned_t *p)
@@ -190,9 +186,8 @@ static void print_times(const planned_t *p)
         if (p->peak_flops > 0) printf(", %.1f %% of the matrix rate", 100 * mfu(p));
         printf("\n");
     } else {
-        printf("planned   no times: this device was not measured; run\n"
-               "          longhaul bench device %s\n",
-               p->job->path);
+        printf("planned   no times: this device was not measured; run\n");
+        print_line("          longhaul bench device %s", p->job->path);
     }
     if (p->measured.steps == 0) return;
     count_text((double)p->tokens / p->measured.step_s, tokens);

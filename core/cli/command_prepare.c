@@ -1,8 +1,6 @@
 /* command_prepare.c - longhaul prepare PIPELINE.ini: JSONL to token files. */
 #include <cli/commands.h>
 
-#include <stdio.h>
-
 #include <cli/prepare_progress.h>
 #include <plugin/call.h>
 #include <train/stop.h>
@@ -48,16 +46,16 @@ static void tell(const cli_t *cli, const prepare_counts_t *c, const tokenizer_t 
     duration_text(seconds, time);
     bytes_text((double)c->bytes_read, bytes);
     count_text((double)c->tokens, tokens);
-    (void)printf("prepared %s: %llu documents, %s tokens of %d (%s), from %s in %s, %.1f MB/s\n",
-                 cli->job->prepare.output, (unsigned long long)c->documents, tokens,
-                 tokenizer_vocab_size(tokenizer), tokenizer_kind(tokenizer), bytes, time,
-                 (double)c->bytes_read / 1e6 / seconds);
+    print_line("prepared %s: %llu documents, %s tokens of %d (%s), from %s in %s, %.1f MB/s",
+               cli->job->prepare.output, (unsigned long long)c->documents, tokens,
+               tokenizer_vocab_size(tokenizer), tokenizer_kind(tokenizer), bytes, time,
+               (double)c->bytes_read / 1e6 / seconds);
     if (c->rejected > 0)
-        (void)printf("%llu lines were rejected; %s/prepare.rejected.txt lists them\n",
-                     (unsigned long long)c->rejected, cli->job->pipeline.folder);
+        print_line("%llu lines were rejected; %s/prepare.rejected.txt lists them",
+                   (unsigned long long)c->rejected, cli->job->pipeline.folder);
     if (c->filtered > 0)
-        (void)printf("%llu documents were dropped by %s\n", (unsigned long long)c->filtered,
-                     cli->job->prepare.accept);
+        print_line("%llu documents were dropped by %s", (unsigned long long)c->filtered,
+                   cli->job->prepare.accept);
 }
 
 static lh_status_t prepare(const cli_t *cli, const tokenizer_t *tokenizer, call_t *filter)

@@ -21,12 +21,7 @@ typedef struct tally {
 /* One line, whatever the names of files are. reason: "" for none. */
 static void say(const char *path, const char *what, const char *reason)
 {
-    text_t line = {0};
-    text_append_shown(&line, path, false);
-    text_printf(&line, ": %s%s", what, *reason == '\0' ? "" : ": ");
-    text_append_shown(&line, reason, false);
-    if (!line.failed) (void)printf("%s\n", line.data);
-    text_free(&line);
+    print_line("%s: %s%s%s", path, what, *reason == '\0' ? "" : ": ", reason);
 }
 
 static void verify_step(const char *path, tally_t *tally)

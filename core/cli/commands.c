@@ -1,6 +1,7 @@
 /* commands.c - the table of commands: a row each, in the order that help shows. */
 #include <cli/commands.h>
 
+#include <stdarg.h>
 #include <stdio.h>
 
 #define JOB (CLI_NEEDS_JOB | CLI_NEEDS_PLUGINS)
@@ -92,4 +93,18 @@ lh_status_t print_shown(const char *text)
     if (status == LH_OK && shown.data != NULL) (void)fputs(shown.data, stdout);
     text_free(&shown);
     return status;
+}
+
+void print_line(const char *fmt, ...)
+{
+    text_t line = {0}, shown = {0};
+    va_list args;
+    va_start(args, fmt);
+    text_vprintf(&line, fmt, args);
+    va_end(args);
+    if (!line.failed) text_append_shown(&shown, line.data, false);
+    text_append(&shown, "\n");
+    if (!line.failed && !shown.failed) (void)fputs(shown.data, stdout);
+    text_free(&shown);
+    text_free(&line);
 }

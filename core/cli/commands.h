@@ -60,6 +60,10 @@ const char *cli_flag(const cli_t *cli, const char *name);
 /* Prints what holds others' texts, such as a plugin's help: what a terminal would obey as \xNN. */
 lh_status_t print_shown(const char *text) LH_MUST_CHECK;
 
+/* A line of results that holds others' texts, such as a path: likewise, and it stays one line. What
+ * cannot be shown for want of memory is left out. */
+void print_line(const char *fmt, ...) LH_PRINTF(1, 2);
+
 int command_run(cli_t *cli);
 int command_prepare(cli_t *cli);
 int command_import(cli_t *cli);

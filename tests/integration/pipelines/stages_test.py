@@ -98,6 +98,21 @@ class Stages(PipelineCase):
             done = subprocess.run([BINARY, "check", job], stdout=full, stderr=subprocess.PIPE)
         self.assertEqual(done.returncode, REFUSED)
 
+    def test_names_of_folders_steer_no_terminal(self):
+        odd = self.path("e\x1b]0;x\x07\u009b31m\u202e\n")
+        os.mkdir(odd)
+        job = self.small_job(stages="prepare train export", train={"steps": 2})
+        os.rename(job, os.path.join(odd, "job.ini"))
+        job = os.path.join(odd, "job.ini")
+        for command in ("run", "plan", "check", "eval"):
+            said = self.run_longhaul(command, job)
+            for text in said:
+                self.assertNotRegex(text, "[\x00-\x08\x0b-\x1f\x7f-\x9f\u202e]")
+            shown = "e\\x1b]0;x\\x07\\xc2\\x9b31m\\xe2\\x80\\xae\\x0a/"
+            self.assertTrue(command in ("check", "eval") or shown in said[0], said)
+        with open(os.path.join(odd, "out", "train.log"), "rb") as f:
+            self.assertNotRegex(f.read(), b"[\x00-\x08\x0b-\x1f\x7f]")
+
     def test_help_and_check_tell_every_option(self):
         job = self.small_job(train={"steps": 1})
         out, _ = self.run_longhaul("check", job)

@@ -153,6 +153,14 @@ static void what_a_terminal_obeys_is_spelled_out(void **state)
     text_append_shown(&t, hostile, false);
     assert_string_equal(t.data, "a\\x1b[2J\\x0d\\x7f\\x09b\\x0a\\xc2\\x9bc \xc3\xa9\xc2\xa0");
     text_free(&t);
+    static const char turning[] = "a\u202eb\u2066c\u200fd\u061ce";
+    text_append_shown(&t, turning, false);
+    assert_string_equal(t.data, "a\\xe2\\x80\\xaeb\\xe2\\x81\\xa6c\\xe2\\x80\\x8fd\\xd8\\x9ce");
+    text_free(&t);
+    static const char near[] = "\u200d\u2010\u2029\u202f\u2065\u206a\u061b\u061d";
+    text_append_shown(&t, near, false);
+    assert_string_equal(t.data, near);
+    text_free(&t);
     text_append_shown(&t, "\xc2", true); /* cut in the middle of a character */
     assert_string_equal(t.data, "\\xc2");
     text_free(&t);
