@@ -432,6 +432,30 @@ static lh_status_t resolve_paths(job_t *job)
     return LH_OK;
 }
 
+static bool is_utf8(const char *text)
+{
+    size_t size;
+    for (; *text != '\0'; text += size) {
+        size = text_character(text);
+        if (size == 0) return false;
+    }
+    return true;
+}
+
+/* Where the job writes stands in JSON files, which hold UTF-8. */
+static lh_status_t check_written(const job_t *job)
+{
+    const char *const written[] = {job->pipeline.folder, job->prepare.output,
+                                   job->checkpoint.folder, job->export.folder};
+    for (size_t i = 0; i < sizeof(written) / sizeof(written[0]); i++)
+        if (!is_utf8(written[i]))
+            return fail(LH_INVALID,
+                        "%s: the path is not UTF-8; rename its folder, or name another in "
+                        "[pipeline] folder",
+                        written[i]);
+    return LH_OK;
+}
+
 static lh_status_t parse_all(job_t *job)
 {
     uint32_t count;
@@ -454,6 +478,7 @@ static lh_status_t parse_all(job_t *job)
     if (status == LH_OK) status = check_secret(job);
     if (status == LH_OK) status = check_generate(job);
     if (status == LH_OK) status = resolve_paths(job);
+    if (status == LH_OK) status = check_written(job);
     return status;
 }
 

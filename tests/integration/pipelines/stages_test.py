@@ -113,6 +113,20 @@ class Stages(PipelineCase):
         with open(os.path.join(odd, "out", "train.log"), "rb") as f:
             self.assertNotRegex(f.read(), b"[\x00-\x08\x0b-\x1f\x7f]")
 
+    def test_a_folder_whose_name_is_no_utf8_is_refused(self):
+        odd = self.path(os.fsdecode(b"a\xffb"))
+        os.mkdir(odd)
+        job = os.path.join(odd, "job.ini")
+        os.rename(self.small_job(), job)
+        for command in ("check", "run", "prepare"):
+            _, said = self.run_longhaul(command, job, code=REFUSED)
+            self.assertRegex(said, r"^longhaul: \S+/a\\xffb/out: the path is not UTF-8; .*\n$")
+        self.assertEqual(os.listdir(odd), ["job.ini"])
+        self.run_longhaul("run", job, "--set", "train.steps=2", "--set",
+                          "pipeline.folder=" + self.path("out"))
+        with open(self.path("out", "prepare.json")) as f:
+            json.load(f)
+
     def test_help_and_check_tell_every_option(self):
         job = self.small_job(train={"steps": 1})
         out, _ = self.run_longhaul("check", job)
