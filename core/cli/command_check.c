@@ -11,6 +11,7 @@
 #include <cli/launch.h>
 #include <cli/model_source.h>
 #include <comm/carrier.h>
+#include <comm/secret.h>
 #include <config/explain.h>
 #include <config/quantity.h>
 #include <plugin/call.h>
@@ -216,6 +217,16 @@ static lh_status_t find_transport(const check_t *c, uint32_t scope, char usual[3
     return *name == NULL ? LH_INVALID : LH_OK;
 }
 
+/* Ranks that were started find it out together. */
+static lh_status_t check_carrier(const check_t *c, uint32_t scope, const char *name)
+{
+    const char *second = c->job->transports[scope].fallback;
+    if (launch_is_started(c->cli) || !launch_has_links(c->cli, scope)) return LH_OK;
+    const lh_status_t status = carrier_check(c->job, c->cli->plugins, scope, name, second);
+    if (status != LH_UNSUPPORTED || second == NULL) return status;
+    return carrier_check(c->job, c->cli->plugins, scope, second, name);
+}
+
 static lh_status_t check_transport(check_t *c, uint32_t scope)
 {
     const job_transport_t *t = &c->job->transports[scope];
@@ -234,7 +245,7 @@ static lh_status_t check_transport(check_t *c, uint32_t scope)
                                  two->plugin != NULL ? &two->options : NULL, &one->config);
     if (status == LH_OK && two->plugin != NULL)
         status = job_parse_transport(c->job, scope, &two->options, &one->options, &two->config);
-    return status;
+    return status == LH_OK ? check_carrier(c, scope, name) : status;
 }
 
 static lh_status_t check_transports(check_t *c)
@@ -245,6 +256,16 @@ static lh_status_t check_transports(check_t *c)
     return status;
 }
 
+/* Where rank 0 is, which makes the key; the others wait for it. */
+static lh_status_t check_secret(const check_t *c)
+{
+    const char *path = c->job->launch.secret;
+    const bool several = job_ranks(c->job) > 1 || launch_size(c->cli) > 1;
+    if (path == NULL || !several || !launch_leads(c->cli) || launch_is_started(c->cli))
+        return LH_OK;
+    return secret_check(path);
+}
+
 static lh_status_t check_all(check_t *c)
 {
     lh_status_t status = check_model(c);
@@ -253,6 +274,7 @@ static lh_status_t check_all(check_t *c)
     if (status == LH_OK)
         status = open_plugin(c, LH_KIND_DEVICE, "device", c->job->device.plugin, &c->device);
     if (status == LH_OK) status = check_transports(c);
+    if (status == LH_OK) status = check_secret(c);
     if (status == LH_OK) status = check_ops(c);
     if (status == LH_OK) status = check_named_sections(c);
     if (status == LH_OK) status = check_calls(c);

@@ -99,14 +99,20 @@ static lh_status_t check_card(carrier_t *c)
     return check_security(c);
 }
 
-static lh_status_t start(const job_t *job, registry_t *r, carrier_t *c, const char *name,
-                         const char *other)
+static lh_status_t open_transport(const job_t *job, registry_t *r, carrier_t *c, const char *name,
+                                  const char *other)
 {
     lh_status_t status = registry_load(r, LH_KIND_TRANSPORT, name, &c->plugin);
     if (status != LH_OK) return status;
     c->api = c->plugin->transport;
     status = parse_config(job, r, c, other);
-    if (status == LH_OK) status = c->api->open(c->plugin->host, c->config, &c->transport);
+    return status == LH_OK ? c->api->open(c->plugin->host, c->config, &c->transport) : status;
+}
+
+static lh_status_t start(const job_t *job, registry_t *r, carrier_t *c, const char *name,
+                         const char *other)
+{
+    lh_status_t status = open_transport(job, r, c, name, other);
     if (status == LH_OK) status = check_card(c);
     if (status == LH_OK && c->api->wait_fd != NULL && c->api->arm != NULL)
         status = c->api->wait_fd(c->transport, &c->wait_fd);
@@ -118,14 +124,34 @@ static lh_status_t start(const job_t *job, registry_t *r, carrier_t *c, const ch
     return status;
 }
 
-lh_status_t carrier_open(const job_t *job, registry_t *r, uint32_t scope, const char *name,
-                         const char *other, carrier_t **out)
+static carrier_t *carrier_new(const job_t *job, uint32_t scope)
 {
     carrier_t *c = mem_new(sizeof(*c));
-    if (c == NULL) return LH_NO_MEMORY;
+    if (c == NULL) return NULL;
     c->scope = scope;
     c->security = job->transports[scope].security;
     c->wait_fd = -1;
+    return c;
+}
+
+lh_status_t carrier_check(const job_t *job, registry_t *r, uint32_t scope, const char *name,
+                          const char *other)
+{
+    carrier_t *c = carrier_new(job, scope);
+    if (c == NULL) return LH_NO_MEMORY;
+    lh_status_t status = open_transport(job, r, c, name, other);
+    if (status == LH_OK) status = check_card(c);
+    carrier_close(c);
+    if (status == LH_UNSUPPORTED || status == LH_NO_MEMORY) return status;
+    fail_clear();
+    return LH_OK;
+}
+
+lh_status_t carrier_open(const job_t *job, registry_t *r, uint32_t scope, const char *name,
+                         const char *other, carrier_t **out)
+{
+    carrier_t *c = carrier_new(job, scope);
+    if (c == NULL) return LH_NO_MEMORY;
     const lh_status_t status = start(job, r, c, name, other);
     if (status != LH_OK) {
         carrier_close(c);

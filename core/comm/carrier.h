@@ -28,6 +28,10 @@ const char *carrier_plugin(const job_t *job, const registry_t *r, uint32_t scope
  */
 lh_status_t carrier_open(const job_t *job, registry_t *r, uint32_t scope, const char *name,
                          const char *other, carrier_t **out) LH_MUST_CHECK;
+/* What carrier_open would refuse of the plugin itself, such as a level of security that it cannot
+ * give; a machine without its card may check a job too. */
+lh_status_t carrier_check(const job_t *job, registry_t *r, uint32_t scope, const char *name,
+                          const char *other) LH_MUST_CHECK;
 /* Connections and regions have been closed or end with it. NULL does nothing. */
 void carrier_close(carrier_t *c);
 

@@ -170,6 +170,19 @@ lh_status_t secret_open(const char *path, bool make, secret_t **out)
     return hand_out(path, s, status, out);
 }
 
+lh_status_t secret_check(const char *path)
+{
+    secret_t s;
+    lh_status_t status = read_file(path, &s);
+    OPENSSL_cleanse(&s, sizeof(s));
+    if (status != LH_AGAIN) return status;
+    char *folder = path_folder(path);
+    if (folder == NULL) return LH_NO_MEMORY;
+    status = file_exists(folder) ? LH_OK : fail(LH_IO, "cannot make the job's key %s", path);
+    mem_free(folder);
+    return status;
+}
+
 lh_status_t secret_await(const char *path, uint64_t end_ns, secret_t **out)
 {
     enum { LOOK_US = 100000, COPIED_IN_S = 2 };

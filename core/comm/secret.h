@@ -10,6 +10,8 @@ typedef struct secret secret_t;
 /* Reads the file; it is made (mode 0600, whole or not at all) where it is not there and `make` is
  * set. Refused: other modes or owners, other lengths than 64 hex digits, all bytes equal. */
 lh_status_t secret_open(const char *path, bool make, secret_t **out) LH_MUST_CHECK;
+/* What secret_open would refuse of what is there now; nothing is made. */
+lh_status_t secret_check(const char *path) LH_MUST_CHECK;
 /* Reads the file that another machine makes or that is copied here, as soon as it is there and
  * whole: until end_ns on sys()->now_ns; what is no key has two seconds to become one. */
 lh_status_t secret_await(const char *path, uint64_t end_ns, secret_t **out) LH_MUST_CHECK;

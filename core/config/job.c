@@ -10,7 +10,7 @@
 #include <config/job_sites.h>
 #include <config/quantity.h>
 
-enum { WHERE_BYTES = 600 };
+enum { WHERE_BYTES = 600, LAUNCH_ADDRESS = 256 };
 
 static void where_is(const job_t *job, const char *section, const char *key, char out[WHERE_BYTES])
 {
@@ -372,6 +372,19 @@ static lh_status_t check_secret(const job_t *job)
         where);
 }
 
+/* The numbers of an address too, of IPv6 with its card: fe80::1%eth0. */
+static lh_status_t check_address(const job_t *job)
+{
+    const char *address = job->launch.address;
+    if (address == NULL) return LH_OK;
+    bool good = *address != '-' && strlen(address) < LAUNCH_ADDRESS;
+    for (const char *c = address; *c != '\0'; c++)
+        good = good && (isalnum((unsigned char)*c) || strchr(".-_:%", *c) != NULL);
+    if (!good)
+        REFUSE(job, "launch", "address", "%s: expected a host's name or an address", address);
+    return LH_OK;
+}
+
 static lh_status_t check_generate(const job_t *job)
 {
     if (job->generate.prompt != NULL && job->generate.ids != NULL)
@@ -476,6 +489,7 @@ static lh_status_t parse_all(job_t *job)
     if (status == LH_OK) status = check_prepare(job);
     if (status == LH_OK) status = check_model(job);
     if (status == LH_OK) status = check_secret(job);
+    if (status == LH_OK) status = check_address(job);
     if (status == LH_OK) status = check_generate(job);
     if (status == LH_OK) status = resolve_paths(job);
     if (status == LH_OK) status = check_written(job);

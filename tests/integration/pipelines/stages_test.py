@@ -113,6 +113,34 @@ class Stages(PipelineCase):
         with open(os.path.join(odd, "out", "train.log"), "rb") as f:
             self.assertNotRegex(f.read(), b"[\x00-\x08\x0b-\x1f\x7f]")
 
+    def test_what_a_later_stage_would_refuse_is_refused_first(self):
+        two = {"launch": {"ranks_per_node": 2}}
+        sites = {"site.a": {"hosts": "localhost:1"}, "site.b": {"hosts": "other:1"},
+                 "launch": {"secret": "key", "address": "127.0.0.1", "port": 1234},
+                 "transport.wan": {"plugin": "shm"}}
+        os.mkfifo(self.path("fifo"))
+        os.chmod(self.write("open", "ab" * 32), 0o644)
+        os.chmod(self.write("short", "ab"), 0o600)
+        for changes, sentence in (
+                (sites, r"\[transport\.wan\] security = private: the transport 'shm' cannot give it"),
+                ({"launch": dict(two["launch"], secret="missing/key")},
+                 "cannot make the job's key .*missing/key: No such file"),
+                ({"launch": dict(two["launch"], secret="open")}, "open has mode 0644"),
+                ({"launch": dict(two["launch"], secret="short")}, "short: a key is 64 hex.*2 bytes"),
+                ({"launch": dict(two["launch"], secret="fifo")}, "fifo is not a regular file"),
+                ({"launch": {"address": "x;rm -rf"}}, r"job\.ini:\d+: address = x;rm -rf: expected"),
+                ({"launch": {"address": "-h"}}, "address = -h: expected")):
+            with self.subTest(sentence=sentence):
+                job = self.small_job(**{k.replace(".", "__"): v for k, v in changes.items()})
+                for command in ("check", "run"):
+                    _, said = self.run_longhaul(command, job, code=REFUSED)
+                    self.assertRegex(said, sentence)
+                    self.assertFalse(os.path.exists(self.path("out")))
+        for address in ("localhost", "10.0.0.1", "fe80::1%eth0", "node-1.example.org"):
+            self.run_longhaul("check", self.small_job(launch={"address": address}))
+        job = self.small_job(transport__wan={"plugin": "shm"})
+        self.run_longhaul("check", job)  # there is no such link
+
     def test_a_folder_whose_name_is_no_utf8_is_refused(self):
         odd = self.path(os.fsdecode(b"a\xffb"))
         os.mkdir(odd)
