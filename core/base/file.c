@@ -360,7 +360,11 @@ char *path_absolute(const char *path)
     char folder[PATH_MAX];
     if (path[0] == '/') return mem_text(path);
     if (getcwd(folder, sizeof(folder)) == NULL) {
-        (void)fail(LH_IO, "%s: the working folder has no name", path);
+        if (errno == ERANGE)
+            (void)fail(LH_INVALID, "%s: the path of the working folder is longer than %d bytes",
+                       path, PATH_MAX - 1);
+        else
+            (void)fail(LH_IO, "%s: the working folder has no name", path);
         return NULL;
     }
     return path_join(folder, path);

@@ -29,17 +29,33 @@ typedef struct printer { /* shows text as it is made */
     lh_status_t status; /* of what could not be shown */
 } printer_t;
 
-static lh_status_t number_flag(const cli_t *cli, const char *name, uint64_t *out)
+/* What [generate] allows for its key. */
+static lh_status_t check_range(const char *name, const char *key, const char *text)
 {
-    const char *text = cli_flag(cli, name);
-    if (text == NULL || quantity_u64(text, out)) return LH_OK;
-    return fail(LH_INVALID, "--%s %s: not a whole number", name, text);
+    char where[32];
+    const job_section_t *s = job_section("generate");
+    (void)snprintf(where, sizeof(where), "--%s", name);
+    for (uint32_t i = 0; i < s->count; i++)
+        if (strcmp(s->rows[i].key, key) == 0)
+            return option_set(&s->rows[i], text, where, NULL, NULL);
+    return LH_OK;
 }
 
-static lh_status_t real_flag(const cli_t *cli, const char *name, double *out)
+static lh_status_t number_flag(const cli_t *cli, const char *name, const char *key, uint64_t *out)
 {
     const char *text = cli_flag(cli, name);
-    if (text == NULL || quantity_f64(text, out)) return LH_OK;
+    if (text == NULL) return LH_OK;
+    if (quantity_u64(text, out)) return check_range(name, key, text);
+    const bool digits = *text != '\0' && text[strspn(text, "0123456789")] == '\0';
+    return fail(LH_INVALID, "--%s %s: %s", name, text,
+                digits ? "too large, at most 18446744073709551615" : "not a whole number");
+}
+
+static lh_status_t real_flag(const cli_t *cli, const char *name, const char *key, double *out)
+{
+    const char *text = cli_flag(cli, name);
+    if (text == NULL) return LH_OK;
+    if (quantity_f64(text, out)) return check_range(name, key, text);
     return fail(LH_INVALID, "--%s %s: not a number", name, text);
 }
 
@@ -71,11 +87,12 @@ static lh_status_t read_request(const cli_t *cli, request_t *out)
     if (cli_flag(cli, "greedy") != NULL) out->sampling.greedy = true;
 
     lh_status_t status = check_flags(cli);
-    if (status == LH_OK) status = number_flag(cli, "tokens", &out->tokens);
-    if (status == LH_OK) status = number_flag(cli, "top-k", &out->sampling.top_k);
-    if (status == LH_OK) status = number_flag(cli, "seed", &out->sampling.seed);
-    if (status == LH_OK) status = real_flag(cli, "temperature", &out->sampling.temperature);
-    if (status == LH_OK) status = real_flag(cli, "top-p", &out->sampling.top_p);
+    if (status == LH_OK) status = number_flag(cli, "tokens", "tokens", &out->tokens);
+    if (status == LH_OK) status = number_flag(cli, "top-k", "top_k", &out->sampling.top_k);
+    if (status == LH_OK) status = number_flag(cli, "seed", "seed", &out->sampling.seed);
+    if (status == LH_OK)
+        status = real_flag(cli, "temperature", "temperature", &out->sampling.temperature);
+    if (status == LH_OK) status = real_flag(cli, "top-p", "top_p", &out->sampling.top_p);
     return status;
 }
 

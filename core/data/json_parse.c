@@ -119,6 +119,9 @@ lh_status_t json_parse(const char *path, const char *text, size_t length, json_t
     reading = NULL;
     mem_free(r.reserve);
     if (r.ran_out) return fail(LH_NO_MEMORY, "out of memory: %s: %zu bytes of JSON", path, length);
+    if (root == NULL && json_error_code(&error) == json_error_null_character)
+        return fail(LH_INVALID, "%s: not JSON, line %d column %d: \\u0000 is not allowed", path,
+                    error.line, error.column);
     if (root == NULL)
         return fail(LH_INVALID, "%s: not JSON, line %d column %d: %s", path, error.line,
                     error.column, error.text);

@@ -161,7 +161,7 @@ def tokenizer_files():
          r"t/tokenizer\.json: merge 1: more than 1 merges, the limit", "[limits]\nmerges = 1\n")
     case("a bomb of brackets", T, '{"model":' + "[" * 100000, r"t/tokenizer\.json: nested more than 64 deep at byte \d+")
     case("a NUL in a string", T, made(normalizer={"type": "Prepend", "prepend": "a\0b"}),
-         r"t/tokenizer\.json: not JSON, line 1 column \d+: \\u0000 is not allowed.*")
+         r"t/tokenizer\.json: not JSON, line 1 column \d+: \\u0000 is not allowed")
     case("a raw NUL", T, made() + "\0", r"t/tokenizer\.json: byte \d+ is NUL, JSON is text")
     case("a regex that explodes", T, made(pre_tokenizer={"type": "Split", "behavior": "Isolated", "pattern": {"Regex": "(?:a|a|b)+(?:x|y)"}}),
          r"a\.jsonl:1: the tokenizer's pattern .* gave up at byte 0: match limit exceeded")
@@ -268,7 +268,7 @@ def import_folder():
     index("dots", {"a": ".."}, plain % r"\.\.")
     index("nothing", {"a": ""}, plain % "")
     index("a number", {"a": 1}, plain % r"\(no string\)")
-    index("a NUL", b'{"weight_map":{"a":"1\\u0000"}}', r"hf/model\.safetensors\.index\.json: not JSON, line 1 column \d+: \\u0000 is not allowed.*")
+    index("a NUL", b'{"weight_map":{"a":"1\\u0000"}}', r"hf/model\.safetensors\.index\.json: not JSON, line 1 column \d+: \\u0000 is not allowed")
     index("a missing shard", {"a": "2.safetensors"}, r"hf/2\.safetensors: cannot open: No such file or directory")
     index("a tensor that is not there", {"b": "1.safetensors"}, r"hf/model\.safetensors\.index\.json: tensor b is not in 1\.safetensors")
     index("a tensor in another's shard", {"a": "2.safetensors", "b": "1.safetensors"},

@@ -155,6 +155,39 @@ class Stages(PipelineCase):
         with open(self.path("out", "prepare.json")) as f:
             json.load(f)
 
+    def test_a_refused_prepare_leaves_no_folder(self):
+        job = self.small_job(pipeline={"folder": None})
+        self.write("stories.jsonl", "no JSON\n")
+        self.run_longhaul("prepare", job, code=REFUSED)
+        self.assertFalse(os.path.exists(self.path("out")))
+        self.run_longhaul("prepare", job, "--set", "prepare.output=more/corpus", code=REFUSED)
+        self.assertFalse(os.path.exists(self.path("out")))
+        os.mkdir(self.path("out"))
+        self.run_longhaul("prepare", job, code=REFUSED)
+        self.assertEqual(os.listdir(self.path("out")), [])
+
+    def test_flags_have_the_range_of_their_keys(self):
+        job = self.small_job(train={"steps": 0})
+        for flag, value, sentence in (
+                ("seed", "99999999999999999999999", "too large"),
+                ("seed", "x", "not a whole number"), ("tokens", "0", "tokens = 0: expected 1..1M"),
+                ("top-p", "2", "top_p = 2: expected 0..1"),
+                ("temperature", "101", "temperature = 101: expected 0..100")):
+            _, said = self.run_longhaul("generate", job, "--ids", "1", "--" + flag, value,
+                                        code=REFUSED)
+            self.assertIn("--" + flag, said)
+            self.assertIn(sentence, said)
+
+    def test_a_working_folder_of_a_long_path(self):
+        job = self.small_job()
+        there = "for i in $(seq 21); do mkdir -p %s && cd -P %s; done; exec %s check job.ini"
+        name = "d" * 200
+        done = subprocess.run(["bash", "-c", there % (name, name, BINARY)], cwd=self.folder,
+                              capture_output=True, text=True)
+        self.assertEqual(done.returncode, REFUSED, done.stderr)
+        self.assertIn("the path of the working folder is longer than 4095 bytes", done.stderr)
+        self.assertTrue(os.path.exists(job))
+
     def test_help_and_check_tell_every_option(self):
         job = self.small_job(train={"steps": 1})
         out, _ = self.run_longhaul("check", job)
