@@ -16,14 +16,20 @@ static void append_value(const char *value, text_t *out)
     }
 }
 
-static void append_where(const document_entry_t *entry, text_t *out)
+/* On one line, whatever the file is called. */
+static void append_place(const document_entry_t *entry, text_t *out)
 {
     char where[600];
     document_where(entry->file, entry->line, where, sizeof(where));
-    text_append(out, where);
+    text_append_shown(out, where, false);
+}
+
+static void append_where(const document_entry_t *entry, text_t *out)
+{
+    append_place(entry, out);
     for (const document_entry_t *e = entry->overrides; e != NULL; e = e->overrides) {
-        document_where(e->file, e->line, where, sizeof(where));
-        text_printf(out, ", overrides %s", where);
+        text_append(out, ", overrides ");
+        append_place(e, out);
     }
 }
 
