@@ -1,15 +1,25 @@
 /* log.c - one write per line, so that lines of several threads do not mix. */
 #include <base/log.h>
 
+#include <errno.h>
+#include <pthread.h>
 #include <stdarg.h>
 #include <stdatomic.h>
 #include <stdio.h>
 #include <unistd.h>
 
+#include <base/record_file.h>
 #include <base/text.h>
 
+typedef struct sink {
+    _Atomic int fd; /* -1: none */
+    record_file_t file;
+    char path[512];
+} sink_t;
+
 static _Atomic int32_t threshold = LH_LOG_INFO;
-static _Atomic int also = -1, rank_file = -1;
+static pthread_mutex_t turn = PTHREAD_MUTEX_INITIALIZER; /* of the sinks' files and paths */
+static sink_t also = {.fd = -1}, rank_file = {.fd = -1};
 static _Atomic uint32_t own_rank;
 static _Atomic bool over_progress;
 
@@ -33,8 +43,31 @@ static size_t escape(char *to, size_t room, const char *from)
     return length;
 }
 
+static void sink_set(sink_t *s, int fd, const char *path)
+{
+    (void)pthread_mutex_lock(&turn);
+    s->file = (record_file_t){.fd = fd};
+    (void)snprintf(s->path, sizeof(s->path), "%s", path);
+    atomic_store(&s->fd, fd);
+    (void)pthread_mutex_unlock(&turn);
+}
+
+static void sink_add(sink_t *s, const char *line, size_t length)
+{
+    if (atomic_load(&s->fd) < 0) return;
+    (void)pthread_mutex_lock(&turn);
+    const bool written = record_file_add(&s->file, line, length);
+    const int error = errno;
+    const bool first = !written && s->file.lost == 1;
+    (void)pthread_mutex_unlock(&turn);
+    if (first)
+        log_line(LH_LOG_WARN, "%s: cannot write: %s; lines are lost until it can be written",
+                 s->path, strerror(error));
+}
+
 void log_line(int32_t level, const char *fmt, ...)
 {
+    const int error = errno;
     if (level < atomic_load(&threshold)) return;
 
     char text[2048], line[4096];
@@ -44,18 +77,18 @@ void log_line(int32_t level, const char *fmt, ...)
     va_end(args);
 
     const int32_t row = level < LH_LOG_DEBUG ? 0 : level > LH_LOG_ERROR ? LH_LOG_ERROR : level;
-    const int file = atomic_load(&rank_file);
+    const bool ranked = atomic_load(&rank_file.fd) >= 0;
     char name[32] = "";
-    if (file >= 0) (void)snprintf(name, sizeof(name), "rank %u: ", atomic_load(&own_rank));
-    const char *clear = file < 0 && atomic_load(&over_progress) ? "\r\033[K" : "";
+    if (ranked) (void)snprintf(name, sizeof(name), "rank %u: ", atomic_load(&own_rank));
+    const char *clear = !ranked && atomic_load(&over_progress) ? "\r\033[K" : "";
     const int start = snprintf(line, sizeof(line), "%s%s%s", clear, name, prefixes[row]);
     size_t length = (size_t)start + escape(line + start, sizeof(line) - (size_t)start - 1, text);
     line[length++] = '\n';
-    if (file >= 0 && write(file, line, length) < 0) atomic_store(&rank_file, STDERR_FILENO);
-    const int second = atomic_load(&also);
     const size_t skip = strlen(clear);
-    if (second >= 0 && write(second, line + skip, length - skip) < 0) atomic_store(&also, -1);
-    if ((file < 0 || row >= LH_LOG_WARN) && write(STDERR_FILENO, line, length) < 0) return;
+    if (!ranked || row >= LH_LOG_WARN) (void)!write(STDERR_FILENO, line, length);
+    sink_add(&rank_file, line, length);
+    sink_add(&also, line + skip, length - skip);
+    errno = error;
 }
 
 void log_threshold(int32_t level)
@@ -63,15 +96,26 @@ void log_threshold(int32_t level)
     atomic_store(&threshold, level);
 }
 
-void log_also(int fd)
+void log_also(int fd, const char *path)
 {
-    atomic_store(&also, fd);
+    const uint64_t lost = also.file.lost;
+    if (fd < 0 && lost > 0)
+        log_line(LH_LOG_WARN, "%s: %llu lines were lost", also.path, (unsigned long long)lost);
+    sink_set(&also, fd, path);
 }
 
-void log_as_rank(uint32_t rank, int fd)
+void log_as_rank(uint32_t rank, int fd, const char *path)
 {
     atomic_store(&own_rank, rank);
-    atomic_store(&rank_file, fd);
+    sink_set(&rank_file, fd, path);
+}
+
+/* Another thread may have been in its turn at the fork: it is not waited for. */
+void log_forked(void)
+{
+    atomic_store(&also.fd, -1);
+    atomic_store(&rank_file.fd, -1);
+    atomic_store(&over_progress, false);
 }
 
 void log_over_progress(bool on)

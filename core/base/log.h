@@ -9,11 +9,14 @@
  * terminal. [any] */
 void log_line(int32_t level, const char *fmt, ...) LH_PRINTF(2, 3);
 void log_threshold(int32_t level);
-/* A second sink besides stderr, e.g. train.log; -1 ends it. */
-void log_also(int fd);
+/* A second sink besides stderr, e.g. train.log, opened with O_APPEND; -1 ends it. A line that can't
+ * be written is lost whole: the first one is told, and at the end how many they were. */
+void log_also(int fd, const char *path);
 /* This process is a rank that others print for: its lines carry "rank N: ", stderr gets none under
- * LH_LOG_WARN, fd gets all. */
-void log_as_rank(uint32_t rank, int fd);
+ * LH_LOG_WARN, fd gets all, as with log_also. */
+void log_as_rank(uint32_t rank, int fd, const char *path);
+/* In a process made by fork that closes those files: from now on it writes to stderr alone. */
+void log_forked(void);
 /* While true, stderr is a terminal with a progress line: log_line clears it first. */
 void log_over_progress(bool on);
 

@@ -261,8 +261,7 @@ static void hear_trainer(keeper_t *k)
 /* Everything else that the trainer had open is not ours: sockets, devices, its log. */
 static void close_others(const writer_shared_t *shared, int socket)
 {
-    log_also(-1);
-    log_over_progress(false);
+    log_forked();
     unsigned from = STDERR_FILENO + 1;
     const int kept[KEPT] = {socket, shared->arena_fd, shared->job_fd, shared->lock_fd};
     for (;;) {

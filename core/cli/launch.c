@@ -188,7 +188,7 @@ static lh_status_t open_log(const cli_t *cli)
     status = file_begin(path, O_TRUNC | O_APPEND, &fd);
     if (status == LH_OK && dup2(fd, STDOUT_FILENO) < 0)
         status = fail(LH_IO, "cannot write %s", path);
-    if (status == LH_OK) log_as_rank(rank, fd);
+    if (status == LH_OK) log_as_rank(rank, fd, path);
     mem_free(path);
     return status;
 }

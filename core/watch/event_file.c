@@ -1,19 +1,21 @@
 /* event_file.c - one record per scalar, built in a buffer on the stack. */
 #include <watch/event_file.h>
 
+#include <errno.h>
 #include <fcntl.h>
 #include <stdio.h>
 #include <unistd.h>
 
 #include <base/file.h>
+#include <base/log.h>
 #include <base/memory.h>
+#include <base/record_file.h>
 #include <base/sys.h>
 
 enum { TAG_LIMIT = 128, RECORD_LIMIT = 256 };
 
 struct event_file {
-    int fd;
-    bool failed;
+    record_file_t file;
     char path[512];
     uint32_t table[256]; /* CRC-32C, reflected */
 };
@@ -79,8 +81,9 @@ static void write_record(event_file_t *f, const buffer_t *data)
     memcpy(record + 8, &head, 4);
     memcpy(record + 12, data->bytes, data->length);
     memcpy(record + 12 + data->length, &tail, 4);
-    if (!f->failed && file_write(f->fd, f->path, record, data->length + 16) != LH_OK)
-        f->failed = true;
+    if (record_file_add(&f->file, record, data->length + 16) || f->file.lost > 1) return;
+    log_line(LH_LOG_WARN, "%s: cannot write: %s; records are lost until it can be written", f->path,
+             strerror(errno));
 }
 
 static void put_wall_time(buffer_t *b)
@@ -122,7 +125,7 @@ lh_status_t event_file_open(const char *folder, event_file_t **out)
         status = fail(LH_INVALID, "%s: path too long for an event file", folder);
         goto free_file;
     }
-    status = file_begin(f->path, O_TRUNC, &f->fd);
+    status = file_begin(f->path, O_TRUNC | O_APPEND, &f->file.fd);
     if (status != LH_OK) goto free_file;
     make_table(f->table);
     write_version(f);
@@ -161,6 +164,9 @@ void event_file_scalar(event_file_t *f, uint64_t step, const char *tag, double v
 void event_file_close(event_file_t *f)
 {
     if (f == NULL) return;
-    (void)sys()->close(f->fd);
+    if (f->file.lost > 0)
+        log_line(LH_LOG_WARN, "%s: %llu records were lost", f->path,
+                 (unsigned long long)f->file.lost);
+    (void)sys()->close(f->file.fd);
     mem_free(f);
 }

@@ -1,12 +1,14 @@
 /* metrics.c - JSON lines written from fixed buffers, read back with jansson. */
 #include <watch/metrics.h>
 
+#include <errno.h>
 #include <fcntl.h>
 #include <jansson.h>
 #include <math.h>
 #include <stdio.h>
 
 #include <base/file.h>
+#include <base/log.h>
 #include <base/memory.h>
 #include <base/sys.h>
 #include <base/text.h>
@@ -33,8 +35,10 @@ static const char *number(double value, char out[32])
 
 void metrics_line(metrics_t *m, const char *line, int length)
 {
-    if (m->failed || length < 0) return;
-    if (file_write(m->fd, m->path, line, (size_t)length) != LH_OK) m->failed = true;
+    if (m->file.fd < 0 || length < 0) return;
+    if (record_file_add(&m->file, line, (size_t)length) || m->file.lost > 1) return;
+    log_line(LH_LOG_WARN, "%s: cannot write: %s; lines are lost until it can be written", m->path,
+             strerror(errno));
 }
 
 static int exposed_write(char *out, size_t room, const step_report_t *s)
@@ -128,7 +132,7 @@ static lh_status_t keep_until(const char *path, uint64_t last)
 
 lh_status_t metrics_open(metrics_t *m, const char *folder, uint64_t first_step)
 {
-    *m = (metrics_t){.fd = -1};
+    *m = (metrics_t){.file.fd = -1};
     const int length = snprintf(m->path, sizeof(m->path), "%s/metrics.jsonl", folder);
     if (length < 0 || (size_t)length >= sizeof(m->path))
         return fail(LH_INVALID, "%s: path too long for metrics", folder);
@@ -138,13 +142,16 @@ lh_status_t metrics_open(metrics_t *m, const char *folder, uint64_t first_step)
         if (status != LH_OK) return status;
     }
     const int how = O_APPEND | (first_step == 0 ? O_TRUNC : 0);
-    return file_begin(m->path, how, &m->fd);
+    return file_begin(m->path, how, &m->file.fd);
 }
 
 void metrics_close(metrics_t *m)
 {
-    if (m->fd >= 0) (void)sys()->close(m->fd);
-    m->fd = -1;
+    if (m->file.lost > 0)
+        log_line(LH_LOG_WARN, "%s: %llu lines of metrics were lost", m->path,
+                 (unsigned long long)m->file.lost);
+    if (m->file.fd >= 0) (void)sys()->close(m->file.fd);
+    m->file = (record_file_t){.fd = -1};
 }
 
 static double real(const json_t *object, const char *key)

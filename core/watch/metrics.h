@@ -3,12 +3,12 @@
 #ifndef WATCH_METRICS_H
 #define WATCH_METRICS_H
 
+#include <base/record_file.h>
 #include <train/observer.h>
 
 typedef struct metrics {
-    int fd;
+    record_file_t file;
     char path[512];
-    bool failed;
     uint32_t ranks; /* above 1, steps tell what they waited for; set by who opens */
 } metrics_t;
 
@@ -20,6 +20,7 @@ void metrics_evaluated(metrics_t *m, const evaluation_report_t *evaluation);
 void metrics_saved(metrics_t *m, const save_report_t *save);
 /* A whole line of somebody else's, which has a "step". */
 void metrics_line(metrics_t *m, const char *line, int length);
+/* Says how many lines are missing, if any. */
 void metrics_close(metrics_t *m);
 
 typedef struct metrics_point {

@@ -51,7 +51,7 @@ static void on_begin(observer_t *o, const run_start_t *s)
     if (log_path != NULL) {
         const int how = O_APPEND | (s->first_step == 0 ? O_TRUNC : 0);
         if (file_begin(log_path, how, &w->log) != LH_OK) log_line(LH_LOG_WARN, "%s", fail_reason());
-        log_also(w->log);
+        log_also(w->log, log_path);
     }
     if (metrics_open(&w->metrics, w->folder, s->first_step) != LH_OK)
         log_line(LH_LOG_WARN, "%s", fail_reason());
@@ -104,7 +104,7 @@ static void on_end(observer_t *o, const run_end_t *e)
         log_line(LH_LOG_WARN, "no report: %s", fail_reason());
     else
         log_line(LH_LOG_INFO, "report: %s/report.html", w->folder);
-    log_also(-1);
+    log_also(-1, "");
     if (w->log >= 0) (void)sys()->close(w->log);
     w->log = -1;
 }
@@ -116,7 +116,7 @@ lh_status_t watch_new(const char *folder, uint64_t log_every, watch_t **out)
     w->observer = (observer_t){on_begin, on_step, on_evaluated, on_saved, on_end};
     w->log_every = log_every;
     w->log = -1;
-    w->metrics.fd = -1;
+    w->metrics.file.fd = -1;
     w->folder = mem_text(folder);
     if (w->folder == NULL) {
         mem_free(w);
@@ -136,7 +136,7 @@ void watch_free(watch_t *w)
     if (w == NULL) return;
     metrics_close(&w->metrics);
     event_file_close(w->events);
-    log_also(-1);
+    log_also(-1, "");
     if (w->log >= 0) (void)sys()->close(w->log);
     for (size_t i = 0; i < sizeof(w->texts) / sizeof(w->texts[0]); i++)
         mem_free(w->texts[i]);

@@ -258,10 +258,10 @@ static void what_is_skipped_is_said(void **state)
     char text[1024] = "";
     assert_non_null(said);
     log_threshold(LH_LOG_WARN);
-    log_also(fileno(said));
+    log_also(fileno(said), "what was said");
     checkpoint_t *c = NULL;
     assert_int_equal(checkpoint_open_latest(s->folder, &c), LH_OK);
-    log_also(-1);
+    log_also(-1, "");
     log_threshold(LH_LOG_ERROR + 1);
     assert_int_equal(c->manifest->meta.step, 1);
     checkpoint_close(c);

@@ -11,7 +11,9 @@
 
 #include <base/checked.h>
 #include <base/digest.h>
+#include <base/log.h>
 #include <base/philox.h>
+#include <base/record_file.h>
 #include <base/sys.h>
 #include <base/text.h>
 
@@ -359,6 +361,90 @@ static void folders_are_made_and_removed_whole(void **state)
     assert_int_not_equal(folder_make(scratch_path(s, "outside/x")), LH_OK);
 }
 
+static size_t space; /* bytes that the full disk of these tests still takes */
+static int cuts;     /* that succeed */
+
+static ssize_t write_while_space(int fd, const void *from, size_t bytes)
+{
+    if (space > 0) {
+        const ssize_t got = write(fd, from, bytes < space ? bytes : space);
+        if (got > 0) space -= (size_t)got;
+        return got;
+    }
+    errno = ENOSPC;
+    return -1;
+}
+
+static int cut_at_times(int fd, off_t length)
+{
+    if (cuts-- > 0) return ftruncate(fd, length);
+    errno = EIO;
+    return -1;
+}
+
+static int begin_on_full_disk(const char *path, sys_t *full)
+{
+    int fd;
+    *full = sys_real;
+    full->write = write_while_space;
+    full->ftruncate = cut_at_times;
+    sys_use(full);
+    space = SIZE_MAX;
+    cuts = 0;
+    assert_int_equal(file_begin(path, O_TRUNC | O_APPEND, &fd), LH_OK);
+    return fd;
+}
+
+static void end_on_full_disk(const char *path, int fd, const char *expected)
+{
+    char *text;
+    size_t length;
+    sys_use(NULL);
+    (void)close(fd);
+    assert_int_equal(file_read(path, 1 << 16, &text, &length), LH_OK);
+    assert_string_equal(text, expected);
+    mem_free(text);
+}
+
+static void a_record_that_cannot_be_written_leaves_no_part(void **state)
+{
+    sys_t full;
+    const char *path = scratch_path(*state, "records");
+    record_file_t f = {.fd = begin_on_full_disk(path, &full)};
+    assert_true(record_file_add(&f, "one\n", 4));
+    space = 2;
+    assert_false(record_file_add(&f, "two\n", 4)); /* and not even the part can be cut off */
+    assert_int_equal(errno, ENOSPC);
+    assert_int_equal(f.torn, 2);
+    cuts = 1;
+    space = 3;
+    assert_false(record_file_add(&f, "three\n", 6));
+    cuts = 1;
+    space = SIZE_MAX;
+    assert_true(record_file_add(&f, "four\n", 5));
+    assert_int_equal(f.lost, 2);
+    end_on_full_disk(path, f.fd, "one\nfour\n");
+}
+
+static void a_log_says_how_many_lines_are_missing(void **state)
+{
+    sys_t full;
+    const char *path = scratch_path(*state, "train.log");
+    const int fd = begin_on_full_disk(path, &full);
+    cuts = 100;
+    log_also(fd, "train.log");
+    log_line(LH_LOG_INFO, "one");
+    space = 2;
+    log_line(LH_LOG_INFO, "two");
+    log_line(LH_LOG_INFO, "three");
+    space = SIZE_MAX;
+    log_line(LH_LOG_INFO, "four");
+    log_also(-1, "");
+    log_also(-1, "");
+    /* two, three and that two could not be written */
+    end_on_full_disk(path, fd, "one\nfour\nwarning: train.log: 3 lines were lost\n");
+}
+
 static void every_status_has_a_text_and_an_exit_code(void **state)
 {
     (void)state;
@@ -393,6 +479,8 @@ int main(void)
         cmocka_unit_test(a_replaced_file_is_the_old_or_the_new_one),
         cmocka_unit_test(folders_are_made_and_removed_whole),
         cmocka_unit_test(every_status_has_a_text_and_an_exit_code),
+        cmocka_unit_test(a_record_that_cannot_be_written_leaves_no_part),
+        cmocka_unit_test(a_log_says_how_many_lines_are_missing),
     };
     return cmocka_run_group_tests(tests, scratch_setup, scratch_teardown);
 }

@@ -1,5 +1,6 @@
 /* event_file_test.c - event files against the format's published checksum and a reader of its own.
  */
+#include <errno.h>
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -58,6 +59,49 @@ static uint32_t u32(const char *at)
     return value;
 }
 
+static size_t space; /* bytes that the full disk of this test still takes */
+
+static ssize_t write_while_space(int fd, const void *from, size_t bytes)
+{
+    if (space > 0) {
+        const ssize_t got = write(fd, from, bytes < space ? bytes : space);
+        if (got > 0) space -= (size_t)got;
+        return got;
+    }
+    errno = ENOSPC;
+    return -1;
+}
+
+static void a_full_disk_costs_whole_records(void **state)
+{
+    (void)state;
+    event_file_t *f;
+    sys_t full = sys_real;
+    full.write = write_while_space;
+    sys_use(&full);
+    space = SIZE_MAX;
+    assert_int_equal(event_file_open(folder, &f), LH_OK);
+    for (uint64_t step = 1; step <= 4; step++) {
+        space = step == 2 ? 20 : step == 3 ? 0 : SIZE_MAX;
+        event_file_scalar(f, step, "train/loss", 2.5);
+    }
+    event_file_close(f);
+    sys_use(NULL);
+
+    size_t length, at = 0;
+    char *data = read_only_file(&length);
+    int records = 0;
+    for (uint64_t bytes; at < length; at += 16 + bytes, records++) {
+        memcpy(&bytes, data + at, 8);
+        assert_true(at + 16 + bytes <= length);
+        if (records > 0) assert_int_equal(data[at + 12 + 10], records == 1 ? 1 : 4); /* its step */
+    }
+    assert_int_equal(records, 3);
+    mem_free(data);
+    assert_int_equal(folder_remove(folder), LH_OK);
+    assert_int_equal(folder_make(folder), LH_OK);
+}
+
 static void records_hold_version_then_scalars(void **state)
 {
     (void)state;
@@ -104,6 +148,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(the_checksum_is_the_published_one),
+        cmocka_unit_test(a_full_disk_costs_whole_records),
         cmocka_unit_test(records_hold_version_then_scalars),
     };
     return cmocka_run_group_tests(tests, make_folder, remove_folder);

@@ -1,13 +1,16 @@
 /* metrics_test.c - metrics.jsonl: what a resumed run keeps, and what the report reads back. */
+#include <errno.h>
 #include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
 #include <stdint.h>
 #include <stdlib.h>
+#include <unistd.h>
 
 #include <base/file.h>
 #include <base/memory.h>
+#include <base/sys.h>
 #include <watch/chart.h>
 #include <watch/metrics.h>
 #include <watch/progress.h>
@@ -68,6 +71,50 @@ static void a_loss_that_is_not_finite_stays_valid_json(void **state)
     mem_free(points);
 }
 
+static size_t space; /* bytes that the full disk of these tests still takes */
+
+static ssize_t write_while_space(int fd, const void *from, size_t bytes)
+{
+    if (space > 0) {
+        const ssize_t got = write(fd, from, bytes < space ? bytes : space);
+        if (got > 0) space -= (size_t)got;
+        return got;
+    }
+    errno = ENOSPC;
+    return -1;
+}
+
+static void a_full_disk_costs_whole_lines_and_only_while_it_is_full(void **state)
+{
+    (void)state;
+    metrics_t m;
+    metrics_point_t *points;
+    size_t count, length;
+    char *text, *path = path_join(folder, "metrics.jsonl");
+    sys_t full = sys_real;
+    full.write = write_while_space;
+    sys_use(&full);
+    assert_int_equal(metrics_open(&m, folder, 0), LH_OK);
+    for (uint64_t i = 1; i <= 5; i++) {
+        const step_report_t s = {.step = i, .loss = 1, .seconds = 0.5, .applied = true};
+        space = i == 2 ? 30 : i == 3 ? 0 : SIZE_MAX;
+        metrics_step(&m, &s);
+    }
+    assert_int_equal(m.file.lost, 2);
+    metrics_close(&m);
+    sys_use(NULL);
+    assert_int_equal(file_read(path, 1 << 20, &text, &length), LH_OK);
+    assert_int_equal(text[length - 1], '\n');
+    assert_int_equal(metrics_read(folder, &points, &count), LH_OK);
+    assert_int_equal(count, 3);
+    assert_int_equal(points[0].step, 1);
+    assert_int_equal(points[1].step, 4);
+    assert_int_equal(points[2].step, 5);
+    mem_free(points);
+    mem_free(text);
+    mem_free(path);
+}
+
 static void the_report_escapes_what_it_prints(void **state)
 {
     (void)state;
@@ -113,6 +160,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_resumed_run_drops_the_lines_that_a_crash_left_behind),
         cmocka_unit_test(a_loss_that_is_not_finite_stays_valid_json),
+        cmocka_unit_test(a_full_disk_costs_whole_lines_and_only_while_it_is_full),
         cmocka_unit_test(the_report_escapes_what_it_prints),
         cmocka_unit_test(numbers_are_short),
     };
