@@ -121,6 +121,24 @@ class Surroundings(PipelineCase):
             with open(self.path("out", "corpus.bin"), "rb") as f:
                 self.assertEqual(f.read(), tokens)
 
+    def test_two_runs_in_one_folder_with_checkpoints_apart(self):
+        job = self.prepared(train={"steps": 1000000}, checkpoint={"every": 5})
+        first = self.start("train", job)
+        metrics = self.path("out", "metrics.jsonl")
+        self.wait_for(lambda: os.path.exists(self.path("out", "checkpoints", "latest")), first)
+        self.run_longhaul("generate", job, "--prompt", "Once", "--tokens", "2")
+        before = os.path.getsize(metrics)
+        _, said = self.run_longhaul("train", job, "--set", "train.steps=6", "--set", "checkpoint.folder=ck2",
+                                    code=REFUSED)
+        self.assertRegex(said, r"\Alonghaul: \S*/out/\.lock: another run still writes in this folder\n\Z")
+        self.assertGreater(os.path.getsize(metrics), before)
+        self.assertFalse(os.path.exists(self.path("out", "ck2")))
+        first.send_signal(signal.SIGKILL)  # its helpers may still write
+        self.run_longhaul("train", job, "--set", "train.steps=6", "--set", "checkpoint.folder=ck2")
+        first.communicate()
+        # One folder for all has one lock.
+        self.run_longhaul("train", job, "--set", "train.steps=2", "--set", "checkpoint.folder=.")
+
     def test_many_may_read_at_the_same_time(self):
         job = self.prepared(train={"steps": 2})
         self.run_longhaul("train", job)
