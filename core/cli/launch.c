@@ -170,12 +170,17 @@ bool launch_last_words(const cli_t *cli, int code, const char *sentence)
         (void)snprintf(l->row->words, sizeof(l->row->words), "%s", sentence);
         atomic_store(&l->row->has_words, 1);
     }
-    if (l->place.rank > 0) log_line(LH_LOG_INFO, "longhaul: %s", sentence); /* to its own file */
-    return l->row != NULL || l->quiet;
+    const bool told = l->row != NULL || l->quiet; /* by another process */
+    if (!l->logs) return told;
+    if (told)
+        log_line(LH_LOG_INFO, "longhaul: %s", sentence); /* to its own file */
+    else
+        log_line(LH_LOG_ERROR, "%s", sentence);
+    return true;
 }
 
 /* What other ranks print goes to a file; warnings and errors are also on the terminal. */
-static lh_status_t open_log(const cli_t *cli)
+static lh_status_t open_log(cli_t *cli)
 {
     char name[32];
     const uint32_t rank = launch_rank(cli);
@@ -188,7 +193,10 @@ static lh_status_t open_log(const cli_t *cli)
     status = file_begin(path, O_TRUNC | O_APPEND, &fd);
     if (status == LH_OK && dup2(fd, STDOUT_FILENO) < 0)
         status = fail(LH_IO, "cannot write %s", path);
-    if (status == LH_OK) log_as_rank(rank, fd, path);
+    if (status == LH_OK) {
+        log_as_rank(rank, fd, path);
+        cli->launch->logs = true;
+    }
     mem_free(path);
     return status;
 }

@@ -24,6 +24,7 @@ struct launch {
     bool skip;        /* the stage at hand need not run: the others are told */
     bool waits;       /* stages before this one run on rank 0's machine      */
     bool quiet;       /* another rank prints why the job ended               */
+    bool logs;        /* rank-N.log is open                                  */
     board_row_t *row; /* of this rank, or NULL */
     secret_t *secret;
 };

@@ -128,6 +128,13 @@ class Local(LaunchCase):
         self.assertEqual((code, err), (75, "rank 0 is done\n"))
         self.nothing_is_left()
 
+    def test_a_log_that_cannot_be_opened_is_told_once(self):
+        log = os.path.join(self.folder, "out", "rank-1.log")
+        os.makedirs(log)
+        code, _, err = self.run_ranks(self.ini("[launch]\nranks_per_node = 2\n"))
+        self.assertEqual(code, 1)
+        self.assertEqual(err, f"longhaul: {log}: cannot create: Is a directory\n")
+
     def ended_by(self, number):
         process = self.start(self.ini(FOUR), LH_STEPS=100000, LH_SLEEPS=1)
         self.ranks(4)

@@ -64,6 +64,16 @@ class Starters(LaunchCase):
         self.assertEqual(code, 0, err)
         self.assertIn("rank 0 of 2", out)
 
+    def test_what_ends_a_rank_before_it_meets_others_is_told_once(self):
+        os.mkdir(os.path.join(self.folder, "out"))
+        with open(os.path.join(self.folder, "out", "rendezvous-job1"), "w") as f:
+            f.write("zz")
+        code, out, err = self.run_ranks(self.ini(KEY), OMPI_COMM_WORLD_RANK=1, OMPI_COMM_WORLD_SIZE=2,
+                                        PMIX_NAMESPACE="job1")
+        self.assertEqual((code, out), (1, ""))
+        self.assertRegex(err, r"\Arank 1: error: \S+/rendezvous-job1 holds no address and port\n\Z")
+        self.assertEqual(launch_case.read(os.path.join(self.folder, "out", "rank-1.log")), err)
+
     def test_without_a_key_the_start_is_refused(self):
         code, _, err = self.run_ranks(self.ini(), RANK=0, WORLD_SIZE=2, MASTER_ADDR="localhost", MASTER_PORT=1)
         self.assertEqual(code, 1)
