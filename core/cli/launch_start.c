@@ -54,7 +54,8 @@ typedef struct starter {
     sigset_t before;
     uint32_t stops;     /* signals that ask to stop, but for SIGHUP */
     bool hung_up;       /* that came */
-    int last_stop;      /* which of them came last  */
+    int first_stop;     /* which signal came first  */
+    int last_stop;      /* which but SIGHUP came last */
     uint64_t deadline;  /* 0: none has failed      */
     started_t *first;   /* that failed              */
     const char **words; /* of the command line */
@@ -300,6 +301,7 @@ static void hear_signal(starter_t *s)
     struct signalfd_siginfo info;
     if (read(s->signals, &info, sizeof(info)) != (ssize_t)sizeof(info)) return;
     const bool told = s->stops > 0 || s->hung_up;
+    if (!told) s->first_stop = (int)info.ssi_signo;
     if (info.ssi_signo == SIGHUP) {
         s->hung_up = true;
     } else {
@@ -398,8 +400,7 @@ static int tell_end(const starter_t *s)
     text_t line = {0};
     const started_t *r = s->first;
     const board_row_t *row = &s->board[r - s->ranks];
-    int code = WIFSIGNALED(r->how) ? EXIT_LOST : WEXITSTATUS(r->how);
-    if (WIFSIGNALED(r->how) && WTERMSIG(r->how) == SIGTERM && s->stops > 0) code = 128 + SIGTERM;
+    const int code = WIFSIGNALED(r->how) ? EXIT_LOST : WEXITSTATUS(r->how);
     if (!WIFSIGNALED(r->how) && atomic_load(&row->has_words) != 0)
         text_printf(&line, "%.*s", BOARD_WORDS - 1, row->words);
     else
@@ -409,9 +410,21 @@ static int tell_end(const starter_t *s)
     return code;
 }
 
+/* Ranks that make no steps, as they start, end by the SIGTERM that was passed on. */
+static bool ended_as_asked(const starter_t *s)
+{
+    return s->first_stop != 0 && s->first != NULL && WIFSIGNALED(s->first->how) &&
+           WTERMSIG(s->first->how) == SIGTERM;
+}
+
 static int end_code(const starter_t *s)
 {
     if (s->stops > 1) return 128 + s->last_stop;
+    if (ended_as_asked(s)) {
+        log_line(LH_LOG_INFO, "longhaul: stopped by signal %d (%s) while no step was under way",
+                 s->first_stop, strsignal(s->first_stop));
+        return EXIT_TERMINATED;
+    }
     if (s->first != NULL) return tell_end(s);
     int code = EXIT_DONE;
     for (uint32_t i = 0; i < s->count; i++)
