@@ -22,6 +22,12 @@ lh_status_t fail(lh_status_t status, const char *fmt, ...)
     return status;
 }
 
+lh_status_t fail_again(lh_status_t status, const char *sentence)
+{
+    errno = 0;
+    return fail(status, "%s", sentence);
+}
+
 const char *fail_reason(void)
 {
     return reason;

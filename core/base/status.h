@@ -9,6 +9,8 @@
  * stop; names the thing, the value found and the value expected. With LH_IO what errno says is
  * appended. Callers above pass the status on and add nothing. */
 lh_status_t fail(lh_status_t status, const char *fmt, ...) LH_PRINTF(2, 3);
+/* With a sentence that is whole already, of another thread or rank: errno has nothing to add. */
+lh_status_t fail_again(lh_status_t status, const char *sentence);
 
 /* The sentence of this thread's last failure; "" if there was none. Valid until its next one. */
 const char *fail_reason(void);

@@ -36,7 +36,7 @@ lh_status_t comm_verdict(comm_t *c, lh_status_t mine)
     lh_status_t status = comm_gather(c, &own, sizeof(own), all);
     for (uint32_t r = 0; status == LH_OK && r < size; r++) {
         all[r].sentence[sizeof(all[r].sentence) - 1] = '\0';
-        if (all[r].status != LH_OK) status = fail(all[r].status, "%s", all[r].sentence);
+        if (all[r].status != LH_OK) status = fail_again(all[r].status, all[r].sentence);
     }
     mem_free(all);
     return status;

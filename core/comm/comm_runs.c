@@ -335,7 +335,7 @@ static void stand_still(collective_t *x, idle_t *idle)
 
 static lh_status_t result_of(const comm_t *c)
 {
-    return c->status == LH_OK ? LH_OK : fail(c->status, "%s", c->sentence);
+    return c->status == LH_OK ? LH_OK : fail_again(c->status, c->sentence);
 }
 
 lh_status_t collective_start(collective_t *x)

@@ -1,7 +1,6 @@
 /* control.c - what callers see of the control plane; all work is done by its one thread. */
 #include <comm/control_state.h>
 
-#include <errno.h>
 #include <signal.h>
 #include <stdio.h>
 #include <sys/eventfd.h>
@@ -9,13 +8,6 @@
 
 #include <base/memory.h>
 #include <base/sys.h>
-
-/* A sentence that is whole already: errno has nothing to add. */
-static lh_status_t fail_again(lh_status_t status, const char *sentence)
-{
-    errno = 0;
-    return fail(status, "%s", sentence);
-}
 
 static void wake(const control_t *c)
 {
@@ -231,7 +223,7 @@ lh_status_t control_close(control_t *c, lh_status_t status, const char *reason)
     wake(c);
     (void)pthread_join(c->thread, NULL);
     const lh_status_t agreed = atomic_load(&c->status);
-    if (agreed != LH_OK) status = fail(agreed, "%s", c->failure);
+    if (agreed != LH_OK) status = fail_again(agreed, c->failure);
     free_control(c);
     return status;
 }

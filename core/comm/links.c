@@ -63,8 +63,9 @@ static lh_status_t refuse_opening(const links_t *l, opening_t *all, uint32_t sco
     const uint32_t rank = who_failed(all, w->row.size, scope);
     opening_t *row = &all[rank];
     row->reason[scope][sizeof(row->reason[scope]) - 1] = '\0';
-    if (rank == w->row.rank) return fail(row->status[scope], "%s", row->reason[scope]);
+    if (rank == w->row.rank) return fail_again(row->status[scope], row->reason[scope]);
     world_rank_text(w, rank, who, sizeof(who));
+    errno = 0; /* the sentence is whole */
     return fail(row->status[scope], "%s: %s", who, row->reason[scope]);
 }
 
@@ -360,9 +361,9 @@ lh_status_t links_status(links_t *l)
 {
     if (l->how.control != NULL) {
         const lh_status_t status = control_status(l->how.control);
-        if (status != LH_OK) return fail(status, "%s", control_failure(l->how.control));
+        if (status != LH_OK) return fail_again(status, control_failure(l->how.control));
     }
-    return l->failed == LH_OK ? LH_OK : fail(l->failed, "%s", l->failure);
+    return l->failed == LH_OK ? LH_OK : fail_again(l->failed, l->failure);
 }
 
 lh_status_t links_poll(links_t *l, links_event_t *events, uint32_t max, uint32_t *count)

@@ -32,7 +32,9 @@ static void on_packet(lh_conn_t *c, shm_packet_t *packet, int fd)
     case SHM_OFFERED:
         if (shm_remote_new(c, packet->id, packet->bytes, packet->fd_offset, packet->access, fd) !=
             LH_OK)
-            shm_break(c, LH_CORRUPT, "rank %u offers a region that can't be", c->peer);
+            shm_break(c, LH_CORRUPT, "rank %u offers a region that can't be taken: %s", c->peer,
+                      fd < 0 ? "its descriptor did not arrive; is the limit of open files too low?"
+                             : "its descriptor, length or number is wrong");
         return;
     default: shm_break(c, LH_CORRUPT, "rank %u sent a packet of kind %u", c->peer, packet->kind);
     }

@@ -48,6 +48,17 @@ class Surroundings(PipelineCase):
                                         preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (limit, limit)))
             self.assertRegex(said.splitlines()[-1], r"\Alonghaul: .*: File too large\Z")
 
+    def test_a_limit_of_open_files_is_one_whole_reason(self):
+        job = self.prepared(train={"steps": 2}, launch={"ranks_per_node": 2})
+        for limit in range(14, 50, 3):
+            process = self.start("train", job, preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_NOFILE, (limit, limit)))
+            _, said = process.communicate(timeout=120)
+            if process.returncode == DONE:
+                break
+            last = said.splitlines()[-1]
+            self.assertRegex(last, r"\Alonghaul: ", said)
+            self.assertNotRegex(last, r"(: [^:]+)\1\Z|can't be\Z|files: [A-Z][^:]*\Z")
+
     def test_a_reader_that_goes_does_not_end_the_run(self):
         job = self.prepared(train={"steps": 30, "log_every": 1})
         process = self.start("train", job)
