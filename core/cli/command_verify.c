@@ -82,10 +82,8 @@ static lh_status_t verify_one(const char *path)
     const bool nothing = checkpoint_gone(manifest) && !is_step(path);
     mem_free(manifest);
     if (nothing || checkpoint_gone(path)) {
-        const char *what = checkpoint_gone(path) ? "there is no such folder"
-                                                 : "holds no checkpoint";
-        say(path, what, "");
-        return fail(LH_INVALID, "%s: %s", path, what);
+        return fail(LH_INVALID, "%s: %s", path,
+                    checkpoint_gone(path) ? "there is no such folder" : "holds no checkpoint");
     }
     tally_t tally = {0};
     verify_step(path, &tally);
