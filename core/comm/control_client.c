@@ -295,12 +295,15 @@ static lh_status_t join(control_t *c)
 {
     const uint64_t patience = c->how.patience_ns > c->how.join_ns ? c->how.patience_ns
                                                                   : c->how.join_ns;
-    const uint64_t begin = sys()->now_ns();
+    /* Before rank 0 does, which only knows who has not come: this rank knows why. */
+    const uint64_t most = 1000 * CONTROL_MS;
+    const uint64_t early = patience / 8 < most ? patience / 8 : most;
+    const uint64_t end = sys()->now_ns() + patience - early;
     for (uint32_t pause = FIRST_PAUSE_MS;;
          pause = pause * 2 < LAST_PAUSE_MS ? pause * 2 : LAST_PAUSE_MS) {
         const lh_status_t status = try_once(c);
         if (status != LH_AGAIN) return status;
-        if (sys()->now_ns() - begin > patience) {
+        if (sys()->now_ns() > end) {
             char why[512];
             (void)snprintf(why, sizeof(why), "%s", fail_reason());
             errno = 0;

@@ -4,6 +4,7 @@ import random
 import shutil
 import signal
 import socket
+import subprocess
 import time
 
 import launch_case
@@ -143,6 +144,14 @@ class Local(LaunchCase):
             self.assertEqual((code, err), (75, f"longhaul: stopped by signal {number:d} ({name}) while no step was under way\n"))
             self.nothing_is_left()
             os.unlink(os.path.join(self.folder, "out", "rank-1.log"))
+
+    def test_a_machine_without_loopback_is_told(self):
+        if subprocess.run(["unshare", "-n", "true"], stderr=subprocess.DEVNULL).returncode != 0:
+            self.skipTest("needs network namespaces")
+        process = self.start(self.ini("[launch]\nranks_per_node = 2\njoin_timeout = 3s\n"), wrap=("unshare", "-n"))
+        code, _, err = self.finish(process)
+        self.assertEqual(code, 3)
+        self.assertRegex(err, r"\Alonghaul: rank 1 has not met rank 0 in 3 s: rank 0 at \S+, port \d+: [^\n]+\n\Z")
 
     def test_the_log_of_a_rank_outlasts_a_resume(self):
         log = os.path.join(self.folder, "out", "rank-1.log")
