@@ -353,11 +353,11 @@ static void only_what_was_saved_is_removed(void **state)
     char text[2048] = "";
     assert_non_null(said);
     log_threshold(LH_LOG_WARN);
-    log_also(fileno(said));
+    log_also(fileno(said), "what was said");
     assert_int_equal(small_save(s->folder, 7, 2), LH_OK);
     assert_true(file_exists(scratch_path(s, "step-000000000004"))); /* the second of two */
     assert_int_equal(small_save(s->folder, 8, 1), LH_OK);
-    log_also(-1);
+    log_also(-1, "");
     log_threshold(LH_LOG_ERROR);
     assert_false(file_exists(scratch_path(s, "step-000000000004")));
     assert_false(file_exists(scratch_path(s, "step-000000000007")));
