@@ -56,6 +56,10 @@ static void sink_add(sink_t *s, const char *line, size_t length)
 {
     if (atomic_load(&s->fd) < 0) return;
     (void)pthread_mutex_lock(&turn);
+    if (s->file.fd < 0) { /* ended meanwhile */
+        (void)pthread_mutex_unlock(&turn);
+        return;
+    }
     const bool written = record_file_add(&s->file, line, length);
     const int error = errno;
     const bool first = !written && s->file.lost == 1;

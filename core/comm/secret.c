@@ -175,12 +175,7 @@ lh_status_t secret_check(const char *path)
     secret_t s;
     lh_status_t status = read_file(path, &s);
     OPENSSL_cleanse(&s, sizeof(s));
-    if (status != LH_AGAIN) return status;
-    char *folder = path_folder(path);
-    if (folder == NULL) return LH_NO_MEMORY;
-    status = file_exists(folder) ? LH_OK : fail(LH_IO, "cannot make the job's key %s", path);
-    mem_free(folder);
-    return status;
+    return status == LH_AGAIN ? LH_OK : status; /* it is yet to be made */
 }
 
 lh_status_t secret_await(const char *path, uint64_t end_ns, secret_t **out)

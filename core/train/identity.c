@@ -93,6 +93,7 @@ lh_status_t identity_compare(const char *path, const char *then, const char *now
 
 lh_status_t identity_compare_model(const char *path, const char *then, const char *now)
 {
-    return compare(path, then, now, "model.",
-                   "that would be another model; give it the options that it was trained with");
+    return compare(path, then, now, true,
+                   "that would be another model; give it the options and the tokenizer that it was "
+                   "trained with");
 }

@@ -148,10 +148,10 @@ class Local(LaunchCase):
     def test_a_machine_without_loopback_is_told(self):
         if subprocess.run(["unshare", "-n", "true"], stderr=subprocess.DEVNULL).returncode != 0:
             self.skipTest("needs network namespaces")
-        process = self.start(self.ini("[launch]\nranks_per_node = 2\njoin_timeout = 3s\n"), wrap=("unshare", "-n"))
+        process = self.start(self.ini("[launch]\nranks_per_node = 2\njoin_timeout = 9s\n"), wrap=("unshare", "-n"))
         code, _, err = self.finish(process)
         self.assertEqual(code, 3)
-        self.assertRegex(err, r"\Alonghaul: rank 1 has not met rank 0 in 3 s: rank 0 at \S+, port \d+: [^\n]+\n\Z")
+        self.assertRegex(err, r"\Alonghaul: rank 1 has not met rank 0 in 9 s: rank 0 at \S+, port \d+: [^\n]+\n\Z")
 
     def test_the_log_of_a_rank_outlasts_a_resume(self):
         log = os.path.join(self.folder, "out", "rank-1.log")
