@@ -38,7 +38,7 @@ const char *tokenizer_kind(const tokenizer_t *t);
 /* The id of a piece or an added token as the file spells it ("<|endoftext|>"); -1 if unknown. */
 int32_t tokenizer_find(const tokenizer_t *t, const char *piece);
 
-/* Of what each id by itself is decoded to: the same for any file that spells the same tokens. */
+/* Of the piece of each id: bytes where the decoder is byte-level, else as the file spells it. */
 lh_status_t tokenizer_digest(const tokenizer_t *t, uint64_t *out) LH_MUST_CHECK;
 
 /* The files the tokenizer was made from: the vocabulary first, then merges and

@@ -192,13 +192,16 @@ lh_status_t tokenizer_decode(const tokenizer_t *t, const int32_t *ids, size_t co
 lh_status_t tokenizer_digest(const tokenizer_t *t, uint64_t *out)
 {
     text_t all = {0};
-    lh_status_t status = LH_OK;
-    for (int32_t id = 0; id < t->vocab_size && status == LH_OK; id++) {
-        status = tokenizer_decode(t, &id, 1, false, &all);
+    for (uint32_t id = 0; id < (uint32_t)t->vocab_size; id++) {
+        piece_t piece;
+        if (find_piece(t, id, &piece) && t->decoder.byte_level)
+            append_byte_level(piece, &all);
+        else if (find_piece(t, id, &piece))
+            text_append_n(&all, piece.bytes, piece.length);
         const uint64_t end = all.length; /* tells "a", "bc" from "ab", "c" */
         text_append_n(&all, (const char *)&end, sizeof(end));
     }
-    if (status == LH_OK) status = text_status(&all);
+    const lh_status_t status = text_status(&all);
     if (status == LH_OK) *out = xxh3(all.data, all.length);
     text_free(&all);
     return status;

@@ -34,11 +34,17 @@ class SameModel(PipelineCase):
         with open(DATA + "/stories260K/tokenizer.json") as f:
             tokenizer = json.load(f)
         vocabulary = tokenizer["model"]["vocab"]
-        a, b = sorted(vocabulary, key=vocabulary.get)[-2:]
-        vocabulary[a], vocabulary[b] = vocabulary[b], vocabulary[a]
-        with open(self.path("other.json"), "w") as f:
-            json.dump(tokenizer, f)
         other = ["--set", "prepare.tokenizer=" + self.path("other.json")]
+        last = sorted(vocabulary, key=vocabulary.get)[-2:]
+        # Two that a text begins with alike, and two bytes that are no character, decode to the same by themselves.
+        for a, b in (("\u2581t", "t"), ("<0xE2>", "<0xE3>"), last):
+            vocabulary[a], vocabulary[b] = vocabulary[b], vocabulary[a]
+            with open(self.path("other.json"), "w") as f:
+                json.dump(tokenizer, f)
+            _, said = self.run_longhaul("eval", job, *other, code=REFUSED)
+            self.assertIn("was made with 'tokenizer.content = ", said)
+            if [a, b] != last:
+                vocabulary[a], vocabulary[b] = vocabulary[b], vocabulary[a]
         for command in (["eval"], ["generate", "--prompt", "a", "--tokens", "2"], ["export"],
                         ["train", "--resume", "--set", "train.steps=4"]):
             _, said = self.run_longhaul(command[0], job, *command[1:], *other, code=REFUSED)
