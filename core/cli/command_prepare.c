@@ -64,9 +64,13 @@ static lh_status_t prepare(const cli_t *cli, const tokenizer_t *tokenizer, call_
     prepare_progress_t progress;
     prepare_counts_t counts;
     job_outputs_t own;
-    lh_status_t status = stop_watch();
-    if (status == LH_OK) status = job_outputs_find(job, &own);
+    lh_status_t status = job_outputs_find(job, &own);
     if (status != LH_OK) return status;
+    status = stop_watch();
+    if (status != LH_OK) {
+        job_outputs_free(&own);
+        return status;
+    }
     const prepare_how_t how = {.prepare = &job->prepare,
                                .own = &own,
                                .base = job->base,

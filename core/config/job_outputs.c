@@ -79,6 +79,9 @@ static lh_status_t add_folder(const job_t *job, job_outputs_t *o)
     drop_missing(folder);
     finding_t finding = {.folder = folder, .found = o};
     (void)sys()->list(folder, add_entry, &finding); /* not there yet: nothing of it is */
+    char *stages = path_join(folder, "stages.json");
+    o->ran = stages != NULL && file_exists(stages);
+    mem_free(stages);
     mem_free(folder);
     return finding.status;
 }

@@ -18,6 +18,7 @@ typedef struct job_outputs {
     job_output_t *rows;
     uint32_t count;
     size_t capacity;
+    bool ran; /* a stage of the pipeline has ended well: they are its own and not a stranger's */
 } job_outputs_t;
 
 /* Those of all stages, whether the job names them or not. *out is overwritten. */

@@ -96,7 +96,11 @@ static lh_status_t add_file(input_files_t *files, const char *path, const job_ou
         if (strcmp(files->paths[i], path) == 0)
             return fail(LH_INVALID, "input: %s is named twice", path);
     if (sys()->stat(path, &st) != 0) return fail(LH_IO, "%s: cannot stat", path);
-    if (own != NULL && job_outputs_at(own, &st) != NULL) return LH_OK;
+    const job_output_t *output = own == NULL ? NULL : job_outputs_at(own, &st);
+    if (output != NULL && own->ran) return LH_OK;
+    if (output != NULL)
+        return fail(LH_INVALID, "[prepare] input: %s would be lost: %s writes over it", path,
+                    output->by);
     if (!S_ISREG(st.st_mode)) return fail(LH_INVALID, "%s: not a regular file", path);
 
     const size_t count = files->count, wanted = count + 1;

@@ -356,6 +356,17 @@ class OwnFiles(PipelineCase):
         _, said = self.run_longhaul("prepare", job, code=REFUSED)
         self.assertIn("no file matches", said)
 
+    def test_a_pattern_does_not_hide_what_a_stranger_left(self):
+        job = self.small_job(pipeline={"folder": "."}, prepare={"input": "*.jsonl"})
+        with open(self.path("stories.jsonl")) as f:
+            mine = f.read()
+        self.write("metrics.jsonl", mine)
+        for command in ("prepare", "run"):
+            _, said = self.run_longhaul(command, job, code=REFUSED)
+            self.assertRegex(said, r"input: .*metrics\.jsonl would be lost: train writes over it")
+        with open(self.path("metrics.jsonl")) as f:
+            self.assertEqual(f.read(), mine)
+
     def test_a_second_name_of_a_temporary_file_keeps_its_bytes(self):
         job = self.small_job()
         os.mkdir(self.path("out"))
