@@ -1,6 +1,7 @@
 /* base_test.c - strings, memory, digests, random numbers, files: against published vectors, and
  * with every call of the system made to fail. */
 #include <unit/data/scratch_files.h>
+#include <unit/full_disk.h>
 
 #include <errno.h>
 #include <fcntl.h>
@@ -361,19 +362,7 @@ static void folders_are_made_and_removed_whole(void **state)
     assert_int_not_equal(folder_make(scratch_path(s, "outside/x")), LH_OK);
 }
 
-static size_t space; /* bytes that the full disk of these tests still takes */
-static int cuts;     /* that succeed */
-
-static ssize_t write_while_space(int fd, const void *from, size_t bytes)
-{
-    if (space > 0) {
-        const ssize_t got = write(fd, from, bytes < space ? bytes : space);
-        if (got > 0) space -= (size_t)got;
-        return got;
-    }
-    errno = ENOSPC;
-    return -1;
-}
+static int cuts; /* that succeed */
 
 static int cut_at_times(int fd, off_t length)
 {

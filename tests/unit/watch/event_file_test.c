@@ -12,6 +12,7 @@
 #include <base/file.h>
 #include <base/memory.h>
 #include <base/sys.h>
+#include <unit/full_disk.h>
 #include <watch/event_file.h>
 
 #include <cmocka.h>
@@ -57,19 +58,6 @@ static uint32_t u32(const char *at)
     uint32_t value;
     memcpy(&value, at, 4);
     return value;
-}
-
-static size_t space; /* bytes that the full disk of this test still takes */
-
-static ssize_t write_while_space(int fd, const void *from, size_t bytes)
-{
-    if (space > 0) {
-        const ssize_t got = write(fd, from, bytes < space ? bytes : space);
-        if (got > 0) space -= (size_t)got;
-        return got;
-    }
-    errno = ENOSPC;
-    return -1;
 }
 
 static void a_full_disk_costs_whole_records(void **state)

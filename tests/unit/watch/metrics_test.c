@@ -11,6 +11,7 @@
 #include <base/file.h>
 #include <base/memory.h>
 #include <base/sys.h>
+#include <unit/full_disk.h>
 #include <watch/chart.h>
 #include <watch/metrics.h>
 #include <watch/progress.h>
@@ -69,19 +70,6 @@ static void a_loss_that_is_not_finite_stays_valid_json(void **state)
     assert_int_equal(count, 1);
     assert_true(isnan(points[0].loss));
     mem_free(points);
-}
-
-static size_t space; /* bytes that the full disk of these tests still takes */
-
-static ssize_t write_while_space(int fd, const void *from, size_t bytes)
-{
-    if (space > 0) {
-        const ssize_t got = write(fd, from, bytes < space ? bytes : space);
-        if (got > 0) space -= (size_t)got;
-        return got;
-    }
-    errno = ENOSPC;
-    return -1;
 }
 
 static void a_full_disk_costs_whole_lines_and_only_while_it_is_full(void **state)
