@@ -1,4 +1,4 @@
-/* job.c - a pipeline's INI as one struct: parse each section, then check what crosses sections. */
+/* job.c - a pipeline's INI as one struct: parse each section; job_check.c holds what crosses keys. */
 #include <config/job.h>
 
 #include <ctype.h>
@@ -7,28 +7,19 @@
 
 #include <base/file.h>
 #include <base/memory.h>
+#include <config/job_check.h>
 #include <config/job_sites.h>
 #include <config/quantity.h>
 
-enum { WHERE_BYTES = 600, LAUNCH_ADDRESS = 256 };
-
-static void where_is(const job_t *job, const char *section, const char *key, char out[WHERE_BYTES])
+void job_where(const job_t *job, const char *section, const char *key, char out[JOB_WHERE_BYTES])
 {
     const document_section_t *s = document_find(job->document, section);
     const document_entry_t *e = section_find(s, key);
     if (e != NULL)
-        document_where(e->file, e->line, out, WHERE_BYTES);
+        document_where(e->file, e->line, out, JOB_WHERE_BYTES);
     else
-        (void)snprintf(out, WHERE_BYTES, "%s", job->path);
+        (void)snprintf(out, JOB_WHERE_BYTES, "%s", job->path);
 }
-
-/* The sentence begins with where the key stands. */
-#define REFUSE(job, section, key, fmt, ...)                                               \
-    do {                                                                                  \
-        char where_[WHERE_BYTES];                                                         \
-        where_is(job, section, key, where_);                                              \
-        return fail(LH_INVALID, "%s: %s = " fmt, where_, key __VA_OPT__(, ) __VA_ARGS__); \
-    } while (0)
 
 bool job_has_stage(const job_t *job, uint32_t stage)
 {
@@ -52,7 +43,7 @@ static bool has_struct(const job_section_t *s)
 
 static lh_status_t check_section_name(const document_section_t *s)
 {
-    char where[WHERE_BYTES];
+    char where[JOB_WHERE_BYTES];
     uint32_t count;
     const job_section_t *known = job_sections(&count);
     nearest_t near = {.typed = s->name};
@@ -129,14 +120,14 @@ static lh_status_t add_stage(job_t *job, const char *name)
     for (uint32_t i = 0; i < JOB_STAGES; i++) {
         nearest_offer(&near, job_stage_names[i]);
         if (strcmp(job_stage_names[i], name) != 0) continue;
-        if (job_has_stage(job, i)) REFUSE(job, "pipeline", "stages", "... %s: named twice", name);
+        if (job_has_stage(job, i)) JOB_REFUSE(job, "pipeline", "stages", "... %s: named twice", name);
         job->stages[job->stage_count++] = i;
         return LH_OK;
     }
     const char *best = nearest_name(&near);
     if (best != NULL)
-        REFUSE(job, "pipeline", "stages", "... %s: no such stage; did you mean '%s'?", name, best);
-    REFUSE(job, "pipeline", "stages",
+        JOB_REFUSE(job, "pipeline", "stages", "... %s: no such stage; did you mean '%s'?", name, best);
+    JOB_REFUSE(job, "pipeline", "stages",
            "... %s: no such stage; they are prepare import train eval export generate", name);
 }
 
@@ -153,7 +144,7 @@ static lh_status_t parse_stages(job_t *job)
     }
     mem_free(copy);
     if (status == LH_OK && job->stage_count == 0)
-        REFUSE(job, "pipeline", "stages", "nothing: name at least one stage");
+        JOB_REFUSE(job, "pipeline", "stages", "nothing: name at least one stage");
     return status;
 }
 
@@ -162,10 +153,10 @@ static lh_status_t parse_pipeline(job_t *job)
     lh_status_t status = parse_section(job, job_section("pipeline"), 1u);
     if (status != LH_OK) return status;
     if (text_equal(job->pipeline.name, ".") || text_equal(job->pipeline.name, ".."))
-        REFUSE(job, "pipeline", "name", "%s: it names a folder of out/", job->pipeline.name);
+        JOB_REFUSE(job, "pipeline", "name", "%s: it names a folder of out/", job->pipeline.name);
     for (const char *c = job->pipeline.name; *c != '\0'; c++)
         if (strchr("/\\<>&\"'", *c) != NULL || (unsigned char)*c < 0x20)
-            REFUSE(job, "pipeline", "name", "%s: a name holds no '%c'", job->pipeline.name, *c);
+            JOB_REFUSE(job, "pipeline", "name", "%s: a name holds no '%c'", job->pipeline.name, *c);
 
     if (job->pipeline.folder == NULL) {
         text_t folder = {0};
@@ -179,7 +170,7 @@ static lh_status_t parse_pipeline(job_t *job)
 
 static lh_status_t parse_group(job_t *job, const document_section_t *s, job_group_t *group)
 {
-    char where[WHERE_BYTES];
+    char where[JOB_WHERE_BYTES];
     job_group_text_t text = {0};
     const job_section_t *section = job_section("group.*");
     const option_table_t table = table_of(section, &text);
@@ -196,7 +187,7 @@ static lh_status_t parse_group(job_t *job, const document_section_t *s, job_grou
     group->frozen = text.frozen;
     group->decay = NAN;
     if (text.decay != NULL && (!quantity_f64(text.decay, &group->decay) || group->decay < 0)) {
-        where_is(job, s->name, "decay", where);
+        job_where(job, s->name, "decay", where);
         status = fail(LH_INVALID, "%s: decay = %s: expected a number from 0 on", where, text.decay);
     }
     mem_free(text.decay);
@@ -236,7 +227,7 @@ static lh_status_t parse_pin(job_t *job, const document_section_t *s, job_pin_t 
     pin->name = mem_text(s->name + strlen("plugin."));
     if (pin->name == NULL) return LH_NO_MEMORY;
     if (pin->sha256 != NULL && !is_sha256(pin->sha256))
-        REFUSE(job, s->name, "sha256", "%s: expected 64 hexadecimal digits", pin->sha256);
+        JOB_REFUSE(job, s->name, "sha256", "%s: expected 64 hexadecimal digits", pin->sha256);
     for (char *c = pin->sha256; c != NULL && *c != '\0'; c++)
         *c = (char)tolower((unsigned char)*c);
     return LH_OK;
@@ -254,142 +245,6 @@ static lh_status_t parse_pins(job_t *job)
         const lh_status_t status = parse_pin(job, s, &pins[job->pin_count++]);
         if (status != LH_OK) return status;
     }
-    return LH_OK;
-}
-
-enum { SMALLEST_CHUNK = 1024 }; /* smaller ones are all overhead: a step would take minutes */
-
-static lh_status_t check_parallel(const job_t *job)
-{
-    if (job->comm.chunk_bytes != 0 && job->comm.chunk_bytes < SMALLEST_CHUNK)
-        REFUSE(job, "comm", "chunk", "%llu: expected 0, which chooses, or %d on",
-               (unsigned long long)job->comm.chunk_bytes, SMALLEST_CHUNK);
-    if (job->parallel.tensor != 1)
-        REFUSE(job, "parallel", "tensor", "%llu: tensor parallelism is not built yet; expected 1",
-               (unsigned long long)job->parallel.tensor);
-    if (job->parallel.pipeline != 1)
-        REFUSE(job, "parallel", "pipeline",
-               "%llu: pipeline parallelism is not built yet; expected 1",
-               (unsigned long long)job->parallel.pipeline);
-    return LH_OK;
-}
-
-static lh_status_t check_train(job_t *job)
-{
-    job_train_t *t = &job->train;
-    if (t->micro_batch == 0) t->micro_batch = t->batch;
-    if (t->micro_batch != 0 && t->batch % t->micro_batch != 0)
-        REFUSE(job, "train", "batch", "%llu: expected a multiple of micro_batch = %llu",
-               (unsigned long long)t->batch, (unsigned long long)t->micro_batch);
-    const uint64_t tokens = t->micro_batch *
-                            t->sequence; /* 2^48 at most; 0: not a job that trains */
-    if (tokens != 0 && t->max_documents > tokens)
-        REFUSE(job, "train", "max_documents",
-               "%llu: expected at most the %llu tokens of a micro-batch",
-               (unsigned long long)t->max_documents, (unsigned long long)tokens);
-    const char *rule = job->optimizer.rule;
-    const char *colon = rule == NULL ? NULL : strchr(rule, ':');
-    if (rule != NULL && (colon == NULL || colon == rule || colon[1] == '\0'))
-        REFUSE(job, "optimizer", "rule", "%s: expected plugin:rule, such as rules:adamw", rule);
-    return LH_OK;
-}
-
-/* Three numbers from 0 to JOB_SPLIT_MOST, not all 0. */
-static bool is_split(const char *text)
-{
-    char copy[128], *rest = copy;
-    double sum = 0, part;
-    uint32_t parts = 0;
-    if (strlen(text) >= sizeof(copy)) return false;
-    strcpy(copy, text);
-    for (; rest != NULL; parts++, sum += part)
-        if (!quantity_f64(text_trim(strsep(&rest, ",")), &part) || part < 0 ||
-            part > JOB_SPLIT_MOST)
-            return false;
-    return parts == 3 && sum > 0;
-}
-
-static lh_status_t check_split(const job_t *job)
-{
-    if (!is_split(job->data.split != NULL ? job->data.split : ""))
-        REFUSE(job, "data", "split", "%s: expected three parts such as 969,30,1, of at most %g",
-               job->data.split != NULL ? job->data.split : "", JOB_SPLIT_MOST);
-    return LH_OK;
-}
-
-static bool has_empty_item(const char *list)
-{
-    for (const char *at = list;; at++) {
-        at += strspn(at, " \t");
-        if (*at == ',' || *at == '\0') return true;
-        at += strcspn(at, ",");
-        if (*at == '\0') return false;
-    }
-}
-
-static lh_status_t check_prepare(const job_t *job)
-{
-    const char *input = job->prepare.input;
-    if (input != NULL && has_empty_item(input))
-        REFUSE(job, "prepare", "input", "%s: a path is empty; expected paths with commas between",
-               input);
-    uint64_t number;
-    const char *text = job->prepare.on_error;
-    const bool counted = text != NULL && text_starts(text, "max:") &&
-                         quantity_u64(text + 4, &number);
-    if (text != NULL && !counted && strcmp(text, "fail") != 0 && strcmp(text, "skip") != 0)
-        REFUSE(job, "prepare", "on_error", "%s: expected fail, skip or max:N", text);
-    return LH_OK;
-}
-
-static lh_status_t check_model(const job_t *job)
-{
-    uint64_t number;
-    const char *vocab = job->model.vocab;
-    if (vocab == NULL || strcmp(vocab, "from_tokenizer") == 0 || strcmp(vocab, "from_import") == 0)
-        return LH_OK;
-    if (!quantity_u64(vocab, &number) || number == 0)
-        REFUSE(job, "model", "vocab", "%s: expected from_tokenizer, from_import or a number",
-               vocab);
-    return LH_OK;
-}
-
-/* A key pasted where its file belongs would end up in logs, reports and checkpoints. It is not
- * repeated here. */
-static lh_status_t check_secret(const job_t *job)
-{
-    enum { KEY_LIKE = 32 };
-    char where[WHERE_BYTES];
-    const document_entry_t *e = section_find(document_find(job->document, "launch"), "secret");
-    if (e == NULL || strlen(e->value) < KEY_LIKE ||
-        e->value[strspn(e->value, "0123456789abcdefABCDEF")] != '\0')
-        return LH_OK;
-    where_is(job, "launch", "secret", where);
-    return fail(
-        LH_INVALID,
-        "%s: secret is a key; name a file of mode 0600 that holds it, and make a new key, as "
-        "this one has been written down",
-        where);
-}
-
-/* The numbers of an address too, of IPv6 with its card: fe80::1%eth0. */
-static lh_status_t check_address(const job_t *job)
-{
-    const char *address = job->launch.address;
-    if (address == NULL) return LH_OK;
-    bool good = *address != '-' && strlen(address) < LAUNCH_ADDRESS;
-    for (const char *c = address; *c != '\0'; c++)
-        good = good && (isalnum((unsigned char)*c) || strchr(".-_:%", *c) != NULL);
-    if (!good)
-        REFUSE(job, "launch", "address", "%s: expected a host's name or an address", address);
-    return LH_OK;
-}
-
-static lh_status_t check_generate(const job_t *job)
-{
-    if (job->generate.prompt != NULL && job->generate.ids != NULL)
-        REFUSE(job, "generate", "ids", "%s: a prompt is set too; only one of them is read",
-               job->generate.ids);
     return LH_OK;
 }
 
@@ -445,30 +300,6 @@ static lh_status_t resolve_paths(job_t *job)
     return LH_OK;
 }
 
-static bool is_utf8(const char *text)
-{
-    size_t size;
-    for (; *text != '\0'; text += size) {
-        size = text_character(text);
-        if (size == 0) return false;
-    }
-    return true;
-}
-
-/* Where the job writes stands in JSON files, which hold UTF-8. */
-static lh_status_t check_written(const job_t *job)
-{
-    const char *const written[] = {job->pipeline.folder, job->prepare.output,
-                                   job->checkpoint.folder, job->export.folder};
-    for (size_t i = 0; i < sizeof(written) / sizeof(written[0]); i++)
-        if (!is_utf8(written[i]))
-            return fail(LH_INVALID,
-                        "%s: the path is not UTF-8; rename its folder, or name another in "
-                        "[pipeline] folder",
-                        written[i]);
-    return LH_OK;
-}
-
 static lh_status_t parse_all(job_t *job)
 {
     uint32_t count;
@@ -483,16 +314,9 @@ static lh_status_t parse_all(job_t *job)
     if (status == LH_OK) status = parse_groups(job);
     if (status == LH_OK) status = parse_pins(job);
     if (status == LH_OK) status = job_sites_parse(job);
-    if (status == LH_OK) status = check_parallel(job);
-    if (status == LH_OK) status = check_train(job);
-    if (status == LH_OK) status = check_split(job);
-    if (status == LH_OK) status = check_prepare(job);
-    if (status == LH_OK) status = check_model(job);
-    if (status == LH_OK) status = check_secret(job);
-    if (status == LH_OK) status = check_address(job);
-    if (status == LH_OK) status = check_generate(job);
+    if (status == LH_OK) status = job_check(job);
     if (status == LH_OK) status = resolve_paths(job);
-    if (status == LH_OK) status = check_written(job);
+    if (status == LH_OK) status = job_check_written(job);
     return status;
 }
 

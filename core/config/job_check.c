@@ -1,0 +1,183 @@
+/* job_check.c - values that are wrong by themselves or beside others. */
+#include <config/job_check.h>
+
+#include <ctype.h>
+
+#include <base/text.h>
+#include <config/quantity.h>
+
+enum {
+    LAUNCH_ADDRESS = 256,
+    SMALLEST_CHUNK = 1024, /* smaller ones are all overhead: a step would take minutes */
+};
+
+static lh_status_t check_parallel(const job_t *job)
+{
+    if (job->comm.chunk_bytes != 0 && job->comm.chunk_bytes < SMALLEST_CHUNK)
+        JOB_REFUSE(job, "comm", "chunk", "%llu: expected 0, which chooses, or %d on",
+               (unsigned long long)job->comm.chunk_bytes, SMALLEST_CHUNK);
+    if (job->parallel.tensor != 1)
+        JOB_REFUSE(job, "parallel", "tensor", "%llu: tensor parallelism is not built yet; expected 1",
+               (unsigned long long)job->parallel.tensor);
+    if (job->parallel.pipeline != 1)
+        JOB_REFUSE(job, "parallel", "pipeline",
+               "%llu: pipeline parallelism is not built yet; expected 1",
+               (unsigned long long)job->parallel.pipeline);
+    return LH_OK;
+}
+
+static lh_status_t check_train(job_t *job)
+{
+    job_train_t *t = &job->train;
+    if (t->micro_batch == 0) t->micro_batch = t->batch;
+    if (t->micro_batch != 0 && t->batch % t->micro_batch != 0)
+        JOB_REFUSE(job, "train", "batch", "%llu: expected a multiple of micro_batch = %llu",
+               (unsigned long long)t->batch, (unsigned long long)t->micro_batch);
+    const uint64_t tokens = t->micro_batch *
+                            t->sequence; /* 2^48 at most; 0: not a job that trains */
+    if (tokens != 0 && t->max_documents > tokens)
+        JOB_REFUSE(job, "train", "max_documents",
+               "%llu: expected at most the %llu tokens of a micro-batch",
+               (unsigned long long)t->max_documents, (unsigned long long)tokens);
+    const char *rule = job->optimizer.rule;
+    const char *colon = rule == NULL ? NULL : strchr(rule, ':');
+    if (rule != NULL && (colon == NULL || colon == rule || colon[1] == '\0'))
+        JOB_REFUSE(job, "optimizer", "rule", "%s: expected plugin:rule, such as rules:adamw", rule);
+    return LH_OK;
+}
+
+/* Three numbers from 0 to JOB_SPLIT_MOST, not all 0. */
+static bool is_split(const char *text)
+{
+    char copy[128], *rest = copy;
+    double sum = 0, part;
+    uint32_t parts = 0;
+    if (strlen(text) >= sizeof(copy)) return false;
+    strcpy(copy, text);
+    for (; rest != NULL; parts++, sum += part)
+        if (!quantity_f64(text_trim(strsep(&rest, ",")), &part) || part < 0 ||
+            part > JOB_SPLIT_MOST)
+            return false;
+    return parts == 3 && sum > 0;
+}
+
+static lh_status_t check_split(const job_t *job)
+{
+    if (!is_split(job->data.split != NULL ? job->data.split : ""))
+        JOB_REFUSE(job, "data", "split", "%s: expected three parts such as 969,30,1, of at most %g",
+               job->data.split != NULL ? job->data.split : "", JOB_SPLIT_MOST);
+    return LH_OK;
+}
+
+static bool has_empty_item(const char *list)
+{
+    for (const char *at = list;; at++) {
+        at += strspn(at, " \t");
+        if (*at == ',' || *at == '\0') return true;
+        at += strcspn(at, ",");
+        if (*at == '\0') return false;
+    }
+}
+
+static lh_status_t check_prepare(const job_t *job)
+{
+    const char *input = job->prepare.input;
+    if (input != NULL && has_empty_item(input))
+        JOB_REFUSE(job, "prepare", "input", "%s: a path is empty; expected paths with commas between",
+               input);
+    uint64_t number;
+    const char *text = job->prepare.on_error;
+    const bool counted = text != NULL && text_starts(text, "max:") &&
+                         quantity_u64(text + 4, &number);
+    if (text != NULL && !counted && strcmp(text, "fail") != 0 && strcmp(text, "skip") != 0)
+        JOB_REFUSE(job, "prepare", "on_error", "%s: expected fail, skip or max:N", text);
+    return LH_OK;
+}
+
+static lh_status_t check_model(const job_t *job)
+{
+    uint64_t number;
+    const char *vocab = job->model.vocab;
+    if (vocab == NULL || strcmp(vocab, "from_tokenizer") == 0 || strcmp(vocab, "from_import") == 0)
+        return LH_OK;
+    if (!quantity_u64(vocab, &number) || number == 0)
+        JOB_REFUSE(job, "model", "vocab", "%s: expected from_tokenizer, from_import or a number",
+               vocab);
+    return LH_OK;
+}
+
+/* A key pasted where its file belongs would end up in logs, reports and checkpoints. It is not
+ * repeated here. */
+static lh_status_t check_secret(const job_t *job)
+{
+    enum { KEY_LIKE = 32 };
+    char where[JOB_WHERE_BYTES];
+    const document_entry_t *e = section_find(document_find(job->document, "launch"), "secret");
+    if (e == NULL || strlen(e->value) < KEY_LIKE ||
+        e->value[strspn(e->value, "0123456789abcdefABCDEF")] != '\0')
+        return LH_OK;
+    job_where(job, "launch", "secret", where);
+    return fail(
+        LH_INVALID,
+        "%s: secret is a key; name a file of mode 0600 that holds it, and make a new key, as "
+        "this one has been written down",
+        where);
+}
+
+/* The numbers of an address too, of IPv6 with its card: fe80::1%eth0. */
+static lh_status_t check_address(const job_t *job)
+{
+    const char *address = job->launch.address;
+    if (address == NULL) return LH_OK;
+    bool good = *address != '-' && strlen(address) < LAUNCH_ADDRESS;
+    for (const char *c = address; *c != '\0'; c++)
+        good = good && (isalnum((unsigned char)*c) || strchr(".-_:%", *c) != NULL);
+    if (!good)
+        JOB_REFUSE(job, "launch", "address", "%s: expected a host's name or an address", address);
+    return LH_OK;
+}
+
+static lh_status_t check_generate(const job_t *job)
+{
+    if (job->generate.prompt != NULL && job->generate.ids != NULL)
+        JOB_REFUSE(job, "generate", "ids", "%s: a prompt is set too; only one of them is read",
+               job->generate.ids);
+    return LH_OK;
+}
+
+lh_status_t job_check(job_t *job)
+{
+    lh_status_t status = check_parallel(job);
+    if (status == LH_OK) status = check_train(job);
+    if (status == LH_OK) status = check_split(job);
+    if (status == LH_OK) status = check_prepare(job);
+    if (status == LH_OK) status = check_model(job);
+    if (status == LH_OK) status = check_secret(job);
+    if (status == LH_OK) status = check_address(job);
+    if (status == LH_OK) status = check_generate(job);
+    return status;
+}
+
+static bool is_utf8(const char *text)
+{
+    size_t size;
+    for (; *text != '\0'; text += size) {
+        size = text_character(text);
+        if (size == 0) return false;
+    }
+    return true;
+}
+
+/* Where the job writes stands in JSON files, which hold UTF-8. */
+lh_status_t job_check_written(const job_t *job)
+{
+    const char *const written[] = {job->pipeline.folder, job->prepare.output,
+                                   job->checkpoint.folder, job->export.folder};
+    for (size_t i = 0; i < sizeof(written) / sizeof(written[0]); i++)
+        if (!is_utf8(written[i]))
+            return fail(LH_INVALID,
+                        "%s: the path is not UTF-8; rename its folder, or name another in "
+                        "[pipeline] folder",
+                        written[i]);
+    return LH_OK;
+}
