@@ -57,9 +57,24 @@ static int add_entry(void *context, const char *name)
     return f->status == LH_OK ? 0 : -1;
 }
 
+/* "a/./b//c" is "a/b/c". */
+static void drop_nothings(char *path)
+{
+    char *to = path;
+    for (const char *from = path; *from != '\0'; from++) {
+        if (from[0] == '/' && from[1] == '.' && (from[2] == '/' || from[2] == '\0'))
+            from++;
+        else if (from[0] != '/' || from[1] != '/')
+            *to++ = *from;
+    }
+    if (to == path && *path == '/') to++;
+    *to = '\0';
+}
+
 /* A folder that is yet to be made is left again by "..": "out/../a" is "a" then. */
 static void drop_missing(char *path)
 {
+    drop_nothings(path);
     for (char *up = strstr(path, "/.."); up != NULL; up = strstr(up, "/..")) {
         const char *after = up + strlen("/..");
         *up = '\0';

@@ -328,11 +328,12 @@ class OwnFiles(PipelineCase):
     def test_an_output_that_leaves_a_folder_yet_to_be_made(self):
         shutil.copy(self.stories(), self.path("data.bin"))
         job = self.small_job(train={"steps": 2})
-        sets = ("prepare.input=data.bin", "prepare.output=../data", "data.train=../data")
-        for command in ("check", "run", "prepare"):
-            args = [word for change in sets for word in ("--set", change)]
-            _, said = self.run_longhaul(command, job, *args, code=REFUSED)
-            self.assertRegex(said, r"data\.bin would be lost: prepare writes over it")
+        for output in ("../data", "./..//data", "new/.././../data"):
+            sets = ("prepare.input=data.bin", "prepare.output=" + output, "data.train=" + output)
+            for command in ("check", "run", "prepare"):
+                args = [word for change in sets for word in ("--set", change)]
+                _, said = self.run_longhaul(command, job, *args, code=REFUSED)
+                self.assertRegex(said, r"data\.bin would be lost: prepare writes over it")
         self.assertEqual(sorted(os.listdir(self.folder)), ["data.bin", "job.ini", "stories.jsonl"])
 
     def test_an_ini_under_a_name_of_the_job_is_refused(self):
