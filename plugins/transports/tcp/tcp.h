@@ -17,6 +17,7 @@
 
 #include "tcp_frame.h"
 #include "tcp_seal.h"
+#include "tcp_silence.h"
 #include "tcp_tls.h"
 
 enum {

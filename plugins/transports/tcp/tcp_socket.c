@@ -237,16 +237,10 @@ static void sample_rate(lh_conn_t *c)
     c->rate_ns = c->transport->now;
 }
 
-/* What is on its way is not acknowledged, and nothing else is, for as long as the link bears. */
-static bool is_silent(stream_t *s, const struct tcp_info *info, bool was_away)
+static uint64_t silence_of(stream_t *s, const struct tcp_info *info, bool was_away)
 {
-    const uint64_t now = s->transport->now, age = (uint64_t)info->tcpi_last_ack_recv * 1000000;
-    const uint64_t heard = age < now ? now - age : 0;
-    if (info->tcpi_unacked == 0) s->waits_since = 0;
-    if (info->tcpi_unacked == 0) return false;
-    if (s->waits_since == 0 || was_away) s->waits_since = now;
-    if (s->waits_since < heard) s->waits_since = heard;
-    return now - s->waits_since >= s->conn->silence_ns;
+    return silence_at(&s->waits_since, s->transport->now, info->tcpi_unacked,
+                      (uint64_t)info->tcpi_last_ack_recv * 1000000, was_away);
 }
 
 void socket_sample(lh_conn_t *c)
@@ -263,7 +257,7 @@ void socket_sample(lh_conn_t *c)
         if (c->streams[i] == NULL || c->streams[i]->state != STREAM_OPEN) continue;
         memset(&info, 0, sizeof(info));
         if (getsockopt(c->streams[i]->fd, IPPROTO_TCP, TCP_INFO, &info, &length) != 0) continue;
-        if (is_silent(c->streams[i], &info, since > AWAY_NS)) {
+        if (silence_of(c->streams[i], &info, since > AWAY_NS) >= c->silence_ns) {
             (void)stream_lost(c->streams[i], ETIMEDOUT);
             return;
         }
