@@ -21,6 +21,7 @@
 #include <unistd.h>
 
 #include <base/digest.h>
+#include <base/log.h>
 #include <base/sys.h>
 
 enum { KNOWN = 256, REASON_BYTES = 2048 };
@@ -114,6 +115,7 @@ static void run_child(const prober_t *p, int to, pid_t parent)
     (void)prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0);
     (void)setrlimit(RLIMIT_CORE, &none);
     forget_handlers();
+    log_forked();
     if (getppid() != parent) _exit(1);
     /* stdout may be a result that somebody parses. */
     const int nowhere = sys()->open("/dev/null", O_RDWR | O_CLOEXEC, 0);
