@@ -170,7 +170,7 @@ static lh_status_t begin(const char *path, int flags, int *fd)
 
 lh_status_t file_begin(const char *path, int flags, int *fd)
 {
-    return begin(path, O_WRONLY | flags, fd);
+    return begin(path, ((flags & O_RDWR) != 0 ? 0 : O_WRONLY) | flags, fd);
 }
 
 static bool is_same(const struct stat *a, const struct stat *b)

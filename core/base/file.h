@@ -14,7 +14,8 @@ lh_status_t file_replace(const char *path, const void *bytes, size_t length) LH_
 /* The same without the fsync of the folder: nothing is done to it after others see the file. */
 lh_status_t file_show(const char *path, const void *bytes, size_t length) LH_MUST_CHECK;
 
-/* Opens a regular file for writing, made (0644) if it is missing, with more flags of open(). A
+/* Opens a regular file for writing, made (0644) if it is missing, with more flags of open(), O_RDWR
+ * among them. A
  * symbolic link, FIFO or device is refused without blocking. */
 lh_status_t file_begin(const char *path, int flags, int *fd) LH_MUST_CHECK;
 /* The same for reading and writing, empty and for this process alone: LH_INVALID while another has

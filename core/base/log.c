@@ -9,12 +9,16 @@
 #include <unistd.h>
 
 #include <base/record_file.h>
+#include <base/sys.h>
 #include <base/text.h>
+
+enum { PATH_BYTES = 512 };
 
 typedef struct sink {
     _Atomic int fd; /* -1: none */
     record_file_t file;
-    char path[512];
+    off_t before; /* bytes that the file had at first */
+    char path[PATH_BYTES];
 } sink_t;
 
 static _Atomic int32_t threshold = LH_LOG_INFO;
@@ -43,10 +47,22 @@ static size_t escape(char *to, size_t room, const char *from)
     return length;
 }
 
+/* Ends the one before with a line, there and on stderr, of what it lacks. */
 static void sink_set(sink_t *s, int fd, const char *path)
 {
+    char old[PATH_BYTES];
+    struct stat st;
+    (void)pthread_mutex_lock(&turn);
+    const uint64_t lost = s->file.lost;
+    s->file.lost = 0;
+    memcpy(old, s->path, sizeof(old));
+    (void)pthread_mutex_unlock(&turn);
+    if (lost > 0)
+        log_line(LH_LOG_WARN, "%s: %llu lines were lost", old, (unsigned long long)lost);
+
     (void)pthread_mutex_lock(&turn);
     s->file = (record_file_t){.fd = fd};
+    s->before = fd >= 0 && sys()->fstat(fd, &st) == 0 ? st.st_size : 0;
     (void)snprintf(s->path, sizeof(s->path), "%s", path);
     atomic_store(&s->fd, fd);
     (void)pthread_mutex_unlock(&turn);
@@ -54,6 +70,7 @@ static void sink_set(sink_t *s, int fd, const char *path)
 
 static void sink_add(sink_t *s, const char *line, size_t length)
 {
+    char path[PATH_BYTES];
     if (atomic_load(&s->fd) < 0) return;
     (void)pthread_mutex_lock(&turn);
     if (s->file.fd < 0) { /* ended meanwhile */
@@ -63,10 +80,11 @@ static void sink_add(sink_t *s, const char *line, size_t length)
     const bool written = record_file_add(&s->file, line, length);
     const int error = errno;
     const bool first = !written && s->file.lost == 1;
+    if (first) memcpy(path, s->path, sizeof(path));
     (void)pthread_mutex_unlock(&turn);
     if (first)
         log_line(LH_LOG_WARN, "%s: cannot write: %s; lines are lost until it can be written",
-                 s->path, strerror(error));
+                 path, strerror(error));
 }
 
 void log_line(int32_t level, const char *fmt, ...)
@@ -102,9 +120,6 @@ void log_threshold(int32_t level)
 
 void log_also(int fd, const char *path)
 {
-    const uint64_t lost = also.file.lost;
-    if (fd < 0 && lost > 0)
-        log_line(LH_LOG_WARN, "%s: %llu lines were lost", also.path, (unsigned long long)lost);
     sink_set(&also, fd, path);
 }
 
@@ -112,6 +127,14 @@ void log_as_rank(uint32_t rank, int fd, const char *path)
 {
     atomic_store(&own_rank, rank);
     sink_set(&rank_file, fd, path);
+}
+
+void log_begin_anew(void)
+{
+    (void)pthread_mutex_lock(&turn);
+    if (rank_file.file.fd >= 0 && record_file_cut(&rank_file.file, rank_file.before))
+        rank_file.before = 0;
+    (void)pthread_mutex_unlock(&turn);
 }
 
 /* Another thread may have been in its turn at the fork: it is not waited for. */

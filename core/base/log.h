@@ -13,8 +13,10 @@ void log_threshold(int32_t level);
  * be written is lost whole: the first one is told, and at the end how many they were. */
 void log_also(int fd, const char *path);
 /* This process is a rank that others print for: its lines carry "rank N: ", stderr gets none under
- * LH_LOG_WARN, fd gets all, as with log_also. */
+ * LH_LOG_WARN, fd gets all, as with log_also; it is open for reading too. */
 void log_as_rank(uint32_t rank, int fd, const char *path);
+/* What stood in that file before is of another run, and goes. */
+void log_begin_anew(void);
 /* In a process made by fork that closes those files: from now on it writes to stderr alone. */
 void log_forked(void);
 /* While true, stderr is a terminal with a progress line: log_line clears it first. */

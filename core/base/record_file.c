@@ -3,6 +3,7 @@
 
 #include <errno.h>
 
+#include <base/memory.h>
 #include <base/sys.h>
 
 /* A file that is shorter than the part was emptied by somebody else. */
@@ -37,4 +38,21 @@ bool record_file_add(record_file_t *f, const void *bytes, size_t length)
     f->lost++;
     errno = error;
     return false;
+}
+
+/* There is no way to cut at the front: what stays is written once more. */
+bool record_file_cut(record_file_t *f, off_t before)
+{
+    enum { STAYS_MAX = 1 << 20 };
+    struct stat st;
+    if (before <= 0) return true;
+    if (!cut_torn(f)) return false;
+    if (sys()->fstat(f->fd, &st) != 0 || st.st_size < before) return false;
+    const size_t stays = (size_t)(st.st_size - before);
+    char *kept = stays <= STAYS_MAX ? mem_new(stays + 1) : NULL;
+    bool cut = kept != NULL && sys()->pread(f->fd, kept, stays, before) == (ssize_t)stays &&
+               sys()->ftruncate(f->fd, 0) == 0;
+    if (cut) cut = stays == 0 || record_file_add(f, kept, stays);
+    mem_free(kept);
+    return cut;
 }

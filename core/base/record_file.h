@@ -3,6 +3,8 @@
 #ifndef BASE_RECORD_FILE_H
 #define BASE_RECORD_FILE_H
 
+#include <sys/types.h>
+
 #include <longhaul/base.h>
 
 /* fd is opened with O_APPEND by the caller, who closes it. One thread at a time. */
@@ -14,5 +16,8 @@ typedef struct record_file {
 
 /* False where the record is lost, with errno. */
 bool record_file_add(record_file_t *f, const void *bytes, size_t length);
+/* The first `before` bytes go; fd is open for reading too. False: the file is as it was, or, where
+ * its disk has failed meanwhile, without some of its records. */
+bool record_file_cut(record_file_t *f, off_t before);
 
 #endif

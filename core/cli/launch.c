@@ -91,6 +91,7 @@ void launch_close(cli_t *cli)
 {
     launch_t *l = cli->launch;
     if (l == NULL) return;
+    if (l->logs) log_as_rank(l->place.rank, -1, "");
     if (l->row != NULL) (void)munmap(l->row - l->place.row, (l->place.row + 1) * sizeof(*l->row));
     mem_free(l);
     cli->launch = NULL;
@@ -179,17 +180,8 @@ bool launch_last_words(const cli_t *cli, int code, const char *sentence)
     return true;
 }
 
-/* As train.log: the lines of a crash outlast the resume, and a start that is refused because there
- * are checkpoints. */
-static bool begins_anew(const cli_t *cli)
-{
-    char *latest = path_join(cli->job->checkpoint.folder, "latest");
-    const bool anew = cli_flag(cli, "resume") == NULL && latest != NULL && !file_exists(latest);
-    mem_free(latest);
-    return anew;
-}
-
-/* What other ranks print goes to a file; warnings and errors are also on the terminal. */
+/* What other ranks print goes to a file; warnings and errors are also on the terminal. What stands
+ * there may be another run's, under way: only a training that begins takes it away. */
 static lh_status_t open_log(cli_t *cli)
 {
     char name[32];
@@ -200,7 +192,7 @@ static lh_status_t open_log(cli_t *cli)
     char *path = status == LH_OK ? job_path(cli->job, name) : NULL;
     if (path == NULL) return status == LH_OK ? LH_NO_MEMORY : status;
     int fd = -1;
-    status = file_begin(path, O_APPEND | (begins_anew(cli) ? O_TRUNC : 0), &fd);
+    status = file_begin(path, O_APPEND | O_RDWR, &fd);
     if (status == LH_OK && dup2(fd, STDOUT_FILENO) < 0)
         status = fail(LH_IO, "cannot write %s", path);
     if (status == LH_OK) {

@@ -42,6 +42,7 @@ static train_programs_t programs_of(const trainer_t *t)
 static void tell_start(trainer_t *t, memory_report_t *memory)
 {
     const job_t *job = t->job;
+    if (t->first_step == 0) log_begin_anew();
     program_cost_t pass, update;
     train_prediction_t prediction = {0};
     const train_programs_t programs = programs_of(t);

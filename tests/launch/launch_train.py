@@ -71,6 +71,22 @@ class Train(LaunchCase):
             digest.update(launch_case.read(path, "rb"))
         return digest.hexdigest()
 
+    def test_a_run_that_is_refused_leaves_the_logs_of_ranks(self):
+        ini = self.job("job")
+        out = os.path.join(os.path.dirname(ini), "out")
+        log = os.path.join(out, "rank-1.log")
+        self.assertEqual(self.finish(self.start_run(ini), 200)[0], 0)
+        with open(log, "a") as f:
+            f.write("of before\n")
+        train = subprocess.run([launch_case.LONGHAUL, "train", ini], capture_output=True, text=True, timeout=200,
+                               env=clean_environment(LH_MARK=self.folder))
+        self.assertEqual(train.returncode, 1, train.stderr)
+        self.assertIn("go on from it with --resume", train.stderr)
+        self.assertIn("of before\n", launch_case.read(log))
+        shutil.rmtree(os.path.join(out, "checkpoints"))
+        self.assertEqual(self.finish(self.start_run(ini), 200)[0], 0)
+        self.assertNotIn("of before", launch_case.read(log))
+
     def test_any_rank_may_be_killed_and_the_run_goes_on(self):
         whole = self.job("whole")
         begin = time.time()

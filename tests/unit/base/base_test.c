@@ -434,6 +434,41 @@ static void a_log_says_how_many_lines_are_missing(void **state)
     end_on_full_disk(path, fd, "one\nfour\nwarning: train.log: 3 lines were lost\n");
 }
 
+static void the_log_of_a_rank_says_so_too(void **state)
+{
+    sys_t full;
+    const char *path = scratch_path(*state, "rank-3.log");
+    const int fd = begin_on_full_disk(path, &full);
+    log_as_rank(3, fd, "rank-3.log");
+    log_line(LH_LOG_INFO, "one");
+    space = 0;
+    log_line(LH_LOG_INFO, "two");
+    space = SIZE_MAX;
+    log_as_rank(3, -1, "");
+    end_on_full_disk(path, fd, "rank 3: one\nrank 3: warning: rank-3.log: 2 lines were lost\n");
+}
+
+static void a_log_that_begins_anew_keeps_the_lines_of_its_own_run(void **state)
+{
+    int fd;
+    char *text;
+    size_t length;
+    const char *path = scratch_path(*state, "rank-4.log");
+    log_begin_anew(); /* of no rank: nothing happens */
+    assert_int_equal(file_replace(path, "of before\n", 10), LH_OK);
+    assert_int_equal(file_begin(path, O_APPEND | O_RDWR, &fd), LH_OK);
+    log_as_rank(4, fd, path);
+    log_line(LH_LOG_INFO, "one");
+    log_begin_anew();
+    log_line(LH_LOG_INFO, "two");
+    log_begin_anew();
+    log_as_rank(4, -1, "");
+    assert_int_equal(sys()->close(fd), 0);
+    assert_int_equal(file_read(path, 100, &text, &length), LH_OK);
+    assert_string_equal(text, "rank 4: one\nrank 4: two\n");
+    mem_free(text);
+}
+
 static void every_status_has_a_text_and_an_exit_code(void **state)
 {
     (void)state;
@@ -470,6 +505,8 @@ int main(void)
         cmocka_unit_test(every_status_has_a_text_and_an_exit_code),
         cmocka_unit_test(a_record_that_cannot_be_written_leaves_no_part),
         cmocka_unit_test(a_log_says_how_many_lines_are_missing),
+        cmocka_unit_test(the_log_of_a_rank_says_so_too),
+        cmocka_unit_test(a_log_that_begins_anew_keeps_the_lines_of_its_own_run),
     };
     return cmocka_run_group_tests(tests, scratch_setup, scratch_teardown);
 }
