@@ -71,6 +71,10 @@ class Disk(PipelineCase):
                 continue
             subprocess.run(["rm", "-rf", name], check=True)
 
+    def text(self, path):
+        with open(path, errors="replace") as f:
+            return f.read()
+
     def trained(self):
         return [r["step"] for r in read_json_lines(self.path("out", "metrics.jsonl"))
                 if "learning_rate" in r]
@@ -210,24 +214,28 @@ class Disk(PipelineCase):
         os.mkdir(small)
         self.assertEqual(mounts.mount(b"tmpfs", small.encode(), b"tmpfs", 0, b"size=64m"), 0)
         self.addCleanup(mounts.umount2, small.encode(), MNT_DETACH)
+        said = open(self.path("said"), "w+", errors="replace")  # a pipe would fill meanwhile
+        self.addCleanup(said.close)
         process = self.start("train", job, "--set", "data.train=" + self.path("out", "corpus"), "--set",
-                             "pipeline.folder=small/out", "--set", "checkpoint.folder=" + self.path("ck"))
+                             "pipeline.folder=small/out", "--set", "checkpoint.folder=" + self.path("ck"),
+                             stderr=said)
         metrics = os.path.join(small, "out", "metrics.jsonl")
         self.wait_for(lambda: os.path.exists(metrics) and os.path.getsize(metrics) > 0, process)
         fill = os.open(os.path.join(small, "fill"), os.O_CREAT | os.O_WRONLY)
         with self.assertRaises(OSError):
             while True:
                 os.write(fill, bytes(65536))
-        full_at = 0
-        while full_at != os.path.getsize(metrics):  # files still grow to the end of their last page
-            full_at = os.path.getsize(metrics)
-            time.sleep(0.3)
+        names = ("metrics.jsonl", "train.log")  # they still grow to the end of their last page
+        self.wait_for(lambda: all(name + ": cannot write" in self.text(said.name) for name in names), process,
+                      pause=0.05)
+        full_at = os.path.getsize(metrics)
         os.ftruncate(fill, 0)
         os.close(fill)
         self.wait_for(lambda: os.path.getsize(metrics) > full_at + 1000, process)
         process.send_signal(signal.SIGTERM)
-        _, said = process.communicate(timeout=120)
-        self.assertEqual(process.returncode, TERMINATED, said)
+        process.communicate(timeout=120)
+        said = self.text(said.name)
+        self.assertEqual(process.returncode, TERMINATED, said[-4000:])
         steps = [r["step"] for r in read_json_lines(metrics) if "learning_rate" in r]
         self.assertEqual(steps, sorted(set(steps)))
         self.assertLess(len(steps), steps[-1])

@@ -143,8 +143,8 @@ class PipelineCase(unittest.TestCase):
 
     def start(self, *args, **more):
         return subprocess.Popen([BINARY] + list(args), stdout=subprocess.PIPE,
-                                stderr=subprocess.PIPE, text=True, errors="replace",
-                                cwd=self.folder, **more)
+                                stderr=more.pop("stderr", subprocess.PIPE), text=True,
+                                errors="replace", cwd=self.folder, **more)
 
     def run_longhaul(self, *args, code=DONE, **more):
         """stdout and stderr; fails unless it exits with `code`."""
