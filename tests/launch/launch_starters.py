@@ -1,8 +1,11 @@
 """Ranks that others start: the variables of torchrun, Open MPI, PMIx and Slurm, and a real mpirun."""
+import hashlib
 import os
+import re
 import shutil
 import socket
 import subprocess
+import time
 
 import launch_case
 from launch_case import LaunchCase, clean_environment
@@ -94,16 +97,67 @@ class Starters(LaunchCase):
             self.assertEqual(code, 1, err)
             self.assertIn(sentence, err)
 
-    def test_what_differs_is_told_once(self):
+    def refusal(self, first, second):
+        """What rank 0 says where each of two commands is a rank; seconds until both have ended."""
         port = free_port()
-        other = self.ini(KEY + "[train]\nbatch = 16\n", name="b.ini")
-        ini = self.ini(KEY + "[train]\nbatch = 8\n")
-        two = [dict(RANK=r, WORLD_SIZE=2, MASTER_ADDR="127.0.0.1", MASTER_PORT=port) for r in (0, 1)]
-        results = [self.finish(p) for p in [self.start(ini, **two[0]), self.start(other, **two[1])]]
+        begin = time.monotonic()
+        processes = [subprocess.Popen(c, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=clean_environment(
+            LH_MARK=self.folder, RANK=r, WORLD_SIZE=2, MASTER_ADDR="127.0.0.1", MASTER_PORT=port))
+            for r, c in enumerate((first, second))]
+        results = [self.finish(p) for p in processes]
+        seconds = time.monotonic() - begin
         self.assertEqual([r[0] for r in results], [1, 1], results)
-        self.assertRegex(results[0][2], r"\Alonghaul: ranks differ; nothing was started\n"
-                                        r"  \[train\] batch: 8 on rank 0 \(\S+\); 16 on rank 1 \(\S+\)\n\Z")
         self.assertEqual(results[1][2], "")
+        return results[0][2], seconds
+
+    def differs(self, first, second, name, one, two):
+        text, seconds = self.refusal(first, second)
+        place = r" on rank %d \(\S+\)"
+        self.assertRegex(text, r"\Alonghaul: ranks differ; nothing was started\n"
+                         rf"  {re.escape(name)}: {one}{place % 0}; {two}{place % 1}\n\Z")
+        self.assertLess(seconds, 5)  # unit.cli.facts_test holds the second; two programs begin and end here
+        return seconds
+
+    def command(self, ini, *flags, program=None):
+        return [program or launch_case.PROGRAM, "train", ini, *flags]
+
+    def test_what_differs_is_told_once(self):
+        worst = 0
+        rule = "[optimizer]\nrule = rules:adamw\n"
+        for more, section, key, one, two in (
+                ("", "train", "batch", "8", "16"), ("", "data", "seed", "1", "2"), ("", "model", "init_std", "0.02", "0.03"),
+                ("", "optimizer", "clip", "1", "0"), ("", "group.a", "match", "b", "c"), (rule, "rule.adamw", "beta1", "0.8", "0.9"),
+                ("", "hook.after_step", "call", "constant(1)", "constant(2)"), ("", "checkpoint", "every", "1", "2"),
+                ("", "comm", "bits", "canonical", "ordered"), ("", "transport.node", "fallback", "tcp", "shm"),
+                ("", "transport.site", "fallback", "tcp", "shm"), ("", "parallel", "accumulation", "depth", "breadth")):
+            inis = [self.ini(f"{KEY}join_timeout = 5s\n{more}[{section}]\n{key} = {value}\n", name=f"{i}.ini") for i, value in enumerate((one, two))]
+            with self.subTest(section=section):
+                worst = max(worst, self.differs(*map(self.command, inis), f"[{section}] {key}", re.escape(one), re.escape(two)))
+        print(f"slowest refusal, from the start of both processes: {worst:.2f} s")
+
+    def test_a_plugin_with_another_byte_is_told(self):
+        plugins = os.path.join(os.path.dirname(os.path.dirname(launch_case.LONGHAUL)), "lib", "longhaul")
+        other = os.path.join(self.folder, "plugins")
+        shutil.copytree(plugins, other)
+        path = os.path.join(other, "transports", "shm.so")
+        with open(path, "ab") as f:
+            f.write(b"\0")
+        digests = [hashlib.sha256(launch_case.read(p, "rb")).hexdigest()[:16]
+                   for p in (os.path.join(plugins, "transports", "shm.so"), path)]
+        ini = self.ini(KEY)
+        values = [rf"\S+ abi \d+ sha256 {d}" for d in digests]
+        self.differs(self.command(ini), self.command(ini, "--plugins", other), "transport plugin shm", *values)
+
+    def test_another_program_is_told(self):
+        other = os.path.join(self.folder, "other")
+        shutil.copy(launch_case.PROGRAM, other)
+        with open(other, "ab") as f:
+            f.write(b"\0")
+        plugins = os.path.join(os.path.dirname(os.path.dirname(launch_case.LONGHAUL)), "lib", "longhaul")
+        ini = self.ini(KEY)
+        values = [r"\S+ sha256 " + hashlib.sha256(launch_case.read(p, "rb")).hexdigest()[:16]
+                  for p in (launch_case.PROGRAM, other)]
+        self.differs(self.command(ini), self.command(ini, "--plugins", plugins, program=other), "program", *values)
 
     def test_a_rank_that_dies_is_told_once(self):
         port = free_port()
