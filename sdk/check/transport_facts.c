@@ -1,5 +1,6 @@
 /* transport_facts.c - the table of checks for transports. */
 #include "transport_facts.h"
+#include "transport_wan.h"
 
 /* function, check, what holds, whether side 1 is killed */
 #define FACTS(X)                                                                                  \
@@ -64,5 +65,7 @@ const check_t checks_of_transports[] = {
     {check, sentence, CHECK_KIND(TRANSPORT), false, 120, rig_run, &transport_facts[AT_##run]},
     FACTS(ROW)
 #undef ROW
-        {0},
+        {"transport.wan", "messages arrive as they were over a network with delay and loss",
+         CHECK_KIND(TRANSPORT), false, 120, wan_run, &wan_fact},
+    {0},
 };
