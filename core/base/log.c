@@ -57,8 +57,7 @@ static void sink_set(sink_t *s, int fd, const char *path)
     s->file.lost = 0;
     memcpy(old, s->path, sizeof(old));
     (void)pthread_mutex_unlock(&turn);
-    if (lost > 0)
-        log_line(LH_LOG_WARN, "%s: %llu lines were lost", old, (unsigned long long)lost);
+    if (lost > 0) log_line(LH_LOG_WARN, "%s: %llu lines were lost", old, (unsigned long long)lost);
 
     (void)pthread_mutex_lock(&turn);
     s->file = (record_file_t){.fd = fd};
@@ -83,8 +82,8 @@ static void sink_add(sink_t *s, const char *line, size_t length)
     if (first) memcpy(path, s->path, sizeof(path));
     (void)pthread_mutex_unlock(&turn);
     if (first)
-        log_line(LH_LOG_WARN, "%s: cannot write: %s; lines are lost until it can be written",
-                 path, strerror(error));
+        log_line(LH_LOG_WARN, "%s: cannot write: %s; lines are lost until it can be written", path,
+                 strerror(error));
 }
 
 void log_line(int32_t level, const char *fmt, ...)

@@ -86,6 +86,7 @@ const sys_t sys_real = {
     .ftruncate = ftruncate,
     .fallocate = real_fallocate,
     .fstat = fstat,
+    .fstatvfs = fstatvfs,
     .stat = stat,
     .lstat = lstat,
     .mkdir = mkdir,

@@ -7,6 +7,7 @@
 #define BASE_SYS_H
 
 #include <sys/stat.h>
+#include <sys/statvfs.h>
 #include <sys/types.h>
 #include <time.h>
 
@@ -23,6 +24,7 @@ typedef struct sys {
     int (*ftruncate)(int fd, off_t length);
     int (*fallocate)(int fd, off_t length); /* posix_fallocate: returns 0, or -1 and errno */
     int (*fstat)(int fd, struct stat *out);
+    int (*fstatvfs)(int fd, struct statvfs *out);
     int (*stat)(const char *path, struct stat *out);
     int (*lstat)(const char *path, struct stat *out);
     int (*mkdir)(const char *path, mode_t mode);

@@ -2,7 +2,8 @@
  *
  *  0  a folder without a pointer: fsync of the folders above it, whose names may be new
  *  1  mkdir .tmp-step-N-xxxxxxxx
- *  2  each file: create (exclusive), reserve, write, fsync, close; fsync of the staging folder
+ *  2  each file: create (exclusive), reserve; then each: write, fsync, close; fsync of the staging
+ *     folder
  *  3  manifest.json the same way; fsync of the staging folder
  *  4  rename to step-N, fsync of the folder        <- here it is committed
  *  5  `latest`: temporary file, fsync, rename, fsync of the folder
@@ -21,16 +22,19 @@
 
 enum { SHARD_USUAL_GIB = 4 };
 
-struct commit {
-    char *folder, *staging, *target;
-    manifest_t manifest;
-    uint32_t files; /* made so far */
-    /* The file that is being written. */
+typedef struct stream { /* a file that is being written */
     safetensors_writer_t *writer;
-    const checkpoint_tensor_t *tensors; /* borrowed until commit_stream_end */
+    const checkpoint_tensor_t *tensors; /* borrowed until its end */
     char **stored;
     uint32_t tensor_count, file;
     uint64_t *hashes;
+} stream_t;
+
+struct commit {
+    char *folder, *staging, *target;
+    manifest_t manifest;
+    uint32_t files;  /* made so far */
+    stream_t stream; /* of commit_stream */
 };
 
 static lh_status_t make_staging(commit_t *c)
@@ -94,22 +98,19 @@ manifest_t *commit_manifest(commit_t *c)
     return &c->manifest;
 }
 
-static void end_stream(commit_t *c)
+static void stream_free(stream_t *s)
 {
-    safetensors_abandon(c->writer);
-    c->writer = NULL;
-    for (uint32_t i = 0; c->stored != NULL && i < c->tensor_count; i++)
-        mem_free(c->stored[i]);
-    mem_free(c->stored);
-    mem_free(c->hashes);
-    c->stored = NULL;
-    c->hashes = NULL;
-    c->tensor_count = 0;
+    safetensors_abandon(s->writer);
+    for (uint32_t i = 0; s->stored != NULL && i < s->tensor_count; i++)
+        mem_free(s->stored[i]);
+    mem_free(s->stored);
+    mem_free(s->hashes);
+    *s = (stream_t){0};
 }
 
 void commit_leave(commit_t *c)
 {
-    end_stream(c);
+    stream_free(&c->stream);
     manifest_clear(&c->manifest);
     mem_free(c->staging);
     mem_free(c->target);
@@ -120,7 +121,7 @@ void commit_leave(commit_t *c)
 void commit_abandon(commit_t *c)
 {
     if (c == NULL) return;
-    end_stream(c);
+    stream_free(&c->stream);
     if (c->staging != NULL) checkpoint_discard(c->staging);
     commit_leave(c);
 }
@@ -165,8 +166,9 @@ static safetensors_row_t stored_row(const checkpoint_tensor_t *t, const char *na
     return row;
 }
 
-lh_status_t commit_stream(commit_t *c, uint32_t rank, const checkpoint_tensor_t *tensors,
-                          uint32_t count)
+/* Creates the file with all its space. */
+static lh_status_t stream_begin(commit_t *c, uint32_t rank, const checkpoint_tensor_t *tensors,
+                                uint32_t count, stream_t *s)
 {
     char name[64], number[16];
     (void)snprintf(name, sizeof(name), "shard-%05u-%05u.safetensors", rank, c->files++);
@@ -174,86 +176,125 @@ lh_status_t commit_stream(commit_t *c, uint32_t rank, const checkpoint_tensor_t 
     const safetensors_pair_t pair = {"step", number};
     char *path = path_join(c->staging, name);
     safetensors_row_t *rows = mem_array(count, sizeof(*rows));
-    c->tensors = tensors;
-    c->tensor_count = count;
-    c->stored = mem_array(count, sizeof(c->stored[0]));
-    c->hashes = mem_array(count, sizeof(c->hashes[0]));
+    s->tensors = tensors;
+    s->tensor_count = count;
+    s->stored = mem_array(count, sizeof(s->stored[0]));
+    s->hashes = mem_array(count, sizeof(s->hashes[0]));
     lh_status_t status = LH_NO_MEMORY;
-    if (path == NULL || rows == NULL || c->stored == NULL || c->hashes == NULL) goto free_rows;
+    if (path == NULL || rows == NULL || s->stored == NULL || s->hashes == NULL) goto free_rows;
 
-    status = manifest_add_file(&c->manifest, name, &c->file);
+    status = manifest_add_file(&c->manifest, name, &s->file);
     for (uint32_t i = 0; i < count && status == LH_OK; i++) {
-        status = stored_name(&tensors[i], &c->stored[i]);
-        if (status == LH_OK) rows[i] = stored_row(&tensors[i], c->stored[i]);
+        status = stored_name(&tensors[i], &s->stored[i]);
+        if (status == LH_OK) rows[i] = stored_row(&tensors[i], s->stored[i]);
     }
-    if (status == LH_OK) status = safetensors_create(path, rows, count, &pair, 1, &c->writer);
+    if (status == LH_OK) status = safetensors_create(path, rows, count, &pair, 1, &s->writer);
 free_rows:
     mem_free(rows);
     mem_free(path);
-    if (status != LH_OK) end_stream(c);
+    if (status != LH_OK) stream_free(s);
     return status;
+}
+
+static lh_status_t stream_tensor(stream_t *s, uint32_t index, const void *data)
+{
+    const safetensors_row_t row = stored_row(&s->tensors[index], s->stored[index]);
+    uint64_t bytes;
+    if (!safetensors_row_bytes(&row, &bytes))
+        return fail(LH_INVALID, "tensor %s: more than 2^63 bytes", row.name);
+    const lh_status_t status = safetensors_write(s->writer, index, 0, data, bytes);
+    if (status == LH_OK) s->hashes[index] = xxh3(data, (size_t)bytes);
+    return status;
+}
+
+static lh_status_t stream_end(commit_t *c, stream_t *s)
+{
+    safetensors_writer_t *writer = s->writer;
+    s->writer = NULL;
+    safetensors_written_t written = {0};
+    lh_status_t status = safetensors_finish(writer, &written);
+    c->manifest.files[s->file].bytes = written.file_bytes;
+    c->manifest.files[s->file].header_hash = written.header_hash;
+    for (uint32_t i = 0; i < s->tensor_count && status == LH_OK; i++)
+        status = manifest_add_part(&c->manifest, &s->tensors[i], s->file, s->stored[i],
+                                   s->hashes[i]);
+    stream_free(s);
+    return status;
+}
+
+static lh_status_t stream_whole(commit_t *c, stream_t *s, const void *const *data)
+{
+    lh_status_t status = LH_OK;
+    for (uint32_t i = 0; i < s->tensor_count && status == LH_OK; i++)
+        status = stream_tensor(s, i, data[i]);
+    if (status == LH_OK) return stream_end(c, s);
+    stream_free(s);
+    return status;
+}
+
+lh_status_t commit_stream(commit_t *c, uint32_t rank, const checkpoint_tensor_t *tensors,
+                          uint32_t count)
+{
+    return stream_begin(c, rank, tensors, count, &c->stream);
 }
 
 lh_status_t commit_stream_tensor(commit_t *c, uint32_t index, const void *data)
 {
-    const safetensors_row_t row = stored_row(&c->tensors[index], c->stored[index]);
-    uint64_t bytes;
-    if (!safetensors_row_bytes(&row, &bytes))
-        return fail(LH_INVALID, "tensor %s: more than 2^63 bytes", row.name);
-    const lh_status_t status = safetensors_write(c->writer, index, 0, data, bytes);
-    if (status == LH_OK) c->hashes[index] = xxh3(data, (size_t)bytes);
-    return status;
+    return stream_tensor(&c->stream, index, data);
 }
 
 lh_status_t commit_stream_end(commit_t *c)
 {
-    safetensors_writer_t *writer = c->writer;
-    c->writer = NULL;
-    safetensors_written_t written = {0};
-    lh_status_t status = safetensors_finish(writer, &written);
-    c->manifest.files[c->file].bytes = written.file_bytes;
-    c->manifest.files[c->file].header_hash = written.header_hash;
-    for (uint32_t i = 0; i < c->tensor_count && status == LH_OK; i++)
-        status = manifest_add_part(&c->manifest, &c->tensors[i], c->file, c->stored[i],
-                                   c->hashes[i]);
-    end_stream(c);
-    return status;
+    return stream_end(c, &c->stream);
 }
 
 lh_status_t commit_write(commit_t *c, uint32_t rank, const checkpoint_tensor_t *tensors,
                          const void *const *data, uint32_t count)
 {
-    lh_status_t status = commit_stream(c, rank, tensors, count);
-    for (uint32_t i = 0; i < count && status == LH_OK; i++)
-        status = commit_stream_tensor(c, i, data[i]);
-    if (status != LH_OK) {
-        end_stream(c);
-        return status;
-    }
-    return commit_stream_end(c);
+    const lh_status_t status = stream_begin(c, rank, tensors, count, &c->stream);
+    return status == LH_OK ? stream_whole(c, &c->stream, data) : status;
 }
 
+/* How many of the tensors go into one file of at most so many bytes: one at least. */
+static lh_status_t fitting(const checkpoint_tensor_t *tensors, uint32_t count, uint64_t most,
+                           uint32_t *out)
+{
+    uint64_t held = 0, bytes;
+    uint32_t i = 0;
+    for (; i < count; i++) {
+        const safetensors_row_t row = stored_row(&tensors[i], tensors[i].name);
+        if (!safetensors_row_bytes(&row, &bytes))
+            return fail(LH_INVALID, "tensor %s: more than 2^63 bytes", tensors[i].name);
+        if (i > 0 && (held > most || bytes > most - held)) break;
+        held += bytes;
+    }
+    *out = i;
+    return LH_OK;
+}
+
+/* The file of the first tensors is there with its space before the next one is made, and all are
+ * before the first byte of data: a disk without room for all of them shows at once. */
 lh_status_t commit_write_all(commit_t *c, uint32_t rank, const checkpoint_tensor_t *tensors,
                              const void *const *data, uint32_t count, uint64_t shard_bytes)
 {
     const uint64_t most = shard_bytes == 0 ? (uint64_t)SHARD_USUAL_GIB << 30 : shard_bytes;
-    uint32_t first = 0;
-    uint64_t held = 0;
-    for (uint32_t i = 0; i < count; i++) {
-        const safetensors_row_t row = stored_row(&tensors[i], tensors[i].name);
-        uint64_t bytes;
-        if (!safetensors_row_bytes(&row, &bytes))
-            return fail(LH_INVALID, "tensor %s: more than 2^63 bytes", tensors[i].name);
-        if (i > first && (held > most || bytes > most - held)) {
-            const lh_status_t status = commit_write(c, rank, tensors + first, data + first,
-                                                    i - first);
-            if (status != LH_OK) return status;
-            first = i;
-            held = 0;
-        }
-        held += bytes;
+    stream_t *streams = mem_array(count == 0 ? 1 : count, sizeof(*streams)); /* one at most each */
+    if (streams == NULL) return LH_NO_MEMORY;
+    lh_status_t status = LH_OK;
+    uint32_t files = 0, first = 0;
+    while (status == LH_OK && (first < count || files == 0)) {
+        uint32_t fit = 0;
+        status = fitting(tensors + first, count - first, most, &fit);
+        if (status == LH_OK) status = stream_begin(c, rank, tensors + first, fit, &streams[files]);
+        if (status == LH_OK) files++;
+        first += fit;
     }
-    return commit_write(c, rank, tensors + first, data + first, count - first);
+    for (uint32_t i = 0; i < files && status == LH_OK; i++)
+        status = stream_whole(c, &streams[i], data + (streams[i].tensors - tensors));
+    for (uint32_t i = 0; i < files; i++)
+        stream_free(&streams[i]);
+    mem_free(streams);
+    return status;
 }
 
 static lh_status_t write_manifest(commit_t *c)

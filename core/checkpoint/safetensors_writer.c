@@ -1,6 +1,7 @@
 /* safetensors_writer.c - a header from rows, and data written at their places. */
 #include <checkpoint/safetensors_writer.h>
 
+#include <errno.h>
 #include <fcntl.h>
 
 #include <base/checked.h>
@@ -88,6 +89,21 @@ static lh_status_t make_header(safetensors_writer_t *w, const safetensors_row_t 
     return LH_OK;
 }
 
+/* A full disk shows here, before a byte of data has moved. */
+static lh_status_t reserve(const safetensors_writer_t *w)
+{
+    if (sys()->fallocate(w->fd, (off_t)w->bytes) == 0) return LH_OK;
+    const int error = errno;
+    struct statvfs disk;
+    const bool known = sys()->fstatvfs(w->fd, &disk) == 0;
+    errno = error;
+    if (!known)
+        return fail(LH_IO, "%s: cannot reserve %llu bytes", w->path, (unsigned long long)w->bytes);
+    return fail(LH_IO, "%s: cannot reserve %llu bytes, the disk has %llu free", w->path,
+                (unsigned long long)w->bytes,
+                (unsigned long long)disk.f_bavail * (unsigned long long)disk.f_frsize);
+}
+
 lh_status_t safetensors_create(const char *path, const safetensors_row_t *rows, uint32_t row_count,
                                const safetensors_pair_t *pairs, uint32_t pair_count,
                                safetensors_writer_t **out)
@@ -110,11 +126,8 @@ lh_status_t safetensors_create(const char *path, const safetensors_row_t *rows, 
         status = fail(LH_IO, "%s: cannot create", path);
         goto abandon;
     }
-    /* A full disk shows here, before a byte of data has moved. */
-    if (sys()->fallocate(w->fd, (off_t)w->bytes) != 0) {
-        status = fail(LH_IO, "%s: cannot reserve %llu bytes", path, (unsigned long long)w->bytes);
-        goto abandon;
-    }
+    status = reserve(w);
+    if (status != LH_OK) goto abandon;
     status = file_pwrite(w->fd, path, header.data, header.length, 0);
     if (status != LH_OK) goto abandon;
     text_free(&header);

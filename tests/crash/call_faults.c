@@ -139,6 +139,11 @@ static int faults_fstat(int fd, struct stat *out)
     return strikes("fstat") ? -1 : call_faults.below->fstat(fd, out);
 }
 
+static int faults_fstatvfs(int fd, struct statvfs *out)
+{
+    return strikes("fstatvfs") ? -1 : call_faults.below->fstatvfs(fd, out);
+}
+
 static int faults_stat(const char *path, struct stat *out)
 {
     return strikes("stat") ? -1 : call_faults.below->stat(path, out);
@@ -200,6 +205,7 @@ void call_faults_use(const sys_t *below, call_fault_t kind, uint32_t at, int err
         .ftruncate = faults_ftruncate,
         .fallocate = faults_fallocate,
         .fstat = faults_fstat,
+        .fstatvfs = faults_fstatvfs,
         .stat = faults_stat,
         .lstat = faults_lstat,
         .mkdir = faults_mkdir,

@@ -104,6 +104,7 @@ static void *attend(void *context)
                              .ranks = RANKS,
                              .session = a->session,
                              .attempt = 1,
+                             .shard_bytes = PART * sizeof(float), /* a file a tensor */
                              .keep = a->keep,
                              .deadline_ns = UINT64_C(20000000000),
                              .trainer = -1};

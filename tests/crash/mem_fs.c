@@ -270,6 +270,14 @@ static int mem_fstat(int fd, struct stat *out)
     return 0;
 }
 
+/* A disk of 1 MiB, which is never full by itself. */
+static int mem_fstatvfs(int fd, struct statvfs *out)
+{
+    if (file_of(fd) == NULL) return -1;
+    *out = (struct statvfs){.f_frsize = SECTOR, .f_bavail = (1 << 20) / SECTOR};
+    return 0;
+}
+
 static int mem_stat(const char *path, struct stat *out)
 {
     count_hidden(path);
@@ -398,6 +406,7 @@ const sys_t mem_table = {
     .ftruncate = mem_ftruncate,
     .fallocate = mem_fallocate,
     .fstat = mem_fstat,
+    .fstatvfs = mem_fstatvfs,
     .stat = mem_stat,
     .lstat = mem_stat,
     .mkdir = mem_mkdir,

@@ -62,6 +62,11 @@ static int shared_fstat(int fd, struct stat *out)
     CALL(int, fstat(fd, out));
 }
 
+static int shared_fstatvfs(int fd, struct statvfs *out)
+{
+    CALL(int, fstatvfs(fd, out));
+}
+
 static int shared_stat(const char *path, struct stat *out)
 {
     CALL(int, stat(path, out));
@@ -136,6 +141,7 @@ const sys_t mem_shared_table = {
     .ftruncate = shared_ftruncate,
     .fallocate = shared_fallocate,
     .fstat = shared_fstat,
+    .fstatvfs = shared_fstatvfs,
     .stat = shared_stat,
     .lstat = shared_lstat,
     .mkdir = shared_mkdir,

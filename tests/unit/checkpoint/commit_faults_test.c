@@ -294,6 +294,52 @@ static void everything_is_synced_before_what_relies_on_it(void **state)
     assert_int_equal(record.count, sizeof(wanted) / sizeof(wanted[0]));
 }
 
+static struct {
+    uint32_t reserved, full_at, data_writes;
+} space;
+
+static int reserve_until_full(int fd, off_t length)
+{
+    if (++space.reserved != space.full_at) return sys_real.fallocate(fd, length);
+    errno = ENOSPC;
+    return -1;
+}
+
+static ssize_t counting_pwrite(int fd, const void *from, size_t bytes, off_t offset)
+{
+    if (offset > 0) space.data_writes++; /* a header stands at 0 */
+    return sys_real.pwrite(fd, from, bytes, offset);
+}
+
+static void a_disk_without_room_for_the_last_file_gets_no_data(void **state)
+{
+    scratch_t *s = *state;
+    char folder[128];
+    (void)snprintf(folder, sizeof(folder), "%.100s/c", s->folder);
+    start_folder(s);
+    sys_t table = quick;
+    table.fallocate = reserve_until_full;
+    table.pwrite = counting_pwrite;
+    memset(&space, 0, sizeof(space));
+    space.full_at = 4; /* of four files */
+    sys_use(&table);
+    const lh_status_t status = small_save(folder, 3, 2);
+    sys_use(&quick);
+    assert_int_equal(status, LH_IO);
+    assert_int_equal(space.reserved, 4);
+    assert_int_equal(space.data_writes, 0);
+
+    const char *said = strstr(fail_reason(), "shard-00000-00003.safetensors: cannot reserve ");
+    unsigned long long wanted = 0, there = 0;
+    assert_non_null(said);
+    assert_int_equal(sscanf(strstr(said, "reserve"), "reserve %llu bytes, the disk has %llu free",
+                            &wanted, &there),
+                     2);
+    assert_true(wanted > 64 && there > 0);
+    assert_non_null(strstr(said, strerror(ENOSPC)));
+    check_folder(s, false);
+}
+
 static int quiet(void **state)
 {
     (void)state;
@@ -325,6 +371,7 @@ int main(void)
         FACT(the_process_may_end_at_every_call),
         FACT(every_allocation_may_fail),
         FACT(everything_is_synced_before_what_relies_on_it),
+        FACT(a_disk_without_room_for_the_last_file_gets_no_data),
     };
     return cmocka_run_group_tests(tests, quiet, NULL);
 }
