@@ -1,5 +1,5 @@
-/* command_verify.c - longhaul verify DIR: reads a checkpoint, or every one of a folder, back from
- * disk and checks every byte. */
+/* command_verify.c - longhaul verify PATH: reads a checkpoint, every one of a folder, or a pair of
+ * token files back from disk and checks every byte. */
 #include <cli/commands.h>
 
 #include <errno.h>
@@ -11,6 +11,7 @@
 #include <checkpoint/checkpoint.h>
 #include <checkpoint/checkpoint_folder.h>
 #include <checkpoint/commit.h>
+#include <data/pair_record.h>
 
 enum { LISTINGS = 16 };
 
@@ -90,16 +91,51 @@ static lh_status_t verify_one(const char *path)
     return tally.whole == 1 ? LH_OK : LH_CORRUPT;
 }
 
-int command_verify(cli_t *cli)
+static uint32_t verify_file(const char *path, lh_status_t status)
 {
-    if (cli->name == NULL)
-        return fail(LH_INVALID, "verify which checkpoint? a folder was expected");
+    if (status == LH_OK)
+        say(path, "whole", "");
+    else
+        say(path, status == LH_CORRUPT ? "damaged" : "cannot be read", fail_reason());
+    return status == LH_OK ? 0 : 1;
+}
+
+static lh_status_t verify_pair(const pair_record_t *r)
+{
+    uint32_t bad = verify_file(r->idx, pair_record_check_idx(r));
+    bad += verify_file(r->bin, pair_record_check_bin(r));
+    if (bad == 0) return LH_OK;
+    return fail(LH_CORRUPT, "%s: %u of the 2 token files it tells of are not as it says",
+                r->summary, bad);
+}
+
+/* One of the pair's files was named. */
+static lh_status_t verify_named_pair(const char *path)
+{
+    char *prefix = mem_text_n(path, strlen(path) - strlen(".idx"));
+    if (prefix == NULL) return LH_NO_MEMORY;
+    pair_record_t record = {0};
+    lh_status_t status = pair_record_find(prefix, NULL, &record);
+    if (status == LH_OK && record.summary == NULL)
+        status = fail(LH_INVALID,
+                      "%s: no prepare.json beside it says what it must be: it was made by another "
+                      "program, or by an older version",
+                      path);
+    if (status == LH_OK) status = verify_pair(&record);
+    pair_record_free(&record);
+    mem_free(prefix);
+    return status;
+}
+
+/* paired: the folder holds a pair of token files, and need not hold a checkpoint. */
+static lh_status_t verify_checkpoints(const char *folder, bool paired)
+{
     tally_t tally = {0};
     size_t seen = 0;
     for (int i = 0; i < LISTINGS; i++) {
         checkpoint_steps_t steps;
-        lh_status_t status = checkpoint_steps(cli->name, &steps);
-        if (status == LH_OK) status = verify_steps(cli->name, &steps, &tally);
+        lh_status_t status = checkpoint_steps(folder, &steps);
+        if (status == LH_OK) status = verify_steps(folder, &steps, &tally);
         const size_t listed = steps.count;
         mem_free(steps.steps);
         if (status != LH_OK) return status;
@@ -107,5 +143,23 @@ int command_verify(cli_t *cli)
         if (listed == 0 || seen > 0)
             break; /* else all were removed meanwhile: there are newer ones */
     }
-    return seen > 0 ? judge(cli->name, &tally) : verify_one(cli->name);
+    if (seen > 0) return judge(folder, &tally);
+    return paired ? LH_OK : verify_one(folder);
+}
+
+int command_verify(cli_t *cli)
+{
+    if (cli->name == NULL)
+        return fail(LH_INVALID, "verify what? a checkpoint, a folder of them, or a pair of token "
+                                "files was expected");
+    if (text_ends(cli->name, ".idx") || text_ends(cli->name, ".bin"))
+        return verify_named_pair(cli->name);
+
+    pair_record_t record = {0};
+    lh_status_t status = pair_record_read(cli->name, &record);
+    const bool paired = record.summary != NULL;
+    if (status == LH_OK && paired) status = verify_pair(&record);
+    if (status == LH_OK) status = verify_checkpoints(cli->name, paired);
+    pair_record_free(&record);
+    return status;
 }

@@ -65,8 +65,8 @@ static const command_t table[] = {
      .needs = JOB,
      .run = command_check},
     {.name = "verify",
-     .summary =
-         "read a checkpoint, or all of a folder, back and check every byte; NAME is the folder",
+     .summary = "read a checkpoint, all of a folder, or a pair of token files back and check every "
+                "byte; NAME is the folder, or a file of the pair",
      .needs = CLI_TAKES_NAME,
      .run = command_verify},
     {.name = "plugins",

@@ -7,6 +7,7 @@
 #include <base/file.h>
 #include <base/memory.h>
 #include <data/blend.h>
+#include <data/pair_record.h>
 #include <data/samples.h>
 
 typedef struct batch_set {
@@ -35,6 +36,16 @@ static const char *split_list(const batches_how_t *how, bool *whole)
     return *whole ? own[how->split] : how->data->train;
 }
 
+/* The index of a pair that prepare made is the one it made. */
+static lh_status_t check_pair(const char *path, const char *folder)
+{
+    pair_record_t record;
+    lh_status_t status = pair_record_find(path, folder, &record);
+    if (status == LH_OK) status = pair_record_check(&record);
+    pair_record_free(&record);
+    return status;
+}
+
 static lh_status_t set_open(const batches_how_t *how, const blend_part_t *part, bool whole,
                             uint64_t wanted, batch_set_t *out)
 {
@@ -44,7 +55,8 @@ static lh_status_t set_open(const batches_how_t *how, const blend_part_t *part, 
     (void)snprintf(name, sizeof(name), "the %s split of %s", split_names[how->split], part->name);
     uint64_t bounds[3][2] = {{0}};
 
-    lh_status_t status = indexed_open(path, how->vocab, &out->set);
+    lh_status_t status = check_pair(path, how->folder);
+    if (status == LH_OK) status = indexed_open(path, how->vocab, &out->set);
     mem_free(path);
     if (status != LH_OK) return status;
     status = samples_split(how->data->split, out->set->sequences, bounds);

@@ -21,6 +21,8 @@ typedef struct out_file { /* a file that is written from front to back */
     bool renamed;          /* path may be another's by now */
     unsigned char *buffer; /* [BUFFER_BYTES] */
     size_t held;
+    uint64_t written;
+    sha256_t *sum; /* of what was written */
 } out_file_t;
 
 struct indexed_writer {
@@ -28,11 +30,14 @@ struct indexed_writer {
     uint32_t vocab, dtype_code, token_bytes;
     uint64_t documents, sequences;
     out_file_t files[FILE_COUNT];
+    bool finished;
 };
 
 static lh_status_t out_flush(out_file_t *f)
 {
     const lh_status_t status = file_write(f->fd, f->path, f->buffer, f->held);
+    sha256_add(f->sum, f->buffer, f->held);
+    f->written += f->held;
     f->held = 0;
     return status;
 }
@@ -58,11 +63,21 @@ static lh_status_t out_open(out_file_t *f, const char *prefix, const char *suffi
     f->final_path = final_path.data;
     f->buffer = mem_new(BUFFER_BYTES);
     if (path.failed || final_path.failed || f->buffer == NULL) return LH_NO_MEMORY;
-    return file_take(f->path, &f->fd);
+    const lh_status_t status = sha256_new(&f->sum);
+    return status == LH_OK ? file_take(f->path, &f->fd) : status;
+}
+
+static void out_sum(out_file_t *f, pair_sum_t *out)
+{
+    out->bytes = f->written;
+    if (f->sum != NULL) sha256_end(f->sum, out->sha256);
+    f->sum = NULL;
 }
 
 static void out_discard(out_file_t *f)
 {
+    pair_sum_t nobodys;
+    out_sum(f, &nobodys);
     if (f->fd >= 0) {
         if (!f->renamed) (void)sys()->unlink(f->path);
         (void)sys()->close(f->fd); /* and with it the lock */
@@ -196,7 +211,7 @@ static lh_status_t put_table(indexed_writer_t *w, int table)
     return status;
 }
 
-static lh_status_t commit(indexed_writer_t *w)
+lh_status_t indexed_writer_finish(indexed_writer_t *w, pair_sums_t *out)
 {
     out_file_t *bin = &w->files[FILE_BIN], *idx = &w->files[FILE_IDX];
     lh_status_t status = out_flush(&w->files[FILE_LENGTHS]);
@@ -206,7 +221,18 @@ static lh_status_t commit(indexed_writer_t *w)
     if (status == LH_OK) status = out_sync(bin);
     if (status == LH_OK) status = out_sync(idx);
     if (status != LH_OK) return status;
+    out_sum(bin, &out->bin);
+    out_sum(idx, &out->idx);
+    w->finished = true;
+    return LH_OK;
+}
 
+static lh_status_t commit(indexed_writer_t *w)
+{
+    out_file_t *bin = &w->files[FILE_BIN], *idx = &w->files[FILE_IDX];
+    pair_sums_t sums;
+    lh_status_t status = w->finished ? LH_OK : indexed_writer_finish(w, &sums);
+    if (status != LH_OK) return status;
     if (sys()->unlink(idx->final_path) != 0 && errno != ENOENT)
         return fail(LH_IO, "%s: cannot take the old index away", idx->final_path);
     status = folder_sync(w->folder);

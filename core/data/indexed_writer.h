@@ -3,7 +3,7 @@
 #ifndef DATA_INDEXED_WRITER_H
 #define DATA_INDEXED_WRITER_H
 
-#include <base/status.h>
+#include <data/pair_record.h>
 
 typedef struct indexed_writer indexed_writer_t;
 
@@ -16,6 +16,9 @@ lh_status_t indexed_writer_open(const char *prefix, uint32_t vocab,
 lh_status_t indexed_writer_add(indexed_writer_t *w, const int32_t *ids,
                                uint64_t count) LH_MUST_CHECK;
 
+/* Writes what is left, the index too, and tells what the files are now. Nothing can be added then.
+ * Commit does it where it was not done. */
+lh_status_t indexed_writer_finish(indexed_writer_t *w, pair_sums_t *out) LH_MUST_CHECK;
 /* Makes the pair appear: synced, then renamed; an older pair is replaced, its index taken away
  * first, so that no index ever stands beside another's tokens. Frees w, whatever is returned. */
 lh_status_t indexed_writer_commit(indexed_writer_t *w) LH_MUST_CHECK;

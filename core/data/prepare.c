@@ -178,14 +178,15 @@ static lh_status_t prepare_commit(prepare_t *p)
                     " filtered documents",
                     p->how->prepare->input, p->counts.documents, p->counts.rejected,
                     p->counts.filtered);
-    const prepare_facts_t facts = {
+    prepare_facts_t facts = {
         .how = p->how,
         .counts = &p->counts,
         .files = &p->files,
         .read = encode_ring_files(p->ring),
     };
     char *summary = NULL;
-    lh_status_t status = prepare_summary_text(&facts, &summary);
+    lh_status_t status = indexed_writer_finish(p->writer, &facts.sums);
+    if (status == LH_OK) status = prepare_summary_text(&facts, &summary);
     if (status == LH_OK) status = prepare_summary_remove(p->how->folder);
     if (status == LH_OK) status = rejected_list_commit(p->rejected);
     if (status == LH_OK) {

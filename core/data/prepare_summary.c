@@ -68,7 +68,7 @@ static json_t *summary(const prepare_facts_t *facts, json_t *tokenizer)
     const prepare_how_t *how = facts->how;
     const prepare_counts_t *c = facts->counts;
     /* clang-format off */
-    return json_pack("{ss, ss, ss, ss, sI, sI, sI, sI, sI, s{ss, sI, so}, so}",
+    return json_pack("{ss, ss, ss, ss, sI, sI, sI, sI, sI, s{ss, sI, so}, so, so}",
                      "output", how->prepare->output, "key", how->prepare->key,
                      "prepend", prepends[how->prepare->prepend],
                      "append", appends[how->prepare->append],
@@ -81,7 +81,8 @@ static json_t *summary(const prepare_facts_t *facts, json_t *tokenizer)
                      "kind", tokenizer_kind(how->tokenizer),
                      "vocabulary", (json_int_t)tokenizer_vocab_size(how->tokenizer),
                      "files", tokenizer,
-                     "files", digests_of_input(facts));
+                     "files", digests_of_input(facts),
+                     "pair", pair_record_json(how->folder, how->prepare->output, &facts->sums));
     /* clang-format on */
 }
 

@@ -5,6 +5,7 @@
 
 #include <data/input_files.h>
 #include <data/line_reader.h>
+#include <data/pair_record.h>
 #include <data/prepare.h>
 
 typedef struct prepare_ends {
@@ -16,6 +17,7 @@ typedef struct prepare_facts {
     const prepare_counts_t *counts;
     const input_files_t *files;
     const line_file_t *read; /* [files->count] */
+    pair_sums_t sums;        /* of what was written */
 } prepare_facts_t;
 
 /* The text of prepare.json; the caller frees it with mem_free. */

@@ -28,6 +28,47 @@ class Verify(PipelineCase):
         said, _ = self.verify("step-000000000007")
         self.assertIn("damaged", said)
 
+    def flip(self, *path):
+        with open(self.path(*path), "r+b") as f:
+            f.seek(-3, os.SEEK_END)
+            byte = f.read(1)[0]
+            f.seek(-3, os.SEEK_END)
+            f.write(bytes([byte ^ 4]))
+
+    def test_a_pair_of_token_files_is_verified(self):
+        job = self.small_job(train={"steps": 1}, eval={"data": "valid"})
+        self.run_longhaul("prepare", job)
+        whole = "%s/corpus.idx: whole\n%s/corpus.bin: whole\n"
+        for path, folder in (("out", "out"), ("out/corpus.idx", "out"), ("out/corpus.bin", "out")):
+            said, _ = self.verify(path, code=DONE)
+            self.assertEqual(said, whole % (folder, folder))
+        os.rename(self.path("out"), self.path("moved"))
+        said, _ = self.verify("moved", code=DONE)
+        self.assertEqual(said, whole % ("moved", "moved"))
+        os.rename(self.path("moved"), self.path("out"))
+        self.flip("out", "corpus.idx")
+        said, why = self.verify("out")
+        self.assertRegex(said, "(?s)corpus.idx: damaged: .*out/corpus.bin: whole\n")
+        self.assertIn("out/prepare.json: 1 of the 2 token files", why)
+        sentence = (r"longhaul: \S+out/corpus\.idx: its SHA-256 is [0-9a-f]{64}, \S+out/prepare\.json "
+                    r"says [0-9a-f]{64}; prepare it again\n$")
+        for command in ("train", "run"):
+            _, why = self.run_longhaul(command, job, code=REFUSED)
+            self.assertRegex(why, sentence)
+        self.run_longhaul("prepare", job)
+        self.run_longhaul("run", job)
+        self.flip("out", "corpus.idx")
+        _, why = self.run_longhaul("eval", job, code=REFUSED)
+        self.assertRegex(why, sentence)
+        self.run_longhaul("prepare", job)
+        self.run_longhaul("eval", job)
+        self.flip("out", "corpus.bin")
+        said, _ = self.verify("out/corpus.bin")
+        self.assertRegex(said, "(?s)corpus.idx: whole\n.*out/corpus.bin: damaged: ")
+        os.remove(self.path("out", "prepare.json"))
+        _, why = self.verify("out/corpus.bin")
+        self.assertIn("no prepare.json beside it says what it must be", why)
+
     def test_a_newer_version_is_not_damaged(self):
         self.trained()
         manifest = os.path.join(self.step_folder(2), "manifest.json")

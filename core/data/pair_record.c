@@ -1,0 +1,161 @@
+/* pair_record.c - finds the prepare.json that tells of a pair, and compares. */
+#include <data/pair_record.h>
+
+#include <base/file.h>
+#include <base/memory.h>
+#include <base/sys.h>
+#include <base/text.h>
+#include <data/json_parse.h>
+
+enum { SUMMARY_MOST = 1 << 30 };
+static const char summary_name[] = "prepare.json";
+
+/* What lies in the folder is named from there: both may be moved together. */
+json_t *pair_record_json(const char *folder, const char *output, const pair_sums_t *sums)
+{
+    const size_t length = strlen(folder);
+    const bool inside = strncmp(output, folder, length) == 0 && output[length] == '/';
+    return json_pack("{ss, s{sI, ss}, s{sI, ss}}", "prefix", inside ? output + length + 1 : output,
+                     "idx", "bytes", (json_int_t)sums->idx.bytes, "sha256", sums->idx.sha256, "bin",
+                     "bytes", (json_int_t)sums->bin.bytes, "sha256", sums->bin.sha256);
+}
+
+void pair_record_free(pair_record_t *r)
+{
+    mem_free(r->summary);
+    mem_free(r->idx);
+    mem_free(r->bin);
+    *r = (pair_record_t){0};
+}
+
+static lh_status_t read_sum(const char *path, const char *key, const json_t *row, pair_sum_t *out)
+{
+    const json_t *bytes = json_object_get(row, "bytes");
+    const char *digest = json_string_value(json_object_get(row, "sha256"));
+    if (!json_is_integer(bytes) || json_integer_value(bytes) < 0 || digest == NULL ||
+        strlen(digest) != SHA256_TEXT - 1)
+        return fail(LH_CORRUPT, "%s: pair: %s: a number of bytes and a SHA-256 were expected", path,
+                    key);
+    out->bytes = (uint64_t)json_integer_value(bytes);
+    memcpy(out->sha256, digest, SHA256_TEXT);
+    return LH_OK;
+}
+
+static lh_status_t name_files(const char *folder, const char *name, pair_record_t *r)
+{
+    text_t idx = {0}, bin = {0};
+    char *prefix = path_join(folder, name);
+    if (prefix == NULL) return LH_NO_MEMORY;
+    text_printf(&idx, "%s.idx", prefix);
+    text_printf(&bin, "%s.bin", prefix);
+    mem_free(prefix);
+    r->idx = idx.data;
+    r->bin = bin.data;
+    return idx.failed ? text_status(&idx) : text_status(&bin);
+}
+
+static lh_status_t read_pair(const char *folder, const json_t *pair, pair_record_t *r)
+{
+    const char *prefix = json_string_value(json_object_get(pair, "prefix"));
+    if (prefix == NULL)
+        return fail(LH_CORRUPT, "%s: pair: prefix: a string was expected", r->summary);
+    lh_status_t status = read_sum(r->summary, "idx", json_object_get(pair, "idx"), &r->sums.idx);
+    if (status == LH_OK)
+        status = read_sum(r->summary, "bin", json_object_get(pair, "bin"), &r->sums.bin);
+    return status == LH_OK ? name_files(folder, prefix, r) : status;
+}
+
+static lh_status_t read_summary(const char *path, json_t **out)
+{
+    char *text;
+    size_t length;
+    lh_status_t status = file_read(path, SUMMARY_MOST, &text, &length);
+    if (status != LH_OK) return status;
+    status = json_parse(path, text, length, out);
+    mem_free(text);
+    return status;
+}
+
+lh_status_t pair_record_read(const char *folder, pair_record_t *out)
+{
+    json_t *root = NULL;
+    pair_record_t r = {.summary = path_join(folder, summary_name)};
+    if (r.summary == NULL) return LH_NO_MEMORY;
+    *out = (pair_record_t){0};
+    lh_status_t status = file_exists(r.summary) ? read_summary(r.summary, &root) : LH_OK;
+    const json_t *pair = json_object_get(root, "pair");
+    if (status == LH_OK && pair != NULL) status = read_pair(folder, pair, &r);
+    if (status == LH_OK && pair != NULL)
+        *out = r;
+    else
+        pair_record_free(&r);
+    json_decref(root);
+    return status;
+}
+
+/* By whatever name and link. */
+static bool is_same_file(const char *a, const char *b)
+{
+    struct stat x, y;
+    return sys()->stat(a, &x) == 0 && sys()->stat(b, &y) == 0 && x.st_dev == y.st_dev &&
+           x.st_ino == y.st_ino;
+}
+
+static lh_status_t find_in(const char *folder, const char *idx, pair_record_t *out)
+{
+    const lh_status_t status = pair_record_read(folder, out);
+    if (status == LH_OK && out->summary != NULL && !is_same_file(out->idx, idx))
+        pair_record_free(out);
+    return status;
+}
+
+lh_status_t pair_record_find(const char *prefix, const char *folder, pair_record_t *out)
+{
+    text_t idx = {0};
+    char *beside = path_folder(prefix);
+    *out = (pair_record_t){0};
+    text_printf(&idx, "%s.idx", prefix);
+    lh_status_t status = beside == NULL ? LH_NO_MEMORY : text_status(&idx);
+    if (status == LH_OK) status = find_in(beside, idx.data, out);
+    if (status == LH_OK && out->summary == NULL && folder != NULL && !text_equal(folder, beside))
+        status = find_in(folder, idx.data, out);
+    text_free(&idx);
+    mem_free(beside);
+    return status;
+}
+
+static lh_status_t check_bytes(const pair_record_t *r, const char *path, const pair_sum_t *sum)
+{
+    struct stat st;
+    if (sys()->stat(path, &st) != 0) return fail(LH_IO, "%s: cannot stat", path);
+    if ((uint64_t)st.st_size == sum->bytes) return LH_OK;
+    return fail(LH_CORRUPT, "%s: %lld bytes, %s says %llu; prepare it again", path,
+                (long long)st.st_size, r->summary, (unsigned long long)sum->bytes);
+}
+
+static lh_status_t check_whole(const pair_record_t *r, const char *path, const pair_sum_t *sum)
+{
+    char found[SHA256_TEXT];
+    lh_status_t status = check_bytes(r, path, sum);
+    if (status == LH_OK) status = sha256_file(path, found);
+    if (status != LH_OK || strcmp(found, sum->sha256) == 0) return status;
+    return fail(LH_CORRUPT, "%s: its SHA-256 is %s, %s says %s; prepare it again", path, found,
+                r->summary, sum->sha256);
+}
+
+lh_status_t pair_record_check(const pair_record_t *r)
+{
+    if (r->summary == NULL) return LH_OK;
+    const lh_status_t status = check_bytes(r, r->bin, &r->sums.bin);
+    return status == LH_OK ? pair_record_check_idx(r) : status;
+}
+
+lh_status_t pair_record_check_idx(const pair_record_t *r)
+{
+    return check_whole(r, r->idx, &r->sums.idx);
+}
+
+lh_status_t pair_record_check_bin(const pair_record_t *r)
+{
+    return check_whole(r, r->bin, &r->sums.bin);
+}
