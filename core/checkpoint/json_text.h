@@ -10,6 +10,9 @@
 
 /* A whole file of at most limit bytes, by json_parse. The caller frees *out with json_decref. */
 lh_status_t json_text_read(const char *path, uint64_t limit, json_t **out) LH_MUST_CHECK;
+/* The same with at most so many values, by json_parse_most. */
+lh_status_t json_text_read_most(const char *path, uint64_t limit, uint64_t values,
+                                json_t **out) LH_MUST_CHECK;
 
 /* A value of an object with its type checked; the sentence names file and key. */
 lh_status_t json_text_u64(const char *path, const json_t *object, const char *key,

@@ -15,7 +15,8 @@ enum {
     LENGTH_BYTES = 8,
     HEADER_MOST = 100000000,
     HEADER_USUAL = 16 << 20,
-    TENSORS_USUAL = 1000000
+    ENTRY_VALUES = 16, /* of a tensor's entry, with eight dimensions */
+    METADATA_VALUES = 100000,
 };
 
 static const safetensors_dtype_t dtypes[] = {
@@ -243,7 +244,9 @@ static lh_status_t read_header(safetensors_t *s, const safetensors_limits_t *lim
     if (status == LH_OK && text[0] != '{')
         status = fail(LH_INVALID, "%s: the header does not begin with {", s->path);
     json_t *header = NULL;
-    if (status == LH_OK) status = json_parse(s->path, text, (size_t)s->header_bytes, &header);
+    if (status == LH_OK)
+        status = json_parse_most(s->path, text, (size_t)s->header_bytes,
+                                 ENTRY_VALUES * limits->tensors + METADATA_VALUES, &header);
     mem_free(text);
     s->header = header;
     return status;
@@ -252,8 +255,8 @@ static lh_status_t read_header(safetensors_t *s, const safetensors_limits_t *lim
 lh_status_t safetensors_open(const char *path, const safetensors_limits_t *limits,
                              safetensors_t **out)
 {
-    const safetensors_limits_t usual = {0};
-    if (limits == NULL) limits = &usual;
+    safetensors_limits_t most = limits == NULL ? (safetensors_limits_t){0} : *limits;
+    if (most.tensors == 0) most.tensors = SAFETENSORS_USUAL;
     safetensors_t *s = mem_new(sizeof(*s));
     if (s == NULL) return LH_NO_MEMORY;
     s->fd = -1;
@@ -263,9 +266,9 @@ lh_status_t safetensors_open(const char *path, const safetensors_limits_t *limit
     if (s->path == NULL) goto close_file;
     status = file_open(path, &s->fd, &s->file_bytes);
     if (status != LH_OK) goto close_file;
-    status = read_header(s, limits);
+    status = read_header(s, &most);
     if (status != LH_OK) goto close_file;
-    status = read_tensors(s, limits->tensors == 0 ? TENSORS_USUAL : limits->tensors);
+    status = read_tensors(s, most.tensors);
     if (status != LH_OK) goto close_file;
     *out = s;
     return LH_OK;

@@ -8,6 +8,7 @@
 #include <longhaul/tensor.h>
 
 enum { SAFETENSORS_RANK = 8, SAFETENSORS_NAME = 512 /* bytes of a tensor's name */ };
+enum { SAFETENSORS_USUAL = 1000000 /* tensors, where no limit is given */ };
 
 /* What a header may say; number is the core's dtype where it has one (LH_DTYPE_NONE: only carried).
  */
@@ -31,7 +32,7 @@ typedef struct safetensor {
 
 typedef struct safetensors_limits {
     uint64_t header_bytes; /* 0: 16 MiB; never more than 100,000,000 */
-    uint64_t tensors;      /* 0: 1,000,000                           */
+    uint64_t tensors;      /* 0: SAFETENSORS_USUAL                   */
 } safetensors_limits_t;
 
 typedef struct safetensors {

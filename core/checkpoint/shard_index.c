@@ -7,7 +7,13 @@
 #include <base/memory.h>
 #include <checkpoint/json_text.h>
 
-enum { NAME_MOST = 255, SHARDS_USUAL = 100000, INDEX_MOST = 256 << 20 };
+enum {
+    NAME_MOST = 255,
+    SHARDS_USUAL = 100000,
+    INDEX_MOST = 256 << 20,
+    INDEX_REST = 1 << 16, /* bytes beside the entries, and values */
+    ENTRY_BYTES = 1024,
+};
 
 #define WHOLE_NAME "model.safetensors"
 #define INDEX_NAME "model.safetensors.index.json"
@@ -30,13 +36,29 @@ static int by_text(const void *a, const void *b)
     return strcmp(*(const char *const *)a, *(const char *const *)b);
 }
 
+static uint64_t most_tensors(const shard_limits_t *limits)
+{
+    const uint64_t most = limits->file.tensors == 0 ? SAFETENSORS_USUAL : limits->file.tensors;
+    return most < UINT32_MAX ? most : UINT32_MAX;
+}
+
+/* The limit is one of the whole set. */
 static lh_status_t open_file(shard_index_t *s, const char *folder, const char *name,
                              const shard_limits_t *limits)
 {
     char *path = path_join(folder, name);
     if (path == NULL) return LH_NO_MEMORY;
-    const lh_status_t status = safetensors_open(path, &limits->file, &s->files[s->file_count]);
-    if (status == LH_OK) s->count += s->files[s->file_count++]->count;
+    lh_status_t status = safetensors_open(path, &limits->file, &s->files[s->file_count]);
+    if (status == LH_OK) {
+        const uint64_t count = (uint64_t)s->count + s->files[s->file_count++]->count;
+        if (count > most_tensors(limits))
+            status = fail(LH_INVALID,
+                          "%s: %llu tensors with those of the shards before it, at most %llu are "
+                          "allowed",
+                          path, (unsigned long long)count,
+                          (unsigned long long)most_tensors(limits));
+        s->count = (uint32_t)count;
+    }
     mem_free(path);
     return status;
 }
@@ -114,11 +136,20 @@ static lh_status_t distinct_files(const char *path, const json_t *map, uint64_t 
     return LH_OK;
 }
 
+/* Bounded by the tensors that it may name, before any of it is held as values. */
+static lh_status_t read_index(const char *path, const shard_limits_t *limits, json_t **out)
+{
+    const uint64_t tensors = most_tensors(limits);
+    const uint64_t bytes = INDEX_REST + tensors * ENTRY_BYTES;
+    return json_text_read_most(path, bytes < INDEX_MOST ? bytes : INDEX_MOST, INDEX_REST + tensors,
+                               out);
+}
+
 static lh_status_t open_sharded(shard_index_t *s, const char *folder, const char *path,
                                 const shard_limits_t *limits)
 {
     json_t *root;
-    lh_status_t status = json_text_read(path, INDEX_MOST, &root);
+    lh_status_t status = read_index(path, limits, &root);
     if (status != LH_OK) return status;
 
     const char **names = NULL;

@@ -68,10 +68,12 @@ static size_t next_piece(void *buffer, size_t room, void *context)
     return bytes;
 }
 
-/* *longest: bytes of the longest string or number. */
-static lh_status_t check_bytes(const char *path, const char *text, size_t length, size_t *longest)
+/* *longest: bytes of the longest string or number. A value follows each comma and each bracket. */
+static lh_status_t check_bytes(const char *path, const char *text, size_t length, uint64_t most,
+                               size_t *longest)
 {
     uint32_t depth = 0;
+    uint64_t values = 0;
     bool quoted = false;
     size_t token = 0;
     *longest = 0;
@@ -81,6 +83,9 @@ static lh_status_t check_bytes(const char *path, const char *text, size_t length
         if (c == '\0') return fail(LH_INVALID, "%s: byte %zu is NUL, JSON is text", path, i);
         token = !quoted && strchr(" \t\r\n,:[]{}\"", c) != NULL ? 0 : token + 1;
         if (token > *longest) *longest = token;
+        if (!quoted && (c == ',' || c == '{' || c == '[') && ++values > most)
+            return fail(LH_INVALID, "%s: more than %llu values at byte %zu of its JSON", path,
+                        (unsigned long long)most, i);
         if (quoted) {
             if (c == '\\')
                 i++;
@@ -101,8 +106,14 @@ static lh_status_t check_bytes(const char *path, const char *text, size_t length
 
 lh_status_t json_parse(const char *path, const char *text, size_t length, json_t **out)
 {
+    return json_parse_most(path, text, length, UINT64_MAX, out);
+}
+
+lh_status_t json_parse_most(const char *path, const char *text, size_t length, uint64_t most,
+                            json_t **out)
+{
     size_t longest;
-    const lh_status_t status = check_bytes(path, text, length, &longest);
+    const lh_status_t status = check_bytes(path, text, length, most, &longest);
     if (status != LH_OK) return status;
 
     reading_t r = {.text = text, .length = length, .reserve_bytes = PIECE_RESERVE + 8 * longest};

@@ -15,5 +15,9 @@ void json_use_memory(void);
 /* The text must be one object. path is for sentences; the caller frees *out with json_decref. */
 lh_status_t json_parse(const char *path, const char *text, size_t length,
                        json_t **out) LH_MUST_CHECK;
+/* The same; what has more than `most` values, objects and lists among them, is refused before any
+ * is held. */
+lh_status_t json_parse_most(const char *path, const char *text, size_t length, uint64_t most,
+                            json_t **out) LH_MUST_CHECK;
 
 #endif

@@ -16,13 +16,20 @@ lh_status_t tokenizer_add_file(tokenizer_t *t, const char *path)
     return LH_OK;
 }
 
+/* An added token has up to nine values, a merge three; the rest is small. */
+static uint64_t most_values(const tokenizer_limits_t *limits)
+{
+    enum { REST = 100000 };
+    return UINT64_C(9) * limits->vocabulary + UINT64_C(3) * limits->merges + REST;
+}
+
 lh_status_t tokenizer_load_json(const tokenizer_t *t, const char *path, json_t **out)
 {
     char *bytes;
     size_t length;
     lh_status_t status = file_read(path, t->limits.file_bytes, &bytes, &length);
     if (status != LH_OK) return status;
-    status = json_parse(path, bytes, length, out);
+    status = json_parse_most(path, bytes, length, most_values(&t->limits), out);
     mem_free(bytes);
     return status;
 }

@@ -159,6 +159,8 @@ def tokenizer_files():
          r"t/tokenizer\.json: the piece with the id 1 has 5000 bytes; at most 4096 are supported")
     case("merges over the limit", T, made(merges=["a b", "a b"]), r"t/tokenizer\.json: merge 0: more than 0 merges, the limit|"
          r"t/tokenizer\.json: merge 1: more than 1 merges, the limit", "[limits]\nmerges = 1\n")
+    case("millions of values", T, '{"model":[' + "[]," * 5000000 + "[]]}", r"t/tokenizer\.json: more than 101200 values at byte \d+ of its JSON",
+         "[limits]\nmerges = 100\nvocabulary = 100\n")
     case("a bomb of brackets", T, '{"model":' + "[" * 100000, r"t/tokenizer\.json: nested more than 64 deep at byte \d+")
     case("a NUL in a string", T, made(normalizer={"type": "Prepend", "prepend": "a\0b"}),
          r"t/tokenizer\.json: not JSON, line 1 column \d+: \\u0000 is not allowed")
@@ -279,6 +281,19 @@ def import_folder():
     index("a folder for a shard", {"a": "d.safetensors"}, r"hf/d\.safetensors: not a regular file", **{"hf/d.safetensors": os.mkdir})
     index("more shards than allowed", {"a": "1.safetensors", "b": "2.safetensors"},
           r"hf/model\.safetensors\.index\.json: 2 shards, at most 1 are allowed", "[limits]\nshards = 1\n")
+    pair = {"%s%d" % (n, i): "%d.safetensors" % i for i in (1, 2, 3) for n in "ab"}
+    shards = {"hf/%d.safetensors" % i: safetensors({"a%d" % i: tensor(), "b%d" % i: tensor(1, 2)}, b"xy") for i in (1, 2, 3)}
+    index("more tensors in all shards than allowed", pair,
+          r"hf/2\.safetensors: 4 tensors with those of the shards before it, at most 3 are allowed", "[limits]\ntensors = 3\n", **shards)
+    million = b'{"weight_map":{' + b'"a":"1.safetensors",' * 3000000 + b'"b":"1.safetensors"}}'
+    index("millions of entries", million, r"hf/model\.safetensors\.index\.json: 60000036 bytes, at most 1089536 are allowed",
+          "[limits]\ntensors = 1000\n")
+    index("millions of entries, usual limits", million,
+          r"hf/model\.safetensors\.index\.json: more than 1065536 values at byte \d+ of its JSON")
+    index("a list of thousands", b'{"metadata":[' + b"[]," * 40000 + b"[]]}",
+          r"hf/model\.safetensors\.index\.json: more than 65636 values at byte \d+ of its JSON", "[limits]\ntensors = 100\n")
+    weights("millions of values", safetensors(b'{"a":[' + b"[]," * 5000000 + b"[]]}"),
+            r"more than 116000 values at byte \d+ of its JSON", "[limits]\ntensors = 1000\n")
     index("no map", b'{"weight_map":[]}', r"hf/model\.safetensors\.index\.json: weight_map: an object was expected")
     index("a bomb", b'{"a":' + b"[" * 100000, r"hf/model\.safetensors\.index\.json: nested more than 64 deep at byte \d+")
 
