@@ -8,6 +8,7 @@
 #include <base/log.h>
 #include <cli/arguments.h>
 #include <cli/launch.h>
+#include <cli/privileges.h>
 #include <data/json_parse.h>
 
 static void print_usage(FILE *to)
@@ -61,6 +62,7 @@ static void fill_streams(void)
 int main(int argc, char **argv)
 {
     cli_t cli = {0};
+    privileges_drop();
     fill_streams();
     (void)signal(SIGXFSZ, SIG_IGN); /* a limit of files' size is an error of the write */
     json_use_memory();

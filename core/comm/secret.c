@@ -23,6 +23,19 @@ struct secret {
     unsigned char key[SECRET_BYTES];
 };
 
+/* A page of its own, which no core holds, and of which no freed block keeps a part. */
+static secret_t *new_secret(void)
+{
+    void *page = mmap(NULL, sizeof(secret_t), PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS,
+                      -1, 0);
+    if (page == MAP_FAILED) {
+        (void)fail(LH_NO_MEMORY, "out of memory for the job's key");
+        return NULL;
+    }
+    (void)madvise(page, sizeof(secret_t), MADV_DONTDUMP);
+    return page;
+}
+
 static bool is_weak(const unsigned char key[SECRET_BYTES])
 {
     for (uint32_t i = 1; i < SECRET_BYTES; i++)
@@ -32,7 +45,7 @@ static bool is_weak(const unsigned char key[SECRET_BYTES])
 
 lh_status_t secret_random(secret_t **out)
 {
-    secret_t *s = mem_new(sizeof(*s));
+    secret_t *s = new_secret();
     if (s == NULL) return LH_NO_MEMORY;
     if (sys()->random(s->key, sizeof(s->key)) != 0) {
         secret_free(s);
@@ -46,7 +59,7 @@ void secret_free(secret_t *s)
 {
     if (s == NULL) return;
     OPENSSL_cleanse(s, sizeof(*s));
-    mem_free(s);
+    (void)munmap(s, sizeof(*s));
 }
 
 static int digit(char c)
@@ -160,7 +173,7 @@ static lh_status_t hand_out(const char *path, secret_t *s, lh_status_t status, s
 
 lh_status_t secret_open(const char *path, bool make, secret_t **out)
 {
-    secret_t *s = mem_new(sizeof(*s));
+    secret_t *s = new_secret();
     if (s == NULL) return LH_NO_MEMORY;
     lh_status_t status = read_file(path, s);
     if (status == LH_AGAIN && make) {
@@ -181,7 +194,7 @@ lh_status_t secret_check(const char *path)
 lh_status_t secret_await(const char *path, uint64_t end_ns, secret_t **out)
 {
     enum { LOOK_US = 100000, COPIED_IN_S = 2 };
-    secret_t *s = mem_new(sizeof(*s));
+    secret_t *s = new_secret();
     uint64_t whole_ns = 0; /* when what lies there must be a key: it is being copied until then */
     lh_status_t status;
     if (s == NULL) return LH_NO_MEMORY;
@@ -212,7 +225,7 @@ lh_status_t secret_share(const secret_t *s, int *fd)
 
 lh_status_t secret_from_fd(int fd, secret_t **out)
 {
-    secret_t *s = mem_new(sizeof(*s));
+    secret_t *s = new_secret();
     if (s == NULL) return LH_NO_MEMORY;
     lh_status_t status = file_pread(fd, "the job's key", s->key, sizeof(s->key), 0);
     if (status == LH_OK && is_weak(s->key))
