@@ -2,6 +2,8 @@
  */
 #include <checkpoint/hf_config.h>
 
+#include <errno.h>
+#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 
@@ -217,10 +219,11 @@ static json_t *json_of(const char *text)
     char *end;
     if (hf_same_value(text, "yes")) return json_true();
     if (hf_same_value(text, "no")) return json_false();
+    errno = 0;
     const long long whole = strtoll(text, &end, 10);
-    if (*text != '\0' && *end == '\0') return json_integer(whole);
+    if (*text != '\0' && *end == '\0' && errno == 0) return json_integer(whole);
     const double real = strtod(text, &end);
-    if (*text != '\0' && *end == '\0') return json_real(real);
+    if (*text != '\0' && *end == '\0' && isfinite(real)) return json_real(real);
     return json_string(text);
 }
 

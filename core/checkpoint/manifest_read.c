@@ -1,6 +1,8 @@
 /* manifest_read.c - believes a manifest only after its seal, its types and its arithmetic hold. */
 #include <checkpoint/manifest.h>
 
+#include <errno.h>
+#include <math.h>
 #include <stdlib.h>
 
 #include <base/checked.h>
@@ -34,14 +36,17 @@ static lh_status_t check_seal(const char *path, const char *text, size_t length,
     return LH_OK;
 }
 
+/* Digits and nothing else, as they are written. */
 static lh_status_t read_number(const char *path, const char *what, const char *text, int base,
                                uint64_t *out)
 {
-    char *end;
-    *out = strtoull(text, &end, base);
-    if (*text == '\0' || *text == '-' || *end != '\0')
-        return fail(LH_INVALID, "%s: %s: %.64s is not a number", path, what, text);
-    return LH_OK;
+    const bool hexadecimal = base == 16;
+    const size_t digits = strspn(text, hexadecimal ? "0123456789abcdef" : "0123456789");
+    errno = 0;
+    *out = strtoull(text, NULL, base);
+    if (digits > 0 && text[digits] == '\0' && errno == 0) return LH_OK;
+    return fail(LH_INVALID, "%s: %s: %.64s was found, %s was expected", path, what, text,
+                hexadecimal ? "a hash of 1 to 16 digits" : "a whole number below 2^64");
 }
 
 static lh_status_t read_plugins(const char *path, const json_t *list, checkpoint_meta_t *meta)
@@ -62,8 +67,27 @@ static lh_status_t read_plugins(const char *path, const json_t *list, checkpoint
         if (status == LH_OK) status = json_text_string(path, row, "sha256", &plugins[i].sha256);
         if (status == LH_OK) status = json_text_u64(path, row, "abi", &abi);
         if (status != LH_OK) return status;
+        if (abi > UINT32_MAX)
+            return fail(LH_INVALID, "%s: plugins: abi %llu was found, at most %u was expected",
+                        path, (unsigned long long)abi, UINT32_MAX);
         plugins[i].abi = (uint32_t)abi;
     }
+    return LH_OK;
+}
+
+/* What was infinite when it was written says so; what no double can hold is not taken for it. */
+static lh_status_t read_scalar(const char *path, const char *key, const char *text, double *out)
+{
+    char *end = NULL;
+    errno = 0;
+    *out = text == NULL ? 0 : strtod(text, &end);
+    if (text == NULL || *text == '\0' || *end != '\0')
+        return fail(LH_INVALID, "%s: scalars: %.64s is not a number in quotes", path, key);
+    if (errno == ERANGE && isinf(*out))
+        return fail(LH_INVALID,
+                    "%s: scalars: %.64s: %.64s was found, a number up to 1e308 was "
+                    "expected",
+                    path, key, text);
     return LH_OK;
 }
 
@@ -79,13 +103,10 @@ static lh_status_t read_scalars(const char *path, const json_t *object, checkpoi
     json_t *value;
     json_object_foreach((json_t *)object, key, value)
     {
-        const char *text = json_string_value(value);
-        char *end = NULL;
         checkpoint_scalar_t *s = &scalars[meta->scalar_count++];
+        const lh_status_t status = read_scalar(path, key, json_string_value(value), &s->value);
+        if (status != LH_OK) return status;
         s->name = key;
-        s->value = text == NULL ? 0 : strtod(text, &end);
-        if (text == NULL || *text == '\0' || *end != '\0')
-            return fail(LH_INVALID, "%s: scalars: %.64s is not a number in quotes", path, key);
     }
     return LH_OK;
 }

@@ -372,8 +372,8 @@ def manifests():
     whole = '"w": {"dtype": "F32", "shape": [4], "parts": [%s]}'
     part = '{"file": %d, "stored": "w", "at": [%d], "box": [%d], "first": 0, "count": %d, "xxh3": "0"}'
 
-    def make(version="1", name='"a.safetensors"', tensors=""):
-        return sealed(head % version + body % (name, tensors))
+    def make(version="1", name='"a.safetensors"', tensors="", was="", now=""):
+        return sealed((head % version + body % (name, tensors)).replace(was, now))
 
     flipped = bytearray(make())
     flipped[20] ^= 1
@@ -390,6 +390,18 @@ def manifests():
         ("a size of 2^64", make(tensors='"w": {"dtype": "F32", "shape": [4294967296, 4294967296], "parts": [1]}'),
          r"tensor w: more than 2\^63 bytes"),
         ("an unknown dtype", make(tensors='"w": {"dtype": "Q4", "shape": [4], "parts": [1]}'), r"tensor w: unknown dtype Q4"),
+        ("a seed of 77 bits", make(was='"seed": "1"', now='"seed": "99999999999999999999999"'),
+         r"seed: 99999999999999999999999 was found, a whole number below 2\^64 was expected"),
+        ("a seed below 0", make(was='"seed": "1"', now='"seed": " -1"'), r"seed:  -1 was found, a whole number below 2\^64 was expected"),
+        ("no seed", make(was='"seed": "1"', now='"seed": ""'), r"seed:  was found, a whole number below 2\^64 was expected"),
+        ("a hash of 68 bits", make(was='"header": "0"', now='"header": "10000000000000000"'),
+         r"header: 10000000000000000 was found, a hash of 1 to 16 digits was expected"),
+        ("a hash with a sign", make(was='"header": "0"', now='"header": "+0x1"'),
+         r"header: \+0x1 was found, a hash of 1 to 16 digits was expected"),
+        ("a scalar of 1e999", make(was='"scalars": {}', now='"scalars": {"loss": "1e999"}'),
+         r"scalars: loss: 1e999 was found, a number up to 1e308 was expected"),
+        ("an abi of 33 bits", make(was='"plugins": []', now='"plugins": [{"kind": "", "name": "", "version": "", "sha256": "", "abi": 4294967297}]'),
+         r"plugins: abi 4294967297 was found, at most 4294967295 was expected"),
         ("a bomb", sealed('{"a":' + "[" * 100000), r"nested more than 64 deep at byte \d+"),
     ]:
         refused("manifest: " + name, {"c/ckpt/manifest.json": data, "c/ckpt/a.safetensors": b"12345678"}, "",
