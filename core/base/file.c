@@ -25,15 +25,27 @@ static lh_status_t give_regular(const char *path, int got, int *fd, struct stat 
     return status;
 }
 
-lh_status_t file_open(const char *path, int *fd, uint64_t *size)
+static lh_status_t open_with(const char *path, int flags, int *fd, uint64_t *size)
 {
-    const int got = sys()->open(path, O_RDONLY | O_NONBLOCK, 0);
+    const int got = sys()->open(path, O_RDONLY | O_NONBLOCK | flags, 0);
+    if (got < 0 && errno == ELOOP && (flags & O_NOFOLLOW) != 0)
+        return fail(LH_INVALID, "%s: a symbolic link, a regular file was expected", path);
     if (got < 0) return fail(LH_IO, "%s: cannot open", path);
 
     struct stat st;
     const lh_status_t status = give_regular(path, got, fd, &st);
     if (status == LH_OK && size != NULL) *size = (uint64_t)st.st_size;
     return status;
+}
+
+lh_status_t file_open(const char *path, int *fd, uint64_t *size)
+{
+    return open_with(path, 0, fd, size);
+}
+
+lh_status_t file_open_plain(const char *path, int *fd, uint64_t *size)
+{
+    return open_with(path, O_NOFOLLOW, fd, size);
 }
 
 /* Where a read finds nothing is not yet where the file ends. */
@@ -107,11 +119,12 @@ static lh_status_t check_empty(int fd, const char *path)
     return fail(LH_INVALID, "%s: not a regular file: its size is 0, and yet it is not empty", path);
 }
 
-lh_status_t file_read(const char *path, uint64_t limit, char **out, size_t *length)
+static lh_status_t read_with(const char *path, int flags, uint64_t limit, char **out,
+                             size_t *length)
 {
     int fd;
     uint64_t size;
-    lh_status_t status = file_open(path, &fd, &size);
+    lh_status_t status = open_with(path, flags, &fd, &size);
     if (status != LH_OK) return status;
 
     char *data = NULL;
@@ -140,6 +153,16 @@ free_data:
 close_fd:
     (void)sys()->close(fd);
     return status;
+}
+
+lh_status_t file_read(const char *path, uint64_t limit, char **out, size_t *length)
+{
+    return read_with(path, 0, limit, out, length);
+}
+
+lh_status_t file_read_plain(const char *path, uint64_t limit, char **out, size_t *length)
+{
+    return read_with(path, O_NOFOLLOW, limit, out, length);
 }
 
 bool file_exists(const char *path)

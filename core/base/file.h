@@ -7,6 +7,10 @@
 /* Reads a whole regular file of at most limit bytes; one NUL follows the data (not counted). The
  * caller frees *out with mem_free. Directories, FIFOs and devices are refused without blocking. */
 lh_status_t file_read(const char *path, uint64_t limit, char **out, size_t *length) LH_MUST_CHECK;
+/* The same; a symbolic link is refused, too: by the open itself, so that nobody can put one there
+ * in between. */
+lh_status_t file_read_plain(const char *path, uint64_t limit, char **out,
+                            size_t *length) LH_MUST_CHECK;
 
 /* Replaces path so that a reader sees the old or the new bytes, never a part: temporary file beside
  * it, write, fsync, rename, fsync of the folder. */
@@ -36,6 +40,7 @@ lh_status_t stdout_finish(void) LH_MUST_CHECK;
 
 /* Opens an existing regular file for reading; *size may be NULL. */
 lh_status_t file_open(const char *path, int *fd, uint64_t *size) LH_MUST_CHECK;
+lh_status_t file_open_plain(const char *path, int *fd, uint64_t *size) LH_MUST_CHECK;
 
 /* Makes a memfd such that nobody can change it, its length or its seals any more. Whoever writes
  * into it, or a page that the kernel still holds, is waited for: FILE_SEAL_MS at most. what: for

@@ -322,7 +322,7 @@ lh_status_t manifest_read(const char *path, manifest_t **out)
 {
     char *text;
     size_t length;
-    lh_status_t status = file_read(path, MANIFEST_MOST, &text, &length);
+    lh_status_t status = file_read_plain(path, MANIFEST_MOST, &text, &length);
     if (status != LH_OK) return status;
     status = manifest_parse(path, text, length, true, out);
     mem_free(text);

@@ -264,7 +264,8 @@ lh_status_t safetensors_open(const char *path, const safetensors_limits_t *limit
     lh_status_t status = LH_NO_MEMORY;
     s->path = mem_text(path);
     if (s->path == NULL) goto close_file;
-    status = file_open(path, &s->fd, &s->file_bytes);
+    status = most.refuses_links ? file_open_plain(path, &s->fd, &s->file_bytes)
+                                : file_open(path, &s->fd, &s->file_bytes);
     if (status != LH_OK) goto close_file;
     status = read_header(s, &most);
     if (status != LH_OK) goto close_file;

@@ -33,6 +33,7 @@ typedef struct safetensor {
 typedef struct safetensors_limits {
     uint64_t header_bytes; /* 0: 16 MiB; never more than 100,000,000 */
     uint64_t tensors;      /* 0: SAFETENSORS_USUAL                   */
+    bool refuses_links;    /* a symbolic link in the place of the file  */
 } safetensors_limits_t;
 
 typedef struct safetensors {

@@ -214,8 +214,8 @@ static void no_file_is_taken_for_one(void **state)
     } rows[] = {
         {"fifo", "not a regular file"},
         {"folder", "not a regular file"},
-        {"link", "a symbolic link; a checkpoint has regular files"},
-        {"dangling", "a symbolic link; a checkpoint has regular files"},
+        {"link", "a symbolic link, a regular file was expected"},
+        {"dangling", "a symbolic link, a regular file was expected"},
     };
     sys_use(NULL);
     for (size_t row = 0; row < sizeof(rows) / sizeof(rows[0]); row++)
