@@ -214,6 +214,9 @@ lh_status_t manifest_text(manifest_t *m, text_t *out)
     const lh_status_t status = sha256_of(out->data, out->length, m->self);
     if (status != LH_OK) return status;
     text_printf(out, "\"self\": \"%s\"\n}\n", m->self);
+    if (out->length > MANIFEST_MOST)
+        return fail(LH_INVALID, "a manifest of %zu bytes, at most %d are read again", out->length,
+                    MANIFEST_MOST);
     return text_status(out);
 }
 

@@ -7,7 +7,8 @@
 #include <base/text.h>
 #include <checkpoint/tensor_part.h>
 
-enum { MANIFEST_VERSION = 1 };
+/* Bytes: some 500,000 parts of tensors. What is larger is neither written nor read. */
+enum { MANIFEST_VERSION = 1, MANIFEST_MOST = 64 << 20 };
 #define MANIFEST_NAME "manifest.json"
 
 typedef struct checkpoint_plugin {

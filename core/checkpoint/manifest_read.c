@@ -11,8 +11,12 @@
 #include <checkpoint/json_text.h>
 #include <checkpoint/safetensors.h>
 #include <checkpoint/shard_index.h>
+#include <checkpoint/tensor_cover.h>
 
-enum { MANIFEST_MOST = 256 << 20, PARTS_MOST = 8192 };
+enum {
+    VALUES_MOST = MANIFEST_MOST / 8, /* our own have one in ten bytes, or fewer */
+    PARTS_MOST = 8192,
+};
 
 #define SEAL_HEAD "\"self\": \""
 #define SEAL_TAIL "\"\n}\n"
@@ -219,13 +223,10 @@ static bool parts_overlap(const tensor_part_t *a, const tensor_part_t *b, uint32
     return true;
 }
 
-/* Ranges of one box must not overlap, boxes must not either: with the right sum they cover the
- * tensor once. */
-static lh_status_t check_cover(const char *path, const manifest_tensor_t *t)
+/* Which ones: for the sentence, once it is known that something is wrong. */
+static lh_status_t refuse_parts(const char *path, const manifest_tensor_t *t, uint64_t elements)
 {
-    uint64_t elements = 1, held = 0;
-    for (uint32_t i = 0; i < t->rank; i++)
-        elements *= t->shape[i];
+    uint64_t held = 0;
     for (uint32_t i = 0; i < t->part_count; i++) {
         if (!checked_add(held, t->parts[i].part.count, &held)) held = UINT64_MAX;
         for (uint32_t k = 0; k < i; k++)
@@ -233,10 +234,29 @@ static lh_status_t check_cover(const char *path, const manifest_tensor_t *t)
                 return fail(LH_INVALID, "%s: tensor %s: parts %u and %u overlap", path, t->name, k,
                             i);
     }
-    if (held != elements)
-        return fail(LH_INVALID, "%s: tensor %s: its parts hold %llu elements of %llu", path,
-                    t->name, (unsigned long long)held, (unsigned long long)elements);
-    return LH_OK;
+    return fail(LH_INVALID, "%s: tensor %s: its parts hold %llu elements of %llu", path, t->name,
+                (unsigned long long)held, (unsigned long long)elements);
+}
+
+static lh_status_t check_cover(const char *path, const manifest_tensor_t *t, uint64_t key)
+{
+    const tensor_part_t whole = tensor_part_whole(t->rank, t->shape);
+    const tensor_part_t **parts = mem_array(t->part_count, sizeof(*parts));
+    if (parts == NULL) return LH_NO_MEMORY;
+    for (uint32_t i = 0; i < t->part_count; i++)
+        parts[i] = &t->parts[i].part;
+    const bool once = tensor_cover_once(parts, t->part_count, t->rank, t->shape, key);
+    mem_free(parts);
+    return once ? LH_OK : refuse_parts(path, t, whole.count);
+}
+
+static lh_status_t check_covers(const char *path, const manifest_t *m)
+{
+    const uint64_t key = xxh3(m->self, strlen(m->self));
+    lh_status_t status = LH_OK;
+    for (uint32_t i = 0; i < m->tensor_count && status == LH_OK; i++)
+        status = check_cover(path, &m->tensors[i], key);
+    return status;
 }
 
 static lh_status_t read_tensor(const char *path, const char *name, const json_t *row, manifest_t *m)
@@ -306,11 +326,10 @@ lh_status_t manifest_parse(const char *path, const char *text, size_t length, bo
     if (m == NULL) return LH_NO_MEMORY;
     json_t *root = NULL;
     lh_status_t status = check_seal(path, text, length, m->self);
-    if (status == LH_OK) status = json_parse(path, text, length, &root);
+    if (status == LH_OK) status = json_parse_most(path, text, length, VALUES_MOST, &root);
     m->json = root;
     if (status == LH_OK) status = read_all(path, root, m);
-    for (uint32_t i = 0; i < m->tensor_count && status == LH_OK && whole; i++)
-        status = check_cover(path, &m->tensors[i]);
+    if (status == LH_OK && whole) status = check_covers(path, m);
     if (status == LH_OK)
         *out = m;
     else

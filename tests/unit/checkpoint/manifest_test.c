@@ -1,0 +1,53 @@
+/* manifest_test.c - the size of a manifest, where it is written and where it is read. */
+#include <unit/data/scratch_files.h>
+
+#include <checkpoint/manifest.h>
+
+enum { NAME_BYTES = 1 << 20, PARTS = MANIFEST_MOST / NAME_BYTES };
+
+static void what_is_too_large_to_be_read_is_not_written(void **state)
+{
+    (void)state;
+    char *name = mem_array(NAME_BYTES + 1, 1);
+    assert_non_null(name);
+    memset(name, 'n', NAME_BYTES);
+    for (int more = -1; more <= 0; more++) {
+        manifest_t m = {.meta = {.step = 1}};
+        checkpoint_tensor_t tensor = {
+            .name = "w", .dtype = LH_DTYPE_F32, .rank = 1, .shape = {PARTS}};
+        text_t text = {0};
+        uint32_t file;
+        assert_int_equal(manifest_add_file(&m, "a.safetensors", &file), LH_OK);
+        for (int i = 0; i < PARTS + more; i++) {
+            tensor.part = tensor_part_range(1, tensor.shape, (uint64_t)i, 1);
+            assert_int_equal(manifest_add_part(&m, &tensor, file, name, 0), LH_OK);
+        }
+        assert_int_equal(manifest_text(&m, &text), more < 0 ? LH_OK : LH_INVALID);
+        if (more == 0)
+            assert_non_null(strstr(fail_reason(), " bytes, at most 67108864 are read again"));
+        text_free(&text);
+        manifest_clear(&m);
+    }
+    mem_free(name);
+}
+
+static void what_is_too_large_is_not_read(void **state)
+{
+    scratch_t *s = *state;
+    manifest_t *m;
+    const char *path = scratch_text(s, "manifest.json", "{");
+    assert_int_equal(truncate(path, MANIFEST_MOST + 1), 0);
+    assert_int_equal(manifest_read(path, &m), LH_INVALID);
+    assert_string_equal(behind_folder(s, fail_reason()),
+                        "manifest.json: 67108865 bytes, at most 67108864 are allowed");
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(what_is_too_large_to_be_read_is_not_written),
+        cmocka_unit_test_setup_teardown(what_is_too_large_is_not_read, scratch_setup,
+                                        scratch_teardown),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
