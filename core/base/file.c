@@ -317,6 +317,33 @@ lh_status_t folder_make(const char *path)
     return status;
 }
 
+uint32_t folders_missing(const char *path)
+{
+    uint32_t count = 0;
+    char *at = mem_text(path);
+    while (at != NULL && strcmp(at, "/") != 0 && strcmp(at, ".") != 0 && !file_exists(at)) {
+        char *above = path_folder(at);
+        mem_free(at);
+        at = above;
+        count++;
+    }
+    count = at == NULL ? 0 : count;
+    mem_free(at);
+    return count;
+}
+
+void folders_unmake(const char *path, uint32_t count)
+{
+    char *at = mem_text(path);
+    while (at != NULL && count > 0) {
+        char *above = path_folder(at);
+        count = sys()->rmdir(at) == 0 ? count - 1 : 0;
+        mem_free(at);
+        at = above;
+    }
+    mem_free(at);
+}
+
 static int remove_entry(void *context, const char *name)
 {
     char *path = path_join(context, name);

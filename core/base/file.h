@@ -53,6 +53,10 @@ bool file_exists(const char *path);
 bool file_is(int fd, const char *path);
 /* Makes a folder and those above it. */
 lh_status_t folder_make(const char *path) LH_MUST_CHECK;
+/* How many folders folder_make would make; 0 without memory. */
+uint32_t folders_missing(const char *path);
+/* Removes the folder and those above it, `count` in all, as long as nothing lies in them. */
+void folders_unmake(const char *path, uint32_t count);
 /* fsyncs a folder, so that names in it survive a power loss. */
 lh_status_t folder_sync(const char *path) LH_MUST_CHECK;
 /* Removes a folder and all in it; missing is fine. Symbolic links, and `path` where it is one, are

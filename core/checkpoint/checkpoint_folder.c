@@ -7,7 +7,6 @@
 #include <fnmatch.h>
 #include <stdio.h>
 #include <stdlib.h>
-#include <time.h>
 
 #include <base/file.h>
 #include <base/log.h>
@@ -18,7 +17,7 @@
 #define STEP_HEAD "step-"
 #define DIGITS_5 "[0-9][0-9][0-9][0-9][0-9]"
 #define SHARDS "shard-" DIGITS_5 "-" DIGITS_5 ".safetensors"
-enum { STEP_DIGITS = 12, LOCK_PAUSE_NS = 20000000 };
+enum { STEP_DIGITS = 12 };
 
 void checkpoint_name(uint64_t step, char out[CHECKPOINT_NAME])
 {
@@ -284,36 +283,4 @@ void checkpoint_discard(const char *path)
     errno = 0;
     if (reason != NULL) (void)fail(LH_OK, "%s", reason);
     mem_free(reason);
-}
-
-lh_status_t checkpoint_lock(const char *folder, uint64_t timeout_ns, int *fd)
-{
-    lh_status_t status = folder_make(folder);
-    if (status != LH_OK) return status;
-    char *path = path_join(folder, ".lock");
-    if (path == NULL) return LH_NO_MEMORY;
-    const int got = sys()->open(path, O_RDWR | O_CREAT | O_NOFOLLOW, 0600);
-    if (got < 0) {
-        status = fail(LH_IO, "%s: cannot open", path);
-        goto free_path;
-    }
-    const struct timespec pause = {.tv_nsec = LOCK_PAUSE_NS};
-    for (uint64_t waited = 0; sys()->lock(got) != 0; waited += LOCK_PAUSE_NS) {
-        if (errno != EWOULDBLOCK && errno != EINTR) {
-            status = fail(LH_IO, "%s: cannot lock", path);
-            break;
-        }
-        if (waited >= timeout_ns) {
-            status = fail(LH_INVALID, "%s: another run still writes in this folder", path);
-            break;
-        }
-        (void)nanosleep(&pause, NULL);
-    }
-    if (status == LH_OK)
-        *fd = got;
-    else
-        (void)sys()->close(got);
-free_path:
-    mem_free(path);
-    return status;
 }

@@ -18,7 +18,7 @@ lh_status_t checkpoint_steps(const char *folder, checkpoint_steps_t *out) LH_MUS
 /* Once `step` is loaded whole, all above it, which could not be, are renamed damaged-step-..., so
  * that their numbers can be used again and a person can look at them; not before, or a folder in
  * which nothing is whole would look like one in which nothing was saved. Only while holding
- * checkpoint_lock. A failure is a warning. */
+ * its lock. A failure is a warning. */
 void checkpoint_make_way(const char *folder, uint64_t step);
 
 /* Removes a folder after a failure whose sentence stays what fail_reason() says. */

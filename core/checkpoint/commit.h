@@ -56,8 +56,4 @@ lh_status_t checkpoint_clean(const char *folder) LH_MUST_CHECK;
  * not count: a run that could not read them, nor put them aside, went on from before them. Neither
  * do links and what has no manifest, and a step with anything else in it stays, with a warning. */
 lh_status_t checkpoint_prune(const char *folder, uint64_t newest, uint64_t keep) LH_MUST_CHECK;
-/* Takes the folder's lock, waiting at most timeout_ns; the caller closes *fd to give it back. A
- * writer's helper holds it as well, until its last checkpoint is written. */
-lh_status_t checkpoint_lock(const char *folder, uint64_t timeout_ns, int *fd) LH_MUST_CHECK;
-
 #endif

@@ -15,6 +15,7 @@
 #include <base/memory.h>
 #include <base/sys.h>
 #include <checkpoint/commit.h>
+#include <checkpoint/folder_lock.h>
 #include <checkpoint/safetensors_writer.h>
 #include <checkpoint/save_process.h>
 
@@ -25,6 +26,7 @@ struct writer {
     char *folder;
     uint64_t deadline_ns;
     writer_shared_t shared; /* what the helper has as well */
+    folder_lock_t lock;     /* of rank 0 */
     int socket;             /* to the keeper */
     pid_t keeper;
     bool keeper_lost;
@@ -75,7 +77,7 @@ lh_status_t writer_open(const writer_how_t *how, writer_t **out)
 {
     writer_t *w = mem_new(sizeof(*w));
     if (w == NULL) return LH_NO_MEMORY;
-    w->socket = w->shared.arena_fd = w->shared.job_fd = w->shared.lock_fd = -1;
+    w->socket = w->shared.arena_fd = w->shared.job_fd = w->shared.lock_fd = w->lock.fd = -1;
     w->deadline_ns = how->deadline_ns == 0 ? 600 * SECOND_NS : how->deadline_ns;
     w->shared.keep = how->keep;
     w->shared.shard_bytes = how->shard_bytes;
@@ -87,8 +89,8 @@ lh_status_t writer_open(const writer_how_t *how, writer_t **out)
     w->shared.folder = w->folder;
 
     const uint64_t patience = how->lock_ns == 0 ? 30 * SECOND_NS : how->lock_ns;
-    if (status == LH_OK && how->rank == 0)
-        status = checkpoint_lock(w->folder, patience, &w->shared.lock_fd);
+    if (status == LH_OK && how->rank == 0) status = folder_lock_take(w->folder, patience, &w->lock);
+    w->shared.lock_fd = w->lock.fd;
     if (status == LH_OK && how->rank == 0) status = checkpoint_clean(w->folder);
     if (status == LH_OK) status = make_memory("longhaul-checkpoint", &w->shared.arena_fd);
     if (status == LH_OK) status = make_memory("longhaul-checkpoint-job", &w->shared.job_fd);
@@ -366,7 +368,11 @@ static void end_writer(writer_t *w, bool wait)
     forget_layout(w);
     if (w->shared.arena_fd >= 0) (void)close(w->shared.arena_fd);
     if (w->shared.job_fd >= 0) (void)close(w->shared.job_fd);
-    if (w->shared.lock_fd >= 0) (void)sys()->close(w->shared.lock_fd);
+    /* A helper may still write under the lock; without a submit there was none. */
+    if (w->attempt == 0)
+        folder_lock_undo(&w->lock, w->folder);
+    else
+        folder_lock_give(&w->lock);
     mem_free(w->folder);
     mem_free(w);
 }

@@ -6,8 +6,7 @@
 #include <base/file.h>
 #include <base/log.h>
 #include <base/memory.h>
-#include <base/sys.h>
-#include <checkpoint/commit.h>
+#include <checkpoint/folder_lock.h>
 #include <cli/model_source.h>
 #include <config/quantity.h>
 #include <plan/step_plan.h>
@@ -111,12 +110,12 @@ static void print_profile(const step_profile_t *p)
 
 /* Metrics and log are this run's alone. Where the checkpoints lie in the same folder, their lock is
  * the one; a system without locks is no reason not to train. */
-static lh_status_t lock_folder(const job_t *job, int *fd)
+static lh_status_t lock_folder(const job_t *job, folder_lock_t *lock)
 {
     static const uint64_t patience_ns = UINT64_C(30000000000);
     const char *folder = job->pipeline.folder, *checkpoints = job->checkpoint.folder;
     if (folder_holds(folder, checkpoints) && folder_holds(checkpoints, folder)) return LH_OK;
-    const lh_status_t status = checkpoint_lock(folder, patience_ns, fd);
+    const lh_status_t status = folder_lock_take(folder, patience_ns, lock);
     if (status != LH_IO) return status;
     log_line(LH_LOG_WARN, "%s; a second run in this folder would not be refused", fail_reason());
     return LH_OK;
@@ -129,7 +128,7 @@ int command_train(cli_t *cli)
     watch_t *watch = NULL;
     train_result_t result;
     uint64_t dump;
-    int lock = -1;
+    folder_lock_t lock = {.fd = -1};
     step_profile_t profile = {.profiler = {on_profiled}, .folder = job->pipeline.folder};
     const bool leads = cli->world == NULL || cli->world->row.rank == 0;
     const bool profiled = leads && cli_flag(cli, "profile") != NULL;
@@ -137,6 +136,7 @@ int command_train(cli_t *cli)
     lh_status_t status = dump_count(cli, &dump);
     if (status == LH_OK) status = model_source_open(job, cli->plugins, TOKENIZER_IF_NAMED, &source);
     if (status != LH_OK) return status;
+    const uint32_t missing = folders_missing(job->pipeline.folder);
     status = folder_make(job->pipeline.folder);
     if (status == LH_OK && leads) status = lock_folder(job, &lock);
     if (status == LH_OK && leads)
@@ -163,7 +163,11 @@ int command_train(cli_t *cli)
     if (status == LH_OK && profiled) print_profile(&profile);
     mem_free(profile.rows);
     watch_free(watch);
-    if (lock >= 0) (void)sys()->close(lock);
+    if (status == LH_OK)
+        folder_lock_give(&lock);
+    else
+        folder_lock_undo(&lock, job->pipeline.folder);
+    if (status != LH_OK && leads) folders_unmake(job->pipeline.folder, missing);
     model_source_close(&source);
     return status == LH_OK ? exit_code(job, &result) : status;
 }

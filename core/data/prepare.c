@@ -199,34 +199,6 @@ static lh_status_t prepare_commit(prepare_t *p)
     return status;
 }
 
-/* How many folders there are to make. */
-static uint32_t count_missing(const char *folder)
-{
-    uint32_t count = 0;
-    char *path = mem_text(folder);
-    while (path != NULL && !file_exists(path)) {
-        char *above = path_folder(path);
-        mem_free(path);
-        path = above;
-        count++;
-    }
-    mem_free(path);
-    return count;
-}
-
-/* Those that were made here, as long as nothing lies in them. */
-static void remove_made(const char *folder, uint32_t count)
-{
-    char *path = mem_text(folder);
-    while (path != NULL && count > 0) {
-        char *above = path_folder(path);
-        count = sys()->rmdir(path) == 0 ? count - 1 : 0;
-        mem_free(path);
-        path = above;
-    }
-    mem_free(path);
-}
-
 lh_status_t prepare_run(const prepare_how_t *how, prepare_counts_t *out)
 {
     prepare_t p = {.how = how};
@@ -234,7 +206,7 @@ lh_status_t prepare_run(const prepare_how_t *how, prepare_counts_t *out)
     char *beside = output == NULL ? NULL : path_folder(output);
     mem_free(output);
     if (beside == NULL) return LH_NO_MEMORY;
-    const uint32_t missing = count_missing(how->folder), missing_beside = count_missing(beside);
+    const uint32_t missing = folders_missing(how->folder), missing_beside = folders_missing(beside);
     lh_status_t status = prepare_open(&p);
     if (status == LH_OK) status = take_all(&p);
     if (status == LH_OK) status = prepare_commit(&p);
@@ -244,8 +216,8 @@ lh_status_t prepare_run(const prepare_how_t *how, prepare_counts_t *out)
     input_files_free(&p.files);
     if (status == LH_OK) *out = p.counts;
     if (status != LH_OK) {
-        remove_made(beside, missing_beside);
-        remove_made(how->folder, missing);
+        folders_unmake(beside, missing_beside);
+        folders_unmake(how->folder, missing);
     }
     mem_free(beside);
     return status;

@@ -153,8 +153,7 @@ lh_status_t trainer_start(trainer_t *t)
                               .deadline_ns = t->job->checkpoint.deadline_ns,
                               .rank = agree_rank(&t->agree),
                               .ranks = agree_size(&t->agree)};
-    lh_status_t status = how.rank == 0 ? folder_make(how.folder) : LH_OK;
-    if (status == LH_OK) status = writer_open(&how, &t->writer);
+    lh_status_t status = writer_open(&how, &t->writer);
     /* Not even rank 0's failure to open may leave the others waiting: it is told below. */
     status = how.rank == 0 ? lead_start(t, status) : follow_start(t, status);
     if (status == LH_OK) take_start(t);

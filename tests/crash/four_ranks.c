@@ -11,6 +11,7 @@
 #include <checkpoint/checkpoint.h>
 #include <checkpoint/checkpoint_folder.h>
 #include <checkpoint/commit.h>
+#include <checkpoint/folder_lock.h>
 #include <checkpoint/rank_save.h>
 #include <crash/call_faults.h>
 #include <crash/mem_fs_shared.h>
@@ -136,16 +137,16 @@ lh_status_t four_meet(uint64_t session, uint64_t step, uint64_t keep)
 
 lh_status_t four_run(uint64_t step, uint64_t keep)
 {
-    int lock;
+    folder_lock_t lock;
     checkpoint_t *c = NULL;
-    lh_status_t status = checkpoint_lock(FOUR_FOLDER, 0, &lock);
+    lh_status_t status = folder_lock_take(FOUR_FOLDER, 0, &lock);
     if (status != LH_OK) return status;
     status = checkpoint_clean(FOUR_FOLDER);
     if (status == LH_OK) status = checkpoint_open_latest(FOUR_FOLDER, &c);
     if (status == LH_OK && c != NULL) checkpoint_make_way(FOUR_FOLDER, c->manifest->meta.step);
     if (status == LH_OK) checkpoint_close(c);
     if (status == LH_OK) status = four_save(step, keep);
-    (void)sys()->close(lock);
+    folder_lock_give(&lock);
     return status;
 }
 

@@ -14,6 +14,7 @@
 #include <base/log.h>
 #include <base/sys.h>
 #include <checkpoint/checkpoint_folder.h>
+#include <checkpoint/folder_lock.h>
 #include <checkpoint/writer.h>
 
 enum { CI_KILLS = 30, TORTURE_KILLS = 1000, KEEP = 3, MOST_US = 40000 };
@@ -112,9 +113,9 @@ static uint64_t wait_for_save(int said, uint64_t save_us)
 /* Nobody writes there any more, and all that stands there is whole. Returns the newest. */
 static uint64_t look(const char *folder)
 {
-    int lock;
+    folder_lock_t lock;
     checkpoint_steps_t steps;
-    assert_int_equal(checkpoint_lock(folder, 10 * SECOND, &lock), LH_OK);
+    assert_int_equal(folder_lock_take(folder, 10 * SECOND, &lock), LH_OK);
     assert_int_equal(checkpoint_steps(folder, &steps), LH_OK);
     for (size_t i = 0; i < steps.count; i++) {
         char name[CHECKPOINT_NAME], path[160];
@@ -125,7 +126,7 @@ static uint64_t look(const char *folder)
     const int64_t found = small_latest(folder);
     if (steps.count > 0) assert_int_equal(found, steps.steps[0]);
     mem_free(steps.steps);
-    (void)close(lock);
+    folder_lock_give(&lock);
     return found < 0 ? 0 : (uint64_t)found;
 }
 

@@ -343,10 +343,10 @@ static void wait_until_submitted(const world_run_t *run, uint32_t but)
 /* The lock is free once rank 0's keeper and helper are gone. */
 static uint64_t ns_until_unlocked(const char *folder)
 {
-    int fd;
+    folder_lock_t lock;
     const uint64_t since = sys()->now_ns();
-    assert_int_equal(checkpoint_lock(folder, 30000 * MS, &fd), LH_OK);
-    assert_int_equal(close(fd), 0);
+    assert_int_equal(folder_lock_take(folder, 30000 * MS, &lock), LH_OK);
+    folder_lock_give(&lock);
     return sys()->now_ns() - since;
 }
 
