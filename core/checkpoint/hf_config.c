@@ -106,8 +106,7 @@ static lh_status_t read_row(const hf_table_t *t, const char *path, const json_t 
 
     text_t text = {0};
     if (!hf_value_text(value, &text))
-        status = fail(LH_INVALID, "%s: %s: a number, a text, true or false was expected", path,
-                      found.path);
+        status = json_text_refuse(path, found.path, value, "a number, a text, true or false");
     else
         status = text_status(&text);
     if (status == LH_OK)

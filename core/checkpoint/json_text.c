@@ -24,11 +24,19 @@ lh_status_t json_text_read_most(const char *path, uint64_t limit, uint64_t value
     return status;
 }
 
+lh_status_t json_text_refuse(const char *path, const char *key, const json_t *value,
+                             const char *wanted)
+{
+    char found[JSON_FOUND];
+    json_found(value, found);
+    return fail(LH_INVALID, "%s: %s is %s, %s was expected", path, key, found, wanted);
+}
+
 lh_status_t json_text_u64(const char *path, const json_t *object, const char *key, uint64_t *out)
 {
     const json_t *value = json_object_get(object, key);
     if (!json_is_integer(value) || json_integer_value(value) < 0)
-        return fail(LH_INVALID, "%s: %s: a number of 0 or more was expected", path, key);
+        return json_text_refuse(path, key, value, "a number of 0 or more");
     *out = (uint64_t)json_integer_value(value);
     return LH_OK;
 }
@@ -37,7 +45,7 @@ lh_status_t json_text_string(const char *path, const json_t *object, const char 
                              const char **out)
 {
     const json_t *value = json_object_get(object, key);
-    if (!json_is_string(value)) return fail(LH_INVALID, "%s: %s: a string was expected", path, key);
+    if (!json_is_string(value)) return json_text_refuse(path, key, value, "a text");
     *out = json_string_value(value);
     return LH_OK;
 }

@@ -14,6 +14,9 @@ lh_status_t json_text_read(const char *path, uint64_t limit, json_t **out) LH_MU
 lh_status_t json_text_read_most(const char *path, uint64_t limit, uint64_t values,
                                 json_t **out) LH_MUST_CHECK;
 
+/* "PATH: KEY is FOUND, WANTED was expected". */
+lh_status_t json_text_refuse(const char *path, const char *key, const json_t *value,
+                             const char *wanted) LH_MUST_CHECK;
 /* A value of an object with its type checked; the sentence names file and key. */
 lh_status_t json_text_u64(const char *path, const json_t *object, const char *key,
                           uint64_t *out) LH_MUST_CHECK;

@@ -22,13 +22,29 @@ enum {
 #define SEAL_TAIL "\"\n}\n"
 enum { SEAL_BYTES = sizeof(SEAL_HEAD) - 1 + SHA256_TEXT - 1 + sizeof(SEAL_TAIL) - 1 };
 
+static lh_status_t refuse_end(const char *path, const char *text, size_t length)
+{
+    enum { SHOWN = 16 };
+    char end[SHOWN + 1];
+    const size_t count = length < SHOWN ? length : SHOWN;
+    for (size_t i = 0; i < count; i++) {
+        const char c = text[length - count + i];
+        end[i] = c >= ' ' && c <= '~' ? c : ' ';
+    }
+    end[count] = '\0';
+    return fail(LH_CORRUPT,
+                "%s: no seal at its end, byte %zu: '%s', a line \"self\": \"SHA-256\" and } was "
+                "expected",
+                path, length, end);
+}
+
 static lh_status_t check_seal(const char *path, const char *text, size_t length,
                               char self[SHA256_TEXT])
 {
     const char *seal = length <= SEAL_BYTES ? NULL : text + length - SEAL_BYTES;
     if (seal == NULL || memcmp(seal, SEAL_HEAD, sizeof(SEAL_HEAD) - 1) != 0 ||
         memcmp(text + length - (sizeof(SEAL_TAIL) - 1), SEAL_TAIL, sizeof(SEAL_TAIL) - 1) != 0)
-        return fail(LH_CORRUPT, "%s: no seal at its end", path);
+        return refuse_end(path, text, length);
 
     char found[SHA256_TEXT];
     memcpy(self, seal + sizeof(SEAL_HEAD) - 1, SHA256_TEXT - 1);
@@ -55,7 +71,7 @@ static lh_status_t read_number(const char *path, const char *what, const char *t
 
 static lh_status_t read_plugins(const char *path, const json_t *list, checkpoint_meta_t *meta)
 {
-    if (!json_is_array(list)) return fail(LH_INVALID, "%s: plugins: a list was expected", path);
+    if (!json_is_array(list)) return json_text_refuse(path, "plugins", list, "a list");
     const size_t count = json_array_size(list);
     checkpoint_plugin_t *plugins = mem_array(count, sizeof(*plugins));
     if (plugins == NULL) return LH_NO_MEMORY;
@@ -97,8 +113,7 @@ static lh_status_t read_scalar(const char *path, const char *key, const char *te
 
 static lh_status_t read_scalars(const char *path, const json_t *object, checkpoint_meta_t *meta)
 {
-    if (!json_is_object(object))
-        return fail(LH_INVALID, "%s: scalars: an object was expected", path);
+    if (!json_is_object(object)) return json_text_refuse(path, "scalars", object, "an object");
     checkpoint_scalar_t *scalars = mem_array(json_object_size(object), sizeof(*scalars));
     if (scalars == NULL) return LH_NO_MEMORY;
     meta->scalars = scalars;
@@ -269,7 +284,7 @@ static lh_status_t read_tensor(const char *path, const char *name, const json_t 
     const char *source = json_string_value(json_object_get(row, "source"));
     const safetensors_dtype_t *origin = source == NULL ? NULL : safetensors_dtype_named(source);
     if (known == NULL || known->number == LH_DTYPE_NONE)
-        return fail(LH_INVALID, "%s: tensor %s: unknown dtype %.64s", path, name, dtype);
+        return safetensors_dtype_refuse(path, name, dtype, true);
     tensor.dtype = known->number;
     tensor.source = origin == NULL ? LH_DTYPE_NONE : origin->number;
 

@@ -1,6 +1,7 @@
 /* safetensors.c - the header's rules, one by one, each with a sentence of its own. */
 #include <checkpoint/safetensors.h>
 
+#include <stdio.h>
 #include <stdlib.h>
 #include <unistd.h>
 
@@ -52,6 +53,31 @@ const safetensors_dtype_t *safetensors_dtype_named(const char *name)
     return NULL;
 }
 
+lh_status_t safetensors_dtype_refuse(const char *path, const char *tensor, const char *found,
+                                     bool ours)
+{
+    text_t names = {0};
+    for (uint32_t i = 0; i < DTYPES; i++)
+        if (!ours || dtypes[i].number != LH_DTYPE_NONE)
+            text_printf(&names, "%s%s", names.length == 0 ? "" : " ", dtypes[i].name);
+    lh_status_t status = text_status(&names);
+    if (status == LH_OK)
+        status = fail(LH_INVALID, "%s: tensor %s: unknown dtype %.64s, one of %s was expected",
+                      path, tensor, found, names.data);
+    text_free(&names);
+    return status;
+}
+
+/* "PATH: tensor NAME: WHAT is FOUND, WANTED was expected" */
+static lh_status_t refuse_value(const char *path, const char *name, const char *what,
+                                const json_t *value, const char *wanted)
+{
+    char found[JSON_FOUND];
+    json_found(value, found);
+    return fail(LH_INVALID, "%s: tensor %s: %s is %s, %s was expected", path, name, what, found,
+                wanted);
+}
+
 const safetensors_dtype_t *safetensors_dtype(lh_dtype_t number)
 {
     for (uint32_t i = 0; i < DTYPES; i++)
@@ -62,8 +88,7 @@ const safetensors_dtype_t *safetensors_dtype(lh_dtype_t number)
 static lh_status_t read_shape(const char *path, const json_t *entry, safetensor_t *t)
 {
     const json_t *shape = json_object_get(entry, "shape");
-    if (!json_is_array(shape))
-        return fail(LH_INVALID, "%s: tensor %s: shape is not a list", path, t->name);
+    if (!json_is_array(shape)) return refuse_value(path, t->name, "shape", shape, "a list");
     const size_t rank = json_array_size(shape);
     if (rank > SAFETENSORS_RANK)
         return fail(LH_INVALID, "%s: tensor %s: %zu dimensions, at most %d are allowed", path,
@@ -73,9 +98,11 @@ static lh_status_t read_shape(const char *path, const json_t *entry, safetensor_
     t->elements = 1;
     for (uint32_t i = 0; i < t->rank; i++) {
         const json_t *size = json_array_get(shape, i);
-        if (!json_is_integer(size) || json_integer_value(size) < 0)
-            return fail(LH_INVALID, "%s: tensor %s: dimension %u is not a number of 0 or more",
-                        path, t->name, i);
+        if (!json_is_integer(size) || json_integer_value(size) < 0) {
+            char what[32];
+            (void)snprintf(what, sizeof(what), "dimension %u", i);
+            return refuse_value(path, t->name, what, size, "a whole number of 0 or more");
+        }
         t->shape[i] = (uint64_t)json_integer_value(size);
         if (!checked_mul(t->elements, t->shape[i], &t->elements))
             return fail(LH_INVALID, "%s: tensor %s: more than 2^64 elements", path, t->name);
@@ -90,7 +117,8 @@ static lh_status_t read_extent(const char *path, const json_t *entry, uint64_t d
     const json_t *begin = json_array_get(offsets, 0), *end = json_array_get(offsets, 1);
     if (json_array_size(offsets) != 2 || !json_is_integer(begin) || !json_is_integer(end) ||
         json_integer_value(begin) < 0 || json_integer_value(end) < json_integer_value(begin))
-        return fail(LH_INVALID, "%s: tensor %s: data_offsets is not [begin, end]", path, t->name);
+        return refuse_value(path, t->name, "data_offsets", offsets,
+                            "[begin, end] with 0 <= begin <= end");
     t->offset = (uint64_t)json_integer_value(begin);
     const uint64_t last = (uint64_t)json_integer_value(end);
     if (last > data_bytes)
@@ -118,14 +146,13 @@ static lh_status_t read_tensor(const char *path, const char *name, const json_t 
         return fail(LH_INVALID, "%s: tensor %.64s...: a name of %zu bytes, at most %d are allowed",
                     path, name, strlen(name), SAFETENSORS_NAME);
     t->name = name;
-    if (!json_is_object(entry))
-        return fail(LH_INVALID, "%s: tensor %s: its entry is not an object", path, name);
+    if (!json_is_object(entry)) return refuse_value(path, name, "its entry", entry, "an object");
 
-    const char *dtype = json_string_value(json_object_get(entry, "dtype"));
-    if (dtype == NULL) return fail(LH_INVALID, "%s: tensor %s: dtype is not a string", path, name);
+    const json_t *written = json_object_get(entry, "dtype");
+    const char *dtype = json_string_value(written);
+    if (dtype == NULL) return refuse_value(path, name, "dtype", written, "a text");
     t->dtype = safetensors_dtype_named(dtype);
-    if (t->dtype == NULL)
-        return fail(LH_INVALID, "%s: tensor %s: unknown dtype %.64s", path, name, dtype);
+    if (t->dtype == NULL) return safetensors_dtype_refuse(path, name, dtype, false);
 
     lh_status_t status = read_shape(path, entry, t);
     if (status == LH_OK) status = read_extent(path, entry, data_bytes, t);
@@ -161,17 +188,24 @@ static lh_status_t check_data(safetensors_t *s)
     return LH_OK;
 }
 
+static lh_status_t refuse_metadata(const char *path, const char *key, const json_t *value,
+                                   const char *wanted)
+{
+    char found[JSON_FOUND];
+    json_found(value, found);
+    return fail(LH_INVALID, "%s: __metadata__%s%.64s is %s, %s was expected", path,
+                *key == '\0' ? "" : ": ", key, found, wanted);
+}
+
 static lh_status_t check_metadata(const char *path, const json_t *metadata)
 {
     const char *key;
     json_t *value;
     if (json_is_null(metadata)) return LH_OK;
-    if (!json_is_object(metadata))
-        return fail(LH_INVALID, "%s: __metadata__ is not an object", path);
+    if (!json_is_object(metadata)) return refuse_metadata(path, "", metadata, "an object");
     json_object_foreach((json_t *)metadata, key, value)
     {
-        if (!json_is_string(value))
-            return fail(LH_INVALID, "%s: __metadata__: %.64s is not a string", path, key);
+        if (!json_is_string(value)) return refuse_metadata(path, key, value, "a text");
     }
     return LH_OK;
 }
@@ -221,9 +255,9 @@ static lh_status_t read_header(safetensors_t *s, const safetensors_limits_t *lim
 {
     uint64_t most = limits->header_bytes == 0 ? HEADER_USUAL : limits->header_bytes;
     if (most > HEADER_MOST) most = HEADER_MOST;
-    if (s->file_bytes < LENGTH_BYTES)
-        return fail(LH_INVALID, "%s: %llu bytes are too few for a safetensors file", s->path,
-                    (unsigned long long)s->file_bytes);
+    if (s->file_bytes < LENGTH_BYTES + 2) /* "{}" */
+        return fail(LH_INVALID, "%s: %llu bytes, a safetensors file has at least %d", s->path,
+                    (unsigned long long)s->file_bytes, LENGTH_BYTES + 2);
 
     unsigned char head[LENGTH_BYTES];
     lh_status_t status = file_pread(s->fd, s->path, head, sizeof(head), 0);
@@ -234,15 +268,17 @@ static lh_status_t read_header(safetensors_t *s, const safetensors_limits_t *lim
         return fail(LH_INVALID, "%s: a header of %llu bytes, at most %llu are allowed", s->path,
                     (unsigned long long)s->header_bytes, (unsigned long long)most);
     if (s->header_bytes > s->file_bytes - LENGTH_BYTES)
-        return fail(LH_INVALID, "%s: a header of %llu bytes in a file of %llu", s->path,
-                    (unsigned long long)s->header_bytes, (unsigned long long)s->file_bytes);
+        return fail(LH_INVALID, "%s: a header of %llu bytes, the file has %llu behind its length",
+                    s->path, (unsigned long long)s->header_bytes,
+                    (unsigned long long)(s->file_bytes - LENGTH_BYTES));
 
     char *text = mem_new((size_t)s->header_bytes + 1);
     if (text == NULL) return LH_NO_MEMORY;
     status = file_pread(s->fd, s->path, text, (size_t)s->header_bytes, LENGTH_BYTES);
     if (status == LH_OK) s->header_hash = xxh3(text, (size_t)s->header_bytes);
     if (status == LH_OK && text[0] != '{')
-        status = fail(LH_INVALID, "%s: the header does not begin with {", s->path);
+        status = fail(LH_INVALID, "%s: the header begins at byte %d with 0x%02x, '{' was expected",
+                      s->path, LENGTH_BYTES, (unsigned char)text[0]);
     json_t *header = NULL;
     if (status == LH_OK)
         status = json_parse_most(s->path, text, (size_t)s->header_bytes,

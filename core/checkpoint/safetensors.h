@@ -20,6 +20,9 @@ typedef struct safetensors_dtype {
 
 const safetensors_dtype_t *safetensors_dtype_named(const char *name); /* NULL: unknown */
 const safetensors_dtype_t *safetensors_dtype(lh_dtype_t number);      /* NULL: none    */
+/* Says which tensor has a dtype of no such name, and which there are; ours: those with a number. */
+lh_status_t safetensors_dtype_refuse(const char *path, const char *tensor, const char *found,
+                                     bool ours) LH_MUST_CHECK;
 
 typedef struct safetensor {
     const char *name;

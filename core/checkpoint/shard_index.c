@@ -116,9 +116,11 @@ static lh_status_t distinct_files(const char *path, const json_t *map, uint64_t 
     {
         const char *name = json_string_value(file);
         if (name == NULL || !shard_name_is_plain(name)) {
+            char found[JSON_FOUND];
+            json_found(file, found);
             mem_free(names);
-            return fail(LH_INVALID, "%s: tensor %.64s: file %.64s: a plain file name was expected",
-                        path, tensor, name == NULL ? "(no string)" : name);
+            return fail(LH_INVALID, "%s: tensor %.64s: file %s: a plain file name was expected",
+                        path, tensor, found);
         }
         names[all++] = name;
     }
@@ -156,7 +158,7 @@ static lh_status_t open_sharded(shard_index_t *s, const char *folder, const char
     uint32_t count = 0;
     const json_t *map = json_object_get(root, "weight_map");
     if (!json_is_object(map)) {
-        status = fail(LH_INVALID, "%s: weight_map: an object was expected", path);
+        status = json_text_refuse(path, "weight_map", map, "an object");
         goto free_root;
     }
     status = distinct_files(path, map, limits->shards == 0 ? SHARDS_USUAL : limits->shards, &names,

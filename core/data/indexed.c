@@ -33,8 +33,11 @@ static lh_status_t head_read(const index_file_t *f, indexed_t *set, uint64_t *bo
     const lh_status_t status = file_pread(f->fd, f->path, head, sizeof(head), 0);
     if (status != LH_OK) return status;
     if (memcmp(head, INDEXED_MAGIC, INDEXED_MAGIC_BYTES) != 0)
-        return fail(LH_INVALID, "%s: does not begin with MMIDIDX, it is no Megatron index",
-                    f->path);
+        return fail(LH_INVALID,
+                    "%s: its first 9 bytes are %02x%02x%02x%02x%02x%02x%02x%02x%02x, a Megatron "
+                    "index begins with 4d4d49444944580000 (MMIDIDX)",
+                    f->path, head[0], head[1], head[2], head[3], head[4], head[5], head[6], head[7],
+                    head[8]);
 
     uint64_t version;
     memcpy(&version, head + 9, 8);
@@ -78,8 +81,8 @@ static lh_status_t sequence_check(const index_file_t *f, indexed_t *set, uint64_
     const int32_t length = set->lengths[i];
     const uint64_t offset = set->offsets[i];
     if (length < 0)
-        return fail(LH_INVALID, "%s: sequence %llu has %d tokens at byte %llu", f->path,
-                    (unsigned long long)i, length,
+        return fail(LH_INVALID, "%s: sequence %llu has %d tokens at byte %llu, expected 0 or more",
+                    f->path, (unsigned long long)i, length,
                     (unsigned long long)(INDEXED_HEAD_BYTES + 4 * i));
     const uint64_t before = i == 0 ? 0 : set->offsets[i - 1];
     if (offset < before || offset % set->token_bytes != 0)

@@ -137,9 +137,25 @@ lh_status_t json_parse_most(const char *path, const char *text, size_t length, u
         return fail(LH_INVALID, "%s: not JSON, line %d column %d: %s", path, error.line,
                     error.column, error.text);
     if (!json_is_object(root)) {
+        char found[JSON_FOUND];
+        json_found(root, found);
         json_decref(root);
-        return fail(LH_INVALID, "%s: a JSON object was expected", path);
+        return fail(LH_INVALID, "%s: %s found, a JSON object was expected", path, found);
     }
     *out = root;
     return LH_OK;
+}
+
+void json_found(const json_t *value, char out[JSON_FOUND])
+{
+    enum { SHOWN = JSON_FOUND - 8 };
+    char text[SHOWN + 1] = "";
+    if (value == NULL || json_is_string(value)) {
+        const char *is = value == NULL ? NULL : json_string_value(value);
+        (void)snprintf(out, JSON_FOUND, is == NULL ? "nothing" : "\"%.*s\"%s", SHOWN, is,
+                       is != NULL && strlen(is) > SHOWN ? "..." : "");
+        return;
+    }
+    const size_t length = json_dumpb(value, text, SHOWN, JSON_ENCODE_ANY | JSON_COMPACT);
+    (void)snprintf(out, JSON_FOUND, "%s%s", text, length > SHOWN ? "..." : "");
 }

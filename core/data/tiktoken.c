@@ -55,7 +55,9 @@ static lh_status_t read_line(tokenizer_t *t, const char *path, size_t number, co
                     path, number, text, LINE_MOST);
     const long size = base64_decode(line, text, bytes);
     if (size <= 0 || !is_number)
-        return fail(LH_INVALID, "%s:%zu: a line is base64 text, a space and a rank", path, number);
+        return fail(LH_INVALID,
+                    "%s:%zu: '%.*s' found, base64 text, a space and a rank are expected", path,
+                    number, length > 40 ? 40 : (int)length, line);
     if (rank >= t->limits.vocabulary)
         return fail(LH_INVALID, "%s:%zu: the rank is %llu; below %u is supported", path, number,
                     (unsigned long long)rank, t->limits.vocabulary);
@@ -148,7 +150,10 @@ lh_status_t tokenizer_read_ranks(tokenizer_t *t, const char *path, const char *b
     for (unsigned byte = 0; byte < 256 && status == LH_OK; byte++) {
         const int32_t id = piece_table_find(&t->pieces, &(char){(char)byte}, 1);
         if (id < 0)
-            status = fail(LH_INVALID, "%s: the byte 0x%02X has no rank", path, byte);
+            status = fail(
+                LH_INVALID,
+                "%s: the byte 0x%02X has no rank; each of the 256 is expected to have one", path,
+                byte);
         else
             t->bpe.bytes[byte] = (uint32_t)id;
     }

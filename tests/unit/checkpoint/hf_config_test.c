@@ -77,7 +77,7 @@ static void old_and_new_keys_give_the_options(void **state)
 static const struct {
     const char *json, *sentence;
 } refused[] = {
-    {"{}", "config.json: model_type: a string was expected"},
+    {"{}", "config.json: model_type is nothing, a text was expected"},
     {"{\"model_type\": \"mistral\"}",
      "config.json: model_type is mistral, this model plugin reads llama|LLaMA"},
     {"{\"model_type\": \"llama\"}", "config.json: num_attention_heads is missing"},
@@ -88,7 +88,7 @@ static const struct {
     {HEAD ", \"quantization_config\": {\"bits\": 4}}",
      "config.json: quantization_config: quantised weights are not read"},
     {HEAD ", \"rope_theta\": [1]}",
-     "config.json: rope_theta: a number, a text, true or false was expected"},
+     "config.json: rope_theta is [1], a number, a text, true or false was expected"},
     {HEAD ", \"rope_parameters\": \"x\"}",
      "config.json: rope_parameters is x, an object was expected"},
     {HEAD ", \"rope_parameters\": []}",

@@ -327,10 +327,13 @@ static void a_line_of_merges_is_named_by_its_number(void **state)
 static void a_rank_file_is_refused_by_its_line(void **state)
 {
     static const char *const files[][2] = {
-        {"IQ== 0\nIg== x\n", "ranks:2: a line is base64 text, a space and a rank"},
-        {"IQ== 0\n*Q== 1\n", "ranks:2: a line is base64 text, a space and a rank"},
+        {"IQ== 0\nIg== x\n",
+         "ranks:2: 'Ig== x' found, base64 text, a space and a rank are expected"},
+        {"IQ== 0\n*Q== 1\n",
+         "ranks:2: '*Q== 1' found, base64 text, a space and a rank are expected"},
         {"IQ== 0\nIQ== 1\n", "ranks: the piece '!' is there twice, with the ids 0 and 1"},
-        {"IQ== 0\nIg== 1\n", "ranks: the byte 0x00 has no rank"},
+        {"IQ== 0\nIg== 1\n",
+         "ranks: the byte 0x00 has no rank; each of the 256 is expected to have one"},
         {"IQ== 99999999999\n", "ranks:1: the rank is 99999999999; below 4194304 is supported"},
     };
     scratch_t *s = *state;
