@@ -82,7 +82,7 @@ static const lh_option_t optimizer_rows[] = {
 
 static const lh_option_t checkpoint_rows[] = {
     WHOLE(job_checkpoint_t, every, "0", NULL, "steps between checkpoints; 0: only at the end"),
-    WHOLE(job_checkpoint_t, keep, "3", "1..", "newest checkpoints that are kept"),
+    WHOLE(job_checkpoint_t, keep, "3", "2..", "newest checkpoints that are kept"),
     TEXT(job_checkpoint_t, folder, "checkpoints", "where they lie"),
     LH_OPTION_DURATION(job_checkpoint_t, deadline_ns, "deadline", "600s", "1s..1d", "a save that takes longer is given up, and training goes on"),
     LH_OPTION_DURATION(job_checkpoint_t, patience_ns, "patience", "5s", "0s..1d", "longest that training stands still for a save that is not yet written"),

@@ -46,7 +46,7 @@ class SteadyState(PipelineCase):
 
     def test_the_counter_sees_what_allocates(self):
         with self.assertRaises(AssertionError):
-            self.count(checkpoint={"every": 2, "keep": 1}, hook__before_save={
+            self.count(checkpoint={"every": 2, "keep": 2}, hook__before_save={
                 "call": "test_hooks:note_save(\"%s\", step, loss)" % self.path("saves.txt")})
 
 

@@ -122,7 +122,7 @@ class Verify(PipelineCase):
     def test_steps_that_are_removed_meanwhile_are_no_news(self):
         job = self.trained()
         run = self.start("train", job, "--resume", "--set", "train.steps=400", "--set",
-                         "checkpoint.keep=1", "--set", "checkpoint.every=1")
+                         "checkpoint.keep=2", "--set", "checkpoint.every=1")
         try:
             for _ in range(12):
                 said, _ = self.verify("out/checkpoints", code=DONE)
