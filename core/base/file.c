@@ -27,7 +27,7 @@ static lh_status_t give_regular(const char *path, int got, int *fd, struct stat 
 
 static lh_status_t open_with(const char *path, int flags, int *fd, uint64_t *size)
 {
-    const int got = sys()->open(path, O_RDONLY | O_NONBLOCK | flags, 0);
+    const int got = sys_open(path, O_RDONLY | O_NONBLOCK | flags, 0);
     if (got < 0 && errno == ELOOP && (flags & O_NOFOLLOW) != 0)
         return fail(LH_INVALID, "%s: a symbolic link, a regular file was expected", path);
     if (got < 0) return fail(LH_IO, "%s: cannot open", path);
@@ -173,18 +173,18 @@ bool file_exists(const char *path)
 
 lh_status_t folder_sync(const char *path)
 {
-    const int fd = sys()->open(path, O_RDONLY | O_DIRECTORY, 0);
+    const int fd = sys_open(path, O_RDONLY | O_DIRECTORY, 0);
     if (fd < 0) return fail(LH_IO, "%s: cannot open the folder", path);
 
     lh_status_t status = LH_OK;
-    if (sys()->fsync(fd) != 0) status = fail(LH_IO, "%s: cannot sync the folder", path);
+    if (sys_fsync(fd) != 0) status = fail(LH_IO, "%s: cannot sync the folder", path);
     if (sys()->close(fd) != 0 && status == LH_OK) status = fail(LH_IO, "%s: cannot close", path);
     return status;
 }
 
 static lh_status_t begin(const char *path, int flags, int *fd)
 {
-    const int got = sys()->open(path, O_CREAT | O_NOFOLLOW | O_NONBLOCK | flags, 0644);
+    const int got = sys_open(path, O_CREAT | O_NOFOLLOW | O_NONBLOCK | flags, 0644);
     if (got < 0) return fail(LH_IO, "%s: cannot create", path);
 
     struct stat st;
@@ -222,7 +222,7 @@ static lh_status_t take(const char *path, int *fd)
         status = fail(LH_IO, "%s: cannot stat", path);
     else if (st.st_nlink > 1) /* what has another name is somebody else's too */
         status = sys()->unlink(path) == 0 ? LH_AGAIN : fail(LH_IO, "%s: cannot remove", path);
-    else if (sys()->ftruncate(got, 0) != 0)
+    else if (sys_ftruncate(got, 0) != 0)
         status = fail(LH_IO, "%s: cannot empty it", path);
     if (status == LH_OK)
         *fd = got;
@@ -249,7 +249,7 @@ static lh_status_t write_synced(const char *path, const void *bytes, size_t leng
         return status;
     }
     status = file_write(fd, path, bytes, length);
-    if (status == LH_OK && sys()->fsync(fd) != 0) status = fail(LH_IO, "%s: cannot sync", path);
+    if (status == LH_OK && sys_fsync(fd) != 0) status = fail(LH_IO, "%s: cannot sync", path);
     if (sys()->close(fd) != 0 && status == LH_OK) status = fail(LH_IO, "%s: cannot close", path);
     if (status != LH_OK) (void)sys()->unlink(path);
     return status;
@@ -275,7 +275,7 @@ lh_status_t file_show(const char *path, const void *bytes, size_t length)
     lh_status_t status = beside(path, &temporary);
     if (status != LH_OK) return status;
     status = write_synced(temporary, bytes, length);
-    if (status == LH_OK && sys()->rename(temporary, path) != 0) {
+    if (status == LH_OK && sys_rename(temporary, path) != 0) {
         status = fail(LH_IO, "%s: cannot rename %s to it", path, temporary);
         (void)sys()->unlink(temporary);
     }

@@ -13,7 +13,7 @@ static bool cut_torn(record_file_t *f)
     if (f->torn == 0) return true;
     if (sys()->fstat(f->fd, &st) != 0) return false;
     const off_t torn = (off_t)f->torn;
-    if (st.st_size >= torn && sys()->ftruncate(f->fd, st.st_size - torn) != 0) return false;
+    if (st.st_size >= torn && sys_ftruncate(f->fd, st.st_size - torn) != 0) return false;
     f->torn = 0;
     return true;
 }
@@ -51,7 +51,7 @@ bool record_file_cut(record_file_t *f, off_t before)
     const size_t stays = (size_t)(st.st_size - before);
     char *kept = stays <= STAYS_MAX ? mem_new(stays + 1) : NULL;
     bool cut = kept != NULL && sys()->pread(f->fd, kept, stays, before) == (ssize_t)stays &&
-               sys()->ftruncate(f->fd, 0) == 0;
+               sys_ftruncate(f->fd, 0) == 0;
     if (cut) cut = stays == 0 || record_file_add(f, kept, stays);
     mem_free(kept);
     return cut;

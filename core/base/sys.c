@@ -23,6 +23,12 @@ static int real_fallocate(int fd, off_t length)
     return -1;
 }
 
+static int real_rename_new(const char *from, const char *to)
+{
+    const int result = renameat2(AT_FDCWD, from, AT_FDCWD, to, RENAME_NOREPLACE);
+    return result != 0 && (errno == EINVAL || errno == ENOSYS) ? rename(from, to) : result;
+}
+
 static int real_lock(int fd)
 {
     return flock(fd, LOCK_EX | LOCK_NB);
@@ -91,6 +97,7 @@ const sys_t sys_real = {
     .lstat = lstat,
     .mkdir = mkdir,
     .rename = rename,
+    .rename_new = real_rename_new,
     .link = link,
     .unlink = unlink,
     .rmdir = rmdir,
@@ -111,4 +118,57 @@ const sys_t *sys(void)
 void sys_use(const sys_t *table)
 {
     in_force = table == NULL ? &sys_real : table;
+}
+
+static bool again(int result)
+{
+    return result < 0 && errno == EINTR;
+}
+
+int sys_open(const char *path, int flags, mode_t mode)
+{
+    int fd;
+    while (again(fd = sys()->open(path, flags, mode))) {
+    }
+    return fd;
+}
+
+int sys_fsync(int fd)
+{
+    int result;
+    while (again(result = sys()->fsync(fd))) {
+    }
+    return result;
+}
+
+int sys_ftruncate(int fd, off_t length)
+{
+    int result;
+    while (again(result = sys()->ftruncate(fd, length))) {
+    }
+    return result;
+}
+
+int sys_fallocate(int fd, off_t length)
+{
+    int result;
+    while (again(result = sys()->fallocate(fd, length))) {
+    }
+    return result;
+}
+
+int sys_rename(const char *from, const char *to)
+{
+    int result;
+    while (again(result = sys()->rename(from, to))) {
+    }
+    return result;
+}
+
+int sys_rename_new(const char *from, const char *to)
+{
+    int result;
+    while (again(result = sys()->rename_new(from, to))) {
+    }
+    return result;
 }

@@ -29,6 +29,8 @@ typedef struct sys {
     int (*lstat)(const char *path, struct stat *out);
     int (*mkdir)(const char *path, mode_t mode);
     int (*rename)(const char *from, const char *to);
+    int (*rename_new)(const char *from, const char *to); /* EEXIST where the name is taken, where
+                                                            the file system can tell */
     int (*link)(const char *from, const char *to); /* a second name; EEXIST where one is taken */
     int (*unlink)(const char *path);
     int (*rmdir)(const char *path);
@@ -47,5 +49,13 @@ extern const sys_t sys_real;
 /* The table in force. Set once before threads start; NULL restores the real one. */
 const sys_t *sys(void);
 void sys_use(const sys_t *table);
+
+/* The same calls, begun again where a signal interrupts them. */
+int sys_open(const char *path, int flags, mode_t mode);
+int sys_fsync(int fd);
+int sys_ftruncate(int fd, off_t length);
+int sys_fallocate(int fd, off_t length);
+int sys_rename(const char *from, const char *to);
+int sys_rename_new(const char *from, const char *to);
 
 #endif

@@ -111,7 +111,7 @@ static lh_status_t remove_step(const char *folder, uint64_t step)
     if (from == NULL || to == NULL) goto free_paths;
 
     status = folder_remove(to);
-    if (status == LH_OK && sys()->rename(from, to) != 0)
+    if (status == LH_OK && sys_rename(from, to) != 0)
         status = fail(LH_IO, "%s: cannot rename %s to it", to, from);
     if (status == LH_OK) status = folder_sync(folder);
     if (status == LH_OK) status = folder_remove(to);
@@ -254,7 +254,7 @@ static lh_status_t set_aside(const char *folder, uint64_t step)
         }
         struct stat st;
         const bool taken = sys()->lstat(to, &st) == 0;
-        if (!taken && sys()->rename(from, to) != 0)
+        if (!taken && sys_rename(from, to) != 0)
             status = fail(LH_IO, "%s: cannot rename %s to it", to, from);
         mem_free(to);
         if (!taken) break;

@@ -305,13 +305,13 @@ static lh_status_t write_manifest(commit_t *c)
     lh_status_t status = path == NULL ? LH_NO_MEMORY : manifest_text(&c->manifest, &text);
     if (status != LH_OK) goto free_text;
 
-    fd = sys()->open(path, O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW, 0644);
+    fd = sys_open(path, O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW, 0644);
     if (fd < 0) {
         status = fail(LH_IO, "%s: cannot create", path);
         goto free_text;
     }
     status = file_write(fd, path, text.data, text.length);
-    if (status == LH_OK && sys()->fsync(fd) != 0) status = fail(LH_IO, "%s: cannot sync", path);
+    if (status == LH_OK && sys_fsync(fd) != 0) status = fail(LH_IO, "%s: cannot sync", path);
     if (sys()->close(fd) != 0 && status == LH_OK) status = fail(LH_IO, "%s: cannot close", path);
 free_text:
     text_free(&text);
@@ -336,8 +336,8 @@ lh_status_t commit_finish(commit_t *c, uint64_t keep, char self[SHA256_TEXT])
     lh_status_t status = folder_sync(c->staging);
     if (status == LH_OK) status = write_manifest(c);
     if (status == LH_OK) status = folder_sync(c->staging);
-    /* A folder with files in it is never replaced by rename: a name is used once. */
-    if (status == LH_OK && sys()->rename(c->staging, c->target) != 0)
+    /* A name is used once: who would commit the same step a second time fails here. */
+    if (status == LH_OK && sys_rename_new(c->staging, c->target) != 0)
         status = fail(LH_IO, "%s: cannot rename %s to it", c->target, c->staging);
     if (status != LH_OK) {
         commit_abandon(c);
@@ -356,7 +356,7 @@ lh_status_t commit_finish(commit_t *c, uint64_t keep, char self[SHA256_TEXT])
         /* Nobody is told that it is saved, and its name is free for another attempt. Its files stay
          * for checkpoint_clean: the rename that the disk may have must not lead to an empty folder.
          */
-        (void)sys()->rename(c->target, c->staging);
+        (void)sys_rename(c->target, c->staging);
     }
     commit_leave(c);
     return status;

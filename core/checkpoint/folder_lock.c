@@ -22,9 +22,9 @@ static lh_status_t open_file(const char *folder, const char *path, folder_lock_t
     lock->folders = folders_missing(folder);
     const lh_status_t status = folder_make(folder);
     if (status != LH_OK) return errno == ENOENT ? LH_AGAIN : status;
-    lock->fd = sys()->open(path, O_RDWR | O_CREAT | O_EXCL | O_NOFOLLOW, 0600);
+    lock->fd = sys_open(path, O_RDWR | O_CREAT | O_EXCL | O_NOFOLLOW, 0600);
     lock->made = lock->fd >= 0;
-    if (!lock->made && errno == EEXIST) lock->fd = sys()->open(path, O_RDWR | O_NOFOLLOW, 0);
+    if (!lock->made && errno == EEXIST) lock->fd = sys_open(path, O_RDWR | O_NOFOLLOW, 0);
     if (lock->fd >= 0) return LH_OK;
     return errno == ENOENT ? LH_AGAIN : fail(LH_IO, "%s: cannot open", path);
 }

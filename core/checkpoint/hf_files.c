@@ -36,10 +36,10 @@ static const struct {
 
 static lh_status_t write_new(const char *path, const char *data, size_t length)
 {
-    const int fd = sys()->open(path, O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW, 0644);
+    const int fd = sys_open(path, O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW, 0644);
     if (fd < 0) return fail(LH_IO, "%s: cannot create", path);
     lh_status_t status = file_write(fd, path, data, length);
-    if (status == LH_OK && sys()->fsync(fd) != 0) status = fail(LH_IO, "%s: cannot sync", path);
+    if (status == LH_OK && sys_fsync(fd) != 0) status = fail(LH_IO, "%s: cannot sync", path);
     if (sys()->close(fd) != 0 && status == LH_OK) status = fail(LH_IO, "%s: cannot close", path);
     return status;
 }

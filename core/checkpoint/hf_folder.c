@@ -24,7 +24,7 @@ struct hf_folder {
  * others away goes on without (!must): nobody sweeps there. */
 static int try_hold(const char *path, bool must, int *fd)
 {
-    const int got = sys()->open(path, O_RDONLY | O_DIRECTORY | O_NOFOLLOW, 0);
+    const int got = sys_open(path, O_RDONLY | O_DIRECTORY | O_NOFOLLOW, 0);
     if (got < 0) return -1;
     const bool locked = sys()->lock(got) == 0;
     const bool taken = !locked && (must || errno == EWOULDBLOCK || errno == EINTR);
@@ -215,11 +215,11 @@ void hf_folder_abandon(hf_folder_t *f)
  * keeps it from being swept meanwhile. */
 static lh_status_t swap(const hf_folder_t *f)
 {
-    if (sys()->rename(f->target, f->aside) != 0)
+    if (sys_rename(f->target, f->aside) != 0)
         return fail(LH_IO, "%s: cannot rename %s to it", f->aside, f->target);
-    if (sys()->rename(f->staged, f->target) == 0) return LH_OK;
+    if (sys_rename(f->staged, f->target) == 0) return LH_OK;
     const lh_status_t status = fail(LH_IO, "%s: cannot rename %s to it", f->target, f->staged);
-    (void)sys()->rename(f->aside, f->target);
+    (void)sys_rename(f->aside, f->target);
     return status;
 }
 
@@ -243,7 +243,7 @@ static lh_status_t put_in_place(const hf_folder_t *f)
     lh_status_t status = look(f, &there);
     if (status != LH_OK) return status;
     if (there) return replace(f);
-    if (sys()->rename(f->staged, f->target) == 0) return folder_sync(f->parent);
+    if (sys_rename(f->staged, f->target) == 0) return folder_sync(f->parent);
     if (errno == ENOTEMPTY || errno == EEXIST) return replace(f); /* another came first */
     return fail(LH_IO, "%s: cannot rename %s to it", f->target, f->staged);
 }

@@ -407,7 +407,7 @@ static void remove_staging(const meeting_t *m)
     char name[NAME_ROOM + 8];
     (void)snprintf(name, sizeof(name), ".del-%s", m->staging + sizeof(".tmp-") - 1);
     char *hidden = path_join(m->how->folder, name);
-    if (hidden != NULL && sys()->rename(m->path, hidden) == 0)
+    if (hidden != NULL && sys_rename(m->path, hidden) == 0)
         checkpoint_discard(hidden);
     else
         checkpoint_discard(m->path);

@@ -92,7 +92,7 @@ static lh_status_t make_header(safetensors_writer_t *w, const safetensors_row_t 
 /* A full disk shows here, before a byte of data has moved. */
 static lh_status_t reserve(const safetensors_writer_t *w)
 {
-    if (sys()->fallocate(w->fd, (off_t)w->bytes) == 0) return LH_OK;
+    if (sys_fallocate(w->fd, (off_t)w->bytes) == 0) return LH_OK;
     const int error = errno;
     struct statvfs disk;
     const bool known = sys()->fstatvfs(w->fd, &disk) == 0;
@@ -121,7 +121,7 @@ lh_status_t safetensors_create(const char *path, const safetensors_row_t *rows, 
 
     status = make_header(w, rows, pairs, pair_count, &header);
     if (status != LH_OK) goto abandon;
-    w->fd = sys()->open(path, O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW, 0644);
+    w->fd = sys_open(path, O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW, 0644);
     if (w->fd < 0) {
         status = fail(LH_IO, "%s: cannot create", path);
         goto abandon;
@@ -160,8 +160,7 @@ lh_status_t safetensors_finish(safetensors_writer_t *w, safetensors_written_t *o
             status = fail(LH_INVALID, "%s: %llu bytes of row %u were not written", w->path,
                           (unsigned long long)w->missing[i], i);
     /* After a failed fsync the kernel may have dropped the data: a second fsync would lie. */
-    if (status == LH_OK && sys()->fsync(w->fd) != 0)
-        status = fail(LH_IO, "%s: cannot sync", w->path);
+    if (status == LH_OK && sys_fsync(w->fd) != 0) status = fail(LH_IO, "%s: cannot sync", w->path);
     const int fd = w->fd;
     w->fd = -1;
     if (sys()->close(fd) != 0 && status == LH_OK) status = fail(LH_IO, "%s: cannot close", w->path);

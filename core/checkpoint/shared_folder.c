@@ -24,7 +24,7 @@ lh_status_t shared_folder_mark(const char *folder, uint64_t session)
     char *path = mark_path(folder, session);
     if (path == NULL) return LH_NO_MEMORY;
     lh_status_t status = LH_OK;
-    const int fd = sys()->open(path, O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW, 0644);
+    const int fd = sys_open(path, O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW, 0644);
     if (fd < 0 || sys()->close(fd) != 0) status = fail(LH_IO, "%s: cannot create", path);
     mem_free(path);
     return status;

@@ -109,7 +109,7 @@ static lh_status_t read_file(const char *path, secret_t *s)
 {
     char text[SECRET_DIGITS + 2];
     struct stat st;
-    const int fd = sys()->open(path, O_RDONLY | O_NONBLOCK, 0);
+    const int fd = sys_open(path, O_RDONLY | O_NONBLOCK, 0);
     if (fd < 0 && errno == ENOENT) return LH_AGAIN;
     if (fd < 0) return fail(LH_IO, "cannot read the job's key %s", path);
     lh_status_t status = check_owner(path, fd, &st);
@@ -141,13 +141,13 @@ static lh_status_t make_file(const char *path)
     lh_status_t status = text_status(&temporary);
     if (status != LH_OK) return status;
 
-    const int fd = sys()->open(temporary.data, O_WRONLY | O_CREAT | O_EXCL, 0600);
+    const int fd = sys_open(temporary.data, O_WRONLY | O_CREAT | O_EXCL, 0600);
     if (fd < 0) {
         status = fail(LH_IO, "cannot make the job's key %s", path);
         goto free_name;
     }
     status = file_write(fd, temporary.data, text, SECRET_DIGITS + 1);
-    if (status == LH_OK && sys()->fsync(fd) != 0) status = fail(LH_IO, "%s", temporary.data);
+    if (status == LH_OK && sys_fsync(fd) != 0) status = fail(LH_IO, "%s", temporary.data);
     (void)sys()->close(fd);
     if (status == LH_OK && sys()->link(temporary.data, path) != 0 && errno != EEXIST)
         status = fail(LH_IO, "cannot make the job's key %s", path);

@@ -92,12 +92,12 @@ static lh_status_t out_sync(out_file_t *f)
 {
     const lh_status_t status = out_flush(f);
     if (status != LH_OK) return status;
-    return sys()->fsync(f->fd) == 0 ? LH_OK : fail(LH_IO, "%s: cannot sync", f->path);
+    return sys_fsync(f->fd) == 0 ? LH_OK : fail(LH_IO, "%s: cannot sync", f->path);
 }
 
 static lh_status_t out_rename(out_file_t *f)
 {
-    f->renamed = sys()->rename(f->path, f->final_path) == 0;
+    f->renamed = sys_rename(f->path, f->final_path) == 0;
     if (f->renamed) return LH_OK;
     return fail(LH_IO, "%s: cannot rename %s to it", f->final_path, f->path);
 }

@@ -179,8 +179,8 @@ lh_status_t rejected_list_commit(rejected_list_t *list)
     if (!list->any) return remove_file(list->path);
     const lh_status_t status = rejected_flush(list);
     if (status != LH_OK) return status;
-    if (sys()->fsync(list->fd) != 0) return fail(LH_IO, "%s: cannot sync", list->temporary);
-    if (sys()->rename(list->temporary, list->path) != 0)
+    if (sys_fsync(list->fd) != 0) return fail(LH_IO, "%s: cannot sync", list->temporary);
+    if (sys_rename(list->temporary, list->path) != 0)
         return fail(LH_IO, "%s: cannot rename %s to it", list->path, list->temporary);
     list->committed = true;
     return LH_OK;

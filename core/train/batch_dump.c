@@ -56,7 +56,7 @@ lh_status_t batch_dump(const char *path, batches_t *data, uint64_t count, uint64
         (void)sys()->unlink(temporary.data); /* of a run that was killed here */
         status = write_file(temporary.data, data, count, batch, sequence, &rows);
     }
-    if (status == LH_OK && sys()->rename(temporary.data, path) != 0)
+    if (status == LH_OK && sys_rename(temporary.data, path) != 0)
         status = fail(LH_IO, "%s: cannot rename %s to it", path, temporary.data);
     if (status != LH_OK && !temporary.failed) (void)sys()->unlink(temporary.data);
     mem_free(rows.starts);

@@ -34,6 +34,13 @@ static bool is_now(call_fault_t kind, const char *name)
     return true;
 }
 
+static bool is_again(const char *name)
+{
+    if (!is_now(CALL_AGAIN, name)) return false;
+    errno = EINTR;
+    return true;
+}
+
 /* The same for a call that needs space on the disk. */
 static bool is_full(const char *name)
 {
@@ -52,6 +59,7 @@ static bool in_memory(void)
 
 static int faults_open(const char *path, int flags, mode_t mode)
 {
+    if (is_again("open")) return -1;
     return ((flags & O_CREAT) != 0 ? is_full("open") : strikes("open"))
                ? -1
                : call_faults.below->open(path, flags, mode);
@@ -69,28 +77,19 @@ static int faults_close(int fd)
 
 static ssize_t faults_read(int fd, void *to, size_t bytes)
 {
-    if (is_now(CALL_AGAIN, "read")) {
-        errno = EINTR;
-        return -1;
-    }
+    if (is_again("read")) return -1;
     return strikes("read") ? -1 : call_faults.below->read(fd, to, bytes);
 }
 
 static ssize_t faults_pread(int fd, void *to, size_t bytes, off_t offset)
 {
-    if (is_now(CALL_AGAIN, "pread")) {
-        errno = EINTR;
-        return -1;
-    }
+    if (is_again("pread")) return -1;
     return strikes("pread") ? -1 : call_faults.below->pread(fd, to, bytes, offset);
 }
 
 static ssize_t faults_write(int fd, const void *from, size_t bytes)
 {
-    if (is_now(CALL_AGAIN, "write")) {
-        errno = EINTR;
-        return -1;
-    }
+    if (is_again("write")) return -1;
     if (is_now(CALL_SHORT, "write")) return call_faults.below->write(fd, from, (bytes + 1) / 2);
     if (!is_full("write")) return call_faults.below->write(fd, from, bytes);
     const int error = errno;
@@ -101,10 +100,7 @@ static ssize_t faults_write(int fd, const void *from, size_t bytes)
 
 static ssize_t faults_pwrite(int fd, const void *from, size_t bytes, off_t offset)
 {
-    if (is_now(CALL_AGAIN, "pwrite")) {
-        errno = EINTR;
-        return -1;
-    }
+    if (is_again("pwrite")) return -1;
     if (is_now(CALL_SHORT, "pwrite"))
         return call_faults.below->pwrite(fd, from, (bytes + 1) / 2, offset);
     if (!is_full("pwrite")) return call_faults.below->pwrite(fd, from, bytes, offset);
@@ -117,6 +113,7 @@ static ssize_t faults_pwrite(int fd, const void *from, size_t bytes, off_t offse
 
 static int faults_fsync(int fd)
 {
+    if (is_again("fsync")) return -1;
     if (!strikes("fsync")) return call_faults.below->fsync(fd);
     const int error = errno;
     if (in_memory()) mem_fs_lose(mem_fs_used(), fd, false);
@@ -126,11 +123,13 @@ static int faults_fsync(int fd)
 
 static int faults_ftruncate(int fd, off_t length)
 {
+    if (is_again("ftruncate")) return -1;
     return strikes("ftruncate") ? -1 : call_faults.below->ftruncate(fd, length);
 }
 
 static int faults_fallocate(int fd, off_t length)
 {
+    if (is_again("fallocate")) return -1;
     return is_full("fallocate") ? -1 : call_faults.below->fallocate(fd, length);
 }
 
@@ -161,7 +160,14 @@ static int faults_mkdir(const char *path, mode_t mode)
 
 static int faults_rename(const char *from, const char *to)
 {
+    if (is_again("rename")) return -1;
     return is_full("rename") ? -1 : call_faults.below->rename(from, to);
+}
+
+static int faults_rename_new(const char *from, const char *to)
+{
+    if (is_again("rename_new")) return -1;
+    return is_full("rename_new") ? -1 : call_faults.below->rename_new(from, to);
 }
 
 static int faults_unlink(const char *path)
@@ -210,6 +216,7 @@ void call_faults_use(const sys_t *below, call_fault_t kind, uint32_t at, int err
         .lstat = faults_lstat,
         .mkdir = faults_mkdir,
         .rename = faults_rename,
+        .rename_new = faults_rename_new,
         .unlink = faults_unlink,
         .rmdir = faults_rmdir,
         .lock = faults_lock,

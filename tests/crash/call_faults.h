@@ -9,7 +9,7 @@ typedef enum call_fault {
     CALL_FAILS,  /* the n-th call, with `error`; half of a write got there; what an fsync or a
                     close should have brought to the disk is lost for good                     */
     CALL_SHORT,  /* the n-th call, if it writes, writes half and says so                       */
-    CALL_AGAIN,  /* the n-th call, if it reads or writes, is interrupted: EINTR                */
+    CALL_AGAIN,  /* the n-th call is interrupted: EINTR; if a signal may interrupt it at all   */
     CALL_FULL,   /* the n-th call that needs space, and every such one after it, with `error`     */
     CALL_FROZEN, /* the n-th and all after it do nothing: what the process did is what was done
                     before, as if it had been killed there                                     */

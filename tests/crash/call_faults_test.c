@@ -59,7 +59,7 @@ static void check_sentence(const char *call, uint32_t at, int error)
     if (*said == '\0' || strchr(said, '\n') != NULL)
         FAIL_TEST("%s, call %u: \"%s\"\n", call, at, said);
     if (strstr(said, strerror(error)) == NULL)
-        print_error("%s, call %u: \"%s\" does not say: %s\n", call, at, said, strerror(error));
+        FAIL_TEST("%s, call %u: \"%s\" does not say: %s\n", call, at, said, strerror(error));
 }
 
 /* What a power loss leaves of a run that met an error is no worse. */

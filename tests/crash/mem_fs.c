@@ -323,6 +323,11 @@ static int mem_rename(const char *from, const char *to)
     return 0;
 }
 
+static int mem_rename_new(const char *from, const char *to)
+{
+    return mem_tree_find(&disk->live, to) != 0 ? refuse(EEXIST) : mem_rename(from, to);
+}
+
 static int take_away(const char *path, bool folder)
 {
     const char *name;
@@ -411,6 +416,7 @@ const sys_t mem_table = {
     .lstat = mem_stat,
     .mkdir = mem_mkdir,
     .rename = mem_rename,
+    .rename_new = mem_rename_new,
     .unlink = mem_unlink,
     .rmdir = mem_rmdir,
     .lock = mem_lock,

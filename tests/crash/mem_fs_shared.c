@@ -87,6 +87,11 @@ static int shared_rename(const char *from, const char *to)
     CALL(int, rename(from, to));
 }
 
+static int shared_rename_new(const char *from, const char *to)
+{
+    CALL(int, rename_new(from, to));
+}
+
 static int shared_unlink(const char *path)
 {
     CALL(int, unlink(path));
@@ -146,6 +151,7 @@ const sys_t mem_shared_table = {
     .lstat = shared_lstat,
     .mkdir = shared_mkdir,
     .rename = shared_rename,
+    .rename_new = shared_rename_new,
     .unlink = shared_unlink,
     .rmdir = shared_rmdir,
     .lock = shared_lock,

@@ -159,7 +159,7 @@ static void the_rename_before_the_sync(void **state)
     weak = mem_table;
     weak.open = remembering_open;
     weak.fsync = defer_sync;
-    weak.rename = rename_then_sync;
+    weak.rename = weak.rename_new = rename_then_sync;
     is_caught("rename before fsync", 2);
 }
 
@@ -186,7 +186,7 @@ static void the_pointer_overwritten_in_place(void **state)
     (void)state;
     weak = mem_table;
     weak.open = open_pointer_itself;
-    weak.rename = rename_no_pointer;
+    weak.rename = weak.rename_new = rename_no_pointer;
     is_caught("pointer overwritten in place", 2);
 }
 
@@ -239,7 +239,7 @@ static void no_staging_folder(void **state)
     weak = mem_table;
     weak.open = open_unstaged;
     weak.mkdir = mkdir_unstaged;
-    weak.rename = rename_unstaged;
+    weak.rename = weak.rename_new = rename_unstaged;
     is_caught("no staging folder", 2);
 }
 

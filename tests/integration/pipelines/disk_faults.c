@@ -38,6 +38,7 @@ static struct {
 
 int mkdir(const char *path, mode_t mode);
 int rename(const char *from, const char *to);
+int renameat2(int from_folder, const char *from, int to_folder, const char *to, unsigned flags);
 
 static void read_rows(void)
 {
@@ -150,6 +151,15 @@ int rename(const char *from, const char *to)
     REAL(int, "rename", const char *, const char *);
     const int error = strikes(RENAME);
     if (error == 0) return real(from, to);
+    errno = error;
+    return -1;
+}
+
+int renameat2(int from_folder, const char *from, int to_folder, const char *to, unsigned flags)
+{
+    REAL(int, "renameat2", int, const char *, int, const char *, unsigned);
+    const int error = strikes(RENAME);
+    if (error == 0) return real(from_folder, from, to_folder, to, flags);
     errno = error;
     return -1;
 }

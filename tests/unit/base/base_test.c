@@ -315,7 +315,7 @@ static void a_replaced_file_is_the_old_or_the_new_one(void **state)
     table.open = try_open;
     table.write = try_write;
     table.fsync = try_fsync;
-    table.rename = try_rename;
+    table.rename = table.rename_new = try_rename;
     table.close = try_close;
 
     int failed = 0;

@@ -95,7 +95,7 @@ static sys_t faulty_table(void)
     t.fsync = faulty_fsync;
     t.fallocate = faulty_fallocate;
     t.mkdir = faulty_mkdir;
-    t.rename = faulty_rename;
+    t.rename = t.rename_new = faulty_rename;
     t.unlink = faulty_unlink;
     t.rmdir = faulty_rmdir;
     return t;
@@ -284,7 +284,7 @@ static void everything_is_synced_before_what_relies_on_it(void **state)
     sys_t table = sys_real;
     table.open = noting_open;
     table.fsync = noting_fsync;
-    table.rename = noting_rename;
+    table.rename = table.rename_new = noting_rename;
     memset(&record, 0, sizeof(record));
     sys_use(&table);
     assert_int_equal(small_save(folder, 3, 2), LH_OK);
@@ -340,6 +340,27 @@ static void a_disk_without_room_for_the_last_file_gets_no_data(void **state)
     check_folder(s, false);
 }
 
+/* rename() would put the folder in the place of one that is empty. */
+static void a_step_that_another_commits_meanwhile_is_not_replaced(void **state)
+{
+    scratch_t *s = *state;
+    char folder[128];
+    (void)snprintf(folder, sizeof(folder), "%.100s/c", s->folder);
+    start_folder(s);
+    const checkpoint_meta_t meta = {.run = "test", .step = 3};
+    const checkpoint_tensor_t *t = &small_tensors[2];
+    const float values[4] = {0};
+    const void *data = values;
+    commit_t *c;
+    assert_int_equal(commit_begin(folder, &meta, "", &c), LH_OK);
+    assert_int_equal(commit_write(c, 0, t, &data, 1), LH_OK);
+    assert_int_equal(mkdir(scratch_path(s, "c/step-000000000003"), 0700), 0);
+    assert_int_equal(commit_finish(c, 2, NULL), LH_IO);
+    assert_non_null(strstr(fail_reason(), strerror(EEXIST)));
+    assert_int_equal(rmdir(scratch_path(s, "c/step-000000000003")), 0);
+    check_folder(s, false);
+}
+
 static int quiet(void **state)
 {
     (void)state;
@@ -371,6 +392,7 @@ int main(void)
         FACT(the_process_may_end_at_every_call),
         FACT(every_allocation_may_fail),
         FACT(everything_is_synced_before_what_relies_on_it),
+        FACT(a_step_that_another_commits_meanwhile_is_not_replaced),
         FACT(a_disk_without_room_for_the_last_file_gets_no_data),
     };
     return cmocka_run_group_tests(tests, quiet, NULL);

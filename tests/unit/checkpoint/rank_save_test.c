@@ -184,7 +184,7 @@ static void rank_1_rests_when_it_has_handed_in(world_place_t *p)
     if (p->rank == 1) {
         static sys_t resting;
         resting = sys_real;
-        resting.rename = rename_and_rest;
+        resting.rename = resting.rename_new = rename_and_rest;
         sys_use(&resting);
     }
     save_steps_1_to_4(p);
