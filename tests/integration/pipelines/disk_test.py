@@ -204,6 +204,23 @@ class Disk(PipelineCase):
         self.run_longhaul("train", job, "--resume")
         self.assertEqual(self.steps()[0], [4, 8])
 
+    def test_a_run_whose_keeper_is_killed_goes_on_and_fails_at_its_end(self):
+        job = self.prepared(train={"steps": 400}, checkpoint={"every": 50, "keep": 2})
+        process = self.start("train", job)
+        self.wait_for(lambda: os.path.isdir(self.step_folder(50)), process)
+        for pid in [pid for comm, pid in helpers_alive(self.folder) if comm == "longhaul-keeper"]:
+            os.kill(pid, signal.SIGKILL)
+        _, said = process.communicate(timeout=120)
+        self.assertEqual(process.returncode, REFUSED, said)
+        self.assertEqual(self.trained(), list(range(1, 401)))
+        self.assertIn("was not saved", said)
+        self.assertIn("longhaul: the checkpoint writer is gone", said.splitlines()[-1])
+        last = self.steps()[0][-1]
+        self.assertLess(last, 400)
+        self.run_longhaul("verify", self.step_folder(last))
+        self.run_longhaul("train", job, "--resume")
+        self.assertEqual(self.steps()[0][-1], 400)
+
     def test_a_full_disk_under_metrics_and_log_costs_whole_lines(self):
         """Steps go on, each file warns once, and what is written once there is room is whole."""
         job = self.prepared(train={"steps": 1000000, "log_every": 1})

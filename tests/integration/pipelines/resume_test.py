@@ -1,5 +1,8 @@
 """A run that is killed and resumed ends in the same weights and optimizer state, bit for bit, as one
 that was left alone; and what SIGTERM, a second one and an existing run do."""
+import ctypes
+import errno
+import hashlib
 import os
 import random
 import signal
@@ -7,6 +10,15 @@ import time
 
 from pipeline_case import (DONE, REFUSED, TERMINATED, TORTURE, PipelineCase, checkpoint_digest,
                            main, read_json_lines)
+
+PR_CAPBSET_DROP, CAP_DAC_OVERRIDE, CAP_DAC_READ_SEARCH = 24, 1, 2
+
+
+def no_rights():
+    """Permissions of files hold for root too, from the next exec on."""
+    if os.geteuid() == 0:
+        for right in (CAP_DAC_OVERRIDE, CAP_DAC_READ_SEARCH):
+            ctypes.CDLL(None).prctl(PR_CAPBSET_DROP, right, 0, 0, 0)
 
 
 class Resume(PipelineCase):
@@ -114,6 +126,39 @@ class Resume(PipelineCase):
             said = self.run_longhaul("train", job, *how, code=REFUSED)[1]
             self.assertIn("none of its 2 checkpoints is whole", said)
             self.assertEqual(sorted(os.listdir(self.path("out", "checkpoints"))), names)
+
+    def refuses_to_resume(self, job, why):
+        """Nothing is renamed, no older one taken, nothing begun anew."""
+        folder, metrics = self.path("out", "checkpoints"), self.path("out", "metrics.jsonl")
+        names, rows = sorted(os.listdir(folder)), os.path.getsize(metrics)
+        said = "".join(self.run_longhaul("train", job, "--resume", code=REFUSED, preexec_fn=no_rights))
+        self.assertIn(why, said)
+        self.assertIn("step-%012d" % 20, said)
+        self.assertNotIn("is skipped", said)
+        self.assertEqual((sorted(os.listdir(folder)), os.path.getsize(metrics)), (names, rows))
+
+    def test_a_checkpoint_that_may_not_be_read_is_not_passed_over(self):
+        job = self.prepared(checkpoint={"every": 10})
+        self.run_longhaul("train", job)
+        folder = self.step_folder(20)
+        shard = [n for n in os.listdir(folder) if n.startswith("shard-")][0]
+        for path in (os.path.join(folder, "manifest.json"), os.path.join(folder, shard), folder):
+            mode = os.stat(path).st_mode
+            os.chmod(path, 0)
+            self.refuses_to_resume(job, os.strerror(errno.EACCES))
+            os.chmod(path, mode)
+        self.run_longhaul("train", job, "--resume", preexec_fn=no_rights)
+
+    def test_a_checkpoint_of_a_newer_version_is_not_passed_over(self):
+        job = self.prepared(checkpoint={"every": 10})
+        self.run_longhaul("train", job)
+        manifest = os.path.join(self.step_folder(20), "manifest.json")
+        with open(manifest) as f:
+            text = f.read()
+        head = text[:text.index('"self": ')].replace('"version": 1,', '"version": 2,')
+        with open(manifest, "w") as f:
+            f.write(head + '"self": "%s"\n}\n' % hashlib.sha256(head.encode()).hexdigest())
+        self.refuses_to_resume(job, "version 2, this program reads 1")
 
     def forget(self, last, folder, step):
         """As if the run had been killed before its last save."""
