@@ -14,6 +14,7 @@ import struct
 import subprocess
 import sys
 import tempfile
+import time
 
 PROGRAM, TESTS = os.path.abspath(sys.argv[1]), os.path.abspath(sys.argv[2])
 LLAMA = os.path.join(TESTS, "golden", "llama")
@@ -410,6 +411,63 @@ def manifests():
                 "verify c/ckpt", r"c/ckpt/manifest\.json: " + sentence)
 
 
+def what_is_no_file():
+    """Names that lead to no regular file, keys that stand twice further inside, values that look like commands."""
+    ini = "[pipeline]\nname = a\nstages = import\nfolder = out\n[model]\nplugin = llama\nvocab = from_import\n[import]\nfrom = hf\n"
+    config = open(os.path.join(LLAMA, "config.json"), "rb").read()
+    index = json.dumps({"weight_map": {"a": "1.safetensors"}})
+
+    def link(to):
+        return lambda path: os.symlink(to, path)
+
+    for name, made, sentence in [
+        ("a FIFO", os.mkfifo, "not a regular file"),
+        ("a link to a FIFO", lambda path: (os.mkfifo(path + ".fifo"), os.symlink(path + ".fifo", path)), "not a regular file"),
+        ("a link to a device", link("/dev/zero"), "not a regular file"),
+        ("a link to a terminal", link("/dev/tty"), "(not a regular file|cannot open: No such device or address)"),
+        ("a link to nothing", link("nothing"), "cannot open: No such file or directory"),
+        ("a link to itself", link("1.safetensors"), "cannot open: Too many levels of symbolic links"),
+    ]:
+        refused("index: " + name, {"hf/config.json": config, "hf/model.safetensors.index.json": index, "hf/1.safetensors": made},
+                ini, "import job.ini", r"hf/1\.safetensors: " + sentence)
+    refused("config: a FIFO", {"hf/config.json": os.mkfifo, "hf/model.safetensors": safetensors({})}, ini, "import job.ini",
+            r"hf/config\.json: not a regular file")
+    refused("index: it is a FIFO", {"hf/config.json": config, "hf/model.safetensors.index.json": os.mkfifo}, ini, "import job.ini",
+            r"hf/model\.safetensors\.index\.json: not a regular file")
+    refused("safetensors: a key twice in its metadata", {"hf/config.json": config, "hf/model.safetensors":
+            safetensors(b'{"__metadata__":{"a":"1","a":"2"}}')}, ini, "import job.ini",
+            r"hf/model\.safetensors: not JSON, line 1 column \d+: duplicate object key near '\"a\"'")
+    prepare = "[pipeline]\nname = a\nstages = prepare\nfolder = out\n[prepare]\ninput = %s\ntokenizer = %s\n"
+    for file in ("tokenizer.json", "tokenizer.model", "vocab.json"):
+        refused(f"tokenizer: {file} is a FIFO", {"a.jsonl": '{"text":"a"}\n', "t/" + file: os.mkfifo},
+                prepare % ("a.jsonl", "t/" + file), "prepare job.ini", rf"t/{re.escape(file)}: not a regular file")
+    refused("INI: a variable in a number", {}, ini + "[data]\nseed = ${env:HOME}\n", "check job.ini",
+            r"job\.ini:\d+: seed = \$\{env:HOME\}: expected a whole number.*")
+    refused("INI: a variable in a path", {}, prepare % ("${env:HOME}/a.jsonl", TOKENIZER), "prepare job.ini",
+            r".*\$\{env:HOME\}/a\.jsonl.*")
+
+
+def a_document_of_one_character():
+    """A million times, in milliseconds: what splits and merges is linear in its text."""
+    global count
+    tokenizers = os.path.join(TESTS, "data", "tokenizers")
+    for tokenizer in ("gpt2-tiny", "mini-llama", "stories260K"):
+        for character in ("a", " ", "0", "\u00e9", "\n", "\U0001f600"):
+            count += 1
+            with tempfile.TemporaryDirectory(prefix="longhaul-hostile-") as folder:
+                write(folder + "/a.jsonl", json.dumps({"text": character * 1000000}) + "\n")
+                write(folder + "/job.ini", "[pipeline]\nname = a\nstages = prepare\nfolder = out\n[prepare]\ninput = a.jsonl\n"
+                      f"append = none\ntokenizer = {os.path.join(tokenizers, tokenizer)}\n")
+                begin = time.monotonic()
+                done = subprocess.run([PROGRAM, "prepare", folder + "/job.ini"], capture_output=True, timeout=60, cwd=folder)
+                seconds = time.monotonic() - begin
+                print(f"{tokenizer}: {character!r} a million times in {seconds:.2f} s")
+                if done.returncode != 0 or seconds > 20:
+                    failures.append(f"{tokenizer}, {character!r} a million times: {seconds:.2f} s, {done.stderr[-300:]!r}")
+
+
+what_is_no_file()
+a_document_of_one_character()
 for part in (ini_files, json_lines, tokenizer_files, import_folder, token_files, manifests):
     part()
 for failure in failures:

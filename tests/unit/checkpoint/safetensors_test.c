@@ -65,6 +65,8 @@ static const struct {
      "x.safetensors: __metadata__: n is 1, a text was expected"},
     {"{\"__metadata__\":[],\"a\":{" T "}}", 8,
      "x.safetensors: __metadata__ is [], an object was expected"},
+    {"{\"__metadata__\":{\"n\":\"1\",\"n\":\"2\"},\"a\":{" T "}}", 8,
+     "x.safetensors: not JSON, line 1 column 28: duplicate object key near '\"n\"'"},
     {"{\"a\":{\"dtype\":\"F32\",\"shape\":[99999999999999999999],\"data_offsets\":[0,8]}}", 8,
      "x.safetensors: not JSON, line 1 column 49: too big integer near '99999999999999999999'"},
 };
@@ -130,6 +132,27 @@ static void scalars_empty_dimensions_and_unaligned_data_are_allowed(void **state
     assert_int_equal(safetensors_find(s, "z")->elements, 1);
     assert_int_equal(safetensors_find(s, "e")->bytes, 0);
     assert_null(safetensors_find(s, "y"));
+    safetensors_close(s);
+}
+
+/* Between its header, which is read when it is opened, and its data. */
+static void a_file_that_shrinks_while_it_is_open_is_a_sentence(void **state)
+{
+    scratch_t *scratch = *state;
+    char data[8] = {0};
+    safetensors_t *s;
+    const char *path = write_file(scratch, "{\"a\":{" T "}}", 8);
+    assert_int_equal(safetensors_open(path, NULL, &s), LH_OK);
+    const uint64_t begin = s->tensors[0].offset;
+    for (uint64_t left = begin + 8; left-- > 0;) {
+        char expected[96];
+        assert_int_equal(truncate(path, (off_t)left), 0);
+        assert_int_equal(safetensors_read(s, s->tensors, 0, data, 8), LH_CORRUPT);
+        (void)snprintf(expected, sizeof(expected),
+                       "x.safetensors: has %llu bytes, at least %llu are expected",
+                       (unsigned long long)left, (unsigned long long)(begin + 8));
+        assert_string_equal(behind_folder(scratch, fail_reason()), expected);
+    }
     safetensors_close(s);
 }
 
@@ -279,6 +302,7 @@ int main(void)
         FACT(a_header_nested_deeper_than_the_limit_is_refused),
         FACT(more_tensors_than_the_limit_are_refused),
         FACT(scalars_empty_dimensions_and_unaligned_data_are_allowed),
+        FACT(a_file_that_shrinks_while_it_is_open_is_a_sentence),
         FACT(a_file_of_transformers_is_read),
         FACT(a_written_file_has_the_documented_bytes),
         FACT(a_tensor_that_was_not_written_whole_is_an_error),
