@@ -255,6 +255,13 @@ bool conn_is_proven(const control_conn_t *c)
     return c->proven;
 }
 
+/* A first message whose identity is a rank's and whose binder is not made with its key has ended
+ * the connection. */
+bool conn_has_greeted(const control_conn_t *c)
+{
+    return c->rank != CONN_NO_RANK && !c->ended;
+}
+
 uint32_t conn_rank(const control_conn_t *c)
 {
     return c->proven ? c->rank : CONN_NO_RANK;

@@ -355,27 +355,39 @@ static void serve(control_t *c, peer_t *p)
         server_lose(c, p, ended);
 }
 
-/* The oldest that has not proven its key makes room; a rank that was slow dials again. */
-static bool make_room(control_t *c)
+/* The oldest of those that have not proven their key, and that have greeted or not; or NULL. */
+static peer_t *oldest_pending(const control_server_t *s, bool greeted)
 {
-    control_server_t *s = c->server;
-    const uint64_t now = sys()->now_ns();
     peer_t *oldest = NULL;
-    if (s->pending < CONTROL_PENDING) return true;
     for (peer_t *p = s->peers; p != NULL; p = p->next)
-        if (!p->dead && p->rank == CONN_NO_RANK &&
+        if (!p->dead && p->rank == CONN_NO_RANK && conn_has_greeted(p->conn) == greeted &&
             (oldest == NULL || p->since_ns < oldest->since_ns))
             oldest = p;
-    if (oldest == NULL || now - oldest->since_ns < CONTROL_EVICT_MS * CONTROL_MS) return false;
-    server_lose(c, oldest, "");
-    return true;
+    return oldest;
+}
+
+/* Who is silent makes room first: a rank greets as soon as it has a connection. One that was slow
+ * dials again. */
+static bool make_room(control_t *c)
+{
+    static const uint64_t most_ms[] = {CONTROL_EVICT_SILENT_MS, CONTROL_EVICT_MS};
+    const uint64_t now = sys()->now_ns();
+    if (c->server->pending < CONTROL_PENDING) return true;
+    for (uint32_t greeted = 0; greeted < 2; greeted++) {
+        peer_t *p = oldest_pending(c->server, greeted != 0);
+        if (p == NULL || now - p->since_ns < most_ms[greeted] * CONTROL_MS) continue;
+        server_lose(c, p, "");
+        return true;
+    }
+    return false;
 }
 
 static void accept_peers(control_t *c)
 {
     control_server_t *s = c->server;
     int fd;
-    while (s->listener >= 0 && make_room(c) && control_accept(s->listener, &fd) == LH_OK) {
+    for (uint32_t i = 0; i < EVENTS && s->listener >= 0 && make_room(c); i++) {
+        if (control_accept(s->listener, &fd) != LH_OK) return;
         peer_t *p = mem_new(sizeof(*p));
         if (p == NULL || conn_new(c->tls, fd, CONN_NO_RANK, FRAME_SMALL, &p->conn) != LH_OK) {
             if (p == NULL) (void)close(fd);
@@ -388,6 +400,7 @@ static void accept_peers(control_t *c)
         s->peers = p;
         s->pending++;
         watch(s, p);
+        serve(c, p); /* what it said while it waited in the queue */
     }
 }
 

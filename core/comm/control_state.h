@@ -19,7 +19,9 @@ enum {
     CONTROL_GOODBYE_MS = 1000, /* for the last frames to go out                         */
     CONTROL_PENDING = 64,      /* connections whose key is not proven yet               */
     CONTROL_PROVE_MS = 2000,
-    CONTROL_EVICT_MS = 200, /* one that is older makes room when all places are taken */
+    /* Who is older makes room when all places are taken: */
+    CONTROL_EVICT_MS = 200,       /* one that has greeted        */
+    CONTROL_EVICT_SILENT_MS = 20, /* one that has said nothing yet */
 };
 
 /* What callers ask of the thread; under the lock. */

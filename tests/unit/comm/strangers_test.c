@@ -4,7 +4,12 @@
 #include <arpa/inet.h>
 #include <errno.h>
 #include <openssl/ssl.h>
+#include <poll.h>
+#include <signal.h>
+#include <sys/prctl.h>
+#include <sys/resource.h>
 #include <sys/socket.h>
+#include <sys/wait.h>
 
 #include <unit/comm/control_ranks.h>
 
@@ -17,6 +22,22 @@ static int knock(uint16_t port)
     if (s >= 0) (void)close(s);
     return -1;
 }
+
+/* The same without waiting for the other end. */
+static int knock_begin(uint16_t port)
+{
+    const struct sockaddr_in to = {
+        .sin_family = AF_INET, .sin_port = htons(port), .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
+    const int s = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+    if (s >= 0) (void)connect(s, (const struct sockaddr *)&to, sizeof(to));
+    return s;
+}
+
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+static const bool is_sanitized = true; /* what is freed stays with it for a while */
+#else
+static const bool is_sanitized = false;
+#endif
 
 /* True once the other end has closed. */
 static bool is_shut(int s, int seconds)
@@ -162,6 +183,90 @@ static void the_port_is_closed_once_all_are_in(void **state)
     secret_free(p.star.secret);
 }
 
+/* KiB of this process that are in memory. */
+static long resident(void)
+{
+    long pages = 0, all = 0;
+    FILE *f = fopen("/proc/self/statm", "re");
+    assert_non_null(f);
+    assert_int_equal(fscanf(f, "%ld %ld", &all, &pages), 2);
+    (void)fclose(f);
+    return pages * (sysconf(_SC_PAGESIZE) / 1024);
+}
+
+/* One after another, 50 at a time: a third says nothing, a third half of a record, the rest junk.
+ */
+static void knock_many(uint16_t port, uint32_t count)
+{
+    enum { BATCH = 50 };
+    int sockets[BATCH];
+    char junk[512];
+    assert_int_equal(sys()->random(junk, sizeof(junk)), 0);
+    for (uint32_t i = 0; i < count; i++) {
+        int *s = &sockets[i % BATCH];
+        *s = knock(port);
+        assert_true(*s >= 0);
+        if (i % 3 == 1) (void)send(*s, "\x16\x03\x01\x02\x00", 5, MSG_NOSIGNAL);
+        if (i % 3 == 2) (void)send(*s, junk, sizeof(junk), MSG_NOSIGNAL);
+        for (uint32_t k = 0; i % BATCH == BATCH - 1 && k < BATCH; k++)
+            (void)close(sockets[k]);
+    }
+}
+
+static void thousands_leave_nothing_behind(void **state)
+{
+    enum { KNOWN = 1000 };
+    const char *torture = getenv("LONGHAUL_TORTURE");
+    const bool all = torture != NULL && torture[0] != '\0' && torture[0] != '0';
+    const uint32_t count = all ? 10000 : 1000;
+    party_t p;
+    (void)state;
+    party_open(&p);
+    knock_many(p.star.port, KNOWN); /* as many at once as there will ever be */
+    const long before = resident();
+    const uint64_t begin = sys()->now_ns();
+    knock_many(p.star.port, count);
+    const long grown = resident() - before;
+    print_message("%u strangers in %.2f s, %ld KiB more\n", count, seconds_since(begin), grown);
+    if (!is_sanitized) assert_true(grown < 4096);
+    assert_int_equal(party_end(&p, 3), count + KNOWN);
+}
+
+/* Holds as many connections as the port's queue has places and more, each silent, and makes a new
+ * one wherever one is shut. */
+static void flood(uint16_t port)
+{
+    enum { HELD = 1500 };
+    static struct pollfd held[HELD];
+    for (;;) {
+        for (uint32_t i = 0; i < HELD; i++) {
+            if (held[i].fd > 0 && held[i].revents == 0) continue;
+            if (held[i].fd > 0) (void)close(held[i].fd);
+            held[i] = (struct pollfd){.fd = knock_begin(port), .events = POLLIN | POLLRDHUP};
+        }
+        (void)poll(held, HELD, 10);
+    }
+}
+
+static void a_flood_from_one_source_does_not_keep_a_rank_out(void **state)
+{
+    const struct rlimit room = {4096, 4096};
+    party_t p;
+    (void)state;
+    party_open(&p);
+    const pid_t pid = fork();
+    if (pid == 0) {
+        (void)prctl(PR_SET_PDEATHSIG, SIGKILL);
+        (void)setrlimit(RLIMIT_NOFILE, &room);
+        flood(p.star.port);
+    }
+    assert_true(pid > 0);
+    (void)usleep(500000);
+    print_message("%llu strangers\n", (unsigned long long)party_end(&p, 10));
+    (void)kill(pid, SIGKILL);
+    (void)waitpid(pid, NULL, 0);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -170,6 +275,8 @@ int main(void)
         cmocka_unit_test(slow_talkers_do_not_hold_a_rank_up),
         cmocka_unit_test(a_tls_client_without_the_key_gets_nothing),
         cmocka_unit_test(the_port_is_closed_once_all_are_in),
+        cmocka_unit_test(thousands_leave_nothing_behind),
+        cmocka_unit_test(a_flood_from_one_source_does_not_keep_a_rank_out),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
