@@ -7,10 +7,12 @@
 #include <base/memory.h>
 #include <checkpoint/hf_config.h>
 #include <checkpoint/hf_import.h>
+#include <cli/confined.h>
+#include <cli/import_paths.h>
 #include <cli/model_layout.h>
 #include <cli/model_source.h>
 
-static lh_status_t read_config(const cli_t *cli, hf_config_t *out)
+static lh_status_t load_plugin(const cli_t *cli, const plugin_t **out)
 {
     const plugin_t *plugin;
     lh_status_t status = registry_load(cli->plugins, LH_KIND_MODEL, cli->job->model.plugin,
@@ -18,9 +20,15 @@ static lh_status_t read_config(const cli_t *cli, hf_config_t *out)
     if (status != LH_OK) return status;
     if (plugin->model->hf == NULL)
         return fail(LH_UNSUPPORTED, "the model plugin %s has no Hugging Face form", plugin->name);
+    *out = plugin;
+    return LH_OK;
+}
+
+static lh_status_t read_config(const cli_t *cli, const plugin_t *plugin, hf_config_t *out)
+{
     char *path = path_join(cli->job->import.from, "config.json");
     if (path == NULL) return LH_NO_MEMORY;
-    status = hf_config_read(plugin->model->hf, path, out);
+    const lh_status_t status = hf_config_read(plugin->model->hf, path, out);
     mem_free(path);
     return status;
 }
@@ -36,7 +44,8 @@ static lh_status_t open_layout(const cli_t *cli, const hf_config_t *config, mode
 }
 
 static lh_status_t convert(const cli_t *cli, const hf_config_t *config,
-                           const model_layout_t *layout, const char *folder)
+                           const model_layout_t *layout, const char *folder,
+                           hf_import_result_t *out)
 {
     text_t options = {0};
     hf_config_text(config, &options);
@@ -52,13 +61,55 @@ static lh_status_t convert(const cli_t *cli, const hf_config_t *config,
                                  .limits = &shards,
                                  .host = layout->plugin->host,
                                  .plugins = cli->plugins};
-    hf_import_result_t result;
     lh_status_t status = text_status(&options);
-    if (status == LH_OK) status = hf_import(&how, &result);
+    if (status == LH_OK) status = hf_import(&how, out);
     text_free(&options);
-    if (status == LH_OK)
-        print_line("imported %llu tensors, %.1f MB, from %s", (unsigned long long)result.tensors,
-                   (double)result.bytes / 1e6, cli->job->import.from);
+    return status;
+}
+
+typedef struct importer {
+    const cli_t *cli;
+    const plugin_t *plugin;
+    const char *folder;
+} importer_t;
+
+/* All that reads a file of the Hugging Face folder. */
+static lh_status_t import_folder(void *context, void *out)
+{
+    const importer_t *im = context;
+    hf_config_t config;
+    model_layout_t layout;
+    lh_status_t status = read_config(im->cli, im->plugin, &config);
+    if (status != LH_OK) return status;
+    if (config.ignored.data != NULL)
+        log_line(LH_LOG_INFO, "%s: config.json: ignored: %s", im->cli->job->import.from,
+                 config.ignored.data);
+    status = open_layout(im->cli, &config, &layout);
+    if (status == LH_OK) {
+        status = convert(im->cli, &config, &layout, im->folder, out);
+        model_layout_close(&layout);
+    }
+    hf_config_free(&config);
+    return status;
+}
+
+/* It needs a folder to write in before it can make one. */
+static lh_status_t import_confined(importer_t *im, hf_import_result_t *out)
+{
+    const char *own = im->cli->job->pipeline.folder;
+    const uint32_t missing = folders_missing(own);
+    import_paths_t paths;
+    lh_status_t status = import_paths_find(im->cli, &paths);
+    if (status != LH_OK) return status;
+    const confined_t child = {.what = "the import",
+                              .may = {.read = paths.read, .write = paths.write},
+                              .work = import_folder,
+                              .context = im,
+                              .result_bytes = sizeof(*out)};
+    status = folder_make(own);
+    if (status == LH_OK) status = confined_run(&child, out);
+    if (status != LH_OK) folders_unmake(own, missing);
+    import_paths_free(&paths);
     return status;
 }
 
@@ -66,21 +117,17 @@ int command_import(cli_t *cli)
 {
     if (cli->job->import.from == NULL)
         return fail(LH_INVALID, "%s: [import] from is not set", cli->job->path);
-    hf_config_t config;
-    model_layout_t layout;
-    lh_status_t status = read_config(cli, &config);
+    importer_t im = {.cli = cli};
+    hf_import_result_t result;
+    lh_status_t status = load_plugin(cli, &im.plugin);
     if (status != LH_OK) return status;
-    if (config.ignored.data != NULL)
-        log_line(LH_LOG_INFO, "%s: config.json: ignored: %s", cli->job->import.from,
-                 config.ignored.data);
-    status = open_layout(cli, &config, &layout);
-    if (status != LH_OK) goto free_config;
-
     char *folder = job_path(cli->job, "import");
-    status = folder == NULL ? LH_NO_MEMORY : convert(cli, &config, &layout, folder);
+    if (folder == NULL) return LH_NO_MEMORY;
+    im.folder = folder;
+    status = cli->confines ? import_confined(&im, &result) : import_folder(&im, &result);
     mem_free(folder);
-    model_layout_close(&layout);
-free_config:
-    hf_config_free(&config);
+    if (status == LH_OK)
+        print_line("imported %llu tensors, %.1f MB, from %s", (unsigned long long)result.tensors,
+                   (double)result.bytes / 1e6, cli->job->import.from);
     return status;
 }

@@ -77,6 +77,7 @@ int main(int argc, char **argv)
         print_usage(stderr);
         return EXIT_USAGE;
     }
+    cli.confines = true;
     const int code = run(&cli);
     arguments_free(&cli);
     return code;
