@@ -3,6 +3,8 @@
 
 #include <errno.h>
 #include <signal.h>
+#include <stdalign.h>
+#include <stddef.h>
 #include <stdio.h>
 #include <stdnoreturn.h>
 #include <sys/prctl.h>
@@ -16,7 +18,7 @@ enum { REASON_BYTES = 2048 };
 typedef struct answer { /* in one piece: a pipe keeps up to 4096 bytes together */
     lh_status_t status;
     char reason[REASON_BYTES];
-    unsigned char result[CONFINED_RESULT];
+    alignas(max_align_t) unsigned char result[CONFINED_RESULT];
 } answer_t;
 
 static void tell_what_is_missing(const char *what, uint32_t confined)
