@@ -285,8 +285,9 @@ static lh_status_t check_all(check_t *c)
 static void explain_one(const check_t *c, const char *section, const checked_t *checked)
 {
     option_table_t tables[2] = {{0}, checked->options};
-    const options_how_t how = job_plugin_how(c->job, section, tables, checked->given,
-                                             checked->given_count);
+    options_how_t how = job_plugin_how(c->job, section, tables, checked->given,
+                                       checked->given_count);
+    if (strcmp(section, "launch") == 0) how.hidden = "secret";
     explain_section(&how, c->out);
     text_append(c->out, "\n");
 }

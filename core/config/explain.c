@@ -3,6 +3,8 @@
 
 #include <stdio.h>
 
+#include <base/file.h>
+#include <base/memory.h>
 #include <config/ini_lines.h>
 
 enum { KEY_WIDTH = 18, VALUE_WIDTH = 30 };
@@ -54,6 +56,16 @@ static void append_line(const char *key, const char *value, const document_entry
     text_free(&where);
 }
 
+/* What stands where a path belongs and leads nowhere may be what should lie there. */
+static bool is_hidden(const options_how_t *how, const lh_option_t *row, const char *value)
+{
+    if (how->hidden == NULL || strcmp(row->key, how->hidden) != 0) return false;
+    char *path = path_join(how->folder != NULL ? how->folder : ".", value);
+    const bool shown = path != NULL && file_exists(path);
+    mem_free(path);
+    return !shown;
+}
+
 static void explain_row(const options_how_t *how, const lh_option_t *row, text_t *out)
 {
     const document_section_t *section = document_find(how->document, how->section);
@@ -71,6 +83,8 @@ static void explain_row(const options_how_t *how, const lh_option_t *row, text_t
         text_printf(out, "; %s comes from %s\n", row->key, origin.given->origin);
     else if (origin.value == NULL || (origin.entry == NULL && origin.value[0] == '\0'))
         text_printf(out, "; %s is not set\n", row->key);
+    else if (is_hidden(how, row, origin.value))
+        text_printf(out, "; %s is set; it is shown once its file is there\n", row->key);
     else
         append_line(row->key, origin.value, origin.entry,
                     origin.given != NULL ? origin.given->origin : "default", out);

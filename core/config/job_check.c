@@ -4,6 +4,7 @@
 #include <ctype.h>
 
 #include <base/text.h>
+#include <config/pasted_key.h>
 #include <config/quantity.h>
 
 enum {
@@ -110,12 +111,9 @@ static lh_status_t check_model(const job_t *job)
  * repeated here. */
 static lh_status_t check_secret(const job_t *job)
 {
-    enum { KEY_LIKE = 32 };
     char where[JOB_WHERE_BYTES];
     const document_entry_t *e = section_find(document_find(job->document, "launch"), "secret");
-    if (e == NULL || strlen(e->value) < KEY_LIKE ||
-        e->value[strspn(e->value, "0123456789abcdefABCDEF")] != '\0')
-        return LH_OK;
+    if (e == NULL || !pasted_key(e->value, job->base)) return LH_OK;
     job_where(job, "launch", "secret", where);
     return fail(
         LH_INVALID,

@@ -41,6 +41,7 @@ typedef struct options_how {
     bool optional;      /* required keys may be missing: no stage needs this section        */
     bool open;          /* keys of no table are left: they belong to a plugin not known yet   */
     const char *folder; /* PATH values are taken against it                                 */
+    const char *hidden; /* NULL, or the key of a PATH that is shown only where a file is there */
 } options_how_t;
 
 /* Checks a table itself: keys are snake_case (or "prefix.*": a STRING that collects "name = value,
