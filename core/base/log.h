@@ -8,6 +8,8 @@
  * characters in what is printed are shown as \xNN: a document or a model name can't steer a
  * terminal. [any] */
 void log_line(int32_t level, const char *fmt, ...) LH_PRINTF(2, 3);
+/* For the files of log_also and log_as_rank alone: what nobody reads as it happens. */
+void log_note(const char *fmt, ...) LH_PRINTF(1, 2);
 void log_threshold(int32_t level);
 /* A second sink besides stderr, e.g. train.log, opened with O_APPEND; -1 ends it. A line that can't
  * be written is lost whole: the first one is told, and at the end how many they were. */

@@ -141,6 +141,7 @@ int command_train(cli_t *cli)
     if (status == LH_OK && leads) status = lock_folder(job, &lock);
     if (status == LH_OK && leads)
         status = watch_new(job->pipeline.folder, job->train.log_every, &watch);
+    if (watch != NULL) watch_plugins(watch, cli->plugins);
     if (status == LH_OK) {
         const train_how_t how = {
             .job = job,

@@ -73,6 +73,7 @@ static void loaded_free(loaded_t *l)
     const option_table_t options = plugin_options(&l->plugin);
     if (l->config != NULL) job_free_config(&options, l->config);
     import_free(&l->importer);
+    origin_free(&l->plugin.origin);
     mem_free(l->plugin.path);
     mem_free(l);
 }
@@ -230,7 +231,7 @@ static lh_status_t check_head(const image_t *image, const char *path, uint32_t k
 }
 
 static lh_status_t run_loader(const image_t *image, const char *path, void **symbol,
-                              uintptr_t *load_base)
+                              uintptr_t *load_base, origin_t *origin)
 {
     char file[64];
     struct link_map *map;
@@ -250,7 +251,8 @@ static lh_status_t run_loader(const image_t *image, const char *path, void **sym
     if (*symbol == NULL || dlinfo(handle, RTLD_DI_LINKMAP, &map) != 0)
         return fail(LH_ABI, "%s: loaded without " LH_PLUGIN_SYMBOL, path);
     *load_base = (uintptr_t)map->l_addr;
-    return audit_check(&before, path);
+    const lh_status_t status = audit_check(&before, path);
+    return status == LH_OK ? origin_find(map, origin) : status;
 }
 
 /* Relocations or a constructor may have changed what peek saw. */
@@ -270,7 +272,8 @@ static lh_status_t bring(const image_t *image, loaded_t *l)
     void *symbol = NULL;
     const char *path = l->plugin.path;
     probe_reached(PROBE_LOADING);
-    lh_status_t status = run_loader(image, path, &symbol, &l->importer.load_base);
+    lh_status_t status = run_loader(image, path, &symbol, &l->importer.load_base,
+                                    &l->plugin.origin);
     if (status == LH_OK) status = check_same_head(l, symbol, path);
     probe_reached(PROBE_TABLES);
     if (status == LH_OK) status = import_plugin(&l->importer, symbol);

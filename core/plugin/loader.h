@@ -7,6 +7,7 @@
 #include <base/digest.h>
 #include <config/job.h>
 #include <longhaul/plugin.h>
+#include <plugin/origin.h>
 
 typedef struct plugin {
     lh_plugin_t row; /* imported; use the pointers below instead of its tables and apis */
@@ -31,6 +32,7 @@ typedef struct plugin {
     const void *config; /* given to its functions (lh_call_t.config); set with plugin_configure */
     char *path;
     char sha256[SHA256_TEXT];
+    origin_t origin;
 } plugin_t;
 
 /* All plugins of a process, each loaded once. */

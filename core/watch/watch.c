@@ -21,6 +21,7 @@ struct watch {
     metrics_t metrics;
     event_file_t *events;
     int log;
+    const registry_t *plugins; /* NULL: train.log names none */
     run_start_t start;
     memory_report_t memory;
     char *texts[7]; /* the strings of start */
@@ -42,6 +43,19 @@ static void keep_start(watch_t *w, const run_start_t *s)
     }
 }
 
+/* Which builds these were, for whoever asks later; the terminal has no use for it. */
+static void note_plugins(const registry_t *plugins)
+{
+    for (uint32_t i = 0; plugins != NULL && i < registry_count(plugins); i++) {
+        const plugin_t *p = registry_at(plugins, i);
+        const char *build = p->origin.build[0] != '\0' ? p->origin.build : "none";
+        const char *libraries = p->origin.libraries != NULL ? p->origin.libraries : "none";
+        log_note("plugin %s %s %s: sha256 %s, abi %u.%u, build-id %s, new libraries: %s",
+                 plugin_kind_text(p->kind), p->name, p->version, p->sha256,
+                 p->row.abi_version >> 16, p->row.abi_version & 0xffff, build, libraries);
+    }
+}
+
 static void on_begin(observer_t *o, const run_start_t *s)
 {
     watch_t *w = (watch_t *)o;
@@ -52,6 +66,7 @@ static void on_begin(observer_t *o, const run_start_t *s)
         const int how = O_APPEND | (s->first_step == 0 ? O_TRUNC : 0);
         if (file_begin(log_path, how, &w->log) != LH_OK) log_line(LH_LOG_WARN, "%s", fail_reason());
         log_also(w->log, log_path);
+        note_plugins(w->plugins);
     }
     if (metrics_open(&w->metrics, w->folder, s->first_step) != LH_OK)
         log_line(LH_LOG_WARN, "%s", fail_reason());
@@ -124,6 +139,11 @@ lh_status_t watch_new(const char *folder, uint64_t log_every, watch_t **out)
     }
     *out = w;
     return LH_OK;
+}
+
+void watch_plugins(watch_t *w, const registry_t *plugins)
+{
+    w->plugins = plugins;
 }
 
 observer_t *watch_observer(watch_t *w)

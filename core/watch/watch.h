@@ -3,6 +3,7 @@
 #ifndef WATCH_WATCH_H
 #define WATCH_WATCH_H
 
+#include <plugin/loader.h>
 #include <train/observer.h>
 
 typedef struct watch watch_t;
@@ -10,6 +11,9 @@ typedef struct watch watch_t;
 /* The observer lives as long as the watch. A file that can't be made is a warning, not the end of a
  * run. */
 lh_status_t watch_new(const char *folder, uint64_t log_every, watch_t **out) LH_MUST_CHECK;
+/* train.log begins with a line for each that is loaded when the run begins; they outlive the watch.
+ */
+void watch_plugins(watch_t *w, const registry_t *plugins);
 observer_t *watch_observer(watch_t *w);
 void watch_free(watch_t *w); /* NULL does nothing */
 

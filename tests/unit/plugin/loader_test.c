@@ -93,6 +93,19 @@ static void an_older_plugin_gets_zeros(void **state)
     assert_null(p->row.selftest);
 }
 
+static void what_a_plugin_brings_is_known(void **state)
+{
+    const plugin_t *p, *alone;
+    (void)state;
+    if (registry_load(plugins, LH_KIND_OPTIMIZER, "with_library", &p) != LH_OK ||
+        registry_load(plugins, LH_KIND_OPTIMIZER, "good_one", &alone) != LH_OK)
+        FAIL_TEST("%s\n", fail_reason());
+    assert_non_null(p->origin.libraries);
+    assert_non_null(strstr(p->origin.libraries, "libresolv.so"));
+    assert_string_equal(p->origin.build, "0123456789abcdef");
+    assert_null(alone->origin.libraries);
+}
+
 static const struct {
     const char *name, *sentence;
 } refused[] = {
@@ -583,6 +596,7 @@ int main(void)
         cmocka_unit_test(tables_are_imported_to_this_hosts_rows),
         cmocka_unit_test(a_part_of_a_plugin_is_imported_with_its_tables),
         cmocka_unit_test(an_older_plugin_gets_zeros),
+        cmocka_unit_test(what_a_plugin_brings_is_known),
         cmocka_unit_test(every_refusal_is_one_sentence),
         cmocka_unit_test(a_constructor_that_never_returns_is_taken_away),
         cmocka_unit_test(a_descriptor_that_is_left_open_is_named),
