@@ -123,7 +123,7 @@ static lh_status_t read_with(const char *path, int flags, uint64_t limit, char *
                              size_t *length)
 {
     int fd;
-    uint64_t size;
+    uint64_t size = 0;
     lh_status_t status = open_with(path, flags, &fd, &size);
     if (status != LH_OK) return status;
 
