@@ -20,7 +20,7 @@ enum {
     CONTROL_PENDING = 64,      /* connections whose key is not proven yet               */
     CONTROL_PROVE_MS = 2000,
     /* Who is older makes room when all places are taken: */
-    CONTROL_EVICT_MS = 200,       /* one that has greeted        */
+    CONTROL_EVICT_MS = 1000,      /* one that has greeted        */
     CONTROL_EVICT_SILENT_MS = 20, /* one that has said nothing yet */
 };
 

@@ -3,6 +3,7 @@
 
 #include <arpa/inet.h>
 #include <errno.h>
+#include <fcntl.h>
 #include <openssl/ssl.h>
 #include <poll.h>
 #include <signal.h>
@@ -248,23 +249,91 @@ static void flood(uint16_t port)
     }
 }
 
-static void a_flood_from_one_source_does_not_keep_a_rank_out(void **state)
+static pid_t start_flood(uint16_t port)
 {
     const struct rlimit room = {4096, 4096};
-    party_t p;
-    (void)state;
-    party_open(&p);
     const pid_t pid = fork();
     if (pid == 0) {
         (void)prctl(PR_SET_PDEATHSIG, SIGKILL);
         (void)setrlimit(RLIMIT_NOFILE, &room);
-        flood(p.star.port);
+        flood(port);
     }
     assert_true(pid > 0);
     (void)usleep(500000);
-    print_message("%llu strangers\n", (unsigned long long)party_end(&p, 10));
+    return pid;
+}
+
+static void end_flood(pid_t pid)
+{
     (void)kill(pid, SIGKILL);
     (void)waitpid(pid, NULL, 0);
+}
+
+static void a_flood_from_one_source_does_not_keep_a_rank_out(void **state)
+{
+    party_t p;
+    (void)state;
+    party_open(&p);
+    const pid_t pid = start_flood(p.star.port);
+    print_message("%llu strangers\n", (unsigned long long)party_end(&p, 15));
+    end_flood(pid);
+}
+
+typedef struct far { /* a way to rank 0 on which every message takes 60 ms */
+    int listener;
+    uint16_t port, to;
+} far_t;
+
+/* False: it has ended. */
+static bool pass_late(int from, int to)
+{
+    char bytes[4096];
+    const ssize_t got = recv(from, bytes, sizeof(bytes), 0);
+    (void)usleep(60000);
+    return got > 0 && send(to, bytes, (size_t)got, MSG_NOSIGNAL) == got;
+}
+
+/* As over a long line, the connection is there as soon as its first message. */
+static void carry(int near, uint16_t port)
+{
+    struct pollfd p[2] = {{.fd = near, .events = POLLIN}, {.events = POLLIN}};
+    (void)poll(p, 1, 2000);
+    p[1].fd = knock(port);
+    bool goes_on = p[1].fd >= 0 && pass_late(near, p[1].fd);
+    while (goes_on && poll(p, 2, 10000) > 0)
+        for (int i = 0; i < 2 && goes_on; i++)
+            if (p[i].revents != 0) goes_on = pass_late(p[i].fd, p[1 - i].fd);
+    if (p[1].fd >= 0) (void)close(p[1].fd);
+}
+
+static void *carry_all(void *argument)
+{
+    const far_t *f = argument;
+    for (int near; (near = accept(f->listener, NULL, NULL)) >= 0;) {
+        carry(near, f->to);
+        (void)close(near);
+    }
+    return NULL;
+}
+
+static void a_flood_leaves_a_rank_that_has_greeted_its_time(void **state)
+{
+    party_t p;
+    far_t f;
+    pthread_t thread;
+    (void)state;
+    party_open(&p);
+    f.to = p.star.port;
+    assert_int_equal(control_listen("127.0.0.1", 0, &f.listener, &f.port), LH_OK);
+    assert_int_equal(fcntl(f.listener, F_SETFL, 0), 0);
+    (void)pthread_create(&thread, NULL, carry_all, &f);
+    p.one.how.port = f.port;
+    const pid_t pid = start_flood(p.star.port);
+    (void)party_end(&p, 15);
+    end_flood(pid);
+    (void)shutdown(f.listener, SHUT_RDWR);
+    (void)pthread_join(thread, NULL);
+    (void)close(f.listener);
 }
 
 int main(void)
@@ -277,6 +346,7 @@ int main(void)
         cmocka_unit_test(the_port_is_closed_once_all_are_in),
         cmocka_unit_test(thousands_leave_nothing_behind),
         cmocka_unit_test(a_flood_from_one_source_does_not_keep_a_rank_out),
+        cmocka_unit_test(a_flood_leaves_a_rank_that_has_greeted_its_time),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
