@@ -41,7 +41,7 @@ rule = rules:adamw
 learning_rate = 1e-3
 [checkpoint]
 every = 20
-keep = 1
+keep = 2
 [device]
 plugin = cpu
 threads = 1
