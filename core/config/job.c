@@ -1,4 +1,5 @@
-/* job.c - a pipeline's INI as one struct: parse each section; job_check.c holds what crosses keys. */
+/* job.c - a pipeline's INI as one struct: parse each section; job_check.c holds what crosses keys.
+ */
 #include <config/job.h>
 
 #include <ctype.h>
@@ -120,15 +121,17 @@ static lh_status_t add_stage(job_t *job, const char *name)
     for (uint32_t i = 0; i < JOB_STAGES; i++) {
         nearest_offer(&near, job_stage_names[i]);
         if (strcmp(job_stage_names[i], name) != 0) continue;
-        if (job_has_stage(job, i)) JOB_REFUSE(job, "pipeline", "stages", "... %s: named twice", name);
+        if (job_has_stage(job, i))
+            JOB_REFUSE(job, "pipeline", "stages", "... %s: named twice", name);
         job->stages[job->stage_count++] = i;
         return LH_OK;
     }
     const char *best = nearest_name(&near);
     if (best != NULL)
-        JOB_REFUSE(job, "pipeline", "stages", "... %s: no such stage; did you mean '%s'?", name, best);
+        JOB_REFUSE(job, "pipeline", "stages", "... %s: no such stage; did you mean '%s'?", name,
+                   best);
     JOB_REFUSE(job, "pipeline", "stages",
-           "... %s: no such stage; they are prepare import train eval export generate", name);
+               "... %s: no such stage; they are prepare import train eval export generate", name);
 }
 
 static lh_status_t parse_stages(job_t *job)

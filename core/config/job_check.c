@@ -16,14 +16,15 @@ static lh_status_t check_parallel(const job_t *job)
 {
     if (job->comm.chunk_bytes != 0 && job->comm.chunk_bytes < SMALLEST_CHUNK)
         JOB_REFUSE(job, "comm", "chunk", "%llu: expected 0, which chooses, or %d on",
-               (unsigned long long)job->comm.chunk_bytes, SMALLEST_CHUNK);
+                   (unsigned long long)job->comm.chunk_bytes, SMALLEST_CHUNK);
     if (job->parallel.tensor != 1)
-        JOB_REFUSE(job, "parallel", "tensor", "%llu: tensor parallelism is not built yet; expected 1",
-               (unsigned long long)job->parallel.tensor);
+        JOB_REFUSE(job, "parallel", "tensor",
+                   "%llu: tensor parallelism is not built yet; expected 1",
+                   (unsigned long long)job->parallel.tensor);
     if (job->parallel.pipeline != 1)
         JOB_REFUSE(job, "parallel", "pipeline",
-               "%llu: pipeline parallelism is not built yet; expected 1",
-               (unsigned long long)job->parallel.pipeline);
+                   "%llu: pipeline parallelism is not built yet; expected 1",
+                   (unsigned long long)job->parallel.pipeline);
     return LH_OK;
 }
 
@@ -33,13 +34,13 @@ static lh_status_t check_train(job_t *job)
     if (t->micro_batch == 0) t->micro_batch = t->batch;
     if (t->micro_batch != 0 && t->batch % t->micro_batch != 0)
         JOB_REFUSE(job, "train", "batch", "%llu: expected a multiple of micro_batch = %llu",
-               (unsigned long long)t->batch, (unsigned long long)t->micro_batch);
+                   (unsigned long long)t->batch, (unsigned long long)t->micro_batch);
     const uint64_t tokens = t->micro_batch *
                             t->sequence; /* 2^48 at most; 0: not a job that trains */
     if (tokens != 0 && t->max_documents > tokens)
         JOB_REFUSE(job, "train", "max_documents",
-               "%llu: expected at most the %llu tokens of a micro-batch",
-               (unsigned long long)t->max_documents, (unsigned long long)tokens);
+                   "%llu: expected at most the %llu tokens of a micro-batch",
+                   (unsigned long long)t->max_documents, (unsigned long long)tokens);
     const char *rule = job->optimizer.rule;
     const char *colon = rule == NULL ? NULL : strchr(rule, ':');
     if (rule != NULL && (colon == NULL || colon == rule || colon[1] == '\0'))
@@ -66,7 +67,7 @@ static lh_status_t check_split(const job_t *job)
 {
     if (!is_split(job->data.split != NULL ? job->data.split : ""))
         JOB_REFUSE(job, "data", "split", "%s: expected three parts such as 969,30,1, of at most %g",
-               job->data.split != NULL ? job->data.split : "", JOB_SPLIT_MOST);
+                   job->data.split != NULL ? job->data.split : "", JOB_SPLIT_MOST);
     return LH_OK;
 }
 
@@ -84,8 +85,8 @@ static lh_status_t check_prepare(const job_t *job)
 {
     const char *input = job->prepare.input;
     if (input != NULL && has_empty_item(input))
-        JOB_REFUSE(job, "prepare", "input", "%s: a path is empty; expected paths with commas between",
-               input);
+        JOB_REFUSE(job, "prepare", "input",
+                   "%s: a path is empty; expected paths with commas between", input);
     uint64_t number;
     const char *text = job->prepare.on_error;
     const bool counted = text != NULL && text_starts(text, "max:") &&
@@ -103,7 +104,7 @@ static lh_status_t check_model(const job_t *job)
         return LH_OK;
     if (!quantity_u64(vocab, &number) || number == 0)
         JOB_REFUSE(job, "model", "vocab", "%s: expected from_tokenizer, from_import or a number",
-               vocab);
+                   vocab);
     return LH_OK;
 }
 
@@ -139,7 +140,7 @@ static lh_status_t check_generate(const job_t *job)
 {
     if (job->generate.prompt != NULL && job->generate.ids != NULL)
         JOB_REFUSE(job, "generate", "ids", "%s: a prompt is set too; only one of them is read",
-               job->generate.ids);
+                   job->generate.ids);
     return LH_OK;
 }
 

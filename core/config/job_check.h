@@ -10,10 +10,10 @@ enum { JOB_WHERE_BYTES = 600 };
 void job_where(const job_t *job, const char *section, const char *key, char out[JOB_WHERE_BYTES]);
 
 /* The sentence begins with where the key stands. */
-#define JOB_REFUSE(job, section, key, fmt, ...)                                               \
+#define JOB_REFUSE(job, section, key, fmt, ...)                                           \
     do {                                                                                  \
-        char where_[JOB_WHERE_BYTES];                                                         \
-        job_where(job, section, key, where_);                                              \
+        char where_[JOB_WHERE_BYTES];                                                     \
+        job_where(job, section, key, where_);                                             \
         return fail(LH_INVALID, "%s: %s = " fmt, where_, key __VA_OPT__(, ) __VA_ARGS__); \
     } while (0)
 
