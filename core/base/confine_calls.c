@@ -4,6 +4,7 @@
 #include <base/confine.h>
 
 #include <errno.h>
+#include <fcntl.h>
 #include <linux/audit.h>
 #include <linux/filter.h>
 #include <linux/seccomp.h>
@@ -21,7 +22,7 @@
 
 #ifdef OWN_ARCH
 /* Newer than the headers of some build machines; the same on both. */
-enum { CALL_FCHMODAT2 = 452, CALL_SETXATTRAT = 463, CALL_REMOVEXATTRAT = 466 };
+enum { CALL_OPENAT2 = 437, CALL_FCHMODAT2 = 452, CALL_SETXATTRAT = 463, CALL_REMOVEXATTRAT = 466 };
 
 /* clang-format off */
 static const unsigned refused[] = {
@@ -47,10 +48,11 @@ static const unsigned refused[] = {
     SYS_open_by_handle_at, SYS_name_to_handle_at, SYS_fanotify_init, SYS_setuid, SYS_setgid,
     SYS_setreuid, SYS_setregid, SYS_setresuid, SYS_setresgid, SYS_setgroups, SYS_setfsuid,
     SYS_setfsgid, SYS_capset,
-    /* whose a file is, what it may and when it changed: Landlock does not look at these */
+    /* whose a file is, what it may, when it changed, and on older kernels how long it is: Landlock
+     * does not look at these */
     SYS_fchmod, SYS_fchmodat, CALL_FCHMODAT2, SYS_fchown, SYS_fchownat, SYS_utimensat, SYS_setxattr,
     SYS_lsetxattr, SYS_fsetxattr, CALL_SETXATTRAT, SYS_removexattr, SYS_lremovexattr,
-    SYS_fremovexattr, CALL_REMOVEXATTRAT, SYS_mknodat,
+    SYS_fremovexattr, CALL_REMOVEXATTRAT, SYS_mknodat, SYS_truncate,
     /* the machine */
     SYS_settimeofday, SYS_clock_settime, SYS_adjtimex, SYS_clock_adjtime, SYS_sethostname,
     SYS_setdomainname,
@@ -63,7 +65,7 @@ static const unsigned refused[] = {
 
 enum {
     REFUSED = sizeof(refused) / sizeof(refused[0]),
-    MOST = 2 * REFUSED + 24,
+    MOST = 2 * REFUSED + 48,
     OTHER_TABLE = 0x40000000, /* x32's calls, by x86-64's door */
     NEW_SPACES = CLONE_NEWNS | CLONE_NEWCGROUP | CLONE_NEWUTS | CLONE_NEWIPC | CLONE_NEWUSER |
                  CLONE_NEWPID | CLONE_NEWNET,
@@ -104,6 +106,16 @@ static void refuse_if(filter_t *f, uint32_t call, uint32_t argument, unsigned te
     load(f, offsetof(struct seccomp_data, nr));
 }
 
+/* A file that may be read is not to be emptied: Landlock sees to it from Linux 6.2 on. */
+static void refuse_emptying(filter_t *f, uint32_t call, uint32_t argument)
+{
+    add(f, BPF_JMP | BPF_JEQ | BPF_K, call, 0, 5);
+    load(f, offsetof(struct seccomp_data, args) + 8 * argument);
+    add(f, BPF_ALU | BPF_AND | BPF_K, O_TRUNC | O_ACCMODE, 0, 0);
+    end_if(f, BPF_JEQ, O_TRUNC | O_RDONLY, SECCOMP_RET_ERRNO | EPERM);
+    load(f, offsetof(struct seccomp_data, nr));
+}
+
 static void write_filter(filter_t *f)
 {
     load(f, offsetof(struct seccomp_data, arch));
@@ -115,6 +127,12 @@ static void write_filter(filter_t *f)
         end_if(f, BPF_JEQ, refused[i], SECCOMP_RET_ERRNO | EPERM);
     /* What it would do lies in memory, where no filter looks: the C library takes clone instead. */
     end_if(f, BPF_JEQ, SYS_clone3, SECCOMP_RET_ERRNO | ENOSYS);
+    end_if(f, BPF_JEQ, CALL_OPENAT2, SECCOMP_RET_ERRNO | ENOSYS);
+    refuse_emptying(f, SYS_openat, 2);
+#ifdef __x86_64__
+    refuse_emptying(f, SYS_open, 1);
+#endif
+    refuse_if(f, SYS_prlimit64, 0, BPF_JSET, UINT32_MAX); /* of another process */
     refuse_if(f, SYS_clone, 0, BPF_JSET, NEW_SPACES);
     refuse_if(f, SYS_ioctl, 1, BPF_JEQ, TIOCSTI); /* keys typed into the terminal */
     end(f, SECCOMP_RET_ALLOW);

@@ -13,11 +13,12 @@
 #define RIGHTS(first, last) ((UINT64_C(2) << (last)) - (UINT64_C(1) << (first)))
 
 enum { VERSION_REFER = 2, VERSION_TRUNCATE, VERSION_NETWORK, VERSION_DEVICES, VERSION_SCOPES };
-enum { TRUNCATE_BIT = 14, DEVICES_BIT = 15 };
+enum { REFER_BIT = 13, TRUNCATE_BIT, DEVICES_BIT };
 static const uint64_t first_rights = RIGHTS(0, 12); /* of version 1 */
 static const uint64_t both_ports = RIGHTS(0, 1);    /* bind and connect of TCP */
 static const uint64_t both_scopes = RIGHTS(0,
                                            1); /* abstract sockets, signals to processes outside */
+static const uint64_t refer_right = UINT64_C(1) << REFER_BIT;
 static const uint64_t truncate_right = UINT64_C(1) << TRUNCATE_BIT;
 static const uint64_t devices_right = UINT64_C(1) << DEVICES_BIT;
 
@@ -28,7 +29,7 @@ typedef struct ruleset { /* of the newest version known here; the kernel takes z
 static ruleset_t ruleset_of(long version)
 {
     ruleset_t r = {.files = first_rights};
-    if (version >= VERSION_REFER) r.files |= LANDLOCK_ACCESS_FS_REFER;
+    if (version >= VERSION_REFER) r.files |= refer_right;
     if (version >= VERSION_TRUNCATE) r.files |= truncate_right;
     if (version >= VERSION_NETWORK) r.network = both_ports;
     if (version >= VERSION_DEVICES) r.files |= devices_right;
@@ -44,8 +45,7 @@ static uint64_t rights_of(bool writes, bool folder)
     rights |= LANDLOCK_ACCESS_FS_WRITE_FILE | truncate_right;
     if (folder)
         rights |= LANDLOCK_ACCESS_FS_MAKE_DIR | LANDLOCK_ACCESS_FS_MAKE_REG |
-                  LANDLOCK_ACCESS_FS_REMOVE_DIR | LANDLOCK_ACCESS_FS_REMOVE_FILE |
-                  LANDLOCK_ACCESS_FS_REFER;
+                  LANDLOCK_ACCESS_FS_REMOVE_DIR | LANDLOCK_ACCESS_FS_REMOVE_FILE | refer_right;
     return rights;
 }
 

@@ -11,6 +11,7 @@
 #include <sys/ioctl.h>
 #include <sys/mount.h>
 #include <sys/ptrace.h>
+#include <sys/resource.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
@@ -146,6 +147,15 @@ static void try_calls(void)
     EXPECT(EPERM, error_of(syscall(SYS_userfaultfd, 0)));
     EXPECT(EPERM, error_of(syscall(SYS_keyctl, 0, 0)));
     EXPECT(EPERM, error_of(chmod(secret, 0644)));
+    EXPECT(EPERM, error_of(truncate(secret, 0)));
+    EXPECT(EPERM, open_error(above, "secret", O_RDONLY | O_TRUNC));
+#ifdef SYS_open
+    EXPECT(EPERM, error_of(syscall(SYS_open, secret, O_RDONLY | O_TRUNC, 0)));
+#endif
+    EXPECT(0, open_error(out, "new", O_WRONLY | O_CREAT | O_TRUNC));
+    EXPECT(ENOSYS, error_of(syscall(SYS_openat2, AT_FDCWD, secret, NULL, 0)));
+    EXPECT(EPERM, error_of(prlimit(getppid(), RLIMIT_NOFILE, NULL, NULL)));
+    EXPECT(0, error_of(prlimit(0, RLIMIT_NOFILE, NULL, NULL)));
     EXPECT(EPERM, error_of(ioctl(STDIN_FILENO, TIOCSTI, "x")));
 }
 
