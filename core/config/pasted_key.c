@@ -72,6 +72,16 @@ static bool leads_somewhere(const char *folder, const char *path, bool to_folder
     return there;
 }
 
+/* "/mnt/Team7/...", of which a part may not be there yet. */
+static bool is_absolute(const char *path)
+{
+    if (*path != '/') return false;
+    char *first = mem_text_n(path, 1 + strcspn(path + 1, "/"));
+    const bool there = first != NULL && first[1] != '\0' && file_exists(first);
+    mem_free(first);
+    return there;
+}
+
 bool pasted_key(const char *text, const char *folder)
 {
     char *value = bare(text);
@@ -82,7 +92,8 @@ bool pasted_key(const char *text, const char *folder)
     const char *name = path_name(value);
     bool pasted = is_hex(value, HEX_DIGITS) || is_hex(name, HEX_NAME_DIGITS);
     if (!pasted && !leads_somewhere(folder, value, false))
-        pasted = is_base64(name) || (is_base64(value) && !leads_somewhere(folder, value, true));
+        pasted = is_base64(name) ||
+                 (is_base64(value) && !is_absolute(value) && !leads_somewhere(folder, value, true));
     mem_free(value);
     return pasted;
 }

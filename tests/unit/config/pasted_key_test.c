@@ -92,6 +92,7 @@ static void names_of_files_are_none(void **state)
         "3f2504e0-4f89-11d3-9a0c-0305e82c3301",
         "keys/3f2504e0-4f89-11d3-9a0c-0305e82c3301.key",
         "the-key_of_Cluster-7_in_Tokyo-and_of_Cluster-8_in_Oslo",
+        "/tmp/Scratch/team7/longhaul/run12/keys/jobsecret/yet/to/be/made",
         "/tmp/the_key_of_cluster_seven_in_the_basement_of_the_institute",
         "00112233445566778899aabbccddeeff00112233445566778899aabbccddeeff.key",
         "",
