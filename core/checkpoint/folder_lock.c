@@ -21,7 +21,8 @@ static lh_status_t open_file(const char *folder, const char *path, folder_lock_t
 {
     lock->folders = folders_missing(folder);
     const lh_status_t status = folder_make(folder);
-    if (status != LH_OK) return errno == ENOENT ? LH_AGAIN : status;
+    if (status == LH_IO && errno == ENOENT && lock->folders > 0) return LH_AGAIN;
+    if (status != LH_OK) return status;
     lock->fd = sys_open(path, O_RDWR | O_CREAT | O_EXCL | O_NOFOLLOW, 0600);
     lock->made = lock->fd >= 0;
     if (!lock->made && errno == EEXIST) lock->fd = sys_open(path, O_RDWR | O_NOFOLLOW, 0);
@@ -52,7 +53,8 @@ lh_status_t folder_lock_take(const char *folder, uint64_t timeout_ns, folder_loc
         status = open_file(folder, path, &lock);
         if (status != LH_OK) continue;
         status = await_lock(lock.fd, path, timeout_ns, &waited_ns);
-        if (status != LH_OK) (void)sys()->close(lock.fd);
+        if (status == LH_IO) folder_lock_undo(&lock, folder); /* nobody can lock it */
+        if (status != LH_OK) folder_lock_give(&lock);
     }
     if (status == LH_AGAIN) status = fail(LH_IO, "%s: cannot lock", path);
     if (status == LH_OK) *out = lock;
