@@ -7,8 +7,9 @@
 #include <base/text.h>
 #include <checkpoint/tensor_part.h>
 
-/* Bytes: some 500,000 parts of tensors. What is larger is neither written nor read. */
-enum { MANIFEST_VERSION = 1, MANIFEST_MOST = 64 << 20 };
+/* Bytes: some 1.4 million parts, which are as many as tensors (with the optimizer's states) times
+ * ranks. What is larger is neither written nor read. */
+enum { MANIFEST_VERSION = 1, MANIFEST_MOST = 256 << 20 };
 #define MANIFEST_NAME "manifest.json"
 
 typedef struct checkpoint_plugin {

@@ -24,7 +24,7 @@ static void what_is_too_large_to_be_read_is_not_written(void **state)
         }
         assert_int_equal(manifest_text(&m, &text), more < 0 ? LH_OK : LH_INVALID);
         if (more == 0)
-            assert_non_null(strstr(fail_reason(), " bytes, at most 67108864 are read again"));
+            assert_non_null(strstr(fail_reason(), " bytes, at most 268435456 are read again"));
         text_free(&text);
         manifest_clear(&m);
     }
@@ -39,7 +39,7 @@ static void what_is_too_large_is_not_read(void **state)
     assert_int_equal(truncate(path, MANIFEST_MOST + 1), 0);
     assert_int_equal(manifest_read(path, &m), LH_INVALID);
     assert_string_equal(behind_folder(s, fail_reason()),
-                        "manifest.json: 67108865 bytes, at most 67108864 are allowed");
+                        "manifest.json: 268435457 bytes, at most 268435456 are allowed");
 }
 
 int main(void)
