@@ -6,6 +6,7 @@
 #include <stdio.h>
 
 #include <base/file.h>
+#include <base/log.h>
 #include <base/memory.h>
 #include <base/text.h>
 #include <checkpoint/checkpoint.h>
@@ -118,12 +119,26 @@ static lh_status_t verify_named_pair(const char *path)
     lh_status_t status = pair_record_find(prefix, NULL, &record);
     if (status == LH_OK && record.summary == NULL)
         status = fail(LH_INVALID,
-                      "%s: no prepare.json beside it says what it must be: it was made by another "
-                      "program, or by an older version",
+                      "%s: no prepare.json beside it says what it must be; verify the folder of "
+                      "the job that prepared it, if there is one",
                       path);
     if (status == LH_OK) status = verify_pair(&record);
     pair_record_free(&record);
     mem_free(prefix);
+    return status;
+}
+
+static lh_status_t verify_checkpoints(const char *folder, bool paired);
+
+/* Of a job's folder: its checkpoints lie in one below, if it has trained. */
+static lh_status_t verify_inside(const char *folder)
+{
+    char *inside = path_join(folder, "checkpoints");
+    if (inside == NULL) return LH_NO_MEMORY;
+    const bool there = file_exists(inside);
+    if (!there) print_line("%s: no checkpoints", folder);
+    const lh_status_t status = there ? verify_checkpoints(inside, false) : LH_OK;
+    mem_free(inside);
     return status;
 }
 
@@ -144,7 +159,7 @@ static lh_status_t verify_checkpoints(const char *folder, bool paired)
             break; /* else all were removed meanwhile: there are newer ones */
     }
     if (seen > 0) return judge(folder, &tally);
-    return paired ? LH_OK : verify_one(folder);
+    return paired ? verify_inside(folder) : verify_one(folder);
 }
 
 int command_verify(cli_t *cli)
@@ -159,7 +174,9 @@ int command_verify(cli_t *cli)
     lh_status_t status = pair_record_read(cli->name, &record);
     const bool paired = record.summary != NULL;
     if (status == LH_OK && paired) status = verify_pair(&record);
-    if (status == LH_OK) status = verify_checkpoints(cli->name, paired);
     pair_record_free(&record);
-    return status;
+    if (status == LH_OK) return verify_checkpoints(cli->name, paired);
+    log_line(LH_LOG_WARN, "%s", fail_reason());
+    const lh_status_t rest = verify_checkpoints(cli->name, true);
+    return rest == LH_OK ? fail(status, "%s: not all of it is whole", cli->name) : rest;
 }

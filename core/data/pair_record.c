@@ -2,18 +2,21 @@
 #include <data/pair_record.h>
 
 #include <base/file.h>
+#include <base/log.h>
 #include <base/memory.h>
 #include <base/sys.h>
 #include <base/text.h>
 #include <data/json_parse.h>
 
-enum { SUMMARY_MOST = 1 << 30 };
+enum { SUMMARY_MOST = 64 << 20, SUMMARY_VALUES = 4000000 };
 static const char summary_name[] = "prepare.json";
 
 /* What lies in the folder is named from there: both may be moved together. */
 json_t *pair_record_json(const char *folder, const char *output, const pair_sums_t *sums)
 {
-    const size_t length = strlen(folder);
+    size_t length = strlen(folder);
+    while (length > 0 && folder[length - 1] == '/')
+        length--;
     const bool inside = strncmp(output, folder, length) == 0 && output[length] == '/';
     return json_pack("{ss, s{sI, ss}, s{sI, ss}}", "prefix", inside ? output + length + 1 : output,
                      "idx", "bytes", (json_int_t)sums->idx.bytes, "sha256", sums->idx.sha256, "bin",
@@ -71,7 +74,7 @@ static lh_status_t read_summary(const char *path, json_t **out)
     size_t length;
     lh_status_t status = file_read(path, SUMMARY_MOST, &text, &length);
     if (status != LH_OK) return status;
-    status = json_parse(path, text, length, out);
+    status = json_parse_most(path, text, length, SUMMARY_VALUES, out);
     mem_free(text);
     return status;
 }
@@ -101,9 +104,15 @@ static bool is_same_file(const char *a, const char *b)
            x.st_ino == y.st_ino;
 }
 
+/* A file of this name may be another program's, and the pair too. */
 static lh_status_t find_in(const char *folder, const char *idx, pair_record_t *out)
 {
-    const lh_status_t status = pair_record_read(folder, out);
+    lh_status_t status = pair_record_read(folder, out);
+    if (status == LH_INVALID || status == LH_CORRUPT) {
+        log_line(LH_LOG_WARN, "%s; %s is not compared with it", fail_reason(), idx);
+        fail_clear();
+        status = LH_OK;
+    }
     if (status == LH_OK && out->summary != NULL && !is_same_file(out->idx, idx))
         pair_record_free(out);
     return status;

@@ -120,8 +120,10 @@ lh_status_t prepare_summary_remove(const char *folder)
 {
     char *path = path_join(folder, summary_name);
     if (path == NULL) return LH_NO_MEMORY;
-    const lh_status_t status = remove_file(path);
+    lh_status_t status = remove_file(path);
     mem_free(path);
+    /* The pair may lie in another folder: no power loss leaves the old one beside a new pair. */
+    if (status == LH_OK) status = folder_sync(folder);
     return status;
 }
 

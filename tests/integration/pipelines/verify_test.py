@@ -41,10 +41,11 @@ class Verify(PipelineCase):
         whole = "%s/corpus.idx: whole\n%s/corpus.bin: whole\n"
         for path, folder in (("out", "out"), ("out/corpus.idx", "out"), ("out/corpus.bin", "out")):
             said, _ = self.verify(path, code=DONE)
-            self.assertEqual(said, whole % (folder, folder))
+            more = "out: no checkpoints\n" if path == "out" else ""
+            self.assertEqual(said, whole % (folder, folder) + more)
         os.rename(self.path("out"), self.path("moved"))
         said, _ = self.verify("moved", code=DONE)
-        self.assertEqual(said, whole % ("moved", "moved"))
+        self.assertEqual(said, whole % ("moved", "moved") + "moved: no checkpoints\n")
         os.rename(self.path("moved"), self.path("out"))
         self.flip("out", "corpus.idx")
         said, why = self.verify("out")
@@ -65,6 +66,15 @@ class Verify(PipelineCase):
         self.flip("out", "corpus.bin")
         said, _ = self.verify("out/corpus.bin")
         self.assertRegex(said, "(?s)corpus.idx: whole\n.*out/corpus.bin: damaged: ")
+        said, why = self.verify("out")  # its checkpoints are looked at all the same
+        self.assertRegex(said, "(?s)corpus.bin: damaged: .*step-000000000001: whole\n")
+        self.assertIn("out: not all of it is whole", why)
+        self.run_longhaul("prepare", job)
+        for text in ("[1, 2]", "no JSON", '{"pair": "of another program"}', '{"a": [%s0]}' % ("0," * 5000000)):
+            with open(self.path("out", "prepare.json"), "w") as f:
+                f.write(text)
+            _, why = self.run_longhaul("eval", job)
+            self.assertIn("corpus.idx is not compared with it\n", why)
         os.remove(self.path("out", "prepare.json"))
         _, why = self.verify("out/corpus.bin")
         self.assertIn("no prepare.json beside it says what it must be", why)
