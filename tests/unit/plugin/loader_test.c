@@ -95,7 +95,7 @@ static void an_older_plugin_gets_zeros(void **state)
 
 static void what_a_plugin_brings_is_known(void **state)
 {
-    const plugin_t *p, *alone;
+    const plugin_t *p, *alone = NULL;
     (void)state;
     if (registry_load(plugins, LH_KIND_OPTIMIZER, "with_library", &p) != LH_OK ||
         registry_load(plugins, LH_KIND_OPTIMIZER, "good_one", &alone) != LH_OK)
