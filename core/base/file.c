@@ -208,6 +208,12 @@ bool file_is(int fd, const char *path)
            is_same(&named, &held);
 }
 
+bool file_same(const char *a, const char *b)
+{
+    struct stat x, y;
+    return sys()->stat(a, &x) == 0 && sys()->stat(b, &y) == 0 && is_same(&x, &y);
+}
+
 static lh_status_t take(const char *path, int *fd)
 {
     int got;

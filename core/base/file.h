@@ -19,8 +19,7 @@ lh_status_t file_replace(const char *path, const void *bytes, size_t length) LH_
 lh_status_t file_show(const char *path, const void *bytes, size_t length) LH_MUST_CHECK;
 
 /* Opens a regular file for writing, made (0644) if it is missing, with more flags of open(), O_RDWR
- * among them. A
- * symbolic link, FIFO or device is refused without blocking. */
+ * among them. A symbolic link, FIFO or device is refused without blocking. */
 lh_status_t file_begin(const char *path, int flags, int *fd) LH_MUST_CHECK;
 /* The same for reading and writing, empty and for this process alone: LH_INVALID while another has
  * it, until that one closes it or ends. What has a second name (a hard link) keeps its bytes: it
@@ -51,6 +50,8 @@ bool file_exists(const char *path);
 /* Whether the path still leads to what is open as fd: who had its lock before may have renamed or
  * removed it. Links are not followed. */
 bool file_is(int fd, const char *path);
+/* Whether two paths lead to one file, by whatever name and link. */
+bool file_same(const char *a, const char *b);
 /* Makes a folder and those above it. */
 lh_status_t folder_make(const char *path) LH_MUST_CHECK;
 /* How many folders folder_make would make; 0 without memory. */

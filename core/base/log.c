@@ -86,9 +86,12 @@ static void sink_add(sink_t *s, const char *line, size_t length)
                  strerror(error));
 }
 
-static void write_line(int32_t level, bool shown, const char *text)
+LH_PRINTF(3, 0)
+static void write_line(int32_t level, bool shown, const char *fmt, va_list args)
 {
-    char line[4096];
+    const int error = errno;
+    char text[2048], line[4096];
+    (void)vsnprintf(text, sizeof(text), fmt, args);
     const int32_t row = level < LH_LOG_DEBUG ? 0 : level > LH_LOG_ERROR ? LH_LOG_ERROR : level;
     const bool ranked = atomic_load(&rank_file.fd) >= 0;
     char name[32] = "";
@@ -101,32 +104,24 @@ static void write_line(int32_t level, bool shown, const char *text)
     if (shown && (!ranked || row >= LH_LOG_WARN)) (void)!write(STDERR_FILENO, line, length);
     sink_add(&rank_file, line, length);
     sink_add(&also, line + skip, length - skip);
+    errno = error;
 }
 
 void log_line(int32_t level, const char *fmt, ...)
 {
-    const int error = errno;
-    if (level < atomic_load(&threshold)) return;
-
-    char text[2048];
     va_list args;
+    if (level < atomic_load(&threshold)) return;
     va_start(args, fmt);
-    (void)vsnprintf(text, sizeof(text), fmt, args);
+    write_line(level, true, fmt, args);
     va_end(args);
-    write_line(level, true, text);
-    errno = error;
 }
 
 void log_note(const char *fmt, ...)
 {
-    const int error = errno;
-    char text[2048];
     va_list args;
     va_start(args, fmt);
-    (void)vsnprintf(text, sizeof(text), fmt, args);
+    write_line(LH_LOG_INFO, false, fmt, args);
     va_end(args);
-    write_line(LH_LOG_INFO, false, text);
-    errno = error;
 }
 
 void log_threshold(int32_t level)

@@ -176,7 +176,7 @@ lh_status_t hf_config_read(const lh_hf_t *table, const char *path, hf_config_t *
     hf_config_t c = {.bos = -1, .eos = -1};
     lh_status_t status = hf_table_import(table, &t);
     if (status != LH_OK) return status;
-    status = json_text_read(path, CONFIG_MOST, &root);
+    status = json_read(path, CONFIG_MOST, UINT64_MAX, &root);
     if (status != LH_OK) goto free_table;
 
     status = check_kind(&t, path, root);
@@ -296,7 +296,7 @@ lh_status_t hf_config_write(const lh_hf_t *table, const hf_config_facts_t *facts
     lh_status_t status = hf_table_import(table, &t);
     if (status != LH_OK) return status;
     if (facts->kept != NULL)
-        status = json_text_read(facts->kept, CONFIG_MOST, &root);
+        status = json_read(facts->kept, CONFIG_MOST, UINT64_MAX, &root);
     else
         root = json_object();
     if (status == LH_OK && root == NULL) status = fail(LH_NO_MEMORY, "out of memory");

@@ -5,24 +5,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 
-#include <base/file.h>
 #include <base/memory.h>
-
-lh_status_t json_text_read(const char *path, uint64_t limit, json_t **out)
-{
-    return json_text_read_most(path, limit, UINT64_MAX, out);
-}
-
-lh_status_t json_text_read_most(const char *path, uint64_t limit, uint64_t values, json_t **out)
-{
-    char *text;
-    size_t length;
-    lh_status_t status = file_read(path, limit, &text, &length);
-    if (status != LH_OK) return status;
-    status = json_parse_most(path, text, length, values, out);
-    mem_free(text);
-    return status;
-}
 
 lh_status_t json_text_refuse(const char *path, const char *key, const json_t *value,
                              const char *wanted)

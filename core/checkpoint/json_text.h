@@ -8,12 +8,6 @@
 #include <base/text.h>
 #include <data/json_parse.h>
 
-/* A whole file of at most limit bytes, by json_parse. The caller frees *out with json_decref. */
-lh_status_t json_text_read(const char *path, uint64_t limit, json_t **out) LH_MUST_CHECK;
-/* The same with at most so many values, by json_parse_most. */
-lh_status_t json_text_read_most(const char *path, uint64_t limit, uint64_t values,
-                                json_t **out) LH_MUST_CHECK;
-
 /* "PATH: KEY is FOUND, WANTED was expected". */
 lh_status_t json_text_refuse(const char *path, const char *key, const json_t *value,
                              const char *wanted) LH_MUST_CHECK;

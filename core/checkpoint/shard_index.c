@@ -143,8 +143,7 @@ static lh_status_t read_index(const char *path, const shard_limits_t *limits, js
 {
     const uint64_t tensors = most_tensors(limits);
     const uint64_t bytes = INDEX_REST + tensors * ENTRY_BYTES;
-    return json_text_read_most(path, bytes < INDEX_MOST ? bytes : INDEX_MOST, INDEX_REST + tensors,
-                               out);
+    return json_read(path, bytes < INDEX_MOST ? bytes : INDEX_MOST, INDEX_REST + tensors, out);
 }
 
 static lh_status_t open_sharded(shard_index_t *s, const char *folder, const char *path,

@@ -3,6 +3,7 @@
 
 #include <pthread.h>
 
+#include <base/file.h>
 #include <base/memory.h>
 
 /* jansson does not survive every failed allocation: its scanner drops bytes of a string that it has
@@ -158,4 +159,15 @@ void json_found(const json_t *value, char out[JSON_FOUND])
     }
     const size_t length = json_dumpb(value, text, SHOWN, JSON_ENCODE_ANY | JSON_COMPACT);
     (void)snprintf(out, JSON_FOUND, "%s%s", text, length > SHOWN ? "..." : "");
+}
+
+lh_status_t json_read(const char *path, uint64_t limit, uint64_t most, json_t **out)
+{
+    char *text;
+    size_t length;
+    lh_status_t status = file_read(path, limit, &text, &length);
+    if (status != LH_OK) return status;
+    status = json_parse_most(path, text, length, most, out);
+    mem_free(text);
+    return status;
 }

@@ -20,6 +20,9 @@ lh_status_t json_parse(const char *path, const char *text, size_t length,
 lh_status_t json_parse_most(const char *path, const char *text, size_t length, uint64_t most,
                             json_t **out) LH_MUST_CHECK;
 
+/* A whole file of at most `limit` bytes, by json_parse_most. */
+lh_status_t json_read(const char *path, uint64_t limit, uint64_t most, json_t **out) LH_MUST_CHECK;
+
 /* What stands there, for a sentence: 1.5, "a text", [1,2..., nothing. */
 enum { JSON_FOUND = 64 };
 void json_found(const json_t *value, char out[JSON_FOUND]);

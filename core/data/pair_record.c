@@ -68,24 +68,14 @@ static lh_status_t read_pair(const char *folder, const json_t *pair, pair_record
     return status == LH_OK ? name_files(folder, prefix, r) : status;
 }
 
-static lh_status_t read_summary(const char *path, json_t **out)
-{
-    char *text;
-    size_t length;
-    lh_status_t status = file_read(path, SUMMARY_MOST, &text, &length);
-    if (status != LH_OK) return status;
-    status = json_parse_most(path, text, length, SUMMARY_VALUES, out);
-    mem_free(text);
-    return status;
-}
-
 lh_status_t pair_record_read(const char *folder, pair_record_t *out)
 {
     json_t *root = NULL;
     pair_record_t r = {.summary = path_join(folder, summary_name)};
     if (r.summary == NULL) return LH_NO_MEMORY;
     *out = (pair_record_t){0};
-    lh_status_t status = file_exists(r.summary) ? read_summary(r.summary, &root) : LH_OK;
+    lh_status_t status = LH_OK;
+    if (file_exists(r.summary)) status = json_read(r.summary, SUMMARY_MOST, SUMMARY_VALUES, &root);
     const json_t *pair = json_object_get(root, "pair");
     if (status == LH_OK && pair != NULL) status = read_pair(folder, pair, &r);
     if (status == LH_OK && pair != NULL)
@@ -94,14 +84,6 @@ lh_status_t pair_record_read(const char *folder, pair_record_t *out)
         pair_record_free(&r);
     json_decref(root);
     return status;
-}
-
-/* By whatever name and link. */
-static bool is_same_file(const char *a, const char *b)
-{
-    struct stat x, y;
-    return sys()->stat(a, &x) == 0 && sys()->stat(b, &y) == 0 && x.st_dev == y.st_dev &&
-           x.st_ino == y.st_ino;
 }
 
 /* A file of this name may be another program's, and the pair too. */
@@ -113,8 +95,7 @@ static lh_status_t find_in(const char *folder, const char *idx, pair_record_t *o
         fail_clear();
         status = LH_OK;
     }
-    if (status == LH_OK && out->summary != NULL && !is_same_file(out->idx, idx))
-        pair_record_free(out);
+    if (status == LH_OK && out->summary != NULL && !file_same(out->idx, idx)) pair_record_free(out);
     return status;
 }
 

@@ -25,13 +25,7 @@ static uint64_t most_values(const tokenizer_limits_t *limits)
 
 lh_status_t tokenizer_load_json(const tokenizer_t *t, const char *path, json_t **out)
 {
-    char *bytes;
-    size_t length;
-    lh_status_t status = file_read(path, t->limits.file_bytes, &bytes, &length);
-    if (status != LH_OK) return status;
-    status = json_parse_most(path, bytes, length, most_values(&t->limits), out);
-    mem_free(bytes);
-    return status;
+    return json_read(path, t->limits.file_bytes, most_values(&t->limits), out);
 }
 
 lh_status_t tokenizer_add_piece(tokenizer_t *t, const char *path, uint32_t id, const char *bytes,

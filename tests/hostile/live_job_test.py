@@ -13,44 +13,13 @@ import tempfile
 import time
 import unittest
 
+sys.dont_write_bytecode = True
+from two_ranks import training
+
 PROGRAM, SOURCE = os.path.abspath(sys.argv.pop(1)), os.path.abspath(sys.argv.pop(1))
 KEY = bytes(range(11, 235, 7))
 LIMIT_S = 60
-INI = f"""[pipeline]
-name = live
-stages = prepare train
-folder = out
-[prepare]
-input = {SOURCE}/examples/data/tinyshakespeare.jsonl
-tokenizer = {SOURCE}/examples/data/gpt2-tiny/vocab.json
-[model]
-plugin = llama
-vocab = from_tokenizer
-blocks = 1
-hidden = 32
-ffn = 64
-heads = 2
-max_tokens = 32
-[train]
-sequence = 32
-batch = 2
-steps = 1000000
-[optimizer]
-plugin = zero0
-rule = rules:adamw
-learning_rate = 1e-3
-[checkpoint]
-every = 20
-keep = 2
-[device]
-plugin = cpu
-threads = 1
-[transport.node]
-plugin = tcp
-[launch]
-ranks_per_node = 2
-secret = job.key
-"""
+INI = training(SOURCE, 1000000)
 
 
 def read(path, mode="r"):

@@ -11,6 +11,9 @@ import sys
 import tempfile
 import time
 
+sys.dont_write_bytecode = True
+from two_ranks import training
+
 RANKS, PROGRAM, SOURCE = map(os.path.abspath, sys.argv[1:4])
 KEY = bytes(range(7, 231, 7))
 FORMS = [KEY, KEY.hex().encode(), KEY.hex().upper().encode(), base64.b64encode(KEY), base64.urlsafe_b64encode(KEY)]
@@ -25,41 +28,7 @@ tokenizer = vocab.json
 ranks_per_node = 3
 secret = %s
 """
-TRAINING = f"""[pipeline]
-name = secret
-stages = prepare train
-folder = out
-[prepare]
-input = {SOURCE}/examples/data/tinyshakespeare.jsonl
-tokenizer = {SOURCE}/examples/data/gpt2-tiny/vocab.json
-[model]
-plugin = llama
-vocab = from_tokenizer
-blocks = 1
-hidden = 32
-ffn = 64
-heads = 2
-max_tokens = 32
-[train]
-sequence = 32
-batch = 2
-steps = 40
-[optimizer]
-plugin = zero0
-rule = rules:adamw
-learning_rate = 1e-3
-[checkpoint]
-every = 20
-[device]
-plugin = cpu
-threads = 1
-[transport.node]
-plugin = tcp
-security = private
-[launch]
-ranks_per_node = 2
-secret = job.key
-"""
+TRAINING = training(SOURCE, 40, "security = private\n")
 WRITTEN = ("metrics.jsonl", "train.log", "rank-1.log", "report.html", "stages.json", "manifest.json", ".safetensors",
            "tfevents")
 
