@@ -46,6 +46,21 @@ static lh_status_t check_pair(const char *path, const char *folder)
     return status;
 }
 
+/* A pair that has several splits is checked and read for the first one. */
+static lh_status_t pair_open(const batches_how_t *how, const char *path, indexed_t **out)
+{
+    const batches_t *beside = how->beside;
+    for (uint32_t i = 0; beside != NULL && i < beside->set_count; i++) {
+        indexed_t *set = beside->sets[i].set;
+        if (indexed_has_prefix(set, path) && set->vocab == how->vocab) {
+            *out = indexed_share(set);
+            return LH_OK;
+        }
+    }
+    const lh_status_t status = check_pair(path, how->folder);
+    return status == LH_OK ? indexed_open(path, how->vocab, out) : status;
+}
+
 static lh_status_t set_open(const batches_how_t *how, const blend_part_t *part, bool whole,
                             uint64_t wanted, batch_set_t *out)
 {
@@ -55,8 +70,7 @@ static lh_status_t set_open(const batches_how_t *how, const blend_part_t *part, 
     (void)snprintf(name, sizeof(name), "the %s split of %s", split_names[how->split], part->name);
     uint64_t bounds[3][2] = {{0}};
 
-    lh_status_t status = check_pair(path, how->folder);
-    if (status == LH_OK) status = indexed_open(path, how->vocab, &out->set);
+    lh_status_t status = pair_open(how, path, &out->set);
     mem_free(path);
     if (status != LH_OK) return status;
     status = samples_split(how->data->split, out->set->sequences, bounds);

@@ -15,6 +15,8 @@ typedef struct batches_how {
     uint64_t samples;   /* that will be asked for; decides epochs and so the order. 0: each once */
     uint32_t vocab;     /* ids are below this                                       */
     int32_t eod;        /* ends a document inside a sequence of the set too; -1: none does */
+    const struct batches *beside; /* another split: what it has open is neither checked nor read
+                                     again. NULL: none */
 } batches_how_t;
 
 typedef struct batches batches_t;

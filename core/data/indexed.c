@@ -168,6 +168,7 @@ lh_status_t indexed_open(const char *prefix, uint32_t vocab, indexed_t **out)
     indexed_t *set = mem_new(sizeof(*set));
     if (set == NULL) return LH_NO_MEMORY;
     set->fd = -1;
+    set->users = 1;
     set->vocab = vocab;
     text_printf(&bin, "%s.bin", prefix);
     text_printf(&idx, "%s.idx", prefix);
@@ -186,9 +187,22 @@ lh_status_t indexed_open(const char *prefix, uint32_t vocab, indexed_t **out)
     return LH_OK;
 }
 
+indexed_t *indexed_share(indexed_t *set)
+{
+    set->users++;
+    return set;
+}
+
+bool indexed_has_prefix(const indexed_t *set, const char *prefix)
+{
+    const size_t length = strlen(prefix);
+    return strncmp(set->bin_path, prefix, length) == 0 &&
+           text_equal(set->bin_path + length, ".bin");
+}
+
 void indexed_close(indexed_t *set)
 {
-    if (set == NULL) return;
+    if (set == NULL || --set->users > 0) return;
     if (set->fd >= 0) (void)sys()->close(set->fd);
     mem_free(set->offsets);
     mem_free(set->lengths);

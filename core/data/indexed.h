@@ -17,6 +17,7 @@ enum { INDEXED_UINT16_VOCAB = 65500 };
 typedef struct indexed {
     char *bin_path;
     int fd;
+    uint32_t users;
     uint32_t dtype_code, token_bytes;
     uint32_t vocab; /* ids are below this, checked when they are read */
     uint64_t sequences, documents, tokens;
@@ -26,6 +27,9 @@ typedef struct indexed {
 
 /* prefix: without .bin and .idx. */
 lh_status_t indexed_open(const char *prefix, uint32_t vocab, indexed_t **out) LH_MUST_CHECK;
+/* The same set for one user more, who closes it as well. [serial] */
+indexed_t *indexed_share(indexed_t *set);
+bool indexed_has_prefix(const indexed_t *set, const char *prefix);
 void indexed_close(indexed_t *set); /* NULL does nothing */
 
 /* Tokens [at, at + count) of a sequence; the caller keeps within its length. [any] */

@@ -89,7 +89,8 @@ static lh_status_t open_split(trainer_t *t, uint32_t split, uint64_t samples, ba
                                .sequence = t->job->train.sequence,
                                .samples = samples,
                                .vocab = (uint32_t)weights_parameters(t->session->weights)->vocab,
-                               .eod = t->how->eod};
+                               .eod = t->how->eod,
+                               .beside = t->data};
     return batches_open(&how, out);
 }
 

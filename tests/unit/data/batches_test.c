@@ -1,6 +1,8 @@
 /* batches_test.c - rows of a batch, blends, and that a sample depends on nothing but its index. */
 #include <unit/data/scratch_files.h>
 
+#include <unistd.h>
+
 #include <data/batches.h>
 #include <data/blend.h>
 #include <data/indexed_writer.h>
@@ -54,6 +56,41 @@ static batches_t *open_set(scratch_t *s, job_data_t data, uint32_t split, uint64
     batches_t *b = NULL;
     if (batches_open(&how, &b) != LH_OK) FAIL_TEST("%s\n", fail_reason());
     return b;
+}
+
+/* The second split finds the pair as it was read for the first, whatever became of the files. */
+static void splits_of_one_pair_share_it(void **state)
+{
+    scratch_t *s = *state;
+    rows_t r, alone;
+    char split[] = "90,10,0", list[] = "corpus";
+    const job_data_t data = {.train = list, .split = split, .seed = 1234};
+    batches_t *train = NULL, *valid = NULL;
+    write_set(s, "corpus", 200, 0);
+    valid = open_set(s, data, SPLIT_VALID, 0);
+    assert_int_equal(batches_fill(valid, 0, 1, &rows_init(&alone, 3)->batch), LH_OK);
+    batches_close(valid);
+
+    batches_how_t how = {.data = &data,
+                         .folder = s->folder,
+                         .sequence = SEQUENCE,
+                         .samples = 10,
+                         .vocab = VOCAB,
+                         .eod = EOD};
+    assert_int_equal(batches_open(&how, &train), LH_OK);
+    assert_int_equal(unlink(scratch_path(s, "corpus.idx")), 0);
+    how.split = SPLIT_VALID;
+    how.samples = 0;
+    assert_int_equal(batches_open(&how, &valid), LH_IO);
+    how.beside = train;
+    how.vocab = VOCAB + 1; /* checked against another one */
+    assert_int_equal(batches_open(&how, &valid), LH_IO);
+    how.vocab = VOCAB;
+    assert_int_equal(batches_open(&how, &valid), LH_OK);
+    batches_close(train); /* in any order */
+    assert_int_equal(batches_fill(valid, 0, 1, &rows_init(&r, 3)->batch), LH_OK);
+    assert_memory_equal(r.tokens, alone.tokens, sizeof(r.tokens));
+    batches_close(valid);
 }
 
 static void joined_rows_are_one_segment_each(void **state)
@@ -262,6 +299,7 @@ static void a_list_of_sets_is_read_or_refused(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(splits_of_one_pair_share_it),
         cmocka_unit_test(joined_rows_are_one_segment_each),
         cmocka_unit_test(documents_apart_restart_behind_each_eod),
         cmocka_unit_test(documents_apart_are_found_without_an_eod_too),
