@@ -149,9 +149,20 @@ lh_status_t engine_wait(engine_t *e)
     return status == LH_OK ? engine_await(e, e->event) : status;
 }
 
+/* The device's memory is the host's as well: once the stream is done, nothing needs staging. */
+static bool host_reaches(const engine_t *e)
+{
+    return (e->properties.flags & LH_DEVICE_HOST_ACCESS) != 0;
+}
+
 lh_status_t engine_upload(engine_t *e, const region_t *to, uint64_t offset, const void *host,
                           uint64_t bytes)
 {
+    if (host_reaches(e)) {
+        const lh_status_t status = engine_wait(e);
+        if (status == LH_OK) memcpy(region_place(to, offset).address, host, bytes);
+        return status;
+    }
     const lh_place_t from = region_place(&e->pinned, e->transfer_at);
     for (uint64_t at = 0; at < bytes; at += e->transfer_bytes) {
         const uint64_t n = bytes - at < e->transfer_bytes ? bytes - at : e->transfer_bytes;
@@ -167,6 +178,11 @@ lh_status_t engine_upload(engine_t *e, const region_t *to, uint64_t offset, cons
 lh_status_t engine_download(engine_t *e, const region_t *from, uint64_t offset, void *host,
                             uint64_t bytes)
 {
+    if (host_reaches(e)) {
+        const lh_status_t status = engine_wait(e);
+        if (status == LH_OK) memcpy(host, region_place(from, offset).address, bytes);
+        return status;
+    }
     const lh_place_t to = region_place(&e->pinned, e->transfer_at);
     for (uint64_t at = 0; at < bytes; at += e->transfer_bytes) {
         const uint64_t n = bytes - at < e->transfer_bytes ? bytes - at : e->transfer_bytes;

@@ -287,16 +287,18 @@ lh_status_t weights_read(weights_t *w, uint32_t space, uint32_t parameter, uint6
         return fail(LH_INVALID, "%s of parameter '%s' was given back", s->name,
                     w->parameters->items[parameter].name);
     lh_status_t status = range_check(w, s, piece, parameter, &begin, count);
+    if (status == LH_OK && dtype == piece->dtype)
+        return engine_download(w->engine, &s->region, piece->offset + begin * dtype_bytes(dtype),
+                               host, count * dtype_bytes(dtype));
 
     uint64_t part[PART_ELEMENTS / 8];
     const uint64_t wide = dtype_bytes(piece->dtype), most = sizeof(part) / wide;
     for (uint64_t at = 0; status == LH_OK && at < count; at += most) {
         const uint64_t n = count - at < most ? count - at : most;
         char *to = (char *)host + at * dtype_bytes(dtype);
-        const bool same = dtype == piece->dtype;
-        status = engine_download(w->engine, &s->region, piece->offset + (begin + at) * wide,
-                                 same ? (void *)to : part, n * wide);
-        if (status == LH_OK && !same) status = dtype_convert(dtype, to, piece->dtype, part, n);
+        status = engine_download(w->engine, &s->region, piece->offset + (begin + at) * wide, part,
+                                 n * wide);
+        if (status == LH_OK) status = dtype_convert(dtype, to, piece->dtype, part, n);
     }
     return status;
 }
