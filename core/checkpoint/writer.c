@@ -17,6 +17,7 @@
 #include <checkpoint/commit.h>
 #include <checkpoint/folder_lock.h>
 #include <checkpoint/safetensors_writer.h>
+#include <checkpoint/save_arena.h>
 #include <checkpoint/save_process.h>
 
 enum { PLACE_ALIGNMENT = 64, KILL_WAIT_MS = 3000 /* longer than the keeper waits */ };
@@ -31,25 +32,17 @@ struct writer {
     pid_t keeper;
     bool keeper_lost;
 
-    void *arena;
-    uint64_t arena_bytes;
+    save_arena_t arena;
     checkpoint_tensor_t *tensors;
     uint64_t *offset, *bytes;
     uint32_t count;
 
-    bool reserved; /* the arena's pages are there */
     bool begun, busy, killed;
     uint64_t step, started_ns;
     uint64_t session;
     uint32_t attempt;         /* saves submitted */
     char parent[SHA256_TEXT]; /* of the last checkpoint that was committed */
 };
-
-static lh_status_t make_memory(const char *name, int *fd)
-{
-    *fd = memfd_create(name, MFD_CLOEXEC);
-    return *fd >= 0 ? LH_OK : fail(LH_IO, "shared memory for checkpoints");
-}
 
 /* Two processes: the keeper, which does nothing but fork a helper for each save and tell how it
  * ended, and so can lose one without harm; and that helper. */
@@ -77,7 +70,7 @@ lh_status_t writer_open(const writer_how_t *how, writer_t **out)
 {
     writer_t *w = mem_new(sizeof(*w));
     if (w == NULL) return LH_NO_MEMORY;
-    w->socket = w->shared.arena_fd = w->shared.job_fd = w->shared.lock_fd = w->lock.fd = -1;
+    w->socket = w->arena.fd = w->shared.job_fd = w->shared.lock_fd = w->lock.fd = -1;
     w->deadline_ns = how->deadline_ns == 0 ? 600 * SECOND_NS : how->deadline_ns;
     w->shared.keep = how->keep;
     w->shared.shard_bytes = how->shard_bytes;
@@ -92,8 +85,11 @@ lh_status_t writer_open(const writer_how_t *how, writer_t **out)
     if (status == LH_OK && how->rank == 0) status = folder_lock_take(w->folder, patience, &w->lock);
     w->shared.lock_fd = w->lock.fd;
     if (status == LH_OK && how->rank == 0) status = checkpoint_clean(w->folder);
-    if (status == LH_OK) status = make_memory("longhaul-checkpoint", &w->shared.arena_fd);
-    if (status == LH_OK) status = make_memory("longhaul-checkpoint-job", &w->shared.job_fd);
+    if (status == LH_OK) status = save_arena_open(&w->arena);
+    w->shared.arena_fd = w->arena.fd;
+    if (status == LH_OK) w->shared.job_fd = memfd_create("longhaul-checkpoint-job", MFD_CLOEXEC);
+    if (status == LH_OK && w->shared.job_fd < 0)
+        status = fail(LH_IO, "shared memory for checkpoints");
     if (status == LH_OK) status = start_keeper(w);
     if (status != LH_OK) {
         writer_close(w);
@@ -105,8 +101,7 @@ lh_status_t writer_open(const writer_how_t *how, writer_t **out)
 
 static void forget_layout(writer_t *w)
 {
-    if (w->arena != NULL) (void)munmap(w->arena, w->arena_bytes);
-    w->arena = NULL;
+    save_arena_unsize(&w->arena);
     for (uint32_t i = 0; w->tensors != NULL && i < w->count; i++)
         mem_free((void *)w->tensors[i].name);
     mem_free(w->tensors);
@@ -117,7 +112,9 @@ static void forget_layout(writer_t *w)
     w->count = 0;
 }
 
-static lh_status_t place_tensor(writer_t *w, uint32_t i, const checkpoint_tensor_t *tensor)
+/* Behind what takes *bytes. */
+static lh_status_t place_tensor(writer_t *w, uint32_t i, const checkpoint_tensor_t *tensor,
+                                uint64_t *bytes)
 {
     w->tensors[i] = *tensor;
     w->tensors[i].name = mem_text(tensor->name);
@@ -133,8 +130,8 @@ static lh_status_t place_tensor(writer_t *w, uint32_t i, const checkpoint_tensor
                                    .shape = {w->tensors[i].part.count}};
     if (safetensors_dtype(tensor->dtype) == NULL || !safetensors_row_bytes(&row, &w->bytes[i]))
         return fail(LH_INVALID, "tensor %s: cannot be stored", tensor->name);
-    w->offset[i] = w->arena_bytes;
-    w->arena_bytes += (w->bytes[i] + PLACE_ALIGNMENT - 1) / PLACE_ALIGNMENT * PLACE_ALIGNMENT;
+    w->offset[i] = *bytes;
+    *bytes += (w->bytes[i] + PLACE_ALIGNMENT - 1) / PLACE_ALIGNMENT * PLACE_ALIGNMENT;
     return LH_OK;
 }
 
@@ -142,8 +139,7 @@ lh_status_t writer_layout(writer_t *w, const checkpoint_tensor_t *tensors, uint3
 {
     if (w->busy) return fail(LH_INVALID, "the layout of checkpoints changes while one is written");
     forget_layout(w);
-    w->arena_bytes = 0;
-    w->reserved = false;
+    uint64_t bytes = 0;
     w->count = count;
     w->tensors = mem_array(count, sizeof(w->tensors[0]));
     w->offset = mem_array(count, sizeof(w->offset[0]));
@@ -151,54 +147,27 @@ lh_status_t writer_layout(writer_t *w, const checkpoint_tensor_t *tensors, uint3
     lh_status_t status = LH_OK;
     if (w->tensors == NULL || w->offset == NULL || w->bytes == NULL) status = LH_NO_MEMORY;
     for (uint32_t i = 0; i < count && status == LH_OK; i++)
-        status = place_tensor(w, i, &tensors[i]);
-    if (status != LH_OK) goto forget;
-
-    if (w->arena_bytes == 0) w->arena_bytes = PLACE_ALIGNMENT;
-    status = LH_IO;
-    if (ftruncate(w->shared.arena_fd, (off_t)w->arena_bytes) != 0) goto no_memory;
-    w->arena = mmap(NULL, w->arena_bytes, PROT_READ | PROT_WRITE, MAP_SHARED, w->shared.arena_fd,
-                    0);
-    if (w->arena == MAP_FAILED) {
-        w->arena = NULL;
-        goto no_memory;
-    }
-    return LH_OK;
-
-no_memory:
-    status = fail(LH_IO, "%llu bytes of shared memory for checkpoints",
-                  (unsigned long long)w->arena_bytes);
-forget:
-    forget_layout(w);
+        status = place_tensor(w, i, &tensors[i], &bytes);
+    if (status == LH_OK) status = save_arena_size(&w->arena, bytes == 0 ? PLACE_ALIGNMENT : bytes);
+    if (status != LH_OK) forget_layout(w);
     return status;
 }
 
-/* Memory is taken by the first save, not by the start of the run; whole, as a page that could not
- * be had later would end the trainer by a signal. */
-static lh_status_t populate(const writer_t *w, uint64_t begin, uint64_t bytes)
+void writer_ahead(writer_t *w)
 {
-    /* EINVAL: a kernel before 5.14, which takes the pages one by one. */
-    if (bytes == 0 || madvise((char *)w->arena + begin, bytes, MADV_POPULATE_WRITE) == 0 ||
-        errno == EINVAL)
-        return LH_OK;
-    return fail(LH_IO, "%llu bytes of shared memory for a checkpoint", (unsigned long long)bytes);
+    save_arena_ahead(&w->arena);
 }
 
 lh_status_t writer_reserve(writer_t *w)
 {
-    const lh_status_t status = w->reserved ? LH_OK : populate(w, 0, w->arena_bytes);
-    w->reserved = status == LH_OK;
-    return status;
+    return save_arena_take(&w->arena);
 }
 
-lh_status_t writer_place(const writer_t *w, uint32_t index, void **out)
+lh_status_t writer_place(writer_t *w, uint32_t index, void **out)
 {
-    const uint64_t page = (uint64_t)sysconf(_SC_PAGESIZE), begin = w->offset[index] / page * page;
-    const lh_status_t status = w->reserved
-                                   ? LH_OK
-                                   : populate(w, begin, w->offset[index] + w->bytes[index] - begin);
+    const lh_status_t status = save_arena_take_part(&w->arena, w->offset[index], w->bytes[index]);
     if (status != LH_OK) return status;
-    *out = (char *)w->arena + w->offset[index];
+    *out = w->arena.memory + w->offset[index];
     return LH_OK;
 }
 
@@ -228,7 +197,7 @@ lh_status_t writer_begin(writer_t *w)
     /* A helper that outlived its keeper may still be reading the shared memory. */
     if (w->keeper_lost)
         return fail(LH_IO, "the checkpoint writer is gone: checkpoints can't be saved any more");
-    if (w->arena == NULL) return fail(LH_INVALID, "a checkpoint without a layout");
+    if (w->arena.memory == NULL) return fail(LH_INVALID, "a checkpoint without a layout");
     w->begun = true;
     return LH_OK;
 }
@@ -247,7 +216,7 @@ lh_status_t writer_submit(writer_t *w, const checkpoint_meta_t *meta)
         goto free_job;
     }
     const writer_request_t request = {.job_bytes = job.length,
-                                      .arena_bytes = w->arena_bytes,
+                                      .arena_bytes = w->arena.bytes,
                                       .session = w->session,
                                       .attempt = w->attempt};
     if (send(w->socket, &request, sizeof(request), MSG_NOSIGNAL | MSG_DONTWAIT) !=
@@ -366,7 +335,7 @@ static void end_writer(writer_t *w, bool wait)
         }
     }
     forget_layout(w);
-    if (w->shared.arena_fd >= 0) (void)close(w->shared.arena_fd);
+    save_arena_close(&w->arena);
     if (w->shared.job_fd >= 0) (void)close(w->shared.job_fd);
     /* A helper may still write under the lock; without a submit there was none. */
     if (w->attempt == 0)

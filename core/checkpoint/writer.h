@@ -37,15 +37,17 @@ typedef struct writer_result {
 /* Locks the folder, removes what a crash left in it (both on rank 0 only), forks the helper's
  * parent. */
 lh_status_t writer_open(const writer_how_t *how, writer_t **out) LH_MUST_CHECK;
-/* What every save consists of; shared memory for all of it, taken by the first save. Once, or again
- * between saves. */
+/* What every save consists of; shared memory for all of it, whose pages the first save takes. Once,
+ * or again between saves. */
 lh_status_t writer_layout(writer_t *w, const checkpoint_tensor_t *tensors,
                           uint32_t count) LH_MUST_CHECK;
+/* Begins to take the pages beside the caller, for a save that will come. */
+void writer_ahead(writer_t *w);
 /* Takes the memory of a whole save now, so that a lack of it is known before anything is copied. */
 lh_status_t writer_reserve(writer_t *w) LH_MUST_CHECK;
 /* Where tensor `index` is to be copied: dense, 64-byte aligned, valid until layout or close. Fails
  * where there is no memory for it. */
-lh_status_t writer_place(const writer_t *w, uint32_t index, void **out) LH_MUST_CHECK;
+lh_status_t writer_place(writer_t *w, uint32_t index, void **out) LH_MUST_CHECK;
 uint64_t writer_place_bytes(const writer_t *w, uint32_t index);
 
 /* ranks > 1, before the first submit: a number that is the same on all of them and another for

@@ -230,6 +230,17 @@ static lh_status_t start_weights(trainer_t *t)
     return transfers_renew(t->session->transfers);
 }
 
+/* What every save consists of. Its memory is taken beside the first steps if one comes on the way;
+ * the last save of a run may find room in what steps needed. */
+static lh_status_t lay_out_saves(trainer_t *t)
+{
+    const uint64_t every = t->job->checkpoint.every;
+    const lh_status_t status = writer_layout(t->writer, t->snapshot->tensors, t->snapshot->count);
+    if (status == LH_OK && every > 0 && (t->step / every + 1) * every < t->job->train.steps)
+        writer_ahead(t->writer);
+    return status;
+}
+
 static void list_plugins(trainer_t *t)
 {
     const plugin_t *const plugins[] = {t->session->model_plugin, t->session->optimizer_plugin,
@@ -277,8 +288,7 @@ lh_status_t trainer_open(trainer_t *t, const train_how_t *how)
     if (status == LH_OK) status = make_programs(t);
     if (status == LH_OK) status = snapshot_new(t->session->weights, &t->snapshot);
     if (status == LH_OK) status = start_weights(t);
-    if (status == LH_OK)
-        status = writer_layout(t->writer, t->snapshot->tensors, t->snapshot->count);
+    if (status == LH_OK) status = lay_out_saves(t);
     if (status != LH_OK) return status;
 
     checkpoint_close(t->resumed);

@@ -1,0 +1,38 @@
+/* checkpoint/save_arena.h - the shared memory that holds one save: the trainer copies into it, a
+ * helper reads it.
+ *
+ * A page costs most when it is touched for the first time, some 0.6 ms a MB. So that the first save
+ * does not stand still for that, a thread takes the pages ahead, a few at a time beside the steps.
+ * [serial] */
+#ifndef CHECKPOINT_SAVE_ARENA_H
+#define CHECKPOINT_SAVE_ARENA_H
+
+#include <pthread.h>
+#include <stdatomic.h>
+
+#include <base/status.h>
+
+typedef struct save_arena {
+    int fd;         /* -1: not open           */
+    char *memory;   /* NULL: it has no size   */
+    uint64_t bytes; /* of a save              */
+    uint64_t taken; /* bytes from the begin on whose pages are there; the thread's while it runs */
+    bool ahead;     /* there is a thread to be joined */
+    atomic_bool stop;
+    pthread_t thread;
+} save_arena_t;
+
+lh_status_t save_arena_open(save_arena_t *a) LH_MUST_CHECK;
+/* Room for saves of so many bytes, at least 1; no page of it is taken yet. Once, or again. */
+lh_status_t save_arena_size(save_arena_t *a, uint64_t bytes) LH_MUST_CHECK;
+void save_arena_unsize(save_arena_t *a);
+/* Begins to take the pages beside the caller. Where that cannot be, the next save takes them. */
+void save_arena_ahead(save_arena_t *a);
+/* Takes all pages that are still missing: one that could not be had later would end the trainer by
+ * a signal. */
+lh_status_t save_arena_take(save_arena_t *a) LH_MUST_CHECK;
+/* The same for a part. */
+lh_status_t save_arena_take_part(save_arena_t *a, uint64_t begin, uint64_t bytes) LH_MUST_CHECK;
+void save_arena_close(save_arena_t *a);
+
+#endif
