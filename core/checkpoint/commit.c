@@ -149,6 +149,22 @@ static lh_status_t stored_name(const checkpoint_tensor_t *t, char **out)
     return *out == NULL ? LH_NO_MEMORY : LH_OK;
 }
 
+lh_status_t commit_manifest_bytes(const checkpoint_tensor_t *tensors, uint32_t count,
+                                  uint64_t *bytes)
+{
+    lh_status_t status = LH_OK;
+    *bytes = 0;
+    for (uint32_t i = 0; i < count && status == LH_OK; i++) {
+        char *stored;
+        uint64_t part = 0;
+        status = stored_name(&tensors[i], &stored);
+        if (status == LH_OK) status = manifest_part_bytes(&tensors[i], stored, &part);
+        mem_free(stored);
+        *bytes += part;
+    }
+    return status;
+}
+
 static safetensors_row_t stored_row(const checkpoint_tensor_t *t, const char *name)
 {
     safetensors_row_t row = {.name = name, .dtype = t->dtype, .rank = t->rank};

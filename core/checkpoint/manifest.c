@@ -142,6 +142,38 @@ static void append_tensor(text_t *t, const manifest_tensor_t *tensor)
     text_append(t, "]}");
 }
 
+static bool has_first_element(const manifest_tensor_t *tensor)
+{
+    const tensor_part_t *part = &tensor->parts[0].part;
+    bool first = part->first == 0;
+    for (uint32_t i = 0; i < tensor->rank; i++)
+        first = first && part->at[i] == 0;
+    return first;
+}
+
+enum { WIDEST_FILE = 999999 };
+
+lh_status_t manifest_part_bytes(const checkpoint_tensor_t *tensor, const char *stored,
+                                uint64_t *bytes)
+{
+    manifest_t alone = {0};
+    text_t line = {0}, head = {0};
+    lh_status_t status = manifest_add_part(&alone, tensor, WIDEST_FILE, stored, 0);
+    if (status == LH_OK) {
+        manifest_tensor_t empty = alone.tensors[0];
+        empty.part_count = 0;
+        text_append(&line, ",\n  ");
+        append_tensor(&line, &alone.tensors[0]);
+        if (!has_first_element(&alone.tensors[0])) append_tensor(&head, &empty);
+        status = head.failed ? text_status(&head) : text_status(&line);
+    }
+    *bytes = line.length - head.length;
+    text_free(&head);
+    text_free(&line);
+    manifest_clear(&alone);
+    return status;
+}
+
 static int by_name_and_file(const void *a, const void *b)
 {
     const manifest_tensor_t *x = a, *y = b;

@@ -10,6 +10,7 @@
 #include <base/log.h>
 #include <base/memory.h>
 #include <base/sys.h>
+#include <checkpoint/commit.h>
 
 enum { PROGRAM_DOCUMENTS_LIMIT = 1 << 20 };
 
@@ -230,12 +231,31 @@ static lh_status_t start_weights(trainer_t *t)
     return transfers_renew(t->session->transfers);
 }
 
+/* A manifest that could not be read again is refused now and not after hours, by all ranks alike.
+ */
+static lh_status_t check_manifest(trainer_t *t)
+{
+    uint64_t own = 0;
+    const lh_status_t measured = commit_manifest_bytes(t->snapshot->tensors, t->snapshot->count,
+                                                       &own);
+    double bytes = (double)own;
+    const lh_status_t agreed = measured == LH_OK ? agree_sum(&t->agree, &bytes, 1) : measured;
+    if (agreed != LH_OK || bytes <= MANIFEST_MOST) return agreed;
+    return fail(LH_INVALID,
+                "the manifest of a checkpoint would take %.0f bytes for the parts of %u ranks, at "
+                "most %d are read again: fewer ranks, or another [optimizer] plugin, make fewer "
+                "parts",
+                bytes, agree_size(&t->agree), MANIFEST_MOST);
+}
+
 /* What every save consists of. Its memory is taken beside the first steps if one comes on the way;
  * the last save of a run may find room in what steps needed. */
 static lh_status_t lay_out_saves(trainer_t *t)
 {
     const uint64_t every = t->job->checkpoint.every;
-    const lh_status_t status = writer_layout(t->writer, t->snapshot->tensors, t->snapshot->count);
+    lh_status_t status = check_manifest(t);
+    if (status == LH_OK)
+        status = writer_layout(t->writer, t->snapshot->tensors, t->snapshot->count);
     if (status == LH_OK && every > 0 && (t->step / every + 1) * every < t->job->train.steps)
         writer_ahead(t->writer);
     return status;
