@@ -34,6 +34,8 @@ static const unsigned refused[] = {
     /* other processes */
     SYS_ptrace, SYS_process_vm_readv, SYS_process_vm_writev, SYS_process_madvise, SYS_pidfd_getfd,
     SYS_kcmp, SYS_migrate_pages, SYS_move_pages,
+    /* out of the group with which it is taken away */
+    SYS_setsid, SYS_setpgid,
     /* the kernel's larger doors */
     SYS_bpf, SYS_perf_event_open, SYS_userfaultfd, SYS_io_uring_setup, SYS_io_uring_enter,
     SYS_io_uring_register, SYS_add_key, SYS_request_key, SYS_keyctl, SYS_init_module,

@@ -3,7 +3,8 @@
  *
  *     try FILE    tries what a thief would, and says what came of it; FILE is not the import's
  *     crash       ends by SIGSEGV
- *     wait        waits for ever */
+ *     wait        waits for ever
+ *     linger      starts a process that would outlive the import */
 #define _GNU_SOURCE
 #include <dlfcn.h>
 #include <errno.h>
@@ -44,6 +45,16 @@ static void try_all(const char *file)
     tell("execve", execve("/bin/true", words, none));
 }
 
+/* What waits for the program's output waits for this one, too. */
+static void linger(void)
+{
+    if (fork() != 0) return;
+    (void)setpgid(0, 0);
+    (void)setsid();
+    (void)sleep(120);
+    _exit(0);
+}
+
 static void intrude(int fd)
 {
     static bool done;
@@ -51,6 +62,7 @@ static void intrude(int fd)
     if (done || what == NULL || !is_weights(fd)) return;
     done = true;
     if (strncmp(what, "try ", 4) == 0) try_all(what + 4);
+    if (strcmp(what, "linger") == 0) linger();
     if (strcmp(what, "crash") == 0) (void)raise(SIGSEGV);
     if (strcmp(what, "wait") != 0) return;
     (void)dprintf(STDERR_FILENO, "intruder: waits\n");

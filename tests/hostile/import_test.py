@@ -78,6 +78,10 @@ class Import(unittest.TestCase):
         self.assertEqual(self.run_import()[0], 0)
         self.assertEqual(sorted(os.listdir(os.path.join(self.folder, "new", "out"))), ["import", "stages.json"])
 
+    def test_what_it_starts_ends_with_it(self):
+        code, out, err = self.run_import(INTRUDER="linger")
+        self.assertEqual((code, out[:27]), (0, "imported 21 tensors, 0.1 MB"), err)
+
     def test_a_signal_ends_it_as_ever(self):
         process = self.start(INTRUDER="wait")
         while process.stderr.readline() != "intruder: waits\n":

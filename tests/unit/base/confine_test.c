@@ -138,6 +138,8 @@ static void try_calls(void)
     EXPECT(EPERM, error_of(socket(AF_NETLINK, SOCK_RAW, 0)));
     EXPECT(EPERM, error_of(ptrace(PTRACE_TRACEME, 0, NULL, NULL)));
     EXPECT(EPERM, error_of(process_vm_readv(getppid(), &own, 1, &own, 1, 0)));
+    EXPECT(EPERM, error_of(setpgid(0, 0)));
+    EXPECT(EPERM, error_of(setsid()));
     EXPECT(EPERM, error_of(mount("none", in, "tmpfs", 0, NULL)));
     EXPECT(EPERM, error_of(unshare(CLONE_NEWUSER)));
     EXPECT(EPERM, error_of(syscall(SYS_clone, CLONE_NEWUSER | SIGCHLD, NULL, NULL, NULL, NULL)));
@@ -167,6 +169,7 @@ static void try_children(void)
     if (child == 0) {
         EXPECT(EPERM, error_of(socket(AF_INET, SOCK_STREAM, 0)));
         EXPECT(EACCES, open_error(above, "secret", O_RDONLY));
+        EXPECT(EPERM, error_of(setsid()));
         _exit(0);
     }
     EXPECT(0, error_of(child));
