@@ -1,4 +1,4 @@
-/* probe.c - forks the child, listens to it, takes it away.
+/* probe.c - what the child does to itself first, what it says, and the sentence of its end.
  *
  * A fork and not a fresh program: what matters is what loading does to this process, with the
  * libraries that it has already; and a fork costs less than a millisecond here, an exec several.
@@ -9,17 +9,16 @@
 
 #include <errno.h>
 #include <fcntl.h>
-#include <poll.h>
 #include <pthread.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <sys/prctl.h>
 #include <sys/resource.h>
-#include <sys/syscall.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <base/child.h>
 #include <base/digest.h>
 #include <base/log.h>
 #include <base/sys.h>
@@ -27,16 +26,17 @@
 enum { KNOWN = 256, REASON_BYTES = 2048 };
 enum { MUTE = 113 }; /* exit code of a child that cannot write into its pipe any more */
 
-/* What the child writes, in one piece each: a pipe keeps up to 4096 bytes together. */
+/* What the child says. */
 enum { SAYS_STAGE = 1, SAYS_EXIT = 2, SAYS_DONE = 3 };
 typedef struct message {
     uint32_t says;
     int32_t value; /* the stage, the exit code, the status */
     char reason[REASON_BYTES];
 } message_t;
+_Static_assert(sizeof(message_t) <= CHILD_MESSAGE, "it is said in one piece");
 
 typedef struct heard {
-    message_t last; /* SAYS_EXIT or SAYS_DONE; says is 0 if the child came to neither */
+    message_t last; /* SAYS_EXIT or SAYS_DONE, unless the child came to neither */
     uint32_t stage;
     bool late;
     int how; /* of waitpid */
@@ -68,12 +68,8 @@ static void remember(const char *sha256)
 static bool say(uint32_t says, int32_t value, const char *reason)
 {
     message_t m = {.says = says, .value = value};
-    ssize_t wrote;
     (void)snprintf(m.reason, sizeof(m.reason), "%s", reason);
-    do
-        wrote = write(child_says, &m, sizeof(m));
-    while (wrote < 0 && errno == EINTR);
-    return wrote == (ssize_t)sizeof(m);
+    return child_say(child_says, &m, sizeof(m));
 }
 
 void probe_reached(uint32_t stage)
@@ -105,72 +101,38 @@ static void forget_handlers(void)
     }
 }
 
-static void run_child(const prober_t *p, int to, pid_t parent)
+static int try_it(void *context, int to)
 {
     static const struct rlimit none = {0, 0};
+    const prober_t *p = context;
     child_says = to;
-    /* A group of its own, so that what a plugin starts is taken away with it. */
-    (void)setpgid(0, 0);
-    (void)prctl(PR_SET_PDEATHSIG, SIGKILL);
     (void)prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0);
     (void)setrlimit(RLIMIT_CORE, &none);
     forget_handlers();
     log_forked();
-    if (getppid() != parent) _exit(1);
     /* stdout may be a result that somebody parses. */
     const int nowhere = sys()->open("/dev/null", O_RDWR | O_CLOEXEC, 0);
     if (nowhere < 0 || dup2(nowhere, STDIN_FILENO) < 0 || dup2(nowhere, STDOUT_FILENO) < 0)
-        _exit(1);
+        return 1;
     (void)on_exit(leave, NULL);
     fail_clear();
     const lh_status_t status = p->attempt(p->context);
-    /* No handlers and no leak check: the memory is a copy of the parent's. */
-    _exit(say(SAYS_DONE, status, fail_reason()) ? 0 : MUTE);
+    return say(SAYS_DONE, status, fail_reason()) ? 0 : MUTE;
 }
 
-static int remaining_ms(uint64_t until)
-{
-    const uint64_t now = sys()->now_ns();
-    return now >= until ? 0 : (int)((until - now + 999999) / 1000000);
-}
-
-/* Takes one message; false: there is none, or none that is whole. */
-static bool take_message(int from, heard_t *h)
-{
-    message_t m;
-    if (read(from, &m, sizeof(m)) != (ssize_t)sizeof(m)) return false;
-    m.reason[sizeof(m.reason) - 1] = '\0';
-    if (m.says == SAYS_STAGE)
-        h->stage = (uint32_t)m.value;
-    else
-        h->last = m;
-    return true;
-}
-
-/* The child's own end is seen besides the pipe's: another child of this process, forked meanwhile,
- * may hold the pipe open. */
-static void hear(const prober_t *p, int from, int child_fd, heard_t *h)
+/* By the clock of this side: a plugin can block the signal of an alarm. */
+static void hear(const prober_t *p, child_t *child, heard_t *h)
 {
     const uint64_t until = sys()->now_ns() + (uint64_t)p->limit_ms * 1000000u;
-    struct pollfd fds[2] = {{.fd = from, .events = POLLIN}, {.fd = child_fd, .events = POLLIN}};
-    while (h->last.says == 0) {
-        const int ready = poll(fds, 2, remaining_ms(until));
-        if (ready < 0 && errno == EINTR) continue;
-        h->late = ready == 0;
-        if (ready <= 0) return;
-        if ((fds[0].revents & POLLIN) != 0 && take_message(from, h)) continue;
-        if (fds[1].revents != 0 || child_fd < 0) return;
-        fds[0].fd = -1; /* closed: the child is about to end, or a plugin closed it */
+    message_t m;
+    int heard;
+    while ((heard = child_hear(child, &m, sizeof(m), until)) == CHILD_SAID) {
+        m.reason[sizeof(m.reason) - 1] = '\0';
+        h->last = m;
+        if (m.says != SAYS_STAGE) return;
+        h->stage = (uint32_t)m.value;
     }
-}
-
-/* By the clock of this side and by SIGKILL: a plugin can block the signal of an alarm. */
-static void take_away(pid_t child, heard_t *h)
-{
-    (void)kill(-child, SIGKILL);
-    (void)kill(child, SIGKILL);
-    while (waitpid(child, &h->how, 0) < 0 && errno == EINTR) {
-    }
+    h->late = heard == CHILD_LATE;
 }
 
 static const char *doing(uint32_t stage)
@@ -204,30 +166,24 @@ static lh_status_t judge(const prober_t *p, const heard_t *h)
                 WTERMSIG(h->how), name != NULL ? ", SIG" : "", name != NULL ? name : "");
 }
 
-static lh_status_t run(const prober_t *p, int ends[2])
+static lh_status_t run(const prober_t *p)
 {
+    child_t child;
     heard_t h = {0};
-    const pid_t parent = getpid(), child = fork();
-    if (child < 0) return fail(LH_IO, "%s: no process to try it in", p->path);
-    if (child == 0) run_child(p, ends[1], parent);
-    (void)setpgid(child, child); /* whichever of the two comes first */
-    (void)sys()->close(ends[1]);
-    ends[1] = -1;
-    const int child_fd = (int)syscall(SYS_pidfd_open, child, 0);
-    hear(p, ends[0], child_fd, &h);
-    take_away(child, &h);
-    if (child_fd >= 0) (void)sys()->close(child_fd);
-    return judge(p, &h);
+    switch (child_start(try_it, (void *)(uintptr_t)p, &child)) {
+    case CHILD_NO_PIPE: return fail(LH_IO, "%s: no pipe to try it with", p->path);
+    case CHILD_NO_PROCESS: return fail(LH_IO, "%s: no process to try it in", p->path);
+    default:
+        hear(p, &child, &h);
+        h.how = child_take_away(&child);
+        return judge(p, &h);
+    }
 }
 
 lh_status_t probe(const prober_t *p)
 {
-    int ends[2];
     if (is_known(p->sha256)) return LH_OK;
-    if (pipe2(ends, O_CLOEXEC) != 0) return fail(LH_IO, "%s: no pipe to try it with", p->path);
-    const lh_status_t status = run(p, ends);
-    (void)sys()->close(ends[0]);
-    if (ends[1] >= 0) (void)sys()->close(ends[1]);
+    const lh_status_t status = run(p);
     if (status == LH_OK) remember(p->sha256);
     return status;
 }

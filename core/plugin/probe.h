@@ -1,6 +1,7 @@
 /* plugin/probe.h - a plugin is tried in a child first, so that one that crashes, hangs or leaves
  * when it is loaded costs a sentence, not the run. It is no prison: code that means harm is kept
- * out by who may write the file and by its pinned digest. */
+ * out by who may write the file and by its pinned digest. So what it starts is taken away with the
+ * child, but may leave the child's group and live on, as it could once the plugin is loaded. */
 #ifndef PLUGIN_PROBE_H
 #define PLUGIN_PROBE_H
 
