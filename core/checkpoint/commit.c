@@ -149,22 +149,6 @@ static lh_status_t stored_name(const checkpoint_tensor_t *t, char **out)
     return *out == NULL ? LH_NO_MEMORY : LH_OK;
 }
 
-lh_status_t commit_manifest_bytes(const checkpoint_tensor_t *tensors, uint32_t count,
-                                  uint64_t *bytes)
-{
-    lh_status_t status = LH_OK;
-    *bytes = 0;
-    for (uint32_t i = 0; i < count && status == LH_OK; i++) {
-        char *stored;
-        uint64_t part = 0;
-        status = stored_name(&tensors[i], &stored);
-        if (status == LH_OK) status = manifest_part_bytes(&tensors[i], stored, &part);
-        mem_free(stored);
-        *bytes += part;
-    }
-    return status;
-}
-
 static safetensors_row_t stored_row(const checkpoint_tensor_t *t, const char *name)
 {
     safetensors_row_t row = {.name = name, .dtype = t->dtype, .rank = t->rank};
@@ -271,6 +255,11 @@ lh_status_t commit_write(commit_t *c, uint32_t rank, const checkpoint_tensor_t *
     return status == LH_OK ? stream_whole(c, &c->stream, data) : status;
 }
 
+static uint64_t shard_most(uint64_t shard_bytes)
+{
+    return shard_bytes == 0 ? (uint64_t)SHARD_USUAL_GIB << 30 : shard_bytes;
+}
+
 /* How many of the tensors go into one file of at most so many bytes: one at least. */
 static lh_status_t fitting(const checkpoint_tensor_t *tensors, uint32_t count, uint64_t most,
                            uint32_t *out)
@@ -288,12 +277,44 @@ static lh_status_t fitting(const checkpoint_tensor_t *tensors, uint32_t count, u
     return LH_OK;
 }
 
+static lh_status_t count_files(const checkpoint_tensor_t *tensors, uint32_t count, uint64_t most,
+                               uint32_t *files)
+{
+    uint32_t fit = 0;
+    *files = 0;
+    for (uint32_t first = 0; first < count; first += fit) {
+        const lh_status_t status = fitting(tensors + first, count - first, most, &fit);
+        if (status != LH_OK) return status;
+        (*files)++;
+    }
+    return LH_OK;
+}
+
+lh_status_t commit_manifest_bytes(const checkpoint_tensor_t *tensors, uint32_t count,
+                                  uint64_t shard_bytes, uint32_t ranks, uint64_t *bytes)
+{
+    enum { FILE_LINE = 128 };
+    uint32_t files;
+    lh_status_t status = count_files(tensors, count, shard_most(shard_bytes), &files);
+    *bytes = (uint64_t)files * FILE_LINE;
+    for (uint32_t i = 0; i < count && status == LH_OK; i++) {
+        char *stored;
+        uint64_t part = 0;
+        status = stored_name(&tensors[i], &stored);
+        if (status == LH_OK)
+            status = manifest_part_bytes(&tensors[i], files * ranks, stored, &part);
+        mem_free(stored);
+        *bytes += part;
+    }
+    return status;
+}
+
 /* The file of the first tensors is there with its space before the next one is made, and all are
  * before the first byte of data: a disk without room for all of them shows at once. */
 lh_status_t commit_write_all(commit_t *c, uint32_t rank, const checkpoint_tensor_t *tensors,
                              const void *const *data, uint32_t count, uint64_t shard_bytes)
 {
-    const uint64_t most = shard_bytes == 0 ? (uint64_t)SHARD_USUAL_GIB << 30 : shard_bytes;
+    const uint64_t most = shard_most(shard_bytes);
     stream_t *streams = mem_array(count == 0 ? 1 : count, sizeof(*streams)); /* one at most each */
     if (streams == NULL) return LH_NO_MEMORY;
     lh_status_t status = LH_OK;

@@ -37,8 +37,9 @@ lh_status_t commit_write(commit_t *c, uint32_t rank, const checkpoint_tensor_t *
 lh_status_t commit_write_all(commit_t *c, uint32_t rank, const checkpoint_tensor_t *tensors,
                              const void *const *data, uint32_t count,
                              uint64_t shard_bytes) LH_MUST_CHECK;
-/* What these parts will take of the manifest, at most: manifest_part_bytes of each. */
+/* What these parts of one of `ranks` and their files will take of the manifest, at most. */
 lh_status_t commit_manifest_bytes(const checkpoint_tensor_t *tensors, uint32_t count,
+                                  uint64_t shard_bytes, uint32_t ranks,
                                   uint64_t *bytes) LH_MUST_CHECK;
 /* Manifest, rename, pointer; then all but the newest `keep` are removed (0: none). After the rename
  * the checkpoint stands: a failed pointer or removal is a warning. self may be NULL. Frees c

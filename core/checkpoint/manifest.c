@@ -151,14 +151,12 @@ static bool has_first_element(const manifest_tensor_t *tensor)
     return first;
 }
 
-enum { WIDEST_FILE = 999999 };
-
-lh_status_t manifest_part_bytes(const checkpoint_tensor_t *tensor, const char *stored,
-                                uint64_t *bytes)
+lh_status_t manifest_part_bytes(const checkpoint_tensor_t *tensor, uint32_t file,
+                                const char *stored, uint64_t *bytes)
 {
     manifest_t alone = {0};
     text_t line = {0}, head = {0};
-    lh_status_t status = manifest_add_part(&alone, tensor, WIDEST_FILE, stored, 0);
+    lh_status_t status = manifest_add_part(&alone, tensor, file, stored, 0);
     if (status == LH_OK) {
         manifest_tensor_t empty = alone.tensors[0];
         empty.part_count = 0;

@@ -93,9 +93,9 @@ lh_status_t manifest_add_part(manifest_t *m, const checkpoint_tensor_t *tensor, 
 /* The text with its seal, tensors by name with all their parts; fills m->self. */
 lh_status_t manifest_text(manifest_t *m, text_t *out) LH_MUST_CHECK;
 /* What a part takes of the text, and with the tensor's first element what the tensor takes besides:
- * of all parts of all ranks together this is the text but for its head. At most. */
-lh_status_t manifest_part_bytes(const checkpoint_tensor_t *tensor, const char *stored,
-                                uint64_t *bytes) LH_MUST_CHECK;
+ * of all parts of all ranks together this is the text but for its head and its files. */
+lh_status_t manifest_part_bytes(const checkpoint_tensor_t *tensor, uint32_t file,
+                                const char *stored, uint64_t *bytes) LH_MUST_CHECK;
 /* Seal, version, types, limits, and that each tensor's parts cover it once. */
 lh_status_t manifest_read(const char *path, manifest_t **out) LH_MUST_CHECK;
 /* The same from memory; `whole` false leaves out the last test: one rank's share of a checkpoint.

@@ -2,13 +2,14 @@
 #include <checkpoint/save_arena.h>
 
 #include <errno.h>
+#include <sched.h>
 #include <signal.h>
 #include <sys/mman.h>
 #include <time.h>
 #include <unistd.h>
 
-/* A quarter of a processor at most, and the lock of the process's mappings only for a moment. */
-enum { PIECE_BYTES = 2 << 20, PAUSE_NS = 4000000 };
+/* The lock of the process's mappings is held for a piece, and free in between. */
+enum { PIECE_BYTES = 1 << 20, PAUSE_NS = 500000 };
 
 lh_status_t save_arena_open(save_arena_t *a)
 {
@@ -17,18 +18,23 @@ lh_status_t save_arena_open(save_arena_t *a)
 }
 
 /* EINVAL: a kernel before 5.14, which takes the pages one by one. */
-static bool populate(char *memory, uint64_t bytes)
+static bool populate(const save_arena_t *a, uint64_t begin, uint64_t bytes)
 {
-    return bytes == 0 || madvise(memory, bytes, MADV_POPULATE_WRITE) == 0 || errno == EINVAL;
+    const uint64_t into = begin % (uint64_t)sysconf(_SC_PAGESIZE);
+    return bytes == 0 ||
+           madvise(a->memory + begin - into, into + bytes, MADV_POPULATE_WRITE) == 0 ||
+           errno == EINVAL;
 }
 
 static void *take_ahead(void *context)
 {
     save_arena_t *a = context;
+    const struct sched_param none = {0};
+    (void)sched_setscheduler(0, SCHED_IDLE, &none); /* of this thread */
     const struct timespec pause = {.tv_nsec = PAUSE_NS};
     while (a->taken < a->bytes && !atomic_load(&a->stop)) {
         const uint64_t left = a->bytes - a->taken, n = left < PIECE_BYTES ? left : PIECE_BYTES;
-        if (!populate(a->memory + a->taken, n)) break;
+        if (!populate(a, a->taken, n)) break;
         a->taken += n;
         (void)nanosleep(&pause, NULL);
     }
@@ -80,11 +86,10 @@ lh_status_t save_arena_take_part(save_arena_t *a, uint64_t begin, uint64_t bytes
 {
     end_ahead(a);
     if (begin + bytes <= a->taken) return LH_OK;
-    const uint64_t page = (uint64_t)sysconf(_SC_PAGESIZE), first = begin / page * page;
-    if (!populate(a->memory + first, begin + bytes - first))
+    if (!populate(a, begin, bytes))
         return fail(LH_IO, "%llu bytes of shared memory for a checkpoint",
                     (unsigned long long)bytes);
-    if (first <= a->taken) a->taken = begin + bytes;
+    if (begin <= a->taken) a->taken = begin + bytes;
     return LH_OK;
 }
 

@@ -2,8 +2,9 @@
  * helper reads it.
  *
  * A page costs most when it is touched for the first time, some 0.6 ms a MB. So that the first save
- * does not stand still for that, a thread takes the pages ahead, a few at a time beside the steps.
- * [serial] */
+ * does not stand still for that, a thread takes the pages ahead, in time that nothing else wants of
+ * a processor: on a machine whose processors train it may get little done, and the save takes the
+ * rest. [serial] */
 #ifndef CHECKPOINT_SAVE_ARENA_H
 #define CHECKPOINT_SAVE_ARENA_H
 
@@ -23,7 +24,7 @@ typedef struct save_arena {
 } save_arena_t;
 
 lh_status_t save_arena_open(save_arena_t *a) LH_MUST_CHECK;
-/* Room for saves of so many bytes, at least 1; no page of it is taken yet. Once, or again. */
+/* Room for saves of so many bytes, at least 1; none of it counts as taken. Once, or again. */
 lh_status_t save_arena_size(save_arena_t *a, uint64_t bytes) LH_MUST_CHECK;
 void save_arena_unsize(save_arena_t *a);
 /* Begins to take the pages beside the caller. Where that cannot be, the next save takes them. */

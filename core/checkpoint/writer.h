@@ -37,8 +37,8 @@ typedef struct writer_result {
 /* Locks the folder, removes what a crash left in it (both on rank 0 only), forks the helper's
  * parent. */
 lh_status_t writer_open(const writer_how_t *how, writer_t **out) LH_MUST_CHECK;
-/* What every save consists of; shared memory for all of it, whose pages the first save takes. Once,
- * or again between saves. */
+/* What every save consists of; shared memory for all of it, whose pages the first save takes
+ * unless writer_ahead has. Once, or again between saves. */
 lh_status_t writer_layout(writer_t *w, const checkpoint_tensor_t *tensors,
                           uint32_t count) LH_MUST_CHECK;
 /* Begins to take the pages beside the caller, for a save that will come. */

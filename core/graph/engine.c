@@ -150,15 +150,15 @@ lh_status_t engine_wait(engine_t *e)
 }
 
 /* The device's memory is the host's as well: once the stream is done, nothing needs staging. */
-static bool host_reaches(const engine_t *e)
+static bool host_reaches(const engine_t *e, const region_t *region)
 {
-    return (e->properties.flags & LH_DEVICE_HOST_ACCESS) != 0;
+    return (e->properties.flags & LH_DEVICE_HOST_ACCESS) != 0 && region->address != NULL;
 }
 
 lh_status_t engine_upload(engine_t *e, const region_t *to, uint64_t offset, const void *host,
                           uint64_t bytes)
 {
-    if (host_reaches(e)) {
+    if (host_reaches(e, to)) {
         const lh_status_t status = engine_wait(e);
         if (status == LH_OK) memcpy(region_place(to, offset).address, host, bytes);
         return status;
@@ -178,7 +178,7 @@ lh_status_t engine_upload(engine_t *e, const region_t *to, uint64_t offset, cons
 lh_status_t engine_download(engine_t *e, const region_t *from, uint64_t offset, void *host,
                             uint64_t bytes)
 {
-    if (host_reaches(e)) {
+    if (host_reaches(e, from)) {
         const lh_status_t status = engine_wait(e);
         if (status == LH_OK) memcpy(host, region_place(from, offset).address, bytes);
         return status;

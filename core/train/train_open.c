@@ -231,25 +231,34 @@ static lh_status_t start_weights(trainer_t *t)
     return transfers_renew(t->session->transfers);
 }
 
+/* Of a manifest: what the run says about itself, each line feed as two bytes. */
+static uint64_t head_bytes(const trainer_t *t)
+{
+    enum { REST = 8192 }; /* plugins, names, numbers */
+    return 2 * (t->identity.length + t->variants.length + t->devices.length) + REST;
+}
+
 /* A manifest that could not be read again is refused now and not after hours, by all ranks alike.
  */
 static lh_status_t check_manifest(trainer_t *t)
 {
+    const uint32_t ranks = agree_size(&t->agree);
     uint64_t own = 0;
-    const lh_status_t measured = commit_manifest_bytes(t->snapshot->tensors, t->snapshot->count,
-                                                       &own);
-    double bytes = (double)own;
-    const lh_status_t agreed = measured == LH_OK ? agree_sum(&t->agree, &bytes, 1) : measured;
-    if (agreed != LH_OK || bytes <= MANIFEST_MOST) return agreed;
+    lh_status_t status = commit_manifest_bytes(t->snapshot->tensors, t->snapshot->count, 0, ranks,
+                                               &own);
+    double bytes = (double)(own + (agree_rank(&t->agree) == 0 ? head_bytes(t) : 0));
+    if (status == LH_OK) status = agree_sum(&t->agree, &bytes, 1);
+    if (status != LH_OK || bytes <= MANIFEST_MOST) return status;
     return fail(LH_INVALID,
-                "the manifest of a checkpoint would take %.0f bytes for the parts of %u ranks, at "
-                "most %d are read again: fewer ranks, or another [optimizer] plugin, make fewer "
-                "parts",
-                bytes, agree_size(&t->agree), MANIFEST_MOST);
+                "the manifest of a checkpoint would take %.0f bytes, at most %d are read again%s",
+                bytes, MANIFEST_MOST,
+                ranks == 1 ? ""
+                           : ": fewer ranks, or an [optimizer] plugin that cuts less, make fewer "
+                             "parts of tensors");
 }
 
 /* What every save consists of. Its memory is taken beside the first steps if one comes on the way;
- * the last save of a run may find room in what steps needed. */
+ * the last save of one rank finds room in what steps needed. */
 static lh_status_t lay_out_saves(trainer_t *t)
 {
     const uint64_t every = t->job->checkpoint.every;

@@ -69,7 +69,7 @@ static void its_length_is_known_before_it_is_made(void **state)
         assert_int_equal(manifest_add_file(&none, name, &file), LH_OK);
         for (uint32_t i = 0; i < 3 - (r > 0); i++) {
             assert_int_equal(manifest_add_part(&all, &rows[i], file, stored[i], 0), LH_OK);
-            assert_int_equal(manifest_part_bytes(&rows[i], stored[i], &part), LH_OK);
+            assert_int_equal(manifest_part_bytes(&rows[i], file, stored[i], &part), LH_OK);
             bytes += part;
         }
     }

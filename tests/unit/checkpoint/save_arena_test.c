@@ -63,6 +63,18 @@ static void parts_take_their_own_pages(void **state)
     save_arena_close(&a);
 }
 
+static void the_thread_goes_on_where_a_part_ends(void **state)
+{
+    (void)state;
+    save_arena_t a;
+    open_arena(&a, 3 * MIB);
+    assert_int_equal(save_arena_take_part(&a, 0, 100), LH_OK);
+    save_arena_ahead(&a);
+    assert_int_equal(save_arena_take(&a), LH_OK);
+    assert_int_equal(taken(&a), 3 * MIB);
+    save_arena_close(&a);
+}
+
 static void another_size_or_the_end_stop_it(void **state)
 {
     (void)state;
@@ -83,6 +95,7 @@ int main(void)
         cmocka_unit_test(pages_come_beside_the_caller),
         cmocka_unit_test(who_does_not_wait_gets_the_rest_at_once),
         cmocka_unit_test(parts_take_their_own_pages),
+        cmocka_unit_test(the_thread_goes_on_where_a_part_ends),
         cmocka_unit_test(another_size_or_the_end_stop_it),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
