@@ -153,6 +153,12 @@ lh_status_t writer_layout(writer_t *w, const checkpoint_tensor_t *tensors, uint3
     return status;
 }
 
+lh_status_t writer_manifest_bytes(const writer_t *w, uint64_t *bytes)
+{
+    const uint32_t ranks = w->shared.ranks == 0 ? 1 : w->shared.ranks;
+    return commit_manifest_bytes(w->tensors, w->count, w->shared.shard_bytes, ranks, bytes);
+}
+
 void writer_ahead(writer_t *w)
 {
     save_arena_ahead(&w->arena);

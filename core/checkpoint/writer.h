@@ -41,6 +41,8 @@ lh_status_t writer_open(const writer_how_t *how, writer_t **out) LH_MUST_CHECK;
  * unless writer_ahead has. Once, or again between saves. */
 lh_status_t writer_layout(writer_t *w, const checkpoint_tensor_t *tensors,
                           uint32_t count) LH_MUST_CHECK;
+/* What this rank's share of every save will take of the manifest, at most. */
+lh_status_t writer_manifest_bytes(const writer_t *w, uint64_t *bytes) LH_MUST_CHECK;
 /* Begins to take the pages beside the caller, for a save that will come. */
 void writer_ahead(writer_t *w);
 /* Takes the memory of a whole save now, so that a lack of it is known before anything is copied. */

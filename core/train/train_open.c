@@ -10,7 +10,6 @@
 #include <base/log.h>
 #include <base/memory.h>
 #include <base/sys.h>
-#include <checkpoint/commit.h>
 
 enum { PROGRAM_DOCUMENTS_LIMIT = 1 << 20 };
 
@@ -244,8 +243,7 @@ static lh_status_t check_manifest(trainer_t *t)
 {
     const uint32_t ranks = agree_size(&t->agree);
     uint64_t own = 0;
-    lh_status_t status = commit_manifest_bytes(t->snapshot->tensors, t->snapshot->count, 0, ranks,
-                                               &own);
+    lh_status_t status = writer_manifest_bytes(t->writer, &own);
     double bytes = (double)(own + (agree_rank(&t->agree) == 0 ? head_bytes(t) : 0));
     if (status == LH_OK) status = agree_sum(&t->agree, &bytes, 1);
     if (status != LH_OK || bytes <= MANIFEST_MOST) return status;
@@ -262,9 +260,8 @@ static lh_status_t check_manifest(trainer_t *t)
 static lh_status_t lay_out_saves(trainer_t *t)
 {
     const uint64_t every = t->job->checkpoint.every;
-    lh_status_t status = check_manifest(t);
-    if (status == LH_OK)
-        status = writer_layout(t->writer, t->snapshot->tensors, t->snapshot->count);
+    lh_status_t status = writer_layout(t->writer, t->snapshot->tensors, t->snapshot->count);
+    if (status == LH_OK) status = check_manifest(t);
     if (status == LH_OK && every > 0 && (t->step / every + 1) * every < t->job->train.steps)
         writer_ahead(t->writer);
     return status;
