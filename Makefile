@@ -1,7 +1,7 @@
 # Thin targets over CMake: `make demo` runs the main job on real text, `make test` passes the tests.
 BIN := build/release/bin/longhaul
 
-.PHONY: all build demo test torture peers fuzz format clean packages
+.PHONY: all build demo test torture lint peers fuzz format docs clean packages
 
 all: build
 
@@ -19,8 +19,12 @@ demo: build
 test: packages
 	@scripts/test
 
+# Every long list whole; AREA=comm: those of one area, see tests/areas.
 torture: packages
-	@scripts/test --torture
+	@AREA=$(AREA) scripts/test --torture
+
+lint: packages
+	@tests/lint/run
 
 # Every parser against inputs made by libFuzzer: make fuzz SECONDS=1800 KEEP=1
 fuzz: packages
@@ -31,7 +35,11 @@ peers: packages
 	@scripts/peers
 
 format:
-	@git ls-files '*.c' '*.h' | xargs clang-format -i
+	@git ls-files '*.c' '*.h' | grep -v '^vendor/' | xargs clang-format -i
+
+# Pages that are made of the program's own tables.
+docs: build
+	@python3 tests/docs/ops_page.py . build/release --write
 
 clean:
 	rm -rf build out

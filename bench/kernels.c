@@ -18,7 +18,7 @@ typedef struct bench {
     double *numbers;  /* TOKENS x VOCAB between -1 and 1 */
 } bench_t;
 
-static uint64_t dtype_bytes(lh_dtype_t dtype)
+static uint64_t lh_dtype_bytes(lh_dtype_t dtype)
 {
     return dtype == LH_DTYPE_BF16 ? 2 : 4;
 }
@@ -43,7 +43,7 @@ static double touched_bytes(const rig_slot_t *slots, uint32_t count)
 {
     double bytes = 0;
     for (uint32_t i = 0; i < count; i++) {
-        uint64_t n = slots[i].dtype == LH_DTYPE_NONE ? 0 : dtype_bytes(slots[i].dtype);
+        uint64_t n = slots[i].dtype == LH_DTYPE_NONE ? 0 : lh_dtype_bytes(slots[i].dtype);
         for (uint32_t j = 0; j < slots[i].rank; j++)
             n *= slots[i].shape[j];
         bytes += (double)n;

@@ -10,8 +10,8 @@
 #include <base/file.h>
 #include <base/memory.h>
 #include <base/sys.h>
-#include <data/tokenizer.h>
 #include <jansson.h>
+#include <tokenizer/tokenizer.h>
 
 enum { PASSES = 7 };
 

@@ -12,6 +12,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <base/status.h>
 #include <base/sys.h>
 
 /* How long to wait before the child is looked at again, in ms: with a descriptor of its end there
@@ -59,6 +60,7 @@ int child_start(int (*work)(void *context, int to), void *context, child_t *out)
 
 bool child_say(int to, const void *message, size_t bytes)
 {
+    lh_assert(bytes <= CHILD_MESSAGE);
     ssize_t wrote;
     do
         wrote = write(to, message, bytes);
@@ -92,6 +94,7 @@ static int pause_ms(const child_t *c, uint64_t now, uint64_t until)
 
 int child_hear(child_t *c, void *message, size_t bytes, uint64_t until)
 {
+    lh_assert(bytes <= CHILD_MESSAGE && c->pid > 0);
     for (;;) {
         struct pollfd fds[2] = {{.fd = c->silent ? -1 : c->from, .events = POLLIN},
                                 {.fd = c->end, .events = POLLIN}};
@@ -107,6 +110,7 @@ int child_hear(child_t *c, void *message, size_t bytes, uint64_t until)
 
 int child_take_away(child_t *c)
 {
+    lh_assert(c->pid > 0);
     int how = 0;
     (void)kill(-c->pid, SIGKILL);
     (void)kill(c->pid, SIGKILL); /* it may have left its group */

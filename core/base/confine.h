@@ -19,8 +19,20 @@ typedef struct confine {
 /* For this thread and what it starts; call it where there is no other. */
 uint32_t confine_process(const confine_t *c);
 
-/* The halves, in confine_files.c and confine_calls.c. */
-bool confine_files(const confine_t *c);
-bool confine_calls(void);
+/* Work on files of strangers in a process of its own, which can read and write what it needs and do
+ * little else. */
+enum { CONFINE_RESULT = 256 };
+
+typedef struct confine_work {
+    const char *what; /* for a sentence: "the import" */
+    confine_t may;
+    lh_status_t (*work)(void *context, void *result);
+    void *context;
+    size_t result_bytes; /* at most CONFINE_RESULT */
+} confine_work_t;
+
+/* Runs the work in a child that is forked and waited for. result is written if the work ends well;
+ * else its sentence is this thread's. All that the child changed in memory is gone with it. */
+lh_status_t confine_run(const confine_work_t *c, void *result) LH_MUST_CHECK;
 
 #endif

@@ -15,7 +15,7 @@ static lh_status_t give_regular(const char *path, int got, int *fd, struct stat 
 {
     lh_status_t status = LH_OK;
     if (sys()->fstat(got, st) != 0)
-        status = fail(LH_IO, "%s: cannot stat", path);
+        status = fail_io(errno, "%s: cannot stat", path);
     else if (!S_ISREG(st->st_mode))
         status = fail(LH_INVALID, "%s: not a regular file", path);
     if (status == LH_OK)
@@ -30,7 +30,7 @@ static lh_status_t open_with(const char *path, int flags, int *fd, uint64_t *siz
     const int got = sys_open(path, O_RDONLY | O_NONBLOCK | flags, 0);
     if (got < 0 && errno == ELOOP && (flags & O_NOFOLLOW) != 0)
         return fail(LH_INVALID, "%s: a symbolic link, a regular file was expected", path);
-    if (got < 0) return fail(LH_IO, "%s: cannot open", path);
+    if (got < 0) return fail_io(errno, "%s: cannot open", path);
 
     struct stat st;
     const lh_status_t status = give_regular(path, got, fd, &st);
@@ -52,7 +52,7 @@ lh_status_t file_open_plain(const char *path, int *fd, uint64_t *size)
 static lh_status_t fail_short(int fd, const char *path, uint64_t wanted)
 {
     struct stat st;
-    if (sys()->fstat(fd, &st) != 0) return fail(LH_IO, "%s: cannot stat", path);
+    if (sys()->fstat(fd, &st) != 0) return fail_io(errno, "%s: cannot stat", path);
     return fail(LH_CORRUPT, "%s: has %llu bytes, at least %llu are expected", path,
                 (unsigned long long)st.st_size, (unsigned long long)wanted);
 }
@@ -64,8 +64,8 @@ lh_status_t file_pread(int fd, const char *path, void *to, size_t bytes, uint64_
         const ssize_t got = sys()->pread(fd, at, bytes, (off_t)offset);
         if (got < 0 && errno == EINTR) continue;
         if (got < 0)
-            return fail(LH_IO, "%s: cannot read %zu bytes at %llu", path, bytes,
-                        (unsigned long long)offset);
+            return fail_io(errno, "%s: cannot read %zu bytes at %llu", path, bytes,
+                           (unsigned long long)offset);
         if (got == 0) return fail_short(fd, path, offset + bytes);
         at += got;
         offset += (uint64_t)got;
@@ -81,8 +81,8 @@ lh_status_t file_pwrite(int fd, const char *path, const void *from, size_t bytes
         const ssize_t got = sys()->pwrite(fd, at, bytes, (off_t)offset);
         if (got < 0 && errno == EINTR) continue;
         if (got < 0)
-            return fail(LH_IO, "%s: cannot write %zu bytes at %llu", path, bytes,
-                        (unsigned long long)offset);
+            return fail_io(errno, "%s: cannot write %zu bytes at %llu", path, bytes,
+                           (unsigned long long)offset);
         at += got;
         offset += (uint64_t)got;
         bytes -= (size_t)got;
@@ -96,7 +96,7 @@ lh_status_t file_write(int fd, const char *path, const void *from, size_t bytes)
     while (bytes > 0) {
         const ssize_t got = sys()->write(fd, at, bytes);
         if (got < 0 && errno == EINTR) continue;
-        if (got < 0) return fail(LH_IO, "%s: cannot write %zu bytes", path, bytes);
+        if (got < 0) return fail_io(errno, "%s: cannot write %zu bytes", path, bytes);
         at += got;
         bytes -= (size_t)got;
     }
@@ -108,7 +108,7 @@ lh_status_t stdout_finish(void)
 {
     errno = 0;
     if (fflush(stdout) == 0 && !ferror(stdout)) return LH_OK;
-    return fail(LH_IO, "cannot write to stdout");
+    return fail_io(errno, "cannot write to stdout");
 }
 
 /* Files of /proc say that they are empty, whatever a read of them gives. */
@@ -174,18 +174,18 @@ bool file_exists(const char *path)
 lh_status_t folder_sync(const char *path)
 {
     const int fd = sys_open(path, O_RDONLY | O_DIRECTORY, 0);
-    if (fd < 0) return fail(LH_IO, "%s: cannot open the folder", path);
+    if (fd < 0) return fail_io(errno, "%s: cannot open the folder", path);
 
     lh_status_t status = LH_OK;
-    if (sys_fsync(fd) != 0) status = fail(LH_IO, "%s: cannot sync the folder", path);
-    if (sys()->close(fd) != 0 && status == LH_OK) status = fail(LH_IO, "%s: cannot close", path);
+    if (sys_fsync(fd) != 0) status = fail_io(errno, "%s: cannot sync the folder", path);
+    if (sys()->close(fd) != 0 && status == LH_OK) status = fail_io(errno, "%s: cannot close", path);
     return status;
 }
 
 static lh_status_t begin(const char *path, int flags, int *fd)
 {
     const int got = sys_open(path, O_CREAT | O_NOFOLLOW | O_NONBLOCK | flags, 0644);
-    if (got < 0) return fail(LH_IO, "%s: cannot create", path);
+    if (got < 0) return fail_io(errno, "%s: cannot create", path);
 
     struct stat st;
     return give_regular(path, got, fd, &st);
@@ -196,7 +196,7 @@ lh_status_t file_begin(const char *path, int flags, int *fd)
     return begin(path, ((flags & O_RDWR) != 0 ? 0 : O_WRONLY) | flags, fd);
 }
 
-static bool is_same(const struct stat *a, const struct stat *b)
+static bool is_same_inode(const struct stat *a, const struct stat *b)
 {
     return a->st_dev == b->st_dev && a->st_ino == b->st_ino;
 }
@@ -205,13 +205,13 @@ bool file_is(int fd, const char *path)
 {
     struct stat named, held;
     return sys()->lstat(path, &named) == 0 && sys()->fstat(fd, &held) == 0 &&
-           is_same(&named, &held);
+           is_same_inode(&named, &held);
 }
 
 bool file_same(const char *a, const char *b)
 {
     struct stat x, y;
-    return sys()->stat(a, &x) == 0 && sys()->stat(b, &y) == 0 && is_same(&x, &y);
+    return sys()->stat(a, &x) == 0 && sys()->stat(b, &y) == 0 && is_same_inode(&x, &y);
 }
 
 static lh_status_t take(const char *path, int *fd)
@@ -225,11 +225,11 @@ static lh_status_t take(const char *path, int *fd)
     else if (!file_is(got, path))
         status = LH_AGAIN;
     else if (sys()->fstat(got, &st) != 0)
-        status = fail(LH_IO, "%s: cannot stat", path);
+        status = fail_io(errno, "%s: cannot stat", path);
     else if (st.st_nlink > 1) /* what has another name is somebody else's too */
-        status = sys()->unlink(path) == 0 ? LH_AGAIN : fail(LH_IO, "%s: cannot remove", path);
+        status = sys()->unlink(path) == 0 ? LH_AGAIN : fail_io(errno, "%s: cannot remove", path);
     else if (sys_ftruncate(got, 0) != 0)
-        status = fail(LH_IO, "%s: cannot empty it", path);
+        status = fail_io(errno, "%s: cannot empty it", path);
     if (status == LH_OK)
         *fd = got;
     else
@@ -243,7 +243,7 @@ lh_status_t file_take(const char *path, int *fd)
     lh_status_t status = LH_AGAIN;
     for (int i = 0; i < TRIES && status == LH_AGAIN; i++)
         status = take(path, fd);
-    return status == LH_AGAIN ? fail(LH_IO, "%s: cannot lock", path) : status;
+    return status == LH_AGAIN ? fail_io(errno, "%s: cannot lock", path) : status;
 }
 
 static lh_status_t write_synced(const char *path, const void *bytes, size_t length)
@@ -255,8 +255,8 @@ static lh_status_t write_synced(const char *path, const void *bytes, size_t leng
         return status;
     }
     status = file_write(fd, path, bytes, length);
-    if (status == LH_OK && sys_fsync(fd) != 0) status = fail(LH_IO, "%s: cannot sync", path);
-    if (sys()->close(fd) != 0 && status == LH_OK) status = fail(LH_IO, "%s: cannot close", path);
+    if (status == LH_OK && sys_fsync(fd) != 0) status = fail_io(errno, "%s: cannot sync", path);
+    if (sys()->close(fd) != 0 && status == LH_OK) status = fail_io(errno, "%s: cannot close", path);
     if (status != LH_OK) (void)sys()->unlink(path);
     return status;
 }
@@ -266,7 +266,7 @@ static lh_status_t beside(const char *path, char **out)
 {
     uint32_t random;
     if (sys()->random(&random, sizeof(random)) != 0)
-        return fail(LH_IO, "%s: no random bytes for a name", path);
+        return fail_io(errno, "%s: no random bytes for a name", path);
     const size_t room = strlen(path) + sizeof(".tmp-") + 2 * sizeof(random);
     char *name = mem_new(room);
     if (name == NULL) return LH_NO_MEMORY;
@@ -282,7 +282,7 @@ lh_status_t file_show(const char *path, const void *bytes, size_t length)
     if (status != LH_OK) return status;
     status = write_synced(temporary, bytes, length);
     if (status == LH_OK && sys_rename(temporary, path) != 0) {
-        status = fail(LH_IO, "%s: cannot rename %s to it", path, temporary);
+        status = fail_io(errno, "%s: cannot rename %s to it", path, temporary);
         (void)sys()->unlink(temporary);
     }
     mem_free(temporary);
@@ -311,9 +311,9 @@ lh_status_t folder_make(const char *path)
         *at = '\0';
         struct stat st;
         if (sys()->mkdir(copy, 0755) != 0 && errno != EEXIST)
-            status = fail(LH_IO, "%s: cannot make the folder", copy);
+            status = fail_io(errno, "%s: cannot make the folder", copy);
         else if (sys()->stat(copy, &st) != 0)
-            status = fail(LH_IO, "%s: cannot stat", copy);
+            status = fail_io(errno, "%s: cannot stat", copy);
         else if (!S_ISDIR(st.st_mode))
             status = fail(LH_INVALID, "%s: not a folder", copy);
         if (last) break;
@@ -369,15 +369,16 @@ lh_status_t folder_remove(const char *path)
 {
     struct stat st;
     if (sys()->lstat(path, &st) != 0)
-        return errno == ENOENT ? LH_OK : fail(LH_IO, "%s: cannot stat", path);
+        return errno == ENOENT ? LH_OK : fail_io(errno, "%s: cannot stat", path);
     if (S_ISLNK(st.st_mode))
-        return sys()->unlink(path) == 0 ? LH_OK : fail(LH_IO, "%s: cannot remove the link", path);
+        return sys()->unlink(path) == 0 ? LH_OK
+                                        : fail_io(errno, "%s: cannot remove the link", path);
 
     char *copy = mem_text(path);
     if (copy == NULL) return LH_NO_MEMORY;
     lh_status_t status = LH_OK;
     if (sys()->list(path, remove_entry, copy) != 0 || sys()->rmdir(path) != 0)
-        status = fail(LH_IO, "%s: cannot remove the folder", path);
+        status = fail_io(errno, "%s: cannot remove the folder", path);
     mem_free(copy);
     return status;
 }
@@ -390,8 +391,8 @@ bool folder_holds(const char *above, const char *below)
     size_t length = strlen(below);
     if (sys()->stat(above, &wanted) != 0 || length >= sizeof(path)) return false;
     memcpy(path, below, length + 1);
-    while (sys()->stat(path, &st) == 0 && !is_same(&st, &last)) {
-        if (is_same(&st, &wanted)) return true;
+    while (sys()->stat(path, &st) == 0 && !is_same_inode(&st, &last)) {
+        if (is_same_inode(&st, &wanted)) return true;
         if (length + sizeof("/..") > sizeof(path)) return false;
         memcpy(path + length, "/..", sizeof("/.."));
         length += strlen("/..");
@@ -420,7 +421,7 @@ char *path_absolute(const char *path)
             (void)fail(LH_INVALID, "%s: the path of the working folder is longer than %d bytes",
                        path, PATH_MAX - 1);
         else
-            (void)fail(LH_IO, "%s: the working folder has no name", path);
+            (void)fail_io(errno, "%s: the working folder has no name", path);
         return NULL;
     }
     return path_join(folder, path);
@@ -445,8 +446,64 @@ lh_status_t file_seal(int fd, const char *what)
     const int seals = F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_WRITE | F_SEAL_SEAL;
     const uint64_t end = sys()->now_ns() + (uint64_t)FILE_SEAL_MS * MS;
     while (fcntl(fd, F_ADD_SEALS, seals) != 0) {
-        if (errno != EBUSY || sys()->now_ns() >= end) return fail(LH_IO, "cannot seal %s", what);
+        if (errno != EBUSY || sys()->now_ns() >= end) return fail_io(errno, "cannot seal %s", what);
         (void)usleep(LOOK_MS * 1000);
     }
     return LH_OK;
+}
+
+/* Files that grow by whole records: what was written of a record that fails is cut off again, at once
+ * or before the next one, so that a full disk costs lines and never leaves half of one. */
+
+/* A file that is shorter than the part was emptied by somebody else. */
+static bool records_cut_torn(file_records_t *f)
+{
+    struct stat st;
+    if (f->torn == 0) return true;
+    if (sys()->fstat(f->fd, &st) != 0) return false;
+    const off_t torn = (off_t)f->torn;
+    if (st.st_size >= torn && sys_ftruncate(f->fd, st.st_size - torn) != 0) return false;
+    f->torn = 0;
+    return true;
+}
+
+static bool records_write(file_records_t *f, const char *bytes, size_t length)
+{
+    while (f->torn < length) {
+        const ssize_t got = sys()->write(f->fd, bytes + f->torn, length - f->torn);
+        if (got < 0 && errno == EINTR) continue;
+        if (got < 0) return false;
+        f->torn += (size_t)got;
+    }
+    f->torn = 0;
+    return true;
+}
+
+bool file_records_add(file_records_t *f, const void *bytes, size_t length)
+{
+    lh_assert(f->fd >= 0);
+    if (records_cut_torn(f) && records_write(f, bytes, length)) return true;
+    const int error = errno;
+    (void)records_cut_torn(f);
+    f->lost++;
+    errno = error;
+    return false;
+}
+
+/* There is no way to cut at the front: what stays is written once more. */
+bool file_records_cut(file_records_t *f, off_t before)
+{
+    lh_assert(f->fd >= 0);
+    enum { STAYS_MAX = 1 << 20 };
+    struct stat st;
+    if (before <= 0) return true;
+    if (!records_cut_torn(f)) return false;
+    if (sys()->fstat(f->fd, &st) != 0 || st.st_size < before) return false;
+    const size_t stays = (size_t)(st.st_size - before);
+    char *kept = stays <= STAYS_MAX ? mem_new(stays + 1) : NULL;
+    bool cut = kept != NULL && sys()->pread(f->fd, kept, stays, before) == (ssize_t)stays &&
+               sys_ftruncate(f->fd, 0) == 0;
+    if (cut) cut = stays == 0 || file_records_add(f, kept, stays);
+    mem_free(kept);
+    return cut;
 }

@@ -1,6 +1,11 @@
-/* base/file.h - files through the seam, with failures as sentences that name the path. */
+/* base/file.h - files, folders and paths through the seam of sys.h, with failures as sentences that
+ * name the path. */
 #ifndef BASE_FILE_H
 #define BASE_FILE_H
+
+#include <sys/types.h>
+
+#include <longhaul/base.h>
 
 #include <base/status.h>
 
@@ -76,5 +81,21 @@ char *path_absolute(const char *path);
 /* Folder part of a path ("." if it has none); the caller frees with mem_free. */
 char *path_folder(const char *path);
 const char *path_name(const char *path); /* what follows the last slash */
+
+/* a file that grows by whole records: one that cannot be written leaves no
+ * part behind, and the next is tried all the same. */
+
+/* fd is opened with O_APPEND by the caller, who closes it. One thread at a time. */
+typedef struct file_records {
+    int fd;
+    size_t torn; /* bytes of a part at its end that could not be cut off yet */
+    uint64_t lost;
+} file_records_t;
+
+/* False where the record is lost, with errno. */
+bool file_records_add(file_records_t *f, const void *bytes, size_t length);
+/* The first `before` bytes go; fd is open for reading too. False: the file is as it was, or, where
+ * its disk has failed meanwhile, without some of its records. */
+bool file_records_cut(file_records_t *f, off_t before);
 
 #endif

@@ -6,17 +6,22 @@
 #include <stdarg.h>
 #include <stdatomic.h>
 #include <stdio.h>
+#include <stdlib.h>
+#include <sys/stat.h>
+#include <sys/uio.h>
 #include <unistd.h>
 
-#include <base/record_file.h>
+#include <base/file.h>
+#include <base/status.h>
 #include <base/sys.h>
 #include <base/text.h>
+#include <base/utf8.h>
 
 enum { PATH_BYTES = 512 };
 
 typedef struct sink {
     _Atomic int fd; /* -1: none */
-    record_file_t file;
+    file_records_t file;
     off_t before; /* bytes that the file had at first */
     char path[PATH_BYTES];
 } sink_t;
@@ -27,7 +32,9 @@ static sink_t also = {.fd = -1}, rank_file = {.fd = -1};
 static _Atomic uint32_t own_rank;
 static _Atomic bool over_progress;
 
-static const char *const prefixes[] = {"debug: ", "", "warning: ", "error: "};
+enum { LEVEL_END = LH_LOG_ERROR + 1, LEVELS };
+static const char *const prefixes[LEVELS] = {"debug: ", "", "warning: ", "error: ", "longhaul: "};
+static const char *const priorities[LEVELS] = {"<7>", "<6>", "<4>", "<3>", "<3>"}; /* of syslog */
 
 /* Lines of a text begin with blanks but for the first: nobody's text passes for a line of ours. */
 static size_t escape(char *to, size_t room, const char *from)
@@ -35,7 +42,7 @@ static size_t escape(char *to, size_t room, const char *from)
     size_t length = 0;
     for (size_t bytes, plain; *from != '\0' && length + 9 < room; from += bytes + plain) {
         bytes = *from == '\n' || *from == '\t' ? 0 : text_control(from);
-        plain = bytes == 0 ? text_character(from) : 0;
+        plain = bytes == 0 ? utf8_character(from) : 0;
         memcpy(to + length, from, plain);
         length += plain;
         if (*from == '\n') length += (size_t)snprintf(to + length, room - length, "  ");
@@ -47,11 +54,67 @@ static size_t escape(char *to, size_t room, const char *from)
     return length;
 }
 
+enum { TIME_AHEAD = TEXT_TIME }; /* bytes of the time of day and a blank ahead of a file's line */
+
+static void put_time(char *line)
+{
+    text_time(sys()->wall_ns(), line);
+    line[TIME_AHEAD - 1] = ' ';
+}
+
+/* journald names its stream by device and inode: whoever redirects stderr is told apart. */
+static bool is_journal(void)
+{
+    unsigned long long device, inode;
+    struct stat st;
+    const char *stream = getenv("JOURNAL_STREAM");
+    return stream != NULL && sscanf(stream, "%llu:%llu", &device, &inode) == 2 &&
+           fstat(STDERR_FILENO, &st) == 0 && st.st_dev == device && st.st_ino == inode;
+}
+
+/* Without the time; one call, as threads would mix. For journald each line of a text is an entry.
+ */
+static void show(int32_t row, const char *clear, const char *line, size_t length)
+{
+    enum { PARTS = 64 };
+    struct iovec parts[PARTS] = {{.iov_base = (void *)(uintptr_t)clear, .iov_len = strlen(clear)}};
+    const bool journal = is_journal();
+    int count = 1;
+    for (size_t at = TIME_AHEAD, end; at < length && count + 2 <= PARTS; at = end) {
+        const char *next = journal && count + 4 <= PARTS ? memchr(line + at, '\n', length - at)
+                                                         : NULL;
+        end = next == NULL ? length : (size_t)(next - line) + 1;
+        if (journal)
+            parts[count++] = (struct iovec){(void *)(uintptr_t)priorities[row],
+                                            strlen(priorities[row])};
+        parts[count++] = (struct iovec){(void *)(uintptr_t)(line + at), end - at};
+    }
+    (void)!writev(STDERR_FILENO, parts, count);
+}
+
+/* Of an assertion: the lock may be held by a thread that is stuck, or by this one. */
+static void write_last_line(const char *sentence, bool shown)
+{
+    char line[1024];
+    char name[32] = "";
+    const int files[] = {atomic_load(&rank_file.fd), atomic_load(&also.fd)};
+    const char *clear = files[0] < 0 && atomic_load(&over_progress) ? "\r\033[K" : "";
+    if (files[0] >= 0) (void)snprintf(name, sizeof(name), "rank %u: ", atomic_load(&own_rank));
+    put_time(line);
+    const int wanted = snprintf(line + TIME_AHEAD, sizeof(line) - TIME_AHEAD,
+                                "%slonghaul: %.900s\n", name, sentence);
+    const size_t length = TIME_AHEAD + (wanted < 0 ? 0 : (size_t)wanted);
+    if (shown) show(LEVEL_END, clear, line, length);
+    for (size_t i = 0; i < sizeof(files) / sizeof(files[0]); i++)
+        if (files[i] >= 0) (void)!write(files[i], line, length);
+}
+
 /* Ends the one before with a line, there and on stderr, of what it lacks. */
 static void sink_set(sink_t *s, int fd, const char *path)
 {
     char old[PATH_BYTES];
     struct stat st;
+    assert_print(write_last_line);
     (void)pthread_mutex_lock(&turn);
     const uint64_t lost = s->file.lost;
     s->file.lost = 0;
@@ -60,7 +123,7 @@ static void sink_set(sink_t *s, int fd, const char *path)
     if (lost > 0) log_line(LH_LOG_WARN, "%s: %llu lines were lost", old, (unsigned long long)lost);
 
     (void)pthread_mutex_lock(&turn);
-    s->file = (record_file_t){.fd = fd};
+    s->file = (file_records_t){.fd = fd};
     s->before = fd >= 0 && sys()->fstat(fd, &st) == 0 ? st.st_size : 0;
     (void)snprintf(s->path, sizeof(s->path), "%s", path);
     atomic_store(&s->fd, fd);
@@ -76,7 +139,7 @@ static void sink_add(sink_t *s, const char *line, size_t length)
         (void)pthread_mutex_unlock(&turn);
         return;
     }
-    const bool written = record_file_add(&s->file, line, length);
+    const bool written = file_records_add(&s->file, line, length);
     const int error = errno;
     const bool first = !written && s->file.lost == 1;
     if (first) memcpy(path, s->path, sizeof(path));
@@ -92,18 +155,20 @@ static void write_line(int32_t level, bool shown, const char *fmt, va_list args)
     const int error = errno;
     char text[2048], line[4096];
     (void)vsnprintf(text, sizeof(text), fmt, args);
-    const int32_t row = level < LH_LOG_DEBUG ? 0 : level > LH_LOG_ERROR ? LH_LOG_ERROR : level;
+    const int32_t row = level < LH_LOG_DEBUG ? LH_LOG_DEBUG : level;
     const bool ranked = atomic_load(&rank_file.fd) >= 0;
     char name[32] = "";
     if (ranked) (void)snprintf(name, sizeof(name), "rank %u: ", atomic_load(&own_rank));
     const char *clear = !ranked && atomic_load(&over_progress) ? "\r\033[K" : "";
-    const int start = snprintf(line, sizeof(line), "%s%s%s", clear, name, prefixes[row]);
-    size_t length = (size_t)start + escape(line + start, sizeof(line) - (size_t)start - 1, text);
+    put_time(line);
+    const int named = snprintf(line + TIME_AHEAD, sizeof(line) - TIME_AHEAD, "%s%s", name,
+                               prefixes[row]);
+    size_t length = TIME_AHEAD + (size_t)named;
+    length += escape(line + length, sizeof(line) - length - 1, text);
     line[length++] = '\n';
-    const size_t skip = strlen(clear);
-    if (shown && (!ranked || row >= LH_LOG_WARN)) (void)!write(STDERR_FILENO, line, length);
+    if (shown && (!ranked || row >= LH_LOG_WARN)) show(row, clear, line, length);
     sink_add(&rank_file, line, length);
-    sink_add(&also, line + skip, length - skip);
+    sink_add(&also, line, length);
     errno = error;
 }
 
@@ -112,8 +177,22 @@ void log_line(int32_t level, const char *fmt, ...)
     va_list args;
     if (level < atomic_load(&threshold)) return;
     va_start(args, fmt);
+    write_line(level > LH_LOG_ERROR ? LH_LOG_ERROR : level, true, fmt, args);
+    va_end(args);
+}
+
+LH_PRINTF(2, 3)
+static void write_at(int32_t level, const char *fmt, ...)
+{
+    va_list args;
+    va_start(args, fmt);
     write_line(level, true, fmt, args);
     va_end(args);
+}
+
+void log_end(const char *sentence)
+{
+    write_at(LEVEL_END, "%s", sentence);
 }
 
 void log_note(const char *fmt, ...)
@@ -143,7 +222,7 @@ void log_as_rank(uint32_t rank, int fd, const char *path)
 void log_begin_anew(void)
 {
     (void)pthread_mutex_lock(&turn);
-    if (rank_file.file.fd >= 0 && record_file_cut(&rank_file.file, rank_file.before))
+    if (rank_file.file.fd >= 0 && file_records_cut(&rank_file.file, rank_file.before))
         rank_file.before = 0;
     (void)pthread_mutex_unlock(&turn);
 }
@@ -158,5 +237,6 @@ void log_forked(void)
 
 void log_over_progress(bool on)
 {
+    assert_print(write_last_line);
     atomic_store(&over_progress, on);
 }

@@ -4,12 +4,18 @@
 
 #include <longhaul/host.h>
 
-/* level is LH_LOG_*. Lines under the threshold (LH_LOG_INFO at start) are dropped. Control
+/* In files a line begins with its time of day (text_time), which stderr is spared: whoever keeps
+ * that, as journald does, has its own.
+ *
+ * level is LH_LOG_*. Lines under the threshold (LH_LOG_INFO at start) are dropped. Control
  * characters in what is printed are shown as \xNN: a document or a model name can't steer a
- * terminal. [any] */
+ * terminal. Where stderr is journald's, as JOURNAL_STREAM says, each line there begins with its
+ * priority as sd-daemon(3) writes it, <7> to <3>. [any] */
 void log_line(int32_t level, const char *fmt, ...) LH_PRINTF(2, 3);
 /* For the files of log_also and log_as_rank alone: what nobody reads as it happens. */
 void log_note(const char *fmt, ...) LH_PRINTF(1, 2);
+/* Why this process ends, as "longhaul: ...": an error by its priority. */
+void log_end(const char *sentence);
 void log_threshold(int32_t level);
 /* A second sink besides stderr, e.g. train.log, opened with O_APPEND; -1 ends it. A line that can't
  * be written is lost whole: the first one is told, and at the end how many they were. */

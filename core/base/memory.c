@@ -76,6 +76,7 @@ void mem_free(void *memory)
 void *mem_grow(void *items, size_t *capacity, size_t wanted, size_t size)
 {
     if (wanted <= *capacity) return items;
+    lh_assert(size > 0);
 
     size_t next = *capacity < 8 ? 8 : *capacity + *capacity / 2;
     if (next < wanted) next = wanted;

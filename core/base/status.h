@@ -1,21 +1,29 @@
-/* base/status.h - why a call failed: one sentence, said once, by the function that knows it. */
+/* base/status.h - why a call failed: one sentence, said once, by the function that knows it; and
+ * assertions, for what can't fail but by a mistake of ours. */
 #ifndef BASE_STATUS_H
 #define BASE_STATUS_H
+
+#include <errno.h> /* for fail_io(errno, ...) */
 
 #include <longhaul/base.h>
 
 /* Keeps the sentence for the calling thread and returns status, so that
  * `return fail(LH_INVALID, "%s:%d: ...", path, line);` is the whole error path. Lower case, no full
- * stop; names the thing, the value found and the value expected. With LH_IO what errno says is
- * appended. Callers above pass the status on and add nothing. */
+ * stop; names the thing, the value found and the value expected. Callers above pass the status on
+ * and add nothing. errno stays as it is. */
 lh_status_t fail(lh_status_t status, const char *fmt, ...) LH_PRINTF(2, 3);
-/* With a sentence that is whole already, of another thread or rank: errno has nothing to add. */
+/* LH_IO, with what that error of the system is called at the sentence's end; 0: nothing. errno is
+ * `error` then, for callers whom it tells damage from what passes. */
+lh_status_t fail_io(int error, const char *fmt, ...) LH_PRINTF(2, 3);
+/* With a sentence that was made before, by another thread or rank. */
 lh_status_t fail_again(lh_status_t status, const char *sentence);
 
 /* The sentence of this thread's last failure; "" if there was none. Valid until its next one. */
 const char *fail_reason(void);
 void fail_clear(void);
 
+/* The host's own, beside LH_STATUS_MAP: a process of ours ended by an assertion. */
+enum { STATUS_INTERNAL = -1000 };
 /* The text of LH_STATUS_MAP. */
 const char *status_text(lh_status_t status);
 
@@ -30,5 +38,26 @@ enum {
     EXIT_TERMINATED = 75, /* stopped by SIGTERM after a save */
 };
 int status_exit_code(lh_status_t status);
+
+/* What holds unless longhaul itself is wrong: the order of calls, states, indexes, sizes. What a
+ * user, a file, a peer or a plugin can cause is refused by fail() instead. It stays on in release,
+ * so it costs a comparison, and stands outside of loops over elements.
+ *
+ * Where it does not hold, the process ends at once with EXIT_INTERNAL: no destructor runs, nothing
+ * is saved or flushed, for what memory holds is not to be trusted any more. Other ranks see a rank
+ * that is lost. The sentence "internal error at FILE:LINE: 'CONDITION' does not hold" goes to
+ * stderr and to the files of log.h, or to the process that assert_tell names. [any thread] */
+#define lh_assert(condition)                           \
+    (__builtin_expect(!!(condition), 1) != 0 ? (void)0 \
+                                             : assert_failed(#condition, __FILE_NAME__, __LINE__))
+
+_Noreturn void assert_failed(const char *condition, const char *file, int line)
+    __attribute__((cold));
+/* told gets the sentence first, in the thread that fails; it must neither allocate nor wait. True:
+ * another process prints it, stderr stays silent. NULL: nobody is told, as at the start. A process
+ * made by fork has its parent's until it sets its own. */
+void assert_tell(bool (*told)(const char *sentence));
+/* Who prints it, on stderr where it is to be shown and in files of its own: log.c. */
+void assert_print(void (*print)(const char *sentence, bool shown));
 
 #endif

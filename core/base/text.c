@@ -6,6 +6,7 @@
 #include <stdio.h>
 
 #include <base/memory.h>
+#include <base/utf8.h>
 
 static bool text_reserve(text_t *t, size_t more)
 {
@@ -22,6 +23,7 @@ static bool text_reserve(text_t *t, size_t more)
 void text_append_n(text_t *t, const char *bytes, size_t length)
 {
     if (!text_reserve(t, length)) return;
+    lh_assert(t->length + length < t->capacity);
     memcpy(t->data + t->length, bytes, length);
     t->length += length;
     t->data[t->length] = '\0';
@@ -52,26 +54,6 @@ void text_printf(text_t *t, const char *fmt, ...)
     va_end(args);
 }
 
-/* Bytes of the second place that may follow the first: overlong forms, surrogates and what lies
- * behind the last character are cut off here. */
-static bool second_fits(unsigned char first, unsigned char second)
-{
-    const unsigned char low = first == 0xe0 ? 0xa0 : first == 0xf0 ? 0x90 : 0x80;
-    const unsigned char high = first == 0xed ? 0x9f : first == 0xf4 ? 0x8f : 0xbf;
-    return second >= low && second <= high;
-}
-
-size_t text_character(const char *at)
-{
-    const unsigned char *p = (const unsigned char *)at;
-    if (p[0] < 0x80) return 1;
-    if (p[0] < 0xc2 || p[0] > 0xf4 || !second_fits(p[0], p[1])) return 0;
-    const size_t length = p[0] < 0xe0 ? 2 : p[0] < 0xf0 ? 3 : 4;
-    for (size_t i = 2; i < length; i++)
-        if ((p[i] & 0xc0) != 0x80) return 0;
-    return length;
-}
-
 /* U+061C, U+200E, U+200F, U+202A to U+202E, U+2066 to U+2069. */
 static bool turns_text(const char *at)
 {
@@ -86,7 +68,7 @@ size_t text_control(const char *at)
 {
     const unsigned char c = (unsigned char)at[0], next = c == 0 ? 0 : (unsigned char)at[1];
     if (c == 0xc2 && next >= 0x80 && next <= 0x9f) return 2;
-    if (c >= 0x80) return text_character(at) == 0 || turns_text(at);
+    if (c >= 0x80) return utf8_character(at) == 0 || turns_text(at);
     return (c != 0 && c < 0x20) || c == 0x7f;
 }
 
@@ -96,7 +78,7 @@ void text_append_shown(text_t *t, const char *text, bool lines)
         const size_t bytes = lines && (*text == '\n' || *text == '\t') ? 0 : text_control(text);
         for (size_t i = 0; i < bytes; i++)
             text_printf(t, "\\x%02x", (unsigned char)text[i]);
-        const size_t plain = bytes == 0 ? text_character(text) : 0;
+        const size_t plain = bytes == 0 ? utf8_character(text) : 0;
         text_append_n(t, text, plain);
         text += bytes + plain;
     }
@@ -160,4 +142,59 @@ size_t text_distance(const char *a, const char *b)
         }
     }
     return row[columns];
+}
+
+/* The calendar by counting, without the C library's, whose lock a thread may hold that failed.
+ * Years begin in March here, so that a leap day is the last of its year; an era has 400 of them. */
+void text_time(uint64_t wall_ns, char out[TEXT_TIME])
+{
+    enum { DAY_S = 86400, ERA_DAYS = 146097, DAYS_TO_1970 = 719468 };
+    const uint64_t seconds = wall_ns / 1000000000u;
+    const uint32_t ms = (uint32_t)(wall_ns / 1000000u % 1000), of_day = (uint32_t)(seconds % DAY_S);
+    const uint32_t days = (uint32_t)(seconds / DAY_S) + DAYS_TO_1970, day = days % ERA_DAYS;
+    const uint32_t year = (day - day / 1460 + day / 36524 - day / (ERA_DAYS - 1)) / 365;
+    const uint32_t of_year = day - (365 * year + year / 4 - year / 100);
+    const uint32_t march = (5 * of_year + 2) / 153; /* months since March */
+    const uint32_t month = march < 10 ? march + 3 : march - 9;
+    (void)snprintf(out, TEXT_TIME, "%04u-%02u-%02uT%02u:%02u:%02u.%03uZ",
+                   (days / ERA_DAYS * 400 + year + (month <= 2)) % 10000u, month % 100u,
+                   (of_year - (153 * march + 2) / 5 + 1) % 100u, of_day / 3600 % 100u,
+                   of_day / 60 % 60, of_day % 60, ms);
+}
+
+void text_duration(double seconds, char out[24])
+{
+    const uint64_t s = seconds < 0 ? 0 : (uint64_t)(seconds + 0.5);
+    if (seconds < 60)
+        (void)snprintf(out, 24, "%.1f s", seconds);
+    else if (s < 3600)
+        (void)snprintf(out, 24, "%llum %02llus", (unsigned long long)(s / 60),
+                       (unsigned long long)(s % 60));
+    else
+        (void)snprintf(out, 24, "%lluh %02llum", (unsigned long long)(s / 3600),
+                       (unsigned long long)(s % 3600 / 60));
+}
+
+static void text_scaled(double number, double base, const char *const *units, int count, char *out)
+{
+    lh_assert(count > 0);
+    int unit = 0;
+    while (unit + 1 < count && number >= base * 0.9995) {
+        number /= base;
+        unit++;
+    }
+    const int decimals = unit == 0 || number >= 100 ? 0 : number >= 10 ? 1 : 2;
+    (void)snprintf(out, 16, "%.*f%s", decimals, number, units[unit]);
+}
+
+void text_count(double count, char out[16])
+{
+    static const char *const units[] = {"", "k", "M", "G", "T", "P"};
+    text_scaled(count, 1000, units, 6, out);
+}
+
+void text_bytes(double bytes, char out[16])
+{
+    static const char *const units[] = {" B", " KiB", " MiB", " GiB", " TiB"};
+    text_scaled(bytes, 1024, units, 5, out);
 }

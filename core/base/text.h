@@ -6,6 +6,10 @@
 
 #include <base/status.h>
 
+/* A time of day of CLOCK_REALTIME in UTC, as RFC 3339 writes it: "2026-01-31T23:59:59.123Z". */
+enum { TEXT_TIME = 25 };
+void text_time(uint64_t wall_ns, char out[TEXT_TIME]);
+
 /* Zero-initialise. data is NUL-terminated once anything was appended, NULL before. After an
  * allocation failed nothing more is appended and `failed` stays set: check it once at the end. */
 typedef struct text {
@@ -25,9 +29,6 @@ void text_free(text_t *t);
 /* LH_OK, or LH_NO_MEMORY if an append failed. */
 lh_status_t text_status(const text_t *t);
 
-/* Bytes of the UTF-8 character at `at`, which a NUL ends: 0 if none is there (overlong, a
- * surrogate, cut). */
-size_t text_character(const char *at);
 /* Bytes at `at` that a terminal obeys instead of showing them: 1 for a control character and for a
  * byte that is no UTF-8, 2 for one of U+0080 to U+009F, else 0. 1 too for a character that turns
  * the direction of the text around it: what follows of it, by itself, is no UTF-8. */
@@ -39,5 +40,12 @@ bool text_ends(const char *text, const char *suffix);
 char *text_trim(char *text);
 /* Number of single-character edits from a to b; used for "did you mean". */
 size_t text_distance(const char *a, const char *b);
+
+/* "1h 04m", "12m 30s", "4.2 s". */
+void text_duration(double seconds, char out[24]);
+/* "1.07M", "16.9M", "940". */
+void text_count(double count, char out[16]);
+/* "1.2 GiB", "640 KiB". */
+void text_bytes(double bytes, char out[16]);
 
 #endif

@@ -4,13 +4,12 @@
 
 #include <errno.h>
 
+#include <base/dtype.h>
 #include <base/file.h>
 #include <base/log.h>
 #include <base/memory.h>
 #include <base/sys.h>
-#include <checkpoint/checkpoint_folder.h>
 #include <checkpoint/commit.h>
-#include <tensor/dtype.h>
 
 /* A checkpoint's bytes lie in its own folder: a link is none of ours. */
 static const safetensors_limits_t own_limits = {
@@ -18,6 +17,7 @@ static const safetensors_limits_t own_limits = {
 
 static uint64_t part_bytes(const manifest_tensor_t *t, const manifest_part_t *part)
 {
+    lh_assert(safetensors_dtype(t->dtype) != NULL);
     return part->part.count * (safetensors_dtype(t->dtype)->bits / 8);
 }
 
@@ -25,6 +25,7 @@ static uint64_t part_bytes(const manifest_tensor_t *t, const manifest_part_t *pa
 static lh_status_t check_part(const checkpoint_t *c, const manifest_tensor_t *t,
                               const manifest_part_t *part)
 {
+    lh_assert(part->file < c->manifest->file_count);
     const safetensors_t *file = c->files[part->file];
     const safetensor_t *stored = safetensors_find(file, part->stored);
     if (stored == NULL)
@@ -118,6 +119,7 @@ const manifest_tensor_t *checkpoint_find(const checkpoint_t *c, const char *name
 static lh_status_t read_part(const checkpoint_t *c, const manifest_tensor_t *t,
                              const manifest_part_t *part, void *to)
 {
+    lh_assert(part->file < c->manifest->file_count);
     const safetensors_t *file = c->files[part->file];
     const uint64_t bytes = part_bytes(t, part);
     const lh_status_t status = safetensors_read(file, safetensors_find(file, part->stored), 0, to,
@@ -274,15 +276,34 @@ static lh_status_t try_step(const char *folder, uint64_t step, open_func_t open,
     return status;
 }
 
+/* The newest good one; where there is none, the newest that is whole. */
 static lh_status_t try_steps(const char *folder, const checkpoint_steps_t *steps, uint64_t below,
                              open_func_t open, checkpoint_t **out)
 {
-    for (size_t i = 0; i < steps->count; i++) {
+    checkpoint_t *refused = NULL, *found = NULL;
+    lh_status_t status = LH_OK;
+    for (size_t i = 0; i < steps->count && found == NULL; i++) {
         if (steps->steps[i] >= below) continue;
-        const lh_status_t status = try_step(folder, steps->steps[i], open, out);
-        if (status != LH_CORRUPT) return status;
+        status = try_step(folder, steps->steps[i], open, &found);
+        if (status == LH_CORRUPT) status = LH_OK;
+        if (status != LH_OK) break;
+        if (found == NULL || manifest_refused(found->manifest) == 0) continue;
+        if (refused == NULL)
+            refused = found;
+        else
+            checkpoint_close(found);
+        found = NULL;
     }
-    return LH_OK;
+    if (status == LH_OK && found == NULL) {
+        found = refused;
+        refused = NULL;
+    }
+    if (status == LH_OK && refused != NULL)
+        log_line(LH_LOG_WARN, "%s is passed over: the %llu steps before it were not applied",
+                 path_name(refused->path), (unsigned long long)manifest_refused(refused->manifest));
+    checkpoint_close(refused);
+    *out = found;
+    return status;
 }
 
 static lh_status_t open_newest(const char *folder, uint64_t below, open_func_t open,

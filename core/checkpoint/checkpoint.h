@@ -3,7 +3,7 @@
 #define CHECKPOINT_CHECKPOINT_H
 
 #include <checkpoint/manifest.h>
-#include <checkpoint/safetensors.h>
+#include <format/safetensors.h>
 #include <graph/parameters.h>
 
 typedef struct checkpoint {
@@ -30,7 +30,9 @@ lh_status_t checkpoint_refuse_extra(const checkpoint_t *c, const parameters_t *p
 /* Reads every tensor back and checks all. */
 lh_status_t checkpoint_verify(const char *path) LH_MUST_CHECK;
 
-/* The newest checkpoint of a folder that verifies: the one `latest` names if it is the newest or
+/* The newest good checkpoint of a folder that verifies: one that was saved behind steps which were
+ * not applied (MANIFEST_REFUSED) is passed over, with a warning, for a good one below it, and taken
+ * where there is none. Else the one `latest` names if it is the newest or
  * nothing newer is whole, else step-* downwards. Each damaged one costs a warning with its reason;
  * whoever saves from there on takes them out of the way with checkpoint_make_way. No checkpoint at
  * all: LH_OK and *out is NULL; only damaged ones: LH_CORRUPT. One that this process cannot read

@@ -10,15 +10,17 @@
  *  6  older ones: rename to .del-, fsync of the folder, remove */
 #include <checkpoint/commit.h>
 
+#include <errno.h>
 #include <fcntl.h>
+#include <fnmatch.h>
 #include <stdio.h>
+#include <stdlib.h>
 
 #include <base/file.h>
 #include <base/log.h>
 #include <base/memory.h>
 #include <base/sys.h>
-#include <checkpoint/checkpoint_folder.h>
-#include <checkpoint/safetensors_writer.h>
+#include <format/safetensors.h>
 
 enum { SHARD_USUAL_GIB = 4 };
 
@@ -37,10 +39,10 @@ struct commit {
     stream_t stream; /* of commit_stream */
 };
 
-static lh_status_t make_staging(commit_t *c)
+static lh_status_t make_staging(commit_t *c, bool alone)
 {
-    if (sys()->mkdir(c->staging, 0700) == 0) return LH_OK;
-    return fail(LH_IO, "%s: cannot make the folder", c->staging);
+    if (sys()->mkdir(c->staging, 0700) == 0 || (!alone && errno == EEXIST)) return LH_OK;
+    return fail_io(errno, "%s: cannot make the folder", c->staging);
 }
 
 static lh_status_t refuse_saved(const commit_t *c)
@@ -50,10 +52,13 @@ static lh_status_t refuse_saved(const commit_t *c)
     return fail(LH_INVALID, "%s is there already: a step is saved once", c->target);
 }
 
-lh_status_t commit_join(const char *folder, const checkpoint_meta_t *meta, const char *parent,
-                        const char *staging, bool make, commit_t **out)
+/* leads: of several, who commits; alone: nobody else writes in this staging folder. */
+static lh_status_t commit_open(const char *folder, const checkpoint_meta_t *meta,
+                               const char *parent, const char *staging, bool leads, bool alone,
+                               commit_t **out)
 {
-    lh_status_t status = make ? checkpoint_folder_make(folder) : LH_OK;
+    lh_assert(staging[0] != '\0');
+    lh_status_t status = leads ? checkpoint_folder_make(folder) : LH_OK;
     if (status != LH_OK) return status;
     commit_t *c = mem_new(sizeof(*c));
     if (c == NULL) return LH_NO_MEMORY;
@@ -66,8 +71,8 @@ lh_status_t commit_join(const char *folder, const checkpoint_meta_t *meta, const
     c->target = path_join(folder, name);
     c->staging = path_join(folder, staging);
     if (c->folder == NULL || c->target == NULL || c->staging == NULL) status = LH_NO_MEMORY;
-    if (status == LH_OK && make) status = refuse_saved(c);
-    if (status == LH_OK && make) status = make_staging(c);
+    if (status == LH_OK && leads) status = refuse_saved(c);
+    if (status == LH_OK) status = make_staging(c, alone);
     if (status != LH_OK) {
         commit_leave(c);
         return status;
@@ -76,16 +81,22 @@ lh_status_t commit_join(const char *folder, const checkpoint_meta_t *meta, const
     return LH_OK;
 }
 
+lh_status_t commit_join(const char *folder, const checkpoint_meta_t *meta, const char *parent,
+                        const char *staging, bool leads, commit_t **out)
+{
+    return commit_open(folder, meta, parent, staging, leads, false, out);
+}
+
 lh_status_t commit_begin(const char *folder, const checkpoint_meta_t *meta, const char *parent,
                          commit_t **out)
 {
     uint32_t random;
     char name[CHECKPOINT_NAME], staging[CHECKPOINT_NAME + 24];
     if (sys()->random(&random, sizeof(random)) != 0)
-        return fail(LH_IO, "%s: no random bytes for a name", folder);
+        return fail_io(errno, "%s: no random bytes for a name", folder);
     checkpoint_name(meta->step, name);
     (void)snprintf(staging, sizeof(staging), ".tmp-%s-%08x", name, random);
-    return commit_join(folder, meta, parent, staging, true, out);
+    return commit_open(folder, meta, parent, staging, true, true, out);
 }
 
 const char *commit_staging(const commit_t *c)
@@ -151,6 +162,7 @@ static lh_status_t stored_name(const checkpoint_tensor_t *t, char **out)
 
 static safetensors_row_t stored_row(const checkpoint_tensor_t *t, const char *name)
 {
+    lh_assert(t->rank <= LH_MAX_RANK);
     safetensors_row_t row = {.name = name, .dtype = t->dtype, .rank = t->rank};
     memcpy(row.shape, t->shape, sizeof(row.shape));
     if (is_whole(t)) return row;
@@ -198,10 +210,11 @@ free_rows:
 
 static lh_status_t stream_tensor(stream_t *s, uint32_t index, const void *data)
 {
+    lh_assert(index < s->tensor_count);
     const safetensors_row_t row = stored_row(&s->tensors[index], s->stored[index]);
     uint64_t bytes;
-    if (!safetensors_row_bytes(&row, &bytes))
-        return fail(LH_INVALID, "tensor %s: more than 2^63 bytes", row.name);
+    const bool fits = safetensors_row_bytes(&row, &bytes);
+    lh_assert(fits); /* its file has been made */
     const lh_status_t status = safetensors_write(s->writer, index, 0, data, bytes);
     if (status == LH_OK) s->hashes[index] = xxh3(data, (size_t)bytes);
     return status;
@@ -213,6 +226,7 @@ static lh_status_t stream_end(commit_t *c, stream_t *s)
     s->writer = NULL;
     safetensors_written_t written = {0};
     lh_status_t status = safetensors_finish(writer, &written);
+    lh_assert(s->file < c->manifest.file_count);
     c->manifest.files[s->file].bytes = written.file_bytes;
     c->manifest.files[s->file].header_hash = written.header_hash;
     for (uint32_t i = 0; i < s->tensor_count && status == LH_OK; i++)
@@ -235,22 +249,26 @@ static lh_status_t stream_whole(commit_t *c, stream_t *s, const void *const *dat
 lh_status_t commit_stream(commit_t *c, uint32_t rank, const checkpoint_tensor_t *tensors,
                           uint32_t count)
 {
+    lh_assert(c->stream.writer == NULL);
     return stream_begin(c, rank, tensors, count, &c->stream);
 }
 
 lh_status_t commit_stream_tensor(commit_t *c, uint32_t index, const void *data)
 {
+    lh_assert(c->stream.writer != NULL && index < c->stream.tensor_count);
     return stream_tensor(&c->stream, index, data);
 }
 
 lh_status_t commit_stream_end(commit_t *c)
 {
+    lh_assert(c->stream.writer != NULL);
     return stream_end(c, &c->stream);
 }
 
 lh_status_t commit_write(commit_t *c, uint32_t rank, const checkpoint_tensor_t *tensors,
                          const void *const *data, uint32_t count)
 {
+    lh_assert(c->stream.writer == NULL);
     const lh_status_t status = stream_begin(c, rank, tensors, count, &c->stream);
     return status == LH_OK ? stream_whole(c, &c->stream, data) : status;
 }
@@ -261,8 +279,8 @@ static uint64_t shard_most(uint64_t shard_bytes)
 }
 
 /* How many of the tensors go into one file of at most so many bytes: one at least. */
-static lh_status_t fitting(const checkpoint_tensor_t *tensors, uint32_t count, uint64_t most,
-                           uint32_t *out)
+static lh_status_t commit_fitting(const checkpoint_tensor_t *tensors, uint32_t count, uint64_t most,
+                                  uint32_t *out)
 {
     uint64_t held = 0, bytes;
     uint32_t i = 0;
@@ -283,8 +301,9 @@ static lh_status_t count_files(const checkpoint_tensor_t *tensors, uint32_t coun
     uint32_t fit = 0;
     *files = 0;
     for (uint32_t first = 0; first < count; first += fit) {
-        const lh_status_t status = fitting(tensors + first, count - first, most, &fit);
+        const lh_status_t status = commit_fitting(tensors + first, count - first, most, &fit);
         if (status != LH_OK) return status;
+        lh_assert(fit > 0);
         (*files)++;
     }
     return LH_OK;
@@ -293,6 +312,7 @@ static lh_status_t count_files(const checkpoint_tensor_t *tensors, uint32_t coun
 lh_status_t commit_manifest_bytes(const checkpoint_tensor_t *tensors, uint32_t count,
                                   uint64_t shard_bytes, uint32_t ranks, uint64_t *bytes)
 {
+    lh_assert(ranks > 0);
     enum { FILE_LINE = 128 };
     uint32_t files;
     lh_status_t status = count_files(tensors, count, shard_most(shard_bytes), &files);
@@ -321,8 +341,9 @@ lh_status_t commit_write_all(commit_t *c, uint32_t rank, const checkpoint_tensor
     uint32_t files = 0, first = 0;
     while (status == LH_OK && (first < count || files == 0)) {
         uint32_t fit = 0;
-        status = fitting(tensors + first, count - first, most, &fit);
+        status = commit_fitting(tensors + first, count - first, most, &fit);
         if (status == LH_OK) status = stream_begin(c, rank, tensors + first, fit, &streams[files]);
+        lh_assert(status != LH_OK || fit > 0 || count == 0);
         if (status == LH_OK) files++;
         first += fit;
     }
@@ -344,12 +365,12 @@ static lh_status_t write_manifest(commit_t *c)
 
     fd = sys_open(path, O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW, 0644);
     if (fd < 0) {
-        status = fail(LH_IO, "%s: cannot create", path);
+        status = fail_io(errno, "%s: cannot create", path);
         goto free_text;
     }
     status = file_write(fd, path, text.data, text.length);
-    if (status == LH_OK && sys_fsync(fd) != 0) status = fail(LH_IO, "%s: cannot sync", path);
-    if (sys()->close(fd) != 0 && status == LH_OK) status = fail(LH_IO, "%s: cannot close", path);
+    if (status == LH_OK && sys_fsync(fd) != 0) status = fail_io(errno, "%s: cannot sync", path);
+    if (sys()->close(fd) != 0 && status == LH_OK) status = fail_io(errno, "%s: cannot close", path);
 free_text:
     text_free(&text);
     mem_free(path);
@@ -375,7 +396,7 @@ lh_status_t commit_finish(commit_t *c, uint64_t keep, char self[SHA256_TEXT])
     if (status == LH_OK) status = folder_sync(c->staging);
     /* A name is used once: who would commit the same step a second time fails here. */
     if (status == LH_OK && sys_rename_new(c->staging, c->target) != 0)
-        status = fail(LH_IO, "%s: cannot rename %s to it", c->target, c->staging);
+        status = fail_io(errno, "%s: cannot rename %s to it", c->target, c->staging);
     if (status != LH_OK) {
         commit_abandon(c);
         return status;
@@ -397,4 +418,299 @@ lh_status_t commit_finish(commit_t *c, uint64_t keep, char self[SHA256_TEXT])
     }
     commit_leave(c);
     return status;
+}
+
+/* Names in a folder of checkpoints: what counts as one, what a crash left,
+ * what is old enough to go, and who may write. */
+#define STEP_HEAD "step-"
+#define DIGITS_5 "[0-9][0-9][0-9][0-9][0-9]"
+#define SHARDS "shard-" DIGITS_5 "-" DIGITS_5 ".safetensors"
+enum { STEP_DIGITS = 12 };
+
+void checkpoint_name(uint64_t step, char out[CHECKPOINT_NAME])
+{
+    (void)snprintf(out, CHECKPOINT_NAME, STEP_HEAD "%0*llu", STEP_DIGITS, (unsigned long long)step);
+}
+
+bool checkpoint_name_parse(const char *name, uint64_t *step)
+{
+    if (!text_starts(name, STEP_HEAD)) return false;
+    const char *digits = name + sizeof(STEP_HEAD) - 1;
+    const size_t length = strspn(digits, "0123456789");
+    if (length < STEP_DIGITS || length > 19 || digits[length] != '\0') return false;
+    const uint64_t value = strtoull(digits, NULL, 10);
+    char again[CHECKPOINT_NAME];
+    checkpoint_name(value, again);
+    if (strcmp(again, name) != 0) return false; /* more zeros than we write */
+    *step = value;
+    return true;
+}
+
+lh_status_t checkpoint_folder_make(const char *folder)
+{
+    lh_status_t status = folder_make(folder);
+    if (status != LH_OK) return status;
+    char *pointer = path_join(folder, CHECKPOINT_POINTER), *path = mem_text(folder);
+    if (pointer == NULL || path == NULL) status = LH_NO_MEMORY;
+    bool top = status != LH_OK || file_exists(pointer);
+    while (status == LH_OK && !top) {
+        char *above = path_folder(path);
+        mem_free(path);
+        path = above;
+        if (path == NULL) {
+            status = LH_NO_MEMORY;
+            break;
+        }
+        top = strcmp(path, "/") == 0 || strcmp(path, ".") == 0;
+        status = folder_sync(path);
+        /* What we may not read, we did not make. */
+        if (status != LH_OK && errno == EACCES) {
+            status = LH_OK;
+            break;
+        }
+    }
+    mem_free(path);
+    mem_free(pointer);
+    return status;
+}
+
+static int add_step(void *context, const char *name)
+{
+    checkpoint_steps_t *s = context;
+    uint64_t step;
+    if (!checkpoint_name_parse(name, &step)) return 0;
+    void *grown = mem_grow(s->steps, &s->capacity, s->count + 1, sizeof(s->steps[0]));
+    if (grown == NULL) return 1; /* that a folder cannot be read is -1 */
+    s->steps = grown;
+    s->steps[s->count++] = step;
+    return 0;
+}
+
+static int newest_first(const void *a, const void *b)
+{
+    const uint64_t x = *(const uint64_t *)a, y = *(const uint64_t *)b;
+    return x > y ? -1 : x < y;
+}
+
+lh_status_t checkpoint_steps(const char *folder, checkpoint_steps_t *out)
+{
+    *out = (checkpoint_steps_t){0};
+    errno = 0;
+    const int listed = sys()->list(folder, add_step, out);
+    if (listed != 0) {
+        const bool missing = errno == ENOENT;
+        mem_free(out->steps);
+        *out = (checkpoint_steps_t){0};
+        if (listed > 0) return LH_NO_MEMORY;
+        return missing ? LH_OK : fail_io(errno, "%s: cannot list the folder", folder);
+    }
+    if (out->count > 0) qsort(out->steps, out->count, sizeof(out->steps[0]), newest_first);
+    return LH_OK;
+}
+
+/* First out of sight, so that a crash half-way leaves no checkpoint with holes. */
+static lh_status_t remove_step(const char *folder, uint64_t step)
+{
+    char name[CHECKPOINT_NAME], hidden[CHECKPOINT_NAME + 8];
+    checkpoint_name(step, name);
+    (void)snprintf(hidden, sizeof(hidden), ".del-%s", name);
+    char *from = path_join(folder, name), *to = path_join(folder, hidden);
+    lh_status_t status = LH_NO_MEMORY;
+    if (from == NULL || to == NULL) goto free_paths;
+
+    status = folder_remove(to);
+    if (status == LH_OK && sys_rename(from, to) != 0)
+        status = fail_io(errno, "%s: cannot rename %s to it", to, from);
+    if (status == LH_OK) status = folder_sync(folder);
+    if (status == LH_OK) status = folder_remove(to);
+free_paths:
+    mem_free(from);
+    mem_free(to);
+    return status;
+}
+
+static bool is_plain(const char *folder, const char *name)
+{
+    struct stat st;
+    char *path = path_join(folder, name);
+    const bool plain = path != NULL && sys()->lstat(path, &st) == 0 && S_ISREG(st.st_mode);
+    mem_free(path);
+    return plain;
+}
+
+typedef struct step_look {
+    const char *path;
+    text_t *reason; /* why it stays; empty: it may go */
+} step_look_t;
+
+static int find_foreign(void *context, const char *name)
+{
+    const step_look_t *look = context;
+    const bool own = strcmp(name, MANIFEST_NAME) == 0 || fnmatch(SHARDS, name, 0) == 0;
+    if (own && is_plain(look->path, name)) return 0;
+    text_append(look->reason, "it holds ");
+    text_append_shown(look->reason, name, false);
+    text_append(look->reason, ", which is not of a checkpoint");
+    return 1;
+}
+
+/* What was not saved here is not removed either. *counts: it is one of those to keep. */
+static lh_status_t look_at_step(const char *path, bool old, text_t *reason, bool *counts)
+{
+    struct stat st;
+    step_look_t look = {path, reason};
+    *counts = false;
+    if (sys()->lstat(path, &st) != 0)
+        return errno == ENOENT ? LH_OK : fail_io(errno, "%s: cannot stat", path);
+    if (S_ISLNK(st.st_mode)) return LH_OK; /* whoever made it moved the step there */
+    if (!S_ISDIR(st.st_mode))
+        text_append(reason, "it is not a folder");
+    else if (!is_plain(path, MANIFEST_NAME))
+        text_append(reason, "it holds no " MANIFEST_NAME);
+    else
+        *counts = true;
+    if (*counts && old && sys()->list(path, find_foreign, &look) < 0)
+        return fail_io(errno, "%s: cannot list the folder", path);
+    return text_status(reason);
+}
+
+/* By the word in its manifest alone, which nothing else in it holds: what can't be read is good. */
+static bool is_refused(const char *path)
+{
+    char *manifest = path_join(path, MANIFEST_NAME), *text = NULL;
+    size_t length;
+    const bool refused = manifest != NULL &&
+                         file_read(manifest, MANIFEST_MOST, &text, &length) == LH_OK &&
+                         strstr(text, "\"" MANIFEST_REFUSED "\": ") != NULL;
+    mem_free(text);
+    mem_free(manifest);
+    return refused;
+}
+
+typedef struct kept { /* of the steps so far, newest first */
+    uint64_t good, all;
+} kept_t;
+
+/* A refused one stays while it is the newest, and never stands for a good one. */
+static lh_status_t prune_step(const char *folder, uint64_t step, uint64_t keep, kept_t *kept)
+{
+    char name[CHECKPOINT_NAME];
+    checkpoint_name(step, name);
+    char *path = path_join(folder, name);
+    if (path == NULL) return LH_NO_MEMORY;
+    const bool refused = is_refused(path);
+    const bool old = kept->good >= keep || (refused && kept->all > 0);
+    bool counts;
+    text_t reason = {0};
+    lh_status_t status = look_at_step(path, old, &reason, &counts);
+    if (status == LH_OK && counts) {
+        kept->all++;
+        kept->good += !refused;
+    }
+    if (status == LH_OK && old && reason.length > 0)
+        log_line(LH_LOG_WARN, "%s is not removed: %s", path, reason.data);
+    else if (status == LH_OK && old && counts)
+        status = remove_step(folder, step);
+    text_free(&reason);
+    mem_free(path);
+    return status;
+}
+
+lh_status_t checkpoint_prune(const char *folder, uint64_t newest, uint64_t keep)
+{
+    checkpoint_steps_t steps;
+    lh_status_t status = checkpoint_steps(folder, &steps);
+    kept_t kept = {0};
+    for (size_t i = 0; status == LH_OK && i < steps.count; i++)
+        if (steps.steps[i] <= newest) status = prune_step(folder, steps.steps[i], keep, &kept);
+    mem_free(steps.steps);
+    return status;
+}
+
+static bool is_leftover(const char *name)
+{
+    return text_starts(name, ".tmp-") || text_starts(name, ".del-") ||
+           text_starts(name, CHECKPOINT_POINTER ".tmp-");
+}
+
+static int find_leftover(void *context, const char *name)
+{
+    (void)context;
+    return is_leftover(name);
+}
+
+/* A folder of a save, the mark of a shared folder, or a pointer that never came to be one. */
+static int remove_leftover(void *context, const char *name)
+{
+    struct stat st;
+    if (!is_leftover(name)) return 0;
+    char *path = path_join(context, name);
+    if (path == NULL) return -1;
+    const bool file = sys()->lstat(path, &st) == 0 && !S_ISDIR(st.st_mode);
+    const int result = file ? sys()->unlink(path) : folder_remove(path) == LH_OK ? 0 : -1;
+    mem_free(path);
+    return result;
+}
+
+lh_status_t checkpoint_clean(const char *folder)
+{
+    struct stat st;
+    if (sys()->lstat(folder, &st) != 0) return LH_OK;
+    char *copy = mem_text(folder);
+    if (copy == NULL) return LH_NO_MEMORY;
+    /* Who was killed right after a rename left it unsafe: emptied now, the folder could stand under
+     * its old name after a power loss. */
+    lh_status_t status = LH_OK;
+    if (sys()->list(folder, find_leftover, NULL) == 1) status = folder_sync(folder);
+    if (status == LH_OK && sys()->list(folder, remove_leftover, copy) != 0)
+        status = fail_io(errno, "%s: cannot remove what a run left in it", folder);
+    mem_free(copy);
+    return status;
+}
+
+static lh_status_t set_aside(const char *folder, uint64_t step)
+{
+    char name[CHECKPOINT_NAME], aside[CHECKPOINT_NAME + 24];
+    checkpoint_name(step, name);
+    char *from = path_join(folder, name);
+    if (from == NULL) return LH_NO_MEMORY;
+    const char *why = is_refused(from) ? "refused" : "damaged";
+    lh_status_t status = LH_OK;
+    for (uint32_t i = 0;; i++) {
+        (void)snprintf(aside, sizeof(aside), i == 0 ? "%s-%s" : "%s-%s.%u", why, name, i);
+        char *to = path_join(folder, aside);
+        if (to == NULL) {
+            status = LH_NO_MEMORY;
+            break;
+        }
+        struct stat st;
+        const bool taken = sys()->lstat(to, &st) == 0;
+        if (!taken && sys_rename(from, to) != 0)
+            status = fail_io(errno, "%s: cannot rename %s to it", to, from);
+        mem_free(to);
+        if (!taken) break;
+    }
+    mem_free(from);
+    return status == LH_OK ? folder_sync(folder) : status;
+}
+
+void checkpoint_make_way(const char *folder, uint64_t step)
+{
+    checkpoint_steps_t steps;
+    lh_status_t status = checkpoint_steps(folder, &steps);
+    for (size_t i = 0; status == LH_OK && i < steps.count && steps.steps[i] > step; i++)
+        status = set_aside(folder, steps.steps[i]);
+    if (status != LH_OK)
+        log_line(LH_LOG_WARN, "what is above step %llu is not out of the way: %s",
+                 (unsigned long long)step, fail_reason());
+    mem_free(steps.steps);
+}
+
+void checkpoint_discard(const char *path)
+{
+    char *reason = mem_text(fail_reason());
+    if (folder_remove(path) != LH_OK)
+        log_line(LH_LOG_WARN, "%s is left behind: %s", path, fail_reason());
+    if (reason != NULL) (void)fail(LH_OK, "%s", reason);
+    mem_free(reason);
 }

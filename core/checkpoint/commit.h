@@ -6,6 +6,7 @@
 #ifndef CHECKPOINT_COMMIT_H
 #define CHECKPOINT_COMMIT_H
 
+#include <base/status.h>
 #include <checkpoint/manifest.h>
 
 typedef struct commit commit_t;
@@ -21,10 +22,10 @@ bool checkpoint_name_parse(const char *name, uint64_t *step);
  * never used again. */
 lh_status_t commit_begin(const char *folder, const checkpoint_meta_t *meta, const char *parent,
                          commit_t **out) LH_MUST_CHECK;
-/* The same with a staging folder of this name, in which several processes write: one makes it, the
- * others find it. A step that is there is refused by who makes. */
+/* The same with a staging folder of this name, in which several processes write: whoever comes first
+ * makes it. A step that is there is refused by who leads. */
 lh_status_t commit_join(const char *folder, const checkpoint_meta_t *meta, const char *parent,
-                        const char *staging, bool make, commit_t **out) LH_MUST_CHECK;
+                        const char *staging, bool leads, commit_t **out) LH_MUST_CHECK;
 const char *commit_staging(const commit_t *c); /* its path */
 manifest_t *commit_manifest(commit_t *c);      /* what was written through c so far */
 /* Frees c and leaves the staging folder to who made it. */
@@ -56,8 +57,31 @@ lh_status_t commit_stream_end(commit_t *c) LH_MUST_CHECK;
 
 /* Removes what a crash left: .tmp-*, .del-*. Only while no other writer works in the folder. */
 lh_status_t checkpoint_clean(const char *folder) LH_MUST_CHECK;
-/* Of the committed steps up to `newest`, removes all but the newest `keep`. Later ones stay and do
+/* Of the committed steps up to `newest`, removes all but the newest `keep`; of those behind steps
+ * that were not applied, which do not count, all but the newest of all. Later ones stay and do
  * not count: a run that could not read them, nor put them aside, went on from before them. Neither
  * do links and what has no manifest, and a step with anything else in it stays, with a warning. */
 lh_status_t checkpoint_prune(const char *folder, uint64_t newest, uint64_t keep) LH_MUST_CHECK;
+
+/* The committed steps of a folder. */
+typedef struct checkpoint_steps {
+    uint64_t *steps; /* newest first; the caller frees with mem_free */
+    size_t count, capacity;
+} checkpoint_steps_t;
+
+/* Makes the folder and those above it, and until the first checkpoint is committed there makes
+ * their names safe: a power loss must not take a checkpoint by taking a folder above it. */
+lh_status_t checkpoint_folder_make(const char *folder) LH_MUST_CHECK;
+/* A folder that is missing has none. */
+lh_status_t checkpoint_steps(const char *folder, checkpoint_steps_t *out) LH_MUST_CHECK;
+
+/* Once `step` is loaded whole, all above it, which could not be, are renamed damaged-step-... (refused-step-... behind steps that were not applied), so
+ * that their numbers can be used again and a person can look at them; not before, or a folder in
+ * which nothing is whole would look like one in which nothing was saved. Only while holding
+ * its lock. A failure is a warning. */
+void checkpoint_make_way(const char *folder, uint64_t step);
+
+/* Removes a folder after a failure whose sentence stays what fail_reason() says. */
+void checkpoint_discard(const char *path);
+
 #endif

@@ -23,6 +23,10 @@ typedef struct checkpoint_scalar { /* anything small that a resume needs: "loss_
     double value;
 } checkpoint_scalar_t;
 
+/* A scalar: how many steps in a row, right before the save, were not applied as they were not
+ * finite. Such a checkpoint is refused wherever one without it stands below: see checkpoint.h. */
+#define MANIFEST_REFUSED "refused_steps"
+
 /* What the run says about itself. Strings are borrowed; NULL is "". */
 typedef struct checkpoint_meta {
     const char *run;    /* id of the run, made when it first started */
@@ -83,7 +87,7 @@ typedef struct manifest {
     manifest_tensor_t *tensors; /* sorted by name after manifest_read */
     uint32_t tensor_count;
     size_t tensor_capacity;
-    void *json; /* owner of meta's strings after manifest_read */
+    struct yyjson_doc *json; /* owner of meta's strings after manifest_read */
 } manifest_t;
 
 /* Zero-initialise. Strings are copied. */
@@ -104,6 +108,8 @@ lh_status_t manifest_parse(const char *path, const char *text, size_t length, bo
                            manifest_t **out) LH_MUST_CHECK;
 void manifest_clear(manifest_t *m); /* what it owns, not itself */
 void manifest_free(manifest_t *m);  /* of manifest_read         */
+/* MANIFEST_REFUSED; 0: a good one. */
+uint64_t manifest_refused(const manifest_t *m);
 const manifest_tensor_t *manifest_find(const manifest_t *m, const char *name);
 
 #endif

@@ -1,9 +1,12 @@
 /* tensor_part.c - parts of tensors as runs of elements, and what two of them share. */
 #include <checkpoint/tensor_part.h>
 
-#include <base/checked.h>
+#include <stdlib.h>
 
-static uint64_t product(uint32_t rank, const uint64_t *shape)
+#include <base/checked.h>
+#include <base/digest.h>
+
+static uint64_t part_product(uint32_t rank, const uint64_t *shape)
 {
     uint64_t elements = 1;
     for (uint32_t i = 0; i < rank; i++)
@@ -14,6 +17,7 @@ static uint64_t product(uint32_t rank, const uint64_t *shape)
 tensor_part_t tensor_part_range(uint32_t rank, const uint64_t *shape, uint64_t begin,
                                 uint64_t count)
 {
+    lh_assert(rank <= LH_MAX_RANK);
     tensor_part_t part = {.first = begin, .count = count};
     for (uint32_t i = 0; i < rank; i++)
         part.shape[i] = shape[i];
@@ -22,14 +26,14 @@ tensor_part_t tensor_part_range(uint32_t rank, const uint64_t *shape, uint64_t b
 
 tensor_part_t tensor_part_whole(uint32_t rank, const uint64_t *shape)
 {
-    return tensor_part_range(rank, shape, 0, product(rank, shape));
+    return tensor_part_range(rank, shape, 0, part_product(rank, shape));
 }
 
 bool tensor_part_is_whole(const tensor_part_t *p, uint32_t rank, const uint64_t *shape)
 {
     for (uint32_t i = 0; i < rank; i++)
         if (p->at[i] != 0 || p->shape[i] != shape[i]) return false;
-    return p->first == 0 && p->count == product(rank, shape);
+    return p->first == 0 && p->count == part_product(rank, shape);
 }
 
 bool tensor_part_fits(const tensor_part_t *p, uint32_t rank, const uint64_t *shape)
@@ -46,6 +50,7 @@ bool tensor_part_fits(const tensor_part_t *p, uint32_t rank, const uint64_t *sha
 void tensor_walk_start(tensor_walk_t *w, const tensor_part_t *part, uint32_t rank,
                        const uint64_t *shape)
 {
+    lh_assert(rank <= LH_MAX_RANK);
     *w = (tensor_walk_t){.part = *part, .rank = rank, .row = 1};
     for (uint32_t i = 0; i < rank; i++)
         w->shape[i] = shape[i];
@@ -58,6 +63,7 @@ void tensor_walk_start(tensor_walk_t *w, const tensor_part_t *part, uint32_t ran
 
 bool tensor_walk_next(tensor_walk_t *w, tensor_run_t *out)
 {
+    lh_assert(w->done <= w->part.count && (w->row > 0 || w->part.count == 0));
     if (w->done == w->part.count) return false;
     const uint64_t element = w->part.first + w->done; /* of the box */
 
@@ -78,6 +84,7 @@ bool tensor_walk_next(tensor_walk_t *w, tensor_run_t *out)
 uint64_t tensor_part_copy(uint32_t rank, const uint64_t *shape, const tensor_part_t *from_part,
                           const float *from, const tensor_part_t *to_part, float *to)
 {
+    lh_assert(from == NULL || to != NULL);
     tensor_walk_t a, b;
     tensor_run_t x, y;
     tensor_walk_start(&a, from_part, rank, shape);
@@ -98,4 +105,77 @@ uint64_t tensor_part_copy(uint32_t rank, const uint64_t *shape, const tensor_par
         more = x_end <= y_end ? tensor_walk_next(&a, &x) : tensor_walk_next(&b, &y);
     }
     return copied;
+}
+
+/* Ranges of one box follow each other without a gap; boxes are weighed.
+ *
+ * Each coordinate of each dimension gets a random number modulo a prime, and a box weighs the
+ * product, over its dimensions, of the number where it ends less the number where it begins. The
+ * weight of boxes that share no element adds up to that of what they fill. For boxes that leave a
+ * hole or overlap the sum is another polynomial in the random numbers than the weight of the
+ * tensor, of degree 4 at most: it is equal by chance once in 2^59. */
+__extension__ typedef unsigned __int128 wide_t;
+static const uint64_t prime = (UINT64_C(1) << 61) - 1;
+
+static int by_box(const void *a, const void *b)
+{
+    const tensor_part_t *x = *(const tensor_part_t *const *)a,
+                        *y = *(const tensor_part_t *const *)b;
+    const int at = memcmp(x->at, y->at, sizeof(x->at));
+    const int order = at != 0 ? at : memcmp(x->shape, y->shape, sizeof(x->shape));
+    if (order != 0) return order;
+    return x->first < y->first ? -1 : x->first > y->first;
+}
+
+static bool is_same_box(const tensor_part_t *a, const tensor_part_t *b)
+{
+    return memcmp(a->at, b->at, sizeof(a->at)) == 0 &&
+           memcmp(a->shape, b->shape, sizeof(a->shape)) == 0;
+}
+
+static uint64_t number_of(uint64_t key, uint32_t dimension, uint64_t coordinate)
+{
+    const uint64_t place[] = {key, dimension, coordinate};
+    return xxh3(place, sizeof(place)) % prime;
+}
+
+static uint64_t weight_of(const tensor_part_t *box, uint32_t rank, uint64_t key)
+{
+    uint64_t weight = 1;
+    for (uint32_t i = 0; i < rank; i++) {
+        const uint64_t begin = number_of(key, i, box->at[i]);
+        const uint64_t end = number_of(key, i, box->at[i] + box->shape[i]);
+        weight = (uint64_t)((wide_t)weight * ((end + prime - begin) % prime) % prime);
+    }
+    return weight;
+}
+
+static uint64_t elements_of(const tensor_part_t *box, uint32_t rank)
+{
+    uint64_t elements = 1;
+    for (uint32_t i = 0; i < rank; i++)
+        elements *= box->shape[i];
+    return elements;
+}
+
+bool tensor_cover_once(const tensor_part_t **parts, uint32_t count, uint32_t rank,
+                       const uint64_t *shape, uint64_t key)
+{
+    const tensor_part_t whole = tensor_part_whole(rank, shape), *box = NULL;
+    uint64_t weight = 0, next = 0, left = 0; /* left: elements of the box that are yet to come */
+    qsort(parts, count, sizeof(*parts), by_box);
+    for (uint32_t i = 0; i < count; i++) {
+        if (parts[i]->count == 0) continue; /* holds nothing */
+        if (box == NULL || !is_same_box(box, parts[i])) {
+            if (left != 0) return false;
+            box = parts[i];
+            next = 0;
+            left = elements_of(box, rank);
+            weight = (weight + weight_of(box, rank, key)) % prime;
+        }
+        if (parts[i]->first != next) return false;
+        next += parts[i]->count;
+        left -= parts[i]->count;
+    }
+    return left == 0 && weight == weight_of(&whole, rank, key);
 }

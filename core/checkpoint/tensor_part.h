@@ -4,9 +4,9 @@
 #ifndef CHECKPOINT_TENSOR_PART_H
 #define CHECKPOINT_TENSOR_PART_H
 
-#include <base/status.h>
-
 #include <longhaul/tensor.h>
+
+#include <base/status.h>
 
 typedef struct tensor_part {
     uint64_t at[LH_MAX_RANK];    /* first element of the box, per dimension of the tensor */
@@ -46,5 +46,11 @@ bool tensor_walk_next(tensor_walk_t *w, tensor_run_t *out);
  * it only counts. */
 uint64_t tensor_part_copy(uint32_t rank, const uint64_t *shape, const tensor_part_t *from_part,
                           const float *from, const tensor_part_t *to_part, float *to);
+
+/* Whether parts hold each element of a tensor exactly once. */
+/* Sorts the pointers. Every part fits into the tensor. key: any number that whoever made the parts
+ * could not choose. In n log n steps for n parts, whatever they are. */
+bool tensor_cover_once(const tensor_part_t **parts, uint32_t count, uint32_t rank,
+                       const uint64_t *shape, uint64_t key);
 
 #endif

@@ -2,13 +2,14 @@
 #include <checkpoint/writer.h>
 
 #include <errno.h>
-#include <fcntl.h>
 #include <poll.h>
+#include <sched.h>
 #include <signal.h>
 #include <stdio.h>
 #include <sys/mman.h>
 #include <sys/socket.h>
 #include <sys/wait.h>
+#include <time.h>
 #include <unistd.h>
 
 #include <base/file.h>
@@ -16,81 +17,142 @@
 #include <base/sys.h>
 #include <checkpoint/commit.h>
 #include <checkpoint/folder_lock.h>
-#include <checkpoint/safetensors_writer.h>
-#include <checkpoint/save_arena.h>
-#include <checkpoint/save_process.h>
+#include <checkpoint/saver.h>
+#include <format/safetensors.h>
 
-enum { PLACE_ALIGNMENT = 64, KILL_WAIT_MS = 3000 /* longer than the keeper waits */ };
+enum { PLACE_ALIGNMENT = 64, KILL_WAIT_MS = 1000 };
 #define SECOND_NS ((uint64_t)1000000000)
+/* Addresses, not bytes, for what describes a save: pages come as they are written. */
+#define JOB_MOST ((uint64_t)2 * MANIFEST_MOST)
 
 struct writer {
     char *folder;
-    uint64_t deadline_ns;
-    writer_shared_t shared; /* what the helper has as well */
-    folder_lock_t lock;     /* of rank 0 */
-    int socket;             /* to the keeper */
-    pid_t keeper;
-    bool keeper_lost;
+    saver_how_t how;    /* what a saver inherits */
+    folder_lock_t lock; /* of rank 0 */
+    saver_t saver, spare;
+    bool lost; /* both died between two looks */
 
     save_arena_t arena;
+    save_job_t *job;      /* the begin of JOB_MOST bytes that savers see too */
+    uint64_t used, fixed; /* bytes of them: in use; by what every save has */
     checkpoint_tensor_t *tensors;
     uint64_t *offset, *bytes;
     uint32_t count;
 
-    bool begun, busy, killed;
-    uint64_t step, started_ns;
-    uint64_t session;
-    uint32_t attempt;         /* saves submitted */
-    char parent[SHA256_TEXT]; /* of the last checkpoint that was committed */
+    bool begun;
+    bool busy;  /* a save was submitted, and has not ended */
+    bool asked; /* the saver is at work for it */
+    bool killed;
+    uint64_t step, started_ns, killed_ns;
 };
 
-/* Two processes: the keeper, which does nothing but fork a helper for each save and tell how it
- * ended, and so can lose one without harm; and that helper. */
-static lh_status_t start_keeper(writer_t *w)
+static lh_status_t start_savers(writer_t *w)
 {
-    int pair[2];
-    if (socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, pair) != 0)
-        return fail(LH_IO, "a socket pair for the checkpoint writer");
-    w->keeper = fork();
-    if (w->keeper < 0) {
-        (void)close(pair[0]);
-        (void)close(pair[1]);
-        return fail(LH_IO, "cannot start the checkpoint writer");
+    w->job = mmap(NULL, JOB_MOST, PROT_READ | PROT_WRITE,
+                  MAP_SHARED | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    if (w->job == MAP_FAILED) {
+        w->job = NULL;
+        return fail_io(errno, "shared memory for checkpoints");
     }
-    if (w->keeper == 0) {
-        (void)close(pair[0]);
-        writer_keep(&w->shared, pair[1]);
-    }
-    (void)close(pair[1]);
-    w->socket = pair[0];
+    w->used = sizeof(*w->job);
+    w->how.job = w->job;
+    const lh_status_t status = saver_start(&w->how, NULL, &w->saver);
+    return status == LH_OK ? saver_start(&w->how, &w->saver, &w->spare) : status;
+}
+
+/* Bytes that savers see too; NULL: no room. */
+static void *job_room(writer_t *w, uint64_t bytes)
+{
+    if (bytes > JOB_MOST - w->used) return NULL;
+    void *room = (char *)w->job + w->used;
+    w->used += (bytes + PLACE_ALIGNMENT - 1) / PLACE_ALIGNMENT * PLACE_ALIGNMENT;
+    if (w->used > JOB_MOST) w->used = JOB_MOST;
+    return room;
+}
+
+static lh_status_t no_room(void)
+{
+    return fail(LH_INVALID, "what describes a checkpoint takes more than %llu bytes",
+                (unsigned long long)JOB_MOST);
+}
+
+static lh_status_t job_text(writer_t *w, const char **text)
+{
+    if (*text == NULL) return LH_OK;
+    char *copy = job_room(w, strlen(*text) + 1);
+    if (copy == NULL) return no_room();
+    memcpy(copy, *text, strlen(*text) + 1);
+    *text = copy;
     return LH_OK;
+}
+
+static lh_status_t job_plugins(writer_t *w, checkpoint_meta_t *m)
+{
+    checkpoint_plugin_t *copy = job_room(w, m->plugin_count * sizeof(*copy));
+    if (copy == NULL) return no_room();
+    lh_status_t status = LH_OK;
+    for (uint32_t i = 0; i < m->plugin_count && status == LH_OK; i++) {
+        copy[i] = m->plugins[i];
+        const char **texts[] = {&copy[i].kind, &copy[i].name, &copy[i].version, &copy[i].sha256};
+        for (size_t k = 0; k < sizeof(texts) / sizeof(texts[0]) && status == LH_OK; k++)
+            status = job_text(w, texts[k]);
+    }
+    m->plugins = copy;
+    return status;
+}
+
+static lh_status_t job_scalars(writer_t *w, checkpoint_meta_t *m)
+{
+    checkpoint_scalar_t *copy = job_room(w, m->scalar_count * sizeof(*copy));
+    if (copy == NULL) return no_room();
+    lh_status_t status = LH_OK;
+    for (uint32_t i = 0; i < m->scalar_count && status == LH_OK; i++) {
+        copy[i] = m->scalars[i];
+        status = job_text(w, &copy[i].name);
+    }
+    m->scalars = copy;
+    return status;
+}
+
+/* What the run says about itself at this save, behind what every save has. */
+static lh_status_t job_meta(writer_t *w, const checkpoint_meta_t *meta)
+{
+    w->used = w->fixed;
+    checkpoint_meta_t *m = &w->job->meta;
+    *m = *meta;
+    const char **texts[] = {&m->run, &m->config, &m->model, &m->variants, &m->device};
+    lh_status_t status = LH_OK;
+    for (size_t i = 0; i < sizeof(texts) / sizeof(texts[0]) && status == LH_OK; i++)
+        status = job_text(w, texts[i]);
+    if (status == LH_OK) status = job_plugins(w, m);
+    return status == LH_OK ? job_scalars(w, m) : status;
 }
 
 lh_status_t writer_open(const writer_how_t *how, writer_t **out)
 {
     writer_t *w = mem_new(sizeof(*w));
     if (w == NULL) return LH_NO_MEMORY;
-    w->socket = w->arena.fd = w->shared.job_fd = w->shared.lock_fd = w->lock.fd = -1;
-    w->deadline_ns = how->deadline_ns == 0 ? 600 * SECOND_NS : how->deadline_ns;
-    w->shared.keep = how->keep;
-    w->shared.shard_bytes = how->shard_bytes;
-    w->shared.rank = how->rank;
-    w->shared.ranks = how->ranks;
-    w->shared.deadline_ns = w->deadline_ns;
+    w->saver.socket = w->spare.socket = w->arena.fd = w->lock.fd = -1;
     w->folder = mem_text(how->folder);
+    w->how = (saver_how_t){.folder = w->folder,
+                           .keep = how->keep,
+                           .shard_bytes = how->shard_bytes,
+                           .rank = how->rank,
+                           .ranks = how->ranks,
+                           .deadline_ns = how->deadline_ns == 0 ? 600 * SECOND_NS
+                                                                : how->deadline_ns,
+                           .lock_fd = -1,
+                           .folder_fd = -1};
     lh_status_t status = w->folder == NULL ? LH_NO_MEMORY : LH_OK;
-    w->shared.folder = w->folder;
 
     const uint64_t patience = how->lock_ns == 0 ? 30 * SECOND_NS : how->lock_ns;
     if (status == LH_OK && how->rank == 0) status = folder_lock_take(w->folder, patience, &w->lock);
-    w->shared.lock_fd = w->lock.fd;
+    w->how.lock_fd = w->lock.fd;
+    if (w->lock.fd >= 0) w->how.folder_fd = w->lock.folder_fd;
     if (status == LH_OK && how->rank == 0) status = checkpoint_clean(w->folder);
     if (status == LH_OK) status = save_arena_open(&w->arena);
-    w->shared.arena_fd = w->arena.fd;
-    if (status == LH_OK) w->shared.job_fd = memfd_create("longhaul-checkpoint-job", MFD_CLOEXEC);
-    if (status == LH_OK && w->shared.job_fd < 0)
-        status = fail(LH_IO, "shared memory for checkpoints");
-    if (status == LH_OK) status = start_keeper(w);
+    w->how.arena_fd = w->arena.fd;
+    if (status == LH_OK) status = start_savers(w);
     if (status != LH_OK) {
         writer_close(w);
         return status;
@@ -102,14 +164,10 @@ lh_status_t writer_open(const writer_how_t *how, writer_t **out)
 static void forget_layout(writer_t *w)
 {
     save_arena_unsize(&w->arena);
-    for (uint32_t i = 0; w->tensors != NULL && i < w->count; i++)
-        mem_free((void *)w->tensors[i].name);
-    mem_free(w->tensors);
-    mem_free(w->offset);
-    mem_free(w->bytes);
     w->tensors = NULL;
     w->offset = w->bytes = NULL;
     w->count = 0;
+    w->used = sizeof(*w->job);
 }
 
 /* Behind what takes *bytes. */
@@ -117,8 +175,8 @@ static lh_status_t place_tensor(writer_t *w, uint32_t i, const checkpoint_tensor
                                 uint64_t *bytes)
 {
     w->tensors[i] = *tensor;
-    w->tensors[i].name = mem_text(tensor->name);
-    if (w->tensors[i].name == NULL) return LH_NO_MEMORY;
+    const lh_status_t status = job_text(w, &w->tensors[i].name);
+    if (status != LH_OK) return status;
     if (tensor->part.count == 0)
         w->tensors[i].part = tensor_part_whole(tensor->rank, tensor->shape);
     else if (!tensor_part_fits(&tensor->part, tensor->rank, tensor->shape))
@@ -137,26 +195,27 @@ static lh_status_t place_tensor(writer_t *w, uint32_t i, const checkpoint_tensor
 
 lh_status_t writer_layout(writer_t *w, const checkpoint_tensor_t *tensors, uint32_t count)
 {
-    if (w->busy) return fail(LH_INVALID, "the layout of checkpoints changes while one is written");
+    lh_assert(!w->busy);
     forget_layout(w);
     uint64_t bytes = 0;
     w->count = count;
-    w->tensors = mem_array(count, sizeof(w->tensors[0]));
-    w->offset = mem_array(count, sizeof(w->offset[0]));
-    w->bytes = mem_array(count, sizeof(w->bytes[0]));
+    w->tensors = job_room(w, count * sizeof(w->tensors[0]));
+    w->offset = job_room(w, count * sizeof(w->offset[0]));
+    w->bytes = job_room(w, count * sizeof(w->bytes[0]));
     lh_status_t status = LH_OK;
-    if (w->tensors == NULL || w->offset == NULL || w->bytes == NULL) status = LH_NO_MEMORY;
+    if (w->tensors == NULL || w->offset == NULL || w->bytes == NULL) status = no_room();
     for (uint32_t i = 0; i < count && status == LH_OK; i++)
         status = place_tensor(w, i, &tensors[i], &bytes);
     if (status == LH_OK) status = save_arena_size(&w->arena, bytes == 0 ? PLACE_ALIGNMENT : bytes);
     if (status != LH_OK) forget_layout(w);
+    w->fixed = w->used;
     return status;
 }
 
 lh_status_t writer_manifest_bytes(const writer_t *w, uint64_t *bytes)
 {
-    const uint32_t ranks = w->shared.ranks == 0 ? 1 : w->shared.ranks;
-    return commit_manifest_bytes(w->tensors, w->count, w->shared.shard_bytes, ranks, bytes);
+    const uint32_t ranks = w->how.ranks == 0 ? 1 : w->how.ranks;
+    return commit_manifest_bytes(w->tensors, w->count, w->how.shard_bytes, ranks, bytes);
 }
 
 void writer_ahead(writer_t *w)
@@ -171,6 +230,7 @@ lh_status_t writer_reserve(writer_t *w)
 
 lh_status_t writer_place(writer_t *w, uint32_t index, void **out)
 {
+    lh_assert(index < w->count && w->arena.memory != NULL);
     const lh_status_t status = save_arena_take_part(&w->arena, w->offset[index], w->bytes[index]);
     if (status != LH_OK) return status;
     *out = w->arena.memory + w->offset[index];
@@ -179,17 +239,18 @@ lh_status_t writer_place(writer_t *w, uint32_t index, void **out)
 
 uint64_t writer_place_bytes(const writer_t *w, uint32_t index)
 {
+    lh_assert(index < w->count);
     return w->bytes[index];
 }
 
 void writer_session(writer_t *w, uint64_t session)
 {
-    w->session = session;
+    w->job->session = session;
 }
 
 void writer_parent(writer_t *w, const char *self)
 {
-    (void)snprintf(w->parent, sizeof(w->parent), "%s", self);
+    (void)snprintf(w->job->parent, sizeof(w->job->parent), "%s", self);
 }
 
 bool writer_busy(const writer_t *w)
@@ -197,154 +258,190 @@ bool writer_busy(const writer_t *w)
     return w->busy;
 }
 
+bool writer_lost(const writer_t *w)
+{
+    return w->lost;
+}
+
+/* The reserve takes the saver's place and forks the next one. */
+static void take_over(writer_t *w)
+{
+    saver_leave(&w->saver);
+    w->saver = w->spare;
+    w->spare = (saver_t){.socket = -1};
+    w->lost = saver_gone(&w->saver);
+    if (!w->lost) saver_fork(&w->saver, &w->spare);
+}
+
 lh_status_t writer_begin(writer_t *w)
 {
     if (w->busy) return LH_AGAIN;
-    /* A helper that outlived its keeper may still be reading the shared memory. */
-    if (w->keeper_lost)
-        return fail(LH_IO, "the checkpoint writer is gone: checkpoints can't be saved any more");
-    if (w->arena.memory == NULL) return fail(LH_INVALID, "a checkpoint without a layout");
+    if (!w->lost && saver_gone(&w->saver)) take_over(w);
+    if (w->lost) {
+        return fail_io(0, "the process that saves and the one in reserve were killed: checkpoints "
+                          "can't be saved any more");
+    }
+    if (saver_gone(&w->spare)) {
+        saver_leave(&w->spare);
+        saver_fork(&w->saver, &w->spare);
+    }
+    lh_assert(w->arena.memory != NULL); /* writer_layout came first */
     w->begun = true;
     return LH_OK;
 }
 
-lh_status_t writer_submit(writer_t *w, const checkpoint_meta_t *meta)
+/* Should the saver have died meanwhile, its result will say so. */
+static void writer_ask(writer_t *w, uint32_t task)
 {
-    if (!w->begun) return fail(LH_INVALID, "a checkpoint that was not begun");
-    w->begun = false;
-    w->attempt++;
-    text_t job = {0};
-    lh_status_t status = writer_job_text(&job, meta, w->parent, w->tensors, w->offset, w->count);
-    if (status != LH_OK) goto free_job;
-    if (ftruncate(w->shared.job_fd, 0) != 0 ||
-        pwrite(w->shared.job_fd, job.data, job.length, 0) != (ssize_t)job.length) {
-        status = fail(LH_IO, "%zu bytes for the checkpoint writer", job.length);
-        goto free_job;
-    }
-    const writer_request_t request = {.job_bytes = job.length,
-                                      .arena_bytes = w->arena.bytes,
-                                      .session = w->session,
-                                      .attempt = w->attempt};
-    if (send(w->socket, &request, sizeof(request), MSG_NOSIGNAL | MSG_DONTWAIT) !=
-        (ssize_t)sizeof(request)) {
-        w->keeper_lost = true;
-        status = fail(LH_IO, "the checkpoint writer does not answer");
-        goto free_job;
-    }
-    w->busy = true;
+    (void)saver_ask(&w->saver, task);
+    w->asked = true;
     w->killed = false;
-    w->step = meta->step;
     w->started_ns = sys()->now_ns();
-free_job:
-    text_free(&job);
-    return status;
 }
 
-static void ended(writer_t *w, lh_status_t status, const char *reason, writer_result_t *out)
+lh_status_t writer_submit(writer_t *w, const checkpoint_meta_t *meta)
 {
+    lh_assert(w->begun && !w->busy);
+    w->begun = false;
+    w->job->attempt++;
+    w->job->tensors = w->tensors;
+    w->job->offset = w->offset;
+    w->job->count = w->count;
+    w->job->arena_bytes = w->arena.bytes;
+    const lh_status_t status = job_meta(w, meta);
+    if (status != LH_OK) return status;
+    w->busy = true;
+    w->step = meta->step;
+    writer_ask(w, SAVER_SAVE);
+    return LH_OK;
+}
+
+void writer_commit(writer_t *w)
+{
+    lh_assert(w->busy && !w->asked && w->how.ranks > 1 && w->how.rank == 0);
+    /* All shares are in files, and so another process can do it as well. */
+    if (!w->lost && saver_gone(&w->saver)) take_over(w);
+    writer_ask(w, SAVER_COMMIT);
+}
+
+void writer_settle(writer_t *w, bool committed)
+{
+    lh_assert(w->busy && !w->asked && w->how.ranks > 1);
     w->busy = false;
+    if (!committed && w->how.rank == 0 && !w->lost) (void)saver_ask(&w->saver, SAVER_ABANDON);
+}
+
+static void writer_ended(writer_t *w, lh_status_t status, const char *reason, writer_result_t *out)
+{
+    lh_assert(w->busy && w->asked);
+    w->asked = false;
+    w->busy = w->how.ranks > 1; /* until writer_settle */
     *out = (writer_result_t){
         .status = status, .step = w->step, .ns = sys()->now_ns() - w->started_ns};
     (void)snprintf(out->reason, sizeof(out->reason), "%s", reason);
 }
 
-/* The keeper kills the helper that it forked; only when it has, the shared memory may be filled
- * anew. */
-static void give_up(writer_t *w)
+/* The saver is gone, or killed and yet there: its file system does not let it go. It will not run
+ * again but to end, so that what it shares is free; what it holds of the disk is in its staging
+ * folder. */
+static void saver_failed(writer_t *w, lh_status_t status, writer_result_t *out)
 {
-    const writer_request_t request = {.kill = true};
-    if (w->killed) return;
-    w->killed = true;
-    if (send(w->socket, &request, sizeof(request), MSG_NOSIGNAL | MSG_DONTWAIT) !=
-        (ssize_t)sizeof(request))
-        w->keeper_lost = true;
+    char reason[128] = "the process that saves has died";
+    int how = 0;
+    if (w->killed)
+        (void)snprintf(reason, sizeof(reason),
+                       "step %llu was not written within %.1f s and is given up",
+                       (unsigned long long)w->step, (double)w->how.deadline_ns / 1e9);
+    else if (w->saver.child && waitpid(w->saver.pid, &how, 0) == w->saver.pid) {
+        w->saver.child = false;
+        (void)snprintf(reason, sizeof(reason),
+                       WIFSIGNALED(how) ? "the process that saves was ended by signal %d"
+                                        : "the process that saves ended with code %d",
+                       WIFSIGNALED(how) ? WTERMSIG(how) : WEXITSTATUS(how));
+    }
+    take_over(w);
+    w->job->leftovers = true;
+    writer_ended(w, status, reason, out);
 }
 
-static void deadline_text(const writer_t *w, char *to, size_t bytes)
+/* Waits at most timeout_ms for the saver's word. */
+static lh_status_t writer_hear(writer_t *w, int timeout_ms, writer_result_t *out)
 {
-    (void)snprintf(to, bytes, "step %llu was not written within %.1f s and is given up",
-                   (unsigned long long)w->step, (double)w->deadline_ns / 1e9);
-}
+    struct pollfd fd = {.fd = w->saver.socket, .events = POLLIN};
+    if (!w->lost && poll(&fd, 1, timeout_ms) <= 0) return LH_AGAIN;
 
-/* Waits at most timeout_ms for the keeper's word. */
-static lh_status_t hear(writer_t *w, int timeout_ms, writer_result_t *out)
-{
-    struct pollfd fd = {.fd = w->socket, .events = POLLIN};
-    const int ready = poll(&fd, 1, timeout_ms);
-    if (ready < 0 && errno == EINTR) return LH_AGAIN;
-    if (ready == 0) return LH_AGAIN;
-
-    writer_answer_t answer;
-    const ssize_t got = recv(w->socket, &answer, sizeof(answer), MSG_DONTWAIT);
+    saver_answer_t answer;
+    const ssize_t got = recv(w->saver.socket, &answer, sizeof(answer), MSG_DONTWAIT);
     if (got < 0 && (errno == EAGAIN || errno == EINTR)) return LH_AGAIN;
     if (got != (ssize_t)sizeof(answer)) {
-        w->keeper_lost = true;
-        ended(w, LH_IO, "the checkpoint writer died", out);
+        saver_failed(w, LH_IO, out);
         return LH_OK;
     }
+    if (answer.pid > 0) {
+        w->saver.pid = answer.pid;
+        return LH_AGAIN;
+    }
     answer.reason[sizeof(answer.reason) - 1] = '\0';
-    if (w->killed && answer.status != LH_OK) deadline_text(w, answer.reason, sizeof(answer.reason));
-    if (answer.status == LH_OK) memcpy(w->parent, answer.self, sizeof(w->parent));
-    ended(w, answer.status, answer.reason, out);
+    if (answer.status == LH_OK) w->job->leftovers = false;
+    if (answer.status == LH_OK && answer.self[0] != '\0') writer_parent(w, answer.self);
+    writer_ended(w, answer.status, answer.reason, out);
     return LH_OK;
 }
 
-/* Not even the keeper answers: its memory can't be used again. */
-static void keeper_silent(writer_t *w, writer_result_t *out)
+/* Of the saver that is past its deadline: killed, and after a while left to itself. Milliseconds to
+ * wait for it until then. */
+static int give_up(writer_t *w)
 {
-    char reason[128];
-    deadline_text(w, reason, sizeof(reason));
-    w->keeper_lost = true;
-    ended(w, LH_TIMED_OUT, reason, out);
+    const uint64_t now = sys()->now_ns();
+    if (w->saver.pid == 0) return 1; /* its first words are on the way, or its end */
+    if (!w->killed) {
+        w->killed = true;
+        w->killed_ns = now;
+        (void)kill(w->saver.pid, SIGKILL);
+    }
+    const uint64_t spent = (now - w->killed_ns) / 1000000;
+    return spent >= KILL_WAIT_MS ? 0 : KILL_WAIT_MS - (int)spent;
 }
 
 lh_status_t writer_poll(writer_t *w, writer_result_t *out)
 {
-    if (!w->busy) return LH_INVALID;
-    const lh_status_t status = hear(w, 0, out);
-    const uint64_t spent = sys()->now_ns() - w->started_ns;
-    if (status != LH_AGAIN || spent < w->deadline_ns) return status;
-    give_up(w);
-    if (spent - w->deadline_ns < (uint64_t)KILL_WAIT_MS * 1000000) return LH_AGAIN;
-    keeper_silent(w, out);
+    if (!w->asked) return LH_INVALID;
+    const lh_status_t status = writer_hear(w, 0, out);
+    if (status == LH_OK || sys()->now_ns() - w->started_ns < w->how.deadline_ns) return status;
+    if (give_up(w) > 0) return LH_AGAIN;
+    saver_failed(w, LH_TIMED_OUT, out);
     return LH_OK;
 }
 
 lh_status_t writer_wait(writer_t *w, writer_result_t *out)
 {
-    if (!w->busy) return LH_INVALID;
+    if (!w->asked) return LH_INVALID;
     for (;;) {
         const uint64_t spent = sys()->now_ns() - w->started_ns;
-        const uint64_t left = spent >= w->deadline_ns ? 0 : w->deadline_ns - spent;
-        const uint64_t ms = left / 1000000 + 1;
-        int timeout_ms = ms > 100 ? 100 : (int)ms;
-        if (left == 0) timeout_ms = w->killed ? KILL_WAIT_MS : 0;
-        lh_status_t status = hear(w, timeout_ms, out);
-        if (status == LH_OK) return LH_OK;
-        if (left > 0) continue;
-        if (!w->killed) {
-            give_up(w);
-            continue;
-        }
-        keeper_silent(w, out);
+        const bool late = spent >= w->how.deadline_ns;
+        const uint64_t ms = late ? 0 : (w->how.deadline_ns - spent) / 1000000 + 1;
+        const int timeout_ms = late ? give_up(w) : ms > 100 ? 100 : (int)ms;
+        if (writer_hear(w, timeout_ms, out) == LH_OK) return LH_OK;
+        if (!late || give_up(w) > 0) continue;
+        saver_failed(w, LH_TIMED_OUT, out);
         return LH_OK;
     }
 }
 
-/* `wait` for the keeper to end, or leave it to itself. */
+/* `wait` for the savers to end, or leave them to themselves. */
 static void end_writer(writer_t *w, bool wait)
 {
-    if (w->socket >= 0) (void)close(w->socket);
-    if (w->keeper > 0) {
-        if (w->keeper_lost) (void)kill(w->keeper, SIGKILL);
-        while ((wait || w->keeper_lost) && waitpid(w->keeper, NULL, 0) < 0 && errno == EINTR) {
-        }
+    const bool wrote = w->job != NULL && w->job->attempt > 0;
+    if (wait) {
+        saver_end(&w->saver);
+        saver_end(&w->spare);
     }
-    forget_layout(w);
+    saver_leave(&w->saver);
+    saver_leave(&w->spare);
     save_arena_close(&w->arena);
-    if (w->shared.job_fd >= 0) (void)close(w->shared.job_fd);
-    /* A helper may still write under the lock; without a submit there was none. */
-    if (w->attempt == 0)
+    if (w->job != NULL) (void)munmap(w->job, JOB_MOST);
+    /* A saver may still write under the lock; without a submit there was none. */
+    if (!wrote)
         folder_lock_undo(&w->lock, w->folder);
     else
         folder_lock_give(&w->lock);
@@ -356,11 +453,113 @@ void writer_close(writer_t *w)
 {
     if (w == NULL) return;
     writer_result_t result;
-    if (w->busy && writer_wait(w, &result) != LH_OK) w->keeper_lost = true;
+    if (w->asked && writer_wait(w, &result) != LH_OK) lh_assert(!w->asked);
     end_writer(w, true);
 }
 
 void writer_leave(writer_t *w)
 {
-    if (w != NULL) end_writer(w, !w->busy);
+    if (w != NULL) end_writer(w, !w->asked);
+}
+
+/* A memfd, its mapping, and the thread that takes its pages. */
+/* The lock of the process's mappings is held for a piece, and free in between. */
+enum { PIECE_BYTES = 1 << 20, PAUSE_NS = 500000 };
+
+lh_status_t save_arena_open(save_arena_t *a)
+{
+    *a = (save_arena_t){.fd = memfd_create("longhaul-checkpoint", MFD_CLOEXEC)};
+    return a->fd >= 0 ? LH_OK : fail_io(errno, "shared memory for checkpoints");
+}
+
+/* EINVAL: a kernel before 5.14, which takes the pages one by one. */
+static bool arena_populate(const save_arena_t *a, uint64_t begin, uint64_t bytes)
+{
+    const uint64_t into = begin % (uint64_t)sysconf(_SC_PAGESIZE);
+    return bytes == 0 ||
+           madvise(a->memory + begin - into, into + bytes, MADV_POPULATE_WRITE) == 0 ||
+           errno == EINVAL;
+}
+
+static void *take_ahead(void *context)
+{
+    save_arena_t *a = context;
+    const struct sched_param none = {0};
+    (void)sched_setscheduler(0, SCHED_IDLE, &none); /* of this thread */
+    const struct timespec pause = {.tv_nsec = PAUSE_NS};
+    while (a->taken < a->bytes && !atomic_load(&a->stop)) {
+        const uint64_t left = a->bytes - a->taken, n = left < PIECE_BYTES ? left : PIECE_BYTES;
+        if (!arena_populate(a, a->taken, n)) break;
+        a->taken += n;
+        (void)nanosleep(&pause, NULL);
+    }
+    return NULL;
+}
+
+void save_arena_ahead(save_arena_t *a)
+{
+    sigset_t all, before;
+    if (a->ahead) return;
+    atomic_store(&a->stop, false);
+    (void)sigfillset(&all); /* signals are the trainer's to answer */
+    (void)pthread_sigmask(SIG_SETMASK, &all, &before);
+    a->ahead = pthread_create(&a->thread, NULL, take_ahead, a) == 0;
+    (void)pthread_sigmask(SIG_SETMASK, &before, NULL);
+}
+
+static void end_ahead(save_arena_t *a)
+{
+    if (!a->ahead) return;
+    atomic_store(&a->stop, true);
+    (void)pthread_join(a->thread, NULL);
+    a->ahead = false;
+}
+
+lh_status_t save_arena_size(save_arena_t *a, uint64_t bytes)
+{
+    lh_assert(a->fd >= 0 && bytes > 0);
+    save_arena_unsize(a);
+    if (ftruncate(a->fd, (off_t)bytes) == 0) {
+        void *memory = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, a->fd, 0);
+        if (memory != MAP_FAILED) {
+            a->memory = memory;
+            a->bytes = bytes;
+            return LH_OK;
+        }
+    }
+    return fail_io(errno, "%llu bytes of shared memory for checkpoints", (unsigned long long)bytes);
+}
+
+void save_arena_unsize(save_arena_t *a)
+{
+    end_ahead(a);
+    if (a->memory != NULL) (void)munmap(a->memory, a->bytes);
+    a->memory = NULL;
+    a->bytes = a->taken = 0;
+}
+
+lh_status_t save_arena_take_part(save_arena_t *a, uint64_t begin, uint64_t bytes)
+{
+    lh_assert(a->memory != NULL);
+    lh_assert(begin <= a->bytes && bytes <= a->bytes - begin);
+    end_ahead(a);
+    if (begin + bytes <= a->taken) return LH_OK;
+    if (!arena_populate(a, begin, bytes))
+        return fail_io(errno, "%llu bytes of shared memory for a checkpoint",
+                       (unsigned long long)bytes);
+    if (begin <= a->taken) a->taken = begin + bytes;
+    return LH_OK;
+}
+
+lh_status_t save_arena_take(save_arena_t *a)
+{
+    end_ahead(a);
+    return save_arena_take_part(a, a->taken, a->bytes - a->taken);
+}
+
+void save_arena_close(save_arena_t *a)
+{
+    save_arena_unsize(a);
+    if (a->fd >= 0) (void)close(a->fd);
+    a->fd = -1;
 }

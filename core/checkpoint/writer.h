@@ -1,5 +1,5 @@
 /* checkpoint/writer.h - writes checkpoints beside training: the trainer copies tensors into shared
- * memory (the only time it stands still), a helper process writes and commits them.
+ * memory (the only time it stands still), a process of its own writes and commits them: saver.h.
  *
  *     writer_open(...)                        before the first parallel region: it forks
  *     checkpoint_open_newest(folder, ...) now that nobody else writes there
@@ -7,12 +7,17 @@
  *     each save: writer_begin, fill each writer_place, writer_submit; writer_poll now and then
  *     at the end or on SIGTERM: writer_wait
  *
- * A helper that dies, or is silent past the deadline and is killed, costs that save: its result is
- * a failure, training goes on, the next save gets a new helper. A trainer that dies after submit
- * still gets its checkpoint. [serial] */
+ * A saver that dies, or is silent past the deadline and is killed, costs that save: its result is
+ * a failure, training goes on, the one in reserve makes the next save. Where both died between two
+ * saves there is nobody left to fork another: writer_lost. A trainer that dies after submit still
+ * gets its checkpoint. [serial] */
 #ifndef CHECKPOINT_WRITER_H
 #define CHECKPOINT_WRITER_H
 
+#include <pthread.h>
+#include <stdatomic.h>
+
+#include <base/status.h>
 #include <checkpoint/manifest.h>
 
 typedef struct writer writer_t;
@@ -22,20 +27,20 @@ typedef struct writer_how {
     uint64_t keep;        /* committed checkpoints that stay; 0: all                */
     uint64_t shard_bytes; /* of a file; 0: 4 GiB                                    */
     uint64_t deadline_ns; /* a save that takes longer is given up; 0: 10 minutes    */
-    uint64_t lock_ns;     /* wait for another run's helper to finish; 0: 30 seconds */
+    uint64_t lock_ns;     /* wait for another run's saver to finish; 0: 30 seconds */
     uint32_t rank, ranks; /* ranks 0 or 1: alone. Else each saves what it owns, and every submit of
                              one is a submit of all: rank_save.h */
 } writer_how_t;
 
 typedef struct writer_result {
-    lh_status_t status; /* LH_OK: committed                        */
+    lh_status_t status; /* LH_OK: committed, or of several ranks this one's share written */
     uint64_t step;
     uint64_t ns;      /* from submit to commit                     */
     char reason[512]; /* why not                                   */
 } writer_result_t;
 
-/* Locks the folder, removes what a crash left in it (both on rank 0 only), forks the helper's
- * parent. */
+/* Locks the folder, removes what a crash left in it (both on rank 0 only), forks the
+ * savers. */
 lh_status_t writer_open(const writer_how_t *how, writer_t **out) LH_MUST_CHECK;
 /* What every save consists of; shared memory for all of it, whose pages the first save takes
  * unless writer_ahead has. Once, or again between saves. */
@@ -61,16 +66,53 @@ void writer_parent(writer_t *w, const char *self);
 /* LH_OK: the places may be filled. LH_AGAIN: the save before is still being written. */
 lh_status_t writer_begin(writer_t *w) LH_MUST_CHECK;
 lh_status_t writer_submit(writer_t *w, const checkpoint_meta_t *meta) LH_MUST_CHECK;
+/* ranks > 1: a result is that of this rank's share. Once it is known that all ranks have written,
+ * rank 0 calls writer_commit, which has another result; then, or when one has failed and none writes
+ * any more, all call writer_settle. */
+void writer_commit(writer_t *w);
+void writer_settle(writer_t *w, bool committed);
 /* LH_OK: a save ended (well or not) and *out says how. LH_AGAIN: it is still being written.
- * LH_INVALID without a sentence: nothing was submitted. Never blocks. */
+ * LH_INVALID without a sentence: nothing is being written. Never blocks. */
 lh_status_t writer_poll(writer_t *w, writer_result_t *out) LH_MUST_CHECK;
 /* As writer_poll, but waits until the save ends or its deadline passes. */
 lh_status_t writer_wait(writer_t *w, writer_result_t *out) LH_MUST_CHECK;
 bool writer_busy(const writer_t *w);
+/* No save can be made any more. */
+bool writer_lost(const writer_t *w);
 /* Waits for a save under way. NULL does nothing. */
 void writer_close(writer_t *w);
-/* Does not wait: for a run that fails. The helper ends its save alone; where other ranks' shares
+/* Does not wait: for a run that fails. The saver ends its save alone; where other ranks' shares
  * don't come it gives up soon. NULL does nothing. */
 void writer_leave(writer_t *w);
+
+/* The shared memory that holds one save: the trainer copies into it, a
+ * saver reads it.
+ *
+ * A page costs most when it is touched for the first time, some 0.6 ms a MB. So that the first save
+ * does not stand still for that, a thread takes the pages ahead, in time that nothing else wants of
+ * a processor: on a machine whose processors train it may get little done, and the save takes the
+ * rest. [serial] */
+typedef struct save_arena {
+    int fd;         /* -1: not open           */
+    char *memory;   /* NULL: it has no size   */
+    uint64_t bytes; /* of a save              */
+    uint64_t taken; /* bytes from the begin on whose pages are there; the thread's while it runs */
+    bool ahead;     /* there is a thread to be joined */
+    atomic_bool stop;
+    pthread_t thread;
+} save_arena_t;
+
+lh_status_t save_arena_open(save_arena_t *a) LH_MUST_CHECK;
+/* Room for saves of so many bytes, at least 1; none of it counts as taken. Once, or again. */
+lh_status_t save_arena_size(save_arena_t *a, uint64_t bytes) LH_MUST_CHECK;
+void save_arena_unsize(save_arena_t *a);
+/* Begins to take the pages beside the caller. Where that cannot be, the next save takes them. */
+void save_arena_ahead(save_arena_t *a);
+/* Takes all pages that are still missing: one that could not be had later would end the trainer by
+ * a signal. */
+lh_status_t save_arena_take(save_arena_t *a) LH_MUST_CHECK;
+/* The same for a part. */
+lh_status_t save_arena_take_part(save_arena_t *a, uint64_t begin, uint64_t bytes) LH_MUST_CHECK;
+void save_arena_close(save_arena_t *a);
 
 #endif

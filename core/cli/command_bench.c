@@ -1,18 +1,29 @@
-/* command_bench.c - longhaul bench device [PIPELINE.ini] [--quick] [--device PLUGIN] [--json] */
-#include <cli/commands.h>
+/* command_bench.c - longhaul bench device [PIPELINE.ini] [--quick] [--device PLUGIN] [--json], and
+ * longhaul bench collectives [PIPELINE.ini] [--op NAME] [--sizes A..B] [--ranks N] [--sites N]
+ * [--transport NAME] [--algorithm NAME] [--dtype NAME] [--quick] [--json]: time and bandwidth by
+ * size, as nccl-tests print them. */
+#include <cli/cli.h>
 
-#include <jansson.h>
+#include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <sys/mman.h>
+#include <unistd.h>
 
+#include <base/dtype.h>
 #include <base/log.h>
 #include <base/memory.h>
-#include <cli/bench_ranks.h>
+#include <cli/bench_links.h>
+#include <cli/command_check.h>
 #include <cli/model_source.h>
-#include <cli/processors.h>
+#include <comm/collective.h>
+#include <config/job_load.h>
+#include <config/quantity.h>
+#include <format/json_writer.h>
+#include <launch/machine.h>
+#include <plan/collective_bench.h>
 #include <plan/device_bench.h>
 #include <plan/program_bench.h>
-#include <tensor/dtype.h>
 
 enum { SHOWN_SLOTS = 2 };
 
@@ -101,11 +112,13 @@ static lh_status_t measure_program(cli_t *cli, double budget_s, job_programs_t *
     lh_status_t status = job_require(cli->job, STAGE_TRAIN);
     if (status == LH_OK) status = model_source_open(cli->job, cli->plugins, false, &source);
     if (status != LH_OK) return status;
-    const session_how_t how = {.job = cli->job,
-                               .registry = cli->plugins,
-                               .vocab = source.vocab,
-                               .given = source.given,
-                               .given_count = source.given_count};
+    const int32_t eod = source.tokenizer == NULL ? -1 : tokenizer_special(source.tokenizer)->eod;
+    const job_programs_how_t how = {.session = {.job = cli->job,
+                                                .registry = cli->plugins,
+                                                .vocab = source.vocab,
+                                                .given = source.given,
+                                                .given_count = source.given_count},
+                                    .documents = job_documents(cli->job, eod)};
     status = job_programs_open(&how, programs);
     if (status == LH_OK) status = program_bench(programs, budget_s, rate, rows, count);
     model_source_close(&source);
@@ -127,7 +140,7 @@ static void shapes_text(const measured_call_t *row, char *out, size_t room)
 static double row_ideal(const device_rate_t *rate, const measured_call_t *row)
 {
     const program_call_t call = {.args = row->args, .arg_count = row->arg_count};
-    return device_rate_ideal(rate, call_dtype(&call), row->flops, row->bytes);
+    return device_rate_ideal(rate, device_rate_dtype(&call), row->flops, row->bytes);
 }
 
 static int slower_first(const void *a, const void *b)
@@ -158,10 +171,10 @@ static void print_rows(const device_rate_t *rate, const measured_call_t *rows, u
 
 static void print_table(const device_rate_t *rate, const measured_call_t *rows, uint32_t count)
 {
-    print_line("%s", rate->name);
+    cli_print_line("%s", rate->name);
     for (uint32_t d = 0; d < LH_DTYPES; d++)
         if (rate->peak_flops[d] > 0)
-            printf("  matmul %-5s %10.1f GFLOP/s\n", dtype_name(d), rate->peak_flops[d] * 1e-9);
+            printf("  matmul %-5s %10.1f GFLOP/s\n", lh_dtype_name(d), rate->peak_flops[d] * 1e-9);
     printf("  memory       %10.1f GB/s, read and written by a copy\n",
            rate->bytes_per_second * 1e-9);
     printf("  launch       %10.2f us\n", rate->launch_s * 1e6);
@@ -171,29 +184,39 @@ static void print_table(const device_rate_t *rate, const measured_call_t *rows, 
 static lh_status_t print_json(const device_rate_t *rate, const measured_call_t *rows,
                               uint32_t count)
 {
-    json_t *peaks = json_object(), *calls = json_array();
+    text_t text = {0};
+    json_writer_t w = {.to = &text, .style = 1};
+    json_open(&w, NULL, '{');
+    json_put_text(&w, "name", rate->name);
+    json_put_text(&w, "fingerprint", rate->fingerprint);
+    json_put_real(&w, "bytes_per_second", rate->bytes_per_second);
+    json_put_real(&w, "launch_s", rate->launch_s);
+    json_open(&w, "peak_flops", '{');
     for (uint32_t d = 0; d < LH_DTYPES; d++)
-        if (rate->peak_flops[d] > 0)
-            json_object_set_new(peaks, dtype_name(d), json_real(rate->peak_flops[d]));
+        if (rate->peak_flops[d] > 0) json_put_real(&w, lh_dtype_name(d), rate->peak_flops[d]);
+    json_close(&w);
+    json_open(&w, "calls", '[');
     for (uint32_t i = 0; i < count; i++) {
         const measured_call_t *r = &rows[i];
         char shapes[64];
         shapes_text(r, shapes, sizeof(shapes));
-        json_array_append_new(
-            calls, json_pack("{s:s, s:s, s:s, s:I, s:f, s:f, s:f, s:f}", "kind", r->kind, "shapes",
-                             shapes, "kernel", r->kernel, "calls", (json_int_t)r->count, "seconds",
-                             r->seconds, "flops", r->flops, "bytes", r->bytes, "efficiency",
-                             r->seconds > 0 ? row_ideal(rate, r) / r->seconds : 0.0));
+        json_open(&w, NULL, '{');
+        json_put_text(&w, "kind", r->kind);
+        json_put_text(&w, "shapes", shapes);
+        json_put_text(&w, "kernel", r->kernel);
+        json_put_u64(&w, "calls", r->count);
+        json_put_real(&w, "seconds", r->seconds);
+        json_put_real(&w, "flops", r->flops);
+        json_put_real(&w, "bytes", r->bytes);
+        json_put_real(&w, "efficiency", r->seconds > 0 ? row_ideal(rate, r) / r->seconds : 0.0);
+        json_close(&w);
     }
-    json_t *root = json_pack("{s:s, s:s, s:f, s:f, s:o, s:o}", "name", rate->name, "fingerprint",
-                             rate->fingerprint, "bytes_per_second", rate->bytes_per_second,
-                             "launch_s", rate->launch_s, "peak_flops", peaks, "calls", calls);
-    char *text = root == NULL ? NULL : json_dumps(root, JSON_INDENT(1));
-    json_decref(root);
-    if (text == NULL) return fail(LH_NO_MEMORY, "no memory for the JSON");
-    (void)puts(text);
-    free(text);
-    return LH_OK;
+    json_close(&w);
+    json_close(&w);
+    const lh_status_t status = text_status(&text);
+    if (status == LH_OK) (void)puts(text.data);
+    text_free(&text);
+    return status;
 }
 
 /* An unwritable cache is no reason to throw the figures away. */
@@ -217,7 +240,7 @@ static lh_status_t bench_device(cli_t *cli, const plugin_t *device, const void *
     measured_call_t *rows = NULL;
     uint32_t count = 0;
 
-    if (cli->job != NULL) processors_take_share(cli->job);
+    if (cli->job != NULL) machine_take_share(cli->job);
     lh_status_t status = device_bench(&how, &rate);
     if (status == LH_OK) status = keep_ops(&rate);
     if (status == LH_OK && cli->job != NULL)
@@ -236,13 +259,183 @@ static lh_status_t bench_device(cli_t *cli, const plugin_t *device, const void *
     return status;
 }
 
-int command_bench(cli_t *cli)
+enum { SIZE_FACTOR = 4 }; /* from one size to the next */
+
+typedef struct collectives { /* what the command prints of them */
+    const collective_bench_how_t *how;
+    json_writer_t *json; /* NULL: a table */
+} collectives_t;
+
+static void begin_collectives(void *context, const collective_bench_facts_t *facts)
+{
+    const collectives_t *c = context;
+    const char *op = coll_op_names[c->how->op], *dtype = lh_dtype_name(c->how->dtype);
+    if (c->json == NULL) {
+        cli_print_line("# %s of %s, %u ranks, %u sites, transport %s; GB = 1e9 bytes, time: median",
+                       op, dtype, facts->ranks, facts->sites, facts->transport);
+        printf("%12s %12s %10s %12s %12s %10s %10s %8s\n", "bytes", "elements", "algorithm",
+               "time_us", "least_us", "algbw_GB/s", "busbw_GB/s", "#wrong");
+        return;
+    }
+    json_open(c->json, NULL, '{');
+    json_put_text(c->json, "op", op);
+    json_put_text(c->json, "dtype", dtype);
+    json_put_u64(c->json, "ranks", facts->ranks);
+    json_put_u64(c->json, "sites", facts->sites);
+    json_put_text(c->json, "transport", facts->transport);
+    json_open(c->json, "rows", '[');
+}
+
+static void put_collective(void *context, const collective_bench_row_t *m)
+{
+    const collectives_t *c = context;
+    const char *algorithm = coll_algorithm_names[m->algorithm];
+    const double rate = (double)m->bytes / m->seconds, bus = m->bus_bytes / m->seconds;
+    if (c->json == NULL) {
+        printf("%12llu %12llu %10s %12.2f %12.2f %10.3f %10.3f %8llu\n",
+               (unsigned long long)m->bytes, (unsigned long long)m->elements, algorithm,
+               m->seconds * 1e6, m->least * 1e6, rate * 1e-9, bus * 1e-9,
+               (unsigned long long)m->wrong);
+        return;
+    }
+    json_open(c->json, NULL, '{');
+    json_put_u64(c->json, "bytes", m->bytes);
+    json_put_u64(c->json, "elements", m->elements);
+    json_put_text(c->json, "algorithm", algorithm);
+    json_put_real(c->json, "seconds", m->seconds);
+    json_put_real(c->json, "least_seconds", m->least);
+    json_put_real(c->json, "algorithm_bytes_per_second", rate);
+    json_put_real(c->json, "bus_bytes_per_second", bus);
+    json_put_u64(c->json, "wrong", m->wrong);
+    json_close(c->json);
+}
+
+static lh_status_t find_name(const char *flag, const char *value, const char *const *names,
+                             uint32_t first, uint32_t count, uint32_t *out)
+{
+    text_t known = {0};
+    for (uint32_t i = first; i < count; i++) {
+        if (strcmp(value, names[i]) == 0) {
+            *out = i;
+            text_free(&known);
+            return LH_OK;
+        }
+        text_printf(&known, "%s%s", i == first ? "" : ", ", names[i]);
+    }
+    const lh_status_t status = fail(LH_INVALID, "--%s %s: expected one of %s", flag, value,
+                                    known.data != NULL ? known.data : "");
+    text_free(&known);
+    return status;
+}
+
+/* "1KiB..64MiB", or one size. */
+static lh_status_t parse_sizes(const char *value, collective_bench_how_t *s)
+{
+    char text[64];
+    uint64_t first, last;
+    (void)snprintf(text, sizeof(text), "%s", value);
+    char *dots = strstr(text, "..");
+    if (dots != NULL) *dots = '\0';
+    if (strlen(value) >= sizeof(text) || !quantity_bytes(text, &first) ||
+        !quantity_bytes(dots != NULL ? dots + 2 : text, &last) || first < 4 || last < first)
+        return fail(LH_INVALID, "--sizes %s: expected bytes such as 1KiB..64MiB", value);
+    for (uint64_t size = first; size <= last && s->size_count < COLLECTIVE_BENCH_SIZES;
+         size *= SIZE_FACTOR)
+        s->sizes[s->size_count++] = size / 4 * 4;
+    return LH_OK;
+}
+
+static lh_status_t parse_collectives(const cli_t *cli, collective_bench_how_t *s)
+{
+    const char *op = cli_flag(cli, "op"), *algorithm = cli_flag(cli, "algorithm");
+    const char *sizes = cli_flag(cli, "sizes"), *dtype = cli_flag(cli, "dtype");
+    static const char *const dtypes[] = {[LH_DTYPE_F32] = "f32", [LH_DTYPE_BF16] = "bf16"};
+    lh_status_t status = parse_sizes(sizes != NULL ? sizes : "1KiB..64MiB", s);
+    if (status == LH_OK && op != NULL)
+        status = find_name("op", op, coll_op_names, 1, COLL_BARRIER, &s->op);
+    if (status == LH_OK && algorithm != NULL)
+        status = find_name("algorithm", algorithm, coll_algorithm_names, 0, COLL_ALGORITHMS,
+                           &s->algorithm);
+    if (status == LH_OK && dtype != NULL)
+        status = find_name("dtype", dtype, dtypes, LH_DTYPE_F32, LH_DTYPE_BF16 + 1, &s->dtype);
+    return status;
+}
+
+static lh_status_t parse_number(const cli_t *cli, const char *flag, uint32_t *out)
+{
+    uint64_t number;
+    const char *value = cli_flag(cli, flag);
+    if (value == NULL) return LH_OK;
+    if (!quantity_u64(value, &number) || number > UINT32_MAX)
+        return fail(LH_INVALID, "--%s %s: expected a number", flag, value);
+    *out = (uint32_t)number;
+    return LH_OK;
+}
+
+/* Where no pipeline says otherwise: every default. It is never prepared. */
+static lh_status_t default_job(const cli_t *cli, job_t **out)
+{
+    static const char text[] = "[pipeline]\nname = bench\nstages = prepare\n"
+                               "[prepare]\ninput = none\ntokenizer = none\n";
+    char path[64];
+    const int fd = memfd_create("bench.ini", MFD_CLOEXEC);
+    if (fd < 0 || write(fd, text, sizeof(text) - 1) != (ssize_t)sizeof(text) - 1)
+        return fail_io(errno, "memory for a pipeline");
+    (void)snprintf(path, sizeof(path), "/proc/self/fd/%d", fd);
+    const lh_status_t status = job_load(path, cli->sets, cli->set_count, out);
+    (void)close(fd);
+    return status;
+}
+
+static lh_status_t use_transport(job_t *job, const char *name)
+{
+    for (uint32_t s = LH_LINK_NODE; name != NULL && s < JOB_SCOPES; s++) {
+        mem_free(job->transports[s].plugin);
+        job->transports[s].plugin = mem_text(name);
+        if (job->transports[s].plugin == NULL) return LH_NO_MEMORY;
+    }
+    return LH_OK;
+}
+
+static int bench_collectives(cli_t *cli)
+{
+    text_t text = {0};
+    json_writer_t json = {.to = &text, .style = 1};
+    job_t *job = cli->job;
+    collective_bench_how_t how = {.registry = cli->plugins,
+                                  .ranks = 2,
+                                  .sites = 1,
+                                  .op = COLL_ALL_REDUCE,
+                                  .dtype = LH_DTYPE_F32,
+                                  .quick = cli_flag(cli, "quick") != NULL,
+                                  .begin = begin_collectives,
+                                  .row = put_collective};
+    collectives_t shown = {&how, cli_flag(cli, "json") != NULL ? &json : NULL};
+    how.context = &shown;
+    lh_status_t status = parse_collectives(cli, &how);
+    if (status == LH_OK) status = parse_number(cli, "ranks", &how.ranks);
+    if (status == LH_OK) status = parse_number(cli, "sites", &how.sites);
+    if (status == LH_OK && job == NULL) status = default_job(cli, &job);
+    if (status == LH_OK) status = use_transport(job, cli_flag(cli, "transport"));
+    how.job = job;
+    if (status == LH_OK) status = collective_bench(&how);
+    while (status == LH_OK && json.depth > 0)
+        json_close(&json);
+    if (status == LH_OK) status = text_status(&text);
+    if (status == LH_OK && text.data != NULL) (void)puts(text.data);
+    text_free(&text);
+    if (job != cli->job) job_free(job);
+    return status;
+}
+
+static int bench(cli_t *cli)
 {
     if (cli->name == NULL)
-        return fail(LH_INVALID, "bench what? longhaul bench device or collectives");
+        return fail(LH_INVALID, "bench what? longhaul bench device, collectives or links");
     if (strcmp(cli->name, "collectives") == 0) return bench_collectives(cli);
+    if (strcmp(cli->name, "links") == 0) return bench_links(cli);
     if (strcmp(cli->name, "device") != 0)
-        return fail(LH_INVALID, "bench measures: device, collectives; not '%s'", cli->name);
+        return fail(LH_INVALID, "bench measures: device, collectives, links; not '%s'", cli->name);
     only_device_t chosen = {0};
     const plugin_t *device;
     void *config = NULL;
@@ -257,3 +450,26 @@ int command_bench(cli_t *cli)
     }
     return status;
 }
+
+const command_t command_bench = {
+    .name = "bench",
+    .summary =
+        "measure; NAME is device: its peaks, with a PIPELINE.ini also the ops of its "
+        "training step; collectives: time and bandwidth between ranks; or links: those between "
+        "the sites of a PIPELINE.ini",
+    .needs = CLI_NEEDS_PLUGINS | CLI_TAKES_NAME | CLI_MAY_TAKE_JOB | CLI_HAS_RANKS,
+    .check = check_job_options,
+    .run = bench,
+    .flags = {{"quick", NULL, "in about a second, less exact"},
+              {"device", "PLUGIN", "which device, where no pipeline names one"},
+              {"op", "NAME", "collectives: all-reduce if not given"},
+              {"sizes", "A..B",
+               "collectives: 1KiB..64MiB if not given, each four times the one before"},
+              {"ranks", "N", "collectives: that many processes of this machine; 2 if not given"},
+              {"sites", "N", "collectives: that many sites, played by this machine"},
+              {"transport", "PLUGIN", "collectives: over this one"},
+              {"algorithm", "NAME", "collectives: direct, ring or halving"},
+              {"dtype", "NAME", "collectives: f32 or bf16"},
+              CLI_FLAG_HOST,
+              CLI_FLAG_JSON},
+};

@@ -1,21 +1,21 @@
 /* command_check.c - longhaul check PIPELINE.ini: everything that can be known without a device, a
  * tokenizer or a network, in milliseconds. */
-#include <cli/commands.h>
+#include <cli/command_check.h>
 
 #include <stdio.h>
 
 #include <base/file.h>
 #include <base/memory.h>
 #include <cli/check_inputs.h>
-#include <cli/check_memory.h>
-#include <cli/launch.h>
+#include <cli/check_step.h>
 #include <cli/model_source.h>
-#include <comm/carrier.h>
-#include <comm/secret.h>
 #include <config/explain.h>
 #include <config/quantity.h>
+#include <control/secret.h>
+#include <launch/launch.h>
+#include <links/carrier.h>
 #include <plugin/call.h>
-#include <train/bindings.h>
+#include <session/bindings.h>
 
 typedef struct checked { /* a plugin (or rule) and what it reads */
     const plugin_t *plugin;
@@ -30,7 +30,7 @@ typedef struct check {
     const job_t *job;
     checked_t model, optimizer, device, rule;
     checked_t transports[JOB_SCOPES], fallbacks[JOB_SCOPES];
-    const lh_rule_t *rule_row;
+    check_step_t step; /* none where the job does not train */
     char rule_section[64];
     char vocab[32];
     uint64_t guessed_vocab; /* 0: the INI or an import says it */
@@ -50,7 +50,7 @@ static lh_status_t open_plugin(check_t *c, uint32_t kind, const char *section, c
     out->options = plugin_options(plugin);
     status = job_parse_plugin(c->job, section, &out->options, out->given, out->given_count,
                               &out->config);
-    if (status == LH_OK) plugin_configure(c->cli->plugins, plugin, out->config);
+    if (status == LH_OK) registry_configure(c->cli->plugins, plugin, out->config);
     return status;
 }
 
@@ -91,6 +91,21 @@ static lh_status_t give_imported(check_t *c)
     return status;
 }
 
+/* What is to be generated, behind a prompt of one token at least. */
+static lh_status_t check_room(const check_t *c, const lh_model_api_t *api, lh_model_t *model)
+{
+    parameters_t *p = NULL;
+    if (!job_has_stage(c->job, STAGE_GENERATE)) return LH_OK;
+    lh_status_t status = parameters_new(api, model, &p);
+    if (status == LH_OK && c->job->generate.tokens >= p->max_tokens)
+        status = fail(LH_INVALID,
+                      "%s: [generate] tokens = %llu behind a prompt; the model is made for %llu",
+                      c->job->path, (unsigned long long)c->job->generate.tokens,
+                      (unsigned long long)p->max_tokens);
+    parameters_free(p);
+    return status;
+}
+
 static lh_status_t check_model(check_t *c)
 {
     lh_model_t *model;
@@ -101,10 +116,13 @@ static lh_status_t check_model(check_t *c)
     if (status != LH_OK || c->model.plugin == NULL) return status;
     const lh_model_api_t *api = c->model.plugin->model;
     status = api->open(c->model.plugin->host, c->model.config, &model);
-    if (status == LH_OK) api->close(model);
+    if (status != LH_OK) return status;
+    status = check_room(c, api, model);
+    api->close(model);
     return status;
 }
 
+/* Opening it is the only way to ask a plugin whether it takes its options. */
 static lh_status_t check_optimizer(check_t *c)
 {
     lh_optimizer_t *optimizer;
@@ -127,9 +145,8 @@ static lh_status_t check_rule(check_t *c)
     if (status != LH_OK) return status;
     const lh_rule_t *rule = plugin_rule(c->rule.plugin, name);
     if (rule == NULL) return LH_INVALID;
-    c->rule_row = rule;
     (void)snprintf(c->rule_section, sizeof(c->rule_section), "rule.%s", name);
-    c->rule.options = rule_options(c->rule.plugin, rule);
+    c->rule.options = plugin_rule_options(c->rule.plugin, rule);
     status = job_parse_plugin(c->job, c->rule_section, &c->rule.options, NULL, 0, &c->rule.config);
     if (status == LH_OK && rule->check != NULL)
         status = rule->check(c->rule.plugin->host, c->rule.config);
@@ -193,6 +210,7 @@ static lh_status_t check_filter(check_t *c)
     return status;
 }
 
+/* Learning rate and hooks are bound as training binds them; the rate of step 0 is computed, too. */
 static lh_status_t check_calls(check_t *c)
 {
     bindings_t *bindings;
@@ -212,7 +230,7 @@ static lh_status_t find_transport(const check_t *c, uint32_t scope, char usual[3
                                   const char **name)
 {
     *name = c->job->transports[scope].plugin;
-    if (*name != NULL || !launch_has_links(c->cli, scope)) return LH_OK;
+    if (*name != NULL || !launch_has_links(c->cli->launch, scope)) return LH_OK;
     *name = carrier_plugin(c->job, c->cli->plugins, scope, usual);
     return *name == NULL ? LH_INVALID : LH_OK;
 }
@@ -221,7 +239,7 @@ static lh_status_t find_transport(const check_t *c, uint32_t scope, char usual[3
 static lh_status_t check_carrier(const check_t *c, uint32_t scope, const char *name)
 {
     const char *second = c->job->transports[scope].fallback;
-    if (launch_is_started(c->cli) || !launch_has_links(c->cli, scope)) return LH_OK;
+    if (launch_is_started(c->cli->launch) || !launch_has_links(c->cli->launch, scope)) return LH_OK;
     const lh_status_t status = carrier_check(c->job, c->cli->plugins, scope, name, second);
     if (status != LH_UNSUPPORTED || second == NULL) return status;
     return carrier_check(c->job, c->cli->plugins, scope, second, name);
@@ -248,6 +266,7 @@ static lh_status_t check_transport(check_t *c, uint32_t scope)
     return status == LH_OK ? check_carrier(c, scope, name) : status;
 }
 
+/* Every class of link that the job has; with its fallback, where one is named. */
 static lh_status_t check_transports(check_t *c)
 {
     lh_status_t status = LH_OK;
@@ -260,13 +279,40 @@ static lh_status_t check_transports(check_t *c)
 static lh_status_t check_secret(const check_t *c)
 {
     const char *path = c->job->launch.secret;
-    const bool several = job_ranks(c->job) > 1 || launch_size(c->cli) > 1;
-    if (path == NULL || !several || !launch_leads(c->cli) || launch_is_started(c->cli))
+    const bool several = job_ranks(c->job) > 1 || launch_size(c->cli->launch) > 1;
+    if (path == NULL || !several || !launch_leads(c->cli->launch) ||
+        launch_is_started(c->cli->launch))
         return LH_OK;
     return secret_check(path);
 }
 
-static lh_status_t check_all(check_t *c)
+/* Where the stages begin; other machines get what those stages leave. */
+static lh_status_t check_files(const check_t *c)
+{
+    if (!launch_leads(c->cli->launch)) return LH_OK;
+    lh_status_t status = check_inputs_there(c->job);
+    if (status != LH_OK || !job_has_stage(c->job, STAGE_EXPORT)) return status;
+    char *imported = c->job->import.from == NULL ? NULL : job_path(c->job, "import");
+    if (imported == NULL && c->job->import.from != NULL) return LH_NO_MEMORY;
+    status = check_export_target(c->job, imported);
+    mem_free(imported);
+    return status;
+}
+
+static lh_status_t check_step(check_t *c)
+{
+    if (!check_step_is_told(c->job)) return LH_OK;
+    const check_step_how_t how = {.job = c->job,
+                                  .registry = c->cli->plugins,
+                                  .given = c->given,
+                                  .given_count = c->model.given_count,
+                                  .guessed_vocab = c->guessed_vocab};
+    const lh_status_t status = check_step_open(&how, &c->step);
+    return status == LH_OK ? check_step_order(&c->step) : status;
+}
+
+/* In the order of the sections, so that the first mistake told is the first one to be found. */
+static lh_status_t check_options(check_t *c)
 {
     lh_status_t status = check_model(c);
     if (status == LH_OK) status = check_optimizer(c);
@@ -279,6 +325,14 @@ static lh_status_t check_all(check_t *c)
     if (status == LH_OK) status = check_named_sections(c);
     if (status == LH_OK) status = check_calls(c);
     if (status == LH_OK) status = check_inputs(c->job);
+    return status;
+}
+
+static lh_status_t check_all(check_t *c)
+{
+    lh_status_t status = check_options(c);
+    if (status == LH_OK) status = check_files(c);
+    if (status == LH_OK) status = check_step(c);
     return status;
 }
 
@@ -347,6 +401,7 @@ static void explain_parts(const check_t *c)
     }
 }
 
+/* Every section that a stage reads, in the order of the tables, with each value's origin. */
 static void explain_all(const check_t *c)
 {
     uint32_t count;
@@ -380,23 +435,10 @@ static void explain_all(const check_t *c)
     explain_parts(c);
 }
 
-static lh_status_t explain_memory(const check_t *c)
-{
-    if (c->model.plugin == NULL || c->optimizer.plugin == NULL || c->rule_row == NULL) return LH_OK;
-    const check_memory_how_t how = {.job = c->job,
-                                    .model = c->model.plugin,
-                                    .optimizer = c->optimizer.plugin,
-                                    .rule = c->rule_row,
-                                    .model_config = c->model.config,
-                                    .optimizer_config = c->optimizer.config,
-                                    .rule_config = c->rule.config,
-                                    .guessed_vocab = c->guessed_vocab};
-    return check_memory(&how, c->out);
-}
-
 static void free_check(check_t *c)
 {
     checked_t *const checked[] = {&c->model, &c->optimizer, &c->device, &c->rule};
+    check_step_close(&c->step);
     for (size_t i = 0; i < sizeof(checked) / sizeof(checked[0]); i++)
         if (checked[i]->config != NULL) job_free_config(&checked[i]->options, checked[i]->config);
     for (uint32_t i = 0; i < JOB_SCOPES; i++) {
@@ -408,7 +450,7 @@ static void free_check(check_t *c)
     hf_config_free(&c->imported);
 }
 
-lh_status_t cli_check(cli_t *cli)
+lh_status_t check_job(cli_t *cli)
 {
     check_t c = {.cli = cli, .job = cli->job};
     const lh_status_t status = check_all(&c);
@@ -416,20 +458,35 @@ lh_status_t cli_check(cli_t *cli)
     return status;
 }
 
-int command_check(cli_t *cli)
+lh_status_t check_job_options(cli_t *cli)
+{
+    check_t c = {.cli = cli, .job = cli->job};
+    const lh_status_t status = check_options(&c);
+    free_check(&c);
+    return status;
+}
+
+static int check(cli_t *cli)
 {
     text_t out = {0};
     check_t c = {.cli = cli, .job = cli->job, .out = &out};
     lh_status_t status = check_all(&c);
     if (status == LH_OK) {
         explain_all(&c);
-        status = explain_memory(&c);
+        if (c.step.session != NULL) status = check_step_memory(&c.step, &out);
     }
     if (status == LH_OK) {
         status = text_status(&out);
     }
-    if (status == LH_OK && out.data != NULL) status = print_shown(out.data);
+    if (status == LH_OK && out.data != NULL) status = cli_print_shown(out.data);
     text_free(&out);
     free_check(&c);
     return status;
 }
+
+const command_t command_check = {
+    .name = "check",
+    .summary = "validate a pipeline without touching a device; print every effective value",
+    .needs = CLI_NEEDS_JOB | CLI_NEEDS_PLUGINS,
+    .run = check,
+};

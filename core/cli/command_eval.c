@@ -1,6 +1,6 @@
 /* command_eval.c - longhaul eval PIPELINE.ini [--json] [--per-document]: the loss of a split of the
  * data, or of a JSONL file document by document. */
-#include <cli/commands.h>
+#include <cli/command_run.h>
 
 #include <math.h>
 #include <stdio.h>
@@ -10,8 +10,9 @@
 #include <base/memory.h>
 #include <cli/model_source.h>
 #include <data/documents.h>
-#include <train/evaluation.h>
-#include <train/snapshot.h>
+#include <engine/weights.h>
+#include <session/evaluation.h>
+#include <session/snapshot.h>
 
 enum { PACKED_TOKENS = 2048, PACKED_DOCUMENTS = 64 };
 
@@ -69,6 +70,7 @@ static lh_status_t read_corpus(const job_t *job, const tokenizer_t *tokenizer, c
                                  .key = job->eval.key,
                                  .tokenizer = tokenizer,
                                  .line_bytes = job->limits.line_bytes,
+                                 .window_bytes = job->limits.window_bytes,
                                  .bos = job->eval.bos,
                                  .tokens = job->eval.tokens_per_document};
     documents_t *reader;
@@ -184,8 +186,8 @@ static lh_status_t tell(const cli_t *cli, const evaluation_sum_t *sum)
     if (cli_flag(cli, "json") != NULL)
         (void)fputs(json, stdout);
     else
-        print_line("loss %.6f  perplexity %.4f  over %llu tokens of %s", loss, exp(loss),
-                   (unsigned long long)sum->tokens, cli->job->eval.data);
+        cli_print_line("loss %.6f  perplexity %.4f  over %llu tokens of %s", loss, exp(loss),
+                       (unsigned long long)sum->tokens, cli->job->eval.data);
 
     char *path = path_join(cli->job->pipeline.folder, "eval.json");
     lh_status_t status = path == NULL ? LH_NO_MEMORY : folder_make(cli->job->pipeline.folder);
@@ -194,7 +196,7 @@ static lh_status_t tell(const cli_t *cli, const evaluation_sum_t *sum)
     return status;
 }
 
-int command_eval(cli_t *cli)
+static int eval_stage(cli_t *cli)
 {
     const job_t *job = cli->job;
     uint32_t split = 0;
@@ -225,3 +227,12 @@ int command_eval(cli_t *cli)
     model_source_close(&source);
     return status;
 }
+
+const command_t command_eval = {
+    .name = "eval",
+    .summary = "loss of held-out data, or of a JSONL file document by document",
+    .needs = CLI_NEEDS_JOB | CLI_NEEDS_PLUGINS,
+    .run = command_run_stage,
+    .stage = eval_stage,
+    .flags = {CLI_FLAG_JSON, {"per-document", NULL, "a line of JSON for each document"}},
+};

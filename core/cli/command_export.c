@@ -1,44 +1,12 @@
 /* command_export.c - longhaul export PIPELINE.ini: the newest checkpoint becomes a Hugging Face
  * folder. */
-#include <cli/commands.h>
+#include <cli/command_run.h>
 
 #include <base/file.h>
 #include <base/memory.h>
-#include <checkpoint/hf_export.h>
-#include <cli/model_layout.h>
+#include <cli/check_inputs.h>
 #include <cli/model_source.h>
-
-static lh_status_t refuse_holding(const char *target, const char *folder, const char *what)
-{
-    if (folder == NULL || !folder_holds(target, folder)) return LH_OK;
-    return fail(LH_INVALID, "[export] folder %s is or holds %s, %s: name a folder of its own",
-                target, what, folder);
-}
-
-/* What the job reads or writes elsewhere must not be replaced by an export. */
-static lh_status_t check_target(const job_t *job, const char *import_folder)
-{
-    const char *target = job->export.folder;
-    const struct {
-        const char *folder, *what;
-    } kept[] = {
-        {job->pipeline.folder, "the pipeline's folder"},
-        {job->checkpoint.folder, "the checkpoints"},
-        {import_folder, "what was imported"},
-        {job->import.from, "the model that is imported"},
-    };
-    lh_status_t status = LH_OK;
-    for (size_t i = 0; status == LH_OK && i < sizeof(kept) / sizeof(kept[0]); i++)
-        status = refuse_holding(target, kept[i].folder, kept[i].what);
-    if (status != LH_OK || job->prepare.tokenizer == NULL) return status;
-
-    char *folder = path_folder(job->prepare.tokenizer);
-    if (folder == NULL) return LH_NO_MEMORY;
-    status = refuse_holding(target, folder, "the folder of the tokenizer");
-    mem_free(folder);
-    return status == LH_OK ? refuse_holding(target, job->prepare.tokenizer, "the tokenizer")
-                           : status;
-}
+#include <hf/hf_export.h>
 
 static lh_status_t convert(const cli_t *cli, const model_source_t *source, model_layout_t *layout,
                            checkpoint_t *from)
@@ -64,21 +32,21 @@ static lh_status_t convert(const cli_t *cli, const model_source_t *source, model
     hf_export_result_t result;
     const lh_status_t status = hf_export(&how, &result);
     if (status == LH_OK)
-        print_line("exported %llu tensors of step %llu, %.1f MB in %u file%s, to %s",
-                   (unsigned long long)result.tensors,
-                   (unsigned long long)from->manifest->meta.step, (double)result.bytes / 1e6,
-                   result.shards, result.shards == 1 ? "" : "s", wanted->folder);
+        cli_print_line("exported %llu tensors of step %llu, %.1f MB in %u file%s, to %s",
+                       (unsigned long long)result.tensors,
+                       (unsigned long long)from->manifest->meta.step, (double)result.bytes / 1e6,
+                       result.shards, result.shards == 1 ? "" : "s", wanted->folder);
     return status;
 }
 
-int command_export(cli_t *cli)
+static int export_stage(cli_t *cli)
 {
     model_source_t source;
     model_layout_t layout;
     checkpoint_t *checkpoint = NULL;
     lh_status_t status = model_source_open(cli->job, cli->plugins, TOKENIZER_IF_NAMED, &source);
     if (status != LH_OK) return status;
-    status = check_target(cli->job, source.import_folder);
+    status = check_export_target(cli->job, source.import_folder);
     if (status == LH_OK) status = model_source_checkpoint(&source, &checkpoint);
     if (status != LH_OK) goto close_source;
     status = model_layout_open(cli->job, cli->plugins, source.given, source.given_count,
@@ -94,3 +62,11 @@ close_source:
     model_source_close(&source);
     return status;
 }
+
+const command_t command_export = {
+    .name = "export",
+    .summary = "the newest checkpoint to a Hugging Face folder",
+    .needs = CLI_NEEDS_JOB | CLI_NEEDS_PLUGINS,
+    .run = command_run_stage,
+    .stage = export_stage,
+};

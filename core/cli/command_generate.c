@@ -1,18 +1,19 @@
 /* command_generate.c - longhaul generate PIPELINE.ini [--prompt TEXT | --ids 1,2,3] [--greedy] ...
  */
-#include <cli/commands.h>
+#include <cli/command_run.h>
 
-#include <jansson.h>
 #include <stdio.h>
 #include <stdlib.h>
 
 #include <base/file.h>
 #include <base/log.h>
 #include <base/memory.h>
+#include <base/utf8.h>
 #include <cli/model_source.h>
 #include <config/quantity.h>
-#include <train/generation.h>
-#include <train/snapshot.h>
+#include <format/json_writer.h>
+#include <session/generation.h>
+#include <session/snapshot.h>
 
 typedef struct request { /* [generate] with the flags of the command line on top */
     const char *prompt, *ids;
@@ -198,32 +199,12 @@ static void show(void *context, int32_t id)
     if (p->status == LH_OK) show_text(p, false);
 }
 
-/* NULL: no memory. */
-static json_t *id_array(const int32_t *ids, uint64_t count)
+static void put_ids(json_writer_t *w, const char *key, const int32_t *ids, uint64_t count)
 {
-    json_t *array = json_array();
-    for (uint64_t i = 0; array != NULL && i < count; i++)
-        if (json_array_append_new(array, json_integer(ids[i])) != 0) {
-            json_decref(array);
-            array = NULL;
-        }
-    return array;
-}
-
-static bool is_utf8(const text_t *t)
-{
-    for (size_t at = 0, size; at < t->length; at += size) {
-        size = t->data[at] == '\0' ? 1 : text_character(t->data + at);
-        if (size == 0) return false;
-    }
-    return true;
-}
-
-/* Bytes that are no UTF-8 have no JSON string: the ids say all. NULL: no memory. */
-static json_t *text_value(const text_t *t)
-{
-    if (t->data == NULL) return json_string("");
-    return is_utf8(t) ? json_stringn(t->data, t->length) : json_null();
+    json_open(w, key, '[');
+    for (uint64_t i = 0; i < count; i++)
+        json_put_u64(w, NULL, (uint64_t)ids[i]);
+    json_close(w);
 }
 
 static lh_status_t tell(const cli_t *cli, const request_t *r, const tokenizer_t *tokenizer,
@@ -232,22 +213,24 @@ static lh_status_t tell(const cli_t *cli, const request_t *r, const tokenizer_t 
     text_t text = {0};
     lh_status_t status = LH_OK;
     if (tokenizer != NULL) status = tokenizer_decode(tokenizer, ids, count, true, &text);
-    json_t *root = json_object();
-    bool whole = root != NULL;
-    whole = json_object_set_new(root, "prompt_ids", id_array(prompt->ids, prompt->count)) == 0 &&
-            whole;
-    whole = json_object_set_new(root, "new_ids", id_array(ids, count)) == 0 && whole;
-    whole = json_object_set_new(root, "text", text_value(&text)) == 0 && whole;
-    char *dump = json_dumps(root, 0);
+    text_t dump = {0};
+    json_writer_t w = {.to = &dump, .style = JSON_SPACED};
+    json_open(&w, NULL, '{');
+    put_ids(&w, "prompt_ids", prompt->ids, prompt->count);
+    put_ids(&w, "new_ids", ids, count);
+    /* Bytes that are no UTF-8 have no JSON string: the ids say all. */
+    if (utf8_valid(text.data, text.length))
+        json_put_text_n(&w, "text", text.data, text.length);
+    else
+        json_put_nil(&w, "text");
+    json_close(&w);
     char *path = path_join(cli->job->pipeline.folder, "generated.json");
-    if (status == LH_OK && (!whole || dump == NULL || path == NULL))
-        status = fail(LH_NO_MEMORY, "out of memory: generated text");
-    if (status == LH_OK && r->json) (void)printf("%s\n", dump);
+    if (status == LH_OK) status = path == NULL ? LH_NO_MEMORY : text_status(&dump);
+    if (status == LH_OK && r->json) (void)printf("%s\n", dump.data);
     if (status == LH_OK) status = folder_make(cli->job->pipeline.folder);
-    if (status == LH_OK) status = file_replace(path, dump, strlen(dump));
+    if (status == LH_OK) status = file_replace(path, dump.data, dump.length);
     mem_free(path);
-    free(dump);
-    json_decref(root);
+    text_free(&dump);
     text_free(&text);
     return status;
 }
@@ -296,7 +279,7 @@ static lh_status_t generate(const cli_t *cli, const request_t *r, model_source_t
     return status;
 }
 
-int command_generate(cli_t *cli)
+static int generate_stage(cli_t *cli)
 {
     request_t request;
     model_source_t source;
@@ -314,3 +297,20 @@ int command_generate(cli_t *cli)
     model_source_close(&source);
     return status;
 }
+
+const command_t command_generate = {
+    .name = "generate",
+    .summary = "continue a prompt",
+    .needs = CLI_NEEDS_JOB | CLI_NEEDS_PLUGINS,
+    .run = command_run_stage,
+    .stage = generate_stage,
+    .flags = {{"prompt", "TEXT", "instead of [generate] prompt"},
+              {"ids", "LIST", "token ids, separated by commas, instead of a prompt"},
+              {"tokens", "N", "how many new ones at most"},
+              {"greedy", NULL, "always the likeliest token"},
+              {"temperature", "T", "above 0; lower is more certain"},
+              {"top-k", "K", "only the K likeliest; 0: all"},
+              {"top-p", "P", "only the likeliest that hold this share of the probability"},
+              {"seed", "N", "another seed, another text"},
+              CLI_FLAG_JSON},
+};

@@ -1,14 +1,20 @@
-/* command_help.c - longhaul help [NAME]: commands, sections of the INI, plugins. */
-#include <cli/commands.h>
+/* command_help.c - longhaul help [NAME [MEMBER]]: commands, sections of the INI, plugins, ops.
+ *
+ * What it prints stands in the tables that the program works with: rows of commands, options and
+ * ops. An op whose name has a dot is a plugin's, which is found by loading them all. */
+#include <cli/cli.h>
 
 #include <stdio.h>
 
-#include <cli/arguments.h>
+#include <cli/cli.h>
 #include <config/explain.h>
+#include <graph/op_table.h>
+
+#include <longhaul/ops.h>
 
 static void print_command(const command_t *c, text_t *out)
 {
-    command_usage(c, out);
+    cli_usage(c, out);
     text_printf(out, "  %s\n", c->summary);
     for (uint32_t i = 0; i < CLI_FLAGS && c->flags[i].name != NULL; i++)
         text_printf(out, "  --%s %s  %s\n", c->flags[i].name,
@@ -26,11 +32,12 @@ static void print_overview(text_t *out)
     uint32_t count;
     text_append(out,
                 "longhaul trains large language models, from text to a Hugging Face folder.\n\n");
-    const command_t *all = commands(&count);
+    const command_t *const *all = commands(&count);
     for (uint32_t i = 0; i < count; i++)
-        text_printf(out, "  %-9s %s\n", all[i].name, all[i].summary);
+        text_printf(out, "  %-9s %s\n", all[i]->name, all[i]->summary);
     text_append(out, "\nlonghaul help NAME tells more of a command, a section or a plugin; "
-                     "longhaul --version\n\nSections of PIPELINE.ini:\n\n");
+                     "longhaul help op of ops;\nlonghaul --version\n\n"
+                     "Sections of PIPELINE.ini:\n\n");
     const job_section_t *sections = job_sections(&count);
     for (uint32_t i = 0; i < count; i++) {
         print_section(&sections[i], out);
@@ -46,6 +53,56 @@ static void print_rules(const plugin_t *p, text_t *out)
         if (rule->option_count > 0) text_printf(out, "keys of [rule.%s]:\n", rule->name);
         explain_table(rule->options, rule->option_count, out);
     }
+}
+
+/* "title:" and the lines of a text, indented; nothing where the row says nothing. */
+static void print_lines(const char *title, const char *lines, text_t *out)
+{
+    if (lines == NULL) return;
+    text_printf(out, "\n%s:\n", title);
+    while (*lines != '\0') {
+        const size_t length = strcspn(lines, "\n");
+        text_append(out, "  ");
+        text_append_n(out, lines, length);
+        text_append(out, "\n");
+        lines += length + (lines[length] == '\n');
+    }
+}
+
+static void print_flags(const lh_op_t *op, text_t *out)
+{
+    static const struct {
+        uint32_t flag;
+        const char *text;
+    } words[] = {
+        {LH_OP_ROWS, "rows may be cut"},
+        {LH_OP_COLUMNS, "columns may be cut"},
+        {LH_OP_RANDOM, "takes random numbers"},
+        {LH_OP_COSTLY, "selective recomputation keeps its outputs"},
+        {LH_OP_PRODUCT, "a head may be walked in chunks of its rows"},
+    };
+    const char *between = "\n";
+    for (size_t i = 0; i < sizeof(words) / sizeof(words[0]); i++) {
+        if ((op->flags & words[i].flag) == 0) continue;
+        text_printf(out, "%s%s", between, words[i].text);
+        between = "; ";
+    }
+    if (op->expand != NULL)
+        text_printf(out, "%srecorded as other ops where a device has no kernel", between);
+    if (*between == ';' || op->expand != NULL) text_append(out, "\n");
+}
+
+static void print_op(const lh_op_t *op, text_t *out)
+{
+    text_printf(out, "op %s: %s\n", op->name, op->slots);
+    if (op->help != NULL) text_printf(out, "%s\n", op->help);
+    print_lines("slots", op->shapes, out);
+    if (op->attribute_count > 0) text_append(out, "\nattributes:\n");
+    explain_table(op->attributes, op->attribute_count, out);
+    print_lines("formula", op->formula, out);
+    print_lines("gradient", op->backward, out);
+    print_lines("takes the place of", op->fuses, out);
+    print_flags(op, out);
 }
 
 static void print_plugin(const plugin_t *p, text_t *out)
@@ -64,8 +121,8 @@ static void print_plugin(const plugin_t *p, text_t *out)
                     p->functions[i].name, p->functions[i].signature, p->functions[i].help);
     print_rules(p, out);
     for (uint32_t i = 0; i < p->op_count; i++) {
-        text_printf(out, "\nop %s: %s\n", p->ops[i].name, p->ops[i].slots);
-        explain_table(p->ops[i].attributes, p->ops[i].attribute_count, out);
+        text_append(out, "\n");
+        print_op(&p->ops[i], out);
     }
     if (p->kernel_count > 0) text_printf(out, "\n%u kernels\n", p->kernel_count);
 }
@@ -112,11 +169,12 @@ static lh_status_t print_named(cli_t *cli, text_t *out)
     uint32_t count;
     bool known = false;
     search_t s = {.name = cli->name, .near = {.typed = cli->name}};
-    const command_t *all = commands(&count);
+    nearest_offer(&s.near, "op");
+    const command_t *const *all = commands(&count);
     for (uint32_t i = 0; i < count; i++) {
-        nearest_offer(&s.near, all[i].name);
-        if (strcmp(all[i].name, cli->name) != 0) continue;
-        print_command(&all[i], out);
+        nearest_offer(&s.near, all[i]->name);
+        if (strcmp(all[i]->name, cli->name) != 0) continue;
+        print_command(all[i], out);
         known = true;
     }
     const job_section_t *sections = job_sections(&count);
@@ -135,16 +193,98 @@ static lh_status_t print_named(cli_t *cli, text_t *out)
                 best != NULL ? best : "", best != NULL ? "'?" : "");
 }
 
-int command_help(cli_t *cli)
+/* ---- help op [NAME] ---- */
+
+typedef struct op_search {
+    registry_t *plugins;
+    uint32_t kind;
+    op_table_t *ops;
+} op_search_t;
+
+/* Plugins that are not usable bring no ops; `longhaul plugins` says why they are not. */
+static lh_status_t add_ops_of(void *context, const char *name)
+{
+    op_search_t *s = context;
+    const plugin_t *p;
+    const lh_status_t status = registry_load(s->plugins, s->kind, name, &p);
+    if (status == LH_NO_MEMORY) return status;
+    if (status != LH_OK) return LH_OK;
+    return op_table_add(s->ops, p->ops, sizeof(lh_op_t), p->op_count, p->name);
+}
+
+static lh_status_t add_plugins_ops(cli_t *cli, op_table_t *ops)
+{
+    op_search_t s = {.plugins = cli->plugins, .ops = ops};
+    lh_status_t status = LH_OK;
+    for (s.kind = LH_KIND_MODEL; s.kind <= LH_KIND_PARTS && status == LH_OK; s.kind++)
+        status = registry_list(cli->plugins, s.kind, add_ops_of, &s);
+    return status;
+}
+
+static void print_all_ops(const op_table_t *ops, text_t *out)
+{
+    for (uint32_t i = 0; i < op_table_count(ops); i++) {
+        const op_t *op = op_table_at(ops, i);
+        text_printf(out, "%-18s %s", op->row.name, op->row.help != NULL ? op->row.help : "");
+        if (op->plugin != NULL) text_printf(out, " (plugin %s)", op->plugin);
+        text_append(out, "\n");
+    }
+    text_append(out, "\n" LH_OPS_CONVENTIONS);
+}
+
+static lh_status_t print_one_op(const op_table_t *ops, const char *name, text_t *out)
+{
+    const op_t *found = op_table_find(ops, name);
+    if (found != NULL) {
+        print_op(&found->row, out);
+        return LH_OK;
+    }
+    nearest_t near = {.typed = name};
+    for (uint32_t i = 0; i < op_table_count(ops); i++)
+        nearest_offer(&near, op_table_at(ops, i)->row.name);
+    const char *best = nearest_name(&near);
+    return fail(LH_INVALID, "there is no op '%s'%s%s%s", name,
+                best != NULL ? "; did you mean '" : "; longhaul help op lists them",
+                best != NULL ? best : "", best != NULL ? "'?" : "");
+}
+
+static lh_status_t print_ops(cli_t *cli, text_t *out)
+{
+    op_table_t *ops;
+    lh_status_t status = op_table_new(&ops);
+    if (status != LH_OK) return status;
+    if (cli->member == NULL || op_table_find(ops, cli->member) == NULL)
+        status = add_plugins_ops(cli, ops);
+    if (status == LH_OK && cli->member == NULL) print_all_ops(ops, out);
+    if (status == LH_OK && cli->member != NULL) status = print_one_op(ops, cli->member, out);
+    op_table_free(ops);
+    return status;
+}
+
+static int help(cli_t *cli)
 {
     text_t out = {0};
     lh_status_t status = LH_OK;
-    if (cli->name == NULL)
+    const bool ops = cli->name != NULL && strcmp(cli->name, "op") == 0;
+    if (cli->member != NULL && !ops)
+        status = fail(LH_INVALID, "help: '%s' has no members; 'op' has, as in help op matmul",
+                      cli->name);
+    else if (cli->name == NULL)
         print_overview(&out);
+    else if (ops)
+        status = print_ops(cli, &out);
     else
         status = print_named(cli, &out);
     if (status == LH_OK) status = text_status(&out);
-    if (status == LH_OK && out.data != NULL) status = print_shown(out.data);
+    if (status == LH_OK && out.data != NULL) status = cli_print_shown(out.data);
     text_free(&out);
     return status;
 }
+
+const command_t command_help = {
+    .name = "help",
+    .summary = "commands and options; of a command, an INI section or a plugin with its NAME; op "
+               "lists ops, op NAME tells of one",
+    .needs = CLI_NEEDS_PLUGINS | CLI_TAKES_NAME | CLI_TAKES_MEMBER,
+    .run = help,
+};

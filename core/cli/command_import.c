@@ -1,16 +1,95 @@
 /* command_import.c - longhaul import PIPELINE.ini: a Hugging Face folder becomes a checkpoint, its
  * config.json the model's options. */
-#include <cli/commands.h>
-
+#include <base/confine.h>
 #include <base/file.h>
 #include <base/log.h>
 #include <base/memory.h>
-#include <checkpoint/hf_config.h>
-#include <checkpoint/hf_import.h>
-#include <cli/confined.h>
-#include <cli/import_paths.h>
-#include <cli/model_layout.h>
+#include <base/sys.h>
+#include <cli/command_run.h>
 #include <cli/model_source.h>
+#include <hf/hf_config.h>
+#include <hf/hf_import.h>
+
+/* What an import may open: its folder, what plugins need, and the files that links of the model's
+ * folder lead to, as the Hugging Face cache is made of such. */
+typedef struct import_paths { /* ended by NULL, as confine.h takes them */
+    const char **read;
+    const char *write[3];
+    char **links; /* of `read`: what is to be freed */
+    uint32_t link_count;
+    size_t link_room;
+} import_paths_t;
+
+/* Where the loader looks for the libraries of a plugin that a model's row names. */
+static const char *const libraries[] = {"/usr", "/lib", "/lib64", "/etc/ld.so.cache"};
+enum { LIBRARIES = sizeof(libraries) / sizeof(libraries[0]) };
+
+typedef struct listing {
+    import_paths_t *paths;
+    const char *folder;
+} listing_t;
+
+/* Only a regular file: a folder would bring all that lies in it. */
+static bool leads_to_file(const char *path)
+{
+    struct stat st;
+    return sys()->lstat(path, &st) == 0 && S_ISLNK(st.st_mode) && sys()->stat(path, &st) == 0 &&
+           S_ISREG(st.st_mode);
+}
+
+/* What is no link is reached through its folder anyway. */
+static int add_link(void *context, const char *name)
+{
+    const listing_t *l = context;
+    import_paths_t *p = l->paths;
+    char *path = path_join(l->folder, name);
+    if (path == NULL) return -1;
+    if (!leads_to_file(path)) {
+        mem_free(path);
+        return 0;
+    }
+    char **links = mem_grow(p->links, &p->link_room, p->link_count + 1, sizeof(*links));
+    if (links == NULL) {
+        mem_free(path);
+        return -1;
+    }
+    p->links = links;
+    p->links[p->link_count++] = path;
+    return 0;
+}
+
+static void import_paths_free(import_paths_t *p)
+{
+    for (uint32_t i = 0; i < p->link_count; i++)
+        mem_free(p->links[i]);
+    mem_free(p->links);
+    mem_free(p->read);
+    *p = (import_paths_t){.read = NULL};
+}
+
+static lh_status_t import_paths_find(const cli_t *cli, import_paths_t *out)
+{
+    const char *from = cli->job->import.from;
+    import_paths_t p = {.write = {cli->job->pipeline.folder, "/dev/null"}};
+    listing_t listing = {&p, from};
+    fail_clear();
+    /* A folder that cannot be listed is the import's to tell of. */
+    if (sys()->list(from, add_link, &listing) != 0 && fail_reason()[0] != '\0') goto no_memory;
+    p.read = mem_array(p.link_count + LIBRARIES + 3u, sizeof(*p.read));
+    if (p.read == NULL) goto no_memory;
+    uint32_t count = 0;
+    p.read[count++] = from;
+    p.read[count++] = registry_folder(cli->plugins);
+    for (uint32_t i = 0; i < LIBRARIES; i++)
+        p.read[count++] = libraries[i];
+    for (uint32_t i = 0; i < p.link_count; i++)
+        p.read[count++] = p.links[i];
+    *out = p;
+    return LH_OK;
+no_memory:
+    import_paths_free(&p);
+    return LH_NO_MEMORY;
+}
 
 static lh_status_t load_plugin(const cli_t *cli, const plugin_t **out)
 {
@@ -24,6 +103,7 @@ static lh_status_t load_plugin(const cli_t *cli, const plugin_t **out)
     return LH_OK;
 }
 
+/* config.json by the table of the model's plugin, which refuses what it can't do. */
 static lh_status_t read_config(const cli_t *cli, const plugin_t *plugin, hf_config_t *out)
 {
     char *path = path_join(cli->job->import.from, "config.json");
@@ -43,6 +123,7 @@ static lh_status_t open_layout(const cli_t *cli, const hf_config_t *config, mode
     return status;
 }
 
+/* Tensors, shard by shard, into a checkpoint of step 0. */
 static lh_status_t convert(const cli_t *cli, const hf_config_t *config,
                            const model_layout_t *layout, const char *folder,
                            hf_import_result_t *out)
@@ -101,19 +182,19 @@ static lh_status_t import_confined(importer_t *im, hf_import_result_t *out)
     import_paths_t paths;
     lh_status_t status = import_paths_find(im->cli, &paths);
     if (status != LH_OK) return status;
-    const confined_t child = {.what = "the import",
-                              .may = {.read = paths.read, .write = paths.write},
-                              .work = import_folder,
-                              .context = im,
-                              .result_bytes = sizeof(*out)};
+    const confine_work_t child = {.what = "the import",
+                                  .may = {.read = paths.read, .write = paths.write},
+                                  .work = import_folder,
+                                  .context = im,
+                                  .result_bytes = sizeof(*out)};
     status = folder_make(own);
-    if (status == LH_OK) status = confined_run(&child, out);
+    if (status == LH_OK) status = confine_run(&child, out);
     if (status != LH_OK) folders_unmake(own, missing);
     import_paths_free(&paths);
     return status;
 }
 
-int command_import(cli_t *cli)
+static int import_stage(cli_t *cli)
 {
     if (cli->job->import.from == NULL)
         return fail(LH_INVALID, "%s: [import] from is not set", cli->job->path);
@@ -127,7 +208,16 @@ int command_import(cli_t *cli)
     status = cli->confines ? import_confined(&im, &result) : import_folder(&im, &result);
     mem_free(folder);
     if (status == LH_OK)
-        print_line("imported %llu tensors, %.1f MB, from %s", (unsigned long long)result.tensors,
-                   (double)result.bytes / 1e6, cli->job->import.from);
+        cli_print_line("imported %llu tensors, %.1f MB, from %s",
+                       (unsigned long long)result.tensors, (double)result.bytes / 1e6,
+                       cli->job->import.from);
     return status;
 }
+
+const command_t command_import = {
+    .name = "import",
+    .summary = "a Hugging Face folder to a checkpoint",
+    .needs = CLI_NEEDS_JOB | CLI_NEEDS_PLUGINS,
+    .run = command_run_stage,
+    .stage = import_stage,
+};

@@ -1,8 +1,7 @@
 /* command_plan.c - longhaul plan PIPELINE.ini [--json] [--rank N] [--graph FILE.svg]: what a
  * training step holds, computes and should take, and what the last run measured beside it. */
-#include <cli/commands.h>
+#include <cli/cli.h>
 
-#include <jansson.h>
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -10,15 +9,21 @@
 #include <base/file.h>
 #include <base/log.h>
 #include <base/memory.h>
+#include <base/text.h>
 #include <cli/model_source.h>
-#include <cli/processors.h>
+#include <config/job_load.h>
 #include <config/quantity.h>
+#include <engine/engine_profile.h>
+#include <engine/program.h>
+#include <engine/weights.h>
+#include <format/json_writer.h>
 #include <graph/draw.h>
+#include <launch/machine.h>
+#include <longhaul/dtype.h>
 #include <plan/device_bench.h>
-#include <plan/job_memory.h>
+#include <plan/job_programs.h>
 #include <plan/step_plan.h>
 #include <watch/metrics.h>
-#include <watch/progress.h>
 
 enum { RANKS_SHOWN = 16 };
 
@@ -30,9 +35,14 @@ typedef struct measured { /* medians over the steps of the last run */
 typedef struct planned {
     const job_t *job;
     const engine_t *engine;
-    uint64_t parameters, tokens;  /* a step */
+    uint64_t parameters, tokens; /* a step */
+    job_documents_t documents;
+    uint64_t max_documents;       /* that the programs take in a micro-batch */
     const memory_report_t *ranks; /* [rank_count] */
     uint32_t rank_count, rank;    /* of whom the rest speaks */
+    double planning_s;            /* its programs and their memory */
+    const schedule_t *schedule;   /* of its step */
+    uint64_t frame_bytes;         /* program_frame_bytes */
     device_rate_t rate;
     bool known;        /* the device has a record */
     double peak_flops; /* of the run's precision; 0: unknown */
@@ -62,8 +72,9 @@ static lh_status_t read_measured(const char *folder, measured_t *out)
         compute[n++] = busy;
     }
     if (status == LH_OK && n > 0)
-        *out = (measured_t){
-            .steps = n, .step_s = median_of(step, n), .compute_s = median_of(compute, n)};
+        *out = (measured_t){.steps = n,
+                            .step_s = device_bench_median(step, n),
+                            .compute_s = device_bench_median(compute, n)};
     mem_free(step);
     mem_free(compute);
     mem_free(points);
@@ -88,16 +99,24 @@ static double mfu(const planned_t *p)
 static void print_head(const planned_t *p)
 {
     const job_train_t *train = &p->job->train;
-    char parameters[16], free_bytes[16];
+    char parameters[16], free_bytes[16], frame[16];
+    const schedule_t *s = p->schedule;
     const lh_device_properties_t *device = engine_properties(p->engine);
-    count_text((double)p->parameters, parameters);
-    bytes_text((double)device->memory_bytes, free_bytes);
-    print_line("%s: %s, %s parameters, %s", p->job->pipeline.name, p->job->model.plugin, parameters,
-               train->precision == PRECISION_BF16 ? "bf16" : "f32");
+    text_count((double)p->parameters, parameters);
+    text_bytes((double)device->memory_bytes, free_bytes);
+    cli_print_line("%s: %s, %s parameters, %s", p->job->pipeline.name, p->job->model.plugin,
+                   parameters, train->precision == PRECISION_BF16 ? "bf16" : "f32");
     printf("a step: %llu tokens = %llu sequences of %llu, in micro-batches of %llu\n",
            (unsigned long long)p->tokens, (unsigned long long)train->batch,
            (unsigned long long)train->sequence, (unsigned long long)train->micro_batch);
-    print_line("device: %s (%s), %s free", p->job->device.plugin, device->name, free_bytes);
+    text_bytes((double)p->frame_bytes, frame);
+    cli_print_line("schedule: %s; rounds: %u, micro-batches in each: %u, chunks: %u, frames: %u, a "
+                   "row leaves at most %s",
+                   s->name, s->rounds, s->round_micro_batches, s->chunks, s->frames, frame);
+    if (p->job->data.documents == DOCUMENTS_APART)
+        printf("documents: at most %llu in a micro-batch, %s\n",
+               (unsigned long long)p->max_documents, job_documents_text(p->job, &p->documents));
+    cli_print_line("device: %s (%s), %s free", p->job->device.plugin, device->name, free_bytes);
 }
 
 static uint32_t rank_with_most(const planned_t *p)
@@ -114,7 +133,7 @@ static void print_memory_row(const char *name, const uint64_t *bytes, uint32_t c
     char size[16];
     printf("  %-18s", name);
     for (uint32_t i = 0; i < columns; i++) {
-        bytes_text((double)bytes[i], size);
+        text_bytes((double)bytes[i], size);
         printf(" %12s %18llu", size, (unsigned long long)bytes[i]);
     }
     printf("%s\n", note);
@@ -126,7 +145,7 @@ static void print_totals(const planned_t *p)
     const uint32_t shown = p->rank_count < RANKS_SHOWN ? p->rank_count : RANKS_SHOWN;
     printf("  total by rank     ");
     for (uint32_t r = 0; r < shown; r++) {
-        bytes_text((double)p->ranks[r].total_bytes, size);
+        text_bytes((double)p->ranks[r].total_bytes, size);
         printf(" %s", size);
     }
     printf("%s\n", shown < p->rank_count ? " ..., see --json" : "");
@@ -172,87 +191,151 @@ static void print_step(const planned_t *p)
     for (uint32_t i = 0; i < p->step.kind_count; i++)
         print_sum(p, p->step.kinds[i].kind, &p->step.kinds[i].sum, p->step.kinds[i].measured);
     if (p->known && p->step.unmeasured > 0)
-        print_line("  * never measured here, taken at full speed: longhaul bench device %s",
-                   p->job->path);
+        cli_print_line("  * never measured here, taken at full speed: longhaul bench device %s",
+                       p->job->path);
+}
+
+static void print_transfers(const planned_t *p)
+{
+    char name[64];
+    if (p->step.transfer_count == 0) return;
+    printf("\nbetween ranks%13s %8s %12s %12s\n", "", "starts", "over ranks", "GB");
+    for (uint32_t i = 0; i < p->step.transfer_count; i++) {
+        const step_transfers_t *t = &p->step.transfers[i];
+        (void)snprintf(name, sizeof(name), "%s %s, %s", collective_names[t->op],
+                       lh_dtype_name(t->dtype), transfer_groups[t->group]);
+        printf("  %-24s %8llu %12u %12.3f\n", name, (unsigned long long)t->starts, t->ways,
+               t->bytes * 1e-9);
+    }
 }
 
 static void print_times(const planned_t *p)
 {
     char tokens[16];
-    printf("\n");
+    printf("\nplanning  %.2f s\n", p->planning_s);
     if (p->known) {
-        count_text((double)p->tokens / p->step.all.seconds, tokens);
+        text_count((double)p->tokens / p->step.all.seconds, tokens);
         printf("planned   %.2f ms a step, %s tokens/s", p->step.all.seconds * 1e3, tokens);
         if (p->peak_flops > 0) printf(", %.1f %% of the matrix rate", 100 * mfu(p));
         printf("\n");
     } else {
         printf("planned   no times: this device was not measured; run\n");
-        print_line("          longhaul bench device %s", p->job->path);
+        cli_print_line("          longhaul bench device %s", p->job->path);
     }
     if (p->measured.steps == 0) return;
-    count_text((double)p->tokens / p->measured.step_s, tokens);
+    text_count((double)p->tokens / p->measured.step_s, tokens);
     printf("measured  %.2f ms a step, %s tokens/s; compute and update %.2f ms (medians of %u steps "
            "of the last run)\n",
            p->measured.step_s * 1e3, tokens, p->measured.compute_s * 1e3, p->measured.steps);
 }
 
-static json_t *sum_json(const planned_t *p, const char *name, const step_sum_t *sum)
+/* Left open for what belongs to one kind of sum alone. */
+static void open_sum(json_writer_t *w, const char *key, const planned_t *p, const char *name,
+                     const step_sum_t *sum)
 {
-    json_t *row = json_pack("{s:s, s:I, s:f, s:f}", "name", name, "calls", (json_int_t)sum->calls,
-                            "flops", sum->flops, "bytes", sum->bytes);
-    if (p->known) json_object_set_new(row, "seconds", json_real(sum->seconds));
-    return row;
+    json_open(w, key, '{');
+    json_put_text(w, "name", name);
+    json_put_u64(w, "calls", sum->calls);
+    json_put_real(w, "flops", sum->flops);
+    json_put_real(w, "bytes", sum->bytes);
+    if (p->known) json_put_real(w, "seconds", sum->seconds);
 }
 
-static json_t *memory_json(const memory_report_t *m)
+static void put_memory(json_writer_t *w, const char *key, const memory_report_t *m)
 {
-    json_t *memory = json_object();
+    json_open(w, key, '{');
     for (uint32_t k = 0; k < MEMORY_KINDS; k++)
-        json_object_set_new(memory, memory_kind_text(k), json_integer((json_int_t)m->bytes[k]));
-    json_object_set_new(memory, "total", json_integer((json_int_t)m->total_bytes));
-    return memory;
+        json_put_u64(w, memory_kind_text(k), m->bytes[k]);
+    json_put_u64(w, "total", m->total_bytes);
+    json_close(w);
 }
 
-static json_t *plan_json(const planned_t *p)
+static void put_schedule(json_writer_t *w, const planned_t *p)
 {
-    json_t *memory = memory_json(&p->ranks[p->rank]), *ranks = json_array();
-    json_t *parts = json_array(), *ops = json_array();
-    for (uint32_t r = 0; r < p->rank_count; r++)
-        json_array_append_new(ranks, memory_json(&p->ranks[r]));
-    for (uint32_t i = 0; i < STEP_PLAN_PARTS; i++)
-        json_array_append_new(parts, sum_json(p, step_plan_part_names[i], &p->step.parts[i]));
-    for (uint32_t i = 0; i < p->step.kind_count; i++) {
-        json_t *row = sum_json(p, p->step.kinds[i].kind, &p->step.kinds[i].sum);
-        json_object_set_new(row, "measured", json_boolean(p->step.kinds[i].measured));
-        json_array_append_new(ops, row);
+    const schedule_t *s = p->schedule;
+    json_open(w, "schedule", '{');
+    json_put_text(w, "name", s->name);
+    json_put_u64(w, "rounds", s->rounds);
+    json_put_u64(w, "round_micro_batches", s->round_micro_batches);
+    json_put_u64(w, "chunks", s->chunks);
+    json_put_u64(w, "frames", s->frames);
+    json_put_u64(w, "frame_bytes", p->frame_bytes);
+    json_close(w);
+}
+
+static void put_transfers(json_writer_t *w, const planned_t *p)
+{
+    json_open(w, "transfers", '[');
+    for (uint32_t i = 0; i < p->step.transfer_count; i++) {
+        const step_transfers_t *t = &p->step.transfers[i];
+        json_open(w, NULL, '{');
+        json_put_text(w, "collective", collective_names[t->op]);
+        json_put_text(w, "dtype", lh_dtype_name(t->dtype));
+        json_put_text(w, "group", transfer_groups[t->group]);
+        json_put_u64(w, "ranks", t->ways);
+        json_put_u64(w, "starts", t->starts);
+        json_put_real(w, "bytes", t->bytes);
+        json_close(w);
     }
-    json_t *root = json_pack(
-        "{s:s, s:s, s:I, s:I, s:i, s:o, s:o, s:o, s:o, s:o}", "pipeline", p->job->pipeline.name,
-        "device", engine_properties(p->engine)->name, "parameters", (json_int_t)p->parameters,
-        "tokens_per_step", (json_int_t)p->tokens, "rank", (int)p->rank, "memory", memory, "ranks",
-        ranks, "step", sum_json(p, "whole step", &p->step.all), "parts", parts, "ops", ops);
-    if (root != NULL && p->known) {
-        json_object_set_new(root, "tokens_per_s",
-                            json_real((double)p->tokens / p->step.all.seconds));
-        json_object_set_new(root, "mfu", json_real(mfu(p)));
-        json_object_set_new(root, "peak_flops", json_real(p->peak_flops));
+    json_close(w);
+}
+
+static void put_rates(json_writer_t *w, const planned_t *p)
+{
+    if (p->known) {
+        json_put_real(w, "tokens_per_s", (double)p->tokens / p->step.all.seconds);
+        json_put_real(w, "mfu", mfu(p));
+        json_put_real(w, "peak_flops", p->peak_flops);
     }
-    if (root != NULL && p->measured.steps > 0)
-        json_object_set_new(root, "measured",
-                            json_pack("{s:i, s:f, s:f}", "steps", (int)p->measured.steps, "step_s",
-                                      p->measured.step_s, "compute_s", p->measured.compute_s));
-    return root;
+    if (p->measured.steps == 0) return;
+    json_open(w, "measured", '{');
+    json_put_u64(w, "steps", p->measured.steps);
+    json_put_real(w, "step_s", p->measured.step_s);
+    json_put_real(w, "compute_s", p->measured.compute_s);
+    json_close(w);
 }
 
 static lh_status_t print_json(const planned_t *p)
 {
-    json_t *root = plan_json(p);
-    char *text = root == NULL ? NULL : json_dumps(root, JSON_INDENT(1));
-    json_decref(root);
-    if (text == NULL) return fail(LH_NO_MEMORY, "no memory for the JSON");
-    (void)puts(text);
-    free(text);
-    return LH_OK;
+    text_t text = {0};
+    json_writer_t w = {.to = &text, .style = 1};
+    json_open(&w, NULL, '{');
+    json_put_text(&w, "pipeline", p->job->pipeline.name);
+    json_put_text(&w, "device", engine_properties(p->engine)->name);
+    json_put_u64(&w, "parameters", p->parameters);
+    json_put_u64(&w, "tokens_per_step", p->tokens);
+    json_put_u64(&w, "max_documents", p->max_documents);
+    json_put_text(&w, "documents", job_documents_text(p->job, &p->documents));
+    json_put_u64(&w, "rank", p->rank);
+    json_put_real(&w, "planning_s", p->planning_s);
+    put_schedule(&w, p);
+    put_memory(&w, "memory", &p->ranks[p->rank]);
+    json_open(&w, "ranks", '[');
+    for (uint32_t r = 0; r < p->rank_count; r++)
+        put_memory(&w, NULL, &p->ranks[r]);
+    json_close(&w);
+    open_sum(&w, "step", p, "whole step", &p->step.all);
+    json_close(&w);
+    json_open(&w, "parts", '[');
+    for (uint32_t i = 0; i < STEP_PLAN_PARTS; i++) {
+        open_sum(&w, NULL, p, step_plan_part_names[i], &p->step.parts[i]);
+        json_close(&w);
+    }
+    json_close(&w);
+    json_open(&w, "ops", '[');
+    for (uint32_t i = 0; i < p->step.kind_count; i++) {
+        open_sum(&w, NULL, p, p->step.kinds[i].kind, &p->step.kinds[i].sum);
+        json_put_flag(&w, "measured", p->step.kinds[i].measured);
+        json_close(&w);
+    }
+    json_close(&w);
+    put_transfers(&w, p);
+    put_rates(&w, p);
+    json_close(&w);
+    const lh_status_t status = text_status(&text);
+    if (status == LH_OK) (void)puts(text.data);
+    text_free(&text);
+    return status;
 }
 
 static lh_status_t draw(const planned_t *p, const program_t *pass, const char *path)
@@ -275,19 +358,25 @@ static lh_status_t plan_step(const cli_t *cli, const job_programs_t *programs, p
     p->engine = programs->session->engine;
     p->parameters = weights_parameters(programs->session->weights)->elements;
     p->tokens = train->batch * train->sequence;
+    p->max_documents = programs->layout.train.max_documents;
+    p->planning_s = (double)programs->planned_ns * 1e-9;
+    p->schedule = programs->programs.schedule;
+    p->frame_bytes = program_frame_bytes(programs->programs.train);
     read_rate(p);
     if (p->known) p->peak_flops = p->rate.peak_flops[programs->session->compute];
-    lh_status_t status = step_plan_new(programs->pass, programs->update, programs->micro_batches,
+    lh_status_t status = step_plan_new(programs->programs.train, programs->programs.update,
+                                       programs->programs.schedule->rounds,
                                        p->known ? &p->rate : NULL, &p->step);
     if (status == LH_OK) status = read_measured(p->job->pipeline.folder, &p->measured);
     const char *graph = cli_flag(cli, "graph");
-    if (status == LH_OK && graph != NULL) status = draw(p, programs->pass, graph);
+    if (status == LH_OK && graph != NULL) status = draw(p, programs->programs.train, graph);
     if (status == LH_OK && cli_flag(cli, "json") != NULL) {
         status = print_json(p);
     } else if (status == LH_OK) {
         print_head(p);
         print_memory(p);
         print_step(p);
+        print_transfers(p);
         print_times(p);
     }
     step_plan_free(&p->step);
@@ -306,16 +395,16 @@ static lh_status_t rank_asked(const cli_t *cli, uint32_t *out)
     return LH_OK;
 }
 
-static lh_status_t plan_ranks(const cli_t *cli, session_how_t *how)
+static lh_status_t plan_ranks(const cli_t *cli, job_programs_how_t *how)
 {
-    planned_t p = {0};
+    planned_t p = {.documents = how->documents};
     job_programs_t programs = {0};
     memory_report_t *ranks = NULL;
     world_t *world = NULL;
     lh_status_t status = rank_asked(cli, &p.rank);
-    if (status == LH_OK) status = job_memory_new(how, &ranks, &p.rank_count);
+    if (status == LH_OK) status = job_programs_of_ranks(how, &ranks, &p.rank_count);
     if (status == LH_OK) status = world_plan(cli->job, p.rank, &world);
-    how->world = world;
+    how->session.world = world;
     p.ranks = ranks;
     if (status == LH_OK) status = job_programs_open(how, &programs);
     if (status == LH_OK) status = plan_step(cli, &programs, &p);
@@ -325,19 +414,31 @@ static lh_status_t plan_ranks(const cli_t *cli, session_how_t *how)
     return status;
 }
 
-int command_plan(cli_t *cli)
+static int plan_job(cli_t *cli)
 {
     model_source_t source;
     lh_status_t status = job_require(cli->job, STAGE_TRAIN);
     if (status == LH_OK) status = model_source_open(cli->job, cli->plugins, false, &source);
     if (status != LH_OK) return status;
-    processors_take_share(cli->job);
-    session_how_t how = {.job = cli->job,
-                         .registry = cli->plugins,
-                         .vocab = source.vocab,
-                         .given = source.given,
-                         .given_count = source.given_count};
+    machine_take_share(cli->job);
+    const int32_t eod = source.tokenizer == NULL ? -1 : tokenizer_special(source.tokenizer)->eod;
+    job_programs_how_t how = {.session = {.job = cli->job,
+                                          .registry = cli->plugins,
+                                          .vocab = source.vocab,
+                                          .given = source.given,
+                                          .given_count = source.given_count},
+                              .documents = job_documents(cli->job, eod)};
     status = plan_ranks(cli, &how);
     model_source_close(&source);
     return status;
 }
+
+const command_t command_plan = {
+    .name = "plan",
+    .summary = "memory, arithmetic and expected time of a training step, by part and op",
+    .needs = CLI_NEEDS_JOB | CLI_NEEDS_PLUGINS,
+    .run = plan_job,
+    .flags = {CLI_FLAG_JSON,
+              {"rank", "N", "of this rank; 0 if not given"},
+              {"graph", "FILE.svg", "draw the model's block; needs Graphviz"}},
+};

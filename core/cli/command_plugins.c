@@ -1,5 +1,5 @@
 /* command_plugins.c - longhaul plugins: a line for each file in the folders of plugins. */
-#include <cli/commands.h>
+#include <cli/cli.h>
 
 #include <stdio.h>
 
@@ -59,7 +59,7 @@ static lh_status_t print_one(void *context, const char *name)
     return print_usable(l->kind, name, p);
 }
 
-int command_plugins(cli_t *cli)
+static int list_plugins(cli_t *cli)
 {
     listing_t l = {.plugins = cli->plugins};
     for (l.kind = LH_KIND_MODEL; l.kind <= LH_KIND_PARTS; l.kind++) {
@@ -72,3 +72,10 @@ int command_plugins(cli_t *cli)
     }
     return l.refused == 0 ? EXIT_DONE : EXIT_REFUSED;
 }
+
+const command_t command_plugins = {
+    .name = "plugins",
+    .summary = "what is installed, and why what is not usable is not",
+    .needs = CLI_NEEDS_PLUGINS,
+    .run = list_plugins,
+};

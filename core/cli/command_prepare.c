@@ -1,11 +1,73 @@
 /* command_prepare.c - longhaul prepare PIPELINE.ini: JSONL to token files. */
-#include <cli/commands.h>
+#include <stdio.h>
 
-#include <cli/prepare_progress.h>
+#include <base/log.h>
+#include <base/stop.h>
+#include <base/sys.h>
+#include <base/text.h>
+#include <cli/command_run.h>
+#include <data/prepare.h>
 #include <plugin/call.h>
-#include <train/stop.h>
 #include <watch/progress.h>
 
+/* What a person sees while text is tokenized: one line that renews itself on a terminal, plain lines
+ * elsewhere. */
+typedef struct prepare_progress {
+    bool terminal; /* stderr is one that shows a line that renews itself */
+    uint64_t start_ns, shown_ns;
+} prepare_progress_t;
+
+static const uint64_t terminal_ns = UINT64_C(200000000); /* between two renewals  */
+static const uint64_t plain_ns = UINT64_C(5000000000);   /* between two plain lines */
+
+static void prepare_progress_begin(prepare_progress_t *p)
+{
+    *p = (prepare_progress_t){.terminal = progress_renews()};
+    p->start_ns = p->shown_ns = sys()->now_ns();
+    log_over_progress(p->terminal);
+}
+
+static double prepare_progress_seconds(const prepare_progress_t *p)
+{
+    return (double)(sys()->now_ns() - p->start_ns) / 1e9;
+}
+
+/* As prepare_how_t.progress: context is a prepare_progress_t. */
+static void prepare_progress_show(void *context, const prepare_counts_t *c)
+{
+    prepare_progress_t *p = context;
+    const uint64_t now = sys()->now_ns();
+    if (now - p->shown_ns < (p->terminal ? terminal_ns : plain_ns) || c->bytes_read == 0) return;
+    p->shown_ns = now;
+
+    char rate[16], tokens[16], left[24], rejected[40] = "", line[256];
+    const double seconds = prepare_progress_seconds(p);
+    const double per_second = (double)c->bytes_read / seconds;
+    /* A file may have grown since it was measured. */
+    const uint64_t ahead = c->bytes_total > c->bytes_read ? c->bytes_total - c->bytes_read : 0;
+    (void)snprintf(rate, sizeof(rate), "%.1f", per_second / 1e6);
+    text_count((double)c->tokens / seconds, tokens);
+    text_duration((double)ahead / per_second, left);
+    if (c->rejected > 0)
+        (void)snprintf(rejected, sizeof(rejected), "  %llu rejected",
+                       (unsigned long long)c->rejected);
+    const int length = snprintf(line, sizeof(line),
+                                "%5.1f%%  %s MB/s  %s tokens/s  %llu documents%s  ETA %s",
+                                100 * (double)c->bytes_read / (double)(c->bytes_read + ahead), rate,
+                                tokens, (unsigned long long)c->documents, rejected, left);
+    if (!p->terminal)
+        log_line(LH_LOG_INFO, "%s", line);
+    else if (length > 0 && !progress_put(line))
+        p->terminal = false;
+}
+
+static void prepare_progress_end(prepare_progress_t *p)
+{
+    if (p->terminal && !progress_put("")) p->terminal = false;
+    log_over_progress(false);
+}
+
+/* [prepare] accept: bound once, with every mistake a sentence before the first line is read. */
 static lh_status_t filter_bind(const cli_t *cli, call_t **out)
 {
     static const call_variable_t variables[] = {{"tokens", CALL_U64}};
@@ -43,19 +105,19 @@ static void tell(const cli_t *cli, const prepare_counts_t *c, const tokenizer_t 
                  double seconds)
 {
     char time[24], bytes[16], tokens[16];
-    duration_text(seconds, time);
-    bytes_text((double)c->bytes_read, bytes);
-    count_text((double)c->tokens, tokens);
-    print_line("prepared %s: %llu documents, %s tokens of %d (%s), from %s in %s, %.1f MB/s",
-               cli->job->prepare.output, (unsigned long long)c->documents, tokens,
-               tokenizer_vocab_size(tokenizer), tokenizer_kind(tokenizer), bytes, time,
-               (double)c->bytes_read / 1e6 / seconds);
+    text_duration(seconds, time);
+    text_bytes((double)c->bytes_read, bytes);
+    text_count((double)c->tokens, tokens);
+    cli_print_line("prepared %s: %llu documents, %s tokens of %d (%s), from %s in %s, %.1f MB/s",
+                   cli->job->prepare.output, (unsigned long long)c->documents, tokens,
+                   tokenizer_vocab_size(tokenizer), tokenizer_kind(tokenizer), bytes, time,
+                   (double)c->bytes_read / 1e6 / seconds);
     if (c->rejected > 0)
-        print_line("%llu lines were rejected; %s/prepare.rejected.txt lists them",
-                   (unsigned long long)c->rejected, cli->job->pipeline.folder);
+        cli_print_line("%llu lines were rejected; %s/prepare.rejected.txt lists them",
+                       (unsigned long long)c->rejected, cli->job->pipeline.folder);
     if (c->filtered > 0)
-        print_line("%llu documents were dropped by %s", (unsigned long long)c->filtered,
-                   cli->job->prepare.accept);
+        cli_print_line("%llu documents were dropped by %s", (unsigned long long)c->filtered,
+                       cli->job->prepare.accept);
 }
 
 static lh_status_t prepare(const cli_t *cli, const tokenizer_t *tokenizer, call_t *filter)
@@ -76,6 +138,7 @@ static lh_status_t prepare(const cli_t *cli, const tokenizer_t *tokenizer, call_
                                .base = job->base,
                                .folder = job->pipeline.folder,
                                .line_bytes = job->limits.line_bytes,
+                               .window_bytes = job->limits.window_bytes,
                                .tokenizer = tokenizer,
                                .accept = filter == NULL ? NULL : filter_run,
                                .accept_context = filter,
@@ -92,7 +155,7 @@ static lh_status_t prepare(const cli_t *cli, const tokenizer_t *tokenizer, call_
     return status;
 }
 
-int command_prepare(cli_t *cli)
+static int prepare_stage(cli_t *cli)
 {
     tokenizer_t *tokenizer = NULL;
     call_t *filter = NULL;
@@ -106,3 +169,11 @@ int command_prepare(cli_t *cli)
     tokenizer_free(tokenizer);
     return status;
 }
+
+const command_t command_prepare = {
+    .name = "prepare",
+    .summary = "JSONL text to token files",
+    .needs = CLI_NEEDS_JOB | CLI_NEEDS_PLUGINS,
+    .run = command_run_stage,
+    .stage = prepare_stage,
+};

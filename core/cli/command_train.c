@@ -1,16 +1,16 @@
 /* command_train.c - longhaul train PIPELINE.ini [--resume] [--dump-batches N] [--profile] */
-#include <cli/commands.h>
+#include <cli/command_run.h>
 
 #include <stdio.h>
 
 #include <base/file.h>
 #include <base/log.h>
 #include <base/memory.h>
-#include <checkpoint/folder_lock.h>
+#include <cli/command_check.h>
 #include <cli/model_source.h>
 #include <config/quantity.h>
+#include <engine/engine_profile.h>
 #include <plan/step_plan.h>
-#include <plan/step_trace.h>
 #include <train/train.h>
 #include <watch/watch.h>
 
@@ -22,6 +22,7 @@ static lh_status_t dump_count(const cli_t *cli, uint64_t *out)
     return fail(LH_INVALID, "--dump-batches %s: not a whole number", text);
 }
 
+/* A run that stopped as it was asked to, or because the loss was not finite, has not failed. */
 static int exit_code(const job_t *job, const train_result_t *result)
 {
     switch (result->outcome) {
@@ -33,6 +34,12 @@ static int exit_code(const job_t *job, const train_result_t *result)
         log_line(LH_LOG_ERROR, "stopped: %llu steps in a row were not finite, the last was %llu",
                  (unsigned long long)job->train.not_finite_limit,
                  (unsigned long long)result->steps);
+        return EXIT_STOPPED;
+    case TRAIN_REFUSED:
+        log_line(LH_LOG_ERROR,
+                 "ended with step %llu: the last %llu were not finite and not applied; --resume "
+                 "goes on from the last good checkpoint",
+                 (unsigned long long)result->steps, (unsigned long long)result->refused);
         return EXIT_STOPPED;
     default: return EXIT_DONE;
     }
@@ -108,29 +115,21 @@ static void print_profile(const step_profile_t *p)
         printf("of limit: unknown until longhaul bench device has measured this device\n");
 }
 
-/* Metrics and log are this run's alone. Where the checkpoints lie in the same folder, their lock is
- * the one; a system without locks is no reason not to train. */
-static lh_status_t lock_folder(const job_t *job, folder_lock_t *lock)
+static void note_begin(void *context)
 {
-    static const uint64_t patience_ns = UINT64_C(30000000000);
-    const char *folder = job->pipeline.folder, *checkpoints = job->checkpoint.folder;
-    if (folder_holds(folder, checkpoints) && folder_holds(checkpoints, folder)) return LH_OK;
-    const lh_status_t status = folder_lock_take(folder, patience_ns, lock);
-    if (status != LH_IO) return status;
-    log_line(LH_LOG_WARN, "%s; a second run in this folder would not be refused", fail_reason());
-    return LH_OK;
+    launch_began(context);
 }
 
-int command_train(cli_t *cli)
+static int train_stage(cli_t *cli)
 {
     const job_t *job = cli->job;
     model_source_t source;
     watch_t *watch = NULL;
     train_result_t result;
     uint64_t dump;
-    folder_lock_t lock = {.fd = -1};
     step_profile_t profile = {.profiler = {on_profiled}, .folder = job->pipeline.folder};
-    const bool leads = cli->world == NULL || cli->world->row.rank == 0;
+    const world_t *world = launch_world(cli->launch);
+    const bool leads = world == NULL || world->row.rank == 0;
     const bool profiled = leads && cli_flag(cli, "profile") != NULL;
 
     lh_status_t status = dump_count(cli, &dump);
@@ -138,10 +137,12 @@ int command_train(cli_t *cli)
     if (status != LH_OK) return status;
     const uint32_t missing = folders_missing(job->pipeline.folder);
     status = folder_make(job->pipeline.folder);
-    if (status == LH_OK && leads) status = lock_folder(job, &lock);
     if (status == LH_OK && leads)
         status = watch_new(job->pipeline.folder, job->train.log_every, &watch);
-    if (watch != NULL) watch_plugins(watch, cli->plugins);
+    if (watch != NULL) {
+        watch_plugins(watch, cli->plugins);
+        watch_opened(watch, note_begin, cli->launch);
+    }
     if (status == LH_OK) {
         const train_how_t how = {
             .job = job,
@@ -157,18 +158,29 @@ int command_train(cli_t *cli)
             .dump_batches = dump,
             .predict = predict,
             .profiler = profiled ? &profile.profiler : NULL,
-            .control = cli->control,
-            .world = cli->world};
+            .control = launch_control(cli->launch),
+            .world = world};
         status = train_run(&how, &result);
     }
     if (status == LH_OK && profiled) print_profile(&profile);
     mem_free(profile.rows);
-    watch_free(watch);
-    if (status == LH_OK)
-        folder_lock_give(&lock);
-    else
-        folder_lock_undo(&lock, job->pipeline.folder);
+    const int code = status == LH_OK ? exit_code(job, &result) : status;
+    watch_free(watch); /* after the last line that train.log is to have */
     if (status != LH_OK && leads) folders_unmake(job->pipeline.folder, missing);
     model_source_close(&source);
-    return status == LH_OK ? exit_code(job, &result) : status;
+    return code;
 }
+
+const command_t command_train = {
+    .name = "train",
+    .summary = "train, and save checkpoints",
+    .needs = CLI_NEEDS_JOB | CLI_NEEDS_PLUGINS | CLI_HAS_RANKS,
+    .run = command_run_stage,
+    .check = check_job_options,
+    .stage = train_stage,
+    .flags = {CLI_FLAG_RESUME,
+              CLI_FLAG_HOST,
+              {"dump-batches", "N", "also write the first N batches to batches.safetensors"},
+              {"profile", NULL,
+               "print one step kernel by kernel; also as profile.json and profile.trace.json"}},
+};

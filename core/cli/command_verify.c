@@ -1,6 +1,6 @@
 /* command_verify.c - longhaul verify PATH: reads a checkpoint, every one of a folder, or a pair of
  * token files back from disk and checks every byte. */
-#include <cli/commands.h>
+#include <cli/cli.h>
 
 #include <errno.h>
 #include <stdio.h>
@@ -10,7 +10,6 @@
 #include <base/memory.h>
 #include <base/text.h>
 #include <checkpoint/checkpoint.h>
-#include <checkpoint/checkpoint_folder.h>
 #include <checkpoint/commit.h>
 #include <data/pair_record.h>
 
@@ -23,7 +22,7 @@ typedef struct tally {
 /* One line, whatever the names of files are. reason: "" for none. */
 static void say(const char *path, const char *what, const char *reason)
 {
-    print_line("%s: %s%s%s", path, what, *reason == '\0' ? "" : ": ", reason);
+    cli_print_line("%s: %s%s%s", path, what, *reason == '\0' ? "" : ": ", reason);
 }
 
 static void verify_step(const char *path, tally_t *tally)
@@ -136,7 +135,7 @@ static lh_status_t verify_inside(const char *folder)
     char *inside = path_join(folder, "checkpoints");
     if (inside == NULL) return LH_NO_MEMORY;
     const bool there = file_exists(inside);
-    if (!there) print_line("%s: no checkpoints", folder);
+    if (!there) cli_print_line("%s: no checkpoints", folder);
     const lh_status_t status = there ? verify_checkpoints(inside, false) : LH_OK;
     mem_free(inside);
     return status;
@@ -162,7 +161,7 @@ static lh_status_t verify_checkpoints(const char *folder, bool paired)
     return paired ? verify_inside(folder) : verify_one(folder);
 }
 
-int command_verify(cli_t *cli)
+static int verify(cli_t *cli)
 {
     if (cli->name == NULL)
         return fail(LH_INVALID, "verify what? a checkpoint, a folder of them, or a pair of token "
@@ -180,3 +179,11 @@ int command_verify(cli_t *cli)
     const lh_status_t rest = verify_checkpoints(cli->name, true);
     return rest == LH_OK ? fail(status, "%s: not all of it is whole", cli->name) : rest;
 }
+
+const command_t command_verify = {
+    .name = "verify",
+    .summary = "read a checkpoint, all of a folder, or a pair of token files back and check every "
+               "byte; NAME is the folder, or a file of the pair",
+    .needs = CLI_TAKES_NAME,
+    .run = verify,
+};

@@ -2,28 +2,36 @@
 #include <fcntl.h>
 #include <signal.h>
 #include <stdio.h>
+#include <stdlib.h>
+#include <sys/prctl.h>
+#include <sys/resource.h>
 #include <unistd.h>
 
 #include <base/file.h>
 #include <base/log.h>
-#include <cli/arguments.h>
-#include <cli/launch.h>
-#include <cli/privileges.h>
-#include <data/json_parse.h>
+#include <cli/cli.h>
 
 static void print_usage(FILE *to)
 {
     uint32_t count;
-    const command_t *all = commands(&count);
+    const command_t *const *all = commands(&count);
     fprintf(to, "usage: longhaul COMMAND ... ; longhaul help tells more\n");
     for (uint32_t i = 0; i < count; i++)
-        fprintf(to, "  %-9s %s\n", all[i].name, all[i].summary);
+        fprintf(to, "  %-9s %s\n", all[i]->name, all[i]->summary);
 }
 
 /* Through the log, which shows control characters of a hostile file as \xNN. */
 static void print_reason(void)
 {
-    log_line(LH_LOG_INFO, "longhaul: %s", fail_reason());
+    log_end(fail_reason());
+}
+
+/* Where a launcher does not print it for all. */
+static void tell_end(const cli_t *cli, int code)
+{
+    if (launch_last_words(cli->launch, code, fail_reason())) return;
+    print_reason();
+    launch_note_end(cli->launch, fail_reason());
 }
 
 /* What was asked for on stdout and could not be written is no success. */
@@ -41,7 +49,7 @@ static int run(cli_t *cli)
     if (code < 0) {
         const int status = code;
         code = status_exit_code(status);
-        if (!launch_last_words(cli, code, fail_reason())) print_reason();
+        tell_end(cli, code);
     }
     code = code_of_stdout(code);
     cli_close(cli);
@@ -59,26 +67,66 @@ static void fill_streams(void)
     if (fd >= 0) (void)close(fd);
 }
 
+static bool wants_core(void)
+{
+    const char *value = getenv("LONGHAUL_CORE");
+    return value != NULL && strcmp(value, "1") == 0;
+}
+
+/* A set-user-ID program that it starts gains nothing; a crash leaves no core, which would hold
+ * tokens, weights and what was derived from the job's key, unless LONGHAUL_CORE=1 asks for one.
+ * Processes that it starts inherit both. Where
+ * the kernel refuses one, the program goes on: they guard against mistakes elsewhere. */
+static void drop_privileges(void)
+{
+    static const struct rlimit none = {0, 0};
+    (void)prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0);
+    if (!wants_core()) (void)setrlimit(RLIMIT_CORE, &none);
+}
+
+static cli_t *running; /* NULL once its end is main's own */
+static pid_t self;     /* what a child does is its parent's to tell */
+
+/* No code of ours calls exit: a plugin does, or a library of its. That is no end of a job, whatever
+ * the code says. */
+static void refuse_exit(int code, void *unused)
+{
+    const cli_t *cli = running;
+    const char *who = "a library";
+    (void)unused;
+    if (cli == NULL || getpid() != self) return;
+    for (uint32_t i = 0; cli->plugins != NULL && i < registry_count(cli->plugins); i++) {
+        const plugin_t *p = registry_at(cli->plugins, i);
+        if (origin_is_on_stack(&p->origin)) who = p->path;
+    }
+    const lh_status_t status = fail(LH_ABI, "%s: calls exit with code %d", who, code);
+    if (!launch_died(cli->launch, status_exit_code(status), fail_reason())) print_reason();
+    _exit(status_exit_code(status));
+}
+
 int main(int argc, char **argv)
 {
     cli_t cli = {0};
-    privileges_drop();
+    drop_privileges();
     fill_streams();
     (void)signal(SIGXFSZ, SIG_IGN); /* a limit of files' size is an error of the write */
-    json_use_memory();
     /* Results and log lines stay in order when both go to one file. */
     (void)setvbuf(stdout, NULL, _IOLBF, 0);
     if (argc == 2 && strcmp(argv[1], "--version") == 0) {
         printf("longhaul %s\n", LH_VERSION);
         return code_of_stdout(EXIT_DONE);
     }
-    if (arguments_parse(argc, argv, &cli) != LH_OK) {
+    if (cli_parse(argc, argv, &cli) != LH_OK) {
         print_reason();
         print_usage(stderr);
         return EXIT_USAGE;
     }
     cli.confines = true;
+    running = &cli;
+    self = getpid();
+    (void)on_exit(refuse_exit, NULL);
     const int code = run(&cli);
-    arguments_free(&cli);
+    running = NULL;
+    cli_free(&cli);
     return code;
 }

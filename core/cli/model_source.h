@@ -4,11 +4,13 @@
 #define CLI_MODEL_SOURCE_H
 
 #include <checkpoint/checkpoint.h>
-#include <checkpoint/hf_config.h>
 #include <config/job.h>
-#include <data/tokenizer.h>
-#include <plugin/loader.h>
-#include <train/session.h>
+#include <format/json_writer.h>
+#include <graph/parameters.h>
+#include <hf/hf_config.h>
+#include <plugin/registry.h>
+#include <session/session.h>
+#include <tokenizer/tokenizer.h>
 
 typedef struct model_source {
     const job_t *job;
@@ -46,5 +48,28 @@ lh_status_t model_source_same_model(const model_source_t *s, const checkpoint_t 
                                     const plugin_t *plugin, const void *config) LH_MUST_CHECK;
 /* Ids that stand for text: the tokenizer's, without the rows that only fill up; 0: unknown. */
 uint64_t model_source_vocabulary(const model_source_t *s);
+
+/* a job's model as its plugin describes it, without a device: for conversions.
+ */
+
+typedef struct model_layout {
+    const plugin_t *plugin;
+    option_table_t options;
+    void *config;
+    lh_model_t *model;
+    parameters_t *parameters;
+    char value[JSON_REAL_TEXT]; /* of the last question */
+} model_layout_t;
+
+/* vocab: rows of the embedding that a tokenizer asks for; 0: given or the INI says. A plugin
+ * without a Hugging Face form is refused. */
+lh_status_t model_layout_open(const job_t *job, registry_t *registry, const option_given_t *given,
+                              uint32_t given_count, uint64_t vocab,
+                              model_layout_t *out) LH_MUST_CHECK;
+void model_layout_close(model_layout_t *l);
+
+/* An option's effective value as an INI would say it; NULL: none. Valid until the next question.
+ * The context is a model_layout_t. */
+const char *model_layout_option(void *context, const char *key);
 
 #endif

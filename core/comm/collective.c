@@ -5,8 +5,9 @@
 
 #include <base/checked.h>
 #include <base/memory.h>
-#include <comm/comm_state.h>
-#include <tensor/dtype.h>
+#include <comm/comm_agree.h>
+#include <comm/comm_runs.h>
+#include <longhaul/dtype.h>
 
 const char *const coll_op_names[COLL_OPS] = {
     [0] = "none",
@@ -67,13 +68,13 @@ static lh_status_t check_how(const comm_t *c, const coll_how_t *how)
         return fail(LH_INVALID, "'%s': algorithm %u is none of COLL_*", how->name, how->algorithm);
     if (sums(how->op) && how->dtype != LH_DTYPE_F32 && how->dtype != LH_DTYPE_BF16)
         return fail(LH_UNSUPPORTED, "'%s': sums are of F32 or BF16, not of %s", how->name,
-                    dtype_name(how->dtype));
+                    lh_dtype_name(how->dtype));
     if (sums(how->op) && how->algorithm == COLL_HALVING && c->how.job->comm.bits != BITS_ORDERED)
         return fail(LH_UNSUPPORTED,
                     "'%s': halving sums in another order than [comm] bits = canonical promises; "
                     "take direct or ring",
                     how->name);
-    if (how->op != COLL_BARRIER && how->elements > 0 && dtype_bytes(how->dtype) == 0)
+    if (how->op != COLL_BARRIER && how->elements > 0 && lh_dtype_bytes(how->dtype) == 0)
         return fail(LH_INVALID, "'%s': dtype %u has no size", how->name, how->dtype);
     if (how->op == COLL_ALL_TO_ALL && how->cut.address == NULL && how->elements > 0)
         return fail(LH_INVALID, "'%s': an all-to-all needs a cut to receive into", how->name);
@@ -87,7 +88,7 @@ static lh_status_t check_place(const comm_t *c, const coll_how_t *how, const col
 {
     uint64_t bytes;
     if (place->address == NULL || elements == 0) return LH_OK;
-    if (!checked_mul(elements, dtype_bytes(how->dtype), &bytes))
+    if (!checked_mul(elements, lh_dtype_bytes(how->dtype), &bytes))
         return fail(LH_INVALID, "'%s': %llu elements are too many", how->name,
                     (unsigned long long)elements);
     const comm_arena_t *a = place->arena < c->arena_count ? &c->arenas[place->arena] : NULL;
@@ -100,6 +101,7 @@ static lh_status_t check_place(const comm_t *c, const coll_how_t *how, const col
 
 static uint64_t end_of_cut(const collective_t *x, uint32_t owner)
 {
+    lh_assert(owner < x->how.group->size);
     uint64_t end = 0;
     for (uint32_t i = 0; i < x->pieces[owner].count; i++) {
         const coll_segment_t *s = &x->pieces[owner].segments[i];
@@ -142,6 +144,14 @@ static void cut_evenly(collective_t *x)
     }
 }
 
+/* A segment that goes on where the owner's last one ends, in both forms: one may stand for both. */
+static bool is_joined(const collective_t *x, uint32_t owner, uint32_t at, const coll_segment_t *s)
+{
+    if (&x->segments[at] == x->pieces[owner].segments) return false;
+    const coll_segment_t *last = &x->segments[at - 1];
+    return last->whole + last->count == s->whole && last->cut + last->count == s->cut;
+}
+
 static lh_status_t copy_pieces(collective_t *x, const coll_piece_t *pieces)
 {
     uint32_t at = 0;
@@ -157,7 +167,12 @@ static lh_status_t copy_pieces(collective_t *x, const coll_piece_t *pieces)
                             "%llu elements",
                             x->how.name, i, o, (unsigned long long)s.count,
                             (unsigned long long)s.whole, (unsigned long long)x->how.elements);
-            x->segments[at++] = s;
+            if (is_joined(x, o, at, &s)) {
+                x->segments[at - 1].count += s.count;
+                x->pieces[o].count--;
+            } else {
+                x->segments[at++] = s;
+            }
         }
     }
     return LH_OK;
@@ -190,7 +205,6 @@ static lh_status_t take_names(collective_t *x, const char *name)
 
 static void collective_free(collective_t *x)
 {
-    script_free(&x->script);
     mem_free(x->segments);
     mem_free(x->pieces);
     mem_free(x->name);
@@ -199,7 +213,6 @@ static void collective_free(collective_t *x)
     mem_free(x->places);
     mem_free(x->tracks);
     mem_free(x->scratch);
-    mem_free(x->first);
     mem_free(x->left);
     mem_free(x->ready);
     mem_free(x);
@@ -214,8 +227,7 @@ void comm_free_plans(comm_t *c)
 
 lh_status_t collective_new(comm_t *c, const coll_how_t *how, collective_t **out)
 {
-    if (c->connected)
-        return fail(LH_INVALID, "'%s' was planned after the ranks are connected", how->name);
+    lh_assert(!c->connected);
     lh_status_t status = check_how(c, how);
     if (status != LH_OK) return status;
     collective_t **plans = mem_grow(c->plans, &c->plan_capacity, c->plan_count + 1u,
@@ -235,10 +247,30 @@ lh_status_t collective_new(comm_t *c, const coll_how_t *how, collective_t **out)
         collective_free(x);
         return status;
     }
-    x->key = collective_key(&x->how, c->how.world);
+    x->key = comm_key(&x->how, c->how.world);
     c->plans[c->plan_count++] = x;
     *out = x;
     return LH_OK;
+}
+
+lh_status_t collective_start(collective_t *x)
+{
+    return runs_start(x, NULL);
+}
+
+lh_status_t collective_start_behind(collective_t *x, const collective_gate_t *gate)
+{
+    return runs_start(x, gate);
+}
+
+lh_status_t collective_test(collective_t *x)
+{
+    return runs_test(x);
+}
+
+lh_status_t collective_wait(collective_t *x)
+{
+    return runs_wait(x);
 }
 
 uint32_t collective_algorithm(const collective_t *x)
@@ -250,7 +282,7 @@ void collective_bytes(const collective_t *x, uint64_t sent[4], uint64_t *staging
 {
     for (uint32_t s = 0; s < COMM_SCOPES; s++)
         sent[s] = x->sent[s];
-    *staging = x->script.staging_bytes;
+    *staging = x->script->staging_bytes;
 }
 
 const char *collective_name(const collective_t *x)

@@ -2,8 +2,8 @@
  * number of times.
  *
  * A buffer of `elements` is cut into one piece for each member of the group, its owner: a list of
- * segments. Sums are canonical: inside a site from the stand-in's next member round to the
- * stand-in, one after the other, then over sites from the owner's next site round to its own, in
+ * segments. Sums are canonical: inside a site from the leader's next member round to the
+ * leader, one after the other, then over sites from the owner's next site round to its own, in
  * F32. So bits depend on ownership and on the group, never on chunk, bucket, algorithm, transport
  * or timing. all_reduce is reduce_scatter plus all_gather.
  *
@@ -11,7 +11,7 @@
 #ifndef COMM_COLLECTIVE_H
 #define COMM_COLLECTIVE_H
 
-#include <comm/links.h>
+#include <links/links.h>
 
 typedef struct comm comm_t;             /* comm.h */
 typedef struct collective collective_t; /* a plan; freed with its comm */
@@ -84,6 +84,15 @@ const char *collective_name(const collective_t *x);
 
 /* Queues a run and returns; one run of a plan at a time. No allocation. */
 lh_status_t collective_start(collective_t *x) LH_MUST_CHECK;
+/* The same for who does not wait itself, such as a device that works off a queue. */
+typedef struct collective_gate {
+    /* Whether the run may begin, LH_AGAIN: not yet. Asked by whoever drives, often. */
+    lh_status_t (*past)(void *context);
+    /* Told once, when the run is done or, after a failure, will never be. May be NULL. */
+    void (*done)(void *context);
+    void *context;
+} collective_gate_t;
+lh_status_t collective_start_behind(collective_t *x, const collective_gate_t *gate) LH_MUST_CHECK;
 /* LH_OK: done and its memory is the caller's again. LH_AGAIN: not yet. Else it failed, as all will.
  */
 lh_status_t collective_test(collective_t *x);

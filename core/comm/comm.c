@@ -7,8 +7,11 @@
 
 #include <base/memory.h>
 #include <base/sys.h>
-#include <comm/carrier.h>
-#include <comm/comm_state.h>
+#include <comm/comm_agree.h>
+#include <comm/comm_choice.h>
+#include <comm/comm_runs.h>
+#include <links/carrier.h>
+#include <links/links_connect.h>
 
 static const uint64_t spin_ns = 200000, crowded_spin_ns = 1000000;
 enum { STAGING_ALIGN = 4096 };
@@ -35,7 +38,7 @@ lh_status_t comm_open(const comm_how_t *how, comm_t **out)
     atomic_init(&c->asleep, false);
     const links_how_t links = {
         .job = how->job, .registry = how->registry, .world = how->world, .control = how->control};
-    lh_status_t status = c->wake_fd < 0 ? fail(LH_IO, "eventfd") : LH_OK;
+    lh_status_t status = c->wake_fd < 0 ? fail_io(errno, "eventfd") : LH_OK;
     if (status == LH_OK && !how->planned) status = links_open(&links, &c->links);
     if (status != LH_OK) {
         comm_close(c);
@@ -54,6 +57,9 @@ static void stop_thread(comm_t *c)
     runs_leave(c);
     (void)pthread_join(c->thread, NULL);
     c->has_thread = false;
+    runs_enter(c);
+    runs_release(c);
+    runs_leave(c);
 }
 
 void comm_stop(comm_t *c)
@@ -67,6 +73,7 @@ void comm_close(comm_t *c)
     stop_thread(c);
     links_close(c->links); /* from here on nobody touches buffers */
     comm_free_plans(c);
+    script_set_free(&c->scripts);
     for (uint32_t i = 0; i < LH_GROUPS; i++)
         group_free(c->groups[i]);
     mem_free(c->lanes);
@@ -164,8 +171,8 @@ static void own_facts(comm_t *c, comm_facts_t *out)
 static void count_sent(collective_t *x)
 {
     const world_t *w = x->comm->how.world;
-    for (uint32_t i = 0; i < x->script.step_count; i++) {
-        const script_step_t *step = &x->script.steps[i];
+    for (uint32_t i = 0; i < x->script->step_count; i++) {
+        const script_step_t *step = &x->script->steps[i];
         if (step->kind == STEP_SEND)
             x->sent[world_scope(w, w->row.rank, x->how.group->ranks[step->peer])] += step->bytes;
     }
@@ -173,28 +180,29 @@ static void count_sent(collective_t *x)
 
 static lh_status_t make_run(collective_t *x)
 {
-    const script_t *s = &x->script;
+    const script_t *s = x->script;
     x->left = mem_array(s->step_count, sizeof(*x->left));
     x->ready = mem_array(s->step_count, sizeof(*x->ready));
-    x->first = mem_array(s->step_count, sizeof(*x->first));
     x->tracks = mem_array(s->lane_count, sizeof(*x->tracks));
     x->scratch = mem_array(s->most_sources, sizeof(*x->scratch));
-    if (x->left == NULL || x->ready == NULL || x->first == NULL || x->tracks == NULL ||
-        x->scratch == NULL)
+    if (x->left == NULL || x->ready == NULL || x->tracks == NULL || x->scratch == NULL)
         return LH_NO_MEMORY;
-    for (uint32_t i = 0; i < s->step_count; i++)
-        if (s->steps[i].kind >= STEP_SUM && s->steps[i].needs == 0) x->first[x->first_count++] = i;
     return LH_OK;
+}
+
+static lh_status_t take_script(script_set_t *set, collective_t *x, const comm_facts_t *all)
+{
+    script_how_t how;
+    comm_choose(x, all, &how);
+    x->algorithm = how.algorithm;
+    return script_set_take(set, &how, &x->script);
 }
 
 static lh_status_t make_script(collective_t *x, const comm_facts_t *all)
 {
-    script_how_t how;
     comm_map_peers(x);
-    comm_choose(x, all, &how);
-    lh_status_t status = script_new(&how, &x->script);
+    const lh_status_t status = take_script(&x->comm->scripts, x, all);
     if (status != LH_OK) return status;
-    x->algorithm = how.algorithm;
     count_sent(x);
     return make_run(x);
 }
@@ -210,8 +218,8 @@ static lane_t *find_lane(comm_t *c, link_t *link, bool sending)
 
 static lh_status_t make_tracks(comm_t *c, collective_t *x)
 {
-    for (uint32_t i = 0; i < x->script.lane_count; i++) {
-        const script_lane_t *m = &x->script.lanes[i];
+    for (uint32_t i = 0; i < x->script->lane_count; i++) {
+        const script_lane_t *m = &x->script->lanes[i];
         link_t *k = links_find(c->links, x->how.group->ranks[m->peer], x->how.service);
         if (k == NULL)
             return fail(LH_UNREACHABLE, "'%s' needs a link to rank %u that is not there", x->name,
@@ -225,7 +233,7 @@ static lh_status_t make_lanes(comm_t *c)
 {
     uint64_t most = 1;
     for (uint32_t i = 0; i < c->plan_count; i++)
-        most += c->plans[i]->script.lane_count;
+        most += c->plans[i]->script->lane_count;
     const uint64_t all = (uint64_t)c->how.world->row.size * COMM_SERVICES * 2;
     c->lanes = mem_array(most < all ? most : all, sizeof(*c->lanes));
     lh_status_t status = c->lanes == NULL ? LH_NO_MEMORY : LH_OK;
@@ -234,20 +242,21 @@ static lh_status_t make_lanes(comm_t *c)
     return status;
 }
 
-/* Plans take regions in turn: as many of those that stage can be under way at a time. */
-static region_t *take_region(region_t regions[COMM_REGIONS], uint32_t *turn, const script_t *s)
+/* Plans take slots in turn: as many of those that stage can be under way at a time. */
+static staging_slot_t *take_slot(staging_slot_t slots[COMM_SLOTS], uint32_t *turn,
+                                 const script_t *s)
 {
     if (s->staging_bytes == 0) return NULL;
-    region_t *region = &regions[(*turn)++ % COMM_REGIONS];
-    if (s->staging_bytes > region->bytes) region->bytes = s->staging_bytes;
-    return region;
+    staging_slot_t *slot = &slots[(*turn)++ % COMM_SLOTS];
+    if (s->staging_bytes > slot->bytes) slot->bytes = s->staging_bytes;
+    return slot;
 }
 
-static uint64_t regions_bytes(const region_t regions[COMM_REGIONS])
+static uint64_t slots_bytes(const staging_slot_t slots[COMM_SLOTS])
 {
     uint64_t bytes = STAGING_ALIGN; /* signals carry nothing, but lie somewhere */
-    for (uint32_t i = 0; i < COMM_REGIONS; i++)
-        bytes += (regions[i].bytes + STAGING_ALIGN - 1) / STAGING_ALIGN * STAGING_ALIGN;
+    for (uint32_t i = 0; i < COMM_SLOTS; i++)
+        bytes += (slots[i].bytes + STAGING_ALIGN - 1) / STAGING_ALIGN * STAGING_ALIGN;
     return bytes;
 }
 
@@ -255,19 +264,26 @@ static lh_status_t make_staging(comm_t *c)
 {
     uint32_t arena, turn = 0;
     for (uint32_t i = 0; i < c->plan_count; i++)
-        c->plans[i]->region = take_region(c->regions, &turn, &c->plans[i]->script);
-    c->staging_bytes = regions_bytes(c->regions);
+        c->plans[i]->slot = take_slot(c->slots, &turn, c->plans[i]->script);
+    c->staging_bytes = slots_bytes(c->slots);
     c->staging = mem_new(c->staging_bytes);
     if (c->staging == NULL) return LH_NO_MEMORY;
     char *at = c->staging;
-    for (uint32_t i = 0; i < COMM_REGIONS; i++) {
-        c->regions[i].memory = at;
-        at += (c->regions[i].bytes + STAGING_ALIGN - 1) / STAGING_ALIGN * STAGING_ALIGN;
+    for (uint32_t i = 0; i < COMM_SLOTS; i++) {
+        c->slots[i].memory = at;
+        at += (c->slots[i].bytes + STAGING_ALIGN - 1) / STAGING_ALIGN * STAGING_ALIGN;
     }
     const lh_status_t status = comm_arena(c, c->staging, c->staging_bytes, -1, 0, &arena);
     for (uint32_t i = 0; status == LH_OK && i < c->plan_count; i++) {
         collective_t *x = c->plans[i];
-        script_place(&x->script, x->region != NULL ? x->region->memory : c->staging, arena);
+        x->bound = (script_places_t){.whole = x->how.whole.address,
+                                     .cut = x->how.cut.address,
+                                     .staging = x->slot != NULL ? x->slot->memory : c->staging,
+                                     .whole_arena = x->how.whole.arena,
+                                     .cut_arena = x->how.cut.arena,
+                                     .staging_arena = arena,
+                                     .peers = x->peers,
+                                     .segments = x->segments};
     }
     return status;
 }
@@ -291,6 +307,13 @@ static lh_status_t start_thread(comm_t *c)
     return LH_OK;
 }
 
+void comm_known_links(comm_t *c, const probe_pair_t *known, uint32_t count)
+{
+    lh_assert(!c->connected);
+    c->known = known;
+    c->known_count = count;
+}
+
 lh_status_t comm_connect(comm_t *c)
 {
     if (c->connected) return fail(LH_INVALID, "the ranks are connected already");
@@ -304,6 +327,7 @@ lh_status_t comm_connect(comm_t *c)
         if (x->peers == NULL || x->places == NULL) status = LH_NO_MEMORY;
     }
     if (status == LH_OK) status = comm_agree_plans(c);
+    if (status == LH_OK) status = links_probe(c->links, c->known, c->known_count);
     for (uint32_t s = 1; status == LH_OK && s < COMM_SERVICES; s++)
         status = connect_service(c, s);
     if (status != LH_OK) return status;
@@ -320,19 +344,23 @@ lh_status_t comm_connect(comm_t *c)
     return status;
 }
 
-static uint64_t script_bytes(const script_t *s)
+/* Of runs, one a plan. */
+static uint64_t run_bytes(const collective_t *x)
 {
-    return s->step_count * (sizeof(*s->steps) + 4 * sizeof(uint32_t)) +
-           s->next_count * sizeof(*s->next) + s->view_count * sizeof(*s->views) +
-           s->run_count * sizeof(*s->runs);
+    return x->script->step_count * (sizeof(*x->left) + sizeof(*x->ready));
 }
 
 uint64_t comm_bytes(const comm_t *c)
 {
-    uint64_t bytes = c->staging_bytes;
+    uint64_t bytes = c->staging_bytes + script_set_bytes(&c->scripts);
     for (uint32_t i = 0; i < c->plan_count; i++)
-        bytes += script_bytes(&c->plans[i]->script);
+        if (c->plans[i]->script != NULL) bytes += run_bytes(c->plans[i]);
     return bytes;
+}
+
+uint32_t comm_scripts(const comm_t *c)
+{
+    return c->scripts.count;
 }
 
 /* What all ranks would tell: files are mapped if the node's transport can, nothing is measured. */
@@ -345,8 +373,8 @@ static lh_status_t expect_facts(comm_t *c, comm_facts_t *all)
     if (chosen == NULL) return LH_INVALID;
     const lh_status_t status = registry_load(c->how.registry, LH_KIND_TRANSPORT, chosen, &plugin);
     if (status != LH_OK) return status;
-    const lh_one_sided_api_t *api = plugin->transport->one_sided;
-    for (uint32_t a = 0; api != NULL && api->map != NULL && a < c->arena_count && a < 32; a++)
+    const bool maps = plugin->transport->mapping != NULL;
+    for (uint32_t a = 0; maps && a < c->arena_count && a < 32; a++)
         if (c->arenas[a].file) files |= 1u << a;
     for (uint32_t r = 0; r < c->how.world->row.size; r++)
         for (uint32_t s = 1; s < COMM_SERVICES; s++)
@@ -354,20 +382,16 @@ static lh_status_t expect_facts(comm_t *c, comm_facts_t *all)
     return LH_OK;
 }
 
-/* Its script, made as comm_connect would and dropped again. */
-static lh_status_t expect_script(collective_t *x, const comm_facts_t *all, script_t *out)
+/* Its script, as comm_connect would take it. */
+static lh_status_t expect_script(script_set_t *set, collective_t *x, const comm_facts_t *all)
 {
-    script_how_t how;
     if (x->peers != NULL) return fail(LH_INVALID, "'%s' is connected already", x->name);
     x->peers = mem_array(x->how.group->size, sizeof(*x->peers));
     x->places = mem_array(x->how.group->size, sizeof(*x->places));
     lh_status_t status = x->peers == NULL || x->places == NULL ? LH_NO_MEMORY : LH_OK;
     for (uint32_t m = 0; status == LH_OK && m < x->how.group->size; m++)
         comm_place(x, &x->places[m]); /* the others' lie in arenas of the same number */
-    if (status == LH_OK) {
-        comm_choose(x, all, &how);
-        status = script_new(&how, out);
-    }
+    if (status == LH_OK) status = take_script(set, x, all);
     mem_free(x->peers);
     mem_free(x->places);
     x->peers = NULL;
@@ -377,22 +401,24 @@ static lh_status_t expect_script(collective_t *x, const comm_facts_t *all, scrip
 
 lh_status_t comm_plan(comm_t *c, uint64_t *bytes)
 {
-    region_t regions[COMM_REGIONS] = {0};
+    staging_slot_t slots[COMM_SLOTS] = {0};
+    script_set_t set = {0};
     uint32_t turn = 0;
     uint64_t sum = 0;
     comm_facts_t *all = mem_array(c->how.world->row.size, sizeof(*all));
     if (all == NULL) return LH_NO_MEMORY;
     lh_status_t status = expect_facts(c, all);
     for (uint32_t i = 0; status == LH_OK && i < c->plan_count; i++) {
-        script_t script;
-        status = expect_script(c->plans[i], all, &script);
+        collective_t *x = c->plans[i];
+        status = expect_script(&set, x, all);
         if (status != LH_OK) break;
-        (void)take_region(regions, &turn, &script);
-        sum += script_bytes(&script);
-        script_free(&script);
+        (void)take_slot(slots, &turn, x->script);
+        sum += run_bytes(x);
+        x->script = NULL;
     }
+    if (status == LH_OK) *bytes = sum + script_set_bytes(&set) + slots_bytes(slots);
+    script_set_free(&set);
     mem_free(all);
-    if (status == LH_OK) *bytes = sum + regions_bytes(regions);
     return status;
 }
 
@@ -400,6 +426,7 @@ void comm_step(comm_t *c, uint64_t step)
 {
     runs_enter(c);
     c->step = step;
+    links_follow(c->links, step);
     runs_leave(c);
 }
 

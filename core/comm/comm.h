@@ -13,7 +13,8 @@ typedef struct comm_how {
     registry_t *registry;
     const world_t *world;
     control_t *control;
-    bool thread;  /* a progress thread of its own; false: only waits make progress */
+    bool thread;  /* a progress thread of its own; false: only waits make progress, and nothing may
+                     begin behind a gate that the one who waits can't pass */
     bool planned; /* no links: plans are made to be counted, never connected */
 } comm_how_t;
 
@@ -33,12 +34,17 @@ const group_t *comm_group(comm_t *c, uint32_t which);
  * comm_close: peers on this machine map it, and read in place. */
 lh_status_t comm_arena(comm_t *c, void *base, uint64_t bytes, int fd, uint64_t fd_offset,
                        uint32_t *arena) LH_MUST_CHECK;
-/* Connects to all peers that plans need and posts what can be posted early. Plans are checked: all
- * ranks' lists of messages must match pair by pair, or all are refused with the first difference.
- */
+/* Measures the links between sites that are not known (links_probe), connects to all peers that
+ * plans need and posts what can be posted early. Plans are checked: all ranks' lists of messages
+ * must match pair by pair, or all are refused with the first difference. */
 lh_status_t comm_connect(comm_t *c) LH_MUST_CHECK;
+/* What a record has of links between sites, for comm_connect: until it has returned. Rank 0's
+ * counts. */
+void comm_known_links(comm_t *c, const probe_pair_t *known, uint32_t count);
 /* Of plans and staging: a row of the memory report. */
 uint64_t comm_bytes(const comm_t *c);
+/* After comm_connect: scripts that the plans share, one for each group, op and shape. */
+uint32_t comm_scripts(const comm_t *c);
 /* The same before comm_connect, without any peer: memory of ranks on a node is mapped where its
  * transport can, and long links have the chunks that they have before they are measured. */
 lh_status_t comm_plan(comm_t *c, uint64_t *bytes) LH_MUST_CHECK;

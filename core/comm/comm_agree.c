@@ -1,5 +1,5 @@
 /* comm_agree.c - before the first run: all ranks plan the same, and every message has its match. */
-#include <comm/comm_state.h>
+#include <comm/comm_agree.h>
 
 #include <stdio.h>
 
@@ -49,7 +49,7 @@ static uint64_t mix(uint64_t digest, uint64_t value)
 }
 
 /* A send of one is the receive of the other: both belong to their pair. */
-uint64_t collective_key(const coll_how_t *how, const world_t *w)
+uint64_t comm_key(const coll_how_t *how, const world_t *w)
 {
     const group_t *g = how->group;
     if (how->op != COLL_SEND && how->op != COLL_RECV)
@@ -151,7 +151,8 @@ static lh_status_t match_plan(comm_t *c, collective_t *x, const plan_row_t *all,
     return LH_OK;
 }
 
-lh_status_t comm_agree_plans(comm_t *c)
+/* Row by row, where summaries differ: names what does, and learns where others' buffers lie. */
+static lh_status_t compare_rows(comm_t *c)
 {
     const uint32_t size = c->how.world->row.size;
     uint64_t *counts = mem_array(size, sizeof(*counts)), mine = c->plan_count, most = 1;
@@ -179,6 +180,98 @@ lh_status_t comm_agree_plans(comm_t *c)
     return status;
 }
 
+/* All plans of a group, in order: what ranks compare grows with the groups that they are in, not
+ * with the plans. */
+typedef struct key_row {
+    uint64_t key, plans;     /* key 0: no group */
+    uint64_t digest, places; /* of the plans, and of where this rank's buffers of them lie */
+    uint64_t ranks;          /* that have the group */
+} key_row_t;
+
+static uint64_t ranks_of(const collective_t *x)
+{
+    return x->how.op == COLL_SEND || x->how.op == COLL_RECV ? 2 : x->how.group->size;
+}
+
+/* rows: [plan_count]. Returns how many there are. */
+static uint32_t sum_up(const comm_t *c, key_row_t *rows)
+{
+    uint32_t count = 0;
+    for (uint32_t i = 0; i < c->plan_count; i++) {
+        const collective_t *x = c->plans[i];
+        plan_place_t place;
+        uint32_t k = 0;
+        while (k < count && rows[k].key != x->key)
+            k++;
+        if (k == count) rows[count++] = (key_row_t){.key = x->key, .ranks = ranks_of(x)};
+        comm_place(x, &place);
+        rows[k].plans++;
+        rows[k].digest = mix(rows[k].digest, plan_digest(x));
+        rows[k].places = mix(rows[k].places, xxh3(&place, sizeof(place)));
+    }
+    return count;
+}
+
+static bool is_alike(const key_row_t *a, const key_row_t *b)
+{
+    return a->plans == b->plans && a->digest == b->digest && a->places == b->places;
+}
+
+/* Whether every group's ranks say the same of it. All ranks see the same rows and agree on that. */
+static bool all_alike(const key_row_t *rows, uint64_t count)
+{
+    for (uint64_t i = 0; i < count; i++) {
+        uint64_t ranks = 0;
+        if (rows[i].key == 0) continue;
+        for (uint64_t k = 0; k < count; k++) {
+            if (rows[k].key != rows[i].key) continue;
+            if (!is_alike(&rows[i], &rows[k])) return false;
+            ranks++;
+        }
+        if (ranks != rows[i].ranks) return false;
+    }
+    return true;
+}
+
+/* Groups of all ranks, `most` of each. */
+static lh_status_t gather_keys(comm_t *c, const key_row_t *mine, uint64_t count, bool *alike)
+{
+    const uint32_t size = c->how.world->row.size;
+    uint64_t *counts = mem_array(size, sizeof(*counts)), most = 1;
+    lh_status_t status = counts == NULL ? LH_NO_MEMORY
+                                        : comm_gather(c, &count, sizeof(count), counts);
+    for (uint32_t r = 0; status == LH_OK && r < size; r++)
+        if (counts[r] > most) most = counts[r];
+    mem_free(counts);
+    if (status != LH_OK) return status;
+    key_row_t *own = mem_array(most, sizeof(*own)), *all = mem_array(most * size, sizeof(*all));
+    if (own == NULL || all == NULL) status = LH_NO_MEMORY;
+    if (status == LH_OK) {
+        memcpy(own, mine, count * sizeof(*own));
+        status = comm_gather(c, own, most * sizeof(*own), all);
+    }
+    if (status == LH_OK) *alike = all_alike(all, most * size);
+    mem_free(own);
+    mem_free(all);
+    return status;
+}
+
+lh_status_t comm_agree_plans(comm_t *c)
+{
+    bool alike = false;
+    key_row_t *rows = mem_array(c->plan_count + 1u, sizeof(*rows));
+    if (rows == NULL) return LH_NO_MEMORY;
+    lh_status_t status = gather_keys(c, rows, sum_up(c, rows), &alike);
+    mem_free(rows);
+    if (status != LH_OK || !alike) return status == LH_OK ? compare_rows(c) : status;
+    for (uint32_t i = 0; i < c->plan_count; i++) {
+        collective_t *x = c->plans[i];
+        for (uint32_t m = 0; m < x->how.group->size; m++)
+            comm_place(x, &x->places[m]); /* the others' are the same */
+    }
+    return LH_OK;
+}
+
 void comm_map_peers(collective_t *x)
 {
     for (uint32_t m = 0; m < x->how.group->size; m++) {
@@ -203,8 +296,8 @@ static lane_row_t lane_row(const comm_t *c, uint32_t peer)
         const collective_t *x = c->plans[i];
         for (uint32_t m = 0; m < x->how.group->size; m++) {
             if (x->how.group->ranks[m] != peer) continue;
-            row.sent = script_lane_digest(&x->script, m, true, row.sent);
-            row.received = script_lane_digest(&x->script, m, false, row.received);
+            row.sent = script_lane_digest(x->script, m, true, row.sent);
+            row.received = script_lane_digest(x->script, m, false, row.received);
         }
     }
     return row;

@@ -1,8 +1,8 @@
 /* comm_choice.c - which algorithm and which chunk: by size, by who can map whom, by the link. It
  * depends only on what is the same on all ranks. */
-#include <comm/comm_state.h>
+#include <comm/comm_choice.h>
 
-#include <tensor/dtype.h>
+#include <longhaul/dtype.h>
 
 enum {
     AT_ONCE_BYTES = 8 << 10, /* up to here one message latency beats everything */
@@ -33,19 +33,10 @@ static bool sums(uint32_t op)
     return op == COLL_ALL_REDUCE || op == COLL_REDUCE_SCATTER || op == COLL_REDUCE;
 }
 
-static uint32_t largest_site(const group_t *g)
-{
-    uint32_t most = 0;
-    for (uint32_t s = 0; s < g->sites; s++)
-        if (g->site_begin[s + 1] - g->site_begin[s] > most)
-            most = g->site_begin[s + 1] - g->site_begin[s];
-    return most;
-}
-
 static bool halves_evenly(const group_t *g)
 {
     for (uint32_t s = 0; s < g->sites; s++) {
-        const uint32_t size = g->site_begin[s + 1] - g->site_begin[s];
+        const uint32_t size = group_site_size(g, s);
         if ((size & (size - 1)) != 0) return false;
     }
     return true;
@@ -53,7 +44,7 @@ static bool halves_evenly(const group_t *g)
 
 static uint32_t best_algorithm(const coll_how_t *how, uint64_t bytes, bool mapped)
 {
-    const uint32_t most = largest_site(how->group);
+    const uint32_t most = group_largest_site(how->group);
     if (mapped || most <= 2) return COLL_DIRECT;
     if (how->op == COLL_BARRIER) return most > MANY_MEMBERS ? COLL_HALVING : COLL_DIRECT;
     /* Each member talks to two others only, and a root sends or takes the whole just once. */
@@ -70,7 +61,8 @@ static uint32_t choose_algorithm(const collective_t *x, uint64_t bytes, bool map
     if (algorithm == COLL_HALVING && sums(how->op) &&
         (job->bits != BITS_ORDERED || !halves_evenly(how->group)))
         algorithm = COLL_DIRECT;
-    if (algorithm == COLL_RING && largest_site(how->group) > LONGEST_RING) algorithm = COLL_DIRECT;
+    if (algorithm == COLL_RING && group_largest_site(how->group) > LONGEST_RING)
+        algorithm = COLL_DIRECT;
     const bool moves = how->op == COLL_SCATTER || how->op == COLL_GATHER ||
                        how->op == COLL_ALL_TO_ALL || how->op == COLL_SEND || how->op == COLL_RECV;
     return moves ? COLL_DIRECT : algorithm;
@@ -80,6 +72,7 @@ static uint32_t choose_algorithm(const collective_t *x, uint64_t bytes, bool map
 static uint64_t choose_chunk(const collective_t *x, const comm_facts_t *all, uint32_t scope,
                              bool mapped)
 {
+    lh_assert(scope < COMM_SCOPES);
     const uint64_t asked = x->how.chunk_bytes != 0 ? x->how.chunk_bytes
                                                    : x->comm->how.job->comm.chunk_bytes;
     if (asked != 0) return asked;
@@ -92,7 +85,7 @@ static uint64_t choose_chunk(const collective_t *x, const comm_facts_t *all, uin
     }
     while ((double)chunk < flight / 4 && chunk < (16 << 20))
         chunk *= 2;
-    const uint64_t bytes = x->how.elements * dtype_bytes(x->how.dtype);
+    const uint64_t bytes = x->how.elements * lh_dtype_bytes(x->how.dtype);
     while (bytes / chunk > MOST_CHUNKS)
         chunk *= 2;
     return chunk;
@@ -111,6 +104,7 @@ static bool maps_place(uint32_t maps, const plan_place_t *p)
 /* Two members of a node that can read each other's buffers in place. */
 static bool pair_maps(const collective_t *x, const comm_facts_t *all, uint32_t a, uint32_t b)
 {
+    lh_assert(a < x->how.group->size && b < x->how.group->size);
     const group_t *g = x->how.group;
     const uint32_t service = x->how.service;
     if (a == b || world_scope(x->comm->how.world, g->ranks[a], g->ranks[b]) != LH_LINK_NODE)
@@ -127,13 +121,13 @@ static bool all_map(const collective_t *x, const comm_facts_t *all)
     for (uint32_t a = 0; a < g->size; a++)
         for (uint32_t b = 0; b < a; b++)
             if (g->site_of[a] == g->site_of[b] && !pair_maps(x, all, a, b)) return false;
-    return largest_site(g) > 1;
+    return group_largest_site(g) > 1;
 }
 
 void comm_choose(const collective_t *x, const comm_facts_t *all, script_how_t *out)
 {
     const coll_how_t *how = &x->how;
-    const uint64_t bytes = how->elements * dtype_bytes(how->dtype);
+    const uint64_t bytes = how->elements * lh_dtype_bytes(how->dtype);
     const uint32_t scope = comm_widest_scope(x->comm->how.world, how->group);
     const bool can_map = bytes >= MAP_BYTES && all_map(x, all);
     const uint32_t algorithm = choose_algorithm(x, bytes, can_map);

@@ -1,5 +1,5 @@
 /* comm_runs.c - carries out runs: posts messages in order, takes events, sums what is there. */
-#include <comm/comm_state.h>
+#include <comm/comm_runs.h>
 
 #include <errno.h>
 #include <sched.h>
@@ -7,13 +7,15 @@
 #include <unistd.h>
 
 #include <base/sys.h>
-#include <tensor/dtype.h>
+#include <longhaul/dtype.h>
 
 enum { EVENTS = 64, BYTES_AT_ONCE = 64 << 10 };
 static const uint64_t doze_ns = 100000000;
+static const uint64_t gate_ns = 20000; /* between two looks at a gate while nothing else moves */
 
 static void heap_push(collective_t *x, uint32_t step)
 {
+    lh_assert(x->ready_count < x->script->step_count);
     uint32_t at = x->ready_count++;
     for (; at > 0 && x->ready[(at - 1) / 2] > step; at = (at - 1) / 2)
         x->ready[at] = x->ready[(at - 1) / 2];
@@ -22,6 +24,7 @@ static void heap_push(collective_t *x, uint32_t step)
 
 static uint32_t heap_pop(collective_t *x)
 {
+    lh_assert(x->ready_count > 0);
     const uint32_t first = x->ready[0], last = x->ready[--x->ready_count];
     uint32_t at = 0;
     for (;;) {
@@ -38,9 +41,17 @@ static uint32_t heap_pop(collective_t *x)
 
 static void ungate(collective_t *x)
 {
+    lh_assert(x->gates > 0);
     if (--x->gates > 0) return;
-    for (uint32_t i = 0; i < x->first_count; i++)
-        heap_push(x, x->first[i]);
+    for (uint32_t i = 0; i < x->script->first_count; i++)
+        heap_push(x, x->script->first[i]);
+}
+
+static void tell_done(collective_t *x)
+{
+    const collective_gate_t gate = x->gate;
+    x->gate = (collective_gate_t){0};
+    if (gate.done != NULL) gate.done(gate.context);
 }
 
 static void finish(collective_t *x)
@@ -48,11 +59,12 @@ static void finish(collective_t *x)
     comm_t *c = x->comm;
     *(x->earlier != NULL ? &x->earlier->later : &c->oldest) = x->later;
     *(x->later != NULL ? &x->later->earlier : &c->newest) = x->earlier;
-    if (x->region != NULL && x->region->last == x) x->region->last = NULL;
+    if (x->slot != NULL && x->slot->last == x) x->slot->last = NULL;
     x->times.runs++;
     x->times.busy_ns += sys()->now_ns() - x->started_ns;
-    collective_t *next = x->after_region, *follower = x->followers;
-    x->after_region = x->followers = NULL;
+    collective_t *next = x->after_slot, *follower = x->followers;
+    x->after_slot = x->followers = NULL;
+    tell_done(x);
     atomic_store_explicit(&x->state, PLAN_IDLE, memory_order_release);
     if (next != NULL) ungate(next);
     while (follower != NULL) {
@@ -64,24 +76,49 @@ static void finish(collective_t *x)
 
 static void step_done(collective_t *x, uint32_t id)
 {
-    const script_t *s = &x->script;
+    const script_t *s = x->script;
     const script_step_t *step = &s->steps[id];
     x->left[id] = SCRIPT_NONE;
     for (uint32_t i = 0; i < step->next_count; i++) {
         const uint32_t next = s->next[step->next + i];
+        lh_assert(x->left[next] > 0 && x->left[next] != SCRIPT_NONE);
         if (--x->left[next] == 0 && s->steps[next].kind >= STEP_SUM) heap_push(x, next);
     }
+    lh_assert(x->remaining > 0);
     if (--x->remaining == 0) finish(x);
+}
+
+void runs_release(comm_t *c)
+{
+    for (collective_t *x = c->oldest; x != NULL; x = x->later)
+        tell_done(x);
+}
+
+static void runs_fail(comm_t *c, lh_status_t status)
+{
+    if (c->status != LH_OK) return;
+    runs_release(c);
+    /* The control plane knows who died; a link only that it broke. */
+    control_t *control = c->how.control;
+    c->status = control != NULL ? control_status(control) : LH_OK;
+    if (c->status != LH_OK) {
+        (void)snprintf(c->sentence, sizeof(c->sentence), "%s", control_failure(control));
+        return;
+    }
+    (void)snprintf(c->sentence, sizeof(c->sentence), "%s", fail_reason());
+    c->status = status;
 }
 
 static lh_status_t post(const lane_t *lane, const track_t *t, uint32_t id)
 {
     const collective_t *x = t->plan;
-    const script_step_t *m = &x->script.steps[id];
+    const script_step_t *m = &x->script->steps[id];
     const uint32_t tag = (uint32_t)x->key + x->index * 0x9e3779b9u + m->tag;
     const uint64_t cookie = (uint64_t)x->index << 32 | id;
-    return lane->sending ? link_send(lane->link, m->to.arena, m->to.base, m->bytes, tag, cookie)
-                         : link_recv(lane->link, m->to.arena, m->to.base, m->bytes, tag, cookie);
+    uint32_t arena;
+    char *memory = script_message(x->script, &x->bound, m, &arena);
+    return lane->sending ? link_send(lane->link, arena, memory, m->bytes, tag, cookie)
+                         : link_recv(lane->link, arena, memory, m->bytes, tag, cookie);
 }
 
 /* Posts what may be posted now; what stands first holds up what stands behind it, as it does at the
@@ -92,7 +129,7 @@ static bool pump(comm_t *c, lane_t *lane)
     while (lane->head != NULL) {
         track_t *t = lane->head;
         if (t->plan->gates > 0) break;
-        const uint32_t id = t->plan->script.order[t->messages->first + t->posted];
+        const uint32_t id = t->plan->script->order[t->messages->first + t->posted];
         if (t->plan->left[id] != 0) break;
         const lh_status_t status = post(lane, t, id);
         if (status == LH_AGAIN) break;
@@ -120,8 +157,8 @@ static uint64_t step_bytes(const collective_t *x, const script_step_t *step)
 {
     uint64_t elements = 0;
     for (uint32_t i = 0; i < step->run_count; i++)
-        elements += x->script.runs[step->run + i].count;
-    return elements * dtype_bytes(x->how.dtype) * step->source_count;
+        elements += x->script->runs[step->run + i].count;
+    return elements * lh_dtype_bytes(x->how.dtype) * step->source_count;
 }
 
 /* A little at a time: what comes out of one sum may be waited for elsewhere. */
@@ -133,8 +170,8 @@ static bool compute(comm_t *c)
         later = x->later;
         while (x->ready_count > 0 && bytes < BYTES_AT_ONCE) {
             const uint32_t id = heap_pop(x);
-            const script_step_t *step = &x->script.steps[id];
-            script_compute(&x->script, step, x->scratch);
+            const script_step_t *step = &x->script->steps[id];
+            script_compute(x->script, &x->bound, step, x->scratch);
             bytes += step_bytes(x, step);
             moved = true;
             step_done(x, id);
@@ -143,12 +180,35 @@ static bool compute(comm_t *c)
     return moved;
 }
 
-bool runs_drive(comm_t *c)
+/* Gates are past in the order of starts, as they are queued. */
+static bool open_gates(comm_t *c)
+{
+    bool moved = false;
+    for (collective_t *x = c->oldest, *later; x != NULL && c->closed > 0; x = later) {
+        later = x->later;
+        if (!x->closed) continue;
+        const lh_status_t status = x->gate.past(x->gate.context);
+        if (status == LH_AGAIN) break;
+        if (status != LH_OK) {
+            runs_fail(c, status);
+            return true;
+        }
+        x->closed = false;
+        c->closed--;
+        moved = true;
+        ungate(x);
+        if (x->remaining == 0) finish(x);
+    }
+    return moved;
+}
+
+static bool runs_drive(comm_t *c)
 {
     links_event_t events[EVENTS];
     uint32_t count = 0;
     if (c->status != LH_OK) return false;
-    bool moved = pump_all(c);
+    bool moved = open_gates(c);
+    if (c->status == LH_OK) moved = pump_all(c) || moved;
     if (c->links != NULL && c->lane_count > 0 && c->status == LH_OK) {
         const lh_status_t status = links_poll(c->links, events, EVENTS, &count);
         if (status != LH_OK) {
@@ -162,12 +222,12 @@ bool runs_drive(comm_t *c)
     return moved;
 }
 
-void progress_start(collective_t *x)
+static void run_begin(collective_t *x, const collective_gate_t *gate)
 {
     comm_t *c = x->comm;
-    for (uint32_t i = 0; i < x->script.step_count; i++)
-        x->left[i] = x->script.steps[i].needs;
-    x->remaining = x->script.step_count;
+    for (uint32_t i = 0; i < x->script->step_count; i++)
+        x->left[i] = x->script->steps[i].needs;
+    x->remaining = x->script->step_count;
     x->ready_count = 0;
     x->started_ns = sys()->now_ns();
     x->earlier = c->newest;
@@ -177,18 +237,24 @@ void progress_start(collective_t *x)
     atomic_store_explicit(&x->state, PLAN_RUNNING, memory_order_relaxed);
 
     x->gates = 1;
-    if (x->region != NULL && x->region->last != NULL) {
-        x->region->last->after_region = x;
+    x->closed = gate != NULL;
+    if (gate != NULL) {
+        x->gate = *gate;
+        x->gates++;
+        c->closed++;
+    }
+    if (x->slot != NULL && x->slot->last != NULL) {
+        x->slot->last->after_slot = x;
         x->gates++;
     }
-    if (x->region != NULL) x->region->last = x;
+    if (x->slot != NULL) x->slot->last = x;
     collective_t *after = x->how.after;
     if (after != NULL && atomic_load_explicit(&after->state, memory_order_relaxed) != PLAN_IDLE) {
         x->next_follower = after->followers;
         after->followers = x;
         x->gates++;
     }
-    for (uint32_t i = 0; i < x->script.lane_count; i++) {
+    for (uint32_t i = 0; i < x->script->lane_count; i++) {
         track_t *t = &x->tracks[i];
         t->posted = 0;
         t->behind = NULL;
@@ -196,26 +262,13 @@ void progress_start(collective_t *x)
         t->lane->tail = t;
     }
     ungate(x);
-    if (x->remaining == 0) finish(x);
+    if (x->remaining == 0 && !x->closed) finish(x);
 }
 
-void runs_fail(comm_t *c, lh_status_t status)
+/* The member of x's group whose message x waits for, or SCRIPT_NONE. */
+static uint32_t runs_awaits(const collective_t *x)
 {
-    if (c->status != LH_OK) return;
-    /* The control plane knows who died; a link only that it broke. */
-    control_t *control = c->how.control;
-    c->status = control != NULL ? control_status(control) : LH_OK;
-    if (c->status != LH_OK) {
-        (void)snprintf(c->sentence, sizeof(c->sentence), "%s", control_failure(control));
-        return;
-    }
-    (void)snprintf(c->sentence, sizeof(c->sentence), "%s", fail_reason());
-    c->status = status;
-}
-
-uint32_t runs_awaits(const collective_t *x)
-{
-    const script_t *s = &x->script;
+    const script_t *s = x->script;
     uint32_t peer = SCRIPT_NONE;
     for (uint32_t i = 0; i < s->lane_count; i++)
         for (uint32_t k = 0; k < x->tracks[i].posted; k++)
@@ -261,22 +314,6 @@ static void doze(comm_t *c, uint64_t ns)
     (void)!read(c->wake_fd, &count, sizeof(count));
 }
 
-void *runs_thread(void *comm)
-{
-    comm_t *c = comm;
-    (void)pthread_mutex_lock(&c->lock);
-    while (!c->stop) {
-        if (c->oldest == NULL || c->waiters > 0 || c->status != LH_OK) {
-            (void)pthread_cond_wait(&c->begun, &c->lock);
-            continue;
-        }
-        if (!runs_drive(c) && c->lane_count > 0) doze(c, doze_ns);
-        let_others(c);
-    }
-    (void)pthread_mutex_unlock(&c->lock);
-    return NULL;
-}
-
 static void too_long(collective_t *x, uint64_t ns)
 {
     char who[160] = "nobody";
@@ -289,6 +326,7 @@ static void too_long(collective_t *x, uint64_t ns)
                (double)ns * 1e-9, who);
     (void)snprintf(c->sentence, sizeof(c->sentence), "%s", fail_reason());
     c->status = LH_TIMED_OUT;
+    runs_release(c);
     if (c->how.control != NULL) control_fail(c->how.control, rank, LH_TIMED_OUT, c->sentence);
 }
 
@@ -323,6 +361,11 @@ static void stand_still(collective_t *x, idle_t *idle)
     if (idle->since == 0) idle_begin(x, idle, now);
     idle->seen = now;
     const uint64_t limit = c->how.job->comm.timeout_ns;
+    if (c->closed > 0) { /* the device's turn: its queue may be long */
+        idle->since = now;
+        doze(c, gate_ns);
+        return;
+    }
     if (now - idle->since > limit) {
         too_long(x, now - idle->since);
         return;
@@ -333,12 +376,47 @@ static void stand_still(collective_t *x, idle_t *idle)
         (void)sched_yield();
 }
 
+/* Where the device waits and no thread of the host does, nobody else would see that a peer stands
+ * still. */
+static void thread_idle(comm_t *c, idle_t *idle)
+{
+    collective_t *x = c->oldest;
+    if (c->lane_count == 0 && c->closed == 0) return;
+    if (c->closed > 0 || x->gate.done == NULL) {
+        idle->since = 0;
+        doze(c, c->closed > 0 ? gate_ns : doze_ns);
+        return;
+    }
+    stand_still(x, idle);
+}
+
+void *runs_thread(void *comm)
+{
+    comm_t *c = comm;
+    idle_t idle = {0};
+    (void)pthread_mutex_lock(&c->lock);
+    while (!c->stop) {
+        if (c->oldest == NULL || c->waiters > 0 || c->status != LH_OK) {
+            idle.since = 0;
+            (void)pthread_cond_wait(&c->begun, &c->lock);
+            continue;
+        }
+        if (runs_drive(c))
+            idle.since = 0;
+        else if (c->oldest != NULL && c->status == LH_OK)
+            thread_idle(c, &idle);
+        let_others(c);
+    }
+    (void)pthread_mutex_unlock(&c->lock);
+    return NULL;
+}
+
 static lh_status_t result_of(const comm_t *c)
 {
     return c->status == LH_OK ? LH_OK : fail_again(c->status, c->sentence);
 }
 
-lh_status_t collective_start(collective_t *x)
+lh_status_t runs_start(collective_t *x, const collective_gate_t *gate)
 {
     comm_t *c = x->comm;
     if (!c->connected)
@@ -348,7 +426,7 @@ lh_status_t collective_start(collective_t *x)
     runs_enter(c);
     const lh_status_t status = result_of(c);
     if (status == LH_OK) {
-        progress_start(x);
+        run_begin(x, gate);
         (void)runs_drive(c);
         if (c->has_thread && c->oldest != NULL) (void)pthread_cond_signal(&c->begun);
     }
@@ -356,7 +434,7 @@ lh_status_t collective_start(collective_t *x)
     return status;
 }
 
-lh_status_t collective_test(collective_t *x)
+lh_status_t runs_test(collective_t *x)
 {
     comm_t *c = x->comm;
     if (atomic_load_explicit(&x->state, memory_order_acquire) == PLAN_IDLE) return LH_OK;
@@ -389,7 +467,7 @@ static void wait_count(collective_t *x, uint64_t waited, uint64_t before)
     if (waited > idle) x->comm->exposed_ns[farthest] += waited - idle;
 }
 
-lh_status_t collective_wait(collective_t *x)
+lh_status_t runs_wait(collective_t *x)
 {
     comm_t *c = x->comm;
     idle_t idle = {0};

@@ -1,4 +1,5 @@
-/* comm/comm_state.h - what the files of collectives share: plans, lanes, and who drives them. */
+/* comm/comm_state.h - what the files of collectives share: plans, their runs, and the lanes on which
+ * messages wait for their turn. */
 #ifndef COMM_COMM_STATE_H
 #define COMM_COMM_STATE_H
 
@@ -9,7 +10,7 @@
 #include <comm/script.h>
 #include <comm/sums.h>
 
-enum { COMM_REGIONS = 4, COMM_SCOPES = 4, COMM_SERVICES = 6, COMM_SENTENCE = 512 };
+enum { COMM_SLOTS = 4, COMM_SCOPES = 4, COMM_SERVICES = 6, COMM_SENTENCE = 512 };
 
 typedef struct track { /* a plan's messages on one lane */
     struct lane *lane;
@@ -26,11 +27,11 @@ typedef struct lane { /* one direction of a link: messages are posted in the ord
 } lane_t;
 
 /* Staging memory that some plans take in turn. */
-typedef struct region {
+typedef struct staging_slot {
     char *memory;
     uint64_t bytes;
     collective_t *last; /* who took it last */
-} region_t;
+} staging_slot_t;
 
 enum { PLAN_IDLE, PLAN_RUNNING };
 
@@ -51,14 +52,13 @@ struct collective {
     uint32_t index;
     uint64_t key; /* of its group: ranks match the n-th plans of a key */
     uint32_t algorithm;
-    script_t script;
-    plan_place_t *places; /* [group->size] */
-    script_peer_t *peers; /* [group->size] */
+    const script_t *script; /* comm_t.scripts; NULL before comm_connect */
+    script_places_t bound;  /* where its buffers lie */
+    plan_place_t *places;   /* [group->size] */
+    script_peer_t *peers;   /* [group->size] */
     track_t *tracks;
-    region_t *region;
+    staging_slot_t *slot;
     sum_source_t *scratch;
-    uint32_t *first; /* computes that wait for nothing */
-    uint32_t first_count;
     uint64_t sent[COMM_SCOPES];
     collective_times_t times;
 
@@ -69,7 +69,9 @@ struct collective {
     uint32_t ready_count;
     uint32_t remaining, gates; /* steps; runs that must end before this one begins */
     uint64_t started_ns;
-    collective_t *after_region; /* begins when this one is done */
+    collective_gate_t gate;   /* of a run that begins behind one */
+    bool closed;              /* that gate is not past yet: one of `gates` */
+    collective_t *after_slot; /* begins when this one is done */
     collective_t *followers, *next_follower;
     collective_t *earlier, *later; /* runs in the order of their start */
 };
@@ -83,6 +85,8 @@ typedef struct comm_arena {
 struct comm {
     comm_how_t how;
     links_t *links;
+    const probe_pair_t *known; /* [known_count] until the ranks are connected */
+    uint32_t known_count;
     group_t *groups[LH_GROUPS];
     comm_arena_t *arenas;
     uint32_t arena_count;
@@ -90,9 +94,10 @@ struct comm {
     collective_t **plans;
     uint32_t plan_count;
     size_t plan_capacity;
+    script_set_t scripts;
     lane_t *lanes;
     uint32_t lane_count;
-    region_t regions[COMM_REGIONS];
+    staging_slot_t slots[COMM_SLOTS];
     char *staging;
     uint64_t staging_bytes;
     bool connected;
@@ -105,6 +110,7 @@ struct comm {
     pthread_cond_t begun;
     collective_t *oldest, *newest; /* runs */
     uint32_t waiters;
+    uint32_t closed; /* runs whose gate is */
     bool stop;
     lh_status_t status; /* LH_OK, or why all ended */
     char sentence[COMM_SENTENCE];
@@ -117,39 +123,6 @@ struct comm {
     bool has_thread;
 };
 
-/* comm_agree.c */
-typedef struct link_figures {
-    uint64_t round_trip_ns, bytes_per_second;
-} link_figures_t;
-typedef struct comm_facts {       /* of all ranks, the same everywhere */
-    uint32_t maps[COMM_SERVICES]; /* bit per arena: its peers on the node can map it */
-    link_figures_t figures[COMM_SCOPES];
-} comm_facts_t;
-lh_status_t comm_gather(comm_t *c, const void *mine, size_t bytes, void *all) LH_MUST_CHECK;
-/* The same status on all ranks: the first that is not LH_OK, with its sentence. */
-lh_status_t comm_verdict(comm_t *c, lh_status_t mine) LH_MUST_CHECK;
-/* Where this rank's buffers of a plan lie. */
-void comm_place(const collective_t *x, plan_place_t *out);
-lh_status_t comm_agree_plans(comm_t *c) LH_MUST_CHECK;
-lh_status_t comm_agree_lanes(comm_t *c) LH_MUST_CHECK;
-/* Once links are up: where peers' buffers are seen from here. */
-void comm_map_peers(collective_t *x);
-uint64_t collective_key(const coll_how_t *how, const world_t *w);
-
 void comm_free_plans(comm_t *c); /* collective.c */
-
-/* comm_choice.c */
-void comm_choose(const collective_t *x, const comm_facts_t *all, script_how_t *out);
-uint32_t comm_widest_scope(const world_t *w, const group_t *g);
-
-/* comm_runs.c: all under lock but the last three. */
-bool runs_drive(comm_t *c);
-void progress_start(collective_t *x);
-void runs_fail(comm_t *c, lh_status_t status);
-/* The member of x's group whose message x waits for, or SCRIPT_NONE. */
-uint32_t runs_awaits(const collective_t *x);
-void runs_enter(comm_t *c);
-void runs_leave(comm_t *c);
-void *runs_thread(void *comm);
 
 #endif

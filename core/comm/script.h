@@ -1,6 +1,11 @@
 /* comm/script.h - what one rank does in a run of a collective: messages, sums and copies, with who
- * waits for whom. Made once from the collective, the group and the algorithm; the same function on
- * every rank puts the messages of a direction of a link in the same order at both ends. */
+ * waits for whom. Made from the op, the group, the algorithm and how long the segments of the pieces
+ * are; the same function on every rank puts the messages of a direction of a link in the same order
+ * at both ends.
+ *
+ * A script knows no address: steps name buffers and segments, and where those lie is bound at the
+ * start of a run (script_places_t). So one script serves all collectives of a group, op and shape,
+ * such as the values of all blocks of a model. */
 #ifndef COMM_SCRIPT_H
 #define COMM_SCRIPT_H
 
@@ -8,22 +13,24 @@
 
 #define SCRIPT_NONE UINT32_MAX
 
-/* Consecutive elements, wherever they lie. */
+/* Consecutive elements, wherever their segment lies. */
 typedef struct script_run {
-    uint64_t whole, cut; /* first element there                    */
-    uint64_t piece;      /* first in the piece, segments in a row  */
-    uint64_t packed;     /* first in a message of several runs     */
+    uint32_t segment; /* of the pieces of all members, one after the other */
+    uint64_t offset;  /* first element in it                    */
+    uint64_t piece;   /* first in the piece, segments in a row  */
+    uint64_t packed;  /* first in a message of several runs     */
     uint64_t count;
 } script_run_t;
 
-enum { LAYOUT_WHOLE, LAYOUT_CUT, LAYOUT_PIECE, LAYOUT_PACKED }; /* which of the offsets holds */
+enum { LAYOUT_WHOLE, LAYOUT_CUT, LAYOUT_PIECE, LAYOUT_PACKED }; /* where in a buffer a run begins */
+enum { BUFFER_WHOLE, BUFFER_CUT, BUFFER_STAGING, BUFFER_PEER_WHOLE, BUFFER_PEER_CUT };
 
 typedef struct script_view {
-    char *base;
-    uint32_t layout; /* LAYOUT_*                                            */
+    uint32_t buffer; /* BUFFER_*             */
+    uint32_t peer;   /* PEER_*: member       */
+    uint32_t layout; /* LAYOUT_*             */
     lh_dtype_t dtype;
-    uint32_t arena;
-    bool staged; /* base counts from the start of the staging memory    */
+    uint64_t at; /* bytes from the buffer's start */
 } script_view_t;
 
 enum { STEP_SEND = 1, STEP_RECV, STEP_SUM, STEP_COPY };
@@ -35,9 +42,9 @@ typedef struct script_step {
     uint32_t peer;             /* SEND, RECV: member                       */
     uint32_t tag;              /* of what it carries: equal at both ends   */
     uint64_t bytes;
-    script_view_t to;              /* SUM, COPY; SEND and RECV: base is the message's address */
-    uint32_t source, source_count; /* in script_t.views; of COPY one */
-    uint32_t run, run_count;       /* in script_t.runs               */
+    script_view_t to;              /* SEND, RECV: the message's memory                 */
+    uint32_t source, source_count; /* in script_t.views; of COPY one                   */
+    uint32_t run, run_count;       /* in script_t.runs; SEND, RECV: the first, or none */
     bool add;
 } script_step_t;
 
@@ -59,6 +66,7 @@ typedef struct script {
     uint32_t lane_count;
     uint32_t *order; /* steps, lane by lane */
     uint32_t message_count;
+    uint32_t *first, first_count; /* sums and copies that wait for nothing */
     uint64_t staging_bytes;
     uint32_t most_sources; /* of a sum */
 } script_t;
@@ -67,6 +75,14 @@ typedef struct script_peer { /* where a member's buffers can be read from here; 
     char *whole, *cut;
     bool mapped; /* both can read each other's */
 } script_peer_t;
+
+/* Where the buffers of a collective lie. */
+typedef struct script_places {
+    char *whole, *cut, *staging;
+    uint32_t whole_arena, cut_arena, staging_arena;
+    const script_peer_t *peers;     /* [group->size] */
+    const coll_segment_t *segments; /* of all pieces */
+} script_places_t;
 
 typedef struct script_how {
     const coll_how_t *how; /* pieces are set: of root alone for BROADCAST and REDUCE, of the
@@ -81,13 +97,29 @@ typedef struct script_how {
 
 lh_status_t script_new(const script_how_t *how, script_t *out) LH_MUST_CHECK;
 void script_free(script_t *s);
-/* Staging memory lies here from now on. */
-void script_place(script_t *s, char *staging, uint32_t arena);
+/* Of steps and what they refer to; the state of a run is its collective's. */
+uint64_t script_bytes(const script_t *s);
+/* Memory of a SEND or RECV. */
+char *script_message(const script_t *s, const script_places_t *places, const script_step_t *step,
+                     uint32_t *arena);
 /* Carries out a SUM or COPY. scratch: [most_sources]. */
 struct sum_source;
-void script_compute(const script_t *s, const script_step_t *step, struct sum_source *scratch);
+void script_compute(const script_t *s, const script_places_t *places, const script_step_t *step,
+                    struct sum_source *scratch);
 /* Of the lengths and tags of all messages to (or from) a member, in order: equal at both ends. */
 uint64_t script_lane_digest(const script_t *s, uint32_t peer, bool sending, uint64_t seed);
+
+/* Scripts by shape: one for all that are asked for alike. */
+typedef struct script_set {
+    struct script_entry **list;
+    uint32_t count;
+    size_t capacity;
+} script_set_t;
+/* *out lives as long as the set. */
+lh_status_t script_set_take(script_set_t *set, const script_how_t *how,
+                            const script_t **out) LH_MUST_CHECK;
+uint64_t script_set_bytes(const script_set_t *set);
+void script_set_free(script_set_t *set);
 
 /* Whether two members exchange messages by any algorithm: the links to ask for. */
 bool script_needs_link(const coll_how_t *how, uint32_t a, uint32_t b);

@@ -2,7 +2,7 @@
 #include <comm/script_build.h>
 
 #include <base/memory.h>
-#include <tensor/dtype.h>
+#include <longhaul/dtype.h>
 
 enum { JOIN_BYTES = 32 << 10, SLOT_ALIGN = 64, MOST_STEPS = 1 << 26 };
 
@@ -34,6 +34,7 @@ static uint32_t new_step(builder_t *b, uint32_t kind)
 void build_edge(builder_t *b, uint32_t before, uint32_t after)
 {
     if (before == SCRIPT_NONE || after == SCRIPT_NONE) return;
+    lh_assert(before < b->s->step_count && after < b->s->step_count);
     void *items = b->edges;
     if (!grow(b, &items, &b->edge_capacity, b->edge_count, sizeof(*b->edges))) return;
     b->edges = items;
@@ -42,6 +43,7 @@ void build_edge(builder_t *b, uint32_t before, uint32_t after)
 
 uint32_t build_slot(builder_t *b, uint32_t pool, uint32_t peer, uint64_t bytes, script_view_t *view)
 {
+    lh_assert(pool < POOLS && peer < b->g->size);
     build_pool_t *p = &b->pools[(size_t)peer * POOLS + pool];
     uint32_t slot = SCRIPT_NONE;
     if (p->count >= b->in->depth) slot = p->slots[p->turn % p->count];
@@ -64,45 +66,42 @@ uint32_t build_slot(builder_t *b, uint32_t pool, uint32_t peer, uint64_t bytes, 
         b->slots[slot] = (build_slot_t){.at = b->s->staging_bytes, .last = SCRIPT_NONE};
         b->s->staging_bytes += (size + SLOT_ALIGN - 1) / SLOT_ALIGN * SLOT_ALIGN;
     }
-    *view = (script_view_t){.base = (char *)(uintptr_t)b->slots[slot].at,
+    *view = (script_view_t){.buffer = BUFFER_STAGING,
                             .layout = LAYOUT_PACKED,
                             .dtype = LH_DTYPE_F32,
-                            .staged = true};
+                            .at = b->slots[slot].at};
     return slot;
 }
 
 void build_slot_use(builder_t *b, uint32_t slot, uint32_t step)
 {
     if (slot == SCRIPT_NONE || step == SCRIPT_NONE) return;
+    lh_assert(slot < b->slot_count);
     build_edge(b, b->slots[slot].last, step);
     b->slots[slot].last = SCRIPT_NONE;
 }
 
 void build_slot_end(builder_t *b, uint32_t slot, uint32_t step)
 {
+    lh_assert(slot == SCRIPT_NONE || slot < b->slot_count);
     if (slot != SCRIPT_NONE) b->slots[slot].last = step;
 }
 
 script_view_t build_whole(const builder_t *b)
 {
-    return (script_view_t){.base = b->how->whole.address,
-                           .layout = LAYOUT_WHOLE,
-                           .dtype = b->how->dtype,
-                           .arena = b->how->whole.arena};
+    return (script_view_t){.buffer = BUFFER_WHOLE, .layout = LAYOUT_WHOLE, .dtype = b->how->dtype};
 }
 
 script_view_t build_cut(const builder_t *b)
 {
     if (b->how->cut.address == NULL) return build_whole(b);
-    return (script_view_t){.base = b->how->cut.address,
-                           .layout = LAYOUT_CUT,
-                           .dtype = b->how->dtype,
-                           .arena = b->how->cut.arena};
+    return (script_view_t){.buffer = BUFFER_CUT, .layout = LAYOUT_CUT, .dtype = b->how->dtype};
 }
 
 uint32_t build_message(builder_t *b, uint32_t peer, bool sending, const script_view_t *view,
                        uint64_t bytes, uint32_t after)
 {
+    lh_assert(peer < b->g->size);
     const uint32_t id = new_step(b, sending ? STEP_SEND : STEP_RECV);
     if (id == SCRIPT_NONE) return id;
     script_step_t *step = &b->s->steps[id];
@@ -117,7 +116,7 @@ uint32_t build_message(builder_t *b, uint32_t peer, bool sending, const script_v
 uint32_t build_signal(builder_t *b, uint32_t peer, bool sending, uint32_t after)
 {
     /* Nothing travels, but it must lie in memory that links know. */
-    const script_view_t nothing = {.dtype = b->how->dtype, .staged = true};
+    const script_view_t nothing = {.buffer = BUFFER_STAGING, .dtype = b->how->dtype};
     return build_message(b, peer, sending, &nothing, 0, after);
 }
 
@@ -158,20 +157,6 @@ uint32_t build_sum(builder_t *b, const build_unit_t *u, const script_view_t *to,
     return id;
 }
 
-static uint64_t run_at(const script_run_t *r, uint32_t layout)
-{
-    const uint64_t at[] = {[LAYOUT_WHOLE] = r->whole,
-                           [LAYOUT_CUT] = r->cut,
-                           [LAYOUT_PIECE] = r->piece,
-                           [LAYOUT_PACKED] = r->packed};
-    return at[layout];
-}
-
-static char *run_address(const script_run_t *r, const script_view_t *v)
-{
-    return (char *)((uintptr_t)v->base + run_at(r, v->layout) * dtype_bytes(v->dtype));
-}
-
 static bool is_one_run(const build_unit_t *u, const script_view_t *view)
 {
     return u->run_count == 1 || view->layout == LAYOUT_PACKED || view->layout == LAYOUT_PIECE;
@@ -180,9 +165,12 @@ static bool is_one_run(const build_unit_t *u, const script_view_t *view)
 static uint32_t unit_message(builder_t *b, uint32_t peer, bool sending, const build_unit_t *u,
                              const script_view_t *view, uint32_t after)
 {
-    script_view_t at = *view;
-    at.base = run_address(&b->s->runs[u->run], view);
-    return build_message(b, peer, sending, &at, u->elements * dtype_bytes(view->dtype), after);
+    const uint64_t bytes = u->elements * lh_dtype_bytes(view->dtype);
+    const uint32_t id = build_message(b, peer, sending, view, bytes, after);
+    if (id == SCRIPT_NONE) return id;
+    b->s->steps[id].run = u->run;
+    b->s->steps[id].run_count = 1; /* where it begins; what follows is behind it */
+    return id;
 }
 
 uint32_t build_send(builder_t *b, uint32_t to, const build_unit_t *u, const script_view_t *view,
@@ -218,14 +206,22 @@ uint32_t build_recv(builder_t *b, uint32_t from, const build_unit_t *u, const sc
 
 bool build_mapped(const builder_t *b, uint32_t peer)
 {
+    lh_assert(peer < b->g->size);
     return b->in->peers != NULL && b->in->peers[peer].mapped;
 }
 
 void build_reads(builder_t *b, uint32_t peer, uint32_t step)
 {
+    lh_assert(peer < b->g->size);
     /* Reads of one member are done in the order of steps, so the last one stands for all. */
     build_edge(b, b->joined[peer], step);
     b->joined[peer] = step;
+}
+
+void build_phase(phases_t *p, void (*emit)(builder_t *, uint32_t, uint32_t, build_unit_t *),
+                 uint32_t hop, uint32_t lag)
+{
+    if (p->count < PHASES) p->rows[p->count++] = (phase_t){emit, hop, p->lag + lag};
 }
 
 static bool add_run(builder_t *b, const script_run_t *run)
@@ -250,34 +246,24 @@ static bool new_unit(builder_t *b)
     return true;
 }
 
-/* Small segments share a message; what is large is sent from where it lies. */
+/* Small segments share a message; what is large is sent from where it lies. A segment that is
+ * longer than `most` goes on in the next unit. */
 static bool add_elements(builder_t *b, uint32_t first_unit, script_run_t *run, uint64_t most)
 {
     build_unit_t *u = b->unit_count > first_unit ? &b->units[b->unit_count - 1] : NULL;
-    script_run_t *last = u != NULL ? &b->s->runs[b->s->run_count - 1] : NULL;
-    const bool follows = last != NULL && last->whole + last->count == run->whole &&
-                         last->cut + last->count == run->cut;
     const uint64_t join = JOIN_BYTES / b->element_bytes;
-    const bool small = u != NULL && u->elements < join && run->count < join;
-    if (u == NULL || u->elements >= most || !(follows || small) ||
-        (!follows && u->elements + run->count > most)) {
+    if (u == NULL || u->elements >= join || run->count >= join || u->elements + run->count > most) {
         if (!new_unit(b)) return false;
         u = &b->units[b->unit_count - 1];
-        last = NULL;
     }
     script_run_t part = *run;
-    if (part.count > most - u->elements) part.count = most - u->elements;
+    if (part.count > most) part.count = most;
     part.packed = u->elements;
-    if (last != NULL && follows)
-        last->count += part.count;
-    else if (add_run(b, &part))
-        u->run_count++;
-    else
-        return false;
+    if (!add_run(b, &part)) return false;
+    u->run_count++;
     u->elements += part.count;
     if (u->elements > b->most_elements) b->most_elements = u->elements;
-    run->whole += part.count;
-    run->cut += part.count;
+    run->offset += part.count;
     run->piece += part.count;
     run->count -= part.count;
     return true;
@@ -288,13 +274,14 @@ static bool cut_units(builder_t *b)
     uint64_t most = b->in->chunk_bytes / b->element_bytes;
     if (most > BUILD_ALIGN) most -= most % BUILD_ALIGN;
     if (most == 0) most = 1;
+    uint32_t segment = 0;
     for (uint32_t o = 0; o < b->g->size; o++) {
         b->unit_begin[o] = b->unit_count;
         uint64_t piece = 0;
         for (uint32_t i = 0; b->how->pieces != NULL && i < b->how->pieces[o].count; i++) {
-            const coll_segment_t *g = &b->how->pieces[o].segments[i];
-            script_run_t run = {g->whole, g->cut, piece, 0, g->count};
-            piece += g->count;
+            const uint64_t count = b->how->pieces[o].segments[i].count;
+            script_run_t run = {.segment = segment++, .piece = piece, .count = count};
+            piece += count;
             while (run.count > 0)
                 if (!add_elements(b, b->unit_begin[o], &run, most)) return false;
         }
@@ -312,7 +299,7 @@ lh_status_t build_open(builder_t *b, const script_how_t *in, script_t *s)
                      .how = in->how,
                      .g = in->how->group,
                      .self = in->how->group->self,
-                     .element_bytes = dtype_bytes(in->how->dtype),
+                     .element_bytes = lh_dtype_bytes(in->how->dtype),
                      .s = s};
     b->unit_begin = mem_array((size_t)size + 1, sizeof(*b->unit_begin));
     b->pools = mem_array((size_t)size * POOLS, sizeof(*b->pools));
@@ -374,6 +361,16 @@ static lh_status_t finish_edges(builder_t *b)
     return LH_OK;
 }
 
+static lh_status_t finish_first(builder_t *b)
+{
+    script_t *s = b->s;
+    s->first = mem_array(s->step_count, sizeof(*s->first));
+    if (s->first == NULL) return LH_NO_MEMORY;
+    for (uint32_t i = 0; i < s->step_count; i++)
+        if (s->steps[i].kind >= STEP_SUM && s->steps[i].needs == 0) s->first[s->first_count++] = i;
+    return LH_OK;
+}
+
 static bool is_message(const script_step_t *step)
 {
     return step->kind == STEP_SEND || step->kind == STEP_RECV;
@@ -418,6 +415,7 @@ lh_status_t build_finish(builder_t *b)
 {
     give_back(b);
     if (b->failed) return LH_NO_MEMORY;
-    const lh_status_t status = finish_edges(b);
-    return status != LH_OK ? status : finish_lanes(b);
+    lh_status_t status = finish_edges(b);
+    if (status == LH_OK) status = finish_first(b);
+    return status == LH_OK ? finish_lanes(b) : status;
 }

@@ -86,7 +86,7 @@ bool build_mapped(const builder_t *b, uint32_t peer);
 /* `step` reads memory of a mapped member: it may not have it back before. */
 void build_reads(builder_t *b, uint32_t peer, uint32_t step);
 
-/* script_sums.c: contributions to owners; script_moves.c: the rest. */
+/* What is done unit by unit: each phase follows the one before at a distance of `lag` units. */
 typedef struct phase {
     void (*emit)(builder_t *b, uint32_t hop, uint32_t owner, build_unit_t *u);
     uint32_t hop, lag;
@@ -96,14 +96,7 @@ typedef struct phases {
     phase_t rows[PHASES];
     uint32_t count, lag; /* lag of what comes next */
 } phases_t;
-void phases_add(phases_t *p, void (*emit)(builder_t *, uint32_t, uint32_t, build_unit_t *),
-                uint32_t hop, uint32_t lag);
-
-uint32_t build_largest_site(const group_t *g);
-void sums_phases(builder_t *b, phases_t *p);
-void sums_at_once(builder_t *b);
-void spread_phases(builder_t *b, phases_t *p);
-void moves_phases(builder_t *b, phases_t *p);
-void moves_barrier(builder_t *b);
+void build_phase(phases_t *p, void (*emit)(builder_t *, uint32_t, uint32_t, build_unit_t *),
+                 uint32_t hop, uint32_t lag);
 
 #endif

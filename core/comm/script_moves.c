@@ -1,20 +1,9 @@
 /* script_moves.c - how what one member has reaches others: gathers, broadcasts, scatters, barriers.
- * Over a border it goes once, to the stand-in there, and then on inside. */
-#include <comm/script_build.h>
+ * Over a border it goes once, to the leader there, and then on inside. */
+#include <comm/script_moves.h>
 
 #include <base/memory.h>
-#include <tensor/dtype.h>
-
-void phases_add(phases_t *p, void (*emit)(builder_t *, uint32_t, uint32_t, build_unit_t *),
-                uint32_t hop, uint32_t lag)
-{
-    if (p->count < PHASES) p->rows[p->count++] = (phase_t){emit, hop, p->lag + lag};
-}
-
-static uint32_t site_size(const group_t *g, uint32_t site)
-{
-    return g->site_begin[site + 1] - g->site_begin[site];
-}
+#include <longhaul/dtype.h>
 
 typedef struct transfer {
     uint32_t from, to;
@@ -22,17 +11,18 @@ typedef struct transfer {
 } transfer_t;
 
 /* The same place in a mapped member's memory. */
-static script_view_t view_at(const builder_t *b, uint32_t peer, const script_view_t *mine)
+static script_view_t view_at(uint32_t peer, const script_view_t *mine)
 {
     script_view_t view = *mine;
-    view.base = mine->layout == LAYOUT_CUT ? b->in->peers[peer].cut : b->in->peers[peer].whole;
+    view.buffer = mine->buffer == BUFFER_CUT ? BUFFER_PEER_CUT : BUFFER_PEER_WHOLE;
+    view.peer = peer;
     return view;
 }
 
 static void transfer(builder_t *b, build_unit_t *u, const transfer_t *t)
 {
     if (t->from == t->to) {
-        if (t->from != b->self || t->source.base == t->place.base) return;
+        if (t->from != b->self || t->source.buffer == t->place.buffer) return;
         const uint32_t copy = build_copy(b, u, &t->place, &t->source);
         build_edge(b, u->ready, copy);
     } else if (t->from == b->self && build_mapped(b, t->to)) {
@@ -42,7 +32,7 @@ static void transfer(builder_t *b, build_unit_t *u, const transfer_t *t)
         (void)build_send(b, t->to, u, &t->source, u->ready);
     } else if (t->to == b->self && build_mapped(b, t->from)) {
         const uint32_t told = build_signal(b, t->from, false, SCRIPT_NONE);
-        const script_view_t theirs = view_at(b, t->from, &t->source);
+        const script_view_t theirs = view_at(t->from, &t->source);
         u->ready = build_copy(b, u, &t->place, &theirs);
         build_edge(b, told, u->ready);
         build_edge(b, u->used, u->ready);
@@ -65,40 +55,45 @@ static void spread_across(builder_t *b, uint32_t hop, uint32_t owner, build_unit
     (void)hop;
     for (uint32_t site = 0; site < b->g->sites; site++)
         if (site != b->g->site_of[owner])
-            spread(b, u, owner, owner, group_stand_in(b->g, site, owner));
+            spread(b, u, owner, owner, group_leader(b->g, site, owner));
 }
 
 /* Who has the piece first in this rank's site. */
 static uint32_t first_holder(const builder_t *b, uint32_t owner)
 {
-    return group_stand_in(b->g, b->g->site_of[b->self], owner);
+    return group_leader(b->g, b->g->site_of[b->self], owner);
 }
 
 static uint32_t behind(const builder_t *b, uint32_t holder, uint32_t steps)
 {
+    lh_assert(holder < b->g->size);
     const uint32_t site = b->g->site_of[holder], begin = b->g->site_begin[site];
-    return begin + (holder - begin + steps) % site_size(b->g, site);
+    return begin + (holder - begin + steps) % group_site_size(b->g, site);
 }
 
 static void spread_direct(builder_t *b, uint32_t hop, uint32_t owner, build_unit_t *u)
 {
     (void)hop;
-    const uint32_t holder = first_holder(b, owner), size = site_size(b->g, b->g->site_of[b->self]);
+    const uint32_t holder = first_holder(b, owner),
+                   size = group_site_size(b->g, b->g->site_of[b->self]);
     for (uint32_t k = 1; k < size; k++)
         spread(b, u, owner, holder, behind(b, holder, k));
 }
 
 static void spread_ring(builder_t *b, uint32_t hop, uint32_t owner, build_unit_t *u)
 {
+    lh_assert(hop > 0);
     const uint32_t holder = first_holder(b, owner);
-    if (hop >= site_size(b->g, b->g->site_of[b->self])) return;
+    if (hop >= group_site_size(b->g, b->g->site_of[b->self])) return;
     spread(b, u, owner, behind(b, holder, hop - 1), behind(b, holder, hop));
 }
 
 /* In round h (from 1) all who have it pass it on over a distance of 2^(h-1). */
 static void spread_doubling(builder_t *b, uint32_t hop, uint32_t owner, build_unit_t *u)
 {
-    const uint32_t holder = first_holder(b, owner), size = site_size(b->g, b->g->site_of[b->self]);
+    lh_assert(hop > 0 && hop <= 32);
+    const uint32_t holder = first_holder(b, owner),
+                   size = group_site_size(b->g, b->g->site_of[b->self]);
     const uint32_t distance = 1u << (hop - 1);
     for (uint32_t k = 0; k < distance && k + distance < size; k++)
         spread(b, u, owner, behind(b, holder, k), behind(b, holder, k + distance));
@@ -110,23 +105,23 @@ static void keep_own(builder_t *b, uint32_t hop, uint32_t owner, build_unit_t *u
     spread(b, u, owner, owner, owner);
 }
 
-void spread_phases(builder_t *b, phases_t *p)
+void moves_spread(builder_t *b, phases_t *p)
 {
-    const uint32_t most = build_largest_site(b->g);
-    if (b->how->op == COLL_ALL_GATHER) phases_add(p, keep_own, 0, 0);
+    const uint32_t most = group_largest_site(b->g);
+    if (b->how->op == COLL_ALL_GATHER) build_phase(p, keep_own, 0, 0);
     if (b->g->sites > 1) {
-        phases_add(p, spread_across, 0, 0);
+        build_phase(p, spread_across, 0, 0);
         if (most > 1) p->lag += b->in->lag;
     }
     if (most == 1) return;
     if (b->in->algorithm == COLL_RING)
         for (uint32_t hop = 1; hop < most; hop++)
-            phases_add(p, spread_ring, hop, hop - 1);
+            build_phase(p, spread_ring, hop, hop - 1);
     else if (b->in->algorithm == COLL_HALVING)
         for (uint32_t hop = 1; 1u << (hop - 1) < most; hop++)
-            phases_add(p, spread_doubling, hop, hop - 1);
+            build_phase(p, spread_doubling, hop, hop - 1);
     else
-        phases_add(p, spread_direct, 0, 0);
+        build_phase(p, spread_direct, 0, 0);
 }
 
 static void move_scatter(builder_t *b, uint32_t hop, uint32_t owner, build_unit_t *u)
@@ -159,7 +154,7 @@ static void move_all_to_all(builder_t *b, uint32_t hop, uint32_t owner, build_un
     for (uint32_t from = 0; from < b->g->size; from++) {
         transfer_t t = {from, owner, build_whole(b), build_cut(b)};
         t.place.layout = LAYOUT_PIECE;
-        t.place.base += bytes * from;
+        t.place.at = bytes * from;
         u->ready = u->used = SCRIPT_NONE;
         transfer(b, u, &t);
     }
@@ -177,10 +172,10 @@ static void move_pair(builder_t *b, uint32_t hop, uint32_t owner, build_unit_t *
 void moves_phases(builder_t *b, phases_t *p)
 {
     switch (b->how->op) {
-    case COLL_SCATTER: phases_add(p, move_scatter, 0, 0); return;
-    case COLL_GATHER: phases_add(p, move_gather, 0, 0); return;
-    case COLL_ALL_TO_ALL: phases_add(p, move_all_to_all, 0, 0); return;
-    default: phases_add(p, move_pair, 0, 0); return;
+    case COLL_SCATTER: build_phase(p, move_scatter, 0, 0); return;
+    case COLL_GATHER: build_phase(p, move_gather, 0, 0); return;
+    case COLL_ALL_TO_ALL: build_phase(p, move_all_to_all, 0, 0); return;
+    default: build_phase(p, move_pair, 0, 0); return;
     }
 }
 

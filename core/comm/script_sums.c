@@ -1,32 +1,21 @@
-/* script_sums.c - how contributions reach the owner of a piece: inside each site to the stand-in
+/* script_sums.c - how contributions reach the owner of a piece: inside each site to the leader
  * of the owner, in one order, then over the border, each byte once, to the owner. */
-#include <comm/script_build.h>
+#include <comm/script_sums.h>
 
 #include <base/memory.h>
-
-static uint32_t site_size(const group_t *g, uint32_t site)
-{
-    return g->site_begin[site + 1] - g->site_begin[site];
-}
-
-uint32_t build_largest_site(const group_t *g)
-{
-    uint32_t most = 0;
-    for (uint32_t s = 0; s < g->sites; s++)
-        if (site_size(g, s) > most) most = site_size(g, s);
-    return most;
-}
 
 /* The member `steps` behind `from`, round its site. */
 static uint32_t round_site(const group_t *g, uint32_t from, uint32_t steps)
 {
-    const uint32_t begin = g->site_begin[g->site_of[from]], size = site_size(g, g->site_of[from]);
+    lh_assert(from < g->size);
+    const uint32_t begin = g->site_begin[g->site_of[from]],
+                   size = group_site_size(g, g->site_of[from]);
     return begin + (from - begin + steps) % size;
 }
 
-static uint32_t own_stand_in(const builder_t *b, uint32_t owner)
+static uint32_t own_leader(const builder_t *b, uint32_t owner)
 {
-    return group_stand_in(b->g, b->g->site_of[b->self], owner);
+    return group_leader(b->g, b->g->site_of[b->self], owner);
 }
 
 /* Where the sum of all goes at its owner. */
@@ -73,7 +62,7 @@ static void contribute(builder_t *b, uint32_t to, build_unit_t *u)
 /* Receives from everybody of the site, or reads where they have it, and sums in order. */
 static void collect(builder_t *b, uint32_t owner, build_unit_t *u)
 {
-    const uint32_t size = site_size(b->g, b->g->site_of[b->self]);
+    const uint32_t size = group_site_size(b->g, b->g->site_of[b->self]);
     script_view_t *sources = mem_array(size, sizeof(*sources));
     uint32_t *slots = mem_array((size_t)size * 2, sizeof(*slots)), *arrived = slots + size;
     if (sources == NULL || slots == NULL) b->failed = true;
@@ -83,7 +72,8 @@ static void collect(builder_t *b, uint32_t owner, build_unit_t *u)
         slots[k] = arrived[k] = SCRIPT_NONE;
         if (from == b->self) continue;
         if (build_mapped(b, from)) {
-            sources[k].base = b->in->peers[from].whole;
+            sources[k].buffer = BUFFER_PEER_WHOLE;
+            sources[k].peer = from;
             arrived[k] = build_signal(b, from, false, SCRIPT_NONE);
             continue;
         }
@@ -111,21 +101,22 @@ static void collect(builder_t *b, uint32_t owner, build_unit_t *u)
 static void inside_direct(builder_t *b, uint32_t hop, uint32_t owner, build_unit_t *u)
 {
     (void)hop;
-    const uint32_t stand_in = own_stand_in(b, owner);
-    if (site_size(b->g, b->g->site_of[b->self]) == 1 && b->g->sites > 1) return;
-    if (b->self == stand_in)
+    const uint32_t leader = own_leader(b, owner);
+    if (group_site_size(b->g, b->g->site_of[b->self]) == 1 && b->g->sites > 1) return;
+    if (b->self == leader)
         collect(b, owner, u);
     else
-        contribute(b, stand_in, u);
+        contribute(b, leader, u);
 }
 
-/* The sum so far goes round the site, from the stand-in's next member to the stand-in. */
+/* The sum so far goes round the site, from the leader's next member to the leader. */
 static void inside_ring(builder_t *b, uint32_t hop, uint32_t owner, build_unit_t *u)
 {
-    const uint32_t size = site_size(b->g, b->g->site_of[b->self]);
+    lh_assert(hop > 0);
+    const uint32_t size = group_site_size(b->g, b->g->site_of[b->self]);
     if (hop >= size) return;
-    const uint32_t stand_in = own_stand_in(b, owner);
-    const uint32_t from = round_site(b->g, stand_in, hop), to = round_site(b->g, from, 1);
+    const uint32_t leader = own_leader(b, owner);
+    const uint32_t from = round_site(b->g, leader, hop), to = round_site(b->g, from, 1);
     const script_view_t own = build_whole(b);
     if (b->self == from && hop == 1) {
         u->used = build_send(b, to, u, &own, SCRIPT_NONE);
@@ -140,8 +131,8 @@ static void inside_ring(builder_t *b, uint32_t hop, uint32_t owner, build_unit_t
     if (hop == 1) sources[0].dtype = b->how->dtype;
     const uint32_t arrived = build_recv(b, from, u, &sources[0], SCRIPT_NONE);
     build_slot_use(b, slot, arrived);
-    const uint32_t sum = to == stand_in && b->g->sites == 1 ? sum_to_result(b, u, sources, 2)
-                                                            : sum_to_carry(b, u, sources, 2);
+    const uint32_t sum = to == leader && b->g->sites == 1 ? sum_to_result(b, u, sources, 2)
+                                                          : sum_to_carry(b, u, sources, 2);
     build_edge(b, arrived, sum);
     build_slot_end(b, slot, sum);
     u->used = sum;
@@ -150,7 +141,7 @@ static void inside_ring(builder_t *b, uint32_t hop, uint32_t owner, build_unit_t
 static void across_send(builder_t *b, uint32_t owner, build_unit_t *u)
 {
     const script_view_t own = build_whole(b);
-    if (site_size(b->g, b->g->site_of[b->self]) == 1) {
+    if (group_site_size(b->g, b->g->site_of[b->self]) == 1) {
         u->used = build_send(b, owner, u, &own, SCRIPT_NONE);
         return;
     }
@@ -166,14 +157,14 @@ static void across_sum(builder_t *b, uint32_t owner, build_unit_t *u)
     if (sources == NULL || slots == NULL) b->failed = true;
     for (uint32_t k = 0; !b->failed && k < sites; k++) {
         const uint32_t site = (home + k + 1) % sites;
-        const bool alone = site_size(b->g, site) == 1;
+        const bool alone = group_site_size(b->g, site) == 1;
         if (site == home) {
             sources[k] = alone ? build_whole(b) : u->carry;
             slots[k] = alone ? SCRIPT_NONE : u->carry_slot;
             arrived[k] = u->carry_step;
             continue;
         }
-        const uint32_t from = group_stand_in(b->g, site, owner);
+        const uint32_t from = group_leader(b->g, site, owner);
         slots[k] = build_slot(b, POOL_IN, from, 0, &sources[k]);
         if (alone) sources[k].dtype = b->how->dtype;
         arrived[k] = build_recv(b, from, u, &sources[k], SCRIPT_NONE);
@@ -193,7 +184,7 @@ static void across(builder_t *b, uint32_t hop, uint32_t owner, build_unit_t *u)
     (void)hop;
     if (b->self == owner)
         across_sum(b, owner, u);
-    else if (b->g->site_of[owner] != b->g->site_of[b->self] && b->self == own_stand_in(b, owner))
+    else if (b->g->site_of[owner] != b->g->site_of[b->self] && b->self == own_leader(b, owner))
         across_send(b, owner, u);
 }
 
@@ -201,10 +192,11 @@ static void across(builder_t *b, uint32_t hop, uint32_t owner, build_unit_t *u)
  * = ordered. In hop h (from 1) members at distance size >> h exchange what the other half owns. */
 static void inside_halving(builder_t *b, uint32_t hop, uint32_t owner, build_unit_t *u)
 {
+    lh_assert(hop > 0 && hop < 32);
     const uint32_t site = b->g->site_of[b->self], begin = b->g->site_begin[site];
-    const uint32_t size = site_size(b->g, site), distance = size >> hop;
+    const uint32_t size = group_site_size(b->g, site), distance = size >> hop;
     if (distance == 0) return;
-    const uint32_t me = b->self - begin, place = own_stand_in(b, owner) - begin;
+    const uint32_t me = b->self - begin, place = own_leader(b, owner) - begin;
     /* Those whose bits above `distance` are the owner's still hold a part of its sum. */
     if (((me ^ place) & ~(2 * distance - 1)) != 0) return;
     const uint32_t peer = begin + (me ^ distance);
@@ -232,22 +224,22 @@ static void inside_halving(builder_t *b, uint32_t hop, uint32_t owner, build_uni
 
 void sums_phases(builder_t *b, phases_t *p)
 {
-    const uint32_t most = build_largest_site(b->g);
+    const uint32_t most = group_largest_site(b->g);
     uint32_t hops = 1;
     if (most > 1 && b->in->algorithm == COLL_RING) {
         for (hops = 1; hops < most; hops++)
-            phases_add(p, inside_ring, hops, hops - 1);
+            build_phase(p, inside_ring, hops, hops - 1);
         p->lag += most - 2;
     } else if (most > 1 && b->in->algorithm == COLL_HALVING) {
         for (; most >> hops != 0; hops++)
-            phases_add(p, inside_halving, hops, hops - 1);
+            build_phase(p, inside_halving, hops, hops - 1);
         p->lag += hops - 2;
     } else if (most > 1 || b->g->sites == 1) {
-        phases_add(p, inside_direct, 0, 0);
+        build_phase(p, inside_direct, 0, 0);
     }
     if (b->g->sites > 1) {
         if (most > 1) p->lag += b->in->lag;
-        phases_add(p, across, 0, 0);
+        build_phase(p, across, 0, 0);
     }
 }
 

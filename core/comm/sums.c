@@ -2,7 +2,7 @@
  * fixed order: lanes never meet, so the width of a vector does not show in the bits. */
 #include <comm/sums.h>
 
-#include <tensor/dtype.h>
+#include <longhaul/dtype.h>
 
 enum { LANES = 16, UNROLL = 4, BLOCK = LANES * UNROLL };
 
@@ -25,7 +25,7 @@ INLINE void load(floats_t *out, lh_dtype_t dtype, const char *data, uint64_t at)
     *out = (floats_t)(__builtin_convertvector(halves, words_t) << 16);
 }
 
-/* As f32_to_bf16: to nearest, ties to even, a NaN stays one. */
+/* As lh_f32_to_bf16: to nearest, ties to even, a NaN stays one. */
 INLINE void store(lh_dtype_t dtype, char *data, uint64_t at, const floats_t *value)
 {
     if (dtype == LH_DTYPE_F32) {
@@ -136,12 +136,13 @@ void sum_level(uint32_t level)
 static float element(lh_dtype_t dtype, const void *data, uint64_t at)
 {
     return dtype == LH_DTYPE_F32 ? ((const float *)data)[at]
-                                 : bf16_to_f32(((const uint16_t *)data)[at]);
+                                 : lh_bf16_to_f32(((const uint16_t *)data)[at]);
 }
 
 void sum_run(lh_dtype_t dtype, void *to, bool add, const sum_source_t *sources, uint32_t count,
              uint64_t elements)
 {
+    lh_assert(count > 0 && (dtype == LH_DTYPE_F32 || dtype == LH_DTYPE_BF16));
     uint64_t at = best_blocks()(dtype, to, add, sources, count, elements);
     for (; at < elements; at++) {
         float sum = element(sources[0].dtype, sources[0].data, at);
@@ -151,6 +152,6 @@ void sum_run(lh_dtype_t dtype, void *to, bool add, const sum_source_t *sources, 
         if (dtype == LH_DTYPE_F32)
             ((float *)to)[at] = sum;
         else
-            ((uint16_t *)to)[at] = f32_to_bf16(sum);
+            ((uint16_t *)to)[at] = lh_f32_to_bf16(sum);
     }
 }

@@ -1,4 +1,8 @@
-/* document.c - files merged into sections; each entry keeps what it overrides. */
+/* document.c - files merged into sections; each entry keeps what it overrides.
+ *
+ * Each file is read into a document of its own first and merged when it is whole: so "twice in one
+ * file" is refused while "again in the including file" overrides, and an error leaves nothing half
+ * merged. Names are searched one by one, which is quick enough for the 4,096 keys that may be. */
 #include <config/document.h>
 
 #include <errno.h>
@@ -7,6 +11,7 @@
 #include <base/file.h>
 #include <base/memory.h>
 #include <base/sys.h>
+#include <base/utf8.h>
 #include <config/ini_lines.h>
 
 enum { DOCUMENT_ENTRIES = 4096 }; /* duplicates are searched one by one */
@@ -64,6 +69,7 @@ uint32_t document_section_count(const document_t *d)
 
 const document_section_t *document_section(const document_t *d, uint32_t index)
 {
+    lh_assert(index < d->section_count);
     return d->sections[index];
 }
 
@@ -74,9 +80,11 @@ uint32_t document_file_count(const document_t *d)
 
 const char *document_file(const document_t *d, uint32_t index)
 {
+    lh_assert(index < d->file_count);
     return d->files[index];
 }
 
+/* NULL: there is none of that name. */
 static document_section_t *find_section(const document_t *d, const char *name)
 {
     for (uint32_t i = 0; i < d->section_count; i++)
@@ -89,6 +97,7 @@ const document_section_t *document_find(const document_t *d, const char *section
     return find_section(d, section);
 }
 
+/* The place of a key's entry, so that another may be put there; NULL: the section lacks the key. */
 static document_entry_t **find_slot(const document_section_t *s, const char *key)
 {
     for (uint32_t i = 0; i < s->entry_count; i++)
@@ -110,6 +119,7 @@ void document_where(const char *file, uint32_t line, char *out, size_t room)
         (void)snprintf(out, room, "%s:%u", file, line);
 }
 
+/* The section of that name, made where there is none. file and line are where it is seen first. */
 static lh_status_t section_take(document_t *d, const char *name, const char *file, uint32_t line,
                                 document_section_t **out)
 {
@@ -172,6 +182,7 @@ static lh_status_t section_put(document_t *d, document_section_t *s, const char 
         s->entry_count++;
     else
         e->overrides = s->entries[at];
+    lh_assert(at < s->entry_count && s->entry_count <= s->entry_capacity);
     s->entries[at] = e;
     d->entry_count++;
     return LH_OK;
@@ -187,6 +198,7 @@ typedef struct one_file {
     uint32_t include_line;
 } one_file_t;
 
+/* From here on: what ini_lines calls for each part of a file. */
 static lh_status_t on_section(void *context, const char *name, uint32_t line)
 {
     one_file_t *f = context;
@@ -200,6 +212,7 @@ static lh_status_t on_section(void *context, const char *name, uint32_t line)
     return section_take(f->own, name, f->path, line, &f->section);
 }
 
+/* Only kept: files are included when the file that names them has been read. */
 static lh_status_t on_include(one_file_t *f, const char *value, uint32_t line)
 {
     if (f->section != NULL)
@@ -231,12 +244,14 @@ static lh_status_t on_pair(void *context, const char *section, const char *key, 
     return status;
 }
 
+/* An indented line goes on with the value of the pair above it, behind a blank. */
 static lh_status_t on_more(void *context, const char *value, uint32_t line)
 {
     enum { VALUE_LIMIT = 64 * 1024 };
     one_file_t *f = context;
     char **to = f->last != NULL ? &f->last->value : &f->include;
     text_t joined = {0};
+    lh_assert(*to != NULL);
 
     if (strlen(*to) > VALUE_LIMIT)
         return fail(LH_INVALID, "%s:%u: a value of more than %d bytes", f->path, line, VALUE_LIMIT);
@@ -250,6 +265,7 @@ static lh_status_t on_more(void *context, const char *value, uint32_t line)
     return LH_OK;
 }
 
+/* What `own` sets overrides what stands in d, entry by entry. */
 static lh_status_t merge(document_t *d, const document_t *own)
 {
     for (uint32_t i = 0; i < own->section_count; i++) {
@@ -268,6 +284,7 @@ static lh_status_t merge(document_t *d, const document_t *own)
 static lh_status_t load_file(document_t *d, const char *path, const char *said_by,
                              const chain_t *above, uint32_t depth);
 
+/* Those that the file names, in order, each against the folder of the file that names it. */
 static lh_status_t load_includes(document_t *d, const one_file_t *f, const chain_t *chain,
                                  uint32_t depth)
 {
@@ -292,12 +309,21 @@ static lh_status_t load_includes(document_t *d, const one_file_t *f, const chain
     return status;
 }
 
+char *document_folder(const document_entry_t *e, const char *otherwise)
+{
+    if (e == NULL || e->file == NULL) return mem_text(otherwise);
+    char *folder = path_folder(e->file), *whole = folder == NULL ? NULL : path_absolute(folder);
+    mem_free(folder);
+    return whole;
+}
+
+/* A file is told from others by device and inode: a loop through links is one, too. */
 static lh_status_t check_chain(const char *path, const char *said_by, chain_t *link, uint32_t depth)
 {
     struct stat st;
     if (sys()->stat(path, &st) != 0)
-        return said_by == NULL ? fail(LH_IO, "%s: cannot read", path)
-                               : fail(LH_IO, "%s: cannot include %s", said_by, path);
+        return said_by == NULL ? fail_io(errno, "%s: cannot read", path)
+                               : fail_io(errno, "%s: cannot include %s", said_by, path);
     link->device = st.st_dev;
     link->inode = st.st_ino;
     for (const chain_t *c = link->above; c != NULL; c = c->above)
@@ -314,7 +340,6 @@ static lh_status_t fail_include(lh_status_t status, const char *said_by)
 {
     char *reason = mem_text(fail_reason());
     if (reason == NULL) return LH_NO_MEMORY;
-    errno = 0; /* the reason has it already */
     (void)fail(status, "%s: include: %s", said_by, reason);
     mem_free(reason);
     return status;
@@ -334,6 +359,7 @@ static lh_status_t load_file(document_t *d, const char *path, const char *said_b
         return fail(LH_INVALID, "%s: more than %d files are included", said_by, DOCUMENT_FILES);
     char *name = mem_text(path);
     if (name == NULL) return LH_NO_MEMORY;
+    lh_assert(d->file_count < DOCUMENT_FILES);
     d->files[d->file_count++] = name;
     f.path = name;
 
@@ -384,7 +410,7 @@ static lh_status_t check_assignment(const char *text)
 {
     for (size_t i = 0, size; text[i] != '\0'; i += size) {
         const unsigned char c = (unsigned char)text[i];
-        size = text_character(text + i);
+        size = utf8_character(text + i);
         if (size == 0)
             return fail(LH_INVALID, "--set %s: byte %zu, 0x%02x, is not UTF-8", text, i + 1, c);
         if (c < 0x20 || c == 0x7f)

@@ -44,6 +44,11 @@ const document_section_t *document_find(const document_t *d, const char *section
 const document_entry_t *section_find(const document_section_t *s,
                                      const char *key); /* s may be NULL */
 
+/* Against which a relative path in this entry is taken: the folder of the file in which it stands, as
+ * an absolute path, or `otherwise` where that is the command line or e is NULL. mem_free; NULL after
+ * fail(). */
+char *document_folder(const document_entry_t *e, const char *otherwise);
+
 /* "pipeline.ini:12", or "command line". */
 void document_where(const char *file, uint32_t line, char *out, size_t room);
 

@@ -1,4 +1,7 @@
-/* explain.c - effective values with their origin, and what a table offers. */
+/* explain.c - effective values with their origin, and what a table offers.
+ *
+ * What is printed can be saved and run again: so a value is escaped as the reader unescapes it, and
+ * a line that would be longer than the reader takes is cut in two. */
 #include <config/explain.h>
 
 #include <stdio.h>

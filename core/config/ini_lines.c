@@ -10,6 +10,7 @@
 #include <stdio.h>
 
 #include <base/text.h>
+#include <base/utf8.h>
 
 typedef struct reader {
     const char *path;
@@ -37,6 +38,7 @@ static const char *shown(char c, char out[12])
     return out;
 }
 
+/* inih cuts a longer line in silence, and a control character steers the terminal that shows it. */
 static lh_status_t check_bytes(const reader_t *r, const char *line, size_t length)
 {
     if (length > INI_LINE_LIMIT)
@@ -56,13 +58,10 @@ static lh_status_t check_bytes(const reader_t *r, const char *line, size_t lengt
 /* What stands here ends up in JSON, which is UTF-8 or unreadable. */
 static lh_status_t check_utf8(const reader_t *r, const char *line)
 {
-    for (size_t i = 0, size; line[i] != '\0'; i += size) {
-        size = text_character(line + i);
-        if (size == 0)
-            return fail(LH_INVALID, "%s:%u: byte %zu, 0x%02x, is not UTF-8", r->path, r->line,
-                        i + 1, (unsigned char)line[i]);
-    }
-    return LH_OK;
+    const size_t length = strlen(line), good = utf8_prefix(line, length);
+    if (good == length) return LH_OK;
+    return fail(LH_INVALID, "%s:%u: byte %zu, 0x%02x, is not UTF-8", r->path, r->line, good + 1,
+                (unsigned char)line[good]);
 }
 
 static lh_status_t check_section(reader_t *r, const char *line)
@@ -148,6 +147,7 @@ static lh_status_t check_line(reader_t *r, const char *line)
     return *line == '[' ? check_section(r, line) : check_pair(r, line);
 }
 
+/* What inih calls for each line: NULL ends the reading, for good or because a line is wrong. */
 static char *next_line(char *buffer, int size, void *stream)
 {
     reader_t *r = stream;

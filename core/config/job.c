@@ -1,16 +1,286 @@
-/* job.c - a pipeline's INI as one struct: parse each section; job_check.c holds what crosses keys.
- */
+/* job.c - the sections of a job: the option tables by which they are read, and questions to a job
+ * that has been read. */
 #include <config/job.h>
 
-#include <ctype.h>
-#include <math.h>
 #include <stdio.h>
+
+#include <longhaul/link.h>
 
 #include <base/file.h>
 #include <base/memory.h>
-#include <config/job_check.h>
-#include <config/job_sites.h>
-#include <config/quantity.h>
+
+#define PREPARE (1u << STAGE_PREPARE)
+#define IMPORT (1u << STAGE_IMPORT)
+#define TRAIN (1u << STAGE_TRAIN)
+#define EVAL (1u << STAGE_EVAL)
+#define EXPORT (1u << STAGE_EXPORT)
+#define GENERATE (1u << STAGE_GENERATE)
+#define ALL (PREPARE | IMPORT | TRAIN | EVAL | EXPORT | GENERATE)
+
+/* clang-format off */
+#define TEXT(S, f, fallback, help) LH_OPTION_STRING(S, f, #f, fallback, help)
+#define PATH(S, f, fallback, help) LH_OPTION_PATH(S, f, #f, fallback, help)
+#define WHOLE(S, f, fallback, range, help) LH_OPTION_U64(S, f, #f, fallback, range, help)
+#define BYTES(S, f, fallback, range, help) LH_OPTION_BYTES(S, f, #f, fallback, range, help)
+#define REAL(S, f, fallback, range, help) LH_OPTION_F64(S, f, #f, fallback, range, help)
+#define YES_NO(S, f, fallback, help) LH_OPTION_BOOL(S, f, #f, fallback, help)
+#define CHOICE(S, f, fallback, range, help) LH_OPTION_CHOICE(S, f, #f, fallback, range, help)
+
+static const lh_option_t pipeline_rows[] = {
+    TEXT(job_pipeline_t, name, NULL, "what reports and files call this job"),
+    TEXT(job_pipeline_t, stages, NULL, "what run does, in order: prepare import train eval export generate"),
+    PATH(job_pipeline_t, folder, "", "where everything is written; out/NAME if not set"),
+};
+
+static const lh_option_t prepare_rows[] = {
+    TEXT(job_prepare_t, input, NULL, "JSONL files or globs, comma-separated; .jsonl, .jsonl.gz, .jsonl.zst"),
+    TEXT(job_prepare_t, key, "text", "key of each line's object that holds the document"),
+    PATH(job_prepare_t, tokenizer, NULL, "vocab.json (merges.txt beside it), tokenizer.json, tokenizer.model, tiktoken ranks, or their folder"),
+    CHOICE(job_prepare_t, prepend, "none", "none|bos", "token put before each document"),
+    CHOICE(job_prepare_t, append, "eod", "none|eod|eos", "token put behind each document"),
+    TEXT(job_prepare_t, on_error, "fail", "what a bad line does: fail, skip or max:N"),
+    TEXT(job_prepare_t, output, "corpus", "name of the data set, without .bin and .idx"),
+    WHOLE(job_prepare_t, workers, "0", "0..1024", "threads that tokenize; 0: as many as processors"),
+    TEXT(job_prepare_t, accept, "", "call of a filter: a document for which it gives 0 is dropped"),
+};
+
+static const lh_option_t data_rows[] = {
+    TEXT(job_data_t, train, "corpus", "data set, or several with weights: a:0.7, b:0.3"),
+    TEXT(job_data_t, valid, "", "data set to evaluate on, instead of a part of train"),
+    TEXT(job_data_t, test, "", "data set to test on, instead of a part of train"),
+    TEXT(job_data_t, split, "969,30,1", "parts of train used as train, valid and test"),
+    CHOICE(job_data_t, documents, "joined", "joined|apart", "whether attention and positions run on over documents in a sequence"),
+    WHOLE(job_data_t, seed, "1234", NULL, "of the order of samples"),
+};
+
+static const lh_option_t model_rows[] = {
+    TEXT(job_model_t, plugin, NULL, "model plugin"),
+    TEXT(job_model_t, vocab, "from_tokenizer", "rows of the embedding: from_tokenizer, from_import or a number"),
+    WHOLE(job_model_t, vocab_multiple, "64", "1..65536", "rows are rounded up to a multiple of this"),
+    TEXT(job_model_t, ops, "", "plugins loaded for their ops, comma-separated"),
+    REAL(job_model_t, init_std, "0.02", "0..10", "standard deviation of new weights"),
+};
+
+static const lh_option_t train_rows[] = {
+    WHOLE(job_train_t, sequence, NULL, "1..16777216", "tokens of a sequence"),
+    WHOLE(job_train_t, batch, NULL, "1..16777216", "sequences a step, over all ranks"),
+    WHOLE(job_train_t, micro_batch, "0", "0..16777216", "sequences a rank holds at once; 0: the whole batch"),
+    WHOLE(job_train_t, steps, NULL, NULL, "steps to train; 0 only saves the start weights"),
+    WHOLE(job_train_t, seed, "1", NULL, "of new weights and of everything random in a step"),
+    CHOICE(job_train_t, precision, "bf16", "bf16|f32", "dtype of compute; master weights are f32"),
+    CHOICE(job_train_t, recompute, "none", "none|selective|full", "what is computed again in the backward pass instead of kept"),
+    WHOLE(job_train_t, evaluate_every, "0", NULL, "steps between evaluations; 0: never"),
+    WHOLE(job_train_t, evaluate_batches, "0", NULL, "micro-batches of an evaluation; 0: the whole valid part"),
+    WHOLE(job_train_t, head_chunk, "0", NULL, "tokens whose logits exist at a time; 0: choose"),
+    WHOLE(job_train_t, max_documents, "0", NULL, "documents in a micro-batch when they are apart; 0: choose"),
+    WHOLE(job_train_t, not_finite_limit, "10", "1..", "steps in a row that may be refused as not finite"),
+    WHOLE(job_train_t, log_every, "10", "1..", "steps between lines of progress in files"),
+    YES_NO(job_train_t, same_bits, "yes", "refuse to resume where other kernels would give other bits"),
+};
+
+static const lh_option_t optimizer_rows[] = {
+    TEXT(job_optimizer_t, plugin, NULL, "optimizer plugin: who holds which slice of what"),
+    TEXT(job_optimizer_t, rule, NULL, "update rule, as plugin:rule"),
+    REAL(job_optimizer_t, decay, "0", "0..", "weight decay of parameters that are not exempt"),
+    REAL(job_optimizer_t, clip, "1", "0..", "largest global gradient norm; 0: any"),
+    TEXT(job_optimizer_t, learning_rate, NULL, "a number, or a call such as warmup_cosine(step, peak=1e-3, warmup=50, total=1000)"),
+};
+
+static const lh_option_t checkpoint_rows[] = {
+    WHOLE(job_checkpoint_t, every, "0", NULL, "steps between checkpoints; 0: only at the end"),
+    WHOLE(job_checkpoint_t, keep, "3", "2..", "newest checkpoints that are kept"),
+    TEXT(job_checkpoint_t, folder, "checkpoints", "where they lie"),
+    LH_OPTION_DURATION(job_checkpoint_t, deadline_ns, "deadline", "600s", "1s..1d", "a save that takes longer is given up, and training goes on"),
+    LH_OPTION_DURATION(job_checkpoint_t, patience_ns, "patience", "5s", "0s..1d", "longest that training stands still for a save that is not yet written"),
+};
+
+static const lh_option_t device_rows[] = {
+    TEXT(job_device_t, plugin, NULL, "device plugin"),
+    PATH(job_device_t, plugin_folder, "", "folder of all plugins; lib/longhaul beside the program's folder if not set"),
+};
+
+static const lh_option_t import_rows[] = {
+    PATH(job_import_t, from, NULL, "Hugging Face folder to take weights from"),
+};
+
+static const lh_option_t eval_rows[] = {
+    TEXT(job_eval_t, data, "valid", "train, valid, test or a JSONL file"),
+    WHOLE(job_eval_t, tokens_per_document, "0", NULL, "tokens after which a document is cut; 0: never"),
+    YES_NO(job_eval_t, bos, "no", "documents start with the begin token"),
+    TEXT(job_eval_t, key, "text", "key of each line's object that holds the document"),
+    PATH(job_eval_t, tokenizer, "", "tokenizer of a JSONL file; that of [prepare] or [import] if not set"),
+};
+
+static const lh_option_t export_rows[] = {
+    TEXT(job_export_t, folder, "hf", "Hugging Face folder to write"),
+    CHOICE(job_export_t, dtype, "as_imported", "as_imported|f32|bf16|f16", "dtype of the weights"),
+    BYTES(job_export_t, shard_bytes, "5GB", "4KiB..", "largest file of weights"),
+};
+
+static const lh_option_t generate_rows[] = {
+    TEXT(job_generate_t, prompt, "", "text to go on from"),
+    TEXT(job_generate_t, ids, "", "token ids to go on from, comma-separated, instead of a prompt"),
+    WHOLE(job_generate_t, tokens, "64", "1..1M", "tokens to generate"),
+    YES_NO(job_generate_t, greedy, "no", "always take the likeliest token"),
+    REAL(job_generate_t, temperature, "1", "0..100", "under 1 likelier tokens get likelier"),
+    REAL(job_generate_t, top_p, "1", "0..1", "draw from the likeliest tokens that together have this probability"),
+    WHOLE(job_generate_t, top_k, "0", NULL, "draw from this many likeliest tokens; 0: all"),
+    WHOLE(job_generate_t, seed, "1", NULL, "of the drawing"),
+    YES_NO(job_generate_t, bos, "no", "the prompt starts with the begin token"),
+};
+
+static const lh_option_t limits_rows[] = {
+    BYTES(job_limits_t, line_bytes, "64MiB", "1KiB..1GiB", "longest line of a JSONL file"),
+    BYTES(job_limits_t, window_bytes, "2GiB", "1KiB..2GiB", "window of a zstd file"),
+    BYTES(job_limits_t, header_bytes, "16MiB", "1KiB..100MB", "longest header of a safetensors file"),
+    WHOLE(job_limits_t, tensors, "1M", "1..100M", "tensors of a set of weights"),
+    WHOLE(job_limits_t, shards, "100k", "1..1M", "files of a set of weights"),
+    WHOLE(job_limits_t, vocabulary, "4M", "1..100M", "tokens of a tokenizer"),
+    BYTES(job_limits_t, token_bytes, "4KiB", "1..1MiB", "longest token of a tokenizer"),
+    WHOLE(job_limits_t, merges, "8M", "1..100M", "merges of a tokenizer"),
+    BYTES(job_limits_t, tokenizer_bytes, "256MiB", "1KiB..1GiB", "each file of a tokenizer"),
+    BYTES(job_limits_t, plugin_bytes, "256MiB", "4KiB..1GiB", "largest file of a plugin"),
+};
+
+static const lh_option_t launch_rows[] = {
+    WHOLE(job_launch_t, ranks_per_node, "1", "1..4096", "ranks of a machine; of a host whose number [site.NAME] does not say"),
+    YES_NO(job_launch_t, bind, "yes", "each rank to its own share of its machine's processors; to one of them where there are more ranks"),
+    PATH(job_launch_t, secret, "", "file with the job's key (mode 0600, made at the first start); several machines need it"),
+    TEXT(job_launch_t, address, "", "host or number where rank 0 listens; its own machine if not set"),
+    WHOLE(job_launch_t, port, "0", "0..65535", "where rank 0 listens; 0: one that is free"),
+    LH_OPTION_DURATION(job_launch_t, join_timeout_ns, "join_timeout", "60s", "1s..1d", "how long ranks wait for each other before step 0"),
+};
+
+static const lh_option_t parallel_rows[] = {
+    WHOLE(job_parallel_t, tensor, "1", "1..", "ranks that share each matrix"),
+    WHOLE(job_parallel_t, pipeline, "1", "1..", "ranks that share the blocks"),
+    CHOICE(job_parallel_t, accumulation, "depth", "depth|breadth", "order of micro-batches: each through all blocks, or all through each block, which sends earlier"),
+    PATH(job_parallel_t, schedule, "", "CSV of rows program,chunk,micro_batch,frame that says the order of a step in place of accumulation"),
+};
+
+static const lh_option_t comm_rows[] = {
+    CHOICE(job_comm_t, bits, "canonical", "canonical|ordered", "sums in one order everywhere, or in any that is the same for the same layout"),
+    CHOICE(job_comm_t, algorithm, "auto", "auto|direct|ring|halving", "of collectives; auto: by size and measured link"),
+    LH_OPTION_BYTES(job_comm_t, chunk_bytes, "chunk", "0", "0..1GiB", "piece of a collective that is under way at a time, 1KiB at least; 0: by link"),
+    LH_OPTION_BYTES(job_comm_t, bucket_bytes, "bucket", "0", "0..16GiB", "gradients that are exchanged together; 0: choose"),
+    LH_OPTION_DURATION(job_comm_t, timeout_ns, "timeout", "120s", "1s..1d", "longest that a collective may stand still"),
+    CHOICE(job_comm_t, probe, "start", "no|start|always", "measure links between sites: never, at a start that has no young record of them, or at each"),
+    LH_OPTION_DURATION(job_comm_t, probe_age_ns, "probe_age", "7d", "0..365d", "how long a record of links between sites counts"),
+};
+
+/* Across the border of a machine both ends prove who they are; across that of a site nobody reads. */
+#define TRANSPORT_ROWS(security_)                                                           \
+    TEXT(job_transport_t, plugin, "", "transport plugin of this class of link"),            \
+    TEXT(job_transport_t, fallback, "", "transport plugin where the other cannot; refused if not set"), \
+    CHOICE(job_transport_t, security, security_, "plain|proven|private", "open, both ends proven and every byte sealed, or encrypted too")
+static const lh_option_t node_rows[] = {TRANSPORT_ROWS("plain")};
+static const lh_option_t site_rows[] = {TRANSPORT_ROWS("proven")};
+static const lh_option_t wan_rows[] = {
+    TRANSPORT_ROWS("private"),
+    LH_OPTION_DURATION(job_transport_t, outage_ns, "outage", "3s", "1s..10min", "longest cut of a link between sites that is waited for; then its ranks are lost"),
+    LH_OPTION_RATE(job_transport_t, rate, "rate", "0", NULL, "what a site's link to the others carries each way, such as 100Gbps; its ranks share it; 0: unknown"),
+};
+
+typedef struct site_text {
+    char *hosts;
+} site_text_t;
+const lh_option_t job_site_rows[] = {
+    TEXT(site_text_t, hosts, NULL, "HOST[:RANKS], comma-separated; a name as its machine calls itself, localhost, or what --host says"),
+};
+
+const lh_option_t job_group_rows[] = {
+    TEXT(job_group_text_t, match, NULL, "globs over parameter names, comma-separated: blocks.*.norm"),
+    LH_OPTION_F64(job_group_text_t, rate, "rate", "1", "0..", "factor on the learning rate"),
+    TEXT(job_group_text_t, decay, "", "weight decay of these parameters; as [optimizer] if not set"),
+    YES_NO(job_group_text_t, frozen, "no", "they are not trained"),
+};
+
+const lh_option_t job_pin_rows[] = {
+    TEXT(job_pin_t, sha256, "", "64 hexadecimal digits: another file under this name is refused; any file may be loaded if not set"),
+};
+
+typedef struct hook {
+    char *call;
+} hook_t;
+static const lh_option_t hook_rows[] = {
+    TEXT(hook_t, call, NULL, "call of a function: acme:log_norms(step, loss)"),
+};
+
+#define ROWS(t) t, sizeof(t) / sizeof((t)[0])
+#define SECTION(n, stages, plugin, help) \
+    {#n, help, ROWS(n##_rows), sizeof(job_##n##_t), offsetof(job_t, n), stages, plugin}
+#define TRANSPORT(scope, n, help) \
+    {"transport." #n, help, ROWS(n##_rows), sizeof(job_transport_t), \
+     offsetof(job_t, transports) + (scope) * sizeof(job_transport_t), 0, "plugin"}
+
+static const job_section_t sections[] = {
+    SECTION(pipeline, ALL, NULL, "the job: its name, its stages, its folder"),
+    SECTION(prepare, PREPARE, NULL, "raw text to token files"),
+    SECTION(data, 0, NULL, "which token files are trained on"),
+    SECTION(model, IMPORT | TRAIN | EVAL | EXPORT | GENERATE, "plugin", "the architecture; the model plugin's own keys stand here too"),
+    SECTION(train, TRAIN, NULL, "a step and how many"),
+    SECTION(optimizer, TRAIN, "plugin", "how weights change; the optimizer plugin's own keys stand here too"),
+    {"group.*", "parameters with rates of their own", ROWS(job_group_rows), sizeof(job_group_text_t), 0, 0, NULL},
+    {"plugin.*", "which file may be loaded as the plugin of that name", ROWS(job_pin_rows), sizeof(job_pin_t), 0, 0, NULL},
+    {"rule.*", "keys of the update rule of that name", NULL, 0, 0, 0, 0, NULL},
+    {"parts.*", "keys of the plugin of that name that only brings functions, ops or rules", NULL, 0, 0, 0, 0, NULL},
+    SECTION(checkpoint, 0, NULL, "when weights and states are saved"),
+    SECTION(device, TRAIN | EVAL | GENERATE, "plugin", "what computes; the device plugin's own keys stand here too"),
+    SECTION(import, IMPORT, NULL, "weights from a Hugging Face folder"),
+    SECTION(eval, 0, NULL, "loss on held-out text"),
+    SECTION(export, 0, NULL, "weights to a Hugging Face folder"),
+    SECTION(generate, 0, NULL, "text from the model"),
+    SECTION(launch, 0, NULL, "how many ranks start where, and how they meet"),
+    SECTION(parallel, 0, NULL, "what ranks share; data parallel is what is left"),
+    SECTION(comm, 0, NULL, "collectives"),
+    {"site.*", "a data centre; ranks are numbered through all sites in order", ROWS(job_site_rows), sizeof(site_text_t), 0, 0, NULL},
+    TRANSPORT(LH_LINK_NODE, node, "between ranks of a machine; the transport plugin's own keys stand here too"),
+    TRANSPORT(LH_LINK_SITE, site, "between machines of a site; likewise"),
+    TRANSPORT(LH_LINK_WAN, wan, "between sites; likewise"),
+    {"hook.after_step", "a call after every step; it may use step, loss, learning_rate, norm and tokens", ROWS(hook_rows), sizeof(hook_t), offsetof(job_t, after_step), 0, NULL},
+    {"hook.before_save", "a call before every checkpoint; it may use step", ROWS(hook_rows), sizeof(hook_t), offsetof(job_t, before_save), 0, NULL},
+    SECTION(limits, 0, NULL, "what a file from outside may ask this program to hold"),
+};
+/* clang-format on */
+
+const char *const job_stage_names[JOB_STAGES] = {
+    [STAGE_PREPARE] = "prepare", [STAGE_IMPORT] = "import", [STAGE_TRAIN] = "train",
+    [STAGE_EVAL] = "eval",       [STAGE_EXPORT] = "export", [STAGE_GENERATE] = "generate",
+};
+
+const char *const job_scope_names[JOB_SCOPES] = {"", "node", "site", "wan"};
+
+const job_section_t *job_sections(uint32_t *count)
+{
+    *count = sizeof(sections) / sizeof(sections[0]);
+    return sections;
+}
+
+const job_section_t *job_section(const char *name)
+{
+    for (uint32_t i = 0; i < sizeof(sections) / sizeof(sections[0]); i++)
+        if (strcmp(sections[i].name, name) == 0) return &sections[i];
+    return NULL;
+}
+
+option_table_t job_section_table(const job_section_t *s, void *config)
+{
+    return (option_table_t){
+        .rows = s->rows,
+        .count = s->count,
+        .owner = "the core",
+        .config_size = s->config_size,
+        .config = config,
+    };
+}
+
+bool job_has_stage(const job_t *job, uint32_t stage)
+{
+    lh_assert(stage < JOB_STAGES);
+    for (uint32_t i = 0; i < job->stage_count; i++)
+        if (job->stages[i] == stage) return true;
+    return false;
+}
 
 void job_where(const job_t *job, const char *section, const char *key, char out[JOB_WHERE_BYTES])
 {
@@ -22,365 +292,28 @@ void job_where(const job_t *job, const char *section, const char *key, char out[
         (void)snprintf(out, JOB_WHERE_BYTES, "%s", job->path);
 }
 
-bool job_has_stage(const job_t *job, uint32_t stage)
-{
-    for (uint32_t i = 0; i < job->stage_count; i++)
-        if (job->stages[i] == stage) return true;
-    return false;
-}
-
-static bool matches(const char *pattern, const char *name)
-{
-    const size_t length = strlen(pattern);
-    if (length < 2 || strcmp(pattern + length - 2, ".*") != 0) return strcmp(pattern, name) == 0;
-    return strncmp(pattern, name, length - 1) == 0 && name[length - 1] != '\0';
-}
-
-/* One struct of job_t, not one for each section that matches "group.*". */
-static bool has_struct(const job_section_t *s)
-{
-    return s->rows != NULL && !text_ends(s->name, ".*");
-}
-
-static lh_status_t check_section_name(const document_section_t *s)
-{
-    char where[JOB_WHERE_BYTES];
-    uint32_t count;
-    const job_section_t *known = job_sections(&count);
-    nearest_t near = {.typed = s->name};
-
-    for (uint32_t i = 0; i < count; i++) {
-        if (matches(known[i].name, s->name)) return LH_OK;
-        nearest_offer(&near, known[i].name);
-    }
-    document_where(s->file, s->line, where, sizeof(where));
-    const char *best = nearest_name(&near);
-    if (best == NULL) return fail(LH_INVALID, "%s: unknown section [%s]", where, s->name);
-    return fail(LH_INVALID, "%s: unknown section [%s]; did you mean [%s]?", where, s->name, best);
-}
-
-static options_how_t how_of(const job_t *job, const job_section_t *s, const option_table_t *table,
-                            uint32_t stages)
-{
-    return (options_how_t){
-        .document = job->document,
-        .section = s->name,
-        .tables = table,
-        .table_count = 1,
-        .optional = (s->stages & stages) == 0,
-        .open = s->plugin_key != NULL,
-        .folder = job->base,
-    };
-}
-
-static option_table_t table_of(const job_section_t *s, void *config)
-{
-    return (option_table_t){
-        .rows = s->rows,
-        .count = s->count,
-        .owner = "the core",
-        .config_size = s->config_size,
-        .config = config,
-    };
-}
-
-static uint32_t stage_bits(const job_t *job)
-{
-    uint32_t bits = 0;
-    for (uint32_t i = 0; i < job->stage_count; i++)
-        bits |= 1u << job->stages[i];
-    return bits;
-}
-
-static lh_status_t parse_section(job_t *job, const job_section_t *s, uint32_t stages)
-{
-    const option_table_t table = table_of(s, (char *)job + s->offset);
-    options_how_t how = how_of(job, s, &table, stages);
-    /* A hook that is written down must say what to call. */
-    if (matches("hook.*", s->name)) how.optional = document_find(job->document, s->name) == NULL;
-    return options_parse(&how);
-}
-
-lh_status_t job_require(const job_t *job, uint32_t stage)
-{
-    uint32_t count;
-    const job_section_t *all = job_sections(&count);
-    for (uint32_t i = 0; i < count; i++) {
-        if ((all[i].stages & (1u << stage)) == 0) continue;
-        const option_table_t table = table_of(&all[i], NULL);
-        const options_how_t how = how_of(job, &all[i], &table, 1u << stage);
-        const lh_status_t status = options_parse(&how);
-        if (status != LH_OK) return status;
-    }
-    return LH_OK;
-}
-
-static lh_status_t add_stage(job_t *job, const char *name)
-{
-    nearest_t near = {.typed = name};
-    for (uint32_t i = 0; i < JOB_STAGES; i++) {
-        nearest_offer(&near, job_stage_names[i]);
-        if (strcmp(job_stage_names[i], name) != 0) continue;
-        if (job_has_stage(job, i))
-            JOB_REFUSE(job, "pipeline", "stages", "... %s: named twice", name);
-        job->stages[job->stage_count++] = i;
-        return LH_OK;
-    }
-    const char *best = nearest_name(&near);
-    if (best != NULL)
-        JOB_REFUSE(job, "pipeline", "stages", "... %s: no such stage; did you mean '%s'?", name,
-                   best);
-    JOB_REFUSE(job, "pipeline", "stages",
-               "... %s: no such stage; they are prepare import train eval export generate", name);
-}
-
-static lh_status_t parse_stages(job_t *job)
-{
-    char *copy = mem_text(job->pipeline.stages);
-    if (copy == NULL) return LH_NO_MEMORY;
-
-    lh_status_t status = LH_OK;
-    char *rest = copy;
-    while (status == LH_OK && rest != NULL) {
-        const char *name = strsep(&rest, " \t,");
-        if (*name != '\0') status = add_stage(job, name);
-    }
-    mem_free(copy);
-    if (status == LH_OK && job->stage_count == 0)
-        JOB_REFUSE(job, "pipeline", "stages", "nothing: name at least one stage");
-    return status;
-}
-
-static lh_status_t parse_pipeline(job_t *job)
-{
-    lh_status_t status = parse_section(job, job_section("pipeline"), 1u);
-    if (status != LH_OK) return status;
-    if (text_equal(job->pipeline.name, ".") || text_equal(job->pipeline.name, ".."))
-        JOB_REFUSE(job, "pipeline", "name", "%s: it names a folder of out/", job->pipeline.name);
-    for (const char *c = job->pipeline.name; *c != '\0'; c++)
-        if (strchr("/\\<>&\"'", *c) != NULL || (unsigned char)*c < 0x20)
-            JOB_REFUSE(job, "pipeline", "name", "%s: a name holds no '%c'", job->pipeline.name, *c);
-
-    if (job->pipeline.folder == NULL) {
-        text_t folder = {0};
-        text_printf(&folder, "%s/out/%s", job->base, job->pipeline.name);
-        if (folder.failed) text_free(&folder);
-        job->pipeline.folder = folder.data;
-        if (folder.data == NULL) return LH_NO_MEMORY;
-    }
-    return parse_stages(job);
-}
-
-static lh_status_t parse_group(job_t *job, const document_section_t *s, job_group_t *group)
-{
-    char where[JOB_WHERE_BYTES];
-    job_group_text_t text = {0};
-    const job_section_t *section = job_section("group.*");
-    const option_table_t table = table_of(section, &text);
-    const options_how_t how = {.document = job->document,
-                               .section = s->name,
-                               .tables = &table,
-                               .table_count = 1,
-                               .folder = job->base};
-    lh_status_t status = options_parse(&how);
-    if (status != LH_OK) return status;
-
-    group->match = text.match;
-    group->rate = text.rate;
-    group->frozen = text.frozen;
-    group->decay = NAN;
-    if (text.decay != NULL && (!quantity_f64(text.decay, &group->decay) || group->decay < 0)) {
-        job_where(job, s->name, "decay", where);
-        status = fail(LH_INVALID, "%s: decay = %s: expected a number from 0 on", where, text.decay);
-    }
-    mem_free(text.decay);
-    group->name = mem_text(s->name + strlen("group."));
-    return group->name == NULL ? LH_NO_MEMORY : status;
-}
-
-static lh_status_t parse_groups(job_t *job)
-{
-    const uint32_t count = document_section_count(job->document);
-    size_t capacity = 0;
-    for (uint32_t i = 0; i < count; i++) {
-        const document_section_t *s = document_section(job->document, i);
-        if (!matches("group.*", s->name)) continue;
-        job_group_t *groups = mem_grow(job->groups, &capacity, job->group_count + 1u,
-                                       sizeof(*groups));
-        if (groups == NULL) return LH_NO_MEMORY;
-        job->groups = groups;
-        const lh_status_t status = parse_group(job, s, &groups[job->group_count++]);
-        if (status != LH_OK) return status;
-    }
-    return LH_OK;
-}
-
-static bool is_sha256(const char *text)
-{
-    return strlen(text) == 64 && strspn(text, "0123456789abcdefABCDEF") == 64;
-}
-
-static lh_status_t parse_pin(job_t *job, const document_section_t *s, job_pin_t *pin)
-{
-    const option_table_t table = table_of(job_section("plugin.*"), pin);
-    const options_how_t how = {
-        .document = job->document, .section = s->name, .tables = &table, .table_count = 1};
-    const lh_status_t status = options_parse(&how);
-    if (status != LH_OK) return status;
-    pin->name = mem_text(s->name + strlen("plugin."));
-    if (pin->name == NULL) return LH_NO_MEMORY;
-    if (pin->sha256 != NULL && !is_sha256(pin->sha256))
-        JOB_REFUSE(job, s->name, "sha256", "%s: expected 64 hexadecimal digits", pin->sha256);
-    for (char *c = pin->sha256; c != NULL && *c != '\0'; c++)
-        *c = (char)tolower((unsigned char)*c);
-    return LH_OK;
-}
-
-static lh_status_t parse_pins(job_t *job)
-{
-    size_t capacity = 0;
-    for (uint32_t i = 0; i < document_section_count(job->document); i++) {
-        const document_section_t *s = document_section(job->document, i);
-        if (!matches("plugin.*", s->name)) continue;
-        job_pin_t *pins = mem_grow(job->pins, &capacity, job->pin_count + 1u, sizeof(*pins));
-        if (pins == NULL) return LH_NO_MEMORY;
-        job->pins = pins;
-        const lh_status_t status = parse_pin(job, s, &pins[job->pin_count++]);
-        if (status != LH_OK) return status;
-    }
-    return LH_OK;
-}
-
-/* Each of a comma-separated list, against a folder. */
-static lh_status_t resolve_list(const char *folder, char **list)
-{
-    text_t joined = {0};
-    char *rest = *list;
-    while (rest != NULL) {
-        char *path = path_join(folder, text_trim(strsep(&rest, ",")));
-        if (path == NULL) joined.failed = true;
-        if (path != NULL) text_printf(&joined, "%s%s", joined.length > 0 ? "," : "", path);
-        mem_free(path);
-    }
-    if (joined.failed) {
-        text_free(&joined);
-        return LH_NO_MEMORY;
-    }
-    mem_free(*list);
-    *list = joined.data;
-    return LH_OK;
-}
-
-static lh_status_t resolve(const char *folder, char **path)
-{
-    if (*path == NULL) return LH_OK;
-    char *joined = path_join(folder, *path);
-    if (joined == NULL) return LH_NO_MEMORY;
-    mem_free(*path);
-    *path = joined;
-    return LH_OK;
-}
-
-static lh_status_t resolve_paths(job_t *job)
-{
-    uint32_t index;
-    char **const inside[] = {&job->prepare.output, &job->checkpoint.folder, &job->export.folder};
-    for (size_t i = 0; i < sizeof(inside) / sizeof(inside[0]); i++) {
-        const lh_status_t status = resolve(job->pipeline.folder, inside[i]);
-        if (status != LH_OK) return status;
-    }
-    if (job->prepare.input != NULL) {
-        if (strpbrk(job->base, ",*?[") != NULL)
-            return fail(LH_INVALID,
-                        "%s: the folder's name holds one of ,*?[ which mean something "
-                        "in [prepare] input",
-                        job->base);
-        const lh_status_t status = resolve_list(job->base, &job->prepare.input);
-        if (status != LH_OK) return status;
-    }
-    if (!quantity_choice(job->eval.data, "train|valid|test", &index))
-        return resolve(job->base, &job->eval.data);
-    return LH_OK;
-}
-
-static lh_status_t parse_all(job_t *job)
-{
-    uint32_t count;
-    const job_section_t *all = job_sections(&count);
-    for (uint32_t i = 0; i < document_section_count(job->document); i++) {
-        const lh_status_t status = check_section_name(document_section(job->document, i));
-        if (status != LH_OK) return status;
-    }
-    lh_status_t status = parse_pipeline(job);
-    for (uint32_t i = 1; status == LH_OK && i < count; i++)
-        if (has_struct(&all[i])) status = parse_section(job, &all[i], stage_bits(job));
-    if (status == LH_OK) status = parse_groups(job);
-    if (status == LH_OK) status = parse_pins(job);
-    if (status == LH_OK) status = job_sites_parse(job);
-    if (status == LH_OK) status = job_check(job);
-    if (status == LH_OK) status = resolve_paths(job);
-    if (status == LH_OK) status = job_check_written(job);
-    return status;
-}
-
-static lh_status_t load_text(job_t *job, const char *path, const char *const *sets,
-                             uint32_t set_count)
-{
-    char *folder = path_folder(path);
-    job->path = mem_text(path);
-    job->base = folder == NULL ? NULL : path_absolute(folder);
-    mem_free(folder);
-    if (job->path == NULL || job->base == NULL) return LH_NO_MEMORY;
-
-    lh_status_t status = document_load(path, &job->document);
-    for (uint32_t i = 0; status == LH_OK && i < set_count; i++)
-        status = document_set(job->document, sets[i]);
-    return status;
-}
-
-lh_status_t job_load(const char *path, const char *const *sets, uint32_t set_count, job_t **out)
-{
-    job_t *job = mem_new(sizeof(*job));
-    if (job == NULL) return LH_NO_MEMORY;
-
-    lh_status_t status = load_text(job, path, sets, set_count);
-    if (status == LH_OK) status = parse_all(job);
-    if (status != LH_OK) {
-        job_free(job);
-        return status;
-    }
-    *out = job;
-    return LH_OK;
-}
-
-void job_free(job_t *job)
-{
-    uint32_t count;
-    if (job == NULL) return;
-    const job_section_t *all = job_sections(&count);
-    for (uint32_t i = 0; i < count; i++)
-        if (has_struct(&all[i]))
-            options_free(all[i].rows, all[i].count, (char *)job + all[i].offset);
-    for (uint32_t i = 0; i < job->group_count; i++) {
-        mem_free(job->groups[i].name);
-        mem_free(job->groups[i].match);
-    }
-    mem_free(job->groups);
-    for (uint32_t i = 0; i < job->pin_count; i++) {
-        mem_free(job->pins[i].name);
-        mem_free(job->pins[i].sha256);
-    }
-    mem_free(job->pins);
-    job_sites_free(job);
-    document_free(job->document);
-    mem_free(job->path);
-    mem_free(job->base);
-    mem_free(job);
-}
-
 char *job_path(const job_t *job, const char *name)
 {
     return path_join(job->pipeline.folder, name);
+}
+
+uint32_t job_ranks(const job_t *job)
+{
+    return job->site_count > 0 ? job->site_ranks : (uint32_t)job->launch.ranks_per_node;
+}
+
+void job_rank_place(const job_t *job, uint32_t rank, const job_site_t **site,
+                    const job_host_t **host)
+{
+    *site = NULL;
+    *host = NULL;
+    for (uint32_t i = 0; i < job->site_count; i++)
+        for (uint32_t k = 0; k < job->sites[i].host_count; k++) {
+            const job_host_t *h = &job->sites[i].hosts[k];
+            if (rank < h->first_rank || rank - h->first_rank >= h->ranks) continue;
+            *site = &job->sites[i];
+            *host = h;
+        }
 }
 
 options_how_t job_plugin_how(const job_t *job, const char *section, option_table_t tables[2],
@@ -389,7 +322,7 @@ options_how_t job_plugin_how(const job_t *job, const char *section, option_table
     const job_section_t *core = job_section(section);
     const bool shared = core != NULL && core->rows != NULL;
     if (shared)
-        tables[0] = table_of(core, NULL);
+        tables[0] = job_section_table(core, NULL);
     else
         tables[0] = tables[1];
     return (options_how_t){.document = job->document,
@@ -422,6 +355,7 @@ lh_status_t job_parse_plugin(const job_t *job, const char *section, const option
 lh_status_t job_parse_transport(const job_t *job, uint32_t scope, const option_table_t *table,
                                 const option_table_t *other, void **out)
 {
+    lh_assert(scope > 0 && scope < JOB_SCOPES);
     char section[32];
     (void)snprintf(section, sizeof(section), "transport.%s", job_scope_names[scope]);
     void *config = mem_new(table->config_size);

@@ -5,8 +5,8 @@
  * tokenizer and no plugin: keys of [model], [optimizer], [device], [rule.NAME] that are not listed
  * here belong to the plugin named there, and whoever loads that plugin parses them with
  * job_parse_plugin(). Strings are owned by the job and live until job_free. Paths are absolute
- * already: against the INI's folder, those marked (in folder) against [pipeline] folder. NULL: not
- * set. */
+ * already: against the folder of the file in which they stand, of the command line against that of
+ * the INI; those marked (in folder) against [pipeline] folder. NULL: not set. */
 #ifndef CONFIG_JOB_H
 #define CONFIG_JOB_H
 
@@ -25,7 +25,7 @@ enum { PREPEND_NONE, PREPEND_BOS };
 enum { APPEND_NONE, APPEND_EOD, APPEND_EOS };
 
 typedef struct job_prepare {
-    char *input; /* comma-separated paths and globs, against the INI's folder */
+    char *input; /* comma-separated paths and globs */
     char *key;   /* "text"                                                    */
     /* File: vocab.json | tokenizer.json | tokenizer.model | ranks; or its folder. */
     char *tokenizer;
@@ -116,7 +116,7 @@ typedef struct job_device {
 } job_device_t;
 
 typedef struct job_import {
-    char *from; /* Hugging Face folder, against the INI's folder */
+    char *from; /* Hugging Face folder */
 } job_import_t;
 
 typedef struct job_eval {
@@ -161,9 +161,11 @@ enum { ACCUMULATION_DEPTH, ACCUMULATION_BREADTH };
 typedef struct job_parallel {
     uint64_t tensor, pipeline; /* 1: what is left is data parallel */
     uint32_t accumulation;     /* ACCUMULATION_*                   */
+    char *schedule;            /* CSV of rows in place of it; NULL: none */
 } job_parallel_t;
 
 enum { BITS_CANONICAL, BITS_ORDERED };
+enum { PROBE_NO, PROBE_START, PROBE_ALWAYS };
 
 typedef struct job_comm {
     uint32_t bits;         /* BITS_*                                             */
@@ -171,6 +173,8 @@ typedef struct job_comm {
     uint64_t chunk_bytes;  /* 0: by link                                         */
     uint64_t bucket_bytes; /* gradients that are exchanged together; 0: choose   */
     uint64_t timeout_ns;   /* longest that a collective may stand still          */
+    uint32_t probe;        /* PROBE_*: whether links between sites are measured  */
+    uint64_t probe_age_ns; /* how long what was measured stays true              */
 } job_comm_t;
 
 typedef struct job_host { /* one of [site.NAME] hosts */
@@ -188,12 +192,15 @@ typedef struct job_transport { /* [transport.node|site|wan] */
     char *plugin;              /* NULL: not said                           */
     char *fallback;            /* plugin that is used where it cannot; NULL: none */
     uint32_t security;         /* LH_SECURITY_*                            */
+    uint64_t outage_ns;        /* of wan: longest cut that is waited out   */
+    uint64_t rate;             /* of wan: bytes/s of a site's link, each way; 0: unknown */
 } job_transport_t;
 
 enum { JOB_SITE_NAME = 32, JOB_HOST_NAME = 64, JOB_RANKS = 65536, JOB_SCOPES = 4 };
 
 typedef struct job_limits { /* [limits]: what a parser may be asked to hold */
     uint64_t line_bytes;    /* of JSONL            */
+    uint64_t window_bytes;  /* of a zstd file      */
     uint64_t header_bytes;  /* of safetensors      */
     uint64_t tensors, shards;
     uint64_t vocabulary, token_bytes, merges;
@@ -236,10 +243,18 @@ typedef struct job {
     char *before_save;                      /* [hook.before_save] call, or NULL */
 } job_t;
 
-/* sets: "section.key=value" from the command line, applied last. */
-lh_status_t job_load(const char *path, const char *const *sets, uint32_t set_count,
-                     job_t **out) LH_MUST_CHECK;
-void job_free(job_t *job);
+enum { JOB_WHERE_BYTES = 600 };
+
+/* File and line of a key, or the INI's path where it is not set. */
+void job_where(const job_t *job, const char *section, const char *key, char out[JOB_WHERE_BYTES]);
+
+/* The sentence begins with where the key stands. */
+#define JOB_REFUSE(job, section, key, fmt, ...)                                           \
+    do {                                                                                  \
+        char where_[JOB_WHERE_BYTES];                                                     \
+        job_where(job, section, key, where_);                                             \
+        return fail(LH_INVALID, "%s: %s = " fmt, where_, key __VA_OPT__(, ) __VA_ARGS__); \
+    } while (0)
 
 /* "folder/name" of the pipeline (an absolute name stands alone); the caller frees with mem_free. */
 char *job_path(const job_t *job, const char *name);
@@ -251,9 +266,6 @@ void job_rank_place(const job_t *job, uint32_t rank, const job_site_t **site,
 /* "node", "site", "wan" by LH_LINK_*: what follows [transport. */
 extern const char *const job_scope_names[JOB_SCOPES];
 bool job_has_stage(const job_t *job, uint32_t stage); /* STAGE_* */
-/* A command that runs one stage alone, which [pipeline] stages may not name: checks that the keys
- * which it needs are there. */
-lh_status_t job_require(const job_t *job, uint32_t stage) LH_MUST_CHECK;
 extern const char *const job_stage_names[JOB_STAGES];
 
 /* The sections that the core reads, for parsing, check and help. */
@@ -270,6 +282,8 @@ typedef struct job_section {
 extern const lh_option_t job_group_rows[], job_pin_rows[], job_site_rows[];
 const job_section_t *job_sections(uint32_t *count);
 const job_section_t *job_section(const char *name); /* of its exact name, or NULL */
+/* Its rows, which fill config: the struct in job_t or one of its kind; NULL: they are only checked. */
+option_table_t job_section_table(const job_section_t *s, void *config);
 
 /* Parses what a plugin (or rule) reads of a section, beside the core's keys there, into a new
  * config struct of config_size bytes. given: values that the core knows better (vocab) or that an

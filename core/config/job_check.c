@@ -3,8 +3,12 @@
 
 #include <ctype.h>
 
+#include <longhaul/link.h>
+
+#include <base/file.h>
+#include <base/memory.h>
 #include <base/text.h>
-#include <config/pasted_key.h>
+#include <base/utf8.h>
 #include <config/quantity.h>
 
 enum {
@@ -12,6 +16,7 @@ enum {
     SMALLEST_CHUNK = 1024, /* smaller ones are all overhead: a step would take minutes */
 };
 
+/* What the INI may already say and this version can't do yet is refused by name. */
 static lh_status_t check_parallel(const job_t *job)
 {
     if (job->comm.chunk_bytes != 0 && job->comm.chunk_bytes < SMALLEST_CHUNK)
@@ -25,6 +30,18 @@ static lh_status_t check_parallel(const job_t *job)
         JOB_REFUSE(job, "parallel", "pipeline",
                    "%llu: pipeline parallelism is not built yet; expected 1",
                    (unsigned long long)job->parallel.pipeline);
+    return LH_OK;
+}
+
+/* A transfer that stands still for longer ends the job, whatever its link would still wait for. */
+static lh_status_t check_outage(const job_t *job)
+{
+    const uint64_t outage = job->transports[LH_LINK_WAN].outage_ns;
+    if (outage > job->comm.timeout_ns)
+        JOB_REFUSE(job, "transport.wan", "outage",
+                   "%g s: longer than [comm] timeout = %g s, after which a transfer that stands "
+                   "still ends the job; expected at most as long",
+                   (double)outage * 1e-9, (double)job->comm.timeout_ns * 1e-9);
     return LH_OK;
 }
 
@@ -71,6 +88,7 @@ static lh_status_t check_split(const job_t *job)
     return LH_OK;
 }
 
+/* Of a list with commas between: an empty path would be the folder itself. */
 static bool has_empty_item(const char *list)
 {
     for (const char *at = list;; at++) {
@@ -108,13 +126,108 @@ static lh_status_t check_model(const job_t *job)
     return LH_OK;
 }
 
+enum {
+    HEX_DIGITS = 32,      /* alone: half a key */
+    HEX_NAME_DIGITS = 64, /* of a file in a folder: shorter ones are names made of digests */
+    CODED = 43,           /* base64 of 32 bytes, without = */
+    WORD = 8,             /* names are words; base64 has a - or _ in 32 characters */
+};
+
+/* One pair of quotes, then 0x or what leads to the folder that a path starts from anyway. */
+static char *key_bare(const char *text)
+{
+    size_t length = strlen(text);
+    if (length >= 2 && (*text == '"' || *text == '\'') && text[length - 1] == *text) {
+        text++;
+        length -= 2;
+    }
+    if (length > 2 && text[0] == '0' && (text[1] == 'x' || text[1] == 'X')) {
+        text += 2;
+        length -= 2;
+    }
+    while (length > 2 && text[0] == '.' && text[1] == '/') {
+        text += 2;
+        length -= 2;
+    }
+    return mem_text_n(text, length);
+}
+
+/* Two digits and a colon, as fingerprints are written, too. */
+static bool key_is_hex(const char *text, size_t least)
+{
+    size_t digits = 0;
+    for (; *text != '\0'; text++)
+        if (isxdigit((unsigned char)*text))
+            digits++;
+        else if (*text != ':')
+            return false;
+    return digits >= least;
+}
+
+/* Either alphabet. Of 43 random characters, a digit or a sign is among nearly all. */
+static bool key_is_base64(const char *text)
+{
+    const size_t length = strcspn(text, "="), ends = strlen(text + length);
+    size_t upper = 0, lower = 0, others = 0, joints = 0;
+    if (length < CODED || ends > 2 || strspn(text + length, "=") != ends) return false;
+    for (size_t i = 0; i < length; i++) {
+        const unsigned char c = (unsigned char)text[i];
+        if (!isalnum(c) && strchr("+/-_", c) == NULL) return false;
+        upper += isupper(c) != 0;
+        lower += islower(c) != 0;
+        joints += c == '-' || c == '_';
+        others += !isalpha(c);
+    }
+    return upper > 0 && lower > 0 && others > 0 && joints <= length / WORD;
+}
+
+static bool key_leads_somewhere(const char *folder, const char *path, bool to_folder)
+{
+    char *above = to_folder ? path_folder(path) : mem_text(path);
+    char *whole = above == NULL ? NULL : path_join(folder, above);
+    const bool there = whole != NULL && file_exists(whole);
+    mem_free(whole);
+    mem_free(above);
+    return there;
+}
+
+/* "/mnt/Team7/...", of which a part may not be there yet. */
+static bool key_is_absolute(const char *path)
+{
+    if (*path != '/') return false;
+    char *first = mem_text_n(path, 1 + strcspn(path + 1, "/"));
+    const bool there = first != NULL && first[1] != '\0' && file_exists(first);
+    mem_free(first);
+    return there;
+}
+
+bool job_pasted_key(const char *text, const char *folder)
+{
+    char *value = key_bare(text);
+    if (value == NULL) {
+        fail_clear();
+        return false;
+    }
+    const char *name = path_name(value);
+    bool pasted = key_is_hex(value, HEX_DIGITS) || key_is_hex(name, HEX_NAME_DIGITS);
+    if (!pasted && !key_leads_somewhere(folder, value, false))
+        pasted = key_is_base64(name) || (key_is_base64(value) && !key_is_absolute(value) &&
+                                         !key_leads_somewhere(folder, value, true));
+    mem_free(value);
+    return pasted;
+}
+
 /* A key pasted where its file belongs would end up in logs, reports and checkpoints. It is not
  * repeated here. */
 static lh_status_t check_secret(const job_t *job)
 {
     char where[JOB_WHERE_BYTES];
     const document_entry_t *e = section_find(document_find(job->document, "launch"), "secret");
-    if (e == NULL || !pasted_key(e->value, job->base)) return LH_OK;
+    char *folder = document_folder(e, job->base);
+    if (folder == NULL) return LH_NO_MEMORY;
+    const bool pasted = e != NULL && job_pasted_key(e->value, folder);
+    mem_free(folder);
+    if (!pasted) return LH_OK;
     job_where(job, "launch", "secret", where);
     return fail(
         LH_INVALID,
@@ -147,6 +260,7 @@ static lh_status_t check_generate(const job_t *job)
 lh_status_t job_check(job_t *job)
 {
     lh_status_t status = check_parallel(job);
+    if (status == LH_OK) status = check_outage(job);
     if (status == LH_OK) status = check_train(job);
     if (status == LH_OK) status = check_split(job);
     if (status == LH_OK) status = check_prepare(job);
@@ -157,23 +271,13 @@ lh_status_t job_check(job_t *job)
     return status;
 }
 
-static bool is_utf8(const char *text)
-{
-    size_t size;
-    for (; *text != '\0'; text += size) {
-        size = text_character(text);
-        if (size == 0) return false;
-    }
-    return true;
-}
-
 /* Where the job writes stands in JSON files, which hold UTF-8. */
 lh_status_t job_check_written(const job_t *job)
 {
     const char *const written[] = {job->pipeline.folder, job->prepare.output,
                                    job->checkpoint.folder, job->export.folder};
     for (size_t i = 0; i < sizeof(written) / sizeof(written[0]); i++)
-        if (!is_utf8(written[i]))
+        if (!utf8_valid(written[i], strlen(written[i])))
             return fail(LH_INVALID,
                         "%s: the path is not UTF-8; rename its folder, or name another in "
                         "[pipeline] folder",

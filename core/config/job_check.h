@@ -4,22 +4,15 @@
 
 #include <config/job.h>
 
-enum { JOB_WHERE_BYTES = 600 };
-
-/* File and line of a key, or the INI's path where it is not set. */
-void job_where(const job_t *job, const char *section, const char *key, char out[JOB_WHERE_BYTES]);
-
-/* The sentence begins with where the key stands. */
-#define JOB_REFUSE(job, section, key, fmt, ...)                                           \
-    do {                                                                                  \
-        char where_[JOB_WHERE_BYTES];                                                     \
-        job_where(job, section, key, where_);                                             \
-        return fail(LH_INVALID, "%s: %s = " fmt, where_, key __VA_OPT__(, ) __VA_ARGS__); \
-    } while (0)
-
 /* [train] micro_batch gets its default here. */
 lh_status_t job_check(job_t *job) LH_MUST_CHECK;
 /* Where the job writes, once paths are absolute. */
 lh_status_t job_check_written(const job_t *job) LH_MUST_CHECK;
+
+/* Whether a text that should name a key's file is a key itself: bytes of a key as people write them: hexadecimal, alone or with colons, behind 0x or ./, in
+ * quotes, as the last name of a path; base64 of 32 bytes or more. folder: against which a path is
+ * taken. A name with a dot in it ("job.key") is none, nor is one of a file that is there, unless it
+ * is hexadecimal: a key that was pasted once has made such a file. */
+bool job_pasted_key(const char *text, const char *folder);
 
 #endif

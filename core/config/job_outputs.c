@@ -72,7 +72,7 @@ static void drop_nothings(char *path)
 }
 
 /* A folder that is yet to be made is left again by "..": "out/../a" is "a" then. */
-static void drop_missing(char *path)
+void path_drop_missing(char *path)
 {
     drop_nothings(path);
     for (char *up = strstr(path, "/.."); up != NULL; up = strstr(up, "/..")) {
@@ -91,7 +91,7 @@ static lh_status_t add_folder(const job_t *job, job_outputs_t *o)
 {
     char *folder = mem_text(job->pipeline.folder);
     if (folder == NULL) return LH_NO_MEMORY;
-    drop_missing(folder);
+    path_drop_missing(folder);
     finding_t finding = {.folder = folder, .found = o};
     (void)sys()->list(folder, add_entry, &finding); /* not there yet: nothing of it is */
     char *stages = path_join(folder, "stages.json");
@@ -105,7 +105,7 @@ static lh_status_t add_pair(const job_t *job, job_outputs_t *o)
 {
     char *prefix = path_join(job->pipeline.folder, job->prepare.output);
     lh_status_t status = prefix == NULL ? LH_NO_MEMORY : LH_OK;
-    if (status == LH_OK) drop_missing(prefix);
+    if (status == LH_OK) path_drop_missing(prefix);
     for (size_t i = 0; status == LH_OK && i < sizeof(of_pair) / sizeof(of_pair[0]); i++) {
         text_t path = {0};
         text_printf(&path, "%s%s", prefix, of_pair[i]);

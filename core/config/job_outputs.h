@@ -27,4 +27,8 @@ lh_status_t job_outputs_find(const job_t *job, job_outputs_t *out) LH_MUST_CHECK
 const job_output_t *job_outputs_at(const job_outputs_t *outputs, const struct stat *file);
 void job_outputs_free(job_outputs_t *outputs);
 
+/* Shortens a path in place as the system would read it if folders that are not there yet were:
+ * "a/./b//c" is "a/b/c", "missing/../a" is "a". */
+void path_drop_missing(char *path);
+
 #endif

@@ -1,4 +1,7 @@
-/* options.c - tables of options: checked, filled from a section, freed. */
+/* options.c - tables of options: checked, filled from a section, freed.
+ *
+ * One parser serves values of the INI, of the command line, defaults and ends of ranges, so a default
+ * that its own range refuses is found when a table is validated and not when somebody relies on it. */
 #include <config/options.h>
 
 #include <ctype.h>
@@ -25,6 +28,7 @@ const char *nearest_name(const nearest_t *n)
     return n->best;
 }
 
+/* Owned strings, which options_free frees; all other types are stored by value. */
 static bool is_text(const lh_option_t *row)
 {
     return row->type == LH_OPT_STRING || row->type == LH_OPT_PATH;
@@ -37,6 +41,7 @@ static size_t prefix_length(const char *key)
     return length > 2 && strcmp(key + length - 2, ".*") == 0 ? length - 1 : 0;
 }
 
+/* "prefix.*" takes every key that begins with the prefix and has more behind it. */
 static bool row_takes(const lh_option_t *row, const char *key)
 {
     const size_t prefix = prefix_length(row->key);
@@ -70,6 +75,7 @@ static bool parse_number(const lh_option_t *row, const char *text, number_t *out
     }
 }
 
+/* A choice has its names where others have a range; texts and yes or no have none. */
 static bool has_range(const lh_option_t *row)
 {
     return row->range != NULL && !is_text(row) && row->type != LH_OPT_CHOICE &&
@@ -79,6 +85,7 @@ static bool has_range(const lh_option_t *row)
 /* "1..64", "1..", "..64". False if the range itself is none. */
 static bool parse_range(const lh_option_t *row, number_t *low, number_t *high)
 {
+    lh_assert(row->range != NULL);
     char text[128];
     if (strlen(row->range) >= sizeof(text)) return false;
     strcpy(text, row->range);
@@ -103,6 +110,7 @@ static bool in_range(const lh_option_t *row, number_t value)
     return value.u64 >= low.u64 && value.u64 <= high.u64;
 }
 
+/* With the nearest of the names that are allowed. */
 static lh_status_t refuse_choice(const lh_option_t *row, const char *value, const char *where)
 {
     char choices[256], *rest = choices;
@@ -118,6 +126,7 @@ static lh_status_t refuse_choice(const lh_option_t *row, const char *value, cons
                 best != NULL ? best : "", best != NULL ? "'?" : "");
 }
 
+/* Frees what stood there before: a value may be set again. */
 static lh_status_t set_text(const lh_option_t *row, const char *value, const char *folder,
                             void *config)
 {
@@ -164,6 +173,7 @@ lh_status_t option_set(const lh_option_t *row, const char *value, const char *wh
     return LH_OK;
 }
 
+/* Bytes, and alignment, of a type's field in a config struct; 0: there is no such type. */
 static size_t field_bytes(uint32_t type)
 {
     switch (type) {
@@ -192,6 +202,7 @@ static bool snake_case(const char *key)
     return true;
 }
 
+/* A row comes from a plugin as well as from here: nothing in it is believed. */
 static lh_status_t validate_row(const option_table_t *table, const lh_option_t *row)
 {
     const char *owner = table->owner;
@@ -246,6 +257,7 @@ lh_status_t options_validate(const option_table_t *table)
     return LH_OK;
 }
 
+/* The row that a key belongs to, or NULL. */
 static const lh_option_t *table_find(const option_table_t *table, const char *key)
 {
     for (uint32_t i = 0; i < table->count; i++)
@@ -293,6 +305,8 @@ option_origin_t option_origin(const options_how_t *how, const lh_option_t *row)
     return origin;
 }
 
+/* A key of two tables is refused, but for one that the caller gives a value for: the core reads the
+ * INI's text of it, the plugin what the core made of that. */
 static lh_status_t check_tables(const options_how_t *how)
 {
     for (uint32_t t = 1; t < how->table_count; t++) {
@@ -308,6 +322,7 @@ static lh_status_t check_tables(const options_how_t *how)
     return LH_OK;
 }
 
+/* With the nearest key of any table that may stand in the section. */
 static lh_status_t refuse_key(const options_how_t *how, const document_entry_t *entry)
 {
     char where[WHERE_BYTES];
@@ -350,6 +365,7 @@ static lh_status_t refuse_missing(const options_how_t *how, const lh_option_t *r
                 row->help);
 }
 
+/* All keys of the prefix as one text, "name = value, ...", which the owner parses. */
 static lh_status_t set_prefix(const options_how_t *how, const lh_option_t *row, void *config)
 {
     const document_section_t *section = document_find(how->document, how->section);
@@ -367,6 +383,22 @@ static lh_status_t set_prefix(const options_how_t *how, const lh_option_t *row, 
     return status;
 }
 
+/* A path in a file is taken against that file's folder, included or not; a path from elsewhere
+ * against how->folder. */
+static lh_status_t set_path(const options_how_t *how, const lh_option_t *row,
+                            const option_origin_t *origin, const char *where, void *config)
+{
+    char *folder = NULL;
+    if (how->folder != NULL && origin->entry != NULL) {
+        folder = document_folder(origin->entry, how->folder);
+        if (folder == NULL) return LH_NO_MEMORY;
+    }
+    const lh_status_t status = option_set(row, origin->value, where,
+                                          folder != NULL ? folder : how->folder, config);
+    mem_free(folder);
+    return status;
+}
+
 static lh_status_t set_row(const options_how_t *how, const lh_option_t *row, void *config)
 {
     char where[WHERE_BYTES];
@@ -380,11 +412,13 @@ static lh_status_t set_row(const options_how_t *how, const lh_option_t *row, voi
     else
         (void)snprintf(where, sizeof(where), "[%s], %s", how->section,
                        origin.given != NULL ? origin.given->origin : "default");
+    if (row->type == LH_OPT_PATH) return set_path(how, row, &origin, where, config);
     return option_set(row, origin.value, where, how->folder, config);
 }
 
 lh_status_t options_parse(const options_how_t *how)
 {
+    lh_assert(how->document != NULL && how->table_count > 0);
     lh_status_t status = check_tables(how);
     if (status == LH_OK) status = check_keys(how);
     if (status != LH_OK) return status;
@@ -412,6 +446,7 @@ void options_free(const lh_option_t *rows, uint32_t count, void *config)
 
 static const char *choice_text(const char *choices, uint32_t index, char buffer[OPTION_TEXT])
 {
+    lh_assert(choices != NULL);
     while (index-- > 0 && strchr(choices, '|') != NULL)
         choices = strchr(choices, '|') + 1;
     (void)snprintf(buffer, OPTION_TEXT, "%.*s", (int)strcspn(choices, "|"), choices);
@@ -420,6 +455,7 @@ static const char *choice_text(const char *choices, uint32_t index, char buffer[
 
 const char *option_text(const lh_option_t *row, const void *config, char buffer[OPTION_TEXT])
 {
+    lh_assert(config != NULL);
     const void *field = (const char *)config + row->offset;
     switch (row->type) {
     case LH_OPT_BOOL: return *(const bool *)field ? "yes" : "no";

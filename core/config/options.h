@@ -40,7 +40,8 @@ typedef struct options_how {
     uint32_t given_count;
     bool optional;      /* required keys may be missing: no stage needs this section        */
     bool open;          /* keys of no table are left: they belong to a plugin not known yet   */
-    const char *folder; /* PATH values are taken against it                                 */
+    const char *folder; /* PATH values are taken against the folder of the file in which they stand,
+                           those of the command line against this one; NULL: against none   */
     const char *hidden; /* NULL, or the key of a PATH that is shown only where a file is there */
 } options_how_t;
 

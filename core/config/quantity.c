@@ -8,6 +8,7 @@
 #include <stdlib.h>
 
 #include <base/checked.h>
+#include <base/status.h>
 
 typedef struct unit {
     const char *text;
@@ -52,6 +53,7 @@ static const unit_t rate_units[] = {
     {NULL, 0, 0},
 };
 
+/* Units are compared as they are typed: "mb" is no unit, as it could mean two. */
 static const unit_t *unit_find(const unit_t *units, const char *text)
 {
     for (; units->text != NULL; units++)
@@ -64,6 +66,7 @@ __extension__ typedef unsigned __int128 wide_t;
 /* digits * factor / 10^places / divisor must be whole: "1.5k" is 1500, "0.5" is nothing. */
 static bool scale(uint64_t digits, uint32_t places, const unit_t *unit, uint64_t *out)
 {
+    lh_assert(places <= 12 && unit->divisor > 0);
     wide_t value = (wide_t)digits * unit->factor;
     uint64_t divisor = unit->divisor;
     for (uint32_t i = 0; i < places; i++)
@@ -165,6 +168,7 @@ static bool looks_decimal(const char *text)
     return *text == '\0';
 }
 
+/* strtod follows the locale of the process, strtod_l one that nobody else can set. */
 static locale_t c_locale;
 static void c_locale_make(void)
 {
@@ -195,6 +199,7 @@ bool quantity_bool(const char *text, bool *out)
 
 bool quantity_choice(const char *text, const char *choices, uint32_t *out)
 {
+    lh_assert(choices != NULL);
     const size_t length = strlen(text);
     if (length == 0) return false;
     for (uint32_t index = 0;; index++) {

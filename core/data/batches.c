@@ -1,12 +1,14 @@
 /* batches.c - opens the data sets of a split, orders their samples and lays them out in rows. */
 #include <data/batches.h>
 
+#include <math.h>
 #include <stdio.h>
+#include <stdlib.h>
 
 #include <base/digest.h>
 #include <base/file.h>
 #include <base/memory.h>
-#include <data/blend.h>
+#include <base/text.h>
 #include <data/pair_record.h>
 #include <data/samples.h>
 
@@ -75,6 +77,8 @@ static lh_status_t set_open(const batches_how_t *how, const blend_part_t *part, 
     if (status != LH_OK) return status;
     status = samples_split(how->data->split, out->set->sequences, bounds);
     if (status != LH_OK) return status;
+    lh_assert(bounds[how->split][0] <= bounds[how->split][1]);
+    lh_assert(bounds[how->split][1] <= out->set->sequences);
     const samples_how_t order = {
         .set = out->set,
         .name = name,
@@ -108,6 +112,7 @@ static lh_status_t sets_open(const batches_how_t *how, const blend_list_t *list,
 
 lh_status_t batches_open(const batches_how_t *how, batches_t **out)
 {
+    lh_assert(how->split < sizeof(split_names) / sizeof(split_names[0]));
     bool whole;
     const char *text = split_list(how, &whole);
     if (text == NULL) return fail(LH_INVALID, "[data] train is missing");
@@ -191,12 +196,16 @@ static lh_status_t sample_read(batches_t *b, uint64_t i)
     if (i >= b->count)
         return fail(LH_INVALID, "sample %llu is asked for, there are %llu", (unsigned long long)i,
                     (unsigned long long)b->count);
-    if (b->blend.count > 0)
+    if (b->blend.count > 0) {
+        lh_assert(i < b->blend.count && b->blend.set[i] < b->set_count);
         return samples_read(b->sets[b->blend.set[i]].samples, b->blend.sample[i], b->tokens,
                             b->begins);
+    }
     uint32_t k = 0;
-    while (i >= b->sets[k].samples->count)
+    while (i >= b->sets[k].samples->count) {
         i -= b->sets[k++].samples->count;
+        lh_assert(k < b->set_count);
+    }
     return samples_read(b->sets[k].samples, i, b->tokens, b->begins);
 }
 
@@ -247,6 +256,7 @@ lh_status_t batches_fill(batches_t *b, uint64_t first, uint64_t rows, const batc
 
 void batches_pad(const batches_t *b, uint64_t used, uint64_t rows, const batch_rows_t *out)
 {
+    lh_assert(used <= rows);
     const uint64_t at = used * b->sequence, tokens = (rows - used) * b->sequence;
     memset(out->tokens + at, 0, tokens * sizeof(*out->tokens));
     memset(out->labels + at, 0, tokens * sizeof(*out->labels));
@@ -266,4 +276,142 @@ void batches_pad(const batches_t *b, uint64_t used, uint64_t rows, const batch_r
 bool batches_weigh_all(const batches_t *b)
 {
     return b->documents == DOCUMENTS_JOINED;
+}
+
+/* Cuts a global batch over ranks and passes. */
+batch_share_t batch_share(uint64_t batch, uint64_t micro_batch, uint32_t rank, uint32_t ranks)
+{
+    lh_assert(batch > 0 && micro_batch > 0);
+    lh_assert(rank < ranks);
+    const uint64_t largest = (batch + ranks - 1) / ranks;
+    batch_share_t s = {.first = batch * rank / ranks};
+    s.count = batch * (rank + 1) / ranks - s.first;
+    s.passes = (largest + micro_batch - 1) / micro_batch;
+    s.rows = (largest + s.passes - 1) / s.passes;
+    return s;
+}
+
+uint64_t batch_share_rows(const batch_share_t *s, uint64_t pass)
+{
+    lh_assert(s->rows > 0 && pass < s->passes);
+    const uint64_t before = pass * s->rows;
+    if (before >= s->count) return 0;
+    return s->count - before < s->rows ? s->count - before : s->rows;
+}
+
+/* Parses a weighted list of data sets and mixes them. */
+/* "name:weight" or "name"; a colon inside a folder's name is none of ours. */
+static lh_status_t part_parse(char *text, blend_part_t *out, bool *has_weight)
+{
+    char *colon = strrchr(text, ':');
+    *has_weight = colon != NULL && strchr(colon, '/') == NULL;
+    out->weight = 1;
+    if (*has_weight) {
+        char *end;
+        out->weight = strtod(colon + 1, &end);
+        if (*text_trim(colon + 1) == '\0' || *text_trim(end) != '\0' || !(out->weight > 0) ||
+            out->weight > 1e15)
+            return fail(LH_INVALID,
+                        "data set '%s': '%s' is no weight, a number above 0 is expected", text,
+                        colon + 1);
+        *colon = '\0';
+    }
+    const char *name = text_trim(text);
+    if (*name == '\0') return fail(LH_INVALID, "a data set of a blend has no name");
+    if (strlen(name) >= BLEND_NAME)
+        return fail(LH_INVALID, "data set '%.64s...': a name of %zu bytes, at most %d are allowed",
+                    name, strlen(name), BLEND_NAME - 1);
+    memcpy(out->name, name, strlen(name) + 1);
+    return LH_OK;
+}
+
+static lh_status_t parts_parse(char *text, blend_list_t *list)
+{
+    uint32_t weights = 0;
+    double sum = 0;
+    char *rest = NULL;
+    for (char *part = strtok_r(text, ",", &rest); part != NULL; part = strtok_r(NULL, ",", &rest)) {
+        bool has_weight;
+        if (list->count == BLEND_SETS)
+            return fail(LH_INVALID, "more than %d data sets in a blend", BLEND_SETS);
+        const lh_status_t status = part_parse(part, &list->parts[list->count], &has_weight);
+        if (status != LH_OK) return status;
+        sum += list->parts[list->count++].weight;
+        weights += has_weight ? 1 : 0;
+    }
+    if (list->count == 0) return fail(LH_INVALID, "no data set is named");
+    if (list->count > 1 && weights != list->count)
+        return fail(LH_INVALID,
+                    "%u of %u data sets have a weight; each needs one, as in a:0.7, b:0.3", weights,
+                    list->count);
+    for (uint32_t i = 0; i < list->count; i++)
+        list->parts[i].weight /= sum;
+    return LH_OK;
+}
+
+lh_status_t blend_parse(const char *text, blend_list_t *out)
+{
+    blend_list_t list = {.parts = mem_array(BLEND_SETS, sizeof(*list.parts))};
+    char *copy = mem_text(text);
+    lh_status_t status = LH_NO_MEMORY;
+    if (list.parts != NULL && copy != NULL) status = parts_parse(copy, &list);
+    mem_free(copy);
+    if (status != LH_OK) {
+        blend_list_free(&list);
+        return status;
+    }
+    *out = list;
+    return LH_OK;
+}
+
+void blend_list_free(blend_list_t *list)
+{
+    mem_free(list->parts);
+    *list = (blend_list_t){0};
+}
+
+uint64_t blend_wanted(double weight, uint64_t samples)
+{
+    return (uint64_t)ceil(ceil((double)samples * weight) * 1.005);
+}
+
+lh_status_t blend_new(const blend_list_t *list, uint64_t samples, blend_t *out)
+{
+    lh_assert(list->count > 0 && list->count <= BLEND_SETS);
+    if (samples >= UINT32_MAX)
+        return fail(LH_INVALID, "a blend of %llu samples, at most %u are possible",
+                    (unsigned long long)samples, UINT32_MAX - 1);
+    blend_t b = {.count = samples};
+    b.set = mem_array(samples, sizeof(*b.set));
+    b.sample = mem_array(samples, sizeof(*b.sample));
+    uint64_t *taken = mem_array(list->count, sizeof(*taken));
+    if (b.set == NULL || b.sample == NULL || taken == NULL) {
+        mem_free(taken);
+        blend_free(&b);
+        return LH_NO_MEMORY;
+    }
+    for (uint64_t i = 0; i < samples; i++) {
+        const double at = i == 0 ? 1.0 : (double)i;
+        uint32_t furthest = 0;
+        double most = -INFINITY;
+        for (uint32_t k = 0; k < list->count; k++) {
+            const double behind = list->parts[k].weight * at - (double)taken[k];
+            if (behind > most) {
+                most = behind;
+                furthest = k;
+            }
+        }
+        b.set[i] = (uint16_t)furthest;
+        b.sample[i] = (uint32_t)taken[furthest]++;
+    }
+    mem_free(taken);
+    *out = b;
+    return LH_OK;
+}
+
+void blend_free(blend_t *blend)
+{
+    mem_free(blend->sample);
+    mem_free(blend->set);
+    *blend = (blend_t){0};
 }

@@ -3,6 +3,7 @@
 #ifndef DATA_BATCHES_H
 #define DATA_BATCHES_H
 
+#include <base/status.h>
 #include <config/job.h>
 
 enum { SPLIT_TRAIN, SPLIT_VALID, SPLIT_TEST };
@@ -53,5 +54,49 @@ void batches_pad(const batches_t *b, uint64_t used, uint64_t rows, const batch_r
 
 /* True: every token weighs 1, so that the sum over a batch is known without reading it. */
 bool batches_weigh_all(const batches_t *b);
+
+/* Which sequences of the global batch a rank takes, and in how many passes:
+ * the batch is the same list for every number of ranks, each takes a piece of it. */
+/* All ranks make the same number of passes over the same number of rows; rows that a rank has no
+ * sequence for are padding (batches_pad). */
+typedef struct batch_share {
+    uint64_t first, count; /* sequences of the batch that are this rank's */
+    uint64_t rows;         /* sequences of a pass, at most micro_batch    */
+    uint64_t passes;
+} batch_share_t;
+
+batch_share_t batch_share(uint64_t batch, uint64_t micro_batch, uint32_t rank, uint32_t ranks);
+/* Sequences of pass i that are no padding; they begin at first + i * rows. */
+uint64_t batch_share_rows(const batch_share_t *s, uint64_t pass);
+
+/* Which data set each sample of a blend comes from, as Megatron's
+ * build_blending_indices chooses: always the one that is furthest behind its weight. */
+enum { BLEND_SETS = 256, BLEND_NAME = 1024 };
+
+typedef struct blend_part {
+    char name[BLEND_NAME];
+    double weight; /* of a sum of 1 */
+} blend_part_t;
+
+typedef struct blend_list {
+    blend_part_t *parts;
+    uint32_t count;
+} blend_list_t;
+
+/* "corpus", or "a:0.7, b:0.3": every one has a weight, or there is one alone. */
+lh_status_t blend_parse(const char *text, blend_list_t *out) LH_MUST_CHECK;
+void blend_list_free(blend_list_t *list);
+
+/* Samples that a set must have for a blend of `samples`, with Megatron's half per cent to spare. */
+uint64_t blend_wanted(double weight, uint64_t samples);
+
+typedef struct blend {
+    uint64_t count;
+    uint16_t *set;    /* [count] which data set       */
+    uint32_t *sample; /* [count] its how-manyeth one  */
+} blend_t;
+
+lh_status_t blend_new(const blend_list_t *list, uint64_t samples, blend_t *out) LH_MUST_CHECK;
+void blend_free(blend_t *blend);
 
 #endif

@@ -21,11 +21,13 @@ typedef struct source_kind {
     const char *name, *suffix;
     unsigned char magic[MAGIC_MOST];
     size_t magic_bytes;
+    unsigned char first_mask; /* bits of the first byte that count */
     step_t step;
 } source_kind_t;
 
 struct byte_source {
     char *path;
+    uint64_t window_bytes;
     int fd;
     const source_kind_t *kind;
     uint64_t taken;
@@ -77,11 +79,21 @@ static lh_status_t gzip_start(byte_source_t *s)
     return LH_OK;
 }
 
+/* Zeros behind a member are padding, as for gzip: of a tape's or a device's blocks. */
+static size_t gzip_padding(const byte_source_t *s)
+{
+    size_t at = s->at;
+    while (s->zlib_made && at < s->end && s->input[at] == 0)
+        at++;
+    return at - s->at;
+}
+
 static lh_status_t gzip_step(byte_source_t *s, void *to, size_t room, size_t *took, size_t *made)
 {
     const size_t left = s->end - s->at;
     if (!s->inside) {
-        if (left == 0) return LH_OK;
+        *took = gzip_padding(s);
+        if (left == 0 || *took > 0) return LH_OK;
         const lh_status_t status = gzip_start(s);
         if (status != LH_OK) return status;
         s->inside = true;
@@ -103,18 +115,33 @@ static lh_status_t gzip_step(byte_source_t *s, void *to, size_t room, size_t *to
     return LH_OK;
 }
 
-static lh_status_t zstd_step(byte_source_t *s, void *to, size_t room, size_t *took, size_t *made)
+static lh_status_t zstd_start(byte_source_t *s)
 {
     const ZSTD_customMem memory = {zstd_new, foreign_free, NULL};
-    if (s->zstd == NULL) s->zstd = ZSTD_createDCtx_advanced(memory);
+    s->zstd = ZSTD_createDCtx_advanced(memory);
     if (s->zstd == NULL) return fail(LH_NO_MEMORY, "out of memory: %s: zstd", s->path);
+    if (ZSTD_isError(ZSTD_DCtx_setMaxWindowSize(s->zstd, (size_t)s->window_bytes)) != 0)
+        return fail(LH_INVALID, "%s: a zstd window of %llu bytes", s->path,
+                    (unsigned long long)s->window_bytes);
+    return LH_OK;
+}
 
+static lh_status_t zstd_step(byte_source_t *s, void *to, size_t room, size_t *took, size_t *made)
+{
+    if (s->zstd == NULL) {
+        const lh_status_t status = zstd_start(s);
+        if (status != LH_OK) return status;
+    }
     ZSTD_inBuffer in = {s->input + s->at, s->end - s->at, 0};
     ZSTD_outBuffer out = {to, room, 0};
     if (in.size == 0 && !s->inside) return LH_OK;
     const size_t result = ZSTD_decompressStream(s->zstd, &out, &in);
     if (ZSTD_getErrorCode(result) == ZSTD_error_memory_allocation)
         return fail(LH_NO_MEMORY, "out of memory: %s: zstd", s->path);
+    if (ZSTD_getErrorCode(result) == ZSTD_error_frameParameter_windowTooLarge)
+        return fail(LH_INVALID,
+                    "%s: zstd data with a window of more than %llu bytes, [limits] window_bytes",
+                    s->path, (unsigned long long)s->window_bytes);
     if (ZSTD_isError(result) != 0)
         return fail(LH_CORRUPT, "%s: damaged zstd data before byte %llu: %s", s->path,
                     (unsigned long long)s->taken, ZSTD_getErrorName(result));
@@ -125,9 +152,11 @@ static lh_status_t zstd_step(byte_source_t *s, void *to, size_t room, size_t *to
 }
 
 static const source_kind_t kinds[] = {
-    {"gzip", ".gz", {0x1f, 0x8b}, 2, gzip_step},
-    {"zstd", ".zst", {0x28, 0xb5, 0x2f, 0xfd}, 4, zstd_step},
-    {"plain", "", {0}, 0, plain_step},
+    {"gzip", ".gz", {0x1f, 0x8b}, 2, 0xff, gzip_step},
+    {"zstd", ".zst", {0x28, 0xb5, 0x2f, 0xfd}, 4, 0xff, zstd_step},
+    /* A frame to skip comes first, as pzstd writes it. */
+    {"zstd", ".zst", {0x50, 0x2a, 0x4d, 0x18}, 4, 0xf0, zstd_step},
+    {"plain", "", {0}, 0, 0, plain_step},
 };
 
 /* At least a magic number's bytes, if the file has them: a read may give fewer than were asked for.
@@ -139,8 +168,8 @@ static lh_status_t refill(byte_source_t *s)
         const ssize_t got = sys()->read(s->fd, s->input + s->end, INPUT_BYTES - s->end);
         if (got < 0 && errno == EINTR) continue;
         if (got < 0)
-            return fail(LH_IO, "%s: cannot read at byte %llu", s->path,
-                        (unsigned long long)s->taken);
+            return fail_io(errno, "%s: cannot read at byte %llu", s->path,
+                           (unsigned long long)s->taken);
         s->file_ended = got == 0;
         s->end += (size_t)got;
     }
@@ -149,28 +178,35 @@ static lh_status_t refill(byte_source_t *s)
     return LH_OK;
 }
 
-/* Neither magic can begin a JSON line, so content decides and a name can only contradict it. */
+static bool has_magic(const byte_source_t *s, const source_kind_t *k)
+{
+    return k->magic_bytes == 0 ||
+           (s->end >= k->magic_bytes && (s->input[0] & k->first_mask) == k->magic[0] &&
+            memcmp(s->input + 1, k->magic + 1, k->magic_bytes - 1) == 0);
+}
+
+/* No magic can begin a JSON line, so content decides and a name can only contradict it. */
 static lh_status_t tell_kind(byte_source_t *s)
 {
     const size_t count = sizeof(kinds) / sizeof(kinds[0]);
     const source_kind_t *named = &kinds[count - 1];
     for (size_t i = count; i-- > 0;) {
         const source_kind_t *k = &kinds[i];
-        if (s->end >= k->magic_bytes && memcmp(s->input, k->magic, k->magic_bytes) == 0)
-            s->kind = k;
+        if (has_magic(s, k)) s->kind = k;
         if (k->magic_bytes > 0 && text_ends(s->path, k->suffix)) named = k;
     }
-    if (named->magic_bytes > 0 && s->kind != named)
+    if (named->magic_bytes > 0 && s->kind->step != named->step)
         return fail(LH_INVALID, "%s: the name ends in %s, but the content is not %s", s->path,
                     named->suffix, named->name);
     return LH_OK;
 }
 
-lh_status_t byte_source_open(const char *path, byte_source_t **out)
+lh_status_t byte_source_open(const char *path, uint64_t window_bytes, byte_source_t **out)
 {
     byte_source_t *s = mem_new(sizeof(*s));
     if (s == NULL) return LH_NO_MEMORY;
     s->fd = -1;
+    s->window_bytes = window_bytes;
 
     lh_status_t status = LH_NO_MEMORY;
     s->path = mem_text(path);
@@ -207,10 +243,12 @@ void byte_source_close(byte_source_t *s)
 
 lh_status_t byte_source_read(byte_source_t *s, void *to, size_t room, size_t *got)
 {
+    lh_assert(room > 0);
     for (;;) {
         size_t took = 0, made = 0;
         lh_status_t status = s->kind->step(s, to, room, &took, &made);
         if (status != LH_OK) return status;
+        lh_assert(took <= s->end - s->at && made <= room);
         s->at += took;
         if (made > 0) {
             *got = made;
@@ -236,6 +274,7 @@ uint64_t byte_source_taken(const byte_source_t *s)
 
 void byte_source_digest(byte_source_t *s, char out[SHA256_TEXT])
 {
+    lh_assert(s->digest != NULL);
     sha256_end(s->digest, out);
     s->digest = NULL;
 }

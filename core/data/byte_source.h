@@ -7,8 +7,11 @@
 typedef struct byte_source byte_source_t;
 
 /* The kind is told by the first bytes; a name in .gz or .zst over other content is refused. Several
- * gzip members or zstd frames one after the other are one stream. */
-lh_status_t byte_source_open(const char *path, byte_source_t **out) LH_MUST_CHECK;
+ * gzip members or zstd frames one after the other are one stream; frames to skip and zeros behind a
+ * member hold nothing. A zstd frame takes up to its window of memory, which is no larger than
+ * window_bytes (1 KiB to 2 GiB, the format's own bounds). */
+lh_status_t byte_source_open(const char *path, uint64_t window_bytes,
+                             byte_source_t **out) LH_MUST_CHECK;
 void byte_source_close(byte_source_t *s); /* NULL does nothing */
 
 /* At most room (> 0) bytes; *got == 0 only at the end. A file that ends inside a compressed stream

@@ -6,7 +6,7 @@
 #include <signal.h>
 
 #include <base/memory.h>
-#include <data/json_record.h>
+#include <format/json.h>
 
 enum { BATCH_BYTES = 128 * 1024, BATCH_LINES = 4096 };
 /* A batch that one long document blew up gives its memory back. */
@@ -97,6 +97,7 @@ static void *reader_run(void *argument)
         batch_fill(ring, b);
         last = b->last;
         (void)pthread_mutex_lock(&ring->lock);
+        lh_assert(ring->filled - ring->returned < ring->slots);
         ring->filled++;
         ring->all_filled = last;
         (void)pthread_cond_broadcast(&ring->work);
@@ -150,32 +151,42 @@ static lh_status_t line_tokenize(const encode_how_t *how, tokenizer_scratch_t *s
     return status;
 }
 
-static lh_status_t line_encode(const encode_how_t *how, tokenizer_scratch_t *scratch,
-                               encoded_batch_t *b, encoded_line_t *line)
+/* What a worker keeps from line to line. */
+typedef struct worker {
+    tokenizer_scratch_t *scratch;
+    json_document_t *document;
+} worker_t;
+
+static lh_status_t line_encode(const encode_how_t *how, worker_t *worker, encoded_batch_t *b,
+                               encoded_line_t *line)
 {
-    char reason[JSON_REASON], *bytes = b->bytes + line->at, *text;
+    const char *bytes = b->bytes + line->at, *text;
     size_t length;
+    lh_status_t status = LH_OK;
     line->result = ENCODED_REJECTED;
     line->reason_at = b->reasons.length;
     if (line->too_long) {
         text_printf(&b->reasons, "longer than %llu bytes", (unsigned long long)how->line_bytes);
-    } else if (json_record_blank(bytes, line->length)) {
+    } else if (json_line_blank(bytes, line->length)) {
         line->result = ENCODED_BLANK;
         return LH_OK;
-    } else if (json_record_text(bytes, line->length, how->key, &text, &length, reason)) {
-        const lh_status_t status = line_tokenize(how, scratch, b, line, text, length);
-        if (status != LH_OK || line->result == ENCODED_TEXT) return status;
     } else {
-        text_append(&b->reasons, reason);
+        status = json_line_text(bytes, line->length, how->key, &worker->document, &text, &length);
+        if (status == LH_OK)
+            status = line_tokenize(how, worker->scratch, b, line, text, length);
+        else if (status == LH_INVALID)
+            text_append(&b->reasons, fail_reason());
+        if (status != LH_INVALID && (status != LH_OK || line->result == ENCODED_TEXT))
+            return status;
     }
     text_append_n(&b->reasons, "", 1);
     return text_status(&b->reasons);
 }
 
-static void batch_encode(const encode_how_t *how, tokenizer_scratch_t *scratch, encoded_batch_t *b)
+static void batch_encode(const encode_how_t *how, worker_t *worker, encoded_batch_t *b)
 {
     for (size_t i = 0; i < b->count && b->status == LH_OK; i++) {
-        const lh_status_t status = line_encode(how, scratch, b, &b->lines[i]);
+        const lh_status_t status = line_encode(how, worker, b, &b->lines[i]);
         if (status != LH_OK) batch_failed(b, status);
     }
 }
@@ -196,18 +207,20 @@ static encoded_batch_t *batch_take(encode_ring_t *ring)
 static void *worker_run(void *argument)
 {
     encode_ring_t *ring = argument;
-    tokenizer_scratch_t *scratch = NULL;
-    const lh_status_t made = tokenizer_scratch_new(ring->how.tokenizer, &scratch);
+    worker_t worker = {0};
+    const lh_status_t made = tokenizer_scratch_new(ring->how.tokenizer, &worker.scratch);
     encoded_batch_t *b;
     while ((b = batch_take(ring)) != NULL) {
         if (made != LH_OK && b->status == LH_OK) batch_failed(b, made);
-        batch_encode(&ring->how, scratch, b);
+        batch_encode(&ring->how, &worker, b);
         (void)pthread_mutex_lock(&ring->lock);
+        lh_assert(!b->encoded);
         b->encoded = true;
         (void)pthread_cond_signal(&ring->done);
         (void)pthread_mutex_unlock(&ring->lock);
     }
-    if (made == LH_OK) tokenizer_scratch_free(scratch);
+    json_free(worker.document);
+    if (made == LH_OK) tokenizer_scratch_free(worker.scratch);
     return NULL;
 }
 
@@ -225,11 +238,12 @@ static lh_status_t threads_start(encode_ring_t *ring)
     (void)pthread_sigmask(SIG_SETMASK, &before, NULL);
     errno = error;
     return error == 0 ? LH_OK
-                      : fail(LH_IO, "cannot start %u threads to tokenize", ring->how.workers);
+                      : fail_io(errno, "cannot start %u threads to tokenize", ring->how.workers);
 }
 
 lh_status_t encode_ring_start(const encode_how_t *how, encode_ring_t **out)
 {
+    lh_assert(how->workers > 0 && how->count > 0);
     encode_ring_t *ring = mem_new(sizeof(*ring));
     if (ring == NULL) return LH_NO_MEMORY;
     ring->how = *how;
@@ -243,7 +257,8 @@ lh_status_t encode_ring_start(const encode_how_t *how, encode_ring_t **out)
     ring->batches = mem_array(ring->slots, sizeof(*ring->batches));
     ring->threads = mem_array((size_t)how->workers + 1, sizeof(*ring->threads));
     if (ring->batches != NULL && ring->threads != NULL)
-        status = line_reader_new(how->paths, how->count, how->line_bytes, &ring->reader);
+        status = line_reader_new(how->paths, how->count, how->line_bytes, how->window_bytes,
+                                 &ring->reader);
     if (status == LH_OK) status = threads_start(ring);
     if (status != LH_OK) {
         encode_ring_stop(ring);
@@ -292,7 +307,6 @@ lh_status_t encode_ring_next(encode_ring_t *ring, const encoded_batch_t **out)
     (void)pthread_mutex_unlock(&ring->lock);
 
     if (!ended && b->status != LH_OK) {
-        errno = 0; /* the sentence has it already */
         return fail(b->status, "%s", b->why.data == NULL ? "out of memory" : b->why.data);
     }
     *out = ended ? NULL : b;
@@ -302,6 +316,7 @@ lh_status_t encode_ring_next(encode_ring_t *ring, const encoded_batch_t **out)
 void encode_ring_return(encode_ring_t *ring)
 {
     (void)pthread_mutex_lock(&ring->lock);
+    lh_assert(ring->returned < ring->filled);
     ring->returned++;
     (void)pthread_cond_signal(&ring->room);
     (void)pthread_mutex_unlock(&ring->lock);

@@ -6,13 +6,13 @@
 #define DATA_ENCODE_RING_H
 
 #include <data/line_reader.h>
-#include <data/tokenizer.h>
+#include <tokenizer/tokenizer.h>
 
 typedef struct encode_how {
     const char *const *paths; /* [count]; they, key and tokenizer must live as long as the ring */
     uint32_t count;
     const char *key;
-    uint64_t line_bytes;
+    uint64_t line_bytes, window_bytes;
     const tokenizer_t *tokenizer;
     int32_t prepend, append; /* ids around a document that has any tokens; -1: none */
     uint32_t workers;        /* at least 1                                          */

@@ -95,7 +95,7 @@ static lh_status_t add_file(input_files_t *files, const char *path, const job_ou
     for (uint32_t i = 0; i < files->count; i++)
         if (strcmp(files->paths[i], path) == 0)
             return fail(LH_INVALID, "input: %s is named twice", path);
-    if (sys()->stat(path, &st) != 0) return fail(LH_IO, "%s: cannot stat", path);
+    if (sys()->stat(path, &st) != 0) return fail_io(errno, "%s: cannot stat", path);
     const job_output_t *output = own == NULL ? NULL : job_outputs_at(own, &st);
     if (output != NULL && own->ran) return LH_OK;
     if (output != NULL)
@@ -118,6 +118,7 @@ static lh_status_t add_file(input_files_t *files, const char *path, const job_ou
         files->modified_ns = modified;
         files->capacity = capacity;
     }
+    lh_assert(count < files->capacity);
     files->paths[count] = mem_text(path);
     if (files->paths[count] == NULL) return LH_NO_MEMORY;
     files->bytes[count] = (uint64_t)st.st_size;

@@ -9,7 +9,7 @@ enum { BLOCK_BYTES = 256 * 1024 };
 struct line_reader {
     const char *const *paths;
     uint32_t path_count;
-    uint64_t line_bytes;
+    uint64_t line_bytes, window_bytes;
     line_file_t *files; /* [path_count] */
 
     uint32_t file; /* the one being read */
@@ -23,13 +23,15 @@ struct line_reader {
 };
 
 lh_status_t line_reader_new(const char *const *paths, uint32_t count, uint64_t line_bytes,
-                            line_reader_t **out)
+                            uint64_t window_bytes, line_reader_t **out)
 {
+    lh_assert(line_bytes > 0 && window_bytes > 0);
     line_reader_t *r = mem_new(sizeof(*r));
     if (r == NULL) return LH_NO_MEMORY;
     r->paths = paths;
     r->path_count = count;
     r->line_bytes = line_bytes;
+    r->window_bytes = window_bytes;
     r->files = mem_array(count, sizeof(*r->files));
     r->buffer = mem_new(BLOCK_BYTES);
     r->capacity = BLOCK_BYTES;
@@ -63,6 +65,8 @@ const line_file_t *line_reader_files(const line_reader_t *r)
 /* Reads one block behind what is unread. */
 static lh_status_t fill(line_reader_t *r)
 {
+    lh_assert(r->source != NULL);
+    lh_assert(r->begin <= r->searched && r->searched <= r->end && r->end <= r->capacity);
     if (r->begin > 0) {
         memmove(r->buffer, r->buffer + r->begin, r->end - r->begin);
         r->searched -= r->begin;
@@ -84,7 +88,8 @@ static lh_status_t fill(line_reader_t *r)
 
 static lh_status_t file_begin(line_reader_t *r)
 {
-    lh_status_t status = byte_source_open(r->paths[r->file], &r->source);
+    lh_assert(r->source == NULL && r->file < r->path_count);
+    lh_status_t status = byte_source_open(r->paths[r->file], r->window_bytes, &r->source);
     if (status != LH_OK) return status;
     r->begin = r->searched = r->end = 0;
     r->number = 0;
@@ -99,6 +104,7 @@ static lh_status_t file_begin(line_reader_t *r)
 
 static void file_finish(line_reader_t *r)
 {
+    lh_assert(r->source != NULL && r->file < r->path_count);
     line_file_t *f = &r->files[r->file];
     f->bytes = byte_source_taken(r->source);
     byte_source_digest(r->source, f->sha256);

@@ -20,9 +20,10 @@ typedef struct line_file { /* known once the file was read to its end */
 
 typedef struct line_reader line_reader_t;
 
-/* paths stay the caller's and must live as long as the reader. Files are opened one at a time. */
+/* paths stay the caller's and must live as long as the reader. Files are opened one at a time;
+ * window_bytes as in byte_source.h. */
 lh_status_t line_reader_new(const char *const *paths, uint32_t count, uint64_t line_bytes,
-                            line_reader_t **out) LH_MUST_CHECK;
+                            uint64_t window_bytes, line_reader_t **out) LH_MUST_CHECK;
 void line_reader_free(line_reader_t *r); /* NULL does nothing */
 
 /* *end is true behind the last line; else *out is valid until the next call. A byte order mark at a

@@ -6,21 +6,32 @@
 #include <base/memory.h>
 #include <base/sys.h>
 #include <base/text.h>
-#include <data/json_parse.h>
+#include <format/json.h>
 
 enum { SUMMARY_MOST = 64 << 20, SUMMARY_VALUES = 4000000 };
 static const char summary_name[] = "prepare.json";
 
+static void put_sum(json_writer_t *w, const char *key, const pair_sum_t *sum)
+{
+    json_open(w, key, '{');
+    json_put_u64(w, "bytes", sum->bytes);
+    json_put_text(w, "sha256", sum->sha256);
+    json_close(w);
+}
+
 /* What lies in the folder is named from there: both may be moved together. */
-json_t *pair_record_json(const char *folder, const char *output, const pair_sums_t *sums)
+void pair_record_put(json_writer_t *w, const char *folder, const char *output,
+                     const pair_sums_t *sums)
 {
     size_t length = strlen(folder);
     while (length > 0 && folder[length - 1] == '/')
         length--;
     const bool inside = strncmp(output, folder, length) == 0 && output[length] == '/';
-    return json_pack("{ss, s{sI, ss}, s{sI, ss}}", "prefix", inside ? output + length + 1 : output,
-                     "idx", "bytes", (json_int_t)sums->idx.bytes, "sha256", sums->idx.sha256, "bin",
-                     "bytes", (json_int_t)sums->bin.bytes, "sha256", sums->bin.sha256);
+    json_open(w, "pair", '{');
+    json_put_text(w, "prefix", inside ? output + length + 1 : output);
+    put_sum(w, "idx", &sums->idx);
+    put_sum(w, "bin", &sums->bin);
+    json_close(w);
 }
 
 void pair_record_free(pair_record_t *r)
@@ -31,15 +42,16 @@ void pair_record_free(pair_record_t *r)
     *r = (pair_record_t){0};
 }
 
-static lh_status_t read_sum(const char *path, const char *key, const json_t *row, pair_sum_t *out)
+static lh_status_t read_sum(const char *path, const char *key, const json_value_t *row,
+                            pair_sum_t *out)
 {
-    const json_t *bytes = json_object_get(row, "bytes");
-    const char *digest = json_string_value(json_object_get(row, "sha256"));
-    if (!json_is_integer(bytes) || json_integer_value(bytes) < 0 || digest == NULL ||
+    const json_value_t *bytes = json_member(row, "bytes");
+    const char *digest = json_text(json_member(row, "sha256"));
+    if (!json_is_whole(bytes) || json_whole(bytes) < 0 || digest == NULL ||
         strlen(digest) != SHA256_TEXT - 1)
         return fail(LH_CORRUPT, "%s: pair: %s: a number of bytes and a SHA-256 were expected", path,
                     key);
-    out->bytes = (uint64_t)json_integer_value(bytes);
+    out->bytes = (uint64_t)json_whole(bytes);
     memcpy(out->sha256, digest, SHA256_TEXT);
     return LH_OK;
 }
@@ -57,32 +69,32 @@ static lh_status_t name_files(const char *folder, const char *name, pair_record_
     return idx.failed ? text_status(&idx) : text_status(&bin);
 }
 
-static lh_status_t read_pair(const char *folder, const json_t *pair, pair_record_t *r)
+static lh_status_t read_pair(const char *folder, const json_value_t *pair, pair_record_t *r)
 {
-    const char *prefix = json_string_value(json_object_get(pair, "prefix"));
+    const char *prefix = json_text(json_member(pair, "prefix"));
     if (prefix == NULL)
         return fail(LH_CORRUPT, "%s: pair: prefix: a string was expected", r->summary);
-    lh_status_t status = read_sum(r->summary, "idx", json_object_get(pair, "idx"), &r->sums.idx);
+    lh_status_t status = read_sum(r->summary, "idx", json_member(pair, "idx"), &r->sums.idx);
     if (status == LH_OK)
-        status = read_sum(r->summary, "bin", json_object_get(pair, "bin"), &r->sums.bin);
+        status = read_sum(r->summary, "bin", json_member(pair, "bin"), &r->sums.bin);
     return status == LH_OK ? name_files(folder, prefix, r) : status;
 }
 
 lh_status_t pair_record_read(const char *folder, pair_record_t *out)
 {
-    json_t *root = NULL;
+    json_document_t *file = NULL;
     pair_record_t r = {.summary = path_join(folder, summary_name)};
     if (r.summary == NULL) return LH_NO_MEMORY;
     *out = (pair_record_t){0};
     lh_status_t status = LH_OK;
-    if (file_exists(r.summary)) status = json_read(r.summary, SUMMARY_MOST, SUMMARY_VALUES, &root);
-    const json_t *pair = json_object_get(root, "pair");
+    if (file_exists(r.summary)) status = json_read(r.summary, SUMMARY_MOST, SUMMARY_VALUES, &file);
+    const json_value_t *pair = json_member(json_root(file), "pair");
     if (status == LH_OK && pair != NULL) status = read_pair(folder, pair, &r);
     if (status == LH_OK && pair != NULL)
         *out = r;
     else
         pair_record_free(&r);
-    json_decref(root);
+    json_free(file);
     return status;
 }
 
@@ -117,7 +129,7 @@ lh_status_t pair_record_find(const char *prefix, const char *folder, pair_record
 static lh_status_t check_bytes(const pair_record_t *r, const char *path, const pair_sum_t *sum)
 {
     struct stat st;
-    if (sys()->stat(path, &st) != 0) return fail(LH_IO, "%s: cannot stat", path);
+    if (sys()->stat(path, &st) != 0) return fail_io(errno, "%s: cannot stat", path);
     if ((uint64_t)st.st_size == sum->bytes) return LH_OK;
     return fail(LH_CORRUPT, "%s: %lld bytes, %s says %llu; prepare it again", path,
                 (long long)st.st_size, r->summary, (unsigned long long)sum->bytes);

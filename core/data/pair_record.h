@@ -3,7 +3,7 @@
 #ifndef DATA_PAIR_RECORD_H
 #define DATA_PAIR_RECORD_H
 
-#include <jansson.h>
+#include <format/json_writer.h>
 
 #include <base/digest.h>
 
@@ -22,8 +22,9 @@ typedef struct pair_record {
     pair_sums_t sums;
 } pair_record_t;
 
-/* For "pair" in the prepare.json of `folder`: output is the pair's prefix. NULL: no memory. */
-json_t *pair_record_json(const char *folder, const char *output, const pair_sums_t *sums);
+/* "pair" in the prepare.json of `folder`: output is the pair's prefix. */
+void pair_record_put(json_writer_t *w, const char *folder, const char *output,
+                     const pair_sums_t *sums);
 
 /* What the prepare.json beside the pair says of it, or that of the pipeline's `folder` (NULL:
  * none). One of an older version, and a pair that was not made by prepare, have no record:

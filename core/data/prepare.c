@@ -2,6 +2,7 @@
 #include <data/prepare.h>
 
 #include <errno.h>
+#include <fcntl.h>
 #include <inttypes.h>
 #include <stdlib.h>
 #include <unistd.h>
@@ -10,9 +11,203 @@
 #include <base/memory.h>
 #include <base/sys.h>
 #include <data/encode_ring.h>
-#include <data/indexed_writer.h>
+#include <data/indexed.h>
 #include <data/input_files.h>
-#include <data/prepare_summary.h>
+#include <data/line_reader.h>
+#include <data/pair_record.h>
+
+/* Writes prepare.json and prepare.rejected.txt. */
+typedef struct prepare_ends {
+    int32_t prepend, append; /* ids around each document; -1: none */
+} prepare_ends_t;
+
+typedef struct prepare_facts {
+    const prepare_how_t *how;
+    const prepare_counts_t *counts;
+    const input_files_t *files;
+    const line_file_t *read; /* [files->count] */
+    pair_sums_t sums;        /* of what was written */
+} prepare_facts_t;
+
+/* prepare.rejected.txt: "file:line: reason" a line, streamed. */
+typedef struct rejected_list rejected_list_t;
+
+static void rejected_list_close(rejected_list_t *list);
+
+static const char summary_name[] = "prepare.json";
+static const char rejected_name[] = "prepare.rejected.txt";
+enum { FLUSH_BYTES = 64 * 1024 };
+
+/* A file's name may be any bytes; a JSON string holds UTF-8. */
+static void put_path(json_writer_t *w, const char *path)
+{
+    text_t shown = {0};
+    text_append_shown(&shown, path, false);
+    if (shown.failed) w->to->failed = true;
+    json_put_text(w, "path", shown.data == NULL ? "" : shown.data);
+    text_free(&shown);
+}
+
+static lh_status_t put_tokenizer(json_writer_t *w, const tokenizer_t *t)
+{
+    lh_status_t status = LH_OK;
+    json_open(w, "tokenizer", '{');
+    json_put_text(w, "kind", tokenizer_kind(t));
+    json_put_u64(w, "vocabulary", (uint64_t)tokenizer_vocab_size(t));
+    json_open(w, "files", '[');
+    for (size_t i = 0; i < tokenizer_file_count(t) && status == LH_OK; i++) {
+        char digest[SHA256_TEXT] = "";
+        status = sha256_file(tokenizer_file(t, i), digest);
+        json_open(w, NULL, '{');
+        put_path(w, tokenizer_file(t, i));
+        json_put_text(w, "sha256", digest);
+        json_close(w);
+    }
+    json_close(w);
+    json_close(w);
+    return status;
+}
+
+static void put_input(json_writer_t *w, const prepare_facts_t *facts)
+{
+    json_open(w, "files", '[');
+    for (uint32_t i = 0; i < facts->files->count; i++) {
+        json_open(w, NULL, '{');
+        put_path(w, facts->files->paths[i]);
+        json_put_u64(w, "bytes", facts->read[i].bytes);
+        json_put_text(w, "sha256", facts->read[i].sha256);
+        json_close(w);
+    }
+    json_close(w);
+}
+
+/* Appends the text of prepare.json. */
+static lh_status_t prepare_summary_text(const prepare_facts_t *facts, text_t *out)
+{
+    static const char *const prepends[] = {"none", "bos"}, *const appends[] = {"none", "eod",
+                                                                               "eos"};
+    const prepare_how_t *how = facts->how;
+    const prepare_counts_t *c = facts->counts;
+    json_writer_t w = {.to = out, .style = 1};
+    json_open(&w, NULL, '{');
+    json_put_text(&w, "output", how->prepare->output);
+    json_put_text(&w, "key", how->prepare->key);
+    json_put_text(&w, "prepend", prepends[how->prepare->prepend]);
+    json_put_text(&w, "append", appends[how->prepare->append]);
+    json_put_u64(&w, "documents", c->documents);
+    json_put_u64(&w, "empty", c->empty);
+    json_put_u64(&w, "tokens", c->tokens);
+    json_put_u64(&w, "rejected", c->rejected);
+    json_put_u64(&w, "filtered", c->filtered);
+    const lh_status_t status = put_tokenizer(&w, how->tokenizer);
+    put_input(&w, facts);
+    pair_record_put(&w, how->folder, how->prepare->output, &facts->sums);
+    json_close(&w);
+    return status == LH_OK ? text_status(out) : status;
+}
+
+static lh_status_t prepare_summary_write(const char *folder, const text_t *text)
+{
+    char *path = path_join(folder, summary_name);
+    if (path == NULL) return LH_NO_MEMORY;
+    const lh_status_t status = file_replace(path, text->data, text->length);
+    mem_free(path);
+    return status;
+}
+
+static lh_status_t remove_file(const char *path)
+{
+    if (sys()->unlink(path) == 0 || errno == ENOENT) return LH_OK;
+    return fail_io(errno, "%s: cannot remove", path);
+}
+
+/* Takes an older one away; none is fine. */
+static lh_status_t prepare_summary_remove(const char *folder)
+{
+    char *path = path_join(folder, summary_name);
+    if (path == NULL) return LH_NO_MEMORY;
+    lh_status_t status = remove_file(path);
+    mem_free(path);
+    /* The pair may lie in another folder: no power loss leaves the old one beside a new pair. */
+    if (status == LH_OK) status = folder_sync(folder);
+    return status;
+}
+
+struct rejected_list {
+    char *path, *temporary;
+    int fd;
+    text_t held;
+    bool any, committed;
+};
+
+static lh_status_t rejected_list_open(const char *folder, rejected_list_t **out)
+{
+    rejected_list_t *list = mem_new(sizeof(*list));
+    if (list == NULL) return LH_NO_MEMORY;
+    list->fd = -1;
+    lh_status_t status = LH_NO_MEMORY;
+    text_t temporary = {0};
+    list->path = path_join(folder, rejected_name);
+    if (list->path == NULL) goto close_list;
+    text_printf(&temporary, "%s.tmp", list->path);
+    list->temporary = temporary.data;
+    if (temporary.failed) goto close_list;
+    status = folder_make(folder);
+    if (status != LH_OK) goto close_list;
+    status = file_take(list->temporary, &list->fd);
+    if (status != LH_OK) goto close_list;
+    *out = list;
+    return LH_OK;
+
+close_list:
+    rejected_list_close(list);
+    return status;
+}
+
+static lh_status_t rejected_flush(rejected_list_t *list)
+{
+    const lh_status_t status = file_write(list->fd, list->temporary, list->held.data,
+                                          list->held.length);
+    list->held.length = 0;
+    return status;
+}
+
+static lh_status_t rejected_list_add(rejected_list_t *list, const char *path, uint64_t line,
+                                     const char *reason)
+{
+    text_append_shown(&list->held, path, false);
+    text_printf(&list->held, ":%" PRIu64 ": %s\n", line, reason);
+    list->any = true;
+    const lh_status_t status = text_status(&list->held);
+    return status == LH_OK && list->held.length > FLUSH_BYTES ? rejected_flush(list) : status;
+}
+
+/* Makes it appear; a list without a line takes an older one away instead. */
+static lh_status_t rejected_list_commit(rejected_list_t *list)
+{
+    if (!list->any) return remove_file(list->path);
+    const lh_status_t status = rejected_flush(list);
+    if (status != LH_OK) return status;
+    if (sys_fsync(list->fd) != 0) return fail_io(errno, "%s: cannot sync", list->temporary);
+    if (sys_rename(list->temporary, list->path) != 0)
+        return fail_io(errno, "%s: cannot rename %s to it", list->path, list->temporary);
+    list->committed = true;
+    return LH_OK;
+}
+
+/* leaves nothing uncommitted; NULL does nothing */
+static void rejected_list_close(rejected_list_t *list)
+{
+    if (list == NULL) return;
+    if (list->fd >= 0) {
+        if (!list->committed) (void)sys()->unlink(list->temporary);
+        (void)sys()->close(list->fd); /* and with it the lock */
+    }
+    text_free(&list->held);
+    mem_free(list->temporary);
+    mem_free(list->path);
+    mem_free(list);
+}
 
 enum { MOST_WORKERS = 1024 };
 
@@ -75,6 +270,7 @@ static uint32_t worker_count(uint64_t asked)
 
 static lh_status_t take_rejected(prepare_t *p, const encoded_line_t *line, const char *reason)
 {
+    lh_assert(line->file < p->files.count);
     const char *path = p->files.paths[line->file];
     p->counts.rejected++;
     if (p->counts.rejected <= p->rejected_limit)
@@ -161,6 +357,7 @@ static lh_status_t prepare_open(prepare_t *p)
         .count = p->files.count,
         .key = job->key,
         .line_bytes = p->how->line_bytes,
+        .window_bytes = p->how->window_bytes,
         .tokenizer = p->how->tokenizer,
         .prepend = p->ends.prepend,
         .append = p->ends.append,
@@ -172,6 +369,7 @@ static lh_status_t prepare_open(prepare_t *p)
 /* The summary goes first and comes last: where it stands, all it tells of does too. */
 static lh_status_t prepare_commit(prepare_t *p)
 {
+    lh_assert(p->writer != NULL && p->ring != NULL);
     if (p->counts.tokens == 0)
         return fail(LH_INVALID,
                     "%s holds no text: %" PRIu64 " documents, %" PRIu64 " rejected lines, %" PRIu64
@@ -184,7 +382,7 @@ static lh_status_t prepare_commit(prepare_t *p)
         .files = &p->files,
         .read = encode_ring_files(p->ring),
     };
-    char *summary = NULL;
+    text_t summary = {0};
     lh_status_t status = indexed_writer_finish(p->writer, &facts.sums);
     if (status == LH_OK) status = prepare_summary_text(&facts, &summary);
     if (status == LH_OK) status = prepare_summary_remove(p->how->folder);
@@ -194,8 +392,8 @@ static lh_status_t prepare_commit(prepare_t *p)
         p->writer = NULL;
         status = indexed_writer_commit(writer);
     }
-    if (status == LH_OK) status = prepare_summary_write(p->how->folder, summary);
-    mem_free(summary);
+    if (status == LH_OK) status = prepare_summary_write(p->how->folder, &summary);
+    text_free(&summary);
     return status;
 }
 

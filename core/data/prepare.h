@@ -5,7 +5,7 @@
 
 #include <base/digest.h>
 #include <config/job_outputs.h>
-#include <data/tokenizer.h>
+#include <tokenizer/tokenizer.h>
 
 typedef struct prepare_counts {
     uint64_t bytes_read, bytes_total; /* of the input as stored: compressed where it is    */
@@ -22,7 +22,7 @@ typedef struct prepare_how {
         *own;           /* files of the job, which patterns of its input leave out; may be NULL */
     const char *base;   /* folder of the INI: relative inputs lie in it    */
     const char *folder; /* of the pipeline: for summary and rejected lines */
-    uint64_t line_bytes;
+    uint64_t line_bytes, window_bytes; /* of [limits] */
     const tokenizer_t *tokenizer;
 
     /* Optional. A data filter: *keep says whether the document is written. Called in input order,

@@ -6,8 +6,8 @@
 
 #include <base/checked.h>
 #include <base/memory.h>
+#include <base/status.h>
 #include <config/job.h>
-#include <data/mt19937.h>
 
 enum { SHARED_TOKENS = 1 }; /* a sample's last token is the next one's first: labels are shifted */
 /* A last epoch of which less than this is used is kept apart, so that its few samples are not
@@ -45,9 +45,11 @@ static lh_status_t epochs_plan(const samples_how_t *how, samples_t *s, uint64_t 
         return fail(LH_INVALID, "%s: %llu epochs of %llu sequences are more than an index can hold",
                     how->name, (unsigned long long)s->epochs,
                     (unsigned long long)(how->end - how->first));
+    lh_assert(s->count >= how->wanted);
     if (s->epochs == 1) return LH_OK;
 
     *before_final = ((s->epochs - 1) * per_epoch - SHARED_TOKENS) / how->sequence;
+    lh_assert(*before_final <= how->wanted);
     const uint64_t from_final = how->wanted - *before_final;
     const uint64_t in_epoch = (per_epoch - SHARED_TOKENS) / how->sequence;
     s->separate_final_epoch = from_final < (uint64_t)(separate_below * (double)in_epoch);
@@ -60,6 +62,7 @@ static void documents_fill(const samples_how_t *how, samples_t *s, mt19937_t *ra
     for (uint64_t i = 0; i < s->document_count; i++)
         s->documents[i] = (uint32_t)(how->first + i % range);
     const uint64_t together = s->document_count - (s->separate_final_epoch ? range : 0);
+    lh_assert(together <= s->document_count);
     mt19937_shuffle(random, s->documents, together);
     mt19937_shuffle(random, s->documents + together, s->document_count - together);
 }
@@ -73,6 +76,7 @@ static void cuts_fill(samples_t *s)
     for (uint64_t k = 1; k <= s->count; k++) {
         uint64_t left = s->sequence + SHARED_TOKENS;
         for (;;) {
+            lh_assert(place < s->document_count);
             const uint64_t here = (uint64_t)s->set->lengths[s->documents[place]] - offset;
             if (here >= left) break;
             left -= here;
@@ -89,6 +93,7 @@ static void shuffle_fill(samples_t *s, uint64_t before_final, mt19937_t *random)
     for (uint64_t i = 0; i < s->count; i++)
         s->shuffle[i] = (uint32_t)i;
     const uint64_t together = s->separate_final_epoch ? before_final : s->count;
+    lh_assert(together <= s->count);
     mt19937_shuffle(random, s->shuffle, together);
     mt19937_shuffle(random, s->shuffle + together, s->count - together);
 }
@@ -120,6 +125,8 @@ lh_status_t samples_new(const samples_how_t *how, samples_t **out)
         return fail(LH_INVALID, "%s: %llu sequences, an index holds at most %d", how->name,
                     (unsigned long long)how->end, INT32_MAX);
     if (how->first == how->end) return fail(LH_INVALID, "%s has no sequences", how->name);
+    lh_assert(how->first <= how->end && how->end <= how->set->sequences);
+    lh_assert(how->sequence > 0);
 
     samples_t *s = mem_new(sizeof(*s));
     if (s == NULL) return LH_NO_MEMORY;
@@ -146,10 +153,12 @@ void samples_free(samples_t *s)
 
 lh_status_t samples_read(const samples_t *s, uint64_t i, int32_t *tokens, uint8_t *begins)
 {
+    lh_assert(i < s->count);
     const sample_cut_t cut = s->cuts[s->shuffle[i]];
     uint64_t left = s->sequence + SHARED_TOKENS, offset = cut.offset;
     if (begins != NULL) memset(begins, 0, left);
     for (uint64_t place = cut.place; left > 0; place++) {
+        lh_assert(place < s->document_count);
         const uint32_t document = s->documents[place];
         const uint64_t here = (uint64_t)s->set->lengths[document] - offset;
         const uint64_t count = here < left ? here : left;
@@ -203,4 +212,59 @@ lh_status_t samples_split(const char *text, uint64_t sequences, uint64_t out[3][
         out[i][1] = (uint64_t)rint(bound * (double)sequences);
     }
     return LH_OK;
+}
+
+/* Mersenne twister (Matsumoto and Nishimura, 1998) and numpy's legacy shuffle. */
+enum { SHIFT = 397 };
+
+void mt19937_seed(mt19937_t *g, uint32_t seed)
+{
+    for (uint32_t i = 0; i < MT19937_WORDS; i++) {
+        g->words[i] = seed;
+        seed = 1812433253u * (seed ^ (seed >> 30)) + i + 1;
+    }
+    g->next = MT19937_WORDS;
+}
+
+static void mt19937_renew(mt19937_t *g)
+{
+    for (uint32_t i = 0; i < MT19937_WORDS; i++) {
+        const uint32_t low = g->words[(i + 1) % MT19937_WORDS];
+        const uint32_t mixed = (g->words[i] & 0x80000000u) | (low & 0x7fffffffu);
+        g->words[i] = g->words[(i + SHIFT) % MT19937_WORDS] ^ (mixed >> 1) ^
+                      ((mixed & 1) != 0 ? 0x9908b0dfu : 0);
+    }
+    g->next = 0;
+}
+
+uint32_t mt19937_next(mt19937_t *g)
+{
+    if (g->next == MT19937_WORDS) mt19937_renew(g);
+    uint32_t y = g->words[g->next++];
+    y ^= y >> 11;
+    y ^= (y << 7) & 0x9d2c5680u;
+    y ^= (y << 15) & 0xefc60000u;
+    return y ^ (y >> 18);
+}
+
+/* Uniform in [0, most]: draws masked with the smallest all-ones mask until one is not above. */
+static uint32_t mt19937_draw(mt19937_t *g, uint32_t most)
+{
+    uint32_t mask = most, value;
+    for (uint32_t shift = 1; shift < 32; shift *= 2)
+        mask |= mask >> shift;
+    do {
+        value = mt19937_next(g) & mask;
+    } while (value > most);
+    return value;
+}
+
+void mt19937_shuffle(mt19937_t *g, uint32_t *items, uint64_t count)
+{
+    lh_assert(count <= UINT32_MAX);
+    for (uint64_t i = count; i-- > 1;) {
+        const uint32_t j = mt19937_draw(g, (uint32_t)i), item = items[i];
+        items[i] = items[j];
+        items[j] = item;
+    }
 }

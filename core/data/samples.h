@@ -4,6 +4,8 @@
 #ifndef DATA_SAMPLES_H
 #define DATA_SAMPLES_H
 
+#include <stdint.h>
+
 #include <data/indexed.h>
 
 typedef struct samples_how {
@@ -42,5 +44,18 @@ lh_status_t samples_read(const samples_t *s, uint64_t i, int32_t *tokens,
 
 /* Bounds [3][2] in sequences of train, valid and test: text is "969,30,1" or fewer numbers. */
 lh_status_t samples_split(const char *text, uint64_t sequences, uint64_t out[3][2]) LH_MUST_CHECK;
+
+/* Numpy's legacy RandomState, as far as a shuffle of integers needs it: Megatron's
+ * sample order is made of nothing else. */
+enum { MT19937_WORDS = 624 };
+
+typedef struct mt19937 {
+    uint32_t words[MT19937_WORDS];
+    uint32_t next; /* index of the next word; MT19937_WORDS: make new ones */
+} mt19937_t;
+
+void mt19937_seed(mt19937_t *g, uint32_t seed); /* RandomState(seed)         */
+uint32_t mt19937_next(mt19937_t *g);
+void mt19937_shuffle(mt19937_t *g, uint32_t *items, uint64_t count); /* count <= 2^32 */
 
 #endif

@@ -9,13 +9,13 @@
 #include <base/memory.h>
 #include <base/sys.h>
 #include <graph/recorder.h>
-#include <tensor/dtype.h>
+#include <longhaul/dtype.h>
 
 extern char **environ;
 
 static void write_shape(text_t *out, const lh_arg_t *arg)
 {
-    text_printf(out, "%s [", dtype_name(arg->dtype));
+    text_printf(out, "%s [", lh_dtype_name(arg->dtype));
     for (uint32_t i = 0; i < arg->rank; i++)
         text_printf(out, "%s%llu", i == 0 ? "" : " × ", (unsigned long long)arg->shape[i]);
     text_append(out, "]");
@@ -195,14 +195,14 @@ static lh_status_t run_dot(const char *from, const char *path)
                     "%s can't be drawn: Graphviz' dot is not installed (package graphviz)", path);
     if (error != 0) {
         errno = error;
-        return fail(LH_IO, "start dot to draw %s", path);
+        return fail_io(errno, "start dot to draw %s", path);
     }
     int ended = 0;
     pid_t waited;
     do
         waited = waitpid(child, &ended, 0);
     while (waited < 0 && errno == EINTR);
-    if (waited < 0) return fail(LH_IO, "wait for dot");
+    if (waited < 0) return fail_io(errno, "wait for dot");
     if (WIFEXITED(ended) && WEXITSTATUS(ended) == 0) return LH_OK;
     return fail(LH_INVALID, "dot could not draw %s (status %d)", path, ended);
 }

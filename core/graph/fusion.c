@@ -1,196 +1,224 @@
-/* fusion.c - finds the patterns, asks for a kernel, rewrites in place. */
+/* fusion.c - finds the patterns of rows in a recording, asks for a kernel, rewrites in place.
+ *
+ * A match is found from its last call back, over the values that calls give each other. The fused op
+ * stands where the first call stood whose output lives on (others may use it from there), so its
+ * inputs must exist by then. */
 #include <graph/fusion.h>
 
 #include <base/memory.h>
+#include <graph/op_pattern.h>
+#include <graph/op_table.h>
 #include <graph/recorder.h>
 
-#include <longhaul/ops.h>
+typedef struct match {
+    const op_pattern_t *pattern;
+    uint32_t node[LH_FUSES];         /* of each call */
+    lh_value_t value[PATTERN_WORDS]; /* of each word; 0: an input that is left out */
+    bool bound[PATTERN_WORDS];
+} match_t;
 
-typedef struct fusion {
-    recording_t *r;
-    fusion_has_kernel_t has_kernel;
-    void *context;
-} fusion_t;
-
-static bool is_op(const graph_node_t *node, const char *name)
+/* The node's values are those that the words so far stand for, and bind the others. */
+static bool call_binds(const recording_t *r, match_t *m, uint32_t call, uint32_t index)
 {
-    return node->op != NULL && node->op->plugin == NULL && strcmp(node->op->row.name, name) == 0;
+    const pattern_call_t *c = &m->pattern->calls[call];
+    const graph_node_t *node = &r->nodes[index];
+    if (node->op != c->op) return false;
+    for (uint32_t s = 0; s < node_slots(node); s++) {
+        const uint32_t word = c->word[s];
+        if (word == PATTERN_NONE) {
+            if (s < c->op->in_count && node->slots[s] != 0) return false;
+            continue;
+        }
+        if (m->bound[word] && m->value[word] != node->slots[s]) return false;
+        m->bound[word] = true;
+        m->value[word] = node->slots[s];
+    }
+    m->node[call] = index;
+    return true;
 }
 
-/* The live node that makes v, if it is the named op; NULL otherwise. */
-static graph_node_t *maker(const recording_t *r, lh_value_t v, const char *name)
+/* The node that makes an output of the call which a later call takes; 0: no node does. */
+static uint32_t maker(const recording_t *r, const match_t *m, uint32_t call)
 {
-    if (r->values[v].kind != VALUE_RESULT) return NULL;
-    graph_node_t *node = &r->nodes[r->values[v].node];
-    return is_op(node, name) ? node : NULL;
+    const pattern_call_t *c = &m->pattern->calls[call];
+    for (uint32_t s = c->op->in_count; s < c->op->in_count + c->op->out_count; s++) {
+        if (c->word[s] == PATTERN_NONE || !m->bound[c->word[s]]) continue;
+        const graph_value_t *v = &r->values[m->value[c->word[s]]];
+        return v->kind == VALUE_RESULT ? v->node : 0;
+    }
+    return 0;
 }
 
-static bool used_once(const recording_t *r, lh_value_t v)
+static bool matches(const recording_t *r, const op_pattern_t *pattern, uint32_t last, match_t *m)
 {
-    uint32_t uses = r->output == v;
+    *m = (match_t){.pattern = pattern};
+    uint32_t call = pattern->call_count - 1;
+    if (!call_binds(r, m, call, last)) return false;
+    while (call-- > 0) {
+        const uint32_t index = maker(r, m, call);
+        if (index == 0 || !call_binds(r, m, call, index)) return false;
+    }
+    return true;
+}
+
+static bool in_match(const match_t *m, uint32_t node)
+{
+    for (uint32_t c = 0; c < m->pattern->call_count; c++)
+        if (m->node[c] == node) return true;
+    return false;
+}
+
+static bool used_outside(const recording_t *r, const match_t *m, lh_value_t v)
+{
+    if (r->output == v) return true;
     for (uint32_t i = 0; i < r->loss_count; i++)
-        uses += r->losses[i].value == v;
+        if (r->losses[i].value == v) return true;
     for (uint32_t n = 1; n < r->node_count; n++)
         for (uint32_t s = 0; r->nodes[n].op != NULL && s < r->nodes[n].op->in_count; s++)
-            uses += r->nodes[n].slots[s] == v;
-    return uses == 1;
+            if (r->nodes[n].slots[s] == v && !in_match(m, n)) return true;
+    return false;
 }
 
-static void drop_value(recording_t *r, lh_value_t v)
+/* The fused op's slot that a matched node's slot becomes; PATTERN_NONE: its value is gone. */
+static uint32_t fused_slot(const match_t *m, uint32_t call, uint32_t slot)
 {
-    if (v != 0) r->values[v] = (graph_value_t){.kind = VALUE_NONE};
+    const uint32_t word = m->pattern->calls[call].word[slot];
+    return word == PATTERN_NONE ? PATTERN_NONE : m->pattern->slot[word];
 }
 
-static void drop_node(graph_node_t *node)
+/* Where the fused op is to stand; 0: nowhere, as somebody else uses what would be gone. */
+static uint32_t place_of(const recording_t *r, const match_t *m)
 {
-    mem_free(node->attributes);
-    *node = (graph_node_t){.op = NULL};
+    uint32_t place = r->node_count;
+    for (uint32_t c = 0; c < m->pattern->call_count; c++) {
+        const graph_node_t *node = &r->nodes[m->node[c]];
+        for (uint32_t s = node->op->in_count; s < node_slots(node); s++) {
+            if (node->slots[s] == 0) continue;
+            if (fused_slot(m, c, s) == PATTERN_NONE) {
+                if (used_outside(r, m, node->slots[s])) return 0;
+            } else if (m->node[c] < place)
+                place = m->node[c];
+        }
+    }
+    return place == r->node_count ? 0 : place;
 }
 
-/* The fused call if the op exists and has a kernel; *fits says so. On LH_OK with fits the caller
- * owns call->attributes. */
-static lh_status_t propose(const fusion_t *f, const char *name, const void *attributes,
-                           const lh_value_t *in, uint32_t in_count, op_call_t *call, bool *fits)
+static bool inputs_exist(const recording_t *r, const op_t *op, const lh_value_t *slots,
+                         uint32_t place)
 {
-    const op_t *op = op_table_find(f->r->how.ops, name);
-    *fits = false;
-    if (op == NULL) return LH_OK;
-    const lh_status_t status = op_call_make(f->r, op, attributes, in, in_count, call);
-    if (status != LH_OK) return status;
-    *fits = f->has_kernel(f->context, op, call->attributes, call->args,
-                          op->in_count + op->out_count);
+    for (uint32_t i = 0; i < op->in_count; i++)
+        if (r->values[slots[i]].kind == VALUE_RESULT && r->values[slots[i]].node >= place)
+            return false;
+    return true;
+}
+
+/* Attributes as long as the fused op's struct (mem_free); NULL where it has none. *fits: whether it
+ * takes those of the calls. */
+static lh_status_t attributes_join(const recording_t *r, const op_t *op, const match_t *m,
+                                   bool *fits, void **out)
+{
+    const uint32_t bytes = op->row.attributes_bytes;
+    const void *calls[LH_FUSES] = {NULL};
+    *out = NULL;
+    *fits = true;
+    if (bytes != 0) {
+        *out = mem_new(bytes);
+        if (*out == NULL) return LH_NO_MEMORY;
+        memcpy(*out, &bytes, sizeof(bytes));
+    }
+    for (uint32_t c = 0; c < m->pattern->call_count; c++) {
+        const graph_node_t *node = &r->nodes[m->node[c]];
+        calls[c] = node->attributes;
+        if (op->row.fuse == NULL && bytes != 0 && node->op->row.attributes_bytes == bytes)
+            memcpy(*out, node->attributes, bytes);
+    }
+    if (op->row.fuse != NULL) *fits = op->row.fuse(calls, *out);
+    return LH_OK;
+}
+
+/* The outputs of the call stand for values of the same dtype and shape. */
+static bool outputs_alike(const recording_t *r, const op_call_t *call, const lh_value_t *slots)
+{
+    for (uint32_t s = call->op->in_count; s < call->op->in_count + call->op->out_count; s++)
+        if (slots[s] != 0 && !arg_alike(&r->values[slots[s]].arg, &call->args[s])) return false;
+    return true;
+}
+
+/* The fused call, where it can be made and has a kernel: *fits. The caller owns call->attributes
+ * then. Inputs that the op refuses are no fault of the model's: it recorded something else. */
+static lh_status_t propose(recording_t *r, const op_t *op, const match_t *m,
+                           const lh_value_t *slots, op_call_t *call, bool *fits)
+{
+    void *attributes;
+    lh_status_t status = attributes_join(r, op, m, fits, &attributes);
+    if (status != LH_OK || !*fits) {
+        mem_free(attributes);
+        return status;
+    }
+    status = op_call_make(r, op, attributes, slots, op->in_count, call);
+    mem_free(attributes);
+    *fits = status == LH_OK;
+    if (status != LH_OK) return status == LH_NO_MEMORY ? status : LH_OK;
+    *fits = outputs_alike(r, call, slots) && recorder_offers(r, call);
     if (!*fits) mem_free(call->attributes);
     return LH_OK;
 }
 
-/* Puts the call in place of node `index`, with these outputs (0: a new value is made). */
-static lh_status_t replace(fusion_t *f, uint32_t index, op_call_t *call, const lh_value_t *outputs)
+/* Takes the matched nodes out, with the values that are gone. */
+static void match_drop(recording_t *r, const match_t *m)
 {
-    recording_t *r = f->r;
+    for (uint32_t c = 0; c < m->pattern->call_count; c++) {
+        graph_node_t *node = &r->nodes[m->node[c]];
+        for (uint32_t s = node->op->in_count; s < node_slots(node); s++)
+            if (node->slots[s] != 0 && fused_slot(m, c, s) == PATTERN_NONE)
+                r->values[node->slots[s]] = (graph_value_t){.kind = VALUE_NONE};
+        mem_free(node->attributes);
+        *node = (graph_node_t){.op = NULL};
+    }
+}
+
+/* Puts the call at `place`, with the values in slots as outputs (0: a new value is made). */
+static lh_status_t place_call(recording_t *r, uint32_t place, const op_call_t *call,
+                              const lh_value_t *slots)
+{
+    lh_assert(place > 0 && place < r->node_count && r->nodes[place].op == NULL);
     const op_t *op = call->op;
     graph_node_t node = {.op = op, .attributes = call->attributes};
     memcpy(node.slots, call->in, op->in_count * sizeof(node.slots[0]));
-    for (uint32_t i = 0; i < op->out_count; i++) {
-        const uint32_t slot = op->in_count + i;
+    for (uint32_t s = op->in_count; s < op->in_count + op->out_count; s++) {
         const graph_value_t value = {
-            .kind = VALUE_RESULT, .node = index, .slot = slot, .arg = call->args[slot]};
-        node.slots[slot] = outputs[i];
-        if (outputs[i] != 0)
-            r->values[outputs[i]] = value;
-        else if ((node.slots[slot] = recorder_value(r, &value)) == 0) {
+            .kind = VALUE_RESULT, .node = place, .slot = s, .arg = call->args[s]};
+        node.slots[s] = slots[s];
+        if (slots[s] != 0)
+            r->values[slots[s]] = value;
+        else if ((node.slots[s] = recorder_value(r, &value)) == 0) {
             mem_free(call->attributes);
             return r->status;
         }
     }
-    drop_node(&r->nodes[index]);
-    r->nodes[index] = node;
+    r->nodes[place] = node;
     return LH_OK;
 }
 
-/* The gradient runs on the same device, so it must have that kernel too. */
-static lh_status_t has_gate_gradient(const fusion_t *f, const void *attributes, lh_value_t a,
-                                     lh_value_t b, bool *fits)
+/* One way of op's, with its last call at node `last`. */
+static lh_status_t fuse_at(recording_t *r, const op_t *op, const op_pattern_t *pattern,
+                           uint32_t last)
 {
-    const lh_value_t in[] = {a, a, b};
+    match_t m;
+    if (!matches(r, pattern, last, &m)) return LH_OK;
+    lh_value_t slots[OP_SLOTS] = {0};
+    for (uint32_t w = 0; w < pattern->word_count; w++)
+        if (pattern->slot[w] != PATTERN_NONE) slots[pattern->slot[w]] = m.value[w];
+    const uint32_t place = place_of(r, &m);
+    if (place == 0 || !inputs_exist(r, op, slots, place)) return LH_OK;
+
     op_call_t call;
-    const lh_status_t status = propose(f, "gate_grad", attributes, in, 3, &call, fits);
-    if (status == LH_OK && *fits) mem_free(call.attributes);
-    return status;
+    bool fits;
+    const lh_status_t status = propose(r, op, &m, slots, &call, &fits);
+    if (status != LH_OK || !fits) return status;
+    match_drop(r, &m);
+    return place_call(r, place, &call, slots);
 }
-
-/* multiply at `index`, one side of which (0 or 1) is an activation that only it uses. */
-static lh_status_t fuse_gate(fusion_t *f, uint32_t index, uint32_t side, bool *done)
-{
-    recording_t *r = f->r;
-    const graph_node_t product = r->nodes[index];
-    const lh_value_t x = product.slots[side], other = product.slots[1 - side];
-    graph_node_t *activate = maker(r, x, "activate");
-    const lh_arg_t *a = &r->values[x].arg, *b = &r->values[other].arg;
-    if (activate == NULL || !used_once(r, x)) return LH_OK;
-    if (a->dtype != b->dtype || a->rank != b->rank ||
-        memcmp(a->shape, b->shape, a->rank * sizeof(a->shape[0])) != 0)
-        return LH_OK;
-
-    const lh_value_t in[] = {activate->slots[0], other};
-    op_call_t call;
-    lh_status_t status = has_gate_gradient(f, activate->attributes, in[0], in[1], done);
-    if (status == LH_OK && *done)
-        status = propose(f, "gate", activate->attributes, in, 2, &call, done);
-    if (status != LH_OK || !*done) return status;
-
-    status = replace(f, index, &call, &product.slots[2]);
-    if (status != LH_OK) return status;
-    drop_node(&r->nodes[r->values[x].node]);
-    drop_value(r, x);
-    return LH_OK;
-}
-
-enum { MATMUL_INPUTS = 5 }; /* a b bias scale_a scale_b, then c aux amax */
-
-/* activate at `index` of a matmul without one. What the product was becomes aux, which the gradient
- * reads, so that its other users stay right. */
-static lh_status_t fuse_activation(fusion_t *f, uint32_t index, bool *done)
-{
-    recording_t *r = f->r;
-    const graph_node_t activate = r->nodes[index];
-    const lh_value_t product = activate.slots[0], y = activate.slots[1];
-    const graph_node_t *matmul = maker(r, product, "matmul");
-    if (matmul == NULL || r->values[product].slot != MATMUL_INPUTS) return LH_OK;
-    lh_matmul_t how = *(const lh_matmul_t *)matmul->attributes;
-    if (how.activation != LH_ACT_NONE) return LH_OK;
-
-    how.activation = ((const lh_activate_t *)activate.attributes)->function;
-    op_call_t call;
-    lh_status_t status = propose(f, "matmul", &how, matmul->slots, MATMUL_INPUTS, &call, done);
-    if (status != LH_OK || !*done) return status;
-
-    const lh_value_t unused = matmul->slots[MATMUL_INPUTS + 1];
-    const lh_value_t outputs[] = {y, product, matmul->slots[MATMUL_INPUTS + 2]};
-    status = replace(f, r->values[product].node, &call, outputs);
-    if (status != LH_OK) return status;
-    drop_node(&r->nodes[index]);
-    drop_value(r, unused);
-    return LH_OK;
-}
-
-/* rms_norm at `index` of a sum. The fused op stands where the sum stood, so w must exist there. */
-static lh_status_t fuse_residual(fusion_t *f, uint32_t index, bool *done)
-{
-    recording_t *r = f->r;
-    const graph_node_t norm = r->nodes[index];
-    const lh_value_t sum = norm.slots[0], w = norm.slots[1];
-    const graph_node_t *add = maker(r, sum, "add");
-    if (add == NULL) return LH_OK;
-    const uint32_t at = r->values[sum].node;
-    if (r->values[w].kind == VALUE_RESULT && r->values[w].node >= at) return LH_OK;
-    if (r->values[add->slots[0]].arg.dtype != r->values[add->slots[1]].arg.dtype) return LH_OK;
-
-    const lh_value_t in[] = {add->slots[0], add->slots[1], w};
-    op_call_t call;
-    lh_status_t status = propose(f, "add_rms_norm", norm.attributes, in, 3, &call, done);
-    if (status != LH_OK || !*done) return status;
-
-    const lh_value_t outputs[] = {sum, norm.slots[2], norm.slots[3]};
-    status = replace(f, at, &call, outputs);
-    if (status == LH_OK) drop_node(&r->nodes[index]);
-    return status;
-}
-
-static lh_status_t fuse_gate_either(fusion_t *f, uint32_t index, bool *done)
-{
-    const lh_status_t status = fuse_gate(f, index, 0, done);
-    return status != LH_OK || *done ? status : fuse_gate(f, index, 1, done);
-}
-
-/* Gates come first: an activation behind a matmul may be half of one. */
-static const struct {
-    const char *op;
-    lh_status_t (*fuse)(fusion_t *f, uint32_t index, bool *done);
-} patterns[] = {
-    {"multiply", fuse_gate_either},
-    {"activate", fuse_activation},
-    {"rms_norm", fuse_residual},
-};
 
 /* Closes the gaps that dropped nodes left. */
 static void compact(recording_t *r)
@@ -203,18 +231,19 @@ static void compact(recording_t *r)
             if (r->nodes[kept].slots[s] != 0) r->values[r->nodes[kept].slots[s]].node = kept;
         kept++;
     }
+    lh_assert(kept <= r->node_count);
     r->node_count = kept;
 }
 
-lh_status_t recording_fuse(recording_t *r, fusion_has_kernel_t has_kernel, void *context)
+lh_status_t recording_fuse(recording_t *r)
 {
-    fusion_t f = {.r = r, .has_kernel = has_kernel, .context = context};
     lh_status_t status = recording_status(r);
-    for (size_t p = 0; p < sizeof(patterns) / sizeof(patterns[0]); p++)
-        for (uint32_t n = 1; n < r->node_count && status == LH_OK; n++) {
-            bool done = false;
-            if (is_op(&r->nodes[n], patterns[p].op)) status = patterns[p].fuse(&f, n, &done);
-        }
+    for (uint32_t i = op_table_count(r->how.ops); i-- > 0;) {
+        const op_t *op = op_table_at(r->how.ops, i);
+        for (uint32_t n = 1; n < r->node_count && op->pattern_count > 0; n++)
+            for (uint32_t p = 0; p < op->pattern_count && status == LH_OK; p++)
+                status = fuse_at(r, op, &op->patterns[p], n);
+    }
     compact(r);
     recorder_failed(r, status);
     return status;

@@ -4,7 +4,7 @@
  * add, it adds onto the earlier one's memory; that is right only while nobody else reads or holds
  * that memory, as happens when a gradient passes through an op unchanged. Otherwise an `add` is
  * recorded. */
-#include <graph/recording.h>
+#include <graph/gradient.h>
 
 #include <base/memory.h>
 #include <graph/recorder.h>
@@ -91,6 +91,7 @@ static bool can_be_added_to(const reverse_t *p, lh_value_t v)
 
 static void set_adds_to(recording_t *r, lh_value_t v, lh_value_t onto)
 {
+    lh_assert(v > 0 && v < r->value_count && onto < r->value_count);
     r->nodes[r->values[v].node].adds_to[r->values[v].slot] = onto;
 }
 
@@ -102,6 +103,7 @@ static lh_value_t record(recording_t *r, const char *op, lh_value_t a, lh_value_
 
 static void contribute(reverse_t *p, lh_value_t v, lh_value_t c)
 {
+    lh_assert(v > 0 && v < p->value_end);
     recording_t *r = p->r;
     const lh_value_t sum = p->gradient[v];
     if (sum == 0)
@@ -118,6 +120,7 @@ static void contribute(reverse_t *p, lh_value_t v, lh_value_t c)
  * copy, which can, stands between otherwise. */
 static void contribute_param(reverse_t *p, lh_value_t v, lh_value_t c)
 {
+    lh_assert(v > 0 && v < p->value_end);
     recording_t *r = p->r;
     if (!can_add(p, c)) c = record(r, "copy", c, 0);
     if (r->status != LH_OK) return;
@@ -142,6 +145,7 @@ static bool same_shape(const lh_arg_t *a, const lh_arg_t *b)
 /* What a gradient function returned for one input; may_be_none: nothing is an answer. */
 static lh_status_t take(reverse_t *p, const graph_node_t *node, uint32_t slot, bool may_be_none)
 {
+    lh_assert(slot < p->into_count && p->into_count <= OP_SLOTS);
     recording_t *r = p->r;
     const lh_value_t v = node->slots[slot], c = p->into[slot];
     if (c == 0 && may_be_none) return LH_OK;
@@ -161,6 +165,7 @@ static lh_status_t take(reverse_t *p, const graph_node_t *node, uint32_t slot, b
 
 static lh_status_t walk_node(reverse_t *p, uint32_t index)
 {
+    lh_assert(index > 0 && index < p->node_end);
     recording_t *r = p->r;
     const graph_node_t node = r->nodes[index]; /* a copy: recording moves the array */
     const op_t *op = node.op;

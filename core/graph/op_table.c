@@ -5,8 +5,8 @@
 
 #include <base/digest.h>
 #include <base/memory.h>
-#include <graph/op_rows.h>
-#include <graph/op_slots.h>
+#include <graph/op_pattern.h>
+#include <ops/op_rows.h>
 #include <plugin/abi.h>
 
 enum { NAME_LIMIT = 64, ATTRIBUTES_LIMIT = 4096 };
@@ -20,8 +20,8 @@ struct op_table {
 };
 
 static const op_rows_t *const core_rows[] = {
-    &ops_linear, &ops_embed,  &ops_norm,  &ops_attention,  &ops_element,
-    &ops_loss,   &ops_update, &ops_cache, &ops_collective,
+    &ops_linear,  &ops_embed, &ops_norm,   &ops_route, &ops_attention,
+    &ops_element, &ops_loss,  &ops_update, &ops_cache, &ops_collective,
 };
 
 static uint32_t bucket_of(const op_table_t *t, const char *name)
@@ -123,6 +123,16 @@ static lh_status_t add_row(op_table_t *t, const lh_op_t *row, const char *plugin
     return LH_OK;
 }
 
+/* Once all rows of a plugin are there: they may name each other. */
+static lh_status_t patterns_read(op_table_t *t, uint32_t first)
+{
+    for (uint32_t i = first; i < t->count; i++) {
+        const lh_status_t status = op_patterns_parse(t->ops[i], t->ops, t->count);
+        if (status != LH_OK) return status;
+    }
+    return LH_OK;
+}
+
 lh_status_t op_table_add(op_table_t *t, const lh_op_t *rows, uint32_t row_size, uint32_t count,
                          const char *plugin)
 {
@@ -135,7 +145,7 @@ lh_status_t op_table_add(op_table_t *t, const lh_op_t *rows, uint32_t row_size, 
         if (status == LH_OK) status = add_row(t, &row, plugin);
         if (status != LH_OK) return status;
     }
-    return LH_OK;
+    return patterns_read(t, t->count - count);
 }
 
 lh_status_t op_table_new(op_table_t **out)
@@ -145,10 +155,18 @@ lh_status_t op_table_new(op_table_t **out)
     for (uint32_t g = 0; g < COUNT(core_rows); g++)
         for (uint32_t i = 0; i < core_rows[g]->count; i++) {
             const lh_status_t status = add_row(t, &core_rows[g]->rows[i], NULL);
-            if (status == LH_OK) continue;
-            op_table_free(t);
-            return status;
+            if (status != LH_OK) {
+                op_table_free(t);
+                return status;
+            }
+            if (core_rows[g] == &ops_collective)
+                t->ops[t->count - 1]->collective = ops_collective_kinds[i];
         }
+    const lh_status_t status = patterns_read(t, 0);
+    if (status != LH_OK) {
+        op_table_free(t);
+        return status;
+    }
     *out = t;
     return LH_OK;
 }
@@ -156,8 +174,10 @@ lh_status_t op_table_new(op_table_t **out)
 void op_table_free(op_table_t *t)
 {
     if (t == NULL) return;
-    for (uint32_t i = 0; i < t->count; i++)
+    for (uint32_t i = 0; i < t->count; i++) {
+        mem_free(t->ops[i]->patterns);
         mem_free(t->ops[i]);
+    }
     mem_free(t->ops);
     mem_free(t->buckets);
     mem_free(t);
@@ -177,6 +197,7 @@ uint32_t op_table_count(const op_table_t *t)
 
 const op_t *op_table_at(const op_table_t *t, uint32_t index)
 {
+    lh_assert(index < t->count);
     return t->ops[index];
 }
 
@@ -185,4 +206,80 @@ uint32_t op_slot(const op_t *op, const char *name)
     for (uint32_t s = 0; s < op->in_count + op->out_count; s++)
         if (strcmp(op->slot_name[s], name) == 0) return s;
     return OP_SLOTS;
+}
+
+/* Parses the slot text of an op: inputs, "->", outputs; "?" optional, "+" adds. */
+static bool is_name(const char *text, size_t length)
+{
+    if (length == 0 || length >= sizeof(((op_t *)0)->slot_name[0])) return false;
+    if (text[0] < 'a' || text[0] > 'z') return false;
+    for (size_t i = 0; i < length; i++) {
+        const char c = text[i];
+        if (!((c >= 'a' && c <= 'z') || (c >= '0' && c <= '9') || c == '_')) return false;
+    }
+    return true;
+}
+
+/* Slot of that name among [first, end); end if there is none. */
+static uint32_t slots_find(const op_t *op, uint32_t first, uint32_t end, const char *name)
+{
+    for (uint32_t s = first; s < end; s++)
+        if (strcmp(op->slot_name[s], name) == 0) return s;
+    return end;
+}
+
+static lh_status_t add_slot(op_t *op, const char *word, size_t length, bool output)
+{
+    const int shown = (int)length;
+    const uint32_t slot = op->in_count + op->out_count;
+    if (slot == OP_SLOTS)
+        return fail(LH_INVALID, "op %s has more than %d slots", op->row.name, (int)OP_SLOTS);
+
+    while (length > 0 && (word[length - 1] == '?' || word[length - 1] == '+')) {
+        if (word[length - 1] == '?') op->optional[slot] = true;
+        if (word[length - 1] == '+') op->adds[slot] = true;
+        length--;
+    }
+    if (!is_name(word, length))
+        return fail(LH_INVALID, "op %s: slot '%.*s' is not a lower-case name of at most 23 letters",
+                    op->row.name, shown, word);
+    if (op->adds[slot] && !output)
+        return fail(LH_INVALID, "op %s: input '%.*s' can't be added to", op->row.name, shown, word);
+
+    char name[sizeof(op->slot_name[0])] = {0};
+    memcpy(name, word, length);
+    const uint32_t first = output ? op->in_count : 0;
+    if (slots_find(op, first, slot, name) != slot)
+        return fail(LH_INVALID, "op %s has two slots '%s'", op->row.name, name);
+    if (output) {
+        const uint32_t input = slots_find(op, 0, op->in_count, name);
+        if (input != op->in_count) op->alias[slot] = input + 1;
+    }
+    memcpy(op->slot_name[slot], name, sizeof(name));
+    if (output)
+        op->out_count++;
+    else
+        op->in_count++;
+    return LH_OK;
+}
+
+lh_status_t op_slots_parse(op_t *op)
+{
+    const char *at = op->row.slots;
+    bool output = false;
+    while (*(at += strspn(at, " ")) != '\0') {
+        const size_t length = strcspn(at, " ");
+        if (length == 2 && memcmp(at, "->", 2) == 0) {
+            if (output) return fail(LH_INVALID, "op %s has two '->' in its slots", op->row.name);
+            output = true;
+        } else {
+            const lh_status_t status = add_slot(op, at, length, output);
+            if (status != LH_OK) return status;
+        }
+        at += length;
+    }
+    if (!output || op->in_count + op->out_count == 0)
+        return fail(LH_INVALID, "op %s has slots '%s', expected 'inputs -> outputs'", op->row.name,
+                    op->row.slots);
+    return LH_OK;
 }

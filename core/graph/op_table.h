@@ -22,4 +22,8 @@ const op_t *op_table_at(const op_table_t *t, uint32_t index); /* in the order th
 /* Index of the slot with that name, from 0: inputs before outputs; OP_SLOTS if there is none. */
 uint32_t op_slot(const op_t *op, const char *name);
 
+/* An op's slot text, "x w? -> y+ rstd", read into an op_t. */
+/* Fills in slot names, counts, marks and aliases from op->row.slots. */
+lh_status_t op_slots_parse(op_t *op) LH_MUST_CHECK;
+
 #endif

@@ -48,6 +48,7 @@ static lh_status_t rows_import(parameters_t *p, const lh_model_info_t *info)
 
 static bool row_is_in(const parameters_t *p, const lh_param_t *row, uint32_t part, uint32_t block)
 {
+    lh_assert(part != LH_PART_BLOCK || block < p->blocks);
     if (row->part != part) return false;
     if (part != LH_PART_BLOCK || row->classes == 0) return true;
     return (row->classes >> p->block_classes[block] & 1u) != 0;
@@ -65,6 +66,7 @@ static char *logical_name(const lh_param_t *row, uint32_t block)
 
 static lh_status_t item_set(parameters_t *p, const lh_param_t *row, uint32_t block)
 {
+    lh_assert(p->count < (uint64_t)p->row_count * p->blocks);
     parameter_t *item = &p->items[p->count];
     item->name = logical_name(row, block);
     if (item->name == NULL) return LH_NO_MEMORY;
@@ -209,7 +211,9 @@ bool parameters_find_local(const parameters_t *p, uint32_t part, uint32_t block,
 void parameter_initial(const parameters_t *p, uint32_t index, uint64_t seed, double init_std,
                        uint64_t begin, uint64_t count, float *out)
 {
+    lh_assert(index < p->count);
     const parameter_t *item = &p->items[p->items[index].storage];
+    lh_assert(begin <= item->elements && count <= item->elements - begin);
     const uint32_t init = item->row->init;
     double std = item->row->init_scale > 0 ? item->row->init_scale : init_std;
     /* Each block adds twice to the residual stream, whose variance should not grow with depth. */

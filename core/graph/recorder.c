@@ -2,14 +2,30 @@
  * nodes. */
 #include <graph/recorder.h>
 
+#include <longhaul/dtype.h>
+#include <longhaul/rule.h>
+
 #include <base/checked.h>
 #include <base/memory.h>
 #include <base/text.h>
-#include <graph/lowering.h>
-#include <tensor/dtype.h>
+#include <graph/recording.h>
 
-#include <longhaul/ops.h>
-#include <longhaul/rule.h>
+/* Standard inputs by slot name. */
+/* The LH_INPUT_* that an input slot of this name takes when it is left out; 0: none. */
+static uint32_t lowering_input(const char *slot)
+{
+    static const struct {
+        const char *slot;
+        uint32_t which;
+    } inputs[] = {
+        {"tokens", LH_INPUT_TOKENS}, {"positions", LH_INPUT_POSITIONS}, {"starts", LH_INPUT_STARTS},
+        {"labels", LH_INPUT_LABELS}, {"weights", LH_INPUT_WEIGHTS},     {"step", LH_INPUT_STEP},
+        {"seed", LH_INPUT_SEED},     {"lengths", LH_INPUT_LENGTHS},
+    };
+    for (uint32_t i = 0; i < sizeof(inputs) / sizeof(inputs[0]); i++)
+        if (strcmp(inputs[i].slot, slot) == 0) return inputs[i].which;
+    return 0;
+}
 
 static recording_t *recording_of(lh_graph_t *g)
 {
@@ -47,6 +63,12 @@ uint32_t recorder_node(recording_t *r, const graph_node_t *node)
     r->nodes = nodes;
     nodes[r->node_count] = *node;
     return r->node_count++;
+}
+
+bool arg_alike(const lh_arg_t *a, const lh_arg_t *b)
+{
+    return a->dtype == b->dtype && a->rank == b->rank &&
+           memcmp(a->shape, b->shape, a->rank * sizeof(a->shape[0])) == 0;
 }
 
 /* Dense strides; refuses what has no elements or more than 2^63 bytes. */
@@ -236,13 +258,15 @@ static lh_status_t finish_outputs(const recording_t *r, op_call_t *call)
 lh_status_t op_call_make(recording_t *r, const op_t *op, const void *attributes,
                          const lh_value_t *in, uint32_t in_count, op_call_t *call)
 {
+    lh_assert(op != NULL && op->in_count + op->out_count <= OP_SLOTS);
     *call = (op_call_t){.op = op};
     lh_status_t status = copy_attributes(op, attributes, &call->attributes);
     if (status != LH_OK) return status;
     status = fill_inputs(r, in, in_count, call);
     if (status != LH_OK) goto free_attributes;
 
-    lowering_complete(op, call->attributes, call->args);
+    if (op->row.complete != NULL && call->attributes != NULL)
+        op->row.complete(call->attributes, call->args);
     status = op->row.shape(r->how.host, call->attributes, call->args, op->in_count + op->out_count);
     if (status != LH_OK) goto free_attributes;
     status = finish_outputs(r, call);
@@ -255,7 +279,7 @@ free_attributes:
 }
 
 /* The node and its output values; takes call->attributes. */
-static uint32_t append(recording_t *r, op_call_t *call)
+static uint32_t recorder_append(recording_t *r, op_call_t *call)
 {
     const op_t *op = call->op;
     graph_node_t node = {.op = op, .attributes = call->attributes, .backward = r->backward};
@@ -275,19 +299,52 @@ free_attributes:
     return 0;
 }
 
-/* x w' + bias, with w [out, in] as models keep it. */
-static lh_value_t record_linear(lh_graph_t *g, const lh_value_t *in, uint32_t in_count)
+bool recorder_offers(const recording_t *r, const op_call_t *call)
 {
-    recording_t *r = recording_of(g);
-    if (in_count < 2 || in_count > 3) {
-        recorder_failed(r, fail(LH_INVALID,
-                                "op linear takes x, weight and perhaps a bias; %u inputs "
-                                "were given",
-                                in_count));
-        return 0;
+    return r->how.offers != NULL &&
+           r->how.offers(r->how.device, call->op, call->attributes, call->args);
+}
+
+/* What expand() made must be what shape() promised to those who use it. */
+static lh_status_t expanded_check(const recording_t *r, const op_call_t *call,
+                                  const lh_value_t *out)
+{
+    const op_t *op = call->op;
+    for (uint32_t i = 0; i < op->out_count; i++) {
+        const uint32_t slot = op->in_count + i;
+        if (out[i] == 0 && (op->optional[slot] || call->args[slot].dtype == LH_DTYPE_NONE))
+            continue;
+        if (out[i] == 0 || out[i] >= r->value_count)
+            return fail(LH_INVALID, "op %s records nothing for its output %s", op->row.name,
+                        op->slot_name[slot]);
+        if (!arg_alike(&r->values[out[i]].arg, &call->args[slot]))
+            return fail(LH_INVALID,
+                        "op %s records an output %s of another dtype or shape than it has",
+                        op->row.name, op->slot_name[slot]);
     }
-    const lh_matmul_t how = {.struct_size = sizeof(how), .transpose_b = 1};
-    return g->api->op(g, "matmul", &how, in, in_count, NULL);
+    return LH_OK;
+}
+
+/* Records what the op stands for, as the device has no kernel for it. */
+static lh_value_t record_expanded(recording_t *r, op_call_t *call, lh_value_t *more)
+{
+    enum { DEPTH = 8 };
+    const op_t *op = call->op;
+    lh_value_t out[OP_SLOTS] = {0};
+    lh_status_t status = LH_OK;
+    if (r->expanding == DEPTH)
+        status = fail(LH_INVALID, "op %s is recorded as ops that are recorded as others, %d deep",
+                      op->row.name, (int)DEPTH);
+    r->expanding++;
+    if (status == LH_OK) op->row.expand(&r->graph, call->attributes, call->in, out);
+    r->expanding--;
+    if (status == LH_OK && r->status == LH_OK) status = expanded_check(r, call, out);
+    mem_free(call->attributes);
+    recorder_failed(r, status);
+    if (r->status != LH_OK) return 0;
+    for (uint32_t i = 1; more != NULL && i < op->out_count; i++)
+        more[i - 1] = out[i];
+    return out[0];
 }
 
 static lh_value_t record_op(lh_graph_t *g, const char *name, const void *attributes,
@@ -295,8 +352,6 @@ static lh_value_t record_op(lh_graph_t *g, const char *name, const void *attribu
 {
     recording_t *r = recording_of(g);
     if (r->status != LH_OK) return 0;
-    if (strcmp(name, "linear") == 0) return record_linear(g, in, in_count);
-
     const op_t *op = op_table_find(r->how.ops, name);
     if (op == NULL) {
         recorder_failed(
@@ -312,11 +367,13 @@ static lh_value_t record_op(lh_graph_t *g, const char *name, const void *attribu
         recorder_failed(r, status);
         return 0;
     }
-    if (lowering_vanishes(op, call.attributes)) {
+    if (op->row.vanishes != NULL && op->row.vanishes(call.attributes)) {
         mem_free(call.attributes);
         return call.in[0];
     }
-    const uint32_t index = append(r, &call);
+    if (op->row.expand != NULL && !recorder_offers(r, &call))
+        return record_expanded(r, &call, more);
+    const uint32_t index = recorder_append(r, &call);
     if (index == 0) return 0;
 
     const lh_value_t *outputs = r->nodes[index].slots + op->in_count;

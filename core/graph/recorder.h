@@ -23,6 +23,11 @@ typedef struct op_call {
 lh_status_t op_call_make(recording_t *r, const op_t *op, const void *attributes,
                          const lh_value_t *in, uint32_t in_count, op_call_t *call) LH_MUST_CHECK;
 
+/* Has the device a kernel for this call? */
+bool recorder_offers(const recording_t *r, const op_call_t *call);
+/* Same dtype and shape. */
+bool arg_alike(const lh_arg_t *a, const lh_arg_t *b);
+
 /* Appends an empty value or node; 0 when memory is short (the recording has failed then). */
 lh_value_t recorder_value(recording_t *r, const graph_value_t *value);
 uint32_t recorder_node(recording_t *r, const graph_node_t *node);

@@ -54,6 +54,7 @@ lh_status_t recording_status(const recording_t *r)
 lh_value_t recording_argument(recording_t *r, lh_dtype_t dtype, uint32_t rank,
                               const uint64_t *shape)
 {
+    lh_assert(rank <= LH_MAX_RANK);
     graph_value_t value = {.kind = VALUE_ARGUMENT, .arg = {.dtype = dtype, .rank = rank}};
     uint64_t stride = 1;
     for (uint32_t i = rank; i-- > 0;) {
@@ -66,6 +67,7 @@ lh_value_t recording_argument(recording_t *r, lh_dtype_t dtype, uint32_t rank,
 
 void recording_retype(recording_t *r, lh_value_t v, lh_dtype_t dtype)
 {
+    lh_assert(v > 0 && v < r->value_count);
     r->values[v].arg.dtype = dtype;
 }
 

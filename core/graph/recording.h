@@ -13,7 +13,9 @@ typedef struct op_table op_table_t;
 
 enum { OP_SLOTS = LH_MAX_SLOTS };
 
-/* An op's row, imported from core or plugin, with its slot text parsed once. */
+typedef struct op_pattern op_pattern_t; /* op_pattern.h */
+
+/* An op's row, imported from core or plugin, with its texts parsed once. */
 typedef struct op {
     lh_op_t row;
     uint32_t index; /* in its table; stable while the table lives */
@@ -22,7 +24,11 @@ typedef struct op {
     bool optional[OP_SLOTS];      /* "w?"                 */
     bool adds[OP_SLOTS];          /* "y+": this output may be asked with LH_ARG_ADD */
     uint32_t alias[OP_SLOTS];     /* outputs named like an input: its slot, from 1; 0: own memory */
-    const char *plugin;           /* who brought it; NULL: the core */
+    op_pattern_t *patterns;       /* the ways of row.fuses; owned by the table */
+    uint32_t pattern_count;
+    const char *plugin; /* who brought it; NULL: the core */
+    uint32_t
+        collective; /* COLLECTIVE_* of transfer.h: no kernel does it, but a transfer; 0: none */
 } op_t;
 
 enum {
@@ -73,6 +79,10 @@ typedef struct recording_how {
     lh_status_t (*param)(void *context, const char *name, uint64_t shape[LH_MAX_RANK],
                          uint32_t *rank);
     void *context;
+    /* Has the device a kernel for this call? args in slot order, outputs included. NULL: no device
+     * is known; ops are recorded as base ops, and nothing is fused. */
+    bool (*offers)(void *device, const op_t *op, const void *attributes, const lh_arg_t *args);
+    void *device;
 } recording_how_t;
 
 typedef struct recording {
@@ -87,8 +97,9 @@ typedef struct recording {
     size_t loss_capacity;
     lh_status_t status; /* first failure; its sentence is kept in reason */
     char *reason;
-    bool backward;     /* what is recorded now belongs to the reverse pass */
-    lh_value_t output; /* what the part returned */
+    bool backward;      /* what is recorded now belongs to the reverse pass */
+    uint32_t expanding; /* expand() functions that are at work, one inside the other */
+    lh_value_t output;  /* what the part returned */
 } recording_t;
 
 lh_status_t recording_new(const recording_how_t *how, recording_t **out) LH_MUST_CHECK;
@@ -102,12 +113,5 @@ lh_value_t recording_argument(recording_t *r, lh_dtype_t dtype, uint32_t rank,
 void recording_retype(recording_t *r, lh_value_t v, lh_dtype_t dtype);
 /* Same ops, attributes, shapes, constants, parameter names and wiring. */
 bool recording_equal(const recording_t *a, const recording_t *b);
-
-/* Appends the reverse pass (and seeds each loss() with 1): `seed` is the gradient of r->output (an
- * ARGUMENT made by the caller); wanted(context, name) says whether a parameter has a gradient. On
- * success *input_gradient is the gradient of `input` (0 if input is 0 or nothing flows there). */
-lh_status_t recording_differentiate(recording_t *r, lh_value_t seed, lh_value_t input,
-                                    bool (*wanted)(void *context, const char *name), void *context,
-                                    lh_value_t *input_gradient) LH_MUST_CHECK;
 
 #endif

@@ -1,17 +1,17 @@
-/* arrange.c - puts the starts and waits of transfers into the flows of training, scoring and
- * generation. */
-#include <parallel/transfers_state.h>
+/* arrange.c - the pass that puts transfers into programs: calls that start them once what they read
+ * is made, and calls that wait for them before what they write is used. */
+#include <parallel/arrange.h>
 
 #include <stdio.h>
 #include <stdlib.h>
 
 #include <base/memory.h>
-#include <tensor/dtype.h>
+#include <longhaul/dtype.h>
 
 typedef struct arranger {
     transfers_t *t;
     program_t *p;
-    flow_exchange_t *list; /* to be woven */
+    flow_insert_t *list; /* to be woven */
     uint32_t count;
     size_t capacity;
     uint32_t *first, *last; /* [known] calls that touch a buffer first and last; 0: none */
@@ -22,28 +22,28 @@ typedef struct arranger {
 static void put(arranger_t *a, uint32_t at, const flow_call_t *call)
 {
     if (a->status != LH_OK) return;
-    flow_exchange_t *list = mem_grow(a->list, &a->capacity, a->count + 1u, sizeof(*list));
+    flow_insert_t *list = mem_grow(a->list, &a->capacity, a->count + 1u, sizeof(*list));
     if (list == NULL) {
         a->status = LH_NO_MEMORY;
         return;
     }
     a->list = list;
-    a->list[a->count++] = (flow_exchange_t){at, *call};
+    a->list[a->count++] = (flow_insert_t){at, *call};
 }
 
-static flow_call_t call_of(const transfers_t *t, uint32_t kind, uint32_t ticket)
+static flow_call_t call_of(const arranger_t *a, uint32_t kind, const move_t *m)
 {
-    const transfer_t *x = t->list[ticket];
-    return (flow_call_t){.kind = kind,
-                         .ticket = ticket,
-                         .values = x->values,
-                         .value_count = x->values == NULL ? 0 : x->count,
-                         .gives = x->kind != TRANSFER_SUM};
+    return (flow_call_t){
+        .kind = kind, .transfer = &m->transfer, .moved = transfers_moved(a->t, a->p, m)};
 }
 
 static uint32_t slots_of(const flow_call_t *call)
 {
-    return call->kind == FLOW_KERNEL ? call->op->in_count + call->op->out_count : 1;
+    switch (call->kind) {
+    case FLOW_KERNEL: return call->op->in_count + call->op->out_count;
+    case FLOW_FILL: return 1;
+    default: return 0;
+    }
 }
 
 static lh_status_t uses_find(arranger_t *a)
@@ -72,53 +72,56 @@ static uint32_t use_of(const arranger_t *a, const uint32_t *table, uint32_t valu
     return buffer < a->known ? table[buffer] : 0;
 }
 
-/* ---- values gathered for visits ---- */
+/* ---- values gathered for instances ---- */
 
-typedef struct visit_place {
-    uint32_t at, ticket;
-} visit_place_t;
+typedef struct instance_place {
+    uint32_t at,
+        number; /* number: of the instance, in the order of their first use by a recording */
+    move_t *move;
+} instance_place_t;
 
 static int earlier(const void *a, const void *b)
 {
-    const visit_place_t *x = a, *y = b;
+    const instance_place_t *x = a, *y = b;
     if (x->at != y->at) return x->at < y->at ? -1 : 1;
-    return x->ticket < y->ticket ? -1 : 1;
+    return x->number < y->number ? -1 : 1;
 }
 
-static const char *part_name(const visit_values_t *v)
+static const char *part_name(const gathered_instance_t *v)
 {
     return v->part == LH_PART_EMBED ? "embed" : "head";
 }
 
-static lh_status_t visit_ticket(transfers_t *t, const visit_values_t *v, uint32_t *ticket)
+static lh_status_t instance_move(const arranger_t *a, const gathered_instance_t *v, move_t **out)
 {
-    transfer_t row = {.kind = TRANSFER_VISIT,
-                      .parameters = v->parameters,
-                      .count = v->count,
-                      .program = v->program,
-                      .values = v->values,
-                      .arena = ARENA_GATHERED};
+    move_t row = {.transfer = {.op = COLLECTIVE_ALL_GATHER},
+                  .kind = MOVE_INSTANCE,
+                  .parameters = v->parameters,
+                  .count = v->count,
+                  .program = a->p,
+                  .values = v->values,
+                  .arena = ARENA_GATHERED};
     if (v->part == LH_PART_BLOCK)
-        (void)snprintf(row.name, sizeof(row.name), "values of block %u%s", v->block,
+        (void)snprintf(row.transfer.name, TRANSFER_NAME, "values of block %u%s", v->block,
                        v->backward ? " again" : "");
     else
-        (void)snprintf(row.name, sizeof(row.name), "values of the %s", part_name(v));
-    return transfers_add(t, &row, ticket);
+        (void)snprintf(row.transfer.name, TRANSFER_NAME, "values of the %s", part_name(v));
+    return transfers_add(a->t, &row, out);
 }
 
-/* Visit i waits before its first use; its start stands `ahead` visits earlier. */
-static void visits_put(arranger_t *a)
+/* Instance i waits before its first use; its start stands `ahead` instances earlier. */
+static void instances_put(arranger_t *a)
 {
     transfers_t *t = a->t;
-    visit_place_t *places = mem_array(t->visit_count + 1u, sizeof(*places));
+    program_t *p = a->p;
+    instance_place_t *places = mem_array(p->instance_count + 1u, sizeof(*places));
     uint32_t count = 0;
     if (places == NULL) {
         a->status = LH_NO_MEMORY;
         return;
     }
-    for (uint32_t i = 0; i < t->visit_count && a->status == LH_OK; i++) {
-        const visit_values_t *v = &t->visits[i];
-        if (v->program != a->p) continue;
+    for (uint32_t i = 0; i < p->instance_count && a->status == LH_OK; i++) {
+        const gathered_instance_t *v = &p->instances[i];
         uint32_t at = UINT32_MAX;
         for (uint32_t k = 0; k < v->count; k++) {
             const uint32_t use = use_of(a, a->first, v->values[k]);
@@ -126,17 +129,18 @@ static void visits_put(arranger_t *a)
         }
         if (at == UINT32_MAX) continue;
         places[count].at = at;
-        a->status = visit_ticket(t, v, &places[count].ticket);
+        places[count].number = i;
+        a->status = instance_move(a, v, &places[count].move);
         count++;
     }
     qsort(places, count, sizeof(*places), earlier);
-    const uint32_t ahead = optimizer_tables_move(&t->tables, t->tables.visit)->ahead;
-    for (uint32_t i = 0; i < count; i++) {
+    const uint32_t ahead = optimizer_tables_move(&t->tables, t->tables.instance)->ahead;
+    for (uint32_t i = 0; i < count && a->status == LH_OK; i++) {
         for (uint32_t next = i == 0 ? 0 : i + ahead; next <= i + ahead && next < count; next++) {
-            const flow_call_t start = call_of(t, FLOW_START, places[next].ticket);
+            const flow_call_t start = call_of(a, FLOW_COLLECTIVE, places[next].move);
             put(a, i == 0 ? 1 : places[i].at, &start);
         }
-        const flow_call_t wait = call_of(t, FLOW_WAIT, places[i].ticket);
+        const flow_call_t wait = call_of(a, FLOW_WAIT, places[i].move);
         put(a, places[i].at, &wait);
     }
     mem_free(places);
@@ -146,7 +150,7 @@ static void visits_put(arranger_t *a)
 
 /* A value is waited for where it is first read; in training only the first micro-batch can be too
  * early. */
-static void renew_waits_put(arranger_t *a)
+static void value_gather_waits_put(arranger_t *a)
 {
     transfers_t *t = a->t;
     const uint32_t count = t->weights->parameters->count;
@@ -156,18 +160,21 @@ static void renew_waits_put(arranger_t *a)
         return;
     }
     for (uint32_t i = 0; i < count && a->status == LH_OK; i++) {
-        if (t->renew_of[i] == 0) continue;
+        if (t->value_gather_of[i] == NULL) continue;
         const uint32_t value = program_store_value(a->p, t->weights->value, i);
         a->status = a->p->flow->status;
         const uint32_t use = a->status == LH_OK ? use_of(a, a->first, value) : 0;
-        uint32_t *place = &at[t->renew_of[i] - 1];
-        if (use != 0 && (*place == 0 || use < *place)) *place = use;
+        uint32_t row = 0;
+        while (t->list[row] != t->value_gather_of[i])
+            row++;
+        if (use != 0 && (at[row] == 0 || use < at[row])) at[row] = use;
     }
-    for (uint32_t ticket = 0; ticket < t->count; ticket++) {
-        if (at[ticket] == 0) continue;
-        flow_call_t wait = call_of(t, FLOW_WAIT, ticket);
+    for (uint32_t row = 0; row < t->count && a->status == LH_OK; row++) {
+        if (at[row] == 0) continue;
+        flow_call_t wait = call_of(a, FLOW_WAIT, t->list[row]);
         wait.first_only = a->p->how.use == USE_TRAIN;
-        put(a, at[ticket], &wait);
+        t->list[row]->awaited |= wait.first_only;
+        put(a, at[row], &wait);
     }
     mem_free(at);
 }
@@ -189,92 +196,211 @@ static int ready_earlier(const void *a, const void *b)
 static uint32_t gradients_ready(arranger_t *a, ready_gradient_t *out)
 {
     transfers_t *t = a->t;
-    const bucket_gradients_t *g = transfers_gradients_of(t, a->p);
     uint32_t count = 0;
     for (uint32_t i = 0; i < t->weights->parameters->count; i++) {
         if (!transfers_is_updated(t, i)) continue;
-        const uint32_t value = g != NULL ? g->values[i]
-                                         : program_store_value(a->p, t->weights->grad, i);
+        const uint32_t value = t->weights->bucketed
+                                   ? a->p->gradients[i]
+                                   : program_store_value(a->p, t->weights->grad, i);
         out[count++] = (ready_gradient_t){use_of(a, a->last, value), i, value};
     }
     qsort(out, count, sizeof(*out), ready_earlier);
     return count;
 }
 
-static lh_status_t sum_ticket(arranger_t *a, const ready_gradient_t *ready, uint32_t count,
-                              uint32_t number, uint32_t *ticket)
+/* The calls that sum a bucket: over the group; in later micro-batches added to what is there, where
+ * the whole form is gone by then; of the last one over sites, too. */
+typedef struct bucket {
+    move_t *first, *later, *across; /* later, across: NULL where there is none */
+} bucket_t;
+
+static lh_status_t bucket_make(const arranger_t *a, const ready_gradient_t *ready, uint32_t count,
+                               uint32_t number, bucket_t *out)
 {
-    const bool bucketed = transfers_gradients_of(a->t, a->p) != NULL;
+    transfers_t *t = a->t;
+    const bool bucketed = t->weights->bucketed;
+    const bool cut = optimizer_tables_is_cut(&t->tables, t->tables.grad);
     uint32_t *lists = mem_array(2 * (size_t)count, sizeof(*lists));
     if (lists == NULL) return LH_NO_MEMORY;
     for (uint32_t i = 0; i < count; i++) {
         lists[i] = ready[i].parameter;
         lists[count + i] = ready[i].value;
     }
-    transfer_t row = {.kind = TRANSFER_SUM, .parameters = lists, .count = count};
+    move_t row = {.transfer = {.op = cut ? COLLECTIVE_REDUCE_SCATTER : COLLECTIVE_ALL_REDUCE},
+                  .kind = MOVE_SUM,
+                  .parameters = lists,
+                  .count = count};
     if (bucketed) {
         row.program = a->p;
         row.values = lists + count;
         row.arena = ARENA_BUCKETS;
     }
-    (void)snprintf(row.name, sizeof(row.name), "gradients %u", number);
-    const lh_status_t status = transfers_add(a->t, &row, ticket);
+    (void)snprintf(row.transfer.name, TRANSFER_NAME, "gradients %u", number);
+    *out = (bucket_t){0};
+    lh_status_t status = transfers_add(t, &row, &out->first);
+    if (status == LH_OK && bucketed && t->micro_batches > 1) {
+        row.transfer.add = true;
+        status = transfers_add(t, &row, &out->later);
+    }
+    if (status == LH_OK && t->across != NULL) {
+        row.transfer.op = COLLECTIVE_ALL_REDUCE;
+        row.transfer.add = false;
+        row.kind = MOVE_ACROSS;
+        row.after = out->later != NULL ? out->later : out->first;
+        status = transfers_add(t, &row, &out->across);
+    }
     mem_free(lists);
     return status;
 }
 
+static uint64_t gradient_bytes(const transfers_t *t, uint32_t parameter)
+{
+    return t->weights->parameters->items[parameter].elements *
+           lh_dtype_bytes(t->weights->grad->pieces[parameter].dtype);
+}
+
+/* `kind` of the sum over the group, whichever of its two forms the micro-batch has. */
+static void bucket_put(arranger_t *a, uint32_t at, uint32_t kind, const bucket_t *b)
+{
+    flow_call_t first = call_of(a, kind, b->first);
+    first.first_only = b->later != NULL;
+    first.last_only = kind == FLOW_COLLECTIVE && !a->t->weights->bucketed;
+    put(a, at, &first);
+    if (b->later == NULL) return;
+    flow_call_t later = call_of(a, kind, b->later);
+    later.later_only = true;
+    put(a, at, &later);
+}
+
 /* Buckets in the order in which gradients are complete. A bucket that is whole only for a while is
- * waited for two buckets later, so that two are under way and a third is made. */
+ * waited for two buckets later, so that two are under way and a third is made; the update waits for
+ * all others. */
 static void sums_put(arranger_t *a)
 {
     transfers_t *t = a->t;
     const uint64_t most = transfers_bucket_bytes(t);
-    const bool bucketed = transfers_gradients_of(t, a->p) != NULL;
+    const bool bucketed = t->weights->bucketed;
     ready_gradient_t *ready = mem_array(t->weights->parameters->count, sizeof(*ready));
     if (ready == NULL) {
         a->status = LH_NO_MEMORY;
         return;
     }
     const uint32_t count = gradients_ready(a, ready);
-    uint32_t before[2] = {UINT32_MAX, UINT32_MAX}, number = 0;
+    bucket_t before[2] = {0};
+    uint32_t number = 0;
     for (uint32_t begin = 0, end; begin < count && a->status == LH_OK; begin = end) {
         uint64_t bytes = 0;
         for (end = begin; end < count && (end == begin || bytes < most); end++)
-            bytes += t->weights->parameters->items[ready[end].parameter].elements * sizeof(float);
-        uint32_t ticket = 0;
-        a->status = sum_ticket(a, &ready[begin], end - begin, number++, &ticket);
+            bytes += gradient_bytes(t, ready[end].parameter);
+        bucket_t bucket;
+        a->status = bucket_make(a, &ready[begin], end - begin, number++, &bucket);
         if (a->status != LH_OK) break;
         const uint32_t at = ready[end - 1].at + 1;
-        if (bucketed && before[0] != UINT32_MAX) {
-            const flow_call_t wait = call_of(t, FLOW_WAIT, before[0]);
-            put(a, at, &wait);
+        if (bucketed && before[0].first != NULL) bucket_put(a, at, FLOW_WAIT, &before[0]);
+        bucket_put(a, at, FLOW_COLLECTIVE, &bucket);
+        if (bucket.across != NULL) {
+            flow_call_t across = call_of(a, FLOW_COLLECTIVE, bucket.across);
+            across.last_only = true;
+            put(a, at, &across);
         }
-        flow_call_t start = call_of(t, FLOW_START, ticket);
-        start.last_only = !bucketed;
-        put(a, at, &start);
         before[0] = before[1];
-        before[1] = ticket;
+        before[1] = bucket;
     }
-    for (uint32_t i = 0; bucketed && i < 2; i++) {
-        if (before[i] == UINT32_MAX) continue;
-        const flow_call_t wait = call_of(t, FLOW_WAIT, before[i]);
-        put(a, a->p->flow->call_count, &wait);
-    }
+    for (uint32_t i = 0; bucketed && i < 2; i++)
+        if (before[i].first != NULL && a->status == LH_OK)
+            bucket_put(a, a->p->flow->call_count, FLOW_WAIT, &before[i]);
     mem_free(ready);
 }
 
-lh_status_t transfers_arrange(exchange_t *x, program_t *p)
+/* The update begins when all sums are there, and new values of the step before that no training
+ * reads: their memory is written again. */
+static void sum_waits_put(arranger_t *a)
 {
-    transfers_t *t = (transfers_t *)x;
+    const transfers_t *t = a->t;
+    for (uint32_t i = 0; i < t->count && a->status == LH_OK; i++) {
+        const move_t *m = t->list[i];
+        const bool sum = m->kind == MOVE_ACROSS || (m->kind == MOVE_SUM && !t->weights->bucketed);
+        if (!sum && (m->kind != MOVE_VALUE_GATHER || m->awaited)) continue;
+        const flow_call_t wait = call_of(a, FLOW_WAIT, m);
+        put(a, 1, &wait);
+    }
+}
+
+/* ---- transfers that a recording states ---- */
+
+static lh_status_t recorded_check(const transfers_t *t, const transfer_t *x)
+{
+    group_t *g;
+    if (x->group == LH_GROUP_SELF || x->group >= LH_GROUPS)
+        return fail(LH_INVALID, "'%s': group %u is none of ranks", x->name, x->group);
+    const lh_status_t status = group_new(t->world, x->group, &g);
+    if (status != LH_OK) return status;
+    const uint32_t size = g->size;
+    group_free(g);
+    if (size == x->ways) return LH_OK;
+    return fail(LH_INVALID, "'%s' is recorded over %u ranks; group '%s' has %u", x->name, x->ways,
+                transfer_groups[x->group], size);
+}
+
+/* Both calls of it stand one behind the other. */
+static lh_status_t recorded_take(transfers_t *t, program_t *p, flow_call_t *start)
+{
+    const flow_t *f = p->flow;
+    const uint32_t values[] = {f->moved[start->moved.reads], f->moved[start->moved.writes]};
+    const move_t row = {.transfer = *start->transfer,
+                        .kind = MOVE_RECORDED,
+                        .count = 2,
+                        .program = p,
+                        .values = (uint32_t *)(uintptr_t)values,
+                        .arena = ARENA_ACTIVATIONS};
+    move_t *m;
+    lh_status_t status = recorded_check(t, start->transfer);
+    if (status == LH_OK) status = transfers_add(t, &row, &m);
+    if (status != LH_OK) return status;
+    t->recorded = true;
+    start[0].transfer = start[1].transfer = &m->transfer;
+    return LH_OK;
+}
+
+static lh_status_t recorded_take_all(transfers_t *t, program_t *p)
+{
+    lh_status_t status = LH_OK;
+    for (uint32_t c = 1; c < p->flow->call_count && status == LH_OK; c++)
+        if (p->flow->calls[c].kind == FLOW_COLLECTIVE && p->how.use != USE_UPDATE)
+            status = recorded_take(t, p, &p->flow->calls[c]);
+    return status;
+}
+
+static lh_status_t program_arrange(transfers_t *t, program_t *p)
+{
     arranger_t a = {.t = t, .p = p};
     a.status = p->flow->status;
-    if (a.status == LH_OK) a.status = uses_find(&a);
-    if (a.status == LH_OK && t->exchange.value != NULL) visits_put(&a);
-    if (a.status == LH_OK && t->exchange.value == NULL) renew_waits_put(&a);
-    if (a.status == LH_OK && p->how.use == USE_TRAIN) sums_put(&a);
+    if (a.status == LH_OK) a.status = recorded_take_all(t, p);
+    if (a.status == LH_OK && p->how.use == USE_UPDATE) {
+        sum_waits_put(&a);
+    } else if (a.status == LH_OK) {
+        a.status = uses_find(&a);
+        if (a.status == LH_OK && t->weights->gathered) instances_put(&a);
+        if (a.status == LH_OK && !t->weights->gathered) value_gather_waits_put(&a);
+        if (a.status == LH_OK && p->how.use == USE_TRAIN) sums_put(&a);
+    }
     if (a.status == LH_OK) flow_weave(p->flow, a.list, a.count);
     mem_free(a.first);
     mem_free(a.last);
     mem_free(a.list);
     return a.status == LH_OK ? p->flow->status : a.status;
+}
+
+/* The update waits for what the others start, so it comes last. */
+lh_status_t arrange_flows(exchange_t *x)
+{
+    transfers_t *t = (transfers_t *)x;
+    const engine_t *e = t->engine;
+    lh_status_t status = LH_OK;
+    for (uint32_t update = 0; update < 2; update++)
+        for (uint32_t i = 0; status == LH_OK && i < e->program_count; i++)
+            if (e->programs[i]->weights == t->weights &&
+                (e->programs[i]->how.use == USE_UPDATE) == (update == 1))
+                status = program_arrange(t, e->programs[i]);
+    return status;
 }

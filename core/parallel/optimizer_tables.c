@@ -1,6 +1,7 @@
 /* optimizer_tables.c - what an optimizer's tables of spaces and moves come to here. */
 #include <parallel/optimizer_tables.h>
 
+#include <longhaul/dtype.h>
 #include <plugin/abi.h>
 
 static const char *const what_text[] = {
@@ -19,7 +20,7 @@ static lh_status_t rows_read(const lh_description_t *d, optimizer_tables_t *t)
                                 offsetof_end_(&t->spaces[i], inside), "the optimizer's spaces");
     t->space_count = d->space_count;
     /* Moves run by moment, within one in the order of the table. */
-    for (uint32_t when = LH_AT_VISIT; when <= LH_AT_AFTER_STEP; when++) {
+    for (uint32_t when = LH_AT_INSTANCE; when <= LH_AT_AFTER_STEP; when++) {
         for (uint32_t i = 0; status == LH_OK && i < d->move_count; i++) {
             lh_move_t move;
             status = abi_import_row(&move, sizeof(move), d->moves, d->move_size, i,
@@ -61,6 +62,11 @@ static lh_status_t space_check(const lh_space_t *s)
     if (s->cut >= LH_GROUPS)
         return fail(LH_INVALID, "space '%s' is cut by group %u; expected 0 to %d", s->name, s->cut,
                     LH_GROUPS - 1);
+    const bool value = s->holds == LH_HOLDS_VALUE;
+    if (s->dtype != 0 && (value || s->holds == LH_HOLDS_STATE))
+        return fail(LH_UNSUPPORTED, "space '%s' holds %s; built is what %s (dtype 0)", s->name,
+                    lh_dtype_name(s->dtype),
+                    value ? "the job computes in" : "the rule's states are made of");
     return kept_check(s);
 }
 
@@ -95,6 +101,11 @@ static lh_status_t move_check(const optimizer_tables_t *t, const lh_move_t *m,
             from, to);
     if (m->what == LH_MOVE_ADD || m->what == LH_MOVE_DIFFER)
         return fail(LH_UNSUPPORTED, "move %s from '%s' to '%s' is not built", what, from, to);
+    if (m->wire != 0)
+        return fail(LH_UNSUPPORTED,
+                    "move %s from '%s' to '%s' travels as %s between sites; built is what is "
+                    "stored (wire 0)",
+                    what, from, to, lh_dtype_name(m->wire));
     return LH_OK;
 }
 
@@ -160,6 +171,24 @@ static lh_status_t kind_add(optimizer_tables_t *t, uint32_t space, uint32_t *pla
         t->spaces[before].name, t->spaces[space].name);
 }
 
+/* A space that names no dtype holds gradients as F32. */
+static lh_dtype_t gradients_as(const lh_space_t *s)
+{
+    return s->dtype != 0 ? s->dtype : LH_DTYPE_F32;
+}
+
+/* What is summed into a cut space is summed and stored in one dtype. */
+static lh_status_t wide_grad_check(const optimizer_tables_t *t)
+{
+    if (t->wide_grad == TABLE_SPACES) return LH_OK;
+    const lh_space_t *cut = &t->spaces[t->grad], *wide = &t->spaces[t->wide_grad];
+    if (gradients_as(cut) == gradients_as(wide)) return LH_OK;
+    return fail(LH_UNSUPPORTED,
+                "spaces '%s' and '%s' hold gradients as %s and %s; built is one dtype for both",
+                cut->name, wide->name, lh_dtype_name(gradients_as(cut)),
+                lh_dtype_name(gradients_as(wide)));
+}
+
 static lh_status_t kinds_find(optimizer_tables_t *t)
 {
     struct {
@@ -180,7 +209,7 @@ static lh_status_t kinds_find(optimizer_tables_t *t)
                     t->value == TABLE_SPACES ? "value" : "gradient");
     t->grad_dtype = t->spaces[t->grad].dtype;
     if (t->master != TABLE_SPACES) t->master_dtype = t->spaces[t->master].dtype;
-    return LH_OK;
+    return wide_grad_check(t);
 }
 
 /* Everything that is cut is cut alike, so that an element's gradient, master and states meet. */
@@ -239,10 +268,10 @@ static lh_status_t move_sort(optimizer_tables_t *t, uint32_t index)
     }
     if (m->what == LH_MOVE_GATHER && m->when == LH_AT_AFTER_STEP && to == t->value &&
         (from == t->master || from == t->value))
-        return take(t, index, &t->renew);
-    if (m->what == LH_MOVE_GATHER && m->when == LH_AT_VISIT && from == t->value &&
+        return take(t, index, &t->value_gather);
+    if (m->what == LH_MOVE_GATHER && m->when == LH_AT_INSTANCE && from == t->value &&
         to == t->wide_value)
-        return take(t, index, &t->visit);
+        return take(t, index, &t->instance);
     return fail(LH_UNSUPPORTED, "move %s from '%s' to '%s' over several ranks is not built there",
                 what_text[m->what], t->spaces[m->from].name, t->spaces[m->to].name);
 }
@@ -250,7 +279,7 @@ static lh_status_t move_sort(optimizer_tables_t *t, uint32_t index)
 static lh_status_t moves_sort(optimizer_tables_t *t, const lh_train_t *train)
 {
     lh_status_t status = LH_OK;
-    t->sum = t->across = t->renew = t->visit = TABLE_MOVES;
+    t->sum = t->across = t->value_gather = t->instance = TABLE_MOVES;
     for (uint32_t i = 0; status == LH_OK && i < t->move_count; i++)
         if (moves_between_ranks(&t->moves[i]) && group_size(train, t->moves[i].group) > 1)
             status = move_sort(t, i);
@@ -272,10 +301,13 @@ static lh_status_t moves_sort(optimizer_tables_t *t, const lh_train_t *train)
         return fail(LH_INVALID, "gradients are cut by group %u and summed over group %u",
                     t->spaces[t->grad].cut, sum == NULL ? LH_GROUP_SELF : (uint32_t)sum->group);
     const lh_move_t *gather = optimizer_tables_move(
-        t, optimizer_tables_is_cut(t, t->value) ? t->visit : t->renew);
+        t, optimizer_tables_is_cut(t, t->value) ? t->instance : t->value_gather);
     if (t->cut != LH_GROUP_SELF && (gather == NULL || gather->group != t->cut))
         return fail(LH_INVALID, "parameters are updated in pieces and never gathered over group %u",
                     t->cut);
+    /* Nothing is cut, or sites are of one rank each: what is left of both sums is the one over all
+     * replicas, and that passes through sites by itself. */
+    if (t->cut == LH_GROUP_SELF) t->across = TABLE_MOVES;
     return LH_OK;
 }
 

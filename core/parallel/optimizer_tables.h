@@ -21,7 +21,7 @@ typedef struct optimizer_tables {
     /* Spaces that last; TABLE_SPACES: there is none. */
     uint32_t value, grad, master, state;
     /* The whole form of one that is cut: of the gradients that the backward pass adds into, of the
-     * values that a visit reads; TABLE_SPACES: none. */
+     * values that an instance reads; TABLE_SPACES: none. */
     uint32_t wide_grad, wide_value;
     lh_dtype_t grad_dtype, master_dtype; /* 0: as the table leaves open */
 
@@ -29,8 +29,8 @@ typedef struct optimizer_tables {
     /* Moves between several ranks; TABLE_MOVES: none. */
     uint32_t sum;          /* of a bucket's gradients            */
     uint32_t across;       /* of the sum's result over sites     */
-    uint32_t renew;        /* gathers the new values             */
-    uint32_t visit;        /* gathers a visit's values           */
+    uint32_t value_gather; /* gathers the new values             */
+    uint32_t instance;     /* gathers an instance's values           */
     uint64_t bucket_bytes; /* 0: the host's choice */
 } optimizer_tables_t;
 

@@ -1,67 +1,72 @@
-/* transfer_plan.c - plans a collective for every ticket, once memory is there. */
-#include <parallel/transfers_state.h>
+/* transfer_plan.c - plans a collective for every transfer, once memory is there. */
+#include <parallel/transfer_plan.h>
 
 #include <base/memory.h>
-#include <tensor/dtype.h>
+#include <engine/handover.h>
+#include <longhaul/dtype.h>
+#include <parallel/transfer_order.h>
 
 enum { PLANNED_BASE = 4096 };
 
 typedef struct planner {
     transfers_t *t;
     /* Memory whose bytes travel, registered once. */
-    const region_t *regions[TRANSFER_REGIONS];
-    char *bases[TRANSFER_REGIONS];
-    uint32_t arenas[TRANSFER_REGIONS];
-    uint32_t region_count;
+    const allocation_t *allocations[TRANSFER_ALLOCATIONS];
+    char *bases[TRANSFER_ALLOCATIONS];
+    uint32_t arenas[TRANSFER_ALLOCATIONS];
+    uint32_t allocation_count;
     /* There is no memory: any addresses will do that differ, as nothing is read there. */
     bool planned;
     uintptr_t planned_end;
     uint64_t *value_cuts, *grad_cuts; /* [parameters][members] element offsets into their owner's */
 } planner_t;
 
-static lh_status_t place_of(const planner_t *pl, const region_t *region, coll_place_t *out)
+static lh_status_t place_of(const planner_t *pl, const allocation_t *allocation, coll_place_t *out)
 {
-    for (uint32_t i = 0; i < pl->region_count; i++) {
-        if (pl->regions[i] != region) continue;
+    for (uint32_t i = 0; i < pl->allocation_count; i++) {
+        if (pl->allocations[i] != allocation) continue;
         *out = (coll_place_t){pl->bases[i], pl->arenas[i]};
         return LH_OK;
     }
-    return fail(LH_INVALID, "memory '%s' is not registered for transfers", region->name);
+    return fail(LH_INVALID, "memory '%s' is not registered for transfers", allocation->name);
 }
 
-static lh_status_t region_share(planner_t *pl, const region_t *region)
+/* Where the host can't reach it, its mirror; what has none does not travel. */
+static lh_status_t allocation_share(planner_t *pl, const allocation_t *of)
 {
     const engine_t *e = pl->t->engine;
-    if (region->bytes == 0) return LH_OK;
-    if ((region->address == NULL && !pl->planned) ||
-        (e->properties.flags & LH_DEVICE_HOST_ACCESS) == 0)
-        return fail(LH_UNSUPPORTED,
-                    "device %s keeps %s where the host can't reach them; transfers from there are "
-                    "not built",
-                    e->how.device->name, region->name);
+    const allocation_t *allocation = handover_allocation(e, of);
+    const bool mirrored = allocation != of;
+    if (allocation->bytes == 0) return LH_OK;
+    if (!mirrored && (e->properties.flags & LH_DEVICE_HOST_ACCESS) == 0) return LH_OK;
+    if (allocation->address == NULL && !pl->planned)
+        return fail(LH_ABI, "device %s lets the host reach its memory, but gives no address of %s",
+                    e->how.device->name, allocation->name);
     lh_share_t share = {.struct_size = sizeof(share), .fd = -1};
-    char *base = region->address;
+    char *base = allocation->address;
     if (pl->planned) {
         base = (char *)pl->planned_end;
-        pl->planned_end += (region->bytes / PLANNED_BASE + 1) * PLANNED_BASE;
-        share.fd = e->api->share == NULL ? -1 : 0;
-    } else if (e->api->share == NULL ||
-               e->api->share(region->memory, LH_SHARE_MEMFD, &share) != LH_OK)
+        pl->planned_end += (allocation->bytes / PLANNED_BASE + 1) * PLANNED_BASE;
+        share.fd = e->api->share == NULL || mirrored ? -1 : 0;
+    } else if (e->api->share == NULL || mirrored ||
+               e->api->share(allocation->memory, LH_SHARE_MEMFD, &share) != LH_OK)
         share = (lh_share_t){.fd = -1};
     if (share.fd >= 0 && !pl->planned) pl->t->shared[pl->t->shared_count++] = share.fd;
-    pl->regions[pl->region_count] = region;
-    pl->bases[pl->region_count] = base;
-    return comm_arena(pl->t->comm, base, region->bytes, share.fd, share.offset,
-                      &pl->arenas[pl->region_count++]);
+    pl->allocations[pl->allocation_count] = of;
+    pl->bases[pl->allocation_count] = base;
+    return comm_arena(pl->t->comm, base, allocation->bytes, share.fd, share.offset,
+                      &pl->arenas[pl->allocation_count++]);
 }
 
-static lh_status_t regions_share(planner_t *pl)
+static lh_status_t allocations_share(planner_t *pl)
 {
     const transfers_t *t = pl->t;
-    lh_status_t status = region_share(pl, &t->weights->value->region);
-    if (status == LH_OK) status = region_share(pl, &t->weights->grad->region);
-    if (status == LH_OK) status = region_share(pl, &t->engine->arenas[ARENA_GATHERED]);
-    if (status == LH_OK) status = region_share(pl, &t->engine->arenas[ARENA_BUCKETS]);
+    lh_status_t status = allocation_share(pl, &t->weights->value->allocation);
+    if (status == LH_OK) status = allocation_share(pl, &t->weights->grad->allocation);
+    if (status == LH_OK) status = allocation_share(pl, &t->engine->arenas[ARENA_GATHERED]);
+    if (status == LH_OK) status = allocation_share(pl, &t->engine->arenas[ARENA_BUCKETS]);
+    if (status == LH_OK && t->recorded)
+        status = allocation_share(pl, &t->engine->arenas[ARENA_ACTIVATIONS]);
     return status;
 }
 
@@ -73,46 +78,46 @@ static lh_status_t cuts_lay(const transfers_t *t, const store_t *store, uint64_t
     if (cuts == NULL) return LH_NO_MEMORY;
     *out = cuts;
     for (uint32_t m = 0; m < ways; m++) {
-        region_t walk = {.name = store->name};
+        allocation_t walk = {.name = store->name};
         for (uint32_t i = 0; i < count; i++) {
             if (!store->pieces[i].present) continue;
             const lh_slice_t s = shares_slice(t->shares, i, m);
-            const uint64_t wide = dtype_bytes(store->pieces[i].dtype);
+            const uint64_t wide = lh_dtype_bytes(store->pieces[i].dtype);
             uint64_t offset;
-            const lh_status_t status = region_take(&walk, (s.end - s.begin) * wide,
-                                                   engine_alignment(t->engine), &offset);
+            const lh_status_t status = allocation_take(&walk, (s.end - s.begin) * wide,
+                                                       engine_alignment(t->engine), &offset);
             if (status != LH_OK) return status;
             cuts[(size_t)i * ways + m] = offset / wide;
             if (m == t->group->self && offset != store->pieces[i].offset)
                 return fail(LH_INVALID, "the slices of %s are not laid out as others expect",
                             store->name);
+            /* All of a cut store travels, so that its mirror is its twin. */
+            lh_assert(m != t->group->self || s.begin == s.end ||
+                      handover_offset(t->engine, &store->allocation, offset) == offset);
         }
     }
     return LH_OK;
 }
 
-static const region_t *whole_region(const transfers_t *t, const transfer_t *x)
+static const allocation_t *whole_allocation(const transfers_t *t, const move_t *x)
 {
     if (x->program != NULL) return &t->engine->arenas[x->arena];
-    return x->kind == TRANSFER_SUM ? &t->weights->grad->region : &t->weights->value->region;
-}
-
-static lh_dtype_t dtype_of(const transfers_t *t, const transfer_t *x)
-{
-    return x->kind == TRANSFER_SUM || x->kind == TRANSFER_PARTIALS ? t->weights->accumulate
-                                                                   : t->weights->compute;
+    return x->kind == MOVE_SUM ? &t->weights->grad->allocation : &t->weights->value->allocation;
 }
 
 /* First element of the k-th parameter in the whole form. */
-static uint64_t whole_at(const transfers_t *t, const transfer_t *x, uint32_t k)
+static uint64_t whole_at(const transfers_t *t, const move_t *x, uint32_t k)
 {
-    const uint64_t wide = dtype_bytes(dtype_of(t, x));
+    const uint64_t wide = lh_dtype_bytes(x->transfer.dtype);
     if (x->program != NULL) {
         const flow_value_t *v = &x->program->flow->values[x->values[k]];
-        return (x->program->flow->buffers[v->buffer].offset + v->offset) / wide;
+        const uint64_t at = x->program->flow->buffers[v->buffer].offset + v->offset;
+        return handover_offset(t->engine, &t->engine->arenas[x->arena], at) / wide;
     }
-    const store_t *store = x->kind == TRANSFER_SUM ? t->weights->grad : t->weights->value;
-    return store->pieces[x->parameters[k]].offset / wide;
+    const bool grad = x->kind == MOVE_SUM || x->kind == MOVE_ACROSS;
+    const store_t *store = grad ? t->weights->grad : t->weights->value;
+    const uint64_t at = store->pieces[x->parameters[k]].offset;
+    return handover_offset(t->engine, &store->allocation, at) / wide;
 }
 
 static uint64_t blocks(uint64_t elements)
@@ -121,21 +126,21 @@ static uint64_t blocks(uint64_t elements)
 }
 
 /* A member's segments of a transfer. */
-static uint32_t segments_of(const planner_t *pl, const transfer_t *x, uint32_t member,
+static uint32_t segments_of(const planner_t *pl, const move_t *x, uint32_t member,
                             const uint64_t *cuts, coll_segment_t *out)
 {
     const transfers_t *t = pl->t;
     const parameters_t *p = t->weights->parameters;
     uint32_t count = 0;
-    uint64_t at = x->kind == TRANSFER_PARTIALS ? whole_at(t, x, 0) : 0;
-    const uint32_t all = x->kind == TRANSFER_PARTIALS ? p->count : x->count;
+    uint64_t at = x->kind == MOVE_PARTIALS ? whole_at(t, x, 0) : 0;
+    const uint32_t all = x->kind == MOVE_PARTIALS ? p->count : x->count;
     for (uint32_t k = 0; k < all; k++) {
-        const uint32_t i = x->kind == TRANSFER_PARTIALS ? k : x->parameters[k];
-        if (x->kind == TRANSFER_PARTIALS && !transfers_is_updated(t, i)) continue;
+        const uint32_t i = x->kind == MOVE_PARTIALS ? k : x->parameters[k];
+        if (x->kind == MOVE_PARTIALS && !transfers_is_updated(t, i)) continue;
         const uint32_t storage = p->items[i].storage;
         const lh_slice_t s = shares_slice(t->shares, storage, member);
         coll_segment_t segment;
-        if (x->kind == TRANSFER_PARTIALS) {
+        if (x->kind == MOVE_PARTIALS) {
             const uint64_t first = s.begin / LH_NORM_BLOCK;
             segment = (coll_segment_t){.whole = at + first * PARTIAL_WORDS,
                                        .count = (blocks(s.end) - first) * PARTIAL_WORDS};
@@ -162,12 +167,12 @@ static void pieces_free(pieces_t *p)
     mem_free(p->segments);
 }
 
-static lh_status_t pieces_make(const planner_t *pl, const transfer_t *x, const uint64_t *cuts,
+static lh_status_t pieces_make(const planner_t *pl, const move_t *x, const uint64_t *cuts,
                                pieces_t *out)
 {
     const transfers_t *t = pl->t;
     const uint32_t ways = t->group->size;
-    const uint32_t room = x->kind == TRANSFER_PARTIALS ? t->weights->parameters->count : x->count;
+    const uint32_t room = x->kind == MOVE_PARTIALS ? t->weights->parameters->count : x->count;
     out->rows = mem_array(ways, sizeof(*out->rows));
     out->segments = mem_array((size_t)ways * room, sizeof(*out->segments));
     if (out->rows == NULL || out->segments == NULL) return LH_NO_MEMORY;
@@ -180,7 +185,7 @@ static lh_status_t pieces_make(const planner_t *pl, const transfer_t *x, const u
 
 /* The parts of what this rank holds after the sum inside its site, over which sites share the work
  * of the second sum. */
-static lh_status_t across_make(const planner_t *pl, const transfer_t *x, const group_t *across,
+static lh_status_t across_make(const planner_t *pl, const move_t *x, const group_t *across,
                                bool cut, pieces_t *out)
 {
     const transfers_t *t = pl->t;
@@ -208,95 +213,135 @@ static lh_status_t across_make(const planner_t *pl, const transfer_t *x, const g
     return LH_OK;
 }
 
-static lh_status_t across_plan(planner_t *pl, transfer_t *x, const coll_how_t *sum)
+static const uint32_t coll_ops[COLLECTIVES] = {
+    [COLLECTIVE_ALL_REDUCE] = COLL_ALL_REDUCE,
+    [COLLECTIVE_REDUCE_SCATTER] = COLL_REDUCE_SCATTER,
+    [COLLECTIVE_ALL_GATHER] = COLL_ALL_GATHER,
+    [COLLECTIVE_ALL_TO_ALL] = COLL_ALL_TO_ALL,
+};
+
+/* That the memory of an allocation holds for those who communicate. */
+static uint64_t allocation_elements(const transfers_t *t, const allocation_t *allocation,
+                                    lh_dtype_t dtype)
 {
-    transfers_t *t = pl->t;
-    const bool cut = sum->cut.address != NULL;
+    return handover_allocation(t->engine, allocation)->bytes / lh_dtype_bytes(dtype);
+}
+
+/* In place: what this rank holds of the gradients after the sum inside its site. */
+static lh_status_t across_plan(planner_t *pl, move_t *x, coll_how_t *how)
+{
+    const transfers_t *t = pl->t;
+    const store_t *grad = t->weights->grad;
     pieces_t pieces = {0};
-    coll_how_t how = *sum;
-    how.op = COLL_ALL_REDUCE;
-    how.group = t->across;
-    how.add = false;
-    if (cut) how.whole = sum->cut;
-    how.cut = (coll_place_t){0};
-    how.elements = t->weights->grad->region.bytes / dtype_bytes(sum->dtype);
-    how.after = x->later != NULL ? x->later : x->first;
-    lh_status_t status = across_make(pl, x, t->across, cut, &pieces);
-    how.pieces = pieces.rows;
-    if (status == LH_OK) status = collective_new(t->comm, &how, &x->across);
+    how->group = t->across;
+    how->elements = allocation_elements(t, &grad->allocation, how->dtype);
+    how->after = x->after->plan;
+    lh_status_t status = place_of(pl, &grad->allocation, &how->whole);
+    if (status == LH_OK) status = across_make(pl, x, t->across, t->weights->bucketed, &pieces);
+    how->pieces = pieces.rows;
+    if (status == LH_OK) status = collective_new(t->comm, how, &x->plan);
     pieces_free(&pieces);
     return status;
 }
 
-static lh_status_t sum_plan(planner_t *pl, transfer_t *x, coll_how_t *how)
+static lh_status_t group_plan(planner_t *pl, move_t *x, coll_how_t *how)
 {
-    transfers_t *t = pl->t;
-    const optimizer_tables_t *tables = &t->tables;
-    const bool bucketed = x->program != NULL;
-    how->op = optimizer_tables_is_cut(tables, tables->grad) ? COLL_REDUCE_SCATTER : COLL_ALL_REDUCE;
-    lh_status_t status = LH_OK;
-    if (bucketed) status = place_of(pl, &t->weights->grad->region, &how->cut);
-    if (status == LH_OK) status = collective_new(t->comm, how, &x->first);
-    if (status == LH_OK && bucketed && t->micro_batches > 1) {
-        coll_how_t later = *how;
-        later.add = true;
-        status = collective_new(t->comm, &later, &x->later);
+    const transfers_t *t = pl->t;
+    const allocation_t *whole = whole_allocation(t, x);
+    const uint64_t *cuts = NULL;
+    pieces_t pieces = {0};
+    how->elements = allocation_elements(t, whole, how->dtype);
+    lh_status_t status = place_of(pl, whole, &how->whole);
+    if (status == LH_OK && x->kind == MOVE_INSTANCE) {
+        cuts = pl->value_cuts;
+        status = place_of(pl, &t->weights->value->allocation, &how->cut);
     }
-    if (status == LH_OK && tables->across != TABLE_MOVES) status = across_plan(pl, x, how);
-    return status;
-}
-
-static lh_status_t transfer_plan(planner_t *pl, transfer_t *x)
-{
-    transfers_t *t = pl->t;
-    const region_t *whole = whole_region(t, x);
-    const bool bucketed = x->kind == TRANSFER_SUM && x->program != NULL;
-    const uint64_t *cuts = x->kind == TRANSFER_VISIT ? pl->value_cuts
-                           : bucketed                ? pl->grad_cuts
-                                                     : NULL;
-    pieces_t pieces = {0};
-    coll_how_t how = {.name = x->name,
-                      .op = COLL_ALL_GATHER,
-                      .group = t->group,
-                      .dtype = dtype_of(t, x),
-                      .elements = whole->bytes / dtype_bytes(dtype_of(t, x)),
-                      .service = x->kind == TRANSFER_SUM ? LH_SERVICE_GRADIENT
-                                                         : LH_SERVICE_PARAMETER};
-    lh_status_t status = place_of(pl, whole, &how.whole);
+    if (status == LH_OK && x->kind == MOVE_SUM && t->weights->bucketed) {
+        cuts = pl->grad_cuts;
+        status = place_of(pl, &t->weights->grad->allocation, &how->cut);
+    }
     if (status == LH_OK) status = pieces_make(pl, x, cuts, &pieces);
-    how.pieces = pieces.rows;
-    if (status == LH_OK && x->kind == TRANSFER_VISIT)
-        status = place_of(pl, &t->weights->value->region, &how.cut);
-    if (status == LH_OK)
-        status = x->kind == TRANSFER_SUM ? sum_plan(pl, x, &how)
-                                         : collective_new(t->comm, &how, &x->first);
+    how->pieces = pieces.rows;
+    if (status == LH_OK) status = collective_new(t->comm, how, &x->plan);
     pieces_free(&pieces);
     return status;
 }
 
-static lh_status_t tickets_plan(transfers_t *t, bool planned)
+static coll_place_t value_place(const transfers_t *t, const move_t *x, uint32_t value,
+                                coll_place_t arena)
+{
+    const flow_t *f = x->program->flow;
+    const flow_value_t *v = &f->values[value];
+    const uint64_t at = f->buffers[v->buffer].offset + v->offset;
+    arena.address = (char *)arena.address +
+                    handover_offset(t->engine, &t->engine->arenas[ARENA_ACTIVATIONS], at);
+    return arena;
+}
+
+/* In equal pieces, in the order of ranks, as the op says. */
+static lh_status_t recorded_plan(planner_t *pl, move_t *x, coll_how_t *how)
+{
+    coll_place_t arena = {0};
+    how->group = comm_group(pl->t->comm, x->transfer.group);
+    how->service = LH_SERVICE_ACTIVATION;
+    how->elements = x->transfer.elements;
+    if (how->group == NULL) return LH_INVALID;
+    const lh_status_t status = place_of(pl, &pl->t->engine->arenas[ARENA_ACTIVATIONS], &arena);
+    if (status != LH_OK) return status;
+    const bool gather = how->op == COLL_ALL_GATHER;
+    how->whole = value_place(pl->t, x, x->values[gather ? 1 : 0], arena);
+    if (how->op != COLL_ALL_REDUCE)
+        how->cut = value_place(pl->t, x, x->values[gather ? 0 : 1], arena);
+    return collective_new(pl->t->comm, how, &x->plan);
+}
+
+static lh_status_t move_plan(planner_t *pl, move_t *x)
+{
+    const bool gradients = x->kind == MOVE_SUM || x->kind == MOVE_ACROSS;
+    coll_how_t how = {.name = x->transfer.name,
+                      .op = coll_ops[x->transfer.op],
+                      .group = pl->t->group,
+                      .dtype = x->transfer.dtype,
+                      .add = x->transfer.add,
+                      .service = gradients ? LH_SERVICE_GRADIENT : LH_SERVICE_PARAMETER};
+    switch (x->kind) {
+    case MOVE_ACROSS: return across_plan(pl, x, &how);
+    case MOVE_RECORDED: return recorded_plan(pl, x, &how);
+    default: return group_plan(pl, x, &how);
+    }
+}
+
+lh_status_t transfer_plan_all(transfers_t *t, bool planned)
 {
     planner_t pl = {.t = t, .planned = planned, .planned_end = PLANNED_BASE};
     if (t->comm == NULL)
         return fail(LH_INVALID, "these ranks are planned only; nothing connects them");
-    lh_status_t status = regions_share(&pl);
-    if (status == LH_OK && t->exchange.value != NULL)
+    lh_status_t status = allocations_share(&pl);
+    if (status == LH_OK && t->weights->gathered)
         status = cuts_lay(t, t->weights->value, &pl.value_cuts);
-    if (status == LH_OK && t->exchange.gradient != NULL)
+    if (status == LH_OK && t->weights->bucketed)
         status = cuts_lay(t, t->weights->grad, &pl.grad_cuts);
     for (uint32_t i = 0; status == LH_OK && i < t->count; i++)
-        status = transfer_plan(&pl, t->list[i]);
+        status = move_plan(&pl, t->list[i]);
     mem_free(pl.value_cuts);
     mem_free(pl.grad_cuts);
     return status;
 }
 
-lh_status_t transfers_build(exchange_t *x)
+/* Before anybody connects: that no rank will wait for ever. */
+static lh_status_t orders_agree(const transfers_t *t)
 {
-    return tickets_plan((transfers_t *)x, false);
+    transfer_list_t mine = {0};
+    lh_status_t status = transfer_rows(t->engine, &mine.rows, &mine.count);
+    if (status != LH_OK) return status;
+    status = transfer_order_agree(t->world, comm_control(t->comm), &mine);
+    mem_free(mine.rows);
+    return status;
 }
 
-lh_status_t transfers_plan(transfers_t *t)
+lh_status_t transfer_plan_bind(exchange_t *x)
 {
-    return tickets_plan(t, true);
+    transfers_t *t = (transfers_t *)x;
+    const lh_status_t status = transfer_plan_all(t, false);
+    return status == LH_OK ? orders_agree(t) : status;
 }

@@ -2,15 +2,15 @@
 #include <parallel/update.h>
 
 #include <base/memory.h>
+#include <engine/program.h>
 #include <graph/op_table.h>
-#include <graph/program.h>
-#include <parallel/holdings.h>
+#include <parallel/shards.h>
 
 typedef struct update {
     program_t *p;
     weights_t *w;
     const update_how_t *how;
-    const holdings_t *holdings;
+    const shards_t *shards;
     transfers_t *transfers; /* NULL: alone */
     uint32_t step; /* flow value: [groups, LH_STEP_WORDS], factor and verdict set by clip */
 } update_t;
@@ -33,7 +33,7 @@ static bool is_updated(const weights_t *w, uint32_t parameter)
 /* Elements whose master and states are here. */
 static lh_slice_t slice_of(const update_t *u, uint32_t parameter)
 {
-    return holdings_slice(u->holdings, parameter);
+    return shards_slice(u->shards, parameter);
 }
 
 static lh_status_t store_make(weights_t *w, const holding_store_t *from, uint32_t index)
@@ -53,7 +53,7 @@ static lh_status_t store_make(weights_t *w, const holding_store_t *from, uint32_
 static lh_status_t stores_add(update_t *u)
 {
     weights_t *w = u->w;
-    const holdings_t *h = u->holdings;
+    const shards_t *h = u->shards;
     store_t *stores[HOLDING_STORES] = {0};
     if (w->grad != NULL)
         return fail(LH_INVALID, "the optimizer step is stated after a training program");
@@ -106,7 +106,6 @@ static void norm_write(update_t *u)
     const lh_arg_t sums_arg = flow_arg(u->w->accumulate, 2, partials),
                    step_arg = flow_arg(LH_DTYPE_F32, 2, step);
     const uint32_t sums = flow_in_arena(f, &sums_arg, ARENA_BUCKETS);
-    if (u->transfers != NULL) transfers_write_sums_wait(u->transfers, p);
     const uint32_t given = program_input_value(p, LH_INPUT_STEP, &step_arg);
     u->step = program_output_value(p, OUTPUT_STEP, &step_arg, false);
     const uint32_t copy[] = {given, u->step};
@@ -304,7 +303,7 @@ static lh_status_t rules_write(update_t *u)
             if (status != LH_OK) return status;
             piece_write(&s);
         }
-        if (u->transfers != NULL) transfers_write_renew(u->transfers, u->p, i);
+        if (u->transfers != NULL) transfers_write_value_gather(u->transfers, u->p, i);
         if (u->p->flow->status != LH_OK) return u->p->flow->status;
     }
     return LH_OK;
@@ -313,7 +312,7 @@ static lh_status_t rules_write(update_t *u)
 /* The tables must update the master and, where that is apart, bring it back to the value. */
 static lh_status_t moves_check(const update_t *u)
 {
-    const optimizer_tables_t *t = &u->holdings->tables;
+    const optimizer_tables_t *t = &u->shards->tables;
     const uint32_t changed = t->master != TABLE_SPACES ? t->master : t->value;
     bool updates = false, returns = changed == t->value;
     for (uint32_t i = 0; i < t->move_count; i++) {
@@ -336,7 +335,7 @@ static lh_status_t moves_check(const update_t *u)
 
 static lh_status_t values_cut(update_t *u)
 {
-    const holdings_t *h = u->holdings;
+    const shards_t *h = u->shards;
     if (!optimizer_tables_is_cut(&h->tables, h->tables.value)) return LH_OK;
     lh_slice_t *slices = mem_array(u->w->parameters->count, sizeof(*slices));
     if (slices == NULL) return LH_NO_MEMORY;
@@ -347,21 +346,21 @@ static lh_status_t values_cut(update_t *u)
     return status;
 }
 
-/* Over several ranks the exchange brings everything to who owns it, and keeps the holdings. */
-static lh_status_t transfers_open(update_t *u, engine_t *e, holdings_t **holdings)
+/* Over several ranks the exchange brings everything to who owns it, and keeps the shards. */
+static lh_status_t transfers_open(update_t *u, engine_t *e, shards_t **shards)
 {
     const update_how_t *how = u->how;
-    if ((*holdings)->group == NULL) return LH_OK;
+    if ((*shards)->group == NULL) return LH_OK;
     const transfers_how_t transfers = {.engine = e,
                                        .weights = u->w,
                                        .world = how->world,
                                        .comm = how->comm,
-                                       .holdings = *holdings,
+                                       .shards = *shards,
                                        .micro_batches = how->micro_batches,
                                        .bucket_bytes = how->bucket_bytes};
     const lh_status_t status = transfers_new(&transfers, &u->transfers);
     if (status != LH_OK) return status;
-    *holdings = NULL;
+    *shards = NULL;
     *how->transfers = u->transfers;
     return values_cut(u);
 }
@@ -374,7 +373,6 @@ static lh_status_t program_write(update_t *u, engine_t *e, program_t **out)
     norm_write(u);
     status = u->p->flow->status;
     if (status == LH_OK) status = rules_write(u);
-    if (status == LH_OK) status = program_finish(u->p);
     if (status == LH_OK) *out = u->p;
     return status;
 }
@@ -382,16 +380,16 @@ static lh_status_t program_write(update_t *u, engine_t *e, program_t **out)
 lh_status_t update_new(engine_t *e, weights_t *w, const update_how_t *how, program_t **out)
 {
     update_t u = {.w = w, .how = how};
-    holdings_t *holdings; /* NULL once transfers have them */
-    const holdings_how_t held = {
+    shards_t *shards; /* NULL once transfers have them */
+    const shards_how_t held = {
         .parameters = w->parameters, .frozen = w->frozen, .compute = w->compute, .update = how};
-    lh_status_t status = holdings_new(&held, &holdings);
+    lh_status_t status = shards_new(&held, &shards);
     if (status != LH_OK) return status;
-    u.holdings = holdings;
+    u.shards = shards;
     status = moves_check(&u);
-    if (status == LH_OK) status = transfers_open(&u, e, &holdings);
+    if (status == LH_OK) status = transfers_open(&u, e, &shards);
     if (status == LH_OK) status = stores_add(&u);
     if (status == LH_OK) status = program_write(&u, e, out);
-    holdings_free(holdings);
+    shards_free(shards);
     return status;
 }

@@ -7,7 +7,7 @@
 #ifndef PARALLEL_UPDATE_H
 #define PARALLEL_UPDATE_H
 
-#include <graph/engine.h>
+#include <engine/engine.h>
 #include <parallel/transfers.h>
 
 typedef struct update_rule { /* a rule row with its parsed options */

@@ -5,13 +5,13 @@
 #include <stdio.h>
 #include <stdlib.h>
 
+#include <base/dtype.h>
 #include <base/memory.h>
 #include <base/sys.h>
-#include <graph/kernel_choice.h>
+#include <engine/kernel_choice.h>
 #include <graph/op_table.h>
-#include <graph/region.h>
 #include <longhaul/ops.h>
-#include <tensor/dtype.h>
+#include <program/allocation.h>
 
 enum {
     REPEATS = 9,      /* of which the median counts */
@@ -83,8 +83,10 @@ static int by_value(const void *a, const void *b)
     return x < y ? -1 : x > y;
 }
 
-double median_of(double *values, uint32_t count)
+/* The median, as a machine that others use gives single times that are far too long. */
+double device_bench_median(double *values, uint32_t count)
 {
+    lh_assert(count > 0);
     qsort(values, count, sizeof(*values), by_value);
     return count % 2 == 1 ? values[count / 2] : (values[count / 2 - 1] + values[count / 2]) / 2;
 }
@@ -122,31 +124,31 @@ static lh_status_t work_time(rig_t *r, const work_t *w, uint32_t times, double b
         if ((double)(after - begin) * 1e-9 > budget_s) break;
     }
     if (status != LH_OK) return status;
-    *out = median_of(seconds, count);
+    *out = device_bench_median(seconds, count);
     return LH_OK;
 }
 
 /* Numbers between 0.5 and 1.5 everywhere: nothing denormal, nothing that a power saver notices. */
-static lh_status_t fill_pattern(rig_t *r, const region_t *to, lh_dtype_t dtype)
+static lh_status_t fill_pattern(rig_t *r, const allocation_t *to, lh_dtype_t dtype)
 {
-    region_t pinned = {.name = "pattern", .space = LH_SPACE_PINNED, .bytes = PIECE_BYTES};
-    const uint64_t size = dtype_bytes(dtype);
-    lh_status_t status = region_alloc(&pinned, r->api, r->device);
+    allocation_t pinned = {.name = "pattern", .space = LH_SPACE_PINNED, .bytes = PIECE_BYTES};
+    const uint64_t size = lh_dtype_bytes(dtype);
+    lh_status_t status = allocation_alloc(&pinned, r->api, r->device);
     float *values = status != LH_OK ? NULL : mem_array(PIECE_BYTES / size, sizeof(*values));
     if (status == LH_OK && values == NULL) status = LH_NO_MEMORY;
     for (uint32_t i = 0; status == LH_OK && i < PIECE_BYTES / size; i++)
         values[i] = 0.5F + (float)(i * 2654435761U >> 8) / (float)(1 << 24);
     if (status == LH_OK)
         status = dtype_convert(dtype, pinned.address, LH_DTYPE_F32, values, PIECE_BYTES / size);
-    const lh_place_t from = region_place(&pinned, 0);
+    const lh_place_t from = allocation_place(&pinned, 0);
     for (uint64_t at = 0; status == LH_OK && at < to->bytes; at += PIECE_BYTES) {
-        const lh_place_t place = region_place(to, at);
+        const lh_place_t place = allocation_place(to, at);
         const uint64_t left = to->bytes - at;
         status = r->api->copy(r->stream, &place, &from, left < PIECE_BYTES ? left : PIECE_BYTES);
     }
     if (status == LH_OK) status = rig_wait(r);
     mem_free(values);
-    region_release(&pinned, r->api);
+    allocation_release(&pinned, r->api);
     return status;
 }
 
@@ -168,27 +170,27 @@ static lh_status_t matmul_time(rig_t *r, lh_dtype_t dtype, uint64_t side, double
     lh_status_t status = kernel_choose(r->kernels, op, &how, args, &kernel);
     if (status != LH_OK) return status;
 
-    const uint64_t bytes = side * side * dtype_bytes(dtype);
-    region_t data = {.name = "matmul", .space = LH_SPACE_DEVICE, .bytes = 3 * bytes};
-    region_t scratch = {
+    const uint64_t bytes = side * side * lh_dtype_bytes(dtype);
+    allocation_t data = {.name = "matmul", .space = LH_SPACE_DEVICE, .bytes = 3 * bytes};
+    allocation_t scratch = {
         .name = "scratch", .space = LH_SPACE_DEVICE, .bytes = kernel->plan.scratch_bytes};
-    status = region_alloc(&data, r->api, r->device);
-    if (status == LH_OK) status = region_alloc(&scratch, r->api, r->device);
+    status = allocation_alloc(&data, r->api, r->device);
+    if (status == LH_OK) status = allocation_alloc(&scratch, r->api, r->device);
     if (status == LH_OK) status = fill_pattern(r, &data, dtype);
     if (status == LH_OK) {
-        lh_place_t places[OP_SLOTS] = {region_place(&data, 0), region_place(&data, bytes)};
-        places[c] = region_place(&data, 2 * bytes);
+        lh_place_t places[OP_SLOTS] = {allocation_place(&data, 0), allocation_place(&data, bytes)};
+        places[c] = allocation_place(&data, 2 * bytes);
         work_t work = {.kernel = kernel,
                        .call = {.struct_size = sizeof(work.call),
                                 .arg_count = kernel->arg_count,
                                 .args = places,
                                 .stream = r->stream,
                                 .queue = r->native.kind[0] != '\0' ? &r->native : NULL}};
-        if (scratch.memory != NULL) work.call.scratch = region_place(&scratch, 0);
+        if (scratch.memory != NULL) work.call.scratch = allocation_place(&scratch, 0);
         status = work_time(r, &work, 1, budget_s, out);
     }
-    region_release(&scratch, r->api);
-    region_release(&data, r->api);
+    allocation_release(&scratch, r->api);
+    allocation_release(&data, r->api);
     return status;
 }
 
@@ -200,7 +202,7 @@ static lh_status_t peak_measure(rig_t *r, lh_dtype_t dtype, double budget_s, dou
         const double n = (double)side, spent = (double)(sys()->now_ns() - begin) * 1e-9;
         /* Eight times the work of the one before, which was measured several times over. */
         if (side > SIDE_FIRST && (16 * n * n * n / 8 / *out * 4 > budget_s - spent ||
-                                  4 * side * side * dtype_bytes(dtype) > memory))
+                                  4 * side * side * lh_dtype_bytes(dtype) > memory))
             return LH_OK;
         double seconds;
         const lh_status_t status = matmul_time(r, dtype, side, (budget_s - spent) / 3, &seconds);
@@ -218,16 +220,17 @@ static lh_status_t bandwidth_measure(rig_t *r, double budget_s, double *out)
     while (bytes > PIECE_BYTES &&
            (3 * bytes > r->properties.memory_bytes || budget_s * 1e9 < (double)bytes))
         bytes /= 2;
-    region_t data = {.name = "copies", .space = LH_SPACE_DEVICE, .bytes = 2 * bytes};
+    allocation_t data = {.name = "copies", .space = LH_SPACE_DEVICE, .bytes = 2 * bytes};
     double seconds = 0;
-    lh_status_t status = region_alloc(&data, r->api, r->device);
+    lh_status_t status = allocation_alloc(&data, r->api, r->device);
     if (status == LH_OK) status = fill_pattern(r, &data, LH_DTYPE_F32);
     if (status == LH_OK) {
-        const work_t work = {
-            .to = region_place(&data, bytes), .from = region_place(&data, 0), .bytes = bytes};
+        const work_t work = {.to = allocation_place(&data, bytes),
+                             .from = allocation_place(&data, 0),
+                             .bytes = bytes};
         status = work_time(r, &work, 1, budget_s, &seconds);
     }
-    region_release(&data, r->api);
+    allocation_release(&data, r->api);
     if (status == LH_OK) *out = 2 * (double)bytes / seconds;
     return status;
 }
@@ -244,25 +247,25 @@ static lh_status_t launch_measure(rig_t *r, double budget_s, double *out)
     if (status != LH_OK) return status;
 
     const uint64_t step = 4096;
-    region_t data = {.name = "launches",
-                     .space = LH_SPACE_DEVICE,
-                     .bytes = 4 * step + kernel->plan.scratch_bytes};
-    status = region_alloc(&data, r->api, r->device);
+    allocation_t data = {.name = "launches",
+                         .space = LH_SPACE_DEVICE,
+                         .bytes = 4 * step + kernel->plan.scratch_bytes};
+    status = allocation_alloc(&data, r->api, r->device);
     if (status == LH_OK) status = fill_pattern(r, &data, LH_DTYPE_F32);
     if (status == LH_OK) {
         lh_place_t places[OP_SLOTS];
         for (uint32_t i = 0; i < 3; i++)
-            places[i] = region_place(&data, i * step);
+            places[i] = allocation_place(&data, i * step);
         const work_t work = {.kernel = kernel,
                              .call = {.struct_size = sizeof(work.call),
                                       .arg_count = 3,
                                       .args = places,
-                                      .scratch = region_place(&data, 3 * step),
+                                      .scratch = allocation_place(&data, 3 * step),
                                       .stream = r->stream,
                                       .queue = r->native.kind[0] != '\0' ? &r->native : NULL}};
         status = work_time(r, &work, LAUNCHES, budget_s, out);
     }
-    region_release(&data, r->api);
+    allocation_release(&data, r->api);
     return status;
 }
 

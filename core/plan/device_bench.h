@@ -16,6 +16,6 @@ typedef struct device_bench_how {
 lh_status_t device_bench(const device_bench_how_t *how, device_rate_t *out) LH_MUST_CHECK;
 
 /* The middle one; sorts the values. count > 0. */
-double median_of(double *values, uint32_t count);
+double device_bench_median(double *values, uint32_t count);
 
 #endif

@@ -1,14 +1,22 @@
 /* device_rate.c - times from rates: the nearest measured call of the same kind tells how close to
- * peak or bandwidth a call comes. */
+ * peak or bandwidth a call comes; and the record of a device as a file.
+ *
+ * Efficiencies are kept by kind and size and not fitted by a formula: libraries change kernels with
+ * the size, and a curve through such points is wrong where it matters. The price is that a size far
+ * from all that were measured gets a neighbour's efficiency. */
 #include <plan/device_rate.h>
 
 #include <math.h>
 #include <stdio.h>
+#include <stdlib.h>
 
+#include <base/digest.h>
+#include <base/dtype.h>
+#include <base/file.h>
 #include <base/memory.h>
 #include <base/text.h>
-#include <longhaul/ops.h>
-#include <tensor/dtype.h>
+#include <format/json.h>
+#include <format/json_writer.h>
 
 static bool is_float(lh_dtype_t dtype)
 {
@@ -23,28 +31,43 @@ static bool is_float(lh_dtype_t dtype)
     }
 }
 
-lh_dtype_t call_dtype(const program_call_t *call)
+lh_dtype_t device_rate_dtype(const program_call_t *call)
 {
+    lh_assert(call->arg_count <= OP_SLOTS);
     for (uint32_t i = 0; i < call->arg_count; i++)
         if (is_float(call->args[i].dtype)) return call->args[i].dtype;
     return LH_DTYPE_F32;
 }
 
-void call_kind(const program_call_t *call, char out[CALL_KIND])
+/* " nt": of each attribute transpose_... whether it is set. Products have other speeds with it. */
+enum { SIDES = 8 };
+static void sides_text(const program_call_t *call, char out[SIDES])
+{
+    const lh_op_t *row = &call->op->row;
+    size_t length = 0;
+    for (uint32_t i = 0; i < row->attribute_count && length + 2 < SIDES; i++) {
+        const lh_option_t *option = (const lh_option_t *)((const char *)row->attributes +
+                                                          (size_t)i * row->attribute_size);
+        uint32_t set = 0;
+        if (strncmp(option->key, "transpose_", strlen("transpose_")) != 0) continue;
+        if (call->attributes != NULL)
+            memcpy(&set, (const char *)call->attributes + option->offset, sizeof(set));
+        if (length == 0) out[length++] = ' ';
+        out[length++] = set != 0 ? 't' : 'n';
+    }
+    out[length] = '\0';
+}
+
+void device_rate_kind(const program_call_t *call, char out[CALL_KIND])
 {
     if (call->op == NULL) {
         (void)snprintf(out, CALL_KIND, "fill");
         return;
     }
-    char sides[8] = "";
-    const char *op = call->op->row.name;
-    if (text_equal(op, "matmul")) {
-        const lh_matmul_t *how = call->attributes;
-        (void)snprintf(sides, sizeof(sides), " %c%c",
-                       how != NULL && how->transpose_a != 0 ? 't' : 'n',
-                       how != NULL && how->transpose_b != 0 ? 't' : 'n');
-    }
-    (void)snprintf(out, CALL_KIND, "%.47s%s %s", op, sides, dtype_name(call_dtype(call)));
+    char sides[SIDES];
+    sides_text(call, sides);
+    (void)snprintf(out, CALL_KIND, "%.40s%s %s", call->op->row.name, sides,
+                   lh_dtype_name(device_rate_dtype(call)));
 }
 
 double device_rate_ideal(const device_rate_t *r, lh_dtype_t dtype, double flops, double bytes)
@@ -65,7 +88,7 @@ static double distance(const op_rate_t *op, double flops, double bytes)
 double device_rate_seconds(const device_rate_t *r, const program_call_t *call, bool *measured)
 {
     char kind[CALL_KIND];
-    call_kind(call, kind);
+    device_rate_kind(call, kind);
     const op_rate_t *nearest = NULL;
     for (uint32_t i = 0; i < r->op_count; i++) {
         const op_rate_t *op = &r->ops[i];
@@ -75,7 +98,7 @@ double device_rate_seconds(const device_rate_t *r, const program_call_t *call, b
             nearest = op;
     }
     *measured = nearest != NULL;
-    const double ideal = device_rate_ideal(r, call_dtype(call), call->flops, call->bytes);
+    const double ideal = device_rate_ideal(r, device_rate_dtype(call), call->flops, call->bytes);
     return ideal / (nearest == NULL ? 1 : nearest->efficiency) + r->launch_s;
 }
 
@@ -100,4 +123,169 @@ void device_rate_free(device_rate_t *r)
 {
     mem_free(r->ops);
     *r = (device_rate_t){0};
+}
+
+/* The record of a device as JSON in the user's cache folder. */
+
+enum { RECORD_LIMIT = 1 << 20, RECORD_VERSION = 1, DIGEST_SHOWN = 16 };
+
+/* As the XDG rules say: a variable that is no absolute path is ignored. */
+static char *cache_folder(void)
+{
+    const char *cache = getenv("XDG_CACHE_HOME"), *home = getenv("HOME");
+    if (cache != NULL && *cache == '/') return path_join(cache, "longhaul");
+    if (home == NULL || *home != '/') {
+        (void)fail(LH_INVALID, "neither XDG_CACHE_HOME nor HOME names a folder to keep records in");
+        return NULL;
+    }
+    return path_join(home, ".cache/longhaul");
+}
+
+lh_status_t device_rate_path(const char *fingerprint, char **out)
+{
+    char digest[SHA256_TEXT], name[64];
+    const lh_status_t status = sha256_of(fingerprint, strlen(fingerprint), digest);
+    if (status != LH_OK) return status;
+    (void)snprintf(name, sizeof(name), "device-%.*s.json", DIGEST_SHOWN, digest);
+
+    char *folder = cache_folder();
+    if (folder == NULL) return LH_INVALID;
+    char *path = path_join(folder, name);
+    mem_free(folder);
+    if (path == NULL) return LH_NO_MEMORY;
+    *out = path;
+    return LH_OK;
+}
+
+static bool read_number(const json_value_t *object, const char *key, double *out)
+{
+    const json_value_t *value = json_member(object, key);
+    if (!json_is_numeric(value)) return false;
+    *out = json_number(value);
+    return isfinite(*out) && *out >= 0;
+}
+
+static bool read_text(const json_value_t *object, const char *key, char *out, size_t room)
+{
+    const char *text = json_text(json_member(object, key));
+    if (text == NULL || strlen(text) >= room) return false;
+    (void)snprintf(out, room, "%s", text);
+    return true;
+}
+
+static lh_status_t read_peaks(const json_value_t *peaks, const char *path, device_rate_t *r)
+{
+    for (json_walk_t w = json_walk(peaks); json_next(&w);) {
+        lh_dtype_t dtype;
+        if (!dtype_find(w.key, &dtype) || !read_number(peaks, w.key, &r->peak_flops[dtype]))
+            return fail(LH_INVALID, "%s: peak_flops of '%s' is no rate of a dtype", path, w.key);
+    }
+    return LH_OK;
+}
+
+static lh_status_t read_ops(const json_value_t *ops, const char *path, device_rate_t *r)
+{
+    for (json_walk_t w = json_walk(ops); json_next(&w);) {
+        const json_value_t *row = w.value;
+        op_rate_t op = {0};
+        if (!read_text(row, "kind", op.kind, sizeof(op.kind)) ||
+            !read_number(row, "flops", &op.flops) || !read_number(row, "bytes", &op.bytes) ||
+            !read_number(row, "efficiency", &op.efficiency) || op.efficiency <= 0)
+            return fail(LH_INVALID, "%s: ops[%zu] is not {kind, flops, bytes, efficiency above 0}",
+                        path, w.index);
+        const lh_status_t status = device_rate_add(r, &op);
+        if (status != LH_OK) return status;
+    }
+    return LH_OK;
+}
+
+static lh_status_t read_record(const json_value_t *root, const char *path, device_rate_t *r)
+{
+    const json_value_t *peaks = json_member(root, "peak_flops"), *ops = json_member(root, "ops");
+    if (json_whole(json_member(root, "version")) != RECORD_VERSION)
+        return fail(LH_INVALID, "%s: not a device record of version %d", path, RECORD_VERSION);
+    if (!read_text(root, "fingerprint", r->fingerprint, sizeof(r->fingerprint)) ||
+        !read_text(root, "name", r->name, sizeof(r->name)) ||
+        !read_number(root, "bytes_per_second", &r->bytes_per_second) ||
+        !read_number(root, "launch_s", &r->launch_s) || !json_is_map(peaks) || !json_is_list(ops))
+        return fail(LH_INVALID,
+                    "%s: fingerprint, name, bytes_per_second, launch_s, peak_flops or ops is "
+                    "missing or no text, number, object, list",
+                    path);
+    const lh_status_t status = read_peaks(peaks, path, r);
+    return status == LH_OK ? read_ops(ops, path, r) : status;
+}
+
+static lh_status_t load_file(const char *path, device_rate_t *out)
+{
+    json_document_t *file;
+    lh_status_t status = json_read(path, RECORD_LIMIT, UINT64_MAX, &file);
+    if (status != LH_OK) return status;
+    status = read_record(json_root(file), path, out);
+    json_free(file);
+    return status;
+}
+
+lh_status_t device_rate_load(const char *fingerprint, device_rate_t *out, bool *known)
+{
+    char *path;
+    device_rate_t r = {0};
+    lh_status_t status = device_rate_path(fingerprint, &path);
+    if (status != LH_OK) return status;
+    const bool there = file_exists(path);
+    if (there) status = load_file(path, &r);
+    mem_free(path);
+
+    /* A digest is cut short in the file's name: the whole fingerprint decides. */
+    const bool same = there && status == LH_OK && strcmp(r.fingerprint, fingerprint) == 0;
+    if (!same) device_rate_free(&r);
+    if (status != LH_OK) return status;
+    *out = r;
+    *known = same;
+    return LH_OK;
+}
+
+static void write_record(const device_rate_t *r, text_t *out)
+{
+    json_writer_t w = {.to = out, .style = 1};
+    json_open(&w, NULL, '{');
+    json_put_u64(&w, "version", RECORD_VERSION);
+    json_put_text(&w, "name", r->name);
+    json_put_text(&w, "fingerprint", r->fingerprint);
+    json_put_real(&w, "bytes_per_second", r->bytes_per_second);
+    json_put_real(&w, "launch_s", r->launch_s);
+    json_open(&w, "peak_flops", '{');
+    for (uint32_t d = 0; d < LH_DTYPES; d++)
+        if (r->peak_flops[d] > 0) json_put_real(&w, lh_dtype_name(d), r->peak_flops[d]);
+    json_close(&w);
+    json_open(&w, "ops", '[');
+    for (uint32_t i = 0; i < r->op_count; i++) {
+        const op_rate_t *op = &r->ops[i];
+        json_open(&w, NULL, '{');
+        json_put_text(&w, "kind", op->kind);
+        json_put_real(&w, "flops", op->flops);
+        json_put_real(&w, "bytes", op->bytes);
+        json_put_real(&w, "efficiency", op->efficiency);
+        json_close(&w);
+    }
+    json_close(&w);
+    json_close(&w);
+}
+
+lh_status_t device_rate_save(const device_rate_t *r)
+{
+    char *path;
+    lh_status_t status = device_rate_path(r->fingerprint, &path);
+    if (status != LH_OK) return status;
+
+    text_t text = {0};
+    char *folder = path_folder(path);
+    write_record(r, &text);
+    if (folder == NULL || text.failed) status = LH_NO_MEMORY;
+    if (status == LH_OK) status = folder_make(folder);
+    if (status == LH_OK) status = file_replace(path, text.data, text.length);
+    text_free(&text);
+    mem_free(folder);
+    mem_free(path);
+    return status;
 }

@@ -7,12 +7,12 @@
 #ifndef PLAN_DEVICE_RATE_H
 #define PLAN_DEVICE_RATE_H
 
-#include <graph/engine.h>
+#include <engine/engine.h>
 
 enum { CALL_KIND = 64 };
 
 typedef struct op_rate {  /* of calls that are alike */
-    char kind[CALL_KIND]; /* call_kind() */
+    char kind[CALL_KIND]; /* device_rate_kind() */
     double flops, bytes;  /* of one call */
     double efficiency;    /* share of the faster of peak and bandwidth; > 1: out of a cache */
 } op_rate_t;
@@ -29,9 +29,9 @@ typedef struct device_rate {
 
 /* "matmul nt BF16": op, for matmul which sides are transposed, dtype of the first floating input.
  */
-void call_kind(const program_call_t *call, char out[CALL_KIND]);
+void device_rate_kind(const program_call_t *call, char out[CALL_KIND]);
 /* The dtype whose peak counts for the call. */
-lh_dtype_t call_dtype(const program_call_t *call);
+lh_dtype_t device_rate_dtype(const program_call_t *call);
 
 /* Seconds of a call that reaches peak or bandwidth; 0 for one that neither computes nor moves. */
 double device_rate_ideal(const device_rate_t *r, lh_dtype_t dtype, double flops, double bytes);

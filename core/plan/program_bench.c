@@ -6,6 +6,9 @@
 
 #include <base/memory.h>
 #include <base/sys.h>
+#include <engine/engine_profile.h>
+#include <engine/program.h>
+#include <engine/weights.h>
 #include <longhaul/rule.h>
 #include <plan/device_bench.h>
 
@@ -28,9 +31,11 @@ typedef struct bench {
 
 static void fill_input(const bench_t *b, uint32_t which, void *to, uint64_t bytes)
 {
+    lh_assert(bytes % 4 == 0);
     const job_train_t *train = &b->p->session->job->train;
-    const uint64_t tokens = b->p->rows * train->sequence;
-    const uint64_t starts = bytes / 4 / b->p->lanes; /* of a lane */
+    const uint64_t tokens = b->p->layout.share.rows * train->sequence;
+    const uint64_t count = b->p->programs.schedule->round_micro_batches;
+    const uint64_t starts = bytes / 4 / count; /* of a micro-batch */
     const uint64_t vocab = weights_parameters(b->p->session->weights)->vocab;
     int32_t *ids = to;
     float *reals = to;
@@ -43,7 +48,7 @@ static void fill_input(const bench_t *b, uint32_t which, void *to, uint64_t byte
             ids[i] = (int32_t)(i % starts * train->sequence);
             if ((uint64_t)ids[i] > tokens) ids[i] = (int32_t)tokens;
             break;
-        case LH_INPUT_WEIGHTS: reals[i] = 1 / (float)(tokens * b->p->lanes); break;
+        case LH_INPUT_WEIGHTS: reals[i] = 1 / (float)(tokens * count); break;
         case LH_INPUT_STEP:
             reals[i] = i % LH_STEP_WORDS == LH_STEP_LEARNING_RATE ? 1e-4F
                        : i % LH_STEP_WORDS == LH_STEP_NORM        ? 0
@@ -71,8 +76,8 @@ static lh_status_t give_inputs(const bench_t *b, program_t *program)
 
 static lh_status_t run_step(const bench_t *b)
 {
-    lh_status_t status = give_inputs(b, b->p->update);
-    if (status == LH_OK) status = give_inputs(b, b->p->pass);
+    lh_status_t status = give_inputs(b, b->p->programs.update);
+    if (status == LH_OK) status = give_inputs(b, b->p->programs.train);
     for (uint32_t l = 0; status == LH_OK && l < LISTS; l++)
         if (b->lists[l].times > 0)
             status = program_run(b->lists[l].program, b->lists[l].later ? 1 : 0);
@@ -82,9 +87,11 @@ static lh_status_t run_step(const bench_t *b)
 static lh_status_t lists_make(bench_t *b)
 {
     const listing_t lists[LISTS] = {
-        {.program = b->p->pass, .times = 1},
-        {.program = b->p->pass, .times = b->p->micro_batches - 1, .later = true},
-        {.program = b->p->update, .times = 1},
+        {.program = b->p->programs.train, .times = 1},
+        {.program = b->p->programs.train,
+         .times = b->p->programs.schedule->rounds - 1,
+         .later = true},
+        {.program = b->p->programs.update, .times = 1},
     };
     memcpy(b->lists, lists, sizeof(lists));
     for (uint32_t l = 0; l < LISTS; l++) {
@@ -100,6 +107,7 @@ static lh_status_t lists_make(bench_t *b)
 
 static void note_times(bench_t *b)
 {
+    lh_assert(b->repeats < REPEATS_MOST);
     program_call_t call;
     for (uint32_t l = 0; l < LISTS; l++)
         for (uint32_t i = 0; i < b->lists[l].calls; i++)
@@ -139,7 +147,7 @@ static bool alike(const measured_call_t *row, const program_call_t *call, const 
 static measured_call_t *row_of(measured_call_t *rows, uint32_t *count, const program_call_t *call)
 {
     char kind[CALL_KIND];
-    call_kind(call, kind);
+    device_rate_kind(call, kind);
     for (uint32_t i = 0; i < *count; i++)
         if (alike(&rows[i], call, kind)) return &rows[i];
     measured_call_t *row = &rows[(*count)++];
@@ -168,7 +176,8 @@ static lh_status_t rows_make(const bench_t *b, measured_call_t **out, uint32_t *
             if (!program_call(list->program, list->later, i, &call)) continue;
             measured_call_t *row = row_of(rows, &n, &call);
             row->seconds += (double)list->times *
-                            median_of(&list->seconds[(size_t)i * REPEATS_MOST], b->repeats);
+                            device_bench_median(&list->seconds[(size_t)i * REPEATS_MOST],
+                                                b->repeats);
             row->count += list->times;
         }
     }
@@ -186,7 +195,8 @@ static lh_status_t rates_add(const measured_call_t *rows, uint32_t count, device
     for (uint32_t i = 0; i < count && status == LH_OK; i++) {
         const measured_call_t *row = &rows[i];
         const program_call_t call = {.args = row->args, .arg_count = row->arg_count};
-        const double ideal = device_rate_ideal(rate, call_dtype(&call), row->flops, row->bytes);
+        const double ideal = device_rate_ideal(rate, device_rate_dtype(&call), row->flops,
+                                               row->bytes);
         double seconds = 0, calls = 0;
         for (uint32_t k = 0; k < count; k++) {
             if (strcmp(rows[k].kind, row->kind) != 0 || rows[k].flops != row->flops ||

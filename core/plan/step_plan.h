@@ -1,9 +1,11 @@
 /* plan/step_plan.h - what an optimizer step computes, moves and should take: the sum over the calls
- * of its programs, by op kind and by part. */
+ * of its programs, by op kind and by part, and of what ranks exchange. */
 #ifndef PLAN_STEP_PLAN_H
 #define PLAN_STEP_PLAN_H
 
+#include <engine/engine.h>
 #include <plan/device_rate.h>
+#include <program/transfer.h>
 
 enum { STEP_FORWARD, STEP_BACKWARD, STEP_HEAD, STEP_UPDATE, STEP_PLAN_PARTS };
 extern const char *const step_plan_part_names[STEP_PLAN_PARTS];
@@ -19,20 +21,44 @@ typedef struct step_kind {
     step_sum_t sum;
 } step_kind_t;
 
+/* Transfers of one collective op over one group. */
+typedef struct step_transfers {
+    uint32_t op, group, ways; /* COLLECTIVE_*, LH_GROUP_*, its ranks */
+    lh_dtype_t dtype;
+    uint64_t starts; /* in a step */
+    double bytes;    /* of the whole forms */
+} step_transfers_t;
+
 typedef struct step_plan {
     step_sum_t all, parts[STEP_PLAN_PARTS];
     step_kind_t *kinds; /* by descending time, or bytes where there is none */
     uint32_t kind_count;
     size_t kind_capacity;
-    uint32_t unmeasured; /* kinds */
+    uint32_t unmeasured;         /* kinds */
+    step_transfers_t *transfers; /* in the order in which they are started first */
+    uint32_t transfer_count;
+    size_t transfer_capacity;
 } step_plan_t;
 
 /* rate NULL: nothing is known of the device, seconds stay 0. */
 lh_status_t step_plan_new(const program_t *pass, const program_t *update, uint64_t micro_batches,
                           const device_rate_t *rate, step_plan_t *out) LH_MUST_CHECK;
-/* Adds a call that a step makes so many times. */
+/* Adds a call that a step makes so many times. Transfers count by themselves: they take the links'
+ * time and not the device's. */
 lh_status_t step_plan_add(step_plan_t *plan, const program_call_t *call, uint64_t times,
                           const device_rate_t *rate) LH_MUST_CHECK;
 void step_plan_free(step_plan_t *plan);
+
+/* One profiled step as files: sums by part, op and kernel, and a time line for
+ * Chrome's trace viewer (chrome://tracing, Perfetto). */
+/* folder/profile.json: [{part, backward, op, kernel, calls, ns, flops, bytes, share, of_limit}].
+ * of_limit is profile_row_of_limit of the two rates, 0 where they are not known. */
+lh_status_t step_profile_write(const char *folder, const profile_row_t *rows, uint32_t count,
+                               double peak_flops, double bytes_per_second) LH_MUST_CHECK;
+/* folder/profile.trace.json, from the times that the programs' calls hold since profiling was
+ * switched on. Calls are drawn back to back; those of micro-batches after the first, which share
+ * their calls, are drawn once with the time of all of them. */
+lh_status_t step_trace_write(const char *folder, const program_t *pass,
+                             const program_t *update) LH_MUST_CHECK;
 
 #endif

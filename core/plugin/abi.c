@@ -1,4 +1,9 @@
-/* abi.c - copies what both sides know of a struct. */
+/* abi.c - copies what both sides know of a struct.
+ *
+ * A plugin that is older has a shorter struct: what is missing becomes zero, which every later field
+ * takes for "not set". One that is newer has a longer one: what is unknown must be zero, as a value
+ * there asks for something that this host can't give. So both directions work without a list of
+ * versions, and what can't work is refused by name. */
 #include <plugin/abi.h>
 
 static lh_status_t copy_known(void *dst, size_t dst_size, const void *src, size_t src_size,

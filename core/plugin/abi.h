@@ -7,7 +7,7 @@
 
 enum { ABI_MAX_STRUCT = 64 * 1024 };
 
-/* `what` ("acme.so: lh_plugin_v1") begins the sentence. limit: bytes known to belong to the plugin
+/* `what` ("acme.so: lh_plugin_v2") begins the sentence. limit: bytes known to belong to the plugin
  * at src. min_size: up to the last field that every version has. */
 lh_status_t abi_import(void *dst, size_t dst_size, const void *src, size_t min_size, size_t limit,
                        const char *what) LH_MUST_CHECK;

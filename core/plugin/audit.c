@@ -4,6 +4,7 @@
 #include <fcntl.h>
 #include <locale.h>
 #include <stdlib.h>
+#include <sys/time.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -58,8 +59,32 @@ static bool has_children(void)
     return waitid(P_ALL, 0, &info, WEXITED | WNOHANG | WNOWAIT) == 0;
 }
 
+/* The list of timers that were made; a kernel without it has none to show. */
+static uint64_t list_timers(void)
+{
+    char bytes[4096];
+    uint64_t length = 0;
+    const int fd = sys_open("/proc/self/timers", O_RDONLY, 0);
+    for (ssize_t got; fd >= 0 && (got = sys()->read(fd, bytes, sizeof(bytes))) > 0;)
+        length += (uint64_t)got;
+    if (fd >= 0) (void)sys()->close(fd);
+    return length;
+}
+
+static void take_limits(audit_t *a)
+{
+    struct itimerval timer;
+    for (int i = 0; i < RLIM_NLIMITS; i++)
+        (void)getrlimit((__rlimit_resource_t)i, &a->limits[i]);
+    for (int i = 0; i < AUDIT_TIMERS; i++) /* ITIMER_REAL, _VIRTUAL, _PROF are 0, 1, 2 */
+        a->timers[i] = getitimer((__itimer_which_t)i, &timer) == 0 &&
+                       (timer.it_value.tv_sec != 0 || timer.it_value.tv_usec != 0);
+    a->made_timers = list_timers();
+}
+
 static void take_alone(audit_t *a)
 {
+    take_limits(a);
     a->children = has_children();
     a->umask = umask(077);
     (void)umask(a->umask);
@@ -84,6 +109,8 @@ void audit_take(bool alone, audit_t *out)
         (void)sigaction(s, NULL, &out->signals[s]);
     (void)pthread_sigmask(SIG_SETMASK, NULL, &out->mask);
     (void)sys()->stat(".", &out->folder);
+    (void)sched_getaffinity(0, sizeof(out->processors), &out->processors);
+    out->priority = getpriority(PRIO_PROCESS, 0);
     take_float(out);
     out->environment = hash_environment();
     const char *locale = setlocale(LC_ALL, NULL);
@@ -149,6 +176,20 @@ static bool threads_stay(uint32_t before)
     return count_threads() > before;
 }
 
+static lh_status_t check_limits(const audit_t *before, const audit_t *now, const char *path)
+{
+    for (int i = 0; i < AUDIT_TIMERS; i++)
+        if (!before->timers[i] && now->timers[i])
+            return fail(LH_ABI, "%s: loading it sets a timer; " EXPECTED, path);
+    if (before->made_timers != now->made_timers)
+        return fail(LH_ABI, "%s: loading it makes a timer; " EXPECTED, path);
+    for (int i = 0; i < RLIM_NLIMITS; i++)
+        if (before->limits[i].rlim_cur != now->limits[i].rlim_cur ||
+            before->limits[i].rlim_max != now->limits[i].rlim_max)
+            return fail(LH_ABI, "%s: loading it changes limit %d of getrlimit; " EXPECTED, path, i);
+    return LH_OK;
+}
+
 static lh_status_t check_alone(const audit_t *before, const audit_t *now, const char *path)
 {
     if (before->umask != now->umask)
@@ -156,7 +197,8 @@ static lh_status_t check_alone(const audit_t *before, const audit_t *now, const 
                     (unsigned)before->umask, (unsigned)now->umask);
     if (!before->children && now->children)
         return fail(LH_ABI, "%s: loading it starts a process; " EXPECTED, path);
-    return check_descriptors(before, now, path);
+    const lh_status_t status = check_limits(before, now, path);
+    return status == LH_OK ? check_descriptors(before, now, path) : status;
 }
 
 lh_status_t audit_check(const audit_t *before, const char *path)
@@ -171,6 +213,10 @@ lh_status_t audit_check(const audit_t *before, const char *path)
     if (status != LH_OK) return status;
     if (before->folder.st_ino != now.folder.st_ino || before->folder.st_dev != now.folder.st_dev)
         return fail(LH_ABI, "%s: loading it changes the working folder; " EXPECTED, path);
+    if (!CPU_EQUAL(&before->processors, &now.processors))
+        return fail(LH_ABI, "%s: loading it changes on which processors it runs; " EXPECTED, path);
+    if (before->priority != now.priority)
+        return fail(LH_ABI, "%s: loading it changes its priority; " EXPECTED, path);
     if (before->environment != now.environment)
         return fail(LH_ABI, "%s: loading it changes the environment; " EXPECTED, path);
     if (before->locale != now.locale)

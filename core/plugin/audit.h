@@ -4,12 +4,14 @@
 #ifndef PLUGIN_AUDIT_H
 #define PLUGIN_AUDIT_H
 
+#include <sched.h>
 #include <signal.h>
+#include <sys/resource.h>
 #include <sys/stat.h>
 
 #include <base/status.h>
 
-enum { AUDIT_SIGNALS = 65, AUDIT_DESCRIPTORS = 4096 };
+enum { AUDIT_SIGNALS = 65, AUDIT_DESCRIPTORS = 4096, AUDIT_TIMERS = 3 };
 
 typedef struct audit {
     bool alone; /* what follows up to `signals` was looked at, as nobody else can have changed it in
@@ -18,6 +20,10 @@ typedef struct audit {
     bool children;
     mode_t umask;
     uint8_t open[AUDIT_DESCRIPTORS / 8]; /* a bit per descriptor */
+    struct rlimit limits[RLIM_NLIMITS];
+    bool timers[AUDIT_TIMERS]; /* that of real time, of the processor's in the process and with the
+                                  kernel: runs */
+    uint64_t made_timers;      /* bytes of their list: timer_create */
 
     struct sigaction signals[AUDIT_SIGNALS];
     sigset_t mask;       /* of this thread                       */
@@ -25,6 +31,8 @@ typedef struct audit {
     uint32_t rounding;   /* of floating point in this thread, as are the next two */
     uint32_t subnormals; /* bits that flush them to zero         */
     uint32_t traps;
+    cpu_set_t processors; /* of this thread                      */
+    int priority;
     uint64_t environment, locale; /* hashes */
 } audit_t;
 

@@ -10,11 +10,9 @@
 
 #include <longhaul/function.h>
 
-#include <plugin/loader.h>
+#include <plugin/signature.h>
 
-enum { CALL_PARAMS = 16, CALL_DEPTH = 8, CALL_NODES = 64 };
-
-enum { CALL_STATUS = 1, CALL_I64 = 2, CALL_U64 = 3, CALL_F64 = 4, CALL_STR = 5, CALL_TENSOR = 6 };
+enum { CALL_DEPTH = 8, CALL_NODES = 64 };
 
 typedef union call_value {
     int64_t i64;
@@ -28,6 +26,8 @@ typedef struct call_variable {
     const char *name;
     uint32_t type; /* CALL_* */
 } call_variable_t;
+
+typedef struct registry registry_t;
 
 typedef struct call_scope {         /* everything here outlives the call */
     const lh_function_t *functions; /* without prefix: the core's own */
@@ -51,8 +51,5 @@ void call_free(call_t *c);
  * thread at a time per bound call. A result that is not finite is refused; a text is valid until
  * call_free. */
 lh_status_t call_run(call_t *c, const call_value_t *values, call_value_t *out) LH_MUST_CHECK;
-
-/* NULL, or what is wrong with a signature such as "f64(u64 step, f64 peak)". */
-const char *call_signature_fault(const char *signature);
 
 #endif

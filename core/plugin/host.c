@@ -61,8 +61,9 @@ static lh_status_t do_fail(const lh_host_t *api, lh_status_t status, const char 
     va_start(args, fmt);
     (void)vsnprintf(text, sizeof(text), fmt, args);
     va_end(args);
-    errno = error;
-    return fail(status, "%s: %s", service_of(api)->plugin, text);
+    const char *plugin = service_of(api)->plugin;
+    return status == LH_IO ? fail_io(error, "%s: %s", plugin, text)
+                           : fail(status, "%s: %s", plugin, text);
 }
 
 /* The block that mem_new gave lies in the 64 bytes before what the plugin gets. */
@@ -105,7 +106,7 @@ static uint64_t do_now_ns(const lh_host_t *api)
 static lh_status_t do_random(const lh_host_t *api, void *out, size_t bytes)
 {
     if (sys()->random(out, bytes) != 0)
-        return fail(LH_IO, "%s: no random bytes", service_of(api)->plugin);
+        return fail_io(errno, "%s: no random bytes", service_of(api)->plugin);
     return LH_OK;
 }
 
@@ -214,7 +215,7 @@ lh_status_t host_new(host_t **out)
         .struct_size = sizeof(h->world), .size = 1, .nodes = 1, .sites = 1, .epoch = 1};
     if (sys()->random(&h->world.job, sizeof(h->world.job)) != 0) {
         mem_free(h);
-        return fail(LH_IO, "no random bytes");
+        return fail_io(errno, "no random bytes");
     }
     h->alone = h->world;
     (void)pthread_mutex_init(&h->lock, NULL);
@@ -278,6 +279,7 @@ lh_status_t host_for(host_t *h, const char *plugin, const lh_host_t **out)
 
 void host_set_world(host_t *h, const host_world_t *world)
 {
+    lh_assert(world == NULL || world->row.rank < world->row.size);
     h->others = world != NULL ? *world : (host_world_t){0};
     h->world = world != NULL ? world->row : h->alone;
 }
@@ -294,6 +296,7 @@ bool host_stopping(const host_t *h)
 
 uint32_t host_metrics(host_t *h, host_metric_t *out, uint32_t max)
 {
+    lh_assert(out != NULL || max == 0);
     (void)pthread_mutex_lock(&h->lock);
     const uint32_t count = h->metric_count;
     for (uint32_t i = 0; i < count && i < max; i++)

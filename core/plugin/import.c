@@ -1,4 +1,8 @@
-/* import.c - every table of a plugin, row by row, each checked as it comes in. */
+/* import.c - every table of a plugin, row by row, each checked as it comes in.
+ *
+ * All is copied: to rows of this host's size, so that the rest of the host needs to know one layout
+ * only, and so that a table which the plugin changes later changes nothing here. Texts that people
+ * read are made harmless to a terminal; texts that are compared must lie in the plugin's own memory. */
 #include <plugin/import.h>
 
 #include <ctype.h>
@@ -7,8 +11,7 @@
 #include <base/memory.h>
 #include <base/text.h>
 #include <plugin/abi.h>
-#include <plugin/call.h>
-#include <plugin/requirements.h>
+#include <plugin/signature.h>
 
 enum { ROWS = 1 << 16, WHAT_BYTES = 700 };
 
@@ -21,6 +24,7 @@ typedef struct table { /* a table as the plugin exports it */
     size_t own_size, min_size;
 } table_t;
 
+/* Memory that lives as long as the imported plugin. */
 static void *own(importer_t *i, size_t bytes)
 {
     void **owned = mem_grow(i->owned, &i->owned_capacity, i->owned_count + 1, sizeof(*owned));
@@ -122,7 +126,7 @@ static lh_status_t import_functions(importer_t *i)
         if (f->fn == NULL || f->help == NULL || f->signature == NULL)
             return fail(LH_ABI, "%s: function '%s' lacks its code, signature or help", i->path,
                         f->name);
-        const char *fault = call_signature_fault(f->signature);
+        const char *fault = signature_parse(f->signature, NULL);
         if (fault != NULL)
             return fail(LH_ABI, "%s: function '%s' has the signature '%s': %s", i->path, f->name,
                         f->signature, fault);
@@ -291,14 +295,15 @@ static lh_status_t import_hf(importer_t *i, lh_model_api_t *model)
 static lh_status_t import_transport(importer_t *i, lh_transport_api_t *t)
 {
     void *copy;
-    lh_status_t status = import_struct(i, "one_sided", t->one_sided, sizeof(lh_one_sided_api_t),
-                                       UP_TO(lh_one_sided_api_t, put), &copy);
-    t->one_sided = copy;
-    if (status != LH_OK) return status;
-    status = import_struct(i, "native", t->native, sizeof(lh_native_api_t),
-                           UP_TO(lh_native_api_t, leave), &copy);
-    t->native = copy;
-    return status;
+    const lh_status_t status = import_struct(i, "mapping", t->mapping, sizeof(lh_mapping_api_t),
+                                             UP_TO(lh_mapping_api_t, map), &copy);
+    const lh_mapping_api_t *mapping = copy;
+    t->mapping = mapping;
+    if (status != LH_OK || mapping == NULL) return status;
+    if (mapping->offer == NULL || mapping->take == NULL || mapping->forget == NULL ||
+        mapping->map == NULL)
+        return fail(LH_ABI, "%s: mapping lacks offer, take, forget or map", i->path);
+    return LH_OK;
 }
 
 /* Exactly the api that kind names is set. */
@@ -306,7 +311,7 @@ static lh_status_t check_apis(const importer_t *i)
 {
     const plugin_t *p = i->plugin;
     for (uint32_t k = LH_KIND_MODEL; k <= LH_KIND_PARTS; k++) {
-        const kind_t *kind = kind_of(k);
+        const plugin_kind_t *kind = plugin_kind(k);
         const void *api;
         if (kind->field == NULL) continue;
         memcpy(&api, (const char *)&p->row + kind->pointer_at, sizeof(api));
@@ -323,7 +328,7 @@ static lh_status_t check_apis(const importer_t *i)
 static lh_status_t import_api(importer_t *i)
 {
     plugin_t *p = i->plugin;
-    const kind_t *kind = kind_of(p->kind);
+    const plugin_kind_t *kind = plugin_kind(p->kind);
     const void *src;
     void *api;
     lh_status_t status = check_apis(i);
@@ -332,7 +337,7 @@ static lh_status_t import_api(importer_t *i)
     memcpy(&src, (const char *)&p->row + kind->pointer_at, sizeof(src));
     status = import_struct(i, kind->field, src, kind->api_size, kind->api_min, &api);
     if (status != LH_OK) return status;
-    const char *lacks = kind_lacks(kind, api);
+    const char *lacks = plugin_kind_lacks(kind, api);
     if (lacks != NULL)
         return fail(LH_ABI, "%s: .%s.%s is NULL; every %s brings it", i->path, kind->field, lacks,
                     kind->name);

@@ -4,7 +4,7 @@
 #define PLUGIN_IMPORT_H
 
 #include <plugin/image.h>
-#include <plugin/loader.h>
+#include <plugin/plugin.h>
 
 typedef struct importer {
     const char *path;    /* for sentences                             */
@@ -15,7 +15,7 @@ typedef struct importer {
     size_t owned_count, owned_capacity;
 } importer_t;
 
-/* symbol: the address of lh_plugin_v1. */
+/* symbol: the address of lh_plugin_v2. */
 lh_status_t import_plugin(importer_t *i, const void *symbol) LH_MUST_CHECK;
 void import_free(importer_t *i);
 

@@ -1,7 +1,9 @@
 /* origin.c - reads the notes of a loaded library, and the loader's list behind it. */
 #include <plugin/origin.h>
 
+#include <dlfcn.h>
 #include <elf.h>
+#include <execinfo.h>
 #include <stdio.h>
 
 #include <base/memory.h>
@@ -11,6 +13,7 @@ typedef struct search {
     char *build;
 } search_t;
 
+/* Name and text of a note each end at a multiple of four bytes. */
 static size_t padded(size_t bytes)
 {
     return (bytes + 3) & ~(size_t)3;
@@ -35,6 +38,7 @@ static void read_notes(const char *at, size_t left, char out[ORIGIN_BUILD])
     }
 }
 
+/* Called for each library of the process; only the one that is mapped at s->base is read. */
 static int look_at(struct dl_phdr_info *info, size_t size, void *context)
 {
     const search_t *s = context;
@@ -50,7 +54,7 @@ static int look_at(struct dl_phdr_info *info, size_t size, void *context)
 
 lh_status_t origin_find(const struct link_map *loaded, origin_t *out)
 {
-    origin_t o = {.libraries = NULL};
+    origin_t o = {.base = loaded->l_addr};
     text_t libraries = {0};
     search_t s = {loaded->l_addr, o.build};
     (void)dl_iterate_phdr(look_at, &s);
@@ -64,6 +68,20 @@ lh_status_t origin_find(const struct link_map *loaded, origin_t *out)
     o.libraries = libraries.data;
     *out = o;
     return LH_OK;
+}
+
+bool origin_is_on_stack(const origin_t *o)
+{
+    enum { FRAMES = 64 };
+    void *frames[FRAMES];
+    Dl_info info;
+    const int count = backtrace(frames, FRAMES);
+    for (int i = 0; i < count; i++) {
+        /* A call that does not return may be a function's last instruction. */
+        const void *call = (const char *)frames[i] - 1;
+        if (dladdr(call, &info) != 0 && (uintptr_t)info.dli_fbase == o->base) return true;
+    }
+    return false;
 }
 
 void origin_free(origin_t *o)

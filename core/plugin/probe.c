@@ -77,9 +77,31 @@ void probe_reached(uint32_t stage)
     if (child_says >= 0) (void)say(SAYS_STAGE, (int32_t)stage, "");
 }
 
+static bool tell_parent(const char *sentence)
+{
+    return say(SAYS_DONE, STATUS_INTERNAL, sentence);
+}
+
 bool probe_is_child(void)
 {
     return child_says >= 0;
+}
+
+/* What a constructor left at work, in whatever group or session, is this child's: it takes over
+ * orphans. One that lived on would keep what the parent has open, its locks among it. */
+static void end_children(void)
+{
+    for (bool found = true; found;) {
+        char path[64], line[4096];
+        (void)snprintf(path, sizeof(path), "/proc/self/task/%d/children", (int)getpid());
+        FILE *f = fopen(path, "re");
+        found = f != NULL && fgets(line, sizeof(line), f) != NULL;
+        if (f != NULL) (void)fclose(f);
+        for (char *rest = line, *word; found && (word = strsep(&rest, " \n")) != NULL;)
+            if (*word != '\0') (void)kill((pid_t)atoi(word), SIGKILL);
+        while (waitpid(-1, NULL, 0) > 0) {
+        }
+    }
 }
 
 /* A constructor calls exit. What the parent keeps in stdio's buffers and in its own handlers of
@@ -87,6 +109,7 @@ bool probe_is_child(void)
 static void leave(int code, void *unused)
 {
     (void)unused;
+    end_children();
     _exit(say(SAYS_EXIT, code, "") ? code : MUTE);
 }
 
@@ -106,7 +129,9 @@ static int try_it(void *context, int to)
     static const struct rlimit none = {0, 0};
     const prober_t *p = context;
     child_says = to;
+    assert_tell(tell_parent);
     (void)prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0);
+    (void)prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0);
     (void)setrlimit(RLIMIT_CORE, &none);
     forget_handlers();
     log_forked();
@@ -117,6 +142,7 @@ static int try_it(void *context, int to)
     (void)on_exit(leave, NULL);
     fail_clear();
     const lh_status_t status = p->attempt(p->context);
+    end_children();
     return say(SAYS_DONE, status, fail_reason()) ? 0 : MUTE;
 }
 
@@ -151,7 +177,6 @@ static lh_status_t judge(const prober_t *p, const heard_t *h)
     if (h->late) return fail(LH_ABI, "%s: %s takes longer than %u ms", p->path, what, p->limit_ms);
     if (h->last.says == SAYS_DONE && h->last.value == LH_OK) return LH_OK;
     if (h->last.says == SAYS_DONE) {
-        errno = 0; /* the sentence holds the child's already */
         return fail(h->last.value, "%s", h->last.reason);
     }
     if (h->last.says == SAYS_EXIT)
@@ -171,8 +196,8 @@ static lh_status_t run(const prober_t *p)
     child_t child;
     heard_t h = {0};
     switch (child_start(try_it, (void *)(uintptr_t)p, &child)) {
-    case CHILD_NO_PIPE: return fail(LH_IO, "%s: no pipe to try it with", p->path);
-    case CHILD_NO_PROCESS: return fail(LH_IO, "%s: no process to try it in", p->path);
+    case CHILD_NO_PIPE: return fail_io(errno, "%s: no pipe to try it with", p->path);
+    case CHILD_NO_PROCESS: return fail_io(errno, "%s: no process to try it in", p->path);
     default:
         hear(p, &child, &h);
         h.how = child_take_away(&child);
@@ -180,8 +205,10 @@ static lh_status_t run(const prober_t *p)
     }
 }
 
+/* A plugin that is found good is not tried again in this process, nor by its children. */
 lh_status_t probe(const prober_t *p)
 {
+    lh_assert(p->attempt != NULL && p->limit_ms > 0);
     if (is_known(p->sha256)) return LH_OK;
     const lh_status_t status = run(p);
     if (status == LH_OK) remember(p->sha256);

@@ -3,13 +3,14 @@
 #include <plugin/signature.h>
 
 #include <ctype.h>
+#include <string.h>
 
 static const char *const type_texts[] = {
     [CALL_STATUS] = "status", [CALL_I64] = "i64", [CALL_U64] = "u64",
     [CALL_F64] = "f64",       [CALL_STR] = "str", [CALL_TENSOR] = "tensor",
 };
 
-const char *call_type_text(uint32_t type)
+const char *signature_type_text(uint32_t type)
 {
     return type >= CALL_STATUS && type <= CALL_TENSOR ? type_texts[type] : "nothing";
 }
@@ -79,12 +80,6 @@ const char *signature_parse(const char *text, signature_t *out)
         }
     }
     if (*text != '\0') return "text follows ')'";
-    *out = s;
+    if (out != NULL) *out = s;
     return NULL;
-}
-
-const char *call_signature_fault(const char *signature)
-{
-    signature_t s;
-    return signature_parse(signature, &s);
 }

@@ -2,7 +2,12 @@
 #ifndef PLUGIN_SIGNATURE_H
 #define PLUGIN_SIGNATURE_H
 
-#include <plugin/call.h>
+#include <stdint.h>
+
+enum { CALL_PARAMS = 16 };
+
+/* What a parameter or a result is. */
+enum { CALL_STATUS = 1, CALL_I64 = 2, CALL_U64 = 3, CALL_F64 = 4, CALL_STR = 5, CALL_TENSOR = 6 };
 
 typedef struct signature {
     uint32_t result; /* CALL_* */
@@ -13,8 +18,8 @@ typedef struct signature {
     } params[CALL_PARAMS];
 } signature_t;
 
-/* NULL, or what is wrong. */
+/* NULL, or what is wrong with a signature; out may be NULL. */
 const char *signature_parse(const char *text, signature_t *out);
-const char *call_type_text(uint32_t type); /* "f64" */
+const char *signature_type_text(uint32_t type); /* "f64" */
 
 #endif

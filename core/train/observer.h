@@ -6,7 +6,8 @@
 #ifndef TRAIN_OBSERVER_H
 #define TRAIN_OBSERVER_H
 
-#include <graph/engine.h>
+#include <engine/engine.h>
+#include <links/link_probe.h>
 
 enum {               /* what a step's wall time went into */
        PART_DATA,    /* making batches and handing them to the device  */
@@ -33,6 +34,8 @@ typedef struct run_start {
     double predicted_step_s; /* by `plan`; 0: none */
     uint64_t train_tokens;   /* in the data set */
     const memory_report_t *memory;
+    const probe_pair_t *links; /* [link_count] between sites, as they were measured */
+    uint32_t link_count;
 } run_start_t;
 
 typedef struct step_report {

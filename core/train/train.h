@@ -2,11 +2,11 @@
 #ifndef TRAIN_TRAIN_H
 #define TRAIN_TRAIN_H
 
-#include <comm/control.h>
 #include <config/job.h>
-#include <plugin/loader.h>
+#include <control/control.h>
+#include <plugin/registry.h>
+#include <session/session.h>
 #include <train/observer.h>
-#include <train/session.h>
 
 typedef struct train_programs { /* of one step */
     const session_t *session;
@@ -48,11 +48,13 @@ typedef struct train_how {
     const world_t *world;
 } train_how_t;
 
-enum { TRAIN_DONE, TRAIN_TERMINATED, TRAIN_NOT_FINITE };
+/* TRAIN_REFUSED: all steps are made, and the last ones were not applied. */
+enum { TRAIN_DONE, TRAIN_TERMINATED, TRAIN_NOT_FINITE, TRAIN_REFUSED };
 
 typedef struct train_result {
     uint32_t outcome; /* TRAIN_* */
     uint64_t steps;
+    uint64_t refused;  /* the last steps in a row that were not applied */
     double loss;       /* of the last step           */
     double valid_loss; /* last evaluation; NAN: none */
 } train_result_t;

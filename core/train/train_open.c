@@ -1,6 +1,6 @@
 /* train_open.c - brings a training run up: what can be refused is refused before a device is taken,
  * and the checkpoint writer forks before the first thread starts. */
-#include <train/identity.h>
+#include <session/snapshot.h>
 #include <train/trainer.h>
 
 #include <math.h>
@@ -10,8 +10,8 @@
 #include <base/log.h>
 #include <base/memory.h>
 #include <base/sys.h>
-
-enum { PROGRAM_DOCUMENTS_LIMIT = 1 << 20 };
+#include <engine/engine_profile.h>
+#include <engine/weights.h>
 
 static lh_status_t digest_config(const job_t *job, char out[SHA256_TEXT])
 {
@@ -56,7 +56,6 @@ static lh_status_t open_session(trainer_t *t)
     identity_text(t->session, &t->identity);
     identity_tokenizer(t->how->tokenizer, &t->identity);
     text_printf(&t->identity, "launch.ranks = %u\n", agree_size(&t->agree));
-    text_printf(&t->identity, "parallel.accumulation = %s\n", t->lanes > 1 ? "breadth" : "depth");
     if (t->comm.comm != NULL) sites_text(t->how->world, &t->identity);
     status = text_status(&t->identity);
     if (status == LH_OK)
@@ -81,17 +80,10 @@ lh_status_t trainer_check_bits(const trainer_t *t)
     return LH_OK;
 }
 
-static lh_status_t open_split(trainer_t *t, uint32_t split, uint64_t samples, batches_t **out)
+static lh_status_t open_split(const trainer_t *t, uint32_t split, batches_t **out)
 {
-    const batches_how_t how = {.data = &t->job->data,
-                               .folder = t->job->pipeline.folder,
-                               .split = split,
-                               .sequence = t->job->train.sequence,
-                               .samples = samples,
-                               .vocab = (uint32_t)weights_parameters(t->session->weights)->vocab,
-                               .eod = t->how->eod,
-                               .beside = t->data};
-    return batches_open(&how, out);
+    const uint32_t vocab = (uint32_t)weights_parameters(t->session->weights)->vocab;
+    return step_batches_open(t->job, split, vocab, t->how->eod, t->data, out);
 }
 
 /* Ranks on several machines read files of their own under one name. */
@@ -113,40 +105,24 @@ static lh_status_t check_data(trainer_t *t, uint64_t train, uint64_t valid)
 
 static lh_status_t open_data(trainer_t *t)
 {
-    const job_train_t *train = &t->job->train;
     uint64_t digest, valid = 0;
-    lh_status_t status = open_split(t, SPLIT_TRAIN, train->steps * train->batch, &t->data);
+    lh_status_t status = open_split(t, SPLIT_TRAIN, &t->data);
     if (status == LH_OK) status = batches_digest(t->data, &digest);
     if (status != LH_OK) return status;
     text_printf(&t->identity, "data.content = %016llx\n", (unsigned long long)digest);
     status = text_status(&t->identity);
     if (status == LH_OK) status = trainer_check_bits(t);
-    if (status == LH_OK && train->evaluate_every > 0)
-        status = open_split(t, SPLIT_VALID, 0, &t->valid);
+    if (status == LH_OK && t->layout.score.use != 0) status = open_split(t, SPLIT_VALID, &t->valid);
     if (status == LH_OK && t->valid != NULL) status = batches_digest(t->valid, &valid);
     return status == LH_OK ? check_data(t, digest, valid) : status;
 }
 
-/* How many documents `rows` sequences may hold: one each when they are joined. */
-static uint64_t documents_of(const trainer_t *t, uint64_t rows)
-{
-    const job_train_t *train = &t->job->train;
-    if (t->job->data.documents == DOCUMENTS_JOINED) return rows;
-    if (train->max_documents > 0) return train->max_documents;
-
-    uint64_t most = batches_documents_per_sample(t->data);
-    if (t->valid != NULL && batches_documents_per_sample(t->valid) > most)
-        most = batches_documents_per_sample(t->valid);
-    if (t->how->eod >= 0 || most > train->sequence) most = train->sequence;
-    const uint64_t all = most * rows;
-    return all > PROGRAM_DOCUMENTS_LIMIT ? PROGRAM_DOCUMENTS_LIMIT : all;
-}
-
 /* The passes' rows lie one after the other, so that one run can take them all. */
-static lh_status_t make_batches(trainer_t *t, uint64_t documents)
+static lh_status_t make_batches(trainer_t *t)
 {
-    const uint64_t passes = t->share.passes;
-    const uint64_t tokens = t->share.rows * t->job->train.sequence;
+    const batch_share_t *share = &t->layout.share;
+    const uint64_t passes = share->passes, tokens = share->rows * t->job->train.sequence;
+    const uint64_t documents = t->layout.train.max_documents;
     t->batch = mem_array(passes, sizeof(*t->batch));
     if (t->batch == NULL) return LH_NO_MEMORY;
     batch_rows_t *b = &t->batch[0];
@@ -169,31 +145,38 @@ static lh_status_t make_batches(trainer_t *t, uint64_t documents)
     return LH_OK;
 }
 
-/* Optimizer first, as it says which gradients exist; then what shares the arenas. */
+static step_layout_t layout_of(const trainer_t *t, uint64_t documents_per_sample)
+{
+    return step_layout(t->job, agree_rank(&t->agree), agree_size(&t->agree), documents_per_sample);
+}
+
+/* The order of micro-batches must be that of the checkpoint, and all ranks' the same, though each
+ * may read a file of its own. */
+static lh_status_t check_schedule(trainer_t *t)
+{
+    text_t own = {0}, all = {0};
+    step_accumulation_text(t->job, t->programs.schedule, &own);
+    text_printf(&t->identity, "parallel.accumulation = %s\n", own.failed ? "" : own.data);
+    lh_status_t status = text_status(&own);
+    if (status == LH_OK) status = text_status(&t->identity);
+    if (status == LH_OK) status = trainer_check_bits(t);
+    if (status == LH_OK && t->job->parallel.schedule != NULL)
+        status = agree_text(&t->agree, own.data, &all);
+    if (status == LH_OK && all.length > 0 && !text_equal(all.data, own.data))
+        status = fail(LH_MISMATCH, "parallel.schedule = %s: the ranks' files differ (%s)",
+                      t->job->parallel.schedule, all.data);
+    text_free(&own);
+    text_free(&all);
+    return status;
+}
+
 static lh_status_t make_programs(trainer_t *t)
 {
-    const job_train_t *train = &t->job->train;
-    const uint64_t documents = documents_of(t, t->share.rows);
-    const program_how_t how = {.use = USE_TRAIN,
-                               .sequences = t->share.rows,
-                               .rows = train->sequence,
-                               .max_documents = documents,
-                               .recompute = train->recompute,
-                               .micro_batches = (uint32_t)t->share.passes,
-                               .replicas = agree_size(&t->agree),
-                               .lanes = t->lanes,
-                               .head_chunk = train->head_chunk};
-    const evaluation_how_t evaluation = {.session = t->session,
-                                         .sequences = train->micro_batch,
-                                         .rows = train->sequence,
-                                         .max_documents = documents_of(t, train->micro_batch),
-                                         .ranks = t->agree.ranks};
-    lh_status_t status = make_batches(t, documents);
-    const uint32_t runs = (uint32_t)t->share.passes / t->lanes;
-    if (status == LH_OK) status = session_update(t->session, runs, &t->update);
+    t->layout = layout_of(t, step_documents(t->job, t->data, t->valid, t->how->eod));
+    lh_status_t status = make_batches(t);
     if (status == LH_OK)
-        status = program_new(t->session->engine, t->session->weights, &how, &t->program);
-    if (status == LH_OK && t->valid != NULL) status = evaluation_new(&evaluation, &t->evaluation);
+        status = step_programs_new(t->session, &t->layout, t->agree.ranks, &t->programs);
+    if (status == LH_OK) status = check_schedule(t);
     if (status == LH_OK) status = engine_build(t->session->engine);
     if (status == LH_OK && t->comm.comm != NULL) status = train_comm_connect(&t->comm);
     if (status != LH_OK) return status;
@@ -227,7 +210,7 @@ static lh_status_t start_weights(trainer_t *t)
     else if (t->how->imported != NULL)
         status = load_imported(t);
     if (status != LH_OK || t->session->transfers == NULL) return status;
-    return transfers_renew(t->session->transfers);
+    return transfers_value_gather(t->session->transfers);
 }
 
 /* Of a manifest: what the run says about itself, each line feed as two bytes. */
@@ -291,6 +274,15 @@ static lh_status_t open_comm(trainer_t *t)
     return train_comm_open(&t->comm, &how);
 }
 
+/* A profile that somebody asked for is refused now rather than left out of the run's end. */
+static lh_status_t check_profiler(const trainer_t *t)
+{
+    if (t->how->profiler == NULL || engine_can_profile(t->session->engine)) return LH_OK;
+    return fail(LH_UNSUPPORTED,
+                "device %s does not tell when an event was passed: no step can be profiled",
+                t->session->device_plugin->name);
+}
+
 lh_status_t trainer_open(trainer_t *t, const train_how_t *how)
 {
     *t = (trainer_t){.how = how,
@@ -301,15 +293,12 @@ lh_status_t trainer_open(trainer_t *t, const train_how_t *how)
     lh_status_t status = open_comm(t);
     if (status == LH_OK)
         status = agree_new(t->comm.comm != NULL ? &t->comm.ranks : NULL, &t->agree);
-    t->share = batch_share(t->job->train.batch, t->job->train.micro_batch, agree_rank(&t->agree),
-                           agree_size(&t->agree));
-    t->lanes = t->job->parallel.accumulation == ACCUMULATION_BREADTH ? (uint32_t)t->share.passes
-                                                                     : 1;
+    t->layout = layout_of(t, 0);
     if (status == LH_OK) status = digest_config(t->job, t->config);
     if (status == LH_OK) status = bindings_new(t->job, how->registry, &t->bindings);
     if (status == LH_OK) status = trainer_start(t);
     if (status == LH_OK) status = open_session(t);
-    if (status == LH_OK) status = session_check_sequence(t->session);
+    if (status == LH_OK) status = check_profiler(t);
     if (status == LH_OK) status = open_data(t);
     if (status == LH_OK) status = make_programs(t);
     if (status == LH_OK) status = snapshot_new(t->session->weights, &t->snapshot);
@@ -332,7 +321,7 @@ void trainer_close(trainer_t *t)
     else
         writer_close(t->writer);
     snapshot_free(t->snapshot);
-    evaluation_free(t->evaluation);
+    step_programs_free(&t->programs);
     batches_close(t->data);
     batches_close(t->valid);
     if (t->batch != NULL) {

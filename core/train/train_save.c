@@ -1,14 +1,17 @@
 /* train_save.c - hands the weights and states to the writer and hears what became of them. */
-#include <train/trainer.h>
-
 #include <errno.h>
+#include <math.h>
 #include <stdio.h>
+#include <sys/resource.h>
 
 #include <base/log.h>
+#include <base/memory.h>
 #include <base/sys.h>
-#include <graph/finish.h>
+#include <engine/engine_profile.h>
+#include <engine/weights.h>
+#include <train/trainer.h>
 
-static void tell(trainer_t *t, const writer_result_t *r, double stall_s)
+static void save_tell(trainer_t *t, const writer_result_t *r, double stall_s)
 {
     char path[512], name[32];
     (void)snprintf(name, sizeof(name), "step-%012llu", (unsigned long long)r->step);
@@ -25,43 +28,111 @@ static void tell(trainer_t *t, const writer_result_t *r, double stall_s)
                  r->reason);
 }
 
+/* A save of several ranks: all write; once all have, rank 0 commits. Alone, writing is all. */
+enum { SAVE_NONE, SAVE_WRITES, SAVE_COMMITS };
+/* In a sum over ranks: who is still at it, and who has failed. Exact for as many ranks as this. */
+#define SAVE_FAILED ((double)(1 << 20))
+
+static void save_ended(trainer_t *t, const writer_result_t *result)
+{
+    t->waited_ns = 0;
+    t->save_phase = SAVE_NONE;
+    save_tell(t, result, 0);
+    /* The last step is tried once more, and then its failure is the run's. */
+    if (result->status != LH_OK && t->saved_step == result->step) t->saved_step = UINT64_MAX;
+}
+
+static bool save_alone(const trainer_t *t)
+{
+    return agree_size(&t->agree) == 1;
+}
+
 void trainer_poll_save(trainer_t *t)
 {
     writer_result_t result;
-    if (t->writer == NULL || writer_poll(t->writer, &result) != LH_OK) return;
-    t->waited_ns = 0;
-    tell(t, &result, 0);
-    /* The last step is tried once more, and then its failure is the run's. */
-    if (result.status != LH_OK && t->saved_step == result.step) t->saved_step = UINT64_MAX;
+    if (t->writer == NULL || !save_alone(t) || writer_poll(t->writer, &result) != LH_OK) return;
+    t->save_result = result;
+    save_ended(t, &result);
+}
+
+double trainer_save_word(trainer_t *t)
+{
+    if (save_alone(t) || t->save_phase == SAVE_NONE) return 0;
+    if (t->save_phase == SAVE_COMMITS && agree_rank(&t->agree) > 0) return 0;
+    if (!t->save_ended) t->save_ended = writer_poll(t->writer, &t->save_result) == LH_OK;
+    if (!t->save_ended) return 1;
+    return t->save_result.status == LH_OK ? 0 : SAVE_FAILED;
+}
+
+lh_status_t trainer_save_agreed(trainer_t *t, double words)
+{
+    const bool leads = agree_rank(&t->agree) == 0;
+    if (save_alone(t) || t->save_phase == SAVE_NONE) return LH_OK;
+    if (words - SAVE_FAILED * floor(words / SAVE_FAILED) > 0) return LH_OK; /* some are at it */
+    const bool committed = words == 0 && t->save_phase == SAVE_COMMITS;
+    if (words == 0 && !committed) {
+        t->save_phase = SAVE_COMMITS;
+        t->save_ended = false;
+        if (leads) writer_commit(t->writer);
+        return LH_OK;
+    }
+    writer_result_t *r = &t->save_result;
+    if (!committed) {
+        if (t->save_phase == SAVE_COMMITS && !leads) r->status = LH_OK;
+        const lh_status_t status = agree_failure(&t->agree, &r->status, r->reason,
+                                                 sizeof(r->reason));
+        if (status != LH_OK) return status;
+    }
+    writer_settle(t->writer, committed);
+    save_ended(t, r);
+    return LH_OK;
+}
+
+static void save_nap(void)
+{
+    const struct timespec nap = {.tv_nsec = 1000000};
+    (void)nanosleep(&nap, NULL);
+}
+
+/* Until no save is under way, or rank 0's patience is at its end: the same on all ranks. */
+static lh_status_t save_await(trainer_t *t, uint64_t most_ns)
+{
+    const uint64_t since = sys()->now_ns();
+    bool late = false;
+    while (!late && (save_alone(t) ? writer_busy(t->writer) : t->save_phase != SAVE_NONE)) {
+        const bool over = agree_rank(&t->agree) == 0 && sys()->now_ns() - since >= most_ns;
+        double words[2] = {trainer_save_word(t), over};
+        lh_status_t status = agree_sum(&t->agree, words, 2);
+        if (status == LH_OK) status = trainer_save_agreed(t, words[0]);
+        if (status != LH_OK) return status;
+        late = words[1] > 0;
+        save_nap();
+        trainer_poll_save(t);
+    }
+    return LH_OK;
 }
 
 lh_status_t trainer_finish_save(trainer_t *t)
 {
-    writer_result_t result;
     if (t->writer == NULL || !writer_busy(t->writer)) return LH_OK;
     trainer_doing(t, t->step, "the last save");
-    const lh_status_t status = writer_wait(t->writer, &result);
-    if (status != LH_OK) return status;
-    tell(t, &result, 0);
-    errno = 0; /* the reason came from the helper and is complete */
-    if (result.status != LH_OK) return fail(result.status, "%s", result.reason);
-    return LH_OK;
+    const lh_status_t status = save_await(t, UINT64_MAX);
+    if (status != LH_OK || t->save_result.status == LH_OK) return status;
+    trainer_doing(t, t->step, "the last save"); /* agreeing on it said otherwise */
+    return fail_again(t->save_result.status, t->save_result.reason);
 }
 
 /* LH_AGAIN: the save before is still under way after all patience. A save has that once: a disk
- * that hangs must not stop training again at every step that wants to save. */
-static lh_status_t begin(trainer_t *t, bool last)
+ * that hangs must not stop training again at every step that wants to save. Another failure in
+ * *agreed is that of the run. */
+static lh_status_t save_begin(trainer_t *t, bool last, lh_status_t *agreed)
 {
+    lh_assert(t->writer != NULL);
     const uint64_t most = t->job->checkpoint.patience_ns, since = sys()->now_ns();
-    uint64_t left = t->waited_ns > most ? 0 : most - t->waited_ns;
-    if (last) left = UINT64_MAX;
-    const struct timespec nap = {.tv_nsec = 1000000};
-    lh_status_t status;
-    trainer_poll_save(t);
-    while ((status = writer_begin(t->writer)) == LH_AGAIN && sys()->now_ns() - since < left) {
-        (void)nanosleep(&nap, NULL);
-        trainer_poll_save(t);
-    }
+    const uint64_t left = t->waited_ns > most ? 0 : most - t->waited_ns;
+    *agreed = save_await(t, last ? UINT64_MAX : left);
+    if (*agreed != LH_OK) return *agreed;
+    lh_status_t status = writer_begin(t->writer);
     if (status == LH_AGAIN) t->waited_ns += sys()->now_ns() - since;
     /* The last save of one rank takes memory bit by bit, as it gives back what steps needed. */
     if (status == LH_OK && (!last || t->comm.comm != NULL)) status = writer_reserve(t->writer);
@@ -72,18 +143,18 @@ static lh_status_t begin(trainer_t *t, bool last)
  * is what the run is for. */
 static lh_status_t not_saved(trainer_t *t, lh_status_t status, bool last, uint64_t since)
 {
-    errno = 0; /* the sentences are complete */
     if (status == LH_AGAIN) status = fail(LH_TIMED_OUT, "the save before is still being written");
-    if (status == LH_OK) status = fail(LH_IO, "another rank cannot save");
+    if (status == LH_OK) status = fail_io(0, "another rank cannot save");
     if (last) return status;
     writer_result_t failed = {.status = status, .step = t->step};
     (void)snprintf(failed.reason, sizeof(failed.reason), "%s", fail_reason());
-    tell(t, &failed, (double)(sys()->now_ns() - since) * 1e-9);
+    save_tell(t, &failed, (double)(sys()->now_ns() - since) * 1e-9);
     return LH_OK;
 }
 
-static checkpoint_meta_t describe(trainer_t *t)
+static checkpoint_meta_t save_describe(trainer_t *t)
 {
+    t->refused = (checkpoint_scalar_t){MANIFEST_REFUSED, (double)t->not_finite};
     return (checkpoint_meta_t){.run = t->run,
                                .config = t->config,
                                .model = t->identity.data,
@@ -94,7 +165,9 @@ static checkpoint_meta_t describe(trainer_t *t)
                                .cursor = t->step * t->job->train.batch,
                                .tokens = t->tokens,
                                .plugins = t->plugins,
-                               .plugin_count = t->plugin_count};
+                               .plugin_count = t->plugin_count,
+                               .scalars = &t->refused,
+                               .scalar_count = t->not_finite > 0};
 }
 
 /* What one rank skips or repeats, all do: *skip where one of them cannot save now, *saved where
@@ -125,18 +198,64 @@ lh_status_t trainer_save(trainer_t *t, bool last)
     if (alone && t->saved_step == t->step) return LH_OK;
     const uint64_t since = sys()->now_ns();
     trainer_doing(t, t->step, "a save");
-    lh_status_t status = begin(t, last);
+    lh_status_t agreed, status = save_begin(t, last, &agreed);
+    if (agreed != LH_OK) return agreed;
+    if (writer_lost(t->writer)) return status; /* no save would ever be made again */
     bool skip, saved;
-    const lh_status_t agreed = agree_save(t, status != LH_OK, &skip, &saved);
+    agreed = agree_save(t, status != LH_OK, &skip, &saved);
     if (agreed != LH_OK) return agreed;
     if (saved) return LH_OK;
     if (skip) return not_saved(t, status, last, since);
     status = bindings_before_save(t->bindings, t->step, t->loss);
     if (status == LH_OK) status = take_snapshot(t, last);
     if (status != LH_OK) return status;
-    const checkpoint_meta_t meta = describe(t);
+    const checkpoint_meta_t meta = save_describe(t);
     status = writer_submit(t->writer, &meta);
-    if (status != LH_OK) return not_saved(t, status, last, since);
+    /* One of several ranks can't leave out what all others save. */
+    if (status != LH_OK) return alone ? not_saved(t, status, last, since) : status;
     t->saved_step = t->step;
+    t->save_phase = SAVE_WRITES;
+    t->save_ended = false;
+    return LH_OK;
+}
+
+/* The memory of every rank, planned and measured, told to all at the end. */
+static rank_memory_t own_memory(const trainer_t *t)
+{
+    struct rusage usage = {0};
+    lh_device_memory_t device;
+    const engine_t *e = t->session->engine;
+    rank_memory_t m = {.rank = agree_rank(&t->agree)};
+    engine_memory(e, &m.planned);
+    engine_memory_measured(e, &m.measured);
+    if (t->comm.comm != NULL) {
+        m.planned.bytes[MEMORY_TRANSFERS] = t->comm.planned_bytes;
+        m.planned.total_bytes += t->comm.planned_bytes;
+        m.measured.bytes[MEMORY_TRANSFERS] = comm_bytes(t->comm.comm);
+        m.measured.total_bytes += m.measured.bytes[MEMORY_TRANSFERS];
+    }
+    if (engine_device_memory(e, &device)) m.device_bytes = device.process_bytes;
+    if (getrusage(RUSAGE_SELF, &usage) == 0) m.resident_bytes = (uint64_t)usage.ru_maxrss * 1024;
+    return m;
+}
+
+lh_status_t trainer_memory(trainer_t *t)
+{
+    const uint32_t size = agree_size(&t->agree);
+    if (t->memory != NULL) return LH_OK; /* the last save has asked before */
+    const rank_memory_t mine = own_memory(t);
+    rank_memory_t *all = mem_array(size, sizeof(*all));
+    if (all == NULL) return LH_NO_MEMORY;
+    lh_status_t status = LH_OK;
+    all[0] = mine;
+    if (size > 1) {
+        const train_ranks_t *ranks = t->agree.ranks;
+        status = ranks->gather(ranks->context, &mine, sizeof(mine), all);
+    }
+    if (status != LH_OK) {
+        mem_free(all);
+        return status;
+    }
+    t->memory = all;
     return LH_OK;
 }

@@ -8,9 +8,8 @@
 #include <base/file.h>
 #include <base/memory.h>
 #include <base/sys.h>
-#include <checkpoint/checkpoint_folder.h>
 #include <checkpoint/commit.h>
-#include <checkpoint/shared_folder.h>
+#include <checkpoint/rank_save.h>
 
 typedef struct start { /* what rank 0 tells */
     uint64_t session;
@@ -60,7 +59,7 @@ static lh_status_t name_run(trainer_t *t, uint64_t *session)
 {
     uint8_t bytes[(RUN_ID - 1) / 2];
     if (sys()->random(bytes, sizeof(bytes)) != 0 || sys()->random(session, sizeof(*session)) != 0)
-        return fail(LH_IO, "no random bytes to be had");
+        return fail_io(errno, "no random bytes to be had");
     if (t->resumed != NULL) {
         (void)snprintf(t->run, sizeof(t->run), "%s", t->resumed->manifest->meta.run);
         return LH_OK;
@@ -93,9 +92,9 @@ static lh_status_t meet_in_folder(trainer_t *t, uint64_t session)
     double seen = 1;
     if (agree_size(&t->agree) == 1) return LH_OK;
     const bool leads = agree_rank(&t->agree) == 0;
-    lh_status_t status = leads ? LH_OK : shared_folder_look(folder, session);
+    lh_status_t status = leads ? LH_OK : rank_save_look(folder, session);
     if (status == LH_OK) status = agree_sum(&t->agree, &seen, 1);
-    if (leads) shared_folder_unmark(folder, session);
+    if (leads) rank_save_unmark(folder, session);
     return status;
 }
 
@@ -106,7 +105,7 @@ static lh_status_t lead_start(trainer_t *t, lh_status_t opened)
     lh_status_t status = opened == LH_OK ? find_newest(t) : opened;
     if (status == LH_OK) status = name_run(t, &start.session);
     if (status == LH_OK && agree_size(&t->agree) > 1)
-        status = shared_folder_mark(t->job->checkpoint.folder, start.session);
+        status = rank_save_mark(t->job->checkpoint.folder, start.session);
     start.status = status;
     if (status != LH_OK)
         (void)snprintf(start.reason, sizeof(start.reason), "%.500s", fail_reason());
@@ -128,7 +127,6 @@ static lh_status_t follow_start(trainer_t *t, lh_status_t opened)
     if (opened != LH_OK) return opened; /* the run ends here, and so for all */
     const lh_status_t status = agree_first(&t->agree, &start, sizeof(start));
     if (status != LH_OK) return status;
-    errno = 0; /* rank 0's sentence is complete */
     if (start.status != LH_OK) return fail(start.status, "%s", start.reason);
     memcpy(t->run, start.run, sizeof(t->run));
     writer_session(t->writer, start.session);
@@ -186,7 +184,6 @@ static lh_status_t start_older(trainer_t *t, bool lost)
     const uint64_t step = t->resumed->manifest->meta.step;
     const bool leads = agree_rank(&t->agree) == 0;
     if (!lost) {
-        errno = 0;
         (void)fail(LH_CORRUPT, "another rank found it damaged");
     }
     if (lost || leads) checkpoint_skip(step);

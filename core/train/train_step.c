@@ -3,11 +3,13 @@
 
 #include <math.h>
 
+#include <base/stop.h>
 #include <base/sys.h>
-#include <train/stop.h>
+#include <engine/program.h>
 
 void trainer_clock(trainer_t *t, uint32_t part, uint64_t *since)
 {
+    lh_assert(part < STEP_PARTS);
     const uint64_t now = sys()->now_ns();
     t->part_ns[part] += now - *since;
     *since = now;
@@ -16,17 +18,18 @@ void trainer_clock(trainer_t *t, uint32_t part, uint64_t *since)
 /* Global sample index of the first sequence of a pass of this rank. */
 static uint64_t first_sample(const trainer_t *t, uint64_t pass)
 {
-    return t->step * t->job->train.batch + t->share.first + pass * t->share.rows;
+    return t->step * t->job->train.batch + t->layout.share.first + pass * t->layout.share.rows;
 }
 
 /* The sum of token weights over the global batch, all ranks' passes. */
 static lh_status_t total_weight(trainer_t *t, double *total)
 {
-    const uint64_t tokens = t->share.rows * t->job->train.sequence;
+    const batch_share_t *share = &t->layout.share;
+    const uint64_t tokens = share->rows * t->job->train.sequence;
     *total = (double)(t->job->train.batch * t->job->train.sequence);
     if (batches_weigh_all(t->data)) return LH_OK;
     *total = 0;
-    for (uint64_t i = 0; i < t->share.passes; i++)
+    for (uint64_t i = 0; i < share->passes; i++)
         for (uint64_t k = 0; k < tokens; k++)
             *total += (double)t->batch[i].weights[k];
     return agree_sum(&t->agree, total, 1);
@@ -36,11 +39,12 @@ static lh_status_t total_weight(trainer_t *t, double *total)
  * the batch is cut does not change the loss. */
 static lh_status_t fill_batch(trainer_t *t)
 {
-    const uint64_t rows = t->share.rows, tokens = rows * t->job->train.sequence;
+    const batch_share_t *share = &t->layout.share;
+    const uint64_t rows = share->rows, tokens = rows * t->job->train.sequence;
     double total;
     lh_status_t status = LH_OK;
-    for (uint64_t i = 0; i < t->share.passes && status == LH_OK; i++) {
-        const uint64_t used = batch_share_rows(&t->share, i);
+    for (uint64_t i = 0; i < share->passes && status == LH_OK; i++) {
+        const uint64_t used = batch_share_rows(share, i);
         status = batches_fill(t->data, first_sample(t, i), used, &t->batch[i]);
         if (status == LH_OK && used < rows) batches_pad(t->data, used, rows, &t->batch[i]);
     }
@@ -49,42 +53,46 @@ static lh_status_t fill_batch(trainer_t *t)
     if (total <= 0)
         return fail(LH_INVALID, "step %llu: every token of the batch is masked",
                     (unsigned long long)t->step + 1);
-    const float share = (float)(1 / total);
-    for (uint64_t i = 0; i < t->share.passes; i++)
+    const float scale = (float)(1 / total);
+    for (uint64_t i = 0; i < share->passes; i++)
         for (uint64_t k = 0; k < tokens; k++)
-            t->batch[i].weights[k] *= share;
+            t->batch[i].weights[k] *= scale;
     return LH_OK;
 }
 
-/* Run i: the lanes' passes from i * lanes on. */
-static lh_status_t run_passes(trainer_t *t, uint64_t i)
+/* Round i of the schedule: the inputs of its micro-batches, one after the other. */
+static lh_status_t run_round(trainer_t *t, uint64_t i)
 {
-    const batch_rows_t *b = &t->batch[i * t->lanes];
-    const uint64_t lanes = t->lanes, bytes = lanes * t->share.rows * t->job->train.sequence * 4;
-    int32_t(*seeds)[4] = t->seeds + i * lanes;
-    for (uint64_t lane = 0; lane < lanes; lane++) {
+    const batch_share_t *share = &t->layout.share;
+    const uint64_t count = t->programs.schedule->round_micro_batches;
+    lh_assert((i + 1) * count <= share->passes);
+    const uint64_t bytes = count * share->rows * t->job->train.sequence * 4;
+    const batch_rows_t *b = &t->batch[i * count];
+    int32_t(*seeds)[4] = t->seeds + i * count;
+    for (uint64_t m = 0; m < count; m++) {
         /* Of the global batch, so that what is drawn does not depend on who draws it. */
-        const uint64_t first = t->share.first + (i * lanes + lane) * t->share.rows;
-        seeds[lane][0] = (int32_t)(uint32_t)t->job->train.seed;
-        seeds[lane][1] = (int32_t)(uint32_t)t->step;
-        seeds[lane][2] = (int32_t)(uint32_t)first;
+        const uint64_t first = share->first + (i * count + m) * share->rows;
+        seeds[m][0] = (int32_t)(uint32_t)t->job->train.seed;
+        seeds[m][1] = (int32_t)(uint32_t)t->step;
+        seeds[m][2] = (int32_t)(uint32_t)first;
     }
-    program_t *p = t->program;
+    program_t *p = t->programs.train;
 
     lh_status_t status = program_input(p, LH_INPUT_TOKENS, b->tokens, bytes);
     if (status == LH_OK) status = program_input(p, LH_INPUT_POSITIONS, b->positions, bytes);
     if (status == LH_OK)
-        status = program_input(p, LH_INPUT_STARTS, b->starts, lanes * (b->max_documents + 1) * 4);
+        status = program_input(p, LH_INPUT_STARTS, b->starts, count * (b->max_documents + 1) * 4);
     if (status == LH_OK) status = program_input(p, LH_INPUT_LABELS, b->labels, bytes);
     if (status == LH_OK) status = program_input(p, LH_INPUT_WEIGHTS, b->weights, bytes);
     if (status == LH_OK && program_has_input(p, LH_INPUT_SEED))
-        status = program_input(p, LH_INPUT_SEED, seeds, lanes * sizeof(seeds[0]));
+        status = program_input(p, LH_INPUT_SEED, seeds, count * sizeof(seeds[0]));
     if (status == LH_OK) status = program_run(p, (uint32_t)i);
     return status;
 }
 
 static lh_status_t run_update(trainer_t *t, double rate)
 {
+    lh_assert(t->session->groups.count > 0);
     const uint32_t groups = t->session->groups.count;
     const uint64_t bytes = groups * LH_STEP_WORDS * sizeof(float);
     for (uint32_t g = 0; g < groups; g++) {
@@ -96,24 +104,27 @@ static lh_status_t run_update(trainer_t *t, double rate)
         row[LH_STEP_APPLY] = 1;
         row[LH_STEP_MAX_NORM] = (float)t->job->optimizer.clip;
     }
-    lh_status_t status = program_input(t->update, LH_INPUT_STEP, t->step_rows, bytes);
-    if (status == LH_OK) status = program_run(t->update, 0);
-    if (status == LH_OK) status = program_output(t->update, OUTPUT_STEP, t->step_rows, bytes);
+    lh_status_t status = program_input(t->programs.update, LH_INPUT_STEP, t->step_rows, bytes);
+    if (status == LH_OK) status = program_run(t->programs.update, 0);
+    if (status == LH_OK)
+        status = program_output(t->programs.update, OUTPUT_STEP, t->step_rows, bytes);
     return status;
 }
 
-/* Each rank has the loss of its share, and may have been asked to stop: one exchange for both,
+/* Each rank has the loss of its share, may have been asked to stop, and may have written what it
+ * saves: one exchange for all,
  * which travels while parameters are updated, ahead of the new values. */
-enum { AGREE_LOSS = 0, AGREE_CROSS_ENTROPY = 1, AGREE_STOP = 2, AGREE_NUMBERS = 3 };
+enum { AGREE_LOSS = 0, AGREE_CROSS_ENTROPY = 1, AGREE_STOP = 2, AGREE_SAVE = 3, AGREE_NUMBERS = 4 };
 
 static lh_status_t agree_begin(trainer_t *t, double numbers[AGREE_NUMBERS])
 {
     float mine[2];
-    const lh_status_t status = program_output(t->program, OUTPUT_LOSS, mine, sizeof(mine));
+    const lh_status_t status = program_output(t->programs.train, OUTPUT_LOSS, mine, sizeof(mine));
     if (status != LH_OK) return status;
     numbers[AGREE_LOSS] = (double)mine[0];
     numbers[AGREE_CROSS_ENTROPY] = (double)mine[1];
     numbers[AGREE_STOP] = stop_requested() ? 1 : 0;
+    numbers[AGREE_SAVE] = trainer_save_word(t);
     return agree_start(&t->agree, numbers, AGREE_NUMBERS);
 }
 
@@ -154,8 +165,8 @@ lh_status_t trainer_step(trainer_t *t, bool *applied)
     if (status == LH_OK) status = fill_batch(t);
     if (status != LH_OK) return status;
     trainer_clock(t, PART_DATA, &clock);
-    for (uint64_t i = 0; i < t->share.passes / t->lanes && status == LH_OK; i++)
-        status = run_passes(t, i);
+    for (uint64_t i = 0; i < t->programs.schedule->rounds && status == LH_OK; i++)
+        status = run_round(t, i);
     if (status == LH_OK) status = agree_begin(t, numbers);
     if (status != LH_OK) return status;
     trainer_clock(t, PART_COMPUTE, &clock);
@@ -178,5 +189,5 @@ lh_status_t trainer_step(trainer_t *t, bool *applied)
     if (status != LH_OK) return status;
     trainer_clock(t, PART_WATCH, &clock);
     report(t, numbers, rate, *applied);
-    return LH_OK;
+    return trainer_save_agreed(t, numbers[AGREE_SAVE]);
 }

@@ -4,14 +4,11 @@
 #define TRAIN_TRAINER_H
 
 #include <checkpoint/writer.h>
-#include <data/batch_share.h>
-#include <data/batches.h>
-#include <train/bindings.h>
-#include <train/evaluation.h>
-#include <train/session.h>
-#include <train/snapshot.h>
+#include <session/bindings.h>
+#include <session/snapshot.h>
+#include <session/step_layout.h>
+#include <session/train_comm.h>
 #include <train/train.h>
-#include <train/train_comm.h>
 
 enum { RUN_ID = 33, FINGERPRINT_TEXT = 192 };
 
@@ -25,15 +22,13 @@ typedef struct trainer {
     checkpoint_t *resumed; /* while opening */
     uint64_t below;        /* steps of checkpoints that may be resumed */
     session_t *session;
-    program_t *program, *update;
+    step_layout_t layout; /* bound by the data once that is open */
+    step_programs_t programs;
     snapshot_t *snapshot;
-    batches_t *data, *valid;
-    batch_share_t share;      /* of the global batch: this rank's sequences and passes */
-    batch_rows_t *batch;      /* [share.passes] one after the other in memory */
-    uint32_t lanes;           /* passes that a run takes through each block at once: all or 1 */
-    evaluation_t *evaluation; /* NULL: none during training */
-    float *step_rows;         /* [groups, LH_STEP_WORDS]    */
-    int32_t (*seeds)[4];      /* [share.passes]             */
+    batches_t *data, *valid; /* valid NULL: nothing is evaluated during training */
+    batch_rows_t *batch;     /* [share.passes] one after the other in memory */
+    float *step_rows;        /* [groups, LH_STEP_WORDS]    */
+    int32_t (*seeds)[4];     /* [share.passes]             */
 
     uint64_t step; /* made so far */
     uint64_t first_step;
@@ -41,8 +36,12 @@ typedef struct trainer {
     bool failed;         /* others may be gone: nothing waits for them */
     bool stop;           /* a rank was asked to save and end, all know it since the last step */
     uint64_t saved_step; /* of the last save that was handed over; UINT64_MAX: none */
-    uint64_t waited_ns;  /* that training stood still for the save under way        */
-    uint32_t not_finite; /* steps in a row */
+    uint32_t save_phase; /* train_save.c: the same on all ranks */
+    writer_result_t save_result; /* of this rank in that phase, once save_ended */
+    bool save_ended;
+    uint64_t waited_ns;          /* that training stood still for the save under way        */
+    uint32_t not_finite;         /* steps in a row */
+    checkpoint_scalar_t refused; /* the same, as a save writes it */
     double loss, valid_loss;
     uint64_t begun_ns, part_ns[STEP_PARTS];
 
@@ -81,10 +80,14 @@ lh_status_t trainer_step(trainer_t *t, bool *applied) LH_MUST_CHECK;
  * it is the last of the run. */
 lh_status_t trainer_save(trainer_t *t, bool last) LH_MUST_CHECK;
 void trainer_poll_save(trainer_t *t);
+/* Of several ranks: what this one says of the save under way in a sum over all ranks, and what
+ * follows from that sum. All ranks do the latter at the same point of the run. */
+double trainer_save_word(trainer_t *t);
+lh_status_t trainer_save_agreed(trainer_t *t, double words) LH_MUST_CHECK;
 /* Waits until what was handed over is committed; fails if it was not. */
 lh_status_t trainer_finish_save(trainer_t *t) LH_MUST_CHECK;
 
-/* train_memory.c: all ranks tell all, once the steps are made. */
+/* train_save.c: all ranks tell all, once the steps are made. */
 lh_status_t trainer_memory(trainer_t *t) LH_MUST_CHECK;
 
 /* For the sentence when this rank or another is lost: "in step 40, evaluation". text may be NULL.

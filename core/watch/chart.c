@@ -1,10 +1,16 @@
-/* chart.c - axes with round numbers, series as polylines or dots. */
+/* chart.c - charts as SVG text: axes with round numbers, series as polylines or dots; and a step as a
+ * flame chart.
+ *
+ * All is drawn here and not by a script of the page: so a report shows its curves in mail, in a
+ * viewer without scripts, and in ten years. A long series is thinned to the lowest and the highest
+ * point per column, which keeps every spike that a mean would hide. */
 #include <watch/chart.h>
 
 #include <math.h>
 #include <stdio.h>
 
-#include <watch/progress.h>
+#include <base/memory.h>
+#include <base/text.h>
 
 /* Of its values: a narrower range is drawn wider, as ticks show four digits. */
 static const double least_range = 1e-3;
@@ -16,7 +22,7 @@ typedef struct frame {
     double width, height;  /* of the SVG */
 } frame_t;
 
-void html_escape(text_t *out, const char *text)
+void chart_escape(text_t *out, const char *text)
 {
     for (; *text != '\0'; text++) {
         switch (*text) {
@@ -34,12 +40,13 @@ void html_escape(text_t *out, const char *text)
     }
 }
 
-static double place_x(const frame_t *f, double x)
+/* Data to places of the SVG, whose y grows downwards. */
+static double frame_x(const frame_t *f, double x)
 {
     return LEFT + (x - f->x0) / (f->x1 - f->x0) * (f->width - LEFT - RIGHT);
 }
 
-static double place_y(const frame_t *f, double y)
+static double frame_y(const frame_t *f, double y)
 {
     return f->height - BOTTOM - (y - f->y0) / (f->y1 - f->y0) * (f->height - TOP - BOTTOM);
 }
@@ -52,18 +59,19 @@ static double round_step(double range)
     return power * (lead <= 1 ? 1 : lead <= 2 ? 2 : lead <= 5 ? 5 : 10);
 }
 
-static bool usable(const chart_series_t *s, size_t i)
+static bool series_has_point(const chart_series_t *s, size_t i)
 {
     return isfinite(s->x[i]) && isfinite(s->y[i]);
 }
 
-static bool find_range(const chart_t *c, frame_t *f)
+/* The range of all series together; false: not one point can be drawn. */
+static bool frame_of_chart(const chart_t *c, frame_t *f)
 {
     bool any = false;
     for (uint32_t k = 0; k < c->series_count; k++)
         for (size_t i = 0; i < c->series[k].count; i++) {
             const chart_series_t *s = &c->series[k];
-            if (!usable(s, i)) continue;
+            if (!series_has_point(s, i)) continue;
             if (!any) *f = (frame_t){s->x[i], s->x[i], s->y[i], s->y[i], f->width, f->height};
             any = true;
             f->x0 = fmin(f->x0, s->x[i]);
@@ -86,7 +94,7 @@ static bool find_range(const chart_t *c, frame_t *f)
 static void tick_text(double value, char out[16])
 {
     if (value >= 1e4 && value < 1e18)
-        count_text(value, out);
+        text_count(value, out);
     else
         (void)snprintf(out, 16, "%.4g", value);
 }
@@ -98,7 +106,7 @@ static void draw_axes(const chart_t *c, const frame_t *f, text_t *out)
     const int ticks = (int)lround((f->y1 - f->y0) / step);
     for (int i = 0; i <= ticks; i++) {
         const double y = f->y0 + i * step;
-        const double at = place_y(f, y), shown = fabs(y) < step * 1e-9 ? 0 : y;
+        const double at = frame_y(f, y), shown = fabs(y) < step * 1e-9 ? 0 : y;
         tick_text(shown, tick);
         text_printf(out,
                     "<line class=\"grid\" x1=\"%d\" y1=\"%.1f\" x2=\"%.0f\" y2=\"%.1f\"/>"
@@ -110,21 +118,22 @@ static void draw_axes(const chart_t *c, const frame_t *f, text_t *out)
     for (int i = 0; first + i * across <= f->x1; i++)
         text_printf(out,
                     "<text class=\"tick\" x=\"%.1f\" y=\"%.0f\" text-anchor=\"middle\">%g</text>",
-                    place_x(f, first + i * across), f->height - 10, first + i * across);
+                    frame_x(f, first + i * across), f->height - 10, first + i * across);
     text_printf(out, "<text class=\"axis\" x=\"%.0f\" y=\"%.0f\" text-anchor=\"end\">",
                 f->width - RIGHT, f->height - BOTTOM - 6);
-    html_escape(out, c->x_name);
+    chart_escape(out, c->x_name);
     text_append(out, "</text>");
 }
 
+/* Few points, of evaluations: each has a title that a pointer shows. */
 static void draw_dots(const chart_series_t *s, const frame_t *f, text_t *out)
 {
     for (size_t i = 0; i < s->count; i++)
-        if (usable(s, i))
+        if (series_has_point(s, i))
             text_printf(out,
                         "<circle class=\"dot\" cx=\"%.1f\" cy=\"%.1f\" r=\"4\"><title>%s %g: "
                         "%.4f</title></circle>",
-                        place_x(f, s->x[i]), place_y(f, s->y[i]), s->name, s->x[i], s->y[i]);
+                        frame_x(f, s->x[i]), frame_y(f, s->y[i]), s->name, s->x[i], s->y[i]);
 }
 
 static void draw_line(const chart_series_t *s, const frame_t *f, text_t *out)
@@ -134,26 +143,27 @@ static void draw_line(const chart_series_t *s, const frame_t *f, text_t *out)
     for (size_t begin = 0; begin < s->count; begin += stride) {
         size_t low = SIZE_MAX, high = SIZE_MAX;
         for (size_t i = begin; i < begin + stride && i < s->count; i++) {
-            if (!usable(s, i)) continue;
+            if (!series_has_point(s, i)) continue;
             if (low == SIZE_MAX || s->y[i] < s->y[low]) low = i;
             if (high == SIZE_MAX || s->y[i] > s->y[high]) high = i;
         }
         if (low == SIZE_MAX) continue;
         const size_t first = low < high ? low : high, second = low < high ? high : low;
-        text_printf(out, "%.1f,%.1f ", place_x(f, s->x[first]), place_y(f, s->y[first]));
+        text_printf(out, "%.1f,%.1f ", frame_x(f, s->x[first]), frame_y(f, s->y[first]));
         if (second != first)
-            text_printf(out, "%.1f,%.1f ", place_x(f, s->x[second]), place_y(f, s->y[second]));
+            text_printf(out, "%.1f,%.1f ", frame_x(f, s->x[second]), frame_y(f, s->y[second]));
     }
     text_append(out, "\"/>");
 }
 
+/* Only where there is more than one series to be told apart. */
 static void draw_legend(const chart_t *c, text_t *out)
 {
     text_append(out, "<p class=\"legend\">");
     for (uint32_t k = 0; k < c->series_count; k++) {
         if (c->series[k].count == 0) continue;
         text_printf(out, "<span><i class=\"key %s\"></i>", c->series[k].style);
-        html_escape(out, c->series[k].name);
+        chart_escape(out, c->series[k].name);
         text_append(out, "</span>");
     }
     text_append(out, "</p>");
@@ -164,9 +174,9 @@ void chart_draw(const chart_t *c, text_t *out)
     frame_t f = {.width = c->wide ? 1040 : 336, .height = c->wide ? 340 : 220};
 
     text_printf(out, "<figure class=\"%s\"><figcaption>", c->wide ? "wide" : "third");
-    html_escape(out, c->title);
+    chart_escape(out, c->title);
     text_append(out, "</figcaption>");
-    if (!find_range(c, &f)) {
+    if (!frame_of_chart(c, &f)) {
         text_append(out, "<p class=\"none\">nothing was measured</p></figure>");
         return;
     }
@@ -174,7 +184,7 @@ void chart_draw(const chart_t *c, text_t *out)
                 "<svg viewBox=\"0 0 %.0f %.0f\" role=\"img\" data-x0=\"%.17g\" data-x1=\"%.17g\" "
                 "data-y0=\"%.17g\" data-y1=\"%.17g\" aria-label=\"",
                 f.width, f.height, f.x0, f.x1, f.y0, f.y1);
-    html_escape(out, c->title);
+    chart_escape(out, c->title);
     text_append(out, "\">");
     draw_axes(c, &f, out);
     for (uint32_t k = 0; k < c->series_count; k++) {
@@ -187,4 +197,130 @@ void chart_draw(const chart_t *c, text_t *out)
     text_append(out, "</svg>");
     if (c->series_count > 1) draw_legend(c, out);
     text_append(out, "</figure>\n");
+}
+
+/* Flame charts: a tree of frames, laid out from left to right in the order in which they first ran. */
+
+enum { WIDTH = 1080, ROW = 20, DEPTHS = 5, LABEL = 48, LETTER = 6, NONE = 0 };
+static const double least_width = 0.3;
+
+typedef struct box {
+    char label[LABEL];
+    uint32_t parent, depth;       /* the first box is the step, and its own parent */
+    uint32_t first, last, beside; /* children, and the next of its own parent; NONE */
+    uint64_t ns, placed_ns;       /* placed: of its children so far */
+    uint64_t at_ns;
+} box_t;
+
+typedef struct flame {
+    box_t *boxes;
+    uint32_t count;
+    size_t capacity;
+} flame_t;
+
+/* The child of that name, made where there is none. */
+static lh_status_t flame_child(flame_t *f, uint32_t parent, const char *label, uint32_t *out)
+{
+    lh_assert(parent < f->count);
+    for (uint32_t i = f->boxes[parent].first; i != NONE; i = f->boxes[i].beside)
+        if (strcmp(f->boxes[i].label, label) == 0) {
+            *out = i;
+            return LH_OK;
+        }
+    box_t *boxes = mem_grow(f->boxes, &f->capacity, f->count + 1u, sizeof(*boxes));
+    if (boxes == NULL) return LH_NO_MEMORY;
+    f->boxes = boxes;
+    const uint32_t made = f->count++;
+    boxes[made] = (box_t){.parent = parent, .depth = boxes[parent].depth + 1};
+    (void)snprintf(boxes[made].label, LABEL, "%s", label);
+    *(boxes[parent].first == NONE ? &boxes[parent].first
+                                  : &boxes[boxes[parent].last].beside) = made;
+    boxes[parent].last = made;
+    *out = made;
+    return LH_OK;
+}
+
+/* A frame's time belongs to its op and to every box above: list, direction, part. */
+static lh_status_t flame_add(flame_t *f, const profile_frame_t *frame)
+{
+    char part[LABEL];
+    const bool update = strcmp(frame->list, frame->part) == 0;
+    (void)snprintf(part, sizeof(part), "%s", frame->part);
+    if (strcmp(frame->part, "blocks") == 0)
+        (void)snprintf(part, sizeof(part), "block %u", (unsigned)frame->block);
+    const char *const path[] = {frame->list, frame->backward ? "backward" : "forward", part,
+                                frame->op};
+    uint32_t at = 0;
+    f->boxes[0].ns += frame->ns;
+    for (uint32_t i = 0; i < sizeof(path) / sizeof(path[0]); i++) {
+        if (update && (i == 1 || i == 2)) continue; /* has neither directions nor parts */
+        const lh_status_t status = flame_child(f, at, path[i], &at);
+        if (status != LH_OK) return status;
+        f->boxes[at].ns += frame->ns;
+    }
+    return LH_OK;
+}
+
+/* Colours of the page: products, attention, what waits for other ranks, the rest; then the boxes
+ * that only hold others. */
+static const char *flame_colour(const box_t *b)
+{
+    if (b->first != NONE) return b->depth == 0 ? "p5" : "p0";
+    if (strcmp(b->label, "matmul") == 0) return "p1";
+    if (strncmp(b->label, "attention", strlen("attention")) == 0) return "p2";
+    return strcmp(b->label, "wait") == 0 ? "p3" : "p4";
+}
+
+static void flame_draw_box(const flame_t *f, const box_t *b, text_t *out)
+{
+    lh_assert(b->depth < DEPTHS);
+    const double all = (double)f->boxes[0].ns;
+    const double x = (double)b->at_ns / all * WIDTH, width = (double)b->ns / all * WIDTH;
+    const double y = (double)(b->depth * ROW);
+    if (width < least_width) return;
+    text_printf(out,
+                "<g><rect class=\"%s\" x=\"%.2f\" y=\"%.0f\" width=\"%.2f\" height=\"%d\"/><title>",
+                flame_colour(b), x, y, width, ROW - 1);
+    if (b->parent != 0) {
+        chart_escape(out, f->boxes[b->parent].label);
+        text_append(out, ", ");
+    }
+    chart_escape(out, b->label);
+    text_printf(out, ": %.3f ms, %.1f %%</title>", (double)b->ns * 1e-6, 100 * (double)b->ns / all);
+    if (width > (double)(LETTER * (strlen(b->label) + 1))) {
+        text_printf(out, "<text x=\"%.2f\" y=\"%.0f\">", x + LETTER / 2, y + ROW * 0.7);
+        chart_escape(out, b->label);
+        text_append(out, "</text>");
+    }
+    text_append(out, "</g>");
+}
+
+static void flame_draw_boxes(flame_t *f, text_t *out)
+{
+    text_printf(out, "<svg class=\"flame\" viewBox=\"0 0 %d %d\" role=\"img\">", WIDTH,
+                ROW * DEPTHS);
+    for (uint32_t i = 0; i < f->count; i++) { /* parents come before their children */
+        box_t *b = &f->boxes[i], *parent = &f->boxes[b->parent];
+        lh_assert(b->parent < i || i == 0);
+        if (i > 0) {
+            b->at_ns = parent->at_ns + parent->placed_ns;
+            parent->placed_ns += b->ns;
+        }
+        flame_draw_box(f, b, out);
+    }
+    text_append(out, "</svg>");
+}
+
+lh_status_t chart_draw_flame(const profile_frame_t *frames, uint32_t count, text_t *out)
+{
+    flame_t f = {.count = 1};
+    f.boxes = mem_grow(NULL, &f.capacity, 1, sizeof(*f.boxes));
+    if (f.boxes == NULL) return LH_NO_MEMORY;
+    f.boxes[0] = (box_t){.label = "step"};
+    lh_status_t status = LH_OK;
+    for (uint32_t i = 0; i < count && status == LH_OK; i++)
+        status = flame_add(&f, &frames[i]);
+    if (status == LH_OK && f.boxes[0].ns > 0) flame_draw_boxes(&f, out);
+    mem_free(f.boxes);
+    return status;
 }

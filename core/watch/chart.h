@@ -4,6 +4,7 @@
 #define WATCH_CHART_H
 
 #include <base/text.h>
+#include <engine/engine.h>
 
 typedef struct chart_series {
     const char *name;
@@ -24,6 +25,14 @@ typedef struct chart {
 void chart_draw(const chart_t *chart, text_t *out);
 
 /* Text safe inside HTML elements and attributes; control characters become spaces. */
-void html_escape(text_t *out, const char *text);
+void chart_escape(text_t *out, const char *text);
+
+/* the time of one step as a flame chart: a box for the step, below it its passes,
+ * their directions, the parts and blocks of the model, and the ops, each as wide as its time. */
+
+/* An inline SVG without scripts; nothing for no frames. Boxes too narrow to be seen are left out,
+ * their time stays in the boxes above them. */
+lh_status_t chart_draw_flame(const profile_frame_t *frames, uint32_t count,
+                             text_t *out) LH_MUST_CHECK;
 
 #endif

@@ -9,13 +9,12 @@
 #include <base/file.h>
 #include <base/log.h>
 #include <base/memory.h>
-#include <base/record_file.h>
 #include <base/sys.h>
 
 enum { TAG_LIMIT = 128, RECORD_LIMIT = 256 };
 
 struct event_file {
-    record_file_t file;
+    file_records_t file;
     char path[512];
     uint32_t table[256]; /* CRC-32C, reflected */
 };
@@ -81,7 +80,7 @@ static void write_record(event_file_t *f, const buffer_t *data)
     memcpy(record + 8, &head, 4);
     memcpy(record + 12, data->bytes, data->length);
     memcpy(record + 12 + data->length, &tail, 4);
-    if (record_file_add(&f->file, record, data->length + 16) || f->file.lost > 1) return;
+    if (file_records_add(&f->file, record, data->length + 16) || f->file.lost > 1) return;
     log_line(LH_LOG_WARN, "%s: cannot write: %s; records are lost until it can be written", f->path,
              strerror(errno));
 }
@@ -110,6 +109,7 @@ static void write_version(event_file_t *f)
     write_record(f, &b);
 }
 
+/* The name has host and process in it, as TensorBoard wants it, so two runs never share a file. */
 lh_status_t event_file_open(const char *folder, event_file_t **out)
 {
     event_file_t *f = mem_new(sizeof(*f));

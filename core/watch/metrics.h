@@ -1,24 +1,33 @@
-/* watch/metrics.h - metrics.jsonl: a line per step, evaluation and save, and of memory at the end,
- * for scripts; and the same lines read back for the report. */
+/* watch/metrics.h - metrics.jsonl: a line per step, evaluation and save, of links and memory once,
+ * for scripts; and the same lines read back for the report. Each has its "step" and, as "time", the
+ * time of day when it was written (text_time). */
 #ifndef WATCH_METRICS_H
 #define WATCH_METRICS_H
 
-#include <base/record_file.h>
+#include <base/file.h>
 #include <train/observer.h>
 
 typedef struct metrics {
-    record_file_t file;
+    file_records_t file;
     char path[512];
+    bool gone;      /* the file has lost its name, which is told once */
     uint32_t ranks; /* above 1, steps tell what they waited for; set by who opens */
 } metrics_t;
 
 /* Opens folder/metrics.jsonl: a fresh one when first_step is 0, else the old one without the lines
  * of steps after first_step, which a crash left behind and which will be made again. */
 lh_status_t metrics_open(metrics_t *m, const char *folder, uint64_t first_step) LH_MUST_CHECK;
+/* The links between sites, where some are measured: as links.json has them. */
+void metrics_links(metrics_t *m, const run_start_t *start);
 void metrics_step(metrics_t *m, const step_report_t *step);
 void metrics_evaluated(metrics_t *m, const evaluation_report_t *evaluation);
 void metrics_saved(metrics_t *m, const save_report_t *save);
-/* A whole line of somebody else's, which has a "step". */
+/* {"step": N, "time": T, "memory": [{"rank": 0, "planned": {...}, "measured": {...}, ...}, ...]} */
+lh_status_t metrics_memory(metrics_t *m, const run_end_t *end) LH_MUST_CHECK;
+/* How each line begins: {"step": 7, "time": "...". */
+enum { METRICS_HEAD = 72 };
+void metrics_head(uint64_t step, char out[METRICS_HEAD]);
+/* A whole line of somebody else's, which has that head. */
 void metrics_line(metrics_t *m, const char *line, int length);
 /* Says how many lines are missing, if any. */
 void metrics_close(metrics_t *m);

@@ -1,61 +1,79 @@
-/* progress.c - the progress line and its plain twin. */
+/* progress.c - the progress line and its plain twin.
+ *
+ * A terminal gets one line that renews itself, a file or a pipe gets a line every log_every steps.
+ * What a terminal can do is asked of the environment, never tried: an escape sequence that is not
+ * understood stays in the log for ever. */
 #include <watch/progress.h>
 
 #include <math.h>
 #include <stdio.h>
+#include <stdlib.h>
+#include <sys/ioctl.h>
 #include <unistd.h>
 
 #include <base/log.h>
 #include <base/sys.h>
+#include <base/text.h>
+#include <base/utf8.h>
 
 enum { RENEW_NS = 100000000 }; /* a terminal line is renewed ten times a second at most */
 
-void duration_text(double seconds, char out[24])
+bool progress_renews(void)
 {
-    const uint64_t s = seconds < 0 ? 0 : (uint64_t)(seconds + 0.5);
-    if (seconds < 60)
-        (void)snprintf(out, 24, "%.1f s", seconds);
-    else if (s < 3600)
-        (void)snprintf(out, 24, "%llum %02llus", (unsigned long long)(s / 60),
-                       (unsigned long long)(s % 60));
-    else
-        (void)snprintf(out, 24, "%lluh %02llum", (unsigned long long)(s / 3600),
-                       (unsigned long long)(s % 3600 / 60));
+    const char *term = getenv("TERM"), *no_color = getenv("NO_COLOR");
+    if (isatty(STDERR_FILENO) != 1 || (no_color != NULL && no_color[0] != '\0')) return false;
+    return term != NULL && term[0] != '\0' && strcmp(term, "dumb") != 0;
 }
 
-static void scaled_text(double number, double base, const char *const *units, int count, char *out)
+/* The first of these that is set counts, whether that locale is installed or not. */
+bool progress_utf8(void)
 {
-    int unit = 0;
-    while (unit + 1 < count && number >= base * 0.9995) {
-        number /= base;
-        unit++;
+    static const char *const names[] = {"LC_ALL", "LC_CTYPE", "LANG"};
+    for (size_t i = 0; i < sizeof(names) / sizeof(names[0]); i++) {
+        const char *locale = getenv(names[i]);
+        if (locale == NULL || locale[0] == '\0') continue;
+        return strcasestr(locale, "utf-8") != NULL || strcasestr(locale, "utf8") != NULL;
     }
-    const int decimals = unit == 0 || number >= 100 ? 0 : number >= 10 ? 1 : 2;
-    (void)snprintf(out, 16, "%.*f%s", decimals, number, units[unit]);
+    return false;
 }
 
-void count_text(double count, char out[16])
+uint32_t progress_cells(void)
 {
-    static const char *const units[] = {"", "k", "M", "G", "T", "P"};
-    scaled_text(count, 1000, units, 6, out);
+    enum { USUAL = 80 };
+    struct winsize size;
+    const bool known = ioctl(STDERR_FILENO, TIOCGWINSZ, &size) == 0 && size.ws_col > 0;
+    return (known ? size.ws_col : USUAL) - 1u;
 }
 
-void bytes_text(double bytes, char out[16])
+size_t progress_cut(const char *text, uint32_t cells)
 {
-    static const char *const units[] = {" B", " KiB", " MiB", " GiB", " TiB"};
-    scaled_text(bytes, 1024, units, 5, out);
+    size_t bytes = 0;
+    for (uint32_t i = 0; i < cells && text[bytes] != '\0'; i++) {
+        const size_t length = utf8_character(text + bytes);
+        bytes += length == 0 ? 1 : length;
+    }
+    return bytes;
+}
+
+bool progress_put(const char *text)
+{
+    char line[512];
+    const int length = snprintf(line, sizeof(line), "\r\033[K%.*s",
+                                (int)progress_cut(text, progress_cells()), text);
+    return length < 0 || write(STDERR_FILENO, line, strnlen(line, sizeof(line))) >= 0;
 }
 
 void progress_begin(progress_line_t *p, const run_start_t *start, uint64_t log_every)
 {
     char parameters[16], tokens[16];
-    *p = (progress_line_t){.terminal = isatty(STDERR_FILENO) == 1,
+    *p = (progress_line_t){.terminal = progress_renews(),
+                           .utf8 = progress_utf8(),
                            .steps = start->steps,
                            .log_every = log_every == 0 ? 1 : log_every,
                            .flops_per_step = start->flops_per_step,
                            .peak_flops = start->peak_flops};
-    count_text((double)start->parameters, parameters);
-    count_text((double)start->tokens_per_step, tokens);
+    text_count((double)start->parameters, parameters);
+    text_count((double)start->tokens_per_step, tokens);
     log_line(LH_LOG_INFO, "%s: %s with %s parameters, %s, %s with %s, on %s", start->name,
              start->model, parameters, start->precision, start->optimizer, start->rule,
              start->device_name);
@@ -92,11 +110,26 @@ static void exposed_text(const step_report_t *s, char out[40])
         (void)snprintf(out, 40, "  %.1f%% exposed", 100 * waited / s->seconds);
 }
 
+/* As wide as the numbers leave room for, which are `taken` cells; none rather than a short one. */
+enum { BAR_MOST = 20, BAR_LEAST = 5, BAR_BYTES = 3 * BAR_MOST + 2 };
+static void bar_text(const progress_line_t *p, uint64_t step, uint32_t taken, char out[BAR_BYTES])
+{
+    const char *full = p->utf8 ? "█" : "#", *empty = p->utf8 ? "░" : ".";
+    const uint32_t cells = progress_cells(), room = cells > taken + 1 ? cells - taken - 1 : 0;
+    const uint32_t width = room < BAR_LEAST ? 0 : room < BAR_MOST ? room : BAR_MOST;
+    const uint64_t filled = p->steps == 0 ? width : step * width / p->steps;
+    size_t length = 0;
+    out[0] = '\0';
+    for (uint32_t i = 0; i < width; i++)
+        length += (size_t)snprintf(out + length, BAR_BYTES - length, "%s%s",
+                                   i < filled ? full : empty, i + 1 == width ? " " : "");
+}
+
 static void show(progress_line_t *p, const step_report_t *s)
 {
     char rate[16], left[24], share[32], exposed[40];
-    count_text(s->tokens_per_s, rate);
-    duration_text(p->seconds_a_step * (double)(p->steps - s->step), left);
+    text_count(s->tokens_per_s, rate);
+    text_duration(p->seconds_a_step * (double)(p->steps - s->step), left);
     share_text(p, s->seconds, share);
     exposed_text(s, exposed);
 
@@ -107,16 +140,13 @@ static void show(progress_line_t *p, const step_report_t *s)
                  s->learning_rate, s->gradient_norm, rate, share, exposed, left);
         return;
     }
-    enum { WIDTH = 20 };
-    char bar[3 * WIDTH + 1] = "", line[512];
-    const uint64_t filled = p->steps == 0 ? WIDTH : s->step * WIDTH / p->steps;
-    for (uint64_t i = 0; i < WIDTH; i++)
-        (void)strncat(bar, i < filled ? "█" : "░", sizeof(bar) - strlen(bar) - 1);
-    const int length = snprintf(line, sizeof(line),
-                                "\r\033[K%s %llu/%llu  loss %.4f  %s tok/s%s%s  ETA %s", bar,
+    char text[256], bar[BAR_BYTES], line[BAR_BYTES + 256];
+    const int length = snprintf(text, sizeof(text), "%llu/%llu  loss %.4f  %s tok/s%s%s  ETA %s",
                                 (unsigned long long)s->step, (unsigned long long)p->steps, s->loss,
                                 rate, share, exposed, left);
-    if (length > 0 && write(STDERR_FILENO, line, (size_t)length) < 0) p->terminal = false;
+    bar_text(p, s->step, (uint32_t)length, bar);
+    (void)snprintf(line, sizeof(line), "%s%s", bar, text);
+    if (!progress_put(line)) p->terminal = false;
 }
 
 void progress_step(progress_line_t *p, const step_report_t *s)
@@ -158,9 +188,9 @@ void progress_saved(progress_line_t *p, const save_report_t *s)
 void progress_end(progress_line_t *p, const run_end_t *end)
 {
     char took[24];
-    if (p->terminal && write(STDERR_FILENO, "\r\033[K", 4) < 0) p->terminal = false;
+    if (p->terminal && !progress_put("")) p->terminal = false;
     log_over_progress(false);
-    duration_text(end->seconds, took);
+    text_duration(end->seconds, took);
     if (end->reason == NULL)
         log_line(LH_LOG_INFO, "%llu steps in %s", (unsigned long long)end->steps, took);
 }

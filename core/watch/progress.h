@@ -6,7 +6,8 @@
 #include <train/observer.h>
 
 typedef struct progress_line {
-    bool terminal; /* stderr is one */
+    bool terminal; /* stderr is one that shows a line that renews itself */
+    bool utf8;
     uint64_t steps, log_every;
     double flops_per_step, peak_flops;
     double seconds_a_step; /* running mean, for the time left */
@@ -19,11 +20,18 @@ void progress_evaluated(progress_line_t *p, const evaluation_report_t *evaluatio
 void progress_saved(progress_line_t *p, const save_report_t *save);
 void progress_end(progress_line_t *p, const run_end_t *end);
 
-/* "1h 04m", "12m 30s", "4.2 s". */
-void duration_text(double seconds, char out[24]);
-/* "1.07M", "16.9M", "940". */
-void count_text(double count, char out[16]);
-/* "1.2 GiB", "640 KiB". */
-void bytes_text(double bytes, char out[16]);
+/* For any line that renews itself. Whether stderr is a terminal that shows one: not with TERM=dumb or
+ * without TERM, nor where NO_COLOR asks for no escape sequences. */
+bool progress_renews(void);
+/* Whether the locale that the environment names is of UTF-8: else a line is of ASCII alone. */
+bool progress_utf8(void);
+/* Cells of the terminal's width that a line may fill: asked now, as a window changes. The last one
+ * stays free, as some terminals begin a new line there. */
+uint32_t progress_cells(void);
+/* Puts a text, of characters of a cell each, in the place of the line, cut to that width; "" clears
+ * it. False: it can't be written. */
+bool progress_put(const char *text);
+/* Bytes of the text that so many cells hold. */
+size_t progress_cut(const char *text, uint32_t cells);
 
 #endif

@@ -2,13 +2,13 @@
 #include <watch/watch.h>
 
 #include <fcntl.h>
+#include <string.h>
 
 #include <base/file.h>
 #include <base/log.h>
 #include <base/memory.h>
 #include <base/sys.h>
 #include <watch/event_file.h>
-#include <watch/memory_table.h>
 #include <watch/metrics.h>
 #include <watch/progress.h>
 #include <watch/report.h>
@@ -21,12 +21,16 @@ struct watch {
     metrics_t metrics;
     event_file_t *events;
     int log;
-    const registry_t *plugins; /* NULL: train.log names none */
+    const registry_t *plugins;     /* NULL: train.log names none */
+    void (*opened)(void *context); /* or NULL */
+    void *opened_context;
     run_start_t start;
     memory_report_t memory;
-    char *texts[7]; /* the strings of start */
+    probe_pair_t *links; /* of start */
+    char *texts[7];      /* the strings of start */
 };
 
+/* The observer's texts live only during the call, the report is written at the end. */
 static void keep_start(watch_t *w, const run_start_t *s)
 {
     w->start = *s;
@@ -40,6 +44,23 @@ static void keep_start(watch_t *w, const run_start_t *s)
     if (s->memory != NULL) {
         w->memory = *s->memory;
         w->start.memory = &w->memory;
+    }
+    w->links = mem_array(s->link_count, sizeof(*w->links));
+    w->start.links = w->links;
+    if (w->links == NULL)
+        w->start.link_count = 0;
+    else if (s->link_count > 0)
+        memcpy(w->links, s->links, s->link_count * sizeof(*w->links));
+}
+
+/* They were measured before there was a train.log. */
+static void note_links(const run_start_t *s)
+{
+    char text[512];
+    for (uint32_t i = 0; i < s->link_count; i++) {
+        if (s->links[i].figures.measured_s == 0) continue;
+        link_probe_text(&s->links[i], text, sizeof(text));
+        log_note("%s", text);
     }
 }
 
@@ -66,11 +87,14 @@ static void on_begin(observer_t *o, const run_start_t *s)
         const int how = O_APPEND | (s->first_step == 0 ? O_TRUNC : 0);
         if (file_begin(log_path, how, &w->log) != LH_OK) log_line(LH_LOG_WARN, "%s", fail_reason());
         log_also(w->log, log_path);
+        if (w->log >= 0 && w->opened != NULL) w->opened(w->opened_context);
         note_plugins(w->plugins);
+        note_links(s);
     }
     if (metrics_open(&w->metrics, w->folder, s->first_step) != LH_OK)
         log_line(LH_LOG_WARN, "%s", fail_reason());
     w->metrics.ranks = s->ranks;
+    metrics_links(&w->metrics, s);
     if (events == NULL || folder_make(events) != LH_OK ||
         event_file_open(events, &w->events) != LH_OK)
         log_line(LH_LOG_WARN, "no event files: %s", fail_reason());
@@ -110,7 +134,7 @@ static void on_end(observer_t *o, const run_end_t *e)
 {
     watch_t *w = (watch_t *)o;
     progress_end(&w->progress, e);
-    if (e->memory_count > 0 && memory_table_metrics(&w->metrics, e) != LH_OK)
+    if (e->memory_count > 0 && metrics_memory(&w->metrics, e) != LH_OK)
         log_line(LH_LOG_WARN, "%s", fail_reason());
     metrics_close(&w->metrics);
     event_file_close(w->events);
@@ -119,9 +143,6 @@ static void on_end(observer_t *o, const run_end_t *e)
         log_line(LH_LOG_WARN, "no report: %s", fail_reason());
     else
         log_line(LH_LOG_INFO, "report: %s/report.html", w->folder);
-    log_also(-1, "");
-    if (w->log >= 0) (void)sys()->close(w->log);
-    w->log = -1;
 }
 
 lh_status_t watch_new(const char *folder, uint64_t log_every, watch_t **out)
@@ -146,6 +167,12 @@ void watch_plugins(watch_t *w, const registry_t *plugins)
     w->plugins = plugins;
 }
 
+void watch_opened(watch_t *w, void (*opened)(void *context), void *context)
+{
+    w->opened = opened;
+    w->opened_context = context;
+}
+
 observer_t *watch_observer(watch_t *w)
 {
     return &w->observer;
@@ -160,6 +187,7 @@ void watch_free(watch_t *w)
     if (w->log >= 0) (void)sys()->close(w->log);
     for (size_t i = 0; i < sizeof(w->texts) / sizeof(w->texts[0]); i++)
         mem_free(w->texts[i]);
+    mem_free(w->links);
     mem_free(w->folder);
     mem_free(w);
 }

@@ -3,7 +3,7 @@
 #ifndef WATCH_WATCH_H
 #define WATCH_WATCH_H
 
-#include <plugin/loader.h>
+#include <plugin/registry.h>
 #include <train/observer.h>
 
 typedef struct watch watch_t;
@@ -14,6 +14,8 @@ lh_status_t watch_new(const char *folder, uint64_t log_every, watch_t **out) LH_
 /* train.log begins with a line for each that is loaded when the run begins; they outlive the watch.
  */
 void watch_plugins(watch_t *w, const registry_t *plugins);
+/* opened is called once train.log is, when the run begins. It stays open until watch_free. */
+void watch_opened(watch_t *w, void (*opened)(void *context), void *context);
 observer_t *watch_observer(watch_t *w);
 void watch_free(watch_t *w); /* NULL does nothing */
 

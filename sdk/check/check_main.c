@@ -155,7 +155,7 @@ static lh_status_t check_folder(const char *folder)
 {
     struct stat st;
     if (folder == NULL) return LH_OK;
-    if (stat(folder, &st) != 0) return fail(LH_IO, "--plugins %s", folder);
+    if (stat(folder, &st) != 0) return fail_io(errno, "--plugins %s", folder);
     if (!S_ISDIR(st.st_mode)) return fail(LH_INVALID, "--plugins %s: not a folder", folder);
     return LH_OK;
 }

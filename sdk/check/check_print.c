@@ -2,35 +2,35 @@
  */
 #include "check_print.h"
 
-#include <jansson.h>
 #include <stdio.h>
 #include <stdlib.h>
 
 #include <base/text.h>
+#include <base/utf8.h>
+#include <format/json_writer.h>
 
-/* NULL: out of memory. JSON is UTF-8; of another text it has what a terminal shows. */
-static json_t *json_of(const char *text)
+/* JSON is UTF-8; of another text it has what a terminal shows. */
+static void put_reason(json_writer_t *w, const char *text)
 {
-    json_t *same = json_string(text);
-    if (same != NULL) return same;
     text_t shown = {0};
-    text_append_shown(&shown, text, true);
-    json_t *value = shown.failed ? NULL : json_string(shown.data);
+    if (!utf8_valid(text, strlen(text))) text_append_shown(&shown, text, true);
+    json_put_text(w, "reason", shown.data == NULL ? text : shown.data);
     text_free(&shown);
-    return value;
 }
 
 void print_json(const check_t *c, const outcome_t *o)
 {
-    json_t *row = json_pack("{s:s, s:s, s:s, s:s, s:f}", "check", c->name, "sentence", c->sentence,
-                            "result", result_text(o->result), "reason", "", "seconds", o->seconds);
-    json_t *reason = json_of(o->sentence);
-    if (row != NULL && reason != NULL) (void)json_object_set(row, "reason", reason);
-    char *text = row == NULL ? NULL : json_dumps(row, JSON_COMPACT | JSON_PRESERVE_ORDER);
-    if (text != NULL) (void)printf("%s\n", text);
-    free(text);
-    json_decref(reason);
-    json_decref(row);
+    text_t text = {0};
+    json_writer_t w = {.to = &text, .style = JSON_TIGHT};
+    json_open(&w, NULL, '{');
+    json_put_text(&w, "check", c->name);
+    json_put_text(&w, "sentence", c->sentence);
+    json_put_text(&w, "result", result_text(o->result));
+    put_reason(&w, o->sentence);
+    json_put_real(&w, "seconds", o->seconds);
+    json_close(&w);
+    if (!text.failed) (void)printf("%s\n", text.data);
+    text_free(&text);
 }
 
 /* Further lines stand below the first. */

@@ -30,6 +30,7 @@ static void bench_open(subject_t *s, bench_t *b)
     const plugin_t *reference = subject_reference(s);
     if (reference == NULL) check_skip("no reference device: %s", fail_reason());
     b->config = subject_config(s, s->plugin);
+    subject_need_device(s, b->config);
     b->no_config = subject_config(s, reference);
     check_ok(op_table_new(&b->ops), "ops");
     check_ok(op_table_add(b->ops, s->plugin->ops, sizeof(*s->plugin->ops), s->plugin->op_count,
@@ -224,7 +225,7 @@ static void bits_repeat(subject_t *s)
 static void it_has_the_base_ops(subject_t *s)
 {
     static const char *const base[] = {
-#define NAME(op, slots, note) #op,
+#define NAME(name, text) #name,
         LH_OPS_BASE(NAME)
 #undef NAME
     };

@@ -42,6 +42,7 @@ static void live(subject_t *s, const void *config, const char *when)
 static void lives_many_times(subject_t *s)
 {
     void *config = subject_config(s, s->plugin);
+    subject_need_device(s, config);
     live(s, config, "the first time"); /* what libraries set up once stays */
     const uint32_t files = entries_of("/proc/self/fd"), tasks = entries_of("/proc/self/task");
     for (int i = 0; i < LIVES; i++)
@@ -57,6 +58,7 @@ static void lives_many_times(subject_t *s)
 static void survives_every_failing_alloc(subject_t *s)
 {
     void *config = subject_config(s, s->plugin);
+    subject_need_device(s, config);
     live(s, config, "without a fault");
     for (uint64_t n = 1; n <= MOST_ALLOCS; n++) {
         char when[64];
@@ -83,6 +85,7 @@ static void survives_faulty_hosts(subject_t *s)
         {.stops_after = 50}, {.slow_ns = 1000000, .stops_after = 4},
     };
     void *config = subject_config(s, s->plugin);
+    subject_need_device(s, config);
     for (size_t i = 0; i < sizeof(hosts) / sizeof(hosts[0]); i++) {
         check_host_faults(&hosts[i]);
         const lh_status_t status = exercise(s, check_host(), config);

@@ -12,10 +12,12 @@
 #include <base/philox.h>
 #include <base/text.h>
 #include <checkpoint/commit.h>
-#include <checkpoint/hf_export.h>
-#include <checkpoint/hf_import.h>
 #include <config/options.h>
-#include <graph/engine.h>
+#include <engine/engine.h>
+#include <engine/program.h>
+#include <engine/weights.h>
+#include <hf/hf_export.h>
+#include <hf/hf_import.h>
 #include <plugin/host.h>
 
 enum { SEQUENCES = 2, ROWS = 8, TOKENS = SEQUENCES * ROWS };

@@ -1,4 +1,6 @@
-/* checks_of_ops.c - ops that a plugin of any kind brings: shapes, costs, gradients, kernels. */
+/* checks_of_ops.c - ops that a plugin of any kind brings: shapes, costs, gradients, kernels. A device's
+ * kernels for the core's ops are run too, on inputs of shapes that are guessed: an op of the core's that
+ * takes one is compared without a line that names it, and the reference device's differentiated. */
 #include "check.h"
 #include "check_host.h"
 #include "node_run.h"
@@ -6,8 +8,11 @@
 
 #include <math.h>
 #include <stdio.h>
+#include <stdlib.h>
 
 #include <base/memory.h>
+#include <base/text.h>
+#include <graph/gradient.h>
 #include <graph/recorder.h>
 
 static const double step_size = 1e-5, slope_tolerance = 1e-6, kernel_tolerance = 2e-5;
@@ -17,12 +22,25 @@ typedef struct ground { /* the reference device and all ops */
     op_table_t *ops;
     opened_t truth;
     void *config;
+    bool is_truth; /* the plugin is the reference device itself */
 } ground_t;
+
+static bool is_device(const subject_t *s)
+{
+    return s->plugin->kind == LH_KIND_DEVICE;
+}
+
+static bool lists_kernel(const plugin_t *p, const op_t *op)
+{
+    for (uint32_t i = 0; i < p->kernel_count; i++)
+        if (p->kernels[i].device == NULL && text_equal(p->kernels[i].op, op->row.name)) return true;
+    return false;
+}
 
 static void ground_open(subject_t *s, ground_t *g)
 {
     *g = (ground_t){.s = s};
-    if (s->plugin->op_count == 0) check_skip("it brings no ops");
+    if (s->plugin->op_count == 0 && !is_device(s)) check_skip("it brings no ops");
     const plugin_t *reference = subject_reference(s);
     if (reference == NULL) check_skip("no reference device: %s", fail_reason());
     g->config = subject_config(s, reference);
@@ -31,6 +49,7 @@ static void ground_open(subject_t *s, ground_t *g)
                           s->plugin->name),
              "its ops");
     check_ok(opened_open(reference, check_host(), g->config, &g->truth), "reference device");
+    g->is_truth = text_equal(reference->name, s->plugin->name);
 }
 
 static void ground_close(ground_t *g)
@@ -42,8 +61,10 @@ static void ground_close(ground_t *g)
 
 /* ---- a recording of one op, with inputs of shapes that it takes ---- */
 
-static const uint64_t guesses[][2] = {{7, 8}, {8, 0}, {7, 1}, {1, 0}, {8, 8}};
-enum { GUESSES = 5, MOST_GUESSED = 4 };
+/* The last is a cache of one sequence. */
+static const uint64_t guesses[][3] = {{7, 8, 0}, {8, 0, 0}, {7, 1, 0},
+                                      {1, 0, 0}, {8, 8, 0}, {1, 7, 8}};
+enum { GUESSES = 6, MOST_GUESSED = 4 };
 
 static bool has_source(const char *slot)
 {
@@ -60,6 +81,25 @@ static bool want_all(void *context, const char *name)
     return true;
 }
 
+/* What the defaults leave open: the least number of its range. */
+static void *attributes_guess(const op_t *op)
+{
+    const lh_op_t *row = &op->row;
+    unsigned char *out = options_default(row->attributes, row->attribute_count,
+                                         row->attributes_bytes);
+    for (uint32_t i = 0; i < row->attribute_count; i++) {
+        const lh_option_t *a = &row->attributes[i];
+        if (a->fallback != NULL || a->range == NULL) continue;
+        const uint64_t least = strtoull(a->range, NULL, 10);
+        const uint32_t narrow = (uint32_t)least;
+        if (a->type == LH_OPT_U32) memcpy(out + a->offset, &narrow, sizeof(narrow));
+        if (a->type == LH_OPT_U64) memcpy(out + a->offset, &least, sizeof(least));
+    }
+    const uint32_t size = row->attributes_bytes;
+    if (size > 0) memcpy(out, &size, sizeof(size));
+    return out;
+}
+
 /* The n-th combination of guesses; NULL: the op does not take it. */
 static recording_t *record_guess(const ground_t *g, const op_t *op, uint32_t n, lh_dtype_t compute)
 {
@@ -70,7 +110,9 @@ static recording_t *record_guess(const ground_t *g, const op_t *op, uint32_t n, 
                                  .max_documents = 2,
                                  .compute = compute,
                                  .accumulate = compute,
-                                 .param = op_case_shape};
+                                 .param = op_case_shape,
+                                 .offers = op_case_listed,
+                                 .device = (void *)(uintptr_t)g->s->plugin};
     lh_value_t in[OP_SLOTS] = {0};
     recording_t *r;
     check_ok(recording_new(&how, &r), "recording");
@@ -78,14 +120,12 @@ static recording_t *record_guess(const ground_t *g, const op_t *op, uint32_t n, 
         const uint64_t *shape = guesses[i < MOST_GUESSED ? n % GUESSES : 0];
         if (i < MOST_GUESSED) n /= GUESSES;
         if (!has_source(op->slot_name[i]))
-            in[i] = op_case_param(&r->graph, op->slot_name[i], shape[0], shape[1]);
+            in[i] = op_case_param(&r->graph, op->slot_name[i], shape[0], shape[1], shape[2]);
     }
-    void *attributes = options_default(op->row.attributes, op->row.attribute_count,
-                                       op->row.attributes_bytes);
-    const uint32_t size = op->row.attributes_bytes;
-    if (size > 0) memcpy(attributes, &size, sizeof(size));
-    r->output = r->graph.api->op(&r->graph, op->row.name, size > 0 ? attributes : NULL, in,
-                                 op->in_count, NULL);
+    void *attributes = attributes_guess(op);
+    r->output = r->graph.api->op(&r->graph, op->row.name,
+                                 op->row.attributes_bytes > 0 ? attributes : NULL, in, op->in_count,
+                                 NULL);
     mem_free(attributes);
     if (recording_status(r) == LH_OK && r->output != 0) return r;
     recording_free(r);
@@ -135,6 +175,7 @@ static void shape_of_anything(const op_t *op)
 static void ops_have_shapes_and_costs(subject_t *s)
 {
     ground_t g;
+    if (s->plugin->op_count == 0) check_skip("it brings no ops");
     ground_open(s, &g);
     for (uint32_t i = 0; i < s->plugin->op_count; i++) {
         const op_t *op = op_of(&g, i);
@@ -234,9 +275,10 @@ static void gradients_are_slopes(subject_t *s)
     ground_t g;
     uint32_t probed = 0;
     ground_open(s, &g);
-    for (uint32_t i = 0; i < s->plugin->op_count; i++) {
-        const op_t *op = op_of(&g, i);
-        if (op->row.gradient == NULL) continue;
+    for (uint32_t i = 0; i < op_table_count(g.ops); i++) {
+        const op_t *op = op_table_at(g.ops, i);
+        const bool of_truth = op->plugin == NULL && g.is_truth && lists_kernel(s->plugin, op);
+        if (op->row.gradient == NULL || (op->plugin == NULL && !of_truth)) continue;
         recording_t *r = record_op(&g, op, LH_DTYPE_F64);
         if (r != NULL) probed += probe_op(&g, op, r);
         if (r != NULL) recording_free(r);
@@ -292,6 +334,21 @@ static bool first_for_device(const plugin_t *p, uint32_t row)
     return true;
 }
 
+/* A device's kernels for the core's ops. 1: it could be opened. */
+static uint32_t core_kernels_agree(ground_t *g)
+{
+    opened_t own;
+    void *config = subject_config(g->s, g->s->plugin);
+    const bool opened = opened_open(g->s->plugin, check_host(), config, &own) == LH_OK;
+    for (uint32_t i = 0; opened && i < op_table_count(g->ops); i++) {
+        const op_t *op = op_table_at(g->ops, i);
+        if (op->plugin == NULL && lists_kernel(g->s->plugin, op)) compare_on(g, &own, op);
+    }
+    if (opened) opened_close(&own);
+    mem_free(config);
+    return opened;
+}
+
 static void kernels_agree(subject_t *s)
 {
     ground_t g;
@@ -314,6 +371,7 @@ static void kernels_agree(subject_t *s)
         }
         mem_free(config);
     }
+    if (is_device(s) && !g.is_truth) devices += core_kernels_agree(&g);
     if (devices == 0) check_skip("it has kernels for no other device that is here");
     ground_close(&g);
 }

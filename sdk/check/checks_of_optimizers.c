@@ -11,7 +11,7 @@
 #include <base/file.h>
 #include <base/memory.h>
 #include <parallel/optimizer_tables.h>
-#include <parallel/shares.h>
+#include <parallel/shards.h>
 
 static const uint32_t worlds[] = {1, 2, 3, 4, 8};
 enum { WORLDS = sizeof(worlds) / sizeof(worlds[0]), STEPS = 4 };

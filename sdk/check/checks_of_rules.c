@@ -10,7 +10,7 @@
 
 #include <base/memory.h>
 #include <base/philox.h>
-#include <tensor/dtype.h>
+#include <longhaul/dtype.h>
 
 enum { ROWS = 12, STATES = 8 };
 static const double tolerance = 1e-5;
@@ -41,7 +41,7 @@ static void each_rule(subject_t *s, void (*run)(ground_t *g))
         g.columns = g.rule->grain == LH_GRAIN_BLOCK && g.rule->grain_elements > 0
                         ? g.rule->grain_elements
                         : 24;
-        const option_table_t table = rule_options(s->plugin, g.rule);
+        const option_table_t table = plugin_rule_options(s->plugin, g.rule);
         g.rule_config = options_default(table.rows, table.count, table.config_size);
         run(&g);
         mem_free(g.rule_config);
@@ -67,7 +67,7 @@ static void states_are_sound(ground_t *g)
         for (uint32_t k = 0; k < i; k++)
             if (strcmp(rule->states[k].name, state->name) == 0)
                 check_fault("rule '%s': two states are called '%s'", rule->name, state->name);
-        if (dtype_bytes(state->dtype) == 0 || state->extent < LH_EXTENT_ELEMENT ||
+        if (lh_dtype_bytes(state->dtype) == 0 || state->extent < LH_EXTENT_ELEMENT ||
             state->extent > LH_EXTENT_PARAM)
             check_fault("rule '%s': state '%s' has dtype %u and extent %u", rule->name, state->name,
                         state->dtype, state->extent);

@@ -30,10 +30,19 @@ static void everything_has_help(subject_t *s)
     for (uint32_t i = 0; i < p->function_count; i++)
         help_check("function", p->functions[i].name, p->functions[i].help);
     for (uint32_t i = 0; i < p->rule_count; i++) {
-        const option_table_t table = rule_options(p, &p->rules[i]);
+        const option_table_t table = plugin_rule_options(p, &p->rules[i]);
         help_check("rule", p->rules[i].name, p->rules[i].help);
         for (uint32_t k = 0; k < table.count; k++)
             help_check("option", table.rows[k].key, table.rows[k].help);
+    }
+    for (uint32_t i = 0; i < p->op_count; i++) {
+        const lh_op_t *op = &p->ops[i];
+        help_check("op", op->name, op->help);
+        if (op->shapes == NULL || op->formula == NULL || op->backward == NULL)
+            check_fault("op '%s' says nothing of its slots' shapes, its formula or its gradient",
+                        op->name);
+        for (uint32_t k = 0; k < op->attribute_count; k++)
+            help_check("attribute", op->attributes[k].key, op->attributes[k].help);
     }
 }
 
@@ -181,14 +190,14 @@ static void functions_can_be_called(subject_t *s)
 {
     if (s->plugin->function_count == 0) check_skip("it brings no functions");
     void *config = subject_config(s, s->plugin);
-    plugin_configure(s->own, s->plugin, config);
+    registry_configure(s->own, s->plugin, config);
     for (uint32_t i = 0; i < s->plugin->function_count; i++)
         call_function(s, &s->plugin->functions[i]);
 }
 
 const check_t checks_of_tables[] = {
-    {"tables.help", "it, its options, functions and rules say what they are for", CHECK_EVERY_KIND,
-     false, 10, everything_has_help, NULL},
+    {"tables.help", "it, its options, functions, rules and ops say what they are for",
+     CHECK_EVERY_KIND, false, 10, everything_has_help, NULL},
     {"tables.keys", "its options have keys of their own, in snake_case", CHECK_EVERY_KIND, false,
      10, option_keys_are_its_own, NULL},
     {"tables.refuses", "unknown keys and values that are none are refused", CHECK_EVERY_KIND, false,

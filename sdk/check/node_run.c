@@ -6,7 +6,7 @@
 
 #include <base/memory.h>
 #include <graph/recorder.h>
-#include <tensor/dtype.h>
+#include <longhaul/dtype.h>
 
 static const uint64_t patience_ns = 60000000000ull;
 enum { CANARY = 0xff }; /* of every byte that nobody set: not-a-number in all floating dtypes */
@@ -126,7 +126,7 @@ static lot_t lot_of(const node_run_t *n, const lh_arg_t *arg)
         lot.rows *= arg->shape[i];
     if (arg->rank > 0) lot.width = arg->shape[arg->rank - 1];
     lot.pitch = lot.width + (arg->rank == 2 ? n->how.pad : 0);
-    lot.bytes = lot.rows * lot.pitch * dtype_bytes(arg->dtype);
+    lot.bytes = lot.rows * lot.pitch * lh_dtype_bytes(arg->dtype);
     return lot;
 }
 
@@ -168,14 +168,14 @@ static void number_write(lh_dtype_t dtype, char *to, double value)
 {
     const float single = (float)value;
     const int32_t whole = isfinite(value) ? (int32_t)value : -1;
-    const uint16_t half = dtype == LH_DTYPE_F16 ? f32_to_f16(single) : f32_to_bf16(single);
+    const uint16_t half = dtype == LH_DTYPE_F16 ? lh_f32_to_f16(single) : lh_f32_to_bf16(single);
     switch (dtype) {
     case LH_DTYPE_F32: memcpy(to, &single, 4); break;
     case LH_DTYPE_F64: memcpy(to, &value, 8); break;
     case LH_DTYPE_I32: memcpy(to, &whole, 4); break;
     case LH_DTYPE_BF16:
     case LH_DTYPE_F16: memcpy(to, &half, 2); break;
-    default: memset(to, CANARY, dtype_bytes(dtype)); break;
+    default: memset(to, CANARY, lh_dtype_bytes(dtype)); break;
     }
 }
 
@@ -189,8 +189,8 @@ static double number_read(lh_dtype_t dtype, const char *from)
     case LH_DTYPE_F32: memcpy(&single, from, 4); return (double)single;
     case LH_DTYPE_F64: memcpy(&value, from, 8); return value;
     case LH_DTYPE_I32: memcpy(&whole, from, 4); return whole;
-    case LH_DTYPE_BF16: memcpy(&half, from, 2); return (double)bf16_to_f32(half);
-    case LH_DTYPE_F16: memcpy(&half, from, 2); return (double)f16_to_f32(half);
+    case LH_DTYPE_BF16: memcpy(&half, from, 2); return (double)lh_bf16_to_f32(half);
+    case LH_DTYPE_F16: memcpy(&half, from, 2); return (double)lh_f16_to_f32(half);
     default: return 0;
     }
 }
@@ -198,7 +198,7 @@ static double number_read(lh_dtype_t dtype, const char *from)
 void node_run_set(node_run_t *n, lh_value_t v, const double *values)
 {
     const lot_t *lot = lot_at(n, v);
-    const uint64_t size = dtype_bytes(lot->dtype);
+    const uint64_t size = lh_dtype_bytes(lot->dtype);
     for (uint64_t row = 0; row < lot->rows; row++)
         for (uint64_t c = 0; c < lot->width; c++)
             number_write(lot->dtype, n->before + lot->offset + (row * lot->pitch + c) * size,
@@ -208,7 +208,7 @@ void node_run_set(node_run_t *n, lh_value_t v, const double *values)
 void node_run_get(const node_run_t *n, lh_value_t v, double *values)
 {
     const lot_t *lot = lot_at(n, v);
-    const uint64_t size = dtype_bytes(lot->dtype);
+    const uint64_t size = lh_dtype_bytes(lot->dtype);
     for (uint64_t row = 0; row < lot->rows; row++)
         for (uint64_t c = 0; c < lot->width; c++)
             values[row * lot->width + c] = number_read(
@@ -219,7 +219,7 @@ bool node_run_kept_between(const node_run_t *n)
 {
     for (lh_value_t v = 1; v < n->r->value_count; v++) {
         const lot_t *lot = &n->lots[v];
-        const uint64_t size = dtype_bytes(lot->dtype);
+        const uint64_t size = lh_dtype_bytes(lot->dtype);
         for (uint64_t row = 0; lot->present && row < lot->rows; row++)
             for (uint64_t b = lot->width * size; b < lot->pitch * size; b++)
                 if ((uint8_t)n->after[lot->offset + row * lot->pitch * size + b] != CANARY)

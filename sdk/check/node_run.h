@@ -4,7 +4,7 @@
 #define NODE_RUN_H
 
 #include <graph/recording.h>
-#include <plugin/loader.h>
+#include <plugin/registry.h>
 
 typedef struct opened { /* a device and a stream of it */
     const plugin_t *plugin;

@@ -8,21 +8,23 @@
 #include <base/memory.h>
 #include <base/philox.h>
 #include <graph/fusion.h>
+#include <graph/gradient.h>
 #include <graph/recorder.h>
-#include <tensor/dtype.h>
+#include <longhaul/dtype.h>
 
 #include "check.h"
 
 enum { VOCABULARY = 11, LABELS = 5, HEAD_DIM = 6 };
 
-lh_value_t op_case_param(lh_graph_t *g, const char *name, uint64_t rows, uint64_t columns)
+lh_value_t op_case_param(lh_graph_t *g, const char *name, uint64_t rows, uint64_t columns,
+                         uint64_t depth)
 {
-    char text[64];
-    if (columns == 0)
-        (void)snprintf(text, sizeof(text), "%s %llu", name, (unsigned long long)rows);
-    else
-        (void)snprintf(text, sizeof(text), "%s %llux%llu", name, (unsigned long long)rows,
-                       (unsigned long long)columns);
+    char text[96];
+    const uint64_t shape[] = {rows, columns, depth};
+    int length = snprintf(text, sizeof(text), "%s", name);
+    for (uint32_t i = 0; i < 3 && shape[i] != 0; i++)
+        length += snprintf(text + length, sizeof(text) - (size_t)length, "%c%llu",
+                           i == 0 ? ' ' : 'x', (unsigned long long)shape[i]);
     return g->api->param(g, text);
 }
 
@@ -37,7 +39,7 @@ lh_status_t op_case_shape(void *context, const char *name, uint64_t shape[LH_MAX
     return *rank > 0 ? LH_OK : fail(LH_INVALID, "parameter '%s' has no shape in its name", name);
 }
 
-#define W(name, rows, columns) op_case_param(g, name, rows, columns)
+#define W(name, rows, columns) op_case_param(g, name, rows, columns, 0)
 #define CASE(name)                                                          \
     static lh_value_t name(LH_UNUSED lh_graph_t *g, LH_UNUSED lh_value_t x, \
                            LH_UNUSED uint64_t rows, LH_UNUSED uint64_t width)
@@ -220,6 +222,34 @@ CASE(activated)
     return lh_activate(g, lh_linear(g, x, W("w", 10, width), W("b", 10, 0)), LH_ACT_GELU_TANH);
 }
 
+CASE(soft)
+{
+    return op(g, "softmax", NULL, x, 0, 0, 0);
+}
+/* As of heads; where the width is odd, of one group. */
+CASE(rms_of_groups)
+{
+    return lh_rms_norm(g, x, W("w", width % 2 == 0 ? width / 2 : width, 0), 1e-5);
+}
+/* Of as many experts as there are columns each token takes two: most experts have few tokens, or
+ * none. Picks are by x itself, so that all devices make the same. */
+CASE(experts)
+{
+    const lh_top_k_t top = {.struct_size = sizeof(top), .k = 2};
+    const lh_route_t route = {sizeof(route), (uint32_t)width};
+    const lh_picks_t picks = {sizeof(picks), 2};
+    const lh_grouped_t up = {sizeof(up), 1}, down = {sizeof(down), 0};
+    lh_value_t ids, offsets;
+    const lh_value_t shares = g->api->op(g, "top_k", &top, &x, 1, &ids);
+    const lh_value_t order = g->api->op(g, "route", &route, &ids, 1, &offsets);
+    const lh_value_t to = op(g, "gather_rows", &picks, x, order, 0, 0);
+    const lh_value_t wide = op(g, "grouped_matmul", &up, to,
+                               op_case_param(g, "up", width, 10, width), offsets, 0);
+    const lh_value_t made = op(g, "grouped_matmul", &down, wide,
+                               op_case_param(g, "down", width, 10, 7), offsets, 0);
+    return op(g, "scatter_rows", &picks, made, order, shares, 0);
+}
+
 enum { UPDATE = OP_CASE_WIDE | OP_CASE_FORWARD | OP_CASE_POSITIVE };
 const op_case_t op_cases[] = {
     {"linear", linear, 0},
@@ -246,6 +276,9 @@ const op_case_t op_cases[] = {
     {"attention over a window", window, 0},
     {"attention with a soft cap", capped, 0},
     {"full attention", full, 0},
+    {"softmax", soft, 0},
+    {"rms_norm of groups", rms_of_groups, 0},
+    {"routed experts", experts, 0},
     {"cross-entropy", cross_entropy, OP_CASE_WIDE | OP_CASE_FORWARD},
     {"squares and clip", squares, OP_CASE_WIDE | OP_CASE_FORWARD},
     {"adamw", adamw, UPDATE},
@@ -259,13 +292,12 @@ const uint32_t op_case_count = sizeof(op_cases) / sizeof(op_cases[0]);
 
 /* ---- recording ---- */
 
-static bool lists_op(void *context, const op_t *o, const void *attributes, const lh_arg_t *args,
-                     uint32_t arg_count)
+bool op_case_listed(void *device, const op_t *o, const void *attributes, const lh_arg_t *args)
 {
-    const plugin_t *device = context;
-    (void)attributes, (void)args, (void)arg_count;
-    for (uint32_t i = 0; i < device->kernel_count; i++)
-        if (strcmp(device->kernels[i].op, o->row.name) == 0) return true;
+    const plugin_t *p = device;
+    (void)attributes, (void)args;
+    for (uint32_t i = 0; i < p->kernel_count; i++)
+        if (strcmp(p->kernels[i].op, o->row.name) == 0) return true;
     return false;
 }
 
@@ -294,7 +326,9 @@ lh_status_t op_case_record(const op_case_t *c, const op_table_t *ops, const plug
                                  .max_documents = 2,
                                  .compute = compute,
                                  .accumulate = wide,
-                                 .param = op_case_shape};
+                                 .param = op_case_shape,
+                                 .offers = op_case_listed,
+                                 .device = (void *)(uintptr_t)device};
     const uint64_t shape[] = {rows, width};
     recording_t *r;
     lh_status_t status = recording_new(&how, &r);
@@ -302,8 +336,7 @@ lh_status_t op_case_record(const op_case_t *c, const op_table_t *ops, const plug
     const lh_value_t x = recording_argument(r, compute, 2, shape);
     r->output = c->record(&r->graph, x, rows, width);
     status = recording_status(r);
-    if (status == LH_OK && (c->flags & OP_CASE_FUSED) != 0)
-        status = recording_fuse(r, lists_op, (void *)(uintptr_t)device);
+    if (status == LH_OK && (c->flags & OP_CASE_FUSED) != 0) status = recording_fuse(r);
     if (status == LH_OK && (c->flags & OP_CASE_FORWARD) == 0) status = differentiate(r, x);
     if (status == LH_OK)
         *out = r;
@@ -317,8 +350,8 @@ lh_status_t op_case_record(const op_case_t *c, const op_table_t *ops, const plug
 static double rounded(lh_dtype_t dtype, double value)
 {
     const float single = (float)value;
-    if (dtype == LH_DTYPE_BF16) return (double)bf16_to_f32(f32_to_bf16(single));
-    if (dtype == LH_DTYPE_F16) return (double)f16_to_f32(f32_to_f16(single));
+    if (dtype == LH_DTYPE_BF16) return (double)lh_bf16_to_f32(lh_f32_to_bf16(single));
+    if (dtype == LH_DTYPE_F16) return (double)lh_f16_to_f32(lh_f32_to_f16(single));
     return dtype == LH_DTYPE_F32 ? (double)single : value;
 }
 

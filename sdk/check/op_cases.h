@@ -29,11 +29,14 @@ lh_status_t op_case_record(const op_case_t *c, const op_table_t *ops, const plug
                            uint64_t rows, uint64_t width, lh_dtype_t compute,
                            recording_t **out) LH_MUST_CHECK;
 
-/* A parameter whose shape stands in its name; columns 0: one dimension. */
-lh_value_t op_case_param(lh_graph_t *g, const char *name, uint64_t rows, uint64_t columns);
+/* A parameter whose shape stands in its name; columns or depth 0: there is no such dimension. */
+lh_value_t op_case_param(lh_graph_t *g, const char *name, uint64_t rows, uint64_t columns,
+                         uint64_t depth);
 /* For recording_how_t.param. */
 lh_status_t op_case_shape(void *context, const char *name, uint64_t shape[LH_MAX_RANK],
                           uint32_t *rank);
+/* For recording_how_t.offers: the plugin `device` lists a kernel for that op. */
+bool op_case_listed(void *device, const op_t *o, const void *attributes, const lh_arg_t *args);
 
 /* The same numbers into all runs: what nobody makes, rounded to the dtypes of `r`. */
 void op_case_fill(const recording_t *r, uint32_t flags, uint64_t seed, node_run_t *const *runs,

@@ -7,12 +7,15 @@
 
 #include <base/memory.h>
 #include <base/philox.h>
-#include <cli/bench_ranks.h>
-#include <graph/engine.h>
+#include <config/job_load.h>
+#include <engine/engine.h>
+#include <engine/program.h>
+#include <engine/weights.h>
 #include <graph/op_table.h>
 #include <parallel/update.h>
-#include <train/snapshot.h>
-#include <train/train_comm.h>
+#include <plan/bench_ranks.h>
+#include <session/snapshot.h>
+#include <session/train_comm.h>
 
 #include "check.h"
 #include "check_model.h"
@@ -201,7 +204,7 @@ static lh_status_t begin_weights(rank_state_t *r, snapshot_t *snapshot)
         if (status == LH_OK) status = snapshot_load(snapshot, c, true);
         checkpoint_close(c);
     }
-    if (status == LH_OK && r->transfers != NULL) status = transfers_renew(r->transfers);
+    if (status == LH_OK && r->transfers != NULL) status = transfers_value_gather(r->transfers);
     return status;
 }
 
@@ -301,9 +304,8 @@ float *rank_run(subject_t *s, const rank_run_t *run, uint64_t *count)
                       -1, 0);
     if (job.shared == MAP_FAILED) check_skip("no shared memory");
     job_t *ini = default_job();
-    cli_t cli = {.host = s->host, .plugins = s->installed};
     fail_clear();
-    if (bench_ranks(&cli, ini, run->ranks, run->sites, be_rank, &job) != LH_OK)
+    if (bench_ranks(s->installed, ini, run->ranks, run->sites, be_rank, &job) != LH_OK)
         check_fault("%u steps on %u rank%s: %s", run->steps, run->ranks, run->ranks == 1 ? "" : "s",
                     fail_reason());
     *count = job.shared->count;

@@ -64,7 +64,7 @@ static lh_status_t make_scratch(subject_t *s)
     const char *top = getenv("TMPDIR");
     char text[512];
     (void)snprintf(text, sizeof(text), "%s/longhaul-check-XXXXXX", top != NULL ? top : "/tmp");
-    if (mkdtemp(text) == NULL) return fail(LH_IO, "%s", text);
+    if (mkdtemp(text) == NULL) return fail_io(errno, "%s", text);
     s->scratch = mem_text(text);
     return s->scratch == NULL ? LH_NO_MEMORY : LH_OK;
 }
@@ -116,10 +116,12 @@ const plugin_t *subject_reference(subject_t *s)
                                                                                       : NULL;
 }
 
-/* For a required option: the first of some usual values that its range takes. */
+/* For a required option: the first of some usual values that its range takes, the last choice. */
 static void set_something(const lh_option_t *row, void *config)
 {
     static const char *const guesses[] = {"16", "1", "0.5", "yes", "1MiB", "1s", "1Gbps", "text"};
+    const char *last = row->type == LH_OPT_CHOICE ? strrchr(row->range, '|') : NULL;
+    if (last != NULL && option_set(row, last + 1, "default", "/", config) == LH_OK) return;
     for (size_t i = 0; i < sizeof(guesses) / sizeof(guesses[0]); i++)
         if (option_set(row, guesses[i], "default", "/", config) == LH_OK) return;
     check_fault("option '%s' is required, and no usual value is in its range '%s'", row->key,
@@ -201,4 +203,18 @@ void *subject_config(const subject_t *s, const plugin_t *plugin)
         check_ok(set_option(&table, s->sets[i], config), "--set");
     if (plugin == s->plugin && plugin->kind == LH_KIND_MODEL) guess_model(s, &table, config);
     return config;
+}
+
+void subject_need_device(const subject_t *s, const void *config)
+{
+    uint32_t count = 0;
+    if (s->plugin->kind != LH_KIND_DEVICE) return;
+    check_host_faults(NULL);
+    const lh_status_t status = s->plugin->device->count(check_host(), config, &count);
+    if (status == LH_OK && count == 0)
+        check_fault("it counts 0 devices and says that all is well, expected '%s' and why",
+                    status_text(LH_NO_DEVICE));
+    if (status != LH_NO_DEVICE) return;
+    if (check_host_reason()[0] == '\0') check_fault("it finds no device and does not say why");
+    check_skip("it finds no device here: %s", check_host_reason());
 }

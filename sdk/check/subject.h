@@ -3,7 +3,7 @@
 #define SUBJECT_H
 
 #include <plugin/image.h>
-#include <plugin/loader.h>
+#include <plugin/registry.h>
 
 enum { SUBJECT_SETS = 64 };
 
@@ -43,5 +43,9 @@ lh_status_t subject_check_sets(const subject_t *s) LH_MUST_CHECK;
  * allows or 16. Ends the check where a value is refused. Freed with mem_free. */
 void *subject_config(const subject_t *s, const plugin_t *plugin);
 void *options_default(const lh_option_t *rows, uint32_t count, uint64_t bytes);
+
+/* For checks that use the device of a device plugin: ends the check, skipped with the plugin's
+ * sentence, on a machine that has none. */
+void subject_need_device(const subject_t *s, const void *config);
 
 #endif

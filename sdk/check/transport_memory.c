@@ -1,14 +1,16 @@
 /* transport_memory.c - memory of a peer, read in place or written. */
 #include "transport_facts.h"
 
+#include <longhaul/draft/onesided.h>
+
 /* Takes what the other end offers; NULL where the plugin does not map. */
 static const char *offer_and_take(end_t *e, const buffer_t *mine, lh_remote_t **remote)
 {
     lh_address_t offer = {0}, theirs;
     const void *map = NULL;
     lh_status_t status;
-    const lh_one_sided_api_t *api = e->api->one_sided;
-    if (api == NULL || api->map == NULL) check_skip("it maps no memory of a peer");
+    const lh_mapping_api_t *api = e->api->mapping;
+    if (api == NULL) check_skip("it maps no memory of a peer");
     while ((status = api->offer(e->conn, mine->region, &offer)) == LH_AGAIN)
         end_poll(e);
     CHECK(status == LH_OK);
@@ -35,7 +37,7 @@ void mapped_memory_is_read_in_place(end_t *e)
     end_barrier(e);
     buffer_check(theirs, bytes, 50 + 1 - e->side);
     end_barrier(e);
-    e->api->one_sided->forget(remote);
+    e->api->mapping->forget(remote);
 }
 
 /* Sizes again, where the receiver could copy straight from the sender's memory. */
@@ -61,8 +63,9 @@ void sizes_arrive_from_mapped_memory(end_t *e)
 
 void puts_arrive_in_order(end_t *e)
 {
-    const lh_one_sided_api_t *api = e->api->one_sided;
-    if (api == NULL) check_skip("it offers no one-sided writes");
+    const lh_mapping_api_t *api = e->api->mapping;
+    const lh_one_sided_api_t *draft = lh_draft_api(&e->plugin->row, LH_DRAFT_ONE_SIDED);
+    if (api == NULL || draft == NULL) check_skip("it offers no one-sided writes");
     const uint64_t bytes = 1 << 20;
     lh_address_t offer = {0};
     lh_remote_t *remote;
@@ -83,9 +86,10 @@ void puts_arrive_in_order(end_t *e)
             end_poll(e);
         CHECK(status == LH_OK);
         buffer_fill(b.data, bytes / 2, 1);
-        CHECK(api->put(e->conn, b.region, b.data, remote, 100, bytes / 2, 71, 5) == LH_OK);
-        CHECK(api->put(e->conn, b.region, b.data, remote, 0, 0, 72, 6) == LH_OK);
-        CHECK(api->put(e->conn, b.region, b.data, remote, bytes - 1, 2, 0, 7) < 0, "past the end");
+        CHECK(draft->put(e->conn, b.region, b.data, remote, 100, bytes / 2, 71, 5) == LH_OK);
+        CHECK(draft->put(e->conn, b.region, b.data, remote, 0, 0, 72, 6) == LH_OK);
+        CHECK(draft->put(e->conn, b.region, b.data, remote, bytes - 1, 2, 0, 7) < 0,
+              "past the end");
         (void)end_await(e, LH_WIRE_PUT, 5);
         (void)end_await(e, LH_WIRE_PUT, 6);
     }

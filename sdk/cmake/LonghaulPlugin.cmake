@@ -1,6 +1,6 @@
 # lh_add_plugin(KIND NAME SOURCES file... [LIBRARIES target...] [NO_INSTALL])
 #
-# Builds NAME.so that exports lh_plugin_v1 and nothing else, links against no host symbol, and lies
+# Builds NAME.so that exports lh_plugin_v2 and nothing else, links against no host symbol, and lies
 # where the loader looks: lib/longhaul/<kind>s/NAME.so (kind parts: lib/longhaul/parts). Works inside
 # the tree and against an installed SDK, after find_package(longhaul-sdk). The folder is the one that
 # `longhaul` looks into beside its own bin/, so `cmake --install --prefix` of Longhaul's prefix adds it.

@@ -38,6 +38,38 @@ WRONG(copies_of_a_half)
     device.copy = copy_half;
 }
 
+static lh_status_t count_nobody(const lh_host_t *host, LH_UNUSED const void *config, uint32_t *out)
+{
+    *out = 0;
+    return host->fail(host, LH_NO_DEVICE, "no card answers");
+}
+
+static lh_status_t open_nobody(const lh_host_t *host, LH_UNUSED const void *config, uint32_t index,
+                               LH_UNUSED lh_device_t **out)
+{
+    return host->fail(host, LH_NO_DEVICE, "no card %u", index);
+}
+
+/* Right, on a machine that lacks its device. */
+WRONG(a_device_that_is_elsewhere)
+{
+    device.count = count_nobody;
+    device.open = open_nobody;
+}
+
+static lh_status_t count_zero(LH_UNUSED const lh_host_t *host, LH_UNUSED const void *config,
+                              uint32_t *out)
+{
+    *out = 0;
+    return LH_OK;
+}
+
+WRONG(no_device_and_all_is_well)
+{
+    device.count = count_zero;
+    device.open = open_nobody;
+}
+
 WRONG(a_row_for_no_op)
 {
     for (uint32_t i = 0; i < it.kernel_count; i++)

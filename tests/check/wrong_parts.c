@@ -8,6 +8,11 @@ static void cost_nothing(const void *attributes, const lh_arg_t *args, uint32_t 
     LH_FILL(lh_cost_t, out, .flops = -1);
 }
 
+WRONG(an_op_without_words)
+{
+    ops[0].formula = NULL;
+}
+
 WRONG(an_op_that_pays)
 {
     ops[0].cost = cost_nothing;

@@ -5,18 +5,19 @@
 #define FIXTURE_CALLED FIXTURE_NAME
 #endif
 
-lh_plugin_t lh_plugin_v1 = {LH_PLUGIN_HEADER, .kind = FIXTURE_KIND, .config_size = 4096,
+lh_plugin_t lh_plugin_v2 = {LH_PLUGIN_HEADER, .kind = FIXTURE_KIND, .config_size = 4096,
                             .name = FIXTURE_CALLED};
 
 lh_model_api_t model;
 lh_optimizer_api_t optimizer;
 lh_device_api_t device;
 lh_transport_api_t transport;
-lh_one_sided_api_t one_sided;
+lh_mapping_api_t mapping;
 lh_option_t options[MOST];
 lh_kernel_t kernels[MOST];
 lh_op_t ops[MOST];
 lh_rule_t rules[MOST];
+lh_draft_t drafts[MOST];
 
 static void copy_tables(void)
 {
@@ -31,12 +32,12 @@ static void copy_tables(void)
     COPY(kernel);
     COPY(op);
     COPY(rule);
+    COPY(draft);
     if (it.model != NULL) model = *it.model, it.model = &model;
     if (it.optimizer != NULL) optimizer = *it.optimizer, it.optimizer = &optimizer;
     if (it.device != NULL) device = *it.device, it.device = &device;
     if (it.transport != NULL) transport = *it.transport, it.transport = &transport;
-    if (transport.one_sided != NULL)
-        one_sided = *transport.one_sided, transport.one_sided = &one_sided;
+    if (transport.mapping != NULL) mapping = *transport.mapping, transport.mapping = &mapping;
 }
 
 #ifdef FIXTURE_EXPORTS

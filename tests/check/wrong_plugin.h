@@ -11,17 +11,18 @@ enum { MOST = 64 };
 extern const lh_plugin_t right_plugin;
 
 /* What is exported: the right plugin's row, with these tables. */
-LH_EXTERN LH_EXPORT lh_plugin_t lh_plugin_v1;
-#define it lh_plugin_v1
+LH_EXTERN LH_EXPORT lh_plugin_t lh_plugin_v2;
+#define it lh_plugin_v2
 extern lh_model_api_t model;
 extern lh_optimizer_api_t optimizer;
 extern lh_device_api_t device;
 extern lh_transport_api_t transport;
-extern lh_one_sided_api_t one_sided;
+extern lh_mapping_api_t mapping;
 extern lh_option_t options[MOST];
 extern lh_kernel_t kernels[MOST];
 extern lh_op_t ops[MOST];
 extern lh_rule_t rules[MOST];
+extern lh_draft_t drafts[MOST];
 
 /* A fixture: named in CMakeLists.txt with the checks that it fails. */
 #define WRONG(name)  \

@@ -2,6 +2,8 @@
 #include <fcntl.h>
 #include <stdlib.h>
 
+#include <longhaul/draft/onesided.h>
+
 #include "wrong_plugin.h"
 
 static const lh_host_t *the_host;
@@ -341,7 +343,7 @@ static lh_status_t map_as_it_was(lh_remote_t *remote, const void **out)
 {
     enum { BYTES = 3 << 20 };
     static char copy[BYTES];
-    const lh_status_t status = right_plugin.transport->one_sided->map(remote, out);
+    const lh_status_t status = right_plugin.transport->mapping->map(remote, out);
     if (status != LH_OK) return status;
     memcpy(copy, *out, BYTES);
     *out = copy;
@@ -350,18 +352,19 @@ static lh_status_t map_as_it_was(lh_remote_t *remote, const void **out)
 
 WRONG(a_map_that_is_a_copy)
 {
-    one_sided.map = map_as_it_was;
+    mapping.map = map_as_it_was;
 }
 
 static lh_status_t put_less(lh_conn_t *c, lh_region_t *region, const void *data,
                             lh_remote_t *remote, uint64_t offset, uint64_t bytes, uint32_t tag,
                             uint64_t cookie)
 {
-    return right_plugin.transport->one_sided->put(c, region, data, remote, offset,
-                                                  bytes > 2 ? bytes - 1 : bytes, tag, cookie);
+    const lh_one_sided_api_t *right = lh_draft_api(&right_plugin, LH_DRAFT_ONE_SIDED);
+    return right->put(c, region, data, remote, offset, bytes > 2 ? bytes - 1 : bytes, tag, cookie);
 }
 
 WRONG(a_put_a_byte_short)
 {
-    one_sided.put = put_less;
+    static const lh_one_sided_api_t less = {.struct_size = sizeof(less), .put = put_less};
+    drafts[0].api = &less;
 }

@@ -5,7 +5,7 @@
 #include <stdlib.h>
 
 #include <base/memory.h>
-#include <data/tokenizer.h>
+#include <tokenizer/tokenizer.h>
 
 static void print_answer(const token_ids_t *ids, const text_t *decoded)
 {

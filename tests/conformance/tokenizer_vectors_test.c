@@ -13,7 +13,7 @@
 #include <base/digest.h>
 #include <base/file.h>
 #include <base/memory.h>
-#include <data/tokenizer.h>
+#include <tokenizer/tokenizer.h>
 
 /* last: it has a macro named fail */
 #include <cmocka.h>

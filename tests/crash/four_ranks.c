@@ -9,7 +9,6 @@
 #include <base/file.h>
 #include <base/memory.h>
 #include <checkpoint/checkpoint.h>
-#include <checkpoint/checkpoint_folder.h>
 #include <checkpoint/commit.h>
 #include <checkpoint/folder_lock.h>
 #include <checkpoint/rank_save.h>
@@ -96,27 +95,32 @@ typedef struct attendant {
     char said[512];
 } attendant_t;
 
+static rank_save_t save_of(const attendant_t *a, const checkpoint_meta_t *meta)
+{
+    return (rank_save_t){.folder = FOUR_FOLDER,
+                         .rank = a->rank,
+                         .ranks = RANKS,
+                         .session = a->session,
+                         .attempt = 1,
+                         .shard_bytes = PART * sizeof(float), /* a file a tensor */
+                         .keep = a->keep,
+                         .meta = meta,
+                         .parent = ""};
+}
+
 static void *attend(void *context)
 {
     attendant_t *a = context;
     const checkpoint_meta_t meta = {.run = "crash", .step = a->step, .cursor = a->step};
-    const rank_save_t how = {.folder = FOUR_FOLDER,
-                             .rank = a->rank,
-                             .ranks = RANKS,
-                             .session = a->session,
-                             .attempt = 1,
-                             .shard_bytes = PART * sizeof(float), /* a file a tensor */
-                             .keep = a->keep,
-                             .deadline_ns = UINT64_C(20000000000),
-                             .trainer = -1};
+    const rank_save_t how = save_of(a, &meta);
     share_t share;
     fill_share(&share, a->rank, a->step);
-    a->status = rank_save(&how, &meta, "", share.tensors, share.data, TENSORS, NULL);
-    if (a->status == LH_OK && a->rank == 0) mem_shared_mark(MARK_RETURNED + a->step);
+    a->status = rank_save_write(&how, share.tensors, share.data, TENSORS);
     (void)snprintf(a->said, sizeof(a->said), "%s", fail_reason());
     return NULL;
 }
 
+/* What the trainers agree on, rank 0's saver does. */
 lh_status_t four_meet(uint64_t session, uint64_t step, uint64_t keep)
 {
     pthread_t threads[RANKS];
@@ -130,8 +134,15 @@ lh_status_t four_meet(uint64_t session, uint64_t step, uint64_t keep)
     for (uint32_t r = 0; r < RANKS; r++) {
         (void)pthread_join(threads[r], NULL);
         if (status == LH_OK && ranks[r].status != LH_OK)
-            status = fail(ranks[r].status, "%s", ranks[r].said);
+            status = fail_again(ranks[r].status, ranks[r].said);
     }
+    const checkpoint_meta_t meta = {.run = "crash", .step = step, .cursor = step};
+    const rank_save_t how = save_of(&ranks[0], &meta);
+    if (status == LH_OK) status = rank_save_commit(&how, NULL);
+    if (status == LH_OK)
+        mem_shared_mark(MARK_RETURNED + step);
+    else
+        rank_save_abandon(&how);
     return status;
 }
 

@@ -17,7 +17,7 @@ typedef struct four_ranks {
 
 /* One save; the journal gets its marks. */
 lh_status_t four_save(uint64_t step, uint64_t keep);
-/* The same by four helpers who meet in the staging folder, a thread each; mem_shared_table must be
+/* The same by four savers who write into one staging folder, a thread each; mem_shared_table must be
  * in force. */
 lh_status_t four_meet(uint64_t session, uint64_t step, uint64_t keep);
 /* What a run does at its start and first save: lock, clean, open the newest, save `step`. */

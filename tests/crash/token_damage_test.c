@@ -1,7 +1,7 @@
 /* token_damage_test.c - a pair of token files that was damaged after prepare made it is never
  * trained on: bits of the index, lengths of both; and the bits of the .bin are found where it is
  * read whole. */
-#include <unit/data/scratch_files.h>
+#include <unit/base/scratch_files.h>
 
 #include <fcntl.h>
 #include <stdlib.h>
@@ -10,7 +10,8 @@
 
 #include <base/sys.h>
 #include <data/batches.h>
-#include <data/indexed_writer.h>
+#include <data/indexed.h>
+#include <data/pair_record.h>
 
 enum { DOCUMENTS = 200, VOCAB = 1000, CI_FLIPS = 10000, TORTURE_FLIPS = 1000000 };
 
@@ -30,11 +31,13 @@ static void write_pair(scratch_t *s)
     }
     assert_int_equal(indexed_writer_finish(w, &sums), LH_OK);
     assert_int_equal(indexed_writer_commit(w), LH_OK);
-    json_t *root = json_pack("{so}", "pair", pair_record_json(s->folder, "corpus", &sums));
-    char *text = json_dumps(root, 0);
-    (void)scratch_text(s, "prepare.json", text);
-    free(text);
-    json_decref(root);
+    text_t text = {0};
+    json_writer_t json = {.to = &text};
+    json_open(&json, NULL, '{');
+    pair_record_put(&json, s->folder, "corpus", &sums);
+    json_close(&json);
+    (void)scratch_text(s, "prepare.json", text.data);
+    text_free(&text);
 }
 
 static lh_status_t open_pair(scratch_t *s)

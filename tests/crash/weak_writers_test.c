@@ -9,7 +9,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 
-#include <unit/data/scratch_files.h>
+#include <unit/base/scratch_files.h>
 
 #include <base/log.h>
 #include <checkpoint/commit.h>

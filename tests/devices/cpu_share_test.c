@@ -12,6 +12,7 @@
 #include <cmocka.h>
 
 #include "device_rig.h"
+#include <longhaul/draft/memory.h>
 
 static rig_t rig;
 
@@ -69,8 +70,9 @@ static void memory_of_others_is_not_shared(void **state)
     static char mine[64];
     lh_memory_t *memory;
     lh_share_t share = {.struct_size = sizeof(share)};
+    const lh_memory_api_t *api = lh_draft_api(rig.plugin, LH_DRAFT_MEMORY);
     (void)state;
-    assert_int_equal(rig.api->wrap(rig.device, mine, sizeof(mine), &memory), LH_OK);
+    assert_int_equal(api->wrap(rig.device, mine, sizeof(mine), &memory), LH_OK);
     assert_int_equal(rig.api->share(memory, LH_SHARE_MEMFD, &share), LH_UNSUPPORTED);
     rig.api->release(memory);
 }

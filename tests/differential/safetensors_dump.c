@@ -6,7 +6,7 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
-#include <checkpoint/safetensors.h>
+#include <format/safetensors.h>
 
 static void dump(const safetensors_t *s)
 {

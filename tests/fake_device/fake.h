@@ -18,6 +18,8 @@ typedef struct fake_config {
     uint64_t threads;  /* of the kernels; 0: all processors */
     uint64_t delay_ns; /* most that an operation waits before it runs */
     uint64_t seed;     /* of the delays */
+    bool words;        /* streams await and signal them */
+    bool host_access;  /* the host reaches device memory, while work is queued too */
 } fake_config_t;
 
 enum { LANE_ITEMS = 4096, REPLAY_LANES = 8 };
@@ -82,7 +84,7 @@ struct lh_memory {
     char *shown; /* what the host gets to know: no access where space is DEVICE */
     char *real;
     uint64_t bytes;
-    int fd; /* -1: host memory */
+    bool on_device; /* not the host's */
 };
 
 struct lh_stream {

@@ -79,7 +79,9 @@ static lh_status_t fake_properties(lh_device_t *d, lh_device_properties_t *out)
     const lh_status_t status = inner_api()->properties(d->inner, &mine);
     if (status != LH_OK) return status;
 
-    mine.flags = LH_DEVICE_CAPTURE | LH_DEVICE_WORDS;
+    mine.flags = LH_DEVICE_CAPTURE;
+    if (d->config.words) mine.flags |= LH_DEVICE_WORDS;
+    if (d->config.host_access) mine.flags |= LH_DEVICE_HOST_ACCESS;
     memset(mine.native, 0, sizeof(mine.native));
     memset(mine.name, 0, sizeof(mine.name));
     snprintf(mine.name, sizeof(mine.name), "fake");

@@ -1,7 +1,7 @@
-/* fake_memory.c - device memory that is mapped twice: where the host is told it lies, every access
- * ends the program; the worker uses the other mapping. */
+/* fake_memory.c - device memory as an accelerator shows it to the host: addresses that are reserved
+ * and behind which nothing is, so that every access ends the program. The worker has the memory; with
+ * host_access = yes the host has it, too. */
 #include <sys/mman.h>
-#include <unistd.h>
 
 #include "fake.h"
 
@@ -21,26 +21,21 @@ static lh_status_t memory_host(lh_memory_t *m)
 static lh_status_t memory_device(lh_memory_t *m)
 {
     const lh_host_t *host = m->device->host;
+    const int how = MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE;
 
-    m->fd = memfd_create("fake device memory", MFD_CLOEXEC);
-    if (m->fd < 0) return host->fail(host, LH_IO, "memfd_create");
-    if (ftruncate(m->fd, (off_t)m->bytes) != 0) {
-        (void)host->fail(host, LH_NO_MEMORY, "%llu bytes of device memory",
-                         (unsigned long long)m->bytes);
-        goto close_fd;
-    }
-    void *real = mmap(NULL, m->bytes, PROT_READ | PROT_WRITE, MAP_SHARED, m->fd, 0);
-    if (real == MAP_FAILED) goto close_fd;
-    void *shown = mmap(NULL, m->bytes, PROT_NONE, MAP_SHARED, m->fd, 0);
+    void *real = mmap(NULL, m->bytes, PROT_READ | PROT_WRITE, how, -1, 0);
+    if (real == MAP_FAILED) goto no_memory;
+    void *shown = m->device->config.host_access ? real
+                                                : mmap(NULL, m->bytes, PROT_NONE, how, -1, 0);
     if (shown == MAP_FAILED) goto unmap_real;
     m->real = real;
     m->shown = shown;
+    m->on_device = true;
     return LH_OK;
 
 unmap_real:
     munmap(real, m->bytes);
-close_fd:
-    close(m->fd);
+no_memory:
     return host->fail(host, LH_NO_MEMORY, "%llu bytes of device memory",
                       (unsigned long long)m->bytes);
 }
@@ -53,7 +48,6 @@ lh_status_t fake_alloc(lh_device_t *d, uint32_t space, uint64_t bytes, lh_memory
 
     m->device = d;
     m->bytes = bytes > 0 ? bytes : 1;
-    m->fd = -1;
     const lh_status_t status = space == LH_SPACE_DEVICE ? memory_device(m) : memory_host(m);
     if (status != LH_OK) {
         d->host->release(d->host, m);
@@ -69,10 +63,9 @@ void fake_release(lh_memory_t *m)
 {
     const lh_host_t *host = m->device->host;
 
-    if (m->fd >= 0) {
-        munmap(m->shown, m->bytes);
+    if (m->on_device) {
+        if (m->shown != m->real) munmap(m->shown, m->bytes);
         munmap(m->real, m->bytes);
-        close(m->fd);
     } else {
         host->release(host, m->real);
     }

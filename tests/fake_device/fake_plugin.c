@@ -4,6 +4,7 @@
 
 typedef struct fake_options { /* as fake_config_t of fake.h */
     uint64_t threads, delay_ns, seed;
+    bool words, host_access;
 } fake_options_t;
 
 extern const lh_device_api_t fake_device_api;
@@ -20,16 +21,19 @@ static const lh_option_t options[] = {
     LH_OPTION_DURATION(fake_options_t, delay_ns, "delay", "300us", "0s..1s",
                        "most that an operation waits before it runs"),
     LH_OPTION_U64(fake_options_t, seed, "seed", "1", NULL, "of the delays"),
+    LH_OPTION_BOOL(fake_options_t, words, "words", "yes", "streams await words in pinned memory"),
+    LH_OPTION_BOOL(fake_options_t, host_access, "host_access", "no",
+                   "the host reaches device memory"),
 };
 
 static const lh_kernel_t kernels[] = {
-#define KERNEL_ROW(name, slots) \
-    {.op = #name,               \
-     .fits = fake_fits,         \
-     .prepare = fake_prepare,   \
-     .launch = fake_launch,     \
+#define KERNEL_ROW(name, text) \
+    {.op = #name,              \
+     .fits = fake_fits,        \
+     .prepare = fake_prepare,  \
+     .launch = fake_launch,    \
      .release = fake_kernel_free},
-    CPU_OPS(KERNEL_ROW)
+    LH_OPS_BASE(KERNEL_ROW) LH_OPS_MORE(KERNEL_ROW)
 #undef KERNEL_ROW
 };
 

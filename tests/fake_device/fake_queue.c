@@ -116,7 +116,7 @@ static lh_status_t word_push(lh_stream_t *s, const lh_place_t *word, uint32_t ty
 {
     item_t item = {.type = type, .word = word->address};
 
-    if (word->memory == NULL || word->memory->fd >= 0) {
+    if (word->memory == NULL || word->memory->on_device) {
         return s->device->host->fail(s->device->host, LH_INVALID,
                                      "a word lies outside pinned memory");
     }

@@ -42,6 +42,18 @@ void fuzz_parts_free(fuzz_part_t *parts, size_t count);
         }                                                                                \
     } while (0)
 
+/* libFuzzer keeps the input of a process that aborts, not of one that leaves. */
+static inline bool fuzz_abort(const char *sentence)
+{
+    (void)fprintf(stderr, "%s\n", sentence);
+    abort();
+}
+
+__attribute__((constructor)) static void fuzz_keep_what_breaks_assertions(void)
+{
+    assert_tell(fuzz_abort);
+}
+
 /* A refusal has a sentence; success is what `status` says. */
 static inline int fuzz_accepted(lh_status_t status)
 {

@@ -6,7 +6,7 @@
 
 #include <string.h>
 
-#include <data/tokenizer.h>
+#include <tokenizer/tokenizer.h>
 
 static const char fuzz_text[] =
     "  Hello, w\xC3\xB6rld 12345's\n\n\tend<s> \xE2\x96\x81\xF0\x9F\x98\x80"

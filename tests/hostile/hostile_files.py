@@ -117,21 +117,21 @@ def json_lines():
            "[limits]\nline_bytes = 2KiB\n" % TOKENIZER)
     good = b'{"text":"fine"}\n'
     for name, line, sentence in [
-        ("no UTF-8", b'{"text":"\xc3("}', r"at byte 10: byte 0xc3 is not UTF-8"),
-        ("an overlong form", b'{"text":"\xc0\x80"}', r"at byte 10: byte 0xc0 is not UTF-8"),
-        ("a surrogate as UTF-8", b'{"text":"\xed\xa0\x80"}', r"at byte 10: byte 0xed is not UTF-8"),
-        ("half of a pair", b'{"text":"\\ud800"}', r"at byte 11: \\ud800 is the first half of a surrogate pair alone"),
-        ("a raw NUL", b'{"text":"a\0"}', r"at byte 11: NUL byte inside a string"),
-        ("a raw escape", b'{"text":"\x1b[2J"}', r"at byte 10: control character 0x1b inside a string"),
+        ("no UTF-8", b'{"text":"\xc3("}', r"at byte 10, 0xc3: invalid UTF-8 encoding in string"),
+        ("an overlong form", b'{"text":"\xc0\x80"}', r"at byte 10, 0xc0: invalid UTF-8 encoding in string"),
+        ("a surrogate as UTF-8", b'{"text":"\xed\xa0\x80"}', r"at byte 10, 0xed: invalid UTF-8 encoding in string"),
+        ("half of a pair", b'{"text":"\\ud800"}', r"at byte 10, '.': no low surrogate in string"),
+        ("a raw NUL", b'{"text":"a\0"}', r"at byte 11, 0x00: unexpected control character in string"),
+        ("a raw escape", b'{"text":"\x1b[2J"}', r"at byte 10, 0x1b: unexpected control character in string"),
         ("a line over the limit", b'{"text":"' + b"x" * 5000 + b'"}', r"longer than 2048 bytes"),
-        ("no object", b"[1]", r"at byte 1: '\[' found, an object in braces is expected"),
+        ("no object", b"[1]", r"a list found, an object was expected"),
         ("no text", b'{"txt":"a"}', r"key 'text' is missing"),
-        ("text twice", b'{"text":"a","text":"b"}', r"at byte \d+: key 'text' stands twice"),
-        ("a number for a text", b'{"text":1}', r"at byte 9: key 'text' holds a number, a string is expected"),
-        ("a bomb of brackets", b"[" * 1500, r"at byte 1: '\[' found, an object in braces is expected"),
-        ("a bomb inside", b'{"a":' + b"[" * 1500, r"at byte \d+: nested deeper than 64 levels"),
-        ("a cut line", b'{"text":"a', r"at byte 11: the line ends inside a string"),
-        ("something behind", b'{"text":"a"} x', r"at byte 14: 'x' found, the end of the line is expected"),
+        ("text twice", b'{"text":"a","text":"b"}', r"key 'text' stands twice"),
+        ("a number for a text", b'{"text":1}', r"key 'text' holds a number, a text was expected"),
+        ("a bomb of brackets", b"[" * 1500, r"at byte \d+, '\[': nested deeper than 64 levels"),
+        ("a bomb inside", b'{"a":' + b"[" * 1500, r"at byte \d+, '\[': nested deeper than 64 levels"),
+        ("a cut line", b'{"text":"a', r"at byte 11: unexpected end of data"),
+        ("something behind", b'{"text":"a"} x', r"at byte 14, 'x': unexpected content after document"),
     ]:
         refused("JSONL: " + name, {"a.jsonl": good + line + b"\n" + good}, ini, "prepare job.ini",
                 r"a\.jsonl:2: " + sentence)
@@ -160,12 +160,12 @@ def tokenizer_files():
          r"t/tokenizer\.json: the piece with the id 1 has 5000 bytes; at most 4096 are supported")
     case("merges over the limit", T, made(merges=["a b", "a b"]), r"t/tokenizer\.json: merge 0: more than 0 merges, the limit|"
          r"t/tokenizer\.json: merge 1: more than 1 merges, the limit", "[limits]\nmerges = 1\n")
-    case("millions of values", T, '{"model":[' + "[]," * 5000000 + "[]]}", r"t/tokenizer\.json: more than 101200 values at byte \d+ of its JSON",
+    case("millions of values", T, '{"model":[' + "[]," * 5000000 + "[]]}", r"t/tokenizer\.json: more than 101200 values in its JSON",
          "[limits]\nmerges = 100\nvocabulary = 100\n")
-    case("a bomb of brackets", T, '{"model":' + "[" * 100000, r"t/tokenizer\.json: nested more than 64 deep at byte \d+")
+    case("a bomb of brackets", T, '{"model":' + "[" * 100000, r"t/tokenizer\.json: not JSON, line 1 column \d+, '\[': nested deeper than 64 levels")
     case("a NUL in a string", T, made(normalizer={"type": "Prepend", "prepend": "a\0b"}),
-         r"t/tokenizer\.json: not JSON, line 1 column \d+: \\u0000 is not allowed")
-    case("a raw NUL", T, made() + "\0", r"t/tokenizer\.json: byte \d+ is NUL, JSON is text")
+         r"t/tokenizer\.json: \\u0000 is not allowed in its texts")
+    case("a raw NUL", T, made() + "\0", r"t/tokenizer\.json: not JSON, line 1 column \d+, 0x00: unexpected content after document")
     case("a regex that explodes", T, made(pre_tokenizer={"type": "Split", "behavior": "Isolated", "pattern": {"Regex": "(?:a|a|b)+(?:x|y)"}}),
          r"a\.jsonl:1: the tokenizer's pattern .* gave up at byte 0: match limit exceeded")
     case("a regex that is none", T, made(pre_tokenizer={"type": "Split", "behavior": "Isolated", "pattern": {"Regex": "("}}),
@@ -233,8 +233,8 @@ def import_folder():
             "[limits]\nheader_bytes = 1KiB\n")
     weights("too short", b"abc", r"3 bytes, a safetensors file has at least 10")
     weights("no {", safetensors(b" {}"), r"the header begins at byte 8 with 0x20, '\{' was expected")
-    weights("no UTF-8", safetensors(b'{"\xff":1}'), r"not JSON, line 1 column \d+: unable to decode byte 0xff.*")
-    weights("a NUL", safetensors(b'{"a":1\0}'), r"byte 6 is NUL, JSON is text")
+    weights("no UTF-8", safetensors(b'{"\xff":1}'), r"not JSON, line 1 column \d+, 0xff: invalid UTF-8 encoding in string")
+    weights("a NUL", safetensors(b'{"a":1\0}'), r"not JSON, line 1 column 7, 0x00: unexpected character, expected ',' or '}'")
     weights("data behind", safetensors({"a": tensor()}, b"xy"), r"1 bytes of data follow the last tensor")
     weights("a hole", safetensors({"a": tensor(1, 2)}, b"xy"), r"tensor a: its data begin at 1, a hole is left at 0")
     weights("an overlap", safetensors({"a": tensor(0, 2, (2,)), "b": tensor(1, 2)}, b"xy"),
@@ -248,7 +248,7 @@ def import_folder():
     weights("another size", safetensors({"a": tensor(0, 2, (3,))}, b"xy"), r"tensor a: 2 bytes of data, its shape and dtype need 3")
     weights("an unknown dtype", safetensors({"a": tensor(dtype="Q4\x1b[2J")}, b"x"), 
             r"tensor a: unknown dtype Q4\\x1b\[2J, one of BOOL U8 I8 .* F32 .* F4 was expected")
-    weights("a name twice", safetensors(b'{"a":1,"a":2}'), r"not JSON, line 1 column \d+: duplicate object key near '\"a\"'")
+    weights("a name twice", safetensors(b'{"a":1,"a":2}'), r"key 'a' stands twice")
     weights("a negative size", safetensors({"a": tensor(0, 1, (-1,))}, b"x"), 
             r"tensor a: dimension 0 is -1, a whole number of 0 or more was expected")
     weights("a real size", safetensors(b'{"a":{"dtype":"U8","shape":[1e0],"data_offsets":[0,1]}}', b"x"),
@@ -256,7 +256,7 @@ def import_folder():
     weights("a long name", safetensors({"x" * 600: tensor()}, b"x"), r"tensor x+\.\.\.: a name of 600 bytes, at most 512 are allowed")
     weights("nine dimensions", safetensors({"a": tensor(0, 1, (1,) * 9)}, b"x"), r"tensor a: 9 dimensions, at most 8 are allowed")
     weights("metadata of numbers", safetensors({"__metadata__": {"a": 1}}), r"__metadata__: a is 1, a text was expected")
-    weights("a bomb", safetensors(b'{"a":' + b"[" * 5000), r"nested more than 64 deep at byte \d+")
+    weights("a bomb", safetensors(b'{"a":' + b"[" * 5000), r"not JSON, line 1 column \d+, '\[': nested deeper than 64 levels")
     refused("safetensors: a FIFO", {"hf/config.json": config, "hf/model.safetensors": os.mkfifo}, ini, "import job.ini",
             r"hf/model\.safetensors: not a regular file")
 
@@ -273,7 +273,7 @@ def import_folder():
     index("dots", {"a": ".."}, plain % r'"\.\."')
     index("nothing", {"a": ""}, plain % '""')
     index("a number", {"a": 1}, plain % "1")
-    index("a NUL", b'{"weight_map":{"a":"1\\u0000"}}', r"hf/model\.safetensors\.index\.json: not JSON, line 1 column \d+: \\u0000 is not allowed")
+    index("a NUL", b'{"weight_map":{"a":"1\\u0000"}}', r"hf/model\.safetensors\.index\.json: \\u0000 is not allowed in its texts")
     index("a missing shard", {"a": "2.safetensors"}, r"hf/2\.safetensors: cannot open: No such file or directory")
     index("a tensor that is not there", {"b": "1.safetensors"}, r"hf/model\.safetensors\.index\.json: tensor b is not in 1\.safetensors")
     index("a tensor in another's shard", {"a": "2.safetensors", "b": "1.safetensors"},
@@ -292,18 +292,18 @@ def import_folder():
     index("millions of entries", million, r"hf/model\.safetensors\.index\.json: 60000036 bytes, at most 1089536 are allowed",
           "[limits]\ntensors = 1000\n")
     index("millions of entries, usual limits", million,
-          r"hf/model\.safetensors\.index\.json: more than 1065536 values at byte \d+ of its JSON")
-    index("a list of thousands", b'{"metadata":[' + b"[]," * 40000 + b"[]]}",
-          r"hf/model\.safetensors\.index\.json: more than 65636 values at byte \d+ of its JSON", "[limits]\ntensors = 100\n")
+          r"hf/model\.safetensors\.index\.json: more than 1065536 values in its JSON")
+    index("a list of thousands", b'{"metadata":[' + b"0," * 80000 + b"0]}",
+          r"hf/model\.safetensors\.index\.json: more than 65636 values in its JSON", "[limits]\ntensors = 100\n")
     weights("millions of values", safetensors(b'{"a":[' + b"[]," * 5000000 + b"[]]}"),
-            r"more than 116000 values at byte \d+ of its JSON", "[limits]\ntensors = 1000\n")
+            r"more than 116000 values in its JSON", "[limits]\ntensors = 1000\n")
     index("no map", b'{"weight_map":[]}', r"hf/model\.safetensors\.index\.json: weight_map is \[\], an object was expected")
-    index("a bomb", b'{"a":' + b"[" * 100000, r"hf/model\.safetensors\.index\.json: nested more than 64 deep at byte \d+")
+    index("a bomb", b'{"a":' + b"[" * 100000, r"hf/model\.safetensors\.index\.json: not JSON, line 1 column \d+, '\[': nested deeper than 64 levels")
 
     for name, data, sentence in [
-        ("no JSON", b"{", r"not JSON, line 1 column 1: .*"),
+        ("no JSON", b"{", r"not JSON, line 1 column 2: .*"),
         ("a list", b"[]", r"\[\] found, a JSON object was expected"),
-        ("a bomb", b'{"a":' + b"[" * 100000, r"nested more than 64 deep at byte \d+"),
+        ("a bomb", b'{"a":' + b"[" * 100000, r"not JSON, line 1 column \d+, '\[': nested deeper than 64 levels"),
         ("another model", b'{"model_type":"\\u001b[2Jevil"}', r"model_type is \\x1b\[2Jevil, this model plugin reads .*"),
         ("a number for a type", b'{"model_type":1}', r"model_type is 1, a text was expected"),
         ("quantised", json.dumps({**json.loads(config), "quantization_config": {}}).encode(),
@@ -325,10 +325,10 @@ def import_folder():
         ("a text for an id", json.dumps({**json.loads(config), "eos_token_id": ["x"]}).encode(),
          r"eos_token_id is x, a token id from 0 on was expected"),
         ("too large a number", json.dumps({**json.loads(config), "hidden_size": 10 ** 30}).encode(),
-         r"not JSON, line 1 column \d+: too big integer.*"),
+         r"\[model\], config\.json: hidden = 1e\+30: expected a whole number such as .*"),
     ]:
         refused("config: " + name, {"hf/config.json": data, "hf/model.safetensors": safetensors({})}, ini, "import job.ini",
-                r"hf/config\.json: " + sentence)
+                sentence if sentence.startswith(r"\[model") else r"hf/config\.json: " + sentence)
 
 
 def token_files():
@@ -405,7 +405,7 @@ def manifests():
         ("an abi of 33 bits", make(was='"plugins": []', now='"plugins": [{"kind": "", "name": "", "version": "", "sha256": "", "abi": 4294967297}]'),
          r"plugins: abi 4294967297 was found, at most 4294967295 was expected"),
         ("an unknown dtype", make(tensors='"w": {"dtype": "Q4", "shape": [4], "parts": [1]}'), r"tensor w: unknown dtype Q4, one of U8 .* F32 .* was expected"),
-        ("a bomb", sealed('{"a":' + "[" * 100000), r"nested more than 64 deep at byte \d+"),
+        ("a bomb", sealed('{"a":' + "[" * 100000), r"not JSON, line 1 column \d+, '\[': nested deeper than 64 levels"),
     ]:
         refused("manifest: " + name, {"c/ckpt/manifest.json": data, "c/ckpt/a.safetensors": b"12345678"}, "",
                 "verify c/ckpt", r"c/ckpt/manifest\.json: " + sentence)
@@ -436,7 +436,7 @@ def what_is_no_file():
             r"hf/model\.safetensors\.index\.json: not a regular file")
     refused("safetensors: a key twice in its metadata", {"hf/config.json": config, "hf/model.safetensors":
             safetensors(b'{"__metadata__":{"a":"1","a":"2"}}')}, ini, "import job.ini",
-            r"hf/model\.safetensors: not JSON, line 1 column \d+: duplicate object key near '\"a\"'")
+            r"hf/model\.safetensors: key 'a' stands twice")
     prepare = "[pipeline]\nname = a\nstages = prepare\nfolder = out\n[prepare]\ninput = %s\ntokenizer = %s\n"
     for file in ("tokenizer.json", "tokenizer.model", "vocab.json"):
         refused(f"tokenizer: {file} is a FIFO", {"a.jsonl": '{"text":"a"}\n', "t/" + file: os.mkfifo},

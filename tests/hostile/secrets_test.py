@@ -131,6 +131,9 @@ def pasted_keys_are_refused(folder):
 def check_shows_a_path(folder):
     """Only one that leads to a file: what else stands there may be a key in some other form."""
     other = " ".join(KEY.hex()[i:i + 8] for i in range(0, 64, 8))
+    for name in ("x.jsonl", "vocab.json"):
+        with open(os.path.join(folder, name), "w") as f:
+            f.write("{}\n")
     for value in ("new.key", other):
         done = check(folder, value)
         assert value.encode() not in done.stdout and b"secret is set" in done.stdout, done

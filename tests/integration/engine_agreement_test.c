@@ -5,7 +5,9 @@
 #include <math.h>
 
 #include <base/memory.h>
-#include <graph/program.h>
+#include <engine/engine_profile.h>
+#include <engine/program.h>
+#include <engine/weights.h>
 
 enum { TOKENS = GOLDEN_BATCH * GOLDEN_SEQUENCE, ROW = GOLDEN_SEQUENCE + 1 };
 
@@ -345,6 +347,27 @@ static void a_profile_tells_where_the_time_went(void **state)
     rig_close(&rig);
 }
 
+/* Of memory that the host reaches some pages are touched; what lies elsewhere is all there. */
+static void memory_out_of_the_hosts_reach_is_what_the_device_gave(void **state)
+{
+    (void)state;
+    rig_t rig;
+    memory_report_t planned, measured;
+    open_llama(&rig, LH_DTYPE_F32);
+    (void)state_program(&rig, &whole_batch);
+    OK(engine_build(rig.engine));
+    golden_weights(llama, &rig);
+    engine_memory(rig.engine, &planned);
+    engine_memory_measured(rig.engine, &measured);
+    const bool reached = (engine_properties(rig.engine)->flags & LH_DEVICE_HOST_ACCESS) != 0;
+    for (uint32_t k = 0; k < MEMORY_KINDS; k++) {
+        if (k == MEMORY_LIBRARY || k == MEMORY_PINNED) continue;
+        assert_in_range(measured.bytes[k], reached ? 0 : planned.bytes[k], planned.bytes[k]);
+    }
+    assert_int_equal(measured.bytes[MEMORY_PARAMETERS], planned.bytes[MEMORY_PARAMETERS]);
+    rig_close(&rig);
+}
+
 /* The loss in doubles, from the statistics of an F64 program. */
 static double loss_of(program_t *score)
 {
@@ -403,30 +426,38 @@ static void gradients_are_slopes_of_the_loss(void **state)
 }
 
 /* Independent of the planner: lifetimes are found again from the calls. */
+static void overlaps_find(const flow_t *f)
+{
+    uint32_t checked = 0;
+    for (uint32_t c = 1; c < f->call_count; c++)
+        for (uint32_t a = 1; a < f->buffer_count; a++)
+            for (uint32_t b = a + 1; b < f->buffer_count; b++) {
+                const flow_buffer_t *x = &f->buffers[a], *y = &f->buffers[b];
+                if (x->allocation != NULL || y->allocation != NULL || x->first == 0 ||
+                    y->first == 0)
+                    continue;
+                if (x->first > c || x->last < c || y->first > c || y->last < c) continue;
+                checked++;
+                assert_true(x->offset + x->bytes <= y->offset || y->offset + y->bytes <= x->offset);
+            }
+    assert_true(checked > 100);
+}
+
 static void live_activations_never_overlap(void **state)
 {
     (void)state;
     rig_t rig;
+    const program_t *programs[3];
     open_llama(&rig, LH_DTYPE_BF16);
     for (uint32_t r = RECOMPUTE_NONE; r <= RECOMPUTE_FULL; r++) {
         program_how_t how = whole_batch;
         how.recompute = r;
         how.head_chunk = 48;
-        const flow_t *f = state_program(&rig, &how)->flow;
-        uint32_t checked = 0;
-        for (uint32_t c = 1; c < f->call_count; c++)
-            for (uint32_t a = 1; a < f->buffer_count; a++)
-                for (uint32_t b = a + 1; b < f->buffer_count; b++) {
-                    const flow_buffer_t *x = &f->buffers[a], *y = &f->buffers[b];
-                    if (x->region != NULL || y->region != NULL || x->first == 0 || y->first == 0)
-                        continue;
-                    if (x->first > c || x->last < c || y->first > c || y->last < c) continue;
-                    checked++;
-                    assert_true(x->offset + x->bytes <= y->offset ||
-                                y->offset + y->bytes <= x->offset);
-                }
-        assert_true(checked > 100);
+        programs[r - RECOMPUTE_NONE] = state_program(&rig, &how);
     }
+    OK(engine_plan(rig.engine));
+    for (uint32_t i = 0; i < 3; i++)
+        overlaps_find(programs[i]->flow);
     rig_close(&rig);
 }
 
@@ -441,6 +472,7 @@ int main(void)
         cmocka_unit_test(frozen_parameters_stay_and_the_others_learn_the_same),
         cmocka_unit_test(variants_are_chosen_again_or_the_build_is_refused),
         cmocka_unit_test(a_profile_tells_where_the_time_went),
+        cmocka_unit_test(memory_out_of_the_hosts_reach_is_what_the_device_gave),
         cmocka_unit_test(gradients_are_slopes_of_the_loss),
         cmocka_unit_test(live_activations_never_overlap),
     };

@@ -6,8 +6,9 @@
 
 #include <base/file.h>
 #include <base/memory.h>
-#include <checkpoint/safetensors.h>
-#include <tensor/dtype.h>
+#include <engine/weights.h>
+#include <format/safetensors.h>
+#include <longhaul/dtype.h>
 
 const golden_model_t golden_models[GOLDEN_MODELS] = {
     {"llama",

@@ -5,6 +5,8 @@
 #include <stdio.h>
 
 #include <base/memory.h>
+#include <engine/program.h>
+#include <engine/weights.h>
 
 enum { TOKENS = GOLDEN_BATCH * GOLDEN_SEQUENCE };
 

@@ -7,14 +7,14 @@
 #include <stdio.h>
 #include <stdlib.h>
 
+#include <base/dtype.h>
 #include <base/file.h>
 #include <base/memory.h>
 #include <data/batches.h>
-#include <data/indexed_writer.h>
-#include <graph/weights.h>
-#include <tensor/dtype.h>
-#include <train/evaluation.h>
-#include <train/snapshot.h>
+#include <data/indexed.h>
+#include <engine/weights.h>
+#include <session/evaluation.h>
+#include <session/snapshot.h>
 
 static const rig_option_t tied[] = {
     {"blocks", "2"},   {"hidden", "8"}, {"ffn", "12"},        {"heads", "2"},  {"kv_heads", "1"},
@@ -111,7 +111,7 @@ static float truth(uint32_t space, uint32_t parameter, uint64_t element)
 }
 
 /* Writes the truth into what is held, or checks that it is there. */
-static void visit(rig_t *rig, uint32_t space, uint32_t parameter, bool check)
+static void instance(rig_t *rig, uint32_t space, uint32_t parameter, bool check)
 {
     weights_extent_t e;
     if (!weights_extent(rig->weights, space, parameter, &e) || e.elements == 0) return;
@@ -138,14 +138,14 @@ static void visit(rig_t *rig, uint32_t space, uint32_t parameter, bool check)
     mem_free(values);
 }
 
-static void visit_all(rig_t *rig, bool check)
+static void instance_all(rig_t *rig, bool check)
 {
     for (uint32_t i = 0; i < rig->parameters->count; i++) {
         if (rig->parameters->items[i].storage != i) continue;
-        visit(rig, SPACE_VALUE, i, check);
-        visit(rig, SPACE_PARAMETER, i, check);
+        instance(rig, SPACE_VALUE, i, check);
+        instance(rig, SPACE_PARAMETER, i, check);
         for (uint32_t s = 0; s < STATES; s++)
-            visit(rig, SPACE_STATE + s, i, check);
+            instance(rig, SPACE_STATE + s, i, check);
     }
 }
 
@@ -162,7 +162,7 @@ static void save(const char *folder, layout_t l)
         OK(writer_open(&how, &writers[l.rank]));
         writer_session(writers[l.rank], 77);
         open_layout(&rigs[l.rank], &l);
-        visit_all(&rigs[l.rank], false);
+        instance_all(&rigs[l.rank], false);
         OK(snapshot_new(rigs[l.rank].weights, &snapshots[l.rank]));
         OK(writer_layout(writers[l.rank], snapshots[l.rank]->tensors, snapshots[l.rank]->count));
     }
@@ -192,7 +192,7 @@ static void load(const char *folder, layout_t l)
         open_layout(&rig, &l);
         OK(snapshot_new(rig.weights, &snapshot));
         OK(snapshot_load(snapshot, c, true));
-        visit_all(&rig, true);
+        instance_all(&rig, true);
         snapshot_free(snapshot);
         rig_close(&rig);
     }
@@ -203,7 +203,7 @@ static void load(const char *folder, layout_t l)
     bool found;
     OK(snapshot_load_newest(rig.weights, folder, "", &found));
     assert_true(found);
-    visit_all(&rig, true);
+    instance_all(&rig, true);
     rig_close(&rig);
     checkpoint_close(c);
 }

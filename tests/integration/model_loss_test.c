@@ -1,12 +1,15 @@
 /* model_loss_test.c - a loss that a model adds itself is minimised with the cross-entropy. The
  * model is llama with the mean square of each block's output as a loss; the op and its kernels are
- * the test's own. */
+ * the test's own. So is one whose row says that it is costly: selective recomputation keeps it. */
 #include "golden.h"
 
 #include <math.h>
 #include <stdlib.h>
 
 #include <base/memory.h>
+#include <engine/engine_profile.h>
+#include <engine/program.h>
+#include <engine/weights.h>
 
 enum { TOKENS = GOLDEN_BATCH * GOLDEN_SEQUENCE, ROW = GOLDEN_SEQUENCE + 1 };
 
@@ -63,23 +66,57 @@ static lh_status_t mean_launch(lh_prepared_t *k, const lh_launch_t *call)
     return LH_OK;
 }
 
+/* test.same x -> y: y = x, gx = gy. */
+static lh_status_t same_shape(LH_UNUSED const lh_host_t *host, LH_UNUSED const void *attributes,
+                              lh_arg_t *args, LH_UNUSED uint32_t count)
+{
+    args[1] = args[0];
+    return LH_OK;
+}
+
+static void same_gradient(LH_UNUSED lh_graph_t *g, LH_UNUSED const void *attributes,
+                          LH_UNUSED const lh_value_t *forward, const lh_value_t *from,
+                          LH_UNUSED const bool *wanted, lh_value_t *into)
+{
+    into[0] = from[0];
+}
+
+static lh_status_t same_launch(lh_prepared_t *k, const lh_launch_t *call)
+{
+    memcpy(call->args[1].address, call->args[0].address, k->elements * sizeof(float));
+    return LH_OK;
+}
+
 static void mean_release(lh_prepared_t *k)
 {
     free(k);
 }
 
-static lh_op_t ops[] = {
-    {.name = "test.mean_square", .slots = "x -> y", .shape = mean_shape, .gradient = mean_gradient},
-    {.name = "test.mean_square_grad", .slots = "gy x -> gx", .shape = mean_grad_shape},
+enum { MEAN, MEAN_GRAD, SAME, OPS };
+static lh_op_t ops[OPS] = {
+    [MEAN] = {.name = "test.mean_square",
+              .slots = "x -> y",
+              .shape = mean_shape,
+              .gradient = mean_gradient},
+    [MEAN_GRAD] = {.name = "test.mean_square_grad",
+                   .slots = "gy x -> gx",
+                   .shape = mean_grad_shape},
+    [SAME] = {.name = "test.same",
+              .slots = "x -> y",
+              .shape = same_shape,
+              .gradient = same_gradient},
 };
+static bool same_first;    /* the loss is of test.same(output) */
+static uint32_t recompute; /* of the program */
 
 static rig_t *recorded; /* whose model record() is */
 
 static lh_value_t record(lh_model_t *m, lh_graph_t *g, uint32_t part, uint32_t block, lh_value_t x)
 {
     const lh_value_t y = recorded->model_plugin->model->record(m, g, part, block, x);
-    if (part == LH_PART_BLOCK)
-        g->api->loss(g, "square", g->api->op(g, "test.mean_square", NULL, &y, 1, NULL));
+    if (part != LH_PART_BLOCK) return y;
+    const lh_value_t of = same_first ? g->api->op(g, "test.same", NULL, &y, 1, NULL) : y;
+    g->api->loss(g, "square", g->api->op(g, "test.mean_square", NULL, &of, 1, NULL));
     return y;
 }
 
@@ -87,7 +124,7 @@ typedef struct built {
     rig_t rig;
     program_t *train;
     int32_t batch[GOLDEN_BATCH * ROW];
-    lh_kernel_t kernels[2];
+    lh_kernel_t kernels[OPS];
     lh_model_api_t api;
     plugin_t parts;
 } built_t;
@@ -95,14 +132,14 @@ typedef struct built {
 static void build(built_t *b, uint32_t micro_batches, bool with_loss)
 {
     const golden_model_t *m = &golden_models[0];
-    for (uint32_t i = 0; i < 2; i++)
+    for (uint32_t i = 0; i < OPS; i++)
         b->kernels[i] = (lh_kernel_t){.op = ops[i].name,
                                       .device = rig_device(),
                                       .prepare = mean_prepare,
-                                      .launch = mean_launch,
+                                      .launch = i == SAME ? same_launch : mean_launch,
                                       .release = mean_release};
     b->parts = (plugin_t){
-        .name = "parts", .ops = ops, .op_count = 2, .kernels = b->kernels, .kernel_count = 2};
+        .name = "parts", .ops = ops, .op_count = OPS, .kernels = b->kernels, .kernel_count = OPS};
     const rig_how_t how = {.model = m->plugin,
                            .options = m->options,
                            .compute = LH_DTYPE_F32,
@@ -125,6 +162,7 @@ static void build(built_t *b, uint32_t micro_batches, bool with_loss)
     const program_how_t program = {.use = USE_TRAIN,
                                    .sequences = GOLDEN_BATCH / micro_batches,
                                    .rows = GOLDEN_SEQUENCE,
+                                   .recompute = recompute,
                                    .micro_batches = micro_batches};
     OK(program_new(b->rig.engine, b->rig.weights, &program, &b->train));
     OK(engine_build(b->rig.engine));
@@ -212,11 +250,45 @@ static void the_models_loss_is_averaged_over_micro_batches(void **state)
     assert_true(sqrt(other) > 1e-2 * sqrt(norm));
 }
 
+/* Calls of test.same in a step with that flag, and the step's gradient. */
+static uint32_t same_calls(uint32_t flags, float *gradient)
+{
+    built_t b = {0};
+    uint32_t calls = 0, up;
+    float loss[2];
+    ops[SAME].flags = flags;
+    build(&b, 1, true);
+    program_call_t call;
+    for (uint32_t i = 0; program_call(b.train, false, i, &call); i++)
+        calls += call.op != NULL && strcmp(call.op->row.name, "test.same") == 0;
+    run(&b, 1, loss);
+    assert_true(parameters_find(b.rig.parameters, "blocks.0.w_up", &up));
+    read_gradient(&b, up, gradient);
+    rig_close(&b.rig);
+    return calls;
+}
+
+static void a_plugins_costly_op_is_not_computed_again(void **state)
+{
+    (void)state;
+    if (strcmp(rig_device(), "fake") == 0) skip();
+    static float again[ELEMENTS], kept[ELEMENTS];
+    same_first = true;
+    recompute = RECOMPUTE_SELECTIVE;
+    const uint32_t with = same_calls(0, again), without = same_calls(LH_OP_COSTLY, kept);
+    same_first = false;
+    recompute = RECOMPUTE_NONE;
+    assert_true(without > 0);
+    assert_int_equal(with, 2 * without);
+    assert_memory_equal(again, kept, sizeof(kept));
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(gradients_are_slopes_of_both_losses_together),
         cmocka_unit_test(the_models_loss_is_averaged_over_micro_batches),
+        cmocka_unit_test(a_plugins_costly_op_is_not_computed_again),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -4,8 +4,15 @@
 #include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <sys/prctl.h>
+#include <sys/wait.h>
+#include <unistd.h>
 
 #include <base/memory.h>
+#include <config/job_load.h>
+#include <control/control_socket.h>
+#include <engine/program.h>
+#include <engine/weights.h>
 
 void rig_ok(lh_status_t status, const char *what, const char *file, int line)
 {
@@ -170,6 +177,108 @@ float rig_step(program_t *update, uint64_t step, double rate, double clip, bool 
     OK(program_output(update, OUTPUT_STEP, words, sizeof(words)));
     if (applied != NULL) *applied = words[LH_STEP_APPLY] != 0;
     return words[LH_STEP_NORM];
+}
+
+/* ---- several ranks ---- */
+
+typedef struct meeting { /* where the ranks of a test find each other */
+    secret_t *secret;
+    int listener;
+    uint16_t port;
+    char ini[64];
+} meeting_t;
+
+static void meeting_open(meeting_t *m)
+{
+    static const char ini[] = "[pipeline]\nname = ranks\nstages = prepare\nfolder = out\n"
+                              "[prepare]\ninput = a.jsonl\ntokenizer = t.json\n";
+    *m = (meeting_t){.listener = -1};
+    (void)snprintf(m->ini, sizeof(m->ini), "/tmp/longhaul-ranks-%d.ini", (int)getpid());
+    FILE *f = fopen(m->ini, "w");
+    assert_non_null(f);
+    (void)fputs(ini, f);
+    (void)fclose(f);
+    OK(secret_random(&m->secret));
+    OK(control_listen("127.0.0.1", 0, &m->listener, &m->port));
+}
+
+static void meeting_join(const meeting_t *m, rig_rank_t *r)
+{
+    const control_how_t how = {.rank = r->rank,
+                               .size = r->ranks,
+                               .host = "here",
+                               .site = "",
+                               .address = "127.0.0.1",
+                               .port = m->port,
+                               .listener = r->rank == 0 ? m->listener : -1,
+                               .port_fd = -1,
+                               .join_ns = 60000000000,
+                               .secret = m->secret};
+    OK(control_open(&how, &r->control, &r->world));
+    OK(job_load(m->ini, NULL, 0, &r->job));
+}
+
+static const meeting_t *met; /* in a rank's process */
+
+void rig_over_ranks(uint32_t ranks, void (*body)(rig_rank_t *r, void *context), void *context)
+{
+    meeting_t m;
+    pid_t pids[RIG_RANKS];
+    bool well = true;
+    assert_true(ranks <= RIG_RANKS);
+    assert_int_equal(setenv("LH_TEST_THREADS", "1", 1), 0);
+    meeting_open(&m);
+    for (uint32_t i = 0; i < ranks; i++) {
+        pids[i] = fork();
+        if (pids[i] != 0) continue;
+        /* A rank that fails ends: it must not go on with the tests that follow, and fork ranks. */
+        (void)setenv("CMOCKA_TEST_ABORT", "1", 1);
+        (void)prctl(PR_SET_PDEATHSIG, SIGKILL);
+        rig_rank_t r = {.rank = i, .ranks = ranks};
+        met = &m;
+        meeting_join(&m, &r);
+        body(&r, context);
+        _exit(0);
+    }
+    (void)close(m.listener);
+    for (uint32_t i = 0; i < ranks; i++) {
+        int status;
+        assert_int_equal(waitpid(pids[i], &status, 0), pids[i]);
+        well = well && WIFEXITED(status) && WEXITSTATUS(status) == 0;
+    }
+    (void)unlink(m.ini);
+    secret_free(m.secret);
+    assert_true(well);
+}
+
+void rig_rank_open(rig_rank_t *r, rig_t *rig)
+{
+    const comm_how_t how = {.job = r->job,
+                            .registry = rig->registry,
+                            .world = r->world,
+                            .control = r->control,
+                            .thread = true};
+    OK(world_publish(rig->host, r->world, met->secret, &r->published));
+    OK(comm_open(&how, &r->comm));
+}
+
+program_t *rig_rank_update(rig_rank_t *r, rig_t *rig, double decay, const char *optimizer)
+{
+    return rig_update_over(rig, decay, optimizer, 1, r->comm, &r->transfers);
+}
+
+void rig_rank_close(rig_rank_t *r, rig_t *rig)
+{
+    if (r->transfers != NULL) OK(transfers_finish(r->transfers));
+    comm_stop(r->comm);
+    OK(control_barrier(r->control, "the end"));
+    comm_close(r->comm);
+    world_unpublish(rig->host, r->published);
+    rig_close(rig);
+    transfers_free(r->transfers);
+    job_free(r->job);
+    OK(control_close(r->control, LH_OK, ""));
+    world_free(r->world);
 }
 
 /* An F64 program takes its weights in F64. */

@@ -12,7 +12,9 @@
 #include <cmocka.h>
 #undef fail /* cmocka's; the core's fail() is meant here */
 
-#include <graph/engine.h>
+#include <comm/comm.h>
+#include <control/world.h>
+#include <engine/engine.h>
 #include <graph/op_table.h>
 #include <parallel/update.h>
 #include <plugin/host.h>
@@ -65,6 +67,30 @@ program_t *rig_update_over(rig_t *rig, double decay, const char *optimizer, uint
                            comm_t *comm, transfers_t **transfers);
 /* Runs it: clip 0 is none. Returns the gradient norm it saw; *applied may be NULL. */
 float rig_step(program_t *update, uint64_t step, double rate, double clip, bool *applied);
+
+/* ---- several ranks, each a process of its own ---- */
+
+enum { RIG_RANKS = 4 }; /* at most */
+
+typedef struct rig_rank {
+    uint32_t rank, ranks;
+    world_t *world;
+    control_t *control;
+    job_t *job; /* nothing but what it must say */
+    comm_t *comm;
+    published_t *published;
+    transfers_t *transfers; /* of rig_rank_update; NULL */
+} rig_rank_t;
+
+/* Forks the ranks, in each of which `body` is called once they have met; it closes the rank. Fails
+ * the test unless all return. */
+void rig_over_ranks(uint32_t ranks, void (*body)(rig_rank_t *r, void *context), void *context);
+/* After rig_open: what the rank communicates with. Between engine_build and the first run the caller
+ * calls comm_connect. */
+void rig_rank_open(rig_rank_t *r, rig_t *rig);
+program_t *rig_rank_update(rig_rank_t *r, rig_t *rig, double decay, const char *optimizer);
+/* Closes the rig too. All ranks call it. */
+void rig_rank_close(rig_rank_t *r, rig_t *rig);
 
 /* A batch of joined rows: labels are tokens shifted by one. `rows` [sequences, sequence + 1]; every
  * token weighs 1 / weight_sum. */

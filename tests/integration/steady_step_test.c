@@ -6,6 +6,7 @@
 #include <stdlib.h>
 
 #include <base/memory.h>
+#include <engine/program.h>
 
 #if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
 #define COUNTS_MALLOC 0 /* the sanitizer has its own */

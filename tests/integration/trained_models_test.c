@@ -7,6 +7,8 @@
 #include <stdio.h>
 
 #include <base/memory.h>
+#include <engine/program.h>
+#include <engine/weights.h>
 
 enum { MODELS = 2, IDS = 600 };
 

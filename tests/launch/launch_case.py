@@ -34,6 +34,15 @@ def read(path, mode="r"):
         return f.read()
 
 
+def without_times(log):
+    """A log's lines as they are on stderr. Each must have had its time of day."""
+    lines = log.splitlines(True)
+    for line in lines:
+        if not re.match(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z ", line):
+            raise AssertionError(f"no time of day: {line!r}")
+    return "".join(line[25:] for line in lines)
+
+
 def listeners():
     """Inodes of all sockets of this network namespace that listen."""
     found = set()
@@ -94,9 +103,9 @@ class LaunchCase(unittest.TestCase):
             f.write(INI + more)
         return path
 
-    def start(self, ini, *flags, wrap=(), **environment):
+    def start(self, ini, *flags, wrap=(), preexec_fn=None, **environment):
         return subprocess.Popen([*wrap, PROGRAM, "train", ini, *flags], stdout=subprocess.PIPE, stderr=subprocess.PIPE,
-                                text=True, env=clean_environment(LH_MARK=self.folder, **environment))
+                                text=True, env=clean_environment(LH_MARK=self.folder, **environment), preexec_fn=preexec_fn)
 
     def finish(self, process, limit=60):
         """Exit code, stdout, stderr."""

@@ -5,6 +5,7 @@ import shutil
 import signal
 import socket
 import subprocess
+import tempfile
 import time
 
 import launch_case
@@ -41,13 +42,23 @@ class Local(LaunchCase):
         self.assertEqual(self.processors_of(2, "bind = no\n"), [here, here])
         if len(here) < 8:
             more = len(here) + 1
-            self.assertEqual(self.processors_of(more), [here] * more)
+            found = self.processors_of(more)  # one each, and as evenly as can be
+            self.assertEqual({len(f) for f in found}, {1})
+            self.assertEqual(set().union(*found), here)
 
-    def test_an_address_of_its_own_that_is_none_is_refused(self):
-        code, _, err = self.run_ranks(self.ini(FOUR + "address = no.such.host.invalid\n"))
-        self.assertEqual(code, 1, err)
-        self.assertRegex(err, r"cannot resolve the address 'no.such.host.invalid' of rank 0: ")
-        self.nothing_is_left()
+    def test_no_port_is_open_once_the_ranks_have_met(self):
+        sites = "[site.tokyo]\nhosts = localhost:2\n[site.osaka]\nhosts = localhost:1\n"
+        for more in ("", "address = 192.0.2.1\n"):  # of nobody: others would reach this machine there
+            process = self.start(self.ini("[launch]\n" + more + sites), LH_STEPS=100000)
+            self.ranks(3)
+            held = set()
+            for pid in launch_case.processes_with(self.mark):
+                held |= {os.readlink(f"/proc/{pid}/fd/{fd}") for fd in os.listdir(f"/proc/{pid}/fd")}
+            self.assertEqual([i for i in listeners() if f"socket:[{i}]" in held], [])
+            process.terminate()
+            self.assertEqual(self.finish(process)[0], 75)
+            self.nothing_is_left()
+            shutil.rmtree(os.path.join(self.folder, "out"))  # logs there say that ranks have begun
 
     def test_one_machine_plays_two_sites(self):
         code, out, err = self.run_ranks(self.ini("[site.tokyo]\nhosts = localhost:2\n[site.osaka]\nhosts = localhost:1\n"))
@@ -58,6 +69,16 @@ class Local(LaunchCase):
         self.assertEqual(code, 1)
         self.assertRegex(err, r"\Alonghaul: rank 2 on \S+ \(process \d+\) failed in step 3, a test barrier: token 70000 of 512\n\Z")
         self.nothing_is_left()
+
+    def test_an_assertion_that_does_not_hold_is_an_internal_error(self):
+        sentence = r"internal error at rank_program\.c:\d+: 'rank_is_well' does not hold"
+        for rank in (0, 2):
+            code, _, err = self.run_ranks(self.ini(FOUR), LH_ASSERTS=rank)
+            self.assertEqual(code, 5, err)
+            self.assertRegex(err, rf"\Alonghaul: rank {rank} on \S+ failed in step 3, a test barrier: {sentence}\n\Z")
+            self.nothing_is_left()
+        log = launch_case.read(os.path.join(self.folder, "out", "rank-2.log"))
+        self.assertRegex(log, rf"(?m)^\S+Z rank 2: longhaul: {sentence}$")
 
     def test_a_rank_that_does_not_hear_the_end_is_ended(self):
         process = self.start(self.ini(FOUR), LH_STEPS=1000, LH_SLEEPS=1)
@@ -78,9 +99,43 @@ class Local(LaunchCase):
         os.kill(ranks[2], signal.SIGSTOP)
         begin = time.time()
         code, _, err = self.finish(process)
-        self.assertLess(time.time() - begin, 7)  # 3 s of silence, then the time that ranks have to end
+        self.assertLess(time.time() - begin, 5)  # 3 s of silence; it is not waited for after that
         self.assertEqual(code, 3, err)
         self.assertRegex(err, r"\Alonghaul: rank 2 on \S+ \(process \d+\) was lost in step \d+, a test barrier: silent for 3\.\d s\n\Z")
+        self.nothing_is_left()
+
+    def memory_group(self, limit):
+        """A control group of this test's own with a limit; its folder."""
+        for line in launch_case.read("/proc/self/mountinfo").splitlines():
+            mount, _, kind = line.partition(" - ")
+            point, kind, options = mount.split()[4], kind.split()[0], kind.split()[2].split(",")
+            if kind == "cgroup" and "memory" in options:
+                limits = {"memory.limit_in_bytes": limit, "memory.memsw.limit_in_bytes": limit}
+            elif kind == "cgroup2" and "memory" in launch_case.read(os.path.join(point, "cgroup.controllers")).split():
+                limits = {"memory.max": limit, "memory.swap.max": 0}
+            else:
+                continue
+            try:
+                folder = tempfile.mkdtemp(prefix="longhaul-test-", dir=point)
+                self.addCleanup(os.rmdir, folder)
+                for name, value in limits.items():
+                    if os.path.exists(os.path.join(folder, name)):
+                        with open(os.path.join(folder, name), "w") as f:
+                            f.write(str(value))
+                return folder
+            except OSError as error:
+                self.skipTest(f"no control group of its own: {error}")
+        self.skipTest("no control group counts memory here")
+
+    def test_a_kill_by_the_limit_of_memory_is_told_as_such(self):
+        group = self.memory_group(256 << 20)
+        enter = ("sh", "-c", 'echo $$ > "$0/cgroup.procs" && exec "$@"', group)
+        process = self.start(self.ini(FOUR), wrap=enter, LH_STEPS=1000, LH_EATS=2, LH_EATS_MIB=512)
+        code, _, err = self.finish(process)
+        self.assertEqual(code, 3, err)
+        self.assertRegex(err, r"\Alonghaul: rank 2 on \S+ was killed by signal 9 \(Killed\) in step 3, a test barrier, "
+                              r"likely for want of memory: the kernel has killed a process of this control group for it, "
+                              r"whose limit is 256 MiB\n\Z")
         self.nothing_is_left()
 
     def test_any_rank_may_be_killed_at_any_moment(self):
@@ -145,13 +200,45 @@ class Local(LaunchCase):
             self.nothing_is_left()
             os.unlink(os.path.join(self.folder, "out", "rank-1.log"))
 
+    def test_a_signal_while_one_rank_starts_is_what_ended_it(self):
+        for number, name in ((signal.SIGTERM, "Terminated"), (signal.SIGINT, "Interrupt"), (signal.SIGHUP, "Hangup")):
+            process = self.start(self.ini(), LH_START_MS=20000)
+            self.assertEqual(process.stdout.readline(), "starting\n")
+            process.send_signal(number)
+            code, _, err = self.finish(process)
+            self.assertEqual((code, err), (75, f"longhaul: stopped by signal {number:d} ({name}) while no step was under way\n"))
+
+    def test_ctrl_z_stops_the_ranks_and_they_go_on_together(self):
+        # A group of its own, as a shell makes one: the kernel stops none that nobody could wake.
+        process = self.start(self.ini(FOUR), preexec_fn=os.setpgrp, LH_STEPS=100000)
+        ranks = self.ranks(4)
+        time.sleep(0.3)
+        everyone = [process.pid, *ranks.values()]
+        self.addCleanup(process.kill)
+
+        def stopped():
+            return [launch_case.read(f"/proc/{pid}/stat").rsplit(")", 1)[1].split()[0] == "T" for pid in everyone]
+        for length in (4.5, 0.5):  # longer than the silence that makes a rank lost, and shorter than a heartbeat's patience
+            process.send_signal(signal.SIGTSTP)
+            launch_case.wait_for(lambda: all(stopped()), 5)
+            time.sleep(length)
+            self.assertTrue(all(stopped()))
+            process.send_signal(signal.SIGCONT)
+            launch_case.wait_for(lambda: not any(stopped()), 5)
+            time.sleep(1)
+            self.assertIsNone(process.poll())
+        process.terminate()
+        code, _, err = self.finish(process)
+        self.assertEqual((code, err), (75, "rank 0 is done\n"))
+        self.nothing_is_left()
+
     def test_a_machine_without_loopback_is_told(self):
         if subprocess.run(["unshare", "-n", "true"], stderr=subprocess.DEVNULL).returncode != 0:
             self.skipTest("needs network namespaces")
-        process = self.start(self.ini("[launch]\nranks_per_node = 2\njoin_timeout = 9s\n"), wrap=("unshare", "-n"))
+        process = self.start(self.ini("[launch]\nranks_per_node = 2\njoin_timeout = 4s\n"), wrap=("unshare", "-n"))
         code, _, err = self.finish(process)
         self.assertEqual(code, 3)
-        self.assertRegex(err, r"\Alonghaul: rank 1 has not met rank 0 in 9 s: rank 0 at \S+, port \d+: [^\n]+\n\Z")
+        self.assertRegex(err, r"\Alonghaul: rank 1 has not met rank 0 in 4 s: rank 0 at \S+, port \d+: [^\n]+\n\Z")
 
     def test_the_log_of_a_rank_outlasts_a_resume(self):
         log = os.path.join(self.folder, "out", "rank-1.log")

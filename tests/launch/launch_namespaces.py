@@ -25,11 +25,15 @@ class NamespaceCase(LaunchCase):
         self.must("link", "set", self.bridge, "up")
         for i, (host, name) in enumerate(self.names.items()):
             self.must("netns", "add", name)
+            self.furnish(name)
             self.must("link", "add", f"lh{tag}{i}", "type", "veth", "peer", "name", "eth0", "netns", name)
             self.must("link", "set", f"lh{tag}{i}", "master", self.bridge, "up")
             self.must("-n", name, "addr", "add", f"10.77.0.{i + 1}/24", "dev", "eth0")
             self.must("-n", name, "link", "set", "eth0", "up")
             self.must("-n", name, "link", "set", "lo", "up")
+
+    def furnish(self, name):
+        """What a namespace has before the link to the others."""
 
     def must(self, *words):
         done = ip(*words)
@@ -93,6 +97,28 @@ class Namespaces(NamespaceCase):
         self.assertEqual([r[0] for r in results.values()], [3, 3], results)
         self.assertRegex(results["t1"][2], r"\Alonghaul: rank [23] on osaka/o1 \(process \d+\) was lost in step \d+, [^\n]*: (silent for 3\.\d s|its connection [^\n]*)\n\Z")
         self.assertRegex(results["o1"][2], r"\Alonghaul: rank 0 on tokyo/t1 \(process \d+\) was lost in step \d+, [^\n]*: (silent for 3\.\d s|its connection [^\n]*)\n\Z")
+        self.nothing_is_left()
+
+
+class Waiting(NamespaceCase):
+    """Who waits says for whom: two jobs, as each host waits for the other in vain."""
+
+    def test_a_rank_that_waits_says_for_whom(self):
+        processes = {}
+        for i, host in enumerate(HOSTS):
+            ini = self.ini(f"[launch]\naddress = 10.77.0.1\nport = {29400 + i}\nsecret = job{i}.key\n"
+                           "join_timeout = 7s\n[site.tokyo]\nhosts = t1:1\n[site.osaka]\nhosts = o1:3\n", f"{host}.ini")
+            with open(os.path.join(self.folder, f"job{i}.key"), "w") as f:
+                f.write("0123456789abcdef" * 4 + "\n")
+            os.chmod(f.name, 0o600)
+            processes[host] = self.start(ini, "--host", host, wrap=self.wrap(host))
+        results = {h: self.finish(p) for h, p in processes.items()}
+        self.assertEqual([r[0] for r in results.values()], [3, 3], results)
+        self.assertRegex(results["t1"][2], r"(?m)^(rank 0: )?warning: waiting for ranks 1 to 3 on osaka/o1 since 5 s, at 10\.77\.0\.1, port 29400$")
+        self.assertIn("1 of 4 ranks have come in 7 s; missing: ranks 1 to 3 on osaka/o1\n", results["t1"][2])
+        told = [line for line in results["o1"][2].splitlines() if "waiting for" in line]
+        self.assertEqual(len(told), 1, results["o1"][2])  # of three ranks one speaks
+        self.assertRegex(told[0], r"waiting for rank 0 on tokyo/t1 since 5 s: rank 0 at 10\.77\.0\.1, port 29401: ")
         self.nothing_is_left()
 
 

@@ -22,6 +22,48 @@ hosts = o1:1
 """
 
 
+class Bridges(NamespaceCase):
+    """Machines with containers: a bridge that is up comes before the card, the same on each."""
+
+    def furnish(self, name):
+        self.must("-n", name, "link", "add", "docker0", "type", "bridge")
+        self.must("-n", name, "addr", "add", "172.17.0.1/16", "dev", "docker0")
+        self.must("-n", name, "link", "set", "docker0", "up")
+
+    def start_hosts(self, more, steps, hosts=HOSTS, places=PLACES):
+        ini = os.path.join(self.folder, "job.ini")
+        with open(ini, "w") as f:
+            f.write(JOB.format(source=SOURCE, steps=steps, ranks=1) + places.replace("30s", "7s") + more)
+        subprocess.run([launch_case.LONGHAUL, "prepare", ini], check=True, capture_output=True)
+        return [subprocess.Popen([*self.wrap(host), launch_case.LONGHAUL, "train", ini, "--host", host],
+                                 stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+                                 env=clean_environment(LH_MARK=self.folder)) for host in hosts]
+
+    def test_a_machine_that_plays_all_sites_is_not_seen_from_outside(self):
+        process, = self.start_hosts("", 1000000, HOSTS[:1], PLACES.replace("o1:1", "t1:1"))
+        launch_case.wait_for(lambda: os.path.exists(os.path.join(self.folder, "out", "metrics.jsonl")))
+        table = subprocess.run([*self.wrap("t1"), "cat", "/proc/net/tcp", "/proc/net/tcp6"], capture_output=True, text=True).stdout
+        listening = {line.split()[1].split(":")[0] for line in table.splitlines() if len(line.split()) > 3 and line.split()[3] == "0A"}
+        self.assertEqual(listening, {"0100007F"})  # of the links; 127.0.0.1
+        process.terminate()
+        self.assertEqual(self.finish(process)[0], 75)
+
+    def test_links_take_the_way_on_which_ranks_meet(self):
+        for code, _, err in [self.finish(p) for p in self.start_hosts("", 1)]:
+            self.assertEqual(code, 0, err)
+            self.assertNotIn("waiting", err)
+
+    def test_a_link_that_does_not_come_is_told_with_its_address(self):
+        begin = time.time()
+        results = [self.finish(p) for p in self.start_hosts("[transport.wan]\nbind = docker0\n", 1)]
+        self.assertLess(time.time() - begin, 7 + 8)
+        for code, _, err in results:
+            self.assertEqual(code, 3, err)
+            self.assertRegex(err, r"rank 2 on osaka/o1, link over tcp: \S* ?rank 2 on o1 at 172\.17\.0\.1:\d+: no connection after 6\.1 s: Connection refused")
+        self.assertRegex(results[0][2], r"waiting for rank 2 on osaka/o1 since 5 s: link over tcp, which this rank dials at 172\.17\.0\.1:\d+")
+        self.assertRegex(results[1][2], r"waiting for ranks 0 to 1 on tokyo/t1 since 5 s: link over tcp, which it dials at this rank's 172\.17\.0\.1:\d+")
+
+
 class Sites(NamespaceCase):
     weights = launch_train.Train.weights
 

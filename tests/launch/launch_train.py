@@ -61,9 +61,9 @@ class Train(LaunchCase):
         return subprocess.Popen([launch_case.LONGHAUL, "run", ini, *flags], stdout=subprocess.PIPE, stderr=subprocess.PIPE,
                                 text=True, env=clean_environment(LH_MARK=self.folder))
 
-    def weights(self, ini):
+    def weights(self, ini, steps=STEPS):
         """Digest of the last checkpoint's tensors."""
-        folder = os.path.join(os.path.dirname(ini), "out", "checkpoints", f"step-{STEPS:012d}")
+        folder = os.path.join(os.path.dirname(ini), "out", "checkpoints", f"step-{steps:012d}")
         digest = hashlib.sha256()
         files = sorted(glob.glob(os.path.join(folder, "*.safetensors")))
         self.assertTrue(files)
@@ -94,7 +94,7 @@ class Train(LaunchCase):
         self.assertEqual(code, 0, err)
         length = time.time() - begin
         random.seed(11)
-        worst, rounds = 0, 0
+        worst, rounds, noted = 0, 0, 0
         for _ in range(200 if TORTURE else 3):
             before = listeners()
             ini = self.job(f"cut{rounds}")
@@ -117,6 +117,10 @@ class Train(LaunchCase):
                     self.assertEqual((code, len(lines)), (3, 1), err)
                     self.assertRegex(lines[0], rf"^longhaul: rank {victim} on \S+ was killed by signal 9 \(Killed\)")
                     print(lines[0])
+                    log = os.path.join(os.path.dirname(ini), "out", "train.log")
+                    if os.path.exists(log) and f"{STEPS} steps of" in launch_case.read(log):
+                        self.assertEqual(launch_case.without_times(launch_case.read(log)).splitlines()[-1], lines[0])
+                        noted += 1
             self.nothing_is_left()
             self.no_port_is_left(before)
             code, _, err = self.finish(self.start_run(ini, "--resume"), 200)
@@ -124,7 +128,7 @@ class Train(LaunchCase):
             self.assertEqual(self.weights(ini), self.weights(whole))
             shutil.rmtree(os.path.dirname(ini))
             rounds += 1
-        print(f"slowest end after a kill: {worst:.2f} s")
+        print(f"slowest end after a kill: {worst:.2f} s; {noted} of {rounds} were in a training, whose log has it")
         self.assertLess(worst, 3.5)
 
 

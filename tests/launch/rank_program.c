@@ -1,15 +1,15 @@
 /* rank_program.c - `longhaul train` with another body: ranks that meet at a barrier a step, so that
- * launching can be tested without training. LH_STEPS steps of LH_STEP_MS; the rank LH_FAILS refuses
- * in step 3; LH_SLEEPS sleeps in step 3 without looking at anything; SIGTERM ends all after the
- * next step, with code 75. */
+ * launching can be tested without training. LH_STEPS steps of LH_STEP_MS after a start of
+ * LH_START_MS; in step 3 the rank LH_FAILS refuses, an assertion of LH_ASSERTS does not hold,
+ * LH_SLEEPS sleeps without looking at anything and LH_EATS takes LH_EATS_MIB of memory; SIGTERM
+ * ends all after the next step, with code 75. */
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <unistd.h>
 
 #include <base/log.h>
-#include <cli/arguments.h>
-#include <cli/launch.h>
+#include <cli/cli.h>
 
 static volatile sig_atomic_t stop;
 
@@ -26,32 +26,54 @@ static long setting(const char *name, long otherwise)
 }
 
 /* All stop after the same step: the flag of each is gathered. */
-static lh_status_t agree_to_stop(cli_t *cli, bool *all_stop)
+static lh_status_t agree_to_stop(const launch_t *launch, bool *all_stop)
 {
     uint8_t flags[256], mine = stop != 0;
     *all_stop = mine;
-    if (cli->control == NULL) return LH_OK;
-    const lh_status_t status = control_gather(cli->control, &mine, 1, flags);
-    for (uint32_t r = 0; status == LH_OK && r < launch_size(cli); r++)
+    if (launch_control(launch) == NULL) return LH_OK;
+    const lh_status_t status = control_gather(launch_control(launch), &mine, 1, flags);
+    for (uint32_t r = 0; status == LH_OK && r < launch_size(launch); r++)
         *all_stop = *all_stop || flags[r] != 0;
     return status;
 }
 
-static int body(cli_t *cli)
+static void start_slowly(void)
 {
+    if (setting("LH_START_MS", 0) == 0) return;
+    printf("starting\n");
+    (void)usleep((useconds_t)(setting("LH_START_MS", 0) * 1000));
+}
+
+static void eat(size_t mib)
+{
+    volatile unsigned char *bytes = malloc(mib << 20);
+    for (size_t i = 0; bytes != NULL && i < mib << 20; i += 4096)
+        bytes[i] = 1;
+    free((void *)(uintptr_t)bytes);
+}
+
+static int body(void *context)
+{
+    const launch_t *launch = context;
+    const world_t *world = launch_world(launch);
+    control_t *control = launch_control(launch);
     const long steps = setting("LH_STEPS", 3), ms = setting("LH_STEP_MS", 10);
-    const long rank = (long)launch_rank(cli);
+    const long rank = (long)launch_rank(launch);
     bool all_stop = false;
+    start_slowly();
     (void)signal(SIGTERM, on_term);
-    printf("rank %ld of %u on %s\n", rank, launch_size(cli),
-           cli->world == NULL ? "-" : cli->world->ranks[rank].host);
+    printf("rank %ld of %u on %s\n", rank, launch_size(launch),
+           world == NULL ? "-" : world->ranks[rank].host);
     for (long i = 1; i <= steps && !all_stop; i++) {
-        if (cli->control != NULL) control_progress(cli->control, (uint64_t)i, "a test barrier");
+        if (control != NULL) control_progress(control, (uint64_t)i, "a test barrier");
         if (i == 3 && rank == setting("LH_FAILS", -1))
             return fail(LH_INVALID, "token 70000 of 512");
+        const bool rank_is_well = i != 3 || rank != setting("LH_ASSERTS", -1);
+        lh_assert(rank_is_well);
+        if (i == 3 && rank == setting("LH_EATS", -1)) eat((size_t)setting("LH_EATS_MIB", 0));
         for (unsigned left = 60; i == 3 && rank == setting("LH_SLEEPS", -1) && left > 0;)
             left = sleep(left);
-        const lh_status_t status = agree_to_stop(cli, &all_stop);
+        const lh_status_t status = agree_to_stop(launch, &all_stop);
         if (status != LH_OK) return status;
         (void)usleep((useconds_t)(ms * 1000));
     }
@@ -62,17 +84,22 @@ static int body(cli_t *cli)
 int main(int argc, char **argv)
 {
     cli_t cli = {0};
+    char **words;
     (void)setvbuf(stdout, NULL, _IOLBF, 0);
-    int code = arguments_parse(argc, argv, &cli);
+    int code = cli_parse(argc, argv, &cli);
     if (code == LH_OK) code = cli_open(&cli);
-    if (code == LH_OK) code = launch_ranks(&cli, "train", body);
+    if (code == LH_OK) code = cli_words(&cli, cli.command, &words);
+    if (code == LH_OK) {
+        code = launch_ranks(cli.launch, words, body, cli.launch);
+        cli_words_free(words);
+    }
     if (code < 0) {
         const int status = code;
         code = status_exit_code(status);
-        if (!launch_last_words(&cli, code, fail_reason()))
+        if (!launch_last_words(cli.launch, code, fail_reason()))
             log_line(LH_LOG_INFO, "longhaul: %s", fail_reason());
     }
     cli_close(&cli);
-    arguments_free(&cli);
+    cli_free(&cli);
     return code;
 }

@@ -7,8 +7,8 @@ ran=0
 
 check() { # COMPILER LANGUAGE STANDARD
     command -v "$1" >/dev/null || { echo "$1 is not installed: not tried"; return 0; }
-    for header in "$include"/longhaul/*.h; do
-        echo "#include <longhaul/${header##*/}>" | "$1" -x "$2" "-std=$3" $flags - || exit 1
+    for header in "$include"/longhaul/*.h "$include"/longhaul/draft/*.h; do
+        echo "#include <${header#"$include"/}>" | "$1" -x "$2" "-std=$3" $flags - || exit 1
         ran=$((ran + 1))
     done
 }

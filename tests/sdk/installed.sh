@@ -22,8 +22,20 @@ for kind in model optimizer device transport; do
         -DCMAKE_C_COMPILER="$cc" "-DCMAKE_C_FLAGS=-O1 -Wall -Wextra -Wpedantic -Wshadow -Wconversion -Werror"
     quiet "$cmake" --build "$work/build-$kind"
     exported=$(nm -D --defined-only "$work/build-$kind/lib/longhaul/${kind}s/my_$kind.so" | cut -d' ' -f3 | grep -v '^$')
-    [ "$exported" = lh_plugin_v1 ] || { echo "my_$kind exports: $exported"; exit 1; }
+    [ "$exported" = lh_plugin_v2 ] || { echo "my_$kind exports: $exported"; exit 1; }
     quiet "$cmake" --install "$work/build-$kind" --prefix "$moved"
+done
+
+# Ops of a third party's, with finite differences of their gradients and both devices' results.
+for name in acme_ops acme_smooth; do
+    cp -r "$moved/share/longhaul/sdk/examples/$name" "$work/$name"
+    quiet "$cmake" -S "$work/$name" -B "$work/build-$name" -DCMAKE_PREFIX_PATH="$moved" \
+        -DCMAKE_C_COMPILER="$cc" "-DCMAKE_C_FLAGS=-O1 -Wall -Wextra -Wpedantic -Wshadow -Wconversion -Werror"
+    quiet "$cmake" --build "$work/build-$name"
+    quiet "$moved/bin/longhaul-check" --only ops "$work/build-$name/lib/longhaul/parts/$name.so"
+    for check in ops.shapes ops.gradients ops.kernels; do
+        grep -q "pass.*$check\|$check.*pass" "$work/log" || { cat "$work/log"; echo "$name: $check did not pass"; exit 1; }
+    done
 done
 
 # The same without CMake, by pkg-config.

@@ -1,13 +1,24 @@
 /* fact_main.c - a line for each fact. */
 #include "fact_main.h"
 
-#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+enum { LIMIT_S = 120, TORTURE_S = 3600 }; /* of a fact */
+
+FILE *fact_out;
 
 int fact_main(const char *plugin, const fact_t *facts, uint32_t count, const char *only)
 {
     subject_t s;
     uint32_t bad = 0, run = 0;
+    const char *all = getenv("LONGHAUL_TORTURE");
+    const uint32_t limit = all != NULL && *all != '\0' && strcmp(all, "0") != 0 ? TORTURE_S
+                                                                                : LIMIT_S;
     char path[512];
+    fact_out = fdopen(dup(STDOUT_FILENO), "w");
+    if (fact_out == NULL) return 1;
     (void)snprintf(path, sizeof(path), "%s/transports/%s.so", LH_TEST_PLUGINS, plugin);
     if (subject_open(path, LH_TEST_PLUGINS, &s) != LH_OK || subject_load(&s) != LH_OK) {
         (void)fprintf(stderr, "%s\n", fail_reason());
@@ -15,7 +26,7 @@ int fact_main(const char *plugin, const fact_t *facts, uint32_t count, const cha
     }
     for (uint32_t i = 0; i < count; i++) {
         outcome_t out;
-        const check_t check = {.seconds = 120, .run = rig_run, .fact = &facts[i]};
+        const check_t check = {.seconds = limit, .run = rig_run, .fact = &facts[i]};
         if (only != NULL && strcmp(only, facts[i].name) != 0) continue;
         check_run(&check, &s, false, &out);
         (void)fprintf(stderr, "%-7s %s: %s (%.0f ms)%s%s%s\n", result_text(out.result), plugin,

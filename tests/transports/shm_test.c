@@ -95,7 +95,7 @@ static void a_changed_source_of_a_direct_message_is_corrupt(end_t *e)
     end_meet(e);
     buffer_t b = buffer_new(e, bytes, true, LH_REMOTE_READ);
     if (e->side == 0) {
-        CHECK(e->api->one_sided->offer(e->conn, b.region, &offer) == LH_OK);
+        CHECK(e->api->mapping->offer(e->conn, b.region, &offer) == LH_OK);
         end_tell(e, &offer, sizeof(offer));
         end_barrier(e);
         end_send(e, &b, 0, bytes, 3, 1);
@@ -105,7 +105,7 @@ static void a_changed_source_of_a_direct_message_is_corrupt(end_t *e)
         CHECK(end_await(e, LH_WIRE_SENT, 1).status == LH_CORRUPT);
     } else {
         end_hear(e, &offer, sizeof(offer));
-        while ((status = e->api->one_sided->take(e->conn, &offer, &remote)) == LH_AGAIN)
+        while ((status = e->api->mapping->take(e->conn, &offer, &remote)) == LH_AGAIN)
             ;
         CHECK(status == LH_OK);
         end_barrier(e);
@@ -219,10 +219,10 @@ static void nothing_stays_behind_a_close(end_t *e)
     buffer_t b = buffer_new(e, 1 << 20, true, LH_REMOTE_READ);
     lh_address_t offer = {0}, theirs;
     lh_remote_t *remote;
-    CHECK(e->api->one_sided->offer(e->conn, b.region, &offer) == LH_OK);
+    CHECK(e->api->mapping->offer(e->conn, b.region, &offer) == LH_OK);
     end_tell(e, &offer, sizeof(offer));
     end_hear(e, &theirs, sizeof(theirs));
-    while (e->api->one_sided->take(e->conn, &theirs, &remote) == LH_AGAIN)
+    while (e->api->mapping->take(e->conn, &theirs, &remote) == LH_AGAIN)
         ;
     end_barrier(e);
     (void)munmap(b.data, b.bytes);

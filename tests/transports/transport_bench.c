@@ -3,7 +3,6 @@
  * collectives` is what jobs feel. */
 #include "fact_main.h"
 
-#include <stdio.h>
 #include <stdlib.h>
 
 enum { MOST = 64 << 20, ROUNDS = 5000 };
@@ -12,7 +11,7 @@ static void share(end_t *e, const buffer_t *b)
 {
     lh_address_t offer = {0}, theirs;
     lh_remote_t *remote;
-    const lh_one_sided_api_t *api = e->api->one_sided;
+    const lh_mapping_api_t *api = e->api->mapping;
     if (api == NULL) return;
     while (api->offer(e->conn, b->region, &offer) == LH_AGAIN)
         end_poll(e);
@@ -99,14 +98,16 @@ static void bench(end_t *e)
     memset(b.data, 1, b.bytes);
     share(e, &b);
     if (e->side == 0)
-        (void)printf("%12s %14s %22s\n", "bytes", "one way (us)", "each way, both (GB/s)");
+        (void)fprintf(fact_out, "%12s %14s %22s\n", "bytes", "one way (us)",
+                      "each way, both (GB/s)");
     for (uint64_t bytes = 0; bytes <= MOST; bytes = bytes == 0 ? 64 : bytes * 4) {
         const uint32_t rounds = bytes < 65536 ? ROUNDS : (uint32_t)(5 + (MOST / bytes));
         const double ns = ping_ns(e, &b, bytes, rounds);
         const double rate = stream_rate(e, &b, bytes, rounds);
         if (e->side == 0)
-            (void)printf("%12llu %14.2f %22.2f\n", (unsigned long long)bytes, ns / 1e3, rate);
-        if (e->side == 0) (void)fflush(stdout);
+            (void)fprintf(fact_out, "%12llu %14.2f %22.2f\n", (unsigned long long)bytes, ns / 1e3,
+                          rate);
+        if (e->side == 0) (void)fflush(fact_out);
     }
     end_barrier(e);
 }

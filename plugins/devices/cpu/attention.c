@@ -8,8 +8,6 @@
 enum { BLOCK_ROWS = 256 }; /* queries of all heads of a part, about: the reuse of a packed tile */
 
 /* slots */
-enum { Q, K, V, STARTS, SLOPES, Y, LSE };
-enum { CQ, CK, CV, CLENGTHS, CSLOPES, CY };
 
 /* k->number[] */
 enum { N_ROWS = 0, N_BLOCKS = 1, N_THREAD_BYTES = 2 };
@@ -214,15 +212,16 @@ CPU_INLINE void query_tile_load(const lh_prepared_t *k, const head_shape_t *s, b
                                 query_tile_t *q, uint64_t head, uint64_t row, uint64_t count,
                                 const bool pairs)
 {
-    const rows_of_t from = rows_of(k, Q, head * s->d);
-    const uint64_t starts = k->view[STARTS].width;
-    const float slope = cpu_has(k, SLOPES) ? ((const float *)k->at[SLOPES])[head] : 0;
+    LH_SLOTS(LH_ATTENTION_TEXT);
+    const rows_of_t from = rows_of(k, in_q, head * s->d);
+    const uint64_t starts = k->view[in_starts].width;
+    const float slope = cpu_has(k, in_slopes) ? ((const float *)k->at[in_slopes])[head] : 0;
 
     for (uint32_t i = 0; i < count; i++) {
         const int64_t at = (int64_t)(k->how.attention.q_begin + row + i);
         int64_t begin, end;
-        document_at(k->at[STARTS], starts, at, &begin, &end);
-        lane_set(&q->lanes, i, &k->how.attention, at, begin, end, k->view[K].rows);
+        document_at(k->at[in_starts], starts, at, &begin, &end);
+        lane_set(&q->lanes, i, &k->how.attention, at, begin, end, k->view[in_k].rows);
         q->lanes.slope[i] = slope;
     }
     lanes_close(&q->lanes, (uint32_t)count);
@@ -233,10 +232,11 @@ CPU_INLINE void query_tile_load(const lh_prepared_t *k, const head_shape_t *s, b
 static void query_tile_store(const lh_prepared_t *k, const head_shape_t *s, query_tile_t *q,
                              uint64_t head, uint64_t row)
 {
-    const rows_of_t to = rows_of(k, Y, head * s->dv);
+    LH_SLOTS(LH_ATTENTION_TEXT);
+    const rows_of_t to = rows_of(k, out_y, head * s->dv);
     const float unit = s->special ? 1 : s->scale;
 
-    float *lse = cpu_has(k, LSE) ? (float *)cpu_row(k, LSE, head) + row : NULL;
+    float *lse = cpu_has(k, out_lse) ? (float *)cpu_row(k, out_lse, head) + row : NULL;
     float factor[TILE];
 
     for (uint32_t i = 0; i < q->lanes.count; i++) {
@@ -249,7 +249,8 @@ static void query_tile_store(const lh_prepared_t *k, const head_shape_t *s, quer
 
 CPU_INLINE void attention_part(const lh_prepared_t *k, uint32_t part, const bool pairs)
 {
-    const head_shape_t s = head_shape(&k->how.attention, cpu_has(k, SLOPES), pairs);
+    LH_SLOTS(LH_ATTENTION_TEXT);
+    const head_shape_t s = head_shape(&k->how.attention, cpu_has(k, in_slopes), pairs);
     const uint64_t rows = k->number[N_ROWS], blocks = k->number[N_BLOCKS];
     const uint64_t kv = part / blocks, tiles_a_head = (rows + TILE - 1) / TILE;
     block_scratch_t b = block_scratch(k, &s, s.group * tiles_a_head,
@@ -257,14 +258,14 @@ CPU_INLINE void attention_part(const lh_prepared_t *k, uint32_t part, const bool
     uint64_t begin, end;
     uint32_t count = 0;
 
-    cpu_range((uint32_t)(part % blocks), rows, k->view[Q].rows, &begin, &end);
+    cpu_range((uint32_t)(part % blocks), rows, k->view[in_q].rows, &begin, &end);
     for (uint64_t g = 0; g < s.group; g++) {
         for (uint64_t row = begin; row < end; row += TILE) {
             const uint64_t n = end - row < TILE ? end - row : TILE;
             query_tile_load(k, &s, &b, &b.tiles[count++], kv * s.group + g, row, n, pairs);
         }
     }
-    const rows_of_t keys = rows_of(k, K, kv * s.d), values = rows_of(k, V, kv * s.dv);
+    const rows_of_t keys = rows_of(k, in_k, kv * s.d), values = rows_of(k, in_v, kv * s.dv);
     tiles_attend(&s, b.tiles, count, &keys, &values, 0, &b.key_tile, b.scores, pairs);
     count = 0;
     for (uint64_t g = 0; g < s.group; g++) {
@@ -305,15 +306,16 @@ static lh_status_t shapes_check(const lh_prepared_t *k, const char *op, uint32_t
 static lh_status_t attention_plan(lh_prepared_t *k, const lh_kernel_desc_t *desc,
                                   lh_kernel_plan_t *plan)
 {
-    const lh_status_t status = shapes_check(k, "attention", Q, K, V, Y);
+    LH_SLOTS(LH_ATTENTION_TEXT);
+    const lh_status_t status = shapes_check(k, "attention", in_q, in_k, in_v, out_y);
     if (status != LH_OK) return status;
 
-    const bool pairs = ATTENTION_PAIRS(k->view[Q].dtype);
-    const head_shape_t s = head_shape(&k->how.attention, cpu_has(k, SLOPES), pairs);
+    const bool pairs = ATTENTION_PAIRS(k->view[in_q].dtype);
+    const head_shape_t s = head_shape(&k->how.attention, cpu_has(k, in_slopes), pairs);
     const uint64_t wanted = rounded_up(BLOCK_ROWS / s.group, TILE);
-    const uint64_t most = rounded_up(k->view[Q].rows, TILE);
+    const uint64_t most = rounded_up(k->view[in_q].rows, TILE);
     k->number[N_ROWS] = wanted < TILE ? TILE : wanted > most ? most : wanted;
-    k->number[N_BLOCKS] = (k->view[Q].rows + k->number[N_ROWS] - 1) / k->number[N_ROWS];
+    k->number[N_BLOCKS] = (k->view[in_q].rows + k->number[N_ROWS] - 1) / k->number[N_ROWS];
     k->number[N_THREAD_BYTES] = thread_bytes(&s, s.group * (k->number[N_ROWS] / TILE));
     plan->scratch_bytes = threads_of(k, desc) * k->number[N_THREAD_BYTES];
     cpu_phase_add(k, ATTENTION_PICK(attention_part, pairs), s.kv_heads * k->number[N_BLOCKS], 1);
@@ -327,15 +329,16 @@ CPU_INLINE void cached_lanes(const lh_prepared_t *k, const head_shape_t *s, bloc
                              query_tile_t *q, uint64_t sequence, uint64_t kv, uint64_t first,
                              uint64_t count, const bool pairs)
 {
-    const uint64_t rows = k->number[N_ROWS], capacity = k->arg[CK].shape[1];
-    const int64_t length = ((const int32_t *)k->at[CLENGTHS])[sequence];
+    LH_SLOTS(LH_ATTENTION_CACHED_TEXT);
+    const uint64_t rows = k->number[N_ROWS], capacity = k->arg[in_k_cache].shape[1];
+    const int64_t length = ((const int32_t *)k->at[in_lengths])[sequence];
 
     for (uint64_t i = 0; i < count; i++) {
         const uint64_t row = (first + i) % rows, head = kv * s->group + (first + i) / rows;
         const int64_t at = length + (int64_t)row;
-        const rows_of_t from = rows_of(k, CQ, head * s->d);
+        const rows_of_t from = rows_of(k, in_q, head * s->d);
         lane_set(&q->lanes, (uint32_t)i, &k->how.attention, at, 0, at + 1, capacity);
-        q->lanes.slope[i] = cpu_has(k, CSLOPES) ? ((const float *)k->at[CSLOPES])[head] : 0;
+        q->lanes.slope[i] = cpu_has(k, in_slopes) ? ((const float *)k->at[in_slopes])[head] : 0;
         pack_row(b->rows + i * s->du, &from, sequence * rows + row, s->d, pairs);
     }
     lanes_close(&q->lanes, (uint32_t)count);
@@ -345,11 +348,13 @@ CPU_INLINE void cached_lanes(const lh_prepared_t *k, const head_shape_t *s, bloc
 
 CPU_INLINE void cached_part(const lh_prepared_t *k, uint32_t part, const bool pairs)
 {
-    const head_shape_t s = head_shape(&k->how.attention, cpu_has(k, CSLOPES), pairs);
+    LH_SLOTS(LH_ATTENTION_CACHED_TEXT);
+    const head_shape_t s = head_shape(&k->how.attention, cpu_has(k, in_slopes), pairs);
     const uint64_t rows = k->number[N_ROWS], lanes = rows * s.group;
     const uint64_t sequence = part / s.kv_heads, kv = part % s.kv_heads;
-    const uint64_t sequences = k->view[CLENGTHS].width, capacity = k->arg[CK].shape[1];
-    const rows_of_t keys = rows_of(k, CK, kv * s.d), values = rows_of(k, CV, kv * s.dv);
+    const uint64_t sequences = k->view[in_lengths].width, capacity = k->arg[in_k_cache].shape[1];
+    const rows_of_t keys = rows_of(k, in_k_cache, kv * s.d),
+                    values = rows_of(k, in_v_cache, kv * s.dv);
     block_scratch_t b = block_scratch(k, &s, 1,
                                       thread_of(k, part, (uint32_t)(sequences * s.kv_heads)));
 
@@ -360,7 +365,7 @@ CPU_INLINE void cached_part(const lh_prepared_t *k, uint32_t part, const bool pa
                      pairs);
         for (uint64_t i = 0; i < count; i++) {
             const uint64_t row = (first + i) % rows, head = kv * s.group + (first + i) / rows;
-            const rows_of_t to = rows_of(k, CY, head * s.dv);
+            const rows_of_t to = rows_of(k, out_y, head * s.dv);
             const float total = b.tiles->total[i], factor = total != 0 ? 1 / total : 0;
             unpack_rows(&to, b.tiles->sums + i * s.dvp, sequence * rows + row, 1, s.dv, &factor, 0);
         }
@@ -371,20 +376,23 @@ ATTENTION_BOTH(cached_part)
 static lh_status_t cached_plan(lh_prepared_t *k, const lh_kernel_desc_t *desc,
                                lh_kernel_plan_t *plan)
 {
-    const lh_status_t status = shapes_check(k, "attention_cached", CQ, CK, CV, CY);
+    LH_SLOTS(LH_ATTENTION_CACHED_TEXT);
+    const lh_status_t status = shapes_check(k, "attention_cached", in_q, in_k_cache, in_v_cache,
+                                            out_y);
     if (status != LH_OK) return status;
 
-    const bool pairs = ATTENTION_PAIRS(k->view[CQ].dtype);
-    const head_shape_t s = head_shape(&k->how.attention, cpu_has(k, CSLOPES), pairs);
-    const uint64_t sequences = k->view[CLENGTHS].width;
-    if (k->arg[CK].rank != 3 || k->arg[CK].shape[0] != sequences ||
-        k->view[CQ].rows % sequences != 0) {
+    const bool pairs = ATTENTION_PAIRS(k->view[in_q].dtype);
+    const head_shape_t s = head_shape(&k->how.attention, cpu_has(k, in_slopes), pairs);
+    const uint64_t sequences = k->view[in_lengths].width;
+    if (k->arg[in_k_cache].rank != 3 || k->arg[in_k_cache].shape[0] != sequences ||
+        k->view[in_q].rows % sequences != 0) {
         return k->host->fail(
             k->host, LH_INVALID,
             "attention_cached: %llu rows for %llu sequences and a cache of rank %u",
-            (unsigned long long)k->view[CQ].rows, (unsigned long long)sequences, k->arg[CK].rank);
+            (unsigned long long)k->view[in_q].rows, (unsigned long long)sequences,
+            k->arg[in_k_cache].rank);
     }
-    k->number[N_ROWS] = k->view[CQ].rows / sequences;
+    k->number[N_ROWS] = k->view[in_q].rows / sequences;
     k->number[N_THREAD_BYTES] = thread_bytes(&s, 1);
     plan->scratch_bytes = threads_of(k, desc) * k->number[N_THREAD_BYTES];
     cpu_phase_add(k, ATTENTION_PICK(cached_part, pairs), sequences * s.kv_heads, 1);
@@ -393,7 +401,7 @@ static lh_status_t cached_plan(lh_prepared_t *k, const lh_kernel_desc_t *desc,
 
 extern const cpu_op_t CPU_ISA(attention_ops)[];
 const cpu_op_t CPU_ISA(attention_ops)[] = {
-    {"attention", attention_plan},
-    {"attention_cached", cached_plan},
+    {"attention", "xxxif?xf?", attention_plan},
+    {"attention_cached", "xxxif?x", cached_plan},
     {0},
 };

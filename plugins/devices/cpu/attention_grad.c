@@ -12,7 +12,7 @@
 enum { STRETCHES = 16, FEW_HEADS = 4 };
 
 /* slots */
-enum { GY, Q, K, V, STARTS, SLOPES, Y, LSE, GQ, GK, GV };
+LH_SLOTS(LH_ATTENTION_GRAD_TEXT);
 
 /* k->number[] */
 enum {
@@ -31,8 +31,8 @@ static document_t document_scratch(const lh_prepared_t *k, const head_shape_t *s
                                    const bool pairs)
 {
     document_t d = {0};
-    document_take(&d, (char *)k->scratch + thread * k->number[N_THREAD_BYTES], s, k->view[Q].rows,
-                  k->view[K].rows, pairs);
+    document_take(&d, (char *)k->scratch + thread * k->number[N_THREAD_BYTES], s,
+                  k->view[in_q].rows, k->view[in_k].rows, pairs);
     return d;
 }
 
@@ -41,14 +41,14 @@ static document_t document_scratch(const lh_prepared_t *k, const head_shape_t *s
 static void grad_tile_lanes(const lh_prepared_t *k, const document_t *d, grad_tile_t *t,
                             uint64_t row, uint32_t count, uint64_t head)
 {
-    const float slope = cpu_has(k, SLOPES) ? ((const float *)k->at[SLOPES])[head] : 0;
-    const float *lse = cpu_row(k, LSE, head);
+    const float slope = cpu_has(k, in_slopes) ? ((const float *)k->at[in_slopes])[head] : 0;
+    const float *lse = cpu_row(k, in_lse, head);
     const int64_t begin = (int64_t)(d->k_first + k->how.attention.k_begin);
 
     for (uint32_t i = 0; i < count; i++) {
         const uint64_t at = d->q_first + row + i;
         lane_set(&t->lanes, i, &k->how.attention, (int64_t)(k->how.attention.q_begin + at), begin,
-                 begin + (int64_t)d->k_count, k->view[K].rows);
+                 begin + (int64_t)d->k_count, k->view[in_k].rows);
         t->lanes.slope[i] = slope;
         t->lse[i] = lse[at];
     }
@@ -62,7 +62,7 @@ CPU_INLINE void grad_tile_along(const lh_prepared_t *k, const head_shape_t *s, g
                                 uint64_t first, uint32_t count, uint64_t head,
                                 const lh_dtype_t dtype)
 {
-    const uint64_t gy = k->view[GY].pitch, y = k->view[Y].pitch, column = head * s->dv;
+    const uint64_t gy = k->view[in_gy].pitch, y = k->view[in_y].pitch, column = head * s->dv;
     const uint64_t whole = s->dv / LANES * LANES, rest = s->dv - whole;
 
     for (uint32_t i = 0; i < count; i += LANES) {
@@ -73,8 +73,8 @@ CPU_INLINE void grad_tile_along(const lh_prepared_t *k, const head_shape_t *s, g
             if (i + r >= count) continue;
             for (uint64_t c = 0; c < s->dv; c += LANES) {
                 const uint64_t m = c < whole ? LANES : rest;
-                sum[r] = vf_fma(vf_get(k->at[GY], dtype, row * gy + column + c, m),
-                                vf_get(k->at[Y], dtype, row * y + column + c, m), sum[r]);
+                sum[r] = vf_fma(vf_get(k->at[in_gy], dtype, row * gy + column + c, m),
+                                vf_get(k->at[in_y], dtype, row * y + column + c, m), sum[r]);
             }
         }
         transpose(sum);
@@ -99,7 +99,7 @@ CPU_INLINE void tile_load(const document_t *d, const rows_of_t *from, uint64_t f
 CPU_INLINE void head_load(const lh_prepared_t *k, const head_shape_t *s, document_t *d,
                           uint64_t head, const bool pairs)
 {
-    const rows_of_t q = rows_of(k, Q, head * s->d), gy = rows_of(k, GY, head * s->dv);
+    const rows_of_t q = rows_of(k, in_q, head * s->d), gy = rows_of(k, in_gy, head * s->dv);
 
     for (uint64_t row = 0; row < d->q_count; row += TILE) {
         const uint64_t count = d->q_count - row < TILE ? d->q_count - row : TILE;
@@ -110,7 +110,7 @@ CPU_INLINE void head_load(const lh_prepared_t *k, const head_shape_t *s, documen
         tile_load(d, &gy, first, count, s->dv, d->gy_deep + unit * s->dvp,
                   d->gy_turned + row * s->dvu, pairs);
         grad_tile_lanes(k, d, t, row, (uint32_t)count, head);
-        if (k->view[GY].dtype == LH_DTYPE_BF16) {
+        if (k->view[in_gy].dtype == LH_DTYPE_BF16) {
             grad_tile_along(k, s, t, first, (uint32_t)count, head, LH_DTYPE_BF16);
         } else {
             grad_tile_along(k, s, t, first, (uint32_t)count, head, LH_DTYPE_F32);
@@ -123,8 +123,8 @@ CPU_INLINE void head_grad(const lh_prepared_t *k, const head_shape_t *s, documen
                           uint64_t head, const bool pairs)
 {
     const uint64_t kv = head / s->group, tiles = (d->q_count + TILE - 1) / TILE;
-    const rows_of_t keys = rows_of(k, K, kv * s->d), values = rows_of(k, V, kv * s->dv);
-    const rows_of_t gq = rows_of(k, GQ, head * s->d);
+    const rows_of_t keys = rows_of(k, in_k, kv * s->d), values = rows_of(k, in_v, kv * s->dv);
+    const rows_of_t gq = rows_of(k, out_gq, head * s->d);
 
     head_load(k, s, d, head, pairs);
     for (uint64_t at = 0; at < d->k_count; at += TILE) {
@@ -151,7 +151,7 @@ typedef struct share {
 static float *partial_at(const lh_prepared_t *k, const head_shape_t *s, uint64_t kv, uint64_t way)
 {
     float *base = (float *)(void *)((char *)k->scratch + k->number[N_PARTIAL]);
-    return base + (kv * k->number[N_WAYS] + way) * k->view[K].rows * (s->dp + s->dvp);
+    return base + (kv * k->number[N_WAYS] + way) * k->view[in_k].rows * (s->dp + s->dvp);
 }
 
 /* Rows of gk and gv of this share: into the outputs, or where the second phase finds them. from_k
@@ -160,13 +160,14 @@ static void keys_store(const lh_prepared_t *k, const head_shape_t *s, const shar
                        const float *from_k, const float *from_v, uint64_t first, uint64_t count)
 {
     if (k->number[N_WAYS] > 1) {
-        const uint64_t rows = k->view[K].rows;
+        const uint64_t rows = k->view[in_k].rows;
         float *gk = partial_at(k, s, share->kv, share->way), *gv = gk + rows * s->dp;
         memcpy(gk + first * s->dp, from_k, count * s->dp * sizeof(float));
         memcpy(gv + first * s->dvp, from_v, count * s->dvp * sizeof(float));
         return;
     }
-    const rows_of_t gk = rows_of(k, GK, share->kv * s->d), gv = rows_of(k, GV, share->kv * s->dv);
+    const rows_of_t gk = rows_of(k, out_gk, share->kv * s->d),
+                    gv = rows_of(k, out_gv, share->kv * s->dv);
     unpack_rows(&gk, from_k, first, count, s->d, &s->scale, 0);
     unpack_rows(&gv, from_v, first, count, s->dv, &one, 0);
 }
@@ -191,7 +192,7 @@ static void outside_grad(const lh_prepared_t *k, const head_shape_t *s, const sh
     memset(d->values, 0, s->dvp * sizeof(float));
     for (uint64_t row = q_begin; row < q_end; row++) {
         for (uint64_t head = share->head_begin; head < share->head_end; head++) {
-            const rows_of_t gq = rows_of(k, GQ, head * s->d);
+            const rows_of_t gq = rows_of(k, out_gq, head * s->d);
             unpack_rows(&gq, d->keys, row, 1, s->d, &one, 0);
         }
     }
@@ -215,9 +216,9 @@ CPU_INLINE void stretch_grad(const lh_prepared_t *k, const head_shape_t *s, cons
                              uint64_t stretch, document_t *d, const bool pairs)
 {
     const lh_attention_t *how = &k->how.attention;
-    const int32_t *starts = k->at[STARTS];
-    const uint64_t marks = k->view[STARTS].width, stretches = k->number[N_STRETCHES];
-    const uint64_t q_rows = k->view[Q].rows, k_rows = k->view[K].rows;
+    const int32_t *starts = k->at[in_starts];
+    const uint64_t marks = k->view[in_starts].width, stretches = k->number[N_STRETCHES];
+    const uint64_t q_rows = k->view[in_q].rows, k_rows = k->view[in_k].rows;
     uint64_t low, q_outside, k_outside, none;
 
     for (uint64_t i = 0; i + 1 < marks; i++) {
@@ -239,7 +240,7 @@ CPU_INLINE void stretch_grad(const lh_prepared_t *k, const head_shape_t *s, cons
 
 CPU_INLINE void attention_grad_part(const lh_prepared_t *k, uint32_t part, const bool pairs)
 {
-    const head_shape_t s = head_shape(&k->how.attention, cpu_has(k, SLOPES), pairs);
+    const head_shape_t s = head_shape(&k->how.attention, cpu_has(k, in_slopes), pairs);
     const uint64_t stretches = k->number[N_STRETCHES], ways = k->number[N_WAYS];
     const uint64_t unit = part / stretches;
     const uint32_t parts = (uint32_t)(s.kv_heads * ways * stretches);
@@ -255,13 +256,13 @@ ATTENTION_BOTH(attention_grad_part)
 /* gk and gv of some key rows: the shares added up, in order. */
 static void attention_reduce_part(const lh_prepared_t *k, uint32_t part)
 {
-    const head_shape_t s = head_shape(&k->how.attention, cpu_has(k, SLOPES), false);
-    const uint64_t rows = k->view[K].rows, ways = k->number[N_WAYS];
+    const head_shape_t s = head_shape(&k->how.attention, cpu_has(k, in_slopes), false);
+    const uint64_t rows = k->view[in_k].rows, ways = k->number[N_WAYS];
     uint64_t begin, end;
 
     cpu_range(part, k->number[N_REDUCE_ROWS], rows, &begin, &end);
     for (uint64_t kv = 0; kv < s.kv_heads; kv++) {
-        const rows_of_t gk = rows_of(k, GK, kv * s.d), gv = rows_of(k, GV, kv * s.dv);
+        const rows_of_t gk = rows_of(k, out_gk, kv * s.d), gv = rows_of(k, out_gv, kv * s.dv);
         float *sum_k = partial_at(k, &s, kv, 0) + begin * s.dp;
         float *sum_v = partial_at(k, &s, kv, 0) + rows * s.dp + begin * s.dvp;
         for (uint64_t way = 1; way < ways; way++) {
@@ -281,25 +282,26 @@ static void attention_reduce_part(const lh_prepared_t *k, uint32_t part)
 
 static lh_status_t grad_shapes_check(const lh_prepared_t *k)
 {
-    const head_shape_t s = head_shape(&k->how.attention, cpu_has(k, SLOPES), false);
+    const head_shape_t s = head_shape(&k->how.attention, cpu_has(k, in_slopes), false);
     const cpu_view_t *v = k->view;
 
-    if (s.heads == 0 || s.d == 0 || s.heads % s.kv_heads != 0 || v[Q].width != s.heads * s.d ||
-        v[K].width != s.kv_heads * s.d || v[V].width != s.kv_heads * s.dv ||
-        v[GY].width != s.heads * s.dv || v[Y].width != v[GY].width || v[GQ].width != v[Q].width ||
-        v[GK].width != v[K].width || v[GV].width != v[V].width || v[Q].rows != v[GY].rows ||
-        v[K].rows != v[V].rows || v[LSE].rows != s.heads) {
+    if (s.heads == 0 || s.d == 0 || s.heads % s.kv_heads != 0 || v[in_q].width != s.heads * s.d ||
+        v[in_k].width != s.kv_heads * s.d || v[in_v].width != s.kv_heads * s.dv ||
+        v[in_gy].width != s.heads * s.dv || v[in_y].width != v[in_gy].width ||
+        v[out_gq].width != v[in_q].width || v[out_gk].width != v[in_k].width ||
+        v[out_gv].width != v[in_v].width || v[in_q].rows != v[in_gy].rows ||
+        v[in_k].rows != v[in_v].rows || v[in_lse].rows != s.heads) {
         return k->host->fail(
             k->host, LH_INVALID,
             "attention_grad: widths %llu, %llu, %llu do not fit %llu heads of %llu "
             "over %llu key heads",
-            (unsigned long long)v[Q].width, (unsigned long long)v[K].width,
-            (unsigned long long)v[V].width, (unsigned long long)s.heads, (unsigned long long)s.d,
+            (unsigned long long)v[in_q].width, (unsigned long long)v[in_k].width,
+            (unsigned long long)v[in_v].width, (unsigned long long)s.heads, (unsigned long long)s.d,
             (unsigned long long)s.kv_heads);
     }
-    if (v[K].rows > INT32_MAX / 2 || v[Q].rows > INT32_MAX / 2) {
+    if (v[in_k].rows > INT32_MAX / 2 || v[in_q].rows > INT32_MAX / 2) {
         return k->host->fail(k->host, LH_UNSUPPORTED, "attention_grad: %llu keys are too many",
-                             (unsigned long long)v[K].rows);
+                             (unsigned long long)v[in_k].rows);
     }
     return LH_OK;
 }
@@ -310,9 +312,9 @@ static lh_status_t attention_grad_plan(lh_prepared_t *k, const lh_kernel_desc_t 
     const lh_status_t status = grad_shapes_check(k);
     if (status != LH_OK) return status;
 
-    const bool pairs = ATTENTION_PAIRS(k->view[Q].dtype);
-    const head_shape_t s = head_shape(&k->how.attention, cpu_has(k, SLOPES), pairs);
-    const uint64_t q_rows = k->view[Q].rows, k_rows = k->view[K].rows;
+    const bool pairs = ATTENTION_PAIRS(k->view[in_q].dtype);
+    const head_shape_t s = head_shape(&k->how.attention, cpu_has(k, in_slopes), pairs);
+    const uint64_t q_rows = k->view[in_q].rows, k_rows = k->view[in_k].rows;
     const uint64_t wanted = (FEW_HEADS + s.kv_heads - 1) / s.kv_heads;
     const uint64_t ways = wanted < s.group ? wanted : s.group;
     k->number[N_STRETCHES] = q_rows < STRETCHES ? 1 : STRETCHES;
@@ -332,6 +334,6 @@ static lh_status_t attention_grad_plan(lh_prepared_t *k, const lh_kernel_desc_t 
 
 extern const cpu_op_t CPU_ISA(attention_grad_ops)[];
 const cpu_op_t CPU_ISA(attention_grad_ops)[] = {
-    {"attention_grad", attention_grad_plan},
+    {"attention_grad", "xxxxif?xfxxx", attention_grad_plan},
     {0},
 };

@@ -1,7 +1,7 @@
 /* copy_kernels.c - copy: any strides and dtype to any other. */
 #include "vector.h"
 
-enum { X, Y };
+LH_SLOTS(LH_COPY_TEXT);
 enum { CHUNK = 0 };
 
 static const uint64_t chunk_elements = 32768;
@@ -11,8 +11,8 @@ static double scalar_get(const void *base, lh_dtype_t dtype, uint64_t at)
     switch (dtype) {
     case LH_DTYPE_F64: return ((const double *)base)[at];
     case LH_DTYPE_I32: return ((const int32_t *)base)[at];
-    case LH_DTYPE_BF16: return (double)bf16_get(((const uint16_t *)base)[at]);
-    case LH_DTYPE_F16: return (double)f16_get(((const uint16_t *)base)[at]);
+    case LH_DTYPE_BF16: return (double)lh_bf16_to_f32(((const uint16_t *)base)[at]);
+    case LH_DTYPE_F16: return (double)lh_f16_to_f32(((const uint16_t *)base)[at]);
     default: return (double)((const float *)base)[at];
     }
 }
@@ -30,8 +30,8 @@ static void scalar_put(void *base, lh_dtype_t dtype, uint64_t at, double value)
     switch (dtype) {
     case LH_DTYPE_F64: ((double *)base)[at] = value; break;
     case LH_DTYPE_I32: ((int32_t *)base)[at] = scalar_whole(value); break;
-    case LH_DTYPE_BF16: ((uint16_t *)base)[at] = bf16_put((float)value); break;
-    case LH_DTYPE_F16: ((uint16_t *)base)[at] = f16_put((float)value); break;
+    case LH_DTYPE_BF16: ((uint16_t *)base)[at] = lh_f32_to_bf16((float)value); break;
+    case LH_DTYPE_F16: ((uint16_t *)base)[at] = lh_f32_to_f16((float)value); break;
     default: ((float *)base)[at] = (float)value; break;
     }
 }
@@ -55,7 +55,7 @@ static bool narrow(lh_dtype_t dtype)
 static void run_copy(void *y, lh_dtype_t to, const void *x, lh_dtype_t from, uint64_t n, bool add)
 {
     if (to == from && !add) {
-        memcpy(y, x, n * cpu_dtype_bytes(to));
+        memcpy(y, x, n * lh_dtype_bytes(to));
     } else if (from == LH_DTYPE_F32 && to == LH_DTYPE_BF16) {
         run_vectors(y, LH_DTYPE_BF16, x, LH_DTYPE_F32, n, add);
     } else if (from == LH_DTYPE_BF16 && to == LH_DTYPE_F32) {
@@ -70,11 +70,11 @@ static void run_copy(void *y, lh_dtype_t to, const void *x, lh_dtype_t from, uin
 
 static void copy_elements(const lh_prepared_t *k, uint32_t part)
 {
-    const lh_arg_t *x = &k->arg[X], *y = &k->arg[Y];
+    const lh_arg_t *x = &k->arg[in_x], *y = &k->arg[out_y];
     uint64_t at, end;
-    cpu_range(part, k->number[CHUNK], k->view[X].rows * k->view[X].width, &at, &end);
+    cpu_range(part, k->number[CHUNK], k->view[in_x].rows * k->view[in_x].width, &at, &end);
     while (at < end) {
-        const uint64_t width = k->view[X].width;
+        const uint64_t width = k->view[in_x].width;
         uint64_t rest = at / width, x_at = at % width, y_at = at % width;
         const uint64_t n = width - x_at < end - at ? width - x_at : end - at;
         for (uint32_t i = x->rank; i-- > 1;) {
@@ -83,8 +83,8 @@ static void copy_elements(const lh_prepared_t *k, uint32_t part)
             x_at += index * x->stride[i - 1];
             y_at += index * y->stride[i - 1];
         }
-        run_copy((char *)k->at[Y] + y_at * cpu_dtype_bytes(y->dtype), y->dtype,
-                 (const char *)k->at[X] + x_at * cpu_dtype_bytes(x->dtype), x->dtype, n,
+        run_copy((char *)k->at[out_y] + y_at * lh_dtype_bytes(y->dtype), y->dtype,
+                 (const char *)k->at[in_x] + x_at * lh_dtype_bytes(x->dtype), x->dtype, n,
                  (y->flags & LH_ARG_ADD) != 0);
         at += n;
     }
@@ -93,12 +93,12 @@ static void copy_elements(const lh_prepared_t *k, uint32_t part)
 /* Dense on both sides: the shape no longer matters. */
 static void copy_flat(const lh_prepared_t *k, uint32_t part)
 {
-    const lh_dtype_t from = k->view[X].dtype, to = k->view[Y].dtype;
+    const lh_dtype_t from = k->view[in_x].dtype, to = k->view[out_y].dtype;
     uint64_t at, end;
-    cpu_range(part, k->number[CHUNK], k->view[X].rows * k->view[X].width, &at, &end);
-    run_copy((char *)k->at[Y] + at * cpu_dtype_bytes(to), to,
-             (const char *)k->at[X] + at * cpu_dtype_bytes(from), from, end - at,
-             (k->view[Y].flags & LH_ARG_ADD) != 0);
+    cpu_range(part, k->number[CHUNK], k->view[in_x].rows * k->view[in_x].width, &at, &end);
+    run_copy((char *)k->at[out_y] + at * lh_dtype_bytes(to), to,
+             (const char *)k->at[in_x] + at * lh_dtype_bytes(from), from, end - at,
+             (k->view[out_y].flags & LH_ARG_ADD) != 0);
 }
 
 static bool copy_dense(const cpu_view_t *v)
@@ -110,11 +110,11 @@ static lh_status_t copy_plan(lh_prepared_t *k, const lh_kernel_desc_t *desc, lh_
 {
     (void)desc;
     (void)plan;
-    const cpu_view_t *x = &k->view[X], *y = &k->view[Y];
+    const cpu_view_t *x = &k->view[in_x], *y = &k->view[out_y];
     const uint64_t elements = x->rows * x->width;
-    bool same = k->arg[X].rank == k->arg[Y].rank;
-    for (uint32_t i = 0; same && i < k->arg[X].rank; i++)
-        same = k->arg[X].shape[i] == k->arg[Y].shape[i];
+    bool same = k->arg[in_x].rank == k->arg[out_y].rank;
+    for (uint32_t i = 0; same && i < k->arg[in_x].rank; i++)
+        same = k->arg[in_x].shape[i] == k->arg[out_y].shape[i];
     const bool flat = copy_dense(x) && copy_dense(y) && elements == y->rows * y->width;
     if (!same && !flat)
         return k->host->fail(k->host, LH_UNSUPPORTED, "copy: %llu x %llu to %llu x %llu elements",
@@ -126,4 +126,4 @@ static lh_status_t copy_plan(lh_prepared_t *k, const lh_kernel_desc_t *desc, lh_
     return LH_OK;
 }
 
-const cpu_op_t CPU_ISA(copy_ops)[] = {{"copy", copy_plan}, {NULL, NULL}};
+const cpu_op_t CPU_ISA(copy_ops)[] = {{"copy", "vv", copy_plan}, {NULL, NULL, NULL}};

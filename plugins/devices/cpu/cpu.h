@@ -9,6 +9,7 @@
 #ifndef LH_CPU_H
 #define LH_CPU_H
 
+#include <longhaul/dtype.h>
 #include <longhaul/plugin.h>
 
 /* Instruction sets that the kernel sources are compiled for, weakest first. On processors other
@@ -87,6 +88,10 @@ struct lh_prepared {
         lh_rows_t rows;
         lh_rope_t rope;
         lh_attention_t attention;
+        lh_top_k_t top_k;
+        lh_route_t route;
+        lh_picks_t picks;
+        lh_grouped_t grouped;
     } how;
     cpu_phase_t phase[CPU_PHASES];
     uint32_t phases;
@@ -100,19 +105,26 @@ struct lh_prepared {
 };
 
 /* An op as one instruction set computes it. plan() has slots, dtypes and attributes checked
- * against CPU_OPS below; it checks shapes, sets phase[], phases and plan->scratch_bytes. A shape it
+ * against `slots`; it checks shapes, sets phase[], phases and plan->scratch_bytes. A shape it
  * can't do: LH_UNSUPPORTED after host->fail(). Rows of a table end with name NULL. */
 typedef struct cpu_op {
-    const char *name;
+    const char *name; /* in LH_OPS_BASE or LH_OPS_MORE, which list what the device offers */
+    /* The dtypes of its slots, in slot order, "->" left out:
+     *   x F32 or BF16, the same one for every x     f F32       i I32
+     *   y F32 or BF16, the same one for every y     m F32, BF16 or F16, each its own
+     *   v F32, BF16, F16, F64 or I32                - must be left out
+     *   ? behind a slot: may be left out */
+    const char *slots;
     lh_status_t (*plan)(lh_prepared_t *k, const lh_kernel_desc_t *desc, lh_kernel_plan_t *plan);
 } cpu_op_t;
 
-/* The tables of the kernel sources. A new source adds its table here and its ops below. */
+/* The tables of the kernel sources. A new source adds its table here. */
 #define CPU_TABLES(X)     \
     X(copy_ops)           \
     X(matmul_ops)         \
     X(element_ops)        \
     X(norm_ops)           \
+    X(route_ops)          \
     X(rope_ops)           \
     X(rows_ops)           \
     X(loss_ops)           \
@@ -121,58 +133,11 @@ typedef struct cpu_op {
     X(attention_grad_ops) \
     X(cache_ops)
 
-/* Op and the dtypes of its slots, in slot order, "->" left out:
- *   x F32 or BF16, the same one for every x     f F32       i I32
- *   y F32 or BF16, the same one for every y     m F32, BF16 or F16, each its own
- *   v F32, BF16, F16, F64 or I32                - must be left out
- *   ? behind a slot: may be left out */
-#define CPU_OPS(X)                    \
-    X(copy, "vv")                     \
-    X(matmul, "xxm?-?-?ym?-?")        \
-    X(sum_columns, "xy")              \
-    X(sum_rows, "xy")                 \
-    X(embed, "ixy")                   \
-    X(embed_grad, "ixf")              \
-    X(rms_norm, "xyxf?")              \
-    X(rms_norm_grad, "xxyfx?f?")      \
-    X(add_rms_norm, "xxyxxf?")        \
-    X(layer_norm, "xyy?xf?f?")        \
-    X(layer_norm_grad, "xxyffx?f?f?") \
-    X(rope, "xifx")                   \
-    X(activate, "xx")                 \
-    X(activate_grad, "xxx")           \
-    X(gate, "xxx")                    \
-    X(gate_grad, "xxxxx")             \
-    X(add, "mmm")                     \
-    X(multiply, "mmm")                \
-    X(scale, "mfm")                   \
-    X(ce_stats, "fif")                \
-    X(ce_grad, "fiffx")               \
-    X(ce_loss, "fff")                 \
-    X(sum_squares, "mf")              \
-    X(clip, "fff")                    \
-    X(adamw, "mfffffffy?")            \
-    X(sgd, "mff?fff?y?")              \
-    X(attention, "xxxif?xf?")         \
-    X(attention_grad, "xxxxif?xfxxx") \
-    X(attention_cached, "xxxif?x")    \
-    X(cache_write, "xixx")
-
-/* Bytes of one element. */
-static inline uint64_t cpu_dtype_bytes(lh_dtype_t dtype)
-{
-    static const uint8_t bytes[LH_DTYPES] = {
-        [LH_DTYPE_F32] = 4,    [LH_DTYPE_BF16] = 2, [LH_DTYPE_F16] = 2, [LH_DTYPE_F8E4M3] = 1,
-        [LH_DTYPE_F8E5M2] = 1, [LH_DTYPE_F64] = 8,  [LH_DTYPE_I32] = 4, [LH_DTYPE_I64] = 8,
-        [LH_DTYPE_U8] = 1,     [LH_DTYPE_I8] = 1};
-    return dtype < LH_DTYPES ? bytes[dtype] : 0;
-}
-
 /* Where a row of an argument begins. */
 static inline void *cpu_row(const lh_prepared_t *k, uint32_t slot, uint64_t row)
 {
     const cpu_view_t *v = &k->view[slot];
-    return (char *)k->at[slot] + row * v->pitch * cpu_dtype_bytes(v->dtype);
+    return (char *)k->at[slot] + row * v->pitch * lh_dtype_bytes(v->dtype);
 }
 
 /* True where the slot was given. */

@@ -208,5 +208,6 @@ const lh_device_api_t cpu_device_api = {
     .event_time = cpu_event_time,
     .memory = cpu_memory,
     .share = cpu_share,
-    .wrap = cpu_wrap,
 };
+
+const lh_memory_api_t cpu_memory_draft = {.struct_size = sizeof(lh_memory_api_t), .wrap = cpu_wrap};

@@ -12,15 +12,17 @@ static const lh_option_t options[] = {
 };
 
 static const lh_kernel_t kernels[] = {
-#define KERNEL_ROW(name, slots) \
-    {.op = #name,               \
-     .fits = cpu_fits,          \
-     .prepare = cpu_prepare,    \
-     .launch = cpu_launch,      \
+#define KERNEL_ROW(name, text) \
+    {.op = #name,              \
+     .fits = cpu_fits,         \
+     .prepare = cpu_prepare,   \
+     .launch = cpu_launch,     \
      .release = cpu_kernel_free},
-    CPU_OPS(KERNEL_ROW)
+    LH_OPS_BASE(KERNEL_ROW) LH_OPS_MORE(KERNEL_ROW)
 #undef KERNEL_ROW
 };
+
+static const lh_draft_t drafts[] = {{LH_DRAFT_MEMORY, &cpu_memory_draft}};
 
 LH_PLUGIN = {
     LH_PLUGIN_HEADER,
@@ -31,5 +33,7 @@ LH_PLUGIN = {
     .summary = "the processors of this machine: oneDNN and own vector kernels",
     LH_TABLE_OPTIONS(options),
     LH_TABLE_KERNELS(kernels),
+    LH_TABLE_DRAFTS(drafts),
     .device = &cpu_device_api,
+    .selftest = cpu_selftest,
 };

@@ -1,4 +1,4 @@
-/* cpu_prepare.c - prepares and launches every op: checks a call against CPU_OPS, folds its
+/* cpu_prepare.c - prepares and launches every op: checks a call against the dtypes of its op's row, folds its
  * arguments into rows and lets the op of the device's instruction set plan its phases. */
 #include "cpu_prepare.h"
 
@@ -37,24 +37,6 @@ static const cpu_op_t *const *const tables[CPU_ISAS] = {
 #endif
 };
 
-typedef struct cpu_signature {
-    const char *op, *slots;
-} cpu_signature_t;
-
-static const cpu_signature_t signatures[] = {
-#define SIGNATURE_ROW(name, slots) {#name, slots},
-    CPU_OPS(SIGNATURE_ROW)
-#undef SIGNATURE_ROW
-};
-
-static const char *signature_find(const char *op)
-{
-    for (size_t i = 0; i < sizeof(signatures) / sizeof(signatures[0]); i++) {
-        if (strcmp(signatures[i].op, op) == 0) return signatures[i].slots;
-    }
-    return NULL;
-}
-
 static const cpu_op_t *op_find(uint32_t isa, const char *name)
 {
     for (const cpu_op_t *const *table = tables[isa]; *table != NULL; table++) {
@@ -63,6 +45,35 @@ static const cpu_op_t *op_find(uint32_t isa, const char *name)
         }
     }
     return NULL;
+}
+
+/* Words of "a b? -> c", or letters of "xx?y". */
+static uint32_t slots_count(const char *text, bool words)
+{
+    uint32_t count = 0;
+    for (const char *p = text; *p != '\0'; p++) {
+        const bool first = p == text || p[-1] == ' ';
+        count += words ? first && *p != ' ' && *p != '-' : *p != '?';
+    }
+    return count;
+}
+
+lh_status_t cpu_selftest(const lh_host_t *host)
+{
+    static const lh_op_t rows[] = {
+#define OP_ROW(name, text) {LH_OP_TEXT(text)},
+        LH_OPS_BASE(OP_ROW) LH_OPS_MORE(OP_ROW)
+#undef OP_ROW
+    };
+    for (size_t i = 0; i < sizeof(rows) / sizeof(rows[0]); i++) {
+        const cpu_op_t *op = op_find(CPU_BASELINE, rows[i].name);
+        if (op == NULL) return host->fail(host, LH_INVALID, "the cpu has no %s", rows[i].name);
+        if (slots_count(rows[i].slots, true) != slots_count(op->slots, false))
+            return host->fail(host, LH_INVALID,
+                              "%s has slots '%s', the cpu has dtypes '%s' for them", op->name,
+                              rows[i].slots, op->slots);
+    }
+    return LH_OK;
 }
 
 static const lh_arg_t *desc_arg(const lh_kernel_desc_t *desc, uint32_t slot)
@@ -128,12 +139,12 @@ lh_status_t cpu_fits(const lh_host_t *host, const lh_device_t *d, const void *co
 {
     (void)d;
     (void)config;
-    const char *letters = signature_find(desc->op);
-    if (letters == NULL) return host->fail(host, LH_UNSUPPORTED, "the cpu has no %s", desc->op);
+    const cpu_op_t *op = op_find(CPU_BASELINE, desc->op); /* rows differ in plan() only */
+    if (op == NULL) return host->fail(host, LH_UNSUPPORTED, "the cpu has no %s", desc->op);
 
     lh_dtype_t same[2] = {LH_DTYPE_NONE, LH_DTYPE_NONE};
     uint32_t slot = 0;
-    for (const char *p = letters; *p != '\0'; p++, slot++) {
+    for (const char *p = op->slots; *p != '\0'; p++, slot++) {
         const char letter = *p;
         const bool optional = p[1] == '?';
         const lh_status_t status = slot_check(host, desc, slot, letter, optional, same);
@@ -225,7 +236,7 @@ static lh_status_t plan_finish(lh_prepared_t *k, const lh_kernel_desc_t *desc,
     for (uint32_t i = 0; i < k->arg_count; i++) {
         mine->layout[i] = LH_LAYOUT_DENSE;
         mine->layout_bytes[i] = k->view[i].rows * k->view[i].width *
-                                cpu_dtype_bytes(k->view[i].dtype);
+                                lh_dtype_bytes(k->view[i].dtype);
     }
     return LH_OK;
 }

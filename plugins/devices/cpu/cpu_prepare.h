@@ -10,5 +10,7 @@ lh_status_t cpu_prepare(const lh_host_t *host, lh_device_t *d, const lh_kernel_d
                         lh_kernel_plan_t *plan, lh_prepared_t **out);
 lh_status_t cpu_launch(lh_prepared_t *k, const lh_launch_t *call);
 void cpu_kernel_free(lh_prepared_t *k);
+/* Every op that ops.h lists is here, with a dtype for each of its slots. */
+lh_status_t cpu_selftest(const lh_host_t *host);
 
 #endif

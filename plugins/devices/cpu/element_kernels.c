@@ -57,10 +57,11 @@ enum { NO_OTHER = LH_MAX_SLOTS };
 CPU_INLINE void add_tile(const lh_prepared_t *k, uint32_t part, lh_dtype_t da, lh_dtype_t db,
                          lh_dtype_t dy)
 {
+    LH_SLOTS(LH_ADD_TEXT);
     const tile_t t = tile_of(k, part);
     for (uint64_t row = t.row; row < t.row_end; row++) {
-        const void *a = cpu_row(k, 0, row), *b = cpu_row(k, 1, row);
-        void *y = cpu_row(k, 2, row);
+        const void *a = cpu_row(k, in_a, row), *b = cpu_row(k, in_b, row);
+        void *y = cpu_row(k, out_y, row);
         VF_EACH(i, m, t.column, t.column_end,
                 { vf_put(y, dy, i, m, vf_get(a, da, i, m) + vf_get(b, db, i, m)); });
     }
@@ -75,7 +76,8 @@ static void add_bf16(const lh_prepared_t *k, uint32_t part)
 }
 static void add_mixed(const lh_prepared_t *k, uint32_t part)
 {
-    add_tile(k, part, k->view[0].dtype, k->view[1].dtype, k->view[2].dtype);
+    LH_SLOTS(LH_ADD_TEXT);
+    add_tile(k, part, k->view[in_a].dtype, k->view[in_b].dtype, k->view[out_y].dtype);
 }
 
 static bool all_are(const lh_prepared_t *k, lh_dtype_t dtype)
@@ -85,11 +87,12 @@ static bool all_are(const lh_prepared_t *k, lh_dtype_t dtype)
 
 static lh_status_t add_plan(lh_prepared_t *k, const lh_kernel_desc_t *desc, lh_kernel_plan_t *plan)
 {
+    LH_SLOTS(LH_ADD_TEXT);
     (void)plan;
     cpu_work_t work = add_mixed;
     if (all_are(k, LH_DTYPE_F32)) work = add_f32;
     if (all_are(k, LH_DTYPE_BF16)) work = add_bf16;
-    return tile_plan(k, desc, 3, NO_OTHER, true, work);
+    return tile_plan(k, desc, slot_count, NO_OTHER, true, work);
 }
 
 enum { BY_ELEMENT = 5 }; /* number[]: 1 where b has the shape of a */
@@ -97,11 +100,12 @@ enum { BY_ELEMENT = 5 }; /* number[]: 1 where b has the shape of a */
 CPU_INLINE void multiply_tile(const lh_prepared_t *k, uint32_t part, lh_dtype_t da, lh_dtype_t db,
                               lh_dtype_t dy)
 {
+    LH_SLOTS(LH_MULTIPLY_TEXT);
     const tile_t t = tile_of(k, part);
-    const cpu_view_t *other = &k->view[1];
+    const cpu_view_t *other = &k->view[in_b];
     for (uint64_t row = t.row; row < t.row_end; row++) {
-        const void *a = cpu_row(k, 0, row), *b = cpu_row(k, 1, other->rows == 1 ? 0 : row);
-        void *y = cpu_row(k, 2, row);
+        const void *a = cpu_row(k, in_a, row), *b = cpu_row(k, in_b, other->rows == 1 ? 0 : row);
+        void *y = cpu_row(k, out_y, row);
         const bool one = other->width == 1 && k->number[BY_ELEMENT] == 0;
         const vf factor = vf_set(vf_get(b, db, 0, 1)[0]);
         VF_EACH(i, m, t.column, t.column_end, {
@@ -120,14 +124,16 @@ static void multiply_bf16(const lh_prepared_t *k, uint32_t part)
 }
 static void multiply_mixed(const lh_prepared_t *k, uint32_t part)
 {
-    multiply_tile(k, part, k->view[0].dtype, k->view[1].dtype, k->view[2].dtype);
+    LH_SLOTS(LH_MULTIPLY_TEXT);
+    multiply_tile(k, part, k->view[in_a].dtype, k->view[in_b].dtype, k->view[out_y].dtype);
 }
 
 static lh_status_t multiply_plan(lh_prepared_t *k, const lh_kernel_desc_t *desc,
                                  lh_kernel_plan_t *plan)
 {
+    LH_SLOTS(LH_MULTIPLY_TEXT);
     (void)plan;
-    const cpu_view_t *a = &k->view[0], *b = &k->view[1];
+    const cpu_view_t *a = &k->view[in_a], *b = &k->view[in_b];
     const bool same = b->rows == a->rows && b->width == a->width;
     const bool column = b->width == 1 && (b->rows == a->rows || b->rows == 1);
     const bool line = b->rows == 1 && b->width == a->width;
@@ -140,17 +146,18 @@ static lh_status_t multiply_plan(lh_prepared_t *k, const lh_kernel_desc_t *desc,
     if (all_are(k, LH_DTYPE_F32)) work = multiply_f32;
     if (all_are(k, LH_DTYPE_BF16)) work = multiply_bf16;
     k->number[BY_ELEMENT] = same;
-    return tile_plan(k, desc, 3, same ? NO_OTHER : 1, same, work);
+    return tile_plan(k, desc, slot_count, same ? NO_OTHER : 1, same, work);
 }
 
 static void scale_tile(const lh_prepared_t *k, uint32_t part)
 {
+    LH_SLOTS(LH_SCALE_TEXT);
     const tile_t t = tile_of(k, part);
-    const lh_dtype_t dx = k->view[0].dtype, dy = k->view[2].dtype;
-    const vf factor = vf_set(*(const float *)k->at[1]);
+    const lh_dtype_t dx = k->view[in_x].dtype, dy = k->view[out_y].dtype;
+    const vf factor = vf_set(*(const float *)k->at[in_factor]);
     for (uint64_t row = t.row; row < t.row_end; row++) {
-        const void *x = cpu_row(k, 0, row);
-        void *y = cpu_row(k, 2, row);
+        const void *x = cpu_row(k, in_x, row);
+        void *y = cpu_row(k, out_y, row);
         VF_EACH(i, m, t.column, t.column_end,
                 { vf_put(y, dy, i, m, vf_get(x, dx, i, m) * factor); });
     }
@@ -159,8 +166,9 @@ static void scale_tile(const lh_prepared_t *k, uint32_t part)
 static lh_status_t scale_plan(lh_prepared_t *k, const lh_kernel_desc_t *desc,
                               lh_kernel_plan_t *plan)
 {
+    LH_SLOTS(LH_SCALE_TEXT);
     (void)plan;
-    return tile_plan(k, desc, 3, 1, true, scale_tile);
+    return tile_plan(k, desc, slot_count, in_factor, true, scale_tile);
 }
 
 /* ---- activations ---- */
@@ -169,20 +177,22 @@ static lh_status_t scale_plan(lh_prepared_t *k, const lh_kernel_desc_t *desc,
 #define ACTIVATION_TILES(f)                                                                    \
     CPU_INLINE void activate_##f(const lh_prepared_t *k, uint32_t part, lh_dtype_t d)          \
     {                                                                                          \
+        LH_SLOTS(LH_ACTIVATE_TEXT);                                                            \
         const tile_t t = tile_of(k, part);                                                     \
         for (uint64_t row = t.row; row < t.row_end; row++) {                                   \
-            const void *x = cpu_row(k, 0, row);                                                \
-            void *y = cpu_row(k, 1, row);                                                      \
+            const void *x = cpu_row(k, in_x, row);                                             \
+            void *y = cpu_row(k, out_y, row);                                                  \
             VF_EACH(i, m, t.column, t.column_end,                                              \
                     { vf_put(y, d, i, m, act_##f(vf_get(x, d, i, m), d, NULL)); });            \
         }                                                                                      \
     }                                                                                          \
     CPU_INLINE void activate_grad_##f(const lh_prepared_t *k, uint32_t part, lh_dtype_t d)     \
     {                                                                                          \
+        LH_SLOTS(LH_ACTIVATE_GRAD_TEXT);                                                       \
         const tile_t t = tile_of(k, part);                                                     \
         for (uint64_t row = t.row; row < t.row_end; row++) {                                   \
-            const void *gy = cpu_row(k, 0, row), *x = cpu_row(k, 1, row);                      \
-            void *gx = cpu_row(k, 2, row);                                                     \
+            const void *gy = cpu_row(k, in_gy, row), *x = cpu_row(k, in_x, row);               \
+            void *gx = cpu_row(k, out_gx, row);                                                \
             VF_EACH(i, m, t.column, t.column_end, {                                            \
                 vf slope;                                                                      \
                 act_##f(vf_get(x, d, i, m), d, &slope);                                        \
@@ -192,10 +202,11 @@ static lh_status_t scale_plan(lh_prepared_t *k, const lh_kernel_desc_t *desc,
     }                                                                                          \
     CPU_INLINE void gate_##f(const lh_prepared_t *k, uint32_t part, lh_dtype_t d)              \
     {                                                                                          \
+        LH_SLOTS(LH_GATE_TEXT);                                                                \
         const tile_t t = tile_of(k, part);                                                     \
         for (uint64_t row = t.row; row < t.row_end; row++) {                                   \
-            const void *a = cpu_row(k, 0, row), *b = cpu_row(k, 1, row);                       \
-            void *y = cpu_row(k, 2, row);                                                      \
+            const void *a = cpu_row(k, in_a, row), *b = cpu_row(k, in_b, row);                 \
+            void *y = cpu_row(k, out_y, row);                                                  \
             VF_EACH(i, m, t.column, t.column_end, {                                            \
                 vf_put(y, d, i, m, act_##f(vf_get(a, d, i, m), d, NULL) * vf_get(b, d, i, m)); \
             });                                                                                \
@@ -203,11 +214,12 @@ static lh_status_t scale_plan(lh_prepared_t *k, const lh_kernel_desc_t *desc,
     }                                                                                          \
     CPU_INLINE void gate_grad_##f(const lh_prepared_t *k, uint32_t part, lh_dtype_t d)         \
     {                                                                                          \
+        LH_SLOTS(LH_GATE_GRAD_TEXT);                                                           \
         const tile_t t = tile_of(k, part);                                                     \
         for (uint64_t row = t.row; row < t.row_end; row++) {                                   \
-            const void *gy = cpu_row(k, 0, row);                                               \
-            const void *a = cpu_row(k, 1, row), *b = cpu_row(k, 2, row);                       \
-            void *ga = cpu_row(k, 3, row), *gb = cpu_row(k, 4, row);                           \
+            const void *gy = cpu_row(k, in_gy, row);                                           \
+            const void *a = cpu_row(k, in_a, row), *b = cpu_row(k, in_b, row);                 \
+            void *ga = cpu_row(k, out_ga, row), *gb = cpu_row(k, out_gb, row);                 \
             VF_EACH(i, m, t.column, t.column_end, {                                            \
                 const vf g = vf_get(gy, d, i, m), up = vf_get(b, d, i, m);                     \
                 vf slope;                                                                      \
@@ -243,45 +255,46 @@ static const cpu_work_t gate_work[FUNCTIONS][2] = ACTIVATION_ROW(gate);
 static const cpu_work_t gate_grad_work[FUNCTIONS][2] = ACTIVATION_ROW(gate_grad);
 
 static lh_status_t function_plan(lh_prepared_t *k, const lh_kernel_desc_t *desc,
-                                 const cpu_work_t work[FUNCTIONS][2], uint32_t slots)
+                                 const cpu_work_t work[FUNCTIONS][2])
 {
     const uint32_t f = k->how.activate.function;
     if (f >= FUNCTIONS)
         return k->host->fail(k->host, LH_UNSUPPORTED, "%s: function %u is unknown", desc->op, f);
-    return tile_plan(k, desc, slots, NO_OTHER, true, work[f][k->view[0].dtype == LH_DTYPE_BF16]);
+    return tile_plan(k, desc, desc->arg_count, NO_OTHER, true,
+                     work[f][k->view[0].dtype == LH_DTYPE_BF16]);
 }
 
 static lh_status_t activate_plan(lh_prepared_t *k, const lh_kernel_desc_t *desc,
                                  lh_kernel_plan_t *plan)
 {
     (void)plan;
-    return function_plan(k, desc, activate_work, 2);
+    return function_plan(k, desc, activate_work);
 }
 static lh_status_t activate_grad_plan(lh_prepared_t *k, const lh_kernel_desc_t *desc,
                                       lh_kernel_plan_t *plan)
 {
     (void)plan;
-    return function_plan(k, desc, activate_grad_work, 3);
+    return function_plan(k, desc, activate_grad_work);
 }
 static lh_status_t gate_plan(lh_prepared_t *k, const lh_kernel_desc_t *desc, lh_kernel_plan_t *plan)
 {
     (void)plan;
-    return function_plan(k, desc, gate_work, 3);
+    return function_plan(k, desc, gate_work);
 }
 static lh_status_t gate_grad_plan(lh_prepared_t *k, const lh_kernel_desc_t *desc,
                                   lh_kernel_plan_t *plan)
 {
     (void)plan;
-    return function_plan(k, desc, gate_grad_work, 5);
+    return function_plan(k, desc, gate_grad_work);
 }
 
 const cpu_op_t CPU_ISA(element_ops)[] = {
-    {"add", add_plan},
-    {"multiply", multiply_plan},
-    {"scale", scale_plan},
-    {"activate", activate_plan},
-    {"activate_grad", activate_grad_plan},
-    {"gate", gate_plan},
-    {"gate_grad", gate_grad_plan},
-    {NULL, NULL},
+    {"add", "mmm", add_plan},
+    {"multiply", "mmm", multiply_plan},
+    {"scale", "mfm", scale_plan},
+    {"activate", "xx", activate_plan},
+    {"activate_grad", "xxx", activate_grad_plan},
+    {"gate", "xxx", gate_plan},
+    {"gate_grad", "xxxxx", gate_grad_plan},
+    {NULL, NULL, NULL},
 };

@@ -210,35 +210,6 @@ CPU_INLINE void vf_store_bf16(uint16_t *p, vf a)
     memcpy(p, &h, sizeof(h));
 }
 
-CPU_INLINE float f16_get(uint16_t h)
-{
-    const uint32_t sign = (uint32_t)(h & 0x8000) << 16, rest = h & 0x7fff;
-    uint32_t u = sign | ((rest << 13) + (rest >= 0x7c00 ? 0x70000000 : 0x38000000));
-    float x;
-    if (rest < 0x0400) { /* zero or denormal: rest times 2^-24 */
-        x = (float)rest * 0x1p-24f;
-        return sign != 0 ? -x : x;
-    }
-    memcpy(&x, &u, sizeof(x));
-    return x;
-}
-CPU_INLINE uint16_t f16_put(float x)
-{
-    uint32_t u;
-    memcpy(&u, &x, sizeof(u));
-    const uint16_t sign = (uint16_t)((u >> 16) & 0x8000);
-    u &= 0x7fffffff;
-    if (u > 0x7f800000) return (uint16_t)(sign | 0x7e00 | ((u >> 13) & 0x3ff));
-    if (u >= 0x477ff000) return (uint16_t)(sign | 0x7c00); /* rounds to 65536 or more */
-    if (u < 0x38800000) { /* denormal: adding 0.5 leaves the mantissa, rounded, in the low bits */
-        float small;
-        memcpy(&small, &u, sizeof(small));
-        small += 0.5f;
-        memcpy(&u, &small, sizeof(u));
-        return (uint16_t)(sign | (u - 0x3f000000));
-    }
-    return (uint16_t)(sign | ((u - 0x38000000 + 0xfff + ((u >> 13) & 1)) >> 13));
-}
 CPU_INLINE vf vf_from_f16(vh h)
 {
 #if defined(__AVX512F__)
@@ -248,7 +219,7 @@ CPU_INLINE vf vf_from_f16(vh h)
 #else
     vf a;
     for (int i = 0; i < LANES; i++)
-        a[i] = f16_get(h[i]);
+        a[i] = lh_f16_to_f32(h[i]);
     return a;
 #endif
 }
@@ -261,7 +232,8 @@ CPU_INLINE vh vf_to_f16(vf a)
 #else
     vh h;
     for (int i = 0; i < LANES; i++)
-        h[i] = f16_put(a[i]);
+        h[i] = lh_f32_to_f16(a[i]) |
+               (a[i] != a[i] ? 0x200 : 0); /* quiet, as instructions make it */
     return h;
 #endif
 }
@@ -371,20 +343,5 @@ CPU_INLINE uint64_t vf_span(uint64_t at, uint64_t n)
             __VA_ARGS__                            \
         }                                          \
     } while (0)
-
-CPU_INLINE float bf16_get(uint16_t h)
-{
-    const uint32_t u = (uint32_t)h << 16;
-    float x;
-    memcpy(&x, &u, sizeof(x));
-    return x;
-}
-CPU_INLINE uint16_t bf16_put(float x)
-{
-    uint32_t u;
-    memcpy(&u, &x, sizeof(u));
-    if (x != x) return (uint16_t)((u >> 16) | 0x40);
-    return (uint16_t)((u + 0x7fff + ((u >> 16) & 1)) >> 16);
-}
 
 #endif

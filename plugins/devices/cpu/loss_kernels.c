@@ -11,14 +11,17 @@ static const uint64_t loss_rows = 256; /* whose losses one part sums */
 /* Column of a label, or the row's width where another part has it. */
 static uint64_t label_column(const lh_prepared_t *k, int32_t label)
 {
+    LH_SLOTS(LH_CE_GRAD_TEXT);
     const uint64_t column = (uint64_t)(int64_t)label - k->number[FIRST];
-    return label < 0 || column >= k->number[COUNT] ? k->view[0].width : column;
+    return label < 0 || column >= k->number[COUNT] ? k->view[in_logits].width : column;
 }
 
 /* What ce_stats and ce_grad have in common; slots: logits, labels, stats. */
 static lh_status_t logits_plan(lh_prepared_t *k, const char *op)
 {
-    const cpu_view_t *logits = &k->view[0], *labels = &k->view[1], *stats = &k->view[2];
+    LH_SLOTS(LH_CE_GRAD_TEXT);
+    const cpu_view_t *logits = &k->view[in_logits], *labels = &k->view[in_labels],
+                     *stats = &k->view[in_stats];
     const uint64_t rows = chunk_elements / logits->width, part = k->how.rows.rows;
     if (labels->rows * labels->width != logits->rows || stats->rows != logits->rows ||
         stats->width != 3 || (labels->rows > 1 && labels->pitch != 1))
@@ -56,14 +59,15 @@ static float row_exp_sum(const float *x, uint64_t n, float top)
 
 static void stats_rows(const lh_prepared_t *k, uint32_t part)
 {
-    const int32_t *labels = k->at[1];
-    const uint64_t width = k->view[0].width;
+    LH_SLOTS(LH_CE_STATS_TEXT);
+    const int32_t *labels = k->at[in_labels];
+    const uint64_t width = k->view[in_logits].width;
     uint64_t row, end;
 
-    cpu_range(part, k->number[CHUNK], k->view[0].rows, &row, &end);
+    cpu_range(part, k->number[CHUNK], k->view[in_logits].rows, &row, &end);
     for (; row < end; row++) {
-        const float *x = cpu_row(k, 0, row);
-        float *stats = cpu_row(k, 2, row);
+        const float *x = cpu_row(k, in_logits, row);
+        float *stats = cpu_row(k, out_stats, row);
         const uint64_t column = label_column(k, labels[row]);
         stats[0] = row_top(x, width);
         stats[1] = row_exp_sum(x, width, stats[0]);
@@ -74,9 +78,10 @@ static void stats_rows(const lh_prepared_t *k, uint32_t part)
 static lh_status_t ce_stats_plan(lh_prepared_t *k, const lh_kernel_desc_t *desc,
                                  lh_kernel_plan_t *plan)
 {
+    LH_SLOTS(LH_CE_STATS_TEXT);
     (void)plan;
     const lh_status_t status = logits_plan(k, desc->op);
-    if (status == LH_OK) cpu_phase_add(k, stats_rows, k->view[0].rows, k->number[CHUNK]);
+    if (status == LH_OK) cpu_phase_add(k, stats_rows, k->view[in_logits].rows, k->number[CHUNK]);
     return status;
 }
 
@@ -84,15 +89,16 @@ static lh_status_t ce_stats_plan(lh_prepared_t *k, const lh_kernel_desc_t *desc,
 
 CPU_INLINE void grad_row(const lh_prepared_t *k, uint64_t row, lh_dtype_t d)
 {
-    const float *x = cpu_row(k, 0, row), *stats = cpu_row(k, 2, row);
-    void *g = cpu_row(k, 4, row);
-    const float weight = ((const float *)k->at[3])[row];
+    LH_SLOTS(LH_CE_GRAD_TEXT);
+    const float *x = cpu_row(k, in_logits, row), *stats = cpu_row(k, in_stats, row);
+    void *g = cpu_row(k, out_glogits, row);
+    const float weight = ((const float *)k->at[in_weights])[row];
     const float top = stats[0], scale = weight / stats[1], label_logit = stats[2];
-    const uint64_t width = k->view[0].width;
-    const uint64_t column = label_column(k, ((const int32_t *)k->at[1])[row]);
+    const uint64_t width = k->view[in_logits].width;
+    const uint64_t column = label_column(k, ((const int32_t *)k->at[in_labels])[row]);
 
     if (weight == 0.0f) { /* masked: whatever the logits are */
-        memset(g, 0, width * cpu_dtype_bytes(d));
+        memset(g, 0, width * lh_dtype_bytes(d));
         return;
     }
     VF_EACH(i, m, 0, width,
@@ -103,8 +109,9 @@ CPU_INLINE void grad_row(const lh_prepared_t *k, uint64_t row, lh_dtype_t d)
 
 CPU_INLINE void grad_rows(const lh_prepared_t *k, uint32_t part, lh_dtype_t d)
 {
+    LH_SLOTS(LH_CE_GRAD_TEXT);
     uint64_t row, end;
-    cpu_range(part, k->number[CHUNK], k->view[0].rows, &row, &end);
+    cpu_range(part, k->number[CHUNK], k->view[in_logits].rows, &row, &end);
     for (; row < end; row++)
         grad_row(k, row, d);
 }
@@ -129,10 +136,11 @@ static void grad_wave_part(void *context, uint32_t part)
  * trails what has been read. */
 static lh_status_t grad_over(const lh_prepared_t *k)
 {
-    const uint64_t rows = k->view[0].rows, chunk = k->number[CHUNK];
-    const uint64_t out_bytes = k->view[4].pitch * sizeof(uint16_t);
-    const uint64_t in_bytes = k->view[0].pitch * sizeof(float);
-    const char *in = k->at[0], *out = k->at[4];
+    LH_SLOTS(LH_CE_GRAD_TEXT);
+    const uint64_t rows = k->view[in_logits].rows, chunk = k->number[CHUNK];
+    const uint64_t out_bytes = k->view[out_glogits].pitch * sizeof(uint16_t);
+    const uint64_t in_bytes = k->view[in_logits].pitch * sizeof(float);
+    const char *in = k->at[in_logits], *out = k->at[out_glogits];
     const bool apart = out + rows * out_bytes <= in || in + rows * in_bytes <= out;
     lh_threads_t *threads = &k->stream->threads;
 
@@ -152,13 +160,15 @@ static lh_status_t grad_over(const lh_prepared_t *k)
 static lh_status_t ce_grad_plan(lh_prepared_t *k, const lh_kernel_desc_t *desc,
                                 lh_kernel_plan_t *plan)
 {
+    LH_SLOTS(LH_CE_GRAD_TEXT);
     (void)plan;
-    const cpu_view_t *logits = &k->view[0], *weights = &k->view[3], *g = &k->view[4];
+    const cpu_view_t *logits = &k->view[in_logits], *weights = &k->view[in_weights],
+                     *g = &k->view[out_glogits];
     const lh_status_t status = logits_plan(k, desc->op);
     if (status != LH_OK) return status;
     if (g->rows != logits->rows || g->width != logits->width ||
         weights->rows * weights->width != logits->rows ||
-        g->pitch * cpu_dtype_bytes(g->dtype) > logits->pitch * sizeof(float))
+        g->pitch * lh_dtype_bytes(g->dtype) > logits->pitch * sizeof(float))
         return k->host->fail(k->host, LH_UNSUPPORTED,
                              "ce_grad: logits %llu x %llu, gradient %llu x %llu, %llu weights",
                              (unsigned long long)logits->rows, (unsigned long long)logits->width,
@@ -175,13 +185,14 @@ static lh_status_t ce_grad_plan(lh_prepared_t *k, const lh_kernel_desc_t *desc,
 
 static void loss_partial(const lh_prepared_t *k, uint32_t part)
 {
-    const float *weights = k->at[1];
+    LH_SLOTS(LH_CE_LOSS_TEXT);
+    const float *weights = k->at[in_weights];
     double sum = 0;
     uint64_t row, end;
 
-    cpu_range(part, loss_rows, k->view[0].rows, &row, &end);
+    cpu_range(part, loss_rows, k->view[in_stats].rows, &row, &end);
     for (; row < end; row++) {
-        const float *stats = cpu_row(k, 0, row);
+        const float *stats = cpu_row(k, in_stats, row);
         if (weights[row] == 0.0f) continue;
         sum += (double)weights[row] * (double)((logf(stats[1]) + stats[0]) - stats[2]);
     }
@@ -190,20 +201,22 @@ static void loss_partial(const lh_prepared_t *k, uint32_t part)
 
 static void loss_sum(const lh_prepared_t *k, uint32_t part)
 {
+    LH_SLOTS(LH_CE_LOSS_TEXT);
     (void)part;
-    float *loss = k->at[2];
+    float *loss = k->at[out_loss];
     double sum = 0;
     for (uint64_t c = 0; c < k->number[CHUNKS]; c++)
         sum += ((const double *)k->scratch)[c];
-    if ((k->view[2].flags & LH_ARG_ADD) != 0) sum += (double)*loss;
+    if ((k->view[out_loss].flags & LH_ARG_ADD) != 0) sum += (double)*loss;
     *loss = (float)sum;
 }
 
 static lh_status_t ce_loss_plan(lh_prepared_t *k, const lh_kernel_desc_t *desc,
                                 lh_kernel_plan_t *plan)
 {
+    LH_SLOTS(LH_CE_LOSS_TEXT);
     (void)desc;
-    const cpu_view_t *stats = &k->view[0], *weights = &k->view[1];
+    const cpu_view_t *stats = &k->view[in_stats], *weights = &k->view[in_weights];
     if (stats->width != 3 || weights->rows * weights->width != stats->rows)
         return k->host->fail(k->host, LH_UNSUPPORTED, "ce_loss: stats %llu x %llu, %llu weights",
                              (unsigned long long)stats->rows, (unsigned long long)stats->width,
@@ -216,8 +229,8 @@ static lh_status_t ce_loss_plan(lh_prepared_t *k, const lh_kernel_desc_t *desc,
 }
 
 const cpu_op_t CPU_ISA(loss_ops)[] = {
-    {"ce_stats", ce_stats_plan},
-    {"ce_grad", ce_grad_plan},
-    {"ce_loss", ce_loss_plan},
-    {NULL, NULL},
+    {"ce_stats", "fif", ce_stats_plan},
+    {"ce_grad", "fiffx", ce_grad_plan},
+    {"ce_loss", "fff", ce_loss_plan},
+    {NULL, NULL, NULL},
 };

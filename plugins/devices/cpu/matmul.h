@@ -5,7 +5,7 @@
 #include "activation.h"
 #include "onednn.h"
 
-enum { MATMUL_A, MATMUL_B, MATMUL_BIAS, MATMUL_SCALE_A, MATMUL_SCALE_B, MATMUL_C, MATMUL_AUX };
+LH_SLOTS(LH_MATMUL_TEXT);
 
 /* BF16 by F32 products, block by block: matmul_blocks_kernels.c. Plans phases and scratch; how has
  * m, n and k. */
@@ -17,11 +17,11 @@ lh_status_t CPU_ISA(matmul_blocks_plan)(lh_prepared_t *k, const onednn_matmul_ho
  * scratch; NULL: it is in aux or c already. */
 CPU_INLINE void matmul_finish_row(const lh_prepared_t *k, uint64_t row, const float *wide)
 {
-    const cpu_view_t *c = &k->view[MATMUL_C];
+    const cpu_view_t *c = &k->view[out_c];
     const uint32_t function = k->how.matmul.activation;
-    const bool add = (c->flags & LH_ARG_ADD) != 0, has_aux = cpu_has(k, MATMUL_AUX);
-    void *out = cpu_row(k, MATMUL_C, row);
-    void *kept = cpu_row(k, has_aux ? MATMUL_AUX : MATMUL_C, row);
+    const bool add = (c->flags & LH_ARG_ADD) != 0, has_aux = cpu_has(k, out_aux);
+    void *out = cpu_row(k, out_c, row);
+    void *kept = cpu_row(k, has_aux ? out_aux : out_c, row);
 
     for (uint64_t i = 0; i < c->width; i += LANES) {
         const uint64_t m = vf_span(i, c->width);

@@ -42,21 +42,20 @@ static void widen_run(float *to, const void *from, lh_dtype_t dtype, uint64_t at
 
 static uint64_t b_chunk(const lh_prepared_t *k)
 {
-    const uint64_t rows = chunk_elements / k->view[MATMUL_B].width;
+    const uint64_t rows = chunk_elements / k->view[in_b].width;
     return rows == 0 ? 1 : rows;
 }
 
 static void widen_b(const lh_prepared_t *k, uint32_t part)
 {
-    const cpu_view_t *b = &k->view[MATMUL_B], *bias = &k->view[MATMUL_BIAS];
+    const cpu_view_t *b = &k->view[in_b], *bias = &k->view[in_bias];
     float *to = scratch_at(k, k->number[B_AT]);
     uint64_t row, end;
-    if (part == 0 && cpu_has(k, MATMUL_BIAS))
-        widen_run(scratch_at(k, k->number[BIAS_AT]), k->at[MATMUL_BIAS], bias->dtype, 0,
-                  bias->width);
+    if (part == 0 && cpu_has(k, in_bias))
+        widen_run(scratch_at(k, k->number[BIAS_AT]), k->at[in_bias], bias->dtype, 0, bias->width);
     cpu_range(part, b_chunk(k), b->rows, &row, &end);
     for (; row < end; row++)
-        widen_run(to + row * b->width, cpu_row(k, MATMUL_B, row), LH_DTYPE_BF16, 0, b->width);
+        widen_run(to + row * b->width, cpu_row(k, in_b, row), LH_DTYPE_BF16, 0, b->width);
 }
 
 /* Lines [line, line_end) of a, of each the elements [at, at + n), dense. */
@@ -64,7 +63,7 @@ static void widen_a(const lh_prepared_t *k, float *to, uint64_t line, uint64_t l
                     uint64_t at, uint64_t n)
 {
     for (; line < line_end; line++, to += n)
-        widen_run(to, cpu_row(k, MATMUL_A, line), LH_DTYPE_BF16, at, n);
+        widen_run(to, cpu_row(k, in_a, line), LH_DTYPE_BF16, at, n);
 }
 
 /* ---- a part ---- */
@@ -86,14 +85,14 @@ static lh_status_t piece_run(const lh_prepared_t *k, uint32_t lane, uint64_t row
     else
         widen_a(k, (float *)own, row, row_end, at, n);
     return onednn_matmul_run(
-        k->matmul[kind], lane, own, b + (op->transpose_b != 0 ? at : at * k->view[MATMUL_B].width),
+        k->matmul[kind], lane, own, b + (op->transpose_b != 0 ? at : at * k->view[in_b].width),
         scratch_at(k, k->number[BIAS_AT]), c, own + k->number[LANE_LIBRARY_AT]);
 }
 
 static void block_part(const lh_prepared_t *k, uint32_t part)
 {
     const uint32_t lane = (uint32_t)k->device->openmp.thread_number();
-    const bool narrow = k->number[NARROW] != 0, has_aux = cpu_has(k, MATMUL_AUX);
+    const bool narrow = k->number[NARROW] != 0, has_aux = cpu_has(k, out_aux);
     char *own = scratch_at(k, k->number[LANES_AT] + lane * k->number[LANE_BYTES]);
     lh_status_t *status = (lh_status_t *)scratch_at(k, k->number[STATUS_AT]) + part;
     uint64_t row, end;
@@ -102,13 +101,13 @@ static void block_part(const lh_prepared_t *k, uint32_t part)
     k->device->openmp.set_threads(1);
     cpu_range(part, k->number[ROWS], k->number[M], &row, &end);
     float *wide = narrow ? (float *)(own + k->number[LANE_C_AT]) : NULL;
-    void *c = narrow ? wide : cpu_row(k, has_aux ? MATMUL_AUX : MATMUL_C, row);
+    void *c = narrow ? wide : cpu_row(k, has_aux ? out_aux : out_c, row);
     *status = LH_OK;
     for (uint64_t at = 0; at < k->number[K] && *status == LH_OK; at += k->number[DEPTH])
         *status = piece_run(k, lane, row, end, at, c);
     if (!narrow && !has_aux && k->how.matmul.activation == LH_ACT_NONE) return;
     for (uint64_t i = row; i < end; i++)
-        matmul_finish_row(k, i, narrow ? wide + (i - row) * k->view[MATMUL_C].width : NULL);
+        matmul_finish_row(k, i, narrow ? wide + (i - row) * k->view[out_c].width : NULL);
 }
 
 static lh_status_t block_check(const lh_prepared_t *k)
@@ -137,7 +136,7 @@ static void blocks_cut(lh_prepared_t *k, const onednn_matmul_how_t *how, uint32_
     k->number[K] = how->k;
     k->number[ROWS] = rows < how->m ? rows : how->m;
     k->number[DEPTH] = depth < how->k ? depth : how->k;
-    k->number[NARROW] = k->view[MATMUL_C].dtype == LH_DTYPE_BF16;
+    k->number[NARROW] = k->view[out_c].dtype == LH_DTYPE_BF16;
 }
 
 static lh_status_t piece_new(lh_prepared_t *k, onednn_matmul_how_t how, uint32_t which)
@@ -146,7 +145,7 @@ static lh_status_t piece_new(lh_prepared_t *k, onednn_matmul_how_t how, uint32_t
     const uint64_t rest_m = how.m % k->number[ROWS], rest_k = how.k % k->number[DEPTH];
     const uint32_t piece = which % SHORT;
     const bool narrow = k->number[NARROW] != 0;
-    const cpu_view_t *target = &k->view[cpu_has(k, MATMUL_AUX) ? MATMUL_AUX : MATMUL_C];
+    const cpu_view_t *target = &k->view[cpu_has(k, out_aux) ? out_aux : out_c];
     if (which >= SHORT && rest_m == 0) return LH_OK;
     if (piece == NEXT && how.k <= k->number[DEPTH]) return LH_OK;
     if (piece == LAST && (rest_k == 0 || how.k <= k->number[DEPTH])) return LH_OK;
@@ -154,11 +153,10 @@ static lh_status_t piece_new(lh_prepared_t *k, onednn_matmul_how_t how, uint32_t
     how.m = which >= SHORT ? rest_m : k->number[ROWS];
     how.k = piece == LAST ? rest_k : k->number[DEPTH];
     how.a = (onednn_matrix_t){LH_DTYPE_F32, op->transpose_a, op->transpose_a != 0 ? how.m : how.k};
-    how.b = (onednn_matrix_t){LH_DTYPE_F32, op->transpose_b, k->view[MATMUL_B].width};
+    how.b = (onednn_matrix_t){LH_DTYPE_F32, op->transpose_b, k->view[in_b].width};
     how.c = (onednn_matrix_t){LH_DTYPE_F32, 0, narrow || target->rows == 1 ? how.n : target->pitch};
-    if (piece == FIRST && cpu_has(k, MATMUL_BIAS))
-        how.bias = (onednn_matrix_t){LH_DTYPE_F32, 0, how.n};
-    how.add = piece != FIRST || (!narrow && (k->view[MATMUL_C].flags & LH_ARG_ADD) != 0);
+    if (piece == FIRST && cpu_has(k, in_bias)) how.bias = (onednn_matrix_t){LH_DTYPE_F32, 0, how.n};
+    how.add = piece != FIRST || (!narrow && (k->view[out_c].flags & LH_ARG_ADD) != 0);
     return onednn_matmul_new(k->device->onednn, &how, &k->matmul[which]);
 }
 
@@ -172,7 +170,7 @@ static uint64_t room_take(uint64_t *room, uint64_t bytes)
 static void blocks_room(lh_prepared_t *k, const onednn_matmul_how_t *how, uint64_t library_bytes,
                         lh_kernel_plan_t *plan)
 {
-    const cpu_view_t *b = &k->view[MATMUL_B];
+    const cpu_view_t *b = &k->view[in_b];
     const uint64_t parts = (how->m + k->number[ROWS] - 1) / k->number[ROWS];
     const uint64_t c_elements = k->number[NARROW] != 0 ? k->number[ROWS] * how->n : 0;
     uint64_t room = 0, lane = 0;
@@ -203,7 +201,7 @@ lh_status_t CPU_ISA(matmul_blocks_plan)(lh_prepared_t *k, const onednn_matmul_ho
         if (bytes > library_bytes) library_bytes = bytes;
     }
     blocks_room(k, &how, library_bytes, plan);
-    cpu_phase_add(k, widen_b, k->view[MATMUL_B].rows, b_chunk(k));
+    cpu_phase_add(k, widen_b, k->view[in_b].rows, b_chunk(k));
     cpu_phase_add(k, block_part, how.m, k->number[ROWS]);
     k->phase[k->phases++].alone = block_check;
     return LH_OK;

@@ -11,22 +11,22 @@ static const uint64_t chunk_elements = 16384;
 
 static lh_status_t product(const lh_prepared_t *k)
 {
-    const uint32_t target = cpu_has(k, MATMUL_AUX) ? MATMUL_AUX : MATMUL_C;
+    const uint32_t target = cpu_has(k, out_aux) ? out_aux : out_c;
     k->device->openmp.set_threads((int)k->stream->threads.count);
-    return onednn_matmul_run(k->matmul[LIBRARY], 0, k->at[MATMUL_A], k->at[MATMUL_B],
-                             k->at[MATMUL_BIAS], k->at[target], k->scratch);
+    return onednn_matmul_run(k->matmul[LIBRARY], 0, k->at[in_a], k->at[in_b], k->at[in_bias],
+                             k->at[target], k->scratch);
 }
 
 static uint64_t finish_chunk(const lh_prepared_t *k)
 {
-    const uint64_t rows = chunk_elements / k->view[MATMUL_C].width;
+    const uint64_t rows = chunk_elements / k->view[out_c].width;
     return rows == 0 ? 1 : rows;
 }
 
 static void finish_part(const lh_prepared_t *k, uint32_t part)
 {
     uint64_t row, end;
-    cpu_range(part, finish_chunk(k), k->view[MATMUL_C].rows, &row, &end);
+    cpu_range(part, finish_chunk(k), k->view[out_c].rows, &row, &end);
     for (; row < end; row++)
         matmul_finish_row(k, row, NULL);
 }
@@ -36,8 +36,8 @@ static void finish_part(const lh_prepared_t *k, uint32_t part)
 static lh_status_t matmul_shapes(const lh_prepared_t *k, onednn_matmul_how_t *how)
 {
     const lh_matmul_t *op = &k->how.matmul;
-    const cpu_view_t *a = &k->view[MATMUL_A], *b = &k->view[MATMUL_B], *c = &k->view[MATMUL_C],
-                     *aux = &k->view[MATMUL_AUX];
+    const cpu_view_t *a = &k->view[in_a], *b = &k->view[in_b], *c = &k->view[out_c],
+                     *aux = &k->view[out_aux];
     how->m = op->transpose_a != 0 ? a->width : a->rows;
     how->k = op->transpose_a != 0 ? a->rows : a->width;
     how->n = op->transpose_b != 0 ? b->rows : b->width;
@@ -47,23 +47,22 @@ static lh_status_t matmul_shapes(const lh_prepared_t *k, onednn_matmul_how_t *ho
             k->host, LH_INVALID, "matmul: [%llu, %llu] times [%llu, %llu] into [%llu, %llu]",
             (unsigned long long)how->m, (unsigned long long)how->k, (unsigned long long)k_of_b,
             (unsigned long long)how->n, (unsigned long long)c->rows, (unsigned long long)c->width);
-    if (cpu_has(k, MATMUL_BIAS) && k->view[MATMUL_BIAS].rows * k->view[MATMUL_BIAS].width != how->n)
-        return k->host->fail(
-            k->host, LH_INVALID, "matmul: a bias of %llu on %llu columns",
-            (unsigned long long)(k->view[MATMUL_BIAS].rows * k->view[MATMUL_BIAS].width),
-            (unsigned long long)how->n);
-    const lh_dtype_t bias = k->view[MATMUL_BIAS].dtype;
+    if (cpu_has(k, in_bias) && k->view[in_bias].rows * k->view[in_bias].width != how->n)
+        return k->host->fail(k->host, LH_INVALID, "matmul: a bias of %llu on %llu columns",
+                             (unsigned long long)(k->view[in_bias].rows * k->view[in_bias].width),
+                             (unsigned long long)how->n);
+    const lh_dtype_t bias = k->view[in_bias].dtype;
     if (bias != LH_DTYPE_NONE && bias != LH_DTYPE_F32 && bias != a->dtype)
         return k->host->fail(k->host, LH_UNSUPPORTED,
                              "matmul on the cpu takes a bias in f32 or its inputs' dtype");
-    if (cpu_has(k, MATMUL_AUX) &&
+    if (cpu_has(k, out_aux) &&
         (aux->rows != c->rows || aux->width != c->width || aux->dtype != c->dtype))
         return k->host->fail(k->host, LH_UNSUPPORTED,
                              "matmul: aux has not the shape and dtype of c");
     if (a->dtype == LH_DTYPE_F32 && c->dtype != LH_DTYPE_F32)
         return k->host->fail(k->host, LH_UNSUPPORTED, "matmul of f32 gives f32 only");
     if (op->activation > LH_ACT_TANH ||
-        ((c->flags & LH_ARG_ADD) != 0 && (op->activation != LH_ACT_NONE || cpu_has(k, MATMUL_AUX))))
+        ((c->flags & LH_ARG_ADD) != 0 && (op->activation != LH_ACT_NONE || cpu_has(k, out_aux))))
         return k->host->fail(k->host, LH_UNSUPPORTED, "matmul: activation %u%s", op->activation,
                              (c->flags & LH_ARG_ADD) != 0 ? " and adding" : "");
     return LH_OK;
@@ -80,13 +79,13 @@ static lh_status_t matmul_library_plan(lh_prepared_t *k, const onednn_matmul_how
                                        uint32_t threads, lh_kernel_plan_t *plan)
 {
     const lh_matmul_t *op = &k->how.matmul;
-    const bool has_aux = cpu_has(k, MATMUL_AUX);
+    const bool has_aux = cpu_has(k, out_aux);
     onednn_matmul_how_t how = *shapes;
-    how.a = matrix_of(k, MATMUL_A, op->transpose_a);
-    how.b = matrix_of(k, MATMUL_B, op->transpose_b);
-    how.bias = matrix_of(k, MATMUL_BIAS, 0);
-    how.c = matrix_of(k, has_aux ? MATMUL_AUX : MATMUL_C, 0);
-    how.add = (k->view[MATMUL_C].flags & LH_ARG_ADD) != 0;
+    how.a = matrix_of(k, in_a, op->transpose_a);
+    how.b = matrix_of(k, in_b, op->transpose_b);
+    how.bias = matrix_of(k, in_bias, 0);
+    how.c = matrix_of(k, has_aux ? out_aux : out_c, 0);
+    how.add = (k->view[out_c].flags & LH_ARG_ADD) != 0;
     how.lanes = 1;
     k->device->openmp.set_threads((int)threads);
     const lh_status_t status = onednn_matmul_new(k->device->onednn, &how, &k->matmul[LIBRARY]);
@@ -94,7 +93,7 @@ static lh_status_t matmul_library_plan(lh_prepared_t *k, const onednn_matmul_how
     plan->scratch_bytes = onednn_matmul_scratch_bytes(k->matmul[LIBRARY]);
     k->phase[k->phases++].alone = product;
     if (has_aux || op->activation != LH_ACT_NONE)
-        cpu_phase_add(k, finish_part, k->view[MATMUL_C].rows, finish_chunk(k));
+        cpu_phase_add(k, finish_part, k->view[out_c].rows, finish_chunk(k));
     return LH_OK;
 }
 
@@ -103,9 +102,7 @@ static lh_status_t matmul_library_plan(lh_prepared_t *k, const onednn_matmul_how
 static void matmul_name(const lh_prepared_t *k, bool wide, lh_kernel_plan_t *plan)
 {
     const char *chosen = onednn_matmul_name(k->matmul[LIBRARY]);
-    const char *dtype = k->view[MATMUL_A].dtype == LH_DTYPE_F32 ? "f32"
-                        : wide                                  ? "bf16_as_f32"
-                                                                : "bf16";
+    const char *dtype = k->view[in_a].dtype == LH_DTYPE_F32 ? "f32" : wide ? "bf16_as_f32" : "bf16";
     char text[128];
     snprintf(plan->name, sizeof(plan->name), "matmul.%s.%s", dtype, chosen);
     snprintf(text, sizeof(text), "%s %s %u", plan->name, onednn_version(k->device->onednn),
@@ -130,7 +127,7 @@ static lh_status_t matmul_plan(lh_prepared_t *k, const lh_kernel_desc_t *desc,
                                lh_kernel_plan_t *plan)
 {
     const onednn_t *library = k->device->onednn;
-    const bool bf16 = k->view[MATMUL_A].dtype == LH_DTYPE_BF16;
+    const bool bf16 = k->view[in_a].dtype == LH_DTYPE_BF16;
     const bool native = k->device->isa >= CPU_AVX512_BF16 && onednn_has_bf16(library);
     const bool wide = bf16 && !(native && onednn_prefers_bf16(library));
     const uint32_t threads = desc->stream != NULL ? desc->stream->threads.count
@@ -148,4 +145,5 @@ static lh_status_t matmul_plan(lh_prepared_t *k, const lh_kernel_desc_t *desc,
     return matmul_build(k, &how, !wide, threads, plan);
 }
 
-const cpu_op_t CPU_ISA(matmul_ops)[] = {{"matmul", matmul_plan}, {NULL, NULL}};
+const cpu_op_t CPU_ISA(matmul_ops)[] = {{"matmul", "xxm?-?-?ym?-?", matmul_plan},
+                                        {NULL, NULL, NULL}};

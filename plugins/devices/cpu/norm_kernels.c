@@ -5,7 +5,7 @@
 
 #include <math.h>
 
-enum { CHUNK = 0, CHUNKS = 1, COLUMNS = 2 };
+enum { CHUNK = 0, CHUNKS = 1, COLUMNS = 2, GROUPS = 3 };
 
 static const uint64_t chunk_elements = 16384;
 static const uint64_t most_partials = 64; /* rows of partial sums, however many tokens there are */
@@ -16,6 +16,25 @@ static uint64_t norm_chunk(const cpu_view_t *x)
 {
     const uint64_t rows = chunk_elements / x->width;
     return rows == 0 ? 1 : rows;
+}
+
+/* Cuts the rows of a slot into GROUPS groups of `width` columns, each a row of its own. */
+static void groups_take(lh_prepared_t *k, uint32_t slot, uint64_t width)
+{
+    cpu_view_t *v = &k->view[slot];
+    if (!cpu_has(k, slot) || v->width != k->number[GROUPS] * width) return;
+    v->rows *= k->number[GROUPS];
+    v->width = width;
+}
+
+/* A group's first element: those of one row are neighbours, rows lie `pitch` apart. */
+CPU_INLINE void *group_row(const lh_prepared_t *k, uint32_t slot, uint64_t group)
+{
+    const cpu_view_t *v = &k->view[slot];
+    const uint64_t groups = k->number[GROUPS];
+    const uint64_t at = groups == 1 ? group * v->pitch
+                                    : group / groups * v->pitch + group % groups * v->width;
+    return (char *)k->at[slot] + at * lh_dtype_bytes(v->dtype);
 }
 
 static lh_status_t norm_shapes(const lh_prepared_t *k, const char *op, const uint32_t *same,
@@ -62,14 +81,15 @@ CPU_INLINE vf gain_get(const gain_t *w, uint64_t i, uint64_t m)
 
 /* Defines name_f32 and name_bf16 from name(k, part, d, w), where w's dtype is a constant if it is
  * that of x. */
-#define NORM_BOTH(name, slot)                                                        \
+#define NORM_BOTH(name, text)                                                        \
     CPU_INLINE void name##_gain(const lh_prepared_t *k, uint32_t part, lh_dtype_t d) \
     {                                                                                \
-        gain_t w = {k->at[slot], d, k->how.norm.one_plus != 0};                      \
-        if (k->view[slot].dtype == d) {                                              \
+        LH_SLOTS(text);                                                              \
+        gain_t w = {k->at[in_w], d, k->how.norm.one_plus != 0};                      \
+        if (k->view[in_w].dtype == d) {                                              \
             name(k, part, d, &w);                                                    \
         } else {                                                                     \
-            w.dtype = k->view[slot].dtype;                                           \
+            w.dtype = k->view[in_w].dtype;                                           \
             name(k, part, d, &w);                                                    \
         }                                                                            \
     }                                                                                \
@@ -82,34 +102,36 @@ static float norm_reciprocal(const lh_prepared_t *k, float square_sum, uint64_t 
 
 CPU_INLINE void rms_rows(const lh_prepared_t *k, uint32_t part, lh_dtype_t d, const gain_t *w)
 {
+    LH_SLOTS(LH_RMS_NORM_TEXT);
     uint64_t row, end;
-    const uint64_t width = k->view[0].width;
-    cpu_range(part, k->number[CHUNK], k->view[0].rows, &row, &end);
+    const uint64_t width = k->view[in_x].width;
+    cpu_range(part, k->number[CHUNK], k->view[in_x].rows, &row, &end);
     for (; row < end; row++) {
-        const void *x = cpu_row(k, 0, row);
-        void *y = cpu_row(k, 2, row);
+        const void *x = group_row(k, in_x, row);
+        void *y = group_row(k, out_y, row);
         vf sum = vf_zero();
         VF_EACH(i, m, 0, width, {
             const vf a = vf_get(x, d, i, m);
             sum = vf_fma(a, a, sum);
         });
         const float rstd = norm_reciprocal(k, vf_sum(sum), width);
-        if (cpu_has(k, 3)) ((float *)k->at[3])[row] = rstd;
+        if (cpu_has(k, out_rstd)) ((float *)k->at[out_rstd])[row] = rstd;
         VF_EACH(i, m, 0, width,
                 { vf_put(y, d, i, m, vf_get(x, d, i, m) * rstd * gain_get(w, i, m)); });
     }
 }
-NORM_BOTH(rms_rows, 1)
+NORM_BOTH(rms_rows, LH_RMS_NORM_TEXT)
 
 /* The norm sees the sum as it is stored, so that the fused op and its parts agree to the bit. */
 CPU_INLINE void add_rms_rows(const lh_prepared_t *k, uint32_t part, lh_dtype_t d, const gain_t *w)
 {
+    LH_SLOTS(LH_ADD_RMS_NORM_TEXT);
     uint64_t row, end;
-    const uint64_t width = k->view[0].width;
-    cpu_range(part, k->number[CHUNK], k->view[0].rows, &row, &end);
+    const uint64_t width = k->view[in_a].width;
+    cpu_range(part, k->number[CHUNK], k->view[in_a].rows, &row, &end);
     for (; row < end; row++) {
-        const void *a = cpu_row(k, 0, row), *b = cpu_row(k, 1, row);
-        void *total = cpu_row(k, 3, row), *y = cpu_row(k, 4, row);
+        const void *a = cpu_row(k, in_a, row), *b = cpu_row(k, in_b, row);
+        void *total = cpu_row(k, out_sum, row), *y = cpu_row(k, out_y, row);
         vf sum = vf_zero();
         VF_EACH(i, m, 0, width, {
             vf s = vf_get(a, d, i, m) + vf_get(b, d, i, m);
@@ -118,21 +140,22 @@ CPU_INLINE void add_rms_rows(const lh_prepared_t *k, uint32_t part, lh_dtype_t d
             sum = vf_fma(s, s, sum);
         });
         const float rstd = norm_reciprocal(k, vf_sum(sum), width);
-        if (cpu_has(k, 5)) ((float *)k->at[5])[row] = rstd;
+        if (cpu_has(k, out_rstd)) ((float *)k->at[out_rstd])[row] = rstd;
         VF_EACH(i, m, 0, width,
                 { vf_put(y, d, i, m, vf_get(total, d, i, m) * rstd * gain_get(w, i, m)); });
     }
 }
-NORM_BOTH(add_rms_rows, 2)
+NORM_BOTH(add_rms_rows, LH_ADD_RMS_NORM_TEXT)
 
 CPU_INLINE void layer_rows(const lh_prepared_t *k, uint32_t part, lh_dtype_t d, const gain_t *w)
 {
+    LH_SLOTS(LH_LAYER_NORM_TEXT);
     uint64_t row, end;
-    const uint64_t width = k->view[0].width;
-    cpu_range(part, k->number[CHUNK], k->view[0].rows, &row, &end);
+    const uint64_t width = k->view[in_x].width;
+    cpu_range(part, k->number[CHUNK], k->view[in_x].rows, &row, &end);
     for (; row < end; row++) {
-        const void *x = cpu_row(k, 0, row);
-        void *y = cpu_row(k, 3, row);
+        const void *x = cpu_row(k, in_x, row);
+        void *y = cpu_row(k, out_y, row);
         vf sum = vf_zero(), square = vf_zero();
         VF_EACH(i, m, 0, width, { sum = sum + vf_get(x, d, i, m); });
         const float mean = vf_sum(sum) / (float)width;
@@ -141,34 +164,44 @@ CPU_INLINE void layer_rows(const lh_prepared_t *k, uint32_t part, lh_dtype_t d, 
             square = vf_fma(c, c, square);
         });
         const float rstd = norm_reciprocal(k, vf_sum(square), width);
-        if (cpu_has(k, 4)) ((float *)k->at[4])[row] = mean;
-        if (cpu_has(k, 5)) ((float *)k->at[5])[row] = rstd;
+        if (cpu_has(k, out_mean)) ((float *)k->at[out_mean])[row] = mean;
+        if (cpu_has(k, out_rstd)) ((float *)k->at[out_rstd])[row] = rstd;
         VF_EACH(i, m, 0, width, {
             vf out = (vf_get(x, d, i, m) - mean) * rstd * gain_get(w, i, m);
-            if (cpu_has(k, 2)) out = out + vf_get(k->at[2], k->view[2].dtype, i, m);
+            if (cpu_has(k, in_b)) out = out + vf_get(k->at[in_b], k->view[in_b].dtype, i, m);
             vf_put(y, d, i, m, out);
         });
     }
 }
-NORM_BOTH(layer_rows, 1)
+NORM_BOTH(layer_rows, LH_LAYER_NORM_TEXT)
 
 static lh_status_t rms_norm_plan(lh_prepared_t *k, const lh_kernel_desc_t *desc,
                                  lh_kernel_plan_t *plan)
 {
+    LH_SLOTS(LH_RMS_NORM_TEXT);
     (void)plan;
-    static const uint32_t same[] = {2, 0}, wide[] = {1, 0}, tall[] = {3, 0};
-    k->number[CHUNK] = norm_chunk(&k->view[0]);
-    cpu_phase_add(k, CPU_PICK(rms_rows_gain, k->view[0].dtype), k->view[0].rows, k->number[CHUNK]);
+    static const uint32_t same[] = {out_y, 0}, wide[] = {in_w, 0}, tall[] = {out_rstd, 0};
+    const uint64_t width = k->view[in_w].rows * k->view[in_w].width;
+    k->number[GROUPS] = width == 0 || k->view[in_x].width % width != 0
+                            ? 1
+                            : k->view[in_x].width / width;
+    groups_take(k, in_x, width);
+    groups_take(k, out_y, width);
+    k->number[CHUNK] = norm_chunk(&k->view[in_x]);
+    cpu_phase_add(k, CPU_PICK(rms_rows_gain, k->view[in_x].dtype), k->view[in_x].rows,
+                  k->number[CHUNK]);
     return norm_shapes(k, desc->op, same, wide, tall);
 }
 
 static lh_status_t add_rms_norm_plan(lh_prepared_t *k, const lh_kernel_desc_t *desc,
                                      lh_kernel_plan_t *plan)
 {
+    LH_SLOTS(LH_ADD_RMS_NORM_TEXT);
     (void)plan;
-    static const uint32_t same[] = {1, 3, 4, 0}, wide[] = {2, 0}, tall[] = {5, 0};
-    k->number[CHUNK] = norm_chunk(&k->view[0]);
-    cpu_phase_add(k, CPU_PICK(add_rms_rows_gain, k->view[0].dtype), k->view[0].rows,
+    static const uint32_t same[] = {in_b, out_sum, out_y, 0}, wide[] = {in_w, 0},
+                          tall[] = {out_rstd, 0};
+    k->number[CHUNK] = norm_chunk(&k->view[in_a]);
+    cpu_phase_add(k, CPU_PICK(add_rms_rows_gain, k->view[in_a].dtype), k->view[in_a].rows,
                   k->number[CHUNK]);
     return norm_shapes(k, desc->op, same, wide, tall);
 }
@@ -176,10 +209,12 @@ static lh_status_t add_rms_norm_plan(lh_prepared_t *k, const lh_kernel_desc_t *d
 static lh_status_t layer_norm_plan(lh_prepared_t *k, const lh_kernel_desc_t *desc,
                                    lh_kernel_plan_t *plan)
 {
+    LH_SLOTS(LH_LAYER_NORM_TEXT);
     (void)plan;
-    static const uint32_t same[] = {3, 0}, wide[] = {1, 2, 0}, tall[] = {4, 5, 0};
-    k->number[CHUNK] = norm_chunk(&k->view[0]);
-    cpu_phase_add(k, CPU_PICK(layer_rows_gain, k->view[0].dtype), k->view[0].rows,
+    static const uint32_t same[] = {out_y, 0}, wide[] = {in_w, in_b, 0},
+                          tall[] = {out_mean, out_rstd, 0};
+    k->number[CHUNK] = norm_chunk(&k->view[in_x]);
+    cpu_phase_add(k, CPU_PICK(layer_rows_gain, k->view[in_x].dtype), k->view[in_x].rows,
                   k->number[CHUNK]);
     return norm_shapes(k, desc->op, same, wide, tall);
 }
@@ -195,15 +230,16 @@ static float *partial_line(const lh_prepared_t *k, uint64_t chunk, uint64_t whic
 
 CPU_INLINE void rms_grad_rows(const lh_prepared_t *k, uint32_t part, lh_dtype_t d, const gain_t *w)
 {
+    LH_SLOTS(LH_RMS_NORM_GRAD_TEXT);
     uint64_t row, end;
-    const uint64_t width = k->view[0].width;
+    const uint64_t width = k->view[in_gy].width;
     float *gw = partial_line(k, part, 0, 1);
     memset(gw, 0, k->number[COLUMNS] * sizeof(*gw));
-    cpu_range(part, k->number[CHUNK], k->view[0].rows, &row, &end);
+    cpu_range(part, k->number[CHUNK], k->view[in_gy].rows, &row, &end);
     for (; row < end; row++) {
-        const void *gy = cpu_row(k, 0, row), *x = cpu_row(k, 1, row);
-        void *gx = cpu_row(k, 4, row);
-        const float rstd = ((const float *)k->at[3])[row];
+        const void *gy = group_row(k, in_gy, row), *x = group_row(k, in_x, row);
+        void *gx = group_row(k, out_gx, row);
+        const float rstd = ((const float *)k->at[in_rstd])[row];
         vf sum = vf_zero();
         VF_EACH(i, m, 0, width, {
             const vf g = vf_get(gy, d, i, m), a = vf_get(x, d, i, m);
@@ -211,27 +247,29 @@ CPU_INLINE void rms_grad_rows(const lh_prepared_t *k, uint32_t part, lh_dtype_t 
             vf_store(gw + i, vf_fma(g, a * rstd, vf_load(gw + i)));
         });
         const float back = vf_sum(sum) * rstd * rstd / (float)width;
-        if (!cpu_has(k, 4)) continue;
+        if (!cpu_has(k, out_gx)) continue;
         VF_EACH(i, m, 0, width, {
             const vf scaled = vf_get(gy, d, i, m) * gain_get(w, i, m);
             vf_put(gx, d, i, m, (scaled - vf_get(x, d, i, m) * back) * rstd);
         });
     }
 }
-NORM_BOTH(rms_grad_rows, 2)
+NORM_BOTH(rms_grad_rows, LH_RMS_NORM_GRAD_TEXT)
 
 CPU_INLINE void layer_grad_rows(const lh_prepared_t *k, uint32_t part, lh_dtype_t d,
                                 const gain_t *w)
 {
+    LH_SLOTS(LH_LAYER_NORM_GRAD_TEXT);
     uint64_t row, end;
-    const uint64_t width = k->view[0].width;
+    const uint64_t width = k->view[in_gy].width;
     float *gw = partial_line(k, part, 0, 2), *gb = partial_line(k, part, 1, 2);
     memset(gw, 0, 2 * k->number[COLUMNS] * sizeof(*gw));
-    cpu_range(part, k->number[CHUNK], k->view[0].rows, &row, &end);
+    cpu_range(part, k->number[CHUNK], k->view[in_gy].rows, &row, &end);
     for (; row < end; row++) {
-        const void *gy = cpu_row(k, 0, row), *x = cpu_row(k, 1, row);
-        void *gx = cpu_row(k, 5, row);
-        const float mean = ((const float *)k->at[3])[row], rstd = ((const float *)k->at[4])[row];
+        const void *gy = cpu_row(k, in_gy, row), *x = cpu_row(k, in_x, row);
+        void *gx = cpu_row(k, out_gx, row);
+        const float mean = ((const float *)k->at[in_mean])[row],
+                    rstd = ((const float *)k->at[in_rstd])[row];
         vf sum = vf_zero(), along = vf_zero();
         VF_EACH(i, m, 0, width, {
             const vf g = vf_get(gy, d, i, m), unit = (vf_get(x, d, i, m) - mean) * rstd;
@@ -242,7 +280,7 @@ CPU_INLINE void layer_grad_rows(const lh_prepared_t *k, uint32_t part, lh_dtype_
             vf_store(gb + i, g + vf_load(gb + i));
         });
         const float level = vf_sum(sum) / (float)width, slope = vf_sum(along) / (float)width;
-        if (!cpu_has(k, 5)) continue;
+        if (!cpu_has(k, out_gx)) continue;
         VF_EACH(i, m, 0, width, {
             const vf unit = (vf_get(x, d, i, m) - mean) * rstd;
             const vf scaled = vf_get(gy, d, i, m) * gain_get(w, i, m);
@@ -250,7 +288,7 @@ CPU_INLINE void layer_grad_rows(const lh_prepared_t *k, uint32_t part, lh_dtype_
         });
     }
 }
-NORM_BOTH(layer_grad_rows, 2)
+NORM_BOTH(layer_grad_rows, LH_LAYER_NORM_GRAD_TEXT)
 
 /* Sums line `which` of all chunks, in order, into columns of an output. */
 CPU_INLINE void partial_sum(const lh_prepared_t *k, uint32_t part, uint32_t slot, uint64_t which,
@@ -272,13 +310,15 @@ CPU_INLINE void partial_sum(const lh_prepared_t *k, uint32_t part, uint32_t slot
 
 static void rms_grad_sum(const lh_prepared_t *k, uint32_t part)
 {
-    partial_sum(k, part, 5, 0, 1);
+    LH_SLOTS(LH_RMS_NORM_GRAD_TEXT);
+    partial_sum(k, part, out_gw, 0, 1);
 }
 
 static void layer_grad_sum(const lh_prepared_t *k, uint32_t part)
 {
-    if (cpu_has(k, 6)) partial_sum(k, part, 6, 0, 2);
-    if (cpu_has(k, 7)) partial_sum(k, part, 7, 1, 2);
+    LH_SLOTS(LH_LAYER_NORM_GRAD_TEXT);
+    if (cpu_has(k, out_gw)) partial_sum(k, part, out_gw, 0, 2);
+    if (cpu_has(k, out_gb)) partial_sum(k, part, out_gb, 1, 2);
 }
 
 static void partials_plan(lh_prepared_t *k, uint64_t lines, lh_kernel_plan_t *plan)
@@ -293,31 +333,42 @@ static void partials_plan(lh_prepared_t *k, uint64_t lines, lh_kernel_plan_t *pl
 static lh_status_t rms_norm_grad_plan(lh_prepared_t *k, const lh_kernel_desc_t *desc,
                                       lh_kernel_plan_t *plan)
 {
-    static const uint32_t same[] = {1, 4, 0}, wide[] = {2, 5, 0}, tall[] = {3, 0};
+    LH_SLOTS(LH_RMS_NORM_GRAD_TEXT);
+    static const uint32_t same[] = {in_x, out_gx, 0}, wide[] = {in_w, out_gw, 0},
+                          tall[] = {in_rstd, 0};
+    const uint64_t width = k->view[in_w].rows * k->view[in_w].width;
+    k->number[GROUPS] = width == 0 || k->view[in_x].width % width != 0
+                            ? 1
+                            : k->view[in_x].width / width;
+    groups_take(k, in_gy, width);
+    groups_take(k, in_x, width);
+    groups_take(k, out_gx, width);
     partials_plan(k, 1, plan);
-    cpu_phase_add(k, CPU_PICK(rms_grad_rows_gain, k->view[0].dtype), k->view[0].rows,
+    cpu_phase_add(k, CPU_PICK(rms_grad_rows_gain, k->view[in_gy].dtype), k->view[in_gy].rows,
                   k->number[CHUNK]);
-    if (cpu_has(k, 5)) cpu_phase_add(k, rms_grad_sum, k->view[0].width, column_block);
+    if (cpu_has(k, out_gw)) cpu_phase_add(k, rms_grad_sum, k->view[in_gy].width, column_block);
     return norm_shapes(k, desc->op, same, wide, tall);
 }
 
 static lh_status_t layer_norm_grad_plan(lh_prepared_t *k, const lh_kernel_desc_t *desc,
                                         lh_kernel_plan_t *plan)
 {
-    static const uint32_t same[] = {1, 5, 0}, wide[] = {2, 6, 7, 0}, tall[] = {3, 4, 0};
+    LH_SLOTS(LH_LAYER_NORM_GRAD_TEXT);
+    static const uint32_t same[] = {in_x, out_gx, 0}, wide[] = {in_w, out_gw, out_gb, 0},
+                          tall[] = {in_mean, in_rstd, 0};
     partials_plan(k, 2, plan);
-    cpu_phase_add(k, CPU_PICK(layer_grad_rows_gain, k->view[0].dtype), k->view[0].rows,
+    cpu_phase_add(k, CPU_PICK(layer_grad_rows_gain, k->view[in_gy].dtype), k->view[in_gy].rows,
                   k->number[CHUNK]);
-    if (cpu_has(k, 6) || cpu_has(k, 7))
-        cpu_phase_add(k, layer_grad_sum, k->view[0].width, column_block);
+    if (cpu_has(k, out_gw) || cpu_has(k, out_gb))
+        cpu_phase_add(k, layer_grad_sum, k->view[in_gy].width, column_block);
     return norm_shapes(k, desc->op, same, wide, tall);
 }
 
 const cpu_op_t CPU_ISA(norm_ops)[] = {
-    {"rms_norm", rms_norm_plan},
-    {"rms_norm_grad", rms_norm_grad_plan},
-    {"add_rms_norm", add_rms_norm_plan},
-    {"layer_norm", layer_norm_plan},
-    {"layer_norm_grad", layer_norm_grad_plan},
-    {NULL, NULL},
+    {"rms_norm", "xyxf?", rms_norm_plan},
+    {"rms_norm_grad", "xxyfx?f?", rms_norm_grad_plan},
+    {"add_rms_norm", "xxyxxf?", add_rms_norm_plan},
+    {"layer_norm", "xyy?xf?f?", layer_norm_plan},
+    {"layer_norm_grad", "xxyffx?f?f?", layer_norm_grad_plan},
+    {NULL, NULL, NULL},
 };

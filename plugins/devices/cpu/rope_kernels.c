@@ -3,7 +3,7 @@
 #include "vector.h"
 
 enum { CHUNK = 0 };
-enum { X, POSITIONS, FREQUENCIES, Y };
+LH_SLOTS(LH_ROPE_TEXT);
 
 static const uint64_t chunk_elements = 16384;
 enum { MAX_PAIRS = 512 };
@@ -96,23 +96,23 @@ CPU_INLINE void rope_rows(const lh_prepared_t *k, uint32_t part, lh_dtype_t d)
 {
     const lh_rope_t *how = &k->how.rope;
     const float magnitude = how->magnitude == 0 ? 1.0f : (float)how->magnitude;
-    const int32_t *positions = k->at[POSITIONS];
+    const int32_t *positions = k->at[in_positions];
     _Alignas(64) float sine[MAX_PAIRS], cosine[MAX_PAIRS];
     uint64_t row, end;
 
     memset(sine, 0, sizeof(sine));
     memset(cosine, 0, sizeof(cosine));
-    cpu_range(part, k->number[CHUNK], k->view[X].rows, &row, &end);
+    cpu_range(part, k->number[CHUNK], k->view[in_x].rows, &row, &end);
     for (; row < end; row++) {
-        const void *x = cpu_row(k, X, row);
-        void *y = cpu_row(k, Y, row);
-        turn_table(k->at[FREQUENCIES], how->pairs, positions[row], magnitude, how->inverse != 0,
+        const void *x = cpu_row(k, in_x, row);
+        void *y = cpu_row(k, out_y, row);
+        turn_table(k->at[in_frequencies], how->pairs, positions[row], magnitude, how->inverse != 0,
                    sine, cosine);
         if (how->interleaved != 0)
             turn_neighbours(how, x, y, d, sine, cosine);
         else
             turn_halves(how, x, y, d, sine, cosine);
-        rest_copy(how, x, y, cpu_dtype_bytes(d));
+        rest_copy(how, x, y, lh_dtype_bytes(d));
     }
 }
 CPU_BOTH(rope_rows)
@@ -123,13 +123,13 @@ static lh_status_t rope_plan(lh_prepared_t *k, const lh_kernel_desc_t *desc, lh_
     (void)plan;
     lh_rope_t *how = &k->how.rope;
     if (how->pairs == 0) how->pairs = how->head_dim / 2;
-    const cpu_view_t *x = &k->view[X], *y = &k->view[Y];
+    const cpu_view_t *x = &k->view[in_x], *y = &k->view[out_y];
     if (how->pairs > MAX_PAIRS || 2 * (uint64_t)how->pairs > how->head_dim)
         return k->host->fail(k->host, LH_UNSUPPORTED, "rope: %u pairs in heads of %u (at most %d)",
                              how->pairs, how->head_dim, MAX_PAIRS);
     if (x->width != (uint64_t)how->heads * how->head_dim || y->width != x->width ||
-        y->rows != x->rows || k->view[POSITIONS].rows * k->view[POSITIONS].width != x->rows ||
-        k->view[FREQUENCIES].rows * k->view[FREQUENCIES].width < how->pairs)
+        y->rows != x->rows || k->view[in_positions].rows * k->view[in_positions].width != x->rows ||
+        k->view[in_frequencies].rows * k->view[in_frequencies].width < how->pairs)
         return k->host->fail(k->host, LH_UNSUPPORTED, "rope: %u heads of %u on rows of %llu",
                              how->heads, how->head_dim, (unsigned long long)x->width);
 
@@ -139,4 +139,4 @@ static lh_status_t rope_plan(lh_prepared_t *k, const lh_kernel_desc_t *desc, lh_
     return LH_OK;
 }
 
-const cpu_op_t CPU_ISA(rope_ops)[] = {{"rope", rope_plan}, {NULL, NULL}};
+const cpu_op_t CPU_ISA(rope_ops)[] = {{"rope", "xifx", rope_plan}, {NULL, NULL, NULL}};

@@ -18,22 +18,23 @@ static uint64_t rows_chunk(uint64_t width)
 
 static void embed_rows(const lh_prepared_t *k, uint32_t part)
 {
-    const int32_t *tokens = k->at[0];
-    const uint64_t width = k->view[2].width;
-    const lh_dtype_t from = k->view[1].dtype, to = k->view[2].dtype;
+    LH_SLOTS(LH_EMBED_TEXT);
+    const int32_t *tokens = k->at[in_tokens];
+    const uint64_t width = k->view[out_y].width;
+    const lh_dtype_t from = k->view[in_table].dtype, to = k->view[out_y].dtype;
     uint64_t row, end;
 
-    cpu_range(part, k->number[CHUNK], k->view[2].rows, &row, &end);
+    cpu_range(part, k->number[CHUNK], k->view[out_y].rows, &row, &end);
     for (; row < end; row++) {
-        void *y = cpu_row(k, 2, row);
+        void *y = cpu_row(k, out_y, row);
         const uint64_t id = (uint64_t)(int64_t)tokens[row] - k->number[FIRST];
         if (tokens[row] < 0 || id >= k->number[COUNT]) {
-            memset(y, 0, width * cpu_dtype_bytes(to));
+            memset(y, 0, width * lh_dtype_bytes(to));
             continue;
         }
-        const void *line = cpu_row(k, 1, id);
+        const void *line = cpu_row(k, in_table, id);
         if (from == to) {
-            memcpy(y, line, width * cpu_dtype_bytes(to));
+            memcpy(y, line, width * lh_dtype_bytes(to));
             continue;
         }
         VF_EACH(i, m, 0, width, { vf_put(y, to, i, m, vf_get(line, from, i, m)); });
@@ -51,9 +52,11 @@ static void part_take(lh_prepared_t *k, const cpu_view_t *table)
 static lh_status_t embed_plan(lh_prepared_t *k, const lh_kernel_desc_t *desc,
                               lh_kernel_plan_t *plan)
 {
+    LH_SLOTS(LH_EMBED_TEXT);
     (void)desc;
     (void)plan;
-    const cpu_view_t *tokens = &k->view[0], *table = &k->view[1], *y = &k->view[2];
+    const cpu_view_t *tokens = &k->view[in_tokens], *table = &k->view[in_table],
+                     *y = &k->view[out_y];
     if (y->width != table->width || tokens->rows * tokens->width != y->rows)
         return k->host->fail(
             k->host, LH_UNSUPPORTED, "embed: %llu tokens, table %llu wide, output %llu x %llu",
@@ -73,21 +76,23 @@ enum { GRAD_PARTS = 32 };
 
 static void line_clear(const lh_prepared_t *k, uint32_t part)
 {
-    const uint64_t bytes = k->view[2].width * sizeof(float);
-    for (uint64_t id = part; id < k->view[2].rows; id += GRAD_PARTS)
-        memset(cpu_row(k, 2, id), 0, bytes);
+    LH_SLOTS(LH_EMBED_GRAD_TEXT);
+    const uint64_t bytes = k->view[out_gtable].width * sizeof(float);
+    for (uint64_t id = part; id < k->view[out_gtable].rows; id += GRAD_PARTS)
+        memset(cpu_row(k, out_gtable, id), 0, bytes);
 }
 
 CPU_INLINE void embed_grad_part(const lh_prepared_t *k, uint32_t part, lh_dtype_t d)
 {
-    const int32_t *tokens = k->at[0];
-    const uint64_t count = k->view[1].rows, width = k->view[1].width;
-    if ((k->view[2].flags & LH_ARG_ADD) == 0) line_clear(k, part);
+    LH_SLOTS(LH_EMBED_GRAD_TEXT);
+    const int32_t *tokens = k->at[in_tokens];
+    const uint64_t count = k->view[in_gy].rows, width = k->view[in_gy].width;
+    if ((k->view[out_gtable].flags & LH_ARG_ADD) == 0) line_clear(k, part);
     for (uint64_t t = 0; t < count; t++) {
         const uint64_t id = (uint64_t)(int64_t)tokens[t] - k->number[FIRST];
         if (id % GRAD_PARTS != part || id >= k->number[COUNT] || tokens[t] < 0) continue;
-        const void *gy = cpu_row(k, 1, t);
-        float *line = cpu_row(k, 2, id);
+        const void *gy = cpu_row(k, in_gy, t);
+        float *line = cpu_row(k, out_gtable, id);
         VF_EACH(i, m, 0, width, {
             const vf sum = vf_get(line, LH_DTYPE_F32, i, m) + vf_get(gy, d, i, m);
             vf_put(line, LH_DTYPE_F32, i, m, sum);
@@ -99,9 +104,11 @@ CPU_BOTH(embed_grad_part)
 static lh_status_t embed_grad_plan(lh_prepared_t *k, const lh_kernel_desc_t *desc,
                                    lh_kernel_plan_t *plan)
 {
+    LH_SLOTS(LH_EMBED_GRAD_TEXT);
     (void)desc;
     (void)plan;
-    const cpu_view_t *tokens = &k->view[0], *gy = &k->view[1], *table = &k->view[2];
+    const cpu_view_t *tokens = &k->view[in_tokens], *gy = &k->view[in_gy],
+                     *table = &k->view[out_gtable];
     if (gy->width != table->width || tokens->rows * tokens->width != gy->rows)
         return k->host->fail(k->host, LH_UNSUPPORTED,
                              "embed_grad: %llu tokens, gradient %llu x %llu, table %llu wide",
@@ -117,14 +124,15 @@ static lh_status_t embed_grad_plan(lh_prepared_t *k, const lh_kernel_desc_t *des
 
 CPU_INLINE void sum_chunk(const lh_prepared_t *k, uint32_t part, lh_dtype_t d)
 {
-    const uint64_t width = k->view[0].width;
+    LH_SLOTS(LH_SUM_ROWS_TEXT);
+    const uint64_t width = k->view[in_x].width;
     float *line = (float *)k->scratch + part * k->number[COLUMNS];
     uint64_t row, end;
 
     memset(line, 0, k->number[COLUMNS] * sizeof(*line));
-    cpu_range(part, k->number[CHUNK], k->view[0].rows, &row, &end);
+    cpu_range(part, k->number[CHUNK], k->view[in_x].rows, &row, &end);
     for (; row < end; row++) {
-        const void *x = cpu_row(k, 0, row);
+        const void *x = cpu_row(k, in_x, row);
         VF_EACH(i, m, 0, width, { vf_store(line + i, vf_load(line + i) + vf_get(x, d, i, m)); });
     }
 }
@@ -132,24 +140,26 @@ CPU_BOTH(sum_chunk)
 
 static void sum_partials(const lh_prepared_t *k, uint32_t part)
 {
-    const lh_dtype_t dtype = k->view[1].dtype;
+    LH_SLOTS(LH_SUM_ROWS_TEXT);
+    const lh_dtype_t dtype = k->view[out_y].dtype;
     uint64_t i, end;
-    cpu_range(part, column_block, k->view[0].width, &i, &end);
+    cpu_range(part, column_block, k->view[in_x].width, &i, &end);
     for (; i < end; i += LANES) {
         const uint64_t m = vf_span(i, end);
         vf sum = vf_zero();
         for (uint64_t c = 0; c < k->number[CHUNKS]; c++)
             sum = sum + vf_load((const float *)k->scratch + c * k->number[COLUMNS] + i);
-        if ((k->view[1].flags & LH_ARG_ADD) != 0) sum = sum + vf_get(k->at[1], dtype, i, m);
-        vf_put(k->at[1], dtype, i, m, sum);
+        if ((k->view[out_y].flags & LH_ARG_ADD) != 0) sum = sum + vf_get(k->at[out_y], dtype, i, m);
+        vf_put(k->at[out_y], dtype, i, m, sum);
     }
 }
 
 static lh_status_t sum_rows_plan(lh_prepared_t *k, const lh_kernel_desc_t *desc,
                                  lh_kernel_plan_t *plan)
 {
+    LH_SLOTS(LH_SUM_ROWS_TEXT);
     (void)desc;
-    const cpu_view_t *x = &k->view[0], *y = &k->view[1];
+    const cpu_view_t *x = &k->view[in_x], *y = &k->view[out_y];
     if (y->rows * y->width != x->width)
         return k->host->fail(k->host, LH_UNSUPPORTED, "sum_rows: rows of %llu into %llu elements",
                              (unsigned long long)x->width,
@@ -167,18 +177,19 @@ static lh_status_t sum_rows_plan(lh_prepared_t *k, const lh_kernel_desc_t *desc,
 
 CPU_INLINE void sum_lines(const lh_prepared_t *k, uint32_t part, lh_dtype_t d)
 {
-    const uint64_t width = k->view[0].width;
-    const lh_dtype_t to = k->view[1].dtype;
+    LH_SLOTS(LH_SUM_COLUMNS_TEXT);
+    const uint64_t width = k->view[in_x].width;
+    const lh_dtype_t to = k->view[out_y].dtype;
     uint64_t row, end;
 
-    cpu_range(part, k->number[CHUNK], k->view[0].rows, &row, &end);
+    cpu_range(part, k->number[CHUNK], k->view[in_x].rows, &row, &end);
     for (; row < end; row++) {
-        const void *x = cpu_row(k, 0, row);
-        void *y = cpu_row(k, 1, row);
+        const void *x = cpu_row(k, in_x, row);
+        void *y = cpu_row(k, out_y, row);
         vf sum = vf_zero();
         VF_EACH(i, m, 0, width, { sum = sum + vf_get(x, d, i, m); });
         float total = vf_sum(sum);
-        if ((k->view[1].flags & LH_ARG_ADD) != 0) total += vf_get(y, to, 0, 1)[0];
+        if ((k->view[out_y].flags & LH_ARG_ADD) != 0) total += vf_get(y, to, 0, 1)[0];
         vf_put(y, to, 0, 1, vf_set(total));
     }
 }
@@ -187,9 +198,10 @@ CPU_BOTH(sum_lines)
 static lh_status_t sum_columns_plan(lh_prepared_t *k, const lh_kernel_desc_t *desc,
                                     lh_kernel_plan_t *plan)
 {
+    LH_SLOTS(LH_SUM_COLUMNS_TEXT);
     (void)desc;
     (void)plan;
-    const cpu_view_t *x = &k->view[0], *y = &k->view[1];
+    const cpu_view_t *x = &k->view[in_x], *y = &k->view[out_y];
     if (y->rows != x->rows || y->width != 1)
         return k->host->fail(k->host, LH_UNSUPPORTED, "sum_columns: %llu rows into %llu x %llu",
                              (unsigned long long)x->rows, (unsigned long long)y->rows,
@@ -200,9 +212,9 @@ static lh_status_t sum_columns_plan(lh_prepared_t *k, const lh_kernel_desc_t *de
 }
 
 const cpu_op_t CPU_ISA(rows_ops)[] = {
-    {"embed", embed_plan},
-    {"embed_grad", embed_grad_plan},
-    {"sum_rows", sum_rows_plan},
-    {"sum_columns", sum_columns_plan},
-    {NULL, NULL},
+    {"embed", "ixy", embed_plan},
+    {"embed_grad", "ixf", embed_grad_plan},
+    {"sum_rows", "xy", sum_rows_plan},
+    {"sum_columns", "xy", sum_columns_plan},
+    {NULL, NULL, NULL},
 };

@@ -48,24 +48,26 @@ CPU_INLINE void squares_block(const void *x, lh_dtype_t d, uint64_t begin, uint6
 
 static void squares_part(const lh_prepared_t *k, uint32_t part)
 {
+    LH_SLOTS(LH_SUM_SQUARES_TEXT);
     const uint64_t elements = k->number[ELEMENTS];
     uint64_t block, end;
     cpu_range(part, PART_BLOCKS, k->number[BLOCKS], &block, &end);
     for (; block < end; block++) {
         const uint64_t from = block * SQUARES_ELEMENTS;
         const uint64_t to = elements - from < SQUARES_ELEMENTS ? elements : from + SQUARES_ELEMENTS;
-        if (k->view[0].dtype == LH_DTYPE_F32)
-            squares_block(k->at[0], LH_DTYPE_F32, from, to, cpu_row(k, 1, block));
+        if (k->view[in_x].dtype == LH_DTYPE_F32)
+            squares_block(k->at[in_x], LH_DTYPE_F32, from, to, cpu_row(k, out_y, block));
         else
-            squares_block(k->at[0], k->view[0].dtype, from, to, cpu_row(k, 1, block));
+            squares_block(k->at[in_x], k->view[in_x].dtype, from, to, cpu_row(k, out_y, block));
     }
 }
 
 static lh_status_t sum_squares_plan(lh_prepared_t *k, const lh_kernel_desc_t *desc,
                                     lh_kernel_plan_t *plan)
 {
+    LH_SLOTS(LH_SUM_SQUARES_TEXT);
     (void)plan;
-    const cpu_view_t *x = &k->view[0], *y = &k->view[1];
+    const cpu_view_t *x = &k->view[in_x], *y = &k->view[out_y];
     k->number[ELEMENTS] = x->rows * x->width;
     k->number[BLOCKS] = (k->number[ELEMENTS] + SQUARES_ELEMENTS - 1) / SQUARES_ELEMENTS;
     if (y->width != 2 || y->rows != k->number[BLOCKS])
@@ -74,18 +76,19 @@ static lh_status_t sum_squares_plan(lh_prepared_t *k, const lh_kernel_desc_t *de
                              (unsigned long long)k->number[ELEMENTS], (unsigned long long)y->rows,
                              (unsigned long long)y->width);
     cpu_phase_add(k, squares_part, k->number[BLOCKS], PART_BLOCKS);
-    return flat_check(k, desc->op, 0);
+    return flat_check(k, desc->op, in_x);
 }
 
 /* ---- clip: squares step -> step ---- */
 
 static void clip_part(const lh_prepared_t *k, uint32_t part)
 {
+    LH_SLOTS(LH_CLIP_TEXT);
     (void)part;
-    const float *first = k->at[1];
+    const float *first = k->at[in_step];
     double sum = 0, broken = 0;
-    for (uint64_t i = 0; i < k->view[0].rows; i++) {
-        const float *squares = cpu_row(k, 0, i);
+    for (uint64_t i = 0; i < k->view[in_squares].rows; i++) {
+        const float *squares = cpu_row(k, in_squares, i);
         sum += (double)squares[0];
         broken += (double)squares[1];
     }
@@ -95,9 +98,9 @@ static void clip_part(const lh_prepared_t *k, uint32_t part)
     const double share = allowed / (norm + 1e-6);
     const double factor = apply && allowed > 0 && share < 1 ? share : 1;
 
-    for (uint64_t i = 0; i < k->view[2].rows; i++) {
-        const float *in = cpu_row(k, 1, i);
-        float *out = cpu_row(k, 2, i);
+    for (uint64_t i = 0; i < k->view[out_step].rows; i++) {
+        const float *in = cpu_row(k, in_step, i);
+        float *out = cpu_row(k, out_step, i);
         if (out != in) memcpy(out, in, LH_STEP_WORDS * sizeof(*out));
         out[LH_STEP_GRAD_SCALE] = (float)((double)in[LH_STEP_GRAD_SCALE] * factor);
         out[LH_STEP_NORM] = (float)norm;
@@ -107,9 +110,11 @@ static void clip_part(const lh_prepared_t *k, uint32_t part)
 
 static lh_status_t clip_plan(lh_prepared_t *k, const lh_kernel_desc_t *desc, lh_kernel_plan_t *plan)
 {
+    LH_SLOTS(LH_CLIP_TEXT);
     (void)desc;
     (void)plan;
-    const cpu_view_t *squares = &k->view[0], *in = &k->view[1], *out = &k->view[2];
+    const cpu_view_t *squares = &k->view[in_squares], *in = &k->view[in_step],
+                     *out = &k->view[out_step];
     if (squares->width != 2 || in->width != LH_STEP_WORDS || out->width != LH_STEP_WORDS ||
         in->rows != out->rows)
         return k->host->fail(k->host, LH_UNSUPPORTED,
@@ -149,27 +154,29 @@ static adamw_step_t adamw_step(const lh_adamw_t *how, const float *step)
 CPU_INLINE void adamw_range(const lh_prepared_t *k, uint64_t begin, uint64_t end, lh_dtype_t d,
                             lh_dtype_t dw)
 {
-    const adamw_step_t s = adamw_step(&k->how.adamw, k->at[4]);
-    const bool has_value = cpu_has(k, 8);
+    LH_SLOTS(LH_ADAMW_TEXT);
+    const adamw_step_t s = adamw_step(&k->how.adamw, k->at[in_step]);
+    const bool has_value = cpu_has(k, out_w);
     VF_EACH(i, m, begin, end, {
-        const vf g = vf_get(k->at[0], d, i, m) * s.scale;
-        const vf m1 = vf_fma(s.rest1, g, vf_get(k->at[2], LH_DTYPE_F32, i, m) * s.beta1);
-        const vf m2 = vf_fma(s.rest2 * g, g, vf_get(k->at[3], LH_DTYPE_F32, i, m) * s.beta2);
+        const vf g = vf_get(k->at[in_g], d, i, m) * s.scale;
+        const vf m1 = vf_fma(s.rest1, g, vf_get(k->at[in_m1], LH_DTYPE_F32, i, m) * s.beta1);
+        const vf m2 = vf_fma(s.rest2 * g, g, vf_get(k->at[in_m2], LH_DTYPE_F32, i, m) * s.beta2);
         const vf below = vf_fma(vf_sqrt(m2), s.root, s.epsilon);
-        const vf p = vf_get(k->at[1], LH_DTYPE_F32, i, m) * s.keep - s.move * m1 / below;
-        vf_put(k->at[5], LH_DTYPE_F32, i, m, p);
-        vf_put(k->at[6], LH_DTYPE_F32, i, m, m1);
-        vf_put(k->at[7], LH_DTYPE_F32, i, m, m2);
-        if (has_value) vf_put_exact(k->at[8], dw, i, m, p);
+        const vf p = vf_get(k->at[in_master], LH_DTYPE_F32, i, m) * s.keep - s.move * m1 / below;
+        vf_put(k->at[out_master], LH_DTYPE_F32, i, m, p);
+        vf_put(k->at[out_m1], LH_DTYPE_F32, i, m, m1);
+        vf_put(k->at[out_m2], LH_DTYPE_F32, i, m, m2);
+        if (has_value) vf_put_exact(k->at[out_w], dw, i, m, p);
     });
 }
 
 static void adamw_part(const lh_prepared_t *k, uint32_t part)
 {
-    const lh_dtype_t d = k->view[0].dtype, dw = k->view[8].dtype;
+    LH_SLOTS(LH_ADAMW_TEXT);
+    const lh_dtype_t d = k->view[in_g].dtype, dw = k->view[out_w].dtype;
     uint64_t begin, end;
     cpu_range(part, PART_ELEMENTS, k->number[ELEMENTS], &begin, &end);
-    if (((const float *)k->at[4])[LH_STEP_APPLY] == 0.0f) return;
+    if (((const float *)k->at[in_step])[LH_STEP_APPLY] == 0.0f) return;
     if (d == LH_DTYPE_F32 && dw == LH_DTYPE_BF16)
         adamw_range(k, begin, end, LH_DTYPE_F32, LH_DTYPE_BF16);
     else if (d == LH_DTYPE_F32)
@@ -180,31 +187,33 @@ static void adamw_part(const lh_prepared_t *k, uint32_t part)
 
 static void sgd_range(const lh_prepared_t *k, uint64_t begin, uint64_t end)
 {
+    LH_SLOTS(LH_SGD_TEXT);
     const lh_sgd_t *how = &k->how.sgd;
-    const float *step = k->at[3];
-    const lh_dtype_t d = k->view[0].dtype;
+    const float *step = k->at[in_step];
+    const lh_dtype_t d = k->view[in_g].dtype;
     const vf rate = vf_set(step[LH_STEP_LEARNING_RATE]), scale = vf_set(step[LH_STEP_GRAD_SCALE]);
     const vf keep = vf_set((float)(1 - (double)step[LH_STEP_LEARNING_RATE] * how->decay));
     const vf momentum = vf_set((float)how->momentum);
     VF_EACH(i, m, begin, end, {
-        const vf g = vf_get(k->at[0], d, i, m) * scale;
+        const vf g = vf_get(k->at[in_g], d, i, m) * scale;
         vf move = g;
-        if (cpu_has(k, 2)) {
-            const vf m1 = vf_fma(momentum, vf_get(k->at[2], LH_DTYPE_F32, i, m), g);
-            vf_put(k->at[5], LH_DTYPE_F32, i, m, m1);
+        if (cpu_has(k, in_m1)) {
+            const vf m1 = vf_fma(momentum, vf_get(k->at[in_m1], LH_DTYPE_F32, i, m), g);
+            vf_put(k->at[out_m1], LH_DTYPE_F32, i, m, m1);
             move = how->nesterov != 0 ? vf_fma(momentum, m1, g) : m1;
         }
-        const vf p = vf_get(k->at[1], LH_DTYPE_F32, i, m) * keep - rate * move;
-        vf_put(k->at[4], LH_DTYPE_F32, i, m, p);
-        if (cpu_has(k, 6)) vf_put_exact(k->at[6], k->view[6].dtype, i, m, p);
+        const vf p = vf_get(k->at[in_master], LH_DTYPE_F32, i, m) * keep - rate * move;
+        vf_put(k->at[out_master], LH_DTYPE_F32, i, m, p);
+        if (cpu_has(k, out_w)) vf_put_exact(k->at[out_w], k->view[out_w].dtype, i, m, p);
     });
 }
 
 static void sgd_part(const lh_prepared_t *k, uint32_t part)
 {
+    LH_SLOTS(LH_SGD_TEXT);
     uint64_t begin, end;
     cpu_range(part, PART_ELEMENTS, k->number[ELEMENTS], &begin, &end);
-    if (((const float *)k->at[3])[LH_STEP_APPLY] != 0.0f) sgd_range(k, begin, end);
+    if (((const float *)k->at[in_step])[LH_STEP_APPLY] != 0.0f) sgd_range(k, begin, end);
 }
 
 static lh_status_t update_plan(lh_prepared_t *k, const char *op, uint32_t slots, uint32_t step,
@@ -226,23 +235,25 @@ static lh_status_t update_plan(lh_prepared_t *k, const char *op, uint32_t slots,
 static lh_status_t adamw_plan(lh_prepared_t *k, const lh_kernel_desc_t *desc,
                               lh_kernel_plan_t *plan)
 {
+    LH_SLOTS(LH_ADAMW_TEXT);
     (void)plan;
-    return update_plan(k, desc->op, 9, 4, adamw_part);
+    return update_plan(k, desc->op, slot_count, in_step, adamw_part);
 }
 
 static lh_status_t sgd_plan(lh_prepared_t *k, const lh_kernel_desc_t *desc, lh_kernel_plan_t *plan)
 {
+    LH_SLOTS(LH_SGD_TEXT);
     (void)plan;
-    if (cpu_has(k, 2) != cpu_has(k, 5))
+    if (cpu_has(k, in_m1) != cpu_has(k, out_m1))
         return k->host->fail(k->host, LH_INVALID,
                              "sgd: the momentum is an input or an output only");
-    return update_plan(k, desc->op, 7, 3, sgd_part);
+    return update_plan(k, desc->op, slot_count, in_step, sgd_part);
 }
 
 const cpu_op_t CPU_ISA(update_ops)[] = {
-    {"sum_squares", sum_squares_plan},
-    {"clip", clip_plan},
-    {"adamw", adamw_plan},
-    {"sgd", sgd_plan},
-    {NULL, NULL},
+    {"sum_squares", "mf", sum_squares_plan},
+    {"clip", "fff", clip_plan},
+    {"adamw", "mfffffffy?", adamw_plan},
+    {"sgd", "mff?fff?y?", sgd_plan},
+    {NULL, NULL, NULL},
 };

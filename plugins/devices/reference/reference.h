@@ -1,11 +1,12 @@
 /* reference.h - what the plainest possible device is made of: tensors read and written as doubles.
  *
  * This plugin states what each op of longhaul/ops.h means. It is the truth that fast devices are
- * compared with and runs F64 graphs for finite differences; speed is no aim. An op is one function:
- * inputs and outputs are in `at` in the slot order of ops.h, counted from 0. */
+ * compared with and runs F64 graphs for finite differences; speed is no aim. An op of ops.h is one
+ * function, op_NAME: `at` holds its inputs and outputs, by the slots that LH_SLOTS names. */
 #ifndef REFERENCE_H
 #define REFERENCE_H
 
+#include <longhaul/dtype.h>
 #include <longhaul/plugin.h>
 
 /* A view of one argument: rank 0 and 1 are one row; of higher ranks all dimensions but the last are
@@ -27,6 +28,9 @@ typedef union attributes {
     lh_rows_t rows;
     lh_rope_t rope;
     lh_attention_t attention;
+    lh_top_k_t top_k;
+    lh_picks_t picks;
+    lh_grouped_t grouped;
 } attributes_t;
 
 typedef void (*op_function_t)(const attributes_t *how, const tensor_t *at);
@@ -34,15 +38,14 @@ typedef void (*op_function_t)(const attributes_t *how, const tensor_t *at);
 typedef struct reference_op {
     const char *name;
     uint32_t slots;
-    uint32_t attributes_bytes;
     op_function_t run;
 } reference_op_t;
 
-extern const reference_op_t reference_ops[];
-extern const uint32_t reference_op_count;
+#define OP_DECLARE(name, text) void op_##name(const attributes_t *how, const tensor_t *at);
+LH_OPS_BASE(OP_DECLARE)
+LH_OPS_MORE(OP_DECLARE)
 
 /* number.c: a dtype's element as a double, and rounded back to the nearest, ties to even. */
-uint64_t dtype_bytes(lh_dtype_t dtype);
 double element_load(lh_dtype_t dtype, const char *at);
 void element_store(lh_dtype_t dtype, char *at, double value);
 
@@ -58,45 +61,5 @@ int64_t get_integer(const tensor_t *x, uint64_t row, uint64_t column);
 /* reference_element.c */
 double act(uint32_t function, double x);
 double act_slope(uint32_t function, double x);
-void op_copy(const attributes_t *how, const tensor_t *at);
-void op_activate(const attributes_t *how, const tensor_t *at);
-void op_activate_grad(const attributes_t *how, const tensor_t *at);
-void op_add(const attributes_t *how, const tensor_t *at);
-void op_multiply(const attributes_t *how, const tensor_t *at);
-void op_scale(const attributes_t *how, const tensor_t *at);
-void op_gate(const attributes_t *how, const tensor_t *at);
-void op_gate_grad(const attributes_t *how, const tensor_t *at);
-
-/* reference_linear.c */
-void op_matmul(const attributes_t *how, const tensor_t *at);
-void op_sum_rows(const attributes_t *how, const tensor_t *at);
-void op_sum_columns(const attributes_t *how, const tensor_t *at);
-void op_embed(const attributes_t *how, const tensor_t *at);
-void op_embed_grad(const attributes_t *how, const tensor_t *at);
-
-/* reference_norm.c */
-void op_rms_norm(const attributes_t *how, const tensor_t *at);
-void op_rms_norm_grad(const attributes_t *how, const tensor_t *at);
-void op_layer_norm(const attributes_t *how, const tensor_t *at);
-void op_layer_norm_grad(const attributes_t *how, const tensor_t *at);
-void op_add_rms_norm(const attributes_t *how, const tensor_t *at);
-
-/* reference_attention.c */
-void op_rope(const attributes_t *how, const tensor_t *at);
-void op_attention(const attributes_t *how, const tensor_t *at);
-void op_attention_grad(const attributes_t *how, const tensor_t *at);
-void op_cache_write(const attributes_t *how, const tensor_t *at);
-void op_attention_cached(const attributes_t *how, const tensor_t *at);
-
-/* reference_loss.c */
-void op_ce_stats(const attributes_t *how, const tensor_t *at);
-void op_ce_grad(const attributes_t *how, const tensor_t *at);
-void op_ce_loss(const attributes_t *how, const tensor_t *at);
-
-/* reference_update.c */
-void op_sum_squares(const attributes_t *how, const tensor_t *at);
-void op_clip(const attributes_t *how, const tensor_t *at);
-void op_adamw(const attributes_t *how, const tensor_t *at);
-void op_sgd(const attributes_t *how, const tensor_t *at);
 
 #endif

@@ -7,8 +7,10 @@
 /* x positions frequencies -> y. The angle is a product in F32, as Hugging Face computes it. */
 void op_rope(const attributes_t *how, const tensor_t *at)
 {
+    LH_SLOTS(LH_ROPE_TEXT);
     const lh_rope_t *h = &how->rope;
-    const tensor_t x = at[0], positions = at[1], frequencies = at[2], y = at[3];
+    const tensor_t x = at[in_x], positions = at[in_positions], frequencies = at[in_frequencies],
+                   y = at[out_y];
     const double magnitude = h->magnitude != 0 ? h->magnitude : 1;
     const uint64_t apart = h->interleaved != 0 ? 1 : h->pairs;
     const uint64_t next = h->interleaved != 0 ? 2 : 1;
@@ -149,9 +151,11 @@ static void key_range(const lh_attention_t *how, const tensor_t *k, uint64_t *be
 /* q k v starts slopes? -> y lse? */
 void op_attention(const attributes_t *how, const tensor_t *at)
 {
+    LH_SLOTS(LH_ATTENTION_TEXT);
     const lh_attention_t *h = &how->attention;
-    const tensor_t q = at[0], k = at[1], v = at[2], starts = at[3], slopes = at[4];
-    const tensor_t y = at[5], lse = at[6];
+    const tensor_t q = at[in_q], k = at[in_k], v = at[in_v], starts = at[in_starts],
+                   slopes = at[in_slopes];
+    const tensor_t y = at[out_y], lse = at[out_lse];
 
     for (uint64_t head = 0; head < h->heads; head++) {
         for (uint64_t i = 0; i < q.rows; i++) {
@@ -262,16 +266,17 @@ static void key_gradient(const backward_t *b, uint64_t kv, uint64_t j, uint64_t 
 /* gy q k v starts slopes? y lse -> gq gk gv */
 void op_attention_grad(const attributes_t *how, const tensor_t *at)
 {
+    LH_SLOTS(LH_ATTENTION_GRAD_TEXT);
     const backward_t b = {.how = &how->attention,
-                          .gy = at[0],
-                          .q = at[1],
-                          .k = at[2],
-                          .v = at[3],
-                          .starts = at[4],
-                          .slopes = at[5],
-                          .y = at[6],
-                          .lse = at[7]};
-    const tensor_t gq = at[8], gk = at[9], gv = at[10];
+                          .gy = at[in_gy],
+                          .q = at[in_q],
+                          .k = at[in_k],
+                          .v = at[in_v],
+                          .starts = at[in_starts],
+                          .slopes = at[in_slopes],
+                          .y = at[in_y],
+                          .lse = at[in_lse]};
+    const tensor_t gq = at[out_gq], gk = at[out_gk], gv = at[out_gv];
     const uint64_t d = b.how->head_dim, dv = value_dim(b.how);
 
     for (uint64_t begin = 0; begin < (d > dv ? d : dv); begin += COMPONENTS) {
@@ -289,8 +294,9 @@ void op_attention_grad(const attributes_t *how, const tensor_t *at)
 /* x lengths cache -> cache (in place); rows that would lie past the capacity are dropped */
 void op_cache_write(const attributes_t *how, const tensor_t *at)
 {
+    LH_SLOTS(LH_CACHE_WRITE_TEXT);
     (void)how;
-    const tensor_t x = at[0], lengths = at[1], cache = at[3];
+    const tensor_t x = at[in_x], lengths = at[in_lengths], cache = at[out_cache];
     const uint64_t capacity = cache.arg->shape[1];
     const uint64_t rows = x.rows / lengths.width; /* new ones of each sequence */
 
@@ -308,8 +314,10 @@ void op_cache_write(const attributes_t *how, const tensor_t *at)
 /* q k_cache v_cache lengths slopes? -> y */
 void op_attention_cached(const attributes_t *how, const tensor_t *at)
 {
+    LH_SLOTS(LH_ATTENTION_CACHED_TEXT);
     const lh_attention_t *h = &how->attention;
-    const tensor_t q = at[0], k = at[1], v = at[2], lengths = at[3], slopes = at[4], y = at[5];
+    const tensor_t q = at[in_q], k = at[in_k_cache], v = at[in_v_cache], lengths = at[in_lengths],
+                   slopes = at[in_slopes], y = at[out_y];
     const uint64_t capacity = k.arg->shape[1];
     const uint64_t rows = q.rows / lengths.width; /* new ones of each sequence */
 

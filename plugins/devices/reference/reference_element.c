@@ -53,22 +53,25 @@ double act_slope(uint32_t function, double x)
 /* x -> y */
 void op_copy(const attributes_t *how, const tensor_t *at)
 {
+    LH_SLOTS(LH_COPY_TEXT);
     (void)how;
-    const tensor_t x = at[0], y = at[1];
+    const tensor_t x = at[in_x], y = at[out_y];
     EACH_ELEMENT(x, i, j) put(&y, i, j, get(&x, i, j));
 }
 
 /* x -> y */
 void op_activate(const attributes_t *how, const tensor_t *at)
 {
-    const tensor_t x = at[0], y = at[1];
+    LH_SLOTS(LH_ACTIVATE_TEXT);
+    const tensor_t x = at[in_x], y = at[out_y];
     EACH_ELEMENT(x, i, j) put(&y, i, j, act(how->activate.function, get(&x, i, j)));
 }
 
 /* gy x -> gx */
 void op_activate_grad(const attributes_t *how, const tensor_t *at)
 {
-    const tensor_t gy = at[0], x = at[1], gx = at[2];
+    LH_SLOTS(LH_ACTIVATE_GRAD_TEXT);
+    const tensor_t gy = at[in_gy], x = at[in_x], gx = at[out_gx];
     EACH_ELEMENT(x, i, j)
     {
         put(&gx, i, j, get(&gy, i, j) * act_slope(how->activate.function, get(&x, i, j)));
@@ -78,16 +81,18 @@ void op_activate_grad(const attributes_t *how, const tensor_t *at)
 /* a b -> y */
 void op_add(const attributes_t *how, const tensor_t *at)
 {
+    LH_SLOTS(LH_ADD_TEXT);
     (void)how;
-    const tensor_t a = at[0], b = at[1], y = at[2];
+    const tensor_t a = at[in_a], b = at[in_b], y = at[out_y];
     EACH_ELEMENT(a, i, j) put(&y, i, j, get(&a, i, j) + get(&b, i, j));
 }
 
 /* a b -> y; b [t, w], or [t, 1], or [w] */
 void op_multiply(const attributes_t *how, const tensor_t *at)
 {
+    LH_SLOTS(LH_MULTIPLY_TEXT);
     (void)how;
-    const tensor_t a = at[0], b = at[1], y = at[2];
+    const tensor_t a = at[in_a], b = at[in_b], y = at[out_y];
     EACH_ELEMENT(a, i, j)
     {
         const double factor = get(&b, b.rows == 1 ? 0 : i, b.width == 1 ? 0 : j);
@@ -98,15 +103,17 @@ void op_multiply(const attributes_t *how, const tensor_t *at)
 /* x factor -> y */
 void op_scale(const attributes_t *how, const tensor_t *at)
 {
+    LH_SLOTS(LH_SCALE_TEXT);
     (void)how;
-    const tensor_t x = at[0], factor = at[1], y = at[2];
+    const tensor_t x = at[in_x], factor = at[in_factor], y = at[out_y];
     EACH_ELEMENT(x, i, j) put(&y, i, j, get(&x, i, j) * get(&factor, 0, 0));
 }
 
 /* a b -> y */
 void op_gate(const attributes_t *how, const tensor_t *at)
 {
-    const tensor_t a = at[0], b = at[1], y = at[2];
+    LH_SLOTS(LH_GATE_TEXT);
+    const tensor_t a = at[in_a], b = at[in_b], y = at[out_y];
     EACH_ELEMENT(a, i, j)
     {
         put(&y, i, j, act(how->activate.function, get(&a, i, j)) * get(&b, i, j));
@@ -116,7 +123,8 @@ void op_gate(const attributes_t *how, const tensor_t *at)
 /* gy a b -> ga gb */
 void op_gate_grad(const attributes_t *how, const tensor_t *at)
 {
-    const tensor_t gy = at[0], a = at[1], b = at[2], ga = at[3], gb = at[4];
+    LH_SLOTS(LH_GATE_GRAD_TEXT);
+    const tensor_t gy = at[in_gy], a = at[in_a], b = at[in_b], ga = at[out_ga], gb = at[out_gb];
     EACH_ELEMENT(a, i, j)
     {
         const double g = get(&gy, i, j), x = get(&a, i, j), y = get(&b, i, j);

@@ -20,8 +20,10 @@ static double dot(const lh_matmul_t *how, const tensor_t *a, const tensor_t *b, 
 /* a b bias? scale_a? scale_b? -> c+ aux? amax?; c = act(scale_a scale_b a b + bias) */
 void op_matmul(const attributes_t *how, const tensor_t *at)
 {
-    const tensor_t a = at[0], b = at[1], bias = at[2], scale_a = at[3], scale_b = at[4];
-    const tensor_t c = at[5], aux = at[6], amax = at[7];
+    LH_SLOTS(LH_MATMUL_TEXT);
+    const tensor_t a = at[in_a], b = at[in_b], bias = at[in_bias], scale_a = at[in_scale_a],
+                   scale_b = at[in_scale_b];
+    const tensor_t c = at[out_c], aux = at[out_aux], amax = at[out_amax];
     const double factor = (given(&scale_a) ? get(&scale_a, 0, 0) : 1) *
                           (given(&scale_b) ? get(&scale_b, 0, 0) : 1);
     double largest = 0;
@@ -42,8 +44,9 @@ void op_matmul(const attributes_t *how, const tensor_t *at)
 /* x -> y+; [t, w] to [w] */
 void op_sum_rows(const attributes_t *how, const tensor_t *at)
 {
+    LH_SLOTS(LH_SUM_ROWS_TEXT);
     (void)how;
-    const tensor_t x = at[0], y = at[1];
+    const tensor_t x = at[in_x], y = at[out_y];
 
     for (uint64_t j = 0; j < x.width; j++) {
         double sum = 0;
@@ -56,8 +59,9 @@ void op_sum_rows(const attributes_t *how, const tensor_t *at)
 /* x -> y+; [t, w] to [t, 1] */
 void op_sum_columns(const attributes_t *how, const tensor_t *at)
 {
+    LH_SLOTS(LH_SUM_COLUMNS_TEXT);
     (void)how;
-    const tensor_t x = at[0], y = at[1];
+    const tensor_t x = at[in_x], y = at[out_y];
 
     for (uint64_t i = 0; i < x.rows; i++) {
         double sum = 0;
@@ -82,7 +86,8 @@ static uint64_t table_row(const lh_rows_t *how, const tensor_t *table, int64_t i
 /* tokens table -> y */
 void op_embed(const attributes_t *how, const tensor_t *at)
 {
-    const tensor_t tokens = at[0], table = at[1], y = at[2];
+    LH_SLOTS(LH_EMBED_TEXT);
+    const tensor_t tokens = at[in_tokens], table = at[in_table], y = at[out_y];
 
     for (uint64_t i = 0; i < y.rows; i++) {
         const uint64_t row = table_row(&how->rows, &table, get_integer(&tokens, 0, i));
@@ -95,7 +100,8 @@ void op_embed(const attributes_t *how, const tensor_t *at)
 /* tokens gy -> gtable+ */
 void op_embed_grad(const attributes_t *how, const tensor_t *at)
 {
-    const tensor_t tokens = at[0], gy = at[1], gtable = at[2];
+    LH_SLOTS(LH_EMBED_GRAD_TEXT);
+    const tensor_t tokens = at[in_tokens], gy = at[in_gy], gtable = at[out_gtable];
 
     for (uint64_t row = 0; row < gtable.rows; row++) {
         for (uint64_t j = 0; j < gtable.width; j++) {

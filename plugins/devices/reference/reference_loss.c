@@ -19,7 +19,8 @@ static uint64_t label_column(const lh_rows_t *how, const tensor_t *logits, int64
  * logit (0 where the label is another part's) */
 void op_ce_stats(const attributes_t *how, const tensor_t *at)
 {
-    const tensor_t logits = at[0], labels = at[1], stats = at[2];
+    LH_SLOTS(LH_CE_STATS_TEXT);
+    const tensor_t logits = at[in_logits], labels = at[in_labels], stats = at[out_stats];
 
     for (uint64_t i = 0; i < logits.rows; i++) {
         const uint64_t column = label_column(&how->rows, &logits, get_integer(&labels, 0, i));
@@ -39,7 +40,9 @@ void op_ce_stats(const attributes_t *how, const tensor_t *at)
  * order. */
 void op_ce_grad(const attributes_t *how, const tensor_t *at)
 {
-    const tensor_t logits = at[0], labels = at[1], stats = at[2], weights = at[3], glogits = at[4];
+    LH_SLOTS(LH_CE_GRAD_TEXT);
+    const tensor_t logits = at[in_logits], labels = at[in_labels], stats = at[in_stats],
+                   weights = at[in_weights], glogits = at[out_glogits];
 
     for (uint64_t i = 0; i < logits.rows; i++) {
         const uint64_t column = label_column(&how->rows, &logits, get_integer(&labels, 0, i));
@@ -54,8 +57,9 @@ void op_ce_grad(const attributes_t *how, const tensor_t *at)
 /* stats weights -> loss+ */
 void op_ce_loss(const attributes_t *how, const tensor_t *at)
 {
+    LH_SLOTS(LH_CE_LOSS_TEXT);
     (void)how;
-    const tensor_t stats = at[0], weights = at[1], loss = at[2];
+    const tensor_t stats = at[in_stats], weights = at[in_weights], loss = at[out_loss];
     double sum = 0;
 
     for (uint64_t i = 0; i < stats.rows; i++) {

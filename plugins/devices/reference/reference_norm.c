@@ -18,16 +18,35 @@ static double row_rstd(const lh_norm_t *how, const tensor_t *x, uint64_t row, do
     return 1 / sqrt(sum / (double)x->width + how->epsilon);
 }
 
+/* A row as groups of as many columns as the weight has: rows of another tensor over the same
+ * numbers. Groups of one row lie `width` apart, rows as they lay. */
+static double group_get(const tensor_t *x, uint64_t group, uint64_t column, uint64_t width)
+{
+    const uint64_t groups = x->width / width;
+    return get(x, group / groups, group % groups * width + column);
+}
+
+static void group_put(const tensor_t *x, uint64_t group, uint64_t column, uint64_t width,
+                      double value)
+{
+    const uint64_t groups = x->width / width;
+    put(x, group / groups, group % groups * width + column, value);
+}
+
 /* x w -> y rstd? */
 void op_rms_norm(const attributes_t *how, const tensor_t *at)
 {
-    const tensor_t x = at[0], w = at[1], y = at[2], rstd = at[3];
+    LH_SLOTS(LH_RMS_NORM_TEXT);
+    const tensor_t x = at[in_x], w = at[in_w], y = at[out_y], rstd = at[out_rstd];
+    const uint64_t d = w.width;
 
-    for (uint64_t i = 0; i < x.rows; i++) {
-        const double r = row_rstd(&how->norm, &x, i, 0);
-        for (uint64_t j = 0; j < x.width; j++) {
-            put(&y, i, j, get(&x, i, j) * r * weight_of(&how->norm, &w, j));
-        }
+    for (uint64_t i = 0; i < x.rows * (x.width / d); i++) {
+        double squares = 0;
+        for (uint64_t j = 0; j < d; j++)
+            squares += group_get(&x, i, j, d) * group_get(&x, i, j, d);
+        const double r = 1 / sqrt(squares / (double)d + how->norm.epsilon);
+        for (uint64_t j = 0; j < d; j++)
+            group_put(&y, i, j, d, group_get(&x, i, j, d) * r * weight_of(&how->norm, &w, j));
         put(&rstd, 0, i, r);
     }
 }
@@ -35,7 +54,9 @@ void op_rms_norm(const attributes_t *how, const tensor_t *at)
 /* a b w -> sum y rstd?; the norm sees the sum as it is stored */
 void op_add_rms_norm(const attributes_t *how, const tensor_t *at)
 {
-    const tensor_t a = at[0], b = at[1], w = at[2], sum = at[3], y = at[4], rstd = at[5];
+    LH_SLOTS(LH_ADD_RMS_NORM_TEXT);
+    const tensor_t a = at[in_a], b = at[in_b], w = at[in_w], sum = at[out_sum], y = at[out_y],
+                   rstd = at[out_rstd];
     const tensor_t norm[] = {sum, w, y, rstd};
 
     for (uint64_t i = 0; i < a.rows; i++) {
@@ -49,25 +70,27 @@ void op_add_rms_norm(const attributes_t *how, const tensor_t *at)
  * With n = x rstd and g = gy w: gx = rstd (g - n mean(g n)), gw = sum over rows of gy n. */
 void op_rms_norm_grad(const attributes_t *how, const tensor_t *at)
 {
-    const tensor_t gy = at[0], x = at[1], w = at[2], rstd = at[3], gx = at[4], gw = at[5];
+    LH_SLOTS(LH_RMS_NORM_GRAD_TEXT);
+    const tensor_t gy = at[in_gy], x = at[in_x], w = at[in_w], rstd = at[in_rstd];
+    const tensor_t gx = at[out_gx], gw = at[out_gw];
+    const uint64_t d = w.width, rows = x.rows * (x.width / d);
 
-    for (uint64_t j = 0; j < x.width; j++) {
+    for (uint64_t j = 0; j < d; j++) {
         double sum = 0;
-        for (uint64_t i = 0; i < x.rows; i++) {
-            sum += get(&gy, i, j) * get(&x, i, j) * get(&rstd, 0, i);
-        }
+        for (uint64_t i = 0; i < rows; i++)
+            sum += group_get(&gy, i, j, d) * group_get(&x, i, j, d) * get(&rstd, 0, i);
         put(&gw, 0, j, sum);
     }
-    for (uint64_t i = 0; i < x.rows; i++) {
+    for (uint64_t i = 0; i < rows; i++) {
         const double r = get(&rstd, 0, i);
         double along = 0; /* mean(g n) */
-        for (uint64_t j = 0; j < x.width; j++) {
-            along += get(&gy, i, j) * weight_of(&how->norm, &w, j) * get(&x, i, j) * r;
-        }
-        along /= (double)x.width;
-        for (uint64_t j = 0; j < x.width; j++) {
-            const double g = get(&gy, i, j) * weight_of(&how->norm, &w, j);
-            put(&gx, i, j, r * (g - get(&x, i, j) * r * along));
+        for (uint64_t j = 0; j < d; j++)
+            along += group_get(&gy, i, j, d) * weight_of(&how->norm, &w, j) *
+                     group_get(&x, i, j, d) * r;
+        along /= (double)d;
+        for (uint64_t j = 0; j < d; j++) {
+            const double g = group_get(&gy, i, j, d) * weight_of(&how->norm, &w, j);
+            group_put(&gx, i, j, d, r * (g - group_get(&x, i, j, d) * r * along));
         }
     }
 }
@@ -75,7 +98,9 @@ void op_rms_norm_grad(const attributes_t *how, const tensor_t *at)
 /* x w b? -> y mean? rstd? */
 void op_layer_norm(const attributes_t *how, const tensor_t *at)
 {
-    const tensor_t x = at[0], w = at[1], b = at[2], y = at[3], mean = at[4], rstd = at[5];
+    LH_SLOTS(LH_LAYER_NORM_TEXT);
+    const tensor_t x = at[in_x], w = at[in_w], b = at[in_b], y = at[out_y], mean = at[out_mean],
+                   rstd = at[out_rstd];
 
     for (uint64_t i = 0; i < x.rows; i++) {
         double m = 0;
@@ -96,8 +121,10 @@ void op_layer_norm(const attributes_t *how, const tensor_t *at)
  * With n = (x - mean) rstd and g = gy w: gx = rstd (g - mean(g) - n mean(g n)). */
 void op_layer_norm_grad(const attributes_t *how, const tensor_t *at)
 {
-    const tensor_t gy = at[0], x = at[1], w = at[2], mean = at[3], rstd = at[4];
-    const tensor_t gx = at[5], gw = at[6], gb = at[7];
+    LH_SLOTS(LH_LAYER_NORM_GRAD_TEXT);
+    const tensor_t gy = at[in_gy], x = at[in_x], w = at[in_w], mean = at[in_mean],
+                   rstd = at[in_rstd];
+    const tensor_t gx = at[out_gx], gw = at[out_gw], gb = at[out_gb];
 
     for (uint64_t j = 0; j < x.width; j++) {
         double along = 0, sum = 0;

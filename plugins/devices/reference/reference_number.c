@@ -56,16 +56,6 @@ static uint32_t small_encode(const small_float_t *f, double value)
     return sign | bits;
 }
 
-uint64_t dtype_bytes(lh_dtype_t dtype)
-{
-    static const uint8_t bytes[LH_DTYPES] = {
-        [LH_DTYPE_F32] = 4,    [LH_DTYPE_BF16] = 2, [LH_DTYPE_F16] = 2, [LH_DTYPE_F8E4M3] = 1,
-        [LH_DTYPE_F8E5M2] = 1, [LH_DTYPE_F64] = 8,  [LH_DTYPE_I32] = 4, [LH_DTYPE_I64] = 8,
-        [LH_DTYPE_U8] = 1,     [LH_DTYPE_I8] = 1,
-    };
-    return dtype < LH_DTYPES ? bytes[dtype] : 0;
-}
-
 #define LOAD_AS(T)                      \
     {                                   \
         T value_;                       \
@@ -83,15 +73,6 @@ static uint32_t load_bits(const char *at, size_t bytes)
     return large;
 }
 
-/* The upper half of an F32. */
-static double bf16_decode(const char *at)
-{
-    const uint32_t bits = load_bits(at, 2) << 16;
-    float value;
-    memcpy(&value, &bits, sizeof(value));
-    return (double)value;
-}
-
 double element_load(lh_dtype_t dtype, const char *at)
 {
     switch (dtype) {
@@ -101,7 +82,7 @@ double element_load(lh_dtype_t dtype, const char *at)
     case LH_DTYPE_I64: LOAD_AS(int64_t)
     case LH_DTYPE_U8: LOAD_AS(uint8_t)
     case LH_DTYPE_I8: LOAD_AS(int8_t)
-    case LH_DTYPE_BF16: return bf16_decode(at);
+    case LH_DTYPE_BF16: return (double)lh_bf16_to_f32((uint16_t)load_bits(at, 2));
     case LH_DTYPE_F16: return small_decode(&f16, load_bits(at, 2));
     case LH_DTYPE_F8E4M3: return small_decode(&f8e4m3, load_bits(at, 1));
     case LH_DTYPE_F8E5M2: return small_decode(&f8e5m2, load_bits(at, 1));
@@ -139,7 +120,7 @@ tensor_t tensor_view(const lh_arg_t *arg, void *address, uint64_t valid_rows)
                   .address = address,
                   .rows = 1,
                   .width = 1,
-                  .element_bytes = dtype_bytes(arg->dtype)};
+                  .element_bytes = lh_dtype_bytes(arg->dtype)};
 
     if (arg->dtype == LH_DTYPE_NONE) x.address = NULL;
     if (arg->rank > 0) x.width = arg->shape[arg->rank - 1];

@@ -22,70 +22,35 @@ struct lh_prepared {
     lh_arg_t args[LH_MAX_SLOTS];
 };
 
-#define ATTRIBUTES(name) (uint32_t)sizeof(((attributes_t *)NULL)->name)
-
-/* op, slots, attributes, function */
-#define REFERENCE_OPS(X)                         \
-    X(copy, 2, 0)                                \
-    X(matmul, 8, ATTRIBUTES(matmul))             \
-    X(sum_rows, 2, 0)                            \
-    X(sum_columns, 2, 0)                         \
-    X(embed, 3, ATTRIBUTES(rows))                \
-    X(embed_grad, 3, ATTRIBUTES(rows))           \
-    X(rms_norm, 4, ATTRIBUTES(norm))             \
-    X(rms_norm_grad, 6, ATTRIBUTES(norm))        \
-    X(layer_norm, 6, ATTRIBUTES(norm))           \
-    X(layer_norm_grad, 8, ATTRIBUTES(norm))      \
-    X(rope, 4, ATTRIBUTES(rope))                 \
-    X(attention, 7, ATTRIBUTES(attention))       \
-    X(attention_grad, 11, ATTRIBUTES(attention)) \
-    X(activate, 2, ATTRIBUTES(activate))         \
-    X(activate_grad, 3, ATTRIBUTES(activate))    \
-    X(add, 3, 0)                                 \
-    X(multiply, 3, 0)                            \
-    X(scale, 3, 0)                               \
-    X(ce_stats, 3, ATTRIBUTES(rows))             \
-    X(ce_grad, 5, ATTRIBUTES(rows))              \
-    X(ce_loss, 3, 0)                             \
-    X(sum_squares, 2, 0)                         \
-    X(clip, 3, 0)                                \
-    X(adamw, 9, ATTRIBUTES(adamw))               \
-    X(sgd, 7, ATTRIBUTES(sgd))                   \
-    X(add_rms_norm, 6, ATTRIBUTES(norm))         \
-    X(gate, 3, ATTRIBUTES(activate))             \
-    X(gate_grad, 5, ATTRIBUTES(activate))        \
-    X(cache_write, 4, 0)                         \
-    X(attention_cached, 6, ATTRIBUTES(attention))
-
-#define OP_ROW(op, slots, bytes) {#op, slots, bytes, op_##op},
-const reference_op_t reference_ops[] = {REFERENCE_OPS(OP_ROW)};
-const uint32_t reference_op_count = sizeof(reference_ops) / sizeof(reference_ops[0]);
+#define SLOT_ONE(slot, marks, shape) +1
+#define OP_ROW(op, text) {#op, 0 text(LH_OP_SKIP_, SLOT_ONE, SLOT_ONE), op_##op},
+static const reference_op_t ops[] = {LH_OPS_BASE(OP_ROW) LH_OPS_MORE(OP_ROW)};
 
 /* ---- kernels ---- */
 
 static const reference_op_t *op_find(const char *name)
 {
-    for (uint32_t i = 0; i < reference_op_count; i++) {
-        if (strcmp(reference_ops[i].name, name) == 0) return &reference_ops[i];
+    for (size_t i = 0; i < sizeof(ops) / sizeof(ops[0]); i++) {
+        if (strcmp(ops[i].name, name) == 0) return &ops[i];
     }
     return NULL;
 }
 
-static void attributes_read(const reference_op_t *op, const void *from, attributes_t *out)
+static void attributes_read(const void *from, attributes_t *out)
 {
     uint32_t bytes;
 
     memset(out, 0, sizeof(*out));
-    if (from == NULL || op->attributes_bytes == 0) return;
+    if (from == NULL) return;
     memcpy(&bytes, from, sizeof(bytes));
-    memcpy(out, from, bytes < op->attributes_bytes ? bytes : op->attributes_bytes);
+    memcpy(out, from, bytes < sizeof(*out) ? bytes : sizeof(*out));
 }
 
 static lh_status_t arg_check(const lh_host_t *host, const char *op, uint32_t slot,
                              const lh_arg_t *arg)
 {
     if (arg->dtype == LH_DTYPE_NONE) return LH_OK;
-    if (dtype_bytes(arg->dtype) == 0) {
+    if (lh_dtype_bytes(arg->dtype) == 0) {
         return host->fail(host, LH_UNSUPPORTED, "%s: slot %u has dtype %u, which is unknown here",
                           op, slot, arg->dtype);
     }
@@ -105,7 +70,7 @@ static uint64_t arg_bytes(const lh_arg_t *arg)
     uint64_t elements = 1;
     for (uint32_t i = 0; i < arg->rank; i++)
         elements *= arg->shape[i];
-    return elements * dtype_bytes(arg->dtype);
+    return elements * lh_dtype_bytes(arg->dtype);
 }
 
 static lh_status_t kernel_prepare(const lh_host_t *host, lh_device_t *d,
@@ -135,7 +100,7 @@ static lh_status_t kernel_prepare(const lh_host_t *host, lh_device_t *d,
     }
     k->host = host;
     k->op = op;
-    attributes_read(op, desc->attributes, &k->how);
+    attributes_read(desc->attributes, &k->how);
     memcpy(mine.name, op->name, strlen(op->name));
     strcat(mine.name, ".reference");
     lh_fill(plan, &mine, sizeof(mine));
@@ -166,9 +131,9 @@ static void kernel_release(lh_prepared_t *k)
     k->host->release(k->host, k);
 }
 
-#define KERNEL_ROW(name, slots, bytes) \
+#define KERNEL_ROW(name, text) \
     {.op = #name, .prepare = kernel_prepare, .launch = kernel_launch, .release = kernel_release},
-static const lh_kernel_t kernels[] = {REFERENCE_OPS(KERNEL_ROW)};
+static const lh_kernel_t kernels[] = {LH_OPS_BASE(KERNEL_ROW) LH_OPS_MORE(KERNEL_ROW)};
 
 /* ---- device ---- */
 

@@ -9,8 +9,9 @@ enum { SQUARES_ELEMENTS = 4096 };
 /* x -> y; [n, 2], one row per 4096 elements: sum of squares, number of elements not finite */
 void op_sum_squares(const attributes_t *how, const tensor_t *at)
 {
+    LH_SLOTS(LH_SUM_SQUARES_TEXT);
     (void)how;
-    const tensor_t x = at[0], y = at[1];
+    const tensor_t x = at[in_x], y = at[out_y];
     const uint64_t elements = x.rows * x.width;
 
     for (uint64_t begin = 0; begin < elements; begin += SQUARES_ELEMENTS) {
@@ -28,8 +29,9 @@ void op_sum_squares(const attributes_t *how, const tensor_t *at)
 /* squares step -> step (in place): row 0 says how gradients are scaled and what norm is allowed */
 void op_clip(const attributes_t *how, const tensor_t *at)
 {
+    LH_SLOTS(LH_CLIP_TEXT);
     (void)how;
-    const tensor_t squares = at[0], step = at[1], out = at[2];
+    const tensor_t squares = at[in_squares], step = at[in_step], out = at[out_step];
     double sum = 0, broken = 0;
 
     for (uint64_t i = 0; i < squares.rows; i++) {
@@ -51,9 +53,12 @@ void op_clip(const attributes_t *how, const tensor_t *at)
 /* g master m1 m2 step -> master m1 m2 w? (in place): torch.optim.AdamW */
 void op_adamw(const attributes_t *how, const tensor_t *at)
 {
+    LH_SLOTS(LH_ADAMW_TEXT);
     const lh_adamw_t *h = &how->adamw;
-    const tensor_t g = at[0], master = at[1], m1 = at[2], m2 = at[3], step = at[4];
-    const tensor_t master_out = at[5], m1_out = at[6], m2_out = at[7], w = at[8];
+    const tensor_t g = at[in_g], master = at[in_master], m1 = at[in_m1], m2 = at[in_m2],
+                   step = at[in_step];
+    const tensor_t master_out = at[out_master], m1_out = at[out_m1], m2_out = at[out_m2],
+                   w = at[out_w];
     const double rate = get(&step, 0, LH_STEP_LEARNING_RATE);
     const double number = get(&step, 0, LH_STEP_NUMBER);
     const double correction1 = 1 - pow(h->beta1, number);
@@ -80,9 +85,10 @@ void op_adamw(const attributes_t *how, const tensor_t *at)
  */
 void op_sgd(const attributes_t *how, const tensor_t *at)
 {
+    LH_SLOTS(LH_SGD_TEXT);
     const lh_sgd_t *h = &how->sgd;
-    const tensor_t g = at[0], master = at[1], m1 = at[2], step = at[3];
-    const tensor_t master_out = at[4], m1_out = at[5], w = at[6];
+    const tensor_t g = at[in_g], master = at[in_master], m1 = at[in_m1], step = at[in_step];
+    const tensor_t master_out = at[out_master], m1_out = at[out_m1], w = at[out_w];
     const double rate = get(&step, 0, LH_STEP_LEARNING_RATE);
 
     if (get(&step, 0, LH_STEP_APPLY) == 0) return;

@@ -1,4 +1,4 @@
-/* zero3_plugin.c - the values are cut too: a block's are gathered ahead of each visit and dropped
+/* zero3_plugin.c - the values are cut too: a block's are gathered ahead of each instance and dropped
  * after it. */
 #include "../zero.h"
 
@@ -11,10 +11,10 @@ static const lh_space_t spaces[] = {
     ZERO_SPACE("master", MASTER, LH_DTYPE_F32, DATA, ALWAYS, ZERO_SEEDED),
     ZERO_SPACE("state", STATE, 0, DATA, ALWAYS, ZERO_SAVED),
     ZERO_SPACE("wide_grad", GRAD, LH_DTYPE_F32, SELF, BUCKET, 0),
-    ZERO_SPACE("wide_value", VALUE, 0, SELF, VISIT, 0),
+    ZERO_SPACE("wide_value", VALUE, 0, SELF, INSTANCE, 0),
 };
 static const lh_move_t moves[] = {
-    {.when = LH_AT_VISIT, .what = LH_MOVE_GATHER, .from = VALUE, .to = WIDE_VALUE, .group = LH_GROUP_DATA, .ahead = 1},
+    {.when = LH_AT_INSTANCE, .what = LH_MOVE_GATHER, .from = VALUE, .to = WIDE_VALUE, .group = LH_GROUP_DATA, .ahead = 1},
     {.when = LH_AT_GRAD, .what = LH_MOVE_REDUCE, .from = WIDE_GRAD, .to = GRAD, .group = LH_GROUP_DATA, .reduce = LH_REDUCE_SUM, .each_micro = 1},
     {.when = LH_AT_STEP, .what = LH_MOVE_UPDATE, .from = GRAD, .to = MASTER},
     {.when = LH_AT_STEP, .what = LH_MOVE_COPY, .from = MASTER, .to = VALUE},
@@ -27,10 +27,10 @@ static const lh_space_t site_spaces[] = {
     ZERO_SPACE("master", MASTER, LH_DTYPE_F32, SITE, ALWAYS, ZERO_SEEDED),
     ZERO_SPACE("state", STATE, 0, SITE, ALWAYS, ZERO_SAVED),
     ZERO_SPACE("wide_grad", GRAD, LH_DTYPE_F32, SELF, BUCKET, 0),
-    ZERO_SPACE("wide_value", VALUE, 0, SELF, VISIT, 0),
+    ZERO_SPACE("wide_value", VALUE, 0, SELF, INSTANCE, 0),
 };
 static const lh_move_t site_moves[] = {
-    {.when = LH_AT_VISIT, .what = LH_MOVE_GATHER, .from = VALUE, .to = WIDE_VALUE, .group = LH_GROUP_SITE, .ahead = 1},
+    {.when = LH_AT_INSTANCE, .what = LH_MOVE_GATHER, .from = VALUE, .to = WIDE_VALUE, .group = LH_GROUP_SITE, .ahead = 1},
     {.when = LH_AT_GRAD, .what = LH_MOVE_REDUCE, .from = WIDE_GRAD, .to = GRAD, .group = LH_GROUP_SITE, .reduce = LH_REDUCE_SUM, .each_micro = 1},
     {.when = LH_AT_GRAD, .what = LH_MOVE_REDUCE, .from = GRAD, .to = GRAD, .group = LH_GROUP_ACROSS, .reduce = LH_REDUCE_SUM},
     {.when = LH_AT_STEP, .what = LH_MOVE_UPDATE, .from = GRAD, .to = MASTER},

@@ -6,6 +6,7 @@
 #ifndef SHM_H
 #define SHM_H
 
+#include <longhaul/draft/onesided.h>
 #include <longhaul/plugin.h>
 
 #include "shm_ring.h"
@@ -173,6 +174,7 @@ lh_status_t shm_remote_new(lh_conn_t *c, uint32_t id, uint64_t bytes, uint64_t f
                            uint32_t access, int fd);
 void shm_remotes_close(lh_conn_t *c);
 void shm_remote_free(lh_remote_t *m);
+extern const lh_mapping_api_t shm_mapping;
 extern const lh_one_sided_api_t shm_one_sided;
 
 #endif

@@ -223,11 +223,12 @@ static lh_status_t map(lh_remote_t *remote, const void **out)
     return LH_OK;
 }
 
-const lh_one_sided_api_t shm_one_sided = {
-    .struct_size = sizeof(shm_one_sided),
+const lh_mapping_api_t shm_mapping = {
+    .struct_size = sizeof(shm_mapping),
     .offer = offer,
     .take = take,
     .forget = forget,
-    .put = put,
     .map = map,
 };
+
+const lh_one_sided_api_t shm_one_sided = {.struct_size = sizeof(shm_one_sided), .put = put};

@@ -158,8 +158,10 @@ static const lh_transport_api_t api = {
     .wait_fd = shm_wait_fd,
     .arm = shm_arm,
     .stats = shm_stats,
-    .one_sided = &shm_one_sided,
+    .mapping = &shm_mapping,
 };
+
+static const lh_draft_t drafts[] = {{LH_DRAFT_ONE_SIDED, &shm_one_sided}};
 
 LH_PLUGIN = {
     LH_PLUGIN_HEADER,
@@ -169,5 +171,6 @@ LH_PLUGIN = {
     .version = "0.1.0",
     .summary = "shared memory between processes of one machine",
     LH_TABLE_OPTIONS(options),
+    LH_TABLE_DRAFTS(drafts),
     .transport = &api,
 };

@@ -39,6 +39,7 @@ typedef struct tcp_config {
     uint64_t port, streams;
     uint64_t chunk_bytes, buffer_bytes, pace;
     char *congestion;
+    char *advertise;
 } tcp_config_t;
 
 typedef struct watch { /* what an epoll event points to; the first member of what is watched */
@@ -151,7 +152,8 @@ struct lh_conn {
     uint32_t stream_count, open_count, turn;
     uint64_t silence_ns;
     lh_link_t link; /* zeroes where unknown */
-    lh_tuning_t tuning;
+    lh_tuning_t wanted, tuning;
+    bool measures; /* link.round_trip_ns is of our own handshakes */
     uint64_t budget_used;
 
     operation_t sends[DEPTH], recvs[DEPTH];   /* by number modulo DEPTH */
@@ -167,7 +169,7 @@ struct lh_conn {
     /* read by stats from any thread */
     _Atomic uint64_t bytes_sent, bytes_received, in_flight, starved_ns, heard_ns;
     _Atomic uint64_t round_trip_ns, round_trip_min_ns, retransmitted, rate;
-    _Atomic uint32_t paths_up;
+    _Atomic uint32_t paths_up, path_mtu;
     uint64_t starved_since, sampled_ns, retransmits_counted;
     uint64_t rate_ns, rate_bytes; /* at the last sample */
     bool rate_busy;
@@ -194,6 +196,14 @@ typedef struct place { /* an address of this machine */
     char name[64]; /* of its interface, where that is known */
 } place_t;
 
+typedef struct limits { /* of this kernel and this process; window 0: not asked yet */
+    uint64_t budget;    /* kernel memory for all buffers of this process */
+    uint64_t card;      /* bytes a second; 0: unknown                    */
+    bool force, bbr;    /* buffers beyond the limits may be set; bbr may be used */
+    uint64_t send, receive, auto_send, auto_receive; /* largest that may be set, and grown to */
+    uint64_t window;                                 /* bytes that one stream can have on its way */
+} limits_t;
+
 struct lh_transport {
     const lh_host_t *host;
     const tcp_config_t *config;
@@ -206,16 +216,19 @@ struct lh_transport {
     uint32_t open_streams;
     uint32_t unsettled; /* listeners' strangers and streams that dial */
     uint32_t turns;
-    uint64_t now, served;         /* now_ns of this poll; of the last look at epoll */
-    uint64_t budget, budget_used; /* kernel memory for buffers; budget 0: not asked yet */
-    place_t here;                 /* listens here, dials from here */
+    uint64_t now, served; /* now_ns of this poll; of the last look at epoll */
+    uint64_t budget_used; /* of limits.budget */
+    limits_t limits;
+    place_t here;    /* listens here, dials from here                      */
+    place_t outside; /* what others dial instead; length 0: nothing else */
     void *tls_context;
 };
 
 /* tcp_address.c */
 lh_status_t address_choose(lh_transport_t *t);
 bool address_is_any(const struct sockaddr_storage *a);
-/* What others dial: the bound one, or for "any" that of an interface with its port. */
+/* What others dial: the one to advertise, the bound one, or for "any" that of an interface; with
+ * the bound port. */
 lh_status_t address_publish(lh_transport_t *t, const struct sockaddr_storage *bound,
                             lh_address_t *out);
 bool address_read(const lh_transport_t *t, const lh_address_t *from, struct sockaddr_storage *out,
@@ -226,16 +239,11 @@ void address_text(const struct sockaddr_storage *from, char *out, size_t room);
 lh_status_t socket_listen(lh_transport_t *t, lh_address_t *address, int *out);
 /* Starts to connect; -1 and errno. */
 int socket_dial(lh_conn_t *c);
-/* What every connected stream has, and what its link asks for. */
+/* What every connected stream has. */
 void socket_prepare(int fd, uint64_t silence_ns);
-uint64_t silence_within(uint64_t ns); /* what the kernel can keep to; 0: the longest */
-void socket_tune(lh_conn_t *c, int fd, bool before_connect);
-/* Lowers the buffers of a new connection to what the kernel has left for us. */
-void socket_budget(lh_conn_t *c);
+uint64_t silence_within(uint64_t ns); /* what the kernel can keep to; 0: 3 s */
 /* Counts for stats, now and then; ends a connection whose peer acknowledges nothing. */
 void socket_sample(lh_conn_t *c);
-void tuning_choose(const tcp_config_t *config, const lh_link_t *link, const lh_tuning_t *wanted,
-                   lh_tuning_t *out);
 
 /* tcp_stream.c: a socket and its frames */
 lh_status_t stream_new(lh_transport_t *t, uint32_t stage_bytes, stream_t **out);

@@ -1,13 +1,16 @@
-/* tcp_address.c - where this rank listens: one address, never "any" unless the INI says so. */
+/* tcp_address.c - where this rank listens: one address, never "any" unless the INI says so; and
+ * what others are told to dial, which is another one behind NAT. */
 #include "tcp.h"
 
 #include <arpa/inet.h>
 #include <ifaddrs.h>
 #include <net/if.h>
+#include <netdb.h>
 #include <netinet/in.h>
 #include <stdio.h>
 #include <string.h>
 
+enum { ADVERTISE_BYTES = 1024 };
 enum { ADDRESS_BYTES = 24 }; /* family 4 or 6, 0, port, address, scope; big-endian port */
 
 static const struct sockaddr_in *v4(const struct sockaddr_storage *a)
@@ -80,16 +83,14 @@ static void take(place_t *p, const struct sockaddr *address, const char *interfa
     (void)snprintf(p->name, sizeof(p->name), "%s", interface);
 }
 
+/* A number, with its interface where it is link-local: "fe80::1%eth0". */
 static bool take_text(place_t *p, const char *text)
 {
-    struct sockaddr_in a = {.sin_family = AF_INET};
-    struct sockaddr_in6 b = {.sin6_family = AF_INET6};
-    if (inet_pton(AF_INET, text, &a.sin_addr) == 1)
-        take(p, (const struct sockaddr *)(const void *)&a, text);
-    else if (inet_pton(AF_INET6, text, &b.sin6_addr) == 1)
-        take(p, (const struct sockaddr *)(const void *)&b, text);
-    else
-        return false;
+    struct addrinfo *found;
+    const struct addrinfo how = {.ai_socktype = SOCK_STREAM, .ai_flags = AI_NUMERICHOST};
+    if (getaddrinfo(text, NULL, &how, &found) != 0) return false;
+    take(p, found->ai_addr, text);
+    freeaddrinfo(found);
     return true;
 }
 
@@ -117,11 +118,16 @@ static bool take_interface(place_t *p, const char *wanted)
     return best != NULL;
 }
 
-lh_status_t address_choose(lh_transport_t *t)
+/* Through which interface other machines are reached is known from the way to rank 0's: the first
+ * one that is up may be a bridge of containers. */
+static lh_status_t choose_bind(lh_transport_t *t)
 {
     const char *bind = t->config->bind;
+    const lh_world_t *w = t->host->world;
     if (bind == NULL || strcmp(bind, "auto") == 0) {
-        if (t->host->world->nodes <= 1 && take_text(&t->here, "127.0.0.1")) return LH_OK;
+        if (w->nodes <= 1 && take_text(&t->here, "127.0.0.1")) return LH_OK;
+        if (LH_HAS(w, address) && w->address[0] != '\0' && take_text(&t->here, w->address))
+            return LH_OK;
         if (take_interface(&t->here, NULL)) return LH_OK;
         return t->host->fail(t->host, LH_NO_DEVICE,
                              "no network interface is up; name an address: bind = ...");
@@ -130,6 +136,43 @@ lh_status_t address_choose(lh_transport_t *t)
     return t->host->fail(t->host, LH_NO_DEVICE,
                          "bind = %s: neither an address nor an interface that is up and has one",
                          bind);
+}
+
+/* A word of `advertise`: ADDRESS for every machine, HOST=ADDRESS for one. False: it is neither. */
+static bool take_advertised(lh_transport_t *t, char *word, const char *host)
+{
+    place_t said;
+    char *number = strchr(word, '=');
+    if (number != NULL) *number++ = '\0';
+    if (!take_text(&said, number != NULL ? number : word)) return false;
+    if (number != NULL && strcmp(word, host) != 0) return true;
+    t->outside = said;
+    return true;
+}
+
+static lh_status_t choose_advertised(lh_transport_t *t)
+{
+    char list[ADVERTISE_BYTES], *rest = list;
+    const char *all = t->config->advertise;
+    lh_rank_info_t self = {.struct_size = sizeof(self)};
+    if (all == NULL) return LH_OK;
+    lh_status_t status = t->host->rank_info(t->host, t->host->world->rank, &self);
+    if (status == LH_OK && (size_t)snprintf(list, sizeof(list), "%s", all) >= sizeof(list))
+        status = t->host->fail(t->host, LH_INVALID, "advertise is longer than %d bytes",
+                               ADVERTISE_BYTES - 1);
+    for (char *word; status == LH_OK && (word = strsep(&rest, " ,\t")) != NULL;)
+        if (*word != '\0' && !take_advertised(t, word, self.host_name))
+            status = t->host->fail(t->host, LH_INVALID,
+                                   "advertise = %s: expected ADDRESS or HOST=ADDRESS, separated by "
+                                   "commas; an address is a number",
+                                   all);
+    return status;
+}
+
+lh_status_t address_choose(lh_transport_t *t)
+{
+    const lh_status_t status = choose_bind(t);
+    return status == LH_OK ? choose_advertised(t) : status;
 }
 
 bool address_is_any(const struct sockaddr_storage *a)
@@ -142,10 +185,14 @@ lh_status_t address_publish(lh_transport_t *t, const struct sockaddr_storage *bo
                             lh_address_t *out)
 {
     lh_address_t any;
-    place_t outside;
+    place_t outside = t->outside;
+    const lh_world_t *w = t->host->world;
     address_write(bound, out);
-    if (!address_is_any(bound)) return LH_OK;
-    if (!take_interface(&outside, NULL) || outside.address.ss_family != bound->ss_family)
+    if (outside.length == 0 && !address_is_any(bound)) return LH_OK;
+    if (outside.length == 0 &&
+        (!LH_HAS(w, address) || w->address[0] == '\0' || !take_text(&outside, w->address) ||
+         outside.address.ss_family != bound->ss_family) &&
+        (!take_interface(&outside, NULL) || outside.address.ss_family != bound->ss_family))
         return t->host->fail(t->host, LH_NO_DEVICE,
                              "bind = %s: no interface has an address that others could dial",
                              t->here.name);

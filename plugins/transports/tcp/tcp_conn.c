@@ -1,5 +1,5 @@
 /* tcp_conn.c - a connection from its first stream to its last event. */
-#include "tcp.h"
+#include "tcp_tuning.h"
 
 #include <stdarg.h>
 #include <stdio.h>
@@ -99,6 +99,8 @@ void conn_stream_open(lh_conn_t *c, stream_t *s)
     c->state = CONN_UP;
     c->transport->unsettled--;
     c->up_due = true;
+    conn_tune_whole(c);
+    conn_say_tuning(c);
 }
 
 bool conn_has_events(const lh_conn_t *c)

@@ -1,6 +1,6 @@
 /* tcp_dial.c - handshakes as they happen on a stream, and the end that dials: it tries again until
  * dial_ns is over, for the other end may be about to listen. */
-#include "tcp.h"
+#include "tcp_tuning.h"
 
 #include <errno.h>
 #include <stdio.h>
@@ -19,7 +19,8 @@ void dial_failed(stream_t *s, lh_status_t status, const char *text)
         return;
     }
     (void)snprintf(c->reason, sizeof(c->reason), "%s", text);
-    if (met && ++c->dial_refusals == REFUSALS_MAX) {
+    /* Of the streams after the first, whose key was proven, the link may have been cut meanwhile. */
+    if (met && index == 0 && ++c->dial_refusals == REFUSALS_MAX) {
         conn_break(c, LH_DENIED,
                    "%s at %s closed the connection in the handshake, %u times: it has another key, "
                    "or listens with another level of security than ours (%s)",
@@ -103,6 +104,10 @@ static void connected(stream_t *s)
     }
     stream_watch_out(s, false);
     socket_prepare(s->fd, c->silence_ns);
+    if (s->index == 0) { /* the round trip is known now, and the other end not yet told */
+        conn_tune(c, s->fd);
+        c->stream_count = c->tuning.streams;
+    }
     if (c->security == LH_SECURITY_PLAIN) {
         send_greeting(s);
         return;

@@ -7,6 +7,7 @@
 #include <unistd.h>
 
 #include "tcp_poll.h"
+#include "tcp_tuning.h"
 
 #define DIAL_NS 10000000000ull /* where the host names none */
 
@@ -81,18 +82,6 @@ static lh_status_t tcp_nic_count(LH_UNUSED lh_transport_t *t, uint32_t *out)
     return LH_OK;
 }
 
-static uint64_t line_rate(const char *interface)
-{
-    char path[128];
-    long megabits = 0;
-    (void)snprintf(path, sizeof(path), "/sys/class/net/%s/speed", interface);
-    FILE *file = fopen(path, "re");
-    if (file == NULL) return 0;
-    if (fscanf(file, "%ld", &megabits) != 1 || megabits < 0) megabits = 0;
-    (void)fclose(file);
-    return (uint64_t)megabits * 125000;
-}
-
 static lh_status_t tcp_nic_info(lh_transport_t *t, uint32_t nic, lh_nic_info_t *info)
 {
     if (nic != 0)
@@ -102,7 +91,7 @@ static lh_status_t tcp_nic_info(lh_transport_t *t, uint32_t nic, lh_nic_info_t *
         .flags = LH_CAN_DIAL_TO_SEND | LH_CAN_DIAL_TO_RECEIVE | LH_CAN_DUPLEX | LH_CAN_CHECKSUM |
                  LH_CAN_PROVE | LH_CAN_ENCRYPT | LH_CAN_PACE,
         .memory_kinds = LH_MEM_HOST,
-        .bytes_per_second = line_rate(t->here.name),
+        .bytes_per_second = card_rate(t->here.name),
         .max_message_bytes = MESSAGE_MAX,
         .max_connections = 4096,
         .max_sends = DEPTH,
@@ -187,23 +176,24 @@ static void take_params(lh_conn_t *c, const lh_conn_params_t *params)
 {
     static const lh_link_t no_link = {.struct_size = sizeof(no_link)};
     static const lh_tuning_t no_tuning = {.struct_size = sizeof(no_tuning)};
-    lh_tuning_t wanted = no_tuning;
     c->link = no_link;
+    c->wanted = no_tuning;
     if (params->link != NULL)
         memcpy(&c->link, params->link,
                params->link->struct_size < sizeof(c->link) ? params->link->struct_size
                                                            : sizeof(c->link));
     if (params->tuning != NULL)
-        memcpy(&wanted, params->tuning,
-               params->tuning->struct_size < sizeof(wanted) ? params->tuning->struct_size
-                                                            : sizeof(wanted));
+        memcpy(&c->wanted, params->tuning,
+               params->tuning->struct_size < sizeof(c->wanted) ? params->tuning->struct_size
+                                                               : sizeof(c->wanted));
     c->tuning.struct_size = sizeof(c->tuning);
-    tuning_choose(c->transport->config, &c->link, &wanted, &c->tuning);
-    socket_budget(c);
+    conn_tune(c, c->streams[0] != NULL ? c->streams[0]->fd : -1);
     c->direction = params->direction;
     c->cookie = params->cookie;
     c->silence_ns = silence_within(params->silence_ns);
-    c->dscp = params->dscp;
+    c->dscp = params->dscp != 0              ? params->dscp
+              : c->link.scope == LH_LINK_WAN ? dscp_of(params->hello.service)
+                                             : 0;
 }
 
 static lh_status_t tcp_admit(lh_conn_t *c, const lh_conn_params_t *params)
@@ -372,7 +362,20 @@ static lh_status_t tcp_stats(lh_conn_t *c, lh_link_stats_t *out)
             .bytes_retransmitted = atomic_load_explicit(&c->retransmitted, memory_order_relaxed),
             .bytes_per_second = atomic_load_explicit(&c->rate, memory_order_relaxed),
             .starved_ns = atomic_load_explicit(&c->starved_ns, memory_order_relaxed),
-            .silent_ns = heard != 0 && now > heard ? now - heard : 0);
+            .silent_ns = heard != 0 && now > heard ? now - heard : 0,
+            .path_mtu = atomic_load_explicit(&c->path_mtu, memory_order_relaxed));
+    return LH_OK;
+}
+
+static lh_status_t tcp_tune(lh_transport_t *t, const lh_link_t *link, uint32_t choice,
+                            lh_tuning_t *out, char *why, size_t room)
+{
+    lh_link_t known = {.struct_size = sizeof(known)};
+    lh_tuning_t chosen = {.struct_size = sizeof(chosen)};
+    memcpy(&known, link, link->struct_size < sizeof(known) ? link->struct_size : sizeof(known));
+    if (!tuning_offer(t, &known, choice, &chosen)) return LH_UNSUPPORTED;
+    tuning_text(&chosen, why, room);
+    lh_fill(out, &chosen, sizeof(chosen));
     return LH_OK;
 }
 
@@ -390,12 +393,23 @@ static lh_status_t tcp_retune(lh_conn_t *c, const lh_tuning_t *wanted, lh_tuning
         if (mine.inflight_bytes != 0) all.inflight_bytes = mine.inflight_bytes;
         if (mine.pace_bytes_per_second != 0) all.pace_bytes_per_second = mine.pace_bytes_per_second;
         if (mine.buffer_bytes != 0) all.buffer_bytes = mine.buffer_bytes;
+        if (mine.control != 0) all.control = mine.control;
         c->tuning = all;
         for (uint32_t i = 0; i < c->stream_count; i++)
             if (c->streams[i] != NULL && c->streams[i]->state == STREAM_OPEN)
                 socket_tune(c, c->streams[i]->fd, false);
     }
     if (in_force != NULL) lh_fill(in_force, &c->tuning, sizeof(c->tuning));
+    return LH_OK;
+}
+
+static lh_status_t tcp_address_text(lh_transport_t *t, const lh_address_t *address, char *text,
+                                    size_t room)
+{
+    struct sockaddr_storage a;
+    socklen_t length;
+    if (!address_read(t, address, &a, &length)) return LH_INVALID;
+    address_text(&a, text, room);
     return LH_OK;
 }
 
@@ -420,17 +434,22 @@ static const lh_transport_api_t api = {
     .wait_fd = tcp_wait_fd,
     .arm = tcp_arm,
     .stats = tcp_stats,
+    .address_text = tcp_address_text,
+    .tune = tcp_tune,
     .retune = tcp_retune,
 };
 
 static const lh_option_t options[] = {
     LH_OPTION_STRING(tcp_config_t, bind, "bind", "auto",
                      "address or interface to listen on and dial from; auto: 127.0.0.1 on one "
-                     "machine, else the first interface that is up"),
+                     "machine, else the address through which this machine meets rank 0's"),
+    LH_OPTION_STRING(tcp_config_t, advertise, "advertise", "",
+                     "address that others dial where it is not the bound one (NAT that keeps "
+                     "ports): ADDRESS, or HOST=ADDRESS for each host, separated by commas"),
     LH_OPTION_U64(tcp_config_t, port, "port", "0", "0..65535",
                   "port of a machine's first rank, counted up for its others; 0: any free one"),
     LH_OPTION_U64(tcp_config_t, streams, "streams", "0", "0..64",
-                  "sockets of a connection; 0: by the link (1 near, 4 to 16 between sites)"),
+                  "sockets of a connection; 0: by the link (1 near, 4 to 64 between sites)"),
     LH_OPTION_BYTES(tcp_config_t, chunk_bytes, "chunk", "0", "0..4194304",
                     "piece of a message that one stream takes; 0: 256KiB, 1MiB between sites"),
     LH_OPTION_BYTES(tcp_config_t, buffer_bytes, "buffer", "0", "0..1073741824",

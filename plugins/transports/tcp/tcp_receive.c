@@ -35,8 +35,6 @@ bool stream_fail(stream_t *s, lh_status_t status, const char *fmt, ...)
     return false;
 }
 
-static bool slot_match(lh_conn_t *c, uint32_t message);
-
 /* Both ends are told both tags, or both sizes. */
 static bool refuse(lh_conn_t *c, lh_status_t status, uint32_t message, const operation_t *op,
                    uint32_t tag, uint64_t total)
@@ -163,26 +161,47 @@ static bool frame_begin(stream_t *s)
     return s->left > 0 ? true : frame_end(s);
 }
 
-static bool slot_match(lh_conn_t *c, uint32_t message)
+/* The receive of a message that came before it is posted: what is there moves from the slot into the
+ * receive's memory, and where `s` still brings the rest, that follows it there. Were the slot kept until
+ * then, the receive would count as a grant all the same, and the message EAGER_SLOTS later, which the peer
+ * may then send on a faster stream, would find no room. */
+static void slot_leave(lh_conn_t *c, uint32_t message, stream_t *s)
 {
     slot_t *slot = &c->slots[message % EAGER_SLOTS];
     operation_t *op = &c->recvs[message % DEPTH];
-    if (op->tag != slot->tag) return refuse(c, LH_MISMATCH, message, op, slot->tag, slot->bytes);
-    if (slot->bytes > op->bytes)
-        return refuse(c, LH_TRUNCATED, message, op, slot->tag, slot->bytes);
-    if (slot->bytes > 0)
-        memcpy(op->data, c->slot_memory + (size_t)(message % EAGER_SLOTS) * EAGER_BYTES,
-               slot->bytes);
-    op->total = op->got = slot->bytes;
-    op->begun = op->done = true;
+    const uint8_t *from = c->slot_memory + (size_t)(message % EAGER_SLOTS) * EAGER_BYTES;
+    const uint32_t there = slot->bytes - (s == NULL ? 0 : s->left);
+    if (op->tag != slot->tag) {
+        (void)refuse(c, LH_MISMATCH, message, op, slot->tag, slot->bytes);
+        return;
+    }
+    if (slot->bytes > op->bytes) {
+        (void)refuse(c, LH_TRUNCATED, message, op, slot->tag, slot->bytes);
+        return;
+    }
+    if (there > 0) memcpy(op->data, from, there);
+    op->total = slot->bytes;
+    op->begun = true;
+    if (s == NULL) {
+        op->got = op->total;
+        op->done = true;
+    } else {
+        s->to = op->data + there;
+        s->in_slot = false;
+    }
     *slot = (slot_t){.taken = false};
-    return true;
 }
 
 void receive_posted(lh_conn_t *c, uint32_t message)
 {
     const slot_t *slot = &c->slots[message % EAGER_SLOTS];
-    if (slot->taken && slot->complete) (void)slot_match(c, message);
+    if (!slot->taken) return;
+    stream_t *brings = NULL;
+    for (uint32_t i = 0; i < c->stream_count && !slot->complete; i++) {
+        stream_t *s = c->streams[i];
+        if (s != NULL && s->in_slot && s->left > 0 && s->in.message == message) brings = s;
+    }
+    if (slot->complete || brings != NULL) slot_leave(c, message, brings);
 }
 
 static bool data_end(stream_t *s)
@@ -191,8 +210,8 @@ static bool data_end(stream_t *s)
     const frame_t *f = &s->in;
     atomic_fetch_add_explicit(&c->bytes_received, f->length, memory_order_relaxed);
     if (s->in_slot) {
-        c->slots[f->message % EAGER_SLOTS].complete = true;
-        return (int32_t)(f->message - c->recv_end) < 0 ? slot_match(c, f->message) : true;
+        c->slots[f->message % EAGER_SLOTS].complete = true; /* its receive is not posted yet */
+        return true;
     }
     operation_t *op = &c->recvs[f->message % DEPTH];
     op->got += f->length;

@@ -91,9 +91,13 @@ static uint8_t *scratch_room(stream_t *s, uint64_t bytes)
         if (s->scratch != NULL && (uint8_t *)s->vectors[i].iov_base >= s->scratch &&
             (uint8_t *)s->vectors[i].iov_base < s->scratch + s->scratch_bytes)
             used += s->vectors[i].iov_len;
+    /* A whole batch fits from the start: what lies here can't move before it has left. */
+    if (s->conn != NULL && used == 0) {
+        if (bytes < BATCH_BYTES) bytes = BATCH_BYTES;
+        if (bytes < s->conn->tuning.chunk_bytes) bytes = s->conn->tuning.chunk_bytes;
+    }
     if (used + bytes <= s->scratch_bytes) return s->scratch + used;
     if (used > 0) return NULL;
-    if (s->conn != NULL && bytes < BATCH_BYTES) bytes = BATCH_BYTES;
     host->release(host, s->scratch);
     s->scratch = host->alloc(host, bytes, 64);
     s->scratch_bytes = s->scratch == NULL ? 0 : bytes;

@@ -4,6 +4,7 @@
  * bucket or a stream: the optimizer plugin decides who holds which piece. */
 #include <math.h>
 
+#include <longhaul/dtype.h>
 #include <longhaul/plugin.h>
 
 /* ---- the op: one pass over a flat piece ---- */
@@ -46,9 +47,24 @@ static void lion_cost(const void *attributes, const lh_arg_t *args, uint32_t arg
     LH_FILL(lh_cost_t, out, .flops = 8 * n, .bytes = 22 * n);
 }
 
+#define LION_TEXT(OP, IN, OUT)                                     \
+    OP("acme.lion", "one step of Lion in one pass",                \
+       "With x = GRAD_SCALE g and rate = LEARNING_RATE of step:\n" \
+       "u = sign(beta1 m1 + (1 - beta1) x)\n"                      \
+       "master = master (1 - rate decay) - rate u\n"               \
+       "m1 = beta2 m1 + (1 - beta2) x\n"                           \
+       "w = master. With APPLY 0 all stays as it is, w too.",      \
+       "none")                                                     \
+    IN(g, "", "[n]: the gradient")                                 \
+    IN(master, "", "[n] F32")                                      \
+    IN(m1, "", "[n]: the moment")                                  \
+    IN(step, "", "[LH_STEP_WORDS] F32: the row of the group")      \
+    OUT(master, "", "in place")                                    \
+    OUT(m1, "", "in place")                                        \
+    OUT(w, "?", "[n]: the new value in the compute dtype")
+
 static const lh_op_t ops[] = {{
-    .name = "acme.lion",
-    .slots = "g master m1 step -> master m1 w?",
+    LH_OP_TEXT(LION_TEXT),
     .attributes = lion_attributes,
     .attribute_size = sizeof(lion_attributes[0]),
     .attribute_count = sizeof(lion_attributes) / sizeof(lion_attributes[0]),
@@ -91,14 +107,6 @@ static void release(lh_prepared_t *k)
     k->host->release(k->host, k);
 }
 
-static uint16_t bf16_round(float value)
-{
-    uint32_t bits;
-    memcpy(&bits, &value, sizeof(bits));
-    if (isnan(value)) return (uint16_t)((bits >> 16) | 0x40);
-    return (uint16_t)((bits + 0x7fff + ((bits >> 16) & 1)) >> 16);
-}
-
 typedef struct lion_work {
     const lh_prepared_t *k;
     const float *g, *step;
@@ -122,7 +130,7 @@ static void run_part(void *context, uint32_t part)
         p->master[i] = keep * p->master[i] - rate * sign;
         p->m1[i] = b2 * m + (1 - b2) * g;
         if (k->w_dtype == LH_DTYPE_F32) ((float *)p->w)[i] = p->master[i];
-        if (k->w_dtype == LH_DTYPE_BF16) ((uint16_t *)p->w)[i] = bf16_round(p->master[i]);
+        if (k->w_dtype == LH_DTYPE_BF16) ((uint16_t *)p->w)[i] = lh_f32_to_bf16(p->master[i]);
     }
 }
 

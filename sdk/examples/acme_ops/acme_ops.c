@@ -5,6 +5,7 @@
  * threads, and on `reference`, where gradients are checked in double precision. */
 #include <math.h>
 
+#include <longhaul/dtype.h>
 #include <longhaul/plugin.h>
 
 typedef struct acme_swish {
@@ -45,17 +46,31 @@ static void swish_gradient(lh_graph_t *g, const void *attributes, const lh_value
     if (wanted[0]) into[0] = g->api->op(g, "acme.swish_grad", attributes, in, 2, NULL);
 }
 
-#define SWISH(op_name, op_slots, op_gradient)                                          \
-    {                                                                                  \
-        .name = op_name, .slots = op_slots, .attributes = swish_attributes,            \
-        .attribute_size = sizeof(lh_option_t), .attribute_count = 1,                   \
-        .attributes_bytes = sizeof(acme_swish_t), .flags = LH_OP_ROWS | LH_OP_COLUMNS, \
-        .shape = like_x, .cost = swish_cost, .gradient = op_gradient                   \
+#define SWISH_TEXT(OP, IN, OUT)                                              \
+    OP("acme.swish", "a smooth rectifier of adjustable steepness",           \
+       "y = x s(beta x), with the sigmoid s", "gx = acme.swish_grad(gy, x)") \
+    IN(x, "", "[t, w]")                                                      \
+    OUT(y, "", "[t, w]")
+
+#define SWISH_GRAD_TEXT(OP, IN, OUT)                                               \
+    OP("acme.swish_grad", "the gradient of acme.swish",                            \
+       "gx = gy s (1 + beta x (1 - s)), with s = s(beta x) of acme.swish", "none") \
+    IN(gy, "", "[t, w]")                                                           \
+    IN(x, "", "[t, w]")                                                            \
+    OUT(gx, "", "[t, w]")
+
+#define SWISH(op_text, op_gradient)                                                   \
+    {                                                                                 \
+        LH_OP_TEXT(op_text),                                                          \
+            .attributes = swish_attributes, .attribute_size = sizeof(lh_option_t),    \
+            .attribute_count = 1, .attributes_bytes = sizeof(acme_swish_t),           \
+            .flags = LH_OP_ROWS | LH_OP_COLUMNS, .shape = like_x, .cost = swish_cost, \
+            .gradient = op_gradient                                                   \
     }
 
 static const lh_op_t ops[] = {
-    SWISH("acme.swish", "x -> y", swish_gradient),
-    SWISH("acme.swish_grad", "gy x -> gx", NULL),
+    SWISH(SWISH_TEXT, swish_gradient),
+    SWISH(SWISH_GRAD_TEXT, NULL),
 };
 
 enum { MAX_ARGS = 3 };
@@ -118,22 +133,6 @@ static double slope_f64(double beta, double x)
     return s * (1 + beta * x * (1 - s));
 }
 
-static float bf16_load(uint16_t bits)
-{
-    const uint32_t wide = (uint32_t)bits << 16;
-    float value;
-    memcpy(&value, &wide, sizeof(value));
-    return value;
-}
-
-static uint16_t bf16_round(float value)
-{
-    uint32_t bits;
-    memcpy(&bits, &value, sizeof(bits));
-    if (isnan(value)) return (uint16_t)((bits >> 16) | 0x40);
-    return (uint16_t)((bits + 0x7fff + ((bits >> 16) & 1)) >> 16);
-}
-
 #define AS_IS(value) (value)
 
 /* One row: y = f(x), or gx = gy f'(x). The dtypes differ only in how an element is read and
@@ -155,7 +154,7 @@ static uint16_t bf16_round(float value)
             gx[i] = round(load(first[i]) * slope(beta, load(x[i])));        \
     }
 ROW(row_f32, float, float, AS_IS, AS_IS, swish_f32, slope_f32)
-ROW(row_bf16, uint16_t, float, bf16_load, bf16_round, swish_f32, slope_f32)
+ROW(row_bf16, uint16_t, float, lh_bf16_to_f32, lh_f32_to_bf16, swish_f32, slope_f32)
 ROW(row_f64, double, double, AS_IS, AS_IS, swish_f64, slope_f64)
 
 typedef struct swish_work {

@@ -3,7 +3,8 @@
 #include <fuzz/fuzz.h>
 
 #include <plugin/call.h>
-#include <train/schedules.h>
+#include <plugin/signature.h>
+#include <session/bindings.h>
 
 int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t size)
 {
@@ -22,7 +23,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t size)
         (void)fuzz_accepted(call_run(call, values, &out));
         call_free(call);
     }
-    (void)call_signature_fault(text.bytes);
+    (void)signature_parse(text.bytes, NULL);
     fuzz_parts_free(&text, 1);
     return 0;
 }

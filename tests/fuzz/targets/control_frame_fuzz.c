@@ -4,7 +4,7 @@
 
 #include <string.h>
 
-#include <comm/control_frame.h>
+#include <control/control_frame.h>
 
 static void same_payload(const frame_t *f, text_t *again)
 {

@@ -4,7 +4,7 @@
 
 #include <string.h>
 
-#include <data/tokenizer.h>
+#include <tokenizer/tokenizer.h>
 
 #define TOKENIZERS LH_TEST_DATA "/tokenizers/"
 

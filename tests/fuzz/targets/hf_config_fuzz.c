@@ -4,7 +4,7 @@
 
 #include <string.h>
 
-#include <checkpoint/hf_config.h>
+#include <hf/hf_config.h>
 
 static const lh_hf_key_t keys[] = {
     {"num_attention_heads", "heads", NULL, NULL},

@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include <config/job.h>
+#include <config/job_load.h>
 
 static void write_value(text_t *out, const char *value)
 {

@@ -8,7 +8,7 @@
 #include <base/text.h>
 #include <data/line_reader.h>
 
-enum { LINE_BYTES = 200 };
+enum { LINE_BYTES = 200, WINDOW_BYTES = 1 << 20 };
 
 /* What the reader says of the file, as text; false at a failure. */
 static bool tell(text_t *out)
@@ -16,7 +16,7 @@ static bool tell(text_t *out)
     const char *path = "/fuzz/lines";
     line_reader_t *reader;
     bool good = true;
-    FUZZ_ASSERT(line_reader_new(&path, 1, LINE_BYTES, &reader) == LH_OK);
+    FUZZ_ASSERT(line_reader_new(&path, 1, LINE_BYTES, WINDOW_BYTES, &reader) == LH_OK);
     for (bool end = false; out->length < 1u << 24;) {
         line_t line;
         good = fuzz_accepted(line_reader_next(reader, &line, &end));

@@ -4,8 +4,8 @@
 
 #include <string.h>
 
-#include <data/pattern_scan.h>
-#include <data/regex.h>
+#include <tokenizer/pretokenize.h>
+#include <tokenizer/regex.h>
 
 static unicode_classes_t classes;
 static regex_t *regexes[PATTERN_COUNT];

@@ -4,7 +4,7 @@
 
 #include <string.h>
 
-#include <checkpoint/safetensors.h>
+#include <format/safetensors.h>
 
 static void check(const safetensors_t *s, const uint8_t *bytes, size_t size)
 {

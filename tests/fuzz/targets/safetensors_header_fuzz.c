@@ -4,7 +4,7 @@
 
 #include <string.h>
 
-#include <checkpoint/safetensors.h>
+#include <format/safetensors.h>
 
 enum { DATA_BYTES = 4096 };
 

@@ -4,7 +4,7 @@
 
 #include <string.h>
 
-#include <checkpoint/shard_index.h>
+#include <format/shard_index.h>
 
 #define SHARD(name) "{\"" name "\":{\"dtype\":\"U8\",\"shape\":[2],\"data_offsets\":[0,2]}}"
 static const char first[] = "\x39\0\0\0\0\0\0\0" SHARD("a") " xy";

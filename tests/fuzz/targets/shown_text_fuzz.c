@@ -7,14 +7,14 @@
 #include <jansson.h>
 
 #include <base/text.h>
-#include <checkpoint/json_text.h>
-#include <data/unicode.h>
+#include <base/utf8.h>
+#include <format/json_writer.h>
 #include <watch/chart.h>
 
 static void check_page(const char *text)
 {
     text_t page = {0};
-    html_escape(&page, text);
+    chart_escape(&page, text);
     if (page.data != NULL) {
         FUZZ_ASSERT(strpbrk(page.data, "<>\"'") == NULL);
         for (const char *c = page.data; *c != '\0'; c++)
@@ -27,7 +27,7 @@ static void check_terminal(const char *text)
 {
     text_t shown = {0};
     text_append_shown(&shown, text, true);
-    for (const char *c = shown.data; c != NULL && *c != '\0'; c += text_character(c))
+    for (const char *c = shown.data; c != NULL && *c != '\0'; c += utf8_character(c))
         FUZZ_ASSERT(*c == '\n' || *c == '\t' || text_control(c) == 0);
     text_free(&shown);
 }
@@ -35,7 +35,8 @@ static void check_terminal(const char *text)
 static void check_json(const char *text, size_t size)
 {
     text_t quoted = {0};
-    json_text_quote(&quoted, text);
+    json_writer_t w = {.to = &quoted};
+    json_put_text(&w, NULL, text);
     json_t *value = json_loadb(quoted.data, quoted.length, JSON_DECODE_ANY, NULL);
     FUZZ_ASSERT(value != NULL);
     if (utf8_valid(text, size)) FUZZ_ASSERT(strcmp(json_string_value(value), text) == 0);

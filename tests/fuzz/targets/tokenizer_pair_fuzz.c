@@ -2,7 +2,7 @@
  * The pieces of the byte alphabet, without which all is refused, are added to the vocabulary. */
 #include <fuzz/fuzz_tokenizer.h>
 
-#include <data/unicode.h>
+#include <tokenizer/unicode.h>
 
 /* Before the last brace; ids from 256 on are the input's own. */
 static void add_alphabet(const fuzz_part_t *part, text_t *out)

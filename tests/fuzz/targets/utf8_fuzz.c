@@ -5,8 +5,8 @@
 #include <string.h>
 
 #include <base/memory.h>
-#include <data/normalize.h>
-#include <data/unicode.h>
+#include <tokenizer/normalize.h>
+#include <tokenizer/unicode.h>
 
 /* Table 3-7 of the Unicode standard, written down anew. */
 static size_t well_formed(const uint8_t *p, size_t left)
@@ -30,7 +30,7 @@ static bool check_utf8(const uint8_t *bytes, size_t size)
         uint32_t length;
         const uint32_t c = utf8_decode(bytes + at, bytes + size, &length);
         const size_t wanted = well_formed(bytes + at, size - at);
-        FUZZ_ASSERT((c == UNICODE_BAD) == (wanted == 0));
+        FUZZ_ASSERT((c == UTF8_BAD) == (wanted == 0));
         FUZZ_ASSERT(length == (wanted == 0 ? 1 : wanted));
         valid &= wanted != 0;
         at += length;

@@ -39,7 +39,7 @@ class CrashResume(PipelineCase):
         for row in read_json_lines(self.path(folder, "metrics.jsonl")):
             if "save" in row or "memory" in row:
                 continue  # when a save was heard of, how much memory a process took: of one start
-            for key in ("seconds", "tokens_per_s", "parts"):
+            for key in ("time", "seconds", "tokens_per_s", "parts"):
                 row.pop(key, None)
                 row.get("evaluation", {}).pop(key, None)
             rows.append(json.dumps(row, sort_keys=True))

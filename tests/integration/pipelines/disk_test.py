@@ -10,8 +10,8 @@ import tempfile
 import time
 import unittest
 
-from pipeline_case import (DONE, REFUSED, TERMINATED, TORTURE, PipelineCase, checkpoint_digest, main,
-                           read_json_lines)
+from pipeline_case import (DONE, REFUSED, TERMINATED, TORTURE, PipelineCase, checkpoint_digest, log_lines,
+                           main, read_json_lines)
 
 # Hundreds of saves: where memory can be had, a busy disk is none of this test's business.
 if os.path.isdir("/dev/shm") and os.access("/dev/shm", os.W_OK):
@@ -113,6 +113,7 @@ class Disk(PipelineCase):
         self.assertEqual(self.steps(), ([], []))
         self.assertEqual(self.trained(), list(range(1, 7)))
         self.assertIn(os.strerror(errno.ENOSPC), said)
+        self.assertEqual(log_lines(self.path("out", "train.log"))[-1], said.splitlines()[-1])
         # Once there is space the run is made again to its end.
         self.run_longhaul("train", job, "--resume")
         self.assertEqual(self.steps()[0], [3, 6])
@@ -123,6 +124,7 @@ class Disk(PipelineCase):
         _, said = self.run_longhaul("train", job, code=REFUSED, env=full)
         self.assertRegex(said.splitlines()[-1], r"\Alonghaul: rank [01] on one/localhost \(process \d+\) failed in step 6, "
                                                 r"the last save: .*: No space left on device\Z")
+        self.assertEqual(log_lines(self.path("out", "train.log"))[-1], said.splitlines()[-1])
         self.run_longhaul("train", job, "--resume")
         self.assertEqual(self.steps()[0], [6])
 
@@ -196,30 +198,53 @@ class Disk(PipelineCase):
     def test_a_helper_that_hangs_without_its_trainer_gives_the_folder_back(self):
         job = self.prepared(train={"steps": 8}, checkpoint={"every": 4, "deadline": "1s"})
         process = self.start("train", job, env=self.faults((8, "fsync", 1, "hang")))
-        self.wait_for(lambda: any(c == "longhaul-save" for c, _ in helpers_alive(self.folder)) and
-                      os.path.isdir(self.step_folder(4)) and self.trained()[-1:] == [8], process)
+        self.wait_for(lambda: os.path.exists(self.path("faults.struck")), process)
         process.send_signal(signal.SIGKILL)
         process.communicate(timeout=120)  # the pipes are closed: all its processes have ended
         self.assertEqual(self.steps()[0], [4])
         self.run_longhaul("train", job, "--resume")
         self.assertEqual(self.steps()[0], [4, 8])
 
-    def test_a_run_whose_keeper_is_killed_goes_on_and_fails_at_its_end(self):
-        job = self.prepared(train={"steps": 400}, checkpoint={"every": 50, "keep": 2})
+    def test_whoever_saves_is_killed_and_the_one_in_reserve_takes_over(self):
+        job = self.prepared(train={"steps": 600}, checkpoint={"every": 50, "keep": 2})
         process = self.start("train", job)
-        self.wait_for(lambda: os.path.isdir(self.step_folder(50)), process)
-        for pid in [pid for comm, pid in helpers_alive(self.folder) if comm == "longhaul-keeper"]:
-            os.kill(pid, signal.SIGKILL)
+        for kill in ("longhaul-save", "longhaul-spare", "longhaul-save"):
+            before = len(self.trained()) if os.path.exists(self.path("out", "metrics.jsonl")) else 0
+            self.wait_for(lambda: os.path.isdir(self.path("out", "checkpoints")) and self.steps()[0] and
+                          len(self.trained()) > before + 50, process)
+            for pid in [pid for comm, pid in helpers_alive(self.folder) if comm == kill]:
+                os.kill(pid, signal.SIGKILL)
         _, said = process.communicate(timeout=120)
-        self.assertEqual(process.returncode, REFUSED, said)
-        self.assertEqual(self.trained(), list(range(1, 401)))
-        self.assertIn("was not saved", said)
-        self.assertIn("longhaul: the checkpoint writer is gone", said.splitlines()[-1])
-        last = self.steps()[0][-1]
-        self.assertLess(last, 400)
-        self.run_longhaul("verify", self.step_folder(last))
-        self.run_longhaul("train", job, "--resume")
-        self.assertEqual(self.steps()[0][-1], 400)
+        self.assertEqual(process.returncode, DONE, said)
+        self.assertEqual(self.trained(), list(range(1, 601)))
+        self.assertEqual(self.steps()[0][-1], 600)
+        self.assertEqual(helpers_alive(self.folder), [])
+        self.run_longhaul("verify", self.path("out", "checkpoints"))
+
+    def test_a_run_whose_savers_are_all_killed_ends_with_a_line(self):
+        """At its next save, and at SIGTERM: it neither hangs nor goes on for nothing."""
+        gone = "the process that saves and the one in reserve were killed: checkpoints can't be saved any more\n"
+        for ranks, every in ((1, 50), (1, 1000000), (2, 1000000)):
+            job = self.prepared(train={"steps": 100000}, checkpoint={"every": every},
+                                site__one={"hosts": "localhost:%d" % ranks})
+            self.start_again()
+            process = self.start("train", job)
+            self.wait_for(lambda: os.path.exists(self.path("out", "metrics.jsonl")) and
+                          len(self.trained()) > 5, process)
+            def kill_them():  # a save between two kills is made by a new one
+                for _, pid in helpers_alive(self.folder):
+                    os.kill(pid, signal.SIGKILL)
+                return process.poll() is not None
+            kill_them()
+            if every > 50:
+                self.wait_for(lambda: helpers_alive(self.folder) == [])  # they die a while after the signal
+                process.send_signal(signal.SIGTERM)
+            else:
+                self.wait_for(kill_them)
+            _, said = process.communicate(timeout=120)
+            self.assertEqual(process.returncode, REFUSED, said)
+            self.assertTrue(said.endswith(gone), said[-2000:])
+            self.assertEqual(helpers_alive(self.folder), [])
 
     def test_a_full_disk_under_metrics_and_log_costs_whole_lines(self):
         """Steps go on, each file warns once, and what is written once there is room is whole."""
@@ -259,8 +284,7 @@ class Disk(PipelineCase):
         for name, what in (("metrics.jsonl", "lines of metrics"), ("train.log", "lines")):
             self.assertEqual(said.count(name + ": cannot write: No space left on device; "), 1, said)
             self.assertRegex(said, r"warning: .*%s: \d+ %s were lost\n" % (name, what))
-        with open(os.path.join(small, "out", "train.log")) as f:
-            log = f.read().splitlines()
+        log = log_lines(os.path.join(small, "out", "train.log"))
         printed = set(said.splitlines())
         self.assertEqual([line for line in log if line not in printed and not line.startswith("plugin ")], [])
 

@@ -6,7 +6,8 @@ import math
 import os
 import shutil
 
-from pipeline_case import TORTURE, PipelineCase, floats, logical, main, read_json_lines
+from pipeline_case import (REFUSED, TORTURE, PipelineCase, add_plugin, floats, logical, main,
+                           read_json_lines)
 
 ZEROS = ["zero0", "zero1", "zero2", "zero3"]
 # Ranks a site, sites one after the other; a single number is one machine without sites.
@@ -165,6 +166,36 @@ class OneTruth(PipelineCase):
             self.assert_near(found, alone, 1e-4, zero)
             bits.add(digest(found[1]))
         self.assertEqual(len(bits), 1)
+
+    def test_sites_of_one_rank_have_nothing_to_cut(self):
+        job = self.job(steps=3, train={"precision": "f32"})
+        whole = digest(self.train(job, [1, 1], "zero0", "tcp")[1])
+        for zero in ZEROS[1:]:
+            self.assertEqual(digest(self.train(job, [1, 1], zero, "tcp", "--set", "optimizer.cut=site")[1]), whole, zero)
+
+    def test_gradients_that_an_optimizer_keeps_in_bf16(self):
+        job = self.small_job(train={"steps": 4, "batch": 8, "micro_batch": 8, "sequence": 16,
+                                    "precision": "bf16"},
+                             device={"plugin": "reference", "threads": None})
+        self.run_longhaul("prepare", job)
+        plugins = ["--plugins", add_plugin(self, "optimizers", "half_gradients")]
+
+        def half(shape, stage, size):
+            return self.train(job, shape, "half_gradients", "shm", *plugins, "--set",
+                              "optimizer.stage=" + stage, "--set", "train.micro_batch=%d" % size)
+
+        alone = self.train(job, [1])
+        bits = set()
+        for stage in ("whole", "cut"):
+            found = half([2], stage, 4)
+            self.assert_near(found, alone, 0.02, stage)
+            bits.add(digest(found[1]))
+        self.assertEqual(len(bits), 1)
+        self.assert_near(half([2, 2], "cut", 1), alone, 0.02, "cut inside sites")
+        _, said = self.run_longhaul("train", job, *plugins, "--set", "optimizer.plugin=half_gradients",
+                                    "--set", "optimizer.stage=apart", "--set",
+                                    "launch.ranks_per_node=2", code=REFUSED)
+        self.assertIn("spaces 'grad' and 'wide_grad' hold gradients as BF16 and F32", said)
 
 
 if __name__ == "__main__":

@@ -4,6 +4,7 @@ The binary is named by LONGHAUL_BINARY, the repository by LONGHAUL_SOURCE (both 
 import hashlib
 import json
 import os
+import re
 import shutil
 import signal
 import struct
@@ -91,6 +92,16 @@ def logical(folder):
 def read_json_lines(path):
     with open(path) as f:
         return [json.loads(line) for line in f if line.strip()]
+
+
+def log_lines(path):
+    """The lines of a log, each of which begins with its time of day, without it."""
+    with open(path) as f:
+        lines = f.read().splitlines()
+    for line in lines:
+        if not re.match(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z ", line):
+            raise AssertionError("no time of day: %r" % line)
+    return [line[25:] for line in lines]
 
 
 class PipelineCase(unittest.TestCase):

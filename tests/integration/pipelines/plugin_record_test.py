@@ -9,7 +9,7 @@ from pipeline_case import BINARY, PipelineCase, main
 
 PLUGINS = os.path.join(os.path.dirname(os.path.dirname(BINARY)), "lib", "longhaul")
 FILES = {"model": "models/llama", "optimizer": "optimizers/zero0", "parts": "parts/rules", "device": "devices/cpu"}
-LINE = re.compile(r"plugin (\w+) (\w+) (\S+): sha256 ([0-9a-f]{64}), abi (\d+\.\d+), build-id (\w+), new libraries: (.*)")
+LINE = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z plugin (\w+) (\w+) (\S+): sha256 ([0-9a-f]{64}), abi (\d+\.\d+), build-id (\w+), new libraries: (.*)")
 
 
 def build_id(path):

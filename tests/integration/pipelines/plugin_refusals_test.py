@@ -11,24 +11,24 @@ import subprocess
 import unittest
 
 import pipeline_case
-from pipeline_case import BINARY, DONE, REFUSED, PipelineCase, checkpoint_digest
+from pipeline_case import BINARY, DONE, REFUSED, PipelineCase, add_plugin, checkpoint_digest
 
 BUILD = os.path.dirname(os.path.dirname(BINARY))
 FIXTURES = os.path.join(BUILD, "tests", "plugins", "optimizers")
 UNCHANGED = "; a plugin must leave this process as it was"
-SYMBOL = "lh_plugin_v1"
+SYMBOL = "lh_plugin_v2"
 
 # name -> what follows "longhaul: PATH: "
 SENTENCES = {
-    "wrong_abi": "built for ABI 2.0, this host has 1.0: build it anew",
+    "wrong_abi": "built for ABI 3.0, this host has 2.0: build it anew",
     "wrong_kind": "is of kind device (4), expected optimizer",
     "wrong_name": "calls itself 'other', expected 'wrong_name'",
-    "odd_size": SYMBOL + " has 188 bytes, expected a multiple of 8 from 64",
+    "odd_size": SYMBOL + " has 204 bytes, expected a multiple of 8 from 64",
     "tiny_size": SYMBOL + " has 48 bytes, expected a multiple of 8 from 64",
     "huge_size": "with a struct_size larger than its " + SYMBOL + ", expected a plugin",
     "no_symbol": "without data named " + SYMBOL + ", expected a plugin",
     "a_function": "without data named " + SYMBOL + ", expected a plugin",
-    "newer_tail": SYMBOL + " has 192 bytes and uses those behind the 184 that this host knows",
+    "newer_tail": SYMBOL + " has 208 bytes and uses those behind the 200 that this host knows",
     "lacks_describe": ".optimizer.describe is NULL; every optimizer brings it",
     "lacks_api": "of kind optimizer, but .optimizer is NULL",
     "two_kinds": "of kind optimizer, but .device is set",
@@ -42,6 +42,12 @@ SENTENCES = {
     "does_leave_at_once": "loading it ends the process with exit code 0",
     "does_start_thread": "loading it starts a thread" + UNCHANGED,
     "does_start_process": "loading it starts a process" + UNCHANGED,
+    "does_leave_daemon": "loading it starts a process" + UNCHANGED,
+    "does_set_timer": "loading it sets a timer" + UNCHANGED,
+    "does_make_timer": "loading it makes a timer" + UNCHANGED,
+    "does_limit_files": "loading it changes limit 7 of getrlimit" + UNCHANGED,
+    "does_take_one_processor": "loading it changes on which processors it runs" + UNCHANGED,
+    "does_be_nice": "loading it changes its priority" + UNCHANGED,
     "does_round_up": "loading it changes how floats are rounded" + UNCHANGED,
     "does_flush_to_zero": "loading it changes whether tiny floats are flushed to zero"
                           " (is it linked with -ffast-math?)" + UNCHANGED,
@@ -190,6 +196,16 @@ class PluginRefusals(PipelineCase):
                     "'zero0'?" % self.plugins, "--set", "plugin.zero00.sha256=" + found)
         out, _ = self.run_longhaul(*self.check_arguments("zero0", "--set", pin + found.upper()))
         self.assertIn("[plugin.zero0]", out)
+
+    def test_ranks_that_do_not_fit_together_are_refused_before_they_start(self):
+        job = self.small_job(train={"steps": 1}, device={"plugin": "reference", "threads": None})
+        plugins = ["--plugins", add_plugin(self, "optimizers", "half_gradients")]
+        sets = ["--set", "optimizer.plugin=half_gradients", "--set", "launch.ranks_per_node=2", "--set"]
+        self.run_longhaul("prepare", job)
+        for command in ("check", "plan"):
+            self.run_longhaul(command, job, *plugins, *sets, "optimizer.fickle=no")
+            _, said = self.run_longhaul(command, job, *plugins, *sets, "optimizer.fickle=yes", code=REFUSED)
+            self.assertRegex(said, "where rank 0 starts the all_reduce of gradients [0-9]+, rank 1 starts the ")
 
     def test_plugins_replaced_while_they_run_change_nothing(self):
         job = self.small_job(pipeline={"folder": "out"}, train={"steps": 60, "log_every": 1})

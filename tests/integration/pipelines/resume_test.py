@@ -8,8 +8,8 @@ import random
 import signal
 import time
 
-from pipeline_case import (DONE, REFUSED, TERMINATED, TORTURE, PipelineCase, checkpoint_digest,
-                           main, read_json_lines)
+from pipeline_case import (DONE, NOT_FINITE, REFUSED, TERMINATED, TORTURE, PipelineCase, checkpoint_digest,
+                           log_lines, main, read_json_lines)
 
 PR_CAPBSET_DROP, CAP_DAC_OVERRIDE, CAP_DAC_READ_SEARCH = 24, 1, 2
 
@@ -201,6 +201,8 @@ class Resume(PipelineCase):
         self.assertEqual(len(steps), 1)
         self.assertGreater(steps[0], 0)
         self.assertIn("--resume", said)
+        self.assertEqual(log_lines(self.path("out", "train.log"))[-1],
+                         "stopped after step %d, which is saved; go on with --resume" % steps[0])
         # It goes on from there, and a run that is not asked to go on is refused in one sentence.
         _, said = self.run_longhaul("train", job, code=REFUSED)
         self.assertIn("--resume", said)
@@ -258,6 +260,24 @@ class Resume(PipelineCase):
         whole = {r["step"]: r["loss"] for r in read_json_lines(alone + "/metrics.jsonl")
                  if "learning_rate" in r}
         self.assertEqual({r["step"]: r["loss"] for r in rows if "learning_rate" in r}, whole)
+
+    def test_checkpoints_behind_refused_steps_displace_no_good_one(self):
+        """A rate that throws every weight out of range, from step 5 on."""
+        job = self.small_job(train={"steps": 4, "same_bits": "no"}, checkpoint={"every": 2, "keep": 2},
+                             optimizer={"clip": 0, "learning_rate": "constant(1e-3)"})
+        self.run_longhaul("run", job)
+        checkpoints = self.path("out", "checkpoints")
+        _, said = self.run_longhaul("train", job, "--resume", "--set", "train.steps=12", "--set",
+                                    "optimizer.learning_rate=constant(1e30)", "--set", "train.not_finite_limit=100",
+                                    code=NOT_FINITE)
+        self.assertIn("ended with step 12: the last 7 were not finite and not applied; --resume goes on from the last "
+                      "good checkpoint", said.splitlines()[-1])
+        self.assertEqual(sorted(n for n in os.listdir(checkpoints) if "step" in n),
+                         ["step-%012d" % n for n in (2, 4, 12)])
+        _, said = self.run_longhaul("train", job, "--resume", "--set", "train.steps=6")
+        self.assertIn("step-000000000012 is passed over: the 7 steps before it were not applied", said)
+        self.assertEqual(sorted(n for n in os.listdir(checkpoints) if "step" in n),
+                         ["refused-step-000000000012", "step-000000000004", "step-000000000006"])
 
 
 main()

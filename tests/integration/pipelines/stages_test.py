@@ -10,7 +10,7 @@ import struct
 import subprocess
 
 from pipeline_case import (BINARY, DATA, DONE, NOT_FINITE, REFUSED, SOURCE, USAGE, PipelineCase,
-                           add_plugin, checkpoint_digest, main, read_json_lines, tensors_of)
+                           add_plugin, checkpoint_digest, log_lines, main, read_json_lines, tensors_of)
 
 
 class Stages(PipelineCase):
@@ -91,6 +91,8 @@ class Stages(PipelineCase):
             "pipeline.folder=hot", "--set", "data.train=%s" % self.path("out", "corpus"),
             code=NOT_FINITE)
         self.assertIn("not finite", said)
+        self.assertEqual(log_lines(self.path("hot", "train.log"))[-1], said.splitlines()[-1])
+        self.assertIn("stopped: 3 steps in a row", said.splitlines()[-1])
 
     def test_stdout_that_cannot_be_written_is_no_success(self):
         job = self.small_job(train={"steps": 1})
@@ -195,7 +197,7 @@ class Stages(PipelineCase):
                 self.assertRegex(out, r"(?m)^;? ?%s\b" % option)
         for section in ("prepare", "train", "checkpoint", "optimizer", "eval", "generate"):
             text, _ = self.run_longhaul("help", section)
-            with open(os.path.join(SOURCE, "core", "config", "job_sections.c")) as f:
+            with open(os.path.join(SOURCE, "core", "config", "job.c")) as f:
                 rows = re.search(r"%s_rows\[\] = \{(.*?)\n\};" % section, f.read(), re.S).group(1)
             # Rows of LH_OPTION_* name their key; the file's own macros take the field's name.
             for macro, field, key in re.findall(r'(\w+)\(job_%s_t, (\w+), "?(\w*)' % section, rows):

@@ -2,9 +2,13 @@
 outputs that are no plain files, others who work in the same folder."""
 import fcntl
 import os
+import pty
 import resource
 import signal
+import struct
 import subprocess
+import tempfile
+import termios
 import time
 import unittest
 
@@ -96,6 +100,87 @@ class Surroundings(PipelineCase):
         for ignored in (False, True):
             self.closing(several, ignored)
 
+    def for_journal(self, *args, own=True):
+        """Lines that a stream gets which JOURNAL_STREAM names, or another one."""
+        with tempfile.TemporaryFile("w+") as stream:
+            at = os.fstat(stream.fileno())
+            named = "%d:%d" % (at.st_dev, at.st_ino if own else at.st_ino + 1)
+            subprocess.run([BINARY] + list(args), cwd=self.folder, stderr=stream, stdout=subprocess.DEVNULL, timeout=120,
+                           env=dict(os.environ, JOURNAL_STREAM=named))
+            stream.seek(0)
+            return stream.read().splitlines()
+
+    def test_lines_for_the_journal_begin_with_their_priority(self):
+        job = self.prepared(train={"steps": 3}, site__one={"hosts": "localhost:2"})
+        for own in (True, False):
+            subprocess.run(["rm", "-rf", self.path("out", "checkpoints")], check=True)
+            hot = ("--set", "optimizer.learning_rate=1e30", "--set", "optimizer.clip=0", "--set", "train.not_finite_limit=2",
+                   "--set", "train.steps=20")
+            for lines, level, text in ((self.for_journal("train", job, own=own), "6", "report: "),
+                                       (self.for_journal("train", job, own=own), "3", "longhaul: "),
+                                       (self.for_journal("train", job, *hot, "--set", "checkpoint.folder=hot", own=own), "4",
+                                        "warning: step ")):
+                begin = "<" if own else ""
+                self.assertTrue(all(line.startswith(begin) and (not own or line[2] == ">") for line in lines), lines)
+                self.assertTrue(any(line.startswith("<%s>%s" % (level, text) if own else text) for line in lines), lines)
+        # A sentence of several lines is as many entries.
+        differ = self.for_journal("train", job, "--set", "a\nb=1")
+        self.assertEqual([line[:3] for line in differ], ["<3>", "<3>"], differ)
+
+    def on_terminal(self, *args, columns=80, background_stops=False, **environment):
+        """Exit code and what a terminal of that width is sent."""
+        pid, terminal = pty.fork()
+        if pid == 0:
+            os.chdir(self.folder)
+            fcntl.ioctl(0, termios.TIOCSWINSZ, struct.pack("HHHH", 24, columns, 0, 0))
+            if background_stops:  # stty tostop
+                how = termios.tcgetattr(0)
+                how[3] |= termios.TOSTOP
+                termios.tcsetattr(0, termios.TCSANOW, how)
+            kept = {k: v for k, v in os.environ.items() if not k.startswith(("LC_", "LANG", "NO_COLOR"))}
+            kept.update(dict({"TERM": "xterm", "LC_ALL": "C.UTF-8"}, **environment))
+            os.execve(BINARY, [BINARY] + list(args), kept)
+        sent = b""
+        while True:
+            try:
+                more = os.read(terminal, 65536)
+            except OSError:  # nobody has it open any more
+                break
+            sent += more
+        os.close(terminal)
+        return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]), sent.decode()
+
+    def test_the_progress_line_stays_within_the_terminal(self):
+        job = self.prepared(train={"steps": 30}, site__one={"hosts": "localhost:2"})
+        for columns, bar, end in ((120, 20, True), (70, 5, True), (40, 0, False)):
+            subprocess.run(["rm", "-rf", self.path("out", "checkpoints")], check=True)
+            code, sent = self.on_terminal("train", job, columns=columns)
+            self.assertEqual(code, DONE, sent)
+            lines = [part.split("\r")[0] for part in sent.split("\r\x1b[K") if "30  loss " in part]
+            self.assertGreaterEqual(len(lines), 2, sent)
+            for line in lines:
+                self.assertLess(len(line), columns, line)
+            self.assertGreaterEqual(lines[-1].count("\u2588"), bar, lines)
+            self.assertEqual(lines[-1].endswith(" s"), end, lines)  # the time that is left
+
+    def test_a_terminal_gets_what_it_can_show(self):
+        job = self.prepared(train={"steps": 30}, site__one={"hosts": "localhost:2"})
+        for environment in ({"TERM": "dumb"}, {"NO_COLOR": "1"}, {"LC_ALL": "C"}, {"LC_ALL": "", "LANG": "de_DE"}):
+            subprocess.run(["rm", "-rf", self.path("out", "checkpoints")], check=True)
+            code, sent = self.on_terminal("train", job, **environment)
+            self.assertEqual(code, DONE, sent)
+            self.assertTrue(sent.isascii(), sent)
+            if "TERM" in environment or "NO_COLOR" in environment:
+                self.assertNotIn("\x1b", sent)
+                self.assertRegex(sent, r"\nstep 30/30  loss ")
+            else:
+                self.assertRegex(sent, r"\r\x1b\[K#+\.* \d+/30  loss ")
+
+    def test_ranks_write_to_a_terminal_that_stops_others_in_the_background(self):
+        job = self.prepared(train={"steps": 30}, site__one={"hosts": "localhost:2"})
+        code, sent = self.on_terminal("train", job, background_stops=True)
+        self.assertEqual(code, DONE, sent)
+
     def test_outputs_that_are_no_files_are_left_alone(self):
         job = self.prepared(train={"steps": 2})
         for name in ("train.log", "metrics.jsonl"):
@@ -132,6 +217,46 @@ class Surroundings(PipelineCase):
             with open(self.path("out", "corpus.bin"), "rb") as f:
                 self.assertEqual(f.read(), tokens)
 
+    def test_a_folder_where_one_runs_is_left_as_it_is_by_others(self):
+        for ranks in (1, 2):
+            job = self.prepared(train={"steps": 1000000}, checkpoint={"every": 5}, launch={"ranks_per_node": ranks})
+            first = self.start("run", job)
+            self.wait_for(lambda: os.path.exists(self.path("out", "checkpoints", "latest")), first)
+            names = [self.path("out", name) for name in ("corpus.bin", "corpus.idx", "prepare.json", "stages.json")]
+            before = [os.stat(name) for name in names]
+            for removed in (False, True):  # whoever removes the file of the lock is not let in either
+                for words in (("run", job), ("prepare", job), ("import", job), ("train", job, "--resume")):
+                    _, said = self.run_longhaul(*words, "--set", "prepare.on_error=skip", code=REFUSED)
+                    who = "" if removed else rf": process {first.pid} on \S+ since \d{{4}}-\d\d-\d\dT[\d:]{{8}}Z: longhaul run \S+"
+                    self.assertRegex(said, rf"\Alonghaul: \S*/out/\.run\.lock: another run still writes in this folder{who}\n\Z")
+                if not removed:
+                    os.unlink(self.path("out", ".run.lock"))
+            self.assertEqual([(s.st_ino, s.st_mtime_ns) for s in map(os.stat, names)], [(s.st_ino, s.st_mtime_ns) for s in before])
+            self.run_longhaul("generate", job, "--prompt", "Once", "--tokens", "2")
+            first.send_signal(signal.SIGTERM)
+            self.assertEqual((first.communicate(timeout=120), first.returncode)[1], TERMINATED)
+            self.assertFalse(os.path.exists(self.path("out", ".run.lock")))
+            with open(self.path("out", "checkpoints", "latest")) as f:
+                step = int(f.read().split()[0].split("-")[1])
+            self.run_longhaul("run", job, "--resume", "--set", f"train.steps={step + 2}")
+            subprocess.run(["rm", "-rf", self.path("out")], check=True)
+
+    def test_a_folder_that_is_removed_is_told_at_the_next_line(self):
+        job = self.prepared(train={"steps": 1000000, "log_every": 1}, checkpoint={"every": 50})
+        first = self.start("train", job)
+        self.wait_for(lambda: os.path.exists(self.path("out", "checkpoints", "latest")), first)
+        os.rename(self.path("out"), self.path("away"))
+        said = ""
+        while "was not saved: " not in said:
+            line = first.stderr.readline()
+            self.assertTrue(line, said)
+            said += line
+        self.assertRegex(said, r"/out/metrics\.jsonl: was removed or replaced, or its folder was: lines of this run are lost from here on\n")
+        self.assertRegex(said, r"/out/checkpoints: this folder was removed or replaced while a run writes in it\n")
+        self.assertFalse(os.path.exists(self.path("out")))
+        first.kill()
+        first.communicate()
+
     def test_two_runs_in_one_folder_with_checkpoints_apart(self):
         job = self.prepared(train={"steps": 1000000}, checkpoint={"every": 5})
         first = self.start("train", job)
@@ -141,7 +266,7 @@ class Surroundings(PipelineCase):
         before = os.path.getsize(metrics)
         _, said = self.run_longhaul("train", job, "--set", "train.steps=6", "--set", "checkpoint.folder=ck2",
                                     code=REFUSED)
-        self.assertRegex(said, r"\Alonghaul: \S*/out/\.lock: another run still writes in this folder\n\Z")
+        self.assertRegex(said, r"\Alonghaul: \S*/out/\.run\.lock: another run still writes in this folder: process \d+ on ")
         self.assertGreater(os.path.getsize(metrics), before)
         self.assertFalse(os.path.exists(self.path("out", "ck2")))
         first.send_signal(signal.SIGKILL)  # its helpers may still write

@@ -1,6 +1,6 @@
 /* base_test.c - strings, memory, digests, random numbers, files: against published vectors, and
  * with every call of the system made to fail. */
-#include <unit/data/scratch_files.h>
+#include <unit/base/scratch_files.h>
 #include <unit/full_disk.h>
 
 #include <errno.h>
@@ -12,9 +12,9 @@
 
 #include <base/checked.h>
 #include <base/digest.h>
+#include <base/file.h>
 #include <base/log.h>
 #include <base/philox.h>
-#include <base/record_file.h>
 #include <base/sys.h>
 #include <base/text.h>
 
@@ -399,20 +399,54 @@ static void a_record_that_cannot_be_written_leaves_no_part(void **state)
 {
     sys_t full;
     const char *path = scratch_path(*state, "records");
-    record_file_t f = {.fd = begin_on_full_disk(path, &full)};
-    assert_true(record_file_add(&f, "one\n", 4));
+    file_records_t f = {.fd = begin_on_full_disk(path, &full)};
+    assert_true(file_records_add(&f, "one\n", 4));
     space = 2;
-    assert_false(record_file_add(&f, "two\n", 4)); /* and not even the part can be cut off */
+    assert_false(file_records_add(&f, "two\n", 4)); /* and not even the part can be cut off */
     assert_int_equal(errno, ENOSPC);
     assert_int_equal(f.torn, 2);
     cuts = 1;
     space = 3;
-    assert_false(record_file_add(&f, "three\n", 6));
+    assert_false(file_records_add(&f, "three\n", 6));
     cuts = 1;
     space = SIZE_MAX;
-    assert_true(record_file_add(&f, "four\n", 5));
+    assert_true(file_records_add(&f, "four\n", 5));
     assert_int_equal(f.lost, 2);
     end_on_full_disk(path, f.fd, "one\nfour\n");
+}
+
+#define TIME "2024-02-29T23:59:59.007Z "
+static uint64_t leap_day(void)
+{
+    return UINT64_C(1709251199007) * 1000000;
+}
+
+static void a_time_of_day_is_that_of_rfc_3339(void **state)
+{
+    static const struct {
+        uint64_t seconds;
+        const char *text;
+    } rows[] = {
+        {0, "1970-01-01T00:00:00.000Z"},          {951782399, "2000-02-28T23:59:59.000Z"},
+        {951782400, "2000-02-29T00:00:00.000Z"},  {951868800, "2000-03-01T00:00:00.000Z"},
+        {1735689599, "2024-12-31T23:59:59.000Z"}, {4107542399, "2100-02-28T23:59:59.000Z"},
+        {4107542400, "2100-03-01T00:00:00.000Z"},
+    };
+    char text[TEXT_TIME];
+    (void)state;
+    for (size_t i = 0; i < sizeof(rows) / sizeof(rows[0]); i++) {
+        text_time(rows[i].seconds * 1000000000u, text);
+        assert_string_equal(text, rows[i].text);
+    }
+    for (uint64_t s = 1; s < 17000000000u; s += 86400 * 13 + 4711) { /* until the year 2508 */
+        char expected[64];
+        const time_t seconds = (time_t)s;
+        struct tm broken;
+        assert_non_null(gmtime_r(&seconds, &broken));
+        (void)strftime(expected, sizeof(expected), "%Y-%m-%dT%H:%M:%S.999Z", &broken);
+        text_time(s * 1000000000u + 999999999u, text);
+        assert_string_equal(text, expected);
+    }
 }
 
 static void a_log_says_how_many_lines_are_missing(void **state)
@@ -421,6 +455,7 @@ static void a_log_says_how_many_lines_are_missing(void **state)
     const char *path = scratch_path(*state, "train.log");
     const int fd = begin_on_full_disk(path, &full);
     cuts = 100;
+    full.wall_ns = leap_day;
     log_also(fd, "train.log");
     log_line(LH_LOG_INFO, "one");
     space = 2;
@@ -431,7 +466,8 @@ static void a_log_says_how_many_lines_are_missing(void **state)
     log_also(-1, "");
     log_also(-1, "");
     /* two, three and that two could not be written */
-    end_on_full_disk(path, fd, "one\nfour\nwarning: train.log: 3 lines were lost\n");
+    end_on_full_disk(path, fd,
+                     TIME "one\n" TIME "four\n" TIME "warning: train.log: 3 lines were lost\n");
 }
 
 static void the_log_of_a_rank_says_so_too(void **state)
@@ -439,13 +475,15 @@ static void the_log_of_a_rank_says_so_too(void **state)
     sys_t full;
     const char *path = scratch_path(*state, "rank-3.log");
     const int fd = begin_on_full_disk(path, &full);
+    full.wall_ns = leap_day;
     log_as_rank(3, fd, "rank-3.log");
     log_line(LH_LOG_INFO, "one");
     space = 0;
     log_line(LH_LOG_INFO, "two");
     space = SIZE_MAX;
     log_as_rank(3, -1, "");
-    end_on_full_disk(path, fd, "rank 3: one\nrank 3: warning: rank-3.log: 2 lines were lost\n");
+    end_on_full_disk(path, fd,
+                     TIME "rank 3: one\n" TIME "rank 3: warning: rank-3.log: 2 lines were lost\n");
 }
 
 static void a_log_that_begins_anew_keeps_the_lines_of_its_own_run(void **state)
@@ -453,7 +491,10 @@ static void a_log_that_begins_anew_keeps_the_lines_of_its_own_run(void **state)
     int fd;
     char *text;
     size_t length;
+    sys_t table = sys_real;
     const char *path = scratch_path(*state, "rank-4.log");
+    table.wall_ns = leap_day;
+    sys_use(&table);
     log_begin_anew(); /* of no rank: nothing happens */
     assert_int_equal(file_replace(path, "of before\n", 10), LH_OK);
     assert_int_equal(file_begin(path, O_APPEND | O_RDWR, &fd), LH_OK);
@@ -463,9 +504,10 @@ static void a_log_that_begins_anew_keeps_the_lines_of_its_own_run(void **state)
     log_line(LH_LOG_INFO, "two");
     log_begin_anew();
     log_as_rank(4, -1, "");
+    sys_use(NULL);
     assert_int_equal(sys()->close(fd), 0);
     assert_int_equal(file_read(path, 100, &text, &length), LH_OK);
-    assert_string_equal(text, "rank 4: one\nrank 4: two\n");
+    assert_string_equal(text, TIME "rank 4: one\n" TIME "rank 4: two\n");
     mem_free(text);
 }
 
@@ -478,9 +520,13 @@ static void every_status_has_a_text_and_an_exit_code(void **state)
     assert_int_equal(status_exit_code(LH_INVALID), EXIT_REFUSED);
     assert_int_equal(status_exit_code(LH_PEER_LOST), EXIT_LOST);
     assert_int_equal(status_exit_code(LH_OK), EXIT_DONE);
-    errno = ENOENT;
-    assert_int_equal(fail(LH_IO, "%s", "x"), LH_IO);
+    assert_int_equal(fail_io(ENOENT, "%s", "x"), LH_IO);
     assert_string_equal(fail_reason(), "x: No such file or directory");
+    assert_int_equal(fail(LH_IO, "%s", "x"), LH_IO);
+    assert_string_equal(fail_reason(), "x");
+    assert_int_equal(errno, ENOENT);
+    assert_int_equal(fail_io(0, "%s", "y"), LH_IO);
+    assert_string_equal(fail_reason(), "y");
     fail_clear();
     assert_string_equal(fail_reason(), "");
 }
@@ -504,6 +550,7 @@ int main(void)
         cmocka_unit_test(folders_are_made_and_removed_whole),
         cmocka_unit_test(every_status_has_a_text_and_an_exit_code),
         cmocka_unit_test(a_record_that_cannot_be_written_leaves_no_part),
+        cmocka_unit_test(a_time_of_day_is_that_of_rfc_3339),
         cmocka_unit_test(a_log_says_how_many_lines_are_missing),
         cmocka_unit_test(the_log_of_a_rank_says_so_too),
         cmocka_unit_test(a_log_that_begins_anew_keeps_the_lines_of_its_own_run),

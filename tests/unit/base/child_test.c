@@ -1,6 +1,6 @@
 /* child_test.c - a child is heard until it ends, and what it started neither holds that up nor
  * outlives it. */
-#include <unit/data/scratch_files.h>
+#include <unit/base/scratch_files.h>
 
 #include <fcntl.h>
 #include <poll.h>

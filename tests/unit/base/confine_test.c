@@ -1,6 +1,6 @@
 /* confine_test.c - a confined process can do its work, and nothing beside it. Each case is a child,
  * as there is no way back. */
-#include <unit/data/scratch_files.h>
+#include <unit/base/scratch_files.h>
 
 #include <errno.h>
 #include <fcntl.h>

@@ -8,7 +8,7 @@
 
 #include <base/log.h>
 #include <base/sys.h>
-#include <checkpoint/checkpoint_folder.h>
+#include <checkpoint/commit.h>
 
 static void what_was_saved_is_read_back(void **state)
 {
@@ -155,7 +155,7 @@ static void parts_that_overlap_or_leave_a_hole_are_refused(void **state)
     }
 }
 
-static int visit_file(void *context, const char *name)
+static int instance_file(void *context, const char *name)
 {
     char(*names)[64] = context;
     for (int i = 0; i < 16; i++)
@@ -172,7 +172,7 @@ static void every_flipped_byte_is_found(void **state)
     scratch_t *s = *state;
     char names[16][64] = {{0}}, relative[128];
     assert_int_equal(small_save(s->folder, 1, 3), LH_OK);
-    assert_int_equal(sys()->list(scratch_path(s, "step-000000000001"), visit_file, names), 0);
+    assert_int_equal(sys()->list(scratch_path(s, "step-000000000001"), instance_file, names), 0);
     uint32_t flips = 0, files = 0;
     for (; names[files][0] != '\0'; files++) {
         size_t length;

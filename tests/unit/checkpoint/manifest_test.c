@@ -1,5 +1,5 @@
 /* manifest_test.c - the size of a manifest, where it is written and where it is read. */
-#include <unit/data/scratch_files.h>
+#include <unit/base/scratch_files.h>
 
 #include <checkpoint/manifest.h>
 

@@ -2,12 +2,12 @@
 #ifndef TESTS_MODEL_KIT_H
 #define TESTS_MODEL_KIT_H
 
-#include <unit/data/scratch_files.h>
+#include <unit/base/scratch_files.h>
 
-#include <checkpoint/hf_config.h>
 #include <graph/parameters.h>
+#include <hf/hf_config.h>
 #include <plugin/host.h>
-#include <plugin/loader.h>
+#include <plugin/registry.h>
 
 typedef struct model_kit {
     host_t *host;

@@ -3,7 +3,7 @@
 #ifndef TESTS_RANK_WORLD_H
 #define TESTS_RANK_WORLD_H
 
-#include <unit/data/scratch_files.h>
+#include <unit/base/scratch_files.h>
 
 #include <signal.h>
 #include <sys/mman.h>
@@ -77,7 +77,10 @@ static inline uint32_t world_share(uint32_t rank, uint32_t ranks,
     return count;
 }
 
-typedef struct world_outcome { /* of one rank, told to the test */
+typedef struct world_outcome { /* of one rank, told to the test and to the other ranks */
+    uint64_t opened;           /* 1: it is */
+    /* Steps: its share is written, or is not; on rank 0: the save has ended well. */
+    uint64_t wrote, failed, ended;
     lh_status_t status;
     uint32_t saves;
     uint64_t ns;
@@ -88,10 +91,21 @@ typedef struct world_place { /* a rank's view */
     const char *folder;
     uint32_t rank, ranks;
     uint64_t session, deadline_ns, keep;
-    world_outcome_t *outcome; /* shared with the test */
+    world_outcome_t *outcome; /* shared with the test: of this rank, in */
+    world_outcome_t *all;     /* those of all */
     checkpoint_tensor_t tensors[WORLD_TENSORS];
     uint32_t which[WORLD_TENSORS], count;
 } world_place_t;
+
+static inline uint64_t world_heard(const uint64_t *word)
+{
+    return __atomic_load_n(word, __ATOMIC_ACQUIRE);
+}
+
+static inline void world_tell(uint64_t *word, uint64_t step)
+{
+    __atomic_store_n(word, step, __ATOMIC_RELEASE);
+}
 
 static inline lh_status_t world_open(world_place_t *p, writer_t **w)
 {
@@ -104,6 +118,11 @@ static inline lh_status_t world_open(world_place_t *p, writer_t **w)
                               .ranks = p->ranks};
     const lh_status_t status = writer_open(&how, w);
     if (status != LH_OK) return status;
+    /* Nobody writes before rank 0 has made the folder and swept it: a run's start sees to that. */
+    const struct timespec nap = {.tv_nsec = MS};
+    world_tell(&p->outcome->opened, 1);
+    while (world_heard(&p->all[0].opened) == 0)
+        (void)nanosleep(&nap, NULL);
     writer_session(*w, p->session);
     return writer_layout(*w, p->tensors, p->count);
 }
@@ -122,13 +141,52 @@ static inline lh_status_t world_submit(world_place_t *p, writer_t *w, uint64_t s
     return status == LH_OK ? writer_submit(w, &meta) : status;
 }
 
-/* Submits and waits; what became of it is the rank's outcome. */
+/* As the trainers do: all have written, or one has failed. */
+static inline bool world_all_wrote(const world_place_t *p, uint64_t step)
+{
+    const struct timespec nap = {.tv_nsec = MS};
+    bool wrote = true;
+    for (uint32_t r = 0; r < p->ranks; r++) {
+        while (world_heard(&p->all[r].wrote) < step && world_heard(&p->all[r].failed) < step)
+            (void)nanosleep(&nap, NULL);
+        wrote = wrote && world_heard(&p->all[r].failed) < step;
+    }
+    return wrote;
+}
+
+static inline lh_status_t world_agree(const world_place_t *p, writer_t *w, uint64_t step,
+                                      writer_result_t *result)
+{
+    const struct timespec nap = {.tv_nsec = MS};
+    world_outcome_t *leader = &p->all[0];
+    bool wrote = world_all_wrote(p, step);
+    if (p->rank == 0 && wrote) {
+        writer_commit(w);
+        const lh_status_t status = writer_wait(w, result);
+        if (status != LH_OK) return status;
+        wrote = result->status == LH_OK;
+    }
+    writer_settle(w, wrote);
+    if (p->rank == 0) world_tell(wrote ? &leader->ended : &leader->failed, step);
+    while (world_heard(&leader->ended) < step && world_heard(&leader->failed) < step)
+        (void)nanosleep(&nap, NULL);
+    if (result->status != LH_OK || world_heard(&leader->failed) < step) return LH_OK;
+    result->status = LH_IO;
+    (void)snprintf(result->reason, sizeof(result->reason), "another rank failed");
+    return LH_OK;
+}
+
+/* Submits, waits and agrees; what became of it is the rank's outcome. */
 static inline lh_status_t world_save(world_place_t *p, writer_t *w, uint64_t step)
 {
     writer_result_t result = {.status = LH_OK};
     const uint64_t since = sys()->now_ns();
     lh_status_t status = world_submit(p, w, step);
     if (status == LH_OK) status = writer_wait(w, &result);
+    if (status == LH_OK && p->ranks > 1) {
+        world_tell(result.status == LH_OK ? &p->outcome->wrote : &p->outcome->failed, step);
+        status = world_agree(p, w, step, &result);
+    }
     if (status == LH_OK) status = result.status;
     p->outcome->status = status;
     p->outcome->ns = sys()->now_ns() - since;
@@ -165,7 +223,8 @@ static inline void world_start(world_run_t *run, void (*life)(world_place_t *p))
                                .session = session,
                                .deadline_ns = run->deadline_ns,
                                .keep = run->keep,
-                               .outcome = &run->outcomes[r]};
+                               .outcome = &run->outcomes[r],
+                               .all = run->outcomes};
         place.count = world_share(r, run->ranks, place.tensors, place.which);
         life(&place);
         _exit(0);

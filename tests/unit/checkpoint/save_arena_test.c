@@ -1,10 +1,10 @@
 /* save_arena_test.c - the pages of a save are taken when they are wanted, ahead or at once. */
-#include <unit/data/scratch_files.h>
+#include <unit/base/scratch_files.h>
 
 #include <sys/stat.h>
 #include <time.h>
 
-#include <checkpoint/save_arena.h>
+#include <checkpoint/writer.h>
 
 #define MIB ((uint64_t)1 << 20)
 

@@ -3,7 +3,7 @@
 #ifndef TESTS_SMALL_STATE_H
 #define TESTS_SMALL_STATE_H
 
-#include <unit/data/scratch_files.h>
+#include <unit/base/scratch_files.h>
 
 #include <checkpoint/checkpoint.h>
 #include <checkpoint/commit.h>

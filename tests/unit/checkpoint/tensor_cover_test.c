@@ -1,8 +1,8 @@
 /* tensor_cover_test.c - parts that hold each element once, and parts that nearly do, against a
  * count of every element. */
-#include <unit/data/scratch_files.h>
+#include <unit/base/scratch_files.h>
 
-#include <checkpoint/tensor_cover.h>
+#include <checkpoint/tensor_part.h>
 
 enum { PARTS = 64, SIDE = 6, CELLS = SIDE * SIDE * SIDE };
 

@@ -1,5 +1,5 @@
 /* tensor_part_test.c - parts of tensors against a walk over every element. */
-#include <unit/data/scratch_files.h>
+#include <unit/base/scratch_files.h>
 
 #include <checkpoint/tensor_part.h>
 

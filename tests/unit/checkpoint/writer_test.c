@@ -1,4 +1,4 @@
-/* writer_test.c - saves beside the caller: helpers that die, hang, or outlive who asked them. */
+/* writer_test.c - saves beside the caller: savers that die, hang, or outlive who asked them. */
 #include <unit/checkpoint/small_state.h>
 
 #include <signal.h>
@@ -86,7 +86,7 @@ static void a_save_that_fails_says_why_and_the_next_one_works(void **state)
     writer_close(w);
 }
 
-/* In the helper: waits where a disk would, until somebody ends it. */
+/* In the saver: waits where a disk would, until somebody ends it. */
 static int hang_fsync(int fd)
 {
     while (fd >= 0)
@@ -106,48 +106,82 @@ static writer_t *open_hanging(const char *folder, uint64_t deadline_ns)
     return w;
 }
 
-/* Children of a process, by the kernel's list. */
-static pid_t child_of(pid_t parent)
+/* Children of this process, by the kernel's list: who saves, and who is in reserve. */
+static void savers_of_test(pid_t pids[2])
 {
-    char path[64], line[64] = "";
-    (void)snprintf(path, sizeof(path), "/proc/%d/task/%d/children", (int)parent, (int)parent);
+    char path[64];
+    (void)snprintf(path, sizeof(path), "/proc/%d/task/%d/children", (int)getpid(), (int)getpid());
     FILE *f = fopen(path, "r");
-    if (f == NULL) return 0;
-    if (fgets(line, sizeof(line), f) == NULL) line[0] = '\0';
+    assert_non_null(f);
+    assert_int_equal(fscanf(f, "%d %d", &pids[0], &pids[1]), 2);
     (void)fclose(f);
-    return (pid_t)atoi(line);
 }
 
-static pid_t wait_for_child(pid_t parent)
-{
-    const struct timespec pause_1ms = {.tv_nsec = 1000000};
-    for (int i = 0; i < 5000; i++) {
-        const pid_t child = child_of(parent);
-        if (child > 0) return child;
-        (void)nanosleep(&pause_1ms, NULL);
-    }
-    return 0;
-}
-
-static void a_helper_that_is_killed_costs_only_its_save(void **state)
+static void a_saver_that_is_killed_costs_only_its_save(void **state)
 {
     scratch_t *s = *state;
     writer_result_t result;
+    pid_t pids[2];
     assert_int_equal(small_save(s->folder, 1, 0), LH_OK);
     writer_t *w = open_hanging(s->folder, 0);
     submit(w, 2);
-    const pid_t helper = wait_for_child(wait_for_child(getpid()));
-    assert_true(helper > 0);
-    assert_int_equal(kill(helper, SIGKILL), 0);
+    savers_of_test(pids);
+    assert_int_equal(kill(pids[0], SIGKILL), 0);
     assert_int_equal(writer_wait(w, &result), LH_OK);
     assert_int_equal(result.status, LH_IO);
-    assert_string_equal(result.reason, "the checkpoint helper was ended by signal 9");
-    assert_int_equal(writer_begin(w), LH_OK); /* a new helper would be there */
+    assert_string_equal(result.reason, "the process that saves was ended by signal 9");
+    assert_int_equal(writer_begin(w), LH_OK); /* the reserve is there */
     assert_int_equal(small_latest(s->folder), 1);
+    writer_leave(w);
+}
+
+static void wait_until_gone(pid_t pid)
+{
+    siginfo_t info;
+    assert_int_equal(waitid(P_PID, (id_t)pid, &info, WEXITED | WNOWAIT), 0);
+}
+
+/* Whichever of the two dies between saves, and however often: no save is lost. */
+static void the_reserve_takes_over(void **state)
+{
+    scratch_t *s = *state;
+    writer_result_t result;
+    pid_t pids[2];
+    writer_t *w = open_writer(s->folder, 0);
+    savers_of_test(pids);
+    for (uint64_t step = 1; step <= 3; step++) {
+        if (step > 1) {
+            assert_int_equal(kill(pids[step == 2 ? 1 : 0], SIGKILL), 0);
+            wait_until_gone(pids[step == 2 ? 1 : 0]);
+        }
+        submit(w, step);
+        assert_int_equal(writer_wait(w, &result), LH_OK);
+        assert_string_equal(result.reason, "");
+        assert_int_equal(result.status, LH_OK);
+        assert_int_equal(small_latest(s->folder), step);
+    }
     writer_close(w);
 }
 
-static void a_helper_that_hangs_is_given_up_at_the_deadline(void **state)
+static void without_savers_no_save_begins(void **state)
+{
+    scratch_t *s = *state;
+    pid_t pids[2];
+    writer_t *w = open_writer(s->folder, 0);
+    savers_of_test(pids);
+    for (int i = 0; i < 2; i++) {
+        assert_int_equal(kill(pids[i], SIGKILL), 0);
+        wait_until_gone(pids[i]);
+    }
+    assert_false(writer_lost(w));
+    assert_int_equal(writer_begin(w), LH_IO);
+    assert_string_equal(fail_reason(), "the process that saves and the one in reserve were killed: "
+                                       "checkpoints can't be saved any more");
+    assert_true(writer_lost(w));
+    writer_close(w);
+}
+
+static void a_saver_that_hangs_is_given_up_at_the_deadline(void **state)
 {
     scratch_t *s = *state;
     writer_result_t result;
@@ -162,21 +196,6 @@ static void a_helper_that_hangs_is_given_up_at_the_deadline(void **state)
     assert_string_equal(result.reason, "step 2 was not written within 0.2 s and is given up");
     assert_int_equal(writer_begin(w), LH_OK);
     assert_int_equal(small_latest(s->folder), 1);
-    writer_close(w);
-}
-
-static void a_keeper_that_is_killed_fails_saves_and_nothing_else(void **state)
-{
-    scratch_t *s = *state;
-    writer_result_t result;
-    writer_t *w = open_hanging(s->folder, 0);
-    submit(w, 2);
-    const pid_t keeper = wait_for_child(getpid()), helper = wait_for_child(keeper);
-    assert_int_equal(kill(keeper, SIGKILL), 0);
-    assert_int_equal(kill(helper, SIGKILL), 0);
-    assert_int_equal(writer_wait(w, &result), LH_OK);
-    assert_int_equal(result.status, LH_IO);
-    assert_int_equal(writer_begin(w), LH_IO); /* its memory may be in use */
     writer_close(w);
 }
 
@@ -244,9 +263,10 @@ int main(void)
     const struct CMUnitTest tests[] = {
         FACT(saves_follow_one_another),
         FACT(a_save_that_fails_says_why_and_the_next_one_works),
-        FACT(a_helper_that_is_killed_costs_only_its_save),
-        FACT(a_helper_that_hangs_is_given_up_at_the_deadline),
-        FACT(a_keeper_that_is_killed_fails_saves_and_nothing_else),
+        FACT(a_saver_that_is_killed_costs_only_its_save),
+        FACT(the_reserve_takes_over),
+        FACT(without_savers_no_save_begins),
+        FACT(a_saver_that_hangs_is_given_up_at_the_deadline),
         FACT(a_save_outlives_the_trainer),
         FACT(two_runs_do_not_write_in_one_folder),
     };

@@ -3,6 +3,7 @@
 # stdout.
 set -eu
 longhaul=$1 fixtures=$2
+examples=$(cd "$(dirname "$0")/../../../examples" && pwd)
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 cd "$work"
@@ -37,15 +38,61 @@ stages = prepare
 input = a.jsonl
 tokenizer = vocab.json
 INI
+echo '{"text": "x"}' >a.jsonl
+echo '{}' >vocab.json
 printf '[pipeline]\nname = \033]0;evil\007\n' >hostile.ini
 
 expect 0 '^longhaul [0-9]' --version
 expect 0 '^  check ' help
 expect 0 'keys of' help acme --plugins "$fixtures"
 expect 0 '^\[train\]' help train
+expect 0 '^matmul  *the product of two matrices' help op
+expect 0 '^acme.swish .*(plugin acme)' help op --plugins "$fixtures"
+expect 0 '^  c: \[m, n\]' help op matmul
+expect 0 '^  gbias = sum_rows(g)' help op matmul
+expect 0 '^  transpose_a ' help op matmul
+expect 0 'op acme.swish: x -> y' help op acme.swish --plugins "$fixtures"
+refuse 1 "no op 'matmull'; did you mean 'matmul'" help op matmull
+refuse 1 "no op 'acme.swosh'; did you mean 'acme.swish'" help op acme.swosh --plugins "$fixtures"
+refuse 1 "'train' has no members" help train x
+refuse 2 'one argument too many' help op matmul x
 expect 0 'stages  *= prepare  *; a.ini:3' check a.ini
 expect 0 'workers  *= 3  *; command line' check a.ini --set prepare.workers=3
-expect 1 'not usable: .*built for ABI 2.0' plugins --plugins "$fixtures"
+expect 1 'not usable: .*built for ABI 3.0' plugins --plugins "$fixtures"
+cat >some.ini <<INI
+include = a.ini
+[model]
+plugin = llama
+vocab = 64
+blocks = 1
+hidden = 8
+heads = 1
+ffn = 8
+[optimizer]
+plugin = zero0
+rule = rules:adamw
+learning_rate = 1e-3
+INI
+expect 0 'blocks  *= 1' check some.ini # which does not train
+# What an hour of stages later would be refused.
+shown=$examples/shakespeare.ini
+late() { # PATTERN SETTING
+    refuse 1 "$1" check "$shown" --set "pipeline.folder=$work/made" --set "$2"
+}
+expect 0 'stages ' check "$shown" --set "pipeline.folder=$work/made"
+late 'train = corpus is read by train, which comes before prepare' 'pipeline.stages=train prepare'
+late "no file matches '.*none.jsonl'" prepare.input=none.jsonl
+late 'tokenizer = .*none.json: not there' prepare.tokenizer=none.json
+late "'nan' is no weight" 'data.train=a:nan, b:1'
+late 'train = other: .*/made/other.idx is not there, and no stage makes it' data.train=other
+late 'valid = other: .*/made/other.idx is not there' data.valid=other
+late 'data = .*none.jsonl: not there' eval.data=none.jsonl
+late 'tokenizer = .*none.json: not there' eval.tokenizer=none.json
+late 'sequence = 257, the model is made for 256 tokens' train.sequence=257
+late 'tokens = 256 behind a prompt; the model is made for 256' generate.tokens=256
+late "is or holds the pipeline's folder" export.folder=.
+late "is or holds the pipeline's folder" export.folder=..
+late 'is or holds the checkpoints' export.folder=checkpoints
 refuse 1 'a.ini:2: unknown\|unknown key' check a.ini --set prepare.worker=3
 refuse 1 "missing.ini: cannot read: No such file" check missing.ini
 refuse 1 'control character 0x1b' check hostile.ini

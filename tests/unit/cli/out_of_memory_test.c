@@ -4,7 +4,7 @@
  *
  * Every n is a process of its own. A sample of them by default; all with LONGHAUL_TORTURE, from
  * LONGHAUL_FIRST on where that is set. */
-#include <unit/data/scratch_files.h>
+#include <unit/base/scratch_files.h>
 
 #include <dirent.h>
 #include <fcntl.h>
@@ -13,8 +13,7 @@
 
 #include <base/log.h>
 #include <base/sys.h>
-#include <cli/arguments.h>
-#include <data/json_parse.h>
+#include <cli/cli.h>
 
 #if defined(__SANITIZE_ADDRESS__)
 #define HAS_LEAK_CHECK 1
@@ -115,13 +114,13 @@ static int run_command(const scenario_t *s, const char *folder)
     static char storage[4096];
     char *argv[ARGUMENTS];
     cli_t cli = {0};
-    int code = arguments_parse(make_arguments(s, folder, argv, storage), argv, &cli);
+    int code = cli_parse(make_arguments(s, folder, argv, storage), argv, &cli);
     if (code == LH_OK) code = cli_open(&cli);
     if (code == LH_OK) code = cli.command->run(&cli);
     if (code < 0) log_line(LH_LOG_INFO, "%s", fail_reason());
     const bool said = fail_reason()[0] != '\0';
     cli_close(&cli);
-    arguments_free(&cli);
+    cli_free(&cli);
     if (code == LH_NO_MEMORY) return said ? EXIT_REFUSED : CODE_SILENT;
     if (code < 0) return CODE_OTHER;
     return code;
@@ -159,7 +158,6 @@ static int in_process(const scenario_t *s, const char *folder, uint64_t n, bool 
         quick.fsync = no_fsync;
         sys_use(&quick);
         redirect(log);
-        json_use_memory();
         fail_clear();
         const int before = open_descriptors();
         const uint64_t begun = mem_count();

@@ -1,7 +1,7 @@
 /* resume_reads_test.c - a resume reads each byte of its checkpoint's data once: what is checked is
  * what is loaded; one that the disk does not give is out of the way when its step is saved again.
  */
-#include <unit/data/scratch_files.h>
+#include <unit/base/scratch_files.h>
 
 #include <errno.h>
 #include <fcntl.h>
@@ -11,7 +11,7 @@
 
 #include <base/log.h>
 #include <base/sys.h>
-#include <cli/arguments.h>
+#include <cli/cli.h>
 
 static const char ini[] = "[pipeline]\nname = reads\nstages = prepare train\n"
                           "[prepare]\ninput = text.jsonl\n"
@@ -68,12 +68,12 @@ static int command(const char *job, const char *folder, int steps)
     char *argv[14] = {0};
     cli_t cli = {0};
     memcpy(argv, (const void *)given, (size_t)argc * sizeof(argv[0]));
-    int code = arguments_parse(argc, argv, &cli);
+    int code = cli_parse(argc, argv, &cli);
     if (code == LH_OK) code = cli_open(&cli);
     if (code == LH_OK) code = cli.command->run(&cli);
     if (code != EXIT_DONE) (void)fprintf(stderr, "%s\n", fail_reason());
     cli_close(&cli);
-    arguments_free(&cli);
+    cli_free(&cli);
     return code;
 }
 

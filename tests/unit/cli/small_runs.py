@@ -1,13 +1,15 @@
-"""small_runs.py LONGHAUL: a small model is trained, then evaluated and asked to generate: documents without tokens, flags
-that contradict each other, and a stdout that takes nothing."""
+"""small_runs.py LONGHAUL FIXTURES: a small model is trained, then evaluated and asked to generate: documents without
+tokens, flags that contradict each other, a stdout that takes nothing, and plugins that leave in the middle of a run."""
 import json
 import os
+import re
+import shutil
 import subprocess
 import sys
 import tempfile
 import time
 
-PROGRAM = os.path.abspath(sys.argv[1])
+PROGRAM, FIXTURES = map(os.path.abspath, sys.argv[1:3])
 INI = """[pipeline]
 name = small
 stages = prepare train eval
@@ -110,6 +112,23 @@ def streams_that_are_closed():
     process.wait()
 
 
+def plugins_that_leave():
+    """Whoever ends the process with exit code 0 has not run the job, in a rank of several or alone."""
+    shutil.copytree(os.path.join(os.path.dirname(os.path.dirname(PROGRAM)), "lib/longhaul"), "plugins")
+    for name in ("exits_in_open", "leaves_in_open"):
+        shutil.copy(os.path.join(FIXTURES, "optimizers", f"{name}.so"), "plugins/optimizers")
+    said = rb".*/optimizers/exits_in_open\.so: calls exit with code 0\n"
+    rank = rb"longhaul: rank [01] on \S+"
+    for ranks, name, code, line in ((1, "exits_in_open", 1, rb"longhaul: " + said),
+                                    (2, "exits_in_open", 1, rank + rb" failed[^:]*: " + said),
+                                    (2, "leaves_in_open", 3, rank + rb" ended with code 0 and without a word.*\n")):
+        words = (f"train job.ini --plugins {os.getcwd()}/plugins --set pipeline.folder=left --set launch.ranks_per_node={ranks} "
+                 f"--set data.train={os.getcwd()}/out/corpus --set optimizer.plugin={name}")
+        done = run(words, stdout=subprocess.PIPE)
+        if done.returncode != code or re.fullmatch(line, done.stderr) is None:
+            failures.append(f"{words}: exit code {done.returncode}, {done.stderr!r}")
+
+
 with tempfile.TemporaryDirectory(prefix="longhaul-small-") as folder:
     os.chdir(folder)
     os.mkdir("t")
@@ -122,6 +141,7 @@ with tempfile.TemporaryDirectory(prefix="longhaul-small-") as folder:
     a_greedy_draw()
     a_stdout_that_is_full()
     streams_that_are_closed()
+    plugins_that_leave()
     os.chdir("/")
 for failure in failures:
     print(failure)

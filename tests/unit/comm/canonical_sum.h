@@ -3,13 +3,13 @@
 #ifndef CANONICAL_SUM_H
 #define CANONICAL_SUM_H
 
-#include <comm/world.h>
-#include <tensor/dtype.h>
+#include <control/world.h>
+#include <longhaul/dtype.h>
 
 static inline float test_load(lh_dtype_t dtype, const void *data, uint64_t at)
 {
     return dtype == LH_DTYPE_F32 ? ((const float *)data)[at]
-                                 : bf16_to_f32(((const uint16_t *)data)[at]);
+                                 : lh_bf16_to_f32(((const uint16_t *)data)[at]);
 }
 
 static inline void test_store(lh_dtype_t dtype, void *data, uint64_t at, float value)
@@ -17,7 +17,7 @@ static inline void test_store(lh_dtype_t dtype, void *data, uint64_t at, float v
     if (dtype == LH_DTYPE_F32)
         ((float *)data)[at] = value;
     else
-        ((uint16_t *)data)[at] = f32_to_bf16(value);
+        ((uint16_t *)data)[at] = lh_f32_to_bf16(value);
 }
 
 /* inputs[member]; the element `at` belongs to `owner`. */
@@ -29,7 +29,7 @@ static inline float canonical_sum(const group_t *g, lh_dtype_t dtype, void *cons
     for (uint32_t k = 1; k <= g->sites; k++) {
         const uint32_t site = (home + k) % g->sites, begin = g->site_begin[site];
         const uint32_t size = g->site_begin[site + 1] - begin;
-        const uint32_t last = group_stand_in(g, site, owner) - begin;
+        const uint32_t last = group_leader(g, site, owner) - begin;
         float inside = test_load(dtype, inputs[begin + (last + 1) % size], at);
         for (uint32_t i = 2; i <= size; i++)
             inside += test_load(dtype, inputs[begin + (last + i) % size], at);

@@ -55,7 +55,7 @@ static void contribution(const actor_t *a, uint32_t rank, uint32_t plan, uint32_
 
 static uint64_t item(const actor_t *a)
 {
-    return dtype_bytes(a->scene->dtype);
+    return lh_dtype_bytes(a->scene->dtype);
 }
 
 static char *whole_of(const actor_t *a, uint32_t plan)
@@ -376,6 +376,245 @@ static void plan_nonsense(actor_t *a)
     if (collective_new(a->comm, &how, &x) != LH_INVALID) trouble(a, "root");
 }
 
+static uint32_t plans_stated;
+
+static void state_plans(actor_t *a)
+{
+    coll_how_t how = {.name = "one of many",
+                      .op = COLL_ALL_REDUCE,
+                      .group = comm_group(a->comm, LH_GROUP_DATA),
+                      .dtype = LH_DTYPE_F32,
+                      .elements = 10,
+                      .service = LH_SERVICE_GRADIENT};
+    collective_t *x;
+    uint32_t arena;
+    lh_status_t status = comm_arena(a->comm, a->memory, 4096, -1, 0, &arena);
+    how.whole = (coll_place_t){a->memory, arena};
+    for (uint32_t i = 0; status == LH_OK && i < plans_stated; i++)
+        status = collective_new(a->comm, &how, &x);
+    if (status == LH_OK) status = comm_connect(a->comm);
+    if (status != LH_OK) trouble(a, fail_reason());
+}
+
+static void ranks_compare_groups_and_not_plans(void **state)
+{
+    (void)state;
+    char texts[FAKE_RANKS][400];
+    scene_t s = plain;
+    uint64_t compared[2];
+    s.sites = "aaaa";
+    for (uint32_t i = 0; i < 2; i++) {
+        plans_stated = i == 0 ? 1 : 100;
+        play_scene(&s, state_plans, texts);
+        for (uint32_t r = 0; r < hub.size; r++)
+            assert_string_equal(texts[r], "");
+        compared[i] = hub.compared;
+    }
+    assert_int_equal(compared[0], compared[1]);
+}
+
+/* Values of blocks that are cut alike, each at a place of its own, whole and cut. */
+enum { BLOCKS = 3, VALUES = 2, HALF = 50, CUT_AT = 20000 };
+
+static uint64_t value_at(uint32_t block, uint32_t value)
+{
+    return block * 1000 + value * (150 + 37 * block);
+}
+
+static float value_of(uint32_t block, uint32_t value, uint32_t element)
+{
+    return (float)(block * 10000 + value * 1000 + element);
+}
+
+static void gather_blocks(actor_t *a)
+{
+    coll_how_t how = {.name = "values of a block",
+                      .op = COLL_ALL_GATHER,
+                      .group = comm_group(a->comm, LH_GROUP_DATA),
+                      .dtype = LH_DTYPE_F32,
+                      .elements = ELEMENTS,
+                      .service = LH_SERVICE_PARAMETER};
+    float *whole = (float *)(void *)a->memory, *cut = whole + CUT_AT;
+    collective_t *blocks[BLOCKS];
+    uint32_t arena;
+    lh_status_t status = comm_arena(a->comm, a->memory, PLANS * ELEMENTS * item(a), 1, 0, &arena);
+    how.whole = (coll_place_t){whole, arena};
+    how.cut = (coll_place_t){cut, arena};
+    for (uint32_t b = 0; b < BLOCKS && status == LH_OK; b++) {
+        coll_segment_t segments[2][VALUES];
+        coll_piece_t pieces[2];
+        for (uint32_t m = 0; m < 2; m++) {
+            for (uint32_t v = 0; v < VALUES; v++) {
+                const uint64_t held = (b * VALUES + v) * 60 + m * (b + 1);
+                segments[m][v] = (coll_segment_t){value_at(b, v) + m * HALF, HALF, held};
+                for (uint32_t i = 0; m == a->rank && i < HALF; i++)
+                    cut[held + i] = value_of(b, v, m * HALF + i);
+            }
+            pieces[m] = (coll_piece_t){segments[m], VALUES};
+        }
+        how.pieces = pieces;
+        status = collective_new(a->comm, &how, &blocks[b]);
+    }
+    if (status == LH_OK) status = comm_connect(a->comm);
+    if (status == LH_OK && comm_scripts(a->comm) != 1) trouble(a, "scripts of their own");
+    for (uint32_t b = 0; b < BLOCKS && status == LH_OK; b++)
+        status = collective_start(blocks[b]);
+    for (uint32_t b = 0; b < BLOCKS && status == LH_OK; b++)
+        status = collective_wait(blocks[b]);
+    if (status != LH_OK) trouble(a, fail_reason());
+    for (uint32_t i = 0; i < BLOCKS * VALUES * 2 * HALF; i++) {
+        const uint32_t b = i / (VALUES * 2 * HALF), v = i / (2 * HALF) % VALUES;
+        const uint32_t element = i % (2 * HALF);
+        if (whole[value_at(b, v) + element] != value_of(b, v, element)) trouble(a, "other values");
+    }
+}
+
+static void collectives_of_one_shape_share_a_script(void **state)
+{
+    (void)state;
+    char texts[FAKE_RANKS][400];
+    for (uint32_t v = 0; v < 4; v++) {
+        scene_t s = plain;
+        s.sites = v % 2 == 0 ? "aa" : "ab";
+        s.mapped = v >= 2;
+        play_scene(&s, gather_blocks, texts);
+        for (uint32_t r = 0; r < hub.size; r++)
+            assert_string_equal(texts[r], "");
+    }
+}
+
+/* Each rank holds its numbers elsewhere in its arena. */
+static void sum_elsewhere(actor_t *a)
+{
+    enum { FEW = 16 };
+    coll_how_t how = {.name = "elsewhere",
+                      .op = COLL_ALL_REDUCE,
+                      .group = comm_group(a->comm, LH_GROUP_DATA),
+                      .dtype = LH_DTYPE_F32,
+                      .elements = FEW,
+                      .service = LH_SERVICE_GRADIENT};
+    collective_t *x = NULL;
+    uint32_t arena;
+    float *mine = (float *)(void *)(a->memory + 64 * (size_t)a->rank);
+    for (uint32_t i = 0; i < FEW; i++)
+        mine[i] = (float)(a->rank + i);
+    lh_status_t status = comm_arena(a->comm, a->memory, 4096, -1, 0, &arena);
+    how.whole = (coll_place_t){mine, arena};
+    if (status == LH_OK) status = collective_new(a->comm, &how, &x);
+    if (status == LH_OK) status = comm_connect(a->comm);
+    if (status == LH_OK) status = collective_start(x);
+    if (status == LH_OK) status = collective_wait(x);
+    if (status != LH_OK) trouble(a, fail_reason());
+    for (uint32_t i = 0; i < FEW; i++)
+        if (mine[i] != (float)(3 + 3 * i)) trouble(a, "another sum");
+}
+
+static void buffers_may_lie_elsewhere_on_each_rank(void **state)
+{
+    (void)state;
+    char texts[FAKE_RANKS][400];
+    scene_t s = plain;
+    s.sites = "aaa";
+    play_scene(&s, sum_elsewhere, texts);
+    for (uint32_t r = 0; r < hub.size; r++)
+        assert_string_equal(texts[r], "");
+}
+
+typedef struct door { /* a gate that the test opens */
+    _Atomic bool open;
+    _Atomic uint32_t asked, told;
+} door_t;
+
+static lh_status_t door_past(void *context)
+{
+    door_t *d = context;
+    d->asked++;
+    return d->open ? LH_OK : LH_AGAIN;
+}
+
+static void door_done(void *context)
+{
+    ((door_t *)context)->told++;
+}
+
+/* What is summed is written after the start, as a queue would. */
+static void start_behind_doors(actor_t *a)
+{
+    enum { ROUNDS = 3 };
+    const struct timespec nap = {0, 1000000};
+    lh_status_t status = plan_all(a);
+    if (status == LH_OK) status = comm_connect(a->comm);
+    for (uint32_t round = 0; status == LH_OK && round < ROUNDS; round++) {
+        door_t doors[PLANS] = {0};
+        for (uint32_t p = 0; status == LH_OK && p < PLANS; p++) {
+            const collective_gate_t gate = {door_past, door_done, &doors[p]};
+            status = collective_start_behind(a->plans[p], &gate);
+        }
+        for (uint32_t p = 0; status == LH_OK && p < PLANS; p++) {
+            (void)nanosleep(&nap, NULL);
+            if (doors[p].told != 0) trouble(a, "done before it began");
+            if (collective_test(a->plans[p]) != LH_AGAIN) trouble(a, "went through a closed door");
+            contribution(a, a->world->row.rank, p, round, whole_of(a, p));
+            doors[p].open = true;
+        }
+        for (uint32_t p = 0; status == LH_OK && p < PLANS; p++)
+            status = collective_wait(a->plans[p]);
+        for (uint32_t p = 0; status == LH_OK && p < PLANS; p++) {
+            if (doors[p].told != 1 || doors[p].asked == 0) trouble(a, "a door is told once");
+            if (p != 3) check(a, p, round);
+        }
+    }
+    if (status != LH_OK) trouble(a, fail_reason());
+}
+
+static void a_run_begins_when_its_gate_is_past(void **state)
+{
+    (void)state;
+    char texts[FAKE_RANKS][400];
+    for (uint32_t v = 0; v < 4; v++) {
+        scene_t s = plain;
+        s.sites = v % 2 == 0 ? "aa" : "aab";
+        s.mapped = v >= 2;
+        s.thread = v % 2 == 0;
+        play_scene(&s, start_behind_doors, texts);
+        for (uint32_t r = 0; r < hub.size; r++)
+            assert_string_equal(texts[r], "");
+    }
+}
+
+/* No door is ever opened; links break meanwhile. */
+static void break_behind_doors(actor_t *a)
+{
+    door_t doors[PLANS] = {0};
+    uint32_t started = 0;
+    lh_status_t status = plan_all(a);
+    if (status == LH_OK) status = comm_connect(a->comm);
+    while (status == LH_OK && started < PLANS) {
+        const collective_gate_t gate = {door_past, door_done, &doors[started]};
+        status = collective_start_behind(a->plans[started], &gate);
+        started += status == LH_OK;
+    }
+    if (status != LH_OK && status != LH_PEER_LOST) trouble(a, fail_reason());
+    (void)pthread_mutex_lock(&hub.lock);
+    hub.dead = 1;
+    (void)pthread_mutex_unlock(&hub.lock);
+    for (uint32_t p = 0; p < started; p++) {
+        if (collective_wait(a->plans[p]) == LH_OK) trouble(a, "nothing is lost");
+        if (doors[p].told != 1) trouble(a, "a queue waits for ever");
+    }
+}
+
+static void who_waits_behind_a_lost_peer_is_told(void **state)
+{
+    (void)state;
+    char texts[FAKE_RANKS][400];
+    scene_t s = plain;
+    s.thread = true;
+    play_scene(&s, break_behind_doors, texts);
+    for (uint32_t r = 0; r < hub.size; r++)
+        assert_string_equal(texts[r], "");
+}
+
 static void nonsense_is_refused(void **state)
 {
     (void)state;
@@ -392,6 +631,11 @@ int main(void)
         cmocka_unit_test(a_hundred_runs_give_the_same),
         cmocka_unit_test(one_message_at_a_time_is_enough),
         cmocka_unit_test(other_plans_are_refused_on_all_ranks),
+        cmocka_unit_test(ranks_compare_groups_and_not_plans),
+        cmocka_unit_test(collectives_of_one_shape_share_a_script),
+        cmocka_unit_test(buffers_may_lie_elsewhere_on_each_rank),
+        cmocka_unit_test(a_run_begins_when_its_gate_is_past),
+        cmocka_unit_test(who_waits_behind_a_lost_peer_is_told),
         cmocka_unit_test(a_wait_ends_with_the_name_of_who_is_missing),
         cmocka_unit_test(a_lost_peer_ends_all),
         cmocka_unit_test(nonsense_is_refused),

@@ -10,7 +10,7 @@
 
 #include <base/memory.h>
 #include <comm/sums.h>
-#include <tensor/dtype.h>
+#include <longhaul/dtype.h>
 
 #include "canonical_sum.h"
 
@@ -43,6 +43,7 @@ typedef struct rank {
     group_t *group;
     coll_how_t how;
     script_t script;
+    script_places_t bound;
     script_peer_t peers[MOST_RANKS];
     char *whole, *cut, *before_whole, *before_cut, *staging;
     uint32_t *left;
@@ -58,6 +59,7 @@ typedef struct bench {
     rank_t ranks[MOST_RANKS];
     coll_segment_t segments[MOST_RANKS][MOST_SEGMENTS];
     coll_piece_t pieces[MOST_RANKS], owned[MOST_RANKS];
+    coll_segment_t all[MOST_RANKS * MOST_SEGMENTS]; /* those of `owned` in a row */
     uint64_t cut_elements;
     uint64_t random;
     uint32_t lag;
@@ -98,10 +100,15 @@ static void own_pieces(bench_t *b)
 {
     const bool rooted = b->spec.op == COLL_BROADCAST || b->spec.op == COLL_REDUCE;
     memcpy(b->owned, b->pieces, sizeof(b->owned));
-    if (!rooted) return;
-    memset(b->owned, 0, sizeof(b->owned));
-    b->segments[0][0] = (coll_segment_t){0, b->spec.elements, 0};
-    b->owned[b->spec.root] = (coll_piece_t){b->segments[0], b->spec.elements > 0};
+    if (rooted) {
+        memset(b->owned, 0, sizeof(b->owned));
+        b->segments[0][0] = (coll_segment_t){0, b->spec.elements, 0};
+        b->owned[b->spec.root] = (coll_piece_t){b->segments[0], b->spec.elements > 0};
+    }
+    uint32_t count = 0;
+    for (uint32_t r = 0; r < b->size; r++)
+        for (uint32_t i = 0; i < b->owned[r].count; i++)
+            b->all[count++] = b->owned[r].segments[i];
 }
 
 static void fill_random(bench_t *b, char *data, uint64_t elements)
@@ -124,7 +131,7 @@ static uint64_t cut_room(const bench_t *b)
 static void open_rank(bench_t *b, uint32_t r)
 {
     rank_t *k = &b->ranks[r];
-    const uint64_t item = dtype_bytes(b->spec.dtype);
+    const uint64_t item = lh_dtype_bytes(b->spec.dtype);
     assert_int_equal(world_new(r, b->size, &k->world), LH_OK);
     for (uint32_t i = 0; i < b->size; i++)
         (void)snprintf(k->world->ranks[i].site_name, WORLD_SITE_NAME, "%c", b->spec.sites[i]);
@@ -173,7 +180,11 @@ static void make_script(bench_t *b, uint32_t r)
                               .peers = k->peers};
     assert_int_equal(script_new(&how, &k->script), LH_OK);
     k->staging = mem_new(k->script.staging_bytes);
-    script_place(&k->script, k->staging, 2);
+    k->bound = (script_places_t){.whole = k->whole,
+                                 .cut = b->spec.cut ? k->cut : NULL,
+                                 .staging = k->staging,
+                                 .peers = k->peers,
+                                 .segments = b->all};
     k->left = mem_array(k->script.step_count, sizeof(*k->left));
     k->done = mem_array(k->script.step_count, sizeof(*k->done));
     k->lanes = mem_array(k->script.lane_count, sizeof(*k->lanes));
@@ -196,6 +207,12 @@ static void finish_step(rank_t *k, uint32_t id)
     }
 }
 
+static char *message_of(const rank_t *k, const script_step_t *step)
+{
+    uint32_t arena;
+    return script_message(&k->script, &k->bound, step, &arena);
+}
+
 static bool post(rank_t *k, uint32_t lane)
 {
     const script_lane_t *l = &k->script.lanes[lane];
@@ -208,9 +225,9 @@ static bool post(rank_t *k, uint32_t lane)
     m->step = id;
     m->copy = mem_new(step->bytes);
     if (l->sending)
-        memcpy(m->copy, step->to.base, step->bytes);
+        memcpy(m->copy, message_of(k, step), step->bytes);
     else if (step->bytes > 0)
-        memset(step->to.base, 0xa5, step->bytes); /* the transport's own from now on */
+        memset(message_of(k, step), 0xa5, step->bytes); /* the transport's own from now on */
     if (!l->sending) memset(m->copy, 0xa5, step->bytes);
     return true;
 }
@@ -240,9 +257,9 @@ static bool deliver(bench_t *b, uint32_t r, uint32_t lane)
         assert_int_equal(to->bytes, source->bytes);
         assert_int_equal(to->tag, source->tag);
         if (to->bytes > 0) {
-            assert_memory_equal(source->to.base, out->copy, to->bytes);
-            assert_memory_equal(to->to.base, in->copy, to->bytes);
-            memcpy(to->to.base, source->to.base, to->bytes);
+            assert_memory_equal(message_of(from, source), out->copy, to->bytes);
+            assert_memory_equal(message_of(k, to), in->copy, to->bytes);
+            memcpy(message_of(k, to), message_of(from, source), to->bytes);
         }
         in->received = out->sent = true;
         finish_step(k, in->step);
@@ -261,7 +278,7 @@ static bool compute(bench_t *b, uint32_t r)
         const uint32_t id = (start + i) % count;
         const script_step_t *step = &k->script.steps[id];
         if (step->kind < STEP_SUM || k->done[id] || k->left[id] != 0) continue;
-        script_compute(&k->script, step, k->scratch);
+        script_compute(&k->script, &k->bound, step, k->scratch);
         finish_step(k, id);
         return true;
     }
@@ -334,7 +351,7 @@ static place_t place_of(bench_t *b, uint32_t member, bool cut, uint64_t whole_at
 static void expect(bench_t *b, uint32_t member, const place_t *p, float value)
 {
     char bytes[4] = {0};
-    const uint64_t item = dtype_bytes(b->spec.dtype);
+    const uint64_t item = lh_dtype_bytes(b->spec.dtype);
     test_store(b->spec.dtype, bytes, 0, value);
     if (memcmp(p->data + p->at * item, bytes, item) != 0)
         fail_msg("%s %s sites %s, %llu elements, chunk %llu, cut %d, scattered %d, mapped %d: "
@@ -577,12 +594,13 @@ static void every_level_of_instructions_gives_the_same_bits(void **state)
         sum_run(LH_DTYPE_BF16, rounded[level], false, sources, 2, ELEMENTS - 1);
     }
     for (uint32_t i = 0; i < ELEMENTS - 1; i++) {
-        const float sum = ((in[0][i] + bf16_to_f32(narrow[i])) + in[1][i]) + in[2][i];
-        const uint16_t two = f32_to_bf16(in[0][i] + bf16_to_f32(narrow[i]));
+        const float sum = ((in[0][i] + lh_bf16_to_f32(narrow[i])) + in[1][i]) + in[2][i];
+        const uint16_t two = lh_f32_to_bf16(in[0][i] + lh_bf16_to_f32(narrow[i]));
         for (uint32_t level = 0; level < 3; level++) {
             if (sum == sum) assert_memory_equal(&out[level][i], &sum, sizeof(sum));
             if (sum != sum) assert_true(out[level][i] != out[level][i]);
-            if (bf16_to_f32(two) == bf16_to_f32(two)) assert_int_equal(rounded[level][i], two);
+            if (lh_bf16_to_f32(two) == lh_bf16_to_f32(two))
+                assert_int_equal(rounded[level][i], two);
         }
     }
 }

@@ -1,5 +1,5 @@
 /* document_test.c - INI text: what is read, and the sentence for what is not. */
-#include <unit/data/scratch_files.h>
+#include <unit/base/scratch_files.h>
 
 #include <config/document.h>
 #include <config/ini_lines.h>

@@ -1,9 +1,11 @@
 /* job_test.c - a whole pipeline file: what the core reads of it and what it refuses. */
-#include <unit/data/scratch_files.h>
+#include <unit/base/scratch_files.h>
 
 #include <math.h>
+#include <sys/stat.h>
 
 #include <config/job.h>
+#include <config/job_load.h>
 #include <longhaul/link.h>
 
 #define COUNT(t) (sizeof(t) / sizeof((t)[0]))
@@ -100,6 +102,9 @@ static const struct {
     {"parallel.pipeline=2",
      "command line: pipeline = 2: pipeline parallelism is not built yet; expected 1"},
     {"comm.chunk=3", "command line: chunk = 3: expected 0, which chooses, or 1024 on"},
+    {"transport.wan.outage=121s", "command line: outage = 121 s: longer than [comm] timeout = 120 "
+                                  "s, after which a transfer that "
+                                  "stands still ends the job; expected at most as long"},
     {"comm.algorithm=rings",
      "command line: algorithm = rings: expected one of auto|direct|ring|halving; did you mean "
      "'ring'?"},
@@ -273,6 +278,44 @@ static void every_table_of_the_core_is_valid(void **state)
     }
 }
 
+/* A recipe with data beside it, used from another folder. */
+static void a_path_is_against_the_file_in_which_it_stands(void **state)
+{
+    job_t *job;
+    scratch_t *s = *state;
+    (void)mkdir(scratch_path(s, "recipe"), 0700);
+    scratch_text(s, "recipe/base.ini", whole);
+    static const char own[] = "include = recipe/base.ini\n[pipeline]\nname = mine\n"
+                              "[eval]\ndata = held.jsonl\n";
+    if (load(s, own, NULL, &job) != LH_OK) FAIL_TEST("%s\n", fail_reason());
+    const char *second = strchr(job->prepare.input, ',');
+    assert_non_null(second);
+    assert_string_equal(second, ",/data/b*.jsonl");
+    assert_int_equal(strncmp(inside(s, job->prepare.input), "recipe/a.jsonl,", 15), 0);
+    assert_string_equal(inside(s, job->prepare.tokenizer), "recipe/vocab.json");
+    assert_string_equal(inside(s, job->eval.data), "held.jsonl");
+    assert_string_equal(inside(s, job->pipeline.folder), "out/mine");
+    assert_string_equal(inside(s, job->checkpoint.folder), "out/mine/checkpoints");
+    job_free(job);
+
+    if (load(s, own, "prepare.tokenizer=other.json", &job) != LH_OK)
+        FAIL_TEST("%s\n", fail_reason());
+    assert_string_equal(inside(s, job->prepare.tokenizer), "other.json");
+    job_free(job);
+
+    scratch_text(s, "recipe/more.ini",
+                 "[launch]\nsecret = a.key\n[eval]\ndata = held.jsonl\n"
+                 "[pipeline]\nfolder = made\n");
+    static const char both[] = "include = recipe/base.ini, recipe/more.ini\n[prepare]\n"
+                               "input = a.jsonl\n";
+    if (load(s, both, NULL, &job) != LH_OK) FAIL_TEST("%s\n", fail_reason());
+    assert_string_equal(inside(s, job->prepare.input), "a.jsonl");
+    assert_string_equal(inside(s, job->launch.secret), "recipe/a.key");
+    assert_string_equal(inside(s, job->eval.data), "recipe/held.jsonl");
+    assert_string_equal(inside(s, job->prepare.output), "recipe/made/corpus");
+    job_free(job);
+}
+
 static void every_allocation_may_fail(void **state)
 {
     scratch_t *s = *state;
@@ -303,6 +346,7 @@ int main(void)
         cmocka_unit_test(a_section_that_no_stage_needs_may_be_absent),
         cmocka_unit_test(a_plugin_reads_its_own_keys),
         cmocka_unit_test(every_table_of_the_core_is_valid),
+        cmocka_unit_test(a_path_is_against_the_file_in_which_it_stands),
         cmocka_unit_test(every_allocation_may_fail),
     };
     return cmocka_run_group_tests(tests, scratch_setup, scratch_teardown);

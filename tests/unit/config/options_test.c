@@ -1,5 +1,5 @@
 /* options_test.c - tables of options: filled, refused, and themselves checked. */
-#include <unit/data/scratch_files.h>
+#include <unit/base/scratch_files.h>
 
 #include <config/explain.h>
 #include <config/options.h>

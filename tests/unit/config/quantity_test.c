@@ -1,5 +1,5 @@
 /* quantity_test.c - values with units, against figures worked out by hand. */
-#include <unit/data/scratch_files.h>
+#include <unit/base/scratch_files.h>
 
 #include <locale.h>
 

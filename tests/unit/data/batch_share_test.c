@@ -1,10 +1,9 @@
 /* batch_share_test.c - the global batch over ranks: the same list of sequences for any number of
  * them, and padding that counts nothing. */
-#include <unit/data/scratch_files.h>
+#include <unit/base/scratch_files.h>
 
-#include <data/batch_share.h>
 #include <data/batches.h>
-#include <data/indexed_writer.h>
+#include <data/indexed.h>
 
 enum { SEQUENCE = 8, VOCAB = 1000, EOD = 999, ROWS = 4 };
 

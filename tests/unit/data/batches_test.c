@@ -1,11 +1,10 @@
 /* batches_test.c - rows of a batch, blends, and that a sample depends on nothing but its index. */
-#include <unit/data/scratch_files.h>
+#include <unit/base/scratch_files.h>
 
 #include <unistd.h>
 
 #include <data/batches.h>
-#include <data/blend.h>
-#include <data/indexed_writer.h>
+#include <data/indexed.h>
 
 enum { SEQUENCE = 16, VOCAB = 50000, EOD = 49999 };
 

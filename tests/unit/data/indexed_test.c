@@ -1,9 +1,8 @@
 /* indexed_test.c - the pair of .bin and .idx, written and read, hostile and not. */
-#include <unit/data/scratch_files.h>
+#include <unit/base/scratch_files.h>
 
 #include <base/sys.h>
 #include <data/indexed.h>
-#include <data/indexed_writer.h>
 
 /* Documents 5 6 7 | (empty) | 8 9 in a vocabulary of 5000, laid out by hand from the format's page.
  */

@@ -3,7 +3,7 @@
 #ifndef TESTS_ORDER_REFERENCE_H
 #define TESTS_ORDER_REFERENCE_H
 
-#include <unit/data/scratch_files.h>
+#include <unit/base/scratch_files.h>
 
 #include <jansson.h>
 

@@ -48,6 +48,7 @@ static run_t *run_init(run_t *r, const scratch_t *s, const char *input)
                              .base = s->folder,
                              .folder = s->folder,
                              .line_bytes = 1 << 20,
+                             .window_bytes = 1 << 27,
                              .tokenizer = tokenizer};
     return r;
 }
@@ -248,10 +249,10 @@ static void what_cannot_be_prepared_is_a_sentence_and_leaves_nothing(void **stat
     run_t r;
     (void)scratch_text(s, "bad.jsonl", "{\"text\":\"a\"}\n\n{\"text\":1}\n[]\n");
     refused(s, run_init(&r, s, "bad.jsonl"),
-            "bad.jsonl:3: at byte 9: key 'text' holds a number, a string is expected");
+            "bad.jsonl:3: key 'text' holds a number, a text was expected");
     run_init(&r, s, "bad.jsonl")->job.on_error = (char *)(uintptr_t) "max:1";
     refused(s, &r,
-            "bad.jsonl:4: at byte 1: '[' found, an object in braces is expected; this is bad line "
+            "bad.jsonl:4: a list found, an object was expected; this is bad line "
             "2, [prepare] on_error = max:1");
     run_init(&r, s, "bad.jsonl")->job.on_error = (char *)(uintptr_t) "max:x";
     refused(s, &r, "[prepare] on_error = max:x: fail, skip or max:N is expected");

@@ -2,8 +2,8 @@
  * implementation of GPTDataset (tests/reference/gptdataset.py). */
 #include <unit/data/order_reference.h>
 
-#include <data/indexed_writer.h>
-#include <data/mt19937.h>
+#include <data/indexed.h>
+#include <data/samples.h>
 
 static void numpys_legacy_shuffle_is_reproduced(void **state)
 {

@@ -1,5 +1,6 @@
 /* block_gradient_test.c - gradients of whole blocks against central differences: values used
  * several times, gradients that pass through unchanged, fused ops, losses of a model's own. */
+#include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stdio.h>
@@ -13,25 +14,29 @@
 
 #include <cmocka.h> /* last: it has a fail() of its own */
 
-enum { HIDDEN = 6, HEADS = 2, KV_HEADS = 1, HEAD_DIM = 4, FFN = 5 };
+enum { HIDDEN = 6, HEADS = 2, KV_HEADS = 1, HEAD_DIM = 4, FFN = 5, EXPERTS = 4, PICKS = 2 };
 
 static const struct {
     const char *name;
-    uint64_t rows, columns; /* 0: a vector */
+    uint64_t rows, columns, depth; /* 0: there is no such dimension */
 } params[] = {
-    {"norm1", HIDDEN, 0},
-    {"norm2", HIDDEN, 0},
-    {"bias", HIDDEN, 0},
-    {"wq", HEADS *HEAD_DIM, HIDDEN},
-    {"wk", KV_HEADS *HEAD_DIM, HIDDEN},
-    {"wv", KV_HEADS *HEAD_DIM, HIDDEN},
-    {"wo", HIDDEN, HEADS *HEAD_DIM},
-    {"gate", FFN, HIDDEN},
-    {"up", FFN, HIDDEN},
-    {"down", HIDDEN, FFN},
-    {"square", HIDDEN, HIDDEN},
-    {"shift", TEST_TOKENS, HIDDEN},
-    {"one", 1, 0},
+    {"norm1", HIDDEN, 0, 0},
+    {"norm2", HIDDEN, 0, 0},
+    {"bias", HIDDEN, 0, 0},
+    {"wq", HEADS *HEAD_DIM, HIDDEN, 0},
+    {"wk", KV_HEADS *HEAD_DIM, HIDDEN, 0},
+    {"wv", KV_HEADS *HEAD_DIM, HIDDEN, 0},
+    {"wo", HIDDEN, HEADS *HEAD_DIM, 0},
+    {"gate", FFN, HIDDEN, 0},
+    {"up", FFN, HIDDEN, 0},
+    {"down", HIDDEN, FFN, 0},
+    {"square", HIDDEN, HIDDEN, 0},
+    {"shift", TEST_TOKENS, HIDDEN, 0},
+    {"one", 1, 0, 0},
+    {"head norm", HEAD_DIM / 2, 0, 0},
+    {"router", EXPERTS, HIDDEN, 0},
+    {"experts up", EXPERTS, FFN, HIDDEN},
+    {"experts down", EXPERTS, FFN, HIDDEN},
 };
 
 static lh_status_t param_shape(void *context, const char *name, uint64_t *shape, uint32_t *rank)
@@ -41,7 +46,8 @@ static lh_status_t param_shape(void *context, const char *name, uint64_t *shape,
         if (strcmp(params[i].name, name) == 0) {
             shape[0] = params[i].rows;
             shape[1] = params[i].columns;
-            *rank = params[i].columns == 0 ? 1 : 2;
+            shape[2] = params[i].depth;
+            *rank = params[i].columns == 0 ? 1 : params[i].depth == 0 ? 2 : 3;
             return LH_OK;
         }
     return LH_INVALID;
@@ -132,6 +138,46 @@ static lh_value_t odd_parameters(lh_graph_t *g, lh_value_t x)
     return lh_multiply(g, g->api->op(g, "scale", NULL, in, 2, NULL), PARAM("norm1"));
 }
 
+/* A norm of each half of a head, as of q and k. */
+static lh_value_t norms_of_groups(lh_graph_t *g, lh_value_t x)
+{
+    const lh_value_t q = lh_rms_norm(g, LINEAR(x, "wq"), PARAM("head norm"), 1e-5);
+    return lh_add(g, x, LINEAR(q, "wo"));
+}
+
+/* Of EXPERTS experts each token has PICKS, by the largest shares of its router. */
+static lh_value_t experts(lh_graph_t *g, lh_value_t x, bool shared)
+{
+    const lh_top_k_t top = {.struct_size = sizeof(top), .k = PICKS};
+    const lh_route_t route = {sizeof(route), EXPERTS};
+    const lh_picks_t picks = {sizeof(picks), PICKS};
+    const lh_grouped_t up = {sizeof(up), 1}, down = {sizeof(down), 0};
+    const lh_value_t logits = LINEAR(x, "router");
+    const lh_value_t all = g->api->op(g, "softmax", NULL, &logits, 1, NULL);
+    lh_value_t ids, offsets;
+    const lh_value_t shares = g->api->op(g, "top_k", &top, &all, 1, &ids);
+    const lh_value_t order = g->api->op(g, "route", &route, &ids, 1, &offsets);
+    const lh_value_t of_x[] = {x, order};
+    const lh_value_t rows = g->api->op(g, "gather_rows", &picks, of_x, 2, NULL);
+    const lh_value_t of_up[] = {rows, PARAM("experts up"), offsets};
+    const lh_value_t wide = g->api->op(g, "grouped_matmul", &up, of_up, 3, NULL);
+    const lh_value_t of_down[] = {lh_activate(g, wide, LH_ACT_SILU), PARAM("experts down"),
+                                  offsets};
+    const lh_value_t made = g->api->op(g, "grouped_matmul", &down, of_down, 3, NULL);
+    const lh_value_t of_made[] = {made, order, shares};
+    return g->api->op(g, "scatter_rows", &picks, of_made, shared ? 3 : 2, NULL);
+}
+
+static lh_value_t routed(lh_graph_t *g, lh_value_t x)
+{
+    return lh_add(g, x, experts(g, x, true));
+}
+
+static lh_value_t routed_without_shares(lh_graph_t *g, lh_value_t x)
+{
+    return lh_add(g, experts(g, x, true), experts(g, x, false));
+}
+
 static lh_value_t third_party(lh_graph_t *g, lh_value_t x)
 {
     const struct {
@@ -163,6 +209,9 @@ static const struct {
     {"used elsewhere", used_elsewhere, {"add_rms_norm", "rms_norm", "multiply"}, {"activate"}},
     {"odd parameters", odd_parameters, {NULL}, {NULL}},
     {"a third party's op", third_party, {"acme.swish"}, {NULL}},
+    {"norms of groups", norms_of_groups, {"rms_norm"}, {NULL}},
+    {"routed experts", routed, {"scatter_rows"}, {NULL}},
+    {"routed without shares", routed_without_shares, {"scatter_rows"}, {NULL}},
     {"nothing", untouched, {NULL}, {NULL}},
 };
 enum { BLOCKS = sizeof(blocks) / sizeof(blocks[0]) };
@@ -205,11 +254,21 @@ static void blocks_agree_with_central_differences(void **state)
     }
 }
 
-static bool has_all(void *context, const op_t *op, const void *attributes, const lh_arg_t *args,
-                    uint32_t arg_count)
+/* A device that has a kernel for every call but those of one op. */
+static bool lacks_one(void *lacking, const op_t *op, const void *attributes, const lh_arg_t *args)
 {
-    (void)context, (void)op, (void)attributes, (void)args, (void)arg_count;
-    return true;
+    (void)args;
+    if (lacking == NULL || strcmp(op->row.name, lacking) != 0)
+        return strcmp(op->row.name, "linear") != 0;
+    return strcmp(op->row.name, "matmul") == 0 &&
+           ((const lh_matmul_t *)attributes)->activation == LH_ACT_NONE;
+}
+
+static lh_status_t fuse(recording_t *r, const char *lacking)
+{
+    r->how.offers = lacks_one;
+    r->how.device = (void *)(uintptr_t)lacking;
+    return recording_fuse(r);
 }
 
 static bool has_op(const recording_t *r, const char *name)
@@ -224,7 +283,7 @@ static void fused_blocks_agree_with_central_differences(void **state)
     (void)state;
     for (size_t i = 0; i < BLOCKS; i++) {
         differentiated_t d = record(i);
-        assert_int_equal(recording_fuse(d.r, has_all, NULL), LH_OK);
+        assert_int_equal(fuse(d.r, NULL), LH_OK);
         for (size_t f = 0; f < 3; f++) {
             assert_true(blocks[i].fused[f] == NULL || has_op(d.r, blocks[i].fused[f]));
             assert_true(blocks[i].gone[f] == NULL || !has_op(d.r, blocks[i].gone[f]));
@@ -236,16 +295,7 @@ static void fused_blocks_agree_with_central_differences(void **state)
     }
 }
 
-static bool lacks_one(void *context, const op_t *op, const void *attributes, const lh_arg_t *args,
-                      uint32_t arg_count)
-{
-    (void)args, (void)arg_count;
-    if (strcmp(op->row.name, context) != 0) return true;
-    return strcmp(op->row.name, "matmul") == 0 &&
-           ((const lh_matmul_t *)attributes)->activation == LH_ACT_NONE;
-}
-
-/* gate is no use in training without gate_grad. */
+/* gate is of use without gate_grad too: its gradient is recorded as other ops. */
 static void a_fused_op_without_a_kernel_is_recorded_as_its_parts(void **state)
 {
     (void)state;
@@ -255,15 +305,15 @@ static void a_fused_op_without_a_kernel_is_recorded_as_its_parts(void **state)
     } rows[] = {
         {0, "add_rms_norm", "rms_norm", "add_rms_norm"},
         {0, "gate", "multiply", "gate"},
-        {0, "gate_grad", "multiply", "gate"},
+        {0, "gate_grad", "gate", "gate_grad"},
         {1, "matmul", "activate", "gate"},
     };
     for (size_t i = 0; i < sizeof(rows) / sizeof(rows[0]); i++) {
         differentiated_t d = record(rows[i].block);
-        assert_int_equal(recording_fuse(d.r, lacks_one, (void *)rows[i].lacking), LH_OK);
+        assert_int_equal(fuse(d.r, rows[i].lacking), LH_OK);
+        differentiate(&d);
         assert_true(has_op(d.r, rows[i].part));
         assert_false(has_op(d.r, rows[i].fused));
-        differentiate(&d);
         check_differences(&d, false);
         recording_free(d.r);
     }
@@ -280,7 +330,7 @@ static void fusion_leaves_the_output_as_it_was(void **state)
                                    .plugin_count = 1};
     for (size_t i = 0; i < BLOCKS; i++) {
         differentiated_t parts = record(i), fused = record(i);
-        assert_int_equal(recording_fuse(fused.r, has_all, NULL), LH_OK);
+        assert_int_equal(fuse(fused.r, NULL), LH_OK);
         interpreter_t *a, *b;
         assert_int_equal(interpreter_new(&how, parts.r, &a), LH_OK);
         assert_int_equal(interpreter_new(&how, fused.r, &b), LH_OK);
@@ -295,6 +345,74 @@ static void fusion_leaves_the_output_as_it_was(void **state)
         recording_free(parts.r);
         recording_free(fused.r);
     }
+}
+
+static const double *numbers_of(interpreter_t *it, const recording_t *r, const char *name)
+{
+    for (lh_value_t v = 1; v < r->value_count; v++)
+        if (r->values[v].kind == VALUE_PARAM && strcmp(r->values[v].name, name) == 0)
+            return interpreter_at(it, v);
+    fail_msg("no parameter %s", name);
+    return NULL;
+}
+
+/* What an expert makes of a token, added to y with that share. */
+static void expert_add(interpreter_t *it, const recording_t *r, uint64_t expert, double share,
+                       const double *x, double *y)
+{
+    const double *up = numbers_of(it, r, "experts up") + expert * FFN * HIDDEN;
+    const double *down = numbers_of(it, r, "experts down") + expert * FFN * HIDDEN;
+    for (uint64_t f = 0; f < FFN; f++) {
+        double wide = 0;
+        for (uint64_t h = 0; h < HIDDEN; h++)
+            wide += up[f * HIDDEN + h] * x[h];
+        for (uint64_t h = 0; h < HIDDEN; h++)
+            y[h] += share * wide / (1 + exp(-wide)) * down[f * HIDDEN + h];
+    }
+}
+
+/* Every token through every expert, and those that it did not pick left out: no order, no rows that
+ * move. A share is picked where fewer than PICKS are larger. */
+static void routed_experts_are_the_sum_over_all_experts(void **state)
+{
+    (void)state;
+    const interpreter_how_t how = {.host = test_host(),
+                                   .device = test_plugin("devices", "reference")};
+    static const uint64_t shape[] = {TEST_TOKENS, HIDDEN};
+    recording_t *r = test_recording(ops, param_shape, NULL);
+    const lh_value_t input = recording_argument(r, LH_DTYPE_F64, 2, shape);
+    r->output = experts(&r->graph, input, true);
+    interpreter_t *it;
+    assert_int_equal(recording_status(r), LH_OK);
+    assert_int_equal(interpreter_new(&how, r, &it), LH_OK);
+    test_fill(it, r);
+    assert_int_equal(interpreter_run(it, true), LH_OK);
+    const double *router = numbers_of(it, r, "router"), *found = interpreter_at(it, r->output);
+    uint64_t tokens_of[EXPERTS] = {0};
+    for (uint64_t t = 0; t < TEST_TOKENS; t++) {
+        const double *x = (const double *)interpreter_at(it, input) + t * HIDDEN;
+        double share[EXPERTS], sum = 0, y[HIDDEN] = {0};
+        for (uint64_t e = 0; e < EXPERTS; e++) {
+            share[e] = 0;
+            for (uint64_t h = 0; h < HIDDEN; h++)
+                share[e] += router[e * HIDDEN + h] * x[h];
+            share[e] = exp(share[e]);
+            sum += share[e];
+        }
+        for (uint64_t e = 0; e < EXPERTS; e++) {
+            uint32_t larger = 0;
+            for (uint64_t other = 0; other < EXPERTS; other++)
+                larger += share[other] > share[e];
+            if (larger >= PICKS) continue;
+            tokens_of[e]++;
+            expert_add(it, r, e, share[e] / sum, x, y);
+        }
+        for (uint64_t h = 0; h < HIDDEN; h++)
+            assert_true(fabs(found[t * HIDDEN + h] - y[h]) < 1e-12 * (1 + fabs(y[h])));
+    }
+    assert_int_not_equal(tokens_of[0], tokens_of[1]); /* the counts differ */
+    interpreter_free(it);
+    recording_free(r);
 }
 
 /* Three gradients into one norm's output are one accumulator, not two adds. */
@@ -323,6 +441,7 @@ int main(void)
         cmocka_unit_test(fused_blocks_agree_with_central_differences),
         cmocka_unit_test(a_fused_op_without_a_kernel_is_recorded_as_its_parts),
         cmocka_unit_test(fusion_leaves_the_output_as_it_was),
+        cmocka_unit_test(routed_experts_are_the_sum_over_all_experts),
         cmocka_unit_test(gradients_of_shared_inputs_add_in_place),
     };
     return cmocka_run_group_tests(tests, load, unload);

@@ -8,6 +8,7 @@
 
 #include <base/philox.h>
 #include <base/status.h>
+#include <graph/gradient.h>
 
 #include <cmocka.h> /* last: it has a fail() of its own */
 

@@ -8,6 +8,7 @@
 #include <base/memory.h>
 #include <base/status.h>
 #include <graph/draw.h>
+#include <graph/gradient.h>
 #include <graph/op_table.h>
 
 #include <longhaul/ops.h>

@@ -13,7 +13,7 @@
 #include <base/status.h>
 #include <base/sys.h>
 #include <graph/recorder.h>
-#include <tensor/dtype.h>
+#include <longhaul/dtype.h>
 
 typedef struct step {
     const lh_kernel_t *kernel;
@@ -36,7 +36,7 @@ struct interpreter {
 
 static uint64_t value_bytes(const lh_arg_t *arg)
 {
-    uint64_t n = dtype_bytes(arg->dtype);
+    uint64_t n = lh_dtype_bytes(arg->dtype);
     for (uint32_t i = 0; i < arg->rank; i++)
         n *= arg->shape[i];
     return n;

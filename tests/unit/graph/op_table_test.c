@@ -8,7 +8,7 @@
 #include <base/status.h>
 #include <graph/op_table.h>
 
-#include <longhaul/ops.h>
+#include <longhaul/draft/ops.h>
 
 #include <cmocka.h> /* last: it has a fail() of its own */
 
@@ -26,24 +26,77 @@ static lh_status_t no_shape(const lh_host_t *host, const void *attributes, lh_ar
     return LH_OK;
 }
 
-#define HEADER_ROW(name, slots, note) {#name, slots},
-static const struct {
-    const char *name, *slots;
-} base_ops[] = {LH_OPS_BASE(HEADER_ROW)}, more_ops[] = {LH_OPS_MORE(HEADER_ROW)};
+#define HEADER_ROW(name, text) {LH_OP_TEXT(text)},
+static const lh_op_t header[] = {LH_OPS_BASE(HEADER_ROW) LH_OPS_MORE(HEADER_ROW)
+                                     LH_OPS_RECORDED(HEADER_ROW)};
 #undef HEADER_ROW
 
-static void base_ops_have_the_slots_that_the_header_says(void **state)
+static void every_op_that_the_header_lists_has_a_row_with_its_text(void **state)
 {
     (void)state;
     op_table_t *t = new_table();
-    for (size_t i = 0; i < sizeof(base_ops) / sizeof(base_ops[0]); i++) {
-        const op_t *op = op_table_find(t, base_ops[i].name);
-        if (op == NULL) fail_msg("no op %s", base_ops[i].name);
-        assert_string_equal(op->row.slots, base_ops[i].slots);
+    for (size_t i = 0; i < sizeof(header) / sizeof(header[0]); i++) {
+        const op_t *op = op_table_find(t, header[i].name);
+        if (op == NULL) fail_msg("no op %s", header[i].name);
+        assert_string_equal(op->row.slots, header[i].slots);
+        assert_string_equal(op->row.formula, header[i].formula);
     }
-    for (size_t i = 0; i < sizeof(more_ops) / sizeof(more_ops[0]); i++) {
-        const op_t *op = op_table_find(t, more_ops[i].name);
-        if (op != NULL) assert_string_equal(op->row.slots, more_ops[i].slots);
+    op_table_free(t);
+}
+
+static void what_is_a_draft_can_not_be_recorded(void **state)
+{
+    (void)state;
+#define NAME(name, slots, text) #name,
+    static const char *const drafts[] = {LH_OPS_DRAFT(NAME)};
+#undef NAME
+    op_table_t *t = new_table();
+    for (size_t i = 0; i < sizeof(drafts) / sizeof(drafts[0]); i++)
+        if (op_table_find(t, drafts[i]) != NULL) fail_msg("op %s has a row", drafts[i]);
+    op_table_free(t);
+}
+
+static void a_macro_of_text_makes_slots_and_a_line_of_shapes_each(void **state)
+{
+    (void)state;
+    op_table_t *t = new_table();
+    assert_string_equal(op_table_find(t, "matmul")->row.slots,
+                        "a b bias? scale_a? scale_b? -> c+ aux? amax?");
+    assert_string_equal(op_table_find(t, "send")->row.slots, "x ->");
+    assert_string_equal(op_table_find(t, "recv")->row.slots, "-> y");
+    assert_string_equal(op_table_find(t, "sum_rows")->row.shapes, "x: [t, w]\ny: [w]\n");
+    op_table_free(t);
+}
+
+/* A line a slot, in slot order: "x: [t, w]\n". */
+static void assert_shapes_are_of_slots(const op_t *op)
+{
+    const char *at = op->row.shapes;
+    for (uint32_t s = 0; s < op->in_count + op->out_count; s++) {
+        const size_t length = strlen(op->slot_name[s]);
+        if (strncmp(at, op->slot_name[s], length) != 0 || strncmp(at + length, ": ", 2) != 0)
+            fail_msg("op %s: '%s' is not about slot %s", op->row.name, at, op->slot_name[s]);
+        at = strchr(at, '\n') + 1;
+    }
+    assert_string_equal(at, "");
+}
+
+static void every_op_of_the_core_says_all_that_help_prints(void **state)
+{
+    (void)state;
+    op_table_t *t = new_table();
+    for (uint32_t i = 0; i < op_table_count(t); i++) {
+        const op_t *op = op_table_at(t, i);
+        const lh_op_t *row = &op->row;
+        if (row->help == NULL || row->shapes == NULL || row->formula == NULL ||
+            row->backward == NULL || *row->help == '\0' || *row->formula == '\0')
+            fail_msg("op %s lacks help, shapes, formula or backward", row->name);
+        assert_shapes_are_of_slots(op);
+        /* "none" alone where gradient() is not there, and only there. */
+        if ((strncmp(row->backward, "none", 4) == 0) != (row->gradient == NULL))
+            fail_msg("op %s: its gradient is said to be '%s'", row->name, row->backward);
+        for (uint32_t k = 0; k < row->attribute_count; k++)
+            assert_non_null(row->attributes[k].help);
     }
     op_table_free(t);
 }
@@ -125,6 +178,38 @@ static const struct {
      "op a.b: attribute 0 has no key or lies outside its struct"},
 };
 
+#define FUSES(text) "op a.b fuses '" text "': "
+static const struct {
+    const char *fuses, *sentence;
+} unmatchable[] = {
+    {"swish x -> y", FUSES("swish x -> y") "there is no op swish"},
+    {"add x w -> s; copy t -> y", FUSES("add x w -> s; copy t -> y") "no call before gives t"},
+    {"add x w -> y; copy y -> y",
+     FUSES("add x w -> y; copy y -> y") "a call gives what is there already: y"},
+    {"add x w -> x", FUSES("add x w -> x") "a call gives what is there already: x"},
+    {"add x w w -> y", FUSES("add x w w -> y") "too many values for add"},
+    {"add x w -> s; copy x -> y",
+     FUSES("add x w -> s; copy x -> y") "no later call takes what is given by add"},
+    {"copy x -> y", FUSES("copy x -> y") "nothing is its slot w"},
+    {"add x w -> s", FUSES("add x w -> s") "nothing is its slot y"},
+    {"add x w -> y |", FUSES("add x w -> y |") "there is no op"},
+};
+
+static void a_pattern_that_nothing_could_match_is_refused_with_its_reason(void **state)
+{
+    (void)state;
+    for (size_t i = 0; i < sizeof(unmatchable) / sizeof(unmatchable[0]); i++) {
+        op_table_t *t = new_table();
+        const lh_op_t row = {.name = "a.b",
+                             .slots = "x w v? -> y z?",
+                             .shape = no_shape,
+                             .fuses = unmatchable[i].fuses};
+        assert_int_equal(op_table_add(t, &row, sizeof(row), 1, "acme"), LH_INVALID);
+        assert_string_equal(fail_reason(), unmatchable[i].sentence);
+        op_table_free(t);
+    }
+}
+
 static void a_plugins_row_that_is_wrong_is_refused_with_its_reason(void **state)
 {
     (void)state;
@@ -179,10 +264,14 @@ static void a_table_that_finds_no_memory_says_so_and_loses_none(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(base_ops_have_the_slots_that_the_header_says),
+        cmocka_unit_test(every_op_that_the_header_lists_has_a_row_with_its_text),
+        cmocka_unit_test(what_is_a_draft_can_not_be_recorded),
+        cmocka_unit_test(a_macro_of_text_makes_slots_and_a_line_of_shapes_each),
+        cmocka_unit_test(every_op_of_the_core_says_all_that_help_prints),
         cmocka_unit_test(an_op_is_found_by_its_name_and_index),
         cmocka_unit_test(slots_say_what_is_optional_added_and_aliased),
         cmocka_unit_test(a_plugins_row_that_is_wrong_is_refused_with_its_reason),
+        cmocka_unit_test(a_pattern_that_nothing_could_match_is_refused_with_its_reason),
         cmocka_unit_test(a_name_that_is_taken_is_refused_with_its_owner),
         cmocka_unit_test(rows_of_a_newer_plugin_are_read_at_their_own_size),
         cmocka_unit_test(a_table_that_finds_no_memory_says_so_and_loses_none),

@@ -5,8 +5,9 @@
 
 #include <base/memory.h>
 #include <base/status.h>
-#include <graph/collective_op.h>
+#include <graph/gradient.h>
 #include <graph/op_table.h>
+#include <ops/collective_op.h>
 
 #include <longhaul/ops.h>
 
@@ -44,10 +45,44 @@ static lh_value_t part_input(recording_t *r)
     return recording_argument(r, r->how.compute, 2, shape);
 }
 
+/* An op of a plugin whose row fills in its attribute and knows when there is nothing to do. */
+typedef struct times {
+    uint32_t struct_size, factor; /* 0: as many as x has columns; 1: the op does nothing */
+} times_t;
+
+static lh_status_t times_shape(const lh_host_t *host, const void *attributes, lh_arg_t *args,
+                               uint32_t arg_count)
+{
+    (void)host, (void)attributes, (void)arg_count;
+    args[1] = args[0];
+    return LH_OK;
+}
+
+static void times_complete(void *attributes, const lh_arg_t *args)
+{
+    times_t *how = attributes;
+    if (how->factor == 0) how->factor = (uint32_t)args[0].shape[1];
+}
+
+static bool times_one(const void *attributes)
+{
+    return ((const times_t *)attributes)->factor == 1;
+}
+
+static const lh_op_t plugin_ops[] = {
+    {.name = "acme.times",
+     .slots = "x -> y",
+     .attributes_bytes = sizeof(times_t),
+     .shape = times_shape,
+     .complete = times_complete,
+     .vanishes = times_one},
+};
+
 static int load(void **state)
 {
     (void)state;
     assert_int_equal(op_table_new(&ops), LH_OK);
+    assert_int_equal(op_table_add(ops, plugin_ops, sizeof(plugin_ops[0]), 1, "acme"), LH_OK);
     return 0;
 }
 
@@ -253,8 +288,8 @@ static const struct {
     {missing_input, "op add lacks its input b"},
     {too_many, "op add takes 2 inputs, 3 were given"},
     {wrong_width, "rms_norm: input w is F32 [16], expected F32 or BF16 or F16 or F64 [17]"},
-    {wrong_matrix, "matmul: input b is F32 [16, 16], expected F32 [any, 3]"},
-    {wrong_dtype, "matmul: input b is F32 [16, 16], expected BF16 [any, 16]"},
+    {wrong_matrix, "linear: input weight is F32 [16, 16], expected F32 [any, 3]"},
+    {wrong_dtype, "linear: input weight is F32 [16, 16], expected BF16 [any, 16]"},
     {wrong_heads, "attention: heads 4 is not a multiple of kv_heads 3"},
     {unknown_value, "op add: input b is value 77, which does not exist"},
     {unknown_input, "there is no run-time input 9"},
@@ -406,6 +441,22 @@ static void a_gradient_through_a_statistic_is_refused(void **state)
     recording_free(r);
 }
 
+static void a_plugins_row_completes_its_attributes_and_says_when_it_does_nothing(void **state)
+{
+    (void)state;
+    recording_t *r = new_recording(LH_DTYPE_F32);
+    lh_graph_t *g = &r->graph;
+    const lh_value_t x = part_input(r);
+    const times_t how = {sizeof(how), 0}, once = {sizeof(once), 1};
+    const lh_value_t y = g->api->op(g, "acme.times", &how, &x, 1, NULL);
+    assert_int_not_equal(y, x);
+    assert_int_equal(((const times_t *)maker(r, y)->attributes)->factor, HIDDEN);
+    const uint32_t nodes = r->node_count;
+    assert_int_equal(g->api->op(g, "acme.times", &once, &x, 1, NULL), x);
+    assert_int_equal(r->node_count, nodes);
+    recording_free(r);
+}
+
 static void record_everything(recording_t *r)
 {
     lh_graph_t *g = &r->graph;
@@ -447,6 +498,7 @@ int main(void)
         cmocka_unit_test(a_loss_is_seeded_with_one),
         cmocka_unit_test(an_op_without_a_gradient_is_refused_by_name),
         cmocka_unit_test(a_gradient_through_a_statistic_is_refused),
+        cmocka_unit_test(a_plugins_row_completes_its_attributes_and_says_when_it_does_nothing),
         cmocka_unit_test(a_recording_that_finds_no_memory_says_so_and_loses_none),
     };
     return cmocka_run_group_tests(tests, load, unload);

@@ -6,7 +6,7 @@
 #include <stdlib.h>
 
 #include <base/status.h>
-#include <tensor/dtype.h>
+#include <longhaul/dtype.h>
 
 #include "differences.h"
 #include <longhaul/rule.h>
@@ -94,7 +94,7 @@ static void lion_moves_by_the_sign_of_its_moment(void **state)
         const double expected = masters[i] * (1 - 0.1 * 0.5) - 0.1 * sign;
         assert_true(fabs(master[i] - expected) <= 1e-6);
         assert_true(fabs(moment[i] - (0.99 * moments[i] + 0.01 * g)) <= 1e-6);
-        assert_int_equal(value[i], f32_to_bf16(master[i]));
+        assert_int_equal(value[i], lh_f32_to_bf16(master[i]));
     }
     end(&run);
 }

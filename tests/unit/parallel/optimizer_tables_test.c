@@ -47,7 +47,7 @@ enum { KEPT_MASTER = LH_KEEP_SAVED | LH_KEEP_FROM_VALUE };
 static const lh_space_t spaces[SPACES] = {
     SPACE("value", VALUE, DATA, ALWAYS),    SPACE("grad", GRAD, DATA, STEP),
     SPACE("master", MASTER, DATA, ALWAYS),  SPACE("state", STATE, DATA, ALWAYS),
-    SPACE("wide_grad", GRAD, SELF, BUCKET), SPACE("wide_value", VALUE, SELF, VISIT),
+    SPACE("wide_grad", GRAD, SELF, BUCKET), SPACE("wide_value", VALUE, SELF, INSTANCE),
 };
 static const lh_move_t zero0[] = {OVER(GRAD, REDUCE, GRAD, GRAD), MOVE(STEP, UPDATE, GRAD, MASTER),
                                   MOVE(AFTER_STEP, COPY, MASTER, VALUE)};
@@ -55,7 +55,7 @@ static const lh_move_t zero1[] = {OVER(GRAD, REDUCE, WIDE_GRAD, GRAD),
                                   MOVE(STEP, UPDATE, GRAD, MASTER),
                                   OVER(AFTER_STEP, GATHER, MASTER, VALUE)};
 static const lh_move_t zero3[] = {
-    OVER(VISIT, GATHER, VALUE, WIDE_VALUE), OVER(GRAD, REDUCE, WIDE_GRAD, GRAD),
+    OVER(INSTANCE, GATHER, VALUE, WIDE_VALUE), OVER(GRAD, REDUCE, WIDE_GRAD, GRAD),
     MOVE(STEP, UPDATE, GRAD, MASTER), MOVE(AFTER_STEP, COPY, MASTER, VALUE)};
 
 static lh_status_t read_rows(const lh_space_t *rows, uint32_t space_count, const lh_move_t *moves,
@@ -108,9 +108,9 @@ static void over_several_ranks_a_cut_has_its_whole_form_beside_it(void **state)
     assert_int_equal(t.value, VALUE);
     assert_int_equal(t.wide_value, WIDE_VALUE);
     assert_int_equal(t.moves[t.sum].to, GRAD);
-    assert_int_equal(t.moves[t.visit].to, WIDE_VALUE);
+    assert_int_equal(t.moves[t.instance].to, WIDE_VALUE);
     assert_int_equal(t.across, TABLE_MOVES);
-    assert_int_equal(t.renew, TABLE_MOVES);
+    assert_int_equal(t.value_gather, TABLE_MOVES);
     assert_true(optimizer_tables_is_cut(&t, t.master));
 }
 
@@ -156,6 +156,10 @@ static void what_is_not_built_is_refused_by_name(void **state)
     lh_move_t rare = MOVE(STEP, UPDATE, GRAD, MASTER), never = rare;
     rare.every = 100;
     never.when = 7;
+    lh_move_t narrow = OVER(GRAD, REDUCE, GRAD, GRAD);
+    narrow.wire = LH_DTYPE_BF16;
+    refused(&narrow, "move REDUCE from 'grad' to 'grad' travels as BF16 between sites; built is "
+                     "what is stored (wire 0)");
     refused(&differ, "move DIFFER from 'grad' to 'master' is not built");
     refused(&add, "move ADD from 'grad' to 'master' is not built");
     refused(&lost, "move COPY names space 1, space 9, group 0; there are 4 and 4");
@@ -186,6 +190,23 @@ static void flags_that_nothing_reads_are_refused(void **state)
     }
 }
 
+static void a_dtype_that_nothing_reads_is_refused(void **state)
+{
+    (void)state;
+    static const uint32_t without[] = {VALUE, STATE};
+    for (size_t i = 0; i < sizeof(without) / sizeof(without[0]); i++) {
+        optimizer_tables_t t;
+        lh_space_t rows[4];
+        char sentence[160];
+        memcpy(rows, spaces, sizeof(rows));
+        rows[without[i]].dtype = LH_DTYPE_BF16;
+        assert_int_equal(read_rows(rows, 4, zero0, 3, 1, &t), LH_UNSUPPORTED);
+        (void)snprintf(sentence, sizeof(sentence), "space '%s' holds BF16; built is what ",
+                       rows[without[i]].name);
+        assert_int_equal(strncmp(fail_reason(), sentence, strlen(sentence)), 0);
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -195,6 +216,7 @@ int main(void)
         cmocka_unit_test(moves_run_in_the_order_of_their_moments),
         cmocka_unit_test(what_is_not_built_is_refused_by_name),
         cmocka_unit_test(flags_that_nothing_reads_are_refused),
+        cmocka_unit_test(a_dtype_that_nothing_reads_is_refused),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

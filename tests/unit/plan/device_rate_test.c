@@ -35,7 +35,15 @@ static bool near(double a, double b)
     return fabs(a - b) <= 1e-12 * fabs(b);
 }
 
-static const op_t matmul = {.row = {.name = "matmul"}}, norm = {.row = {.name = "rms_norm"}};
+static const lh_option_t sides[] = {
+    LH_OPTION_CHOICE(lh_matmul_t, transpose_a, "transpose_a", "no", "no|yes", "a is [k, m]"),
+    LH_OPTION_CHOICE(lh_matmul_t, transpose_b, "transpose_b", "no", "no|yes", "b is [n, k]"),
+};
+static const op_t matmul = {.row = {.name = "matmul",
+                                    .attributes = sides,
+                                    .attribute_size = sizeof(sides[0]),
+                                    .attribute_count = 2}};
+static const op_t norm = {.row = {.name = "rms_norm"}};
 static const lh_matmul_t transposed = {.struct_size = sizeof(transposed), .transpose_b = 1};
 static const lh_arg_t bf16 = {.dtype = LH_DTYPE_BF16}, ids = {.dtype = LH_DTYPE_I32};
 
@@ -114,9 +122,9 @@ static void the_first_floating_argument_names_the_dtype(void **state)
     const program_call_t call = {.op = &embed, .args = args, .arg_count = 2};
     const program_call_t fill = {.bytes = 8};
     char kind[CALL_KIND];
-    call_kind(&call, kind);
+    device_rate_kind(&call, kind);
     assert_string_equal(kind, "embed BF16");
-    call_kind(&fill, kind);
+    device_rate_kind(&fill, kind);
     assert_string_equal(kind, "fill");
 }
 

@@ -10,6 +10,10 @@
 
 #include <base/file.h>
 #include <base/memory.h>
+#include <config/job_load.h>
+#include <engine/engine_profile.h>
+#include <engine/program.h>
+#include <engine/weights.h>
 #include <plan/program_bench.h>
 #include <plan/step_plan.h>
 #include <plugin/host.h>
@@ -63,7 +67,7 @@ static int stop(void **state)
 
 static void open_programs(job_programs_t *p)
 {
-    const session_how_t how = {.job = job, .registry = registry, .vocab = 192};
+    const job_programs_how_t how = {.session = {.job = job, .registry = registry, .vocab = 192}};
     ok(job_programs_open(&how, p));
 }
 
@@ -114,8 +118,9 @@ static void matmuls_of_a_step_are_six_flops_a_weight_and_token(void **state)
     job_programs_t p;
     step_plan_t plan;
     open_programs(&p);
-    assert_int_equal(p.micro_batches, 3);
-    ok(step_plan_new(p.pass, p.update, p.micro_batches, NULL, &plan));
+    assert_int_equal(p.programs.schedule->rounds, 3);
+    ok(step_plan_new(p.programs.train, p.programs.update, p.programs.schedule->rounds, NULL,
+                     &plan));
     double flops = 0;
     for (uint32_t i = 0; i < plan.kind_count; i++)
         if (strncmp(plan.kinds[i].kind, "matmul", 6) == 0) flops += plan.kinds[i].sum.flops;
@@ -123,6 +128,28 @@ static void matmuls_of_a_step_are_six_flops_a_weight_and_token(void **state)
     assert_true(flops == 6 * weights * 6 * 16);
     step_plan_free(&plan);
     job_programs_close(&p);
+}
+
+/* Fully recomputed, a block keeps its input, 2 x 16 tokens of 32 numbers, which the row before left to
+ * it; the head leaves as much of a gradient. One list is made where there is one round. */
+static void a_row_leaves_what_is_not_computed_again(void **state)
+{
+    (void)state;
+    job_programs_t p;
+    program_call_t call;
+    job->train.recompute = RECOMPUTE_FULL;
+    job->parallel.accumulation = ACCUMULATION_BREADTH;
+    open_programs(&p);
+    assert_int_equal(program_frame_bytes(p.programs.train), 2 * 16 * 32 * sizeof(float));
+    assert_true(program_call(p.programs.train, false, 0, &call));
+    assert_false(program_call(p.programs.train, true, 0, &call));
+    job_programs_close(&p);
+    job->parallel.accumulation = ACCUMULATION_DEPTH; /* two inputs of blocks, and the gradient */
+    open_programs(&p);
+    assert_int_equal(program_frame_bytes(p.programs.train), 3 * 2 * 16 * 32 * sizeof(float));
+    assert_true(program_call(p.programs.train, true, 0, &call));
+    job_programs_close(&p);
+    job->train.recompute = RECOMPUTE_NONE;
 }
 
 static void a_bench_knows_all_that_the_plan_asks_for(void **state)
@@ -135,7 +162,8 @@ static void a_bench_knows_all_that_the_plan_asks_for(void **state)
     device_rate_t rate = {.peak_flops = {[LH_DTYPE_F32] = 1e9}, .bytes_per_second = 1e9};
     open_programs(&p);
     ok(program_bench(&p, 0.01, &rate, &rows, &count));
-    ok(step_plan_new(p.pass, p.update, p.micro_batches, &rate, &plan));
+    ok(step_plan_new(p.programs.train, p.programs.update, p.programs.schedule->rounds, &rate,
+                     &plan));
     assert_int_equal(plan.unmeasured, 0);
     uint64_t calls = 0;
     double seconds = 0;
@@ -152,11 +180,27 @@ static void a_bench_knows_all_that_the_plan_asks_for(void **state)
     job_programs_close(&p);
 }
 
+/* As training refuses it. */
+static void a_sequence_that_is_too_long_is_refused(void **state)
+{
+    (void)state;
+    const char *const set = "train.sequence=17";
+    job_t *longer;
+    job_programs_t p;
+    ok(job_load(job->path, &set, 1, &longer));
+    const job_programs_how_t how = {.session = {.job = longer, .registry = registry, .vocab = 192}};
+    assert_int_equal(job_programs_open(&how, &p), LH_INVALID);
+    assert_non_null(strstr(fail_reason(), "sequence = 17, the model is made for 16 tokens"));
+    job_free(longer);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(a_sequence_that_is_too_long_is_refused),
         cmocka_unit_test(the_plan_is_what_the_device_is_asked_for),
         cmocka_unit_test(matmuls_of_a_step_are_six_flops_a_weight_and_token),
+        cmocka_unit_test(a_row_leaves_what_is_not_computed_again),
         cmocka_unit_test(a_bench_knows_all_that_the_plan_asks_for),
     };
     return cmocka_run_group_tests(tests, start, stop);

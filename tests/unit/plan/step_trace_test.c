@@ -10,7 +10,7 @@
 
 #include <base/file.h>
 #include <base/memory.h>
-#include <plan/step_trace.h>
+#include <plan/step_plan.h>
 
 #include <cmocka.h>
 #undef fail

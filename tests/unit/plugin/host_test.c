@@ -1,5 +1,5 @@
 /* host_test.c - the services that a plugin gets. */
-#include <unit/data/scratch_files.h>
+#include <unit/base/scratch_files.h>
 
 #include <errno.h>
 #include <math.h>

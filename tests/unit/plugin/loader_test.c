@@ -1,15 +1,20 @@
 /* loader_test.c - which files become plugins, and the sentence for each that does not. */
-#include <unit/data/scratch_files.h>
+#include <unit/base/scratch_files.h>
 
 #include <errno.h>
+#include <fcntl.h>
 #include <pthread.h>
 #include <stdatomic.h>
+#include <stdlib.h>
+#include <sys/file.h>
+#include <sys/mman.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
 
 #include <base/sys.h>
+#include <config/job_load.h>
 #include <plugin/host.h>
-#include <plugin/loader.h>
+#include <plugin/registry.h>
 
 #define COUNT(t) (sizeof(t) / sizeof((t)[0]))
 #define FILE_OF(name) LH_FIXTURES "/optimizers/" name ".so"
@@ -109,19 +114,19 @@ static void what_a_plugin_brings_is_known(void **state)
 static const struct {
     const char *name, *sentence;
 } refused[] = {
-    {"wrong_abi", FILE_OF("wrong_abi") ": built for ABI 2.0, this host has 1.0: build it anew"},
+    {"wrong_abi", FILE_OF("wrong_abi") ": built for ABI 3.0, this host has 2.0: build it anew"},
     {"wrong_kind", FILE_OF("wrong_kind") ": is of kind device (4), expected optimizer"},
     {"wrong_name", FILE_OF("wrong_name") ": calls itself 'other', expected 'wrong_name'"},
     {"odd_size",
-     FILE_OF("odd_size") ": lh_plugin_v1 has 188 bytes, expected a multiple of 8 from 64"},
+     FILE_OF("odd_size") ": lh_plugin_v2 has 204 bytes, expected a multiple of 8 from 64"},
     {"tiny_size",
-     FILE_OF("tiny_size") ": lh_plugin_v1 has 48 bytes, expected a multiple of 8 from 64"},
+     FILE_OF("tiny_size") ": lh_plugin_v2 has 48 bytes, expected a multiple of 8 from 64"},
     {"huge_size",
-     FILE_OF("huge_size") ": with a struct_size larger than its lh_plugin_v1, expected a plugin"},
-    {"no_symbol", FILE_OF("no_symbol") ": without data named lh_plugin_v1, expected a plugin"},
-    {"a_function", FILE_OF("a_function") ": without data named lh_plugin_v1, expected a plugin"},
+     FILE_OF("huge_size") ": with a struct_size larger than its lh_plugin_v2, expected a plugin"},
+    {"no_symbol", FILE_OF("no_symbol") ": without data named lh_plugin_v2, expected a plugin"},
+    {"a_function", FILE_OF("a_function") ": without data named lh_plugin_v2, expected a plugin"},
     {"newer_tail",
-     FILE_OF("newer_tail") ": lh_plugin_v1 has 192 bytes and uses those behind the 184 that this "
+     FILE_OF("newer_tail") ": lh_plugin_v2 has 208 bytes and uses those behind the 200 that this "
                            "host knows"},
     {"lacks_describe",
      FILE_OF("lacks_describe") ": .optimizer.describe is NULL; every optimizer brings it"},
@@ -143,6 +148,20 @@ static const struct {
                                                        "must leave this process as it was"},
     {"does_start_process", FILE_OF("does_start_process") ": loading it starts a process; a plugin "
                                                          "must leave this process as it was"},
+    {"does_leave_daemon", FILE_OF("does_leave_daemon") ": loading it starts a process; a plugin "
+                                                       "must leave this process as it was"},
+    {"does_set_timer",
+     FILE_OF(
+         "does_set_timer") ": loading it sets a timer; a plugin must leave this process as it was"},
+    {"does_make_timer", FILE_OF("does_make_timer") ": loading it makes a timer; a plugin must "
+                                                   "leave this process as it was"},
+    {"does_limit_files", FILE_OF("does_limit_files") ": loading it changes limit 7 of getrlimit; a "
+                                                     "plugin must leave this process as it was"},
+    {"does_take_one_processor",
+     FILE_OF("does_take_one_processor") ": loading it changes on which processors it runs; a "
+                                        "plugin must leave this process as it was"},
+    {"does_be_nice", FILE_OF("does_be_nice") ": loading it changes its priority; a "
+                                             "plugin must leave this process as it was"},
     {"does_round_up", FILE_OF("does_round_up") ": loading it changes how floats are rounded; a "
                                                "plugin must leave this process as it was"},
     {"does_flush_to_zero",
@@ -174,7 +193,7 @@ static const struct {
     {"wild_pointer",
      FILE_OF("wild_pointer") ": reading its tables ends the process with signal 11, SIGSEGV"},
     {"other_head",
-     FILE_OF("other_head") ": the head of lh_plugin_v1 is another one once it is loaded"},
+     FILE_OF("other_head") ": the head of lh_plugin_v2 is another one once it is loaded"},
     {"selftest_fails",
      FILE_OF("selftest_fails") ": its selftest fails: selftest_fails: no such card"},
     {"selftest_says_nothing",
@@ -236,6 +255,27 @@ static void a_constructor_that_never_returns_is_taken_away(void **state)
     const uint64_t begin = sys()->now_ns();
     refuse(r, "does_hang", FILE_OF("does_hang") ": loading it takes longer than 300 ms");
     assert_in_range((sys()->now_ns() - begin) / 1000000, 300, 3000);
+    registry_free(r);
+}
+
+/* What it inherited is nobody's any more: a lock of this process is free once it is given back. */
+static void a_daemon_that_a_constructor_leaves_is_ended(void **state)
+{
+    char path[64];
+    registry_t *r;
+    (void)state;
+    const int held = memfd_create("held", MFD_CLOEXEC);
+    (void)snprintf(path, sizeof(path), "/proc/self/fd/%d", held);
+    const int next = open(path, O_RDWR | O_CLOEXEC);
+    assert_int_equal(flock(held, LOCK_EX | LOCK_NB), 0);
+    assert_int_not_equal(flock(next, LOCK_EX | LOCK_NB), 0);
+    assert_int_equal(registry_new(LH_FIXTURES, host, &r), LH_OK);
+    refuse(r, "does_leave_daemon",
+           FILE_OF("does_leave_daemon") ": loading it starts a process; a plugin must leave this "
+                                        "process as it was");
+    (void)close(held);
+    assert_int_equal(flock(next, LOCK_EX | LOCK_NB), 0);
+    (void)close(next);
     registry_free(r);
 }
 
@@ -599,6 +639,7 @@ int main(void)
         cmocka_unit_test(what_a_plugin_brings_is_known),
         cmocka_unit_test(every_refusal_is_one_sentence),
         cmocka_unit_test(a_constructor_that_never_returns_is_taken_away),
+        cmocka_unit_test(a_daemon_that_a_constructor_leaves_is_ended),
         cmocka_unit_test(a_descriptor_that_is_left_open_is_named),
         cmocka_unit_test(who_behaves_only_when_watched_is_found_out),
         cmocka_unit_test(threads_are_fine_while_they_end_or_in_a_selftest),

@@ -1,6 +1,8 @@
 /* peek_test.c - the reader of ELF heads on files that are cut or wrong anywhere. */
-#include <unit/data/scratch_files.h>
+#include <unit/base/scratch_files.h>
 
+#include <base/file.h>
+#include <base/memory.h>
 #include <longhaul/plugin.h>
 #include <plugin/peek.h>
 
@@ -21,6 +23,39 @@ static int free_plugin(void **state)
     return 0;
 }
 
+typedef struct seen {
+    uint32_t exports, imports, plugins, libraries;
+    bool calls_c;
+} seen_t;
+
+static void see_symbol(void *context, const peek_symbol_t *symbol)
+{
+    seen_t *seen = context;
+    if (!symbol->defined) {
+        seen->imports++;
+        return;
+    }
+    /* The address sanitizer's mark of a global beside each exported one. */
+    if (strncmp(symbol->name, "__odr_asan.", 11) == 0) return;
+    seen->exports++;
+    seen->plugins += strcmp(symbol->name, LH_PLUGIN_SYMBOL) == 0;
+}
+
+static void see_needed(void *context, const char *name)
+{
+    seen_t *seen = context;
+    seen->libraries++;
+    seen->calls_c = seen->calls_c || strncmp(name, "libc.so", 7) == 0;
+}
+
+static void look_around(const unsigned char *bytes, size_t size, seen_t *seen)
+{
+    const peek_image_t image = {bytes, size};
+    peek_each_symbol(image, see_symbol, seen);
+    peek_each_needed(image, see_needed, seen);
+    (void)peek_constructors(image);
+}
+
 /* In a block of exactly its size, so that a sanitizer sees a byte read behind it. */
 static const char *peek_copy(const unsigned char *bytes, size_t size, peek_head_t *head)
 {
@@ -28,6 +63,7 @@ static const char *peek_copy(const unsigned char *bytes, size_t size, peek_head_
     assert_non_null(copy);
     memcpy(copy, bytes, size);
     const char *wrong = peek((peek_image_t){copy, size}, head);
+    if (wrong == NULL) look_around(copy, size, &(seen_t){0});
     free(copy);
     return wrong;
 }
@@ -40,6 +76,30 @@ static void a_whole_file_has_its_head(void **state)
     assert_string_equal(head.name, "good_one");
     assert_int_equal(head.kind, LH_KIND_OPTIMIZER);
     assert_int_equal(head.abi_version, LH_ABI_VERSION);
+}
+
+static void a_plugin_exports_one_symbol(void **state)
+{
+    (void)state;
+    seen_t seen = {0};
+    look_around(file, length, &seen);
+    assert_int_equal(seen.exports, 1);
+    assert_int_equal(seen.plugins, 1);
+    assert_true(seen.imports > 0);
+}
+
+/* This program's own file has what the plugin hasn't: a library that it needs. */
+static void the_libraries_that_a_file_needs_are_named(void **state)
+{
+    (void)state;
+    char *self;
+    size_t size;
+    seen_t seen = {0};
+    assert_int_equal(file_read("/proc/self/exe", 1u << 30, &self, &size), LH_OK);
+    look_around((const unsigned char *)self, size, &seen);
+    mem_free(self);
+    assert_true(seen.libraries > 0);
+    assert_true(seen.calls_c);
 }
 
 /* The table of sections is the last thing in a file, so every cut takes some of it. */
@@ -78,6 +138,8 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_whole_file_has_its_head),
+        cmocka_unit_test(a_plugin_exports_one_symbol),
+        cmocka_unit_test(the_libraries_that_a_file_needs_are_named),
         cmocka_unit_test(a_file_cut_at_any_byte_is_refused),
         cmocka_unit_test(wrong_bytes_anywhere_never_read_outside),
     };

@@ -1,4 +1,5 @@
 /* Messages between two ranks over loopback: bytes, order, grants, refusals, ends. */
+
 #include "tcp_kit.h"
 
 #include <setjmp.h>
@@ -224,6 +225,20 @@ static void cancel_ends_every_operation_once_and_within_100_ms(void **state)
     pair_free(p);
 }
 
+static void retune_changes_what_it_names_and_tells_the_rest(void **state)
+{
+    (void)state;
+    pair_t *p = pair_new();
+    lh_tuning_t before = {.struct_size = sizeof(before)}, after = {.struct_size = sizeof(after)};
+    assert_int_equal(kit_api->retune(p->a.conn, NULL, &before), LH_OK);
+    assert_true(before.chunk_bytes > 0 && before.chunk_bytes != 128 << 10);
+    const lh_tuning_t wanted = {.struct_size = sizeof(wanted), .chunk_bytes = 128 << 10};
+    assert_int_equal(kit_api->retune(p->a.conn, &wanted, &after), LH_OK);
+    assert_int_equal(after.chunk_bytes, 128 << 10);
+    assert_int_equal(after.inflight_bytes, before.inflight_bytes);
+    pair_free(p);
+}
+
 static void what_was_sent_before_an_orderly_end_arrives(void **state)
 {
     (void)state;
@@ -248,6 +263,7 @@ static void what_was_sent_before_an_orderly_end_arrives(void **state)
         cmocka_unit_test(a_message_that_is_too_long_ends_both_ends),          \
         cmocka_unit_test(posts_beyond_the_depth_are_refused_for_now),         \
         cmocka_unit_test(cancel_ends_every_operation_once_and_within_100_ms), \
+        cmocka_unit_test(retune_changes_what_it_names_and_tells_the_rest),    \
         cmocka_unit_test(what_was_sent_before_an_orderly_end_arrives)
 
 int main(void)

@@ -9,7 +9,9 @@
 #include <time.h>
 #include <unistd.h>
 
+const lh_plugin_t *kit_plugin;
 const lh_transport_api_t *kit_api;
+lh_link_t kit_link;
 
 void kit_fault(const char *file, int line, const char *fact)
 {
@@ -24,6 +26,7 @@ int kit_load(void)
     const lh_plugin_t *plugin = library == NULL ? NULL : dlsym(library, LH_PLUGIN_SYMBOL);
     if (plugin == NULL) return -1;
     KIT_MUST(plugin->config_size == sizeof(kit_config_t));
+    kit_plugin = plugin;
     kit_api = plugin->transport;
     return 0;
 }
@@ -127,6 +130,10 @@ void kit_open(kit_end_t *e, uint32_t rank)
                                  .sites = 1,
                                  .epoch = 3,
                                  .job = 0x1122334455667788u};
+    if (e->machine != NULL) {
+        e->host.world.nodes = 2;
+        (void)snprintf(e->host.world.address, sizeof(e->host.world.address), "%s", e->machine);
+    }
     e->host.api = (lh_host_t){.struct_size = sizeof(lh_host_t),
                               .abi_version = LH_ABI_VERSION,
                               .world = &e->host.world,
@@ -163,7 +170,8 @@ lh_conn_params_t kit_params(const kit_end_t *from, uint32_t peer, uint32_t secur
                                         .direction = LH_SEND | LH_RECEIVE},
                               .cookie = 1000 + from->host.world.rank,
                               .dial_ns = 3000000000u,
-                              .silence_ns = 3000000000u};
+                              .silence_ns = 3000000000u,
+                              .link = kit_link.struct_size > 0 ? &kit_link : NULL};
 }
 
 void kit_poll(kit_end_t *e)

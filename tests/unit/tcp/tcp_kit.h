@@ -14,6 +14,7 @@ typedef struct kit_config { /* as the plugin's option table has it */
     uint64_t port, streams;
     uint64_t chunk_bytes, buffer_bytes, pace;
     char *congestion;
+    char *advertise;
 } kit_config_t;
 
 typedef struct kit_host {
@@ -29,6 +30,7 @@ enum { KIT_EVENTS = 64, KIT_TEXT = 512 };
 typedef struct kit_end {
     kit_host_t host;
     kit_config_t config;
+    const char *machine; /* the address that the host knows; NULL: all are on one machine */
     lh_transport_t *transport;
     lh_listener_t *listener;
     lh_address_t address;
@@ -38,7 +40,9 @@ typedef struct kit_end {
     uint32_t count;
 } kit_end_t;
 
-extern const lh_transport_api_t *kit_api; /* set by kit_load */
+extern const lh_plugin_t *kit_plugin; /* these two set by kit_load */
+extern const lh_transport_api_t *kit_api;
+extern lh_link_t kit_link; /* what connections are told of their link; all zero: nothing */
 int kit_load(void);
 void kit_open(kit_end_t *e, uint32_t rank);
 void kit_close(kit_end_t *e);

@@ -104,6 +104,72 @@ static void messages_pass_over_ipv4_and_ipv6_and_interface_names(void **state)
     }
 }
 
+/* What others are told to dial, without the port. */
+static void told(const char *machine, char *bind, char *advertise, char out[64])
+{
+    static kit_end_t e;
+    memset(&e, 0, sizeof(e));
+    e.machine = machine;
+    e.config.bind = bind;
+    e.config.advertise = advertise;
+    kit_open(&e, 0);
+    assert_int_equal(kit_api->listen(e.transport, 0, LH_SECURITY_PLAIN, &e.address, &e.listener),
+                     LH_OK);
+    assert_int_equal(kit_api->address_text(e.transport, &e.address, out, 64), LH_OK);
+    assert_true(atoi(strrchr(out, ':') + 1) > 0);
+    *strrchr(out, ':') = '\0';
+    kit_close(&e);
+}
+
+/* The cable is the first interface that is up; the bridge came later. */
+static void it_listens_where_the_machine_is_reached(void **state)
+{
+    char text[64];
+    (void)state;
+    enter(0);
+    assert_int_equal(run("ip -n %s link add bridge type bridge && "
+                         "ip -n %s addr add 172.30.0.1/24 dev bridge && "
+                         "ip -n %s addr add fd78::1/64 dev bridge nodad && "
+                         "ip -n %s link set bridge up",
+                         names[0], names[0], names[0], names[0]),
+                     0);
+    told("172.30.0.1", "auto", NULL, text);
+    assert_string_equal(text, "172.30.0.1");
+    told("fd78::1", NULL, NULL, text);
+    assert_string_equal(text, "[fd78::1]");
+    told("172.30.0.1", "0.0.0.0", NULL, text);
+    assert_string_equal(text, "172.30.0.1");
+    told("172.30.0.1", "10.77.0.1", NULL, text);
+    assert_string_equal(text, "10.77.0.1");
+    told("127.0.0.1", "auto", NULL, text); /* all are on this machine, though it plays two sites */
+    assert_string_equal(text, "127.0.0.1");
+    told("", "auto", NULL, text);
+    assert_string_equal(text, "10.77.0.1");
+    told(NULL, "auto", NULL, text);
+    assert_string_equal(text, "127.0.0.1");
+}
+
+static void others_dial_what_is_advertised(void **state)
+{
+    static kit_end_t e;
+    char text[64];
+    (void)state;
+    enter(0);
+    told("10.77.0.1", "auto", "192.0.2.7", text);
+    assert_string_equal(text, "192.0.2.7");
+    told("10.77.0.1", "auto", "other=192.0.2.8, lab=192.0.2.9", text); /* the kit's host is lab */
+    assert_string_equal(text, "192.0.2.9");
+    told("10.77.0.1", "auto", "other=192.0.2.8", text);
+    assert_string_equal(text, "10.77.0.1");
+
+    memset(&e, 0, sizeof(e));
+    kit_open(&e, 0); /* gives it a host */
+    kit_close(&e);
+    static char name[] = "lab=example.org";
+    e.config.advertise = name;
+    assert_int_equal(kit_api->open(&e.host.api, &e.config, &e.transport), LH_INVALID);
+}
+
 /* One pair is idle, another one sends: both ends of both say so in time. */
 static void a_cut_cable_is_noticed_within_3500_ms(void **state)
 {
@@ -153,6 +219,9 @@ int main(void)
         return 77;
     }
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test_setup_teardown(it_listens_where_the_machine_is_reached, lay_cable,
+                                        take_cable_away),
+        cmocka_unit_test_setup_teardown(others_dial_what_is_advertised, lay_cable, take_cable_away),
         cmocka_unit_test_setup_teardown(messages_pass_over_ipv4_and_ipv6_and_interface_names,
                                         lay_cable, take_cable_away),
         cmocka_unit_test_setup_teardown(a_cut_cable_is_noticed_within_3500_ms, lay_cable,

@@ -5,7 +5,7 @@
 #include <stdint.h>
 #include <stdio.h>
 
-#include <watch/flame.h>
+#include <watch/chart.h>
 
 #include <cmocka.h>
 #undef fail
@@ -58,7 +58,7 @@ static void a_box_is_as_wide_as_its_time(void **state)
                     {"update", 900, 100},
                     {"update, adamw", 900, 100}};
     text_t out = {0};
-    assert_int_equal(flame_draw(frames, sizeof(frames) / sizeof(frames[0]), &out), LH_OK);
+    assert_int_equal(chart_draw_flame(frames, sizeof(frames) / sizeof(frames[0]), &out), LH_OK);
     for (size_t i = 0; i < sizeof(expected) / sizeof(expected[0]); i++) {
         double x, width;
         box(out.data, expected[i].text, &x, &width);
@@ -74,7 +74,7 @@ static void micro_batches_that_run_in_turn_share_their_boxes(void **state)
     const profile_frame_t turn[] = {frames[1], frames[3], frames[1], frames[3]};
     text_t out = {0};
     double x, width;
-    assert_int_equal(flame_draw(turn, 4, &out), LH_OK);
+    assert_int_equal(chart_draw_flame(turn, 4, &out), LH_OK);
     box(out.data, "forward, block 1", &x, &width);
     assert_true(x > 571 && x < 572 && width > 428 && width < 429);
     text_free(&out);
@@ -84,7 +84,7 @@ static void nothing_is_drawn_of_nothing(void **state)
 {
     (void)state;
     text_t out = {0};
-    assert_int_equal(flame_draw(NULL, 0, &out), LH_OK);
+    assert_int_equal(chart_draw_flame(NULL, 0, &out), LH_OK);
     assert_int_equal(out.length, 0);
     text_free(&out);
 }

@@ -11,6 +11,7 @@
 #include <base/file.h>
 #include <base/memory.h>
 #include <base/sys.h>
+#include <base/text.h>
 #include <unit/full_disk.h>
 #include <watch/chart.h>
 #include <watch/metrics.h>
@@ -58,6 +59,49 @@ static void a_resumed_run_drops_the_lines_that_a_crash_left_behind(void **state)
         assert_true(points[i].loss == (i < 10 ? 2 : 1));
     }
     mem_free(points);
+}
+
+static uint64_t leap_day(void)
+{
+    return UINT64_C(1709251199007) * 1000000;
+}
+
+static void a_line_of_each_kind_has_its_time_of_day(void **state)
+{
+    static const char head[] = "{\"step\": 1, \"time\": \"2024-02-29T23:59:59.007Z\", \"";
+    (void)state;
+    metrics_t m;
+    size_t length;
+    char *text, *path = path_join(folder, "metrics.jsonl");
+    const rank_memory_t memory = {.rank = 0};
+    sys_t table = sys_real;
+    table.wall_ns = leap_day;
+    sys_use(&table);
+    assert_int_equal(metrics_open(&m, folder, 0), LH_OK);
+    const probe_pair_t links[] = {{.site = {"a", "b"}, .figures = {.measured_s = 1}},
+                                  {.site = {"a", "c"}}};
+    metrics_links(&m, &(run_start_t){.first_step = 1, .links = &links[1], .link_count = 1});
+    metrics_links(&m, &(run_start_t){.first_step = 1, .links = links, .link_count = 2});
+    metrics_step(&m, &(step_report_t){.step = 1, .loss = 1});
+    metrics_evaluated(&m, &(evaluation_report_t){.step = 1, .loss = 1});
+    metrics_saved(&m, &(save_report_t){.step = 1, .committed = true});
+    const run_end_t end = {.steps = 1, .memory = &memory, .memory_count = 1};
+    assert_int_equal(metrics_memory(&m, &end), LH_OK);
+    metrics_close(&m);
+    sys_use(NULL);
+    assert_int_equal(file_read(path, 1 << 20, &text, &length), LH_OK);
+    int lines = 0;
+    for (const char *at = text; *at != '\0'; at = strchr(at, '\n') + 1, lines++)
+        assert_memory_equal(at, head, sizeof(head) - 1);
+    assert_int_equal(lines, 5); /* a link that was not measured has none */
+    assert_non_null(strstr(text, "\"links\": [{\"sites\": [\"a\", \"b\"]"));
+    mem_free(text);
+    metrics_point_t *points;
+    size_t count;
+    assert_int_equal(metrics_read(folder, &points, &count), LH_OK);
+    assert_int_equal(count, 2);
+    mem_free(points);
+    mem_free(path);
 }
 
 static void a_loss_that_is_not_finite_stays_valid_json(void **state)
@@ -133,13 +177,13 @@ static void numbers_are_short(void **state)
 {
     (void)state;
     char text[24];
-    count_text(1071234, text);
+    text_count(1071234, text);
     assert_string_equal(text, "1.07M");
-    count_text(940, text);
+    text_count(940, text);
     assert_string_equal(text, "940");
-    bytes_text(1536, text);
+    text_bytes(1536, text);
     assert_string_equal(text, "1.50 KiB");
-    duration_text(3840, text);
+    text_duration(3840, text);
     assert_string_equal(text, "1h 04m");
 }
 
@@ -147,6 +191,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_resumed_run_drops_the_lines_that_a_crash_left_behind),
+        cmocka_unit_test(a_line_of_each_kind_has_its_time_of_day),
         cmocka_unit_test(a_loss_that_is_not_finite_stays_valid_json),
         cmocka_unit_test(a_full_disk_costs_whole_lines_and_only_while_it_is_full),
         cmocka_unit_test(the_report_escapes_what_it_prints),

@@ -1,6 +1,6 @@
 /* watch_hostile_test.c - names and reasons that strangers chose reach a page, a log and metrics as
  * text and nothing else: no mark-up, no control characters, no lines of their own. */
-#include <unit/data/scratch_files.h>
+#include <unit/base/scratch_files.h>
 
 #include <fcntl.h>
 

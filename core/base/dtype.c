@@ -1,0 +1,72 @@
+/* dtype.c - finds names, and converts element by element. */
+#include <base/dtype.h>
+
+bool dtype_find(const char *name, lh_dtype_t *out)
+{
+    for (lh_dtype_t d = 1; d < LH_DTYPES; d++) {
+        if (lh_dtype_bytes(d) == 0 || strcmp(lh_dtype_name(d), name) != 0) continue;
+        *out = d;
+        return true;
+    }
+    return false;
+}
+
+static double load(lh_dtype_t dtype, const void *from, uint64_t i)
+{
+    switch (dtype) {
+    case LH_DTYPE_F32: return ((const float *)from)[i];
+    case LH_DTYPE_F64: return ((const double *)from)[i];
+    case LH_DTYPE_BF16: return lh_bf16_to_f32(((const uint16_t *)from)[i]);
+    default: return lh_f16_to_f32(((const uint16_t *)from)[i]);
+    }
+}
+
+static void store(lh_dtype_t dtype, void *to, uint64_t i, double value)
+{
+    switch (dtype) {
+    case LH_DTYPE_F32: ((float *)to)[i] = (float)value; return;
+    case LH_DTYPE_F64: ((double *)to)[i] = value; return;
+    case LH_DTYPE_BF16: ((uint16_t *)to)[i] = lh_f32_to_bf16((float)value); return;
+    default: ((uint16_t *)to)[i] = lh_f32_to_f16((float)value); return;
+    }
+}
+
+static float narrow_load(lh_dtype_t dtype, const void *from, uint64_t i)
+{
+    const uint16_t bits = ((const uint16_t *)from)[i];
+    return dtype == LH_DTYPE_BF16 ? lh_bf16_to_f32(bits) : lh_f16_to_f32(bits);
+}
+
+static void narrow_store(lh_dtype_t dtype, void *to, uint64_t i, float value)
+{
+    ((uint16_t *)to)[i] = dtype == LH_DTYPE_BF16 ? lh_f32_to_bf16(value) : lh_f32_to_f16(value);
+}
+
+static bool is_float(lh_dtype_t d)
+{
+    return d == LH_DTYPE_F32 || d == LH_DTYPE_F64 || d == LH_DTYPE_BF16 || d == LH_DTYPE_F16;
+}
+
+lh_status_t dtype_convert(lh_dtype_t to_dtype, void *to, lh_dtype_t from_dtype, const void *from,
+                          uint64_t count)
+{
+    lh_assert(lh_dtype_bytes(to_dtype) > 0 && lh_dtype_bytes(from_dtype) > 0);
+    if (to_dtype == from_dtype) {
+        memcpy(to, from, count * lh_dtype_bytes(to_dtype));
+        return LH_OK;
+    }
+    if (!is_float(to_dtype) || !is_float(from_dtype))
+        return fail(LH_UNSUPPORTED, "no conversion from %s to %s", lh_dtype_name(from_dtype),
+                    lh_dtype_name(to_dtype));
+    /* Between F32 and a narrow one no double stands between: it would quiet a NaN, and what came
+     * from a narrow file must go back to the same bits. */
+    for (uint64_t i = 0; i < count; i++) {
+        if (to_dtype == LH_DTYPE_F32 && from_dtype != LH_DTYPE_F64)
+            ((float *)to)[i] = narrow_load(from_dtype, from, i);
+        else if (from_dtype == LH_DTYPE_F32 && to_dtype != LH_DTYPE_F64)
+            narrow_store(to_dtype, to, i, ((const float *)from)[i]);
+        else
+            store(to_dtype, to, i, load(from_dtype, from, i));
+    }
+    return LH_OK;
+}

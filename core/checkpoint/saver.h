@@ -1,0 +1,69 @@
+/* checkpoint/saver.h - the process that saves, another one in reserve, and what passes between them
+ * and the trainer.
+ *
+ * Both are forked before the trainer has devices, and each has a socket to the trainer. Only the
+ * one that was asked for a save writes; the reserve does nothing. When the saver dies or is killed,
+ * the trainer turns to the reserve, which forks the next reserve: a process that never had a thread
+ * can do that safely at any time. The end of a process is the end of its socket.
+ *
+ * A save is described by structs in memory that all of them share at one address, so that pointers
+ * in it are pointers everywhere; the tensors' bytes lie in the arena. */
+#ifndef CHECKPOINT_SAVER_H
+#define CHECKPOINT_SAVER_H
+
+#include <sys/types.h>
+
+#include <checkpoint/manifest.h>
+
+typedef struct save_job { /* written by the trainer between saves, read by the saver */
+    checkpoint_meta_t meta;
+    char parent[SHA256_TEXT]; /* of the checkpoint before; "": none */
+    const checkpoint_tensor_t *tensors;
+    const uint64_t *offset; /* [count]: where each one's bytes begin in the arena */
+    uint32_t count;
+    uint64_t arena_bytes;
+    uint64_t session; /* rank_save.h */
+    uint32_t attempt; /* which save, from 1 */
+    bool leftovers;   /* the saver before died in the middle of one */
+} save_job_t;
+
+typedef struct saver_how { /* inherited by fork */
+    const char *folder;
+    uint64_t keep, shard_bytes;
+    uint32_t rank, ranks; /* ranks > 1: rank_save.h */
+    uint64_t deadline_ns;
+    const save_job_t *job;
+    int arena_fd;
+    int lock_fd, folder_fd; /* held as long as one of the processes lives; -1: none */
+} saver_how_t;
+
+typedef struct saver { /* the trainer's view of one */
+    int socket;        /* -1: there is none */
+    pid_t pid;         /* 0: it has not told yet, which it does first of all */
+    bool child;        /* of the trainer, and so to be waited for */
+} saver_t;
+
+/* SAVE and COMMIT are answered. SAVE is a whole checkpoint where a rank is alone, else its share;
+ * COMMIT and ABANDON are for rank 0 of several: rank_save.h. */
+enum { SAVER_SAVE = 1, SAVER_COMMIT, SAVER_ABANDON, SAVER_FORK };
+
+typedef struct saver_answer {
+    pid_t pid; /* > 0: a new saver says who it is, and no more */
+    lh_status_t status;
+    char self[SHA256_TEXT]; /* of the manifest */
+    char reason[512];
+} saver_answer_t;
+
+/* Forks one; `before` is the saver whose reserve it is, NULL: none. */
+lh_status_t saver_start(const saver_how_t *how, const saver_t *before, saver_t *out) LH_MUST_CHECK;
+/* A new reserve, forked by the saver s; out->socket is -1 where that can't be. */
+void saver_fork(const saver_t *s, saver_t *out);
+/* False: it is not there any more. */
+bool saver_ask(const saver_t *s, uint32_t task);
+bool saver_gone(const saver_t *s);
+/* The trainer's end of it is closed; the process ends once it has done what it does. */
+void saver_leave(saver_t *s);
+/* The same, and waits for that. */
+void saver_end(saver_t *s);
+
+#endif

@@ -1,0 +1,331 @@
+/* cli.c - the command line: which commands there are, what stands behind one's name, and what it is
+ * given to work with.
+ *
+ * A command is added by its own file and by one line of the list below; its row brings the flags by
+ * which arguments are read and from which help is made. */
+#include <cli/cli.h>
+
+#include <stdarg.h>
+#include <stdio.h>
+
+#include <base/file.h>
+#include <base/memory.h>
+#include <config/job_load.h>
+#include <plugin/host.h>
+
+/* In the order that help shows. */
+/* clang-format off */
+#define COMMANDS(X) \
+    X(run) X(prepare) X(import) X(train) X(eval) X(export) X(generate) \
+    X(plan) X(bench) X(check) X(verify) X(plugins) X(help)
+/* clang-format on */
+
+#define DECLARE(name) extern const command_t command_##name;
+COMMANDS(DECLARE)
+
+#define ADDRESS(name) &command_##name,
+static const command_t *const table[] = {COMMANDS(ADDRESS)};
+
+const command_t *const *commands(uint32_t *count)
+{
+    *count = sizeof(table) / sizeof(table[0]);
+    return table;
+}
+
+typedef struct words {
+    int argc;
+    char **argv;
+    int at;
+} words_t;
+
+static bool takes_job(const command_t *c)
+{
+    return (c->needs & (CLI_NEEDS_JOB | CLI_MAY_TAKE_JOB)) != 0;
+}
+
+/* With the nearest name where there is none. */
+static lh_status_t find_command(const char *name, const command_t **out)
+{
+    uint32_t count;
+    const command_t *const *all = commands(&count);
+    nearest_t near = {.typed = name};
+    for (uint32_t i = 0; i < count; i++) {
+        if (strcmp(all[i]->name, name) == 0) {
+            *out = all[i];
+            return LH_OK;
+        }
+        nearest_offer(&near, all[i]->name);
+    }
+    const char *best = nearest_name(&near);
+    if (best == NULL) return fail(LH_INVALID, "there is no command '%s'", name);
+    return fail(LH_INVALID, "there is no command '%s'; did you mean '%s'?", name, best);
+}
+
+/* The value behind "--flag" or inside "--flag=value". */
+static lh_status_t take_value(words_t *w, const char *flag, const char *equals, const char **out)
+{
+    if (equals != NULL) {
+        *out = equals + 1;
+        return LH_OK;
+    }
+    if (w->at == w->argc) return fail(LH_INVALID, "--%s wants a value", flag);
+    *out = w->argv[w->at++];
+    return LH_OK;
+}
+
+/* A flag of the command's row: its value stands in the slot of that row's index. */
+static lh_status_t take_own_flag(cli_t *cli, words_t *w, const char *name, const char *equals)
+{
+    const cli_flag_t *flags = cli->command->flags;
+    nearest_t near = {.typed = name};
+    for (uint32_t i = 0; i < CLI_FLAGS && flags[i].name != NULL; i++) {
+        nearest_offer(&near, flags[i].name);
+        if (strcmp(flags[i].name, name) != 0) continue;
+        if (cli->values[i] != NULL) return fail(LH_INVALID, "--%s is given twice", name);
+        if (flags[i].value != NULL) return take_value(w, name, equals, &cli->values[i]);
+        if (equals != NULL) return fail(LH_INVALID, "--%s takes no value", name);
+        cli->values[i] = "";
+        return LH_OK;
+    }
+    if (takes_job(cli->command)) nearest_offer(&near, "set");
+    nearest_offer(&near, "plugins");
+    const char *best = nearest_name(&near);
+    return fail(LH_INVALID, "%s has no flag --%s%s%s%s", cli->command->name, name,
+                best != NULL ? "; did you mean --" : "", best != NULL ? best : "",
+                best != NULL ? "?" : "");
+}
+
+/* Two flags belong to every command that can use them: --plugins and --set. */
+static lh_status_t take_flag(cli_t *cli, words_t *w, const char *word)
+{
+    char name[64];
+    const char *equals = strchr(word, '=');
+    const size_t length = equals != NULL ? (size_t)(equals - word) : strlen(word);
+    if (length >= sizeof(name)) return fail(LH_INVALID, "there is no flag --%s", word);
+    memcpy(name, word, length);
+    name[length] = '\0';
+
+    const bool plugins = (cli->command->needs & (CLI_NEEDS_PLUGINS | CLI_NEEDS_JOB)) != 0;
+    if (plugins && strcmp(name, "plugins") == 0)
+        return take_value(w, name, equals, &cli->plugin_folder);
+    if (takes_job(cli->command) && strcmp(name, "set") == 0)
+        return take_value(w, name, equals, &cli->sets[cli->set_count++]);
+    return take_own_flag(cli, w, name, equals);
+}
+
+/* Words without dashes fill the places that the command has, in order: name, member, INI. */
+static lh_status_t take_word(cli_t *cli, const char *word)
+{
+    const uint32_t needs = cli->command->needs;
+    const char **place = NULL;
+    if ((needs & CLI_TAKES_NAME) != 0 && cli->name == NULL)
+        place = &cli->name;
+    else if ((needs & CLI_TAKES_MEMBER) != 0 && cli->member == NULL)
+        place = &cli->member;
+    else if (takes_job(cli->command) && cli->ini == NULL)
+        place = &cli->ini;
+    if (place == NULL)
+        return fail(LH_INVALID, "%s: '%s' is one argument too many", cli->command->name, word);
+    *place = word;
+    return LH_OK;
+}
+
+lh_status_t cli_parse(int argc, char **argv, cli_t *out)
+{
+    cli_t cli = {0};
+    if (argc < 2) return fail(LH_INVALID, "no command");
+    const char *command = argv[1];
+    if (strcmp(command, "--help") == 0 || strcmp(command, "-h") == 0) command = "help";
+    lh_status_t status = find_command(command, &cli.command);
+    if (status != LH_OK) return status;
+    cli.sets = mem_array((size_t)argc, sizeof(*cli.sets));
+    if (cli.sets == NULL) return LH_NO_MEMORY;
+
+    words_t w = {argc, argv, 2};
+    bool only_words = false;
+    while (status == LH_OK && w.at < argc) {
+        const char *word = argv[w.at++];
+        if (!only_words && strcmp(word, "--") == 0)
+            only_words = true;
+        else if (!only_words && strncmp(word, "--", 2) == 0)
+            status = take_flag(&cli, &w, word + 2);
+        else
+            status = take_word(&cli, word);
+    }
+    if (status == LH_OK && (cli.command->needs & CLI_NEEDS_JOB) != 0 && cli.ini == NULL)
+        status = fail(LH_INVALID, "%s: name a PIPELINE.ini", cli.command->name);
+    if (status != LH_OK) {
+        cli_free(&cli);
+        return status;
+    }
+    *out = cli;
+    return LH_OK;
+}
+
+void cli_free(cli_t *cli)
+{
+    mem_free(cli->sets);
+    cli->sets = NULL;
+}
+
+/* The folder of plugins: of the command line, else of the INI, else beside the program. */
+static lh_status_t open_plugins(cli_t *cli)
+{
+    const char *asked = cli->plugin_folder;
+    if (asked == NULL && cli->job != NULL) asked = cli->job->device.plugin_folder;
+    char *folder = asked == NULL ? NULL : path_absolute(asked);
+    if (asked != NULL && folder == NULL) return LH_NO_MEMORY;
+
+    lh_status_t status = host_new(&cli->host);
+    if (status == LH_OK) status = registry_new(folder, cli->host, &cli->plugins);
+    if (status == LH_OK) registry_use_job(cli->plugins, cli->job);
+    mem_free(folder);
+    return status;
+}
+
+const char *cli_flag(const cli_t *cli, const char *name)
+{
+    lh_assert(cli->command != NULL);
+    for (uint32_t i = 0; i < CLI_FLAGS && cli->command->flags[i].name != NULL; i++)
+        if (strcmp(cli->command->flags[i].name, name) == 0) return cli->values[i];
+    return NULL;
+}
+
+/* A rank loads all plugins that the job names before it meets the others, which compares them. */
+static lh_status_t check_rank(void *context)
+{
+    cli_t *cli = context;
+    return cli->command->check(cli);
+}
+
+static lh_status_t open_launch(cli_t *cli)
+{
+    const launch_how_t how = {
+        .job = cli->job,
+        .ranks = (cli->command->needs & CLI_HAS_RANKS) != 0,
+        .machine = (cli->command->needs & CLI_HAS_RANKS) != 0 ? cli_flag(cli, "host") : NULL,
+        .host = cli->host,
+        .plugins = cli->plugins,
+        .check = check_rank,
+        .context = cli};
+    return launch_open(&how, &cli->launch);
+}
+
+lh_status_t cli_open(cli_t *cli)
+{
+    const uint32_t needs = cli->command->needs;
+    lh_status_t status = LH_OK;
+    lh_assert((needs & CLI_HAS_RANKS) == 0 || cli->command->check != NULL);
+    if (cli->ini != NULL) status = job_load(cli->ini, cli->sets, cli->set_count, &cli->job);
+    if (status == LH_OK && (needs & (CLI_NEEDS_PLUGINS | CLI_NEEDS_JOB)) != 0)
+        status = open_plugins(cli);
+    if (status == LH_OK) status = open_launch(cli);
+    return status;
+}
+
+void cli_close(cli_t *cli)
+{
+    launch_close(cli->launch);
+    registry_free(cli->plugins);
+    host_free(cli->host);
+    if (cli->job != NULL) pipeline_release(&cli->hold, cli->job);
+    job_free(cli->job);
+    cli->launch = NULL;
+    cli->plugins = NULL;
+    cli->host = NULL;
+    cli->job = NULL;
+}
+
+/* Takes the word, which is NULL without memory. */
+static lh_status_t words_add(char **words, uint32_t *count, char *word)
+{
+    words[*count] = word;
+    *count += word != NULL;
+    return word == NULL ? LH_NO_MEMORY : LH_OK;
+}
+
+static lh_status_t words_add_flag(const cli_t *cli, const cli_flag_t *flag, char **words,
+                                  uint32_t *count)
+{
+    text_t word = {0};
+    const char *value = cli_flag(cli, flag->name);
+    if (value == NULL) return LH_OK;
+    text_printf(&word, "--%s%s%s", flag->name, flag->value != NULL ? "=" : "", value);
+    return word.failed ? LH_NO_MEMORY : words_add(words, count, word.data);
+}
+
+void cli_words_free(char **words)
+{
+    for (uint32_t i = 0; words[i] != NULL; i++)
+        mem_free(words[i]);
+    mem_free(words);
+}
+
+lh_status_t cli_words(const cli_t *cli, const command_t *command, char ***out)
+{
+    enum { OTHERS = 8 };
+    uint32_t count = 0;
+    char **words = mem_array(OTHERS + CLI_FLAGS + 2u * cli->set_count, sizeof(*words));
+    if (words == NULL) return LH_NO_MEMORY;
+    lh_status_t status = words_add(words, &count, mem_text("longhaul"));
+    if (status == LH_OK) status = words_add(words, &count, mem_text(command->name));
+    for (uint32_t i = 0; i < cli->set_count && status == LH_OK; i++) {
+        status = words_add(words, &count, mem_text("--set"));
+        if (status == LH_OK) status = words_add(words, &count, mem_text(cli->sets[i]));
+    }
+    if (status == LH_OK && cli->plugin_folder != NULL) {
+        status = words_add(words, &count, mem_text("--plugins"));
+        if (status == LH_OK) status = words_add(words, &count, mem_text(cli->plugin_folder));
+    }
+    for (uint32_t i = 0; i < CLI_FLAGS && command->flags[i].name != NULL && status == LH_OK; i++)
+        status = words_add_flag(cli, &command->flags[i], words, &count);
+    if (status == LH_OK) status = words_add(words, &count, mem_text("--"));
+    if (status == LH_OK && cli->name != NULL)
+        status = words_add(words, &count, mem_text(cli->name));
+    if (status == LH_OK && cli->ini != NULL) status = words_add(words, &count, mem_text(cli->ini));
+    if (status == LH_OK)
+        *out = words;
+    else
+        cli_words_free(words);
+    return status;
+}
+
+void cli_usage(const command_t *c, text_t *out)
+{
+    text_printf(out, "longhaul %s", c->name);
+    const bool may = (c->needs & CLI_MAY_TAKE_JOB) != 0;
+    if (takes_job(c) && !may) text_append(out, " PIPELINE.ini [--set section.key=value ...]");
+    const bool member = (c->needs & CLI_TAKES_MEMBER) != 0;
+    if ((c->needs & CLI_TAKES_NAME) != 0)
+        text_append(out, may ? " NAME" : member ? " [NAME [MEMBER]]" : " [NAME]");
+    if (may) text_append(out, " [PIPELINE.ini [--set section.key=value ...]]");
+    for (uint32_t i = 0; i < CLI_FLAGS && c->flags[i].name != NULL; i++)
+        text_printf(out, " [--%s%s%s]", c->flags[i].name, c->flags[i].value != NULL ? " " : "",
+                    c->flags[i].value != NULL ? c->flags[i].value : "");
+    if ((c->needs & (CLI_NEEDS_PLUGINS | CLI_NEEDS_JOB)) != 0) text_append(out, " [--plugins DIR]");
+    text_append(out, "\n");
+}
+
+lh_status_t cli_print_shown(const char *text)
+{
+    text_t shown = {0};
+    text_append_shown(&shown, text, true);
+    const lh_status_t status = text_status(&shown);
+    if (status == LH_OK && shown.data != NULL) (void)fputs(shown.data, stdout);
+    text_free(&shown);
+    return status;
+}
+
+void cli_print_line(const char *fmt, ...)
+{
+    text_t line = {0}, shown = {0};
+    va_list args;
+    va_start(args, fmt);
+    text_vprintf(&line, fmt, args);
+    va_end(args);
+    if (!line.failed) text_append_shown(&shown, line.data, false);
+    text_append(&shown, "\n");
+    if (!line.failed && !shown.failed) (void)fputs(shown.data, stdout);
+    text_free(&shown);
+    text_free(&line);
+}

@@ -1,0 +1,103 @@
+/* cli/cli.h - the command line of `longhaul`. A command is one file: its function and its row, which
+ * cli.c lists. main.c parses the arguments, calls the function, prints why it failed and picks the
+ * exit code. A command prints results to stdout, and nothing to stderr but through base/log.h. */
+#ifndef CLI_CLI_H
+#define CLI_CLI_H
+
+#include <launch/launch.h>
+#include <session/pipeline.h>
+
+typedef struct cli cli_t;
+
+/* A flag of one command: "--name VALUE", or "--name" alone when value is NULL. */
+typedef struct cli_flag {
+    const char *name;  /* without the dashes */
+    const char *value; /* "N", "FILE"; NULL: a switch */
+    const char *help;
+} cli_flag_t;
+
+enum {
+    CLI_NEEDS_JOB = 1u << 0, /* first argument is PIPELINE.ini; --set works; cli->job is loaded */
+    CLI_NEEDS_PLUGINS = 1u << 1, /* cli->plugins is there; --plugins works                      */
+    CLI_TAKES_NAME = 1u << 2,    /* an optional argument, cli->name                             */
+    CLI_MAY_TAKE_JOB = 1u << 3,  /* an optional PIPELINE.ini, behind the name                   */
+    CLI_HAS_RANKS = 1u << 4,     /* may be one of several ranks                   */
+    CLI_TAKES_MEMBER = 1u << 5,  /* an optional argument behind the name, cli->member           */
+};
+
+enum { CLI_FLAGS = 12 };
+
+/* Flags that several commands have. */
+#define CLI_FLAG_RESUME                                                     \
+    {                                                                       \
+        "resume", NULL, "go on from the newest checkpoint, if there is one" \
+    }
+#define CLI_FLAG_HOST                                                                        \
+    {                                                                                        \
+        "host", "NAME", "which of [site.*] hosts this machine is; its own name if not given" \
+    }
+#define CLI_FLAG_JSON                            \
+    {                                            \
+        "json", NULL, "print the result as JSON" \
+    }
+
+typedef struct command {
+    const char *name;
+    const char *summary;
+    uint32_t needs;         /* CLI_* */
+    int (*run)(cli_t *cli); /* exit code, or a negative lh_status_t whose sentence is printed */
+    /* NULL, or what the stage of that name does; run is command_run_stage then. */
+    int (*stage)(cli_t *cli);
+    /* Of a command that may be one of several ranks: what each checks before it meets the others. */
+    lh_status_t (*check)(cli_t *cli);
+    cli_flag_t flags[CLI_FLAGS]; /* ends with a NULL name */
+} command_t;
+
+struct cli {
+    const command_t *command;
+    const char *name;   /* optional argument, or NULL              */
+    const char *member; /* of what is named: `help op matmul`; or NULL */
+    const char *ini;    /* PIPELINE.ini                            */
+    const char **sets;  /* --set section.key=value                 */
+    uint32_t set_count;
+    const char *plugin_folder;     /* --plugins DIR, or NULL                  */
+    bool confines;                 /* files of strangers are read in a child: base/confine.h */
+    const char *values[CLI_FLAGS]; /* of the command's flags; "" for a switch; NULL: not given */
+    job_t *job;
+    host_t *host;
+    registry_t *plugins;
+    launch_t *launch;     /* this process's place among the job's ranks */
+    pipeline_hold_t hold; /* the pipeline's folder is this process's until cli_close */
+};
+
+/* The rows of all commands, in the order that help shows. */
+const command_t *const *commands(uint32_t *count);
+
+/* The value of a flag of this command; "" for a switch; NULL when it was not given. */
+const char *cli_flag(const cli_t *cli, const char *name);
+
+/* Prints what holds others' texts, such as a plugin's help: what a terminal would obey as \xNN. */
+lh_status_t cli_print_shown(const char *text) LH_MUST_CHECK;
+
+/* A line of results that holds others' texts, such as a path: likewise, and it stays one line. What
+ * cannot be shown for want of memory is left out. */
+void cli_print_line(const char *fmt, ...) LH_PRINTF(1, 2);
+
+/* Fills command, name, ini, sets, plugin_folder and values; argv[0] is the program. Strings are
+ * argv's; free with cli_free. A failure here is a question of usage. */
+lh_status_t cli_parse(int argc, char **argv, cli_t *out) LH_MUST_CHECK;
+void cli_free(cli_t *cli);
+
+/* What the command needs: job, host, plugins, its place among the job's ranks. */
+lh_status_t cli_open(cli_t *cli) LH_MUST_CHECK;
+void cli_close(cli_t *cli);
+
+/* The command line by which a rank of this job is started to run `command`, ended by NULL: the same
+ * INI and settings, and those of this command's flags that `command` has. Free with cli_words_free. */
+lh_status_t cli_words(const cli_t *cli, const command_t *command, char ***out) LH_MUST_CHECK;
+void cli_words_free(char **words);
+
+/* "longhaul train PIPELINE.ini [--resume] ..." */
+void cli_usage(const command_t *command, text_t *out);
+
+#endif

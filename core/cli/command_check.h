@@ -1,0 +1,14 @@
+/* cli/command_check.h - what can be known of a job before a device, a tokenizer or a network is
+ * touched. */
+#ifndef CLI_COMMAND_CHECK_H
+#define CLI_COMMAND_CHECK_H
+
+#include <cli/cli.h>
+
+/* All that `longhaul check` knows, without a word when it is well. */
+lh_status_t check_job(cli_t *cli) LH_MUST_CHECK;
+/* The same without files and training step, for a rank that opens at once what its stage needs of
+ * them. */
+lh_status_t check_job_options(cli_t *cli) LH_MUST_CHECK;
+
+#endif

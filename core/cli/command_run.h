@@ -1,0 +1,11 @@
+/* cli/command_run.h - a stage of the pipeline as a command of its own runs it. */
+#ifndef CLI_COMMAND_RUN_H
+#define CLI_COMMAND_RUN_H
+
+#include <cli/cli.h>
+
+/* The `run` of a command that is a stage: its row's `stage`, on all ranks where it has some, and what
+ * it was made from is remembered, so that a later `longhaul run` skips it. */
+int command_run_stage(cli_t *cli);
+
+#endif

@@ -1,0 +1,500 @@
+/* job_load.c - a pipeline's INI as one struct: each section is parsed by its table; job_check.c
+ * holds what crosses keys. */
+#include <config/job_load.h>
+
+#include <ctype.h>
+#include <math.h>
+
+#include <base/file.h>
+#include <base/memory.h>
+#include <config/job_check.h>
+#include <config/quantity.h>
+
+/* A known section's name stands for itself, or with ".*" for all that begin with it. */
+static bool matches(const char *pattern, const char *name)
+{
+    const size_t length = strlen(pattern);
+    if (length < 2 || strcmp(pattern + length - 2, ".*") != 0) return strcmp(pattern, name) == 0;
+    return strncmp(pattern, name, length - 1) == 0 && name[length - 1] != '\0';
+}
+
+/* One struct of job_t, not one for each section that matches "group.*". */
+static bool has_struct(const job_section_t *s)
+{
+    return s->rows != NULL && !text_ends(s->name, ".*");
+}
+
+static lh_status_t check_section_name(const document_section_t *s)
+{
+    char where[JOB_WHERE_BYTES];
+    uint32_t count;
+    const job_section_t *known = job_sections(&count);
+    nearest_t near = {.typed = s->name};
+
+    for (uint32_t i = 0; i < count; i++) {
+        if (matches(known[i].name, s->name)) return LH_OK;
+        nearest_offer(&near, known[i].name);
+    }
+    document_where(s->file, s->line, where, sizeof(where));
+    const char *best = nearest_name(&near);
+    if (best == NULL) return fail(LH_INVALID, "%s: unknown section [%s]", where, s->name);
+    return fail(LH_INVALID, "%s: unknown section [%s]; did you mean [%s]?", where, s->name, best);
+}
+
+/* Required keys are asked for where one of these stages (a bit each) needs the section. */
+static options_how_t how_of(const job_t *job, const job_section_t *s, const option_table_t *table,
+                            uint32_t stages)
+{
+    return (options_how_t){
+        .document = job->document,
+        .section = s->name,
+        .tables = table,
+        .table_count = 1,
+        .optional = (s->stages & stages) == 0,
+        .open = s->plugin_key != NULL,
+        .folder = job->base,
+    };
+}
+
+static uint32_t stage_bits(const job_t *job)
+{
+    uint32_t bits = 0;
+    for (uint32_t i = 0; i < job->stage_count; i++)
+        bits |= 1u << job->stages[i];
+    return bits;
+}
+
+static lh_status_t parse_section(job_t *job, const job_section_t *s, uint32_t stages)
+{
+    lh_assert(s != NULL && s->offset + s->config_size <= sizeof(*job));
+    const option_table_t table = job_section_table(s, (char *)job + s->offset);
+    options_how_t how = how_of(job, s, &table, stages);
+    /* A hook that is written down must say what to call. */
+    if (matches("hook.*", s->name)) how.optional = document_find(job->document, s->name) == NULL;
+    return options_parse(&how);
+}
+
+lh_status_t job_require(const job_t *job, uint32_t stage)
+{
+    lh_assert(stage < JOB_STAGES);
+    uint32_t count;
+    const job_section_t *all = job_sections(&count);
+    for (uint32_t i = 0; i < count; i++) {
+        if ((all[i].stages & (1u << stage)) == 0) continue;
+        const option_table_t table = job_section_table(&all[i], NULL);
+        const options_how_t how = how_of(job, &all[i], &table, 1u << stage);
+        const lh_status_t status = options_parse(&how);
+        if (status != LH_OK) return status;
+    }
+    return LH_OK;
+}
+
+/* In the order in which the INI names them, each once. */
+static lh_status_t add_stage(job_t *job, const char *name)
+{
+    nearest_t near = {.typed = name};
+    for (uint32_t i = 0; i < JOB_STAGES; i++) {
+        nearest_offer(&near, job_stage_names[i]);
+        if (strcmp(job_stage_names[i], name) != 0) continue;
+        if (job_has_stage(job, i))
+            JOB_REFUSE(job, "pipeline", "stages", "... %s: named twice", name);
+        lh_assert(job->stage_count < JOB_STAGES);
+        job->stages[job->stage_count++] = i;
+        return LH_OK;
+    }
+    const char *best = nearest_name(&near);
+    if (best != NULL)
+        JOB_REFUSE(job, "pipeline", "stages", "... %s: no such stage; did you mean '%s'?", name,
+                   best);
+    JOB_REFUSE(job, "pipeline", "stages",
+               "... %s: no such stage; they are prepare import train eval export generate", name);
+}
+
+static lh_status_t parse_stages(job_t *job)
+{
+    char *copy = mem_text(job->pipeline.stages);
+    if (copy == NULL) return LH_NO_MEMORY;
+
+    lh_status_t status = LH_OK;
+    char *rest = copy;
+    while (status == LH_OK && rest != NULL) {
+        const char *name = strsep(&rest, " \t,");
+        if (*name != '\0') status = add_stage(job, name);
+    }
+    mem_free(copy);
+    if (status == LH_OK && job->stage_count == 0)
+        JOB_REFUSE(job, "pipeline", "stages", "nothing: name at least one stage");
+    return status;
+}
+
+/* First of all sections: the others are required or not by the stages that it names. */
+static lh_status_t parse_pipeline(job_t *job)
+{
+    lh_status_t status = parse_section(job, job_section("pipeline"), 1u);
+    if (status != LH_OK) return status;
+    if (text_equal(job->pipeline.name, ".") || text_equal(job->pipeline.name, ".."))
+        JOB_REFUSE(job, "pipeline", "name", "%s: it names a folder of out/", job->pipeline.name);
+    for (const char *c = job->pipeline.name; *c != '\0'; c++)
+        if (strchr("/\\<>&\"'", *c) != NULL || (unsigned char)*c < 0x20)
+            JOB_REFUSE(job, "pipeline", "name", "%s: a name holds no '%c'", job->pipeline.name, *c);
+
+    if (job->pipeline.folder == NULL) {
+        text_t folder = {0};
+        text_printf(&folder, "%s/out/%s", job->base, job->pipeline.name);
+        if (folder.failed) text_free(&folder);
+        job->pipeline.folder = folder.data;
+        if (folder.data == NULL) return LH_NO_MEMORY;
+    }
+    return parse_stages(job);
+}
+
+/* decay may be unset, which no number says: it is read as text and parsed here. */
+static lh_status_t parse_group(job_t *job, const document_section_t *s, job_group_t *group)
+{
+    char where[JOB_WHERE_BYTES];
+    job_group_text_t text = {0};
+    const job_section_t *section = job_section("group.*");
+    const option_table_t table = job_section_table(section, &text);
+    const options_how_t how = {.document = job->document,
+                               .section = s->name,
+                               .tables = &table,
+                               .table_count = 1,
+                               .folder = job->base};
+    lh_status_t status = options_parse(&how);
+    if (status != LH_OK) return status;
+
+    group->match = text.match;
+    group->rate = text.rate;
+    group->frozen = text.frozen;
+    group->decay = NAN;
+    if (text.decay != NULL && (!quantity_f64(text.decay, &group->decay) || group->decay < 0)) {
+        job_where(job, s->name, "decay", where);
+        status = fail(LH_INVALID, "%s: decay = %s: expected a number from 0 on", where, text.decay);
+    }
+    mem_free(text.decay);
+    group->name = mem_text(s->name + strlen("group."));
+    return group->name == NULL ? LH_NO_MEMORY : status;
+}
+
+static lh_status_t parse_groups(job_t *job)
+{
+    const uint32_t count = document_section_count(job->document);
+    size_t capacity = 0;
+    for (uint32_t i = 0; i < count; i++) {
+        const document_section_t *s = document_section(job->document, i);
+        if (!matches("group.*", s->name)) continue;
+        job_group_t *groups = mem_grow(job->groups, &capacity, job->group_count + 1u,
+                                       sizeof(*groups));
+        if (groups == NULL) return LH_NO_MEMORY;
+        job->groups = groups;
+        const lh_status_t status = parse_group(job, s, &groups[job->group_count++]);
+        if (status != LH_OK) return status;
+    }
+    return LH_OK;
+}
+
+static bool is_sha256(const char *text)
+{
+    return strlen(text) == 64 && strspn(text, "0123456789abcdefABCDEF") == 64;
+}
+
+static lh_status_t parse_pin(job_t *job, const document_section_t *s, job_pin_t *pin)
+{
+    const option_table_t table = job_section_table(job_section("plugin.*"), pin);
+    const options_how_t how = {
+        .document = job->document, .section = s->name, .tables = &table, .table_count = 1};
+    const lh_status_t status = options_parse(&how);
+    if (status != LH_OK) return status;
+    pin->name = mem_text(s->name + strlen("plugin."));
+    if (pin->name == NULL) return LH_NO_MEMORY;
+    if (pin->sha256 != NULL && !is_sha256(pin->sha256))
+        JOB_REFUSE(job, s->name, "sha256", "%s: expected 64 hexadecimal digits", pin->sha256);
+    for (char *c = pin->sha256; c != NULL && *c != '\0'; c++)
+        *c = (char)tolower((unsigned char)*c);
+    return LH_OK;
+}
+
+static lh_status_t parse_pins(job_t *job)
+{
+    size_t capacity = 0;
+    for (uint32_t i = 0; i < document_section_count(job->document); i++) {
+        const document_section_t *s = document_section(job->document, i);
+        if (!matches("plugin.*", s->name)) continue;
+        job_pin_t *pins = mem_grow(job->pins, &capacity, job->pin_count + 1u, sizeof(*pins));
+        if (pins == NULL) return LH_NO_MEMORY;
+        job->pins = pins;
+        const lh_status_t status = parse_pin(job, s, &pins[job->pin_count++]);
+        if (status != LH_OK) return status;
+    }
+    return LH_OK;
+}
+
+enum { HOST_RANKS = 4096 }; /* of one host, as ranks_per_node */
+
+typedef struct site_reader {
+    job_t *job;
+    job_site_t *site;
+    size_t capacity; /* of site->hosts */
+    char where[JOB_WHERE_BYTES];
+} site_reader_t;
+
+static bool is_host_name(const char *name)
+{
+    for (const char *c = name; *c != '\0'; c++)
+        if (!isalnum((unsigned char)*c) && strchr(".-_", *c) == NULL) return false;
+    return true;
+}
+
+static lh_status_t check_host(const site_reader_t *r, const char *text, const char *name)
+{
+    if (*name == '\0')
+        return fail(LH_INVALID, "%s: hosts = ... : a host's name is missing", r->where);
+    if (!is_host_name(name))
+        return fail(LH_INVALID,
+                    "%s: hosts = ... %s: a host's name holds letters, digits, '.', '-' and '_'",
+                    r->where, text);
+    if (strlen(name) >= JOB_HOST_NAME)
+        return fail(LH_INVALID, "%s: hosts = ... %s: a host's name is at most %d bytes", r->where,
+                    text, JOB_HOST_NAME - 1);
+    for (uint32_t i = 0; i < r->site->host_count; i++)
+        if (strcmp(r->site->hosts[i].name, name) == 0)
+            return fail(LH_INVALID, "%s: hosts = ... %s: named twice in [site.%s]", r->where, name,
+                        r->site->name);
+    return LH_OK;
+}
+
+/* "t1" or "t1:8". */
+/* Hosts are numbered through: first_rank is how many ranks the ones before have. */
+static lh_status_t add_host(site_reader_t *r, char *text)
+{
+    uint64_t ranks = r->job->launch.ranks_per_node;
+    char *colon = strrchr(text, ':');
+    if (colon != NULL && (!quantity_u64(colon + 1, &ranks) || ranks == 0 || ranks > HOST_RANKS))
+        return fail(LH_INVALID, "%s: hosts = ... %s: expected 1 to %d ranks behind the colon",
+                    r->where, text, HOST_RANKS);
+    char *name = mem_text_n(text, colon != NULL ? (size_t)(colon - text) : strlen(text));
+    if (name == NULL) return LH_NO_MEMORY;
+    lh_status_t status = check_host(r, text, name);
+    if (status == LH_OK && r->job->site_ranks + ranks > JOB_RANKS)
+        status = fail(LH_INVALID, "%s: hosts = ... %s: there may be %d ranks", r->where, text,
+                      JOB_RANKS);
+    job_host_t *hosts = status != LH_OK ? NULL
+                                        : mem_grow(r->site->hosts, &r->capacity,
+                                                   r->site->host_count + 1u, sizeof(*hosts));
+    if (hosts == NULL) {
+        mem_free(name);
+        return status == LH_OK ? LH_NO_MEMORY : status;
+    }
+    r->site->hosts = hosts;
+    hosts[r->site->host_count++] = (job_host_t){
+        .name = name, .ranks = (uint32_t)ranks, .first_rank = r->job->site_ranks};
+    r->job->site_ranks += (uint32_t)ranks;
+    return LH_OK;
+}
+
+static lh_status_t parse_site(job_t *job, const document_section_t *s, job_site_t *site)
+{
+    struct {
+        char *hosts;
+    } text = {0};
+    const option_table_t table = {.rows = job_site_rows,
+                                  .count = 1,
+                                  .owner = "the core",
+                                  .config_size = sizeof(text),
+                                  .config = &text};
+    const options_how_t how = {
+        .document = job->document, .section = s->name, .tables = &table, .table_count = 1};
+    site_reader_t r = {.job = job, .site = site};
+    lh_status_t status = options_parse(&how);
+    if (status != LH_OK) return status;
+
+    const document_entry_t *e = section_find(s, "hosts");
+    document_where(e != NULL ? e->file : s->file, e != NULL ? e->line : s->line, r.where,
+                   sizeof(r.where));
+    site->name = mem_text(s->name + strlen("site."));
+    if (site->name == NULL) status = LH_NO_MEMORY;
+    if (status == LH_OK && (strlen(site->name) >= JOB_SITE_NAME || !is_host_name(site->name)))
+        status = fail(LH_INVALID,
+                      "%s: [%s]: a site's name is at most %d letters, digits, '.', '-' and '_'",
+                      r.where, s->name, JOB_SITE_NAME - 1);
+    for (char *rest = text.hosts; status == LH_OK && rest != NULL;)
+        status = add_host(&r, text_trim(strsep(&rest, ",")));
+    mem_free(text.hosts);
+    return status;
+}
+
+static lh_status_t parse_sites(job_t *job)
+{
+    size_t capacity = 0;
+    for (uint32_t i = 0; i < document_section_count(job->document); i++) {
+        const document_section_t *s = document_section(job->document, i);
+        if (!text_starts(s->name, "site.")) continue;
+        job_site_t *sites = mem_grow(job->sites, &capacity, job->site_count + 1u, sizeof(*sites));
+        if (sites == NULL) return LH_NO_MEMORY;
+        job->sites = sites;
+        const lh_status_t status = parse_site(job, s, &sites[job->site_count++]);
+        if (status != LH_OK) return status;
+    }
+    return LH_OK;
+}
+
+static void free_sites(job_t *job)
+{
+    for (uint32_t i = 0; i < job->site_count; i++) {
+        for (uint32_t k = 0; k < job->sites[i].host_count; k++)
+            mem_free(job->sites[i].hosts[k].name);
+        mem_free(job->sites[i].hosts);
+        mem_free(job->sites[i].name);
+    }
+    mem_free(job->sites);
+}
+
+/* Each of a comma-separated list, against a folder. */
+static lh_status_t resolve_list(const char *folder, char **list)
+{
+    text_t joined = {0};
+    char *rest = *list;
+    while (rest != NULL) {
+        char *path = path_join(folder, text_trim(strsep(&rest, ",")));
+        if (path == NULL) joined.failed = true;
+        if (path != NULL) text_printf(&joined, "%s%s", joined.length > 0 ? "," : "", path);
+        mem_free(path);
+    }
+    if (joined.failed) {
+        text_free(&joined);
+        return LH_NO_MEMORY;
+    }
+    mem_free(*list);
+    *list = joined.data;
+    return LH_OK;
+}
+
+static lh_status_t resolve(const char *folder, char **path)
+{
+    if (*path == NULL) return LH_OK;
+    char *joined = path_join(folder, *path);
+    if (joined == NULL) return LH_NO_MEMORY;
+    mem_free(*path);
+    *path = joined;
+    return LH_OK;
+}
+
+/* The folder that a key's relative paths are taken against. */
+static char *folder_of(const job_t *job, const char *section, const char *key)
+{
+    return document_folder(section_find(document_find(job->document, section), key), job->base);
+}
+
+/* A list of paths and patterns; the folder that they are taken against must not read as one. */
+static lh_status_t resolve_input(job_t *job)
+{
+    char *folder = folder_of(job, "prepare", "input");
+    lh_status_t status = folder == NULL ? LH_NO_MEMORY : LH_OK;
+    if (status == LH_OK && strpbrk(folder, ",*?[") != NULL)
+        status = fail(LH_INVALID,
+                      "%s: the folder's name holds one of ,*?[ which mean something "
+                      "in [prepare] input",
+                      folder);
+    if (status == LH_OK) status = resolve_list(folder, &job->prepare.input);
+    mem_free(folder);
+    return status;
+}
+
+static lh_status_t resolve_eval(job_t *job)
+{
+    uint32_t index;
+    if (quantity_choice(job->eval.data, "train|valid|test", &index)) return LH_OK;
+    char *folder = folder_of(job, "eval", "data");
+    const lh_status_t status = folder == NULL ? LH_NO_MEMORY : resolve(folder, &job->eval.data);
+    mem_free(folder);
+    return status;
+}
+
+/* Last, once values are checked as they were typed: sentences then show what stands in the file. */
+static lh_status_t resolve_paths(job_t *job)
+{
+    char **const inside[] = {&job->prepare.output, &job->checkpoint.folder, &job->export.folder};
+    for (size_t i = 0; i < sizeof(inside) / sizeof(inside[0]); i++) {
+        const lh_status_t status = resolve(job->pipeline.folder, inside[i]);
+        if (status != LH_OK) return status;
+    }
+    const lh_status_t status = job->prepare.input == NULL ? LH_OK : resolve_input(job);
+    return status == LH_OK ? resolve_eval(job) : status;
+}
+
+/* The order matters: stages decide what is required, sites how many ranks there are, and values that
+ * cross sections are checked when all are there. */
+static lh_status_t parse_all(job_t *job)
+{
+    uint32_t count;
+    const job_section_t *all = job_sections(&count);
+    for (uint32_t i = 0; i < document_section_count(job->document); i++) {
+        const lh_status_t status = check_section_name(document_section(job->document, i));
+        if (status != LH_OK) return status;
+    }
+    lh_status_t status = parse_pipeline(job);
+    for (uint32_t i = 1; status == LH_OK && i < count; i++)
+        if (has_struct(&all[i])) status = parse_section(job, &all[i], stage_bits(job));
+    if (status == LH_OK) status = parse_groups(job);
+    if (status == LH_OK) status = parse_pins(job);
+    if (status == LH_OK) status = parse_sites(job);
+    if (status == LH_OK) status = job_check(job);
+    if (status == LH_OK) status = resolve_paths(job);
+    if (status == LH_OK) status = job_check_written(job);
+    return status;
+}
+
+static lh_status_t load_text(job_t *job, const char *path, const char *const *sets,
+                             uint32_t set_count)
+{
+    char *folder = path_folder(path);
+    job->path = mem_text(path);
+    job->base = folder == NULL ? NULL : path_absolute(folder);
+    mem_free(folder);
+    if (job->path == NULL || job->base == NULL) return LH_NO_MEMORY;
+
+    lh_status_t status = document_load(path, &job->document);
+    for (uint32_t i = 0; status == LH_OK && i < set_count; i++)
+        status = document_set(job->document, sets[i]);
+    return status;
+}
+
+lh_status_t job_load(const char *path, const char *const *sets, uint32_t set_count, job_t **out)
+{
+    job_t *job = mem_new(sizeof(*job));
+    if (job == NULL) return LH_NO_MEMORY;
+
+    lh_status_t status = load_text(job, path, sets, set_count);
+    if (status == LH_OK) status = parse_all(job);
+    if (status != LH_OK) {
+        job_free(job);
+        return status;
+    }
+    *out = job;
+    return LH_OK;
+}
+
+void job_free(job_t *job)
+{
+    uint32_t count;
+    if (job == NULL) return;
+    const job_section_t *all = job_sections(&count);
+    for (uint32_t i = 0; i < count; i++)
+        if (has_struct(&all[i]))
+            options_free(all[i].rows, all[i].count, (char *)job + all[i].offset);
+    for (uint32_t i = 0; i < job->group_count; i++) {
+        mem_free(job->groups[i].name);
+        mem_free(job->groups[i].match);
+    }
+    mem_free(job->groups);
+    for (uint32_t i = 0; i < job->pin_count; i++) {
+        mem_free(job->pins[i].name);
+        mem_free(job->pins[i].sha256);
+    }
+    mem_free(job->pins);
+    free_sites(job);
+    document_free(job->document);
+    mem_free(job->path);
+    mem_free(job->base);
+    mem_free(job);
+}

@@ -1,0 +1,16 @@
+/* config/job_load.h - reads a pipeline's INI, with include and --set, into a job_t. */
+#ifndef CONFIG_JOB_LOAD_H
+#define CONFIG_JOB_LOAD_H
+
+#include <config/job.h>
+
+/* sets: "section.key=value" from the command line, applied last. */
+lh_status_t job_load(const char *path, const char *const *sets, uint32_t set_count,
+                     job_t **out) LH_MUST_CHECK;
+void job_free(job_t *job);
+
+/* A command that runs one stage alone, which [pipeline] stages may not name: checks that the keys
+ * which it needs are there. */
+lh_status_t job_require(const job_t *job, uint32_t stage) LH_MUST_CHECK;
+
+#endif

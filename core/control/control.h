@@ -1,0 +1,86 @@
+/* control/control.h - the control plane of a job: a star around rank 0 that brings ranks together
+ * before step 0, watches that all live, and ends all with one reason when one fails.
+ *
+ * Connections are TLS 1.3 with a key derived from the job secret (control/secret.h). One thread of its
+ * own in every rank sends a heartbeat each 250 ms with the progress word and hears the others'; a
+ * rank silent for 3 s (of another site than rank 0's: for outage_ns), or whose connection ends
+ * without a goodbye, is lost: rank 0 tells all others, and from then on control_failure says who and
+ * why on every rank. Rank 0 listens only until all have joined. */
+#ifndef CONTROL_CONTROL_H
+#define CONTROL_CONTROL_H
+
+#include <control/control_frame.h>
+#include <control/secret.h>
+#include <control/world.h>
+
+typedef struct control control_t;
+
+/* What must be the same on all ranks; compared before step 0. */
+typedef struct control_fact {
+    const char *name;  /* "binary", "plugin shm 1.2.0 abi 1", "[train] batch" */
+    const char *value; /* a hash or a text; up to 128 bytes are compared      */
+} control_fact_t;
+
+typedef struct control_how {
+    uint32_t rank, size;
+    const world_t *plan;   /* places that the INI gives the ranks, to name those who have not come;
+                              NULL: not known. Until control_open returns  */
+    const char *host;      /* this rank's host name, for the world          */
+    const char *site;      /* name of its site; "" where the INI lists none */
+    const char *address;   /* rank 0: to bind to; others: to dial. A name or number */
+    uint16_t port;         /* rank 0: 0 chooses one. Others: of rank 0      */
+    int listener;          /* rank 0: a socket that listens already (inherited from the launcher),
+                              or -1                                          */
+    int port_fd;           /* rank 0: the port is written here as text once it is known; -1: no */
+    uint64_t join_ns;      /* how long to wait for all ranks                 */
+    uint64_t patience_ns;  /* others: how long rank 0 may take to be there, if longer */
+    uint64_t outage_ns;    /* how long a link between sites may be cut; 0: 3 s */
+    progress_word_t *word; /* where progress is kept for a launcher to read; NULL: here */
+    const secret_t *secret;
+    const control_fact_t *facts;
+    uint32_t fact_count;
+} control_how_t;
+
+/* Meets all ranks. Facts that differ: LH_MISMATCH and a table of who differs, on every rank. Makes
+ * the world. Strangers have no effect beyond the counter "control.strangers". */
+lh_status_t control_open(const control_how_t *how, control_t **out, world_t **world) LH_MUST_CHECK;
+/* Says goodbye: what ends without one is a death. status and reason of this rank's end travel with
+ * it, so that all others end with the first reason. Returns how the job ended as far as this rank
+ * knows: status, or what failed before it; then fail_reason() is the sentence that all have. Rank 0
+ * waits here until all others have said goodbye. NULL does nothing. */
+lh_status_t control_close(control_t *c, lh_status_t status, const char *reason);
+
+/* [any thread] Blocking, in the same order on all ranks; before step 0 and between phases, never in
+ * a step. Every rank gives `bytes` of its own and gets all, in order of ranks: all is [size x
+ * bytes]. Ends with LH_PEER_LOST when one is lost. */
+lh_status_t control_gather(control_t *c, const void *mine, size_t bytes, void *all) LH_MUST_CHECK;
+lh_status_t control_barrier(control_t *c, const char *where) LH_MUST_CHECK;
+
+/* [any thread, no system call] What this rank is doing, for the sentence when it or another is
+ * lost: "step 41, all-reduce of gradients 3". text is copied, cut at 63 bytes. */
+void control_progress(control_t *c, uint64_t step, const char *text);
+
+/* [any thread, cheap: one atomic load] LH_OK while all live. After that the same answer for ever;
+ * control_failure has the sentence: who, where, in which step and collective. */
+lh_status_t control_status(const control_t *c);
+const char *control_failure(const control_t *c);
+/* This rank has seen that `peer` is lost (a transport's LH_WIRE_DOWN), or fails itself (peer is its
+ * own rank): tells rank 0, which tells all. The first reason wins; what a rank says of another
+ * waits 300 ms for that one's own, which is nearer to the cause. */
+void control_fail(control_t *c, uint32_t peer, lh_status_t status, const char *reason);
+/* Readable once control_status is not LH_OK: for waits in poll(). */
+int control_fd(const control_t *c);
+
+/* When a line about who is waited for is due: each 5 s, after a minute each minute. Begins as 0;
+ * the first look is the beginning. */
+typedef struct control_wait {
+    uint64_t since, next;
+} control_wait_t;
+bool control_wait_due(control_wait_t *w, uint64_t now);
+
+typedef struct control_counts {
+    uint64_t strangers, handshakes, bytes_sent, bytes_received;
+} control_counts_t;
+void control_counts(const control_t *c, control_counts_t *out);
+
+#endif

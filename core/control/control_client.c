@@ -1,0 +1,361 @@
+/* control_client.c - the other ranks' end of the star: dials rank 0 until it is there, joins, sends
+ * heartbeats and hears how the job fares. */
+#include <control/control_client.h>
+
+#include <errno.h>
+#include <poll.h>
+#include <stdio.h>
+
+#include <base/log.h>
+#include <base/memory.h>
+#include <base/sys.h>
+#include <control/control_socket.h>
+
+enum { DIAL_MS = 2000, FIRST_PAUSE_MS = 10, LAST_PAUSE_MS = 250 };
+
+struct control_client {
+    control_conn_t *conn;
+    bool said_hello, welcomed, over; /* over: nothing more is to be said */
+    bool far;                        /* rank 0 is in another site            */
+    uint64_t heard_ns, next_beat, last_turn, close_deadline;
+    bool asked_gather, said_bye;
+    uint32_t asked_round;
+    char zero_name[CONTROL_NAME]; /* of rank 0 */
+    uint32_t zero_pid;
+    progress_t zero;
+};
+
+lh_status_t control_client_new(control_t *c, control_client_t **out)
+{
+    control_client_t *k = mem_new(sizeof(*k));
+    if (k == NULL) return LH_NO_MEMORY;
+    control_name(0, "", c->address, k->zero_name);
+    *out = k;
+    return LH_OK;
+}
+
+void control_client_free(control_client_t *k)
+{
+    if (k == NULL) return;
+    conn_free(k->conn);
+    mem_free(k);
+}
+
+/* The job ends here, for the first reason that is told. */
+static void end(control_t *c, lh_status_t status, const char *sentence)
+{
+    if (c->client->welcomed)
+        control_decide(c, status, sentence);
+    else
+        control_opened(c, status, sentence);
+    if (!c->client->welcomed) c->client->over = true;
+}
+
+static void lose_zero(control_t *c, const char *reason)
+{
+    control_client_t *k = c->client;
+    char phrase[PROGRESS_PHRASE], process[32] = "", sentence[FRAME_REASON];
+    k->over = true;
+    if (control_status(c) != LH_OK || k->said_bye) return;
+    progress_phrase(&k->zero, phrase);
+    if (k->zero_pid != 0) (void)snprintf(process, sizeof(process), " (process %u)", k->zero_pid);
+    (void)snprintf(sentence, sizeof(sentence), "%s%s was lost%s: %.1000s", k->zero_name, process,
+                   phrase, reason);
+    end(c, LH_PEER_LOST, sentence);
+}
+
+/* Where this rank reaches rank 0 without leaving the machine, the machine's address is the one that
+ * rank 0 has from its connections to others. */
+static lh_status_t make_world(control_t *c, const frame_welcome_t *w, const frame_place_t *places)
+{
+    char own[CONTROL_ADDRESS];
+    frame_welcome_t welcome = *w;
+    if (!control_local(conn_fd(c->client->conn), own)) welcome.address = own;
+    return control_make_world(c->how.rank, places, &welcome, &c->world);
+}
+
+static void take_welcome(control_t *c, const frame_t *f)
+{
+    control_client_t *k = c->client;
+    frame_welcome_t w;
+    lh_status_t status = frame_read_welcome(f, &w);
+    if (status == LH_OK && (k->welcomed || w.size != c->how.size))
+        status = fail(LH_CORRUPT, "rank 0 welcomes %u ranks, here are %u", w.size, c->how.size);
+    frame_place_t *places = status != LH_OK ? NULL : mem_array(w.size, sizeof(*places));
+    if (status == LH_OK && places == NULL) status = LH_NO_MEMORY;
+    const unsigned char *at = status != LH_OK ? NULL : w.places;
+    for (uint32_t r = 0; status == LH_OK && r < w.size; r++)
+        frame_next_place(&at, &places[r]);
+    if (status == LH_OK) status = make_world(c, &w, places);
+    if (status != LH_OK) {
+        end(c, status, fail_reason());
+    } else {
+        control_name(0, places[0].site, places[0].host, k->zero_name);
+        k->zero_pid = places[0].pid;
+        k->far = world_scope(c->world, 0, c->how.rank) == LH_LINK_WAN;
+        k->welcomed = true;
+        control_opened(c, LH_OK, "");
+    }
+    mem_free(places);
+}
+
+/* Once a machine on the terminal; all have it in their logs. */
+static void tell_wait(const control_t *c, const char *sentence)
+{
+    const bool first = c->how.plan->ranks[c->how.rank].local_rank == 0;
+    log_line(first ? LH_LOG_WARN : LH_LOG_INFO, "%s", sentence);
+}
+
+static lh_status_t take_frame(control_t *c, const frame_t *f)
+{
+    control_client_t *k = c->client;
+    frame_beat_t beat;
+    frame_gather_t all;
+    frame_notice_t notice;
+    lh_status_t status = LH_OK;
+    switch (f->type) {
+    case FRAME_WELCOME: take_welcome(c, f); break;
+    case FRAME_BEAT:
+        status = frame_read_beat(f, &beat);
+        if (status != LH_OK) break;
+        k->zero.step = beat.step;
+        (void)snprintf(k->zero.text, sizeof(k->zero.text), "%s", beat.text);
+        break;
+    case FRAME_GATHERED:
+        status = frame_read_gather(f, &all);
+        if (status == LH_OK) control_answer(c, all.bytes, all.length);
+        break;
+    case FRAME_WAIT:
+        status = frame_read_notice(f, &notice);
+        if (status == LH_OK) tell_wait(c, notice.reason);
+        break;
+    case FRAME_REFUSE:
+    case FRAME_END:
+        status = frame_read_notice(f, &notice);
+        if (status == LH_OK) end(c, notice.status, notice.reason);
+        break;
+    default: status = fail(LH_CORRUPT, "it sent a frame of type %u, which rank 0 gets", f->type);
+    }
+    return status;
+}
+
+static void put(control_client_t *k, uint32_t type, text_t *payload)
+{
+    conn_put(k->conn, type, payload);
+    text_free(payload);
+}
+
+static void serve(control_t *c)
+{
+    control_client_t *k = c->client;
+    frame_t frame;
+    char ended[256] = "";
+    if (k->over) return;
+    const lh_status_t driven = conn_drive(k->conn);
+    if (driven != LH_OK) (void)snprintf(ended, sizeof(ended), "%s", fail_reason());
+    lh_status_t cut;
+    while (!k->over && (cut = conn_next(k->conn, &frame)) != LH_AGAIN) {
+        k->heard_ns = sys()->now_ns();
+        if (cut == LH_OK) cut = take_frame(c, &frame);
+        if (cut != LH_OK) lose_zero(c, fail_reason());
+    }
+    control_count(c, k->conn);
+    if (driven != LH_OK && !k->over) lose_zero(c, ended);
+}
+
+static void put_notice(control_client_t *k, uint32_t type, uint32_t rank, lh_status_t status,
+                       const char *reason)
+{
+    text_t payload = {0};
+    frame_write_notice(&payload,
+                       &(frame_notice_t){.status = status, .rank = rank, .reason = reason});
+    put(k, type, &payload);
+}
+
+/* Also ahead of a notice, which is to name what is done now. */
+static void beat(control_t *c)
+{
+    progress_t progress;
+    text_t payload = {0};
+    progress_read(c->word, &progress);
+    frame_write_beat(&payload, &progress);
+    put(c->client, FRAME_BEAT, &payload);
+}
+
+static void take_requests(control_t *c)
+{
+    control_client_t *k = c->client;
+    (void)pthread_mutex_lock(&c->lock);
+    const control_request_t r = c->request;
+    c->request.fail = false;
+    (void)pthread_mutex_unlock(&c->lock);
+    if (r.gather && !r.gathered && (!k->asked_gather || k->asked_round != r.round)) {
+        text_t payload = {0};
+        /* mine stays valid: its owner waits for the answer or the end. */
+        frame_write_gather(&payload, r.round, r.where, r.mine, (uint32_t)r.bytes);
+        put(k, FRAME_GATHER, &payload);
+        k->asked_gather = true;
+        k->asked_round = r.round;
+    }
+    if (r.fail || (r.close && r.status != LH_OK && k->close_deadline == 0)) beat(c);
+    if (r.fail) put_notice(k, FRAME_FAIL, r.peer, r.status, r.reason);
+    if (!r.close || k->close_deadline != 0) return;
+    put_notice(k, FRAME_BYE, c->how.rank, r.status, r.reason);
+    k->close_deadline = sys()->now_ns() + CONTROL_GOODBYE_MS * CONTROL_MS;
+    k->said_bye = r.status == LH_OK; /* else rank 0 answers with what the job ends with */
+}
+
+static void turn(control_t *c)
+{
+    control_client_t *k = c->client;
+    const uint64_t now = sys()->now_ns();
+    /* This process itself stood still: rank 0 can't be blamed for that time. */
+    if (now - k->last_turn > 4 * CONTROL_BEAT_MS * CONTROL_MS) k->heard_ns = now;
+    k->last_turn = now;
+    if (now >= k->next_beat && !k->said_bye) {
+        beat(c);
+        k->next_beat = now + CONTROL_BEAT_MS * CONTROL_MS;
+    }
+    const uint64_t silence = k->far ? control_outage_ns(c) : CONTROL_SILENCE_MS * CONTROL_MS;
+    if (now - k->heard_ns > silence && !k->over) {
+        char reason[64];
+        (void)snprintf(reason, sizeof(reason), "silent for %.1f s",
+                       (double)(now - k->heard_ns) * 1e-9);
+        lose_zero(c, reason);
+    }
+}
+
+static bool close_asked(control_t *c)
+{
+    (void)pthread_mutex_lock(&c->lock);
+    const bool asked = c->request.close;
+    (void)pthread_mutex_unlock(&c->lock);
+    return asked;
+}
+
+static bool has_ended(control_t *c)
+{
+    const control_client_t *k = c->client;
+    if (!k->welcomed && k->over) return true; /* refused */
+    if (!close_asked(c)) return false;
+    if (k->over) return true;
+    if (k->close_deadline != 0 && sys()->now_ns() > k->close_deadline) return true;
+    return !k->said_bye && k->close_deadline != 0 && control_status(c) != LH_OK;
+}
+
+static void run(control_t *c)
+{
+    control_client_t *k = c->client;
+    k->heard_ns = k->last_turn = sys()->now_ns();
+    serve(c); /* says hello */
+    while (!has_ended(c)) {
+        struct pollfd fds[2] = {
+            {.fd = k->over ? -1 : conn_fd(k->conn),
+             .events = (short)(POLLIN | (conn_wants_write(k->conn) ? POLLOUT : 0))},
+            {.fd = c->wake_fd, .events = POLLIN},
+        };
+        (void)poll(fds, 2, CONTROL_TICK_MS);
+        control_drain_wake(c);
+        serve(c);
+        if (!k->over) take_requests(c);
+        turn(c);
+        serve(c); /* what is new goes out at once */
+        if (k->said_bye && conn_unsent(k->conn) == 0) conn_finish(k->conn);
+    }
+}
+
+static void pause_ms(uint32_t ms)
+{
+    (void)poll(NULL, 0, (int)ms);
+}
+
+static lh_status_t deny(const control_t *c)
+{
+    char why[256];
+    (void)snprintf(why, sizeof(why), "%s", fail_reason());
+    return fail(LH_DENIED,
+                "what listens at %s, port %u, does not have this job's key (%s): [launch] secret "
+                "must be the same on all machines",
+                c->address, c->how.port, why);
+}
+
+/* LH_AGAIN: it may go better the next time; fail_reason() says what was wrong. */
+static lh_status_t shake_hands(control_t *c, uint64_t deadline)
+{
+    control_client_t *k = c->client;
+    while (!conn_is_proven(k->conn)) {
+        const lh_status_t status = conn_drive(k->conn);
+        if (status == LH_PEER_LOST) return LH_AGAIN;
+        if (status == LH_DENIED) return deny(c);
+        if (status != LH_OK) return status;
+        if (conn_is_proven(k->conn)) break;
+        if (sys()->now_ns() > deadline) {
+            (void)fail(LH_TIMED_OUT, "no handshake within %d ms", DIAL_MS);
+            return LH_AGAIN;
+        }
+        struct pollfd p = {.fd = conn_fd(k->conn),
+                           .events = (short)(POLLIN | (conn_wants_write(k->conn) ? POLLOUT : 0))};
+        (void)poll(&p, 1, CONTROL_TICK_MS);
+    }
+    conn_put(k->conn, FRAME_HELLO, &c->hello);
+    atomic_fetch_add(&c->handshakes, 1);
+    return LH_OK;
+}
+
+static lh_status_t try_once(control_t *c)
+{
+    const uint64_t deadline = sys()->now_ns() + DIAL_MS * CONTROL_MS;
+    int fd;
+    const lh_status_t status = control_dial(c->address, c->how.port, deadline, control_outage_ns(c),
+                                            &fd);
+    if (status == LH_UNREACHABLE) return LH_AGAIN;
+    if (status != LH_OK) return status;
+    conn_free(c->client->conn);
+    c->client->conn = NULL;
+    const lh_status_t made = conn_new(c->tls, fd, c->how.rank, FRAME_LARGE, &c->client->conn);
+    return made == LH_OK ? shake_hands(c, deadline) : made;
+}
+
+static void tell_absence(const control_t *c)
+{
+    char name[CONTROL_NAME], sentence[FRAME_REASON];
+    world_rank_text(c->how.plan, 0, name, sizeof(name));
+    (void)snprintf(sentence, sizeof(sentence), "waiting for %s since %llu s: %s", name,
+                   (unsigned long long)((sys()->now_ns() - c->joins.since) / 1000000000u),
+                   fail_reason());
+    tell_wait(c, sentence);
+}
+
+static lh_status_t join(control_t *c)
+{
+    const uint64_t patience = c->how.patience_ns > c->how.join_ns ? c->how.patience_ns
+                                                                  : c->how.join_ns;
+    /* Before rank 0 does, which only knows who has not come: this rank knows why. */
+    const uint64_t most = 1000 * CONTROL_MS;
+    const uint64_t early = patience / 8 < most ? patience / 8 : most;
+    const uint64_t end = sys()->now_ns() + patience - early;
+    for (uint32_t pause = FIRST_PAUSE_MS;;
+         pause = pause * 2 < LAST_PAUSE_MS ? pause * 2 : LAST_PAUSE_MS) {
+        const lh_status_t status = try_once(c);
+        if (status != LH_AGAIN) return status;
+        if (control_wait_due(&c->joins, sys()->now_ns())) tell_absence(c);
+        if (sys()->now_ns() > end) {
+            char why[512];
+            (void)snprintf(why, sizeof(why), "%s", fail_reason());
+            return fail(LH_TIMED_OUT, "rank %u has not met rank 0 in %llu s: %s", c->how.rank,
+                        (unsigned long long)(patience / 1000000000u), why);
+        }
+        pause_ms(pause);
+    }
+}
+
+void control_client_run(control_t *c)
+{
+    const lh_status_t status = join(c);
+    if (status != LH_OK) {
+        control_opened(c, status, fail_reason());
+        return;
+    }
+    run(c);
+    if (c->client->conn != NULL) conn_finish(c->client->conn);
+}

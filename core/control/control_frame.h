@@ -1,0 +1,174 @@
+/* control/control_frame.h - what travels between the ranks' control planes, as bytes: cut out of a
+ * stream, checked and taken apart without a copy, a system call or an allocation.
+ *
+ * Numbers are little-endian. A text is its length with the NUL (2 bytes), then its bytes. A frame
+ * is length of the payload (4), type (4), serial of this direction from 0 on (4), payload. */
+#ifndef CONTROL_CONTROL_FRAME_H
+#define CONTROL_CONTROL_FRAME_H
+
+#include <stdatomic.h>
+
+#include <longhaul/base.h>
+
+#include <base/text.h>
+#include <control/secret.h>
+
+/* What a rank is doing, where others can read it at any time without a lock:
+ * its control thread, and the launcher through memory that both map. */
+enum { PROGRESS_WORDS = 8, PROGRESS_TEXT = PROGRESS_WORDS * 8 }; /* bytes, with the NUL */
+
+typedef struct progress_word {
+    _Atomic uint64_t serial; /* odd while it is written */
+    _Atomic uint64_t step;
+    _Atomic uint64_t text[PROGRESS_WORDS];
+} progress_word_t;
+
+typedef struct progress {
+    uint64_t step;
+    char text[PROGRESS_TEXT]; /* "" before the first */
+} progress_t;
+
+/* [any thread] Of two at the same time one is kept. text NULL: none. */
+void progress_write(progress_word_t *w, uint64_t step, const char *text);
+void progress_read(const progress_word_t *w, progress_t *out);
+
+/* " in step 41, all-reduce of gradients 3", " in all-reduce ..." before the first step, or "". */
+enum { PROGRESS_PHRASE = PROGRESS_TEXT + 32 };
+void progress_phrase(const progress_t *p, char out[PROGRESS_PHRASE]);
+
+enum {
+    FRAME_HELLO = 1, /* to rank 0: who this is and what it found; frame_hello_t */
+    FRAME_WELCOME,   /* from rank 0: all are here; frame_welcome_t            */
+    FRAME_REFUSE,    /* from rank 0: not with this one; frame_notice_t        */
+    FRAME_BEAT,      /* both: still alive, and where; frame_beat_t             */
+    FRAME_GATHER,    /* to rank 0: this rank's part; frame_gather_t            */
+    FRAME_GATHERED,  /* from rank 0: all parts; frame_gather_t                 */
+    FRAME_FAIL,      /* to rank 0: another rank is lost; frame_notice_t        */
+    FRAME_END,       /* from rank 0: the job ends, and why; frame_notice_t     */
+    FRAME_BYE,       /* to rank 0: this rank has ended, and how; frame_notice_t */
+    FRAME_WAIT,      /* from rank 0: for whom all wait; frame_notice_t         */
+    FRAME_TYPES,
+};
+
+enum {
+    FRAME_VERSION = 2,
+    FRAME_HEAD = 12,
+    FRAME_SMALL = 1 << 20,  /* largest payload that rank 0 takes  */
+    FRAME_LARGE = 64 << 20, /* that the others take of rank 0: what was gathered */
+    FRAME_FACTS = 4096,
+    FRAME_FACT_TEXT = 128, /* bytes of a name or value, with the NUL */
+    FRAME_REASON = 1900,   /* of a notice                            */
+};
+
+typedef struct frame {
+    uint32_t type;
+    const unsigned char *payload;
+    size_t length;
+} frame_t;
+
+/* Cuts the next frame off a stream. LH_AGAIN: not all of it is there. LH_CORRUPT after fail(): no
+ * frame begins here, or it is longer than limit, or not the one that is due. */
+lh_status_t frame_cut(const unsigned char *bytes, size_t length, uint32_t serial, size_t limit,
+                      frame_t *out, size_t *used) LH_MUST_CHECK;
+/* Appends a frame. */
+void frame_append(text_t *out, uint32_t type, uint32_t serial, const text_t *payload);
+
+/* Texts point into the payload. */
+typedef struct frame_hello {
+    uint32_t version, rank, size, pid;
+    uint64_t incarnation; /* random: one process that tries twice, or a twin */
+    const char *site, *host;
+    uint32_t fact_count;
+    const unsigned char *facts; /* pairs of texts, checked */
+} frame_hello_t;
+
+typedef struct frame_place {
+    uint32_t pid;
+    const char *site, *host;
+} frame_place_t;
+
+typedef struct frame_welcome {
+    uint64_t job;
+    uint32_t epoch, size;
+    const char *address;         /* at which rank 0's machine is reached */
+    const unsigned char *places; /* of `size` ranks, checked */
+} frame_welcome_t;
+
+typedef struct frame_notice {
+    lh_status_t status;
+    uint32_t rank; /* whom it is about */
+    const char *reason;
+} frame_notice_t;
+
+typedef struct frame_beat {
+    uint64_t step;
+    const char *text;
+} frame_beat_t;
+
+typedef struct frame_gather {
+    uint32_t round;
+    const char *where;
+    uint32_t length;
+    const unsigned char *bytes;
+} frame_gather_t;
+
+/* LH_CORRUPT after fail() unless the payload is exactly one of its kind. */
+lh_status_t frame_read_hello(const frame_t *f, frame_hello_t *out) LH_MUST_CHECK;
+lh_status_t frame_read_welcome(const frame_t *f, frame_welcome_t *out) LH_MUST_CHECK;
+lh_status_t frame_read_notice(const frame_t *f, frame_notice_t *out) LH_MUST_CHECK;
+lh_status_t frame_read_beat(const frame_t *f, frame_beat_t *out) LH_MUST_CHECK;
+lh_status_t frame_read_gather(const frame_t *f, frame_gather_t *out) LH_MUST_CHECK;
+
+/* Step through what a hello or welcome holds; at begins as facts or places. */
+void frame_next_fact(const unsigned char **at, const char **name, const char **value);
+void frame_next_place(const unsigned char **at, frame_place_t *out);
+
+/* Build payloads. Longer texts are cut at the limits above. */
+void frame_put_u32(text_t *out, uint32_t value);
+void frame_put_u64(text_t *out, uint64_t value);
+void frame_put_text(text_t *out, const char *text, size_t limit);
+void frame_write_hello(text_t *out, const frame_hello_t *hello); /* facts are appended by hand */
+void frame_write_notice(text_t *out, const frame_notice_t *notice);
+void frame_write_beat(text_t *out, const progress_t *progress);
+void frame_write_gather(text_t *out, uint32_t round, const char *where, const void *bytes,
+                        uint32_t length);
+
+/* One connection of the control plane: TLS 1.3 with a key that both ends
+ * derive from the job secret, frames over it, nothing that blocks. One thread at a time. */
+typedef struct control_tls control_tls_t; /* what all connections of a process share */
+typedef struct control_conn control_conn_t;
+
+enum { CONN_STRANGER_BYTES = 4096 }; /* taken before the key is proven */
+#define CONN_NO_RANK UINT32_MAX
+
+/* secret must outlive it. */
+lh_status_t control_tls_new(const secret_t *secret, control_tls_t **out) LH_MUST_CHECK;
+void control_tls_free(control_tls_t *t);
+
+/* Takes the socket (non-blocking) over, also when it fails. rank: who dials, or CONN_NO_RANK at the
+ * end that accepts: there it is known when the key is proven. limit: of a frame's payload. */
+lh_status_t conn_new(control_tls_t *t, int fd, uint32_t rank, size_t limit,
+                     control_conn_t **out) LH_MUST_CHECK;
+void conn_free(control_conn_t *c); /* closes it; NULL does nothing */
+/* No more is sent: the peer reads what was sent and then an end. */
+void conn_finish(control_conn_t *c);
+
+/* Shakes hands, sends and reads as far as it goes without waiting. LH_DENIED: the key is not
+ * proven, or a stranger; LH_PEER_LOST: it has ended, what came before is still to be cut. */
+lh_status_t conn_drive(control_conn_t *c) LH_MUST_CHECK;
+bool conn_is_proven(const control_conn_t *c);
+/* Its first message has come and was made with the key of a rank, now or once before: it may have
+ * been recorded. */
+bool conn_has_greeted(const control_conn_t *c);
+uint32_t conn_rank(const control_conn_t *c); /* of the end that dialled; CONN_NO_RANK: not proven */
+/* LH_AGAIN: none is whole. Valid until the next conn_drive. */
+lh_status_t conn_next(control_conn_t *c, frame_t *out) LH_MUST_CHECK;
+/* Queues a frame; conn_drive sends it. */
+void conn_put(control_conn_t *c, uint32_t type, const text_t *payload);
+size_t conn_unsent(const control_conn_t *c);
+int conn_fd(const control_conn_t *c);
+bool conn_wants_write(const control_conn_t *c);
+/* Since the last call, for counts. */
+void conn_traffic(control_conn_t *c, uint64_t *sent, uint64_t *received);
+
+#endif

@@ -1,0 +1,512 @@
+/* control_server.c - rank 0's end of the star: takes ranks in, hears them, and ends the job for all
+ * when one is lost. One thread; nothing here waits but for the next event. */
+#include <control/control_server_state.h>
+
+#include <stdio.h>
+#include <sys/epoll.h>
+#include <unistd.h>
+
+#include <base/memory.h>
+#include <base/sys.h>
+#include <control/control_server.h>
+
+enum { EVENTS = 64 };
+
+static void watch(control_server_t *s, peer_t *p)
+{
+    const uint32_t events = EPOLLIN | (conn_wants_write(p->conn) ? EPOLLOUT : 0u);
+    struct epoll_event e = {.events = events, .data.ptr = p};
+    if (events == p->events) return;
+    if (epoll_ctl(s->epoll, p->events == 0 ? EPOLL_CTL_ADD : EPOLL_CTL_MOD, conn_fd(p->conn), &e) ==
+        0)
+        p->events = events;
+}
+
+static void drop(control_server_t *s, peer_t *p)
+{
+    if (p->dead) return;
+    p->dead = true;
+    if (p->rank == CONN_NO_RANK)
+        s->pending--;
+    else if (s->seats[p->rank].peer == p)
+        s->seats[p->rank].peer = NULL;
+    (void)epoll_ctl(s->epoll, EPOLL_CTL_DEL, conn_fd(p->conn), NULL);
+}
+
+static void sweep(control_t *c)
+{
+    for (peer_t **at = &c->server->peers; *at != NULL;) {
+        peer_t *p = *at;
+        if (!p->dead) {
+            at = &p->next;
+            continue;
+        }
+        *at = p->next;
+        control_count(c, p->conn);
+        conn_free(p->conn);
+        mem_free(p);
+    }
+}
+
+/* What can't be sent now is sent when epoll says so; an end is seen when it is read. */
+void server_put(control_server_t *s, peer_t *p, uint32_t type, const text_t *payload)
+{
+    if (p == NULL || p->dead) return;
+    conn_put(p->conn, type, payload);
+    struct epoll_event e = {.events = EPOLLIN | EPOLLOUT, .data.ptr = p};
+    if (epoll_ctl(s->epoll, EPOLL_CTL_MOD, conn_fd(p->conn), &e) == 0) p->events = e.events;
+}
+
+static void put_all(control_t *c, uint32_t type, const text_t *payload)
+{
+    for (uint32_t r = 1; r < c->how.size; r++)
+        server_put(c->server, c->server->seats[r].peer, type, payload);
+}
+
+void server_notice(control_t *c, uint32_t type, lh_status_t status, uint32_t rank,
+                   const char *reason)
+{
+    text_t payload = {0};
+    frame_write_notice(&payload,
+                       &(frame_notice_t){.status = status, .rank = rank, .reason = reason});
+    put_all(c, type, &payload);
+    text_free(&payload);
+}
+
+void server_end(control_t *c, lh_status_t status, uint32_t rank, const char *sentence)
+{
+    control_server_t *s = c->server;
+    if (s->refused || control_status(c) != LH_OK) return;
+    if (s->welcomed) {
+        server_notice(c, FRAME_END, status, rank, sentence);
+        control_decide(c, status, sentence);
+        return;
+    }
+    s->refused = true;
+    s->closing = true;
+    s->close_deadline = sys()->now_ns() + CONTROL_GOODBYE_MS * CONTROL_MS;
+    server_notice(c, FRAME_REFUSE, status, rank, sentence);
+    control_opened(c, status, sentence);
+}
+
+void server_name(const control_t *c, uint32_t rank, char out[CONTROL_NAME])
+{
+    lh_assert(rank < c->how.size);
+    const frame_hello_t *h = &c->server->facts[rank].hello;
+    control_name(rank, h->site == NULL ? "" : h->site, h->host == NULL ? "" : h->host, out);
+}
+
+/* "rank 3 on osaka/o1 (process 4711) was lost in step 41, all-reduce of gradients 3: REASON". */
+void server_tell(control_t *c, uint32_t rank, lh_status_t status, bool by_itself,
+                 const char *reason)
+{
+    lh_assert(rank < c->how.size);
+    char name[CONTROL_NAME], phrase[PROGRESS_PHRASE], sentence[FRAME_REASON];
+    if (rank == 0) progress_read(c->word, &c->server->seats[0].progress);
+    server_name(c, rank, name);
+    progress_phrase(&c->server->seats[rank].progress, phrase);
+    (void)snprintf(sentence, sizeof(sentence), "%s (process %u) %s%s: %.1400s", name,
+                   c->server->facts[rank].hello.pid, by_itself ? "failed" : "was lost", phrase,
+                   reason);
+    server_end(c, status, rank, sentence);
+}
+
+void server_lose(control_t *c, peer_t *p, const char *reason)
+{
+    const uint32_t rank = p->rank;
+    const bool expected = rank == CONN_NO_RANK || c->server->seats[rank].departed;
+    drop(c->server, p);
+    if (rank == CONN_NO_RANK)
+        atomic_fetch_add(&c->strangers, 1);
+    else if (!expected)
+        server_tell(c, rank, LH_PEER_LOST, false, reason);
+}
+
+static void refuse(control_t *c, peer_t *p, lh_status_t status, const char *sentence)
+{
+    text_t payload = {0};
+    frame_write_notice(&payload,
+                       &(frame_notice_t){.status = status, .rank = 0, .reason = sentence});
+    conn_put(p->conn, FRAME_REFUSE, &payload);
+    text_free(&payload);
+    if (conn_drive(p->conn) == LH_OK) conn_finish(p->conn);
+    drop(c->server, p);
+}
+
+static bool check_hello(control_t *c, peer_t *p, const frame_hello_t *h)
+{
+    char sentence[512], name[CONTROL_NAME];
+    sentence[0] = '\0';
+    control_name(h->rank, h->site, h->host, name);
+    if (h->version != FRAME_VERSION)
+        (void)snprintf(sentence, sizeof(sentence),
+                       "%s speaks version %u of the control plane, rank 0 version %d", name,
+                       h->version, FRAME_VERSION);
+    else if (h->size != c->how.size)
+        (void)snprintf(sentence, sizeof(sentence), "%s counts %u ranks, rank 0 on %s counts %u",
+                       name, h->size, c->host, c->how.size);
+    else if (h->rank >= c->how.size || h->rank != conn_rank(p->conn))
+        (void)snprintf(sentence, sizeof(sentence), "%s has a key that is not its own", name);
+    else if (h->rank == 0 || c->server->seats[h->rank].hello != NULL) {
+        const frame_hello_t *first = &c->server->facts[h->rank].hello;
+        char first_name[CONTROL_NAME];
+        server_name(c, h->rank, first_name);
+        (void)snprintf(sentence, sizeof(sentence),
+                       "%s is there already, as process %u; process %u on %s is one too many",
+                       first_name, first->pid, h->pid, h->host);
+    }
+    if (sentence[0] == '\0') return true;
+    refuse(c, p, LH_MISMATCH, sentence);
+    return false;
+}
+
+static lh_status_t keep_hello(control_server_t *s, uint32_t rank, const void *payload,
+                              size_t length)
+{
+    lh_assert(rank < s->size && s->seats[rank].hello == NULL);
+    char *copy = mem_new(length);
+    if (copy == NULL) return LH_NO_MEMORY;
+    memcpy(copy, payload, length);
+    const frame_t f = {FRAME_HELLO, (const unsigned char *)copy, length};
+    s->seats[rank].hello = copy;
+    return frame_read_hello(&f, &s->facts[rank].hello);
+}
+
+static void welcome_all(control_t *c)
+{
+    control_server_t *s = c->server;
+    text_t payload = {0};
+    const uint32_t size = c->how.size;
+    frame_welcome_t welcome = {.epoch = 1, .size = size, .address = s->address};
+    frame_place_t *places = mem_array(size, sizeof(*places));
+    lh_status_t status = places == NULL ? LH_NO_MEMORY : LH_OK;
+    if (status == LH_OK && sys()->random(&welcome.job, sizeof(welcome.job)) != 0)
+        status = fail_io(errno, "no random bytes for the job's number");
+    frame_put_u64(&payload, welcome.job);
+    frame_put_u32(&payload, welcome.epoch);
+    frame_put_u32(&payload, size);
+    frame_put_text(&payload, welcome.address, FRAME_FACT_TEXT);
+    for (uint32_t r = 0; status == LH_OK && r < size; r++) {
+        const frame_hello_t *h = &s->facts[r].hello;
+        places[r] = (frame_place_t){h->pid, h->site, h->host};
+        frame_put_u32(&payload, h->pid);
+        frame_put_text(&payload, h->site, FRAME_FACT_TEXT);
+        frame_put_text(&payload, h->host, FRAME_FACT_TEXT);
+    }
+    if (status == LH_OK) status = text_status(&payload);
+    if (status == LH_OK) status = control_make_world(0, places, &welcome, &c->world);
+    for (uint32_t r = 1; status == LH_OK && r < size; r++)
+        s->seats[r].far = world_scope(c->world, 0, r) == LH_LINK_WAN;
+    if (status == LH_OK) {
+        put_all(c, FRAME_WELCOME, &payload);
+        s->welcomed = true;
+        control_opened(c, LH_OK, "");
+    } else {
+        server_end(c, status, 0, fail_reason());
+    }
+    text_free(&payload);
+    mem_free(places);
+}
+
+/* Nobody is let in from here on: the port is closed. */
+static void close_door(control_t *c)
+{
+    control_server_t *s = c->server;
+    if (s->listener >= 0) (void)close(s->listener);
+    s->listener = -1;
+    for (peer_t *p = s->peers; p != NULL; p = p->next)
+        if (p->rank == CONN_NO_RANK && !p->dead) server_lose(c, p, "");
+}
+
+static void finish_join(control_t *c)
+{
+    text_t table = {0};
+    close_door(c);
+    text_append(&table, "ranks differ; nothing was started");
+    if (facts_agree(c->server->facts, c->how.size, &table))
+        welcome_all(c);
+    else
+        server_end(c, LH_MISMATCH, 0, table.failed ? "ranks differ" : table.data);
+    text_free(&table);
+}
+
+/* Of several, one through which other machines come. */
+static void note_address(control_server_t *s, const peer_t *p)
+{
+    char address[CONTROL_ADDRESS];
+    const bool inside = control_local(conn_fd(p->conn), address);
+    if (s->address[0] == '\0' || (s->reached_inside && !inside)) {
+        memcpy(s->address, address, sizeof(address));
+        s->reached_inside = inside;
+    }
+}
+
+static void take_hello(control_t *c, peer_t *p, const frame_t *f)
+{
+    control_server_t *s = c->server;
+    frame_hello_t h;
+    if (frame_read_hello(f, &h) != LH_OK) {
+        server_lose(c, p, fail_reason());
+        return;
+    }
+    if (!check_hello(c, p, &h)) return;
+    if (keep_hello(s, h.rank, f->payload, f->length) != LH_OK) {
+        server_end(c, LH_NO_MEMORY, 0, fail_reason());
+        return;
+    }
+    s->pending--;
+    p->rank = h.rank;
+    s->seats[h.rank].peer = p;
+    note_address(s, p);
+    atomic_fetch_add(&c->handshakes, 1);
+    if (++s->joined == c->how.size) finish_join(c);
+}
+
+static bool is_round(control_t *c, uint32_t rank, uint32_t round, const char *where, size_t bytes)
+{
+    control_server_t *s = c->server;
+    char reason[600];
+    if (s->arrived == 0) {
+        s->round = round;
+        s->part_bytes = bytes;
+        (void)snprintf(s->where, sizeof(s->where), "%s", where);
+        mem_free(s->parts);
+        s->parts = mem_new(bytes * c->how.size);
+        if (s->parts != NULL) return true;
+        server_tell(c, 0, LH_NO_MEMORY, true, fail_reason());
+        return false;
+    }
+    if (round == s->round && bytes == s->part_bytes && strcmp(where, s->where) == 0) return true;
+    (void)snprintf(reason, sizeof(reason),
+                   "it is at meeting %u '%s' with %zu bytes while others are at meeting %u '%s' "
+                   "with %zu",
+                   round, where, bytes, s->round, s->where, s->part_bytes);
+    server_tell(c, rank, LH_MISMATCH, true, reason);
+    return false;
+}
+
+void server_part(control_t *c, uint32_t rank, uint32_t round, const char *where, const void *bytes,
+                 size_t length)
+{
+    lh_assert(rank < c->how.size);
+    control_server_t *s = c->server;
+    if (s->seats[rank].gathered || !is_round(c, rank, round, where, length)) return;
+    s->seats[rank].gathered = true;
+    if (length > 0) memcpy(s->parts + rank * length, bytes, length);
+    if (++s->arrived < c->how.size) return;
+
+    text_t payload = {0};
+    frame_write_gather(&payload, s->round, s->where, s->parts,
+                       (uint32_t)(s->part_bytes * c->how.size));
+    put_all(c, FRAME_GATHERED, &payload);
+    control_answer(c, s->parts, s->part_bytes * c->how.size);
+    text_free(&payload);
+    s->arrived = 0;
+    for (uint32_t r = 0; r < c->how.size; r++)
+        s->seats[r].gathered = false;
+}
+
+static void take_notice(control_t *c, peer_t *p, const frame_t *f)
+{
+    frame_notice_t n;
+    const uint32_t rank = p->rank;
+    if (frame_read_notice(f, &n) != LH_OK) {
+        server_lose(c, p, fail_reason());
+        return;
+    }
+    if (n.rank != rank && f->type == FRAME_FAIL) {
+        server_hear(c, rank, n.rank, n.status, n.reason);
+        return;
+    }
+    if (f->type == FRAME_BYE) c->server->seats[rank].departed = true;
+    if (n.status != LH_OK) server_tell(c, rank, n.status, true, n.reason);
+}
+
+static void take_frame(control_t *c, peer_t *p, const frame_t *f)
+{
+    frame_beat_t beat;
+    frame_gather_t part;
+    p->heard_ns = sys()->now_ns();
+    if (p->rank == CONN_NO_RANK) {
+        if (f->type == FRAME_HELLO)
+            take_hello(c, p, f);
+        else
+            server_lose(c, p, "");
+        return;
+    }
+    switch (f->type) {
+    case FRAME_BEAT:
+        if (frame_read_beat(f, &beat) != LH_OK) break;
+        c->server->seats[p->rank].progress.step = beat.step;
+        (void)snprintf(c->server->seats[p->rank].progress.text, PROGRESS_TEXT, "%s", beat.text);
+        return;
+    case FRAME_GATHER:
+        if (!c->server->welcomed || frame_read_gather(f, &part) != LH_OK) break;
+        server_part(c, p->rank, part.round, part.where, part.bytes, part.length);
+        return;
+    case FRAME_FAIL:
+    case FRAME_BYE: take_notice(c, p, f); return;
+    default: (void)fail(LH_CORRUPT, "it sent a frame of type %u, which is rank 0's", f->type);
+    }
+    server_lose(c, p, fail_reason());
+}
+
+static void serve(control_t *c, peer_t *p)
+{
+    frame_t frame;
+    char ended[256] = "";
+    if (p->dead) return;
+    const lh_status_t driven = conn_drive(p->conn);
+    if (driven != LH_OK) (void)snprintf(ended, sizeof(ended), "%s", fail_reason());
+    lh_status_t cut;
+    while (!p->dead && (cut = conn_next(p->conn, &frame)) != LH_AGAIN) {
+        if (cut != LH_OK) {
+            server_lose(c, p, fail_reason());
+            return;
+        }
+        take_frame(c, p, &frame);
+    }
+    if (p->dead) return;
+    control_count(c, p->conn);
+    if (driven == LH_OK)
+        watch(c->server, p);
+    else
+        server_lose(c, p, ended);
+}
+
+/* The oldest of those that have not proven their key, and that have greeted or not; or NULL. */
+static peer_t *oldest_pending(const control_server_t *s, bool greeted)
+{
+    peer_t *oldest = NULL;
+    for (peer_t *p = s->peers; p != NULL; p = p->next)
+        if (!p->dead && p->rank == CONN_NO_RANK && conn_has_greeted(p->conn) == greeted &&
+            (oldest == NULL || p->since_ns < oldest->since_ns))
+            oldest = p;
+    return oldest;
+}
+
+/* Who is silent makes room first: a rank greets as soon as it has a connection. One that was slow
+ * dials again. */
+static bool make_room(control_t *c)
+{
+    static const uint64_t most_ms[] = {CONTROL_EVICT_SILENT_MS, CONTROL_EVICT_MS};
+    const uint64_t now = sys()->now_ns();
+    if (c->server->pending < CONTROL_PENDING) return true;
+    for (uint32_t greeted = 0; greeted < 2; greeted++) {
+        peer_t *p = oldest_pending(c->server, greeted != 0);
+        if (p == NULL || now - p->since_ns < most_ms[greeted] * CONTROL_MS) continue;
+        server_lose(c, p, "");
+        return true;
+    }
+    return false;
+}
+
+static void accept_peers(control_t *c)
+{
+    control_server_t *s = c->server;
+    int fd;
+    for (uint32_t i = 0; i < EVENTS && s->listener >= 0 && make_room(c); i++) {
+        if (control_accept(s->listener, control_outage_ns(c), &fd) != LH_OK) return;
+        peer_t *p = mem_new(sizeof(*p));
+        if (p == NULL || conn_new(c->tls, fd, CONN_NO_RANK, FRAME_SMALL, &p->conn) != LH_OK) {
+            if (p == NULL) (void)close(fd);
+            mem_free(p);
+            return;
+        }
+        p->rank = CONN_NO_RANK;
+        p->since_ns = p->heard_ns = sys()->now_ns();
+        p->next = s->peers;
+        s->peers = p;
+        s->pending++;
+        watch(s, p);
+        serve(c, p); /* what it said while it waited in the queue */
+    }
+}
+
+void control_server_run(control_t *c)
+{
+    static int wake_mark;
+    control_server_t *s = c->server;
+    struct epoll_event events[EVENTS];
+    struct epoll_event e = {.events = EPOLLIN, .data.ptr = s};
+    (void)epoll_ctl(s->epoll, EPOLL_CTL_ADD, s->listener, &e);
+    e.data.ptr = &wake_mark;
+    (void)epoll_ctl(s->epoll, EPOLL_CTL_ADD, c->wake_fd, &e);
+    s->last_turn = sys()->now_ns();
+    s->join_deadline = s->last_turn + c->how.join_ns;
+    if (c->how.size == 1) finish_join(c);
+    do {
+        const int count = epoll_wait(s->epoll, events, EVENTS, CONTROL_TICK_MS);
+        for (int i = 0; i < count; i++) {
+            if (events[i].data.ptr == s)
+                accept_peers(c);
+            else if (events[i].data.ptr == &wake_mark)
+                control_drain_wake(c);
+            else
+                serve(c, events[i].data.ptr);
+        }
+        server_requests(c);
+        server_turn(c);
+        sweep(c);
+    } while (!server_has_ended(c, sys()->now_ns()));
+    for (peer_t *p = s->peers; p != NULL; p = p->next) {
+        if (conn_drive(p->conn) == LH_OK) conn_finish(p->conn);
+        p->dead = true;
+    }
+    sweep(c);
+}
+
+static lh_status_t tell_port(const control_t *c, uint16_t port)
+{
+    char text[16];
+    if (c->how.port_fd < 0) return LH_OK;
+    const int length = snprintf(text, sizeof(text), "%u\n", port);
+    if (write(c->how.port_fd, text, (size_t)length) != length)
+        return fail_io(errno, "cannot tell the port of rank 0");
+    return LH_OK;
+}
+
+lh_status_t control_server_new(control_t *c, control_server_t **out)
+{
+    uint16_t port = 0;
+    control_server_t *s = mem_new(sizeof(*s));
+    if (s == NULL) return LH_NO_MEMORY;
+    s->size = c->how.size;
+    s->listener = c->how.listener;
+    s->epoll = epoll_create1(EPOLL_CLOEXEC);
+    s->seats = mem_array(c->how.size, sizeof(*s->seats));
+    s->facts = mem_array(c->how.size, sizeof(*s->facts));
+    lh_status_t status = s->seats == NULL || s->facts == NULL ? LH_NO_MEMORY : LH_OK;
+    if (status == LH_OK && s->epoll < 0) status = fail_io(errno, "cannot start the control plane");
+    if (status == LH_OK) status = keep_hello(s, 0, c->hello.data, c->hello.length);
+    if (status == LH_OK && s->listener < 0)
+        status = control_listen(c->address, c->how.port, &s->listener, &port);
+    if (status == LH_OK && c->how.listener >= 0) status = control_port(s->listener, &port);
+    if (status == LH_OK) status = tell_port(c, port);
+    s->joined = 1;
+    if (status != LH_OK) {
+        control_server_free(s);
+        return status;
+    }
+    *out = s;
+    return LH_OK;
+}
+
+void control_server_free(control_server_t *s)
+{
+    if (s == NULL) return;
+    while (s->peers != NULL) {
+        peer_t *p = s->peers;
+        s->peers = p->next;
+        conn_free(p->conn);
+        mem_free(p);
+    }
+    for (uint32_t r = 0; s->seats != NULL && r < s->size; r++)
+        mem_free(s->seats[r].hello);
+    if (s->listener >= 0) (void)close(s->listener);
+    if (s->epoll >= 0) (void)close(s->epoll);
+    mem_free(s->parts);
+    mem_free(s->facts);
+    mem_free(s->seats);
+    mem_free(s);
+}

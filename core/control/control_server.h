@@ -1,0 +1,13 @@
+/* control/control_server.h - rank 0's end of the star: takes ranks in, hears them, and ends the job for all
+ * when one is lost. One thread; nothing here waits but for the next event. */
+#ifndef CONTROL_CONTROL_SERVER_H
+#define CONTROL_CONTROL_SERVER_H
+
+#include <control/control_state.h>
+
+/* The thread of rank 0 and that of the others. */
+lh_status_t control_server_new(control_t *c, control_server_t **out) LH_MUST_CHECK;
+void control_server_free(control_server_t *s);
+void control_server_run(control_t *c);
+
+#endif

@@ -1,0 +1,300 @@
+/* comm/world.c - numbers nodes and sites by their names, and lists who acts together. */
+#include <control/world.h>
+
+#include <stdio.h>
+#include <string.h>
+
+#include <base/memory.h>
+
+lh_status_t world_new(uint32_t rank, uint32_t size, world_t **out)
+{
+    if (size == 0 || rank >= size)
+        return fail(LH_INVALID, "rank %u of %u ranks: ranks count from 0", rank, size);
+    world_t *w = mem_new(sizeof(*w));
+    world_rank_t *ranks = w == NULL ? NULL : mem_array(size, sizeof(*ranks));
+    if (ranks == NULL) {
+        mem_free(w);
+        return LH_NO_MEMORY;
+    }
+    w->ranks = ranks;
+    w->row.struct_size = sizeof(w->row);
+    w->row.rank = rank;
+    w->row.size = size;
+    world_number(w);
+    *out = w;
+    return LH_OK;
+}
+
+static bool same_site(const world_rank_t *a, const world_rank_t *b)
+{
+    return strncmp(a->site_name, b->site_name, WORLD_SITE_NAME) == 0;
+}
+
+static bool same_node(const world_rank_t *a, const world_rank_t *b)
+{
+    return same_site(a, b) && strncmp(a->host, b->host, WORLD_HOST_NAME) == 0;
+}
+
+void world_number(world_t *w)
+{
+    uint32_t nodes = 0, sites = 0;
+    for (uint32_t i = 0; i < w->row.size; i++) {
+        world_rank_t *r = &w->ranks[i];
+        r->site = sites;
+        r->node = nodes;
+        r->local_rank = 0;
+        for (uint32_t j = 0; j < i; j++) {
+            const world_rank_t *before = &w->ranks[j];
+            if (same_site(r, before)) r->site = before->site;
+            if (same_node(r, before)) r->node = before->node;
+            if (same_node(r, before)) r->local_rank++;
+        }
+        sites += r->site == sites;
+        nodes += r->node == nodes;
+    }
+    w->row.sites = sites;
+    w->row.nodes = nodes;
+}
+
+lh_status_t world_plan(const job_t *job, uint32_t rank, world_t **out)
+{
+    world_t *w;
+    const lh_status_t status = world_new(rank, job_ranks(job), &w);
+    if (status != LH_OK) return status;
+    for (uint32_t r = 0; r < w->row.size; r++) {
+        const job_site_t *site;
+        const job_host_t *host;
+        job_rank_place(job, r, &site, &host);
+        if (site == NULL) continue;
+        (void)snprintf(w->ranks[r].site_name, WORLD_SITE_NAME, "%s", site->name);
+        (void)snprintf(w->ranks[r].host, WORLD_HOST_NAME, "%s", host->name);
+    }
+    world_number(w);
+    *out = w;
+    return LH_OK;
+}
+
+void world_free(world_t *w)
+{
+    if (w == NULL) return;
+    mem_free(w->ranks);
+    mem_free(w);
+}
+
+uint32_t world_scope(const world_t *w, uint32_t a, uint32_t b)
+{
+    lh_assert(a < w->row.size && b < w->row.size);
+    if (w->ranks[a].node == w->ranks[b].node) return LH_LINK_NODE;
+    return w->ranks[a].site == w->ranks[b].site ? LH_LINK_SITE : LH_LINK_WAN;
+}
+
+enum { PLACE_TEXT = 160 };
+
+/* " on SITE/HOST" of a rank; "" where its host is not known. */
+static void place_text(const world_t *w, uint32_t rank, char text[PLACE_TEXT])
+{
+    const world_rank_t *r = &w->ranks[rank];
+    text[0] = '\0';
+    if (r->host[0] == '\0') return;
+    (void)snprintf(text, PLACE_TEXT, " on %s%s%s", r->site_name, r->site_name[0] == '\0' ? "" : "/",
+                   r->host);
+}
+
+void world_rank_text(const world_t *w, uint32_t rank, char *text, size_t bytes)
+{
+    char place[PLACE_TEXT];
+    lh_assert(rank < w->row.size);
+    place_text(w, rank, place);
+    (void)snprintf(text, bytes, "rank %u%s", rank, place);
+}
+
+void world_ranks_text(const world_t *w, const bool *among, text_t *out)
+{
+    uint32_t shown = 0, more = 0;
+    for (uint32_t r = 0, last; r < w->row.size; r = last + 1) {
+        char place[PLACE_TEXT];
+        last = r;
+        if (!among[r]) continue;
+        while (last + 1 < w->row.size && among[last + 1] &&
+               w->ranks[last + 1].node == w->ranks[r].node)
+            last++;
+        if (shown++ >= WORLD_SHOWN) {
+            more += last - r + 1;
+            continue;
+        }
+        place_text(w, r, place);
+        text_append(out, shown > 1 ? ", " : "");
+        if (last == r)
+            text_printf(out, "rank %u%s", r, place);
+        else
+            text_printf(out, "ranks %u to %u%s", r, last, place);
+    }
+    if (more > 0) text_printf(out, " and %u more", more);
+}
+
+/* Site by site, so that a site is a run of members even where ranks were dealt out in turn. */
+static uint32_t fill_members(const world_t *w, uint32_t which, group_t *g)
+{
+    const world_rank_t *self = &w->ranks[w->row.rank];
+    uint32_t count = 0;
+    for (uint32_t site = 0; site < w->row.sites; site++) {
+        uint32_t place = 0; /* of self among the ranks of its site: ACROSS takes the same one */
+        for (uint32_t r = 0; r < w->row.rank; r++)
+            place += w->ranks[r].site == self->site;
+        const uint32_t before = count;
+        for (uint32_t r = 0, at = 0; r < w->row.size; r++) {
+            if (w->ranks[r].site != site) continue;
+            const bool member = which == LH_GROUP_DATA ||
+                                (which == LH_GROUP_SELF && r == w->row.rank) ||
+                                (which == LH_GROUP_SITE && site == self->site) ||
+                                (which == LH_GROUP_ACROSS && at == place);
+            at++;
+            if (!member) continue;
+            if (r == w->row.rank) g->self = count;
+            if (count == before) g->site_begin[g->sites++] = count;
+            g->site_of[count] = g->sites - 1;
+            g->ranks[count++] = r;
+        }
+    }
+    lh_assert(g->sites <= w->row.sites && count <= w->row.size);
+    g->site_begin[g->sites] = count;
+    return count;
+}
+
+static uint32_t site_size(const world_t *w, uint32_t site)
+{
+    uint32_t size = 0;
+    for (uint32_t r = 0; r < w->row.size; r++)
+        size += w->ranks[r].site == site;
+    return size;
+}
+
+bool world_sites_equal(const world_t *w)
+{
+    for (uint32_t site = 1; site < w->row.sites; site++)
+        if (site_size(w, site) != site_size(w, 0)) return false;
+    return true;
+}
+
+static lh_status_t check_equal_sites(const world_t *w)
+{
+    for (uint32_t site = 1; site < w->row.sites; site++) {
+        const uint32_t first = site_size(w, 0), size = site_size(w, site);
+        if (size == first) continue;
+        const char *name = "";
+        for (uint32_t r = w->row.size; r-- > 0;)
+            if (w->ranks[r].site == site) name = w->ranks[r].site_name;
+        return fail(LH_INVALID,
+                    "a group across sites needs sites of equal size: site '%s' has %u ranks, "
+                    "site '%s' has %u",
+                    w->ranks[0].site_name, first, name, size);
+    }
+    return LH_OK;
+}
+
+lh_status_t group_new(const world_t *w, uint32_t which, group_t **out)
+{
+    if (which >= LH_GROUPS) return fail(LH_INVALID, "group %u: there are %u", which, LH_GROUPS);
+    if (which == LH_GROUP_ACROSS) {
+        const lh_status_t status = check_equal_sites(w);
+        if (status != LH_OK) return status;
+    }
+    group_t *g = mem_new(sizeof(*g));
+    if (g == NULL) return LH_NO_MEMORY;
+    g->ranks = mem_array(w->row.size, sizeof(*g->ranks));
+    g->site_begin = mem_array((size_t)w->row.sites + 1, sizeof(*g->site_begin));
+    g->site_of = mem_array(w->row.size, sizeof(*g->site_of));
+    if (g->ranks == NULL || g->site_begin == NULL || g->site_of == NULL) {
+        group_free(g);
+        return LH_NO_MEMORY;
+    }
+    g->size = fill_members(w, which, g);
+    *out = g;
+    return LH_OK;
+}
+
+void group_free(group_t *g)
+{
+    if (g == NULL) return;
+    mem_free(g->ranks);
+    mem_free(g->site_begin);
+    mem_free(g->site_of);
+    mem_free(g);
+}
+
+uint32_t group_leader(const group_t *g, uint32_t site, uint32_t owner)
+{
+    lh_assert(site < g->sites && owner < g->size);
+    const uint32_t home = g->site_of[owner];
+    if (site == home) return owner;
+    const uint32_t size = g->site_begin[site + 1] - g->site_begin[site];
+    return g->site_begin[site] + (owner - g->site_begin[home]) % size;
+}
+
+uint32_t group_site_size(const group_t *g, uint32_t site)
+{
+    lh_assert(site < g->sites);
+    return g->site_begin[site + 1] - g->site_begin[site];
+}
+
+uint32_t group_largest_site(const group_t *g)
+{
+    uint32_t most = 0;
+    for (uint32_t s = 0; s < g->sites; s++)
+        if (group_site_size(g, s) > most) most = group_site_size(g, s);
+    return most;
+}
+
+/* Rows of the border made from a world. */
+struct published {
+    const world_t *world;
+    const secret_t *secret;
+    lh_rank_info_t *ranks;
+};
+
+static lh_status_t derive(const void *context, const char *purpose, uint32_t peer, void *out,
+                          size_t bytes)
+{
+    const published_t *p = context;
+    const lh_world_t *w = &p->world->row;
+    char own[96];
+    if ((size_t)snprintf(own, sizeof(own), "plugin %s", purpose) >= sizeof(own))
+        return fail(LH_INVALID, "a key's purpose is at most 88 bytes: '%s'", purpose);
+    return secret_derive(p->secret, own, w->epoch, w->rank, peer, out, bytes);
+}
+
+lh_status_t world_publish(host_t *host, const world_t *world, const secret_t *secret,
+                          published_t **out)
+{
+    published_t *p = mem_new(sizeof(*p));
+    lh_rank_info_t *ranks = p == NULL ? NULL : mem_array(world->row.size, sizeof(*ranks));
+    if (ranks == NULL) {
+        mem_free(p);
+        return LH_NO_MEMORY;
+    }
+    for (uint32_t r = 0; r < world->row.size; r++) {
+        const world_rank_t *from = &world->ranks[r];
+        ranks[r] = (lh_rank_info_t){.struct_size = sizeof(ranks[r]),
+                                    .rank = r,
+                                    .node = from->node,
+                                    .site = from->site,
+                                    .local_rank = from->local_rank,
+                                    .device = from->local_rank};
+        memcpy(ranks[r].host_name, from->host, sizeof(from->host));
+    }
+    *p = (published_t){world, secret, ranks};
+    host_set_world(host, &(host_world_t){.row = world->row,
+                                         .ranks = ranks,
+                                         .derive = secret != NULL ? derive : NULL,
+                                         .context = p});
+    *out = p;
+    return LH_OK;
+}
+
+void world_unpublish(host_t *host, published_t *p)
+{
+    if (p == NULL) return;
+    host_set_world(host, NULL);
+    mem_free(p->ranks);
+    mem_free(p);
+}

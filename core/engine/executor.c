@@ -1,0 +1,263 @@
+/* executor.c - runs a call list. */
+#include <engine/executor.h>
+
+#include <base/memory.h>
+#include <base/sys.h>
+#include <engine/handover.h>
+#include <longhaul/dtype.h>
+
+static uint32_t slot_count(const flow_call_t *call)
+{
+    return call->kind == FLOW_KERNEL ? call->op->in_count + call->op->out_count : 1;
+}
+
+static void args_of(const flow_t *flow, const flow_call_t *call, bool later, lh_arg_t *args)
+{
+    const op_t *op = call->op;
+    const uint32_t add = later ? call->add | call->add_later : call->add;
+    for (uint32_t i = 0; i < slot_count(call); i++) {
+        args[i] = (lh_arg_t){0};
+        if (call->slots[i] == 0) continue;
+
+        const flow_value_t *v = &flow->values[call->slots[i]];
+        args[i] = v->arg;
+        args[i].flags = 0;
+        args[i].alias_slot = 0;
+        if (i < op->in_count) {
+            if (flow->buffers[v->buffer].kept) args[i].flags = LH_ARG_KEPT;
+            continue;
+        }
+        if ((add >> i & 1u) != 0) args[i].flags = LH_ARG_ADD;
+        const uint32_t in = op->alias[i];
+        if (in == 0 || call->slots[in - 1] == 0) continue;
+        const flow_value_t *from = &flow->values[call->slots[in - 1]];
+        if (from->buffer == v->buffer && from->offset == v->offset) args[i].alias_slot = in;
+    }
+}
+
+static lh_status_t call_choose(engine_t *e, const flow_t *flow, const flow_call_t *call, bool later,
+                               exec_call_t *out)
+{
+    *out = (exec_call_t){.source = call};
+    if (call->transfer != NULL) return LH_OK;
+    if (call->kind == FLOW_FILL) {
+        out->bytes = arg_bytes(&flow->values[call->slots[0]].arg);
+        return LH_OK;
+    }
+    lh_arg_t args[OP_SLOTS];
+    args_of(flow, call, later, args);
+    kernel_t *kernel;
+    const lh_status_t status = kernel_choose(e->kernels, call->op, call->attributes, args, &kernel);
+    if (status != LH_OK) return status;
+    out->kernel = kernel;
+    out->launch = kernel->row->launch;
+    out->prepared = kernel->prepared;
+    return LH_OK;
+}
+
+lh_status_t call_list_choose(engine_t *e, const flow_t *flow, bool later, call_list_t *out)
+{
+    size_t places = 0;
+    for (uint32_t i = 1; i < flow->call_count; i++)
+        places += slot_count(&flow->calls[i]);
+    out->calls = mem_array(flow->call_count, sizeof(*out->calls));
+    out->places = mem_array(places, sizeof(*out->places));
+    if (out->calls == NULL || out->places == NULL) return LH_NO_MEMORY;
+
+    for (uint32_t i = 1; i < flow->call_count; i++) {
+        const flow_call_t *call = &flow->calls[i];
+        if (later ? call->first_only : call->later_only) continue;
+        const lh_status_t status = call_choose(e, flow, call, later, &out->calls[out->count]);
+        if (status != LH_OK) return status;
+        out->count++;
+    }
+    return LH_OK;
+}
+
+static lh_place_t place_of(const engine_t *e, const flow_t *flow, uint32_t value)
+{
+    if (value == 0) return (lh_place_t){0};
+    const flow_value_t *v = &flow->values[value];
+    const flow_buffer_t *buffer = &flow->buffers[v->buffer];
+    const allocation_t *allocation = buffer->allocation != NULL ? buffer->allocation
+                                                                : &e->arenas[buffer->arena];
+    return allocation_place(allocation, buffer->offset + v->offset);
+}
+
+void call_list_place(const engine_t *e, const flow_t *flow, call_list_t *list)
+{
+    lh_place_t *places = list->places;
+    for (uint32_t i = 0; i < list->count; i++) {
+        exec_call_t *call = &list->calls[i];
+        const flow_call_t *source = call->source;
+        if (source->kind == FLOW_FILL) call->to = place_of(e, flow, source->slots[0]);
+        if (source->kind != FLOW_KERNEL) continue;
+        for (uint32_t s = 0; s < slot_count(source); s++)
+            places[s] = place_of(e, flow, source->slots[s]);
+        call->call = (lh_launch_t){
+            .struct_size = sizeof(call->call),
+            .arg_count = slot_count(source),
+            .args = places,
+            .stream = e->stream,
+            .queue = e->native.kind[0] != '\0' ? &e->native : NULL,
+        };
+        if (call->kernel->plan.scratch_bytes > 0)
+            call->call.scratch = allocation_place(&e->scratch, 0);
+        places += slot_count(source);
+    }
+}
+
+static lh_status_t launch_transfer(engine_t *e, const flow_call_t *call)
+{
+    if (call->kind == FLOW_WAIT) return transfer_wait(e, call->transfer);
+    if (call->last_only && !e->last_micro) return LH_OK;
+    return transfer_start(e, call->transfer);
+}
+
+static lh_status_t launch_one(engine_t *e, exec_call_t *call)
+{
+    if (call->launch != NULL) return call->launch(call->prepared, &call->call);
+    if (call->source->transfer != NULL) return launch_transfer(e, call->source);
+    return e->api->fill(e->stream, &call->to, 0, call->bytes);
+}
+
+static lh_status_t launch_all(engine_t *e, const call_list_t *list)
+{
+    for (uint32_t i = 0; i < list->count; i++) {
+        const lh_status_t status = launch_one(e, &list->calls[i]);
+        if (status != LH_OK) return status;
+    }
+    return LH_OK;
+}
+
+static bool list_captures(const engine_t *e, const call_list_t *list)
+{
+    if (e->how.no_capture || list->count == 0 || (e->properties.flags & LH_DEVICE_CAPTURE) == 0)
+        return false;
+    for (uint32_t i = 0; i < list->count; i++) {
+        const kernel_t *kernel = list->calls[i].kernel;
+        if (kernel != NULL && (kernel->plan.flags & LH_KERNEL_CAPTURE) == 0) return false;
+        if (list->calls[i].source->transfer != NULL && !handovers_capture(e)) return false;
+    }
+    return true;
+}
+
+static lh_status_t list_capture(engine_t *e, const call_list_t *list, bool last, lh_replay_t **out)
+{
+    lh_status_t status = e->api->capture_begin(e->stream);
+    if (status != LH_OK) return status;
+    e->last_micro = last;
+    e->capturing = true;
+    status = launch_all(e, list);
+    if (status == LH_OK) status = handovers_captured(e);
+    e->capturing = false;
+    const lh_status_t ended = e->api->capture_end(e->stream, out);
+    return status != LH_OK ? status : ended;
+}
+
+lh_status_t call_list_capture(engine_t *e, call_list_t *list)
+{
+    bool last_differs = false;
+    if (!list_captures(e, list)) return LH_OK;
+    for (uint32_t i = 0; i < list->count; i++)
+        last_differs = last_differs || list->calls[i].source->last_only;
+    lh_status_t status = list_capture(e, list, false, &list->replay);
+    if (status == LH_OK && last_differs) status = list_capture(e, list, true, &list->last_replay);
+    return status;
+}
+
+static lh_status_t list_replay(engine_t *e, const call_list_t *list)
+{
+    for (uint32_t i = 0; i < list->count; i++) {
+        const flow_call_t *call = list->calls[i].source;
+        if (call->transfer == NULL || (call->last_only && !e->last_micro)) continue;
+        const lh_status_t status = handover_replay(e, call->transfer, call->kind == FLOW_WAIT);
+        if (status != LH_OK) return status;
+    }
+    const bool last = e->last_micro && list->last_replay != NULL;
+    return e->api->replay(last ? list->last_replay : list->replay, e->stream);
+}
+
+/* Synchronous devices have finished when launch returns, so the clock tells; others are asked for
+ * the times of events once the run is over. */
+static lh_status_t run_timed(engine_t *e, call_list_t *list)
+{
+    list->profiled_runs++;
+    if (list->marks == NULL) {
+        for (uint32_t i = 0; i < list->count; i++) {
+            const uint64_t before = sys()->now_ns();
+            const lh_status_t status = launch_one(e, &list->calls[i]);
+            if (status != LH_OK) return status;
+            list->calls[i].ns += sys()->now_ns() - before;
+        }
+        return LH_OK;
+    }
+    lh_status_t status = e->api->record(e->stream, list->marks[0]);
+    for (uint32_t i = 0; status == LH_OK && i < list->count; i++) {
+        status = launch_one(e, &list->calls[i]);
+        if (status == LH_OK) status = e->api->record(e->stream, list->marks[i + 1]);
+    }
+    return status == LH_OK ? call_list_collect(e, list) : status;
+}
+
+lh_status_t call_list_run(engine_t *e, call_list_t *list)
+{
+    if (e->profiling) return run_timed(e, list);
+    if (list->replay != NULL) return list_replay(e, list);
+    return launch_all(e, list);
+}
+
+static void marks_free(engine_t *e, call_list_t *list)
+{
+    for (uint32_t i = 0; list->marks != NULL && i <= list->count; i++)
+        if (list->marks[i] != NULL) e->api->event_free(list->marks[i]);
+    mem_free(list->marks);
+    list->marks = NULL;
+}
+
+lh_status_t call_list_profile(engine_t *e, call_list_t *list, bool on)
+{
+    if (!on) {
+        marks_free(e, list);
+        return LH_OK;
+    }
+    for (uint32_t i = 0; i < list->count; i++)
+        list->calls[i].ns = 0;
+    list->profiled_runs = 0;
+    if ((e->properties.flags & LH_DEVICE_SYNCHRONOUS) != 0 || list->marks != NULL) return LH_OK;
+    if (e->api->event_time == NULL)
+        return fail(LH_UNSUPPORTED, "device %s does not tell when an event was passed",
+                    e->how.device->name);
+
+    list->marks = mem_array(list->count + 1u, sizeof(*list->marks));
+    if (list->marks == NULL) return LH_NO_MEMORY;
+    for (uint32_t i = 0; i <= list->count; i++) {
+        const lh_status_t status = e->api->event_new(e->device, &list->marks[i]);
+        if (status != LH_OK) return status;
+    }
+    return LH_OK;
+}
+
+lh_status_t call_list_collect(engine_t *e, call_list_t *list)
+{
+    uint64_t before, after;
+    lh_status_t status = engine_await(e, list->marks[list->count]);
+    if (status == LH_OK) status = e->api->event_time(list->marks[0], &before);
+    for (uint32_t i = 0; status == LH_OK && i < list->count; i++) {
+        status = e->api->event_time(list->marks[i + 1], &after);
+        if (status != LH_OK) break;
+        list->calls[i].ns += after - before;
+        before = after;
+    }
+    return status;
+}
+
+void call_list_free(engine_t *e, call_list_t *list)
+{
+    marks_free(e, list);
+    if (list->replay != NULL) e->api->replay_free(list->replay);
+    if (list->last_replay != NULL) e->api->replay_free(list->last_replay);
+    mem_free(list->calls);
+    mem_free(list->places);
+    *list = (call_list_t){0};
+}

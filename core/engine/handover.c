@@ -1,0 +1,475 @@
+/* handover.c - between a device's queues and the thread that drives transfers. */
+#include <engine/handover.h>
+
+#include <stdatomic.h>
+#include <stdlib.h>
+
+#include <base/memory.h>
+#include <engine/program.h>
+
+enum { WORD_BYTES = 64 }; /* of a line of its own */
+
+/* The host may work in its memory as soon as a launch returns: there is nothing to hand over. */
+static bool is_direct(const engine_t *e)
+{
+    const uint32_t both = LH_DEVICE_SYNCHRONOUS | LH_DEVICE_HOST_ACCESS;
+    return (e->properties.flags & both) == both;
+}
+
+static bool awaits_words(const engine_t *e)
+{
+    return (e->properties.flags & LH_DEVICE_WORDS) != 0 && e->api->await != NULL;
+}
+
+static const allocation_t *allocation_of(const engine_t *e, const flow_t *f, uint32_t value)
+{
+    const flow_buffer_t *buffer = &f->buffers[f->values[value].buffer];
+    return buffer->allocation != NULL ? buffer->allocation : &e->arenas[buffer->arena];
+}
+
+bool handovers_capture(const engine_t *e)
+{
+    return !e->how.no_capture && (e->properties.flags & LH_DEVICE_CAPTURE) != 0 && !is_direct(e) &&
+           awaits_words(e) && e->api->signal != NULL;
+}
+
+/* ---- mirrors ---- */
+
+static mirror_t *mirror_find(const engine_t *e, const allocation_t *allocation)
+{
+    for (uint32_t i = 0; i < e->mirror_count; i++)
+        if (e->mirrors[i].of == allocation) return &e->mirrors[i];
+    return NULL;
+}
+
+const allocation_t *handover_allocation(const engine_t *e, const allocation_t *allocation)
+{
+    const mirror_t *m = mirror_find(e, allocation);
+    return m == NULL ? allocation : &m->pinned;
+}
+
+uint64_t handover_offset(const engine_t *e, const allocation_t *allocation, uint64_t offset)
+{
+    const mirror_t *m = mirror_find(e, allocation);
+    if (m == NULL) return offset;
+    uint32_t low = 0, high = m->count; /* the extent is in [low, high) */
+    while (high - low > 1) {
+        const uint32_t middle = (low + high) / 2;
+        *(m->extents[middle].begin <= offset ? &low : &high) = middle;
+    }
+    const mirror_extent_t *x = &m->extents[low];
+    lh_assert(m->count > 0 && x->begin <= offset && offset < x->end);
+    return x->at + offset - x->begin;
+}
+
+static mirror_t *mirror_take(engine_t *e, const allocation_t *allocation)
+{
+    mirror_t *found = mirror_find(e, allocation);
+    if (found != NULL) return found;
+    mirror_t *mirrors = mem_grow(e->mirrors, &e->mirror_capacity, e->mirror_count + 1u,
+                                 sizeof(*mirrors));
+    if (mirrors == NULL) return NULL;
+    e->mirrors = mirrors;
+    mirrors[e->mirror_count] = (mirror_t){
+        .of = allocation,
+        .pinned = {.name = allocation->name, .space = LH_SPACE_PINNED, .kind = MEMORY_PINNED}};
+    return &mirrors[e->mirror_count++];
+}
+
+static lh_status_t value_mirror(engine_t *e, const flow_t *f, uint32_t value)
+{
+    const flow_value_t *v = &f->values[value];
+    const uint64_t begin = f->buffers[v->buffer].offset + v->offset, bytes = arg_bytes(&v->arg);
+    mirror_t *m = mirror_take(e, allocation_of(e, f, value));
+    if (m == NULL) return LH_NO_MEMORY;
+    if (bytes == 0) return LH_OK;
+    mirror_extent_t *extents = mem_grow(m->extents, &m->capacity, m->count + 1u, sizeof(*extents));
+    if (extents == NULL) return LH_NO_MEMORY;
+    m->extents = extents;
+    extents[m->count++] = (mirror_extent_t){.begin = begin, .end = begin + bytes};
+    return LH_OK;
+}
+
+static lh_status_t call_mirror(engine_t *e, const flow_t *f, const flow_call_t *call)
+{
+    lh_status_t status = LH_OK;
+    if ((e->properties.flags & LH_DEVICE_HOST_ACCESS) != 0) return LH_OK;
+    for (uint32_t i = 0; status == LH_OK && i < call->moved.read_count; i++)
+        status = value_mirror(e, f, f->moved[call->moved.reads + i]);
+    for (uint32_t i = 0; status == LH_OK && i < call->moved.write_count; i++)
+        status = value_mirror(e, f, f->moved[call->moved.writes + i]);
+    return status;
+}
+
+static int extent_earlier(const void *a, const void *b)
+{
+    const mirror_extent_t *x = a, *y = b;
+    return x->begin < y->begin ? -1 : x->begin > y->begin;
+}
+
+/* Joins extents that meet, whole lines each, and lays them one after the other: an allocation of which
+ * all travels is its mirror's twin, and what its pieces' places are elsewhere holds there too. */
+static void mirror_lay(mirror_t *m, uint64_t line)
+{
+    uint32_t kept = 0;
+    uint64_t at = 0;
+    for (uint32_t i = 0; i < m->count; i++) {
+        m->extents[i].begin -= m->extents[i].begin % line;
+        m->extents[i].end = (m->extents[i].end + line - 1) / line * line;
+        if (m->extents[i].end > m->of->bytes) m->extents[i].end = m->of->bytes;
+    }
+    if (m->count > 0) qsort(m->extents, m->count, sizeof(*m->extents), extent_earlier);
+    for (uint32_t i = 0; i < m->count; i++) {
+        const mirror_extent_t x = m->extents[i];
+        if (kept > 0 && x.begin <= m->extents[kept - 1].end) {
+            if (x.end > m->extents[kept - 1].end) m->extents[kept - 1].end = x.end;
+            continue;
+        }
+        m->extents[kept++] = x;
+    }
+    m->count = kept;
+    for (uint32_t i = 0; i < m->count; i++) {
+        m->extents[i].at = at;
+        at += (m->extents[i].end - m->extents[i].begin + line - 1) / line * line;
+    }
+    m->pinned.bytes = at;
+}
+
+/* ---- planning ---- */
+
+/* Whether a list waits for a transfer that it did not start, or leaves one to others. */
+static void crossings_find(engine_t *e, const flow_t *f, bool later, bool last)
+{
+    for (uint32_t c = 1; c < f->call_count; c++) {
+        const flow_call_t *call = &f->calls[c];
+        if (call->transfer == NULL || (later ? call->first_only : call->later_only)) continue;
+        if (call->last_only && !last) continue;
+        handover_t *h = e->handovers[call->transfer->number];
+        const bool starts = call->kind == FLOW_COLLECTIVE;
+        if (starts == h->open) h->crosses = true;
+        h->open = starts;
+    }
+    for (uint32_t i = 0; i < e->handover_count; i++) {
+        handover_t *h = e->handovers[i];
+        if (h == NULL) continue;
+        h->crosses = h->crosses || h->open;
+        h->open = false;
+    }
+}
+
+static lh_status_t handover_add(engine_t *e, const transfer_t *transfer)
+{
+    const uint32_t number = transfer->number;
+    if (number >= e->handover_count) {
+        handover_t **list = mem_grow(e->handovers, &e->handover_capacity, number + 1u,
+                                     sizeof(*list));
+        if (list == NULL) return LH_NO_MEMORY;
+        e->handovers = list;
+        while (e->handover_count <= number)
+            list[e->handover_count++] = NULL;
+    }
+    if (e->handovers[number] != NULL) return LH_OK;
+    handover_t *h = mem_new(sizeof(*h));
+    if (h == NULL) return LH_NO_MEMORY;
+    h->engine = e;
+    h->transfer = transfer;
+    e->handovers[number] = h;
+    lh_status_t status = allocation_take(&e->pinned, WORD_BYTES, WORD_BYTES, &h->word);
+    if (status == LH_OK) status = allocation_take(&e->pinned, WORD_BYTES, WORD_BYTES, &h->asked);
+    if (status == LH_OK) status = allocation_take(&e->pinned, WORD_BYTES, WORD_BYTES, &h->there);
+    return status;
+}
+
+lh_status_t handovers_plan(engine_t *e)
+{
+    lh_status_t status = LH_OK;
+    if (is_direct(e)) return LH_OK;
+    for (uint32_t i = 0; i < e->program_count; i++) {
+        const flow_t *f = e->programs[i]->flow;
+        for (uint32_t c = 1; c < f->call_count && status == LH_OK; c++) {
+            if (f->calls[c].kind != FLOW_COLLECTIVE) continue;
+            status = call_mirror(e, f, &f->calls[c]);
+            if (status == LH_OK) status = handover_add(e, f->calls[c].transfer);
+        }
+    }
+    for (uint32_t i = 0; i < e->mirror_count && status == LH_OK; i++)
+        mirror_lay(&e->mirrors[i], engine_alignment(e));
+    for (uint32_t i = 0; handovers_capture(e) && i < e->program_count && status == LH_OK; i++)
+        for (uint32_t list = 0; list < 4; list++)
+            crossings_find(e, e->programs[i]->flow, (list & 1) != 0, (list & 2) != 0);
+    return status;
+}
+
+/* ---- once memory is there ---- */
+
+static handover_copy_t copy_of(const engine_t *e, const flow_t *f, uint32_t value)
+{
+    const flow_value_t *v = &f->values[value];
+    const allocation_t *allocation = allocation_of(e, f, value);
+    const uint64_t at = f->buffers[v->buffer].offset + v->offset;
+    return (handover_copy_t){.device = allocation_place(allocation, at),
+                             .mirror = allocation_place(handover_allocation(e, allocation),
+                                                        handover_offset(e, allocation, at)),
+                             .bytes = arg_bytes(&v->arg)};
+}
+
+static lh_status_t copies_make(handover_t *h, const flow_t *f, const flow_moved_t *moved)
+{
+    const engine_t *e = h->engine;
+    if (h->copies != NULL || e->mirror_count == 0) return LH_OK;
+    h->copies = mem_array(moved->read_count + moved->write_count + 1u, sizeof(*h->copies));
+    if (h->copies == NULL) return LH_NO_MEMORY;
+    h->out_count = moved->read_count;
+    h->in_count = moved->write_count;
+    for (uint32_t i = 0; i < moved->read_count; i++)
+        h->copies[i] = copy_of(e, f, f->moved[moved->reads + i]);
+    for (uint32_t i = 0; i < moved->write_count; i++)
+        h->copies[moved->read_count + i] = copy_of(e, f, f->moved[moved->writes + i]);
+    return LH_OK;
+}
+
+static _Atomic uint32_t *word_at(const handover_t *h, uint64_t offset)
+{
+    return allocation_place(&h->engine->pinned, offset).address;
+}
+
+static lh_status_t handover_place(handover_t *h)
+{
+    engine_t *e = h->engine;
+    lh_status_t status = LH_OK;
+    atomic_store(word_at(h, h->word), 0);
+    atomic_store(word_at(h, h->asked), 0);
+    atomic_store(word_at(h, h->there), 0);
+    for (uint32_t i = 0; i <= HANDOVER_CAPTURED && status == LH_OK; i++) {
+        handover_turn_t *turn = &h->turns[i];
+        status = e->api->event_new(e->device, &turn->made);
+        if (status == LH_OK) status = e->api->event_new(e->device, &turn->read);
+        if (status == LH_OK) status = e->api->event_new(e->device, &turn->arrived);
+    }
+    return status;
+}
+
+lh_status_t handovers_place(engine_t *e)
+{
+    const lh_stream_how_t how = {.struct_size = sizeof(how), .role = LH_STREAM_COPY};
+    lh_status_t status = LH_OK;
+    if (e->handover_count == 0) return LH_OK;
+    status = e->api->stream_new(e->device, &how, &e->leaving);
+    if (status == LH_OK) status = e->api->stream_new(e->device, &how, &e->coming);
+    for (uint32_t i = 0; i < e->handover_count && status == LH_OK; i++)
+        if (e->handovers[i] != NULL) status = handover_place(e->handovers[i]);
+    for (uint32_t i = 0; i < e->program_count; i++) {
+        const flow_t *f = e->programs[i]->flow;
+        for (uint32_t c = 1; c < f->call_count && status == LH_OK; c++)
+            if (f->calls[c].kind == FLOW_COLLECTIVE)
+                status = copies_make(e->handovers[f->calls[c].transfer->number], f,
+                                     &f->calls[c].moved);
+    }
+    return status;
+}
+
+void handovers_free(engine_t *e)
+{
+    for (uint32_t i = 0; i < e->handover_count; i++) {
+        handover_t *h = e->handovers[i];
+        if (h == NULL) continue;
+        for (uint32_t k = 0; k <= HANDOVER_CAPTURED; k++) {
+            lh_event_t *const events[] = {h->turns[k].made, h->turns[k].read, h->turns[k].arrived};
+            for (uint32_t x = 0; x < 3; x++)
+                if (events[x] != NULL) e->api->event_free(events[x]);
+        }
+        mem_free(h->copies);
+        mem_free(h);
+    }
+    mem_free(e->handovers);
+    if (e->leaving != NULL) e->api->stream_free(e->leaving);
+    if (e->coming != NULL) e->api->stream_free(e->coming);
+    for (uint32_t i = 0; i < e->mirror_count; i++) {
+        allocation_release(&e->mirrors[i].pinned, e->api);
+        mem_free(e->mirrors[i].extents);
+    }
+    mem_free(e->mirrors);
+}
+
+/* ---- in a step ---- */
+
+static lh_status_t gate_past(void *context)
+{
+    const handover_t *h = context;
+    return h->engine->api->test(h->turns[h->turn].read, 0);
+}
+
+static void gate_done(void *context)
+{
+    const handover_t *h = context;
+    atomic_store_explicit(word_at(h, h->word), 1, memory_order_release);
+}
+
+/* Of a captured list. */
+static lh_status_t gate_asked(void *context)
+{
+    const handover_t *h = context;
+    uint32_t asked = 1;
+    return atomic_compare_exchange_strong(word_at(h, h->asked), &asked, 0) ? LH_OK : LH_AGAIN;
+}
+
+/* Events may be recorded again once they are past: so much is the host ahead at most. */
+static lh_status_t turn_take(handover_t *h)
+{
+    const uint32_t turn = (h->turn + 1) % HANDOVER_TURNS;
+    lh_status_t status = engine_await(h->engine, h->turns[turn].made);
+    if (status == LH_OK) status = engine_await(h->engine, h->turns[turn].read);
+    if (status == LH_OK) status = engine_await(h->engine, h->turns[turn].arrived);
+    if (status == LH_OK) h->turn = turn;
+    return status;
+}
+
+static lh_status_t copies_queue(const handover_t *h, lh_stream_t *stream, bool in)
+{
+    const lh_device_api_t *api = h->engine->api;
+    const handover_copy_t *copies = h->copies + (in ? h->out_count : 0);
+    const uint32_t count = in ? h->in_count : h->out_count;
+    lh_status_t status = LH_OK;
+    for (uint32_t i = 0; i < count && status == LH_OK; i++) {
+        const handover_copy_t *c = &copies[i];
+        status = in ? api->copy(stream, &c->device, &c->mirror, c->bytes)
+                    : api->copy(stream, &c->mirror, &c->device, c->bytes);
+    }
+    return status;
+}
+
+static lh_status_t leaving_queue(const handover_t *h, const handover_turn_t *turn)
+{
+    const engine_t *e = h->engine;
+    lh_status_t status = e->api->record(e->stream, turn->made);
+    if (status == LH_OK) status = e->api->wait(e->leaving, turn->made);
+    return status == LH_OK ? copies_queue(h, e->leaving, false) : status;
+}
+
+/* The stream that waits where it crosses lists finds a word, else an event. */
+static lh_status_t coming_queue(const handover_t *h, const handover_turn_t *turn)
+{
+    const engine_t *e = h->engine;
+    const lh_place_t word = allocation_place(&e->pinned, h->word);
+    const lh_place_t there = allocation_place(&e->pinned, h->there);
+    lh_status_t status = e->api->await(e->coming, &word);
+    if (status == LH_OK) status = copies_queue(h, e->coming, true);
+    if (status != LH_OK) return status;
+    return h->crosses ? e->api->signal(e->coming, &there)
+                      : e->api->record(e->coming, turn->arrived);
+}
+
+/* What is read leaves in the replay, and what comes does where the list waits for it. */
+static lh_status_t captured_start(handover_t *h)
+{
+    const engine_t *e = h->engine;
+    const handover_turn_t *turn = &h->turns[HANDOVER_CAPTURED];
+    const lh_place_t asked = allocation_place(&e->pinned, h->asked);
+    lh_status_t status = leaving_queue(h, turn);
+    if (status == LH_OK) status = e->api->signal(e->leaving, &asked);
+    if (status == LH_OK) status = e->api->record(e->leaving, turn->read);
+    h->open = true;
+    if (status != LH_OK || h->crosses) return status;
+    status = e->api->wait(e->coming, turn->read);
+    return status == LH_OK ? coming_queue(h, turn) : status;
+}
+
+static lh_status_t there_await(const handover_t *h)
+{
+    const lh_place_t there = allocation_place(&h->engine->pinned, h->there);
+    return h->engine->api->await(h->engine->stream, &there);
+}
+
+static lh_status_t captured_wait(handover_t *h)
+{
+    const engine_t *e = h->engine;
+    if (h->crosses) return there_await(h);
+    lh_assert(h->open);
+    h->open = false;
+    return e->api->wait(e->stream, h->turns[HANDOVER_CAPTURED].arrived);
+}
+
+lh_status_t handovers_captured(engine_t *e)
+{
+    lh_status_t status = LH_OK;
+    for (uint32_t i = 0; i < e->handover_count && status == LH_OK; i++) {
+        handover_t *h = e->handovers[i];
+        if (h == NULL || !h->open) continue;
+        lh_assert(h->crosses);
+        h->open = false;
+        status = e->api->wait(e->stream, h->turns[HANDOVER_CAPTURED].read);
+    }
+    return status;
+}
+
+static lh_status_t replay_start(handover_t *h)
+{
+    engine_t *e = h->engine;
+    const transfer_gate_t gate = {.past = gate_asked, .done = gate_done, .context = h};
+    lh_status_t status = h->under_way ? transfer_wait(e, h->transfer) : LH_OK;
+    if (status == LH_OK) status = e->exchange->wait(e->exchange, h->transfer);
+    if (status == LH_OK) status = e->exchange->start(e->exchange, h->transfer, &gate);
+    if (status != LH_OK || !h->crosses) return status;
+    status = coming_queue(h, NULL);
+    h->under_way = status == LH_OK;
+    return status;
+}
+
+/* The replay waits for the word: somebody must set it. */
+static lh_status_t replay_wait(handover_t *h)
+{
+    const engine_t *e = h->engine;
+    const lh_place_t there = allocation_place(&e->pinned, h->there);
+    const bool comes = h->under_way;
+    if (!h->crosses) return LH_OK;
+    h->under_way = false;
+    return comes ? LH_OK : e->api->signal(e->stream, &there);
+}
+
+lh_status_t handover_replay(engine_t *e, const transfer_t *t, bool waits)
+{
+    handover_t *h = e->handovers[t->number];
+    return waits ? replay_wait(h) : replay_start(h);
+}
+
+static lh_status_t queued_start(engine_t *e, const transfer_t *t)
+{
+    handover_t *h = e->handovers[t->number];
+    if (e->capturing) return captured_start(h);
+    lh_status_t status = h->under_way ? transfer_wait(e, t) : LH_OK;
+    /* The gate is of the run before until that is done: so the host is one run ahead at most. */
+    if (status == LH_OK) status = e->exchange->wait(e->exchange, t);
+    if (status == LH_OK) status = turn_take(h);
+    const handover_turn_t *turn = &h->turns[h->turn];
+    if (status == LH_OK) status = leaving_queue(h, turn);
+    if (status == LH_OK) status = e->api->record(e->leaving, turn->read);
+    const transfer_gate_t gate = {
+        .past = gate_past, .done = awaits_words(e) ? gate_done : NULL, .context = h};
+    if (status == LH_OK) status = e->exchange->start(e->exchange, t, &gate);
+    if (status == LH_OK && gate.done != NULL) status = coming_queue(h, turn);
+    h->under_way = status == LH_OK;
+    return status;
+}
+
+static lh_status_t queued_wait(engine_t *e, const transfer_t *t)
+{
+    handover_t *h = e->handovers[t->number];
+    if (h == NULL) return LH_OK;
+    if (e->capturing) return captured_wait(h);
+    if (!h->under_way) return LH_OK;
+    h->under_way = false;
+    if (h->crosses) return there_await(h);
+    if (awaits_words(e)) return e->api->wait(e->stream, h->turns[h->turn].arrived);
+    const lh_status_t status = e->exchange->wait(e->exchange, t);
+    return status == LH_OK ? copies_queue(h, e->stream, true) : status;
+}
+
+lh_status_t transfer_start(engine_t *e, const transfer_t *t)
+{
+    return is_direct(e) ? e->exchange->start(e->exchange, t, NULL) : queued_start(e, t);
+}
+
+lh_status_t transfer_wait(engine_t *e, const transfer_t *t)
+{
+    return is_direct(e) ? e->exchange->wait(e->exchange, t) : queued_wait(e, t);
+}

@@ -1,0 +1,324 @@
+/* kernel_choice.c - finds and prepares the kernel of each distinct call, once. */
+#include <engine/kernel_choice.h>
+
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+
+#include <base/digest.h>
+#include <base/memory.h>
+#include <longhaul/dtype.h>
+
+typedef struct offer { /* a row and the plugin whose services it gets */
+    const lh_kernel_t *row;
+    const plugin_t *plugin;
+} offer_t;
+
+struct kernel_choice {
+    kernel_choice_how_t how;
+    offer_t *offers;
+    uint32_t offer_count;
+    kernel_t **kernels;
+    char **lines; /* of kernels: "matmul ... = " */
+    uint32_t count;
+    size_t kernel_capacity, line_capacity;
+};
+
+static void offers_take(kernel_choice_t *c, const plugin_t *plugin, bool own)
+{
+    for (uint32_t i = 0; i < plugin->kernel_count; i++) {
+        const lh_kernel_t *row = &plugin->kernels[i];
+        const bool serves = row->device == NULL ? own
+                                                : text_equal(row->device, c->how.device->name);
+        if (serves && row->op != NULL) c->offers[c->offer_count++] = (offer_t){row, plugin};
+    }
+}
+
+lh_status_t kernel_choice_new(const kernel_choice_how_t *how, kernel_choice_t **out)
+{
+    size_t rows = how->device->kernel_count;
+    for (uint32_t i = 0; i < how->plugin_count; i++)
+        rows += how->plugins[i]->kernel_count;
+
+    kernel_choice_t *c = mem_new(sizeof(*c));
+    if (c == NULL) return LH_NO_MEMORY;
+    c->how = *how;
+    c->offers = mem_array(rows, sizeof(*c->offers));
+    if (c->offers == NULL) {
+        mem_free(c);
+        return LH_NO_MEMORY;
+    }
+    offers_take(c, how->device, true);
+    for (uint32_t i = 0; i < how->plugin_count; i++)
+        if (how->plugins[i] != how->device) offers_take(c, how->plugins[i], false);
+    *out = c;
+    return LH_OK;
+}
+
+void kernel_choice_free(kernel_choice_t *c)
+{
+    if (c == NULL) return;
+    for (uint32_t i = 0; i < c->count; i++) {
+        kernel_t *k = c->kernels[i];
+        if (k->prepared != NULL) k->row->release(k->prepared);
+        mem_free(k->attributes);
+        mem_free(k);
+        mem_free(c->lines[i]);
+    }
+    mem_free(c->kernels);
+    mem_free(c->lines);
+    mem_free(c->offers);
+    mem_free(c);
+}
+
+static void arg_text(text_t *t, const lh_arg_t *arg)
+{
+    text_printf(t, " %s", lh_dtype_name(arg->dtype));
+    for (uint32_t i = 0; i < arg->rank; i++)
+        text_printf(t, "%s%" PRIu64, i == 0 ? "[" : ",", arg->shape[i]);
+    if (arg->rank > 0) text_append(t, "]");
+    const bool dense = arg->rank < 2 || arg->stride[0] == arg->stride[1] * arg->shape[1];
+    if (!dense) text_printf(t, "/%" PRIu64, arg->stride[0]);
+    if ((arg->flags & LH_ARG_ADD) != 0) text_append(t, "+");
+}
+
+/* Names the call the same way in every process, so that a resume finds its line again. */
+static char *line_of(const op_t *op, const void *attributes, const lh_arg_t *args)
+{
+    text_t t = {0};
+    text_append(&t, op->row.name);
+    if (attributes != NULL && op->row.attributes_bytes > 0)
+        text_printf(&t, " %016" PRIx64, xxh3(attributes, op->row.attributes_bytes));
+    for (uint32_t i = 0; i < op->in_count + op->out_count; i++) {
+        if (i == op->in_count) text_append(&t, " ->");
+        arg_text(&t, &args[i]);
+    }
+    if (text_status(&t) == LH_OK) return t.data;
+    text_free(&t);
+    return NULL;
+}
+
+static bool dtypes_match(const lh_kernel_t *row, const lh_arg_t *args, uint32_t count)
+{
+    for (uint32_t i = 0; i < count; i++)
+        if (row->dtypes[i] != LH_DTYPE_NONE && args[i].dtype != LH_DTYPE_NONE &&
+            row->dtypes[i] != args[i].dtype)
+            return false;
+    return true;
+}
+
+/* What the line said last time: its kernel's name and variant. False: nothing was said. */
+static bool variant_of(const kernel_choice_t *c, const char *line, char name[64], uint64_t *variant)
+{
+    const size_t length = strlen(line);
+    for (const char *at = c->how.variants; at != NULL && *at != '\0';) {
+        const char *end = strchr(at, '\n');
+        if (strncmp(at, line, length) == 0 && strncmp(at + length, " = ", 3) == 0)
+            return sscanf(at + length + 3, "%63s %" SCNu64, name, variant) == 2;
+        at = end == NULL ? NULL : end + 1;
+    }
+    return false;
+}
+
+static lh_status_t offer_try(const kernel_choice_t *c, const offer_t *offer,
+                             const lh_kernel_desc_t *desc, const lh_kernel_plan_t *wanted,
+                             kernel_t *k)
+{
+    const lh_host_t *host = offer->plugin->host;
+    lh_status_t status = LH_OK;
+    if (offer->row->fits != NULL) {
+        lh_kernel_desc_t asked = *desc;
+        asked.stream = NULL;
+        status = offer->row->fits(host, c->how.opened, c->how.config, &asked);
+        if (status != LH_OK && status != LH_AGAIN) return status;
+    }
+    k->plan = (lh_kernel_plan_t){.struct_size = sizeof(k->plan)};
+    status = offer->row->prepare(host, c->how.opened, desc, &k->plan, &k->prepared);
+    if (status != LH_OK) {
+        k->prepared = NULL;
+        return status;
+    }
+    k->row = offer->row;
+    const char *why = NULL;
+    if ((k->plan.flags & LH_KERNEL_ORDERED) == 0) why = "does not promise equal bits every time";
+    if (k->plan.saved_bytes != 0) why = "wants saved memory, which is not built";
+    if (k->plan.scratch_bytes > c->how.scratch_limit_bytes) why = "wants too much scratch memory";
+    if (wanted->name[0] != '\0' && strcmp(wanted->name, k->plan.name) != 0)
+        why = "is not the one that the saved variants name";
+    if (why == NULL) return LH_OK;
+
+    (void)fail(LH_UNSUPPORTED, "%s %s", k->plan.name, why);
+    k->row->release(k->prepared);
+    k->prepared = NULL;
+    return LH_UNSUPPORTED;
+}
+
+/* Only "can't do that" moves on to the next row; memory running out does not. */
+static lh_status_t rows_try(kernel_choice_t *c, const lh_kernel_desc_t *desc, const char *line,
+                            kernel_t *k)
+{
+    lh_kernel_desc_t asked = *desc;
+    lh_kernel_plan_t wanted = {0};
+    if (c->how.variants != NULL && variant_of(c, line, wanted.name, &wanted.variant))
+        asked.variant = wanted.variant;
+
+    text_t reasons = {0};
+    uint32_t tried = 0;
+    lh_status_t status = LH_UNSUPPORTED;
+    for (uint32_t i = 0; i < c->offer_count && status == LH_UNSUPPORTED; i++) {
+        const offer_t *offer = &c->offers[i];
+        if (!text_equal(offer->row->op, desc->op) ||
+            !dtypes_match(offer->row, desc->args, desc->arg_count))
+            continue;
+        tried++;
+        fail_clear();
+        status = offer_try(c, offer, &asked, &wanted, k);
+        if (status != LH_OK)
+            text_printf(&reasons, "; %s: %s", offer->plugin->name,
+                        fail_reason()[0] != '\0' ? fail_reason() : status_text(status));
+    }
+    if (status == LH_UNSUPPORTED)
+        (void)fail(LH_UNSUPPORTED, "device %s has no kernel for %s%s", c->how.device->name, line,
+                   tried > 0 && reasons.data != NULL ? reasons.data : "");
+    text_free(&reasons);
+    return status;
+}
+
+static bool same_call(const kernel_t *k, const op_t *op, const void *attributes,
+                      const lh_arg_t *args)
+{
+    if (k->op != op || memcmp(k->args, args, k->arg_count * sizeof(*args)) != 0) return false;
+    if (attributes == NULL || k->attributes == NULL) return attributes == k->attributes;
+    return memcmp(k->attributes, attributes, op->row.attributes_bytes) == 0;
+}
+
+static lh_status_t kernel_fill(kernel_choice_t *c, const op_t *op, const void *attributes,
+                               const lh_arg_t *args, kernel_t *k, char **line)
+{
+    lh_assert(op->in_count + op->out_count <= OP_SLOTS);
+    k->op = op;
+    k->arg_count = op->in_count + op->out_count;
+    memcpy(k->args, args, k->arg_count * sizeof(*args));
+    if (attributes != NULL) {
+        k->attributes = mem_new(op->row.attributes_bytes);
+        if (k->attributes == NULL) return LH_NO_MEMORY;
+        memcpy(k->attributes, attributes, op->row.attributes_bytes);
+    }
+    *line = line_of(op, attributes, args);
+    if (*line == NULL) return LH_NO_MEMORY;
+
+    k->cost = (lh_cost_t){.struct_size = sizeof(k->cost)};
+    if (op->row.cost != NULL) op->row.cost(attributes, k->args, k->arg_count, &k->cost);
+    const lh_kernel_desc_t desc = {
+        .struct_size = sizeof(desc),
+        .flags = LH_KERNEL_ORDERED,
+        .op = op->row.name,
+        .attributes = k->attributes,
+        .args = k->args,
+        .arg_size = sizeof(k->args[0]),
+        .arg_count = k->arg_count,
+        .scratch_limit_bytes = c->how.scratch_limit_bytes,
+        .stream = c->how.stream,
+    };
+    return rows_try(c, &desc, *line, k);
+}
+
+lh_status_t kernel_choose(kernel_choice_t *c, const op_t *op, const void *attributes,
+                          const lh_arg_t *args, kernel_t **out)
+{
+    if (op->row.attributes_bytes == 0) attributes = NULL;
+    for (uint32_t i = 0; i < c->count; i++) {
+        if (!same_call(c->kernels[i], op, attributes, args)) continue;
+        *out = c->kernels[i];
+        return LH_OK;
+    }
+    kernel_t **kernels = mem_grow(c->kernels, &c->kernel_capacity, c->count + 1u, sizeof(*kernels));
+    if (kernels == NULL) return LH_NO_MEMORY;
+    c->kernels = kernels;
+    char **lines = mem_grow(c->lines, &c->line_capacity, c->count + 1u, sizeof(*lines));
+    if (lines == NULL) return LH_NO_MEMORY;
+    c->lines = lines;
+
+    kernel_t *k = mem_new(sizeof(*k));
+    if (k == NULL) return LH_NO_MEMORY;
+    char *line = NULL;
+    const lh_status_t status = kernel_fill(c, op, attributes, args, k, &line);
+    if (status != LH_OK) {
+        mem_free(line);
+        mem_free(k->attributes);
+        mem_free(k);
+        return status;
+    }
+    c->kernels[c->count] = k;
+    c->lines[c->count++] = line;
+    *out = k;
+    return LH_OK;
+}
+
+bool kernel_is_offered(const kernel_choice_t *c, const op_t *op, const void *attributes,
+                       const lh_arg_t *args)
+{
+    const lh_kernel_desc_t desc = {
+        .struct_size = sizeof(desc),
+        .flags = LH_KERNEL_ORDERED,
+        .op = op->row.name,
+        .attributes = op->row.attributes_bytes == 0 ? NULL : attributes,
+        .args = args,
+        .arg_size = sizeof(args[0]),
+        .arg_count = op->in_count + op->out_count,
+        .scratch_limit_bytes = c->how.scratch_limit_bytes,
+    };
+    for (uint32_t i = 0; i < c->offer_count; i++) {
+        const offer_t *offer = &c->offers[i];
+        if (!text_equal(offer->row->op, op->row.name) ||
+            !dtypes_match(offer->row, args, desc.arg_count))
+            continue;
+        if (offer->row->fits == NULL) return true;
+        const lh_status_t status = offer->row->fits(offer->plugin->host, c->how.opened,
+                                                    c->how.config, &desc);
+        if (status == LH_OK || status == LH_AGAIN) return true;
+    }
+    return false;
+}
+
+uint64_t kernel_choice_scratch(const kernel_choice_t *c)
+{
+    uint64_t most = 0;
+    for (uint32_t i = 0; i < c->count; i++)
+        if (c->kernels[i]->plan.scratch_bytes > most) most = c->kernels[i]->plan.scratch_bytes;
+    return most;
+}
+
+uint64_t kernel_choice_host_bytes(const kernel_choice_t *c)
+{
+    uint64_t sum = 0;
+    for (uint32_t i = 0; i < c->count; i++)
+        sum += c->kernels[i]->plan.host_bytes;
+    return sum;
+}
+
+typedef struct numbered_line {
+    const char *line;
+    const kernel_t *kernel;
+} numbered_line_t;
+
+static int by_line(const void *a, const void *b)
+{
+    return strcmp(((const numbered_line_t *)a)->line, ((const numbered_line_t *)b)->line);
+}
+
+void kernel_choice_text(const kernel_choice_t *c, text_t *out)
+{
+    numbered_line_t *sorted = mem_array(c->count, sizeof(*sorted));
+    if (sorted == NULL) {
+        out->failed = true;
+        return;
+    }
+    for (uint32_t i = 0; i < c->count; i++)
+        sorted[i] = (numbered_line_t){c->lines[i], c->kernels[i]};
+    qsort(sorted, c->count, sizeof(*sorted), by_line);
+    for (uint32_t i = 0; i < c->count; i++)
+        text_printf(out, "%s = %s %" PRIu64 "\n", sorted[i].line, sorted[i].kernel->plan.name,
+                    sorted[i].kernel->plan.variant);
+    mem_free(sorted);
+}

@@ -1,0 +1,291 @@
+/* model_flow.c - writes the flows of training, scoring and generation: row by row of the schedule,
+ * an instance for each part of the row's chunk. What a row leaves to a later one of its micro-batch are
+ * the instances' maps, the hidden state that goes on, and the gradient that comes back. */
+#include <engine/model_flow.h>
+
+#include <base/memory.h>
+#include <engine/instance.h>
+#include <graph/op_table.h>
+#include <longhaul/dtype.h>
+#include <program/schedule.h>
+
+typedef struct model_flow {
+    program_t *p;
+    bool train;
+    part_t embed;
+    part_t *blocks;        /* [blocks]; equal ones share a recording                   */
+    instance_t *instances; /* [1 + blocks][micro-batches of a run]: embed, blocks       */
+    uint32_t *hidden;      /* [micro-batches of a run] on the way there                 */
+    uint32_t *gradient;    /* [micro-batches of a run] on the way back                  */
+    head_parts_t heads[2]; /* for a whole chunk; for the rows that remain, if any       */
+    uint64_t chunk;
+} model_flow_t;
+
+enum { CHUNK_BYTES = 16 << 20, CHUNK_MULTIPLE = 64, CHUNK_ROWS = 1024 };
+
+/* Rows of logits at a time: as many as fit a budget, in chunks of nearly equal size. */
+static uint64_t chunk_choose(const program_t *p)
+{
+    if (p->how.head_chunk != 0)
+        return p->how.head_chunk < p->tokens ? p->how.head_chunk : p->tokens;
+    const uint64_t row_bytes = p->weights->parameters->vocab * sizeof(float);
+    uint64_t rows = CHUNK_BYTES / row_bytes / CHUNK_MULTIPLE * CHUNK_MULTIPLE;
+    if (rows < CHUNK_ROWS) rows = CHUNK_ROWS; /* fewer would make slow matrix products */
+    if (rows >= p->tokens) return p->tokens;
+    const uint64_t chunks = (p->tokens + rows - 1) / rows, even = (p->tokens + chunks - 1) / chunks;
+    return (even + CHUNK_MULTIPLE - 1) / CHUNK_MULTIPLE * CHUNK_MULTIPLE;
+}
+
+static lh_status_t blocks_record(model_flow_t *m)
+{
+    program_t *p = m->p;
+    for (uint32_t b = 0; b < p->weights->parameters->blocks; b++) {
+        lh_status_t status = part_record(p, LH_PART_BLOCK, b, p->tokens, &m->blocks[b]);
+        if (status != LH_OK) return status;
+
+        bool known = false;
+        for (uint32_t other = 0; other < b && !known; other++) {
+            /* Only those that stand for themselves; a differentiated recording has more nodes. */
+            if (m->blocks[other].block != other || !part_equal(p, &m->blocks[other], &m->blocks[b]))
+                continue;
+            m->blocks[b] = m->blocks[other];
+            known = true;
+        }
+    }
+    for (uint32_t b = 0; m->train && b < p->weights->parameters->blocks; b++) {
+        if (m->blocks[b].block == b) {
+            const lh_status_t status = part_differentiate(p, &m->blocks[b], p->weights->compute);
+            if (status != LH_OK) return status;
+        } else {
+            m->blocks[b] = m->blocks[m->blocks[b].block];
+        }
+    }
+    p->block = m->blocks[0].r;
+    return LH_OK;
+}
+
+static lh_status_t parts_record(model_flow_t *m)
+{
+    program_t *p = m->p;
+    lh_status_t status = part_record(p, LH_PART_EMBED, 0, p->tokens, &m->embed);
+    if (status == LH_OK && m->train) status = part_differentiate(p, &m->embed, p->weights->compute);
+    if (status == LH_OK) status = blocks_record(m);
+    if (status == LH_OK) status = head_record(p, m->chunk, m->train, &m->heads[0]);
+    if (status == LH_OK && p->tokens % m->chunk != 0)
+        status = head_record(p, p->tokens % m->chunk, m->train, &m->heads[1]);
+    return status;
+}
+
+/* Of a micro-batch on its way through a part; 0: the embedding. */
+static instance_t *instance_of(model_flow_t *m, uint32_t part, uint32_t micro_batch)
+{
+    return &m->instances[(size_t)part * m->p->micro_batches + micro_batch];
+}
+
+/* Values of the whole program that chunks of the head read and write. */
+typedef struct head_values {
+    uint32_t x, x_gradient; /* input of the last matmul [tokens, width], and its gradient */
+    uint32_t loss, stats, logits;
+} head_values_t;
+
+/* Outputs land in the program's where it has them. */
+static void chunk_outputs(const program_t *p, const head_values_t *all, instance_t *logits_maker,
+                          instance_t *loss, uint64_t begin, uint64_t rows)
+{
+    if (all->logits != 0)
+        logits_maker->map[logits_maker->part->output] = flow_rows(p->flow, all->logits, begin,
+                                                                  rows);
+    if (loss == NULL || loss->map == NULL) return;
+    if (all->stats != 0) loss->map[loss->part->stats] = flow_rows(p->flow, all->stats, begin, rows);
+    loss->map[loss->part->loss] = all->loss;
+}
+
+/* The gradient of the logits, in F32 behind ops by element, as the matmuls take it. */
+static uint32_t narrowed(program_t *p, uint32_t gradient)
+{
+    flow_t *f = p->flow;
+    if (f->status != LH_OK || f->values[gradient].arg.dtype == p->weights->compute) return gradient;
+    lh_arg_t arg = f->values[gradient].arg;
+    arg.dtype = p->weights->compute;
+    const uint32_t to = flow_activation(f, &arg);
+    const uint32_t slots[] = {gradient, to};
+    flow_kernel(f, op_table_find(p->engine->how.ops, "copy"), NULL, slots);
+    return to;
+}
+
+static void head_chunk(model_flow_t *m, const head_values_t *all, uint32_t micro_batch,
+                       uint64_t begin, uint64_t rows)
+{
+    program_t *p = m->p;
+    const head_parts_t *head = &m->heads[rows == m->chunk ? 0 : 1];
+    const bool capped = head->cap.r != NULL, scored = p->how.use != USE_DECODE;
+    instance_t matmul, cap = {0}, loss = {0};
+
+    instance_begin(&matmul, p, &head->matmul, 0, micro_batch, begin);
+    if (capped) instance_begin(&cap, p, &head->cap, 0, micro_batch, begin);
+    if (scored) instance_begin(&loss, p, &head->loss, 0, micro_batch, begin);
+    if (p->flow->status != LH_OK) return;
+    chunk_outputs(p, all, capped ? &cap : &matmul, scored ? &loss : NULL, begin, rows);
+
+    uint32_t logits = instance_forward(&matmul, flow_rows(p->flow, all->x, begin, rows));
+    if (capped) logits = instance_forward(&cap, logits);
+    if (!scored) return;
+    uint32_t gradient = instance_forward(&loss, logits);
+    if (!m->train) return;
+    if (capped) gradient = narrowed(p, instance_backward(&cap, gradient, 0));
+    (void)instance_backward(&matmul, gradient, flow_rows(p->flow, all->x_gradient, begin, rows));
+}
+
+static head_values_t head_outputs(model_flow_t *m, uint32_t x)
+{
+    program_t *p = m->p;
+    const weights_t *w = p->weights;
+    const lh_dtype_t wide = w->compute == LH_DTYPE_F64 ? LH_DTYPE_F64 : LH_DTYPE_F32;
+    const uint64_t logits[] = {p->tokens, w->parameters->vocab}, stats[] = {p->tokens, 3},
+                   one[] = {1};
+    const lh_arg_t logits_arg = flow_arg(wide, 2, logits), stats_arg = flow_arg(wide, 2, stats),
+                   loss_arg = flow_arg(wide, 1, one);
+    head_values_t all = {.x = x};
+    if (p->how.use == USE_DECODE || p->how.wants_logits)
+        all.logits = program_output_value(p, OUTPUT_LOGITS, &logits_arg, false);
+    if (p->how.use == USE_SCORE)
+        all.stats = program_output_value(p, OUTPUT_STATS, &stats_arg, false);
+    if (p->how.use != USE_DECODE) all.loss = program_output_value(p, OUTPUT_LOSS, &loss_arg, true);
+    if (m->train && p->flow->status == LH_OK)
+        all.x_gradient = flow_activation(p->flow, &p->flow->values[x].arg);
+    return all;
+}
+
+/* Head and loss, chunk by chunk; returns the gradient of the blocks' output. */
+static uint32_t walk_head(model_flow_t *m, uint32_t micro_batch)
+{
+    program_t *p = m->p;
+    const part_t *front = &m->heads[0].front;
+    instance_t before;
+    uint32_t x = m->hidden[micro_batch];
+    if (front->r != NULL) {
+        instance_begin(&before, p, front, 0, micro_batch, 0);
+        x = instance_forward(&before, x);
+    }
+    if (p->flow->status != LH_OK) return 0;
+    const head_values_t all = head_outputs(m, x);
+    if (p->flow->turn == 0) p->flow->turn = p->flow->call_count;
+    for (uint64_t begin = 0; begin < p->tokens; begin += m->chunk) {
+        const uint64_t left = p->tokens - begin;
+        head_chunk(m, &all, micro_batch, begin, left < m->chunk ? left : m->chunk);
+    }
+    if (!m->train || front->r == NULL) return all.x_gradient;
+    return instance_backward(&before, all.x_gradient, 0);
+}
+
+/* ---- rows of the schedule ---- */
+
+static void part_forward(model_flow_t *m, uint32_t part, uint32_t micro_batch)
+{
+    const uint32_t blocks = m->p->weights->parameters->blocks;
+    if (part > blocks) {
+        m->gradient[micro_batch] = walk_head(m, micro_batch);
+        return;
+    }
+    instance_t *v = instance_of(m, part, micro_batch);
+    instance_begin(v, m->p, part == 0 ? &m->embed : &m->blocks[part - 1], part == 0 ? 0 : part - 1,
+                   micro_batch, 0);
+    m->hidden[micro_batch] = instance_forward(v, m->hidden[micro_batch]);
+}
+
+/* The head was there and back. The embedding has gradients of weights only. */
+static void part_backward(model_flow_t *m, uint32_t program, uint32_t part, uint32_t micro_batch)
+{
+    program_t *p = m->p;
+    if (part > p->weights->parameters->blocks || p->flow->status != LH_OK) return;
+    instance_t *v = instance_of(m, part, micro_batch);
+    uint32_t *gradient = &m->gradient[micro_batch];
+    if (part == 0) {
+        if (program != SCHEDULE_BACKWARD_INPUT) (void)instance_backward(v, *gradient, 0);
+        return;
+    }
+    if (program == SCHEDULE_BACKWARD_WEIGHTS) {
+        instance_backward_weights(v);
+        return;
+    }
+    instance_recompute(v, p->how.recompute);
+    *gradient = program == SCHEDULE_BACKWARD ? instance_backward(v, *gradient, 0)
+                                             : instance_backward_input(v, *gradient);
+    if (*gradient == 0 && p->flow->status == LH_OK)
+        p->flow->status = fail(LH_INVALID, "no gradient flows through block %u", part - 1);
+}
+
+static void row_write(model_flow_t *m, const schedule_t *s, const schedule_row_t *row)
+{
+    uint32_t first, end;
+    lh_assert(row->micro_batch < m->p->micro_batches);
+    schedule_parts(s, m->p->weights->parameters->blocks, row->chunk, &first, &end);
+    if (row->program == SCHEDULE_FORWARD) {
+        for (uint32_t part = first; part < end && m->p->flow->status == LH_OK; part++)
+            part_forward(m, part, row->micro_batch);
+    } else {
+        for (uint32_t part = end; part-- > first && m->p->flow->status == LH_OK;)
+            part_backward(m, row->program, part, row->micro_batch);
+    }
+}
+
+/* A parameter that nothing uses has a gradient of zero. */
+static void unused_zero(program_t *p)
+{
+    const weights_t *w = p->weights;
+    flow_t *f = p->flow;
+    const uint32_t known = f->buffer_count;
+    bool *used = mem_array(known, sizeof(*used));
+    if (used == NULL) {
+        f->status = LH_NO_MEMORY;
+        return;
+    }
+    for (uint32_t v = 1; v < f->value_count; v++)
+        used[f->values[v].buffer] = true;
+    for (uint32_t i = 0; i < w->parameters->count; i++) {
+        if (!w->grad->pieces[i].present || f->status != LH_OK) continue;
+        const uint32_t value = program_gradient(p, i);
+        if (value == 0) break;
+        const uint32_t buffer = f->values[value].buffer;
+        if (buffer >= known || !used[buffer]) flow_fill(f, value, !f->buffers[buffer].each_micro);
+    }
+    mem_free(used);
+}
+
+static lh_status_t rows_write(model_flow_t *m, const schedule_t *s)
+{
+    program_t *p = m->p;
+    const uint32_t blocks = p->weights->parameters->blocks;
+    lh_assert(m->train == !s->forward_only);
+    m->blocks = mem_array(blocks, sizeof(*m->blocks));
+    m->instances = mem_array(((size_t)blocks + 1) * p->micro_batches, sizeof(*m->instances));
+    m->hidden = mem_array(p->micro_batches, sizeof(*m->hidden));
+    m->gradient = mem_array(p->micro_batches, sizeof(*m->gradient));
+    if (m->blocks == NULL || m->instances == NULL || m->hidden == NULL || m->gradient == NULL)
+        return LH_NO_MEMORY;
+    lh_status_t status = schedule_fits(s, blocks);
+    if (status == LH_OK) status = parts_record(m);
+    if (status != LH_OK) return status;
+    for (uint32_t i = 0; i < s->round_rows; i++) {
+        p->flow->row = i;
+        row_write(m, s, &s->rows[i]);
+    }
+    p->row_count = s->round_rows;
+    if (m->train) unused_zero(p);
+    return p->flow->status;
+}
+
+lh_status_t model_flow_write(program_t *p, const schedule_t *schedule)
+{
+    model_flow_t m = {.p = p, .train = p->how.use == USE_TRAIN, .chunk = chunk_choose(p)};
+    schedule_t *own = NULL;
+    lh_status_t status = LH_OK;
+    if (schedule == NULL) status = m.train ? schedule_depth(1, &own) : schedule_forward(1, &own);
+    if (status == LH_OK) status = rows_write(&m, schedule == NULL ? own : schedule);
+    schedule_free(own);
+    mem_free(m.blocks);
+    mem_free(m.instances);
+    mem_free(m.hidden);
+    mem_free(m.gradient);
+    return status;
+}

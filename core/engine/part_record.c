@@ -1,0 +1,379 @@
+/* part_record.c - records a model's parts for a program. */
+#include <engine/part_record.h>
+
+#include <base/memory.h>
+#include <graph/fusion.h>
+#include <graph/gradient.h>
+#include <graph/op_table.h>
+
+typedef struct local_names { /* what param() may name while a part is recorded */
+    const weights_t *weights;
+    uint32_t part, block;
+} local_names_t;
+
+static lh_status_t local_shape(void *context, const char *name, uint64_t shape[LH_MAX_RANK],
+                               uint32_t *rank)
+{
+    const local_names_t *local = context;
+    uint32_t index;
+    if (!parameters_find_local(local->weights->parameters, local->part, local->block, name, &index))
+        return fail(LH_INVALID, "the model's part %u has no parameter '%s'", local->part, name);
+    const parameter_t *param = &local->weights->parameters->items[index];
+    memcpy(shape, param->shape, sizeof(param->shape));
+    *rank = param->rank;
+    return LH_OK;
+}
+
+static bool local_wanted(void *context, const char *name)
+{
+    const local_names_t *local = context;
+    uint32_t index;
+    return parameters_find_local(local->weights->parameters, local->part, local->block, name,
+                                 &index) &&
+           !local->weights->frozen[index];
+}
+
+static bool offers(void *device, const op_t *op, const void *attributes, const lh_arg_t *args)
+{
+    const engine_t *engine = device;
+    return engine->kernels != NULL && kernel_is_offered(engine->kernels, op, attributes, args);
+}
+
+/* An empty recording, kept by the program. */
+static lh_status_t recording_for(program_t *p, uint64_t tokens, local_names_t *local,
+                                 recording_t **out)
+{
+    const weights_t *w = p->weights;
+    const recording_how_t how = {
+        .ops = p->engine->how.ops,
+        .host = p->engine->how.host,
+        .tokens = tokens,
+        .sequences = p->how.sequences,
+        .max_documents = p->how.max_documents != 0 ? p->how.max_documents : p->how.sequences,
+        .compute = w->compute,
+        .accumulate = w->accumulate,
+        .param = local_shape,
+        .context = local,
+        .offers = offers,
+        .device = p->engine,
+    };
+    recording_t *r;
+    lh_status_t status = recording_new(&how, &r);
+    if (status == LH_OK) status = program_keep(p, r);
+    if (status == LH_OK) *out = r;
+    return status;
+}
+
+static lh_status_t part_record_whole(program_t *p, uint32_t part, uint32_t block, uint64_t tokens,
+                                     local_names_t *local, part_t *out)
+{
+    const weights_t *w = p->weights;
+    *out = (part_t){.part = part, .block = block};
+    const lh_status_t status = recording_for(p, tokens, local, &out->r);
+    if (status != LH_OK) return status;
+
+    lh_graph_t *g = &out->r->graph;
+    const uint64_t shape[] = {tokens, w->parameters->hidden};
+    const lh_value_t input = part == LH_PART_EMBED
+                                 ? g->api->input(g, LH_INPUT_TOKENS)
+                                 : recording_argument(out->r, w->compute, 2, shape);
+    if (part != LH_PART_EMBED) out->input = input;
+    out->output = w->api->record(w->model, g, part, block, input);
+    const lh_status_t recorded = recording_status(out->r);
+    if (recorded != LH_OK) return recorded;
+    if (out->output == 0 || out->output >= out->r->value_count)
+        return fail(LH_INVALID, "the model records nothing for part %u, block %u", part, block);
+    out->r->output = out->output;
+    return LH_OK;
+}
+
+static lh_status_t output_check(const part_t *part, uint64_t tokens, uint64_t columns)
+{
+    const lh_arg_t *arg = &part->r->values[part->output].arg;
+    if (arg->rank == 2 && arg->shape[0] == tokens && arg->shape[1] == columns) return LH_OK;
+    return fail(LH_INVALID,
+                "the model's part %u, block %u gives rank %u, [%llu, %llu]; expected [%llu, %llu]",
+                part->part, part->block, arg->rank, (unsigned long long)arg->shape[0],
+                (unsigned long long)arg->shape[1], (unsigned long long)tokens,
+                (unsigned long long)columns);
+}
+
+/* A loss of the model's own is the mean over the step's micro-batches, of all ranks, as the
+ * cross-entropy is. */
+static lh_status_t losses_average(const program_t *p, recording_t *r)
+{
+    const uint32_t replicas = p->how.replicas > 1 ? p->how.replicas : 1;
+    const uint32_t all = (p->how.micro_batches > 1 ? p->how.micro_batches : 1) * replicas;
+    if (all == 1) return LH_OK;
+    lh_graph_t *g = &r->graph;
+    const float share = 1.0f / (float)all;
+    for (uint32_t i = 0; i < r->loss_count; i++) {
+        const lh_value_t in[] = {r->losses[i].value, g->api->constant(g, &share, 1)};
+        r->losses[i].value = g->api->op(g, "scale", NULL, in, 2, NULL);
+    }
+    return recording_status(r);
+}
+
+lh_status_t part_record(program_t *p, uint32_t part, uint32_t block, uint64_t tokens, part_t *out)
+{
+    local_names_t local = {p->weights, part, block};
+    lh_status_t status = part_record_whole(p, part, block, tokens, &local, out);
+    if (status == LH_OK) status = output_check(out, tokens, p->weights->parameters->hidden);
+    if (status == LH_OK) status = losses_average(p, out->r);
+    if (status == LH_OK) status = recording_fuse(out->r);
+    if (status != LH_OK) return status;
+    out->forward_end = out->r->node_count;
+    out->r->how.context = NULL;
+    return LH_OK;
+}
+
+lh_status_t part_differentiate(program_t *p, part_t *part, lh_dtype_t seed_dtype)
+{
+    lh_assert(part->output > 0 && part->output < part->r->value_count);
+    local_names_t local = {p->weights, part->part, part->block};
+    recording_t *r = part->r;
+    r->how.context = &local;
+    const lh_arg_t *arg = &r->values[part->output].arg;
+    const uint32_t rank = arg->rank;
+    uint64_t shape[LH_MAX_RANK];
+    memcpy(shape, arg->shape, sizeof(shape));
+    part->seed = recording_argument(r, seed_dtype, rank, shape);
+    const lh_status_t status = recording_differentiate(r, part->seed, part->input, local_wanted,
+                                                       &local, &part->gradient);
+    r->how.context = NULL;
+    return status != LH_OK ? status : recording_status(r);
+}
+
+static bool frozen_alike(const weights_t *w, const part_t *a, const part_t *b)
+{
+    for (uint32_t i = 1; i < a->r->value_count; i++) {
+        const graph_value_t *v = &a->r->values[i];
+        uint32_t in_a, in_b;
+        if (v->kind != VALUE_PARAM) continue;
+        if (!parameters_find_local(w->parameters, a->part, a->block, v->name, &in_a) ||
+            !parameters_find_local(w->parameters, b->part, b->block, v->name, &in_b) ||
+            w->frozen[in_a] != w->frozen[in_b])
+            return false;
+    }
+    return true;
+}
+
+bool part_equal(const program_t *p, const part_t *a, const part_t *b)
+{
+    return recording_equal(a->r, b->r) && frozen_alike(p->weights, a, b);
+}
+
+/* Replays nodes of a recording into another one, through the recorder. */
+typedef struct replay {
+    const recording_t *from;
+    recording_t *to;
+    lh_value_t *map; /* [from->value_count] */
+} replay_t;
+
+static lh_value_t replay_value(replay_t *s, lh_value_t value)
+{
+    lh_assert(value < s->from->value_count);
+    if (value == 0 || s->map[value] != 0) return value == 0 ? 0 : s->map[value];
+    lh_graph_t *g = &s->to->graph;
+    const graph_value_t *v = &s->from->values[value];
+    switch (v->kind) {
+    case VALUE_PARAM: s->map[value] = g->api->param(g, v->name); break;
+    case VALUE_INPUT: s->map[value] = g->api->input(g, v->which); break;
+    case VALUE_CONSTANT: s->map[value] = g->api->constant(g, v->constant, v->constant_count); break;
+    default: break;
+    }
+    return s->map[value];
+}
+
+static void replay_node(replay_t *s, uint32_t index)
+{
+    lh_assert(index > 0 && index < s->from->node_count);
+    const graph_node_t *node = &s->from->nodes[index];
+    const op_t *op = node->op;
+    lh_value_t in[OP_SLOTS], more[OP_SLOTS] = {0};
+    for (uint32_t i = 0; i < op->in_count; i++)
+        in[i] = replay_value(s, node->slots[i]);
+
+    lh_graph_t *g = &s->to->graph;
+    const lh_value_t first = g->api->op(g, op->row.name, node->attributes, in, op->in_count, more);
+    for (uint32_t i = 0; i < op->out_count; i++) {
+        const lh_value_t old = node->slots[op->in_count + i];
+        if (old != 0) s->map[old] = i == 0 ? first : more[i - 1];
+    }
+}
+
+/* Nodes [begin, end) of `from` in a recording of its own, whose argument stands for `input` and
+ * whose output is what `output` became. */
+static lh_status_t piece_record(program_t *p, const part_t *from, const uint32_t range[2],
+                                const lh_value_t border[2], const lh_arg_t *argument, part_t *out)
+{
+    local_names_t local = {p->weights, LH_PART_HEAD, 0};
+    *out = (part_t){.part = LH_PART_HEAD};
+    lh_status_t status = recording_for(p, argument->shape[0], &local, &out->r);
+    if (status != LH_OK) return status;
+
+    replay_t s = {from->r, out->r, mem_array(from->r->value_count, sizeof(lh_value_t))};
+    if (s.map == NULL) return LH_NO_MEMORY;
+    out->input = recording_argument(out->r, argument->dtype, argument->rank, argument->shape);
+    s.map[border[0]] = out->input;
+    for (uint32_t i = range[0]; i < range[1]; i++)
+        replay_node(&s, i);
+    out->output = s.map[border[1]];
+    out->r->output = out->output;
+    mem_free(s.map);
+    status = recording_status(out->r);
+    if (status == LH_OK) status = recording_fuse(out->r);
+    out->forward_end = out->r->node_count;
+    out->r->how.context = NULL;
+    return status;
+}
+
+typedef struct head_cut {
+    uint32_t matmul;   /* node */
+    lh_value_t x, raw; /* its input that comes from the blocks, its result */
+} head_cut_t;
+
+static bool depends(const recording_t *r, lh_value_t value)
+{
+    const uint32_t kind = value == 0 ? VALUE_NONE : r->values[value].kind;
+    return kind == VALUE_RESULT || kind == VALUE_ARGUMENT;
+}
+
+/* Walks back from the logits over ops by element to the matmul that makes them. */
+static lh_status_t head_cut_find(const part_t *head, head_cut_t *out)
+{
+    const recording_t *r = head->r;
+    const uint32_t by_element = LH_OP_ROWS | LH_OP_COLUMNS;
+    lh_value_t at = head->output;
+    while (r->values[at].kind == VALUE_RESULT) {
+        const uint32_t index = r->values[at].node;
+        const graph_node_t *node = &r->nodes[index];
+        const op_t *op = node->op;
+        if ((op->row.flags & LH_OP_PRODUCT) != 0) {
+            if (depends(r, node->slots[1]) || !depends(r, node->slots[0])) break;
+            *out = (head_cut_t){index, node->slots[0], at};
+            return LH_OK;
+        }
+        lh_value_t before = 0;
+        for (uint32_t i = 0; i < op->in_count; i++) {
+            if (!depends(r, node->slots[i])) continue;
+            if (before != 0 && before != node->slots[i])
+                before = 0, i = op->in_count;
+            else
+                before = node->slots[i];
+        }
+        if ((op->row.flags & by_element) != by_element || before == 0)
+            return fail(LH_UNSUPPORTED,
+                        "op %s stands between the head's last matmul and the logits; only ops by "
+                        "element on one value may",
+                        op->row.name);
+        at = before;
+    }
+    return fail(LH_UNSUPPORTED, "the head's logits do not come from a matmul with a parameter");
+}
+
+static bool only_constants(const recording_t *r, uint32_t begin)
+{
+    for (uint32_t n = begin; n < r->node_count; n++)
+        for (uint32_t i = 0; i < r->nodes[n].op->in_count; i++) {
+            const lh_value_t v = r->nodes[n].slots[i];
+            if (v != 0 && (r->values[v].kind == VALUE_PARAM || r->values[v].kind == VALUE_INPUT))
+                return false;
+        }
+    return true;
+}
+
+static lh_dtype_t logits_dtype(const weights_t *w)
+{
+    return w->compute == LH_DTYPE_F64 ? LH_DTYPE_F64 : LH_DTYPE_F32;
+}
+
+static lh_status_t loss_record(program_t *p, uint64_t rows, bool capped, part_t *out)
+{
+    const weights_t *w = p->weights;
+    local_names_t local = {w, LH_PART_HEAD, 0};
+    *out = (part_t){.part = LH_PART_HEAD};
+    const lh_status_t status = recording_for(p, rows, &local, &out->r);
+    if (status != LH_OK) return status;
+
+    lh_graph_t *g = &out->r->graph;
+    const uint64_t shape[] = {rows, w->parameters->vocab};
+    const lh_value_t logits = recording_argument(out->r, logits_dtype(w), 2, shape);
+    const lh_value_t labels = g->api->input(g, LH_INPUT_LABELS);
+    const lh_value_t weights = g->api->input(g, LH_INPUT_WEIGHTS);
+    const lh_value_t of_stats[] = {logits, labels};
+    out->stats = g->api->op(g, "ce_stats", NULL, of_stats, 2, NULL);
+    const lh_value_t of_loss[] = {out->stats, weights};
+    out->loss = g->api->op(g, "ce_loss", NULL, of_loss, 2, NULL);
+    const lh_value_t of_grad[] = {logits, labels, out->stats, weights};
+    out->output = g->api->op(g, "ce_grad", NULL, of_grad, 4, NULL);
+    /* Straight into the dtype that the matmuls of the gradient take. */
+    if (out->output != 0)
+        recording_retype(out->r, out->output, capped ? logits_dtype(w) : w->compute);
+    out->input = logits;
+    out->forward_end = out->r->node_count;
+    out->r->how.context = NULL;
+    return recording_status(out->r);
+}
+
+static lh_status_t matmul_record(program_t *p, const part_t *whole, const head_cut_t *cut,
+                                 uint64_t rows, part_t *out)
+{
+    const uint64_t x_shape[] = {rows, whole->r->values[cut->x].arg.shape[1]};
+    const lh_arg_t x = flow_arg(p->weights->compute, 2, x_shape);
+    const uint32_t range[] = {cut->matmul, cut->matmul + 1};
+    const lh_value_t border[] = {cut->x, cut->raw};
+    const lh_status_t status = piece_record(p, whole, range, border, &x, out);
+    if (status != LH_OK) return status;
+    recording_retype(out->r, out->output, logits_dtype(p->weights));
+    return LH_OK;
+}
+
+static lh_status_t cap_record(program_t *p, const part_t *whole, const head_cut_t *cut,
+                              uint64_t rows, part_t *out)
+{
+    if (!only_constants(whole->r, cut->matmul + 1))
+        return fail(LH_UNSUPPORTED, "an op behind the head's last matmul takes a parameter or an "
+                                    "input; only constants may");
+    const uint64_t shape[] = {rows, p->weights->parameters->vocab};
+    const lh_arg_t raw = flow_arg(logits_dtype(p->weights), 2, shape);
+    const uint32_t range[] = {cut->matmul + 1, whole->r->node_count};
+    const lh_value_t border[] = {cut->raw, whole->output};
+    return piece_record(p, whole, range, border, &raw, out);
+}
+
+static lh_status_t front_record(program_t *p, const part_t *whole, const head_cut_t *cut,
+                                part_t *out)
+{
+    const uint32_t range[] = {1, cut->matmul};
+    const lh_value_t border[] = {whole->input, cut->x};
+    const lh_arg_t hidden = whole->r->values[whole->input].arg;
+    return piece_record(p, whole, range, border, &hidden, out);
+}
+
+lh_status_t head_record(program_t *p, uint64_t rows, bool differentiate, head_parts_t *out)
+{
+    const weights_t *w = p->weights;
+    local_names_t local = {w, LH_PART_HEAD, 0};
+    part_t whole;
+    head_cut_t cut = {0};
+    *out = (head_parts_t){0};
+    lh_status_t status = part_record_whole(p, LH_PART_HEAD, 0, p->tokens, &local, &whole);
+    if (status == LH_OK) status = output_check(&whole, p->tokens, w->parameters->vocab);
+    if (status == LH_OK && whole.r->loss_count > 0)
+        status = fail(LH_UNSUPPORTED, "the model adds loss '%s' in the head; only blocks may",
+                      whole.r->losses[0].metric);
+    if (status == LH_OK) status = head_cut_find(&whole, &cut);
+    if (status != LH_OK) return status;
+
+    const bool capped = cut.raw != whole.output, fronted = cut.x != whole.input;
+    if (fronted) status = front_record(p, &whole, &cut, &out->front);
+    if (status == LH_OK) status = matmul_record(p, &whole, &cut, rows, &out->matmul);
+    if (status == LH_OK && capped) status = cap_record(p, &whole, &cut, rows, &out->cap);
+    if (status == LH_OK) status = loss_record(p, rows, capped, &out->loss);
+    whole.r->how.context = NULL;
+    if (!differentiate) return status;
+    if (status == LH_OK && fronted) status = part_differentiate(p, &out->front, w->compute);
+    if (status == LH_OK && capped) status = part_differentiate(p, &out->cap, logits_dtype(w));
+    return status == LH_OK ? part_differentiate(p, &out->matmul, w->compute) : status;
+}

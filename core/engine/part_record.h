@@ -1,0 +1,41 @@
+/* engine/part_record.h - records a model's parts for a program: embedding, blocks, and the head cut
+ * where its logits begin. */
+#ifndef ENGINE_PART_RECORD_H
+#define ENGINE_PART_RECORD_H
+
+#include <engine/program.h>
+
+/* A recording with the values at its borders. */
+typedef struct part {
+    recording_t *r; /* kept by the program; NULL: there is nothing to do here */
+    uint32_t part, block;
+    lh_value_t input, output;
+    lh_value_t seed;      /* gradient of the output; after part_differentiate */
+    lh_value_t gradient;  /* of the input; 0: none wanted                     */
+    uint32_t forward_end; /* nodes from here on are the reverse pass          */
+    /* of head_loss_record only */
+    lh_value_t stats, loss;
+} part_t;
+
+/* `tokens` rows of embed or a block. */
+lh_status_t part_record(program_t *p, uint32_t part, uint32_t block, uint64_t tokens,
+                        part_t *out) LH_MUST_CHECK;
+/* Appends the reverse pass. seed_dtype is that of the gradient that comes from above. */
+lh_status_t part_differentiate(program_t *p, part_t *part, lh_dtype_t seed_dtype) LH_MUST_CHECK;
+/* Could b's calls be a's with other parameters? */
+bool part_equal(const program_t *p, const part_t *a, const part_t *b);
+
+/* The head in three pieces, so that the logits exist for a chunk of rows only. */
+typedef struct head_parts {
+    part_t front;  /* all rows: up to the input of the last matmul (the norm); r NULL: nothing   */
+    part_t matmul; /* a chunk: onto the logits, in F32                                          */
+    part_t cap;    /* a chunk: ops by element behind it, in F32; r NULL: nothing                 */
+    part_t loss;   /* a chunk: cross-entropy; output is the gradient of the logits               */
+} head_parts_t;
+
+/* Records front for all of the program's tokens and the rest for `rows`. differentiate: for TRAIN.
+ */
+lh_status_t head_record(program_t *p, uint64_t rows, bool differentiate,
+                        head_parts_t *out) LH_MUST_CHECK;
+
+#endif

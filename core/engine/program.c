@@ -1,0 +1,514 @@
+/* program.c - a program's inputs and outputs, and its runs. */
+#include <engine/program.h>
+
+#include <base/checked.h>
+#include <base/dtype.h>
+#include <base/memory.h>
+#include <program/schedule.h>
+
+lh_status_t program_empty(engine_t *e, weights_t *w, const program_how_t *how, program_t **out)
+{
+    program_t *p = mem_new(sizeof(*p));
+    if (p == NULL) return LH_NO_MEMORY;
+    p->engine = e;
+    p->weights = w;
+    p->how = *how;
+    p->micro_batches = how->schedule == NULL ? 1 : how->schedule->round_micro_batches;
+    p->rounds = how->schedule == NULL ? 0 : how->schedule->rounds;
+    p->how.schedule = NULL; /* it need not stay */
+    if (how->schedule != NULL) p->how.micro_batches = how->schedule->micro_batches;
+    lh_status_t status = flow_new(&p->flow);
+    if (status == LH_OK && !checked_mul(how->sequences, how->rows, &p->tokens))
+        status = fail(LH_INVALID, "%llu sequences of %llu tokens are too many",
+                      (unsigned long long)how->sequences, (unsigned long long)how->rows);
+    if (status == LH_OK) status = engine_program_add(e, p);
+    if (status != LH_OK) {
+        program_free(p);
+        return status;
+    }
+    *out = p;
+    return LH_OK;
+}
+
+static void maps_free(program_t *p)
+{
+    for (uint32_t i = 0; i < p->map_count; i++)
+        mem_free(p->maps[i]);
+    mem_free(p->maps);
+    p->maps = NULL;
+    p->map_count = 0;
+    p->map_capacity = 0;
+}
+
+void program_free(program_t *p)
+{
+    if (p == NULL) return;
+    const lh_device_api_t *api = p->engine->api;
+    for (uint32_t i = 0; i < 2; i++)
+        call_list_free(p->engine, &p->lists[i]);
+    for (uint32_t i = 0; i < PROGRAM_INPUTS; i++)
+        for (uint32_t s = 0; s < STAGING_SLOTS; s++)
+            if (p->inputs[i].copied[s] != NULL) api->event_free(p->inputs[i].copied[s]);
+    for (uint32_t i = 0; i < STAGING_SLOTS; i++)
+        if (p->done[i] != NULL) api->event_free(p->done[i]);
+    maps_free(p);
+    for (uint32_t i = 0; i < p->recording_count; i++)
+        recording_free(p->recordings[i]);
+    mem_free(p->recordings);
+    mem_free(p->store_buffers);
+    gathered_free(p);
+    flow_free(p->flow);
+    mem_free(p);
+}
+
+static bool program_take(program_t *p, allocation_t *allocation, uint64_t bytes, uint64_t *offset)
+{
+    if (p->flow->status == LH_OK)
+        p->flow->status = allocation_take(allocation, bytes, engine_alignment(p->engine), offset);
+    return p->flow->status == LH_OK;
+}
+
+uint32_t program_input_value(program_t *p, uint32_t which, const lh_arg_t *arg)
+{
+    lh_assert(which < PROGRAM_INPUTS);
+    program_input_t *in = &p->inputs[which];
+    if (in->bytes != 0) return in->value;
+
+    const uint64_t bytes = arg_bytes(arg);
+    engine_t *e = p->engine;
+    if (!program_take(p, &e->inputs, bytes, &in->offset)) return 0;
+    for (uint32_t i = 0; i < STAGING_SLOTS; i++)
+        if (!program_take(p, &e->pinned, bytes, &in->pinned[i])) return 0;
+    in->arg = *arg;
+    const uint32_t buffer = flow_buffer(p->flow, &e->inputs, in->offset, bytes);
+    in->value = buffer == 0 ? 0 : flow_value(p->flow, arg, buffer, 0);
+    if (in->value != 0) in->bytes = bytes;
+    return in->value;
+}
+
+uint32_t program_output_value(program_t *p, uint32_t which, const lh_arg_t *arg, bool accumulates)
+{
+    lh_assert(which < OUTPUTS);
+    program_output_t *out = &p->outputs[which];
+    if (out->bytes != 0) return out->value;
+
+    const uint64_t bytes = arg_bytes(arg);
+    engine_t *e = p->engine;
+    if (!program_take(p, &e->outputs, bytes, &out->offset) ||
+        !program_take(p, &e->pinned, bytes, &out->pinned))
+        return 0;
+    const uint32_t buffer = flow_buffer(p->flow, &e->outputs, out->offset, bytes);
+    if (buffer == 0) return 0;
+    p->flow->buffers[buffer].accumulates = accumulates;
+    out->value = flow_value(p->flow, arg, buffer, 0);
+    if (out->value != 0) out->bytes = bytes;
+    return out->value;
+}
+
+/* Stores may be added while a program is written, so the table grows with them. */
+static uint32_t *store_slot(program_t *p, const store_t *store, uint32_t parameter)
+{
+    const weights_t *w = p->weights;
+    const uint32_t count = w->parameters->count;
+    if (p->store_count < w->store_count) {
+        uint32_t *bigger = mem_resize(p->store_buffers,
+                                      (size_t)p->store_count * count * sizeof(*bigger),
+                                      (size_t)w->store_count * count * sizeof(*bigger));
+        if (bigger == NULL) return NULL;
+        p->store_buffers = bigger;
+        p->store_count = w->store_count;
+    }
+    for (uint32_t i = 0; i < w->store_count; i++)
+        if (w->stores[i] == store) return &p->store_buffers[(size_t)i * count + parameter];
+    return NULL;
+}
+
+uint32_t program_store_value(program_t *p, const store_t *store, uint32_t parameter)
+{
+    lh_assert(parameter < p->weights->parameters->count);
+    const parameter_t *param = &p->weights->parameters->items[parameter];
+    const uint32_t storage = param->storage;
+    const store_piece_t *piece = &store->pieces[storage];
+    flow_t *f = p->flow;
+    if (f->status != LH_OK) return 0;
+    if (!piece->present) {
+        f->status = fail(LH_INVALID, "parameter '%s' has no %s", param->name, store->name);
+        return 0;
+    }
+    uint32_t *slot = store_slot(p, store, storage);
+    if (slot == NULL) {
+        f->status = LH_NO_MEMORY;
+        return 0;
+    }
+    if (*slot == 0) {
+        *slot = flow_buffer(f, &store->allocation, piece->offset,
+                            piece->elements * lh_dtype_bytes(piece->dtype));
+        if (*slot == 0) return 0;
+        f->buffers[*slot].kept = store->holds == LH_HOLDS_VALUE && p->how.use != USE_UPDATE;
+        f->buffers[*slot].accumulates = store == p->weights->grad && p->how.use != USE_UPDATE;
+    }
+    const bool whole = piece->elements == param->elements;
+    const lh_arg_t arg = flow_arg(piece->dtype, whole ? param->rank : 1,
+                                  whole ? param->shape : &piece->elements);
+    return flow_value(f, &arg, *slot, 0);
+}
+
+uint32_t program_parameter(program_t *p, uint32_t parameter)
+{
+    lh_assert(parameter < p->weights->parameters->count);
+    if (p->flow->status != LH_OK) return 0;
+    if (p->weights->gathered) return gathered_value(p, parameter);
+    return program_store_value(p, p->weights->value, parameter);
+}
+
+uint32_t program_gradient(program_t *p, uint32_t parameter)
+{
+    lh_assert(parameter < p->weights->parameters->count);
+    if (p->flow->status != LH_OK) return 0;
+    if (p->weights->bucketed) return bucket_gradient(p, parameter);
+    return program_store_value(p, p->weights->grad, parameter);
+}
+
+uint32_t program_constant_value(program_t *p, const graph_value_t *v)
+{
+    flow_t *f = p->flow;
+    uint64_t offset;
+    if (f->status == LH_OK)
+        f->status = engine_constant(p->engine, v->constant, v->constant_count, &offset);
+    if (f->status != LH_OK) return 0;
+    const lh_arg_t arg = flow_arg(LH_DTYPE_F32, 1, &v->constant_count);
+    const uint32_t buffer = flow_buffer(f, &p->engine->constants, offset, arg_bytes(&arg));
+    return buffer == 0 ? 0 : flow_value(f, &arg, buffer, 0);
+}
+
+lh_status_t program_keep(program_t *p, recording_t *r)
+{
+    lh_assert(r != NULL);
+    recording_t **list = mem_grow(p->recordings, &p->recording_capacity, p->recording_count + 1u,
+                                  sizeof(*list));
+    if (list == NULL) {
+        recording_free(r);
+        return LH_NO_MEMORY;
+    }
+    p->recordings = list;
+    p->recordings[p->recording_count++] = r;
+    return LH_OK;
+}
+
+uint32_t *program_map(program_t *p, const recording_t *r)
+{
+    lh_assert(r->value_count > 0);
+    uint32_t **maps = mem_grow(p->maps, &p->map_capacity, p->map_count + 1u, sizeof(*maps));
+    if (maps != NULL) p->maps = maps;
+    uint32_t *map = maps == NULL ? NULL : mem_array(r->value_count, sizeof(*map));
+    if (map == NULL) {
+        p->flow->status = LH_NO_MEMORY;
+        return NULL;
+    }
+    p->maps[p->map_count++] = map;
+    return map;
+}
+
+/* What a row of the schedule leaves to later rows. */
+static lh_status_t frames_measure(program_t *p)
+{
+    const flow_t *f = p->flow;
+    uint64_t *left = mem_array(p->row_count + 1u, sizeof(*left));
+    if (left == NULL) return LH_NO_MEMORY;
+    for (uint32_t b = 1; b < f->buffer_count; b++) {
+        const flow_buffer_t *buffer = &f->buffers[b];
+        if (buffer->allocation != NULL || buffer->arena != ARENA_ACTIVATIONS || buffer->first == 0)
+            continue;
+        const uint32_t row = f->calls[buffer->first].row;
+        lh_assert(row <= p->row_count);
+        if (row != f->calls[buffer->last].row) left[row] += buffer->bytes;
+        if (left[row] > p->frame_bytes) p->frame_bytes = left[row];
+    }
+    mem_free(left);
+    return LH_OK;
+}
+
+lh_status_t program_finish(program_t *p)
+{
+    /* Without a device nothing will have a place; laying arenas out is most of the time it takes. */
+    const bool laid = p->engine->device != NULL;
+    lh_status_t status = laid ? flow_finish(p->flow, engine_alignment(p->engine)) : p->flow->status;
+    if (status == LH_OK && laid) status = frames_measure(p);
+    maps_free(p);
+    if (status != LH_OK) return status;
+    for (uint32_t i = 0; i < ARENAS; i++)
+        if (p->engine->arenas[i].bytes < p->flow->arena_bytes[i])
+            p->engine->arenas[i].bytes = p->flow->arena_bytes[i];
+    return LH_OK;
+}
+
+/* Whether there are runs that add to what the first one wrote. */
+static bool has_later_runs(const program_t *p)
+{
+    return (p->how.use == USE_TRAIN || p->how.use == USE_SCORE) && p->rounds != 1;
+}
+
+lh_status_t program_choose(program_t *p)
+{
+    lh_assert(!p->engine->planned);
+    const lh_status_t status = call_list_choose(p->engine, p->flow, false, &p->lists[0]);
+    if (status != LH_OK || !has_later_runs(p)) return status;
+    return call_list_choose(p->engine, p->flow, true, &p->lists[1]);
+}
+
+lh_status_t program_place(program_t *p)
+{
+    lh_assert(p->engine->planned);
+    engine_t *e = p->engine;
+    lh_status_t status = LH_OK;
+    for (uint32_t i = 0; status == LH_OK && i < STAGING_SLOTS; i++)
+        status = e->api->event_new(e->device, &p->done[i]);
+    for (uint32_t i = 0; status == LH_OK && i < PROGRAM_INPUTS; i++)
+        for (uint32_t s = 0; status == LH_OK && s < STAGING_SLOTS; s++)
+            if (p->inputs[i].bytes != 0)
+                status = e->api->event_new(e->device, &p->inputs[i].copied[s]);
+    for (uint32_t i = 0; status == LH_OK && i < 2; i++) {
+        call_list_place(e, p->flow, &p->lists[i]);
+        status = call_list_capture(e, &p->lists[i]);
+    }
+    return status;
+}
+
+bool program_has_input(const program_t *p, uint32_t which)
+{
+    return which < PROGRAM_INPUTS && p->inputs[which].bytes != 0;
+}
+
+uint64_t program_input_bytes(const program_t *p, uint32_t which)
+{
+    return which < PROGRAM_INPUTS ? p->inputs[which].bytes : 0;
+}
+
+uint64_t program_output_bytes(const program_t *p, uint32_t which)
+{
+    if (which >= OUTPUTS) return 0;
+    return which == OUTPUT_LOSS && p->outputs[which].bytes != 0 ? 2 * sizeof(float)
+                                                                : p->outputs[which].bytes;
+}
+
+lh_status_t program_input(program_t *p, uint32_t which, const void *host, uint64_t bytes)
+{
+    if (!program_has_input(p, which)) return LH_OK;
+    program_input_t *in = &p->inputs[which];
+    if (bytes != in->bytes)
+        return fail(LH_INVALID, "input %u has %llu bytes; the program takes %llu", which,
+                    (unsigned long long)bytes, (unsigned long long)in->bytes);
+
+    engine_t *e = p->engine;
+    const uint32_t slot = in->dirty ? in->slot : (in->slot + 1) % STAGING_SLOTS;
+    if (in->busy[slot]) {
+        const lh_status_t status = engine_await(e, in->copied[slot]);
+        if (status != LH_OK) return status;
+        in->busy[slot] = false;
+    }
+    memcpy(allocation_place(&e->pinned, in->pinned[slot]).address, host, bytes);
+    in->slot = slot;
+    in->dirty = true;
+    return LH_OK;
+}
+
+static lh_status_t inputs_copy(program_t *p)
+{
+    engine_t *e = p->engine;
+    for (uint32_t i = 0; i < PROGRAM_INPUTS; i++) {
+        program_input_t *in = &p->inputs[i];
+        if (!in->dirty) continue;
+        const lh_place_t to = allocation_place(&e->inputs, in->offset);
+        const lh_place_t from = allocation_place(&e->pinned, in->pinned[in->slot]);
+        lh_status_t status = e->api->copy(e->stream, &to, &from, in->bytes);
+        if (status == LH_OK) status = e->api->record(e->stream, in->copied[in->slot]);
+        if (status != LH_OK) return status;
+        in->busy[in->slot] = true;
+        in->dirty = false;
+    }
+    return LH_OK;
+}
+
+static lh_status_t outputs_copy(program_t *p)
+{
+    engine_t *e = p->engine;
+    for (uint32_t i = 0; i < OUTPUTS; i++) {
+        const program_output_t *out = &p->outputs[i];
+        if (out->bytes == 0) continue;
+        const lh_place_t to = allocation_place(&e->pinned, out->pinned);
+        const lh_place_t from = allocation_place(&e->outputs, out->offset);
+        const lh_status_t status = e->api->copy(e->stream, &to, &from, out->bytes);
+        if (status != LH_OK) return status;
+    }
+    return e->api->record(e->stream, p->done[p->runs % STAGING_SLOTS]);
+}
+
+lh_status_t program_run(program_t *p, uint32_t micro_batch)
+{
+    lh_assert(p->engine->built);
+    lh_assert(p->rounds == 0 || micro_batch < p->rounds);
+    lh_status_t status = LH_OK;
+    /* An event may be recorded again only once it is past. */
+    if (p->runs >= STAGING_SLOTS)
+        status = engine_await(p->engine, p->done[p->runs % STAGING_SLOTS]);
+    if (status == LH_OK) status = inputs_copy(p);
+    p->engine->micro_batch = micro_batch;
+    p->engine->last_micro = micro_batch + 1 >= p->rounds;
+    if (status == LH_OK)
+        status = call_list_run(p->engine, &p->lists[micro_batch > 0 && has_later_runs(p) ? 1 : 0]);
+    if (status == LH_OK) status = outputs_copy(p);
+    if (status == LH_OK) p->runs++;
+    return status;
+}
+
+static lh_status_t scalar_of(const program_t *p, uint32_t which, float *out)
+{
+    lh_assert(which < OUTPUTS);
+    const program_output_t *o = &p->outputs[which];
+    *out = 0;
+    if (o->bytes == 0) return LH_OK;
+    return dtype_convert(LH_DTYPE_F32, out, p->flow->values[o->value].arg.dtype,
+                         allocation_place(&p->engine->pinned, o->pinned).address, 1);
+}
+
+/* The program keeps the cross-entropy and the model's own losses apart. */
+static lh_status_t loss_output(const program_t *p, float loss[2])
+{
+    float extra = 0;
+    lh_status_t status = scalar_of(p, OUTPUT_LOSS, &loss[1]);
+    if (status == LH_OK) status = scalar_of(p, OUTPUT_EXTRA, &extra);
+    loss[0] = loss[1] + extra;
+    return status;
+}
+
+lh_status_t program_output(program_t *p, uint32_t which, void *host, uint64_t bytes)
+{
+    const uint64_t expected = program_output_bytes(p, which);
+    if (expected == 0 || bytes != expected)
+        return fail(LH_INVALID, "output %u has %llu bytes, not %llu", which,
+                    (unsigned long long)expected, (unsigned long long)bytes);
+    if (p->runs == 0)
+        return fail(LH_INVALID, "output %u is asked for before the program ran", which);
+
+    const lh_status_t status = engine_await(p->engine, p->done[(p->runs - 1) % STAGING_SLOTS]);
+    if (status != LH_OK) return status;
+    if (which == OUTPUT_LOSS) return loss_output(p, host);
+    memcpy(host, allocation_place(&p->engine->pinned, p->outputs[which].pinned).address, bytes);
+    return LH_OK;
+}
+
+uint64_t program_frame_bytes(const program_t *p)
+{
+    return p->frame_bytes;
+}
+
+void program_cost(const program_t *p, program_cost_t *out)
+{
+    *out = (program_cost_t){0};
+    const call_list_t *list = &p->lists[has_later_runs(p) ? 1 : 0];
+    out->calls = list->count;
+    for (uint32_t i = 0; i < list->count; i++) {
+        const kernel_t *kernel = list->calls[i].kernel;
+        if (kernel == NULL) continue;
+        out->flops += kernel->cost.flops;
+        out->bytes += kernel->cost.bytes;
+    }
+}
+
+/* Values that are gathered for an instance, and gradients that are whole for a bucket:
+ * where they lie in a program whose weights are cut over ranks.
+ *
+ * An instance is one part of the model in one direction. Its values live from its gather to its last
+ * use, so that the plan of the arena gives them places in turn. */
+static gathered_instance_t *instance_find(program_t *p, bool backward)
+{
+    const flow_t *f = p->flow;
+    for (uint32_t i = 0; i < p->instance_count; i++) {
+        gathered_instance_t *v = &p->instances[i];
+        if (v->part == f->part && v->block == f->block && v->backward == backward) return v;
+    }
+    return NULL;
+}
+
+/* Every parameter of the part, each in its own shape; a tied one in the memory of none but itself.
+ */
+static lh_status_t instance_fill(program_t *p, gathered_instance_t *v)
+{
+    const parameters_t *parameters = p->weights->parameters;
+    v->parameters = mem_array(parameters->count, sizeof(*v->parameters));
+    v->values = mem_array(parameters->count, sizeof(*v->values));
+    if (v->parameters == NULL || v->values == NULL) return LH_NO_MEMORY;
+    for (uint32_t i = 0; i < parameters->count; i++) {
+        const parameter_t *item = &parameters->items[i];
+        if (item->part != v->part || (item->part == LH_PART_BLOCK && item->block != v->block))
+            continue;
+        const lh_arg_t arg = flow_arg(p->weights->compute, item->rank, item->shape);
+        v->parameters[v->count] = i;
+        v->values[v->count++] = flow_in_arena(p->flow, &arg, ARENA_GATHERED);
+    }
+    return p->flow->status;
+}
+
+static gathered_instance_t *instance_new(program_t *p, bool backward)
+{
+    gathered_instance_t *list = mem_grow(p->instances, &p->instance_capacity,
+                                         p->instance_count + 1u, sizeof(*list));
+    if (list == NULL) {
+        p->flow->status = LH_NO_MEMORY;
+        return NULL;
+    }
+    p->instances = list;
+    gathered_instance_t *v = &p->instances[p->instance_count++];
+    *v = (gathered_instance_t){
+        .part = p->flow->part, .block = p->flow->block, .backward = backward};
+    p->flow->status = instance_fill(p, v);
+    return p->flow->status == LH_OK ? v : NULL;
+}
+
+uint32_t gathered_value(program_t *p, uint32_t parameter)
+{
+    flow_t *f = p->flow;
+    /* A block's values are dropped after its forward pass; the head's chunks go there and back. */
+    const bool backward = f->backward && f->part == LH_PART_BLOCK;
+    gathered_instance_t *v = instance_find(p, backward);
+    if (v == NULL) v = instance_new(p, backward);
+    for (uint32_t i = 0; v != NULL && i < v->count; i++)
+        if (v->parameters[i] == parameter) return v->values[i];
+    if (f->status == LH_OK)
+        f->status = fail(LH_INVALID, "parameter '%s' is read by a part that does not list it",
+                         p->weights->parameters->items[parameter].name);
+    return 0;
+}
+
+uint32_t bucket_gradient(program_t *p, uint32_t parameter)
+{
+    flow_t *f = p->flow;
+    const parameter_t *item = &p->weights->parameters->items[parameter];
+    if (p->gradients == NULL)
+        p->gradients = mem_array(p->weights->parameters->count, sizeof(*p->gradients));
+    if (p->gradients == NULL) {
+        f->status = LH_NO_MEMORY;
+        return 0;
+    }
+    uint32_t *value = &p->gradients[item->storage];
+    const lh_arg_t arg = flow_arg(p->weights->grad->pieces[item->storage].dtype, item->rank,
+                                  item->shape);
+    if (*value == 0) {
+        *value = flow_in_arena(f, &arg, ARENA_BUCKETS);
+        if (*value == 0) return 0;
+        flow_buffer_t *buffer = &f->buffers[f->values[*value].buffer];
+        buffer->accumulates = true;
+        buffer->each_micro = true;
+    }
+    return flow_value(f, &arg, f->values[*value].buffer, 0);
+}
+
+void gathered_free(program_t *p)
+{
+    for (uint32_t i = 0; i < p->instance_count; i++) {
+        mem_free(p->instances[i].parameters);
+        mem_free(p->instances[i].values);
+    }
+    mem_free(p->instances);
+    mem_free(p->gradients);
+}

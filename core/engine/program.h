@@ -1,0 +1,132 @@
+/* engine/program.h - a program's flow, its inputs and outputs, and the lists it becomes; for the
+ * files that write flows (model_flow.c, parallel/update.c). */
+#ifndef ENGINE_PROGRAM_H
+#define ENGINE_PROGRAM_H
+
+#include <engine/engine_state.h>
+#include <engine/executor.h>
+#include <program/flow.h>
+
+enum { PROGRAM_INPUTS = 9, STAGING_SLOTS = 2 };
+enum { OUTPUT_EXTRA = 5 }; /* [1]: sum of the losses that the model adds; part of OUTPUT_LOSS */
+
+typedef struct program_input { /* index: LH_INPUT_* */
+    uint64_t bytes;            /* 0: not used */
+    lh_arg_t arg;
+    uint64_t offset;                /* in the engine's inputs */
+    uint64_t pinned[STAGING_SLOTS]; /* in the engine's pinned memory: one is filled while the
+                                       other's copy may still be queued */
+    lh_event_t *copied[STAGING_SLOTS];
+    bool busy[STAGING_SLOTS];
+    uint32_t slot;  /* filled last */
+    bool dirty;     /* not yet copied to the device */
+    uint32_t value; /* in the flow */
+} program_input_t;
+
+typedef struct program_output { /* index: OUTPUT_* */
+    uint64_t bytes;             /* 0: not made */
+    uint64_t offset;            /* in the engine's outputs */
+    uint64_t pinned;
+    uint32_t value;
+} program_output_t;
+
+/* The values that one instance reads, gathered from all ranks. */
+typedef struct gathered_instance {
+    uint32_t part, block;
+    bool backward;
+    uint32_t *parameters, *values; /* [count] */
+    uint32_t count;
+} gathered_instance_t;
+
+struct program {
+    engine_t *engine;
+    weights_t *weights;
+    program_how_t how;      /* use, sizes */
+    uint64_t tokens;        /* of a micro-batch */
+    uint32_t micro_batches; /* of a run */
+    uint32_t rounds;        /* runs of a step; 0: as many as there are */
+    uint32_t row_count;     /* of the schedule, in a round */
+    uint64_t frame_bytes;   /* the most that a row leaves to others; once the flow is finished */
+    flow_t *flow;
+    recording_t **recordings; /* kept: the flow points into them */
+    const recording_t *block; /* of the first block; one of them */
+    uint32_t recording_count;
+    size_t recording_capacity;
+    uint32_t **maps; /* kept until the flow is finished */
+    uint32_t map_count;
+    size_t map_capacity;
+    uint32_t *store_buffers; /* [stores][parameters] flow buffers of weights, 0: not yet */
+    uint32_t store_count;
+    gathered_instance_t *instances; /* where weights_t.gathered */
+    uint32_t instance_count;
+    size_t instance_capacity;
+    uint32_t *gradients; /* [parameters] where weights_t.bucketed: whole for a while. 0: not used */
+
+    program_input_t inputs[PROGRAM_INPUTS];
+    program_output_t outputs[OUTPUTS];
+    call_list_t lists[2];            /* first micro-batch, later ones */
+    lh_event_t *done[STAGING_SLOTS]; /* of the runs in flight: the control thread is at most so many
+                                        ahead of the device */
+    uint64_t runs;
+};
+
+/* A program without calls, owned by the engine. */
+lh_status_t program_empty(engine_t *e, weights_t *w, const program_how_t *how,
+                          program_t **out) LH_MUST_CHECK;
+void program_free(program_t *p);
+
+/* Below, values are the flow's; a failure is kept in flow->status and 0 is returned. */
+
+/* The program's input, made at the first call. */
+uint32_t program_input_value(program_t *p, uint32_t which, const lh_arg_t *arg);
+/* An output; accumulates: over micro-batches. */
+uint32_t program_output_value(program_t *p, uint32_t which, const lh_arg_t *arg, bool accumulates);
+/* A parameter's piece in a store, in the parameter's shape when whole, else flat. */
+uint32_t program_store_value(program_t *p, const store_t *store, uint32_t parameter);
+/* What kernels of the instance under way read of a parameter, and add its gradient into: its store, or
+ * where that is cut, the whole form that other ranks bring. */
+uint32_t program_parameter(program_t *p, uint32_t parameter);
+uint32_t program_gradient(program_t *p, uint32_t parameter);
+/* Values of a recorded constant. */
+uint32_t program_constant_value(program_t *p, const graph_value_t *v);
+/* Owns the recording from here on, whatever it returns. */
+lh_status_t program_keep(program_t *p, recording_t *r) LH_MUST_CHECK;
+/* A zeroed map for a recording, freed when the flow is finished. NULL after setting flow->status.
+ */
+uint32_t *program_map(program_t *p, const recording_t *r);
+/* Ends the flow: plans activations, frees maps. */
+lh_status_t program_finish(program_t *p) LH_MUST_CHECK;
+
+/* Steps of engine_build. */
+lh_status_t program_choose(program_t *p) LH_MUST_CHECK;
+lh_status_t program_place(program_t *p) LH_MUST_CHECK;
+
+/* Values and gradients of weights that are cut over ranks, in the form in which
+ * kernels use them: whole, for a while. */
+/* The flow value of a parameter for the instance that the flow is in, where weights_t.gathered. 0
+ * after a failure. */
+uint32_t gathered_value(program_t *p, uint32_t parameter);
+/* The flow value that a parameter's gradient is added into, where weights_t.bucketed. */
+uint32_t bucket_gradient(program_t *p, uint32_t parameter);
+void gathered_free(program_t *p);
+
+/* False: the program has no such input (gpt2 has no use for STARTS, say); giving it is no error. */
+bool program_has_input(const program_t *p, uint32_t which);
+/* Bytes of an input or OUTPUT_*; 0 if the program has none. */
+uint64_t program_input_bytes(const program_t *p, uint32_t which);
+uint64_t program_output_bytes(const program_t *p, uint32_t which);
+/* Copies `bytes` (exactly program_input_bytes) from host; the buffer may be reused at once. The
+ * value stays until it is given again. */
+lh_status_t program_input(program_t *p, uint32_t which, const void *host,
+                          uint64_t bytes) LH_MUST_CHECK;
+/* Queues one run. micro_batch 0 writes gradients and loss, later ones add to them (TRAIN, SCORE).
+ */
+lh_status_t program_run(program_t *p, uint32_t micro_batch) LH_MUST_CHECK;
+/* Waits for the program's last run and copies. */
+lh_status_t program_output(program_t *p, uint32_t which, void *host, uint64_t bytes) LH_MUST_CHECK;
+/* The most that a row of the program's schedule leaves in memory to later rows: a frame, and what
+ * goes on to the next chunk. After engine_plan. */
+uint64_t program_frame_bytes(const program_t *p);
+void program_cost(const program_t *p, program_cost_t *out);
+
+#endif

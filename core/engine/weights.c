@@ -1,0 +1,397 @@
+/* weights.c - a model's parameters in device memory. */
+#include <engine/weights.h>
+
+#include <stdio.h>
+
+#include <base/dtype.h>
+#include <base/memory.h>
+#include <engine/engine_state.h>
+#include <engine/initial.h>
+
+void weights_free(weights_t *w)
+{
+    if (w == NULL) return;
+    for (uint32_t i = 0; i < w->store_count; i++) {
+        allocation_release(&w->stores[i]->allocation, w->engine->api);
+        mem_free(w->stores[i]->pieces);
+        mem_free(w->stores[i]);
+    }
+    mem_free(w->stores);
+    mem_free(w->caches);
+    mem_free(w->frozen);
+    mem_free(w->owned);
+    parameters_free(w->parameters);
+    mem_free(w);
+}
+
+static uint32_t memory_kind_of(uint32_t holds)
+{
+    switch (holds) {
+    case LH_HOLDS_VALUE: return MEMORY_PARAMETERS;
+    case LH_HOLDS_GRAD: return MEMORY_GRADIENTS;
+    case LH_HOLDS_MASTER: return MEMORY_MASTER;
+    default: return MEMORY_STATE;
+    }
+}
+
+lh_status_t weights_store_add(weights_t *w, const char *name, uint32_t holds, store_t **out)
+{
+    store_t **stores = mem_grow(w->stores, &w->store_capacity, w->store_count + 1u,
+                                sizeof(*stores));
+    if (stores == NULL) return LH_NO_MEMORY;
+    w->stores = stores;
+
+    store_t *s = mem_new(sizeof(*s));
+    if (s == NULL) return LH_NO_MEMORY;
+    s->pieces = mem_array(w->parameters->count, sizeof(*s->pieces));
+    if (s->pieces == NULL) {
+        mem_free(s);
+        return LH_NO_MEMORY;
+    }
+    (void)snprintf(s->name, sizeof(s->name), "%s", name);
+    s->holds = holds;
+    s->allocation = (allocation_t){
+        .name = s->name, .space = LH_SPACE_DEVICE, .kind = memory_kind_of(holds)};
+    w->stores[w->store_count++] = s;
+    *out = s;
+    return LH_OK;
+}
+
+lh_status_t weights_piece_add(weights_t *w, store_t *s, uint32_t parameter, lh_dtype_t dtype,
+                              lh_slice_t slice, uint64_t elements)
+{
+    lh_assert(parameter < w->parameters->count);
+    lh_assert(slice.begin <= slice.end);
+    store_piece_t piece = {true, dtype, slice, elements, 0};
+    const lh_status_t status = allocation_take(&s->allocation, elements * lh_dtype_bytes(dtype),
+                                               engine_alignment(w->engine), &piece.offset);
+    if (status == LH_OK) s->pieces[parameter] = piece;
+    return status;
+}
+
+/* A piece as long as its parameter for each that has memory of its own. */
+static lh_status_t whole_pieces(weights_t *w, store_t *s, lh_dtype_t dtype, bool frozen_too)
+{
+    for (uint32_t i = 0; i < w->parameters->count; i++) {
+        const parameter_t *p = &w->parameters->items[i];
+        if (p->storage != i || (w->frozen[i] && !frozen_too)) continue;
+        const lh_slice_t all = {0, p->elements};
+        const lh_status_t status = weights_piece_add(w, s, i, dtype, all, p->elements);
+        if (status != LH_OK) return status;
+    }
+    return LH_OK;
+}
+
+lh_status_t weights_value_cut(weights_t *w, const lh_slice_t *slices)
+{
+    lh_assert(w->value->allocation.memory == NULL);
+    w->value->allocation.bytes = 0;
+    for (uint32_t i = 0; i < w->parameters->count; i++) {
+        if (w->parameters->items[i].storage != i) continue;
+        const lh_status_t status = weights_piece_add(w, w->value, i, w->compute, slices[i],
+                                                     slices[i].end - slices[i].begin);
+        if (status != LH_OK) return status;
+    }
+    return LH_OK;
+}
+
+lh_slice_t weights_owned(const weights_t *w, uint32_t parameter)
+{
+    lh_assert(parameter < w->parameters->count);
+    const parameter_t *p = &w->parameters->items[parameter];
+    return w->owned != NULL ? w->owned[p->storage] : (lh_slice_t){0, p->elements};
+}
+
+lh_status_t weights_gradients_default(weights_t *w)
+{
+    if (w->grad != NULL) return LH_OK;
+    lh_status_t status = weights_store_add(w, "grad", LH_HOLDS_GRAD, &w->grad);
+    return status == LH_OK ? whole_pieces(w, w->grad, w->accumulate, false) : status;
+}
+
+lh_status_t weights_cache(weights_t *w, const cache_entry_t *wanted, uint64_t *offset)
+{
+    lh_assert(wanted->sequences > 0 && wanted->width > 0);
+    for (uint32_t i = 0; i < w->cache_count; i++) {
+        const cache_entry_t *have = &w->caches[i];
+        if (have->sequences != wanted->sequences || have->capacity != wanted->capacity ||
+            have->width != wanted->width || have->block != wanted->block ||
+            have->place != wanted->place)
+            continue;
+        *offset = have->offset;
+        return LH_OK;
+    }
+    cache_entry_t *caches = mem_grow(w->caches, &w->cache_capacity, w->cache_count + 1u,
+                                     sizeof(*caches));
+    if (caches == NULL) return LH_NO_MEMORY;
+    w->caches = caches;
+
+    cache_entry_t entry = *wanted;
+    const uint64_t bytes = entry.sequences * entry.capacity * entry.width *
+                           lh_dtype_bytes(w->compute);
+    const lh_status_t status = allocation_take(&w->engine->caches, bytes,
+                                               engine_alignment(w->engine), &entry.offset);
+    if (status != LH_OK) return status;
+    w->caches[w->cache_count++] = entry;
+    *offset = entry.offset;
+    return LH_OK;
+}
+
+static lh_status_t weights_fill(weights_t *w, const weights_how_t *how)
+{
+    w->api = how->api;
+    w->model = how->model;
+    w->compute = how->compute;
+    w->accumulate = how->compute == LH_DTYPE_F64 ? LH_DTYPE_F64 : LH_DTYPE_F32;
+    lh_status_t status = parameters_new(how->api, how->model, &w->parameters);
+    if (status != LH_OK) return status;
+
+    w->frozen = mem_array(w->parameters->count, sizeof(*w->frozen));
+    if (w->frozen == NULL) return LH_NO_MEMORY;
+    for (uint32_t i = 0; i < w->parameters->count; i++) {
+        const parameter_t *p = &w->parameters->items[i];
+        w->frozen[i] = (w->parameters->items[p->storage].row->flags & LH_PARAM_FROZEN) != 0;
+    }
+    status = weights_store_add(w, "value", LH_HOLDS_VALUE, &w->value);
+    return status == LH_OK ? whole_pieces(w, w->value, w->compute, true) : status;
+}
+
+lh_status_t weights_new(engine_t *e, const weights_how_t *how, weights_t **out)
+{
+    weights_t **list = mem_grow(e->weights, &e->weights_capacity, e->weights_count + 1u,
+                                sizeof(*list));
+    if (list == NULL) return LH_NO_MEMORY;
+    e->weights = list;
+
+    weights_t *w = mem_new(sizeof(*w));
+    if (w == NULL) return LH_NO_MEMORY;
+    w->engine = e;
+    const lh_status_t status = weights_fill(w, how);
+    if (status != LH_OK) {
+        weights_free(w);
+        return status;
+    }
+    e->weights[e->weights_count++] = w;
+    *out = w;
+    return LH_OK;
+}
+
+const parameters_t *weights_parameters(const weights_t *w)
+{
+    return w->parameters;
+}
+
+void weights_freeze(weights_t *w, uint32_t parameter)
+{
+    lh_assert(parameter < w->parameters->count);
+    const uint32_t storage = w->parameters->items[parameter].storage;
+    for (uint32_t i = 0; i < w->parameters->count; i++)
+        if (w->parameters->items[i].storage == storage) w->frozen[i] = true;
+}
+
+bool weights_frozen(const weights_t *w, uint32_t parameter)
+{
+    lh_assert(parameter < w->parameters->count);
+    return w->frozen[parameter];
+}
+
+static const store_t *store_of(const weights_t *w, uint32_t space)
+{
+    if (space == SPACE_PARAMETER) return w->master != NULL ? w->master : w->value;
+    if (space == SPACE_VALUE) return w->value;
+    if (space == SPACE_GRAD) return w->grad;
+    for (uint32_t i = 0; i < w->store_count; i++)
+        if (w->stores[i]->holds == LH_HOLDS_STATE && w->stores[i]->state + SPACE_STATE == space)
+            return w->stores[i];
+    return NULL;
+}
+
+/* The store and piece of a space; a frozen parameter has no master, so its value stands in. */
+static const store_piece_t *piece_of(const weights_t *w, uint32_t space, uint32_t parameter,
+                                     const store_t **store)
+{
+    lh_assert(parameter < w->parameters->count);
+    const uint32_t storage = w->parameters->items[parameter].storage;
+    const store_t *s = store_of(w, space);
+    if (s != NULL && !s->pieces[storage].present && space == SPACE_PARAMETER) s = w->value;
+    if (s == NULL || !s->pieces[storage].present) return NULL;
+    *store = s;
+    return &s->pieces[storage];
+}
+
+bool weights_extent(const weights_t *w, uint32_t space, uint32_t parameter, weights_extent_t *out)
+{
+    const store_t *s;
+    const store_piece_t *piece = piece_of(w, space, parameter, &s);
+    if (piece == NULL) return false;
+    *out = (weights_extent_t){.dtype = piece->dtype,
+                              .slice = piece->slice,
+                              .elements = piece->elements,
+                              .name = s->holds == LH_HOLDS_STATE ? s->name : NULL};
+    return true;
+}
+
+/* An element range inside what is held here, as elements of the piece. */
+static lh_status_t range_check(const weights_t *w, const store_t *s, const store_piece_t *piece,
+                               uint32_t parameter, uint64_t *begin, uint64_t count)
+{
+    const uint64_t held = piece->slice.end - piece->slice.begin;
+    /* A state of another extent than its parameter's is addressed by its own elements. */
+    const uint64_t from = piece->elements == held ? piece->slice.begin : 0;
+    if (*begin < from || count > piece->elements || *begin - from > piece->elements - count)
+        return fail(LH_INVALID, "elements %llu to %llu of %s '%s' are not held here",
+                    (unsigned long long)*begin, (unsigned long long)(*begin + count), s->name,
+                    w->parameters->items[parameter].name);
+    *begin -= from;
+    return LH_OK;
+}
+
+enum { PART_ELEMENTS = 65536 };
+
+static lh_status_t piece_write(weights_t *w, const store_t *s, const store_piece_t *piece,
+                               uint64_t begin, uint64_t count, lh_dtype_t dtype, const void *host)
+{
+    lh_assert(begin <= piece->elements && count <= piece->elements - begin);
+    uint64_t part[PART_ELEMENTS / 8]; /* 64 KiB of elements in the store's dtype */
+    const uint64_t wide = lh_dtype_bytes(piece->dtype), most = sizeof(part) / wide;
+    for (uint64_t at = 0; at < count; at += most) {
+        const uint64_t n = count - at < most ? count - at : most;
+        const void *bytes = (const char *)host + at * lh_dtype_bytes(dtype);
+        lh_status_t status = LH_OK;
+        if (dtype != piece->dtype) {
+            status = dtype_convert(piece->dtype, part, dtype, bytes, n);
+            bytes = part;
+        }
+        if (status == LH_OK)
+            status = engine_upload(w->engine, &s->allocation, piece->offset + (begin + at) * wide,
+                                   bytes, n * wide);
+        if (status != LH_OK) return status;
+    }
+    return LH_OK;
+}
+
+lh_status_t weights_write(weights_t *w, uint32_t space, uint32_t parameter, uint64_t begin,
+                          uint64_t count, lh_dtype_t dtype, const void *host)
+{
+    const store_t *s;
+    const store_piece_t *piece = piece_of(w, space, parameter, &s);
+    if (piece == NULL)
+        return fail(LH_INVALID, "parameter '%s' has no such data here",
+                    w->parameters->items[parameter].name);
+    uint64_t at = begin;
+    lh_status_t status = range_check(w, s, piece, parameter, &at, count);
+    if (status == LH_OK) status = piece_write(w, s, piece, at, count, dtype, host);
+    if (status != LH_OK || space != SPACE_PARAMETER || s == w->value) return status;
+    return weights_write(w, SPACE_VALUE, parameter, begin, count, dtype, host);
+}
+
+lh_status_t weights_read(weights_t *w, uint32_t space, uint32_t parameter, uint64_t begin,
+                         uint64_t count, lh_dtype_t dtype, void *host)
+{
+    const store_t *s;
+    const store_piece_t *piece = piece_of(w, space, parameter, &s);
+    if (piece == NULL)
+        return fail(LH_INVALID, "parameter '%s' has no such data here",
+                    w->parameters->items[parameter].name);
+    if (s->allocation.memory == NULL && count > 0)
+        return fail(LH_INVALID, "%s of parameter '%s' was given back", s->name,
+                    w->parameters->items[parameter].name);
+    lh_status_t status = range_check(w, s, piece, parameter, &begin, count);
+    if (status == LH_OK && dtype == piece->dtype)
+        return engine_download(w->engine, &s->allocation,
+                               piece->offset + begin * lh_dtype_bytes(dtype), host,
+                               count * lh_dtype_bytes(dtype));
+
+    uint64_t part[PART_ELEMENTS / 8];
+    const uint64_t wide = lh_dtype_bytes(piece->dtype), most = sizeof(part) / wide;
+    for (uint64_t at = 0; status == LH_OK && at < count; at += most) {
+        const uint64_t n = count - at < most ? count - at : most;
+        char *to = (char *)host + at * lh_dtype_bytes(dtype);
+        status = engine_download(w->engine, &s->allocation, piece->offset + (begin + at) * wide,
+                                 part, n * wide);
+        if (status == LH_OK) status = dtype_convert(dtype, to, piece->dtype, part, n);
+    }
+    return status;
+}
+
+/* What is drawn is written while the next piece is drawn. */
+static lh_status_t parameter_initialize(weights_t *w, uint32_t index, initial_t *initial)
+{
+    const store_t *s;
+    const store_piece_t *piece = piece_of(w, SPACE_PARAMETER, index, &s);
+    if (piece == NULL) return LH_OK;
+    initial_piece_t drawn;
+    lh_status_t status = LH_OK;
+    initial_start(initial, index, piece->slice.begin, piece->slice.end);
+    while (status == LH_OK && initial_next(initial, &drawn))
+        status = weights_write(w, SPACE_PARAMETER, index, drawn.begin, drawn.count, LH_DTYPE_F32,
+                               drawn.values);
+    return status;
+}
+
+static lh_status_t state_initialize(weights_t *w, const store_t *s)
+{
+    float part[4096];
+    for (uint32_t i = 0; i < 4096; i++)
+        part[i] = (float)s->initial;
+    for (uint32_t i = 0; i < w->parameters->count; i++) {
+        const store_piece_t *piece = &s->pieces[i];
+        for (uint64_t at = 0; piece->present && at < piece->elements; at += 4096) {
+            const uint64_t left = piece->elements - at, n = left < 4096 ? left : 4096;
+            const lh_status_t status = piece_write(w, s, piece, at, n, LH_DTYPE_F32, part);
+            if (status != LH_OK) return status;
+        }
+    }
+    return LH_OK;
+}
+
+lh_status_t weights_initialize(weights_t *w, uint64_t seed, double init_std)
+{
+    initial_t *initial;
+    lh_status_t status = initial_new(w->parameters, seed, init_std, 0, &initial);
+    if (status != LH_OK) return status;
+    for (uint32_t i = 0; status == LH_OK && i < w->parameters->count; i++)
+        if (w->parameters->items[i].storage == i) status = parameter_initialize(w, i, initial);
+    initial_free(initial);
+    for (uint32_t i = 0; status == LH_OK && i < w->store_count; i++)
+        if (w->stores[i]->holds == LH_HOLDS_STATE)
+            status = w->stores[i]->initial == 0 ? engine_zero(w->engine, &w->stores[i]->allocation)
+                                                : state_initialize(w, w->stores[i]);
+    return status;
+}
+
+/* Frees allocations before the engine is closed; closing finds them empty. */
+/* A frozen parameter has no master: its value is all there is of it. */
+static bool has_master(const weights_t *w)
+{
+    if (w->master == NULL) return false;
+    for (uint32_t i = 0; i < w->parameters->count; i++)
+        if (w->value->pieces[i].present && !w->master->pieces[i].present) return false;
+    return true;
+}
+
+lh_status_t engine_finish(engine_t *e)
+{
+    const lh_status_t status = engine_wait(e);
+    if (status != LH_OK) return status;
+    allocation_t *const list[] = {&e->scratch, &e->inputs, &e->outputs, &e->constants, &e->caches};
+    for (uint32_t i = 0; i < sizeof(list) / sizeof(list[0]); i++)
+        allocation_release(list[i], e->api);
+    for (uint32_t i = 0; i < ARENAS; i++)
+        allocation_release(&e->arenas[i], e->api);
+    for (uint32_t i = 0; i < e->weights_count; i++) {
+        weights_t *w = e->weights[i];
+        if (w->grad != NULL) allocation_release(&w->grad->allocation, e->api);
+        if (has_master(w)) allocation_release(&w->value->allocation, e->api);
+    }
+    return LH_OK;
+}
+
+void weights_release(weights_t *w, uint32_t space)
+{
+    if (space == SPACE_PARAMETER && has_master(w))
+        allocation_release(&w->master->allocation, w->engine->api);
+    for (uint32_t i = 0; i < w->store_count; i++)
+        if (w->stores[i]->holds == LH_HOLDS_STATE && w->stores[i]->state + SPACE_STATE == space)
+            allocation_release(&w->stores[i]->allocation, w->engine->api);
+}

@@ -1,0 +1,96 @@
+/* engine/weights.h - a model's parameters in device memory: one store for each kind of data, with a
+ * piece for each logical parameter. */
+#ifndef ENGINE_WEIGHTS_H
+#define ENGINE_WEIGHTS_H
+
+#include <engine/engine.h>
+#include <program/allocation.h>
+
+typedef struct store_piece {
+    bool present;
+    lh_dtype_t dtype;
+    lh_slice_t slice;  /* elements of the logical parameter held here */
+    uint64_t elements; /* stored: of the slice, or of the state */
+    uint64_t offset;   /* in the allocation */
+} store_piece_t;
+
+typedef struct store {
+    char name[32];
+    uint32_t holds; /* LH_HOLDS_* */
+    uint32_t state; /* STATE: which of the rule's */
+    double initial; /* STATE */
+    allocation_t allocation;
+    store_piece_t *pieces; /* [parameters]; tied ones have none of their own */
+} store_t;
+
+typedef struct cache_entry { /* keys or values of one attention for generation */
+    uint64_t sequences, capacity, width;
+    uint32_t block, place; /* place: 2 * (attention in its block) + (0 keys, 1 values) */
+    uint64_t offset;       /* in the engine's caches */
+} cache_entry_t;
+
+struct weights {
+    engine_t *engine;
+    const lh_model_api_t *api;
+    lh_model_t *model;
+    parameters_t *parameters;
+    lh_dtype_t compute, accumulate;
+    bool *frozen; /* [parameters] */
+    store_t **stores;
+    uint32_t store_count;
+    size_t store_capacity;
+    store_t *value, *grad, *master; /* grad: what the backward pass adds into; NULL: none. master
+                                       NULL: the value is its own */
+    lh_slice_t *owned;              /* [parameters] what this rank saves; NULL: everything */
+    bool gathered; /* values are cut: each instance reads a whole form of its own    */
+    bool bucketed; /* gradients are cut: the backward pass adds into whole forms  */
+    cache_entry_t *caches;
+    uint32_t cache_count;
+    size_t cache_capacity;
+};
+
+void weights_free(weights_t *w);
+
+/* A store without pieces. */
+lh_status_t weights_store_add(weights_t *w, const char *name, uint32_t holds,
+                              store_t **out) LH_MUST_CHECK;
+/* Room for a piece; the offset follows. */
+lh_status_t weights_piece_add(weights_t *w, store_t *s, uint32_t parameter, lh_dtype_t dtype,
+                              lh_slice_t slice, uint64_t elements) LH_MUST_CHECK;
+/* Keeps only this rank's slices [parameters] of the values. Before any program. */
+lh_status_t weights_value_cut(weights_t *w, const lh_slice_t *slices) LH_MUST_CHECK;
+/* A whole gradient for every parameter that is not frozen, where no optimizer has made one. */
+lh_status_t weights_gradients_default(weights_t *w) LH_MUST_CHECK;
+/* Keys or values for a block's attention; shared by all who ask with the same sizes. */
+lh_status_t weights_cache(weights_t *w, const cache_entry_t *wanted,
+                          uint64_t *offset) LH_MUST_CHECK;
+
+/* Gives memory back once the last step of a run is made, so that saving it takes
+ * no more memory than the run did. */
+/* No program runs any more: waits for what is queued, then frees arenas, scratch, inputs, outputs,
+ * constants, caches, gradients, and values that have a master. Weights and states can still be
+ * read. Not where another process may read the memory. */
+lh_status_t engine_finish(engine_t *e) LH_MUST_CHECK;
+/* SPACE_PARAMETER or a state whose data was read for the last time. */
+void weights_release(weights_t *w, uint32_t space);
+
+lh_status_t weights_new(engine_t *e, const weights_how_t *how, weights_t **out) LH_MUST_CHECK;
+const parameters_t *weights_parameters(const weights_t *w);
+/* No gradient and no state from here on; before the first program_new. LH_PARAM_FROZEN already is.
+ */
+void weights_freeze(weights_t *w, uint32_t parameter);
+bool weights_frozen(const weights_t *w, uint32_t parameter);
+/* Host buffers are dense; values are converted from and to `dtype`. begin and count are elements of
+ * the logical parameter and must lie in the slice held here. Not inside a step. */
+lh_status_t weights_write(weights_t *w, uint32_t space, uint32_t parameter, uint64_t begin,
+                          uint64_t count, lh_dtype_t dtype, const void *host) LH_MUST_CHECK;
+lh_status_t weights_read(weights_t *w, uint32_t space, uint32_t parameter, uint64_t begin,
+                         uint64_t count, lh_dtype_t dtype, void *host) LH_MUST_CHECK;
+bool weights_extent(const weights_t *w, uint32_t space, uint32_t parameter, weights_extent_t *out);
+/* Elements of the logical parameter that this rank writes into checkpoints: over all ranks each
+ * element once. A state of another extent than its parameter's belongs to who owns element 0. */
+lh_slice_t weights_owned(const weights_t *w, uint32_t parameter);
+/* Every parameter's initial value (parameters.h), every state's. */
+lh_status_t weights_initialize(weights_t *w, uint64_t seed, double init_std) LH_MUST_CHECK;
+
+#endif

@@ -1,0 +1,412 @@
+/* json.c - the rules that yyjson leaves to its callers: keys that stand twice, how many values, NUL
+ * in texts. They are read off the values after these were parsed: yyjson does not recurse, bounds
+ * depth (CMakeLists.txt says to how much), and holds 16 bytes a value. */
+#include <format/json.h>
+
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+
+#include <yyjson.h>
+
+#include <base/file.h>
+#include <base/memory.h>
+#include <format/json_writer.h>
+
+/* What yyjson may hold. It begins with room for a value of every few bytes of text, and takes more
+ * as values come: that is where too many are found out, before they are held. */
+typedef struct budget {
+    uint64_t most_bytes;
+    bool spent;
+} budget_t;
+
+static void *take(void *context, size_t bytes)
+{
+    (void)context;
+    return mem_lend(bytes);
+}
+
+static void *take_more(void *context, void *memory, size_t old_bytes, size_t bytes)
+{
+    budget_t *budget = context;
+    budget->spent = bytes > old_bytes && bytes > budget->most_bytes;
+    void *other = budget->spent ? NULL : mem_lend(bytes);
+    if (other == NULL) return NULL;
+    memcpy(other, memory, old_bytes < bytes ? old_bytes : bytes);
+    mem_free(memory);
+    return other;
+}
+
+static void give(void *context, void *memory)
+{
+    (void)context;
+    mem_free(memory);
+}
+
+/* A document keeps its allocator, but only frees with it. */
+static json_document_t *read_bytes(const char *text, size_t length, yyjson_read_flag how,
+                                   budget_t *budget, yyjson_read_err *error)
+{
+    const yyjson_alc heap = {.malloc = take, .realloc = take_more, .free = give, .ctx = budget};
+    /* Without YYJSON_READ_INSITU the text is only read. */
+    return yyjson_read_opts((char *)(uintptr_t)text, length, how, &heap, error);
+}
+
+/* yyjson's questions take no const, and change nothing. */
+static yyjson_val *asked(const json_value_t *v)
+{
+    return (yyjson_val *)(uintptr_t)v;
+}
+
+static bool is_container(const json_value_t *v)
+{
+    return unsafe_yyjson_is_ctn(asked(v));
+}
+
+/* The byte that yyjson stopped at as a person can read it, behind a comma; nothing at the end. */
+enum { BYTE_FOUND = 8 };
+static const char *byte_at(const char *text, size_t length, size_t at, char out[BYTE_FOUND])
+{
+    const unsigned char c = at < length ? (unsigned char)text[at] : 0;
+    (void)snprintf(out, BYTE_FOUND, c > 0x20 && c < 0x7f ? ", '%c'" : ", 0x%02x", c);
+    return at < length ? out : "";
+}
+
+_Static_assert(JSON_DEPTH == 64 && YYJSON_READER_DEPTH_LIMIT == JSON_DEPTH, "one limit of depth");
+
+static const char *sentence(const yyjson_read_err *error)
+{
+    return error->code == YYJSON_READ_ERROR_DEPTH ? "nested deeper than 64 levels" : error->msg;
+}
+
+static int by_text(const void *a, const void *b)
+{
+    return strcmp(*(const char *const *)a, *(const char *const *)b);
+}
+
+/* *twice: a key of the object that stands there more than once, or NULL. keys: room that grows. */
+static lh_status_t find_twice(const json_value_t *map, const char ***keys, size_t *capacity,
+                              const char **twice)
+{
+    const size_t count = json_size(map);
+    *twice = NULL;
+    if (count < 2) return LH_OK;
+    const char **all = mem_grow(*keys, capacity, count, sizeof(*all));
+    if (all == NULL) return LH_NO_MEMORY;
+    *keys = all;
+    for (json_walk_t w = json_walk(map); json_next(&w);)
+        all[w.index] = w.key;
+    qsort(all, count, sizeof(*all), by_text);
+    for (size_t i = 1; i < count && *twice == NULL; i++)
+        if (strcmp(all[i - 1], all[i]) == 0) *twice = all[i];
+    return LH_OK;
+}
+
+static lh_status_t refuse_most(const char *path, uint64_t most)
+{
+    return fail(LH_INVALID, "%s: more than %llu values in its JSON", path,
+                (unsigned long long)most);
+}
+
+/* Texts first: keys are compared up to their NUL. */
+static lh_status_t check_values(const char *path, const json_document_t *d, uint64_t most)
+{
+    const json_value_t *end = d->root + yyjson_doc_get_val_count((void *)d);
+    const char **keys = NULL, *twice = NULL;
+    size_t capacity = 0;
+    uint64_t held = 0;
+    lh_status_t status = LH_OK;
+    for (const json_value_t *v = d->root; v < end; v++) {
+        if (is_container(v)) held += json_size(v);
+        if (json_is_text(v) && memchr(json_text(v), '\0', json_text_length(v)) != NULL)
+            return fail(LH_INVALID, "%s: \\u0000 is not allowed in its texts", path);
+    }
+    if (held > most) return refuse_most(path, most);
+    for (const json_value_t *v = d->root; status == LH_OK && twice == NULL && v < end; v++)
+        if (json_is_map(v)) status = find_twice(v, &keys, &capacity, &twice);
+    if (twice != NULL) status = fail(LH_INVALID, "%s: key '%.64s' stands twice", path, twice);
+    mem_free(keys);
+    return status;
+}
+
+static lh_status_t check_document(const char *path, const json_document_t *d, uint64_t most)
+{
+    if (!json_is_map(d->root)) {
+        char found[JSON_FOUND];
+        json_found(d->root, found);
+        return fail(LH_INVALID, "%s: %s found, a JSON object was expected", path, found);
+    }
+    return check_values(path, d, most);
+}
+
+lh_status_t json_parse(const char *path, const char *text, size_t length, uint64_t most,
+                       json_document_t **out)
+{
+    enum { VALUE_BYTES = sizeof(yyjson_val), ROOM = 1 << 16 };
+    yyjson_read_err error;
+    /* A member is two values, and yyjson takes half as much again as it needs. */
+    budget_t budget = {.most_bytes = most < UINT32_MAX ? 3 * VALUE_BYTES * most + ROOM
+                                                       : UINT64_MAX};
+    if (length == 0) return fail(LH_INVALID, "%s: not JSON: nothing stands there", path);
+    json_document_t *d = read_bytes(text, length, YYJSON_READ_NOFLAG, &budget, &error);
+    if (d == NULL && budget.spent) return refuse_most(path, most);
+    if (d == NULL && error.code == YYJSON_READ_ERROR_MEMORY_ALLOCATION)
+        return fail(LH_NO_MEMORY, "out of memory: %s: %zu bytes of JSON", path, length);
+    if (d == NULL) {
+        char found[BYTE_FOUND];
+        size_t line = 0, column = 0, character;
+        (void)yyjson_locate_pos(text, length, error.pos, &line, &column, &character);
+        return fail(LH_INVALID, "%s: not JSON, line %zu column %zu%s: %s", path, line, column,
+                    byte_at(text, length, error.pos, found), sentence(&error));
+    }
+    const lh_status_t status = check_document(path, d, most);
+    if (status == LH_OK)
+        *out = d;
+    else
+        json_free(d);
+    return status;
+}
+
+lh_status_t json_read(const char *path, uint64_t limit, uint64_t most, json_document_t **out)
+{
+    char *text;
+    size_t length;
+    lh_status_t status = file_read(path, limit, &text, &length);
+    if (status != LH_OK) return status;
+    status = json_parse(path, text, length, most, out);
+    mem_free(text);
+    return status;
+}
+
+void json_free(json_document_t *document)
+{
+    yyjson_doc_free(document);
+}
+
+const json_value_t *json_root(const json_document_t *document)
+{
+    return document == NULL ? NULL : document->root;
+}
+
+bool json_is_map(const json_value_t *v)
+{
+    return yyjson_is_obj(asked(v));
+}
+
+bool json_is_list(const json_value_t *v)
+{
+    return yyjson_is_arr(asked(v));
+}
+
+bool json_is_text(const json_value_t *v)
+{
+    return yyjson_is_str(asked(v));
+}
+
+bool json_is_whole(const json_value_t *v)
+{
+    return yyjson_is_sint(asked(v)) ||
+           (yyjson_is_uint(asked(v)) && yyjson_get_uint(asked(v)) <= INT64_MAX);
+}
+
+bool json_is_numeric(const json_value_t *v)
+{
+    return yyjson_is_num(asked(v));
+}
+
+bool json_is_flag(const json_value_t *v)
+{
+    return yyjson_is_bool(asked(v));
+}
+
+bool json_is_yes(const json_value_t *v)
+{
+    return yyjson_is_true(asked(v));
+}
+
+bool json_is_nil(const json_value_t *v)
+{
+    return yyjson_is_null(asked(v));
+}
+
+const char *json_text(const json_value_t *v)
+{
+    return yyjson_get_str(asked(v));
+}
+
+size_t json_text_length(const json_value_t *v)
+{
+    return json_is_text(v) ? yyjson_get_len(asked(v)) : 0;
+}
+
+int64_t json_whole(const json_value_t *v)
+{
+    return json_is_whole(v) ? yyjson_get_sint(asked(v)) : 0;
+}
+
+bool json_whole_text(const json_value_t *v, char out[JSON_WHOLE_TEXT])
+{
+    if (yyjson_is_uint(asked(v)))
+        (void)snprintf(out, JSON_WHOLE_TEXT, "%" PRIu64, yyjson_get_uint(asked(v)));
+    else
+        (void)snprintf(out, JSON_WHOLE_TEXT, "%" PRId64, yyjson_get_sint(asked(v)));
+    return yyjson_is_int(asked(v));
+}
+
+double json_number(const json_value_t *v)
+{
+    return yyjson_get_num(asked(v));
+}
+
+bool json_count(const json_value_t *v, uint64_t *out)
+{
+    if (!json_is_whole(v) || json_whole(v) < 0) return false;
+    *out = (uint64_t)json_whole(v);
+    return true;
+}
+
+size_t json_size(const json_value_t *v)
+{
+    return v != NULL && is_container(v) ? unsafe_yyjson_get_len(asked(v)) : 0;
+}
+
+const json_value_t *json_member(const json_value_t *map, const char *key)
+{
+    return yyjson_obj_get(asked(map), key);
+}
+
+const json_value_t *json_item(const json_value_t *list, size_t index)
+{
+    return yyjson_arr_get(asked(list), index);
+}
+
+json_walk_t json_walk(const json_value_t *v)
+{
+    json_walk_t w = {.left = json_size(v), .keyed = json_is_map(v)};
+    if (w.left > 0) w.follows = unsafe_yyjson_get_first(asked(v));
+    return w;
+}
+
+bool json_next(json_walk_t *w)
+{
+    if (w->left == 0) return false;
+    w->index = w->value == NULL ? 0 : w->index + 1;
+    w->key = w->keyed ? unsafe_yyjson_get_str(asked(w->follows)) : NULL;
+    w->value = w->keyed ? w->follows + 1 : w->follows;
+    w->follows = unsafe_yyjson_get_next(asked(w->value));
+    w->left--;
+    return true;
+}
+
+void json_found(const json_value_t *v, char out[JSON_FOUND])
+{
+    enum { SHOWN = JSON_FOUND - 8 };
+    if (v == NULL || json_is_text(v)) {
+        const char *text = v == NULL ? NULL : json_text(v);
+        (void)snprintf(out, JSON_FOUND, text == NULL ? "nothing" : "\"%.*s\"%s", SHOWN, text,
+                       text != NULL && strlen(text) > SHOWN ? "..." : "");
+        return;
+    }
+    text_t text = {0};
+    json_writer_t w = {.to = &text, .style = JSON_TIGHT};
+    json_put_value(&w, NULL, v);
+    (void)snprintf(out, JSON_FOUND, "%.*s%s", SHOWN, text.data == NULL ? "a value" : text.data,
+                   text.length > SHOWN ? "..." : "");
+    text_free(&text);
+}
+
+lh_status_t json_refuse(const char *path, const char *key, const json_value_t *v,
+                        const char *wanted)
+{
+    char found[JSON_FOUND];
+    json_found(v, found);
+    return fail(LH_INVALID, "%s: %s is %s, %s was expected", path, key, found, wanted);
+}
+
+lh_status_t json_take_count(const char *path, const json_value_t *map, const char *key,
+                            uint64_t *out)
+{
+    const json_value_t *v = json_member(map, key);
+    return json_count(v, out) ? LH_OK : json_refuse(path, key, v, "a number of 0 or more");
+}
+
+lh_status_t json_take_text(const char *path, const json_value_t *map, const char *key,
+                           const char **out)
+{
+    const json_value_t *v = json_member(map, key);
+    if (!json_is_text(v)) return json_refuse(path, key, v, "a text");
+    *out = json_text(v);
+    return LH_OK;
+}
+
+static const char *kind_of(const json_value_t *v)
+{
+    if (json_is_map(v)) return "an object";
+    if (json_is_list(v)) return "a list";
+    if (json_is_flag(v)) return "true or false";
+    return json_is_nil(v) ? "null" : "a number";
+}
+
+/* yyjson takes NaN and Infinity in any case and abbreviated; Python only as it writes them itself.
+ * Numbers are left as they stand: what none can hold is nobody's concern here. */
+static bool is_pythons(const json_value_t *raw)
+{
+    const char *text = yyjson_get_raw(asked(raw));
+    const size_t length = yyjson_get_len(asked(raw)), sign = text[0] == '-';
+    if (text[sign] >= '0' && text[sign] <= '9') return true;
+    const char *word = text[sign] == 'N' && sign == 0 ? "NaN" : "Infinity";
+    return length - sign == strlen(word) && memcmp(text + sign, word, length - sign) == 0;
+}
+
+static lh_status_t check_line(const json_document_t *d)
+{
+    const json_value_t *end = d->root + yyjson_doc_get_val_count((void *)d);
+    for (const json_value_t *v = d->root; v < end; v++)
+        if (yyjson_is_raw(asked(v)) && !is_pythons(v))
+            return fail(LH_INVALID, "'%.12s' is no number", yyjson_get_raw(asked(v)));
+    if (json_is_map(d->root)) return LH_OK;
+    return fail(LH_INVALID, "%s found, an object was expected",
+                json_is_text(d->root) ? "a text" : kind_of(d->root));
+}
+
+lh_status_t json_line_text(const char *bytes, size_t length, const char *key,
+                           json_document_t **line, const char **text, size_t *text_length)
+{
+    yyjson_read_err error;
+    budget_t budget = {.most_bytes = UINT64_MAX};
+    json_free(*line);
+    *line = read_bytes(bytes, length, YYJSON_READ_NUMBER_AS_RAW | YYJSON_READ_ALLOW_INF_AND_NAN,
+                       &budget, &error);
+    if (*line == NULL && error.code == YYJSON_READ_ERROR_MEMORY_ALLOCATION)
+        return fail(LH_NO_MEMORY, "out of memory: a line of %zu bytes of JSON", length);
+    if (*line == NULL) {
+        char found[BYTE_FOUND];
+        return fail(LH_INVALID, "at byte %zu%s: %s", error.pos + 1,
+                    byte_at(bytes, length, error.pos, found), sentence(&error));
+    }
+    const lh_status_t status = check_line(*line);
+    if (status != LH_OK) return status;
+
+    const size_t key_length = strlen(key);
+    const json_value_t *found = NULL;
+    yyjson_obj_iter members = yyjson_obj_iter_with((*line)->root);
+    for (yyjson_val *k; (k = yyjson_obj_iter_next(&members)) != NULL;) {
+        if (!yyjson_equals_strn(k, key, key_length)) continue;
+        if (found != NULL) return fail(LH_INVALID, "key '%.64s' stands twice", key);
+        found = yyjson_obj_iter_get_val(k);
+    }
+    if (found == NULL) return fail(LH_INVALID, "key '%.64s' is missing", key);
+    if (!json_is_text(found))
+        return fail(LH_INVALID, "key '%.64s' holds %s, a text was expected", key, kind_of(found));
+    *text = json_text(found);
+    *text_length = json_text_length(found);
+    return LH_OK;
+}
+
+bool json_line_blank(const char *bytes, size_t length)
+{
+    size_t at = 0;
+    while (at < length && memchr(" \t\r\n", bytes[at], 4) != NULL)
+        at++;
+    return at == length;
+}

@@ -1,0 +1,87 @@
+/* format/json.h - JSON read by one library, yyjson, which nothing else includes: files into trees of
+ * values that live as long as their document, and one text out of a line of JSONL.
+ *
+ * Both refuse what is not UTF-8 and what is nested deeper than JSON_DEPTH. Documents also refuse
+ * what a reader of files trips over: a key that stands twice, a NUL in a text, a number that no
+ * double holds, NaN. Lines are data and may hold these, as Python's json reads them. */
+#ifndef FORMAT_JSON_H
+#define FORMAT_JSON_H
+
+#include <base/status.h>
+
+enum { JSON_DEPTH = 64 };
+
+typedef struct yyjson_doc json_document_t;
+typedef struct yyjson_val json_value_t; /* NULL wherever nothing stands: every question takes it */
+
+/* The text must be one object, of at most `most` values. path is for sentences. */
+lh_status_t json_parse(const char *path, const char *text, size_t length, uint64_t most,
+                       json_document_t **out) LH_MUST_CHECK;
+/* A whole file of at most `limit` bytes, by json_parse. */
+lh_status_t json_read(const char *path, uint64_t limit, uint64_t most,
+                      json_document_t **out) LH_MUST_CHECK;
+void json_free(json_document_t *document);                      /* NULL does nothing */
+const json_value_t *json_root(const json_document_t *document); /* NULL of NULL  */
+
+/* What a value is. A whole number fits 63 bits and a sign. */
+bool json_is_map(const json_value_t *v); /* an object: keys and values */
+bool json_is_list(const json_value_t *v);
+bool json_is_text(const json_value_t *v);
+bool json_is_whole(const json_value_t *v);
+bool json_is_numeric(const json_value_t *v); /* whole or not */
+bool json_is_flag(const json_value_t *v);    /* true or false */
+bool json_is_yes(const json_value_t *v);     /* true */
+bool json_is_nil(const json_value_t *v);     /* null, which stands there */
+
+/* What it says, if it is of that kind; else NULL or 0. */
+const char *json_text(const json_value_t *v);
+size_t json_text_length(const json_value_t *v);
+int64_t json_whole(const json_value_t *v);
+enum { JSON_WHOLE_TEXT = 24 };
+/* The digits of an integer of up to 64 bits; false: it is none. */
+bool json_whole_text(const json_value_t *v, char out[JSON_WHOLE_TEXT]);
+double json_number(const json_value_t *v);
+/* A whole number of 0 or more: what files hold counts and sizes in. */
+bool json_count(const json_value_t *v, uint64_t *out);
+
+/* Of a list or an object: how many; the one of a key or a place, found by walking there. */
+size_t json_size(const json_value_t *v);
+const json_value_t *json_member(const json_value_t *map, const char *key);
+const json_value_t *json_item(const json_value_t *list, size_t index);
+
+/* for (json_walk_t w = json_walk(value); json_next(&w);) has each item of a list, each member of an
+ * object, and nothing of anything else. */
+typedef struct json_walk {
+    const char *key; /* NULL in a list */
+    const json_value_t *value;
+    size_t index;
+    const json_value_t *follows; /* what comes next, and how many are left */
+    size_t left;
+    bool keyed;
+} json_walk_t;
+json_walk_t json_walk(const json_value_t *v);
+bool json_next(json_walk_t *w);
+
+/* What stands there, for a sentence: 1.5, "a text", [1,2..., nothing. */
+enum { JSON_FOUND = 64 };
+void json_found(const json_value_t *v, char out[JSON_FOUND]);
+/* "PATH: KEY is FOUND, WANTED was expected". */
+lh_status_t json_refuse(const char *path, const char *key, const json_value_t *v,
+                        const char *wanted) LH_MUST_CHECK;
+/* A member with its kind checked; the sentence names file and key. */
+lh_status_t json_take_count(const char *path, const json_value_t *map, const char *key,
+                            uint64_t *out) LH_MUST_CHECK;
+lh_status_t json_take_text(const char *path, const json_value_t *map, const char *key,
+                           const char **out) LH_MUST_CHECK;
+
+/* The text that `key` has at the top level of one line, which is one object; once. LH_INVALID:
+ * fail_reason() says what is wrong with the line, with the byte counted from 1. Linear in time and
+ * memory. *line is NULL before the first call and json_free's after the last; the text is valid
+ * until the next call with it. */
+lh_status_t json_line_text(const char *bytes, size_t length, const char *key,
+                           json_document_t **line, const char **text,
+                           size_t *text_length) LH_MUST_CHECK;
+/* Nothing but white space. */
+bool json_line_blank(const char *bytes, size_t length);
+
+#endif

@@ -1,0 +1,292 @@
+/* hf_export.c - puts parameters back into Hugging Face's tensors, one at a time, and writes the
+ * folder. */
+#include <hf/hf_export.h>
+
+#include <stdio.h>
+
+#include <base/dtype.h>
+#include <base/file.h>
+#include <base/log.h>
+#include <base/memory.h>
+#include <format/safetensors.h>
+#include <format/shard_index.h>
+#include <hf/hf_folder.h>
+#include <hf/hf_weights.h>
+
+enum { FILE_NAME = 48 };
+
+typedef struct export
+{
+    const hf_export_how_t *how;
+    hf_weights_t weights;
+    checkpoint_t *imported; /* for the dtypes that the tensors had; NULL: none */
+    lh_dtype_t *dtype;      /* of each of weights.tensors */
+    uint64_t *bytes;
+    uint32_t *shard;
+    uint32_t shards;
+    uint64_t total;
+    hf_folder_t *folder;
+}
+export_t;
+
+static lh_dtype_t source_dtype(const checkpoint_t *c, const char *name)
+{
+    const manifest_tensor_t *t = c == NULL ? NULL : checkpoint_find(c, name);
+    return t == NULL ? LH_DTYPE_NONE : t->source;
+}
+
+static lh_dtype_t tensor_dtype(const export_t *ex, const hf_tensor_t *t)
+{
+    static const lh_dtype_t asked[] = {
+        [EXPORT_F32] = LH_DTYPE_F32, [EXPORT_BF16] = LH_DTYPE_BF16, [EXPORT_F16] = LH_DTYPE_F16};
+    if (ex->how->dtype != EXPORT_AS_IMPORTED) return asked[ex->how->dtype];
+    const char *name = ex->how->parameters->items[t->users[0].parameter].name;
+    lh_dtype_t dtype = source_dtype(ex->how->from, name);
+    if (dtype == LH_DTYPE_NONE) dtype = source_dtype(ex->imported, name);
+    return dtype == LH_DTYPE_NONE ? LH_DTYPE_F32 : dtype;
+}
+
+/* A tensor lies whole in one file; files are filled in order of names. */
+static lh_status_t plan_shards(export_t *ex)
+{
+    const uint32_t count = ex->weights.count;
+    ex->dtype = mem_array(count, sizeof(ex->dtype[0]));
+    ex->bytes = mem_array(count, sizeof(ex->bytes[0]));
+    ex->shard = mem_array(count, sizeof(ex->shard[0]));
+    if (ex->dtype == NULL || ex->bytes == NULL || ex->shard == NULL) return LH_NO_MEMORY;
+
+    const uint64_t most = ex->how->shard_bytes == 0 ? UINT64_MAX : ex->how->shard_bytes;
+    uint64_t held = 0;
+    ex->shards = 1;
+    for (uint32_t i = 0; i < count; i++) {
+        const hf_tensor_t *t = &ex->weights.tensors[i];
+        ex->dtype[i] = tensor_dtype(ex, t);
+        ex->bytes[i] = t->elements * lh_dtype_bytes(ex->dtype[i]);
+        if (held > 0 && (held >= most || ex->bytes[i] > most - held)) {
+            ex->shards++;
+            held = 0;
+        }
+        ex->shard[i] = ex->shards - 1;
+        held += ex->bytes[i];
+        ex->total += ex->bytes[i];
+    }
+    return LH_OK;
+}
+
+static void shard_name(const export_t *ex, uint32_t shard, char out[FILE_NAME])
+{
+    lh_assert(shard < ex->shards);
+    if (ex->shards == 1)
+        (void)snprintf(out, FILE_NAME, "model.safetensors");
+    else
+        (void)snprintf(out, FILE_NAME, "model-%05u-of-%05u.safetensors", shard + 1, ex->shards);
+}
+
+static lh_status_t read_parameter(const export_t *ex, uint32_t parameter, float *out)
+{
+    const parameter_t *item = &ex->how->parameters->items[parameter];
+    const manifest_tensor_t *t = checkpoint_find(ex->how->from, item->name);
+    if (t == NULL)
+        return fail(LH_INVALID, "%s: tensor %s is missing", ex->how->from->path, item->name);
+    if (t->rank != item->rank || memcmp(t->shape, item->shape, sizeof(t->shape)) != 0) {
+        char has[HF_SHAPE_TEXT], wants[HF_SHAPE_TEXT];
+        hf_shape_text(t->rank, t->shape, has);
+        hf_shape_text(item->rank, item->shape, wants);
+        return fail(LH_INVALID, "%s: tensor %s is %s, the model wants %s", ex->how->from->path,
+                    item->name, has, wants);
+    }
+    const tensor_part_t whole = {.count = 0};
+    return checkpoint_read(ex->how->from, t, &whole, out);
+}
+
+static lh_status_t write_tensor(const export_t *ex, uint32_t index, safetensors_writer_t *w,
+                                uint32_t row)
+{
+    lh_assert(index < ex->weights.count);
+    const hf_tensor_t *t = &ex->weights.tensors[index];
+    const hf_transform_t how = {ex->how->parameters, ex->how->host, ex->how->plugins};
+    float *own = mem_array((size_t)t->elements, sizeof(*own));
+    float *values = mem_array((size_t)t->elements, sizeof(*values));
+    void *raw = mem_new((size_t)ex->bytes[index]);
+    lh_status_t status = LH_NO_MEMORY;
+    if (own == NULL || values == NULL || raw == NULL) goto free_buffers;
+
+    status = LH_OK;
+    for (uint32_t i = 0; i < t->user_count && status == LH_OK; i++) {
+        status = read_parameter(ex, t->users[i].parameter, own);
+        if (status == LH_OK)
+            status = hf_transform_export(&how, t, t->users[i].parameter, own, values);
+    }
+    if (status == LH_OK)
+        status = dtype_convert(ex->dtype[index], raw, LH_DTYPE_F32, values, t->elements);
+    if (status == LH_OK) status = safetensors_write(w, row, 0, raw, ex->bytes[index]);
+free_buffers:
+    mem_free(raw);
+    mem_free(values);
+    mem_free(own);
+    return status;
+}
+
+/* Tensors [first, first + count) in one file. */
+static lh_status_t write_shard(const export_t *ex, uint32_t first, uint32_t count)
+{
+    lh_assert(first <= ex->weights.count && count <= ex->weights.count - first);
+    char name[FILE_NAME];
+    shard_name(ex, ex->shard[first], name);
+    char *path = path_join(hf_folder_path(ex->folder), name);
+    safetensors_row_t *rows = mem_array(count, sizeof(*rows));
+    safetensors_writer_t *w = NULL;
+    lh_status_t status = LH_NO_MEMORY;
+    if (path == NULL || rows == NULL) goto free_rows;
+
+    for (uint32_t i = 0; i < count; i++) {
+        const hf_tensor_t *t = &ex->weights.tensors[first + i];
+        rows[i] = (safetensors_row_t){
+            .name = t->name, .dtype = ex->dtype[first + i], .rank = t->rank};
+        memcpy(rows[i].shape, t->shape, sizeof(rows[i].shape));
+    }
+    status = safetensors_create(path, rows, count, NULL, 0, &w);
+    for (uint32_t i = 0; i < count && status == LH_OK; i++)
+        status = write_tensor(ex, first + i, w, i);
+    if (status == LH_OK)
+        status = safetensors_finish(w, NULL);
+    else
+        safetensors_abandon(w);
+free_rows:
+    mem_free(rows);
+    mem_free(path);
+    return status;
+}
+
+static lh_status_t write_shards(const export_t *ex)
+{
+    lh_status_t status = LH_OK;
+    uint32_t first = 0;
+    for (uint32_t i = 1; i <= ex->weights.count && status == LH_OK; i++) {
+        if (i < ex->weights.count && ex->shard[i] == ex->shard[first]) continue;
+        status = write_shard(ex, first, i - first);
+        first = i;
+    }
+    return status;
+}
+
+static lh_status_t write_text(const export_t *ex, const char *name, const text_t *text)
+{
+    char *path = path_join(hf_folder_path(ex->folder), name);
+    if (path == NULL) return LH_NO_MEMORY;
+    const lh_status_t status = file_replace(path, text->data, text->length);
+    mem_free(path);
+    return status;
+}
+
+static lh_status_t write_index(const export_t *ex)
+{
+    if (ex->shards == 1) return LH_OK;
+    shard_entry_t *entries = mem_array(ex->weights.count, sizeof(*entries));
+    char(*names)[FILE_NAME] = mem_array(ex->shards, FILE_NAME);
+    text_t text = {0};
+    lh_status_t status = LH_NO_MEMORY;
+    if (entries == NULL || names == NULL) goto free_entries;
+    for (uint32_t i = 0; i < ex->shards; i++)
+        shard_name(ex, i, names[i]);
+    for (uint32_t i = 0; i < ex->weights.count; i++)
+        entries[i] = (shard_entry_t){ex->weights.tensors[i].name, names[ex->shard[i]]};
+    shard_index_text(&text, entries, ex->weights.count, ex->total);
+    status = text_status(&text);
+    if (status == LH_OK) status = write_text(ex, "model.safetensors.index.json", &text);
+    text_free(&text);
+free_entries:
+    mem_free(names);
+    mem_free(entries);
+    return status;
+}
+
+/* As Transformers names the dtype that most weights have; NULL: what the imported file says. */
+static const char *config_dtype(const export_t *ex)
+{
+    static const char *const names[LH_DTYPES] = {
+        [LH_DTYPE_F32] = "float32", [LH_DTYPE_BF16] = "bfloat16", [LH_DTYPE_F16] = "float16"};
+    uint64_t elements[LH_DTYPES] = {0};
+    lh_dtype_t most = LH_DTYPE_F32;
+    if (ex->how->dtype == EXPORT_AS_IMPORTED && ex->how->imported != NULL) return NULL;
+    for (uint32_t i = 0; i < ex->weights.count; i++) {
+        elements[ex->dtype[i]] += ex->weights.tensors[i].elements;
+        if (elements[ex->dtype[i]] > elements[most]) most = ex->dtype[i];
+    }
+    return names[most];
+}
+
+static lh_status_t write_config(const export_t *ex)
+{
+    const hf_export_how_t *how = ex->how;
+    char *kept = how->imported == NULL ? NULL : path_join(how->imported, "config.json");
+    if (how->imported != NULL && kept == NULL) return LH_NO_MEMORY;
+    const hf_config_facts_t facts = {.option = how->option,
+                                     .context = how->context,
+                                     .vocab = how->parameters->vocab,
+                                     .dtype = config_dtype(ex),
+                                     .kept = kept,
+                                     .bos = how->bos,
+                                     .eos = how->eos};
+    text_t text = {0};
+    lh_status_t status = hf_config_write(how->table, &facts, &text);
+    if (status == LH_OK) status = write_text(ex, "config.json", &text);
+    text_free(&text);
+    mem_free(kept);
+    return status;
+}
+
+static lh_status_t fill_folder(export_t *ex)
+{
+    const hf_export_how_t *how = ex->how;
+    const char *folder = hf_folder_path(ex->folder);
+    lh_status_t status = write_shards(ex);
+    if (status == LH_OK) status = write_index(ex);
+    if (status == LH_OK) status = write_config(ex);
+    if (status == LH_OK && how->tokenizer != NULL)
+        status = hf_files_copy_tokenizer(how->tokenizer, folder);
+    if (status == LH_OK && how->imported != NULL) status = hf_files_copy(how->imported, folder);
+    return status;
+}
+
+static lh_status_t write_folder(export_t *ex)
+{
+    own_files_t own = own_files_of_export;
+    if (ex->how->tokenizer != NULL) own.extra = path_name(ex->how->tokenizer);
+    lh_status_t status = hf_folder_begin(ex->how->folder, &own, &ex->folder);
+    if (status != LH_OK) return status;
+    status = fill_folder(ex);
+    if (status == LH_OK) return hf_folder_publish(ex->folder);
+    hf_folder_abandon(ex->folder);
+    return status;
+}
+
+static lh_status_t open_imported(export_t *ex)
+{
+    if (ex->how->imported == NULL) return LH_OK;
+    char *folder = path_join(ex->how->imported, "checkpoints/step-000000000000");
+    if (folder == NULL) return LH_NO_MEMORY;
+    const lh_status_t status = checkpoint_open(folder, &ex->imported);
+    mem_free(folder);
+    return status;
+}
+
+lh_status_t hf_export(const hf_export_how_t *how, hf_export_result_t *out)
+{
+    export_t ex = {.how = how};
+    lh_status_t status = checkpoint_refuse_extra(how->from, how->parameters);
+    if (status != LH_OK) return status;
+    status = hf_weights_new(how->parameters, &ex.weights);
+    if (status == LH_OK) status = open_imported(&ex);
+    if (status == LH_OK) status = plan_shards(&ex);
+    if (status == LH_OK) status = write_folder(&ex);
+    if (status == LH_OK && out != NULL)
+        *out = (hf_export_result_t){
+            .tensors = ex.weights.count, .bytes = ex.total, .shards = ex.shards};
+    mem_free(ex.shard);
+    mem_free(ex.bytes);
+    mem_free(ex.dtype);
+    checkpoint_close(ex.imported);
+    hf_weights_free(&ex.weights);
+    return status;
+}

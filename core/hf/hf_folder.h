@@ -1,0 +1,49 @@
+/* hf/hf_folder.h - a folder that appears whole or not at all, in the place of an earlier
+ * one of its kind. hf_folder_begin, then the caller fills hf_folder_path, then hf_folder_publish or
+ * hf_folder_abandon. */
+#ifndef HF_HF_FOLDER_H
+#define HF_HF_FOLDER_H
+
+#include <base/status.h>
+#include <base/text.h>
+
+/* Which names an import and an export write. A folder is replaced only
+ * where it holds nothing else, and nothing else in it is ever removed. */
+/* Patterns of paths in the folder, of regular files besides those that hf_folder.h carries and of
+ * folders; NULL ends each. */
+typedef struct own_files {
+    const char *const *files, *const *folders;
+    const char *extra; /* one more file in the folder itself, or NULL */
+} own_files_t;
+
+extern const own_files_t own_files_of_import, own_files_of_export;
+
+/* Appends the path in the folder of the first entry that is none of these, shown; *count is of what
+ * was seen until there. */
+lh_status_t own_files_look(const char *folder, const own_files_t *own, text_t *foreign,
+                           uint64_t *count) LH_MUST_CHECK;
+/* Removes these files, then the folder, which fails where it holds another. */
+lh_status_t own_files_remove(const char *folder, const own_files_t *own) LH_MUST_CHECK;
+
+typedef struct hf_folder hf_folder_t;
+
+/* Refuses what is there already unless it holds nothing but `own`; sweeps what killed runs left;
+ * then makes a new folder beside it, locked as long as this process works there. */
+lh_status_t hf_folder_begin(const char *folder, const own_files_t *own,
+                            hf_folder_t **out) LH_MUST_CHECK;
+const char *hf_folder_path(const hf_folder_t *f); /* of the new one, to be filled */
+/* Looks again, then renames it to its place. Frees f whatever it returns. */
+lh_status_t hf_folder_publish(hf_folder_t *f) LH_MUST_CHECK;
+/* Removes the new folder, frees f; fail_reason() stays as it is. */
+void hf_folder_abandon(hf_folder_t *f);
+
+/* The small files of a Hugging Face folder that are carried along. */
+/* Copies the known tokenizer, template and generation files that are in `from`. */
+lh_status_t hf_files_copy(const char *from, const char *to) LH_MUST_CHECK;
+/* Copies a tokenizer named by one of its files: vocab.json brings merges.txt, tokenizer.json its
+ * configuration. */
+lh_status_t hf_files_copy_tokenizer(const char *file, const char *to) LH_MUST_CHECK;
+/* Whether a file of this name is among them. */
+bool hf_files_carries(const char *name);
+
+#endif

@@ -1,0 +1,87 @@
+/* hf/hf_weights.h - which Hugging Face tensor each logical parameter comes from, and the
+ * transform between the two. */
+#ifndef HF_HF_WEIGHTS_H
+#define HF_HF_WEIGHTS_H
+
+#include <longhaul/function.h>
+#include <longhaul/model.h>
+
+#include <base/status.h>
+#include <graph/parameters.h>
+#include <plugin/call.h>
+
+/* A model plugin's table of config.json keys, imported to this host's rows,
+ * and questions about it. */
+typedef struct hf_table {
+    lh_hf_t head; /* use keys below instead of its keys */
+    lh_hf_key_t *keys;
+    uint32_t count;
+} hf_table_t;
+
+lh_status_t hf_table_import(const lh_hf_t *plugin, hf_table_t *out) LH_MUST_CHECK;
+void hf_table_free(hf_table_t *t);
+
+/* Cuts the next alternative off "a|+b|c"; false at the end. */
+typedef struct hf_alternative {
+    char path[128];
+    bool also; /* marked with + */
+} hf_alternative_t;
+bool hf_next_alternative(const char **at, hf_alternative_t *out);
+
+/* True if "a|b|c" holds value. */
+bool hf_one_of(const char *alternatives, const char *value);
+/* Same number, or same text with true for yes and false for no. */
+bool hf_same_value(const char *a, const char *b);
+bool hf_is_option(const hf_table_t *t, const char *name);
+
+typedef struct hf_user { /* a parameter that lies in a Hugging Face tensor, alone or with others */
+    char *tensor;        /* its name: "model.layers.7.self_attn.q_proj.weight" */
+    uint32_t parameter;
+} hf_user_t;
+
+typedef struct hf_tensor {
+    const char *name;
+    uint32_t rank;
+    uint64_t shape[LH_MAX_RANK];
+    uint64_t elements;
+    const hf_user_t *users;
+    uint32_t user_count;
+} hf_tensor_t;
+
+typedef struct hf_weights {
+    hf_tensor_t *tensors; /* sorted by name; tied parameters have none */
+    uint32_t count;
+    hf_user_t *users;
+    uint32_t user_count;
+    hf_user_t *tied; /* names under which a tied parameter may stand in a file all the same */
+    uint32_t tied_count;
+} hf_weights_t;
+
+/* Checks that the rows that share a tensor agree on its shape and fill it. */
+lh_status_t hf_weights_new(const parameters_t *parameters, hf_weights_t *out) LH_MUST_CHECK;
+void hf_weights_free(hf_weights_t *w);
+
+typedef struct hf_transform {
+    const parameters_t *parameters;
+    const lh_host_t *host;
+    registry_t *plugins; /* NULL: none */
+} hf_transform_t;
+
+/* Dense F32 both. Import: source is the Hugging Face tensor. Export: out is, and only the
+ * parameter's part of it is written. */
+lh_status_t hf_transform_import(const hf_transform_t *how, const hf_tensor_t *tensor,
+                                uint32_t parameter, float *source, float *out) LH_MUST_CHECK;
+lh_status_t hf_transform_export(const hf_transform_t *how, const hf_tensor_t *tensor,
+                                uint32_t parameter, float *source, float *out) LH_MUST_CHECK;
+
+/* "[512, 64]" */
+enum { HF_SHAPE_TEXT = 128 };
+void hf_shape_text(uint32_t rank, const uint64_t *shape, char out[HF_SHAPE_TEXT]);
+
+/* The core's own functions for weight transforms, called by the
+ * hf_import and hf_export texts of a parameter's row. */
+/* All are status(tensor source, ..., tensor out); F32, dense. */
+extern const lh_function_t weight_functions[];
+extern const uint32_t weight_function_count;
+
+#endif

@@ -1,0 +1,194 @@
+/* launch.c - which of the three this process is: a launcher, which starts the ranks of its machine
+ * (launch_start.c); a rank of several, by whoever it was started (launch_rank.c); or alone. */
+#include <launch/launch.h>
+
+#include <fcntl.h>
+#include <stdio.h>
+#include <sys/mman.h>
+#include <sys/prctl.h>
+#include <unistd.h>
+
+#include <base/log.h>
+#include <base/memory.h>
+#include <base/stop.h>
+#include <launch/launch_rank.h>
+#include <launch/launch_start.h>
+#include <launch/launch_state.h>
+
+/* Only who started it knows whether a rank comes first; a launcher is with rank 0 if that is its.
+ */
+static bool find_lead(const launch_t *l)
+{
+    const job_site_t *site;
+    const job_host_t *host;
+    if (!l->starts) return l->place.rank == 0;
+    job_rank_place(l->how.job, 0, &site, &host);
+    return host == NULL || state_is_here(l, host->name, l->how.machine != NULL);
+}
+
+static board_row_t *own_row; /* of this process, for an assertion that fails; or NULL */
+
+/* The launcher prints it, with the rank's name and step. */
+static bool tell_launcher(const char *sentence)
+{
+    if (own_row == NULL) return false;
+    state_write_row(own_row, EXIT_INTERNAL, true, sentence);
+    return true;
+}
+
+/* A launcher of ours started this process as a rank. */
+static lh_status_t open_started(launch_t *l)
+{
+    board_row_t *board;
+    (void)prctl(PR_SET_NAME, "longhaul"); /* it was started as /proc/self/exe */
+    /* What this rank starts is not to keep the port open after the ranks have met. */
+    if (l->place.listener >= 0) (void)fcntl(l->place.listener, F_SETFD, FD_CLOEXEC);
+    const lh_status_t status = state_map_board(l->place.board, l->place.row + 1, &board);
+    if (status == LH_OK) l->row = own_row = &board[l->place.row];
+    assert_tell(tell_launcher);
+    (void)close(l->place.board);
+    return status;
+}
+
+/* A command that may run on several ranks finds out which of them this process is. */
+static lh_status_t open_ranks(launch_t *l)
+{
+    const char *machine = l->how.machine;
+    if (machine != NULL)
+        (void)snprintf(l->host, sizeof(l->host), "%s", machine);
+    else if (gethostname(l->host, sizeof(l->host) - 1) != 0)
+        (void)snprintf(l->host, sizeof(l->host), "localhost");
+    const lh_status_t status = place_find(l->how.job, &l->place);
+    if (status != LH_OK) return status;
+    if (machine != NULL && l->how.job->site_count == 0)
+        return fail(LH_INVALID, "--host %s: the job has no [site.NAME] whose hosts it could be of",
+                    machine);
+    l->starts = l->place.by == NULL && job_ranks(l->how.job) > 1;
+    l->leads = find_lead(l);
+    if (l->place.ours) return open_started(l);
+    if (l->starts || l->place.size == 1) stop_at_once(EXIT_TERMINATED);
+    return LH_OK;
+}
+
+lh_status_t launch_open(const launch_how_t *how, launch_t **out)
+{
+    launch_t *l = mem_new(sizeof(*l));
+    if (l == NULL) return LH_NO_MEMORY;
+    *out = l; /* where it fails, too: the sentence may be the launcher's to print */
+    *l = (launch_t){.how = *how, .place = {.size = 1}, .leads = true};
+    return how->ranks && how->job != NULL ? open_ranks(l) : LH_OK;
+}
+
+void launch_close(launch_t *l)
+{
+    if (l == NULL) return;
+    if (l->logs) log_as_rank(l->place.rank, -1, "");
+    own_row = NULL;
+    if (l->row != NULL) atomic_store(&l->row->closed, 1);
+    if (l->row != NULL) (void)munmap(l->row - l->place.row, (l->place.row + 1) * sizeof(*l->row));
+    mem_free(l);
+}
+
+bool launch_leads(const launch_t *l)
+{
+    return l == NULL || l->leads;
+}
+
+bool launch_is_started(const launch_t *l)
+{
+    return l != NULL && l->place.ours;
+}
+
+uint32_t launch_rank(const launch_t *l)
+{
+    return l == NULL ? 0 : l->place.rank;
+}
+
+uint32_t launch_size(const launch_t *l)
+{
+    return l == NULL ? 1 : l->place.size;
+}
+
+bool launch_is_spread(const launch_t *l)
+{
+    if (l == NULL || l->place.ours) return false;
+    if (!l->starts) return l->place.size > 1;
+    for (uint32_t r = 0; r < job_ranks(l->how.job); r++) {
+        const job_site_t *site;
+        const job_host_t *host;
+        job_rank_place(l->how.job, r, &site, &host);
+        if (host != NULL && !state_is_here(l, host->name, l->how.machine != NULL)) return true;
+    }
+    return false;
+}
+
+bool launch_has_links(const launch_t *l, uint32_t scope)
+{
+    const job_t *job = l->how.job;
+    const launch_place_t *p = &l->place;
+    if (job->site_count == 0) {
+        /* Who starts ranks elsewhere may put them on several machines. */
+        const bool spread = p->size > 1 && !p->ours && p->here != p->size;
+        const bool several = p->size > 1 || job_ranks(job) > 1;
+        return (scope == LH_LINK_NODE && several) || (scope == LH_LINK_SITE && spread);
+    }
+    bool found = scope == LH_LINK_WAN && job->site_count > 1;
+    for (uint32_t i = 0; i < job->site_count; i++) {
+        const job_site_t *site = &job->sites[i];
+        found = found || (scope == LH_LINK_SITE && site->host_count > 1);
+        for (uint32_t k = 0; k < site->host_count; k++)
+            found = found || (scope == LH_LINK_NODE && site->hosts[k].ranks > 1);
+    }
+    return found;
+}
+
+void launch_tell_skip(launch_t *l, bool skip)
+{
+    lh_assert(l != NULL);
+    l->skip = skip;
+}
+
+void launch_waits(launch_t *l)
+{
+    lh_assert(l != NULL);
+    l->waits = true;
+}
+
+void launch_began(launch_t *l)
+{
+    if (l == NULL) return;
+    l->began = true;
+    if (l->row != NULL) atomic_store(&l->row->began, 1);
+}
+
+void launch_note_end(const launch_t *l, const char *sentence)
+{
+    if (l != NULL) state_note_end(l, sentence);
+}
+
+bool launch_last_words(const launch_t *l, int code, const char *sentence)
+{
+    return l != NULL && state_say_last(l, code, false, sentence);
+}
+
+bool launch_died(const launch_t *l, int code, const char *sentence)
+{
+    return l != NULL && state_say_last(l, code, true, sentence);
+}
+
+control_t *launch_control(const launch_t *l)
+{
+    return l == NULL ? NULL : l->control;
+}
+
+const world_t *launch_world(const launch_t *l)
+{
+    return l == NULL ? NULL : l->world;
+}
+
+int launch_ranks(launch_t *l, char *const *words, int (*body)(void *context), void *context)
+{
+    if (l != NULL && l->starts) return launch_start(l, words);
+    if (l != NULL && l->place.size > 1) return launch_rank_run(l, body, context);
+    return body(context);
+}

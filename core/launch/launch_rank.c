@@ -1,0 +1,368 @@
+/* launch_rank.c - a rank from its start to its goodbye: what it will be compared by, where rank 0 is,
+ * the meeting, the command's body, and a watchdog that ends a rank which does not come to its end.
+ *
+ * Ranks meet before step 0 over one TCP connection each to rank 0, with a key that proves that they
+ * belong to the job; what differs between them is shown as one table then, as no run of different
+ * programs or options can be explained afterwards. */
+#include <launch/launch_rank.h>
+
+#include <errno.h>
+#include <fcntl.h>
+#include <fnmatch.h>
+#include <poll.h>
+#include <pthread.h>
+#include <stdio.h>
+#include <sys/eventfd.h>
+#include <unistd.h>
+
+#include <base/file.h>
+#include <base/log.h>
+#include <base/memory.h>
+#include <base/sys.h>
+#include <control/control_socket.h>
+#include <control/world.h>
+#include <launch/launch_state.h>
+
+/* What must be the same on all ranks, as rows of (name, value). */
+enum { VALUE_SHOWN = 100, HASH_SHOWN = 16 };
+
+/* Takes copies. A value that is too long to be shown is shown by its beginning and its digest. */
+static lh_status_t facts_add(launch_facts_t *f, const char *name, const char *value)
+{
+    char hash[SHA256_TEXT], shown[VALUE_SHOWN + 1];
+    control_fact_t *rows = mem_grow(f->rows, &f->capacity, f->count + 1u, sizeof(*rows));
+    if (rows == NULL) return LH_NO_MEMORY;
+    f->rows = rows;
+    if (strlen(value) > VALUE_SHOWN) {
+        const lh_status_t status = sha256_of(value, strlen(value), hash);
+        if (status != LH_OK) return status;
+        (void)snprintf(shown, sizeof(shown), "%.60s... sha256 %.*s", value, HASH_SHOWN, hash);
+        value = shown;
+    }
+    char *own_name = mem_text(name), *own_value = mem_text(value);
+    if (own_name == NULL || own_value == NULL) {
+        mem_free(own_name);
+        mem_free(own_value);
+        return LH_NO_MEMORY;
+    }
+    rows[f->count++] = (control_fact_t){own_name, own_value};
+    return LH_OK;
+}
+
+/* The program by its bytes: two builds of one version may compute different bits. */
+static lh_status_t facts_add_program(launch_facts_t *f)
+{
+    char hash[SHA256_TEXT], value[64];
+    const lh_status_t status = sha256_file("/proc/self/exe", hash);
+    if (status != LH_OK) return status;
+    (void)snprintf(value, sizeof(value), "%s sha256 %.*s", LH_VERSION, HASH_SHOWN, hash);
+    return facts_add(f, "program", value);
+}
+
+static lh_status_t facts_add_plugin(launch_facts_t *f, const plugin_t *p)
+{
+    char name[96], value[VALUE_SHOWN + 1];
+    (void)snprintf(name, sizeof(name), "%s plugin %s", plugin_kind_text(p->kind), p->name);
+    (void)snprintf(value, sizeof(value), "%.40s abi %u sha256 %.*s", p->version, p->row.abi_version,
+                   HASH_SHOWN, p->sha256);
+    return facts_add(f, name, value);
+}
+
+/* Where files lie, how many threads a machine has and where rank 0 listens may differ. */
+static bool facts_has_key(const char *section, const char *key)
+{
+    static const char *const sections[] = {
+        "data",   "model",      "train", "optimizer", "group.*",     "rule.*",  "parts.*",
+        "hook.*", "checkpoint", "comm",  "site.*",    "transport.*", "parallel"};
+    if (strcmp(section, "device") == 0) return strcmp(key, "plugin") == 0;
+    if (strcmp(section, "launch") == 0) return strcmp(key, "ranks_per_node") == 0;
+    if (strcmp(section, "checkpoint") == 0 && strcmp(key, "folder") == 0) return false;
+    for (size_t i = 0; i < sizeof(sections) / sizeof(sections[0]); i++)
+        if (fnmatch(sections[i], section, 0) == 0) return true;
+    return false;
+}
+
+static lh_status_t facts_add_section(launch_facts_t *f, const document_section_t *s)
+{
+    lh_status_t status = LH_OK;
+    for (uint32_t i = 0; status == LH_OK && i < s->entry_count; i++) {
+        const document_entry_t *e = s->entries[i];
+        char name[128];
+        if (!facts_has_key(s->name, e->key)) continue;
+        (void)snprintf(name, sizeof(name), "[%s] %s", s->name, e->key);
+        status = facts_add(f, name, e->value);
+    }
+    return status;
+}
+
+lh_status_t launch_facts_collect(const job_t *job, const registry_t *plugins, launch_facts_t *out)
+{
+    launch_facts_t f = {0};
+    lh_status_t status = facts_add_program(&f);
+    for (uint32_t i = 0; status == LH_OK && i < registry_count(plugins); i++)
+        status = facts_add_plugin(&f, registry_at(plugins, i));
+    for (uint32_t i = 0; status == LH_OK && i < document_section_count(job->document); i++)
+        status = facts_add_section(&f, document_section(job->document, i));
+    if (status != LH_OK) {
+        launch_facts_free(&f);
+        return status;
+    }
+    *out = f;
+    return LH_OK;
+}
+
+void launch_facts_free(launch_facts_t *f)
+{
+    for (uint32_t i = 0; i < f->count; i++) {
+        mem_free((void *)(uintptr_t)f->rows[i].name);
+        mem_free((void *)(uintptr_t)f->rows[i].value);
+    }
+    mem_free(f->rows);
+    *f = (launch_facts_t){0};
+}
+
+enum { TOLD_GRACE_MS = 2500, LOOK_MS = 50 };
+
+typedef struct meeting { /* of a rank with the others */
+    launch_t *launch;
+    secret_t *secret;
+    launch_facts_t facts;
+    published_t *published;
+    char *file; /* where rank 0 tells its address, or NULL */
+    pthread_t watchdog;
+    int watchdog_fd; /* eventfd that ends it; -1: none runs */
+} meeting_t;
+
+/* What other ranks print goes to a file; warnings and errors are also on the terminal. What stands
+ * there may be another run's, under way: only a training that begins takes it away. */
+static lh_status_t rank_open_log(launch_t *l)
+{
+    char name[32];
+    const uint32_t rank = l->place.rank;
+    if (rank == 0) return LH_OK;
+    (void)snprintf(name, sizeof(name), "rank-%u.log", rank);
+    lh_status_t status = folder_make(l->how.job->pipeline.folder);
+    char *path = status == LH_OK ? job_path(l->how.job, name) : NULL;
+    if (path == NULL) return status == LH_OK ? LH_NO_MEMORY : status;
+    int fd = -1;
+    status = file_begin(path, O_APPEND | O_RDWR, &fd);
+    if (status == LH_OK && dup2(fd, STDOUT_FILENO) < 0)
+        status = fail_io(errno, "cannot write %s", path);
+    if (status == LH_OK) {
+        log_as_rank(rank, fd, path);
+        l->logs = true;
+    }
+    mem_free(path);
+    return status;
+}
+
+/* A launcher of ours hands the key over as an open file, so that no path or variable shows it. */
+static lh_status_t meeting_open_secret(meeting_t *m)
+{
+    const launch_place_t *p = &m->launch->place;
+    const char *file = m->launch->how.job->launch.secret;
+    if (p->ours) {
+        const lh_status_t status = secret_from_fd(p->secret, &m->secret);
+        (void)close(p->secret);
+        return status;
+    }
+    if (file == NULL)
+        return fail(LH_INVALID,
+                    "%u ranks that %s has started share no key: name a file in [launch] secret; it "
+                    "is made at the first start",
+                    p->size, p->by);
+    return secret_open(file, true, &m->secret);
+}
+
+/* Rank 0 tells where it listens in a file of the job's folder: an address that a liar put there
+ * leads to somebody who does not have the key. */
+static lh_status_t meeting_tell_address(meeting_t *m, control_how_t *how, int *listener)
+{
+    uint16_t port;
+    text_t text = {0};
+    lh_status_t status = control_listen(how->address, how->port, listener, &port);
+    if (status == LH_OK) {
+        text_printf(&text, "%s %u\n", how->address, port);
+        status = text_status(&text);
+    }
+    if (status == LH_OK) status = folder_make(m->launch->how.job->pipeline.folder);
+    if (status == LH_OK) status = file_replace(m->file, text.data, text.length);
+    text_free(&text);
+    return status;
+}
+
+/* Rank 0 may come later than this rank: the file is waited for, as long as ranks wait to join. */
+static lh_status_t meeting_read_address(meeting_t *m, launch_place_t *p)
+{
+    enum { FILE_BYTES = 512 };
+    const uint64_t end = sys()->now_ns() + state_patience(m->launch);
+    while (!file_exists(m->file)) {
+        if (sys()->now_ns() > end)
+            return fail(LH_TIMED_OUT,
+                        "rank 0 has not told its address in %s: is the folder shared by all ranks? "
+                        "Else set [launch] address and port",
+                        m->file);
+        (void)poll(NULL, 0, LOOK_MS);
+    }
+    char *text;
+    size_t length;
+    unsigned port;
+    const lh_status_t status = file_read(m->file, FILE_BYTES, &text, &length);
+    if (status != LH_OK) return status;
+    const bool good = sscanf(text, "%255s %u", p->address, &port) == 2 && port <= UINT16_MAX;
+    mem_free(text);
+    if (!good) return fail(LH_INVALID, "%s holds no address and port", m->file);
+    p->port = (uint16_t)port;
+    return LH_OK;
+}
+
+/* The INI first, then who started the ranks, then the file. */
+static lh_status_t meeting_find_zero(meeting_t *m, control_how_t *how)
+{
+    launch_place_t *p = &m->launch->place;
+    const job_launch_t *set = &m->launch->how.job->launch;
+    char name[PLACE_MEETING + 16];
+    if (!p->ours && set->address != NULL)
+        (void)snprintf(p->address, sizeof(p->address), "%s", set->address);
+    if (!p->ours && set->port != 0) p->port = (uint16_t)set->port;
+    how->address = p->address;
+    how->port = p->port;
+    how->listener = p->listener;
+    if (p->meeting[0] == '\0' || (set->address != NULL && set->port != 0)) return LH_OK;
+
+    (void)snprintf(name, sizeof(name), "rendezvous-%s", p->meeting);
+    m->file = job_path(m->launch->how.job, name);
+    if (m->file == NULL) return LH_NO_MEMORY;
+    if (p->rank != 0) {
+        const lh_status_t status = meeting_read_address(m, p);
+        how->port = p->port;
+        return status;
+    }
+    if (p->address[0] == '\0')
+        (void)snprintf(p->address, sizeof(p->address), "%s",
+                       p->here == p->size ? "127.0.0.1" : m->launch->host);
+    return meeting_tell_address(m, how, &how->listener);
+}
+
+/* Up to the world that all have met in. What can be refused without the others is refused first. */
+static lh_status_t meeting_begin(meeting_t *m)
+{
+    launch_t *l = m->launch;
+    const job_site_t *site;
+    const job_host_t *host;
+    lh_status_t status = meeting_open_secret(m);
+    /* All plugins that the job names are loaded here, so that they can be compared. */
+    if (status == LH_OK) status = l->how.check(l->how.context);
+    if (status == LH_OK) status = launch_facts_collect(l->how.job, l->how.plugins, &m->facts);
+    job_rank_place(l->how.job, l->place.rank, &site, &host);
+    control_how_t how = {.rank = l->place.rank,
+                         .size = l->place.size,
+                         .host = host != NULL ? host->name : l->host,
+                         .site = site != NULL ? site->name : "",
+                         .port_fd = -1,
+                         .join_ns = l->how.job->launch.join_timeout_ns,
+                         .patience_ns = state_patience(l),
+                         .outage_ns = l->how.job->transports[LH_LINK_WAN].outage_ns,
+                         .word = l->row != NULL ? &l->row->word : NULL,
+                         .secret = m->secret,
+                         .facts = m->facts.rows,
+                         .fact_count = m->facts.count};
+    world_t *plan = NULL;
+    if (status == LH_OK && job_ranks(l->how.job) == l->place.size)
+        status = world_plan(l->how.job, l->place.rank, &plan);
+    how.plan = plan;
+    if (status == LH_OK) status = meeting_find_zero(m, &how);
+    if (status == LH_OK) status = control_open(&how, &l->control, &l->world);
+    world_free(plan);
+    if (status != LH_OK) return status;
+    if (l->row != NULL) atomic_store(&l->row->met, 1);
+    control_progress(l->control, 0, "its start");
+    return world_publish(l->how.host, l->world, m->secret, &m->published);
+}
+
+/* A rank that was told of the end and does not come to it, in a long kernel or a wait of somebody
+ * else's, is ended. */
+static void *watchdog_run(void *argument)
+{
+    meeting_t *m = argument;
+    struct pollfd fds[2] = {{.fd = m->watchdog_fd, .events = POLLIN},
+                            {.fd = control_fd(m->launch->control), .events = POLLIN}};
+    while (poll(fds, 2, -1) < 0 && errno == EINTR) {
+    }
+    if (fds[0].revents != 0) return NULL;
+    if (poll(fds, 1, TOLD_GRACE_MS) != 0) return NULL;
+    const char *reason = control_failure(m->launch->control);
+    const int code = status_exit_code(control_status(m->launch->control));
+    if (!state_say_last(m->launch, code, false, reason)) log_end(reason);
+    _exit(code);
+}
+
+static lh_status_t watchdog_start(meeting_t *m)
+{
+    lh_assert(m->watchdog_fd < 0 && m->launch->control != NULL);
+    m->watchdog_fd = eventfd(0, EFD_CLOEXEC);
+    if (m->watchdog_fd < 0) return fail_io(errno, "cannot watch the control plane");
+    const int error = pthread_create(&m->watchdog, NULL, watchdog_run, m);
+    if (error == 0) return LH_OK;
+    (void)close(m->watchdog_fd);
+    m->watchdog_fd = -1;
+    return fail(LH_NO_MEMORY, "cannot watch the control plane: %s", strerror(error));
+}
+
+static void watchdog_stop(meeting_t *m)
+{
+    const uint64_t one = 1;
+    if (m->watchdog_fd < 0) return;
+    (void)!write(m->watchdog_fd, &one, sizeof(one));
+    (void)pthread_join(m->watchdog, NULL);
+    (void)close(m->watchdog_fd);
+}
+
+/* Rank 0 has looked whether the stage need run; what it says holds for all. */
+static int meeting_run(meeting_t *m, int (*body)(void *context), void *context)
+{
+    lh_assert(m->launch->control != NULL);
+    const uint8_t mine = m->launch->skip || m->launch->place.skip;
+    uint8_t *all = mem_new(m->launch->place.size);
+    if (all == NULL) return LH_NO_MEMORY;
+    const lh_status_t status = control_gather(m->launch->control, &mine, 1, all);
+    const bool skip = status == LH_OK && all[0] != 0;
+    mem_free(all);
+    if (status != LH_OK) return status;
+    return skip ? EXIT_DONE : body(context);
+}
+
+/* Each part of it may be missing, where the meeting failed. */
+static void meeting_end(meeting_t *m)
+{
+    launch_t *l = m->launch;
+    world_unpublish(l->how.host, m->published);
+    world_free(l->world);
+    l->world = NULL;
+    launch_facts_free(&m->facts);
+    secret_free(m->secret);
+    if (m->file != NULL && l->place.rank == 0) (void)sys()->unlink(m->file);
+    mem_free(m->file);
+}
+
+int launch_rank_run(launch_t *l, int (*body)(void *context), void *context)
+{
+    meeting_t m = {.launch = l, .watchdog_fd = -1};
+    int code = rank_open_log(l);
+    if (code == LH_OK) code = meeting_begin(&m);
+    /* A table of who differs is rank 0's to print. */
+    if (code == LH_MISMATCH && l->control == NULL) l->quiet = l->place.rank > 0;
+    if (code == LH_OK) code = watchdog_start(&m);
+    if (code == LH_OK) code = meeting_run(&m, body, context);
+    watchdog_stop(&m);
+    if (l->control != NULL) {
+        const lh_status_t end = control_close(l->control, code < 0 ? code : LH_OK, fail_reason());
+        if (end != LH_OK) code = end;
+        l->control = NULL;
+        const char *why = fail_reason();
+        l->quiet = end != LH_OK && l->place.rank > 0 &&
+                   !(text_starts(why, "rank 0 ") && strstr(why, " was lost") != NULL);
+    }
+    meeting_end(&m);
+    return code;
+}

@@ -1,0 +1,549 @@
+/* launch_start.c - the launcher: one process for each rank of this machine, none of which outlives
+ * it, and one line when one fails.
+ *
+ * The launcher is a process of its own, and not rank 0, so that somebody who computes nothing watches
+ * those who do: it sees a death at once by a descriptor a rank, knows the signal, and can say which of
+ * many failures was the first. It makes itself the reaper of what its ranks leave behind. The price is
+ * one process a machine that does nothing else. */
+#include <launch/launch_start.h>
+
+#include <dirent.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <poll.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <stdnoreturn.h>
+#include <sys/mman.h>
+#include <sys/prctl.h>
+#include <sys/signalfd.h>
+#include <sys/syscall.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <base/log.h>
+#include <base/memory.h>
+#include <base/sys.h>
+#include <control/control_socket.h>
+#include <launch/launch_state.h>
+#include <launch/machine.h>
+
+#define LAUNCH_MS UINT64_C(1000000) /* ns */
+
+extern char **environ;
+
+enum {
+    TICK_MS = 100,
+    GRACE_MS = 3000, /* ranks end by themselves after the first has failed */
+    UNMET_MS = 300,
+    ORPHANS_MS = 60000, /* what a rank left at work when all ended well        */
+};
+
+typedef struct started {
+    uint32_t rank;
+    const char *host, *site;
+    pid_t pid; /* 0: it has ended */
+    int pidfd, how;
+    bool failed, killed; /* killed: by this launcher */
+} started_t;
+
+typedef struct starter {
+    launch_t *launch;
+    char *const *words;   /* the command line of a rank */
+    launch_place_t place; /* as each rank is told, but for its own numbers */
+    started_t *ranks;
+    uint32_t count, left;
+    board_row_t *board;
+    int signals; /* signalfd */
+    sigset_t before;
+    uint32_t stops;        /* signals that ask to stop, but for SIGHUP */
+    bool hung_up;          /* that came */
+    int first_stop;        /* which signal came first  */
+    int last_stop;         /* which but SIGHUP came last */
+    uint64_t deadline;     /* 0: none has failed      */
+    started_t *first;      /* that failed              */
+    machine_kills_t kills; /* before the first was started */
+    char **variables;      /* the environment; the last but one is the rank's own */
+    uint32_t variable_count;
+} starter_t;
+
+static lh_status_t starter_add_rank(starter_t *s, size_t *capacity, uint32_t rank, const char *host,
+                                    const char *site)
+{
+    started_t *ranks = mem_grow(s->ranks, capacity, s->count + 1u, sizeof(*ranks));
+    if (ranks == NULL) return LH_NO_MEMORY;
+    s->ranks = ranks;
+    ranks[s->count++] = (started_t){.rank = rank, .host = host, .site = site, .pidfd = -1};
+    return LH_OK;
+}
+
+/* Which ranks are this machine's. */
+static lh_status_t starter_find_ranks(starter_t *s)
+{
+    const job_t *job = s->launch->how.job;
+    const launch_t *l = s->launch;
+    const bool asked = s->launch->how.machine != NULL;
+    size_t capacity = 0;
+    lh_status_t status = LH_OK;
+    s->place.size = job_ranks(job);
+    for (uint32_t r = 0; status == LH_OK && r < s->place.size; r++) {
+        const job_site_t *site;
+        const job_host_t *host;
+        job_rank_place(job, r, &site, &host);
+        if (host == NULL)
+            status = starter_add_rank(s, &capacity, r, l->host, "");
+        else if (state_is_here(l, host->name, asked))
+            status = starter_add_rank(s, &capacity, r, host->name, site->name);
+    }
+    if (status == LH_OK && s->count == 0)
+        status = fail(LH_INVALID,
+                      "this machine is '%s', which no [site.*] hosts names; --host NAME says which "
+                      "one it is",
+                      l->host);
+    return status;
+}
+
+/* Several machines must know where to meet, and share a key. One machine needs neither, whatever
+ * sites it plays: nobody else is to come, so it is not to be seen from outside. */
+static lh_status_t starter_choose_address(starter_t *s)
+{
+    const job_launch_t *how = &s->launch->how.job->launch;
+    const bool all_here = s->count == s->place.size;
+    const char *missing = all_here               ? NULL
+                          : how->address == NULL ? "address"
+                          : how->port == 0       ? "port"
+                          : how->secret == NULL  ? "secret"
+                                                 : NULL;
+    if (missing != NULL)
+        return fail(LH_INVALID,
+                    "%u of %u ranks are on other machines: [launch] %s is missing, which says %s",
+                    s->place.size - s->count, s->place.size, missing,
+                    strcmp(missing, "secret") == 0 ? "what proves that they belong to this job"
+                                                   : "where rank 0 listens");
+    (void)snprintf(s->place.address, sizeof(s->place.address), "%s",
+                   all_here ? "127.0.0.1" : how->address);
+    s->place.port = (uint16_t)how->port;
+    if (s->ranks[0].rank != 0) return LH_OK;
+    return control_listen(s->place.address, s->place.port, &s->place.listener, &s->place.port);
+}
+
+/* Rank 0's machine makes the key; the others wait until a shared folder shows it. */
+static lh_status_t starter_share_secret(starter_t *s)
+{
+    secret_t *secret = NULL;
+    const job_launch_t *how = &s->launch->how.job->launch;
+    const bool makes = s->ranks[0].rank == 0;
+    const uint64_t end = sys()->now_ns() + how->join_timeout_ns;
+    lh_status_t status = how->secret == NULL ? secret_random(&secret)
+                         : makes             ? secret_open(how->secret, true, &secret)
+                                             : secret_await(how->secret, end, &secret);
+    if (status == LH_OK) status = secret_share(secret, &s->place.secret);
+    secret_free(secret);
+    return status;
+}
+
+/* A memfd that ranks inherit: they map their row of it, and it is gone with the last of them. */
+static lh_status_t starter_make_board(starter_t *s)
+{
+    s->place.board = memfd_create("longhaul-ranks", MFD_CLOEXEC);
+    if (s->place.board < 0 ||
+        sys()->ftruncate(s->place.board, (off_t)(s->count * sizeof(board_row_t))) != 0)
+        return fail_io(errno, "cannot share memory between ranks");
+    return state_map_board(s->place.board, s->count, &s->board);
+}
+
+/* With room for one more variable, the rank's own, and the NULL at the end. */
+static lh_status_t starter_copy_environment(starter_t *s)
+{
+    while (environ[s->variable_count] != NULL)
+        s->variable_count++;
+    s->variables = mem_array(s->variable_count + 2u, sizeof(*s->variables));
+    if (s->variables == NULL) return LH_NO_MEMORY;
+    memcpy(s->variables, environ, s->variable_count * sizeof(*s->variables));
+    return LH_OK;
+}
+
+/* Between fork and exec: only what is safe there. */
+static noreturn void become_rank(const starter_t *s, const launch_place_t *own, pid_t launcher,
+                                 const cpu_set_t *processors)
+{
+    const int kept[] = {own->board, own->secret, own->listener};
+    const int nothing = open("/dev/null", O_RDONLY | O_CLOEXEC);
+    (void)prctl(PR_SET_PDEATHSIG, SIGKILL);
+    if (getppid() != launcher) _exit(EXIT_INTERNAL);
+    /* Ctrl-C in a terminal is the launcher's to pass on, once. */
+    (void)setpgid(0, 0);
+    /* In a group of its own it would be stopped as it writes to a terminal with `stty tostop`. */
+    (void)signal(SIGTTOU, SIG_IGN);
+    (void)sigprocmask(SIG_SETMASK, &s->before, NULL);
+    if (nothing >= 0) (void)dup2(nothing, STDIN_FILENO);
+    if (processors != NULL) (void)sched_setaffinity(0, sizeof(*processors), processors);
+    for (size_t i = 0; i < sizeof(kept) / sizeof(kept[0]); i++)
+        if (kept[i] >= 0) (void)fcntl(kept[i], F_SETFD, 0);
+    (void)execve("/proc/self/exe", s->words, s->variables);
+    _exit(EXIT_INTERNAL);
+}
+
+/* Between fork and exec a child of a process with threads may call little: all that takes memory is
+ * done before the fork. */
+static lh_status_t starter_start_rank(starter_t *s, uint32_t index)
+{
+    lh_assert(index < s->count && s->ranks[index].pid == 0);
+    started_t *r = &s->ranks[index];
+    text_t place = {0};
+    launch_place_t own = s->place;
+    const pid_t launcher = getpid();
+    own.rank = r->rank;
+    own.row = index;
+    if (r->rank != 0) own.listener = -1;
+    place_write(&own, &place);
+    lh_status_t status = text_status(&place);
+    if (status != LH_OK) return status;
+    s->variables[s->variable_count] = place.data;
+    cpu_set_t processors;
+    const bool bound = machine_share_of_rank(s->launch->how.job, index, s->count, &processors);
+    (void)fflush(stdout);
+    const pid_t pid = fork();
+    if (pid == 0) become_rank(s, &own, launcher, bound ? &processors : NULL);
+    text_free(&place);
+    if (pid < 0) return fail_io(errno, "cannot start rank %u", r->rank);
+    (void)setpgid(pid, pid);
+    r->pid = pid;
+    s->left++;
+    r->pidfd = (int)syscall(SYS_pidfd_open, pid, 0);
+    return r->pidfd < 0 ? fail_io(errno, "cannot watch rank %u", r->rank) : LH_OK;
+}
+
+/* By a signal, by its own word, or with code 0 before its end: without a goodbye to the others. */
+static bool started_has_died(const starter_t *s, const started_t *r)
+{
+    lh_assert(r >= s->ranks && r < s->ranks + s->count);
+    const board_row_t *row = &s->board[r - s->ranks];
+    if (WIFSIGNALED(r->how)) return true;
+    if (atomic_load(&row->has_words) != 0) return row->died;
+    return WEXITSTATUS(r->how) == EXIT_DONE && atomic_load(&row->closed) == 0;
+}
+
+/* A rank that stopped because it was asked to, or because the loss was not finite, has not failed.
+ */
+static bool started_has_failed(const starter_t *s, const started_t *r)
+{
+    if (started_has_died(s, r)) return true;
+    const int code = WEXITSTATUS(r->how);
+    return code != EXIT_DONE && code != EXIT_TERMINATED && code != EXIT_STOPPED;
+}
+
+static void starter_kill_all(starter_t *s, int number)
+{
+    for (uint32_t i = 0; i < s->count; i++) {
+        if (s->ranks[i].pid == 0) continue;
+        if (number == SIGKILL) s->ranks[i].killed = true;
+        (void)kill(s->ranks[i].pid, number);
+    }
+}
+
+/* One that stands still (SIGSTOP) can't end by itself: others have missed its heartbeats. */
+static void starter_kill_stopped(starter_t *s)
+{
+    for (uint32_t i = 0; i < s->count; i++) {
+        siginfo_t info = {0};
+        started_t *r = &s->ranks[i];
+        if (r->pid == 0 || waitid(P_PID, (id_t)r->pid, &info, WSTOPPED | WNOHANG | WNOWAIT) != 0 ||
+            info.si_pid == 0)
+            continue;
+        r->killed = true;
+        (void)kill(r->pid, SIGKILL);
+    }
+}
+
+/* Those that wait for one to come that is gone would wait in vain. */
+static void starter_kill_unmet(starter_t *s)
+{
+    for (uint32_t i = 0; i < s->count; i++) {
+        if (s->ranks[i].pid == 0 || atomic_load(&s->board[i].met) != 0) continue;
+        s->ranks[i].killed = true;
+        (void)kill(s->ranks[i].pid, SIGKILL);
+    }
+}
+
+/* A rank that has ended, whose word and signal are kept for the sentence. */
+static void starter_reap(starter_t *s, started_t *r)
+{
+    lh_assert(r->pid > 0 && s->left > 0);
+    if (waitpid(r->pid, &r->how, WNOHANG) != r->pid) return;
+    r->pid = 0;
+    (void)close(r->pidfd);
+    r->pidfd = -1;
+    s->left--;
+    r->failed = started_has_failed(s, r) && !r->killed;
+    if (!r->failed) return;
+    /* A death is nearer to the cause than what the others say of it. */
+    if (s->first == NULL || (started_has_died(s, r) && !started_has_died(s, s->first)))
+        s->first = r;
+    if (s->deadline == 0) s->deadline = sys()->now_ns() + GRACE_MS * LAUNCH_MS;
+}
+
+/* Ctrl-Z: the ranks are in groups of their own, and a launcher that stood still alone would leave
+ * them at work. All of this machine stop and go on together, within less than a heartbeat, so that
+ * none misses another. Where nobody could wake the launcher (an orphaned group), the kernel does
+ * not stop it, and the ranks go on at once. */
+static void starter_stand_still(starter_t *s)
+{
+    sigset_t stop;
+    (void)sigemptyset(&stop);
+    (void)sigaddset(&stop, SIGTSTP);
+    starter_kill_all(s, SIGSTOP);
+    (void)raise(SIGTSTP);
+    (void)sigprocmask(SIG_UNBLOCK, &stop, NULL); /* it stops here, until SIGCONT */
+    (void)sigprocmask(SIG_BLOCK, &stop, NULL);
+    starter_kill_all(s, SIGCONT);
+}
+
+/* The first is passed on; ranks then agree on a last step. The second ends all. A terminal that
+ * closes may say so twice, or beside another signal: it never counts as a second. */
+static void starter_hear_signal(starter_t *s)
+{
+    struct signalfd_siginfo info;
+    if (read(s->signals, &info, sizeof(info)) != (ssize_t)sizeof(info)) return;
+    if (info.ssi_signo == SIGTSTP) {
+        starter_stand_still(s);
+        return;
+    }
+    const bool told = s->stops > 0 || s->hung_up;
+    if (!told) s->first_stop = (int)info.ssi_signo;
+    if (info.ssi_signo == SIGHUP) {
+        s->hung_up = true;
+    } else {
+        s->last_stop = (int)info.ssi_signo;
+        s->stops++;
+    }
+    if (!told)
+        starter_kill_all(s, SIGTERM);
+    else if (s->stops > 1)
+        starter_kill_all(s, SIGKILL);
+}
+
+/* Until the last rank of this machine has ended. It looks every TICK_MS even if nothing happens, as a
+ * kernel without pidfds tells nothing. */
+static lh_status_t starter_watch(starter_t *s)
+{
+    struct pollfd *fds = mem_array(s->count + 1u, sizeof(*fds));
+    if (fds == NULL) {
+        starter_kill_all(s, SIGKILL);
+        return LH_NO_MEMORY;
+    }
+    while (s->left > 0) {
+        for (uint32_t i = 0; i < s->count; i++)
+            fds[i] = (struct pollfd){.fd = s->ranks[i].pidfd, .events = POLLIN};
+        fds[s->count] = (struct pollfd){.fd = s->signals, .events = POLLIN};
+        (void)poll(fds, s->count + 1u, TICK_MS);
+        if (fds[s->count].revents != 0) starter_hear_signal(s);
+        for (uint32_t i = 0; i < s->count; i++)
+            if (s->ranks[i].pid != 0 && (fds[i].revents != 0 || fds[i].fd < 0))
+                starter_reap(s, &s->ranks[i]);
+        if (s->deadline == 0) continue;
+        const uint64_t now = sys()->now_ns();
+        if (now > s->deadline) starter_kill_all(s, SIGKILL);
+        starter_kill_stopped(s);
+        /* A dying rank's connections end before it has ended itself: who died is seen first. */
+        if (now + (GRACE_MS - UNMET_MS) * LAUNCH_MS > s->deadline) starter_kill_unmet(s);
+    }
+    mem_free(fds);
+    return LH_OK;
+}
+
+/* Processes that ranks left behind are this launcher's now: it took them over. */
+static uint32_t kill_children(bool at_once)
+{
+    uint32_t count = 0;
+    char path[64], line[4096];
+    DIR *threads = opendir("/proc/self/task");
+    if (threads == NULL) return 0;
+    for (const struct dirent *e; (e = readdir(threads)) != NULL;) {
+        if (e->d_name[0] == '.') continue;
+        (void)snprintf(path, sizeof(path), "/proc/self/task/%.16s/children", e->d_name);
+        FILE *f = fopen(path, "re");
+        if (f != NULL && fgets(line, sizeof(line), f) != NULL)
+            for (char *rest = line, *word; (word = strsep(&rest, " \n")) != NULL;)
+                if (*word != '\0') {
+                    if (at_once) (void)kill((pid_t)atoi(word), SIGKILL);
+                    count++;
+                }
+        if (f != NULL) (void)fclose(f);
+    }
+    (void)closedir(threads);
+    return count;
+}
+
+/* What a rank left at work, such as a saver, has a minute where all went well, and none otherwise. */
+static void starter_reap_orphans(const starter_t *s)
+{
+    enum { LOOK_US = 10000 };
+    const bool well = s->first == NULL && s->stops < 2;
+    const uint64_t end = well ? sys()->now_ns() + ORPHANS_MS * LAUNCH_MS
+                         : s->deadline > GRACE_MS * LAUNCH_MS / 2
+                             ? s->deadline - GRACE_MS * LAUNCH_MS / 2
+                             : 0;
+    for (;;) {
+        while (waitpid(-1, NULL, WNOHANG) > 0) {
+        }
+        if (kill_children(sys()->now_ns() > end) == 0) return;
+        (void)usleep(LOOK_US);
+    }
+}
+
+/* The kernel's own kill has no other mark than its count. */
+static void started_tell_memory(const starter_t *s, const started_t *r, text_t *out)
+{
+    machine_kills_t now;
+    if (WTERMSIG(r->how) != SIGKILL || r->killed) return;
+    machine_kills_read("/", &now);
+    machine_kills_tell(&s->kills, &now, out);
+}
+
+/* "rank 2 on tokyo/t1 was killed by signal 9 (Killed) in step 41, all-reduce ..." */
+static void started_tell_death(const starter_t *s, const started_t *r, const char *words,
+                               text_t *out)
+{
+    lh_assert(r >= s->ranks && r < s->ranks + s->count);
+    progress_t progress;
+    char phrase[PROGRESS_PHRASE];
+    progress_read(&s->board[r - s->ranks].word, &progress);
+    progress_phrase(&progress, phrase);
+    text_printf(out, "rank %u on %s%s%s ", r->rank, r->site, r->site[0] != '\0' ? "/" : "",
+                r->host);
+    if (WIFSIGNALED(r->how)) {
+        text_printf(out, "was killed by signal %d (%s)%s", WTERMSIG(r->how),
+                    strsignal(WTERMSIG(r->how)), phrase);
+        started_tell_memory(s, r, out);
+    } else if (words[0] != '\0') {
+        text_printf(out, "failed%s: %s", phrase, words);
+    } else {
+        text_printf(out, "ended with code %d and without a word%s", WEXITSTATUS(r->how), phrase);
+    }
+}
+
+static void starter_tell(const starter_t *s, const char *sentence)
+{
+    log_end(sentence);
+    state_note_end(s->launch, sentence);
+}
+
+/* One line for the whole machine: the rank's own words where it had time for some, else how it died. */
+static int starter_tell_end(const starter_t *s)
+{
+    lh_assert(s->first != NULL);
+    text_t line = {0};
+    const started_t *r = s->first;
+    const board_row_t *row = &s->board[r - s->ranks];
+    const bool coded = WIFEXITED(r->how) && WEXITSTATUS(r->how) != EXIT_DONE;
+    const int code = coded ? WEXITSTATUS(r->how) : EXIT_LOST;
+    char words[BOARD_WORDS] = "";
+    if (atomic_load(&row->has_words) != 0)
+        (void)snprintf(words, sizeof(words), "%.*s", BOARD_WORDS - 1, row->words);
+    if (!started_has_died(s, r) && words[0] != '\0')
+        text_printf(&line, "%s", words);
+    else
+        started_tell_death(s, r, words, &line);
+    starter_tell(s, line.failed ? "a rank has ended" : line.data);
+    text_free(&line);
+    return code;
+}
+
+/* Ranks that make no steps, as they start, end by the SIGTERM that was passed on. */
+static bool starter_ended_as_asked(const starter_t *s)
+{
+    return s->first_stop != 0 && s->first != NULL && WIFSIGNALED(s->first->how) &&
+           WTERMSIG(s->first->how) == SIGTERM;
+}
+
+/* The exit code of the job: of the first that failed; of a stop that was asked for; else 0. */
+static int starter_end_code(const starter_t *s)
+{
+    char sentence[128];
+    for (uint32_t i = 0; i < s->count && s->board != NULL; i++)
+        if (s->ranks[i].rank == 0) s->launch->began = atomic_load(&s->board[i].began) != 0;
+    if (s->stops > 1) {
+        (void)snprintf(sentence, sizeof(sentence), "ended at once by a second signal, %d (%s)",
+                       s->last_stop, strsignal(s->last_stop));
+        state_note_end(s->launch, sentence);
+        return 128 + s->last_stop;
+    }
+    if (starter_ended_as_asked(s)) {
+        (void)snprintf(sentence, sizeof(sentence),
+                       "stopped by signal %d (%s) while no step was under way", s->first_stop,
+                       strsignal(s->first_stop));
+        starter_tell(s, sentence);
+        return EXIT_TERMINATED;
+    }
+    if (s->first != NULL) return starter_tell_end(s);
+    int code = EXIT_DONE;
+    for (uint32_t i = 0; i < s->count; i++)
+        if (s->ranks[i].how != 0) code = WEXITSTATUS(s->ranks[i].how);
+    return code;
+}
+
+static lh_status_t starter_catch_signals(starter_t *s)
+{
+    static const int unless_ignored[] = {SIGHUP, SIGTSTP};
+    sigset_t stops;
+    struct sigaction old;
+    (void)sigemptyset(&stops);
+    (void)sigaddset(&stops, SIGTERM);
+    (void)sigaddset(&stops, SIGINT);
+    /* A signal that is blocked arrives though it is ignored: nohup's wish stands, and a shell's
+     * without job control. */
+    for (size_t i = 0; i < sizeof(unless_ignored) / sizeof(unless_ignored[0]); i++)
+        if (sigaction(unless_ignored[i], NULL, &old) == 0 && old.sa_handler != SIG_IGN)
+            (void)sigaddset(&stops, unless_ignored[i]);
+    (void)signal(SIGPIPE, SIG_IGN); /* whoever reads the log may go */
+    (void)sigprocmask(SIG_BLOCK, &stops, &s->before);
+    s->signals = signalfd(-1, &stops, SFD_CLOEXEC | SFD_NONBLOCK);
+    (void)prctl(PR_SET_CHILD_SUBREAPER, 1);
+    return s->signals < 0 ? fail_io(errno, "cannot watch for SIGTERM") : LH_OK;
+}
+
+/* All or none: where one can't be started, those that were are killed. */
+static lh_status_t starter_start_all(starter_t *s)
+{
+    lh_status_t status = starter_find_ranks(s);
+    if (status == LH_OK) status = starter_choose_address(s);
+    if (status == LH_OK) status = starter_share_secret(s);
+    if (status == LH_OK) status = starter_make_board(s);
+    if (status == LH_OK) status = starter_copy_environment(s);
+    if (status == LH_OK) status = starter_catch_signals(s);
+    machine_kills_read("/", &s->kills);
+    for (uint32_t i = 0; status == LH_OK && i < s->count; i++)
+        status = starter_start_rank(s, i);
+    if (status != LH_OK) starter_kill_all(s, SIGKILL);
+    /* The ranks have theirs: a port or a key that stays open here would outlive them. */
+    if (s->place.listener >= 0) (void)close(s->place.listener);
+    if (s->place.secret >= 0) (void)close(s->place.secret);
+    return status;
+}
+
+static void starter_free(starter_t *s)
+{
+    mem_free(s->variables);
+    if (s->board != NULL) (void)munmap(s->board, s->count * sizeof(board_row_t));
+    if (s->place.board >= 0) (void)close(s->place.board);
+    if (s->signals >= 0) {
+        (void)close(s->signals);
+        (void)sigprocmask(SIG_SETMASK, &s->before, NULL);
+    }
+    mem_free(s->ranks);
+}
+
+int launch_start(launch_t *l, char *const *words)
+{
+    starter_t s = {.launch = l, .words = words, .signals = -1};
+    s.place = (launch_place_t){.listener = -1, .board = -1, .secret = -1, .skip = l->skip};
+    lh_status_t status = starter_start_all(&s);
+    const lh_status_t watched = s.left > 0 ? starter_watch(&s) : LH_OK;
+    if (s.signals >= 0) starter_reap_orphans(&s);
+    if (status == LH_OK) status = watched;
+    const int code = status == LH_OK ? starter_end_code(&s) : status;
+    starter_free(&s);
+    return code;
+}

@@ -1,0 +1,10 @@
+/* launch/launch_start.h - the ranks of this machine: started, watched, ended. */
+#ifndef LAUNCH_LAUNCH_START_H
+#define LAUNCH_LAUNCH_START_H
+
+#include <launch/launch_how.h>
+
+/* words: the command line of a rank, ended by NULL. Returns an exit code or a negative status. */
+int launch_start(launch_t *l, char *const *words);
+
+#endif

@@ -1,0 +1,220 @@
+/* machine.c - what the ranks of a machine share: its processors, and its memory.
+ *
+ * Processors are ordered by package, core and number and cut into as many pieces as there are ranks:
+ * a rank's threads then share caches, and no rank waits for another's share of a core. */
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <base/file.h>
+#include <base/memory.h>
+#include <base/text.h>
+#include <launch/machine.h>
+
+typedef struct processor {
+    int package, core;
+    uint32_t number;
+} processor_t;
+
+/* 0 where nothing is said. */
+static int topology_read(const char *folder, uint32_t number, const char *what)
+{
+    char path[256];
+    int value = 0;
+    (void)snprintf(path, sizeof(path), "%s/cpu%u/topology/%s", folder, number, what);
+    FILE *f = fopen(path, "re");
+    if (f == NULL) return 0;
+    if (fscanf(f, "%d", &value) != 1) value = 0;
+    (void)fclose(f);
+    return value;
+}
+
+static int order(const void *a, const void *b)
+{
+    const processor_t *x = a, *y = b;
+    if (x->package != y->package) return x->package < y->package ? -1 : 1;
+    if (x->core != y->core) return x->core < y->core ? -1 : 1;
+    return x->number < y->number ? -1 : x->number > y->number;
+}
+
+bool machine_share(const cpu_set_t *all, const char *folder, uint32_t index, uint32_t count,
+                   cpu_set_t *out)
+{
+    processor_t list[CPU_SETSIZE];
+    uint32_t n = 0;
+    for (uint32_t i = 0; i < CPU_SETSIZE; i++)
+        if (CPU_ISSET(i, all))
+            list[n++] = (processor_t){topology_read(folder, i, "physical_package_id"),
+                                      topology_read(folder, i, "core_id"), i};
+    if (n == 0) return false;
+    qsort(list, n, sizeof(list[0]), order);
+    CPU_ZERO(out);
+    if (n < count) CPU_SET(list[(uint64_t)index * n / count].number, out);
+    for (uint32_t i = 0; i < n / count; i++)
+        CPU_SET(list[index * (n / count) + i].number, out);
+    return true;
+}
+
+static uint32_t ranks_beside_rank_0(const job_t *job)
+{
+    const job_site_t *site;
+    const job_host_t *first, *host;
+    uint32_t count = 0;
+    job_rank_place(job, 0, &site, &first);
+    for (uint32_t r = 0; r < job_ranks(job); r++) {
+        job_rank_place(job, r, &site, &host);
+        count += first == NULL || host == NULL || strcmp(first->name, host->name) == 0;
+    }
+    return count;
+}
+
+bool machine_share_of_rank(const job_t *job, uint32_t index, uint32_t count, cpu_set_t *out)
+{
+    cpu_set_t all;
+    return job->launch.bind && sched_getaffinity(0, sizeof(all), &all) == 0 &&
+           machine_share(&all, MACHINE_PROCESSORS, index, count, out);
+}
+
+void machine_take_share(const job_t *job)
+{
+    cpu_set_t own;
+    const uint32_t count = ranks_beside_rank_0(job);
+    if (count > 1 && machine_share_of_rank(job, 0, count, &own))
+        (void)sched_setaffinity(0, sizeof(own), &own);
+}
+
+/* finds this process's control group as cgroups(7) says: /proc/self/cgroup has its
+ * path, /proc/self/mountinfo where that hierarchy is mounted and which part of it. Version 1 counts
+ * kills in memory.oom_control, version 2 in memory.events, the machine in /proc/vmstat. */
+
+enum { LINE = 4096 };
+
+typedef struct group_files {
+    const char *kills, *limit;
+} group_files_t;
+
+static const group_files_t version_1 = {"memory.oom_control", "memory.limit_in_bytes"};
+static const group_files_t version_2 = {"memory.events", "memory.max"};
+
+static FILE *open_in(const char *folder, const char *name)
+{
+    char *path = path_join(folder, name);
+    FILE *f = path == NULL ? NULL : fopen(path, "re");
+    mem_free(path);
+    return f;
+}
+
+/* A line of both files and of /proc/vmstat is "oom_kill COUNT". */
+static bool kills_read(const char *folder, const char *name, uint64_t *out)
+{
+    char line[LINE];
+    bool found = false;
+    FILE *f = open_in(folder, name);
+    if (f == NULL) return false;
+    while (!found && fgets(line, sizeof(line), f) != NULL)
+        found = sscanf(line, "oom_kill %" SCNu64, out) == 1;
+    (void)fclose(f);
+    return found;
+}
+
+/* "max", and what version 1 writes for it, is no limit. */
+static uint64_t limit_read(const char *folder, const char *name)
+{
+    uint64_t limit = UINT64_MAX;
+    FILE *f = open_in(folder, name);
+    if (f == NULL) return limit;
+    if (fscanf(f, "%" SCNu64, &limit) != 1 || limit >= (uint64_t)INT64_MAX / 2) limit = UINT64_MAX;
+    (void)fclose(f);
+    return limit;
+}
+
+/* A line is "hierarchy:controllers:path". Version 1 where it has the memory, else version 2. */
+static bool group_path(const char *root, char out[LINE], const group_files_t **files)
+{
+    char line[LINE];
+    FILE *f = open_in(root, "proc/self/cgroup");
+    *files = NULL;
+    if (f == NULL) return false;
+    while (*files != &version_1 && fgets(line, sizeof(line), f) != NULL) {
+        char *rest = line, *words[2];
+        for (int i = 0; i < 2; i++)
+            words[i] = strsep(&rest, ":");
+        if (rest == NULL) continue;
+        const bool unified = strcmp(words[0], "0") == 0 && words[1][0] == '\0';
+        if (!unified && strcmp(words[1], "memory") != 0) continue;
+        rest[strcspn(rest, "\n")] = '\0';
+        (void)snprintf(out, LINE, "%s", rest);
+        *files = unified ? &version_2 : &version_1;
+    }
+    (void)fclose(f);
+    return *files != NULL;
+}
+
+/* A line is "id parent device ROOT POINT options ... - TYPE source OPTIONS". */
+static bool group_mount(const char *root, const group_files_t *files, char part[LINE],
+                        char point[LINE])
+{
+    char line[LINE], type[64], options[LINE];
+    bool found = false;
+    FILE *f = open_in(root, "proc/self/mountinfo");
+    if (f == NULL) return false;
+    while (!found && fgets(line, sizeof(line), f) != NULL) {
+        const char *end = strstr(line, " - ");
+        if (end == NULL || sscanf(end, " - %63s %*s %4095s", type, options) != 2 ||
+            sscanf(line, "%*s %*s %*s %4095s %4095s", part, point) != 2)
+            continue;
+        found = files == &version_2 ? strcmp(type, "cgroup2") == 0
+                                    : strcmp(type, "cgroup") == 0 && strstr(options, "memory");
+    }
+    (void)fclose(f);
+    return found;
+}
+
+/* The narrowest limit of the group and those above it, as far as they are mounted. */
+static void group_read(char *folder, size_t top, const group_files_t *files, machine_kills_t *out)
+{
+    out->grouped = kills_read(folder, files->kills, &out->kills);
+    for (;;) {
+        const uint64_t limit = limit_read(folder, files->limit);
+        if (limit < out->limit) out->limit = limit;
+        char *slash = strrchr(folder + top, '/');
+        if (slash == NULL) return;
+        *slash = '\0';
+    }
+}
+
+static void group_find(const char *root, machine_kills_t *out)
+{
+    char group[LINE], part[LINE], point[LINE], folder[3 * LINE];
+    const group_files_t *files;
+    if (!group_path(root, group, &files) || !group_mount(root, files, part, point)) return;
+    /* A container may see its own part of the hierarchy alone, under a path of its own. */
+    const size_t length = strlen(part);
+    const bool within = strncmp(group, part, length) == 0 &&
+                        (group[length] == '/' || group[length] == '\0');
+    const char *inside = within ? group + length : group;
+    const int top = snprintf(folder, sizeof(folder), "%s%s", root, point);
+    if (top < 0 || (size_t)top + strlen(inside) >= sizeof(folder)) return;
+    memcpy(folder + top, inside, strlen(inside) + 1);
+    group_read(folder, (size_t)top, files, out);
+}
+
+void machine_kills_read(const char *root, machine_kills_t *out)
+{
+    *out = (machine_kills_t){.limit = UINT64_MAX};
+    group_find(root, out);
+    if (!out->grouped) (void)kills_read(root, "proc/vmstat", &out->kills);
+}
+
+void machine_kills_tell(const machine_kills_t *before, const machine_kills_t *after, text_t *out)
+{
+    char limit[16];
+    if (after->kills <= before->kills || after->grouped != before->grouped) return;
+    text_printf(out,
+                ", likely for want of memory: the kernel has killed a process of this %s for it",
+                after->grouped ? "control group" : "machine");
+    if (after->limit == UINT64_MAX) return;
+    text_bytes((double)after->limit, limit);
+    text_printf(out, ", whose limit is %s", limit);
+}

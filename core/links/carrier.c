@@ -1,0 +1,174 @@
+/* carrier.c - from a section [transport.*] to a transport that listens. */
+#include <links/carrier.h>
+
+#include <stdio.h>
+#include <string.h>
+
+#include <base/file.h>
+#include <base/memory.h>
+
+static lh_status_t copy_name(const char *path, const char *section, const document_entry_t *e,
+                             char name[32])
+{
+    if (e == NULL || e->value == NULL || e->value[0] == '\0')
+        return fail(LH_INVALID,
+                    "[%s] names no plugin, and %s has none for it either: set plugin = ...",
+                    section, path);
+    if ((size_t)snprintf(name, 32, "%s", e->value) >= 32)
+        return fail(LH_INVALID, "%s: [%s] plugin = %s is longer than 31 bytes", path, section,
+                    e->value);
+    return LH_OK;
+}
+
+/* Which plugin is usual depends on what is installed, so that is written where plugins lie. */
+static lh_status_t read_default(const registry_t *r, uint32_t scope, char name[32])
+{
+    char section[32];
+    document_t *defaults = NULL;
+    char *path = path_join(registry_folder(r), "transports/defaults.ini");
+    if (path == NULL) return LH_NO_MEMORY;
+    (void)snprintf(section, sizeof(section), "transport.%s", job_scope_names[scope]);
+    lh_status_t status;
+    if (!file_exists(path))
+        status = fail(LH_INVALID, "[%s] names no plugin, and there is no %s: set plugin = ...",
+                      section, path);
+    else
+        status = document_load(path, &defaults);
+    if (status == LH_OK)
+        status = copy_name(path, section, section_find(document_find(defaults, section), "plugin"),
+                           name);
+    document_free(defaults);
+    mem_free(path);
+    return status;
+}
+
+const char *carrier_plugin(const job_t *job, const registry_t *r, uint32_t scope, char name[32])
+{
+    const char *named = job->transports[scope].plugin;
+    if (named != NULL) return named;
+    return read_default(r, scope, name) == LH_OK ? name : NULL;
+}
+
+static lh_status_t parse_config(const job_t *job, registry_t *r, carrier_t *c, const char *other)
+{
+    const plugin_t *second = NULL;
+    option_table_t others;
+    const option_table_t own = plugin_options(c->plugin);
+    if (other != NULL) {
+        /* Only its option names are wanted; where it can't be loaded its keys are unknown. */
+        if (registry_load(r, LH_KIND_TRANSPORT, other, &second) != LH_OK) fail_clear();
+    }
+    if (second != NULL) others = plugin_options(second);
+    return job_parse_transport(job, c->scope, &own, second != NULL ? &others : NULL, &c->config);
+}
+
+/* What was asked for and can't be given is refused, never lowered. */
+static lh_status_t check_security(const carrier_t *c)
+{
+    static const char *const names[] = {"plain", "proven", "private"};
+    const uint32_t needs[] = {0, LH_CAN_PROVE, LH_CAN_ENCRYPT};
+    if (c->security > LH_SECURITY_PRIVATE)
+        return fail(LH_INVALID, "security %u, expected plain, proven or private", c->security);
+    if ((c->nic.flags & needs[c->security]) == needs[c->security]) return LH_OK;
+    return fail(LH_UNSUPPORTED,
+                "[transport.%s] security = %s: the transport '%s' cannot give it; set another "
+                "level or another plugin",
+                job_scope_names[c->scope], names[c->security], c->plugin->name);
+}
+
+static lh_status_t check_card(carrier_t *c)
+{
+    uint32_t count = 0;
+    const lh_transport_api_t *api = c->api;
+    lh_status_t status = api->nic_count(c->transport, &count);
+    if (status != LH_OK) return status;
+    if (count == 0)
+        return fail(LH_NO_DEVICE, "[transport.%s]: '%s' finds no card on this machine",
+                    job_scope_names[c->scope], c->plugin->name);
+    c->nic.struct_size = sizeof(c->nic);
+    status = api->nic_info(c->transport, 0, &c->nic);
+    if (status != LH_OK) return status;
+    const uint32_t both = LH_CAN_DIAL_TO_SEND | LH_CAN_DIAL_TO_RECEIVE | LH_CAN_DUPLEX;
+    if ((c->nic.flags & both) != both)
+        return fail(LH_UNSUPPORTED,
+                    "[transport.%s]: connections of '%s' carry one direction only; links need both",
+                    job_scope_names[c->scope], c->plugin->name);
+    if ((c->nic.memory_kinds & LH_MEM_HOST) == 0)
+        return fail(LH_UNSUPPORTED, "[transport.%s]: '%s' takes no memory of the host",
+                    job_scope_names[c->scope], c->plugin->name);
+    return check_security(c);
+}
+
+static lh_status_t open_transport(const job_t *job, registry_t *r, carrier_t *c, const char *name,
+                                  const char *other)
+{
+    lh_status_t status = registry_load(r, LH_KIND_TRANSPORT, name, &c->plugin);
+    if (status != LH_OK) return status;
+    c->api = c->plugin->transport;
+    status = parse_config(job, r, c, other);
+    return status == LH_OK ? c->api->open(c->plugin->host, c->config, &c->transport) : status;
+}
+
+static lh_status_t start(const job_t *job, registry_t *r, carrier_t *c, const char *name,
+                         const char *other)
+{
+    lh_status_t status = open_transport(job, r, c, name, other);
+    if (status == LH_OK) status = check_card(c);
+    if (status == LH_OK && c->api->wait_fd != NULL && c->api->arm != NULL)
+        status = c->api->wait_fd(c->transport, &c->wait_fd);
+    if (status == LH_OK)
+        status = c->api->listen(c->transport, 0, c->security, &c->address, &c->listener);
+    if (status == LH_OK && (c->address.length == 0 || c->address.length > sizeof(c->address.bytes)))
+        status = fail(LH_ABI, "'%s' listens at an address of %u bytes, expected 1 to %zu", name,
+                      c->address.length, sizeof(c->address.bytes));
+    return status;
+}
+
+static carrier_t *carrier_new(const job_t *job, uint32_t scope)
+{
+    carrier_t *c = mem_new(sizeof(*c));
+    if (c == NULL) return NULL;
+    c->scope = scope;
+    c->security = job->transports[scope].security;
+    c->wait_fd = -1;
+    return c;
+}
+
+lh_status_t carrier_check(const job_t *job, registry_t *r, uint32_t scope, const char *name,
+                          const char *other)
+{
+    carrier_t *c = carrier_new(job, scope);
+    if (c == NULL) return LH_NO_MEMORY;
+    lh_status_t status = open_transport(job, r, c, name, other);
+    if (status == LH_OK) status = check_card(c);
+    carrier_close(c);
+    if (status == LH_UNSUPPORTED || status == LH_NO_MEMORY) return status;
+    fail_clear();
+    return LH_OK;
+}
+
+lh_status_t carrier_open(const job_t *job, registry_t *r, uint32_t scope, const char *name,
+                         const char *other, carrier_t **out)
+{
+    carrier_t *c = carrier_new(job, scope);
+    if (c == NULL) return LH_NO_MEMORY;
+    const lh_status_t status = start(job, r, c, name, other);
+    if (status != LH_OK) {
+        carrier_close(c);
+        return status;
+    }
+    *out = c;
+    return LH_OK;
+}
+
+void carrier_close(carrier_t *c)
+{
+    if (c == NULL) return;
+    if (c->listener != NULL) c->api->close_listener(c->listener);
+    if (c->transport != NULL) c->api->close(c->transport);
+    if (c->config != NULL) {
+        const option_table_t options = plugin_options(c->plugin);
+        job_free_config(&options, c->config);
+    }
+    mem_free(c);
+}

@@ -1,0 +1,38 @@
+/* links/carrier.h - a transport plugin opened for one class of link: its options, its listener, its
+ * card's figures. */
+#ifndef LINKS_CARRIER_H
+#define LINKS_CARRIER_H
+
+#include <config/job.h>
+#include <plugin/registry.h>
+
+typedef struct carrier {
+    uint32_t scope; /* LH_LINK_*: which [transport.*] */
+    uint32_t security;
+    const plugin_t *plugin;
+    const lh_transport_api_t *api;
+    lh_transport_t *transport;
+    lh_listener_t *listener;
+    void *config;
+    lh_address_t address; /* of the listener */
+    lh_nic_info_t nic;
+    int wait_fd; /* -1: it can't be slept on */
+} carrier_t;
+
+/* The plugin of a class of link: what the INI names, else what transports/defaults.ini in the
+ * folder of plugins says. The text is the job's or is written to `name`. NULL after fail(). */
+const char *carrier_plugin(const job_t *job, const registry_t *r, uint32_t scope, char name[32]);
+
+/* Opens the plugin `name` with its keys of [transport.SCOPE] (other: the one that shares the
+ * section, or NULL), checks that it can give the security that the section asks for, and listens.
+ */
+lh_status_t carrier_open(const job_t *job, registry_t *r, uint32_t scope, const char *name,
+                         const char *other, carrier_t **out) LH_MUST_CHECK;
+/* What carrier_open would refuse of the plugin itself, such as a level of security that it cannot
+ * give; a machine without its card may check a job too. */
+lh_status_t carrier_check(const job_t *job, registry_t *r, uint32_t scope, const char *name,
+                          const char *other) LH_MUST_CHECK;
+/* Connections and regions have been closed or end with it. NULL does nothing. */
+void carrier_close(carrier_t *c);
+
+#endif

@@ -1,0 +1,142 @@
+/* link_probe.c - rules of a probe: when a ramp ends, what a stage says of the rate, what is said of it. */
+#include <links/link_probe.h>
+
+#include <math.h>
+#include <stdio.h>
+#include <string.h>
+
+/* A loaded round trip that is longer by a quarter tells of a queue; scheduling on busy machines
+ * adds its own millisecond, which on a short link is more than the quarter. */
+static const double queued_share = 1.25;
+static const uint64_t jitter_ns = 1000000;
+/* More than before: senders that start slowly double within a stage or two. */
+static const double growth = 1.05;
+static const double least_pace = 125000;   /* 1 Mb/s */
+static const uint64_t stage_ns = 40000000; /* shortest: many turns of a busy scheduler */
+static const double burst_share = 0.95;    /* of the pace: the link carries a burst    */
+/* Of a stage that brought no more: it counts double where it came near the most. */
+static const double near_best = 0.9;
+enum { FOLLOW_STEPS = 20, FOLLOW_RARELY = 1000 };
+enum { FLAT_ENOUGH = 6, FLAT_QUEUED = 4, FLAT_LONGER = 3 };
+
+bool link_probe_same(const probe_pair_t *a, const probe_pair_t *b)
+{
+    return strcmp(a->site[0], b->site[0]) == 0 && strcmp(a->site[1], b->site[1]) == 0 &&
+           strcmp(a->address[0], b->address[0]) == 0 && strcmp(a->address[1], b->address[1]) == 0 &&
+           strcmp(a->plugin, b->plugin) == 0;
+}
+
+static bool is_queued(uint64_t trip_ns, uint64_t least_ns)
+{
+    return (double)trip_ns > queued_share * (double)least_ns + (double)jitter_ns;
+}
+
+/* One stage that brings no more may have met a sender that was still starting, or a busy machine;
+ * several, each sent faster than that, have met the link's end. A queue that has built up
+ * says the same sooner. */
+void link_probe_stage(probe_ramp_t *r, double came, uint64_t trip_ns, uint64_t least_ns)
+{
+    const bool grew = came > growth * r->best;
+    const bool queued = is_queued(trip_ns, least_ns);
+    if (came > r->best) r->best = came;
+    r->flat = grew ? 0 : r->flat + (came >= near_best * r->best ? 2 : 1);
+    r->full |= !grew;
+    r->done |= r->flat >= (queued ? FLAT_QUEUED : FLAT_ENOUGH);
+}
+
+/* While it grows a sender is to find its own speed, as fast as it can; after that the queue before
+ * the link is to stay short. */
+double link_probe_pace(const probe_ramp_t *r)
+{
+    const double pace = (r->full ? 1.3 : 4) * r->best;
+    return pace > least_pace ? pace : least_pace;
+}
+
+/* Two round trips at least, for what a sender learns takes one to take effect; longer where the
+ * figure is likely to stay. */
+uint64_t link_probe_ns(const probe_ramp_t *r, uint64_t round_trip_ns)
+{
+    const uint64_t least = r->full ? FLAT_LONGER * stage_ns : stage_ns;
+    return 2 * round_trip_ns > least ? 2 * round_trip_ns : least;
+}
+
+/* A link that got slower is followed at once after twenty steps; one that got faster is found by
+ * trying: twice the pace, and where that is not kept, again only after twice as long. */
+bool link_probe_follow(probe_follow_t *f, double rate, uint64_t trip_ns, uint64_t least_ns)
+{
+    if (rate <= 0 || f->pace <= 0) return false;
+    const bool slow = rate < 0.9 * f->pace;
+    f->sum = slow ? f->sum + rate : 0;
+    f->slow = slow ? f->slow + 1 : 0;
+    f->well = slow || is_queued(trip_ns, least_ns) ? 0 : f->well + 1;
+    if (f->slow >= FOLLOW_STEPS) {
+        f->pace = 0.97 * f->sum / f->slow;
+        f->patience = f->patience == 0              ? FOLLOW_STEPS
+                      : f->patience < FOLLOW_RARELY ? 2 * f->patience
+                                                    : f->patience;
+    } else if (f->well >= f->patience && f->pace < f->most) {
+        f->pace = 2 * f->pace < f->most ? 2 * f->pace : f->most;
+    } else {
+        if (f->well >= FOLLOW_STEPS && f->pace >= f->most) f->patience = 0;
+        return false;
+    }
+    f->slow = f->well = 0;
+    f->sum = 0;
+    return true;
+}
+
+/* Exact for none lost (3 of N, the rule of three), near enough above. */
+double link_probe_loss_most(double lost, double packets)
+{
+    if (packets < 1) return 1;
+    const double most = (lost + 1.65 * sqrt(lost) + 3) / packets;
+    return most < 1 ? most : 1;
+}
+
+uint64_t link_probe_budget_ns(uint64_t round_trip_ns)
+{
+    enum { TRIPS = 40 + 12 * 2 };
+    const uint64_t least = 3000000000;
+    return TRIPS * round_trip_ns > least ? TRIPS * round_trip_ns : least;
+}
+
+static void rate_text(const uint64_t rate[2], char *out, size_t room)
+{
+    const double there = 8e-9 * (double)rate[0], back = 8e-9 * (double)rate[1];
+    if (fabs(there - back) <= 0.1 * fmax(there, back))
+        (void)snprintf(out, room, "%.3g Gb/s", fmin(there, back));
+    else
+        (void)snprintf(out, room, "%.3g Gb/s there, %.3g Gb/s back", there, back);
+}
+
+/* Below what a few losses can tell only the bound means anything. */
+static void loss_text(const probe_figures_t *f, char *out, size_t room)
+{
+    const int worse = f->loss_most[1] > f->loss_most[0];
+    if (f->loss_most[worse] < 0)
+        (void)snprintf(out, room, "loss not told");
+    else if (f->loss[worse] > 0.25 * f->loss_most[worse])
+        (void)snprintf(out, room, "loss %.1e", f->loss[worse]);
+    else
+        (void)snprintf(out, room, "loss < %.0e", f->loss_most[worse]);
+}
+
+/* What keeps a burst from going as fast as the ramp found. */
+static const char *limit_of(const probe_figures_t *f)
+{
+    for (int way = 0; way < 2; way++)
+        if ((double)f->burst[way] < 0.97 * burst_share * (double)f->rate[way])
+            return "limited by this machine or its kernel";
+    return "limited by the link";
+}
+
+void link_probe_text(const probe_pair_t *p, char *out, size_t room)
+{
+    char rate[64], loss[32];
+    const probe_figures_t *f = &p->figures;
+    rate_text(f->rate, rate, sizeof(rate));
+    loss_text(f, loss, sizeof(loss));
+    (void)snprintf(out, room, "%s-%s: %.2f ms, %s, %s; %s%s%s", p->site[0], p->site[1],
+                   (double)f->round_trip_ns * 1e-6, rate, loss, f->tuned,
+                   f->tuned[0] != '\0' ? "; " : "", limit_of(f));
+}

@@ -1,0 +1,75 @@
+/* links/link_probe.h - what is measured of a link between two sites, and the rules by which it is.
+ *
+ * A probe sends stages: a fixed number of messages at an even pace, both directions at once, and
+ * the far end says how fast they came. The pace rises until no more comes; the most that came is
+ * the link's rate (docs/links.md). Nothing here sends: links_probe.c does. */
+#ifndef LINKS_LINK_PROBE_H
+#define LINKS_LINK_PROBE_H
+
+#include <longhaul/link.h>
+
+#include <control/world.h>
+
+enum { PROBE_ADDRESS = 64, PROBE_PLUGIN = 32, PROBE_TUNED = 128 };
+
+/* Index 0: from sites[0] to sites[1]; 1: the way back. Rates are of payload, in bytes a second. */
+typedef struct probe_figures {
+    uint64_t measured_s;                       /* since 1970; 0: nothing is known */
+    uint64_t took_ns;                          /* of the probe                    */
+    uint64_t round_trip_ns, median_ns, p99_ns; /* of 64 small messages; the first is the least */
+    uint64_t loaded_ns;                        /* while the ramp ended; 0: the plugin tells none */
+    uint64_t path_mtu;                         /* 0: the plugin tells none */
+    uint64_t rate[2];                          /* found by the ramp               */
+    uint64_t burst[2];                         /* came of bursts at 97 % of that  */
+    double loss[2], loss_most[2];              /* of packets; most: 95 % sure; < 0: not told */
+    uint32_t choice;                           /* of the plugin's tunings; 0: its first */
+    uint32_t streams;                          /* of the connection that was measured   */
+    uint64_t chunk_bytes, window_bytes, buffer_bytes;
+    char tuned[PROBE_TUNED]; /* the plugin's sentence on its parameters; "": none */
+} probe_figures_t;
+
+typedef struct probe_pair { /* of sites; a row of the record */
+    char site[2][WORLD_SITE_NAME];
+    char address[2][PROBE_ADDRESS]; /* of the ranks that measure, without ports */
+    char plugin[PROBE_PLUGIN];
+    probe_figures_t figures;
+} probe_pair_t;
+
+/* Whether a record's row is of this link: sites, addresses and plugin are the same. */
+bool link_probe_same(const probe_pair_t *a, const probe_pair_t *b);
+/* "tokyo-osaka: 0.53 ms, 98.1 Gb/s, loss < 1e-9; ...; limited by the link" */
+void link_probe_text(const probe_pair_t *p, char *out, size_t room);
+
+/* The search for the rate of one direction: each stage is sent faster than the most that came so
+ * far, until several in turn bring no more. */
+typedef struct probe_ramp {
+    double best;   /* bytes a second: the most that came */
+    uint32_t flat; /* of stages in turn that brought no more: 2 each, or 1 */
+    bool full;     /* one has: the sender is up to speed  */
+    bool done;     /* further stages only add to best     */
+} probe_ramp_t;
+
+/* Of a stage so much came; trip_ns: round trip under it, 0: not known; least_ns: without load. */
+void link_probe_stage(probe_ramp_t *r, double came, uint64_t trip_ns, uint64_t least_ns);
+/* How fast the next stage is sent, and for how long. */
+double link_probe_pace(const probe_ramp_t *r);
+uint64_t link_probe_ns(const probe_ramp_t *r, uint64_t round_trip_ns);
+
+/* A connection's speed against its pace, step by step while it trains. */
+typedef struct probe_follow {
+    double pace, most;   /* bytes a second: in force; that of the probe, which is not exceeded */
+    double sum;          /* of the rates of the steps that `slow` counts                 */
+    uint32_t slow, well; /* steps in turn that kept less than 90 % of the pace; that kept it */
+    uint32_t patience;   /* steps after which a lowered pace is raised again             */
+} probe_follow_t;
+
+/* After a step in which it sent at `rate` while it had something to send; 0: too little to tell.
+ * True: pace is another now. */
+bool link_probe_follow(probe_follow_t *f, double rate, uint64_t trip_ns, uint64_t least_ns);
+
+/* The largest share of `packets` that may be lost on average where `lost` of them were, 95 % sure. */
+double link_probe_loss_most(double lost, double packets);
+/* All that a first contact may take: 3 s, or 40 round trips and 12 bursts of two. */
+uint64_t link_probe_budget_ns(uint64_t round_trip_ns);
+
+#endif

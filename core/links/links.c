@@ -1,0 +1,501 @@
+/* links.c - transports by class of link, memory registered with them, and the events they tell. */
+#include <links/links_state.h>
+
+#include <errno.h>
+#include <poll.h>
+#include <stdio.h>
+#include <string.h>
+#include <time.h>
+
+#include <base/log.h>
+#include <base/memory.h>
+#include <base/sys.h>
+
+static const uint64_t drain_ns = 200000000;
+
+typedef struct opening { /* a rank's row: how it fared, for all to decide alike */
+    lh_status_t status[LINKS_SCOPES];
+    char reason[LINKS_SCOPES][200];
+} opening_t;
+
+static bool needs(const world_t *w, uint32_t scope)
+{
+    for (uint32_t r = 0; r < w->row.size; r++)
+        if (r != w->row.rank && world_scope(w, w->row.rank, r) == scope) return true;
+    return false;
+}
+
+static lh_status_t open_scope(links_t *l, uint32_t scope, bool fallback)
+{
+    char name[32];
+    const job_t *job = l->how.job;
+    const char *second = job->transports[scope].fallback;
+    const char *first = carrier_plugin(job, l->how.registry, scope, name);
+    if (first == NULL) return LH_INVALID;
+    return carrier_open(job, l->how.registry, scope, fallback ? second : first,
+                        fallback ? first : second, &l->carriers[scope]);
+}
+
+static void open_scopes(links_t *l, const bool wanted[LINKS_SCOPES], bool fallback, opening_t *mine)
+{
+    memset(mine, 0, sizeof(*mine));
+    for (uint32_t s = LH_LINK_NODE; s < LINKS_SCOPES; s++) {
+        if (!wanted[s] || !needs(l->how.world, s)) continue;
+        mine->status[s] = open_scope(l, s, fallback);
+        if (mine->status[s] != LH_OK)
+            (void)snprintf(mine->reason[s], sizeof(mine->reason[s]), "%s", fail_reason());
+    }
+}
+
+/* The rank whose failure stands for a class of link, or size. */
+static uint32_t who_failed(const opening_t *all, uint32_t size, uint32_t scope)
+{
+    uint32_t rank = 0;
+    while (rank < size && all[rank].status[scope] == LH_OK)
+        rank++;
+    return rank;
+}
+
+static lh_status_t refuse_opening(const links_t *l, opening_t *all, uint32_t scope)
+{
+    char who[128];
+    const world_t *w = l->how.world;
+    const uint32_t rank = who_failed(all, w->row.size, scope);
+    opening_t *row = &all[rank];
+    row->reason[scope][sizeof(row->reason[scope]) - 1] = '\0';
+    if (rank == w->row.rank) return fail_again(row->status[scope], row->reason[scope]);
+    world_rank_text(w, rank, who, sizeof(who));
+    return fail(row->status[scope], "%s: %s", who, row->reason[scope]);
+}
+
+/* One pass over the classes that are wanted; leaves those in `wanted` that some rank can't open. */
+static lh_status_t open_pass(links_t *l, bool wanted[LINKS_SCOPES], bool fallback, opening_t *all)
+{
+    const world_t *w = l->how.world;
+    opening_t mine;
+    open_scopes(l, wanted, fallback, &mine);
+    const lh_status_t status = control_gather(l->how.control, &mine, sizeof(mine), all);
+    if (status != LH_OK) return status;
+    for (uint32_t s = LH_LINK_NODE; s < LINKS_SCOPES; s++) {
+        const uint32_t rank = who_failed(all, w->row.size, s);
+        wanted[s] = rank < w->row.size;
+        if (!wanted[s]) continue;
+        const char *second = l->how.job->transports[s].fallback;
+        if (fallback || second == NULL) return refuse_opening(l, all, s);
+        log_line(LH_LOG_WARN, "[transport.%s]: %s; the fallback '%s' is used on all ranks",
+                 job_scope_names[s], all[rank].reason[s], second);
+        carrier_close(l->carriers[s]);
+        l->carriers[s] = NULL;
+    }
+    return LH_OK;
+}
+
+static lh_status_t open_carriers(links_t *l)
+{
+    bool wanted[LINKS_SCOPES] = {false, true, true, true};
+    opening_t *all = mem_array(l->how.world->row.size, sizeof(*all));
+    if (all == NULL) return LH_NO_MEMORY;
+    lh_status_t status = open_pass(l, wanted, false, all);
+    if (status == LH_OK && (wanted[LH_LINK_NODE] || wanted[LH_LINK_SITE] || wanted[LH_LINK_WAN]))
+        status = open_pass(l, wanted, true, all);
+    mem_free(all);
+    return status;
+}
+
+static lh_status_t exchange_addresses(links_t *l)
+{
+    lh_address_t mine[LINKS_SCOPES] = {0};
+    const uint32_t size = l->how.world->row.size;
+    l->addresses = mem_array((size_t)size * LINKS_SCOPES, sizeof(*l->addresses));
+    if (l->addresses == NULL) return LH_NO_MEMORY;
+    for (uint32_t s = LH_LINK_NODE; s < LINKS_SCOPES; s++)
+        if (l->carriers[s] != NULL) mine[s] = l->carriers[s]->address;
+    return control_gather(l->how.control, mine, sizeof(mine), l->addresses);
+}
+
+lh_status_t links_open(const links_how_t *how, links_t **out)
+{
+    links_t *l = mem_new(sizeof(*l));
+    if (l == NULL) return LH_NO_MEMORY;
+    l->how = *how;
+    lh_status_t status = LH_OK;
+    if (how->world->row.size > 1) status = open_carriers(l);
+    if (status == LH_OK && how->world->row.size > 1) status = exchange_addresses(l);
+    if (status != LH_OK) {
+        links_close(l);
+        return status;
+    }
+    *out = l;
+    return LH_OK;
+}
+
+void link_free(link_t *k)
+{
+    const lh_transport_api_t *api = k->carrier->api;
+    for (uint32_t i = 0; i < k->map_count; i++)
+        if (k->remotes[i] != NULL) api->mapping->forget(k->remotes[i]);
+    if (k->conn != NULL) api->close_conn(k->conn);
+    mem_free(k->operations);
+    mem_free(k->idle);
+    mem_free(k->remotes);
+    mem_free(k->maps);
+    mem_free(k);
+}
+
+/* Waits until every connection says that nobody touches its buffers any more. */
+static void drain(links_t *l)
+{
+    const uint64_t until = sys()->now_ns() + drain_ns;
+    for (uint32_t i = 0; i < l->link_count; i++)
+        if (l->links[i]->conn != NULL) l->links[i]->carrier->api->cancel(l->links[i]->conn);
+    for (;;) {
+        uint32_t open = 0;
+        l->ready_count = 0;
+        links_harvest(l);
+        for (uint32_t i = 0; i < l->link_count; i++)
+            open += l->links[i]->conn != NULL && !l->links[i]->drained;
+        if (open == 0 || sys()->now_ns() > until) return;
+    }
+}
+
+void links_close(links_t *l)
+{
+    if (l == NULL) return;
+    l->closing = true;
+    drain(l);
+    for (uint32_t i = 0; i < l->link_count; i++)
+        link_free(l->links[i]);
+    for (uint32_t i = 0; i < l->guest_count; i++)
+        l->guests[i].carrier->api->close_conn(l->guests[i].conn);
+    for (uint32_t i = 0; i < l->arena_count; i++)
+        for (uint32_t s = 0; s < LINKS_SCOPES; s++)
+            if (l->arenas[i].regions[s] != NULL)
+                l->carriers[s]->api->release_memory(l->carriers[s]->transport,
+                                                    l->arenas[i].regions[s]);
+    for (uint32_t s = 0; s < LINKS_SCOPES; s++)
+        carrier_close(l->carriers[s]);
+    mem_free(l->links);
+    mem_free(l->guests);
+    mem_free(l->arenas);
+    mem_free(l->addresses);
+    mem_free(l->pairs);
+    mem_free(l);
+}
+
+void link_drop(link_t *k)
+{
+    links_t *l = k->links;
+    const uint64_t until = sys()->now_ns() + drain_ns;
+    lh_assert(k->leaving);
+    if (k->conn != NULL) k->carrier->api->cancel(k->conn);
+    while (k->conn != NULL && !k->drained && sys()->now_ns() < until) {
+        links_harvest(l);
+        l->ready_count = 0; /* of operations that ended with it */
+    }
+    uint32_t i = 0;
+    while (l->links[i] != k)
+        i++;
+    l->links[i] = l->links[--l->link_count];
+    link_free(k);
+}
+
+lh_status_t links_arena(links_t *l, void *base, uint64_t bytes, int fd, uint64_t fd_offset,
+                        uint32_t *arena)
+{
+    if (l->arena_count == LINKS_ARENAS)
+        return fail(LH_INVALID, "more than %d arenas for messages", LINKS_ARENAS);
+    arena_t *arenas = mem_grow(l->arenas, &l->arena_capacity, l->arena_count + 1u, sizeof(*arenas));
+    if (arenas == NULL) return LH_NO_MEMORY;
+    l->arenas = arenas;
+    arena_t *a = &arenas[l->arena_count];
+    *a = (arena_t){.row = {.struct_size = sizeof(a->row),
+                           .kind = LH_MEM_HOST,
+                           .access = LH_REMOTE_READ,
+                           .base = base,
+                           .bytes = bytes,
+                           .fd_offset = fd_offset,
+                           .fd = fd,
+                           .numa = -1}};
+    l->arena_count++; /* what is registered is released at the end, also after a failure */
+    for (uint32_t s = LH_LINK_NODE; s < LINKS_SCOPES; s++) {
+        const carrier_t *c = l->carriers[s];
+        if (c == NULL) continue;
+        const lh_status_t status = c->api->register_memory(c->transport, 0, &a->row,
+                                                           &a->regions[s]);
+        if (status != LH_OK) return status;
+    }
+    *arena = l->arena_count - 1;
+    return LH_OK;
+}
+
+link_t *links_find(links_t *l, uint32_t peer, uint32_t service)
+{
+    for (uint32_t i = 0; i < l->link_count; i++)
+        if (l->links[i]->peer == peer && l->links[i]->service == service) return l->links[i];
+    return NULL;
+}
+
+uint32_t link_peer(const link_t *k)
+{
+    return k->peer;
+}
+
+uint32_t link_scope(const link_t *k)
+{
+    return k->carrier->scope;
+}
+
+const char *link_transport(const link_t *k)
+{
+    return k->carrier->plugin->name;
+}
+
+const void *link_map(const link_t *k, uint32_t arena)
+{
+    return arena < k->map_count ? k->maps[arena] : NULL;
+}
+
+operation_t *link_operation(link_t *k, uint64_t cookie, bool own)
+{
+    if (k->idle_count == 0) return NULL;
+    operation_t *o = k->idle[--k->idle_count];
+    o->cookie = cookie;
+    o->own = own;
+    return o;
+}
+
+void link_idle(operation_t *o)
+{
+    o->link->idle[o->link->idle_count++] = o;
+}
+
+static lh_status_t settle(link_t *k, operation_t *o, lh_status_t status)
+{
+    if (status == LH_OK) return LH_OK;
+    link_idle(o);
+    if (status != LH_AGAIN) links_lose(k, status, fail_reason());
+    return status == LH_AGAIN ? LH_AGAIN : links_status(k->links);
+}
+
+lh_status_t link_send(link_t *k, uint32_t arena, const void *data, uint64_t bytes, uint32_t tag,
+                      uint64_t cookie)
+{
+    const carrier_t *c = k->carrier;
+    operation_t *o = link_operation(k, cookie, false);
+    if (o == NULL) return LH_AGAIN;
+    return settle(k, o,
+                  c->api->isend(k->conn, k->links->arenas[arena].regions[c->scope], data, bytes,
+                                tag, (uint64_t)(uintptr_t)o));
+}
+
+lh_status_t link_recv(link_t *k, uint32_t arena, void *data, uint64_t bytes, uint32_t tag,
+                      uint64_t cookie)
+{
+    const carrier_t *c = k->carrier;
+    operation_t *o = link_operation(k, cookie, false);
+    if (o == NULL) return LH_AGAIN;
+    return settle(k, o,
+                  c->api->irecv(k->conn, k->links->arenas[arena].regions[c->scope], data, bytes,
+                                tag, (uint64_t)(uintptr_t)o));
+}
+
+void links_lose(link_t *k, lh_status_t status, const char *reason)
+{
+    char who[128];
+    links_t *l = k->links;
+    if (l->closing || l->failed != LH_OK) return;
+    world_rank_text(l->how.world, k->peer, who, sizeof(who));
+    /* A link that broke, or whose bytes can't be trusted any more: its peer is gone. LH_CORRUPT is
+     * what a damaged file ends with. */
+    l->failed = status == LH_IO || status == LH_CORRUPT ? LH_PEER_LOST : status;
+    (void)snprintf(l->failure, sizeof(l->failure), "%s, link over %s: %s", who,
+                   k->carrier->plugin->name,
+                   reason != NULL && reason[0] != '\0' ? reason : status_text(status));
+    control_fail(l->how.control, k->peer, l->failed, l->failure);
+}
+
+static void on_connection(const lh_wire_event_t *e)
+{
+    link_t *k = (link_t *)(uintptr_t)e->cookie;
+    if (k == NULL) return; /* a guest that was not admitted */
+    switch (e->type) {
+    case LH_WIRE_UP: k->up = true; break;
+    case LH_WIRE_DOWN:
+        k->gone = k->leaving;
+        if (!k->leaving) links_lose(k, e->status, e->reason);
+        break;
+    case LH_WIRE_DRAINED: k->drained = true; break;
+    case LH_WIRE_DEGRADED:
+        log_line(e->status == LH_OK ? LH_LOG_INFO : LH_LOG_WARN, "link to rank %u over %s: %s",
+                 k->peer, k->carrier->plugin->name,
+                 e->status == LH_OK ? "whole again"
+                                    : (e->reason != NULL ? e->reason : status_text(e->status)));
+        break;
+    default: break;
+    }
+}
+
+static void on_operation(links_t *l, const lh_wire_event_t *e)
+{
+    operation_t *o = (operation_t *)(uintptr_t)e->cookie;
+    link_t *k = o->link;
+    const bool received = e->type == LH_WIRE_RECEIVED;
+    link_idle(o);
+    if (e->status != LH_OK) {
+        if (!k->leaving) links_lose(k, e->status, e->reason);
+        return;
+    }
+    *(received ? &l->received[k->carrier->scope] : &l->sent[k->carrier->scope]) += e->bytes;
+    if (o->own) {
+        k->own_done++;
+        return;
+    }
+    l->ready[(l->ready_first + l->ready_count++) % LINKS_READY] = (links_event_t){
+        .cookie = o->cookie, .received = received, .bytes = e->bytes};
+}
+
+void links_harvest(links_t *l)
+{
+    lh_wire_event_t events[LINKS_BATCH];
+    for (uint32_t s = LH_LINK_NODE; s < LINKS_SCOPES; s++) {
+        uint32_t count = 0;
+        const carrier_t *c = l->carriers[s];
+        const uint32_t room = LINKS_READY - l->ready_count;
+        if (c == NULL || room == 0) continue;
+        const lh_status_t status = c->api->poll(c->transport, events, sizeof(events[0]),
+                                                room < LINKS_BATCH ? room : LINKS_BATCH, &count);
+        if (status != LH_OK && l->failed == LH_OK && !l->closing) {
+            l->failed = status;
+            (void)snprintf(l->failure, sizeof(l->failure), "%s", fail_reason());
+            control_fail(l->how.control, l->how.world->row.rank, status, l->failure);
+        }
+        for (uint32_t i = 0; status == LH_OK && i < count; i++) {
+            if (events[i].type == LH_WIRE_SENT || events[i].type == LH_WIRE_RECEIVED)
+                on_operation(l, &events[i]);
+            else
+                on_connection(&events[i]);
+        }
+    }
+}
+
+/* What the control plane knows comes first: it names who died, not only whose link broke. */
+lh_status_t links_status(links_t *l)
+{
+    if (l->how.control != NULL) {
+        const lh_status_t status = control_status(l->how.control);
+        if (status != LH_OK) return fail_again(status, control_failure(l->how.control));
+    }
+    return l->failed == LH_OK ? LH_OK : fail_again(l->failed, l->failure);
+}
+
+lh_status_t links_poll(links_t *l, links_event_t *events, uint32_t max, uint32_t *count)
+{
+    uint32_t taken = 0;
+    if (l->ready_count == 0) links_harvest(l);
+    while (taken < max && l->ready_count > 0) {
+        events[taken++] = l->ready[l->ready_first];
+        l->ready_first = (l->ready_first + 1) % LINKS_READY;
+        l->ready_count--;
+    }
+    *count = taken;
+    return taken > 0 ? LH_OK : links_status(l);
+}
+
+static bool stirs(links_t *l)
+{
+    links_harvest(l);
+    return l->ready_count > 0 || l->failed != LH_OK ||
+           (l->how.control != NULL && control_status(l->how.control) != LH_OK);
+}
+
+static void pause_processor(void)
+{
+#if defined(__x86_64__)
+    __builtin_ia32_pause();
+#elif defined(__aarch64__)
+    __asm__ volatile("yield");
+#endif
+}
+
+typedef struct bed { /* what a sleep waits on */
+    struct pollfd fds[LINKS_SCOPES + 2];
+    nfds_t count;
+    bool blind; /* a transport has nothing to wait on */
+} bed_t;
+
+/* False: there is something to poll first. */
+static bool lie_down(links_t *l, int wake_fd, bed_t *bed)
+{
+    for (uint32_t s = LH_LINK_NODE; s < LINKS_SCOPES; s++) {
+        const carrier_t *c = l->carriers[s];
+        if (c == NULL) continue;
+        if (c->wait_fd < 0) {
+            bed->blind = true;
+            continue;
+        }
+        if (c->api->arm(c->transport) != LH_OK) return false;
+        bed->fds[bed->count++] = (struct pollfd){.fd = c->wait_fd, .events = POLLIN};
+    }
+    const int control = l->how.control != NULL ? control_fd(l->how.control) : -1;
+    const int others[] = {control, wake_fd};
+    for (int i = 0; i < 2; i++)
+        if (others[i] >= 0)
+            bed->fds[bed->count++] = (struct pollfd){.fd = others[i], .events = POLLIN};
+    return true;
+}
+
+static bool sleep_for(bed_t *bed, uint64_t ns)
+{
+    const struct timespec time = {.tv_sec = (time_t)(ns / 1000000000),
+                                  .tv_nsec = (long)(ns % 1000000000)};
+    return ppoll(bed->fds, bed->count, &time, NULL) != 0;
+}
+
+void links_sleep(links_t *l, int wake_fd, uint64_t spin_ns, uint64_t timeout_ns)
+{
+    uint64_t nap = 1000, now = sys()->now_ns();
+    const uint64_t spun = now + spin_ns, over = now + timeout_ns;
+    if (l->ready_count > 0) return;
+    do {
+        if (stirs(l)) return;
+        pause_processor();
+        now = sys()->now_ns();
+    } while (now < spun);
+
+    for (; now < over; now = sys()->now_ns()) {
+        bed_t bed = {0};
+        if (!lie_down(l, wake_fd, &bed)) {
+            links_harvest(l);
+            return;
+        }
+        const uint64_t left = over - now;
+        const bool woken = sleep_for(&bed, bed.blind && nap < left ? nap : left);
+        if (stirs(l) || woken) return;
+        if (nap < 50000) nap *= 2;
+    }
+}
+
+void links_class(const links_t *l, uint32_t scope, link_class_t *out)
+{
+    *out = (link_class_t){0};
+    if (scope >= LINKS_SCOPES || l->carriers[scope] == NULL) return;
+    *out = (link_class_t){.transport = l->carriers[scope]->plugin->name,
+                          .bytes_sent = l->sent[scope],
+                          .bytes_received = l->received[scope]};
+    for (uint32_t i = 0; i < l->link_count; i++) {
+        lh_link_stats_t stats = {.struct_size = sizeof(stats)};
+        if (link_scope(l->links[i]) != scope || link_stats(l->links[i], &stats) != LH_OK) continue;
+        if (stats.round_trip_ns > out->round_trip_ns) out->round_trip_ns = stats.round_trip_ns;
+        if (stats.bytes_per_second > out->bytes_per_second)
+            out->bytes_per_second = stats.bytes_per_second;
+    }
+}
+
+lh_status_t link_stats(const link_t *k, lh_link_stats_t *out)
+{
+    const lh_transport_api_t *api = k->carrier->api;
+    if (api->stats == NULL || k->conn == NULL)
+        return fail(LH_UNSUPPORTED, "'%s' tells no figures of a link", k->carrier->plugin->name);
+    out->struct_size = sizeof(*out);
+    return api->stats(k->conn, out);
+}

@@ -1,0 +1,491 @@
+/* links_connect.c - connections by service: the lower rank dials, the higher one admits whom it
+ * asked for; then both offer each other the arenas that can be mapped. */
+#include <links/links_state.h>
+
+#include <stdio.h>
+#include <string.h>
+#include <time.h>
+
+#include <base/log.h>
+#include <base/memory.h>
+#include <base/sys.h>
+#include <links/links_connect.h>
+
+static const uint64_t silence_ns = 3000000000;
+static const uint32_t offer_tag = 0xffff0001;
+
+typedef struct offers { /* the first message on a connection, the same on all ranks of a job */
+    uint32_t count, reserved;
+    lh_address_t rows[]; /* [count]; length 0: not offered */
+} offers_t;
+
+typedef struct meeting { /* the links that one links_connect makes */
+    link_t **links;
+    uint32_t count;
+    char *block; /* two lists of offers for each link: ours, theirs */
+    uint64_t list_bytes;
+    lh_region_t *regions[LINKS_SCOPES];
+    uint64_t until_ns;
+    control_wait_t waits;
+} meeting_t;
+
+typedef struct facts { /* what a connection is told of its way, for as long as the call takes */
+    lh_link_t link;
+    lh_tuning_t tuning;
+} facts_t;
+
+static uint32_t ranks_of_site(const world_t *w, uint32_t of)
+{
+    uint32_t count = 0;
+    for (uint32_t r = 0; r < w->row.size; r++)
+        count += w->ranks[r].site == w->ranks[of].site;
+    return count;
+}
+
+bool links_tune(const carrier_t *c, const lh_link_t *link, uint32_t choice, lh_tuning_t *out,
+                char tuned[PROBE_TUNED])
+{
+    *out = (lh_tuning_t){.struct_size = sizeof(*out)};
+    tuned[0] = '\0';
+    if (c->api->tune == NULL) return choice == 0;
+    if (c->api->tune(c->transport, link, choice, out, tuned, PROBE_TUNED) == LH_OK) return true;
+    *out = (lh_tuning_t){.struct_size = sizeof(*out)};
+    fail_clear();
+    return false;
+}
+
+/* All ranks of a site send through its one link, so each paces itself to its part of 97 %: a queue
+ * that builds up before the link delays what is urgent. One of them may be sent to by a site with
+ * fewer ranks, which have larger parts: what the kernel holds is by those. A rate that the INI names
+ * comes before the one that was measured. */
+static void facts_fill(const links_t *l, const link_t *k, facts_t *out)
+{
+    const world_t *w = l->how.world;
+    const uint32_t here = w->ranks[w->row.rank].site, there = w->ranks[k->peer].site;
+    char tuned[PROBE_TUNED];
+    *out = (facts_t){
+        .link = {.struct_size = sizeof(out->link), .scope = k->carrier->scope},
+        .tuning = {.struct_size = sizeof(out->tuning)},
+    };
+    if (k->carrier->scope != LH_LINK_WAN) return;
+    uint64_t rate = l->how.job->transports[LH_LINK_WAN].rate;
+    const probe_figures_t *f = NULL;
+    if (l->pairs != NULL) {
+        f = &l->pairs[links_pair(here, there)].figures;
+        if (rate == 0) rate = f->rate[here > there];
+        out->link.round_trip_ns = f->round_trip_ns;
+        out->link.path_mtu = f->path_mtu;
+        out->link.loss = f->loss[here > there];
+    }
+    const uint32_t ours = l->probing ? 1 : ranks_of_site(w, w->row.rank);
+    const uint32_t theirs = l->probing ? 1 : ranks_of_site(w, k->peer);
+    out->link.bytes_per_second = rate / (ours < theirs ? ours : theirs);
+    if (f != NULL && rate != 0)
+        (void)links_tune(k->carrier, &out->link, f->choice, &out->tuning, tuned);
+    out->tuning.pace_bytes_per_second = (uint64_t)(0.97 * (double)rate / ours);
+}
+
+/* The end that dials gives up before this one does: it knows why. */
+static lh_conn_params_t params_of(const links_t *l, const link_t *k, facts_t *facts)
+{
+    const lh_world_t *w = &l->how.world->row;
+    const uint64_t join_ns = l->how.job->launch.join_timeout_ns, most = 1000000000;
+    const uint64_t dial_ns = join_ns - (join_ns / 8 < most ? join_ns / 8 : most);
+    facts_fill(l, k, facts);
+    return (lh_conn_params_t){
+        .struct_size = sizeof(lh_conn_params_t),
+        .direction = LH_SEND | LH_RECEIVE,
+        .security = k->carrier->security,
+        .peer = k->peer,
+        .hello = {.job = w->job,
+                  .epoch = w->epoch,
+                  .rank = w->rank,
+                  .service = k->service,
+                  .direction = LH_SEND | LH_RECEIVE},
+        .cookie = (uint64_t)(uintptr_t)k,
+        .dial_ns = dial_ns,
+        .silence_ns = k->carrier->scope == LH_LINK_WAN
+                          ? l->how.job->transports[LH_LINK_WAN].outage_ns
+                          : silence_ns,
+        .link = &facts->link,
+        .tuning = &facts->tuning,
+    };
+}
+
+static uint32_t depth_of(uint32_t advertised)
+{
+    return advertised < LINKS_DEPTH ? advertised : LINKS_DEPTH;
+}
+
+static lh_status_t link_new(links_t *l, uint32_t peer, uint32_t service, link_t **out)
+{
+    const world_t *w = l->how.world;
+    if (peer >= w->row.size || peer == w->row.rank)
+        return fail(LH_INVALID, "a link from rank %u to rank %u of %u", w->row.rank, peer,
+                    w->row.size);
+    carrier_t *c = l->carriers[world_scope(w, w->row.rank, peer)];
+    link_t **links = mem_grow(l->links, &l->link_capacity, l->link_count + 1u, sizeof(*links));
+    if (links == NULL) return LH_NO_MEMORY;
+    l->links = links;
+    link_t *k = mem_new(sizeof(*k));
+    if (k == NULL) return LH_NO_MEMORY;
+    k->links = l;
+    k->carrier = c;
+    k->peer = peer;
+    k->service = service;
+    k->dials = w->row.rank < peer;
+    k->operation_count = depth_of(c->nic.max_sends) + depth_of(c->nic.max_recvs);
+    k->operations = mem_array(k->operation_count, sizeof(*k->operations));
+    k->idle = mem_array(k->operation_count, sizeof(operation_t *));
+    k->remotes = mem_array(l->arena_count, sizeof(lh_remote_t *));
+    k->maps = mem_array(l->arena_count, sizeof(void *));
+    if (k->operations == NULL || k->idle == NULL || k->remotes == NULL || k->maps == NULL) {
+        link_free(k);
+        return LH_NO_MEMORY;
+    }
+    k->map_count = l->arena_count;
+    for (uint32_t i = 0; i < k->operation_count; i++) {
+        k->operations[i].link = k;
+        link_idle(&k->operations[i]);
+    }
+    l->links[l->link_count++] = k;
+    *out = k;
+    return LH_OK;
+}
+
+/* Who may come: a lower rank of this job, over the class of link that it has to this one, once. */
+static bool welcome(links_t *l, const carrier_t *c, const lh_hello_t *hello)
+{
+    const world_t *w = l->how.world;
+    if (hello->job != w->row.job || hello->epoch != w->row.epoch) return false;
+    if (hello->rank >= w->row.rank || world_scope(w, hello->rank, w->row.rank) != c->scope)
+        return false;
+    if (hello->service < LH_SERVICE_CONTROL || hello->service > LH_SERVICE_BULK) return false;
+    const link_t *k = links_find(l, hello->rank, hello->service);
+    if (k != NULL && k->conn != NULL) return false;
+    for (uint32_t i = 0; i < l->guest_count; i++)
+        if (l->guests[i].hello.rank == hello->rank && l->guests[i].hello.service == hello->service)
+            return false;
+    return true;
+}
+
+static lh_status_t accept_guests(links_t *l)
+{
+    for (uint32_t s = LH_LINK_NODE; s < LINKS_SCOPES; s++) {
+        carrier_t *c = l->carriers[s];
+        guest_t guest = {.carrier = c};
+        while (c != NULL && c->api->accept(c->listener, &guest.hello, &guest.conn) == LH_OK) {
+            if (!welcome(l, c, &guest.hello)) {
+                log_line(LH_LOG_WARN, "%s: a caller that says it is rank %u is turned away",
+                         c->plugin->name, guest.hello.rank);
+                c->api->close_conn(guest.conn);
+                continue;
+            }
+            guest_t *guests = mem_grow(l->guests, &l->guest_capacity, l->guest_count + 1u,
+                                       sizeof(*guests));
+            if (guests == NULL) {
+                c->api->close_conn(guest.conn);
+                return LH_NO_MEMORY;
+            }
+            l->guests = guests;
+            guests[l->guest_count++] = guest;
+        }
+    }
+    return LH_OK;
+}
+
+static lh_status_t admit_guests(links_t *l)
+{
+    for (uint32_t i = 0; i < l->guest_count;) {
+        const guest_t guest = l->guests[i];
+        link_t *k = links_find(l, guest.hello.rank, guest.hello.service);
+        if (k == NULL || k->conn != NULL) {
+            i++;
+            continue;
+        }
+        l->guests[i] = l->guests[--l->guest_count];
+        facts_t facts;
+        const lh_conn_params_t params = params_of(l, k, &facts);
+        const lh_status_t status = k->carrier->api->admit(guest.conn, &params);
+        if (status != LH_OK) {
+            k->carrier->api->close_conn(guest.conn);
+            links_lose(k, status, fail_reason());
+            return links_status(l);
+        }
+        k->conn = guest.conn;
+        k->follow.pace = k->follow.most = (double)facts.tuning.pace_bytes_per_second;
+    }
+    return LH_OK;
+}
+
+static lh_status_t dial(links_t *l, link_t *k)
+{
+    facts_t facts;
+    const lh_conn_params_t params = params_of(l, k, &facts);
+    const carrier_t *c = k->carrier;
+    const lh_status_t status = c->api->connect(
+        c->transport, &l->addresses[(size_t)k->peer * LINKS_SCOPES + c->scope], &params, &k->conn);
+    k->follow.pace = k->follow.most = (double)facts.tuning.pace_bytes_per_second;
+    if (status == LH_OK) return LH_OK;
+    links_lose(k, status, fail_reason());
+    return links_status(l);
+}
+
+/* Between looks: nothing here is in a hurry, and the ranks may share processors. */
+static void nap(void)
+{
+    const struct timespec time = {.tv_nsec = 50000};
+    (void)nanosleep(&time, NULL);
+}
+
+typedef bool (*reached_t)(const link_t *k, const meeting_t *m);
+
+static bool is_up(const link_t *k, const meeting_t *m)
+{
+    (void)m;
+    return k->up;
+}
+
+static bool has_offers(const link_t *k, const meeting_t *m)
+{
+    (void)m;
+    return k->own_done == 2; /* ours sent, theirs received */
+}
+
+static const link_t *missing(const meeting_t *m, reached_t reached)
+{
+    for (uint32_t i = 0; i < m->count; i++)
+        if (!reached(m->links[i], m)) return m->links[i];
+    return NULL;
+}
+
+/* "link over tcp, which this rank dials at 10.0.0.7:29500" */
+static void link_text(const links_t *l, const link_t *k, char *text, size_t room)
+{
+    char address[96] = "";
+    const carrier_t *c = k->carrier;
+    const lh_address_t *listens = &l->addresses[(size_t)k->peer * LINKS_SCOPES + c->scope];
+    if (!k->dials) listens = &c->address;
+    if (c->api->address_text == NULL ||
+        c->api->address_text(c->transport, listens, address, sizeof(address)) != LH_OK)
+        address[0] = '\0';
+    (void)snprintf(text, room, "link over %s%s%s", c->plugin->name,
+                   address[0] == '\0' ? ""
+                   : k->dials         ? ", which this rank dials at "
+                                      : ", which it dials at this rank's ",
+                   address);
+}
+
+static lh_status_t too_late(links_t *l, const link_t *k, const char *what)
+{
+    char who[128], link[224];
+    world_rank_text(l->how.world, k->peer, who, sizeof(who));
+    link_text(l, k, link, sizeof(link));
+    return fail(LH_TIMED_OUT, "%s, %s: %s within %.0f s", who, link, what,
+                (double)l->how.job->launch.join_timeout_ns / 1e9);
+}
+
+/* All that are missing, and where the first of them is looked for. */
+static void tell_missing(const links_t *l, const meeting_t *m, reached_t reached,
+                         const link_t *first)
+{
+    char link[224];
+    text_t who = {0};
+    bool *among = mem_array(l->how.world->row.size, sizeof(*among));
+    for (uint32_t i = 0; among != NULL && i < m->count; i++)
+        among[m->links[i]->peer] = !reached(m->links[i], m);
+    if (among != NULL) world_ranks_text(l->how.world, among, &who);
+    link_text(l, first, link, sizeof(link));
+    log_line(LH_LOG_WARN, "waiting for %s since %llu s: %s", who.length > 0 ? who.data : "a rank",
+             (unsigned long long)((sys()->now_ns() - m->waits.since) / 1000000000u), link);
+    text_free(&who);
+    mem_free(among);
+}
+
+static lh_status_t wait_for(links_t *l, meeting_t *m, reached_t reached, const char *what)
+{
+    for (;;) {
+        lh_status_t status = accept_guests(l);
+        if (status == LH_OK) status = admit_guests(l);
+        links_harvest(l);
+        if (status == LH_OK) status = links_status(l);
+        if (status != LH_OK) return status;
+        const link_t *k = missing(m, reached);
+        if (k == NULL) return LH_OK;
+        if (sys()->now_ns() > m->until_ns) return too_late(l, k, what);
+        if (control_wait_due(&m->waits, sys()->now_ns())) tell_missing(l, m, reached, k);
+        nap();
+    }
+}
+
+static offers_t *list_of(const meeting_t *m, uint32_t link, uint32_t whose)
+{
+    return (offers_t *)(void *)(m->block + ((uint64_t)link * 2 + whose) * m->list_bytes);
+}
+
+static bool can_map(const carrier_t *c)
+{
+    return c->api->mapping != NULL;
+}
+
+static lh_status_t offer_arenas(links_t *l, const meeting_t *m, link_t *k, offers_t *list)
+{
+    list->count = k->map_count;
+    for (uint32_t i = 0; can_map(k->carrier) && i < k->map_count; i++) {
+        if (l->arenas[i].row.fd < 0) continue;
+        for (;;) {
+            const lh_status_t status = k->carrier->api->mapping->offer(
+                k->conn, l->arenas[i].regions[k->carrier->scope], &list->rows[i]);
+            if (status == LH_OK) break;
+            if (status != LH_AGAIN) {
+                links_lose(k, status, fail_reason());
+                return links_status(l);
+            }
+            if (sys()->now_ns() > m->until_ns) return too_late(l, k, "it took no offer of memory");
+            links_harvest(l);
+            nap();
+        }
+    }
+    return LH_OK;
+}
+
+static lh_status_t check_list(links_t *l, link_t *k, const offers_t *list)
+{
+    char reason[LINKS_REASON];
+    if (list->count != k->map_count)
+        (void)snprintf(reason, sizeof(reason), "it has %u arenas for messages, this rank %u",
+                       list->count, k->map_count);
+    else
+        return LH_OK;
+    links_lose(k, LH_MISMATCH, reason);
+    return links_status(l);
+}
+
+static lh_status_t take_arena(links_t *l, const meeting_t *m, link_t *k, uint32_t arena,
+                              const lh_address_t *offer)
+{
+    const lh_mapping_api_t *api = k->carrier->api->mapping;
+    for (;;) {
+        lh_status_t status = api->take(k->conn, offer, &k->remotes[arena]);
+        if (status == LH_OK) status = api->map(k->remotes[arena], &k->maps[arena]);
+        if (status == LH_OK) return LH_OK;
+        if (status != LH_AGAIN) {
+            links_lose(k, status, fail_reason());
+            return links_status(l);
+        }
+        if (sys()->now_ns() > m->until_ns) return too_late(l, k, "its memory did not arrive");
+        links_harvest(l);
+        status = links_status(l);
+        if (status != LH_OK) return status;
+        nap();
+    }
+}
+
+static lh_status_t take_arenas(links_t *l, const meeting_t *m, link_t *k, const offers_t *list)
+{
+    lh_status_t status = check_list(l, k, list);
+    for (uint32_t i = 0; status == LH_OK && can_map(k->carrier) && i < k->map_count; i++)
+        if (list->rows[i].length > 0 && list->rows[i].length <= sizeof(list->rows[i].bytes))
+            status = take_arena(l, m, k, i, &list->rows[i]);
+    return status;
+}
+
+static lh_status_t post_list(links_t *l, const meeting_t *m, uint32_t i, uint32_t whose)
+{
+    link_t *k = m->links[i];
+    const lh_transport_api_t *api = k->carrier->api;
+    offers_t *list = list_of(m, i, whose);
+    operation_t *o = link_operation(k, 0, true);
+    if (o == NULL) return fail(LH_ABI, "'%s' offers no operations", k->carrier->plugin->name);
+    const uint64_t cookie = (uint64_t)(uintptr_t)o;
+    lh_region_t *region = m->regions[k->carrier->scope];
+    const lh_status_t status = whose == 0 ? api->isend(k->conn, region, list, m->list_bytes,
+                                                       offer_tag, cookie)
+                                          : api->irecv(k->conn, region, list, m->list_bytes,
+                                                       offer_tag, cookie);
+    if (status == LH_OK) return LH_OK;
+    link_idle(o);
+    links_lose(k, status, fail_reason());
+    return links_status(l);
+}
+
+static lh_status_t exchange(links_t *l, meeting_t *m)
+{
+    lh_status_t status = LH_OK;
+    for (uint32_t i = 0; status == LH_OK && i < m->count; i++)
+        status = post_list(l, m, i, 1);
+    for (uint32_t i = 0; status == LH_OK && i < m->count; i++) {
+        status = offer_arenas(l, m, m->links[i], list_of(m, i, 0));
+        if (status == LH_OK) status = post_list(l, m, i, 0);
+    }
+    if (status == LH_OK) status = wait_for(l, m, has_offers, "no list of its arenas came");
+    for (uint32_t i = 0; status == LH_OK && i < m->count; i++)
+        status = take_arenas(l, m, m->links[i], list_of(m, i, 1));
+    return status;
+}
+
+static lh_status_t prepare_lists(links_t *l, meeting_t *m)
+{
+    m->list_bytes = sizeof(offers_t) + (uint64_t)l->arena_count * sizeof(lh_address_t);
+    const uint64_t bytes = m->list_bytes * 2 * m->count;
+    m->block = mem_new(bytes);
+    if (m->block == NULL) return LH_NO_MEMORY;
+    const lh_arena_t arena = {.struct_size = sizeof(arena),
+                              .kind = LH_MEM_HOST,
+                              .base = m->block,
+                              .bytes = bytes,
+                              .fd = -1,
+                              .numa = -1};
+    for (uint32_t s = LH_LINK_NODE; s < LINKS_SCOPES; s++) {
+        const carrier_t *c = l->carriers[s];
+        if (c == NULL) continue;
+        const lh_status_t status = c->api->register_memory(c->transport, 0, &arena, &m->regions[s]);
+        if (status != LH_OK) return status;
+    }
+    return LH_OK;
+}
+
+/* Operations that are still out after a failure: their connections end before their memory does. */
+static void abandon(links_t *l, const meeting_t *m)
+{
+    for (uint32_t i = 0; i < m->count; i++) {
+        const link_t *k = m->links[i];
+        const uint64_t until = sys()->now_ns() + 200000000;
+        if (k->conn == NULL) continue;
+        k->carrier->api->cancel(k->conn);
+        while (!k->drained && sys()->now_ns() < until) {
+            l->ready_count = 0;
+            links_harvest(l);
+        }
+    }
+}
+
+static void meeting_end(links_t *l, meeting_t *m)
+{
+    for (uint32_t s = LH_LINK_NODE; s < LINKS_SCOPES; s++)
+        if (m->regions[s] != NULL)
+            l->carriers[s]->api->release_memory(l->carriers[s]->transport, m->regions[s]);
+    mem_free(m->block);
+    mem_free(m->links);
+}
+
+lh_status_t links_connect(links_t *l, const uint32_t *peers, uint32_t count, uint32_t service)
+{
+    meeting_t m = {.until_ns = sys()->now_ns() + l->how.job->launch.join_timeout_ns};
+    m.links = mem_array(count, sizeof(link_t *));
+    if (m.links == NULL) return LH_NO_MEMORY;
+    lh_status_t status = links_status(l);
+    for (uint32_t i = 0; status == LH_OK && i < count; i++) {
+        if (links_find(l, peers[i], service) != NULL) continue;
+        status = link_new(l, peers[i], service, &m.links[m.count]);
+        if (status == LH_OK) m.count++;
+    }
+    if (status == LH_OK && m.count > 0) status = prepare_lists(l, &m);
+    for (uint32_t i = 0; status == LH_OK && i < m.count; i++)
+        if (m.links[i]->dials) status = dial(l, m.links[i]);
+    if (status == LH_OK) status = wait_for(l, &m, is_up, "not connected");
+    if (status == LH_OK && m.count > 0) status = exchange(l, &m);
+    if (status != LH_OK) abandon(l, &m);
+    meeting_end(l, &m);
+    return status;
+}

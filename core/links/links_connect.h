@@ -1,0 +1,13 @@
+/* links/links_connect.h - connections by service: the lower rank dials, the higher one admits whom it
+ * asked for; then both offer each other the arenas that can be mapped. */
+#ifndef LINKS_LINKS_CONNECT_H
+#define LINKS_LINKS_CONNECT_H
+
+#include <links/links.h>
+
+/* Connects to these peers (asked for on both sides) for a service, waits until all are up, and
+ * offers them all arenas. */
+lh_status_t links_connect(links_t *l, const uint32_t *peers, uint32_t count,
+                          uint32_t service) LH_MUST_CHECK;
+
+#endif

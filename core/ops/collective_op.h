@@ -1,0 +1,74 @@
+/* ops/collective_op.h - attributes of the ops that communicate. Parallel passes insert them; with
+ * one rank in the group the recorder leaves them out. */
+#ifndef OPS_COLLECTIVE_OP_H
+#define OPS_COLLECTIVE_OP_H
+
+#include <longhaul/graph.h>
+
+enum {
+    COLLECTIVE_ALL_REDUCE = 1,
+    COLLECTIVE_REDUCE_SCATTER,
+    COLLECTIVE_ALL_GATHER,
+    COLLECTIVE_ALL_TO_ALL,
+    COLLECTIVES,                        /* of transfers; what follows is recorded only */
+    COLLECTIVE_REPLICATE = COLLECTIVES, /* moves nothing but on the way back */
+    COLLECTIVE_SEND,                    /* of pipelines, which are not built */
+    COLLECTIVE_RECEIVE,
+};
+
+#define OP_ALL_REDUCE_TEXT(OP, IN, OUT)                                                      \
+    OP("all_reduce", "the sum over a group of ranks, on every one of them",                  \
+       "y = sum over the group of x", "gx = gy: what is behind it runs alike on every rank") \
+    IN(x, "", "any shape")                                                                   \
+    OUT(y, "", "like x")
+
+#define OP_REPLICATE_TEXT(OP, IN, OUT)                                         \
+    OP("replicate", "before a matmul whose weight is cut by columns", "y = x", \
+       "gx = all_reduce(gy)")                                                  \
+    IN(x, "", "any shape")                                                     \
+    OUT(y, "", "like x")
+
+#define OP_REDUCE_SCATTER_TEXT(OP, IN, OUT)                                            \
+    OP("reduce_scatter", "this rank's rows of the sum over a group",                   \
+       "y = rows [rank t / ways, (rank + 1) t / ways) of the sum over the group of x", \
+       "gx = all_gather(gy)")                                                          \
+    IN(x, "", "[t, w]")                                                                \
+    OUT(y, "", "[t / ways, w]")
+
+#define OP_ALL_GATHER_TEXT(OP, IN, OUT)                                                    \
+    OP("all_gather", "every rank's rows",                                                  \
+       "y = the x of every rank of the group, one after the other, in the order of ranks", \
+       "gx = reduce_scatter(gy)")                                                          \
+    IN(x, "", "[t, w]")                                                                    \
+    OUT(y, "", "[t ways, w]")
+
+#define OP_ALL_TO_ALL_TEXT(OP, IN, OUT)                                                      \
+    OP("all_to_all", "block i of the rows goes to rank i of a group",                        \
+       "y = the blocks that the ranks sent here, in the order of ranks; t / ways rows each", \
+       "gx = all_to_all(gy)")                                                                \
+    IN(x, "", "[t, w]")                                                                      \
+    OUT(y, "", "[t, w]")
+
+#define OP_SEND_TEXT(OP, IN, OUT)                                                            \
+    OP("send", "hands a value to one rank of a group", "x goes to rank `peer` of the group", \
+       "none")                                                                               \
+    IN(x, "", "any shape")
+
+#define OP_RECV_TEXT(OP, IN, OUT)                              \
+    OP("recv", "takes a value from one rank of a group",       \
+       "y = the x that rank `peer` of the group sent", "none") \
+    OUT(y, "", "[rows, columns]")
+
+typedef struct op_collective {
+    uint32_t struct_size;
+    uint32_t group; /* which group of ranks: the number that the parallel layout gave it */
+    uint32_t ways;  /* ranks in the group; 0 and 1: there is nothing to do, and no node       */
+    uint32_t peer;  /* send, recv: rank inside the group                                     */
+    uint32_t tag;   /* send, recv: tells transfers between the same two ranks apart           */
+    uint32_t reserved;
+    uint64_t rows, columns; /* recv: what comes */
+    uint64_t bytes;         /* that this rank hands over; 0: the recorder fills it in */
+} op_collective_t;
+LH_BORDER(op_collective_t, bytes);
+
+#endif

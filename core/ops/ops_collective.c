@@ -1,0 +1,147 @@
+/* ops_collective.c - communication as ops: shapes, gradients, bytes. */
+#include <ops/collective_op.h>
+#include <ops/op_rows.h>
+
+static const lh_option_t collective_attributes[] = {
+    LH_OPTION_U32(op_collective_t, group, "group", "0", NULL, "group of ranks"),
+    LH_OPTION_U32(op_collective_t, ways, "ways", "1", NULL, "ranks in the group"),
+    LH_OPTION_U32(op_collective_t, peer, "peer", "0", NULL, "the other rank, inside the group"),
+    LH_OPTION_U32(op_collective_t, tag, "tag", "0", NULL, "tells transfers apart"),
+    LH_OPTION_U64(op_collective_t, rows, "rows", "0", NULL, "rows that come"),
+    LH_OPTION_U64(op_collective_t, columns, "columns", "0", NULL, "columns that come"),
+    LH_OPTION_U64(op_collective_t, bytes, "bytes", "0", NULL, "handed over; 0: all of x"),
+};
+
+static void all_bytes(void *attributes, const lh_arg_t *args)
+{
+    op_collective_t *how = attributes;
+    if (how->ways == 0) how->ways = 1;
+    if (how->bytes != 0 || args[0].dtype == LH_DTYPE_NONE) return;
+    how->bytes = args[0].dtype == LH_DTYPE_F64 ? 8 : args[0].dtype == LH_DTYPE_F32 ? 4 : 2;
+    for (uint32_t i = 0; i < args[0].rank; i++)
+        how->bytes *= args[0].shape[i];
+}
+
+/* Nothing is to be done in a group of one. */
+static bool alone(const void *attributes)
+{
+    return ((const op_collective_t *)attributes)->ways <= 1;
+}
+
+static lh_status_t same_shape(const lh_host_t *host, const void *attributes, lh_arg_t *args,
+                              uint32_t arg_count)
+{
+    (void)host, (void)attributes;
+    if (arg_count > 1) arg_like(&args[1], &args[0]);
+    return LH_OK;
+}
+
+/* The first dimension is cut by `ways`. */
+static lh_status_t cut_shape(const char *op, const op_collective_t *how, lh_arg_t *args)
+{
+    if (args[0].rank == 0 || args[0].shape[0] % how->ways != 0)
+        return fail(LH_INVALID, "%s: %llu rows can't be cut into %u equal parts", op,
+                    (unsigned long long)args[0].shape[0], how->ways);
+    arg_like(&args[1], &args[0]);
+    return LH_OK;
+}
+
+static lh_status_t reduce_scatter_shape(const lh_host_t *host, const void *attributes,
+                                        lh_arg_t *args, uint32_t arg_count)
+{
+    (void)host, (void)arg_count;
+    const op_collective_t *how = attributes;
+    const lh_status_t status = cut_shape("reduce_scatter", how, args);
+    if (status == LH_OK) args[1].shape[0] /= how->ways;
+    return status;
+}
+
+static lh_status_t all_to_all_shape(const lh_host_t *host, const void *attributes, lh_arg_t *args,
+                                    uint32_t arg_count)
+{
+    (void)host, (void)arg_count;
+    return cut_shape("all_to_all", attributes, args);
+}
+
+static lh_status_t all_gather_shape(const lh_host_t *host, const void *attributes, lh_arg_t *args,
+                                    uint32_t arg_count)
+{
+    (void)host, (void)arg_count;
+    const op_collective_t *how = attributes;
+    if (args[0].rank == 0) return fail(LH_INVALID, "all_gather: x is a scalar, expected rows");
+    arg_like(&args[1], &args[0]);
+    args[1].shape[0] *= how->ways;
+    return LH_OK;
+}
+
+static lh_status_t recv_shape(const lh_host_t *host, const void *attributes, lh_arg_t *args,
+                              uint32_t arg_count)
+{
+    (void)host, (void)arg_count;
+    const op_collective_t *how = attributes;
+    arg_set(&args[0], LH_DTYPE_NONE, 2, how->rows, how->columns);
+    return LH_OK;
+}
+
+static void no_flops(const void *attributes, const lh_arg_t *args, uint32_t arg_count,
+                     lh_cost_t *out)
+{
+    (void)attributes;
+    cost_set(out, 0, args, arg_count);
+}
+
+static void through_gradient(lh_graph_t *g, const void *attributes, const lh_value_t *forward,
+                             const lh_value_t *from, const bool *wanted, lh_value_t *into)
+{
+    (void)g, (void)attributes, (void)forward;
+    if (wanted[0]) into[0] = from[0];
+}
+
+static void back(lh_graph_t *g, const char *op, const void *attributes, const lh_value_t *from,
+                 const bool *wanted, lh_value_t *into)
+{
+    op_collective_t how = *(const op_collective_t *)attributes;
+    how.bytes = 0;
+    if (wanted[0] && from[0] != 0) into[0] = record_one(g, op, &how, from[0], 0);
+}
+
+#define BACK(name, op)                                                                 \
+    static void name(lh_graph_t *g, const void *attributes, const lh_value_t *forward, \
+                     const lh_value_t *from, const bool *wanted, lh_value_t *into)     \
+    {                                                                                  \
+        (void)forward;                                                                 \
+        back(g, op, attributes, from, wanted, into);                                   \
+    }
+BACK(replicate_gradient, "all_reduce")
+BACK(reduce_scatter_gradient, "all_gather")
+BACK(all_gather_gradient, "reduce_scatter")
+BACK(all_to_all_gradient, "all_to_all")
+
+#define COLLECTIVE(op_text, op_shape, op_gradient, op_complete, op_vanishes)                       \
+    {                                                                                              \
+        LH_OP_TEXT(op_text), ATTRIBUTES(op_collective_t, collective_attributes),                   \
+            .shape = op_shape, .cost = no_flops, .gradient = op_gradient, .complete = op_complete, \
+            .vanishes = op_vanishes                                                                \
+    }
+#define OF_ALL(op_text, op_shape, op_gradient) \
+    COLLECTIVE(op_text, op_shape, op_gradient, all_bytes, alone)
+
+static const lh_op_t rows[] = {
+    OF_ALL(OP_ALL_REDUCE_TEXT, same_shape, through_gradient),
+    OF_ALL(OP_REPLICATE_TEXT, same_shape, replicate_gradient),
+    OF_ALL(OP_REDUCE_SCATTER_TEXT, reduce_scatter_shape, reduce_scatter_gradient),
+    OF_ALL(OP_ALL_GATHER_TEXT, all_gather_shape, all_gather_gradient),
+    OF_ALL(OP_ALL_TO_ALL_TEXT, all_to_all_shape, all_to_all_gradient),
+    COLLECTIVE(OP_SEND_TEXT, same_shape, NULL, all_bytes, NULL),
+    COLLECTIVE(OP_RECV_TEXT, recv_shape, NULL, NULL, NULL),
+};
+
+/* What each becomes in a program, in the order of rows. */
+const uint32_t ops_collective_kinds[] = {
+    COLLECTIVE_ALL_REDUCE, COLLECTIVE_REPLICATE, COLLECTIVE_REDUCE_SCATTER, COLLECTIVE_ALL_GATHER,
+    COLLECTIVE_ALL_TO_ALL, COLLECTIVE_SEND,      COLLECTIVE_RECEIVE,
+};
+
+_Static_assert(COUNT(ops_collective_kinds) == COUNT(rows), "a kind for each row");
+
+const op_rows_t ops_collective = {rows, COUNT(rows)};

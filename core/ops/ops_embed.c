@@ -1,0 +1,189 @@
+/* ops_embed.c - rows of a table chosen by token ids. */
+#include <ops/ops_embed.h>
+
+#include <ops/op_rows.h>
+
+const lh_option_t vocabulary_attributes[VOCABULARY_ATTRIBUTES] = {
+    LH_OPTION_U64(lh_rows_t, first, "first", "0", NULL, "first row of the vocabulary held here"),
+    LH_OPTION_U64(lh_rows_t, rows, "rows", "0", NULL, "rows held here; 0: all"),
+};
+
+lh_status_t vocabulary_split(const lh_host_t *host, const void *attributes, uint32_t part,
+                             uint32_t ways, void *out)
+{
+    (void)host;
+    const lh_rows_t *all = attributes;
+    lh_rows_t *mine = out;
+    if (all->rows % ways != 0)
+        return fail(LH_INVALID, "a vocabulary of %llu rows can't be cut into %u equal parts",
+                    (unsigned long long)all->rows, ways);
+    *mine = *all;
+    mine->rows = all->rows / ways;
+    mine->first = all->first + part * mine->rows;
+    return LH_OK;
+}
+
+lh_status_t vocabulary_check(const char *op, const char *slot, uint64_t found, const lh_rows_t *how)
+{
+    if (found == how->rows) return LH_OK;
+    return fail(LH_INVALID, "%s: %s has %llu rows of the vocabulary, expected rows = %llu", op,
+                slot, (unsigned long long)found, (unsigned long long)how->rows);
+}
+
+static void rows_of_table(void *attributes, const lh_arg_t *args)
+{
+    lh_rows_t *how = attributes;
+    if (how->rows == 0) how->rows = args[1].shape[0];
+}
+
+static lh_status_t embed_shape(const lh_host_t *host, const void *attributes, lh_arg_t *args,
+                               uint32_t arg_count)
+{
+    (void)host, (void)arg_count;
+    const arg_rule_t rules[] = {{"tokens", INDEX, 1, {ANY}}, {"table", FLOATS, 2, {ANY, ANY}}};
+    lh_status_t status = args_check("embed", args, rules, COUNT(rules));
+    if (status == LH_OK) status = vocabulary_check("embed", "table", args[1].shape[0], attributes);
+    if (status == LH_OK) arg_set(&args[2], args[1].dtype, 2, args[0].shape[0], args[1].shape[1]);
+    return status;
+}
+
+static lh_status_t embed_grad_shape(const lh_host_t *host, const void *attributes, lh_arg_t *args,
+                                    uint32_t arg_count)
+{
+    (void)host, (void)arg_count;
+    const lh_rows_t *how = attributes;
+    const uint64_t t = args[0].shape[0];
+    const arg_rule_t rules[] = {{"tokens", INDEX, 1, {ANY}}, {"gy", FLOATS, 2, {t, ANY}}};
+    const lh_status_t status = args_check("embed_grad", args, rules, COUNT(rules));
+    if (status != LH_OK) return status;
+    if (how->rows == 0) return fail(LH_INVALID, "embed_grad: rows is 0, expected the table's");
+    arg_set(&args[2], args[1].dtype, 2, how->rows, args[1].shape[1]);
+    return LH_OK;
+}
+
+/* Only the rows that tokens point to are touched: bytes are those of y and of what is read. */
+static void embed_cost(const void *attributes, const lh_arg_t *args, uint32_t arg_count,
+                       lh_cost_t *out)
+{
+    (void)attributes, (void)arg_count;
+    const lh_arg_t moved[] = {args[0], args[2], args[2]};
+    cost_set(out, 0, moved, COUNT(moved));
+}
+
+static void embed_grad_cost(const void *attributes, const lh_arg_t *args, uint32_t arg_count,
+                            lh_cost_t *out)
+{
+    (void)attributes;
+    cost_set(out, arg_elements(&args[1]), args, arg_count);
+}
+
+static void embed_gradient(lh_graph_t *g, const void *attributes, const lh_value_t *forward,
+                           const lh_value_t *from, const bool *wanted, lh_value_t *into)
+{
+    if (wanted[1] && from[0] != 0)
+        into[1] = record_one(g, "embed_grad", attributes, forward[0], from[0]);
+}
+
+static const lh_op_t rows[] = {
+    {
+        LH_OP_TEXT(LH_EMBED_TEXT),
+        ATTRIBUTES(lh_rows_t, vocabulary_attributes),
+        .flags = LH_OP_ROWS,
+        .shape = embed_shape,
+        .cost = embed_cost,
+        .split = vocabulary_split,
+        .gradient = embed_gradient,
+        .complete = rows_of_table,
+    },
+    {
+        LH_OP_TEXT(LH_EMBED_GRAD_TEXT),
+        ATTRIBUTES(lh_rows_t, vocabulary_attributes),
+        .shape = embed_grad_shape,
+        .cost = embed_grad_cost,
+        .split = vocabulary_split,
+    },
+};
+
+const op_rows_t ops_embed = {rows, COUNT(rows)};
+
+/* Cross-entropy in three steps, so that logits can be walked in chunks and cut. */
+static void rows_of_logits(void *attributes, const lh_arg_t *args)
+{
+    lh_rows_t *how = attributes;
+    if (how->rows == 0) how->rows = args[0].shape[1];
+}
+
+static lh_status_t ce_stats_shape(const lh_host_t *host, const void *attributes, lh_arg_t *args,
+                                  uint32_t arg_count)
+{
+    (void)host, (void)arg_count;
+    const uint64_t t = args[0].shape[0];
+    const arg_rule_t rules[] = {{"logits", WIDE, 2, {ANY, ANY}}, {"labels", INDEX, 1, {t}}};
+    lh_status_t status = args_check("ce_stats", args, rules, COUNT(rules));
+    if (status == LH_OK)
+        status = vocabulary_check("ce_stats", "logits", args[0].shape[1], attributes);
+    if (status == LH_OK) arg_set(&args[2], args[0].dtype, 2, t, 3);
+    return status;
+}
+
+static lh_status_t ce_grad_shape(const lh_host_t *host, const void *attributes, lh_arg_t *args,
+                                 uint32_t arg_count)
+{
+    (void)host, (void)arg_count;
+    const uint64_t t = args[0].shape[0];
+    const arg_rule_t rules[] = {{"logits", WIDE, 2, {ANY, ANY}},
+                                {"labels", INDEX, 1, {t}},
+                                {"stats", WIDE, 2, {t, 3}},
+                                {"weights", WIDE, 1, {t}}};
+    lh_status_t status = args_check("ce_grad", args, rules, COUNT(rules));
+    if (status == LH_OK)
+        status = vocabulary_check("ce_grad", "logits", args[0].shape[1], attributes);
+    if (status == LH_OK) arg_like(&args[4], &args[0]);
+    return status;
+}
+
+static lh_status_t ce_loss_shape(const lh_host_t *host, const void *attributes, lh_arg_t *args,
+                                 uint32_t arg_count)
+{
+    (void)host, (void)attributes, (void)arg_count;
+    const arg_rule_t rules[] = {{"stats", WIDE, 2, {ANY, 3}},
+                                {"weights", WIDE, 1, {args[0].shape[0]}}};
+    const lh_status_t status = args_check("ce_loss", args, rules, COUNT(rules));
+    if (status == LH_OK) arg_set(&args[2], args[0].dtype, 1, 1, 0);
+    return status;
+}
+
+static void ce_cost(const void *attributes, const lh_arg_t *args, uint32_t arg_count,
+                    lh_cost_t *out)
+{
+    (void)attributes;
+    cost_set(out, 4 * arg_elements(&args[0]), args, arg_count);
+}
+
+static const lh_op_t loss_rows[] = {
+    {
+        LH_OP_TEXT(LH_CE_STATS_TEXT),
+        ATTRIBUTES(lh_rows_t, vocabulary_attributes),
+        .flags = LH_OP_ROWS,
+        .shape = ce_stats_shape,
+        .cost = ce_cost,
+        .split = vocabulary_split,
+        .complete = rows_of_logits,
+    },
+    {
+        LH_OP_TEXT(LH_CE_GRAD_TEXT),
+        ATTRIBUTES(lh_rows_t, vocabulary_attributes),
+        .flags = LH_OP_ROWS,
+        .shape = ce_grad_shape,
+        .cost = ce_cost,
+        .split = vocabulary_split,
+        .complete = rows_of_logits,
+    },
+    {
+        LH_OP_TEXT(LH_CE_LOSS_TEXT),
+        .shape = ce_loss_shape,
+        .cost = ce_cost,
+    },
+};
+
+const op_rows_t ops_loss = {loss_rows, COUNT(loss_rows)};

@@ -1,0 +1,187 @@
+/* ops_norm.c - RMS norm and layer norm, and the residual add fused with the former. */
+#include <ops/op_rows.h>
+
+static const lh_option_t norm_attributes[] = {
+    LH_OPTION_CHOICE(lh_norm_t, one_plus, "one_plus", "no", "no|yes", "scales by 1 + w"),
+    LH_OPTION_F64(lh_norm_t, epsilon, "epsilon", "1e-5", "0..1", "added to the mean square"),
+};
+
+/* Columns that are normed together: as many as the weight has, where a row is a whole number of
+ * them, else all of a row. */
+static uint64_t group_width(uint64_t width, const lh_arg_t *w)
+{
+    const uint64_t d = w->rank == 1 ? w->shape[0] : 0;
+    return d != 0 && width % d == 0 ? d : width;
+}
+
+static lh_status_t rms_norm_shape(const lh_host_t *host, const void *attributes, lh_arg_t *args,
+                                  uint32_t arg_count)
+{
+    (void)host, (void)attributes, (void)arg_count;
+    LH_SLOTS(LH_RMS_NORM_TEXT);
+    const lh_arg_t *x = &args[in_x];
+    const uint64_t d = group_width(x->shape[1], &args[in_w]);
+    const arg_rule_t rules[] = {{"x", FLOATS, 2, {ANY, ANY}}, {"w", FLOATS, 1, {d}}};
+    const lh_status_t status = args_check("rms_norm", args, rules, COUNT(rules));
+    if (status != LH_OK) return status;
+    arg_like(&args[out_y], x);
+    arg_set(&args[out_rstd], dtype_wide(x->dtype), 1, x->shape[0] * (x->shape[1] / d), 0);
+    return LH_OK;
+}
+
+/* A weight's gradient is a sum over tokens, so it is wide where nothing says otherwise: of a frozen
+ * weight it is made beside gx and left. */
+static lh_status_t rms_norm_grad_shape(const lh_host_t *host, const void *attributes,
+                                       lh_arg_t *args, uint32_t arg_count)
+{
+    (void)host, (void)attributes, (void)arg_count;
+    LH_SLOTS(LH_RMS_NORM_GRAD_TEXT);
+    const uint64_t t = args[in_gy].shape[0], w = args[in_gy].shape[1];
+    const uint64_t d = group_width(w, &args[in_w]);
+    const arg_rule_t rules[] = {{"gy", FLOATS, 2, {ANY, ANY}},
+                                {"x", FLOATS, 2, {t, w}},
+                                {"w", FLOATS, 1, {d}},
+                                {"rstd", WIDE, 1, {d == 0 ? t : t * (w / d)}}};
+    const lh_status_t status = args_check("rms_norm_grad", args, rules, COUNT(rules));
+    if (status != LH_OK) return status;
+    arg_like(&args[out_gx], &args[in_x]);
+    arg_set(&args[out_gw], dtype_wide(args[in_w].dtype), 1, d, 0);
+    return LH_OK;
+}
+
+static void rms_norm_gradient(lh_graph_t *g, const void *attributes, const lh_value_t *forward,
+                              const lh_value_t *from, const bool *wanted, lh_value_t *into)
+{
+    if (from[0] == 0 || from[1] != 0) return; /* nothing flows through rstd */
+    const lh_value_t in[] = {from[0], forward[0], forward[1], forward[3]};
+    lh_value_t gw;
+    const lh_value_t gx = g->api->op(g, "rms_norm_grad", attributes, in, 4, &gw);
+    if (wanted[0]) into[0] = gx;
+    if (wanted[1]) into[1] = gw;
+}
+
+static lh_status_t layer_norm_shape(const lh_host_t *host, const void *attributes, lh_arg_t *args,
+                                    uint32_t arg_count)
+{
+    (void)host, (void)attributes, (void)arg_count;
+    const uint64_t t = args[0].shape[0], w = args[0].shape[1];
+    const arg_rule_t rules[] = {
+        {"x", FLOATS, 2, {ANY, ANY}}, {"w", FLOATS, 1, {w}}, {"b", FLOATS, 1, {w}}};
+    const lh_status_t status = args_check("layer_norm", args, rules, COUNT(rules));
+    if (status != LH_OK) return status;
+    arg_like(&args[3], &args[0]);
+    arg_set(&args[4], dtype_wide(args[0].dtype), 1, t, 0);
+    arg_set(&args[5], dtype_wide(args[0].dtype), 1, t, 0);
+    return LH_OK;
+}
+
+static lh_status_t layer_norm_grad_shape(const lh_host_t *host, const void *attributes,
+                                         lh_arg_t *args, uint32_t arg_count)
+{
+    (void)host, (void)attributes, (void)arg_count;
+    const uint64_t t = args[0].shape[0], w = args[0].shape[1];
+    const arg_rule_t rules[] = {{"gy", FLOATS, 2, {ANY, ANY}},
+                                {"x", FLOATS, 2, {t, w}},
+                                {"w", FLOATS, 1, {w}},
+                                {"mean", WIDE, 1, {t}},
+                                {"rstd", WIDE, 1, {t}}};
+    const lh_status_t status = args_check("layer_norm_grad", args, rules, COUNT(rules));
+    if (status != LH_OK) return status;
+    arg_like(&args[5], &args[1]);
+    arg_set(&args[6], dtype_wide(args[2].dtype), 1, w, 0);
+    arg_set(&args[7], dtype_wide(args[2].dtype), 1, w, 0);
+    return LH_OK;
+}
+
+static void layer_norm_gradient(lh_graph_t *g, const void *attributes, const lh_value_t *forward,
+                                const lh_value_t *from, const bool *wanted, lh_value_t *into)
+{
+    if (from[0] == 0 || from[1] != 0 || from[2] != 0) return; /* nor through mean */
+    const lh_value_t in[] = {from[0], forward[0], forward[1], forward[4], forward[5]};
+    lh_value_t more[2];
+    const lh_value_t gx = g->api->op(g, "layer_norm_grad", attributes, in, 5, more);
+    if (wanted[0]) into[0] = gx;
+    if (wanted[1]) into[1] = more[0];
+    if (wanted[2]) into[2] = more[1];
+}
+
+enum { AN_A, AN_B, AN_W, AN_SUM, AN_Y, AN_RSTD };
+
+static lh_status_t add_rms_norm_shape(const lh_host_t *host, const void *attributes, lh_arg_t *args,
+                                      uint32_t arg_count)
+{
+    (void)host, (void)attributes, (void)arg_count;
+    const lh_arg_t *a = &args[AN_A];
+    const arg_rule_t rules[] = {{"a", FLOATS, 2, {ANY, ANY}},
+                                {"b", IS(a->dtype), 2, {a->shape[0], a->shape[1]}},
+                                {"w", FLOATS, 1, {a->shape[1]}}};
+    const lh_status_t status = args_check("add_rms_norm", args, rules, COUNT(rules));
+    if (status != LH_OK) return status;
+    arg_like(&args[AN_SUM], a);
+    arg_like(&args[AN_Y], a);
+    arg_set(&args[AN_RSTD], dtype_wide(a->dtype), 1, a->shape[0], 0);
+    return LH_OK;
+}
+
+static void add_rms_norm_gradient(lh_graph_t *g, const void *attributes, const lh_value_t *forward,
+                                  const lh_value_t *from, const bool *wanted, lh_value_t *into)
+{
+    lh_value_t gx = from[0], gw = 0;
+    if (from[2] != 0) return;
+    if (from[1] != 0) {
+        const lh_value_t in[] = {from[1], forward[AN_SUM], forward[AN_W], forward[AN_RSTD]};
+        gx = g->api->op(g, "rms_norm_grad", attributes, in, 4, &gw);
+        if (from[0] != 0) gx = record_one(g, "add", NULL, gx, from[0]);
+    }
+    if (wanted[AN_A]) into[AN_A] = gx;
+    if (wanted[AN_B]) into[AN_B] = gx;
+    if (wanted[AN_W]) into[AN_W] = gw;
+}
+
+static void add_rms_norm_expand(lh_graph_t *g, const void *attributes, const lh_value_t *in,
+                                lh_value_t *out)
+{
+    out[0] = record_one(g, "add", NULL, in[AN_A], in[AN_B]);
+    const lh_value_t norm[] = {out[0], in[AN_W]};
+    out[1] = g->api->op(g, "rms_norm", attributes, norm, COUNT(norm), &out[2]);
+}
+
+/* Square, sum, scale, weight; the gradient about three times that. */
+static void norm_cost(const void *attributes, const lh_arg_t *args, uint32_t arg_count,
+                      lh_cost_t *out)
+{
+    (void)attributes;
+    cost_set(out, 4 * arg_elements(&args[0]), args, arg_count);
+}
+
+static void norm_grad_cost(const void *attributes, const lh_arg_t *args, uint32_t arg_count,
+                           lh_cost_t *out)
+{
+    (void)attributes;
+    cost_set(out, 12 * arg_elements(&args[0]), args, arg_count);
+}
+
+#define NORM(op_text, op_flags, op_shape, op_cost, op_gradient)                              \
+    {                                                                                        \
+        LH_OP_TEXT(op_text), ATTRIBUTES(lh_norm_t, norm_attributes),                         \
+            .flags = (op_flags), .shape = op_shape, .cost = op_cost, .gradient = op_gradient \
+    }
+
+static const lh_op_t rows[] = {
+    NORM(LH_RMS_NORM_TEXT, LH_OP_ROWS, rms_norm_shape, norm_cost, rms_norm_gradient),
+    NORM(LH_RMS_NORM_GRAD_TEXT, 0, rms_norm_grad_shape, norm_grad_cost, NULL),
+    NORM(LH_LAYER_NORM_TEXT, LH_OP_ROWS, layer_norm_shape, norm_cost, layer_norm_gradient),
+    NORM(LH_LAYER_NORM_GRAD_TEXT, 0, layer_norm_grad_shape, norm_grad_cost, NULL),
+    {
+        LH_OP_TEXT(LH_ADD_RMS_NORM_TEXT),
+        ATTRIBUTES(lh_norm_t, norm_attributes),
+        .flags = LH_OP_ROWS,
+        .shape = add_rms_norm_shape,
+        .cost = norm_cost,
+        .gradient = add_rms_norm_gradient,
+        .expand = add_rms_norm_expand,
+        .fuses = "add a b -> sum; rms_norm sum w -> y rstd",
+    },
+};
+
+const op_rows_t ops_norm = {rows, COUNT(rows)};

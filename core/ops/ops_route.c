@@ -1,0 +1,347 @@
+/* ops_route.c - softmax, the largest of a row, and experts: picks sorted by expert, their rows laid
+ * back to back, multiplied and brought home. Rows of an expert are counted in device memory; shapes
+ * know only how many picks there are in all. */
+#include <ops/op_rows.h>
+
+static const lh_option_t top_k_attributes[] = {
+    LH_OPTION_U32(lh_top_k_t, k, "k", NULL, "1..65536", "how many are taken"),
+    LH_OPTION_U32(lh_top_k_t, columns, "columns", "0", NULL, "columns of x; 0: all that it has"),
+};
+static const lh_option_t route_attributes[] = {
+    LH_OPTION_U32(lh_route_t, experts, "experts", NULL, "1..65536", "experts"),
+};
+static const lh_option_t picks_attributes[] = {
+    LH_OPTION_U32(lh_picks_t, k, "k", NULL, "1..65536", "picks of a token"),
+};
+static const lh_option_t grouped_attributes[] = {
+    LH_OPTION_CHOICE(lh_grouped_t, transpose_b, "transpose_b", "no", "no|yes",
+                     "b is [experts, out, in]"),
+};
+
+/* ---- softmax ---- */
+
+static lh_status_t softmax_shape(const lh_host_t *host, const void *attributes, lh_arg_t *args,
+                                 uint32_t arg_count)
+{
+    (void)host, (void)attributes, (void)arg_count;
+    const arg_rule_t rule = {"x", FLOATS, 2, {ANY, ANY}};
+    const lh_status_t status = args_check("softmax", args, &rule, 1);
+    if (status == LH_OK) arg_like(&args[1], &args[0]);
+    return status;
+}
+
+static lh_status_t softmax_grad_shape(const lh_host_t *host, const void *attributes, lh_arg_t *args,
+                                      uint32_t arg_count)
+{
+    (void)host, (void)attributes, (void)arg_count;
+    const arg_rule_t rules[] = {{"gy", FLOATS, 2, {ANY, ANY}}, rule_like("y", FLOATS, &args[0])};
+    const lh_status_t status = args_check("softmax_grad", args, rules, COUNT(rules));
+    if (status == LH_OK) arg_like(&args[2], &args[1]);
+    return status;
+}
+
+static void softmax_gradient(lh_graph_t *g, const void *attributes, const lh_value_t *forward,
+                             const lh_value_t *from, const bool *wanted, lh_value_t *into)
+{
+    (void)attributes;
+    LH_SLOTS(LH_SOFTMAX_TEXT);
+    if (wanted[in_x]) into[in_x] = record_one(g, "softmax_grad", NULL, from[0], forward[out_y]);
+}
+
+static void softmax_cost(const void *attributes, const lh_arg_t *args, uint32_t arg_count,
+                         lh_cost_t *out)
+{
+    (void)attributes;
+    cost_set(out, 8 * arg_elements(&args[0]), args, arg_count);
+}
+
+/* Nothing is computed, bytes move. */
+static void moved_cost(const void *attributes, const lh_arg_t *args, uint32_t arg_count,
+                       lh_cost_t *out)
+{
+    (void)attributes;
+    cost_set(out, arg_elements(&args[0]), args, arg_count);
+}
+
+/* ---- top_k ---- */
+
+static lh_status_t top_k_shape(const lh_host_t *host, const void *attributes, lh_arg_t *args,
+                               uint32_t arg_count)
+{
+    (void)host, (void)arg_count;
+    LH_SLOTS(LH_TOP_K_TEXT);
+    const lh_top_k_t *how = attributes;
+    const arg_rule_t rule = {"x", FLOATS, 2, {ANY, how->columns}};
+    const lh_status_t status = args_check("top_k", args, &rule, 1);
+    if (status != LH_OK) return status;
+    if (how->k == 0 || how->k > args[in_x].shape[1])
+        return fail(LH_INVALID, "top_k: k is %u, rows have %llu columns", how->k,
+                    (unsigned long long)args[in_x].shape[1]);
+    arg_set(&args[out_values], args[in_x].dtype, 2, args[in_x].shape[0], how->k);
+    arg_set(&args[out_ids], LH_DTYPE_I32, 2, args[in_x].shape[0], how->k);
+    return LH_OK;
+}
+
+static lh_status_t top_k_grad_shape(const lh_host_t *host, const void *attributes, lh_arg_t *args,
+                                    uint32_t arg_count)
+{
+    (void)host, (void)arg_count;
+    LH_SLOTS(LH_TOP_K_GRAD_TEXT);
+    const lh_top_k_t *how = attributes;
+    const arg_rule_t rules[] = {{"gvalues", FLOATS, 2, {ANY, how->k}},
+                                rule_like("ids", INDEX, &args[in_gvalues])};
+    const lh_status_t status = args_check("top_k_grad", args, rules, COUNT(rules));
+    if (status != LH_OK) return status;
+    arg_set(&args[out_gx], args[in_gvalues].dtype, 2, args[in_gvalues].shape[0], how->columns);
+    return LH_OK;
+}
+
+static void top_k_gradient(lh_graph_t *g, const void *attributes, const lh_value_t *forward,
+                           const lh_value_t *from, const bool *wanted, lh_value_t *into)
+{
+    LH_SLOTS(LH_TOP_K_TEXT);
+    lh_top_k_t how = *(const lh_top_k_t *)attributes;
+    lh_arg_t x;
+    if (!wanted[in_x] || from[0] == 0 || g->api->shape(g, forward[in_x], &x) != LH_OK) return;
+    how.columns = (uint32_t)x.shape[1];
+    into[in_x] = record_one(g, "top_k_grad", &how, from[0], forward[out_ids]);
+}
+
+/* ---- picks by expert ---- */
+
+static lh_status_t route_shape(const lh_host_t *host, const void *attributes, lh_arg_t *args,
+                               uint32_t arg_count)
+{
+    (void)host, (void)arg_count;
+    LH_SLOTS(LH_ROUTE_TEXT);
+    const lh_route_t *how = attributes;
+    const arg_rule_t rule = {"ids", INDEX, 2, {ANY, ANY}};
+    const lh_status_t status = args_check("route", args, &rule, 1);
+    if (status != LH_OK) return status;
+    const uint64_t picks = args[in_ids].shape[0] * args[in_ids].shape[1];
+    if (picks > INT32_MAX)
+        return fail(LH_INVALID, "route: %llu picks, at most %d have a number",
+                    (unsigned long long)picks, INT32_MAX);
+    arg_set(&args[out_order], LH_DTYPE_I32, 1, picks, 0);
+    arg_set(&args[out_offsets], LH_DTYPE_I32, 1, (uint64_t)how->experts + 1, 0);
+    return LH_OK;
+}
+
+static lh_status_t gather_rows_shape(const lh_host_t *host, const void *attributes, lh_arg_t *args,
+                                     uint32_t arg_count)
+{
+    (void)host, (void)arg_count;
+    LH_SLOTS(LH_GATHER_ROWS_TEXT);
+    const lh_picks_t *how = attributes;
+    const arg_rule_t rules[] = {{"x", FLOATS, 2, {ANY, ANY}},
+                                {"order", INDEX, 1, {args[in_x].shape[0] * how->k}}};
+    const lh_status_t status = args_check("gather_rows", args, rules, COUNT(rules));
+    if (status != LH_OK) return status;
+    arg_set(&args[out_y], args[in_x].dtype, 2, args[in_order].shape[0], args[in_x].shape[1]);
+    return LH_OK;
+}
+
+static void gather_rows_gradient(lh_graph_t *g, const void *attributes, const lh_value_t *forward,
+                                 const lh_value_t *from, const bool *wanted, lh_value_t *into)
+{
+    LH_SLOTS(LH_GATHER_ROWS_TEXT);
+    if (wanted[in_x])
+        into[in_x] = record_one(g, "scatter_rows", attributes, from[0], forward[in_order]);
+}
+
+static lh_status_t scatter_rows_shape(const lh_host_t *host, const void *attributes, lh_arg_t *args,
+                                      uint32_t arg_count)
+{
+    (void)host, (void)arg_count;
+    LH_SLOTS(LH_SCATTER_ROWS_TEXT);
+    const uint64_t k = ((const lh_picks_t *)attributes)->k, picks = args[in_x].shape[0];
+    if (k == 0 || picks % k != 0)
+        return fail(LH_INVALID, "scatter_rows: %llu rows are not %llu for each token",
+                    (unsigned long long)picks, (unsigned long long)k);
+    const arg_rule_t rules[] = {{"x", FLOATS, 2, {ANY, ANY}},
+                                {"order", INDEX, 1, {picks}},
+                                {"shares", FLOATS, 2, {picks / k, k}}};
+    const lh_status_t status = args_check("scatter_rows", args, rules, COUNT(rules));
+    if (status != LH_OK) return status;
+    arg_set(&args[out_y], args[in_x].dtype, 2, picks / k, args[in_x].shape[1]);
+    return LH_OK;
+}
+
+static lh_status_t scatter_rows_grad_shape(const lh_host_t *host, const void *attributes,
+                                           lh_arg_t *args, uint32_t arg_count)
+{
+    (void)host, (void)arg_count;
+    LH_SLOTS(LH_SCATTER_ROWS_GRAD_TEXT);
+    const uint64_t k = ((const lh_picks_t *)attributes)->k;
+    const uint64_t t = args[in_gy].shape[0], w = args[in_gy].shape[1];
+    const arg_rule_t rules[] = {{"gy", FLOATS, 2, {ANY, ANY}},
+                                {"x", FLOATS, 2, {t * k, w}},
+                                {"order", INDEX, 1, {t * k}},
+                                {"shares", FLOATS, 2, {t, k}}};
+    const lh_status_t status = args_check("scatter_rows_grad", args, rules, COUNT(rules));
+    if (status != LH_OK) return status;
+    arg_like(&args[out_gx], &args[in_x]);
+    arg_like(&args[out_gshares], &args[in_shares]);
+    return LH_OK;
+}
+
+static void scatter_rows_gradient(lh_graph_t *g, const void *attributes, const lh_value_t *forward,
+                                  const lh_value_t *from, const bool *wanted, lh_value_t *into)
+{
+    LH_SLOTS(LH_SCATTER_ROWS_TEXT);
+    if (forward[in_shares] == 0) {
+        if (wanted[in_x])
+            into[in_x] = record_one(g, "gather_rows", attributes, from[0], forward[in_order]);
+        return;
+    }
+    const lh_value_t in[] = {from[0], forward[in_x], forward[in_order], forward[in_shares]};
+    lh_value_t gshares;
+    const lh_value_t gx = g->api->op(g, "scatter_rows_grad", attributes, in, COUNT(in), &gshares);
+    if (wanted[in_x]) into[in_x] = gx;
+    if (wanted[in_shares]) into[in_shares] = gshares;
+}
+
+/* ---- grouped_matmul ---- */
+
+static lh_status_t grouped_matmul_shape(const lh_host_t *host, const void *attributes,
+                                        lh_arg_t *args, uint32_t arg_count)
+{
+    (void)host, (void)arg_count;
+    LH_SLOTS(LH_GROUPED_MATMUL_TEXT);
+    const lh_grouped_t *how = attributes;
+    const lh_arg_t *a = &args[in_a], *b = &args[in_b];
+    const uint32_t in = how->transpose_b != 0 ? 2 : 1; /* dimension of b */
+    arg_rule_t rules[] = {{"a", FLOATS, 2, {ANY, ANY}},
+                          {"b", IS(a->dtype), 3, {ANY, ANY, ANY}},
+                          {"offsets", INDEX, 1, {b->shape[0] + 1}}};
+    rules[1].shape[in] = a->shape[1];
+    const lh_status_t status = args_check("grouped_matmul", args, rules, COUNT(rules));
+    if (status == LH_OK) arg_set(&args[out_c], a->dtype, 2, a->shape[0], b->shape[3 - in]);
+    return status;
+}
+
+/* A parameter's gradient is a sum over tokens: wide. Experts are counted by the offsets. */
+static lh_status_t grouped_matmul_grad_shape(const lh_host_t *host, const void *attributes,
+                                             lh_arg_t *args, uint32_t arg_count)
+{
+    (void)host, (void)attributes, (void)arg_count;
+    LH_SLOTS(LH_GROUPED_MATMUL_GRAD_TEXT);
+    const lh_arg_t *a = &args[in_a], *g = &args[in_g];
+    const arg_rule_t rules[] = {{"a", FLOATS, 2, {ANY, ANY}},
+                                {"g", FLOATS, 2, {a->shape[0], ANY}},
+                                {"offsets", INDEX, 1, {ANY}}};
+    const lh_status_t status = args_check("grouped_matmul_grad", args, rules, COUNT(rules));
+    if (status != LH_OK) return status;
+    if (args[in_offsets].shape[0] < 2)
+        return fail(LH_INVALID, "grouped_matmul_grad: one offset is for no expert");
+    args[out_gb] = (lh_arg_t){.dtype = dtype_wide(a->dtype),
+                              .rank = 3,
+                              .shape = {args[in_offsets].shape[0] - 1, a->shape[1], g->shape[1]}};
+    return LH_OK;
+}
+
+static void grouped_matmul_cost(const void *attributes, const lh_arg_t *args, uint32_t arg_count,
+                                lh_cost_t *out)
+{
+    (void)attributes;
+    LH_SLOTS(LH_GROUPED_MATMUL_TEXT);
+    const double in = (double)args[in_a].shape[1];
+    cost_set(out, 2 * in * arg_elements(&args[out_c]), args, arg_count);
+}
+
+static void grouped_matmul_grad_cost(const void *attributes, const lh_arg_t *args,
+                                     uint32_t arg_count, lh_cost_t *out)
+{
+    (void)attributes;
+    LH_SLOTS(LH_GROUPED_MATMUL_GRAD_TEXT);
+    const double columns = (double)args[in_g].shape[1];
+    cost_set(out, 2 * columns * arg_elements(&args[in_a]), args, arg_count);
+}
+
+static void grouped_matmul_gradient(lh_graph_t *g, const void *attributes,
+                                    const lh_value_t *forward, const lh_value_t *from,
+                                    const bool *wanted, lh_value_t *into)
+{
+    LH_SLOTS(LH_GROUPED_MATMUL_TEXT);
+    const lh_grouped_t *how = attributes;
+    const lh_grouped_t turned = {sizeof(turned), how->transpose_b == 0};
+    const lh_value_t of_a[] = {from[0], forward[in_b], forward[in_offsets]};
+    const lh_value_t of_b[] = {how->transpose_b != 0 ? from[0] : forward[in_a],
+                               how->transpose_b != 0 ? forward[in_a] : from[0],
+                               forward[in_offsets]};
+    if (wanted[in_a]) into[in_a] = g->api->op(g, "grouped_matmul", &turned, of_a, 3, NULL);
+    if (wanted[in_b]) into[in_b] = g->api->op(g, "grouped_matmul_grad", NULL, of_b, 3, NULL);
+}
+
+static const lh_op_t rows[] = {
+    {
+        LH_OP_TEXT(LH_SOFTMAX_TEXT),
+        .flags = LH_OP_ROWS,
+        .shape = softmax_shape,
+        .cost = softmax_cost,
+        .gradient = softmax_gradient,
+    },
+    {
+        LH_OP_TEXT(LH_SOFTMAX_GRAD_TEXT),
+        .flags = LH_OP_ROWS,
+        .shape = softmax_grad_shape,
+        .cost = softmax_cost,
+    },
+    {
+        LH_OP_TEXT(LH_TOP_K_TEXT),
+        ATTRIBUTES(lh_top_k_t, top_k_attributes),
+        .flags = LH_OP_ROWS,
+        .shape = top_k_shape,
+        .cost = softmax_cost,
+        .gradient = top_k_gradient,
+    },
+    {
+        LH_OP_TEXT(LH_TOP_K_GRAD_TEXT),
+        ATTRIBUTES(lh_top_k_t, top_k_attributes),
+        .flags = LH_OP_ROWS,
+        .shape = top_k_grad_shape,
+        .cost = moved_cost,
+    },
+    {
+        LH_OP_TEXT(LH_ROUTE_TEXT),
+        ATTRIBUTES(lh_route_t, route_attributes),
+        .shape = route_shape,
+        .cost = moved_cost,
+    },
+    {
+        LH_OP_TEXT(LH_GATHER_ROWS_TEXT),
+        ATTRIBUTES(lh_picks_t, picks_attributes),
+        .shape = gather_rows_shape,
+        .cost = moved_cost,
+        .gradient = gather_rows_gradient,
+    },
+    {
+        LH_OP_TEXT(LH_SCATTER_ROWS_TEXT),
+        ATTRIBUTES(lh_picks_t, picks_attributes),
+        .shape = scatter_rows_shape,
+        .cost = moved_cost,
+        .gradient = scatter_rows_gradient,
+    },
+    {
+        LH_OP_TEXT(LH_SCATTER_ROWS_GRAD_TEXT),
+        ATTRIBUTES(lh_picks_t, picks_attributes),
+        .shape = scatter_rows_grad_shape,
+        .cost = moved_cost,
+    },
+    {
+        LH_OP_TEXT(LH_GROUPED_MATMUL_TEXT),
+        ATTRIBUTES(lh_grouped_t, grouped_attributes),
+        .flags = LH_OP_COSTLY,
+        .shape = grouped_matmul_shape,
+        .cost = grouped_matmul_cost,
+        .gradient = grouped_matmul_gradient,
+    },
+    {
+        LH_OP_TEXT(LH_GROUPED_MATMUL_GRAD_TEXT),
+        .flags = LH_OP_COSTLY,
+        .shape = grouped_matmul_grad_shape,
+        .cost = grouped_matmul_grad_cost,
+    },
+};
+
+const op_rows_t ops_route = {rows, COUNT(rows)};

@@ -1,0 +1,128 @@
+/* ops_update.c - what changes parameters: the global norm, clipping, AdamW and SGD, on flat arrays.
+ */
+#include <ops/op_rows.h>
+
+#include <longhaul/rule.h>
+
+enum { PARTIAL_ELEMENTS = 4096 }; /* of the logical parameter, per partial sum */
+
+static const lh_option_t adamw_attributes[] = {
+    LH_OPTION_F64(lh_adamw_t, beta1, "beta1", "0.9", "0..0.99999", "decay of the first moment"),
+    LH_OPTION_F64(lh_adamw_t, beta2, "beta2", "0.95", "0..0.99999", "decay of the second moment"),
+    LH_OPTION_F64(lh_adamw_t, epsilon, "epsilon", "1e-8", "0..1", "added to the root"),
+    LH_OPTION_F64(lh_adamw_t, decay, "decay", "0", "0..1e6", "decoupled weight decay"),
+};
+
+static const lh_option_t sgd_attributes[] = {
+    LH_OPTION_CHOICE(lh_sgd_t, nesterov, "nesterov", "no", "no|yes", "looks ahead"),
+    LH_OPTION_F64(lh_sgd_t, momentum, "momentum", "0", "0..0.99999", "decay of the moment"),
+    LH_OPTION_F64(lh_sgd_t, decay, "decay", "0", "0..1e6", "decoupled weight decay"),
+};
+
+/* step: all groups' rows, or the one of the parameter's group. */
+static arg_rule_t step_rule(const lh_arg_t *step)
+{
+    if (step->rank == 1) return (arg_rule_t){"step", WIDE, 1, {LH_STEP_WORDS}};
+    return (arg_rule_t){"step", WIDE, 2, {ANY, LH_STEP_WORDS}};
+}
+
+static lh_status_t sum_squares_shape(const lh_host_t *host, const void *attributes, lh_arg_t *args,
+                                     uint32_t arg_count)
+{
+    (void)host, (void)attributes, (void)arg_count;
+    const arg_rule_t rule = {"x", FLOATS, 1, {ANY}};
+    const lh_status_t status = args_check("sum_squares", args, &rule, 1);
+    const uint64_t n = args[0].shape[0];
+    const uint64_t partials = n / PARTIAL_ELEMENTS + (n % PARTIAL_ELEMENTS != 0);
+    if (status == LH_OK) arg_set(&args[1], dtype_wide(args[0].dtype), 2, partials, 2);
+    return status;
+}
+
+static lh_status_t clip_shape(const lh_host_t *host, const void *attributes, lh_arg_t *args,
+                              uint32_t arg_count)
+{
+    (void)host, (void)attributes, (void)arg_count;
+    const arg_rule_t rules[] = {{"squares", WIDE, 2, {ANY, 2}}, step_rule(&args[1])};
+    const lh_status_t status = args_check("clip", args, rules, COUNT(rules));
+    if (status == LH_OK) arg_like(&args[2], &args[1]);
+    return status;
+}
+
+static lh_status_t adamw_shape(const lh_host_t *host, const void *attributes, lh_arg_t *args,
+                               uint32_t arg_count)
+{
+    (void)host, (void)attributes, (void)arg_count;
+    const uint64_t n = args[0].shape[0];
+    const arg_rule_t rules[] = {{"g", FLOATS, 1, {ANY}},
+                                {"master", WIDE, 1, {n}},
+                                {"m1", FLOATS, 1, {n}},
+                                {"m2", FLOATS, 1, {n}},
+                                step_rule(&args[4])};
+    const lh_status_t status = args_check("adamw", args, rules, COUNT(rules));
+    if (status != LH_OK) return status;
+    for (uint32_t i = 0; i < 3; i++)
+        arg_like(&args[5 + i], &args[1 + i]);
+    arg_set(&args[8], LH_DTYPE_NONE, 1, n, 0); /* NONE: the recorder's compute dtype */
+    return LH_OK;
+}
+
+static lh_status_t sgd_shape(const lh_host_t *host, const void *attributes, lh_arg_t *args,
+                             uint32_t arg_count)
+{
+    (void)host, (void)arg_count;
+    const lh_sgd_t *how = attributes;
+    const uint64_t n = args[0].shape[0];
+    const arg_rule_t rules[] = {{"g", FLOATS, 1, {ANY}},
+                                {"master", WIDE, 1, {n}},
+                                {"m1", FLOATS, 1, {n}},
+                                step_rule(&args[3])};
+    const lh_status_t status = args_check("sgd", args, rules, COUNT(rules));
+    if (status != LH_OK) return status;
+    if (how->momentum != 0 && args[2].dtype == LH_DTYPE_NONE)
+        return fail(LH_INVALID, "sgd: momentum is %g and input m1 is left out", how->momentum);
+    arg_like(&args[4], &args[1]);
+    arg_like(&args[5], &args[2]);
+    arg_set(&args[6], LH_DTYPE_NONE, 1, n, 0);
+    return LH_OK;
+}
+
+static void reduce_cost(const void *attributes, const lh_arg_t *args, uint32_t arg_count,
+                        lh_cost_t *out)
+{
+    (void)attributes;
+    cost_set(out, 2 * arg_elements(&args[0]), args, arg_count);
+}
+
+static void update_cost(const void *attributes, const lh_arg_t *args, uint32_t arg_count,
+                        lh_cost_t *out)
+{
+    (void)attributes;
+    cost_set(out, 12 * arg_elements(&args[0]), args, arg_count);
+}
+
+static const lh_op_t rows[] = {
+    {
+        LH_OP_TEXT(LH_SUM_SQUARES_TEXT),
+        .shape = sum_squares_shape,
+        .cost = reduce_cost,
+    },
+    {
+        LH_OP_TEXT(LH_CLIP_TEXT),
+        .shape = clip_shape,
+        .cost = reduce_cost,
+    },
+    {
+        LH_OP_TEXT(LH_ADAMW_TEXT),
+        ATTRIBUTES(lh_adamw_t, adamw_attributes),
+        .shape = adamw_shape,
+        .cost = update_cost,
+    },
+    {
+        LH_OP_TEXT(LH_SGD_TEXT),
+        ATTRIBUTES(lh_sgd_t, sgd_attributes),
+        .shape = sgd_shape,
+        .cost = update_cost,
+    },
+};
+
+const op_rows_t ops_update = {rows, COUNT(rows)};

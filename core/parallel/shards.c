@@ -1,0 +1,445 @@
+/* shards.c - what a rank holds from step to step. */
+#include <parallel/shards.h>
+
+#include <stdio.h>
+
+#include <longhaul/dtype.h>
+
+#include <base/checked.h>
+#include <base/memory.h>
+#include <program/allocation.h>
+
+static const update_group_t *group_of(const update_how_t *how, uint32_t parameter)
+{
+    return &how->groups[how->group_of != NULL ? how->group_of[parameter] : 0];
+}
+
+static const lh_rule_t *rule_of(const update_how_t *how, uint32_t parameter)
+{
+    return how->rules[group_of(how, parameter)->rule].rule;
+}
+
+static lh_status_t how_check(const update_how_t *how, const parameters_t *parameters)
+{
+    if (how->group_count == 0 || how->rule_count == 0)
+        return fail(LH_INVALID, "the optimizer step has %u groups and %u rules; at least 1 of each",
+                    how->group_count, how->rule_count);
+    for (uint32_t i = 0; i < how->group_count; i++)
+        if (how->groups[i].rule >= how->rule_count)
+            return fail(LH_INVALID, "group %u names rule %u; there are %u", i, how->groups[i].rule,
+                        how->rule_count);
+    for (uint32_t i = 0; how->group_of != NULL && i < parameters->count; i++)
+        if (how->group_of[i] >= how->group_count)
+            return fail(LH_INVALID, "parameter '%s' is in group %u; there are %u",
+                        parameters->items[i].name, how->group_of[i], how->group_count);
+    return LH_OK;
+}
+
+/* ---- what the optimizer's description may depend on ---- */
+
+typedef struct train_tables {
+    lh_train_t train;
+    lh_family_t family;
+    lh_train_param_t *params;
+    lh_rule_t *rules;
+} train_tables_t;
+
+static lh_train_param_t train_param(const shards_how_t *how, uint32_t i)
+{
+    const parameters_t *all = how->parameters;
+    const parameter_t *p = &all->items[i];
+    lh_train_param_t row = {.name = p->name,
+                            .rows = p->rows,
+                            .columns = p->columns,
+                            .logical_rows = p->rows,
+                            .logical_columns = p->columns,
+                            .block = p->part == LH_PART_EMBED  ? 0
+                                     : p->part == LH_PART_HEAD ? all->blocks + 1
+                                                               : p->block + 1,
+                            .rate_group = how->update->group_of != NULL ? how->update->group_of[i]
+                                                                        : 0,
+                            .rule = group_of(how->update, i)->rule,
+                            .dtype = how->compute};
+    if (how->frozen[i]) row.flags |= LH_TRAIN_FROZEN;
+    if ((p->row->flags & LH_PARAM_NO_DECAY) != 0) row.flags |= LH_TRAIN_NO_DECAY;
+    if (p->storage != i) row.flags |= LH_TRAIN_TIED;
+    return row;
+}
+
+static void train_tables_free(train_tables_t *t)
+{
+    mem_free(t->params);
+    mem_free(t->rules);
+}
+
+/* Alone every group is of one. */
+static lh_status_t family_make(const world_t *world, lh_family_t *f)
+{
+    for (uint32_t g = 0; g < LH_GROUPS; g++) {
+        group_t *group;
+        f->size[g] = 1;
+        if (world == NULL || g == LH_GROUP_SELF) continue;
+        /* Sites of unequal size have no ranks at the same place. */
+        f->size[g] = 0;
+        if (g == LH_GROUP_ACROSS && !world_sites_equal(world)) continue;
+        const lh_status_t status = group_new(world, g, &group);
+        if (status != LH_OK) return status;
+        f->size[g] = group->size;
+        f->rank[g] = group->self;
+        group_free(group);
+    }
+    return LH_OK;
+}
+
+static lh_status_t train_tables_make(const shards_how_t *how, train_tables_t *t)
+{
+    const uint32_t count = how->parameters->count;
+    const update_how_t *update = how->update;
+    t->params = mem_array(count, sizeof(*t->params));
+    t->rules = mem_array(update->rule_count, sizeof(*t->rules));
+    if (t->params == NULL || t->rules == NULL) return LH_NO_MEMORY;
+    for (uint32_t i = 0; i < count; i++)
+        t->params[i] = train_param(how, i);
+    for (uint32_t i = 0; i < update->rule_count; i++)
+        t->rules[i] = *update->rules[i].rule;
+    const lh_status_t status = family_make(update->world, &t->family);
+    if (status != LH_OK) return status;
+    t->train = (lh_train_t){.struct_size = sizeof(t->train),
+                            .blocks = how->parameters->blocks,
+                            .micro_batches = update->micro_batches,
+                            .param_size = sizeof(t->params[0]),
+                            .param_count = count,
+                            .family_size = sizeof(t->family),
+                            .family_count = 1,
+                            .rule_size = sizeof(t->rules[0]),
+                            .rule_count = update->rule_count,
+                            .params = t->params,
+                            .families = &t->family,
+                            .rules = t->rules};
+    return LH_OK;
+}
+
+static lh_status_t tables_read(shards_t *h)
+{
+    train_tables_t t = {0};
+    const update_how_t *update = h->how.update;
+    lh_status_t status = train_tables_make(&h->how, &t);
+    if (status == LH_OK)
+        status = optimizer_tables_read(update->api, update->optimizer, &t.train, &h->tables);
+    train_tables_free(&t);
+    return status;
+}
+
+/* ---- who owns what ---- */
+
+static lh_status_t shares_make(shards_t *h)
+{
+    const update_how_t *update = h->how.update;
+    const optimizer_tables_t *tables = &h->tables;
+    if (update->world == NULL || update->world->row.size == 1) return LH_OK;
+    const lh_rule_t **rules = mem_array(h->parameters->count, sizeof(*rules));
+    if (rules == NULL) return LH_NO_MEMORY;
+    for (uint32_t i = 0; i < h->parameters->count; i++)
+        rules[i] = rule_of(update, i);
+    const bool cut = tables->cut != LH_GROUP_SELF;
+    lh_status_t status = group_new(update->world, cut ? tables->cut : LH_GROUP_DATA, &h->group);
+    if (status == LH_OK) {
+        const shares_how_t how = {.parameters = h->parameters,
+                                  .rule_of = rules,
+                                  .ways = h->group->size,
+                                  .api = cut ? update->api : NULL,
+                                  .optimizer = update->optimizer,
+                                  .space = tables->grad};
+        status = shares_new(&how, &h->shares);
+    }
+    mem_free(rules);
+    return status;
+}
+
+lh_slice_t shards_slice(const shards_t *h, uint32_t parameter)
+{
+    const parameter_t *p = &h->parameters->items[parameter];
+    if (h->group == NULL || h->tables.cut == LH_GROUP_SELF) return (lh_slice_t){0, p->elements};
+    return shares_slice(&h->shares, p->storage, h->group->self);
+}
+
+/* ---- pieces ---- */
+
+static lh_status_t shards_add(shards_t *h, const holding_t *piece)
+{
+    holding_t *list = mem_grow(h->list, &h->capacity, h->count + 1u, sizeof(*list));
+    if (list == NULL) return LH_NO_MEMORY;
+    h->list = list;
+    h->list[h->count++] = *piece;
+    return LH_OK;
+}
+
+static void store_name(shards_t *h, uint32_t store, const char *name, uint32_t holds)
+{
+    holding_store_t *s = &h->stores[store];
+    (void)snprintf(s->name, sizeof(s->name), "%s", name);
+    s->holds = holds;
+}
+
+/* A parameter whose rule has states of other extents is never cut: one rank has all of it. */
+static uint64_t state_elements(const lh_rule_t *rule, const lh_rule_state_t *state,
+                               const parameter_t *p, lh_slice_t slice)
+{
+    const uint64_t grain = rule->grain_elements != 0 ? rule->grain_elements : 1;
+    if (slice.end == slice.begin) return 0;
+    switch (state->extent) {
+    case LH_EXTENT_ELEMENT: return slice.end - slice.begin;
+    case LH_EXTENT_ROW: return p->rows;
+    case LH_EXTENT_COLUMN: return p->columns;
+    case LH_EXTENT_BLOCK: return (p->elements + grain - 1) / grain;
+    default: return 1;
+    }
+}
+
+/* The store of a state: one for each name, so that rules that share a name share it. */
+static lh_status_t state_store(shards_t *h, const lh_rule_state_t *state, uint32_t *out)
+{
+    uint32_t store = HOLDING_STATES;
+    for (; store < h->store_count; store++)
+        if (strcmp(h->stores[store].name, state->name) == 0 &&
+            h->stores[store].initial == state->initial)
+            break;
+    *out = store;
+    if (store < h->store_count) return LH_OK;
+    if (store == HOLDING_STORES)
+        return fail(LH_UNSUPPORTED, "state '%s': the job's rules have more than %d states",
+                    state->name, HOLDING_STORES - HOLDING_STATES);
+    store_name(h, store, state->name, LH_HOLDS_STATE);
+    h->stores[store].initial = state->initial;
+    h->store_count++;
+    return LH_OK;
+}
+
+static lh_status_t states_add(shards_t *h, uint32_t parameter, lh_slice_t mine)
+{
+    const lh_rule_t *rule = rule_of(h->how.update, parameter);
+    const parameter_t *p = &h->parameters->items[parameter];
+    lh_status_t status = LH_OK;
+    for (uint32_t k = 0; status == LH_OK && k < rule->state_count; k++) {
+        const lh_rule_state_t *state = &rule->states[k];
+        holding_t piece = {.parameter = parameter,
+                           .dtype = state->dtype,
+                           .slice = mine,
+                           .elements = state_elements(rule, state, p, mine)};
+        status = state_store(h, state, &piece.store);
+        if (status == LH_OK) status = shards_add(h, &piece);
+    }
+    return status;
+}
+
+static lh_status_t piece_add(shards_t *h, uint32_t store, uint32_t parameter, lh_dtype_t dtype,
+                             lh_slice_t slice)
+{
+    if (h->stores[store].holds == 0) return LH_OK;
+    const holding_t piece = {store, parameter, dtype, slice, slice.end - slice.begin};
+    return shards_add(h, &piece);
+}
+
+/* What the tables list. A master in the dtype of the value is the value itself. */
+static lh_status_t pieces_list(shards_t *h)
+{
+    const optimizer_tables_t *t = &h->tables;
+    /* References compute in F64 throughout. */
+    const bool wide = h->how.compute == LH_DTYPE_F64;
+    const lh_dtype_t accumulate = wide ? LH_DTYPE_F64 : LH_DTYPE_F32;
+    const lh_dtype_t grad = wide || t->grad_dtype == 0 ? accumulate : t->grad_dtype;
+    const lh_dtype_t master = wide || t->master_dtype == 0 ? accumulate : t->master_dtype;
+    /* Cut gradients have memory of their own unless they lie inside the whole ones. */
+    const bool keeps_cut = optimizer_tables_is_cut(t, t->grad) && t->spaces[t->grad].inside == 0;
+    const bool values_cut = optimizer_tables_is_cut(t, t->value);
+
+    h->store_count = HOLDING_STATES;
+    store_name(h, HOLDING_VALUE, t->spaces[t->value].name, LH_HOLDS_VALUE);
+    store_name(h, HOLDING_GRAD, t->spaces[t->grad].name, LH_HOLDS_GRAD);
+    if (t->master != TABLE_SPACES && master != h->how.compute)
+        store_name(h, HOLDING_MASTER, t->spaces[t->master].name, LH_HOLDS_MASTER);
+    lh_status_t status = LH_OK;
+    for (uint32_t i = 0; status == LH_OK && i < h->parameters->count; i++) {
+        const parameter_t *p = &h->parameters->items[i];
+        const lh_slice_t whole = {0, p->elements}, mine = shards_slice(h, i);
+        if (p->storage != i) continue;
+        status = piece_add(h, HOLDING_VALUE, i, h->how.compute, values_cut ? mine : whole);
+        if (status != LH_OK || h->how.frozen[i]) continue;
+        status = piece_add(h, HOLDING_GRAD, i, grad, keeps_cut ? mine : whole);
+        if (status == LH_OK) status = piece_add(h, HOLDING_MASTER, i, master, mine);
+        if (status == LH_OK && t->state != TABLE_SPACES) status = states_add(h, i, mine);
+    }
+    return status;
+}
+
+lh_status_t shards_new(const shards_how_t *how, shards_t **out)
+{
+    shards_t *h = mem_new(sizeof(*h));
+    if (h == NULL) return LH_NO_MEMORY;
+    h->how = *how;
+    h->parameters = how->parameters;
+    lh_status_t status = how_check(how->update, how->parameters);
+    if (status == LH_OK) status = tables_read(h);
+    if (status == LH_OK) status = shares_make(h);
+    if (status == LH_OK) status = pieces_list(h);
+    h->how = (shards_how_t){0}; /* whose life may be shorter */
+    if (status != LH_OK) {
+        shards_free(h);
+        return status;
+    }
+    *out = h;
+    return LH_OK;
+}
+
+void shards_free(shards_t *h)
+{
+    if (h == NULL) return;
+    group_free(h->group);
+    shares_free(&h->shares);
+    mem_free(h->list);
+    mem_free(h);
+}
+
+lh_status_t shards_memory(const shards_t *h, uint64_t alignment, memory_report_t *out)
+{
+    static const uint32_t kinds[] = {[HOLDING_VALUE] = MEMORY_PARAMETERS,
+                                     [HOLDING_GRAD] = MEMORY_GRADIENTS,
+                                     [HOLDING_MASTER] = MEMORY_MASTER,
+                                     [HOLDING_STATES] = MEMORY_STATE};
+    allocation_t walk[HOLDING_STORES] = {0};
+    lh_status_t status = LH_OK;
+    for (uint32_t i = 0; status == LH_OK && i < h->count; i++) {
+        const holding_t *piece = &h->list[i];
+        uint64_t offset;
+        walk[piece->store].name = h->stores[piece->store].name;
+        status = allocation_take(&walk[piece->store],
+                                 piece->elements * lh_dtype_bytes(piece->dtype), alignment,
+                                 &offset);
+    }
+    *out = (memory_report_t){0};
+    for (uint32_t i = 0; i < h->store_count; i++) {
+        out->bytes[kinds[i < HOLDING_STATES ? i : HOLDING_STATES]] += walk[i].bytes;
+        out->total_bytes += walk[i].bytes;
+    }
+    return status;
+}
+
+/* Who owns which elements of every parameter. */
+static bool only_by_element(const lh_rule_t *rule)
+{
+    for (uint32_t i = 0; i < rule->state_count; i++)
+        if (rule->states[i].extent != LH_EXTENT_ELEMENT) return false;
+    return true;
+}
+
+static uint64_t greatest_divisor(uint64_t a, uint64_t b)
+{
+    while (b != 0) {
+        const uint64_t rest = a % b;
+        a = b;
+        b = rest;
+    }
+    return a;
+}
+
+/* Elements that stay together: a multiple of the norm's block and of the rule's grain. A rule that
+ * takes a matrix, or what tensor parallelism leaves of it, keeps the parameter whole, and so does
+ * one whose states span more than the elements they belong to. */
+static uint64_t unit_of(const parameter_t *p, const lh_rule_t *rule)
+{
+    uint64_t grain = 1, unit;
+    if (rule->grain == LH_GRAIN_ROW) grain = p->columns;
+    if (rule->grain == LH_GRAIN_BLOCK && rule->grain_elements != 0) grain = rule->grain_elements;
+    if (grain == 0 || rule->grain >= LH_GRAIN_PIECE || !only_by_element(rule)) return p->elements;
+    if (!checked_mul(LH_NORM_BLOCK / greatest_divisor(LH_NORM_BLOCK, grain), grain, &unit))
+        return p->elements;
+    return unit;
+}
+
+static lh_slice_t default_slice(const parameter_t *p, uint64_t unit, uint32_t ways, uint32_t place)
+{
+    const uint64_t units = unit == 0 ? 0 : (p->elements + unit - 1) / unit;
+    lh_slice_t s = {units * place / ways * unit, units * (place + 1) / ways * unit};
+    if (s.begin > p->elements) s.begin = p->elements;
+    if (s.end > p->elements) s.end = p->elements;
+    return s;
+}
+
+/* Every element has exactly one owner: the slices, in order of their begin, follow each other. */
+static lh_status_t slices_check(const parameter_t *p, const lh_slice_t *slices, uint32_t ways)
+{
+    uint64_t at = 0;
+    for (uint32_t done = 0; done < ways && at < p->elements; done++) {
+        uint32_t next = ways;
+        for (uint32_t m = 0; m < ways; m++)
+            if (slices[m].begin == at && slices[m].end > at) next = m;
+        if (next == ways) break;
+        at = slices[next].end;
+    }
+    uint64_t sum = 0;
+    for (uint32_t m = 0; m < ways; m++)
+        sum += slices[m].end - slices[m].begin;
+    if (at == p->elements && sum == p->elements) return LH_OK;
+    return fail(LH_INVALID,
+                "the optimizer's slices of parameter '%s' don't give each of its %llu elements to "
+                "one rank: nobody, or two, hold element %llu",
+                p->name, (unsigned long long)p->elements, (unsigned long long)at);
+}
+
+static lh_status_t parameter_cut(const shares_how_t *how, uint32_t index, lh_slice_t *slices)
+{
+    const parameter_t *p = &how->parameters->items[index];
+    const uint64_t unit = unit_of(p, how->rule_of[index]);
+    if (how->api == NULL || how->api->slice == NULL) {
+        for (uint32_t m = 0; m < how->ways; m++)
+            slices[m] = default_slice(p, unit, how->ways, (m + index) % how->ways);
+        return LH_OK;
+    }
+    for (uint32_t m = 0; m < how->ways; m++) {
+        const lh_status_t status = how->api->slice(how->optimizer, how->space, index, m,
+                                                   &slices[m]);
+        if (status != LH_OK) return status;
+        if (slices[m].begin > slices[m].end || slices[m].end > p->elements)
+            return fail(LH_INVALID,
+                        "the optimizer's slice of parameter '%s' for rank %u is %llu to "
+                        "%llu; it has %llu elements",
+                        p->name, m, (unsigned long long)slices[m].begin,
+                        (unsigned long long)slices[m].end, (unsigned long long)p->elements);
+        if (slices[m].begin != p->elements && slices[m].begin % unit != 0)
+            return fail(LH_INVALID,
+                        "the optimizer's slice of parameter '%s' for rank %u begins at %llu, "
+                        "expected a multiple of %llu: of the norm's %d elements and of what its "
+                        "rule takes together",
+                        p->name, m, (unsigned long long)slices[m].begin, (unsigned long long)unit,
+                        LH_NORM_BLOCK);
+    }
+    return slices_check(p, slices, how->ways);
+}
+
+lh_status_t shares_new(const shares_how_t *how, shares_t *out)
+{
+    const uint32_t count = how->parameters->count;
+    shares_t s = {.ways = how->ways, .count = count};
+    s.slices = mem_array((size_t)count * how->ways, sizeof(*s.slices));
+    if (s.slices == NULL) return LH_NO_MEMORY;
+    for (uint32_t i = 0; i < count; i++) {
+        const lh_status_t status = parameter_cut(how, i, &s.slices[(size_t)i * how->ways]);
+        if (status != LH_OK) {
+            shares_free(&s);
+            return status;
+        }
+    }
+    *out = s;
+    return LH_OK;
+}
+
+void shares_free(shares_t *s)
+{
+    mem_free(s->slices);
+    *s = (shares_t){0};
+}
+
+lh_slice_t shares_slice(const shares_t *s, uint32_t parameter, uint32_t member)
+{
+    return s->slices[(size_t)parameter * s->ways + member];
+}

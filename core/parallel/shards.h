@@ -1,0 +1,86 @@
+/* parallel/shards.h - what a rank holds from step to step: pieces of values, gradients, master
+ * weights and optimizer states, as the optimizer's tables and the shares say. It needs neither a
+ * device nor another rank: memory is planned by it and made by it. */
+#ifndef PARALLEL_SHARDS_H
+#define PARALLEL_SHARDS_H
+
+#include <longhaul/optimizer.h>
+
+#include <graph/parameters.h>
+#include <parallel/optimizer_tables.h>
+#include <parallel/update.h>
+
+/* Who owns which elements of every parameter, over the ranks of a group.
+ *
+ * A parameter is cut at multiples of a unit: LH_NORM_BLOCK elements, so that the norm is summed
+ * from the same partial sums at every stage, and the grain of its rule. Member m gets the units
+ * from floor(k u / n) to floor((k + 1) u / n) with k = (m + parameter) mod n, u the parameter's
+ * units: pieces differ by one unit at most, and small parameters go round over the members.
+ * Ownership depends on the parameter and the group alone, never on buckets. */
+typedef struct shares {
+    uint32_t ways;
+    uint32_t count;     /* parameters */
+    lh_slice_t *slices; /* [count][ways] */
+} shares_t;
+
+/* rule_of: [parameters] the rule of each. An optimizer that slices itself is asked about `space`,
+ * and must give every element to exactly one member. */
+typedef struct shares_how {
+    const parameters_t *parameters;
+    const lh_rule_t *const *rule_of;
+    uint32_t ways;
+    const lh_optimizer_api_t *api; /* for slice; may be NULL */
+    lh_optimizer_t *optimizer;
+    uint32_t space;
+} shares_how_t;
+
+lh_status_t shares_new(const shares_how_t *how, shares_t *out) LH_MUST_CHECK;
+void shares_free(shares_t *s);
+lh_slice_t shares_slice(const shares_t *s, uint32_t parameter, uint32_t member);
+
+enum { HOLDING_VALUE, HOLDING_GRAD, HOLDING_MASTER, HOLDING_STATES, HOLDING_STORES = 32 };
+
+typedef struct holding_store {
+    char name[32];
+    uint32_t holds; /* LH_HOLDS_*; 0: there is none, as the value is its own master */
+    double initial; /* of a state */
+} holding_store_t;
+
+typedef struct holding { /* a piece; pieces of a store lie in the order of the list */
+    uint32_t store;      /* HOLDING_*; states are numbered from HOLDING_STATES */
+    uint32_t parameter;
+    lh_dtype_t dtype;
+    lh_slice_t slice;  /* elements of the parameter    */
+    uint64_t elements; /* of them, or of the state     */
+} holding_t;
+
+typedef struct shards_how {
+    const parameters_t *parameters;
+    const bool *frozen; /* [parameters] */
+    lh_dtype_t compute;
+    const update_how_t *update; /* all but comm and transfers */
+} shards_how_t;
+
+struct shards {
+    shards_how_t how; /* only while it is made */
+    const parameters_t *parameters;
+    optimizer_tables_t tables;
+    group_t *group; /* of the shares; NULL: alone */
+    shares_t shares;
+    holding_store_t stores[HOLDING_STORES];
+    uint32_t store_count;
+    holding_t *list;
+    uint32_t count;
+    size_t capacity;
+};
+
+lh_status_t shards_new(const shards_how_t *how, shards_t **out) LH_MUST_CHECK;
+void shards_free(shards_t *h); /* NULL does nothing */
+
+/* Elements of a parameter whose master and states are here. */
+lh_slice_t shards_slice(const shards_t *h, uint32_t parameter);
+/* The four kinds of a report that last, with pieces aligned as a device lays them. */
+lh_status_t shards_memory(const shards_t *h, uint64_t alignment,
+                          memory_report_t *out) LH_MUST_CHECK;
+
+#endif

@@ -1,0 +1,308 @@
+/* collective_bench.c - what each rank does: collectives, their clock and a look at their results. */
+#include <plan/collective_bench.h>
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include <base/memory.h>
+#include <base/sys.h>
+#include <comm/comm.h>
+#include <longhaul/dtype.h>
+#include <plan/bench_ranks.h>
+
+enum { WARM_RUNS = 3 };
+
+typedef struct budget { /* of each size */
+    double seconds;
+    uint32_t least_runs, most_runs;
+} budget_t;
+static const budget_t thorough = {0.4, 20, 1000}, quick = {0.01, 2, 50};
+
+typedef struct rig { /* one rank */
+    const collective_bench_how_t *settings;
+    const budget_t *budget;
+    const world_t *world;
+    control_t *control; /* NULL in a world of one */
+    comm_t *comm;
+    const group_t *group;
+    char *whole, *cut;
+    uint64_t bytes; /* of each */
+    int fd;         /* behind them: open for as long as peers may want to map it */
+    uint32_t arena;
+    collective_t *plans[COLLECTIVE_BENCH_SIZES], *barrier;
+    double *times;
+} rig_t;
+
+static uint64_t elements_of(const collective_bench_how_t *s, uint32_t i)
+{
+    return s->sizes[i] / lh_dtype_bytes(s->dtype);
+}
+
+/* Small whole numbers: their sums are exact in any dtype, so any other result is wrong. */
+static float value_at(uint32_t rank, uint64_t at)
+{
+    return (float)((at * 5 + rank * 3) % 8);
+}
+
+static void set_value(lh_dtype_t dtype, char *data, uint64_t at, float value)
+{
+    if (dtype == LH_DTYPE_F32)
+        ((float *)(void *)data)[at] = value;
+    else
+        ((uint16_t *)(void *)data)[at] = lh_f32_to_bf16(value);
+}
+
+static float get_value(lh_dtype_t dtype, const char *data, uint64_t at)
+{
+    return dtype == LH_DTYPE_F32 ? ((const float *)(const void *)data)[at]
+                                 : lh_bf16_to_f32(((const uint16_t *)(const void *)data)[at]);
+}
+
+static uint64_t part_of(const rig_t *r, uint64_t elements)
+{
+    return (elements + r->group->size - 1) / r->group->size;
+}
+
+/* NAN: this op does not say what is there on this rank. */
+static float expected(const rig_t *r, uint32_t op, uint64_t elements, uint64_t at)
+{
+    const uint32_t size = r->group->size, self = r->group->self;
+    const uint32_t owner = (uint32_t)(at / part_of(r, elements));
+    float sum = 0;
+    for (uint32_t m = 0; m < size; m++)
+        sum += value_at(m, at);
+    switch (op) {
+    case COLL_ALL_REDUCE: return sum;
+    case COLL_REDUCE_SCATTER: return owner == self ? sum : __builtin_nanf("");
+    case COLL_REDUCE: return self == 0 ? sum : __builtin_nanf("");
+    case COLL_ALL_GATHER: return value_at(owner, at);
+    case COLL_BROADCAST: return value_at(0, at);
+    case COLL_SCATTER: return owner == self ? value_at(0, at) : __builtin_nanf("");
+    case COLL_GATHER: return self == 0 ? value_at(owner, at) : __builtin_nanf("");
+    default: return __builtin_nanf("");
+    }
+}
+
+static void fill(rig_t *r, uint64_t elements)
+{
+    for (uint64_t i = 0; i < elements; i++)
+        set_value(r->settings->dtype, r->whole, i, value_at(r->group->self, i));
+}
+
+static uint64_t count_wrong(const rig_t *r, uint64_t elements)
+{
+    uint64_t wrong = 0;
+    const uint32_t self = r->group->self, op = r->settings->op;
+    const uint64_t part = part_of(r, elements);
+    for (uint64_t i = 0; i < elements; i++) {
+        float want = expected(r, op, elements, i);
+        float got = get_value(r->settings->dtype, r->whole, i);
+        if (op == COLL_ALL_TO_ALL) {
+            const uint64_t mine = part * self >= elements         ? 0
+                                  : elements - part * self < part ? elements - part * self
+                                                                  : part;
+            if (i >= mine * r->group->size) break;
+            want = value_at((uint32_t)(i / mine), part * self + i % mine);
+            got = get_value(r->settings->dtype, r->cut, i);
+        }
+        wrong += want == want && want != got;
+    }
+    return wrong;
+}
+
+static lh_status_t run_once(rig_t *r, collective_t *x, double *seconds)
+{
+    lh_status_t status = collective_start(r->barrier);
+    if (status == LH_OK) status = collective_wait(r->barrier);
+    const uint64_t began = sys()->now_ns();
+    if (status == LH_OK) status = collective_start(x);
+    if (status == LH_OK) status = collective_wait(x);
+    *seconds = (double)(sys()->now_ns() - began) * 1e-9;
+    return status;
+}
+
+static int by_time(const void *a, const void *b)
+{
+    const double x = *(const double *)a, y = *(const double *)b;
+    return x < y ? -1 : x > y;
+}
+
+/* Runs with and without a look at the result must do the same, so the first and last are checked.
+ */
+static lh_status_t check_once(rig_t *r, uint32_t i, uint64_t *wrong)
+{
+    double seconds;
+    fill(r, elements_of(r->settings, i));
+    const lh_status_t status = run_once(r, r->plans[i], &seconds);
+    if (status == LH_OK) *wrong += count_wrong(r, elements_of(r->settings, i));
+    return status;
+}
+
+/* Every rank takes rank 0's word for how often. */
+static lh_status_t agree_runs(rig_t *r, double seconds, uint32_t *runs)
+{
+    const budget_t *budget = r->budget;
+    double wanted = budget->seconds / (seconds + 1e-7);
+    if (wanted > budget->most_runs) wanted = budget->most_runs;
+    if (wanted < budget->least_runs) wanted = budget->least_runs;
+    uint64_t mine = (uint64_t)wanted;
+    uint64_t *all = mem_array(r->group->size, sizeof(*all));
+    if (all == NULL) return LH_NO_MEMORY;
+    const lh_status_t status = control_gather(r->control, &mine, sizeof(mine), all);
+    if (status == LH_OK) *runs = (uint32_t)all[0];
+    mem_free(all);
+    return status;
+}
+
+static lh_status_t sum_wrong(rig_t *r, uint64_t *wrong)
+{
+    uint64_t *all = mem_array(r->group->size, sizeof(*all));
+    if (all == NULL) return LH_NO_MEMORY;
+    const lh_status_t status = control_gather(r->control, wrong, sizeof(*wrong), all);
+    *wrong = 0;
+    for (uint32_t m = 0; status == LH_OK && m < r->group->size; m++)
+        *wrong += all[m];
+    mem_free(all);
+    return status;
+}
+
+static lh_status_t measure(rig_t *r, uint32_t i, collective_bench_row_t *out)
+{
+    uint32_t runs = 0;
+    double seconds = 0;
+    lh_status_t status = check_once(r, i, &out->wrong);
+    memset(r->whole, 0, r->bytes);
+    for (uint32_t k = 0; status == LH_OK && k < WARM_RUNS; k++)
+        status = run_once(r, r->plans[i], &seconds);
+    if (status == LH_OK) status = agree_runs(r, seconds, &runs);
+    for (uint32_t k = 0; status == LH_OK && k < runs; k++)
+        status = run_once(r, r->plans[i], &r->times[k]);
+    if (status == LH_OK) status = check_once(r, i, &out->wrong);
+    if (status == LH_OK) status = sum_wrong(r, &out->wrong);
+    if (status != LH_OK) return status;
+    qsort(r->times, runs, sizeof(*r->times), by_time);
+    out->seconds = r->times[runs / 2];
+    out->least = r->times[0];
+    out->algorithm = collective_algorithm(r->plans[i]);
+    return LH_OK;
+}
+
+/* What of the bytes crosses the busiest link, so that figures of all ops compare with its speed. */
+static double bus_factor(uint32_t op, uint32_t size)
+{
+    const double rest = (double)(size - 1) / size;
+    switch (op) {
+    case COLL_ALL_REDUCE: return 2 * rest;
+    case COLL_REDUCE_SCATTER:
+    case COLL_ALL_GATHER:
+    case COLL_SCATTER:
+    case COLL_GATHER:
+    case COLL_ALL_TO_ALL: return rest;
+    default: return 1;
+    }
+}
+
+static const char *transport_of(const rig_t *r)
+{
+    link_class_t class;
+    const char *name = "none";
+    for (uint32_t s = LH_LINK_NODE; s <= LH_LINK_WAN; s++) {
+        links_class(comm_links(r->comm), s, &class);
+        if (class.transport != NULL) name = class.transport;
+    }
+    return name;
+}
+
+static lh_status_t measure_all(rig_t *r)
+{
+    const collective_bench_how_t *s = r->settings;
+    const bool speaks = r->world->row.rank == 0;
+    const collective_bench_facts_t facts = {r->group->size, r->group->sites, transport_of(r)};
+    lh_status_t status = LH_OK;
+    uint64_t wrong = 0;
+    if (speaks) s->begin(s->context, &facts);
+    for (uint32_t i = 0; status == LH_OK && i < s->size_count; i++) {
+        collective_bench_row_t row = {.bytes = s->sizes[i], .elements = elements_of(s, i)};
+        row.bus_bytes = (double)row.bytes * bus_factor(s->op, r->group->size);
+        status = measure(r, i, &row);
+        wrong += row.wrong;
+        if (status == LH_OK && speaks) s->row(s->context, &row);
+    }
+    if (status == LH_OK && wrong > 0)
+        status = fail(LH_CORRUPT, "%llu elements are wrong", (unsigned long long)wrong);
+    return status;
+}
+
+static lh_status_t make_memory(rig_t *r)
+{
+    /* An all-to-all rounds each piece up. */
+    const uint64_t most = r->settings->sizes[r->settings->size_count - 1] + r->group->size * 64u;
+    r->bytes = (most + 4095) / 4096 * 4096;
+    const int fd = r->fd = memfd_create("longhaul-bench", MFD_CLOEXEC | MFD_ALLOW_SEALING);
+    if (fd < 0 || ftruncate(fd, (off_t)(2 * r->bytes)) != 0)
+        return fail_io(errno, "memory for %llu bytes", (unsigned long long)(2 * r->bytes));
+    char *memory = mmap(NULL, 2 * r->bytes, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+    if (memory == MAP_FAILED) return fail_io(errno, "mapping %llu bytes", 2ull * r->bytes);
+    memset(memory, 0, 2 * r->bytes);
+    r->whole = memory;
+    r->cut = memory + r->bytes;
+    r->times = mem_array(r->budget->most_runs, sizeof(*r->times));
+    const lh_status_t status = comm_arena(r->comm, memory, 2 * r->bytes, fd, 0, &r->arena);
+    return r->times == NULL ? LH_NO_MEMORY : status;
+}
+
+static lh_status_t make_plans(rig_t *r)
+{
+    const collective_bench_how_t *s = r->settings;
+    coll_how_t how = {
+        .name = "barrier", .op = COLL_BARRIER, .group = r->group, .service = LH_SERVICE_GRADIENT};
+    lh_status_t status = collective_new(r->comm, &how, &r->barrier);
+    for (uint32_t i = 0; status == LH_OK && i < s->size_count; i++) {
+        char name[32];
+        (void)snprintf(name, sizeof(name), "%llu bytes", (unsigned long long)s->sizes[i]);
+        how = (coll_how_t){.name = name,
+                           .op = s->op,
+                           .group = r->group,
+                           .dtype = s->dtype,
+                           .elements = elements_of(s, i),
+                           .whole = {r->whole, r->arena},
+                           .cut = {s->op == COLL_ALL_TO_ALL ? r->cut : NULL, r->arena},
+                           .service = LH_SERVICE_GRADIENT,
+                           .algorithm = s->algorithm};
+        status = collective_new(r->comm, &how, &r->plans[i]);
+    }
+    return status == LH_OK ? comm_connect(r->comm) : status;
+}
+
+static lh_status_t measure_as_rank(const bench_rank_t *rank)
+{
+    const collective_bench_how_t *settings = rank->context;
+    rig_t r = {.settings = settings,
+               .budget = settings->quick ? &quick : &thorough,
+               .world = rank->world,
+               .control = rank->control,
+               .fd = -1};
+    const comm_how_t how = {.job = rank->job,
+                            .registry = rank->registry,
+                            .world = rank->world,
+                            .control = rank->control};
+    lh_status_t status = comm_open(&how, &r.comm);
+    if (status != LH_OK) return status;
+    r.group = comm_group(r.comm, LH_GROUP_DATA);
+    status = r.group == NULL ? LH_NO_MEMORY : make_memory(&r);
+    if (status == LH_OK) status = make_plans(&r);
+    if (status == LH_OK) status = measure_all(&r);
+    if (status == LH_OK) status = control_barrier(r.control, "end of the measurement");
+    comm_close(r.comm);
+    if (r.whole != NULL) (void)munmap(r.whole, 2 * r.bytes);
+    if (r.fd >= 0) (void)close(r.fd);
+    mem_free(r.times);
+    return status;
+}
+
+lh_status_t collective_bench(const collective_bench_how_t *how)
+{
+    return bench_ranks(how->registry, how->job, how->ranks, how->sites, measure_as_rank, how);
+}

@@ -1,0 +1,43 @@
+/* plan/collective_bench.h - time of collectives by size, with every result checked: on ranks that are
+ * forked from this process, which meets as rank 0 and hears of every size. */
+#ifndef PLAN_COLLECTIVE_BENCH_H
+#define PLAN_COLLECTIVE_BENCH_H
+
+#include <config/job.h>
+#include <longhaul/tensor.h>
+#include <plugin/registry.h>
+
+enum { COLLECTIVE_BENCH_SIZES = 32 };
+
+typedef struct collective_bench_row { /* of one size */
+    uint64_t bytes, elements, wrong;  /* wrong: elements of all ranks */
+    uint32_t algorithm;               /* COLL_*: the one that ran */
+    double seconds, least;            /* median and least over runs, as rank 0 saw them */
+    double
+        bus_bytes; /* what of the bytes crosses the busiest link: figures of all ops compare by it */
+} collective_bench_row_t;
+
+typedef struct collective_bench_facts { /* the same for all sizes */
+    uint32_t ranks, sites;
+    const char *transport; /* the farthest link's */
+} collective_bench_facts_t;
+
+typedef struct collective_bench_how {
+    const job_t *job;
+    registry_t *registry;
+    uint32_t ranks, sites;  /* processes of this machine; sites of as equal a size as can be */
+    uint32_t op, algorithm; /* COLL_* */
+    lh_dtype_t dtype;       /* F32 or BF16 */
+    uint64_t sizes[COLLECTIVE_BENCH_SIZES];
+    uint32_t size_count;
+    bool quick;
+    /* On rank 0: once before the first size, then after each. */
+    void (*begin)(void *context, const collective_bench_facts_t *facts);
+    void (*row)(void *context, const collective_bench_row_t *row);
+    void *context;
+} collective_bench_how_t;
+
+/* The first failure of any rank is everybody's. */
+lh_status_t collective_bench(const collective_bench_how_t *how) LH_MUST_CHECK;
+
+#endif

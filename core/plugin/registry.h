@@ -1,0 +1,49 @@
+/* plugin/registry.h - brings a plugin into the process: exactly the named file of one folder, checked
+ * before any of its code runs, tried in a child, its tables imported to this host's row sizes,
+ * never unloaded. */
+#ifndef PLUGIN_REGISTRY_H
+#define PLUGIN_REGISTRY_H
+
+#include <config/job.h>
+#include <plugin/plugin.h>
+
+/* All plugins of a process, each loaded once. */
+typedef struct registry registry_t;
+typedef struct host host_t;
+
+/* folder: absolute, holds models/, transports/, optimizers/, devices/, parts/. NULL:
+ * ../lib/longhaul seen from the program. host must outlive the registry. */
+lh_status_t registry_new(const char *folder, host_t *host, registry_t **out) LH_MUST_CHECK;
+/* Frees the tables; what was loaded stays mapped for ever. */
+void registry_free(registry_t *r);
+const char *registry_folder(const registry_t *r);
+host_t *registry_host(const registry_t *r);
+
+/* Plugins of kind parts take their options from [parts.NAME] of this job, which outlives the
+ * registry, when they are loaded; without a job from their defaults. Files are compared with the
+ * digests of [plugin.NAME] and with [limits] plugin_bytes. */
+void registry_use_job(registry_t *r, const job_t *job);
+
+/* The plugin NAME of a kind; loaded at the first call. Valid until registry_free. */
+lh_status_t registry_load(registry_t *r, uint32_t kind, const char *name,
+                          const plugin_t **out) LH_MUST_CHECK;
+/* As `name:function` and `name:rule` mean it: one that is loaded already, of any kind; else of kind
+ * parts. */
+lh_status_t registry_find(registry_t *r, const char *name, const plugin_t **out) LH_MUST_CHECK;
+/* Refuses a name that is no plugin's of any kind here; where ("a.ini:3") begins the sentence. */
+lh_status_t registry_has(registry_t *r, const char *name, const char *where) LH_MUST_CHECK;
+/* How long the child may take in which a plugin is tried; PROBE_MS at first. */
+void registry_use_patience(registry_t *r, uint32_t milliseconds);
+/* Calls each(context, name) for NAME.so of a kind's folder, in order; stops at the first status
+ * that is not LH_OK. A folder that is not there is empty. */
+lh_status_t registry_list(registry_t *r, uint32_t kind,
+                          lh_status_t (*each)(void *context, const char *name),
+                          void *context) LH_MUST_CHECK;
+/* All loaded so far. */
+uint32_t registry_count(const registry_t *r);
+const plugin_t *registry_at(const registry_t *r, uint32_t index);
+
+/* What its functions get as call->config; must live as long as they are called. */
+void registry_configure(registry_t *r, const plugin_t *plugin, const void *config);
+
+#endif

@@ -1,0 +1,517 @@
+/* flow.c - calls in order, the values they touch, and the buffers in which values lie. */
+#include <program/flow.h>
+
+#include <stdio.h>
+#include <stdlib.h>
+
+#include <base/checked.h>
+#include <base/memory.h>
+#include <longhaul/dtype.h>
+#include <ops/collective_op.h>
+#include <program/arena_plan.h>
+
+lh_status_t flow_new(flow_t **out)
+{
+    flow_t *f = mem_new(sizeof(*f));
+    if (f == NULL) return LH_NO_MEMORY;
+    f->buffer_count = f->value_count = f->call_count = 1;
+    *out = f;
+    return LH_OK;
+}
+
+void flow_free(flow_t *f)
+{
+    if (f == NULL) return;
+    mem_free(f->buffers);
+    mem_free(f->values);
+    mem_free(f->calls);
+    mem_free(f->moved);
+    for (uint32_t i = 0; i < f->recorded_count; i++)
+        mem_free(f->recorded[i]);
+    mem_free(f->recorded);
+    mem_free(f);
+}
+
+lh_arg_t flow_arg(lh_dtype_t dtype, uint32_t rank, const uint64_t *shape)
+{
+    lh_arg_t arg = {.dtype = dtype, .rank = rank};
+    uint64_t stride = 1;
+    for (uint32_t i = rank; i-- > 0;) {
+        arg.shape[i] = shape[i];
+        arg.stride[i] = stride;
+        stride *= shape[i];
+    }
+    return arg;
+}
+
+uint64_t arg_bytes(const lh_arg_t *arg)
+{
+    uint64_t last = 0;
+    for (uint32_t i = 0; i < arg->rank; i++) {
+        if (arg->shape[i] == 0) return 0;
+        last += (arg->shape[i] - 1) * arg->stride[i];
+    }
+    return (last + 1) * lh_dtype_bytes(arg->dtype);
+}
+
+static bool grow(flow_t *f, void **items, size_t *capacity, uint32_t count, size_t size)
+{
+    if (f->status != LH_OK) return false;
+    void *bigger = mem_grow(*items, capacity, (size_t)count + 1, size);
+    if (bigger == NULL) {
+        f->status = LH_NO_MEMORY;
+        return false;
+    }
+    *items = bigger;
+    return true;
+}
+
+uint32_t flow_buffer(flow_t *f, const allocation_t *allocation, uint64_t offset, uint64_t bytes)
+{
+    void *items = f->buffers;
+    if (!grow(f, &items, &f->buffer_capacity, f->buffer_count, sizeof(*f->buffers))) return 0;
+    f->buffers = items;
+    f->buffers[f->buffer_count] = (flow_buffer_t){
+        .allocation = allocation, .offset = offset, .bytes = bytes};
+    return f->buffer_count++;
+}
+
+uint32_t flow_value(flow_t *f, const lh_arg_t *arg, uint32_t buffer, uint64_t offset)
+{
+    const flow_value_t made = {
+        .arg = *arg, .buffer = buffer, .offset = offset}; /* may be one of ours */
+    void *items = f->values;
+    if (!grow(f, &items, &f->value_capacity, f->value_count, sizeof(*f->values))) return 0;
+    f->values = items;
+    f->values[f->value_count] = made;
+    return f->value_count++;
+}
+
+uint32_t flow_activation(flow_t *f, const lh_arg_t *arg)
+{
+    return flow_in_arena(f, arg, ARENA_ACTIVATIONS);
+}
+
+uint32_t flow_in_arena(flow_t *f, const lh_arg_t *arg, uint32_t arena)
+{
+    lh_arg_t dense = flow_arg(arg->dtype, arg->rank, arg->shape);
+    dense.count_slot = 0;
+    const uint32_t buffer = flow_buffer(f, NULL, 0, arg_bytes(&dense));
+    if (buffer == 0) return 0;
+    f->buffers[buffer].arena = arena;
+    return flow_value(f, &dense, buffer, 0);
+}
+
+uint32_t flow_rows(flow_t *f, uint32_t value, uint64_t begin, uint64_t rows)
+{
+    if (f->status != LH_OK || value == 0) return 0;
+    const flow_value_t v = f->values[value];
+    lh_arg_t arg = v.arg;
+    arg.shape[0] = rows;
+    return flow_value(f, &arg, v.buffer,
+                      v.offset + begin * arg.stride[0] * lh_dtype_bytes(arg.dtype));
+}
+
+uint32_t flow_reshape(flow_t *f, uint32_t value, uint32_t rank, const uint64_t *shape)
+{
+    if (f->status != LH_OK || value == 0) return 0;
+    const flow_value_t v = f->values[value];
+    const lh_arg_t arg = flow_arg(v.arg.dtype, rank, shape);
+    return flow_value(f, &arg, v.buffer, v.offset);
+}
+
+static flow_call_t *call_add(flow_t *f)
+{
+    void *items = f->calls;
+    if (!grow(f, &items, &f->call_capacity, f->call_count, sizeof(*f->calls))) return NULL;
+    f->calls = items;
+    flow_call_t *call = &f->calls[f->call_count++];
+    *call = (flow_call_t){
+        .part = f->part, .block = f->block, .row = f->row, .backward = f->backward};
+    return call;
+}
+
+void flow_kernel(flow_t *f, const op_t *op, const void *attributes, const uint32_t *slots)
+{
+    flow_call_t *call = call_add(f);
+    if (call == NULL) return;
+    call->kind = FLOW_KERNEL;
+    call->op = op;
+    call->attributes = attributes;
+    memcpy(call->slots, slots, (op->in_count + op->out_count) * sizeof(*slots));
+}
+
+void flow_fill(flow_t *f, uint32_t value, bool first_only)
+{
+    flow_call_t *call = call_add(f);
+    if (call == NULL) return;
+    call->kind = FLOW_FILL;
+    call->slots[0] = value;
+    call->first_only = first_only;
+}
+
+static uint32_t moved_add(flow_t *f, const uint32_t *values, uint32_t count)
+{
+    const uint32_t at = f->moved_count;
+    void *items = f->moved;
+    if (count == 0 || !grow(f, &items, &f->moved_capacity, at + count - 1, sizeof(*f->moved)))
+        return 0;
+    f->moved = items;
+    memcpy(f->moved + at, values, count * sizeof(*values));
+    f->moved_count += count;
+    return at;
+}
+
+flow_moved_t flow_moved(flow_t *f, const uint32_t *reads, uint32_t read_count,
+                        const uint32_t *writes, uint32_t write_count)
+{
+    const flow_moved_t m = {.reads = moved_add(f, reads, read_count),
+                            .read_count = read_count,
+                            .writes = moved_add(f, writes, write_count),
+                            .write_count = write_count};
+    return f->status == LH_OK ? m : (flow_moved_t){0};
+}
+
+static int insert_earlier(const void *a, const void *b)
+{
+    const flow_insert_t *x = *(const flow_insert_t *const *)a,
+                        *y = *(const flow_insert_t *const *)b;
+    if (x->at != y->at) return x->at < y->at ? -1 : 1;
+    return x < y ? -1 : 1;
+}
+
+/* calls: room for all. */
+static void calls_weave(flow_t *f, const flow_insert_t *const *sorted, uint32_t count,
+                        flow_call_t *calls)
+{
+    uint32_t to = 1, turn = 0, next = 0;
+    for (uint32_t i = 1; i <= f->call_count; i++) {
+        if (i == f->turn) turn = to;
+        const bool end = i == f->call_count;
+        const flow_call_t *here = end ? NULL : &f->calls[i];
+        for (; next < count && sorted[next]->at == i; next++) {
+            flow_call_t *call = &calls[to++];
+            *call = sorted[next]->call;
+            call->part = end ? f->part : here->part;
+            call->block = end ? f->block : here->block;
+            call->row = end ? f->row : here->row;
+            call->backward = end ? f->backward : here->backward;
+        }
+        if (!end) calls[to++] = *here;
+    }
+    lh_assert(next == count);
+    mem_free(f->calls);
+    f->calls = calls;
+    f->call_count = to;
+    f->turn = turn;
+}
+
+void flow_weave(flow_t *f, const flow_insert_t *inserts, uint32_t count)
+{
+    if (f->status != LH_OK || count == 0) return;
+    const size_t room = (size_t)f->call_count + count;
+    flow_call_t *calls = mem_array(room, sizeof(*calls));
+    const flow_insert_t **sorted = mem_array(count, sizeof(const flow_insert_t *));
+    if (calls == NULL || sorted == NULL) {
+        f->status = LH_NO_MEMORY;
+        mem_free(calls);
+    } else {
+        for (uint32_t i = 0; i < count; i++)
+            sorted[i] = &inserts[i];
+        qsort(sorted, count, sizeof(const flow_insert_t *), insert_earlier);
+        calls_weave(f, sorted, count, calls);
+        f->call_capacity = room;
+    }
+    mem_free(sorted);
+}
+
+static bool is_leaf(uint32_t kind)
+{
+    return kind == VALUE_PARAM || kind == VALUE_INPUT || kind == VALUE_CONSTANT ||
+           kind == VALUE_GRADIENT;
+}
+
+uint32_t flow_mapped(flow_source_t *s, lh_value_t value)
+{
+    if (value == 0 || s->flow->status != LH_OK) return 0;
+    if (s->map[value] != 0) return s->map[value];
+
+    const graph_value_t *v = &s->recording->values[value];
+    if (is_leaf(v->kind)) {
+        s->map[value] = s->leaf(s->context, v);
+        if (s->map[value] == 0 && s->flow->status == LH_OK) s->flow->status = LH_INVALID;
+        return s->map[value];
+    }
+    s->flow->status = fail(LH_INVALID, "value %u of a recording is used before it is made", value);
+    return 0;
+}
+
+static uint32_t copied(flow_source_t *s, uint32_t from)
+{
+    const lh_arg_t arg = s->flow->values[from].arg;
+    const uint32_t to = flow_activation(s->flow, &arg);
+    const uint32_t slots[] = {from, to};
+    flow_kernel(s->flow, s->copy, NULL, slots);
+    return to;
+}
+
+/* An output that replaces its input lies where that lies. An activation may have other readers, so
+ * they keep the old bytes and the op works on a copy. */
+static uint32_t aliased(flow_source_t *s, const op_t *op, uint32_t *slots, uint32_t out,
+                        const graph_value_t *v)
+{
+    const uint32_t in = op->alias[out] - 1;
+    if (op->alias[out] == 0 || slots[in] == 0) return flow_activation(s->flow, &v->arg);
+
+    flow_t *f = s->flow;
+    const flow_buffer_t *buffer = &f->buffers[f->values[slots[in]].buffer];
+    if (buffer->allocation == NULL || buffer->kept) slots[in] = copied(s, slots[in]);
+    return f->status == LH_OK ? flow_value(f, &f->values[slots[in]].arg,
+                                           f->values[slots[in]].buffer, f->values[slots[in]].offset)
+                              : 0;
+}
+
+static uint32_t output_of(flow_source_t *s, const graph_node_t *node, uint32_t *slots, uint32_t out)
+{
+    const lh_value_t value = node->slots[out];
+    const graph_value_t *v = &s->recording->values[value];
+    flow_t *f = s->flow;
+    if (f->status != LH_OK) return 0;
+    if (node->adds_to[out] != 0 && v->kind != VALUE_GRADIENT) {
+        const uint32_t base = flow_mapped(s, node->adds_to[out]);
+        if (base == 0) return 0;
+        const flow_value_t onto = f->values[base];
+        return flow_value(f, &onto.arg, onto.buffer, onto.offset);
+    }
+    if (s->map[value] != 0 || is_leaf(v->kind)) return flow_mapped(s, value);
+    return aliased(s, node->op, slots, out, v);
+}
+
+static transfer_t *recorded_add(flow_t *f)
+{
+    void *items = f->recorded;
+    if (!grow(f, &items, &f->recorded_capacity, f->recorded_count, sizeof(*f->recorded)))
+        return NULL;
+    f->recorded = items;
+    transfer_t *t = mem_new(sizeof(*t));
+    if (t == NULL) f->status = LH_NO_MEMORY;
+    if (t != NULL) f->recorded[f->recorded_count++] = t;
+    return t;
+}
+
+static uint64_t elements_of(const flow_t *f, uint32_t value)
+{
+    uint64_t elements = 1;
+    for (uint32_t i = 0; i < f->values[value].arg.rank; i++)
+        elements *= f->values[value].arg.shape[i];
+    return elements;
+}
+
+/* Of the block's n-th collective in this direction: the same on all ranks. */
+static void recorded_name(const flow_t *f, const op_t *op, char name[TRANSFER_NAME])
+{
+    (void)snprintf(name, TRANSFER_NAME, "%.14s %u of part %u, %u%s", op->row.name,
+                   f->recorded_count, f->part, f->block, f->backward ? " back" : "");
+}
+
+/* A collective works in memory of its own: others may read what it is given, and sums are made in
+ * place. It is waited for at once; what could stand between is for a pass to find. */
+static void collective_node(flow_source_t *s, const graph_node_t *node)
+{
+    flow_t *f = s->flow;
+    const op_t *op = node->op;
+    const op_collective_t *how = node->attributes;
+    if (op->collective > COLLECTIVE_REPLICATE) {
+        f->status = fail(LH_UNSUPPORTED, "op %s is not built: it waits for pipelines",
+                         op->row.name);
+        return;
+    }
+    const uint32_t given = flow_mapped(s, node->slots[0]);
+    if (f->status != LH_OK) return;
+    if (op->collective == COLLECTIVE_REPLICATE) {
+        s->map[node->slots[1]] = given;
+        return;
+    }
+    const graph_value_t *result = &s->recording->values[node->slots[1]];
+    const uint32_t wanted = s->map[node->slots[1]]; /* where the result is to lie; 0: anywhere */
+    if (is_leaf(result->kind)) {
+        f->status = fail(LH_UNSUPPORTED, "op %s can't write a parameter's gradient", op->row.name);
+        return;
+    }
+    const uint32_t from = copied(s, given);
+    const bool in_place = op->collective == COLLECTIVE_ALL_REDUCE;
+    const uint32_t to = in_place ? from : flow_activation(f, &result->arg);
+    const uint32_t whole = op->collective == COLLECTIVE_ALL_GATHER ? to : from;
+    transfer_t *t = f->status == LH_OK ? recorded_add(f) : NULL;
+    if (t == NULL) return;
+    recorded_name(f, op, t->name);
+    t->op = op->collective;
+    t->group = how->group;
+    t->ways = how->ways;
+    t->dtype = f->values[whole].arg.dtype;
+    t->elements = elements_of(f, whole);
+    const flow_moved_t moved = flow_moved(f, &from, 1, &to, 1);
+    for (uint32_t kind = FLOW_COLLECTIVE; kind <= FLOW_WAIT; kind++) {
+        flow_call_t *call = call_add(f);
+        if (call == NULL) return;
+        call->kind = kind;
+        call->transfer = t;
+        call->moved = moved;
+    }
+    const uint32_t copy[] = {to, wanted};
+    if (wanted != 0) flow_kernel(f, s->copy, NULL, copy);
+    s->map[node->slots[1]] = wanted != 0 ? wanted : to;
+}
+
+void flow_node(flow_source_t *s, uint32_t index)
+{
+    const graph_node_t *node = &s->recording->nodes[index];
+    const op_t *op = node->op;
+    uint32_t slots[OP_SLOTS] = {0}, add = 0;
+
+    if (op->collective != 0) {
+        if (s->flow->status == LH_OK) collective_node(s, node);
+        return;
+    }
+    for (uint32_t i = 0; i < op->in_count; i++)
+        slots[i] = flow_mapped(s, node->slots[i]);
+    for (uint32_t i = op->in_count; i < op->in_count + op->out_count; i++) {
+        if (node->slots[i] == 0) continue;
+        slots[i] = output_of(s, node, slots, i);
+        s->map[node->slots[i]] = slots[i];
+        if (node->adds_to[i] != 0 && s->recording->values[node->slots[i]].kind != VALUE_GRADIENT)
+            add |= 1u << i;
+    }
+    flow_kernel(s->flow, op, node->attributes, slots);
+    if (s->flow->status == LH_OK) s->flow->calls[s->flow->call_count - 1].add = add;
+}
+
+static uint32_t slot_end(const flow_call_t *call)
+{
+    switch (call->kind) {
+    case FLOW_KERNEL: return call->op->in_count + call->op->out_count;
+    case FLOW_FILL: return 1;
+    default: return 0;
+    }
+}
+
+static uint32_t out_begin(const flow_call_t *call)
+{
+    return call->kind == FLOW_KERNEL ? call->op->in_count : 0;
+}
+
+static void call_need(flow_t *f, flow_call_t *call, bool *needed)
+{
+    if (call->transfer != NULL) {
+        call->live = true; /* other ranks count on it */
+        for (uint32_t i = 0; i < call->moved.read_count; i++)
+            needed[f->values[f->moved[call->moved.reads + i]].buffer] = true;
+        return;
+    }
+    for (uint32_t i = out_begin(call); i < slot_end(call); i++) {
+        if (call->slots[i] == 0) continue;
+        const uint32_t buffer = f->values[call->slots[i]].buffer;
+        if (f->buffers[buffer].allocation != NULL || needed[buffer])
+            call->live = true;
+        else if (call->kind == FLOW_KERNEL && call->op->optional[i])
+            call->slots[i] = 0;
+    }
+    for (uint32_t i = 0; call->live && i < out_begin(call); i++)
+        if (call->slots[i] != 0) needed[f->values[call->slots[i]].buffer] = true;
+}
+
+static lh_status_t dead_drop(flow_t *f)
+{
+    bool *needed = mem_array(f->buffer_count, sizeof(*needed));
+    if (needed == NULL) return LH_NO_MEMORY;
+    for (uint32_t i = f->call_count; i-- > 1;)
+        call_need(f, &f->calls[i], needed);
+    mem_free(needed);
+
+    uint32_t kept = 1, turn = 0;
+    for (uint32_t i = 1; i < f->call_count; i++) {
+        if (turn == 0 && i >= f->turn) turn = kept;
+        if (f->calls[i].live) f->calls[kept++] = f->calls[i];
+    }
+    f->turn = turn;
+    f->call_count = kept;
+    return LH_OK;
+}
+
+static lh_status_t order_decide(flow_t *f)
+{
+    for (uint32_t i = 1; i < f->call_count; i++) {
+        flow_call_t *call = &f->calls[i];
+        for (uint32_t slot = out_begin(call); slot < slot_end(call); slot++) {
+            if (call->slots[slot] == 0) continue;
+            flow_buffer_t *buffer = &f->buffers[f->values[call->slots[slot]].buffer];
+            if (!buffer->accumulates) continue;
+            if (call->kind == FLOW_KERNEL && !call->op->adds[slot])
+                return fail(LH_UNSUPPORTED,
+                            "op %s can't add onto its output '%s', which gradients need",
+                            call->op->row.name, call->op->slot_name[slot]);
+            if (buffer->written)
+                call->add |= 1u << slot;
+            else if (!buffer->each_micro)
+                call->add_later |= 1u << slot;
+            buffer->written = true;
+        }
+    }
+    return LH_OK;
+}
+
+static void touch(flow_t *f, uint32_t value, uint32_t call)
+{
+    if (value == 0) return;
+    flow_buffer_t *buffer = &f->buffers[f->values[value].buffer];
+    if (buffer->first == 0) buffer->first = call;
+    buffer->last = call;
+}
+
+static void lifetimes_find(flow_t *f)
+{
+    for (uint32_t i = 1; i < f->call_count; i++) {
+        const flow_call_t *call = &f->calls[i];
+        for (uint32_t slot = 0; slot < slot_end(call); slot++)
+            touch(f, call->slots[slot], i);
+        for (uint32_t v = 0; v < call->moved.read_count; v++)
+            touch(f, f->moved[call->moved.reads + v], i);
+        for (uint32_t v = 0; v < call->moved.write_count; v++)
+            touch(f, f->moved[call->moved.writes + v], i);
+    }
+}
+
+static lh_status_t arena_lay(flow_t *f, uint32_t arena, uint64_t alignment)
+{
+    arena_item_t *items = mem_array(f->buffer_count, sizeof(*items));
+    if (items == NULL) return LH_NO_MEMORY;
+
+    uint32_t count = 0;
+    for (uint32_t b = 1; b < f->buffer_count; b++) {
+        const flow_buffer_t *buffer = &f->buffers[b];
+        if (buffer->allocation != NULL || buffer->first == 0 || buffer->arena != arena) continue;
+        items[count++] = (arena_item_t){buffer->bytes, buffer->first, buffer->last, 0};
+        if (arena == ARENA_ACTIVATIONS && buffer->first < f->turn && buffer->last >= f->turn)
+            f->saved_bytes += buffer->bytes;
+    }
+    const lh_status_t status = arena_plan(items, count, alignment, &f->arena_bytes[arena]);
+    for (uint32_t b = 1, i = 0; status == LH_OK && b < f->buffer_count; b++) {
+        flow_buffer_t *buffer = &f->buffers[b];
+        if (buffer->allocation == NULL && buffer->first != 0 && buffer->arena == arena)
+            buffer->offset = items[i++].offset;
+    }
+    mem_free(items);
+    return status;
+}
+
+lh_status_t flow_finish(flow_t *f, uint64_t alignment)
+{
+    if (f->status != LH_OK) return f->status;
+    lh_status_t status = dead_drop(f);
+    if (status == LH_OK) status = order_decide(f);
+    if (status != LH_OK) return status;
+    lifetimes_find(f);
+    for (uint32_t arena = 0; arena < ARENAS && status == LH_OK; arena++)
+        status = arena_lay(f, arena, alignment);
+    return status;
+}

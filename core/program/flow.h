@@ -1,0 +1,133 @@
+/* program/flow.h - a program before it has memory: calls in order, the values they touch, and the
+ * buffers in which values lie.
+ *
+ * Recordings are instantiated into it, block by block. Buffers either lie in an allocation of their own
+ * (parameters, inputs, caches) or live from their first call to their last and are planned into the
+ * activation arena. Indices start at 1; 0 is none. The first failure is kept in status. */
+#ifndef PROGRAM_FLOW_H
+#define PROGRAM_FLOW_H
+
+#include <graph/recording.h>
+#include <program/allocation.h>
+#include <program/transfer.h>
+
+/* Where buffers without an allocation of their own are planned to. */
+enum { ARENA_ACTIVATIONS, ARENA_GATHERED, ARENA_BUCKETS, ARENAS };
+
+typedef struct flow_buffer {
+    const allocation_t *allocation; /* NULL: an activation */
+    uint32_t arena;                 /* ARENA_*, without an allocation */
+    uint64_t offset;                /* in the allocation; in the arena once planned */
+    uint64_t bytes;
+    uint32_t first, last; /* calls that touch it; after flow_finish */
+    bool accumulates;     /* who writes first in a step writes, all others add: gradients, loss */
+    bool each_micro;      /* with accumulates: who writes first in a micro-batch writes          */
+    bool kept;            /* LH_ARG_KEPT for who reads it */
+    bool written;
+} flow_buffer_t;
+
+typedef struct flow_value {
+    lh_arg_t arg;
+    uint32_t buffer;
+    uint64_t offset; /* bytes inside the buffer */
+} flow_value_t;
+
+enum { FLOW_KERNEL = 1, FLOW_FILL = 2, FLOW_COLLECTIVE = 3, FLOW_WAIT = 4 };
+
+/* Values of a call that starts a transfer or waits for it, in flow_t.moved. From the start to the
+ * wait nobody may change what is read or touch what is written. */
+typedef struct flow_moved {
+    uint32_t reads, read_count, writes, write_count;
+} flow_moved_t;
+
+typedef struct flow_call {
+    uint32_t kind; /* FLOW_* */
+    const op_t *op;
+    const void *attributes;     /* of a recording, or static */
+    uint32_t slots[OP_SLOTS];   /* values; FILL: slots[0] is zeroed; COLLECTIVE, WAIT: none */
+    const transfer_t *transfer; /* COLLECTIVE, WAIT: of the engine's exchange, which owns it */
+    flow_moved_t moved;         /* COLLECTIVE, WAIT */
+    uint32_t add;               /* bit per slot: LH_ARG_ADD */
+    uint32_t add_later;         /* bit per slot: LH_ARG_ADD from the second micro-batch on */
+    uint32_t part, block;
+    uint32_t row; /* of the schedule */
+    bool backward;
+    bool first_only; /* left out from the second micro-batch on */
+    bool later_only; /* left out of the first micro-batch */
+    bool last_only;  /* COLLECTIVE: left out but in the last micro-batch */
+    bool live;
+} flow_call_t;
+
+typedef struct flow {
+    flow_buffer_t *buffers;
+    flow_value_t *values;
+    flow_call_t *calls;
+    uint32_t *moved;       /* values of transfers */
+    transfer_t **recorded; /* transfers that recordings state; the exchange takes them over */
+    uint32_t buffer_count, value_count, call_count; /* 1 more than there are */
+    uint32_t moved_count, recorded_count;
+    size_t buffer_capacity, value_capacity, call_capacity, moved_capacity, recorded_capacity;
+    uint32_t part, block, row; /* given to calls from here on */
+    bool backward;
+    uint32_t turn; /* call at which saved activations are counted: the head's first chunk */
+    uint64_t arena_bytes[ARENAS], saved_bytes; /* after flow_finish */
+    lh_status_t status;
+} flow_t;
+
+lh_status_t flow_new(flow_t **out) LH_MUST_CHECK;
+void flow_free(flow_t *f);
+
+/* A dense argument; the last dimension is fastest. */
+lh_arg_t flow_arg(lh_dtype_t dtype, uint32_t rank, const uint64_t *shape);
+/* Bytes from the first element to the end of the last. */
+uint64_t arg_bytes(const lh_arg_t *arg);
+
+uint32_t flow_buffer(flow_t *f, const allocation_t *allocation, uint64_t offset, uint64_t bytes);
+uint32_t flow_value(flow_t *f, const lh_arg_t *arg, uint32_t buffer, uint64_t offset);
+/* A buffer of its own in the activation arena, or in another. */
+uint32_t flow_activation(flow_t *f, const lh_arg_t *arg);
+uint32_t flow_in_arena(flow_t *f, const lh_arg_t *arg, uint32_t arena);
+/* Rows [begin, begin + rows) of a value, in its memory. */
+uint32_t flow_rows(flow_t *f, uint32_t value, uint64_t begin, uint64_t rows);
+/* The same memory seen as another dense shape with as many elements. */
+uint32_t flow_reshape(flow_t *f, uint32_t value, uint32_t rank, const uint64_t *shape);
+
+/* slots: op->in_count + op->out_count values. */
+void flow_kernel(flow_t *f, const op_t *op, const void *attributes, const uint32_t *slots);
+void flow_fill(flow_t *f, uint32_t value, bool first_only);
+
+/* Copies lists of values, for calls of transfers. */
+flow_moved_t flow_moved(flow_t *f, const uint32_t *reads, uint32_t read_count,
+                        const uint32_t *writes, uint32_t write_count);
+
+/* A start or wait of a transfer that is to stand before call `at`; those for one place keep their
+ * order. */
+typedef struct flow_insert {
+    uint32_t at;
+    flow_call_t call; /* part, block, row and backward are those of call `at` */
+} flow_insert_t;
+/* Puts all of them in their places; calls are renumbered. Before flow_finish. */
+void flow_weave(flow_t *f, const flow_insert_t *inserts, uint32_t count);
+
+/* A recording on its way into a flow. */
+typedef struct flow_source {
+    flow_t *flow;
+    const recording_t *recording;
+    const op_t *copy; /* op "copy" */
+    uint32_t *map; /* [recording->value_count] flow values. Set beforehand: arguments, and results
+                      that are to lie in memory of the caller's choice */
+    /* Flow value of a PARAM, INPUT, CONSTANT or GRADIENT. 0 after fail(). */
+    uint32_t (*leaf)(void *context, const graph_value_t *value);
+    void *context;
+} flow_source_t;
+
+/* Appends one node; its inputs are mapped, leaves, or results of nodes appended before. */
+void flow_node(flow_source_t *s, uint32_t node);
+/* What a recorded value became; resolves leaves. */
+uint32_t flow_mapped(flow_source_t *s, lh_value_t value);
+
+/* Drops calls whose results nobody needs, leaves out optional results nobody reads, decides who
+ * writes and who adds, plans the activations. Calls are renumbered. */
+lh_status_t flow_finish(flow_t *f, uint64_t alignment) LH_MUST_CHECK;
+
+#endif

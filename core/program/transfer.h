@@ -1,0 +1,60 @@
+/* program/transfer.h - what moves between ranks, as data.
+ *
+ * A transfer is a collective over a group of ranks that a step starts and later waits for. Calls of
+ * a flow (flow.h) start it and wait for it; they say which values it reads and writes. A pass of
+ * parallel/ puts them there, and the executor, the profiler, the trace, the plan and the check of
+ * all ranks' orders read them. Where bytes travel and how is behind the exchange: it has a plan for
+ * every transfer, bound to memory once that is there. */
+#ifndef PROGRAM_TRANSFER_H
+#define PROGRAM_TRANSFER_H
+
+#include <ops/collective_op.h>
+
+#include <longhaul/train.h>
+
+typedef struct engine engine_t;
+typedef struct exchange exchange_t;
+typedef struct transfer transfer_t;
+
+extern const char *const collective_names[COLLECTIVES]; /* "all_reduce" */
+extern const char *const transfer_groups[LH_GROUPS];    /* "site" */
+
+enum { TRANSFER_NAME = 40 };
+
+/* The same on all ranks of its group, but for the memory in which its values lie. */
+struct transfer {
+    char name[TRANSFER_NAME]; /* "gradients 3" */
+    uint32_t number;          /* among those of the exchange */
+    uint32_t op;              /* COLLECTIVE_* */
+    uint32_t group;           /* LH_GROUP_* */
+    uint32_t ways;            /* ranks in the group */
+    lh_dtype_t dtype;
+    uint64_t elements; /* of the whole form, which all ranks of the group hold before or after */
+    bool add;          /* REDUCE_SCATTER: the sum is added to what was there */
+};
+
+uint64_t transfer_bytes(const transfer_t *t); /* of the whole form */
+
+/* Of a transfer that a device's queue has not come to yet when it is started. */
+typedef struct transfer_gate {
+    /* LH_AGAIN: what it reads is not made yet. Asked again and again, by any thread. */
+    lh_status_t (*past)(void *context);
+    /* Told once, by any thread, when what it writes is there, or never will be. NULL: nobody. */
+    void (*done)(void *context);
+    void *context; /* stays until the transfer is waited for */
+} transfer_gate_t;
+
+struct exchange { /* exchange_t */
+    /* All programs are written and none is planned: puts transfers into their flows, and takes over
+     * those that recordings stated. */
+    lh_status_t (*arrange)(exchange_t *x);
+    /* Memory is allocated, nothing has run. */
+    lh_status_t (*bind)(exchange_t *x);
+    /* In a step. What a start reads has been written, or is once the gate is past (NULL: there is
+     * none); start returns at once. A wait for what was not started since the last wait returns at
+     * once; else the host waits. */
+    lh_status_t (*start)(exchange_t *x, const transfer_t *t, const transfer_gate_t *gate);
+    lh_status_t (*wait)(exchange_t *x, const transfer_t *t);
+};
+
+#endif

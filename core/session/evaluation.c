@@ -1,0 +1,231 @@
+/* evaluation.c - fills the scoring program's inputs and adds up what comes out. */
+#include <session/evaluation.h>
+
+#include <math.h>
+
+#include <base/memory.h>
+#include <engine/program.h>
+#include <program/schedule.h>
+
+struct evaluation {
+    evaluation_how_t how;
+    program_t *program;
+    uint64_t tokens; /* of one run */
+    batch_rows_t batch;
+    float *stats;                 /* [tokens, 3] */
+    evaluation_sum_t *mine, *all; /* of runs: [passes], [ranks][passes] */
+    uint64_t passes;
+};
+
+static uint64_t rank_count(const evaluation_t *e)
+{
+    return e->how.ranks == NULL ? 1 : e->how.ranks->size;
+}
+
+lh_status_t evaluation_new(const evaluation_how_t *how, evaluation_t **out)
+{
+    evaluation_t *e = mem_new(sizeof(*e));
+    if (e == NULL) return LH_NO_MEMORY;
+    e->how = *how;
+    e->tokens = how->sequences * how->rows;
+    e->batch.max_documents = how->max_documents;
+    e->batch.tokens = mem_array(e->tokens, sizeof(int32_t));
+    e->batch.labels = mem_array(e->tokens, sizeof(int32_t));
+    e->batch.positions = mem_array(e->tokens, sizeof(int32_t));
+    e->batch.weights = mem_array(e->tokens, sizeof(float));
+    e->batch.starts = mem_array(how->max_documents + 1, sizeof(int32_t));
+    e->stats = mem_array(3 * e->tokens, sizeof(float));
+
+    lh_status_t status = LH_OK;
+    if (e->batch.tokens == NULL || e->batch.labels == NULL || e->batch.positions == NULL ||
+        e->batch.weights == NULL || e->batch.starts == NULL || e->stats == NULL)
+        status = LH_NO_MEMORY;
+    schedule_t *schedule = NULL;
+    if (status == LH_OK) status = schedule_forward(1, &schedule);
+    if (status == LH_OK) {
+        const program_how_t program = {.use = USE_SCORE,
+                                       .sequences = how->sequences,
+                                       .rows = how->rows,
+                                       .max_documents = how->max_documents,
+                                       .schedule = schedule};
+        status = program_new(how->session->engine, how->session->weights, &program, &e->program);
+    }
+    schedule_free(schedule);
+    if (status != LH_OK) {
+        evaluation_free(e);
+        return status;
+    }
+    *out = e;
+    return LH_OK;
+}
+
+void evaluation_free(evaluation_t *e)
+{
+    if (e == NULL) return;
+    mem_free(e->all);
+    mem_free(e->mine);
+    mem_free(e->stats);
+    mem_free(e->batch.starts);
+    mem_free(e->batch.weights);
+    mem_free(e->batch.positions);
+    mem_free(e->batch.labels);
+    mem_free(e->batch.tokens);
+    mem_free(e);
+}
+
+static lh_status_t score(evaluation_t *e)
+{
+    const uint64_t bytes = e->tokens * 4;
+    const batch_rows_t *b = &e->batch;
+    program_t *p = e->program;
+
+    lh_status_t status = program_input(p, LH_INPUT_TOKENS, b->tokens, bytes);
+    if (status == LH_OK) status = program_input(p, LH_INPUT_POSITIONS, b->positions, bytes);
+    if (status == LH_OK)
+        status = program_input(p, LH_INPUT_STARTS, b->starts, (b->max_documents + 1) * 4);
+    if (status == LH_OK) status = program_input(p, LH_INPUT_LABELS, b->labels, bytes);
+    if (status == LH_OK) status = program_input(p, LH_INPUT_WEIGHTS, b->weights, bytes);
+    if (status == LH_OK) status = program_run(p, 0);
+    if (status == LH_OK)
+        status = program_output(p, OUTPUT_STATS, e->stats, 3 * e->tokens * sizeof(float));
+    return status;
+}
+
+/* Loss of rows [begin, end) that count. */
+static void add_rows(const evaluation_t *e, uint64_t begin, uint64_t end, evaluation_sum_t *sum)
+{
+    lh_assert(begin <= end && end <= e->tokens);
+    for (uint64_t i = begin; i < end; i++) {
+        const float *s = e->stats + 3 * i;
+        if (e->batch.weights[i] == 0) continue;
+        sum->nll += log((double)s[1]) + (double)s[0] - (double)s[2];
+        sum->tokens++;
+    }
+}
+
+static void clear(evaluation_t *e)
+{
+    memset(e->batch.tokens, 0, e->tokens * sizeof(int32_t));
+    memset(e->batch.labels, 0, e->tokens * sizeof(int32_t));
+    memset(e->batch.positions, 0, e->tokens * sizeof(int32_t));
+    memset(e->batch.weights, 0, e->tokens * sizeof(float));
+}
+
+/* Samples [first, first + count) and padding behind them; count 0: a pass for the others' sake. */
+static lh_status_t score_run(evaluation_t *e, batches_t *data, uint64_t first, uint64_t count,
+                             evaluation_sum_t *sum)
+{
+    lh_assert(count <= e->how.sequences);
+    *sum = (evaluation_sum_t){0, 0};
+    lh_status_t status = batches_fill(data, first, count, &e->batch);
+    if (status != LH_OK) return status;
+    if (count < e->how.sequences) batches_pad(data, count, e->how.sequences, &e->batch);
+    status = score(e);
+    if (status == LH_OK) add_rows(e, 0, e->tokens, sum);
+    return status;
+}
+
+/* Room for the sums of this rank's passes and of everybody's. */
+static lh_status_t sums_room(evaluation_t *e, uint64_t passes)
+{
+    if (passes <= e->passes) return LH_OK;
+    mem_free(e->mine);
+    mem_free(e->all);
+    e->passes = 0;
+    e->mine = mem_array(passes, sizeof(*e->mine));
+    e->all = mem_array(passes * rank_count(e), sizeof(*e->all));
+    if (e->mine == NULL || e->all == NULL) return LH_NO_MEMORY;
+    e->passes = passes;
+    return LH_OK;
+}
+
+static lh_status_t sums_gather(evaluation_t *e, uint64_t passes)
+{
+    lh_assert(passes <= e->passes);
+    const train_ranks_t *ranks = e->how.ranks;
+    if (rank_count(e) > 1)
+        return ranks->gather(ranks->context, e->mine, passes * sizeof(*e->mine), e->all);
+    memcpy(e->all, e->mine, passes * sizeof(*e->mine));
+    return LH_OK;
+}
+
+lh_status_t evaluation_split(evaluation_t *e, batches_t *data, uint64_t runs, evaluation_sum_t *out)
+{
+    const uint64_t samples = batches_samples(data), rows = e->how.sequences;
+    const uint64_t most = samples / rows > 0 ? samples / rows : samples > 0;
+    const uint64_t ranks = rank_count(e), rank = ranks > 1 ? e->how.ranks->rank : 0;
+    if (runs == 0 || runs > most) runs = most;
+
+    const uint64_t passes = (runs + ranks - 1) / ranks, filled = samples < rows ? samples : rows;
+    lh_status_t status = sums_room(e, passes);
+    for (uint64_t i = 0; i < passes && status == LH_OK; i++) {
+        const uint64_t run = i * ranks + rank;
+        status = run < runs ? score_run(e, data, run * rows, filled, &e->mine[i])
+                            : score_run(e, data, 0, 0, &e->mine[i]);
+    }
+    if (status == LH_OK) status = sums_gather(e, passes);
+    if (status != LH_OK) return status;
+
+    evaluation_sum_t sum = {0, 0};
+    for (uint64_t run = 0; run < runs; run++) {
+        const evaluation_sum_t *part = &e->all[run % ranks * passes + run / ranks];
+        sum.nll += part->nll;
+        sum.tokens += part->tokens;
+    }
+    *out = sum;
+    return LH_OK;
+}
+
+/* Puts a document's predicted rows behind `used`; what is behind it stays padding. */
+static void place(evaluation_t *e, const evaluation_document_t *d, uint64_t used, uint64_t number)
+{
+    lh_assert(used + d->count - 1 <= e->tokens && number < e->batch.max_documents);
+    for (uint64_t i = 0; i + 1 < d->count; i++) {
+        e->batch.tokens[used + i] = d->ids[i];
+        e->batch.labels[used + i] = d->ids[i + 1];
+        e->batch.positions[used + i] = (int32_t)i;
+        e->batch.weights[used + i] = 1;
+    }
+    e->batch.starts[number] = (int32_t)used;
+    e->batch.starts[number + 1] = (int32_t)(used + d->count - 1);
+}
+
+lh_status_t evaluation_documents(
+    evaluation_t *e, const evaluation_document_t *documents, uint64_t count,
+    void (*each)(void *context, uint64_t document, const evaluation_sum_t *sum), void *context)
+{
+    for (uint64_t first = 0; first < count;) {
+        uint64_t used = 0, packed = 0, next = first;
+        clear(e);
+        for (; next < count && packed < e->batch.max_documents; next++) {
+            const evaluation_document_t *d = &documents[next];
+            const uint64_t rows = d->count < 2 ? 0 : d->count - 1;
+            if (rows > e->tokens)
+                return fail(LH_INVALID, "document %llu has %llu tokens; at most %llu fit",
+                            (unsigned long long)next, (unsigned long long)d->count,
+                            (unsigned long long)e->tokens + 1);
+            if (used + rows > e->tokens) break;
+            if (rows == 0) continue;
+            place(e, d, used, packed++);
+            used += rows;
+        }
+        for (uint64_t k = packed + 1; k <= e->batch.max_documents; k++)
+            e->batch.starts[k] = (int32_t)e->tokens;
+        /* The rows behind the last document are one more, so that every row lies in some document.
+         */
+        if (packed < e->batch.max_documents) e->batch.starts[packed] = (int32_t)used;
+        const lh_status_t status = packed == 0 ? LH_OK : score(e);
+        if (status != LH_OK) return status;
+
+        uint64_t at = 0;
+        for (uint64_t i = first; i < next; i++) {
+            const uint64_t rows = documents[i].count < 2 ? 0 : documents[i].count - 1;
+            evaluation_sum_t sum = {0, 0};
+            add_rows(e, at, at + rows, &sum);
+            at += rows;
+            each(context, i, &sum);
+        }
+        first = next;
+    }
+    return LH_OK;
+}

@@ -1,0 +1,45 @@
+/* session/generation.h - continues a row of token ids, token by token, with a cache of keys and
+ * values. */
+#ifndef SESSION_GENERATION_H
+#define SESSION_GENERATION_H
+
+#include <base/status.h>
+#include <session/session.h>
+
+/* Picks the next token from logits. */
+typedef struct sampling {
+    bool greedy;
+    double temperature; /* > 0; ignored when greedy              */
+    uint64_t top_k;     /* 0: all                                */
+    double top_p;       /* 1: all; the smallest set of at least this probability */
+    uint64_t seed;
+} sampling_t;
+
+typedef struct sampler sampler_t;
+lh_status_t sampler_new(const sampling_t *how, uint64_t vocab, sampler_t **out) LH_MUST_CHECK;
+void sampler_free(sampler_t *s);
+
+/* logits [vocab]; index numbers the token that is made, so that the same seed gives the same text
+ * however generation is cut up. Equal logits: the lower id first. */
+uint32_t sampler_pick(sampler_t *s, const float *logits, uint64_t index);
+
+typedef struct generation generation_t;
+
+typedef struct generation_how {
+    session_t *session;  /* its engine is built here: no other program may follow */
+    uint64_t prompt;     /* longest prompt, in tokens                            */
+    uint64_t tokens;     /* most new ones                                        */
+    uint64_t vocabulary; /* ids from here on are never picked (rows of padding); 0: all rows */
+    sampling_t sampling;
+} generation_how_t;
+
+lh_status_t generation_new(const generation_how_t *how, generation_t **out) LH_MUST_CHECK;
+void generation_free(generation_t *g); /* NULL does nothing */
+
+/* Writes up to `tokens` new ids after the prompt; ends early behind an id equal to `end` (-1:
+ * none), which is written too. each, if not NULL, sees every id as it is made. */
+lh_status_t generation_run(generation_t *g, const int32_t *prompt, uint64_t prompt_count,
+                           int32_t end, void (*each)(void *context, int32_t id), void *context,
+                           int32_t *out, uint64_t *out_count) LH_MUST_CHECK;
+
+#endif

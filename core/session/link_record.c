@@ -1,0 +1,291 @@
+/* link_record.c - links.json: {"version": 1, "links": [a row for each pair of sites]}. */
+#include <session/link_record.h>
+
+#include <math.h>
+#include <stdio.h>
+#include <string.h>
+
+#include <base/file.h>
+#include <base/log.h>
+#include <base/memory.h>
+#include <format/json.h>
+
+enum { RECORD_VERSION = 1, RECORD_BYTES = 4 << 20, RECORD_VALUES = 100000, RECORD_ROWS = 1000 };
+static const double most_number = 1e18; /* of bytes, nanoseconds and seconds: fits 63 bits */
+
+typedef struct number_row { /* a key of a row, and where its value lies in probe_figures_t */
+    const char *key;
+    size_t offset;
+} number_row_t;
+
+#define AT(field) offsetof(probe_figures_t, field)
+static const number_row_t whole_rows[] = {
+    {"measured", AT(measured_s)}, {"took_ns", AT(took_ns)},   {"round_trip_ns", AT(round_trip_ns)},
+    {"median_ns", AT(median_ns)}, {"p99_ns", AT(p99_ns)},     {"loaded_ns", AT(loaded_ns)},
+    {"path_mtu", AT(path_mtu)},   {"chunk", AT(chunk_bytes)}, {"window", AT(window_bytes)},
+    {"buffer", AT(buffer_bytes)},
+};
+static const number_row_t pair_rows[] = {{"bytes_per_second", AT(rate)},
+                                         {"burst_bytes_per_second", AT(burst)}};
+static const number_row_t share_rows[] = {{"loss", AT(loss)}, {"loss_most", AT(loss_most)}};
+static const number_row_t small_rows[] = {{"choice", AT(choice)}, {"streams", AT(streams)}};
+#define COUNT(rows) (sizeof(rows) / sizeof((rows)[0]))
+
+static void *field_of(const probe_figures_t *f, size_t offset)
+{
+    return (char *)(uintptr_t)f + offset;
+}
+
+/* ---- reading ---- */
+
+static lh_status_t refuse(const char *path, size_t row, const char *key, const json_value_t *found,
+                          const char *expected)
+{
+    char text[JSON_FOUND];
+    json_found(found, text);
+    return fail(LH_INVALID, "%s: links[%zu].%s is %s; expected %s", path, row, key, text, expected);
+}
+
+static bool read_number(const json_value_t *value, double least, double most, double *out)
+{
+    if (!json_is_numeric(value)) return false;
+    *out = json_number(value);
+    return isfinite(*out) && *out >= least && *out <= most;
+}
+
+static lh_status_t read_whole(const char *path, size_t row, const json_value_t *link,
+                              probe_figures_t *f)
+{
+    for (size_t i = 0; i < COUNT(whole_rows); i++) {
+        const json_value_t *value = json_member(link, whole_rows[i].key);
+        double number;
+        if (!read_number(value, 0, most_number, &number))
+            return refuse(path, row, whole_rows[i].key, value, "a number from 0 to 1e18");
+        *(uint64_t *)field_of(f, whole_rows[i].offset) = (uint64_t)number;
+    }
+    for (size_t i = 0; i < COUNT(small_rows); i++) {
+        const json_value_t *value = json_member(link, small_rows[i].key);
+        double number;
+        if (!read_number(value, 0, 1000, &number))
+            return refuse(path, row, small_rows[i].key, value, "a number from 0 to 1000");
+        *(uint32_t *)field_of(f, small_rows[i].offset) = (uint32_t)number;
+    }
+    return LH_OK;
+}
+
+/* Two numbers: there and back. */
+static lh_status_t read_ways(const char *path, size_t row, const json_value_t *link,
+                             probe_figures_t *f)
+{
+    for (size_t i = 0; i < COUNT(pair_rows) + COUNT(share_rows); i++) {
+        const bool is_share = i >= COUNT(pair_rows);
+        const number_row_t *r = is_share ? &share_rows[i - COUNT(pair_rows)] : &pair_rows[i];
+        const json_value_t *list = json_member(link, r->key);
+        double ways[2];
+        for (size_t way = 0; way < 2; way++)
+            if (json_size(list) != 2 || !read_number(json_item(list, way), is_share ? -1 : 0,
+                                                     is_share ? 1 : most_number, &ways[way]))
+                return refuse(path, row, r->key, list,
+                              is_share ? "two numbers from -1 to 1" : "two numbers from 0 to 1e18");
+        for (size_t way = 0; way < 2; way++)
+            if (is_share)
+                ((double *)field_of(f, r->offset))[way] = ways[way];
+            else
+                ((uint64_t *)field_of(f, r->offset))[way] = (uint64_t)ways[way];
+    }
+    return LH_OK;
+}
+
+static lh_status_t read_text(const char *path, size_t row, const char *key,
+                             const json_value_t *value, char *out, size_t room)
+{
+    const char *text = json_text(value);
+    if (text == NULL || strlen(text) >= room) {
+        char expected[48];
+        (void)snprintf(expected, sizeof(expected), "a text of at most %zu bytes", room - 1);
+        return refuse(path, row, key, value, expected);
+    }
+    (void)snprintf(out, room, "%s", text);
+    return LH_OK;
+}
+
+static lh_status_t read_row(const char *path, size_t row, const json_value_t *link, probe_pair_t *p)
+{
+    const json_value_t *sites = json_member(link, "sites");
+    const json_value_t *addresses = json_member(link, "addresses");
+    lh_status_t status = LH_OK;
+    for (size_t i = 0; status == LH_OK && i < 2; i++) {
+        status = read_text(path, row, "sites", json_item(sites, i), p->site[i], sizeof(p->site[i]));
+        if (status == LH_OK)
+            status = read_text(path, row, "addresses", json_item(addresses, i), p->address[i],
+                               sizeof(p->address[i]));
+    }
+    if (status == LH_OK)
+        status = read_text(path, row, "plugin", json_member(link, "plugin"), p->plugin,
+                           sizeof(p->plugin));
+    if (status == LH_OK)
+        status = read_text(path, row, "tuned", json_member(link, "tuned"), p->figures.tuned,
+                           sizeof(p->figures.tuned));
+    if (status == LH_OK) status = read_whole(path, row, link, &p->figures);
+    return status == LH_OK ? read_ways(path, row, link, &p->figures) : status;
+}
+
+static lh_status_t read_rows(const char *path, const json_value_t *root, probe_pair_t **out,
+                             uint32_t *count)
+{
+    const json_value_t *links = json_member(root, "links");
+    const size_t rows = json_size(links);
+    if (json_whole(json_member(root, "version")) != RECORD_VERSION || !json_is_list(links))
+        return fail(LH_INVALID, "%s: not a record of links; expected version %d and a list, links",
+                    path, RECORD_VERSION);
+    if (rows > RECORD_ROWS)
+        return fail(LH_INVALID, "%s: %zu links; expected at most %d", path, rows, RECORD_ROWS);
+    probe_pair_t *pairs = mem_array(rows + 1, sizeof(*pairs));
+    lh_status_t status = pairs == NULL ? LH_NO_MEMORY : LH_OK;
+    for (size_t i = 0; status == LH_OK && i < rows; i++)
+        status = read_row(path, i, json_item(links, i), &pairs[i]);
+    if (status != LH_OK) {
+        mem_free(pairs);
+        return status;
+    }
+    *out = pairs;
+    *count = (uint32_t)rows;
+    return LH_OK;
+}
+
+lh_status_t link_record_parse(const char *path, const char *text, size_t length, probe_pair_t **out,
+                              uint32_t *count)
+{
+    json_document_t *document;
+    lh_status_t status = json_parse(path, text, length, RECORD_VALUES, &document);
+    if (status != LH_OK) return status;
+    status = read_rows(path, json_root(document), out, count);
+    json_free(document);
+    return status;
+}
+
+static char *record_path(const job_t *job)
+{
+    return path_join(job->pipeline.folder, "links.json");
+}
+
+void link_record_load(const job_t *job, probe_pair_t **out, uint32_t *count)
+{
+    char *text = NULL, *path = record_path(job);
+    size_t length;
+    *out = NULL;
+    *count = 0;
+    if (path == NULL || !file_exists(path)) {
+        mem_free(path);
+        return;
+    }
+    lh_status_t status = file_read(path, RECORD_BYTES, &text, &length);
+    if (status == LH_OK) status = link_record_parse(path, text, length, out, count);
+    if (status != LH_OK) {
+        log_line(LH_LOG_WARN, "%s; links between sites are measured again", fail_reason());
+        fail_clear();
+    }
+    mem_free(text);
+    mem_free(path);
+}
+
+/* ---- writing ---- */
+
+static void put_two(json_writer_t *w, const char *key, const char *first, const char *second)
+{
+    json_open(w, key, '[');
+    json_put_text(w, NULL, first);
+    json_put_text(w, NULL, second);
+    json_close(w);
+}
+
+static void write_row(json_writer_t *w, const probe_pair_t *p)
+{
+    const probe_figures_t *f = &p->figures;
+    json_open(w, NULL, '{');
+    put_two(w, "sites", p->site[0], p->site[1]);
+    put_two(w, "addresses", p->address[0], p->address[1]);
+    json_put_text(w, "plugin", p->plugin);
+    json_put_text(w, "tuned", f->tuned);
+    for (size_t i = 0; i < COUNT(whole_rows); i++)
+        json_put_u64(w, whole_rows[i].key, *(uint64_t *)field_of(f, whole_rows[i].offset));
+    for (size_t i = 0; i < COUNT(small_rows); i++)
+        json_put_u64(w, small_rows[i].key, *(uint32_t *)field_of(f, small_rows[i].offset));
+    for (size_t i = 0; i < COUNT(pair_rows); i++) {
+        const uint64_t *ways = field_of(f, pair_rows[i].offset);
+        json_open(w, pair_rows[i].key, '[');
+        for (int way = 0; way < 2; way++)
+            json_put_u64(w, NULL, ways[way]);
+        json_close(w);
+    }
+    for (size_t i = 0; i < COUNT(share_rows); i++) {
+        const double *ways = field_of(f, share_rows[i].offset);
+        json_open(w, share_rows[i].key, '[');
+        for (int way = 0; way < 2; way++)
+            json_put_real(w, NULL, ways[way]);
+        json_close(w);
+    }
+    json_close(w);
+}
+
+void link_record_rows(json_writer_t *w, const char *key, const probe_pair_t *pairs, uint32_t count)
+{
+    json_open(w, key, '[');
+    for (uint32_t i = 0; i < count; i++)
+        if (pairs[i].figures.measured_s != 0) write_row(w, &pairs[i]);
+    json_close(w);
+}
+
+void link_record_text(const probe_pair_t *pairs, uint32_t count, text_t *out)
+{
+    json_writer_t w = {.to = out, .style = 1};
+    json_open(&w, NULL, '{');
+    json_put_u64(&w, "version", RECORD_VERSION);
+    link_record_rows(&w, "links", pairs, count);
+    json_close(&w);
+}
+
+/* Rows of the same link are replaced. */
+static lh_status_t merge(const job_t *job, const probe_pair_t *pairs, uint32_t count,
+                         probe_pair_t **out, uint32_t *all)
+{
+    probe_pair_t *old;
+    uint32_t old_count, kept = 0;
+    link_record_load(job, &old, &old_count);
+    probe_pair_t *rows = mem_array((size_t)old_count + count + 1, sizeof(*rows));
+    for (uint32_t i = 0; rows != NULL && i < count; i++)
+        if (pairs[i].figures.measured_s != 0) rows[kept++] = pairs[i];
+    const uint32_t fresh = kept;
+    for (uint32_t i = 0; rows != NULL && i < old_count && kept < RECORD_ROWS; i++) {
+        bool same = false;
+        for (uint32_t j = 0; j < fresh; j++)
+            same |= link_probe_same(&old[i], &rows[j]);
+        if (!same) rows[kept++] = old[i];
+    }
+    mem_free(old);
+    *out = rows;
+    *all = kept;
+    return rows == NULL ? LH_NO_MEMORY : LH_OK;
+}
+
+void link_record_keep(const job_t *job, const probe_pair_t *pairs, uint32_t count)
+{
+    probe_pair_t *rows = NULL;
+    uint32_t all = 0;
+    text_t text = {0};
+    char *path = record_path(job);
+    lh_status_t status = path == NULL ? LH_NO_MEMORY : merge(job, pairs, count, &rows, &all);
+    if (status == LH_OK) {
+        link_record_text(rows, all, &text);
+        status = text_status(&text);
+    }
+    if (status == LH_OK) status = folder_make(job->pipeline.folder);
+    if (status == LH_OK) status = file_replace(path, text.data, text.length);
+    if (status != LH_OK) {
+        log_line(LH_LOG_WARN, "what was measured of links is not kept: %s", fail_reason());
+        fail_clear();
+    }
+    text_free(&text);
+    mem_free(rows);
+    mem_free(path);
+}

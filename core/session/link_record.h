@@ -1,0 +1,25 @@
+/* session/link_record.h - what was measured of the links between sites (links/link_probe.h), kept as
+ * links.json in the pipeline's folder: the next start need not measure again, and plans and benches
+ * read what a link gives. */
+#ifndef SESSION_LINK_RECORD_H
+#define SESSION_LINK_RECORD_H
+
+#include <config/job.h>
+#include <format/json_writer.h>
+#include <links/link_probe.h>
+
+/* The rows of a record's text. What is damaged, of another version or out of range is refused with
+ * a sentence. The caller frees *out with mem_free. */
+lh_status_t link_record_parse(const char *path, const char *text, size_t length, probe_pair_t **out,
+                              uint32_t *count) LH_MUST_CHECK;
+/* The job's record; one that is missing has no rows. One that can't be used is a warning, and none:
+ * links are measured again and it is written anew. */
+void link_record_load(const job_t *job, probe_pair_t **out, uint32_t *count);
+/* Writes those of the rows that were measured, and keeps the record's others. A folder that can't
+ * be written is a warning. */
+void link_record_keep(const job_t *job, const probe_pair_t *pairs, uint32_t count);
+/* The record as a text, and its list of rows alone. */
+void link_record_text(const probe_pair_t *pairs, uint32_t count, text_t *out);
+void link_record_rows(json_writer_t *w, const char *key, const probe_pair_t *pairs, uint32_t count);
+
+#endif

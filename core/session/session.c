@@ -1,0 +1,324 @@
+/* session.c - opens what a job names, in the order that things depend on each other. */
+#include <session/session.h>
+
+#include <fnmatch.h>
+#include <math.h>
+#include <stdio.h>
+
+#include <base/memory.h>
+#include <engine/weights.h>
+#include <plugin/host.h>
+
+/* A comma-separated list of names, each handed to `each`. */
+static lh_status_t for_names(const char *list, lh_status_t (*each)(session_t *s, const char *name),
+                             session_t *s)
+{
+    if (list == NULL) return LH_OK;
+    char *copy = mem_text(list), *rest = NULL;
+    if (copy == NULL) return LH_NO_MEMORY;
+
+    lh_status_t status = LH_OK;
+    for (char *name = strtok_r(copy, ",", &rest); name != NULL && status == LH_OK;
+         name = strtok_r(NULL, ",", &rest))
+        status = each(s, text_trim(name));
+    mem_free(copy);
+    return status;
+}
+
+static lh_status_t load_ops(session_t *s, const char *name)
+{
+    const plugin_t *plugin;
+    return registry_find(s->registry, name, &plugin);
+}
+
+static lh_status_t load_plugins(session_t *s, bool frozen)
+{
+    const job_t *job = s->job;
+    lh_status_t status = registry_load(s->registry, LH_KIND_MODEL, job->model.plugin,
+                                       &s->model_plugin);
+    if (status == LH_OK && job->device.plugin != NULL)
+        status = registry_load(s->registry, LH_KIND_DEVICE, job->device.plugin, &s->device_plugin);
+    if (status == LH_OK) status = for_names(job->model.ops, load_ops, s);
+    if (status != LH_OK || frozen) return status;
+
+    status = registry_load(s->registry, LH_KIND_OPTIMIZER, job->optimizer.plugin,
+                           &s->optimizer_plugin);
+    if (status != LH_OK) return status;
+
+    char owner[32];
+    const char *rule_name;
+    const plugin_t *plugin;
+    status = plugin_name_split(job->optimizer.rule, owner, &rule_name);
+    if (status == LH_OK) status = registry_find(s->registry, owner, &plugin);
+    if (status != LH_OK) return status;
+    s->rule.rule = plugin_rule(plugin, rule_name);
+    if (s->rule.rule == NULL) return LH_INVALID;
+
+    char section[64];
+    (void)snprintf(section, sizeof(section), "rule.%s", rule_name);
+    s->rule_table = plugin_rule_options(plugin, s->rule.rule);
+    status = job_parse_plugin(job, section, &s->rule_table, NULL, 0, &s->rule_config);
+    s->rule.config = s->rule_config;
+    if (status == LH_OK && s->rule.rule->check != NULL)
+        status = s->rule.rule->check(plugin->host, s->rule_config);
+    return status;
+}
+
+static lh_status_t make_op_table(session_t *s)
+{
+    lh_status_t status = op_table_new(&s->ops);
+    for (uint32_t i = 0; status == LH_OK && i < registry_count(s->registry); i++) {
+        const plugin_t *p = registry_at(s->registry, i);
+        if (p->op_count > 0)
+            status = op_table_add(s->ops, p->ops, sizeof(*p->ops), p->op_count, p->name);
+    }
+    return status;
+}
+
+static lh_status_t session_parse(session_t *s, const char *section, const plugin_t *plugin,
+                                 void **out)
+{
+    const option_table_t table = plugin_options(plugin);
+    const lh_status_t status = job_parse_plugin(s->job, section, &table, NULL, 0, out);
+    if (status == LH_OK) registry_configure(s->registry, plugin, *out);
+    return status;
+}
+
+lh_status_t session_model_options(const job_t *job, const plugin_t *plugin, uint64_t vocab,
+                                  const option_given_t *given, uint32_t given_count, void **out)
+{
+    char rows[24];
+    option_given_t *all = mem_array(given_count + 1, sizeof(*all));
+    if (all == NULL) return LH_NO_MEMORY;
+
+    uint32_t count = 0;
+    for (uint32_t i = 0; i < given_count; i++)
+        if (vocab == 0 || strcmp(given[i].key, "vocab") != 0) all[count++] = given[i];
+    if (vocab != 0) {
+        (void)snprintf(rows, sizeof(rows), "%llu", (unsigned long long)vocab);
+        all[count++] = (option_given_t){"vocab", rows, "tokenizer", true};
+    }
+    const option_table_t table = plugin_options(plugin);
+    const lh_status_t status = job_parse_plugin(job, "model", &table, all, count, out);
+    mem_free(all);
+    return status;
+}
+
+static lh_status_t open_model(session_t *s, const session_how_t *how)
+{
+    const lh_status_t status = session_model_options(
+        s->job, s->model_plugin, how->vocab, how->given, how->given_count, &s->model_config);
+    if (status != LH_OK) return status;
+    registry_configure(s->registry, s->model_plugin, s->model_config);
+    return s->model_plugin->model->open(s->model_plugin->host, s->model_config, &s->model);
+}
+
+static lh_status_t open_engine(session_t *s, const session_how_t *how)
+{
+    const uint32_t count = registry_count(s->registry);
+    const plugin_t **plugins = mem_array(count, sizeof(const plugin_t *));
+    if (plugins == NULL) return LH_NO_MEMORY;
+    for (uint32_t i = 0; i < count; i++)
+        plugins[i] = registry_at(s->registry, i);
+
+    const plugin_t *device = how->recorded ? NULL : s->device_plugin;
+    const engine_how_t engine = {.host = (device != NULL ? device : s->model_plugin)->host,
+                                 .device = device,
+                                 .device_config = s->device_config,
+                                 .plugins = plugins,
+                                 .plugin_count = count,
+                                 .ops = s->ops,
+                                 .variants = how->variants};
+    const lh_status_t status = engine_open(&engine, &s->engine);
+    mem_free(plugins);
+    return status;
+}
+
+/* Sorts parameters into groups and freezes those that are not trained. */
+static lh_status_t make_groups(session_t *s)
+{
+    const parameters_t *p = weights_parameters(s->weights);
+    const lh_status_t status = groups_new(s->job, p, &s->groups);
+    if (status != LH_OK) return status;
+    for (uint32_t i = 0; i < p->count; i++)
+        if (s->groups.frozen[i]) weights_freeze(s->weights, i);
+    return LH_OK;
+}
+
+lh_status_t session_open(const session_how_t *how, session_t **out)
+{
+    session_t *s = mem_new(sizeof(*s));
+    if (s == NULL) return LH_NO_MEMORY;
+    s->job = how->job;
+    s->registry = how->registry;
+    s->comm = how->comm;
+    s->world = how->comm != NULL ? comm_world(how->comm) : how->world;
+    s->compute = how->compute != 0                             ? how->compute
+                 : how->job->train.precision == PRECISION_BF16 ? LH_DTYPE_BF16
+                                                               : LH_DTYPE_F32;
+
+    lh_status_t status = load_plugins(s, how->frozen);
+    if (status == LH_OK) status = make_op_table(s);
+    if (status == LH_OK) status = open_model(s, how);
+    if (status == LH_OK && !how->recorded)
+        status = session_parse(s, "device", s->device_plugin, &s->device_config);
+    if (status == LH_OK && s->optimizer_plugin != NULL)
+        status = session_parse(s, "optimizer", s->optimizer_plugin, &s->optimizer_config);
+    if (status == LH_OK && s->optimizer_plugin != NULL)
+        status = s->optimizer_plugin->optimizer->open(s->optimizer_plugin->host,
+                                                      s->optimizer_config, &s->optimizer);
+    if (status == LH_OK) status = open_engine(s, how);
+    if (status == LH_OK) {
+        const weights_how_t weights = {
+            .api = s->model_plugin->model, .model = s->model, .compute = s->compute};
+        status = weights_new(s->engine, &weights, &s->weights);
+    }
+    if (status == LH_OK && !how->frozen) status = make_groups(s);
+    if (status == LH_OK && !how->frozen) status = session_check_sequence(s);
+    if (status != LH_OK) {
+        session_close(s);
+        return status;
+    }
+    *out = s;
+    return LH_OK;
+}
+
+lh_status_t session_check_sequence(const session_t *s)
+{
+    const uint64_t most = weights_parameters(s->weights)->max_tokens;
+    if (s->job->train.sequence <= most) return LH_OK;
+    return fail(LH_INVALID, "%s: [train] sequence = %llu, the model is made for %llu tokens",
+                s->job->path, (unsigned long long)s->job->train.sequence, (unsigned long long)most);
+}
+
+static bool trains_nothing(const session_t *s)
+{
+    const uint32_t count = weights_parameters(s->weights)->count;
+    for (uint32_t i = 0; i < count; i++)
+        if (!s->groups.frozen[i]) return false;
+    return true;
+}
+
+update_how_t session_update_how(session_t *s, const world_t *world, uint32_t micro_batches)
+{
+    return (update_how_t){.api = s->optimizer_plugin->optimizer,
+                          .optimizer = s->optimizer,
+                          .rules = &s->rule,
+                          .rule_count = 1,
+                          .groups = s->groups.list,
+                          .group_count = s->groups.count,
+                          .group_of = s->groups.of,
+                          .micro_batches = micro_batches,
+                          .world = world,
+                          .comm = s->comm,
+                          .bucket_bytes = s->job->comm.bucket_bytes,
+                          .transfers = &s->transfers};
+}
+
+lh_status_t session_update(session_t *s, uint32_t micro_batches, program_t **out)
+{
+    if (trains_nothing(s))
+        return fail(LH_INVALID,
+                    "%s: every parameter of the model is frozen; nothing is left to train",
+                    s->job->path);
+    const update_how_t how = session_update_how(s, s->world, micro_batches);
+    return update_new(s->engine, s->weights, &how, out);
+}
+
+static void free_config(const plugin_t *plugin, void *config)
+{
+    if (plugin == NULL || config == NULL) return;
+    const option_table_t table = plugin_options(plugin);
+    job_free_config(&table, config);
+}
+
+void session_close(session_t *s)
+{
+    if (s == NULL) return;
+    engine_close(s->engine);
+    transfers_free(s->transfers);
+    if (s->optimizer != NULL) s->optimizer_plugin->optimizer->close(s->optimizer);
+    if (s->model != NULL) s->model_plugin->model->close(s->model);
+    op_table_free(s->ops);
+    free_config(s->model_plugin, s->model_config);
+    free_config(s->device_plugin, s->device_config);
+    free_config(s->optimizer_plugin, s->optimizer_config);
+    if (s->rule_config != NULL) job_free_config(&s->rule_table, s->rule_config);
+    groups_free(&s->groups);
+    mem_free(s);
+}
+
+/* Sorts parameters by the globs of [group.NAME]. */
+static bool groups_matches(const char *globs, const char *name)
+{
+    char list[512], *rest = NULL;
+    if (globs == NULL || snprintf(list, sizeof(list), "%s", globs) >= (int)sizeof(list))
+        return false;
+    for (char *glob = strtok_r(list, ",", &rest); glob != NULL; glob = strtok_r(NULL, ",", &rest))
+        if (fnmatch(text_trim(glob), name, 0) == 0) return true;
+    return false;
+}
+
+/* A tied parameter is frozen with the one whose memory it shares. */
+static void groups_freeze(groups_t *g, const parameters_t *p, uint32_t parameter)
+{
+    lh_assert(parameter < p->count);
+    for (uint32_t i = 0; i < p->count; i++)
+        if (p->items[i].storage == p->items[parameter].storage) g->frozen[i] = true;
+}
+
+static lh_status_t group_fill(groups_t *g, const job_t *job, uint32_t index, const parameters_t *p)
+{
+    lh_assert(index < job->group_count && index + 1 < g->count);
+    const job_group_t *group = &job->groups[index];
+    const double decay = isnan(group->decay) ? job->optimizer.decay : group->decay;
+    uint32_t matched = 0;
+    g->list[index + 1] = (update_group_t){.rule = 0, .decay = decay};
+    g->rates[index + 1] = group->rate;
+    for (uint32_t i = 0; i < p->count; i++) {
+        if (g->of[i] != 0 || !groups_matches(group->match, p->items[i].name)) continue;
+        g->of[i] = index + 1;
+        if (group->frozen) groups_freeze(g, p, i);
+        matched++;
+    }
+    if (matched > 0) return LH_OK;
+    return fail(LH_INVALID, "%s: [group.%s] match = %s matches no parameter of the model",
+                job->path, group->name, group->match);
+}
+
+lh_status_t groups_new(const job_t *job, const parameters_t *parameters, groups_t *out)
+{
+    groups_t g = {.count = job->group_count + 1};
+    g.list = mem_array(g.count, sizeof(*g.list));
+    g.rates = mem_array(g.count, sizeof(*g.rates));
+    g.of = mem_array(parameters->count, sizeof(*g.of));
+    g.frozen = mem_array(parameters->count, sizeof(*g.frozen));
+    lh_status_t status = LH_OK;
+    if (g.list == NULL || g.rates == NULL || g.of == NULL || g.frozen == NULL)
+        status = LH_NO_MEMORY;
+    if (status == LH_OK) {
+        g.list[0] = (update_group_t){.rule = 0, .decay = job->optimizer.decay};
+        g.rates[0] = 1;
+    }
+    for (uint32_t i = 0; status == LH_OK && i < parameters->count; i++) {
+        const parameter_t *own = &parameters->items[parameters->items[i].storage];
+        if ((own->row->flags & LH_PARAM_FROZEN) != 0) groups_freeze(&g, parameters, i);
+    }
+    for (uint32_t i = 0; status == LH_OK && i < job->group_count; i++)
+        status = group_fill(&g, job, i, parameters);
+    if (status != LH_OK) {
+        groups_free(&g);
+        return status;
+    }
+    *out = g;
+    return LH_OK;
+}
+
+void groups_free(groups_t *g)
+{
+    mem_free(g->list);
+    mem_free(g->rates);
+    mem_free(g->of);
+    mem_free(g->frozen);
+    *g = (groups_t){0};
+}

@@ -1,0 +1,349 @@
+/* snapshot.c - names tensors as <parameter> and <state>/<parameter>. */
+#include <session/snapshot.h>
+
+#include <errno.h>
+#include <stdio.h>
+
+#include <base/memory.h>
+#include <engine/weights.h>
+
+static lh_status_t row_name(const parameter_t *p, const char *state, char **out)
+{
+    const size_t room = strlen(p->name) + (state == NULL ? 0 : strlen(state) + 1) + 1;
+    *out = mem_new(room);
+    if (*out == NULL) return LH_NO_MEMORY;
+    (void)snprintf(*out, room, "%s%s%s", state == NULL ? "" : state, state == NULL ? "" : "/",
+                   p->name);
+    return LH_OK;
+}
+
+/* The part of a row that this rank saves. */
+static lh_slice_t owned_part(const snapshot_t *s, const snapshot_row_t *row, bool own_extent)
+{
+    const lh_slice_t owned = weights_owned(s->weights, row->parameter);
+    const lh_slice_t nothing = {0, 0}, all = {row->begin, row->begin + row->count};
+    if (own_extent) return owned.begin == 0 && owned.end > 0 ? all : nothing;
+    return owned.begin < owned.end ? owned : nothing;
+}
+
+static lh_status_t save_row(snapshot_t *s, uint32_t index, bool own_extent)
+{
+    lh_assert(index < s->row_count);
+    const snapshot_row_t *row = &s->rows[index];
+    const lh_slice_t part = owned_part(s, row, own_extent);
+    if (part.begin == part.end) return LH_OK;
+    if (part.begin < row->begin || part.end > row->begin + row->count)
+        return fail(LH_INVALID,
+                    "%s: elements %llu to %llu are this rank's to save, it holds %llu to %llu",
+                    row->name, (unsigned long long)part.begin, (unsigned long long)part.end,
+                    (unsigned long long)row->begin, (unsigned long long)(row->begin + row->count));
+    checkpoint_tensor_t *t = &s->tensors[s->count];
+    *t = (checkpoint_tensor_t){.name = row->name, .dtype = LH_DTYPE_F32, .rank = row->rank};
+    memcpy(t->shape, row->shape, sizeof(t->shape));
+    t->part = tensor_part_range(row->rank, row->shape, part.begin, part.end - part.begin);
+    s->row_of[s->count++] = index;
+    return LH_OK;
+}
+
+static lh_status_t add_row(snapshot_t *s, uint32_t space, uint32_t index, bool save)
+{
+    lh_assert(index < weights_parameters(s->weights)->count);
+    weights_extent_t extent;
+    if (!weights_extent(s->weights, space, index, &extent)) return LH_OK;
+    const parameter_t *p = &weights_parameters(s->weights)->items[index];
+    const uint64_t held = extent.slice.end - extent.slice.begin;
+    const bool own_extent = extent.elements != held;
+    if (extent.elements == 0) return LH_OK;
+
+    snapshot_row_t *row = &s->rows[s->row_count];
+    *row = (snapshot_row_t){
+        .space = space, .parameter = index, .begin = extent.slice.begin, .count = held};
+    if (own_extent) { /* whole where it is at all */
+        row->rank = 1;
+        row->shape[0] = row->count = extent.elements;
+        row->begin = 0;
+    } else {
+        row->rank = p->rank;
+        memcpy(row->shape, p->shape, sizeof(row->shape));
+    }
+    lh_status_t status = row_name(p, extent.name, &row->name);
+    if (status != LH_OK) return status;
+    s->row_count++;
+    return save ? save_row(s, s->row_count - 1, own_extent) : LH_OK;
+}
+
+/* The rest of a value that is whole beside a master that is cut: only a load sees it. */
+static lh_status_t add_value(snapshot_t *s, uint32_t index)
+{
+    lh_assert(index < weights_parameters(s->weights)->count);
+    weights_extent_t master, value;
+    if (!weights_extent(s->weights, SPACE_VALUE, index, &value)) return LH_OK;
+    const bool held = weights_extent(s->weights, SPACE_PARAMETER, index, &master);
+    if (held && value.slice.begin >= master.slice.begin && value.slice.end <= master.slice.end)
+        return LH_OK;
+    return add_row(s, SPACE_VALUE, index, false);
+}
+
+static uint32_t state_count(const weights_t *w)
+{
+    uint32_t states = 0;
+    for (uint32_t i = 0; i < w->store_count; i++)
+        states += w->stores[i]->holds == LH_HOLDS_STATE;
+    return states;
+}
+
+static lh_status_t list_rows(snapshot_t *s)
+{
+    const parameters_t *p = weights_parameters(s->weights);
+    const uint32_t states = state_count(s->weights);
+    const size_t room = (size_t)p->count * (2 + states);
+    s->rows = mem_array(room, sizeof(*s->rows));
+    s->tensors = mem_array(room, sizeof(*s->tensors));
+    s->row_of = mem_array(room, sizeof(*s->row_of));
+    if (s->rows == NULL || s->tensors == NULL || s->row_of == NULL) return LH_NO_MEMORY;
+
+    lh_status_t status = LH_OK;
+    for (uint32_t i = 0; i < p->count && status == LH_OK; i++) {
+        if (p->items[i].storage != i) continue;
+        status = add_value(s, i); /* first: a master then writes what it holds exactly */
+        if (status == LH_OK) status = add_row(s, SPACE_PARAMETER, i, true);
+        for (uint32_t k = 0; k < states && status == LH_OK; k++)
+            status = add_row(s, SPACE_STATE + k, i, true);
+    }
+    return status;
+}
+
+lh_status_t snapshot_new(weights_t *w, snapshot_t **out)
+{
+    snapshot_t *s = mem_new(sizeof(*s));
+    if (s == NULL) return LH_NO_MEMORY;
+    s->weights = w;
+    const lh_status_t status = list_rows(s);
+    if (status != LH_OK) {
+        snapshot_free(s);
+        return status;
+    }
+    *out = s;
+    return LH_OK;
+}
+
+void snapshot_free(snapshot_t *s)
+{
+    if (s == NULL) return;
+    for (uint32_t i = 0; i < s->row_count; i++)
+        mem_free(s->rows[i].name);
+    mem_free(s->row_of);
+    mem_free(s->tensors);
+    mem_free(s->rows);
+    mem_free(s);
+}
+
+static lh_status_t take_row(const snapshot_t *s, uint32_t index, writer_t *writer)
+{
+    lh_assert(index < s->count && s->row_of[index] < s->row_count);
+    const snapshot_row_t *row = &s->rows[s->row_of[index]];
+    const tensor_part_t *part = &s->tensors[index].part;
+    void *place;
+    const lh_status_t status = writer_place(writer, index, &place);
+    if (status != LH_OK) return status;
+    return weights_read(s->weights, row->space, row->parameter, part->first, part->count,
+                        LH_DTYPE_F32, place);
+}
+
+lh_status_t snapshot_take(const snapshot_t *s, writer_t *writer)
+{
+    lh_status_t status = LH_OK;
+    for (uint32_t i = 0; status == LH_OK && i < s->count; i++)
+        status = take_row(s, i, writer);
+    return status;
+}
+
+lh_status_t snapshot_take_last(const snapshot_t *s, writer_t *writer)
+{
+    const uint32_t states = state_count(s->weights);
+    lh_status_t status = LH_OK;
+    for (uint32_t k = 0; status == LH_OK && k <= states; k++) {
+        const uint32_t space = k == 0 ? SPACE_PARAMETER : SPACE_STATE + k - 1;
+        for (uint32_t i = 0; status == LH_OK && i < s->count; i++)
+            if (s->rows[s->row_of[i]].space == space) status = take_row(s, i, writer);
+        weights_release(s->weights, space);
+    }
+    return status;
+}
+
+static void shape_text(uint32_t rank, const uint64_t *shape, char out[96])
+{
+    int length = snprintf(out, 96, "[");
+    for (uint32_t i = 0; i < rank; i++)
+        length += snprintf(out + length, 96 - (size_t)length, "%s%llu", i == 0 ? "" : ", ",
+                           (unsigned long long)shape[i]);
+    (void)snprintf(out + length, 96 - (size_t)length, "]");
+}
+
+static lh_status_t load_row(const snapshot_t *s, checkpoint_t *from, const snapshot_row_t *want)
+{
+    const manifest_tensor_t *have = checkpoint_find(from, want->name);
+    if (have == NULL)
+        return fail(LH_INVALID, "%s: holds no tensor %s, which the model needs", from->path,
+                    want->name);
+    if (have->rank != want->rank ||
+        memcmp(have->shape, want->shape, want->rank * sizeof(*want->shape)) != 0) {
+        char found[96], expected[96];
+        shape_text(have->rank, have->shape, found);
+        shape_text(want->rank, want->shape, expected);
+        return fail(LH_INVALID, "%s: %s is %s, the model has %s", from->path, want->name, found,
+                    expected);
+    }
+    const tensor_part_t part = tensor_part_range(want->rank, want->shape, want->begin, want->count);
+    float *values = mem_array(want->count, sizeof(*values));
+    if (values == NULL) return LH_NO_MEMORY;
+
+    lh_status_t status = checkpoint_read(from, have, &part, values);
+    if (status == LH_OK)
+        status = weights_write(s->weights, want->space, want->parameter, want->begin, want->count,
+                               LH_DTYPE_F32, values);
+    mem_free(values);
+    return status;
+}
+
+static lh_status_t load_once(const snapshot_t *s, checkpoint_t *from, bool states)
+{
+    lh_status_t status = checkpoint_refuse_extra(from, weights_parameters(s->weights));
+    for (uint32_t i = 0; i < s->row_count && status == LH_OK; i++)
+        if (states || s->rows[i].space < SPACE_STATE) status = load_row(s, from, &s->rows[i]);
+    return status;
+}
+
+lh_status_t snapshot_load(const snapshot_t *s, checkpoint_t *from, bool states)
+{
+    const lh_status_t status = load_once(s, from, states);
+    /* It may be gone the next moment. */
+    return status == LH_IO && errno != ENOENT ? load_once(s, from, states) : status;
+}
+
+lh_status_t snapshot_load_newest(weights_t *w, const char *folder, const char *model, bool *found)
+{
+    enum { TRIES = 16 };
+    snapshot_t *s;
+    uint32_t tries = 0;
+    *found = false;
+    lh_status_t status = snapshot_new(w, &s);
+    if (status != LH_OK) return status;
+    for (uint64_t below = UINT64_MAX; status == LH_OK && !*found;) {
+        checkpoint_t *newest = NULL;
+        status = checkpoint_open_newest(folder, below, &newest);
+        if (newest == NULL) break;
+        below = newest->manifest->meta.step;
+        status = identity_compare_model(newest->path, newest->manifest->meta.model, model);
+        if (status == LH_OK) status = snapshot_load(s, newest, false);
+        *found = status == LH_OK;
+        const int error = errno;
+        if (!*found && checkpoint_gone(newest->path) && tries++ < TRIES) {
+            below = UINT64_MAX; /* who removed it has saved a newer one before */
+            status = LH_OK;
+        } else if (!*found && checkpoint_lost(status, error)) {
+            checkpoint_skip(below);
+            status = LH_OK;
+        }
+        checkpoint_close(newest);
+    }
+    snapshot_free(s);
+    return status;
+}
+
+/* A run's identity as lines of text. */
+void identity_model(const job_t *job, const plugin_t *plugin, const void *config, text_t *out)
+{
+    const option_table_t table = plugin_options(plugin);
+    text_printf(out, "model.plugin = %s\n", job->model.plugin);
+    for (uint32_t i = 0; i < table.count; i++) {
+        char buffer[OPTION_TEXT];
+        const char *value = option_text(&table.rows[i], config, buffer);
+        text_printf(out, "model.%s = %s\n", table.rows[i].key, value == NULL ? "" : value);
+    }
+}
+
+void identity_tokenizer(uint64_t digest, text_t *out)
+{
+    if (digest != 0) text_printf(out, "tokenizer.content = %016llx\n", (unsigned long long)digest);
+}
+
+static const char *set_or_empty(const char *text)
+{
+    return text == NULL ? "" : text;
+}
+
+void identity_text(const session_t *s, text_t *out)
+{
+    const job_t *job = s->job;
+    identity_model(job, s->model_plugin, s->model_config, out);
+    text_printf(out, "data.train = %s\n", set_or_empty(job->data.train));
+    text_printf(out, "data.split = %s\n", set_or_empty(job->data.split));
+    text_printf(out, "data.documents = %s\n",
+                job->data.documents == DOCUMENTS_APART ? "apart" : "joined");
+    text_printf(out, "data.seed = %llu\n", (unsigned long long)job->data.seed);
+    text_printf(out, "train.sequence = %llu\n", (unsigned long long)job->train.sequence);
+    text_printf(out, "train.batch = %llu\n", (unsigned long long)job->train.batch);
+    text_printf(out, "train.micro_batch = %llu\n", (unsigned long long)job->train.micro_batch);
+    text_printf(out, "train.head_chunk = %llu\n", (unsigned long long)job->train.head_chunk);
+    text_printf(out, "train.seed = %llu\n", (unsigned long long)job->train.seed);
+    text_printf(out, "train.precision = %s\n",
+                job->train.precision == PRECISION_BF16 ? "bf16" : "f32");
+    text_printf(out, "optimizer.plugin = %s\n", job->optimizer.plugin);
+    text_printf(out, "optimizer.rule = %s\n", job->optimizer.rule);
+}
+
+/* The line of a text that begins with these bytes; NULL: none. */
+static const char *find_line(const char *text, const char *head, size_t length)
+{
+    while (*text != '\0') {
+        if (strncmp(text, head, length) == 0) return text;
+        text += strcspn(text, "\n");
+        text += *text == '\n';
+    }
+    return NULL;
+}
+
+static bool of_model(const char *line)
+{
+    return text_starts(line, "model.") || text_starts(line, "tokenizer.");
+}
+
+/* The first value that differs of those that both texts name: two lines. */
+static bool find_difference(const char *then, const char *now, bool model, const char **then_line,
+                            const char **now_line)
+{
+    while (*then != '\0') {
+        const size_t length = strcspn(then, "\n"), key = strcspn(then, "=\n");
+        const char *found = !model || of_model(then) ? find_line(now, then, key + 1) : NULL;
+        *then_line = then;
+        *now_line = found;
+        if (found != NULL && (length != strcspn(found, "\n") || memcmp(then, found, length) != 0))
+            return true;
+        then += length + (then[length] == '\n');
+    }
+    return false;
+}
+
+static lh_status_t identity_do_compare(const char *path, const char *then, const char *now,
+                                       bool model, const char *what)
+{
+    const char *a, *b;
+    if (then == NULL || !find_difference(then, now, model, &a, &b)) return LH_OK;
+    return fail(LH_MISMATCH, "%s was made with '%.*s', now it is '%.*s': %s", path,
+                (int)strcspn(a, "\n"), a, (int)strcspn(b, "\n"), b, what);
+}
+
+lh_status_t identity_compare(const char *path, const char *then, const char *now)
+{
+    return identity_do_compare(path, then, now, false,
+                               "that would be another run; set [train] same_bits = no to go on");
+}
+
+lh_status_t identity_compare_model(const char *path, const char *then, const char *now)
+{
+    return identity_do_compare(
+        path, then, now, true,
+        "that would be another model; give it the options and the tokenizer that it was "
+        "trained with");
+}

@@ -1,0 +1,71 @@
+/* session/snapshot.h - the weights and optimizer state of a session as the tensors of a checkpoint.
+ */
+#ifndef SESSION_SNAPSHOT_H
+#define SESSION_SNAPSHOT_H
+
+#include <base/text.h>
+#include <checkpoint/checkpoint.h>
+#include <checkpoint/writer.h>
+#include <engine/engine.h>
+#include <session/session.h>
+
+typedef struct snapshot_row { /* what this rank holds of a logical tensor */
+    char *name;               /* owned */
+    uint32_t space, parameter, rank;
+    uint64_t shape[LH_MAX_RANK]; /* of the whole tensor */
+    uint64_t begin, count;       /* elements of it      */
+} snapshot_row_t;
+
+typedef struct snapshot {
+    weights_t *weights;
+    snapshot_row_t *rows; /* what a load fills */
+    uint32_t row_count;
+    checkpoint_tensor_t *tensors; /* what a save consists of: the parts that this rank owns */
+    uint32_t *row_of;             /* [count] */
+    uint32_t count;
+} snapshot_t;
+
+/* Lists every stored parameter and every state held here, and of them what weights_owned gives this
+ * rank to save: a state whose extent is not its parameter's goes whole with element 0. After
+ * engine_build. */
+lh_status_t snapshot_new(weights_t *w, snapshot_t **out) LH_MUST_CHECK;
+void snapshot_free(snapshot_t *s); /* NULL does nothing */
+
+/* Copies all into the writer's places, which were laid out with s->tensors. */
+lh_status_t snapshot_take(const snapshot_t *s, writer_t *writer) LH_MUST_CHECK;
+/* The same for the last time: gives masters and each kind of state back as soon as they are copied.
+ * After engine_finish. */
+lh_status_t snapshot_take_last(const snapshot_t *s, writer_t *writer) LH_MUST_CHECK;
+
+/* Fills what is held here from a checkpoint of any number of ranks, reading no more than that, a
+ * second time where the disk failed; with `states` the optimizer's too. A tensor that is missing,
+ * has another shape or has no place in the model is refused by name. */
+lh_status_t snapshot_load(const snapshot_t *s, checkpoint_t *from, bool states) LH_MUST_CHECK;
+
+/* Weights alone, where there is no optimizer, from the newest checkpoint of a folder that gives
+ * them whole: evaluation and generation. A damaged one is skipped with a warning; *found is false
+ * where the folder has none. model: of identity_model, which must be that of the checkpoint. For a
+ * single process: another might take another. */
+lh_status_t snapshot_load_newest(weights_t *w, const char *folder, const char *model,
+                                 bool *found) LH_MUST_CHECK;
+
+/* What a run's bits depend on besides its checkpoint: a resume that changes it
+ * would be another run. */
+/* Appends "section.key = value" lines: the model's options, the data and its order, the batch and
+ * the precision. Steps, schedule, evaluation and saving may change between runs and are not among
+ * them. */
+void identity_text(const session_t *s, text_t *out);
+/* The part of it that says which model it is: where nothing is trained. */
+void identity_model(const job_t *job, const plugin_t *plugin, const void *config, text_t *out);
+/* tokenizer_digest of what makes its text; 0, where that is not known, says nothing. */
+void identity_tokenizer(uint64_t digest, text_t *out);
+
+/* Refuses with the first value that differs of those that both texts name; `then` is what the
+ * checkpoint at `path` holds. */
+lh_status_t identity_compare(const char *path, const char *then, const char *now) LH_MUST_CHECK;
+/* The same of the model and its tokenizer alone. What an import says of itself has no such lines.
+ */
+lh_status_t identity_compare_model(const char *path, const char *then,
+                                   const char *now) LH_MUST_CHECK;
+
+#endif

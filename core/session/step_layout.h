@@ -1,0 +1,51 @@
+/* session/step_layout.h - what a training step of a job is on one of its ranks: the sequences of the
+ * global batch that it takes, the order in which it takes them, and the programs that are run.
+ *
+ * `train` builds and runs these programs, `plan` and `bench device` plan them, `check` records
+ * them. All of them take the step from here, so that what is checked and planned is what runs. */
+#ifndef SESSION_STEP_LAYOUT_H
+#define SESSION_STEP_LAYOUT_H
+
+#include <data/batches.h>
+#include <program/schedule.h>
+#include <session/evaluation.h>
+#include <session/session.h>
+
+typedef struct step_layout {
+    batch_share_t share; /* of the global batch: this rank's sequences and micro-batches */
+    program_how_t train; /* without its schedule */
+    program_how_t score; /* the held-out split's, between steps; use 0: none */
+} step_layout_t;
+
+/* A pure function: it needs no file, no device and no other rank. documents_per_sample is what
+ * step_documents says of the data; 0: not known, then as many as there are tokens. */
+step_layout_t step_layout(const job_t *job, uint32_t rank, uint32_t ranks,
+                          uint64_t documents_per_sample);
+
+typedef struct step_programs {
+    schedule_t *schedule; /* of this rank's micro-batches; a run of `train` is one of its rounds */
+    program_t *train, *update;
+    evaluation_t *evaluation; /* NULL: none during training */
+} step_programs_t;
+
+/* Makes the schedule that the job names, and states the programs of a step in the session's engine;
+ * engine_plan or engine_build comes after. ranks: who share the runs of an evaluation; NULL: alone,
+ * or nothing is run. What was made before a failure is in *out, too. */
+lh_status_t step_programs_new(session_t *s, const step_layout_t *layout, const train_ranks_t *ranks,
+                              step_programs_t *out) LH_MUST_CHECK;
+void step_programs_free(step_programs_t *p); /* the rest goes with the engine */
+/* Of what the bits of a step depend on: "depth", "breadth", or a digest of another table. */
+void step_accumulation_text(const job_t *job, const schedule_t *s, text_t *out);
+
+/* A split of the job's data, in the order in which training reads it. beside: as in batches_how_t. */
+lh_status_t step_batches_open(const job_t *job, uint32_t split, uint32_t vocab, int32_t eod,
+                              const batches_t *beside, batches_t **out) LH_MUST_CHECK;
+/* Whether the layout depends on the data: where documents lie apart, and the INI does not say how
+ * many there are. */
+bool step_asks_data(const job_t *job);
+/* For step_layout: the most documents that a sequence of the two splits holds; 0: as many as
+ * tokens, since an eod may stand anywhere, or nobody asks. valid may be NULL. */
+uint64_t step_documents(const job_t *job, const batches_t *train, const batches_t *valid,
+                        int32_t eod);
+
+#endif

@@ -1,0 +1,251 @@
+/* train_comm.c - how the ranks of a run talk. */
+#include <session/train_comm.h>
+
+#include <stdio.h>
+#include <string.h>
+
+#include <base/memory.h>
+#include <session/link_record.h>
+
+static lh_status_t start(void *context, const void *mine, size_t bytes)
+{
+    train_comm_t *t = context;
+    if (t->plan == NULL || bytes > TRAIN_COMM_ROOM)
+        return fail(LH_INVALID, "%zu bytes of each rank can't be gathered beside other work",
+                    bytes);
+    memcpy(t->memory + (size_t)t->ranks.rank * TRAIN_COMM_ROOM, mine, bytes);
+    return collective_start(t->plan);
+}
+
+static lh_status_t finish(void *context, size_t bytes, void *all)
+{
+    train_comm_t *t = context;
+    const lh_status_t status = collective_wait(t->plan);
+    if (status != LH_OK) return status;
+    for (uint32_t r = 0; r < t->ranks.size; r++)
+        memcpy((char *)all + r * bytes, t->memory + (size_t)r * TRAIN_COMM_ROOM, bytes);
+    return LH_OK;
+}
+
+static lh_status_t gather(void *context, const void *mine, size_t bytes, void *all)
+{
+    train_comm_t *t = context;
+    if (t->plan == NULL || bytes > TRAIN_COMM_ROOM)
+        return control_gather(t->control, mine, bytes, all);
+    const lh_status_t status = start(t, mine, bytes);
+    return status == LH_OK ? finish(t, bytes, all) : status;
+}
+
+lh_status_t train_comm_open(train_comm_t *t, const train_comm_how_t *how)
+{
+    const comm_how_t comm = {.job = how->job,
+                             .registry = how->registry,
+                             .world = how->world,
+                             .control = how->control,
+                             .thread = true,
+                             .planned = how->control == NULL};
+    *t = (train_comm_t){.ranks = {.rank = how->world->row.rank,
+                                  .size = how->world->row.size,
+                                  .context = t,
+                                  .gather = gather,
+                                  .start = start,
+                                  .finish = finish},
+                        .job = how->job,
+                        .control = how->control};
+    return comm_open(&comm, &t->comm);
+}
+
+static lh_status_t plan_numbers(train_comm_t *t, collective_t **out)
+{
+    const size_t bytes = (size_t)t->ranks.size * TRAIN_COMM_ROOM;
+    coll_how_t how = {.name = "numbers of the step",
+                      .op = COLL_ALL_GATHER,
+                      .group = comm_group(t->comm, LH_GROUP_DATA),
+                      .dtype = LH_DTYPE_F32,
+                      .elements = bytes / sizeof(float),
+                      .service = LH_SERVICE_GRADIENT};
+    if (how.group == NULL) return LH_INVALID;
+    t->memory = mem_new(bytes);
+    if (t->memory == NULL) return LH_NO_MEMORY;
+    how.whole.address = t->memory;
+    const lh_status_t status = comm_arena(t->comm, t->memory, bytes, -1, 0, &how.whole.arena);
+    return status == LH_OK ? collective_new(t->comm, &how, out) : status;
+}
+
+static lh_status_t plan_all(train_comm_t *t, collective_t **numbers)
+{
+    const lh_status_t status = plan_numbers(t, numbers);
+    return status == LH_OK ? comm_plan(t->comm, &t->planned_bytes) : status;
+}
+
+lh_status_t train_comm_plan(train_comm_t *t)
+{
+    collective_t *numbers;
+    return plan_all(t, &numbers);
+}
+
+/* Rank 0 keeps the record of links, which all other ranks hear of from it. */
+static lh_status_t connect_known(train_comm_t *t)
+{
+    probe_pair_t *known = NULL;
+    uint32_t count = 0;
+    if (t->ranks.rank == 0 && comm_world(t->comm)->row.sites > 1)
+        link_record_load(t->job, &known, &count);
+    comm_known_links(t->comm, known, count);
+    const lh_status_t status = comm_connect(t->comm);
+    mem_free(known);
+    if (status != LH_OK || t->ranks.rank != 0) return status;
+    const probe_pair_t *pairs = links_pairs(comm_links(t->comm), &count);
+    if (count > 0) link_record_keep(t->job, pairs, count);
+    return LH_OK;
+}
+
+lh_status_t train_comm_connect(train_comm_t *t)
+{
+    collective_t *numbers;
+    lh_status_t status = plan_all(t, &numbers);
+    if (status == LH_OK) status = connect_known(t);
+    if (status == LH_OK) t->plan = numbers; /* until then gathers take the slow way */
+    return status;
+}
+
+void train_comm_close(train_comm_t *t, bool together)
+{
+    if (t->comm == NULL) return;
+    comm_stop(t->comm);
+    if (together && control_barrier(t->control, "the end of training") != LH_OK) {
+        /* Somebody failed after all; the control plane tells who. */
+    }
+    comm_close(t->comm);
+    mem_free(t->memory);
+    *t = (train_comm_t){0};
+}
+
+/* Sums and words of rank 0, by one gather. */
+lh_status_t agree_new(const train_ranks_t *ranks, agree_t *out)
+{
+    *out = (agree_t){0};
+    if (ranks == NULL || ranks->size <= 1) return LH_OK;
+    out->all = mem_array(ranks->size, AGREE_MOST * sizeof(*out->all));
+    if (out->all == NULL) return LH_NO_MEMORY;
+    out->ranks = ranks;
+    return LH_OK;
+}
+
+void agree_free(agree_t *a)
+{
+    mem_free(a->all);
+    *a = (agree_t){0};
+}
+
+static void ranks_sum(const agree_t *a, double *values, uint32_t count)
+{
+    for (uint32_t k = 0; k < count; k++) {
+        values[k] = 0;
+        for (uint32_t r = 0; r < a->ranks->size; r++)
+            values[k] += a->all[r * count + k];
+    }
+}
+
+lh_status_t agree_sum(agree_t *a, double *values, uint32_t count)
+{
+    lh_assert(count > 0 && count <= AGREE_MOST);
+    if (a->ranks == NULL) return LH_OK;
+    const train_ranks_t *r = a->ranks;
+    const lh_status_t status = r->gather(r->context, values, count * sizeof(*values), a->all);
+    if (status == LH_OK) ranks_sum(a, values, count);
+    return status;
+}
+
+lh_status_t agree_start(agree_t *a, const double *values, uint32_t count)
+{
+    lh_assert(count > 0 && count <= AGREE_MOST);
+    if (a->ranks == NULL || a->ranks->start == NULL) return LH_OK;
+    return a->ranks->start(a->ranks->context, values, count * sizeof(*values));
+}
+
+lh_status_t agree_finish(agree_t *a, double *values, uint32_t count)
+{
+    lh_assert(count > 0 && count <= AGREE_MOST);
+    if (a->ranks == NULL) return LH_OK;
+    const train_ranks_t *r = a->ranks;
+    if (r->start == NULL) return agree_sum(a, values, count);
+    const lh_status_t status = r->finish(r->context, count * sizeof(*values), a->all);
+    if (status == LH_OK) ranks_sum(a, values, count);
+    return status;
+}
+
+lh_status_t agree_first(agree_t *a, void *value, size_t bytes)
+{
+    lh_assert(bytes > 0);
+    if (a->ranks == NULL) return LH_OK;
+    char *all = mem_array(a->ranks->size, bytes);
+    if (all == NULL) return LH_NO_MEMORY;
+    const lh_status_t status = a->ranks->gather(a->ranks->context, value, bytes, all);
+    if (status == LH_OK) memcpy(value, all, bytes);
+    mem_free(all);
+    return status;
+}
+
+lh_status_t agree_failure(agree_t *a, lh_status_t *status, char *sentence, size_t bytes)
+{
+    typedef struct failure {
+        lh_status_t status;
+        char sentence[AGREE_SENTENCE];
+    } failure_t;
+    if (a->ranks == NULL) return LH_OK;
+    failure_t mine = {.status = *status};
+    (void)snprintf(mine.sentence, sizeof(mine.sentence), "%s", *status == LH_OK ? "" : sentence);
+    failure_t *all = mem_array(a->ranks->size, sizeof(*all));
+    if (all == NULL) return LH_NO_MEMORY;
+    const lh_status_t gathered = a->ranks->gather(a->ranks->context, &mine, sizeof(mine), all);
+    uint32_t r = 0;
+    while (gathered == LH_OK && r + 1 < a->ranks->size && all[r].status == LH_OK)
+        r++;
+    if (gathered == LH_OK) {
+        all[r].sentence[AGREE_SENTENCE - 1] = '\0';
+        *status = all[r].status;
+        if (r == a->ranks->rank)
+            (void)snprintf(sentence, bytes, "%s", all[r].sentence);
+        else
+            (void)snprintf(sentence, bytes, "rank %u: %s", r, all[r].sentence);
+    }
+    mem_free(all);
+    return gathered;
+}
+
+static void join_texts(const char (*all)[AGREE_TEXT], uint32_t size, text_t *out)
+{
+    for (uint32_t r = 0, end; r < size; r = end) {
+        for (end = r + 1; end < size && strcmp(all[r], all[end]) == 0; end++) {
+        }
+        if (r == 0 && end == size)
+            text_append(out, all[0]);
+        else if (end == r + 1)
+            text_printf(out, "%srank %u: %s", r == 0 ? "" : "; ", r, all[r]);
+        else
+            text_printf(out, "%sranks %u to %u: %s", r == 0 ? "" : "; ", r, end - 1, all[r]);
+    }
+}
+
+lh_status_t agree_text(agree_t *a, const char *mine, text_t *out)
+{
+    char own[AGREE_TEXT] = {0};
+    (void)snprintf(own, sizeof(own), "%s", mine);
+    const uint32_t size = agree_size(a);
+    char(*all)[AGREE_TEXT] = mem_array(size, sizeof(*all));
+    if (all == NULL) return LH_NO_MEMORY;
+    lh_status_t status = LH_OK;
+    if (a->ranks != NULL)
+        status = a->ranks->gather(a->ranks->context, own, sizeof(own), all);
+    else
+        memcpy(all[0], own, sizeof(own));
+    if (status == LH_OK) {
+        for (uint32_t r = 0; r < size; r++)
+            all[r][AGREE_TEXT - 1] = '\0';
+        join_texts((const char(*)[AGREE_TEXT])all, size, out);
+        status = text_status(out);
+    }
+    mem_free(all);
+    return status;
+}

@@ -1,0 +1,87 @@
+/* session/train_comm.h - how the ranks of a run talk: the communicator that moves gradients and
+ * values, and the small gathers of the host's own numbers. */
+#ifndef SESSION_TRAIN_COMM_H
+#define SESSION_TRAIN_COMM_H
+
+#include <base/text.h>
+#include <comm/comm.h>
+
+/* The other ranks of a run, as far as the trainer needs to agree with them on
+ * numbers of the host: weights of a batch, losses, whether to save. */
+typedef struct train_ranks {
+    uint32_t rank, size;
+    void *context;
+    /* Every rank gives `bytes` of its own and gets all, in order of ranks: all is [size x bytes].
+     * Blocking; all ranks call in the same order with the same sizes. No allocation. */
+    lh_status_t (*gather)(void *context, const void *mine, size_t bytes, void *all);
+    /* The same in two calls, with other work between them; no other gather meanwhile. NULL: only at
+     * once. */
+    lh_status_t (*start)(void *context, const void *mine, size_t bytes);
+    lh_status_t (*finish)(void *context, size_t bytes, void *all);
+} train_ranks_t;
+
+enum { AGREE_MOST = 4, AGREE_SENTENCE = 512 };
+typedef struct agree {          /* numbers of all ranks */
+    const train_ranks_t *ranks; /* NULL: alone */
+    double *all;                /* [size][AGREE_MOST] */
+} agree_t;
+
+/* ranks NULL, or of size 1: alone. */
+lh_status_t agree_new(const train_ranks_t *ranks, agree_t *out) LH_MUST_CHECK;
+void agree_free(agree_t *a);
+static inline uint32_t agree_rank(const agree_t *a)
+{
+    return a->ranks == NULL ? 0 : a->ranks->rank;
+}
+static inline uint32_t agree_size(const agree_t *a)
+{
+    return a->ranks == NULL ? 1 : a->ranks->size;
+}
+
+/* Each value becomes the sum over all ranks, added in their order: the same bits on all of them. */
+lh_status_t agree_sum(agree_t *a, double *values, uint32_t count) LH_MUST_CHECK;
+/* The same in two calls: the values travel while something else is done. */
+lh_status_t agree_start(agree_t *a, const double *values, uint32_t count) LH_MUST_CHECK;
+lh_status_t agree_finish(agree_t *a, double *values, uint32_t count) LH_MUST_CHECK;
+/* What each rank says of itself (at most AGREE_TEXT bytes with its NUL) as one text, the same on
+ * all: once where all say the same, else rank by rank. */
+enum { AGREE_TEXT = 192 };
+lh_status_t agree_text(agree_t *a, const char *mine, text_t *out) LH_MUST_CHECK;
+/* Whoever has failed gives its status and sentence (at most `bytes` with the NUL), the others LH_OK:
+ * all take those of the first one, named if it is another. */
+lh_status_t agree_failure(agree_t *a, lh_status_t *status, char *sentence,
+                          size_t bytes) LH_MUST_CHECK;
+/* All ranks take what rank 0 gives. */
+lh_status_t agree_first(agree_t *a, void *value, size_t bytes) LH_MUST_CHECK;
+
+typedef struct train_comm {
+    train_ranks_t ranks; /* of agree_new and evaluation_new; context is this struct */
+    comm_t *comm;
+    const job_t *job;
+    control_t *control;
+    collective_t *plan;     /* NULL until connected: then gathers go through the control plane */
+    char *memory;           /* [ranks][TRAIN_COMM_ROOM] */
+    uint64_t planned_bytes; /* of plans and staging, as they were expected */
+} train_comm_t;
+
+/* Gathers of up to so many bytes a rank take the fast way, the others the control plane. */
+enum { TRAIN_COMM_ROOM = 64 };
+
+typedef struct train_comm_how {
+    const job_t *job;
+    registry_t *registry;
+    const world_t *world;
+    control_t *control; /* NULL: planned only, train_comm_connect is refused */
+} train_comm_how_t;
+
+/* Stays where it is while it is used. */
+lh_status_t train_comm_open(train_comm_t *t, const train_comm_how_t *how) LH_MUST_CHECK;
+/* After engine_build or transfers_plan, when all else is planned: counts what that takes. */
+lh_status_t train_comm_plan(train_comm_t *t) LH_MUST_CHECK;
+/* After engine_build: everything is planned. All ranks call it. */
+lh_status_t train_comm_connect(train_comm_t *t) LH_MUST_CHECK;
+/* Before memory that travels is freed. together: no rank has failed, so wait until all are here,
+ * and a link that ends is no failure any more. */
+void train_comm_close(train_comm_t *t, bool together);
+
+#endif

@@ -1,0 +1,354 @@
+/* normalize.c - the steps of a normalizer, one buffer to the other. */
+#include <tokenizer/normalize.h>
+
+#include <utf8proc.h>
+
+#include <base/memory.h>
+#include <tokenizer/unicode.h>
+
+static const char space_mark[] = "\xE2\x96\x81"; /* U+2581 */
+
+/* What a text may become: real normalizers stay far below it, a file made to fill the memory does
+ * not. */
+enum { GROWTH = 64, GROWTH_MORE = 64 * 1024 };
+
+static bool grew_too_much(const text_t *out, size_t from)
+{
+    return out->length > from * GROWTH + GROWTH_MORE;
+}
+
+static lh_status_t refuse_growth(size_t from)
+{
+    return fail(LH_INVALID, "the tokenizer's normalizer makes more than %zu bytes of %zu",
+                from * GROWTH + GROWTH_MORE, from);
+}
+
+static void step_free(normalize_step_t *step)
+{
+    mem_free(step->from);
+    mem_free(step->to);
+    regex_free(step->regex);
+    charsmap_free(&step->spaces.charsmap);
+    byte_trie_free(&step->spaces.kept);
+}
+
+lh_status_t normalizer_add(normalizer_t *n, normalize_step_t step)
+{
+    normalize_step_t *steps = mem_grow(n->steps, &n->room, n->count + 1, sizeof(*steps));
+    if (steps == NULL) {
+        step_free(&step);
+        return LH_NO_MEMORY;
+    }
+    n->steps = steps;
+    steps[n->count++] = step;
+    return LH_OK;
+}
+
+void normalizer_free(normalizer_t *n)
+{
+    for (size_t i = 0; i < n->count; i++)
+        step_free(&n->steps[i]);
+    mem_free(n->steps);
+    *n = (normalizer_t){0};
+}
+
+lh_status_t normalize_scratch_open(const normalizer_t *n, normalize_scratch_t *s)
+{
+    *s = (normalize_scratch_t){0};
+    s->matches = mem_array(n->count, sizeof(*s->matches));
+    if (s->matches == NULL) return LH_NO_MEMORY;
+    for (; s->match_count < n->count; s->match_count++) {
+        const regex_t *regex = n->steps[s->match_count].regex;
+        if (regex == NULL) continue;
+        const lh_status_t status = regex_match_new(regex, &s->matches[s->match_count]);
+        if (status != LH_OK) {
+            normalize_scratch_close(s);
+            return status;
+        }
+    }
+    return LH_OK;
+}
+
+void normalize_scratch_close(normalize_scratch_t *s)
+{
+    for (size_t i = 0; i < s->match_count; i++)
+        regex_match_free(s->matches[i]);
+    mem_free(s->matches);
+    mem_free(s->characters);
+    text_free(&s->texts[0]);
+    text_free(&s->texts[1]);
+    *s = (normalize_scratch_t){0};
+}
+
+/* Nothing below U+0300 composes with anything, and with NFC nothing below it changes by itself. */
+static bool is_composed(const char *text, size_t length)
+{
+    for (size_t i = 0; i < length; i++) {
+        i += utf8_ascii(text + i, length - i);
+        if (i < length && (unsigned char)text[i] >= 0xCC) return false;
+    }
+    return true;
+}
+
+static lh_status_t normalize_compose(const normalize_step_t *step, normalize_scratch_t *s,
+                                     const char *text, size_t length, text_t *out)
+{
+    const utf8proc_option_t options = UTF8PROC_STABLE |
+                                      (step->compose ? UTF8PROC_COMPOSE : UTF8PROC_DECOMPOSE) |
+                                      (step->compatible ? UTF8PROC_COMPAT : 0);
+    const utf8proc_uint8_t *bytes = (const utf8proc_uint8_t *)text;
+    const utf8proc_ssize_t wanted = utf8proc_decompose(bytes, (utf8proc_ssize_t)length, NULL, 0,
+                                                       options);
+    if (wanted < 0) { /* not UTF-8 */
+        text_append_n(out, text, length);
+        return text_status(out);
+    }
+    /* one more for the NUL that reencode writes */
+    int32_t *characters = mem_grow(s->characters, &s->character_room, (size_t)wanted + 1,
+                                   sizeof(*characters));
+    if (characters == NULL) return LH_NO_MEMORY;
+    s->characters = characters;
+    (void)utf8proc_decompose(bytes, (utf8proc_ssize_t)length, characters, wanted, options);
+    const utf8proc_ssize_t made = utf8proc_reencode(characters, wanted, options);
+    text_append_n(out, (const char *)characters, made < 0 ? 0 : (size_t)made);
+    return text_status(out);
+}
+
+static lh_status_t normalize_replace(const normalize_step_t *step, regex_match_t *match,
+                                     const char *text, size_t length, text_t *out)
+{
+    lh_assert(match != NULL || step->from_length > 0);
+    for (size_t at = 0; at < length;) {
+        size_t start = length, end = length;
+        if (step->regex != NULL) {
+            const lh_status_t status = regex_find(step->regex, match, text, length, at, &start,
+                                                  &end);
+            if (status != LH_OK) return status;
+        } else {
+            const char *found = step->from_length == 1
+                                    ? memchr(text + at, step->from[0], length - at)
+                                    : memmem(text + at, length - at, step->from, step->from_length);
+            if (found != NULL) {
+                start = (size_t)(found - text);
+                end = start + step->from_length;
+            }
+        }
+        text_append_n(out, text + at, start - at);
+        if (end > start) text_append_n(out, step->to, step->to_length);
+        if (grew_too_much(out, length)) return refuse_growth(length);
+        at = end;
+    }
+    return text_status(out);
+}
+
+typedef struct space_part {
+    const char *bytes;
+    size_t length, taken; /* what it becomes; bytes of text that it stands for */
+} space_part_t;
+
+static space_part_t next_part(const space_rules_t *rules, const char *text, size_t length)
+{
+    int32_t value;
+    const size_t kept = byte_trie_longest(&rules->kept, text, length, &value);
+    if (kept > 0) return (space_part_t){text, kept, kept};
+
+    const char *to;
+    const size_t mapped = charsmap_longest(&rules->charsmap, text, length, &to);
+    if (mapped > 0) return (space_part_t){to, strlen(to), mapped};
+    uint32_t size;
+    const uint32_t c = utf8_decode((const unsigned char *)text,
+                                   (const unsigned char *)text + length, &size);
+    if (c == UTF8_BAD) return (space_part_t){"\xEF\xBF\xBD", 3, 1};
+    return (space_part_t){text, size, size};
+}
+
+static void append_part(const space_rules_t *rules, const space_part_t *part, text_t *out)
+{
+    const char *from = part->bytes, *end = part->bytes + part->length;
+
+    while (rules->escape && from < end) {
+        const char *space = memchr(from, ' ', (size_t)(end - from));
+        if (space == NULL) break;
+        text_append_n(out, from, (size_t)(space - from));
+        text_append(out, space_mark);
+        from = space + 1;
+    }
+    text_append_n(out, from, (size_t)(end - from));
+}
+
+/* Without a charsmap and user-defined pieces, and with spaces left alone, runs between spaces are
+ * copied as they are. */
+static lh_status_t escape_only(const char *text, size_t length, text_t *out)
+{
+    for (size_t at = 0; at < length;) {
+        const char *space = memchr(text + at, ' ', length - at);
+        const size_t end = space == NULL ? length : (size_t)(space - text);
+        text_append_n(out, text + at, end - at);
+        if (space != NULL) text_append_n(out, space_mark, 3);
+        at = end + 1;
+    }
+    return text_status(out);
+}
+
+static void cut_spaces_at_end(const char *space, text_t *out)
+{
+    const size_t size = strlen(space);
+    while (out->length >= size && memcmp(out->data + out->length - size, space, size) == 0)
+        out->length -= size;
+}
+
+/* The rules of sentencepiece's normalizer.cc, for text that is UTF-8. */
+static lh_status_t treat_spaces(const space_rules_t *rules, const char *text, size_t length,
+                                text_t *out)
+{
+    const char *space = rules->escape ? space_mark : " ";
+    const bool plain = rules->charsmap.unit_count == 0 && rules->kept.count == 0 &&
+                       !rules->remove_extra && rules->escape;
+    size_t at = 0;
+
+    while (rules->remove_extra && at < length) {
+        const space_part_t part = next_part(rules, text + at, length - at);
+        if (part.length != 1 || part.bytes[0] != ' ') break;
+        at += part.taken;
+    }
+    if (at == length) return LH_OK;
+    if (rules->add_dummy_prefix) text_append(out, space);
+    if (plain) return escape_only(text, length, out);
+
+    bool after_space = rules->remove_extra;
+    while (at < length) {
+        space_part_t part = next_part(rules, text + at, length - at);
+        at += part.taken;
+        while (after_space && part.length > 0 && part.bytes[0] == ' ') {
+            part.bytes++;
+            part.length--;
+        }
+        if (part.length == 0) continue;
+        append_part(rules, &part, out);
+        if (grew_too_much(out, length)) return refuse_growth(length);
+        after_space = rules->remove_extra && part.bytes[part.length - 1] == ' ';
+    }
+    if (rules->remove_extra && !out->failed) cut_spaces_at_end(space, out);
+    return text_status(out);
+}
+
+static lh_status_t normalize_apply(const normalizer_t *n, size_t index, normalize_scratch_t *s,
+                                   const char *text, size_t length, text_t *out)
+{
+    const normalize_step_t *step = &n->steps[index];
+
+    switch (step->by) {
+    case NORMALIZE_UNICODE: return normalize_compose(step, s, text, length, out);
+    case NORMALIZE_PREPEND:
+        if (length > 0) text_append_n(out, step->to, step->to_length);
+        text_append_n(out, text, length);
+        return text_status(out);
+    case NORMALIZE_REPLACE: return normalize_replace(step, s->matches[index], text, length, out);
+    case NORMALIZE_SPACES: return treat_spaces(&step->spaces, text, length, out);
+    }
+    return LH_OK;
+}
+
+static bool changes_nothing(const normalize_step_t *step, const char *text, size_t length)
+{
+    if (step->by != NORMALIZE_UNICODE) return false;
+    if (step->compose && !step->compatible) return is_composed(text, length);
+    return utf8_ascii(text, length) == length;
+}
+
+lh_status_t normalize(const normalizer_t *n, normalize_scratch_t *s, const char *text,
+                      size_t length, const char **out, size_t *out_length)
+{
+    lh_assert(s->match_count == n->count);
+    const size_t from = length;
+    size_t next = 0;
+
+    for (size_t i = 0; i < n->count; i++) {
+        if (changes_nothing(&n->steps[i], text, length)) continue;
+        text_t *to = &s->texts[next];
+        to->length = 0;
+        to->failed = false;
+        const lh_status_t status = normalize_apply(n, i, s, text, length, to);
+        if (status != LH_OK) return status;
+        if (grew_too_much(to, from)) return refuse_growth(from);
+        text = to->data == NULL ? "" : to->data;
+        length = to->length;
+        next = 1 - next;
+    }
+    *out = text;
+    *out_length = length;
+    return LH_OK;
+}
+
+/* Reads and walks the double array (Darts-clone) inside a precompiled charsmap.
+ * Nothing in it is trusted: every index is checked where it is used. */
+static uint32_t read_u32(const char *bytes)
+{
+    const unsigned char *b = (const unsigned char *)bytes;
+    return b[0] | (uint32_t)b[1] << 8 | (uint32_t)b[2] << 16 | (uint32_t)b[3] << 24;
+}
+
+lh_status_t charsmap_read(const char *path, const char *bytes, size_t length, charsmap_t *out)
+{
+    charsmap_t map = {0};
+    if (length == 0) {
+        *out = map;
+        return LH_OK;
+    }
+    if (length < 4)
+        return fail(LH_INVALID, "%s: the charsmap has %zu bytes; it starts with 4", path, length);
+    const uint32_t trie_bytes = read_u32(bytes);
+    if (trie_bytes % 4 != 0 || trie_bytes == 0 || trie_bytes >= length - 4)
+        return fail(LH_INVALID, "%s: the charsmap's trie has %u bytes of the map's %zu", path,
+                    trie_bytes, length);
+    if (bytes[length - 1] != '\0')
+        return fail(LH_INVALID, "%s: the charsmap's last replacement has no end", path);
+
+    map.unit_count = trie_bytes / 4;
+    map.string_bytes = length - 4 - trie_bytes;
+    map.units = mem_array(map.unit_count, sizeof(*map.units));
+    map.strings = mem_text_n(bytes + 4 + trie_bytes, map.string_bytes);
+    if (map.units == NULL || map.strings == NULL) {
+        charsmap_free(&map);
+        return LH_NO_MEMORY;
+    }
+    for (size_t i = 0; i < map.unit_count; i++)
+        map.units[i] = read_u32(bytes + 4 + i * 4);
+    *out = map;
+    return LH_OK;
+}
+
+void charsmap_free(charsmap_t *m)
+{
+    mem_free(m->units);
+    mem_free(m->strings);
+    *m = (charsmap_t){0};
+}
+
+static uint32_t unit_offset(uint32_t unit)
+{
+    return (unit >> 10) << ((unit & (1u << 9)) >> 6);
+}
+
+size_t charsmap_longest(const charsmap_t *m, const char *text, size_t length, const char **to)
+{
+    if (m->unit_count == 0) return 0;
+
+    size_t longest = 0;
+    uint32_t at = unit_offset(m->units[0]);
+    for (size_t i = 0; i < length; i++) {
+        const uint32_t byte = (unsigned char)text[i];
+        at ^= byte;
+        if (at >= m->unit_count) break;
+        const uint32_t unit = m->units[at];
+        if ((unit & ((1u << 31) | 0xFF)) != byte) break;
+        at ^= unit_offset(unit);
+        if ((unit >> 8 & 1) == 0) continue;
+        if (at >= m->unit_count) break;
+        const uint32_t start = m->units[at] & 0x7FFFFFFF;
+        if (start >= m->string_bytes) break;
+        *to = m->strings + start;
+        longest = i + 1;
+    }
+    return longest;
+}

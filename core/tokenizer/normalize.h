@@ -1,0 +1,76 @@
+/* tokenizer/normalize.h - what happens to a text before it is cut: composition of characters,
+ * replacements, sentencepiece's treatment of spaces. */
+#ifndef TOKENIZER_NORMALIZE_H
+#define TOKENIZER_NORMALIZE_H
+
+#include <base/status.h>
+#include <base/text.h>
+#include <tokenizer/byte_trie.h>
+#include <tokenizer/regex.h>
+
+/* Sentencepiece's table of what characters are replaced with before encoding. */
+typedef struct charsmap {
+    uint32_t *units; /* a double array trie */
+    size_t unit_count;
+    char *strings; /* NUL-terminated, one after another */
+    size_t string_bytes;
+} charsmap_t;
+
+/* A normalizer_spec.precompiled_charsmap; length 0 makes an empty map. */
+lh_status_t charsmap_read(const char *path, const char *bytes, size_t length,
+                          charsmap_t *out) LH_MUST_CHECK;
+void charsmap_free(charsmap_t *m);
+
+/* The longest entry that text starts with: returns its length and the replacement, or 0. */
+size_t charsmap_longest(const charsmap_t *m, const char *text, size_t length, const char **to);
+
+typedef enum normalize_by {
+    NORMALIZE_UNICODE, /* NFC, NFD, NFKC, NFKD       */
+    NORMALIZE_PREPEND, /* `to`, unless text is empty */
+    NORMALIZE_REPLACE, /* `from` or a regex by `to`  */
+    NORMALIZE_SPACES,  /* sentencepiece              */
+} normalize_by_t;
+
+/* sentencepiece's normalizer_spec. */
+typedef struct space_rules {
+    charsmap_t charsmap;
+    byte_trie_t kept; /* user-defined pieces: the charsmap does not touch them */
+    bool add_dummy_prefix, remove_extra, escape;
+} space_rules_t;
+
+typedef struct normalize_step {
+    normalize_by_t by;
+    bool compose, compatible; /* of NORMALIZE_UNICODE */
+    char *from, *to;          /* owned; UTF-8         */
+    size_t from_length, to_length;
+    regex_t *regex;
+    space_rules_t spaces;
+} normalize_step_t;
+
+typedef struct normalizer {
+    normalize_step_t *steps;
+    size_t count, room;
+} normalizer_t;
+
+/* One thread's. */
+typedef struct normalize_scratch {
+    text_t texts[2];
+    int32_t *characters;
+    size_t character_room;
+    regex_match_t **matches; /* by step */
+    size_t match_count;
+} normalize_scratch_t;
+
+/* Takes over what the step owns, also on failure. */
+lh_status_t normalizer_add(normalizer_t *n, normalize_step_t step) LH_MUST_CHECK;
+void normalizer_free(normalizer_t *n);
+
+lh_status_t normalize_scratch_open(const normalizer_t *n, normalize_scratch_t *s) LH_MUST_CHECK;
+void normalize_scratch_close(normalize_scratch_t *s);
+
+/* *out is text itself where nothing changes, or valid until the next call with this scratch. Text
+ * that is not UTF-8 goes through composition unchanged; NORMALIZE_SPACES needs UTF-8. */
+lh_status_t normalize(const normalizer_t *n, normalize_scratch_t *s, const char *text,
+                      size_t length, const char **out, size_t *out_length) LH_MUST_CHECK;
+
+#endif

@@ -1,0 +1,517 @@
+/* sentencepiece.c - reads a sentencepiece model of the BPE kind: pieces with scores, and the rules
+ * for spaces. */
+#include <math.h>
+#include <stdlib.h>
+
+#include <base/memory.h>
+#include <base/status.h>
+#include <tokenizer/sentencepiece.h>
+#include <tokenizer/tokenizer_pair.h>
+#include <tokenizer/tokenizer_parts.h>
+
+/* Varints, fixed values and length-delimited fields, each checked against the end. */
+typedef enum wire { WIRE_VARINT = 0, WIRE_FIXED64 = 1, WIRE_BYTES = 2, WIRE_FIXED32 = 5 } wire_t;
+
+typedef struct message { /* zero but for these three */
+    const char *path;    /* for sentences */
+    const char *bytes;
+    size_t length;
+    size_t base; /* where bytes stands in the file */
+    size_t at;
+} message_t;
+
+typedef struct field {
+    uint32_t number;
+    wire_t wire;
+    uint64_t value;    /* of a varint or a fixed one  */
+    message_t message; /* of bytes: what is inside    */
+} field_t;
+
+static lh_status_t protobuf_truncated(const message_t *m)
+{
+    return fail(LH_INVALID, "%s: the protobuf is cut off at byte %zu", m->path,
+                m->base + m->length);
+}
+
+static lh_status_t read_varint(message_t *m, uint64_t *out)
+{
+    uint64_t value = 0;
+
+    for (unsigned shift = 0; shift < 70; shift += 7) {
+        if (m->at == m->length) return protobuf_truncated(m);
+        const uint8_t byte = (uint8_t)m->bytes[m->at++];
+        if (shift < 64) value |= (uint64_t)(byte & 0x7F) << shift;
+        if ((byte & 0x80) == 0) {
+            *out = value;
+            return LH_OK;
+        }
+    }
+    return fail(LH_INVALID, "%s: a number of more than ten bytes at byte %zu", m->path,
+                m->base + m->at);
+}
+
+static lh_status_t read_fixed(message_t *m, size_t size, uint64_t *out)
+{
+    if (m->length - m->at < size) return protobuf_truncated(m);
+    uint64_t value = 0;
+    for (size_t i = 0; i < size; i++)
+        value |= (uint64_t)(uint8_t)m->bytes[m->at + i] << (8 * i);
+    m->at += size;
+    *out = value;
+    return LH_OK;
+}
+
+static lh_status_t read_bytes(message_t *m, message_t *out)
+{
+    uint64_t length;
+    const lh_status_t status = read_varint(m, &length);
+    if (status != LH_OK) return status;
+    if (length > m->length - m->at)
+        return fail(LH_INVALID,
+                    "%s: the protobuf is cut off at byte %zu: a field of %llu bytes starts "
+                    "at byte %zu",
+                    m->path, m->base + m->length, (unsigned long long)length, m->base + m->at);
+    *out = (message_t){.path = m->path,
+                       .bytes = m->bytes + m->at,
+                       .length = (size_t)length,
+                       .base = m->base + m->at};
+    m->at += (size_t)length;
+    return LH_OK;
+}
+
+/* *more is false at the end of the message. */
+static lh_status_t message_next(message_t *m, field_t *out, bool *more)
+{
+    lh_assert(m->at <= m->length);
+    *more = m->at < m->length;
+    if (!*more) return LH_OK;
+
+    const size_t start = m->base + m->at;
+    uint64_t tag = 0;
+    const lh_status_t status = read_varint(m, &tag);
+    if (status != LH_OK) return status;
+    *out = (field_t){.number = (uint32_t)(tag >> 3), .wire = (wire_t)(tag & 7)};
+    if (tag >> 3 == 0 || tag > UINT32_MAX)
+        return fail(LH_INVALID, "%s: no protobuf field starts at byte %zu", m->path, start);
+    switch (tag & 7) {
+    case WIRE_VARINT: return read_varint(m, &out->value);
+    case WIRE_FIXED64: return read_fixed(m, 8, &out->value);
+    case WIRE_BYTES: return read_bytes(m, &out->message);
+    case WIRE_FIXED32: return read_fixed(m, 4, &out->value);
+    default:
+        return fail(LH_INVALID, "%s: the protobuf field at byte %zu has the unknown type %u",
+                    m->path, start, (unsigned)(tag & 7));
+    }
+}
+
+/* Refuses a field of another type than the format has. */
+static lh_status_t field_expect(const message_t *m, const field_t *f, wire_t wire, const char *name)
+{
+    if (f->wire == wire) return LH_OK;
+    return fail(LH_INVALID, "%s: the field %s before byte %zu has protobuf type %d, expected %d",
+                m->path, name, m->base + m->at, (int)f->wire, (int)wire);
+}
+
+static float field_float(const field_t *f)
+{
+    const uint32_t bits = (uint32_t)f->value;
+    float value;
+    memcpy(&value, &bits, sizeof(value));
+    return value;
+}
+
+static const char space_mark[] = "\xE2\x96\x81"; /* U+2581 */
+
+/* What is gathered before the tokenizer can be put together. */
+typedef struct model_file {
+    const char *path;
+    float *scores; /* by id */
+    size_t score_room, type_room;
+    uint64_t model_type;
+    int64_t unk, bos, eos, pad; /* trainer_spec; -1: none */
+    bool byte_fallback;
+    message_t charsmap;
+    char *surface; /* owned; of an unknown token */
+    bool add_dummy_prefix, remove_extra, escape, suffix;
+} model_file_t;
+
+static lh_status_t read_piece(tokenizer_t *t, model_file_t *f, message_t m)
+{
+    const size_t id = t->pieces.count;
+    message_t piece = {0};
+    uint64_t type = PIECE_NORMAL;
+    float score = 0;
+    field_t field;
+    bool more;
+
+    for (;;) {
+        lh_status_t status = message_next(&m, &field, &more);
+        if (status != LH_OK) return status;
+        if (!more) break;
+        if (field.number == 1) {
+            status = field_expect(&m, &field, WIRE_BYTES, "piece");
+            piece = field.message;
+        } else if (field.number == 2) {
+            status = field_expect(&m, &field, WIRE_FIXED32, "score");
+            score = field_float(&field);
+        } else if (field.number == 3) {
+            status = field_expect(&m, &field, WIRE_VARINT, "type");
+            type = field.value;
+        }
+        if (status != LH_OK) return status;
+    }
+    if (piece.length == 0) return fail(LH_INVALID, "%s: piece %zu is empty", f->path, id);
+    if (memchr(piece.bytes, '\0', piece.length) != NULL || !utf8_valid(piece.bytes, piece.length))
+        return fail(LH_INVALID, "%s: piece %zu is not a text of UTF-8", f->path, id);
+    if (!isfinite(score))
+        return fail(LH_INVALID, "%s: the score of piece %zu is not finite", f->path, id);
+    if (type < PIECE_NORMAL || type > PIECE_BYTE)
+        return fail(LH_INVALID, "%s: piece %zu has the unknown type %llu", f->path, id,
+                    (unsigned long long)type);
+    if (id >= t->limits.vocabulary)
+        return fail(LH_INVALID, "%s has more than %u pieces", f->path, t->limits.vocabulary);
+
+    float *scores = mem_grow(f->scores, &f->score_room, id + 1, sizeof(*scores));
+    if (scores == NULL) return LH_NO_MEMORY;
+    f->scores = scores;
+    uint8_t *types = mem_grow(t->types, &f->type_room, id + 1, 1);
+    if (types == NULL) return LH_NO_MEMORY;
+    t->types = types;
+    scores[id] = score;
+    types[id] = (uint8_t)type;
+    return tokenizer_add_piece(t, f->path, (uint32_t)id, piece.bytes, piece.length);
+}
+
+static lh_status_t read_trainer(model_file_t *f, message_t m)
+{
+    field_t field;
+    bool more;
+
+    for (;;) {
+        lh_status_t status = message_next(&m, &field, &more);
+        if (status != LH_OK) return status;
+        if (!more) return LH_OK;
+        const int32_t number = (int32_t)field.value; /* ids are int32: -1 takes ten bytes */
+        if (field.number == 44) {
+            status = field_expect(&m, &field, WIRE_BYTES, "unk_surface");
+            if (status != LH_OK) return status;
+            mem_free(f->surface);
+            f->surface = mem_text_n(field.message.bytes, field.message.length);
+            if (f->surface == NULL) return LH_NO_MEMORY;
+        }
+        if (field.wire != WIRE_VARINT) continue;
+        if (field.number == 3) f->model_type = field.value;
+        if (field.number == 24) f->suffix = field.value != 0;
+        if (field.number == 35) f->byte_fallback = field.value != 0;
+        if (field.number == 40) f->unk = number;
+        if (field.number == 41) f->bos = number;
+        if (field.number == 42) f->eos = number;
+        if (field.number == 43) f->pad = number;
+    }
+}
+
+static lh_status_t read_spaces(model_file_t *f, message_t m)
+{
+    field_t field;
+    bool more;
+
+    for (;;) {
+        lh_status_t status = message_next(&m, &field, &more);
+        if (status != LH_OK) return status;
+        if (!more) return LH_OK;
+        if (field.number == 2) {
+            status = field_expect(&m, &field, WIRE_BYTES, "precompiled_charsmap");
+            if (status != LH_OK) return status;
+            f->charsmap = field.message;
+        }
+        if (field.wire != WIRE_VARINT) continue;
+        if (field.number == 3) f->add_dummy_prefix = field.value != 0;
+        if (field.number == 4) f->remove_extra = field.value != 0;
+        if (field.number == 5) f->escape = field.value != 0;
+    }
+}
+
+static lh_status_t read_fields(tokenizer_t *t, model_file_t *f, message_t m)
+{
+    field_t field;
+    bool more;
+
+    for (;;) {
+        lh_status_t status = message_next(&m, &field, &more);
+        if (status != LH_OK) return status;
+        if (!more) break;
+        if (field.number > 3) continue; /* self-test data and the like */
+        status = field_expect(&m, &field, WIRE_BYTES, "of the model");
+        if (status == LH_OK && field.number == 1) status = read_piece(t, f, field.message);
+        if (status == LH_OK && field.number == 2) status = read_trainer(f, field.message);
+        if (status == LH_OK && field.number == 3) status = read_spaces(f, field.message);
+        if (status != LH_OK) return status;
+    }
+    if (t->pieces.count == 0) return fail(LH_INVALID, "%s has no pieces", f->path);
+    return LH_OK;
+}
+
+static lh_status_t refuse_kind(const model_file_t *f)
+{
+    static const char *const kinds[] = {"0", "unigram", "BPE", "word", "char"};
+
+    if (f->model_type != 2)
+        return fail(LH_UNSUPPORTED, "%s: the sentencepiece model is of kind '%s'; BPE is supported",
+                    f->path, f->model_type <= 4 ? kinds[f->model_type] : "unknown");
+    if (f->suffix)
+        return fail(LH_UNSUPPORTED, "%s: treat_whitespace_as_suffix is set, which is not supported",
+                    f->path);
+    return LH_OK;
+}
+
+static bool is_joined(const tokenizer_t *t, uint32_t id)
+{
+    return t->types[id] == PIECE_NORMAL || t->types[id] == PIECE_USER ||
+           t->types[id] == PIECE_UNUSED;
+}
+
+static lh_status_t check_types(tokenizer_t *t, const model_file_t *f)
+{
+    for (uint32_t id = 0; id < t->pieces.count; id++) {
+        if (t->types[id] != PIECE_UNKNOWN) continue;
+        if (t->bpe.unknown != BPE_NONE)
+            return fail(LH_INVALID, "%s: the pieces %u and %u are both of type unknown", f->path,
+                        t->bpe.unknown, id);
+        t->bpe.unknown = id;
+    }
+    if (t->bpe.unknown == BPE_NONE)
+        return fail(LH_INVALID, "%s has no piece of type unknown", f->path);
+    t->bpe.fuse_unknown = true;
+    if (!f->byte_fallback) return LH_OK;
+    t->kind = "sentencepiece BPE with byte fallback";
+    return tokenizer_bytes_from_fallback(t, f->path);
+}
+
+/* Characters that only stand inside of pieces, or are unused ones, take part in joins, but are
+ * unknown by themselves. */
+static lh_status_t add_inner_characters(tokenizer_t *t)
+{
+    for (uint32_t id = 0; id < t->pieces.count; id++) {
+        piece_t piece;
+        if (!is_joined(t, id) || !piece_table_get(&t->pieces, id, &piece)) continue;
+        const unsigned char *p = (const unsigned char *)piece.bytes, *end = p + piece.length;
+        while (p < end) {
+            uint32_t size, symbol;
+            const uint32_t c = utf8_decode(p, end, &size);
+            p += size;
+            const uint32_t known = bpe_find_character(&t->bpe, c);
+            if (known >= t->bpe.first_alias && known != BPE_NONE) continue;
+            if (known != BPE_NONE && t->types[known] != PIECE_UNUSED) continue;
+            lh_status_t status = bpe_add_alias(&t->bpe, (bpe_alias_t){-1, c}, &symbol);
+            if (status == LH_OK) status = bpe_add_character(&t->bpe, c, symbol);
+            if (status != LH_OK) return status;
+        }
+    }
+    return LH_OK;
+}
+
+/* The symbol that stands for a part of a piece: a character or a piece; BPE_NONE if it is neither.
+ */
+static uint32_t symbol_of(const tokenizer_t *t, const char *bytes, size_t length)
+{
+    uint32_t size;
+    const unsigned char *p = (const unsigned char *)bytes;
+    const uint32_t c = utf8_decode(p, p + length, &size);
+    if (size == length) return bpe_find_character(&t->bpe, c);
+
+    const int32_t id = piece_table_find(&t->pieces, bytes, length);
+    return id < 0 || !is_joined(t, (uint32_t)id) ? BPE_NONE : (uint32_t)id;
+}
+
+static lh_status_t add_splits(tokenizer_t *t, const char *path, uint32_t id, uint32_t rank)
+{
+    piece_t piece;
+    if (!is_joined(t, id) || !piece_table_get(&t->pieces, id, &piece)) return LH_OK;
+
+    for (size_t cut = 1; cut < piece.length; cut++) {
+        if (((unsigned char)piece.bytes[cut] & 0xC0) == 0x80) continue;
+        const uint32_t left = symbol_of(t, piece.bytes, cut);
+        const uint32_t right = symbol_of(t, piece.bytes + cut, piece.length - cut);
+        if (left == BPE_NONE || right == BPE_NONE) continue;
+        const lh_status_t status = tokenizer_join(t, path, left, right, rank, id);
+        if (status != LH_OK) return status;
+    }
+    return LH_OK;
+}
+
+typedef struct scored {
+    float score;
+    uint32_t id;
+} scored_t;
+
+static int by_score(const void *a, const void *b)
+{
+    const scored_t *x = a, *y = b;
+    if (x->score != y->score) return x->score > y->score ? -1 : 1;
+    return x->id < y->id ? -1 : x->id > y->id;
+}
+
+/* The higher the score, the earlier a pair is joined; equal scores go from left to right, so they
+ * share a rank. */
+static lh_status_t make_merges(tokenizer_t *t, const char *path, const float *scores)
+{
+    const size_t count = t->pieces.count;
+    scored_t *order = mem_array(count, sizeof(*order));
+    if (order == NULL) return LH_NO_MEMORY;
+
+    for (uint32_t id = 0; id < count; id++)
+        order[id] = (scored_t){scores[id], id};
+    qsort(order, count, sizeof(*order), by_score);
+    lh_status_t status = LH_OK;
+    uint32_t rank = 0;
+    for (size_t i = 0; i < count && status == LH_OK; i++) {
+        if (i > 0 && order[i].score != order[i - 1].score) rank++;
+        status = add_splits(t, path, order[i].id, rank);
+    }
+    mem_free(order);
+    return status;
+}
+
+/* User-defined pieces are taken from the text first and joined with nothing. */
+static lh_status_t add_user_pieces(tokenizer_t *t, space_rules_t *rules)
+{
+    for (uint32_t id = 0; id < t->pieces.count; id++) {
+        piece_t piece;
+        uint32_t symbol;
+        if (t->types[id] != PIECE_USER || !piece_table_get(&t->pieces, id, &piece)) continue;
+        lh_status_t status = bpe_add_alias(&t->bpe, (bpe_alias_t){(int32_t)id, 0}, &symbol);
+        if (status == LH_OK)
+            status = byte_trie_add(&t->bpe.frozen, piece.bytes, piece.length,
+                                   (int32_t)(symbol - t->bpe.first_alias));
+        if (status == LH_OK) status = byte_trie_add(&rules->kept, piece.bytes, piece.length, 0);
+        if (status != LH_OK) return status;
+        t->bpe.has_frozen = true;
+    }
+    return LH_OK;
+}
+
+static lh_status_t mark_unused(tokenizer_t *t)
+{
+    if (memchr(t->types, PIECE_UNUSED, t->pieces.count) == NULL) return LH_OK;
+
+    t->bpe.unused = mem_new(t->pieces.count);
+    if (t->bpe.unused == NULL) return LH_NO_MEMORY;
+    for (uint32_t id = 0; id < t->pieces.count; id++)
+        t->bpe.unused[id] = t->types[id] == PIECE_UNUSED;
+    return LH_OK;
+}
+
+static lh_status_t add_controls(tokenizer_t *t, const char *path)
+{
+    for (uint32_t id = 0; id < t->pieces.count; id++) {
+        piece_t piece;
+        if (t->types[id] != PIECE_CONTROL || !piece_table_get(&t->pieces, id, &piece)) continue;
+        added_token_t token = {.id = (int32_t)id,
+                               .content = mem_text_n(piece.bytes, piece.length),
+                               .length = piece.length,
+                               .special = true,
+                               .implicit = true};
+        if (token.content == NULL) return LH_NO_MEMORY;
+        const lh_status_t status = tokenizer_add_token(t, path, token);
+        if (status != LH_OK) return status;
+    }
+    return LH_OK;
+}
+
+static lh_status_t make_spaces(tokenizer_t *t, const model_file_t *f)
+{
+    normalize_step_t step = {.by = NORMALIZE_SPACES,
+                             .spaces = {.add_dummy_prefix = f->add_dummy_prefix,
+                                        .remove_extra = f->remove_extra,
+                                        .escape = f->escape}};
+    lh_status_t status = charsmap_read(f->path, f->charsmap.bytes, f->charsmap.length,
+                                       &step.spaces.charsmap);
+    if (status == LH_OK) status = add_user_pieces(t, &step.spaces);
+    if (status != LH_OK) {
+        charsmap_free(&step.spaces.charsmap);
+        byte_trie_free(&step.spaces.kept);
+        return status;
+    }
+    return normalizer_add(&t->normalizer, step);
+}
+
+static lh_status_t make_decoder(tokenizer_t *t, model_file_t *f)
+{
+    static const char question[] = " \xE2\x81\x87 "; /* sentencepiece's default */
+    decoder_t *d = &t->decoder;
+
+    d->by_type = true;
+    d->byte_fallback = true;
+    d->surface = f->surface != NULL ? f->surface : mem_text(question);
+    f->surface = NULL;
+    d->replaces[0] = (decode_replace_t){mem_text(space_mark), mem_text(" ")};
+    d->replace_count = 1;
+    if (f->add_dummy_prefix || f->remove_extra) memcpy(d->strip, space_mark, sizeof(space_mark));
+    d->strip_all = f->remove_extra;
+    const bool made = d->surface != NULL && d->replaces[0].from != NULL &&
+                      d->replaces[0].to != NULL;
+    return made ? LH_OK : LH_NO_MEMORY;
+}
+
+static lh_status_t find_specials(tokenizer_t *t, const model_file_t *f)
+{
+    const struct {
+        const char *name;
+        int64_t id;
+        int32_t *out;
+    } rows[] = {
+        {"bos_id", f->bos, &t->special.bos},
+        {"eos_id", f->eos, &t->special.eos},
+        {"pad_id", f->pad, &t->special.pad},
+        {"unk_id", t->bpe.unknown, &t->special.unk},
+    };
+    for (size_t i = 0; i < 4; i++) {
+        if (rows[i].id < -1 || rows[i].id >= (int64_t)t->pieces.count)
+            return fail(LH_INVALID, "%s: %s is %lld; the model has %zu pieces", f->path,
+                        rows[i].name, (long long)rows[i].id, t->pieces.count);
+        *rows[i].out = (int32_t)rows[i].id;
+    }
+    /* ids may be stated for pieces that the model does not have as control tokens */
+    if (t->special.bos >= 0 && t->types[t->special.bos] != PIECE_CONTROL) t->special.bos = -1;
+    if (t->special.eos >= 0 && t->types[t->special.eos] != PIECE_CONTROL) t->special.eos = -1;
+    t->special.eod = t->special.eos;
+    return LH_OK;
+}
+
+static lh_status_t put_together(tokenizer_t *t, model_file_t *f)
+{
+    t->kind = "sentencepiece BPE";
+    t->bpe.first_alias = (uint32_t)t->pieces.count;
+    lh_status_t status = check_types(t, f);
+    if (status == LH_OK) status = tokenizer_characters(t);
+    if (status == LH_OK) status = add_inner_characters(t);
+    if (status == LH_OK) status = make_merges(t, f->path, f->scores);
+    if (status == LH_OK) status = make_spaces(t, f);
+    if (status == LH_OK) status = mark_unused(t);
+    if (status == LH_OK) status = add_controls(t, f->path);
+    if (status == LH_OK) status = make_decoder(t, f);
+    if (status == LH_OK) status = find_specials(t, f);
+    if (status == LH_OK) status = tokenizer_cut_words(t);
+    return status;
+}
+
+lh_status_t tokenizer_read_sentencepiece(tokenizer_t *t, const char *path, const char *bytes,
+                                         size_t length)
+{
+    model_file_t f = {.path = path,
+                      .model_type = 1,
+                      .unk = 0,
+                      .bos = 1,
+                      .eos = 2,
+                      .pad = -1,
+                      .add_dummy_prefix = true,
+                      .remove_extra = true,
+                      .escape = true};
+    lh_status_t status = read_fields(t, &f,
+                                     (message_t){.path = path, .bytes = bytes, .length = length});
+    if (status == LH_OK) status = refuse_kind(&f);
+    if (status == LH_OK) status = put_together(t, &f);
+    mem_free(f.scores);
+    mem_free(f.surface);
+    return status;
+}

@@ -1,0 +1,612 @@
+/* tokenizer.c - finds out what kind of tokenizer a path names, has it read, and answers questions.
+ */
+#include <tokenizer/tokenizer.h>
+
+#include <sys/stat.h>
+
+#include <base/digest.h>
+#include <base/file.h>
+#include <base/memory.h>
+#include <base/sys.h>
+#include <tokenizer/sentencepiece.h>
+#include <tokenizer/tokenizer_inside.h>
+#include <tokenizer/tokenizer_json.h>
+#include <tokenizer/tokenizer_pair.h>
+#include <tokenizer/tokenizer_parts.h>
+
+enum { FILE_BYTES = 256 << 20, VOCABULARY = 4 << 20, VOCABULARY_MOST = 1 << 30 };
+enum { TOKEN_BYTES = 4096, MERGES = 8 << 20 };
+
+static lh_status_t read_json(tokenizer_t *t, const char *path)
+{
+    json_document_t *file = NULL;
+    lh_status_t status = tokenizer_load_json(t, path, &file);
+    if (status != LH_OK) return status;
+
+    const json_value_t *root = json_root(file);
+    const bool is_whole = json_is_map(json_member(root, "model"));
+    status = is_whole ? tokenizer_read_json(t, path, root) : tokenizer_read_pair(t, path, root);
+    json_free(file);
+    return status;
+}
+
+static lh_status_t read_by_content(tokenizer_t *t, const char *path)
+{
+    char *bytes;
+    size_t length;
+    lh_status_t status = file_read(path, t->limits.file_bytes, &bytes, &length);
+    if (status != LH_OK) return status;
+
+    size_t start = length >= 3 && memcmp(bytes, "\xEF\xBB\xBF", 3) == 0 ? 3 : 0;
+    while (start < length && strchr(" \t\r\n", bytes[start]) != NULL && bytes[start] != '\0')
+        start++;
+    const char first = start < length ? bytes[start] : '\0';
+    /* a sentencepiece model starts with its first piece: field 1, of type bytes, of which the first
+     * field is the text; 0x0A would be white space, too */
+    if (length >= 3 && bytes[0] == '\n' && bytes[2] == '\n')
+        status = tokenizer_read_sentencepiece(t, path, bytes, length);
+    else if (first == '{')
+        status = LH_AGAIN;
+    else if (length == 0)
+        status = fail(LH_INVALID, "%s is empty", path);
+    else if (memchr(bytes, '\n', length) != NULL && memchr(bytes, ' ', length) != NULL)
+        status = tokenizer_read_ranks(t, path, bytes, length);
+    else
+        status = fail(LH_INVALID,
+                      "%s is no tokenizer: neither JSON nor a sentencepiece model nor a list "
+                      "of ranks",
+                      path);
+    mem_free(bytes);
+    return status == LH_AGAIN ? read_json(t, path) : status;
+}
+
+/* The vocabulary that belongs to a list of merges; NULL without memory, or `path` itself. */
+static char *vocabulary_of(const char *path)
+{
+    static const struct {
+        const char *merges, *vocabulary[2];
+    } pairs[] = {
+        {"-merges.txt", {"-vocab.json", NULL}},
+        {"merges.txt", {"vocab.json", "encoder.json"}},
+        {"vocab.bpe", {"encoder.json", "vocab.json"}},
+    };
+    for (size_t i = 0; i < 3; i++) {
+        if (!text_ends(path, pairs[i].merges)) continue;
+        for (size_t k = 0; k < 2 && pairs[i].vocabulary[k] != NULL; k++) {
+            text_t other = {0};
+            text_append_n(&other, path, strlen(path) - strlen(pairs[i].merges));
+            text_append(&other, pairs[i].vocabulary[k]);
+            if (other.failed || file_exists(other.data)) return other.data;
+            text_free(&other);
+        }
+    }
+    return mem_text(path);
+}
+
+/* The tokenizer's file in a folder. */
+static lh_status_t find_in_folder(const char *folder, char **out)
+{
+    static const char *const names[] = {"tokenizer.json", "tokenizer.model", "vocab.json",
+                                        "encoder.json"};
+
+    for (size_t i = 0; i < sizeof(names) / sizeof(*names); i++) {
+        char *path = path_join(folder, names[i]);
+        if (path == NULL) return LH_NO_MEMORY;
+        if (file_exists(path)) {
+            *out = path;
+            return LH_OK;
+        }
+        mem_free(path);
+    }
+    return fail(LH_INVALID,
+                "the folder %s has no tokenizer: tokenizer.json, tokenizer.model or vocab.json "
+                "is expected",
+                folder);
+}
+
+static lh_status_t find_file(const char *path, char **out)
+{
+    struct stat info;
+    if (sys()->stat(path, &info) == 0 && S_ISDIR(info.st_mode)) return find_in_folder(path, out);
+    *out = vocabulary_of(path);
+    return *out == NULL ? LH_NO_MEMORY : LH_OK;
+}
+
+/* Once all is read: what added tokens look like in a text, and what decoding may skip. */
+static lh_status_t tokenizer_finish(tokenizer_t *t)
+{
+    const size_t pieces = t->pieces.count, added = t->added_pieces.count;
+    normalize_scratch_t scratch = {0};
+
+    t->vocab_size = (int32_t)(pieces > added ? pieces : added);
+    t->skipped = mem_new((size_t)t->vocab_size);
+    if (t->skipped == NULL) return LH_NO_MEMORY;
+    lh_status_t status = normalize_scratch_open(&t->normalizer, &scratch);
+    for (size_t i = 0; i < t->added.count && status == LH_OK; i++) {
+        const added_token_t *token = &t->added.tokens[i];
+        const char *text = token->content;
+        size_t length = token->length;
+        if (token->special) t->skipped[token->id] = 1;
+        if (token->normalized)
+            status = normalize(&t->normalizer, &scratch, text, length, &text, &length);
+        if (status == LH_OK && length > 0)
+            status = byte_trie_add(token->normalized ? &t->added.normalized : &t->added.raw, text,
+                                   length, (int32_t)i);
+    }
+    normalize_scratch_close(&scratch);
+    return status;
+}
+
+lh_status_t tokenizer_load(const char *path, const tokenizer_limits_t *limits, tokenizer_t **out)
+{
+    char *file = NULL;
+    lh_status_t status = find_file(path, &file);
+    if (status != LH_OK) return status;
+    status = LH_NO_MEMORY;
+    tokenizer_t *t = mem_new(sizeof(*t));
+    if (t == NULL) goto free_file;
+
+    if (limits != NULL) t->limits = *limits;
+    if (t->limits.file_bytes == 0) t->limits.file_bytes = FILE_BYTES;
+    if (t->limits.vocabulary == 0) t->limits.vocabulary = VOCABULARY;
+    if (t->limits.token_bytes == 0) t->limits.token_bytes = TOKEN_BYTES;
+    if (t->limits.merges == 0) t->limits.merges = MERGES;
+    if (t->limits.vocabulary > VOCABULARY_MOST) t->limits.vocabulary = VOCABULARY_MOST;
+    bpe_start(&t->bpe);
+    unicode_classes_fill(&t->pretokenizer.classes);
+    status = tokenizer_add_file(t, file);
+    if (status == LH_OK) status = read_by_content(t, file);
+    if (status == LH_OK) status = tokenizer_finish(t);
+    if (status == LH_OK)
+        *out = t;
+    else
+        tokenizer_free(t);
+
+free_file:
+    mem_free(file);
+    return status;
+}
+
+void tokenizer_free(tokenizer_t *t)
+{
+    if (t == NULL) return;
+    for (size_t i = 0; i < t->file_count; i++)
+        mem_free(t->files[i]);
+    mem_free(t->files);
+    for (size_t i = 0; i < t->decoder.replace_count; i++) {
+        mem_free(t->decoder.replaces[i].from);
+        mem_free(t->decoder.replaces[i].to);
+    }
+    mem_free(t->decoder.surface);
+    mem_free(t->skipped);
+    piece_table_free(&t->added_pieces);
+    added_tokens_free(&t->added);
+    pretokenizer_free(&t->pretokenizer);
+    normalizer_free(&t->normalizer);
+    bpe_free(&t->bpe);
+    mem_free(t->types);
+    piece_table_free(&t->raw);
+    piece_table_free(&t->pieces);
+    mem_free(t);
+}
+
+int32_t tokenizer_vocab_size(const tokenizer_t *t)
+{
+    return t->vocab_size;
+}
+
+const tokenizer_special_t *tokenizer_special(const tokenizer_t *t)
+{
+    return &t->special;
+}
+
+const char *tokenizer_kind(const tokenizer_t *t)
+{
+    return t->kind;
+}
+
+int32_t tokenizer_find(const tokenizer_t *t, const char *piece)
+{
+    const int32_t id = piece_table_find(&t->added_pieces, piece, strlen(piece));
+    return id >= 0 ? id : piece_table_find(&t->pieces, piece, strlen(piece));
+}
+
+size_t tokenizer_file_count(const tokenizer_t *t)
+{
+    return t->file_count;
+}
+
+const char *tokenizer_file(const tokenizer_t *t, size_t index)
+{
+    lh_assert(index < t->file_count);
+    return t->files[index];
+}
+
+/* Ids back to bytes, by the decoder that the file describes. */
+static const char replacement[] = "\xEF\xBF\xBD"; /* U+FFFD */
+
+/* One call of tokenizer_decode. */
+typedef struct decoding {
+    const tokenizer_t *t;
+    text_t *out;
+    size_t start;      /* of what this call appended                                      */
+    size_t bytes_from; /* where the run of byte tokens at the end of out starts           */
+    bool at_start;     /* sentencepiece: the mark of the dummy prefix may still come       */
+} decoding_t;
+
+/* Byte tokens in a row are UTF-8 together, or one U+FFFD each. */
+static void end_bytes(decoding_t *d)
+{
+    const size_t count = d->out->length - d->bytes_from;
+
+    if (count > 0 && !d->out->failed && !utf8_valid(d->out->data + d->bytes_from, count)) {
+        d->out->length = d->bytes_from;
+        for (size_t i = 0; i < count; i++)
+            text_append(d->out, replacement);
+    }
+    d->bytes_from = d->out->length;
+}
+
+static int hex_digit(char c)
+{
+    if (c >= '0' && c <= '9') return c - '0';
+    if (c >= 'A' && c <= 'F') return c - 'A' + 10;
+    if (c >= 'a' && c <= 'f') return c - 'a' + 10;
+    return -1;
+}
+
+/* The byte that "<0xNN>" stands for, or -1. */
+static int byte_of_piece(const tokenizer_t *t, uint32_t id, piece_t piece)
+{
+    if (piece.length != 6 || memcmp(piece.bytes, "<0x", 3) != 0 || piece.bytes[5] != '>') return -1;
+    if (t->decoder.by_type && t->types[id] != PIECE_BYTE) return -1;
+    const int high = hex_digit(piece.bytes[3]), low = hex_digit(piece.bytes[4]);
+    return high < 0 || low < 0 ? -1 : high * 16 + low;
+}
+
+/* A token with a character outside the alphabet, such as an added one, is written as it is spelt.
+ */
+static void append_byte_level(piece_t piece, text_t *out)
+{
+    const unsigned char *p = (const unsigned char *)piece.bytes, *end = p + piece.length;
+    const size_t before = out->length;
+
+    while (p < end) {
+        uint32_t size;
+        const int byte = byte_of_character(utf8_decode(p, end, &size));
+        if (byte < 0) {
+            out->length = before;
+            text_append_n(out, piece.bytes, piece.length);
+            return;
+        }
+        text_append_n(out, &(char){(char)byte}, 1);
+        p += size;
+    }
+}
+
+static void append_replaced(const decoder_t *decoder, piece_t piece, text_t *out)
+{
+    for (size_t at = 0; at < piece.length;) {
+        const decode_replace_t *hit = NULL;
+        for (size_t i = 0; i < decoder->replace_count && hit == NULL; i++) {
+            const size_t size = strlen(decoder->replaces[i].from);
+            if (size <= piece.length - at &&
+                memcmp(piece.bytes + at, decoder->replaces[i].from, size) == 0)
+                hit = &decoder->replaces[i];
+        }
+        text_append_n(out, hit == NULL ? piece.bytes + at : hit->to,
+                      hit == NULL ? 1 : strlen(hit->to));
+        at += hit == NULL ? 1 : strlen(hit->from);
+    }
+}
+
+/* At the start of a text sentencepiece drops the mark that the dummy prefix made; where extra
+ * spaces are removed, all of them. */
+static piece_t without_prefix(decoding_t *d, piece_t piece)
+{
+    const decoder_t *decoder = &d->t->decoder;
+    const size_t size = strlen(decoder->strip);
+    bool seen = false;
+
+    if (d->out->length > d->start) d->at_start = false;
+    while (d->at_start && size > 0 && piece.length >= size && !(seen && !decoder->strip_all) &&
+           memcmp(piece.bytes, decoder->strip, size) == 0) {
+        piece.bytes += size;
+        piece.length -= size;
+        seen = true;
+        if (!decoder->strip_all) break;
+    }
+    if (seen && !decoder->strip_all) d->at_start = false;
+    return piece;
+}
+
+static void append_token(decoding_t *d, uint32_t id, piece_t piece)
+{
+    const decoder_t *decoder = &d->t->decoder;
+
+    if (decoder->byte_level) {
+        append_byte_level(piece, d->out);
+        return;
+    }
+    const int byte = decoder->byte_fallback ? byte_of_piece(d->t, id, piece) : -1;
+    if (byte >= 0) {
+        text_append_n(d->out, &(char){(char)byte}, 1);
+        return;
+    }
+    end_bytes(d);
+    if (decoder->surface != NULL && d->t->types[id] == PIECE_UNKNOWN) {
+        text_append(d->out, decoder->surface);
+    } else {
+        if (decoder->by_type) piece = without_prefix(d, piece);
+        append_replaced(decoder, piece, d->out);
+    }
+    d->bytes_from = d->out->length;
+}
+
+static void decode_strip(const decoder_t *decoder, text_t *out, size_t start)
+{
+    const size_t size = strlen(decoder->strip);
+    if (size == 0 || decoder->by_type || out->failed || out->data == NULL) return;
+
+    size_t cut = 0;
+    for (uint32_t i = 0; i < decoder->strip_start && out->length - start - cut >= size &&
+                         memcmp(out->data + start + cut, decoder->strip, size) == 0;
+         i++)
+        cut += size;
+    memmove(out->data + start, out->data + start + cut, out->length - start - cut);
+    out->length -= cut;
+    for (uint32_t i = 0; i < decoder->strip_stop && out->length - start >= size &&
+                         memcmp(out->data + out->length - size, decoder->strip, size) == 0;
+         i++)
+        out->length -= size;
+    out->data[out->length] = '\0';
+}
+
+static bool find_piece(const tokenizer_t *t, uint32_t id, piece_t *out)
+{
+    return piece_table_get(&t->added_pieces, id, out) || piece_table_get(&t->pieces, id, out);
+}
+
+size_t tokenizer_open_bytes(const tokenizer_t *t, const int32_t *ids, size_t count)
+{
+    const bool runs = t->decoder.byte_fallback && !t->decoder.byte_level &&
+                      t->spelled != SPELLED_AS_BYTES;
+    size_t open = 0;
+    for (; runs && open < count; open++) {
+        const int32_t id = ids[count - 1 - open];
+        piece_t piece;
+        if (id < 0 || id >= t->vocab_size) break;
+        const bool silent = t->skipped[id] || !find_piece(t, (uint32_t)id, &piece);
+        if (!silent && byte_of_piece(t, (uint32_t)id, piece) < 0) break;
+    }
+    return open;
+}
+
+lh_status_t tokenizer_decode(const tokenizer_t *t, const int32_t *ids, size_t count,
+                             bool skip_special, text_t *out)
+{
+    decoding_t d = {t, out, out->length, out->length, true};
+    bool first = true;
+
+    for (size_t i = 0; i < count; i++)
+        if (ids[i] < 0 || ids[i] >= t->vocab_size)
+            return fail(LH_INVALID, "token %zu is %d; the tokenizer's ids are 0 to %d", i, ids[i],
+                        t->vocab_size - 1);
+    for (size_t i = 0; i < count; i++) {
+        const uint32_t id = (uint32_t)ids[i];
+        piece_t piece;
+        if (skip_special && t->skipped[id]) continue;
+        if (!find_piece(t, id, &piece)) continue; /* the file leaves a hole here */
+        if (t->decoder.join && !first) text_append(out, " ");
+        first = false;
+        if (t->spelled == SPELLED_AS_BYTES)
+            text_append_n(out, piece.bytes, piece.length);
+        else
+            append_token(&d, id, piece);
+    }
+    if (t->decoder.byte_fallback) end_bytes(&d);
+    decode_strip(&t->decoder, out, d.start);
+    return text_status(out);
+}
+
+lh_status_t tokenizer_digest(const tokenizer_t *t, uint64_t *out)
+{
+    text_t all = {0};
+    for (uint32_t id = 0; id < (uint32_t)t->vocab_size; id++) {
+        piece_t piece;
+        if (find_piece(t, id, &piece) && t->decoder.byte_level)
+            append_byte_level(piece, &all);
+        else if (find_piece(t, id, &piece))
+            text_append_n(&all, piece.bytes, piece.length);
+        const uint64_t end = all.length; /* tells "a", "bc" from "ab", "c" */
+        text_append_n(&all, (const char *)&end, sizeof(end));
+    }
+    const lh_status_t status = text_status(&all);
+    if (status == LH_OK) *out = xxh3(all.data, all.length);
+    text_free(&all);
+    return status;
+}
+
+/* The way of a text: added tokens are cut out, what lies between is
+ * normalised, cut into pieces and encoded. */
+enum { TEXT_MOST = 1 << 29 }; /* bytes of one text; normalising may make it six times longer */
+
+struct tokenizer_scratch {
+    bpe_scratch_t bpe;
+    normalize_scratch_t normalize;
+    pretokenize_scratch_t pretokenize;
+    text_t valid, marked;
+};
+
+/* One call of tokenizer_encode. */
+typedef struct encoding {
+    const tokenizer_t *t;
+    tokenizer_scratch_t *scratch;
+    token_spelling_t spelling;
+    token_ids_t *out;
+} encoding_t;
+
+void token_ids_free(token_ids_t *ids)
+{
+    mem_free(ids->ids);
+    *ids = (token_ids_t){0};
+}
+
+lh_status_t tokenizer_scratch_new(const tokenizer_t *t, tokenizer_scratch_t **out)
+{
+    tokenizer_scratch_t *s = mem_new(sizeof(*s));
+    if (s == NULL) return LH_NO_MEMORY;
+
+    lh_status_t status = bpe_scratch_open(&t->bpe, &s->bpe);
+    if (status == LH_OK) status = normalize_scratch_open(&t->normalizer, &s->normalize);
+    if (status == LH_OK) status = pretokenize_scratch_open(&t->pretokenizer, &s->pretokenize);
+    if (status != LH_OK) {
+        tokenizer_scratch_free(s);
+        return status;
+    }
+    *out = s;
+    return LH_OK;
+}
+
+void tokenizer_scratch_free(tokenizer_scratch_t *s)
+{
+    if (s == NULL) return;
+    bpe_scratch_close(&s->bpe);
+    normalize_scratch_close(&s->normalize);
+    pretokenize_scratch_close(&s->pretokenize);
+    text_free(&s->valid);
+    text_free(&s->marked);
+    mem_free(s);
+}
+
+static lh_status_t reserve_ids(token_ids_t *out, size_t more)
+{
+    int32_t *ids = mem_grow(out->ids, &out->capacity, out->count + more, sizeof(*ids));
+    if (ids == NULL) return LH_NO_MEMORY;
+    out->ids = ids;
+    return LH_OK;
+}
+
+static lh_status_t append_id(token_ids_t *out, int32_t id)
+{
+    const lh_status_t status = reserve_ids(out, 1);
+    if (status == LH_OK) out->ids[out->count++] = id;
+    return status;
+}
+
+static lh_status_t encode_pieces(const encoding_t *e, const char *text, size_t length)
+{
+    bpe_scratch_t *scratch = &e->scratch->bpe;
+    lh_status_t status = reserve_ids(e->out, length);
+    if (status != LH_OK) return status;
+    if (!e->t->cuts) return bpe_encode_text(&e->t->bpe, scratch, text, length, e->out);
+
+    const struct span_list *list;
+    status = pretokenize(&e->t->pretokenizer, &e->scratch->pretokenize, text, length, &list);
+    for (size_t i = 0; status == LH_OK && i < list->count; i++) {
+        const text_span_t span = list->spans[i];
+        status = bpe_encode(&e->t->bpe, scratch, text + span.start, span.end - span.start,
+                            length - span.start, e->out);
+    }
+    return status;
+}
+
+static void mark_spaces(const char *text, size_t length, const char *mark, text_t *out)
+{
+    for (size_t at = 0; at < length;) {
+        const char *space = memchr(text + at, ' ', length - at);
+        const size_t end = space == NULL ? length : (size_t)(space - text);
+        text_append_n(out, text + at, end - at);
+        if (space != NULL) text_append(out, mark);
+        at = end + 1;
+    }
+}
+
+/* `first`: the piece begins where the whole text does. */
+static lh_status_t encode_marked(const encoding_t *e, const char *text, size_t length, bool first)
+{
+    const pretokenizer_t *p = &e->t->pretokenizer;
+    text_t *marked = &e->scratch->marked;
+
+    if (length == 0) return LH_OK;
+    if (p->prefix_space && text[0] == ' ') return encode_pieces(e, text, length);
+    if (!p->prefix_space && !p->metaspace) return encode_pieces(e, text, length);
+
+    marked->length = 0;
+    marked->failed = false;
+    if (p->prefix_space) {
+        text_append(marked, " ");
+        text_append_n(marked, text, length);
+    } else {
+        const size_t size = strlen(p->mark);
+        const bool has_mark = text[0] == ' ' ||
+                              (length >= size && memcmp(text, p->mark, size) == 0);
+        if (!has_mark && (p->prepend == PREPEND_ALWAYS || (p->prepend == PREPEND_FIRST && first)))
+            text_append(marked, p->mark);
+        mark_spaces(text, length, p->mark, marked);
+    }
+    if (text_status(marked) != LH_OK) return LH_NO_MEMORY;
+    return encode_pieces(e, marked->data, marked->length);
+}
+
+static lh_status_t encode_between(const encoding_t *e, const char *text, size_t length, bool first)
+{
+    const added_tokens_t *added = &e->t->added;
+    if (length == 0) return LH_OK;
+
+    lh_status_t status = normalize(&e->t->normalizer, &e->scratch->normalize, text, length, &text,
+                                   &length);
+    for (size_t at = 0, next = 0; status == LH_OK && next < length;) {
+        const added_match_t match = added_tokens_find(added, &added->normalized, e->spelling, text,
+                                                      length, at, next);
+        lh_assert(match.next > next && match.start >= at);
+        status = encode_marked(e, text + at, match.start - at, first && at == 0);
+        if (status == LH_OK && match.id >= 0) status = append_id(e->out, match.id);
+        at = match.end;
+        next = match.next;
+    }
+    return status;
+}
+
+/* Puts U+FFFD for every byte that is not UTF-8. */
+static lh_status_t make_valid(text_t *out, const char **text, size_t *length)
+{
+    const unsigned char *p = (const unsigned char *)*text, *end = p + *length;
+
+    out->length = 0;
+    out->failed = false;
+    while (p < end) {
+        uint32_t size;
+        if (utf8_decode(p, end, &size) == UTF8_BAD)
+            text_append_n(out, "\xEF\xBF\xBD", 3);
+        else
+            text_append_n(out, (const char *)p, size);
+        p += size;
+    }
+    *text = out->data;
+    *length = out->length;
+    return text_status(out);
+}
+
+lh_status_t tokenizer_encode(const tokenizer_t *t, tokenizer_scratch_t *scratch, const char *text,
+                             size_t length, token_spelling_t spelling, token_ids_t *out)
+{
+    const encoding_t e = {t, scratch, spelling, out};
+    lh_status_t status = LH_OK;
+
+    if (length > TEXT_MOST)
+        return fail(LH_INVALID, "a text of %zu bytes is too long to encode: at most %d", length,
+                    TEXT_MOST);
+    if (t->bpe.characters && !utf8_valid(text, length))
+        status = make_valid(&scratch->valid, &text, &length);
+    for (size_t at = 0, next = 0; status == LH_OK && next < length;) {
+        const added_match_t match = added_tokens_find(&t->added, &t->added.raw, spelling, text,
+                                                      length, at, next);
+        lh_assert(match.next > next && match.start >= at);
+        status = encode_between(&e, text + at, match.start - at, at == 0);
+        if (status == LH_OK && match.id >= 0) status = append_id(out, match.id);
+        at = match.end;
+        next = match.next;
+    }
+    return status;
+}

@@ -1,0 +1,85 @@
+/* tokenizer/tokenizer.h - text to token ids and back, as the reference implementation of each file kind
+ * does it, id for id. A loaded tokenizer never changes and is shared by threads; what an encode
+ * needs to write lies in a scratch object, one per thread. */
+#ifndef TOKENIZER_TOKENIZER_H
+#define TOKENIZER_TOKENIZER_H
+
+#include <base/text.h>
+
+/* What a file may ask for before it is refused. Zero fields mean the default. */
+typedef struct tokenizer_limits {
+    uint64_t file_bytes;  /* of each file that is read; default 256 MiB        */
+    uint32_t vocabulary;  /* every id is below this; default 4,194,304         */
+    uint32_t token_bytes; /* of a piece or an added token; default 4096        */
+    uint32_t merges;      /* default 8,388,608                                 */
+} tokenizer_limits_t;
+
+/* -1: the tokenizer has none. eod ends a document in training data: <|endoftext|> and the like, or
+ * eos where there is nothing else. */
+typedef struct tokenizer_special {
+    int32_t bos, eos, eod, unk, pad;
+} tokenizer_special_t;
+
+typedef struct tokenizer tokenizer_t;
+typedef struct tokenizer_scratch tokenizer_scratch_t;
+
+/* path: a tokenizer.json; a vocab.json, encoder.json or NAME-vocab.json with merges.txt, vocab.bpe
+ * or NAME-merges.txt beside it (either of the two may be named); a sentencepiece BPE model; a
+ * tiktoken rank file; or a folder that holds one of tokenizer.json, tokenizer.model, vocab.json
+ * (taken in this order). The kind is told by the content. limits may be NULL. */
+lh_status_t tokenizer_load(const char *path, const tokenizer_limits_t *limits,
+                           tokenizer_t **out) LH_MUST_CHECK;
+void tokenizer_free(tokenizer_t *t); /* NULL does nothing */
+
+int32_t tokenizer_vocab_size(const tokenizer_t *t); /* largest id + 1 */
+const tokenizer_special_t *tokenizer_special(const tokenizer_t *t);
+/* For messages: "byte-level BPE", "BPE with byte fallback", "sentencepiece BPE", "tiktoken". */
+const char *tokenizer_kind(const tokenizer_t *t);
+/* The id of a piece or an added token as the file spells it ("<|endoftext|>"); -1 if unknown. */
+int32_t tokenizer_find(const tokenizer_t *t, const char *piece);
+
+/* Of the piece of each id: bytes where the decoder is byte-level, else as the file spells it. */
+lh_status_t tokenizer_digest(const tokenizer_t *t, uint64_t *out) LH_MUST_CHECK;
+
+/* The files the tokenizer was made from: the vocabulary first, then merges and
+ * tokenizer_config.json where they were read. For hashing, and for export to copy. */
+size_t tokenizer_file_count(const tokenizer_t *t);
+const char *tokenizer_file(const tokenizer_t *t, size_t index);
+
+/* A growing list of ids. Zero-initialise; ids stay valid until the next encode into it. */
+typedef struct token_ids {
+    int32_t *ids;
+    size_t count, capacity;
+} token_ids_t;
+
+void token_ids_free(token_ids_t *ids);
+
+/* For one thread at a time, with the tokenizer that it was made for. Holds a cache of pieces, so it
+ * is kept from document to document; results do not depend on what was encoded before. */
+lh_status_t tokenizer_scratch_new(const tokenizer_t *t, tokenizer_scratch_t **out) LH_MUST_CHECK;
+void tokenizer_scratch_free(tokenizer_scratch_t *scratch);
+
+/* Whether a text that spells a special token becomes that token. */
+typedef enum token_spelling {
+    SPELLING_AS_REFERENCE, /* yes for what tokenizer.json and tokenizer_config.json list, else no */
+    SPELLING_IS_TEXT,      /* never: for documents of unknown origin                              */
+    SPELLING_IS_TOKEN,     /* always: for chat templates and prompts                              */
+} token_spelling_t;
+
+/* Appends the ids of a text of UTF-8 to out. Begin and end tokens are the caller's to add. Bytes
+ * that are not UTF-8 are taken as U+FFFD each, except by byte-level kinds, which keep the bytes. */
+lh_status_t tokenizer_encode(const tokenizer_t *t, tokenizer_scratch_t *scratch, const char *text,
+                             size_t length, token_spelling_t spelling,
+                             token_ids_t *out) LH_MUST_CHECK;
+
+/* How many ids at the end are a run of byte tokens, which are UTF-8 together or U+FFFD each: what
+ * they stand for is only known once the run has ended. */
+size_t tokenizer_open_bytes(const tokenizer_t *t, const int32_t *ids, size_t count);
+
+/* Appends the bytes that the ids stand for; an id outside the vocabulary is refused. Special tokens
+ * are written as they are spelt unless skip_special. Byte-level kinds give back the bytes as they
+ * are, UTF-8 or not. */
+lh_status_t tokenizer_decode(const tokenizer_t *t, const int32_t *ids, size_t count,
+                             bool skip_special, text_t *out) LH_MUST_CHECK;
+
+#endif

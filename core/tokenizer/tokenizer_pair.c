@@ -1,0 +1,452 @@
+/* tokenizer_pair.c - reads GPT-2's two files: a vocabulary as JSON and merges as lines of text. */
+#include <stdio.h>
+#include <stdlib.h>
+
+#include <base/file.h>
+#include <base/memory.h>
+#include <tokenizer/tokenizer_pair.h>
+#include <tokenizer/tokenizer_parts.h>
+
+static lh_status_t read_merge_line(tokenizer_t *t, const char *path, size_t line_number,
+                                   const char *line, size_t length, uint32_t rank)
+{
+    char where[512];
+    (void)snprintf(where, sizeof(where), "%s:%zu:", path, line_number);
+
+    const char *space = memchr(line, ' ', length);
+    const size_t left = space == NULL ? 0 : (size_t)(space - line), right = length - left - 1;
+    if (space == NULL || memchr(space + 1, ' ', right) != NULL || left == 0 || right == 0)
+        return fail(LH_INVALID, "%s '%.*s' is not two pieces with one space between them", where,
+                    (int)length, line);
+    return tokenizer_add_merge(t, where, line, left, space + 1, right, rank);
+}
+
+static lh_status_t read_merges(tokenizer_t *t, const char *path, const char *bytes, size_t length)
+{
+    lh_status_t status = LH_OK;
+    uint32_t rank = 0;
+    size_t number = 1;
+
+    for (size_t at = 0; at < length && status == LH_OK; number++) {
+        const char *line = bytes + at, *end = memchr(line, '\n', length - at);
+        size_t size = end == NULL ? length - at : (size_t)(end - line);
+        at += size + 1;
+        if (size > 0 && line[size - 1] == '\r') size--;
+        if (size == 0 || (size >= 8 && memcmp(line, "#version", 8) == 0)) continue;
+        status = read_merge_line(t, path, number, line, size, rank++);
+    }
+    return status;
+}
+
+/* merges.txt or vocab.bpe beside the vocabulary, or NAME-merges.txt beside NAME-vocab.json. */
+static lh_status_t find_merges(const char *vocabulary, char **out)
+{
+    static const char *const names[] = {"merges.txt", "vocab.bpe"};
+    static const char suffix[] = "-vocab.json";
+    lh_status_t status = LH_NO_MEMORY;
+    char *found = NULL, *folder = path_folder(vocabulary);
+    if (folder == NULL) return status;
+
+    if (text_ends(vocabulary, suffix)) {
+        text_t name = {0};
+        text_append_n(&name, vocabulary, strlen(vocabulary) - strlen(suffix));
+        text_append(&name, "-merges.txt");
+        if (text_status(&name) != LH_OK) {
+            text_free(&name);
+            goto free_folder;
+        }
+        if (file_exists(name.data)) found = name.data;
+        if (found == NULL) text_free(&name);
+    }
+    for (size_t i = 0; i < 2 && found == NULL; i++) {
+        char *path = path_join(folder, names[i]);
+        if (path == NULL) goto free_folder;
+        if (file_exists(path))
+            found = path;
+        else
+            mem_free(path);
+    }
+    status = LH_OK;
+    if (found == NULL)
+        status = fail(LH_INVALID,
+                      "%s is a vocabulary, but its merges are missing: merges.txt, vocab.bpe "
+                      "or NAME-merges.txt is expected beside it",
+                      vocabulary);
+    else
+        *out = found;
+
+free_folder:
+    mem_free(folder);
+    return status;
+}
+
+static lh_status_t load_merges(tokenizer_t *t, const char *vocabulary)
+{
+    char *path = NULL, *bytes = NULL;
+    size_t length;
+    lh_status_t status = find_merges(vocabulary, &path);
+    if (status != LH_OK) return status;
+
+    status = tokenizer_add_file(t, path);
+    if (status != LH_OK) goto free_path;
+    status = file_read(path, t->limits.file_bytes, &bytes, &length);
+    if (status != LH_OK) goto free_path;
+    status = read_merges(t, path, bytes, length);
+    mem_free(bytes);
+
+free_path:
+    mem_free(path);
+    return status;
+}
+
+/* "added_tokens_decoder": {"151643": {"content": ..., ...}, ...} */
+static lh_status_t read_config_tokens(tokenizer_t *t, const char *path, const json_value_t *config)
+{
+    const json_value_t *decoder = json_member(config, "added_tokens_decoder");
+    if (!json_is_map(decoder)) return LH_OK;
+    for (json_walk_t w = json_walk(decoder); json_next(&w);) {
+        const char *key = w.key;
+        const json_value_t *entry = w.value;
+        char *end;
+        const long long id = strtoll(key, &end, 10);
+        const char *content = json_text(json_member(entry, "content"));
+        if (*end != '\0' || end == key || content == NULL)
+            return fail(LH_INVALID,
+                        "%s: its tokenizer_config.json has the added token '%s' without a "
+                        "number or content",
+                        path, key);
+        lh_status_t status = tokenizer_check_id(t, path, id, content);
+        if (status != LH_OK) return status;
+        added_token_t token = {
+            .id = (int32_t)id,
+            .content = mem_text(content),
+            .length = strlen(content),
+            .special = json_is_yes(json_member(entry, "special")),
+            .normalized = json_is_yes(json_member(entry, "normalized")),
+            .single_word = json_is_yes(json_member(entry, "single_word")),
+            .lstrip = json_is_yes(json_member(entry, "lstrip")),
+            .rstrip = json_is_yes(json_member(entry, "rstrip")),
+        };
+        if (token.content == NULL) return LH_NO_MEMORY;
+        status = tokenizer_add_token(t, path, token);
+        if (status != LH_OK) return status;
+    }
+    return LH_OK;
+}
+
+/* Without a config, the end of a document is a token in decoding, and in text only when asked for.
+ */
+static lh_status_t add_end_token(tokenizer_t *t, const char *path)
+{
+    static const char end[] = "<|endoftext|>";
+    piece_t known;
+    const int32_t id = piece_table_find(&t->pieces, end, strlen(end));
+    if (id < 0 || piece_table_get(&t->added_pieces, (uint32_t)id, &known)) return LH_OK;
+
+    added_token_t token = {.id = id,
+                           .content = mem_text(end),
+                           .length = strlen(end),
+                           .special = true,
+                           .implicit = true};
+    if (token.content == NULL) return LH_NO_MEMORY;
+    return tokenizer_add_token(t, path, token);
+}
+
+lh_status_t tokenizer_read_pair(tokenizer_t *t, const char *path, const json_value_t *vocabulary)
+{
+    json_document_t *file = NULL;
+    lh_status_t status = tokenizer_read_vocabulary(t, path, vocabulary);
+    if (status == LH_OK) status = load_merges(t, path);
+    if (status == LH_OK) status = tokenizer_bytes_from_alphabet(t, path);
+    if (status == LH_OK) status = tokenizer_load_config(t, path, &file);
+    if (status != LH_OK) return status;
+
+    const json_value_t *config = json_root(file);
+    /* the files don't say how text is cut: the class of the tokenizer does */
+    const char *class = json_text(json_member(config, "tokenizer_class"));
+    const bool qwen2 = class != NULL && text_starts(class, "Qwen2Tokenizer");
+    if (qwen2)
+        status = normalizer_add(&t->normalizer,
+                                (normalize_step_t){.by = NORMALIZE_UNICODE, .compose = true});
+    if (status == LH_OK) status = tokenizer_use_byte_level(t, qwen2 ? PATTERN_QWEN2 : PATTERN_GPT2);
+    if (status == LH_OK) status = tokenizer_cut_words(t);
+    t->cuts = true;
+    t->pretokenizer.prefix_space = json_is_yes(json_member(config, "add_prefix_space"));
+    if (status == LH_OK) status = read_config_tokens(t, path, config);
+    if (status == LH_OK) status = add_end_token(t, path);
+    if (status == LH_OK) tokenizer_find_special(t, config);
+    json_free(file);
+    return status;
+}
+
+/* Where a text may be cut before its pieces are joined. */
+static bool has_mark_inside(piece_t piece)
+{
+    static const char mark[] = "\xE2\x96\x81";
+
+    for (size_t i = 1; i + 3 <= piece.length; i++) {
+        if (memcmp(piece.bytes + i, mark, 3) != 0) continue;
+        if (i < 3 || memcmp(piece.bytes + i - 3, mark, 3) != 0) return true;
+    }
+    return false;
+}
+
+static bool any_has_mark_inside(const piece_table_t *pieces)
+{
+    for (uint32_t id = 0; id < pieces->count; id++) {
+        piece_t piece;
+        if (piece_table_get(pieces, id, &piece) && has_mark_inside(piece)) return true;
+    }
+    return false;
+}
+
+static bool is_byte_symbol(const bpe_t *b, uint64_t symbol)
+{
+    for (size_t byte = 0; byte < 256; byte++)
+        if (b->bytes[byte] == symbol) return true;
+    return false;
+}
+
+/* True if a byte's piece takes part in a join. */
+static bool joins_bytes(const bpe_t *b)
+{
+    uint32_t low = UINT32_MAX, high = 0; /* mostly a run of ids, which no join has */
+
+    for (size_t byte = 0; byte < 256; byte++) {
+        if (b->bytes[byte] < low) low = b->bytes[byte];
+        if (b->bytes[byte] > high) high = b->bytes[byte];
+    }
+    for (size_t slot = 0; slot < b->merge_slots; slot++) {
+        const uint64_t pair = b->merges[slot].pair, left = pair >> 32, right = pair & UINT32_MAX;
+        if (pair == BPE_FREE) continue;
+        if (left >= low && left <= high && is_byte_symbol(b, left)) return true;
+        if (right >= low && right <= high && is_byte_symbol(b, right)) return true;
+    }
+    return false;
+}
+
+/* Unknown bytes may be one id, or be left out so that their neighbours meet. */
+static bool has_unknown_bytes(const bpe_t *b)
+{
+    for (size_t byte = 0; byte < 0xF5; byte++)
+        if (b->bytes[byte] == BPE_NONE && byte != 0xC0 && byte != 0xC1) return true;
+    return false;
+}
+
+/* Unknown characters next to each other may be one id: no cut beside them. */
+static void join_unknown(bpe_t *b)
+{
+    for (unsigned char c = 0; c < 128; c++) {
+        if (bpe_find_character(b, c) < b->first_alias) continue;
+        for (unsigned char other = 0; other < 128; other++) {
+            neighbours_add_ascii(&b->neighbours, c, other);
+            neighbours_add_ascii(&b->neighbours, other, c);
+        }
+    }
+}
+
+static lh_status_t add_pieces(tokenizer_t *t)
+{
+    text_t bytes = {0};
+
+    for (uint32_t id = 0; id < t->pieces.count; id++) {
+        piece_t piece;
+        if (!piece_table_get(&t->pieces, id, &piece)) continue;
+        if (t->spelled == SPELLED_BYTE_LEVEL) {
+            if (!tokenizer_piece_bytes(piece, &bytes)) continue;
+            piece = (piece_t){bytes.data, bytes.length};
+        }
+        neighbours_add(&t->bpe.neighbours, piece.bytes, piece.length);
+    }
+    const lh_status_t status = text_status(&bytes);
+    text_free(&bytes);
+    return status;
+}
+
+lh_status_t tokenizer_cut_words(tokenizer_t *t)
+{
+    bpe_t *b = &t->bpe;
+    const bool unknown = b->characters && !b->byte_fallback;
+
+    if (b->unused != NULL) return LH_OK; /* how they are written depends on the whole text */
+    if (!b->characters && has_unknown_bytes(b)) return LH_OK;
+    if (b->byte_fallback && joins_bytes(b)) return LH_OK;
+    if (unknown && (b->unknown == BPE_NONE || bpe_find_character(b, 0x2581) >= b->first_alias ||
+                    any_has_mark_inside(&t->pieces)))
+        return LH_OK;
+
+    lh_status_t status = neighbours_open(&b->neighbours, unknown ? 0 : t->pieces.pieces);
+    if (status == LH_OK) status = add_pieces(t);
+    if (status != LH_OK) return status;
+    if (unknown) join_unknown(b);
+    b->by_words = true;
+    return LH_OK;
+}
+
+/* Reads a rank file: lines of base64(bytes) and a rank, which is the id and the order
+ * in which pieces are joined. Text is cut and special tokens are numbered as Llama 3 does. */
+enum { SPECIAL_TOKENS = 256, LINE_MOST = 4096 };
+
+static int base64_digit(char c)
+{
+    if (c >= 'A' && c <= 'Z') return c - 'A';
+    if (c >= 'a' && c <= 'z') return c - 'a' + 26;
+    if (c >= '0' && c <= '9') return c - '0' + 52;
+    return c == '+' ? 62 : c == '/' ? 63 : -1;
+}
+
+/* Decodes into out, which has room for length / 4 * 3. Returns the size, or -1. */
+static long base64_decode(const char *text, size_t length, char *out)
+{
+    long size = 0;
+
+    if (length == 0 || length % 4 != 0) return -1;
+    const size_t padding = text[length - 1] != '=' ? 0 : text[length - 2] != '=' ? 1 : 2;
+    for (size_t i = 0; i < length; i += 4) {
+        uint32_t bits = 0;
+        const size_t digits = i + 4 == length ? 4 - padding : 4;
+        for (size_t k = 0; k < 4; k++) {
+            const int digit = k < digits ? base64_digit(text[i + k]) : 0;
+            if (digit < 0) return -1;
+            bits = bits << 6 | (uint32_t)digit;
+        }
+        for (size_t k = 0; k + 1 < digits; k++)
+            out[size++] = (char)(bits >> (16 - 8 * k));
+    }
+    return size;
+}
+
+static lh_status_t read_line(tokenizer_t *t, const char *path, size_t number, const char *line,
+                             size_t length)
+{
+    char bytes[LINE_MOST];
+    const char *space = memchr(line, ' ', length);
+    const size_t text = space == NULL ? 0 : (size_t)(space - line);
+    uint64_t rank = 0;
+    bool is_number = space != NULL && length > text + 1 && length < text + 20;
+
+    for (size_t i = text + 1; is_number && i < length; i++) {
+        is_number = line[i] >= '0' && line[i] <= '9';
+        rank = rank * 10 + (uint64_t)(line[i] - '0');
+    }
+    if (text > LINE_MOST)
+        return fail(LH_INVALID, "%s:%zu: a piece of %zu base64 digits; at most %d are supported",
+                    path, number, text, LINE_MOST);
+    const long size = base64_decode(line, text, bytes);
+    if (size <= 0 || !is_number)
+        return fail(LH_INVALID,
+                    "%s:%zu: '%.*s' found, base64 text, a space and a rank are expected", path,
+                    number, length > 40 ? 40 : (int)length, line);
+    if (rank >= t->limits.vocabulary)
+        return fail(LH_INVALID, "%s:%zu: the rank is %llu; below %u is supported", path, number,
+                    (unsigned long long)rank, t->limits.vocabulary);
+    return tokenizer_add_piece(t, path, (uint32_t)rank, bytes, (size_t)size);
+}
+
+static lh_status_t read_lines(tokenizer_t *t, const char *path, const char *bytes, size_t length)
+{
+    lh_status_t status = LH_OK;
+    size_t number = 1;
+
+    for (size_t at = 0; at < length && status == LH_OK; number++) {
+        const char *line = bytes + at, *end = memchr(line, '\n', length - at);
+        size_t size = end == NULL ? length - at : (size_t)(end - line);
+        at += size + 1;
+        if (size > 0 && line[size - 1] == '\r') size--;
+        if (size > 0) status = read_line(t, path, number, line, size);
+    }
+    return status;
+}
+
+/* Joining two neighbours whose bytes together are a piece is a merge of that piece's rank,
+ * whichever two they are. */
+static lh_status_t make_merges(tokenizer_t *t, const char *path)
+{
+    for (uint32_t id = 0; id < t->pieces.count; id++) {
+        piece_t piece;
+        if (!piece_table_get(&t->pieces, id, &piece)) continue;
+        for (size_t cut = 1; cut < piece.length; cut++) {
+            const int32_t left = piece_table_find(&t->pieces, piece.bytes, cut);
+            if (left < 0) continue;
+            const int32_t right = piece_table_find(&t->pieces, piece.bytes + cut,
+                                                   piece.length - cut);
+            if (right < 0) continue;
+            const lh_status_t status = tokenizer_join(t, path, (uint32_t)left, (uint32_t)right, id,
+                                                      id);
+            if (status != LH_OK) return status;
+        }
+    }
+    return LH_OK;
+}
+
+static lh_status_t add_special(tokenizer_t *t, const char *path, uint32_t id, const char *content)
+{
+    added_token_t token = {.id = (int32_t)id,
+                           .content = mem_text(content),
+                           .length = strlen(content),
+                           .special = true,
+                           .implicit = true};
+    if (token.content == NULL) return LH_NO_MEMORY;
+    return tokenizer_add_token(t, path, token);
+}
+
+static lh_status_t add_specials(tokenizer_t *t, const char *path)
+{
+    static const char *const names[] = {
+        "<|begin_of_text|>",
+        "<|end_of_text|>",
+        "<|reserved_special_token_0|>",
+        "<|reserved_special_token_1|>",
+        "<|finetune_right_pad_id|>",
+        "<|step_id|>",
+        "<|start_header_id|>",
+        "<|end_header_id|>",
+        "<|eom_id|>",
+        "<|eot_id|>",
+        "<|python_tag|>",
+        "<|image|>",
+    };
+    enum { NAMED = sizeof(names) / sizeof(*names) };
+    const uint32_t first = (uint32_t)t->pieces.count;
+    lh_status_t status = LH_OK;
+
+    if ((uint64_t)first + SPECIAL_TOKENS > t->limits.vocabulary)
+        return fail(LH_INVALID, "%s: %u ranks leave no room for %d special tokens below %u", path,
+                    first, SPECIAL_TOKENS, t->limits.vocabulary);
+    for (uint32_t i = 0; i < SPECIAL_TOKENS && status == LH_OK; i++) {
+        char reserved[48];
+        (void)snprintf(reserved, sizeof(reserved), "<|reserved_special_token_%u|>", i - NAMED + 2);
+        status = add_special(t, path, first + i, i < NAMED ? names[i] : reserved);
+    }
+    return status;
+}
+
+lh_status_t tokenizer_read_ranks(tokenizer_t *t, const char *path, const char *bytes, size_t length)
+{
+    t->spelled = SPELLED_AS_BYTES;
+    t->kind = "tiktoken";
+    lh_status_t status = read_lines(t, path, bytes, length);
+    for (unsigned byte = 0; byte < 256 && status == LH_OK; byte++) {
+        const int32_t id = piece_table_find(&t->pieces, &(char){(char)byte}, 1);
+        if (id < 0)
+            status = fail(
+                LH_INVALID,
+                "%s: the byte 0x%02X has no rank; each of the 256 is expected to have one", path,
+                byte);
+        else
+            t->bpe.bytes[byte] = (uint32_t)id;
+    }
+    if (status != LH_OK) return status;
+
+    t->bpe.first_alias = (uint32_t)t->pieces.count;
+    t->bpe.whole = &t->pieces;
+    t->cuts = true;
+    status = make_merges(t, path);
+    if (status == LH_OK) status = tokenizer_cut_words(t);
+    if (status == LH_OK)
+        status = pretokenizer_add(&t->pretokenizer,
+                                  (split_step_t){.by = SPLIT_PATTERN, .pattern = PATTERN_LLAMA3});
+    if (status == LH_OK) status = add_specials(t, path);
+    if (status == LH_OK) tokenizer_find_special(t, NULL);
+    return status;
+}

@@ -1,0 +1,494 @@
+/* route_kernels.c - softmax, the largest of a row, and experts: their rows back to back, each
+ * expert's multiplied with that expert's matrix. How many rows an expert has is read from device
+ * memory, so parts are cut by the rows of all: the work is as much as there are rows, whatever the
+ * number of experts. */
+#include "vector.h"
+
+#include <math.h>
+
+enum { CHUNK = 0, BLOCKS = 1 };
+
+static const uint64_t chunk_elements = 16384;
+
+static uint64_t route_chunk(uint64_t width)
+{
+    const uint64_t rows = chunk_elements / width;
+    return rows == 0 ? 1 : rows;
+}
+
+CPU_INLINE float scalar(const void *row, lh_dtype_t d, uint64_t i)
+{
+    return d == LH_DTYPE_F32 ? ((const float *)row)[i] : vf_get(row, d, i, 1)[0];
+}
+
+/* ---- softmax: x -> y; gy y -> gx ---- */
+
+CPU_INLINE void softmax_rows(const lh_prepared_t *k, uint32_t part, lh_dtype_t d)
+{
+    LH_SLOTS(LH_SOFTMAX_TEXT);
+    const uint64_t width = k->view[in_x].width;
+    uint64_t row, end;
+    cpu_range(part, k->number[CHUNK], k->view[in_x].rows, &row, &end);
+    for (; row < end; row++) {
+        const void *x = cpu_row(k, in_x, row);
+        void *y = cpu_row(k, out_y, row);
+        vf top = vf_set(-INFINITY), sum = vf_zero();
+        VF_EACH(i, m, 0, width, { top = vf_max(vf_keep(vf_get(x, d, i, m), m, -INFINITY), top); });
+        const float largest = vf_top(top);
+        VF_EACH(i, m, 0, width,
+                { sum = sum + vf_keep(vf_exp(vf_get(x, d, i, m) - largest), m, 0); });
+        const float share = 1.0f / vf_sum(sum);
+        VF_EACH(i, m, 0, width,
+                { vf_put(y, d, i, m, vf_exp(vf_get(x, d, i, m) - largest) * share); });
+    }
+}
+CPU_BOTH(softmax_rows)
+
+CPU_INLINE void softmax_grad_rows(const lh_prepared_t *k, uint32_t part, lh_dtype_t d)
+{
+    LH_SLOTS(LH_SOFTMAX_GRAD_TEXT);
+    const uint64_t width = k->view[in_y].width;
+    uint64_t row, end;
+    cpu_range(part, k->number[CHUNK], k->view[in_y].rows, &row, &end);
+    for (; row < end; row++) {
+        const void *gy = cpu_row(k, in_gy, row), *y = cpu_row(k, in_y, row);
+        void *gx = cpu_row(k, out_gx, row);
+        vf sum = vf_zero();
+        VF_EACH(i, m, 0, width, { sum = vf_fma(vf_get(gy, d, i, m), vf_get(y, d, i, m), sum); });
+        const float along = vf_sum(sum);
+        VF_EACH(i, m, 0, width,
+                { vf_put(gx, d, i, m, vf_get(y, d, i, m) * (vf_get(gy, d, i, m) - along)); });
+    }
+}
+CPU_BOTH(softmax_grad_rows)
+
+static lh_status_t softmax_plan(lh_prepared_t *k, const lh_kernel_desc_t *desc,
+                                lh_kernel_plan_t *plan)
+{
+    LH_SLOTS(LH_SOFTMAX_TEXT);
+    (void)desc, (void)plan;
+    const cpu_view_t *x = &k->view[in_x];
+    k->number[CHUNK] = route_chunk(x->width);
+    cpu_phase_add(k, CPU_PICK(softmax_rows, x->dtype), x->rows, k->number[CHUNK]);
+    return LH_OK;
+}
+
+static lh_status_t softmax_grad_plan(lh_prepared_t *k, const lh_kernel_desc_t *desc,
+                                     lh_kernel_plan_t *plan)
+{
+    LH_SLOTS(LH_SOFTMAX_GRAD_TEXT);
+    (void)desc, (void)plan;
+    const cpu_view_t *y = &k->view[in_y];
+    k->number[CHUNK] = route_chunk(y->width);
+    cpu_phase_add(k, CPU_PICK(softmax_grad_rows, y->dtype), y->rows, k->number[CHUNK]);
+    return LH_OK;
+}
+
+/* ---- top_k: x -> values ids; gvalues ids -> gx ---- */
+
+/* Columns of the k largest, the largest first, by insertion: k is small. */
+CPU_INLINE void row_largest(const void *x, uint64_t width, uint64_t k, lh_dtype_t d, int32_t *ids)
+{
+    uint64_t count = 0;
+    for (uint64_t c = 0; c < width; c++) {
+        const float value = scalar(x, d, c);
+        uint64_t at = count;
+        if (count < k)
+            count++;
+        else if (value > scalar(x, d, (uint64_t)ids[k - 1]))
+            at = k - 1;
+        else
+            continue;
+        for (; at > 0 && value > scalar(x, d, (uint64_t)ids[at - 1]); at--)
+            ids[at] = ids[at - 1];
+        ids[at] = (int32_t)c;
+    }
+}
+
+CPU_INLINE void top_k_rows(const lh_prepared_t *k, uint32_t part, lh_dtype_t d)
+{
+    LH_SLOTS(LH_TOP_K_TEXT);
+    const uint64_t count = k->view[out_ids].width;
+    uint64_t row, end;
+    cpu_range(part, k->number[CHUNK], k->view[in_x].rows, &row, &end);
+    for (; row < end; row++) {
+        const void *x = cpu_row(k, in_x, row);
+        void *values = cpu_row(k, out_values, row);
+        int32_t *ids = cpu_row(k, out_ids, row);
+        row_largest(x, k->view[in_x].width, count, d, ids);
+        for (uint64_t j = 0; j < count; j++)
+            vf_put(values, d, j, 1, vf_get(x, d, (uint64_t)ids[j], 1));
+    }
+}
+CPU_BOTH(top_k_rows)
+
+static lh_status_t top_k_plan(lh_prepared_t *k, const lh_kernel_desc_t *desc,
+                              lh_kernel_plan_t *plan)
+{
+    LH_SLOTS(LH_TOP_K_TEXT);
+    (void)desc, (void)plan;
+    const cpu_view_t *x = &k->view[in_x];
+    k->number[CHUNK] = route_chunk(x->width * k->view[out_ids].width);
+    cpu_phase_add(k, CPU_PICK(top_k_rows, x->dtype), x->rows, k->number[CHUNK]);
+    return LH_OK;
+}
+
+CPU_INLINE void top_k_grad_rows(const lh_prepared_t *k, uint32_t part, lh_dtype_t d)
+{
+    LH_SLOTS(LH_TOP_K_GRAD_TEXT);
+    const uint64_t bytes = k->view[out_gx].width * lh_dtype_bytes(d);
+    uint64_t row, end;
+    cpu_range(part, k->number[CHUNK], k->view[out_gx].rows, &row, &end);
+    for (; row < end; row++) {
+        const void *gvalues = cpu_row(k, in_gvalues, row);
+        const int32_t *ids = cpu_row(k, in_ids, row);
+        void *gx = cpu_row(k, out_gx, row);
+        memset(gx, 0, bytes);
+        for (uint64_t j = 0; j < k->view[in_ids].width; j++)
+            vf_put(gx, d, (uint64_t)ids[j], 1, vf_get(gvalues, d, j, 1));
+    }
+}
+CPU_BOTH(top_k_grad_rows)
+
+static lh_status_t top_k_grad_plan(lh_prepared_t *k, const lh_kernel_desc_t *desc,
+                                   lh_kernel_plan_t *plan)
+{
+    LH_SLOTS(LH_TOP_K_GRAD_TEXT);
+    (void)desc, (void)plan;
+    const cpu_view_t *gx = &k->view[out_gx];
+    k->number[CHUNK] = route_chunk(gx->width);
+    cpu_phase_add(k, CPU_PICK(top_k_grad_rows, gx->dtype), gx->rows, k->number[CHUNK]);
+    return LH_OK;
+}
+
+/* ---- route: ids -> order offsets, by counting: one thread, two passes over the picks ---- */
+
+static void route_part(const lh_prepared_t *k, uint32_t part)
+{
+    LH_SLOTS(LH_ROUTE_TEXT);
+    (void)part;
+    const uint64_t experts = k->how.route.experts, each = k->view[in_ids].width;
+    int32_t *order = k->at[out_order], *offsets = k->at[out_offsets], *next = k->scratch;
+    memset(offsets, 0, (experts + 1) * sizeof(*offsets));
+    for (uint64_t row = 0; row < k->view[in_ids].rows; row++) {
+        const int32_t *ids = cpu_row(k, in_ids, row);
+        for (uint64_t j = 0; j < each; j++)
+            offsets[ids[j] + 1]++;
+    }
+    for (uint64_t e = 0; e < experts; e++) {
+        offsets[e + 1] += offsets[e];
+        next[e] = offsets[e];
+    }
+    for (uint64_t row = 0; row < k->view[in_ids].rows; row++) {
+        const int32_t *ids = cpu_row(k, in_ids, row);
+        for (uint64_t j = 0; j < each; j++)
+            order[next[ids[j]]++] = (int32_t)(row * each + j);
+    }
+}
+
+static lh_status_t route_plan(lh_prepared_t *k, const lh_kernel_desc_t *desc,
+                              lh_kernel_plan_t *plan)
+{
+    LH_SLOTS(LH_ROUTE_TEXT);
+    (void)desc;
+    if (k->view[out_offsets].width != (uint64_t)k->how.route.experts + 1)
+        return k->host->fail(k->host, LH_UNSUPPORTED, "route: %llu offsets for %u experts",
+                             (unsigned long long)k->view[out_offsets].width, k->how.route.experts);
+    plan->scratch_bytes = k->how.route.experts * sizeof(int32_t);
+    cpu_phase_add(k, route_part, 1, 1);
+    return LH_OK;
+}
+
+/* ---- gather_rows: x order -> y ---- */
+
+static void gather_part(const lh_prepared_t *k, uint32_t part)
+{
+    LH_SLOTS(LH_GATHER_ROWS_TEXT);
+    const uint64_t bytes = k->view[in_x].width * lh_dtype_bytes(k->view[in_x].dtype);
+    const int32_t *order = k->at[in_order];
+    uint64_t row, end;
+    cpu_range(part, k->number[CHUNK], k->view[out_y].rows, &row, &end);
+    for (; row < end; row++)
+        memcpy(cpu_row(k, out_y, row), cpu_row(k, in_x, (uint64_t)order[row] / k->how.picks.k),
+               bytes);
+}
+
+static lh_status_t gather_rows_plan(lh_prepared_t *k, const lh_kernel_desc_t *desc,
+                                    lh_kernel_plan_t *plan)
+{
+    LH_SLOTS(LH_GATHER_ROWS_TEXT);
+    (void)desc, (void)plan;
+    k->number[CHUNK] = route_chunk(k->view[in_x].width);
+    cpu_phase_add(k, gather_part, k->view[out_y].rows, k->number[CHUNK]);
+    return LH_OK;
+}
+
+/* ---- scatter_rows: x order shares? -> y ---- */
+
+/* Where each pick stands in order. */
+static void places_part(const lh_prepared_t *k, uint32_t part)
+{
+    LH_SLOTS(LH_SCATTER_ROWS_TEXT);
+    const int32_t *order = k->at[in_order];
+    int32_t *places = k->scratch;
+    uint64_t i, end;
+    cpu_range(part, chunk_elements, k->view[in_x].rows, &i, &end);
+    for (; i < end; i++)
+        places[order[i]] = (int32_t)i;
+}
+
+CPU_INLINE void scatter_rows_part(const lh_prepared_t *k, uint32_t part, lh_dtype_t d)
+{
+    LH_SLOTS(LH_SCATTER_ROWS_TEXT);
+    const uint64_t width = k->view[out_y].width, each = k->how.picks.k;
+    const bool shared = cpu_has(k, in_shares);
+    uint64_t row, end;
+    cpu_range(part, k->number[CHUNK], k->view[out_y].rows, &row, &end);
+    for (; row < end; row++) {
+        const int32_t *places = (const int32_t *)k->scratch + row * each;
+        const void *shares = shared ? cpu_row(k, in_shares, row) : NULL;
+        void *y = cpu_row(k, out_y, row);
+        VF_EACH(i, m, 0, width, {
+            vf sum = vf_zero();
+            for (uint64_t j = 0; j < each; j++) {
+                const vf x = vf_get(cpu_row(k, in_x, (uint64_t)places[j]), d, i, m);
+                const float share = shared ? scalar(shares, k->view[in_shares].dtype, j) : 1.0f;
+                sum = vf_fma(x, vf_set(share), sum);
+            }
+            vf_put(y, d, i, m, sum);
+        });
+    }
+}
+CPU_BOTH(scatter_rows_part)
+
+static lh_status_t scatter_rows_plan(lh_prepared_t *k, const lh_kernel_desc_t *desc,
+                                     lh_kernel_plan_t *plan)
+{
+    LH_SLOTS(LH_SCATTER_ROWS_TEXT);
+    (void)desc;
+    const cpu_view_t *x = &k->view[in_x], *y = &k->view[out_y];
+    plan->scratch_bytes = x->rows * sizeof(int32_t);
+    cpu_phase_add(k, places_part, x->rows, chunk_elements);
+    k->number[CHUNK] = route_chunk(y->width);
+    cpu_phase_add(k, CPU_PICK(scatter_rows_part, x->dtype), y->rows, k->number[CHUNK]);
+    return LH_OK;
+}
+
+/* ---- scatter_rows_grad: gy x order shares -> gx gshares ---- */
+
+CPU_INLINE void scatter_grad_part(const lh_prepared_t *k, uint32_t part, lh_dtype_t d)
+{
+    LH_SLOTS(LH_SCATTER_ROWS_GRAD_TEXT);
+    const uint64_t width = k->view[in_x].width, each = k->how.picks.k;
+    const lh_dtype_t ds = k->view[in_shares].dtype;
+    const int32_t *order = k->at[in_order];
+    uint64_t row, end;
+    cpu_range(part, k->number[CHUNK], k->view[in_x].rows, &row, &end);
+    for (; row < end; row++) {
+        const uint64_t token = (uint64_t)order[row] / each, j = (uint64_t)order[row] % each;
+        const void *gy = cpu_row(k, in_gy, token), *x = cpu_row(k, in_x, row);
+        void *gx = cpu_row(k, out_gx, row);
+        const float share = scalar(cpu_row(k, in_shares, token), ds, j);
+        vf sum = vf_zero();
+        VF_EACH(i, m, 0, width, {
+            const vf g = vf_get(gy, d, i, m);
+            sum = vf_fma(g, vf_get(x, d, i, m), sum);
+            vf_put(gx, d, i, m, g * share);
+        });
+        vf_put(cpu_row(k, out_gshares, token), k->view[out_gshares].dtype, j, 1,
+               vf_set(vf_sum(sum)));
+    }
+}
+CPU_BOTH(scatter_grad_part)
+
+static lh_status_t scatter_rows_grad_plan(lh_prepared_t *k, const lh_kernel_desc_t *desc,
+                                          lh_kernel_plan_t *plan)
+{
+    LH_SLOTS(LH_SCATTER_ROWS_GRAD_TEXT);
+    (void)desc, (void)plan;
+    const cpu_view_t *x = &k->view[in_x];
+    k->number[CHUNK] = route_chunk(x->width);
+    cpu_phase_add(k, CPU_PICK(scatter_grad_part, x->dtype), x->rows, k->number[CHUNK]);
+    return LH_OK;
+}
+
+/* ---- grouped_matmul ----
+ * A part has PART_ROWS rows of a and PART_COLUMNS columns of c; its rows are those of one expert after
+ * the other. Each element of c is one sum in the order of `in`, whoever its neighbours are. */
+
+enum { PART_ROWS = 32, PART_COLUMNS = 256, TILE_ROWS = 4, TILE_COLUMNS = 4, TILE_VECTORS = 2 };
+
+typedef struct expert_rows { /* rows [row, end) of a and c; lines of b from `line` */
+    uint64_t row, end, line;
+    uint64_t column, column_end;
+} expert_rows_t;
+
+/* c[row] = a[row] b' where b is [out, in]: dot products, TILE_ROWS by TILE_COLUMNS at a time. A tile
+ * that hangs over an edge computes what is at the edge again and does not store it. */
+CPU_INLINE void rows_by_lines(const lh_prepared_t *k, const expert_rows_t *s, lh_dtype_t d)
+{
+    LH_SLOTS(LH_GROUPED_MATMUL_TEXT);
+    const uint64_t width = k->view[in_a].width;
+    for (uint64_t row = s->row; row < s->end; row += TILE_ROWS)
+        for (uint64_t column = s->column; column < s->column_end; column += TILE_COLUMNS) {
+            const void *a[TILE_ROWS], *b[TILE_COLUMNS];
+            vf sum[TILE_ROWS][TILE_COLUMNS];
+            for (uint64_t r = 0; r < TILE_ROWS; r++)
+                a[r] = cpu_row(k, in_a, row + r < s->end ? row + r : s->end - 1);
+            for (uint64_t c = 0; c < TILE_COLUMNS; c++)
+                b[c] = cpu_row(k, in_b,
+                               s->line +
+                                   (column + c < s->column_end ? column + c : s->column_end - 1));
+            memset(sum, 0, sizeof(sum));
+            VF_EACH(i, m, 0, width, {
+                for (uint64_t r = 0; r < TILE_ROWS; r++) {
+                    const vf x = vf_get(a[r], d, i, m);
+                    for (uint64_t c = 0; c < TILE_COLUMNS; c++)
+                        sum[r][c] = vf_fma(x, vf_get(b[c], d, i, m), sum[r][c]);
+                }
+            });
+            for (uint64_t r = 0; r < TILE_ROWS && row + r < s->end; r++)
+                for (uint64_t c = 0; c < TILE_COLUMNS && column + c < s->column_end; c++)
+                    vf_put(cpu_row(k, out_c, row + r), d, column + c, 1, vf_set(vf_sum(sum[r][c])));
+        }
+}
+
+/* c[row] = a[row] b where b is [in, out]: lines of b times numbers of a. */
+CPU_INLINE void rows_by_numbers(const lh_prepared_t *k, const expert_rows_t *s, lh_dtype_t d)
+{
+    LH_SLOTS(LH_GROUPED_MATMUL_TEXT);
+    const uint64_t depth = k->view[in_a].width, stride = TILE_VECTORS * LANES;
+    for (uint64_t row = s->row; row < s->end; row += TILE_ROWS)
+        for (uint64_t column = s->column; column < s->column_end; column += stride) {
+            const void *a[TILE_ROWS];
+            vf sum[TILE_ROWS][TILE_VECTORS];
+            for (uint64_t r = 0; r < TILE_ROWS; r++)
+                a[r] = cpu_row(k, in_a, row + r < s->end ? row + r : s->end - 1);
+            memset(sum, 0, sizeof(sum));
+            for (uint64_t i = 0; i < depth; i++) {
+                const void *line = cpu_row(k, in_b, s->line + i);
+                for (uint64_t v = 0; v < TILE_VECTORS; v++) {
+                    const uint64_t at = column + v * LANES;
+                    if (at >= s->column_end) break;
+                    const vf b = vf_get(line, d, at, vf_span(at, s->column_end));
+                    for (uint64_t r = 0; r < TILE_ROWS; r++)
+                        sum[r][v] = vf_fma(vf_set(scalar(a[r], d, i)), b, sum[r][v]);
+                }
+            }
+            for (uint64_t r = 0; r < TILE_ROWS && row + r < s->end; r++)
+                for (uint64_t v = 0; v < TILE_VECTORS && column + v * LANES < s->column_end; v++)
+                    vf_put(cpu_row(k, out_c, row + r), d, column + v * LANES,
+                           vf_span(column + v * LANES, s->column_end), sum[r][v]);
+        }
+}
+
+CPU_INLINE void grouped_part(const lh_prepared_t *k, uint32_t part, lh_dtype_t d)
+{
+    LH_SLOTS(LH_GROUPED_MATMUL_TEXT);
+    const bool turned = k->how.grouped.transpose_b != 0;
+    const uint64_t experts = k->view[in_offsets].width - 1, width = k->view[out_c].width;
+    const uint64_t each = turned ? width : k->view[in_a].width; /* lines of b an expert has */
+    const int32_t *offsets = k->at[in_offsets];
+    expert_rows_t s;
+    uint64_t begin, end;
+    cpu_range((uint32_t)(part / k->number[BLOCKS]), PART_ROWS, k->view[in_a].rows, &begin, &end);
+    cpu_range((uint32_t)(part % k->number[BLOCKS]), PART_COLUMNS, width, &s.column, &s.column_end);
+    for (uint64_t e = 0; e < experts; e++) {
+        const uint64_t first = (uint64_t)offsets[e], last = (uint64_t)offsets[e + 1];
+        if (first >= end) break;
+        s.row = first > begin ? first : begin;
+        s.end = last < end ? last : end;
+        s.line = e * each;
+        if (s.row >= s.end) continue;
+        if (turned)
+            rows_by_lines(k, &s, d);
+        else
+            rows_by_numbers(k, &s, d);
+    }
+}
+CPU_BOTH(grouped_part)
+
+static lh_status_t grouped_matmul_plan(lh_prepared_t *k, const lh_kernel_desc_t *desc,
+                                       lh_kernel_plan_t *plan)
+{
+    LH_SLOTS(LH_GROUPED_MATMUL_TEXT);
+    (void)desc, (void)plan;
+    const cpu_view_t *a = &k->view[in_a], *c = &k->view[out_c];
+    k->number[BLOCKS] = (c->width + PART_COLUMNS - 1) / PART_COLUMNS;
+    cpu_phase_add(k, CPU_PICK(grouped_part, a->dtype),
+                  (a->rows + PART_ROWS - 1) / PART_ROWS * k->number[BLOCKS], 1);
+    return LH_OK;
+}
+
+/* ---- grouped_matmul_grad: a g offsets -> gb+ ----
+ * A part has GRAD_LINES lines of one expert's gradient. */
+
+enum { GRAD_LINES = 32 };
+
+CPU_INLINE void grouped_grad_tile(const lh_prepared_t *k, uint64_t e, uint64_t line, uint64_t end,
+                                  uint64_t column, lh_dtype_t d)
+{
+    LH_SLOTS(LH_GROUPED_MATMUL_GRAD_TEXT);
+    const int32_t *offsets = k->at[in_offsets];
+    const uint64_t lines = k->view[in_a].width, width = k->view[in_g].width;
+    const bool add = (k->view[out_gb].flags & LH_ARG_ADD) != 0;
+    vf sum[TILE_ROWS][TILE_VECTORS];
+    memset(sum, 0, sizeof(sum));
+    for (uint64_t i = (uint64_t)offsets[e]; i < (uint64_t)offsets[e + 1]; i++) {
+        const void *a = cpu_row(k, in_a, i), *g = cpu_row(k, in_g, i);
+        for (uint64_t v = 0; v < TILE_VECTORS; v++) {
+            const uint64_t at = column + v * LANES;
+            if (at >= width) break;
+            const vf along = vf_get(g, d, at, vf_span(at, width));
+            for (uint64_t r = 0; r < TILE_ROWS && line + r < end; r++)
+                sum[r][v] = vf_fma(vf_set(scalar(a, d, line + r)), along, sum[r][v]);
+        }
+    }
+    for (uint64_t r = 0; r < TILE_ROWS && line + r < end; r++)
+        for (uint64_t v = 0; v < TILE_VECTORS && column + v * LANES < width; v++) {
+            const uint64_t at = column + v * LANES, m = vf_span(at, width);
+            float *out = cpu_row(k, out_gb, e * lines + line + r);
+            vf total = sum[r][v];
+            if (add) total = total + vf_get(out, LH_DTYPE_F32, at, m);
+            vf_put(out, LH_DTYPE_F32, at, m, total);
+        }
+}
+
+CPU_INLINE void grouped_grad_part(const lh_prepared_t *k, uint32_t part, lh_dtype_t d)
+{
+    LH_SLOTS(LH_GROUPED_MATMUL_GRAD_TEXT);
+    const uint64_t e = part / k->number[BLOCKS];
+    uint64_t line, end;
+    cpu_range((uint32_t)(part % k->number[BLOCKS]), GRAD_LINES, k->view[in_a].width, &line, &end);
+    for (; line < end; line += TILE_ROWS)
+        for (uint64_t c = 0; c < k->view[in_g].width; c += TILE_VECTORS * LANES)
+            grouped_grad_tile(k, e, line, end, c, d);
+}
+CPU_BOTH(grouped_grad_part)
+
+static lh_status_t grouped_matmul_grad_plan(lh_prepared_t *k, const lh_kernel_desc_t *desc,
+                                            lh_kernel_plan_t *plan)
+{
+    LH_SLOTS(LH_GROUPED_MATMUL_GRAD_TEXT);
+    (void)desc, (void)plan;
+    const cpu_view_t *a = &k->view[in_a];
+    k->number[BLOCKS] = (a->width + GRAD_LINES - 1) / GRAD_LINES;
+    cpu_phase_add(k, CPU_PICK(grouped_grad_part, a->dtype),
+                  (k->view[in_offsets].width - 1) * k->number[BLOCKS], 1);
+    return LH_OK;
+}
+
+extern const cpu_op_t CPU_ISA(route_ops)[];
+const cpu_op_t CPU_ISA(route_ops)[] = {
+    {"softmax", "xx", softmax_plan},
+    {"softmax_grad", "xxx", softmax_grad_plan},
+    {"top_k", "xxi", top_k_plan},
+    {"top_k_grad", "xix", top_k_grad_plan},
+    {"route", "iii", route_plan},
+    {"gather_rows", "xix", gather_rows_plan},
+    {"scatter_rows", "xim?x", scatter_rows_plan},
+    {"scatter_rows_grad", "xximxm", scatter_rows_grad_plan},
+    {"grouped_matmul", "xxix", grouped_matmul_plan},
+    {"grouped_matmul_grad", "xxif", grouped_matmul_grad_plan},
+    {NULL, NULL, NULL},
+};

@@ -1,0 +1,407 @@
+/* tcp_tuning.c - from what is known of a link to what its sockets are told: how many, how much the
+ * kernel may hold for them, how fast they send.
+ *
+ * A long link is full when rate x round trip bytes are on their way (its window), so a sender that
+ * may hold less is slow however fast the link is: 4 MiB, what Linux lets a socket grow to, are 0.5
+ * Gb/s at 50 ms. So between sites buffers are set, to 1.5 x (window + queue), where the queue of the
+ * routers is taken for as long as the window: bbr keeps up to two windows on their way. Buffers too
+ * large do no harm by themselves, for memory is taken by bytes, not by limits; bytes that the kernel
+ * holds unsent do (they fill net.ipv4.tcp_mem, and then every socket's window shrinks), so those are
+ * bounded by TCP_NOTSENT_LOWAT. The round trip is the handshake's, where the host knows none. */
+#include "tcp_tuning.h"
+
+#include <errno.h>
+#include <netinet/in.h>
+#include <netinet/tcp.h>
+#include <stdio.h>
+#include <unistd.h>
+
+/* lh_tuning_t.control: by a model of the link, by losses */
+enum { CONTROL_BBR = 1, CONTROL_CUBIC = 2 };
+static const char *const control_names[] = {"", "bbr", "cubic"};
+
+enum {
+    WAN_STREAMS = 4,
+    RATE_STREAMS = 16,     /* most for the rate alone */
+    SCALE_MOST = 14,       /* RFC 7323 */
+    SHORT_BYTES = 1 << 20, /* a stream's: the kernel's own tuning does as well */
+    LOWAT_CHUNKS = 2,
+    COUNTED = 4, /* the kernel counts each buffer twice, and there is one a direction */
+    GUESS_SHARE = 4,
+};
+enum { MORE_STREAMS, FEWER_STREAMS, MORE_BUFFER, LARGER_CHUNK, OTHER_CONTROL };
+#define STREAM_RATE 3125000000ull  /* 25 Gb/s: what one stream carries */
+#define GUESSED_RATE 1250000000ull /* 10 Gb/s: where neither the link's nor the card's is known */
+#define SLOWEST_CARD 12500000ull   /* 100 Mb/s: virtual cards say less, and mean nothing */
+/* Of a buffer's bytes, those that are payload on their way; the rest is the kernel's own. */
+#define PAYLOAD_SHARE 0.72
+
+static void set_int(int fd, int level, int name, int value)
+{
+    (void)setsockopt(fd, level, name, &value, sizeof(value));
+}
+
+/* The last number of a line of /proc/sys: of tcp_rmem and tcp_wmem the largest. 0: not there. */
+static uint64_t setting_of(const char *name)
+{
+    char path[96];
+    unsigned long long value = 0, next;
+    (void)snprintf(path, sizeof(path), "/proc/sys/net/%s", name);
+    FILE *file = fopen(path, "re");
+    if (file == NULL) return 0;
+    while (fscanf(file, "%llu", &next) == 1)
+        value = next;
+    (void)fclose(file);
+    return value;
+}
+
+uint64_t card_rate(const char *interface)
+{
+    char path[128];
+    long megabits = 0;
+    (void)snprintf(path, sizeof(path), "/sys/class/net/%s/speed", interface);
+    FILE *file = fopen(path, "re");
+    if (file == NULL) return 0;
+    if (fscanf(file, "%ld", &megabits) != 1 || megabits < 0) megabits = 0;
+    (void)fclose(file);
+    return (uint64_t)megabits * 125000;
+}
+
+/* Pages of the kernel's for all TCP sockets of the machine: from `low` on it takes care, from
+ * `pressure` on it squeezes them. A network namespace does not show the figures, and has the same. */
+static void kernel_pages(uint64_t *low, uint64_t *pressure)
+{
+    enum { KERNELS_SHARE = 16 }; /* of all pages: what Linux sets tcp_mem to when it starts */
+    unsigned long long first = 0, second = 0;
+    FILE *file = fopen("/proc/sys/net/ipv4/tcp_mem", "re");
+    if (file != NULL) {
+        if (fscanf(file, "%llu %llu", &first, &second) != 2) second = 0;
+        (void)fclose(file);
+    }
+    *pressure = second != 0 ? second : (uint64_t)sysconf(_SC_PHYS_PAGES) / KERNELS_SHARE;
+    *low = second != 0 ? first : *pressure / 4 * 3;
+}
+
+/* A quarter of what the kernel gives before it squeezes, shared by the ranks of this machine. */
+static uint64_t kernel_budget(const lh_host_t *host, uint64_t pressure)
+{
+    uint64_t ranks = 0;
+    lh_rank_info_t mine = {.struct_size = sizeof(mine)};
+    if (host->rank_info(host, host->world->rank, &mine) == LH_OK)
+        for (uint32_t r = 0; r < host->world->size; r++) {
+            lh_rank_info_t other = {.struct_size = sizeof(other)};
+            ranks += host->rank_info(host, r, &other) == LH_OK && other.node == mine.node;
+        }
+    return pressure * (uint64_t)sysconf(_SC_PAGESIZE) / 4 / (ranks > 0 ? ranks : 1);
+}
+
+bool memory_is_short(const char *sockstat, uint64_t most, char *out, size_t room)
+{
+    unsigned long long used, orphans;
+    const unsigned long long page = (unsigned long long)sysconf(_SC_PAGESIZE);
+    const char *line = strstr(sockstat, "\nTCP: ");
+    if (line == NULL || sscanf(line, "\nTCP: inuse %*u orphan %llu tw %*u alloc %*u mem %llu",
+                               &orphans, &used) != 2)
+        return false;
+    if (used <= most / 5 * 4) return false;
+    (void)snprintf(
+        out, room,
+        "the kernel's memory for TCP is nearly used up: %llu MiB of the %llu from which on "
+        "windows shrink (net.ipv4.tcp_mem); %llu sockets of programs that have ended "
+        "still hold part of it. Links between sites are slow until they are gone",
+        used * page >> 20, (unsigned long long)most * page >> 20, orphans);
+    return true;
+}
+
+static void memory_watch(const lh_host_t *host, uint64_t low)
+{
+    char text[512], why[320];
+    FILE *file = fopen("/proc/net/sockstat", "re");
+    if (file == NULL) return;
+    const size_t length = fread(text, 1, sizeof(text) - 1, file);
+    (void)fclose(file);
+    text[length] = '\0';
+    if (memory_is_short(text, low, why, sizeof(why))) host->log(host, LH_LOG_WARN, "%s", why);
+}
+
+/* A window travels as 16 bits and a scale, which is decided by the first packet of a connection from
+ * the largest buffer that the kernel's own tuning may give. */
+static uint64_t window_by_scale(uint64_t receive_most)
+{
+    uint32_t scale = 0;
+    while (scale < SCALE_MOST && receive_most >> (scale + 16) > 0)
+        scale++;
+    return (uint64_t)65535 << scale;
+}
+
+static uint64_t larger(uint64_t a, uint64_t b)
+{
+    return a > b ? a : b;
+}
+
+void limits_read(const lh_host_t *host, const char *interface, limits_t *out)
+{
+    static const char bbr[] = "bbr";
+    const int small = 4096;
+    const int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+    const uint64_t send = setting_of("ipv4/tcp_wmem"), receive = setting_of("ipv4/tcp_rmem");
+    uint64_t low, pressure;
+    kernel_pages(&low, &pressure);
+    memory_watch(host, low);
+    *out = (limits_t){.budget = kernel_budget(host, pressure),
+                      .card = card_rate(interface),
+                      .send = setting_of("core/wmem_max"),
+                      .receive = setting_of("core/rmem_max"),
+                      .auto_send = send,
+                      .auto_receive = receive};
+    if (fd >= 0) {
+        out->force = setsockopt(fd, SOL_SOCKET, SO_SNDBUFFORCE, &small, sizeof(small)) == 0;
+        out->bbr = setsockopt(fd, IPPROTO_TCP, TCP_CONGESTION, bbr, sizeof(bbr) - 1) == 0;
+        (void)close(fd);
+    }
+    out->window = window_by_scale(larger(receive, out->receive));
+    if (out->force) return;
+    const uint64_t held = larger(send, 2 * out->send), kept = larger(receive, 2 * out->receive);
+    const uint64_t least = (uint64_t)(PAYLOAD_SHARE * (double)(held < kept ? held : kept));
+    if (least < out->window) out->window = least;
+}
+
+static uint64_t choose_streams(const lh_link_t *link, const limits_t *limits, uint64_t flight)
+{
+    const uint64_t by_rate = (link->bytes_per_second + STREAM_RATE - 1) / STREAM_RATE;
+    const uint64_t most = by_rate > RATE_STREAMS ? RATE_STREAMS : by_rate;
+    if (link->scope == LH_LINK_NODE) return 1;
+    if (link->scope != LH_LINK_WAN) return most;
+    /* Without bbr a loss halves a stream's window: the more of them, the less that is of all. */
+    uint64_t streams = limits->bbr ? larger(most, WAN_STREAMS) : RATE_STREAMS;
+    if (limits->window > 0)
+        streams = larger(streams, (flight + flight / 4 + limits->window - 1) / limits->window);
+    return streams;
+}
+
+static uint64_t first_of(uint64_t a, uint64_t b, uint64_t c)
+{
+    return a != 0 ? a : b != 0 ? b : c;
+}
+
+void tuning_choose(const tcp_config_t *config, const lh_link_t *link, const lh_tuning_t *wanted,
+                   const limits_t *limits, lh_tuning_t *out)
+{
+    const bool wan = link->scope == LH_LINK_WAN;
+    const uint64_t rate = link->bytes_per_second;
+    const uint64_t card = limits->card >= SLOWEST_CARD ? limits->card : GUESSED_RATE;
+    const uint64_t assumed = rate == 0 && wan ? card : rate;
+    const uint64_t flight = (uint64_t)((double)assumed * (double)link->round_trip_ns / 1e9);
+    const uint64_t streams = first_of(config->streams, wanted->streams,
+                                      choose_streams(link, limits, flight));
+    out->streams = streams < 1 ? 1 : streams > STREAMS_MAX ? STREAMS_MAX : (uint32_t)streams;
+
+    out->chunk_bytes = first_of(config->chunk_bytes, wanted->chunk_bytes,
+                                wan ? 1 << 20 : 256 << 10);
+    if (out->chunk_bytes > PAYLOAD_MAX) out->chunk_bytes = PAYLOAD_MAX;
+    if (out->chunk_bytes < EAGER_BYTES) out->chunk_bytes = EAGER_BYTES;
+
+    out->inflight_bytes = first_of(wanted->inflight_bytes, flight, 0);
+    out->buffer_bytes = first_of(config->buffer_bytes, wanted->buffer_bytes,
+                                 3 * out->inflight_bytes);
+    out->pace_bytes_per_second = first_of(config->pace, wanted->pace_bytes_per_second,
+                                          wan ? rate / 100 * 97 : 0);
+    out->control = wanted->control == CONTROL_BBR || wanted->control == CONTROL_CUBIC
+                       ? wanted->control
+                   : wan && limits->bbr ? CONTROL_BBR
+                                        : CONTROL_CUBIC;
+}
+
+static bool is_auto(const char *congestion)
+{
+    return congestion == NULL || strcmp(congestion, "auto") == 0;
+}
+
+/* What the INI has set is not tried otherwise. */
+static bool change(const tcp_config_t *config, const limits_t *limits, int what, lh_tuning_t *out)
+{
+    switch (what) {
+    case MORE_STREAMS:
+        out->streams = 2 * out->streams < STREAMS_MAX ? 2 * out->streams : STREAMS_MAX;
+        return config->streams == 0;
+    case FEWER_STREAMS:
+        out->streams = (out->streams + 1) / 2;
+        return config->streams == 0 && out->streams > 1;
+    case MORE_BUFFER: out->buffer_bytes *= 2; return config->buffer_bytes == 0;
+    case LARGER_CHUNK:
+        out->chunk_bytes = 2 * out->chunk_bytes < PAYLOAD_MAX ? 2 * out->chunk_bytes : PAYLOAD_MAX;
+        return config->chunk_bytes == 0;
+    default:
+        out->control = out->control == CONTROL_BBR ? CONTROL_CUBIC : CONTROL_BBR;
+        return is_auto(config->congestion) && limits->bbr;
+    }
+}
+
+/* Where packets are lost a stream is what loses speed, so more of them promise most; where none is,
+ * a window that is too small, or a model of the link that is wrong. */
+bool tuning_offer(lh_transport_t *t, const lh_link_t *link, uint32_t choice, lh_tuning_t *out)
+{
+    static const int clean[] = {MORE_BUFFER, OTHER_CONTROL, MORE_STREAMS, LARGER_CHUNK,
+                                FEWER_STREAMS};
+    static const int lossy[] = {MORE_STREAMS, MORE_BUFFER, OTHER_CONTROL, LARGER_CHUNK,
+                                FEWER_STREAMS};
+    static const lh_tuning_t nothing = {.struct_size = sizeof(nothing)};
+    const int *order = link->loss > 1e-5 ? lossy : clean;
+    lh_tuning_t first = {.struct_size = sizeof(first)};
+    if (t->limits.window == 0) limits_read(t->host, t->here.name, &t->limits);
+    tuning_choose(t->config, link, &nothing, &t->limits, &first);
+    *out = first;
+    if (choice == 0) return true;
+    for (size_t i = 0; i < sizeof(clean) / sizeof(clean[0]); i++) {
+        *out = first;
+        if (change(t->config, &t->limits, order[i], out) && --choice == 0) return true;
+    }
+    return false;
+}
+
+void tuning_text(const lh_tuning_t *u, char *out, size_t room)
+{
+    const uint32_t streams = u->streams > 0 ? u->streams : 1;
+    (void)snprintf(out, room, "window %.3g MB = %u streams x %.3g MB, buffers of %.3g MiB, %s",
+                   (double)u->inflight_bytes / 1e6, streams,
+                   (double)u->inflight_bytes / 1e6 / streams, (double)u->buffer_bytes / 1048576,
+                   control_names[u->control]);
+}
+
+/* Lowers the buffers to what the kernel has left for us. For a rate that is only assumed it is a
+ * quarter of that: such a connection leaves room for others, and says nothing. */
+static void keep_budget(lh_conn_t *c)
+{
+    lh_transport_t *t = c->transport;
+    const bool guessed = c->link.bytes_per_second == 0 && c->wanted.buffer_bytes == 0 &&
+                         t->config->buffer_bytes == 0;
+    t->budget_used -= c->budget_used;
+    const uint64_t budget = t->limits.budget;
+    const uint64_t left = budget > t->budget_used ? budget - t->budget_used : 0;
+    const uint64_t asked = c->tuning.buffer_bytes;
+    const uint64_t most = left / COUNTED / (guessed ? GUESS_SHARE : 1);
+    if (asked > most) {
+        c->tuning.buffer_bytes = most;
+        t->host->log(
+            t->host, guessed ? LH_LOG_DEBUG : LH_LOG_WARN,
+            "%s: buffers of %llu MiB would take more than a quarter of the kernel's memory "
+            "for TCP (net.ipv4.tcp_mem); %llu MiB instead",
+            c->peer_text, (unsigned long long)(asked >> 20), (unsigned long long)(most >> 20));
+    }
+    c->budget_used = COUNTED * c->tuning.buffer_bytes;
+    t->budget_used += c->budget_used;
+}
+
+/* As the kernel knows it of a socket; 0: it does not. */
+static uint64_t round_trip_of(int fd)
+{
+    struct tcp_info info = {0};
+    socklen_t length = sizeof(info);
+    if (fd < 0 || getsockopt(fd, IPPROTO_TCP, TCP_INFO, &info, &length) != 0) return 0;
+    return (uint64_t)info.tcpi_rtt * 1000;
+}
+
+void conn_tune(lh_conn_t *c, int fd)
+{
+    lh_transport_t *t = c->transport;
+    if (t->limits.window == 0) limits_read(t->host, t->here.name, &t->limits);
+    /* The peer has answered once on this socket: that was a round trip of an empty link. */
+    if (c->link.scope == LH_LINK_WAN && c->link.round_trip_ns == 0) {
+        c->link.round_trip_ns = round_trip_of(fd);
+        c->measures = fd >= 0;
+    }
+    tuning_choose(t->config, &c->link, &c->wanted, &t->limits, &c->tuning);
+    keep_budget(c);
+}
+
+void conn_tune_whole(lh_conn_t *c)
+{
+    const uint32_t streams = c->tuning.streams;
+    if (!c->measures) return;
+    for (uint32_t i = 0; i < c->stream_count; i++) {
+        const uint64_t trip = round_trip_of(c->streams[i]->fd);
+        if (trip != 0 && trip < c->link.round_trip_ns) c->link.round_trip_ns = trip;
+    }
+    conn_tune(c, -1);
+    c->tuning.streams = streams;
+    for (uint32_t i = 0; i < c->stream_count; i++)
+        socket_tune(c, c->streams[i]->fd, false);
+}
+
+static void set_buffer(const limits_t *limits, int fd, bool receive, uint64_t bytes)
+{
+    const uint64_t most = receive ? limits->receive : limits->send;
+    const uint64_t grows_to = receive ? limits->auto_receive : limits->auto_send;
+    const int value = bytes > INT32_MAX / 2 ? INT32_MAX / 2 : (int)bytes;
+    if (limits->force) set_int(fd, SOL_SOCKET, receive ? SO_RCVBUFFORCE : SO_SNDBUFFORCE, value);
+    /* Setting it switches the kernel's own tuning off, which may reach further. */
+    else if (2 * (bytes < most ? bytes : most) > grows_to)
+        set_int(fd, SOL_SOCKET, receive ? SO_RCVBUF : SO_SNDBUF, value);
+}
+
+void set_buffers(lh_transport_t *t, int fd, uint64_t bytes)
+{
+    if (bytes == 0) return;
+    if (t->limits.window == 0) limits_read(t->host, t->here.name, &t->limits);
+    set_buffer(&t->limits, fd, false, bytes);
+    set_buffer(&t->limits, fd, true, bytes);
+}
+
+/* buffer and pace are over all streams. A short path is left to the kernel's own tuning. A buffer to
+ * receive into that is set before the connection is made decides how far windows can ever grow, so
+ * only one that was asked for is. */
+void socket_tune(lh_conn_t *c, int fd, bool before_connect)
+{
+    const lh_tuning_t *tuning = &c->tuning;
+    const uint64_t streams = tuning->streams > 0 ? tuning->streams : 1;
+    const uint64_t buffer = tuning->buffer_bytes / streams;
+    const char *congestion = c->transport->config->congestion;
+    const bool asked = c->transport->config->buffer_bytes != 0;
+    if (asked || (buffer > SHORT_BYTES && !before_connect)) set_buffers(c->transport, fd, buffer);
+    if (before_connect) return;
+    if (tuning->pace_bytes_per_second > 0) {
+        const bool none = tuning->pace_bytes_per_second == UINT64_MAX;
+        const uint64_t pace = none ? UINT64_MAX : tuning->pace_bytes_per_second / streams;
+        (void)setsockopt(fd, SOL_SOCKET, SO_MAX_PACING_RATE, &pace, sizeof(pace));
+    }
+    const uint64_t lowat = LOWAT_CHUNKS * tuning->chunk_bytes;
+    set_int(fd, IPPROTO_TCP, TCP_NOTSENT_LOWAT, (int)lowat);
+    if (c->dscp > 0) {
+        set_int(fd, IPPROTO_IP, IP_TOS, (int)(c->dscp << 2));
+        set_int(fd, IPPROTO_IPV6, IPV6_TCLASS, (int)(c->dscp << 2));
+    }
+    if (is_auto(congestion)) congestion = control_names[tuning->control];
+    (void)setsockopt(fd, IPPROTO_TCP, TCP_CONGESTION, congestion, (socklen_t)strlen(congestion));
+}
+
+/* RFC 4594: signaling; low-latency data; high-throughput data, parameters the first to be dropped
+ * of it; low-priority data. */
+uint32_t dscp_of(uint32_t service)
+{
+    switch (service) {
+    case LH_SERVICE_CONTROL: return 40;    /* CS5  */
+    case LH_SERVICE_ACTIVATION: return 18; /* AF21 */
+    case LH_SERVICE_GRADIENT: return 10;   /* AF11 */
+    case LH_SERVICE_PARAMETER: return 12;  /* AF12 */
+    case LH_SERVICE_BULK: return 8;        /* CS1  */
+    default: return 0;
+    }
+}
+
+void conn_say_tuning(const lh_conn_t *c)
+{
+    char congestion[16] = "", pace[48] = "not paced";
+    socklen_t length = sizeof(congestion) - 1;
+    const lh_tuning_t *u = &c->tuning;
+    const lh_host_t *host = c->transport->host;
+    if (c->link.scope != LH_LINK_WAN) return;
+    (void)getsockopt(c->streams[0]->fd, IPPROTO_TCP, TCP_CONGESTION, congestion, &length);
+    if (u->pace_bytes_per_second > 0)
+        (void)snprintf(pace, sizeof(pace), "paced at %.1f MB/s",
+                       (double)u->pace_bytes_per_second / 1e6);
+    host->log(host, LH_LOG_INFO,
+              "%s: a link between sites, %.2f ms there and back: %u streams under %s, buffers of "
+              "%.1f MiB, %s, DSCP %u",
+              c->peer_text, (double)c->link.round_trip_ns / 1e6, c->stream_count, congestion,
+              (double)u->buffer_bytes / 1048576, pace, c->dscp);
+}

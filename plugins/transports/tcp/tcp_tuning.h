@@ -1,0 +1,29 @@
+/* tcp_tuning.h - what a link's figures and this kernel's limits make of a connection's sockets. */
+#ifndef TCP_TUNING_H
+#define TCP_TUNING_H
+
+#include "tcp.h"
+
+void limits_read(const lh_host_t *host, const char *interface, limits_t *out);
+/* What an interface says of its speed; 0: nothing. */
+uint64_t card_rate(const char *interface);
+void tuning_choose(const tcp_config_t *config, const lh_link_t *link, const lh_tuning_t *wanted,
+                   const limits_t *limits, lh_tuning_t *out);
+/* Tuning number `choice` for a link; false: there are fewer. */
+bool tuning_offer(lh_transport_t *t, const lh_link_t *link, uint32_t choice, lh_tuning_t *out);
+/* "window 6.2 MB = 4 streams x 1.6 MB, bbr", cut to room. */
+void tuning_text(const lh_tuning_t *tuning, char *out, size_t room);
+/* Chooses c's tuning from its link; fd: a socket of it that the peer has answered, or -1. */
+void conn_tune(lh_conn_t *c, int fd);
+/* All streams are open: the least of their round trips is the link's, as one may have met a busy
+ * machine. */
+void conn_tune_whole(lh_conn_t *c);
+void set_buffers(lh_transport_t *t, int fd, uint64_t bytes);
+/* What every stream's socket is told; before_connect: only what can't be said later. */
+void socket_tune(lh_conn_t *c, int fd, bool before_connect);
+/* Whether a /proc/net/sockstat says that TCP holds nearly `most` pages, and then why in out. */
+bool memory_is_short(const char *sockstat, uint64_t most, char *out, size_t room);
+uint32_t dscp_of(uint32_t service); /* between sites, where the host names none */
+void conn_say_tuning(const lh_conn_t *c);
+
+#endif

@@ -1,0 +1,40 @@
+"""areas.py SOURCE BUILD [AREA] - is every test of BUILD in an area of tests/areas, and has every area tests? With AREA:
+prints that area's regular expression, or says which areas there are."""
+import os
+import re
+import subprocess
+import sys
+
+
+def read_areas(source):
+    rows = {}
+    with open(os.path.join(source, "tests", "areas")) as f:
+        for line in f:
+            if line.strip() and not line.startswith("#"):
+                name, pattern = line.split(None, 1)
+                rows[name] = pattern.strip()
+    return rows
+
+
+def main(source, build, wanted=None):
+    areas = read_areas(source)
+    if wanted is not None:
+        if wanted not in areas:
+            print(f"AREA={wanted}: there is no such area; there are {', '.join(areas)}", file=sys.stderr)
+            return 1
+        print(areas[wanted])
+        return 0
+    listed = subprocess.run(["ctest", "--test-dir", build, "-N"], capture_output=True, text=True, check=True).stdout
+    tests = re.findall(r"Test +#\d+: (\S+)", listed)
+    lost = [t for t in tests if not any(re.search(p, t) for p in areas.values())]
+    empty = [a for a, p in areas.items() if not any(re.search(p, t) for t in tests)]
+    for test in lost:
+        print(f"{test} is in no area of tests/areas")
+    for area in empty:
+        print(f"area {area} of tests/areas has no test")
+    print(f"{len(tests)} tests in {len(areas)} areas")
+    return 1 if lost or empty or not tests else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(*sys.argv[1:]))

@@ -1,0 +1,223 @@
+/* author_ops_test.c - what the host does with the core's ops it does with a third party's, whose rows
+ * alone say so: sdk/examples/acme_smooth in a model with llama's parameters. Its op for rows is kept
+ * by selective recomputation and generates from a cache, its residual is fused and its cap of the
+ * logits is walked in chunks. */
+#include "golden.h"
+
+#include <math.h>
+
+#include <base/memory.h>
+#include <engine/engine_profile.h>
+#include <engine/program.h>
+#include <engine/weights.h>
+#include <longhaul/ops.h>
+
+enum { TOKENS = GOLDEN_BATCH * GOLDEN_SEQUENCE, ROW = GOLDEN_SEQUENCE + 1, ELEMENTS = 56 * 32 };
+
+static const golden_model_t *const llama = &golden_models[0];
+
+static struct {
+    host_t *host;
+    registry_t *registry;
+    const plugin_t *model, *acme;
+    rig_t rig;
+    lh_model_api_t api;
+    plugin_t parts;
+    lh_kernel_t kernels[32];
+    int32_t batch[GOLDEN_BATCH * ROW];
+} b;
+
+#define LINEAR(x, name) lh_linear(g, x, g->api->param(g, name), 0)
+#define RMS(x, name) lh_rms_norm(g, x, g->api->param(g, name), 1e-5)
+
+static lh_value_t record(lh_model_t *m, lh_graph_t *g, uint32_t part, uint32_t block, lh_value_t x)
+{
+    const struct {
+        uint32_t struct_size, window;
+    } smooth = {8, 5};
+    const struct {
+        uint32_t struct_size, reserved;
+        double bound;
+    } cap = {16, 0, 2.0};
+    if (part == LH_PART_BLOCK) {
+        const lh_value_t q = LINEAR(RMS(x, "attn_norm"), "wq");
+        x = lh_add(g, x, LINEAR(g->api->op(g, "acme.smooth", &smooth, &q, 1, NULL), "wo"));
+        const lh_value_t u = LINEAR(LINEAR(RMS(x, "ffn_norm"), "w_up"), "w_down");
+        return lh_add(g, x, lh_activate(g, u, LH_ACT_SILU));
+    }
+    const lh_value_t y = b.rig.model_plugin->model->record(m, g, part, block, x);
+    return part == LH_PART_HEAD ? g->api->op(g, "acme.cap", &cap, &y, 1, NULL) : y;
+}
+
+/* The example's ops and, but for those of the op `lacking`, its kernels. */
+static void open_rig(const char *lacking)
+{
+    b.api = *b.model->model;
+    b.api.record = record;
+    b.parts = *b.acme;
+    b.parts.kernel_count = 0;
+    assert_true(b.acme->kernel_count < sizeof(b.kernels) / sizeof(b.kernels[0]));
+    for (uint32_t i = 0; i < b.acme->kernel_count; i++)
+        if (lacking == NULL || strcmp(b.acme->kernels[i].op, lacking) != 0)
+            b.kernels[b.parts.kernel_count++] = b.acme->kernels[i];
+    b.parts.kernels = b.kernels;
+    const rig_how_t how = {.model = llama->plugin,
+                           .options = llama->options,
+                           .compute = LH_DTYPE_F32,
+                           .api = &b.api,
+                           .parts = &b.parts};
+    rig_open_how(&b.rig, &how);
+    golden_batch(llama, 0, b.batch);
+}
+
+typedef struct trained {
+    float gradient[ELEMENTS], loss[2];
+    uint32_t smooth, cap, fused, activate; /* calls of a step */
+} trained_t;
+
+static void train(const char *lacking, uint32_t recompute, uint64_t head_chunk, trained_t *out)
+{
+    const program_how_t how = {.use = USE_TRAIN,
+                               .sequences = GOLDEN_BATCH,
+                               .rows = GOLDEN_SEQUENCE,
+                               .recompute = recompute,
+                               .head_chunk = head_chunk};
+    program_t *p = NULL;
+    program_call_t call;
+    uint32_t up;
+    open_rig(lacking);
+    OK(program_new(b.rig.engine, b.rig.weights, &how, &p));
+    OK(engine_build(b.rig.engine));
+    golden_weights(llama, &b.rig);
+    rig_batch(p, b.batch, GOLDEN_BATCH, GOLDEN_SEQUENCE, TOKENS);
+    *out = (trained_t){.smooth = 0};
+    for (uint32_t i = 0; program_call(p, false, i, &call); i++) {
+        const char *name = call.op == NULL ? "" : call.op->row.name;
+        out->smooth += strcmp(name, "acme.smooth") == 0;
+        out->cap += strcmp(name, "acme.cap") == 0;
+        out->fused += strcmp(name, "acme.add_activated") == 0;
+        out->activate += strcmp(name, "activate") == 0;
+    }
+    OK(program_run(p, 0));
+    OK(program_output(p, OUTPUT_LOSS, out->loss, sizeof(out->loss)));
+    assert_true(parameters_find(b.rig.parameters, "blocks.0.w_up", &up));
+    OK(weights_read(b.rig.weights, SPACE_GRAD, up, 0, ELEMENTS, LH_DTYPE_F32, out->gradient));
+    rig_close(&b.rig);
+}
+
+static double distance(const trained_t *x, const trained_t *y)
+{
+    double difference = 0, norm = 0;
+    for (uint32_t i = 0; i < ELEMENTS; i++) {
+        difference += pow((double)x->gradient[i] - (double)y->gradient[i], 2);
+        norm += pow((double)x->gradient[i], 2);
+    }
+    assert_true(norm > 0);
+    return sqrt(difference / norm);
+}
+
+static void what_is_costly_is_kept_by_selective_recomputation(void **state)
+{
+    (void)state;
+    static trained_t none, selective, full;
+    train(NULL, RECOMPUTE_NONE, 0, &none);
+    train(NULL, RECOMPUTE_SELECTIVE, 0, &selective);
+    train(NULL, RECOMPUTE_FULL, 0, &full);
+    assert_true(none.smooth > 0);
+    assert_int_equal(selective.smooth, none.smooth);
+    assert_int_equal(full.smooth, 2 * none.smooth);
+    assert_memory_equal(selective.gradient, none.gradient, sizeof(none.gradient));
+    assert_memory_equal(full.gradient, none.gradient, sizeof(none.gradient));
+}
+
+static void an_op_is_fused_where_it_has_a_kernel_and_only_there(void **state)
+{
+    (void)state;
+    static trained_t fused, parts;
+    train(NULL, RECOMPUTE_NONE, 0, &fused);
+    train("acme.add_activated", RECOMPUTE_NONE, 0, &parts);
+    assert_true(fused.fused > 0 && fused.activate == 0);
+    assert_int_equal(parts.fused, 0); /* an activation, by itself or behind its matmul */
+    assert_true(distance(&fused, &parts) < 2e-6);
+    assert_true(fabsf(fused.loss[0] - parts.loss[0]) < 2e-6f * fused.loss[0]);
+}
+
+static void an_op_by_element_is_cut_with_the_head(void **state)
+{
+    (void)state;
+    static trained_t whole, chunks;
+    train(NULL, RECOMPUTE_NONE, TOKENS, &whole);
+    train(NULL, RECOMPUTE_NONE, 48, &chunks);
+    assert_int_equal(whole.cap, 1);
+    assert_int_equal(chunks.cap, 3);
+    assert_true(distance(&whole, &chunks) < 2e-6);
+}
+
+/* Row by row, from the cache, the logits of scoring. */
+static void generation_sees_the_logits_of_scoring(void **state)
+{
+    (void)state;
+    open_rig(NULL);
+    const program_how_t all = {
+        .use = USE_SCORE, .sequences = GOLDEN_BATCH, .rows = GOLDEN_SEQUENCE, .wants_logits = true};
+    const program_how_t one = {
+        .use = USE_DECODE, .sequences = GOLDEN_BATCH, .rows = 1, .capacity = GOLDEN_SEQUENCE};
+    program_t *score = NULL, *decode = NULL;
+    OK(program_new(b.rig.engine, b.rig.weights, &all, &score));
+    OK(program_new(b.rig.engine, b.rig.weights, &one, &decode));
+    OK(engine_build(b.rig.engine));
+    golden_weights(llama, &b.rig);
+    rig_batch(score, b.batch, GOLDEN_BATCH, GOLDEN_SEQUENCE, TOKENS);
+    OK(program_run(score, 0));
+    const uint64_t vocab = b.rig.parameters->vocab;
+    float *expected = mem_array(TOKENS * vocab, 4), *got = mem_array(GOLDEN_BATCH * vocab, 4);
+    OK(program_output(score, OUTPUT_LOGITS, expected, TOKENS * vocab * 4));
+    for (uint64_t at = 0; at < GOLDEN_SEQUENCE; at++) {
+        int32_t ids[GOLDEN_BATCH], places[GOLDEN_BATCH];
+        for (uint64_t s = 0; s < GOLDEN_BATCH; s++) {
+            ids[s] = b.batch[s * ROW + at];
+            places[s] = (int32_t)at;
+        }
+        OK(program_input(decode, LH_INPUT_TOKENS, ids, sizeof(ids)));
+        OK(program_input(decode, LH_INPUT_LENGTHS, places, sizeof(places)));
+        OK(program_run(decode, 0));
+        OK(program_output(decode, OUTPUT_LOGITS, got, GOLDEN_BATCH * vocab * 4));
+        for (uint64_t s = 0; s < GOLDEN_BATCH; s++)
+            for (uint64_t j = 0; j < vocab; j++)
+                assert_true(fabsf(got[s * vocab + j] -
+                                  expected[(s * GOLDEN_SEQUENCE + at) * vocab + j]) < 2e-5f);
+    }
+    mem_free(expected);
+    mem_free(got);
+    rig_close(&b.rig);
+}
+
+static int load(void **state)
+{
+    (void)state;
+    OK(host_new(&b.host));
+    OK(registry_new(LH_TEST_PLUGINS, b.host, &b.registry));
+    OK(registry_load(b.registry, LH_KIND_MODEL, "llama", &b.model));
+    OK(registry_load(b.registry, LH_KIND_PARTS, "acme_smooth", &b.acme));
+    return 0;
+}
+
+static int unload(void **state)
+{
+    (void)state;
+    registry_free(b.registry);
+    host_free(b.host);
+    return 0;
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(what_is_costly_is_kept_by_selective_recomputation),
+        cmocka_unit_test(an_op_is_fused_where_it_has_a_kernel_and_only_there),
+        cmocka_unit_test(an_op_by_element_is_cut_with_the_head),
+        cmocka_unit_test(generation_sees_the_logits_of_scoring),
+    };
+    if (strcmp(rig_device(), "fake") == 0) return 77; /* the example has no kernels for it */
+    return cmocka_run_group_tests(tests, load, unload);
+}

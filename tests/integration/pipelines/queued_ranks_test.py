@@ -1,0 +1,80 @@
+"""Ranks on a device that works off queues, with random delays and memory that the host can't reach:
+the same bits as on the cpu, whose kernels it runs, at every stage of ZeRO."""
+import os
+import signal
+import time
+
+from pipeline_case import LOST, TORTURE, PipelineCase, logical, main, read_json_lines
+
+# ranks or sites, optimizer, accumulation, settings of the device
+TWO, FOUR, SITES = ["launch.ranks_per_node=2"], ["launch.ranks_per_node=4"], \
+    ["site.a.hosts=localhost:2", "site.b.hosts=localhost:2"]
+BY_SITE = ["optimizer.cut=site"]
+# A sample: whole and cut gradients and values, one site and two, each kind of device once.
+CASES = [
+    (TWO, "zero1", "breadth", []),
+    (TWO, "zero3", "depth", ["device.host_access=yes"]),
+    (SITES, "zero2", "depth", BY_SITE + ["device.words=no"]),
+]
+if TORTURE:
+    CASES = [(world, "zero%d" % z, order, device + cut)
+             for world in (TWO, FOUR, SITES) for z in range(4) for order in ("depth", "breadth")
+             for device in ([], ["device.words=no"], ["device.host_access=yes"])
+             for cut in ([], BY_SITE) if not cut or z > 0 and world is SITES]
+
+
+class QueuedRanks(PipelineCase):
+    def prepared(self):
+        job = self.small_job(train={"steps": 3, "batch": 8, "micro_batch": 1, "evaluate_every": 2},
+                             comm={"bucket": "16KiB"})
+        self.run_longhaul("prepare", job)
+        return job
+
+    def settings(self, folder, *sets):
+        os.makedirs(self.path(folder))
+        for file in ("corpus.bin", "corpus.idx"):
+            os.link(self.path("out", file), self.path(folder, file))
+        return [word for text in ("pipeline.folder=" + folder,) + sets for word in ("--set", text)]
+
+    def curve(self, folder):
+        return [(r["step"], r.get("loss"), r.get("gradient_norm"))
+                for r in read_json_lines(self.path(folder, "metrics.jsonl")) if "step" in r]
+
+    def test_bits_are_those_of_the_cpu(self):
+        job = self.prepared()
+        for i, (world, optimizer, order, more) in enumerate(CASES):
+            layout = world + ["optimizer.plugin=" + optimizer, "parallel.accumulation=" + order]
+            cut = [text for text in more if not text.startswith("device.")]
+            device = ["device.plugin=fake", "device.delay=30us", "device.seed=%d" % i]
+            self.run_longhaul("train", job, *self.settings("cpu%d" % i, *layout, *cut))
+            self.run_longhaul("train", job,
+                              *self.settings("fake%d" % i, *layout, *more, *device))
+            self.assertEqual(self.curve("fake%d" % i), self.curve("cpu%d" % i), CASES[i])
+            self.assertEqual(logical(self.step_folder(3, "fake%d" % i)),
+                             logical(self.step_folder(3, "cpu%d" % i)), CASES[i])
+
+    def test_a_rank_that_dies_leaves_no_queue_waiting(self):
+        job = self.prepared()
+        args = self.settings("dies", *TWO, "optimizer.plugin=zero3", "device.plugin=fake",
+                             "device.delay=30us", "train.steps=100000")
+        runner = self.start("train", job, *args)
+        self.assertTrue(self.wait_for(lambda: os.path.exists(self.path("dies", "metrics.jsonl")) and
+                                      len(self.curve("dies")) > 3, runner))
+        children = []
+        for pid in filter(str.isdigit, os.listdir("/proc")):
+            try:
+                with open("/proc/%s/stat" % pid) as f:
+                    parent = int(f.read().rsplit(")", 1)[1].split()[1])
+            except (OSError, IndexError):
+                continue
+            if parent == runner.pid:
+                children.append(int(pid))
+        os.kill(max(children), signal.SIGKILL)
+        since = time.monotonic()
+        _, said = runner.communicate(timeout=60)
+        self.assertEqual(runner.returncode, LOST, said)
+        self.assertLess(time.monotonic() - since, 30)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,256 @@
+/* recorded_collectives_test.c - a model that records collectives runs them over two ranks, there and
+ * back. Ranks have the same weights and the same batch, so that what two ranks sum is what one adds
+ * to itself: the same bits. */
+#include "golden.h"
+
+#include <stdlib.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <base/memory.h>
+#include <engine/program.h>
+#include <engine/transfer_check.h>
+#include <engine/weights.h>
+#include <ops/collective_op.h>
+
+enum { RANKS = 2, TOKENS = GOLDEN_BATCH * GOLDEN_SEQUENCE };
+
+/* What a block of the test's model does to its output: doubles it, one way or the other. */
+enum { BY_ADDING, BY_REDUCING, BY_GATHERING, BY_EXCHANGING, WAYS };
+static const lh_model_api_t *plain;
+static uint32_t way, ranks_recorded;
+
+static lh_value_t over_ranks(lh_graph_t *g, const char *op, lh_value_t x)
+{
+    const op_collective_t how = {
+        .struct_size = sizeof(how), .group = LH_GROUP_DATA, .ways = ranks_recorded};
+    return g->api->op(g, op, &how, &x, 1, NULL);
+}
+
+static lh_value_t record(lh_model_t *m, lh_graph_t *g, uint32_t part, uint32_t block,
+                         lh_value_t input)
+{
+    const lh_value_t x = plain->record(m, g, part, block, input);
+    if (part != LH_PART_BLOCK) return x;
+    switch (way) {
+    case BY_REDUCING: return over_ranks(g, "all_reduce", over_ranks(g, "replicate", x));
+    case BY_GATHERING: return over_ranks(g, "reduce_scatter", over_ranks(g, "all_gather", x));
+    case BY_EXCHANGING: {
+        const lh_value_t back = over_ranks(g, "all_to_all", over_ranks(g, "all_to_all", x));
+        return lh_add(g, back, back);
+    }
+    default: return lh_add(g, x, x);
+    }
+}
+
+typedef struct run { /* what a rig made of a batch */
+    rig_t rig;
+    program_t *train;
+    float loss;
+    float **gradients; /* [parameters] what the rank holds of each */
+    lh_slice_t *held;
+} run_t;
+
+static void run_open(run_t *r, uint32_t how_recorded, lh_dtype_t compute)
+{
+    const golden_model_t *m = &golden_models[0];
+    static lh_model_api_t own;
+    rig_t probe; /* for the plugin's own functions */
+    rig_open(&probe, m->plugin, m->options, compute);
+    plain = probe.model_plugin->model;
+    rig_close(&probe);
+    own = *plain;
+    own.record = record;
+    way = how_recorded;
+    const rig_how_t how = {
+        .model = m->plugin, .options = m->options, .compute = compute, .api = &own};
+    rig_open_how(&r->rig, &how);
+}
+
+static void train_state(run_t *r, uint32_t recompute)
+{
+    const program_how_t how = {.use = USE_TRAIN,
+                               .sequences = GOLDEN_BATCH,
+                               .rows = GOLDEN_SEQUENCE,
+                               .micro_batches = 1,
+                               .recompute = recompute};
+    OK(program_new(r->rig.engine, r->rig.weights, &how, &r->train));
+}
+
+static void run_once(run_t *r, transfers_t *transfers)
+{
+    int32_t batch[GOLDEN_BATCH * (GOLDEN_SEQUENCE + 1)];
+    golden_weights(&golden_models[0], &r->rig);
+    if (transfers != NULL) OK(transfers_value_gather(transfers));
+    golden_batch(&golden_models[0], 0, batch);
+    rig_batch(r->train, batch, GOLDEN_BATCH, GOLDEN_SEQUENCE, TOKENS);
+    OK(program_run(r->train, 0));
+    r->loss = rig_loss(r->train);
+    if (transfers != NULL) OK(transfers_finish(transfers));
+    r->gradients = mem_array(r->rig.parameters->count, sizeof(*r->gradients));
+    r->held = mem_array(r->rig.parameters->count, sizeof(*r->held));
+    for (uint32_t i = 0; i < r->rig.parameters->count; i++) {
+        const parameter_t *p = &r->rig.parameters->items[i];
+        if (p->storage != i) continue;
+        weights_extent_t extent;
+        assert_true(weights_extent(r->rig.weights, SPACE_GRAD, i, &extent));
+        const uint64_t count = extent.slice.end - extent.slice.begin;
+        r->held[i] = extent.slice;
+        r->gradients[i] = mem_array(count + 1, sizeof(float));
+        if (count > 0)
+            OK(weights_read(r->rig.weights, SPACE_GRAD, i, extent.slice.begin, count, LH_DTYPE_F32,
+                            r->gradients[i]));
+    }
+}
+
+static void run_free(run_t *r)
+{
+    for (uint32_t i = 0; i < r->rig.parameters->count; i++)
+        mem_free(r->gradients[i]);
+    mem_free(r->gradients);
+    mem_free(r->held);
+}
+
+/* The gradients of both ranks are summed: twice those of one. */
+static void compare(const run_t *alone, const run_t *together)
+{
+    const parameters_t *p = alone->rig.parameters;
+    assert_memory_equal(&alone->loss, &together->loss, sizeof(float));
+    for (uint32_t i = 0; i < p->count; i++) {
+        if (p->items[i].storage != i) continue;
+        const lh_slice_t held = together->held[i];
+        for (uint64_t k = held.begin; k < held.end; k++)
+            assert_true(2 * alone->gradients[i][k] == together->gradients[i][k - held.begin]);
+    }
+}
+
+/* Where the device captures, all lists are replayed, whatever they start and wait for; of the
+ * activations a few travel, and no more than those have a mirror. */
+static void replays_check(const run_t *r)
+{
+    const engine_t *e = r->rig.engine;
+    if (strcmp(rig_device(), "fake") != 0) return;
+    for (uint32_t i = 0; i < e->program_count; i++) {
+        const call_list_t *lists = e->programs[i]->lists;
+        for (uint32_t k = 0; k < 2; k++)
+            assert_true(lists[k].count == 0 || lists[k].replay != NULL);
+    }
+    for (uint32_t i = 0; i < e->mirror_count; i++) {
+        const mirror_t *m = &e->mirrors[i];
+        assert_true(m->pinned.bytes > 0 && m->pinned.bytes <= m->of->bytes);
+        if (m->of == &e->arenas[ARENA_ACTIVATIONS]) assert_true(m->pinned.bytes < m->of->bytes / 2);
+    }
+}
+
+typedef struct recorded_case {
+    uint32_t way, recompute;
+    const char *optimizer;
+} recorded_case_t;
+
+static void rank_compares(rig_rank_t *one, void *context)
+{
+    const recorded_case_t *c = context;
+    run_t alone = {0}, together = {0};
+    run_open(&alone, BY_ADDING, LH_DTYPE_F32);
+    (void)rig_update(&alone.rig, 0.1);
+    train_state(&alone, c->recompute);
+    OK(engine_build(alone.rig.engine));
+    run_once(&alone, NULL);
+
+    ranks_recorded = RANKS;
+    run_open(&together, c->way, LH_DTYPE_F32);
+    rig_rank_open(one, &together.rig);
+    (void)rig_rank_update(one, &together.rig, 0.1, c->optimizer);
+    train_state(&together, c->recompute);
+    OK(engine_build(together.rig.engine));
+    OK(comm_connect(one->comm));
+    run_once(&together, one->transfers);
+    compare(&alone, &together);
+    replays_check(&together);
+
+    /* They are calls of the list, as all that ranks exchange. */
+    transfer_row_t *rows;
+    uint32_t count, of_activations = 0;
+    OK(transfer_rows(together.rig.engine, &rows, &count));
+    for (uint32_t i = 0; i < count; i++)
+        of_activations += !rows[i].waits && strstr(rows[i].transfer.name, " of part ") != NULL;
+    assert_true(of_activations >= 4); /* two blocks, there and back */
+    mem_free(rows);
+
+    run_free(&together);
+    rig_rank_close(one, &together.rig);
+    run_free(&alone);
+    rig_close(&alone.rig);
+}
+
+static void over_two_ranks(uint32_t how_recorded, uint32_t recompute, const char *optimizer)
+{
+    recorded_case_t c = {how_recorded, recompute, optimizer};
+    rig_over_ranks(RANKS, rank_compares, &c);
+}
+
+static void an_all_reduce_is_a_sum_there_and_back(void **state)
+{
+    (void)state;
+    over_two_ranks(BY_REDUCING, RECOMPUTE_NONE, "zero0");
+}
+
+static void it_is_so_when_blocks_are_computed_again(void **state)
+{
+    (void)state;
+    over_two_ranks(BY_REDUCING, RECOMPUTE_FULL, "zero0");
+}
+
+static void gathered_rows_are_scattered_again(void **state)
+{
+    (void)state;
+    over_two_ranks(BY_GATHERING, RECOMPUTE_NONE, "zero0");
+}
+
+static void rows_that_are_exchanged_twice_come_back(void **state)
+{
+    (void)state;
+    over_two_ranks(BY_EXCHANGING, RECOMPUTE_NONE, "zero0");
+}
+
+static void they_stand_beside_gathered_blocks_in_a_replay(void **state)
+{
+    (void)state;
+    over_two_ranks(BY_REDUCING, RECOMPUTE_NONE, "zero3");
+}
+
+/* Alone, or over a number of ranks that the group has not. */
+static void a_group_that_is_not_there_is_refused(void **state)
+{
+    (void)state;
+    pid_t pid = fork();
+    if (pid == 0) {
+        run_t r = {0};
+        (void)setenv("CMOCKA_TEST_ABORT", "1", 1);
+        ranks_recorded = 2;
+        run_open(&r, BY_REDUCING, LH_DTYPE_F32);
+        (void)rig_update(&r.rig, 0.1);
+        train_state(&r, RECOMPUTE_NONE);
+        assert_int_equal(engine_plan(r.rig.engine), LH_INVALID);
+        assert_string_equal(fail_reason(),
+                            "the model records the all_reduce over 2 ranks, and there is one");
+        rig_close(&r.rig);
+        _exit(0);
+    }
+    int status;
+    assert_int_equal(waitpid(pid, &status, 0), pid);
+    assert_true(WIFEXITED(status) && WEXITSTATUS(status) == 0);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(an_all_reduce_is_a_sum_there_and_back),
+        cmocka_unit_test(it_is_so_when_blocks_are_computed_again),
+        cmocka_unit_test(gathered_rows_are_scattered_again),
+        cmocka_unit_test(rows_that_are_exchanged_twice_come_back),
+        cmocka_unit_test(they_stand_beside_gathered_blocks_in_a_replay),
+        cmocka_unit_test(a_group_that_is_not_there_is_refused),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,207 @@
+"""Two sites joined by an emulated long link (tests/lab): what the sockets between them are, and cuts of it."""
+import os
+import re
+import subprocess
+import sys
+import time
+
+import launch_case
+import launch_train
+from launch_case import LaunchCase, SOURCE, clean_environment
+
+sys.path.insert(0, os.path.join(SOURCE, "tests", "lab"))
+from lab import Lab, LabMissing, Link
+
+HOSTS = ("t1", "o1")
+PORT = 29400
+PLACES = """address = 10.90.0.1
+port = {port}
+secret = job.key
+join_timeout = 30s
+[comm]
+probe = {probe}
+[site.tokyo]
+hosts = t1:1
+[site.osaka]
+hosts = o1:1
+"""
+LAB = ""
+
+
+def bbr_is_there():
+    with open("/proc/sys/net/ipv4/tcp_available_congestion_control") as f:
+        return "bbr" in f.read().split()
+
+
+class Wan(LaunchCase):
+    weights = launch_train.Train.weights
+
+    def lab(self, **figures):
+        made = Lab(LAB, [Link(0, 1, **figures)])
+        self.addCleanup(made.close)
+        return made
+
+    def job(self, steps, more="", name="job", probe="no"):
+        folder = os.path.join(self.folder, name)
+        os.makedirs(folder)
+        path = os.path.join(folder, "job.ini")
+        with open(path, "w") as f:
+            f.write(launch_train.JOB.format(source=SOURCE, steps=steps, ranks=1) + PLACES.format(port=PORT, probe=probe)
+                    + more)
+        return path
+
+    def start_sites(self, lab, ini, *flags):
+        started = [lab.popen(site, [launch_case.LONGHAUL, "run", ini, "--host", host, *flags], stdout=subprocess.PIPE,
+                             stderr=subprocess.PIPE, text=True, env=clean_environment(LH_MARK=self.folder))
+                   for site, host in enumerate(HOSTS)]
+        self.addCleanup(lambda: [p.kill() for p in started if p.poll() is None])
+        return started
+
+    def streams(self, lab, seconds=30):
+        """What ss says of the sockets between the ranks, other than the control plane's, once they are there."""
+        end = time.time() + seconds
+        while time.time() < end:
+            out = subprocess.run([*lab.prefix(1), "ss", "-tinH", "state", "established"], capture_output=True,
+                                 text=True).stdout
+            rows = [r for r in re.split(r"\n(?=\S)", out) if not re.search(rf":{PORT}\s", r) and "10.90.0.1" in r]
+            if len(rows) > 1:
+                return rows
+            time.sleep(0.05)
+        self.fail("no streams between the sites")
+
+    def connected(self, ini, seconds=30):
+        """Waits until the last rank says what its connection to the other site has."""
+        log = os.path.join(os.path.dirname(ini), "out", "rank-1.log")
+        launch_case.wait_for(lambda: os.path.exists(log) and "a link between sites" in launch_case.read(log), seconds)
+
+    def test_a_cut_while_streams_shake_hands_is_waited_for(self):
+        lab = self.lab(delay=0.15)
+        processes = self.start_sites(lab, self.job(2, "[transport.wan]\noutage = 10s\n"))
+        self.streams(lab)  # the first is open, the others have begun: half a second of handshakes each
+        time.sleep(0.15)
+        lab.cut(0)
+        time.sleep(3)  # the listener gives strangers 2 s
+        self.assertFalse(os.path.exists(os.path.join(self.folder, "job", "out", "checkpoints", "latest")))
+        lab.heal(0)
+        results = [self.finish(p) for p in processes]
+        self.assertEqual([r[0] for r in results], [0, 0], results)
+
+    def test_streams_between_sites_are_several_under_bbr(self):
+        lab = self.lab(delay=0.0075, rate=1e9)
+        processes = self.start_sites(lab, self.job(100000))
+        self.streams(lab)
+        time.sleep(0.5)
+        rows = self.streams(lab)
+        self.assertEqual(len(rows), 4, rows)
+        if bbr_is_there():
+            self.assertEqual([r for r in rows if " bbr " not in r], [])
+        else:
+            print("this kernel has no bbr: the streams are under another congestion control")
+        for p in processes:
+            p.terminate()
+        results = [self.finish(p) for p in processes]
+        self.assertEqual([r[0] for r in results], [75, 75], results)
+        log = launch_case.read(os.path.join(self.folder, "job", "out", "rank-1.log"))
+        said = re.search(r"rank 0 on t1: a link between sites, ([\d.]+) ms there and back: 4 streams under (\w+), "
+                         r"buffers of ([\d.]+) MiB, not paced, DSCP 10", log)
+        self.assertIsNotNone(said, log)
+        self.assertGreaterEqual(float(said[1]), 15)
+        self.assertGreater(float(said[3]), 1)
+        self.nothing_is_left()
+
+    def test_a_known_rate_is_shared_by_the_ranks_of_a_site(self):
+        lab = self.lab(delay=0.0075, rate=1e9)
+        ini = self.job(100000, "[transport.wan]\nrate = 1Gbps\n")
+        with open(ini) as f:
+            text = f.read()
+        with open(ini, "w") as f:
+            f.write(text.replace("hosts = t1:1", "hosts = t1:2"))
+        processes = self.start_sites(lab, ini)
+        self.streams(lab)
+        time.sleep(1)
+        rows = self.streams(lab)
+        for p in processes:
+            p.terminate()
+        self.assertEqual([self.finish(p)[0] for p in processes], [75, 75])
+        # Rank 2 has its site's link for itself, ranks 0 and 1 share theirs; buffers are by the larger part.
+        for rank, pace in ((1, r"60\.6"), (2, r"121\.[23]")):
+            log = launch_case.read(os.path.join(self.folder, "job", "out", f"rank-{rank}.log"))
+            said = re.search(rf"a link between sites, .* buffers of ([\d.]+) MiB, paced at {pace} MB/s", log)
+            self.assertIsNotNone(said, log)
+            self.assertGreater(float(said[1]), 5, log)  # 3 x 15 ms x 125 MB/s, more on a busy machine
+        if bbr_is_there():
+            rates = [int(rate) for r in rows for rate in re.findall(r"pacing_rate (\d+)bps", r)]
+            self.assertTrue(rates and max(rates) <= 1.01 * 0.97e9 / 4, rows)
+        self.nothing_is_left()
+
+    def test_links_are_measured_at_the_first_start_and_no_bit_depends_on_it(self):
+        lab = self.lab(delay=0.01, rate=2e8)
+        whole, probed = self.job(4, name="whole"), self.job(4, name="probed", probe="start")
+        for ini, flags, said in ((whole, (), None), (probed, (), "measured in"),
+                                 (probed, ("--set", "train.steps=8", "--resume"), "as measured before")):
+            results = [self.finish(p) for p in self.start_sites(lab, ini, *flags)]
+            self.assertEqual([r[0] for r in results], [0, 0], results)
+            line = re.search(r"tokyo-osaka: ([\d.]+) ms, .*\((.*)\)", results[0][2])
+            self.assertEqual(line is None, said is None, results[0][2])
+            if said is not None:
+                print(line[0])
+                self.assertIn(said, line[2])
+                self.assertTrue(20 <= float(line[1]) < 25, line[0])
+        self.assertEqual(self.weights(probed, 4), self.weights(whole, 4))
+        log = launch_case.read(os.path.join(self.folder, "probed", "out", "rank-1.log"))
+        self.assertRegex(log, r"a link between sites, 2\d\.\d\d ms there and back: .* paced at \d+\.\d MB/s, DSCP 10")
+        record = os.path.join(self.folder, "probed", "out", "links.json")
+        with open(record, "w") as f:
+            f.write('{"version": 1, "links": [1]}')
+        results = [self.finish(p) for p in self.start_sites(lab, probed, "--set", "train.steps=12", "--resume")]
+        self.assertEqual([r[0] for r in results], [0, 0], results)
+        self.assertRegex(results[0][2], r"links\.json: links\[0\]\.sites is nothing; .* measured again")
+        self.assertIn("(measured in", results[0][2])
+        self.assertFalse(os.path.exists(os.path.join(self.folder, "whole", "out", "links.json")))
+
+    def test_a_cut_shorter_than_the_outage_changes_no_bit(self):
+        lab = self.lab(delay=0.0001)
+        whole = self.job(40, name="whole")
+        results = [self.finish(p) for p in self.start_sites(lab, whole)]
+        self.assertEqual([r[0] for r in results], [0, 0], results)
+        lab.set(0, delay=0.0075)
+        cut = self.job(40, "[transport.wan]\noutage = 8s\n", "cut")
+        processes = self.start_sites(lab, cut)
+        self.connected(cut)
+        time.sleep(0.3)
+        lab.cut(0)
+        time.sleep(3.5)
+        self.assertEqual([p.poll() for p in processes], [None, None])
+        lab.heal(0)
+        begin = time.time()
+        results = [self.finish(p) for p in processes]
+        print(f"a cut of 3.5 s: both went on and ended {time.time() - begin:.1f} s after it")
+        self.assertEqual([r[0] for r in results], [0, 0], results)
+        self.assertGreater(sum(c.cut for c in lab.counts()[0]), 0)
+        self.assertEqual(self.weights(cut, 40), self.weights(whole, 40))
+
+    def test_a_cut_longer_than_the_outage_ends_both_sites(self):
+        lab = self.lab(delay=0.0075)
+        ini = self.job(100000, "[transport.wan]\noutage = 4s\n")
+        processes = self.start_sites(lab, ini)
+        self.connected(ini)
+        time.sleep(0.3)
+        lab.cut(0)
+        begin = time.time()
+        results = [self.finish(p) for p in processes]
+        took = time.time() - begin
+        print(f"a cut that stays: both ended after {took:.1f} s")
+        self.assertTrue(3.5 < took < 7.5, took)
+        self.assertEqual([r[0] for r in results], [3, 3], results)
+        for (_, _, err), other in zip(results, ("1 on osaka/o1", "0 on tokyo/t1")):
+            self.assertRegex(err, rf"(?m)^longhaul: .*rank {other}.*(was lost|silent for)")
+        self.nothing_is_left()
+
+
+if __name__ == "__main__":
+    LAB = sys.argv[3]
+    try:
+        Lab(LAB, [Link(0, 1)]).close()
+    except LabMissing as why:
+        launch_case.skip(str(why))
+    launch_case.main()

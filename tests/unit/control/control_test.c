@@ -1,0 +1,397 @@
+/* control_test.c - ranks meet, agree or don't, gather, and end with the first reason. */
+#include <unit/base/scratch_files.h>
+
+#include <signal.h>
+#include <sys/prctl.h>
+#include <sys/wait.h>
+
+#include <unit/control/control_ranks.h>
+
+static void open_well(star_t *star, rank_run_t ranks[RANKS])
+{
+    assert_int_equal(star_open(star), LH_OK);
+    for (uint32_t i = 0; i < RANKS; i++)
+        ranks[i] = (rank_run_t){.how = star_how(star, i, RANKS)};
+    const uint64_t begin = sys()->now_ns();
+    ranks_open(ranks, RANKS);
+    for (uint32_t i = 0; i < RANKS; i++)
+        if (ranks[RANKS - 1 - i].status != LH_OK)
+            FAIL_TEST("rank %u: %s\n", RANKS - 1 - i, ranks[RANKS - 1 - i].reason);
+    print_message("%d ranks met in %.1f ms\n", RANKS, seconds_since(begin) * 1e3);
+}
+
+static void all_meet_and_know_each_other(void **state)
+{
+    star_t star;
+    rank_run_t ranks[RANKS];
+    (void)state;
+    open_well(&star, ranks);
+    for (uint32_t i = 0; i < RANKS; i++) {
+        const world_t *w = ranks[i].world;
+        assert_int_equal(w->row.rank, i);
+        assert_int_equal(w->row.size, RANKS);
+        assert_int_equal(w->row.sites, 2);
+        assert_int_equal(w->row.nodes, 2);
+        assert_true(w->row.job == ranks[0].world->row.job);
+        assert_string_equal(w->ranks[3].host, "o1");
+        assert_string_equal(w->ranks[1].site_name, "tokyo");
+        assert_int_equal(w->ranks[2].pid, getpid());
+    }
+    ranks_close(ranks, RANKS);
+    for (uint32_t i = 0; i < RANKS; i++)
+        assert_int_equal(ranks[i].status, LH_OK);
+    secret_free(star.secret);
+}
+
+enum { ROUNDS = 50, PART = 1000 };
+
+static void *gather_rounds(void *argument)
+{
+    rank_run_t *r = argument;
+    uint32_t mine[PART], *all = calloc((size_t)RANKS * PART, sizeof(*all));
+    for (uint32_t round = 0; r->status == LH_OK && round < ROUNDS; round++) {
+        for (uint32_t i = 0; i < PART; i++)
+            mine[i] = r->how.rank * 1000000 + round * PART + i;
+        r->status = control_gather(r->control, mine, sizeof(mine), all);
+        for (uint32_t i = 0; r->status == LH_OK && i < RANKS * PART; i++)
+            if (all[i] != i / PART * 1000000 + round * PART + i % PART) r->status = LH_CORRUPT;
+        if (r->status == LH_OK) r->status = control_barrier(r->control, "between rounds");
+        control_progress(r->control, round + 1, "a round");
+    }
+    free(all);
+    return NULL;
+}
+
+static void every_rank_gets_all_parts(void **state)
+{
+    star_t star;
+    rank_run_t ranks[RANKS];
+    (void)state;
+    open_well(&star, ranks);
+    for (uint32_t i = 0; i < RANKS; i++)
+        (void)pthread_create(&ranks[i].thread, NULL, gather_rounds, &ranks[i]);
+    for (uint32_t i = 0; i < RANKS; i++)
+        (void)pthread_join(ranks[i].thread, NULL);
+    for (uint32_t i = 0; i < RANKS; i++)
+        assert_int_equal(ranks[i].status, LH_OK);
+    ranks_close(ranks, RANKS);
+    secret_free(star.secret);
+}
+
+static void *wait_at_the_wrong_place(void *argument)
+{
+    rank_run_t *r = argument;
+    r->status = control_barrier(r->control, r->how.rank == 2 ? "after saving" : "before step 0");
+    (void)snprintf(r->reason, sizeof(r->reason), "%s", fail_reason());
+    return NULL;
+}
+
+static void ranks_that_wait_at_different_places_are_told(void **state)
+{
+    star_t star;
+    rank_run_t ranks[RANKS];
+    (void)state;
+    open_well(&star, ranks);
+    for (uint32_t i = 0; i < RANKS; i++)
+        (void)pthread_create(&ranks[i].thread, NULL, wait_at_the_wrong_place, &ranks[i]);
+    for (uint32_t i = 0; i < RANKS; i++)
+        (void)pthread_join(ranks[i].thread, NULL);
+    for (uint32_t i = 0; i < RANKS; i++) {
+        assert_int_equal(ranks[i].status, LH_MISMATCH);
+        assert_non_null(strstr(ranks[i].reason, "'after saving'"));
+        assert_non_null(strstr(ranks[i].reason, "'before step 0'"));
+        assert_string_equal(ranks[i].reason, ranks[0].reason);
+    }
+    ranks_close(ranks, RANKS);
+    secret_free(star.secret);
+}
+
+static void what_differs_is_a_table_on_every_rank(void **state)
+{
+    static const control_fact_t most[] = {
+        {"binary", "1f00"}, {"plugin tcp", "1.0 abi 1 77aa"}, {"[train] batch", "8"}};
+    static const control_fact_t other[] = {
+        {"binary", "1f00"}, {"plugin tcp", "1.0 abi 1 88bb"}, {"[train] steps", "9"}};
+    star_t star;
+    rank_run_t ranks[RANKS];
+    (void)state;
+    assert_int_equal(star_open(&star), LH_OK);
+    for (uint32_t i = 0; i < RANKS; i++) {
+        ranks[i] = (rank_run_t){.how = star_how(&star, i, RANKS)};
+        ranks[i].how.facts = i == 2 ? other : most;
+        ranks[i].how.fact_count = 3;
+    }
+    const uint64_t begin = sys()->now_ns();
+    ranks_open(ranks, RANKS);
+    assert_true(seconds_since(begin) < 1);
+    for (uint32_t i = 0; i < RANKS; i++) {
+        assert_int_equal(ranks[i].status, LH_MISMATCH);
+        assert_string_equal(
+            ranks[i].reason,
+            "ranks differ; nothing was started\n"
+            "plugin tcp: 1.0 abi 1 77aa on ranks 0-1, 3 (tokyo/t1); 1.0 abi 1 88bb on rank 2 "
+            "(osaka/o1)\n"
+            "[train] batch: 8 on ranks 0-1, 3 (tokyo/t1); (not set) on rank 2 (osaka/o1)\n"
+            "[train] steps: (not set) on ranks 0-1, 3 (tokyo/t1); 9 on rank 2 (osaka/o1)");
+    }
+    secret_free(star.secret);
+}
+
+static void the_first_reason_is_everybodys(void **state)
+{
+    star_t star;
+    rank_run_t ranks[RANKS];
+    (void)state;
+    open_well(&star, ranks);
+    control_progress(ranks[1].control, 41, "all-reduce of gradients 3");
+    (void)usleep(600000); /* two heartbeats */
+    /* A neighbour sees the connection go before the cause is told. */
+    control_fail(ranks[3].control, 1, LH_PEER_LOST, "its link ended");
+    ranks[1].status = LH_CORRUPT;
+    strcpy(ranks[1].reason, "corpus.bin: token 70000 of 512");
+    (void)pthread_create(&ranks[1].thread, NULL, rank_close_thread, &ranks[1]);
+    for (uint32_t i = 0; i < RANKS; i++)
+        if (i != 1) assert_true(fails_within(ranks[i].control, 1));
+    (void)pthread_join(ranks[1].thread, NULL);
+    ranks[1].control = NULL;
+    ranks_close(ranks, RANKS);
+    for (uint32_t i = 0; i < RANKS; i++) {
+        char expected[256];
+        (void)snprintf(expected, sizeof(expected),
+                       "rank 1 on tokyo/t1 (process %d) failed in step 41, all-reduce of gradients "
+                       "3: corpus.bin: token 70000 of 512",
+                       (int)getpid());
+        assert_int_equal(ranks[i].status, LH_CORRUPT);
+        assert_string_equal(ranks[i].reason, expected);
+    }
+    secret_free(star.secret);
+}
+
+static void a_rank_that_only_others_miss_is_named(void **state)
+{
+    star_t star;
+    rank_run_t ranks[RANKS];
+    (void)state;
+    open_well(&star, ranks);
+    control_fail(ranks[3].control, 2, LH_PEER_LOST, "no byte for 3.0 s");
+    for (uint32_t i = 0; i < RANKS; i++) {
+        assert_true(fails_within(ranks[i].control, 1.5));
+        assert_non_null(strstr(control_failure(ranks[i].control), "rank 2 on osaka/o1"));
+        assert_non_null(strstr(control_failure(ranks[i].control),
+                               "no byte for 3.0 s (seen by rank 3 on osaka/o1)"));
+    }
+    ranks_close(ranks, RANKS);
+    secret_free(star.secret);
+}
+
+static void who_does_not_come_is_named(void **state)
+{
+    star_t star;
+    rank_run_t ranks[RANKS];
+    (void)state;
+    assert_int_equal(star_open(&star), LH_OK);
+    for (uint32_t i = 0; i < 3; i++) {
+        ranks[i] = (rank_run_t){.how = star_how(&star, i, RANKS)};
+        ranks[i].how.join_ns = 1000000000;
+    }
+    ranks_open(ranks, 3);
+    for (uint32_t i = 0; i < 3; i++) {
+        assert_int_equal(ranks[i].status, LH_TIMED_OUT);
+        assert_string_equal(ranks[i].reason, "3 of 4 ranks have come in 1 s; missing: rank 3");
+    }
+    secret_free(star.secret);
+}
+
+static void who_comes_without_the_key_is_counted(void **state)
+{
+    star_t star;
+    rank_run_t ranks[2];
+    secret_t *wrong;
+    (void)state;
+    assert_int_equal(star_open(&star), LH_OK);
+    assert_int_equal(secret_random(&wrong), LH_OK);
+    for (uint32_t i = 0; i < 2; i++) {
+        ranks[i] = (rank_run_t){.how = star_how(&star, i, 2)};
+        ranks[i].how.join_ns = 1000000000;
+    }
+    ranks[1].how.secret = wrong;
+    ranks_open(ranks, 2);
+    assert_int_equal(ranks[1].status, LH_DENIED);
+    assert_int_equal(ranks[0].status, LH_TIMED_OUT);
+    assert_string_equal(ranks[0].reason,
+                        "1 of 2 ranks have come in 1 s; missing: rank 1; 1 connection "
+                        "did not prove to have the job's key");
+    secret_free(wrong);
+    secret_free(star.secret);
+}
+
+static void a_twin_is_refused_and_the_first_stays(void **state)
+{
+    star_t star;
+    rank_run_t ranks[RANKS + 1];
+    (void)state;
+    assert_int_equal(star_open(&star), LH_OK);
+    for (uint32_t i = 0; i < RANKS; i++)
+        ranks[i] = (rank_run_t){.how = star_how(&star, i, RANKS)};
+    for (uint32_t i = 0; i < 3; i++)
+        (void)pthread_create(&ranks[i].thread, NULL, rank_open_thread, &ranks[i]);
+    (void)usleep(300000);
+    rank_run_t *twin = &ranks[RANKS];
+    *twin = (rank_run_t){.how = star_how(&star, 2, RANKS)};
+    (void)rank_open_thread(twin);
+    assert_int_equal(twin->status, LH_MISMATCH);
+    assert_non_null(strstr(twin->reason, "rank 2 on osaka/o1 is there already, as process "));
+    (void)rank_open_thread(&ranks[3]);
+    for (uint32_t i = 0; i < 3; i++)
+        (void)pthread_join(ranks[i].thread, NULL);
+    for (uint32_t i = 0; i < RANKS; i++)
+        assert_int_equal(ranks[i].status, LH_OK);
+    ranks_close(ranks, RANKS);
+    secret_free(star.secret);
+}
+
+static void another_key_is_refused_at_once(void **state)
+{
+    star_t star;
+    secret_t *wrong;
+    rank_run_t zero, one;
+    (void)state;
+    assert_int_equal(star_open(&star), LH_OK);
+    assert_int_equal(secret_random(&wrong), LH_OK);
+    zero = (rank_run_t){.how = star_how(&star, 0, 2)};
+    one = (rank_run_t){.how = star_how(&star, 1, 2)};
+    one.how.secret = wrong;
+    (void)pthread_create(&zero.thread, NULL, rank_open_thread, &zero);
+    const uint64_t begin = sys()->now_ns();
+    (void)rank_open_thread(&one);
+    assert_true(seconds_since(begin) < 1);
+    assert_int_equal(one.status, LH_DENIED);
+    assert_non_null(strstr(one.reason, "does not have this job's key"));
+    one.how.secret = star.secret;
+    (void)rank_open_thread(&one);
+    (void)pthread_join(zero.thread, NULL);
+    assert_int_equal(one.status, LH_OK);
+    assert_int_equal(zero.status, LH_OK);
+    control_counts_t counts;
+    control_counts(zero.control, &counts);
+    assert_int_equal(counts.strangers, 1);
+    assert_int_equal(counts.handshakes, 1);
+    rank_run_t both[2] = {zero, one};
+    ranks_close(both, 2);
+    secret_free(wrong);
+    secret_free(star.secret);
+}
+
+/* Ranks 1.. as processes; rank 0 too when `zero` is set. */
+static void spawn_ranks(const star_t *star, pid_t pids[RANKS], bool zero)
+{
+    for (uint32_t i = zero ? 0 : 1; i < RANKS; i++) {
+        pids[i] = fork();
+        assert_true(pids[i] >= 0);
+        if (pids[i] != 0) continue;
+        (void)setenv("CMOCKA_TEST_ABORT", "1", 1); /* a rank that fails runs no other tests */
+        (void)prctl(PR_SET_PDEATHSIG, SIGKILL);
+        rank_run_t self = {.how = star_how(star, i, RANKS)};
+        if (i != 0) (void)close(star->listener);
+        (void)rank_open_thread(&self);
+        if (self.status != LH_OK) _exit(1);
+        control_progress(self.control, 7, "a test");
+        (void)fails_within(self.control, 20);
+        _exit(control_status(self.control) == LH_PEER_LOST ? 33 : 34);
+    }
+}
+
+static void end_children(pid_t pids[RANKS], uint32_t first, uint32_t victim)
+{
+    for (uint32_t i = first; i < RANKS; i++) {
+        int how = 0;
+        if (i == victim) (void)kill(pids[i], SIGKILL);
+        assert_int_equal(waitpid(pids[i], &how, 0), pids[i]);
+        if (i != victim) assert_int_equal(WIFEXITED(how) ? WEXITSTATUS(how) : -1, 33);
+    }
+}
+
+static void lose_one(int number, const char *sentence, double limit)
+{
+    star_t star;
+    pid_t pids[RANKS];
+    assert_int_equal(star_open(&star), LH_OK);
+    spawn_ranks(&star, pids, false);
+    rank_run_t zero = {.how = star_how(&star, 0, RANKS)};
+    (void)rank_open_thread(&zero);
+    if (zero.status != LH_OK) FAIL_TEST("%s\n", zero.reason);
+    (void)usleep(600000); /* two heartbeats */
+    (void)kill(pids[2], number);
+    const uint64_t begin = sys()->now_ns();
+    assert_true(fails_within(zero.control, limit));
+    print_message("signal %d: named after %.3f s: %s\n", number, seconds_since(begin),
+                  control_failure(zero.control));
+    char expected[128];
+    (void)snprintf(expected, sizeof(expected),
+                   "rank 2 on osaka/o1 (process %d) was lost in step 7, a test: ", (int)pids[2]);
+    assert_memory_equal(control_failure(zero.control), expected, strlen(expected));
+    assert_non_null(strstr(control_failure(zero.control), sentence));
+    end_children(pids, 1, 2);
+    (void)rank_close_thread(&zero);
+    secret_free(star.secret);
+}
+
+static void a_killed_rank_is_named_at_once(void **state)
+{
+    (void)state;
+    lose_one(SIGKILL, "its connection ", 1); /* ended, or reset */
+}
+
+static void a_stopped_rank_is_named(void **state)
+{
+    (void)state;
+    lose_one(SIGSTOP, "silent for 3.", 3.5);
+}
+
+#ifdef __SANITIZE_THREAD__
+static const double at_exit_s = 1; /* it looks for late races */
+#else
+static const double at_exit_s = 0;
+#endif
+
+static void all_others_name_rank_0(void **state)
+{
+    for (uint32_t round = 0; round < 2; round++) {
+        star_t star;
+        pid_t pids[RANKS];
+        (void)state;
+        assert_int_equal(star_open(&star), LH_OK);
+        spawn_ranks(&star, pids, true);
+        (void)close(star.listener);
+        (void)usleep(900000);
+        (void)kill(pids[0], round == 0 ? SIGKILL : SIGSTOP);
+        const uint64_t begin = sys()->now_ns();
+        end_children(pids, 1, 0);
+        const double seconds = seconds_since(begin);
+        print_message("rank 0 gone: all others ended after %.3f s\n", seconds);
+        assert_true(seconds < 3.5 + at_exit_s);
+        (void)kill(pids[0], SIGKILL);
+        (void)waitpid(pids[0], NULL, 0);
+        secret_free(star.secret);
+    }
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(all_meet_and_know_each_other),
+        cmocka_unit_test(every_rank_gets_all_parts),
+        cmocka_unit_test(ranks_that_wait_at_different_places_are_told),
+        cmocka_unit_test(what_differs_is_a_table_on_every_rank),
+        cmocka_unit_test(the_first_reason_is_everybodys),
+        cmocka_unit_test(a_rank_that_only_others_miss_is_named),
+        cmocka_unit_test(who_does_not_come_is_named),
+        cmocka_unit_test(a_twin_is_refused_and_the_first_stays),
+        cmocka_unit_test(who_comes_without_the_key_is_counted),
+        cmocka_unit_test(another_key_is_refused_at_once),
+        cmocka_unit_test(a_killed_rank_is_named_at_once),
+        cmocka_unit_test(a_stopped_rank_is_named),
+        cmocka_unit_test(all_others_name_rank_0),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

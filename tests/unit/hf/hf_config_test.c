@@ -1,0 +1,280 @@
+/* hf_config_test.c - config.json in old and new keys gives the same options, and is written for
+ * both. */
+#include <unit/checkpoint/model_kit.h>
+
+#include <format/json.h>
+
+#define GOLDEN LH_TEST_DATA "/../golden"
+
+/* The rows of a Llama, shortened: what is tested is the reader, not the plugin. */
+static const lh_hf_key_t keys[] = {
+    {"num_attention_heads", "heads", NULL, NULL},
+    {"num_key_value_heads", "kv_heads", "heads", NULL},
+    {"head_dim", "head_dim", "0", NULL},
+    {"vocab_size", "vocab", "32000", NULL},
+    {"rms_norm_eps", "epsilon", "1e-6", NULL},
+    {"tie_word_embeddings", "tied", "false", NULL},
+    {"rope_parameters.rope_theta|+rope_theta", "base", "10000", NULL},
+    {"rope_parameters.rope_type|+rope_scaling.rope_type|rope_scaling.type", "scaling", "default",
+     NULL},
+    {"rope_parameters.factor|+rope_scaling.factor", "factor", "1", "scaling=linear|llama3"},
+    {"rope_parameters.low_freq_factor|+rope_scaling.low_freq_factor", "low", "1", "scaling=llama3"},
+    {"hidden_act", NULL, "silu", NULL},
+    {"attention_bias", NULL, "false", NULL},
+    {"attention_dropout", NULL, NULL, NULL},
+};
+static const lh_hf_t table = {
+    .struct_size = sizeof(table),
+    .key_size = sizeof(keys[0]),
+    .key_count = sizeof(keys) / sizeof(keys[0]),
+    .model_type = "llama|LLaMA",
+    .architecture = "LlamaForCausalLM|LlamaModel",
+    .keys = keys,
+};
+
+#define HEAD "{\"model_type\": \"llama\", \"num_attention_heads\": 8"
+
+static const struct {
+    const char *json, *options;
+} configs[] = {
+    {HEAD "}", "heads = 8\nkv_heads = 8\nhead_dim = 0\nvocab = 32000\nepsilon = 1e-6\ntied = no\n"
+               "base = 10000\nscaling = default\n"},
+    {HEAD ", \"num_key_value_heads\": 2, \"head_dim\": 16, \"vocab_size\": 512, \"rms_norm_eps\": "
+          "1e-05, \"tie_word_embeddings\": true, \"rope_theta\": 500000.0, \"rope_scaling\": null}",
+     "heads = 8\nkv_heads = 2\nhead_dim = 16\nvocab = 512\nepsilon = 1e-05\ntied = yes\n"
+     "base = 500000.0\nscaling = default\n"},
+    {HEAD ", \"rope_theta\": 500000.0, \"rope_scaling\": {\"rope_type\": \"llama3\", \"factor\": "
+          "8.0, \"low_freq_factor\": 2}}",
+     "heads = 8\nkv_heads = 8\nhead_dim = 0\nvocab = 32000\nepsilon = 1e-6\ntied = no\n"
+     "base = 500000.0\nscaling = llama3\nfactor = 8.0\nlow = 2\n"},
+    {HEAD ", \"rope_scaling\": {\"type\": \"linear\", \"factor\": 4.0}}",
+     "heads = 8\nkv_heads = 8\nhead_dim = 0\nvocab = 32000\nepsilon = 1e-6\ntied = no\n"
+     "base = 10000\nscaling = linear\nfactor = 4.0\n"},
+    /* What stands in the new dictionary wins. */
+    {HEAD
+     ", \"rope_parameters\": {\"rope_type\": \"default\", \"rope_theta\": 7.5}, \"rope_theta\": "
+     "3, \"hidden_act\": \"silu\", \"attention_bias\": false, \"num_key_value_heads\": null}",
+     "heads = 8\nkv_heads = 8\nhead_dim = 0\nvocab = 32000\nepsilon = 1e-6\ntied = no\n"
+     "base = 7.5\nscaling = default\n"},
+};
+
+static void old_and_new_keys_give_the_options(void **state)
+{
+    for (size_t i = 0; i < sizeof(configs) / sizeof(configs[0]); i++) {
+        hf_config_t c;
+        text_t text = {0};
+        const char *path = scratch_text(*state, "config.json", configs[i].json);
+        if (hf_config_read(&table, path, &c) != LH_OK) FAIL_TEST("%s\n", fail_reason());
+        hf_config_text(&c, &text);
+        assert_string_equal(text.data, configs[i].options);
+        assert_null(c.ignored.data);
+        text_free(&text);
+        hf_config_free(&c);
+    }
+}
+
+static const struct {
+    const char *json, *sentence;
+} refused[] = {
+    {"{}", "config.json: model_type is nothing, a text was expected"},
+    {"{\"model_type\": \"mistral\"}",
+     "config.json: model_type is mistral, this model plugin reads llama|LLaMA"},
+    {"{\"model_type\": \"llama\"}", "config.json: num_attention_heads is missing"},
+    {HEAD ", \"hidden_act\": \"gelu\"}",
+     "config.json: hidden_act is gelu, this model plugin can only silu"},
+    {HEAD ", \"attention_bias\": true}",
+     "config.json: attention_bias is yes, this model plugin can only false"},
+    {HEAD ", \"quantization_config\": {\"bits\": 4}}",
+     "config.json: quantization_config: quantised weights are not read"},
+    {HEAD ", \"rope_theta\": [1]}",
+     "config.json: rope_theta is [1], a number, a text, true or false was expected"},
+    {HEAD ", \"vocab_size\": \"512\"}",
+     "config.json: vocab_size is \"512\", a number without quotes was expected"},
+    {HEAD ", \"vocab_size\": \"4k\"}",
+     "config.json: vocab_size is \"4k\", a number without quotes was expected"},
+    {HEAD ", \"rms_norm_eps\": \"1e-5\"}",
+     "config.json: rms_norm_eps is \"1e-5\", a number without quotes was expected"},
+    {HEAD ", \"tie_word_embeddings\": \"yes\"}",
+     "config.json: tie_word_embeddings is \"yes\", true or false without quotes was expected"},
+    {HEAD ", \"tie_word_embeddings\": \"true\"}",
+     "config.json: tie_word_embeddings is \"true\", true or false without quotes was expected"},
+    {HEAD ", \"attention_bias\": \"false\"}",
+     "config.json: attention_bias is \"false\", true or false without quotes was expected"},
+    {HEAD ", \"rope_parameters\": \"x\"}",
+     "config.json: rope_parameters is x, an object was expected"},
+    {HEAD ", \"rope_parameters\": []}",
+     "config.json: rope_parameters is a list, an object was expected"},
+    {HEAD ", \"rope_scaling\": 3}", "config.json: rope_scaling is 3, an object was expected"},
+    {HEAD ", \"architectures\": \"x\"}",
+     "config.json: architectures is x, a list of names was expected"},
+    {HEAD ", \"architectures\": [null]}",
+     "config.json: architectures is null, a list of names was expected"},
+    {HEAD ", \"architectures\": [\"GPT2LMHeadModel\"]}",
+     "config.json: architectures is GPT2LMHeadModel, this model plugin reads "
+     "LlamaForCausalLM|LlamaModel"},
+    {HEAD ", \"bos_token_id\": -1}",
+     "config.json: bos_token_id is -1, a token id from 0 on was expected"},
+    {HEAD ", \"eos_token_id\": []}",
+     "config.json: eos_token_id is a list, a token id from 0 on was expected"},
+    {HEAD ", \"eos_token_id\": [1, \"2\"]}",
+     "config.json: eos_token_id is 2, a token id from 0 on was expected"},
+    {HEAD ", \"x\": 1, \"x\": 2}", "config.json: key 'x' stands twice"},
+};
+
+static void what_the_model_cannot_do_is_refused(void **state)
+{
+    for (size_t i = 0; i < sizeof(refused) / sizeof(refused[0]); i++) {
+        hf_config_t c;
+        const char *path = scratch_text(*state, "config.json", refused[i].json);
+        assert_int_not_equal(hf_config_read(&table, path, &c), LH_OK);
+        assert_string_equal(behind_folder(*state, fail_reason()), refused[i].sentence);
+    }
+}
+
+static void dropout_is_only_mentioned_and_ids_may_lie_anywhere(void **state)
+{
+    hf_config_t c;
+    const char *path = scratch_text(
+        *state, "config.json",
+        HEAD ", \"attention_dropout\": 0.1, \"bos_token_id\": 50256, "
+             "\"architectures\": [\"LlamaModel\"], \"rope_parameters\": null, "
+             "\"eos_token_id\": [51, 52]}");
+    assert_int_equal(hf_config_read(&table, path, &c), LH_OK);
+    assert_string_equal(c.ignored.data, "attention_dropout = 0.1");
+    assert_int_equal(c.bos, 50256);
+    assert_int_equal(c.eos, 51);
+    hf_config_free(&c);
+}
+
+static const char *scaled(void *context, const char *key)
+{
+    static const char *const values[][2] = {
+        {"heads", "8"},       {"kv_heads", "0"}, {"head_dim", "0"},
+        {"epsilon", "1e-05"}, {"tied", "yes"},   {"base", "10000.0"},
+        {"scaling", NULL},    {"factor", "8.0"}, {"low", "1.0"},
+    };
+    for (size_t i = 0; i < sizeof(values) / sizeof(values[0]); i++)
+        if (strcmp(values[i][0], key) == 0) return values[i][1] == NULL ? context : values[i][1];
+    return NULL;
+}
+
+static void a_new_config_has_both_forms_of_rope(void **state)
+{
+    (void)state;
+    text_t text = {0};
+    char kind[] = "llama3";
+    const hf_config_facts_t facts = {
+        .option = scaled, .context = kind, .vocab = 512, .dtype = "float32", .bos = 1, .eos = -1};
+    assert_int_equal(hf_config_write(&table, &facts, &text), LH_OK);
+    assert_string_equal(text.data, "{\n"
+                                   "  \"architectures\": [\n    \"LlamaForCausalLM\"\n  ],\n"
+                                   "  \"model_type\": \"llama\",\n"
+                                   "  \"torch_dtype\": \"float32\",\n"
+                                   "  \"num_attention_heads\": 8,\n"
+                                   "  \"vocab_size\": 512,\n"
+                                   "  \"rms_norm_eps\": 1e-05,\n"
+                                   "  \"tie_word_embeddings\": true,\n"
+                                   "  \"rope_parameters\": {\n"
+                                   "    \"rope_theta\": 10000.0,\n"
+                                   "    \"rope_type\": \"llama3\",\n"
+                                   "    \"factor\": 8.0,\n"
+                                   "    \"low_freq_factor\": 1.0\n"
+                                   "  },\n"
+                                   "  \"rope_theta\": 10000.0,\n"
+                                   "  \"rope_scaling\": {\n"
+                                   "    \"rope_type\": \"llama3\",\n"
+                                   "    \"factor\": 8.0,\n"
+                                   "    \"low_freq_factor\": 1.0\n"
+                                   "  },\n"
+                                   "  \"hidden_act\": \"silu\",\n"
+                                   "  \"attention_bias\": false,\n"
+                                   "  \"bos_token_id\": 1\n"
+                                   "}\n");
+    text_free(&text);
+
+    char plain[] = "default";
+    text_t other = {0};
+    const hf_config_facts_t simple = {.option = scaled, .context = plain, .vocab = 512};
+    assert_int_equal(hf_config_write(&table, &simple, &other), LH_OK);
+    assert_null(strstr(other.data, "rope_scaling"));
+    assert_null(strstr(other.data, "factor"));
+    assert_non_null(strstr(other.data, "\"rope_type\": \"default\""));
+    text_free(&other);
+}
+
+/* A value that could not be compared must not be written in other words. */
+static void a_failed_allocation_changes_no_value_of_an_imported_config(void **state)
+{
+    scratch_t *s = *state;
+    text_t want = {0};
+    char kind[] = "default";
+    const char *kept = scratch_text(s, "kept.json",
+                                    HEAD ", \"rms_norm_eps\": 0.00001, "
+                                         "\"rope_theta\": 10000}");
+    const hf_config_facts_t facts = {
+        .option = scaled, .context = kind, .vocab = 512, .kept = kept, .bos = -1, .eos = -1};
+    assert_int_equal(hf_config_write(&table, &facts, &want), LH_OK);
+    lh_status_t status = LH_NO_MEMORY;
+    for (uint64_t n = 1; status != LH_OK; n++) {
+        text_t text = {0};
+        const uint64_t before = mem_count();
+        mem_fail_at(n, false);
+        status = hf_config_write(&table, &facts, &text);
+        mem_fail_at(0, false);
+        if (status == LH_OK) {
+            assert_string_equal(text.data, want.data);
+            if (mem_count() - before >= n) status = LH_NO_MEMORY; /* borne; go on */
+        } else {
+            assert_int_equal(status, LH_NO_MEMORY);
+        }
+        text_free(&text);
+    }
+    text_free(&want);
+}
+
+static void other_keys_of_an_imported_config_stay(void **state)
+{
+    scratch_t *s = *state;
+    static const char *const kept[] = {"\"transformers_version\": \"4.46.2\"",
+                                       "\"summary_type\": \"cls_index\"",
+                                       "\"bos_token_id\": 50256",
+                                       "\"n_ctx\": 512",
+                                       "\"n_inner\": null",
+                                       "\"layer_norm_epsilon\": 1e-05"};
+    model_kit_t k;
+    text_t text = {0};
+    const char *folder = LH_TEST_DATA "/models/capp-gpt2";
+    kit_open(&k, "gpt2", folder);
+    assert_int_equal(k.config.bos, 50256);
+    const hf_config_facts_t facts = {.option = kit_option,
+                                     .context = &k,
+                                     .vocab = 64,
+                                     .kept = LH_TEST_DATA "/models/capp-gpt2/config.json",
+                                     .bos = -1,
+                                     .eos = -1};
+    assert_int_equal(hf_config_write(k.plugin->model->hf, &facts, &text), LH_OK);
+    for (size_t i = 0; i < sizeof(kept) / sizeof(kept[0]); i++)
+        if (strstr(text.data, kept[i]) == NULL) FAIL_TEST("%s is lost\n", kept[i]);
+    assert_non_null(strstr(text.data, "\"vocab_size\": 64")); /* as many rows as are exported */
+
+    json_document_t *written;
+    assert_int_equal(json_parse("written", text.data, text.length, UINT64_MAX, &written), LH_OK);
+    json_free(written);
+    text_free(&text);
+    kit_close(&k);
+    (void)s;
+}
+
+int main(void)
+{
+#define FACT(f) cmocka_unit_test_setup_teardown(f, scratch_setup, scratch_teardown)
+    const struct CMUnitTest tests[] = {
+        FACT(old_and_new_keys_give_the_options),
+        FACT(what_the_model_cannot_do_is_refused),
+        FACT(dropout_is_only_mentioned_and_ids_may_lie_anywhere),
+        FACT(a_new_config_has_both_forms_of_rope),
+        FACT(a_failed_allocation_changes_no_value_of_an_imported_config),
+        FACT(other_keys_of_an_imported_config_stay),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

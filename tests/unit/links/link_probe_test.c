@@ -1,0 +1,212 @@
+/* link_probe_test.c - a probe's rules against links that are known: ramps, bounds of loss, sentences. */
+#include <links/link_probe.h>
+
+#include <math.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <string.h>
+
+#include <base/philox.h>
+
+#include <cmocka.h>
+
+#define MS 1000000ull
+
+typedef struct played { /* a link, and a sender that needs some stages to get up to speed */
+    double rate, speed; /* bytes a second: of the link; most that the sender gives next */
+    double hiccup;      /* share of stages that come at half of what they could */
+    uint64_t trip_ns, draws;
+} played_t;
+
+static double uniform(played_t *k)
+{
+    return philox_uniform(1, 0, k->draws++);
+}
+
+/* What comes of a stage, and the round trip under it. */
+static double send_at(played_t *k, double pace, uint64_t *trip_ns)
+{
+    double came = pace < k->speed ? pace : k->speed;
+    *trip_ns = k->trip_ns;
+    if (came > k->rate) {
+        came = k->rate;
+        *trip_ns += k->trip_ns / 2;
+    }
+    k->speed *= 4;
+    return uniform(k) < k->hiccup ? came / 2 : came;
+}
+
+static probe_ramp_t ramp_over(played_t *k, uint32_t *stages)
+{
+    uint64_t trip;
+    probe_ramp_t r = {.best = k->rate / 100};
+    for (*stages = 0; !r.done && *stages < 100; ++*stages) {
+        const double came = send_at(k, link_probe_pace(&r), &trip);
+        link_probe_stage(&r, came, trip, k->trip_ns);
+    }
+    return r;
+}
+
+static void a_ramp_ends_at_the_rate_of_the_link(void **state)
+{
+    (void)state;
+    for (double rate = 1e6; rate < 1e11; rate *= 3) {
+        uint32_t stages;
+        played_t k = {.rate = rate, .speed = rate / 50, .trip_ns = 50 * MS};
+        const probe_ramp_t r = ramp_over(&k, &stages);
+        assert_true(r.done && stages <= 8);
+        assert_true(fabs(r.best / rate - 1) < 0.01);
+    }
+}
+
+/* One stage in five meets a busy machine: the most that came counts. */
+static void a_ramp_outlasts_single_stages_that_go_wrong(void **state)
+{
+    (void)state;
+    uint32_t well = 0;
+    enum { TRIES = 200 };
+    for (uint64_t i = 0; i < TRIES; i++) {
+        uint32_t stages;
+        played_t k = {
+            .rate = 1e8, .speed = 1e6, .hiccup = 0.2, .trip_ns = 10 * MS, .draws = 1000 * i};
+        const probe_ramp_t r = ramp_over(&k, &stages);
+        assert_true(r.done && r.best <= k.rate);
+        well += r.best > 0.95 * k.rate;
+    }
+    assert_true(well > 0.97 * TRIES);
+}
+
+static void stages_last_two_round_trips_and_longer_where_they_count(void **state)
+{
+    (void)state;
+    probe_ramp_t r = {.best = 1e6};
+    assert_int_equal(link_probe_ns(&r, 200 * MS), 400 * MS);
+    const uint64_t growing = link_probe_ns(&r, MS);
+    assert_true(growing >= 20 * MS);
+    assert_true(link_probe_pace(&r) > 2 * r.best);
+    link_probe_stage(&r, 1e6, MS, MS);
+    assert_true(link_probe_ns(&r, MS) > growing);
+    assert_true(link_probe_pace(&r) < 1.5 * r.best);
+    assert_int_equal(link_probe_budget_ns(MS), 3000 * MS);
+    assert_int_equal(link_probe_budget_ns(100 * MS), 6400 * MS);
+}
+
+/* Against the Poisson distribution itself: at the bound, so few losses are seen one time in twenty. */
+/* A link's rate as a training sees it: what its pace lets through, some percent up and down. */
+static double seen(const probe_follow_t *f, double link, uint64_t step)
+{
+    const double rate = f->pace < link ? f->pace : link;
+    return rate * (0.97 + 0.06 * philox_uniform(2, 0, step));
+}
+
+static void a_link_that_changes_by_half_is_followed_within_30_steps(void **state)
+{
+    (void)state;
+    probe_follow_t f = {.pace = 97e6, .most = 97e6};
+    uint64_t step = 0, changes = 0;
+    for (; step < 200; step++)
+        changes += link_probe_follow(&f, seen(&f, 100e6, step), 10 * MS, 10 * MS);
+    assert_int_equal(changes, 0);
+    const uint64_t halved = step;
+    while (f.pace > 60e6 && step < halved + 100)
+        (void)link_probe_follow(&f, seen(&f, 50e6, step++), 15 * MS, 10 * MS);
+    assert_true(step - halved <= 30);
+    assert_true(f.pace > 0.9 * 50e6 && f.pace <= 50e6);
+    /* It stays so: tries of more are rarer and rarer. */
+    uint64_t above = 0;
+    for (const uint64_t begun = step; step < begun + 2000; step++) {
+        (void)link_probe_follow(&f, seen(&f, 50e6, step), 10 * MS, 10 * MS);
+        above += f.pace > 50e6;
+    }
+    assert_true(above < 200);
+    const uint64_t healed = step;
+    while (f.pace < 96e6 && step < healed + 5000)
+        (void)link_probe_follow(&f, seen(&f, 100e6, step++), 10 * MS, 10 * MS);
+    assert_true(f.pace <= f.most && f.pace > 96e6);
+}
+
+static void nothing_to_tell_changes_nothing(void **state)
+{
+    (void)state;
+    probe_follow_t f = {.pace = 1e6, .most = 1e6}, none = {0};
+    for (int i = 0; i < 100; i++) {
+        assert_false(link_probe_follow(&f, 0, 10 * MS, 10 * MS));
+        assert_false(link_probe_follow(&none, 1e3, 10 * MS, 10 * MS));
+        /* Nineteen slow steps in turn, then one that is not. */
+        assert_false(link_probe_follow(&f, i % 20 == 19 ? 1e6 : 1e5, 10 * MS, 10 * MS));
+    }
+}
+
+static void a_bound_of_loss_is_one_that_holds_19_times_of_20(void **state)
+{
+    (void)state;
+    const double packets = 1e6;
+    for (int lost = 0; lost <= 200; lost += lost < 10 ? 1 : 19) {
+        const double mean = link_probe_loss_most(lost, packets) * packets;
+        double chance = 0, term = exp(-mean);
+        for (int k = 0; k <= lost; k++) {
+            chance += term;
+            term *= mean / (k + 1);
+        }
+        assert_true(chance < 0.06 && chance > 0.005);
+    }
+    assert_true(link_probe_loss_most(0, 0) >= 1 && link_probe_loss_most(5, 2) <= 1);
+}
+
+static void a_link_is_told_in_a_line(void **state)
+{
+    (void)state;
+    char text[512];
+    probe_pair_t p = {.site = {"tokyo", "osaka"},
+                      .figures = {.round_trip_ns = 530000,
+                                  .rate = {12262500000, 12300000000},
+                                  .burst = {11890000000, 11890000000},
+                                  .loss_most = {1e-9, 5e-10},
+                                  .tuned = "window 8.1 MB = 8 queue pairs x 1 MiB"}};
+    link_probe_text(&p, text, sizeof(text));
+    assert_string_equal(text, "tokyo-osaka: 0.53 ms, 98.1 Gb/s, loss < 1e-09; window 8.1 MB = 8 "
+                              "queue pairs x 1 MiB; limited by the link");
+    p.figures.rate[1] = 125000000;
+    p.figures.burst[1] = 50000000;
+    p.figures.loss[1] = 2e-3;
+    p.figures.loss_most[1] = 3e-3;
+    p.figures.tuned[0] = '\0';
+    link_probe_text(&p, text, sizeof(text));
+    assert_string_equal(text, "tokyo-osaka: 0.53 ms, 98.1 Gb/s there, 1 Gb/s back, loss 2.0e-03; "
+                              "limited by this machine or its kernel");
+}
+
+static void a_record_is_of_a_link_by_sites_addresses_and_plugin(void **state)
+{
+    (void)state;
+    const probe_pair_t p = {
+        .site = {"a", "b"}, .address = {"10.0.0.1", "10.0.0.2"}, .plugin = "wire"};
+    probe_pair_t other = p;
+    assert_true(link_probe_same(&p, &other));
+    other.figures.rate[0] = 7;
+    assert_true(link_probe_same(&p, &other));
+    other.address[1][7] = '3';
+    assert_false(link_probe_same(&p, &other));
+    other = p;
+    other.plugin[0] = 'x';
+    assert_false(link_probe_same(&p, &other));
+    other = p;
+    other.site[0][0] = 'c';
+    assert_false(link_probe_same(&p, &other));
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(a_ramp_ends_at_the_rate_of_the_link),
+        cmocka_unit_test(a_ramp_outlasts_single_stages_that_go_wrong),
+        cmocka_unit_test(stages_last_two_round_trips_and_longer_where_they_count),
+        cmocka_unit_test(a_link_that_changes_by_half_is_followed_within_30_steps),
+        cmocka_unit_test(nothing_to_tell_changes_nothing),
+        cmocka_unit_test(a_bound_of_loss_is_one_that_holds_19_times_of_20),
+        cmocka_unit_test(a_link_is_told_in_a_line),
+        cmocka_unit_test(a_record_is_of_a_link_by_sites_addresses_and_plugin),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

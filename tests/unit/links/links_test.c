@@ -1,0 +1,533 @@
+/* links_test.c - links between forked ranks over real transport plugins, with a control plane of
+ * shared memory in place of control.c. */
+#include <links/links_state.h>
+
+#include <poll.h>
+#include <signal.h>
+#include <stdatomic.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <sys/eventfd.h>
+#include <sys/mman.h>
+#include <sys/prctl.h>
+#include <sys/wait.h>
+#include <time.h>
+#include <unistd.h>
+
+#include <base/sys.h>
+#include <config/job_load.h>
+#include <links/links_connect.h>
+#include <plugin/host.h>
+
+#include <setjmp.h>
+#include <stdarg.h>
+
+#include <cmocka.h>
+#undef fail
+
+enum { RANKS = 4, GATHER = 1 << 20 };
+
+/* ---- the control plane: what control.h promises, for ranks forked from one process ---- */
+
+typedef struct plane {
+    _Atomic uint32_t arrived[64]; /* by number of the gather */
+    char rows[64][RANKS][GATHER / 64];
+    _Atomic lh_status_t status;
+    char failure[512];
+    _Atomic uint32_t culprit;
+    uint32_t size;
+} plane_t;
+
+struct control {
+    plane_t *plane;
+    uint32_t rank, gathers;
+    int fd;
+};
+
+lh_status_t control_gather(control_t *c, const void *mine, size_t bytes, void *all)
+{
+    const uint32_t n = c->gathers++;
+    if (bytes > GATHER / 64) _exit(9);
+    memcpy(c->plane->rows[n][c->rank], mine, bytes);
+    atomic_fetch_add(&c->plane->arrived[n], 1);
+    const uint64_t until = sys()->now_ns() + 10000000000ull;
+    while (atomic_load(&c->plane->arrived[n]) < c->plane->size)
+        if (sys()->now_ns() > until) _exit(8);
+    for (uint32_t r = 0; r < c->plane->size; r++)
+        memcpy((char *)all + r * bytes, c->plane->rows[n][r], bytes);
+    return LH_OK;
+}
+
+lh_status_t control_status(const control_t *c)
+{
+    return atomic_load(&c->plane->status);
+}
+
+const char *control_failure(const control_t *c)
+{
+    return c->plane->failure;
+}
+
+void control_fail(control_t *c, uint32_t peer, lh_status_t status, const char *reason)
+{
+    lh_status_t none = LH_OK;
+    if (atomic_load(&c->plane->status) != LH_OK) return;
+    (void)snprintf(c->plane->failure, sizeof(c->plane->failure), "%s", reason);
+    atomic_store(&c->plane->culprit, peer);
+    (void)atomic_compare_exchange_strong(&c->plane->status, &none, status);
+    const uint64_t one = 1;
+    (void)!write(c->fd, &one, sizeof(one));
+}
+
+bool control_wait_due(control_wait_t *w, uint64_t now)
+{
+    (void)w, (void)now; /* no test waits that long */
+    return false;
+}
+
+int control_fd(const control_t *c)
+{
+    return c->fd;
+}
+
+/* ---- ranks ---- */
+
+typedef struct rank {
+    uint32_t self, size;
+    job_t *job;
+    registry_t *registry;
+    world_t *world;
+    control_t control;
+    links_t *links;
+    char *memory; /* arena 0, in a memfd */
+    uint32_t arena;
+} rank_t;
+
+/* In a rank cmocka's asserts would go on with the next test. */
+#define CHECK(cond)                                                                                \
+    ((cond) ? (void)0                                                                              \
+            : ((void)fprintf(stderr, "    rank %u, line %d: not so: %s (%s)\n", me.self, __LINE__, \
+                             #cond, fail_reason()),                                                \
+               _exit(1)))
+
+enum { ARENA = 1 << 20 };
+static rank_t me;
+static plane_t *plane;
+
+static job_t *make_job(const char *sections)
+{
+    char path[] = "/tmp/links_test_XXXXXX";
+    job_t *job = NULL;
+    const int fd = mkstemp(path);
+    if (fd < 0 || dprintf(fd,
+                          "[pipeline]\nname = t\nstages = prepare\n[prepare]\ninput = a.jsonl\n"
+                          "tokenizer = t\n[comm]\ntimeout = 10s\n%s",
+                          sections) < 0)
+        _exit(7);
+    (void)close(fd);
+    const lh_status_t status = job_load(path, NULL, 0, &job);
+    (void)unlink(path);
+    return status == LH_OK ? job : NULL;
+}
+
+static void begin(uint32_t self, uint32_t size, const char *sections)
+{
+    host_t *host;
+    me.self = self;
+    me.size = size;
+    (void)alarm(30);
+    CHECK(host_new(&host) == LH_OK && registry_new(LH_TEST_PLUGINS, host, &me.registry) == LH_OK);
+    me.job = make_job(sections);
+    CHECK(me.job != NULL && world_new(self, size, &me.world) == LH_OK);
+    me.world->row.job = 99;
+    me.world->row.epoch = 3;
+    for (uint32_t r = 0; r < size; r++)
+        (void)snprintf(me.world->ranks[r].host, sizeof(me.world->ranks[r].host), "box");
+    world_number(me.world);
+    me.control = (control_t){.plane = plane, .rank = self, .fd = eventfd(0, EFD_CLOEXEC)};
+}
+
+static links_how_t how(void)
+{
+    return (links_how_t){
+        .job = me.job, .registry = me.registry, .world = me.world, .control = &me.control};
+}
+
+static void open_links(void)
+{
+    const links_how_t h = how();
+    CHECK(links_open(&h, &me.links) == LH_OK);
+    const int fd = memfd_create("arena", MFD_CLOEXEC | MFD_ALLOW_SEALING);
+    CHECK(fd >= 0 && ftruncate(fd, ARENA) == 0);
+    me.memory = mmap(NULL, ARENA, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+    CHECK(me.memory != MAP_FAILED);
+    CHECK(links_arena(me.links, me.memory, ARENA, fd, 0, &me.arena) == LH_OK);
+}
+
+static void connect_all(uint32_t service)
+{
+    uint32_t peers[RANKS], count = 0;
+    for (uint32_t r = 0; r < me.size; r++)
+        if (r != me.self) peers[count++] = r;
+    CHECK(links_connect(me.links, peers, count, service) == LH_OK);
+}
+
+/* Like a barrier: nobody closes while others still wait for messages. */
+static void meet(void)
+{
+    uint32_t mine = me.self, all[RANKS];
+    CHECK(control_gather(&me.control, &mine, sizeof(mine), all) == LH_OK);
+}
+
+static void end(void)
+{
+    meet();
+    links_close(me.links);
+}
+
+static links_event_t next_event(void)
+{
+    links_event_t event;
+    uint32_t count = 0;
+    const uint64_t until = sys()->now_ns() + 5000000000ull;
+    while (count == 0) {
+        CHECK(links_poll(me.links, &event, 1, &count) == LH_OK);
+        CHECK(sys()->now_ns() < until);
+    }
+    return event;
+}
+
+/* Runs `body` as that many ranks and returns whether all went as they should; the one in `killed`
+ * (size: none) must end by SIGKILL. */
+static bool ranks_killing(uint32_t size, const char *sections, void (*body)(void), uint32_t killed)
+{
+    pid_t pids[RANKS];
+    bool ok = true;
+    plane = mmap(NULL, sizeof(*plane), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+    if (plane == MAP_FAILED) return false;
+    plane->size = size;
+    for (uint32_t r = 0; r < size; r++) {
+        pids[r] = fork();
+        if (pids[r] != 0) continue;
+        (void)setenv("CMOCKA_TEST_ABORT", "1", 1); /* a rank that fails runs no other tests */
+        (void)prctl(PR_SET_PDEATHSIG, SIGKILL);
+        begin(r, size, sections);
+        body();
+        _exit(0);
+    }
+    for (uint32_t r = 0; r < size; r++) {
+        int status = 0;
+        (void)waitpid(pids[r], &status, 0);
+        ok = ok && (r == killed ? WIFSIGNALED(status) && WTERMSIG(status) == SIGKILL
+                                : WIFEXITED(status) && WEXITSTATUS(status) == 0);
+    }
+    (void)munmap(plane, sizeof(*plane));
+    return ok;
+}
+
+static bool ranks(uint32_t size, const char *sections, void (*body)(void))
+{
+    return ranks_killing(size, sections, body, size);
+}
+
+/* ---- facts ---- */
+
+static void talk(uint32_t service)
+{
+    uint64_t seen = 0;
+    for (uint32_t r = 0; r < me.size; r++) {
+        if (r == me.self) continue;
+        link_t *k = links_find(me.links, r, service);
+        CHECK(k != NULL && link_peer(k) == r && link_scope(k) == LH_LINK_NODE);
+        CHECK(link_recv(k, me.arena, me.memory + 4096 * r, 4096, service, 100 + r) == LH_OK);
+        memset(me.memory + 65536 + 4096 * r, (int)(10 * me.self + r), 4096);
+        CHECK(link_send(k, me.arena, me.memory + 65536 + 4096 * r, 1000, service, 200 + r) ==
+              LH_OK);
+    }
+    for (uint32_t i = 0; i < 2 * (me.size - 1); i++) {
+        const links_event_t event = next_event();
+        CHECK(event.bytes == 1000 && event.received == (event.cookie < 200));
+        seen += event.cookie;
+        if (!event.received) continue;
+        const uint32_t r = (uint32_t)event.cookie - 100;
+        CHECK(me.memory[4096 * r] == (char)(10 * r + me.self) &&
+              me.memory[4096 * r + 999] == (char)(10 * r + me.self));
+    }
+    uint64_t expected = 0;
+    for (uint32_t r = 0; r < me.size; r++)
+        if (r != me.self) expected += 300 + 2 * r;
+    CHECK(seen == expected);
+}
+
+static void two_services(void)
+{
+    open_links();
+    CHECK(links_find(me.links, (me.self + 1) % me.size, LH_SERVICE_GRADIENT) == NULL);
+    connect_all(LH_SERVICE_GRADIENT);
+    connect_all(LH_SERVICE_CONTROL);
+    talk(LH_SERVICE_GRADIENT);
+    talk(LH_SERVICE_CONTROL);
+    link_class_t node, wan;
+    links_class(me.links, LH_LINK_NODE, &node);
+    links_class(me.links, LH_LINK_WAN, &wan);
+    CHECK(strcmp(node.transport, "shm") == 0 && wan.transport == NULL);
+    CHECK(node.bytes_sent >= 2000 * (me.size - 1) && node.bytes_received >= 2000 * (me.size - 1));
+    end();
+}
+
+static void messages_reach_every_rank_over_every_service(void **state)
+{
+    (void)state;
+    assert_true(ranks(RANKS, "", two_services)); /* the plugin is that of defaults.ini */
+    assert_true(ranks(2, "[transport.node]\nplugin = shm\nring = 64KiB\n", two_services));
+}
+
+static void maps(void)
+{
+    open_links();
+    memset(me.memory, (int)(me.self + 1), 100);
+    connect_all(LH_SERVICE_GRADIENT);
+    link_t *k = links_find(me.links, 1 - me.self, LH_SERVICE_GRADIENT);
+    const char *theirs = link_map(k, me.arena);
+    CHECK(theirs != NULL && link_map(k, 1) == NULL);
+    meet();
+    CHECK(theirs[0] == (char)(2 - me.self) && theirs[99] == (char)(2 - me.self));
+    end();
+}
+
+static void a_peers_arena_can_be_read_in_place(void **state)
+{
+    (void)state;
+    assert_true(ranks(2, "", maps));
+}
+
+static void refused(const char *words)
+{
+    const links_how_t h = how();
+    CHECK(links_open(&h, &me.links) != LH_OK);
+    CHECK(strstr(fail_reason(), words) != NULL);
+}
+
+static void refused_level(void)
+{
+    refused("the transport 'shm' cannot give it");
+    CHECK(strstr(fail_reason(), "security = proven") != NULL);
+}
+
+static void refused_name(void)
+{
+    refused("there is no transport plugin 'nonsuch'");
+}
+
+static void what_a_plugin_cannot_do_is_refused_by_name(void **state)
+{
+    (void)state;
+    assert_true(ranks(2, "[transport.node]\nplugin = shm\nsecurity = proven\n", refused_level));
+    assert_true(ranks(2, "[transport.node]\nplugin = nonsuch\n", refused_name));
+}
+
+static void one_refuses(void)
+{
+    if (me.self == 1) me.job->transports[LH_LINK_NODE].security = LH_SECURITY_PRIVATE;
+    refused("the transport 'shm' cannot give it");
+    CHECK((strncmp(fail_reason(), "rank 1", 6) == 0) == (me.self != 1));
+}
+
+static void all_ranks_say_what_one_cannot_do(void **state)
+{
+    (void)state;
+    assert_true(ranks(3, "", one_refuses));
+}
+
+static void falls_back(void)
+{
+    open_links();
+    connect_all(LH_SERVICE_GRADIENT);
+    talk(LH_SERVICE_GRADIENT);
+    CHECK(strcmp(link_transport(links_find(me.links, 1 - me.self, LH_SERVICE_GRADIENT)), "shm") ==
+          0);
+    end();
+}
+
+static void one_falls_back(void)
+{
+    if (me.self == 0) me.job->transports[LH_LINK_NODE].plugin[0] = 'n';
+    falls_back();
+}
+
+static void a_fallback_is_used_where_it_is_named_and_by_all(void **state)
+{
+    (void)state;
+    assert_true(ranks(2, "[transport.node]\nplugin = nonsuch\nfallback = shm\n", falls_back));
+    assert_true(ranks(2, "[transport.node]\nplugin = shm\nfallback = shm\n", one_falls_back));
+}
+
+static void one_arena_more(void)
+{
+    uint32_t peer = 1 - me.self, arena;
+    open_links();
+    if (me.self == 1)
+        CHECK(links_arena(me.links, me.memory, 100, -1, 0, &arena) == LH_OK && arena == 1);
+    CHECK(links_connect(me.links, &peer, 1, LH_SERVICE_GRADIENT) != LH_OK);
+    CHECK(strstr(fail_reason(), "box") != NULL);
+    links_close(me.links);
+}
+
+static void ranks_with_other_arenas_are_refused(void **state)
+{
+    (void)state;
+    assert_true(ranks(2, "", one_arena_more));
+}
+
+static void dies(void)
+{
+    links_event_t event;
+    uint32_t count;
+    lh_status_t status = LH_OK;
+    open_links();
+    connect_all(LH_SERVICE_GRADIENT);
+    meet();
+    if (me.self == 1) (void)raise(SIGKILL);
+    link_t *k = links_find(me.links, 1, LH_SERVICE_GRADIENT);
+    status = link_recv(k, me.arena, me.memory, 100, 1, 1);
+    const uint64_t begun = sys()->now_ns();
+    while (status == LH_OK && sys()->now_ns() - begun < 3000000000ull) {
+        links_sleep(me.links, -1, 0, 50000000);
+        status = links_poll(me.links, &event, 1, &count);
+    }
+    CHECK(status == LH_PEER_LOST && sys()->now_ns() - begun < 100000000);
+    CHECK(strstr(fail_reason(), "rank 1 on box, link over shm: ") != NULL);
+    CHECK(control_status(&me.control) == LH_PEER_LOST && plane->culprit == 1);
+    CHECK(links_poll(me.links, &event, 1, &count) == LH_PEER_LOST);
+    links_close(me.links);
+}
+
+static void a_killed_rank_is_named_with_host_and_transport(void **state)
+{
+    (void)state;
+    assert_true(ranks_killing(3, "", dies, 1));
+}
+
+static link_t *flipped; /* whose transport has found a flipped bit */
+
+static lh_status_t poll_finds_it(lh_transport_t *t, lh_wire_event_t *events, uint32_t event_size,
+                                 uint32_t capacity, uint32_t *count)
+{
+    (void)t;
+    if (capacity == 0 || event_size != sizeof(events[0])) return LH_INVALID;
+    events[0] = (lh_wire_event_t){.type = LH_WIRE_DOWN,
+                                  .status = LH_CORRUPT,
+                                  .cookie = (uint64_t)(uintptr_t)flipped,
+                                  .reason = "a record that does not match its checksum"};
+    *count = 1;
+    return LH_OK;
+}
+
+static void hears_of_a_flipped_bit(void)
+{
+    links_event_t event;
+    uint32_t count;
+    open_links();
+    connect_all(LH_SERVICE_GRADIENT);
+    meet();
+    if (me.self == 1) return;
+    flipped = links_find(me.links, 1, LH_SERVICE_GRADIENT);
+    lh_transport_api_t api = *flipped->carrier->api;
+    api.poll = poll_finds_it;
+    flipped->carrier->api = &api;
+    CHECK(links_poll(me.links, &event, 1, &count) == LH_PEER_LOST);
+    CHECK(strstr(fail_reason(), "rank 1 on box, link over shm: a record that does not") != NULL);
+    CHECK(control_status(&me.control) == LH_PEER_LOST && plane->culprit == 1);
+}
+
+static void a_link_that_flips_bits_is_a_lost_one(void **state)
+{
+    (void)state;
+    assert_true(ranks(2, "", hears_of_a_flipped_bit));
+}
+
+static uint64_t slept(int wake_fd, uint64_t spin_ns, uint64_t timeout_ns)
+{
+    const uint64_t begun = sys()->now_ns();
+    links_sleep(me.links, wake_fd, spin_ns, timeout_ns);
+    return sys()->now_ns() - begun;
+}
+
+static void wait_ms(long ms)
+{
+    (void)nanosleep(&(struct timespec){.tv_nsec = ms * 1000000}, NULL);
+}
+
+static void sleeps(void)
+{
+    const uint64_t one = 1;
+    open_links();
+    connect_all(LH_SERVICE_GRADIENT);
+    link_t *k = links_find(me.links, 1 - me.self, LH_SERVICE_GRADIENT);
+    meet();
+    if (me.self == 1) {
+        wait_ms(30);
+        CHECK(link_send(k, me.arena, me.memory, 10, 1, 1) == LH_OK);
+        CHECK(!next_event().received);
+        wait_ms(30);
+        control_fail(&me.control, 1, LH_IO, "for the test");
+        meet();
+        links_close(me.links);
+        return;
+    }
+    CHECK(slept(-1, 0, 5000000) >= 5000000);
+    const int wake = eventfd(0, EFD_CLOEXEC);
+    CHECK(write(wake, &one, sizeof(one)) == sizeof(one));
+    CHECK(slept(wake, 0, 1000000000) < 500000000);
+    CHECK(link_recv(k, me.arena, me.memory, 10, 1, 1) == LH_OK);
+    CHECK(slept(-1, 10000, 3000000000) < 2000000000);
+    CHECK(next_event().received);
+    /* The failure was said elsewhere: this rank's descriptor is told by its control plane. */
+    while (control_status(&me.control) == LH_OK)
+        (void)slept(-1, 0, 1000000);
+    CHECK(write(me.control.fd, &one, sizeof(one)) == sizeof(one));
+    CHECK(slept(-1, 0, 3000000000) < 2000000000);
+    meet();
+    links_close(me.links);
+}
+
+static void a_sleep_ends_with_a_message_a_word_a_failure_or_its_time(void **state)
+{
+    (void)state;
+    assert_true(ranks(2, "", sleeps));
+}
+
+static void alone(void)
+{
+    links_event_t event;
+    uint32_t count = 7;
+    links_how_t h = how();
+    h.control = NULL;
+    CHECK(links_open(&h, &me.links) == LH_OK);
+    CHECK(links_connect(me.links, NULL, 0, LH_SERVICE_GRADIENT) == LH_OK);
+    CHECK(links_poll(me.links, &event, 1, &count) == LH_OK && count == 0);
+    links_close(me.links);
+}
+
+static void a_rank_alone_opens_no_transport(void **state)
+{
+    (void)state;
+    assert_true(ranks(1, "[transport.node]\nplugin = nonsuch\n", alone));
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(messages_reach_every_rank_over_every_service),
+        cmocka_unit_test(a_peers_arena_can_be_read_in_place),
+        cmocka_unit_test(what_a_plugin_cannot_do_is_refused_by_name),
+        cmocka_unit_test(all_ranks_say_what_one_cannot_do),
+        cmocka_unit_test(a_fallback_is_used_where_it_is_named_and_by_all),
+        cmocka_unit_test(ranks_with_other_arenas_are_refused),
+        cmocka_unit_test(a_killed_rank_is_named_with_host_and_transport),
+        cmocka_unit_test(a_link_that_flips_bits_is_a_lost_one),
+        cmocka_unit_test(a_sleep_ends_with_a_message_a_word_a_failure_or_its_time),
+        cmocka_unit_test(a_rank_alone_opens_no_transport),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,410 @@
+/* transfer_order_test.c - the transfers of all ranks of planned worlds: lists that fit together,
+ * and what is said of lists that do not. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+
+#include <base/file.h>
+#include <base/memory.h>
+#include <config/job_load.h>
+#include <engine/engine_profile.h>
+#include <engine/program.h>
+#include <engine/transfer_check.h>
+#include <engine/weights.h>
+#include <parallel/transfer_order.h>
+#include <plan/job_programs.h>
+#include <plan/step_plan.h>
+#include <plugin/host.h>
+
+#include <cmocka.h>
+#undef fail
+
+enum { MOST = 4 };
+static char folder[] = "/tmp/transfer_order_test_XXXXXX";
+static host_t *host;
+static registry_t *registry;
+
+static const char ini[] = "[pipeline]\nname = small\nstages = train\n"
+                          "[data]\ntrain = corpus\n"
+                          "[model]\nplugin = llama\nvocab = 192\nblocks = 3\nhidden = 32\n"
+                          "ffn = 48\nheads = 2\nmax_tokens = 16\n"
+                          "[train]\nsequence = 16\nbatch = 16\nmicro_batch = 1\nsteps = 1\n"
+                          "evaluate_every = 1\nprecision = f32\n"
+                          "[optimizer]\nplugin = zero0\nrule = rules:adamw\n"
+                          "learning_rate = 1e-3\n"
+                          "[comm]\nbucket = 8KiB\n"
+                          "[device]\nplugin = cpu\nthreads = 1\n";
+
+/* Ranks of the worlds, and how they are cut. */
+static const char *const worlds[][2] = {
+    {"launch.ranks_per_node=2", NULL},
+    {"launch.ranks_per_node=4", NULL},
+    {"site.a.hosts=a1:2", "site.b.hosts=b1:2"},
+    {"site.a.hosts=a1:3", "site.b.hosts=b1:1"},
+};
+static const char *const optimizers[][2] = {
+    {"optimizer.plugin=zero0", NULL},
+    {"optimizer.plugin=zero1", NULL},
+    {"optimizer.plugin=zero2", NULL},
+    {"optimizer.plugin=zero3", NULL},
+    {"optimizer.plugin=zero1", "optimizer.cut=site"},
+    {"optimizer.plugin=zero2", "optimizer.cut=site"},
+    {"optimizer.plugin=zero3", "optimizer.cut=site"},
+};
+static const char *const accumulations[] = {"parallel.accumulation=depth",
+                                            "parallel.accumulation=breadth"};
+enum { DEPTH, BREADTH, TWO_IN_FLIGHT, ORDERS }; /* the last one from a file */
+enum { UNEVEN = 3, WORLDS = 4, OPTIMIZERS = 7, BY_SITE = 4, SEQUENCES = 16 };
+
+typedef struct planned { /* all ranks of a job */
+    job_t *job;
+    uint32_t ranks;
+    world_t *worlds[MOST];
+    job_programs_t programs[MOST];
+    transfer_row_t *rows[MOST];
+    transfer_list_t lists[MOST];
+} planned_t;
+
+static void ok(lh_status_t status)
+{
+    if (status != LH_OK) print_error("%s\n", fail_reason());
+    assert_int_equal(status, LH_OK);
+}
+
+/* Two chunks, the next micro-batch there before one goes back, weights last. */
+static void table_write(const char *path, uint32_t micro_batches)
+{
+    text_t text = {0};
+    text_append(&text, "program,chunk,micro_batch,frame\n");
+    for (uint32_t m = 0; m <= micro_batches; m++) {
+        const uint32_t back = m - 1;
+        for (uint32_t c = 0; c < 2 && m < micro_batches; c++)
+            text_printf(&text, "forward,%u,%u,%u\n", c, m, m % 2);
+        for (uint32_t c = 0; c < 2 && m > 0; c++)
+            text_printf(&text, "backward_input,%u,%u,%u\n", 1 - c, back, back % 2);
+        for (uint32_t c = 0; c < 2 && m > 0; c++)
+            text_printf(&text, "backward_weights,%u,%u,%u\n", c, back, back % 2);
+    }
+    ok(text_status(&text));
+    ok(file_replace(path, text.data, text.length));
+    text_free(&text);
+}
+
+static int start(void **state)
+{
+    (void)state;
+    if (mkdtemp(folder) == NULL) return 1;
+    char *path = path_join(folder, "small.ini");
+    ok(file_replace(path, ini, sizeof(ini) - 1));
+    mem_free(path);
+    ok(host_new(&host));
+    ok(registry_new(LH_TEST_PLUGINS, host, &registry));
+    return 0;
+}
+
+static int stop(void **state)
+{
+    (void)state;
+    registry_free(registry);
+    host_free(host);
+    return folder_remove(folder) != LH_OK;
+}
+
+static void plan_open(planned_t *p, uint32_t world, uint32_t optimizer, uint32_t accumulation)
+{
+    const char *sets[8];
+    uint32_t count = 0;
+    char *path = path_join(folder, "small.ini");
+    memset(p, 0, sizeof(*p));
+    for (uint32_t i = 0; i < 2; i++) {
+        if (worlds[world][i] != NULL) sets[count++] = worlds[world][i];
+        if (optimizers[optimizer][i] != NULL) sets[count++] = optimizers[optimizer][i];
+    }
+    char *table = path_join(folder, "table.csv"), set[160];
+    table_write(table, world == 0 ? SEQUENCES / 2 : SEQUENCES / 4); /* one at a time */
+    (void)snprintf(set, sizeof(set), "parallel.schedule=%s", table);
+    mem_free(table);
+    sets[count++] = accumulation == TWO_IN_FLIGHT ? set : accumulations[accumulation];
+    ok(job_load(path, sets, count, &p->job));
+    mem_free(path);
+    registry_use_job(registry, p->job);
+    p->ranks = job_ranks(p->job);
+    for (uint32_t r = 0; r < p->ranks; r++) {
+        ok(world_plan(p->job, r, &p->worlds[r]));
+        const job_programs_how_t how = {
+            .session = {.job = p->job, .registry = registry, .vocab = 192, .world = p->worlds[r]}};
+        ok(job_programs_open(&how, &p->programs[r]));
+        ok(transfer_rows(p->programs[r].session->engine, &p->rows[r], &p->lists[r].count));
+        p->lists[r].rows = p->rows[r];
+    }
+}
+
+static void plan_close(planned_t *p)
+{
+    for (uint32_t r = 0; r < p->ranks; r++) {
+        mem_free(p->rows[r]);
+        job_programs_close(&p->programs[r]);
+        world_free(p->worlds[r]);
+    }
+    job_free(p->job);
+}
+
+/* Sites of unequal size can't be cut by. */
+static bool is_possible(uint32_t world, uint32_t optimizer)
+{
+    return optimizer < BY_SITE || world == 2;
+}
+
+/* So ranks that compare before step 0 need not send each other their lists. */
+static void lists_differ_in_sizes_alone(planned_t *p)
+{
+    for (uint32_t r = 0; r < p->ranks; r++) {
+        assert_int_equal(p->lists[r].count, p->lists[0].count);
+        for (uint32_t i = 0; i < p->lists[r].count; i++)
+            p->rows[r][i].transfer.elements = 0;
+        assert_memory_equal(p->rows[r], p->rows[0], p->lists[0].count * sizeof(transfer_row_t));
+    }
+}
+
+static void every_layout_fits_together(void **state)
+{
+    (void)state;
+    planned_t p;
+    for (uint32_t w = 0; w < WORLDS; w++) {
+        for (uint32_t o = 0; o < OPTIMIZERS; o++) {
+            for (uint32_t a = 0; a < ORDERS && is_possible(w, o); a++) {
+                plan_open(&p, w, o, a);
+                assert_true(p.lists[0].count > 0);
+                ok(transfer_order_check(p.worlds[0], p.lists));
+                if (w != UNEVEN) lists_differ_in_sizes_alone(&p);
+                plan_close(&p);
+            }
+        }
+    }
+}
+
+/* Leaves one wait after the other out of the lists. */
+static uint32_t waits_leave_out(const engine_t *e)
+{
+    uint32_t waits = 0;
+    for (uint32_t i = 0; i < e->program_count; i++) {
+        flow_t *f = e->programs[i]->flow;
+        for (uint32_t c = 1; c < f->call_count; c++) {
+            flow_call_t *call = &f->calls[c], kept = *call;
+            transfer_row_t *rows;
+            uint32_t count;
+            if (call->kind != FLOW_WAIT) continue;
+            call->first_only = call->later_only = true; /* of no run */
+            const lh_status_t status = transfer_rows(e, &rows, &count);
+            if (status == LH_OK)
+                print_error("program %u goes well without its wait for '%s'\n", i,
+                            kept.transfer->name);
+            assert_int_equal(status, LH_INVALID);
+            *call = kept;
+            waits++;
+        }
+    }
+    return waits;
+}
+
+static void no_wait_can_be_left_out(void **state)
+{
+    (void)state;
+    planned_t p;
+    for (uint32_t o = 0; o < OPTIMIZERS; o++) {
+        for (uint32_t a = 0; a < ORDERS; a++) {
+            plan_open(&p, 2, o, a);
+            assert_true(waits_leave_out(p.programs[0].session->engine) > 2);
+            plan_close(&p);
+        }
+    }
+}
+
+static void exchange_rows(transfer_row_t *a, transfer_row_t *b)
+{
+    const transfer_row_t kept = *a;
+    *a = *b;
+    *b = kept;
+}
+
+static void starts_in_another_order_are_refused(void **state)
+{
+    (void)state;
+    planned_t p;
+    for (uint32_t o = 0; o < BY_SITE; o++) {
+        plan_open(&p, 1, o, 0);
+        transfer_row_t *starts[2];
+        uint32_t found = 0;
+        for (uint32_t i = 0; found < 2; i++)
+            if (!p.rows[3][i].waits) starts[found++] = &p.rows[3][i];
+        char first[TRANSFER_NAME], second[TRANSFER_NAME], expected[256];
+        memcpy(first, starts[0]->transfer.name, TRANSFER_NAME);
+        memcpy(second, starts[1]->transfer.name, TRANSFER_NAME);
+        const char *op = collective_names[starts[0]->transfer.op];
+        exchange_rows(starts[0], starts[1]);
+        assert_int_equal(transfer_order_check(p.worlds[0], p.lists), LH_MISMATCH);
+        (void)snprintf(expected, sizeof(expected), "starts the %s of %s, rank 3", op, first);
+        assert_non_null(strstr(fail_reason(), expected));
+        (void)snprintf(expected, sizeof(expected), "starts the %s of %s", op, second);
+        assert_non_null(strstr(fail_reason(), expected));
+        plan_close(&p);
+    }
+}
+
+static void a_rank_that_starts_less_or_other_bytes_is_named(void **state)
+{
+    (void)state;
+    planned_t p;
+    plan_open(&p, 0, 0, 0);
+    uint32_t at = p.lists[1].count;
+    while (p.rows[1][at - 1].waits)
+        at--;
+    p.lists[1].count = at - 1;
+    assert_int_equal(transfer_order_check(p.worlds[0], p.lists), LH_MISMATCH);
+    assert_non_null(strstr(fail_reason(), "rank 1"));
+    assert_non_null(strstr(fail_reason(), "which never does"));
+    p.lists[1].count = p.lists[0].count;
+    p.rows[1][at - 1].transfer.elements++;
+    assert_int_equal(transfer_order_check(p.worlds[0], p.lists), LH_MISMATCH);
+    assert_non_null(strstr(fail_reason(), "of another size or kind"));
+    plan_close(&p);
+}
+
+static transfer_row_t row(const char *name, uint32_t group, bool waits)
+{
+    transfer_row_t made;
+    memset(&made, 0, sizeof(made));
+    made.transfer.op = COLLECTIVE_ALL_REDUCE;
+    made.transfer.group = group;
+    made.transfer.ways = 2;
+    made.waits = waits;
+    (void)snprintf(made.transfer.name, TRANSFER_NAME, "%s", name);
+    return made;
+}
+
+/* Two sites of two: pair by pair all is in order, but each rank waits for the next one round. */
+static void ranks_that_wait_in_a_circle_are_refused(void **state)
+{
+    (void)state;
+    planned_t p;
+    plan_open(&p, 2, 0, 0);
+    const uint32_t first[] = {LH_GROUP_SITE, LH_GROUP_ACROSS, LH_GROUP_ACROSS, LH_GROUP_SITE};
+    transfer_row_t rows[MOST][4];
+    transfer_list_t lists[MOST];
+    for (uint32_t r = 0; r < MOST; r++) {
+        for (uint32_t i = 0; i < 4; i++) {
+            const bool site = (first[r] == LH_GROUP_SITE) == (i < 2);
+            rows[r][i] = row(site ? "inside" : "over sites", site ? LH_GROUP_SITE : LH_GROUP_ACROSS,
+                             i % 2 == 1);
+        }
+        lists[r] = (transfer_list_t){rows[r], 4};
+    }
+    assert_int_equal(transfer_order_check(p.worlds[0], lists), LH_MISMATCH);
+    assert_non_null(strstr(fail_reason(), "ranks wait for each other: rank 0"));
+    /* Started before anybody waits, the same goes well. */
+    for (uint32_t r = 0; r < MOST; r++)
+        exchange_rows(&rows[r][1], &rows[r][2]);
+    ok(transfer_order_check(p.worlds[0], lists));
+    plan_close(&p);
+}
+
+/* ZeRO 2 over two ranks: every micro-batch scatters all gradients, a step gathers all values once.
+ */
+static void the_plan_counts_what_ranks_exchange(void **state)
+{
+    (void)state;
+    planned_t p;
+    step_plan_t plan;
+    plan_open(&p, 0, 2, 0);
+    const job_programs_t *one = &p.programs[0];
+    const uint64_t elements = weights_parameters(one->session->weights)->elements;
+    assert_int_equal(one->programs.schedule->rounds, 8);
+    ok(step_plan_new(one->programs.train, one->programs.update, one->programs.schedule->rounds,
+                     NULL, &plan));
+    double scattered = 0, gathered = 0;
+    for (uint32_t i = 0; i < plan.transfer_count; i++) {
+        const step_transfers_t *t = &plan.transfers[i];
+        assert_int_equal(t->ways, 2);
+        assert_int_equal(t->group, LH_GROUP_DATA);
+        if (t->op == COLLECTIVE_REDUCE_SCATTER) scattered = t->bytes;
+        if (t->op == COLLECTIVE_ALL_GATHER) gathered = t->bytes;
+    }
+    uint64_t partials = 0;
+    const parameters_t *parameters = weights_parameters(one->session->weights);
+    for (uint32_t i = 0; i < parameters->count; i++)
+        partials += (parameters->items[i].elements + 4095) / 4096;
+    assert_true(scattered == 8.0 * 4 * (double)elements);
+    assert_true(gathered == 4 * (double)elements + 8 * (double)partials);
+    for (uint32_t i = 0; i < plan.kind_count; i++)
+        assert_string_not_equal(plan.kinds[i].kind, "fill"); /* calls that were counted so */
+    step_plan_free(&plan);
+    plan_close(&p);
+}
+
+/* ---- gradients that nothing makes ---- */
+
+/* A block without its parameters. */
+static lh_value_t record_doubling(LH_UNUSED lh_model_t *m, lh_graph_t *g, LH_UNUSED uint32_t part,
+                                  LH_UNUSED uint32_t block, lh_value_t x)
+{
+    const lh_value_t in[] = {x, x};
+    return g->api->op(g, "add", NULL, in, 2, NULL);
+}
+
+static lh_value_t (*record_llama)(lh_model_t *m, lh_graph_t *g, uint32_t part, uint32_t block,
+                                  lh_value_t x);
+
+static lh_value_t record_outside_blocks(lh_model_t *m, lh_graph_t *g, uint32_t part, uint32_t block,
+                                        lh_value_t x)
+{
+    return (part == LH_PART_BLOCK ? record_doubling : record_llama)(m, g, part, block, x);
+}
+
+/* In every run where they are whole for a bucket only, else in the first. */
+static void gradients_that_nothing_makes_are_zeroed(void **state)
+{
+    (void)state;
+    const plugin_t *plugin;
+    ok(registry_load(registry, LH_KIND_MODEL, "llama", &plugin));
+    plugin_t *llama = (plugin_t *)(uintptr_t)plugin;
+    const lh_model_api_t *whole = llama->model;
+    lh_model_api_t api = *whole;
+    record_llama = api.record;
+    api.record = record_outside_blocks;
+    llama->model = &api;
+    for (uint32_t stage = 0; stage < BY_SITE; stage++) {
+        planned_t p;
+        uint32_t fills[2] = {0}, unused = 0;
+        plan_open(&p, 0, stage, DEPTH);
+        const parameters_t *parameters = weights_parameters(p.programs[0].session->weights);
+        for (uint32_t i = 0; i < parameters->count; i++)
+            unused += parameters->items[i].part == LH_PART_BLOCK;
+        for (uint32_t later = 0; later < 2; later++) {
+            program_call_t call;
+            for (uint32_t i = 0; program_call(p.programs[0].programs.train, later, i, &call); i++)
+                fills[later] += call.op == NULL && call.transfer == NULL;
+        }
+        assert_true(unused > 0);
+        assert_int_equal(fills[0], unused);
+        assert_int_equal(fills[1], stage < 2 ? 0 : unused);
+        plan_close(&p);
+    }
+    llama->model = whole;
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(every_layout_fits_together),
+        cmocka_unit_test(no_wait_can_be_left_out),
+        cmocka_unit_test(starts_in_another_order_are_refused),
+        cmocka_unit_test(a_rank_that_starts_less_or_other_bytes_is_named),
+        cmocka_unit_test(ranks_that_wait_in_a_circle_are_refused),
+        cmocka_unit_test(the_plan_counts_what_ranks_exchange),
+        cmocka_unit_test(gradients_that_nothing_makes_are_zeroed),
+    };
+    return cmocka_run_group_tests(tests, start, stop);
+}

@@ -1,0 +1,159 @@
+/* link_record_test.c - links.json: written and read as the same; what is damaged is refused with
+ * where and what, and ignored by a run. */
+#include <session/link_record.h>
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include <base/file.h>
+#include <base/memory.h>
+
+#include <cmocka.h>
+#undef fail
+
+static char folder[] = "/tmp/link_record_XXXXXX";
+static job_t job = {.pipeline = {.folder = folder}};
+
+static probe_pair_t row(const char *a, const char *b)
+{
+    probe_pair_t p = {.address = {"10.0.0.1", "10.0.0.2"},
+                      .plugin = "wire",
+                      .figures = {.measured_s = 1790000000,
+                                  .took_ns = 2100000000,
+                                  .round_trip_ns = 10000001,
+                                  .median_ns = 10100000,
+                                  .p99_ns = 12000000,
+                                  .loaded_ns = 14000000,
+                                  .path_mtu = 9000,
+                                  .rate = {123456789, 987654321},
+                                  .burst = {120000000, 950000000},
+                                  .loss = {0, 0.00123},
+                                  .loss_most = {1.5e-4, -1},
+                                  .choice = 2,
+                                  .streams = 8,
+                                  .chunk_bytes = 1 << 20,
+                                  .window_bytes = 1234567,
+                                  .buffer_bytes = 3703701,
+                                  .tuned = "window 1.23 MB"}};
+    (void)snprintf(p.site[0], sizeof(p.site[0]), "%s", a);
+    (void)snprintf(p.site[1], sizeof(p.site[1]), "%s", b);
+    return p;
+}
+
+static void what_is_kept_is_read_as_the_same(void **state)
+{
+    (void)state;
+    probe_pair_t *got;
+    uint32_t count;
+    const probe_pair_t first[] = {row("a", "b"), row("a", "c")};
+    link_record_keep(&job, first, 2);
+    link_record_load(&job, &got, &count);
+    assert_int_equal(count, 2);
+    assert_memory_equal(got, first, sizeof(first));
+    mem_free(got);
+
+    /* Another run of other sites, and one of these again. */
+    probe_pair_t second[] = {row("a", "c"), row("x", "y"), row("x", "z")};
+    second[0].figures.rate[0] = 5;
+    second[2].figures.measured_s = 0; /* not measured */
+    link_record_keep(&job, second, 3);
+    link_record_load(&job, &got, &count);
+    assert_int_equal(count, 3);
+    assert_memory_equal(&got[0], &second[0], sizeof(got[0]));
+    assert_memory_equal(&got[1], &second[1], sizeof(got[0]));
+    assert_memory_equal(&got[2], &first[0], sizeof(got[0]));
+    mem_free(got);
+}
+
+static void refused(const char *text, const char *words)
+{
+    probe_pair_t *got = NULL;
+    uint32_t count = 0;
+    assert_true(link_record_parse("links.json", text, strlen(text), &got, &count) != LH_OK);
+    if (strstr(fail_reason(), words) == NULL) print_message("%s\n", fail_reason());
+    assert_non_null(strstr(fail_reason(), words));
+}
+
+/* The record's text with one value in place of another. */
+static void refused_with(const char *old, const char *fresh, const char *words)
+{
+    const probe_pair_t p = row("a", "b");
+    text_t text = {0};
+    char changed[4096];
+    json_writer_t w = {.to = &text, .style = JSON_TIGHT};
+    json_open(&w, NULL, '{');
+    json_put_u64(&w, "version", 1);
+    link_record_rows(&w, "links", &p, 1);
+    json_close(&w);
+    const char *at = strstr(text.data, old);
+    assert_non_null(at);
+    (void)snprintf(changed, sizeof(changed), "%.*s%s%s", (int)(at - text.data), text.data, fresh,
+                   at + strlen(old));
+    text_free(&text);
+    refused(changed, words);
+}
+
+static void what_is_damaged_is_refused_with_where_and_what(void **state)
+{
+    (void)state;
+    refused("", "links.json");
+    refused("{\"version\": 1, \"links\"", "links.json: not JSON");
+    refused("{\"version\": 2, \"links\": []}", "expected version 1");
+    refused("{\"version\": 1, \"links\": {}}", "expected version 1 and a list");
+    refused("{\"version\": 1, \"links\": [3]}", "links[0].sites is nothing; expected a text");
+    refused_with("\"round_trip_ns\":10000001", "\"round_trip_ns\":-1",
+                 "links[0].round_trip_ns is -1; expected a number from 0 to 1e18");
+    refused_with("[123456789,987654321]", "[123456789]",
+                 "links[0].bytes_per_second is [123456789]; expected two numbers");
+    refused_with("[123456789,987654321]", "[1e30,1]", "expected two numbers from 0 to 1e18");
+    refused_with("\"streams\":8", "\"streams\":80000", "expected a number from 0 to 1000");
+    refused_with("\"plugin\":\"wire\"", "\"plugin\":7", "links[0].plugin is 7; expected a text");
+    refused_with("\"sites\":[\"a\"", "\"sites\":[\"aaaaaaaaaabbbbbbbbbbccccccccccddddddd\"",
+                 "expected a text of at most 31 bytes");
+}
+
+static void a_run_measures_again_where_its_record_is_damaged(void **state)
+{
+    (void)state;
+    probe_pair_t *got;
+    uint32_t count;
+    const probe_pair_t p = row("a", "b");
+    char *path = path_join(folder, "links.json");
+    assert_int_equal(file_replace(path, "\0\1\2", 3), LH_OK);
+    link_record_load(&job, &got, &count); /* warns */
+    assert_int_equal(count, 0);
+    link_record_keep(&job, &p, 1);
+    link_record_load(&job, &got, &count);
+    assert_int_equal(count, 1);
+    mem_free(got);
+    assert_int_equal(unlink(path), 0);
+    link_record_load(&job, &got, &count);
+    assert_int_equal(count, 0);
+    mem_free(path);
+}
+
+static int make_folder(void **state)
+{
+    (void)state;
+    return mkdtemp(folder) == NULL;
+}
+
+static int remove_folder(void **state)
+{
+    (void)state;
+    return folder_remove(folder) != LH_OK;
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(what_is_kept_is_read_as_the_same),
+        cmocka_unit_test(what_is_damaged_is_refused_with_where_and_what),
+        cmocka_unit_test(a_run_measures_again_where_its_record_is_damaged),
+    };
+    return cmocka_run_group_tests(tests, make_folder, remove_folder);
+}

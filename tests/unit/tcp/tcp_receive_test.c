@@ -1,0 +1,291 @@
+/* What the receiving side of an open connection makes of bytes; the plugin's own parser is fed without
+ * sockets. One flipped bit anywhere, at each level of security, is found, and no message that it touches is
+ * given to the caller: 10,000 bits a level, 1,000,000 where LONGHAUL_TORTURE asks for it. And a message that
+ * comes in parts, its receive posted between them, beside others on a faster stream. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "tcp_kit.h"
+
+#include <tcp.h>
+
+#include <cmocka.h>
+
+enum { MESSAGES = 6, EARLY = 4, ROOM = 1000, WIRE = 8192, CI_FLIPS = 10000, TORTURE = 1000000 };
+
+/* From EARLY on they come before their receives are posted. */
+static const uint32_t length_of[MESSAGES] = {300, 0, ROOM, 7, 200, 64};
+static uint8_t sent[MESSAGES][ROOM], got[MESSAGES][ROOM];
+static uint64_t flips = CI_FLIPS, seed = 20261122;
+
+static uint64_t next_random(void)
+{
+    uint64_t z = seed += 0x9e3779b97f4a7c15u;
+    z = (z ^ z >> 30) * 0xbf58476d1ce4e5b9u;
+    z = (z ^ z >> 27) * 0x94d049bb133111ebu;
+    return z ^ z >> 31;
+}
+
+static lh_status_t do_fail(const lh_host_t *host, lh_status_t status, const char *fmt, ...)
+{
+    (void)host;
+    (void)fmt;
+    return status;
+}
+
+static void *do_alloc(const lh_host_t *host, size_t bytes, size_t alignment)
+{
+    (void)host;
+    (void)alignment;
+    return calloc(1, bytes);
+}
+
+static void do_release(const lh_host_t *host, void *memory)
+{
+    (void)host;
+    free(memory);
+}
+
+static const lh_world_t world = {.struct_size = sizeof(world), .size = 2};
+static const lh_host_t host = {.struct_size = sizeof(host),
+                               .world = &world,
+                               .fail = do_fail,
+                               .alloc = do_alloc,
+                               .release = do_release};
+static const tcp_config_t config;
+
+typedef struct end {
+    lh_transport_t transport;
+    lh_conn_t *conn;
+    stream_t *stream;
+} end_t;
+
+static void end_open(end_t *e)
+{
+    memset(e, 0, sizeof(*e));
+    e->transport.host = &host;
+    e->transport.config = &config;
+    e->transport.epoll = e->transport.timer = -1;
+    assert_int_equal(conn_new(&e->transport, &e->conn), LH_OK);
+    assert_int_equal(stream_new(&e->transport, STAGE_BYTES, &e->stream), LH_OK);
+    e->conn->stream_count = e->conn->open_count = 1;
+    e->conn->state = CONN_UP;
+    stream_adopt(e->conn, e->stream, 0);
+    e->stream->state = STREAM_OPEN;
+    e->transport.open_streams = 1;
+}
+
+/* Seals outlive it. */
+static void end_close(end_t *e)
+{
+    e->stream->seals[0] = e->stream->seals[1] = NULL;
+    conn_free(e->conn);
+}
+
+static size_t take_batch(stream_t *s, uint8_t *wire)
+{
+    size_t length = 0;
+    for (uint32_t i = 0; i < s->vector_count; i++) {
+        memcpy(wire + length, s->vectors[i].iov_base, s->vectors[i].iov_len);
+        length += s->vectors[i].iov_len;
+    }
+    s->vector_done = s->vector_count;
+    return length;
+}
+
+/* All messages, that of ROOM bytes in two frames, and a frame of grants. */
+static size_t make_wire(seal_t *seal, uint8_t *wire)
+{
+    end_t e;
+    end_open(&e);
+    e.stream->seals[0] = seal;
+    frame_t grant = {.type = FRAME_GRANT};
+    assert_true(stream_add(e.stream, &grant, NULL));
+    for (uint32_t m = 0; m < MESSAGES; m++) {
+        const uint32_t half = length_of[m] == ROOM ? ROOM / 2 : length_of[m];
+        for (uint32_t at = 0; at == 0 || at < length_of[m]; at += half) {
+            frame_t f = {.type = FRAME_DATA,
+                         .message = m,
+                         .tag = m,
+                         .offset = at,
+                         .total = length_of[m],
+                         .length = half};
+            assert_true(stream_add(e.stream, &f, sent[m] + at));
+            if (half == 0) break;
+        }
+    }
+    const size_t length = take_batch(e.stream, wire);
+    end_close(&e);
+    return length;
+}
+
+/* Posts the next receive; its tag is its number. */
+static void post_into(end_t *e, uint8_t *to, uint32_t bytes)
+{
+    const uint32_t m = e->conn->recv_end++;
+    e->conn->recvs[m % DEPTH] = (operation_t){.data = to, .bytes = bytes, .tag = m};
+    receive_posted(e->conn, m);
+}
+
+static void post(end_t *e, uint32_t m)
+{
+    assert_int_equal(e->conn->recv_end, m);
+    post_into(e, got[m], length_of[m]);
+}
+
+/* How many messages came well; each of them has the bytes that were sent. */
+static uint32_t count_received(const end_t *e)
+{
+    uint32_t count = 0;
+    for (uint32_t m = 0; m < MESSAGES; m++) {
+        if (!e->conn->recvs[m].done) continue;
+        assert_memory_equal(got[m], sent[m], length_of[m]);
+        count++;
+    }
+    return count;
+}
+
+static uint32_t receive(const uint8_t *wire, size_t length, seal_t *seal, lh_status_t *status)
+{
+    end_t e;
+    end_open(&e);
+    e.stream->seals[1] = seal;
+    memset(got, 0x5a, sizeof(got));
+    for (uint32_t m = 0; m < EARLY; m++)
+        post(&e, m);
+    memcpy(e.stream->stage, wire, length);
+    e.stream->stage_last = (uint32_t)length;
+    (void)stream_eat(e.stream);
+    for (uint32_t m = EARLY; m < MESSAGES && e.conn->state == CONN_UP; m++)
+        post(&e, m);
+    *status = e.conn->state == CONN_UP ? LH_OK : e.conn->why;
+    const uint32_t count = count_received(&e);
+    end_close(&e);
+    return count;
+}
+
+static void every_flip_is_found(bool sealed, bool encrypts, const char *what)
+{
+    static uint8_t wire[WIRE];
+    static const uint8_t secret[SECRET_BYTES] = {1, 2, 3};
+    seal_t *out = NULL, *in = NULL;
+    lh_status_t status;
+    for (uint32_t m = 0; m < MESSAGES; m++)
+        kit_fill(sent[m], ROOM, m + 1);
+    if (sealed) {
+        assert_int_equal(seal_new(&host, secret, encrypts, false, &out), LH_OK);
+        assert_int_equal(seal_new(&host, secret, encrypts, true, &in), LH_OK);
+    }
+    const size_t length = make_wire(out, wire);
+    assert_int_equal(receive(wire, length, in, &status), MESSAGES);
+    assert_int_equal(status, LH_OK);
+    const uint64_t begin = seed;
+    for (uint64_t n = 0; n < flips; n++) {
+        const uint64_t bit = next_random() % (length * 8);
+        wire[bit / 8] ^= (uint8_t)(1u << bit % 8);
+        const uint32_t whole = receive(wire, length, in, &status);
+        if (status != LH_CORRUPT || whole == MESSAGES)
+            print_error("%s: bit %llu of %zu bytes: status %d, %u messages\n", what,
+                        (unsigned long long)bit, length, (int)status, whole);
+        assert_true(status == LH_CORRUPT && whole < MESSAGES);
+        wire[bit / 8] ^= (uint8_t)(1u << bit % 8);
+    }
+    assert_int_equal(receive(wire, length, in, &status), MESSAGES);
+    print_message("%s: %llu flipped bits of %llu found, seed %llu\n", what,
+                  (unsigned long long)flips, (unsigned long long)flips, (unsigned long long)begin);
+    seal_free(out);
+    seal_free(in);
+}
+
+static void every_flipped_bit_is_found_by_the_checksum(void **state)
+{
+    (void)state;
+    every_flip_is_found(false, false, "plain");
+}
+
+static void every_flipped_bit_is_found_by_the_proof(void **state)
+{
+    (void)state;
+    every_flip_is_found(true, false, "proven");
+}
+
+static void every_flipped_bit_of_what_is_encrypted_is_found(void **state)
+{
+    (void)state;
+    every_flip_is_found(true, true, "private");
+}
+
+/* The wire of one message of `bytes`, as the sender's stream `index` makes it. */
+static size_t make_message(uint32_t message, uint32_t bytes, const uint8_t *data, uint32_t index,
+                           uint8_t *wire)
+{
+    end_t e;
+    end_open(&e);
+    e.stream->index = index;
+    frame_t f = {
+        .type = FRAME_DATA, .message = message, .tag = message, .total = bytes, .length = bytes};
+    assert_true(stream_add(e.stream, &f, data));
+    const size_t length = take_batch(e.stream, wire);
+    end_close(&e);
+    return length;
+}
+
+static void feed(stream_t *s, const uint8_t *wire, size_t length)
+{
+    memcpy(s->stage + s->stage_last, wire, length);
+    s->stage_last += (uint32_t)length;
+    (void)stream_eat(s);
+}
+
+/* Message 0 stalls on stream 1 after any number of its bytes; its receive and others are posted, so the
+ * peer may send message EAGER_SLOTS, which has the same slot, and does on stream 0. */
+static void a_message_that_stalls_half_way_holds_no_slot(void **state)
+{
+    (void)state;
+    enum { BYTES = 200 };
+    static uint8_t slow[WIRE], fast[WIRE], in[2][BYTES], out[2][BYTES];
+    kit_fill(out[0], BYTES, 1);
+    kit_fill(out[1], BYTES, 2);
+    const size_t slow_length = make_message(0, BYTES, out[0], 1, slow);
+    for (size_t cut = HEAD_BYTES; cut <= slow_length; cut++) {
+        end_t e;
+        stream_t *second;
+        end_open(&e);
+        assert_int_equal(stream_new(&e.transport, STAGE_BYTES, &second), LH_OK);
+        e.conn->stream_count = e.conn->open_count = 2;
+        stream_adopt(e.conn, second, 1);
+        second->state = STREAM_OPEN;
+        e.transport.open_streams = 2;
+        memset(in, 0x5a, sizeof(in));
+        feed(second, slow, cut);
+        post_into(&e, in[0], BYTES);
+        const size_t length = make_message(EAGER_SLOTS, BYTES, out[1], 0, fast);
+        feed(e.stream, fast, length);
+        feed(second, slow + cut, slow_length - cut);
+        assert_int_equal(e.conn->state, CONN_UP);
+        assert_true(e.conn->recvs[0].done);
+        assert_memory_equal(in[0], out[0], BYTES);
+        for (uint32_t m = 1; m <= EAGER_SLOTS; m++)
+            post_into(&e, in[1], BYTES);
+        assert_true(e.conn->recvs[EAGER_SLOTS].done);
+        assert_memory_equal(in[1], out[1], BYTES);
+        end_close(&e);
+    }
+}
+
+int main(void)
+{
+    const char *all = getenv("LONGHAUL_TORTURE"), *wanted = getenv("LONGHAUL_SEED");
+    if (all != NULL && *all != '\0' && strcmp(all, "0") != 0) flips = TORTURE;
+    if (wanted != NULL) seed = strtoull(wanted, NULL, 10);
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(every_flipped_bit_is_found_by_the_checksum),
+        cmocka_unit_test(every_flipped_bit_is_found_by_the_proof),
+        cmocka_unit_test(every_flipped_bit_of_what_is_encrypted_is_found),
+        cmocka_unit_test(a_message_that_stalls_half_way_holds_no_slot),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

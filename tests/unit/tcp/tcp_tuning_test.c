@@ -1,0 +1,257 @@
+/* tcp_tuning_test.c - what figures of a link make of a connection, and that its sockets have it. */
+#include <dirent.h>
+#include <netinet/in.h>
+#include <netinet/tcp.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include <cmocka.h>
+
+#include "tcp_kit.h"
+#include "tcp_tuning.h"
+
+#define GBIT 125000000ull
+#define MS 1000000ull
+
+static const limits_t may_force = {
+    .budget = UINT64_MAX, .force = true, .bbr = true, .window = 65535ull << 10};
+/* Linux as it comes: 4 MiB to send from, 6 MiB to receive into, nothing forced. */
+static const limits_t may_not = {
+    .budget = UINT64_MAX, .bbr = true, .auto_send = 4 << 20, .window = 3019898};
+
+static lh_tuning_t chosen(uint32_t scope, uint64_t rate, uint64_t trip_ns, const limits_t *limits)
+{
+    static const tcp_config_t config;
+    static const lh_tuning_t nothing;
+    const lh_link_t link = {.scope = scope, .bytes_per_second = rate, .round_trip_ns = trip_ns};
+    lh_tuning_t out = {0};
+    tuning_choose(&config, &link, &nothing, limits, &out);
+    return out;
+}
+
+static void a_near_link_is_left_to_the_kernel(void **state)
+{
+    (void)state;
+    for (uint32_t scope = 0; scope <= LH_LINK_SITE; scope++) {
+        const lh_tuning_t t = chosen(scope, 0, 0, &may_force);
+        assert_int_equal(t.streams, 1);
+        assert_int_equal(t.chunk_bytes, 256 << 10);
+        assert_int_equal(t.buffer_bytes, 0);
+        assert_int_equal(t.pace_bytes_per_second, 0);
+    }
+    assert_int_equal(chosen(LH_LINK_SITE, 100 * GBIT, 0, &may_force).streams, 4);
+}
+
+static void between_sites_the_window_and_a_queue_fit(void **state)
+{
+    (void)state;
+    const lh_tuning_t t = chosen(LH_LINK_WAN, GBIT, 50 * MS, &may_force);
+    assert_int_equal(t.streams, 4);
+    assert_int_equal(t.chunk_bytes, 1 << 20);
+    assert_int_equal(t.inflight_bytes, 6250000);
+    assert_int_equal(t.buffer_bytes, 3 * 6250000);
+    assert_int_equal(t.pace_bytes_per_second, GBIT / 100 * 97);
+    assert_int_equal(chosen(LH_LINK_WAN, 400 * GBIT, MS, &may_force).streams, 16);
+    /* 100 Gb/s at 100 ms: 1.25 GB on their way, and 67 MB a stream by the scale of windows. */
+    assert_int_equal(chosen(LH_LINK_WAN, 100 * GBIT, 100 * MS, &may_force).streams, 24);
+}
+
+static void more_streams_where_buffers_cannot_be_forced(void **state)
+{
+    (void)state;
+    /* 5 Gb/s at 50 ms: 1.25 times 31.25 MB in pieces of 3 MB. */
+    assert_int_equal(chosen(LH_LINK_WAN, 5 * GBIT, 50 * MS, &may_not).streams, 13);
+    assert_int_equal(chosen(LH_LINK_WAN, GBIT, 10 * MS, &may_not).streams, 4);
+    assert_int_equal(chosen(LH_LINK_WAN, 100 * GBIT, 50 * MS, &may_not).streams, 64);
+}
+
+static void without_figures_a_rate_is_assumed_but_no_pace(void **state)
+{
+    (void)state;
+    limits_t limits = may_force;
+    lh_tuning_t t = chosen(LH_LINK_WAN, 0, 50 * MS, &limits);
+    assert_int_equal(t.inflight_bytes, 62500000); /* 10 Gb/s */
+    assert_int_equal(t.pace_bytes_per_second, 0);
+    limits.card = GBIT;
+    assert_int_equal(chosen(LH_LINK_WAN, 0, 50 * MS, &limits).inflight_bytes, 6250000);
+    limits.card = GBIT / 100; /* a TUN device says 10 Mb/s */
+    assert_int_equal(chosen(LH_LINK_WAN, 0, 50 * MS, &limits).inflight_bytes, 62500000);
+    limits.bbr = false;
+    assert_int_equal(chosen(LH_LINK_WAN, 0, MS, &limits).streams, 16);
+}
+
+static void options_win(void **state)
+{
+    (void)state;
+    const tcp_config_t config = {
+        .streams = 2, .chunk_bytes = 1 << 19, .buffer_bytes = 1 << 24, .pace = 1000};
+    const lh_link_t link = {
+        .scope = LH_LINK_WAN, .bytes_per_second = GBIT, .round_trip_ns = 50 * MS};
+    const lh_tuning_t wanted = {.streams = 8, .buffer_bytes = 5 << 20};
+    lh_tuning_t t = {0};
+    tuning_choose(&config, &link, &wanted, &may_not, &t);
+    assert_int_equal(t.streams, 2);
+    assert_int_equal(t.chunk_bytes, 1 << 19);
+    assert_int_equal(t.buffer_bytes, 1 << 24);
+    assert_int_equal(t.pace_bytes_per_second, 1000);
+}
+
+static void memory_that_dead_programs_hold_is_named(void **state)
+{
+    (void)state;
+    static const char sockstat[] = "sockets: used 190\n"
+                                   "TCP: inuse 14 orphan 32 tw 0 alloc 48 mem 332000\n"
+                                   "UDP: inuse 1 mem 0\n";
+    char why[320] = "";
+    assert_true(memory_is_short(sockstat, 287898, why, sizeof(why)));
+    assert_non_null(strstr(why, "; 32 sockets of programs that have ended still hold part of it."));
+    assert_false(memory_is_short(sockstat, 500000, why, sizeof(why)));
+    assert_false(memory_is_short("", 500000, why, sizeof(why)));
+    assert_false(memory_is_short("x\nTCP: inuse 14 orphan\n", 1, why, sizeof(why)));
+}
+
+static int option(int fd, int level, int name)
+{
+    int value = -1;
+    socklen_t length = sizeof(value);
+    assert_int_equal(getsockopt(fd, level, name, &value, &length), 0);
+    return value;
+}
+
+/* This process's connected TCP sockets: both ends of the one connection that is there. */
+static uint32_t sockets(int fds[256])
+{
+    uint32_t count = 0;
+    DIR *folder = opendir("/proc/self/fd");
+    assert_non_null(folder);
+    for (const struct dirent *d; (d = readdir(folder)) != NULL;) {
+        struct sockaddr_storage name;
+        socklen_t length = sizeof(name);
+        const int fd = atoi(d->d_name);
+        if (getpeername(fd, (struct sockaddr *)&name, &length) != 0) continue;
+        if (name.ss_family == AF_INET) fds[count++] = fd;
+        assert_true(count < 256);
+    }
+    (void)closedir(folder);
+    return count;
+}
+
+static void join(kit_end_t *a, kit_end_t *b, uint32_t scope, uint32_t security)
+{
+    memset(a, 0, sizeof(*a));
+    memset(b, 0, sizeof(*b));
+    a->host.key = b->host.key = 7;
+    kit_link = (lh_link_t){.struct_size = sizeof(kit_link), .scope = scope};
+    kit_open(a, 0);
+    kit_open(b, 1);
+    kit_join(a, b, security);
+}
+
+static void sockets_between_sites_have_what_the_page_says(void **state)
+{
+    (void)state;
+    static kit_end_t a, b;
+    int fds[256];
+    limits_t limits;
+    join(&a, &b, LH_LINK_WAN, LH_SECURITY_PLAIN);
+    limits_read(&a.host.api, "lo", &limits);
+    assert_int_equal(sockets(fds), limits.bbr ? 8 : 32);
+    for (uint32_t i = 0; i < sockets(fds); i++) {
+        char congestion[16] = "";
+        socklen_t length = sizeof(congestion) - 1;
+        assert_int_equal(getsockopt(fds[i], IPPROTO_TCP, TCP_CONGESTION, congestion, &length), 0);
+        assert_string_equal(congestion, limits.bbr ? "bbr" : "cubic");
+        assert_int_equal(option(fds[i], IPPROTO_TCP, TCP_NOTSENT_LOWAT), 2 << 20);
+        assert_int_equal(option(fds[i], IPPROTO_IP, IP_TOS), 10 << 2); /* AF11: gradients */
+    }
+    if (!limits.bbr) print_message("this kernel offers no bbr: 16 streams under cubic\n");
+    kit_close(&a);
+    kit_close(&b);
+    join(&a, &b, LH_LINK_SITE, LH_SECURITY_PLAIN);
+    assert_int_equal(sockets(fds), 2);
+    assert_int_equal(option(fds[0], IPPROTO_IP, IP_TOS), 0);
+    kit_close(&a);
+    kit_close(&b);
+}
+
+/* A batch of a small piece and a large one is sealed as one. */
+static void messages_of_all_sizes_pass_in_private(void **state)
+{
+    (void)state;
+    static kit_end_t a, b;
+    static uint8_t from[3 << 20], to[3 << 20];
+    static const uint64_t sizes[] = {100000, 900000, 1, 1 << 20, 70000, 600000};
+    kit_fill(from, sizeof(from), 3);
+    join(&a, &b, LH_LINK_WAN, LH_SECURITY_PRIVATE);
+    uint64_t at = 0;
+    const uint32_t count = sizeof(sizes) / sizeof(sizes[0]);
+    for (uint32_t i = 0; i < count; at += sizes[i++])
+        assert_int_equal(kit_api->irecv(a.conn, NULL, to + at, sizes[i], i, i), LH_OK);
+    for (uint64_t until = kit_now() + 20 * MS; kit_now() < until;) { /* the grants arrive */
+        kit_poll(&a);
+        kit_poll(&b);
+    }
+    at = 0;
+    for (uint32_t i = 0; i < count; at += sizes[i++])
+        assert_int_equal(kit_api->isend(b.conn, NULL, from + at, sizes[i], i, i), LH_OK);
+    for (uint32_t i = 0, seen = 0; i < count; i++) {
+        const lh_wire_event_t *got = kit_wait(&a, &b, &a, LH_WIRE_RECEIVED, seen, 5000);
+        assert_non_null(got);
+        assert_int_equal(got->status, LH_OK);
+        seen = (uint32_t)(got - a.events) + 1;
+    }
+    assert_memory_equal(from, to, at);
+    kit_close(&a);
+    kit_close(&b);
+}
+
+/* Each changes one thing of the first; what the INI has set stays. */
+static void neighbours_change_one_thing_that_is_not_set(void **state)
+{
+    (void)state;
+    tcp_config_t config = {.congestion = "auto"};
+    lh_transport_t t = {.config = &config, .limits = may_force};
+    lh_link_t link = {.scope = LH_LINK_WAN, .bytes_per_second = GBIT, .round_trip_ns = 50 * MS};
+    lh_tuning_t first = {0}, other = {0};
+    char text[128];
+    assert_true(tuning_offer(&t, &link, 0, &first));
+    tuning_text(&first, text, sizeof(text));
+    assert_string_equal(text, "window 6.25 MB = 4 streams x 1.56 MB, buffers of 17.9 MiB, bbr");
+    uint32_t count = 1;
+    for (; tuning_offer(&t, &link, count, &other); count++)
+        assert_int_equal((other.streams != first.streams) + (other.control != first.control) +
+                             (other.chunk_bytes != first.chunk_bytes) +
+                             (other.buffer_bytes != first.buffer_bytes),
+                         1);
+    assert_int_equal(count, 6);
+    assert_true(tuning_offer(&t, &link, 1, &other));
+    assert_int_equal(other.buffer_bytes, 2 * first.buffer_bytes);
+    link.loss = 1e-3;
+    assert_true(tuning_offer(&t, &link, 1, &other));
+    assert_int_equal(other.streams, 2 * first.streams);
+
+    config = (tcp_config_t){.congestion = "cubic", .streams = 4};
+    for (count = 1; tuning_offer(&t, &link, count, &other); count++)
+        assert_true(other.streams == 4 && other.control == first.control);
+    assert_int_equal(count, 3);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(neighbours_change_one_thing_that_is_not_set),
+        cmocka_unit_test(a_near_link_is_left_to_the_kernel),
+        cmocka_unit_test(between_sites_the_window_and_a_queue_fit),
+        cmocka_unit_test(more_streams_where_buffers_cannot_be_forced),
+        cmocka_unit_test(without_figures_a_rate_is_assumed_but_no_pace),
+        cmocka_unit_test(options_win),
+        cmocka_unit_test(memory_that_dead_programs_hold_is_named),
+        cmocka_unit_test(sockets_between_sites_have_what_the_page_says),
+        cmocka_unit_test(messages_of_all_sizes_pass_in_private),
+    };
+    return kit_load() != 0 ? 1 : cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,471 @@
+/* tokenizer_test.c - what a tokenizer gives back, and which files it refuses with which sentence.
+ */
+#include <unit/base/scratch_files.h>
+
+#include <base/philox.h>
+#include <tokenizer/tokenizer.h>
+#include <tokenizer/unicode.h>
+
+#define TOKENIZERS LH_TEST_DATA "/tokenizers/"
+
+typedef struct machine {
+    tokenizer_t *t;
+    tokenizer_scratch_t *scratch;
+    token_ids_t ids;
+    text_t text;
+} machine_t;
+
+static void open_machine(machine_t *m, const char *path)
+{
+    *m = (machine_t){0};
+    if (tokenizer_load(path, NULL, &m->t) != LH_OK) FAIL_TEST("%s\n", fail_reason());
+    assert_int_equal(tokenizer_scratch_new(m->t, &m->scratch), LH_OK);
+}
+
+static void close_machine(machine_t *m)
+{
+    text_free(&m->text);
+    token_ids_free(&m->ids);
+    tokenizer_scratch_free(m->scratch);
+    tokenizer_free(m->t);
+}
+
+static void encode(machine_t *m, const char *text, size_t length, token_spelling_t spelling)
+{
+    m->ids.count = 0;
+    assert_int_equal(tokenizer_encode(m->t, m->scratch, text, length, spelling, &m->ids), LH_OK);
+}
+
+static void check_ids(machine_t *m, const char *text, token_spelling_t spelling, const int32_t *ids,
+                      size_t count)
+{
+    encode(m, text, strlen(text), spelling);
+    assert_int_equal(m->ids.count, count);
+    for (size_t i = 0; i < count; i++)
+        assert_int_equal(m->ids.ids[i], ids[i]);
+}
+
+static uint64_t draw(uint64_t *counter, uint64_t below)
+{
+    return (uint64_t)(philox_uniform(5, 1, (*counter)++) * (double)below);
+}
+
+static void byte_level_pieces_give_back_any_bytes(void **state)
+{
+    machine_t m;
+    uint64_t counter = 0;
+    char bytes[300];
+    (void)state;
+
+    open_machine(&m, TOKENIZERS "gpt2-tiny");
+    for (int round = 0; round < 500; round++) {
+        const size_t length = draw(&counter, sizeof(bytes));
+        for (size_t i = 0; i < length; i++)
+            bytes[i] = (char)draw(&counter, round % 2 == 0 ? 256 : 128);
+        encode(&m, bytes, length, SPELLING_AS_REFERENCE);
+        m.text.length = 0;
+        assert_int_equal(tokenizer_decode(m.t, m.ids.ids, m.ids.count, false, &m.text), LH_OK);
+        assert_int_equal(m.text.length, length);
+        if (length > 0) assert_memory_equal(m.text.data, bytes, length);
+    }
+    close_machine(&m);
+}
+
+static size_t random_text(uint64_t *counter, char *out, size_t characters)
+{
+    static const uint32_t limits[] = {0x80, 0x80, 0x300, 0x3100, 0x20000};
+    size_t length = 0;
+
+    for (size_t i = 0; i < characters; i++) {
+        uint32_t c = (uint32_t)draw(counter, limits[draw(counter, 5)]);
+        if (c >= 0xD800 && c <= 0xDFFF) c = ' ';
+        if (draw(counter, 5) == 0) c = ' ';
+        length += utf8_encode(c, out + length);
+    }
+    return length;
+}
+
+static void model_and_json_of_one_vocabulary_agree(void **state)
+{
+    machine_t json, model;
+    uint64_t counter = 0;
+    char text[400];
+    (void)state;
+
+    open_machine(&json, TOKENIZERS "stories260K/tokenizer.json");
+    open_machine(&model, TOKENIZERS "stories260K/tokenizer.model");
+    for (int round = 0; round < 500; round++) {
+        const size_t length = random_text(&counter, text, draw(&counter, 90));
+        encode(&json, text, length, SPELLING_IS_TEXT);
+        encode(&model, text, length, SPELLING_IS_TEXT);
+        assert_int_equal(json.ids.count, model.ids.count);
+        for (size_t i = 0; i < json.ids.count; i++)
+            assert_int_equal(json.ids.ids[i], model.ids.ids[i]);
+    }
+    close_machine(&json);
+    close_machine(&model);
+}
+
+static void what_was_encoded_before_does_not_matter(void **state)
+{
+    machine_t used, fresh;
+    uint64_t counter = 0;
+    char text[400];
+    (void)state;
+
+    open_machine(&used, TOKENIZERS "gpt2-tiny");
+    for (int round = 0; round < 30; round++) {
+        const size_t length = random_text(&counter, text, 90);
+        encode(&used, text, length, SPELLING_AS_REFERENCE);
+        open_machine(&fresh, TOKENIZERS "gpt2-tiny");
+        encode(&fresh, text, length, SPELLING_AS_REFERENCE);
+        assert_int_equal(used.ids.count, fresh.ids.count);
+        assert_memory_equal(used.ids.ids, fresh.ids.ids, used.ids.count * sizeof(int32_t));
+        close_machine(&fresh);
+    }
+    close_machine(&used);
+}
+
+static void special_ids_are_those_of_the_files(void **state)
+{
+    static const struct {
+        const char *path;
+        int32_t size;
+        tokenizer_special_t special;
+    } rows[] = {
+        {TOKENIZERS "gpt2-tiny", 5000, {4999, 4999, 4999, -1, -1}},
+        {TOKENIZERS "stories260K", 512, {1, 2, 2, 0, -1}},
+        {TOKENIZERS "stories260K/tokenizer.model", 512, {1, 2, 2, 0, -1}},
+        {TOKENIZERS "spm-bpe.model", 1000, {1, 2, 2, 0, -1}},
+        {TOKENIZERS "mini-llama", 128002, {128000, 128001, 128001, -1, -1}},
+    };
+    (void)state;
+
+    for (size_t i = 0; i < sizeof(rows) / sizeof(*rows); i++) {
+        machine_t m;
+        open_machine(&m, rows[i].path);
+        assert_int_equal(tokenizer_vocab_size(m.t), rows[i].size);
+        assert_memory_equal(tokenizer_special(m.t), &rows[i].special, sizeof(rows[i].special));
+        close_machine(&m);
+    }
+}
+
+static void either_file_of_a_pair_may_be_named(void **state)
+{
+    static const char *const paths[] = {TOKENIZERS "gpt2-tiny/vocab.json",
+                                        TOKENIZERS "gpt2-tiny/merges.txt"};
+    (void)state;
+
+    for (size_t i = 0; i < 2; i++) {
+        machine_t m;
+        open_machine(&m, paths[i]);
+        assert_int_equal(tokenizer_file_count(m.t), 2);
+        assert_string_equal(tokenizer_file(m.t, 0), paths[0]);
+        assert_string_equal(tokenizer_file(m.t, 1), paths[1]);
+        close_machine(&m);
+    }
+}
+
+static void a_spelt_out_special_token_is_text_unless_asked_for(void **state)
+{
+    static const int32_t token[] = {4999};
+    machine_t m;
+    (void)state;
+
+    open_machine(&m, TOKENIZERS "gpt2-tiny");
+    check_ids(&m, "<|endoftext|>", SPELLING_IS_TOKEN, token, 1);
+    encode(&m, "<|endoftext|>", 13, SPELLING_AS_REFERENCE);
+    assert_true(m.ids.count > 1);
+    encode(&m, "<|endoftext|>", 13, SPELLING_IS_TEXT);
+    assert_true(m.ids.count > 1);
+    close_machine(&m);
+}
+
+static void decoding_skips_special_tokens_only_when_told(void **state)
+{
+    static const int32_t ids[] = {4999, 0, 4999};
+    machine_t m;
+    (void)state;
+
+    open_machine(&m, TOKENIZERS "gpt2-tiny");
+    assert_int_equal(tokenizer_decode(m.t, ids, 3, true, &m.text), LH_OK);
+    assert_string_equal(m.text.data, "!");
+    m.text.length = 0;
+    assert_int_equal(tokenizer_decode(m.t, ids, 3, false, &m.text), LH_OK);
+    assert_string_equal(m.text.data, "<|endoftext|>!<|endoftext|>");
+    close_machine(&m);
+}
+
+static void an_id_outside_the_vocabulary_is_refused(void **state)
+{
+    static const int32_t bad[] = {-1, 5000, INT32_MAX};
+    machine_t m;
+    (void)state;
+
+    open_machine(&m, TOKENIZERS "gpt2-tiny");
+    for (size_t i = 0; i < 3; i++)
+        assert_int_equal(tokenizer_decode(m.t, &bad[i], 1, false, &m.text), LH_INVALID);
+    assert_string_equal(fail_reason(), "token 0 is 2147483647; the tokenizer's ids are 0 to 4999");
+    close_machine(&m);
+}
+
+#define MODEL(vocab, merges) \
+    "{\"model\":{\"type\":\"BPE\",\"vocab\":{" vocab "},\"merges\":[" merges "]}"
+#define AB "\"a\":0,\"b\":1,\"ab\":2"
+
+static void a_bad_tokenizer_json_is_refused_in_a_sentence(void **state)
+{
+    static const struct {
+        const char *text, *reason;
+    } rows[] = {
+        {"{\"model\":{\n\"vocab\": x}}", "tokenizer.json: not JSON, line 2 column 10, 'x': "
+                                         "unexpected character, expected a JSON value"},
+        {MODEL("\"a\":0,\"a\":1", "") "}", "tokenizer.json: key 'a' stands twice"},
+        {MODEL("\"a\":0,\"b\":0", "") "}",
+         "tokenizer.json: the pieces 'a' and 'b' both have the id 0"},
+        {MODEL("\"a\":-1", "") "}",
+         "tokenizer.json: 'a' has the id -1; ids from 0 to 999 are supported"},
+        {MODEL("\"a\":1000", "") "}",
+         "tokenizer.json: 'a' has the id 1000; ids from 0 to 999 are supported"},
+        {MODEL("\"a\":0.5", "") "}", "tokenizer.json: 'a' has no whole number for an id"},
+        {MODEL("", "") "}", "tokenizer.json: the vocabulary is empty"},
+        {MODEL(AB, "\"a b\",\"a c\"") "}",
+         "tokenizer.json: merge 1 joins 'a' and 'c', but 'c' is not a piece of the vocabulary"},
+        {MODEL(AB, "\"b a\"") "}",
+         "tokenizer.json: merge 0 joins 'b' and 'a', but 'ba' is not a piece of the vocabulary"},
+        {MODEL(AB, "\"ab\"") "}",
+         "tokenizer.json: merge 0 is not two pieces with one space between them"},
+        {MODEL(AB, "[\"a\",\"b\",\"c\"]") "}",
+         "tokenizer.json: merge 0 is not two pieces with one space between them"},
+        {MODEL(AB, "") ",\"added_tokens\":[{\"id\":7,\"content\":\"a\"}]}",
+         "tokenizer.json: 'a' has the id 7 as an added token and 0 in the vocabulary"},
+        {MODEL(AB, "") ",\"added_tokens\":[{\"id\":1,\"content\":\"x\"}]}",
+         "tokenizer.json: 'x' and the piece 'b' both have the id 1"},
+        {MODEL(AB, "") ",\"added_tokens\":[{\"id\":99999,\"content\":\"x\"}]}",
+         "tokenizer.json: 'x' has the id 99999; ids from 0 to 999 are supported"},
+        {MODEL(AB, "") ",\"pre_tokenizer\":{\"type\":\"Whistle\"}}",
+         "tokenizer.json: a pre_tokenizer of type 'Whistle' is not supported"},
+        {MODEL(AB, "") ",\"pre_tokenizer\":{\"type\":\"ByteLevel\",\"add_prefix_space\":false}}",
+         "tokenizer.json: the byte 0x0A has no piece of its own, spelt '\xC4\x8A'"},
+        {MODEL(AB,
+               "") ",\"pre_tokenizer\":{\"type\":\"Split\",\"behavior\":\"Isolated\",\"pattern\":"
+                   "{\"Regex\":\"(a\"}}}",
+         "tokenizer.json: the pattern '(a' can't be used: missing closing parenthesis"},
+        {"{\"model\":{\"type\":\"Unigram\",\"vocab\":[]}}",
+         "tokenizer.json: the model is of type 'Unigram'; BPE is supported"},
+        {"{\"model\":{\"dropout\":0.1,\"vocab\":{},\"merges\":[]}}",
+         "tokenizer.json: model.dropout is 0.1; only text without dropout is encoded"},
+        {"{\"model\":{\"byte_fallback\":true,\"vocab\":{\"a\":0},\"merges\":[]}}",
+         "tokenizer.json: byte_fallback is on, but the piece '<0x00>' is missing"},
+        {"{\"model\":{\"unk_token\":\"?\",\"vocab\":{\"a\":0},\"merges\":[]}}",
+         "tokenizer.json: model.unk_token '?' is not in the vocabulary"},
+    };
+    const tokenizer_limits_t limits = {.vocabulary = 1000};
+    scratch_t *s = *state;
+
+    for (size_t i = 0; i < sizeof(rows) / sizeof(*rows); i++) {
+        tokenizer_t *t;
+        const char *path = scratch_text(s, "tokenizer.json", rows[i].text);
+        assert_true(tokenizer_load(path, &limits, &t) != LH_OK);
+        assert_string_equal(behind_folder(s, fail_reason()), rows[i].reason);
+    }
+}
+
+/* Cutting at spaces is only a short cut: it must not be taken where a piece goes on behind one. */
+static void a_piece_with_a_space_mark_inside_is_found(void **state)
+{
+    static const char text[] =
+        "{\"normalizer\":{\"type\":\"Replace\",\"pattern\":{\"String\":\" "
+        "\"},\"content\":\"\\u2581\"},"
+        "\"model\":{\"vocab\":{\"a\":0,\"b\":1,\"\\u2581\":2,\"\\u2581b\":3,\"a\\u2581b\":4},"
+        "\"merges\":[\"\\u2581 b\",\"a \\u2581b\"]}}";
+    static const int32_t ids[] = {4, 2, 0};
+    scratch_t *s = *state;
+    machine_t m;
+
+    open_machine(&m, scratch_text(s, "tokenizer.json", text));
+    check_ids(&m, "a b a", SPELLING_AS_REFERENCE, ids, 3);
+    close_machine(&m);
+}
+
+/* The ids are those of Hugging Face's tokenizers. */
+static void a_token_that_takes_the_spaces_behind_it_is_encoded(void **state)
+{
+    static const char text[] =
+        "{\"added_tokens\":[{\"id\":3,\"content\":\"<s>\",\"rstrip\":true,\"special\":true}],"
+        "\"model\":{\"vocab\":{\"a\":0,\"b\":1,\" \":2},\"merges\":[]}}";
+    static const int32_t first[] = {3, 0, 2, 1}, second[] = {0, 2, 3, 3, 1};
+    scratch_t *s = *state;
+    machine_t m;
+
+    open_machine(&m, scratch_text(s, "tokenizer.json", text));
+    check_ids(&m, "<s>  a b", SPELLING_IS_TOKEN, first, 4);
+    check_ids(&m, "a <s> <s>  b", SPELLING_IS_TOKEN, second, 5);
+    close_machine(&m);
+}
+
+static void a_file_above_the_limit_is_refused(void **state)
+{
+    const tokenizer_limits_t limits = {.file_bytes = 1000};
+    tokenizer_t *t;
+    (void)state;
+
+    assert_true(tokenizer_load(TOKENIZERS "stories260K/tokenizer.model", &limits, &t) != LH_OK);
+}
+
+static void a_line_of_merges_is_named_by_its_number(void **state)
+{
+    static const char *const lines[][2] = {
+        {"#version: 0.2\n! !\n",
+         "merges.txt:2: joins '!' and '!', but '!!' is not a piece of the vocabulary"},
+        {"#version: 0.2\n\na b c\n",
+         "merges.txt:3: 'a b c' is not two pieces with one space between them"},
+    };
+    scratch_t *s = *state;
+    text_t vocabulary = {0};
+    text_append(&vocabulary, "{");
+    for (unsigned byte = 0; byte < 256; byte++)
+        text_printf(&vocabulary, "%s\"\\u%04x\":%u", byte == 0 ? "" : ",",
+                    byte_character((uint8_t)byte), byte);
+    text_append(&vocabulary, "}");
+    (void)scratch_text(s, "vocab.json", vocabulary.data);
+    text_free(&vocabulary);
+
+    for (size_t i = 0; i < 2; i++) {
+        tokenizer_t *t;
+        (void)scratch_text(s, "merges.txt", lines[i][0]);
+        assert_int_equal(tokenizer_load(scratch_path(s, "vocab.json"), NULL, &t), LH_INVALID);
+        assert_string_equal(behind_folder(s, fail_reason()), lines[i][1]);
+    }
+}
+
+static void a_rank_file_is_refused_by_its_line(void **state)
+{
+    static const char *const files[][2] = {
+        {"IQ== 0\nIg== x\n",
+         "ranks:2: 'Ig== x' found, base64 text, a space and a rank are expected"},
+        {"IQ== 0\n*Q== 1\n",
+         "ranks:2: '*Q== 1' found, base64 text, a space and a rank are expected"},
+        {"IQ== 0\nIQ== 1\n", "ranks: the piece '!' is there twice, with the ids 0 and 1"},
+        {"IQ== 0\nIg== 1\n",
+         "ranks: the byte 0x00 has no rank; each of the 256 is expected to have one"},
+        {"IQ== 99999999999\n", "ranks:1: the rank is 99999999999; below 4194304 is supported"},
+    };
+    scratch_t *s = *state;
+
+    for (size_t i = 0; i < sizeof(files) / sizeof(*files); i++) {
+        tokenizer_t *t;
+        assert_int_equal(tokenizer_load(scratch_text(s, "ranks", files[i][0]), NULL, &t),
+                         LH_INVALID);
+        assert_string_equal(behind_folder(s, fail_reason()), files[i][1]);
+    }
+}
+
+/* Pieces are 8 bytes and more, so every cut but those between fields of the model is inside one. */
+static void a_model_cut_off_anywhere_is_refused_or_lacks_pieces(void **state)
+{
+    scratch_t *s = *state;
+    size_t length, refused = 0, tried = 0;
+    char *bytes = scratch_read(TOKENIZERS "stories260K/tokenizer.model", &length);
+
+    for (size_t cut = 0; cut < length; cut += 37) {
+        tokenizer_t *t = NULL;
+        tried++;
+        if (tokenizer_load(scratch_write(s, "cut.model", bytes, cut), NULL, &t) != LH_OK) refused++;
+        tokenizer_free(t);
+    }
+    assert_int_equal(refused, tried);
+    assert_int_equal(
+        tokenizer_load(scratch_write(s, "cut.model", bytes, 100), NULL, &(tokenizer_t *){0}),
+        LH_INVALID);
+    assert_non_null(strstr(fail_reason(), "the protobuf is cut off at byte 100"));
+    mem_free(bytes);
+}
+
+/* Whatever the bytes, loading ends with a tokenizer that works or with a sentence. */
+static void changed_bytes_are_loaded_or_refused(void **state)
+{
+    static const char *const files[] = {TOKENIZERS "stories260K/tokenizer.model",
+                                        TOKENIZERS "stories260K/tokenizer.json",
+                                        TOKENIZERS "mini-llama/tokenizer.json"};
+    scratch_t *s = *state;
+    uint64_t counter = 0;
+
+    for (int round = 0; round < 300; round++) {
+        size_t length;
+        char *bytes = scratch_read(files[round % 3], &length);
+        for (int k = 0; k < 3; k++)
+            bytes[draw(&counter, length)] = (char)draw(&counter, 256);
+        tokenizer_t *t = NULL;
+        tokenizer_scratch_t *scratch = NULL;
+        token_ids_t ids = {0};
+        fail_clear();
+        if (tokenizer_load(scratch_write(s, "changed", bytes, length), NULL, &t) == LH_OK) {
+            assert_int_equal(tokenizer_scratch_new(t, &scratch), LH_OK);
+            assert_int_equal(
+                tokenizer_encode(t, scratch, "a text, \xC3\xA9\xFF", 11, SPELLING_IS_TOKEN, &ids),
+                LH_OK);
+        } else {
+            assert_true(strlen(fail_reason()) > 0);
+        }
+        token_ids_free(&ids);
+        tokenizer_scratch_free(scratch);
+        tokenizer_free(t);
+        mem_free(bytes);
+    }
+}
+
+static void any_allocation_may_fail(void **state)
+{
+    static const char *const paths[] = {TOKENIZERS "mini-llama",
+                                        TOKENIZERS "stories260K/tokenizer.model"};
+    (void)state;
+
+    for (size_t i = 0; i < 2; i++) {
+        lh_status_t status = LH_NO_MEMORY;
+        for (uint64_t n = 1; status != LH_OK; n += n < 300 ? 1 : 31) {
+            tokenizer_t *t = NULL;
+            tokenizer_scratch_t *scratch = NULL;
+            token_ids_t ids = {0};
+            text_t text = {0};
+            mem_fail_at(n, false);
+            status = tokenizer_load(paths[i], NULL, &t);
+            if (status == LH_OK) status = tokenizer_scratch_new(t, &scratch);
+            if (status == LH_OK)
+                status = tokenizer_encode(t, scratch, "one two", 7, SPELLING_IS_TEXT, &ids);
+            if (status == LH_OK) status = tokenizer_decode(t, ids.ids, ids.count, false, &text);
+            mem_fail_at(0, false);
+            text_free(&text);
+            token_ids_free(&ids);
+            tokenizer_scratch_free(scratch);
+            tokenizer_free(t);
+            assert_true(status == LH_OK || status == LH_NO_MEMORY);
+        }
+    }
+}
+
+#define IN_FOLDER(test) cmocka_unit_test_setup_teardown(test, scratch_setup, scratch_teardown)
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(byte_level_pieces_give_back_any_bytes),
+        cmocka_unit_test(model_and_json_of_one_vocabulary_agree),
+        cmocka_unit_test(what_was_encoded_before_does_not_matter),
+        cmocka_unit_test(special_ids_are_those_of_the_files),
+        cmocka_unit_test(either_file_of_a_pair_may_be_named),
+        cmocka_unit_test(a_spelt_out_special_token_is_text_unless_asked_for),
+        cmocka_unit_test(decoding_skips_special_tokens_only_when_told),
+        cmocka_unit_test(an_id_outside_the_vocabulary_is_refused),
+        IN_FOLDER(a_bad_tokenizer_json_is_refused_in_a_sentence),
+        IN_FOLDER(a_piece_with_a_space_mark_inside_is_found),
+        IN_FOLDER(a_token_that_takes_the_spaces_behind_it_is_encoded),
+        cmocka_unit_test(a_file_above_the_limit_is_refused),
+        IN_FOLDER(a_line_of_merges_is_named_by_its_number),
+        IN_FOLDER(a_rank_file_is_refused_by_its_line),
+        IN_FOLDER(a_model_cut_off_anywhere_is_refused_or_lacks_pieces),
+        IN_FOLDER(changed_bytes_are_loaded_or_refused),
+        cmocka_unit_test(any_allocation_may_fail),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
