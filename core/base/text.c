@@ -144,6 +144,21 @@ size_t text_distance(const char *a, const char *b)
     return row[columns];
 }
 
+void text_nearest_offer(text_nearest_t *n, const char *name)
+{
+    const size_t distance = text_distance(n->typed, name);
+    if (n->best != NULL && distance >= n->distance) return;
+    n->best = name;
+    n->distance = distance;
+}
+
+const char *text_nearest_name(const text_nearest_t *n)
+{
+    enum { FAR = 3 };
+    if (n->best == NULL || n->distance > FAR || n->distance >= strlen(n->typed)) return NULL;
+    return n->best;
+}
+
 /* The calendar by counting, without the C library's, whose lock a thread may hold that failed.
  * Years begin in March here, so that a leap day is the last of its year; an era has 400 of them. */
 void text_time(uint64_t wall_ns, char out[TEXT_TIME])

@@ -40,6 +40,14 @@ bool text_ends(const char *text, const char *suffix);
 char *text_trim(char *text);
 /* Number of single-character edits from a to b; used for "did you mean". */
 size_t text_distance(const char *a, const char *b);
+/* The name nearest to `typed`, or NULL if none is near. */
+typedef struct text_nearest {
+    const char *typed;
+    const char *best;
+    size_t distance;
+} text_nearest_t;
+void text_nearest_offer(text_nearest_t *n, const char *name);
+const char *text_nearest_name(const text_nearest_t *n);
 
 /* "1h 04m", "12m 30s", "4.2 s". */
 void text_duration(double seconds, char out[24]);

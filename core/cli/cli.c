@@ -26,7 +26,7 @@ COMMANDS(DECLARE)
 #define ADDRESS(name) &command_##name,
 static const command_t *const table[] = {COMMANDS(ADDRESS)};
 
-const command_t *const *commands(uint32_t *count)
+const command_t *const *cli_commands(uint32_t *count)
 {
     *count = sizeof(table) / sizeof(table[0]);
     return table;
@@ -47,16 +47,16 @@ static bool takes_job(const command_t *c)
 static lh_status_t find_command(const char *name, const command_t **out)
 {
     uint32_t count;
-    const command_t *const *all = commands(&count);
-    nearest_t near = {.typed = name};
+    const command_t *const *all = cli_commands(&count);
+    text_nearest_t near = {.typed = name};
     for (uint32_t i = 0; i < count; i++) {
         if (strcmp(all[i]->name, name) == 0) {
             *out = all[i];
             return LH_OK;
         }
-        nearest_offer(&near, all[i]->name);
+        text_nearest_offer(&near, all[i]->name);
     }
-    const char *best = nearest_name(&near);
+    const char *best = text_nearest_name(&near);
     if (best == NULL) return fail(LH_INVALID, "there is no command '%s'", name);
     return fail(LH_INVALID, "there is no command '%s'; did you mean '%s'?", name, best);
 }
@@ -77,9 +77,9 @@ static lh_status_t take_value(words_t *w, const char *flag, const char *equals, 
 static lh_status_t take_own_flag(cli_t *cli, words_t *w, const char *name, const char *equals)
 {
     const cli_flag_t *flags = cli->command->flags;
-    nearest_t near = {.typed = name};
+    text_nearest_t near = {.typed = name};
     for (uint32_t i = 0; i < CLI_FLAGS && flags[i].name != NULL; i++) {
-        nearest_offer(&near, flags[i].name);
+        text_nearest_offer(&near, flags[i].name);
         if (strcmp(flags[i].name, name) != 0) continue;
         if (cli->values[i] != NULL) return fail(LH_INVALID, "--%s is given twice", name);
         if (flags[i].value != NULL) return take_value(w, name, equals, &cli->values[i]);
@@ -87,9 +87,9 @@ static lh_status_t take_own_flag(cli_t *cli, words_t *w, const char *name, const
         cli->values[i] = "";
         return LH_OK;
     }
-    if (takes_job(cli->command)) nearest_offer(&near, "set");
-    nearest_offer(&near, "plugins");
-    const char *best = nearest_name(&near);
+    if (takes_job(cli->command)) text_nearest_offer(&near, "set");
+    text_nearest_offer(&near, "plugins");
+    const char *best = text_nearest_name(&near);
     return fail(LH_INVALID, "%s has no flag --%s%s%s%s", cli->command->name, name,
                 best != NULL ? "; did you mean --" : "", best != NULL ? best : "",
                 best != NULL ? "?" : "");
@@ -228,7 +228,8 @@ void cli_close(cli_t *cli)
     launch_close(cli->launch);
     registry_free(cli->plugins);
     host_free(cli->host);
-    if (cli->job != NULL) pipeline_release(&cli->hold, cli->job);
+    if (cli->holds_folder) folder_lock_undo(&cli->folder_lock, cli->job->pipeline.folder);
+    cli->holds_folder = false;
     job_free(cli->job);
     cli->launch = NULL;
     cli->plugins = NULL;

@@ -4,8 +4,8 @@
 #ifndef CLI_CLI_H
 #define CLI_CLI_H
 
+#include <checkpoint/folder_lock.h>
 #include <launch/launch.h>
-#include <session/pipeline.h>
 
 typedef struct cli cli_t;
 
@@ -66,12 +66,14 @@ struct cli {
     job_t *job;
     host_t *host;
     registry_t *plugins;
-    launch_t *launch;     /* this process's place among the job's ranks */
-    pipeline_hold_t hold; /* the pipeline's folder is this process's until cli_close */
+    launch_t *launch; /* this process's place among the job's ranks */
+    bool
+        holds_folder; /* the pipeline's folder is this process's, by folder_lock, until cli_close */
+    folder_lock_t folder_lock;
 };
 
 /* The rows of all commands, in the order that help shows. */
-const command_t *const *commands(uint32_t *count);
+const command_t *const *cli_commands(uint32_t *count);
 
 /* The value of a flag of this command; "" for a switch; NULL when it was not given. */
 const char *cli_flag(const cli_t *cli, const char *name);

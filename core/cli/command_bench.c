@@ -2,8 +2,6 @@
  * longhaul bench collectives [PIPELINE.ini] [--op NAME] [--sizes A..B] [--ranks N] [--sites N]
  * [--transport NAME] [--algorithm NAME] [--dtype NAME] [--quick] [--json]: time and bandwidth by
  * size, as nccl-tests print them. */
-#include <cli/cli.h>
-
 #include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -13,17 +11,18 @@
 #include <base/dtype.h>
 #include <base/log.h>
 #include <base/memory.h>
-#include <cli/bench_links.h>
+#include <cli/cli.h>
 #include <cli/command_check.h>
 #include <cli/model_source.h>
 #include <comm/collective.h>
+#include <comm/comm.h>
 #include <config/job_load.h>
 #include <config/quantity.h>
 #include <format/json_writer.h>
 #include <launch/machine.h>
 #include <plan/collective_bench.h>
 #include <plan/device_bench.h>
-#include <plan/program_bench.h>
+#include <session/link_record.h>
 
 enum { SHOWN_SLOTS = 2 };
 
@@ -105,7 +104,7 @@ static lh_status_t keep_ops(device_rate_t *rate)
     return status;
 }
 
-static lh_status_t measure_program(cli_t *cli, double budget_s, job_programs_t *programs,
+static lh_status_t measure_program(cli_t *cli, double budget_s, plan_programs_t *programs,
                                    device_rate_t *rate, measured_call_t **rows, uint32_t *count)
 {
     model_source_t source;
@@ -113,14 +112,14 @@ static lh_status_t measure_program(cli_t *cli, double budget_s, job_programs_t *
     if (status == LH_OK) status = model_source_open(cli->job, cli->plugins, false, &source);
     if (status != LH_OK) return status;
     const int32_t eod = source.tokenizer == NULL ? -1 : tokenizer_special(source.tokenizer)->eod;
-    const job_programs_how_t how = {.session = {.job = cli->job,
-                                                .registry = cli->plugins,
-                                                .vocab = source.vocab,
-                                                .given = source.given,
-                                                .given_count = source.given_count},
-                                    .documents = job_documents(cli->job, eod)};
-    status = job_programs_open(&how, programs);
-    if (status == LH_OK) status = program_bench(programs, budget_s, rate, rows, count);
+    const plan_programs_how_t how = {.session = {.job = cli->job,
+                                                 .registry = cli->plugins,
+                                                 .vocab = source.vocab,
+                                                 .given = source.given,
+                                                 .given_count = source.given_count},
+                                     .documents = plan_documents(cli->job, eod)};
+    status = plan_programs_open(&how, programs);
+    if (status == LH_OK) status = device_bench_program(programs, budget_s, rate, rows, count);
     model_source_close(&source);
     return status;
 }
@@ -236,7 +235,7 @@ static lh_status_t bench_device(cli_t *cli, const plugin_t *device, const void *
     const budget_t *budget = cli_flag(cli, "quick") != NULL ? &quick : &thorough;
     const device_bench_how_t how = {.device = device, .config = config, .budget_s = budget->device};
     device_rate_t rate = {0};
-    job_programs_t programs = {0};
+    plan_programs_t programs = {0};
     measured_call_t *rows = NULL;
     uint32_t count = 0;
 
@@ -254,7 +253,7 @@ static lh_status_t bench_device(cli_t *cli, const plugin_t *device, const void *
         keep(&rate);
     }
     mem_free(rows);
-    job_programs_close(&programs);
+    plan_programs_close(&programs);
     device_rate_free(&rate);
     return status;
 }
@@ -426,6 +425,110 @@ static int bench_collectives(cli_t *cli)
     text_free(&text);
     if (job != cli->job) job_free(job);
     return status;
+}
+
+/* ---- bench links ---- */
+
+static double links_gbit(uint64_t bytes_per_second)
+{
+    return 8e-9 * (double)bytes_per_second;
+}
+
+static void links_loss_text(const probe_figures_t *f, int way, char *out, size_t room)
+{
+    if (f->loss_most[way] < 0)
+        (void)snprintf(out, room, "-");
+    else if (f->loss[way] > 0)
+        (void)snprintf(out, room, "%.1e", f->loss[way]);
+    else
+        (void)snprintf(out, room, "<%.0e", f->loss_most[way]);
+}
+
+static void links_print(const probe_pair_t *pairs, uint32_t count)
+{
+    printf("%-20s %-20s %8s %8s %8s %9s %9s %8s %6s\n", "from", "to", "trip_ms", "p99_ms",
+           "load_ms", "Gb/s", "burst", "loss", "mtu");
+    for (uint32_t i = 0; i < 2 * count; i++) {
+        const probe_pair_t *p = &pairs[i / 2];
+        const probe_figures_t *f = &p->figures;
+        const int way = i % 2;
+        char loss[32];
+        if (f->measured_s == 0) continue;
+        links_loss_text(f, way, loss, sizeof(loss));
+        cli_print_line("%-20s %-20s %8.2f %8.2f %8.2f %9.3f %9.3f %8s %6llu", p->site[way],
+                       p->site[!way], (double)f->round_trip_ns * 1e-6, (double)f->p99_ns * 1e-6,
+                       (double)f->loaded_ns * 1e-6, links_gbit(f->rate[way]),
+                       links_gbit(f->burst[way]), loss, (unsigned long long)f->path_mtu);
+    }
+    for (uint32_t i = 0; i < count; i++) {
+        char text[512];
+        if (pairs[i].figures.measured_s == 0) continue;
+        link_probe_text(&pairs[i], text, sizeof(text));
+        cli_print_line("%s (%.1f s)", text, (double)pairs[i].figures.took_ns * 1e-9);
+    }
+}
+
+static lh_status_t links_print_json(const probe_pair_t *pairs, uint32_t count)
+{
+    text_t text = {0};
+    link_record_text(pairs, count, &text);
+    const lh_status_t status = text_status(&text);
+    if (status == LH_OK) (void)puts(text.data);
+    text_free(&text);
+    return status;
+}
+
+static lh_status_t links_tell(cli_t *cli, const links_t *links)
+{
+    uint32_t count, measured = 0;
+    const probe_pair_t *pairs = links_pairs(links, &count);
+    for (uint32_t i = 0; i < count; i++)
+        measured += pairs[i].figures.measured_s != 0;
+    if (measured == 0)
+        return fail(LH_INVALID,
+                    "%s: its sites are all on one machine; expected sites that are "
+                    "joined by a link",
+                    cli->ini);
+    link_record_keep(cli->job, pairs, count);
+    if (cli_flag(cli, "json") != NULL) return links_print_json(pairs, count);
+    links_print(pairs, count);
+    return LH_OK;
+}
+
+static int links_measure(void *context)
+{
+    cli_t *cli = context;
+    comm_t *comm = NULL;
+    const comm_how_t how = {.job = cli->job,
+                            .registry = cli->plugins,
+                            .world = launch_world(cli->launch),
+                            .control = launch_control(cli->launch)};
+    lh_status_t status = comm_open(&how, &comm);
+    if (status == LH_OK) status = links_probe(comm_links(comm), NULL, 0);
+    if (status == LH_OK && launch_rank(cli->launch) == 0)
+        status = links_tell(cli, comm_links(comm));
+    if (status == LH_OK) status = control_barrier(how.control, "the end of the measurement");
+    comm_close(comm);
+    return status;
+}
+
+static int bench_links(cli_t *cli)
+{
+    if (cli->job == NULL)
+        return fail(LH_INVALID, "bench links: between which sites? expected a PIPELINE.ini with "
+                                "two sections [site.NAME] or more");
+    if (cli->job->site_count < 2)
+        return fail(LH_INVALID,
+                    "%s: %u sections [site.NAME]; expected two or more, whose links "
+                    "are measured",
+                    cli->ini, cli->job->site_count);
+    cli->job->comm.probe = PROBE_ALWAYS;
+    char **words;
+    const lh_status_t status = cli_words(cli, cli->command, &words);
+    if (status != LH_OK) return status;
+    const int code = launch_ranks(cli->launch, words, links_measure, cli);
+    cli_words_free(words);
+    return code;
 }
 
 static int bench(cli_t *cli)

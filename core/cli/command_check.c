@@ -6,16 +6,15 @@
 
 #include <base/file.h>
 #include <base/memory.h>
-#include <cli/check_inputs.h>
-#include <cli/check_step.h>
+#include <cli/check.h>
 #include <cli/model_source.h>
-#include <config/explain.h>
+#include <config/options.h>
 #include <config/quantity.h>
 #include <control/secret.h>
 #include <launch/launch.h>
 #include <links/carrier.h>
 #include <plugin/call.h>
-#include <session/bindings.h>
+#include <session/step_layout.h>
 
 typedef struct checked { /* a plugin (or rule) and what it reads */
     const plugin_t *plugin;
@@ -213,14 +212,14 @@ static lh_status_t check_filter(check_t *c)
 /* Learning rate and hooks are bound as training binds them; the rate of step 0 is computed, too. */
 static lh_status_t check_calls(check_t *c)
 {
-    bindings_t *bindings;
+    step_calls_t *bindings;
     lh_status_t status = check_filter(c);
     if (status != LH_OK || c->job->optimizer.learning_rate == NULL) return status;
-    status = bindings_new(c->job, c->cli->plugins, &bindings);
+    status = step_calls_new(c->job, c->cli->plugins, &bindings);
     if (status != LH_OK) return status;
     double first;
-    if (c->job->train.steps > 0) status = bindings_learning_rate(bindings, 0, &first);
-    bindings_free(bindings);
+    if (c->job->train.steps > 0) status = step_calls_rate(bindings, 0, &first);
+    step_calls_free(bindings);
     return status;
 }
 
@@ -342,7 +341,7 @@ static void explain_one(const check_t *c, const char *section, const checked_t *
     options_how_t how = job_plugin_how(c->job, section, tables, checked->given,
                                        checked->given_count);
     if (strcmp(section, "launch") == 0) how.hidden = "secret";
-    explain_section(&how, c->out);
+    options_explain(&how, c->out);
     text_append(c->out, "\n");
 }
 
@@ -367,7 +366,7 @@ static void explain_transport(const check_t *c, const char *section)
     option_table_t tables[3] = {{0}, c->transports[scope].options, c->fallbacks[scope].options};
     options_how_t how = job_plugin_how(c->job, section, tables, NULL, 0);
     how.table_count = 3;
-    explain_section(&how, c->out);
+    options_explain(&how, c->out);
     text_append(c->out, "\n");
 }
 
@@ -384,7 +383,7 @@ static void explain_groups(const check_t *c, const char *prefix, const option_ta
         if (!text_starts(s->name, prefix)) continue;
         const options_how_t how = {
             .document = c->job->document, .section = s->name, .tables = table, .table_count = 1};
-        explain_section(&how, c->out);
+        options_explain(&how, c->out);
         text_append(c->out, "\n");
     }
 }

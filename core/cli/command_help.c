@@ -2,15 +2,13 @@
  *
  * What it prints stands in the tables that the program works with: rows of commands, options and
  * ops. An op whose name has a dot is a plugin's, which is found by loading them all. */
-#include <cli/cli.h>
-
 #include <stdio.h>
 
-#include <cli/cli.h>
-#include <config/explain.h>
-#include <graph/op_table.h>
-
 #include <longhaul/ops.h>
+
+#include <cli/cli.h>
+#include <config/options.h>
+#include <graph/op_table.h>
 
 static void print_command(const command_t *c, text_t *out)
 {
@@ -24,7 +22,7 @@ static void print_command(const command_t *c, text_t *out)
 static void print_section(const job_section_t *s, text_t *out)
 {
     text_printf(out, "[%s]  %s\n", s->name, s->help);
-    explain_table(s->rows, s->count, out);
+    options_explain_table(s->rows, s->count, out);
 }
 
 static void print_overview(text_t *out)
@@ -32,7 +30,7 @@ static void print_overview(text_t *out)
     uint32_t count;
     text_append(out,
                 "longhaul trains large language models, from text to a Hugging Face folder.\n\n");
-    const command_t *const *all = commands(&count);
+    const command_t *const *all = cli_commands(&count);
     for (uint32_t i = 0; i < count; i++)
         text_printf(out, "  %-9s %s\n", all[i]->name, all[i]->summary);
     text_append(out, "\nlonghaul help NAME tells more of a command, a section or a plugin; "
@@ -51,7 +49,7 @@ static void print_rules(const plugin_t *p, text_t *out)
         const lh_rule_t *rule = &p->rules[i];
         text_printf(out, "\nrule %s:%s  %s\n", p->name, rule->name, rule->help);
         if (rule->option_count > 0) text_printf(out, "keys of [rule.%s]:\n", rule->name);
-        explain_table(rule->options, rule->option_count, out);
+        options_explain_table(rule->options, rule->option_count, out);
     }
 }
 
@@ -98,7 +96,7 @@ static void print_op(const lh_op_t *op, text_t *out)
     if (op->help != NULL) text_printf(out, "%s\n", op->help);
     print_lines("slots", op->shapes, out);
     if (op->attribute_count > 0) text_append(out, "\nattributes:\n");
-    explain_table(op->attributes, op->attribute_count, out);
+    options_explain_table(op->attributes, op->attribute_count, out);
     print_lines("formula", op->formula, out);
     print_lines("gradient", op->backward, out);
     print_lines("takes the place of", op->fuses, out);
@@ -115,7 +113,7 @@ static void print_plugin(const plugin_t *p, text_t *out)
     text_printf(out, "%s %s %s: %s\n%s\n", plugin_kind_text(p->kind), p->name, p->version,
                 p->summary, p->path);
     if (p->option_count > 0) text_printf(out, "\nkeys of %s:\n", sections[p->kind]);
-    explain_table(p->options, p->option_count, out);
+    options_explain_table(p->options, p->option_count, out);
     for (uint32_t i = 0; i < p->function_count; i++)
         text_printf(out, "%sfunction %s:%s: %s\n  %s\n", i == 0 ? "\n" : "", p->name,
                     p->functions[i].name, p->functions[i].signature, p->functions[i].help);
@@ -130,7 +128,7 @@ static void print_plugin(const plugin_t *p, text_t *out)
 typedef struct search {
     const char *name;
     bool found;
-    nearest_t near;
+    text_nearest_t near;
     char best[32];
 } search_t;
 
@@ -139,7 +137,7 @@ static lh_status_t compare_name(void *context, const char *name)
     search_t *s = context;
     const char *before = s->near.best;
     if (strcmp(name, s->name) == 0) s->found = true;
-    nearest_offer(&s->near, name);
+    text_nearest_offer(&s->near, name);
     if (s->near.best != before) { /* the entry's name lives only now */
         (void)snprintf(s->best, sizeof(s->best), "%s", name);
         s->near.best = s->best;
@@ -169,17 +167,17 @@ static lh_status_t print_named(cli_t *cli, text_t *out)
     uint32_t count;
     bool known = false;
     search_t s = {.name = cli->name, .near = {.typed = cli->name}};
-    nearest_offer(&s.near, "op");
-    const command_t *const *all = commands(&count);
+    text_nearest_offer(&s.near, "op");
+    const command_t *const *all = cli_commands(&count);
     for (uint32_t i = 0; i < count; i++) {
-        nearest_offer(&s.near, all[i]->name);
+        text_nearest_offer(&s.near, all[i]->name);
         if (strcmp(all[i]->name, cli->name) != 0) continue;
         print_command(all[i], out);
         known = true;
     }
     const job_section_t *sections = job_sections(&count);
     for (uint32_t i = 0; i < count; i++) {
-        nearest_offer(&s.near, sections[i].name);
+        text_nearest_offer(&s.near, sections[i].name);
         if (strcmp(sections[i].name, cli->name) != 0) continue;
         text_append(out, known ? "\n" : "");
         print_section(&sections[i], out);
@@ -187,7 +185,7 @@ static lh_status_t print_named(cli_t *cli, text_t *out)
     }
     const lh_status_t status = print_plugins(cli, out, &s);
     if (status != LH_OK || known || s.found) return status;
-    const char *best = nearest_name(&s.near);
+    const char *best = text_nearest_name(&s.near);
     return fail(LH_INVALID, "'%s' is no command, section or plugin in %s%s%s%s", cli->name,
                 registry_folder(cli->plugins), best != NULL ? "; did you mean '" : "",
                 best != NULL ? best : "", best != NULL ? "'?" : "");
@@ -239,10 +237,10 @@ static lh_status_t print_one_op(const op_table_t *ops, const char *name, text_t 
         print_op(&found->row, out);
         return LH_OK;
     }
-    nearest_t near = {.typed = name};
+    text_nearest_t near = {.typed = name};
     for (uint32_t i = 0; i < op_table_count(ops); i++)
-        nearest_offer(&near, op_table_at(ops, i)->row.name);
-    const char *best = nearest_name(&near);
+        text_nearest_offer(&near, op_table_at(ops, i)->row.name);
+    const char *best = text_nearest_name(&near);
     return fail(LH_INVALID, "there is no op '%s'%s%s%s", name,
                 best != NULL ? "; did you mean '" : "; longhaul help op lists them",
                 best != NULL ? best : "", best != NULL ? "'?" : "");
@@ -287,4 +285,83 @@ const command_t command_help = {
                "lists ops, op NAME tells of one",
     .needs = CLI_NEEDS_PLUGINS | CLI_TAKES_NAME | CLI_TAKES_MEMBER,
     .run = help,
+};
+
+/* ---- longhaul plugins ---- */
+
+typedef struct plugin_listing {
+    registry_t *plugins;
+    uint32_t kind;
+    uint32_t usable, refused;
+} plugin_listing_t;
+
+/* Takes the line. Whatever a file's name is, a terminal obeys nothing of it. */
+static lh_status_t list_line(text_t *line)
+{
+    text_t shown = {0};
+    if (!line->failed) text_append_shown(&shown, line->data, false);
+    const lh_status_t status = line->failed ? LH_NO_MEMORY : text_status(&shown);
+    if (status == LH_OK) printf("%s\n", shown.data);
+    text_free(&shown);
+    text_free(line);
+    return status;
+}
+
+static lh_status_t list_refused(uint32_t kind, const char *name)
+{
+    text_t line = {0};
+    text_printf(&line, "%-10s %-12s not usable: %s", plugin_kind_text(kind), name, fail_reason());
+    return list_line(&line);
+}
+
+static lh_status_t list_usable(uint32_t kind, const char *name, const plugin_t *p)
+{
+    text_t line = {0}, place = {0};
+    text_printf(&line, "%-10s %-12s %-8s %s", plugin_kind_text(kind), name, p->version, p->summary);
+    const lh_status_t status = list_line(&line);
+    if (status != LH_OK) return status;
+    text_printf(&place, "%24s%s", "", p->path);
+    return list_line(&place);
+}
+
+static lh_status_t list_none(const char *folder)
+{
+    text_t line = {0};
+    text_printf(&line, "no plugin lies in %s", folder);
+    return list_line(&line);
+}
+
+static lh_status_t list_one(void *context, const char *name)
+{
+    plugin_listing_t *l = context;
+    const plugin_t *p;
+    const lh_status_t status = registry_load(l->plugins, l->kind, name, &p);
+    if (status == LH_NO_MEMORY) return status;
+    if (status != LH_OK) {
+        l->refused++;
+        return list_refused(l->kind, name);
+    }
+    l->usable++;
+    return list_usable(l->kind, name, p);
+}
+
+static int list_plugins(cli_t *cli)
+{
+    plugin_listing_t l = {.plugins = cli->plugins};
+    for (l.kind = LH_KIND_MODEL; l.kind <= LH_KIND_PARTS; l.kind++) {
+        const lh_status_t status = registry_list(cli->plugins, l.kind, list_one, &l);
+        if (status != LH_OK) return status;
+    }
+    if (l.usable + l.refused == 0) {
+        const lh_status_t status = list_none(registry_folder(cli->plugins));
+        if (status != LH_OK) return status;
+    }
+    return l.refused == 0 ? EXIT_DONE : EXIT_REFUSED;
+}
+
+const command_t command_plugins = {
+    .name = "plugins",
+    .summary = "what is installed, and why what is not usable is not",
+    .needs = CLI_NEEDS_PLUGINS,
+    .run = list_plugins,
 };

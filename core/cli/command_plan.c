@@ -21,7 +21,6 @@
 #include <launch/machine.h>
 #include <longhaul/dtype.h>
 #include <plan/device_bench.h>
-#include <plan/job_programs.h>
 #include <plan/step_plan.h>
 #include <watch/metrics.h>
 
@@ -36,7 +35,7 @@ typedef struct planned {
     const job_t *job;
     const engine_t *engine;
     uint64_t parameters, tokens; /* a step */
-    job_documents_t documents;
+    plan_documents_t documents;
     uint64_t max_documents;       /* that the programs take in a micro-batch */
     const memory_report_t *ranks; /* [rank_count] */
     uint32_t rank_count, rank;    /* of whom the rest speaks */
@@ -115,7 +114,7 @@ static void print_head(const planned_t *p)
                    s->name, s->rounds, s->round_micro_batches, s->chunks, s->frames, frame);
     if (p->job->data.documents == DOCUMENTS_APART)
         printf("documents: at most %llu in a micro-batch, %s\n",
-               (unsigned long long)p->max_documents, job_documents_text(p->job, &p->documents));
+               (unsigned long long)p->max_documents, plan_documents_text(p->job, &p->documents));
     cli_print_line("device: %s (%s), %s free", p->job->device.plugin, device->name, free_bytes);
 }
 
@@ -305,7 +304,7 @@ static lh_status_t print_json(const planned_t *p)
     json_put_u64(&w, "parameters", p->parameters);
     json_put_u64(&w, "tokens_per_step", p->tokens);
     json_put_u64(&w, "max_documents", p->max_documents);
-    json_put_text(&w, "documents", job_documents_text(p->job, &p->documents));
+    json_put_text(&w, "documents", plan_documents_text(p->job, &p->documents));
     json_put_u64(&w, "rank", p->rank);
     json_put_real(&w, "planning_s", p->planning_s);
     put_schedule(&w, p);
@@ -351,7 +350,7 @@ static lh_status_t draw(const planned_t *p, const program_t *pass, const char *p
     return status;
 }
 
-static lh_status_t plan_step(const cli_t *cli, const job_programs_t *programs, planned_t *p)
+static lh_status_t plan_step(const cli_t *cli, const plan_programs_t *programs, planned_t *p)
 {
     const job_train_t *train = &cli->job->train;
     p->job = cli->job;
@@ -395,20 +394,20 @@ static lh_status_t rank_asked(const cli_t *cli, uint32_t *out)
     return LH_OK;
 }
 
-static lh_status_t plan_ranks(const cli_t *cli, job_programs_how_t *how)
+static lh_status_t plan_ranks(const cli_t *cli, plan_programs_how_t *how)
 {
     planned_t p = {.documents = how->documents};
-    job_programs_t programs = {0};
+    plan_programs_t programs = {0};
     memory_report_t *ranks = NULL;
     world_t *world = NULL;
     lh_status_t status = rank_asked(cli, &p.rank);
-    if (status == LH_OK) status = job_programs_of_ranks(how, &ranks, &p.rank_count);
+    if (status == LH_OK) status = plan_programs_of_ranks(how, &ranks, &p.rank_count);
     if (status == LH_OK) status = world_plan(cli->job, p.rank, &world);
     how->session.world = world;
     p.ranks = ranks;
-    if (status == LH_OK) status = job_programs_open(how, &programs);
+    if (status == LH_OK) status = plan_programs_open(how, &programs);
     if (status == LH_OK) status = plan_step(cli, &programs, &p);
-    job_programs_close(&programs);
+    plan_programs_close(&programs);
     world_free(world);
     mem_free(ranks);
     return status;
@@ -422,12 +421,12 @@ static int plan_job(cli_t *cli)
     if (status != LH_OK) return status;
     machine_take_share(cli->job);
     const int32_t eod = source.tokenizer == NULL ? -1 : tokenizer_special(source.tokenizer)->eod;
-    job_programs_how_t how = {.session = {.job = cli->job,
-                                          .registry = cli->plugins,
-                                          .vocab = source.vocab,
-                                          .given = source.given,
-                                          .given_count = source.given_count},
-                              .documents = job_documents(cli->job, eod)};
+    plan_programs_how_t how = {.session = {.job = cli->job,
+                                           .registry = cli->plugins,
+                                           .vocab = source.vocab,
+                                           .given = source.given,
+                                           .given_count = source.given_count},
+                               .documents = plan_documents(cli->job, eod)};
     status = plan_ranks(cli, &how);
     model_source_close(&source);
     return status;

@@ -6,15 +6,345 @@
  * it where ranks meet. */
 #include <cli/command_run.h>
 
+#include <fnmatch.h>
+#include <stdio.h>
+#include <time.h>
+#include <unistd.h>
+
+#include <base/file.h>
 #include <base/log.h>
 #include <base/memory.h>
-#include <cli/check_inputs.h>
+#include <base/sys.h>
+#include <checkpoint/commit.h>
+#include <checkpoint/folder_lock.h>
+#include <cli/check.h>
 #include <cli/command_check.h>
+#include <data/batches.h>
+#include <data/input_files.h>
+#include <format/json.h>
+#include <format/json_writer.h>
+
+enum { STATE_LIMIT = 1 << 20 };
+
+typedef struct stage_facts {
+    const char *sections; /* globs of the sections it reads                   */
+    const char *output;   /* in the pipeline's folder: there when it is done  */
+} stage_facts_t;
+
+static const stage_facts_t facts[JOB_STAGES] = {
+    [STAGE_PREPARE] = {"prepare,limits", "prepare.json"},
+    [STAGE_IMPORT] = {"import,model,limits", "import"},
+    [STAGE_TRAIN] = {"data,model,train,optimizer,group.*,rule.*,hook.*,device,checkpoint", NULL},
+    [STAGE_EVAL] = {"eval,device", "eval.json"},
+    [STAGE_EXPORT] = {"export", NULL},
+    [STAGE_GENERATE] = {"generate,device", "generated.json"},
+};
+
+/* "process 4711 on t1 since 2026-11-23T08:15:00Z: longhaul run job.ini" */
+static void holder_text(const job_t *job, const char *command, text_t *out)
+{
+    char host[64] = "", since[32] = "";
+    struct tm when;
+    const time_t now = (time_t)(sys()->wall_ns() / 1000000000u);
+    if (gethostname(host, sizeof(host) - 1) != 0) host[0] = '\0';
+    if (gmtime_r(&now, &when) != NULL)
+        (void)strftime(since, sizeof(since), "%Y-%m-%dT%H:%M:%SZ", &when);
+    text_printf(out, "process %d on %s since %s: longhaul %s %.200s", (int)getpid(), host, since,
+                command, job->path);
+}
+
+/* `.lock` of checkpoints in the same folder is a rank's to take, and it locks the folder. */
+static bool has_folder_alone(const job_t *job)
+{
+    const char *folder = job->pipeline.folder, *checkpoints = job->checkpoint.folder;
+    return !(folder_holds(folder, checkpoints) && folder_holds(checkpoints, folder));
+}
+
+/* Takes the pipeline's folder for this process, until cli_close: before anything in it is changed, as
+ * another run may read there what this one would write anew. Refused at once where another has it,
+ * with who that is. Does nothing where it is held already. */
+static lh_status_t folder_take(cli_t *cli)
+{
+    text_t holder = {0};
+    const job_t *job = cli->job;
+    const char *folder = job->pipeline.folder;
+    if (cli->holds_folder) return LH_OK;
+    holder_text(job, cli->command->name, &holder);
+    lh_status_t status = text_status(&holder);
+    if (status == LH_OK)
+        status = folder_lock_hold(folder, holder.data, has_folder_alone(job), &cli->folder_lock);
+    text_free(&holder);
+    cli->holds_folder = status == LH_OK;
+    if (status != LH_UNSUPPORTED && status != LH_IO) return status;
+    /* A system without locks is no reason not to run. Where not even the lock's file can be made, no
+     * stage can write either, and says so if it wants to. */
+    if (status == LH_UNSUPPORTED)
+        log_line(LH_LOG_WARN, "%s; a second run in this folder would not be refused",
+                 fail_reason());
+    fail_clear();
+    return LH_OK;
+}
+
+static bool reads(const char *globs, const char *section)
+{
+    char list[256], *rest = NULL;
+    (void)snprintf(list, sizeof(list), "%s", globs);
+    for (char *glob = strtok_r(list, ",", &rest); glob != NULL; glob = strtok_r(NULL, ",", &rest))
+        if (fnmatch(glob, section, 0) == 0) return true;
+    return false;
+}
+
+static void add_sections(const job_t *job, const char *globs, text_t *out)
+{
+    for (uint32_t i = 0; i < document_section_count(job->document); i++) {
+        const document_section_t *s = document_section(job->document, i);
+        if (!reads(globs, s->name)) continue;
+        for (uint32_t k = 0; k < s->entry_count; k++)
+            text_printf(out, "%s.%s=%s\n", s->name, s->entries[k]->key, s->entries[k]->value);
+    }
+}
+
+static int add_file(void *context, const char *path)
+{
+    struct stat st;
+    text_t *out = context;
+    if (sys()->stat(path, &st) != 0) return 0;
+    if (S_ISDIR(st.st_mode)) {
+        text_printf(out, "folder %s\n", path);
+        return 0;
+    }
+    text_printf(out, "file %s %lld %lld.%09ld\n", path, (long long)st.st_size,
+                (long long)st.st_mtim.tv_sec, st.st_mtim.tv_nsec);
+    return 0;
+}
+
+typedef struct listing {
+    const char *folder;
+    text_t *out;
+} listing_t;
+
+static int add_entry(void *context, const char *name)
+{
+    const listing_t *l = context;
+    char *path = path_join(l->folder, name);
+    if (path == NULL) return -1;
+    (void)add_file(l->out, path);
+    mem_free(path);
+    return 0;
+}
+
+/* A file, or every file of a folder. */
+static void add_input(const char *path, text_t *out)
+{
+    struct stat st;
+    if (path == NULL || sys()->stat(path, &st) != 0) return;
+    if (!S_ISDIR(st.st_mode)) {
+        (void)add_file(out, path);
+        return;
+    }
+    listing_t listing = {path, out};
+    (void)sys()->list(path, add_entry, &listing);
+}
+
+/* Token files that no stage of this pipeline makes. */
+static lh_status_t add_data(const job_t *job, const char *list, text_t *out)
+{
+    blend_list_t sets;
+    if (list == NULL || job_has_stage(job, STAGE_PREPARE)) return LH_OK;
+    lh_status_t status = blend_parse(list, &sets);
+    if (status != LH_OK) return status;
+    for (uint32_t i = 0; i < sets.count && status == LH_OK; i++) {
+        text_t index = {0};
+        char *path = job_path(job, sets.parts[i].name);
+        text_printf(&index, "%s.idx", path == NULL ? "" : path);
+        status = path == NULL ? LH_NO_MEMORY : text_status(&index);
+        if (status == LH_OK) add_input(index.data, out);
+        text_free(&index);
+        mem_free(path);
+    }
+    blend_list_free(&sets);
+    return status;
+}
+
+static lh_status_t add_inputs(const job_t *job, uint32_t stage, text_t *out)
+{
+    if (stage == STAGE_IMPORT) add_input(job->import.from, out);
+    if (stage == STAGE_EVAL) add_input(job->eval.data, out);
+    if (stage == STAGE_EVAL) add_input(job->eval.tokenizer, out);
+    if (stage == STAGE_TRAIN) {
+        lh_status_t status = add_data(job, job->data.train, out);
+        if (status == LH_OK) status = add_data(job, job->data.valid, out);
+        if (status == LH_OK) status = add_data(job, job->data.test, out);
+        return status;
+    }
+    if (stage != STAGE_PREPARE) return LH_OK;
+
+    add_input(job->prepare.tokenizer, out);
+    input_files_t files = {0};
+    job_outputs_t own;
+    lh_status_t status = job_outputs_find(job, &own);
+    if (status != LH_OK) return status;
+    status = input_files_find(job->base, job->prepare.input, &own, &files);
+    job_outputs_free(&own);
+    if (status != LH_OK) return status;
+    for (uint32_t i = 0; i < files.count; i++)
+        (void)add_file(out, files.paths[i]);
+    input_files_free(&files);
+    return LH_OK;
+}
+
+/* Digest of a stage: the sections it reads as they were typed, the size and time of its input
+ * files, the program's version, and the digests of the stages before it. */
+static lh_status_t stage_digest(const job_t *job, uint32_t stage, char out[SHA256_TEXT])
+{
+    lh_assert(stage < JOB_STAGES);
+    text_t all = {0};
+    lh_status_t status = LH_OK;
+    text_printf(&all, "longhaul %s %s\n", LH_VERSION, job_stage_names[stage]);
+    for (uint32_t i = 0; i < job->stage_count && job->stages[i] != stage && status == LH_OK; i++) {
+        char before[SHA256_TEXT];
+        /* What one stage makes of the data, the model or the weights the next ones read;
+         * evaluation, export and generation leave nothing behind that another stage reads. */
+        if (job->stages[i] >= STAGE_EVAL) continue;
+        status = stage_digest(job, job->stages[i], before);
+        text_printf(&all, "after %s %s\n", job_stage_names[job->stages[i]], before);
+    }
+    if (status == LH_OK) {
+        add_sections(job, facts[stage].sections, &all);
+        status = add_inputs(job, stage, &all);
+    }
+    if (status == LH_OK) status = text_status(&all);
+    if (status == LH_OK) status = sha256_of(all.data, all.length, out);
+    text_free(&all);
+    return status;
+}
+
+static char *state_path(const job_t *job)
+{
+    return path_join(job->pipeline.folder, "stages.json");
+}
+
+/* With what inputs each stage ended well; "" where none did. */
+typedef struct stages {
+    char digest[JOB_STAGES][SHA256_TEXT];
+} stages_t;
+
+/* A file that cannot be read tells of nothing: the stages run again. */
+static void read_state(const char *path, stages_t *out)
+{
+    json_document_t *file = NULL;
+    *out = (stages_t){0};
+    if (!file_exists(path)) return;
+    if (json_read(path, STATE_LIMIT, UINT64_MAX, &file) != LH_OK) fail_clear();
+    for (uint32_t s = 0; s < JOB_STAGES; s++) {
+        const char *digest = json_text(json_member(json_root(file), job_stage_names[s]));
+        if (digest != NULL && strlen(digest) < SHA256_TEXT)
+            memcpy(out->digest[s], digest, strlen(digest) + 1);
+    }
+    json_free(file);
+}
+
+/* What a run ended with is the step that the pointer names: an older one is not its result. */
+static bool last_step_is_there(const char *folder)
+{
+    enum { POINTER_MOST = 256 };
+    uint64_t step;
+    size_t length;
+    char *latest = path_join(folder, CHECKPOINT_POINTER), *text = NULL;
+    if (latest == NULL || !file_exists(latest) ||
+        file_read(latest, POINTER_MOST, &text, &length) != LH_OK) {
+        mem_free(latest);
+        return false;
+    }
+    text[strcspn(text, " \n")] = '\0';
+    char *path = checkpoint_name_parse(text, &step) ? path_join(folder, text) : NULL;
+    char *manifest = path == NULL ? NULL : path_join(path, MANIFEST_NAME);
+    const bool there = manifest != NULL && file_exists(manifest);
+    mem_free(manifest);
+    mem_free(path);
+    mem_free(text);
+    mem_free(latest);
+    return there;
+}
+
+static bool output_is_there(const job_t *job, uint32_t stage)
+{
+    lh_assert(stage < JOB_STAGES);
+    if (stage == STAGE_TRAIN) return last_step_is_there(job->checkpoint.folder);
+    char *path = stage == STAGE_EXPORT ? path_join(job->export.folder, "config.json")
+                                       : path_join(job->pipeline.folder, facts[stage].output);
+    const bool there = path != NULL && file_exists(path);
+    mem_free(path);
+    if (stage != STAGE_PREPARE || !there) return there;
+
+    text_t index = {0};
+    text_printf(&index, "%s.idx", job->prepare.output);
+    const bool corpus = !index.failed && file_exists(index.data);
+    text_free(&index);
+    return corpus;
+}
+
+/* True if the stage ended well with this digest and what it made is still there. */
+static bool stage_is_done(const job_t *job, uint32_t stage, const char *digest)
+{
+    lh_assert(stage < JOB_STAGES);
+    char *path = state_path(job);
+    if (path == NULL) return false;
+    stages_t state;
+    read_state(path, &state);
+    const bool done = text_equal(state.digest[stage], digest) && output_is_there(job, stage);
+    mem_free(path);
+    return done;
+}
+
+static lh_status_t write_state(const char *path, const stages_t *state)
+{
+    text_t text = {0};
+    json_writer_t w = {.to = &text, .style = 1};
+    json_open(&w, NULL, '{');
+    for (uint32_t s = 0; s < JOB_STAGES; s++)
+        if (state->digest[s][0] != '\0') json_put_text(&w, job_stage_names[s], state->digest[s]);
+    json_close(&w);
+    lh_status_t status = text_status(&text);
+    if (status == LH_OK) status = file_replace(path, text.data, text.length);
+    text_free(&text);
+    return status;
+}
+
+/* Before a stage starts. Writes nothing where nothing is remembered. */
+static lh_status_t stage_forget(const job_t *job, uint32_t stage)
+{
+    lh_assert(stage < JOB_STAGES);
+    char *path = state_path(job);
+    if (path == NULL) return LH_NO_MEMORY;
+    stages_t state;
+    read_state(path, &state);
+    const bool known = state.digest[stage][0] != '\0';
+    state.digest[stage][0] = '\0';
+    const lh_status_t status = known ? write_state(path, &state) : LH_OK;
+    mem_free(path);
+    return status;
+}
+
+/* Remembers that it ended well. */
+static lh_status_t stage_mark(const job_t *job, uint32_t stage, const char *digest)
+{
+    lh_assert(stage < JOB_STAGES && strlen(digest) < SHA256_TEXT);
+    char *path = state_path(job);
+    if (path == NULL) return LH_NO_MEMORY;
+    stages_t state;
+    read_state(path, &state);
+    memcpy(state.digest[stage], digest, strlen(digest) + 1);
+    lh_status_t status = folder_make(job->pipeline.folder);
+    if (status == LH_OK) status = write_state(path, &state);
+    mem_free(path);
+    return status;
+}
 
 static const command_t *command_of_stage(uint32_t stage)
 {
     uint32_t count;
-    const command_t *const *all = commands(&count);
+    const command_t *const *all = cli_commands(&count);
     for (uint32_t i = 0; i < count; i++)
         if (strcmp(all[i]->name, job_stage_names[stage]) == 0) return all[i];
     return NULL;
@@ -54,7 +384,7 @@ static int run_body(cli_t *cli, const command_t *c)
 static lh_status_t hold_folder(cli_t *cli)
 {
     if (!launch_leads(cli->launch) || launch_is_started(cli->launch)) return LH_OK;
-    return pipeline_hold(&cli->hold, cli->job, cli->command->name);
+    return folder_take(cli);
 }
 
 /* What a stage has done is remembered by one process of the job. */

@@ -11,7 +11,7 @@
 #include <config/quantity.h>
 #include <engine/engine_profile.h>
 #include <plan/step_plan.h>
-#include <train/train.h>
+#include <train/train_run.h>
 #include <watch/watch.h>
 
 static lh_status_t dump_count(const cli_t *cli, uint64_t *out)

@@ -14,7 +14,7 @@
 static void print_usage(FILE *to)
 {
     uint32_t count;
-    const command_t *const *all = commands(&count);
+    const command_t *const *all = cli_commands(&count);
     fprintf(to, "usage: longhaul COMMAND ... ; longhaul help tells more\n");
     for (uint32_t i = 0; i < count; i++)
         fprintf(to, "  %-9s %s\n", all[i]->name, all[i]->summary);

@@ -140,8 +140,8 @@ lh_status_t model_source_weights(const model_source_t *s, const session_t *sessi
     const char *const folders[] = {s->job->checkpoint.folder, s->import_checkpoints};
     bool found = false;
     text_t model = {0};
-    identity_model(s->job, session->model_plugin, session->model_config, &model);
-    identity_tokenizer(s->tokenizer_digest, &model);
+    snapshot_identity_model(s->job, session->model_plugin, session->model_config, &model);
+    snapshot_identity_tokenizer(s->tokenizer_digest, &model);
     lh_status_t status = text_status(&model);
     for (int i = 0; i < 2 && status == LH_OK && !found; i++)
         if (folders[i] != NULL && file_exists(folders[i]))
@@ -154,11 +154,11 @@ lh_status_t model_source_same_model(const model_source_t *s, const checkpoint_t 
                                     const plugin_t *plugin, const void *config)
 {
     text_t model = {0};
-    identity_model(s->job, plugin, config, &model);
-    identity_tokenizer(s->tokenizer_digest, &model);
+    snapshot_identity_model(s->job, plugin, config, &model);
+    snapshot_identity_tokenizer(s->tokenizer_digest, &model);
     lh_status_t status = text_status(&model);
     if (status == LH_OK)
-        status = identity_compare_model(c->path, c->manifest->meta.model, model.data);
+        status = snapshot_identity_compare_model(c->path, c->manifest->meta.model, model.data);
     text_free(&model);
     return status;
 }

@@ -105,7 +105,7 @@ static document_entry_t **find_slot(const document_section_t *s, const char *key
     return NULL;
 }
 
-const document_entry_t *section_find(const document_section_t *s, const char *key)
+const document_entry_t *document_entry(const document_section_t *s, const char *key)
 {
     document_entry_t **slot = s == NULL ? NULL : find_slot(s, key);
     return slot == NULL ? NULL : *slot;
@@ -235,7 +235,7 @@ static lh_status_t on_pair(void *context, const char *section, const char *key, 
     if (strcmp(key, "include") == 0) return on_include(f, value, line);
     if (f->section == NULL)
         return fail(LH_INVALID, "%s:%u: '%s' stands above the first [section]", f->path, line, key);
-    const document_entry_t *before = section_find(f->section, key);
+    const document_entry_t *before = document_entry(f->section, key);
     if (before != NULL)
         return fail(LH_INVALID, "%s:%u: '%s' in [%s] again; it is at line %u too", f->path, line,
                     key, f->section->name, before->line);

@@ -41,8 +41,8 @@ const document_section_t *document_section(const document_t *d, uint32_t index);
 uint32_t document_file_count(const document_t *d);
 const char *document_file(const document_t *d, uint32_t index);
 const document_section_t *document_find(const document_t *d, const char *section); /* or NULL */
-const document_entry_t *section_find(const document_section_t *s,
-                                     const char *key); /* s may be NULL */
+const document_entry_t *document_entry(const document_section_t *s,
+                                       const char *key); /* s may be NULL */
 
 /* Against which a relative path in this entry is taken: the folder of the file in which it stands, as
  * an absolute path, or `otherwise` where that is the command line or e is NULL. mem_free; NULL after

@@ -285,7 +285,7 @@ bool job_has_stage(const job_t *job, uint32_t stage)
 void job_where(const job_t *job, const char *section, const char *key, char out[JOB_WHERE_BYTES])
 {
     const document_section_t *s = document_find(job->document, section);
-    const document_entry_t *e = section_find(s, key);
+    const document_entry_t *e = document_entry(s, key);
     if (e != NULL)
         document_where(e->file, e->line, out, JOB_WHERE_BYTES);
     else

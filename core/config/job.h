@@ -295,7 +295,7 @@ lh_status_t job_parse_plugin(const job_t *job, const char *section, const option
  * the table of the other one, or NULL. */
 lh_status_t job_parse_transport(const job_t *job, uint32_t scope, const option_table_t *table,
                                 const option_table_t *other, void **out) LH_MUST_CHECK;
-/* The same as a question for explain_section: tables[1] is the plugin's. */
+/* The same as a question for options_explain: tables[1] is the plugin's. */
 options_how_t job_plugin_how(const job_t *job, const char *section, option_table_t tables[2],
                              const option_given_t *given, uint32_t given_count);
 void job_free_config(const option_table_t *table, void *config);

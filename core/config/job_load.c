@@ -29,14 +29,14 @@ static lh_status_t check_section_name(const document_section_t *s)
     char where[JOB_WHERE_BYTES];
     uint32_t count;
     const job_section_t *known = job_sections(&count);
-    nearest_t near = {.typed = s->name};
+    text_nearest_t near = {.typed = s->name};
 
     for (uint32_t i = 0; i < count; i++) {
         if (matches(known[i].name, s->name)) return LH_OK;
-        nearest_offer(&near, known[i].name);
+        text_nearest_offer(&near, known[i].name);
     }
     document_where(s->file, s->line, where, sizeof(where));
-    const char *best = nearest_name(&near);
+    const char *best = text_nearest_name(&near);
     if (best == NULL) return fail(LH_INVALID, "%s: unknown section [%s]", where, s->name);
     return fail(LH_INVALID, "%s: unknown section [%s]; did you mean [%s]?", where, s->name, best);
 }
@@ -92,9 +92,9 @@ lh_status_t job_require(const job_t *job, uint32_t stage)
 /* In the order in which the INI names them, each once. */
 static lh_status_t add_stage(job_t *job, const char *name)
 {
-    nearest_t near = {.typed = name};
+    text_nearest_t near = {.typed = name};
     for (uint32_t i = 0; i < JOB_STAGES; i++) {
-        nearest_offer(&near, job_stage_names[i]);
+        text_nearest_offer(&near, job_stage_names[i]);
         if (strcmp(job_stage_names[i], name) != 0) continue;
         if (job_has_stage(job, i))
             JOB_REFUSE(job, "pipeline", "stages", "... %s: named twice", name);
@@ -102,7 +102,7 @@ static lh_status_t add_stage(job_t *job, const char *name)
         job->stages[job->stage_count++] = i;
         return LH_OK;
     }
-    const char *best = nearest_name(&near);
+    const char *best = text_nearest_name(&near);
     if (best != NULL)
         JOB_REFUSE(job, "pipeline", "stages", "... %s: no such stage; did you mean '%s'?", name,
                    best);
@@ -308,7 +308,7 @@ static lh_status_t parse_site(job_t *job, const document_section_t *s, job_site_
     lh_status_t status = options_parse(&how);
     if (status != LH_OK) return status;
 
-    const document_entry_t *e = section_find(s, "hosts");
+    const document_entry_t *e = document_entry(s, "hosts");
     document_where(e != NULL ? e->file : s->file, e != NULL ? e->line : s->line, r.where,
                    sizeof(r.where));
     site->name = mem_text(s->name + strlen("site."));
@@ -382,7 +382,7 @@ static lh_status_t resolve(const char *folder, char **path)
 /* The folder that a key's relative paths are taken against. */
 static char *folder_of(const job_t *job, const char *section, const char *key)
 {
-    return document_folder(section_find(document_find(job->document, section), key), job->base);
+    return document_folder(document_entry(document_find(job->document, section), key), job->base);
 }
 
 /* A list of paths and patterns; the folder that they are taken against must not read as one. */

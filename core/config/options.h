@@ -74,13 +74,12 @@ typedef struct option_origin {
 } option_origin_t;
 option_origin_t option_origin(const options_how_t *how, const lh_option_t *row);
 
-/* The name nearest to `typed`, or NULL if none is near. */
-typedef struct nearest {
-    const char *typed;
-    const char *best;
-    size_t distance;
-} nearest_t;
-void nearest_offer(nearest_t *n, const char *name);
-const char *nearest_name(const nearest_t *n);
+/* ---- shown ---- */
+
+/* Appends "[section]" and a line a key: "batch = 8   ; pipeline.ini:12, overrides base.ini:3". */
+void options_explain(const options_how_t *how, text_t *out);
+
+/* Appends what a table offers: "key = default   range   help", aligned. */
+void options_explain_table(const lh_option_t *rows, uint32_t count, text_t *out);
 
 #endif

@@ -2,7 +2,7 @@
 #ifndef DATA_INPUT_FILES_H
 #define DATA_INPUT_FILES_H
 
-#include <config/job_outputs.h>
+#include <config/job_check.h>
 
 typedef struct input_files {
     char **paths;                  /* in the order of the list; a glob's matches sorted by name */

@@ -4,7 +4,7 @@
 #define DATA_PREPARE_H
 
 #include <base/digest.h>
-#include <config/job_outputs.h>
+#include <config/job_check.h>
 #include <tokenizer/tokenizer.h>
 
 typedef struct prepare_counts {

@@ -104,8 +104,8 @@ static lh_status_t read_starter(const job_t *job, const starter_t *s, launch_pla
 /* What the starter does and what the INI says must be the same number of ranks. */
 static lh_status_t check_job(const job_t *job, const launch_place_t *p)
 {
-    const document_entry_t *e = section_find(document_find(job->document, "launch"),
-                                             "ranks_per_node");
+    const document_entry_t *e = document_entry(document_find(job->document, "launch"),
+                                               "ranks_per_node");
     if (job->site_count > 0 && job->site_ranks != p->size)
         return fail(LH_INVALID, "%s starts %u ranks, [site.*] hosts name %u", p->by, p->size,
                     job->site_ranks);

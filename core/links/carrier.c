@@ -35,8 +35,8 @@ static lh_status_t read_default(const registry_t *r, uint32_t scope, char name[3
     else
         status = document_load(path, &defaults);
     if (status == LH_OK)
-        status = copy_name(path, section, section_find(document_find(defaults, section), "plugin"),
-                           name);
+        status = copy_name(path, section,
+                           document_entry(document_find(defaults, section), "plugin"), name);
     document_free(defaults);
     mem_free(path);
     return status;

@@ -3,8 +3,10 @@
 #ifndef PLAN_COLLECTIVE_BENCH_H
 #define PLAN_COLLECTIVE_BENCH_H
 
-#include <config/job.h>
 #include <longhaul/tensor.h>
+
+#include <config/job.h>
+#include <control/control.h>
 #include <plugin/registry.h>
 
 enum { COLLECTIVE_BENCH_SIZES = 32 };
@@ -39,5 +41,19 @@ typedef struct collective_bench_how {
 
 /* The first failure of any rank is everybody's. */
 lh_status_t collective_bench(const collective_bench_how_t *how) LH_MUST_CHECK;
+
+typedef struct bench_rank {
+    registry_t *registry;
+    const job_t *job;
+    const world_t *world;
+    control_t *control; /* NULL in a world of one */
+    const void *context;
+} bench_rank_t;
+
+/* Runs body on `size` ranks of this machine, which play `sites` sites of as equal a size as can be.
+ * The first failure of any is everybody's. */
+lh_status_t bench_ranks(registry_t *registry, const job_t *job, uint32_t size, uint32_t sites,
+                        lh_status_t (*body)(const bench_rank_t *rank),
+                        const void *context) LH_MUST_CHECK;
 
 #endif

@@ -6,6 +6,46 @@
 #include <engine/engine.h>
 #include <plan/device_rate.h>
 #include <program/transfer.h>
+#include <session/step_layout.h>
+#include <session/train_comm.h>
+
+typedef struct plan_documents { /* what is known of the documents in a sequence of the data */
+    uint64_t per_sample;        /* as step_layout takes it */
+    bool from_files;            /* the token files say it; else it is a bound, or the INI says it */
+} plan_documents_t;
+
+/* Looks at the job's token files where documents lie apart and [train] max_documents does not say
+ * how many there are. Files that are not there, or that training would refuse, leave the bound; the
+ * reason is logged. eod: as train_how_t.eod. */
+plan_documents_t plan_documents(const job_t *job, int32_t eod);
+/* Where the number is from: "as the token files say". */
+const char *plan_documents_text(const job_t *job, const plan_documents_t *documents);
+
+typedef struct plan_programs_how {
+    session_how_t session; /* session.world says whose they are */
+    plan_documents_t documents;
+} plan_programs_how_t;
+
+typedef struct plan_programs {
+    session_t *session;
+    train_comm_t comm; /* planned only; none alone */
+    step_layout_t layout;
+    step_programs_t programs;
+    uint64_t planned_ns; /* what it took to write the programs and lay out their memory */
+} plan_programs_t;
+
+/* *out stays where it is. */
+lh_status_t plan_programs_open(const plan_programs_how_t *how, plan_programs_t *out) LH_MUST_CHECK;
+void plan_programs_close(plan_programs_t *p);
+/* All that a rank will hold. */
+void plan_programs_memory(const plan_programs_t *p, memory_report_t *out);
+
+/* What every rank of a job will hold, planned without any of them running; and whether their lists
+ * fit together, as the ranks see for themselves before step 0 (LH_MISMATCH: ranks would wait for each
+ * other, transfer_order.h). how->session.world is left out: each rank of the job's world is planned
+ * in turn. The caller frees *out [ranks] with mem_free. */
+lh_status_t plan_programs_of_ranks(const plan_programs_how_t *how, memory_report_t **out,
+                                   uint32_t *ranks) LH_MUST_CHECK;
 
 enum { STEP_FORWARD, STEP_BACKWARD, STEP_HEAD, STEP_UPDATE, STEP_PLAN_PARTS };
 extern const char *const step_plan_part_names[STEP_PLAN_PARTS];

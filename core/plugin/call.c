@@ -170,19 +170,19 @@ static lh_status_t bind_number(binder_t *b, const wanted_t *wanted, uint32_t *ou
 }
 
 static const lh_function_t *search(const lh_function_t *rows, uint32_t count, const char *name,
-                                   nearest_t *near)
+                                   text_nearest_t *near)
 {
     for (uint32_t i = 0; i < count; i++) {
         if (strcmp(rows[i].name, name) == 0) return &rows[i];
-        nearest_offer(near, rows[i].name);
+        text_nearest_offer(near, rows[i].name);
     }
     return NULL;
 }
 
 static lh_status_t refuse_function(const binder_t *b, const char *plugin, const char *name,
-                                   const nearest_t *near)
+                                   const text_nearest_t *near)
 {
-    const char *best = nearest_name(near);
+    const char *best = text_nearest_name(near);
     return fail(LH_INVALID, "%s: %s%s has no function '%s'%s%s%s", b->where,
                 plugin != NULL ? "plugin " : "", plugin != NULL ? plugin : "the core", name,
                 best != NULL ? "; did you mean '" : "", best != NULL ? best : "",
@@ -193,7 +193,7 @@ static lh_status_t find_in_plugin(const binder_t *b, const char *plugin, const c
                                   callee_t *out)
 {
     const plugin_t *p;
-    nearest_t near = {.typed = name};
+    text_nearest_t near = {.typed = name};
     if (b->scope->plugins == NULL)
         return fail(LH_INVALID, "%s: %s:%s: no plugin's functions can be called here", b->where,
                     plugin, name);
@@ -213,7 +213,7 @@ static lh_status_t find_function(const binder_t *b, const char *plugin, const ch
                                  callee_t *out)
 {
     const call_scope_t *s = b->scope;
-    nearest_t near = {.typed = name};
+    text_nearest_t near = {.typed = name};
     if (plugin != NULL) {
         const lh_status_t status = find_in_plugin(b, plugin, name, out);
         if (status != LH_OK) return status;

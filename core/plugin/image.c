@@ -160,7 +160,7 @@ static lh_status_t image_refuse_digest(const job_t *job, const char *path, const
 {
     char section[64], where[600]; /* a plugin's name has at most 31 bytes */
     (void)snprintf(section, sizeof(section), "plugin.%s", pin->name);
-    const document_entry_t *e = section_find(document_find(job->document, section), "sha256");
+    const document_entry_t *e = document_entry(document_find(job->document, section), "sha256");
     document_where(e->file, e->line, where, sizeof(where));
     return fail(LH_INVALID, "%s: its SHA-256 is %s, but %s pins %s", path, sha256, where,
                 pin->sha256);

@@ -112,12 +112,12 @@ option_table_t plugin_rule_options(const plugin_t *plugin, const lh_rule_t *rule
 
 const lh_rule_t *plugin_rule(const plugin_t *plugin, const char *name)
 {
-    nearest_t near = {.typed = name};
+    text_nearest_t near = {.typed = name};
     for (uint32_t i = 0; i < plugin->rule_count; i++) {
         if (strcmp(plugin->rules[i].name, name) == 0) return &plugin->rules[i];
-        nearest_offer(&near, plugin->rules[i].name);
+        text_nearest_offer(&near, plugin->rules[i].name);
     }
-    const char *best = nearest_name(&near);
+    const char *best = text_nearest_name(&near);
     (void)fail(LH_INVALID, "plugin '%s' has no rule '%s'%s%s%s", plugin->name, name,
                best != NULL ? "; did you mean '" : "", best != NULL ? best : "",
                best != NULL ? "'?" : "");

@@ -160,9 +160,9 @@ typedef struct guess {
 static lh_status_t guess_name(void *context, const char *name)
 {
     guess_t *g = context;
-    nearest_t near = {.typed = g->typed};
-    nearest_offer(&near, name);
-    if (nearest_name(&near) == NULL) return LH_OK;
+    text_nearest_t near = {.typed = g->typed};
+    text_nearest_offer(&near, name);
+    if (text_nearest_name(&near) == NULL) return LH_OK;
     if (g->best[0] != '\0' && near.distance >= g->distance) return LH_OK;
     (void)snprintf(g->best, sizeof(g->best), "%s", name);
     g->distance = near.distance;

@@ -48,7 +48,7 @@ lh_status_t generation_new(const generation_how_t *how, generation_t **out)
     g->how = *how;
     g->vocab = p->vocab;
     const uint64_t capacity = (how->prompt + how->tokens + PREFILL - 1) / PREFILL * PREFILL;
-    lh_status_t status = sampler_new(&how->sampling, vocabulary, &g->sampler);
+    lh_status_t status = generation_sampler_new(&how->sampling, vocabulary, &g->sampler);
     if (status == LH_OK) status = new_program(g, PREFILL, capacity, &g->prefill);
     if (status == LH_OK) status = new_program(g, 1, capacity, &g->decode);
     if (status == LH_OK) status = engine_build(how->session->engine);
@@ -69,7 +69,7 @@ lh_status_t generation_new(const generation_how_t *how, generation_t **out)
 void generation_free(generation_t *g)
 {
     if (g == NULL) return;
-    sampler_free(g->sampler);
+    generation_sampler_free(g->sampler);
     mem_free(g->positions);
     mem_free(g->tokens);
     mem_free(g->logits);
@@ -120,7 +120,7 @@ lh_status_t generation_run(generation_t *g, const int32_t *prompt, uint64_t prom
     }
     uint64_t made = 0;
     while (status == LH_OK && made < g->how.tokens) {
-        const int32_t id = (int32_t)sampler_pick(g->sampler, last, made);
+        const int32_t id = (int32_t)generation_sampler_pick(g->sampler, last, made);
         out[made++] = id;
         if (each != NULL) each(context, id);
         if (id == end || made == g->how.tokens) break;
@@ -146,7 +146,7 @@ struct sampler {
 
 enum { SAMPLING_STREAM = 0x73616d70 }; /* keeps these numbers apart from initial values' */
 
-lh_status_t sampler_new(const sampling_t *how, uint64_t vocab, sampler_t **out)
+lh_status_t generation_sampler_new(const sampling_t *how, uint64_t vocab, sampler_t **out)
 {
     lh_assert(vocab > 0 && vocab <= UINT32_MAX);
     if (!how->greedy && !(how->temperature > 0))
@@ -162,14 +162,14 @@ lh_status_t sampler_new(const sampling_t *how, uint64_t vocab, sampler_t **out)
     s->candidates = mem_array(vocab, sizeof(*s->candidates));
     s->weights = mem_array(vocab, sizeof(*s->weights));
     if (s->candidates == NULL || s->weights == NULL) {
-        sampler_free(s);
+        generation_sampler_free(s);
         return LH_NO_MEMORY;
     }
     *out = s;
     return LH_OK;
 }
 
-void sampler_free(sampler_t *s)
+void generation_sampler_free(sampler_t *s)
 {
     if (s == NULL) return;
     mem_free(s->weights);
@@ -192,7 +192,7 @@ static int by_logit(const void *a, const void *b)
     return x->id < y->id ? -1 : x->id > y->id;
 }
 
-uint32_t sampler_pick(sampler_t *s, const float *logits, uint64_t index)
+uint32_t generation_sampler_pick(sampler_t *s, const float *logits, uint64_t index)
 {
     if (s->how.greedy) return sampling_likeliest(logits, s->vocab);
 

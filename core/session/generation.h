@@ -16,12 +16,13 @@ typedef struct sampling {
 } sampling_t;
 
 typedef struct sampler sampler_t;
-lh_status_t sampler_new(const sampling_t *how, uint64_t vocab, sampler_t **out) LH_MUST_CHECK;
-void sampler_free(sampler_t *s);
+lh_status_t generation_sampler_new(const sampling_t *how, uint64_t vocab,
+                                   sampler_t **out) LH_MUST_CHECK;
+void generation_sampler_free(sampler_t *s);
 
 /* logits [vocab]; index numbers the token that is made, so that the same seed gives the same text
  * however generation is cut up. Equal logits: the lower id first. */
-uint32_t sampler_pick(sampler_t *s, const float *logits, uint64_t index);
+uint32_t generation_sampler_pick(sampler_t *s, const float *logits, uint64_t index);
 
 typedef struct generation generation_t;
 

@@ -19,12 +19,6 @@ typedef struct groups {
     bool *frozen; /* [parameters] by the model or a group */
 } groups_t;
 
-/* Sorts every parameter into the first [group.NAME] that matches its logical name, else into group
- * 0. A group that matches none is refused. */
-lh_status_t groups_new(const job_t *job, const parameters_t *parameters,
-                       groups_t *out) LH_MUST_CHECK;
-void groups_free(groups_t *g);
-
 typedef struct session_how {
     const job_t *job;
     registry_t *registry;

@@ -234,7 +234,7 @@ lh_status_t snapshot_load_newest(weights_t *w, const char *folder, const char *m
         status = checkpoint_open_newest(folder, below, &newest);
         if (newest == NULL) break;
         below = newest->manifest->meta.step;
-        status = identity_compare_model(newest->path, newest->manifest->meta.model, model);
+        status = snapshot_identity_compare_model(newest->path, newest->manifest->meta.model, model);
         if (status == LH_OK) status = snapshot_load(s, newest, false);
         *found = status == LH_OK;
         const int error = errno;
@@ -252,7 +252,8 @@ lh_status_t snapshot_load_newest(weights_t *w, const char *folder, const char *m
 }
 
 /* A run's identity as lines of text. */
-void identity_model(const job_t *job, const plugin_t *plugin, const void *config, text_t *out)
+void snapshot_identity_model(const job_t *job, const plugin_t *plugin, const void *config,
+                             text_t *out)
 {
     const option_table_t table = plugin_options(plugin);
     text_printf(out, "model.plugin = %s\n", job->model.plugin);
@@ -263,7 +264,7 @@ void identity_model(const job_t *job, const plugin_t *plugin, const void *config
     }
 }
 
-void identity_tokenizer(uint64_t digest, text_t *out)
+void snapshot_identity_tokenizer(uint64_t digest, text_t *out)
 {
     if (digest != 0) text_printf(out, "tokenizer.content = %016llx\n", (unsigned long long)digest);
 }
@@ -273,10 +274,10 @@ static const char *set_or_empty(const char *text)
     return text == NULL ? "" : text;
 }
 
-void identity_text(const session_t *s, text_t *out)
+void snapshot_identity(const session_t *s, text_t *out)
 {
     const job_t *job = s->job;
-    identity_model(job, s->model_plugin, s->model_config, out);
+    snapshot_identity_model(job, s->model_plugin, s->model_config, out);
     text_printf(out, "data.train = %s\n", set_or_empty(job->data.train));
     text_printf(out, "data.split = %s\n", set_or_empty(job->data.split));
     text_printf(out, "data.documents = %s\n",
@@ -325,8 +326,8 @@ static bool find_difference(const char *then, const char *now, bool model, const
     return false;
 }
 
-static lh_status_t identity_do_compare(const char *path, const char *then, const char *now,
-                                       bool model, const char *what)
+static lh_status_t identity_compare(const char *path, const char *then, const char *now, bool model,
+                                    const char *what)
 {
     const char *a, *b;
     if (then == NULL || !find_difference(then, now, model, &a, &b)) return LH_OK;
@@ -334,15 +335,15 @@ static lh_status_t identity_do_compare(const char *path, const char *then, const
                 (int)strcspn(a, "\n"), a, (int)strcspn(b, "\n"), b, what);
 }
 
-lh_status_t identity_compare(const char *path, const char *then, const char *now)
+lh_status_t snapshot_identity_compare(const char *path, const char *then, const char *now)
 {
-    return identity_do_compare(path, then, now, false,
-                               "that would be another run; set [train] same_bits = no to go on");
+    return identity_compare(path, then, now, false,
+                            "that would be another run; set [train] same_bits = no to go on");
 }
 
-lh_status_t identity_compare_model(const char *path, const char *then, const char *now)
+lh_status_t snapshot_identity_compare_model(const char *path, const char *then, const char *now)
 {
-    return identity_do_compare(
+    return identity_compare(
         path, then, now, true,
         "that would be another model; give it the options and the tokenizer that it was "
         "trained with");

@@ -44,7 +44,7 @@ lh_status_t snapshot_load(const snapshot_t *s, checkpoint_t *from, bool states) 
 
 /* Weights alone, where there is no optimizer, from the newest checkpoint of a folder that gives
  * them whole: evaluation and generation. A damaged one is skipped with a warning; *found is false
- * where the folder has none. model: of identity_model, which must be that of the checkpoint. For a
+ * where the folder has none. model: of snapshot_identity_model, which must be that of the checkpoint. For a
  * single process: another might take another. */
 lh_status_t snapshot_load_newest(weights_t *w, const char *folder, const char *model,
                                  bool *found) LH_MUST_CHECK;
@@ -54,18 +54,20 @@ lh_status_t snapshot_load_newest(weights_t *w, const char *folder, const char *m
 /* Appends "section.key = value" lines: the model's options, the data and its order, the batch and
  * the precision. Steps, schedule, evaluation and saving may change between runs and are not among
  * them. */
-void identity_text(const session_t *s, text_t *out);
+void snapshot_identity(const session_t *s, text_t *out);
 /* The part of it that says which model it is: where nothing is trained. */
-void identity_model(const job_t *job, const plugin_t *plugin, const void *config, text_t *out);
+void snapshot_identity_model(const job_t *job, const plugin_t *plugin, const void *config,
+                             text_t *out);
 /* tokenizer_digest of what makes its text; 0, where that is not known, says nothing. */
-void identity_tokenizer(uint64_t digest, text_t *out);
+void snapshot_identity_tokenizer(uint64_t digest, text_t *out);
 
 /* Refuses with the first value that differs of those that both texts name; `then` is what the
  * checkpoint at `path` holds. */
-lh_status_t identity_compare(const char *path, const char *then, const char *now) LH_MUST_CHECK;
+lh_status_t snapshot_identity_compare(const char *path, const char *then,
+                                      const char *now) LH_MUST_CHECK;
 /* The same of the model and its tokenizer alone. What an import says of itself has no such lines.
  */
-lh_status_t identity_compare_model(const char *path, const char *then,
-                                   const char *now) LH_MUST_CHECK;
+lh_status_t snapshot_identity_compare_model(const char *path, const char *then,
+                                            const char *now) LH_MUST_CHECK;
 
 #endif

@@ -6,7 +6,11 @@
 #ifndef SESSION_STEP_LAYOUT_H
 #define SESSION_STEP_LAYOUT_H
 
+#include <longhaul/function.h>
+
+#include <config/job.h>
 #include <data/batches.h>
+#include <plugin/call.h>
 #include <program/schedule.h>
 #include <session/evaluation.h>
 #include <session/session.h>
@@ -47,5 +51,36 @@ bool step_asks_data(const job_t *job);
  * tokens, since an eod may stand anywhere, or nobody asks. valid may be NULL. */
 uint64_t step_documents(const job_t *job, const batches_t *train, const batches_t *valid,
                         int32_t eod);
+
+/* ---- the calls that an INI makes around a step ---- */
+
+typedef struct step_calls step_calls_t;
+
+/* [optimizer] learning_rate (variables: u64 step, u64 steps), [hook.after_step] (u64 step, f64
+ * loss, f64 learning_rate, f64 norm, u64 tokens), [hook.before_save] (u64 step, f64 loss). */
+lh_status_t step_calls_new(const job_t *job, registry_t *registry,
+                           step_calls_t **out) LH_MUST_CHECK;
+void step_calls_free(step_calls_t *b); /* NULL does nothing */
+
+/* step counts the steps already made: 0 for the first. A rate that is negative or
+ * not finite is refused. */
+lh_status_t step_calls_rate(step_calls_t *b, uint64_t step, double *out) LH_MUST_CHECK;
+
+typedef struct step_facts {
+    uint64_t step; /* from 1: this many are made */
+    uint64_t tokens;
+    double loss, learning_rate, norm;
+} step_facts_t;
+/* LH_OK where there is no hook; what the hook returns, otherwise. */
+lh_status_t step_calls_after(step_calls_t *b, const step_facts_t *facts) LH_MUST_CHECK;
+lh_status_t step_calls_before_save(step_calls_t *b, uint64_t step, double loss) LH_MUST_CHECK;
+
+/* Learning rates as functions of the step, called from INI text without a
+ * prefix: learning_rate = warmup_cosine(step, peak=1e-3, warmup=50, total=1000).
+ *
+ * step counts the steps already made: 0 for the first one. Outside its range a schedule is clamped:
+ * after `total` steps the rate stays what it was at the end. */
+extern const lh_function_t rate_functions[];
+extern const uint32_t rate_function_count;
 
 #endif

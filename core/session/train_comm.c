@@ -122,9 +122,9 @@ void train_comm_close(train_comm_t *t, bool together)
 }
 
 /* Sums and words of rank 0, by one gather. */
-lh_status_t agree_new(const train_ranks_t *ranks, agree_t *out)
+lh_status_t train_agree_new(const train_ranks_t *ranks, train_agree_t *out)
 {
-    *out = (agree_t){0};
+    *out = (train_agree_t){0};
     if (ranks == NULL || ranks->size <= 1) return LH_OK;
     out->all = mem_array(ranks->size, AGREE_MOST * sizeof(*out->all));
     if (out->all == NULL) return LH_NO_MEMORY;
@@ -132,13 +132,13 @@ lh_status_t agree_new(const train_ranks_t *ranks, agree_t *out)
     return LH_OK;
 }
 
-void agree_free(agree_t *a)
+void train_agree_free(train_agree_t *a)
 {
     mem_free(a->all);
-    *a = (agree_t){0};
+    *a = (train_agree_t){0};
 }
 
-static void ranks_sum(const agree_t *a, double *values, uint32_t count)
+static void ranks_sum(const train_agree_t *a, double *values, uint32_t count)
 {
     for (uint32_t k = 0; k < count; k++) {
         values[k] = 0;
@@ -147,7 +147,7 @@ static void ranks_sum(const agree_t *a, double *values, uint32_t count)
     }
 }
 
-lh_status_t agree_sum(agree_t *a, double *values, uint32_t count)
+lh_status_t train_agree_sum(train_agree_t *a, double *values, uint32_t count)
 {
     lh_assert(count > 0 && count <= AGREE_MOST);
     if (a->ranks == NULL) return LH_OK;
@@ -157,25 +157,25 @@ lh_status_t agree_sum(agree_t *a, double *values, uint32_t count)
     return status;
 }
 
-lh_status_t agree_start(agree_t *a, const double *values, uint32_t count)
+lh_status_t train_agree_start(train_agree_t *a, const double *values, uint32_t count)
 {
     lh_assert(count > 0 && count <= AGREE_MOST);
     if (a->ranks == NULL || a->ranks->start == NULL) return LH_OK;
     return a->ranks->start(a->ranks->context, values, count * sizeof(*values));
 }
 
-lh_status_t agree_finish(agree_t *a, double *values, uint32_t count)
+lh_status_t train_agree_finish(train_agree_t *a, double *values, uint32_t count)
 {
     lh_assert(count > 0 && count <= AGREE_MOST);
     if (a->ranks == NULL) return LH_OK;
     const train_ranks_t *r = a->ranks;
-    if (r->start == NULL) return agree_sum(a, values, count);
+    if (r->start == NULL) return train_agree_sum(a, values, count);
     const lh_status_t status = r->finish(r->context, count * sizeof(*values), a->all);
     if (status == LH_OK) ranks_sum(a, values, count);
     return status;
 }
 
-lh_status_t agree_first(agree_t *a, void *value, size_t bytes)
+lh_status_t train_agree_first(train_agree_t *a, void *value, size_t bytes)
 {
     lh_assert(bytes > 0);
     if (a->ranks == NULL) return LH_OK;
@@ -187,7 +187,7 @@ lh_status_t agree_first(agree_t *a, void *value, size_t bytes)
     return status;
 }
 
-lh_status_t agree_failure(agree_t *a, lh_status_t *status, char *sentence, size_t bytes)
+lh_status_t train_agree_failure(train_agree_t *a, lh_status_t *status, char *sentence, size_t bytes)
 {
     typedef struct failure {
         lh_status_t status;
@@ -228,11 +228,11 @@ static void join_texts(const char (*all)[AGREE_TEXT], uint32_t size, text_t *out
     }
 }
 
-lh_status_t agree_text(agree_t *a, const char *mine, text_t *out)
+lh_status_t train_agree_text(train_agree_t *a, const char *mine, text_t *out)
 {
     char own[AGREE_TEXT] = {0};
     (void)snprintf(own, sizeof(own), "%s", mine);
-    const uint32_t size = agree_size(a);
+    const uint32_t size = train_agree_size(a);
     char(*all)[AGREE_TEXT] = mem_array(size, sizeof(*all));
     if (all == NULL) return LH_NO_MEMORY;
     lh_status_t status = LH_OK;

@@ -21,41 +21,41 @@ typedef struct train_ranks {
 } train_ranks_t;
 
 enum { AGREE_MOST = 4, AGREE_SENTENCE = 512 };
-typedef struct agree {          /* numbers of all ranks */
+typedef struct train_agree {    /* numbers of all ranks */
     const train_ranks_t *ranks; /* NULL: alone */
     double *all;                /* [size][AGREE_MOST] */
-} agree_t;
+} train_agree_t;
 
 /* ranks NULL, or of size 1: alone. */
-lh_status_t agree_new(const train_ranks_t *ranks, agree_t *out) LH_MUST_CHECK;
-void agree_free(agree_t *a);
-static inline uint32_t agree_rank(const agree_t *a)
+lh_status_t train_agree_new(const train_ranks_t *ranks, train_agree_t *out) LH_MUST_CHECK;
+void train_agree_free(train_agree_t *a);
+static inline uint32_t train_agree_rank(const train_agree_t *a)
 {
     return a->ranks == NULL ? 0 : a->ranks->rank;
 }
-static inline uint32_t agree_size(const agree_t *a)
+static inline uint32_t train_agree_size(const train_agree_t *a)
 {
     return a->ranks == NULL ? 1 : a->ranks->size;
 }
 
 /* Each value becomes the sum over all ranks, added in their order: the same bits on all of them. */
-lh_status_t agree_sum(agree_t *a, double *values, uint32_t count) LH_MUST_CHECK;
+lh_status_t train_agree_sum(train_agree_t *a, double *values, uint32_t count) LH_MUST_CHECK;
 /* The same in two calls: the values travel while something else is done. */
-lh_status_t agree_start(agree_t *a, const double *values, uint32_t count) LH_MUST_CHECK;
-lh_status_t agree_finish(agree_t *a, double *values, uint32_t count) LH_MUST_CHECK;
+lh_status_t train_agree_start(train_agree_t *a, const double *values, uint32_t count) LH_MUST_CHECK;
+lh_status_t train_agree_finish(train_agree_t *a, double *values, uint32_t count) LH_MUST_CHECK;
 /* What each rank says of itself (at most AGREE_TEXT bytes with its NUL) as one text, the same on
  * all: once where all say the same, else rank by rank. */
 enum { AGREE_TEXT = 192 };
-lh_status_t agree_text(agree_t *a, const char *mine, text_t *out) LH_MUST_CHECK;
+lh_status_t train_agree_text(train_agree_t *a, const char *mine, text_t *out) LH_MUST_CHECK;
 /* Whoever has failed gives its status and sentence (at most `bytes` with the NUL), the others LH_OK:
  * all take those of the first one, named if it is another. */
-lh_status_t agree_failure(agree_t *a, lh_status_t *status, char *sentence,
-                          size_t bytes) LH_MUST_CHECK;
+lh_status_t train_agree_failure(train_agree_t *a, lh_status_t *status, char *sentence,
+                                size_t bytes) LH_MUST_CHECK;
 /* All ranks take what rank 0 gives. */
-lh_status_t agree_first(agree_t *a, void *value, size_t bytes) LH_MUST_CHECK;
+lh_status_t train_agree_first(train_agree_t *a, void *value, size_t bytes) LH_MUST_CHECK;
 
 typedef struct train_comm {
-    train_ranks_t ranks; /* of agree_new and evaluation_new; context is this struct */
+    train_ranks_t ranks; /* of train_agree_new and evaluation_new; context is this struct */
     comm_t *comm;
     const job_t *job;
     control_t *control;

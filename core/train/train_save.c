@@ -1,4 +1,6 @@
 /* train_save.c - hands the weights and states to the writer and hears what became of them. */
+#include <train/train_save.h>
+
 #include <errno.h>
 #include <math.h>
 #include <stdio.h>
@@ -23,7 +25,7 @@ static void save_tell(trainer_t *t, const writer_result_t *r, double stall_s)
                                   .reason = r->status == LH_OK ? NULL : r->reason};
     if (t->how->observer != NULL)
         t->how->observer->saved(t->how->observer, &report);
-    else if (report.reason != NULL && agree_rank(&t->agree) == 0)
+    else if (report.reason != NULL && train_agree_rank(&t->agree) == 0)
         log_line(LH_LOG_WARN, "step %llu was not saved: %s", (unsigned long long)r->step,
                  r->reason);
 }
@@ -44,7 +46,7 @@ static void save_ended(trainer_t *t, const writer_result_t *result)
 
 static bool save_alone(const trainer_t *t)
 {
-    return agree_size(&t->agree) == 1;
+    return train_agree_size(&t->agree) == 1;
 }
 
 void trainer_poll_save(trainer_t *t)
@@ -58,7 +60,7 @@ void trainer_poll_save(trainer_t *t)
 double trainer_save_word(trainer_t *t)
 {
     if (save_alone(t) || t->save_phase == SAVE_NONE) return 0;
-    if (t->save_phase == SAVE_COMMITS && agree_rank(&t->agree) > 0) return 0;
+    if (t->save_phase == SAVE_COMMITS && train_agree_rank(&t->agree) > 0) return 0;
     if (!t->save_ended) t->save_ended = writer_poll(t->writer, &t->save_result) == LH_OK;
     if (!t->save_ended) return 1;
     return t->save_result.status == LH_OK ? 0 : SAVE_FAILED;
@@ -66,7 +68,7 @@ double trainer_save_word(trainer_t *t)
 
 lh_status_t trainer_save_agreed(trainer_t *t, double words)
 {
-    const bool leads = agree_rank(&t->agree) == 0;
+    const bool leads = train_agree_rank(&t->agree) == 0;
     if (save_alone(t) || t->save_phase == SAVE_NONE) return LH_OK;
     if (words - SAVE_FAILED * floor(words / SAVE_FAILED) > 0) return LH_OK; /* some are at it */
     const bool committed = words == 0 && t->save_phase == SAVE_COMMITS;
@@ -79,8 +81,8 @@ lh_status_t trainer_save_agreed(trainer_t *t, double words)
     writer_result_t *r = &t->save_result;
     if (!committed) {
         if (t->save_phase == SAVE_COMMITS && !leads) r->status = LH_OK;
-        const lh_status_t status = agree_failure(&t->agree, &r->status, r->reason,
-                                                 sizeof(r->reason));
+        const lh_status_t status = train_agree_failure(&t->agree, &r->status, r->reason,
+                                                       sizeof(r->reason));
         if (status != LH_OK) return status;
     }
     writer_settle(t->writer, committed);
@@ -100,9 +102,9 @@ static lh_status_t save_await(trainer_t *t, uint64_t most_ns)
     const uint64_t since = sys()->now_ns();
     bool late = false;
     while (!late && (save_alone(t) ? writer_busy(t->writer) : t->save_phase != SAVE_NONE)) {
-        const bool over = agree_rank(&t->agree) == 0 && sys()->now_ns() - since >= most_ns;
+        const bool over = train_agree_rank(&t->agree) == 0 && sys()->now_ns() - since >= most_ns;
         double words[2] = {trainer_save_word(t), over};
-        lh_status_t status = agree_sum(&t->agree, words, 2);
+        lh_status_t status = train_agree_sum(&t->agree, words, 2);
         if (status == LH_OK) status = trainer_save_agreed(t, words[0]);
         if (status != LH_OK) return status;
         late = words[1] > 0;
@@ -175,8 +177,8 @@ static checkpoint_meta_t save_describe(trainer_t *t)
 static lh_status_t agree_save(trainer_t *t, bool cannot, bool *skip, bool *saved)
 {
     double values[2] = {cannot, 0};
-    if (agree_rank(&t->agree) == 0) values[1] = t->saved_step == t->step;
-    const lh_status_t status = agree_sum(&t->agree, values, 2);
+    if (train_agree_rank(&t->agree) == 0) values[1] = t->saved_step == t->step;
+    const lh_status_t status = train_agree_sum(&t->agree, values, 2);
     *skip = values[0] > 0;
     *saved = values[1] > 0;
     return status;
@@ -194,7 +196,7 @@ static lh_status_t take_snapshot(trainer_t *t, bool last)
 
 lh_status_t trainer_save(trainer_t *t, bool last)
 {
-    const bool alone = agree_size(&t->agree) == 1;
+    const bool alone = train_agree_size(&t->agree) == 1;
     if (alone && t->saved_step == t->step) return LH_OK;
     const uint64_t since = sys()->now_ns();
     trainer_doing(t, t->step, "a save");
@@ -206,7 +208,7 @@ lh_status_t trainer_save(trainer_t *t, bool last)
     if (agreed != LH_OK) return agreed;
     if (saved) return LH_OK;
     if (skip) return not_saved(t, status, last, since);
-    status = bindings_before_save(t->bindings, t->step, t->loss);
+    status = step_calls_before_save(t->calls, t->step, t->loss);
     if (status == LH_OK) status = take_snapshot(t, last);
     if (status != LH_OK) return status;
     const checkpoint_meta_t meta = save_describe(t);
@@ -225,7 +227,7 @@ static rank_memory_t own_memory(const trainer_t *t)
     struct rusage usage = {0};
     lh_device_memory_t device;
     const engine_t *e = t->session->engine;
-    rank_memory_t m = {.rank = agree_rank(&t->agree)};
+    rank_memory_t m = {.rank = train_agree_rank(&t->agree)};
     engine_memory(e, &m.planned);
     engine_memory_measured(e, &m.measured);
     if (t->comm.comm != NULL) {
@@ -241,7 +243,7 @@ static rank_memory_t own_memory(const trainer_t *t)
 
 lh_status_t trainer_memory(trainer_t *t)
 {
-    const uint32_t size = agree_size(&t->agree);
+    const uint32_t size = train_agree_size(&t->agree);
     if (t->memory != NULL) return LH_OK; /* the last save has asked before */
     const rank_memory_t mine = own_memory(t);
     rank_memory_t *all = mem_array(size, sizeof(*all));

@@ -4,7 +4,6 @@
 #define TRAIN_TRAINER_H
 
 #include <checkpoint/writer.h>
-#include <session/bindings.h>
 #include <session/snapshot.h>
 #include <session/step_layout.h>
 #include <session/train_comm.h>
@@ -16,8 +15,8 @@ typedef struct trainer {
     const train_how_t *how;
     const job_t *job;
     train_comm_t comm; /* of several ranks; comm.comm is NULL alone */
-    agree_t agree;
-    bindings_t *bindings;
+    train_agree_t agree;
+    step_calls_t *calls;
     writer_t *writer;
     checkpoint_t *resumed; /* while opening */
     uint64_t below;        /* steps of checkpoints that may be resumed */
@@ -59,36 +58,8 @@ typedef struct trainer {
     rank_memory_t *memory; /* of all ranks, once the steps are made */
 } trainer_t;
 
-/* train_open.c */
 lh_status_t trainer_open(trainer_t *t, const train_how_t *how) LH_MUST_CHECK;
 void trainer_close(trainer_t *t);
-
-/* train_start.c: the writer, and the checkpoint that the run goes on from (t->resumed, NULL: none).
- */
-lh_status_t trainer_start(trainer_t *t) LH_MUST_CHECK;
-/* Fills weights and states from t->resumed, each byte read once and checked; where some are lost
- * that checkpoint is skipped and all ranks take an older one. */
-lh_status_t trainer_resume(trainer_t *t) LH_MUST_CHECK;
-/* train_open.c: what must be as it was where same_bits is promised. */
-lh_status_t trainer_check_bits(const trainer_t *t) LH_MUST_CHECK;
-
-/* train_step.c: makes step t->step + 1; *applied is false if it was not finite. */
-lh_status_t trainer_step(trainer_t *t, bool *applied) LH_MUST_CHECK;
-
-/* train_save.c */
-/* Hands over, or says why not: where the save before takes too long, this one is left out, unless
- * it is the last of the run. */
-lh_status_t trainer_save(trainer_t *t, bool last) LH_MUST_CHECK;
-void trainer_poll_save(trainer_t *t);
-/* Of several ranks: what this one says of the save under way in a sum over all ranks, and what
- * follows from that sum. All ranks do the latter at the same point of the run. */
-double trainer_save_word(trainer_t *t);
-lh_status_t trainer_save_agreed(trainer_t *t, double words) LH_MUST_CHECK;
-/* Waits until what was handed over is committed; fails if it was not. */
-lh_status_t trainer_finish_save(trainer_t *t) LH_MUST_CHECK;
-
-/* train_save.c: all ranks tell all, once the steps are made. */
-lh_status_t trainer_memory(trainer_t *t) LH_MUST_CHECK;
 
 /* For the sentence when this rank or another is lost: "in step 40, evaluation". text may be NULL.
  */

@@ -5,7 +5,7 @@
 #define WATCH_METRICS_H
 
 #include <base/file.h>
-#include <train/observer.h>
+#include <train/train.h>
 
 typedef struct metrics {
     file_records_t file;

@@ -3,7 +3,7 @@
 #ifndef WATCH_PROGRESS_H
 #define WATCH_PROGRESS_H
 
-#include <train/observer.h>
+#include <train/train.h>
 
 typedef struct progress_line {
     bool terminal; /* stderr is one that shows a line that renews itself */

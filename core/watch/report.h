@@ -3,7 +3,7 @@
 #ifndef WATCH_REPORT_H
 #define WATCH_REPORT_H
 
-#include <train/observer.h>
+#include <train/train.h>
 
 /* Writes folder/report.html; start and end as the observer got them. */
 lh_status_t report_write(const char *folder, const run_start_t *start,

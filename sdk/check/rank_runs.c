@@ -13,7 +13,7 @@
 #include <engine/weights.h>
 #include <graph/op_table.h>
 #include <parallel/update.h>
-#include <plan/bench_ranks.h>
+#include <plan/collective_bench.h>
 #include <session/snapshot.h>
 #include <session/train_comm.h>
 

@@ -4,14 +4,14 @@
 
 #include <plugin/call.h>
 #include <plugin/signature.h>
-#include <session/bindings.h>
+#include <session/step_layout.h>
 
 int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t size)
 {
     static const call_variable_t variables[] = {{"step", CALL_U64}, {"loss", CALL_F64}};
     static const call_value_t values[] = {{.u64 = 7}, {.f64 = 0.5}};
-    const call_scope_t scope = {.functions = schedule_functions,
-                                .function_count = schedule_function_count,
+    const call_scope_t scope = {.functions = rate_functions,
+                                .function_count = rate_function_count,
                                 .variables = variables,
                                 .variable_count = 2};
     fuzz_part_t text;

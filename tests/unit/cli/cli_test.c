@@ -67,7 +67,7 @@ static void a_mistake_is_one_sentence(void **state)
 static void every_command_has_a_summary_a_function_and_flags_with_help(void **state)
 {
     uint32_t count;
-    const command_t *const *all = commands(&count);
+    const command_t *const *all = cli_commands(&count);
     (void)state;
     for (uint32_t i = 0; i < count; i++) {
         text_t usage = {0};

@@ -19,7 +19,7 @@
 #include <base/file.h>
 #include <base/log.h>
 #include <base/memory.h>
-#include <cli/check_step.h>
+#include <cli/check.h>
 #include <cli/model_source.h>
 #include <config/job_load.h>
 #include <control/control_socket.h>
@@ -29,9 +29,9 @@
 #include <engine/program.h>
 #include <engine/weights.h>
 #include <longhaul/dtype.h>
-#include <plan/job_programs.h>
+#include <plan/step_plan.h>
 #include <plugin/host.h>
-#include <train/trainer.h>
+#include <train/train_save.h>
 
 #include <cmocka.h>
 #undef fail
@@ -518,22 +518,22 @@ static void compare_check(const check_step_t *checked, uint32_t rank,
 static void plan_job(const one_job_t *j, uint32_t rank, text_t *out)
 {
     world_t *world;
-    job_programs_t p;
+    plan_programs_t p;
     memory_report_t memory;
     OK(world_plan(j->job, rank, &world));
-    const job_programs_how_t how = {.session = {.job = j->job,
-                                                .registry = registry,
-                                                .vocab = j->source.vocab,
-                                                .given = j->source.given,
-                                                .given_count = j->source.given_count,
-                                                .world = world},
-                                    .documents = job_documents(j->job, j->eod)};
+    const plan_programs_how_t how = {.session = {.job = j->job,
+                                                 .registry = registry,
+                                                 .vocab = j->source.vocab,
+                                                 .given = j->source.given,
+                                                 .given_count = j->source.given_count,
+                                                 .world = world},
+                                     .documents = plan_documents(j->job, j->eod)};
     const bool apart = j->job->data.documents == DOCUMENTS_APART;
     assert_int_equal(how.documents.from_files,
                      apart && j->job->train.max_documents == 0 && j->eod < 0);
     extra_loss = j->extra_loss;
-    OK(job_programs_open(&how, &p));
-    job_programs_memory(&p, &memory);
+    OK(plan_programs_open(&how, &p));
+    plan_programs_memory(&p, &memory);
     write_made(p.session, &p.layout, p.programs.schedule, &memory, out);
 
     check_step_t checked;
@@ -548,7 +548,7 @@ static void plan_job(const one_job_t *j, uint32_t rank, text_t *out)
     OK(check_step_open(&check, &checked));
     compare_check(&checked, rank, &memory);
     check_step_close(&checked);
-    job_programs_close(&p);
+    plan_programs_close(&p);
     world_free(world);
 }
 
@@ -592,7 +592,7 @@ static void the_plan_is_what_runs(void **state)
 static void refused(const char *set, const char *sentence)
 {
     job_t *job;
-    job_programs_t p;
+    plan_programs_t p;
     check_step_t checked;
     char path[256];
     const option_given_t rows = {"vocab", "64", "test", true};
@@ -600,14 +600,14 @@ static void refused(const char *set, const char *sentence)
     OK(job_load(path, &set, set == NULL ? 0 : 1, &job));
     const check_step_how_t check = {
         .job = job, .registry = registry, .given = &rows, .given_count = 1};
-    const job_programs_how_t plan = {
+    const plan_programs_how_t plan = {
         .session = {.job = job, .registry = registry, .given = &rows, .given_count = 1}};
     assert_int_not_equal(check_step_open(&check, &checked), LH_OK);
     check_step_close(&checked);
     if (strstr(fail_reason(), sentence) == NULL) print_error("check: %s\n", fail_reason());
     assert_non_null(strstr(fail_reason(), sentence));
     fail_clear();
-    assert_int_not_equal(job_programs_open(&plan, &p), LH_OK);
+    assert_int_not_equal(plan_programs_open(&plan, &p), LH_OK);
     if (strstr(fail_reason(), sentence) == NULL) print_error("plan: %s\n", fail_reason());
     assert_non_null(strstr(fail_reason(), sentence));
     job_free(job);

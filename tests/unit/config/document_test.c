@@ -9,7 +9,7 @@
 
 static const char *value_of(const document_t *d, const char *section, const char *key)
 {
-    const document_entry_t *e = section_find(document_find(d, section), key);
+    const document_entry_t *e = document_entry(document_find(d, section), key);
     return e == NULL ? NULL : e->value;
 }
 
@@ -50,7 +50,7 @@ static void values_are_read_as_people_write_them(void **state)
     assert_non_null(document_find(d, "empty"));
     assert_int_equal(document_find(d, "empty")->entry_count, 0);
     assert_string_equal(value_of(d, "site.tokyo-1", "last"), "yes");
-    assert_int_equal(section_find(document_find(d, "train"), "batch")->line, 6);
+    assert_int_equal(document_entry(document_find(d, "train"), "batch")->line, 6);
     assert_int_equal(document_find(d, "site.tokyo-1")->line, 16);
     document_free(d);
 }
@@ -157,7 +157,7 @@ static void an_including_file_overrides_and_remembers(void **state)
     scratch_text(s, "base.ini", "[train]\nsteps = 10\nbatch = 4\n[model]\nplugin = llama\n");
     scratch_text(s, "more.ini", "[train]\nbatch = 5\n");
     document_t *d = load(s, "a.ini", "include = base.ini, more.ini\n[train]\nsteps = 20\n");
-    const document_entry_t *steps = section_find(document_find(d, "train"), "steps");
+    const document_entry_t *steps = document_entry(document_find(d, "train"), "steps");
     assert_string_equal(steps->value, "20");
     assert_int_equal(steps->line, 3);
     assert_non_null(steps->overrides);
@@ -168,7 +168,7 @@ static void an_including_file_overrides_and_remembers(void **state)
     assert_string_equal(value_of(d, "model", "plugin"), "llama");
 
     assert_int_equal(document_set(d, "train.steps=30"), LH_OK);
-    steps = section_find(document_find(d, "train"), "steps");
+    steps = document_entry(document_find(d, "train"), "steps");
     assert_string_equal(steps->value, "30");
     assert_null(steps->file);
     assert_string_equal(steps->overrides->value, "20");

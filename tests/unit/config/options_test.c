@@ -1,7 +1,6 @@
 /* options_test.c - tables of options: filled, refused, and themselves checked. */
 #include <unit/base/scratch_files.h>
 
-#include <config/explain.h>
 #include <config/options.h>
 
 #define COUNT(t) (sizeof(t) / sizeof((t)[0]))
@@ -221,7 +220,7 @@ static void two_tables_share_a_section(void **state)
     options_free(core_rows, COUNT(core_rows), &core);
 
     text_t out = {0};
-    explain_section(&how, &out);
+    options_explain(&how, &out);
     assert_non_null(
         strstr(out.data, "heads              = 4                              ; config.json\n"));
     assert_non_null(strstr(out.data, "fallback.gate      = host                           ; "));
@@ -239,10 +238,10 @@ static void explained_text_is_read_again_as_the_same(void **state)
     const options_how_t how = {
         .document = d, .section = "model", .tables = &table, .table_count = 1};
     text_t out = {0};
-    explain_section(&how, &out);
+    options_explain(&how, &out);
     assert_int_equal(document_load(scratch_text(s, "b.ini", out.data), &again), LH_OK);
-    assert_string_equal(section_find(document_find(again, "model"), "plugin")->value, "a ; b");
-    assert_string_equal(section_find(document_find(again, "model"), "vocab")->value, "7");
+    assert_string_equal(document_entry(document_find(again, "model"), "plugin")->value, "a ; b");
+    assert_string_equal(document_entry(document_find(again, "model"), "vocab")->value, "7");
     text_free(&out);
     document_free(again);
     document_free(d);

@@ -15,7 +15,6 @@
 #include <engine/transfer_check.h>
 #include <engine/weights.h>
 #include <parallel/transfer_order.h>
-#include <plan/job_programs.h>
 #include <plan/step_plan.h>
 #include <plugin/host.h>
 
@@ -63,7 +62,7 @@ typedef struct planned { /* all ranks of a job */
     job_t *job;
     uint32_t ranks;
     world_t *worlds[MOST];
-    job_programs_t programs[MOST];
+    plan_programs_t programs[MOST];
     transfer_row_t *rows[MOST];
     transfer_list_t lists[MOST];
 } planned_t;
@@ -134,9 +133,9 @@ static void plan_open(planned_t *p, uint32_t world, uint32_t optimizer, uint32_t
     p->ranks = job_ranks(p->job);
     for (uint32_t r = 0; r < p->ranks; r++) {
         ok(world_plan(p->job, r, &p->worlds[r]));
-        const job_programs_how_t how = {
+        const plan_programs_how_t how = {
             .session = {.job = p->job, .registry = registry, .vocab = 192, .world = p->worlds[r]}};
-        ok(job_programs_open(&how, &p->programs[r]));
+        ok(plan_programs_open(&how, &p->programs[r]));
         ok(transfer_rows(p->programs[r].session->engine, &p->rows[r], &p->lists[r].count));
         p->lists[r].rows = p->rows[r];
     }
@@ -146,7 +145,7 @@ static void plan_close(planned_t *p)
 {
     for (uint32_t r = 0; r < p->ranks; r++) {
         mem_free(p->rows[r]);
-        job_programs_close(&p->programs[r]);
+        plan_programs_close(&p->programs[r]);
         world_free(p->worlds[r]);
     }
     job_free(p->job);
@@ -319,7 +318,7 @@ static void the_plan_counts_what_ranks_exchange(void **state)
     planned_t p;
     step_plan_t plan;
     plan_open(&p, 0, 2, 0);
-    const job_programs_t *one = &p.programs[0];
+    const plan_programs_t *one = &p.programs[0];
     const uint64_t elements = weights_parameters(one->session->weights)->elements;
     assert_int_equal(one->programs.schedule->rounds, 8);
     ok(step_plan_new(one->programs.train, one->programs.update, one->programs.schedule->rounds,

@@ -20,14 +20,14 @@ static lh_status_t gather(void *context, const void *mine, size_t bytes, void *a
 static void says(const char *const texts[RANKS], const char *expected)
 {
     const train_ranks_t ranks = {.rank = 2, .size = RANKS, .gather = gather};
-    agree_t a;
+    train_agree_t a;
     text_t out = {0};
     memcpy(said, texts, sizeof(said));
-    assert_int_equal(agree_new(&ranks, &a), LH_OK);
-    assert_int_equal(agree_text(&a, said[2], &out), LH_OK);
+    assert_int_equal(train_agree_new(&ranks, &a), LH_OK);
+    assert_int_equal(train_agree_text(&a, said[2], &out), LH_OK);
     assert_string_equal(out.data, expected);
     text_free(&out);
-    agree_free(&a);
+    train_agree_free(&a);
 }
 
 static void equal_devices_are_said_once(void **state)
@@ -41,13 +41,13 @@ static void equal_devices_are_said_once(void **state)
 static void alone_it_is_what_it_says(void **state)
 {
     (void)state;
-    agree_t a;
+    train_agree_t a;
     text_t out = {0};
-    assert_int_equal(agree_new(NULL, &a), LH_OK);
-    assert_int_equal(agree_text(&a, "cpu", &out), LH_OK);
+    assert_int_equal(train_agree_new(NULL, &a), LH_OK);
+    assert_int_equal(train_agree_text(&a, "cpu", &out), LH_OK);
     assert_string_equal(out.data, "cpu");
     text_free(&out);
-    agree_free(&a);
+    train_agree_free(&a);
 }
 
 int main(void)

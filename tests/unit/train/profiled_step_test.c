@@ -7,7 +7,7 @@
 #include <config/job_load.h>
 #include <data/indexed.h>
 #include <plugin/host.h>
-#include <train/train.h>
+#include <train/train_run.h>
 
 enum { TOKENS = 512, STEPS = 7 };
 

@@ -13,7 +13,7 @@
 #include <base/memory.h>
 #include <base/sys.h>
 #include <unit/full_disk.h>
-#include <watch/event_file.h>
+#include <watch/watch.h>
 
 #include <cmocka.h>
 
@@ -37,7 +37,7 @@ static void the_checksum_is_the_published_one(void **state)
     (void)state;
     static const char data[] = "\x1a\x11"
                                "CRC test, one two";
-    assert_int_equal(event_crc(data, sizeof(data) - 1), 0x5794D08A);
+    assert_int_equal(watch_events_crc(data, sizeof(data) - 1), 0x5794D08A);
 }
 
 static char *read_only_file(size_t *length)
@@ -63,17 +63,17 @@ static uint32_t u32(const char *at)
 static void a_full_disk_costs_whole_records(void **state)
 {
     (void)state;
-    event_file_t *f;
+    watch_events_t *f;
     sys_t full = sys_real;
     full.write = write_while_space;
     sys_use(&full);
     space = SIZE_MAX;
-    assert_int_equal(event_file_open(folder, &f), LH_OK);
+    assert_int_equal(watch_events_open(folder, &f), LH_OK);
     for (uint64_t step = 1; step <= 4; step++) {
         space = step == 2 ? 20 : step == 3 ? 0 : SIZE_MAX;
-        event_file_scalar(f, step, "train/loss", 2.5);
+        watch_events_scalar(f, step, "train/loss", 2.5);
     }
-    event_file_close(f);
+    watch_events_close(f);
     sys_use(NULL);
 
     size_t length, at = 0;
@@ -93,11 +93,11 @@ static void a_full_disk_costs_whole_records(void **state)
 static void records_hold_version_then_scalars(void **state)
 {
     (void)state;
-    event_file_t *f;
-    assert_int_equal(event_file_open(folder, &f), LH_OK);
-    event_file_scalar(f, 7, "train/loss", 2.5);
-    event_file_scalar(f, 300, "train/loss", -1);
-    event_file_close(f);
+    watch_events_t *f;
+    assert_int_equal(watch_events_open(folder, &f), LH_OK);
+    watch_events_scalar(f, 7, "train/loss", 2.5);
+    watch_events_scalar(f, 300, "train/loss", -1);
+    watch_events_close(f);
 
     size_t length, at = 0;
     char *data = read_only_file(&length);
@@ -105,9 +105,9 @@ static void records_hold_version_then_scalars(void **state)
     while (at < length) {
         uint64_t bytes;
         memcpy(&bytes, data + at, 8);
-        assert_int_equal(u32(data + at + 8), event_crc(data + at, 8));
+        assert_int_equal(u32(data + at + 8), watch_events_crc(data + at, 8));
         assert_true(at + 16 + bytes <= length);
-        assert_int_equal(u32(data + at + 12 + bytes), event_crc(data + at + 12, bytes));
+        assert_int_equal(u32(data + at + 12 + bytes), watch_events_crc(data + at + 12, bytes));
         const char *event = data + at + 12;
         assert_int_equal(event[0], 0x09); /* wall time */
         if (records == 0)

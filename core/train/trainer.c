@@ -1,8 +1,8 @@
 /* train_open.c - brings a training run up: what can be refused is refused before a device is taken,
  * and the checkpoint writer forks before the first thread starts. */
-#include <session/snapshot.h>
 #include <train/trainer.h>
 
+#include <errno.h>
 #include <math.h>
 #include <stdio.h>
 
@@ -10,8 +10,237 @@
 #include <base/log.h>
 #include <base/memory.h>
 #include <base/sys.h>
+#include <checkpoint/commit.h>
+#include <checkpoint/rank_save.h>
 #include <engine/engine_profile.h>
 #include <engine/weights.h>
+#include <session/snapshot.h>
+
+/* What must be as it was where same_bits is promised. */
+static lh_status_t start_check_bits(const trainer_t *t)
+{
+    if (t->resumed == NULL || !t->job->train.same_bits) return LH_OK;
+    const lh_status_t status = snapshot_identity_compare(
+        t->resumed->path, t->resumed->manifest->meta.model, t->identity.data);
+    if (status != LH_OK) return status;
+    const char *then = t->resumed->manifest->meta.device;
+    const char *now = t->devices.data;
+    if (then != NULL && *then != '\0' && !text_equal(then, now))
+        return fail(LH_MISMATCH,
+                    "%s was made on '%s', this is '%s': the same bits can't be promised; set "
+                    "[train] same_bits = no to go on",
+                    t->resumed->path, then, now);
+    return LH_OK;
+}
+
+/* ---- where the run goes on ---- */
+
+typedef struct start { /* what rank 0 tells */
+    uint64_t session;
+    uint64_t step;
+    lh_status_t status;
+    bool resumed;
+    char run[RUN_ID], self[SHA256_TEXT];
+    char reason[512];
+} start_t;
+
+/* What the newest checkpoint says must be what this run would have made of it. */
+static lh_status_t check_data_order(const trainer_t *t)
+{
+    const checkpoint_meta_t *m = &t->resumed->manifest->meta;
+    if (m->cursor != m->step * t->job->train.batch)
+        return fail(LH_INVALID,
+                    "%s: made with a batch of %llu sequences, [train] batch is %llu now: the order "
+                    "of the data would change",
+                    t->resumed->path, (unsigned long long)(m->step == 0 ? 0 : m->cursor / m->step),
+                    (unsigned long long)t->job->train.batch);
+    if (m->tokens != m->cursor * t->job->train.sequence)
+        return fail(LH_INVALID,
+                    "%s: made with sequences of %llu tokens, [train] sequence is %llu now: the "
+                    "order of the data would change",
+                    t->resumed->path,
+                    (unsigned long long)(m->cursor == 0 ? 0 : m->tokens / m->cursor),
+                    (unsigned long long)t->job->train.sequence);
+    return LH_OK;
+}
+
+static lh_status_t find_newest(trainer_t *t)
+{
+    const char *folder = t->job->checkpoint.folder;
+    const lh_status_t status = checkpoint_open_newest(folder, t->below, &t->resumed);
+    if (status != LH_OK) return status;
+    if (t->resumed == NULL && t->below != UINT64_MAX)
+        return fail(LH_CORRUPT, "%s: none of its checkpoints is whole", folder);
+    if (t->resumed == NULL) return LH_OK;
+    if (t->how->resume) return check_data_order(t);
+    return fail(LH_INVALID,
+                "%s holds step %llu of an earlier run; go on from it with --resume, or move it "
+                "away",
+                folder, (unsigned long long)t->resumed->manifest->meta.step);
+}
+
+static lh_status_t name_run(trainer_t *t, uint64_t *session)
+{
+    uint8_t bytes[(RUN_ID - 1) / 2];
+    if (sys()->random(bytes, sizeof(bytes)) != 0 || sys()->random(session, sizeof(*session)) != 0)
+        return fail_io(errno, "no random bytes to be had");
+    if (t->resumed != NULL) {
+        (void)snprintf(t->run, sizeof(t->run), "%s", t->resumed->manifest->meta.run);
+        return LH_OK;
+    }
+    for (size_t i = 0; i < sizeof(bytes); i++)
+        (void)snprintf(t->run + 2 * i, 3, "%02x", bytes[i]);
+    return LH_OK;
+}
+
+static lh_status_t open_named(trainer_t *t, const start_t *start)
+{
+    char name[CHECKPOINT_NAME];
+    checkpoint_name(start->step, name);
+    char *path = path_join(t->job->checkpoint.folder, name);
+    if (path == NULL) return LH_NO_MEMORY;
+    lh_status_t status = checkpoint_open(path, &t->resumed);
+    if (status == LH_OK && strcmp(t->resumed->manifest->self, start->self) != 0)
+        status = fail(LH_MISMATCH,
+                      "%s: not the checkpoint that rank 0 sees there; all hosts must see the same "
+                      "folder",
+                      path);
+    mem_free(path);
+    return status;
+}
+
+/* Whoever does not see rank 0's folder fails, and the control plane tells all who that is. */
+static lh_status_t meet_in_folder(trainer_t *t, uint64_t session)
+{
+    const char *folder = t->job->checkpoint.folder;
+    double seen = 1;
+    if (train_agree_size(&t->agree) == 1) return LH_OK;
+    const bool leads = train_agree_rank(&t->agree) == 0;
+    lh_status_t status = leads ? LH_OK : rank_save_look(folder, session);
+    if (status == LH_OK) status = train_agree_sum(&t->agree, &seen, 1);
+    if (leads) rank_save_unmark(folder, session);
+    return status;
+}
+
+/* `opened`: what became of opening the writer, so far. */
+static lh_status_t lead_start(trainer_t *t, lh_status_t opened)
+{
+    start_t start = {.session = 0};
+    lh_status_t status = opened == LH_OK ? find_newest(t) : opened;
+    if (status == LH_OK) status = name_run(t, &start.session);
+    if (status == LH_OK && train_agree_size(&t->agree) > 1)
+        status = rank_save_mark(t->job->checkpoint.folder, start.session);
+    start.status = status;
+    if (status != LH_OK)
+        (void)snprintf(start.reason, sizeof(start.reason), "%.500s", fail_reason());
+    memcpy(start.run, t->run, sizeof(start.run));
+    start.resumed = t->resumed != NULL;
+    if (start.resumed) {
+        start.step = t->resumed->manifest->meta.step;
+        memcpy(start.self, t->resumed->manifest->self, sizeof(start.self));
+    }
+    const lh_status_t told = train_agree_first(&t->agree, &start, sizeof(start));
+    if (status != LH_OK || told != LH_OK) return status != LH_OK ? status : told;
+    writer_session(t->writer, start.session);
+    return meet_in_folder(t, start.session);
+}
+
+static lh_status_t follow_start(trainer_t *t, lh_status_t opened)
+{
+    start_t start = {.session = 0};
+    if (opened != LH_OK) return opened; /* the run ends here, and so for all */
+    const lh_status_t status = train_agree_first(&t->agree, &start, sizeof(start));
+    if (status != LH_OK) return status;
+    if (start.status != LH_OK) return fail(start.status, "%s", start.reason);
+    memcpy(t->run, start.run, sizeof(t->run));
+    writer_session(t->writer, start.session);
+    const lh_status_t met = meet_in_folder(t, start.session);
+    return met == LH_OK && start.resumed ? open_named(t, &start) : met;
+}
+
+static void take_start(trainer_t *t)
+{
+    if (t->resumed == NULL) return;
+    const checkpoint_meta_t *m = &t->resumed->manifest->meta;
+    t->step = t->first_step = m->step;
+    t->tokens = m->tokens;
+    t->saved_step = m->step;
+    writer_parent(t->writer, t->resumed->manifest->self);
+}
+
+/* Opens the writer, and the checkpoint that the run goes on from (t->resumed, NULL: none). */
+static lh_status_t start_find(trainer_t *t)
+{
+    const writer_how_t how = {.folder = t->job->checkpoint.folder,
+                              .keep = t->job->checkpoint.keep,
+                              .deadline_ns = t->job->checkpoint.deadline_ns,
+                              .rank = train_agree_rank(&t->agree),
+                              .ranks = train_agree_size(&t->agree)};
+    lh_status_t status = writer_open(&how, &t->writer);
+    /* Not even rank 0's failure to open may leave the others waiting: it is told below. */
+    status = how.rank == 0 ? lead_start(t, status) : follow_start(t, status);
+    if (status == LH_OK) take_start(t);
+    return status;
+}
+
+static lh_status_t start_load(trainer_t *t, bool *lost)
+{
+    const lh_status_t status = snapshot_load(t->snapshot, t->resumed, true);
+    *lost = status != LH_OK && checkpoint_lost(status, errno);
+    return status;
+}
+
+/* The engine was built with what the checkpoint before named. */
+static lh_status_t check_older(const trainer_t *t)
+{
+    const char *then = t->resumed->manifest->meta.variants;
+    const lh_status_t status = start_check_bits(t);
+    if (status != LH_OK || !t->job->train.same_bits || then == NULL || *then == '\0' ||
+        text_equal(then, t->variants.data))
+        return status;
+    return fail(LH_MISMATCH,
+                "%s: made with other kernels than the checkpoint after it; start again",
+                t->resumed->path);
+}
+
+/* Whoever found the damage warns, and rank 0. */
+static lh_status_t start_older(trainer_t *t, bool lost)
+{
+    const uint64_t step = t->resumed->manifest->meta.step;
+    const bool leads = train_agree_rank(&t->agree) == 0;
+    if (!lost) {
+        (void)fail(LH_CORRUPT, "another rank found it damaged");
+    }
+    if (lost || leads) checkpoint_skip(step);
+    checkpoint_close(t->resumed);
+    t->resumed = NULL;
+    t->below = step;
+    const lh_status_t status = leads ? lead_start(t, LH_OK) : follow_start(t, LH_OK);
+    if (status != LH_OK) return status;
+    take_start(t);
+    return check_older(t);
+}
+
+/* Fills weights and states from t->resumed, each byte read once and checked; where some are lost
+ * that checkpoint is skipped and all ranks take an older one. */
+static lh_status_t start_resume(trainer_t *t)
+{
+    for (;;) {
+        bool lost = false;
+        lh_status_t status = start_load(t, &lost);
+        if (status != LH_OK && !lost) return status;
+        double found = lost;
+        status = train_agree_sum(&t->agree, &found, 1);
+        if (status != LH_OK) return status;
+        if (found == 0) break;
+        status = start_older(t, lost);
+        if (status != LH_OK) return status;
+    }
+    if (train_agree_rank(&t->agree) == 0) checkpoint_make_way(t->job->checkpoint.folder, t->step);
+    return LH_OK;
+}
+
+/* ---- session, data, programs ---- */
 
 static lh_status_t digest_config(const job_t *job, char out[SHA256_TEXT])
 {
@@ -53,31 +282,15 @@ static lh_status_t open_session(trainer_t *t)
                                .comm = t->comm.comm};
     lh_status_t status = session_open(&how, &t->session);
     if (status != LH_OK) return status;
-    identity_text(t->session, &t->identity);
-    identity_tokenizer(t->how->tokenizer, &t->identity);
-    text_printf(&t->identity, "launch.ranks = %u\n", agree_size(&t->agree));
+    snapshot_identity(t->session, &t->identity);
+    snapshot_identity_tokenizer(t->how->tokenizer, &t->identity);
+    text_printf(&t->identity, "launch.ranks = %u\n", train_agree_size(&t->agree));
     if (t->comm.comm != NULL) sites_text(t->how->world, &t->identity);
     status = text_status(&t->identity);
     if (status == LH_OK)
-        status = agree_text(&t->agree, engine_properties(t->session->engine)->fingerprint,
-                            &t->devices);
-    return status == LH_OK ? trainer_check_bits(t) : status;
-}
-
-lh_status_t trainer_check_bits(const trainer_t *t)
-{
-    if (t->resumed == NULL || !t->job->train.same_bits) return LH_OK;
-    const lh_status_t status = identity_compare(t->resumed->path, t->resumed->manifest->meta.model,
-                                                t->identity.data);
-    if (status != LH_OK) return status;
-    const char *then = t->resumed->manifest->meta.device;
-    const char *now = t->devices.data;
-    if (then != NULL && *then != '\0' && !text_equal(then, now))
-        return fail(LH_MISMATCH,
-                    "%s was made on '%s', this is '%s': the same bits can't be promised; set "
-                    "[train] same_bits = no to go on",
-                    t->resumed->path, then, now);
-    return LH_OK;
+        status = train_agree_text(&t->agree, engine_properties(t->session->engine)->fingerprint,
+                                  &t->devices);
+    return status == LH_OK ? start_check_bits(t) : status;
 }
 
 static lh_status_t open_split(const trainer_t *t, uint32_t split, batches_t **out)
@@ -93,7 +306,7 @@ static lh_status_t check_data(trainer_t *t, uint64_t train, uint64_t valid)
     text_t all = {0};
     (void)snprintf(own, sizeof(own), "train %016llx, held out %016llx", (unsigned long long)train,
                    (unsigned long long)valid);
-    lh_status_t status = agree_text(&t->agree, own, &all);
+    lh_status_t status = train_agree_text(&t->agree, own, &all);
     if (status == LH_OK && !text_equal(all.data, own))
         status = fail(LH_MISMATCH,
                       "data.train = %s: the ranks' token files differ (digests: %s); all must have "
@@ -111,7 +324,7 @@ static lh_status_t open_data(trainer_t *t)
     if (status != LH_OK) return status;
     text_printf(&t->identity, "data.content = %016llx\n", (unsigned long long)digest);
     status = text_status(&t->identity);
-    if (status == LH_OK) status = trainer_check_bits(t);
+    if (status == LH_OK) status = start_check_bits(t);
     if (status == LH_OK && t->layout.score.use != 0) status = open_split(t, SPLIT_VALID, &t->valid);
     if (status == LH_OK && t->valid != NULL) status = batches_digest(t->valid, &valid);
     return status == LH_OK ? check_data(t, digest, valid) : status;
@@ -147,7 +360,8 @@ static lh_status_t make_batches(trainer_t *t)
 
 static step_layout_t layout_of(const trainer_t *t, uint64_t documents_per_sample)
 {
-    return step_layout(t->job, agree_rank(&t->agree), agree_size(&t->agree), documents_per_sample);
+    return step_layout(t->job, train_agree_rank(&t->agree), train_agree_size(&t->agree),
+                       documents_per_sample);
 }
 
 /* The order of micro-batches must be that of the checkpoint, and all ranks' the same, though each
@@ -159,9 +373,9 @@ static lh_status_t check_schedule(trainer_t *t)
     text_printf(&t->identity, "parallel.accumulation = %s\n", own.failed ? "" : own.data);
     lh_status_t status = text_status(&own);
     if (status == LH_OK) status = text_status(&t->identity);
-    if (status == LH_OK) status = trainer_check_bits(t);
+    if (status == LH_OK) status = start_check_bits(t);
     if (status == LH_OK && t->job->parallel.schedule != NULL)
-        status = agree_text(&t->agree, own.data, &all);
+        status = train_agree_text(&t->agree, own.data, &all);
     if (status == LH_OK && all.length > 0 && !text_equal(all.data, own.data))
         status = fail(LH_MISMATCH, "parallel.schedule = %s: the ranks' files differ (%s)",
                       t->job->parallel.schedule, all.data);
@@ -206,7 +420,7 @@ static lh_status_t start_weights(trainer_t *t)
                                             t->job->model.init_std);
     if (status != LH_OK) return status;
     if (t->resumed != NULL)
-        status = trainer_resume(t);
+        status = start_resume(t);
     else if (t->how->imported != NULL)
         status = load_imported(t);
     if (status != LH_OK || t->session->transfers == NULL) return status;
@@ -224,11 +438,11 @@ static uint64_t head_bytes(const trainer_t *t)
  */
 static lh_status_t check_manifest(trainer_t *t)
 {
-    const uint32_t ranks = agree_size(&t->agree);
+    const uint32_t ranks = train_agree_size(&t->agree);
     uint64_t own = 0;
     lh_status_t status = writer_manifest_bytes(t->writer, &own);
-    double bytes = (double)(own + (agree_rank(&t->agree) == 0 ? head_bytes(t) : 0));
-    if (status == LH_OK) status = agree_sum(&t->agree, &bytes, 1);
+    double bytes = (double)(own + (train_agree_rank(&t->agree) == 0 ? head_bytes(t) : 0));
+    if (status == LH_OK) status = train_agree_sum(&t->agree, &bytes, 1);
     if (status != LH_OK || bytes <= MANIFEST_MOST) return status;
     return fail(LH_INVALID,
                 "the manifest of a checkpoint would take %.0f bytes, at most %d are read again%s",
@@ -292,11 +506,11 @@ lh_status_t trainer_open(trainer_t *t, const train_how_t *how)
                      .valid_loss = NAN};
     lh_status_t status = open_comm(t);
     if (status == LH_OK)
-        status = agree_new(t->comm.comm != NULL ? &t->comm.ranks : NULL, &t->agree);
+        status = train_agree_new(t->comm.comm != NULL ? &t->comm.ranks : NULL, &t->agree);
     t->layout = layout_of(t, 0);
     if (status == LH_OK) status = digest_config(t->job, t->config);
-    if (status == LH_OK) status = bindings_new(t->job, how->registry, &t->bindings);
-    if (status == LH_OK) status = trainer_start(t);
+    if (status == LH_OK) status = step_calls_new(t->job, how->registry, &t->calls);
+    if (status == LH_OK) status = start_find(t);
     if (status == LH_OK) status = open_session(t);
     if (status == LH_OK) status = check_profiler(t);
     if (status == LH_OK) status = open_data(t);
@@ -316,7 +530,7 @@ void trainer_close(trainer_t *t)
 {
     checkpoint_close(t->resumed);
     train_comm_close(&t->comm, !t->failed);
-    if (t->failed && agree_size(&t->agree) > 1)
+    if (t->failed && train_agree_size(&t->agree) > 1)
         writer_leave(t->writer);
     else
         writer_close(t->writer);
@@ -341,6 +555,21 @@ void trainer_close(trainer_t *t)
     text_free(&t->identity);
     text_free(&t->devices);
     session_close(t->session);
-    bindings_free(t->bindings);
-    agree_free(&t->agree);
+    step_calls_free(t->calls);
+    train_agree_free(&t->agree);
+}
+
+/* ---- what the loop and the saves share ---- */
+
+void trainer_doing(const trainer_t *t, uint64_t step, const char *text)
+{
+    if (t->how->control != NULL) control_progress(t->how->control, step, text);
+}
+
+void trainer_clock(trainer_t *t, uint32_t part, uint64_t *since)
+{
+    lh_assert(part < STEP_PARTS);
+    const uint64_t now = sys()->now_ns();
+    t->part_ns[part] += now - *since;
+    *since = now;
 }

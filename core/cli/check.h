@@ -1,10 +1,24 @@
-/* cli/check_step.h - the training step of a job, recorded without a device: what planning or training
- * would refuse is refused here, and what each rank holds from step to step is counted. */
-#ifndef CLI_CHECK_STEP_H
-#define CLI_CHECK_STEP_H
+/* cli/check.h - what can be known of a job beyond its options, without a device: whether the files that
+ * it reads are there or made before, whether it would write over them, and its training step, recorded.
+ */
+#ifndef CLI_CHECK_H
+#define CLI_CHECK_H
 
 #include <base/text.h>
+#include <config/job.h>
 #include <session/step_layout.h>
+
+/* Refuses a file that the INI names, or that is the INI, and that is one of the job's own; what is
+ * not there, or what only a pattern matches, is no matter. */
+lh_status_t check_inputs(const job_t *job) LH_MUST_CHECK;
+/* Refuses an input, tokenizer or data set of the job's stages that is neither there nor made by an
+ * earlier stage. Where the first rank is: others may see other files. */
+lh_status_t check_inputs_there(const job_t *job) LH_MUST_CHECK;
+/* Refuses an [export] folder that is or holds what the job keeps elsewhere. import_folder: of the
+ * import stage, NULL: none. */
+lh_status_t check_export_target(const job_t *job, const char *import_folder) LH_MUST_CHECK;
+
+/* ---- the training step ---- */
 
 typedef struct check_step_how {
     const job_t *job;

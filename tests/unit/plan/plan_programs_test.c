@@ -1,4 +1,4 @@
-/* job_programs_test.c - what is planned for a job against what its device is asked for, and what a
+/* plan_programs_test.c - what is planned for a job against what its device is asked for, and what a
  * bench of it measures. */
 #include <math.h>
 #include <setjmp.h>
@@ -14,14 +14,14 @@
 #include <engine/engine_profile.h>
 #include <engine/program.h>
 #include <engine/weights.h>
-#include <plan/program_bench.h>
+#include <plan/device_bench.h>
 #include <plan/step_plan.h>
 #include <plugin/host.h>
 
 #include <cmocka.h>
 #undef fail
 
-static char folder[] = "/tmp/job_programs_test_XXXXXX";
+static char folder[] = "/tmp/plan_programs_test_XXXXXX";
 static host_t *host;
 static registry_t *registry;
 static job_t *job;
@@ -65,10 +65,10 @@ static int stop(void **state)
     return folder_remove(folder) != LH_OK;
 }
 
-static void open_programs(job_programs_t *p)
+static void open_programs(plan_programs_t *p)
 {
-    const job_programs_how_t how = {.session = {.job = job, .registry = registry, .vocab = 192}};
-    ok(job_programs_open(&how, p));
+    const plan_programs_how_t how = {.session = {.job = job, .registry = registry, .vocab = 192}};
+    ok(plan_programs_open(&how, p));
 }
 
 /* Counts what is allocated on the way to the device. */
@@ -92,7 +92,7 @@ static void the_plan_is_what_the_device_is_asked_for(void **state)
     counting.alloc = counting_alloc;
     ((plugin_t *)(uintptr_t)device)->device = &counting;
 
-    job_programs_t p;
+    plan_programs_t p;
     memory_report_t planned, built;
     open_programs(&p);
     assert_int_equal(asked[LH_SPACE_DEVICE], 0); /* planning takes nothing */
@@ -107,7 +107,7 @@ static void the_plan_is_what_the_device_is_asked_for(void **state)
     const uint64_t held = planned.bytes[MEMORY_PARAMETERS] + planned.bytes[MEMORY_GRADIENTS] +
                           planned.bytes[MEMORY_MASTER] + planned.bytes[MEMORY_STATE];
     assert_in_range(held, 16 * weights, 16 * weights + 64 * 4 * 64);
-    job_programs_close(&p);
+    plan_programs_close(&p);
     ((plugin_t *)(uintptr_t)device)->device = real_api;
 }
 
@@ -115,7 +115,7 @@ static void the_plan_is_what_the_device_is_asked_for(void **state)
 static void matmuls_of_a_step_are_six_flops_a_weight_and_token(void **state)
 {
     (void)state;
-    job_programs_t p;
+    plan_programs_t p;
     step_plan_t plan;
     open_programs(&p);
     assert_int_equal(p.programs.schedule->rounds, 3);
@@ -127,7 +127,7 @@ static void matmuls_of_a_step_are_six_flops_a_weight_and_token(void **state)
     const double weights = 2 * (4 * 32 * 32 + 3 * 32 * 48) + 192 * 32;
     assert_true(flops == 6 * weights * 6 * 16);
     step_plan_free(&plan);
-    job_programs_close(&p);
+    plan_programs_close(&p);
 }
 
 /* Fully recomputed, a block keeps its input, 2 x 16 tokens of 32 numbers, which the row before left to
@@ -135,7 +135,7 @@ static void matmuls_of_a_step_are_six_flops_a_weight_and_token(void **state)
 static void a_row_leaves_what_is_not_computed_again(void **state)
 {
     (void)state;
-    job_programs_t p;
+    plan_programs_t p;
     program_call_t call;
     job->train.recompute = RECOMPUTE_FULL;
     job->parallel.accumulation = ACCUMULATION_BREADTH;
@@ -143,25 +143,25 @@ static void a_row_leaves_what_is_not_computed_again(void **state)
     assert_int_equal(program_frame_bytes(p.programs.train), 2 * 16 * 32 * sizeof(float));
     assert_true(program_call(p.programs.train, false, 0, &call));
     assert_false(program_call(p.programs.train, true, 0, &call));
-    job_programs_close(&p);
+    plan_programs_close(&p);
     job->parallel.accumulation = ACCUMULATION_DEPTH; /* two inputs of blocks, and the gradient */
     open_programs(&p);
     assert_int_equal(program_frame_bytes(p.programs.train), 3 * 2 * 16 * 32 * sizeof(float));
     assert_true(program_call(p.programs.train, true, 0, &call));
-    job_programs_close(&p);
+    plan_programs_close(&p);
     job->train.recompute = RECOMPUTE_NONE;
 }
 
 static void a_bench_knows_all_that_the_plan_asks_for(void **state)
 {
     (void)state;
-    job_programs_t p;
+    plan_programs_t p;
     step_plan_t plan;
     measured_call_t *rows;
     uint32_t count;
     device_rate_t rate = {.peak_flops = {[LH_DTYPE_F32] = 1e9}, .bytes_per_second = 1e9};
     open_programs(&p);
-    ok(program_bench(&p, 0.01, &rate, &rows, &count));
+    ok(device_bench_program(&p, 0.01, &rate, &rows, &count));
     ok(step_plan_new(p.programs.train, p.programs.update, p.programs.schedule->rounds, &rate,
                      &plan));
     assert_int_equal(plan.unmeasured, 0);
@@ -177,7 +177,7 @@ static void a_bench_knows_all_that_the_plan_asks_for(void **state)
     mem_free(rows);
     step_plan_free(&plan);
     device_rate_free(&rate);
-    job_programs_close(&p);
+    plan_programs_close(&p);
 }
 
 /* As training refuses it. */
@@ -186,10 +186,11 @@ static void a_sequence_that_is_too_long_is_refused(void **state)
     (void)state;
     const char *const set = "train.sequence=17";
     job_t *longer;
-    job_programs_t p;
+    plan_programs_t p;
     ok(job_load(job->path, &set, 1, &longer));
-    const job_programs_how_t how = {.session = {.job = longer, .registry = registry, .vocab = 192}};
-    assert_int_equal(job_programs_open(&how, &p), LH_INVALID);
+    const plan_programs_how_t how = {
+        .session = {.job = longer, .registry = registry, .vocab = 192}};
+    assert_int_equal(plan_programs_open(&how, &p), LH_INVALID);
     assert_non_null(strstr(fail_reason(), "sequence = 17, the model is made for 16 tokens"));
     job_free(longer);
 }

@@ -1,4 +1,4 @@
-/* schedules_test.c - learning rates against values worked out by hand. */
+/* rates_test.c - learning rates against values worked out by hand. */
 #include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>
@@ -7,7 +7,7 @@
 
 #include <plugin/call.h>
 #include <plugin/host.h>
-#include <session/bindings.h>
+#include <session/step_layout.h>
 
 #include <cmocka.h>
 
@@ -21,8 +21,8 @@ static double rate(const char *text, uint64_t step)
     call_value_t out;
     assert_int_equal(host_new(&h), LH_OK);
     assert_int_equal(host_for(h, "longhaul", &host), LH_OK);
-    const call_scope_t scope = {.functions = schedule_functions,
-                                .function_count = schedule_function_count,
+    const call_scope_t scope = {.functions = rate_functions,
+                                .function_count = rate_function_count,
                                 .variables = variables,
                                 .variable_count = 1,
                                 .host = host};

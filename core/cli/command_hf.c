@@ -1,14 +1,19 @@
-/* command_import.c - longhaul import PIPELINE.ini: a Hugging Face folder becomes a checkpoint, its
- * config.json the model's options. */
+/* command_hf.c - the two ways between Hugging Face and this program. longhaul import PIPELINE.ini: a
+ * folder becomes a checkpoint, its config.json the model's options. longhaul export PIPELINE.ini: the
+ * newest checkpoint becomes a folder. */
 #include <base/confine.h>
 #include <base/file.h>
 #include <base/log.h>
 #include <base/memory.h>
 #include <base/sys.h>
+#include <cli/check.h>
 #include <cli/command_run.h>
 #include <cli/model_source.h>
 #include <hf/hf_config.h>
+#include <hf/hf_export.h>
 #include <hf/hf_import.h>
+
+/* ---- import ---- */
 
 /* What an import may open: its folder, what plugins need, and the files that links of the model's
  * folder lead to, as the Hugging Face cache is made of such. */
@@ -24,10 +29,10 @@ typedef struct import_paths { /* ended by NULL, as confine.h takes them */
 static const char *const libraries[] = {"/usr", "/lib", "/lib64", "/etc/ld.so.cache"};
 enum { LIBRARIES = sizeof(libraries) / sizeof(libraries[0]) };
 
-typedef struct listing {
+typedef struct link_listing {
     import_paths_t *paths;
     const char *folder;
-} listing_t;
+} link_listing_t;
 
 /* Only a regular file: a folder would bring all that lies in it. */
 static bool leads_to_file(const char *path)
@@ -40,7 +45,7 @@ static bool leads_to_file(const char *path)
 /* What is no link is reached through its folder anyway. */
 static int add_link(void *context, const char *name)
 {
-    const listing_t *l = context;
+    const link_listing_t *l = context;
     import_paths_t *p = l->paths;
     char *path = path_join(l->folder, name);
     if (path == NULL) return -1;
@@ -71,7 +76,7 @@ static lh_status_t import_paths_find(const cli_t *cli, import_paths_t *out)
 {
     const char *from = cli->job->import.from;
     import_paths_t p = {.write = {cli->job->pipeline.folder, "/dev/null"}};
-    listing_t listing = {&p, from};
+    link_listing_t listing = {&p, from};
     fail_clear();
     /* A folder that cannot be listed is the import's to tell of. */
     if (sys()->list(from, add_link, &listing) != 0 && fail_reason()[0] != '\0') goto no_memory;
@@ -91,7 +96,7 @@ no_memory:
     return LH_NO_MEMORY;
 }
 
-static lh_status_t load_plugin(const cli_t *cli, const plugin_t **out)
+static lh_status_t import_plugin(const cli_t *cli, const plugin_t **out)
 {
     const plugin_t *plugin;
     lh_status_t status = registry_load(cli->plugins, LH_KIND_MODEL, cli->job->model.plugin,
@@ -104,7 +109,7 @@ static lh_status_t load_plugin(const cli_t *cli, const plugin_t **out)
 }
 
 /* config.json by the table of the model's plugin, which refuses what it can't do. */
-static lh_status_t read_config(const cli_t *cli, const plugin_t *plugin, hf_config_t *out)
+static lh_status_t import_config(const cli_t *cli, const plugin_t *plugin, hf_config_t *out)
 {
     char *path = path_join(cli->job->import.from, "config.json");
     if (path == NULL) return LH_NO_MEMORY;
@@ -113,7 +118,7 @@ static lh_status_t read_config(const cli_t *cli, const plugin_t *plugin, hf_conf
     return status;
 }
 
-static lh_status_t open_layout(const cli_t *cli, const hf_config_t *config, model_layout_t *out)
+static lh_status_t import_layout(const cli_t *cli, const hf_config_t *config, model_layout_t *out)
 {
     option_given_t *given;
     lh_status_t status = model_source_given(config, "config.json", &given);
@@ -124,9 +129,9 @@ static lh_status_t open_layout(const cli_t *cli, const hf_config_t *config, mode
 }
 
 /* Tensors, shard by shard, into a checkpoint of step 0. */
-static lh_status_t convert(const cli_t *cli, const hf_config_t *config,
-                           const model_layout_t *layout, const char *folder,
-                           hf_import_result_t *out)
+static lh_status_t import_tensors(const cli_t *cli, const hf_config_t *config,
+                                  const model_layout_t *layout, const char *folder,
+                                  hf_import_result_t *out)
 {
     text_t options = {0};
     hf_config_text(config, &options);
@@ -160,14 +165,14 @@ static lh_status_t import_folder(void *context, void *out)
     const importer_t *im = context;
     hf_config_t config;
     model_layout_t layout;
-    lh_status_t status = read_config(im->cli, im->plugin, &config);
+    lh_status_t status = import_config(im->cli, im->plugin, &config);
     if (status != LH_OK) return status;
     if (config.ignored.data != NULL)
         log_line(LH_LOG_INFO, "%s: config.json: ignored: %s", im->cli->job->import.from,
                  config.ignored.data);
-    status = open_layout(im->cli, &config, &layout);
+    status = import_layout(im->cli, &config, &layout);
     if (status == LH_OK) {
-        status = convert(im->cli, &config, &layout, im->folder, out);
+        status = import_tensors(im->cli, &config, &layout, im->folder, out);
         model_layout_close(&layout);
     }
     hf_config_free(&config);
@@ -200,7 +205,7 @@ static int import_stage(cli_t *cli)
         return fail(LH_INVALID, "%s: [import] from is not set", cli->job->path);
     importer_t im = {.cli = cli};
     hf_import_result_t result;
-    lh_status_t status = load_plugin(cli, &im.plugin);
+    lh_status_t status = import_plugin(cli, &im.plugin);
     if (status != LH_OK) return status;
     char *folder = job_path(cli->job, "import");
     if (folder == NULL) return LH_NO_MEMORY;
@@ -220,4 +225,69 @@ const command_t command_import = {
     .needs = CLI_NEEDS_JOB | CLI_NEEDS_PLUGINS,
     .run = command_run_stage,
     .stage = import_stage,
+};
+
+/* ---- export ---- */
+
+static lh_status_t export_checkpoint(const cli_t *cli, const model_source_t *source,
+                                     model_layout_t *layout, checkpoint_t *from)
+{
+    const job_export_t *wanted = &cli->job->export;
+    const bool own_tokenizer = source->tokenizer != NULL && source->import_folder == NULL;
+    const hf_export_how_t how = {
+        .from = from,
+        .folder = wanted->folder,
+        .imported = source->import_folder,
+        .tokenizer = own_tokenizer ? cli->job->prepare.tokenizer : NULL,
+        .table = layout->plugin->model->hf,
+        .parameters = layout->parameters,
+        .option = model_layout_option,
+        .context = layout,
+        .host = layout->plugin->host,
+        .plugins = cli->plugins,
+        .dtype = wanted->dtype,
+        .shard_bytes = wanted->shard_bytes,
+        .bos = own_tokenizer ? tokenizer_special(source->tokenizer)->bos : -1,
+        .eos = own_tokenizer ? tokenizer_special(source->tokenizer)->eos : -1,
+    };
+    hf_export_result_t result;
+    const lh_status_t status = hf_export(&how, &result);
+    if (status == LH_OK)
+        cli_print_line("exported %llu tensors of step %llu, %.1f MB in %u file%s, to %s",
+                       (unsigned long long)result.tensors,
+                       (unsigned long long)from->manifest->meta.step, (double)result.bytes / 1e6,
+                       result.shards, result.shards == 1 ? "" : "s", wanted->folder);
+    return status;
+}
+
+static int export_stage(cli_t *cli)
+{
+    model_source_t source;
+    model_layout_t layout;
+    checkpoint_t *checkpoint = NULL;
+    lh_status_t status = model_source_open(cli->job, cli->plugins, TOKENIZER_IF_NAMED, &source);
+    if (status != LH_OK) return status;
+    status = check_export_target(cli->job, source.import_folder);
+    if (status == LH_OK) status = model_source_checkpoint(&source, &checkpoint);
+    if (status != LH_OK) goto close_source;
+    status = model_layout_open(cli->job, cli->plugins, source.given, source.given_count,
+                               source.vocab, &layout);
+    if (status != LH_OK) goto close_checkpoint;
+
+    status = model_source_same_model(&source, checkpoint, layout.plugin, layout.config);
+    if (status == LH_OK) status = export_checkpoint(cli, &source, &layout, checkpoint);
+    model_layout_close(&layout);
+close_checkpoint:
+    checkpoint_close(checkpoint);
+close_source:
+    model_source_close(&source);
+    return status;
+}
+
+const command_t command_export = {
+    .name = "export",
+    .summary = "the newest checkpoint to a Hugging Face folder",
+    .needs = CLI_NEEDS_JOB | CLI_NEEDS_PLUGINS,
+    .run = command_run_stage,
+    .stage = export_stage,
 };
