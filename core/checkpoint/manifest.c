@@ -11,7 +11,6 @@
 #include <base/memory.h>
 #include <checkpoint/tensor_part.h>
 #include <format/json.h>
-#include <format/json_writer.h>
 #include <format/safetensors.h>
 #include <format/shard_index.h>
 

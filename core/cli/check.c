@@ -5,8 +5,8 @@
 #include <base/memory.h>
 #include <base/sys.h>
 #include <config/job_check.h>
-#include <data/batches.h>
-#include <data/input_files.h>
+#include <data/input_lines.h>
+#include <data/samples.h>
 #include <engine/engine_profile.h>
 #include <engine/weights.h>
 #include <parallel/shards.h>
@@ -110,13 +110,13 @@ static lh_status_t need_set(const job_t *job, const char *key, const char *name,
 
 static lh_status_t need_sets(const job_t *job, const char *key, const char *list, uint32_t reader)
 {
-    blend_list_t parts;
+    samples_blend_list_t parts;
     if (list == NULL) return LH_OK;
-    lh_status_t status = blend_parse(list, &parts);
+    lh_status_t status = samples_blend_parse(list, &parts);
     if (status != LH_OK) return status;
     for (uint32_t i = 0; status == LH_OK && i < parts.count; i++)
         status = need_set(job, key, parts.parts[i].name, reader);
-    blend_list_free(&parts);
+    samples_blend_list_free(&parts);
     return status;
 }
 

@@ -18,7 +18,7 @@
 #include <comm/comm.h>
 #include <config/job_load.h>
 #include <config/quantity.h>
-#include <format/json_writer.h>
+#include <format/json.h>
 #include <launch/machine.h>
 #include <plan/collective_bench.h>
 #include <plan/device_bench.h>

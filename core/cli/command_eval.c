@@ -9,7 +9,7 @@
 #include <base/log.h>
 #include <base/memory.h>
 #include <cli/model_source.h>
-#include <data/documents.h>
+#include <data/encode_documents.h>
 #include <engine/weights.h>
 #include <session/evaluation.h>
 #include <session/snapshot.h>

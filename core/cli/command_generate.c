@@ -11,7 +11,7 @@
 #include <base/utf8.h>
 #include <cli/model_source.h>
 #include <config/quantity.h>
-#include <format/json_writer.h>
+#include <format/json.h>
 #include <session/generation.h>
 #include <session/snapshot.h>
 

@@ -10,8 +10,7 @@
 #include <cli/command_run.h>
 #include <cli/model_source.h>
 #include <hf/hf_config.h>
-#include <hf/hf_export.h>
-#include <hf/hf_import.h>
+#include <hf/hf_convert.h>
 
 /* ---- import ---- */
 

@@ -16,7 +16,7 @@
 #include <engine/engine_profile.h>
 #include <engine/program.h>
 #include <engine/weights.h>
-#include <format/json_writer.h>
+#include <format/json.h>
 #include <graph/draw.h>
 #include <launch/machine.h>
 #include <longhaul/dtype.h>

@@ -19,10 +19,9 @@
 #include <checkpoint/folder_lock.h>
 #include <cli/check.h>
 #include <cli/command_check.h>
-#include <data/batches.h>
-#include <data/input_files.h>
+#include <data/input_lines.h>
+#include <data/samples.h>
 #include <format/json.h>
-#include <format/json_writer.h>
 
 enum { STATE_LIMIT = 1 << 20 };
 
@@ -149,9 +148,9 @@ static void add_input(const char *path, text_t *out)
 /* Token files that no stage of this pipeline makes. */
 static lh_status_t add_data(const job_t *job, const char *list, text_t *out)
 {
-    blend_list_t sets;
+    samples_blend_list_t sets;
     if (list == NULL || job_has_stage(job, STAGE_PREPARE)) return LH_OK;
-    lh_status_t status = blend_parse(list, &sets);
+    lh_status_t status = samples_blend_parse(list, &sets);
     if (status != LH_OK) return status;
     for (uint32_t i = 0; i < sets.count && status == LH_OK; i++) {
         text_t index = {0};
@@ -162,7 +161,7 @@ static lh_status_t add_data(const job_t *job, const char *list, text_t *out)
         text_free(&index);
         mem_free(path);
     }
-    blend_list_free(&sets);
+    samples_blend_list_free(&sets);
     return status;
 }
 

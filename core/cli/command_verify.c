@@ -11,7 +11,7 @@
 #include <base/text.h>
 #include <checkpoint/checkpoint.h>
 #include <checkpoint/commit.h>
-#include <data/pair_record.h>
+#include <data/prepare.h>
 
 enum { LISTINGS = 16 };
 
@@ -100,10 +100,10 @@ static uint32_t verify_file(const char *path, lh_status_t status)
     return status == LH_OK ? 0 : 1;
 }
 
-static lh_status_t verify_pair(const pair_record_t *r)
+static lh_status_t verify_pair(const prepare_record_t *r)
 {
-    uint32_t bad = verify_file(r->idx, pair_record_check_idx(r));
-    bad += verify_file(r->bin, pair_record_check_bin(r));
+    uint32_t bad = verify_file(r->idx, prepare_record_check_idx(r));
+    bad += verify_file(r->bin, prepare_record_check_bin(r));
     if (bad == 0) return LH_OK;
     return fail(LH_CORRUPT, "%s: %u of the 2 token files it tells of are not as it says",
                 r->summary, bad);
@@ -114,15 +114,15 @@ static lh_status_t verify_named_pair(const char *path)
 {
     char *prefix = mem_text_n(path, strlen(path) - strlen(".idx"));
     if (prefix == NULL) return LH_NO_MEMORY;
-    pair_record_t record = {0};
-    lh_status_t status = pair_record_find(prefix, NULL, &record);
+    prepare_record_t record = {0};
+    lh_status_t status = prepare_record_find(prefix, NULL, &record);
     if (status == LH_OK && record.summary == NULL)
         status = fail(LH_INVALID,
                       "%s: no prepare.json beside it says what it must be; verify the folder of "
                       "the job that prepared it, if there is one",
                       path);
     if (status == LH_OK) status = verify_pair(&record);
-    pair_record_free(&record);
+    prepare_record_free(&record);
     mem_free(prefix);
     return status;
 }
@@ -169,11 +169,11 @@ static int verify(cli_t *cli)
     if (text_ends(cli->name, ".idx") || text_ends(cli->name, ".bin"))
         return verify_named_pair(cli->name);
 
-    pair_record_t record = {0};
-    lh_status_t status = pair_record_read(cli->name, &record);
+    prepare_record_t record = {0};
+    lh_status_t status = prepare_record_read(cli->name, &record);
     const bool paired = record.summary != NULL;
     if (status == LH_OK && paired) status = verify_pair(&record);
-    pair_record_free(&record);
+    prepare_record_free(&record);
     if (status == LH_OK) return verify_checkpoints(cli->name, paired);
     log_line(LH_LOG_WARN, "%s", fail_reason());
     const lh_status_t rest = verify_checkpoints(cli->name, true);

@@ -5,7 +5,7 @@
 
 #include <checkpoint/checkpoint.h>
 #include <config/job.h>
-#include <format/json_writer.h>
+#include <format/json.h>
 #include <graph/parameters.h>
 #include <hf/hf_config.h>
 #include <plugin/registry.h>

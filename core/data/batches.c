@@ -9,7 +9,7 @@
 #include <base/file.h>
 #include <base/memory.h>
 #include <base/text.h>
-#include <data/pair_record.h>
+#include <data/prepare.h>
 #include <data/samples.h>
 
 typedef struct batch_set {
@@ -23,9 +23,9 @@ struct batches {
     int32_t eod;
     batch_set_t *sets;
     uint32_t set_count;
-    blend_t blend;   /* empty: one set, or sets one after the other */
-    int32_t *tokens; /* [sequence + 1] of the sample at hand        */
-    uint8_t *begins; /* [sequence + 1]                              */
+    samples_blend_t blend; /* empty: one set, or sets one after the other */
+    int32_t *tokens;       /* [sequence + 1] of the sample at hand        */
+    uint8_t *begins;       /* [sequence + 1]                              */
 };
 
 static const char *const split_names[] = {"train", "valid", "test"};
@@ -41,10 +41,10 @@ static const char *split_list(const batches_how_t *how, bool *whole)
 /* The index of a pair that prepare made is the one it made. */
 static lh_status_t check_pair(const char *path, const char *folder)
 {
-    pair_record_t record;
-    lh_status_t status = pair_record_find(path, folder, &record);
-    if (status == LH_OK) status = pair_record_check(&record);
-    pair_record_free(&record);
+    prepare_record_t record;
+    lh_status_t status = prepare_record_find(path, folder, &record);
+    if (status == LH_OK) status = prepare_record_check(&record);
+    prepare_record_free(&record);
     return status;
 }
 
@@ -63,7 +63,7 @@ static lh_status_t pair_open(const batches_how_t *how, const char *path, indexed
     return status == LH_OK ? indexed_open(path, how->vocab, out) : status;
 }
 
-static lh_status_t set_open(const batches_how_t *how, const blend_part_t *part, bool whole,
+static lh_status_t set_open(const batches_how_t *how, const samples_blend_part_t *part, bool whole,
                             uint64_t wanted, batch_set_t *out)
 {
     char *path = path_join(how->folder, part->name);
@@ -91,7 +91,7 @@ static lh_status_t set_open(const batches_how_t *how, const blend_part_t *part, 
     return samples_new(&order, &out->samples);
 }
 
-static lh_status_t sets_open(const batches_how_t *how, const blend_list_t *list, bool whole,
+static lh_status_t sets_open(const batches_how_t *how, const samples_blend_list_t *list, bool whole,
                              batches_t *b)
 {
     b->sets = mem_array(list->count, sizeof(*b->sets));
@@ -99,7 +99,7 @@ static lh_status_t sets_open(const batches_how_t *how, const blend_list_t *list,
     for (uint32_t i = 0; i < list->count; i++) {
         const uint64_t wanted = list->count == 1
                                     ? how->samples
-                                    : blend_wanted(list->parts[i].weight, how->samples);
+                                    : samples_blend_wanted(list->parts[i].weight, how->samples);
         b->set_count = i + 1;
         const lh_status_t status = set_open(how, &list->parts[i], whole, wanted, &b->sets[i]);
         if (status != LH_OK) return status;
@@ -107,7 +107,7 @@ static lh_status_t sets_open(const batches_how_t *how, const blend_list_t *list,
     }
     if (list->count == 1 || how->samples == 0) return LH_OK;
     b->count = how->samples;
-    return blend_new(list, how->samples, &b->blend);
+    return samples_blend_new(list, how->samples, &b->blend);
 }
 
 lh_status_t batches_open(const batches_how_t *how, batches_t **out)
@@ -119,8 +119,8 @@ lh_status_t batches_open(const batches_how_t *how, batches_t **out)
     if (how->sequence == 0 || how->sequence >= INT32_MAX)
         return fail(LH_INVALID, "a sequence of %llu tokens, 1 to %d are possible",
                     (unsigned long long)how->sequence, INT32_MAX - 1);
-    blend_list_t list;
-    lh_status_t status = blend_parse(text, &list);
+    samples_blend_list_t list;
+    lh_status_t status = samples_blend_parse(text, &list);
     if (status != LH_OK) return status;
 
     batches_t *b = mem_new(sizeof(*b));
@@ -134,14 +134,14 @@ lh_status_t batches_open(const batches_how_t *how, batches_t **out)
     if (b->tokens == NULL || b->begins == NULL) goto close_batches;
     status = sets_open(how, &list, whole, b);
     if (status != LH_OK) goto close_batches;
-    blend_list_free(&list);
+    samples_blend_list_free(&list);
     *out = b;
     return LH_OK;
 
 close_batches:
     batches_close(b);
 free_list:
-    blend_list_free(&list);
+    samples_blend_list_free(&list);
     return status;
 }
 
@@ -152,7 +152,7 @@ void batches_close(batches_t *b)
         samples_free(b->sets[i].samples);
         indexed_close(b->sets[i].set);
     }
-    blend_free(&b->blend);
+    samples_blend_free(&b->blend);
     mem_free(b->begins);
     mem_free(b->tokens);
     mem_free(b->sets);
@@ -297,121 +297,4 @@ uint64_t batch_share_rows(const batch_share_t *s, uint64_t pass)
     const uint64_t before = pass * s->rows;
     if (before >= s->count) return 0;
     return s->count - before < s->rows ? s->count - before : s->rows;
-}
-
-/* Parses a weighted list of data sets and mixes them. */
-/* "name:weight" or "name"; a colon inside a folder's name is none of ours. */
-static lh_status_t part_parse(char *text, blend_part_t *out, bool *has_weight)
-{
-    char *colon = strrchr(text, ':');
-    *has_weight = colon != NULL && strchr(colon, '/') == NULL;
-    out->weight = 1;
-    if (*has_weight) {
-        char *end;
-        out->weight = strtod(colon + 1, &end);
-        if (*text_trim(colon + 1) == '\0' || *text_trim(end) != '\0' || !(out->weight > 0) ||
-            out->weight > 1e15)
-            return fail(LH_INVALID,
-                        "data set '%s': '%s' is no weight, a number above 0 is expected", text,
-                        colon + 1);
-        *colon = '\0';
-    }
-    const char *name = text_trim(text);
-    if (*name == '\0') return fail(LH_INVALID, "a data set of a blend has no name");
-    if (strlen(name) >= BLEND_NAME)
-        return fail(LH_INVALID, "data set '%.64s...': a name of %zu bytes, at most %d are allowed",
-                    name, strlen(name), BLEND_NAME - 1);
-    memcpy(out->name, name, strlen(name) + 1);
-    return LH_OK;
-}
-
-static lh_status_t parts_parse(char *text, blend_list_t *list)
-{
-    uint32_t weights = 0;
-    double sum = 0;
-    char *rest = NULL;
-    for (char *part = strtok_r(text, ",", &rest); part != NULL; part = strtok_r(NULL, ",", &rest)) {
-        bool has_weight;
-        if (list->count == BLEND_SETS)
-            return fail(LH_INVALID, "more than %d data sets in a blend", BLEND_SETS);
-        const lh_status_t status = part_parse(part, &list->parts[list->count], &has_weight);
-        if (status != LH_OK) return status;
-        sum += list->parts[list->count++].weight;
-        weights += has_weight ? 1 : 0;
-    }
-    if (list->count == 0) return fail(LH_INVALID, "no data set is named");
-    if (list->count > 1 && weights != list->count)
-        return fail(LH_INVALID,
-                    "%u of %u data sets have a weight; each needs one, as in a:0.7, b:0.3", weights,
-                    list->count);
-    for (uint32_t i = 0; i < list->count; i++)
-        list->parts[i].weight /= sum;
-    return LH_OK;
-}
-
-lh_status_t blend_parse(const char *text, blend_list_t *out)
-{
-    blend_list_t list = {.parts = mem_array(BLEND_SETS, sizeof(*list.parts))};
-    char *copy = mem_text(text);
-    lh_status_t status = LH_NO_MEMORY;
-    if (list.parts != NULL && copy != NULL) status = parts_parse(copy, &list);
-    mem_free(copy);
-    if (status != LH_OK) {
-        blend_list_free(&list);
-        return status;
-    }
-    *out = list;
-    return LH_OK;
-}
-
-void blend_list_free(blend_list_t *list)
-{
-    mem_free(list->parts);
-    *list = (blend_list_t){0};
-}
-
-uint64_t blend_wanted(double weight, uint64_t samples)
-{
-    return (uint64_t)ceil(ceil((double)samples * weight) * 1.005);
-}
-
-lh_status_t blend_new(const blend_list_t *list, uint64_t samples, blend_t *out)
-{
-    lh_assert(list->count > 0 && list->count <= BLEND_SETS);
-    if (samples >= UINT32_MAX)
-        return fail(LH_INVALID, "a blend of %llu samples, at most %u are possible",
-                    (unsigned long long)samples, UINT32_MAX - 1);
-    blend_t b = {.count = samples};
-    b.set = mem_array(samples, sizeof(*b.set));
-    b.sample = mem_array(samples, sizeof(*b.sample));
-    uint64_t *taken = mem_array(list->count, sizeof(*taken));
-    if (b.set == NULL || b.sample == NULL || taken == NULL) {
-        mem_free(taken);
-        blend_free(&b);
-        return LH_NO_MEMORY;
-    }
-    for (uint64_t i = 0; i < samples; i++) {
-        const double at = i == 0 ? 1.0 : (double)i;
-        uint32_t furthest = 0;
-        double most = -INFINITY;
-        for (uint32_t k = 0; k < list->count; k++) {
-            const double behind = list->parts[k].weight * at - (double)taken[k];
-            if (behind > most) {
-                most = behind;
-                furthest = k;
-            }
-        }
-        b.set[i] = (uint16_t)furthest;
-        b.sample[i] = (uint32_t)taken[furthest]++;
-    }
-    mem_free(taken);
-    *out = b;
-    return LH_OK;
-}
-
-void blend_free(blend_t *blend)
-{
-    mem_free(blend->sample);
-    mem_free(blend->set);
-    *blend = (blend_t){0};
 }

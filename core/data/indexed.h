@@ -3,8 +3,7 @@
 #ifndef DATA_INDEXED_H
 #define DATA_INDEXED_H
 
-#include <base/status.h>
-#include <data/pair_record.h>
+#include <base/digest.h>
 
 /* .idx, little-endian: magic 9, version u64, dtype u8, sequences S u64, boundaries B u64, then
  * i32 length [S], i64 byte offset in .bin [S], i64 boundary [B]. Boundaries begin with 0 and end
@@ -42,6 +41,15 @@ lh_status_t indexed_read(const indexed_t *set, uint64_t sequence, uint64_t at, u
  * reads. */
 enum { INDEXED_LOOKS = 256 };
 lh_status_t indexed_digest(const indexed_t *set, uint64_t *out) LH_MUST_CHECK;
+
+typedef struct pair_sum { /* of one file */
+    uint64_t bytes;
+    char sha256[SHA256_TEXT];
+} pair_sum_t;
+
+typedef struct pair_sums {
+    pair_sum_t idx, bin;
+} pair_sums_t;
 
 /* Writes Megatron's .bin and .idx, byte for byte as its preprocess_data
  * does, in fixed memory. Nothing stands under the final names before commit. */

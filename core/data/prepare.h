@@ -1,10 +1,13 @@
 /* data/prepare.h - the stage that turns JSONL into token files: corpus.bin and corpus.idx, a
- * summary in prepare.json, and the lines that were left out in prepare.rejected.txt. */
+ * summary in prepare.json, and the lines that were left out in prepare.rejected.txt. And what
+ * prepare.json says of the pair of token files, for whoever reads the pair: the length and SHA-256
+ * of each, as the format of the pair itself has no checksum. */
 #ifndef DATA_PREPARE_H
 #define DATA_PREPARE_H
 
-#include <base/digest.h>
 #include <config/job_check.h>
+#include <data/indexed.h>
+#include <format/json.h>
 #include <tokenizer/tokenizer.h>
 
 typedef struct prepare_counts {
@@ -39,5 +42,31 @@ typedef struct prepare_how {
 /* All or nothing: on any failure no file is left or changed. The result does not depend on
  * the number of workers. */
 lh_status_t prepare_run(const prepare_how_t *how, prepare_counts_t *out) LH_MUST_CHECK;
+
+typedef struct prepare_record {
+    char *summary;   /* path of the prepare.json that tells of the pair; NULL: none does */
+    char *idx, *bin; /* paths of the pair's files */
+    pair_sums_t sums;
+} prepare_record_t;
+
+/* "pair" in the prepare.json of `folder`: output is the pair's prefix. */
+void prepare_record_put(json_writer_t *w, const char *folder, const char *output,
+                        const pair_sums_t *sums);
+
+/* What the prepare.json beside the pair says of it, or that of the pipeline's `folder` (NULL:
+ * none). One of an older version, and a pair that was not made by prepare, have no record:
+ * out->summary is NULL then. */
+lh_status_t prepare_record_find(const char *prefix, const char *folder,
+                                prepare_record_t *out) LH_MUST_CHECK;
+/* That of the pair which the prepare.json in a folder tells of. */
+lh_status_t prepare_record_read(const char *folder, prepare_record_t *out) LH_MUST_CHECK;
+void prepare_record_free(prepare_record_t *r);
+
+/* The index is read whole, of the .bin only its length is looked at. LH_CORRUPT: not as it was
+ * made. Without a record all is well. */
+lh_status_t prepare_record_check(const prepare_record_t *r) LH_MUST_CHECK;
+/* Both are read whole. */
+lh_status_t prepare_record_check_idx(const prepare_record_t *r) LH_MUST_CHECK;
+lh_status_t prepare_record_check_bin(const prepare_record_t *r) LH_MUST_CHECK;
 
 #endif

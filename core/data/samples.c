@@ -63,8 +63,8 @@ static void documents_fill(const samples_how_t *how, samples_t *s, mt19937_t *ra
         s->documents[i] = (uint32_t)(how->first + i % range);
     const uint64_t together = s->document_count - (s->separate_final_epoch ? range : 0);
     lh_assert(together <= s->document_count);
-    mt19937_shuffle(random, s->documents, together);
-    mt19937_shuffle(random, s->documents + together, s->document_count - together);
+    samples_mt19937_shuffle(random, s->documents, together);
+    samples_mt19937_shuffle(random, s->documents + together, s->document_count - together);
 }
 
 /* Walks the shuffled sequences, sequence tokens from cut to cut. A cut that would fall behind a
@@ -94,8 +94,8 @@ static void shuffle_fill(samples_t *s, uint64_t before_final, mt19937_t *random)
         s->shuffle[i] = (uint32_t)i;
     const uint64_t together = s->separate_final_epoch ? before_final : s->count;
     lh_assert(together <= s->count);
-    mt19937_shuffle(random, s->shuffle, together);
-    mt19937_shuffle(random, s->shuffle + together, s->count - together);
+    samples_mt19937_shuffle(random, s->shuffle, together);
+    samples_mt19937_shuffle(random, s->shuffle + together, s->count - together);
 }
 
 static lh_status_t samples_fill(const samples_how_t *how, samples_t *s)
@@ -109,7 +109,7 @@ static lh_status_t samples_fill(const samples_how_t *how, samples_t *s)
     if (s->documents == NULL || s->cuts == NULL || s->shuffle == NULL) return LH_NO_MEMORY;
 
     mt19937_t random;
-    mt19937_seed(&random, (uint32_t)how->seed);
+    samples_mt19937_seed(&random, (uint32_t)how->seed);
     documents_fill(how, s, &random);
     cuts_fill(s);
     shuffle_fill(s, before_final, &random);
@@ -217,7 +217,7 @@ lh_status_t samples_split(const char *text, uint64_t sequences, uint64_t out[3][
 /* Mersenne twister (Matsumoto and Nishimura, 1998) and numpy's legacy shuffle. */
 enum { SHIFT = 397 };
 
-void mt19937_seed(mt19937_t *g, uint32_t seed)
+void samples_mt19937_seed(mt19937_t *g, uint32_t seed)
 {
     for (uint32_t i = 0; i < MT19937_WORDS; i++) {
         g->words[i] = seed;
@@ -226,7 +226,7 @@ void mt19937_seed(mt19937_t *g, uint32_t seed)
     g->next = MT19937_WORDS;
 }
 
-static void mt19937_renew(mt19937_t *g)
+static void samples_mt19937_renew(mt19937_t *g)
 {
     for (uint32_t i = 0; i < MT19937_WORDS; i++) {
         const uint32_t low = g->words[(i + 1) % MT19937_WORDS];
@@ -237,9 +237,9 @@ static void mt19937_renew(mt19937_t *g)
     g->next = 0;
 }
 
-uint32_t mt19937_next(mt19937_t *g)
+uint32_t samples_mt19937_next(mt19937_t *g)
 {
-    if (g->next == MT19937_WORDS) mt19937_renew(g);
+    if (g->next == MT19937_WORDS) samples_mt19937_renew(g);
     uint32_t y = g->words[g->next++];
     y ^= y >> 11;
     y ^= (y << 7) & 0x9d2c5680u;
@@ -248,23 +248,141 @@ uint32_t mt19937_next(mt19937_t *g)
 }
 
 /* Uniform in [0, most]: draws masked with the smallest all-ones mask until one is not above. */
-static uint32_t mt19937_draw(mt19937_t *g, uint32_t most)
+static uint32_t samples_mt19937_draw(mt19937_t *g, uint32_t most)
 {
     uint32_t mask = most, value;
     for (uint32_t shift = 1; shift < 32; shift *= 2)
         mask |= mask >> shift;
     do {
-        value = mt19937_next(g) & mask;
+        value = samples_mt19937_next(g) & mask;
     } while (value > most);
     return value;
 }
 
-void mt19937_shuffle(mt19937_t *g, uint32_t *items, uint64_t count)
+void samples_mt19937_shuffle(mt19937_t *g, uint32_t *items, uint64_t count)
 {
     lh_assert(count <= UINT32_MAX);
     for (uint64_t i = count; i-- > 1;) {
-        const uint32_t j = mt19937_draw(g, (uint32_t)i), item = items[i];
+        const uint32_t j = samples_mt19937_draw(g, (uint32_t)i), item = items[i];
         items[i] = items[j];
         items[j] = item;
     }
+}
+
+/* Parses a weighted list of data sets and mixes them. */
+/* "name:weight" or "name"; a colon inside a folder's name is none of ours. */
+static lh_status_t part_parse(char *text, samples_blend_part_t *out, bool *has_weight)
+{
+    char *colon = strrchr(text, ':');
+    *has_weight = colon != NULL && strchr(colon, '/') == NULL;
+    out->weight = 1;
+    if (*has_weight) {
+        char *end;
+        out->weight = strtod(colon + 1, &end);
+        if (*text_trim(colon + 1) == '\0' || *text_trim(end) != '\0' || !(out->weight > 0) ||
+            out->weight > 1e15)
+            return fail(LH_INVALID,
+                        "data set '%s': '%s' is no weight, a number above 0 is expected", text,
+                        colon + 1);
+        *colon = '\0';
+    }
+    const char *name = text_trim(text);
+    if (*name == '\0') return fail(LH_INVALID, "a data set of a blend has no name");
+    if (strlen(name) >= BLEND_NAME)
+        return fail(LH_INVALID, "data set '%.64s...': a name of %zu bytes, at most %d are allowed",
+                    name, strlen(name), BLEND_NAME - 1);
+    memcpy(out->name, name, strlen(name) + 1);
+    return LH_OK;
+}
+
+static lh_status_t parts_parse(char *text, samples_blend_list_t *list)
+{
+    uint32_t weights = 0;
+    double sum = 0;
+    char *rest = NULL;
+    for (char *part = strtok_r(text, ",", &rest); part != NULL; part = strtok_r(NULL, ",", &rest)) {
+        bool has_weight;
+        if (list->count == BLEND_SETS)
+            return fail(LH_INVALID, "more than %d data sets in a blend", BLEND_SETS);
+        const lh_status_t status = part_parse(part, &list->parts[list->count], &has_weight);
+        if (status != LH_OK) return status;
+        sum += list->parts[list->count++].weight;
+        weights += has_weight ? 1 : 0;
+    }
+    if (list->count == 0) return fail(LH_INVALID, "no data set is named");
+    if (list->count > 1 && weights != list->count)
+        return fail(LH_INVALID,
+                    "%u of %u data sets have a weight; each needs one, as in a:0.7, b:0.3", weights,
+                    list->count);
+    for (uint32_t i = 0; i < list->count; i++)
+        list->parts[i].weight /= sum;
+    return LH_OK;
+}
+
+lh_status_t samples_blend_parse(const char *text, samples_blend_list_t *out)
+{
+    samples_blend_list_t list = {.parts = mem_array(BLEND_SETS, sizeof(*list.parts))};
+    char *copy = mem_text(text);
+    lh_status_t status = LH_NO_MEMORY;
+    if (list.parts != NULL && copy != NULL) status = parts_parse(copy, &list);
+    mem_free(copy);
+    if (status != LH_OK) {
+        samples_blend_list_free(&list);
+        return status;
+    }
+    *out = list;
+    return LH_OK;
+}
+
+void samples_blend_list_free(samples_blend_list_t *list)
+{
+    mem_free(list->parts);
+    *list = (samples_blend_list_t){0};
+}
+
+uint64_t samples_blend_wanted(double weight, uint64_t samples)
+{
+    return (uint64_t)ceil(ceil((double)samples * weight) * 1.005);
+}
+
+lh_status_t samples_blend_new(const samples_blend_list_t *list, uint64_t samples,
+                              samples_blend_t *out)
+{
+    lh_assert(list->count > 0 && list->count <= BLEND_SETS);
+    if (samples >= UINT32_MAX)
+        return fail(LH_INVALID, "a blend of %llu samples, at most %u are possible",
+                    (unsigned long long)samples, UINT32_MAX - 1);
+    samples_blend_t b = {.count = samples};
+    b.set = mem_array(samples, sizeof(*b.set));
+    b.sample = mem_array(samples, sizeof(*b.sample));
+    uint64_t *taken = mem_array(list->count, sizeof(*taken));
+    if (b.set == NULL || b.sample == NULL || taken == NULL) {
+        mem_free(taken);
+        samples_blend_free(&b);
+        return LH_NO_MEMORY;
+    }
+    for (uint64_t i = 0; i < samples; i++) {
+        const double at = i == 0 ? 1.0 : (double)i;
+        uint32_t furthest = 0;
+        double most = -INFINITY;
+        for (uint32_t k = 0; k < list->count; k++) {
+            const double behind = list->parts[k].weight * at - (double)taken[k];
+            if (behind > most) {
+                most = behind;
+                furthest = k;
+            }
+        }
+        b.set[i] = (uint16_t)furthest;
+        b.sample[i] = (uint32_t)taken[furthest]++;
+    }
+    mem_free(taken);
+    *out = b;
+    return LH_OK;
+}
+
+void samples_blend_free(samples_blend_t *blend)
+{
+    mem_free(blend->sample);
+    mem_free(blend->set);
+    *blend = (samples_blend_t){0};
 }

@@ -54,8 +54,39 @@ typedef struct mt19937 {
     uint32_t next; /* index of the next word; MT19937_WORDS: make new ones */
 } mt19937_t;
 
-void mt19937_seed(mt19937_t *g, uint32_t seed); /* RandomState(seed)         */
-uint32_t mt19937_next(mt19937_t *g);
-void mt19937_shuffle(mt19937_t *g, uint32_t *items, uint64_t count); /* count <= 2^32 */
+void samples_mt19937_seed(mt19937_t *g, uint32_t seed); /* RandomState(seed)         */
+uint32_t samples_mt19937_next(mt19937_t *g);
+void samples_mt19937_shuffle(mt19937_t *g, uint32_t *items, uint64_t count); /* count <= 2^32 */
+
+/* Which data set each sample of a blend comes from, as Megatron's
+ * build_blending_indices chooses: always the one that is furthest behind its weight. */
+enum { BLEND_SETS = 256, BLEND_NAME = 1024 };
+
+typedef struct blend_part {
+    char name[BLEND_NAME];
+    double weight; /* of a sum of 1 */
+} samples_blend_part_t;
+
+typedef struct blend_list {
+    samples_blend_part_t *parts;
+    uint32_t count;
+} samples_blend_list_t;
+
+/* "corpus", or "a:0.7, b:0.3": every one has a weight, or there is one alone. */
+lh_status_t samples_blend_parse(const char *text, samples_blend_list_t *out) LH_MUST_CHECK;
+void samples_blend_list_free(samples_blend_list_t *list);
+
+/* Samples that a set must have for a blend of `samples`, with Megatron's half per cent to spare. */
+uint64_t samples_blend_wanted(double weight, uint64_t samples);
+
+typedef struct blend {
+    uint64_t count;
+    uint16_t *set;    /* [count] which data set       */
+    uint32_t *sample; /* [count] its how-manyeth one  */
+} samples_blend_t;
+
+lh_status_t samples_blend_new(const samples_blend_list_t *list, uint64_t samples,
+                              samples_blend_t *out) LH_MUST_CHECK;
+void samples_blend_free(samples_blend_t *blend);
 
 #endif

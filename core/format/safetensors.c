@@ -14,7 +14,6 @@
 #include <base/sys.h>
 #include <base/text.h>
 #include <format/json.h>
-#include <format/json_writer.h>
 
 enum {
     LENGTH_BYTES = 8,

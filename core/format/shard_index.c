@@ -6,7 +6,6 @@
 #include <base/file.h>
 #include <base/memory.h>
 #include <format/json.h>
-#include <format/json_writer.h>
 
 enum {
     NAME_MOST = 255,

@@ -11,7 +11,6 @@
 #include <base/text.h>
 #include <config/quantity.h>
 #include <format/json.h>
-#include <format/json_writer.h>
 #include <hf/hf_weights.h>
 
 /* Values of a config.json by dotted paths. */

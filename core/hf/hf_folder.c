@@ -18,7 +18,7 @@ enum { DIGITS = 8, NAMES_TRIED = 4, PLACES_TRIED = 100, PAUSE_NS = 20000000 };
 
 struct hf_folder {
     char *parent, *target, *staged, *aside;
-    own_files_t own;
+    hf_own_files_t own;
     int fd; /* holds the lock of staged */
 };
 
@@ -56,7 +56,7 @@ static lh_status_t folder_look(const hf_folder_t *f)
 {
     text_t foreign = {0};
     uint64_t count;
-    lh_status_t status = own_files_look(f->target, &f->own, &foreign, &count);
+    lh_status_t status = hf_own_files_look(f->target, &f->own, &foreign, &count);
     char *config = path_join(f->target, "config.json");
     if (config == NULL) status = LH_NO_MEMORY;
     if (status == LH_OK && foreign.length > 0)
@@ -123,8 +123,8 @@ static void sweep_folder(const sweep_t *s, const char *path)
     text_t foreign = {0};
     uint64_t count;
     if (try_hold(path, true, &fd) != 0) return; /* somebody works there */
-    if (own_files_look(path, &s->f->own, &foreign, &count) != LH_OK ||
-        (foreign.length == 0 && own_files_remove(path, &s->f->own) != LH_OK))
+    if (hf_own_files_look(path, &s->f->own, &foreign, &count) != LH_OK ||
+        (foreign.length == 0 && hf_own_files_remove(path, &s->f->own) != LH_OK))
         fail_clear(); /* the next run tries again */
     text_free(&foreign);
     (void)sys()->close(fd);
@@ -205,7 +205,7 @@ static void free_folder(hf_folder_t *f)
     mem_free(f);
 }
 
-lh_status_t hf_folder_begin(const char *folder, const own_files_t *own, hf_folder_t **out)
+lh_status_t hf_folder_begin(const char *folder, const hf_own_files_t *own, hf_folder_t **out)
 {
     hf_folder_t *f = mem_new(sizeof(*f));
     if (f == NULL) return LH_NO_MEMORY;
@@ -251,7 +251,7 @@ static lh_status_t folder_replace(const hf_folder_t *f)
         (void)sys_rename(f->aside, f->target);
         return status;
     }
-    const lh_status_t removed = own_files_remove(f->aside, &f->own);
+    const lh_status_t removed = hf_own_files_remove(f->aside, &f->own);
     return removed == LH_OK ? status : removed;
 }
 
@@ -397,12 +397,12 @@ static const char *const import_files[] = {
 };
 static const char *const import_folders[] = {"checkpoints", STEP, STAGED, NULL};
 
-const own_files_t own_files_of_export = {.files = export_files, .folders = none};
-const own_files_t own_files_of_import = {.files = import_files, .folders = import_folders};
+const hf_own_files_t hf_own_files_of_export = {.files = export_files, .folders = none};
+const hf_own_files_t hf_own_files_of_import = {.files = import_files, .folders = import_folders};
 
 typedef struct walk {
     const char *path, *inside; /* the folder, and its path in the one that was asked for */
-    const own_files_t *own;
+    const hf_own_files_t *own;
     text_t *foreign; /* NULL: what is ours is removed */
     uint64_t count;
 } walk_t;
@@ -414,7 +414,7 @@ static bool files_matches(const char *const *patterns, const char *name)
     return false;
 }
 
-static bool is_own_file(const own_files_t *own, const char *name)
+static bool is_own_file(const hf_own_files_t *own, const char *name)
 {
     return files_matches(own->files, name) || hf_files_carries(name) ||
            text_equal(own->extra, name);
@@ -455,8 +455,8 @@ static int walk_entry(void *context, const char *name)
     return result;
 }
 
-lh_status_t own_files_look(const char *folder, const own_files_t *own, text_t *foreign,
-                           uint64_t *count)
+lh_status_t hf_own_files_look(const char *folder, const hf_own_files_t *own, text_t *foreign,
+                              uint64_t *count)
 {
     walk_t w = {folder, "", own, foreign, 0};
     if (sys()->list(folder, walk_entry, &w) < 0)
@@ -465,7 +465,7 @@ lh_status_t own_files_look(const char *folder, const own_files_t *own, text_t *f
     return text_status(foreign);
 }
 
-lh_status_t own_files_remove(const char *folder, const own_files_t *own)
+lh_status_t hf_own_files_remove(const char *folder, const hf_own_files_t *own)
 {
     walk_t w = {folder, "", own, NULL, 0};
     if (sys()->list(folder, walk_entry, &w) != 0 || sys()->rmdir(folder) != 0)

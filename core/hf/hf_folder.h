@@ -14,22 +14,22 @@
 typedef struct own_files {
     const char *const *files, *const *folders;
     const char *extra; /* one more file in the folder itself, or NULL */
-} own_files_t;
+} hf_own_files_t;
 
-extern const own_files_t own_files_of_import, own_files_of_export;
+extern const hf_own_files_t hf_own_files_of_import, hf_own_files_of_export;
 
 /* Appends the path in the folder of the first entry that is none of these, shown; *count is of what
  * was seen until there. */
-lh_status_t own_files_look(const char *folder, const own_files_t *own, text_t *foreign,
-                           uint64_t *count) LH_MUST_CHECK;
+lh_status_t hf_own_files_look(const char *folder, const hf_own_files_t *own, text_t *foreign,
+                              uint64_t *count) LH_MUST_CHECK;
 /* Removes these files, then the folder, which fails where it holds another. */
-lh_status_t own_files_remove(const char *folder, const own_files_t *own) LH_MUST_CHECK;
+lh_status_t hf_own_files_remove(const char *folder, const hf_own_files_t *own) LH_MUST_CHECK;
 
 typedef struct hf_folder hf_folder_t;
 
 /* Refuses what is there already unless it holds nothing but `own`; sweeps what killed runs left;
  * then makes a new folder beside it, locked as long as this process works there. */
-lh_status_t hf_folder_begin(const char *folder, const own_files_t *own,
+lh_status_t hf_folder_begin(const char *folder, const hf_own_files_t *own,
                             hf_folder_t **out) LH_MUST_CHECK;
 const char *hf_folder_path(const hf_folder_t *f); /* of the new one, to be filled */
 /* Looks again, then renames it to its place. Frees f whatever it returns. */

@@ -16,7 +16,6 @@
 #include <base/memory.h>
 #include <base/text.h>
 #include <format/json.h>
-#include <format/json_writer.h>
 
 static bool is_float(lh_dtype_t dtype)
 {

@@ -10,7 +10,7 @@
 #include <base/status.h>
 #include <base/sys.h>
 #include <engine/engine_profile.h>
-#include <format/json_writer.h>
+#include <format/json.h>
 #include <parallel/transfer_order.h>
 #include <program/transfer.h>
 

@@ -5,7 +5,7 @@
 #define SESSION_LINK_RECORD_H
 
 #include <config/job.h>
-#include <format/json_writer.h>
+#include <format/json.h>
 #include <links/link_probe.h>
 
 /* The rows of a record's text. What is damaged, of another version or out of range is refused with

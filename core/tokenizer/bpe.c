@@ -2,7 +2,7 @@
 #include <tokenizer/bpe.h>
 
 #include <base/memory.h>
-#include <tokenizer/unicode.h>
+#include <base/utf8.h>
 
 enum { FIRST_SLOTS = 1024 };
 
@@ -19,8 +19,8 @@ void bpe_free(bpe_t *b)
     mem_free(b->merges);
     mem_free(b->aliases);
     mem_free(b->unused);
-    byte_trie_free(&b->frozen);
-    neighbours_close(&b->neighbours);
+    piece_trie_free(&b->frozen);
+    piece_neighbours_close(&b->neighbours);
     *b = (bpe_t){0};
 }
 
@@ -171,8 +171,8 @@ static void split_characters(const bpe_t *b, bpe_scratch_t *s, const char *text,
 
     while (p < end) {
         int32_t alias = 0;
-        const size_t frozen = b->has_frozen ? byte_trie_longest(&b->frozen, (const char *)p,
-                                                                (size_t)(end - p), &alias)
+        const size_t frozen = b->has_frozen ? piece_trie_longest(&b->frozen, (const char *)p,
+                                                                 (size_t)(end - p), &alias)
                                             : 0;
         if (frozen > 0) {
             append_symbol(s, b->first_alias + (uint32_t)alias);
@@ -505,7 +505,7 @@ static lh_status_t encode_words(const bpe_t *b, bpe_scratch_t *s, const char *te
     lh_status_t status = LH_OK;
 
     for (size_t at = 0; at < length && status == LH_OK;) {
-        const size_t size = neighbours_word(&b->neighbours, text + at, length - at);
+        const size_t size = piece_neighbours_word(&b->neighbours, text + at, length - at);
         const unsigned char first = (unsigned char)text[at];
         if (lone && first >= 0x80 && size == utf8_size(first))
             encode_character(b, text + at, size, out);

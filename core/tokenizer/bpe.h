@@ -3,9 +3,7 @@
 #ifndef TOKENIZER_BPE_H
 #define TOKENIZER_BPE_H
 
-#include <tokenizer/byte_trie.h>
-#include <tokenizer/neighbours.h>
-#include <tokenizer/tokenizer.h>
+#include <tokenizer/token_pieces.h>
 
 enum { BPE_NONE = 0x7FFFFFFF };
 #define BPE_FREE UINT64_MAX
@@ -31,7 +29,7 @@ typedef struct bpe {
     uint32_t unknown;           /* symbol of an unknown character; BPE_NONE: it is left out    */
     bool fuse_unknown;          /* a run of unknown characters is one id                      */
     bool by_words;              /* a text may be cut where `neighbours` says                  */
-    neighbours_t neighbours;
+    piece_neighbours_t neighbours;
     struct bpe_character {
         uint32_t character, symbol;
     } * table; /* open addressing; symbol BPE_NONE is free */
@@ -41,7 +39,7 @@ typedef struct bpe {
     uint32_t first_alias;
     bpe_alias_t *aliases;
     size_t alias_count, alias_room;
-    byte_trie_t frozen; /* strings taken before all else; the value is an alias's index */
+    piece_trie_t frozen; /* strings taken before all else; the value is an alias's index */
     bool has_frozen;
     uint8_t *unused; /* by symbol: pieces that may be joined but are written as their parts; NULL */
 } bpe_t;

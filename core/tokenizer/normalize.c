@@ -4,7 +4,7 @@
 #include <utf8proc.h>
 
 #include <base/memory.h>
-#include <tokenizer/unicode.h>
+#include <tokenizer/unicode_patterns.h>
 
 static const char space_mark[] = "\xE2\x96\x81"; /* U+2581 */
 
@@ -27,9 +27,9 @@ static void step_free(normalize_step_t *step)
 {
     mem_free(step->from);
     mem_free(step->to);
-    regex_free(step->regex);
-    charsmap_free(&step->spaces.charsmap);
-    byte_trie_free(&step->spaces.kept);
+    pattern_regex_free(step->regex);
+    normalize_charsmap_free(&step->spaces.charsmap);
+    piece_trie_free(&step->spaces.kept);
 }
 
 lh_status_t normalizer_add(normalizer_t *n, normalize_step_t step)
@@ -58,9 +58,9 @@ lh_status_t normalize_scratch_open(const normalizer_t *n, normalize_scratch_t *s
     s->matches = mem_array(n->count, sizeof(*s->matches));
     if (s->matches == NULL) return LH_NO_MEMORY;
     for (; s->match_count < n->count; s->match_count++) {
-        const regex_t *regex = n->steps[s->match_count].regex;
+        const pattern_regex_t *regex = n->steps[s->match_count].regex;
         if (regex == NULL) continue;
-        const lh_status_t status = regex_match_new(regex, &s->matches[s->match_count]);
+        const lh_status_t status = pattern_match_new(regex, &s->matches[s->match_count]);
         if (status != LH_OK) {
             normalize_scratch_close(s);
             return status;
@@ -72,7 +72,7 @@ lh_status_t normalize_scratch_open(const normalizer_t *n, normalize_scratch_t *s
 void normalize_scratch_close(normalize_scratch_t *s)
 {
     for (size_t i = 0; i < s->match_count; i++)
-        regex_match_free(s->matches[i]);
+        pattern_match_free(s->matches[i]);
     mem_free(s->matches);
     mem_free(s->characters);
     text_free(&s->texts[0]);
@@ -114,15 +114,15 @@ static lh_status_t normalize_compose(const normalize_step_t *step, normalize_scr
     return text_status(out);
 }
 
-static lh_status_t normalize_replace(const normalize_step_t *step, regex_match_t *match,
+static lh_status_t normalize_replace(const normalize_step_t *step, pattern_match_t *match,
                                      const char *text, size_t length, text_t *out)
 {
     lh_assert(match != NULL || step->from_length > 0);
     for (size_t at = 0; at < length;) {
         size_t start = length, end = length;
         if (step->regex != NULL) {
-            const lh_status_t status = regex_find(step->regex, match, text, length, at, &start,
-                                                  &end);
+            const lh_status_t status = pattern_regex_find(step->regex, match, text, length, at,
+                                                          &start, &end);
             if (status != LH_OK) return status;
         } else {
             const char *found = step->from_length == 1
@@ -149,11 +149,11 @@ typedef struct space_part {
 static space_part_t next_part(const space_rules_t *rules, const char *text, size_t length)
 {
     int32_t value;
-    const size_t kept = byte_trie_longest(&rules->kept, text, length, &value);
+    const size_t kept = piece_trie_longest(&rules->kept, text, length, &value);
     if (kept > 0) return (space_part_t){text, kept, kept};
 
     const char *to;
-    const size_t mapped = charsmap_longest(&rules->charsmap, text, length, &to);
+    const size_t mapped = normalize_charsmap_longest(&rules->charsmap, text, length, &to);
     if (mapped > 0) return (space_part_t){to, strlen(to), mapped};
     uint32_t size;
     const uint32_t c = utf8_decode((const unsigned char *)text,
@@ -288,7 +288,8 @@ static uint32_t read_u32(const char *bytes)
     return b[0] | (uint32_t)b[1] << 8 | (uint32_t)b[2] << 16 | (uint32_t)b[3] << 24;
 }
 
-lh_status_t charsmap_read(const char *path, const char *bytes, size_t length, charsmap_t *out)
+lh_status_t normalize_charsmap_read(const char *path, const char *bytes, size_t length,
+                                    charsmap_t *out)
 {
     charsmap_t map = {0};
     if (length == 0) {
@@ -309,7 +310,7 @@ lh_status_t charsmap_read(const char *path, const char *bytes, size_t length, ch
     map.units = mem_array(map.unit_count, sizeof(*map.units));
     map.strings = mem_text_n(bytes + 4 + trie_bytes, map.string_bytes);
     if (map.units == NULL || map.strings == NULL) {
-        charsmap_free(&map);
+        normalize_charsmap_free(&map);
         return LH_NO_MEMORY;
     }
     for (size_t i = 0; i < map.unit_count; i++)
@@ -318,7 +319,7 @@ lh_status_t charsmap_read(const char *path, const char *bytes, size_t length, ch
     return LH_OK;
 }
 
-void charsmap_free(charsmap_t *m)
+void normalize_charsmap_free(charsmap_t *m)
 {
     mem_free(m->units);
     mem_free(m->strings);
@@ -330,7 +331,8 @@ static uint32_t unit_offset(uint32_t unit)
     return (unit >> 10) << ((unit & (1u << 9)) >> 6);
 }
 
-size_t charsmap_longest(const charsmap_t *m, const char *text, size_t length, const char **to)
+size_t normalize_charsmap_longest(const charsmap_t *m, const char *text, size_t length,
+                                  const char **to)
 {
     if (m->unit_count == 0) return 0;
 

@@ -5,8 +5,8 @@
 
 #include <base/status.h>
 #include <base/text.h>
-#include <tokenizer/byte_trie.h>
-#include <tokenizer/regex.h>
+#include <tokenizer/token_pieces.h>
+#include <tokenizer/unicode_patterns.h>
 
 /* Sentencepiece's table of what characters are replaced with before encoding. */
 typedef struct charsmap {
@@ -17,12 +17,13 @@ typedef struct charsmap {
 } charsmap_t;
 
 /* A normalizer_spec.precompiled_charsmap; length 0 makes an empty map. */
-lh_status_t charsmap_read(const char *path, const char *bytes, size_t length,
-                          charsmap_t *out) LH_MUST_CHECK;
-void charsmap_free(charsmap_t *m);
+lh_status_t normalize_charsmap_read(const char *path, const char *bytes, size_t length,
+                                    charsmap_t *out) LH_MUST_CHECK;
+void normalize_charsmap_free(charsmap_t *m);
 
 /* The longest entry that text starts with: returns its length and the replacement, or 0. */
-size_t charsmap_longest(const charsmap_t *m, const char *text, size_t length, const char **to);
+size_t normalize_charsmap_longest(const charsmap_t *m, const char *text, size_t length,
+                                  const char **to);
 
 typedef enum normalize_by {
     NORMALIZE_UNICODE, /* NFC, NFD, NFKC, NFKD       */
@@ -34,7 +35,7 @@ typedef enum normalize_by {
 /* sentencepiece's normalizer_spec. */
 typedef struct space_rules {
     charsmap_t charsmap;
-    byte_trie_t kept; /* user-defined pieces: the charsmap does not touch them */
+    piece_trie_t kept; /* user-defined pieces: the charsmap does not touch them */
     bool add_dummy_prefix, remove_extra, escape;
 } space_rules_t;
 
@@ -43,7 +44,7 @@ typedef struct normalize_step {
     bool compose, compatible; /* of NORMALIZE_UNICODE */
     char *from, *to;          /* owned; UTF-8         */
     size_t from_length, to_length;
-    regex_t *regex;
+    pattern_regex_t *regex;
     space_rules_t spaces;
 } normalize_step_t;
 
@@ -57,7 +58,7 @@ typedef struct normalize_scratch {
     text_t texts[2];
     int32_t *characters;
     size_t character_room;
-    regex_match_t **matches; /* by step */
+    pattern_match_t **matches; /* by step */
     size_t match_count;
 } normalize_scratch_t;
 

@@ -11,7 +11,7 @@ typedef struct text_cut {
 
 static void step_free(split_step_t *step)
 {
-    regex_free(step->regex);
+    pattern_regex_free(step->regex);
     mem_free(step->string);
 }
 
@@ -41,9 +41,9 @@ lh_status_t pretokenize_scratch_open(const pretokenizer_t *p, pretokenize_scratc
     s->matches = mem_array(p->count, sizeof(*s->matches));
     if (s->matches == NULL) return LH_NO_MEMORY;
     for (; s->match_count < p->count; s->match_count++) {
-        const regex_t *regex = p->steps[s->match_count].regex;
+        const pattern_regex_t *regex = p->steps[s->match_count].regex;
         if (regex == NULL) continue;
-        const lh_status_t status = regex_match_new(regex, &s->matches[s->match_count]);
+        const lh_status_t status = pattern_match_new(regex, &s->matches[s->match_count]);
         if (status != LH_OK) {
             pretokenize_scratch_close(s);
             return status;
@@ -55,7 +55,7 @@ lh_status_t pretokenize_scratch_open(const pretokenizer_t *p, pretokenize_scratc
 void pretokenize_scratch_close(pretokenize_scratch_t *s)
 {
     for (size_t i = 0; i < s->match_count; i++)
-        regex_match_free(s->matches[i]);
+        pattern_match_free(s->matches[i]);
     mem_free(s->matches);
     mem_free(s->cuts);
     mem_free(s->lists[0].spans);
@@ -101,7 +101,7 @@ static lh_status_t cut_by_pattern(const pretokenizer_t *p, const split_step_t *s
     return status;
 }
 
-static lh_status_t cut_by_regex(const split_step_t *step, regex_match_t *match,
+static lh_status_t cut_by_regex(const split_step_t *step, pattern_match_t *match,
                                 pretokenize_scratch_t *s, const char *text, text_span_t span)
 {
     lh_assert(match != NULL);
@@ -110,8 +110,8 @@ static lh_status_t cut_by_regex(const split_step_t *step, regex_match_t *match,
 
     for (size_t at = 0; at < length;) {
         size_t start, end;
-        lh_status_t status = regex_find(step->regex, match, text + span.start, length, at, &start,
-                                        &end);
+        lh_status_t status = pattern_regex_find(step->regex, match, text + span.start, length, at,
+                                                &start, &end);
         if (status == LH_OK)
             status = append_cut(s, step, span.start + at, span.start + start, false);
         if (status == LH_OK)
@@ -165,8 +165,8 @@ static bool is_match(const pretokenizer_t *p, split_by_t by, const char *at, con
         return three;
     }
     const uint32_t c = utf8_decode((const unsigned char *)at, (const unsigned char *)end, size);
-    return (class_of(&p->classes, c) & (by == SPLIT_DIGITS ? CLASS_NUMBER : CLASS_PUNCTUATION)) !=
-           0;
+    return (unicode_class_of(&p->classes, c) &
+            (by == SPLIT_DIGITS ? CLASS_NUMBER : CLASS_PUNCTUATION)) != 0;
 }
 
 static lh_status_t cut_by_class(const pretokenizer_t *p, const split_step_t *step,
@@ -286,167 +286,4 @@ lh_status_t pretokenize(const pretokenizer_t *p, pretokenize_scratch_t *s, const
     }
     if (status == LH_OK) *out = from;
     return status;
-}
-
-/* The GPT-2, Llama-3 and Qwen2 patterns by hand. A byte that is not UTF-8 counts
- * as a character that is neither letter, number nor space. */
-#define CONTRACTIONS "'s|'t|'re|'ve|'m|'ll|'d"
-#define AFTER_DIGITS "| ?[^\\s\\p{L}\\p{N}]+[\\r\\n]*|\\s*[\\r\\n]+|\\s+(?!\\S)|\\s+"
-#define BEFORE_DIGITS "(?i:" CONTRACTIONS ")|[^\\r\\n\\p{L}\\p{N}]?\\p{L}+|"
-
-static const char *const texts[PATTERN_COUNT] = {
-    [PATTERN_GPT2] = CONTRACTIONS "| ?\\p{L}+| ?\\p{N}+| ?[^\\s\\p{L}\\p{N}]+|\\s+(?!\\S)|\\s+",
-    [PATTERN_LLAMA3] = BEFORE_DIGITS "\\p{N}{1,3}" AFTER_DIGITS,
-    [PATTERN_QWEN2] = BEFORE_DIGITS "\\p{N}" AFTER_DIGITS,
-};
-
-enum { CLASS_KNOWN = CLASS_LETTER | CLASS_NUMBER | CLASS_SPACE };
-
-typedef struct scan {
-    const unicode_classes_t *classes;
-    const unsigned char *end;
-} scan_t;
-
-const char *pattern_text(pattern_t pattern)
-{
-    lh_assert(pattern < PATTERN_COUNT);
-    return texts[pattern];
-}
-
-pattern_t pattern_find(const char *text, size_t length)
-{
-    for (pattern_t p = 0; p < PATTERN_COUNT; p++)
-        if (strlen(texts[p]) == length && memcmp(texts[p], text, length) == 0) return p;
-    return PATTERN_UNKNOWN;
-}
-
-/* The class of the character at p (letter, number, space or 0) and its size. */
-static inline uint8_t scan_look(const scan_t *s, const unsigned char *p, uint32_t *size)
-{
-    return class_of(s->classes, utf8_decode(p, s->end, size)) & CLASS_KNOWN;
-}
-
-/* The end of the run of characters of one class. */
-static inline const unsigned char *scan_run(const scan_t *s, const unsigned char *p, uint8_t class)
-{
-    while (p < s->end) {
-        uint32_t size;
-        if (scan_look(s, p, &size) != class) break;
-        p += size;
-    }
-    return p;
-}
-
-static inline uint8_t scan_lower(uint8_t c, bool fold)
-{
-    return fold && c >= 'A' && c <= 'Z' ? c | 0x20 : c;
-}
-
-/* The length of 's, 't, 're, 've, 'm, 'll or 'd at p, which points at an apostrophe; 0: none. With
- * fold, capitals too, and the long s, which is an s without its case. */
-static size_t scan_contraction(const scan_t *s, const unsigned char *p, bool fold)
-{
-    const size_t left = (size_t)(s->end - p);
-    if (left < 2) return 0;
-
-    const uint8_t a = scan_lower(p[1], fold);
-    if (a == 's' || a == 't' || a == 'm' || a == 'd') return 2;
-    if (left < 3) return 0;
-    const uint8_t b = scan_lower(p[2], fold);
-    if ((a == 'r' || a == 'v') && b == 'e') return 3;
-    if (a == 'l' && b == 'l') return 3;
-    return fold && p[1] == 0xC5 && p[2] == 0xBF ? 3 : 0;
-}
-
-/* \s+(?!\S)|\s+ : a run of white space but for its last character, which goes with what follows;
- * all of it at the end of the text or if it is one character long. */
-static const unsigned char *scan_spaces(const scan_t *s, const unsigned char *p)
-{
-    const unsigned char *last = p, *at = p;
-    uint32_t size;
-
-    while (at < s->end && scan_look(s, at, &size) == CLASS_SPACE) {
-        last = at;
-        at += size;
-    }
-    return at == s->end || last == p ? at : last;
-}
-
-static const unsigned char *next_gpt2(const scan_t *s, const unsigned char *p)
-{
-    if (*p == '\'') {
-        const size_t length = scan_contraction(s, p, false);
-        if (length > 0) return p + length;
-    }
-    uint32_t size;
-    uint8_t class = scan_look(s, p, &size);
-    if (*p == ' ' && p + 1 < s->end) {
-        uint32_t next_size;
-        const uint8_t next = scan_look(s, p + 1, &next_size);
-        if (next != CLASS_SPACE) {
-            size += next_size;
-            class = next;
-        }
-    }
-    return class == CLASS_SPACE ? scan_spaces(s, p) : scan_run(s, p + size, class);
-}
-
-static bool is_line_end(unsigned char c)
-{
-    return c == '\r' || c == '\n';
-}
-
-/* \s*[\r\n]+|\s+(?!\S)|\s+ */
-static const unsigned char *spaces_by_line(const scan_t *s, const unsigned char *p)
-{
-    const unsigned char *line_end = NULL;
-    uint32_t size;
-
-    for (const unsigned char *at = p; at < s->end && scan_look(s, at, &size) == CLASS_SPACE;
-         at += size)
-        if (is_line_end(*at)) line_end = at + 1;
-    return line_end != NULL ? line_end : scan_spaces(s, p);
-}
-
-static const unsigned char *scan_digits(const scan_t *s, const unsigned char *p, int most)
-{
-    uint32_t size;
-    for (int i = 0; i < most && p < s->end && scan_look(s, p, &size) == CLASS_NUMBER; i++)
-        p += size;
-    return p;
-}
-
-static const unsigned char *next_llama3(const scan_t *s, const unsigned char *p, int most_digits)
-{
-    uint32_t size, next_size = 0;
-    const uint8_t class = scan_look(s, p, &size);
-
-    if (class == CLASS_LETTER) return scan_run(s, p + size, CLASS_LETTER);
-    if (class == CLASS_NUMBER) return scan_digits(s, p, most_digits);
-    if (*p == '\'') {
-        const size_t length = scan_contraction(s, p, true);
-        if (length > 0) return p + length;
-    }
-    const unsigned char *after = p + size;
-    const uint8_t next = after < s->end ? scan_look(s, after, &next_size) : CLASS_SPACE;
-    if (next == CLASS_LETTER && !is_line_end(*p))
-        return scan_run(s, after + next_size, CLASS_LETTER);
-
-    if (class == CLASS_SPACE && (*p != ' ' || next != 0)) return spaces_by_line(s, p);
-    after = scan_run(s, after, 0);
-    while (after < s->end && is_line_end(*after))
-        after++;
-    return after;
-}
-
-size_t pattern_next(pattern_t pattern, const unicode_classes_t *classes, const char *text,
-                    size_t length, size_t from)
-{
-    const scan_t s = {classes, (const unsigned char *)text + length};
-    const unsigned char *p = (const unsigned char *)text + from;
-
-    const unsigned char *next = pattern == PATTERN_GPT2
-                                    ? next_gpt2(&s, p)
-                                    : next_llama3(&s, p, pattern == PATTERN_QWEN2 ? 1 : 3);
-    return (size_t)(next - (const unsigned char *)text);
 }

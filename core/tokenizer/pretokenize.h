@@ -2,28 +2,7 @@
 #ifndef TOKENIZER_PRETOKENIZE_H
 #define TOKENIZER_PRETOKENIZE_H
 
-#include <tokenizer/regex.h>
-#include <tokenizer/unicode.h>
-
-/* Hand-made scanners for the patterns that byte-level tokenizers cut text
- * with. */
-typedef enum pattern {
-    PATTERN_GPT2,
-    PATTERN_LLAMA3, /* groups of up to three digits */
-    PATTERN_QWEN2,  /* single digits                */
-    PATTERN_COUNT,
-    PATTERN_UNKNOWN = PATTERN_COUNT,
-} pattern_t;
-
-/* The pattern as files spell it. */
-const char *pattern_text(pattern_t pattern);
-/* PATTERN_UNKNOWN if none is spelt like this, byte for byte. */
-pattern_t pattern_find(const char *text, size_t length);
-
-/* The end of the piece that starts at `from`; from < length. All of a text is cut into pieces: what
- * is left between matches in other patterns does not occur. */
-size_t pattern_next(pattern_t pattern, const unicode_classes_t *classes, const char *text,
-                    size_t length, size_t from);
+#include <tokenizer/unicode_patterns.h>
 
 typedef enum split_by {
     SPLIT_PATTERN, /* one of pretokenize.h                                 */
@@ -49,7 +28,7 @@ typedef struct split_step {
     split_behaviour_t behaviour;
     bool invert; /* what does not match counts as the match */
     pattern_t pattern;
-    regex_t *regex;
+    pattern_regex_t *regex;
     char *string; /* owned */
     size_t string_length;
 } split_step_t;
@@ -76,7 +55,7 @@ typedef struct pretokenize_scratch {
     } lists[2];
     struct text_cut *cuts; /* matches and what lies between, of one span and step */
     size_t cut_count, cut_room;
-    regex_match_t **matches; /* by step; NULL where it has no regex */
+    pattern_match_t **matches; /* by step; NULL where it has no regex */
     size_t match_count;
 } pretokenize_scratch_t;
 

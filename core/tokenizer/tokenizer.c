@@ -8,11 +8,10 @@
 #include <base/file.h>
 #include <base/memory.h>
 #include <base/sys.h>
-#include <tokenizer/sentencepiece.h>
-#include <tokenizer/tokenizer_inside.h>
 #include <tokenizer/tokenizer_json.h>
 #include <tokenizer/tokenizer_pair.h>
 #include <tokenizer/tokenizer_parts.h>
+#include <tokenizer/tokenizer_sentencepiece.h>
 
 enum { FILE_BYTES = 256 << 20, VOCABULARY = 4 << 20, VOCABULARY_MOST = 1 << 30 };
 enum { TOKEN_BYTES = 4096, MERGES = 8 << 20 };
@@ -130,8 +129,8 @@ static lh_status_t tokenizer_finish(tokenizer_t *t)
         if (token->normalized)
             status = normalize(&t->normalizer, &scratch, text, length, &text, &length);
         if (status == LH_OK && length > 0)
-            status = byte_trie_add(token->normalized ? &t->added.normalized : &t->added.raw, text,
-                                   length, (int32_t)i);
+            status = piece_trie_add(token->normalized ? &t->added.normalized : &t->added.raw, text,
+                                    length, (int32_t)i);
     }
     normalize_scratch_close(&scratch);
     return status;
@@ -180,7 +179,7 @@ void tokenizer_free(tokenizer_t *t)
     mem_free(t->decoder.surface);
     mem_free(t->skipped);
     piece_table_free(&t->added_pieces);
-    added_tokens_free(&t->added);
+    tokenizer_free_added(&t->added);
     pretokenizer_free(&t->pretokenizer);
     normalizer_free(&t->normalizer);
     bpe_free(&t->bpe);
@@ -207,8 +206,7 @@ const char *tokenizer_kind(const tokenizer_t *t)
 
 int32_t tokenizer_find(const tokenizer_t *t, const char *piece)
 {
-    const int32_t id = piece_table_find(&t->added_pieces, piece, strlen(piece));
-    return id >= 0 ? id : piece_table_find(&t->pieces, piece, strlen(piece));
+    return tokenizer_id_of(t, piece);
 }
 
 size_t tokenizer_file_count(const tokenizer_t *t)
@@ -268,20 +266,7 @@ static int byte_of_piece(const tokenizer_t *t, uint32_t id, piece_t piece)
  */
 static void append_byte_level(piece_t piece, text_t *out)
 {
-    const unsigned char *p = (const unsigned char *)piece.bytes, *end = p + piece.length;
-    const size_t before = out->length;
-
-    while (p < end) {
-        uint32_t size;
-        const int byte = byte_of_character(utf8_decode(p, end, &size));
-        if (byte < 0) {
-            out->length = before;
-            text_append_n(out, piece.bytes, piece.length);
-            return;
-        }
-        text_append_n(out, &(char){(char)byte}, 1);
-        p += size;
-    }
+    if (!piece_append_bytes(piece, out)) text_append_n(out, piece.bytes, piece.length);
 }
 
 static void append_replaced(const decoder_t *decoder, piece_t piece, text_t *out)
@@ -446,12 +431,6 @@ typedef struct encoding {
     token_ids_t *out;
 } encoding_t;
 
-void token_ids_free(token_ids_t *ids)
-{
-    mem_free(ids->ids);
-    *ids = (token_ids_t){0};
-}
-
 lh_status_t tokenizer_scratch_new(const tokenizer_t *t, tokenizer_scratch_t **out)
 {
     tokenizer_scratch_t *s = mem_new(sizeof(*s));
@@ -479,25 +458,10 @@ void tokenizer_scratch_free(tokenizer_scratch_t *s)
     mem_free(s);
 }
 
-static lh_status_t reserve_ids(token_ids_t *out, size_t more)
-{
-    int32_t *ids = mem_grow(out->ids, &out->capacity, out->count + more, sizeof(*ids));
-    if (ids == NULL) return LH_NO_MEMORY;
-    out->ids = ids;
-    return LH_OK;
-}
-
-static lh_status_t append_id(token_ids_t *out, int32_t id)
-{
-    const lh_status_t status = reserve_ids(out, 1);
-    if (status == LH_OK) out->ids[out->count++] = id;
-    return status;
-}
-
 static lh_status_t encode_pieces(const encoding_t *e, const char *text, size_t length)
 {
     bpe_scratch_t *scratch = &e->scratch->bpe;
-    lh_status_t status = reserve_ids(e->out, length);
+    lh_status_t status = token_ids_reserve(e->out, length);
     if (status != LH_OK) return status;
     if (!e->t->cuts) return bpe_encode_text(&e->t->bpe, scratch, text, length, e->out);
 
@@ -557,11 +521,11 @@ static lh_status_t encode_between(const encoding_t *e, const char *text, size_t 
     lh_status_t status = normalize(&e->t->normalizer, &e->scratch->normalize, text, length, &text,
                                    &length);
     for (size_t at = 0, next = 0; status == LH_OK && next < length;) {
-        const added_match_t match = added_tokens_find(added, &added->normalized, e->spelling, text,
-                                                      length, at, next);
+        const added_match_t match = tokenizer_find_added(added, &added->normalized, e->spelling,
+                                                         text, length, at, next);
         lh_assert(match.next > next && match.start >= at);
         status = encode_marked(e, text + at, match.start - at, first && at == 0);
-        if (status == LH_OK && match.id >= 0) status = append_id(e->out, match.id);
+        if (status == LH_OK && match.id >= 0) status = token_ids_add(e->out, match.id);
         at = match.end;
         next = match.next;
     }
@@ -600,11 +564,11 @@ lh_status_t tokenizer_encode(const tokenizer_t *t, tokenizer_scratch_t *scratch,
     if (t->bpe.characters && !utf8_valid(text, length))
         status = make_valid(&scratch->valid, &text, &length);
     for (size_t at = 0, next = 0; status == LH_OK && next < length;) {
-        const added_match_t match = added_tokens_find(&t->added, &t->added.raw, spelling, text,
-                                                      length, at, next);
+        const added_match_t match = tokenizer_find_added(&t->added, &t->added.raw, spelling, text,
+                                                         length, at, next);
         lh_assert(match.next > next && match.start >= at);
         status = encode_between(&e, text + at, match.start - at, at == 0);
-        if (status == LH_OK && match.id >= 0) status = append_id(out, match.id);
+        if (status == LH_OK && match.id >= 0) status = token_ids_add(out, match.id);
         at = match.end;
         next = match.next;
     }

@@ -4,21 +4,7 @@
 #ifndef TOKENIZER_TOKENIZER_H
 #define TOKENIZER_TOKENIZER_H
 
-#include <base/text.h>
-
-/* What a file may ask for before it is refused. Zero fields mean the default. */
-typedef struct tokenizer_limits {
-    uint64_t file_bytes;  /* of each file that is read; default 256 MiB        */
-    uint32_t vocabulary;  /* every id is below this; default 4,194,304         */
-    uint32_t token_bytes; /* of a piece or an added token; default 4096        */
-    uint32_t merges;      /* default 8,388,608                                 */
-} tokenizer_limits_t;
-
-/* -1: the tokenizer has none. eod ends a document in training data: <|endoftext|> and the like, or
- * eos where there is nothing else. */
-typedef struct tokenizer_special {
-    int32_t bos, eos, eod, unk, pad;
-} tokenizer_special_t;
+#include <tokenizer/token_pieces.h>
 
 typedef struct tokenizer tokenizer_t;
 typedef struct tokenizer_scratch tokenizer_scratch_t;
@@ -46,25 +32,10 @@ lh_status_t tokenizer_digest(const tokenizer_t *t, uint64_t *out) LH_MUST_CHECK;
 size_t tokenizer_file_count(const tokenizer_t *t);
 const char *tokenizer_file(const tokenizer_t *t, size_t index);
 
-/* A growing list of ids. Zero-initialise; ids stay valid until the next encode into it. */
-typedef struct token_ids {
-    int32_t *ids;
-    size_t count, capacity;
-} token_ids_t;
-
-void token_ids_free(token_ids_t *ids);
-
 /* For one thread at a time, with the tokenizer that it was made for. Holds a cache of pieces, so it
  * is kept from document to document; results do not depend on what was encoded before. */
 lh_status_t tokenizer_scratch_new(const tokenizer_t *t, tokenizer_scratch_t **out) LH_MUST_CHECK;
 void tokenizer_scratch_free(tokenizer_scratch_t *scratch);
-
-/* Whether a text that spells a special token becomes that token. */
-typedef enum token_spelling {
-    SPELLING_AS_REFERENCE, /* yes for what tokenizer.json and tokenizer_config.json list, else no */
-    SPELLING_IS_TEXT,      /* never: for documents of unknown origin                              */
-    SPELLING_IS_TOKEN,     /* always: for chat templates and prompts                              */
-} token_spelling_t;
 
 /* Appends the ids of a text of UTF-8 to out. Begin and end tokens are the caller's to add. Bytes
  * that are not UTF-8 are taken as U+FFFD each, except by byte-level kinds, which keep the bytes. */

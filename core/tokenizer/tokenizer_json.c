@@ -112,7 +112,7 @@ static lh_status_t read_replace(tokenizer_t *t, const char *path, const json_val
         step.from_length = json_text_length(string);
         status = step.from == NULL ? LH_NO_MEMORY : LH_OK;
     } else {
-        status = regex_new(path, json_text(regex), json_text_length(regex), &step.regex);
+        status = pattern_regex_new(path, json_text(regex), json_text_length(regex), &step.regex);
     }
     if (status != LH_OK) {
         mem_free(step.to);
@@ -211,7 +211,7 @@ static lh_status_t read_split(tokenizer_t *t, const char *path, const json_value
     } else {
         step.pattern = pattern_find(pattern, length);
         step.by = step.pattern == PATTERN_UNKNOWN ? SPLIT_REGEX : SPLIT_PATTERN;
-        if (step.by == SPLIT_REGEX) status = regex_new(path, pattern, length, &step.regex);
+        if (step.by == SPLIT_REGEX) status = pattern_regex_new(path, pattern, length, &step.regex);
     }
     if (status != LH_OK) return status;
     t->cuts = true;
@@ -500,7 +500,8 @@ static lh_status_t take_whole_pieces(tokenizer_t *t, const char *path)
     for (uint32_t id = 0; id < t->pieces.count && status == LH_OK; id++) {
         piece_t piece;
         if (!piece_table_get(&t->pieces, id, &piece)) continue;
-        const bool in_alphabet = tokenizer_piece_bytes(piece, &bytes);
+        bytes.length = 0;
+        const bool in_alphabet = piece_append_bytes(piece, &bytes);
         status = text_status(&bytes);
         if (status == LH_OK && in_alphabet && bytes.length > 0)
             status = piece_table_add(&t->raw, path, id, bytes.data, bytes.length);

@@ -3,7 +3,7 @@
 #ifndef TOKENIZER_TOKENIZER_JSON_H
 #define TOKENIZER_TOKENIZER_JSON_H
 
-#include <tokenizer/tokenizer_inside.h>
+#include <tokenizer/tokenizer_parts.h>
 
 /* Readers: each fills a zeroed tokenizer whose limits are set; the caller frees it if they fail. */
 lh_status_t tokenizer_read_json(tokenizer_t *t, const char *path,

@@ -2,14 +2,11 @@
 #ifndef TOKENIZER_TOKENIZER_PAIR_H
 #define TOKENIZER_TOKENIZER_PAIR_H
 
-#include <tokenizer/tokenizer_inside.h>
+#include <tokenizer/tokenizer_parts.h>
 
 lh_status_t tokenizer_read_pair(tokenizer_t *t, const char *path,
                                 const json_value_t *vocabulary) LH_MUST_CHECK;
 lh_status_t tokenizer_read_ranks(tokenizer_t *t, const char *path, const char *bytes,
                                  size_t length) LH_MUST_CHECK;
-/* Finds out which characters stand side by side in pieces, and sets bpe.by_words if texts may be
- * cut where none do. Once all merges are there. */
-lh_status_t tokenizer_cut_words(tokenizer_t *t) LH_MUST_CHECK;
 
 #endif

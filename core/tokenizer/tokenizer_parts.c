@@ -1,9 +1,11 @@
-/* tokenizer_parts.c - what the readers of several file kinds do alike. */
+/* tokenizer_parts.c - what the readers of several file kinds do alike, and the search for added tokens
+ * as Hugging Face's AddedVocabulary does it. */
+#include <tokenizer/tokenizer_parts.h>
+
 #include <stdio.h>
 
 #include <base/file.h>
 #include <base/memory.h>
-#include <tokenizer/tokenizer_parts.h>
 
 lh_status_t tokenizer_add_file(tokenizer_t *t, const char *path)
 {
@@ -77,7 +79,7 @@ lh_status_t tokenizer_bytes_from_alphabet(tokenizer_t *t, const char *path)
 {
     for (unsigned byte = 0; byte < 256; byte++) {
         char spelt[4];
-        const size_t size = utf8_encode(byte_character((uint8_t)byte), spelt);
+        const size_t size = utf8_encode(piece_character_of_byte((uint8_t)byte), spelt);
         const int32_t id = piece_table_find(&t->pieces, spelt, size);
         if (id >= 0)
             t->bpe.bytes[byte] = (uint32_t)id;
@@ -119,19 +121,6 @@ lh_status_t tokenizer_characters(tokenizer_t *t)
     return LH_OK;
 }
 
-bool tokenizer_piece_bytes(piece_t piece, text_t *out)
-{
-    const unsigned char *p = (const unsigned char *)piece.bytes, *end = p + piece.length;
-
-    out->length = 0;
-    for (uint32_t size; p < end; p += size) {
-        const int byte = byte_of_character(utf8_decode(p, end, &size));
-        if (byte < 0) return false;
-        text_append_n(out, &(char){(char)byte}, 1);
-    }
-    return true;
-}
-
 lh_status_t tokenizer_add_merge(tokenizer_t *t, const char *where, const char *left,
                                 size_t left_length, const char *right, size_t right_length,
                                 uint32_t rank)
@@ -164,6 +153,19 @@ lh_status_t tokenizer_add_merge(tokenizer_t *t, const char *where, const char *l
                                 (uint32_t)parts[2].id);
     text_free(&both);
     return status;
+}
+
+static lh_status_t added_tokens_add(added_tokens_t *a, added_token_t token)
+{
+    added_token_t *tokens = mem_grow(a->tokens, &a->room, a->count + 1, sizeof(*tokens));
+    if (tokens == NULL) {
+        mem_free(token.content);
+        return LH_NO_MEMORY;
+    }
+    a->tokens = tokens;
+    tokens[a->count++] = token;
+    a->searched += token.implicit ? 0 : 1;
+    return LH_OK;
 }
 
 lh_status_t tokenizer_add_token(tokenizer_t *t, const char *path, added_token_t token)
@@ -231,11 +233,17 @@ lh_status_t tokenizer_load_config(tokenizer_t *t, const char *path, json_documen
     return status;
 }
 
+int32_t tokenizer_id_of(const tokenizer_t *t, const char *piece)
+{
+    const int32_t id = piece_table_find(&t->added_pieces, piece, strlen(piece));
+    return id >= 0 ? id : piece_table_find(&t->pieces, piece, strlen(piece));
+}
+
 /* The first of the names that is a piece or an added token; -1: none. */
 static int32_t first_known(const tokenizer_t *t, const char *const *names)
 {
     for (; *names != NULL; names++) {
-        const int32_t id = tokenizer_find(t, *names);
+        const int32_t id = tokenizer_id_of(t, *names);
         if (id >= 0) return id;
     }
     return -1;
@@ -247,7 +255,7 @@ static int32_t special_of(const tokenizer_t *t, const json_value_t *config, cons
 {
     const json_value_t *value = json_member(config, key);
     if (json_is_map(value)) value = json_member(value, "content");
-    if (json_is_text(value)) return tokenizer_find(t, json_text(value));
+    if (json_is_text(value)) return tokenizer_id_of(t, json_text(value));
     return value != NULL ? -1 : first_known(t, names);
 }
 
@@ -267,4 +275,200 @@ void tokenizer_find_special(tokenizer_t *t, const json_value_t *config)
                                                 : special_of(t, config, "unk_token", unk);
     t->special.eod = first_known(t, eod);
     if (t->special.eod < 0) t->special.eod = t->special.eos;
+}
+
+void tokenizer_free_added(added_tokens_t *a)
+{
+    for (size_t i = 0; i < a->count; i++)
+        mem_free(a->tokens[i].content);
+    mem_free(a->tokens);
+    piece_trie_free(&a->raw);
+    piece_trie_free(&a->normalized);
+    *a = (added_tokens_t){0};
+}
+
+static uint8_t class_before(const char *text, size_t at)
+{
+    lh_assert(at > 0);
+    size_t start = at;
+    do
+        start--;
+    while (start > 0 && at - start < 4 && ((unsigned char)text[start] & 0xC0) == 0x80);
+
+    uint32_t size;
+    return unicode_class(
+        utf8_decode((const unsigned char *)text + start, (const unsigned char *)text + at, &size));
+}
+
+static uint8_t class_after(const char *text, size_t length, size_t at, uint32_t *size)
+{
+    return unicode_class(
+        utf8_decode((const unsigned char *)text + at, (const unsigned char *)text + length, size));
+}
+
+static bool is_taken(const added_token_t *token, token_spelling_t spelling, const char *text,
+                     size_t length, size_t start, size_t end)
+{
+    uint32_t size;
+
+    if (spelling == SPELLING_IS_TEXT && (token->special || token->implicit)) return false;
+    if (spelling == SPELLING_AS_REFERENCE && token->implicit) return false;
+    if (!token->single_word) return true;
+    if (start > 0 && (class_before(text, start) & CLASS_WORD) != 0) return false;
+    return end == length || (class_after(text, length, end, &size) & CLASS_WORD) == 0;
+}
+
+static size_t skip_spaces_back(const char *text, size_t at, size_t from)
+{
+    while (at > from && (class_before(text, at) & CLASS_SPACE) != 0) {
+        at--;
+        while (at > from && ((unsigned char)text[at] & 0xC0) == 0x80)
+            at--;
+    }
+    return at;
+}
+
+static size_t skip_spaces(const char *text, size_t length, size_t at)
+{
+    uint32_t size;
+    while (at < length && (class_after(text, length, at, &size) & CLASS_SPACE) != 0)
+        at += size;
+    return at;
+}
+
+added_match_t tokenizer_find_added(const added_tokens_t *a, const piece_trie_t *among,
+                                   token_spelling_t spelling, const char *text, size_t length,
+                                   size_t floor, size_t from)
+{
+    /* A token that took the spaces behind it puts the floor behind where the search goes on. */
+    lh_assert(floor <= length && from <= length);
+    const added_match_t none = {-1, length, length, length};
+    if (among->count == 0 || (spelling == SPELLING_AS_REFERENCE && a->searched == 0)) return none;
+
+    for (size_t at = from; at < length;) {
+        int32_t index;
+        const size_t size = among->first[(uint8_t)text[at]] == 0
+                                ? 0
+                                : piece_trie_longest(among, text + at, length - at, &index);
+        if (size == 0) {
+            at++;
+            continue;
+        }
+        const size_t after = at + size;
+        lh_assert(index >= 0 && (size_t)index < a->count);
+        const added_token_t *token = &a->tokens[index];
+        if (is_taken(token, spelling, text, length, at, after)) {
+            size_t start = token->lstrip ? skip_spaces_back(text, at, floor) : at;
+            if (start < floor) start = floor;
+            const size_t end = token->rstrip ? skip_spaces(text, length, after) : after;
+            return (added_match_t){token->id, start, end, after};
+        }
+        at = after;
+    }
+    return none;
+}
+
+/* Where a text may be cut before its pieces are joined. */
+static bool has_mark_inside(piece_t piece)
+{
+    static const char mark[] = "\xE2\x96\x81";
+
+    for (size_t i = 1; i + 3 <= piece.length; i++) {
+        if (memcmp(piece.bytes + i, mark, 3) != 0) continue;
+        if (i < 3 || memcmp(piece.bytes + i - 3, mark, 3) != 0) return true;
+    }
+    return false;
+}
+
+static bool any_has_mark_inside(const piece_table_t *pieces)
+{
+    for (uint32_t id = 0; id < pieces->count; id++) {
+        piece_t piece;
+        if (piece_table_get(pieces, id, &piece) && has_mark_inside(piece)) return true;
+    }
+    return false;
+}
+
+static bool is_byte_symbol(const bpe_t *b, uint64_t symbol)
+{
+    for (size_t byte = 0; byte < 256; byte++)
+        if (b->bytes[byte] == symbol) return true;
+    return false;
+}
+
+/* True if a byte's piece takes part in a join. */
+static bool joins_bytes(const bpe_t *b)
+{
+    uint32_t low = UINT32_MAX, high = 0; /* mostly a run of ids, which no join has */
+
+    for (size_t byte = 0; byte < 256; byte++) {
+        if (b->bytes[byte] < low) low = b->bytes[byte];
+        if (b->bytes[byte] > high) high = b->bytes[byte];
+    }
+    for (size_t slot = 0; slot < b->merge_slots; slot++) {
+        const uint64_t pair = b->merges[slot].pair, left = pair >> 32, right = pair & UINT32_MAX;
+        if (pair == BPE_FREE) continue;
+        if (left >= low && left <= high && is_byte_symbol(b, left)) return true;
+        if (right >= low && right <= high && is_byte_symbol(b, right)) return true;
+    }
+    return false;
+}
+
+/* Unknown bytes may be one id, or be left out so that their neighbours meet. */
+static bool has_unknown_bytes(const bpe_t *b)
+{
+    for (size_t byte = 0; byte < 0xF5; byte++)
+        if (b->bytes[byte] == BPE_NONE && byte != 0xC0 && byte != 0xC1) return true;
+    return false;
+}
+
+/* Unknown characters next to each other may be one id: no cut beside them. */
+static void join_unknown(bpe_t *b)
+{
+    for (unsigned char c = 0; c < 128; c++) {
+        if (bpe_find_character(b, c) < b->first_alias) continue;
+        for (unsigned char other = 0; other < 128; other++) {
+            piece_neighbours_add_ascii(&b->neighbours, c, other);
+            piece_neighbours_add_ascii(&b->neighbours, other, c);
+        }
+    }
+}
+
+static lh_status_t add_pieces(tokenizer_t *t)
+{
+    text_t bytes = {0};
+
+    for (uint32_t id = 0; id < t->pieces.count; id++) {
+        piece_t piece;
+        if (!piece_table_get(&t->pieces, id, &piece)) continue;
+        if (t->spelled == SPELLED_BYTE_LEVEL) {
+            bytes.length = 0;
+            if (!piece_append_bytes(piece, &bytes)) continue;
+            piece = (piece_t){bytes.data, bytes.length};
+        }
+        piece_neighbours_add(&t->bpe.neighbours, piece.bytes, piece.length);
+    }
+    const lh_status_t status = text_status(&bytes);
+    text_free(&bytes);
+    return status;
+}
+
+lh_status_t tokenizer_cut_words(tokenizer_t *t)
+{
+    bpe_t *b = &t->bpe;
+    const bool unknown = b->characters && !b->byte_fallback;
+
+    if (b->unused != NULL) return LH_OK; /* how they are written depends on the whole text */
+    if (!b->characters && has_unknown_bytes(b)) return LH_OK;
+    if (b->byte_fallback && joins_bytes(b)) return LH_OK;
+    if (unknown && (b->unknown == BPE_NONE || bpe_find_character(b, 0x2581) >= b->first_alias ||
+                    any_has_mark_inside(&t->pieces)))
+        return LH_OK;
+
+    lh_status_t status = piece_neighbours_open(&b->neighbours, unknown ? 0 : t->pieces.pieces);
+    if (status == LH_OK) status = add_pieces(t);
+    if (status != LH_OK) return status;
+    if (unknown) join_unknown(b);
+    b->by_words = true;
+    return LH_OK;
 }

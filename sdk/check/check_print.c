@@ -7,7 +7,7 @@
 
 #include <base/text.h>
 #include <base/utf8.h>
-#include <format/json_writer.h>
+#include <format/json.h>
 
 /* JSON is UTF-8; of another text it has what a terminal shows. */
 static void put_reason(json_writer_t *w, const char *text)

@@ -11,7 +11,7 @@
 #include <base/sys.h>
 #include <data/batches.h>
 #include <data/indexed.h>
-#include <data/pair_record.h>
+#include <data/prepare.h>
 
 enum { DOCUMENTS = 200, VOCAB = 1000, CI_FLIPS = 10000, TORTURE_FLIPS = 1000000 };
 
@@ -34,7 +34,7 @@ static void write_pair(scratch_t *s)
     text_t text = {0};
     json_writer_t json = {.to = &text};
     json_open(&json, NULL, '{');
-    pair_record_put(&json, s->folder, "corpus", &sums);
+    prepare_record_put(&json, s->folder, "corpus", &sums);
     json_close(&json);
     (void)scratch_text(s, "prepare.json", text.data);
     text_free(&text);
@@ -59,11 +59,11 @@ static lh_status_t open_pair(scratch_t *s)
 
 static lh_status_t read_whole(scratch_t *s)
 {
-    pair_record_t record;
-    lh_status_t status = pair_record_read(s->folder, &record);
+    prepare_record_t record;
+    lh_status_t status = prepare_record_read(s->folder, &record);
     assert_int_equal(status, LH_OK);
-    status = pair_record_check_bin(&record);
-    pair_record_free(&record);
+    status = prepare_record_check_bin(&record);
+    prepare_record_free(&record);
     return status;
 }
 
@@ -145,8 +145,8 @@ static void what_is_said_of_another_pair_is_nothing(void **state)
         (void)snprintf(other, sizeof(other), "%s/other.%s", s->folder, i == 0 ? "idx" : "bin");
         assert_int_equal(rename(scratch_path(s, i == 0 ? "corpus.idx" : "corpus.bin"), other), 0);
     }
-    pair_record_t record;
-    assert_int_equal(pair_record_find(scratch_path(s, "other"), NULL, &record), LH_OK);
+    prepare_record_t record;
+    assert_int_equal(prepare_record_find(scratch_path(s, "other"), NULL, &record), LH_OK);
     assert_null(record.summary);
 }
 
@@ -155,15 +155,15 @@ static void a_pair_in_another_folder_is_found_by_its_file(void **state)
 {
     scratch_t *s = *state;
     char linked[600];
-    pair_record_t record;
+    prepare_record_t record;
     write_pair(s);
     assert_int_equal(mkdir(scratch_path(s, "far"), 0700), 0);
     (void)snprintf(linked, sizeof(linked), "%s/far/corpus.idx", s->folder);
     assert_int_equal(symlink(scratch_path(s, "corpus.idx"), linked), 0);
     (void)snprintf(linked, sizeof(linked), "%s/far/corpus", s->folder);
-    assert_int_equal(pair_record_find(linked, s->folder, &record), LH_OK);
+    assert_int_equal(prepare_record_find(linked, s->folder, &record), LH_OK);
     assert_non_null(record.summary);
-    pair_record_free(&record);
+    prepare_record_free(&record);
 }
 
 /* It may be another program's: verify, which asks for it, refuses it; training warns. */
@@ -176,10 +176,10 @@ static void a_summary_that_is_damaged_tells_of_no_pair(void **state)
     write_pair(s);
     for (size_t i = 0; i < sizeof(texts) / sizeof(texts[0]); i++) {
         (void)scratch_text(s, "prepare.json", texts[i]);
-        pair_record_t record;
-        assert_int_not_equal(pair_record_read(s->folder, &record), LH_OK);
+        prepare_record_t record;
+        assert_int_not_equal(prepare_record_read(s->folder, &record), LH_OK);
         assert_non_null(strstr(fail_reason(), "prepare.json: "));
-        assert_int_equal(pair_record_find(scratch_path(s, "corpus"), NULL, &record), LH_OK);
+        assert_int_equal(prepare_record_find(scratch_path(s, "corpus"), NULL, &record), LH_OK);
         assert_null(record.summary);
     }
 }

@@ -2,7 +2,7 @@
  * is refused; json_lines.py compares that with Python's json. */
 #include <stdio.h>
 
-#include <data/line_reader.h>
+#include <data/input_lines.h>
 #include <format/json.h>
 
 static void dump(const line_t *line, const char *key)

@@ -6,7 +6,7 @@
 
 #include <base/digest.h>
 #include <base/text.h>
-#include <data/line_reader.h>
+#include <data/input_lines.h>
 
 enum { LINE_BYTES = 200, WINDOW_BYTES = 1 << 20 };
 

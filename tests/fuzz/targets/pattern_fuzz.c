@@ -5,14 +5,14 @@
 #include <string.h>
 
 #include <tokenizer/pretokenize.h>
-#include <tokenizer/regex.h>
+#include <tokenizer/unicode_patterns.h>
 
 static unicode_classes_t classes;
-static regex_t *regexes[PATTERN_COUNT];
-static regex_match_t *matches[PATTERN_COUNT];
+static pattern_regex_t *regexes[PATTERN_COUNT];
+static pattern_match_t *matches[PATTERN_COUNT];
 
-static regex_t *unassigned;
-static regex_match_t *unassigned_match;
+static pattern_regex_t *unassigned;
+static pattern_match_t *unassigned_match;
 
 /* PCRE2 and utf8proc may be of different versions of Unicode: what PCRE2 does not know yet is a
  * letter to the other, and no fault of the scanner. */
@@ -21,11 +21,11 @@ static bool knows_all(const fuzz_part_t *text)
     static const char pattern[] = "\\p{Cn}";
     size_t start, end;
     if (unassigned == NULL) {
-        FUZZ_ASSERT(regex_new("fuzz", pattern, sizeof(pattern) - 1, &unassigned) == LH_OK);
-        FUZZ_ASSERT(regex_match_new(unassigned, &unassigned_match) == LH_OK);
+        FUZZ_ASSERT(pattern_regex_new("fuzz", pattern, sizeof(pattern) - 1, &unassigned) == LH_OK);
+        FUZZ_ASSERT(pattern_match_new(unassigned, &unassigned_match) == LH_OK);
     }
-    FUZZ_ASSERT(regex_find(unassigned, unassigned_match, text->bytes, text->size, 0, &start,
-                           &end) == LH_OK);
+    FUZZ_ASSERT(pattern_regex_find(unassigned, unassigned_match, text->bytes, text->size, 0, &start,
+                                   &end) == LH_OK);
     return start == end; /* none was found */
 }
 
@@ -35,8 +35,8 @@ static void prepare(pattern_t p)
     if (regexes[p] != NULL) return;
     unicode_classes_fill(&classes);
     FUZZ_ASSERT(pattern_find(text, strlen(text)) == p);
-    FUZZ_ASSERT(regex_new("fuzz", text, strlen(text), &regexes[p]) == LH_OK);
-    FUZZ_ASSERT(regex_match_new(regexes[p], &matches[p]) == LH_OK);
+    FUZZ_ASSERT(pattern_regex_new("fuzz", text, strlen(text), &regexes[p]) == LH_OK);
+    FUZZ_ASSERT(pattern_match_new(regexes[p], &matches[p]) == LH_OK);
 }
 
 int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t size)
@@ -53,8 +53,8 @@ int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t size)
         FUZZ_ASSERT(next > at && next <= text.size);
         if (valid) {
             size_t start, end;
-            FUZZ_ASSERT(regex_find(regexes[p], matches[p], text.bytes, text.size, at, &start,
-                                   &end) == LH_OK);
+            FUZZ_ASSERT(pattern_regex_find(regexes[p], matches[p], text.bytes, text.size, at,
+                                           &start, &end) == LH_OK);
             FUZZ_ASSERT(start == at && end == next);
         }
         at = next;

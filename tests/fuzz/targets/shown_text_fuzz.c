@@ -8,7 +8,7 @@
 
 #include <base/text.h>
 #include <base/utf8.h>
-#include <format/json_writer.h>
+#include <format/json.h>
 #include <watch/chart.h>
 
 static void check_page(const char *text)

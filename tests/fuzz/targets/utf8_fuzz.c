@@ -6,7 +6,7 @@
 
 #include <base/memory.h>
 #include <tokenizer/normalize.h>
-#include <tokenizer/unicode.h>
+#include <tokenizer/unicode_patterns.h>
 
 /* Table 3-7 of the Unicode standard, written down anew. */
 static size_t well_formed(const uint8_t *p, size_t left)

@@ -5,6 +5,7 @@
 
 #include <data/batches.h>
 #include <data/indexed.h>
+#include <data/samples.h>
 
 enum { SEQUENCE = 16, VOCAB = 50000, EOD = 49999 };
 
@@ -231,10 +232,10 @@ static void splits_share_no_sequence_and_an_own_set_is_whole(void **state)
 static void blending_agrees_with_the_plain_rule(void **state)
 {
     (void)state;
-    blend_list_t list;
-    blend_t blend;
-    assert_int_equal(blend_parse("a:0.125,b:0.5,c:0.25,d:0.125,e:0.37", &list), LH_OK);
-    assert_int_equal(blend_new(&list, 5000, &blend), LH_OK);
+    samples_blend_list_t list;
+    samples_blend_t blend;
+    assert_int_equal(samples_blend_parse("a:0.125,b:0.5,c:0.25,d:0.125,e:0.37", &list), LH_OK);
+    assert_int_equal(samples_blend_new(&list, 5000, &blend), LH_OK);
     double taken[5] = {0};
     for (uint64_t i = 0; i < 5000; i++) {
         uint32_t best = 0;
@@ -247,8 +248,8 @@ static void blending_agrees_with_the_plain_rule(void **state)
         assert_int_equal(blend.sample[i], (uint32_t)taken[best]);
         taken[best]++;
     }
-    blend_free(&blend);
-    blend_list_free(&list);
+    samples_blend_free(&blend);
+    samples_blend_list_free(&list);
 }
 
 /* Figures of tests/reference/blending.py. */
@@ -256,14 +257,14 @@ static void blending_agrees_with_figures_made_in_python(void **state)
 {
     (void)state;
     static const uint16_t expected[] = {0, 1, 0, 2, 0, 1, 0, 0, 1, 0, 0, 1, 0, 2, 0, 1, 0, 0, 1, 0};
-    blend_list_t list;
-    blend_t blend;
-    assert_int_equal(blend_parse("a:0.6, b:0.3, c:0.1", &list), LH_OK);
-    assert_int_equal(blend_new(&list, 20, &blend), LH_OK);
+    samples_blend_list_t list;
+    samples_blend_t blend;
+    assert_int_equal(samples_blend_parse("a:0.6, b:0.3, c:0.1", &list), LH_OK);
+    assert_int_equal(samples_blend_new(&list, 20, &blend), LH_OK);
     assert_memory_equal(blend.set, expected, sizeof(expected));
-    assert_int_equal(blend_wanted(list.parts[2].weight, 1000), 102);
-    blend_free(&blend);
-    blend_list_free(&list);
+    assert_int_equal(samples_blend_wanted(list.parts[2].weight, 1000), 102);
+    samples_blend_free(&blend);
+    samples_blend_list_free(&list);
 }
 
 static void a_list_of_sets_is_read_or_refused(void **state)
@@ -282,17 +283,17 @@ static void a_list_of_sets_is_read_or_refused(void **state)
         {"a:nan, b:1", "data set 'a:nan': 'nan' is no weight, a number above 0 is expected"},
         {":1, b:1", "a data set of a blend has no name"},
     };
-    blend_list_t list;
+    samples_blend_list_t list;
     for (size_t i = 0; i < sizeof(bad) / sizeof(bad[0]); i++) {
-        assert_int_equal(blend_parse(bad[i].text, &list), LH_INVALID);
+        assert_int_equal(samples_blend_parse(bad[i].text, &list), LH_INVALID);
         assert_string_equal(fail_reason(), bad[i].sentence);
     }
-    assert_int_equal(blend_parse(" corpus a :3 ,/x:y/b: 1 ", &list), LH_OK);
+    assert_int_equal(samples_blend_parse(" corpus a :3 ,/x:y/b: 1 ", &list), LH_OK);
     assert_int_equal(list.count, 2);
     assert_string_equal(list.parts[0].name, "corpus a");
     assert_string_equal(list.parts[1].name, "/x:y/b");
     assert_true(list.parts[0].weight == 0.75);
-    blend_list_free(&list);
+    samples_blend_list_free(&list);
 }
 
 int main(void)

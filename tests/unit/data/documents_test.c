@@ -1,7 +1,7 @@
 /* documents_test.c - documents of a JSONL file as ids, one at a time. */
 #include <unit/base/scratch_files.h>
 
-#include <data/documents.h>
+#include <data/encode_documents.h>
 
 #define EXAMPLES LH_TEST_DATA "/../../examples/data"
 

@@ -6,8 +6,7 @@
 #include <zstd.h>
 
 #include <data/byte_source.h>
-#include <data/documents.h>
-#include <data/line_reader.h>
+#include <data/input_lines.h>
 
 enum { LINE_BYTES = 1 << 20 };
 static uint64_t window_bytes = UINT64_C(1) << 31;
@@ -15,20 +14,20 @@ static uint64_t window_bytes = UINT64_C(1) << 31;
 /* Texts of the files joined with '|'; where a line is bad, its sentence behind '!'. */
 static void read_all(const char *const *paths, uint32_t count, uint64_t line_bytes, text_t *out)
 {
-    json_lines_t *lines;
-    assert_int_equal(json_lines_open(paths, count, "text", line_bytes, window_bytes, &lines),
+    input_texts_t *lines;
+    assert_int_equal(input_texts_open(paths, count, "text", line_bytes, window_bytes, &lines),
                      LH_OK);
     for (;;) {
         const char *text;
         size_t length;
         bool end;
-        const lh_status_t status = json_lines_next(lines, &text, &length, &end);
+        const lh_status_t status = input_texts_next(lines, &text, &length, &end);
         if (status != LH_OK) text_printf(out, "!%d %s", status, fail_reason());
         if (status != LH_OK || end) break;
         text_append_n(out, text, length);
         text_append(out, "|");
     }
-    json_lines_close(lines);
+    input_texts_close(lines);
     assert_int_equal(text_status(out), LH_OK);
 }
 

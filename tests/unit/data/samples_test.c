@@ -19,8 +19,8 @@ static void numpys_legacy_shuffle_is_reproduced(void **state)
         mt19937_t g;
         uint32_t items[10];
         memcpy(items, rows[i].first, sizeof(items));
-        mt19937_seed(&g, rows[i].seed);
-        mt19937_shuffle(&g, items, 10);
+        samples_mt19937_seed(&g, rows[i].seed);
+        samples_mt19937_shuffle(&g, items, 10);
         assert_memory_equal(items, rows[i].shuffled, sizeof(items));
     }
 }
@@ -29,11 +29,12 @@ static void the_words_of_seed_5489_are_those_that_cpp_requires(void **state)
 {
     (void)state;
     mt19937_t g;
-    mt19937_seed(&g, 5489);
-    assert_int_equal(mt19937_next(&g), 3499211612u);
+    samples_mt19937_seed(&g, 5489);
+    assert_int_equal(samples_mt19937_next(&g), 3499211612u);
     for (int i = 2; i < 10000; i++)
-        (void)mt19937_next(&g);
-    assert_int_equal(mt19937_next(&g), 4123659995u); /* also std::mt19937's required value */
+        (void)samples_mt19937_next(&g);
+    assert_int_equal(samples_mt19937_next(&g),
+                     4123659995u); /* also std::mt19937's required value */
 }
 
 static void the_order_of_the_openwebtext_pair_is_megatrons(void **state)

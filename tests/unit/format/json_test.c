@@ -5,7 +5,6 @@
 
 #include <base/text.h>
 #include <format/json.h>
-#include <format/json_writer.h>
 
 typedef struct good {
     const char *line, *text;

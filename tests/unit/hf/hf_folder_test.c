@@ -24,7 +24,7 @@ static lh_status_t put_file(const hf_folder_t *f, const char *name)
 static lh_status_t replace_once(const char *folder)
 {
     hf_folder_t *f;
-    lh_status_t status = hf_folder_begin(folder, &own_files_of_export, &f);
+    lh_status_t status = hf_folder_begin(folder, &hf_own_files_of_export, &f);
     if (status != LH_OK) return status;
     status = put_file(f, "config.json");
     if (status == LH_OK) status = put_file(f, "model.safetensors");

@@ -3,7 +3,7 @@
 
 #include <base/philox.h>
 #include <tokenizer/bpe.h>
-#include <tokenizer/neighbours.h>
+#include <tokenizer/token_pieces.h>
 
 enum { SYMBOLS = 700, LONGEST = 400, ROUNDS = 300, PIECE_MOST = 32 };
 
@@ -34,26 +34,27 @@ static void a_word_ends_where_no_piece_goes_on(void **state)
 {
     (void)state;
     for (size_t i = 0; i < sizeof(facts) / sizeof(*facts); i++) {
-        neighbours_t n;
-        assert_int_equal(neighbours_open(&n, 1000), LH_OK);
+        piece_neighbours_t n;
+        assert_int_equal(piece_neighbours_open(&n, 1000), LH_OK);
         for (size_t k = 0; k < 3 && facts[i].pieces[k] != NULL; k++)
-            neighbours_add(&n, facts[i].pieces[k], strlen(facts[i].pieces[k]));
-        assert_int_equal(neighbours_word(&n, facts[i].text, strlen(facts[i].text)), facts[i].word);
-        neighbours_close(&n);
+            piece_neighbours_add(&n, facts[i].pieces[k], strlen(facts[i].pieces[k]));
+        assert_int_equal(piece_neighbours_word(&n, facts[i].text, strlen(facts[i].text)),
+                         facts[i].word);
+        piece_neighbours_close(&n);
     }
 }
 
 static void without_pairs_only_ascii_and_space_marks_are_told(void **state)
 {
     static const char mark[] = "\xC3\xA9z\xE2\x96\x81\xE2\x96\x81z";
-    neighbours_t n;
+    piece_neighbours_t n;
     (void)state;
 
-    assert_int_equal(neighbours_open(&n, 0), LH_OK);
-    assert_int_equal(neighbours_word(&n, mark, 10), 3);
-    assert_int_equal(neighbours_word(&n, mark + 3, 7), 7);
-    assert_int_equal(neighbours_word(&n, "zz", 2), 1);
-    neighbours_close(&n);
+    assert_int_equal(piece_neighbours_open(&n, 0), LH_OK);
+    assert_int_equal(piece_neighbours_word(&n, mark, 10), 3);
+    assert_int_equal(piece_neighbours_word(&n, mark + 3, 7), 7);
+    assert_int_equal(piece_neighbours_word(&n, "zz", 2), 1);
+    piece_neighbours_close(&n);
 }
 
 static uint64_t draw(uint64_t *counter, uint64_t below)
@@ -137,9 +138,9 @@ static void a_cut_changes_no_ids(void **state)
         bpe_start(&b);
         b.first_alias = SYMBOLS;
         make_pieces(&b, spelt, &counter);
-        assert_int_equal(neighbours_open(&b.neighbours, SYMBOLS), LH_OK);
+        assert_int_equal(piece_neighbours_open(&b.neighbours, SYMBOLS), LH_OK);
         for (size_t i = 256; i < SYMBOLS; i++)
-            neighbours_add(&b.neighbours, spelt[i].bytes, spelt[i].length);
+            piece_neighbours_add(&b.neighbours, spelt[i].bytes, spelt[i].length);
         assert_int_equal(bpe_scratch_open(&b, &s), LH_OK);
         for (int round = 0; round < ROUNDS; round++) {
             char text[LONGEST];
@@ -153,7 +154,7 @@ static void a_cut_changes_no_ids(void **state)
             assert_int_equal(cut.count, whole.count);
             assert_memory_equal(cut_ids, whole_ids, cut.count * sizeof(*cut_ids));
             for (size_t at = 0; valid && at < length; words++)
-                at += neighbours_word(&b.neighbours, text + at, length - at);
+                at += piece_neighbours_word(&b.neighbours, text + at, length - at);
             texts += valid && length > 0 ? 1 : 0;
         }
         bpe_scratch_close(&s);

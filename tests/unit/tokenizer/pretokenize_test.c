@@ -44,7 +44,7 @@ static void scanners_cut_random_unicode_as_pcre2_does(void **state)
         pretokenize_scratch_t hand, regex;
         split_step_t step = {.by = SPLIT_REGEX};
         unicode_classes_fill(&by_hand.classes);
-        assert_int_equal(regex_new("test", text, strlen(text), &step.regex), LH_OK);
+        assert_int_equal(pattern_regex_new("test", text, strlen(text), &step.regex), LH_OK);
         assert_int_equal(pretokenizer_add(&by_regex, step), LH_OK);
         assert_int_equal(
             pretokenizer_add(&by_hand, (split_step_t){.by = SPLIT_PATTERN, .pattern = pattern}),
@@ -129,18 +129,19 @@ static void a_pattern_that_explodes_is_stopped(void **state)
 {
     static const char pattern[] = "(a+)+[bc]";
     char text[4000];
-    regex_t *regex;
-    regex_match_t *match;
+    pattern_regex_t *regex;
+    pattern_match_t *match;
     size_t start, end;
     (void)state;
 
     memset(text, 'a', sizeof(text));
-    assert_int_equal(regex_new("test", pattern, strlen(pattern), &regex), LH_OK);
-    assert_int_equal(regex_match_new(regex, &match), LH_OK);
-    assert_int_equal(regex_find(regex, match, text, sizeof(text), 0, &start, &end), LH_INVALID);
+    assert_int_equal(pattern_regex_new("test", pattern, strlen(pattern), &regex), LH_OK);
+    assert_int_equal(pattern_match_new(regex, &match), LH_OK);
+    assert_int_equal(pattern_regex_find(regex, match, text, sizeof(text), 0, &start, &end),
+                     LH_INVALID);
     assert_non_null(strstr(fail_reason(), "gave up at byte 0"));
-    regex_match_free(match);
-    regex_free(regex);
+    pattern_match_free(match);
+    pattern_regex_free(regex);
 }
 
 static void a_text_that_spans_cannot_hold_is_refused(void **state)

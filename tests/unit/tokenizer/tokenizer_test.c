@@ -3,8 +3,9 @@
 #include <unit/base/scratch_files.h>
 
 #include <base/philox.h>
+#include <base/utf8.h>
+#include <tokenizer/token_pieces.h>
 #include <tokenizer/tokenizer.h>
-#include <tokenizer/unicode.h>
 
 #define TOKENIZERS LH_TEST_DATA "/tokenizers/"
 
@@ -326,7 +327,7 @@ static void a_line_of_merges_is_named_by_its_number(void **state)
     text_append(&vocabulary, "{");
     for (unsigned byte = 0; byte < 256; byte++)
         text_printf(&vocabulary, "%s\"\\u%04x\":%u", byte == 0 ? "" : ",",
-                    byte_character((uint8_t)byte), byte);
+                    piece_character_of_byte((uint8_t)byte), byte);
     text_append(&vocabulary, "}");
     (void)scratch_text(s, "vocab.json", vocabulary.data);
     text_free(&vocabulary);

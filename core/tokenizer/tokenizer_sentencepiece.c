@@ -1,11 +1,12 @@
-/* sentencepiece.c - reads a sentencepiece model of the BPE kind: pieces with scores, and the rules
- * for spaces. */
+/* tokenizer_sentencepiece.c - reads a sentencepiece model of the BPE kind: pieces with scores, and the
+ * rules for spaces. */
+#include <tokenizer/tokenizer_sentencepiece.h>
+
 #include <math.h>
 #include <stdlib.h>
 
 #include <base/memory.h>
 #include <base/status.h>
-#include <tokenizer/sentencepiece.h>
 #include <tokenizer/tokenizer_pair.h>
 #include <tokenizer/tokenizer_parts.h>
 
@@ -381,9 +382,9 @@ static lh_status_t add_user_pieces(tokenizer_t *t, space_rules_t *rules)
         if (t->types[id] != PIECE_USER || !piece_table_get(&t->pieces, id, &piece)) continue;
         lh_status_t status = bpe_add_alias(&t->bpe, (bpe_alias_t){(int32_t)id, 0}, &symbol);
         if (status == LH_OK)
-            status = byte_trie_add(&t->bpe.frozen, piece.bytes, piece.length,
-                                   (int32_t)(symbol - t->bpe.first_alias));
-        if (status == LH_OK) status = byte_trie_add(&rules->kept, piece.bytes, piece.length, 0);
+            status = piece_trie_add(&t->bpe.frozen, piece.bytes, piece.length,
+                                    (int32_t)(symbol - t->bpe.first_alias));
+        if (status == LH_OK) status = piece_trie_add(&rules->kept, piece.bytes, piece.length, 0);
         if (status != LH_OK) return status;
         t->bpe.has_frozen = true;
     }
@@ -424,12 +425,12 @@ static lh_status_t make_spaces(tokenizer_t *t, const model_file_t *f)
                              .spaces = {.add_dummy_prefix = f->add_dummy_prefix,
                                         .remove_extra = f->remove_extra,
                                         .escape = f->escape}};
-    lh_status_t status = charsmap_read(f->path, f->charsmap.bytes, f->charsmap.length,
-                                       &step.spaces.charsmap);
+    lh_status_t status = normalize_charsmap_read(f->path, f->charsmap.bytes, f->charsmap.length,
+                                                 &step.spaces.charsmap);
     if (status == LH_OK) status = add_user_pieces(t, &step.spaces);
     if (status != LH_OK) {
-        charsmap_free(&step.spaces.charsmap);
-        byte_trie_free(&step.spaces.kept);
+        normalize_charsmap_free(&step.spaces.charsmap);
+        piece_trie_free(&step.spaces.kept);
         return status;
     }
     return normalizer_add(&t->normalizer, step);

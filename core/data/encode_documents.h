@@ -1,11 +1,14 @@
-/* data/encode_ring.h - lines of many files tokenized by several threads, handed out in the order of
- * the input: what comes out does not depend on the number of threads. One thread reads, the workers
- * take a batch of lines each, the caller gets batch after batch; a fixed number of batches goes
+/* data/encode_documents.h - documents of JSONL files as token ids: by several threads in the order of
+ * the input, for the stage prepare, and one at a time, for evaluation.
+ *
+ * In the ring one thread reads, the workers take a batch of lines each, the caller gets batch after
+ * batch: what comes out does not depend on the number of threads. A fixed number of batches goes
  * round, so memory does not grow with the input. */
-#ifndef DATA_ENCODE_RING_H
-#define DATA_ENCODE_RING_H
+#ifndef DATA_ENCODE_DOCUMENTS_H
+#define DATA_ENCODE_DOCUMENTS_H
 
-#include <data/line_reader.h>
+#include <base/status.h>
+#include <data/input_lines.h>
 #include <tokenizer/tokenizer.h>
 
 typedef struct encode_how {
@@ -57,5 +60,26 @@ void encode_ring_return(encode_ring_t *ring);
 
 /* [count] sizes and digests of the files; after encode_ring_next gave NULL. */
 const line_file_t *encode_ring_files(const encode_ring_t *ring);
+
+typedef struct documents_how {
+    const char *path;
+    const char *key;
+    const tokenizer_t *tokenizer;
+    uint64_t line_bytes;   /* longest line that is accepted         */
+    uint64_t window_bytes; /* of a zstd file                        */
+    bool bos;              /* put the tokenizer's BOS before each     */
+    uint64_t tokens;       /* a longer document is cut to this, BOS counted; 0: no limit */
+} documents_how_t;
+
+typedef struct documents documents_t;
+
+/* path, key and tokenizer stay the caller's and must live as long as the reader. */
+lh_status_t documents_open(const documents_how_t *how, documents_t **out) LH_MUST_CHECK;
+void documents_close(documents_t *d); /* NULL does nothing */
+
+/* The next document's ids, valid until the next call; *end behind the last one. A bad line fails.
+ */
+lh_status_t documents_next(documents_t *d, const int32_t **ids, size_t *count,
+                           bool *end) LH_MUST_CHECK;
 
 #endif

@@ -1,11 +1,13 @@
-/* encode_ring.c - a reader, some workers and a ring of batches between them. */
-#include <data/encode_ring.h>
+/* encode_documents.c - a reader, some workers and a ring of batches between them; and a reader of
+ * documents without threads. */
+#include <data/encode_documents.h>
 
 #include <errno.h>
 #include <pthread.h>
 #include <signal.h>
 
 #include <base/memory.h>
+#include <data/input_lines.h>
 #include <format/json.h>
 
 enum { BATCH_BYTES = 128 * 1024, BATCH_LINES = 4096 };
@@ -106,22 +108,13 @@ static void *reader_run(void *argument)
     return NULL;
 }
 
-static lh_status_t id_put(token_ids_t *ids, int32_t id)
-{
-    int32_t *grown = mem_grow(ids->ids, &ids->capacity, ids->count + 1, sizeof(*grown));
-    if (grown == NULL) return LH_NO_MEMORY;
-    ids->ids = grown;
-    grown[ids->count++] = id;
-    return LH_OK;
-}
-
 /* As Megatron's preprocess_data: what has no tokens gets no end token either. */
 static lh_status_t text_encode(const encode_how_t *how, tokenizer_scratch_t *scratch,
                                const char *text, size_t length, token_ids_t *ids)
 {
     const size_t before = ids->count;
     lh_status_t status = LH_OK;
-    if (how->prepend >= 0) status = id_put(ids, how->prepend);
+    if (how->prepend >= 0) status = token_ids_add(ids, how->prepend);
     const size_t begin = ids->count;
     if (status == LH_OK)
         status = tokenizer_encode(how->tokenizer, scratch, text, length, SPELLING_AS_REFERENCE,
@@ -131,7 +124,7 @@ static lh_status_t text_encode(const encode_how_t *how, tokenizer_scratch_t *scr
         ids->count = before;
         return LH_OK;
     }
-    return how->append >= 0 ? id_put(ids, how->append) : LH_OK;
+    return how->append >= 0 ? token_ids_add(ids, how->append) : LH_OK;
 }
 
 /* What the tokenizer refuses is a bad line like any other; anything else ends the stage. */
@@ -325,4 +318,69 @@ void encode_ring_return(encode_ring_t *ring)
 const line_file_t *encode_ring_files(const encode_ring_t *ring)
 {
     return line_reader_files(ring->reader);
+}
+
+struct documents {
+    documents_how_t how;
+    input_texts_t *lines;
+    tokenizer_scratch_t *scratch;
+    token_ids_t ids;
+};
+
+lh_status_t documents_open(const documents_how_t *how, documents_t **out)
+{
+    if (how->bos && tokenizer_special(how->tokenizer)->bos < 0)
+        return fail(LH_INVALID, "%s is to begin with BOS, but the tokenizer has none", how->path);
+    documents_t *d = mem_new(sizeof(*d));
+    if (d == NULL) return LH_NO_MEMORY;
+    d->how = *how;
+    lh_status_t status = tokenizer_scratch_new(how->tokenizer, &d->scratch);
+    if (status == LH_OK)
+        status = input_texts_open(&d->how.path, 1, how->key, how->line_bytes, how->window_bytes,
+                                  &d->lines);
+    if (status != LH_OK) {
+        documents_close(d);
+        return status;
+    }
+    *out = d;
+    return LH_OK;
+}
+
+void documents_close(documents_t *d)
+{
+    if (d == NULL) return;
+    input_texts_close(d->lines);
+    tokenizer_scratch_free(d->scratch);
+    token_ids_free(&d->ids);
+    mem_free(d);
+}
+
+/* The tokenizer knows what is wrong with a text, not where it stands. */
+static lh_status_t fail_here(const documents_t *d)
+{
+    char *reason = mem_text(fail_reason());
+    if (reason == NULL) return LH_NO_MEMORY;
+    (void)fail(LH_INVALID, "%s:%llu: %s", d->how.path,
+               (unsigned long long)input_texts_number(d->lines), reason);
+    mem_free(reason);
+    return LH_INVALID;
+}
+
+lh_status_t documents_next(documents_t *d, const int32_t **ids, size_t *count, bool *end)
+{
+    const char *text;
+    size_t length;
+    lh_status_t status = input_texts_next(d->lines, &text, &length, end);
+    if (status != LH_OK || *end) return status;
+
+    d->ids.count = 0;
+    if (d->how.bos) status = token_ids_add(&d->ids, tokenizer_special(d->how.tokenizer)->bos);
+    if (status == LH_OK)
+        status = tokenizer_encode(d->how.tokenizer, d->scratch, text, length, SPELLING_AS_REFERENCE,
+                                  &d->ids);
+    if (status == LH_INVALID) return fail_here(d);
+    if (status != LH_OK) return status;
+    *ids = d->ids.ids;
+    *count = d->how.tokens != 0 && d->ids.count > d->how.tokens ? d->how.tokens : d->ids.count;
+    return LH_OK;
 }

@@ -1,0 +1,11 @@
+/* tokenizer/tokenizer_sentencepiece.h - reads a sentencepiece model of the BPE kind: pieces with scores,
+ * and the rules for spaces. */
+#ifndef TOKENIZER_TOKENIZER_SENTENCEPIECE_H
+#define TOKENIZER_TOKENIZER_SENTENCEPIECE_H
+
+#include <tokenizer/tokenizer_parts.h>
+
+lh_status_t tokenizer_read_sentencepiece(tokenizer_t *t, const char *path, const char *bytes,
+                                         size_t length) LH_MUST_CHECK;
+
+#endif

@@ -1,0 +1,401 @@
+/* unicode_patterns.c - classes from utf8proc's tables, PCRE2 with limits on what a match may cost, and
+ * scanners that were written by hand. */
+#define PCRE2_CODE_UNIT_WIDTH 8
+#include <tokenizer/unicode_patterns.h>
+
+#include <string.h>
+
+#include <pcre2.h>
+#include <utf8proc.h>
+
+#include <base/memory.h>
+#include <base/text.h>
+
+static bool is_white_space(uint32_t c)
+{
+    return (c >= 0x09 && c <= 0x0D) || c == 0x20 || c == 0x85 || c == 0xA0 || c == 0x1680 ||
+           (c >= 0x2000 && c <= 0x200A) || c == 0x2028 || c == 0x2029 || c == 0x202F ||
+           c == 0x205F || c == 0x3000;
+}
+
+static const uint8_t category_class[] = {
+    [UTF8PROC_CATEGORY_LU] = CLASS_LETTER | CLASS_WORD,
+    [UTF8PROC_CATEGORY_LL] = CLASS_LETTER | CLASS_WORD,
+    [UTF8PROC_CATEGORY_LT] = CLASS_LETTER | CLASS_WORD,
+    [UTF8PROC_CATEGORY_LM] = CLASS_LETTER | CLASS_WORD,
+    [UTF8PROC_CATEGORY_LO] = CLASS_LETTER | CLASS_WORD,
+    [UTF8PROC_CATEGORY_MN] = CLASS_WORD,
+    [UTF8PROC_CATEGORY_MC] = CLASS_WORD,
+    [UTF8PROC_CATEGORY_ME] = CLASS_WORD,
+    [UTF8PROC_CATEGORY_ND] = CLASS_NUMBER | CLASS_WORD,
+    [UTF8PROC_CATEGORY_NL] = CLASS_NUMBER | CLASS_WORD,
+    [UTF8PROC_CATEGORY_NO] = CLASS_NUMBER,
+    [UTF8PROC_CATEGORY_PC] = CLASS_PUNCTUATION | CLASS_WORD,
+    [UTF8PROC_CATEGORY_PD] = CLASS_PUNCTUATION,
+    [UTF8PROC_CATEGORY_PS] = CLASS_PUNCTUATION,
+    [UTF8PROC_CATEGORY_PE] = CLASS_PUNCTUATION,
+    [UTF8PROC_CATEGORY_PI] = CLASS_PUNCTUATION,
+    [UTF8PROC_CATEGORY_PF] = CLASS_PUNCTUATION,
+    [UTF8PROC_CATEGORY_PO] = CLASS_PUNCTUATION,
+    [UTF8PROC_CATEGORY_CO] = 0,
+};
+
+/* Word characters beyond letters, marks, decimal digits and connectors: circled and squared letters
+ * are alphabetic, and the two joiners belong to words. */
+static bool is_other_word(uint32_t c)
+{
+    return c == 0x200C || c == 0x200D || (c >= 0x24B6 && c <= 0x24E9) ||
+           (c >= 0x1F130 && c <= 0x1F149) || (c >= 0x1F150 && c <= 0x1F169) ||
+           (c >= 0x1F170 && c <= 0x1F189);
+}
+
+uint8_t unicode_class(uint32_t character)
+{
+    if (character >= UTF8_BAD) return 0;
+    if (is_white_space(character)) return CLASS_SPACE;
+
+    uint8_t class = category_class[utf8proc_category((utf8proc_int32_t)character)];
+    if (character < 0x80 && character > 0x20 && character != 0x7F && (class & CLASS_WORD) == 0)
+        class |= CLASS_PUNCTUATION;
+    if (is_other_word(character)) class |= CLASS_WORD;
+    return class;
+}
+
+void unicode_classes_fill(unicode_classes_t *out)
+{
+    for (uint32_t c = 0; c < UNICODE_COMMON; c++)
+        out->of[c] = unicode_class(c);
+}
+
+enum {
+    MATCH_STEPS = 10000000,
+    MATCH_DEPTH = 100000,
+    MATCH_HEAP_KIB = 65536,
+    JIT_STACK_FIRST = 32768,
+    JIT_STACK_MOST = 1 << 20,
+    PATTERN_MOST = 65536, /* bytes */
+};
+
+/* PCRE2's heap is ours. */
+static void *take(PCRE2_SIZE bytes, void *context)
+{
+    (void)context;
+    return mem_lend(bytes);
+}
+
+static void give(void *memory, void *context)
+{
+    (void)context;
+    mem_free(memory);
+}
+
+struct pattern_regex {
+    pcre2_general_context *heap;
+    pcre2_code *code;
+    char *pattern; /* as in the file, for sentences */
+};
+
+struct pattern_match {
+    pcre2_general_context *heap;
+    pcre2_match_data *data;
+    pcre2_match_context *context;
+    pcre2_jit_stack *stack;
+};
+
+/* PCRE2's \s has U+180E, which is no White_Space; the engines that the patterns were written for go
+ * by the property. */
+static void translate(const char *pattern, size_t length, text_t *out)
+{
+    for (size_t i = 0; i < length; i++) {
+        const bool escape = pattern[i] == '\\' && i + 1 < length;
+        if (escape && pattern[i + 1] == 's')
+            text_append(out, "\\p{White_Space}");
+        else if (escape && pattern[i + 1] == 'S')
+            text_append(out, "\\P{White_Space}");
+        else
+            text_append_n(out, pattern + i, escape ? 2 : 1);
+        if (escape) i++;
+    }
+}
+
+static lh_status_t compile(const char *path, const text_t *pattern, pattern_regex_t *r)
+{
+    /* In Oniguruma's Ruby syntax ^ and $ always look at lines. */
+    const uint32_t options = PCRE2_UTF | PCRE2_UCP | PCRE2_MATCH_INVALID_UTF | PCRE2_MULTILINE |
+                             PCRE2_NEVER_BACKSLASH_C;
+    int error = 0;
+    PCRE2_SIZE at = 0;
+
+    r->heap = pcre2_general_context_create(take, give, NULL);
+    pcre2_compile_context *how = r->heap == NULL ? NULL : pcre2_compile_context_create(r->heap);
+    if (how == NULL) return LH_NO_MEMORY;
+    r->code = pcre2_compile((PCRE2_SPTR)pattern->data, pattern->length, options, &error, &at, how);
+    pcre2_compile_context_free(how);
+    if (r->code == NULL && error == PCRE2_ERROR_HEAP_FAILED)
+        return fail(LH_NO_MEMORY, "out of memory: %s: a pattern", path);
+    if (r->code == NULL) {
+        char reason[160] = "";
+        (void)pcre2_get_error_message(error, (PCRE2_UCHAR *)reason, sizeof(reason));
+        return fail(LH_INVALID, "%s: the pattern '%s' can't be used: %s", path, r->pattern, reason);
+    }
+    (void)pcre2_jit_compile(r->code, PCRE2_JIT_COMPLETE); /* without it matching is only slower */
+    return LH_OK;
+}
+
+lh_status_t pattern_regex_new(const char *path, const char *pattern, size_t length,
+                              pattern_regex_t **out)
+{
+    if (length == 0 || length > PATTERN_MOST)
+        return fail(LH_INVALID, "%s: a pattern of %zu bytes; 1 to %d are supported", path, length,
+                    PATTERN_MOST);
+    pattern_regex_t *r = mem_new(sizeof(*r));
+    if (r == NULL) return LH_NO_MEMORY;
+
+    text_t translated = {0};
+    translate(pattern, length, &translated);
+    lh_status_t status = text_status(&translated);
+    if (status != LH_OK) goto free_text;
+    status = LH_NO_MEMORY;
+    r->pattern = mem_text_n(pattern, length);
+    if (r->pattern != NULL) status = compile(path, &translated, r);
+
+free_text:
+    text_free(&translated);
+    if (status != LH_OK) {
+        pattern_regex_free(r);
+        return status;
+    }
+    *out = r;
+    return LH_OK;
+}
+
+void pattern_regex_free(pattern_regex_t *r)
+{
+    if (r == NULL) return;
+    pcre2_code_free(r->code);
+    if (r->heap != NULL) pcre2_general_context_free(r->heap);
+    mem_free(r->pattern);
+    mem_free(r);
+}
+
+lh_status_t pattern_match_new(const pattern_regex_t *r, pattern_match_t **out)
+{
+    pattern_match_t *m = mem_new(sizeof(*m));
+    if (m == NULL) return LH_NO_MEMORY;
+
+    m->heap = pcre2_general_context_create(take, give, NULL);
+    if (m->heap != NULL) {
+        m->data = pcre2_match_data_create_from_pattern(r->code, m->heap);
+        m->context = pcre2_match_context_create(m->heap);
+        m->stack = pcre2_jit_stack_create(JIT_STACK_FIRST, JIT_STACK_MOST, m->heap);
+    }
+    if (m->data == NULL || m->context == NULL || m->stack == NULL) {
+        pattern_match_free(m);
+        return fail(LH_NO_MEMORY, "out of memory for matching '%s'", r->pattern);
+    }
+    (void)pcre2_set_match_limit(m->context, MATCH_STEPS);
+    (void)pcre2_set_depth_limit(m->context, MATCH_DEPTH);
+    (void)pcre2_set_heap_limit(m->context, MATCH_HEAP_KIB);
+    pcre2_jit_stack_assign(m->context, NULL, m->stack);
+    *out = m;
+    return LH_OK;
+}
+
+void pattern_match_free(pattern_match_t *m)
+{
+    if (m == NULL) return;
+    if (m->data != NULL) pcre2_match_data_free(m->data);
+    if (m->context != NULL) pcre2_match_context_free(m->context);
+    if (m->stack != NULL) pcre2_jit_stack_free(m->stack);
+    if (m->heap != NULL) pcre2_general_context_free(m->heap);
+    mem_free(m);
+}
+
+lh_status_t pattern_regex_find(const pattern_regex_t *r, pattern_match_t *m, const char *text,
+                               size_t length, size_t from, size_t *start, size_t *end)
+{
+    lh_assert(from <= length);
+    *start = *end = length;
+    while (from < length) {
+        const int found = pcre2_match(r->code, (PCRE2_SPTR)text, length, from, PCRE2_NOTEMPTY,
+                                      m->data, m->context);
+        if (found == PCRE2_ERROR_NOMATCH) return LH_OK;
+        if (found < 0) {
+            char reason[160] = "";
+            (void)pcre2_get_error_message(found, (PCRE2_UCHAR *)reason, sizeof(reason));
+            return fail(LH_INVALID, "the tokenizer's pattern '%s' gave up at byte %zu: %s",
+                        r->pattern, from, reason);
+        }
+        const PCRE2_SIZE *bounds = pcre2_get_ovector_pointer(m->data);
+        if (bounds[1] > bounds[0] && bounds[0] >= from) {
+            *start = bounds[0];
+            *end = bounds[1];
+            return LH_OK;
+        }
+        from = bounds[1] > from ? bounds[1] : from + 1; /* \K can make a match that is empty */
+    }
+    return LH_OK;
+}
+
+/* The GPT-2, Llama-3 and Qwen2 patterns by hand. A byte that is not UTF-8 counts
+ * as a character that is neither letter, number nor space. */
+#define CONTRACTIONS "'s|'t|'re|'ve|'m|'ll|'d"
+#define AFTER_DIGITS "| ?[^\\s\\p{L}\\p{N}]+[\\r\\n]*|\\s*[\\r\\n]+|\\s+(?!\\S)|\\s+"
+#define BEFORE_DIGITS "(?i:" CONTRACTIONS ")|[^\\r\\n\\p{L}\\p{N}]?\\p{L}+|"
+
+static const char *const texts[PATTERN_COUNT] = {
+    [PATTERN_GPT2] = CONTRACTIONS "| ?\\p{L}+| ?\\p{N}+| ?[^\\s\\p{L}\\p{N}]+|\\s+(?!\\S)|\\s+",
+    [PATTERN_LLAMA3] = BEFORE_DIGITS "\\p{N}{1,3}" AFTER_DIGITS,
+    [PATTERN_QWEN2] = BEFORE_DIGITS "\\p{N}" AFTER_DIGITS,
+};
+
+enum { CLASS_KNOWN = CLASS_LETTER | CLASS_NUMBER | CLASS_SPACE };
+
+typedef struct scan {
+    const unicode_classes_t *classes;
+    const unsigned char *end;
+} scan_t;
+
+const char *pattern_text(pattern_t pattern)
+{
+    lh_assert(pattern < PATTERN_COUNT);
+    return texts[pattern];
+}
+
+pattern_t pattern_find(const char *text, size_t length)
+{
+    for (pattern_t p = 0; p < PATTERN_COUNT; p++)
+        if (strlen(texts[p]) == length && memcmp(texts[p], text, length) == 0) return p;
+    return PATTERN_UNKNOWN;
+}
+
+/* The class of the character at p (letter, number, space or 0) and its size. */
+static inline uint8_t scan_look(const scan_t *s, const unsigned char *p, uint32_t *size)
+{
+    return unicode_class_of(s->classes, utf8_decode(p, s->end, size)) & CLASS_KNOWN;
+}
+
+/* The end of the run of characters of one class. */
+static inline const unsigned char *scan_run(const scan_t *s, const unsigned char *p, uint8_t class)
+{
+    while (p < s->end) {
+        uint32_t size;
+        if (scan_look(s, p, &size) != class) break;
+        p += size;
+    }
+    return p;
+}
+
+static inline uint8_t scan_lower(uint8_t c, bool fold)
+{
+    return fold && c >= 'A' && c <= 'Z' ? c | 0x20 : c;
+}
+
+/* The length of 's, 't, 're, 've, 'm, 'll or 'd at p, which points at an apostrophe; 0: none. With
+ * fold, capitals too, and the long s, which is an s without its case. */
+static size_t scan_contraction(const scan_t *s, const unsigned char *p, bool fold)
+{
+    const size_t left = (size_t)(s->end - p);
+    if (left < 2) return 0;
+
+    const uint8_t a = scan_lower(p[1], fold);
+    if (a == 's' || a == 't' || a == 'm' || a == 'd') return 2;
+    if (left < 3) return 0;
+    const uint8_t b = scan_lower(p[2], fold);
+    if ((a == 'r' || a == 'v') && b == 'e') return 3;
+    if (a == 'l' && b == 'l') return 3;
+    return fold && p[1] == 0xC5 && p[2] == 0xBF ? 3 : 0;
+}
+
+/* \s+(?!\S)|\s+ : a run of white space but for its last character, which goes with what follows;
+ * all of it at the end of the text or if it is one character long. */
+static const unsigned char *scan_spaces(const scan_t *s, const unsigned char *p)
+{
+    const unsigned char *last = p, *at = p;
+    uint32_t size;
+
+    while (at < s->end && scan_look(s, at, &size) == CLASS_SPACE) {
+        last = at;
+        at += size;
+    }
+    return at == s->end || last == p ? at : last;
+}
+
+static const unsigned char *next_gpt2(const scan_t *s, const unsigned char *p)
+{
+    if (*p == '\'') {
+        const size_t length = scan_contraction(s, p, false);
+        if (length > 0) return p + length;
+    }
+    uint32_t size;
+    uint8_t class = scan_look(s, p, &size);
+    if (*p == ' ' && p + 1 < s->end) {
+        uint32_t next_size;
+        const uint8_t next = scan_look(s, p + 1, &next_size);
+        if (next != CLASS_SPACE) {
+            size += next_size;
+            class = next;
+        }
+    }
+    return class == CLASS_SPACE ? scan_spaces(s, p) : scan_run(s, p + size, class);
+}
+
+static bool is_line_end(unsigned char c)
+{
+    return c == '\r' || c == '\n';
+}
+
+/* \s*[\r\n]+|\s+(?!\S)|\s+ */
+static const unsigned char *spaces_by_line(const scan_t *s, const unsigned char *p)
+{
+    const unsigned char *line_end = NULL;
+    uint32_t size;
+
+    for (const unsigned char *at = p; at < s->end && scan_look(s, at, &size) == CLASS_SPACE;
+         at += size)
+        if (is_line_end(*at)) line_end = at + 1;
+    return line_end != NULL ? line_end : scan_spaces(s, p);
+}
+
+static const unsigned char *scan_digits(const scan_t *s, const unsigned char *p, int most)
+{
+    uint32_t size;
+    for (int i = 0; i < most && p < s->end && scan_look(s, p, &size) == CLASS_NUMBER; i++)
+        p += size;
+    return p;
+}
+
+static const unsigned char *next_llama3(const scan_t *s, const unsigned char *p, int most_digits)
+{
+    uint32_t size, next_size = 0;
+    const uint8_t class = scan_look(s, p, &size);
+
+    if (class == CLASS_LETTER) return scan_run(s, p + size, CLASS_LETTER);
+    if (class == CLASS_NUMBER) return scan_digits(s, p, most_digits);
+    if (*p == '\'') {
+        const size_t length = scan_contraction(s, p, true);
+        if (length > 0) return p + length;
+    }
+    const unsigned char *after = p + size;
+    const uint8_t next = after < s->end ? scan_look(s, after, &next_size) : CLASS_SPACE;
+    if (next == CLASS_LETTER && !is_line_end(*p))
+        return scan_run(s, after + next_size, CLASS_LETTER);
+
+    if (class == CLASS_SPACE && (*p != ' ' || next != 0)) return spaces_by_line(s, p);
+    after = scan_run(s, after, 0);
+    while (after < s->end && is_line_end(*after))
+        after++;
+    return after;
+}
+
+size_t pattern_next(pattern_t pattern, const unicode_classes_t *classes, const char *text,
+                    size_t length, size_t from)
+{
+    const scan_t s = {classes, (const unsigned char *)text + length};
+    const unsigned char *p = (const unsigned char *)text + from;
+
+    const unsigned char *next = pattern == PATTERN_GPT2
+                                    ? next_gpt2(&s, p)
+                                    : next_llama3(&s, p, pattern == PATTERN_QWEN2 ? 1 : 3);
+    return (size_t)(next - (const unsigned char *)text);
+}
