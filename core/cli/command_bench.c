@@ -20,6 +20,7 @@
 #include <config/quantity.h>
 #include <format/json.h>
 #include <launch/machine.h>
+#include <links/links_probe.h>
 #include <plan/collective_bench.h>
 #include <plan/device_bench.h>
 #include <session/link_record.h>

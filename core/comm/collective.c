@@ -69,7 +69,7 @@ static lh_status_t check_how(const comm_t *c, const coll_how_t *how)
     if (sums(how->op) && how->dtype != LH_DTYPE_F32 && how->dtype != LH_DTYPE_BF16)
         return fail(LH_UNSUPPORTED, "'%s': sums are of F32 or BF16, not of %s", how->name,
                     lh_dtype_name(how->dtype));
-    if (sums(how->op) && how->algorithm == COLL_HALVING && c->how.job->comm.bits != BITS_ORDERED)
+    if (sums(how->op) && how->algorithm == COLL_HALVING && c->job->comm.bits != BITS_ORDERED)
         return fail(LH_UNSUPPORTED,
                     "'%s': halving sums in another order than [comm] bits = canonical promises; "
                     "take direct or ring",
@@ -203,7 +203,7 @@ static lh_status_t take_names(collective_t *x, const char *name)
     return x->name == NULL || doing.failed ? LH_NO_MEMORY : LH_OK;
 }
 
-static void collective_free(collective_t *x)
+void collective_free(collective_t *x)
 {
     mem_free(x->segments);
     mem_free(x->pieces);
@@ -216,13 +216,6 @@ static void collective_free(collective_t *x)
     mem_free(x->left);
     mem_free(x->ready);
     mem_free(x);
-}
-
-void comm_free_plans(comm_t *c)
-{
-    for (uint32_t i = 0; i < c->plan_count; i++)
-        collective_free(c->plans[i]);
-    mem_free(c->plans);
 }
 
 lh_status_t collective_new(comm_t *c, const coll_how_t *how, collective_t **out)
@@ -247,7 +240,7 @@ lh_status_t collective_new(comm_t *c, const coll_how_t *how, collective_t **out)
         collective_free(x);
         return status;
     }
-    x->key = comm_key(&x->how, c->how.world);
+    x->key = comm_key(&x->how, c->world);
     c->plans[c->plan_count++] = x;
     *out = x;
     return LH_OK;

@@ -8,10 +8,11 @@
 #include <base/memory.h>
 #include <base/sys.h>
 #include <comm/comm_agree.h>
-#include <comm/comm_choice.h>
 #include <comm/comm_runs.h>
+#include <comm/script_make.h>
 #include <links/carrier.h>
 #include <links/links_connect.h>
+#include <links/links_probe.h>
 
 static const uint64_t spin_ns = 200000, crowded_spin_ns = 1000000;
 enum { STAGING_ALIGN = 4096 };
@@ -28,7 +29,12 @@ lh_status_t comm_open(const comm_how_t *how, comm_t **out)
 {
     comm_t *c = mem_new(sizeof(*c));
     if (c == NULL) return LH_NO_MEMORY;
-    c->how = *how;
+    c->job = how->job;
+    c->registry = how->registry;
+    c->world = how->world;
+    c->control = how->control;
+    c->threaded = how->thread;
+    c->planned = how->planned;
     c->crowded = (long)ranks_here(how->world) > sysconf(_SC_NPROCESSORS_ONLN);
     c->spin_ns = c->crowded ? crowded_spin_ns : spin_ns;
     c->wake_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
@@ -72,7 +78,9 @@ void comm_close(comm_t *c)
     if (c == NULL) return;
     stop_thread(c);
     links_close(c->links); /* from here on nobody touches buffers */
-    comm_free_plans(c);
+    for (uint32_t i = 0; i < c->plan_count; i++)
+        collective_free(c->plans[i]);
+    mem_free(c->plans);
     script_set_free(&c->scripts);
     for (uint32_t i = 0; i < LH_GROUPS; i++)
         group_free(c->groups[i]);
@@ -87,12 +95,12 @@ void comm_close(comm_t *c)
 
 const world_t *comm_world(const comm_t *c)
 {
-    return c->how.world;
+    return c->world;
 }
 
 control_t *comm_control(const comm_t *c)
 {
-    return c->how.control;
+    return c->control;
 }
 
 links_t *comm_links(comm_t *c)
@@ -104,7 +112,7 @@ const group_t *comm_group(comm_t *c, uint32_t which)
 {
     if (which < LH_GROUPS && c->groups[which] != NULL) return c->groups[which];
     group_t *g;
-    if (group_new(c->how.world, which, &g) != LH_OK) return NULL;
+    if (group_new(c->world, which, &g) != LH_OK) return NULL;
     c->groups[which] = g;
     return g;
 }
@@ -117,7 +125,7 @@ lh_status_t comm_arena(comm_t *c, void *base, uint64_t bytes, int fd, uint64_t f
     if (arenas == NULL) return LH_NO_MEMORY;
     c->arenas = arenas;
     uint32_t number = c->arena_count;
-    if (!c->how.planned) {
+    if (!c->planned) {
         const lh_status_t status = links_arena(c->links, base, bytes, fd, fd_offset, &number);
         if (status != LH_OK) return status;
     }
@@ -130,7 +138,7 @@ lh_status_t comm_arena(comm_t *c, void *base, uint64_t bytes, int fd, uint64_t f
 
 static lh_status_t connect_service(comm_t *c, uint32_t service)
 {
-    const uint32_t size = c->how.world->row.size;
+    const uint32_t size = c->world->row.size;
     bool *wanted = mem_array(size, sizeof(*wanted));
     uint32_t *peers = mem_array(size, sizeof(*peers)), count = 0;
     lh_status_t status = wanted == NULL || peers == NULL ? LH_NO_MEMORY : LH_OK;
@@ -151,7 +159,7 @@ static lh_status_t connect_service(comm_t *c, uint32_t service)
 static void own_facts(comm_t *c, comm_facts_t *out)
 {
     *out = (comm_facts_t){0};
-    const world_t *w = c->how.world;
+    const world_t *w = c->world;
     for (uint32_t s = 1; s < COMM_SERVICES; s++) {
         out->maps[s] = UINT32_MAX;
         for (uint32_t r = 0; r < w->row.size; r++) {
@@ -170,7 +178,7 @@ static void own_facts(comm_t *c, comm_facts_t *out)
 
 static void count_sent(collective_t *x)
 {
-    const world_t *w = x->comm->how.world;
+    const world_t *w = x->comm->world;
     for (uint32_t i = 0; i < x->script->step_count; i++) {
         const script_step_t *step = &x->script->steps[i];
         if (step->kind == STEP_SEND)
@@ -195,7 +203,7 @@ static lh_status_t take_script(script_set_t *set, collective_t *x, const comm_fa
     script_how_t how;
     comm_choose(x, all, &how);
     x->algorithm = how.algorithm;
-    return script_set_take(set, &how, &x->script);
+    return script_set_take(set, &how, script_new, &x->script);
 }
 
 static lh_status_t make_script(collective_t *x, const comm_facts_t *all)
@@ -234,7 +242,7 @@ static lh_status_t make_lanes(comm_t *c)
     uint64_t most = 1;
     for (uint32_t i = 0; i < c->plan_count; i++)
         most += c->plans[i]->script->lane_count;
-    const uint64_t all = (uint64_t)c->how.world->row.size * COMM_SERVICES * 2;
+    const uint64_t all = (uint64_t)c->world->row.size * COMM_SERVICES * 2;
     c->lanes = mem_array(most < all ? most : all, sizeof(*c->lanes));
     lh_status_t status = c->lanes == NULL ? LH_NO_MEMORY : LH_OK;
     for (uint32_t i = 0; status == LH_OK && i < c->plan_count; i++)
@@ -300,7 +308,7 @@ static lh_status_t make_scripts(comm_t *c, const comm_facts_t *all)
 
 static lh_status_t start_thread(comm_t *c)
 {
-    if (!c->how.thread) return LH_OK;
+    if (!c->threaded) return LH_OK;
     if (pthread_create(&c->thread, NULL, runs_thread, c) != 0)
         return fail(LH_NO_MEMORY, "the thread that drives collectives can't be started");
     c->has_thread = true;
@@ -317,8 +325,7 @@ void comm_known_links(comm_t *c, const probe_pair_t *known, uint32_t count)
 lh_status_t comm_connect(comm_t *c)
 {
     if (c->connected) return fail(LH_INVALID, "the ranks are connected already");
-    if (c->how.planned)
-        return fail(LH_INVALID, "these ranks are planned only; nothing connects them");
+    if (c->planned) return fail(LH_INVALID, "these ranks are planned only; nothing connects them");
     lh_status_t status = LH_OK;
     for (uint32_t i = 0; status == LH_OK && i < c->plan_count; i++) {
         collective_t *x = c->plans[i];
@@ -332,7 +339,7 @@ lh_status_t comm_connect(comm_t *c)
         status = connect_service(c, s);
     if (status != LH_OK) return status;
 
-    comm_facts_t mine, *all = mem_array(c->how.world->row.size, sizeof(*all));
+    comm_facts_t mine, *all = mem_array(c->world->row.size, sizeof(*all));
     if (all == NULL) return LH_NO_MEMORY;
     own_facts(c, &mine);
     status = comm_gather(c, &mine, sizeof(mine), all);
@@ -369,14 +376,14 @@ static lh_status_t expect_facts(comm_t *c, comm_facts_t *all)
     char name[32];
     const plugin_t *plugin;
     uint32_t files = 0;
-    const char *chosen = carrier_plugin(c->how.job, c->how.registry, LH_LINK_NODE, name);
+    const char *chosen = carrier_plugin(c->job, c->registry, LH_LINK_NODE, name);
     if (chosen == NULL) return LH_INVALID;
-    const lh_status_t status = registry_load(c->how.registry, LH_KIND_TRANSPORT, chosen, &plugin);
+    const lh_status_t status = registry_load(c->registry, LH_KIND_TRANSPORT, chosen, &plugin);
     if (status != LH_OK) return status;
     const bool maps = plugin->transport->mapping != NULL;
     for (uint32_t a = 0; maps && a < c->arena_count && a < 32; a++)
         if (c->arenas[a].file) files |= 1u << a;
-    for (uint32_t r = 0; r < c->how.world->row.size; r++)
+    for (uint32_t r = 0; r < c->world->row.size; r++)
         for (uint32_t s = 1; s < COMM_SERVICES; s++)
             all[r].maps[s] = files;
     return LH_OK;
@@ -405,7 +412,7 @@ lh_status_t comm_plan(comm_t *c, uint64_t *bytes)
     script_set_t set = {0};
     uint32_t turn = 0;
     uint64_t sum = 0;
-    comm_facts_t *all = mem_array(c->how.world->row.size, sizeof(*all));
+    comm_facts_t *all = mem_array(c->world->row.size, sizeof(*all));
     if (all == NULL) return LH_NO_MEMORY;
     lh_status_t status = expect_facts(c, all);
     for (uint32_t i = 0; status == LH_OK && i < c->plan_count; i++) {

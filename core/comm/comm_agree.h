@@ -3,7 +3,7 @@
 #ifndef COMM_COMM_AGREE_H
 #define COMM_COMM_AGREE_H
 
-#include <comm/comm_state.h>
+#include <comm/comm_runs.h>
 
 /* Of bytes of each rank, to all. */
 lh_status_t comm_gather(comm_t *c, const void *mine, size_t bytes, void *all) LH_MUST_CHECK;
@@ -17,5 +17,17 @@ lh_status_t comm_agree_lanes(comm_t *c) LH_MUST_CHECK;
 void comm_map_peers(collective_t *x);
 /* Of a plan's group: ranks match the n-th plans of a key. */
 uint64_t comm_key(const coll_how_t *how, const world_t *w);
+
+typedef struct link_figures {
+    uint64_t round_trip_ns, bytes_per_second;
+} link_figures_t;
+
+typedef struct comm_facts {       /* of all ranks, the same everywhere */
+    uint32_t maps[COMM_SERVICES]; /* bit per arena: its peers on the node can map it */
+    link_figures_t figures[COMM_SCOPES];
+} comm_facts_t;
+
+/* all: [ranks]. The same on all ranks. */
+void comm_choose(const collective_t *x, const comm_facts_t *all, script_how_t *out);
 
 #endif

@@ -99,7 +99,7 @@ static void runs_fail(comm_t *c, lh_status_t status)
     if (c->status != LH_OK) return;
     runs_release(c);
     /* The control plane knows who died; a link only that it broke. */
-    control_t *control = c->how.control;
+    control_t *control = c->control;
     c->status = control != NULL ? control_status(control) : LH_OK;
     if (c->status != LH_OK) {
         (void)snprintf(c->sentence, sizeof(c->sentence), "%s", control_failure(control));
@@ -319,15 +319,14 @@ static void too_long(collective_t *x, uint64_t ns)
     char who[160] = "nobody";
     comm_t *c = x->comm;
     const uint32_t member = runs_awaits(x);
-    const uint32_t rank = member == SCRIPT_NONE ? c->how.world->row.rank
-                                                : x->how.group->ranks[member];
-    world_rank_text(c->how.world, rank, who, sizeof(who));
+    const uint32_t rank = member == SCRIPT_NONE ? c->world->row.rank : x->how.group->ranks[member];
+    world_rank_text(c->world, rank, who, sizeof(who));
     (void)fail(LH_TIMED_OUT, "%s stood still for %.1f s, waiting for %s", x->doing,
                (double)ns * 1e-9, who);
     (void)snprintf(c->sentence, sizeof(c->sentence), "%s", fail_reason());
     c->status = LH_TIMED_OUT;
     runs_release(c);
-    if (c->how.control != NULL) control_fail(c->how.control, rank, LH_TIMED_OUT, c->sentence);
+    if (c->control != NULL) control_fail(c->control, rank, LH_TIMED_OUT, c->sentence);
 }
 
 typedef struct idle { /* a time in which nothing moved */
@@ -338,13 +337,12 @@ typedef struct idle { /* a time in which nothing moved */
 static void idle_begin(collective_t *x, idle_t *idle, uint64_t now)
 {
     const uint32_t member = runs_awaits(x);
-    const world_t *w = x->comm->how.world;
+    const world_t *w = x->comm->world;
     idle->since = idle->seen = now;
     idle->scope = 0;
     if (member != SCRIPT_NONE)
         idle->scope = world_scope(w, w->row.rank, x->how.group->ranks[member]);
-    if (x->comm->how.control != NULL)
-        control_progress(x->comm->how.control, x->comm->step, x->doing);
+    if (x->comm->control != NULL) control_progress(x->comm->control, x->comm->step, x->doing);
 }
 
 static void idle_end(comm_t *c, idle_t *idle)
@@ -360,7 +358,7 @@ static void stand_still(collective_t *x, idle_t *idle)
     const uint64_t now = sys()->now_ns();
     if (idle->since == 0) idle_begin(x, idle, now);
     idle->seen = now;
-    const uint64_t limit = c->how.job->comm.timeout_ns;
+    const uint64_t limit = c->job->comm.timeout_ns;
     if (c->closed > 0) { /* the device's turn: its queue may be long */
         idle->since = now;
         doze(c, gate_ns);
@@ -458,12 +456,10 @@ static uint64_t exposed_all(const comm_t *c)
  * link that the plan sends over. */
 static void wait_count(collective_t *x, uint64_t waited, uint64_t before)
 {
-    uint64_t sent[COMM_SCOPES], staging;
     uint32_t farthest = LH_LINK_NODE;
     const uint64_t idle = exposed_all(x->comm) - before;
-    collective_bytes(x, sent, &staging);
     for (uint32_t s = LH_LINK_NODE; s < COMM_SCOPES; s++)
-        if (sent[s] > 0) farthest = s;
+        if (x->sent[s] > 0) farthest = s;
     if (waited > idle) x->comm->exposed_ns[farthest] += waited - idle;
 }
 

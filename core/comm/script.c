@@ -4,72 +4,7 @@
 
 #include <base/digest.h>
 #include <base/memory.h>
-#include <comm/script_moves.h>
-#include <comm/script_sums.h>
-#include <comm/sums.h>
 #include <longhaul/dtype.h>
-
-static void emit_phases(builder_t *b, const phases_t *p)
-{
-    lh_assert(p->count < PHASES);
-    uint32_t most_lag = 0;
-    for (uint32_t i = 0; i < p->count; i++)
-        if (p->rows[i].lag > most_lag) most_lag = p->rows[i].lag;
-    for (uint64_t tick = 0; tick < (uint64_t)b->most_units + most_lag; tick++)
-        for (uint32_t i = 0; !b->failed && i < p->count; i++) {
-            const uint64_t chunk = tick - p->rows[i].lag;
-            if (tick < p->rows[i].lag || chunk >= b->most_units) continue;
-            for (uint32_t o = 0; o < b->g->size; o++) {
-                const uint64_t unit = b->unit_begin[o] + chunk;
-                if (unit >= b->unit_begin[o + 1]) continue;
-                b->label = (uint32_t)unit * PHASES + i + 1;
-                p->rows[i].emit(b, p->rows[i].hop, o, &b->units[unit]);
-            }
-        }
-}
-
-static lh_status_t emit(builder_t *b)
-{
-    phases_t *p = mem_new(sizeof(*p));
-    if (p == NULL) return LH_NO_MEMORY;
-    switch (b->how->op) {
-    case COLL_BARRIER: moves_barrier(b); break;
-    case COLL_ALL_REDUCE:
-        if (b->in->at_once) {
-            sums_at_once(b);
-            break;
-        }
-        sums_phases(b, p);
-        if (b->g->size > 1) p->lag += b->in->lag;
-        moves_spread(b, p);
-        break;
-    case COLL_REDUCE_SCATTER:
-    case COLL_REDUCE: sums_phases(b, p); break;
-    case COLL_ALL_GATHER:
-    case COLL_BROADCAST: moves_spread(b, p); break;
-    default: moves_phases(b, p); break;
-    }
-    const bool fits = p->count < PHASES;
-    if (fits) emit_phases(b, p);
-    b->label = 0;
-    mem_free(p);
-    if (!fits)
-        return fail(LH_UNSUPPORTED, "'%s': a ring of %u members is too long; take direct",
-                    b->how->name, b->g->size);
-    return LH_OK;
-}
-
-lh_status_t script_new(const script_how_t *how, script_t *out)
-{
-    builder_t b;
-    *out = (script_t){0};
-    lh_status_t status = build_open(&b, how, out);
-    if (status == LH_OK) status = emit(&b);
-    if (status == LH_OK) status = build_finish(&b);
-    build_close(&b);
-    if (status != LH_OK) script_free(out);
-    return status;
-}
 
 void script_free(script_t *s)
 {
@@ -88,6 +23,160 @@ uint64_t script_bytes(const script_t *s)
     return s->step_count * (sizeof(*s->steps) + sizeof(*s->order) + sizeof(*s->first)) +
            s->next_count * sizeof(*s->next) + s->view_count * sizeof(*s->views) +
            s->run_count * sizeof(*s->runs);
+}
+
+/* ---- sums ---- */
+
+enum { LANES = 16, UNROLL = 4, BLOCK = LANES * UNROLL };
+
+typedef float floats_t __attribute__((vector_size(64)));
+typedef float loose_floats_t __attribute__((vector_size(64), aligned(4), may_alias));
+typedef uint32_t words_t __attribute__((vector_size(64)));
+typedef uint16_t halves_t __attribute__((vector_size(32)));
+typedef uint16_t loose_halves_t __attribute__((vector_size(32), aligned(2), may_alias));
+
+#define INLINE static inline __attribute__((always_inline))
+
+/* Vectors go through pointers: as arguments they would change the ABI with the target. */
+INLINE void load(floats_t *out, lh_dtype_t dtype, const char *data, uint64_t at)
+{
+    if (dtype == LH_DTYPE_F32) {
+        *out = *(const loose_floats_t *)(const void *)(data + at * 4);
+        return;
+    }
+    const halves_t halves = *(const loose_halves_t *)(const void *)(data + at * 2);
+    *out = (floats_t)(__builtin_convertvector(halves, words_t) << 16);
+}
+
+/* As lh_f32_to_bf16: to nearest, ties to even, a NaN stays one. */
+INLINE void store(lh_dtype_t dtype, char *data, uint64_t at, const floats_t *value)
+{
+    if (dtype == LH_DTYPE_F32) {
+        *(loose_floats_t *)(void *)(data + at * 4) = *value;
+        return;
+    }
+    const words_t bits = (words_t)*value;
+    const words_t high = bits >> 16;
+    const words_t rounded = (bits + 0x7fffu + (high & 1u)) >> 16;
+    const words_t nan = (words_t)((bits & 0x7fffffffu) > 0x7f800000u);
+    const words_t quiet = high | ((words_t)((high & 0x7fu) == 0u) & 0x40u);
+    const words_t chosen = (nan & quiet) | (~nan & rounded);
+    *(loose_halves_t *)(void *)(data + at * 2) = __builtin_convertvector(chosen, halves_t);
+}
+
+INLINE void sum_block(lh_dtype_t dtype, char *to, bool add, const sum_source_t *sources,
+                      uint32_t count, uint64_t at)
+{
+    floats_t sum[UNROLL], next[UNROLL];
+    for (int k = 0; k < UNROLL; k++)
+        load(&sum[k], sources[0].dtype, sources[0].data, at + (uint64_t)(k * LANES));
+    for (uint32_t s = 1; s < count; s++)
+        for (int k = 0; k < UNROLL; k++) {
+            load(&next[k], sources[s].dtype, sources[s].data, at + (uint64_t)(k * LANES));
+            sum[k] += next[k];
+        }
+    for (int k = 0; k < UNROLL; k++) {
+        if (add) {
+            load(&next[k], dtype, to, at + (uint64_t)(k * LANES));
+            sum[k] = next[k] + sum[k];
+        }
+        store(dtype, to, at + (uint64_t)(k * LANES), &sum[k]);
+    }
+}
+
+/* Two of F32 is what most runs are: no question of dtypes in the loop. */
+INLINE uint64_t sum_pairs(float *to, const float *a, const float *b, uint64_t elements)
+{
+    uint64_t at = 0;
+    for (; at + BLOCK <= elements; at += BLOCK) {
+        loose_floats_t *t = (loose_floats_t *)(void *)(to + at);
+        const loose_floats_t *x = (const loose_floats_t *)(const void *)(a + at);
+        const loose_floats_t *y = (const loose_floats_t *)(const void *)(b + at);
+        const floats_t s0 = x[0] + y[0], s1 = x[1] + y[1], s2 = x[2] + y[2], s3 = x[3] + y[3];
+        t[0] = s0;
+        t[1] = s1;
+        t[2] = s2;
+        t[3] = s3;
+    }
+    return at;
+}
+
+INLINE uint64_t sum_blocks(lh_dtype_t dtype, void *to, bool add, const sum_source_t *sources,
+                           uint32_t count, uint64_t elements)
+{
+    if (dtype == LH_DTYPE_F32 && !add && count == 2 && sources[0].dtype == LH_DTYPE_F32 &&
+        sources[1].dtype == LH_DTYPE_F32)
+        return sum_pairs(to, sources[0].data, sources[1].data, elements);
+    uint64_t at = 0;
+    for (; at + BLOCK <= elements; at += BLOCK)
+        sum_block(dtype, to, add, sources, count, at);
+    return at;
+}
+
+typedef uint64_t blocks_fn(lh_dtype_t dtype, void *to, bool add, const sum_source_t *sources,
+                           uint32_t count, uint64_t elements);
+
+static uint64_t blocks_plain(lh_dtype_t dtype, void *to, bool add, const sum_source_t *sources,
+                             uint32_t count, uint64_t elements)
+{
+    return sum_blocks(dtype, to, add, sources, count, elements);
+}
+
+#if defined(__x86_64__)
+__attribute__((target("avx2"))) static uint64_t blocks_avx2(lh_dtype_t dtype, void *to, bool add,
+                                                            const sum_source_t *sources,
+                                                            uint32_t count, uint64_t elements)
+{
+    return sum_blocks(dtype, to, add, sources, count, elements);
+}
+
+__attribute__((target("avx512f,avx512bw,avx512vl,avx512dq"))) static uint64_t blocks_avx512(
+    lh_dtype_t dtype, void *to, bool add, const sum_source_t *sources, uint32_t count,
+    uint64_t elements)
+{
+    return sum_blocks(dtype, to, add, sources, count, elements);
+}
+#endif
+
+static uint32_t highest = 2;
+
+static blocks_fn *best_blocks(void)
+{
+#if defined(__x86_64__)
+    if (highest >= 2 && __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
+        __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512dq"))
+        return blocks_avx512;
+    if (highest >= 1 && __builtin_cpu_supports("avx2")) return blocks_avx2;
+#endif
+    return blocks_plain;
+}
+
+void script_sum_level(uint32_t level)
+{
+    highest = level;
+}
+
+static float element(lh_dtype_t dtype, const void *data, uint64_t at)
+{
+    return dtype == LH_DTYPE_F32 ? ((const float *)data)[at]
+                                 : lh_bf16_to_f32(((const uint16_t *)data)[at]);
+}
+
+void script_sum(lh_dtype_t dtype, void *to, bool add, const sum_source_t *sources, uint32_t count,
+                uint64_t elements)
+{
+    lh_assert(count > 0 && (dtype == LH_DTYPE_F32 || dtype == LH_DTYPE_BF16));
+    uint64_t at = best_blocks()(dtype, to, add, sources, count, elements);
+    for (; at < elements; at++) {
+        float sum = element(sources[0].dtype, sources[0].data, at);
+        for (uint32_t s = 1; s < count; s++)
+            sum += element(sources[s].dtype, sources[s].data, at);
+        if (add) sum = element(dtype, to, at) + sum;
+        if (dtype == LH_DTYPE_F32)
+            ((float *)to)[at] = sum;
+        else
+            ((uint16_t *)to)[at] = lh_f32_to_bf16(sum);
+    }
 }
 
 /* ---- in a run ---- */
@@ -145,7 +234,7 @@ void script_compute(const script_t *s, const script_places_t *places, const scri
         if (step->kind == STEP_COPY)
             memcpy(at, scratch[0].data, r->count * lh_dtype_bytes(views->dtype));
         else
-            sum_run(to->dtype, at, step->add, scratch, step->source_count, r->count);
+            script_sum(to->dtype, at, step->add, scratch, step->source_count, r->count);
     }
 }
 
@@ -199,7 +288,8 @@ static void entry_free(script_entry_t *e)
     mem_free(e);
 }
 
-static lh_status_t entry_new(script_set_t *set, const script_how_t *how, script_entry_t **out)
+static lh_status_t entry_new(script_set_t *set, const script_how_t *how, script_maker_t *make,
+                             script_entry_t **out)
 {
     script_entry_t **list = mem_grow(set->list, &set->capacity, set->count + 1u, sizeof(*list));
     if (list == NULL) return LH_NO_MEMORY;
@@ -207,7 +297,7 @@ static lh_status_t entry_new(script_set_t *set, const script_how_t *how, script_
     script_entry_t *e = mem_new(sizeof(*e));
     if (e == NULL) return LH_NO_MEMORY;
     lh_status_t status = shape_new(how, &e->shape, &e->words);
-    if (status == LH_OK) status = script_new(how, &e->script);
+    if (status == LH_OK) status = make(how, &e->script);
     if (status != LH_OK) {
         entry_free(e);
         return status;
@@ -217,7 +307,8 @@ static lh_status_t entry_new(script_set_t *set, const script_how_t *how, script_
     return LH_OK;
 }
 
-lh_status_t script_set_take(script_set_t *set, const script_how_t *how, const script_t **out)
+lh_status_t script_set_take(script_set_t *set, const script_how_t *how, script_maker_t *make,
+                            const script_t **out)
 {
     uint64_t *shape, words;
     script_entry_t *entry = NULL;
@@ -228,7 +319,7 @@ lh_status_t script_set_take(script_set_t *set, const script_how_t *how, const sc
             memcmp(set->list[i]->shape, shape, words * sizeof(*shape)) == 0)
             entry = set->list[i];
     mem_free(shape);
-    if (entry == NULL) status = entry_new(set, how, &entry);
+    if (entry == NULL) status = entry_new(set, how, make, &entry);
     if (status == LH_OK) *out = &entry->script;
     return status;
 }

@@ -9,7 +9,7 @@
 #ifndef COMM_SCRIPT_H
 #define COMM_SCRIPT_H
 
-#include <comm/collective.h>
+#include <comm/coll.h>
 
 #define SCRIPT_NONE UINT32_MAX
 
@@ -95,7 +95,19 @@ typedef struct script_how {
     const script_peer_t *peers; /* [group->size] or NULL: none is mapped                     */
 } script_how_t;
 
-lh_status_t script_new(const script_how_t *how, script_t *out) LH_MUST_CHECK;
+typedef struct sum_source {
+    const void *data;
+    lh_dtype_t dtype; /* F32 or BF16 */
+} sum_source_t;
+
+/* to[i] = ((s[0][i] + s[1][i]) + s[2][i]) + ..., in F32, rounded once if `to` is BF16; with add:
+ * to[i] = to[i] + that sum. Sources may be `to` itself, but don't overlap it otherwise. */
+void script_sum(lh_dtype_t dtype, void *to, bool add, const sum_source_t *sources, uint32_t count,
+                uint64_t elements);
+
+/* For tests: 0 plain, 1 AVX2, 2 AVX-512 at most; what the processor lacks is not taken. */
+void script_sum_level(uint32_t level);
+
 void script_free(script_t *s);
 /* Of steps and what they refer to; the state of a run is its collective's. */
 uint64_t script_bytes(const script_t *s);
@@ -103,9 +115,8 @@ uint64_t script_bytes(const script_t *s);
 char *script_message(const script_t *s, const script_places_t *places, const script_step_t *step,
                      uint32_t *arena);
 /* Carries out a SUM or COPY. scratch: [most_sources]. */
-struct sum_source;
 void script_compute(const script_t *s, const script_places_t *places, const script_step_t *step,
-                    struct sum_source *scratch);
+                    sum_source_t *scratch);
 /* Of the lengths and tags of all messages to (or from) a member, in order: equal at both ends. */
 uint64_t script_lane_digest(const script_t *s, uint32_t peer, bool sending, uint64_t seed);
 
@@ -115,8 +126,10 @@ typedef struct script_set {
     uint32_t count;
     size_t capacity;
 } script_set_t;
-/* *out lives as long as the set. */
-lh_status_t script_set_take(script_set_t *set, const script_how_t *how,
+/* The script of that shape; where the set has none yet, `make` (script_new) makes it. *out lives as
+ * long as the set. */
+typedef lh_status_t script_maker_t(const script_how_t *how, script_t *out);
+lh_status_t script_set_take(script_set_t *set, const script_how_t *how, script_maker_t *make,
                             const script_t **out) LH_MUST_CHECK;
 uint64_t script_set_bytes(const script_set_t *set);
 void script_set_free(script_set_t *set);

@@ -218,12 +218,6 @@ void build_reads(builder_t *b, uint32_t peer, uint32_t step)
     b->joined[peer] = step;
 }
 
-void build_phase(phases_t *p, void (*emit)(builder_t *, uint32_t, uint32_t, build_unit_t *),
-                 uint32_t hop, uint32_t lag)
-{
-    if (p->count < PHASES) p->rows[p->count++] = (phase_t){emit, hop, p->lag + lag};
-}
-
 static bool add_run(builder_t *b, const script_run_t *run)
 {
     void *items = b->s->runs;

@@ -86,17 +86,4 @@ bool build_mapped(const builder_t *b, uint32_t peer);
 /* `step` reads memory of a mapped member: it may not have it back before. */
 void build_reads(builder_t *b, uint32_t peer, uint32_t step);
 
-/* What is done unit by unit: each phase follows the one before at a distance of `lag` units. */
-typedef struct phase {
-    void (*emit)(builder_t *b, uint32_t hop, uint32_t owner, build_unit_t *u);
-    uint32_t hop, lag;
-} phase_t;
-enum { PHASES = 512 };
-typedef struct phases {
-    phase_t rows[PHASES];
-    uint32_t count, lag; /* lag of what comes next */
-} phases_t;
-void build_phase(phases_t *p, void (*emit)(builder_t *, uint32_t, uint32_t, build_unit_t *),
-                 uint32_t hop, uint32_t lag);
-
 #endif

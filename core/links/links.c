@@ -1,5 +1,5 @@
 /* links.c - transports by class of link, memory registered with them, and the events they tell. */
-#include <links/links_state.h>
+#include <links/links.h>
 
 #include <errno.h>
 #include <poll.h>
@@ -498,4 +498,52 @@ lh_status_t link_stats(const link_t *k, lh_link_stats_t *out)
         return fail(LH_UNSUPPORTED, "'%s' tells no figures of a link", k->carrier->plugin->name);
     out->struct_size = sizeof(*out);
     return api->stats(k->conn, out);
+}
+
+static void link_follow(link_t *k, uint64_t step)
+{
+    lh_link_stats_t now = {.struct_size = sizeof(now)};
+    const lh_transport_api_t *api = k->carrier->api;
+    const double before = k->follow.pace;
+    if (link_stats(k, &now) != LH_OK) {
+        fail_clear();
+        return;
+    }
+    const bool is_new = now.bytes_per_second != k->told_rate; /* else nothing was measured */
+    k->told_rate = now.bytes_per_second;
+    if (!link_probe_follow(&k->follow, is_new ? (double)now.bytes_per_second : 0, now.round_trip_ns,
+                           now.round_trip_min_ns))
+        return;
+    const lh_tuning_t wanted = {.struct_size = sizeof(wanted),
+                                .pace_bytes_per_second = (uint64_t)k->follow.pace};
+    if (api->retune(k->conn, &wanted, NULL) != LH_OK) fail_clear();
+    log_line(LH_LOG_INFO,
+             "link to rank %u: %.1f MB/s now, %.2f ms; paced at %.1f MB/s instead of %.1f from "
+             "step %llu on",
+             k->peer, 1e-6 * (double)now.bytes_per_second, 1e-6 * (double)now.round_trip_ns,
+             1e-6 * k->follow.pace, 1e-6 * before, (unsigned long long)step);
+}
+
+void links_follow(links_t *l, uint64_t step)
+{
+    for (uint32_t i = 0; i < l->link_count; i++) {
+        link_t *k = l->links[i];
+        if (k->follow.pace > 0 && k->conn != NULL && k->carrier->api->retune != NULL)
+            link_follow(k, step);
+    }
+}
+
+/* ---- pairs of sites ---- */
+
+uint32_t links_pair(uint32_t site, uint32_t other)
+{
+    const uint32_t low = site < other ? site : other, high = site < other ? other : site;
+    lh_assert(low < high);
+    return high * (high - 1) / 2 + low;
+}
+
+const probe_pair_t *links_pairs(const links_t *l, uint32_t *count)
+{
+    *count = l->pair_count;
+    return l->pairs;
 }

@@ -1,6 +1,6 @@
 /* links_connect.c - connections by service: the lower rank dials, the higher one admits whom it
  * asked for; then both offer each other the arenas that can be mapped. */
-#include <links/links_state.h>
+#include <links/links_connect.h>
 
 #include <stdio.h>
 #include <string.h>
@@ -9,7 +9,6 @@
 #include <base/log.h>
 #include <base/memory.h>
 #include <base/sys.h>
-#include <links/links_connect.h>
 
 static const uint64_t silence_ns = 3000000000;
 static const uint32_t offer_tag = 0xffff0001;

@@ -13,7 +13,7 @@
  * whether both connect anew by another of the plugin's tunings, or the end. Only a transport's own
  * functions are used, so that every plugin that takes a stage's messages at once can be probed; what
  * it does not tell (loss, the loaded round trip, the path's MTU) stays unknown. */
-#include <links/links_state.h>
+#include <links/links_probe.h>
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -78,19 +78,6 @@ typedef struct probe {
     double loss;               /* of bursts that did not keep the pace */
     probe_figures_t *figures;
 } probe_t;
-
-uint32_t links_pair(uint32_t site, uint32_t other)
-{
-    const uint32_t low = site < other ? site : other, high = site < other ? other : site;
-    lh_assert(low < high);
-    return high * (high - 1) / 2 + low;
-}
-
-const probe_pair_t *links_pairs(const links_t *l, uint32_t *count)
-{
-    *count = l->pair_count;
-    return l->pairs;
-}
 
 /* ---- messages of one probe ---- */
 

@@ -12,6 +12,7 @@
 #include <control/control.h>
 #include <links/links.h>
 #include <links/links_connect.h>
+#include <links/links_probe.h>
 
 enum {
     FAKE_RANKS = 8,
@@ -56,25 +57,16 @@ static struct hub {
     pthread_cond_t all;
 } hub = {.lock = PTHREAD_MUTEX_INITIALIZER, .all = PTHREAD_COND_INITIALIZER};
 
-struct link {
-    links_t *links;
-    uint32_t peer;
-    uint32_t service;
-};
-
-struct links {
-    links_how_t how;
-    uint32_t rank;
-    uint32_t arena_count;
-    link_t links[FAKE_RANKS * 4];
-    uint32_t link_count;
-};
-
 struct control {
     uint32_t rank;
     lh_status_t status;
     char reason[256];
 };
+
+static inline uint32_t fake_rank(const links_t *l)
+{
+    return l->how.world->row.rank;
+}
 
 static inline void hub_reset(uint32_t size)
 {
@@ -146,13 +138,15 @@ lh_status_t links_open(const links_how_t *how, links_t **out)
     links_t *l = mem_new(sizeof(*l));
     if (l == NULL) return LH_NO_MEMORY;
     l->how = *how;
-    l->rank = how->world->row.rank;
     *out = l;
     return LH_OK;
 }
 
 void links_close(links_t *l)
 {
+    for (uint32_t i = 0; l != NULL && i < l->link_count; i++)
+        mem_free(l->links[i]);
+    if (l != NULL) mem_free(l->links);
     mem_free(l);
 }
 
@@ -163,29 +157,36 @@ lh_status_t links_arena(links_t *l, void *base, uint64_t bytes, int fd, uint64_t
     (void)fd_offset;
     (void)pthread_mutex_lock(&hub.lock);
     *arena = l->arena_count++;
-    hub.arenas[l->rank][*arena] = base;
-    hub.files[l->rank][*arena] = fd >= 0;
+    hub.arenas[fake_rank(l)][*arena] = base;
+    hub.files[fake_rank(l)][*arena] = fd >= 0;
     (void)pthread_mutex_unlock(&hub.lock);
     return LH_OK;
 }
 
 lh_status_t links_connect(links_t *l, const uint32_t *peers, uint32_t count, uint32_t service)
 {
-    for (uint32_t i = 0; i < count; i++)
-        l->links[l->link_count++] = (link_t){l, peers[i], service};
+    for (uint32_t i = 0; i < count; i++) {
+        link_t **links = mem_grow(l->links, &l->link_capacity, l->link_count + 1u,
+                                  sizeof(link_t *));
+        link_t *k = mem_new(sizeof(*k));
+        if (links == NULL || k == NULL) return LH_NO_MEMORY;
+        *k = (link_t){.links = l, .peer = peers[i], .service = service};
+        l->links = links;
+        l->links[l->link_count++] = k;
+    }
     return LH_OK;
 }
 
 link_t *links_find(links_t *l, uint32_t peer, uint32_t service)
 {
     for (uint32_t i = 0; i < l->link_count; i++)
-        if (l->links[i].peer == peer && l->links[i].service == service) return &l->links[i];
+        if (l->links[i]->peer == peer && l->links[i]->service == service) return l->links[i];
     return NULL;
 }
 
 uint32_t link_scope(const link_t *k)
 {
-    return world_scope(k->links->how.world, k->links->rank, k->peer);
+    return world_scope(k->links->how.world, fake_rank(k->links), k->peer);
 }
 
 const void *link_map(const link_t *k, uint32_t arena)
@@ -214,7 +215,7 @@ lh_status_t link_send(link_t *k, uint32_t arena, const void *data, uint64_t byte
 {
     (void)arena;
     const fake_operation_t o = {(void *)(uintptr_t)data, bytes, cookie, tag};
-    return fake_post(&hub.sends[k->links->rank][k->peer], &o);
+    return fake_post(&hub.sends[fake_rank(k->links)][k->peer], &o);
 }
 
 lh_status_t link_recv(link_t *k, uint32_t arena, void *data, uint64_t bytes, uint32_t tag,
@@ -222,7 +223,7 @@ lh_status_t link_recv(link_t *k, uint32_t arena, void *data, uint64_t bytes, uin
 {
     (void)arena;
     const fake_operation_t o = {data, bytes, cookie, tag};
-    return fake_post(&hub.receives[k->peer][k->links->rank], &o);
+    return fake_post(&hub.receives[k->peer][fake_rank(k->links)], &o);
 }
 
 static inline void fake_tell(uint32_t rank, const fake_operation_t *o, bool received)
@@ -255,10 +256,10 @@ lh_status_t links_poll(links_t *l, links_event_t *events, uint32_t max, uint32_t
     (void)pthread_mutex_lock(&hub.lock);
     const int dead = hub.dead;
     for (uint32_t p = 0; dead < 0 && p < hub.size; p++) {
-        fake_move(p, l->rank);
-        fake_move(l->rank, p);
+        fake_move(p, fake_rank(l));
+        fake_move(fake_rank(l), p);
     }
-    fake_events_t *e = &hub.events[l->rank];
+    fake_events_t *e = &hub.events[fake_rank(l)];
     for (*count = 0; *count < max && e->count > 0; e->count--)
         events[(*count)++] = e->rows[e->first++ % FAKE_EVENTS];
     (void)pthread_mutex_unlock(&hub.lock);

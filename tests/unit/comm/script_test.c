@@ -1,7 +1,8 @@
 /* Scripts of all ranks, carried out in one process in random order: every message has its match,
  * nothing waits for ever, no memory is touched while a message holds it, and the bits are those of
  * the canonical sum. */
-#include <comm/script.h>
+#include <comm/collective.h>
+#include <comm/script_make.h>
 
 #include <setjmp.h>
 #include <stdarg.h>
@@ -9,7 +10,6 @@
 #include <stdlib.h>
 
 #include <base/memory.h>
-#include <comm/sums.h>
 #include <longhaul/dtype.h>
 
 #include "canonical_sum.h"
@@ -589,9 +589,9 @@ static void every_level_of_instructions_gives_the_same_bits(void **state)
                                     {in[1], LH_DTYPE_F32},
                                     {in[2], LH_DTYPE_F32}};
     for (uint32_t level = 0; level < 3; level++) {
-        sum_level(level);
-        sum_run(LH_DTYPE_F32, out[level], false, sources, 4, ELEMENTS - 1);
-        sum_run(LH_DTYPE_BF16, rounded[level], false, sources, 2, ELEMENTS - 1);
+        script_sum_level(level);
+        script_sum(LH_DTYPE_F32, out[level], false, sources, 4, ELEMENTS - 1);
+        script_sum(LH_DTYPE_BF16, rounded[level], false, sources, 2, ELEMENTS - 1);
     }
     for (uint32_t i = 0; i < ELEMENTS - 1; i++) {
         const float sum = ((in[0][i] + lh_bf16_to_f32(narrow[i])) + in[1][i]) + in[2][i];

@@ -1,6 +1,6 @@
 /* links_test.c - links between forked ranks over real transport plugins, with a control plane of
  * shared memory in place of control.c. */
-#include <links/links_state.h>
+#include <links/links.h>
 
 #include <poll.h>
 #include <signal.h>
