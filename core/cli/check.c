@@ -322,7 +322,7 @@ static lh_status_t count_rank(counting_t *c, uint32_t rank)
     const shards_how_t held = {.parameters = weights_parameters(session->weights),
                                .frozen = session->groups.frozen,
                                .compute = session->compute,
-                               .update = &update};
+                               .optimizer = &update.optimizer};
     status = shards_new(&held, &h);
     if (status == LH_OK) status = shards_memory(h, ENGINE_ALIGNMENT, &c->ranks[rank]);
     shards_free(h);

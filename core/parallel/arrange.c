@@ -404,3 +404,70 @@ lh_status_t arrange_flows(exchange_t *x)
                 status = program_arrange(t, e->programs[i]);
     return status;
 }
+
+/* ---- for the update's flow ---- */
+
+static void call_append(transfers_t *t, program_t *p, uint32_t kind, const move_t *m)
+{
+    flow_t *f = p->flow;
+    const flow_insert_t one = {
+        .at = f->call_count,
+        .call = {.kind = kind, .transfer = &m->transfer, .moved = transfers_moved(t, p, m)}};
+    if (f->status == LH_OK) flow_weave(f, &one, 1);
+}
+
+void arrange_partials(transfers_t *t, program_t *update, uint32_t sums)
+{
+    flow_t *f = update->flow;
+    if (t->tables.cut == LH_GROUP_SELF || f->status != LH_OK) return;
+    move_t *m;
+    const move_t row = {.transfer = {.name = "norm", .op = COLLECTIVE_ALL_GATHER},
+                        .kind = MOVE_PARTIALS,
+                        .count = 1,
+                        .program = update,
+                        .values = &sums,
+                        .arena = ARENA_BUCKETS};
+    f->status = transfers_add(t, &row, &m);
+    if (f->status != LH_OK) return;
+    call_append(t, update, FLOW_COLLECTIVE, m);
+    call_append(t, update, FLOW_WAIT, m);
+}
+
+/* Buckets in the order of parameters, as the next forward pass reads them. */
+void arrange_value_gather(transfers_t *t, program_t *update, uint32_t parameter)
+{
+    flow_t *f = update->flow;
+    if (t->tables.value_gather == TABLE_MOVES || f->status != LH_OK) return;
+    const parameters_t *p = t->weights->parameters;
+    uint32_t begin = parameter;
+    uint64_t bytes = 0;
+    bool more = false;
+    while (begin > 0 && t->value_gather_of[begin - 1] == NULL)
+        begin--;
+    for (uint32_t i = begin; i <= parameter; i++)
+        if (transfers_is_updated(t, i))
+            bytes += p->items[i].elements * lh_dtype_bytes(t->weights->compute);
+    for (uint32_t i = parameter + 1; i < p->count; i++)
+        more = more || transfers_is_updated(t, i);
+    if (more && bytes < transfers_bucket_bytes(t)) return;
+
+    uint32_t *list = mem_array(parameter - begin + 1u, sizeof(*list)), count = 0;
+    move_t *m = NULL;
+    if (list == NULL) {
+        f->status = LH_NO_MEMORY;
+        return;
+    }
+    for (uint32_t i = begin; i <= parameter; i++)
+        if (transfers_is_updated(t, i)) list[count++] = i;
+    move_t row = {.transfer = {.op = COLLECTIVE_ALL_GATHER},
+                  .kind = MOVE_VALUE_GATHER,
+                  .parameters = list,
+                  .count = count};
+    (void)snprintf(row.transfer.name, TRANSFER_NAME, "new values from %.20s",
+                   p->items[list[0]].name);
+    f->status = transfers_add(t, &row, &m);
+    for (uint32_t i = begin; i <= parameter; i++)
+        t->value_gather_of[i] = m;
+    mem_free(list);
+    if (f->status == LH_OK) call_append(t, update, FLOW_COLLECTIVE, m);
+}

@@ -1,6 +1,7 @@
 /* optimizer_tables.c - what an optimizer's tables of spaces and moves come to here. */
 #include <parallel/optimizer_tables.h>
 
+#include <base/memory.h>
 #include <longhaul/dtype.h>
 #include <plugin/abi.h>
 
@@ -331,4 +332,127 @@ lh_status_t optimizer_tables_read(const lh_optimizer_api_t *api, lh_optimizer_t 
     status = kinds_find(out);
     if (status == LH_OK) status = cut_find(out);
     return status == LH_OK ? moves_sort(out, train) : status;
+}
+
+const optimizer_group_t *optimizer_group_of(const optimizer_how_t *how, uint32_t parameter)
+{
+    return &how->groups[how->group_of != NULL ? how->group_of[parameter] : 0];
+}
+
+const lh_rule_t *optimizer_rule_of(const optimizer_how_t *how, uint32_t parameter)
+{
+    return how->rules[optimizer_group_of(how, parameter)->rule].rule;
+}
+
+static lh_status_t how_check(const optimizer_how_t *how, const parameters_t *parameters)
+{
+    if (how->group_count == 0 || how->rule_count == 0)
+        return fail(LH_INVALID, "the optimizer step has %u groups and %u rules; at least 1 of each",
+                    how->group_count, how->rule_count);
+    for (uint32_t i = 0; i < how->group_count; i++)
+        if (how->groups[i].rule >= how->rule_count)
+            return fail(LH_INVALID, "group %u names rule %u; there are %u", i, how->groups[i].rule,
+                        how->rule_count);
+    for (uint32_t i = 0; how->group_of != NULL && i < parameters->count; i++)
+        if (how->group_of[i] >= how->group_count)
+            return fail(LH_INVALID, "parameter '%s' is in group %u; there are %u",
+                        parameters->items[i].name, how->group_of[i], how->group_count);
+    return LH_OK;
+}
+
+/* ---- what the optimizer's description may depend on ---- */
+
+typedef struct train_tables {
+    lh_train_t train;
+    lh_family_t family;
+    lh_train_param_t *params;
+    lh_rule_t *rules;
+} train_tables_t;
+
+static lh_train_param_t train_param(const optimizer_how_t *how, const parameters_t *all, uint32_t i)
+{
+    const parameter_t *p = &all->items[i];
+    lh_train_param_t row = {
+        .name = p->name,
+        .rows = p->rows,
+        .columns = p->columns,
+        .logical_rows = p->rows,
+        .logical_columns = p->columns,
+        .block = p->part == LH_PART_EMBED  ? 0
+                 : p->part == LH_PART_HEAD ? all->blocks + 1
+                                           : p->block + 1,
+        .rate_group = how->group_of != NULL ? how->group_of[i] : 0,
+        .rule = optimizer_group_of(how, i)->rule,
+    };
+    if ((p->row->flags & LH_PARAM_NO_DECAY) != 0) row.flags |= LH_TRAIN_NO_DECAY;
+    if (p->storage != i) row.flags |= LH_TRAIN_TIED;
+    return row;
+}
+
+static void train_tables_free(train_tables_t *t)
+{
+    mem_free(t->params);
+    mem_free(t->rules);
+}
+
+/* Alone every group is of one. */
+static lh_status_t family_make(const world_t *world, lh_family_t *f)
+{
+    for (uint32_t g = 0; g < LH_GROUPS; g++) {
+        group_t *group;
+        f->size[g] = 1;
+        if (world == NULL || g == LH_GROUP_SELF) continue;
+        /* Sites of unequal size have no ranks at the same place. */
+        f->size[g] = 0;
+        if (g == LH_GROUP_ACROSS && !world_sites_equal(world)) continue;
+        const lh_status_t status = group_new(world, g, &group);
+        if (status != LH_OK) return status;
+        f->size[g] = group->size;
+        f->rank[g] = group->self;
+        group_free(group);
+    }
+    return LH_OK;
+}
+
+static lh_status_t train_tables_make(const optimizer_how_t *how, const parameters_t *parameters,
+                                     const bool *frozen, lh_dtype_t compute, train_tables_t *t)
+{
+    const uint32_t count = parameters->count;
+    t->params = mem_array(count, sizeof(*t->params));
+    t->rules = mem_array(how->rule_count, sizeof(*t->rules));
+    if (t->params == NULL || t->rules == NULL) return LH_NO_MEMORY;
+    for (uint32_t i = 0; i < count; i++) {
+        t->params[i] = train_param(how, parameters, i);
+        t->params[i].dtype = compute;
+        if (frozen[i]) t->params[i].flags |= LH_TRAIN_FROZEN;
+    }
+    for (uint32_t i = 0; i < how->rule_count; i++)
+        t->rules[i] = *how->rules[i].rule;
+    const lh_status_t status = family_make(how->world, &t->family);
+    if (status != LH_OK) return status;
+    t->train = (lh_train_t){.struct_size = sizeof(t->train),
+                            .blocks = parameters->blocks,
+                            .micro_batches = how->micro_batches,
+                            .param_size = sizeof(t->params[0]),
+                            .param_count = count,
+                            .family_size = sizeof(t->family),
+                            .family_count = 1,
+                            .rule_size = sizeof(t->rules[0]),
+                            .rule_count = how->rule_count,
+                            .params = t->params,
+                            .families = &t->family,
+                            .rules = t->rules};
+    return LH_OK;
+}
+
+lh_status_t optimizer_tables_of(const optimizer_how_t *how, const parameters_t *parameters,
+                                const bool *frozen, lh_dtype_t compute, optimizer_tables_t *out)
+{
+    train_tables_t t = {0};
+    lh_status_t status = how_check(how, parameters);
+    if (status != LH_OK) return status;
+    status = train_tables_make(how, parameters, frozen, compute, &t);
+    if (status == LH_OK) status = optimizer_tables_read(how->api, how->optimizer, &t.train, out);
+    train_tables_free(&t);
+    return status;
 }

@@ -4,11 +4,38 @@
 #ifndef PARALLEL_OPTIMIZER_TABLES_H
 #define PARALLEL_OPTIMIZER_TABLES_H
 
-#include <base/status.h>
-
 #include <longhaul/optimizer.h>
 
+#include <control/world.h>
+#include <graph/parameters.h>
+
 enum { TABLE_SPACES = 32, TABLE_MOVES = 64 };
+
+typedef struct optimizer_rule { /* a rule row with its parsed options */
+    const lh_rule_t *rule;      /* imported */
+    const void *config;
+} optimizer_rule_t;
+
+typedef struct optimizer_group { /* a row of LH_INPUT_STEP; group 0 is [optimizer] itself */
+    uint32_t rule;               /* index into rules                                     */
+    double decay;                /* of its parameters without the no-decay flag           */
+} optimizer_group_t;
+
+/* The job's optimizer, and over which ranks it is spread. */
+typedef struct optimizer_how {
+    const lh_optimizer_api_t *api;
+    lh_optimizer_t *optimizer; /* opened; closed by the caller after engine_close  */
+    const optimizer_rule_t *rules;
+    uint32_t rule_count;
+    const optimizer_group_t *groups;
+    uint32_t group_count;
+    const uint32_t *group_of; /* [parameters] index into groups; NULL: all 0      */
+    uint32_t micro_batches;   /* runs of the training program in a step          */
+    const world_t *world;     /* NULL: alone                                     */
+} optimizer_how_t;
+
+const optimizer_group_t *optimizer_group_of(const optimizer_how_t *how, uint32_t parameter);
+const lh_rule_t *optimizer_rule_of(const optimizer_how_t *how, uint32_t parameter);
 
 /* A group of one rank cuts nothing: what is cut by it is whole, and a REDUCE or GATHER over it
  * makes two spaces one. */
@@ -37,6 +64,10 @@ typedef struct optimizer_tables {
 /* Asks the optimizer and checks what it says. */
 lh_status_t optimizer_tables_read(const lh_optimizer_api_t *api, lh_optimizer_t *optimizer,
                                   const lh_train_t *train, optimizer_tables_t *out) LH_MUST_CHECK;
+/* The same for a job's parameters: frozen: [parameters]. compute: the dtype of values. */
+lh_status_t optimizer_tables_of(const optimizer_how_t *how, const parameters_t *parameters,
+                                const bool *frozen, lh_dtype_t compute,
+                                optimizer_tables_t *out) LH_MUST_CHECK;
 /* Whether data of a root space is cut over more than one rank. */
 bool optimizer_tables_is_cut(const optimizer_tables_t *t, uint32_t space);
 

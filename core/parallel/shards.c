@@ -9,148 +9,27 @@
 #include <base/memory.h>
 #include <program/allocation.h>
 
-static const update_group_t *group_of(const update_how_t *how, uint32_t parameter)
-{
-    return &how->groups[how->group_of != NULL ? how->group_of[parameter] : 0];
-}
-
-static const lh_rule_t *rule_of(const update_how_t *how, uint32_t parameter)
-{
-    return how->rules[group_of(how, parameter)->rule].rule;
-}
-
-static lh_status_t how_check(const update_how_t *how, const parameters_t *parameters)
-{
-    if (how->group_count == 0 || how->rule_count == 0)
-        return fail(LH_INVALID, "the optimizer step has %u groups and %u rules; at least 1 of each",
-                    how->group_count, how->rule_count);
-    for (uint32_t i = 0; i < how->group_count; i++)
-        if (how->groups[i].rule >= how->rule_count)
-            return fail(LH_INVALID, "group %u names rule %u; there are %u", i, how->groups[i].rule,
-                        how->rule_count);
-    for (uint32_t i = 0; how->group_of != NULL && i < parameters->count; i++)
-        if (how->group_of[i] >= how->group_count)
-            return fail(LH_INVALID, "parameter '%s' is in group %u; there are %u",
-                        parameters->items[i].name, how->group_of[i], how->group_count);
-    return LH_OK;
-}
-
-/* ---- what the optimizer's description may depend on ---- */
-
-typedef struct train_tables {
-    lh_train_t train;
-    lh_family_t family;
-    lh_train_param_t *params;
-    lh_rule_t *rules;
-} train_tables_t;
-
-static lh_train_param_t train_param(const shards_how_t *how, uint32_t i)
-{
-    const parameters_t *all = how->parameters;
-    const parameter_t *p = &all->items[i];
-    lh_train_param_t row = {.name = p->name,
-                            .rows = p->rows,
-                            .columns = p->columns,
-                            .logical_rows = p->rows,
-                            .logical_columns = p->columns,
-                            .block = p->part == LH_PART_EMBED  ? 0
-                                     : p->part == LH_PART_HEAD ? all->blocks + 1
-                                                               : p->block + 1,
-                            .rate_group = how->update->group_of != NULL ? how->update->group_of[i]
-                                                                        : 0,
-                            .rule = group_of(how->update, i)->rule,
-                            .dtype = how->compute};
-    if (how->frozen[i]) row.flags |= LH_TRAIN_FROZEN;
-    if ((p->row->flags & LH_PARAM_NO_DECAY) != 0) row.flags |= LH_TRAIN_NO_DECAY;
-    if (p->storage != i) row.flags |= LH_TRAIN_TIED;
-    return row;
-}
-
-static void train_tables_free(train_tables_t *t)
-{
-    mem_free(t->params);
-    mem_free(t->rules);
-}
-
-/* Alone every group is of one. */
-static lh_status_t family_make(const world_t *world, lh_family_t *f)
-{
-    for (uint32_t g = 0; g < LH_GROUPS; g++) {
-        group_t *group;
-        f->size[g] = 1;
-        if (world == NULL || g == LH_GROUP_SELF) continue;
-        /* Sites of unequal size have no ranks at the same place. */
-        f->size[g] = 0;
-        if (g == LH_GROUP_ACROSS && !world_sites_equal(world)) continue;
-        const lh_status_t status = group_new(world, g, &group);
-        if (status != LH_OK) return status;
-        f->size[g] = group->size;
-        f->rank[g] = group->self;
-        group_free(group);
-    }
-    return LH_OK;
-}
-
-static lh_status_t train_tables_make(const shards_how_t *how, train_tables_t *t)
-{
-    const uint32_t count = how->parameters->count;
-    const update_how_t *update = how->update;
-    t->params = mem_array(count, sizeof(*t->params));
-    t->rules = mem_array(update->rule_count, sizeof(*t->rules));
-    if (t->params == NULL || t->rules == NULL) return LH_NO_MEMORY;
-    for (uint32_t i = 0; i < count; i++)
-        t->params[i] = train_param(how, i);
-    for (uint32_t i = 0; i < update->rule_count; i++)
-        t->rules[i] = *update->rules[i].rule;
-    const lh_status_t status = family_make(update->world, &t->family);
-    if (status != LH_OK) return status;
-    t->train = (lh_train_t){.struct_size = sizeof(t->train),
-                            .blocks = how->parameters->blocks,
-                            .micro_batches = update->micro_batches,
-                            .param_size = sizeof(t->params[0]),
-                            .param_count = count,
-                            .family_size = sizeof(t->family),
-                            .family_count = 1,
-                            .rule_size = sizeof(t->rules[0]),
-                            .rule_count = update->rule_count,
-                            .params = t->params,
-                            .families = &t->family,
-                            .rules = t->rules};
-    return LH_OK;
-}
-
-static lh_status_t tables_read(shards_t *h)
-{
-    train_tables_t t = {0};
-    const update_how_t *update = h->how.update;
-    lh_status_t status = train_tables_make(&h->how, &t);
-    if (status == LH_OK)
-        status = optimizer_tables_read(update->api, update->optimizer, &t.train, &h->tables);
-    train_tables_free(&t);
-    return status;
-}
-
 /* ---- who owns what ---- */
 
 static lh_status_t shares_make(shards_t *h)
 {
-    const update_how_t *update = h->how.update;
+    const optimizer_how_t *optimizer = h->how.optimizer;
     const optimizer_tables_t *tables = &h->tables;
-    if (update->world == NULL || update->world->row.size == 1) return LH_OK;
+    if (optimizer->world == NULL || optimizer->world->row.size == 1) return LH_OK;
     const lh_rule_t **rules = mem_array(h->parameters->count, sizeof(*rules));
     if (rules == NULL) return LH_NO_MEMORY;
     for (uint32_t i = 0; i < h->parameters->count; i++)
-        rules[i] = rule_of(update, i);
+        rules[i] = optimizer_rule_of(optimizer, i);
     const bool cut = tables->cut != LH_GROUP_SELF;
-    lh_status_t status = group_new(update->world, cut ? tables->cut : LH_GROUP_DATA, &h->group);
+    lh_status_t status = group_new(optimizer->world, cut ? tables->cut : LH_GROUP_DATA, &h->group);
     if (status == LH_OK) {
         const shares_how_t how = {.parameters = h->parameters,
                                   .rule_of = rules,
                                   .ways = h->group->size,
-                                  .api = cut ? update->api : NULL,
-                                  .optimizer = update->optimizer,
+                                  .api = cut ? optimizer->api : NULL,
+                                  .optimizer = optimizer->optimizer,
                                   .space = tables->grad};
-        status = shares_new(&how, &h->shares);
+        status = shard_shares_new(&how, &h->shares);
     }
     mem_free(rules);
     return status;
@@ -160,7 +39,7 @@ lh_slice_t shards_slice(const shards_t *h, uint32_t parameter)
 {
     const parameter_t *p = &h->parameters->items[parameter];
     if (h->group == NULL || h->tables.cut == LH_GROUP_SELF) return (lh_slice_t){0, p->elements};
-    return shares_slice(&h->shares, p->storage, h->group->self);
+    return shard_shares_slice(&h->shares, p->storage, h->group->self);
 }
 
 /* ---- pieces ---- */
@@ -217,7 +96,7 @@ static lh_status_t state_store(shards_t *h, const lh_rule_state_t *state, uint32
 
 static lh_status_t states_add(shards_t *h, uint32_t parameter, lh_slice_t mine)
 {
-    const lh_rule_t *rule = rule_of(h->how.update, parameter);
+    const lh_rule_t *rule = optimizer_rule_of(h->how.optimizer, parameter);
     const parameter_t *p = &h->parameters->items[parameter];
     lh_status_t status = LH_OK;
     for (uint32_t k = 0; status == LH_OK && k < rule->state_count; k++) {
@@ -278,8 +157,8 @@ lh_status_t shards_new(const shards_how_t *how, shards_t **out)
     if (h == NULL) return LH_NO_MEMORY;
     h->how = *how;
     h->parameters = how->parameters;
-    lh_status_t status = how_check(how->update, how->parameters);
-    if (status == LH_OK) status = tables_read(h);
+    lh_status_t status = optimizer_tables_of(how->optimizer, how->parameters, how->frozen,
+                                             how->compute, &h->tables);
     if (status == LH_OK) status = shares_make(h);
     if (status == LH_OK) status = pieces_list(h);
     h->how = (shards_how_t){0}; /* whose life may be shorter */
@@ -295,7 +174,7 @@ void shards_free(shards_t *h)
 {
     if (h == NULL) return;
     group_free(h->group);
-    shares_free(&h->shares);
+    shard_shares_free(&h->shares);
     mem_free(h->list);
     mem_free(h);
 }
@@ -416,7 +295,7 @@ static lh_status_t parameter_cut(const shares_how_t *how, uint32_t index, lh_sli
     return slices_check(p, slices, how->ways);
 }
 
-lh_status_t shares_new(const shares_how_t *how, shares_t *out)
+lh_status_t shard_shares_new(const shares_how_t *how, shares_t *out)
 {
     const uint32_t count = how->parameters->count;
     shares_t s = {.ways = how->ways, .count = count};
@@ -425,7 +304,7 @@ lh_status_t shares_new(const shares_how_t *how, shares_t *out)
     for (uint32_t i = 0; i < count; i++) {
         const lh_status_t status = parameter_cut(how, i, &s.slices[(size_t)i * how->ways]);
         if (status != LH_OK) {
-            shares_free(&s);
+            shard_shares_free(&s);
             return status;
         }
     }
@@ -433,13 +312,13 @@ lh_status_t shares_new(const shares_how_t *how, shares_t *out)
     return LH_OK;
 }
 
-void shares_free(shares_t *s)
+void shard_shares_free(shares_t *s)
 {
     mem_free(s->slices);
     *s = (shares_t){0};
 }
 
-lh_slice_t shares_slice(const shares_t *s, uint32_t parameter, uint32_t member)
+lh_slice_t shard_shares_slice(const shares_t *s, uint32_t parameter, uint32_t member)
 {
     return s->slices[(size_t)parameter * s->ways + member];
 }

@@ -4,11 +4,8 @@
 #ifndef PARALLEL_SHARDS_H
 #define PARALLEL_SHARDS_H
 
-#include <longhaul/optimizer.h>
-
-#include <graph/parameters.h>
+#include <engine/engine.h>
 #include <parallel/optimizer_tables.h>
-#include <parallel/update.h>
 
 /* Who owns which elements of every parameter, over the ranks of a group.
  *
@@ -34,9 +31,9 @@ typedef struct shares_how {
     uint32_t space;
 } shares_how_t;
 
-lh_status_t shares_new(const shares_how_t *how, shares_t *out) LH_MUST_CHECK;
-void shares_free(shares_t *s);
-lh_slice_t shares_slice(const shares_t *s, uint32_t parameter, uint32_t member);
+lh_status_t shard_shares_new(const shares_how_t *how, shares_t *out) LH_MUST_CHECK;
+void shard_shares_free(shares_t *s);
+lh_slice_t shard_shares_slice(const shares_t *s, uint32_t parameter, uint32_t member);
 
 enum { HOLDING_VALUE, HOLDING_GRAD, HOLDING_MASTER, HOLDING_STATES, HOLDING_STORES = 32 };
 
@@ -58,10 +55,10 @@ typedef struct shards_how {
     const parameters_t *parameters;
     const bool *frozen; /* [parameters] */
     lh_dtype_t compute;
-    const update_how_t *update; /* all but comm and transfers */
+    const optimizer_how_t *optimizer;
 } shards_how_t;
 
-struct shards {
+typedef struct shards {
     shards_how_t how; /* only while it is made */
     const parameters_t *parameters;
     optimizer_tables_t tables;
@@ -72,7 +69,7 @@ struct shards {
     holding_t *list;
     uint32_t count;
     size_t capacity;
-};
+} shards_t;
 
 lh_status_t shards_new(const shards_how_t *how, shards_t **out) LH_MUST_CHECK;
 void shards_free(shards_t *h); /* NULL does nothing */

@@ -4,7 +4,7 @@
 #include <base/memory.h>
 #include <engine/program.h>
 #include <graph/op_table.h>
-#include <parallel/shards.h>
+#include <parallel/arrange.h>
 
 typedef struct update {
     program_t *p;
@@ -14,16 +14,6 @@ typedef struct update {
     transfers_t *transfers; /* NULL: alone */
     uint32_t step; /* flow value: [groups, LH_STEP_WORDS], factor and verdict set by clip */
 } update_t;
-
-static const update_group_t *group_of(const update_how_t *how, uint32_t parameter)
-{
-    return &how->groups[how->group_of != NULL ? how->group_of[parameter] : 0];
-}
-
-static const lh_rule_t *rule_of(const update_how_t *how, uint32_t parameter)
-{
-    return how->rules[group_of(how, parameter)->rule].rule;
-}
 
 static bool is_updated(const weights_t *w, uint32_t parameter)
 {
@@ -102,7 +92,7 @@ static void norm_write(update_t *u)
     for (uint32_t i = 0; i < u->w->parameters->count; i++)
         if (is_updated(u->w, i)) partials[0] += partial_count(u->w->parameters->items[i].elements);
 
-    const uint64_t step[] = {u->how->group_count, LH_STEP_WORDS};
+    const uint64_t step[] = {u->how->optimizer.group_count, LH_STEP_WORDS};
     const lh_arg_t sums_arg = flow_arg(u->w->accumulate, 2, partials),
                    step_arg = flow_arg(LH_DTYPE_F32, 2, step);
     const uint32_t sums = flow_in_arena(f, &sums_arg, ARENA_BUCKETS);
@@ -121,7 +111,7 @@ static void norm_write(update_t *u)
         if (mine.end > mine.begin) flow_kernel(f, op_table_find(ops, "sum_squares"), NULL, slots);
         at += n;
     }
-    if (u->transfers != NULL) transfers_write_partials(u->transfers, p, sums);
+    if (u->transfers != NULL) arrange_partials(u->transfers, p, sums);
     const uint32_t clip[] = {sums, u->step, u->step};
     flow_kernel(f, op_table_find(ops, "clip"), NULL, clip);
 }
@@ -180,8 +170,8 @@ static lh_status_t piece_record(piece_update_t *s)
     update_t *u = s->u;
     const weights_t *w = u->w;
     const parameter_t *p = &w->parameters->items[s->parameter];
-    const update_group_t *group = group_of(u->how, s->parameter);
-    const update_rule_t *rule = &u->how->rules[group->rule];
+    const optimizer_group_t *group = optimizer_group_of(&u->how->optimizer, s->parameter);
+    const optimizer_rule_t *rule = &u->how->optimizer.rules[group->rule];
     const recording_how_t how = {.ops = u->p->engine->how.ops,
                                  .host = u->p->engine->how.host,
                                  .tokens = 1,
@@ -223,7 +213,9 @@ static uint32_t update_leaf(void *context, const graph_value_t *value)
     if (value->kind == VALUE_CONSTANT) return program_constant_value(u->p, value);
     if (value->kind == VALUE_INPUT && value->which == LH_INPUT_STEP) {
         const uint64_t words = LH_STEP_WORDS;
-        const uint32_t group = u->how->group_of != NULL ? u->how->group_of[s->parameter] : 0;
+        const uint32_t group = u->how->optimizer.group_of != NULL
+                                   ? u->how->optimizer.group_of[s->parameter]
+                                   : 0;
         return flow_reshape(u->p->flow, flow_rows(u->p->flow, u->step, group, 1), 1, &words);
     }
     u->p->flow->status = fail(LH_INVALID,
@@ -252,7 +244,7 @@ static void piece_write(piece_update_t *s)
 {
     update_t *u = s->u;
     const weights_t *w = u->w;
-    const lh_rule_t *rule = rule_of(u->how, s->parameter);
+    const lh_rule_t *rule = optimizer_rule_of(&u->how->optimizer, s->parameter);
     flow_source_t source = {.flow = u->p->flow,
                             .recording = s->r,
                             .copy = op_table_find(u->p->engine->how.ops, "copy"),
@@ -295,7 +287,7 @@ static lh_status_t rules_write(update_t *u)
         const lh_slice_t mine = slice_of(u, i);
         const uint64_t elements = mine.end - mine.begin;
         if (elements > 0) {
-            const bool whole_rows = rule_of(u->how, i)->grain >= LH_GRAIN_ROW;
+            const bool whole_rows = optimizer_rule_of(&u->how->optimizer, i)->grain >= LH_GRAIN_ROW;
             piece_update_t s = {.u = u, .parameter = i, .rank = whole_rows ? 2 : 1};
             s.shape[0] = whole_rows ? elements / p->columns : elements;
             s.shape[1] = p->columns;
@@ -303,7 +295,7 @@ static lh_status_t rules_write(update_t *u)
             if (status != LH_OK) return status;
             piece_write(&s);
         }
-        if (u->transfers != NULL) transfers_write_value_gather(u->transfers, u->p, i);
+        if (u->transfers != NULL) arrange_value_gather(u->transfers, u->p, i);
         if (u->p->flow->status != LH_OK) return u->p->flow->status;
     }
     return LH_OK;
@@ -353,11 +345,12 @@ static lh_status_t transfers_open(update_t *u, engine_t *e, shards_t **shards)
     if ((*shards)->group == NULL) return LH_OK;
     const transfers_how_t transfers = {.engine = e,
                                        .weights = u->w,
-                                       .world = how->world,
+                                       .world = how->optimizer.world,
                                        .comm = how->comm,
                                        .shards = *shards,
-                                       .micro_batches = how->micro_batches,
-                                       .bucket_bytes = how->bucket_bytes};
+                                       .micro_batches = how->optimizer.micro_batches,
+                                       .bucket_bytes = how->bucket_bytes,
+                                       .arrange = arrange_flows};
     const lh_status_t status = transfers_new(&transfers, &u->transfers);
     if (status != LH_OK) return status;
     *shards = NULL;
@@ -381,8 +374,10 @@ lh_status_t update_new(engine_t *e, weights_t *w, const update_how_t *how, progr
 {
     update_t u = {.w = w, .how = how};
     shards_t *shards; /* NULL once transfers have them */
-    const shards_how_t held = {
-        .parameters = w->parameters, .frozen = w->frozen, .compute = w->compute, .update = how};
+    const shards_how_t held = {.parameters = w->parameters,
+                               .frozen = w->frozen,
+                               .compute = w->compute,
+                               .optimizer = &how->optimizer};
     lh_status_t status = shards_new(&held, &shards);
     if (status != LH_OK) return status;
     u.shards = shards;

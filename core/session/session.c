@@ -36,7 +36,7 @@ static lh_status_t group_fill(groups_t *g, const job_t *job, uint32_t index, con
     const job_group_t *group = &job->groups[index];
     const double decay = isnan(group->decay) ? job->optimizer.decay : group->decay;
     uint32_t matched = 0;
-    g->list[index + 1] = (update_group_t){.rule = 0, .decay = decay};
+    g->list[index + 1] = (optimizer_group_t){.rule = 0, .decay = decay};
     g->rates[index + 1] = group->rate;
     for (uint32_t i = 0; i < p->count; i++) {
         if (g->of[i] != 0 || !groups_matches(group->match, p->items[i].name)) continue;
@@ -71,7 +71,7 @@ static lh_status_t groups_new(const job_t *job, const parameters_t *parameters, 
     if (g.list == NULL || g.rates == NULL || g.of == NULL || g.frozen == NULL)
         status = LH_NO_MEMORY;
     if (status == LH_OK) {
-        g.list[0] = (update_group_t){.rule = 0, .decay = job->optimizer.decay};
+        g.list[0] = (optimizer_group_t){.rule = 0, .decay = job->optimizer.decay};
         g.rates[0] = 1;
     }
     for (uint32_t i = 0; status == LH_OK && i < parameters->count; i++) {
@@ -282,15 +282,15 @@ static bool trains_nothing(const session_t *s)
 
 update_how_t session_update_how(session_t *s, const world_t *world, uint32_t micro_batches)
 {
-    return (update_how_t){.api = s->optimizer_plugin->optimizer,
-                          .optimizer = s->optimizer,
-                          .rules = &s->rule,
-                          .rule_count = 1,
-                          .groups = s->groups.list,
-                          .group_count = s->groups.count,
-                          .group_of = s->groups.of,
-                          .micro_batches = micro_batches,
-                          .world = world,
+    return (update_how_t){.optimizer = {.api = s->optimizer_plugin->optimizer,
+                                        .optimizer = s->optimizer,
+                                        .rules = &s->rule,
+                                        .rule_count = 1,
+                                        .groups = s->groups.list,
+                                        .group_count = s->groups.count,
+                                        .group_of = s->groups.of,
+                                        .micro_batches = micro_batches,
+                                        .world = world},
                           .comm = s->comm,
                           .bucket_bytes = s->job->comm.bucket_bytes,
                           .transfers = &s->transfers};

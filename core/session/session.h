@@ -12,8 +12,8 @@
 /* The parameter groups of a job: [optimizer], then every [group.NAME], and which
  * of them each parameter is in. Needs no device. */
 typedef struct groups {
-    update_group_t *list; /* [optimizer], then [group.NAME] in order */
-    double *rates;        /* factor on the learning rate */
+    optimizer_group_t *list; /* [optimizer], then [group.NAME] in order */
+    double *rates;           /* factor on the learning rate */
     uint32_t count;
     uint32_t *of; /* [parameters] */
     bool *frozen; /* [parameters] by the model or a group */
@@ -48,7 +48,7 @@ typedef struct session {
     const world_t *world;   /* NULL: alone */
     transfers_t *transfers; /* NULL: alone */
 
-    update_rule_t rule; /* of [optimizer] */
+    optimizer_rule_t rule; /* of [optimizer] */
     void *rule_config;
     option_table_t rule_table;
     groups_t groups; /* none where it is frozen */

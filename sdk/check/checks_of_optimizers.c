@@ -71,7 +71,7 @@ static void count_owners(const shares_t *shares, const parameters_t *p, uint32_t
     const uint64_t n = p->items[index].elements;
     uint8_t *owners = check_memory(n, 1);
     for (uint32_t m = 0; m < shares->ways; m++) {
-        const lh_slice_t slice = shares_slice(shares, index, m);
+        const lh_slice_t slice = shard_shares_slice(shares, index, m);
         for (uint64_t i = slice.begin; i < slice.end && i < n; i++)
             owners[i]++;
     }
@@ -106,11 +106,11 @@ static void slices_partition(subject_t *s)
                                       .api = s->plugin->optimizer,
                                       .optimizer = o,
                                       .space = space};
-            if (shares_new(&how, &shares) != LH_OK)
+            if (shard_shares_new(&how, &shares) != LH_OK)
                 check_fault("over %u ranks: %s", worlds[w], fail_reason());
             for (uint32_t i = 0; i < p->count; i++)
                 count_owners(&shares, p, i);
-            shares_free(&shares);
+            shard_shares_free(&shares);
         }
     }
     mem_free(rules);

@@ -106,17 +106,17 @@ static lh_status_t open_engine(rank_state_t *r)
 
 static lh_status_t make_programs(rank_state_t *r)
 {
-    static const update_rule_t rules = {&rule, NULL};
-    static const update_group_t group = {0, 0.1};
+    static const optimizer_rule_t rules = {&rule, NULL};
+    static const optimizer_group_t group = {0, 0.1};
     const bool several = size_of(r) > 1;
-    const update_how_t how = {.api = r->job->run->api,
-                              .optimizer = r->optimizer,
-                              .rules = &rules,
-                              .rule_count = 1,
-                              .groups = &group,
-                              .group_count = 1,
-                              .micro_batches = 1,
-                              .world = several ? r->rank->world : NULL,
+    const update_how_t how = {.optimizer = {.api = r->job->run->api,
+                                            .optimizer = r->optimizer,
+                                            .rules = &rules,
+                                            .rule_count = 1,
+                                            .groups = &group,
+                                            .group_count = 1,
+                                            .micro_batches = 1,
+                                            .world = several ? r->rank->world : NULL},
                               .comm = r->comm.comm,
                               .bucket_bytes = r->job->run->bucket_bytes,
                               .transfers = &r->transfers};

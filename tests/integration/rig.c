@@ -147,16 +147,16 @@ program_t *rig_update_over(rig_t *rig, double decay, const char *optimizer, uint
     const lh_optimizer_api_t *api = rig->optimizer_plugin->optimizer;
     OK(api->open(rig->optimizer_plugin->host, rig->optimizer_config, &rig->optimizer));
 
-    const update_rule_t rule = {adamw, rig->rule_config};
-    const update_group_t group = {0, decay};
-    const update_how_t how = {.api = api,
-                              .optimizer = rig->optimizer,
-                              .rules = &rule,
-                              .rule_count = 1,
-                              .groups = &group,
-                              .group_count = 1,
-                              .micro_batches = micro_batches,
-                              .world = comm == NULL ? NULL : comm_world(comm),
+    const optimizer_rule_t rule = {adamw, rig->rule_config};
+    const optimizer_group_t group = {0, decay};
+    const update_how_t how = {.optimizer = {.api = api,
+                                            .optimizer = rig->optimizer,
+                                            .rules = &rule,
+                                            .rule_count = 1,
+                                            .groups = &group,
+                                            .group_count = 1,
+                                            .micro_batches = micro_batches,
+                                            .world = comm == NULL ? NULL : comm_world(comm)},
                               .comm = comm,
                               .transfers = transfers};
     program_t *p = NULL;

@@ -47,7 +47,7 @@ static lh_status_t cut(uint32_t grain, uint32_t grain_elements, lh_optimizer_t *
                               .ways = WAYS,
                               .api = o == NULL ? NULL : &api,
                               .optimizer = o};
-    return shares_new(&how, out);
+    return shard_shares_new(&how, out);
 }
 
 /* Slices begin at multiples of `unit` and are cut into `owners` pieces that are not empty. */
@@ -58,7 +58,7 @@ static void cut_at(uint32_t grain, uint32_t grain_elements, uint64_t unit, uint3
     uint32_t holding = 0;
     assert_int_equal(cut(grain, grain_elements, NULL, &s), LH_OK);
     for (uint32_t m = 0; m < WAYS; m++) {
-        const lh_slice_t mine = shares_slice(&s, 0, m);
+        const lh_slice_t mine = shard_shares_slice(&s, 0, m);
         if (mine.end == mine.begin) continue;
         assert_int_equal(mine.begin % unit, 0);
         assert_int_equal(mine.begin % LH_NORM_BLOCK, 0);
@@ -67,7 +67,7 @@ static void cut_at(uint32_t grain, uint32_t grain_elements, uint64_t unit, uint3
     }
     assert_int_equal(sum, ELEMENTS);
     assert_int_equal(holding, owners);
-    shares_free(&s);
+    shard_shares_free(&s);
 }
 
 static void the_grain_of_a_rule_is_kept(void **state)
@@ -94,13 +94,13 @@ static void slices_of_an_optimizer_are_held_to_the_grain(void **state)
     static const uint32_t wide[] = {LH_GRAIN_ROW, LH_GRAIN_PIECE, LH_GRAIN_MATRIX};
     shares_t s;
     assert_int_equal(cut(LH_GRAIN_ELEMENT, 0, &fine, &s), LH_OK);
-    shares_free(&s);
+    shard_shares_free(&s);
     assert_int_equal(cut(LH_GRAIN_BLOCK, 6144, &fine, &s), LH_OK);
-    shares_free(&s);
+    shard_shares_free(&s);
     for (size_t i = 0; i < sizeof(wide) / sizeof(wide[0]); i++) {
         assert_int_equal(cut(wide[i], 0, &fine, &s), LH_INVALID);
         assert_int_equal(cut(wide[i], 0, &whole, &s), LH_OK);
-        shares_free(&s);
+        shard_shares_free(&s);
     }
     assert_int_equal(cut(LH_GRAIN_ROW, 0, &fine, &s), LH_INVALID);
     assert_string_equal(
