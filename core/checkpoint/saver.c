@@ -75,11 +75,16 @@ static lh_status_t saver_write(const saver_how_t *how, const char *arena, char s
     return status;
 }
 
+/* Here and not in the trainer: a file system that hangs does not answer this either. */
+static lh_status_t saver_check_folder(const saver_how_t *how)
+{
+    const folder_lock_t lock = {.fd = how->lock_fd, .folder_fd = how->folder_fd};
+    return folder_lock_check(&lock, how->folder);
+}
+
 static lh_status_t saver_save(const saver_how_t *how, char self[SHA256_TEXT])
 {
-    /* Here and not in the trainer: a file system that hangs does not answer this either. */
-    const folder_lock_t lock = {.fd = how->lock_fd, .folder_fd = how->folder_fd};
-    lh_status_t status = folder_lock_check(&lock, how->folder);
+    lh_status_t status = saver_check_folder(how);
     if (status != LH_OK) return status;
     const uint64_t bytes = how->job->arena_bytes;
     void *arena = mmap(NULL, bytes, PROT_READ, MAP_SHARED, how->arena_fd, 0);
@@ -93,13 +98,17 @@ static lh_status_t saver_do(saver_life_t *l, uint32_t task, char self[SHA256_TEX
 {
     const rank_save_t ranks = saver_ranks(l->how);
     const uint64_t since = sys()->now_ns();
+    lh_status_t status;
     if (task == SAVER_COMMIT) {
         l->wrote = false;
-        return rank_save_commit(&ranks, self);
+        status = rank_save_commit(&ranks, self);
+    } else {
+        status = saver_save(l->how, self);
+        l->wrote = status == LH_OK && l->how->ranks > 1 && l->how->rank == 0;
+        l->write_ns = sys()->now_ns() - since;
     }
-    const lh_status_t status = saver_save(l->how, self);
-    l->wrote = status == LH_OK && l->how->ranks > 1 && l->how->rank == 0;
-    l->write_ns = sys()->now_ns() - since;
+    /* A folder that went away in the middle of a save fails some call or other; this is why. */
+    if (status == LH_IO) (void)saver_check_folder(l->how);
     return status;
 }
 
