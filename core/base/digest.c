@@ -9,57 +9,57 @@
 #include <base/memory.h>
 #include <base/sys.h>
 
-struct sha256 {
+struct digest {
     EVP_MD_CTX *context;
 };
 
-lh_status_t sha256_new(sha256_t **out)
+lh_status_t digest_new(digest_t **out)
 {
-    sha256_t *s = mem_new(sizeof(*s));
-    if (s == NULL) return LH_NO_MEMORY;
+    digest_t *d = mem_new(sizeof(*d));
+    if (d == NULL) return LH_NO_MEMORY;
 
-    s->context = EVP_MD_CTX_new();
-    if (s->context == NULL || EVP_DigestInit_ex(s->context, EVP_sha256(), NULL) != 1) {
-        EVP_MD_CTX_free(s->context);
-        mem_free(s);
+    d->context = EVP_MD_CTX_new();
+    if (d->context == NULL || EVP_DigestInit_ex(d->context, EVP_sha256(), NULL) != 1) {
+        EVP_MD_CTX_free(d->context);
+        mem_free(d);
         return fail(LH_NO_MEMORY, "out of memory: SHA-256");
     }
-    *out = s;
+    *out = d;
     return LH_OK;
 }
 
-void sha256_add(sha256_t *s, const void *bytes, size_t length)
+void digest_add(digest_t *d, const void *bytes, size_t length)
 {
-    (void)EVP_DigestUpdate(s->context, bytes, length);
+    (void)EVP_DigestUpdate(d->context, bytes, length);
 }
 
-void sha256_end(sha256_t *s, char out[SHA256_TEXT])
+void digest_end(digest_t *d, char out[SHA256_TEXT])
 {
-    unsigned char digest[EVP_MAX_MD_SIZE];
+    unsigned char bytes[EVP_MAX_MD_SIZE];
     unsigned int length = 0;
-    (void)EVP_DigestFinal_ex(s->context, digest, &length);
+    (void)EVP_DigestFinal_ex(d->context, bytes, &length);
     for (unsigned int i = 0; i < 32; i++)
-        (void)snprintf(out + 2 * i, 3, "%02x", digest[i]);
-    EVP_MD_CTX_free(s->context);
-    mem_free(s);
+        (void)snprintf(out + 2 * i, 3, "%02x", bytes[i]);
+    EVP_MD_CTX_free(d->context);
+    mem_free(d);
 }
 
-lh_status_t sha256_of(const void *bytes, size_t length, char out[SHA256_TEXT])
+lh_status_t digest_of(const void *bytes, size_t length, char out[SHA256_TEXT])
 {
-    sha256_t *s;
-    const lh_status_t status = sha256_new(&s);
+    digest_t *d;
+    const lh_status_t status = digest_new(&d);
     if (status != LH_OK) return status;
-    sha256_add(s, bytes, length);
-    sha256_end(s, out);
+    digest_add(d, bytes, length);
+    digest_end(d, out);
     return LH_OK;
 }
 
-lh_status_t sha256_file(const char *path, char out[SHA256_TEXT])
+lh_status_t digest_file(const char *path, char out[SHA256_TEXT])
 {
     enum { BLOCK = 1 << 20 };
     int fd;
     uint64_t size;
-    sha256_t *s;
+    digest_t *d;
     lh_status_t status = file_open(path, &fd, &size);
     if (status != LH_OK) return status;
 
@@ -68,14 +68,14 @@ lh_status_t sha256_file(const char *path, char out[SHA256_TEXT])
         status = LH_NO_MEMORY;
         goto close_fd;
     }
-    status = sha256_new(&s);
+    status = digest_new(&d);
     if (status != LH_OK) goto free_block;
     for (uint64_t at = 0; at < size && status == LH_OK; at += BLOCK) {
         const size_t part = size - at < BLOCK ? (size_t)(size - at) : (size_t)BLOCK;
         status = file_pread(fd, path, block, part, at);
-        if (status == LH_OK) sha256_add(s, block, part);
+        if (status == LH_OK) digest_add(d, block, part);
     }
-    sha256_end(s, out);
+    digest_end(d, out);
 
 free_block:
     mem_free(block);
@@ -84,7 +84,7 @@ close_fd:
     return status;
 }
 
-uint64_t xxh3(const void *bytes, size_t length)
+uint64_t digest_xxh3(const void *bytes, size_t length)
 {
     return XXH3_64bits(bytes, length);
 }

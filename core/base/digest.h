@@ -1,4 +1,6 @@
-/* base/digest.h - SHA-256 (identity of files, manifests, configurations) and XXH3-64 (tensors). */
+/* base/digest.h - SHA-256, which says what a file, a manifest or a configuration is, where somebody
+ * may want it to pass for another; and XXH3-64, many times as fast, for tensors, where only
+ * chance changes bytes. */
 #ifndef BASE_DIGEST_H
 #define BASE_DIGEST_H
 
@@ -6,15 +8,18 @@
 
 enum { SHA256_TEXT = 65 }; /* 64 hexadecimal digits and NUL */
 
-typedef struct sha256 sha256_t; /* a running digest */
-lh_status_t sha256_new(sha256_t **out) LH_MUST_CHECK;
-void sha256_add(sha256_t *s, const void *bytes, size_t length);
-/* Writes lower-case hexadecimal and frees s. */
-void sha256_end(sha256_t *s, char out[SHA256_TEXT]);
+/* A running SHA-256, of bytes that come in parts; of one thread at a time. */
+typedef struct digest digest_t;
+lh_status_t digest_new(digest_t **out) LH_MUST_CHECK;
+void digest_add(digest_t *d, const void *bytes, size_t length);
+/* Writes lower-case hexadecimal and frees d: there is no other way to end it. */
+void digest_end(digest_t *d, char out[SHA256_TEXT]);
 
-lh_status_t sha256_of(const void *bytes, size_t length, char out[SHA256_TEXT]) LH_MUST_CHECK;
-lh_status_t sha256_file(const char *path, char out[SHA256_TEXT]) LH_MUST_CHECK;
+/* The SHA-256 of bytes in memory; of a regular file, read in pieces of a mebibyte. [any thread] */
+lh_status_t digest_of(const void *bytes, size_t length, char out[SHA256_TEXT]) LH_MUST_CHECK;
+lh_status_t digest_file(const char *path, char out[SHA256_TEXT]) LH_MUST_CHECK;
 
-uint64_t xxh3(const void *bytes, size_t length);
+/* XXH3 of 64 bits with seed 0: the same on every processor. [any thread] */
+uint64_t digest_xxh3(const void *bytes, size_t length);
 
 #endif

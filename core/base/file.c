@@ -104,7 +104,7 @@ lh_status_t file_write(int fd, const char *path, const void *from, size_t bytes)
 }
 
 /* A line that failed while it was printed left its error in the stream, errno is long another's. */
-lh_status_t stdout_finish(void)
+lh_status_t file_finish_stdout(void)
 {
     errno = 0;
     if (fflush(stdout) == 0 && !ferror(stdout)) return LH_OK;

@@ -15,7 +15,6 @@
 #include <base/status.h>
 #include <base/sys.h>
 #include <base/text.h>
-#include <base/utf8.h>
 
 enum { PATH_BYTES = 512 };
 
@@ -42,7 +41,7 @@ static size_t escape(char *to, size_t room, const char *from)
     size_t length = 0;
     for (size_t bytes, plain; *from != '\0' && length + 9 < room; from += bytes + plain) {
         bytes = *from == '\n' || *from == '\t' ? 0 : text_control(from);
-        plain = bytes == 0 ? utf8_character(from) : 0;
+        plain = bytes == 0 ? text_utf8_character(from) : 0;
         memcpy(to + length, from, plain);
         length += plain;
         if (*from == '\n') length += (size_t)snprintf(to + length, room - length, "  ");
@@ -114,7 +113,7 @@ static void sink_set(sink_t *s, int fd, const char *path)
 {
     char old[PATH_BYTES];
     struct stat st;
-    assert_print(write_last_line);
+    status_assert_print(write_last_line);
     (void)pthread_mutex_lock(&turn);
     const uint64_t lost = s->file.lost;
     s->file.lost = 0;
@@ -237,6 +236,6 @@ void log_forked(void)
 
 void log_over_progress(bool on)
 {
-    assert_print(write_last_line);
+    status_assert_print(write_last_line);
     atomic_store(&over_progress, on);
 }

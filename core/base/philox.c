@@ -19,7 +19,7 @@ void philox(const uint32_t key[2], const uint32_t counter[4], uint32_t out[4])
     out[0] = c0, out[1] = c1, out[2] = c2, out[3] = c3;
 }
 
-void philox_words(uint64_t seed, uint64_t stream, uint64_t index, uint32_t out[4])
+static void philox_words(uint64_t seed, uint64_t stream, uint64_t index, uint32_t out[4])
 {
     const uint32_t key[2] = {(uint32_t)seed, (uint32_t)(seed >> 32)};
     const uint32_t counter[4] = {(uint32_t)index, (uint32_t)(index >> 32), (uint32_t)stream,

@@ -1,12 +1,18 @@
 /* base/philox.h - counter-based random numbers: the same (key, counter) gives the same bits on
  * every rank, thread and run, so nothing random has a state that a checkpoint could forget.
- * Philox4x32-10, Salmon et al., "Parallel random numbers: as easy as 1, 2, 3", SC 2011. */
+ * Philox4x32-10, Salmon et al., "Parallel random numbers: as easy as 1, 2, 3", SC 2011.
+ *
+ * A generator with a state would be faster for one thread that draws in order; here any element's
+ * number is made without those before it, so that a rank makes its shard of a weight alone. In all
+ * functions `seed` is the job's, `stream` tells one use of it from another (the hash of a tensor's
+ * name, sampling), and `index` counts within it. None keeps anything: any thread may call them. */
 #ifndef BASE_PHILOX_H
 #define BASE_PHILOX_H
 
 #include <stdint.h>
 
-/* The ten rounds, on four words in place; here, so that loops over counters become vector code. */
+/* The ten rounds, on four words in place; here, so that loops over counters become vector code. The
+ * constants are those of the paper: two multipliers, and two steps of the key (Weyl sequences). */
 static inline void philox_rounds(const uint32_t key[2], uint32_t *c0, uint32_t *c1, uint32_t *c2,
                                  uint32_t *c3)
 {
@@ -24,9 +30,8 @@ static inline void philox_rounds(const uint32_t key[2], uint32_t *c0, uint32_t *
     }
 }
 
+/* Four words from a key of two and a counter of four. */
 void philox(const uint32_t key[2], const uint32_t counter[4], uint32_t out[4]);
-/* The same, of the seed as key and of (index, stream) as counter. */
-void philox_words(uint64_t seed, uint64_t stream, uint64_t index, uint32_t out[4]);
 
 /* Uniform in [0, 1) with 53 bits, for (seed, stream, index). */
 double philox_uniform(uint64_t seed, uint64_t stream, uint64_t index);

@@ -89,18 +89,18 @@ static void print_plainly(const char *sentence, bool shown)
 static bool (*_Atomic teller)(const char *sentence);
 static void (*_Atomic printer)(const char *sentence, bool shown) = print_plainly;
 
-void assert_tell(bool (*told)(const char *sentence))
+void status_assert_tell(bool (*told)(const char *sentence))
 {
     atomic_store(&teller, told);
 }
 
-void assert_print(void (*print)(const char *sentence, bool shown))
+void status_assert_print(void (*print)(const char *sentence, bool shown))
 {
     atomic_store(&printer, print);
 }
 
 /* Two threads may fail at once, and what is told may fail itself: the first sentence counts. */
-_Noreturn void assert_failed(const char *condition, const char *file, int line)
+_Noreturn void status_assert_failed(const char *condition, const char *file, int line)
 {
     static atomic_flag taken = ATOMIC_FLAG_INIT;
     static _Thread_local bool failing;

@@ -1,8 +1,11 @@
-/* base/sys.h - the only door to the system: clock, random bytes, files. Tests put a table of their
- * own in place to inject faults and to record what a writer did.
+/* base/sys.h - the only door to the system: clock, random bytes, files; and the signals by which it
+ * asks a run to end. Tests put a table of their own in place to inject faults and to record what a
+ * writer did.
  *
- * Every function behaves as the call it is named after: -1 and errno on failure. The code above
- * uses file.h, which turns failures into sentences. */
+ * A table of functions and not weak symbols or a library put in front: a test decides at run time,
+ * one case after the other, and calls the real function from its own. The price is a call through a
+ * pointer, which no system call notices. Sockets, processes and mappings do not go
+ * through it. */
 #ifndef BASE_SYS_H
 #define BASE_SYS_H
 
@@ -13,8 +16,10 @@
 
 #include <longhaul/base.h>
 
+/* Every function behaves as the call it is named after: -1 and errno on failure. The code above
+ * uses file.h, which turns failures into sentences. All may be called by any thread. */
 typedef struct sys {
-    int (*open)(const char *path, int flags, mode_t mode);
+    int (*open)(const char *path, int flags, mode_t mode); /* O_CLOEXEC is added */
     int (*close)(int fd);
     ssize_t (*read)(int fd, void *to, size_t bytes);
     ssize_t (*write)(int fd, const void *from, size_t bytes);
@@ -39,11 +44,12 @@ typedef struct sys {
      * returns non-zero and returns that. */
     int (*list)(const char *path, int (*each)(void *context, const char *name), void *context);
 
-    uint64_t (*now_ns)(void);  /* CLOCK_MONOTONIC: deadlines and durations          */
-    uint64_t (*wall_ns)(void); /* CLOCK_REALTIME: only for texts that people read    */
-    int (*random)(void *out, size_t bytes);
+    uint64_t (*now_ns)(void);               /* CLOCK_MONOTONIC: deadlines and durations          */
+    uint64_t (*wall_ns)(void);              /* CLOCK_REALTIME: only for texts that people read    */
+    int (*random)(void *out, size_t bytes); /* of the kernel; all bytes or -1 */
 } sys_t;
 
+/* The system itself: what a test's table calls behind its fault. */
 extern const sys_t sys_real;
 
 /* The table in force. Set once before threads start; NULL restores the real one. */
@@ -57,5 +63,19 @@ int sys_ftruncate(int fd, off_t length);
 int sys_fallocate(int fd, off_t length);
 int sys_rename(const char *from, const char *to);
 int sys_rename_new(const char *from, const char *to);
+
+/* SIGTERM, SIGINT and SIGHUP ask a run to save and end; a second one ends it at once. From here on
+ * the first signal only sets the flag of sys_stop_requested, the second leaves with 128 + its
+ * number: what is committed on disk stays as it is. A SIGHUP never counts as the second, as a
+ * terminal that closes may send several. [main thread] */
+lh_status_t sys_stop_watch(void) LH_MUST_CHECK;
+void sys_stop_unwatch(void); /* brings back the handlers from before sys_stop_watch */
+/* Whether a signal has come since sys_stop_watch. Asked between steps. [any thread] */
+bool sys_stop_requested(void);
+/* For a run where nothing watches yet or any more: from here on such a signal ends this process at
+ * once by that exit code and with a line that names it, or by 128 + its number where it is the
+ * second one. What is ignored stays so. Children that a fork makes end as if nothing had been set.
+ */
+void sys_stop_at_once(int code);
 
 #endif

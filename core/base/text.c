@@ -5,8 +5,9 @@
 #include <stdarg.h>
 #include <stdio.h>
 
+#include <utf8proc.h>
+
 #include <base/memory.h>
-#include <base/utf8.h>
 
 static bool text_reserve(text_t *t, size_t more)
 {
@@ -68,7 +69,7 @@ size_t text_control(const char *at)
 {
     const unsigned char c = (unsigned char)at[0], next = c == 0 ? 0 : (unsigned char)at[1];
     if (c == 0xc2 && next >= 0x80 && next <= 0x9f) return 2;
-    if (c >= 0x80) return utf8_character(at) == 0 || turns_text(at);
+    if (c >= 0x80) return text_utf8_character(at) == 0 || turns_text(at);
     return (c != 0 && c < 0x20) || c == 0x7f;
 }
 
@@ -78,7 +79,7 @@ void text_append_shown(text_t *t, const char *text, bool lines)
         const size_t bytes = lines && (*text == '\n' || *text == '\t') ? 0 : text_control(text);
         for (size_t i = 0; i < bytes; i++)
             text_printf(t, "\\x%02x", (unsigned char)text[i]);
-        const size_t plain = bytes == 0 ? utf8_character(text) : 0;
+        const size_t plain = bytes == 0 ? text_utf8_character(text) : 0;
         text_append_n(t, text, plain);
         text += bytes + plain;
     }
@@ -212,4 +213,57 @@ void text_bytes(double bytes, char out[16])
 {
     static const char *const units[] = {" B", " KiB", " MiB", " GiB", " TiB"};
     text_scaled(bytes, 1024, units, 5, out);
+}
+
+uint32_t text_utf8_decode_rare(const unsigned char *p, const unsigned char *end, uint32_t *length)
+{
+    utf8proc_int32_t character;
+    const utf8proc_ssize_t bytes = utf8proc_iterate(p, end - p, &character);
+    *length = bytes > 0 ? (uint32_t)bytes : 1;
+    return bytes > 0 ? (uint32_t)character : TEXT_UTF8_BAD;
+}
+
+size_t text_utf8_character(const char *at)
+{
+    uint32_t length;
+    const unsigned char *p = (const unsigned char *)at;
+    return text_utf8_decode(p, p + strnlen(at, 4), &length) == TEXT_UTF8_BAD ? 0 : length;
+}
+
+size_t text_utf8_encode(uint32_t character, char out[4])
+{
+    return (size_t)utf8proc_encode_char((utf8proc_int32_t)character, (utf8proc_uint8_t *)out);
+}
+
+size_t text_utf8_ascii(const char *text, size_t length)
+{
+    size_t i = 0;
+    for (; i + 8 <= length; i += 8) {
+        uint64_t word;
+        memcpy(&word, text + i, 8);
+        if ((word & 0x8080808080808080u) != 0) break;
+    }
+    while (i < length && (unsigned char)text[i] < 0x80)
+        i++;
+    return i;
+}
+
+size_t text_utf8_prefix(const char *text, size_t length)
+{
+    const unsigned char *p = (const unsigned char *)text, *end = p + length;
+    while (p < end) {
+        p += text_utf8_ascii((const char *)p, (size_t)(end - p));
+        while (p < end && *p >= 0x80) {
+            uint32_t size;
+            if (text_utf8_decode(p, end, &size) == TEXT_UTF8_BAD)
+                return (size_t)(p - (const unsigned char *)text);
+            p += size;
+        }
+    }
+    return length;
+}
+
+bool text_utf8_valid(const char *text, size_t length)
+{
+    return text_utf8_prefix(text, length) == length;
 }

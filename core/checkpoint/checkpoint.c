@@ -125,7 +125,7 @@ static lh_status_t read_part(const checkpoint_t *c, const manifest_tensor_t *t,
     const lh_status_t status = safetensors_read(file, safetensors_find(file, part->stored), 0, to,
                                                 bytes);
     if (status != LH_OK) return status;
-    const uint64_t found = xxh3(to, (size_t)bytes);
+    const uint64_t found = digest_xxh3(to, (size_t)bytes);
     if (found != part->xxh3)
         return fail(
             LH_CORRUPT, "%s: tensor %s: its bytes hash to %016llx, the manifest says %016llx",

@@ -216,7 +216,7 @@ static lh_status_t stream_tensor(stream_t *s, uint32_t index, const void *data)
     const bool fits = safetensors_row_bytes(&row, &bytes);
     lh_assert(fits); /* its file has been made */
     const lh_status_t status = safetensors_write(s->writer, index, 0, data, bytes);
-    if (status == LH_OK) s->hashes[index] = xxh3(data, (size_t)bytes);
+    if (status == LH_OK) s->hashes[index] = digest_xxh3(data, (size_t)bytes);
     return status;
 }
 

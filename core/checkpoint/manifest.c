@@ -6,7 +6,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 
-#include <base/checked.h>
 #include <base/file.h>
 #include <base/memory.h>
 #include <checkpoint/tensor_part.h>
@@ -276,7 +275,7 @@ lh_status_t manifest_text(manifest_t *m, text_t *out)
     text_append(out, lines.next); /* sealed with it, by what comes last */
     if (out->failed) return text_status(out);
 
-    const lh_status_t status = sha256_of(out->data, out->length, m->self);
+    const lh_status_t status = digest_of(out->data, out->length, m->self);
     if (status != LH_OK) return status;
     text_printf(out, "\"self\": \"%s\"\n}\n", m->self);
     if (out->length > MANIFEST_MOST)
@@ -352,7 +351,7 @@ static lh_status_t check_seal(const char *path, const char *text, size_t length,
     char found[SHA256_TEXT];
     memcpy(self, seal + sizeof(SEAL_HEAD) - 1, SHA256_TEXT - 1);
     self[SHA256_TEXT - 1] = '\0';
-    const lh_status_t status = sha256_of(text, length - SEAL_BYTES, found);
+    const lh_status_t status = digest_of(text, length - SEAL_BYTES, found);
     if (status != LH_OK) return status;
     if (strcmp(self, found) != 0)
         return fail(LH_CORRUPT, "%s: its lines hash to %s, its seal says %s", path, found, self);
@@ -567,7 +566,7 @@ static lh_status_t check_cover(const char *path, const manifest_tensor_t *t, uin
 
 static lh_status_t check_covers(const char *path, const manifest_t *m)
 {
-    const uint64_t key = xxh3(m->self, strlen(m->self));
+    const uint64_t key = digest_xxh3(m->self, strlen(m->self));
     lh_status_t status = LH_OK;
     for (uint32_t i = 0; i < m->tensor_count && status == LH_OK; i++)
         status = check_cover(path, &m->tensors[i], key);

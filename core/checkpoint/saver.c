@@ -247,7 +247,7 @@ static noreturn void saver_be(const saver_how_t *how, int socket, const saver_t 
     (void)!nice(SAVER_NICE); /* training's threads come first */
     (void)prctl(PR_SET_NAME, before == NULL ? "longhaul-save" : "longhaul-spare");
     log_forked();
-    assert_tell(NULL); /* the trainer's last words are not this process's to say */
+    status_assert_tell(NULL); /* the trainer's last words are not this process's to say */
     saver_close_others(&l);
     if (before != NULL) l.before = (int)syscall(SYS_pidfd_open, before->pid, 0);
     saver_live(&l);

@@ -3,8 +3,8 @@
 
 #include <stdlib.h>
 
-#include <base/checked.h>
 #include <base/digest.h>
+#include <base/memory.h>
 
 static uint64_t part_product(uint32_t rank, const uint64_t *shape)
 {
@@ -136,7 +136,7 @@ static bool is_same_box(const tensor_part_t *a, const tensor_part_t *b)
 static uint64_t number_of(uint64_t key, uint32_t dimension, uint64_t coordinate)
 {
     const uint64_t place[] = {key, dimension, coordinate};
-    return xxh3(place, sizeof(place)) % prime;
+    return digest_xxh3(place, sizeof(place)) % prime;
 }
 
 static uint64_t weight_of(const tensor_part_t *box, uint32_t rank, uint64_t key)

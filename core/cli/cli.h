@@ -61,7 +61,7 @@ struct cli {
     const char **sets;  /* --set section.key=value                 */
     uint32_t set_count;
     const char *plugin_folder;     /* --plugins DIR, or NULL                  */
-    bool confines;                 /* files of strangers are read in a child: base/confine.h */
+    bool confines;                 /* files of strangers are read in a child: base/child.h */
     const char *values[CLI_FLAGS]; /* of the command's flags; "" for a switch; NULL: not given */
     job_t *job;
     host_t *host;

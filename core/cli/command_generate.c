@@ -8,7 +8,7 @@
 #include <base/file.h>
 #include <base/log.h>
 #include <base/memory.h>
-#include <base/utf8.h>
+#include <base/text.h>
 #include <cli/model_source.h>
 #include <config/quantity.h>
 #include <format/json.h>
@@ -219,7 +219,7 @@ static lh_status_t tell(const cli_t *cli, const request_t *r, const tokenizer_t 
     put_ids(&w, "prompt_ids", prompt->ids, prompt->count);
     put_ids(&w, "new_ids", ids, count);
     /* Bytes that are no UTF-8 have no JSON string: the ids say all. */
-    if (utf8_valid(text.data, text.length))
+    if (text_utf8_valid(text.data, text.length))
         json_put_text_n(&w, "text", text.data, text.length);
     else
         json_put_nil(&w, "text");

@@ -1,7 +1,7 @@
 /* command_hf.c - the two ways between Hugging Face and this program. longhaul import PIPELINE.ini: a
  * folder becomes a checkpoint, its config.json the model's options. longhaul export PIPELINE.ini: the
  * newest checkpoint becomes a folder. */
-#include <base/confine.h>
+#include <base/child.h>
 #include <base/file.h>
 #include <base/log.h>
 #include <base/memory.h>
@@ -192,7 +192,7 @@ static lh_status_t import_confined(importer_t *im, hf_import_result_t *out)
                                   .context = im,
                                   .result_bytes = sizeof(*out)};
     status = folder_make(own);
-    if (status == LH_OK) status = confine_run(&child, out);
+    if (status == LH_OK) status = child_run_confined(&child, out);
     if (status != LH_OK) folders_unmake(own, missing);
     import_paths_free(&paths);
     return status;

@@ -2,7 +2,6 @@
 #include <stdio.h>
 
 #include <base/log.h>
-#include <base/stop.h>
 #include <base/sys.h>
 #include <base/text.h>
 #include <cli/command_run.h>
@@ -128,7 +127,7 @@ static lh_status_t prepare(const cli_t *cli, const tokenizer_t *tokenizer, call_
     job_outputs_t own;
     lh_status_t status = job_outputs_find(job, &own);
     if (status != LH_OK) return status;
-    status = stop_watch();
+    status = sys_stop_watch();
     if (status != LH_OK) {
         job_outputs_free(&own);
         return status;
@@ -144,13 +143,13 @@ static lh_status_t prepare(const cli_t *cli, const tokenizer_t *tokenizer, call_
                                .accept_context = filter,
                                .progress = prepare_progress_show,
                                .progress_context = &progress,
-                               .stopping = stop_requested};
+                               .stopping = sys_stop_requested};
     prepare_progress_begin(&progress);
     status = prepare_run(&how, &counts);
     const double seconds = prepare_progress_seconds(&progress);
     prepare_progress_end(&progress);
     job_outputs_free(&own);
-    stop_unwatch();
+    sys_stop_unwatch();
     if (status == LH_OK) tell(cli, &counts, tokenizer, seconds);
     return status;
 }

@@ -213,7 +213,7 @@ static lh_status_t stage_digest(const job_t *job, uint32_t stage, char out[SHA25
         status = add_inputs(job, stage, &all);
     }
     if (status == LH_OK) status = text_status(&all);
-    if (status == LH_OK) status = sha256_of(all.data, all.length, out);
+    if (status == LH_OK) status = digest_of(all.data, all.length, out);
     text_free(&all);
     return status;
 }

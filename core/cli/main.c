@@ -37,7 +37,7 @@ static void tell_end(const cli_t *cli, int code)
 /* What was asked for on stdout and could not be written is no success. */
 static int code_of_stdout(int code)
 {
-    if (code != EXIT_DONE || stdout_finish() == LH_OK) return code;
+    if (code != EXIT_DONE || file_finish_stdout() == LH_OK) return code;
     print_reason();
     return EXIT_REFUSED;
 }
@@ -97,7 +97,7 @@ static void refuse_exit(int code, void *unused)
     if (cli == NULL || getpid() != self) return;
     for (uint32_t i = 0; cli->plugins != NULL && i < registry_count(cli->plugins); i++) {
         const plugin_t *p = registry_at(cli->plugins, i);
-        if (origin_is_on_stack(&p->origin)) who = p->path;
+        if (plugin_is_on_stack(p)) who = p->path;
     }
     const lh_status_t status = fail(LH_ABI, "%s: calls exit with code %d", who, code);
     if (!launch_died(cli->launch, status_exit_code(status), fail_reason())) print_reason();

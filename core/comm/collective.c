@@ -3,7 +3,6 @@
 
 #include <stdio.h>
 
-#include <base/checked.h>
 #include <base/memory.h>
 #include <comm/comm_agree.h>
 #include <comm/comm_runs.h>

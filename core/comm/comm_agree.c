@@ -46,7 +46,7 @@ lh_status_t comm_verdict(comm_t *c, lh_status_t mine)
 static uint64_t mix(uint64_t digest, uint64_t value)
 {
     const uint64_t pair[2] = {digest, value};
-    return xxh3(pair, sizeof(pair));
+    return digest_xxh3(pair, sizeof(pair));
 }
 
 /* A send of one is the receive of the other: both belong to their pair. */
@@ -54,7 +54,7 @@ uint64_t comm_key(const coll_how_t *how, const world_t *w)
 {
     const group_t *g = how->group;
     if (how->op != COLL_SEND && how->op != COLL_RECV)
-        return mix(xxh3(g->ranks, g->size * sizeof(*g->ranks)), g->sites);
+        return mix(digest_xxh3(g->ranks, g->size * sizeof(*g->ranks)), g->sites);
     const uint32_t from = how->op == COLL_SEND ? w->row.rank : g->ranks[how->root];
     const uint32_t to = how->op == COLL_SEND ? g->ranks[how->root] : w->row.rank;
     return mix(from, (uint64_t)1 << 32 | to);
@@ -77,11 +77,11 @@ static uint64_t plan_digest(const collective_t *x)
                              job->bits,
                              job->algorithm,
                              job->chunk_bytes,
-                             xxh3(x->name, strlen(x->name))};
-    uint64_t digest = xxh3(rows, sizeof(rows));
+                             digest_xxh3(x->name, strlen(x->name))};
+    uint64_t digest = digest_xxh3(rows, sizeof(rows));
     for (uint32_t o = 0; !pair && how->op != COLL_BARRIER && o < how->group->size; o++)
-        digest = mix(digest, xxh3(x->pieces[o].segments,
-                                  x->pieces[o].count * sizeof(*x->pieces[o].segments)));
+        digest = mix(digest, digest_xxh3(x->pieces[o].segments,
+                                         x->pieces[o].count * sizeof(*x->pieces[o].segments)));
     return digest;
 }
 
@@ -208,7 +208,7 @@ static uint32_t sum_up(const comm_t *c, key_row_t *rows)
         comm_place(x, &place);
         rows[k].plans++;
         rows[k].digest = mix(rows[k].digest, plan_digest(x));
-        rows[k].places = mix(rows[k].places, xxh3(&place, sizeof(place)));
+        rows[k].places = mix(rows[k].places, digest_xxh3(&place, sizeof(place)));
     }
     return count;
 }

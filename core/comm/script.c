@@ -348,7 +348,7 @@ uint64_t script_lane_digest(const script_t *s, uint32_t peer, bool sending, uint
         for (uint32_t k = 0; k < s->lanes[i].count; k++) {
             const script_step_t *step = &s->steps[s->order[s->lanes[i].first + k]];
             const uint64_t row[3] = {digest, step->bytes, step->tag};
-            digest = xxh3(row, sizeof(row));
+            digest = digest_xxh3(row, sizeof(row));
         }
     }
     return digest;

@@ -11,7 +11,7 @@
 #include <base/file.h>
 #include <base/memory.h>
 #include <base/sys.h>
-#include <base/utf8.h>
+#include <base/text.h>
 #include <config/ini_lines.h>
 
 enum { DOCUMENT_ENTRIES = 4096 }; /* duplicates are searched one by one */
@@ -410,7 +410,7 @@ static lh_status_t check_assignment(const char *text)
 {
     for (size_t i = 0, size; text[i] != '\0'; i += size) {
         const unsigned char c = (unsigned char)text[i];
-        size = utf8_character(text + i);
+        size = text_utf8_character(text + i);
         if (size == 0)
             return fail(LH_INVALID, "--set %s: byte %zu, 0x%02x, is not UTF-8", text, i + 1, c);
         if (c < 0x20 || c == 0x7f)

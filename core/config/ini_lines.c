@@ -10,7 +10,6 @@
 #include <stdio.h>
 
 #include <base/text.h>
-#include <base/utf8.h>
 
 typedef struct reader {
     const char *path;
@@ -58,7 +57,7 @@ static lh_status_t check_bytes(const reader_t *r, const char *line, size_t lengt
 /* What stands here ends up in JSON, which is UTF-8 or unreadable. */
 static lh_status_t check_utf8(const reader_t *r, const char *line)
 {
-    const size_t length = strlen(line), good = utf8_prefix(line, length);
+    const size_t length = strlen(line), good = text_utf8_prefix(line, length);
     if (good == length) return LH_OK;
     return fail(LH_INVALID, "%s:%u: byte %zu, 0x%02x, is not UTF-8", r->path, r->line, good + 1,
                 (unsigned char)line[good]);

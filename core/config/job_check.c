@@ -10,7 +10,6 @@
 #include <base/memory.h>
 #include <base/sys.h>
 #include <base/text.h>
-#include <base/utf8.h>
 #include <config/quantity.h>
 
 enum {
@@ -279,7 +278,7 @@ lh_status_t job_check_written(const job_t *job)
     const char *const written[] = {job->pipeline.folder, job->prepare.output,
                                    job->checkpoint.folder, job->export.folder};
     for (size_t i = 0; i < sizeof(written) / sizeof(written[0]); i++)
-        if (!utf8_valid(written[i], strlen(written[i])))
+        if (!text_utf8_valid(written[i], strlen(written[i])))
             return fail(LH_INVALID,
                         "%s: the path is not UTF-8; rename its folder, or name another in "
                         "[pipeline] folder",

@@ -7,7 +7,7 @@
 #include <pthread.h>
 #include <stdlib.h>
 
-#include <base/checked.h>
+#include <base/memory.h>
 #include <base/status.h>
 
 typedef struct unit {

@@ -166,7 +166,7 @@ lh_status_t batches_digest(const batches_t *b, uint64_t *out)
         uint64_t pair[2] = {all, 0};
         const lh_status_t status = indexed_digest(b->sets[i].set, &pair[1]);
         if (status != LH_OK) return status;
-        all = xxh3(pair, sizeof(pair));
+        all = digest_xxh3(pair, sizeof(pair));
     }
     *out = all;
     return LH_OK;

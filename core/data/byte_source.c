@@ -31,7 +31,7 @@ struct byte_source {
     int fd;
     const source_kind_t *kind;
     uint64_t taken;
-    sha256_t *digest;
+    digest_t *digest;
     unsigned char *input; /* [INPUT_BYTES] */
     size_t at, end;       /* what of input is still to be used */
     bool file_ended;
@@ -174,7 +174,7 @@ static lh_status_t refill(byte_source_t *s)
         s->end += (size_t)got;
     }
     s->taken += s->end;
-    sha256_add(s->digest, s->input, s->end);
+    digest_add(s->digest, s->input, s->end);
     return LH_OK;
 }
 
@@ -212,7 +212,7 @@ lh_status_t byte_source_open(const char *path, uint64_t window_bytes, byte_sourc
     s->path = mem_text(path);
     s->input = mem_new(INPUT_BYTES);
     if (s->path == NULL || s->input == NULL) goto close_source;
-    status = sha256_new(&s->digest);
+    status = digest_new(&s->digest);
     if (status != LH_OK) goto close_source;
     status = file_open(path, &s->fd, NULL);
     if (status != LH_OK) goto close_source;
@@ -232,7 +232,7 @@ void byte_source_close(byte_source_t *s)
 {
     if (s == NULL) return;
     char unused[SHA256_TEXT];
-    if (s->digest != NULL) sha256_end(s->digest, unused);
+    if (s->digest != NULL) digest_end(s->digest, unused);
     if (s->zlib_made) (void)inflateEnd(&s->zlib);
     (void)ZSTD_freeDCtx(s->zstd);
     if (s->fd >= 0) (void)sys()->close(s->fd);
@@ -275,6 +275,6 @@ uint64_t byte_source_taken(const byte_source_t *s)
 void byte_source_digest(byte_source_t *s, char out[SHA256_TEXT])
 {
     lh_assert(s->digest != NULL);
-    sha256_end(s->digest, out);
+    digest_end(s->digest, out);
     s->digest = NULL;
 }

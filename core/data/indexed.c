@@ -4,7 +4,6 @@
 #include <errno.h>
 #include <fcntl.h>
 
-#include <base/checked.h>
 #include <base/digest.h>
 #include <base/file.h>
 #include <base/memory.h>
@@ -264,16 +263,16 @@ lh_status_t indexed_digest(const indexed_t *set, uint64_t *out)
     enum { LOOK = 256 };
     int32_t ids[LOOK];
     const uint64_t looks = set->sequences < INDEXED_LOOKS ? set->sequences : INDEXED_LOOKS;
-    uint64_t parts[INDEXED_LOOKS + 2] = {set->documents,
-                                         xxh3(set->lengths, set->sequences * sizeof(int32_t))};
+    uint64_t parts[INDEXED_LOOKS + 2] = {
+        set->documents, digest_xxh3(set->lengths, set->sequences * sizeof(int32_t))};
     for (uint64_t i = 0; i < looks; i++) {
         const uint64_t at = i * (set->sequences / looks);
         const uint64_t length = (uint64_t)set->lengths[at], count = length < LOOK ? length : LOOK;
         const lh_status_t status = indexed_read(set, at, 0, count, ids);
         if (status != LH_OK) return status;
-        parts[2 + i] = xxh3(ids, count * sizeof(*ids));
+        parts[2 + i] = digest_xxh3(ids, count * sizeof(*ids));
     }
-    *out = xxh3(parts, (size_t)(2 + looks) * sizeof(*parts));
+    *out = digest_xxh3(parts, (size_t)(2 + looks) * sizeof(*parts));
     return LH_OK;
 }
 
@@ -290,7 +289,7 @@ typedef struct out_file { /* a file that is written from front to back */
     unsigned char *buffer; /* [BUFFER_BYTES] */
     size_t held;
     uint64_t written;
-    sha256_t *sum; /* of what was written */
+    digest_t *sum; /* of what was written */
 } out_file_t;
 
 struct indexed_writer {
@@ -304,7 +303,7 @@ struct indexed_writer {
 static lh_status_t out_flush(out_file_t *f)
 {
     const lh_status_t status = file_write(f->fd, f->path, f->buffer, f->held);
-    sha256_add(f->sum, f->buffer, f->held);
+    digest_add(f->sum, f->buffer, f->held);
     f->written += f->held;
     f->held = 0;
     return status;
@@ -332,14 +331,14 @@ static lh_status_t out_open(out_file_t *f, const char *prefix, const char *suffi
     f->final_path = final_path.data;
     f->buffer = mem_new(BUFFER_BYTES);
     if (path.failed || final_path.failed || f->buffer == NULL) return LH_NO_MEMORY;
-    const lh_status_t status = sha256_new(&f->sum);
+    const lh_status_t status = digest_new(&f->sum);
     return status == LH_OK ? file_take(f->path, &f->fd) : status;
 }
 
 static void out_sum(out_file_t *f, pair_sum_t *out)
 {
     out->bytes = f->written;
-    if (f->sum != NULL) sha256_end(f->sum, out->sha256);
+    if (f->sum != NULL) digest_end(f->sum, out->sha256);
     f->sum = NULL;
 }
 

@@ -4,7 +4,6 @@
 #include <math.h>
 #include <stdlib.h>
 
-#include <base/checked.h>
 #include <base/memory.h>
 #include <base/status.h>
 #include <config/job.h>

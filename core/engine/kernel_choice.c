@@ -88,7 +88,7 @@ static char *line_of(const op_t *op, const void *attributes, const lh_arg_t *arg
     text_t t = {0};
     text_append(&t, op->row.name);
     if (attributes != NULL && op->row.attributes_bytes > 0)
-        text_printf(&t, " %016" PRIx64, xxh3(attributes, op->row.attributes_bytes));
+        text_printf(&t, " %016" PRIx64, digest_xxh3(attributes, op->row.attributes_bytes));
     for (uint32_t i = 0; i < op->in_count + op->out_count; i++) {
         if (i == op->in_count) text_append(&t, " ->");
         arg_text(&t, &args[i]);

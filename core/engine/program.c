@@ -1,7 +1,6 @@
 /* program.c - a program's inputs and outputs, and its runs. */
 #include <engine/program.h>
 
-#include <base/checked.h>
 #include <base/dtype.h>
 #include <base/memory.h>
 #include <program/schedule.h>

@@ -12,7 +12,7 @@
 
 #include <base/file.h>
 #include <base/memory.h>
-#include <base/utf8.h>
+#include <base/text.h>
 
 /* What yyjson may hold. It begins with room for a value of every few bytes of text, and takes more
  * as values come: that is where too many are found out, before they are held. */
@@ -418,14 +418,14 @@ static void quote(text_t *t, const char *bytes, size_t length)
     for (size_t at = 0; at < length;) {
         uint32_t size;
         const unsigned char *p = (const unsigned char *)bytes + at;
-        const uint32_t c = utf8_decode(p, (const unsigned char *)bytes + length, &size);
+        const uint32_t c = text_utf8_decode(p, (const unsigned char *)bytes + length, &size);
         if (c == '"' || c == '\\')
             text_printf(t, "\\%c", (int)c);
         else if (c == '\n')
             text_append(t, "\\n");
         else if (c < 0x20)
             text_printf(t, "\\u%04x", c);
-        else if (c == UTF8_BAD)
+        else if (c == TEXT_UTF8_BAD)
             text_append(t, "\\ufffd");
         else
             text_append_n(t, bytes + at, size);

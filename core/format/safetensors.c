@@ -7,7 +7,6 @@
 #include <stdlib.h>
 #include <unistd.h>
 
-#include <base/checked.h>
 #include <base/digest.h>
 #include <base/file.h>
 #include <base/memory.h>
@@ -269,7 +268,7 @@ static lh_status_t read_header(safetensors_t *s, const safetensors_limits_t *lim
     char *text = mem_new((size_t)s->header_bytes + 1);
     if (text == NULL) return LH_NO_MEMORY;
     status = file_pread(s->fd, s->path, text, (size_t)s->header_bytes, LENGTH_BYTES);
-    if (status == LH_OK) s->header_hash = xxh3(text, (size_t)s->header_bytes);
+    if (status == LH_OK) s->header_hash = digest_xxh3(text, (size_t)s->header_bytes);
     if (status == LH_OK && text[0] != '{')
         status = fail(LH_INVALID, "%s: the header begins at byte %d with 0x%02x, '{' was expected",
                       s->path, LENGTH_BYTES, (unsigned char)text[0]);
@@ -426,7 +425,7 @@ static lh_status_t make_header(safetensors_writer_t *w, const safetensors_row_t 
         w->offset[i] += t->length;
     w->bytes = at + t->length;
     const uint64_t length = t->length - 8;
-    w->header_hash = xxh3(t->data + 8, (size_t)length);
+    w->header_hash = digest_xxh3(t->data + 8, (size_t)length);
     for (uint32_t i = 0; i < 8; i++)
         t->data[i] = (char)(length >> (8 * i));
     return LH_OK;

@@ -7,7 +7,7 @@
 #include <base/memory.h>
 #include <graph/op_pattern.h>
 #include <ops/op_rows.h>
-#include <plugin/abi.h>
+#include <plugin/import.h>
 
 enum { NAME_LIMIT = 64, ATTRIBUTES_LIMIT = 4096 };
 
@@ -26,7 +26,7 @@ static const op_rows_t *const core_rows[] = {
 
 static uint32_t bucket_of(const op_table_t *t, const char *name)
 {
-    uint32_t at = (uint32_t)xxh3(name, strlen(name)) & (t->bucket_count - 1);
+    uint32_t at = (uint32_t)digest_xxh3(name, strlen(name)) & (t->bucket_count - 1);
     while (t->buckets[at] != 0 && strcmp(t->ops[t->buckets[at] - 1]->row.name, name) != 0)
         at = (at + 1) & (t->bucket_count - 1);
     return at;
@@ -71,9 +71,8 @@ static lh_status_t check_attributes(const lh_op_t *row)
                     row->attributes_bytes, ATTRIBUTES_LIMIT);
     for (uint32_t i = 0; i < row->attribute_count; i++) {
         lh_option_t option;
-        const lh_status_t status = abi_import_row(&option, sizeof(option), row->attributes,
-                                                  row->attribute_size, i, sizeof(option),
-                                                  row->name);
+        const lh_status_t status = import_row(&option, sizeof(option), row->attributes,
+                                              row->attribute_size, i, sizeof(option), row->name);
         if (status != LH_OK) return status;
         if (option.key == NULL || option.offset >= row->attributes_bytes)
             return fail(LH_INVALID, "op %s: attribute %u has no key or lies outside its struct",
@@ -140,8 +139,8 @@ lh_status_t op_table_add(op_table_t *t, const lh_op_t *rows, uint32_t row_size, 
     (void)snprintf(what, sizeof(what), "ops of plugin %.64s", plugin);
     for (uint32_t i = 0; i < count; i++) {
         lh_op_t row;
-        lh_status_t status = abi_import_row(&row, sizeof(row), rows, row_size, i,
-                                            offsetof(lh_op_t, cost), what);
+        lh_status_t status = import_row(&row, sizeof(row), rows, row_size, i,
+                                        offsetof(lh_op_t, cost), what);
         if (status == LH_OK) status = add_row(t, &row, plugin);
         if (status != LH_OK) return status;
     }

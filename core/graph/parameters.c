@@ -3,12 +3,11 @@
 
 #include <math.h>
 
-#include <base/checked.h>
 #include <base/digest.h>
 #include <base/memory.h>
 #include <base/philox.h>
 #include <base/text.h>
-#include <plugin/abi.h>
+#include <plugin/import.h>
 
 enum { MAX_ROWS = 4096, MAX_BLOCKS = 65536, CLASSES = 64 };
 
@@ -35,7 +34,7 @@ static lh_status_t rows_import(parameters_t *p, const lh_model_info_t *info)
     if (p->rows == NULL) return LH_NO_MEMORY;
 
     for (uint32_t i = 0; i < info->param_count; i++) {
-        const lh_status_t status = abi_import_row(
+        const lh_status_t status = import_row(
             &p->rows[i], sizeof(p->rows[i]), info->params, info->param_size, i,
             offsetof_end_(&p->rows[i], shape), "the model's parameters");
         if (status != LH_OK) return status;
@@ -224,5 +223,5 @@ void parameter_initial(const parameters_t *p, uint32_t index, uint64_t seed, dou
             out[i] = init == LH_INIT_ONE ? 1.0f : 0.0f;
         return;
     }
-    philox_normals(seed, xxh3(item->name, strlen(item->name)), begin, count, std, out);
+    philox_normals(seed, digest_xxh3(item->name, strlen(item->name)), begin, count, std, out);
 }

@@ -5,7 +5,6 @@
 #include <longhaul/dtype.h>
 #include <longhaul/rule.h>
 
-#include <base/checked.h>
 #include <base/memory.h>
 #include <base/text.h>
 #include <graph/recording.h>

@@ -4,11 +4,10 @@
 #include <stdio.h>
 #include <stdlib.h>
 
-#include <base/checked.h>
 #include <base/memory.h>
 #include <base/text.h>
 #include <config/quantity.h>
-#include <plugin/abi.h>
+#include <plugin/import.h>
 
 static char *block_name(const char *pattern, uint32_t block)
 {
@@ -383,8 +382,8 @@ lh_status_t hf_table_import(const lh_hf_t *plugin, hf_table_t *out)
 {
     hf_table_t t = {0};
     const char *what = "the model's table of config.json keys";
-    lh_status_t status = abi_import(&t.head, sizeof(t.head), plugin, offsetof_end_(plugin, keys),
-                                    ABI_MAX_STRUCT, what);
+    lh_status_t status = import_struct(&t.head, sizeof(t.head), plugin, offsetof_end_(plugin, keys),
+                                       IMPORT_MAX_STRUCT, what);
     if (status != LH_OK) return status;
     if (t.head.key_count > KEYS_MOST || t.head.model_type == NULL)
         return fail(LH_INVALID, "%s: %u rows of %s", what, t.head.key_count,
@@ -393,8 +392,8 @@ lh_status_t hf_table_import(const lh_hf_t *plugin, hf_table_t *out)
     t.keys = mem_array(t.count, sizeof(t.keys[0]));
     if (t.keys == NULL) return LH_NO_MEMORY;
     for (uint32_t i = 0; i < t.count && status == LH_OK; i++) {
-        status = abi_import_row(&t.keys[i], sizeof(t.keys[i]), t.head.keys, t.head.key_size, i,
-                                offsetof(lh_hf_key_t, when), what);
+        status = import_row(&t.keys[i], sizeof(t.keys[i]), t.head.keys, t.head.key_size, i,
+                            offsetof(lh_hf_key_t, when), what);
         if (status == LH_OK && t.keys[i].key == NULL)
             status = fail(LH_INVALID, "%s: row %u has no key", what, i);
     }

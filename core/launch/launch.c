@@ -10,7 +10,7 @@
 
 #include <base/log.h>
 #include <base/memory.h>
-#include <base/stop.h>
+#include <base/sys.h>
 #include <launch/launch_rank.h>
 #include <launch/launch_start.h>
 #include <launch/launch_state.h>
@@ -45,7 +45,7 @@ static lh_status_t open_started(launch_t *l)
     if (l->place.listener >= 0) (void)fcntl(l->place.listener, F_SETFD, FD_CLOEXEC);
     const lh_status_t status = state_map_board(l->place.board, l->place.row + 1, &board);
     if (status == LH_OK) l->row = own_row = &board[l->place.row];
-    assert_tell(tell_launcher);
+    status_assert_tell(tell_launcher);
     (void)close(l->place.board);
     return status;
 }
@@ -66,7 +66,7 @@ static lh_status_t open_ranks(launch_t *l)
     l->starts = l->place.by == NULL && job_ranks(l->how.job) > 1;
     l->leads = find_lead(l);
     if (l->place.ours) return open_started(l);
-    if (l->starts || l->place.size == 1) stop_at_once(EXIT_TERMINATED);
+    if (l->starts || l->place.size == 1) sys_stop_at_once(EXIT_TERMINATED);
     return LH_OK;
 }
 

@@ -34,7 +34,7 @@ static lh_status_t facts_add(launch_facts_t *f, const char *name, const char *va
     if (rows == NULL) return LH_NO_MEMORY;
     f->rows = rows;
     if (strlen(value) > VALUE_SHOWN) {
-        const lh_status_t status = sha256_of(value, strlen(value), hash);
+        const lh_status_t status = digest_of(value, strlen(value), hash);
         if (status != LH_OK) return status;
         (void)snprintf(shown, sizeof(shown), "%.60s... sha256 %.*s", value, HASH_SHOWN, hash);
         value = shown;
@@ -53,7 +53,7 @@ static lh_status_t facts_add(launch_facts_t *f, const char *name, const char *va
 static lh_status_t facts_add_program(launch_facts_t *f)
 {
     char hash[SHA256_TEXT], value[64];
-    const lh_status_t status = sha256_file("/proc/self/exe", hash);
+    const lh_status_t status = digest_file("/proc/self/exe", hash);
     if (status != LH_OK) return status;
     (void)snprintf(value, sizeof(value), "%s sha256 %.*s", LH_VERSION, HASH_SHOWN, hash);
     return facts_add(f, "program", value);

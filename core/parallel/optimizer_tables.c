@@ -3,7 +3,7 @@
 
 #include <base/memory.h>
 #include <longhaul/dtype.h>
-#include <plugin/abi.h>
+#include <plugin/import.h>
 
 static const char *const what_text[] = {
     [LH_MOVE_GATHER] = "GATHER", [LH_MOVE_REDUCE] = "REDUCE", [LH_MOVE_ADD] = "ADD",
@@ -17,15 +17,15 @@ static lh_status_t rows_read(const lh_description_t *d, optimizer_tables_t *t)
                     d->space_count, d->move_count, TABLE_SPACES, TABLE_MOVES);
     lh_status_t status = LH_OK;
     for (uint32_t i = 0; status == LH_OK && i < d->space_count; i++)
-        status = abi_import_row(&t->spaces[i], sizeof(t->spaces[i]), d->spaces, d->space_size, i,
-                                offsetof_end_(&t->spaces[i], inside), "the optimizer's spaces");
+        status = import_row(&t->spaces[i], sizeof(t->spaces[i]), d->spaces, d->space_size, i,
+                            offsetof_end_(&t->spaces[i], inside), "the optimizer's spaces");
     t->space_count = d->space_count;
     /* Moves run by moment, within one in the order of the table. */
     for (uint32_t when = LH_AT_INSTANCE; when <= LH_AT_AFTER_STEP; when++) {
         for (uint32_t i = 0; status == LH_OK && i < d->move_count; i++) {
             lh_move_t move;
-            status = abi_import_row(&move, sizeof(move), d->moves, d->move_size, i,
-                                    offsetof_end_(&move, keep), "the optimizer's moves");
+            status = import_row(&move, sizeof(move), d->moves, d->move_size, i,
+                                offsetof_end_(&move, keep), "the optimizer's moves");
             if (status == LH_OK && move.when == when) t->moves[t->move_count++] = move;
         }
     }

@@ -5,7 +5,6 @@
 
 #include <longhaul/dtype.h>
 
-#include <base/checked.h>
 #include <base/memory.h>
 #include <program/allocation.h>
 

@@ -269,7 +269,7 @@ static lh_status_t list_digest(const transfer_list_t *list, uint64_t *out)
     memcpy(rows, list->rows, list->count * sizeof(*rows));
     for (uint32_t i = 0; i < list->count; i++)
         rows[i].transfer.elements = 0;
-    *out = xxh3(rows, list->count * sizeof(*rows));
+    *out = digest_xxh3(rows, list->count * sizeof(*rows));
     mem_free(rows);
     return LH_OK;
 }

@@ -143,7 +143,7 @@ static char *cache_folder(void)
 lh_status_t device_rate_path(const char *fingerprint, char **out)
 {
     char digest[SHA256_TEXT], name[64];
-    const lh_status_t status = sha256_of(fingerprint, strlen(fingerprint), digest);
+    const lh_status_t status = digest_of(fingerprint, strlen(fingerprint), digest);
     if (status != LH_OK) return status;
     (void)snprintf(name, sizeof(name), "device-%.*s.json", DIGEST_SHOWN, digest);
 

@@ -95,7 +95,7 @@ static uint64_t hash_environment(void)
 {
     uint64_t hash = 0;
     for (char **e = environ; e != NULL && *e != NULL; e++)
-        hash = hash * 31 + xxh3(*e, strlen(*e));
+        hash = hash * 31 + digest_xxh3(*e, strlen(*e));
     return hash;
 }
 
@@ -114,7 +114,7 @@ void audit_take(bool alone, audit_t *out)
     take_float(out);
     out->environment = hash_environment();
     const char *locale = setlocale(LC_ALL, NULL);
-    out->locale = locale == NULL ? 0 : xxh3(locale, strlen(locale));
+    out->locale = locale == NULL ? 0 : digest_xxh3(locale, strlen(locale));
 }
 
 /* The kernel fills 64 bits of a set that has room for more. */

@@ -10,8 +10,8 @@
 
 #include <base/memory.h>
 #include <config/quantity.h>
+#include <plugin/plugin.h>
 #include <plugin/registry.h>
-#include <plugin/signature.h>
 
 enum { NODE_CONSTANT = 1, NODE_VARIABLE = 2, NODE_FUNCTION = 3 };
 
@@ -51,7 +51,7 @@ typedef struct callee { /* the function whose arguments are read */
     const lh_function_t *function;
     const lh_host_t *host;
     const void *config;
-    signature_t signature;
+    plugin_signature_t signature;
 } callee_t;
 
 /* What an expression must give, and for whom: in sentences. */
@@ -93,7 +93,7 @@ static lh_status_t node_new(binder_t *b, uint32_t kind, uint32_t type, uint32_t 
 static lh_status_t refuse_type(const binder_t *b, const char *what, uint32_t type,
                                const wanted_t *wanted)
 {
-    const char *has = signature_type_text(type), *wants = signature_type_text(wanted->type);
+    const char *has = plugin_type_text(type), *wants = plugin_type_text(wanted->type);
     if (wanted->function == NULL)
         return fail(LH_INVALID, "%s: '%s' gives %s, expected %s", b->where, what, has, wants);
     return fail(LH_INVALID, "%s: '%s' is %s, but %s wants %s for '%s'", b->where, what, has,
@@ -160,9 +160,9 @@ static lh_status_t bind_number(binder_t *b, const wanted_t *wanted, uint32_t *ou
     if (!parse_number(text, wanted->type, &value)) {
         if (wanted->param == NULL)
             return fail(LH_INVALID, "%s: '%s' is not a valid %s", b->where, text,
-                        signature_type_text(wanted->type));
+                        plugin_type_text(wanted->type));
         return fail(LH_INVALID, "%s: %s=%s is not a valid %s", b->where, wanted->param, text,
-                    signature_type_text(wanted->type));
+                    plugin_type_text(wanted->type));
     }
     const lh_status_t status = node_new(b, NODE_CONSTANT, wanted->type, out);
     if (status == LH_OK) b->call->nodes[*out].value = value;
@@ -223,7 +223,7 @@ static lh_status_t find_function(const binder_t *b, const char *plugin, const ch
         out->host = s->host;
         out->config = s->config;
     }
-    const char *fault = signature_parse(out->function->signature, &out->signature);
+    const char *fault = plugin_signature_parse(out->function->signature, &out->signature);
     if (fault != NULL)
         return fail(LH_ABI, "%s: %s has the signature '%s': %s", b->where, name,
                     out->function->signature, fault);

@@ -4,16 +4,21 @@
  * expression is a call, a variable, a number with or without unit, or a string in double quotes.
  * Arguments are positional or keyword=expression and may be calls. `name(...)` is looked up in the
  * functions of the scope, `plugin:name(...)` in the plugin's table. A parameter that is not given
- * but has the name and type of a variable gets the variable. Types never convert. */
+ * but has the name and type of a variable gets the variable. Types never convert.
+ *
+ * A small language of calls and not one of operators: sums and conditions belong in a plugin's
+ * function, which a compiler has checked and a test can call. */
 #ifndef PLUGIN_CALL_H
 #define PLUGIN_CALL_H
 
 #include <longhaul/function.h>
 
-#include <plugin/signature.h>
+#include <plugin/plugin.h>
 
+/* Of one text: calls inside of calls; values and calls in all. */
 enum { CALL_DEPTH = 8, CALL_NODES = 64 };
 
+/* Which member counts is the CALL_* type's to say. Texts and tensors are borrowed. */
 typedef union call_value {
     int64_t i64;
     uint64_t u64;
@@ -22,6 +27,7 @@ typedef union call_value {
     lh_tensor_t *tensor;
 } call_value_t;
 
+/* What a text may name without quotes: step, loss. Its value comes with each call_run. */
 typedef struct call_variable {
     const char *name;
     uint32_t type; /* CALL_* */
@@ -39,7 +45,7 @@ typedef struct call_scope {         /* everything here outlives the call */
     const void *config;
 } call_scope_t;
 
-typedef struct call call_t;
+typedef struct call call_t; /* a bound text */
 
 /* where ("train.ini:12: learning_rate") begins every sentence; result is the CALL_* that the text
  * must give. */

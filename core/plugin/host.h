@@ -1,5 +1,8 @@
 /* plugin/host.h - the services that plugins call: one host_t for a job, one lh_host_t for each
- * plugin, so that log lines carry its name. */
+ * plugin, so that log lines carry its name.
+ *
+ * Plugins link against nothing: this table of functions is all that they have of the host. What it
+ * does is described, with threads and ownership, in longhaul/host.h; here is the host's side. */
 #ifndef PLUGIN_HOST_H
 #define PLUGIN_HOST_H
 
@@ -8,6 +11,7 @@
 
 typedef struct host host_t;
 
+/* A host of a world of one rank, with a random number for its job. */
 lh_status_t host_new(host_t **out) LH_MUST_CHECK;
 /* Everything that host_for gave ends with it. Threads must have been joined. */
 void host_free(host_t *h);
@@ -29,16 +33,18 @@ typedef struct host_world {
 } host_world_t;
 void host_set_world(host_t *h, const host_world_t *world);
 
-/* Makes host->stopping() true for all; may be called from a signal handler. */
+/* Makes host->stopping() true for all plugins, for good; may be called from a signal handler. */
 void host_stop(host_t *h);
 bool host_stopping(const host_t *h);
 
+/* Counters that plugins name as they add to them; those beyond HOST_METRICS are not counted. */
 enum { HOST_METRICS = 64, HOST_METRIC_NAME = 48 };
 typedef struct host_metric {
     char name[HOST_METRIC_NAME]; /* "tcp.retransmits" */
     double value;                /* sum of all counts */
 } host_metric_t;
-/* Copies up to max metrics, in the order they first came; returns how many there are. */
+/* Copies up to max metrics, in the order they first came; returns how many there are. [any
+ * thread] */
 uint32_t host_metrics(host_t *h, host_metric_t *out, uint32_t max);
 
 #endif

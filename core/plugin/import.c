@@ -10,8 +10,6 @@
 
 #include <base/memory.h>
 #include <base/text.h>
-#include <plugin/abi.h>
-#include <plugin/signature.h>
 
 enum { ROWS = 1 << 16, WHAT_BYTES = 700 };
 
@@ -23,6 +21,54 @@ typedef struct table { /* a table as the plugin exports it */
     uint32_t row_size, count;
     size_t own_size, min_size;
 } table_t;
+
+static lh_status_t copy_known(void *dst, size_t dst_size, const void *src, size_t src_size,
+                              const char *what)
+{
+    for (size_t i = dst_size; i < src_size; i++)
+        if (((const unsigned char *)src)[i] != 0)
+            return fail(LH_ABI,
+                        "%s has %zu bytes and uses those behind the %zu that this host knows", what,
+                        src_size, dst_size);
+    memset(dst, 0, dst_size);
+    memcpy(dst, src, src_size < dst_size ? src_size : dst_size);
+    return LH_OK;
+}
+
+static lh_status_t check_size(size_t size, size_t min_size, const char *what)
+{
+    if (size < min_size || size > IMPORT_MAX_STRUCT)
+        return fail(LH_ABI, "%s has %zu bytes, expected %zu to %d", what, size, min_size,
+                    IMPORT_MAX_STRUCT);
+    if (size % 8 != 0) /* would cut a pointer in half */
+        return fail(LH_ABI, "%s has %zu bytes, expected a multiple of 8", what, size);
+    return LH_OK;
+}
+
+lh_status_t import_struct(void *dst, size_t dst_size, const void *src, size_t min_size,
+                          size_t limit, const char *what)
+{
+    uint32_t size;
+    if (limit < sizeof(size))
+        return fail(LH_ABI, "%s does not lie in the plugin's own memory", what);
+    memcpy(&size, src, sizeof(size));
+    const lh_status_t status = check_size(size, min_size, what);
+    if (status != LH_OK) return status;
+    if (size > limit)
+        return fail(LH_ABI, "%s has %u bytes, but only %zu are the plugin's own", what, size,
+                    limit);
+    return copy_known(dst, dst_size, src, size, what);
+}
+
+lh_status_t import_row(void *dst, size_t dst_size, const void *table, uint32_t row_size,
+                       uint32_t index, size_t min_size, const char *what)
+{
+    if (table == NULL) return fail(LH_ABI, "%s is NULL", what);
+    const lh_status_t status = check_size(row_size, min_size, what);
+    if (status != LH_OK) return status;
+    return copy_known(dst, dst_size, (const char *)table + (size_t)row_size * index, row_size,
+                      what);
+}
 
 /* Memory that lives as long as the imported plugin. */
 static void *own(importer_t *i, size_t bytes)
@@ -52,7 +98,7 @@ static lh_status_t import_shown(importer_t *i, const char *text, const char **ou
 static size_t room(const importer_t *i, const void *p)
 {
     const uintptr_t address = (uintptr_t)p;
-    return address < i->load_base ? 0 : (size_t)peek_room(i->image, address - i->load_base);
+    return address < i->load_base ? 0 : (size_t)image_room(i->image, address - i->load_base);
 }
 
 static lh_status_t import_table(importer_t *i, const table_t *t, void **out)
@@ -69,8 +115,8 @@ static lh_status_t import_table(importer_t *i, const table_t *t, void **out)
     char *rows = own(i, t->own_size * t->count);
     if (rows == NULL) return LH_NO_MEMORY;
     for (uint32_t k = 0; k < t->count; k++) {
-        const lh_status_t status = abi_import_row(rows + t->own_size * k, t->own_size, t->rows,
-                                                  t->row_size, k, t->min_size, what);
+        const lh_status_t status = import_row(rows + t->own_size * k, t->own_size, t->rows,
+                                              t->row_size, k, t->min_size, what);
         if (status != LH_OK) return status;
     }
     *out = rows;
@@ -126,7 +172,7 @@ static lh_status_t import_functions(importer_t *i)
         if (f->fn == NULL || f->help == NULL || f->signature == NULL)
             return fail(LH_ABI, "%s: function '%s' lacks its code, signature or help", i->path,
                         f->name);
-        const char *fault = signature_parse(f->signature, NULL);
+        const char *fault = plugin_signature_parse(f->signature, NULL);
         if (fault != NULL)
             return fail(LH_ABI, "%s: function '%s' has the signature '%s': %s", i->path, f->name,
                         f->signature, fault);
@@ -261,8 +307,8 @@ static lh_status_t import_rules(importer_t *i)
 }
 
 /* An optional struct behind a pointer; *out stays NULL when it is. */
-static lh_status_t import_struct(importer_t *i, const char *name, const void *src, size_t own_size,
-                                 size_t min_size, void **out)
+static lh_status_t import_optional(importer_t *i, const char *name, const void *src,
+                                   size_t own_size, size_t min_size, void **out)
 {
     char what[WHAT_BYTES];
     *out = NULL;
@@ -270,7 +316,7 @@ static lh_status_t import_struct(importer_t *i, const char *name, const void *sr
     (void)snprintf(what, sizeof(what), "%s: %s", i->path, name);
     void *copy = own(i, own_size);
     if (copy == NULL) return LH_NO_MEMORY;
-    const lh_status_t status = abi_import(copy, own_size, src, min_size, room(i, src), what);
+    const lh_status_t status = import_struct(copy, own_size, src, min_size, room(i, src), what);
     if (status == LH_OK) *out = copy;
     return status;
 }
@@ -278,8 +324,8 @@ static lh_status_t import_struct(importer_t *i, const char *name, const void *sr
 static lh_status_t import_hf(importer_t *i, lh_model_api_t *model)
 {
     void *copy, *keys;
-    lh_status_t status = import_struct(i, "hf", model->hf, sizeof(lh_hf_t), UP_TO(lh_hf_t, keys),
-                                       &copy);
+    lh_status_t status = import_optional(i, "hf", model->hf, sizeof(lh_hf_t), UP_TO(lh_hf_t, keys),
+                                         &copy);
     lh_hf_t *hf = copy;
     model->hf = hf;
     if (status != LH_OK || hf == NULL) return status;
@@ -295,8 +341,8 @@ static lh_status_t import_hf(importer_t *i, lh_model_api_t *model)
 static lh_status_t import_transport(importer_t *i, lh_transport_api_t *t)
 {
     void *copy;
-    const lh_status_t status = import_struct(i, "mapping", t->mapping, sizeof(lh_mapping_api_t),
-                                             UP_TO(lh_mapping_api_t, map), &copy);
+    const lh_status_t status = import_optional(i, "mapping", t->mapping, sizeof(lh_mapping_api_t),
+                                               UP_TO(lh_mapping_api_t, map), &copy);
     const lh_mapping_api_t *mapping = copy;
     t->mapping = mapping;
     if (status != LH_OK || mapping == NULL) return status;
@@ -335,7 +381,7 @@ static lh_status_t import_api(importer_t *i)
     if (status != LH_OK || kind->field == NULL) return status;
 
     memcpy(&src, (const char *)&p->row + kind->pointer_at, sizeof(src));
-    status = import_struct(i, kind->field, src, kind->api_size, kind->api_min, &api);
+    status = import_optional(i, kind->field, src, kind->api_size, kind->api_min, &api);
     if (status != LH_OK) return status;
     const char *lacks = plugin_kind_lacks(kind, api);
     if (lacks != NULL)
@@ -354,8 +400,8 @@ lh_status_t import_plugin(importer_t *i, const void *symbol)
     char what[WHAT_BYTES];
     plugin_t *p = i->plugin;
     (void)snprintf(what, sizeof(what), "%s: " LH_PLUGIN_SYMBOL, i->path);
-    lh_status_t status = abi_import(&p->row, sizeof(p->row), symbol, UP_TO(lh_plugin_t, summary),
-                                    room(i, symbol), what);
+    lh_status_t status = import_struct(&p->row, sizeof(p->row), symbol, UP_TO(lh_plugin_t, summary),
+                                       room(i, symbol), what);
     if (status != LH_OK) return status;
     if (p->row.version == NULL || p->row.summary == NULL)
         return fail(LH_ABI, "%s: version or summary is NULL", i->path);

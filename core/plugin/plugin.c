@@ -3,7 +3,14 @@
 #include <plugin/plugin.h>
 
 #include <ctype.h>
+#include <dlfcn.h>
+#include <elf.h>
+#include <execinfo.h>
+#include <stdio.h>
 #include <string.h>
+
+#include <base/memory.h>
+#include <base/text.h>
 
 #define NEED(T, f)         \
     {                      \
@@ -153,4 +160,166 @@ lh_status_t plugin_name_split(const char *text, char plugin[32], const char **na
     if (!plugin_name_fits(plugin)) return plugin_refuse_name(plugin);
     *name = colon + 1;
     return LH_OK;
+}
+
+static const char *const type_texts[] = {
+    [CALL_STATUS] = "status", [CALL_I64] = "i64", [CALL_U64] = "u64",
+    [CALL_F64] = "f64",       [CALL_STR] = "str", [CALL_TENSOR] = "tensor",
+};
+
+const char *plugin_type_text(uint32_t type)
+{
+    return type >= CALL_STATUS && type <= CALL_TENSOR ? type_texts[type] : "nothing";
+}
+
+static size_t word_length(const char *text)
+{
+    size_t length = 0;
+    while (isalnum((unsigned char)text[length]) || text[length] == '_')
+        length++;
+    return length;
+}
+
+/* Moves *text behind the type; 0: none stands there. */
+static uint32_t read_type(const char **text)
+{
+    const size_t length = word_length(*text);
+    for (uint32_t type = CALL_STATUS; type <= CALL_TENSOR; type++) {
+        if (strlen(type_texts[type]) != length || memcmp(type_texts[type], *text, length) != 0)
+            continue;
+        *text += length;
+        return type;
+    }
+    return 0;
+}
+
+static const char *read_param(const char **text, plugin_signature_t *s)
+{
+    const uint32_t type = read_type(text);
+    if (type == 0) return "a parameter's type is none of i64, u64, f64, str, tensor";
+    if (type == CALL_STATUS) return "a parameter can't be a status";
+    if (**text != ' ') return "a parameter lacks its name";
+    while (**text == ' ')
+        (*text)++;
+    const size_t length = word_length(*text);
+    if (length == 0 || isdigit((unsigned char)**text)) return "a parameter lacks its name";
+    if (length >= sizeof(s->params[0].name)) return "a parameter's name has more than 31 letters";
+    if (s->count == CALL_PARAMS) return "more than 16 parameters";
+
+    memcpy(s->params[s->count].name, *text, length);
+    s->params[s->count].name[length] = '\0';
+    s->params[s->count].type = type;
+    for (uint32_t i = 0; i < s->count; i++)
+        if (strcmp(s->params[i].name, s->params[s->count].name) == 0)
+            return "two parameters have one name";
+    s->count++;
+    *text += length;
+    return NULL;
+}
+
+const char *plugin_signature_parse(const char *text, plugin_signature_t *out)
+{
+    plugin_signature_t s = {0};
+    s.result = read_type(&text);
+    if (s.result == 0) return "the result's type is none of status, i64, u64, f64, str, tensor";
+    if (*text++ != '(') return "no '(' follows the result's type";
+    if (*text == ')') {
+        text++;
+    } else {
+        for (char end = ','; end == ',';) {
+            const char *fault = read_param(&text, &s);
+            if (fault != NULL) return fault;
+            end = *text;
+            if (end != ',' && end != ')') return "neither ',' nor ')' follows a parameter";
+            text++;
+            while (*text == ' ' && end == ',')
+                text++;
+        }
+    }
+    if (*text != '\0') return "text follows ')'";
+    if (out != NULL) *out = s;
+    return NULL;
+}
+
+typedef struct search {
+    uintptr_t base;
+    char *build;
+} search_t;
+
+/* Name and text of a note each end at a multiple of four bytes. */
+static size_t padded(size_t bytes)
+{
+    return (bytes + 3) & ~(size_t)3;
+}
+
+static void read_notes(const char *at, size_t left, char out[PLUGIN_BUILD])
+{
+    ElfW(Nhdr) head;
+    while (left > sizeof(head)) {
+        memcpy(&head, at, sizeof(head));
+        const size_t name = padded(head.n_namesz), text = padded(head.n_descsz);
+        const size_t whole = sizeof(head) + name + text;
+        if (name > left || text > left || whole > left) return;
+        const unsigned char *id = (const unsigned char *)at + sizeof(head) + name;
+        if (head.n_type == NT_GNU_BUILD_ID && head.n_namesz == sizeof(ELF_NOTE_GNU) &&
+            memcmp(at + sizeof(head), ELF_NOTE_GNU, sizeof(ELF_NOTE_GNU)) == 0 &&
+            2 * (size_t)head.n_descsz < PLUGIN_BUILD)
+            for (uint32_t i = 0; i < head.n_descsz; i++)
+                (void)snprintf(out + 2 * i, 3, "%02x", id[i]);
+        at += whole;
+        left -= whole;
+    }
+}
+
+/* Called for each library of the process; only the one that is mapped at s->base is read. */
+static int look_at(struct dl_phdr_info *info, size_t size, void *context)
+{
+    const search_t *s = context;
+    (void)size;
+    if (info->dlpi_addr != s->base) return 0;
+    for (int i = 0; i < info->dlpi_phnum; i++) {
+        const ElfW(Phdr) *p = &info->dlpi_phdr[i];
+        if (p->p_type == PT_NOTE)
+            read_notes((const char *)(info->dlpi_addr + p->p_vaddr), p->p_memsz, s->build);
+    }
+    return 1;
+}
+
+lh_status_t plugin_origin_find(const struct link_map *loaded, plugin_origin_t *out)
+{
+    plugin_origin_t o = {.base = loaded->l_addr};
+    text_t libraries = {0};
+    search_t s = {loaded->l_addr, o.build};
+    (void)dl_iterate_phdr(look_at, &s);
+    for (const struct link_map *m = loaded->l_next; m != NULL; m = m->l_next)
+        text_printf(&libraries, "%s%s", libraries.length > 0 ? ", " : "", m->l_name);
+    const lh_status_t status = text_status(&libraries);
+    if (status != LH_OK) {
+        text_free(&libraries);
+        return status;
+    }
+    o.libraries = libraries.data;
+    *out = o;
+    return LH_OK;
+}
+
+bool plugin_is_on_stack(const plugin_t *plugin)
+{
+    enum { FRAMES = 64 };
+    void *frames[FRAMES];
+    Dl_info info;
+    const int count = backtrace(frames, FRAMES);
+    for (int i = 0; i < count; i++) {
+        /* A call that does not return may be a function's last instruction. */
+        const void *call = (const char *)frames[i] - 1;
+        if (dladdr(call, &info) != 0 && (uintptr_t)info.dli_fbase == plugin->origin.base)
+            return true;
+    }
+    return false;
+}
+
+void plugin_origin_free(plugin_origin_t *o)
+{
+    mem_free(o->libraries);
+    *o = (plugin_origin_t){.libraries = NULL};
 }

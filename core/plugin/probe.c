@@ -129,7 +129,7 @@ static int try_it(void *context, int to)
     static const struct rlimit none = {0, 0};
     const prober_t *p = context;
     child_says = to;
-    assert_tell(tell_parent);
+    status_assert_tell(tell_parent);
     (void)prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0);
     (void)prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0);
     (void)setrlimit(RLIMIT_CORE, &none);

@@ -7,7 +7,7 @@
 
 #include <base/status.h>
 
-enum { PROBE_MS = 5000 };
+enum { PROBE_MS = 5000 }; /* how long an attempt may take where nobody says otherwise */
 
 /* Where the child stands, for the sentence when it dies there. */
 enum { PROBE_LOADING = 1, PROBE_TABLES = 2, PROBE_SELFTEST = 3 };
@@ -15,12 +15,13 @@ enum { PROBE_LOADING = 1, PROBE_TABLES = 2, PROBE_SELFTEST = 3 };
 typedef struct prober {
     const char *path;   /* begins every sentence                                          */
     const char *sha256; /* what was found good once in this process is not tried again    */
-    uint32_t limit_ms;  /* PROBE_MS                                                       */
+    uint32_t limit_ms;  /* of the whole attempt, by the parent's clock                    */
     /* Runs in the child only; its sentence becomes the caller's. */
     lh_status_t (*attempt)(void *context);
     void *context;
 } prober_t;
 
+/* LH_OK where the attempt ended well; else its status, or LH_ABI and how the child ended. */
 lh_status_t probe(const prober_t *p) LH_MUST_CHECK;
 /* The attempt says how far it is: PROBE_*. Does nothing where no child tries anything. */
 void probe_reached(uint32_t stage);

@@ -73,7 +73,7 @@ static void loaded_free(loaded_t *l)
     const option_table_t options = plugin_options(&l->plugin);
     if (l->config != NULL) job_free_config(&options, l->config);
     import_free(&l->importer);
-    origin_free(&l->plugin.origin);
+    plugin_origin_free(&l->plugin.origin);
     mem_free(l->plugin.path);
     mem_free(l);
 }
@@ -197,8 +197,8 @@ lh_status_t registry_has(registry_t *r, const char *name, const char *where)
 static lh_status_t check_head(const image_t *image, const char *path, uint32_t kind,
                               const char *name)
 {
-    peek_head_t head;
-    const char *wrong = peek(image->map, &head);
+    image_head_t head;
+    const char *wrong = image_peek(image->map, &head);
     if (wrong != NULL) return fail(LH_ABI, "%s: %s, expected a plugin", path, wrong);
     if (head.abi_version >> 16 != LH_ABI_MAJOR)
         return fail(LH_ABI, "%s: built for ABI %u.%u, this host has %u.%u: build it anew", path,
@@ -216,7 +216,7 @@ static lh_status_t check_head(const image_t *image, const char *path, uint32_t k
 }
 
 static lh_status_t run_loader(const image_t *image, const char *path, void **symbol,
-                              uintptr_t *load_base, origin_t *origin)
+                              uintptr_t *load_base, plugin_origin_t *origin)
 {
     char file[64];
     struct link_map *map;
@@ -237,7 +237,7 @@ static lh_status_t run_loader(const image_t *image, const char *path, void **sym
         return fail(LH_ABI, "%s: loaded without " LH_PLUGIN_SYMBOL, path);
     *load_base = (uintptr_t)map->l_addr;
     const lh_status_t status = audit_check(&before, path);
-    return status == LH_OK ? origin_find(map, origin) : status;
+    return status == LH_OK ? plugin_origin_find(map, origin) : status;
 }
 
 /* Relocations or a constructor may have changed what peek saw. */
@@ -245,9 +245,9 @@ static lh_status_t run_loader(const image_t *image, const char *path, void **sym
  * read in two ways. */
 static lh_status_t check_same_head(const loaded_t *l, const void *symbol, const char *path)
 {
-    peek_head_t head;
-    if (peek(l->importer.image, &head) != NULL ||
-        peek_room(l->importer.image, (uintptr_t)symbol - l->importer.load_base) < sizeof(head) ||
+    image_head_t head;
+    if (image_peek(l->importer.image, &head) != NULL ||
+        image_room(l->importer.image, (uintptr_t)symbol - l->importer.load_base) < sizeof(head) ||
         memcmp(&head, symbol, sizeof(head)) != 0)
         return fail(LH_ABI, "%s: the head of " LH_PLUGIN_SYMBOL " is another one once it is loaded",
                     path);

@@ -1,6 +1,10 @@
 /* plugin/registry.h - brings a plugin into the process: exactly the named file of one folder, checked
  * before any of its code runs, tried in a child, its tables imported to this host's row sizes,
- * never unloaded. */
+ * never unloaded.
+ *
+ * There is no search path: a name and a kind make one path, and what lies there is the plugin or
+ * refused. All functions are for one thread, that which sets a job up; loaded plugins may be read by
+ * all threads afterwards. */
 #ifndef PLUGIN_REGISTRY_H
 #define PLUGIN_REGISTRY_H
 
@@ -16,15 +20,16 @@ typedef struct host host_t;
 lh_status_t registry_new(const char *folder, host_t *host, registry_t **out) LH_MUST_CHECK;
 /* Frees the tables; what was loaded stays mapped for ever. */
 void registry_free(registry_t *r);
-const char *registry_folder(const registry_t *r);
-host_t *registry_host(const registry_t *r);
+const char *registry_folder(const registry_t *r); /* absolute; valid until registry_free */
+host_t *registry_host(const registry_t *r);       /* the one that registry_new was given */
 
 /* Plugins of kind parts take their options from [parts.NAME] of this job, which outlives the
  * registry, when they are loaded; without a job from their defaults. Files are compared with the
  * digests of [plugin.NAME] and with [limits] plugin_bytes. */
 void registry_use_job(registry_t *r, const job_t *job);
 
-/* The plugin NAME of a kind; loaded at the first call. Valid until registry_free. */
+/* The plugin NAME of a kind (LH_KIND_*); loaded at the first call. Valid until registry_free. A name
+ * that no file has is LH_INVALID, with the nearest that is there. */
 lh_status_t registry_load(registry_t *r, uint32_t kind, const char *name,
                           const plugin_t **out) LH_MUST_CHECK;
 /* As `name:function` and `name:rule` mean it: one that is loaded already, of any kind; else of kind
@@ -39,7 +44,7 @@ void registry_use_patience(registry_t *r, uint32_t milliseconds);
 lh_status_t registry_list(registry_t *r, uint32_t kind,
                           lh_status_t (*each)(void *context, const char *name),
                           void *context) LH_MUST_CHECK;
-/* All loaded so far. */
+/* All loaded so far, in the order of their loading. */
 uint32_t registry_count(const registry_t *r);
 const plugin_t *registry_at(const registry_t *r, uint32_t index);
 

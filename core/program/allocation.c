@@ -1,7 +1,7 @@
 /* allocation.c - one allocation of a device. */
 #include <program/allocation.h>
 
-#include <base/checked.h>
+#include <base/memory.h>
 
 lh_status_t allocation_take(allocation_t *r, uint64_t bytes, uint64_t alignment, uint64_t *offset)
 {

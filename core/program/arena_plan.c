@@ -12,7 +12,6 @@
 
 #include <stdlib.h>
 
-#include <base/checked.h>
 #include <base/memory.h>
 
 enum { LEAF_ITEMS = 48, LEVELS = 32 }; /* things that begin in a leaf, about */

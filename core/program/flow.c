@@ -4,7 +4,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 
-#include <base/checked.h>
 #include <base/memory.h>
 #include <longhaul/dtype.h>
 #include <ops/collective_op.h>

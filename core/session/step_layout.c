@@ -87,7 +87,7 @@ void step_accumulation_text(const job_t *job, const schedule_t *s, text_t *out)
     for (uint32_t i = 0; i < s->round_rows; i++) {
         const schedule_row_t *row = &s->rows[i];
         const uint64_t words[] = {digest, row->program, row->chunk, row->micro_batch};
-        digest = xxh3(words, sizeof(words));
+        digest = digest_xxh3(words, sizeof(words));
     }
     text_printf(out, "table %016llx", (unsigned long long)digest);
 }

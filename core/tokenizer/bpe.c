@@ -2,7 +2,7 @@
 #include <tokenizer/bpe.h>
 
 #include <base/memory.h>
-#include <base/utf8.h>
+#include <base/text.h>
 
 enum { FIRST_SLOTS = 1024 };
 
@@ -180,7 +180,7 @@ static void split_characters(const bpe_t *b, bpe_scratch_t *s, const char *text,
             continue;
         }
         uint32_t size;
-        const uint32_t symbol = bpe_find_character(b, utf8_decode(p, end, &size));
+        const uint32_t symbol = bpe_find_character(b, text_utf8_decode(p, end, &size));
         if (symbol != BPE_NONE)
             append_symbol(s, symbol);
         else
@@ -374,7 +374,7 @@ static void write_symbol(const bpe_t *b, uint32_t symbol, size_t start, token_id
         write_id(b, alias->id, start, out);
     } else if (b->byte_fallback) {
         char bytes[4];
-        const size_t size = utf8_encode(alias->character, bytes);
+        const size_t size = text_utf8_encode(alias->character, bytes);
         for (size_t i = 0; i < size; i++)
             write_id(b, (int32_t)b->bytes[(uint8_t)bytes[i]], start, out);
     } else if (b->unknown != BPE_NONE) {
@@ -488,7 +488,7 @@ static void encode_character(const bpe_t *b, const char *text, size_t size, toke
 {
     const unsigned char *p = (const unsigned char *)text;
     uint32_t decoded;
-    const uint32_t symbol = bpe_find_character(b, utf8_decode(p, p + size, &decoded));
+    const uint32_t symbol = bpe_find_character(b, text_utf8_decode(p, p + size, &decoded));
 
     if (symbol != BPE_NONE) {
         write_symbol(b, symbol, out->count, out);
@@ -507,7 +507,7 @@ static lh_status_t encode_words(const bpe_t *b, bpe_scratch_t *s, const char *te
     for (size_t at = 0; at < length && status == LH_OK;) {
         const size_t size = piece_neighbours_word(&b->neighbours, text + at, length - at);
         const unsigned char first = (unsigned char)text[at];
-        if (lone && first >= 0x80 && size == utf8_size(first))
+        if (lone && first >= 0x80 && size == text_utf8_size(first))
             encode_character(b, text + at, size, out);
         else if (size <= CACHE_BYTES)
             status = encode_short(b, s, text + at, size, readable - at, true, out);
@@ -525,7 +525,7 @@ lh_status_t bpe_encode(const bpe_t *b, bpe_scratch_t *s, const char *text, size_
     if (length <= CACHE_BYTES && b->unused == NULL)
         return encode_short(b, s, text, length, readable, false, out);
     if (take_whole(b, text, length, out)) return LH_OK;
-    if (b->by_words && (b->characters || utf8_valid(text, length)))
+    if (b->by_words && (b->characters || text_utf8_valid(text, length)))
         return encode_words(b, s, text, length, readable, out);
     return encode_joined(b, s, text, length, out);
 }

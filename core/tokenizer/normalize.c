@@ -84,7 +84,7 @@ void normalize_scratch_close(normalize_scratch_t *s)
 static bool is_composed(const char *text, size_t length)
 {
     for (size_t i = 0; i < length; i++) {
-        i += utf8_ascii(text + i, length - i);
+        i += text_utf8_ascii(text + i, length - i);
         if (i < length && (unsigned char)text[i] >= 0xCC) return false;
     }
     return true;
@@ -156,9 +156,9 @@ static space_part_t next_part(const space_rules_t *rules, const char *text, size
     const size_t mapped = normalize_charsmap_longest(&rules->charsmap, text, length, &to);
     if (mapped > 0) return (space_part_t){to, strlen(to), mapped};
     uint32_t size;
-    const uint32_t c = utf8_decode((const unsigned char *)text,
-                                   (const unsigned char *)text + length, &size);
-    if (c == UTF8_BAD) return (space_part_t){"\xEF\xBF\xBD", 3, 1};
+    const uint32_t c = text_utf8_decode((const unsigned char *)text,
+                                        (const unsigned char *)text + length, &size);
+    if (c == TEXT_UTF8_BAD) return (space_part_t){"\xEF\xBF\xBD", 3, 1};
     return (space_part_t){text, size, size};
 }
 
@@ -253,7 +253,7 @@ static bool changes_nothing(const normalize_step_t *step, const char *text, size
 {
     if (step->by != NORMALIZE_UNICODE) return false;
     if (step->compose && !step->compatible) return is_composed(text, length);
-    return utf8_ascii(text, length) == length;
+    return text_utf8_ascii(text, length) == length;
 }
 
 lh_status_t normalize(const normalizer_t *n, normalize_scratch_t *s, const char *text,

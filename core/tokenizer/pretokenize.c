@@ -164,7 +164,8 @@ static bool is_match(const pretokenizer_t *p, split_by_t by, const char *at, con
         *size = three ? 3 : 1;
         return three;
     }
-    const uint32_t c = utf8_decode((const unsigned char *)at, (const unsigned char *)end, size);
+    const uint32_t c = text_utf8_decode((const unsigned char *)at, (const unsigned char *)end,
+                                        size);
     return (unicode_class_of(&p->classes, c) &
             (by == SPLIT_DIGITS ? CLASS_NUMBER : CLASS_PUNCTUATION)) != 0;
 }

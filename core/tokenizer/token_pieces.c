@@ -4,7 +4,7 @@
 
 #include <base/digest.h>
 #include <base/memory.h>
-#include <base/utf8.h>
+#include <base/text.h>
 
 void token_ids_free(token_ids_t *ids)
 {
@@ -124,7 +124,7 @@ static size_t slot_of(const piece_table_t *t, uint64_t hash, const char *bytes, 
 int32_t piece_table_find(const piece_table_t *t, const char *bytes, size_t length)
 {
     if (t->slot_count == 0) return -1;
-    return (int32_t)(uint32_t)t->slots[slot_of(t, xxh3(bytes, length), bytes, length)] - 1;
+    return (int32_t)(uint32_t)t->slots[slot_of(t, digest_xxh3(bytes, length), bytes, length)] - 1;
 }
 
 static lh_status_t grow_slots(piece_table_t *t)
@@ -139,7 +139,7 @@ static lh_status_t grow_slots(piece_table_t *t)
     for (uint32_t id = 0; id < t->count; id++) {
         piece_t piece;
         if (!piece_table_get(t, id, &piece)) continue;
-        const uint64_t hash = xxh3(piece.bytes, piece.length);
+        const uint64_t hash = digest_xxh3(piece.bytes, piece.length);
         slots[slot_of(t, hash, piece.bytes, piece.length)] = (hash & HASH_HALF) | (id + 1);
     }
     return LH_OK;
@@ -171,7 +171,7 @@ lh_status_t piece_table_add(piece_table_t *t, const char *path, uint32_t id, con
     if (status != LH_OK) return status;
 
     lh_assert(t->pieces < t->slot_count && id < t->room);
-    const uint64_t hash = xxh3(bytes, length);
+    const uint64_t hash = digest_xxh3(bytes, length);
     const size_t slot = slot_of(t, hash, bytes, length);
     if (t->slots[slot] != 0)
         return fail(LH_INVALID, "%s: the piece '%.*s' is there twice, with the ids %u and %u", path,
@@ -249,7 +249,7 @@ static unit_t next_unit(const char *piece, size_t length, size_t *at)
     const size_t start = *at;
     const unsigned char first = (unsigned char)piece[start];
     const bool tail = (first & 0xC0) == 0x80;
-    const size_t most = tail ? 3 : utf8_size(first);
+    const size_t most = tail ? 3 : text_utf8_size(first);
     unit_t unit = {.bytes = first, .tail = tail};
     size_t size = 1;
 
@@ -323,7 +323,7 @@ static bool meet(const piece_neighbours_t *n, uint32_t left, uint32_t right, uin
 
 static uint32_t character_at(const unsigned char *p, uint32_t *size)
 {
-    *size = utf8_size(*p);
+    *size = text_utf8_size(*p);
     switch (*size) {
     case 1: return p[0];
     case 2: return p[0] | (uint32_t)p[1] << 8;
@@ -373,7 +373,7 @@ bool piece_append_bytes(piece_t piece, text_t *out)
     const size_t before = out->length;
 
     for (uint32_t size; p < end; p += size) {
-        const int byte = piece_byte_of_character(utf8_decode(p, end, &size));
+        const int byte = piece_byte_of_character(text_utf8_decode(p, end, &size));
         if (byte < 0) {
             out->length = before;
             return false;

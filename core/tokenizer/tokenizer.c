@@ -237,7 +237,7 @@ static void end_bytes(decoding_t *d)
 {
     const size_t count = d->out->length - d->bytes_from;
 
-    if (count > 0 && !d->out->failed && !utf8_valid(d->out->data + d->bytes_from, count)) {
+    if (count > 0 && !d->out->failed && !text_utf8_valid(d->out->data + d->bytes_from, count)) {
         d->out->length = d->bytes_from;
         for (size_t i = 0; i < count; i++)
             text_append(d->out, replacement);
@@ -407,7 +407,7 @@ lh_status_t tokenizer_digest(const tokenizer_t *t, uint64_t *out)
         text_append_n(&all, (const char *)&end, sizeof(end));
     }
     const lh_status_t status = text_status(&all);
-    if (status == LH_OK) *out = xxh3(all.data, all.length);
+    if (status == LH_OK) *out = digest_xxh3(all.data, all.length);
     text_free(&all);
     return status;
 }
@@ -541,7 +541,7 @@ static lh_status_t make_valid(text_t *out, const char **text, size_t *length)
     out->failed = false;
     while (p < end) {
         uint32_t size;
-        if (utf8_decode(p, end, &size) == UTF8_BAD)
+        if (text_utf8_decode(p, end, &size) == TEXT_UTF8_BAD)
             text_append_n(out, "\xEF\xBF\xBD", 3);
         else
             text_append_n(out, (const char *)p, size);
@@ -561,7 +561,7 @@ lh_status_t tokenizer_encode(const tokenizer_t *t, tokenizer_scratch_t *scratch,
     if (length > TEXT_MOST)
         return fail(LH_INVALID, "a text of %zu bytes is too long to encode: at most %d", length,
                     TEXT_MOST);
-    if (t->bpe.characters && !utf8_valid(text, length))
+    if (t->bpe.characters && !text_utf8_valid(text, length))
         status = make_valid(&scratch->valid, &text, &length);
     for (size_t at = 0, next = 0; status == LH_OK && next < length;) {
         const added_match_t match = tokenizer_find_added(&t->added, &t->added.raw, spelling, text,

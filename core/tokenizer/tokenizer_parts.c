@@ -79,7 +79,7 @@ lh_status_t tokenizer_bytes_from_alphabet(tokenizer_t *t, const char *path)
 {
     for (unsigned byte = 0; byte < 256; byte++) {
         char spelt[4];
-        const size_t size = utf8_encode(piece_character_of_byte((uint8_t)byte), spelt);
+        const size_t size = text_utf8_encode(piece_character_of_byte((uint8_t)byte), spelt);
         const int32_t id = piece_table_find(&t->pieces, spelt, size);
         if (id >= 0)
             t->bpe.bytes[byte] = (uint32_t)id;
@@ -113,7 +113,7 @@ lh_status_t tokenizer_characters(tokenizer_t *t)
         if (!piece_table_get(&t->pieces, id, &piece) || piece.length == 0) continue;
         uint32_t size;
         const unsigned char *p = (const unsigned char *)piece.bytes;
-        const uint32_t c = utf8_decode(p, p + piece.length, &size);
+        const uint32_t c = text_utf8_decode(p, p + piece.length, &size);
         if (size != piece.length) continue;
         const lh_status_t status = bpe_add_character(&t->bpe, c, id);
         if (status != LH_OK) return status;
@@ -296,14 +296,14 @@ static uint8_t class_before(const char *text, size_t at)
     while (start > 0 && at - start < 4 && ((unsigned char)text[start] & 0xC0) == 0x80);
 
     uint32_t size;
-    return unicode_class(
-        utf8_decode((const unsigned char *)text + start, (const unsigned char *)text + at, &size));
+    return unicode_class(text_utf8_decode((const unsigned char *)text + start,
+                                          (const unsigned char *)text + at, &size));
 }
 
 static uint8_t class_after(const char *text, size_t length, size_t at, uint32_t *size)
 {
-    return unicode_class(
-        utf8_decode((const unsigned char *)text + at, (const unsigned char *)text + length, size));
+    return unicode_class(text_utf8_decode((const unsigned char *)text + at,
+                                          (const unsigned char *)text + length, size));
 }
 
 static bool is_taken(const added_token_t *token, token_spelling_t spelling, const char *text,

@@ -162,7 +162,8 @@ static lh_status_t read_piece(tokenizer_t *t, model_file_t *f, message_t m)
         if (status != LH_OK) return status;
     }
     if (piece.length == 0) return fail(LH_INVALID, "%s: piece %zu is empty", f->path, id);
-    if (memchr(piece.bytes, '\0', piece.length) != NULL || !utf8_valid(piece.bytes, piece.length))
+    if (memchr(piece.bytes, '\0', piece.length) != NULL ||
+        !text_utf8_valid(piece.bytes, piece.length))
         return fail(LH_INVALID, "%s: piece %zu is not a text of UTF-8", f->path, id);
     if (!isfinite(score))
         return fail(LH_INVALID, "%s: the score of piece %zu is not finite", f->path, id);
@@ -298,7 +299,7 @@ static lh_status_t add_inner_characters(tokenizer_t *t)
         const unsigned char *p = (const unsigned char *)piece.bytes, *end = p + piece.length;
         while (p < end) {
             uint32_t size, symbol;
-            const uint32_t c = utf8_decode(p, end, &size);
+            const uint32_t c = text_utf8_decode(p, end, &size);
             p += size;
             const uint32_t known = bpe_find_character(&t->bpe, c);
             if (known >= t->bpe.first_alias && known != BPE_NONE) continue;
@@ -317,7 +318,7 @@ static uint32_t symbol_of(const tokenizer_t *t, const char *bytes, size_t length
 {
     uint32_t size;
     const unsigned char *p = (const unsigned char *)bytes;
-    const uint32_t c = utf8_decode(p, p + length, &size);
+    const uint32_t c = text_utf8_decode(p, p + length, &size);
     if (size == length) return bpe_find_character(&t->bpe, c);
 
     const int32_t id = piece_table_find(&t->pieces, bytes, length);

@@ -51,7 +51,7 @@ static bool is_other_word(uint32_t c)
 
 uint8_t unicode_class(uint32_t character)
 {
-    if (character >= UTF8_BAD) return 0;
+    if (character >= TEXT_UTF8_BAD) return 0;
     if (is_white_space(character)) return CLASS_SPACE;
 
     uint8_t class = category_class[utf8proc_category((utf8proc_int32_t)character)];
@@ -272,7 +272,7 @@ pattern_t pattern_find(const char *text, size_t length)
 /* The class of the character at p (letter, number, space or 0) and its size. */
 static inline uint8_t scan_look(const scan_t *s, const unsigned char *p, uint32_t *size)
 {
-    return unicode_class_of(s->classes, utf8_decode(p, s->end, size)) & CLASS_KNOWN;
+    return unicode_class_of(s->classes, text_utf8_decode(p, s->end, size)) & CLASS_KNOWN;
 }
 
 /* The end of the run of characters of one class. */

@@ -5,7 +5,7 @@
 #define TOKENIZER_UNICODE_PATTERNS_H
 
 #include <base/status.h>
-#include <base/utf8.h>
+#include <base/text.h>
 
 enum {
     CLASS_LETTER = 1,       /* category L                             */

@@ -10,7 +10,6 @@
 #include <base/file.h>
 #include <base/log.h>
 #include <base/memory.h>
-#include <base/stop.h>
 #include <base/sys.h>
 #include <base/text.h>
 #include <data/batches.h>
@@ -284,7 +283,7 @@ static lh_status_t agree_begin(trainer_t *t, double numbers[AGREE_NUMBERS])
     if (status != LH_OK) return status;
     numbers[AGREE_LOSS] = (double)mine[0];
     numbers[AGREE_CROSS_ENTROPY] = (double)mine[1];
-    numbers[AGREE_STOP] = stop_requested() ? 1 : 0;
+    numbers[AGREE_STOP] = sys_stop_requested() ? 1 : 0;
     numbers[AGREE_SAVE] = trainer_save_word(t);
     return train_agree_start(&t->agree, numbers, AGREE_NUMBERS);
 }
@@ -429,7 +428,7 @@ static lh_status_t run_loop(trainer_t *t, train_result_t *out)
             out->outcome = TRAIN_NOT_FINITE;
             break;
         }
-        if ((t->stop || (alone && stop_requested())) && t->step < train->steps) {
+        if ((t->stop || (alone && sys_stop_requested())) && t->step < train->steps) {
             out->outcome = TRAIN_TERMINATED;
             break;
         }
@@ -454,12 +453,12 @@ lh_status_t train_run(const train_how_t *how, train_result_t *out)
     *out = (train_result_t){.outcome = TRAIN_DONE, .valid_loss = NAN};
     lh_status_t status = trainer_open(&t, how);
     if (status == LH_OK) status = run_dump(&t);
-    if (status == LH_OK) status = stop_watch();
+    if (status == LH_OK) status = sys_stop_watch();
     const bool opened = status == LH_OK;
     if (opened) {
         tell_start(&t, &memory);
         status = run_loop(&t, out);
-        stop_unwatch();
+        sys_stop_unwatch();
         if (out->outcome == TRAIN_DONE && t.not_finite > 0) out->outcome = TRAIN_REFUSED;
         out->steps = t.step;
         out->refused = t.not_finite;

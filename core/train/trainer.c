@@ -251,7 +251,7 @@ static lh_status_t digest_config(const job_t *job, char out[SHA256_TEXT])
             text_printf(&all, "%s.%s=%s\n", s->name, s->entries[k]->key, s->entries[k]->value);
     }
     lh_status_t status = text_status(&all);
-    if (status == LH_OK) status = sha256_of(all.data == NULL ? "" : all.data, all.length, out);
+    if (status == LH_OK) status = digest_of(all.data == NULL ? "" : all.data, all.length, out);
     text_free(&all);
     return status;
 }

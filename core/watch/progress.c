@@ -14,7 +14,6 @@
 #include <base/log.h>
 #include <base/sys.h>
 #include <base/text.h>
-#include <base/utf8.h>
 
 enum { RENEW_NS = 100000000 }; /* a terminal line is renewed ten times a second at most */
 
@@ -49,7 +48,7 @@ size_t progress_cut(const char *text, uint32_t cells)
 {
     size_t bytes = 0;
     for (uint32_t i = 0; i < cells && text[bytes] != '\0'; i++) {
-        const size_t length = utf8_character(text + bytes);
+        const size_t length = text_utf8_character(text + bytes);
         bytes += length == 0 ? 1 : length;
     }
     return bytes;

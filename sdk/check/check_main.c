@@ -231,7 +231,7 @@ int main(int argc, char **argv)
     int code = parse(argc, argv, &o);
     log_threshold(LH_LOG_ERROR);
     if (code < 0) code = o.list ? list() : check_plugin(&o);
-    if (code == EXIT_DONE && stdout_finish() != LH_OK) code = refuse(EXIT_REFUSED);
+    if (code == EXIT_DONE && file_finish_stdout() != LH_OK) code = refuse(EXIT_REFUSED);
     if (o.has_only) regfree(&o.only);
     return code;
 }

@@ -6,14 +6,13 @@
 #include <stdlib.h>
 
 #include <base/text.h>
-#include <base/utf8.h>
 #include <format/json.h>
 
 /* JSON is UTF-8; of another text it has what a terminal shows. */
 static void put_reason(json_writer_t *w, const char *text)
 {
     text_t shown = {0};
-    if (!utf8_valid(text, strlen(text))) text_append_shown(&shown, text, true);
+    if (!text_utf8_valid(text, strlen(text))) text_append_shown(&shown, text, true);
     json_put_text(w, "reason", shown.data == NULL ? text : shown.data);
     text_free(&shown);
 }

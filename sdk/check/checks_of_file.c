@@ -24,7 +24,7 @@ static void name_is_the_file(subject_t *s)
         check_fault("it calls itself '%s', the file is %s.so", s->head.name, s->name);
 }
 
-static void see_export(void *context, const peek_symbol_t *symbol)
+static void see_export(void *context, const image_symbol_t *symbol)
 {
     (void)context;
     /* The address sanitizer's mark of a global beside each exported one. */
@@ -37,7 +37,7 @@ static void see_export(void *context, const peek_symbol_t *symbol)
 
 static void exports_one_symbol(subject_t *s)
 {
-    peek_each_symbol(s->image.map, see_export, NULL);
+    image_each_symbol(s->image.map, see_export, NULL);
 }
 
 static void load_needed(void *context, const char *name)
@@ -47,7 +47,7 @@ static void load_needed(void *context, const char *name)
         check_fault("it needs %s, which can't be loaded: %s", name, dlerror());
 }
 
-static void see_import(void *context, const peek_symbol_t *symbol)
+static void see_import(void *context, const image_symbol_t *symbol)
 {
     (void)context;
     if (symbol->defined || symbol->weak) return;
@@ -59,11 +59,11 @@ static void see_import(void *context, const peek_symbol_t *symbol)
 
 static void imports_nothing_of_the_host(subject_t *s)
 {
-    peek_each_needed(s->image.map, load_needed, NULL);
-    peek_each_symbol(s->image.map, see_import, NULL);
+    image_each_needed(s->image.map, load_needed, NULL);
+    image_each_symbol(s->image.map, see_import, NULL);
 }
 
-static void see_sanitizer(void *context, const peek_symbol_t *symbol)
+static void see_sanitizer(void *context, const image_symbol_t *symbol)
 {
     if (strncmp(symbol->name, "__asan", 6) == 0 || strncmp(symbol->name, "__tsan", 6) == 0)
         *(bool *)context = true;
@@ -72,9 +72,9 @@ static void see_sanitizer(void *context, const peek_symbol_t *symbol)
 static void runs_nothing_when_loaded(subject_t *s)
 {
     bool sanitized = false;
-    peek_each_symbol(s->image.map, see_sanitizer, &sanitized);
+    image_each_symbol(s->image.map, see_sanitizer, &sanitized);
     if (sanitized) check_skip("a sanitizer adds constructors of its own");
-    const uint32_t count = peek_constructors(s->image.map);
+    const uint32_t count = image_constructors(s->image.map);
     if (count > 0)
         check_warn("it runs %u function%s when it is loaded; state belongs to what open() returns",
                    count, count == 1 ? "" : "s");

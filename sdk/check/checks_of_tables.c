@@ -10,7 +10,7 @@
 #include <base/text.h>
 #include <config/options.h>
 #include <plugin/call.h>
-#include <plugin/signature.h>
+#include <plugin/plugin.h>
 
 static void help_check(const char *what, const char *name, const char *help)
 {
@@ -153,9 +153,9 @@ static void argument_text(uint32_t type, text_t *out)
  */
 static void call_function(subject_t *s, const lh_function_t *f)
 {
-    signature_t signature;
+    plugin_signature_t signature;
     text_t text = {0};
-    const char *wrong = signature_parse(f->signature, &signature);
+    const char *wrong = plugin_signature_parse(f->signature, &signature);
     if (wrong != NULL) check_fault("function '%s': %s", f->name, wrong);
     text_printf(&text, "%s:%s(", s->plugin->name, f->name);
     for (uint32_t i = 0; i < signature.count; i++) {

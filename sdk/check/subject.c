@@ -27,7 +27,7 @@ static lh_status_t read_file(subject_t *s)
     const lh_status_t status = file_read(s->path, IMAGE_LIMIT, &bytes, &s->image.map.size);
     if (status != LH_OK) return status;
     s->image.map.bytes = (unsigned char *)bytes;
-    const char *wrong = peek(s->image.map, &s->head);
+    const char *wrong = image_peek(s->image.map, &s->head);
     if (wrong == NULL) return LH_OK;
     s->head.kind = 0;
     (void)snprintf(s->peek_fault, sizeof(s->peek_fault), "%s", wrong);

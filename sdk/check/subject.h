@@ -11,7 +11,7 @@ typedef struct subject {
     char *path; /* absolute */
     char *name; /* of the file, without .so */
     image_t image;
-    peek_head_t head; /* kind 0: peek_fault says why */
+    image_head_t head; /* kind 0: peek_fault says why */
     char peek_fault[256];
 
     char *scratch; /* a folder of its own, removed at the end */

@@ -134,14 +134,14 @@ static void the_46_texts_of_llama_cpp_get_the_same_ids(void **state)
     mem_free(texts);
 }
 
-static void hash_ids(sha256_t *hash, const token_ids_t *ids)
+static void hash_ids(digest_t *hash, const token_ids_t *ids)
 {
     for (size_t i = 0; i < ids->count; i++) {
         const uint32_t id = (uint32_t)ids->ids[i];
         unsigned char bytes[4];
         for (int k = 0; k < 4; k++)
             bytes[k] = (unsigned char)(id >> (8 * k));
-        sha256_add(hash, bytes, 4);
+        digest_add(hash, bytes, 4);
     }
 }
 
@@ -149,10 +149,10 @@ static void check_corpus(machine_t *m, const char *corpus, const json_t *expecte
 {
     char name[256], made[SHA256_TEXT];
     size_t length, tokens = 0;
-    sha256_t *hash;
+    digest_t *hash;
     (void)snprintf(name, sizeof(name), "data/corpora/%s", corpus);
     char *bytes = read_reference(name, &length);
-    assert_int_equal(sha256_new(&hash), LH_OK);
+    assert_int_equal(digest_new(&hash), LH_OK);
 
     for (size_t at = 0; at < length;) {
         const size_t size = (size_t)((char *)memchr(bytes + at, '\n', length - at) - bytes) - at;
@@ -164,7 +164,7 @@ static void check_corpus(machine_t *m, const char *corpus, const json_t *expecte
         json_decref(line);
         at += size + 1;
     }
-    sha256_end(hash, made);
+    digest_end(hash, made);
     assert_int_equal(tokens, json_integer_value(json_object_get(expected, "tokens")));
     assert_string_equal(made, json_string_value(json_object_get(expected, "sha256_int32le")));
     mem_free(bytes);

@@ -189,7 +189,7 @@ static uint64_t node_digest(mem_tree_t *tree, uint32_t inode, uint32_t depth)
 {
     mem_node_t *n = &tree->nodes[inode];
     if (!n->folder) {
-        if (!n->hashed) n->hash = xxh3(n->data, (size_t)n->size) ^ mix(n->size + 1);
+        if (!n->hashed) n->hash = digest_xxh3(n->data, (size_t)n->size) ^ mix(n->size + 1);
         n->hashed = true;
         return n->hash;
     }
@@ -197,7 +197,7 @@ static uint64_t node_digest(mem_tree_t *tree, uint32_t inode, uint32_t depth)
     for (uint32_t i = 0; i < n->count && depth < 16; i++) {
         const mem_entry_t *e = &n->entries[i];
         const uint64_t inside = e->name[0] == '.' ? 0 : node_digest(tree, e->inode, depth + 1);
-        sum += mix(xxh3(e->name, strlen(e->name)) ^ mix(inside));
+        sum += mix(digest_xxh3(e->name, strlen(e->name)) ^ mix(inside));
     }
     return mix(sum);
 }

@@ -51,7 +51,7 @@ static inline bool fuzz_abort(const char *sentence)
 
 __attribute__((constructor)) static void fuzz_keep_what_breaks_assertions(void)
 {
-    assert_tell(fuzz_abort);
+    status_assert_tell(fuzz_abort);
 }
 
 /* A refusal has a sentence; success is what `status` says. */

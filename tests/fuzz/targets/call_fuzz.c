@@ -3,7 +3,7 @@
 #include <fuzz/fuzz.h>
 
 #include <plugin/call.h>
-#include <plugin/signature.h>
+#include <plugin/plugin.h>
 #include <session/step_layout.h>
 
 int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t size)
@@ -23,7 +23,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t size)
         (void)fuzz_accepted(call_run(call, values, &out));
         call_free(call);
     }
-    (void)signature_parse(text.bytes, NULL);
+    (void)plugin_signature_parse(text.bytes, NULL);
     fuzz_parts_free(&text, 1);
     return 0;
 }

@@ -6,7 +6,7 @@
 
 #include <jansson.h>
 
-#include <base/utf8.h>
+#include <base/text.h>
 #include <format/json.h>
 
 static uint32_t depth_of(const json_t *value, uint32_t most)
@@ -58,7 +58,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t size)
     const bool taken = json_line_text(exact, size, "text", &held, &text, &length) == LH_OK;
     FUZZ_ASSERT(taken || fail_reason()[0] != '\0');
     if (taken) {
-        FUZZ_ASSERT(utf8_valid(text, length));
+        FUZZ_ASSERT(text_utf8_valid(text, length));
         same_again(text, length);
     }
     /* jansson passes over a NUL behind a number */

@@ -47,7 +47,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t size)
     prepare(p);
     fuzz_cut(bytes + 1, size - 1, 0, &text, 1);
     /* PCRE2 skips what is no UTF-8. */
-    const bool valid = utf8_valid(text.bytes, text.size) && knows_all(&text);
+    const bool valid = text_utf8_valid(text.bytes, text.size) && knows_all(&text);
     for (size_t at = 0; at < text.size;) {
         const size_t next = pattern_next(p, &classes, text.bytes, text.size, at);
         FUZZ_ASSERT(next > at && next <= text.size);

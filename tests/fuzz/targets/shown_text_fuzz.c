@@ -7,7 +7,6 @@
 #include <jansson.h>
 
 #include <base/text.h>
-#include <base/utf8.h>
 #include <format/json.h>
 #include <watch/chart.h>
 
@@ -27,7 +26,7 @@ static void check_terminal(const char *text)
 {
     text_t shown = {0};
     text_append_shown(&shown, text, true);
-    for (const char *c = shown.data; c != NULL && *c != '\0'; c += utf8_character(c))
+    for (const char *c = shown.data; c != NULL && *c != '\0'; c += text_utf8_character(c))
         FUZZ_ASSERT(*c == '\n' || *c == '\t' || text_control(c) == 0);
     text_free(&shown);
 }
@@ -39,7 +38,7 @@ static void check_json(const char *text, size_t size)
     json_put_text(&w, NULL, text);
     json_t *value = json_loadb(quoted.data, quoted.length, JSON_DECODE_ANY, NULL);
     FUZZ_ASSERT(value != NULL);
-    if (utf8_valid(text, size)) FUZZ_ASSERT(strcmp(json_string_value(value), text) == 0);
+    if (text_utf8_valid(text, size)) FUZZ_ASSERT(strcmp(json_string_value(value), text) == 0);
     json_decref(value);
     text_free(&quoted);
 }

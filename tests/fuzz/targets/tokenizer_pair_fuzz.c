@@ -2,7 +2,7 @@
  * The pieces of the byte alphabet, without which all is refused, are added to the vocabulary. */
 #include <fuzz/fuzz_tokenizer.h>
 
-#include <base/utf8.h>
+#include <base/text.h>
 #include <tokenizer/token_pieces.h>
 
 /* Before the last brace; ids from 256 on are the input's own. */
@@ -14,7 +14,7 @@ static void add_alphabet(const fuzz_part_t *part, text_t *out)
     text_append_n(out, part->bytes, end == 0 ? part->size : end - 1);
     for (uint32_t byte = 0; byte < 256 && end > 0; byte++) {
         char spelt[5] = {0};
-        (void)utf8_encode(piece_character_of_byte((uint8_t)byte), spelt);
+        (void)text_utf8_encode(piece_character_of_byte((uint8_t)byte), spelt);
         text_printf(out, ", \"%s%s\": %u", *spelt == '"' || *spelt == '\\' ? "\\" : "", spelt,
                     byte);
     }

@@ -28,14 +28,14 @@ static bool check_utf8(const uint8_t *bytes, size_t size)
     bool valid = true;
     for (size_t at = 0; at < size;) {
         uint32_t length;
-        const uint32_t c = utf8_decode(bytes + at, bytes + size, &length);
+        const uint32_t c = text_utf8_decode(bytes + at, bytes + size, &length);
         const size_t wanted = well_formed(bytes + at, size - at);
-        FUZZ_ASSERT((c == UTF8_BAD) == (wanted == 0));
+        FUZZ_ASSERT((c == TEXT_UTF8_BAD) == (wanted == 0));
         FUZZ_ASSERT(length == (wanted == 0 ? 1 : wanted));
         valid &= wanted != 0;
         at += length;
     }
-    FUZZ_ASSERT(utf8_valid((const char *)bytes, size) == valid);
+    FUZZ_ASSERT(text_utf8_valid((const char *)bytes, size) == valid);
     return valid;
 }
 
@@ -56,7 +56,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t size)
                                                       .compatible = (form & 2) != 0}) == LH_OK);
     FUZZ_ASSERT(normalize_scratch_open(&n, &s) == LH_OK);
     if (fuzz_accepted(normalize(&n, &s, text.bytes, text.size, &once, &once_size))) {
-        FUZZ_ASSERT(valid ? utf8_valid(once, once_size) : once_size == text.size);
+        FUZZ_ASSERT(valid ? text_utf8_valid(once, once_size) : once_size == text.size);
         char *copy = mem_text_n(once, once_size);
         if (fuzz_accepted(normalize(&n, &s, copy, once_size, &twice, &twice_size)))
             FUZZ_ASSERT(twice_size == once_size && memcmp(copy, twice, twice_size) == 0);

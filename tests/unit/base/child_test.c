@@ -8,7 +8,6 @@
 #include <sys/wait.h>
 
 #include <base/child.h>
-#include <base/confine.h>
 #include <base/sys.h>
 
 enum { GRANDCHILD_S = 30, SOON_MS = 10000, WORD = 4711 };
@@ -192,7 +191,7 @@ static int start_another(void *unused, int to)
     const confine_t may = {.read = none, .write = none};
     child_t inner;
     (void)unused;
-    (void)confine_process(&may);
+    (void)child_confine(&may);
     if (child_start(say_and_wait, NULL, &inner) != CHILD_STARTED) return 1;
     const bool heard = hear_word(&inner, GRANDCHILD_S * second) == CHILD_SAID;
     (void)child_take_away(&inner);

@@ -19,7 +19,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include <base/confine.h>
+#include <base/child.h>
 
 enum { SKIPPED = 77, PATH = 96 };
 static char above[32], in[PATH], out[PATH], secret[PATH], linked[PATH];
@@ -92,7 +92,7 @@ static void in_child(uint32_t wanted, void (*tries)(void))
     const pid_t child = fork();
     assert_true(child >= 0);
     if (child == 0) {
-        if ((confine_process(&may) & wanted) != wanted) _exit(SKIPPED);
+        if ((child_confine(&may) & wanted) != wanted) _exit(SKIPPED);
         tries();
         _exit(0);
     }

@@ -8,7 +8,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include <base/confine.h>
+#include <base/child.h>
 #include <base/log.h>
 #include <base/text.h>
 #include <plugin/probe.h>
@@ -56,7 +56,7 @@ static void by_a_thread(void)
 
 static void while_it_is_told(void)
 {
-    assert_tell(fail_again_while_told);
+    status_assert_tell(fail_again_while_told);
     fail_here();
 }
 
@@ -156,7 +156,7 @@ static void who_waits_for_a_confined_process_has_the_sentence(void **state)
     const confine_work_t c = {
         .what = "the import", .may = {.read = none, .write = none}, .work = fail_confined};
     (void)state;
-    assert_int_equal(confine_run(&c, NULL), STATUS_INTERNAL);
+    assert_int_equal(child_run_confined(&c, NULL), STATUS_INTERNAL);
     assert_sentence(fail_reason(), "", "");
 }
 

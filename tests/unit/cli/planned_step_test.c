@@ -336,7 +336,8 @@ static void write_call(const program_call_t *call, text_t *out)
                 call->op == NULL ? "-" : call->op->row.name, call->kernel, call->flops,
                 call->bytes);
     if (call->attributes != NULL)
-        text_printf(out, " %016" PRIx64, xxh3(call->attributes, call->op->row.attributes_bytes));
+        text_printf(out, " %016" PRIx64,
+                    digest_xxh3(call->attributes, call->op->row.attributes_bytes));
     for (uint32_t i = 0; i < call->arg_count; i++) {
         const lh_arg_t *a = &call->args[i];
         text_printf(out, " %s", lh_dtype_name(a->dtype));

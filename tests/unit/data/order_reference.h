@@ -28,7 +28,7 @@ static inline void check_digest(const json_t *entry, const void *bytes, size_t c
 {
     char digest[SHA256_TEXT];
     assert_int_equal(number(entry, "length"), count);
-    assert_int_equal(sha256_of(bytes, count * size, digest), LH_OK);
+    assert_int_equal(digest_of(bytes, count * size, digest), LH_OK);
     if (strcmp(digest, json_string_value(json_object_get(entry, "sha256"))) != 0)
         FAIL_TEST("%s differs\n", what);
 }
@@ -42,7 +42,7 @@ static inline void check_sample(const samples_t *s, const json_t *expected)
     assert_int_equal(samples_read(s, number(expected, "i"), tokens, NULL), LH_OK);
     for (uint64_t k = 0; k < count; k++)
         wide[k] = tokens[k];
-    assert_int_equal(sha256_of(wide, count * sizeof(*wide), digest), LH_OK);
+    assert_int_equal(digest_of(wide, count * sizeof(*wide), digest), LH_OK);
     assert_string_equal(digest, json_string_value(json_object_get(expected, "sha256")));
     mem_free(wide);
     mem_free(tokens);

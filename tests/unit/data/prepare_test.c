@@ -61,7 +61,7 @@ static void run_ok(run_t *r)
 static void check_file_digest(const char *path, const char *expected)
 {
     char digest[SHA256_TEXT];
-    assert_int_equal(sha256_file(path, digest), LH_OK);
+    assert_int_equal(digest_file(path, digest), LH_OK);
     assert_string_equal(digest, expected);
 }
 
@@ -140,9 +140,9 @@ static void the_openwebtext_pair_is_made_again_byte_for_byte(void **state)
     assert_same_files(scratch_path(s, "corpus.idx"), file);
 }
 
-static void digest_of(scratch_t *s, const char *name, char out[SHA256_TEXT])
+static void digest_of_file(scratch_t *s, const char *name, char out[SHA256_TEXT])
 {
-    if (sha256_file(scratch_path(s, name), out) != LH_OK) FAIL_TEST("%s\n", fail_reason());
+    if (digest_file(scratch_path(s, name), out) != LH_OK) FAIL_TEST("%s\n", fail_reason());
 }
 
 /* Bad lines, blank lines and empty documents among real ones. */
@@ -178,7 +178,7 @@ static void the_number_of_workers_changes_no_byte(void **state)
         assert_int_equal(r.counts.empty, 330);
         assert_int_equal(r.counts.documents, 33330);
         for (int i = 0; i < 4; i++) {
-            digest_of(s, names[i], k == 0 ? first[i] : again);
+            digest_of_file(s, names[i], k == 0 ? first[i] : again);
             if (k > 0) assert_string_equal(first[i], again);
         }
     }
@@ -198,7 +198,7 @@ static void compressed_input_gives_the_same_bytes(void **state)
     write_mixed(s, "some.jsonl", 400);
     run_init(&r, s, "some.jsonl")->job.on_error = (char *)(uintptr_t) "max:1";
     run_ok(&r);
-    digest_of(s, "corpus.bin", plain);
+    digest_of_file(s, "corpus.bin", plain);
 
     char *bytes = scratch_read(scratch_path(s, "some.jsonl"), &length);
     gzFile gz = gzopen(scratch_path(s, "some.jsonl.gz"), "wb");
@@ -214,7 +214,7 @@ static void compressed_input_gives_the_same_bytes(void **state)
         run_init(&r, s, names[i])->job.on_error = (char *)(uintptr_t) "max:1";
         run_ok(&r);
         assert_int_equal(r.counts.bytes_read, r.counts.bytes_total);
-        digest_of(s, "corpus.bin", packed);
+        digest_of_file(s, "corpus.bin", packed);
         assert_string_equal(plain, packed);
     }
 }
@@ -336,13 +336,13 @@ static void a_stop_leaves_the_older_pair_as_it_was(void **state)
     char before[SHA256_TEXT], after[SHA256_TEXT];
     (void)scratch_text(s, "old.jsonl", "{\"text\":\"the older pair\"}\n");
     run_ok(run_init(&r, s, "old.jsonl"));
-    digest_of(s, "corpus.idx", before);
+    digest_of_file(s, "corpus.idx", before);
     write_mixed(s, "stop.jsonl", 20000);
     batches_until_stop = 2;
     run_init(&r, s, "stop.jsonl")->how.stopping = stop_soon;
     r.job.on_error = (char *)(uintptr_t) "skip";
     refused(s, &r, "prepare was stopped after ");
-    digest_of(s, "corpus.idx", after);
+    digest_of_file(s, "corpus.idx", after);
     assert_string_equal(before, after);
 }
 

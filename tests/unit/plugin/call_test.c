@@ -8,8 +8,8 @@
 #include <config/job_load.h>
 #include <plugin/call.h>
 #include <plugin/host.h>
+#include <plugin/plugin.h>
 #include <plugin/registry.h>
-#include <plugin/signature.h>
 
 #define COUNT(t) (sizeof(t) / sizeof((t)[0]))
 
@@ -267,11 +267,11 @@ static void a_malformed_signature_is_never_read_past(void **state)
     (void)state;
     for (size_t i = 0; i < COUNT(bad_signatures); i++) {
         char *exact = mem_text(bad_signatures[i]); /* a sanitizer sees a read behind it */
-        if (signature_parse(exact, NULL) == NULL) FAIL_TEST("'%s' was taken\n", exact);
+        if (plugin_signature_parse(exact, NULL) == NULL) FAIL_TEST("'%s' was taken\n", exact);
         mem_free(exact);
     }
-    assert_null(signature_parse("f64()", NULL));
-    assert_null(signature_parse("f64(u64 a, str b)", NULL));
+    assert_null(plugin_signature_parse("f64()", NULL));
+    assert_null(plugin_signature_parse("f64(u64 a, str b)", NULL));
 }
 
 static void a_plugins_function_sees_its_options_and_its_reason_is_kept(void **state)

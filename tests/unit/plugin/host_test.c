@@ -7,8 +7,8 @@
 #include <signal.h>
 #include <stdatomic.h>
 
-#include <plugin/abi.h>
 #include <plugin/host.h>
+#include <plugin/import.h>
 
 static host_t *host;
 static const lh_host_t *api;
@@ -152,13 +152,13 @@ static void a_border_struct_of_another_version_is_read_for_what_both_know(void *
     new_struct_t into = {.c = 99};
     old_struct_t into_old;
     (void)state;
-    assert_int_equal(abi_import(&into, sizeof(into), &old, 8, 1000, "x"), LH_OK);
+    assert_int_equal(import_struct(&into, sizeof(into), &old, 8, 1000, "x"), LH_OK);
     assert_int_equal(into.b, 2);
     assert_int_equal(into.c, 0);
-    assert_int_equal(abi_import(&into_old, sizeof(into_old), &newer, 8, 1000, "x"), LH_OK);
+    assert_int_equal(import_struct(&into_old, sizeof(into_old), &newer, 8, 1000, "x"), LH_OK);
     assert_int_equal(into_old.b, 2);
     newer.c = 3;
-    assert_int_equal(abi_import(&into_old, sizeof(into_old), &newer, 8, 1000, "x"), LH_ABI);
+    assert_int_equal(import_struct(&into_old, sizeof(into_old), &newer, 8, 1000, "x"), LH_ABI);
     assert_string_equal(fail_reason(),
                         "x has 24 bytes and uses those behind the 16 that this host knows");
 }
@@ -180,7 +180,7 @@ static void a_border_struct_with_an_odd_size_is_refused(void **state)
     for (size_t i = 0; i < sizeof(rows) / sizeof(rows[0]); i++) {
         const old_struct_t from = {.struct_size = rows[i].size};
         old_struct_t into;
-        assert_int_equal(abi_import(&into, sizeof(into), &from, 8, rows[i].limit, "x"), LH_ABI);
+        assert_int_equal(import_struct(&into, sizeof(into), &from, 8, rows[i].limit, "x"), LH_ABI);
         assert_string_equal(fail_reason(), rows[i].sentence);
     }
 }
@@ -190,11 +190,10 @@ static void a_row_is_found_by_the_plugins_own_step(void **state)
     const new_struct_t table[] = {{24, 1, 2, 0}, {24, 3, 4, 0}};
     old_struct_t into;
     (void)state;
-    assert_int_equal(abi_import_row(&into, sizeof(into), table, sizeof(table[0]), 1, 8, "x"),
-                     LH_OK);
+    assert_int_equal(import_row(&into, sizeof(into), table, sizeof(table[0]), 1, 8, "x"), LH_OK);
     assert_int_equal(into.a, 3);
-    assert_int_equal(abi_import_row(&into, sizeof(into), NULL, 24, 0, 8, "x"), LH_ABI);
-    assert_int_equal(abi_import_row(&into, sizeof(into), table, 20, 0, 8, "x"), LH_ABI);
+    assert_int_equal(import_row(&into, sizeof(into), NULL, 24, 0, 8, "x"), LH_ABI);
+    assert_int_equal(import_row(&into, sizeof(into), table, 20, 0, 8, "x"), LH_ABI);
 }
 
 #define TEST_OF(f) cmocka_unit_test_setup_teardown(f, open_host, close_host)

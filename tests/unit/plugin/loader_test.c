@@ -484,7 +484,7 @@ static void a_pinned_plugin_is_that_file_or_none(void **state)
 {
     char digest[SHA256_TEXT], ini[512], sentence[512];
     registry_t *r = copied(*state);
-    assert_int_equal(sha256_file(FILE_OF("good_one"), digest), LH_OK);
+    assert_int_equal(digest_file(FILE_OF("good_one"), digest), LH_OK);
     assert_int_equal(load_with(*state, r, JOB "[plugin.good_one]\nsha256 = " ZEROS "\n"),
                      LH_INVALID);
     (void)snprintf(sentence, sizeof(sentence),

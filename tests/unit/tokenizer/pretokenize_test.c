@@ -57,7 +57,7 @@ static void scanners_cut_random_unicode_as_pcre2_does(void **state)
             size_t length = 0;
             const uint64_t characters = draw(&counter, CHARACTERS);
             for (uint64_t i = 0; i < characters; i++)
-                length += utf8_encode(random_character(&counter), bytes + length);
+                length += text_utf8_encode(random_character(&counter), bytes + length);
             const struct span_list *a, *b;
             cut(&by_hand, &hand, bytes, length, &a);
             cut(&by_regex, &regex, bytes, length, &b);

@@ -3,7 +3,7 @@
 #include <unit/base/scratch_files.h>
 
 #include <base/philox.h>
-#include <base/utf8.h>
+#include <base/text.h>
 #include <tokenizer/token_pieces.h>
 #include <tokenizer/tokenizer.h>
 
@@ -81,7 +81,7 @@ static size_t random_text(uint64_t *counter, char *out, size_t characters)
         uint32_t c = (uint32_t)draw(counter, limits[draw(counter, 5)]);
         if (c >= 0xD800 && c <= 0xDFFF) c = ' ';
         if (draw(counter, 5) == 0) c = ' ';
-        length += utf8_encode(c, out + length);
+        length += text_utf8_encode(c, out + length);
     }
     return length;
 }

@@ -1,10 +1,10 @@
-/* peek_test.c - the reader of ELF heads on files that are cut or wrong anywhere. */
+/* image_test.c - the reader of ELF heads on files that are cut or wrong anywhere. */
 #include <unit/base/scratch_files.h>
 
 #include <base/file.h>
 #include <base/memory.h>
 #include <longhaul/plugin.h>
-#include <plugin/peek.h>
+#include <plugin/image.h>
 
 static unsigned char *file;
 static size_t length;
@@ -28,7 +28,7 @@ typedef struct seen {
     bool calls_c;
 } seen_t;
 
-static void see_symbol(void *context, const peek_symbol_t *symbol)
+static void see_symbol(void *context, const image_symbol_t *symbol)
 {
     seen_t *seen = context;
     if (!symbol->defined) {
@@ -50,19 +50,19 @@ static void see_needed(void *context, const char *name)
 
 static void look_around(const unsigned char *bytes, size_t size, seen_t *seen)
 {
-    const peek_image_t image = {bytes, size};
-    peek_each_symbol(image, see_symbol, seen);
-    peek_each_needed(image, see_needed, seen);
-    (void)peek_constructors(image);
+    const image_bytes_t image = {bytes, size};
+    image_each_symbol(image, see_symbol, seen);
+    image_each_needed(image, see_needed, seen);
+    (void)image_constructors(image);
 }
 
 /* In a block of exactly its size, so that a sanitizer sees a byte read behind it. */
-static const char *peek_copy(const unsigned char *bytes, size_t size, peek_head_t *head)
+static const char *peek_copy(const unsigned char *bytes, size_t size, image_head_t *head)
 {
     unsigned char *copy = malloc(size == 0 ? 1 : size);
     assert_non_null(copy);
     memcpy(copy, bytes, size);
-    const char *wrong = peek((peek_image_t){copy, size}, head);
+    const char *wrong = image_peek((image_bytes_t){copy, size}, head);
     if (wrong == NULL) look_around(copy, size, &(seen_t){0});
     free(copy);
     return wrong;
@@ -70,7 +70,7 @@ static const char *peek_copy(const unsigned char *bytes, size_t size, peek_head_
 
 static void a_whole_file_has_its_head(void **state)
 {
-    peek_head_t head;
+    image_head_t head;
     (void)state;
     assert_null(peek_copy(file, length, &head));
     assert_string_equal(head.name, "good_one");
@@ -105,7 +105,7 @@ static void the_libraries_that_a_file_needs_are_named(void **state)
 /* The table of sections is the last thing in a file, so every cut takes some of it. */
 static void a_file_cut_at_any_byte_is_refused(void **state)
 {
-    peek_head_t head;
+    image_head_t head;
     (void)state;
     const size_t step = getenv("LONGHAUL_TORTURE") != NULL ? 1 : 7;
     for (size_t size = 0; size < length; size += step)
@@ -114,7 +114,7 @@ static void a_file_cut_at_any_byte_is_refused(void **state)
 
 static void wrong_bytes_anywhere_never_read_outside(void **state)
 {
-    peek_head_t head;
+    image_head_t head;
     uint64_t random = 1;
     (void)state;
     for (int i = 0; i < 3000; i++) {
