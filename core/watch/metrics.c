@@ -1,4 +1,5 @@
-/* metrics.c - JSON lines written from fixed buffers, read back one by one. */
+/* metrics.c - JSON lines, each written whole from memory that is kept for the next, and read back one
+ * by one. */
 #include <watch/metrics.h>
 
 #include <errno.h>
@@ -16,7 +17,7 @@
 #include <longhaul/link.h>
 #include <session/link_record.h>
 
-enum { METRICS_LIMIT = 1 << 30 };
+enum { METRICS_LIMIT = 1 << 30, STEP_LINE = 1024 };
 
 const char *const step_scope_names[STEP_SCOPES] = {
     [LH_LINK_NODE] = "node", [LH_LINK_SITE] = "site", [LH_LINK_WAN] = "wan"};
@@ -26,25 +27,36 @@ const char *const step_part_names[STEP_PARTS] = {
     [PART_EVALUATE] = "evaluate", [PART_SAVE] = "save",       [PART_WATCH] = "watch",
 };
 
-/* JSON has no NaN or infinity: they are written as null. */
-static const char *number(double value, char out[32])
-{
-    if (!isfinite(value)) return "null";
-    (void)snprintf(out, 32, "%.9g", value);
-    return out;
-}
-
-void metrics_head(uint64_t step, char out[METRICS_HEAD])
+/* Begins a line in the place of the last one. The memory of a line is kept from one to the next, and
+ * metrics_open takes enough for a step's, so that a step allocates nothing. */
+static json_writer_t *line_begin(metrics_t *m, json_writer_t *w, uint64_t step)
 {
     char now[TEXT_TIME];
     text_time(sys()->wall_ns(), now);
-    (void)snprintf(out, METRICS_HEAD, "{\"step\": %llu, \"time\": \"%s\"", (unsigned long long)step,
-                   now);
+    m->line.length = 0;
+    m->line.failed = false;
+    *w = (json_writer_t){.to = &m->line, .style = JSON_SPACED};
+    json_open(w, NULL, '{');
+    json_put_u64(w, "step", step);
+    json_put_text(w, "time", now);
+    return w;
 }
 
-void metrics_line(metrics_t *m, const char *line, int length)
+/* Nine digits are all that a float has; json_put_real would write as many as give the double back.
+ * JSON has no NaN or infinity: they are null. */
+static void put_real(json_writer_t *w, const char *key, double value)
 {
-    if (m->file.fd < 0 || length < 0) return;
+    char digits[32] = "null";
+    if (isfinite(value)) (void)snprintf(digits, sizeof(digits), "%.9g", value);
+    json_put_as_is(w, key, digits);
+}
+
+/* Ends the line and writes it, whole. */
+static void line_end(metrics_t *m, json_writer_t *w)
+{
+    json_close(w);
+    text_append(&m->line, "\n");
+    if (m->file.fd < 0 || m->line.failed) return;
     /* What is written to a file without a name is nobody's. */
     if (!m->gone && !file_is(m->file.fd, m->path)) {
         m->gone = true;
@@ -53,119 +65,96 @@ void metrics_line(metrics_t *m, const char *line, int length)
                  "here on",
                  m->path);
     }
-    if (file_records_add(&m->file, line, (size_t)length) || m->file.lost > 1) return;
+    if (file_records_add(&m->file, m->line.data, m->line.length) || m->file.lost > 1) return;
     log_line(LH_LOG_WARN, "%s: cannot write: %s; lines are lost until it can be written", m->path,
              strerror(errno));
 }
 
-/* By class of link, what a step waited for others; only where there are several ranks. */
-static int exposed_write(char *out, size_t room, const step_report_t *s)
-{
-    char a[32];
-    int length = snprintf(out, room, ", \"exposed\": {");
-    for (int i = LH_LINK_NODE; i < STEP_SCOPES; i++)
-        length += snprintf(out + length, room - (size_t)length, "%s\"%s\": %s",
-                           i == LH_LINK_NODE ? "" : ", ", step_scope_names[i],
-                           number(s->exposed_s[i], a));
-    return length + snprintf(out + length, room - (size_t)length, "}");
-}
-
 void metrics_step(metrics_t *m, const step_report_t *s)
 {
-    char line[1024], head[METRICS_HEAD], a[32], b[32], c[32], d[32], e[32], f[32];
-    metrics_head(s->step, head);
-    int length = snprintf(
-        line, sizeof(line),
-        "%s, \"loss\": %s, \"cross_entropy\": %s, \"learning_rate\": %s, "
-        "\"gradient_norm\": %s, \"applied\": %s, \"tokens\": %llu, \"tokens_per_s\": %s, "
-        "\"seconds\": %s, \"parts\": {",
-        head, number(s->loss, a), number(s->cross_entropy, b), number(s->learning_rate, c),
-        number(s->gradient_norm, d), s->applied ? "true" : "false", (unsigned long long)s->tokens,
-        number(s->tokens_per_s, e), number(s->seconds, f));
+    json_writer_t own, *w = line_begin(m, &own, s->step);
+    put_real(w, "loss", s->loss);
+    put_real(w, "cross_entropy", s->cross_entropy);
+    put_real(w, "learning_rate", s->learning_rate);
+    put_real(w, "gradient_norm", s->gradient_norm);
+    json_put_flag(w, "applied", s->applied);
+    json_put_u64(w, "tokens", s->tokens);
+    put_real(w, "tokens_per_s", s->tokens_per_s);
+    put_real(w, "seconds", s->seconds);
+    json_open(w, "parts", '{');
     for (int i = 0; i < STEP_PARTS; i++)
-        length += snprintf(line + length, sizeof(line) - (size_t)length, "%s\"%s\": %s",
-                           i == 0 ? "" : ", ", step_part_names[i], number(s->part_s[i], a));
-    length += snprintf(line + length, sizeof(line) - (size_t)length, "}");
-    lh_assert(length > 0 && (size_t)length < sizeof(line));
-    if (m->ranks > 1) length += exposed_write(line + length, sizeof(line) - (size_t)length, s);
-    length += snprintf(line + length, sizeof(line) - (size_t)length, "}\n");
-    lh_assert((size_t)length < sizeof(line));
-    metrics_line(m, line, length);
+        put_real(w, step_part_names[i], s->part_s[i]);
+    json_close(w);
+    /* By class of link, what the step waited for others. */
+    if (m->ranks > 1) {
+        json_open(w, "exposed", '{');
+        for (int i = LH_LINK_NODE; i < STEP_SCOPES; i++)
+            put_real(w, step_scope_names[i], s->exposed_s[i]);
+        json_close(w);
+    }
+    line_end(m, w);
 }
 
 void metrics_links(metrics_t *m, const run_start_t *start)
 {
-    char head[METRICS_HEAD];
-    text_t line = {0};
     bool any = false;
     for (uint32_t i = 0; i < start->link_count; i++)
         any |= start->links[i].figures.measured_s != 0;
-    json_writer_t rows = {.to = &line, .style = JSON_SPACED};
-    metrics_head(start->first_step, head);
-    if (any) {
-        text_printf(&line, "%s, \"links\": ", head);
-        link_record_rows(&rows, NULL, start->links, start->link_count);
-        text_append(&line, "}\n");
-    }
-    if (line.length > 0 && !line.failed) metrics_line(m, line.data, (int)line.length);
-    text_free(&line);
+    if (!any) return;
+    json_writer_t own, *w = line_begin(m, &own, start->first_step);
+    link_record_rows(w, "links", start->links, start->link_count);
+    line_end(m, w);
 }
 
 void metrics_evaluated(metrics_t *m, const evaluation_report_t *e)
 {
-    char line[320], head[METRICS_HEAD], a[32], b[32], c[32];
-    metrics_head(e->step, head);
-    metrics_line(m, line,
-                 snprintf(line, sizeof(line),
-                          "%s, \"evaluation\": {\"loss\": %s, \"perplexity\": %s, "
-                          "\"tokens\": %llu, \"seconds\": %s}}\n",
-                          head, number(e->loss, a), number(exp(e->loss), b),
-                          (unsigned long long)e->tokens, number(e->seconds, c)));
+    json_writer_t own, *w = line_begin(m, &own, e->step);
+    json_open(w, "evaluation", '{');
+    put_real(w, "loss", e->loss);
+    put_real(w, "perplexity", exp(e->loss));
+    json_put_u64(w, "tokens", e->tokens);
+    put_real(w, "seconds", e->seconds);
+    json_close(w);
+    line_end(m, w);
 }
 
 void metrics_saved(metrics_t *m, const save_report_t *s)
 {
-    char line[256], head[METRICS_HEAD], a[32];
-    metrics_head(s->step, head);
-    metrics_line(m, line,
-                 snprintf(line, sizeof(line),
-                          "%s, \"save\": {\"committed\": %s, \"failed\": %s, "
-                          "\"stall_s\": %s}}\n",
-                          head, s->committed ? "true" : "false",
-                          s->reason != NULL ? "true" : "false", number(s->stall_s, a)));
+    json_writer_t own, *w = line_begin(m, &own, s->step);
+    json_open(w, "save", '{');
+    json_put_flag(w, "committed", s->committed);
+    json_put_flag(w, "failed", s->reason != NULL);
+    put_real(w, "stall_s", s->stall_s);
+    json_close(w);
+    line_end(m, w);
 }
 
-static void kinds_json(const memory_report_t *m, const char *name, text_t *out)
+static void put_kinds(json_writer_t *w, const char *key, const memory_report_t *m)
 {
-    text_printf(out, "\"%s\": {", name);
+    json_open(w, key, '{');
     for (uint32_t k = 0; k < MEMORY_KINDS; k++)
-        if (m->bytes[k] > 0)
-            text_printf(out, "\"%s\": %llu, ", memory_kind_text(k),
-                        (unsigned long long)m->bytes[k]);
-    text_printf(out, "\"total\": %llu}", (unsigned long long)m->total_bytes);
+        if (m->bytes[k] > 0) json_put_u64(w, memory_kind_text(k), m->bytes[k]);
+    json_put_u64(w, "total", m->total_bytes);
+    json_close(w);
 }
 
 lh_status_t metrics_memory(metrics_t *m, const run_end_t *end)
 {
-    text_t line = {0};
-    char head[METRICS_HEAD];
-    metrics_head(end->steps, head);
-    text_printf(&line, "%s, \"memory\": [", head);
+    json_writer_t own, *w = line_begin(m, &own, end->steps);
+    json_open(w, "memory", '[');
     for (uint32_t i = 0; i < end->memory_count; i++) {
         const rank_memory_t *r = &end->memory[i];
-        text_printf(&line, "%s{\"rank\": %u, ", i == 0 ? "" : ", ", r->rank);
-        kinds_json(&r->planned, "planned", &line);
-        text_append(&line, ", ");
-        kinds_json(&r->measured, "measured", &line);
-        if (r->device_bytes > 0)
-            text_printf(&line, ", \"device\": %llu", (unsigned long long)r->device_bytes);
-        text_printf(&line, ", \"resident\": %llu}", (unsigned long long)r->resident_bytes);
+        json_open(w, NULL, '{');
+        json_put_u64(w, "rank", r->rank);
+        put_kinds(w, "planned", &r->planned);
+        put_kinds(w, "measured", &r->measured);
+        if (r->device_bytes > 0) json_put_u64(w, "device", r->device_bytes);
+        json_put_u64(w, "resident", r->resident_bytes);
+        json_close(w);
     }
-    text_append(&line, "]}\n");
-    const lh_status_t status = text_status(&line);
-    if (status == LH_OK) metrics_line(m, line.data, (int)line.length);
-    text_free(&line);
-    return status;
+    json_close(w);
+    line_end(m, w);
+    return text_status(&m->line);
 }
 
 /* UINT64_MAX for what is no line of a step: it is then left out like steps that come again. */
@@ -216,8 +205,12 @@ lh_status_t metrics_open(metrics_t *m, const char *folder, uint64_t first_step)
         const lh_status_t status = keep_until(m->path, first_step);
         if (status != LH_OK) return status;
     }
+    text_printf(&m->line, "%*s", STEP_LINE, "");
+    if (m->line.failed) return LH_NO_MEMORY;
     const int how = O_APPEND | (first_step == 0 ? O_TRUNC : 0);
-    return file_begin(m->path, how, &m->file.fd);
+    const lh_status_t status = file_begin(m->path, how, &m->file.fd);
+    if (status != LH_OK) text_free(&m->line);
+    return status;
 }
 
 void metrics_close(metrics_t *m)
@@ -227,6 +220,7 @@ void metrics_close(metrics_t *m)
                  (unsigned long long)m->file.lost);
     if (m->file.fd >= 0) (void)sys()->close(m->file.fd);
     m->file = (file_records_t){.fd = -1};
+    text_free(&m->line);
 }
 
 static double real(const json_value_t *object, const char *key)

@@ -5,11 +5,13 @@
 #define WATCH_METRICS_H
 
 #include <base/file.h>
+#include <base/text.h>
 #include <train/train.h>
 
 typedef struct metrics {
     file_records_t file;
     char path[512];
+    text_t line;    /* the one at hand */
     bool gone;      /* the file has lost its name, which is told once */
     uint32_t ranks; /* above 1, steps tell what they waited for; set by who opens */
 } metrics_t;
@@ -24,11 +26,6 @@ void metrics_evaluated(metrics_t *m, const evaluation_report_t *evaluation);
 void metrics_saved(metrics_t *m, const save_report_t *save);
 /* {"step": N, "time": T, "memory": [{"rank": 0, "planned": {...}, "measured": {...}, ...}, ...]} */
 lh_status_t metrics_memory(metrics_t *m, const run_end_t *end) LH_MUST_CHECK;
-/* How each line begins: {"step": 7, "time": "...". */
-enum { METRICS_HEAD = 72 };
-void metrics_head(uint64_t step, char out[METRICS_HEAD]);
-/* A whole line of somebody else's, which has that head. */
-void metrics_line(metrics_t *m, const char *line, int length);
 /* Says how many lines are missing, if any. */
 void metrics_close(metrics_t *m);
 
