@@ -7,6 +7,8 @@
 #include <string.h>
 #include <unistd.h>
 
+#include <longhaul/crc32c.h>
+
 #include <base/file.h>
 #include <base/log.h>
 #include <base/memory.h>
@@ -22,7 +24,6 @@ enum { TAG_LIMIT = 128, RECORD_LIMIT = 256 };
 struct watch_events {
     file_records_t file;
     char path[512];
-    uint32_t table[256]; /* CRC-32C, reflected */
 };
 
 typedef struct buffer {
@@ -48,30 +49,11 @@ static void put_varint(buffer_t *b, uint64_t value)
     put_byte(b, (unsigned char)value);
 }
 
-static void make_table(uint32_t table[256])
-{
-    for (uint32_t i = 0; i < 256; i++) {
-        uint32_t crc = i;
-        for (int bit = 0; bit < 8; bit++)
-            crc = crc >> 1 ^ (crc & 1 ? 0x82F63B78u : 0);
-        table[i] = crc;
-    }
-}
-
-static uint32_t masked_crc(const uint32_t table[256], const unsigned char *bytes, size_t length)
-{
-    uint32_t crc = ~0u;
-    for (size_t i = 0; i < length; i++)
-        crc = crc >> 8 ^ table[(crc ^ bytes[i]) & 0xff];
-    crc = ~crc;
-    return (crc >> 15 | crc << 17) + 0xA282EAD8u;
-}
-
+/* The framing of TFRecord masks the CRC, as a file of records may itself hold CRCs. */
 uint32_t watch_events_crc(const void *bytes, size_t length)
 {
-    uint32_t table[256];
-    make_table(table);
-    return masked_crc(table, bytes, length);
+    const uint32_t crc = lh_crc32c(0, bytes, length);
+    return (crc >> 15 | crc << 17) + 0xA282EAD8u;
 }
 
 /* Frames data as a record: length, its checksum, data, its checksum; all little-endian. */
@@ -79,8 +61,8 @@ static void write_record(watch_events_t *f, const buffer_t *data)
 {
     unsigned char record[RECORD_LIMIT + 16];
     const uint64_t length = data->length;
-    const uint32_t head = masked_crc(f->table, (const unsigned char *)&length, 8);
-    const uint32_t tail = masked_crc(f->table, data->bytes, data->length);
+    const uint32_t head = watch_events_crc(&length, sizeof(length));
+    const uint32_t tail = watch_events_crc(data->bytes, data->length);
 
     memcpy(record, &length, 8);
     memcpy(record + 8, &head, 4);
@@ -133,7 +115,6 @@ lh_status_t watch_events_open(const char *folder, watch_events_t **out)
     }
     status = file_begin(f->path, O_TRUNC | O_APPEND, &f->file.fd);
     if (status != LH_OK) goto free_file;
-    make_table(f->table);
     write_version(f);
     *out = f;
     return LH_OK;

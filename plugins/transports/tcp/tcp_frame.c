@@ -1,7 +1,7 @@
 /* tcp_frame.c - frames to bytes and back. Nothing here allocates or trusts a length. */
 #include "tcp_frame.h"
 
-#include "tcp_crc.h"
+#include <longhaul/crc32c.h>
 
 enum { VERSION = 1 };
 #define MAGIC 0x3150434c48474e4cull /* "LNGHLCP1" */
@@ -31,7 +31,7 @@ static uint64_t get64(const uint8_t *in)
 static uint32_t head_crc(const uint8_t in[HEAD_BYTES])
 {
     static const uint8_t zero[4];
-    return tcp_crc(tcp_crc(tcp_crc(0, in, 4), zero, 4), in + 8, HEAD_PROVEN - 8);
+    return lh_crc32c(lh_crc32c(lh_crc32c(0, in, 4), zero, 4), in + 8, HEAD_PROVEN - 8);
 }
 
 void frame_write(const frame_t *f, uint8_t out[HEAD_BYTES])

@@ -7,7 +7,7 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "tcp_crc.h"
+#include <longhaul/crc32c.h>
 
 enum {
     READ_MAX = 256 << 10, /* of one call: its checksum finds it in the cache */
@@ -251,7 +251,7 @@ static bool frame_end(stream_t *s)
 static bool took(stream_t *s, uint32_t n)
 {
     if (s->seals[1] == NULL)
-        s->crc = tcp_crc(s->crc, s->to, n);
+        s->crc = lh_crc32c(s->crc, s->to, n);
     else if (!seal_add(s->seals[1], s->to, s->to, n))
         return stream_fail(s, LH_IO, "the seal can't be opened");
     s->to += n;

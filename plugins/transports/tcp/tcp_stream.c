@@ -6,7 +6,7 @@
 #include <sys/epoll.h>
 #include <unistd.h>
 
-#include "tcp_crc.h"
+#include <longhaul/crc32c.h>
 
 lh_status_t stream_new(lh_transport_t *t, uint32_t stage_bytes, stream_t **out)
 {
@@ -116,7 +116,7 @@ bool stream_add(stream_t *s, frame_t *f, const void *payload)
     f->stream = (uint16_t)s->index;
     f->sequence = s->out_sequence++;
     f->grants = s->conn != NULL ? s->conn->recv_end : 0;
-    if (s->seals[0] == NULL) frame_set_crc(f, tcp_crc(0, payload, f->length));
+    if (s->seals[0] == NULL) frame_set_crc(f, lh_crc32c(0, payload, f->length));
     frame_write(f, head);
     if (s->seals[0] != NULL && !seal_frame(s, head, f, payload, room)) return false;
     vector_add(s, head, HEAD_BYTES);

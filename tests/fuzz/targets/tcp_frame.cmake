@@ -1,3 +1,2 @@
-target_sources(${program} PRIVATE ${PROJECT_SOURCE_DIR}/plugins/transports/tcp/tcp_frame.c
-               ${PROJECT_SOURCE_DIR}/plugins/transports/tcp/tcp_crc.c)
+target_sources(${program} PRIVATE ${PROJECT_SOURCE_DIR}/plugins/transports/tcp/tcp_frame.c)
 target_include_directories(${program} PRIVATE ${PROJECT_SOURCE_DIR}/plugins/transports/tcp)

@@ -5,7 +5,7 @@
 
 #include <string.h>
 
-#include <tcp_crc.h>
+#include <longhaul/crc32c.h>
 #include <tcp_frame.h>
 
 static void try_head(uint8_t *bytes, bool mend)
@@ -14,7 +14,7 @@ static void try_head(uint8_t *bytes, bool mend)
     uint8_t written[HEAD_BYTES];
     if (mend) {
         memset(bytes + 4, 0, 4);
-        const uint32_t crc = tcp_crc(0, bytes, HEAD_PROVEN);
+        const uint32_t crc = lh_crc32c(0, bytes, HEAD_PROVEN);
         for (int i = 0; i < 4; i++)
             bytes[4 + i] = (uint8_t)(crc >> 8 * i);
     }

@@ -5,8 +5,8 @@
 
 #include <string.h>
 
+#include <longhaul/crc32c.h>
 #include <tcp.h>
-#include <tcp_crc.h>
 
 enum { RECEIVES = 5, ROOM = 4096, GUARD = 64, SENDS = 3, SMALL = 12 };
 static const uint64_t room_of[RECEIVES] = {ROOM, 0, 100, ROOM, 7};
@@ -152,7 +152,7 @@ static size_t make_frame(bench_t *b, const uint8_t *in, uint8_t *out)
     if (f.type != FRAME_DATA) f.length = 0;
     if (f.length > 2100) f.length = 2100;
     memset(out + HEAD_BYTES, in[8], f.length);
-    frame_set_crc(&f, tcp_crc(0, out + HEAD_BYTES, f.length) ^ (in[9] == 255 ? 1u : 0u));
+    frame_set_crc(&f, lh_crc32c(0, out + HEAD_BYTES, f.length) ^ (in[9] == 255 ? 1u : 0u));
     frame_write(&f, out);
     if (in[10] == 255) out[in[11] % HEAD_BYTES] ^= 1;
     return HEAD_BYTES + f.length;

@@ -5,37 +5,9 @@
 #include <stdarg.h>
 #include <stdlib.h>
 
-#include <tcp_crc.h>
 #include <tcp_frame.h>
 
 #include <cmocka.h>
-
-/* The definition: a division, bit by bit. */
-static uint32_t crc_by_bit(uint32_t crc, const uint8_t *bytes, size_t length)
-{
-    crc = ~crc;
-    for (size_t i = 0; i < length; i++) {
-        crc ^= bytes[i];
-        for (int bit = 0; bit < 8; bit++)
-            crc = crc & 1 ? crc >> 1 ^ 0x82f63b78u : crc >> 1;
-    }
-    return ~crc;
-}
-
-static void the_checksum_is_crc32c_by_every_way(void **state)
-{
-    (void)state;
-    tcp_crc_way_t ways[4];
-    const size_t count = tcp_crc_ways(ways);
-    uint8_t bytes[5000];
-    kit_fill(bytes, sizeof(bytes), 11);
-    for (size_t w = 0; w < count; w++) {
-        assert_int_equal(ways[w](0, (const uint8_t *)"123456789", 9), 0xe3069283u); /* RFC 3720 */
-        for (size_t length = 0; length < 4900; length += length < 300 ? 1 : 37)
-            assert_int_equal(ways[w](77, bytes + length % 17, length),
-                             crc_by_bit(77, bytes + length % 17, length));
-    }
-}
 
 static frame_t sample(void)
 {
@@ -147,7 +119,6 @@ static void greetings_survive_and_bad_ones_are_refused(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(the_checksum_is_crc32c_by_every_way),
         cmocka_unit_test(a_head_survives_the_wire),
         cmocka_unit_test(every_flipped_bit_of_a_head_is_seen),
         cmocka_unit_test(heads_that_make_no_sense_are_refused),
