@@ -9,7 +9,7 @@
 #include <base/log.h>
 #include <base/memory.h>
 #include <base/sys.h>
-#include <checkpoint/commit.h>
+#include <checkpoint/checkpoint_folder.h>
 
 /* A checkpoint's bytes lie in its own folder: a link is none of ours. */
 static const safetensors_limits_t own_limits = {

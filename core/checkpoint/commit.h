@@ -11,13 +11,6 @@
 
 typedef struct commit commit_t;
 
-#define CHECKPOINT_POINTER \
-    "latest"                   /* names the newest: "step-000000000100 <self of its manifest>" */
-enum { CHECKPOINT_NAME = 32 }; /* "step-000000000100" and NUL */
-void checkpoint_name(uint64_t step, char out[CHECKPOINT_NAME]);
-/* "step-000000000100" and nothing else. */
-bool checkpoint_name_parse(const char *name, uint64_t *step);
-
 /* parent: `self` of the checkpoint before, or "". A step that has a folder is refused: a name is
  * never used again. */
 lh_status_t commit_begin(const char *folder, const checkpoint_meta_t *meta, const char *parent,
@@ -54,34 +47,5 @@ lh_status_t commit_stream(commit_t *c, uint32_t rank, const checkpoint_tensor_t 
                           uint32_t count) LH_MUST_CHECK;
 lh_status_t commit_stream_tensor(commit_t *c, uint32_t index, const void *data) LH_MUST_CHECK;
 lh_status_t commit_stream_end(commit_t *c) LH_MUST_CHECK;
-
-/* Removes what a crash left: .tmp-*, .del-*. Only while no other writer works in the folder. */
-lh_status_t checkpoint_clean(const char *folder) LH_MUST_CHECK;
-/* Of the committed steps up to `newest`, removes all but the newest `keep`; of those behind steps
- * that were not applied, which do not count, all but the newest of all. Later ones stay and do
- * not count: a run that could not read them, nor put them aside, went on from before them. Neither
- * do links and what has no manifest, and a step with anything else in it stays, with a warning. */
-lh_status_t checkpoint_prune(const char *folder, uint64_t newest, uint64_t keep) LH_MUST_CHECK;
-
-/* The committed steps of a folder. */
-typedef struct checkpoint_steps {
-    uint64_t *steps; /* newest first; the caller frees with mem_free */
-    size_t count, capacity;
-} checkpoint_steps_t;
-
-/* Makes the folder and those above it, and until the first checkpoint is committed there makes
- * their names safe: a power loss must not take a checkpoint by taking a folder above it. */
-lh_status_t checkpoint_folder_make(const char *folder) LH_MUST_CHECK;
-/* A folder that is missing has none. */
-lh_status_t checkpoint_steps(const char *folder, checkpoint_steps_t *out) LH_MUST_CHECK;
-
-/* Once `step` is loaded whole, all above it, which could not be, are renamed damaged-step-... (refused-step-... behind steps that were not applied), so
- * that their numbers can be used again and a person can look at them; not before, or a folder in
- * which nothing is whole would look like one in which nothing was saved. Only while holding
- * its lock. A failure is a warning. */
-void checkpoint_make_way(const char *folder, uint64_t step);
-
-/* Removes a folder after a failure whose sentence stays what fail_reason() says. */
-void checkpoint_discard(const char *path);
 
 #endif

@@ -12,14 +12,219 @@
 #include <sys/socket.h>
 #include <sys/syscall.h>
 #include <sys/wait.h>
+#include <time.h>
 #include <unistd.h>
 
+#include <base/file.h>
 #include <base/log.h>
 #include <base/memory.h>
 #include <base/sys.h>
+#include <checkpoint/checkpoint_folder.h>
 #include <checkpoint/commit.h>
-#include <checkpoint/folder_lock.h>
-#include <checkpoint/rank_save.h>
+
+/* ---- one checkpoint by several savers -------------------------------------------------------- */
+
+enum { SHARE_MOST = 256 << 20, NAME_ROOM = 80, PAUSE_NS = 5000000 };
+
+/* The staging folder's name. */
+static void staging_name(const saver_share_t *how, char out[NAME_ROOM])
+{
+    char name[CHECKPOINT_NAME];
+    checkpoint_name(how->meta->step, name);
+    (void)snprintf(out, NAME_ROOM, ".tmp-%s-%016llx-%u", name, (unsigned long long)how->session,
+                   how->attempt);
+}
+
+static lh_status_t staging_open(const saver_share_t *how, commit_t **out)
+{
+    char name[NAME_ROOM];
+    staging_name(how, name);
+    return commit_join(how->folder, how->meta, how->parent, name, how->rank == 0, out);
+}
+
+static char *share_path(const char *staging, uint32_t rank)
+{
+    char name[32];
+    (void)snprintf(name, sizeof(name), "rank-%05u.json", rank);
+    return path_join(staging, name);
+}
+
+/* Its shards' names are on the disk before the share says so. */
+static lh_status_t hand_in(const saver_share_t *how, commit_t *c)
+{
+    text_t text = {0};
+    char *path = share_path(commit_staging(c), how->rank);
+    lh_status_t status = path == NULL ? LH_NO_MEMORY : manifest_text(commit_manifest(c), &text);
+    if (status == LH_OK) status = folder_sync(commit_staging(c));
+    if (status == LH_OK) status = file_show(path, text.data, text.length);
+    mem_free(path);
+    text_free(&text);
+    return status;
+}
+
+lh_status_t saver_share_write(const saver_share_t *how, const checkpoint_tensor_t *tensors,
+                              const void *const *data, uint32_t count)
+{
+    lh_assert(how->rank < how->ranks);
+    commit_t *c;
+    lh_status_t status = staging_open(how, &c);
+    if (status != LH_OK) return status;
+    if (count > 0) status = commit_write_all(c, how->rank, tensors, data, count, how->shard_bytes);
+    if (status == LH_OK) status = hand_in(how, c);
+    commit_leave(c);
+    return status;
+}
+
+/* ---- rank 0 --------------------------------------------------------------------------------- */
+
+static const char *text_or_empty(const char *text)
+{
+    return text == NULL ? "" : text;
+}
+
+/* A share is of this run and step, and its files are the rank's own and as long as it says. */
+static lh_status_t check_share(const saver_share_t *how, const char *staging, uint32_t rank,
+                               const char *path, const manifest_t *share)
+{
+    const checkpoint_meta_t *a = how->meta, *b = &share->meta;
+    if (strcmp(text_or_empty(a->run), text_or_empty(b->run)) != 0 || a->step != b->step ||
+        a->cursor != b->cursor || a->seed != b->seed)
+        return fail(LH_MISMATCH,
+                    "%s: of run %s step %llu sample %llu; run %s step %llu sample "
+                    "%llu is saved",
+                    path, text_or_empty(b->run), (unsigned long long)b->step,
+                    (unsigned long long)b->cursor, text_or_empty(a->run),
+                    (unsigned long long)a->step, (unsigned long long)a->cursor);
+    char own[32];
+    (void)snprintf(own, sizeof(own), "shard-%05u-", rank);
+    for (uint32_t i = 0; i < share->file_count; i++) {
+        struct stat st;
+        const manifest_file_t *f = &share->files[i];
+        if (!text_starts(f->name, own))
+            return fail(LH_INVALID, "%s: file %s is not rank %u's", path, f->name, rank);
+        char *file = path_join(staging, f->name);
+        if (file == NULL) return LH_NO_MEMORY;
+        const bool whole = sys()->lstat(file, &st) == 0 && S_ISREG(st.st_mode) &&
+                           (uint64_t)st.st_size == f->bytes;
+        mem_free(file);
+        if (!whole)
+            return fail(LH_CORRUPT, "%s: %s has not the %llu bytes that it should", path, f->name,
+                        (unsigned long long)f->bytes);
+    }
+    return LH_OK;
+}
+
+static lh_status_t add_share(manifest_t *all, const manifest_t *share)
+{
+    const uint32_t first = all->file_count;
+    lh_status_t status = LH_OK;
+    for (uint32_t i = 0; i < share->file_count && status == LH_OK; i++) {
+        uint32_t index;
+        status = manifest_add_file(all, share->files[i].name, &index);
+        if (status != LH_OK) return status;
+        all->files[index].bytes = share->files[i].bytes;
+        all->files[index].header_hash = share->files[i].header_hash;
+    }
+    for (uint32_t i = 0; i < share->tensor_count; i++) {
+        const manifest_tensor_t *t = &share->tensors[i];
+        checkpoint_tensor_t row = {
+            .name = t->name, .dtype = t->dtype, .source = t->source, .rank = t->rank};
+        memcpy(row.shape, t->shape, sizeof(row.shape));
+        for (uint32_t k = 0; k < t->part_count && status == LH_OK; k++) {
+            row.part = t->parts[k].part;
+            status = manifest_add_part(all, &row, first + t->parts[k].file, t->parts[k].stored,
+                                       t->parts[k].xxh3);
+        }
+    }
+    return status;
+}
+
+static lh_status_t take_share(const saver_share_t *how, commit_t *c, uint32_t rank)
+{
+    char *text = NULL, *path = share_path(commit_staging(c), rank);
+    size_t length;
+    manifest_t *share = NULL;
+    lh_status_t status = path == NULL ? LH_NO_MEMORY : file_read(path, SHARE_MOST, &text, &length);
+    if (status == LH_OK) status = manifest_parse(path, text, length, false, &share);
+    if (status == LH_OK) status = check_share(how, commit_staging(c), rank, path, share);
+    if (status == LH_OK) status = add_share(commit_manifest(c), share);
+    if (status == LH_OK && sys()->unlink(path) != 0)
+        status = fail_io(errno, "%s: cannot remove it", path);
+    manifest_free(share);
+    mem_free(text);
+    mem_free(path);
+    return status;
+}
+
+/* What is committed can be read: its own reader agrees, so the shares cover every tensor once. */
+static lh_status_t check_whole(const saver_share_t *how, manifest_t *all)
+{
+    char name[CHECKPOINT_NAME];
+    text_t text = {0};
+    manifest_t *again = NULL;
+    checkpoint_name(how->meta->step, name);
+    lh_status_t status = manifest_text(all, &text);
+    if (status == LH_OK) status = manifest_parse(name, text.data, text.length, true, &again);
+    manifest_free(again);
+    text_free(&text);
+    return status;
+}
+
+lh_status_t saver_share_commit(const saver_share_t *how, char self[SHA256_TEXT])
+{
+    lh_assert(how->rank == 0);
+    commit_t *c;
+    lh_status_t status = staging_open(how, &c);
+    if (status != LH_OK) return status;
+    for (uint32_t r = 0; r < how->ranks && status == LH_OK; r++)
+        status = take_share(how, c, r);
+    if (status == LH_OK) status = check_whole(how, commit_manifest(c));
+    if (status == LH_OK) return commit_finish(c, how->keep, self);
+    commit_leave(c);
+    return status;
+}
+
+/* A rank may still write, if its trainer is gone or its saver hangs: under another name nothing is
+ * added to the folder any more. */
+void saver_share_abandon(const saver_share_t *how)
+{
+    char name[NAME_ROOM], gone[NAME_ROOM + 8];
+    struct stat st;
+    staging_name(how, name);
+    (void)snprintf(gone, sizeof(gone), ".del-%s", name + sizeof(".tmp-") - 1);
+    char *path = path_join(how->folder, name), *hidden = path_join(how->folder, gone);
+    if (path != NULL && hidden != NULL && sys()->lstat(path, &st) == 0 &&
+        sys_rename(path, hidden) != 0)
+        log_line(LH_LOG_DEBUG, "%s: cannot rename %s to it", hidden, path);
+    mem_free(hidden);
+    mem_free(path);
+    if (checkpoint_clean(how->folder) != LH_OK) log_line(LH_LOG_WARN, "%s", fail_reason());
+}
+
+static bool all_handed_in(const saver_share_t *how)
+{
+    char name[NAME_ROOM];
+    staging_name(how, name);
+    char *staging = path_join(how->folder, name);
+    bool all = staging != NULL;
+    for (uint32_t r = 0; r < how->ranks && all; r++) {
+        char *path = share_path(staging, r);
+        all = path != NULL && file_exists(path);
+        mem_free(path);
+    }
+    mem_free(staging);
+    return all;
+}
+
+void saver_share_orphan(const saver_share_t *how, uint64_t until_ns)
+{
+    const struct timespec pause = {.tv_nsec = PAUSE_NS};
+    char self[SHA256_TEXT];
+    bool all;
+    while (!(all = all_handed_in(how)) && sys()->now_ns() < until_ns)
+        (void)nanosleep(&pause, NULL);
+    if (!all || saver_share_commit(how, self) != LH_OK) saver_share_abandon(how);
+}
 
 enum { SAVER_NICE = 5, SAVER_FDS = 4, ORPHAN_MS = 1000 };
 
@@ -47,17 +252,17 @@ static lh_status_t saver_write_alone(const saver_how_t *how, const void *const *
     return status;
 }
 
-static rank_save_t saver_ranks(const saver_how_t *how)
+static saver_share_t saver_ranks(const saver_how_t *how)
 {
-    return (rank_save_t){.folder = how->folder,
-                         .rank = how->rank,
-                         .ranks = how->ranks,
-                         .session = how->job->session,
-                         .attempt = how->job->attempt,
-                         .keep = how->keep,
-                         .shard_bytes = how->shard_bytes,
-                         .meta = &how->job->meta,
-                         .parent = how->job->parent};
+    return (saver_share_t){.folder = how->folder,
+                           .rank = how->rank,
+                           .ranks = how->ranks,
+                           .session = how->job->session,
+                           .attempt = how->job->attempt,
+                           .keep = how->keep,
+                           .shard_bytes = how->shard_bytes,
+                           .meta = &how->job->meta,
+                           .parent = how->job->parent};
 }
 
 static lh_status_t saver_write(const saver_how_t *how, const char *arena, char self[SHA256_TEXT])
@@ -67,10 +272,10 @@ static lh_status_t saver_write(const saver_how_t *how, const char *arena, char s
     if (data == NULL) return LH_NO_MEMORY;
     for (uint32_t i = 0; i < job->count; i++)
         data[i] = arena + job->offset[i];
-    const rank_save_t ranks = saver_ranks(how);
+    const saver_share_t ranks = saver_ranks(how);
     const lh_status_t status = how->ranks <= 1
                                    ? saver_write_alone(how, data, self)
-                                   : rank_save_write(&ranks, job->tensors, data, job->count);
+                                   : saver_share_write(&ranks, job->tensors, data, job->count);
     mem_free(data);
     return status;
 }
@@ -96,12 +301,12 @@ static lh_status_t saver_save(const saver_how_t *how, char self[SHA256_TEXT])
 
 static lh_status_t saver_do(saver_life_t *l, uint32_t task, char self[SHA256_TEXT])
 {
-    const rank_save_t ranks = saver_ranks(l->how);
+    const saver_share_t ranks = saver_ranks(l->how);
     const uint64_t since = sys()->now_ns();
     lh_status_t status;
     if (task == SAVER_COMMIT) {
         l->wrote = false;
-        status = rank_save_commit(&ranks, self);
+        status = saver_share_commit(&ranks, self);
     } else {
         status = saver_save(l->how, self);
         l->wrote = status == LH_OK && l->how->ranks > 1 && l->how->rank == 0;
@@ -128,17 +333,17 @@ static void saver_answer(saver_life_t *l, uint32_t task)
 
 static void saver_abandon(saver_life_t *l)
 {
-    const rank_save_t ranks = saver_ranks(l->how);
+    const saver_share_t ranks = saver_ranks(l->how);
     l->wrote = false;
-    rank_save_abandon(&ranks);
+    saver_share_abandon(&ranks);
 }
 
 /* The trainer is gone in the middle of a save; the others' shares come soon, if at all. */
 static void saver_finish_orphan(const saver_life_t *l)
 {
     if (!l->wrote) return;
-    const rank_save_t ranks = saver_ranks(l->how);
-    rank_save_orphan(&ranks, sys()->now_ns() + l->write_ns + (uint64_t)ORPHAN_MS * 1000000);
+    const saver_share_t ranks = saver_ranks(l->how);
+    saver_share_orphan(&ranks, sys()->now_ns() + l->write_ns + (uint64_t)ORPHAN_MS * 1000000);
 }
 
 /* ---- its life ------------------------------------------------------------------------------- */

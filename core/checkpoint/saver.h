@@ -66,4 +66,38 @@ void saver_leave(saver_t *s);
 /* The same, and waits for that. */
 void saver_end(saver_t *s);
 
+/* ---- one checkpoint by the savers of several ranks -------------------------------------------- */
+
+/* On a file system that all of them see. No message passes between them: each tells its own trainer,
+ * and the trainers agree.
+ *
+ *     every rank     the staging folder, which whoever comes first makes; its files;
+ *                    rank-XXXXX.json: its share of the manifest, synced, renamed into place
+ *     rank 0, once   one manifest, rename, `latest`
+ *     all have
+ *     rank 0, once   removes the staging folder
+ *     one has failed
+ *
+ * Where its trainer is gone, rank 0's saver waits a while for the shares of the others and commits,
+ * or removes the staging folder. */
+typedef struct saver_share {
+    const char *folder;
+    uint32_t rank, ranks;
+    uint64_t session; /* the same on all ranks, another for every run: nothing stale is taken */
+    uint32_t attempt; /* which save of the session                                            */
+    uint64_t keep, shard_bytes;
+    const checkpoint_meta_t *meta;
+    const char *parent;
+} saver_share_t;
+
+/* What this rank owns; data[i] holds the elements of part i. */
+lh_status_t saver_share_write(const saver_share_t *how, const checkpoint_tensor_t *tensors,
+                              const void *const *data, uint32_t count) LH_MUST_CHECK;
+/* On rank 0, once all ranks have written. Where it fails, saver_share_abandon is still to be called. */
+lh_status_t saver_share_commit(const saver_share_t *how, char self[SHA256_TEXT]) LH_MUST_CHECK;
+/* On rank 0: removes what was written, and what saves before have left. A failure is a warning. */
+void saver_share_abandon(const saver_share_t *how);
+/* On rank 0 without a trainer: commits if all shares come until then, else abandons. */
+void saver_share_orphan(const saver_share_t *how, uint64_t until_ns);
+
 #endif

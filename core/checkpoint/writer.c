@@ -15,8 +15,8 @@
 #include <base/file.h>
 #include <base/memory.h>
 #include <base/sys.h>
+#include <checkpoint/checkpoint_folder.h>
 #include <checkpoint/commit.h>
-#include <checkpoint/folder_lock.h>
 #include <checkpoint/saver.h>
 #include <format/safetensors.h>
 
@@ -32,7 +32,7 @@ struct writer {
     saver_t saver, spare;
     bool lost; /* both died between two looks */
 
-    save_arena_t arena;
+    writer_arena_t arena;
     save_job_t *job;      /* the begin of JOB_MOST bytes that savers see too */
     uint64_t used, fixed; /* bytes of them: in use; by what every save has */
     checkpoint_tensor_t *tensors;
@@ -150,7 +150,7 @@ lh_status_t writer_open(const writer_how_t *how, writer_t **out)
     w->how.lock_fd = w->lock.fd;
     if (w->lock.fd >= 0) w->how.folder_fd = w->lock.folder_fd;
     if (status == LH_OK && how->rank == 0) status = checkpoint_clean(w->folder);
-    if (status == LH_OK) status = save_arena_open(&w->arena);
+    if (status == LH_OK) status = writer_arena_open(&w->arena);
     w->how.arena_fd = w->arena.fd;
     if (status == LH_OK) status = start_savers(w);
     if (status != LH_OK) {
@@ -163,7 +163,7 @@ lh_status_t writer_open(const writer_how_t *how, writer_t **out)
 
 static void forget_layout(writer_t *w)
 {
-    save_arena_unsize(&w->arena);
+    writer_arena_unsize(&w->arena);
     w->tensors = NULL;
     w->offset = w->bytes = NULL;
     w->count = 0;
@@ -206,7 +206,8 @@ lh_status_t writer_layout(writer_t *w, const checkpoint_tensor_t *tensors, uint3
     if (w->tensors == NULL || w->offset == NULL || w->bytes == NULL) status = no_room();
     for (uint32_t i = 0; i < count && status == LH_OK; i++)
         status = place_tensor(w, i, &tensors[i], &bytes);
-    if (status == LH_OK) status = save_arena_size(&w->arena, bytes == 0 ? PLACE_ALIGNMENT : bytes);
+    if (status == LH_OK)
+        status = writer_arena_size(&w->arena, bytes == 0 ? PLACE_ALIGNMENT : bytes);
     if (status != LH_OK) forget_layout(w);
     w->fixed = w->used;
     return status;
@@ -220,18 +221,18 @@ lh_status_t writer_manifest_bytes(const writer_t *w, uint64_t *bytes)
 
 void writer_ahead(writer_t *w)
 {
-    save_arena_ahead(&w->arena);
+    writer_arena_ahead(&w->arena);
 }
 
 lh_status_t writer_reserve(writer_t *w)
 {
-    return save_arena_take(&w->arena);
+    return writer_arena_take(&w->arena);
 }
 
 lh_status_t writer_place(writer_t *w, uint32_t index, void **out)
 {
     lh_assert(index < w->count && w->arena.memory != NULL);
-    const lh_status_t status = save_arena_take_part(&w->arena, w->offset[index], w->bytes[index]);
+    const lh_status_t status = writer_arena_take_part(&w->arena, w->offset[index], w->bytes[index]);
     if (status != LH_OK) return status;
     *out = w->arena.memory + w->offset[index];
     return LH_OK;
@@ -438,7 +439,7 @@ static void end_writer(writer_t *w, bool wait)
     }
     saver_leave(&w->saver);
     saver_leave(&w->spare);
-    save_arena_close(&w->arena);
+    writer_arena_close(&w->arena);
     if (w->job != NULL) (void)munmap(w->job, JOB_MOST);
     /* A saver may still write under the lock; without a submit there was none. */
     if (!wrote)
@@ -466,14 +467,14 @@ void writer_leave(writer_t *w)
 /* The lock of the process's mappings is held for a piece, and free in between. */
 enum { PIECE_BYTES = 1 << 20, PAUSE_NS = 500000 };
 
-lh_status_t save_arena_open(save_arena_t *a)
+lh_status_t writer_arena_open(writer_arena_t *a)
 {
-    *a = (save_arena_t){.fd = memfd_create("longhaul-checkpoint", MFD_CLOEXEC)};
+    *a = (writer_arena_t){.fd = memfd_create("longhaul-checkpoint", MFD_CLOEXEC)};
     return a->fd >= 0 ? LH_OK : fail_io(errno, "shared memory for checkpoints");
 }
 
 /* EINVAL: a kernel before 5.14, which takes the pages one by one. */
-static bool arena_populate(const save_arena_t *a, uint64_t begin, uint64_t bytes)
+static bool arena_populate(const writer_arena_t *a, uint64_t begin, uint64_t bytes)
 {
     const uint64_t into = begin % (uint64_t)sysconf(_SC_PAGESIZE);
     return bytes == 0 ||
@@ -483,7 +484,7 @@ static bool arena_populate(const save_arena_t *a, uint64_t begin, uint64_t bytes
 
 static void *take_ahead(void *context)
 {
-    save_arena_t *a = context;
+    writer_arena_t *a = context;
     const struct sched_param none = {0};
     (void)sched_setscheduler(0, SCHED_IDLE, &none); /* of this thread */
     const struct timespec pause = {.tv_nsec = PAUSE_NS};
@@ -496,7 +497,7 @@ static void *take_ahead(void *context)
     return NULL;
 }
 
-void save_arena_ahead(save_arena_t *a)
+void writer_arena_ahead(writer_arena_t *a)
 {
     sigset_t all, before;
     if (a->ahead) return;
@@ -507,7 +508,7 @@ void save_arena_ahead(save_arena_t *a)
     (void)pthread_sigmask(SIG_SETMASK, &before, NULL);
 }
 
-static void end_ahead(save_arena_t *a)
+static void end_ahead(writer_arena_t *a)
 {
     if (!a->ahead) return;
     atomic_store(&a->stop, true);
@@ -515,10 +516,10 @@ static void end_ahead(save_arena_t *a)
     a->ahead = false;
 }
 
-lh_status_t save_arena_size(save_arena_t *a, uint64_t bytes)
+lh_status_t writer_arena_size(writer_arena_t *a, uint64_t bytes)
 {
     lh_assert(a->fd >= 0 && bytes > 0);
-    save_arena_unsize(a);
+    writer_arena_unsize(a);
     if (ftruncate(a->fd, (off_t)bytes) == 0) {
         void *memory = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, a->fd, 0);
         if (memory != MAP_FAILED) {
@@ -530,7 +531,7 @@ lh_status_t save_arena_size(save_arena_t *a, uint64_t bytes)
     return fail_io(errno, "%llu bytes of shared memory for checkpoints", (unsigned long long)bytes);
 }
 
-void save_arena_unsize(save_arena_t *a)
+void writer_arena_unsize(writer_arena_t *a)
 {
     end_ahead(a);
     if (a->memory != NULL) (void)munmap(a->memory, a->bytes);
@@ -538,7 +539,7 @@ void save_arena_unsize(save_arena_t *a)
     a->bytes = a->taken = 0;
 }
 
-lh_status_t save_arena_take_part(save_arena_t *a, uint64_t begin, uint64_t bytes)
+lh_status_t writer_arena_take_part(writer_arena_t *a, uint64_t begin, uint64_t bytes)
 {
     lh_assert(a->memory != NULL);
     lh_assert(begin <= a->bytes && bytes <= a->bytes - begin);
@@ -551,15 +552,15 @@ lh_status_t save_arena_take_part(save_arena_t *a, uint64_t begin, uint64_t bytes
     return LH_OK;
 }
 
-lh_status_t save_arena_take(save_arena_t *a)
+lh_status_t writer_arena_take(writer_arena_t *a)
 {
     end_ahead(a);
-    return save_arena_take_part(a, a->taken, a->bytes - a->taken);
+    return writer_arena_take_part(a, a->taken, a->bytes - a->taken);
 }
 
-void save_arena_close(save_arena_t *a)
+void writer_arena_close(writer_arena_t *a)
 {
-    save_arena_unsize(a);
+    writer_arena_unsize(a);
     if (a->fd >= 0) (void)close(a->fd);
     a->fd = -1;
 }

@@ -92,7 +92,7 @@ void writer_leave(writer_t *w);
  * does not stand still for that, a thread takes the pages ahead, in time that nothing else wants of
  * a processor: on a machine whose processors train it may get little done, and the save takes the
  * rest. [serial] */
-typedef struct save_arena {
+typedef struct writer_arena {
     int fd;         /* -1: not open           */
     char *memory;   /* NULL: it has no size   */
     uint64_t bytes; /* of a save              */
@@ -100,19 +100,19 @@ typedef struct save_arena {
     bool ahead;     /* there is a thread to be joined */
     atomic_bool stop;
     pthread_t thread;
-} save_arena_t;
+} writer_arena_t;
 
-lh_status_t save_arena_open(save_arena_t *a) LH_MUST_CHECK;
+lh_status_t writer_arena_open(writer_arena_t *a) LH_MUST_CHECK;
 /* Room for saves of so many bytes, at least 1; none of it counts as taken. Once, or again. */
-lh_status_t save_arena_size(save_arena_t *a, uint64_t bytes) LH_MUST_CHECK;
-void save_arena_unsize(save_arena_t *a);
+lh_status_t writer_arena_size(writer_arena_t *a, uint64_t bytes) LH_MUST_CHECK;
+void writer_arena_unsize(writer_arena_t *a);
 /* Begins to take the pages beside the caller. Where that cannot be, the next save takes them. */
-void save_arena_ahead(save_arena_t *a);
+void writer_arena_ahead(writer_arena_t *a);
 /* Takes all pages that are still missing: one that could not be had later would end the trainer by
  * a signal. */
-lh_status_t save_arena_take(save_arena_t *a) LH_MUST_CHECK;
+lh_status_t writer_arena_take(writer_arena_t *a) LH_MUST_CHECK;
 /* The same for a part. */
-lh_status_t save_arena_take_part(save_arena_t *a, uint64_t begin, uint64_t bytes) LH_MUST_CHECK;
-void save_arena_close(save_arena_t *a);
+lh_status_t writer_arena_take_part(writer_arena_t *a, uint64_t begin, uint64_t bytes) LH_MUST_CHECK;
+void writer_arena_close(writer_arena_t *a);
 
 #endif

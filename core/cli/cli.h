@@ -4,7 +4,7 @@
 #ifndef CLI_CLI_H
 #define CLI_CLI_H
 
-#include <checkpoint/folder_lock.h>
+#include <checkpoint/checkpoint_folder.h>
 #include <launch/launch.h>
 
 typedef struct cli cli_t;

@@ -15,8 +15,8 @@
 #include <base/log.h>
 #include <base/memory.h>
 #include <base/sys.h>
-#include <checkpoint/commit.h>
-#include <checkpoint/folder_lock.h>
+#include <checkpoint/checkpoint_folder.h>
+#include <checkpoint/manifest.h>
 #include <cli/check.h>
 #include <cli/command_check.h>
 #include <data/input_lines.h>

@@ -10,7 +10,8 @@
 #include <base/memory.h>
 #include <base/text.h>
 #include <checkpoint/checkpoint.h>
-#include <checkpoint/commit.h>
+#include <checkpoint/checkpoint_folder.h>
+#include <checkpoint/manifest.h>
 #include <data/prepare.h>
 
 enum { LISTINGS = 16 };

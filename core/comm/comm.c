@@ -83,7 +83,7 @@ void comm_close(comm_t *c)
     mem_free(c->plans);
     script_set_free(&c->scripts);
     for (uint32_t i = 0; i < LH_GROUPS; i++)
-        group_free(c->groups[i]);
+        world_group_free(c->groups[i]);
     mem_free(c->lanes);
     mem_free(c->staging);
     mem_free(c->arenas);
@@ -112,7 +112,7 @@ const group_t *comm_group(comm_t *c, uint32_t which)
 {
     if (which < LH_GROUPS && c->groups[which] != NULL) return c->groups[which];
     group_t *g;
-    if (group_new(c->world, which, &g) != LH_OK) return NULL;
+    if (world_group_new(c->world, which, &g) != LH_OK) return NULL;
     c->groups[which] = g;
     return g;
 }

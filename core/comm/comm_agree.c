@@ -376,7 +376,7 @@ static bool sums(uint32_t op)
 static bool halves_evenly(const group_t *g)
 {
     for (uint32_t s = 0; s < g->sites; s++) {
-        const uint32_t size = group_site_size(g, s);
+        const uint32_t size = world_group_site_size(g, s);
         if ((size & (size - 1)) != 0) return false;
     }
     return true;
@@ -384,7 +384,7 @@ static bool halves_evenly(const group_t *g)
 
 static uint32_t best_algorithm(const coll_how_t *how, uint64_t bytes, bool mapped)
 {
-    const uint32_t most = group_largest_site(how->group);
+    const uint32_t most = world_group_largest_site(how->group);
     if (mapped || most <= 2) return COLL_DIRECT;
     if (how->op == COLL_BARRIER) return most > MANY_MEMBERS ? COLL_HALVING : COLL_DIRECT;
     /* Each member talks to two others only, and a root sends or takes the whole just once. */
@@ -401,7 +401,7 @@ static uint32_t choose_algorithm(const collective_t *x, uint64_t bytes, bool map
     if (algorithm == COLL_HALVING && sums(how->op) &&
         (job->bits != BITS_ORDERED || !halves_evenly(how->group)))
         algorithm = COLL_DIRECT;
-    if (algorithm == COLL_RING && group_largest_site(how->group) > LONGEST_RING)
+    if (algorithm == COLL_RING && world_group_largest_site(how->group) > LONGEST_RING)
         algorithm = COLL_DIRECT;
     const bool moves = how->op == COLL_SCATTER || how->op == COLL_GATHER ||
                        how->op == COLL_ALL_TO_ALL || how->op == COLL_SEND || how->op == COLL_RECV;
@@ -461,7 +461,7 @@ static bool all_map(const collective_t *x, const comm_facts_t *all)
     for (uint32_t a = 0; a < g->size; a++)
         for (uint32_t b = 0; b < a; b++)
             if (g->site_of[a] == g->site_of[b] && !pair_maps(x, all, a, b)) return false;
-    return group_largest_site(g) > 1;
+    return world_group_largest_site(g) > 1;
 }
 
 void comm_choose(const collective_t *x, const comm_facts_t *all, script_how_t *out)

@@ -370,5 +370,6 @@ bool script_needs_link(const coll_how_t *how, uint32_t a, uint32_t b)
     if (g->site_of[a] == g->site_of[b]) return true;
     if (how->op == COLL_BARRIER)
         return g->site_begin[g->site_of[a]] == a && g->site_begin[g->site_of[b]] == b;
-    return group_leader(g, g->site_of[b], a) == b || group_leader(g, g->site_of[a], b) == a;
+    return world_group_leader(g, g->site_of[b], a) == b ||
+           world_group_leader(g, g->site_of[a], b) == a;
 }

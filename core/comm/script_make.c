@@ -75,27 +75,27 @@ static void spread_across(builder_t *b, uint32_t hop, uint32_t owner, build_unit
     (void)hop;
     for (uint32_t site = 0; site < b->g->sites; site++)
         if (site != b->g->site_of[owner])
-            spread(b, u, owner, owner, group_leader(b->g, site, owner));
+            spread(b, u, owner, owner, world_group_leader(b->g, site, owner));
 }
 
 /* Who has the piece first in this rank's site. */
 static uint32_t first_holder(const builder_t *b, uint32_t owner)
 {
-    return group_leader(b->g, b->g->site_of[b->self], owner);
+    return world_group_leader(b->g, b->g->site_of[b->self], owner);
 }
 
 static uint32_t behind(const builder_t *b, uint32_t holder, uint32_t steps)
 {
     lh_assert(holder < b->g->size);
     const uint32_t site = b->g->site_of[holder], begin = b->g->site_begin[site];
-    return begin + (holder - begin + steps) % group_site_size(b->g, site);
+    return begin + (holder - begin + steps) % world_group_site_size(b->g, site);
 }
 
 static void spread_direct(builder_t *b, uint32_t hop, uint32_t owner, build_unit_t *u)
 {
     (void)hop;
     const uint32_t holder = first_holder(b, owner),
-                   size = group_site_size(b->g, b->g->site_of[b->self]);
+                   size = world_group_site_size(b->g, b->g->site_of[b->self]);
     for (uint32_t k = 1; k < size; k++)
         spread(b, u, owner, holder, behind(b, holder, k));
 }
@@ -104,7 +104,7 @@ static void spread_ring(builder_t *b, uint32_t hop, uint32_t owner, build_unit_t
 {
     lh_assert(hop > 0);
     const uint32_t holder = first_holder(b, owner);
-    if (hop >= group_site_size(b->g, b->g->site_of[b->self])) return;
+    if (hop >= world_group_site_size(b->g, b->g->site_of[b->self])) return;
     spread(b, u, owner, behind(b, holder, hop - 1), behind(b, holder, hop));
 }
 
@@ -113,7 +113,7 @@ static void spread_doubling(builder_t *b, uint32_t hop, uint32_t owner, build_un
 {
     lh_assert(hop > 0 && hop <= 32);
     const uint32_t holder = first_holder(b, owner),
-                   size = group_site_size(b->g, b->g->site_of[b->self]);
+                   size = world_group_site_size(b->g, b->g->site_of[b->self]);
     const uint32_t distance = 1u << (hop - 1);
     for (uint32_t k = 0; k < distance && k + distance < size; k++)
         spread(b, u, owner, behind(b, holder, k), behind(b, holder, k + distance));
@@ -127,7 +127,7 @@ static void keep_own(builder_t *b, uint32_t hop, uint32_t owner, build_unit_t *u
 
 static void moves_spread(builder_t *b, phases_t *p)
 {
-    const uint32_t most = group_largest_site(b->g);
+    const uint32_t most = world_group_largest_site(b->g);
     if (b->how->op == COLL_ALL_GATHER) add_phase(p, keep_own, 0, 0);
     if (b->g->sites > 1) {
         add_phase(p, spread_across, 0, 0);
@@ -255,13 +255,13 @@ static uint32_t round_site(const group_t *g, uint32_t from, uint32_t steps)
 {
     lh_assert(from < g->size);
     const uint32_t begin = g->site_begin[g->site_of[from]],
-                   size = group_site_size(g, g->site_of[from]);
+                   size = world_group_site_size(g, g->site_of[from]);
     return begin + (from - begin + steps) % size;
 }
 
 static uint32_t own_leader(const builder_t *b, uint32_t owner)
 {
-    return group_leader(b->g, b->g->site_of[b->self], owner);
+    return world_group_leader(b->g, b->g->site_of[b->self], owner);
 }
 
 /* Where the sum of all goes at its owner. */
@@ -308,7 +308,7 @@ static void contribute(builder_t *b, uint32_t to, build_unit_t *u)
 /* Receives from everybody of the site, or reads where they have it, and sums in order. */
 static void collect(builder_t *b, uint32_t owner, build_unit_t *u)
 {
-    const uint32_t size = group_site_size(b->g, b->g->site_of[b->self]);
+    const uint32_t size = world_group_site_size(b->g, b->g->site_of[b->self]);
     script_view_t *sources = mem_array(size, sizeof(*sources));
     uint32_t *slots = mem_array((size_t)size * 2, sizeof(*slots)), *arrived = slots + size;
     if (sources == NULL || slots == NULL) b->failed = true;
@@ -348,7 +348,7 @@ static void inside_direct(builder_t *b, uint32_t hop, uint32_t owner, build_unit
 {
     (void)hop;
     const uint32_t leader = own_leader(b, owner);
-    if (group_site_size(b->g, b->g->site_of[b->self]) == 1 && b->g->sites > 1) return;
+    if (world_group_site_size(b->g, b->g->site_of[b->self]) == 1 && b->g->sites > 1) return;
     if (b->self == leader)
         collect(b, owner, u);
     else
@@ -359,7 +359,7 @@ static void inside_direct(builder_t *b, uint32_t hop, uint32_t owner, build_unit
 static void inside_ring(builder_t *b, uint32_t hop, uint32_t owner, build_unit_t *u)
 {
     lh_assert(hop > 0);
-    const uint32_t size = group_site_size(b->g, b->g->site_of[b->self]);
+    const uint32_t size = world_group_site_size(b->g, b->g->site_of[b->self]);
     if (hop >= size) return;
     const uint32_t leader = own_leader(b, owner);
     const uint32_t from = round_site(b->g, leader, hop), to = round_site(b->g, from, 1);
@@ -387,7 +387,7 @@ static void inside_ring(builder_t *b, uint32_t hop, uint32_t owner, build_unit_t
 static void across_send(builder_t *b, uint32_t owner, build_unit_t *u)
 {
     const script_view_t own = build_whole(b);
-    if (group_site_size(b->g, b->g->site_of[b->self]) == 1) {
+    if (world_group_site_size(b->g, b->g->site_of[b->self]) == 1) {
         u->used = build_send(b, owner, u, &own, SCRIPT_NONE);
         return;
     }
@@ -403,14 +403,14 @@ static void across_sum(builder_t *b, uint32_t owner, build_unit_t *u)
     if (sources == NULL || slots == NULL) b->failed = true;
     for (uint32_t k = 0; !b->failed && k < sites; k++) {
         const uint32_t site = (home + k + 1) % sites;
-        const bool alone = group_site_size(b->g, site) == 1;
+        const bool alone = world_group_site_size(b->g, site) == 1;
         if (site == home) {
             sources[k] = alone ? build_whole(b) : u->carry;
             slots[k] = alone ? SCRIPT_NONE : u->carry_slot;
             arrived[k] = u->carry_step;
             continue;
         }
-        const uint32_t from = group_leader(b->g, site, owner);
+        const uint32_t from = world_group_leader(b->g, site, owner);
         slots[k] = build_slot(b, POOL_IN, from, 0, &sources[k]);
         if (alone) sources[k].dtype = b->how->dtype;
         arrived[k] = build_recv(b, from, u, &sources[k], SCRIPT_NONE);
@@ -440,7 +440,7 @@ static void inside_halving(builder_t *b, uint32_t hop, uint32_t owner, build_uni
 {
     lh_assert(hop > 0 && hop < 32);
     const uint32_t site = b->g->site_of[b->self], begin = b->g->site_begin[site];
-    const uint32_t size = group_site_size(b->g, site), distance = size >> hop;
+    const uint32_t size = world_group_site_size(b->g, site), distance = size >> hop;
     if (distance == 0) return;
     const uint32_t me = b->self - begin, place = own_leader(b, owner) - begin;
     /* Those whose bits above `distance` are the owner's still hold a part of its sum. */
@@ -470,7 +470,7 @@ static void inside_halving(builder_t *b, uint32_t hop, uint32_t owner, build_uni
 
 static void sums_phases(builder_t *b, phases_t *p)
 {
-    const uint32_t most = group_largest_site(b->g);
+    const uint32_t most = world_group_largest_site(b->g);
     uint32_t hops = 1;
     if (most > 1 && b->in->algorithm == COLL_RING) {
         for (hops = 1; hops < most; hops++)

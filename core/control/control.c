@@ -1,17 +1,13 @@
 /* control.c - what callers see of the control plane; all work is done by its one thread. */
-#include <control/control_client.h>
-#include <control/control_server.h>
-#include <control/control_state.h>
+#include <control/control.h>
 
-#include <signal.h>
 #include <stdio.h>
-#include <sys/eventfd.h>
 #include <unistd.h>
 
 #include <base/memory.h>
-#include <base/sys.h>
+#include <control/control_state.h>
 
-static void wake(const control_t *c)
+void control_wake(const control_t *c)
 {
     const uint64_t one = 1;
     (void)!write(c->wake_fd, &one, sizeof(one));
@@ -101,147 +97,6 @@ lh_status_t control_make_world(uint32_t rank, const frame_place_t *places,
     return LH_OK;
 }
 
-static lh_status_t write_hello(control_t *c)
-{
-    const frame_hello_t hello = {.version = FRAME_VERSION,
-                                 .rank = c->how.rank,
-                                 .size = c->how.size,
-                                 .pid = (uint32_t)getpid(),
-                                 .incarnation = c->incarnation,
-                                 .site = c->site,
-                                 .host = c->host,
-                                 .fact_count = c->how.fact_count};
-    if (c->how.fact_count > FRAME_FACTS)
-        return fail(LH_INVALID, "%u facts to compare, at most %d are", c->how.fact_count,
-                    FRAME_FACTS);
-    frame_write_hello(&c->hello, &hello);
-    for (uint32_t i = 0; i < c->how.fact_count; i++) {
-        frame_put_text(&c->hello, c->how.facts[i].name, FRAME_FACT_TEXT);
-        frame_put_text(&c->hello, c->how.facts[i].value, FRAME_FACT_TEXT);
-    }
-    return text_status(&c->hello);
-}
-
-static void *thread_run(void *argument)
-{
-    control_t *c = argument;
-    (void)pthread_setname_np(pthread_self(), "lh-control");
-    if (c->server != NULL)
-        control_server_run(c);
-    else
-        control_client_run(c);
-    (void)pthread_mutex_lock(&c->lock);
-    c->closed = true;
-    (void)pthread_cond_broadcast(&c->changed);
-    (void)pthread_mutex_unlock(&c->lock);
-    return NULL;
-}
-
-/* Signals are the main thread's; SIGPIPE of a lost peer is nobody's. */
-static lh_status_t start_thread(control_t *c)
-{
-    sigset_t all, before;
-    (void)sigfillset(&all);
-    (void)pthread_sigmask(SIG_SETMASK, &all, &before);
-    const int error = pthread_create(&c->thread, NULL, thread_run, c);
-    (void)pthread_sigmask(SIG_SETMASK, &before, NULL);
-    if (error != 0)
-        return fail(LH_NO_MEMORY, "cannot start the control plane's thread: %s", strerror(error));
-    return LH_OK;
-}
-
-static void free_control(control_t *c)
-{
-    control_server_free(c->server);
-    control_client_free(c->client);
-    control_tls_free(c->tls);
-    world_free(c->world);
-    world_free(c->unplanned);
-    text_free(&c->hello);
-    if (c->wake_fd >= 0) (void)close(c->wake_fd);
-    if (c->fail_fd >= 0) (void)close(c->fail_fd);
-    (void)pthread_cond_destroy(&c->changed);
-    (void)pthread_mutex_destroy(&c->lock);
-    (void)pthread_mutex_destroy(&c->gather_lock);
-    mem_free(c);
-}
-
-static lh_status_t new_control(const control_how_t *how, control_t **out)
-{
-    control_t *c = mem_new(sizeof(*c));
-    if (c == NULL) return LH_NO_MEMORY;
-    c->how = *how;
-    (void)snprintf(c->host, sizeof(c->host), "%s", how->host == NULL ? "" : how->host);
-    (void)snprintf(c->site, sizeof(c->site), "%s", how->site == NULL ? "" : how->site);
-    (void)snprintf(c->address, sizeof(c->address), "%s", how->address == NULL ? "" : how->address);
-    c->word = how->word != NULL ? how->word : &c->own_word;
-    (void)pthread_mutex_init(&c->gather_lock, NULL);
-    (void)pthread_mutex_init(&c->lock, NULL);
-    (void)pthread_cond_init(&c->changed, NULL);
-    c->wake_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
-    c->fail_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
-    lh_status_t status = LH_OK;
-    if (c->wake_fd < 0 || c->fail_fd < 0 ||
-        sys()->random(&c->incarnation, sizeof(c->incarnation)) != 0)
-        status = fail_io(errno, "cannot start the control plane");
-    if (status == LH_OK) status = write_hello(c);
-    if (status == LH_OK && how->plan == NULL) {
-        status = world_new(how->rank, how->size, &c->unplanned);
-        c->how.plan = c->unplanned;
-    }
-    if (status == LH_OK) status = control_tls_new(how->secret, &c->tls);
-    if (status == LH_OK && how->rank == 0) status = control_server_new(c, &c->server);
-    if (status == LH_OK && how->rank != 0) status = control_client_new(c, &c->client);
-    if (status == LH_OK) status = start_thread(c);
-    if (status != LH_OK) {
-        free_control(c);
-        return status;
-    }
-    *out = c;
-    return LH_OK;
-}
-
-lh_status_t control_open(const control_how_t *how, control_t **out, world_t **world)
-{
-    control_t *c;
-    if (how->size == 0 || how->rank >= how->size)
-        return fail(LH_INVALID, "rank %u of %u ranks: ranks count from 0", how->rank, how->size);
-    lh_status_t status = new_control(how, &c);
-    if (status != LH_OK) return status;
-    (void)pthread_mutex_lock(&c->lock);
-    while (!c->open_done)
-        (void)pthread_cond_wait(&c->changed, &c->lock);
-    status = c->open_status;
-    (void)pthread_mutex_unlock(&c->lock);
-    if (status != LH_OK) {
-        (void)pthread_join(c->thread, NULL); /* it has ended by itself */
-        status = fail_again(status, c->open_reason);
-        free_control(c);
-        return status;
-    }
-    *world = c->world;
-    c->world = NULL;
-    *out = c;
-    return LH_OK;
-}
-
-lh_status_t control_close(control_t *c, lh_status_t status, const char *reason)
-{
-    if (c == NULL) return status;
-    (void)pthread_mutex_lock(&c->lock);
-    c->request.close = true;
-    c->request.status = status;
-    (void)snprintf(c->request.reason, sizeof(c->request.reason), "%s",
-                   status == LH_OK || reason == NULL ? "" : reason);
-    (void)pthread_mutex_unlock(&c->lock);
-    wake(c);
-    (void)pthread_join(c->thread, NULL);
-    const lh_status_t agreed = atomic_load(&c->status);
-    if (agreed != LH_OK) status = fail_again(agreed, c->failure);
-    free_control(c);
-    return status;
-}
-
 static lh_status_t gather(control_t *c, const char *where, const void *mine, size_t bytes,
                           void *all)
 {
@@ -257,7 +112,7 @@ static lh_status_t gather(control_t *c, const char *where, const void *mine, siz
     r->gathered = false;
     (void)snprintf(r->where, sizeof(r->where), "%s", where);
     r->gather = true;
-    wake(c);
+    control_wake(c);
     while (!r->gathered && atomic_load(&c->status) == LH_OK && !c->closed)
         (void)pthread_cond_wait(&c->changed, &c->lock);
     const bool done = r->gathered;
@@ -281,7 +136,7 @@ lh_status_t control_barrier(control_t *c, const char *where)
 
 void control_progress(control_t *c, uint64_t step, const char *text)
 {
-    progress_write(c->word, step, text);
+    control_progress_write(c->word, step, text);
 }
 
 lh_status_t control_status(const control_t *c)
@@ -302,7 +157,7 @@ void control_fail(control_t *c, uint32_t peer, lh_status_t status, const char *r
         c->request.peer = peer;
         c->request.status = status;
         (void)snprintf(c->request.reason, sizeof(c->request.reason), "%s", reason);
-        wake(c);
+        control_wake(c);
     }
     (void)pthread_mutex_unlock(&c->lock);
 }

@@ -9,46 +9,10 @@
 #ifndef CONTROL_CONTROL_H
 #define CONTROL_CONTROL_H
 
-#include <control/control_frame.h>
-#include <control/secret.h>
+#include <control/control_conn.h>
 #include <control/world.h>
 
 typedef struct control control_t;
-
-/* What must be the same on all ranks; compared before step 0. */
-typedef struct control_fact {
-    const char *name;  /* "binary", "plugin shm 1.2.0 abi 1", "[train] batch" */
-    const char *value; /* a hash or a text; up to 128 bytes are compared      */
-} control_fact_t;
-
-typedef struct control_how {
-    uint32_t rank, size;
-    const world_t *plan;   /* places that the INI gives the ranks, to name those who have not come;
-                              NULL: not known. Until control_open returns  */
-    const char *host;      /* this rank's host name, for the world          */
-    const char *site;      /* name of its site; "" where the INI lists none */
-    const char *address;   /* rank 0: to bind to; others: to dial. A name or number */
-    uint16_t port;         /* rank 0: 0 chooses one. Others: of rank 0      */
-    int listener;          /* rank 0: a socket that listens already (inherited from the launcher),
-                              or -1                                          */
-    int port_fd;           /* rank 0: the port is written here as text once it is known; -1: no */
-    uint64_t join_ns;      /* how long to wait for all ranks                 */
-    uint64_t patience_ns;  /* others: how long rank 0 may take to be there, if longer */
-    uint64_t outage_ns;    /* how long a link between sites may be cut; 0: 3 s */
-    progress_word_t *word; /* where progress is kept for a launcher to read; NULL: here */
-    const secret_t *secret;
-    const control_fact_t *facts;
-    uint32_t fact_count;
-} control_how_t;
-
-/* Meets all ranks. Facts that differ: LH_MISMATCH and a table of who differs, on every rank. Makes
- * the world. Strangers have no effect beyond the counter "control.strangers". */
-lh_status_t control_open(const control_how_t *how, control_t **out, world_t **world) LH_MUST_CHECK;
-/* Says goodbye: what ends without one is a death. status and reason of this rank's end travel with
- * it, so that all others end with the first reason. Returns how the job ended as far as this rank
- * knows: status, or what failed before it; then fail_reason() is the sentence that all have. Rank 0
- * waits here until all others have said goodbye. NULL does nothing. */
-lh_status_t control_close(control_t *c, lh_status_t status, const char *reason);
 
 /* [any thread] Blocking, in the same order on all ranks; before step 0 and between phases, never in
  * a step. Every rank gives `bytes` of its own and gets all, in order of ranks: all is [size x
@@ -82,5 +46,23 @@ typedef struct control_counts {
     uint64_t strangers, handshakes, bytes_sent, bytes_received;
 } control_counts_t;
 void control_counts(const control_t *c, control_counts_t *out);
+
+/* ---- from inside: for control*.c alone --------------------------------------------------------- */
+
+/* How long a rank may be silent that is in another site than rank 0, or that may be. */
+uint64_t control_outage_ns(const control_t *c);
+void control_opened(control_t *c, lh_status_t status, const char *reason);
+void control_decide(control_t *c, lh_status_t status, const char *sentence);
+void control_answer(control_t *c, const void *all, size_t bytes); /* the gather is done */
+/* The thread looks for what callers ask; what woke it is taken away. */
+void control_wake(const control_t *c);
+void control_drain_wake(const control_t *c);
+void control_count(control_t *c, control_conn_t *conn);
+/* The world of all ranks' places, as a rank sees it. */
+lh_status_t control_make_world(uint32_t rank, const frame_place_t *places,
+                               const frame_welcome_t *welcome, world_t **out) LH_MUST_CHECK;
+/* "rank 3 on osaka/o1" before there is a world. */
+enum { CONTROL_NAME = 160 };
+void control_name(uint32_t rank, const char *site, const char *host, char out[CONTROL_NAME]);
 
 #endif

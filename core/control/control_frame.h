@@ -11,7 +11,6 @@
 #include <longhaul/base.h>
 
 #include <base/text.h>
-#include <control/secret.h>
 
 /* What a rank is doing, where others can read it at any time without a lock:
  * its control thread, and the launcher through memory that both map. */
@@ -29,12 +28,12 @@ typedef struct progress {
 } progress_t;
 
 /* [any thread] Of two at the same time one is kept. text NULL: none. */
-void progress_write(progress_word_t *w, uint64_t step, const char *text);
-void progress_read(const progress_word_t *w, progress_t *out);
+void control_progress_write(progress_word_t *w, uint64_t step, const char *text);
+void control_progress_read(const progress_word_t *w, progress_t *out);
 
 /* " in step 41, all-reduce of gradients 3", " in all-reduce ..." before the first step, or "". */
 enum { PROGRESS_PHRASE = PROGRESS_TEXT + 32 };
-void progress_phrase(const progress_t *p, char out[PROGRESS_PHRASE]);
+void control_progress_phrase(const progress_t *p, char out[PROGRESS_PHRASE]);
 
 enum {
     FRAME_HELLO = 1, /* to rank 0: who this is and what it found; frame_hello_t */
@@ -133,42 +132,13 @@ void frame_write_beat(text_t *out, const progress_t *progress);
 void frame_write_gather(text_t *out, uint32_t round, const char *where, const void *bytes,
                         uint32_t length);
 
-/* One connection of the control plane: TLS 1.3 with a key that both ends
- * derive from the job secret, frames over it, nothing that blocks. One thread at a time. */
-typedef struct control_tls control_tls_t; /* what all connections of a process share */
-typedef struct control_conn control_conn_t;
+/* What ranks found before step 0, side by side: who differs. */
+typedef struct rank_facts {
+    frame_hello_t hello; /* its texts are owned by whoever calls */
+} rank_facts_t;
 
-enum { CONN_STRANGER_BYTES = 4096 }; /* taken before the key is proven */
-#define CONN_NO_RANK UINT32_MAX
-
-/* secret must outlive it. */
-lh_status_t control_tls_new(const secret_t *secret, control_tls_t **out) LH_MUST_CHECK;
-void control_tls_free(control_tls_t *t);
-
-/* Takes the socket (non-blocking) over, also when it fails. rank: who dials, or CONN_NO_RANK at the
- * end that accepts: there it is known when the key is proven. limit: of a frame's payload. */
-lh_status_t conn_new(control_tls_t *t, int fd, uint32_t rank, size_t limit,
-                     control_conn_t **out) LH_MUST_CHECK;
-void conn_free(control_conn_t *c); /* closes it; NULL does nothing */
-/* No more is sent: the peer reads what was sent and then an end. */
-void conn_finish(control_conn_t *c);
-
-/* Shakes hands, sends and reads as far as it goes without waiting. LH_DENIED: the key is not
- * proven, or a stranger; LH_PEER_LOST: it has ended, what came before is still to be cut. */
-lh_status_t conn_drive(control_conn_t *c) LH_MUST_CHECK;
-bool conn_is_proven(const control_conn_t *c);
-/* Its first message has come and was made with the key of a rank, now or once before: it may have
- * been recorded. */
-bool conn_has_greeted(const control_conn_t *c);
-uint32_t conn_rank(const control_conn_t *c); /* of the end that dialled; CONN_NO_RANK: not proven */
-/* LH_AGAIN: none is whole. Valid until the next conn_drive. */
-lh_status_t conn_next(control_conn_t *c, frame_t *out) LH_MUST_CHECK;
-/* Queues a frame; conn_drive sends it. */
-void conn_put(control_conn_t *c, uint32_t type, const text_t *payload);
-size_t conn_unsent(const control_conn_t *c);
-int conn_fd(const control_conn_t *c);
-bool conn_wants_write(const control_conn_t *c);
-/* Since the last call, for counts. */
-void conn_traffic(control_conn_t *c, uint64_t *sent, uint64_t *received);
+/* True if all say the same. Else appends a line for each fact that differs: its values and the
+ * ranks that have them. */
+bool control_facts_agree(const rank_facts_t *ranks, uint32_t count, text_t *table);
 
 #endif

@@ -1,14 +1,61 @@
 /* control_server.c - rank 0's end of the star: takes ranks in, hears them, and ends the job for all
  * when one is lost. One thread; nothing here waits but for the next event. */
-#include <control/control_server_state.h>
+#include <control/control_server.h>
 
 #include <stdio.h>
 #include <sys/epoll.h>
 #include <unistd.h>
 
+#include <base/log.h>
 #include <base/memory.h>
 #include <base/sys.h>
-#include <control/control_server.h>
+#include <control/control_conn.h>
+#include <control/control_state.h>
+
+typedef struct peer {
+    struct peer *next; /* of all connections */
+    control_conn_t *conn;
+    uint32_t rank;     /* CONN_NO_RANK: its hello has not come */
+    uint32_t events;   /* asked of epoll */
+    uint64_t since_ns; /* when it connected */
+    uint64_t heard_ns;
+    bool dead; /* freed after the events at hand */
+} peer_t;
+
+typedef struct seat { /* of a rank */
+    peer_t *peer;     /* NULL: not joined, or gone */
+    char *hello;      /* payload; facts point into it */
+    progress_t progress;
+    bool far;      /* in another site than this rank */
+    bool departed; /* has said goodbye well */
+    bool gathered; /* its part of the gather at hand is here */
+} seat_t;
+
+struct control_server {
+    int listener, epoll;
+    uint32_t size;
+    peer_t *peers;
+    uint32_t pending;
+    seat_t *seats;                 /* [size]; seat 0 is this rank's own */
+    rank_facts_t *facts;           /* [size]; hellos that are here      */
+    uint32_t joined;               /* with this one */
+    char address[CONTROL_ADDRESS]; /* at which the others reach this machine */
+    bool reached_inside;           /* all so far are of this machine         */
+    control_wait_t joins;          /* when it says again who has not come */
+    uint64_t join_deadline, next_beat, last_turn;
+    bool welcomed, refused, closing;
+    uint64_t close_deadline;
+
+    char *parts; /* [size x part_bytes] of the gather at hand */
+    size_t part_bytes;
+    uint32_t arrived, round;
+    char where[FRAME_FACT_TEXT];
+
+    uint64_t hearsay_deadline; /* 0: none */
+    uint32_t hearsay_peer, hearsay_from;
+    lh_status_t hearsay_status;
+    char hearsay[FRAME_REASON];
+};
 
 enum { EVENTS = 64 };
 
@@ -49,7 +96,7 @@ static void sweep(control_t *c)
 }
 
 /* What can't be sent now is sent when epoll says so; an end is seen when it is read. */
-void server_put(control_server_t *s, peer_t *p, uint32_t type, const text_t *payload)
+static void server_put(control_server_t *s, peer_t *p, uint32_t type, const text_t *payload)
 {
     if (p == NULL || p->dead) return;
     conn_put(p->conn, type, payload);
@@ -63,8 +110,8 @@ static void put_all(control_t *c, uint32_t type, const text_t *payload)
         server_put(c->server, c->server->seats[r].peer, type, payload);
 }
 
-void server_notice(control_t *c, uint32_t type, lh_status_t status, uint32_t rank,
-                   const char *reason)
+static void server_notice(control_t *c, uint32_t type, lh_status_t status, uint32_t rank,
+                          const char *reason)
 {
     text_t payload = {0};
     frame_write_notice(&payload,
@@ -73,7 +120,7 @@ void server_notice(control_t *c, uint32_t type, lh_status_t status, uint32_t ran
     text_free(&payload);
 }
 
-void server_end(control_t *c, lh_status_t status, uint32_t rank, const char *sentence)
+static void server_end(control_t *c, lh_status_t status, uint32_t rank, const char *sentence)
 {
     control_server_t *s = c->server;
     if (s->refused || control_status(c) != LH_OK) return;
@@ -89,7 +136,7 @@ void server_end(control_t *c, lh_status_t status, uint32_t rank, const char *sen
     control_opened(c, status, sentence);
 }
 
-void server_name(const control_t *c, uint32_t rank, char out[CONTROL_NAME])
+static void server_name(const control_t *c, uint32_t rank, char out[CONTROL_NAME])
 {
     lh_assert(rank < c->how.size);
     const frame_hello_t *h = &c->server->facts[rank].hello;
@@ -97,21 +144,21 @@ void server_name(const control_t *c, uint32_t rank, char out[CONTROL_NAME])
 }
 
 /* "rank 3 on osaka/o1 (process 4711) was lost in step 41, all-reduce of gradients 3: REASON". */
-void server_tell(control_t *c, uint32_t rank, lh_status_t status, bool by_itself,
-                 const char *reason)
+static void server_tell(control_t *c, uint32_t rank, lh_status_t status, bool by_itself,
+                        const char *reason)
 {
     lh_assert(rank < c->how.size);
     char name[CONTROL_NAME], phrase[PROGRESS_PHRASE], sentence[FRAME_REASON];
-    if (rank == 0) progress_read(c->word, &c->server->seats[0].progress);
+    if (rank == 0) control_progress_read(c->word, &c->server->seats[0].progress);
     server_name(c, rank, name);
-    progress_phrase(&c->server->seats[rank].progress, phrase);
+    control_progress_phrase(&c->server->seats[rank].progress, phrase);
     (void)snprintf(sentence, sizeof(sentence), "%s (process %u) %s%s: %.1400s", name,
                    c->server->facts[rank].hello.pid, by_itself ? "failed" : "was lost", phrase,
                    reason);
     server_end(c, status, rank, sentence);
 }
 
-void server_lose(control_t *c, peer_t *p, const char *reason)
+static void server_lose(control_t *c, peer_t *p, const char *reason)
 {
     const uint32_t rank = p->rank;
     const bool expected = rank == CONN_NO_RANK || c->server->seats[rank].departed;
@@ -120,6 +167,18 @@ void server_lose(control_t *c, peer_t *p, const char *reason)
         atomic_fetch_add(&c->strangers, 1);
     else if (!expected)
         server_tell(c, rank, LH_PEER_LOST, false, reason);
+}
+
+static void server_hear(control_t *c, uint32_t from, uint32_t peer, lh_status_t status,
+                        const char *reason)
+{
+    control_server_t *s = c->server;
+    if (peer >= c->how.size || s->hearsay_deadline != 0) return;
+    s->hearsay_deadline = sys()->now_ns() + CONTROL_HEARSAY_MS * CONTROL_MS;
+    s->hearsay_from = from;
+    s->hearsay_peer = peer;
+    s->hearsay_status = status;
+    (void)snprintf(s->hearsay, sizeof(s->hearsay), "%s", reason);
 }
 
 static void refuse(control_t *c, peer_t *p, lh_status_t status, const char *sentence)
@@ -223,7 +282,7 @@ static void finish_join(control_t *c)
     text_t table = {0};
     close_door(c);
     text_append(&table, "ranks differ; nothing was started");
-    if (facts_agree(c->server->facts, c->how.size, &table))
+    if (control_facts_agree(c->server->facts, c->how.size, &table))
         welcome_all(c);
     else
         server_end(c, LH_MISMATCH, 0, table.failed ? "ranks differ" : table.data);
@@ -285,8 +344,8 @@ static bool is_round(control_t *c, uint32_t rank, uint32_t round, const char *wh
     return false;
 }
 
-void server_part(control_t *c, uint32_t rank, uint32_t round, const char *where, const void *bytes,
-                 size_t length)
+static void server_part(control_t *c, uint32_t rank, uint32_t round, const char *where,
+                        const void *bytes, size_t length)
 {
     lh_assert(rank < c->how.size);
     control_server_t *s = c->server;
@@ -421,6 +480,167 @@ static void accept_peers(control_t *c)
         watch(s, p);
         serve(c, p); /* what it said while it waited in the queue */
     }
+}
+
+/* ---- what happens when nothing comes --------------------------------------------------------- */
+
+static void beat_all(control_t *c)
+{
+    enum { BEHIND = 1 << 16 }; /* a peer that does not read needs no more heartbeats */
+    control_server_t *s = c->server;
+    progress_t progress;
+    text_t payload = {0};
+    control_progress_read(c->word, &progress);
+    frame_write_beat(&payload, &progress);
+    for (uint32_t r = 1; r < c->how.size; r++)
+        if (s->seats[r].peer != NULL && conn_unsent(s->seats[r].peer->conn) < BEHIND)
+            server_put(s, s->seats[r].peer, FRAME_BEAT, &payload);
+    text_free(&payload);
+}
+
+static void judge_silence(control_t *c, uint64_t now)
+{
+    for (uint32_t r = 1; r < c->how.size; r++) {
+        peer_t *p = c->server->seats[r].peer;
+        const uint64_t silence = c->server->seats[r].far ? control_outage_ns(c)
+                                                         : CONTROL_SILENCE_MS * CONTROL_MS;
+        if (p == NULL || now - p->heard_ns < silence) continue;
+        char reason[64];
+        (void)snprintf(reason, sizeof(reason), "silent for %.1f s",
+                       (double)(now - p->heard_ns) * 1e-9);
+        server_lose(c, p, reason);
+    }
+}
+
+static void append_missing(const control_t *c, text_t *out)
+{
+    bool *missing = mem_array(c->how.size, sizeof(*missing));
+    for (uint32_t r = 0; missing != NULL && r < c->how.size; r++)
+        missing[r] = c->server->seats[r].hello == NULL;
+    if (missing != NULL) world_ranks_text(c->how.plan, missing, out);
+    out->failed = out->failed || missing == NULL;
+    mem_free(missing);
+}
+
+static void tell_missing(control_t *c, uint64_t now)
+{
+    control_server_t *s = c->server;
+    text_t sentence = {0};
+    uint16_t port = 0;
+    if (s->welcomed || s->refused || !control_wait_due(&s->joins, now)) return;
+    if (control_port(s->listener, &port) != LH_OK) fail_clear();
+    text_printf(&sentence, "waiting for ");
+    append_missing(c, &sentence);
+    text_printf(&sentence, " since %llu s, at %s, port %u",
+                (unsigned long long)((now - s->joins.since) / 1000000000u), c->address, port);
+    if (!sentence.failed) {
+        log_line(LH_LOG_WARN, "%s", sentence.data);
+        server_notice(c, FRAME_WAIT, LH_OK, 0, sentence.data);
+    }
+    text_free(&sentence);
+}
+
+static void judge_join(control_t *c, uint64_t now)
+{
+    control_server_t *s = c->server;
+    text_t sentence = {0};
+    if (s->welcomed || s->refused || now < s->join_deadline) return;
+    text_printf(&sentence, "%u of %u ranks have come in %llu s; missing: ", s->joined, c->how.size,
+                (unsigned long long)(c->how.join_ns / 1000000000u));
+    append_missing(c, &sentence);
+    const uint64_t strangers = atomic_load(&c->strangers);
+    if (strangers > 0)
+        text_printf(&sentence, "; %llu connection%s did not prove to have the job's key",
+                    (unsigned long long)strangers, strangers == 1 ? "" : "s");
+    server_end(c, LH_TIMED_OUT, 0, sentence.failed ? "ranks are missing" : sentence.data);
+    text_free(&sentence);
+}
+
+static void judge_strangers(control_t *c, uint64_t now)
+{
+    for (peer_t *p = c->server->peers; p != NULL; p = p->next)
+        if (!p->dead && p->rank == CONN_NO_RANK &&
+            now - p->since_ns > CONTROL_PROVE_MS * CONTROL_MS)
+            server_lose(c, p, "");
+}
+
+static void judge_hearsay(control_t *c, uint64_t now)
+{
+    control_server_t *s = c->server;
+    char name[CONTROL_NAME], reason[FRAME_REASON];
+    if (s->hearsay_deadline == 0 || now < s->hearsay_deadline) return;
+    s->hearsay_deadline = 0;
+    server_name(c, s->hearsay_from, name);
+    (void)snprintf(reason, sizeof(reason), "%.1500s (seen by %s)", s->hearsay, name);
+    server_tell(c, s->hearsay_peer, s->hearsay_status, false, reason);
+}
+
+/* Somebody waits for a rank that has ended: it will never come. */
+static void check_departed(control_t *c)
+{
+    control_server_t *s = c->server;
+    for (uint32_t r = 1; s->arrived > 0 && r < c->how.size; r++)
+        if (s->seats[r].departed && !s->seats[r].gathered)
+            server_tell(c, r, LH_MISMATCH, true, "it has ended while others wait for it");
+}
+
+/* What callers of this rank ask. */
+static void server_requests(control_t *c)
+{
+    control_server_t *s = c->server;
+    (void)pthread_mutex_lock(&c->lock);
+    control_request_t r = c->request;
+    c->request.fail = false;
+    (void)pthread_mutex_unlock(&c->lock);
+    /* mine stays valid: its owner waits for the answer or the end. */
+    if (r.gather && !r.gathered && s->welcomed && control_status(c) == LH_OK)
+        server_part(c, 0, r.round, r.where, r.mine, r.bytes);
+    if (r.fail && r.peer == 0) server_tell(c, 0, r.status, true, r.reason);
+    if (r.fail && r.peer != 0) server_hear(c, 0, r.peer, r.status, r.reason);
+    if (!r.close || s->closing) return;
+    if (r.status != LH_OK) server_tell(c, 0, r.status, true, r.reason);
+    s->closing = true;
+    s->close_deadline = sys()->now_ns() + (control_status(c) == LH_OK
+                                               ? c->how.join_ns
+                                               : CONTROL_GOODBYE_MS * CONTROL_MS);
+}
+
+/* Well: all have said goodbye. Otherwise: all have been told. */
+static bool server_has_ended(control_t *c, uint64_t now)
+{
+    control_server_t *s = c->server;
+    if (!s->closing) return false;
+    const bool failed = s->refused || control_status(c) != LH_OK;
+    if (failed && s->close_deadline > now + CONTROL_GOODBYE_MS * CONTROL_MS)
+        s->close_deadline = now + CONTROL_GOODBYE_MS * CONTROL_MS;
+    if (now > s->close_deadline) return true;
+    for (uint32_t r = 1; r < c->how.size; r++) {
+        const peer_t *p = s->seats[r].peer;
+        if (p != NULL && failed && conn_unsent(p->conn) > 0) return false;
+        if (!failed && !s->seats[r].departed) return false;
+    }
+    return true;
+}
+
+static void server_turn(control_t *c)
+{
+    control_server_t *s = c->server;
+    const uint64_t now = sys()->now_ns();
+    /* This process itself stood still: nobody can be blamed for that time. */
+    if (now - s->last_turn > 4 * CONTROL_BEAT_MS * CONTROL_MS)
+        for (peer_t *p = s->peers; p != NULL; p = p->next)
+            p->heard_ns = now;
+    s->last_turn = now;
+    if (now >= s->next_beat) {
+        beat_all(c);
+        s->next_beat = now + CONTROL_BEAT_MS * CONTROL_MS;
+    }
+    judge_strangers(c, now);
+    judge_silence(c, now);
+    tell_missing(c, now);
+    judge_join(c, now);
+    judge_hearsay(c, now);
+    check_departed(c);
 }
 
 void control_server_run(control_t *c)

@@ -3,6 +3,7 @@
 #ifndef CONTROL_CONTROL_SERVER_H
 #define CONTROL_CONTROL_SERVER_H
 
+#include <control/control.h>
 #include <control/control_state.h>
 
 /* The thread of rank 0 and that of the others. */

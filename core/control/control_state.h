@@ -1,13 +1,39 @@
-/* control/control_state.h - a control plane from inside: what its thread and the callers share, and
- * the two ends of the star. For control*.c alone. */
+/* control/control_state.h - a control plane from inside: what its thread and the callers share. For
+ * control*.c alone, and for who opens one. */
 #ifndef CONTROL_CONTROL_STATE_H
 #define CONTROL_CONTROL_STATE_H
 
 #include <pthread.h>
 #include <stdatomic.h>
 
-#include <control/control.h>
-#include <control/control_frame.h>
+#include <control/control_conn.h>
+#include <control/world.h>
+
+/* What must be the same on all ranks; compared before step 0. */
+typedef struct control_fact {
+    const char *name;  /* "binary", "plugin shm 1.2.0 abi 1", "[train] batch" */
+    const char *value; /* a hash or a text; up to 128 bytes are compared      */
+} control_fact_t;
+
+typedef struct control_how {
+    uint32_t rank, size;
+    const world_t *plan;   /* places that the INI gives the ranks, to name those who have not come;
+                              NULL: not known. Until control_open returns  */
+    const char *host;      /* this rank's host name, for the world          */
+    const char *site;      /* name of its site; "" where the INI lists none */
+    const char *address;   /* rank 0: to bind to; others: to dial. A name or number */
+    uint16_t port;         /* rank 0: 0 chooses one. Others: of rank 0      */
+    int listener;          /* rank 0: a socket that listens already (inherited from the launcher),
+                              or -1                                          */
+    int port_fd;           /* rank 0: the port is written here as text once it is known; -1: no */
+    uint64_t join_ns;      /* how long to wait for all ranks                 */
+    uint64_t patience_ns;  /* others: how long rank 0 may take to be there, if longer */
+    uint64_t outage_ns;    /* how long a link between sites may be cut; 0: 3 s */
+    progress_word_t *word; /* where progress is kept for a launcher to read; NULL: here */
+    const secret_t *secret;
+    const control_fact_t *facts;
+    uint32_t fact_count;
+} control_how_t;
 
 #define CONTROL_MS UINT64_C(1000000) /* ns */
 
@@ -38,6 +64,7 @@ typedef struct control_request {
     char reason[FRAME_REASON]; /* of fail or close */
 } control_request_t;
 
+typedef struct control control_t;
 typedef struct control_server control_server_t;
 typedef struct control_client control_client_t;
 
@@ -47,8 +74,7 @@ struct control {
     char address[256];
     text_t hello; /* payload of this rank's own */
     uint64_t incarnation;
-    world_t *unplanned;   /* where the caller knows no places */
-    control_wait_t joins; /* lines about who has not come     */
+    world_t *unplanned; /* where the caller knows no places */
     control_tls_t *tls;
     progress_word_t own_word, *word;
     pthread_t thread;
@@ -69,20 +95,5 @@ struct control {
     char failure[FRAME_REASON];
     _Atomic uint64_t strangers, handshakes, bytes_sent, bytes_received;
 };
-
-/* For the thread. */
-/* How long a rank may be silent that is in another site than rank 0, or that may be. */
-uint64_t control_outage_ns(const control_t *c);
-void control_opened(control_t *c, lh_status_t status, const char *reason);
-void control_decide(control_t *c, lh_status_t status, const char *sentence);
-void control_answer(control_t *c, const void *all, size_t bytes); /* the gather is done */
-void control_drain_wake(const control_t *c);
-void control_count(control_t *c, control_conn_t *conn);
-/* The world of all ranks' places, as a rank sees it. */
-lh_status_t control_make_world(uint32_t rank, const frame_place_t *places,
-                               const frame_welcome_t *welcome, world_t **out) LH_MUST_CHECK;
-/* "rank 3 on osaka/o1" before there is a world. */
-enum { CONTROL_NAME = 160 };
-void control_name(uint32_t rank, const char *site, const char *host, char out[CONTROL_NAME]);
 
 #endif

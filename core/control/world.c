@@ -192,7 +192,7 @@ static lh_status_t check_equal_sites(const world_t *w)
     return LH_OK;
 }
 
-lh_status_t group_new(const world_t *w, uint32_t which, group_t **out)
+lh_status_t world_group_new(const world_t *w, uint32_t which, group_t **out)
 {
     if (which >= LH_GROUPS) return fail(LH_INVALID, "group %u: there are %u", which, LH_GROUPS);
     if (which == LH_GROUP_ACROSS) {
@@ -205,7 +205,7 @@ lh_status_t group_new(const world_t *w, uint32_t which, group_t **out)
     g->site_begin = mem_array((size_t)w->row.sites + 1, sizeof(*g->site_begin));
     g->site_of = mem_array(w->row.size, sizeof(*g->site_of));
     if (g->ranks == NULL || g->site_begin == NULL || g->site_of == NULL) {
-        group_free(g);
+        world_group_free(g);
         return LH_NO_MEMORY;
     }
     g->size = fill_members(w, which, g);
@@ -213,7 +213,7 @@ lh_status_t group_new(const world_t *w, uint32_t which, group_t **out)
     return LH_OK;
 }
 
-void group_free(group_t *g)
+void world_group_free(group_t *g)
 {
     if (g == NULL) return;
     mem_free(g->ranks);
@@ -222,7 +222,7 @@ void group_free(group_t *g)
     mem_free(g);
 }
 
-uint32_t group_leader(const group_t *g, uint32_t site, uint32_t owner)
+uint32_t world_group_leader(const group_t *g, uint32_t site, uint32_t owner)
 {
     lh_assert(site < g->sites && owner < g->size);
     const uint32_t home = g->site_of[owner];
@@ -231,17 +231,17 @@ uint32_t group_leader(const group_t *g, uint32_t site, uint32_t owner)
     return g->site_begin[site] + (owner - g->site_begin[home]) % size;
 }
 
-uint32_t group_site_size(const group_t *g, uint32_t site)
+uint32_t world_group_site_size(const group_t *g, uint32_t site)
 {
     lh_assert(site < g->sites);
     return g->site_begin[site + 1] - g->site_begin[site];
 }
 
-uint32_t group_largest_site(const group_t *g)
+uint32_t world_group_largest_site(const group_t *g)
 {
     uint32_t most = 0;
     for (uint32_t s = 0; s < g->sites; s++)
-        if (group_site_size(g, s) > most) most = group_site_size(g, s);
+        if (world_group_site_size(g, s) > most) most = world_group_site_size(g, s);
     return most;
 }
 

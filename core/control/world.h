@@ -61,13 +61,13 @@ typedef struct group {
 } group_t;
 
 /* LH_GROUP_SELF, _DATA, _SITE or _ACROSS. ACROSS asks for sites of equal size and says so. */
-lh_status_t group_new(const world_t *w, uint32_t which, group_t **out) LH_MUST_CHECK;
-void group_free(group_t *g);
+lh_status_t world_group_new(const world_t *w, uint32_t which, group_t **out) LH_MUST_CHECK;
+void world_group_free(group_t *g);
 /* Who stands for `owner` (a member) in a site: itself in its own; elsewhere the member whose place
  * in its site is the owner's place modulo the site's size. */
-uint32_t group_leader(const group_t *g, uint32_t site, uint32_t owner);
-uint32_t group_site_size(const group_t *g, uint32_t site); /* its members of the group */
-uint32_t group_largest_site(const group_t *g);             /* members of it */
+uint32_t world_group_leader(const group_t *g, uint32_t site, uint32_t owner);
+uint32_t world_group_site_size(const group_t *g, uint32_t site); /* its members of the group */
+uint32_t world_group_largest_site(const group_t *g);             /* members of it */
 
 /* The world and the job's key as plugins see them, through the host. */
 typedef struct published published_t;

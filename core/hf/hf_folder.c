@@ -11,7 +11,7 @@
 #include <base/file.h>
 #include <base/memory.h>
 #include <base/sys.h>
-#include <checkpoint/commit.h>
+#include <checkpoint/checkpoint_folder.h>
 
 enum { DIGITS = 8, NAMES_TRIED = 4, PLACES_TRIED = 100, PAUSE_NS = 20000000 };
 #define PATIENCE_NS 10000000000u /* another's two renames take less */

@@ -23,7 +23,7 @@ static bool find_lead(const launch_t *l)
     const job_host_t *host;
     if (!l->starts) return l->place.rank == 0;
     job_rank_place(l->how.job, 0, &site, &host);
-    return host == NULL || state_is_here(l, host->name, l->how.machine != NULL);
+    return host == NULL || launch_is_here(l, host->name, l->how.machine != NULL);
 }
 
 static board_row_t *own_row; /* of this process, for an assertion that fails; or NULL */
@@ -32,7 +32,7 @@ static board_row_t *own_row; /* of this process, for an assertion that fails; or
 static bool tell_launcher(const char *sentence)
 {
     if (own_row == NULL) return false;
-    state_write_row(own_row, EXIT_INTERNAL, true, sentence);
+    launch_write_row(own_row, EXIT_INTERNAL, true, sentence);
     return true;
 }
 
@@ -43,7 +43,7 @@ static lh_status_t open_started(launch_t *l)
     (void)prctl(PR_SET_NAME, "longhaul"); /* it was started as /proc/self/exe */
     /* What this rank starts is not to keep the port open after the ranks have met. */
     if (l->place.listener >= 0) (void)fcntl(l->place.listener, F_SETFD, FD_CLOEXEC);
-    const lh_status_t status = state_map_board(l->place.board, l->place.row + 1, &board);
+    const lh_status_t status = launch_map_board(l->place.board, l->place.row + 1, &board);
     if (status == LH_OK) l->row = own_row = &board[l->place.row];
     status_assert_tell(tell_launcher);
     (void)close(l->place.board);
@@ -58,7 +58,7 @@ static lh_status_t open_ranks(launch_t *l)
         (void)snprintf(l->host, sizeof(l->host), "%s", machine);
     else if (gethostname(l->host, sizeof(l->host) - 1) != 0)
         (void)snprintf(l->host, sizeof(l->host), "localhost");
-    const lh_status_t status = place_find(l->how.job, &l->place);
+    const lh_status_t status = launch_place_find(l->how.job, &l->place);
     if (status != LH_OK) return status;
     if (machine != NULL && l->how.job->site_count == 0)
         return fail(LH_INVALID, "--host %s: the job has no [site.NAME] whose hosts it could be of",
@@ -117,7 +117,7 @@ bool launch_is_spread(const launch_t *l)
         const job_site_t *site;
         const job_host_t *host;
         job_rank_place(l->how.job, r, &site, &host);
-        if (host != NULL && !state_is_here(l, host->name, l->how.machine != NULL)) return true;
+        if (host != NULL && !launch_is_here(l, host->name, l->how.machine != NULL)) return true;
     }
     return false;
 }
@@ -159,21 +159,6 @@ void launch_began(launch_t *l)
     if (l == NULL) return;
     l->began = true;
     if (l->row != NULL) atomic_store(&l->row->began, 1);
-}
-
-void launch_note_end(const launch_t *l, const char *sentence)
-{
-    if (l != NULL) state_note_end(l, sentence);
-}
-
-bool launch_last_words(const launch_t *l, int code, const char *sentence)
-{
-    return l != NULL && state_say_last(l, code, false, sentence);
-}
-
-bool launch_died(const launch_t *l, int code, const char *sentence)
-{
-    return l != NULL && state_say_last(l, code, true, sentence);
 }
 
 control_t *launch_control(const launch_t *l)

@@ -9,7 +9,7 @@
 #ifndef LAUNCH_LAUNCH_H
 #define LAUNCH_LAUNCH_H
 
-#include <launch/launch_how.h>
+#include <launch/launch_state.h>
 
 /* body finds launch_control and launch_world. Returns its exit code or negative status; in the
  * launcher that of the first rank that failed. words: the command line of a rank that is started,
@@ -40,17 +40,6 @@ bool launch_has_links(const launch_t *l, uint32_t scope);
 
 /* A training has begun, and its train.log is there: why the job ends is to stand there. */
 void launch_began(launch_t *l);
-/* Adds that to train.log where the training of this process has begun. What is printed to stderr as
- * well is printed by the caller. */
-void launch_note_end(const launch_t *l, const char *sentence);
-
-/* Why this process ends, for the launcher, which prints one line for all. False: nobody listens,
- * print it. */
-bool launch_last_words(const launch_t *l, int code, const char *sentence);
-
-/* The same of a process that ends at once, without a goodbye to the other ranks. */
-bool launch_died(const launch_t *l, int code, const char *sentence);
-
 /* Reads the environment and the INI. */
 lh_status_t launch_open(const launch_how_t *how, launch_t **out) LH_MUST_CHECK;
 void launch_close(launch_t *l); /* NULL does nothing */

@@ -19,7 +19,7 @@
 #include <base/log.h>
 #include <base/memory.h>
 #include <base/sys.h>
-#include <control/control_socket.h>
+#include <control/control_open.h>
 #include <control/world.h>
 #include <launch/launch_state.h>
 
@@ -195,7 +195,7 @@ static lh_status_t meeting_tell_address(meeting_t *m, control_how_t *how, int *l
 static lh_status_t meeting_read_address(meeting_t *m, launch_place_t *p)
 {
     enum { FILE_BYTES = 512 };
-    const uint64_t end = sys()->now_ns() + state_patience(m->launch);
+    const uint64_t end = sys()->now_ns() + launch_patience(m->launch);
     while (!file_exists(m->file)) {
         if (sys()->now_ns() > end)
             return fail(LH_TIMED_OUT,
@@ -261,7 +261,7 @@ static lh_status_t meeting_begin(meeting_t *m)
                          .site = site != NULL ? site->name : "",
                          .port_fd = -1,
                          .join_ns = l->how.job->launch.join_timeout_ns,
-                         .patience_ns = state_patience(l),
+                         .patience_ns = launch_patience(l),
                          .outage_ns = l->how.job->transports[LH_LINK_WAN].outage_ns,
                          .word = l->row != NULL ? &l->row->word : NULL,
                          .secret = m->secret,
@@ -293,7 +293,7 @@ static void *watchdog_run(void *argument)
     if (poll(fds, 1, TOLD_GRACE_MS) != 0) return NULL;
     const char *reason = control_failure(m->launch->control);
     const int code = status_exit_code(control_status(m->launch->control));
-    if (!state_say_last(m->launch, code, false, reason)) log_end(reason);
+    if (!launch_last_words(m->launch, code, reason)) log_end(reason);
     _exit(code);
 }
 

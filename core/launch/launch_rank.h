@@ -2,7 +2,8 @@
 #ifndef LAUNCH_LAUNCH_RANK_H
 #define LAUNCH_LAUNCH_RANK_H
 
-#include <launch/launch_how.h>
+#include <control/control_open.h>
+#include <launch/launch_state.h>
 
 /* What must be the same on all ranks of a job, as texts that can be compared and shown. */
 typedef struct launch_facts {

@@ -25,7 +25,7 @@
 #include <base/log.h>
 #include <base/memory.h>
 #include <base/sys.h>
-#include <control/control_socket.h>
+#include <control/control_conn.h>
 #include <launch/launch_state.h>
 #include <launch/machine.h>
 
@@ -93,7 +93,7 @@ static lh_status_t starter_find_ranks(starter_t *s)
         job_rank_place(job, r, &site, &host);
         if (host == NULL)
             status = starter_add_rank(s, &capacity, r, l->host, "");
-        else if (state_is_here(l, host->name, asked))
+        else if (launch_is_here(l, host->name, asked))
             status = starter_add_rank(s, &capacity, r, host->name, site->name);
     }
     if (status == LH_OK && s->count == 0)
@@ -150,7 +150,7 @@ static lh_status_t starter_make_board(starter_t *s)
     if (s->place.board < 0 ||
         sys()->ftruncate(s->place.board, (off_t)(s->count * sizeof(board_row_t))) != 0)
         return fail_io(errno, "cannot share memory between ranks");
-    return state_map_board(s->place.board, s->count, &s->board);
+    return launch_map_board(s->place.board, s->count, &s->board);
 }
 
 /* With room for one more variable, the rank's own, and the NULL at the end. */
@@ -197,7 +197,7 @@ static lh_status_t starter_start_rank(starter_t *s, uint32_t index)
     own.rank = r->rank;
     own.row = index;
     if (r->rank != 0) own.listener = -1;
-    place_write(&own, &place);
+    launch_place_write(&own, &place);
     lh_status_t status = text_status(&place);
     if (status != LH_OK) return status;
     s->variables[s->variable_count] = place.data;
@@ -409,8 +409,8 @@ static void started_tell_death(const starter_t *s, const started_t *r, const cha
     lh_assert(r >= s->ranks && r < s->ranks + s->count);
     progress_t progress;
     char phrase[PROGRESS_PHRASE];
-    progress_read(&s->board[r - s->ranks].word, &progress);
-    progress_phrase(&progress, phrase);
+    control_progress_read(&s->board[r - s->ranks].word, &progress);
+    control_progress_phrase(&progress, phrase);
     text_printf(out, "rank %u on %s%s%s ", r->rank, r->site, r->site[0] != '\0' ? "/" : "",
                 r->host);
     if (WIFSIGNALED(r->how)) {
@@ -427,7 +427,7 @@ static void started_tell_death(const starter_t *s, const started_t *r, const cha
 static void starter_tell(const starter_t *s, const char *sentence)
 {
     log_end(sentence);
-    state_note_end(s->launch, sentence);
+    launch_note_end(s->launch, sentence);
 }
 
 /* One line for the whole machine: the rank's own words where it had time for some, else how it died. */
@@ -467,7 +467,7 @@ static int starter_end_code(const starter_t *s)
     if (s->stops > 1) {
         (void)snprintf(sentence, sizeof(sentence), "ended at once by a second signal, %d (%s)",
                        s->last_stop, strsignal(s->last_stop));
-        state_note_end(s->launch, sentence);
+        launch_note_end(s->launch, sentence);
         return 128 + s->last_stop;
     }
     if (starter_ended_as_asked(s)) {

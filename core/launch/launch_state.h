@@ -1,14 +1,64 @@
-/* launch/launch_state.h - what a launcher and a rank share: the memory in which a rank tells what it
- * is doing and why it ended, and what is asked of both. */
+/* launch/launch_state.h - what the parts of a launch share: what the command line told it, the place
+ * that a starter gave this process, and the board, memory in which each rank tells its launcher what
+ * it is doing and why it ended.
+ *
+ * It lies under launch.h, which commands include: the launcher (launch_start.h) and a rank
+ * (launch_rank.h) are chosen by launch.c and both need what is here. */
 #ifndef LAUNCH_LAUNCH_STATE_H
 #define LAUNCH_LAUNCH_STATE_H
 
-#include <launch/launch_how.h>
-#include <launch/launch_place.h>
+#include <config/job.h>
+#include <control/control.h>
+#include <plugin/registry.h>
+
+typedef struct launch launch_t;
+
+/* From the command line. All of it outlives the launch. */
+typedef struct launch_how {
+    const job_t *job;          /* NULL: the command has none, and this process is alone        */
+    bool ranks;                /* the command may be one of several ranks                       */
+    const char *machine;       /* which of [site.*] hosts this machine is; NULL: its own name   */
+    host_t *host;              /* plugins ask it for the world that a rank has met              */
+    const registry_t *plugins; /* loaded ones are compared between ranks                  */
+    /* What a rank checks, and loads, before it meets the others. */
+    lh_status_t (*check)(void *context);
+    void *context;
+} launch_how_t;
+
+/* ---- the place of this process -------------------------------------------------------------- */
+
+enum { PLACE_ADDRESS = 256, PLACE_MEETING = 96 };
+/* The variable by which a launcher of ours tells a rank its place. */
+#define PLACE_OURS "LONGHAUL_LAUNCH"
+
+typedef struct launch_place {
+    const char *by; /* "torchrun"; NULL: nobody started this process as a rank */
+    uint32_t rank, size;
+    uint32_t here;               /* ranks on this machine, as the starter says; 0: it does not */
+    char address[PLACE_ADDRESS]; /* of rank 0; "": not said                            */
+    uint16_t port;               /* 0: not said                                        */
+    char meeting[PLACE_MEETING]; /* names this start of the job: the same on all its ranks, another
+                                    one the next time; "": address and port are known */
+    /* by a launcher of ours */
+    bool ours;
+    bool skip; /* this rank leads, and nothing is to be done: it tells the others */
+    int board, secret, listener; /* inherited descriptors; listener may be -1 */
+    uint32_t row;                /* of the board */
+} launch_place_t;
+
+/* From the environment of a launcher of ours, of torchrun, Open MPI, PMIx or Slurm. Refuses what
+ * contradicts itself or the INI, with both values. */
+lh_status_t launch_place_find(const job_t *job, launch_place_t *out) LH_MUST_CHECK;
+/* The value of PLACE_OURS for a rank that is started. */
+void launch_place_write(const launch_place_t *p, text_t *out);
+
+/* ---- the board ------------------------------------------------------------------------------ */
 
 enum { BOARD_WORDS = 1900, LAUNCH_HOST = 64 };
 
-/* Memory that a launcher shares with the ranks that it started: a row each. */
+/* A row of the board: one for each rank of this machine, mapped by the launcher and by that rank.
+ * The rank alone writes it, the launcher alone reads it, also after the rank has died: so nothing in
+ * it is under a lock that a dead process could hold. */
 typedef struct board_row {
     progress_word_t word;       /* what the rank is doing */
     _Atomic uint32_t began;     /* its training has, and train.log is open */
@@ -16,8 +66,8 @@ typedef struct board_row {
     _Atomic uint32_t closed;    /* it has come to its end; else exit code 0 is no success */
     _Atomic uint32_t has_words; /* what follows is written before it */
     bool died;                  /* it says no goodbye: others take it for lost */
-    int32_t code;
-    char words[BOARD_WORDS];
+    int32_t code;               /* its exit code, as it knew it when it wrote the words */
+    char words[BOARD_WORDS];    /* why it ends */
 } board_row_t;
 
 struct launch {
@@ -37,16 +87,23 @@ struct launch {
     world_t *world;
 };
 
-/* Whether [site.*] hosts means this machine. asked: the machine was named by --host. */
-bool state_is_here(const launch_t *l, const char *host, bool asked);
-/* Nanoseconds that a rank waits for the others to come. */
-uint64_t state_patience(const launch_t *l);
-lh_status_t state_map_board(int fd, uint32_t rows, board_row_t **out) LH_MUST_CHECK;
+lh_status_t launch_map_board(int fd, uint32_t rows, board_row_t **out) LH_MUST_CHECK;
 /* Writes into the row of a rank why it ends: the first words count. */
-void state_write_row(board_row_t *row, int code, bool died, const char *sentence);
-/* As launch_note_end. */
-void state_note_end(const launch_t *l, const char *sentence);
-/* As launch_last_words; died: as launch_died. */
-bool state_say_last(const launch_t *l, int code, bool died, const char *sentence);
+void launch_write_row(board_row_t *row, int code, bool died, const char *sentence);
+
+/* Whether [site.*] hosts means this machine. asked: the machine was named by --host. */
+bool launch_is_here(const launch_t *l, const char *host, bool asked);
+/* Nanoseconds that a rank waits for the others to come. */
+uint64_t launch_patience(const launch_t *l);
+
+/* ---- why this process ends ------------------------------------------------------------------- */
+
+/* Adds that to train.log where the training of this process has begun. What is printed to stderr as
+ * well is printed by the caller. l may be NULL, here and below. */
+void launch_note_end(const launch_t *l, const char *sentence);
+/* For the launcher, which prints one line for all. False: nobody listens, print it. */
+bool launch_last_words(const launch_t *l, int code, const char *sentence);
+/* The same of a process that ends at once, without a goodbye to the other ranks. */
+bool launch_died(const launch_t *l, int code, const char *sentence);
 
 #endif

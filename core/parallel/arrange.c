@@ -333,10 +333,10 @@ static lh_status_t recorded_check(const transfers_t *t, const transfer_t *x)
     group_t *g;
     if (x->group == LH_GROUP_SELF || x->group >= LH_GROUPS)
         return fail(LH_INVALID, "'%s': group %u is none of ranks", x->name, x->group);
-    const lh_status_t status = group_new(t->world, x->group, &g);
+    const lh_status_t status = world_group_new(t->world, x->group, &g);
     if (status != LH_OK) return status;
     const uint32_t size = g->size;
-    group_free(g);
+    world_group_free(g);
     if (size == x->ways) return LH_OK;
     return fail(LH_INVALID, "'%s' is recorded over %u ranks; group '%s' has %u", x->name, x->ways,
                 transfer_groups[x->group], size);

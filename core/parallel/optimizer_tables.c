@@ -405,11 +405,11 @@ static lh_status_t family_make(const world_t *world, lh_family_t *f)
         /* Sites of unequal size have no ranks at the same place. */
         f->size[g] = 0;
         if (g == LH_GROUP_ACROSS && !world_sites_equal(world)) continue;
-        const lh_status_t status = group_new(world, g, &group);
+        const lh_status_t status = world_group_new(world, g, &group);
         if (status != LH_OK) return status;
         f->size[g] = group->size;
         f->rank[g] = group->self;
-        group_free(group);
+        world_group_free(group);
     }
     return LH_OK;
 }

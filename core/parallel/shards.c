@@ -20,7 +20,8 @@ static lh_status_t shares_make(shards_t *h)
     for (uint32_t i = 0; i < h->parameters->count; i++)
         rules[i] = optimizer_rule_of(optimizer, i);
     const bool cut = tables->cut != LH_GROUP_SELF;
-    lh_status_t status = group_new(optimizer->world, cut ? tables->cut : LH_GROUP_DATA, &h->group);
+    lh_status_t status = world_group_new(optimizer->world, cut ? tables->cut : LH_GROUP_DATA,
+                                         &h->group);
     if (status == LH_OK) {
         const shares_how_t how = {.parameters = h->parameters,
                                   .rule_of = rules,
@@ -172,7 +173,7 @@ lh_status_t shards_new(const shards_how_t *how, shards_t **out)
 void shards_free(shards_t *h)
 {
     if (h == NULL) return;
-    group_free(h->group);
+    world_group_free(h->group);
     shard_shares_free(&h->shares);
     mem_free(h->list);
     mem_free(h);

@@ -44,7 +44,7 @@ static lh_status_t group_make(const world_t *seen, walker_t *w, uint32_t group)
     if (w->groups[group] != NULL) return LH_OK;
     w->members[group] = mem_array(seen->row.size, sizeof(bool));
     lh_status_t status = w->members[group] == NULL ? LH_NO_MEMORY : LH_OK;
-    if (status == LH_OK) status = group_new(seen, group, &w->groups[group]);
+    if (status == LH_OK) status = world_group_new(seen, group, &w->groups[group]);
     for (uint32_t m = 0; status == LH_OK && m < w->groups[group]->size; m++)
         w->members[group][w->groups[group]->ranks[m]] = true;
     return status;
@@ -208,7 +208,7 @@ lh_status_t transfer_order_check(const world_t *world, const transfer_list_t *li
     if (status == LH_OK) status = waits_check(&o);
     for (uint32_t r = 0; r < size; r++) {
         for (uint32_t g = 0; g < LH_GROUPS; g++) {
-            group_free(o.walkers[r].groups[g]);
+            world_group_free(o.walkers[r].groups[g]);
             mem_free(o.walkers[r].members[g]);
         }
         mem_free(o.walkers[r].what);

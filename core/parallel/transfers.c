@@ -573,7 +573,7 @@ static lh_status_t transfers_open(transfers_t *t, const transfers_how_t *how)
     const optimizer_tables_t *tables = &t->tables;
     lh_status_t status = wide_check(tables);
     if (status == LH_OK && tables->across != TABLE_MOVES)
-        status = group_new(t->world, LH_GROUP_ACROSS, &t->across);
+        status = world_group_new(t->world, LH_GROUP_ACROSS, &t->across);
     if (status == LH_OK) status = own_what_is_saved(t);
     if (status != LH_OK) return status;
     t->value_gather_of = mem_array(how->weights->parameters->count, sizeof(*t->value_gather_of));
@@ -621,7 +621,7 @@ void transfers_free(transfers_t *t)
         move_free(t->list[i]);
     mem_free(t->list);
     mem_free(t->value_gather_of);
-    group_free(t->across);
+    world_group_free(t->across);
     shards_free(t->shards);
     mem_free(t);
 }

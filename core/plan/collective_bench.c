@@ -16,7 +16,7 @@
 #include <base/memory.h>
 #include <base/sys.h>
 #include <comm/comm.h>
-#include <control/control_socket.h>
+#include <control/control_open.h>
 #include <control/world.h>
 
 /* ---- ranks of a measurement ---- */

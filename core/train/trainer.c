@@ -10,8 +10,8 @@
 #include <base/log.h>
 #include <base/memory.h>
 #include <base/sys.h>
-#include <checkpoint/commit.h>
-#include <checkpoint/rank_save.h>
+#include <checkpoint/checkpoint_folder.h>
+#include <checkpoint/manifest.h>
 #include <engine/engine_profile.h>
 #include <engine/weights.h>
 #include <session/snapshot.h>
@@ -116,9 +116,9 @@ static lh_status_t meet_in_folder(trainer_t *t, uint64_t session)
     double seen = 1;
     if (train_agree_size(&t->agree) == 1) return LH_OK;
     const bool leads = train_agree_rank(&t->agree) == 0;
-    lh_status_t status = leads ? LH_OK : rank_save_look(folder, session);
+    lh_status_t status = leads ? LH_OK : checkpoint_folder_look(folder, session);
     if (status == LH_OK) status = train_agree_sum(&t->agree, &seen, 1);
-    if (leads) rank_save_unmark(folder, session);
+    if (leads) checkpoint_folder_unmark(folder, session);
     return status;
 }
 
@@ -129,7 +129,7 @@ static lh_status_t lead_start(trainer_t *t, lh_status_t opened)
     lh_status_t status = opened == LH_OK ? find_newest(t) : opened;
     if (status == LH_OK) status = name_run(t, &start.session);
     if (status == LH_OK && train_agree_size(&t->agree) > 1)
-        status = rank_save_mark(t->job->checkpoint.folder, start.session);
+        status = checkpoint_folder_mark(t->job->checkpoint.folder, start.session);
     start.status = status;
     if (status != LH_OK)
         (void)snprintf(start.reason, sizeof(start.reason), "%.500s", fail_reason());

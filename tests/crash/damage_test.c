@@ -11,7 +11,7 @@
 #include <unit/checkpoint/small_state.h>
 
 #include <base/log.h>
-#include <checkpoint/commit.h>
+#include <checkpoint/checkpoint_folder.h>
 #include <checkpoint/manifest.h>
 
 #define STEP_1 FOUR_FOLDER "/step-000000000001"

@@ -9,9 +9,9 @@
 #include <base/file.h>
 #include <base/memory.h>
 #include <checkpoint/checkpoint.h>
+#include <checkpoint/checkpoint_folder.h>
 #include <checkpoint/commit.h>
-#include <checkpoint/folder_lock.h>
-#include <checkpoint/rank_save.h>
+#include <checkpoint/saver.h>
 #include <crash/call_faults.h>
 #include <crash/mem_fs_shared.h>
 
@@ -95,27 +95,27 @@ typedef struct attendant {
     char said[512];
 } attendant_t;
 
-static rank_save_t save_of(const attendant_t *a, const checkpoint_meta_t *meta)
+static saver_share_t save_of(const attendant_t *a, const checkpoint_meta_t *meta)
 {
-    return (rank_save_t){.folder = FOUR_FOLDER,
-                         .rank = a->rank,
-                         .ranks = RANKS,
-                         .session = a->session,
-                         .attempt = 1,
-                         .shard_bytes = PART * sizeof(float), /* a file a tensor */
-                         .keep = a->keep,
-                         .meta = meta,
-                         .parent = ""};
+    return (saver_share_t){.folder = FOUR_FOLDER,
+                           .rank = a->rank,
+                           .ranks = RANKS,
+                           .session = a->session,
+                           .attempt = 1,
+                           .shard_bytes = PART * sizeof(float), /* a file a tensor */
+                           .keep = a->keep,
+                           .meta = meta,
+                           .parent = ""};
 }
 
 static void *attend(void *context)
 {
     attendant_t *a = context;
     const checkpoint_meta_t meta = {.run = "crash", .step = a->step, .cursor = a->step};
-    const rank_save_t how = save_of(a, &meta);
+    const saver_share_t how = save_of(a, &meta);
     share_t share;
     fill_share(&share, a->rank, a->step);
-    a->status = rank_save_write(&how, share.tensors, share.data, TENSORS);
+    a->status = saver_share_write(&how, share.tensors, share.data, TENSORS);
     (void)snprintf(a->said, sizeof(a->said), "%s", fail_reason());
     return NULL;
 }
@@ -137,12 +137,12 @@ lh_status_t four_meet(uint64_t session, uint64_t step, uint64_t keep)
             status = fail_again(ranks[r].status, ranks[r].said);
     }
     const checkpoint_meta_t meta = {.run = "crash", .step = step, .cursor = step};
-    const rank_save_t how = save_of(&ranks[0], &meta);
-    if (status == LH_OK) status = rank_save_commit(&how, NULL);
+    const saver_share_t how = save_of(&ranks[0], &meta);
+    if (status == LH_OK) status = saver_share_commit(&how, NULL);
     if (status == LH_OK)
         mem_shared_mark(MARK_RETURNED + step);
     else
-        rank_save_abandon(&how);
+        saver_share_abandon(&how);
     return status;
 }
 

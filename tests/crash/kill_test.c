@@ -13,8 +13,7 @@
 
 #include <base/log.h>
 #include <base/sys.h>
-#include <checkpoint/commit.h>
-#include <checkpoint/folder_lock.h>
+#include <checkpoint/checkpoint_folder.h>
 #include <checkpoint/writer.h>
 
 enum { CI_KILLS = 30, TORTURE_KILLS = 1000, KEEP = 3, MOST_US = 40000, LOCK_S = 120 };

@@ -12,7 +12,7 @@
 #include <unit/base/scratch_files.h>
 
 #include <base/log.h>
-#include <checkpoint/commit.h>
+#include <checkpoint/checkpoint_folder.h>
 
 enum { WHOLE_BITS = 9, SAMPLES = 64, DEFERRED = 16, PATH = 128 };
 

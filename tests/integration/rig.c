@@ -10,7 +10,7 @@
 
 #include <base/memory.h>
 #include <config/job_load.h>
-#include <control/control_socket.h>
+#include <control/control_open.h>
 #include <engine/program.h>
 #include <engine/weights.h>
 

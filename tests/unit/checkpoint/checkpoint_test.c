@@ -8,7 +8,9 @@
 
 #include <base/log.h>
 #include <base/sys.h>
+#include <checkpoint/checkpoint_folder.h>
 #include <checkpoint/commit.h>
+#include <checkpoint/manifest.h>
 
 static void what_was_saved_is_read_back(void **state)
 {

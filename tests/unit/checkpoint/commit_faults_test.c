@@ -7,6 +7,7 @@
 
 #include <base/log.h>
 #include <base/sys.h>
+#include <checkpoint/checkpoint_folder.h>
 #include <checkpoint/commit.h>
 
 /* A table that counts the calls that change something and fails the n-th. */

@@ -5,7 +5,7 @@
 #include <unistd.h>
 
 #include <base/file.h>
-#include <checkpoint/folder_lock.h>
+#include <checkpoint/checkpoint_folder.h>
 
 #define MS ((uint64_t)1000000)
 

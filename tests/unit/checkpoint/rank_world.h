@@ -13,8 +13,7 @@
 #include <base/log.h>
 #include <base/sys.h>
 #include <checkpoint/checkpoint.h>
-#include <checkpoint/commit.h>
-#include <checkpoint/folder_lock.h>
+#include <checkpoint/checkpoint_folder.h>
 #include <checkpoint/writer.h>
 
 enum { WORLD_TENSORS = 8, WORLD_MOST = 256, WORLD_RANKS = 8, WORLD_REASON = 512 };

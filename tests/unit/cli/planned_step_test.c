@@ -22,7 +22,7 @@
 #include <cli/check.h>
 #include <cli/model_source.h>
 #include <config/job_load.h>
-#include <control/control_socket.h>
+#include <control/control_open.h>
 #include <control/world.h>
 #include <data/indexed.h>
 #include <engine/engine_profile.h>

@@ -29,7 +29,7 @@ static inline float canonical_sum(const group_t *g, lh_dtype_t dtype, void *cons
     for (uint32_t k = 1; k <= g->sites; k++) {
         const uint32_t site = (home + k) % g->sites, begin = g->site_begin[site];
         const uint32_t size = g->site_begin[site + 1] - begin;
-        const uint32_t last = group_leader(g, site, owner) - begin;
+        const uint32_t last = world_group_leader(g, site, owner) - begin;
         float inside = test_load(dtype, inputs[begin + (last + 1) % size], at);
         for (uint32_t i = 2; i <= size; i++)
             inside += test_load(dtype, inputs[begin + (last + i) % size], at);

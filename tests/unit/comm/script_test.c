@@ -136,7 +136,7 @@ static void open_rank(bench_t *b, uint32_t r)
     for (uint32_t i = 0; i < b->size; i++)
         (void)snprintf(k->world->ranks[i].site_name, WORLD_SITE_NAME, "%c", b->spec.sites[i]);
     world_number(k->world);
-    assert_int_equal(group_new(k->world, LH_GROUP_DATA, &k->group), LH_OK);
+    assert_int_equal(world_group_new(k->world, LH_GROUP_DATA, &k->group), LH_OK);
     k->whole = mem_new(b->spec.elements * item + 64);
     k->before_whole = mem_new(b->spec.elements * item + 64);
     k->cut = mem_new(cut_room(b) * item);
@@ -424,7 +424,7 @@ static void close_rank(rank_t *k)
     mem_free(k->before_cut);
     mem_free(k->staging);
     script_free(&k->script);
-    group_free(k->group);
+    world_group_free(k->group);
     world_free(k->world);
 }
 

@@ -6,7 +6,7 @@
 #include <fcntl.h>
 #include <sys/socket.h>
 
-#include <control/control_frame.h>
+#include <control/control_conn.h>
 
 enum { FRAMES = 3, BYTES = 400, MORE = 20000, WIRE = 1 << 16, RANK = 5 };
 enum { CI_FLIPS = 10000, TORTURE_FLIPS = 1000000 };

@@ -7,8 +7,7 @@
 #include <unistd.h>
 
 #include <base/sys.h>
-#include <control/control.h>
-#include <control/control_socket.h>
+#include <control/control_open.h>
 
 enum { RANKS = 4 };
 

@@ -46,33 +46,33 @@ static void groups_list_sites_one_after_the_other(void **state)
     (void)state;
     world_t *w = world_of(3, "abab");
     group_t *g;
-    assert_int_equal(group_new(w, LH_GROUP_DATA, &g), LH_OK);
+    assert_int_equal(world_group_new(w, LH_GROUP_DATA, &g), LH_OK);
     const uint32_t data[] = {0, 2, 1, 3};
     assert_memory_equal(g->ranks, data, sizeof(data));
     assert_int_equal(g->self, 3);
     assert_int_equal(g->sites, 2);
     assert_int_equal(g->site_begin[1], 2);
     assert_int_equal(g->site_begin[2], 4);
-    group_free(g);
+    world_group_free(g);
 
-    assert_int_equal(group_new(w, LH_GROUP_SITE, &g), LH_OK);
+    assert_int_equal(world_group_new(w, LH_GROUP_SITE, &g), LH_OK);
     assert_int_equal(g->size, 2);
     assert_int_equal(g->ranks[0], 1);
     assert_int_equal(g->self, 1);
     assert_int_equal(g->sites, 1);
-    group_free(g);
+    world_group_free(g);
 
-    assert_int_equal(group_new(w, LH_GROUP_ACROSS, &g), LH_OK);
+    assert_int_equal(world_group_new(w, LH_GROUP_ACROSS, &g), LH_OK);
     assert_int_equal(g->size, 2);
     assert_int_equal(g->ranks[0], 2);
     assert_int_equal(g->ranks[1], 3);
     assert_int_equal(g->sites, 2);
-    group_free(g);
+    world_group_free(g);
 
-    assert_int_equal(group_new(w, LH_GROUP_SELF, &g), LH_OK);
+    assert_int_equal(world_group_new(w, LH_GROUP_SELF, &g), LH_OK);
     assert_int_equal(g->size, 1);
     assert_int_equal(g->ranks[0], 3);
-    group_free(g);
+    world_group_free(g);
     world_free(w);
 }
 
@@ -81,7 +81,7 @@ static void across_asks_for_equal_sites(void **state)
     (void)state;
     world_t *w = world_of(0, "aab");
     group_t *g;
-    assert_int_equal(group_new(w, LH_GROUP_ACROSS, &g), LH_INVALID);
+    assert_int_equal(world_group_new(w, LH_GROUP_ACROSS, &g), LH_INVALID);
     assert_non_null(strstr(fail_reason(), "site 'a' has 2 ranks, site 'b' has 1"));
     world_free(w);
 }
@@ -91,12 +91,12 @@ static void leaders_wrap_round_smaller_sites(void **state)
     (void)state;
     world_t *w = world_of(0, "aaabbc");
     group_t *g;
-    assert_int_equal(group_new(w, LH_GROUP_DATA, &g), LH_OK);
+    assert_int_equal(world_group_new(w, LH_GROUP_DATA, &g), LH_OK);
     const uint32_t expected[3][6] = {{0, 1, 2, 0, 1, 0}, {3, 4, 3, 3, 4, 3}, {5, 5, 5, 5, 5, 5}};
     for (uint32_t s = 0; s < 3; s++)
         for (uint32_t o = 0; o < 6; o++)
-            assert_int_equal(group_leader(g, s, o), expected[s][o]);
-    group_free(g);
+            assert_int_equal(world_group_leader(g, s, o), expected[s][o]);
+    world_group_free(g);
     world_free(w);
 }
 

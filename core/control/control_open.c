@@ -1,15 +1,20 @@
-/* control_client.c - the other ranks' end of the star: dials rank 0 until it is there, joins, sends
- * heartbeats and hears how the job fares. */
-#include <control/control_client.h>
+/* control_open.c - a control plane's thread, and the end of the star that all ranks but 0 have: it dials
+ * rank 0 until it is there, joins, sends heartbeats and hears how the job fares. Rank 0's end is
+ * control_server.c. */
+#include <control/control_open.h>
 
 #include <errno.h>
 #include <poll.h>
+#include <signal.h>
 #include <stdio.h>
+#include <sys/eventfd.h>
+#include <unistd.h>
 
 #include <base/log.h>
 #include <base/memory.h>
 #include <base/sys.h>
-#include <control/control_socket.h>
+#include <control/control_conn.h>
+#include <control/control_server.h>
 
 enum { DIAL_MS = 2000, FIRST_PAUSE_MS = 10, LAST_PAUSE_MS = 250 };
 
@@ -23,9 +28,10 @@ struct control_client {
     char zero_name[CONTROL_NAME]; /* of rank 0 */
     uint32_t zero_pid;
     progress_t zero;
+    control_wait_t joins; /* when it says again that rank 0 is not there */
 };
 
-lh_status_t control_client_new(control_t *c, control_client_t **out)
+static lh_status_t control_client_new(control_t *c, control_client_t **out)
 {
     control_client_t *k = mem_new(sizeof(*k));
     if (k == NULL) return LH_NO_MEMORY;
@@ -34,7 +40,7 @@ lh_status_t control_client_new(control_t *c, control_client_t **out)
     return LH_OK;
 }
 
-void control_client_free(control_client_t *k)
+static void control_client_free(control_client_t *k)
 {
     if (k == NULL) return;
     conn_free(k->conn);
@@ -57,7 +63,7 @@ static void lose_zero(control_t *c, const char *reason)
     char phrase[PROGRESS_PHRASE], process[32] = "", sentence[FRAME_REASON];
     k->over = true;
     if (control_status(c) != LH_OK || k->said_bye) return;
-    progress_phrase(&k->zero, phrase);
+    control_progress_phrase(&k->zero, phrase);
     if (k->zero_pid != 0) (void)snprintf(process, sizeof(process), " (process %u)", k->zero_pid);
     (void)snprintf(sentence, sizeof(sentence), "%s%s was lost%s: %.1000s", k->zero_name, process,
                    phrase, reason);
@@ -177,7 +183,7 @@ static void beat(control_t *c)
 {
     progress_t progress;
     text_t payload = {0};
-    progress_read(c->word, &progress);
+    control_progress_read(c->word, &progress);
     frame_write_beat(&payload, &progress);
     put(c->client, FRAME_BEAT, &payload);
 }
@@ -321,7 +327,7 @@ static void tell_absence(const control_t *c)
     char name[CONTROL_NAME], sentence[FRAME_REASON];
     world_rank_text(c->how.plan, 0, name, sizeof(name));
     (void)snprintf(sentence, sizeof(sentence), "waiting for %s since %llu s: %s", name,
-                   (unsigned long long)((sys()->now_ns() - c->joins.since) / 1000000000u),
+                   (unsigned long long)((sys()->now_ns() - c->client->joins.since) / 1000000000u),
                    fail_reason());
     tell_wait(c, sentence);
 }
@@ -338,7 +344,7 @@ static lh_status_t join(control_t *c)
          pause = pause * 2 < LAST_PAUSE_MS ? pause * 2 : LAST_PAUSE_MS) {
         const lh_status_t status = try_once(c);
         if (status != LH_AGAIN) return status;
-        if (control_wait_due(&c->joins, sys()->now_ns())) tell_absence(c);
+        if (control_wait_due(&c->client->joins, sys()->now_ns())) tell_absence(c);
         if (sys()->now_ns() > end) {
             char why[512];
             (void)snprintf(why, sizeof(why), "%s", fail_reason());
@@ -349,7 +355,7 @@ static lh_status_t join(control_t *c)
     }
 }
 
-void control_client_run(control_t *c)
+static void control_client_run(control_t *c)
 {
     const lh_status_t status = join(c);
     if (status != LH_OK) {
@@ -358,4 +364,147 @@ void control_client_run(control_t *c)
     }
     run(c);
     if (c->client->conn != NULL) conn_finish(c->client->conn);
+}
+
+/* ---- open and close -------------------------------------------------------------------------- */
+
+static lh_status_t write_hello(control_t *c)
+{
+    const frame_hello_t hello = {.version = FRAME_VERSION,
+                                 .rank = c->how.rank,
+                                 .size = c->how.size,
+                                 .pid = (uint32_t)getpid(),
+                                 .incarnation = c->incarnation,
+                                 .site = c->site,
+                                 .host = c->host,
+                                 .fact_count = c->how.fact_count};
+    if (c->how.fact_count > FRAME_FACTS)
+        return fail(LH_INVALID, "%u facts to compare, at most %d are", c->how.fact_count,
+                    FRAME_FACTS);
+    frame_write_hello(&c->hello, &hello);
+    for (uint32_t i = 0; i < c->how.fact_count; i++) {
+        frame_put_text(&c->hello, c->how.facts[i].name, FRAME_FACT_TEXT);
+        frame_put_text(&c->hello, c->how.facts[i].value, FRAME_FACT_TEXT);
+    }
+    return text_status(&c->hello);
+}
+
+static void *thread_run(void *argument)
+{
+    control_t *c = argument;
+    (void)pthread_setname_np(pthread_self(), "lh-control");
+    if (c->server != NULL)
+        control_server_run(c);
+    else
+        control_client_run(c);
+    (void)pthread_mutex_lock(&c->lock);
+    c->closed = true;
+    (void)pthread_cond_broadcast(&c->changed);
+    (void)pthread_mutex_unlock(&c->lock);
+    return NULL;
+}
+
+/* Signals are the main thread's; SIGPIPE of a lost peer is nobody's. */
+static lh_status_t start_thread(control_t *c)
+{
+    sigset_t all, before;
+    (void)sigfillset(&all);
+    (void)pthread_sigmask(SIG_SETMASK, &all, &before);
+    const int error = pthread_create(&c->thread, NULL, thread_run, c);
+    (void)pthread_sigmask(SIG_SETMASK, &before, NULL);
+    if (error != 0)
+        return fail(LH_NO_MEMORY, "cannot start the control plane's thread: %s", strerror(error));
+    return LH_OK;
+}
+
+static void free_control(control_t *c)
+{
+    control_server_free(c->server);
+    control_client_free(c->client);
+    control_tls_free(c->tls);
+    world_free(c->world);
+    world_free(c->unplanned);
+    text_free(&c->hello);
+    if (c->wake_fd >= 0) (void)close(c->wake_fd);
+    if (c->fail_fd >= 0) (void)close(c->fail_fd);
+    (void)pthread_cond_destroy(&c->changed);
+    (void)pthread_mutex_destroy(&c->lock);
+    (void)pthread_mutex_destroy(&c->gather_lock);
+    mem_free(c);
+}
+
+static lh_status_t new_control(const control_how_t *how, control_t **out)
+{
+    control_t *c = mem_new(sizeof(*c));
+    if (c == NULL) return LH_NO_MEMORY;
+    c->how = *how;
+    (void)snprintf(c->host, sizeof(c->host), "%s", how->host == NULL ? "" : how->host);
+    (void)snprintf(c->site, sizeof(c->site), "%s", how->site == NULL ? "" : how->site);
+    (void)snprintf(c->address, sizeof(c->address), "%s", how->address == NULL ? "" : how->address);
+    c->word = how->word != NULL ? how->word : &c->own_word;
+    (void)pthread_mutex_init(&c->gather_lock, NULL);
+    (void)pthread_mutex_init(&c->lock, NULL);
+    (void)pthread_cond_init(&c->changed, NULL);
+    c->wake_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
+    c->fail_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
+    lh_status_t status = LH_OK;
+    if (c->wake_fd < 0 || c->fail_fd < 0 ||
+        sys()->random(&c->incarnation, sizeof(c->incarnation)) != 0)
+        status = fail_io(errno, "cannot start the control plane");
+    if (status == LH_OK) status = write_hello(c);
+    if (status == LH_OK && how->plan == NULL) {
+        status = world_new(how->rank, how->size, &c->unplanned);
+        c->how.plan = c->unplanned;
+    }
+    if (status == LH_OK) status = control_tls_new(how->secret, &c->tls);
+    if (status == LH_OK && how->rank == 0) status = control_server_new(c, &c->server);
+    if (status == LH_OK && how->rank != 0) status = control_client_new(c, &c->client);
+    if (status == LH_OK) status = start_thread(c);
+    if (status != LH_OK) {
+        free_control(c);
+        return status;
+    }
+    *out = c;
+    return LH_OK;
+}
+
+lh_status_t control_open(const control_how_t *how, control_t **out, world_t **world)
+{
+    control_t *c;
+    if (how->size == 0 || how->rank >= how->size)
+        return fail(LH_INVALID, "rank %u of %u ranks: ranks count from 0", how->rank, how->size);
+    lh_status_t status = new_control(how, &c);
+    if (status != LH_OK) return status;
+    (void)pthread_mutex_lock(&c->lock);
+    while (!c->open_done)
+        (void)pthread_cond_wait(&c->changed, &c->lock);
+    status = c->open_status;
+    (void)pthread_mutex_unlock(&c->lock);
+    if (status != LH_OK) {
+        (void)pthread_join(c->thread, NULL); /* it has ended by itself */
+        status = fail_again(status, c->open_reason);
+        free_control(c);
+        return status;
+    }
+    *world = c->world;
+    c->world = NULL;
+    *out = c;
+    return LH_OK;
+}
+
+lh_status_t control_close(control_t *c, lh_status_t status, const char *reason)
+{
+    if (c == NULL) return status;
+    (void)pthread_mutex_lock(&c->lock);
+    c->request.close = true;
+    c->request.status = status;
+    (void)snprintf(c->request.reason, sizeof(c->request.reason), "%s",
+                   status == LH_OK || reason == NULL ? "" : reason);
+    (void)pthread_mutex_unlock(&c->lock);
+    control_wake(c);
+    (void)pthread_join(c->thread, NULL);
+    const lh_status_t agreed = atomic_load(&c->status);
+    if (agreed != LH_OK) status = fail_again(agreed, c->failure);
+    free_control(c);
+    return status;
 }

@@ -1,0 +1,492 @@
+/* checkpoint_folder.c - names, leftovers, old steps and locks of a folder of checkpoints. */
+#include <checkpoint/checkpoint_folder.h>
+
+#include <errno.h>
+#include <fcntl.h>
+#include <fnmatch.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+#include <base/file.h>
+#include <base/log.h>
+#include <base/memory.h>
+#include <base/sys.h>
+#include <checkpoint/manifest.h>
+
+#define STEP_HEAD "step-"
+#define DIGITS_5 "[0-9][0-9][0-9][0-9][0-9]"
+#define SHARDS "shard-" DIGITS_5 "-" DIGITS_5 ".safetensors"
+enum { STEP_DIGITS = 12 };
+
+void checkpoint_name(uint64_t step, char out[CHECKPOINT_NAME])
+{
+    (void)snprintf(out, CHECKPOINT_NAME, STEP_HEAD "%0*llu", STEP_DIGITS, (unsigned long long)step);
+}
+
+bool checkpoint_name_parse(const char *name, uint64_t *step)
+{
+    if (!text_starts(name, STEP_HEAD)) return false;
+    const char *digits = name + sizeof(STEP_HEAD) - 1;
+    const size_t length = strspn(digits, "0123456789");
+    if (length < STEP_DIGITS || length > 19 || digits[length] != '\0') return false;
+    const uint64_t value = strtoull(digits, NULL, 10);
+    char again[CHECKPOINT_NAME];
+    checkpoint_name(value, again);
+    if (strcmp(again, name) != 0) return false; /* more zeros than we write */
+    *step = value;
+    return true;
+}
+
+lh_status_t checkpoint_folder_make(const char *folder)
+{
+    lh_status_t status = folder_make(folder);
+    if (status != LH_OK) return status;
+    char *pointer = path_join(folder, CHECKPOINT_POINTER), *path = mem_text(folder);
+    if (pointer == NULL || path == NULL) status = LH_NO_MEMORY;
+    bool top = status != LH_OK || file_exists(pointer);
+    while (status == LH_OK && !top) {
+        char *above = path_folder(path);
+        mem_free(path);
+        path = above;
+        if (path == NULL) {
+            status = LH_NO_MEMORY;
+            break;
+        }
+        top = strcmp(path, "/") == 0 || strcmp(path, ".") == 0;
+        status = folder_sync(path);
+        /* What we may not read, we did not make. */
+        if (status != LH_OK && errno == EACCES) {
+            status = LH_OK;
+            break;
+        }
+    }
+    mem_free(path);
+    mem_free(pointer);
+    return status;
+}
+
+static int add_step(void *context, const char *name)
+{
+    checkpoint_steps_t *s = context;
+    uint64_t step;
+    if (!checkpoint_name_parse(name, &step)) return 0;
+    void *grown = mem_grow(s->steps, &s->capacity, s->count + 1, sizeof(s->steps[0]));
+    if (grown == NULL) return 1; /* that a folder cannot be read is -1 */
+    s->steps = grown;
+    s->steps[s->count++] = step;
+    return 0;
+}
+
+static int newest_first(const void *a, const void *b)
+{
+    const uint64_t x = *(const uint64_t *)a, y = *(const uint64_t *)b;
+    return x > y ? -1 : x < y;
+}
+
+lh_status_t checkpoint_steps(const char *folder, checkpoint_steps_t *out)
+{
+    *out = (checkpoint_steps_t){0};
+    errno = 0;
+    const int listed = sys()->list(folder, add_step, out);
+    if (listed != 0) {
+        const bool missing = errno == ENOENT;
+        mem_free(out->steps);
+        *out = (checkpoint_steps_t){0};
+        if (listed > 0) return LH_NO_MEMORY;
+        return missing ? LH_OK : fail_io(errno, "%s: cannot list the folder", folder);
+    }
+    if (out->count > 0) qsort(out->steps, out->count, sizeof(out->steps[0]), newest_first);
+    return LH_OK;
+}
+
+/* First out of sight, so that a crash half-way leaves no checkpoint with holes. */
+static lh_status_t remove_step(const char *folder, uint64_t step)
+{
+    char name[CHECKPOINT_NAME], hidden[CHECKPOINT_NAME + 8];
+    checkpoint_name(step, name);
+    (void)snprintf(hidden, sizeof(hidden), ".del-%s", name);
+    char *from = path_join(folder, name), *to = path_join(folder, hidden);
+    lh_status_t status = LH_NO_MEMORY;
+    if (from == NULL || to == NULL) goto free_paths;
+
+    status = folder_remove(to);
+    if (status == LH_OK && sys_rename(from, to) != 0)
+        status = fail_io(errno, "%s: cannot rename %s to it", to, from);
+    if (status == LH_OK) status = folder_sync(folder);
+    if (status == LH_OK) status = folder_remove(to);
+free_paths:
+    mem_free(from);
+    mem_free(to);
+    return status;
+}
+
+static bool is_plain(const char *folder, const char *name)
+{
+    struct stat st;
+    char *path = path_join(folder, name);
+    const bool plain = path != NULL && sys()->lstat(path, &st) == 0 && S_ISREG(st.st_mode);
+    mem_free(path);
+    return plain;
+}
+
+typedef struct step_look {
+    const char *path;
+    text_t *reason; /* why it stays; empty: it may go */
+} step_look_t;
+
+static int find_foreign(void *context, const char *name)
+{
+    const step_look_t *look = context;
+    const bool own = strcmp(name, MANIFEST_NAME) == 0 || fnmatch(SHARDS, name, 0) == 0;
+    if (own && is_plain(look->path, name)) return 0;
+    text_append(look->reason, "it holds ");
+    text_append_shown(look->reason, name, false);
+    text_append(look->reason, ", which is not of a checkpoint");
+    return 1;
+}
+
+/* What was not saved here is not removed either. *counts: it is one of those to keep. */
+static lh_status_t look_at_step(const char *path, bool old, text_t *reason, bool *counts)
+{
+    struct stat st;
+    step_look_t look = {path, reason};
+    *counts = false;
+    if (sys()->lstat(path, &st) != 0)
+        return errno == ENOENT ? LH_OK : fail_io(errno, "%s: cannot stat", path);
+    if (S_ISLNK(st.st_mode)) return LH_OK; /* whoever made it moved the step there */
+    if (!S_ISDIR(st.st_mode))
+        text_append(reason, "it is not a folder");
+    else if (!is_plain(path, MANIFEST_NAME))
+        text_append(reason, "it holds no " MANIFEST_NAME);
+    else
+        *counts = true;
+    if (*counts && old && sys()->list(path, find_foreign, &look) < 0)
+        return fail_io(errno, "%s: cannot list the folder", path);
+    return text_status(reason);
+}
+
+/* By the word in its manifest alone, which nothing else in it holds: what can't be read is good. */
+static bool is_refused(const char *path)
+{
+    char *manifest = path_join(path, MANIFEST_NAME), *text = NULL;
+    size_t length;
+    const bool refused = manifest != NULL &&
+                         file_read(manifest, MANIFEST_MOST, &text, &length) == LH_OK &&
+                         strstr(text, "\"" MANIFEST_REFUSED "\": ") != NULL;
+    mem_free(text);
+    mem_free(manifest);
+    return refused;
+}
+
+typedef struct kept { /* of the steps so far, newest first */
+    uint64_t good, all;
+} kept_t;
+
+/* A refused one stays while it is the newest, and never stands for a good one. */
+static lh_status_t prune_step(const char *folder, uint64_t step, uint64_t keep, kept_t *kept)
+{
+    char name[CHECKPOINT_NAME];
+    checkpoint_name(step, name);
+    char *path = path_join(folder, name);
+    if (path == NULL) return LH_NO_MEMORY;
+    const bool refused = is_refused(path);
+    const bool old = kept->good >= keep || (refused && kept->all > 0);
+    bool counts;
+    text_t reason = {0};
+    lh_status_t status = look_at_step(path, old, &reason, &counts);
+    if (status == LH_OK && counts) {
+        kept->all++;
+        kept->good += !refused;
+    }
+    if (status == LH_OK && old && reason.length > 0)
+        log_line(LH_LOG_WARN, "%s is not removed: %s", path, reason.data);
+    else if (status == LH_OK && old && counts)
+        status = remove_step(folder, step);
+    text_free(&reason);
+    mem_free(path);
+    return status;
+}
+
+lh_status_t checkpoint_prune(const char *folder, uint64_t newest, uint64_t keep)
+{
+    checkpoint_steps_t steps;
+    lh_status_t status = checkpoint_steps(folder, &steps);
+    kept_t kept = {0};
+    for (size_t i = 0; status == LH_OK && i < steps.count; i++)
+        if (steps.steps[i] <= newest) status = prune_step(folder, steps.steps[i], keep, &kept);
+    mem_free(steps.steps);
+    return status;
+}
+
+static bool is_leftover(const char *name)
+{
+    return text_starts(name, ".tmp-") || text_starts(name, ".del-") ||
+           text_starts(name, CHECKPOINT_POINTER ".tmp-");
+}
+
+static int find_leftover(void *context, const char *name)
+{
+    (void)context;
+    return is_leftover(name);
+}
+
+/* A folder of a save, the mark of a shared folder, or a pointer that never came to be one. */
+static int remove_leftover(void *context, const char *name)
+{
+    struct stat st;
+    if (!is_leftover(name)) return 0;
+    char *path = path_join(context, name);
+    if (path == NULL) return -1;
+    const bool file = sys()->lstat(path, &st) == 0 && !S_ISDIR(st.st_mode);
+    const int result = file ? sys()->unlink(path) : folder_remove(path) == LH_OK ? 0 : -1;
+    mem_free(path);
+    return result;
+}
+
+lh_status_t checkpoint_clean(const char *folder)
+{
+    struct stat st;
+    if (sys()->lstat(folder, &st) != 0) return LH_OK;
+    char *copy = mem_text(folder);
+    if (copy == NULL) return LH_NO_MEMORY;
+    /* Who was killed right after a rename left it unsafe: emptied now, the folder could stand under
+     * its old name after a power loss. */
+    lh_status_t status = LH_OK;
+    if (sys()->list(folder, find_leftover, NULL) == 1) status = folder_sync(folder);
+    if (status == LH_OK && sys()->list(folder, remove_leftover, copy) != 0)
+        status = fail_io(errno, "%s: cannot remove what a run left in it", folder);
+    mem_free(copy);
+    return status;
+}
+
+static lh_status_t set_aside(const char *folder, uint64_t step)
+{
+    char name[CHECKPOINT_NAME], aside[CHECKPOINT_NAME + 24];
+    checkpoint_name(step, name);
+    char *from = path_join(folder, name);
+    if (from == NULL) return LH_NO_MEMORY;
+    const char *why = is_refused(from) ? "refused" : "damaged";
+    lh_status_t status = LH_OK;
+    for (uint32_t i = 0;; i++) {
+        (void)snprintf(aside, sizeof(aside), i == 0 ? "%s-%s" : "%s-%s.%u", why, name, i);
+        char *to = path_join(folder, aside);
+        if (to == NULL) {
+            status = LH_NO_MEMORY;
+            break;
+        }
+        struct stat st;
+        const bool taken = sys()->lstat(to, &st) == 0;
+        if (!taken && sys_rename(from, to) != 0)
+            status = fail_io(errno, "%s: cannot rename %s to it", to, from);
+        mem_free(to);
+        if (!taken) break;
+    }
+    mem_free(from);
+    return status == LH_OK ? folder_sync(folder) : status;
+}
+
+void checkpoint_make_way(const char *folder, uint64_t step)
+{
+    checkpoint_steps_t steps;
+    lh_status_t status = checkpoint_steps(folder, &steps);
+    for (size_t i = 0; status == LH_OK && i < steps.count && steps.steps[i] > step; i++)
+        status = set_aside(folder, steps.steps[i]);
+    if (status != LH_OK)
+        log_line(LH_LOG_WARN, "what is above step %llu is not out of the way: %s",
+                 (unsigned long long)step, fail_reason());
+    mem_free(steps.steps);
+}
+
+void checkpoint_discard(const char *path)
+{
+    char *reason = mem_text(fail_reason());
+    if (folder_remove(path) != LH_OK)
+        log_line(LH_LOG_WARN, "%s is left behind: %s", path, fail_reason());
+    if (reason != NULL) (void)fail(LH_OK, "%s", reason);
+    mem_free(reason);
+}
+
+/* ---- who may write -------------------------------------------------------------------------- */
+
+enum { PAUSE_NS = 20000000, TRIES = 100, HOLD_NS = 300000000, HOLDER_BYTES = 512 };
+
+typedef struct wanted {
+    const char *folder, *name;
+    bool with_folder;
+    uint64_t timeout_ns, waited_ns;
+} wanted_t;
+
+/* LH_AGAIN: the file or its folder went between two looks. */
+static lh_status_t open_file(const wanted_t *w, const char *path, folder_lock_t *lock)
+{
+    lock->name = w->name;
+    lock->folder_fd = -1;
+    lock->folders = folders_missing(w->folder);
+    const lh_status_t status = folder_make(w->folder);
+    if (status == LH_IO && errno == ENOENT && lock->folders > 0) return LH_AGAIN;
+    if (status != LH_OK) return status;
+    lock->fd = sys_open(path, O_RDWR | O_CREAT | O_EXCL | O_NOFOLLOW, 0600);
+    lock->made = lock->fd >= 0;
+    if (!lock->made && errno == EEXIST) lock->fd = sys_open(path, O_RDWR | O_NOFOLLOW, 0);
+    if (lock->fd >= 0) return LH_OK;
+    return errno == ENOENT ? LH_AGAIN : fail_io(errno, "%s: cannot open", path);
+}
+
+/* ": process 4711 on t1 ...", as the one that has the lock has written into its file. */
+static void read_holder(int fd, char out[HOLDER_BYTES])
+{
+    char text[HOLDER_BYTES - 2] = "";
+    const ssize_t got = sys()->pread(fd, text, sizeof(text) - 1, 0);
+    out[0] = '\0';
+    if (got > 0) (void)snprintf(out, HOLDER_BYTES, ": %s", text);
+}
+
+static lh_status_t await_lock(int fd, const char *path, const char *holder, wanted_t *w)
+{
+    const struct timespec pause = {.tv_nsec = PAUSE_NS};
+    for (; sys()->lock(fd) != 0; w->waited_ns += PAUSE_NS) {
+        if (errno != EWOULDBLOCK && errno != EINTR)
+            return fail(LH_UNSUPPORTED, "%s: cannot lock: %s", path, strerror(errno));
+        if (w->waited_ns >= w->timeout_ns) {
+            char said[HOLDER_BYTES] = "";
+            if (holder == NULL) read_holder(fd, said);
+            return fail(LH_INVALID, "%s: another run still writes in this folder%s", path, said);
+        }
+        (void)nanosleep(&pause, NULL);
+    }
+    return LH_OK;
+}
+
+/* Where a folder can't be locked, what is open of it still tells it from another one. */
+static lh_status_t take_folder(const char *path, folder_lock_t *lock, wanted_t *w)
+{
+    lock->folder_fd = sys_open(w->folder, O_RDONLY | O_DIRECTORY, 0);
+    if (lock->folder_fd < 0 || !w->with_folder) return LH_OK;
+    const lh_status_t status = await_lock(lock->folder_fd, path, "", w);
+    if (status != LH_UNSUPPORTED) return status;
+    fail_clear();
+    return LH_OK;
+}
+
+static lh_status_t take(wanted_t *w, folder_lock_t *out)
+{
+    char *path = path_join(w->folder, w->name);
+    if (path == NULL) return LH_NO_MEMORY;
+    folder_lock_t lock;
+    lh_status_t status = LH_AGAIN;
+    for (int i = 0; i < TRIES && status == LH_AGAIN; i++) {
+        status = open_file(w, path, &lock);
+        if (status != LH_OK) continue;
+        status = await_lock(lock.fd, path, NULL, w);
+        if (status == LH_OK && !file_is(lock.fd, path)) status = LH_AGAIN;
+        bool ours = status == LH_OK || status == LH_UNSUPPORTED; /* nobody else can lock it */
+        if (status == LH_OK) status = take_folder(path, &lock, w);
+        if (status != LH_OK && ours) folder_lock_undo(&lock, w->folder);
+        if (status != LH_OK) folder_lock_give(&lock);
+    }
+    if (status == LH_AGAIN) status = fail_io(errno, "%s: cannot lock", path);
+    if (status == LH_OK) *out = lock;
+    mem_free(path);
+    return status;
+}
+
+lh_status_t folder_lock_take(const char *folder, uint64_t timeout_ns, folder_lock_t *out)
+{
+    wanted_t w = {folder, ".lock", true, timeout_ns, 0};
+    char reason[2048]; /* fail_reason() is written anew */
+    const lh_status_t status = take(&w, out);
+    if (status != LH_UNSUPPORTED) return status;
+    (void)snprintf(reason, sizeof(reason), "%s", fail_reason());
+    return fail_again(LH_IO, reason);
+}
+
+lh_status_t folder_lock_hold(const char *folder, const char *holder, bool with_folder,
+                             folder_lock_t *out)
+{
+    wanted_t w = {folder, ".run.lock", with_folder, HOLD_NS, 0};
+    const lh_status_t status = take(&w, out);
+    if (status != LH_OK) return status;
+    out->made = true; /* what a killed run left is ours to remove */
+    /* For a sentence alone: a full disk is no reason. */
+    if (sys_ftruncate(out->fd, 0) == 0) (void)!sys()->pwrite(out->fd, holder, strlen(holder), 0);
+    return LH_OK;
+}
+
+lh_status_t folder_lock_check(const folder_lock_t *lock, const char *folder)
+{
+    struct stat named, held;
+    if (lock->fd < 0 || lock->folder_fd < 0 || sys()->fstat(lock->folder_fd, &held) != 0)
+        return LH_OK;
+    if (sys()->stat(folder, &named) == 0 && named.st_dev == held.st_dev &&
+        named.st_ino == held.st_ino)
+        return LH_OK;
+    return fail_io(0, "%s: this folder was removed or replaced while a run writes in it", folder);
+}
+
+void folder_lock_give(folder_lock_t *lock)
+{
+    if (lock->fd >= 0) {
+        (void)sys()->close(lock->fd);
+        if (lock->folder_fd >= 0) (void)sys()->close(lock->folder_fd);
+    }
+    lock->fd = -1;
+}
+
+void folder_lock_undo(folder_lock_t *lock, const char *folder)
+{
+    char *path = lock->fd >= 0 && lock->made ? path_join(folder, lock->name) : NULL;
+    if (path != NULL && file_is(lock->fd, path) && sys()->unlink(path) == 0)
+        folders_unmake(folder, lock->folders);
+    mem_free(path);
+    folder_lock_give(lock);
+}
+
+/* ---- before the first step ------------------------------------------------------------------ */
+
+enum { MARK_NAME = 80, LOOK_PAUSE_NS = 20000000, NS_PER_MS = 1000000 };
+
+/* A leftover like any other, should its run be killed. */
+static char *mark_path(const char *folder, uint64_t session)
+{
+    char name[MARK_NAME];
+    (void)snprintf(name, sizeof(name), ".tmp-shared-%016llx", (unsigned long long)session);
+    return path_join(folder, name);
+}
+
+lh_status_t checkpoint_folder_mark(const char *folder, uint64_t session)
+{
+    char *path = mark_path(folder, session);
+    if (path == NULL) return LH_NO_MEMORY;
+    lh_status_t status = LH_OK;
+    const int fd = sys_open(path, O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW, 0644);
+    if (fd < 0 || sys()->close(fd) != 0) status = fail_io(errno, "%s: cannot create", path);
+    mem_free(path);
+    return status;
+}
+
+lh_status_t checkpoint_folder_look(const char *folder, uint64_t session)
+{
+    const uint64_t until = sys()->now_ns() + (uint64_t)CHECKPOINT_LOOK_MS * NS_PER_MS;
+    const struct timespec pause = {.tv_nsec = LOOK_PAUSE_NS};
+    struct stat found;
+    char *path = mark_path(folder, session);
+    if (path == NULL) return LH_NO_MEMORY;
+    bool seen;
+    while (!(seen = sys()->stat(path, &found) == 0) && sys()->now_ns() < until)
+        (void)nanosleep(&pause, NULL);
+    mem_free(path);
+    if (seen) return LH_OK;
+    return fail(LH_MISMATCH,
+                "%s: what rank 0 has just made there is not seen from here; all hosts must see the "
+                "same [checkpoint] folder",
+                folder);
+}
+
+void checkpoint_folder_unmark(const char *folder, uint64_t session)
+{
+    char *path = mark_path(folder, session);
+    if (path != NULL) (void)sys()->unlink(path);
+    mem_free(path);
+}

@@ -1,0 +1,541 @@
+/* control_conn.c - sockets, TLS over them, frames over that. */
+#include <control/control_conn.h>
+
+#include <dirent.h>
+#include <errno.h>
+#include <netdb.h>
+#include <netinet/in.h>
+#include <netinet/tcp.h>
+#include <openssl/crypto.h>
+#include <openssl/err.h>
+#include <openssl/ssl.h>
+#include <poll.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include <base/memory.h>
+#include <base/sys.h>
+
+enum { BACKLOG = 1024, PATH_BYTES = 320, SILENCE_MS = 3000, PAUSE_MS = 1000 };
+#ifndef TCP_RTO_MAX_MS
+#define TCP_RTO_MAX_MS 44 /* headers older than the kernel */
+#endif
+
+static lh_status_t resolve(const char *address, uint16_t port, bool listens, struct addrinfo **out)
+{
+    char service[8];
+    const struct addrinfo how = {.ai_family = AF_UNSPEC,
+                                 .ai_socktype = SOCK_STREAM,
+                                 .ai_flags = AI_NUMERICSERV | (listens ? AI_PASSIVE : 0)};
+    (void)snprintf(service, sizeof(service), "%u", port);
+    const int error = getaddrinfo(address, service, &how, out);
+    if (error != 0)
+        return fail(listens ? LH_INVALID : LH_UNREACHABLE,
+                    "cannot resolve the address '%s' of rank 0: %s", address,
+                    error == EAI_SYSTEM ? strerror(errno) : gai_strerror(error));
+    return LH_OK;
+}
+
+/* The inode of the socket that listens on the port, as /proc/net/tcp tells; 0: not seen. */
+static unsigned long listening_inode(const char *table, uint16_t port)
+{
+    char line[512];
+    unsigned long inode = 0;
+    FILE *f = fopen(table, "re");
+    if (f == NULL) return 0;
+    while (inode == 0 && fgets(line, sizeof(line), f) != NULL) {
+        unsigned local, state;
+        unsigned long found;
+        if (sscanf(line, " %*u: %*[0-9A-F]:%x %*[0-9A-F]:%*x %x %*s %*s %*s %*u %*u %lu", &local,
+                   &state, &found) == 3 &&
+            local == port && state == 0x0a)
+            inode = found;
+    }
+    (void)fclose(f);
+    return inode;
+}
+
+static bool has_socket(const char *pid, const char *wanted)
+{
+    char path[PATH_BYTES], target[64];
+    bool found = false;
+    (void)snprintf(path, sizeof(path), "/proc/%.16s/fd", pid);
+    DIR *folder = opendir(path);
+    if (folder == NULL) return false;
+    for (const struct dirent *e; !found && (e = readdir(folder)) != NULL;) {
+        (void)snprintf(path, sizeof(path), "/proc/%.16s/fd/%.16s", pid, e->d_name);
+        const ssize_t length = readlink(path, target, sizeof(target) - 1);
+        if (length <= 0) continue;
+        target[length] = '\0';
+        found = strcmp(target, wanted) == 0;
+    }
+    (void)closedir(folder);
+    return found;
+}
+
+/* " by process 123 (name)", or nothing. */
+static void append_owner(uint16_t port, text_t *out)
+{
+    char wanted[64], path[PATH_BYTES], name[64];
+    unsigned long inode = listening_inode("/proc/net/tcp", port);
+    if (inode == 0) inode = listening_inode("/proc/net/tcp6", port);
+    DIR *processes = inode == 0 ? NULL : opendir("/proc");
+    if (processes == NULL) return;
+    (void)snprintf(wanted, sizeof(wanted), "socket:[%lu]", inode);
+    for (const struct dirent *e; (e = readdir(processes)) != NULL;) {
+        if (e->d_name[0] < '0' || e->d_name[0] > '9' || !has_socket(e->d_name, wanted)) continue;
+        (void)snprintf(path, sizeof(path), "/proc/%.16s/comm", e->d_name);
+        FILE *f = fopen(path, "re");
+        const bool named = f != NULL && fgets(name, sizeof(name), f) != NULL;
+        if (f != NULL) (void)fclose(f);
+        text_printf(out, " by process %s (%s)", e->d_name, named ? text_trim(name) : "?");
+        break;
+    }
+    (void)closedir(processes);
+}
+
+static lh_status_t refuse_bind(const char *address, uint16_t port)
+{
+    const int error = errno;
+    if (error != EADDRINUSE)
+        return fail_io(errno, "rank 0 cannot listen on %s, port %u", address, port);
+    text_t owner = {0};
+    append_owner(port, &owner);
+    const lh_status_t status = fail(LH_INVALID,
+                                    "port %u on %s is used%s; rank 0 is to listen there", port,
+                                    address, owner.length > 0 ? owner.data : "");
+    text_free(&owner);
+    return status;
+}
+
+lh_status_t control_listen(const char *address, uint16_t port, int *fd, uint16_t *bound)
+{
+    struct addrinfo *found;
+    const int yes = 1;
+    lh_status_t status = resolve(address, port, true, &found);
+    if (status != LH_OK) return status;
+    const int s = socket(found->ai_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+    if (s < 0) {
+        status = fail_io(errno, "cannot make a socket");
+    } else {
+        (void)setsockopt(s, SOL_SOCKET, SO_REUSEADDR, &yes, sizeof(yes));
+        if (bind(s, found->ai_addr, found->ai_addrlen) != 0 || listen(s, BACKLOG) != 0)
+            status = refuse_bind(address, port);
+    }
+    if (status == LH_OK) status = control_port(s, bound);
+    if (status == LH_OK)
+        *fd = s;
+    else if (s >= 0)
+        (void)close(s);
+    freeaddrinfo(found);
+    return status;
+}
+
+lh_status_t control_port(int fd, uint16_t *port)
+{
+    struct sockaddr_storage name;
+    socklen_t length = sizeof(name);
+    if (getsockname(fd, (struct sockaddr *)&name, &length) != 0)
+        return fail_io(errno, "no port of the socket on which rank 0 listens");
+    *port = ntohs(name.ss_family == AF_INET6
+                      ? ((const struct sockaddr_in6 *)(const void *)&name)->sin6_port
+                      : ((const struct sockaddr_in *)(const void *)&name)->sin_port);
+    return LH_OK;
+}
+
+/* Small frames go out at once. A cut link is tried again each second: the kernel would double the
+ * pauses, and be silent for as long again as the cut was (Linux 6.15 on; before, it is). */
+static void set_options(int fd, uint64_t silence_ns)
+{
+    const int yes = 1, pause = PAUSE_MS, told = (int)(silence_ns / 1000000);
+    const int silence = told > SILENCE_MS ? told : SILENCE_MS;
+    (void)setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &yes, sizeof(yes));
+    (void)setsockopt(fd, IPPROTO_TCP, TCP_USER_TIMEOUT, &silence, sizeof(silence));
+    (void)setsockopt(fd, IPPROTO_TCP, TCP_RTO_MAX_MS, &pause, sizeof(pause));
+}
+
+lh_status_t control_accept(int listener, uint64_t silence_ns, int *fd)
+{
+    const int s = accept4(listener, NULL, NULL, SOCK_CLOEXEC | SOCK_NONBLOCK);
+    if (s < 0) return LH_AGAIN; /* also those that are gone again */
+    set_options(s, silence_ns);
+    *fd = s;
+    return LH_OK;
+}
+
+/* An IPv4 connection to a socket that listens for both kinds has an address of IPv6's. */
+static void unmap(struct sockaddr_storage *name, socklen_t *length)
+{
+    const struct sockaddr_in6 six = *(const struct sockaddr_in6 *)(const void *)name;
+    struct sockaddr_in four = {.sin_family = AF_INET};
+    if (name->ss_family != AF_INET6 || !IN6_IS_ADDR_V4MAPPED(&six.sin6_addr)) return;
+    memcpy(&four.sin_addr, six.sin6_addr.s6_addr + 12, sizeof(four.sin_addr));
+    *length = sizeof(four);
+    memcpy(name, &four, sizeof(four));
+}
+
+static bool is_loopback(const struct sockaddr_storage *name)
+{
+    if (name->ss_family == AF_INET6)
+        return IN6_IS_ADDR_LOOPBACK(&((const struct sockaddr_in6 *)(const void *)name)->sin6_addr);
+    return ntohl(((const struct sockaddr_in *)(const void *)name)->sin_addr.s_addr) >> 24 == 127;
+}
+
+bool control_local(int fd, char text[CONTROL_ADDRESS])
+{
+    struct sockaddr_storage name;
+    socklen_t length = sizeof(name);
+    text[0] = '\0';
+    if (getsockname(fd, (struct sockaddr *)&name, &length) != 0) return false;
+    unmap(&name, &length);
+    if (getnameinfo((const struct sockaddr *)&name, length, text, CONTROL_ADDRESS, NULL, 0,
+                    NI_NUMERICHOST) != 0)
+        text[0] = '\0';
+    return is_loopback(&name);
+}
+
+/* 0 or an errno. */
+static int connect_until(int s, const struct addrinfo *to, uint64_t deadline_ns)
+{
+    int error = 0;
+    socklen_t length = sizeof(error);
+    if (connect(s, to->ai_addr, to->ai_addrlen) == 0) return 0;
+    if (errno != EINPROGRESS) return errno;
+    for (;;) {
+        const uint64_t now = sys()->now_ns();
+        if (now >= deadline_ns) return ETIMEDOUT;
+        struct pollfd p = {.fd = s, .events = POLLOUT};
+        const int ready = poll(&p, 1, (int)((deadline_ns - now) / 1000000) + 1);
+        if (ready < 0 && errno != EINTR) return errno;
+        if (ready > 0) break;
+    }
+    if (getsockopt(s, SOL_SOCKET, SO_ERROR, &error, &length) != 0) return errno;
+    return error;
+}
+
+lh_status_t control_dial(const char *address, uint16_t port, uint64_t deadline_ns,
+                         uint64_t silence_ns, int *fd)
+{
+    struct addrinfo *found;
+    int error = EHOSTUNREACH;
+    lh_status_t status = resolve(address, port, false, &found);
+    if (status != LH_OK) return status;
+    for (const struct addrinfo *a = found; a != NULL && error != 0; a = a->ai_next) {
+        const int s = socket(a->ai_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+        error = s < 0 ? errno : connect_until(s, a, deadline_ns);
+        if (error == 0) {
+            set_options(s, silence_ns);
+            *fd = s;
+        } else if (s >= 0) {
+            (void)close(s);
+        }
+    }
+    freeaddrinfo(found);
+    if (error == 0) return LH_OK;
+    return fail(LH_UNREACHABLE, "rank 0 at %s, port %u: %s", address, port, strerror(error));
+}
+
+/* OpenSSL with an external pre-shared key; the end that dials says which rank it
+ * is, and each rank's key is another one. */
+enum { KEY_BYTES = 32, IDENTITY_BYTES = 32, READ_BYTES = 16384 };
+
+static const char identity_format[] = "longhaul/1/%u";
+static const unsigned char cipher_id[] = {0x13, 0x01}; /* TLS_AES_128_GCM_SHA256 */
+
+struct control_tls {
+    SSL_CTX *context;
+    const secret_t *secret;
+};
+
+struct control_conn {
+    control_tls_t *tls;
+    SSL *ssl;
+    int fd;
+    uint32_t rank;
+    bool accepts, proven, ended, finished;
+    char identity[IDENTITY_BYTES];
+    uint32_t in_serial, out_serial;
+    size_t limit;
+    text_t in, out;
+    size_t in_at, out_at; /* bytes of them that are done with */
+    uint64_t sent, received;
+};
+
+static SSL_SESSION *session_for(SSL *ssl, uint32_t rank)
+{
+    const control_conn_t *c = SSL_get_app_data(ssl);
+    unsigned char key[KEY_BYTES];
+    if (secret_derive(c->tls->secret, "control plane", 0, 0, rank, key, sizeof(key)) != LH_OK)
+        return NULL;
+    const SSL_CIPHER *cipher = SSL_CIPHER_find(ssl, cipher_id);
+    SSL_SESSION *session = SSL_SESSION_new();
+    if (session == NULL || cipher == NULL ||
+        SSL_SESSION_set1_master_key(session, key, sizeof(key)) != 1 ||
+        SSL_SESSION_set_cipher(session, cipher) != 1 ||
+        SSL_SESSION_set_protocol_version(session, TLS1_3_VERSION) != 1) {
+        SSL_SESSION_free(session);
+        session = NULL;
+    }
+    OPENSSL_cleanse(key, sizeof(key));
+    return session;
+}
+
+static int use_session(SSL *ssl, const EVP_MD *md, const unsigned char **id, size_t *id_bytes,
+                       SSL_SESSION **out)
+{
+    control_conn_t *c = SSL_get_app_data(ssl);
+    (void)md; /* both ends offer nothing but SHA-256 */
+    *out = session_for(ssl, c->rank);
+    if (*out == NULL) return 0;
+    *id = (const unsigned char *)c->identity;
+    *id_bytes = strlen(c->identity);
+    return 1;
+}
+
+/* An identity that is none of ours finds no key; the handshake then ends, as there is no
+ * certificate to fall back on. */
+static int find_session(SSL *ssl, const unsigned char *id, size_t id_bytes, SSL_SESSION **out)
+{
+    control_conn_t *c = SSL_get_app_data(ssl);
+    char text[IDENTITY_BYTES], again[IDENTITY_BYTES];
+    unsigned rank;
+    *out = NULL;
+    if (id_bytes >= sizeof(text)) return 1;
+    memcpy(text, id, id_bytes);
+    text[id_bytes] = '\0';
+    if (sscanf(text, identity_format, &rank) != 1) return 1;
+    (void)snprintf(again, sizeof(again), identity_format, rank);
+    if (strcmp(text, again) != 0) return 1;
+    *out = session_for(ssl, rank);
+    if (*out != NULL) c->rank = rank;
+    return 1;
+}
+
+lh_status_t control_tls_new(const secret_t *secret, control_tls_t **out)
+{
+    control_tls_t *t = mem_new(sizeof(*t));
+    if (t == NULL) return LH_NO_MEMORY;
+    SSL_CTX *x = SSL_CTX_new(TLS_method());
+    t->context = x;
+    t->secret = secret;
+    if (x == NULL || SSL_CTX_set_min_proto_version(x, TLS1_3_VERSION) != 1 ||
+        SSL_CTX_set_max_proto_version(x, TLS1_3_VERSION) != 1 ||
+        SSL_CTX_set_ciphersuites(x, "TLS_AES_128_GCM_SHA256") != 1 ||
+        SSL_CTX_set1_groups_list(x, "X25519") != 1 || SSL_CTX_set_num_tickets(x, 0) != 1) {
+        control_tls_free(t);
+        return fail(LH_UNSUPPORTED, "OpenSSL has no TLS 1.3 with AES-128-GCM and X25519");
+    }
+    (void)SSL_CTX_set_options(x, SSL_OP_NO_TICKET | SSL_OP_IGNORE_UNEXPECTED_EOF);
+    (void)SSL_CTX_set_session_cache_mode(x, SSL_SESS_CACHE_OFF);
+    (void)SSL_CTX_set_mode(x, SSL_MODE_ENABLE_PARTIAL_WRITE | SSL_MODE_ACCEPT_MOVING_WRITE_BUFFER |
+                                  SSL_MODE_RELEASE_BUFFERS);
+    SSL_CTX_set_psk_use_session_callback(x, use_session);
+    SSL_CTX_set_psk_find_session_callback(x, find_session);
+    *out = t;
+    return LH_OK;
+}
+
+void control_tls_free(control_tls_t *t)
+{
+    if (t == NULL) return;
+    SSL_CTX_free(t->context);
+    mem_free(t);
+}
+
+lh_status_t conn_new(control_tls_t *t, int fd, uint32_t rank, size_t limit, control_conn_t **out)
+{
+    control_conn_t *c = mem_new(sizeof(*c));
+    if (c == NULL) {
+        (void)close(fd);
+        return LH_NO_MEMORY;
+    }
+    *c = (control_conn_t){
+        .tls = t, .fd = fd, .rank = rank, .accepts = rank == CONN_NO_RANK, .limit = limit};
+    (void)snprintf(c->identity, sizeof(c->identity), identity_format, rank);
+    c->ssl = SSL_new(t->context);
+    if (c->ssl == NULL || SSL_set_fd(c->ssl, fd) != 1) {
+        conn_free(c);
+        return fail(LH_NO_MEMORY, "out of memory: a TLS connection");
+    }
+    SSL_set_app_data(c->ssl, c);
+    /* Nobody is trusted by a certificate: an end that answers with one is refused. */
+    if (!c->accepts) SSL_set_verify(c->ssl, SSL_VERIFY_PEER, NULL);
+    if (c->accepts)
+        SSL_set_accept_state(c->ssl);
+    else
+        SSL_set_connect_state(c->ssl);
+    *out = c;
+    return LH_OK;
+}
+
+void conn_free(control_conn_t *c)
+{
+    if (c == NULL) return;
+    SSL_free(c->ssl);
+    (void)close(c->fd);
+    text_free(&c->in);
+    text_free(&c->out);
+    mem_free(c);
+}
+
+void conn_finish(control_conn_t *c)
+{
+    if (c->finished) return;
+    c->finished = true;
+    if (c->proven) (void)SSL_shutdown(c->ssl);
+    (void)shutdown(c->fd, SHUT_WR);
+}
+
+/* LH_AGAIN: it waits for the socket. */
+static lh_status_t look_at(control_conn_t *c, int result)
+{
+    const int error = errno;
+    switch (SSL_get_error(c->ssl, result)) {
+    case SSL_ERROR_WANT_READ:
+    case SSL_ERROR_WANT_WRITE: return LH_AGAIN;
+    case SSL_ERROR_ZERO_RETURN: return fail(LH_PEER_LOST, "its connection ended");
+    case SSL_ERROR_SYSCALL:
+        if (error == 0) return fail(LH_PEER_LOST, "its connection ended");
+        return fail(LH_PEER_LOST, "its connection broke: %s", strerror(error));
+    default: {
+        const char *why = ERR_reason_error_string(ERR_peek_error());
+        return fail(LH_DENIED, "TLS: %s", why != NULL ? why : "no reason");
+    }
+    }
+}
+
+static lh_status_t shake_hands(control_conn_t *c)
+{
+    ERR_clear_error();
+    errno = 0;
+    const int done = SSL_do_handshake(c->ssl);
+    if (done != 1) return look_at(c, done);
+    /* The key is what proves the other end: a session without it proves nothing. */
+    if (!SSL_session_reused(c->ssl) || c->rank == CONN_NO_RANK)
+        return fail(LH_DENIED, "TLS: the other end did not use the job's key");
+    c->proven = true;
+    return LH_OK;
+}
+
+static lh_status_t send_out(control_conn_t *c)
+{
+    lh_assert(c->proven && c->out_at <= c->out.length);
+    while (c->out_at < c->out.length) {
+        size_t sent = 0;
+        ERR_clear_error();
+        errno = 0;
+        const int done = SSL_write_ex(c->ssl, c->out.data + c->out_at, c->out.length - c->out_at,
+                                      &sent);
+        if (done != 1) return look_at(c, done);
+        c->out_at += sent;
+    }
+    c->out.length = c->out_at = 0;
+    return LH_OK;
+}
+
+static void forget_cut(control_conn_t *c)
+{
+    if (c->in_at == 0) return;
+    memmove(c->in.data, c->in.data + c->in_at, c->in.length - c->in_at);
+    c->in.length -= c->in_at;
+    c->in_at = 0;
+}
+
+static lh_status_t read_in(control_conn_t *c)
+{
+    lh_assert(c->proven && c->in_at <= c->in.length);
+    char bytes[READ_BYTES];
+    forget_cut(c);
+    for (;;) {
+        size_t got = 0;
+        ERR_clear_error();
+        errno = 0;
+        const int done = SSL_read_ex(c->ssl, bytes, sizeof(bytes), &got);
+        if (done != 1) return look_at(c, done);
+        text_append_n(&c->in, bytes, got);
+        if (c->in.failed) return LH_NO_MEMORY;
+        if (c->in.length > c->limit + FRAME_HEAD + READ_BYTES) return LH_AGAIN; /* cut first */
+    }
+}
+
+lh_status_t conn_drive(control_conn_t *c)
+{
+    lh_status_t status = LH_OK;
+    if (c->ended) return fail(LH_PEER_LOST, "its connection ended");
+    if (!c->proven) {
+        status = shake_hands(c);
+        if (status == LH_AGAIN && c->accepts &&
+            BIO_number_read(SSL_get_rbio(c->ssl)) > CONN_STRANGER_BYTES)
+            status = fail(LH_DENIED, "TLS: more than %d bytes before the key", CONN_STRANGER_BYTES);
+    }
+    if (status == LH_OK && !c->finished) status = send_out(c);
+    if (status == LH_PEER_LOST) status = LH_OK; /* what it said last is read first */
+    if (c->proven && (status == LH_OK || status == LH_AGAIN)) status = read_in(c);
+    if (status == LH_AGAIN) return LH_OK;
+    c->ended = status != LH_OK;
+    return status;
+}
+
+bool conn_is_proven(const control_conn_t *c)
+{
+    return c->proven;
+}
+
+/* A first message whose identity is a rank's and whose binder is not made with its key has ended
+ * the connection. */
+bool conn_has_greeted(const control_conn_t *c)
+{
+    return c->rank != CONN_NO_RANK && !c->ended;
+}
+
+uint32_t conn_rank(const control_conn_t *c)
+{
+    return c->proven ? c->rank : CONN_NO_RANK;
+}
+
+lh_status_t conn_next(control_conn_t *c, frame_t *out)
+{
+    size_t used = 0;
+    if (c->in.length == c->in_at) return LH_AGAIN;
+    const lh_status_t status = frame_cut((const unsigned char *)c->in.data + c->in_at,
+                                         c->in.length - c->in_at, c->in_serial, c->limit, out,
+                                         &used);
+    if (status != LH_OK) return status;
+    c->in_at += used;
+    c->in_serial++;
+    return LH_OK;
+}
+
+void conn_put(control_conn_t *c, uint32_t type, const text_t *payload)
+{
+    if (c->finished) return;
+    frame_append(&c->out, type, c->out_serial++, payload);
+}
+
+size_t conn_unsent(const control_conn_t *c)
+{
+    return c->out.length - c->out_at;
+}
+
+int conn_fd(const control_conn_t *c)
+{
+    return c->fd;
+}
+
+bool conn_wants_write(const control_conn_t *c)
+{
+    return SSL_want_write(c->ssl) || (c->proven && conn_unsent(c) > 0);
+}
+
+void conn_traffic(control_conn_t *c, uint64_t *sent, uint64_t *received)
+{
+    const uint64_t out = BIO_number_written(SSL_get_wbio(c->ssl));
+    const uint64_t in = BIO_number_read(SSL_get_rbio(c->ssl));
+    *sent = out - c->sent;
+    *received = in - c->received;
+    c->sent = out;
+    c->received = in;
+}
