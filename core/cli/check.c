@@ -7,7 +7,7 @@
 #include <config/job_check.h>
 #include <data/input_lines.h>
 #include <data/samples.h>
-#include <engine/engine_profile.h>
+#include <engine/engine.h>
 #include <engine/weights.h>
 #include <parallel/shards.h>
 #include <parallel/transfer_order.h>
@@ -356,7 +356,7 @@ static void write_table(const counting_t *c, text_t *out)
     text_append(out, "; bytes that a rank holds from step to step; longhaul plan says the rest\n"
                      ";   rank");
     for (uint32_t k = 0; k < KINDS; k++)
-        text_printf(out, " %17s", memory_kind_text(kinds[k]));
+        text_printf(out, " %17s", engine_memory_text(kinds[k]));
     text_printf(out, " %17s\n", "total");
     for (uint32_t r = 0; r < c->count; r++) {
         if (c->ranks[r].total_bytes > c->ranks[most].total_bytes) most = r;

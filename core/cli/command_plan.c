@@ -13,7 +13,7 @@
 #include <cli/model_source.h>
 #include <config/job_load.h>
 #include <config/quantity.h>
-#include <engine/engine_profile.h>
+#include <engine/engine.h>
 #include <engine/program.h>
 #include <engine/weights.h>
 #include <format/json.h>
@@ -161,7 +161,8 @@ static void print_memory(const planned_t *p)
     printf("\n");
     for (uint32_t k = 0; k < MEMORY_KINDS; k++) {
         const uint64_t bytes[] = {list[0]->bytes[k], list[1]->bytes[k]};
-        if (bytes[0] > 0 || bytes[1] > 0) print_memory_row(memory_kind_text(k), bytes, columns, "");
+        if (bytes[0] > 0 || bytes[1] > 0)
+            print_memory_row(engine_memory_text(k), bytes, columns, "");
     }
     const uint64_t totals[] = {list[0]->total_bytes, list[1]->total_bytes};
     print_memory_row("total", totals, columns, "  without pinned");
@@ -202,7 +203,7 @@ static void print_transfers(const planned_t *p)
     for (uint32_t i = 0; i < p->step.transfer_count; i++) {
         const step_transfers_t *t = &p->step.transfers[i];
         (void)snprintf(name, sizeof(name), "%s %s, %s", collective_names[t->op],
-                       lh_dtype_name(t->dtype), transfer_groups[t->group]);
+                       lh_dtype_name(t->dtype), collective_groups[t->group]);
         printf("  %-24s %8llu %12u %12.3f\n", name, (unsigned long long)t->starts, t->ways,
                t->bytes * 1e-9);
     }
@@ -244,7 +245,7 @@ static void put_memory(json_writer_t *w, const char *key, const memory_report_t 
 {
     json_open(w, key, '{');
     for (uint32_t k = 0; k < MEMORY_KINDS; k++)
-        json_put_u64(w, memory_kind_text(k), m->bytes[k]);
+        json_put_u64(w, engine_memory_text(k), m->bytes[k]);
     json_put_u64(w, "total", m->total_bytes);
     json_close(w);
 }
@@ -270,7 +271,7 @@ static void put_transfers(json_writer_t *w, const planned_t *p)
         json_open(w, NULL, '{');
         json_put_text(w, "collective", collective_names[t->op]);
         json_put_text(w, "dtype", lh_dtype_name(t->dtype));
-        json_put_text(w, "group", transfer_groups[t->group]);
+        json_put_text(w, "group", collective_groups[t->group]);
         json_put_u64(w, "ranks", t->ways);
         json_put_u64(w, "starts", t->starts);
         json_put_real(w, "bytes", t->bytes);

@@ -9,7 +9,7 @@
 #include <cli/command_check.h>
 #include <cli/model_source.h>
 #include <config/quantity.h>
-#include <engine/engine_profile.h>
+#include <engine/engine.h>
 #include <plan/step_plan.h>
 #include <train/train_run.h>
 #include <watch/watch.h>
@@ -103,8 +103,8 @@ static void print_profile(const step_profile_t *p)
     for (uint32_t i = 0; i < p->count; i++) {
         const profile_row_t *r = &p->rows[i];
         const double ns = r->ns > 0 ? (double)r->ns : 1;
-        const double limit = profile_row_of_limit(r, p->limits.peak_flops,
-                                                  p->limits.bytes_per_second);
+        const double limit = engine_profile_of_limit(r, p->limits.peak_flops,
+                                                     p->limits.bytes_per_second);
         char of_limit[16] = "-";
         if (limit > 0) (void)snprintf(of_limit, sizeof(of_limit), "%.0f%%", 100 * limit);
         printf("%-7s %-9s %-18s %-42s %6llu %10.3f %9.1f %7.1f %8s %5.1f%%\n", r->part,

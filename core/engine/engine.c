@@ -1,13 +1,15 @@
 /* engine.c - opens a device, builds what was stated, and reports. */
-#include <engine/engine_state.h>
+#include <engine/engine.h>
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <sys/mman.h>
+#include <unistd.h>
 
 #include <base/memory.h>
-#include <engine/engine_profile.h>
 #include <engine/handover.h>
-#include <engine/model_flow.h>
 
 enum { TRANSFER_BYTES = 4 << 20 };
-static const uint64_t await_ns = 100000000; /* between two looks at `stopping` */
 static const uint64_t scratch_limit_bytes = (uint64_t)4 << 30;
 
 static void allocations_name(engine_t *e)
@@ -20,7 +22,7 @@ static void allocations_name(engine_t *e)
     static const uint32_t kinds[ARENAS] = {MEMORY_ACTIVATIONS, MEMORY_GATHERED, MEMORY_BUCKETS};
     for (uint32_t i = 0; i < ARENAS; i++)
         e->arenas[i] = (allocation_t){
-            .name = memory_kind_text(kinds[i]), .space = LH_SPACE_DEVICE, .kind = kinds[i]};
+            .name = engine_memory_text(kinds[i]), .space = LH_SPACE_DEVICE, .kind = kinds[i]};
     ALLOCATION(scratch, SCRATCH, DEVICE);
     ALLOCATION(inputs, INPUTS, DEVICE);
     ALLOCATION(outputs, OUTPUTS, DEVICE);
@@ -28,12 +30,6 @@ static void allocations_name(engine_t *e)
     ALLOCATION(caches, CACHES, DEVICE);
     ALLOCATION(pinned, PINNED, PINNED);
 #undef ALLOCATION
-}
-
-uint64_t engine_alignment(const engine_t *e)
-{
-    const uint64_t asked = e->properties.alignment_bytes;
-    return asked > ENGINE_ALIGNMENT ? asked : ENGINE_ALIGNMENT;
 }
 
 static lh_status_t device_start(engine_t *e)
@@ -99,25 +95,13 @@ void engine_use_exchange(engine_t *e, exchange_t *x)
     e->exchange = x;
 }
 
-enum { ALLOCATIONS = 6 + ARENAS };
-
-static void allocations_of(engine_t *e, allocation_t *list[ALLOCATIONS])
-{
-    list[0] = &e->scratch;
-    list[1] = &e->inputs;
-    list[2] = &e->outputs;
-    list[3] = &e->constants;
-    list[4] = &e->caches;
-    list[5] = &e->pinned;
-    for (uint32_t i = 0; i < ARENAS; i++)
-        list[6 + i] = &e->arenas[i];
-}
+static const uint64_t drain_ns = 100000000;
 
 /* A device that is lost has nothing queued. */
 static void stream_drain(engine_t *e, lh_stream_t *stream)
 {
     if (e->api->record(stream, e->event) != LH_OK) return;
-    while (e->api->test(e->event, await_ns) == LH_AGAIN)
+    while (e->api->test(e->event, drain_ns) == LH_AGAIN)
         continue;
 }
 
@@ -134,10 +118,8 @@ void engine_close(engine_t *e)
     for (uint32_t i = 0; i < e->weights_count; i++)
         weights_free(e->weights[i]);
     kernel_choice_free(e->kernels);
-    allocation_t *list[ALLOCATIONS];
-    allocations_of(e, list);
-    for (uint32_t i = 0; i < ALLOCATIONS; i++)
-        allocation_release(list[i], e->api);
+    for (uint32_t i = 0; i < ENGINE_ALLOCATIONS; i++)
+        allocation_release(&e->allocations[i], e->api);
     for (uint32_t i = 0; i < e->constant_count; i++)
         mem_free(e->constant_list[i].values);
     mem_free(e->constant_list);
@@ -145,152 +127,16 @@ void engine_close(engine_t *e)
     if (e->stream != NULL) e->api->stream_free(e->stream);
     if (e->device != NULL) e->api->close(e->device);
     mem_free(e->programs);
+    mem_free(e->flows);
     mem_free(e->weights);
     mem_free(e);
-}
-
-lh_status_t engine_await(engine_t *e, lh_event_t *event)
-{
-    const lh_host_t *host = e->how.host;
-    for (;;) {
-        const lh_status_t status = e->api->test(event, await_ns);
-        if (status != LH_AGAIN) return status;
-        if (host->stopping != NULL && host->stopping(host))
-            return fail(LH_CANCELLED, "the job is being stopped");
-    }
-}
-
-lh_status_t engine_wait(engine_t *e)
-{
-    const lh_status_t status = e->api->record(e->stream, e->event);
-    return status == LH_OK ? engine_await(e, e->event) : status;
-}
-
-/* The device's memory is the host's as well: once the stream is done, nothing needs staging. */
-static bool host_reaches(const engine_t *e, const allocation_t *allocation)
-{
-    return (e->properties.flags & LH_DEVICE_HOST_ACCESS) != 0 && allocation->address != NULL;
-}
-
-lh_status_t engine_upload(engine_t *e, const allocation_t *to, uint64_t offset, const void *host,
-                          uint64_t bytes)
-{
-    lh_assert(offset <= to->bytes && bytes <= to->bytes - offset);
-    if (host_reaches(e, to)) {
-        const lh_status_t status = engine_wait(e);
-        if (status == LH_OK) memcpy(allocation_place(to, offset).address, host, bytes);
-        return status;
-    }
-    const lh_place_t from = allocation_place(&e->pinned, e->transfer_at);
-    for (uint64_t at = 0; at < bytes; at += e->transfer_bytes) {
-        const uint64_t n = bytes - at < e->transfer_bytes ? bytes - at : e->transfer_bytes;
-        const lh_place_t place = allocation_place(to, offset + at);
-        memcpy(from.address, (const char *)host + at, n);
-        lh_status_t status = e->api->copy(e->stream, &place, &from, n);
-        if (status == LH_OK) status = engine_wait(e);
-        if (status != LH_OK) return status;
-    }
-    return LH_OK;
-}
-
-lh_status_t engine_download(engine_t *e, const allocation_t *from, uint64_t offset, void *host,
-                            uint64_t bytes)
-{
-    lh_assert(offset <= from->bytes && bytes <= from->bytes - offset);
-    if (host_reaches(e, from)) {
-        const lh_status_t status = engine_wait(e);
-        if (status == LH_OK) memcpy(host, allocation_place(from, offset).address, bytes);
-        return status;
-    }
-    const lh_place_t to = allocation_place(&e->pinned, e->transfer_at);
-    for (uint64_t at = 0; at < bytes; at += e->transfer_bytes) {
-        const uint64_t n = bytes - at < e->transfer_bytes ? bytes - at : e->transfer_bytes;
-        const lh_place_t place = allocation_place(from, offset + at);
-        lh_status_t status = e->api->copy(e->stream, &to, &place, n);
-        if (status == LH_OK) status = engine_wait(e);
-        if (status != LH_OK) return status;
-        memcpy((char *)host + at, to.address, n);
-    }
-    return LH_OK;
-}
-
-lh_status_t engine_zero(engine_t *e, const allocation_t *allocation)
-{
-    if (allocation->memory == NULL) return LH_OK;
-    const lh_place_t to = allocation_place(allocation, 0);
-    return e->api->fill(e->stream, &to, 0, allocation->bytes);
-}
-
-lh_status_t engine_constant(engine_t *e, const float *values, uint64_t count, uint64_t *offset)
-{
-    lh_assert(count > 0);
-    for (uint32_t i = 0; i < e->constant_count; i++) {
-        const engine_constant_t *have = &e->constant_list[i];
-        if (have->count != count || memcmp(have->values, values, count * sizeof(float)) != 0)
-            continue;
-        *offset = have->offset;
-        return LH_OK;
-    }
-    engine_constant_t *list = mem_grow(e->constant_list, &e->constant_capacity,
-                                       e->constant_count + 1u, sizeof(*list));
-    if (list == NULL) return LH_NO_MEMORY;
-    e->constant_list = list;
-
-    engine_constant_t made = {.values = mem_array(count, sizeof(float)), .count = count};
-    if (made.values == NULL) return LH_NO_MEMORY;
-    memcpy(made.values, values, count * sizeof(float));
-    const lh_status_t status = allocation_take(&e->constants, count * sizeof(float),
-                                               engine_alignment(e), &made.offset);
-    if (status != LH_OK) {
-        mem_free(made.values);
-        return status;
-    }
-    e->constant_list[e->constant_count++] = made;
-    *offset = made.offset;
-    return LH_OK;
-}
-
-lh_status_t engine_program_add(engine_t *e, program_t *p)
-{
-    lh_assert(!e->arranged);
-    program_t **list = mem_grow(e->programs, &e->program_capacity, e->program_count + 1u,
-                                sizeof(*list));
-    if (list == NULL) return LH_NO_MEMORY;
-    e->programs = list;
-    e->programs[e->program_count++] = p;
-    return LH_OK;
-}
-
-static lh_status_t how_check(const weights_t *w, const program_how_t *how)
-{
-    if (how->sequences == 0 || how->rows == 0)
-        return fail(LH_INVALID, "a program of %llu sequences of %llu tokens has nothing to do",
-                    (unsigned long long)how->sequences, (unsigned long long)how->rows);
-    if (how->use != USE_DECODE) return LH_OK;
-    if (how->capacity < how->rows)
-        return fail(LH_INVALID, "a cache of %llu rows is too small for %llu tokens",
-                    (unsigned long long)how->capacity, (unsigned long long)how->rows);
-    (void)w;
-    return LH_OK;
-}
-
-lh_status_t program_new(engine_t *e, weights_t *w, const program_how_t *how, program_t **out)
-{
-    lh_status_t status = how_check(w, how);
-    program_t *p;
-    if (status == LH_OK) status = program_empty(e, w, how, &p);
-    if (status != LH_OK) return status;
-    if (how->use == USE_TRAIN && !w->bucketed) status = weights_gradients_default(w);
-    if (status == LH_OK) status = model_flow_write(p, how->schedule);
-    if (status == LH_OK) *out = p;
-    return status;
 }
 
 /* A recording that counts on other ranks. */
 static lh_status_t recorded_refuse(const engine_t *e)
 {
     for (uint32_t i = 0; i < e->program_count; i++) {
-        const flow_t *f = e->programs[i]->flow;
+        const flow_t *f = e->flows[i];
         if (f->recorded_count > 0)
             return fail(LH_INVALID, "the model records the %s over %u ranks, and there is one",
                         collective_names[f->recorded[0]->op], f->recorded[0]->ways);
@@ -325,11 +171,9 @@ lh_status_t engine_plan(engine_t *e)
 
 static lh_status_t allocations_alloc(engine_t *e)
 {
-    allocation_t *list[ALLOCATIONS];
-    allocations_of(e, list);
     lh_status_t status = LH_OK;
-    for (uint32_t i = 0; status == LH_OK && i < ALLOCATIONS; i++)
-        status = allocation_alloc(list[i], e->api, e->device);
+    for (uint32_t i = 0; status == LH_OK && i < ENGINE_ALLOCATIONS; i++)
+        status = allocation_alloc(&e->allocations[i], e->api, e->device);
     for (uint32_t i = 0; status == LH_OK && i < e->weights_count; i++)
         for (uint32_t s = 0; status == LH_OK && s < e->weights[i]->store_count; s++)
             status = allocation_alloc(&e->weights[i]->stores[s]->allocation, e->api, e->device);
@@ -368,12 +212,262 @@ lh_status_t engine_build(engine_t *e)
     return status;
 }
 
-const lh_device_properties_t *engine_properties(const engine_t *e)
-{
-    return &e->properties;
-}
-
 void engine_variants(const engine_t *e, text_t *out)
 {
     kernel_choice_text(e->kernels, out);
+}
+
+lh_status_t engine_finish(engine_t *e)
+{
+    const lh_status_t status = engine_wait(e);
+    if (status != LH_OK) return status;
+    for (uint32_t i = 0; i < ENGINE_ALLOCATIONS; i++)
+        if (&e->allocations[i] != &e->pinned) allocation_release(&e->allocations[i], e->api);
+    for (uint32_t i = 0; i < e->weights_count; i++)
+        weights_finish(e->weights[i]);
+    return LH_OK;
+}
+
+/* ---- reports ---- */
+
+bool engine_can_profile(const engine_t *e)
+{
+    return (e->properties.flags & LH_DEVICE_SYNCHRONOUS) != 0 || e->api->event_time != NULL;
+}
+
+lh_status_t engine_profile(engine_t *e, bool on)
+{
+    lh_status_t status = engine_wait(e);
+    for (uint32_t i = 0; status == LH_OK && i < e->program_count; i++)
+        for (uint32_t l = 0; status == LH_OK && l < 2; l++)
+            status = call_list_profile(e, &e->programs[i]->lists[l], on);
+    if (status == LH_OK) e->profiling = on;
+    return status;
+}
+
+/* What a call does: an op, a transfer or a fill. */
+static const char *call_op(const program_call_t *call)
+{
+    if (call->op != NULL) return call->op->row.name;
+    return call->transfer != NULL ? collective_names[call->transfer->op] : "fill";
+}
+
+static profile_row_t row_of(const program_call_t *call)
+{
+    profile_row_t row = {.backward = call->backward};
+    (void)snprintf(row.part, sizeof(row.part), "%s", call->part);
+    (void)snprintf(row.op, sizeof(row.op), "%s", call_op(call));
+    (void)snprintf(row.kernel, sizeof(row.kernel), "%s", call->kernel);
+    return row;
+}
+
+static profile_row_t *row_find(profile_row_t *rows, uint32_t *count, const profile_row_t *wanted)
+{
+    for (uint32_t i = 0; i < *count; i++)
+        if (rows[i].backward == wanted->backward && strcmp(rows[i].part, wanted->part) == 0 &&
+            strcmp(rows[i].op, wanted->op) == 0 && strcmp(rows[i].kernel, wanted->kernel) == 0)
+            return &rows[i];
+    rows[*count] = *wanted;
+    return &rows[(*count)++];
+}
+
+static void list_sum(const program_t *p, bool later, profile_row_t *rows, uint32_t *count)
+{
+    const uint64_t runs = p->lists[later].profiled_runs;
+    program_call_t call;
+    for (uint32_t i = 0; runs > 0 && program_call(p, later, i, &call); i++) {
+        const profile_row_t wanted = row_of(&call);
+        profile_row_t *row = row_find(rows, count, &wanted);
+        row->calls += runs;
+        row->ns += call.ns;
+        if (call.op == NULL) continue;
+        row->flops += call.flops * (double)runs;
+        row->bytes += call.bytes * (double)runs;
+    }
+}
+
+static int slower_first(const void *a, const void *b)
+{
+    const profile_row_t *x = a, *y = b;
+    if (x->ns != y->ns) return x->ns > y->ns ? -1 : 1;
+    return strcmp(x->op, y->op);
+}
+
+static size_t calls_most(const engine_t *e)
+{
+    size_t most = 1;
+    for (uint32_t i = 0; i < e->program_count; i++)
+        for (uint32_t l = 0; l < 2; l++)
+            most += e->programs[i]->lists[l].count;
+    return most;
+}
+
+lh_status_t engine_profile_rows(engine_t *e, profile_row_t **rows, uint32_t *count)
+{
+    profile_row_t *made = mem_array(calls_most(e), sizeof(*made));
+    if (made == NULL) return LH_NO_MEMORY;
+
+    uint32_t n = 0;
+    for (uint32_t i = 0; i < e->program_count; i++)
+        for (uint32_t later = 0; later < 2; later++)
+            list_sum(e->programs[i], later != 0, made, &n);
+    qsort(made, n, sizeof(*made), slower_first);
+    *rows = made;
+    *count = n;
+    return LH_OK;
+}
+
+double engine_profile_of_limit(const profile_row_t *r, double peak_flops, double bytes_per_second)
+{
+    if (r->ns == 0 || peak_flops <= 0 || bytes_per_second <= 0) return 0;
+    const double compute = r->flops / peak_flops, move = r->bytes / bytes_per_second;
+    return (compute > move ? compute : move) / ((double)r->ns * 1e-9);
+}
+
+/* ---- boxes of a flame chart ---- */
+
+typedef struct frames {
+    profile_frame_t *list;
+    uint32_t count;
+} frames_t;
+
+static bool is_frame(const profile_frame_t *a, const profile_frame_t *b)
+{
+    return a->backward == b->backward && a->block == b->block && a->part == b->part &&
+           strcmp(a->op, b->op) == 0;
+}
+
+/* The frames of this list of calls begin at `first`; an equal one is most likely near the end. */
+static profile_frame_t *frame_find(frames_t *f, uint32_t first, const profile_frame_t *wanted)
+{
+    for (uint32_t i = f->count; i > first; i--)
+        if (is_frame(&f->list[i - 1], wanted)) return &f->list[i - 1];
+    f->list[f->count] = *wanted;
+    return &f->list[f->count++];
+}
+
+static void list_frames(const program_t *p, bool later, const char *name, frames_t *f)
+{
+    const uint32_t first = f->count;
+    program_call_t call;
+    if (p->lists[later].profiled_runs == 0) return;
+    for (uint32_t i = 0; program_call(p, later, i, &call); i++) {
+        const profile_frame_t wanted = {.list = name,
+                                        .part = call.part,
+                                        .op = call.waits ? "wait" : call_op(&call),
+                                        .block = call.block,
+                                        .backward = call.backward};
+        frame_find(f, first, &wanted)->ns += call.ns;
+    }
+}
+
+lh_status_t engine_profile_frames(engine_t *e, profile_frame_t **frames, uint32_t *count)
+{
+    frames_t f = {.list = mem_array(calls_most(e), sizeof(*f.list))};
+    if (f.list == NULL) return LH_NO_MEMORY;
+    for (uint32_t update = 0; update < 2; update++)
+        for (uint32_t i = 0; i < e->program_count; i++) {
+            const program_t *p = e->programs[i];
+            if ((p->how.use == USE_UPDATE) != (update == 1)) continue;
+            list_frames(p, false, update ? "update" : "first micro-batch", &f);
+            list_frames(p, true, "later micro-batches", &f);
+        }
+    *frames = f.list;
+    *count = f.count;
+    return LH_OK;
+}
+
+/* What an engine's memory is for. */
+static const char *const kind_texts[MEMORY_KINDS] = {
+    [MEMORY_PARAMETERS] = "parameters",   [MEMORY_GRADIENTS] = "gradients",
+    [MEMORY_MASTER] = "master weights",   [MEMORY_STATE] = "optimizer state",
+    [MEMORY_ACTIVATIONS] = "activations", [MEMORY_GATHERED] = "gathered blocks",
+    [MEMORY_BUCKETS] = "buckets",         [MEMORY_SCRATCH] = "scratch",
+    [MEMORY_INPUTS] = "inputs",           [MEMORY_OUTPUTS] = "outputs",
+    [MEMORY_CACHES] = "caches",           [MEMORY_CONSTANTS] = "constants",
+    [MEMORY_PINNED] = "pinned",           [MEMORY_LIBRARY] = "library",
+    [MEMORY_TRANSFERS] = "transfers",
+};
+
+const char *engine_memory_text(uint32_t kind)
+{
+    return kind < MEMORY_KINDS ? kind_texts[kind] : "unknown";
+}
+
+static uint64_t allocation_planned(LH_UNUSED const engine_t *e, const allocation_t *r)
+{
+    return r->bytes;
+}
+
+enum { PAGES_AT_ONCE = 4096 };
+
+/* Bytes of an allocation whose pages are in memory. The kernel knows the host's pages alone: what lies
+ * where the host can't reach is what the device gave, whatever stands at its address here. */
+static uint64_t allocation_resident(const engine_t *e, const allocation_t *r)
+{
+    unsigned char there[PAGES_AT_ONCE];
+    const bool reached = (e->properties.flags & LH_DEVICE_HOST_ACCESS) != 0 ||
+                         r->space != LH_SPACE_DEVICE;
+    if (r->memory == NULL) return 0;
+    if (r->address == NULL || !reached) return r->bytes;
+    const uintptr_t page = (uintptr_t)sysconf(_SC_PAGESIZE), begin = (uintptr_t)r->address;
+    const uintptr_t end = begin + r->bytes;
+    uint64_t resident = 0;
+    for (uintptr_t at = begin & ~(page - 1); at < end; at += PAGES_AT_ONCE * page) {
+        const uintptr_t left = (end - at + page - 1) / page;
+        const size_t pages = left < PAGES_AT_ONCE ? left : PAGES_AT_ONCE;
+        if (mincore((char *)r->address - (begin - at), pages * page, there) != 0) return r->bytes;
+        for (size_t i = 0; i < pages; i++) {
+            const uintptr_t from = at + i * page, to = from + page;
+            if ((there[i] & 1) != 0)
+                resident += (to < end ? to : end) - (from > begin ? from : begin);
+        }
+    }
+    return resident;
+}
+
+static void allocations_sum(const engine_t *e,
+                            uint64_t (*size)(const engine_t *e, const allocation_t *r),
+                            memory_report_t *out)
+{
+    for (uint32_t i = 0; i < ENGINE_ALLOCATIONS; i++) {
+        lh_assert(e->allocations[i].kind < MEMORY_KINDS);
+        out->bytes[e->allocations[i].kind] += size(e, &e->allocations[i]);
+    }
+    for (uint32_t i = 0; i < e->mirror_count; i++)
+        out->bytes[MEMORY_PINNED] += size(e, &e->mirrors[i].pinned);
+    for (uint32_t i = 0; i < e->weights_count; i++)
+        for (uint32_t s = 0; s < e->weights[i]->store_count; s++) {
+            const allocation_t *r = &e->weights[i]->stores[s]->allocation;
+            lh_assert(r->kind < MEMORY_KINDS);
+            out->bytes[r->kind] += size(e, r);
+        }
+}
+
+void engine_memory_measured(const engine_t *e, memory_report_t *out)
+{
+    *out = (memory_report_t){0};
+    allocations_sum(e, allocation_resident, out);
+    for (uint32_t k = 0; k < MEMORY_KINDS; k++)
+        if (k != MEMORY_PINNED) out->total_bytes += out->bytes[k];
+}
+
+bool engine_device_memory(const engine_t *e, lh_device_memory_t *out)
+{
+    lh_device_memory_t memory = {.struct_size = sizeof(memory)};
+    if (e->api->memory == NULL || e->api->memory(e->device, &memory) != LH_OK) return false;
+    *out = memory;
+    return true;
+}
+
+void engine_memory(const engine_t *e, memory_report_t *out)
+{
+    *out = (memory_report_t){0};
+    allocations_sum(e, allocation_planned, out);
+    out->bytes[MEMORY_LIBRARY] = e->properties.reserve_bytes + kernel_choice_host_bytes(e->kernels);
+    for (uint32_t i = 0; i < e->program_count; i++)
+        if (e->flows[i]->saved_bytes > out->saved_bytes)
+            out->saved_bytes = e->flows[i]->saved_bytes;
+    for (uint32_t k = 0; k < MEMORY_KINDS; k++)
+        if (k != MEMORY_PINNED) out->total_bytes += out->bytes[k];
 }

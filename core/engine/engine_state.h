@@ -1,60 +1,110 @@
-/* engine/engine_state.h - what an engine holds; for the files that make up the engine, and for
- * parallel/, which adds stores and programs. */
+/* engine/engine_state.h - what an open engine holds: a device, its memory, one stream.
+ *
+ * The lowest file of the folder: weights, lists, programs and handovers are built on what stands
+ * here, and engine.h on top of them opens, builds and closes the whole. The fields are for
+ * core/engine and core/parallel, which adds stores and programs; all others call functions.
+ *
+ * Memory is counted first and allocated once: while weights and programs are stated, each takes
+ * its places in one of the allocations below, which only adds up sizes; engine_build then asks the
+ * device for each allocation as a whole. So `plan` can say what a run would take without taking it,
+ * and no step allocates.
+ *
+ * One thread, the rank's control thread, calls everything here. The progress thread of core/comm
+ * asks and tells handovers only, through the gates of handover.c. */
 #ifndef ENGINE_ENGINE_STATE_H
 #define ENGINE_ENGINE_STATE_H
 
-#include <engine/engine.h>
 #include <engine/kernel_choice.h>
-#include <engine/weights.h>
 #include <program/allocation.h>
 #include <program/flow.h>
 #include <program/transfer.h>
 
-typedef struct engine_constant {
-    float *values;
+typedef struct weights weights_t;   /* weights.h */
+typedef struct program program_t;   /* program.h */
+typedef struct handover handover_t; /* handover.h */
+typedef struct mirror mirror_t;     /* handover.h */
+
+typedef struct engine_how {
+    const lh_host_t *host;     /* given to recorders and ops                                     */
+    const plugin_t *device;    /* its own kernels come first; NULL: none is opened. Programs are
+                                  recorded then, with nothing fused, but not planned or built      */
+    const void *device_config; /* its parsed options                                             */
+    uint32_t device_index;
+    const plugin_t *const
+        *plugins; /* others whose kernels may serve this device; may hold `device` */
+    uint32_t plugin_count;
+    const op_table_t *ops;
+    bool no_capture;      /* true: launches every step even where the device offers capture      */
+    const char *variants; /* NULL, or what engine_variants said before: kernels choose the same
+                             again, or the build is refused                                      */
+} engine_how_t;
+
+/* What an allocation is for; reports of memory have a row for each. */
+enum {
+    MEMORY_PARAMETERS,
+    MEMORY_GRADIENTS,
+    MEMORY_MASTER,
+    MEMORY_STATE,
+    MEMORY_ACTIVATIONS,
+    MEMORY_GATHERED, /* whole values of the block instances under way, where values are cut */
+    MEMORY_BUCKETS,  /* whole gradients on their way to their owners, where they are cut    */
+    MEMORY_SCRATCH,
+    MEMORY_INPUTS,
+    MEMORY_OUTPUTS,
+    MEMORY_CACHES,
+    MEMORY_CONSTANTS,
+    MEMORY_PINNED,
+    MEMORY_LIBRARY,   /* what the device keeps for itself, weights packed for kernels */
+    MEMORY_TRANSFERS, /* staging and plans between ranks; the engine knows of none */
+    MEMORY_KINDS
+};
+
+/* Bytes to which places in memory are aligned, unless the device asks for more: a cache line. */
+enum { ENGINE_ALIGNMENT = 64 };
+/* Scratch, inputs, outputs, constants, caches, pinned, and the arenas. */
+enum { ENGINE_ALLOCATIONS = 6 + ARENAS };
+
+typedef struct engine_constant { /* F32 [count], the same for all calls that name equal values */
+    float *values;               /* owned; uploaded by engine_build */
     uint64_t count;
-    uint64_t offset;
+    uint64_t offset; /* in the engine's constants */
 } engine_constant_t;
 
-typedef struct handover handover_t; /* handover.h */
-
-typedef struct mirror_extent { /* bytes of an allocation that travel */
-    uint64_t begin, end;       /* there         */
-    uint64_t at;               /* in the mirror */
-} mirror_extent_t;
-
-typedef struct mirror { /* where the host finds what travels of an allocation that it can't reach */
-    const allocation_t *of;
-    allocation_t pinned;      /* the extents, one after the other */
-    mirror_extent_t *extents; /* ascending, apart */
-    uint32_t count;
-    size_t capacity;
-} mirror_t;
-
-struct engine {
+typedef struct engine {
     engine_how_t how;
-    const lh_device_api_t *api;
+    const lh_device_api_t *api; /* NULL without a device, as are device, stream, event, kernels */
     lh_device_t *device;
     lh_device_properties_t properties;
-    lh_stream_t *stream;
-    lh_native_t native; /* kind is empty where the device offers none */
+    lh_stream_t *stream; /* the computing one: kernels, fills, copies of inputs and outputs */
+    lh_native_t native;  /* kind is empty where the device offers none */
     kernel_choice_t *kernels;
 
+    /* Owned, freed by engine_close. */
     weights_t **weights;
     program_t **programs;
+    flow_t **flows; /* [program_count] each program's; owned by the program */
     uint32_t weights_count, program_count;
-    size_t weights_capacity, program_capacity;
+    size_t weights_capacity, program_capacity, flow_capacity;
 
-    /* Programs run one after the other, so they share arenas and scratch. */
-    allocation_t arenas[ARENAS];
-    allocation_t scratch, inputs, outputs, constants, caches, pinned;
+    /* Programs run one after the other on one stream, so they share the arenas and scratch: each
+     * of these is as large as the program that needs most of it, and holds nothing from one run to
+     * the next. Of the others every program has places of its own. */
+    union {
+        struct {
+            allocation_t scratch, inputs, outputs, constants, caches, pinned;
+            allocation_t arenas[ARENAS]; /* ARENA_* */
+        };
+        allocation_t allocations[ENGINE_ALLOCATIONS];
+    };
     engine_constant_t *constant_list;
     uint32_t constant_count;
     size_t constant_capacity;
 
-    uint64_t transfer_at, transfer_bytes; /* of the pinned allocation: weights_read and _write */
-    lh_event_t *event;
-    exchange_t *exchange;   /* NULL: alone */
+    uint64_t transfer_at,
+        transfer_bytes; /* of pinned: engine_upload and engine_download go through */
+    lh_event_t *event;  /* of engine_wait; recorded anew each time */
+
+    exchange_t *exchange;   /* what moves values between ranks; borrowed. NULL: the rank is alone */
     handover_t **handovers; /* by transfer_t.number; none where nothing is handed over */
     uint32_t handover_count;
     size_t handover_capacity;
@@ -62,22 +112,33 @@ struct engine {
     uint32_t mirror_count;
     size_t mirror_capacity;
     lh_stream_t *leaving, *coming; /* copies to mirrors and from them; NULL: none */
-    uint32_t micro_batch;          /* of the run under way */
-    bool last_micro;               /* it is the last of its step */
-    bool arranged, planned, built, profiling, capturing;
-};
 
+    uint32_t micro_batch; /* of the run under way: a round of the schedule, from 0 */
+    bool last_micro;      /* that run is the last of its step */
+    bool arranged, planned, built, profiling, capturing;
+} engine_t;
+
+/* Bytes, a power of two: the larger of ENGINE_ALIGNMENT and what the device asks for. */
 uint64_t engine_alignment(const engine_t *e);
-/* Waits for an event: timed tests in a loop that looks at `stopping`. */
+const lh_device_properties_t *engine_properties(const engine_t *e);
+
+/* Waits for an event that is recorded already. The wait is cut short when the host's `stopping`
+ * says that the job ends (LH_CANCELLED), at most 0.1 s after that. */
 lh_status_t engine_await(engine_t *e, lh_event_t *event) LH_MUST_CHECK;
+/* Waits for everything that is queued on the computing stream so far. */
+lh_status_t engine_wait(engine_t *e) LH_MUST_CHECK;
+/* Copy `bytes` between host memory and an allocation, at `offset` in it, after all that is queued.
+ * They return once the bytes are there. For setting up, saving and tests: a step has faster ways. */
 lh_status_t engine_upload(engine_t *e, const allocation_t *to, uint64_t offset, const void *host,
                           uint64_t bytes) LH_MUST_CHECK;
 lh_status_t engine_download(engine_t *e, const allocation_t *from, uint64_t offset, void *host,
                             uint64_t bytes) LH_MUST_CHECK;
+/* Queues zeros over all of an allocation. */
 lh_status_t engine_zero(engine_t *e, const allocation_t *allocation) LH_MUST_CHECK;
-/* Offset of equal values in the constants' allocation; uploaded by engine_build. */
+/* The offset of equal values in the constants' allocation; the values are copied. */
 lh_status_t engine_constant(engine_t *e, const float *values, uint64_t count,
                             uint64_t *offset) LH_MUST_CHECK;
-lh_status_t engine_program_add(engine_t *e, program_t *p) LH_MUST_CHECK;
+/* The engine owns the program from here on; not once it is arranged. */
+lh_status_t engine_program_add(engine_t *e, program_t *p, flow_t *flow) LH_MUST_CHECK;
 
 #endif

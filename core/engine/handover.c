@@ -5,7 +5,6 @@
 #include <stdlib.h>
 
 #include <base/memory.h>
-#include <engine/program.h>
 
 enum { WORD_BYTES = 64 }; /* of a line of its own */
 
@@ -79,7 +78,8 @@ static mirror_t *mirror_take(engine_t *e, const allocation_t *allocation)
 static lh_status_t value_mirror(engine_t *e, const flow_t *f, uint32_t value)
 {
     const flow_value_t *v = &f->values[value];
-    const uint64_t begin = f->buffers[v->buffer].offset + v->offset, bytes = arg_bytes(&v->arg);
+    const uint64_t begin = f->buffers[v->buffer].offset + v->offset,
+                   bytes = flow_arg_bytes(&v->arg);
     mirror_t *m = mirror_take(e, allocation_of(e, f, value));
     if (m == NULL) return LH_NO_MEMORY;
     if (bytes == 0) return LH_OK;
@@ -108,7 +108,7 @@ static int extent_earlier(const void *a, const void *b)
 }
 
 /* Joins extents that meet, whole lines each, and lays them one after the other: an allocation of which
- * all travels is its mirror's twin, and what its pieces' places are elsewhere holds there too. */
+ * all travels is its mirror's twin, and a place in the one is the same place in the other. */
 static void mirror_lay(mirror_t *m, uint64_t line)
 {
     uint32_t kept = 0;
@@ -185,7 +185,7 @@ lh_status_t handovers_plan(engine_t *e)
     lh_status_t status = LH_OK;
     if (is_direct(e)) return LH_OK;
     for (uint32_t i = 0; i < e->program_count; i++) {
-        const flow_t *f = e->programs[i]->flow;
+        const flow_t *f = e->flows[i];
         for (uint32_t c = 1; c < f->call_count && status == LH_OK; c++) {
             if (f->calls[c].kind != FLOW_COLLECTIVE) continue;
             status = call_mirror(e, f, &f->calls[c]);
@@ -196,7 +196,7 @@ lh_status_t handovers_plan(engine_t *e)
         mirror_lay(&e->mirrors[i], engine_alignment(e));
     for (uint32_t i = 0; handovers_capture(e) && i < e->program_count && status == LH_OK; i++)
         for (uint32_t list = 0; list < 4; list++)
-            crossings_find(e, e->programs[i]->flow, (list & 1) != 0, (list & 2) != 0);
+            crossings_find(e, e->flows[i], (list & 1) != 0, (list & 2) != 0);
     return status;
 }
 
@@ -210,7 +210,7 @@ static handover_copy_t copy_of(const engine_t *e, const flow_t *f, uint32_t valu
     return (handover_copy_t){.device = allocation_place(allocation, at),
                              .mirror = allocation_place(handover_allocation(e, allocation),
                                                         handover_offset(e, allocation, at)),
-                             .bytes = arg_bytes(&v->arg)};
+                             .bytes = flow_arg_bytes(&v->arg)};
 }
 
 static lh_status_t copies_make(handover_t *h, const flow_t *f, const flow_moved_t *moved)
@@ -259,7 +259,7 @@ lh_status_t handovers_place(engine_t *e)
     for (uint32_t i = 0; i < e->handover_count && status == LH_OK; i++)
         if (e->handovers[i] != NULL) status = handover_place(e->handovers[i]);
     for (uint32_t i = 0; i < e->program_count; i++) {
-        const flow_t *f = e->programs[i]->flow;
+        const flow_t *f = e->flows[i];
         for (uint32_t c = 1; c < f->call_count && status == LH_OK; c++)
             if (f->calls[c].kind == FLOW_COLLECTIVE)
                 status = copies_make(e->handovers[f->calls[c].transfer->number], f,
@@ -406,7 +406,7 @@ static lh_status_t replay_start(handover_t *h)
 {
     engine_t *e = h->engine;
     const transfer_gate_t gate = {.past = gate_asked, .done = gate_done, .context = h};
-    lh_status_t status = h->under_way ? transfer_wait(e, h->transfer) : LH_OK;
+    lh_status_t status = h->under_way ? handover_wait(e, h->transfer) : LH_OK;
     if (status == LH_OK) status = e->exchange->wait(e->exchange, h->transfer);
     if (status == LH_OK) status = e->exchange->start(e->exchange, h->transfer, &gate);
     if (status != LH_OK || !h->crosses) return status;
@@ -436,7 +436,7 @@ static lh_status_t queued_start(engine_t *e, const transfer_t *t)
 {
     handover_t *h = e->handovers[t->number];
     if (e->capturing) return captured_start(h);
-    lh_status_t status = h->under_way ? transfer_wait(e, t) : LH_OK;
+    lh_status_t status = h->under_way ? handover_wait(e, t) : LH_OK;
     /* The gate is of the run before until that is done: so the host is one run ahead at most. */
     if (status == LH_OK) status = e->exchange->wait(e->exchange, t);
     if (status == LH_OK) status = turn_take(h);
@@ -464,12 +464,12 @@ static lh_status_t queued_wait(engine_t *e, const transfer_t *t)
     return status == LH_OK ? copies_queue(h, e->stream, true) : status;
 }
 
-lh_status_t transfer_start(engine_t *e, const transfer_t *t)
+lh_status_t handover_start(engine_t *e, const transfer_t *t)
 {
     return is_direct(e) ? e->exchange->start(e->exchange, t, NULL) : queued_start(e, t);
 }
 
-lh_status_t transfer_wait(engine_t *e, const transfer_t *t)
+lh_status_t handover_wait(engine_t *e, const transfer_t *t)
 {
     return is_direct(e) ? e->exchange->wait(e->exchange, t) : queued_wait(e, t);
 }

@@ -22,6 +22,19 @@
 #include <engine/engine_state.h>
 #include <program/flow.h>
 
+typedef struct mirror_extent { /* bytes of an allocation that travel */
+    uint64_t begin, end;       /* there         */
+    uint64_t at;               /* in the mirror */
+} mirror_extent_t;
+
+struct mirror { /* where the host finds what travels of an allocation that it can't reach */
+    const allocation_t *of;
+    allocation_t pinned;      /* the extents, one after the other */
+    mirror_extent_t *extents; /* ascending, apart */
+    uint32_t count;
+    size_t capacity;
+};
+
 typedef struct handover_copy {
     lh_place_t device, mirror;
     uint64_t bytes;
@@ -73,7 +86,7 @@ uint64_t handover_offset(const engine_t *e, const allocation_t *allocation, uint
 
 /* What calls of a list do: a start behind what is queued so far, and a wait of what is
  * queued from now on. */
-lh_status_t transfer_start(engine_t *e, const transfer_t *t) LH_MUST_CHECK;
-lh_status_t transfer_wait(engine_t *e, const transfer_t *t) LH_MUST_CHECK;
+lh_status_t handover_start(engine_t *e, const transfer_t *t) LH_MUST_CHECK;
+lh_status_t handover_wait(engine_t *e, const transfer_t *t) LH_MUST_CHECK;
 
 #endif

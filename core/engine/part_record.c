@@ -120,7 +120,7 @@ lh_status_t part_record(program_t *p, uint32_t part, uint32_t block, uint64_t to
     lh_status_t status = part_record_whole(p, part, block, tokens, &local, out);
     if (status == LH_OK) status = output_check(out, tokens, p->weights->parameters->hidden);
     if (status == LH_OK) status = losses_average(p, out->r);
-    if (status == LH_OK) status = recording_fuse(out->r);
+    if (status == LH_OK) status = fusion_apply(out->r);
     if (status != LH_OK) return status;
     out->forward_end = out->r->node_count;
     out->r->how.context = NULL;
@@ -138,8 +138,8 @@ lh_status_t part_differentiate(program_t *p, part_t *part, lh_dtype_t seed_dtype
     uint64_t shape[LH_MAX_RANK];
     memcpy(shape, arg->shape, sizeof(shape));
     part->seed = recording_argument(r, seed_dtype, rank, shape);
-    const lh_status_t status = recording_differentiate(r, part->seed, part->input, local_wanted,
-                                                       &local, &part->gradient);
+    const lh_status_t status = gradient_append(r, part->seed, part->input, local_wanted, &local,
+                                               &part->gradient);
     r->how.context = NULL;
     return status != LH_OK ? status : recording_status(r);
 }
@@ -204,8 +204,8 @@ static void replay_node(replay_t *s, uint32_t index)
 
 /* Nodes [begin, end) of `from` in a recording of its own, whose argument stands for `input` and
  * whose output is what `output` became. */
-static lh_status_t piece_record(program_t *p, const part_t *from, const uint32_t range[2],
-                                const lh_value_t border[2], const lh_arg_t *argument, part_t *out)
+static lh_status_t section_record(program_t *p, const part_t *from, const uint32_t range[2],
+                                  const lh_value_t border[2], const lh_arg_t *argument, part_t *out)
 {
     local_names_t local = {p->weights, LH_PART_HEAD, 0};
     *out = (part_t){.part = LH_PART_HEAD};
@@ -222,7 +222,7 @@ static lh_status_t piece_record(program_t *p, const part_t *from, const uint32_t
     out->r->output = out->output;
     mem_free(s.map);
     status = recording_status(out->r);
-    if (status == LH_OK) status = recording_fuse(out->r);
+    if (status == LH_OK) status = fusion_apply(out->r);
     out->forward_end = out->r->node_count;
     out->r->how.context = NULL;
     return status;
@@ -323,7 +323,7 @@ static lh_status_t matmul_record(program_t *p, const part_t *whole, const head_c
     const lh_arg_t x = flow_arg(p->weights->compute, 2, x_shape);
     const uint32_t range[] = {cut->matmul, cut->matmul + 1};
     const lh_value_t border[] = {cut->x, cut->raw};
-    const lh_status_t status = piece_record(p, whole, range, border, &x, out);
+    const lh_status_t status = section_record(p, whole, range, border, &x, out);
     if (status != LH_OK) return status;
     recording_retype(out->r, out->output, logits_dtype(p->weights));
     return LH_OK;
@@ -339,7 +339,7 @@ static lh_status_t cap_record(program_t *p, const part_t *whole, const head_cut_
     const lh_arg_t raw = flow_arg(logits_dtype(p->weights), 2, shape);
     const uint32_t range[] = {cut->matmul + 1, whole->r->node_count};
     const lh_value_t border[] = {cut->raw, whole->output};
-    return piece_record(p, whole, range, border, &raw, out);
+    return section_record(p, whole, range, border, &raw, out);
 }
 
 static lh_status_t front_record(program_t *p, const part_t *whole, const head_cut_t *cut,
@@ -348,10 +348,10 @@ static lh_status_t front_record(program_t *p, const part_t *whole, const head_cu
     const uint32_t range[] = {1, cut->matmul};
     const lh_value_t border[] = {whole->input, cut->x};
     const lh_arg_t hidden = whole->r->values[whole->input].arg;
-    return piece_record(p, whole, range, border, &hidden, out);
+    return section_record(p, whole, range, border, &hidden, out);
 }
 
-lh_status_t head_record(program_t *p, uint64_t rows, bool differentiate, head_parts_t *out)
+lh_status_t part_record_head(program_t *p, uint64_t rows, bool differentiate, head_parts_t *out)
 {
     const weights_t *w = p->weights;
     local_names_t local = {w, LH_PART_HEAD, 0};

@@ -25,7 +25,7 @@ lh_status_t part_differentiate(program_t *p, part_t *part, lh_dtype_t seed_dtype
 /* Could b's calls be a's with other parameters? */
 bool part_equal(const program_t *p, const part_t *a, const part_t *b);
 
-/* The head in three pieces, so that the logits exist for a chunk of rows only. */
+/* The head in sections, so that the logits exist for a chunk of rows only. */
 typedef struct head_parts {
     part_t front;  /* all rows: up to the input of the last matmul (the norm); r NULL: nothing   */
     part_t matmul; /* a chunk: onto the logits, in F32                                          */
@@ -35,7 +35,7 @@ typedef struct head_parts {
 
 /* Records front for all of the program's tokens and the rest for `rows`. differentiate: for TRAIN.
  */
-lh_status_t head_record(program_t *p, uint64_t rows, bool differentiate,
-                        head_parts_t *out) LH_MUST_CHECK;
+lh_status_t part_record_head(program_t *p, uint64_t rows, bool differentiate,
+                             head_parts_t *out) LH_MUST_CHECK;
 
 #endif

@@ -20,7 +20,7 @@ lh_status_t program_empty(engine_t *e, weights_t *w, const program_how_t *how, p
     if (status == LH_OK && !checked_mul(how->sequences, how->rows, &p->tokens))
         status = fail(LH_INVALID, "%llu sequences of %llu tokens are too many",
                       (unsigned long long)how->sequences, (unsigned long long)how->rows);
-    if (status == LH_OK) status = engine_program_add(e, p);
+    if (status == LH_OK) status = engine_program_add(e, p, p->flow);
     if (status != LH_OK) {
         program_free(p);
         return status;
@@ -39,6 +39,16 @@ static void maps_free(program_t *p)
     p->map_capacity = 0;
 }
 
+static void instances_free(program_t *p)
+{
+    for (uint32_t i = 0; i < p->instance_count; i++) {
+        mem_free(p->instances[i].parameters);
+        mem_free(p->instances[i].values);
+    }
+    mem_free(p->instances);
+    mem_free(p->gradients);
+}
+
 void program_free(program_t *p)
 {
     if (p == NULL) return;
@@ -55,7 +65,7 @@ void program_free(program_t *p)
         recording_free(p->recordings[i]);
     mem_free(p->recordings);
     mem_free(p->store_buffers);
-    gathered_free(p);
+    instances_free(p);
     flow_free(p->flow);
     mem_free(p);
 }
@@ -73,7 +83,7 @@ uint32_t program_input_value(program_t *p, uint32_t which, const lh_arg_t *arg)
     program_input_t *in = &p->inputs[which];
     if (in->bytes != 0) return in->value;
 
-    const uint64_t bytes = arg_bytes(arg);
+    const uint64_t bytes = flow_arg_bytes(arg);
     engine_t *e = p->engine;
     if (!program_take(p, &e->inputs, bytes, &in->offset)) return 0;
     for (uint32_t i = 0; i < STAGING_SLOTS; i++)
@@ -91,7 +101,7 @@ uint32_t program_output_value(program_t *p, uint32_t which, const lh_arg_t *arg,
     program_output_t *out = &p->outputs[which];
     if (out->bytes != 0) return out->value;
 
-    const uint64_t bytes = arg_bytes(arg);
+    const uint64_t bytes = flow_arg_bytes(arg);
     engine_t *e = p->engine;
     if (!program_take(p, &e->outputs, bytes, &out->offset) ||
         !program_take(p, &e->pinned, bytes, &out->pinned))
@@ -127,10 +137,10 @@ uint32_t program_store_value(program_t *p, const store_t *store, uint32_t parame
     lh_assert(parameter < p->weights->parameters->count);
     const parameter_t *param = &p->weights->parameters->items[parameter];
     const uint32_t storage = param->storage;
-    const store_piece_t *piece = &store->pieces[storage];
+    const store_shard_t *shard = &store->shards[storage];
     flow_t *f = p->flow;
     if (f->status != LH_OK) return 0;
-    if (!piece->present) {
+    if (!shard->present) {
         f->status = fail(LH_INVALID, "parameter '%s' has no %s", param->name, store->name);
         return 0;
     }
@@ -140,16 +150,104 @@ uint32_t program_store_value(program_t *p, const store_t *store, uint32_t parame
         return 0;
     }
     if (*slot == 0) {
-        *slot = flow_buffer(f, &store->allocation, piece->offset,
-                            piece->elements * lh_dtype_bytes(piece->dtype));
+        *slot = flow_buffer(f, &store->allocation, shard->offset,
+                            shard->elements * lh_dtype_bytes(shard->dtype));
         if (*slot == 0) return 0;
         f->buffers[*slot].kept = store->holds == LH_HOLDS_VALUE && p->how.use != USE_UPDATE;
         f->buffers[*slot].accumulates = store == p->weights->grad && p->how.use != USE_UPDATE;
     }
-    const bool whole = piece->elements == param->elements;
-    const lh_arg_t arg = flow_arg(piece->dtype, whole ? param->rank : 1,
-                                  whole ? param->shape : &piece->elements);
+    const bool whole = shard->elements == param->elements;
+    const lh_arg_t arg = flow_arg(shard->dtype, whole ? param->rank : 1,
+                                  whole ? param->shape : &shard->elements);
     return flow_value(f, &arg, *slot, 0);
+}
+
+/* Values that are gathered for an instance, and gradients that are whole for a bucket:
+ * where they lie in a program whose weights are cut over ranks.
+ *
+ * An instance is one part of the model in one direction. Its values live from its gather to its last
+ * use, so that the plan of the arena gives them places in turn. */
+static gathered_instance_t *instance_find(program_t *p, bool backward)
+{
+    const flow_t *f = p->flow;
+    for (uint32_t i = 0; i < p->instance_count; i++) {
+        gathered_instance_t *v = &p->instances[i];
+        if (v->part == f->part && v->block == f->block && v->backward == backward) return v;
+    }
+    return NULL;
+}
+
+/* Every parameter of the part, each in its own shape; a tied one in the memory of none but itself.
+ */
+static lh_status_t instance_fill(program_t *p, gathered_instance_t *v)
+{
+    const parameters_t *parameters = p->weights->parameters;
+    v->parameters = mem_array(parameters->count, sizeof(*v->parameters));
+    v->values = mem_array(parameters->count, sizeof(*v->values));
+    if (v->parameters == NULL || v->values == NULL) return LH_NO_MEMORY;
+    for (uint32_t i = 0; i < parameters->count; i++) {
+        const parameter_t *item = &parameters->items[i];
+        if (item->part != v->part || (item->part == LH_PART_BLOCK && item->block != v->block))
+            continue;
+        const lh_arg_t arg = flow_arg(p->weights->compute, item->rank, item->shape);
+        v->parameters[v->count] = i;
+        v->values[v->count++] = flow_in_arena(p->flow, &arg, ARENA_GATHERED);
+    }
+    return p->flow->status;
+}
+
+static gathered_instance_t *instance_new(program_t *p, bool backward)
+{
+    gathered_instance_t *list = mem_grow(p->instances, &p->instance_capacity,
+                                         p->instance_count + 1u, sizeof(*list));
+    if (list == NULL) {
+        p->flow->status = LH_NO_MEMORY;
+        return NULL;
+    }
+    p->instances = list;
+    gathered_instance_t *v = &p->instances[p->instance_count++];
+    *v = (gathered_instance_t){
+        .part = p->flow->part, .block = p->flow->block, .backward = backward};
+    p->flow->status = instance_fill(p, v);
+    return p->flow->status == LH_OK ? v : NULL;
+}
+
+static uint32_t gathered_value(program_t *p, uint32_t parameter)
+{
+    flow_t *f = p->flow;
+    /* A block's values are dropped after its forward pass; the head's chunks go there and back. */
+    const bool backward = f->backward && f->part == LH_PART_BLOCK;
+    gathered_instance_t *v = instance_find(p, backward);
+    if (v == NULL) v = instance_new(p, backward);
+    for (uint32_t i = 0; v != NULL && i < v->count; i++)
+        if (v->parameters[i] == parameter) return v->values[i];
+    if (f->status == LH_OK)
+        f->status = fail(LH_INVALID, "parameter '%s' is read by a part that does not list it",
+                         p->weights->parameters->items[parameter].name);
+    return 0;
+}
+
+static uint32_t bucket_gradient(program_t *p, uint32_t parameter)
+{
+    flow_t *f = p->flow;
+    const parameter_t *item = &p->weights->parameters->items[parameter];
+    if (p->gradients == NULL)
+        p->gradients = mem_array(p->weights->parameters->count, sizeof(*p->gradients));
+    if (p->gradients == NULL) {
+        f->status = LH_NO_MEMORY;
+        return 0;
+    }
+    uint32_t *value = &p->gradients[item->storage];
+    const lh_arg_t arg = flow_arg(p->weights->grad->shards[item->storage].dtype, item->rank,
+                                  item->shape);
+    if (*value == 0) {
+        *value = flow_in_arena(f, &arg, ARENA_BUCKETS);
+        if (*value == 0) return 0;
+        flow_buffer_t *buffer = &f->buffers[f->values[*value].buffer];
+        buffer->accumulates = true;
+        buffer->each_micro = true;
+    }
+    return flow_value(f, &arg, f->values[*value].buffer, 0);
 }
 
 uint32_t program_parameter(program_t *p, uint32_t parameter)
@@ -176,7 +274,7 @@ uint32_t program_constant_value(program_t *p, const graph_value_t *v)
         f->status = engine_constant(p->engine, v->constant, v->constant_count, &offset);
     if (f->status != LH_OK) return 0;
     const lh_arg_t arg = flow_arg(LH_DTYPE_F32, 1, &v->constant_count);
-    const uint32_t buffer = flow_buffer(f, &p->engine->constants, offset, arg_bytes(&arg));
+    const uint32_t buffer = flow_buffer(f, &p->engine->constants, offset, flow_arg_bytes(&arg));
     return buffer == 0 ? 0 : flow_value(f, &arg, buffer, 0);
 }
 
@@ -414,100 +512,61 @@ void program_cost(const program_t *p, program_cost_t *out)
     }
 }
 
-/* Values that are gathered for an instance, and gradients that are whole for a bucket:
- * where they lie in a program whose weights are cut over ranks.
- *
- * An instance is one part of the model in one direction. Its values live from its gather to its last
- * use, so that the plan of the arena gives them places in turn. */
-static gathered_instance_t *instance_find(program_t *p, bool backward)
+/* How a call is done: the kernel, or whether a transfer is started or waited for. */
+static const char *call_kernel(const exec_call_t *call)
 {
-    const flow_t *f = p->flow;
-    for (uint32_t i = 0; i < p->instance_count; i++) {
-        gathered_instance_t *v = &p->instances[i];
-        if (v->part == f->part && v->block == f->block && v->backward == backward) return v;
+    if (call->kernel != NULL) return call->kernel->plan.name;
+    switch (call->source->kind) {
+    case FLOW_COLLECTIVE: return "start";
+    case FLOW_WAIT: return "wait";
+    default: return "fill";
     }
-    return NULL;
 }
 
-/* Every parameter of the part, each in its own shape; a tied one in the memory of none but itself.
- */
-static lh_status_t instance_fill(program_t *p, gathered_instance_t *v)
+static const char *part_text(const program_t *p, uint32_t part)
 {
-    const parameters_t *parameters = p->weights->parameters;
-    v->parameters = mem_array(parameters->count, sizeof(*v->parameters));
-    v->values = mem_array(parameters->count, sizeof(*v->values));
-    if (v->parameters == NULL || v->values == NULL) return LH_NO_MEMORY;
-    for (uint32_t i = 0; i < parameters->count; i++) {
-        const parameter_t *item = &parameters->items[i];
-        if (item->part != v->part || (item->part == LH_PART_BLOCK && item->block != v->block))
-            continue;
-        const lh_arg_t arg = flow_arg(p->weights->compute, item->rank, item->shape);
-        v->parameters[v->count] = i;
-        v->values[v->count++] = flow_in_arena(p->flow, &arg, ARENA_GATHERED);
+    if (p->how.use == USE_UPDATE) return "update";
+    switch (part) {
+    case LH_PART_EMBED: return "embed";
+    case LH_PART_BLOCK: return "blocks";
+    default: return "head";
     }
-    return p->flow->status;
 }
 
-static gathered_instance_t *instance_new(program_t *p, bool backward)
+/* Of a transfer what it moves is counted where it is started. */
+static double call_bytes(const exec_call_t *call)
 {
-    gathered_instance_t *list = mem_grow(p->instances, &p->instance_capacity,
-                                         p->instance_count + 1u, sizeof(*list));
-    if (list == NULL) {
-        p->flow->status = LH_NO_MEMORY;
-        return NULL;
-    }
-    p->instances = list;
-    gathered_instance_t *v = &p->instances[p->instance_count++];
-    *v = (gathered_instance_t){
-        .part = p->flow->part, .block = p->flow->block, .backward = backward};
-    p->flow->status = instance_fill(p, v);
-    return p->flow->status == LH_OK ? v : NULL;
+    if (call->source->kind == FLOW_COLLECTIVE)
+        return (double)transfer_bytes(call->source->transfer);
+    return (double)call->bytes;
 }
 
-uint32_t gathered_value(program_t *p, uint32_t parameter)
+bool program_call(const program_t *p, bool later, uint32_t i, program_call_t *out)
 {
-    flow_t *f = p->flow;
-    /* A block's values are dropped after its forward pass; the head's chunks go there and back. */
-    const bool backward = f->backward && f->part == LH_PART_BLOCK;
-    gathered_instance_t *v = instance_find(p, backward);
-    if (v == NULL) v = instance_new(p, backward);
-    for (uint32_t i = 0; v != NULL && i < v->count; i++)
-        if (v->parameters[i] == parameter) return v->values[i];
-    if (f->status == LH_OK)
-        f->status = fail(LH_INVALID, "parameter '%s' is read by a part that does not list it",
-                         p->weights->parameters->items[parameter].name);
-    return 0;
+    const call_list_t *list = &p->lists[later ? 1 : 0];
+    if (i >= list->count) return false;
+    const exec_call_t *call = &list->calls[i];
+    const kernel_t *kernel = call->kernel;
+    *out = (program_call_t){.part = part_text(p, call->source->part),
+                            .kernel = call_kernel(call),
+                            .transfer = call->source->transfer,
+                            .waits = call->source->kind == FLOW_WAIT,
+                            .last_only = call->source->last_only,
+                            .block = call->source->block,
+                            .backward = call->source->backward,
+                            .bytes = call_bytes(call),
+                            .ns = call->ns};
+    if (kernel == NULL) return true;
+    out->op = kernel->op;
+    out->attributes = kernel->attributes;
+    out->args = kernel->args;
+    out->arg_count = kernel->arg_count;
+    out->flops = kernel->cost.flops;
+    out->bytes = kernel->cost.bytes;
+    return true;
 }
 
-uint32_t bucket_gradient(program_t *p, uint32_t parameter)
+const recording_t *program_block(const program_t *p)
 {
-    flow_t *f = p->flow;
-    const parameter_t *item = &p->weights->parameters->items[parameter];
-    if (p->gradients == NULL)
-        p->gradients = mem_array(p->weights->parameters->count, sizeof(*p->gradients));
-    if (p->gradients == NULL) {
-        f->status = LH_NO_MEMORY;
-        return 0;
-    }
-    uint32_t *value = &p->gradients[item->storage];
-    const lh_arg_t arg = flow_arg(p->weights->grad->pieces[item->storage].dtype, item->rank,
-                                  item->shape);
-    if (*value == 0) {
-        *value = flow_in_arena(f, &arg, ARENA_BUCKETS);
-        if (*value == 0) return 0;
-        flow_buffer_t *buffer = &f->buffers[f->values[*value].buffer];
-        buffer->accumulates = true;
-        buffer->each_micro = true;
-    }
-    return flow_value(f, &arg, f->values[*value].buffer, 0);
-}
-
-void gathered_free(program_t *p)
-{
-    for (uint32_t i = 0; i < p->instance_count; i++) {
-        mem_free(p->instances[i].parameters);
-        mem_free(p->instances[i].values);
-    }
-    mem_free(p->instances);
-    mem_free(p->gradients);
+    return p->block;
 }

@@ -3,9 +3,64 @@
 #ifndef ENGINE_PROGRAM_H
 #define ENGINE_PROGRAM_H
 
-#include <engine/engine_state.h>
-#include <engine/executor.h>
+#include <engine/call_list.h>
+#include <engine/weights.h>
 #include <program/flow.h>
+
+typedef struct schedule schedule_t; /* program/schedule.h */
+
+enum { USE_TRAIN = 1, USE_SCORE = 2, USE_DECODE = 3, USE_UPDATE = 4 };
+
+typedef struct program_how {
+    uint32_t use;           /* USE_TRAIN, USE_SCORE or USE_DECODE                              */
+    uint64_t sequences;     /* in one run                                                      */
+    uint64_t rows;          /* tokens of each sequence in one run: the sequence length; DECODE: 1
+                               for a step of generation, more for a prefill                      */
+    uint64_t max_documents; /* 0: as many as sequences                                         */
+    uint64_t capacity;   /* DECODE: rows of the cache. Programs of the same weights, sequences and
+                            capacity share it                                               */
+    uint32_t recompute;  /* TRAIN: RECOMPUTE_*; same bits in all three                      */
+    uint64_t head_chunk; /* rows whose logits exist at a time; 0: choose                     */
+    uint32_t micro_batches; /* TRAIN, SCORE: in a step; losses of the model's own are averaged over
+                               them. 0: 1 */
+    uint32_t replicas;      /* TRAIN: ranks that each make so many; the same average. 0: 1 */
+    const schedule_t
+        *schedule;     /* TRAIN, SCORE: the order of a step; a run is one of its rounds, whose
+                                   micro-batches inputs hold one after the other. Read by program_new
+                                   only. NULL: one chunk, and a micro-batch a run */
+    bool wants_logits; /* SCORE: OUTPUT_LOGITS as well (DECODE always has them)           */
+} program_how_t;
+
+enum {
+    OUTPUT_LOSS = 1,  /* F32 [2] TRAIN, SCORE: since micro-batch 0, what is minimised, and of it the
+                         cross-entropy: sum of weight x nll; the rest are the model's own losses */
+    OUTPUT_STATS = 2, /* F32 [tokens, 3] SCORE, of the last run: max logit, sum of exp(logit - max),
+                         the label's logit; nll = log(sum) + max - logit                       */
+    OUTPUT_LOGITS = 3, /* F32 [tokens, vocab] SCORE with wants_logits, DECODE: of the last run  */
+    OUTPUT_STEP = 4,   /* F32 [groups, LH_STEP_WORDS] UPDATE: norm, factor, applied or not      */
+};
+enum { OUTPUTS = 6 }; /* room for one that only the engine sees */
+
+typedef struct program_cost {
+    double flops, bytes; /* of one run (a later micro-batch's); useful FLOPs              */
+    uint32_t calls;
+} program_cost_t;
+
+/* One call of a program, as the device runs it; pointers live as long as the engine. */
+typedef struct program_call {
+    const op_t *op;             /* NULL: a transfer, or memory is set to zero */
+    const transfer_t *transfer; /* NULL: none; else it is started here, or waited for */
+    bool waits;                 /* for the transfer */
+    bool last_only;             /* left out but in the last run of a step */
+    const void *attributes;
+    const lh_arg_t *args;
+    uint32_t arg_count;
+    const char *part, *kernel; /* as in profile_row_t */
+    uint32_t block;
+    bool backward;
+    double flops, bytes;
+    uint64_t ns; /* in all runs since profiling was switched on */
+} program_call_t;
 
 enum { PROGRAM_INPUTS = 9, STAGING_SLOTS = 2 };
 enum { OUTPUT_EXTRA = 5 }; /* [1]: sum of the losses that the model adds; part of OUTPUT_LOSS */
@@ -81,7 +136,7 @@ void program_free(program_t *p);
 uint32_t program_input_value(program_t *p, uint32_t which, const lh_arg_t *arg);
 /* An output; accumulates: over micro-batches. */
 uint32_t program_output_value(program_t *p, uint32_t which, const lh_arg_t *arg, bool accumulates);
-/* A parameter's piece in a store, in the parameter's shape when whole, else flat. */
+/* A parameter's shard in a store, in the parameter's shape when whole, else flat. */
 uint32_t program_store_value(program_t *p, const store_t *store, uint32_t parameter);
 /* What kernels of the instance under way read of a parameter, and add its gradient into: its store, or
  * where that is cut, the whole form that other ranks bring. */
@@ -101,15 +156,6 @@ lh_status_t program_finish(program_t *p) LH_MUST_CHECK;
 lh_status_t program_choose(program_t *p) LH_MUST_CHECK;
 lh_status_t program_place(program_t *p) LH_MUST_CHECK;
 
-/* Values and gradients of weights that are cut over ranks, in the form in which
- * kernels use them: whole, for a while. */
-/* The flow value of a parameter for the instance that the flow is in, where weights_t.gathered. 0
- * after a failure. */
-uint32_t gathered_value(program_t *p, uint32_t parameter);
-/* The flow value that a parameter's gradient is added into, where weights_t.bucketed. */
-uint32_t bucket_gradient(program_t *p, uint32_t parameter);
-void gathered_free(program_t *p);
-
 /* False: the program has no such input (gpt2 has no use for STARTS, say); giving it is no error. */
 bool program_has_input(const program_t *p, uint32_t which);
 /* Bytes of an input or OUTPUT_*; 0 if the program has none. */
@@ -127,6 +173,11 @@ lh_status_t program_output(program_t *p, uint32_t which, void *host, uint64_t by
 /* The most that a row of the program's schedule leaves in memory to later rows: a frame, and what
  * goes on to the next chunk. After engine_plan. */
 uint64_t program_frame_bytes(const program_t *p);
+/* The i-th call of the first round's list, or of the later ones'. False: there are fewer. After
+ * engine_plan. */
+bool program_call(const program_t *p, bool later, uint32_t i, program_call_t *out);
+/* The recording of the model's first block. */
+const recording_t *program_block(const program_t *p);
 void program_cost(const program_t *p, program_cost_t *out);
 
 #endif

@@ -5,15 +5,13 @@
 
 #include <base/dtype.h>
 #include <base/memory.h>
-#include <engine/engine_state.h>
-#include <engine/initial.h>
 
 void weights_free(weights_t *w)
 {
     if (w == NULL) return;
     for (uint32_t i = 0; i < w->store_count; i++) {
         allocation_release(&w->stores[i]->allocation, w->engine->api);
-        mem_free(w->stores[i]->pieces);
+        mem_free(w->stores[i]->shards);
         mem_free(w->stores[i]);
     }
     mem_free(w->stores);
@@ -43,8 +41,8 @@ lh_status_t weights_store_add(weights_t *w, const char *name, uint32_t holds, st
 
     store_t *s = mem_new(sizeof(*s));
     if (s == NULL) return LH_NO_MEMORY;
-    s->pieces = mem_array(w->parameters->count, sizeof(*s->pieces));
-    if (s->pieces == NULL) {
+    s->shards = mem_array(w->parameters->count, sizeof(*s->shards));
+    if (s->shards == NULL) {
         mem_free(s);
         return LH_NO_MEMORY;
     }
@@ -57,26 +55,26 @@ lh_status_t weights_store_add(weights_t *w, const char *name, uint32_t holds, st
     return LH_OK;
 }
 
-lh_status_t weights_piece_add(weights_t *w, store_t *s, uint32_t parameter, lh_dtype_t dtype,
+lh_status_t weights_shard_add(weights_t *w, store_t *s, uint32_t parameter, lh_dtype_t dtype,
                               lh_slice_t slice, uint64_t elements)
 {
     lh_assert(parameter < w->parameters->count);
     lh_assert(slice.begin <= slice.end);
-    store_piece_t piece = {true, dtype, slice, elements, 0};
+    store_shard_t shard = {true, dtype, slice, elements, 0};
     const lh_status_t status = allocation_take(&s->allocation, elements * lh_dtype_bytes(dtype),
-                                               engine_alignment(w->engine), &piece.offset);
-    if (status == LH_OK) s->pieces[parameter] = piece;
+                                               engine_alignment(w->engine), &shard.offset);
+    if (status == LH_OK) s->shards[parameter] = shard;
     return status;
 }
 
-/* A piece as long as its parameter for each that has memory of its own. */
-static lh_status_t whole_pieces(weights_t *w, store_t *s, lh_dtype_t dtype, bool frozen_too)
+/* A shard as long as its parameter for each that has memory of its own. */
+static lh_status_t whole_shards(weights_t *w, store_t *s, lh_dtype_t dtype, bool frozen_too)
 {
     for (uint32_t i = 0; i < w->parameters->count; i++) {
         const parameter_t *p = &w->parameters->items[i];
         if (p->storage != i || (w->frozen[i] && !frozen_too)) continue;
         const lh_slice_t all = {0, p->elements};
-        const lh_status_t status = weights_piece_add(w, s, i, dtype, all, p->elements);
+        const lh_status_t status = weights_shard_add(w, s, i, dtype, all, p->elements);
         if (status != LH_OK) return status;
     }
     return LH_OK;
@@ -88,7 +86,7 @@ lh_status_t weights_value_cut(weights_t *w, const lh_slice_t *slices)
     w->value->allocation.bytes = 0;
     for (uint32_t i = 0; i < w->parameters->count; i++) {
         if (w->parameters->items[i].storage != i) continue;
-        const lh_status_t status = weights_piece_add(w, w->value, i, w->compute, slices[i],
+        const lh_status_t status = weights_shard_add(w, w->value, i, w->compute, slices[i],
                                                      slices[i].end - slices[i].begin);
         if (status != LH_OK) return status;
     }
@@ -106,7 +104,7 @@ lh_status_t weights_gradients_default(weights_t *w)
 {
     if (w->grad != NULL) return LH_OK;
     lh_status_t status = weights_store_add(w, "grad", LH_HOLDS_GRAD, &w->grad);
-    return status == LH_OK ? whole_pieces(w, w->grad, w->accumulate, false) : status;
+    return status == LH_OK ? whole_shards(w, w->grad, w->accumulate, false) : status;
 }
 
 lh_status_t weights_cache(weights_t *w, const cache_entry_t *wanted, uint64_t *offset)
@@ -153,7 +151,7 @@ static lh_status_t weights_fill(weights_t *w, const weights_how_t *how)
         w->frozen[i] = (w->parameters->items[p->storage].row->flags & LH_PARAM_FROZEN) != 0;
     }
     status = weights_store_add(w, "value", LH_HOLDS_VALUE, &w->value);
-    return status == LH_OK ? whole_pieces(w, w->value, w->compute, true) : status;
+    return status == LH_OK ? whole_shards(w, w->value, w->compute, true) : status;
 }
 
 lh_status_t weights_new(engine_t *e, const weights_how_t *how, weights_t **out)
@@ -206,39 +204,39 @@ static const store_t *store_of(const weights_t *w, uint32_t space)
     return NULL;
 }
 
-/* The store and piece of a space; a frozen parameter has no master, so its value stands in. */
-static const store_piece_t *piece_of(const weights_t *w, uint32_t space, uint32_t parameter,
+/* The store and shard of a space; a frozen parameter has no master, so its value stands in. */
+static const store_shard_t *shard_of(const weights_t *w, uint32_t space, uint32_t parameter,
                                      const store_t **store)
 {
     lh_assert(parameter < w->parameters->count);
     const uint32_t storage = w->parameters->items[parameter].storage;
     const store_t *s = store_of(w, space);
-    if (s != NULL && !s->pieces[storage].present && space == SPACE_PARAMETER) s = w->value;
-    if (s == NULL || !s->pieces[storage].present) return NULL;
+    if (s != NULL && !s->shards[storage].present && space == SPACE_PARAMETER) s = w->value;
+    if (s == NULL || !s->shards[storage].present) return NULL;
     *store = s;
-    return &s->pieces[storage];
+    return &s->shards[storage];
 }
 
 bool weights_extent(const weights_t *w, uint32_t space, uint32_t parameter, weights_extent_t *out)
 {
     const store_t *s;
-    const store_piece_t *piece = piece_of(w, space, parameter, &s);
-    if (piece == NULL) return false;
-    *out = (weights_extent_t){.dtype = piece->dtype,
-                              .slice = piece->slice,
-                              .elements = piece->elements,
+    const store_shard_t *shard = shard_of(w, space, parameter, &s);
+    if (shard == NULL) return false;
+    *out = (weights_extent_t){.dtype = shard->dtype,
+                              .slice = shard->slice,
+                              .elements = shard->elements,
                               .name = s->holds == LH_HOLDS_STATE ? s->name : NULL};
     return true;
 }
 
-/* An element range inside what is held here, as elements of the piece. */
-static lh_status_t range_check(const weights_t *w, const store_t *s, const store_piece_t *piece,
+/* An element range inside what is held here, as elements of the shard. */
+static lh_status_t range_check(const weights_t *w, const store_t *s, const store_shard_t *shard,
                                uint32_t parameter, uint64_t *begin, uint64_t count)
 {
-    const uint64_t held = piece->slice.end - piece->slice.begin;
+    const uint64_t held = shard->slice.end - shard->slice.begin;
     /* A state of another extent than its parameter's is addressed by its own elements. */
-    const uint64_t from = piece->elements == held ? piece->slice.begin : 0;
-    if (*begin < from || count > piece->elements || *begin - from > piece->elements - count)
+    const uint64_t from = shard->elements == held ? shard->slice.begin : 0;
+    if (*begin < from || count > shard->elements || *begin - from > shard->elements - count)
         return fail(LH_INVALID, "elements %llu to %llu of %s '%s' are not held here",
                     (unsigned long long)*begin, (unsigned long long)(*begin + count), s->name,
                     w->parameters->items[parameter].name);
@@ -248,22 +246,22 @@ static lh_status_t range_check(const weights_t *w, const store_t *s, const store
 
 enum { PART_ELEMENTS = 65536 };
 
-static lh_status_t piece_write(weights_t *w, const store_t *s, const store_piece_t *piece,
+static lh_status_t shard_write(weights_t *w, const store_t *s, const store_shard_t *shard,
                                uint64_t begin, uint64_t count, lh_dtype_t dtype, const void *host)
 {
-    lh_assert(begin <= piece->elements && count <= piece->elements - begin);
+    lh_assert(begin <= shard->elements && count <= shard->elements - begin);
     uint64_t part[PART_ELEMENTS / 8]; /* 64 KiB of elements in the store's dtype */
-    const uint64_t wide = lh_dtype_bytes(piece->dtype), most = sizeof(part) / wide;
+    const uint64_t wide = lh_dtype_bytes(shard->dtype), most = sizeof(part) / wide;
     for (uint64_t at = 0; at < count; at += most) {
         const uint64_t n = count - at < most ? count - at : most;
         const void *bytes = (const char *)host + at * lh_dtype_bytes(dtype);
         lh_status_t status = LH_OK;
-        if (dtype != piece->dtype) {
-            status = dtype_convert(piece->dtype, part, dtype, bytes, n);
+        if (dtype != shard->dtype) {
+            status = dtype_convert(shard->dtype, part, dtype, bytes, n);
             bytes = part;
         }
         if (status == LH_OK)
-            status = engine_upload(w->engine, &s->allocation, piece->offset + (begin + at) * wide,
+            status = engine_upload(w->engine, &s->allocation, shard->offset + (begin + at) * wide,
                                    bytes, n * wide);
         if (status != LH_OK) return status;
     }
@@ -274,13 +272,13 @@ lh_status_t weights_write(weights_t *w, uint32_t space, uint32_t parameter, uint
                           uint64_t count, lh_dtype_t dtype, const void *host)
 {
     const store_t *s;
-    const store_piece_t *piece = piece_of(w, space, parameter, &s);
-    if (piece == NULL)
+    const store_shard_t *shard = shard_of(w, space, parameter, &s);
+    if (shard == NULL)
         return fail(LH_INVALID, "parameter '%s' has no such data here",
                     w->parameters->items[parameter].name);
     uint64_t at = begin;
-    lh_status_t status = range_check(w, s, piece, parameter, &at, count);
-    if (status == LH_OK) status = piece_write(w, s, piece, at, count, dtype, host);
+    lh_status_t status = range_check(w, s, shard, parameter, &at, count);
+    if (status == LH_OK) status = shard_write(w, s, shard, at, count, dtype, host);
     if (status != LH_OK || space != SPACE_PARAMETER || s == w->value) return status;
     return weights_write(w, SPACE_VALUE, parameter, begin, count, dtype, host);
 }
@@ -289,41 +287,41 @@ lh_status_t weights_read(weights_t *w, uint32_t space, uint32_t parameter, uint6
                          uint64_t count, lh_dtype_t dtype, void *host)
 {
     const store_t *s;
-    const store_piece_t *piece = piece_of(w, space, parameter, &s);
-    if (piece == NULL)
+    const store_shard_t *shard = shard_of(w, space, parameter, &s);
+    if (shard == NULL)
         return fail(LH_INVALID, "parameter '%s' has no such data here",
                     w->parameters->items[parameter].name);
     if (s->allocation.memory == NULL && count > 0)
         return fail(LH_INVALID, "%s of parameter '%s' was given back", s->name,
                     w->parameters->items[parameter].name);
-    lh_status_t status = range_check(w, s, piece, parameter, &begin, count);
-    if (status == LH_OK && dtype == piece->dtype)
+    lh_status_t status = range_check(w, s, shard, parameter, &begin, count);
+    if (status == LH_OK && dtype == shard->dtype)
         return engine_download(w->engine, &s->allocation,
-                               piece->offset + begin * lh_dtype_bytes(dtype), host,
+                               shard->offset + begin * lh_dtype_bytes(dtype), host,
                                count * lh_dtype_bytes(dtype));
 
     uint64_t part[PART_ELEMENTS / 8];
-    const uint64_t wide = lh_dtype_bytes(piece->dtype), most = sizeof(part) / wide;
+    const uint64_t wide = lh_dtype_bytes(shard->dtype), most = sizeof(part) / wide;
     for (uint64_t at = 0; status == LH_OK && at < count; at += most) {
         const uint64_t n = count - at < most ? count - at : most;
         char *to = (char *)host + at * lh_dtype_bytes(dtype);
-        status = engine_download(w->engine, &s->allocation, piece->offset + (begin + at) * wide,
+        status = engine_download(w->engine, &s->allocation, shard->offset + (begin + at) * wide,
                                  part, n * wide);
-        if (status == LH_OK) status = dtype_convert(dtype, to, piece->dtype, part, n);
+        if (status == LH_OK) status = dtype_convert(dtype, to, shard->dtype, part, n);
     }
     return status;
 }
 
-/* What is drawn is written while the next piece is drawn. */
-static lh_status_t parameter_initialize(weights_t *w, uint32_t index, initial_t *initial)
+/* What is drawn is written while the next shard is drawn. */
+static lh_status_t parameter_initialize(weights_t *w, uint32_t index, parameter_draw_t *draw)
 {
     const store_t *s;
-    const store_piece_t *piece = piece_of(w, SPACE_PARAMETER, index, &s);
-    if (piece == NULL) return LH_OK;
-    initial_piece_t drawn;
+    const store_shard_t *shard = shard_of(w, SPACE_PARAMETER, index, &s);
+    if (shard == NULL) return LH_OK;
+    parameter_span_t drawn;
     lh_status_t status = LH_OK;
-    initial_start(initial, index, piece->slice.begin, piece->slice.end);
-    while (status == LH_OK && initial_next(initial, &drawn))
+    parameter_draw_start(draw, index, shard->slice.begin, shard->slice.end);
+    while (status == LH_OK && parameter_draw_next(draw, &drawn))
         status = weights_write(w, SPACE_PARAMETER, index, drawn.begin, drawn.count, LH_DTYPE_F32,
                                drawn.values);
     return status;
@@ -335,10 +333,10 @@ static lh_status_t state_initialize(weights_t *w, const store_t *s)
     for (uint32_t i = 0; i < 4096; i++)
         part[i] = (float)s->initial;
     for (uint32_t i = 0; i < w->parameters->count; i++) {
-        const store_piece_t *piece = &s->pieces[i];
-        for (uint64_t at = 0; piece->present && at < piece->elements; at += 4096) {
-            const uint64_t left = piece->elements - at, n = left < 4096 ? left : 4096;
-            const lh_status_t status = piece_write(w, s, piece, at, n, LH_DTYPE_F32, part);
+        const store_shard_t *shard = &s->shards[i];
+        for (uint64_t at = 0; shard->present && at < shard->elements; at += 4096) {
+            const uint64_t left = shard->elements - at, n = left < 4096 ? left : 4096;
+            const lh_status_t status = shard_write(w, s, shard, at, n, LH_DTYPE_F32, part);
             if (status != LH_OK) return status;
         }
     }
@@ -347,12 +345,12 @@ static lh_status_t state_initialize(weights_t *w, const store_t *s)
 
 lh_status_t weights_initialize(weights_t *w, uint64_t seed, double init_std)
 {
-    initial_t *initial;
-    lh_status_t status = initial_new(w->parameters, seed, init_std, 0, &initial);
+    parameter_draw_t *draw;
+    lh_status_t status = parameter_draw_new(w->parameters, seed, init_std, 0, &draw);
     if (status != LH_OK) return status;
     for (uint32_t i = 0; status == LH_OK && i < w->parameters->count; i++)
-        if (w->parameters->items[i].storage == i) status = parameter_initialize(w, i, initial);
-    initial_free(initial);
+        if (w->parameters->items[i].storage == i) status = parameter_initialize(w, i, draw);
+    parameter_draw_free(draw);
     for (uint32_t i = 0; status == LH_OK && i < w->store_count; i++)
         if (w->stores[i]->holds == LH_HOLDS_STATE)
             status = w->stores[i]->initial == 0 ? engine_zero(w->engine, &w->stores[i]->allocation)
@@ -360,31 +358,19 @@ lh_status_t weights_initialize(weights_t *w, uint64_t seed, double init_std)
     return status;
 }
 
-/* Frees allocations before the engine is closed; closing finds them empty. */
 /* A frozen parameter has no master: its value is all there is of it. */
 static bool has_master(const weights_t *w)
 {
     if (w->master == NULL) return false;
     for (uint32_t i = 0; i < w->parameters->count; i++)
-        if (w->value->pieces[i].present && !w->master->pieces[i].present) return false;
+        if (w->value->shards[i].present && !w->master->shards[i].present) return false;
     return true;
 }
 
-lh_status_t engine_finish(engine_t *e)
+void weights_finish(weights_t *w)
 {
-    const lh_status_t status = engine_wait(e);
-    if (status != LH_OK) return status;
-    allocation_t *const list[] = {&e->scratch, &e->inputs, &e->outputs, &e->constants, &e->caches};
-    for (uint32_t i = 0; i < sizeof(list) / sizeof(list[0]); i++)
-        allocation_release(list[i], e->api);
-    for (uint32_t i = 0; i < ARENAS; i++)
-        allocation_release(&e->arenas[i], e->api);
-    for (uint32_t i = 0; i < e->weights_count; i++) {
-        weights_t *w = e->weights[i];
-        if (w->grad != NULL) allocation_release(&w->grad->allocation, e->api);
-        if (has_master(w)) allocation_release(&w->value->allocation, e->api);
-    }
-    return LH_OK;
+    if (w->grad != NULL) allocation_release(&w->grad->allocation, w->engine->api);
+    if (has_master(w)) allocation_release(&w->value->allocation, w->engine->api);
 }
 
 void weights_release(weights_t *w, uint32_t space)

@@ -1,18 +1,42 @@
 /* engine/weights.h - a model's parameters in device memory: one store for each kind of data, with a
- * piece for each logical parameter. */
+ * shard for each logical parameter. */
 #ifndef ENGINE_WEIGHTS_H
 #define ENGINE_WEIGHTS_H
 
-#include <engine/engine.h>
-#include <program/allocation.h>
+#include <graph/parameters.h>
 
-typedef struct store_piece {
+#include <engine/engine_state.h>
+
+typedef struct weights_how {
+    const lh_model_api_t *api;
+    lh_model_t *model;  /* opened; closed by the caller after engine_close      */
+    lh_dtype_t compute; /* BF16, F32 (F64 in tests)                             */
+} weights_how_t;
+
+/* Spaces of a parameter's data. */
+enum {
+    SPACE_PARAMETER = 1, /* the master where there is one, else the value; writing renews both   */
+    SPACE_VALUE = 2,     /* what kernels read, in the compute dtype                             */
+    SPACE_GRAD = 3,
+    SPACE_STATE = 16, /* + k: the rule's k-th state                                         */
+};
+
+/* What this rank holds: dtype, elements [begin, end) and, for states, the number of elements of the
+ * state. False: the space does not exist for this parameter (frozen, no optimizer). */
+typedef struct weights_extent {
+    lh_dtype_t dtype;
+    lh_slice_t slice;
+    uint64_t elements;
+    const char *name; /* of a state: "exp_avg"; else NULL */
+} weights_extent_t;
+
+typedef struct store_shard {
     bool present;
     lh_dtype_t dtype;
     lh_slice_t slice;  /* elements of the logical parameter held here */
     uint64_t elements; /* stored: of the slice, or of the state */
     uint64_t offset;   /* in the allocation */
-} store_piece_t;
+} store_shard_t;
 
 typedef struct store {
     char name[32];
@@ -20,7 +44,7 @@ typedef struct store {
     uint32_t state; /* STATE: which of the rule's */
     double initial; /* STATE */
     allocation_t allocation;
-    store_piece_t *pieces; /* [parameters]; tied ones have none of their own */
+    store_shard_t *shards; /* [parameters]; tied ones have none of their own */
 } store_t;
 
 typedef struct cache_entry { /* keys or values of one attention for generation */
@@ -51,11 +75,11 @@ struct weights {
 
 void weights_free(weights_t *w);
 
-/* A store without pieces. */
+/* A store without shards. */
 lh_status_t weights_store_add(weights_t *w, const char *name, uint32_t holds,
                               store_t **out) LH_MUST_CHECK;
-/* Room for a piece; the offset follows. */
-lh_status_t weights_piece_add(weights_t *w, store_t *s, uint32_t parameter, lh_dtype_t dtype,
+/* Room for a shard; the offset follows. */
+lh_status_t weights_shard_add(weights_t *w, store_t *s, uint32_t parameter, lh_dtype_t dtype,
                               lh_slice_t slice, uint64_t elements) LH_MUST_CHECK;
 /* Keeps only this rank's slices [parameters] of the values. Before any program. */
 lh_status_t weights_value_cut(weights_t *w, const lh_slice_t *slices) LH_MUST_CHECK;
@@ -65,12 +89,8 @@ lh_status_t weights_gradients_default(weights_t *w) LH_MUST_CHECK;
 lh_status_t weights_cache(weights_t *w, const cache_entry_t *wanted,
                           uint64_t *offset) LH_MUST_CHECK;
 
-/* Gives memory back once the last step of a run is made, so that saving it takes
- * no more memory than the run did. */
-/* No program runs any more: waits for what is queued, then frees arenas, scratch, inputs, outputs,
- * constants, caches, gradients, and values that have a master. Weights and states can still be
- * read. Not where another process may read the memory. */
-lh_status_t engine_finish(engine_t *e) LH_MUST_CHECK;
+/* Frees the gradients, and the values where each of them has a master. Of engine_finish. */
+void weights_finish(weights_t *w);
 /* SPACE_PARAMETER or a state whose data was read for the last time. */
 void weights_release(weights_t *w, uint32_t space);
 

@@ -8,7 +8,7 @@
 #include <base/file.h>
 #include <base/memory.h>
 #include <base/sys.h>
-#include <graph/recorder.h>
+#include <graph/recording.h>
 #include <longhaul/dtype.h>
 
 extern char **environ;

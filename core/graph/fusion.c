@@ -6,9 +6,8 @@
 #include <graph/fusion.h>
 
 #include <base/memory.h>
-#include <graph/op_pattern.h>
 #include <graph/op_table.h>
-#include <graph/recorder.h>
+#include <graph/recording.h>
 
 typedef struct match {
     const op_pattern_t *pattern;
@@ -140,7 +139,8 @@ static lh_status_t attributes_join(const recording_t *r, const op_t *op, const m
 static bool outputs_alike(const recording_t *r, const op_call_t *call, const lh_value_t *slots)
 {
     for (uint32_t s = call->op->in_count; s < call->op->in_count + call->op->out_count; s++)
-        if (slots[s] != 0 && !arg_alike(&r->values[slots[s]].arg, &call->args[s])) return false;
+        if (slots[s] != 0 && !recording_args_alike(&r->values[slots[s]].arg, &call->args[s]))
+            return false;
     return true;
 }
 
@@ -155,11 +155,11 @@ static lh_status_t propose(recording_t *r, const op_t *op, const match_t *m,
         mem_free(attributes);
         return status;
     }
-    status = op_call_make(r, op, attributes, slots, op->in_count, call);
+    status = recording_call(r, op, attributes, slots, op->in_count, call);
     mem_free(attributes);
     *fits = status == LH_OK;
     if (status != LH_OK) return status == LH_NO_MEMORY ? status : LH_OK;
-    *fits = outputs_alike(r, call, slots) && recorder_offers(r, call);
+    *fits = outputs_alike(r, call, slots) && recording_offers(r, call);
     if (!*fits) mem_free(call->attributes);
     return LH_OK;
 }
@@ -191,7 +191,7 @@ static lh_status_t place_call(recording_t *r, uint32_t place, const op_call_t *c
         node.slots[s] = slots[s];
         if (slots[s] != 0)
             r->values[slots[s]] = value;
-        else if ((node.slots[s] = recorder_value(r, &value)) == 0) {
+        else if ((node.slots[s] = recording_value_add(r, &value)) == 0) {
             mem_free(call->attributes);
             return r->status;
         }
@@ -235,7 +235,7 @@ static void compact(recording_t *r)
     r->node_count = kept;
 }
 
-lh_status_t recording_fuse(recording_t *r)
+lh_status_t fusion_apply(recording_t *r)
 {
     lh_status_t status = recording_status(r);
     for (uint32_t i = op_table_count(r->how.ops); i-- > 0;) {
@@ -245,6 +245,6 @@ lh_status_t recording_fuse(recording_t *r)
                 status = fuse_at(r, op, &op->patterns[p], n);
     }
     compact(r);
-    recorder_failed(r, status);
+    recording_failed(r, status);
     return status;
 }

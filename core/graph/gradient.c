@@ -7,7 +7,7 @@
 #include <graph/gradient.h>
 
 #include <base/memory.h>
-#include <graph/recorder.h>
+#include <graph/recording.h>
 
 typedef struct reverse {
     recording_t *r;
@@ -127,7 +127,7 @@ static void contribute_param(reverse_t *p, lh_value_t v, lh_value_t c)
 
     char *name = mem_text(r->values[v].name);
     if (name == NULL) {
-        recorder_failed(r, LH_NO_MEMORY);
+        recording_failed(r, LH_NO_MEMORY);
         return;
     }
     r->values[c].kind = VALUE_GRADIENT;
@@ -226,9 +226,9 @@ static lh_status_t walk(reverse_t *p, lh_value_t seed)
     return status;
 }
 
-lh_status_t recording_differentiate(recording_t *r, lh_value_t seed, lh_value_t input,
-                                    bool (*wanted)(void *context, const char *name), void *context,
-                                    lh_value_t *input_gradient)
+lh_status_t gradient_append(recording_t *r, lh_value_t seed, lh_value_t input,
+                            bool (*wanted)(void *context, const char *name), void *context,
+                            lh_value_t *input_gradient)
 {
     lh_status_t status = recording_status(r);
     if (status != LH_OK) return status;
@@ -243,7 +243,7 @@ lh_status_t recording_differentiate(recording_t *r, lh_value_t seed, lh_value_t 
     mark_needed(&p, input, wanted, context);
     status = walk(&p, seed);
     if (status == LH_OK) *input_gradient = input == 0 ? 0 : p.gradient[input];
-    recorder_failed(r, status);
+    recording_failed(r, status);
 
     mem_free(p.gradient);
 free_needed:

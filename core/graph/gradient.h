@@ -7,8 +7,8 @@
 /* Appends the reverse pass (and seeds each loss() with 1): `seed` is the gradient of r->output (an
  * ARGUMENT made by the caller); wanted(context, name) says whether a parameter has a gradient. On
  * success *input_gradient is the gradient of `input` (0 if input is 0 or nothing flows there). */
-lh_status_t recording_differentiate(recording_t *r, lh_value_t seed, lh_value_t input,
-                                    bool (*wanted)(void *context, const char *name), void *context,
-                                    lh_value_t *input_gradient) LH_MUST_CHECK;
+lh_status_t gradient_append(recording_t *r, lh_value_t seed, lh_value_t input,
+                            bool (*wanted)(void *context, const char *name), void *context,
+                            lh_value_t *input_gradient) LH_MUST_CHECK;
 
 #endif

@@ -3,7 +3,46 @@
 #define GRAPH_OP_TABLE_H
 
 #include <base/status.h>
-#include <graph/recording.h>
+
+#include <longhaul/graph.h>
+
+typedef struct op_table op_table_t;
+typedef struct op op_t;
+
+enum { OP_SLOTS = LH_MAX_SLOTS };
+
+enum { PATTERN_WORDS = 24, PATTERN_NONE = 0xff };
+
+typedef struct pattern_call {
+    const op_t *op;
+    /* By slot of that op, the word that names its value. PATTERN_NONE: an input that is left out, an
+     * output that nobody uses. */
+    uint8_t word[OP_SLOTS];
+} pattern_call_t;
+
+/* One way. Words are numbered in the order in which they first stand in the text. */
+typedef struct op_pattern {
+    pattern_call_t calls[LH_FUSES];
+    uint32_t call_count, word_count;
+    /* By word, the fused op's slot. PATTERN_NONE: a value that is gone once the op is fused. */
+    uint8_t slot[PATTERN_WORDS];
+} op_pattern_t;
+
+/* An op's row, imported from core or plugin, with its texts parsed once. */
+struct op {
+    lh_op_t row;
+    uint32_t index; /* in its table; stable while the table lives */
+    uint32_t in_count, out_count;
+    char slot_name[OP_SLOTS][24]; /* inputs, then outputs */
+    bool optional[OP_SLOTS];      /* "w?"                 */
+    bool adds[OP_SLOTS];          /* "y+": this output may be asked with LH_ARG_ADD */
+    uint32_t alias[OP_SLOTS];     /* outputs named like an input: its slot, from 1; 0: own memory */
+    op_pattern_t *patterns;       /* the ways of row.fuses; owned by the table */
+    uint32_t pattern_count;
+    const char *plugin; /* who brought it; NULL: the core */
+    uint32_t
+        collective; /* COLLECTIVE_* of transfer.h: no kernel does it, but a transfer; 0: none */
+};
 
 /* A table that holds the core's ops. */
 lh_status_t op_table_new(op_table_t **out) LH_MUST_CHECK;
@@ -21,9 +60,5 @@ const op_t *op_table_at(const op_table_t *t, uint32_t index); /* in the order th
 
 /* Index of the slot with that name, from 0: inputs before outputs; OP_SLOTS if there is none. */
 uint32_t op_slot(const op_t *op, const char *name);
-
-/* An op's slot text, "x w? -> y+ rstd", read into an op_t. */
-/* Fills in slot names, counts, marks and aliases from op->row.slots. */
-lh_status_t op_slots_parse(op_t *op) LH_MUST_CHECK;
 
 #endif

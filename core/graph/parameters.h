@@ -51,4 +51,24 @@ bool parameters_find_local(const parameters_t *p, uint32_t part, uint32_t block,
 void parameter_initial(const parameters_t *p, uint32_t index, uint64_t seed, double init_std,
                        uint64_t begin, uint64_t count, float *out);
 
+typedef struct parameter_draw parameter_draw_t;
+
+typedef struct parameter_span { /* of one parameter */
+    uint32_t parameter;
+    uint64_t begin, count;
+    const float *values; /* [count], valid until the next piece is taken */
+} parameter_span_t;
+
+/* `threads`, this one included; 0: as many as processors. Fewer where the machine gives no more.
+ * The parameters are borrowed until parameter_draw_free. [serial] */
+lh_status_t parameter_draw_new(const parameters_t *p, uint64_t seed, double init_std,
+                               uint32_t threads, parameter_draw_t **out) LH_MUST_CHECK;
+/* Starts on elements begin .. end of a parameter. They must have come out as pieces before the next
+ * call. [serial] */
+void parameter_draw_start(parameter_draw_t *in, uint32_t parameter, uint64_t begin, uint64_t end);
+/* The pieces in order; false: there are no more. The next one is drawn meanwhile. [serial] */
+bool parameter_draw_next(parameter_draw_t *in, parameter_span_t *out);
+/* NULL does nothing. */
+void parameter_draw_free(parameter_draw_t *in);
+
 #endif

@@ -1,9 +1,432 @@
 /* recording.c - a recording's life, and when two of them are the same. */
 #include <graph/recording.h>
 
+#include <longhaul/dtype.h>
+#include <longhaul/rule.h>
+
 #include <base/memory.h>
 #include <base/text.h>
-#include <graph/recorder.h>
+
+/* Standard inputs by slot name. */
+/* The LH_INPUT_* that an input slot of this name takes when it is left out; 0: none. */
+static uint32_t lowering_input(const char *slot)
+{
+    static const struct {
+        const char *slot;
+        uint32_t which;
+    } inputs[] = {
+        {"tokens", LH_INPUT_TOKENS}, {"positions", LH_INPUT_POSITIONS}, {"starts", LH_INPUT_STARTS},
+        {"labels", LH_INPUT_LABELS}, {"weights", LH_INPUT_WEIGHTS},     {"step", LH_INPUT_STEP},
+        {"seed", LH_INPUT_SEED},     {"lengths", LH_INPUT_LENGTHS},
+    };
+    for (uint32_t i = 0; i < sizeof(inputs) / sizeof(inputs[0]); i++)
+        if (strcmp(inputs[i].slot, slot) == 0) return inputs[i].which;
+    return 0;
+}
+
+static recording_t *recording_of(lh_graph_t *g)
+{
+    return (recording_t *)g;
+}
+
+void recording_failed(recording_t *r, lh_status_t status)
+{
+    if (status == LH_OK || r->status != LH_OK) return;
+    r->status = status;
+    r->reason = mem_text(fail_reason());
+}
+
+lh_value_t recording_value_add(recording_t *r, const graph_value_t *value)
+{
+    graph_value_t *values = mem_grow(r->values, &r->value_capacity, (size_t)r->value_count + 1,
+                                     sizeof(*values));
+    if (values == NULL) {
+        recording_failed(r, LH_NO_MEMORY);
+        return 0;
+    }
+    r->values = values;
+    values[r->value_count] = *value;
+    return r->value_count++;
+}
+
+uint32_t recording_node_add(recording_t *r, const graph_node_t *node)
+{
+    graph_node_t *nodes = mem_grow(r->nodes, &r->node_capacity, (size_t)r->node_count + 1,
+                                   sizeof(*nodes));
+    if (nodes == NULL) {
+        recording_failed(r, LH_NO_MEMORY);
+        return 0;
+    }
+    r->nodes = nodes;
+    nodes[r->node_count] = *node;
+    return r->node_count++;
+}
+
+bool recording_args_alike(const lh_arg_t *a, const lh_arg_t *b)
+{
+    return a->dtype == b->dtype && a->rank == b->rank &&
+           memcmp(a->shape, b->shape, a->rank * sizeof(a->shape[0])) == 0;
+}
+
+/* Dense strides; refuses what has no elements or more than 2^63 bytes. */
+static lh_status_t finish_arg(lh_arg_t *arg, const char *what)
+{
+    uint64_t elements = 1;
+    if (arg->rank > LH_MAX_RANK)
+        return fail(LH_INVALID, "%s has %u dimensions, expected at most %d", what, arg->rank,
+                    LH_MAX_RANK);
+    for (uint32_t i = arg->rank; i-- > 0;) {
+        arg->stride[i] = elements;
+        if (arg->shape[i] == 0)
+            return fail(LH_INVALID, "%s has no elements in dimension %u", what, i);
+        if (!checked_mul(elements, arg->shape[i], &elements) || elements > UINT64_MAX / 16)
+            return fail(LH_INVALID, "%s has more elements than memory can hold", what);
+    }
+    arg->layout = LH_LAYOUT_DENSE;
+    arg->flags = 0;
+    return LH_OK;
+}
+
+static lh_value_t new_value(recording_t *r, graph_value_t *value, const char *what)
+{
+    const lh_status_t status = finish_arg(&value->arg, what);
+    const lh_value_t v = status == LH_OK ? recording_value_add(r, value) : 0;
+    if (status != LH_OK) recording_failed(r, status);
+    return v;
+}
+
+static lh_value_t record_param(lh_graph_t *g, const char *name)
+{
+    recording_t *r = recording_of(g);
+    if (r->status != LH_OK) return 0;
+    for (lh_value_t v = 1; v < r->value_count; v++)
+        if (r->values[v].kind == VALUE_PARAM && strcmp(r->values[v].name, name) == 0) return v;
+
+    graph_value_t value = {.kind = VALUE_PARAM, .arg = {.dtype = r->how.compute}};
+    const lh_status_t status = r->how.param == NULL
+                                   ? fail(LH_INVALID, "parameter %s is named where there are none",
+                                          name)
+                                   : r->how.param(r->how.context, name, value.arg.shape,
+                                                  &value.arg.rank);
+    if (status == LH_OK) value.name = mem_text(name);
+    if (status != LH_OK || value.name == NULL) {
+        recording_failed(r, status == LH_OK ? LH_NO_MEMORY : status);
+        return 0;
+    }
+    const lh_value_t v = new_value(r, &value, name);
+    if (v == 0) mem_free((char *)value.name);
+    return v;
+}
+
+static bool input_arg(const recording_how_t *how, uint32_t which, lh_arg_t *out)
+{
+    const lh_dtype_t wide = how->compute == LH_DTYPE_F64 ? LH_DTYPE_F64 : LH_DTYPE_F32;
+    const lh_arg_t args[] = {
+        [LH_INPUT_TOKENS] = {.dtype = LH_DTYPE_I32, .rank = 1, .shape = {how->tokens}},
+        [LH_INPUT_POSITIONS] = {.dtype = LH_DTYPE_I32, .rank = 1, .shape = {how->tokens}},
+        [LH_INPUT_STARTS] = {.dtype = LH_DTYPE_I32, .rank = 1, .shape = {how->max_documents + 1}},
+        [LH_INPUT_LABELS] = {.dtype = LH_DTYPE_I32, .rank = 1, .shape = {how->tokens}},
+        [LH_INPUT_WEIGHTS] = {.dtype = wide, .rank = 1, .shape = {how->tokens}},
+        [LH_INPUT_STEP] = {.dtype = LH_DTYPE_F32, .rank = 1, .shape = {LH_STEP_WORDS}},
+        [LH_INPUT_SEED] = {.dtype = LH_DTYPE_I32, .rank = 1, .shape = {4}},
+        [LH_INPUT_LENGTHS] = {.dtype = LH_DTYPE_I32, .rank = 1, .shape = {how->sequences}},
+    };
+    if (which == 0 || which >= sizeof(args) / sizeof(args[0])) return false;
+    *out = args[which];
+    return true;
+}
+
+static lh_value_t record_input(lh_graph_t *g, uint32_t which)
+{
+    recording_t *r = recording_of(g);
+    if (r->status != LH_OK) return 0;
+    for (lh_value_t v = 1; v < r->value_count; v++)
+        if (r->values[v].kind == VALUE_INPUT && r->values[v].which == which) return v;
+
+    graph_value_t value = {.kind = VALUE_INPUT, .which = which};
+    if (!input_arg(&r->how, which, &value.arg)) {
+        recording_failed(r, fail(LH_INVALID, "there is no run-time input %u", which));
+        return 0;
+    }
+    return new_value(r, &value, "a run-time input");
+}
+
+static lh_value_t record_constant(lh_graph_t *g, const float *values, uint64_t count)
+{
+    recording_t *r = recording_of(g);
+    if (r->status != LH_OK) return 0;
+    for (lh_value_t v = 1; v < r->value_count; v++) {
+        const graph_value_t *other = &r->values[v];
+        if (other->kind == VALUE_CONSTANT && other->constant_count == count &&
+            memcmp(other->constant, values, count * sizeof(float)) == 0)
+            return v;
+    }
+    float *copy = mem_array(count, sizeof(float));
+    if (copy == NULL) {
+        recording_failed(r, LH_NO_MEMORY);
+        return 0;
+    }
+    memcpy(copy, values, count * sizeof(float));
+    graph_value_t value = {.kind = VALUE_CONSTANT,
+                           .constant = copy,
+                           .constant_count = count,
+                           .arg = {.dtype = LH_DTYPE_F32, .rank = 1, .shape = {count}}};
+    const lh_value_t v = new_value(r, &value, "a constant");
+    if (v == 0) mem_free(copy);
+    return v;
+}
+
+/* A copy as long as the op's struct: shorter ones are filled with zeros, longer ones must end in
+ * them. */
+static lh_status_t copy_attributes(const op_t *op, const void *attributes, void **out)
+{
+    const uint32_t bytes = op->row.attributes_bytes;
+    *out = NULL;
+    if (bytes == 0) {
+        if (attributes == NULL) return LH_OK;
+        return fail(LH_INVALID, "op %s has no attributes, and some were given", op->row.name);
+    }
+    unsigned char *copy = mem_new(bytes);
+    if (copy == NULL) return LH_NO_MEMORY;
+    uint32_t given = 0;
+    if (attributes != NULL) memcpy(&given, attributes, sizeof(given));
+    const uint32_t known = given < bytes ? given : bytes;
+    if (known > 0) memcpy(copy, attributes, known);
+    for (uint32_t i = bytes; i < given; i++)
+        if (((const unsigned char *)attributes)[i] != 0) {
+            mem_free(copy);
+            return fail(LH_ABI, "op %s has attributes of %u bytes, %u were given", op->row.name,
+                        bytes, given);
+        }
+    memcpy(copy, &bytes, sizeof(bytes));
+    *out = copy;
+    return LH_OK;
+}
+
+static lh_status_t fill_inputs(recording_t *r, const lh_value_t *in, uint32_t in_count,
+                               op_call_t *call)
+{
+    const op_t *op = call->op;
+    if (in_count > op->in_count)
+        return fail(LH_INVALID, "op %s takes %u inputs, %u were given", op->row.name, op->in_count,
+                    in_count);
+    for (uint32_t i = 0; i < op->in_count; i++) {
+        lh_value_t v = i < in_count ? in[i] : 0;
+        const uint32_t which = v == 0 ? lowering_input(op->slot_name[i]) : 0;
+        if (which != 0 && !op->optional[i]) {
+            v = record_input(&r->graph, which);
+            if (v == 0) return fail(r->status, "%s", r->reason == NULL ? "" : r->reason);
+        }
+        if (v == 0 && !op->optional[i])
+            return fail(LH_INVALID, "op %s lacks its input %s", op->row.name, op->slot_name[i]);
+        if (v >= r->value_count || (v != 0 && r->values[v].kind == VALUE_NONE))
+            return fail(LH_INVALID, "op %s: input %s is value %u, which does not exist",
+                        op->row.name, op->slot_name[i], v);
+        call->in[i] = v;
+        call->args[i] = v == 0 ? (lh_arg_t){0} : r->values[v].arg;
+    }
+    return LH_OK;
+}
+
+/* Outputs as shape() stated them: dense, in the compute dtype where it said none, in an input's
+ * memory where they are named like it, left out where that input is. */
+static lh_status_t finish_outputs(const recording_t *r, op_call_t *call)
+{
+    const op_t *op = call->op;
+    for (uint32_t s = op->in_count; s < op->in_count + op->out_count; s++) {
+        lh_arg_t *arg = &call->args[s];
+        const uint32_t alias = op->alias[s];
+        if (alias != 0 && call->in[alias - 1] == 0) {
+            *arg = (lh_arg_t){0};
+            continue;
+        }
+        if (arg->dtype == LH_DTYPE_NONE) arg->dtype = r->how.compute;
+        text_t what = {0};
+        text_printf(&what, "op %s: output %s", op->row.name, op->slot_name[s]);
+        lh_status_t status = text_status(&what);
+        if (status == LH_OK) status = finish_arg(arg, what.data);
+        text_free(&what);
+        if (status != LH_OK) return status;
+        arg->alias_slot = alias;
+    }
+    return LH_OK;
+}
+
+lh_status_t recording_call(recording_t *r, const op_t *op, const void *attributes,
+                           const lh_value_t *in, uint32_t in_count, op_call_t *call)
+{
+    lh_assert(op != NULL && op->in_count + op->out_count <= OP_SLOTS);
+    *call = (op_call_t){.op = op};
+    lh_status_t status = copy_attributes(op, attributes, &call->attributes);
+    if (status != LH_OK) return status;
+    status = fill_inputs(r, in, in_count, call);
+    if (status != LH_OK) goto free_attributes;
+
+    if (op->row.complete != NULL && call->attributes != NULL)
+        op->row.complete(call->attributes, call->args);
+    status = op->row.shape(r->how.host, call->attributes, call->args, op->in_count + op->out_count);
+    if (status != LH_OK) goto free_attributes;
+    status = finish_outputs(r, call);
+    if (status != LH_OK) goto free_attributes;
+    return LH_OK;
+
+free_attributes:
+    mem_free(call->attributes);
+    return status;
+}
+
+/* The node and its output values; takes call->attributes. */
+static uint32_t call_append(recording_t *r, op_call_t *call)
+{
+    const op_t *op = call->op;
+    graph_node_t node = {.op = op, .attributes = call->attributes, .backward = r->backward};
+    memcpy(node.slots, call->in, op->in_count * sizeof(node.slots[0]));
+    for (uint32_t s = op->in_count; s < op->in_count + op->out_count; s++) {
+        if (call->args[s].dtype == LH_DTYPE_NONE) continue;
+        const graph_value_t value = {
+            .kind = VALUE_RESULT, .node = r->node_count, .slot = s, .arg = call->args[s]};
+        node.slots[s] = recording_value_add(r, &value);
+        if (node.slots[s] == 0) goto free_attributes;
+    }
+    const uint32_t index = recording_node_add(r, &node);
+    if (index != 0) return index;
+
+free_attributes:
+    mem_free(call->attributes);
+    return 0;
+}
+
+bool recording_offers(const recording_t *r, const op_call_t *call)
+{
+    return r->how.offers != NULL &&
+           r->how.offers(r->how.device, call->op, call->attributes, call->args);
+}
+
+/* What expand() made must be what shape() promised to those who use it. */
+static lh_status_t expanded_check(const recording_t *r, const op_call_t *call,
+                                  const lh_value_t *out)
+{
+    const op_t *op = call->op;
+    for (uint32_t i = 0; i < op->out_count; i++) {
+        const uint32_t slot = op->in_count + i;
+        if (out[i] == 0 && (op->optional[slot] || call->args[slot].dtype == LH_DTYPE_NONE))
+            continue;
+        if (out[i] == 0 || out[i] >= r->value_count)
+            return fail(LH_INVALID, "op %s records nothing for its output %s", op->row.name,
+                        op->slot_name[slot]);
+        if (!recording_args_alike(&r->values[out[i]].arg, &call->args[slot]))
+            return fail(LH_INVALID,
+                        "op %s records an output %s of another dtype or shape than it has",
+                        op->row.name, op->slot_name[slot]);
+    }
+    return LH_OK;
+}
+
+/* Records what the op stands for, as the device has no kernel for it. */
+static lh_value_t record_expanded(recording_t *r, op_call_t *call, lh_value_t *more)
+{
+    enum { DEPTH = 8 };
+    const op_t *op = call->op;
+    lh_value_t out[OP_SLOTS] = {0};
+    lh_status_t status = LH_OK;
+    if (r->expanding == DEPTH)
+        status = fail(LH_INVALID, "op %s is recorded as ops that are recorded as others, %d deep",
+                      op->row.name, (int)DEPTH);
+    r->expanding++;
+    if (status == LH_OK) op->row.expand(&r->graph, call->attributes, call->in, out);
+    r->expanding--;
+    if (status == LH_OK && r->status == LH_OK) status = expanded_check(r, call, out);
+    mem_free(call->attributes);
+    recording_failed(r, status);
+    if (r->status != LH_OK) return 0;
+    for (uint32_t i = 1; more != NULL && i < op->out_count; i++)
+        more[i - 1] = out[i];
+    return out[0];
+}
+
+static lh_value_t record_op(lh_graph_t *g, const char *name, const void *attributes,
+                            const lh_value_t *in, uint32_t in_count, lh_value_t *more)
+{
+    recording_t *r = recording_of(g);
+    if (r->status != LH_OK) return 0;
+    const op_t *op = op_table_find(r->how.ops, name);
+    if (op == NULL) {
+        recording_failed(
+            r, fail(LH_INVALID, "there is no op '%s' in the core or a loaded plugin", name));
+        return 0;
+    }
+    for (uint32_t i = 1; more != NULL && i < op->out_count; i++)
+        more[i - 1] = 0;
+
+    op_call_t call;
+    const lh_status_t status = recording_call(r, op, attributes, in, in_count, &call);
+    if (status != LH_OK) {
+        recording_failed(r, status);
+        return 0;
+    }
+    if (op->row.vanishes != NULL && op->row.vanishes(call.attributes)) {
+        mem_free(call.attributes);
+        return call.in[0];
+    }
+    if (op->row.expand != NULL && !recording_offers(r, &call))
+        return record_expanded(r, &call, more);
+    const uint32_t index = call_append(r, &call);
+    if (index == 0) return 0;
+
+    const lh_value_t *outputs = r->nodes[index].slots + op->in_count;
+    for (uint32_t i = 1; more != NULL && i < op->out_count; i++)
+        more[i - 1] = outputs[i];
+    return op->out_count == 0 ? 0 : outputs[0];
+}
+
+static lh_status_t value_shape(lh_graph_t *g, lh_value_t v, lh_arg_t *out)
+{
+    recording_t *r = recording_of(g);
+    if (r->status != LH_OK) return recording_status(r);
+    if (v == 0 || v >= r->value_count) {
+        recording_failed(
+            r, fail(LH_INVALID, "the shape of value %u was asked, which does not exist", v));
+        return r->status;
+    }
+    *out = r->values[v].arg;
+    return LH_OK;
+}
+
+static void record_loss(lh_graph_t *g, const char *metric, lh_value_t scalar)
+{
+    recording_t *r = recording_of(g);
+    if (r->status != LH_OK) return;
+    const lh_arg_t *arg = scalar < r->value_count ? &r->values[scalar].arg : NULL;
+    if (scalar == 0 || arg == NULL || arg->rank != 1 || arg->shape[0] != 1 ||
+        arg->dtype == LH_DTYPE_BF16 || arg->dtype == LH_DTYPE_F16) {
+        recording_failed(r, fail(LH_INVALID, "loss %s is not one F32 value", metric));
+        return;
+    }
+    graph_loss_t *losses = mem_grow(r->losses, &r->loss_capacity, (size_t)r->loss_count + 1,
+                                    sizeof(*losses));
+    if (losses == NULL) {
+        recording_failed(r, LH_NO_MEMORY);
+        return;
+    }
+    r->losses = losses;
+    losses[r->loss_count] = (graph_loss_t){mem_text(metric), scalar};
+    if (losses[r->loss_count].metric == NULL)
+        recording_failed(r, LH_NO_MEMORY);
+    else
+        r->loss_count++;
+}
+
+static const lh_graph_api_t recorder_api = {
+    .struct_size = sizeof(recorder_api),
+    .param = record_param,
+    .input = record_input,
+    .constant = record_constant,
+    .op = record_op,
+    .shape = value_shape,
+    .loss = record_loss,
+};
+
+/* ---- life, and equality ---- */
 
 lh_status_t recording_new(const recording_how_t *how, recording_t **out)
 {
@@ -13,8 +436,8 @@ lh_status_t recording_new(const recording_how_t *how, recording_t **out)
     r->how = *how;
     const graph_value_t no_value = {.kind = VALUE_NONE};
     const graph_node_t no_node = {.op = NULL};
-    (void)recorder_value(r, &no_value);
-    (void)recorder_node(r, &no_node);
+    (void)recording_value_add(r, &no_value);
+    (void)recording_node_add(r, &no_node);
     if (r->status != LH_OK) {
         const lh_status_t status = r->status;
         recording_free(r);
@@ -62,7 +485,7 @@ lh_value_t recording_argument(recording_t *r, lh_dtype_t dtype, uint32_t rank,
         value.arg.stride[i] = stride;
         stride *= shape[i];
     }
-    return r->status == LH_OK ? recorder_value(r, &value) : 0;
+    return r->status == LH_OK ? recording_value_add(r, &value) : 0;
 }
 
 void recording_retype(recording_t *r, lh_value_t v, lh_dtype_t dtype)

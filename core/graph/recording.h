@@ -7,29 +7,7 @@
 #ifndef GRAPH_RECORDING_H
 #define GRAPH_RECORDING_H
 
-#include <longhaul/graph.h>
-
-typedef struct op_table op_table_t;
-
-enum { OP_SLOTS = LH_MAX_SLOTS };
-
-typedef struct op_pattern op_pattern_t; /* op_pattern.h */
-
-/* An op's row, imported from core or plugin, with its texts parsed once. */
-typedef struct op {
-    lh_op_t row;
-    uint32_t index; /* in its table; stable while the table lives */
-    uint32_t in_count, out_count;
-    char slot_name[OP_SLOTS][24]; /* inputs, then outputs */
-    bool optional[OP_SLOTS];      /* "w?"                 */
-    bool adds[OP_SLOTS];          /* "y+": this output may be asked with LH_ARG_ADD */
-    uint32_t alias[OP_SLOTS];     /* outputs named like an input: its slot, from 1; 0: own memory */
-    op_pattern_t *patterns;       /* the ways of row.fuses; owned by the table */
-    uint32_t pattern_count;
-    const char *plugin; /* who brought it; NULL: the core */
-    uint32_t
-        collective; /* COLLECTIVE_* of transfer.h: no kernel does it, but a transfer; 0: none */
-} op_t;
+#include <graph/op_table.h>
 
 enum {
     VALUE_NONE = 0,     /* a pass has dropped it; ids of the others stay                */
@@ -113,5 +91,37 @@ lh_value_t recording_argument(recording_t *r, lh_dtype_t dtype, uint32_t rank,
 void recording_retype(recording_t *r, lh_value_t v, lh_dtype_t dtype);
 /* Same ops, attributes, shapes, constants, parameter names and wiring. */
 bool recording_equal(const recording_t *a, const recording_t *b);
+
+/* ---- for passes that record, inside core/graph ---- */
+
+/* Keeps the first failure: its status and the sentence of the last fail(). */
+void recording_failed(recording_t *r, lh_status_t status);
+
+/* An op with its inputs, before it becomes a node. */
+typedef struct op_call {
+    const op_t *op;
+    void *attributes; /* owned by the call until it is appended; NULL: the op has none */
+    lh_value_t in[OP_SLOTS];
+    lh_arg_t args[OP_SLOTS]; /* inputs, then outputs */
+} op_call_t;
+
+/* Copies attributes, fills in inputs that have a standard source, completes attributes and asks the
+ * op's shape(). On success the caller owns call->attributes (mem_free). */
+lh_status_t recording_call(recording_t *r, const op_t *op, const void *attributes,
+                           const lh_value_t *in, uint32_t in_count, op_call_t *call) LH_MUST_CHECK;
+
+/* Has the device a kernel for this call? */
+bool recording_offers(const recording_t *r, const op_call_t *call);
+/* Same dtype and shape. */
+bool recording_args_alike(const lh_arg_t *a, const lh_arg_t *b);
+
+/* Appends an empty value or node; 0 when memory is short (the recording has failed then). */
+lh_value_t recording_value_add(recording_t *r, const graph_value_t *value);
+uint32_t recording_node_add(recording_t *r, const graph_node_t *node);
+
+static inline uint32_t node_slots(const graph_node_t *n)
+{
+    return n->op->in_count + n->op->out_count;
+}
 
 #endif

@@ -54,8 +54,8 @@ static lh_status_t refuse(const char *op, const lh_arg_t *arg, const arg_rule_t 
     return status;
 }
 
-lh_status_t args_check(const char *op, const lh_arg_t *args, const arg_rule_t *rules,
-                       uint32_t count)
+lh_status_t op_args_check(const char *op, const lh_arg_t *args, const arg_rule_t *rules,
+                          uint32_t count)
 {
     for (uint32_t i = 0; i < count; i++)
         if (args[i].dtype != LH_DTYPE_NONE && !fits(&args[i], &rules[i]))
@@ -63,31 +63,31 @@ lh_status_t args_check(const char *op, const lh_arg_t *args, const arg_rule_t *r
     return LH_OK;
 }
 
-arg_rule_t rule_like(const char *slot, uint32_t dtypes, const lh_arg_t *like)
+arg_rule_t op_rule_like(const char *slot, uint32_t dtypes, const lh_arg_t *like)
 {
     arg_rule_t rule = {.slot = slot, .dtypes = dtypes, .rank = like->rank};
     memcpy(rule.shape, like->shape, sizeof(rule.shape));
     return rule;
 }
 
-void arg_set(lh_arg_t *out, lh_dtype_t dtype, uint32_t rank, uint64_t rows, uint64_t columns)
+void op_arg_set(lh_arg_t *out, lh_dtype_t dtype, uint32_t rank, uint64_t rows, uint64_t columns)
 {
     *out = (lh_arg_t){.dtype = dtype, .rank = rank, .shape = {rows}};
     if (rank > 1) out->shape[1] = columns;
 }
 
-void arg_like(lh_arg_t *out, const lh_arg_t *like)
+void op_arg_like(lh_arg_t *out, const lh_arg_t *like)
 {
     *out = (lh_arg_t){.dtype = like->dtype, .rank = like->rank};
     memcpy(out->shape, like->shape, sizeof(out->shape));
 }
 
-lh_dtype_t dtype_wide(lh_dtype_t dtype)
+lh_dtype_t op_dtype_wide(lh_dtype_t dtype)
 {
     return dtype == LH_DTYPE_F64 ? LH_DTYPE_F64 : LH_DTYPE_F32;
 }
 
-double arg_elements(const lh_arg_t *arg)
+double op_arg_elements(const lh_arg_t *arg)
 {
     if (arg->dtype == LH_DTYPE_NONE) return 0;
     double n = 1;
@@ -96,16 +96,16 @@ double arg_elements(const lh_arg_t *arg)
     return n;
 }
 
-void cost_set(lh_cost_t *out, double flops, const lh_arg_t *args, uint32_t arg_count)
+void op_cost_set(lh_cost_t *out, double flops, const lh_arg_t *args, uint32_t arg_count)
 {
     double bytes = 0;
     for (uint32_t i = 0; i < arg_count; i++)
-        bytes += arg_elements(&args[i]) * (double)lh_dtype_bytes(args[i].dtype);
+        bytes += op_arg_elements(&args[i]) * (double)lh_dtype_bytes(args[i].dtype);
     LH_FILL(lh_cost_t, out, .flops = flops, .bytes = bytes);
 }
 
-lh_value_t record_one(lh_graph_t *g, const char *op, const void *attributes, lh_value_t a,
-                      lh_value_t b)
+lh_value_t op_record(lh_graph_t *g, const char *op, const void *attributes, lh_value_t a,
+                     lh_value_t b)
 {
     const lh_value_t in[] = {a, b};
     return g->api->op(g, op, attributes, in, b == 0 ? 1 : 2, NULL);

@@ -37,23 +37,23 @@ typedef struct arg_rule {
     uint64_t shape[LH_MAX_RANK];
 } arg_rule_t;
 
-lh_status_t args_check(const char *op, const lh_arg_t *args, const arg_rule_t *rules,
-                       uint32_t count) LH_MUST_CHECK;
+lh_status_t op_args_check(const char *op, const lh_arg_t *args, const arg_rule_t *rules,
+                          uint32_t count) LH_MUST_CHECK;
 /* Rules for an argument that must be shaped like another. */
-arg_rule_t rule_like(const char *slot, uint32_t dtypes, const lh_arg_t *like);
+arg_rule_t op_rule_like(const char *slot, uint32_t dtypes, const lh_arg_t *like);
 
 /* States an output; strides are the recorder's. rank 1 ignores columns. */
-void arg_set(lh_arg_t *out, lh_dtype_t dtype, uint32_t rank, uint64_t rows, uint64_t columns);
-void arg_like(lh_arg_t *out, const lh_arg_t *like);
+void op_arg_set(lh_arg_t *out, lh_dtype_t dtype, uint32_t rank, uint64_t rows, uint64_t columns);
+void op_arg_like(lh_arg_t *out, const lh_arg_t *like);
 /* The dtype of statistics and sums beside data of that dtype: F64 beside F64, else F32. */
-lh_dtype_t dtype_wide(lh_dtype_t dtype);
+lh_dtype_t op_dtype_wide(lh_dtype_t dtype);
 
-double arg_elements(const lh_arg_t *arg); /* 0: left out */
+double op_arg_elements(const lh_arg_t *arg); /* 0: left out */
 /* flops as given; bytes: every argument read or written once. */
-void cost_set(lh_cost_t *out, double flops, const lh_arg_t *args, uint32_t arg_count);
+void op_cost_set(lh_cost_t *out, double flops, const lh_arg_t *args, uint32_t arg_count);
 
 /* An op by name with attributes, one output, from within a gradient. */
-lh_value_t record_one(lh_graph_t *g, const char *op, const void *attributes, lh_value_t a,
-                      lh_value_t b);
+lh_value_t op_record(lh_graph_t *g, const char *op, const void *attributes, lh_value_t a,
+                     lh_value_t b);
 
 #endif

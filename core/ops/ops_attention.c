@@ -1,5 +1,5 @@
 /* ops_attention.c - rotary positions and attention, each with its gradient. */
-#include <ops/ops_attention.h>
+#include <ops/op_rows.h>
 
 static const lh_option_t rope_attributes[] = {
     LH_OPTION_U32(lh_rope_t, heads, "heads", NULL, "1..65536", "heads side by side in x"),
@@ -52,8 +52,8 @@ static lh_status_t rope_shape(const lh_host_t *host, const void *attributes, lh_
     const arg_rule_t rules[] = {{"x", FLOATS, 2, {ANY, width}},
                                 {"positions", INDEX, 1, {t}},
                                 {"frequencies", WIDE, 1, {how->pairs}}};
-    const lh_status_t status = args_check("rope", args, rules, COUNT(rules));
-    if (status == LH_OK) arg_like(&args[3], &args[0]);
+    const lh_status_t status = op_args_check("rope", args, rules, COUNT(rules));
+    if (status == LH_OK) op_arg_like(&args[3], &args[0]);
     return status;
 }
 
@@ -61,7 +61,7 @@ static void rope_cost(const void *attributes, const lh_arg_t *args, uint32_t arg
                       lh_cost_t *out)
 {
     (void)attributes;
-    cost_set(out, 3 * arg_elements(&args[0]), args, arg_count);
+    op_cost_set(out, 3 * op_arg_elements(&args[0]), args, arg_count);
 }
 
 static void rope_gradient(lh_graph_t *g, const void *attributes, const lh_value_t *forward,
@@ -101,7 +101,7 @@ static lh_status_t attention_split(const lh_host_t *host, const void *attributes
     return cut_heads("attention (key and value)", mine->kv_heads, ways, &mine->kv_heads);
 }
 
-void attention_all_heads(void *attributes, const lh_arg_t *args)
+static void attention_all_heads(void *attributes, const lh_arg_t *args)
 {
     (void)args;
     lh_attention_t *how = attributes;
@@ -140,7 +140,7 @@ static lh_status_t qkv_check(const char *op, const lh_attention_t *how, const lh
         {"starts", INDEX, 1, {ANY}},
         {"slopes", WIDE, 1, {how->heads}},
     };
-    return args_check(op, args, rules, COUNT(rules));
+    return op_args_check(op, args, rules, COUNT(rules));
 }
 
 static lh_status_t attention_shape(const lh_host_t *host, const void *attributes, lh_arg_t *args,
@@ -151,8 +151,8 @@ static lh_status_t attention_shape(const lh_host_t *host, const void *attributes
     const lh_status_t status = qkv_check("attention", how, args);
     if (status != LH_OK) return status;
     const lh_arg_t *q = &args[AT_Q];
-    arg_set(&args[AT_Y], q->dtype, 2, q->shape[0], (uint64_t)how->heads * value_dim(how));
-    arg_set(&args[AT_LSE], dtype_wide(q->dtype), 2, how->heads, q->shape[0]);
+    op_arg_set(&args[AT_Y], q->dtype, 2, q->shape[0], (uint64_t)how->heads * value_dim(how));
+    op_arg_set(&args[AT_LSE], op_dtype_wide(q->dtype), 2, how->heads, q->shape[0]);
     return LH_OK;
 }
 
@@ -168,10 +168,10 @@ static lh_status_t attention_grad_shape(const lh_host_t *host, const void *attri
     const uint64_t t = q->shape[0], width = (uint64_t)how->heads * value_dim(how);
     const arg_rule_t gy = {"gy", FLOATS, 2, {t, width}};
     const arg_rule_t kept[] = {{"y", FLOATS, 2, {t, width}}, {"lse", WIDE, 2, {how->heads, t}}};
-    lh_status_t checked = args_check("attention_grad", args, &gy, 1);
-    if (checked == LH_OK) checked = args_check("attention_grad", args + 6, kept, COUNT(kept));
+    lh_status_t checked = op_args_check("attention_grad", args, &gy, 1);
+    if (checked == LH_OK) checked = op_args_check("attention_grad", args + 6, kept, COUNT(kept));
     for (uint32_t i = 0; i < 3 && checked == LH_OK; i++)
-        arg_like(&args[8 + i], &args[1 + i]);
+        op_arg_like(&args[8 + i], &args[1 + i]);
     return checked;
 }
 
@@ -197,14 +197,15 @@ static double attention_flops(const lh_attention_t *how, const lh_arg_t *q, cons
 static void attention_cost(const void *attributes, const lh_arg_t *args, uint32_t arg_count,
                            lh_cost_t *out)
 {
-    cost_set(out, attention_flops(attributes, &args[AT_Q], &args[AT_STARTS], 2), args, arg_count);
+    op_cost_set(out, attention_flops(attributes, &args[AT_Q], &args[AT_STARTS], 2), args,
+                arg_count);
 }
 
 /* Scores again, then the gradients of probabilities, q, k and v. */
 static void attention_grad_cost(const void *attributes, const lh_arg_t *args, uint32_t arg_count,
                                 lh_cost_t *out)
 {
-    cost_set(out, attention_flops(attributes, &args[1], &args[4], 5), args, arg_count);
+    op_cost_set(out, attention_flops(attributes, &args[1], &args[4], 5), args, arg_count);
 }
 
 static void attention_gradient(lh_graph_t *g, const void *attributes, const lh_value_t *forward,
@@ -293,9 +294,9 @@ static lh_status_t cache_write_shape(const lh_host_t *host, const void *attribut
     const arg_rule_t rules[] = {{"x", FLOATS, 2, {ANY, ANY}},
                                 {"lengths", INDEX, 1, {ANY}},
                                 {"cache", FLOATS, 3, {sequences, ANY, width}}};
-    lh_status_t status = args_check("cache_write", args, rules, COUNT(rules));
+    lh_status_t status = op_args_check("cache_write", args, rules, COUNT(rules));
     if (status == LH_OK) status = rows_check("cache_write", &args[0], &args[1]);
-    if (status == LH_OK) arg_like(&args[3], &args[2]);
+    if (status == LH_OK) op_arg_like(&args[3], &args[2]);
     return status;
 }
 
@@ -316,10 +317,10 @@ static lh_status_t attention_cached_shape(const lh_host_t *host, const void *att
         {"lengths", INDEX, 1, {ANY}},
         {"slopes", WIDE, 1, {how->heads}},
     };
-    lh_status_t status = args_check("attention_cached", args, rules, COUNT(rules));
+    lh_status_t status = op_args_check("attention_cached", args, rules, COUNT(rules));
     if (status == LH_OK) status = rows_check("attention_cached", &args[0], &args[3]);
     if (status == LH_OK)
-        arg_set(&args[5], args[0].dtype, 2, args[0].shape[0], how->heads * value_dim);
+        op_arg_set(&args[5], args[0].dtype, 2, args[0].shape[0], how->heads * value_dim);
     return status;
 }
 
@@ -328,7 +329,7 @@ static void cache_write_cost(const void *attributes, const lh_arg_t *args, uint3
 {
     (void)attributes, (void)arg_count;
     const lh_arg_t moved[] = {args[0], args[0]};
-    cost_set(out, 0, moved, COUNT(moved));
+    op_cost_set(out, 0, moved, COUNT(moved));
 }
 
 /* The cache's fill is known in device memory only: counted as full. */
@@ -336,7 +337,7 @@ static void attention_cached_cost(const void *attributes, const lh_arg_t *args, 
                                   lh_cost_t *out)
 {
     (void)attributes;
-    cost_set(out, 4 * arg_elements(&args[0]) * (double)args[1].shape[1], args, arg_count);
+    op_cost_set(out, 4 * op_arg_elements(&args[0]) * (double)args[1].shape[1], args, arg_count);
 }
 
 static lh_status_t cached_split(const lh_host_t *host, const void *attributes, uint32_t part,

@@ -1,6 +1,22 @@
 /* ops_collective.c - communication as ops: shapes, gradients, bytes. */
-#include <ops/collective_op.h>
+#include <ops/ops_collective.h>
+
 #include <ops/op_rows.h>
+
+const char *const collective_names[COLLECTIVES] = {
+    [0] = "none",
+    [COLLECTIVE_ALL_REDUCE] = "all_reduce",
+    [COLLECTIVE_REDUCE_SCATTER] = "reduce_scatter",
+    [COLLECTIVE_ALL_GATHER] = "all_gather",
+    [COLLECTIVE_ALL_TO_ALL] = "all_to_all",
+};
+
+const char *const collective_groups[LH_GROUPS] = {
+    [LH_GROUP_SELF] = "self",
+    [LH_GROUP_DATA] = "data",
+    [LH_GROUP_SITE] = "site",
+    [LH_GROUP_ACROSS] = "across",
+};
 
 static const lh_option_t collective_attributes[] = {
     LH_OPTION_U32(op_collective_t, group, "group", "0", NULL, "group of ranks"),
@@ -32,7 +48,7 @@ static lh_status_t same_shape(const lh_host_t *host, const void *attributes, lh_
                               uint32_t arg_count)
 {
     (void)host, (void)attributes;
-    if (arg_count > 1) arg_like(&args[1], &args[0]);
+    if (arg_count > 1) op_arg_like(&args[1], &args[0]);
     return LH_OK;
 }
 
@@ -42,7 +58,7 @@ static lh_status_t cut_shape(const char *op, const op_collective_t *how, lh_arg_
     if (args[0].rank == 0 || args[0].shape[0] % how->ways != 0)
         return fail(LH_INVALID, "%s: %llu rows can't be cut into %u equal parts", op,
                     (unsigned long long)args[0].shape[0], how->ways);
-    arg_like(&args[1], &args[0]);
+    op_arg_like(&args[1], &args[0]);
     return LH_OK;
 }
 
@@ -69,7 +85,7 @@ static lh_status_t all_gather_shape(const lh_host_t *host, const void *attribute
     (void)host, (void)arg_count;
     const op_collective_t *how = attributes;
     if (args[0].rank == 0) return fail(LH_INVALID, "all_gather: x is a scalar, expected rows");
-    arg_like(&args[1], &args[0]);
+    op_arg_like(&args[1], &args[0]);
     args[1].shape[0] *= how->ways;
     return LH_OK;
 }
@@ -79,7 +95,7 @@ static lh_status_t recv_shape(const lh_host_t *host, const void *attributes, lh_
 {
     (void)host, (void)arg_count;
     const op_collective_t *how = attributes;
-    arg_set(&args[0], LH_DTYPE_NONE, 2, how->rows, how->columns);
+    op_arg_set(&args[0], LH_DTYPE_NONE, 2, how->rows, how->columns);
     return LH_OK;
 }
 
@@ -87,7 +103,7 @@ static void no_flops(const void *attributes, const lh_arg_t *args, uint32_t arg_
                      lh_cost_t *out)
 {
     (void)attributes;
-    cost_set(out, 0, args, arg_count);
+    op_cost_set(out, 0, args, arg_count);
 }
 
 static void through_gradient(lh_graph_t *g, const void *attributes, const lh_value_t *forward,
@@ -102,7 +118,7 @@ static void back(lh_graph_t *g, const char *op, const void *attributes, const lh
 {
     op_collective_t how = *(const op_collective_t *)attributes;
     how.bytes = 0;
-    if (wanted[0] && from[0] != 0) into[0] = record_one(g, op, &how, from[0], 0);
+    if (wanted[0] && from[0] != 0) into[0] = op_record(g, op, &how, from[0], 0);
 }
 
 #define BACK(name, op)                                                                 \

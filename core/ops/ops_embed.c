@@ -1,15 +1,13 @@
 /* ops_embed.c - rows of a table chosen by token ids. */
-#include <ops/ops_embed.h>
-
 #include <ops/op_rows.h>
 
-const lh_option_t vocabulary_attributes[VOCABULARY_ATTRIBUTES] = {
+static const lh_option_t vocabulary_attributes[] = {
     LH_OPTION_U64(lh_rows_t, first, "first", "0", NULL, "first row of the vocabulary held here"),
     LH_OPTION_U64(lh_rows_t, rows, "rows", "0", NULL, "rows held here; 0: all"),
 };
 
-lh_status_t vocabulary_split(const lh_host_t *host, const void *attributes, uint32_t part,
-                             uint32_t ways, void *out)
+static lh_status_t vocabulary_split(const lh_host_t *host, const void *attributes, uint32_t part,
+                                    uint32_t ways, void *out)
 {
     (void)host;
     const lh_rows_t *all = attributes;
@@ -23,7 +21,8 @@ lh_status_t vocabulary_split(const lh_host_t *host, const void *attributes, uint
     return LH_OK;
 }
 
-lh_status_t vocabulary_check(const char *op, const char *slot, uint64_t found, const lh_rows_t *how)
+static lh_status_t vocabulary_check(const char *op, const char *slot, uint64_t found,
+                                    const lh_rows_t *how)
 {
     if (found == how->rows) return LH_OK;
     return fail(LH_INVALID, "%s: %s has %llu rows of the vocabulary, expected rows = %llu", op,
@@ -41,9 +40,9 @@ static lh_status_t embed_shape(const lh_host_t *host, const void *attributes, lh
 {
     (void)host, (void)arg_count;
     const arg_rule_t rules[] = {{"tokens", INDEX, 1, {ANY}}, {"table", FLOATS, 2, {ANY, ANY}}};
-    lh_status_t status = args_check("embed", args, rules, COUNT(rules));
+    lh_status_t status = op_args_check("embed", args, rules, COUNT(rules));
     if (status == LH_OK) status = vocabulary_check("embed", "table", args[1].shape[0], attributes);
-    if (status == LH_OK) arg_set(&args[2], args[1].dtype, 2, args[0].shape[0], args[1].shape[1]);
+    if (status == LH_OK) op_arg_set(&args[2], args[1].dtype, 2, args[0].shape[0], args[1].shape[1]);
     return status;
 }
 
@@ -54,10 +53,10 @@ static lh_status_t embed_grad_shape(const lh_host_t *host, const void *attribute
     const lh_rows_t *how = attributes;
     const uint64_t t = args[0].shape[0];
     const arg_rule_t rules[] = {{"tokens", INDEX, 1, {ANY}}, {"gy", FLOATS, 2, {t, ANY}}};
-    const lh_status_t status = args_check("embed_grad", args, rules, COUNT(rules));
+    const lh_status_t status = op_args_check("embed_grad", args, rules, COUNT(rules));
     if (status != LH_OK) return status;
     if (how->rows == 0) return fail(LH_INVALID, "embed_grad: rows is 0, expected the table's");
-    arg_set(&args[2], args[1].dtype, 2, how->rows, args[1].shape[1]);
+    op_arg_set(&args[2], args[1].dtype, 2, how->rows, args[1].shape[1]);
     return LH_OK;
 }
 
@@ -67,21 +66,21 @@ static void embed_cost(const void *attributes, const lh_arg_t *args, uint32_t ar
 {
     (void)attributes, (void)arg_count;
     const lh_arg_t moved[] = {args[0], args[2], args[2]};
-    cost_set(out, 0, moved, COUNT(moved));
+    op_cost_set(out, 0, moved, COUNT(moved));
 }
 
 static void embed_grad_cost(const void *attributes, const lh_arg_t *args, uint32_t arg_count,
                             lh_cost_t *out)
 {
     (void)attributes;
-    cost_set(out, arg_elements(&args[1]), args, arg_count);
+    op_cost_set(out, op_arg_elements(&args[1]), args, arg_count);
 }
 
 static void embed_gradient(lh_graph_t *g, const void *attributes, const lh_value_t *forward,
                            const lh_value_t *from, const bool *wanted, lh_value_t *into)
 {
     if (wanted[1] && from[0] != 0)
-        into[1] = record_one(g, "embed_grad", attributes, forward[0], from[0]);
+        into[1] = op_record(g, "embed_grad", attributes, forward[0], from[0]);
 }
 
 static const lh_op_t rows[] = {
@@ -119,10 +118,10 @@ static lh_status_t ce_stats_shape(const lh_host_t *host, const void *attributes,
     (void)host, (void)arg_count;
     const uint64_t t = args[0].shape[0];
     const arg_rule_t rules[] = {{"logits", WIDE, 2, {ANY, ANY}}, {"labels", INDEX, 1, {t}}};
-    lh_status_t status = args_check("ce_stats", args, rules, COUNT(rules));
+    lh_status_t status = op_args_check("ce_stats", args, rules, COUNT(rules));
     if (status == LH_OK)
         status = vocabulary_check("ce_stats", "logits", args[0].shape[1], attributes);
-    if (status == LH_OK) arg_set(&args[2], args[0].dtype, 2, t, 3);
+    if (status == LH_OK) op_arg_set(&args[2], args[0].dtype, 2, t, 3);
     return status;
 }
 
@@ -135,10 +134,10 @@ static lh_status_t ce_grad_shape(const lh_host_t *host, const void *attributes, 
                                 {"labels", INDEX, 1, {t}},
                                 {"stats", WIDE, 2, {t, 3}},
                                 {"weights", WIDE, 1, {t}}};
-    lh_status_t status = args_check("ce_grad", args, rules, COUNT(rules));
+    lh_status_t status = op_args_check("ce_grad", args, rules, COUNT(rules));
     if (status == LH_OK)
         status = vocabulary_check("ce_grad", "logits", args[0].shape[1], attributes);
-    if (status == LH_OK) arg_like(&args[4], &args[0]);
+    if (status == LH_OK) op_arg_like(&args[4], &args[0]);
     return status;
 }
 
@@ -148,8 +147,8 @@ static lh_status_t ce_loss_shape(const lh_host_t *host, const void *attributes, 
     (void)host, (void)attributes, (void)arg_count;
     const arg_rule_t rules[] = {{"stats", WIDE, 2, {ANY, 3}},
                                 {"weights", WIDE, 1, {args[0].shape[0]}}};
-    const lh_status_t status = args_check("ce_loss", args, rules, COUNT(rules));
-    if (status == LH_OK) arg_set(&args[2], args[0].dtype, 1, 1, 0);
+    const lh_status_t status = op_args_check("ce_loss", args, rules, COUNT(rules));
+    if (status == LH_OK) op_arg_set(&args[2], args[0].dtype, 1, 1, 0);
     return status;
 }
 
@@ -157,7 +156,7 @@ static void ce_cost(const void *attributes, const lh_arg_t *args, uint32_t arg_c
                     lh_cost_t *out)
 {
     (void)attributes;
-    cost_set(out, 4 * arg_elements(&args[0]), args, arg_count);
+    op_cost_set(out, 4 * op_arg_elements(&args[0]), args, arg_count);
 }
 
 static const lh_op_t loss_rows[] = {

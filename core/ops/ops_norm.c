@@ -22,10 +22,10 @@ static lh_status_t rms_norm_shape(const lh_host_t *host, const void *attributes,
     const lh_arg_t *x = &args[in_x];
     const uint64_t d = group_width(x->shape[1], &args[in_w]);
     const arg_rule_t rules[] = {{"x", FLOATS, 2, {ANY, ANY}}, {"w", FLOATS, 1, {d}}};
-    const lh_status_t status = args_check("rms_norm", args, rules, COUNT(rules));
+    const lh_status_t status = op_args_check("rms_norm", args, rules, COUNT(rules));
     if (status != LH_OK) return status;
-    arg_like(&args[out_y], x);
-    arg_set(&args[out_rstd], dtype_wide(x->dtype), 1, x->shape[0] * (x->shape[1] / d), 0);
+    op_arg_like(&args[out_y], x);
+    op_arg_set(&args[out_rstd], op_dtype_wide(x->dtype), 1, x->shape[0] * (x->shape[1] / d), 0);
     return LH_OK;
 }
 
@@ -42,10 +42,10 @@ static lh_status_t rms_norm_grad_shape(const lh_host_t *host, const void *attrib
                                 {"x", FLOATS, 2, {t, w}},
                                 {"w", FLOATS, 1, {d}},
                                 {"rstd", WIDE, 1, {d == 0 ? t : t * (w / d)}}};
-    const lh_status_t status = args_check("rms_norm_grad", args, rules, COUNT(rules));
+    const lh_status_t status = op_args_check("rms_norm_grad", args, rules, COUNT(rules));
     if (status != LH_OK) return status;
-    arg_like(&args[out_gx], &args[in_x]);
-    arg_set(&args[out_gw], dtype_wide(args[in_w].dtype), 1, d, 0);
+    op_arg_like(&args[out_gx], &args[in_x]);
+    op_arg_set(&args[out_gw], op_dtype_wide(args[in_w].dtype), 1, d, 0);
     return LH_OK;
 }
 
@@ -67,11 +67,11 @@ static lh_status_t layer_norm_shape(const lh_host_t *host, const void *attribute
     const uint64_t t = args[0].shape[0], w = args[0].shape[1];
     const arg_rule_t rules[] = {
         {"x", FLOATS, 2, {ANY, ANY}}, {"w", FLOATS, 1, {w}}, {"b", FLOATS, 1, {w}}};
-    const lh_status_t status = args_check("layer_norm", args, rules, COUNT(rules));
+    const lh_status_t status = op_args_check("layer_norm", args, rules, COUNT(rules));
     if (status != LH_OK) return status;
-    arg_like(&args[3], &args[0]);
-    arg_set(&args[4], dtype_wide(args[0].dtype), 1, t, 0);
-    arg_set(&args[5], dtype_wide(args[0].dtype), 1, t, 0);
+    op_arg_like(&args[3], &args[0]);
+    op_arg_set(&args[4], op_dtype_wide(args[0].dtype), 1, t, 0);
+    op_arg_set(&args[5], op_dtype_wide(args[0].dtype), 1, t, 0);
     return LH_OK;
 }
 
@@ -85,11 +85,11 @@ static lh_status_t layer_norm_grad_shape(const lh_host_t *host, const void *attr
                                 {"w", FLOATS, 1, {w}},
                                 {"mean", WIDE, 1, {t}},
                                 {"rstd", WIDE, 1, {t}}};
-    const lh_status_t status = args_check("layer_norm_grad", args, rules, COUNT(rules));
+    const lh_status_t status = op_args_check("layer_norm_grad", args, rules, COUNT(rules));
     if (status != LH_OK) return status;
-    arg_like(&args[5], &args[1]);
-    arg_set(&args[6], dtype_wide(args[2].dtype), 1, w, 0);
-    arg_set(&args[7], dtype_wide(args[2].dtype), 1, w, 0);
+    op_arg_like(&args[5], &args[1]);
+    op_arg_set(&args[6], op_dtype_wide(args[2].dtype), 1, w, 0);
+    op_arg_set(&args[7], op_dtype_wide(args[2].dtype), 1, w, 0);
     return LH_OK;
 }
 
@@ -115,11 +115,11 @@ static lh_status_t add_rms_norm_shape(const lh_host_t *host, const void *attribu
     const arg_rule_t rules[] = {{"a", FLOATS, 2, {ANY, ANY}},
                                 {"b", IS(a->dtype), 2, {a->shape[0], a->shape[1]}},
                                 {"w", FLOATS, 1, {a->shape[1]}}};
-    const lh_status_t status = args_check("add_rms_norm", args, rules, COUNT(rules));
+    const lh_status_t status = op_args_check("add_rms_norm", args, rules, COUNT(rules));
     if (status != LH_OK) return status;
-    arg_like(&args[AN_SUM], a);
-    arg_like(&args[AN_Y], a);
-    arg_set(&args[AN_RSTD], dtype_wide(a->dtype), 1, a->shape[0], 0);
+    op_arg_like(&args[AN_SUM], a);
+    op_arg_like(&args[AN_Y], a);
+    op_arg_set(&args[AN_RSTD], op_dtype_wide(a->dtype), 1, a->shape[0], 0);
     return LH_OK;
 }
 
@@ -131,7 +131,7 @@ static void add_rms_norm_gradient(lh_graph_t *g, const void *attributes, const l
     if (from[1] != 0) {
         const lh_value_t in[] = {from[1], forward[AN_SUM], forward[AN_W], forward[AN_RSTD]};
         gx = g->api->op(g, "rms_norm_grad", attributes, in, 4, &gw);
-        if (from[0] != 0) gx = record_one(g, "add", NULL, gx, from[0]);
+        if (from[0] != 0) gx = op_record(g, "add", NULL, gx, from[0]);
     }
     if (wanted[AN_A]) into[AN_A] = gx;
     if (wanted[AN_B]) into[AN_B] = gx;
@@ -141,7 +141,7 @@ static void add_rms_norm_gradient(lh_graph_t *g, const void *attributes, const l
 static void add_rms_norm_expand(lh_graph_t *g, const void *attributes, const lh_value_t *in,
                                 lh_value_t *out)
 {
-    out[0] = record_one(g, "add", NULL, in[AN_A], in[AN_B]);
+    out[0] = op_record(g, "add", NULL, in[AN_A], in[AN_B]);
     const lh_value_t norm[] = {out[0], in[AN_W]};
     out[1] = g->api->op(g, "rms_norm", attributes, norm, COUNT(norm), &out[2]);
 }
@@ -151,14 +151,14 @@ static void norm_cost(const void *attributes, const lh_arg_t *args, uint32_t arg
                       lh_cost_t *out)
 {
     (void)attributes;
-    cost_set(out, 4 * arg_elements(&args[0]), args, arg_count);
+    op_cost_set(out, 4 * op_arg_elements(&args[0]), args, arg_count);
 }
 
 static void norm_grad_cost(const void *attributes, const lh_arg_t *args, uint32_t arg_count,
                            lh_cost_t *out)
 {
     (void)attributes;
-    cost_set(out, 12 * arg_elements(&args[0]), args, arg_count);
+    op_cost_set(out, 12 * op_arg_elements(&args[0]), args, arg_count);
 }
 
 #define NORM(op_text, op_flags, op_shape, op_cost, op_gradient)                              \

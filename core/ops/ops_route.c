@@ -25,8 +25,8 @@ static lh_status_t softmax_shape(const lh_host_t *host, const void *attributes, 
 {
     (void)host, (void)attributes, (void)arg_count;
     const arg_rule_t rule = {"x", FLOATS, 2, {ANY, ANY}};
-    const lh_status_t status = args_check("softmax", args, &rule, 1);
-    if (status == LH_OK) arg_like(&args[1], &args[0]);
+    const lh_status_t status = op_args_check("softmax", args, &rule, 1);
+    if (status == LH_OK) op_arg_like(&args[1], &args[0]);
     return status;
 }
 
@@ -34,9 +34,9 @@ static lh_status_t softmax_grad_shape(const lh_host_t *host, const void *attribu
                                       uint32_t arg_count)
 {
     (void)host, (void)attributes, (void)arg_count;
-    const arg_rule_t rules[] = {{"gy", FLOATS, 2, {ANY, ANY}}, rule_like("y", FLOATS, &args[0])};
-    const lh_status_t status = args_check("softmax_grad", args, rules, COUNT(rules));
-    if (status == LH_OK) arg_like(&args[2], &args[1]);
+    const arg_rule_t rules[] = {{"gy", FLOATS, 2, {ANY, ANY}}, op_rule_like("y", FLOATS, &args[0])};
+    const lh_status_t status = op_args_check("softmax_grad", args, rules, COUNT(rules));
+    if (status == LH_OK) op_arg_like(&args[2], &args[1]);
     return status;
 }
 
@@ -45,14 +45,14 @@ static void softmax_gradient(lh_graph_t *g, const void *attributes, const lh_val
 {
     (void)attributes;
     LH_SLOTS(LH_SOFTMAX_TEXT);
-    if (wanted[in_x]) into[in_x] = record_one(g, "softmax_grad", NULL, from[0], forward[out_y]);
+    if (wanted[in_x]) into[in_x] = op_record(g, "softmax_grad", NULL, from[0], forward[out_y]);
 }
 
 static void softmax_cost(const void *attributes, const lh_arg_t *args, uint32_t arg_count,
                          lh_cost_t *out)
 {
     (void)attributes;
-    cost_set(out, 8 * arg_elements(&args[0]), args, arg_count);
+    op_cost_set(out, 8 * op_arg_elements(&args[0]), args, arg_count);
 }
 
 /* Nothing is computed, bytes move. */
@@ -60,7 +60,7 @@ static void moved_cost(const void *attributes, const lh_arg_t *args, uint32_t ar
                        lh_cost_t *out)
 {
     (void)attributes;
-    cost_set(out, arg_elements(&args[0]), args, arg_count);
+    op_cost_set(out, op_arg_elements(&args[0]), args, arg_count);
 }
 
 /* ---- top_k ---- */
@@ -72,13 +72,13 @@ static lh_status_t top_k_shape(const lh_host_t *host, const void *attributes, lh
     LH_SLOTS(LH_TOP_K_TEXT);
     const lh_top_k_t *how = attributes;
     const arg_rule_t rule = {"x", FLOATS, 2, {ANY, how->columns}};
-    const lh_status_t status = args_check("top_k", args, &rule, 1);
+    const lh_status_t status = op_args_check("top_k", args, &rule, 1);
     if (status != LH_OK) return status;
     if (how->k == 0 || how->k > args[in_x].shape[1])
         return fail(LH_INVALID, "top_k: k is %u, rows have %llu columns", how->k,
                     (unsigned long long)args[in_x].shape[1]);
-    arg_set(&args[out_values], args[in_x].dtype, 2, args[in_x].shape[0], how->k);
-    arg_set(&args[out_ids], LH_DTYPE_I32, 2, args[in_x].shape[0], how->k);
+    op_arg_set(&args[out_values], args[in_x].dtype, 2, args[in_x].shape[0], how->k);
+    op_arg_set(&args[out_ids], LH_DTYPE_I32, 2, args[in_x].shape[0], how->k);
     return LH_OK;
 }
 
@@ -89,10 +89,10 @@ static lh_status_t top_k_grad_shape(const lh_host_t *host, const void *attribute
     LH_SLOTS(LH_TOP_K_GRAD_TEXT);
     const lh_top_k_t *how = attributes;
     const arg_rule_t rules[] = {{"gvalues", FLOATS, 2, {ANY, how->k}},
-                                rule_like("ids", INDEX, &args[in_gvalues])};
-    const lh_status_t status = args_check("top_k_grad", args, rules, COUNT(rules));
+                                op_rule_like("ids", INDEX, &args[in_gvalues])};
+    const lh_status_t status = op_args_check("top_k_grad", args, rules, COUNT(rules));
     if (status != LH_OK) return status;
-    arg_set(&args[out_gx], args[in_gvalues].dtype, 2, args[in_gvalues].shape[0], how->columns);
+    op_arg_set(&args[out_gx], args[in_gvalues].dtype, 2, args[in_gvalues].shape[0], how->columns);
     return LH_OK;
 }
 
@@ -104,7 +104,7 @@ static void top_k_gradient(lh_graph_t *g, const void *attributes, const lh_value
     lh_arg_t x;
     if (!wanted[in_x] || from[0] == 0 || g->api->shape(g, forward[in_x], &x) != LH_OK) return;
     how.columns = (uint32_t)x.shape[1];
-    into[in_x] = record_one(g, "top_k_grad", &how, from[0], forward[out_ids]);
+    into[in_x] = op_record(g, "top_k_grad", &how, from[0], forward[out_ids]);
 }
 
 /* ---- picks by expert ---- */
@@ -116,14 +116,14 @@ static lh_status_t route_shape(const lh_host_t *host, const void *attributes, lh
     LH_SLOTS(LH_ROUTE_TEXT);
     const lh_route_t *how = attributes;
     const arg_rule_t rule = {"ids", INDEX, 2, {ANY, ANY}};
-    const lh_status_t status = args_check("route", args, &rule, 1);
+    const lh_status_t status = op_args_check("route", args, &rule, 1);
     if (status != LH_OK) return status;
     const uint64_t picks = args[in_ids].shape[0] * args[in_ids].shape[1];
     if (picks > INT32_MAX)
         return fail(LH_INVALID, "route: %llu picks, at most %d have a number",
                     (unsigned long long)picks, INT32_MAX);
-    arg_set(&args[out_order], LH_DTYPE_I32, 1, picks, 0);
-    arg_set(&args[out_offsets], LH_DTYPE_I32, 1, (uint64_t)how->experts + 1, 0);
+    op_arg_set(&args[out_order], LH_DTYPE_I32, 1, picks, 0);
+    op_arg_set(&args[out_offsets], LH_DTYPE_I32, 1, (uint64_t)how->experts + 1, 0);
     return LH_OK;
 }
 
@@ -135,9 +135,9 @@ static lh_status_t gather_rows_shape(const lh_host_t *host, const void *attribut
     const lh_picks_t *how = attributes;
     const arg_rule_t rules[] = {{"x", FLOATS, 2, {ANY, ANY}},
                                 {"order", INDEX, 1, {args[in_x].shape[0] * how->k}}};
-    const lh_status_t status = args_check("gather_rows", args, rules, COUNT(rules));
+    const lh_status_t status = op_args_check("gather_rows", args, rules, COUNT(rules));
     if (status != LH_OK) return status;
-    arg_set(&args[out_y], args[in_x].dtype, 2, args[in_order].shape[0], args[in_x].shape[1]);
+    op_arg_set(&args[out_y], args[in_x].dtype, 2, args[in_order].shape[0], args[in_x].shape[1]);
     return LH_OK;
 }
 
@@ -146,7 +146,7 @@ static void gather_rows_gradient(lh_graph_t *g, const void *attributes, const lh
 {
     LH_SLOTS(LH_GATHER_ROWS_TEXT);
     if (wanted[in_x])
-        into[in_x] = record_one(g, "scatter_rows", attributes, from[0], forward[in_order]);
+        into[in_x] = op_record(g, "scatter_rows", attributes, from[0], forward[in_order]);
 }
 
 static lh_status_t scatter_rows_shape(const lh_host_t *host, const void *attributes, lh_arg_t *args,
@@ -161,9 +161,9 @@ static lh_status_t scatter_rows_shape(const lh_host_t *host, const void *attribu
     const arg_rule_t rules[] = {{"x", FLOATS, 2, {ANY, ANY}},
                                 {"order", INDEX, 1, {picks}},
                                 {"shares", FLOATS, 2, {picks / k, k}}};
-    const lh_status_t status = args_check("scatter_rows", args, rules, COUNT(rules));
+    const lh_status_t status = op_args_check("scatter_rows", args, rules, COUNT(rules));
     if (status != LH_OK) return status;
-    arg_set(&args[out_y], args[in_x].dtype, 2, picks / k, args[in_x].shape[1]);
+    op_arg_set(&args[out_y], args[in_x].dtype, 2, picks / k, args[in_x].shape[1]);
     return LH_OK;
 }
 
@@ -178,10 +178,10 @@ static lh_status_t scatter_rows_grad_shape(const lh_host_t *host, const void *at
                                 {"x", FLOATS, 2, {t * k, w}},
                                 {"order", INDEX, 1, {t * k}},
                                 {"shares", FLOATS, 2, {t, k}}};
-    const lh_status_t status = args_check("scatter_rows_grad", args, rules, COUNT(rules));
+    const lh_status_t status = op_args_check("scatter_rows_grad", args, rules, COUNT(rules));
     if (status != LH_OK) return status;
-    arg_like(&args[out_gx], &args[in_x]);
-    arg_like(&args[out_gshares], &args[in_shares]);
+    op_arg_like(&args[out_gx], &args[in_x]);
+    op_arg_like(&args[out_gshares], &args[in_shares]);
     return LH_OK;
 }
 
@@ -191,7 +191,7 @@ static void scatter_rows_gradient(lh_graph_t *g, const void *attributes, const l
     LH_SLOTS(LH_SCATTER_ROWS_TEXT);
     if (forward[in_shares] == 0) {
         if (wanted[in_x])
-            into[in_x] = record_one(g, "gather_rows", attributes, from[0], forward[in_order]);
+            into[in_x] = op_record(g, "gather_rows", attributes, from[0], forward[in_order]);
         return;
     }
     const lh_value_t in[] = {from[0], forward[in_x], forward[in_order], forward[in_shares]};
@@ -215,8 +215,8 @@ static lh_status_t grouped_matmul_shape(const lh_host_t *host, const void *attri
                           {"b", IS(a->dtype), 3, {ANY, ANY, ANY}},
                           {"offsets", INDEX, 1, {b->shape[0] + 1}}};
     rules[1].shape[in] = a->shape[1];
-    const lh_status_t status = args_check("grouped_matmul", args, rules, COUNT(rules));
-    if (status == LH_OK) arg_set(&args[out_c], a->dtype, 2, a->shape[0], b->shape[3 - in]);
+    const lh_status_t status = op_args_check("grouped_matmul", args, rules, COUNT(rules));
+    if (status == LH_OK) op_arg_set(&args[out_c], a->dtype, 2, a->shape[0], b->shape[3 - in]);
     return status;
 }
 
@@ -230,11 +230,11 @@ static lh_status_t grouped_matmul_grad_shape(const lh_host_t *host, const void *
     const arg_rule_t rules[] = {{"a", FLOATS, 2, {ANY, ANY}},
                                 {"g", FLOATS, 2, {a->shape[0], ANY}},
                                 {"offsets", INDEX, 1, {ANY}}};
-    const lh_status_t status = args_check("grouped_matmul_grad", args, rules, COUNT(rules));
+    const lh_status_t status = op_args_check("grouped_matmul_grad", args, rules, COUNT(rules));
     if (status != LH_OK) return status;
     if (args[in_offsets].shape[0] < 2)
         return fail(LH_INVALID, "grouped_matmul_grad: one offset is for no expert");
-    args[out_gb] = (lh_arg_t){.dtype = dtype_wide(a->dtype),
+    args[out_gb] = (lh_arg_t){.dtype = op_dtype_wide(a->dtype),
                               .rank = 3,
                               .shape = {args[in_offsets].shape[0] - 1, a->shape[1], g->shape[1]}};
     return LH_OK;
@@ -246,7 +246,7 @@ static void grouped_matmul_cost(const void *attributes, const lh_arg_t *args, ui
     (void)attributes;
     LH_SLOTS(LH_GROUPED_MATMUL_TEXT);
     const double in = (double)args[in_a].shape[1];
-    cost_set(out, 2 * in * arg_elements(&args[out_c]), args, arg_count);
+    op_cost_set(out, 2 * in * op_arg_elements(&args[out_c]), args, arg_count);
 }
 
 static void grouped_matmul_grad_cost(const void *attributes, const lh_arg_t *args,
@@ -255,7 +255,7 @@ static void grouped_matmul_grad_cost(const void *attributes, const lh_arg_t *arg
     (void)attributes;
     LH_SLOTS(LH_GROUPED_MATMUL_GRAD_TEXT);
     const double columns = (double)args[in_g].shape[1];
-    cost_set(out, 2 * columns * arg_elements(&args[in_a]), args, arg_count);
+    op_cost_set(out, 2 * columns * op_arg_elements(&args[in_a]), args, arg_count);
 }
 
 static void grouped_matmul_gradient(lh_graph_t *g, const void *attributes,

@@ -31,10 +31,10 @@ static lh_status_t sum_squares_shape(const lh_host_t *host, const void *attribut
 {
     (void)host, (void)attributes, (void)arg_count;
     const arg_rule_t rule = {"x", FLOATS, 1, {ANY}};
-    const lh_status_t status = args_check("sum_squares", args, &rule, 1);
+    const lh_status_t status = op_args_check("sum_squares", args, &rule, 1);
     const uint64_t n = args[0].shape[0];
     const uint64_t partials = n / PARTIAL_ELEMENTS + (n % PARTIAL_ELEMENTS != 0);
-    if (status == LH_OK) arg_set(&args[1], dtype_wide(args[0].dtype), 2, partials, 2);
+    if (status == LH_OK) op_arg_set(&args[1], op_dtype_wide(args[0].dtype), 2, partials, 2);
     return status;
 }
 
@@ -43,8 +43,8 @@ static lh_status_t clip_shape(const lh_host_t *host, const void *attributes, lh_
 {
     (void)host, (void)attributes, (void)arg_count;
     const arg_rule_t rules[] = {{"squares", WIDE, 2, {ANY, 2}}, step_rule(&args[1])};
-    const lh_status_t status = args_check("clip", args, rules, COUNT(rules));
-    if (status == LH_OK) arg_like(&args[2], &args[1]);
+    const lh_status_t status = op_args_check("clip", args, rules, COUNT(rules));
+    if (status == LH_OK) op_arg_like(&args[2], &args[1]);
     return status;
 }
 
@@ -58,11 +58,11 @@ static lh_status_t adamw_shape(const lh_host_t *host, const void *attributes, lh
                                 {"m1", FLOATS, 1, {n}},
                                 {"m2", FLOATS, 1, {n}},
                                 step_rule(&args[4])};
-    const lh_status_t status = args_check("adamw", args, rules, COUNT(rules));
+    const lh_status_t status = op_args_check("adamw", args, rules, COUNT(rules));
     if (status != LH_OK) return status;
     for (uint32_t i = 0; i < 3; i++)
-        arg_like(&args[5 + i], &args[1 + i]);
-    arg_set(&args[8], LH_DTYPE_NONE, 1, n, 0); /* NONE: the recorder's compute dtype */
+        op_arg_like(&args[5 + i], &args[1 + i]);
+    op_arg_set(&args[8], LH_DTYPE_NONE, 1, n, 0); /* NONE: the recorder's compute dtype */
     return LH_OK;
 }
 
@@ -76,13 +76,13 @@ static lh_status_t sgd_shape(const lh_host_t *host, const void *attributes, lh_a
                                 {"master", WIDE, 1, {n}},
                                 {"m1", FLOATS, 1, {n}},
                                 step_rule(&args[3])};
-    const lh_status_t status = args_check("sgd", args, rules, COUNT(rules));
+    const lh_status_t status = op_args_check("sgd", args, rules, COUNT(rules));
     if (status != LH_OK) return status;
     if (how->momentum != 0 && args[2].dtype == LH_DTYPE_NONE)
         return fail(LH_INVALID, "sgd: momentum is %g and input m1 is left out", how->momentum);
-    arg_like(&args[4], &args[1]);
-    arg_like(&args[5], &args[2]);
-    arg_set(&args[6], LH_DTYPE_NONE, 1, n, 0);
+    op_arg_like(&args[4], &args[1]);
+    op_arg_like(&args[5], &args[2]);
+    op_arg_set(&args[6], LH_DTYPE_NONE, 1, n, 0);
     return LH_OK;
 }
 
@@ -90,14 +90,14 @@ static void reduce_cost(const void *attributes, const lh_arg_t *args, uint32_t a
                         lh_cost_t *out)
 {
     (void)attributes;
-    cost_set(out, 2 * arg_elements(&args[0]), args, arg_count);
+    op_cost_set(out, 2 * op_arg_elements(&args[0]), args, arg_count);
 }
 
 static void update_cost(const void *attributes, const lh_arg_t *args, uint32_t arg_count,
                         lh_cost_t *out)
 {
     (void)attributes;
-    cost_set(out, 12 * arg_elements(&args[0]), args, arg_count);
+    op_cost_set(out, 12 * op_arg_elements(&args[0]), args, arg_count);
 }
 
 static const lh_op_t rows[] = {

@@ -256,7 +256,7 @@ static lh_status_t bucket_make(const arranger_t *a, const ready_gradient_t *read
 static uint64_t gradient_bytes(const transfers_t *t, uint32_t parameter)
 {
     return t->weights->parameters->items[parameter].elements *
-           lh_dtype_bytes(t->weights->grad->pieces[parameter].dtype);
+           lh_dtype_bytes(t->weights->grad->shards[parameter].dtype);
 }
 
 /* `kind` of the sum over the group, whichever of its two forms the micro-batch has. */
@@ -339,7 +339,7 @@ static lh_status_t recorded_check(const transfers_t *t, const transfer_t *x)
     world_group_free(g);
     if (size == x->ways) return LH_OK;
     return fail(LH_INVALID, "'%s' is recorded over %u ranks; group '%s' has %u", x->name, x->ways,
-                transfer_groups[x->group], size);
+                collective_groups[x->group], size);
 }
 
 /* Both calls of it stand one behind the other. */

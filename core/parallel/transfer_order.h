@@ -4,7 +4,17 @@
 #define PARALLEL_TRANSFER_ORDER_H
 
 #include <comm/comm.h>
-#include <engine/transfer_check.h>
+#include <engine/program.h>
+
+typedef struct transfer_row { /* a start or a wait; without gaps, so that rows travel as they are */
+    transfer_t transfer;
+    bool waits;
+} transfer_row_t;
+
+/* After engine_arrange: what its programs start and wait for in some steps, in order; the caller frees
+ * with mem_free. LH_INVALID: a list uses values that are on their way, or starts a transfer anew
+ * that nobody has waited for. */
+lh_status_t transfer_rows(const engine_t *e, transfer_row_t **rows, uint32_t *count) LH_MUST_CHECK;
 
 /* What a rank starts and waits for, in order; of transfer_rows. */
 typedef struct transfer_list {

@@ -46,7 +46,7 @@ static lh_dtype_t dtype_of(const transfers_t *t, const move_t *m)
     const weights_t *w = t->weights;
     switch (m->kind) {
     case MOVE_SUM:
-    case MOVE_ACROSS: return w->grad->pieces[m->parameters[0]].dtype;
+    case MOVE_ACROSS: return w->grad->shards[m->parameters[0]].dtype;
     case MOVE_PARTIALS: return w->accumulate;
     default: return w->compute;
     }
@@ -103,7 +103,7 @@ static uint32_t own_value(const transfers_t *t, program_t *p, const store_t *sto
 {
     const uint32_t storage = t->weights->parameters->items[parameter].storage;
     const lh_slice_t mine = shard_shares_slice(t->shares, storage, t->group->self);
-    const store_piece_t *piece = &store->pieces[storage];
+    const store_shard_t *piece = &store->shards[storage];
     if (mine.begin == mine.end) return 0;
     const uint32_t all = flow_reshape(p->flow, program_store_value(p, store, storage), 1,
                                       &piece->elements);
@@ -213,7 +213,7 @@ static lh_status_t allocations_share(planner_t *pl)
     return status;
 }
 
-/* Where every member keeps its slices of a cut store: as weights_piece_add lays them out there. */
+/* Where every member keeps its slices of a cut store: as weights_shard_add lays them out there. */
 static lh_status_t cuts_lay(const transfers_t *t, const store_t *store, uint64_t **out)
 {
     const uint32_t count = t->weights->parameters->count, ways = t->group->size;
@@ -223,15 +223,15 @@ static lh_status_t cuts_lay(const transfers_t *t, const store_t *store, uint64_t
     for (uint32_t m = 0; m < ways; m++) {
         allocation_t walk = {.name = store->name};
         for (uint32_t i = 0; i < count; i++) {
-            if (!store->pieces[i].present) continue;
+            if (!store->shards[i].present) continue;
             const lh_slice_t s = shard_shares_slice(t->shares, i, m);
-            const uint64_t wide = lh_dtype_bytes(store->pieces[i].dtype);
+            const uint64_t wide = lh_dtype_bytes(store->shards[i].dtype);
             uint64_t offset;
             const lh_status_t status = allocation_take(&walk, (s.end - s.begin) * wide,
                                                        engine_alignment(t->engine), &offset);
             if (status != LH_OK) return status;
             cuts[(size_t)i * ways + m] = offset / wide;
-            if (m == t->group->self && offset != store->pieces[i].offset)
+            if (m == t->group->self && offset != store->shards[i].offset)
                 return fail(LH_INVALID, "the slices of %s are not laid out as others expect",
                             store->name);
             /* All of a cut store travels, so that its mirror is its twin. */
@@ -259,7 +259,7 @@ static uint64_t whole_at(const transfers_t *t, const move_t *x, uint32_t k)
     }
     const bool grad = x->kind == MOVE_SUM || x->kind == MOVE_ACROSS;
     const store_t *store = grad ? t->weights->grad : t->weights->value;
-    const uint64_t at = store->pieces[x->parameters[k]].offset;
+    const uint64_t at = store->shards[x->parameters[k]].offset;
     return handover_offset(t->engine, &store->allocation, at) / wide;
 }
 
@@ -522,7 +522,7 @@ lh_status_t transfers_value_gather(transfers_t *t)
     lh_status_t status = LH_OK;
     for (uint32_t i = 0; status == LH_OK && i < t->count; i++)
         if (t->list[i]->kind == MOVE_VALUE_GATHER)
-            status = transfer_start(t->engine, &t->list[i]->transfer);
+            status = handover_start(t->engine, &t->list[i]->transfer);
     return status == LH_OK ? transfers_finish(t) : status;
 }
 
@@ -530,7 +530,7 @@ lh_status_t transfers_finish(transfers_t *t)
 {
     lh_status_t status = LH_OK;
     for (uint32_t i = 0; status == LH_OK && i < t->count; i++)
-        status = transfer_wait(t->engine, &t->list[i]->transfer);
+        status = handover_wait(t->engine, &t->list[i]->transfer);
     if (status == LH_OK) status = engine_wait(t->engine);
     for (uint32_t i = 0; status == LH_OK && i < t->count; i++)
         status = move_wait(t->list[i]);

@@ -56,7 +56,7 @@ static lh_status_t stores_add(update_t *u)
     for (uint32_t i = 0; status == LH_OK && i < h->count; i++) {
         const holding_t *piece = &h->list[i];
         if (piece->store != HOLDING_VALUE)
-            status = weights_piece_add(w, stores[piece->store], piece->parameter, piece->dtype,
+            status = weights_shard_add(w, stores[piece->store], piece->parameter, piece->dtype,
                                        piece->slice, piece->elements);
     }
     return status;
@@ -64,14 +64,14 @@ static lh_status_t stores_add(update_t *u)
 
 static uint32_t flat(update_t *u, const store_t *store, uint32_t parameter)
 {
-    const uint64_t n = store->pieces[parameter].elements;
+    const uint64_t n = store->shards[parameter].elements;
     return flow_reshape(u->p->flow, program_store_value(u->p, store, parameter), 1, &n);
 }
 
 /* The elements of this rank's slice, in a store that holds them or the whole parameter. */
 static uint32_t sliced(update_t *u, const store_t *store, uint32_t parameter)
 {
-    const lh_slice_t mine = slice_of(u, parameter), held = store->pieces[parameter].slice;
+    const lh_slice_t mine = slice_of(u, parameter), held = store->shards[parameter].slice;
     const uint32_t all = flat(u, store, parameter);
     return flow_rows(u->p->flow, all, mine.begin - held.begin, mine.end - mine.begin);
 }
@@ -150,14 +150,14 @@ static const store_t *state_of(const weights_t *w, const lh_rule_state_t *state)
 static lh_status_t piece_arguments(piece_update_t *s, const lh_rule_t *rule)
 {
     const weights_t *w = s->u->w;
-    s->grad = recording_argument(s->r, w->grad->pieces[s->parameter].dtype, s->rank, s->shape);
-    s->master = recording_argument(s->r, master_of(w)->pieces[s->parameter].dtype, s->rank,
+    s->grad = recording_argument(s->r, w->grad->shards[s->parameter].dtype, s->rank, s->shape);
+    s->master = recording_argument(s->r, master_of(w)->shards[s->parameter].dtype, s->rank,
                                    s->shape);
     if (rule->state_count > OP_SLOTS)
         return fail(LH_INVALID, "rule '%s' has %u states; at most %d", rule->name,
                     rule->state_count, OP_SLOTS);
     for (uint32_t k = 0; k < rule->state_count; k++) {
-        const uint64_t n = state_of(w, &rule->states[k])->pieces[s->parameter].elements;
+        const uint64_t n = state_of(w, &rule->states[k])->shards[s->parameter].elements;
         const bool like = rule->states[k].extent == LH_EXTENT_ELEMENT;
         s->states[k] = recording_argument(s->r, rule->states[k].dtype, like ? s->rank : 1,
                                           like ? s->shape : &n);
@@ -195,7 +195,7 @@ static lh_status_t piece_record(piece_update_t *s)
         .columns = p->columns,
         .decay = (p->row->flags & LH_PARAM_NO_DECAY) != 0 ? 0 : group->decay,
         .value_dtype = w->compute,
-        .grad_dtype = w->grad->pieces[s->parameter].dtype,
+        .grad_dtype = w->grad->shards[s->parameter].dtype,
     };
     memcpy(s->new_states, s->states, sizeof(s->states));
     s->new_master = rule->rule->record(rule->config, &s->r->graph, &piece, s->grad, s->master,

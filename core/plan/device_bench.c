@@ -11,7 +11,7 @@
 #include <base/dtype.h>
 #include <base/memory.h>
 #include <base/sys.h>
-#include <engine/engine_profile.h>
+#include <engine/engine.h>
 #include <engine/kernel_choice.h>
 #include <engine/program.h>
 #include <engine/weights.h>

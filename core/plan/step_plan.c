@@ -9,7 +9,7 @@
 #include <base/memory.h>
 #include <base/status.h>
 #include <base/sys.h>
-#include <engine/engine_profile.h>
+#include <engine/engine.h>
 #include <format/json.h>
 #include <parallel/transfer_order.h>
 #include <program/transfer.h>
@@ -306,7 +306,7 @@ lh_status_t step_profile_write(const char *folder, const profile_row_t *rows, ui
         json_put_real(&w, "flops", r->flops);
         json_put_real(&w, "bytes", r->bytes);
         json_put_real(&w, "share", total > 0 ? (double)r->ns / total : 0.0);
-        json_put_real(&w, "of_limit", profile_row_of_limit(r, peak_flops, bytes_per_second));
+        json_put_real(&w, "of_limit", engine_profile_of_limit(r, peak_flops, bytes_per_second));
         json_close(&w);
     }
     json_close(&w);
@@ -344,7 +344,7 @@ static void put_calls(json_writer_t *w, const program_t *p, bool later, const ch
         json_put_real(w, "bytes", call.bytes);
         if (call.transfer != NULL) {
             json_put_text(w, "collective", collective_names[call.transfer->op]);
-            json_put_text(w, "group", transfer_groups[call.transfer->group]);
+            json_put_text(w, "group", collective_groups[call.transfer->group]);
             json_put_u64(w, "ranks", call.transfer->ways);
         }
         json_close(w);

@@ -92,7 +92,7 @@ void step_plan_free(step_plan_t *plan);
 /* One profiled step as files: sums by part, op and kernel, and a time line for
  * Chrome's trace viewer (chrome://tracing, Perfetto). */
 /* folder/profile.json: [{part, backward, op, kernel, calls, ns, flops, bytes, share, of_limit}].
- * of_limit is profile_row_of_limit of the two rates, 0 where they are not known. */
+ * of_limit is engine_profile_of_limit of the two rates, 0 where they are not known. */
 lh_status_t step_profile_write(const char *folder, const profile_row_t *rows, uint32_t count,
                                double peak_flops, double bytes_per_second) LH_MUST_CHECK;
 /* folder/profile.trace.json, from the times that the programs' calls hold since profiling was

@@ -6,7 +6,7 @@
 
 #include <base/memory.h>
 #include <longhaul/dtype.h>
-#include <ops/collective_op.h>
+#include <ops/ops_collective.h>
 #include <program/arena_plan.h>
 
 lh_status_t flow_new(flow_t **out)
@@ -43,7 +43,7 @@ lh_arg_t flow_arg(lh_dtype_t dtype, uint32_t rank, const uint64_t *shape)
     return arg;
 }
 
-uint64_t arg_bytes(const lh_arg_t *arg)
+uint64_t flow_arg_bytes(const lh_arg_t *arg)
 {
     uint64_t last = 0;
     for (uint32_t i = 0; i < arg->rank; i++) {
@@ -95,7 +95,7 @@ uint32_t flow_in_arena(flow_t *f, const lh_arg_t *arg, uint32_t arena)
 {
     lh_arg_t dense = flow_arg(arg->dtype, arg->rank, arg->shape);
     dense.count_slot = 0;
-    const uint32_t buffer = flow_buffer(f, NULL, 0, arg_bytes(&dense));
+    const uint32_t buffer = flow_buffer(f, NULL, 0, flow_arg_bytes(&dense));
     if (buffer == 0) return 0;
     f->buffers[buffer].arena = arena;
     return flow_value(f, &dense, buffer, 0);

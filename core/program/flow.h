@@ -80,7 +80,7 @@ void flow_free(flow_t *f);
 /* A dense argument; the last dimension is fastest. */
 lh_arg_t flow_arg(lh_dtype_t dtype, uint32_t rank, const uint64_t *shape);
 /* Bytes from the first element to the end of the last. */
-uint64_t arg_bytes(const lh_arg_t *arg);
+uint64_t flow_arg_bytes(const lh_arg_t *arg);
 
 uint32_t flow_buffer(flow_t *f, const allocation_t *allocation, uint64_t offset, uint64_t bytes);
 uint32_t flow_value(flow_t *f, const lh_arg_t *arg, uint32_t buffer, uint64_t offset);

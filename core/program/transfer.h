@@ -8,16 +8,13 @@
 #ifndef PROGRAM_TRANSFER_H
 #define PROGRAM_TRANSFER_H
 
-#include <ops/collective_op.h>
+#include <ops/ops_collective.h>
 
-#include <longhaul/train.h>
+#include <longhaul/dtype.h>
 
 typedef struct engine engine_t;
 typedef struct exchange exchange_t;
 typedef struct transfer transfer_t;
-
-extern const char *const collective_names[COLLECTIVES]; /* "all_reduce" */
-extern const char *const transfer_groups[LH_GROUPS];    /* "site" */
 
 enum { TRANSFER_NAME = 40 };
 
@@ -33,7 +30,11 @@ struct transfer {
     bool add;          /* REDUCE_SCATTER: the sum is added to what was there */
 };
 
-uint64_t transfer_bytes(const transfer_t *t); /* of the whole form */
+/* Bytes of the whole form. */
+static inline uint64_t transfer_bytes(const transfer_t *t)
+{
+    return t->elements * lh_dtype_bytes(t->dtype);
+}
 
 /* Of a transfer that a device's queue has not come to yet when it is started. */
 typedef struct transfer_gate {

@@ -4,6 +4,7 @@
 #include <math.h>
 
 #include <base/memory.h>
+#include <engine/model_program.h>
 #include <engine/program.h>
 #include <program/schedule.h>
 

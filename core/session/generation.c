@@ -6,6 +6,7 @@
 
 #include <base/memory.h>
 #include <base/philox.h>
+#include <engine/model_program.h>
 #include <engine/program.h>
 #include <engine/weights.h>
 

@@ -7,6 +7,7 @@
 #include <base/digest.h>
 #include <base/memory.h>
 #include <base/text.h>
+#include <engine/model_program.h>
 #include <engine/weights.h>
 #include <plugin/host.h>
 #include <plugin/registry.h>

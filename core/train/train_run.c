@@ -13,7 +13,7 @@
 #include <base/sys.h>
 #include <base/text.h>
 #include <data/batches.h>
-#include <engine/engine_profile.h>
+#include <engine/engine.h>
 #include <engine/program.h>
 #include <engine/weights.h>
 #include <format/safetensors.h>

@@ -9,7 +9,7 @@
 #include <base/log.h>
 #include <base/memory.h>
 #include <base/sys.h>
-#include <engine/engine_profile.h>
+#include <engine/engine.h>
 #include <engine/weights.h>
 #include <train/trainer.h>
 

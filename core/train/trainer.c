@@ -12,7 +12,7 @@
 #include <base/sys.h>
 #include <checkpoint/checkpoint_folder.h>
 #include <checkpoint/manifest.h>
-#include <engine/engine_profile.h>
+#include <engine/engine.h>
 #include <engine/weights.h>
 #include <session/snapshot.h>
 

@@ -12,7 +12,7 @@
 #include <base/memory.h>
 #include <base/sys.h>
 #include <base/text.h>
-#include <engine/engine_profile.h>
+#include <engine/engine.h>
 #include <format/json.h>
 #include <longhaul/link.h>
 #include <session/link_record.h>
@@ -133,7 +133,7 @@ static void put_kinds(json_writer_t *w, const char *key, const memory_report_t *
 {
     json_open(w, key, '{');
     for (uint32_t k = 0; k < MEMORY_KINDS; k++)
-        if (m->bytes[k] > 0) json_put_u64(w, memory_kind_text(k), m->bytes[k]);
+        if (m->bytes[k] > 0) json_put_u64(w, engine_memory_text(k), m->bytes[k]);
     json_put_u64(w, "total", m->total_bytes);
     json_close(w);
 }

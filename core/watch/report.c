@@ -10,7 +10,7 @@
 #include <base/file.h>
 #include <base/memory.h>
 #include <base/text.h>
-#include <engine/engine_profile.h>
+#include <engine/engine.h>
 #include <watch/chart.h>
 #include <watch/metrics.h>
 
@@ -337,7 +337,7 @@ static void report_links(const run_start_t *s, text_t *out)
 
 static void report_kernel(const run_start_t *s, const profile_row_t *r, double total, text_t *out)
 {
-    const double limit = profile_row_of_limit(r, s->peak_flops, s->bytes_per_second);
+    const double limit = engine_profile_of_limit(r, s->peak_flops, s->bytes_per_second);
     text_append(out, "<tr><td>");
     chart_escape(out, r->part);
     text_printf(out, "%s</td><td>", r->backward ? ", backward" : "");
@@ -446,7 +446,7 @@ static void memory_write_ranks(const run_end_t *end, text_t *out)
     memory_head(shown, count, out);
     for (uint32_t k = 0; k < MEMORY_KINDS; k++) {
         if (!memory_is_used(shown, count, k)) continue;
-        text_printf(out, "<tr><td>%s</td>", memory_kind_text(k));
+        text_printf(out, "<tr><td>%s</td>", engine_memory_text(k));
         for (uint32_t i = 0; i < count; i++) {
             memory_cell(shown[i]->planned.bytes[k], out);
             memory_cell(shown[i]->measured.bytes[k], out);

@@ -14,6 +14,7 @@
 #include <checkpoint/commit.h>
 #include <config/options.h>
 #include <engine/engine.h>
+#include <engine/model_program.h>
 #include <engine/program.h>
 #include <engine/weights.h>
 #include <hf/hf_convert.h>

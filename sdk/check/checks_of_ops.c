@@ -13,7 +13,7 @@
 #include <base/memory.h>
 #include <base/text.h>
 #include <graph/gradient.h>
-#include <graph/recorder.h>
+#include <graph/recording.h>
 
 static const double step_size = 1e-5, slope_tolerance = 1e-6, kernel_tolerance = 2e-5;
 
@@ -254,7 +254,7 @@ static bool probe_op(ground_t *g, const op_t *op, recording_t *r)
     lh_value_t none;
     node_run_t *n;
     const lh_value_t seed = recording_argument(r, y.dtype, y.rank, y.shape);
-    if (recording_differentiate(r, seed, 0, want_all, NULL, &none) != LH_OK)
+    if (gradient_append(r, seed, 0, want_all, NULL, &none) != LH_OK)
         check_fault("op '%s' can't be differentiated: %s", op->row.name, fail_reason());
     const node_run_how_t how = {.on = &g->truth, .others = &g->s->plugin, .other_count = 1};
     const lh_status_t status = node_run_new(&how, r, &n);

@@ -5,7 +5,7 @@
 #include <stdio.h>
 
 #include <base/memory.h>
-#include <graph/recorder.h>
+#include <graph/recording.h>
 #include <longhaul/dtype.h>
 
 static const uint64_t patience_ns = 60000000000ull;

@@ -9,7 +9,7 @@
 #include <base/philox.h>
 #include <graph/fusion.h>
 #include <graph/gradient.h>
-#include <graph/recorder.h>
+#include <graph/recording.h>
 #include <longhaul/dtype.h>
 
 #include "check.h"
@@ -312,7 +312,7 @@ static lh_status_t differentiate(recording_t *r, lh_value_t x)
     const lh_arg_t y = r->values[r->output].arg;
     lh_value_t into;
     const lh_value_t seed = recording_argument(r, y.dtype, y.rank, y.shape);
-    return recording_differentiate(r, seed, x, want_all, NULL, &into);
+    return gradient_append(r, seed, x, want_all, NULL, &into);
 }
 
 lh_status_t op_case_record(const op_case_t *c, const op_table_t *ops, const plugin_t *device,
@@ -336,7 +336,7 @@ lh_status_t op_case_record(const op_case_t *c, const op_table_t *ops, const plug
     const lh_value_t x = recording_argument(r, compute, 2, shape);
     r->output = c->record(&r->graph, x, rows, width);
     status = recording_status(r);
-    if (status == LH_OK && (c->flags & OP_CASE_FUSED) != 0) status = recording_fuse(r);
+    if (status == LH_OK && (c->flags & OP_CASE_FUSED) != 0) status = fusion_apply(r);
     if (status == LH_OK && (c->flags & OP_CASE_FORWARD) == 0) status = differentiate(r, x);
     if (status == LH_OK)
         *out = r;

@@ -9,6 +9,7 @@
 #include <base/philox.h>
 #include <config/job_load.h>
 #include <engine/engine.h>
+#include <engine/model_program.h>
 #include <engine/program.h>
 #include <engine/weights.h>
 #include <graph/op_table.h>

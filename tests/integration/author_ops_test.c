@@ -7,7 +7,8 @@
 #include <math.h>
 
 #include <base/memory.h>
-#include <engine/engine_profile.h>
+#include <engine/engine.h>
+#include <engine/model_program.h>
 #include <engine/program.h>
 #include <engine/weights.h>
 #include <longhaul/ops.h>

@@ -4,6 +4,7 @@
  * (LONGHAUL_TORTURE=1: all). */
 #include "golden.h"
 
+#include <engine/model_program.h>
 #include <engine/program.h>
 #include <math.h>
 #include <stdio.h>

@@ -1,6 +1,7 @@
 /* golden_ranks_test.c - PyTorch's loss curves come out of 2 and 4 ranks, at every ZeRO stage. */
 #include "golden.h"
 
+#include <engine/model_program.h>
 #include <engine/program.h>
 #include <math.h>
 #include <stdio.h>

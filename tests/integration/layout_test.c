@@ -69,7 +69,7 @@ static void add_state(rig_t *rig, const layout_t *l, uint32_t state)
                                                      : part_of(l, i, p->elements);
         const uint64_t held = slice.end - slice.begin;
         if (held == 0) continue;
-        OK(weights_piece_add(w, s, i, LH_DTYPE_F32, slice,
+        OK(weights_shard_add(w, s, i, LH_DTYPE_F32, slice,
                              state == STATE_ELEMENT ? held : state_elements(p, state)));
     }
 }
@@ -83,7 +83,7 @@ static void add_master(rig_t *rig, const layout_t *l)
         if (p->storage != i) continue;
         const lh_slice_t slice = l->keep == KEEP_ALL ? (lh_slice_t){0, p->elements}
                                                      : part_of(l, i, p->elements);
-        OK(weights_piece_add(w, w->master, i, LH_DTYPE_F32, slice, slice.end - slice.begin));
+        OK(weights_shard_add(w, w->master, i, LH_DTYPE_F32, slice, slice.end - slice.begin));
     }
 }
 

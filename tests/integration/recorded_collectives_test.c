@@ -8,10 +8,12 @@
 #include <unistd.h>
 
 #include <base/memory.h>
+#include <engine/handover.h>
+#include <engine/model_program.h>
 #include <engine/program.h>
-#include <engine/transfer_check.h>
 #include <engine/weights.h>
-#include <ops/collective_op.h>
+#include <ops/ops_collective.h>
+#include <parallel/transfer_order.h>
 
 enum { RANKS = 2, TOKENS = GOLDEN_BATCH * GOLDEN_SEQUENCE };
 

@@ -6,6 +6,7 @@
 #include <stdlib.h>
 
 #include <base/memory.h>
+#include <engine/model_program.h>
 #include <engine/program.h>
 
 #if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)

@@ -7,6 +7,7 @@
 #include <stdio.h>
 
 #include <base/memory.h>
+#include <engine/model_program.h>
 #include <engine/program.h>
 #include <engine/weights.h>
 

@@ -25,7 +25,7 @@
 #include <control/control_open.h>
 #include <control/world.h>
 #include <data/indexed.h>
-#include <engine/engine_profile.h>
+#include <engine/engine.h>
 #include <engine/program.h>
 #include <engine/weights.h>
 #include <longhaul/dtype.h>
@@ -356,7 +356,7 @@ static void write_made(const session_t *s, const step_layout_t *layout, const sc
     text_printf(out, "%" PRIu64 " micro-batches of %" PRIu64 " from %" PRIu64 ", %u runs\n",
                 layout->share.passes, layout->share.rows, layout->share.first, schedule->rounds);
     for (uint32_t k = 0; k < MEMORY_KINDS; k++)
-        text_printf(out, "%s %" PRIu64 "\n", memory_kind_text(k), memory->bytes[k]);
+        text_printf(out, "%s %" PRIu64 "\n", engine_memory_text(k), memory->bytes[k]);
     text_printf(out, "saved %" PRIu64 "\ntotal %" PRIu64 "\n", memory->saved_bytes,
                 memory->total_bytes);
     for (uint32_t i = 0; i < e->program_count; i++) {

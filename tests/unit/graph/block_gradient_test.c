@@ -268,7 +268,7 @@ static lh_status_t fuse(recording_t *r, const char *lacking)
 {
     r->how.offers = lacks_one;
     r->how.device = (void *)(uintptr_t)lacking;
-    return recording_fuse(r);
+    return fusion_apply(r);
 }
 
 static bool has_op(const recording_t *r, const char *name)

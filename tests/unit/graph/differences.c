@@ -58,8 +58,7 @@ void differentiate(differentiated_t *d)
     if (recording_status(d->r) != LH_OK) fail_msg("%s", fail_reason());
     const lh_arg_t y = d->r->values[d->r->output].arg;
     d->seed = recording_argument(d->r, LH_DTYPE_F64, y.rank, y.shape);
-    if (recording_differentiate(d->r, d->seed, d->input, want_all, NULL, &d->input_gradient) !=
-        LH_OK)
+    if (gradient_append(d->r, d->seed, d->input, want_all, NULL, &d->input_gradient) != LH_OK)
         fail_msg("%s", fail_reason());
 }
 

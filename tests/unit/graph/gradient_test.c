@@ -10,7 +10,7 @@
 
 #include <base/philox.h>
 #include <base/status.h>
-#include <ops/collective_op.h>
+#include <ops/ops_collective.h>
 
 #include "differences.h"
 #include <longhaul/ops.h>

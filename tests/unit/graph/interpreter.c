@@ -12,7 +12,7 @@
 #include <base/memory.h>
 #include <base/status.h>
 #include <base/sys.h>
-#include <graph/recorder.h>
+#include <graph/recording.h>
 #include <longhaul/dtype.h>
 
 typedef struct step {

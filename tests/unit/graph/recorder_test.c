@@ -7,7 +7,7 @@
 #include <base/status.h>
 #include <graph/gradient.h>
 #include <graph/op_table.h>
-#include <ops/collective_op.h>
+#include <ops/ops_collective.h>
 
 #include <longhaul/ops.h>
 
@@ -379,7 +379,7 @@ static void only_what_is_wanted_has_a_gradient(void **state)
     r->output = lh_linear(g, lh_activate(g, a, LH_ACT_SILU), g->api->param(g, "wk"), 0);
     const uint32_t forward = r->node_count;
     lh_value_t gx;
-    assert_int_equal(recording_differentiate(r, seed_of(r), 0, want, "wk", &gx), LH_OK);
+    assert_int_equal(gradient_append(r, seed_of(r), 0, want, "wk", &gx), LH_OK);
     assert_int_equal(gx, 0);
     assert_int_equal(r->node_count, forward + 1); /* one matmul: gy' a */
     const graph_value_t *found = &r->values[r->nodes[forward].slots[5]];
@@ -400,7 +400,7 @@ static void a_loss_is_seeded_with_one(void **state)
     const lh_value_t squared = lh_multiply(g, x, x);
     g->api->loss(g, "square", squared);
     lh_value_t gx;
-    assert_int_equal(recording_differentiate(r, 0, x, want, "", &gx), LH_OK);
+    assert_int_equal(gradient_append(r, 0, x, want, "", &gx), LH_OK);
     const lh_value_t seed = r->nodes[2].slots[0];
     assert_int_equal(r->values[seed].kind, VALUE_CONSTANT);
     assert_true(r->values[seed].constant[0] == 1);
@@ -417,7 +417,7 @@ static void an_op_without_a_gradient_is_refused_by_name(void **state)
     const lh_value_t stats = g->api->op(g, "ce_stats", NULL, &logits, 1, NULL);
     g->api->loss(g, "ce", g->api->op(g, "ce_loss", NULL, &stats, 1, NULL));
     lh_value_t none;
-    assert_int_equal(recording_differentiate(r, 0, 0, want, "wq", &none), LH_UNSUPPORTED);
+    assert_int_equal(gradient_append(r, 0, 0, want, "wq", &none), LH_UNSUPPORTED);
     assert_string_equal(fail_reason(),
                         "op ce_loss has no gradient, and a parameter that is trained "
                         "or the part's input lies behind it");
@@ -436,7 +436,7 @@ static void a_gradient_through_a_statistic_is_refused(void **state)
     (void)g->api->op(g, "rms_norm", &how, in, 2, &rstd);
     r->output = lh_add(g, rstd, rstd);
     lh_value_t gx;
-    assert_int_equal(recording_differentiate(r, seed_of(r), x, want, "norm", &gx), LH_UNSUPPORTED);
+    assert_int_equal(gradient_append(r, seed_of(r), x, want, "norm", &gx), LH_UNSUPPORTED);
     assert_string_equal(fail_reason(), "op rms_norm has no gradient for its input x here");
     recording_free(r);
 }
@@ -467,7 +467,7 @@ static void record_everything(recording_t *r)
     if (r->output == 0) return;
     const lh_value_t seed = seed_of(r);
     if (seed == 0) return;
-    (void)(recording_differentiate(r, seed, x, want, "wq", &gx) == LH_OK);
+    (void)(gradient_append(r, seed, x, want, "wq", &gx) == LH_OK);
 }
 
 static void a_recording_that_finds_no_memory_says_so_and_loses_none(void **state)

@@ -11,7 +11,7 @@
 #include <base/file.h>
 #include <base/memory.h>
 #include <config/job_load.h>
-#include <engine/engine_profile.h>
+#include <engine/engine.h>
 #include <engine/program.h>
 #include <engine/weights.h>
 #include <plan/device_bench.h>

@@ -10,9 +10,8 @@
 #include <base/file.h>
 #include <base/memory.h>
 #include <config/job_load.h>
-#include <engine/engine_profile.h>
+#include <engine/engine.h>
 #include <engine/program.h>
-#include <engine/transfer_check.h>
 #include <engine/weights.h>
 #include <parallel/transfer_order.h>
 #include <plan/step_plan.h>

@@ -1,9 +1,10 @@
-/* ops/collective_op.h - attributes of the ops that communicate. Parallel passes insert them; with
+/* ops/ops_collective.h - attributes of the ops that communicate. Parallel passes insert them; with
  * one rank in the group the recorder leaves them out. */
-#ifndef OPS_COLLECTIVE_OP_H
-#define OPS_COLLECTIVE_OP_H
+#ifndef OPS_OPS_COLLECTIVE_H
+#define OPS_OPS_COLLECTIVE_H
 
 #include <longhaul/graph.h>
+#include <longhaul/train.h>
 
 enum {
     COLLECTIVE_ALL_REDUCE = 1,
@@ -15,6 +16,9 @@ enum {
     COLLECTIVE_SEND,                    /* of pipelines, which are not built */
     COLLECTIVE_RECEIVE,
 };
+
+extern const char *const collective_names[COLLECTIVES]; /* "all_reduce" */
+extern const char *const collective_groups[LH_GROUPS];  /* "site" */
 
 #define OP_ALL_REDUCE_TEXT(OP, IN, OUT)                                                      \
     OP("all_reduce", "the sum over a group of ranks, on every one of them",                  \

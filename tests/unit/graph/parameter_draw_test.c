@@ -1,4 +1,4 @@
-/* initial_test.c - start values come out in order and whole, with the same bits for any number of
+/* parameter_draw_test.c - start values come out in order and whole, with the same bits for any number of
  * threads. */
 #include <setjmp.h>
 #include <stdarg.h>
@@ -11,9 +11,9 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include <engine/initial.h>
+#include <graph/parameters.h>
 
-enum { ROWS = 700, COLUMNS = 1001 }; /* more than one piece, and no whole number of them */
+enum { ROWS = 700, COLUMNS = 1001 }; /* more than one span, and no whole number of them */
 
 struct lh_model {
     uint32_t unused;
@@ -47,22 +47,22 @@ static parameters_t *make(void)
     return p;
 }
 
-static void check_part(initial_t *in, const parameters_t *p, uint32_t index, uint64_t begin,
+static void check_part(parameter_draw_t *in, const parameters_t *p, uint32_t index, uint64_t begin,
                        uint64_t end)
 {
     const uint64_t count = end - begin;
     float *expected = malloc((count + 1) * sizeof(float));
-    initial_piece_t piece;
+    parameter_span_t span;
     uint64_t at = begin;
     assert_non_null(expected);
     parameter_initial(p, index, 5, 0.02, begin, count, expected);
-    initial_start(in, index, begin, end);
-    while (initial_next(in, &piece)) {
-        assert_int_equal(piece.parameter, index);
-        assert_int_equal(piece.begin, at);
-        assert_true(piece.count > 0 && piece.count <= end - at);
-        assert_memory_equal(piece.values, expected + (at - begin), piece.count * sizeof(float));
-        at += piece.count;
+    parameter_draw_start(in, index, begin, end);
+    while (parameter_draw_next(in, &span)) {
+        assert_int_equal(span.parameter, index);
+        assert_int_equal(span.begin, at);
+        assert_true(span.count > 0 && span.count <= end - at);
+        assert_memory_equal(span.values, expected + (at - begin), span.count * sizeof(float));
+        at += span.count;
     }
     assert_int_equal(at, end);
     free(expected);
@@ -74,15 +74,15 @@ static void values_are_the_same_for_any_number_of_threads(void **state)
     (void)state;
     parameters_t *p = make();
     for (size_t t = 0; t < sizeof(threads) / sizeof(threads[0]); t++) {
-        initial_t *in;
-        assert_int_equal(initial_new(p, 5, 0.02, threads[t], &in), LH_OK);
+        parameter_draw_t *in;
+        assert_int_equal(parameter_draw_new(p, 5, 0.02, threads[t], &in), LH_OK);
         for (uint32_t i = 0; i < p->count; i++) {
             const uint64_t all = p->items[i].elements;
             check_part(in, p, i, 0, all);
             check_part(in, p, i, all / 3, all - 1);
             check_part(in, p, i, 7, 7);
         }
-        initial_free(in);
+        parameter_draw_free(in);
     }
     parameters_free(p);
 }
@@ -91,13 +91,13 @@ static void who_stops_early_loses_nothing(void **state)
 {
     (void)state;
     parameters_t *p = make();
-    initial_t *in;
-    initial_piece_t piece;
-    assert_int_equal(initial_new(p, 5, 0.02, 4, &in), LH_OK);
-    initial_start(in, 0, 0, p->items[0].elements);
-    assert_true(initial_next(in, &piece));
-    initial_free(in); /* the next one is being drawn */
-    initial_free(NULL);
+    parameter_draw_t *in;
+    parameter_span_t span;
+    assert_int_equal(parameter_draw_new(p, 5, 0.02, 4, &in), LH_OK);
+    parameter_draw_start(in, 0, 0, p->items[0].elements);
+    assert_true(parameter_draw_next(in, &span));
+    parameter_draw_free(in); /* the next one is being drawn */
+    parameter_draw_free(NULL);
     parameters_free(p);
 }
 

@@ -1,6 +1,6 @@
-/* engine/executor.h - runs a call list: no lookup, no allocation, no branch on data. */
-#ifndef ENGINE_EXECUTOR_H
-#define ENGINE_EXECUTOR_H
+/* engine/call_list.h - runs a call list: no lookup, no allocation, no branch on data. */
+#ifndef ENGINE_CALL_LIST_H
+#define ENGINE_CALL_LIST_H
 
 #include <engine/engine_state.h>
 #include <program/flow.h>

@@ -1,5 +1,5 @@
-/* executor.c - runs a call list. */
-#include <engine/executor.h>
+/* call_list.c - runs a call list. */
+#include <engine/call_list.h>
 
 #include <base/memory.h>
 #include <base/sys.h>
@@ -41,7 +41,7 @@ static lh_status_t call_choose(engine_t *e, const flow_t *flow, const flow_call_
     *out = (exec_call_t){.source = call};
     if (call->transfer != NULL) return LH_OK;
     if (call->kind == FLOW_FILL) {
-        out->bytes = arg_bytes(&flow->values[call->slots[0]].arg);
+        out->bytes = flow_arg_bytes(&flow->values[call->slots[0]].arg);
         return LH_OK;
     }
     lh_arg_t args[OP_SLOTS];
@@ -109,9 +109,9 @@ void call_list_place(const engine_t *e, const flow_t *flow, call_list_t *list)
 
 static lh_status_t launch_transfer(engine_t *e, const flow_call_t *call)
 {
-    if (call->kind == FLOW_WAIT) return transfer_wait(e, call->transfer);
+    if (call->kind == FLOW_WAIT) return handover_wait(e, call->transfer);
     if (call->last_only && !e->last_micro) return LH_OK;
-    return transfer_start(e, call->transfer);
+    return handover_start(e, call->transfer);
 }
 
 static lh_status_t launch_one(engine_t *e, exec_call_t *call)

@@ -1,0 +1,603 @@
+/* model_flow.c - writes the flows of training, scoring and generation: row by row of the schedule,
+ * an instance for each part of the row's chunk. What a row leaves to a later one of its micro-batch are
+ * the instances' maps, the hidden state that goes on, and the gradient that comes back. */
+#include <engine/model_program.h>
+
+#include <base/memory.h>
+#include <engine/part_record.h>
+#include <graph/op_table.h>
+#include <longhaul/dtype.h>
+#include <program/schedule.h>
+
+typedef struct instance {
+    program_t *program;
+    const part_t *part;
+    uint32_t block;       /* whose parameters; the recording may be that of an equal block */
+    uint32_t micro_batch; /* which of those in the inputs */
+    uint64_t row_begin;   /* first row of its inputs, for pieces of the head */
+    uint32_t *map;
+    flow_source_t source;
+} instance_t;
+
+typedef struct model_flow {
+    program_t *p;
+    bool train;
+    part_t embed;
+    part_t *blocks;        /* [blocks]; equal ones share a recording                   */
+    instance_t *instances; /* [1 + blocks][micro-batches of a run]: embed, blocks       */
+    uint32_t *hidden;      /* [micro-batches of a run] on the way there                 */
+    uint32_t *gradient;    /* [micro-batches of a run] on the way back                  */
+    head_parts_t heads[2]; /* for a whole chunk; for the rows that remain, if any       */
+    uint64_t chunk;
+} model_flow_t;
+
+/* ---- instances ---- */
+
+static bool by_token(uint32_t which)
+{
+    return which == LH_INPUT_TOKENS || which == LH_INPUT_POSITIONS || which == LH_INPUT_LABELS ||
+           which == LH_INPUT_WEIGHTS;
+}
+
+/* Inputs have the rows of all micro-batches of a run; a recording sees those of one, and in the head
+ * a piece of them. */
+static uint32_t leaf_input(instance_t *v, const graph_value_t *value)
+{
+    program_t *p = v->program;
+    const bool tokens = by_token(value->which);
+    const uint64_t own_rows = tokens ? p->tokens : value->arg.shape[0];
+    lh_arg_t whole = value->arg;
+    whole.shape[0] = own_rows * p->micro_batches;
+    const uint32_t all = program_input_value(p, value->which, &whole);
+    if (value->arg.shape[0] == whole.shape[0]) return all;
+    const uint64_t begin = v->micro_batch * own_rows + (tokens ? v->row_begin : 0);
+    return flow_rows(p->flow, all, begin, value->arg.shape[0]);
+}
+
+static uint32_t leaf(void *context, const graph_value_t *value)
+{
+    instance_t *v = context;
+    program_t *p = v->program;
+    const weights_t *w = p->weights;
+    if (value->kind == VALUE_INPUT) return leaf_input(v, value);
+    if (value->kind == VALUE_CONSTANT) return program_constant_value(p, value);
+
+    uint32_t index;
+    if (!parameters_find_local(w->parameters, v->part->part, v->block, value->name, &index)) {
+        p->flow->status = fail(LH_INVALID, "block %u has no parameter '%s'", v->block, value->name);
+        return 0;
+    }
+    return value->kind == VALUE_PARAM ? program_parameter(p, index) : program_gradient(p, index);
+}
+
+/* Weights that are gathered for an instance are gathered again for its way back. */
+static void values_forget(instance_t *v)
+{
+    if (!v->program->weights->gathered) return;
+    for (uint32_t i = 1; i < v->part->r->value_count; i++)
+        if (v->part->r->values[i].kind == VALUE_PARAM) v->map[i] = 0;
+}
+
+static void instance_begin(instance_t *v, program_t *p, const part_t *part, uint32_t block,
+                           uint32_t micro_batch, uint64_t row_begin)
+{
+    lh_assert(micro_batch < p->micro_batches);
+    *v = (instance_t){.program = p,
+                      .part = part,
+                      .block = block,
+                      .micro_batch = micro_batch,
+                      .row_begin = row_begin};
+    v->map = program_map(p, part->r);
+    v->source = (flow_source_t){.flow = p->flow,
+                                .recording = part->r,
+                                .copy = op_table_find(p->engine->how.ops, "copy"),
+                                .map = v->map,
+                                .leaf = leaf,
+                                .context = v};
+}
+
+/* Calls from here on belong to this instance. */
+static void instance_mark(const instance_t *v, bool backward)
+{
+    flow_t *f = v->program->flow;
+    f->part = v->part->part;
+    f->block = v->block;
+    f->backward = backward;
+}
+
+static const graph_node_t *node_at(const instance_t *v, uint32_t index)
+{
+    lh_assert(index < v->part->r->node_count);
+    return &v->part->r->nodes[index];
+}
+
+/* A block's cache number `place`, with the rows of x written behind those already there. */
+static uint32_t cached(instance_t *v, uint32_t x, uint32_t lengths, uint32_t place)
+{
+    program_t *p = v->program;
+    flow_t *f = p->flow;
+    if (f->status != LH_OK) return 0;
+    const cache_entry_t entry = {.sequences = p->how.sequences,
+                                 .capacity = p->how.capacity,
+                                 .width = f->values[x].arg.shape[1],
+                                 .block = v->block,
+                                 .place = place};
+    uint64_t offset;
+    f->status = weights_cache(p->weights, &entry, &offset);
+    if (f->status != LH_OK) return 0;
+
+    const uint64_t shape[] = {entry.sequences, entry.capacity, entry.width};
+    const lh_arg_t arg = flow_arg(p->weights->compute, 3, shape);
+    const uint32_t buffer = flow_buffer(f, &p->engine->caches, offset, flow_arg_bytes(&arg));
+    const uint32_t before = buffer == 0 ? 0 : flow_value(f, &arg, buffer, 0);
+    const uint32_t after = buffer == 0 ? 0 : flow_value(f, &arg, buffer, 0);
+    const uint32_t slots[] = {x, lengths, before, after};
+    flow_kernel(f, op_table_find(p->engine->how.ops, "cache_write"), NULL, slots);
+    return after;
+}
+
+/* The name of the input whose cache a slot is: "k" of "k_cache"; false if it is none. */
+static bool cache_of(const char *slot, char name[24])
+{
+    const size_t length = strlen(slot), suffix = strlen("_cache");
+    if (length <= suffix || strcmp(slot + length - suffix, "_cache") != 0) return false;
+    memcpy(name, slot, length - suffix);
+    name[length - suffix] = '\0';
+    return true;
+}
+
+/* The node's input of that name, in the program; 0 where it has none. */
+static uint32_t mapped_input(instance_t *v, const graph_node_t *node, const char *name)
+{
+    const uint32_t slot = op_slot(node->op, name);
+    return slot < node->op->in_count ? flow_mapped(&v->source, node->slots[slot]) : 0;
+}
+
+/* The op that the row of node's op names instead of it: attention q k v starts slopes -> y lse
+ * becomes two cache writes and attention_cached q k_cache v_cache lengths slopes -> y. Caches of a
+ * block are numbered in the order of the nodes and slots that have one: *places of them so far. */
+static void decode_cached(instance_t *v, const graph_node_t *node, uint32_t *places)
+{
+    program_t *p = v->program;
+    flow_t *f = p->flow;
+    const op_t *op = node->op;
+    const char *name = op->row.cached(node->attributes);
+    const op_t *with_cache = name == NULL ? NULL : op_table_find(p->engine->how.ops, name);
+    if (with_cache == NULL) {
+        f->status = fail(LH_UNSUPPORTED, "%s can't generate: %s%s", op->row.name,
+                         name == NULL ? "with these attributes it has no form with a cache"
+                                      : "there is no op ",
+                         name == NULL ? "" : name);
+        return;
+    }
+    const lh_arg_t lengths_arg = flow_arg(LH_DTYPE_I32, 1, &p->how.sequences);
+    const uint32_t lengths = program_input_value(p, LH_INPUT_LENGTHS, &lengths_arg);
+    uint32_t slots[OP_SLOTS] = {0};
+    char of[24];
+    for (uint32_t s = 0; s < with_cache->in_count; s++) {
+        const char *slot = with_cache->slot_name[s];
+        if (strcmp(slot, "lengths") == 0)
+            slots[s] = lengths;
+        else
+            slots[s] = mapped_input(v, node, cache_of(slot, of) ? of : slot);
+    }
+    for (uint32_t s = 0; s < with_cache->in_count; s++)
+        if (cache_of(with_cache->slot_name[s], of))
+            slots[s] = cached(v, slots[s], lengths, (*places)++);
+    if (f->status != LH_OK) return;
+
+    const lh_value_t y = node->slots[op->in_count];
+    v->map[y] = flow_activation(f, &v->part->r->values[y].arg);
+    slots[with_cache->in_count] = v->map[y];
+    flow_kernel(f, with_cache, node->attributes, slots);
+}
+
+/* Adds the losses that the model records to those of the program. */
+static void losses_add(instance_t *v)
+{
+    program_t *p = v->program;
+    const recording_t *r = v->part->r;
+    for (uint32_t i = 0; i < r->loss_count && p->how.use != USE_DECODE; i++) {
+        const uint32_t from = flow_mapped(&v->source, r->losses[i].value);
+        if (from == 0) return;
+        const lh_arg_t arg = p->flow->values[from].arg;
+        const uint32_t slots[] = {from, program_output_value(p, OUTPUT_EXTRA, &arg, true)};
+        flow_kernel(p->flow, v->source.copy, NULL, slots);
+    }
+}
+
+static uint32_t instance_forward(instance_t *v, uint32_t input)
+{
+    if (v->program->flow->status != LH_OK) return 0;
+    instance_mark(v, false);
+    if (v->part->input != 0) v->map[v->part->input] = input;
+    const bool decode = v->program->how.use == USE_DECODE;
+    uint32_t caches = 0;
+    for (uint32_t i = 1; i < v->part->forward_end && v->program->flow->status == LH_OK; i++) {
+        if (decode && node_at(v, i)->op->row.cached != NULL)
+            decode_cached(v, node_at(v, i), &caches);
+        else
+            flow_node(&v->source, i);
+    }
+    losses_add(v);
+    return flow_mapped(&v->source, v->part->output);
+}
+
+static void instance_recompute(instance_t *v, uint32_t recompute)
+{
+    if (recompute == RECOMPUTE_NONE || v->program->flow->status != LH_OK) return;
+    instance_mark(v, true);
+    values_forget(v);
+    for (uint32_t i = 1; i < v->part->forward_end; i++) {
+        const graph_node_t *node = node_at(v, i);
+        const bool costly = (node->op->row.flags & LH_OP_COSTLY) != 0;
+        if (recompute == RECOMPUTE_SELECTIVE && costly) continue;
+        for (uint32_t s = node->op->in_count; s < node->op->in_count + node->op->out_count; s++)
+            if (node->slots[s] != 0) v->map[node->slots[s]] = 0;
+        flow_node(&v->source, i);
+    }
+}
+
+/* Starts the way back with the gradient of the output. */
+static void backward_begin(instance_t *v, uint32_t gradient)
+{
+    lh_assert(v->part->seed > 0 && v->part->seed < v->part->r->value_count);
+    instance_mark(v, true);
+    values_forget(v);
+    v->map[v->part->seed] = gradient;
+}
+
+static uint32_t instance_backward(instance_t *v, uint32_t gradient, uint32_t into)
+{
+    flow_t *f = v->program->flow;
+    const part_t *part = v->part;
+    if (f->status != LH_OK) return 0;
+    backward_begin(v, gradient);
+    if (into != 0 && part->gradient != 0 && v->map[part->gradient] == 0)
+        v->map[part->gradient] = into;
+    for (uint32_t i = part->forward_end; i < part->r->node_count; i++)
+        flow_node(&v->source, i);
+    if (part->gradient == 0) return 0;
+
+    const uint32_t made = flow_mapped(&v->source, part->gradient);
+    if (into == 0 || made == into || f->status != LH_OK) return made;
+    const uint32_t slots[] = {made, into};
+    flow_kernel(f, v->source.copy, NULL, slots);
+    return into;
+}
+
+/* Appends the nodes of the way back that the gradient of the input needs, or all others. */
+static void backward_half(instance_t *v, bool input)
+{
+    const recording_t *r = v->part->r;
+    bool *needed = mem_array(r->value_count, sizeof(*needed));
+    bool *leads = mem_array(r->node_count, sizeof(*leads));
+    if (needed == NULL || leads == NULL) v->program->flow->status = LH_NO_MEMORY;
+    if (v->program->flow->status == LH_OK && v->part->gradient != 0)
+        needed[v->part->gradient] = true;
+    for (uint32_t i = r->node_count;
+         v->program->flow->status == LH_OK && i-- > v->part->forward_end;) {
+        const graph_node_t *node = node_at(v, i);
+        const uint32_t end = node->op->in_count + node->op->out_count;
+        for (uint32_t s = node->op->in_count; s < end; s++)
+            leads[i] = leads[i] || (node->slots[s] != 0 && needed[node->slots[s]]);
+        for (uint32_t s = 0; leads[i] && s < end; s++) {
+            if (s < node->op->in_count) needed[node->slots[s]] = true;
+            needed[node->adds_to[s]] = true;
+        }
+    }
+    for (uint32_t i = v->part->forward_end; i < r->node_count; i++)
+        if (v->program->flow->status == LH_OK && leads[i] == input) flow_node(&v->source, i);
+    mem_free(needed);
+    mem_free(leads);
+}
+
+static uint32_t instance_backward_input(instance_t *v, uint32_t gradient)
+{
+    if (v->program->flow->status != LH_OK) return 0;
+    backward_begin(v, gradient);
+    backward_half(v, true);
+    return v->part->gradient == 0 ? 0 : flow_mapped(&v->source, v->part->gradient);
+}
+
+static void instance_backward_weights(instance_t *v)
+{
+    if (v->program->flow->status != LH_OK) return;
+    instance_mark(v, true);
+    backward_half(v, false);
+}
+
+/* ---- the model ---- */
+
+enum { CHUNK_BYTES = 16 << 20, CHUNK_MULTIPLE = 64, CHUNK_ROWS = 1024 };
+
+/* Rows of logits at a time: as many as fit a budget, in chunks of nearly equal size. */
+static uint64_t chunk_choose(const program_t *p)
+{
+    if (p->how.head_chunk != 0)
+        return p->how.head_chunk < p->tokens ? p->how.head_chunk : p->tokens;
+    const uint64_t row_bytes = p->weights->parameters->vocab * sizeof(float);
+    uint64_t rows = CHUNK_BYTES / row_bytes / CHUNK_MULTIPLE * CHUNK_MULTIPLE;
+    if (rows < CHUNK_ROWS) rows = CHUNK_ROWS; /* fewer would make slow matrix products */
+    if (rows >= p->tokens) return p->tokens;
+    const uint64_t chunks = (p->tokens + rows - 1) / rows, even = (p->tokens + chunks - 1) / chunks;
+    return (even + CHUNK_MULTIPLE - 1) / CHUNK_MULTIPLE * CHUNK_MULTIPLE;
+}
+
+static lh_status_t blocks_record(model_flow_t *m)
+{
+    program_t *p = m->p;
+    for (uint32_t b = 0; b < p->weights->parameters->blocks; b++) {
+        lh_status_t status = part_record(p, LH_PART_BLOCK, b, p->tokens, &m->blocks[b]);
+        if (status != LH_OK) return status;
+
+        bool known = false;
+        for (uint32_t other = 0; other < b && !known; other++) {
+            /* Only those that stand for themselves; a differentiated recording has more nodes. */
+            if (m->blocks[other].block != other || !part_equal(p, &m->blocks[other], &m->blocks[b]))
+                continue;
+            m->blocks[b] = m->blocks[other];
+            known = true;
+        }
+    }
+    for (uint32_t b = 0; m->train && b < p->weights->parameters->blocks; b++) {
+        if (m->blocks[b].block == b) {
+            const lh_status_t status = part_differentiate(p, &m->blocks[b], p->weights->compute);
+            if (status != LH_OK) return status;
+        } else {
+            m->blocks[b] = m->blocks[m->blocks[b].block];
+        }
+    }
+    p->block = m->blocks[0].r;
+    return LH_OK;
+}
+
+static lh_status_t parts_record(model_flow_t *m)
+{
+    program_t *p = m->p;
+    lh_status_t status = part_record(p, LH_PART_EMBED, 0, p->tokens, &m->embed);
+    if (status == LH_OK && m->train) status = part_differentiate(p, &m->embed, p->weights->compute);
+    if (status == LH_OK) status = blocks_record(m);
+    if (status == LH_OK) status = part_record_head(p, m->chunk, m->train, &m->heads[0]);
+    if (status == LH_OK && p->tokens % m->chunk != 0)
+        status = part_record_head(p, p->tokens % m->chunk, m->train, &m->heads[1]);
+    return status;
+}
+
+/* Of a micro-batch on its way through a part; 0: the embedding. */
+static instance_t *instance_of(model_flow_t *m, uint32_t part, uint32_t micro_batch)
+{
+    return &m->instances[(size_t)part * m->p->micro_batches + micro_batch];
+}
+
+/* Values of the whole program that chunks of the head read and write. */
+typedef struct head_values {
+    uint32_t x, x_gradient; /* input of the last matmul [tokens, width], and its gradient */
+    uint32_t loss, stats, logits;
+} head_values_t;
+
+/* Outputs land in the program's where it has them. */
+static void chunk_outputs(const program_t *p, const head_values_t *all, instance_t *logits_maker,
+                          instance_t *loss, uint64_t begin, uint64_t rows)
+{
+    if (all->logits != 0)
+        logits_maker->map[logits_maker->part->output] = flow_rows(p->flow, all->logits, begin,
+                                                                  rows);
+    if (loss == NULL || loss->map == NULL) return;
+    if (all->stats != 0) loss->map[loss->part->stats] = flow_rows(p->flow, all->stats, begin, rows);
+    loss->map[loss->part->loss] = all->loss;
+}
+
+/* The gradient of the logits, in F32 behind ops by element, as the matmuls take it. */
+static uint32_t narrowed(program_t *p, uint32_t gradient)
+{
+    flow_t *f = p->flow;
+    if (f->status != LH_OK || f->values[gradient].arg.dtype == p->weights->compute) return gradient;
+    lh_arg_t arg = f->values[gradient].arg;
+    arg.dtype = p->weights->compute;
+    const uint32_t to = flow_activation(f, &arg);
+    const uint32_t slots[] = {gradient, to};
+    flow_kernel(f, op_table_find(p->engine->how.ops, "copy"), NULL, slots);
+    return to;
+}
+
+static void head_chunk(model_flow_t *m, const head_values_t *all, uint32_t micro_batch,
+                       uint64_t begin, uint64_t rows)
+{
+    program_t *p = m->p;
+    const head_parts_t *head = &m->heads[rows == m->chunk ? 0 : 1];
+    const bool capped = head->cap.r != NULL, scored = p->how.use != USE_DECODE;
+    instance_t matmul, cap = {0}, loss = {0};
+
+    instance_begin(&matmul, p, &head->matmul, 0, micro_batch, begin);
+    if (capped) instance_begin(&cap, p, &head->cap, 0, micro_batch, begin);
+    if (scored) instance_begin(&loss, p, &head->loss, 0, micro_batch, begin);
+    if (p->flow->status != LH_OK) return;
+    chunk_outputs(p, all, capped ? &cap : &matmul, scored ? &loss : NULL, begin, rows);
+
+    uint32_t logits = instance_forward(&matmul, flow_rows(p->flow, all->x, begin, rows));
+    if (capped) logits = instance_forward(&cap, logits);
+    if (!scored) return;
+    uint32_t gradient = instance_forward(&loss, logits);
+    if (!m->train) return;
+    if (capped) gradient = narrowed(p, instance_backward(&cap, gradient, 0));
+    (void)instance_backward(&matmul, gradient, flow_rows(p->flow, all->x_gradient, begin, rows));
+}
+
+static head_values_t head_outputs(model_flow_t *m, uint32_t x)
+{
+    program_t *p = m->p;
+    const weights_t *w = p->weights;
+    const lh_dtype_t wide = w->compute == LH_DTYPE_F64 ? LH_DTYPE_F64 : LH_DTYPE_F32;
+    const uint64_t logits[] = {p->tokens, w->parameters->vocab}, stats[] = {p->tokens, 3},
+                   one[] = {1};
+    const lh_arg_t logits_arg = flow_arg(wide, 2, logits), stats_arg = flow_arg(wide, 2, stats),
+                   loss_arg = flow_arg(wide, 1, one);
+    head_values_t all = {.x = x};
+    if (p->how.use == USE_DECODE || p->how.wants_logits)
+        all.logits = program_output_value(p, OUTPUT_LOGITS, &logits_arg, false);
+    if (p->how.use == USE_SCORE)
+        all.stats = program_output_value(p, OUTPUT_STATS, &stats_arg, false);
+    if (p->how.use != USE_DECODE) all.loss = program_output_value(p, OUTPUT_LOSS, &loss_arg, true);
+    if (m->train && p->flow->status == LH_OK)
+        all.x_gradient = flow_activation(p->flow, &p->flow->values[x].arg);
+    return all;
+}
+
+/* Head and loss, chunk by chunk; returns the gradient of the blocks' output. */
+static uint32_t walk_head(model_flow_t *m, uint32_t micro_batch)
+{
+    program_t *p = m->p;
+    const part_t *front = &m->heads[0].front;
+    instance_t before;
+    uint32_t x = m->hidden[micro_batch];
+    if (front->r != NULL) {
+        instance_begin(&before, p, front, 0, micro_batch, 0);
+        x = instance_forward(&before, x);
+    }
+    if (p->flow->status != LH_OK) return 0;
+    const head_values_t all = head_outputs(m, x);
+    if (p->flow->turn == 0) p->flow->turn = p->flow->call_count;
+    for (uint64_t begin = 0; begin < p->tokens; begin += m->chunk) {
+        const uint64_t left = p->tokens - begin;
+        head_chunk(m, &all, micro_batch, begin, left < m->chunk ? left : m->chunk);
+    }
+    if (!m->train || front->r == NULL) return all.x_gradient;
+    return instance_backward(&before, all.x_gradient, 0);
+}
+
+/* ---- rows of the schedule ---- */
+
+static void part_forward(model_flow_t *m, uint32_t part, uint32_t micro_batch)
+{
+    const uint32_t blocks = m->p->weights->parameters->blocks;
+    if (part > blocks) {
+        m->gradient[micro_batch] = walk_head(m, micro_batch);
+        return;
+    }
+    instance_t *v = instance_of(m, part, micro_batch);
+    instance_begin(v, m->p, part == 0 ? &m->embed : &m->blocks[part - 1], part == 0 ? 0 : part - 1,
+                   micro_batch, 0);
+    m->hidden[micro_batch] = instance_forward(v, m->hidden[micro_batch]);
+}
+
+/* The head was there and back. The embedding has gradients of weights only. */
+static void part_backward(model_flow_t *m, uint32_t program, uint32_t part, uint32_t micro_batch)
+{
+    program_t *p = m->p;
+    if (part > p->weights->parameters->blocks || p->flow->status != LH_OK) return;
+    instance_t *v = instance_of(m, part, micro_batch);
+    uint32_t *gradient = &m->gradient[micro_batch];
+    if (part == 0) {
+        if (program != SCHEDULE_BACKWARD_INPUT) (void)instance_backward(v, *gradient, 0);
+        return;
+    }
+    if (program == SCHEDULE_BACKWARD_WEIGHTS) {
+        instance_backward_weights(v);
+        return;
+    }
+    instance_recompute(v, p->how.recompute);
+    *gradient = program == SCHEDULE_BACKWARD ? instance_backward(v, *gradient, 0)
+                                             : instance_backward_input(v, *gradient);
+    if (*gradient == 0 && p->flow->status == LH_OK)
+        p->flow->status = fail(LH_INVALID, "no gradient flows through block %u", part - 1);
+}
+
+static void row_write(model_flow_t *m, const schedule_t *s, const schedule_row_t *row)
+{
+    uint32_t first, end;
+    lh_assert(row->micro_batch < m->p->micro_batches);
+    schedule_parts(s, m->p->weights->parameters->blocks, row->chunk, &first, &end);
+    if (row->program == SCHEDULE_FORWARD) {
+        for (uint32_t part = first; part < end && m->p->flow->status == LH_OK; part++)
+            part_forward(m, part, row->micro_batch);
+    } else {
+        for (uint32_t part = end; part-- > first && m->p->flow->status == LH_OK;)
+            part_backward(m, row->program, part, row->micro_batch);
+    }
+}
+
+/* A parameter that nothing uses has a gradient of zero. */
+static void unused_zero(program_t *p)
+{
+    const weights_t *w = p->weights;
+    flow_t *f = p->flow;
+    const uint32_t known = f->buffer_count;
+    bool *used = mem_array(known, sizeof(*used));
+    if (used == NULL) {
+        f->status = LH_NO_MEMORY;
+        return;
+    }
+    for (uint32_t v = 1; v < f->value_count; v++)
+        used[f->values[v].buffer] = true;
+    for (uint32_t i = 0; i < w->parameters->count; i++) {
+        if (!w->grad->shards[i].present || f->status != LH_OK) continue;
+        const uint32_t value = program_gradient(p, i);
+        if (value == 0) break;
+        const uint32_t buffer = f->values[value].buffer;
+        if (buffer >= known || !used[buffer]) flow_fill(f, value, !f->buffers[buffer].each_micro);
+    }
+    mem_free(used);
+}
+
+static lh_status_t rows_write(model_flow_t *m, const schedule_t *s)
+{
+    program_t *p = m->p;
+    const uint32_t blocks = p->weights->parameters->blocks;
+    lh_assert(m->train == !s->forward_only);
+    m->blocks = mem_array(blocks, sizeof(*m->blocks));
+    m->instances = mem_array(((size_t)blocks + 1) * p->micro_batches, sizeof(*m->instances));
+    m->hidden = mem_array(p->micro_batches, sizeof(*m->hidden));
+    m->gradient = mem_array(p->micro_batches, sizeof(*m->gradient));
+    if (m->blocks == NULL || m->instances == NULL || m->hidden == NULL || m->gradient == NULL)
+        return LH_NO_MEMORY;
+    lh_status_t status = schedule_fits(s, blocks);
+    if (status == LH_OK) status = parts_record(m);
+    if (status != LH_OK) return status;
+    for (uint32_t i = 0; i < s->round_rows; i++) {
+        p->flow->row = i;
+        row_write(m, s, &s->rows[i]);
+    }
+    p->row_count = s->round_rows;
+    if (m->train) unused_zero(p);
+    return p->flow->status;
+}
+
+static lh_status_t model_flow_write(program_t *p, const schedule_t *schedule)
+{
+    model_flow_t m = {.p = p, .train = p->how.use == USE_TRAIN, .chunk = chunk_choose(p)};
+    schedule_t *own = NULL;
+    lh_status_t status = LH_OK;
+    if (schedule == NULL) status = m.train ? schedule_depth(1, &own) : schedule_forward(1, &own);
+    if (status == LH_OK) status = rows_write(&m, schedule == NULL ? own : schedule);
+    schedule_free(own);
+    mem_free(m.blocks);
+    mem_free(m.instances);
+    mem_free(m.hidden);
+    mem_free(m.gradient);
+    return status;
+}
+
+static lh_status_t how_check(const program_how_t *how)
+{
+    if (how->sequences == 0 || how->rows == 0)
+        return fail(LH_INVALID, "a program of %llu sequences of %llu tokens has nothing to do",
+                    (unsigned long long)how->sequences, (unsigned long long)how->rows);
+    if (how->use != USE_DECODE) return LH_OK;
+    if (how->capacity < how->rows)
+        return fail(LH_INVALID, "a cache of %llu rows is too small for %llu tokens",
+                    (unsigned long long)how->capacity, (unsigned long long)how->rows);
+    return LH_OK;
+}
+
+lh_status_t program_new(engine_t *e, weights_t *w, const program_how_t *how, program_t **out)
+{
+    lh_status_t status = how_check(how);
+    program_t *p;
+    if (status == LH_OK) status = program_empty(e, w, how, &p);
+    if (status != LH_OK) return status;
+    if (how->use == USE_TRAIN && !w->bucketed) status = weights_gradients_default(w);
+    if (status == LH_OK) status = model_flow_write(p, how->schedule);
+    if (status == LH_OK) *out = p;
+    return status;
+}
