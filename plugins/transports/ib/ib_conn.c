@@ -1,0 +1,168 @@
+/* ib_conn.c - a connection's life: what it has, and how it ends.
+ *
+ * The end is in three steps. LEAVING: the peer is told why, over the queue pair itself, which takes
+ * a round trip and at most IB_LEAVE_MS. Then the queue pairs are destroyed: from there on the device
+ * touches no buffer, whatever the peer does. DRAINING: each outstanding operation gets its event. */
+#include <stdarg.h>
+#include <stdio.h>
+
+#include "ib.h"
+
+lh_conn_t *ib_conn_new(lh_transport_t *t, ib_state_t state)
+{
+    lh_conn_t *c = t->host->alloc(t->host, sizeof(*c), 64);
+    if (c == NULL) return NULL;
+    c->transport = t;
+    c->state = state;
+    for (uint32_t i = 0; i < IB_PAIRS_MOST; i++) {
+        c->pairs[i].watch.kind = IB_WATCH_PAIR;
+        c->pairs[i].conn = c;
+        c->pairs[i].index = i;
+    }
+    if (state == IB_DIALING) t->dialing++;
+    c->next = t->conns;
+    t->conns = c;
+    return c;
+}
+
+lh_status_t ib_conn_equip(lh_conn_t *c)
+{
+    lh_transport_t *t = c->transport;
+    const lh_host_t *host = t->host;
+    const int entries = (int)c->pair_count * (IB_SEND_WRS + IB_RECEIVES);
+    c->board = host->alloc(host, 2 * sizeof(*c->board), 4096);
+    if (c->board == NULL) return LH_NO_MEMORY;
+    c->boards = ib_register_bytes(t, c->board, 2 * sizeof(*c->board));
+    if (c->boards == NULL) return LH_IO;
+    c->cq = t->verbs.create_cq(t->context, entries, c, t->channel, 0);
+    if (c->cq == NULL)
+        return host->fail(host, LH_IO, "a completion queue of %d entries of %s", entries,
+                          t->device);
+    return LH_OK;
+}
+
+/* From here on the device knows nothing of the connection. */
+static void dismantle(lh_conn_t *c)
+{
+    static const char refusal[] = "it was not admitted";
+    const ib_verbs_t *v = &c->transport->verbs;
+    for (uint32_t i = 0; i < IB_PAIRS_MOST; i++) {
+        ib_pair_t *p = &c->pairs[i];
+        if (p->id == NULL) continue;
+        if (p->reached)
+            (void)v->disconnect(p->id);
+        else if (c->state == IB_MET)
+            (void)v->reject(p->id, refusal, sizeof(refusal));
+        if (p->qp != NULL) v->destroy_qp(p->id);
+        (void)v->destroy_id(p->id);
+        p->id = NULL;
+        p->qp = NULL;
+        p->state = IB_PAIR_NONE;
+    }
+    if (c->cq != NULL) (void)v->destroy_cq(c->cq);
+    if (c->boards != NULL) (void)v->dereg_mr(c->boards);
+    c->cq = NULL;
+    c->boards = NULL;
+    atomic_store(&c->pairs_up, 0);
+    if (c->state == IB_DIALING) c->transport->dialing--;
+    c->state = IB_DRAINING;
+}
+
+void ib_conn_break(lh_conn_t *c, lh_status_t why, const char *fmt, ...)
+{
+    va_list args;
+    if (c->state >= IB_LEAVING) return;
+    c->why = why;
+    va_start(args, fmt);
+    (void)vsnprintf(c->reason, sizeof(c->reason), fmt, args);
+    va_end(args);
+    if (c->state == IB_DIALING) c->transport->dialing--;
+    const bool talks = c->state == IB_OPEN && c->pairs[0].state == IB_PAIR_UP && !c->ended;
+    c->state = IB_LEAVING;
+    c->leave_ns = 0;
+    if (talks && why != LH_PEER_LOST) ib_pairs_goodbye(c);
+}
+
+/* The peer learns of it as of a death. */
+void ib_cancel(lh_conn_t *c)
+{
+    if (c->state >= IB_DRAINING) return;
+    if (c->state != IB_LEAVING) c->why = LH_CANCELLED;
+    dismantle(c);
+}
+
+void ib_close_conn(lh_conn_t *c)
+{
+    lh_transport_t *t = c->transport;
+    ib_cancel(c);
+    lh_conn_t **at = &t->conns;
+    while (*at != c)
+        at = &(*at)->next;
+    *at = c->next;
+    if (c->board != NULL) t->host->release(t->host, c->board);
+    t->host->release(t->host, c);
+}
+
+static bool is_up(const lh_conn_t *c)
+{
+    return c->state == IB_OPEN && atomic_load(&c->pairs_up) == c->pair_count;
+}
+
+bool ib_conn_stir(lh_conn_t *c)
+{
+    if (c->state != IB_OPEN) return c->state == IB_LEAVING || c->state == IB_DRAINING;
+    if (!is_up(c)) return c->ended;
+    if (!c->up_said) return true;
+    (void)ib_pairs_pump(c);
+    if (c->state == IB_OPEN) ib_pairs_notify(c);
+    if (c->state == IB_OPEN) ib_messages_write(c);
+    return c->state != IB_OPEN || c->ended || ib_messages_ready(c);
+}
+
+static void step_open(lh_conn_t *c, ib_sink_t *s)
+{
+    if (is_up(c) && !c->up_said && ib_sink_room(s)) {
+        c->up_said = true;
+        ib_tell(s, (lh_wire_event_t){.cookie = c->cookie, .type = LH_WIRE_UP});
+    }
+    (void)ib_conn_stir(c);
+    if (c->state != IB_OPEN) return;
+    ib_messages_tell(c, s);
+    /* What a peer wrote before it ended has been taken by now. */
+    if (c->ended && !ib_messages_ready(c))
+        ib_conn_break(c, LH_PEER_LOST, "rank %u closed its end, or its process ended", c->peer);
+}
+
+/* The goodbye's completion, or any error, sets leave_ns to 0. */
+static void step_leaving(lh_conn_t *c)
+{
+    const lh_host_t *host = c->transport->host;
+    if (c->leave_ns != 0 && !c->ended) (void)ib_pairs_pump(c);
+    if (c->leave_ns == 0 || c->ended || host->now_ns(host) > c->leave_ns) dismantle(c);
+}
+
+static void step_draining(lh_conn_t *c, ib_sink_t *s)
+{
+    if (!c->down_said) {
+        if (!ib_sink_room(s)) return;
+        c->down_said = true;
+        if (c->why != LH_CANCELLED)
+            ib_tell(s, (lh_wire_event_t){.cookie = c->cookie,
+                                         .type = LH_WIRE_DOWN,
+                                         .status = c->why,
+                                         .reason = c->reason});
+    }
+    if (!ib_messages_drain(c, s) || !ib_sink_room(s)) return;
+    ib_tell(s, (lh_wire_event_t){.cookie = c->cookie, .type = LH_WIRE_DRAINED});
+    c->state = IB_DRAINED;
+}
+
+void ib_conn_step(lh_conn_t *c, ib_sink_t *s)
+{
+    const lh_host_t *host = c->transport->host;
+    if (c->state == IB_DIALING && host->now_ns(host) > c->give_up_ns)
+        ib_conn_break(c, LH_UNREACHABLE, "rank %u did not answer", c->peer);
+    if (c->state == IB_OPEN) step_open(c, s);
+    if (c->state == IB_LEAVING) step_leaving(c);
+    if (c->state == IB_DRAINING) step_draining(c, s);
+}

@@ -1,0 +1,164 @@
+/* ib_device.c - which port of which device: the one that the bound address belongs to.
+ *
+ * librdmacm finds devices by IP addresses, and with them the GID, its RoCE version and the
+ * partition, so there is nothing else to choose. An id that stays bound keeps the device open. */
+#include <errno.h>
+#include <fcntl.h>
+#include <ifaddrs.h>
+#include <net/if.h>
+#include <netdb.h>
+#include <stdio.h>
+
+#include "ib.h"
+
+socklen_t ib_address_length(const struct sockaddr_storage *a)
+{
+    return a->ss_family == AF_INET ? sizeof(struct sockaddr_in) : sizeof(struct sockaddr_in6);
+}
+
+/* The devices there are, "a, b", for the sentence that says why none was taken. */
+static int device_names(lh_transport_t *t, char *out, size_t room)
+{
+    int count = 0;
+    size_t at = 0;
+    out[0] = '\0';
+    verbs_device_t **list = t->verbs.get_device_list(&count);
+    if (list == NULL) return 0;
+    for (int i = 0; i < count && at + 1 < room; i++) {
+        const int more = snprintf(out + at, room - at, "%s%s", i > 0 ? ", " : "",
+                                  t->verbs.get_device_name(list[i]));
+        at += more > 0 ? (size_t)more : 0;
+    }
+    t->verbs.free_device_list(list);
+    return count;
+}
+
+/* True: an id is bound to the address, and the device behind it is the one that is wanted. */
+static bool try_address(lh_transport_t *t, const struct sockaddr *address)
+{
+    cm_id_t *id;
+    struct sockaddr_storage from = {0};
+    memcpy(&from, address,
+           address->sa_family == AF_INET ? sizeof(struct sockaddr_in)
+                                         : sizeof(struct sockaddr_in6));
+    if (t->verbs.create_id(t->events, &id, &t->nobody, CM_SPACE_TCP) != 0) return false;
+    if (t->verbs.bind_address(id, (struct sockaddr *)&from) == 0 && id->verbs != NULL) {
+        const char *name = t->verbs.get_device_name(id->verbs->device);
+        if (t->config->device == NULL || strcmp(name, t->config->device) == 0) {
+            t->anchor = id;
+            t->context = id->verbs;
+            t->here = from;
+            (void)snprintf(t->device, sizeof(t->device), "%s", name);
+            return true;
+        }
+    }
+    (void)t->verbs.destroy_id(id);
+    return false;
+}
+
+static bool try_text(lh_transport_t *t, const char *text)
+{
+    struct addrinfo *found;
+    const struct addrinfo how = {.ai_socktype = SOCK_STREAM, .ai_flags = AI_NUMERICHOST};
+    if (text[0] == '\0' || getaddrinfo(text, NULL, &how, &found) != 0) return false;
+    const bool taken = try_address(t, found->ai_addr);
+    freeaddrinfo(found);
+    return taken;
+}
+
+/* IPv4 first, then IPv6, then loopback: a GID of an IPv4 address is routed by RoCE v2 everywhere. */
+static uint32_t interface_rank(const struct ifaddrs *i, const char *wanted)
+{
+    if (i->ifa_addr == NULL || (i->ifa_flags & IFF_UP) == 0) return 0;
+    if (wanted != NULL && strcmp(i->ifa_name, wanted) != 0) return 0;
+    const int family = i->ifa_addr->sa_family;
+    if (family != AF_INET && family != AF_INET6) return 0;
+    if (family == AF_INET6) {
+        const struct sockaddr_in6 *a = (const struct sockaddr_in6 *)(const void *)i->ifa_addr;
+        if (IN6_IS_ADDR_LINKLOCAL(&a->sin6_addr)) return 0;
+    }
+    return ((i->ifa_flags & IFF_LOOPBACK) != 0 ? 1u : 3u) + (family == AF_INET ? 1 : 0);
+}
+
+static bool try_interfaces(lh_transport_t *t, const char *wanted)
+{
+    struct ifaddrs *all;
+    bool taken = false;
+    if (getifaddrs(&all) != 0) return false;
+    for (uint32_t rank = 4; rank >= 1 && !taken; rank--)
+        for (const struct ifaddrs *i = all; i != NULL && !taken; i = i->ifa_next)
+            taken = interface_rank(i, wanted) == rank && try_address(t, i->ifa_addr);
+    freeifaddrs(all);
+    return taken;
+}
+
+static lh_status_t choose_address(lh_transport_t *t, const char *names)
+{
+    const lh_host_t *host = t->host;
+    const char *device = t->config->device;
+    const char *wanted = t->config->bind != NULL ? t->config->bind : "auto";
+    const bool any = strcmp(wanted, "auto") == 0;
+    const bool taken = any ? try_text(t, host->world->address) || try_interfaces(t, NULL)
+                           : try_text(t, wanted) || try_interfaces(t, wanted);
+    if (taken) return LH_OK;
+    return host->fail(host, LH_NO_DEVICE,
+                      "no address%s%s of this machine belongs to %s%s (RDMA devices here: %s)",
+                      any ? "" : " ", any ? "" : wanted,
+                      device != NULL ? "the RDMA device " : "an RDMA device",
+                      device != NULL ? device : "", names);
+}
+
+static lh_status_t look_at_port(lh_transport_t *t)
+{
+    const lh_host_t *host = t->host;
+    verbs_port_t port = {0};
+    const uint8_t number = t->anchor->port != 0 ? t->anchor->port : 1;
+    if (t->verbs.query_port(t->context, number, &port) != 0)
+        return host->fail(host, LH_IO, "ibv_query_port of %s", t->device);
+    if (port.state != VERBS_PORT_ACTIVE)
+        return host->fail(host, LH_NO_DEVICE, "port %u of %s is down", number, t->device);
+    t->rate = ib_port_rate(port.width, port.speed);
+    t->ethernet = port.link_layer == VERBS_LINK_ETHERNET;
+    return LH_OK;
+}
+
+static bool make_nonblocking(int fd)
+{
+    const int flags = fcntl(fd, F_GETFL);
+    return flags >= 0 && fcntl(fd, F_SETFL, flags | O_NONBLOCK) == 0;
+}
+
+lh_status_t ib_device_open(lh_transport_t *t)
+{
+    const lh_host_t *host = t->host;
+    char names[256];
+    lh_status_t status = ib_verbs_load(host, &t->verbs);
+    if (status != LH_OK) return status;
+    if (device_names(t, names, sizeof(names)) == 0)
+        return host->fail(host, LH_NO_DEVICE, "this machine has no RDMA device");
+    t->events = t->verbs.create_event_channel();
+    if (t->events == NULL)
+        return host->fail(host, LH_NO_DEVICE,
+                          "the kernel's RDMA connection manager can't be used (%s): is the module "
+                          "rdma_ucm loaded?",
+                          strerror(errno));
+    status = choose_address(t, names);
+    if (status == LH_OK) status = look_at_port(t);
+    if (status != LH_OK) return status;
+    t->pd = t->verbs.alloc_pd(t->context);
+    t->channel = t->verbs.create_channel(t->context);
+    if (t->pd == NULL || t->channel == NULL || !make_nonblocking(t->events->fd) ||
+        !make_nonblocking(t->channel->fd))
+        return host->fail(host, LH_IO, "a protection domain and a completion channel of %s",
+                          t->device);
+    return LH_OK;
+}
+
+/* Whatever of it was opened. */
+void ib_device_close(lh_transport_t *t)
+{
+    if (t->channel != NULL) (void)t->verbs.destroy_channel(t->channel);
+    if (t->pd != NULL) (void)t->verbs.dealloc_pd(t->pd);
+    if (t->anchor != NULL) (void)t->verbs.destroy_id(t->anchor);
+    if (t->events != NULL) t->verbs.destroy_event_channel(t->events);
+}

@@ -1,0 +1,214 @@
+/* ib_message.c - messages: a send waits for the grant of its receive, and is then written straight
+ * into it, chunk by chunk, over whichever queue pairs have least to do. */
+#include <errno.h>
+#include <sys/resource.h>
+
+#include "ib.h"
+
+void ib_tell(ib_sink_t *s, lh_wire_event_t event)
+{
+    char *row = (char *)s->events + (size_t)s->event_size * s->count++;
+    const size_t bytes = s->event_size < sizeof(event) ? s->event_size : sizeof(event);
+    memset(row, 0, s->event_size);
+    memcpy(row, &event, bytes);
+}
+
+static void bump(_Atomic uint64_t *counter, uint64_t by)
+{
+    atomic_store_explicit(counter, atomic_load_explicit(counter, memory_order_relaxed) + by,
+                          memory_order_relaxed);
+}
+
+/* The sender sees both ends' tags and lengths, so it is the one that finds mistakes. */
+static bool begin_send(lh_conn_t *c, ib_operation_t *o)
+{
+    ib_grant_t grant;
+    if (!ib_grant_read(c->board, c->send_next, &grant)) {
+        ib_conn_break(c, LH_CORRUPT, "grant %llu from rank %u is none",
+                      (unsigned long long)c->send_next, c->peer);
+        return false;
+    }
+    if (grant.tag != o->tag)
+        ib_conn_break(c, LH_MISMATCH, "a message with tag %u met a receive with tag %u", o->tag,
+                      grant.tag);
+    else if (grant.bytes < o->bytes)
+        ib_conn_break(c, LH_TRUNCATED,
+                      "a message of %llu bytes met a receive of %llu bytes (tag %u)",
+                      (unsigned long long)o->bytes, (unsigned long long)grant.bytes, o->tag);
+    o->chunk = c->tuning.chunk_bytes;
+    o->to = grant.address;
+    o->to_key = grant.key;
+    return c->state == IB_OPEN;
+}
+
+void ib_messages_write(lh_conn_t *c)
+{
+    while (c->send_next < c->send_end && c->send_next < c->granted) {
+        ib_operation_t *o = &c->sends[c->send_next % IB_DEPTH];
+        if (o->chunk == 0 && !begin_send(c, o)) return;
+        const uint64_t chunks = ib_chunks(o->bytes, o->chunk);
+        while (o->out < chunks)
+            if (!ib_pairs_write(c, c->send_next)) return;
+        c->send_next++;
+    }
+}
+
+static bool send_is_done(const lh_conn_t *c)
+{
+    const ib_operation_t *o = &c->sends[c->send_first % IB_DEPTH];
+    return c->send_first < c->send_next && o->back == o->out;
+}
+
+static bool receive_is_done(const lh_conn_t *c)
+{
+    return c->receive_first < c->receive_told &&
+           ib_inbox_whole(&c->receives[c->receive_first % IB_DEPTH].inbox);
+}
+
+bool ib_messages_ready(const lh_conn_t *c)
+{
+    return send_is_done(c) || receive_is_done(c);
+}
+
+void ib_messages_tell(lh_conn_t *c, ib_sink_t *s)
+{
+    for (; receive_is_done(c) && ib_sink_room(s); c->receive_first++) {
+        const ib_operation_t *o = &c->receives[c->receive_first % IB_DEPTH];
+        bump(&c->bytes_received, o->inbox.bytes);
+        ib_tell(s, (lh_wire_event_t){.cookie = o->cookie,
+                                     .bytes = o->inbox.bytes,
+                                     .type = LH_WIRE_RECEIVED,
+                                     .tag = o->tag});
+    }
+    for (; send_is_done(c) && ib_sink_room(s); c->send_first++) {
+        const ib_operation_t *o = &c->sends[c->send_first % IB_DEPTH];
+        bump(&c->bytes_sent, o->bytes);
+        ib_tell(s,
+                (lh_wire_event_t){
+                    .cookie = o->cookie, .bytes = o->bytes, .type = LH_WIRE_SENT, .tag = o->tag});
+    }
+}
+
+bool ib_messages_drain(lh_conn_t *c, ib_sink_t *s)
+{
+    struct {
+        ib_operation_t *rows;
+        uint64_t *first, end;
+        uint32_t type;
+    } queues[] = {{c->sends, &c->send_first, c->send_end, LH_WIRE_SENT},
+                  {c->receives, &c->receive_first, c->receive_end, LH_WIRE_RECEIVED}};
+    for (int i = 0; i < 2; i++)
+        for (; *queues[i].first < queues[i].end; (*queues[i].first)++) {
+            const ib_operation_t *o = &queues[i].rows[*queues[i].first % IB_DEPTH];
+            if (!ib_sink_room(s)) return false;
+            ib_tell(s, (lh_wire_event_t){.cookie = o->cookie,
+                                         .type = queues[i].type,
+                                         .status = c->why,
+                                         .reason = c->reason,
+                                         .tag = o->tag});
+        }
+    return true;
+}
+
+static lh_status_t may_post(lh_conn_t *c, const lh_region_t *r, const char *data, uint64_t bytes)
+{
+    const lh_host_t *host = c->transport->host;
+    if (c->state >= IB_LEAVING)
+        return host->fail(host, c->why, "%s",
+                          c->reason[0] != '\0' ? c->reason : "the connection was cancelled");
+    if (bytes > IB_MESSAGE_MOST)
+        return host->fail(host, LH_INVALID, "a message of %llu bytes, at most %llu",
+                          (unsigned long long)bytes, (unsigned long long)IB_MESSAGE_MOST);
+    if (bytes == 0) return LH_OK;
+    if (r == NULL || bytes > r->bytes || data < r->base || data > r->base + (r->bytes - bytes))
+        return host->fail(host, LH_INVALID,
+                          "a message of %llu bytes does not lie in its registered memory",
+                          (unsigned long long)bytes);
+    return LH_OK;
+}
+
+lh_status_t ib_isend(lh_conn_t *c, lh_region_t *region, const void *data, uint64_t bytes,
+                     uint32_t tag, uint64_t cookie)
+{
+    const lh_status_t status = may_post(c, region, data, bytes);
+    if (status != LH_OK) return status;
+    if (c->send_end - c->send_first == IB_DEPTH) return LH_AGAIN;
+    c->sends[c->send_end++ % IB_DEPTH] = (ib_operation_t){.data = (char *)(uintptr_t)data,
+                                                          .bytes = bytes,
+                                                          .cookie = cookie,
+                                                          .tag = tag,
+                                                          .key = bytes > 0 ? region->mr->lkey : 0};
+    if (c->up_said && c->state == IB_OPEN) ib_messages_write(c);
+    return LH_OK;
+}
+
+/* The grant leaves with the next poll: the receives of a step are posted in a row, and one notice
+ * then tells of all. */
+lh_status_t ib_irecv(lh_conn_t *c, lh_region_t *region, void *data, uint64_t bytes, uint32_t tag,
+                     uint64_t cookie)
+{
+    const lh_status_t status = may_post(c, region, data, bytes);
+    if (status != LH_OK) return status;
+    if (c->receive_end - c->receive_first == IB_DEPTH) return LH_AGAIN;
+    c->receives[c->receive_end++ % IB_DEPTH] = (ib_operation_t){.data = data,
+                                                                .bytes = bytes,
+                                                                .cookie = cookie,
+                                                                .tag = tag,
+                                                                .key = bytes > 0 ? region->mr->rkey
+                                                                                 : 0,
+                                                                .inbox = {.room = bytes}};
+    return LH_OK;
+}
+
+verbs_mr_t *ib_register_bytes(lh_transport_t *t, void *base, uint64_t bytes)
+{
+    struct rlimit limit = {0};
+    verbs_mr_t *mr = t->verbs.reg_mr(t->pd, base, bytes, VERBS_LOCAL_WRITE | VERBS_REMOTE_WRITE);
+    if (mr != NULL) return mr;
+    const int error = errno;
+    (void)getrlimit(RLIMIT_MEMLOCK, &limit);
+    errno = error;
+    if (limit.rlim_cur == RLIM_INFINITY)
+        (void)t->host->fail(t->host, LH_IO, "registering %llu bytes with %s",
+                            (unsigned long long)bytes, t->device);
+    else
+        (void)t->host->fail(t->host, LH_IO,
+                            "registering %llu bytes with %s; a process may lock %llu bytes in all "
+                            "(ulimit -l)",
+                            (unsigned long long)bytes, t->device,
+                            (unsigned long long)limit.rlim_cur);
+    return NULL;
+}
+
+lh_status_t ib_register(lh_transport_t *t, uint32_t nic, const lh_arena_t *memory,
+                        lh_region_t **out)
+{
+    const lh_host_t *host = t->host;
+    if (nic != 0) return host->fail(host, LH_INVALID, "there is one card, not %u", nic + 1);
+    if (memory->kind != LH_MEM_HOST)
+        return host->fail(host, LH_UNSUPPORTED, "memory of kind %u, only the host's is taken",
+                          memory->kind);
+    lh_region_t *r = host->alloc(host, sizeof(*r), 64);
+    if (r == NULL) return LH_NO_MEMORY;
+    r->base = memory->base;
+    r->bytes = memory->bytes;
+    r->mr = ib_register_bytes(t, memory->base, memory->bytes);
+    if (r->mr == NULL) {
+        host->release(host, r);
+        return LH_IO;
+    }
+    r->next = t->regions;
+    t->regions = r;
+    *out = r;
+    return LH_OK;
+}
+
+void ib_release(lh_transport_t *t, lh_region_t *r)
+{
+    lh_region_t **at = &t->regions;
+    while (*at != r)
+        at = &(*at)->next;
+    *at = r->next;
+    (void)t->verbs.dereg_mr(r->mr);
+    t->host->release(t->host, r);
+}

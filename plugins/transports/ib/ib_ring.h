@@ -1,0 +1,130 @@
+/* ib_ring.h - the arithmetic of grants, credits and immediates; no verbs, no memory of its own.
+ *
+ * Every end has a board, memory that its peer writes: a ring of grants (one for each receive that
+ * the peer has posted, by number) and, for each queue pair, how many receive work requests the peer
+ * has posted in all. Both only grow, so a later state of the board stands for all earlier ones, and
+ * one immediate that says "look" is enough for any number of them.
+ *
+ * What comes from a peer is copied and checked before it is used: it may have gone wild. */
+#ifndef IB_RING_H
+#define IB_RING_H
+
+#include <longhaul/link.h>
+
+enum {
+    IB_DEPTH = 256, /* receives and sends that a connection has posted at most; a power of two */
+    IB_PAIRS_MOST = 16, /* queue pairs of a connection */
+    IB_RECEIVES = 128,  /* receive work requests that wait on each queue pair */
+    IB_CHUNK_LEAST = 64 << 10,
+    IB_CHUNK_MOST = 64 << 20,
+    IB_REASON = 240,
+};
+
+/* ---- immediates: the 32 bits that come with a write ---- */
+
+enum { IB_CHUNK = 0, IB_NOTICE = 1, IB_GOODBYE = 2 };
+enum {
+    IB_INDEX_BITS = 20,
+    IB_NUMBER_BITS = 9
+}; /* of a chunk: its index, and its message's number */
+#define IB_MESSAGE_MOST ((uint64_t)IB_CHUNK_LEAST << IB_INDEX_BITS)
+LH_STATIC_ASSERT((1 << IB_NUMBER_BITS) >= 2 * IB_DEPTH, "numbers in flight must differ");
+
+typedef struct ib_immediate {
+    uint32_t kind;
+    bool last;       /* IB_CHUNK: no chunk of the message has a larger index */
+    uint32_t number; /* IB_CHUNK: of the message, its low bits; IB_NOTICE: of grants, 16 low bits */
+    uint32_t index;  /* IB_CHUNK: in the message */
+} ib_immediate_t;
+
+uint32_t ib_immediate_write(const ib_immediate_t *from);
+/* False: no end of ours has written it. */
+bool ib_immediate_read(uint32_t word, ib_immediate_t *out);
+
+/* ---- grants ---- */
+
+typedef struct ib_grant { /* one receive; little-endian, as every field of the board */
+    uint64_t number;      /* of the receive, from 1 on: 0 is a slot never written */
+    uint64_t address, bytes;
+    uint32_t key, tag;
+} ib_grant_t;
+
+typedef struct ib_board {
+    uint64_t posted[IB_PAIRS_MOST]; /* receive work requests of the peer, since it began */
+    int32_t status;                 /* goodbye: why the peer ends the connection */
+    uint32_t length;
+    char reason[IB_REASON]; /* goodbye: no NUL at its end */
+    ib_grant_t grants[IB_DEPTH];
+} ib_board_t;
+
+/* Grants that the 16 low bits of their count, `low`, add to the `known` ones, of which `used`
+ * messages have been completed. -1: more than a peer can have given. */
+int32_t ib_grants_new(uint64_t known, uint64_t used, uint32_t low);
+/* The grant for message `index` (from 0), checked. False: it is not that one, or no memory. */
+bool ib_grant_read(const ib_board_t *board, uint64_t index, ib_grant_t *out);
+
+/* ---- credits: no write with an immediate leaves before a receive work request waits for it ---- */
+
+typedef struct ib_credits {
+    uint64_t granted; /* by the peer, since the connection began           */
+    uint64_t used;    /* by writes of this end                             */
+    uint64_t posted;  /* receive work requests of this end                 */
+    uint64_t told;    /* of posted: those that the peer knows of, or soon will */
+} ib_credits_t;
+
+void ib_credits_begin(ib_credits_t *c);
+/* What the board says now. False: it is less than it was, or more than the peer can have. */
+bool ib_credits_take(ib_credits_t *c, uint64_t granted);
+/* The last credit is kept for a notice that gives credits back, or two ends that both wait for
+ * credits would wait for ever. */
+bool ib_credits_for_chunk(const ib_credits_t *c);
+bool ib_credits_for_notice(const ib_credits_t *c);
+/* So many were used that the peer must be told even where there is nothing else to tell. */
+bool ib_credits_due(const ib_credits_t *c);
+
+/* ---- messages that come in, chunk by chunk, in any order ---- */
+
+typedef struct ib_inbox { /* of one receive */
+    uint64_t room;        /* bytes that were granted     */
+    uint64_t bytes;       /* that have come              */
+    uint32_t seen, total; /* chunks; total: 0 until the last one has come */
+} ib_inbox_t;
+
+/* False: the chunks can't be those of one message that fits. */
+bool ib_inbox_take(ib_inbox_t *b, uint32_t index, bool last, uint64_t bytes);
+static inline bool ib_inbox_whole(const ib_inbox_t *b)
+{
+    return b->total != 0 && b->seen == b->total;
+}
+
+/* Which of the receives [first, end) the low bits of a number mean. UINT64_MAX: none. */
+uint64_t ib_number_find(uint64_t first, uint64_t end, uint32_t low);
+
+/* Chunks of a message; one of no bytes has one. */
+uint64_t ib_chunks(uint64_t bytes, uint64_t chunk);
+
+/* ---- the greeting: private data of a connect request, and of the reply ---- */
+
+enum { IB_MAGIC = 0x3162686c }; /* "lhb1": raised with any change of what travels */
+
+typedef struct ib_greeting {
+    uint32_t magic;
+    uint32_t token;    /* of the listener: who was not told its address is a stranger */
+    uint64_t board;    /* where the other end may write ...                           */
+    uint32_t key;      /* ... and the key of that memory                              */
+    uint16_t receives; /* IB_RECEIVES: both ends must count credits alike             */
+    uint8_t index;     /* of this queue pair                                          */
+    uint8_t pairs;     /* of the connection                                           */
+    lh_hello_t hello;
+} ib_greeting_t;
+LH_BORDER(ib_greeting_t, hello);
+
+/* False: too short, or not one of this version. The other end's token is not looked at. */
+bool ib_greeting_read(const void *data, size_t bytes, ib_greeting_t *out);
+
+/* Copies a peer's goodbye; what can't be printed becomes '?'. The status of one that makes no sense
+ * is LH_PEER_LOST. out has IB_REASON + 1 bytes. */
+lh_status_t ib_goodbye_read(const ib_board_t *board, char *out);
+void ib_goodbye_write(ib_board_t *board, lh_status_t status, const char *reason);
+
+#endif

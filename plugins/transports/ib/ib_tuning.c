@@ -1,0 +1,86 @@
+/* ib_tuning.c - formulas. Where a link's figures are not known they are those of a site: a round
+ * trip of at most 16 ms before a packet counts as lost, and a window that no site fills. */
+#include "ib_tuning.h"
+
+#include "ib_ring.h"
+
+enum {
+    TIMEOUT_UNKNOWN = 14, /* 67 ms, and with 7 retries 0.5 s until a dead path is given up */
+    TIMEOUT_MOST = 22,
+};
+
+static const uint64_t mib = 1 << 20;
+
+static uint64_t clamp(uint64_t value, uint64_t least, uint64_t most)
+{
+    return value < least ? least : value > most ? most : value;
+}
+
+uint32_t ib_ack_timeout(uint64_t round_trip_ns)
+{
+    if (round_trip_ns == 0) return TIMEOUT_UNKNOWN;
+    const uint64_t wanted_ns = 4 * clamp(round_trip_ns, 0, 1000000000000) + 1000000;
+    uint32_t t = 1;
+    while (t < TIMEOUT_MOST && ((uint64_t)4096 << t) < wanted_ns)
+        t++;
+    return t;
+}
+
+uint64_t ib_port_rate(uint32_t width, uint32_t speed)
+{
+    static const struct {
+        uint8_t code;
+        uint64_t value;
+    } lanes[] = {{1, 1}, {2, 4}, {4, 8}, {8, 12}, {16, 2}},
+      rates[] = {/* bits each second of a lane */
+                 {1, 2500000000},   {2, 5000000000},   {4, 10000000000},  {8, 10000000000},
+                 {16, 14000000000}, {32, 25000000000}, {64, 50000000000}, {128, 100000000000}};
+    uint64_t count = 0, rate = 0;
+    for (uint32_t i = 0; i < sizeof(lanes) / sizeof(lanes[0]); i++)
+        if (lanes[i].code == width) count = lanes[i].value;
+    for (uint32_t i = 0; i < sizeof(rates) / sizeof(rates[0]); i++)
+        if (rates[i].code == speed) rate = rates[i].value;
+    return count * rate / 8;
+}
+
+/* A lost packet makes a queue pair send all again that was behind it. Over q pairs it is a q-th of
+ * the window; as many as keep that below 2 % of what is sent. */
+static uint64_t pairs_by_loss(const lh_link_t *link, uint64_t in_flight)
+{
+    const uint64_t mtu = link->path_mtu != 0 ? link->path_mtu : 4096;
+    if (!(link->loss > 0.0) || link->loss > 1.0) return 1;
+    const double pairs = link->loss * (double)in_flight / ((double)mtu * 0.02);
+    return pairs < (double)IB_PAIRS_MOST ? (uint64_t)pairs + 1 : IB_PAIRS_MOST;
+}
+
+ib_tuning_t ib_tuning(const ib_wish_t *wish, const lh_link_t *link, const lh_tuning_t *tuning,
+                      uint64_t rate)
+{
+    if (link->bytes_per_second != 0) rate = link->bytes_per_second;
+    const uint64_t trip_ns = clamp(link->round_trip_ns, 0, 10000000000);
+    /* What is under way when the pipe is full; a double holds it however far and fast. */
+    const double full = (double)rate * (double)trip_ns / 1e9;
+    const uint64_t in_flight = full < 1e12 ? (uint64_t)full : 1000000000000;
+
+    /* Posting a chunk takes about a microsecond, which shall be 1 % of its time on the wire. */
+    uint64_t chunk = clamp(rate / 10000, mib, 8 * mib) / 128 * 128;
+    if (tuning->chunk_bytes != 0) chunk = tuning->chunk_bytes;
+    if (wish->chunk_bytes != 0) chunk = wish->chunk_bytes;
+    chunk = clamp(chunk, IB_CHUNK_LEAST, IB_CHUNK_MOST);
+
+    uint64_t window = trip_ns != 0 ? in_flight + in_flight / 4 + 2 * chunk : 16 * chunk;
+    if (tuning->inflight_bytes != 0) window = tuning->inflight_bytes;
+    if (wish->window_bytes != 0) window = wish->window_bytes;
+
+    uint64_t pairs = pairs_by_loss(link, in_flight);
+    if (tuning->streams != 0) pairs = tuning->streams;
+    if (wish->queue_pairs != 0) pairs = wish->queue_pairs;
+
+    return (ib_tuning_t){
+        .queue_pairs = (uint32_t)clamp(pairs, 1, IB_PAIRS_MOST),
+        .ack_timeout = wish->ack_timeout != 0 ? (uint32_t)wish->ack_timeout
+                                              : ib_ack_timeout(link->round_trip_ns),
+        .chunk_bytes = chunk,
+        .window_bytes = window,
+    };
+}

@@ -1,0 +1,276 @@
+/* ib_ring_test.c - grants, credits and immediates of the ib transport: what holds at every count,
+ * around every edge of their bits, and for two ends that follow the rules in any order. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdlib.h>
+
+#include <cmocka.h>
+
+#include "ib_ring.h"
+
+static void an_immediate_is_read_as_it_was_written(void **state)
+{
+    (void)state;
+    for (uint32_t i = 0; i < 1 << IB_INDEX_BITS; i += i < 100 ? 1 : 9973) {
+        const ib_immediate_t from = {
+            .kind = IB_CHUNK, .last = i % 2 == 1, .number = i % 512, .index = i};
+        ib_immediate_t to;
+        assert_true(ib_immediate_read(ib_immediate_write(&from), &to));
+        assert_int_equal(to.kind, IB_CHUNK);
+        assert_int_equal(to.last, from.last);
+        assert_int_equal(to.number, from.number);
+        assert_int_equal(to.index, from.index);
+    }
+    for (uint32_t i = 0; i < 1 << 16; i++) {
+        ib_immediate_t to;
+        const ib_immediate_t from = {.kind = IB_NOTICE, .number = i};
+        assert_true(ib_immediate_read(ib_immediate_write(&from), &to));
+        assert_true(to.kind == IB_NOTICE && to.number == i);
+    }
+}
+
+static void words_that_nobody_writes_are_refused(void **state)
+{
+    ib_immediate_t out;
+    (void)state;
+    assert_false(ib_immediate_read(0xc0000000u, &out)); /* a kind that is none */
+    assert_false(ib_immediate_read(0x40010000u, &out)); /* a notice with bits to spare */
+    assert_false(ib_immediate_read(0x80000001u, &out)); /* a goodbye that counts */
+    assert_true(ib_immediate_read(0x80000000u, &out));
+}
+
+static void grants_are_counted_around_their_low_bits(void **state)
+{
+    (void)state;
+    assert_int_equal(ib_grants_new(0, 0, 0), 0);
+    assert_int_equal(ib_grants_new(0, 0, IB_DEPTH), IB_DEPTH);
+    assert_int_equal(ib_grants_new(0, 0, IB_DEPTH + 1), -1);
+    assert_int_equal(ib_grants_new(10, 10, 9), -1); /* it never gets less */
+    assert_int_equal(ib_grants_new(65535, 65535, 1), 2);
+    assert_int_equal(ib_grants_new(((uint64_t)1 << 40) + 65530, ((uint64_t)1 << 40) + 65530, 5),
+                     11);
+    /* Those that are out already count. */
+    assert_int_equal(ib_grants_new(300, 100, 300 + 56), 56);
+    assert_int_equal(ib_grants_new(300, 100, 300 + 57), -1);
+    assert_int_equal(ib_grants_new(300, 301, 300), -1);
+    assert_int_equal(ib_grants_new(300, 10, 301), -1);
+}
+
+static void a_grant_is_the_one_that_is_asked_for(void **state)
+{
+    static ib_board_t board;
+    ib_grant_t grant;
+    (void)state;
+    assert_false(ib_grant_read(&board, 0, &grant));
+    board.grants[0] = (ib_grant_t){.number = 1, .address = 4096, .bytes = 10, .key = 7, .tag = 9};
+    assert_true(ib_grant_read(&board, 0, &grant));
+    assert_true(grant.address == 4096 && grant.bytes == 10 && grant.key == 7 && grant.tag == 9);
+    assert_false(ib_grant_read(&board, IB_DEPTH, &grant)); /* the slot's next one */
+    board.grants[0] = (ib_grant_t){.number = 1, .address = UINT64_MAX - 5, .bytes = 10};
+    assert_false(ib_grant_read(&board, 0, &grant)); /* memory past the end of all */
+}
+
+static void credits_that_a_peer_cannot_have_are_refused(void **state)
+{
+    ib_credits_t c;
+    (void)state;
+    ib_credits_begin(&c);
+    assert_true(ib_credits_take(&c, IB_RECEIVES));
+    assert_false(ib_credits_take(&c, IB_RECEIVES + 1)); /* none was used */
+    assert_false(ib_credits_take(&c, IB_RECEIVES - 1)); /* it never gets less */
+    c.used = 5;
+    assert_true(ib_credits_take(&c, IB_RECEIVES + 5));
+    assert_false(ib_credits_take(&c, IB_RECEIVES + 6));
+}
+
+/* One direction of the model below: writes with immediates that the other end has not taken. */
+typedef struct lane {
+    uint32_t chunks, notices;
+    uint64_t told[IB_RECEIVES + 1]; /* what each notice on its way says, oldest first */
+} lane_t;
+
+typedef struct side {
+    ib_credits_t credits;
+    uint64_t to_send, sent;
+} side_t;
+
+static void write_some(side_t *s, lane_t *out)
+{
+    if (ib_credits_due(&s->credits) && ib_credits_for_notice(&s->credits)) {
+        s->credits.used++;
+        s->credits.told = s->credits.posted;
+        out->told[out->notices++] = s->credits.told;
+    }
+    while (s->sent < s->to_send && ib_credits_for_chunk(&s->credits)) {
+        s->credits.used++;
+        s->sent++;
+        out->chunks++;
+    }
+    assert_true(s->credits.used <= s->credits.granted);
+}
+
+static void take_one(side_t *s, lane_t *in)
+{
+    /* A queue pair keeps order, but the model need not: all that it may do is done here. */
+    if (in->notices > 0 && (in->chunks == 0 || rand() % 4 == 0)) {
+        assert_true(ib_credits_take(&s->credits, in->told[0]));
+        in->notices--;
+        memmove(in->told, in->told + 1, in->notices * sizeof(in->told[0]));
+    } else if (in->chunks > 0) {
+        in->chunks--;
+    } else {
+        return;
+    }
+    s->credits.posted++;
+}
+
+/* No request of work is ever missing at the receiving end, and neither end waits for ever. */
+static void two_ends_never_run_dry(void **state)
+{
+    (void)state;
+    srand(7);
+    for (uint32_t round = 0; round < 200; round++) {
+        side_t sides[2] = {{.to_send = (uint64_t)rand() % 3000},
+                           {.to_send = round % 3 == 0 ? 0 : (uint64_t)rand() % 3000}};
+        lane_t lanes[2] = {{0}, {0}}; /* towards side 0, towards side 1 */
+        ib_credits_begin(&sides[0].credits);
+        ib_credits_begin(&sides[1].credits);
+        uint32_t idle = 0;
+        while (idle < 10000 &&
+               (sides[0].sent < sides[0].to_send || sides[1].sent < sides[1].to_send ||
+                lanes[0].chunks > 0 || lanes[1].chunks > 0)) {
+            const uint32_t who = (uint32_t)rand() % 2;
+            const uint64_t before = sides[0].sent + sides[1].sent + sides[0].credits.posted +
+                                    sides[1].credits.posted;
+            for (int n = rand() % 20; n > 0; n--)
+                take_one(&sides[who], &lanes[who]);
+            write_some(&sides[who], &lanes[1 - who]);
+            for (uint32_t i = 0; i < 2; i++) /* what is on its way has a request that waits */
+                assert_true(sides[1 - i].credits.used <= sides[i].credits.posted);
+            const uint64_t after = sides[0].sent + sides[1].sent + sides[0].credits.posted +
+                                   sides[1].credits.posted;
+            idle = before == after ? idle + 1 : 0;
+        }
+        assert_int_equal(sides[0].sent, sides[0].to_send);
+        assert_int_equal(sides[1].sent, sides[1].to_send);
+    }
+}
+
+static void chunks_come_in_any_order(void **state)
+{
+    uint32_t order[40];
+    (void)state;
+    srand(3);
+    for (uint32_t round = 0; round < 500; round++) {
+        const uint32_t count = 1 + (uint32_t)rand() % 40;
+        ib_inbox_t box = {.room = 100ull * count};
+        for (uint32_t i = 0; i < count; i++)
+            order[i] = i;
+        for (uint32_t i = count; i > 1; i--) {
+            const uint32_t k = (uint32_t)rand() % i, kept = order[i - 1];
+            order[i - 1] = order[k];
+            order[k] = kept;
+        }
+        for (uint32_t i = 0; i < count; i++) {
+            assert_false(ib_inbox_whole(&box));
+            assert_true(ib_inbox_take(&box, order[i], order[i] + 1 == count, 100));
+        }
+        assert_true(ib_inbox_whole(&box));
+        assert_int_equal(box.bytes, 100 * count);
+        assert_false(ib_inbox_take(&box, 0, false, 0)); /* one more than there are */
+    }
+}
+
+static void chunks_that_make_no_message_are_refused(void **state)
+{
+    ib_inbox_t box = {.room = 100};
+    (void)state;
+    assert_false(ib_inbox_take(&box, 0, false, 101));
+    assert_true(ib_inbox_take(&box, 1, true, 50));
+    assert_false(ib_inbox_take(&box, 0, true, 10));  /* a second last one */
+    assert_false(ib_inbox_take(&box, 2, false, 10)); /* behind the last */
+    assert_false(ib_inbox_take(&box, 0, false, 51));
+    box = (ib_inbox_t){.room = 100};
+    assert_true(ib_inbox_take(&box, 5, false, 1));
+    assert_true(ib_inbox_take(&box, 6, false, 1));
+    assert_false(ib_inbox_take(&box, 0, true, 1)); /* the last, where two have come */
+}
+
+static void numbers_are_found_in_what_is_granted(void **state)
+{
+    (void)state;
+    for (uint64_t first = 0; first < 3000; first += 7)
+        for (uint64_t n = first; n < first + IB_DEPTH; n += 5)
+            assert_int_equal(ib_number_find(first, first + IB_DEPTH, (uint32_t)n & 511), n);
+    assert_true(ib_number_find(10, 10, 10) == UINT64_MAX);
+    assert_true(ib_number_find(10, 12, 9) == UINT64_MAX);
+    assert_true(ib_number_find(10, 12, 12) == UINT64_MAX);
+}
+
+static void a_message_has_the_chunks_that_hold_it(void **state)
+{
+    (void)state;
+    assert_int_equal(ib_chunks(0, 1000), 1);
+    assert_int_equal(ib_chunks(1, 1000), 1);
+    assert_int_equal(ib_chunks(1000, 1000), 1);
+    assert_int_equal(ib_chunks(1001, 1000), 2);
+    assert_true(ib_chunks(IB_MESSAGE_MOST, IB_CHUNK_LEAST) == 1 << IB_INDEX_BITS);
+}
+
+static void a_goodbye_can_be_shown(void **state)
+{
+    static ib_board_t board;
+    char text[IB_REASON + 1];
+    (void)state;
+    ib_goodbye_write(&board, LH_MISMATCH, "tags 3 and 4");
+    assert_int_equal(ib_goodbye_read(&board, text), LH_MISMATCH);
+    assert_string_equal(text, "tags 3 and 4");
+    memset(&board, 0xee, sizeof(board));
+    assert_int_equal(ib_goodbye_read(&board, text), LH_PEER_LOST);
+    assert_int_equal(strlen(text), IB_REASON);
+    for (uint32_t i = 0; i < IB_REASON; i++)
+        assert_int_equal(text[i], '?');
+}
+
+static void a_greeting_of_another_is_refused(void **state)
+{
+    const ib_greeting_t good = {
+        .magic = IB_MAGIC, .receives = IB_RECEIVES, .index = 1, .pairs = 2, .board = 4096};
+    ib_greeting_t out, bad;
+    (void)state;
+    assert_true(ib_greeting_read(&good, sizeof(good), &out));
+    assert_memory_equal(&out, &good, sizeof(good));
+    assert_false(ib_greeting_read(&good, sizeof(good) - 1, &out));
+    assert_false(ib_greeting_read(NULL, 0, &out));
+#define REFUSED(field, value)                                    \
+    do {                                                         \
+        bad = good;                                              \
+        bad.field = (value);                                     \
+        assert_false(ib_greeting_read(&bad, sizeof(bad), &out)); \
+    } while (0)
+    REFUSED(magic, IB_MAGIC + 1);
+    REFUSED(receives, IB_RECEIVES + 1);
+    REFUSED(pairs, 0);
+    REFUSED(pairs, IB_PAIRS_MOST + 1);
+    REFUSED(index, 2);
+    REFUSED(board, UINT64_MAX - 8);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(an_immediate_is_read_as_it_was_written),
+        cmocka_unit_test(words_that_nobody_writes_are_refused),
+        cmocka_unit_test(grants_are_counted_around_their_low_bits),
+        cmocka_unit_test(a_grant_is_the_one_that_is_asked_for),
+        cmocka_unit_test(credits_that_a_peer_cannot_have_are_refused),
+        cmocka_unit_test(two_ends_never_run_dry),
+        cmocka_unit_test(chunks_come_in_any_order),
+        cmocka_unit_test(chunks_that_make_no_message_are_refused),
+        cmocka_unit_test(numbers_are_found_in_what_is_granted),
+        cmocka_unit_test(a_message_has_the_chunks_that_hold_it),
+        cmocka_unit_test(a_goodbye_can_be_shown),
+        cmocka_unit_test(a_greeting_of_another_is_refused),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
