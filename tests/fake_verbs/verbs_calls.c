@@ -1,0 +1,198 @@
+/* verbs_calls.c - the calls of libibverbs beside the fast path. */
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+
+#include "verbs_fake.h"
+
+#define CALL(type, name) FAKE_EXPORT type name
+
+CALL(verbs_device_t **, ibv_get_device_list)(int *count);
+CALL(void, ibv_free_device_list)(verbs_device_t **list);
+CALL(const char *, ibv_get_device_name)(verbs_device_t *device);
+CALL(int, ibv_query_port)(verbs_context_t *context, uint8_t port, verbs_port_t *out);
+CALL(verbs_pd_t *, ibv_alloc_pd)(verbs_context_t *context);
+CALL(int, ibv_dealloc_pd)(verbs_pd_t *pd);
+CALL(verbs_mr_t *, ibv_reg_mr)(verbs_pd_t *pd, void *address, size_t bytes, int access);
+CALL(int, ibv_dereg_mr)(verbs_mr_t *mr);
+CALL(verbs_channel_t *, ibv_create_comp_channel)(verbs_context_t *context);
+CALL(int, ibv_destroy_comp_channel)(verbs_channel_t *channel);
+CALL(verbs_cq_t *, ibv_create_cq)
+(verbs_context_t *context, int entries, void *cq_context, verbs_channel_t *channel, int vector);
+CALL(int, ibv_destroy_cq)(verbs_cq_t *cq);
+CALL(int, ibv_get_cq_event)(verbs_channel_t *channel, verbs_cq_t **cq, void **cq_context);
+CALL(void, ibv_ack_cq_events)(verbs_cq_t *cq, unsigned int count);
+CALL(const char *, ibv_wc_status_str)(int status);
+
+static int the_device; /* nobody looks into a device */
+
+static bool has_device(void)
+{
+    const char *text = getenv("FAKE_VERBS"); /* asked before an engine runs, too */
+    return engine.orders.no_device == 0 && (text == NULL || strstr(text, "no_device=1") == NULL);
+}
+
+verbs_device_t **ibv_get_device_list(int *count)
+{
+    verbs_device_t **list = calloc(2, sizeof(*list));
+    if (list == NULL) return NULL;
+    *count = has_device();
+    if (*count == 1) list[0] = (verbs_device_t *)(void *)&the_device;
+    return list;
+}
+
+void ibv_free_device_list(verbs_device_t **list)
+{
+    free(list);
+}
+
+const char *ibv_get_device_name(verbs_device_t *device)
+{
+    (void)device;
+    return "fake0";
+}
+
+int ibv_query_port(verbs_context_t *context, uint8_t port, verbs_port_t *out)
+{
+    (void)context;
+    if (port != FAKE_DEVICE_PORT) return EINVAL;
+    engine_lock();
+    *out = (verbs_port_t){.state = engine.orders.port_down != 0 ? 1 : VERBS_PORT_ACTIVE,
+                          .mtu_most = 5,
+                          .mtu = 5,
+                          .gids = 1,
+                          .message_most = 1u << 30,
+                          .width = 2,
+                          .speed = 32,
+                          .link_layer = VERBS_LINK_ETHERNET};
+    engine_unlock();
+    return 0;
+}
+
+verbs_pd_t *ibv_alloc_pd(verbs_context_t *context)
+{
+    verbs_pd_t *pd = calloc(1, sizeof(*pd));
+    if (pd != NULL) pd->context = context;
+    return pd;
+}
+
+int ibv_dealloc_pd(verbs_pd_t *pd)
+{
+    free(pd);
+    return 0;
+}
+
+verbs_mr_t *ibv_reg_mr(verbs_pd_t *pd, void *address, size_t bytes, int access)
+{
+    static uint32_t made;
+    verbs_mr_t *mr = NULL;
+    engine_lock();
+    uint32_t at = 0;
+    while (at < FAKE_MRS && engine.mrs[at] != NULL)
+        at++;
+    if (at < FAKE_MRS && engine.orders.no_memory == 0) mr = calloc(1, sizeof(*mr));
+    if (mr != NULL) {
+        *mr = (verbs_mr_t){.context = pd->context, .pd = pd, .address = address, .bytes = bytes};
+        mr->lkey = mr->rkey = ++made % (1u << 20) * FAKE_MRS + at;
+        engine.mrs[at] = mr;
+        engine.access[at] = access;
+    }
+    engine_unlock();
+    if (mr == NULL) errno = ENOMEM;
+    return mr;
+}
+
+int ibv_dereg_mr(verbs_mr_t *mr)
+{
+    engine_lock();
+    engine.mrs[mr->rkey % FAKE_MRS] = NULL;
+    engine_unlock();
+    free(mr);
+    return 0;
+}
+
+verbs_channel_t *ibv_create_comp_channel(verbs_context_t *context)
+{
+    fake_channel_t *c = calloc(1, sizeof(*c));
+    if (c == NULL) return NULL;
+    if (!events_open(&c->events)) {
+        free(c);
+        return NULL;
+    }
+    c->open = (verbs_channel_t){.context = context, .fd = c->events.fd};
+    return &c->open;
+}
+
+int ibv_destroy_comp_channel(verbs_channel_t *channel)
+{
+    fake_channel_t *c = (fake_channel_t *)channel;
+    if (c->open.users > 0) return EBUSY;
+    events_close(&c->events);
+    free(c);
+    return 0;
+}
+
+verbs_cq_t *ibv_create_cq(verbs_context_t *context, int entries, void *cq_context,
+                          verbs_channel_t *channel, int vector)
+{
+    (void)vector;
+    fake_cq_t *cq = calloc(1, sizeof(*cq));
+    if (cq != NULL) cq->rows = calloc((size_t)entries, sizeof(cq->rows[0]));
+    if (cq == NULL || cq->rows == NULL) {
+        free(cq);
+        return NULL;
+    }
+    cq->open = (verbs_cq_t){
+        .context = context, .channel = channel, .cq_context = cq_context, .entries = entries};
+    cq->room = (uint32_t)entries;
+    if (channel != NULL) channel->users++;
+    return &cq->open;
+}
+
+static bool is_row(const void *row, const void *what)
+{
+    return row == what;
+}
+
+int ibv_destroy_cq(verbs_cq_t *open)
+{
+    fake_cq_t *cq = (fake_cq_t *)open;
+    fake_channel_t *c = (fake_channel_t *)open->channel;
+    engine_lock();
+    if (c != NULL) {
+        events_drop(&c->events, is_row, cq, NULL);
+        c->open.users--;
+    }
+    engine_unlock();
+    free(cq->rows);
+    free(cq);
+    return 0;
+}
+
+int ibv_get_cq_event(verbs_channel_t *channel, verbs_cq_t **cq, void **cq_context)
+{
+    fake_cq_t *row = events_get(&((fake_channel_t *)channel)->events);
+    if (row == NULL) return -1;
+    *cq = &row->open;
+    *cq_context = row->open.cq_context;
+    return 0;
+}
+
+void ibv_ack_cq_events(verbs_cq_t *cq, unsigned int count)
+{
+    (void)cq;
+    (void)count;
+}
+
+const char *ibv_wc_status_str(int status)
+{
+    static const char *const texts[] = {
+        [VERBS_WC_OK] = "success",
+        [VERBS_WC_FLUSHED] = "Work Request Flushed Error",
+        [VERBS_WC_REMOTE_ACCESS] = "remote access error",
+        [VERBS_WC_RETRIES_EXCEEDED] = "transport retry counter exceeded",
+        [21] = "general error",
+    };
+    if (status < 0 || status > 21 || texts[status] == NULL) return "an error";
+    return texts[status];
+}

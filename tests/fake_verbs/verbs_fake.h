@@ -1,0 +1,230 @@
+/* verbs_fake.h - a libibverbs and a librdmacm for tests: reliable queue pairs between processes of
+ * one machine, with faults that a test orders.
+ *
+ * What a card does is done by an engine, one in each process: a thread and one lock. A queue pair
+ * is a socket; packets have sequence numbers, acknowledgements and timers, and go back to the lost
+ * one (go-back-N), so that a lost packet, a late one and a dead peer look as they do on a card.
+ * Whoever polls an empty completion queue drives the engine himself, so that its thread has little
+ * to do where processors are few.
+ *
+ * A program gets it instead of the real libraries by LD_LIBRARY_PATH: the file is called
+ * libibverbs.so.1 and librdmacm.so.1. Orders come from the environment, FAKE_VERBS="delay_us=2000
+ * loss=50", or from verbs_order() in the process itself. */
+#ifndef VERBS_FAKE_H
+#define VERBS_FAKE_H
+
+#include <pthread.h>
+#include <stdatomic.h>
+#include <stdbool.h>
+
+#include <ib_verbs.h>
+
+#define FAKE_EXPORT __attribute__((visibility("default")))
+
+enum {
+    FAKE_MTU = 32 << 10,
+    FAKE_WINDOW = 64,         /* packets that a queue pair has unacknowledged */
+    FAKE_OUT_BYTES = 1 << 20, /* of a link, not yet taken by its socket       */
+    FAKE_RETRIES = 7,
+    FAKE_MRS = 1024,
+    FAKE_DEVICE_PORT = 1,
+};
+
+/* name, default, what it does */
+#define FAKE_ORDERS(X)                                                                   \
+    X(delay_us, 0, "packets arrive so much later")                                       \
+    X(loss, 0, "one packet in so many is lost, of those that this process sends")        \
+    X(reorder, 0, "completions of different queue pairs come in any order")              \
+    X(mute, 0, "nothing that this process sends arrives")                                \
+    X(no_device, 0, "there is no device")                                                \
+    X(port_down, 0, "the port is down")                                                  \
+    X(no_memory, 0, "no memory can be registered")                                       \
+    X(no_inline, 0, "queue pairs with inline data can't be made")                        \
+    X(fail_pair, 0, "the queue pair of this process that was made so-manieth fails now") \
+    X(immediate, 0, "the next immediate that this process sends is XORed with it")       \
+    X(post_fails, 0, "posting a send fails")
+
+typedef struct orders {
+#define FAKE_ORDER(name, initial, text) uint64_t name;
+    FAKE_ORDERS(FAKE_ORDER)
+#undef FAKE_ORDER
+} orders_t;
+
+/* What happened in this process, for tests to ask. */
+#define FAKE_COUNTS(X) X(lost) X(resent) X(rnr) X(overruns) X(packets) X(delayed)
+
+typedef struct counts {
+#define FAKE_COUNT(name) uint64_t name;
+    FAKE_COUNTS(FAKE_COUNT)
+#undef FAKE_COUNT
+} counts_t;
+
+FAKE_EXPORT bool verbs_order(const char *text); /* "name=number name=number" */
+FAKE_EXPORT uint64_t verbs_count(const char *name);
+
+typedef struct fake_id fake_id_t;
+typedef struct fake_qp fake_qp_t;
+
+typedef struct fake_events { /* rows and a descriptor that is readable while there are any */
+    int fd;
+    void **rows;
+    uint32_t count, room;
+} fake_events_t;
+
+typedef struct fake_channel {
+    verbs_channel_t open;
+    fake_events_t events; /* verbs_cq_t * */
+} fake_channel_t;
+
+typedef struct fake_cq {
+    verbs_cq_t open;
+    verbs_wc_t *rows;
+    uint32_t count, room;
+    bool notify;
+} fake_cq_t;
+
+typedef struct fake_wqe {
+    verbs_send_wr_t wr;
+    verbs_sge_t piece;
+    char *copy; /* of inline data */
+    uint64_t first, packets;
+} fake_wqe_t;
+
+struct fake_qp {
+    verbs_qp_t open;
+    fake_id_t *id;
+    uint32_t serial; /* in this process, from 1 */
+    bool connected, failed;
+    fake_wqe_t *sends; /* a ring */
+    uint32_t send_room, send_first, send_count;
+    uint64_t *receives; /* a ring of ids */
+    uint32_t receive_room, receive_first, receive_count;
+    uint64_t acknowledged, next,
+        end;                    /* packets: oldest not acknowledged, next to send, past the last */
+    uint64_t expected, arrived; /* next packet to come; bytes of the message that it belongs to */
+    bool complained;            /* of a gap, once */
+    uint32_t retries;
+    uint64_t since_ns, wait_until_ns;
+};
+
+typedef struct frame { /* what goes over a link, before its payload */
+    uint32_t kind, bytes;
+    uint64_t number; /* of the packet; of an answer: the next that is expected */
+    uint64_t address;
+    uint32_t rkey, immediate;
+    uint32_t flags, status;
+} frame_t;
+
+enum {
+    FRAME_REQUEST = 1,
+    FRAME_REPLY,
+    FRAME_READY,
+    FRAME_REJECT,
+    FRAME_END,
+    FRAME_PACKET,
+    FRAME_ANSWER
+};
+enum { FLAG_LAST = 1, FLAG_IMMEDIATE = 2 };
+enum { ANSWER_OK = 0, ANSWER_GAP, ANSWER_NOT_READY, ANSWER_ACCESS };
+
+typedef struct late_frame {
+    struct late_frame *next;
+    uint64_t due_ns;
+    frame_t head;
+    char payload[];
+} late_frame_t;
+
+typedef enum id_state {
+    ID_NEW,
+    ID_LISTENING,
+    ID_DIALING,
+    ID_ASKED,
+    ID_ANSWERED,
+    ID_OPEN,
+    ID_OVER
+} id_state_t;
+
+struct fake_id {
+    cm_id_t open;
+    fake_id_t *next;
+    id_state_t state;
+    int fd; /* of the listener or the link; -1 */
+    uint16_t port;
+    uint8_t timeout;
+    fake_qp_t *qp;
+    char *out; /* FAKE_OUT_BYTES and a frame more */
+    size_t out_first, out_end;
+    char *in;
+    size_t in_count;
+    bool full;  /* the socket takes no more, and tells when it does */
+    bool ended; /* the other end has closed; what is late comes first */
+    late_frame_t *late, **late_end;
+};
+
+typedef struct fake_cm_event {
+    cm_event_t open;
+    char data[256];
+} fake_cm_event_t;
+
+typedef struct fake_cm_channel {
+    cm_channel_t open;
+    fake_events_t events; /* fake_cm_event_t * */
+} fake_cm_channel_t;
+
+typedef struct engine {
+    pthread_mutex_t lock;
+    pthread_t thread;
+    uint32_t users; /* event channels */
+    bool stop, sleeps;
+    int epoll, wake;
+    _Atomic uint64_t polled_ns; /* somebody drives it */
+    orders_t orders;
+    counts_t counts;
+    uint64_t random;
+    uint32_t pairs_made;
+    fake_id_t *ids;
+    verbs_mr_t *mrs[FAKE_MRS];
+    int access[FAKE_MRS];
+    verbs_context_t context;
+} engine_t;
+
+extern engine_t engine;
+
+/* verbs_engine.c */
+void engine_lock(void);
+void engine_unlock(void);
+bool engine_start(void); /* one user more */
+void engine_leave(void);
+void engine_drive(void); /* the lock is held */
+uint64_t engine_now(void);
+uint64_t engine_random(void);
+void engine_wake(void);
+bool events_open(fake_events_t *e);
+void events_close(fake_events_t *e);
+void events_put(fake_events_t *e, void *row);
+void *events_get(fake_events_t *e); /* waits where the descriptor blocks; NULL and errno */
+void events_drop(fake_events_t *e, bool (*which)(const void *row, const void *what),
+                 const void *what, void (*end)(void *row));
+
+/* verbs_link.c */
+bool link_open(fake_id_t *id, int fd);
+void link_close(fake_id_t *id);
+bool link_send(fake_id_t *id, const frame_t *head, const void *payload);
+void link_flush(fake_id_t *id);
+void link_read(fake_id_t *id);
+void link_late(fake_id_t *id, uint64_t now);
+
+/* verbs_cm.c */
+void cm_frame(fake_id_t *id, const frame_t *head, const char *payload);
+void cm_gone(fake_id_t *id); /* the other end's process has ended */
+void cm_arrivals(fake_id_t *listener);
+
+/* verbs_pair.c */
+void pair_frame(fake_qp_t *q, const frame_t *head, const char *payload);
+void pair_send(fake_qp_t *q);
+void pair_timers(fake_qp_t *q, uint64_t now);
+void pair_fail(fake_qp_t *q, int status);
+void pair_free(fake_qp_t *q);
+extern const verbs_ops_t fake_ops;
+
+#endif

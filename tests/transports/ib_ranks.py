@@ -1,0 +1,93 @@
+"""ib_ranks.py LONGHAUL - two ranks train over ib, which finds the stand-in of libibverbs by LD_LIBRARY_PATH: the weights are
+those over shm, bit for bit, also over several queue pairs that lose packets. Where there is no device a run says so in one
+sentence, or takes the fallback that the INI names."""
+import glob
+import hashlib
+import os
+import subprocess
+import sys
+import tempfile
+import unittest
+
+LONGHAUL = ""
+SOURCE = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+JOB = """[pipeline]
+name = ib
+stages = prepare train
+folder = out
+[prepare]
+input = text.jsonl
+tokenizer = {source}/examples/data/gpt2-tiny/vocab.json
+[model]
+plugin = llama
+vocab = from_tokenizer
+blocks = 2
+hidden = 64
+ffn = 128
+heads = 2
+max_tokens = 64
+[train]
+sequence = 64
+batch = 4
+micro_batch = 1
+steps = 4
+precision = f32
+[optimizer]
+plugin = zero2
+rule = rules:adamw
+learning_rate = 1e-3
+[device]
+plugin = cpu
+threads = 1
+[launch]
+ranks_per_node = 2
+"""
+
+
+class Ranks(unittest.TestCase):
+    def run_job(self, node, faults=""):
+        """What longhaul's exit code, stderr and the digest of the weights are; node: keys of [transport.node]."""
+        with tempfile.TemporaryDirectory() as folder:
+            with open(os.path.join(SOURCE, "examples/data/tinyshakespeare.jsonl"), encoding="utf-8") as f:
+                text = f.readlines()[:200]
+            with open(os.path.join(folder, "text.jsonl"), "w", encoding="utf-8") as f:
+                f.writelines(text)
+            ini = os.path.join(folder, "job.ini")
+            with open(ini, "w", encoding="utf-8") as f:
+                f.write(JOB.format(source=SOURCE) + "[transport.node]\n" + "\n".join(node) + "\n")
+            done = subprocess.run([LONGHAUL, "run", ini], capture_output=True, text=True, timeout=300,
+                                  env=dict(os.environ, FAKE_VERBS=faults))
+            digest = hashlib.sha256()
+            for path in sorted(glob.glob(os.path.join(folder, "out", "checkpoints", "step-*", "*.safetensors"))):
+                with open(path, "rb") as f:
+                    digest.update(f.read())
+            said = done.stdout + done.stderr
+            for path in sorted(glob.glob(os.path.join(folder, "out", "*.log"))):
+                with open(path, encoding="utf-8") as f:
+                    said += f.read()
+            return done.returncode, said, digest.hexdigest()
+
+    def test_bits_are_those_over_shm(self):
+        code, said, shm = self.run_job(["plugin = shm"])
+        self.assertEqual(code, 0, said)
+        self.assertNotEqual(shm, hashlib.sha256().hexdigest())
+        for node, faults in ((["plugin = ib", "security = plain"], ""),
+                             (["plugin = ib", "security = plain", "queue_pairs = 3", "chunk = 64KiB"],
+                              "loss=500 reorder=1")):
+            code, said, ib = self.run_job(node, faults)
+            self.assertEqual(code, 0, said)
+            self.assertEqual(ib, shm, node)
+        code, said, tcp = self.run_job(["plugin = ib", "security = plain", "fallback = tcp"], "no_device=1")
+        self.assertEqual(code, 0, said)
+        self.assertIn("this machine has no RDMA device", said)
+        self.assertEqual(tcp, shm)
+
+    def test_no_device_is_one_sentence(self):
+        code, said, _ = self.run_job(["plugin = ib", "security = plain"], "no_device=1")
+        self.assertEqual(code, 1, said)
+        self.assertIn("this machine has no RDMA device", said)
+
+
+if __name__ == "__main__":
+    LONGHAUL = sys.argv.pop(1)
+    unittest.main()
