@@ -1,5 +1,10 @@
 /* train/train.h - what a training run is asked and what it tells whoever watches it: progress line,
- * metrics, event files and report implement the observer; training itself prints nothing. */
+ * metrics, event files and report implement the observer; training itself prints nothing.
+ *
+ * train_how_t is the request that a command makes of train_run (train_run.h); the reports are what
+ * an observer_t hears while the run goes on. Both stand in one header that has no code of its own,
+ * as trainer.h needs the one and train_run.h the other: so the files of this folder include each
+ * other in one direction only. */
 #ifndef TRAIN_TRAIN_H
 #define TRAIN_TRAIN_H
 
@@ -27,28 +32,43 @@ enum {               /* what a step's wall time went into */
 
 enum { STEP_SCOPES = 4 };
 
+/* What a run is, told once when all is built and before step 1. Strings belong to the job or to the
+ * engine; whoever wants them after the call copies them. */
 typedef struct run_start {
     const char *name;   /* of the pipeline */
     const char *folder; /* of the pipeline: where what is watched is written */
     const char *model, *optimizer, *rule, *device, *device_name, *precision;
     uint64_t steps, first_step; /* first_step > 0: resumed */
+    /* The last three are in tokens and sequences as [train] names them; batch is the global one, of
+     * all ranks. */
     uint64_t parameters, tokens_per_step, sequence, batch, micro_batch;
     uint32_t ranks, sites;
+    /* The next four let a watcher say how near the run comes to what the device can do. The first
+     * is counted from the programs; the others are 0 where nobody has measured the device, and a
+     * share of an unknown peak is left out rather than guessed. */
     double flops_per_step;   /* useful ones */
     double peak_flops;       /* measured rate of the device's matmuls; 0: unknown */
     double bytes_per_second; /* of its memory, read and written together; 0: unknown */
     double predicted_step_s; /* by `plan`; 0: none */
     uint64_t train_tokens;   /* in the data set */
+    /* Planned bytes of this rank by kind, as the arena was laid out. Pages are not touched at this
+     * point, so nothing measured stands here yet. */
     const memory_report_t *memory;
     const probe_pair_t *links; /* [link_count] between sites, as they were measured */
     uint32_t link_count;
 } run_start_t;
 
+/* One step, told by rank 0 after its update. Loss and norm are sums over all ranks, so every rank
+ * would tell the same. */
 typedef struct step_report {
     uint64_t step; /* from 1: this many are done */
+    /* Loss is what was differentiated; cross_entropy leaves out what the model adds to it by
+     * itself. */
     double loss, cross_entropy;
     double learning_rate, gradient_norm;
     bool applied; /* false: loss or gradients were not finite, nothing was changed */
+    /* Wall time since the report before, and how it divides: what the parts do not cover is time
+     * between them. */
     double seconds, part_s[STEP_PARTS];
     /* Of compute and update: waiting for transfers, by class of link (LH_LINK_*). Alone: 0. */
     double exposed_s[STEP_SCOPES];
@@ -56,6 +76,7 @@ typedef struct step_report {
     uint64_t tokens; /* since the start of training */
 } step_report_t;
 
+/* Of a held-out split, after the step that it names; step 0 is the start weights. */
 typedef struct evaluation_report {
     uint64_t step;
     double loss; /* mean over tokens */
@@ -63,9 +84,13 @@ typedef struct evaluation_report {
     double seconds;
 } evaluation_report_t;
 
+/* A save is told when it is refused or has failed, and when it is committed. That it was handed
+ * over is told by nobody, as nothing is safe then. */
 typedef struct save_report {
     uint64_t step;
     const char *path;
+    /* How long training stood still for it; 0 where the save is told from a poll, which stalls
+     * nobody. */
     double stall_s;
     bool committed;     /* false: handed to the writer, or failed: see reason */
     const char *reason; /* NULL, or why a save failed */
@@ -79,6 +104,8 @@ typedef struct rank_memory { /* of a rank, at the end */
     uint64_t resident_bytes;  /* peak of the process */
 } rank_memory_t;
 
+/* The last thing that an observer hears, also of a run that failed. Pointers are the trainer's and
+ * are gone after the call. */
 typedef struct run_end {
     uint64_t steps; /* made in all */
     double seconds;
@@ -94,6 +121,8 @@ typedef struct run_end {
     uint32_t memory_count;
 } run_end_t;
 
+/* Whoever watches puts this struct first in its own and casts back. All five functions must be set;
+ * a run without a watcher has a NULL observer instead. */
 typedef struct observer {
     void (*begin)(struct observer *o, const run_start_t *start);
     void (*step)(struct observer *o, const step_report_t *step);
@@ -104,12 +133,15 @@ typedef struct observer {
 
 /* ---- what it is asked ---- */
 
+/* What a prediction or a profile is made of. Everything belongs to the run and lives until it
+ * closes. */
 typedef struct train_programs { /* of one step */
     const session_t *session;
     const program_t *pass, *update;
     uint64_t micro_batches; /* runs of pass on this rank */
 } train_programs_t;
 
+/* Filled by the command, which knows the record of the device; this folder does not see `plan`. */
 typedef struct train_prediction {
     double peak_flops;       /* of the device's matmuls in the run's precision */
     double bytes_per_second; /* of its memory, read and written together */
@@ -122,6 +154,7 @@ typedef struct train_profiler {
                      const profile_row_t *rows, uint32_t count);
 } train_profiler_t;
 
+/* Read-only for the run. Everything that it points to outlives train_run. */
 typedef struct train_how {
     const job_t *job;
     registry_t *registry;
@@ -147,6 +180,8 @@ typedef struct train_how {
 /* TRAIN_REFUSED: all steps are made, and the last ones were not applied. */
 enum { TRAIN_DONE, TRAIN_TERMINATED, TRAIN_NOT_FINITE, TRAIN_REFUSED };
 
+/* Filled as far as the run came, also where train_run fails once it was opened. steps counts all
+ * that were ever made, those of runs before a resume included. */
 typedef struct train_result {
     uint32_t outcome; /* TRAIN_* */
     uint64_t steps;

@@ -1,4 +1,14 @@
-/* train_run.c - the loop: step, evaluate, save, until the steps are made or somebody says stop. */
+/* train_run.c - the loop: step, evaluate, save, until the steps are made or somebody says stop.
+ *
+ * * The order inside a step is what hides communication: all rounds of forward and backward are
+ * launched, whose list sums gradients as they become complete; then the loss travels, while the
+ * update runs, whose first calls wait for the sums. What the host needs to know of other ranks
+ * (loss, stop, the save under way) goes in that one exchange, so that a step of many ranks has one
+ * place where the host waits for them; where tokens are masked, a second one before the first
+ * round.
+ *
+ * * The loop holds no state of its own: a resumed run starts with t->step where the checkpoint left
+ * it, and from there does what the first run would have done. */
 #include <train/train_run.h>
 
 #include <errno.h>
@@ -21,7 +31,8 @@
 #include <train/train_save.h>
 #include <train/trainer.h>
 
-/* Streams batch after batch into three tensors. */
+/* Batch after batch into three tensors, one at a time, since N batches may be more than memory
+ * holds. The order is that of training. */
 static lh_status_t write_batches(safetensors_writer_t *w, batches_t *data, uint64_t count,
                                  uint64_t batch, const batch_rows_t *rows, uint64_t bytes)
 {
@@ -53,7 +64,8 @@ static lh_status_t write_file(const char *path, batches_t *data, uint64_t count,
 }
 
 /* tokens, labels I32 [count, batch, sequence] and weights F32 of the same shape. An older file is
- * replaced. */
+ * replaced. The file is complete or not there: it is written under another name and renamed at the
+ * end. */
 static lh_status_t batch_dump(const char *path, batches_t *data, uint64_t count, uint64_t batch,
                               uint64_t sequence, uint64_t max_documents)
 {
@@ -85,8 +97,12 @@ static lh_status_t batch_dump(const char *path, batches_t *data, uint64_t count,
     return status;
 }
 
+/* Counted from the first step of this run, not of the job, so that a resumed run has its profile
+ * too. */
 enum { PROFILED_STEP = 5 }; /* by then pages are touched and libraries warm */
 
+/* Only rank 0 writes. It opens the global batch, not its share: hence documents of all passes and
+ * ranks. */
 static lh_status_t run_dump(trainer_t *t)
 {
     const job_train_t *train = &t->job->train;
@@ -104,12 +120,16 @@ static lh_status_t run_dump(trainer_t *t)
     return status;
 }
 
+/* A run of the pass program is a round of the schedule, so micro_batches is the number of rounds
+ * here. */
 static train_programs_t programs_of(const trainer_t *t)
 {
     return (train_programs_t){t->session, t->programs.train, t->programs.update,
                               t->programs.schedule->rounds};
 }
 
+/* The log of a fresh run begins anew first: a job that is started again in the same folder would
+ * otherwise keep lines of a run that is gone. */
 static void tell_start(trainer_t *t, memory_report_t *memory)
 {
     const job_t *job = t->job;
@@ -154,7 +174,8 @@ static void tell_start(trainer_t *t, memory_report_t *memory)
     if (t->how->observer != NULL) t->how->observer->begin(t->how->observer, &start);
 }
 
-/* The sentence is a copy: who watches may fail by itself. */
+/* The sentence is a copy: who watches may fail by itself. Called whether or not the run succeeded,
+ * but only if it was opened: an observer that heard no begin hears no end. */
 static void tell_end(trainer_t *t, lh_status_t status, const char *reason, uint64_t since)
 {
     struct rusage usage = {0};
@@ -175,13 +196,17 @@ static void tell_end(trainer_t *t, lh_status_t status, const char *reason, uint6
 
 /* ---- one optimizer step ---- */
 
-/* Global sample index of the first sequence of a pass of this rank. */
+/* Global sample index of the first sequence of a pass of this rank. Ranks take neighbouring slices
+ * of the global batch: share.first is where this rank's begins. The index depends on the step alone
+ * and not on which run makes it, which is what makes a resume exact. */
 static uint64_t first_sample(const trainer_t *t, uint64_t pass)
 {
     return t->step * t->job->train.batch + t->layout.share.first + pass * t->layout.share.rows;
 }
 
-/* The sum of token weights over the global batch, all ranks' passes. */
+/* The sum of token weights over the global batch, all ranks' passes. Where no token is masked the
+ * sum is known without asking anybody. Else every rank must ask, even one whose own tokens all
+ * count: the gather is a meeting of all. */
 static lh_status_t total_weight(trainer_t *t, double *total)
 {
     const batch_share_t *share = &t->layout.share;
@@ -196,7 +221,10 @@ static lh_status_t total_weight(trainer_t *t, double *total)
 }
 
 /* This rank's share of the global batch, each token's weight divided by the sum over all of it: how
- * the batch is cut does not change the loss. */
+ * the batch is cut does not change the loss. The loss of a step is the mean over tokens that count,
+ * of the global batch. Dividing each weight by the global sum here, once, lets every pass and rank
+ * add its own part without knowing the others. A pass that has fewer sequences than the program
+ * takes is padded with rows of weight 0. */
 static lh_status_t fill_batch(trainer_t *t)
 {
     const batch_share_t *share = &t->layout.share;
@@ -220,7 +248,9 @@ static lh_status_t fill_batch(trainer_t *t)
     return LH_OK;
 }
 
-/* Round i of the schedule: the inputs of its micro-batches, one after the other. */
+/* Round i of the schedule: the inputs of its micro-batches, one after the other. Queues the round
+ * and returns as soon as the device has it; nothing is read back here. Inputs are copied by
+ * program_input, so t->batch may be filled again for the next step. */
 static lh_status_t run_round(trainer_t *t, uint64_t i)
 {
     const batch_share_t *share = &t->layout.share;
@@ -229,6 +259,8 @@ static lh_status_t run_round(trainer_t *t, uint64_t i)
     const uint64_t bytes = count * share->rows * t->job->train.sequence * 4;
     const batch_rows_t *b = &t->batch[i * count];
     int32_t(*seeds)[4] = t->seeds + i * count;
+    /* Random ops mix these words into their counter: seed of the job, step, and the index of the
+     * sequence in the global batch. Neither rank nor micro-batch stands in it. */
     for (uint64_t m = 0; m < count; m++) {
         /* Of the global batch, so that what is drawn does not depend on who draws it. */
         const uint64_t first = share->first + (i * count + m) * share->rows;
@@ -250,6 +282,9 @@ static lh_status_t run_round(trainer_t *t, uint64_t i)
     return status;
 }
 
+/* A row of the step input for each parameter group: they differ in the learning rate only. Norm and
+ * whether the step counts are computed on the device, for all groups alike, and come back in the
+ * same rows. */
 static lh_status_t run_update(trainer_t *t, double rate)
 {
     lh_assert(t->session->groups.count > 0);
@@ -272,10 +307,13 @@ static lh_status_t run_update(trainer_t *t, double rate)
 }
 
 /* Each rank has the loss of its share, may have been asked to stop, and may have written what it
- * saves: one exchange for all,
- * which travels while parameters are updated, ahead of the new values. */
+ * saves: one exchange for all, which travels while parameters are updated, ahead of the new values.
+ * The first two are sums of losses already divided by the global weight; stop counts ranks that
+ * were asked to stop, and save is trainer_save_word. */
 enum { AGREE_LOSS = 0, AGREE_CROSS_ENTROPY = 1, AGREE_STOP = 2, AGREE_SAVE = 3, AGREE_NUMBERS = 4 };
 
+/* Reading the loss waits for the device to finish the backward pass of the last round. Only then is
+ * the update queued: that is the price of telling the loss of each step. */
 static lh_status_t agree_begin(trainer_t *t, double numbers[AGREE_NUMBERS])
 {
     float mine[2];
@@ -288,6 +326,8 @@ static lh_status_t agree_begin(trainer_t *t, double numbers[AGREE_NUMBERS])
     return train_agree_start(&t->agree, numbers, AGREE_NUMBERS);
 }
 
+/* Rates are over the wall time from report to report, so that they include what happens between
+ * steps. The time of telling itself counts as PART_WATCH of the next step. */
 static void tell_step(trainer_t *t, const double *numbers, double rate, bool applied)
 {
     uint64_t now = sys()->now_ns();
@@ -314,7 +354,9 @@ static void tell_step(trainer_t *t, const double *numbers, double rate, bool app
     trainer_clock(t, PART_WATCH, &now); /* of the next step, as its seconds begin above */
 }
 
-/* Makes step t->step + 1; *applied is false if it was not finite. */
+/* Makes step t->step + 1; *applied is false if it was not finite. A step that is not applied still
+ * counts: step and tokens move on, the data moves on, only the weights stay. Every rank reads the
+ * same word from its own copy of the norm, so all agree without another exchange. */
 static lh_status_t run_step(trainer_t *t, bool *applied)
 {
     uint64_t clock = sys()->now_ns();
@@ -336,6 +378,8 @@ static lh_status_t run_step(trainer_t *t, bool *applied)
     if (status != LH_OK) return status;
     trainer_clock(t, PART_UPDATE, &clock);
 
+    /* From here on the step is made: what fails below fails the run, but a save would name the new
+     * step. */
     t->step++;
     t->tokens += t->job->train.batch * t->job->train.sequence;
     t->loss = numbers[AGREE_LOSS];
@@ -355,6 +399,8 @@ static lh_status_t run_step(trainer_t *t, bool *applied)
 
 /* ---- the loop ---- */
 
+/* All ranks take part, as runs of the split are shared out. Called before step 1 too, so that
+ * curves begin with the start weights; not on a resume, whose first run has told that already. */
 static lh_status_t run_evaluate(trainer_t *t)
 {
     const uint64_t every = t->job->train.evaluate_every;
@@ -378,6 +424,8 @@ static lh_status_t run_evaluate(trainer_t *t)
     return LH_OK;
 }
 
+/* Polls the save under way even where none is due: a disk that was slow is heard of at the next
+ * step and not at the next save. */
 static lh_status_t run_save(trainer_t *t, bool last)
 {
     const uint64_t every = t->job->checkpoint.every;
@@ -389,7 +437,9 @@ static lh_status_t run_save(trainer_t *t, bool last)
     return status;
 }
 
-/* One step is measured kernel by kernel, for the report, where the device can tell. */
+/* One step is measured kernel by kernel, for the report, where the device can tell. Called twice
+ * for each step, with begin and without; both do nothing except around the chosen one. Every rank
+ * profiles the same step where it has an observer or a profiler, which is rank 0 alone. */
 static lh_status_t run_profile(trainer_t *t, bool begin)
 {
     const uint64_t chosen = t->first_step + PROFILED_STEP;
@@ -408,6 +458,9 @@ static lh_status_t run_profile(trainer_t *t, bool begin)
     return status;
 }
 
+/* Leaves the loop for one of four reasons: the steps are made, the weights have not been finite for
+ * too long, somebody asked for an end, or a failure. The first and third end with a save; the
+ * second does not. */
 static lh_status_t run_loop(trainer_t *t, train_result_t *out)
 {
     const job_train_t *train = &t->job->train;
@@ -428,6 +481,8 @@ static lh_status_t run_loop(trainer_t *t, train_result_t *out)
             out->outcome = TRAIN_NOT_FINITE;
             break;
         }
+        /* Several ranks stop only by t->stop, which all learnt in the same exchange of the same
+         * step. A single process asks its own flag, too, which may have been raised since. */
         if ((t->stop || (alone && sys_stop_requested())) && t->step < train->steps) {
             out->outcome = TRAIN_TERMINATED;
             break;
@@ -465,7 +520,8 @@ lh_status_t train_run(const train_how_t *how, train_result_t *out)
         out->loss = t.loss;
         out->valid_loss = t.valid_loss;
     }
-    /* Kept before others fail too: what ended the run is what the program says at its end. */
+    /* Kept before others fail too: what ended the run is what the program says at its end. Closing
+     * makes calls that may fail and put another sentence in the place of this one. */
     char reason[2048];
     (void)snprintf(reason, sizeof(reason), "%s", fail_reason());
     if (opened) tell_end(&t, status, reason, since);

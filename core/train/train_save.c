@@ -1,4 +1,12 @@
-/* train_save.c - hands the weights and states to the writer and hears what became of them. */
+/* train_save.c - hands the weights and states to the writer and hears what became of them.
+ *
+ * Two things are kept apart. A rank's own failure to save (disk full, writer lost) is news that all
+ * ranks must share, since a checkpoint of which one part is missing is none: it travels as a number
+ * and ends that save on all. A failure of the exchange itself ends the run.
+ *
+ * A save is written twice over at most: each rank writes its part (SAVE_WRITES), and once all have
+ * said so rank 0 renames the whole into place (SAVE_COMMITS). Between the two nothing of it can be
+ * opened, and a crash leaves the checkpoint before. */
 #include <train/train_save.h>
 
 #include <errno.h>
@@ -13,6 +21,7 @@
 #include <engine/weights.h>
 #include <train/trainer.h>
 
+/* Ranks without an observer are silent but for rank 0, which warns of a failure in any case. */
 static void save_tell(trainer_t *t, const writer_result_t *r, double stall_s)
 {
     char path[512], name[32];
@@ -32,9 +41,11 @@ static void save_tell(trainer_t *t, const writer_result_t *r, double stall_s)
 
 /* A save of several ranks: all write; once all have, rank 0 commits. Alone, writing is all. */
 enum { SAVE_NONE, SAVE_WRITES, SAVE_COMMITS };
-/* In a sum over ranks: who is still at it, and who has failed. Exact for as many ranks as this. */
+/* One number of a sum over ranks tells two counts: its rest below SAVE_FAILED is how many are still
+ * writing, its multiples how many have failed. Exact for as many ranks as this. */
 #define SAVE_FAILED ((double)(1 << 20))
 
+/* The save is over on all ranks, for better or worse; another may begin. */
 static void save_ended(trainer_t *t, const writer_result_t *result)
 {
     t->waited_ns = 0;
@@ -57,6 +68,9 @@ void trainer_poll_save(trainer_t *t)
     save_ended(t, &result);
 }
 
+/* Called once for each exchange. It polls the writer as a side effect and keeps the answer in
+ * t->save_result, as the writer tells it only once. In the second phase only rank 0 has work, so
+ * the others have nothing to say. */
 double trainer_save_word(trainer_t *t)
 {
     if (save_alone(t) || t->save_phase == SAVE_NONE) return 0;
@@ -66,6 +80,9 @@ double trainer_save_word(trainer_t *t)
     return t->save_result.status == LH_OK ? 0 : SAVE_FAILED;
 }
 
+/* words is the sum that all ranks have, so all take the same branch. The order of the tests is that
+ * of the phases: somebody still writes; all have written, so rank 0 commits; it is committed; or
+ * somebody failed, and then one more exchange tells all why. */
 lh_status_t trainer_save_agreed(trainer_t *t, double words)
 {
     const bool leads = train_agree_rank(&t->agree) == 0;
@@ -79,6 +96,7 @@ lh_status_t trainer_save_agreed(trainer_t *t, double words)
         return LH_OK;
     }
     writer_result_t *r = &t->save_result;
+    /* Those that did not fail take over the sentence of the first that did. */
     if (!committed) {
         if (t->save_phase == SAVE_COMMITS && !leads) r->status = LH_OK;
         const lh_status_t status = train_agree_failure(&t->agree, &r->status, r->reason,
@@ -96,7 +114,10 @@ static void save_nap(void)
     (void)nanosleep(&nap, NULL);
 }
 
-/* Until no save is under way, or rank 0's patience is at its end: the same on all ranks. */
+/* Until no save is under way, or rank 0's patience is at its end: the same on all ranks. Several
+ * ranks exchange once per round even though nothing is trained meanwhile: whether to go on waiting
+ * must be the same decision everywhere, and it is rank 0's clock that decides. A nap of a
+ * millisecond keeps the loop from burning a processor that the writer needs. */
 static lh_status_t save_await(trainer_t *t, uint64_t most_ns)
 {
     const uint64_t since = sys()->now_ns();
@@ -114,6 +135,7 @@ static lh_status_t save_await(trainer_t *t, uint64_t most_ns)
     return LH_OK;
 }
 
+/* At the end of a run; there is no patience then, as there is nothing else to do. */
 lh_status_t trainer_finish_save(trainer_t *t)
 {
     if (t->writer == NULL || !writer_busy(t->writer)) return LH_OK;
@@ -124,9 +146,10 @@ lh_status_t trainer_finish_save(trainer_t *t)
     return fail_again(t->save_result.status, t->save_result.reason);
 }
 
-/* LH_AGAIN: the save before is still under way after all patience. A save has that once: a disk
- * that hangs must not stop training again at every step that wants to save. Another failure in
- * *agreed is that of the run. */
+/* Waits for the save before, starts a new one and takes memory for it. LH_AGAIN: the save before is
+ * still under way after all patience. *agreed is the result of the exchanges, whose failure is that
+ * of the run. waited_ns remembers how long training has stood still for that one save over all
+ * attempts, so that patience is granted once and not at each step that wants to save. */
 static lh_status_t save_begin(trainer_t *t, bool last, lh_status_t *agreed)
 {
     lh_assert(t->writer != NULL);
@@ -142,7 +165,8 @@ static lh_status_t save_begin(trainer_t *t, bool last, lh_status_t *agreed)
 }
 
 /* What the disk or the writer does to a save is told, and training goes on; the last save of a run
- * is what the run is for. */
+ * is what the run is for. status LH_OK here means that this rank could have saved and another
+ * can't. */
 static lh_status_t not_saved(trainer_t *t, lh_status_t status, bool last, uint64_t since)
 {
     if (status == LH_AGAIN) status = fail(LH_TIMED_OUT, "the save before is still being written");
@@ -154,6 +178,8 @@ static lh_status_t not_saved(trainer_t *t, lh_status_t status, bool last, uint64
     return LH_OK;
 }
 
+/* Points into the trainer. cursor is the number of samples seen, by which a resume checks that
+ * batch and sequence are still the same. */
 static checkpoint_meta_t save_describe(trainer_t *t)
 {
     t->refused = (checkpoint_scalar_t){MANIFEST_REFUSED, (double)t->not_finite};
@@ -184,7 +210,8 @@ static lh_status_t agree_save(trainer_t *t, bool cannot, bool *skip, bool *saved
     return status;
 }
 
-/* What the run does not need any more makes room for its last snapshot. Other ranks may still be
+/* What the run does not need any more makes room for its last snapshot: engine_finish gives device
+ * memory back before the copy is taken. With several ranks this is not done, as others may still be
  * reading what they share. */
 static lh_status_t take_snapshot(trainer_t *t, bool last)
 {
@@ -194,6 +221,9 @@ static lh_status_t take_snapshot(trainer_t *t, bool last)
     return status == LH_OK ? snapshot_take_last(t->snapshot, t->writer) : status;
 }
 
+/* The steps: wait for the save before, agree that all can, run the user's hook, copy, hand over. Up
+ * to the copy nothing is lost by stopping; after writer_submit the writer owns the copy and
+ * training goes on. */
 lh_status_t trainer_save(trainer_t *t, bool last)
 {
     const bool alone = train_agree_size(&t->agree) == 1;
@@ -221,7 +251,8 @@ lh_status_t trainer_save(trainer_t *t, bool last)
     return LH_OK;
 }
 
-/* The memory of every rank, planned and measured, told to all at the end. */
+/* The memory of every rank, planned and measured, told to all at the end. Transfers are memory of
+ * comm and not of the engine, so they are added here to both columns. */
 static rank_memory_t own_memory(const trainer_t *t)
 {
     struct rusage usage = {0};
@@ -241,6 +272,7 @@ static rank_memory_t own_memory(const trainer_t *t)
     return m;
 }
 
+/* A gather of structs as bytes, in the order of ranks. */
 lh_status_t trainer_memory(trainer_t *t)
 {
     const uint32_t size = train_agree_size(&t->agree);

@@ -1,12 +1,20 @@
-/* train/train_save.h - hands the weights and states to the writer and hears what became of them. */
+/* train/train_save.h - hands the weights and states to the writer and hears what became of them.
+ *
+ * Saves run beside training: the writer is a process of its own that holds a copy. Here is the
+ * other half, which decides when a copy is made and learns what became of it. With several ranks
+ * each save goes through phases that all ranks enter at the same step; the step's own exchange
+ * carries what each has to say. */
 #ifndef TRAIN_TRAIN_SAVE_H
 #define TRAIN_TRAIN_SAVE_H
 
 #include <train/trainer.h>
 
 /* Hands over, or says why not: where the save before takes too long, this one is left out, unless
- * it is the last of the run. */
+ * it is the last of the run. A disk or a writer that fails costs this save and a warning, not the
+ * run; only the last save of a run fails it. Called by all ranks at the same step. */
 lh_status_t trainer_save(trainer_t *t, bool last) LH_MUST_CHECK;
+/* For a rank that is alone: asks the writer, without waiting, whether the last save is done. Does
+ * nothing where there are several ranks, which agree in trainer_save_agreed instead. */
 void trainer_poll_save(trainer_t *t);
 /* Of several ranks: what this one says of the save under way in a sum over all ranks, and what
  * follows from that sum. All ranks do the latter at the same point of the run. */
@@ -15,7 +23,8 @@ lh_status_t trainer_save_agreed(trainer_t *t, double words) LH_MUST_CHECK;
 /* Waits until what was handed over is committed; fails if it was not. */
 lh_status_t trainer_finish_save(trainer_t *t) LH_MUST_CHECK;
 
-/* All ranks tell all of their memory, once the steps are made: t->memory. */
+/* All ranks tell all of their memory, once the steps are made: t->memory. Blocking, all ranks.
+ * Asked at most once: the last save asks before it gives device memory back. */
 lh_status_t trainer_memory(trainer_t *t) LH_MUST_CHECK;
 
 #endif

@@ -1,5 +1,15 @@
-/* train_open.c - brings a training run up: what can be refused is refused before a device is taken,
- * and the checkpoint writer forks before the first thread starts. */
+/* trainer.c - brings a training run up: what can be refused is refused before a device is taken,
+ * and the checkpoint writer forks before the first thread starts.
+ *
+ * The order of trainer_open is forced from three sides. The writer is a fork, so it comes before
+ * the first thread and before the device is opened. A resumed run must choose the kernels of the
+ * run before, so the checkpoint is found before the session is opened. And the program's shapes
+ * depend on the data, which is checked against the vocabulary of the model: so session, data,
+ * programs, in this order.
+ *
+ * What a run's bits depend on is gathered as lines of text (t->identity) while it is opened, and
+ * compared with the checkpoint's after each part: so a changed option is refused before the next,
+ * dearer part is made. */
 #include <train/trainer.h>
 
 #include <errno.h>
@@ -16,7 +26,8 @@
 #include <engine/weights.h>
 #include <session/snapshot.h>
 
-/* What must be as it was where same_bits is promised. */
+/* What must be as it was where same_bits is promised. Compared are the lines that both texts have.
+ * A line that is added later in opening is checked by the call after it. */
 static lh_status_t start_check_bits(const trainer_t *t)
 {
     if (t->resumed == NULL || !t->job->train.same_bits) return LH_OK;
@@ -35,6 +46,8 @@ static lh_status_t start_check_bits(const trainer_t *t)
 
 /* ---- where the run goes on ---- */
 
+/* Sent as bytes from rank 0 to all. session is a random number by which files of this start are
+ * told from those of an earlier one that was killed. */
 typedef struct start { /* what rank 0 tells */
     uint64_t session;
     uint64_t step;
@@ -44,7 +57,9 @@ typedef struct start { /* what rank 0 tells */
     char reason[512];
 } start_t;
 
-/* What the newest checkpoint says must be what this run would have made of it. */
+/* What the newest checkpoint says must be what this run would have made of it. A run counts
+ * samples, not files or epochs: the next sample is step * batch. With another batch or sequence the
+ * same count would be another place in the data. */
 static lh_status_t check_data_order(const trainer_t *t)
 {
     const checkpoint_meta_t *m = &t->resumed->manifest->meta;
@@ -64,6 +79,8 @@ static lh_status_t check_data_order(const trainer_t *t)
     return LH_OK;
 }
 
+/* Rank 0 only. t->below excludes checkpoints that were found damaged in this start; having excluded
+ * some and finding no other is an error, as starting from nothing would look like success. */
 static lh_status_t find_newest(trainer_t *t)
 {
     const char *folder = t->job->checkpoint.folder;
@@ -79,6 +96,8 @@ static lh_status_t find_newest(trainer_t *t)
                 folder, (unsigned long long)t->resumed->manifest->meta.step);
 }
 
+/* A resumed run keeps the id of the first one, so that all checkpoints of a job's history carry the
+ * same. */
 static lh_status_t name_run(trainer_t *t, uint64_t *session)
 {
     uint8_t bytes[(RUN_ID - 1) / 2];
@@ -93,6 +112,8 @@ static lh_status_t name_run(trainer_t *t, uint64_t *session)
     return LH_OK;
 }
 
+/* All but rank 0: opens exactly the checkpoint that rank 0 named. The digest of its manifest tells
+ * a folder of the same name on another disk. */
 static lh_status_t open_named(trainer_t *t, const start_t *start)
 {
     char name[CHECKPOINT_NAME];
@@ -109,7 +130,9 @@ static lh_status_t open_named(trainer_t *t, const start_t *start)
     return status;
 }
 
-/* Whoever does not see rank 0's folder fails, and the control plane tells all who that is. */
+/* Whoever does not see rank 0's folder fails, and the control plane tells all who that is. Rank 0
+ * has left a file with the session's number in the folder of checkpoints; whoever does not see it
+ * has another folder mounted. The file goes as soon as all have looked. */
 static lh_status_t meet_in_folder(trainer_t *t, uint64_t session)
 {
     const char *folder = t->job->checkpoint.folder;
@@ -122,7 +145,8 @@ static lh_status_t meet_in_folder(trainer_t *t, uint64_t session)
     return status;
 }
 
-/* `opened`: what became of opening the writer, so far. */
+/* `opened`: what became of opening the writer, so far. Rank 0. Its failure is told to the others as
+ * part of the answer for which they wait, since they would otherwise wait until the timeout. */
 static lh_status_t lead_start(trainer_t *t, lh_status_t opened)
 {
     start_t start = {.session = 0};
@@ -145,6 +169,8 @@ static lh_status_t lead_start(trainer_t *t, lh_status_t opened)
     return meet_in_folder(t, start.session);
 }
 
+/* All but rank 0. A rank that could not open its writer does not come to the gather; its failure
+ * reaches the others through the control plane. */
 static lh_status_t follow_start(trainer_t *t, lh_status_t opened)
 {
     start_t start = {.session = 0};
@@ -158,6 +184,7 @@ static lh_status_t follow_start(trainer_t *t, lh_status_t opened)
     return met == LH_OK && start.resumed ? open_named(t, &start) : met;
 }
 
+/* Called again when an older checkpoint takes the place of a damaged one. */
 static void take_start(trainer_t *t)
 {
     if (t->resumed == NULL) return;
@@ -168,7 +195,8 @@ static void take_start(trainer_t *t)
     writer_parent(t->writer, t->resumed->manifest->self);
 }
 
-/* Opens the writer, and the checkpoint that the run goes on from (t->resumed, NULL: none). */
+/* Opens the writer, and the checkpoint that the run goes on from (t->resumed, NULL: none). Writer
+ * first, and on every rank, as it forks. */
 static lh_status_t start_find(trainer_t *t)
 {
     const writer_how_t how = {.folder = t->job->checkpoint.folder,
@@ -183,6 +211,7 @@ static lh_status_t start_find(trainer_t *t)
     return status;
 }
 
+/* errno is read at once: it tells a file that is gone from a disk that fails. */
 static lh_status_t start_load(trainer_t *t, bool *lost)
 {
     const lh_status_t status = snapshot_load(t->snapshot, t->resumed, true);
@@ -190,7 +219,8 @@ static lh_status_t start_load(trainer_t *t, bool *lost)
     return status;
 }
 
-/* The engine was built with what the checkpoint before named. */
+/* The engine was built with what the checkpoint before named. It can't choose anew now, so an older
+ * checkpoint that names others is refused. */
 static lh_status_t check_older(const trainer_t *t)
 {
     const char *then = t->resumed->manifest->meta.variants;
@@ -203,7 +233,8 @@ static lh_status_t check_older(const trainer_t *t)
                 t->resumed->path);
 }
 
-/* Whoever found the damage warns, and rank 0. */
+/* Whoever found the damage warns, and rank 0. checkpoint_skip only warns; the damaged one is moved
+ * out of the way when an older one is whole. Everybody then repeats the finding of a start. */
 static lh_status_t start_older(trainer_t *t, bool lost)
 {
     const uint64_t step = t->resumed->manifest->meta.step;
@@ -222,7 +253,10 @@ static lh_status_t start_older(trainer_t *t, bool lost)
 }
 
 /* Fills weights and states from t->resumed, each byte read once and checked; where some are lost
- * that checkpoint is skipped and all ranks take an older one. */
+ * that checkpoint is skipped and all ranks take an older one. Whether a tensor is whole is known
+ * only once it is read, and each rank reads other tensors: so after loading all ranks add up who
+ * found damage, and if one did all go back together. The loop ends since each round excludes a step
+ * more. */
 static lh_status_t start_resume(trainer_t *t)
 {
     for (;;) {
@@ -242,6 +276,7 @@ static lh_status_t start_resume(trainer_t *t)
 
 /* ---- session, data, programs ---- */
 
+/* Of every key as it stands, included files and --set applied. It is told in the manifest. */
 static lh_status_t digest_config(const job_t *job, char out[SHA256_TEXT])
 {
     text_t all = {0};
@@ -256,7 +291,8 @@ static lh_status_t digest_config(const job_t *job, char out[SHA256_TEXT])
     return status;
 }
 
-/* "2 + 2": sums go through sites. */
+/* "2 + 2": sums go through sites. Sums are added by site and then over sites, so how ranks divide
+ * into sites is among what the bits depend on. */
 static void sites_text(const world_t *w, text_t *out)
 {
     text_append(out, "ranks of sites = ");
@@ -269,6 +305,8 @@ static void sites_text(const world_t *w, text_t *out)
     text_append(out, "\n");
 }
 
+/* Kernels of the run before are asked for by name where the same bits are promised; a device that
+ * lacks one refuses. */
 static lh_status_t open_session(trainer_t *t)
 {
     const bool same = t->resumed != NULL && t->job->train.same_bits;
@@ -293,13 +331,16 @@ static lh_status_t open_session(trainer_t *t)
     return status == LH_OK ? start_check_bits(t) : status;
 }
 
+/* The training split, opened first, stands beside the others: what it has checked is not checked
+ * again. */
 static lh_status_t open_split(const trainer_t *t, uint32_t split, batches_t **out)
 {
     const uint32_t vocab = (uint32_t)weights_parameters(t->session->weights)->vocab;
     return step_batches_open(t->job, split, vocab, t->how->eod, t->data, out);
 }
 
-/* Ranks on several machines read files of their own under one name. */
+/* Ranks on several machines read files of their own under one name. Different files of one name
+ * would train without an error, and to no purpose. */
 static lh_status_t check_data(trainer_t *t, uint64_t train, uint64_t valid)
 {
     char own[64];
@@ -316,6 +357,8 @@ static lh_status_t check_data(trainer_t *t, uint64_t train, uint64_t valid)
     return status;
 }
 
+/* The digest of the training data is part of the identity, that of the held-out data is not:
+ * evaluating on other data changes no weight. */
 static lh_status_t open_data(trainer_t *t)
 {
     uint64_t digest, valid = 0;
@@ -330,7 +373,9 @@ static lh_status_t open_data(trainer_t *t)
     return status == LH_OK ? check_data(t, digest, valid) : status;
 }
 
-/* The passes' rows lie one after the other, so that one run can take them all. */
+/* The passes' rows lie one after the other, so that one run can take them all. Five arrays for all
+ * passes together, cut into views, so that a round of several micro-batches hands each array over
+ * in one piece. */
 static lh_status_t make_batches(trainer_t *t)
 {
     const batch_share_t *share = &t->layout.share;
@@ -358,6 +403,7 @@ static lh_status_t make_batches(trainer_t *t)
     return LH_OK;
 }
 
+/* Pure arithmetic; asked twice, before and after the data is known. */
 static step_layout_t layout_of(const trainer_t *t, uint64_t documents_per_sample)
 {
     return step_layout(t->job, train_agree_rank(&t->agree), train_agree_size(&t->agree),
@@ -384,6 +430,8 @@ static lh_status_t check_schedule(trainer_t *t)
     return status;
 }
 
+/* Here device memory is taken. The connections between ranks are made last, as they register that
+ * memory. */
 static lh_status_t make_programs(trainer_t *t)
 {
     t->layout = layout_of(t, step_documents(t->job, t->data, t->valid, t->how->eod));
@@ -401,6 +449,7 @@ static lh_status_t make_programs(trainer_t *t)
     return t->step_rows == NULL ? LH_NO_MEMORY : text_status(&t->variants);
 }
 
+/* Weights only: an imported model has no optimizer state, which starts from zero. */
 static lh_status_t load_imported(trainer_t *t)
 {
     checkpoint_t *imported = NULL;
@@ -414,6 +463,8 @@ static lh_status_t load_imported(trainer_t *t)
     return status;
 }
 
+/* Every store is given its initial value first, whatever is loaded over it. With cut values each
+ * rank has loaded its own slice, so all are gathered once before the first forward pass. */
 static lh_status_t start_weights(trainer_t *t)
 {
     lh_status_t status = weights_initialize(t->session->weights, t->job->train.seed,
@@ -453,7 +504,8 @@ static lh_status_t check_manifest(trainer_t *t)
 }
 
 /* What every save consists of. Its memory is taken beside the first steps if one comes on the way;
- * the last save of one rank finds room in what steps needed. */
+ * the last save of one rank finds room in what steps needed. writer_ahead makes room in the
+ * background, only where a save will come before the last one. */
 static lh_status_t lay_out_saves(trainer_t *t)
 {
     const uint64_t every = t->job->checkpoint.every;
@@ -464,6 +516,7 @@ static lh_status_t lay_out_saves(trainer_t *t)
     return status;
 }
 
+/* Model, optimizer, device, with the digests of their files: for the manifest. */
 static void list_plugins(trainer_t *t)
 {
     const plugin_t *const plugins[] = {t->session->model_plugin, t->session->optimizer_plugin,
@@ -478,6 +531,7 @@ static void list_plugins(trainer_t *t)
     }
 }
 
+/* A world of one rank has no communicator at all; every use of t->comm.comm tests for that. */
 static lh_status_t open_comm(trainer_t *t)
 {
     const train_comm_how_t how = {.job = t->job,
@@ -497,6 +551,8 @@ static lh_status_t check_profiler(const trainer_t *t)
                 t->session->device_plugin->name);
 }
 
+/* The calls of the INI are bound before anything is opened: a typing error in them costs nothing
+ * then. */
 lh_status_t trainer_open(trainer_t *t, const train_how_t *how)
 {
     *t = (trainer_t){.how = how,
@@ -526,6 +582,8 @@ lh_status_t trainer_open(trainer_t *t, const train_how_t *how)
     return LH_OK;
 }
 
+/* Links end before anything that lies in registered memory is freed. A writer that may wait for a
+ * rank which is gone is left behind (writer_leave) instead of waited for. */
 void trainer_close(trainer_t *t)
 {
     checkpoint_close(t->resumed);

@@ -1,5 +1,8 @@
 /* train/trainer.h - the inside of a training run, shared by the files that open, step and save it.
- */
+ *
+ * trainer_t is plain data that trainer.c makes and that train_run.c and train_save.c change; it is
+ * owned by train_run's stack frame and touched by the control thread alone. It is one struct and
+ * not three since a step, a save and an evaluation need most of it. */
 #ifndef TRAIN_TRAINER_H
 #define TRAIN_TRAINER_H
 
@@ -11,39 +14,57 @@
 
 enum { RUN_ID = 33, FINGERPRINT_TEXT = 192 };
 
+/* Fields are roughly in the order in which they come to life. A pointer is NULL until its part is
+ * made, so trainer_close can be called after any failure. */
 typedef struct trainer {
+    /* Of the caller, unchanged while the run lives; job is how->job. */
     const train_how_t *how;
     const job_t *job;
+    /* Talk with other ranks: comm moves gradients, agree the host's own numbers by way of it. */
     train_comm_t comm; /* of several ranks; comm.comm is NULL alone */
     train_agree_t agree;
     step_calls_t *calls;
+    /* The writer process has forked already when anything below is made, so it holds no copy of
+     * device memory and no thread. */
     writer_t *writer;
     checkpoint_t *resumed; /* while opening */
     uint64_t below;        /* steps of checkpoints that may be resumed */
+    /* Model, device, programs. The layout is a guess until the data says how many documents a
+     * sequence may hold. */
     session_t *session;
     step_layout_t layout; /* bound by the data once that is open */
     step_programs_t programs;
     snapshot_t *snapshot;
+    /* A batch is copied out of the token files into these rows, and from there to the device. */
     batches_t *data, *valid; /* valid NULL: nothing is evaluated during training */
     batch_rows_t *batch;     /* [share.passes] one after the other in memory */
     float *step_rows;        /* [groups, LH_STEP_WORDS]    */
     int32_t (*seeds)[4];     /* [share.passes]             */
 
+    /* Progress: what a checkpoint of this moment would say. tokens counts those of steps that were
+     * refused, too. */
     uint64_t step; /* made so far */
     uint64_t first_step;
-    uint64_t tokens;     /* seen since the start of training */
-    bool failed;         /* others may be gone: nothing waits for them */
-    bool stop;           /* a rank was asked to save and end, all know it since the last step */
-    uint64_t saved_step; /* of the last save that was handed over; UINT64_MAX: none */
-    uint32_t save_phase; /* train_save.c: the same on all ranks */
+    uint64_t tokens; /* seen since the start of training */
+    /* How the run ends, as far as it is known yet. */
+    bool failed; /* others may be gone: nothing waits for them */
+    bool stop;   /* a rank was asked to save and end, all know it since the last step */
+    /* The save under way. Once the run is open only train_save.c writes these. */
+    uint64_t saved_step;         /* of the last save that was handed over; UINT64_MAX: none */
+    uint32_t save_phase;         /* train_save.c: the same on all ranks */
     writer_result_t save_result; /* of this rank in that phase, once save_ended */
     bool save_ended;
-    uint64_t waited_ns;          /* that training stood still for the save under way        */
+    uint64_t waited_ns; /* that training stood still for the save under way        */
+    /* Of the last steps: how many in a row were refused, their loss, and where their wall time
+     * went. part_ns is cleared when a step is told. */
     uint32_t not_finite;         /* steps in a row */
     checkpoint_scalar_t refused; /* the same, as a save writes it */
     double loss, valid_loss;
     uint64_t begun_ns, part_ns[STEP_PARTS];
 
+    /* Who this run is, for the manifest: an id that all runs of the job share through resumes, a
+     * digest of its INI, the kernels that were chosen, what its bits depend on (identity), and the
+     * fingerprints of all devices. */
     char run[RUN_ID];
     char config[SHA256_TEXT];
     text_t variants;
@@ -51,6 +72,7 @@ typedef struct trainer {
     text_t devices; /* of all ranks */
     checkpoint_plugin_t plugins[8];
     uint32_t plugin_count;
+    /* Told at the end; owned. */
     profile_row_t *profile; /* of one step */
     uint32_t profile_count;
     profile_frame_t *frames; /* of the same step */
@@ -58,7 +80,10 @@ typedef struct trainer {
     rank_memory_t *memory; /* of all ranks, once the steps are made */
 } trainer_t;
 
+/* Everything before step 1: all refusals that the job deserves come from here. t is closed by the
+ * caller whatever is returned. All ranks call it, as it meets the others several times. */
 lh_status_t trainer_open(trainer_t *t, const train_how_t *how) LH_MUST_CHECK;
+/* Where the run failed nobody is waited for; the others are told by the control plane. */
 void trainer_close(trainer_t *t);
 
 /* For the sentence when this rank or another is lost: "in step 40, evaluation". text may be NULL.
