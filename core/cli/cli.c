@@ -317,6 +317,14 @@ lh_status_t cli_print_shown(const char *text)
     return status;
 }
 
+lh_status_t cli_print_text(text_t *text)
+{
+    const lh_status_t status = text_status(text);
+    if (status == LH_OK && text->data != NULL) (void)puts(text->data);
+    text_free(text);
+    return status;
+}
+
 void cli_print_line(const char *fmt, ...)
 {
     text_t line = {0}, shown = {0};

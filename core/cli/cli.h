@@ -81,6 +81,9 @@ const char *cli_flag(const cli_t *cli, const char *name);
 /* Prints what holds others' texts, such as a plugin's help: what a terminal would obey as \xNN. */
 lh_status_t cli_print_shown(const char *text) LH_MUST_CHECK;
 
+/* Prints a text that this program wrote, such as JSON, as lines of its own; frees it. */
+lh_status_t cli_print_text(text_t *text) LH_MUST_CHECK;
+
 /* A line of results that holds others' texts, such as a path: likewise, and it stays one line. What
  * cannot be shown for want of memory is left out. */
 void cli_print_line(const char *fmt, ...) LH_PRINTF(1, 2);

@@ -110,15 +110,12 @@ static lh_status_t measure_program(cli_t *cli, double budget_s, plan_programs_t 
 {
     model_source_t source;
     lh_status_t status = job_require(cli->job, STAGE_TRAIN);
-    if (status == LH_OK) status = model_source_open(cli->job, cli->plugins, false, &source);
+    if (status == LH_OK)
+        status = model_source_open(cli->job, cli->plugins, TOKENIZER_IF_NAMED, &source);
     if (status != LH_OK) return status;
-    const int32_t eod = source.tokenizer == NULL ? -1 : tokenizer_special(source.tokenizer)->eod;
-    const plan_programs_how_t how = {.session = {.job = cli->job,
-                                                 .registry = cli->plugins,
-                                                 .vocab = source.vocab,
-                                                 .given = source.given,
-                                                 .given_count = source.given_count},
-                                     .documents = plan_documents(cli->job, eod)};
+    const plan_programs_how_t how = {
+        .session = model_source_session(&source, cli->plugins),
+        .documents = plan_documents(cli->job, model_source_eod(&source))};
     status = plan_programs_open(&how, programs);
     if (status == LH_OK) status = device_bench_program(programs, budget_s, rate, rows, count);
     model_source_close(&source);
@@ -213,10 +210,7 @@ static lh_status_t print_json(const device_rate_t *rate, const measured_call_t *
     }
     json_close(&w);
     json_close(&w);
-    const lh_status_t status = text_status(&text);
-    if (status == LH_OK) (void)puts(text.data);
-    text_free(&text);
-    return status;
+    return cli_print_text(&text);
 }
 
 /* An unwritable cache is no reason to throw the figures away. */
@@ -421,8 +415,7 @@ static int bench_collectives(cli_t *cli)
     if (status == LH_OK) status = collective_bench(&how);
     while (status == LH_OK && json.depth > 0)
         json_close(&json);
-    if (status == LH_OK) status = text_status(&text);
-    if (status == LH_OK && text.data != NULL) (void)puts(text.data);
+    if (status == LH_OK) status = cli_print_text(&text);
     text_free(&text);
     if (job != cli->job) job_free(job);
     return status;
@@ -473,10 +466,7 @@ static lh_status_t links_print_json(const probe_pair_t *pairs, uint32_t count)
 {
     text_t text = {0};
     link_record_text(pairs, count, &text);
-    const lh_status_t status = text_status(&text);
-    if (status == LH_OK) (void)puts(text.data);
-    text_free(&text);
-    return status;
+    return cli_print_text(&text);
 }
 
 static lh_status_t links_tell(cli_t *cli, const links_t *links)

@@ -74,15 +74,8 @@ static lh_status_t give_vocab(check_t *c)
 static lh_status_t give_imported(check_t *c)
 {
     const plugin_t *plugin;
-    lh_status_t status = registry_load(c->cli->plugins, LH_KIND_MODEL, c->job->model.plugin,
-                                       &plugin);
-    if (status != LH_OK) return status;
-    if (plugin->model->hf == NULL)
-        return fail(LH_UNSUPPORTED, "the model plugin %s has no Hugging Face form", plugin->name);
-    char *path = path_join(c->job->import.from, "config.json");
-    if (path == NULL) return LH_NO_MEMORY;
-    status = hf_config_read(plugin->model->hf, path, &c->imported);
-    mem_free(path);
+    lh_status_t status = model_source_plugin(c->job, c->cli->plugins, &plugin);
+    if (status == LH_OK) status = model_source_config(plugin, c->job->import.from, &c->imported);
     if (status == LH_OK)
         status = model_source_given(&c->imported, "imported config.json", &c->given);
     c->model.given = c->given;
@@ -212,14 +205,14 @@ static lh_status_t check_filter(check_t *c)
 /* Learning rate and hooks are bound as training binds them; the rate of step 0 is computed, too. */
 static lh_status_t check_calls(check_t *c)
 {
-    step_calls_t *bindings;
+    step_calls_t *calls;
     lh_status_t status = check_filter(c);
     if (status != LH_OK || c->job->optimizer.learning_rate == NULL) return status;
-    status = step_calls_new(c->job, c->cli->plugins, &bindings);
+    status = step_calls_new(c->job, c->cli->plugins, &calls);
     if (status != LH_OK) return status;
     double first;
-    if (c->job->train.steps > 0) status = step_calls_rate(bindings, 0, &first);
-    step_calls_free(bindings);
+    if (c->job->train.steps > 0) status = step_calls_rate(calls, 0, &first);
+    step_calls_free(calls);
     return status;
 }
 

@@ -144,13 +144,12 @@ static lh_status_t eval_documents(const job_t *job, session_t *session,
 static lh_status_t eval_split(const job_t *job, session_t *session, const model_source_t *source,
                               uint32_t split, printer_t *printer)
 {
-    const batches_how_t data = {
-        .data = &job->data,
-        .folder = job->pipeline.folder,
-        .split = split,
-        .sequence = job->train.sequence,
-        .vocab = (uint32_t)weights_parameters(session->weights)->vocab,
-        .eod = source->tokenizer == NULL ? -1 : tokenizer_special(source->tokenizer)->eod};
+    const batches_how_t data = {.data = &job->data,
+                                .folder = job->pipeline.folder,
+                                .split = split,
+                                .sequence = job->train.sequence,
+                                .vocab = (uint32_t)weights_parameters(session->weights)->vocab,
+                                .eod = model_source_eod(source)};
     batches_t *batches = NULL;
     evaluation_t *evaluation = NULL;
     lh_status_t status = session_check_sequence(session);
@@ -211,12 +210,8 @@ static int eval_stage(cli_t *cli)
     lh_status_t status = model_source_open(
         job, cli->plugins, by_split ? TOKENIZER_IF_NAMED : TOKENIZER_NEEDED, &source);
     if (status != LH_OK) return status;
-    const session_how_t how = {.job = job,
-                               .registry = cli->plugins,
-                               .vocab = source.vocab,
-                               .given = source.given,
-                               .given_count = source.given_count,
-                               .frozen = true};
+    session_how_t how = model_source_session(&source, cli->plugins);
+    how.frozen = true;
     status = session_open(&how, &session);
     if (status == LH_OK && by_split)
         status = eval_split(job, session, &source, split, &printer);

@@ -238,12 +238,8 @@ static lh_status_t tell(const cli_t *cli, const request_t *r, const tokenizer_t 
 static lh_status_t generate(const cli_t *cli, const request_t *r, model_source_t *source,
                             const token_ids_t *prompt)
 {
-    const session_how_t how = {.job = cli->job,
-                               .registry = cli->plugins,
-                               .vocab = source->vocab,
-                               .given = source->given,
-                               .given_count = source->given_count,
-                               .frozen = true};
+    session_how_t how = model_source_session(source, cli->plugins);
+    how.frozen = true;
     session_t *session = NULL;
     generation_t *generation = NULL;
     int32_t *ids = mem_array(r->tokens + 1, sizeof(*ids));
@@ -263,7 +259,7 @@ static lh_status_t generate(const cli_t *cli, const request_t *r, model_source_t
     if (status == LH_OK) status = model_source_weights(source, session);
     for (size_t i = 0; status == LH_OK && i < prompt->count; i++)
         show(&printer, prompt->ids[i]);
-    const int32_t end = source->tokenizer == NULL ? -1 : tokenizer_special(source->tokenizer)->eod;
+    const int32_t end = model_source_eod(source);
     if (status == LH_OK)
         status = generation_run(generation, prompt->ids, prompt->count, end, show, &printer, ids,
                                 &count);

@@ -95,28 +95,6 @@ no_memory:
     return LH_NO_MEMORY;
 }
 
-static lh_status_t import_plugin(const cli_t *cli, const plugin_t **out)
-{
-    const plugin_t *plugin;
-    lh_status_t status = registry_load(cli->plugins, LH_KIND_MODEL, cli->job->model.plugin,
-                                       &plugin);
-    if (status != LH_OK) return status;
-    if (plugin->model->hf == NULL)
-        return fail(LH_UNSUPPORTED, "the model plugin %s has no Hugging Face form", plugin->name);
-    *out = plugin;
-    return LH_OK;
-}
-
-/* config.json by the table of the model's plugin, which refuses what it can't do. */
-static lh_status_t import_config(const cli_t *cli, const plugin_t *plugin, hf_config_t *out)
-{
-    char *path = path_join(cli->job->import.from, "config.json");
-    if (path == NULL) return LH_NO_MEMORY;
-    const lh_status_t status = hf_config_read(plugin->model->hf, path, out);
-    mem_free(path);
-    return status;
-}
-
 static lh_status_t import_layout(const cli_t *cli, const hf_config_t *config, model_layout_t *out)
 {
     option_given_t *given;
@@ -164,7 +142,7 @@ static lh_status_t import_folder(void *context, void *out)
     const importer_t *im = context;
     hf_config_t config;
     model_layout_t layout;
-    lh_status_t status = import_config(im->cli, im->plugin, &config);
+    lh_status_t status = model_source_config(im->plugin, im->cli->job->import.from, &config);
     if (status != LH_OK) return status;
     if (config.ignored.data != NULL)
         log_line(LH_LOG_INFO, "%s: config.json: ignored: %s", im->cli->job->import.from,
@@ -204,7 +182,7 @@ static int import_stage(cli_t *cli)
         return fail(LH_INVALID, "%s: [import] from is not set", cli->job->path);
     importer_t im = {.cli = cli};
     hf_import_result_t result;
-    lh_status_t status = import_plugin(cli, &im.plugin);
+    lh_status_t status = model_source_plugin(cli->job, cli->plugins, &im.plugin);
     if (status != LH_OK) return status;
     char *folder = job_path(cli->job, "import");
     if (folder == NULL) return LH_NO_MEMORY;

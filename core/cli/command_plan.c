@@ -332,10 +332,7 @@ static lh_status_t print_json(const planned_t *p)
     put_transfers(&w, p);
     put_rates(&w, p);
     json_close(&w);
-    const lh_status_t status = text_status(&text);
-    if (status == LH_OK) (void)puts(text.data);
-    text_free(&text);
-    return status;
+    return cli_print_text(&text);
 }
 
 static lh_status_t draw(const planned_t *p, const program_t *pass, const char *path)
@@ -418,16 +415,12 @@ static int plan_job(cli_t *cli)
 {
     model_source_t source;
     lh_status_t status = job_require(cli->job, STAGE_TRAIN);
-    if (status == LH_OK) status = model_source_open(cli->job, cli->plugins, false, &source);
+    if (status == LH_OK)
+        status = model_source_open(cli->job, cli->plugins, TOKENIZER_IF_NAMED, &source);
     if (status != LH_OK) return status;
     machine_take_share(cli->job);
-    const int32_t eod = source.tokenizer == NULL ? -1 : tokenizer_special(source.tokenizer)->eod;
-    plan_programs_how_t how = {.session = {.job = cli->job,
-                                           .registry = cli->plugins,
-                                           .vocab = source.vocab,
-                                           .given = source.given,
-                                           .given_count = source.given_count},
-                               .documents = plan_documents(cli->job, eod)};
+    plan_programs_how_t how = {.session = model_source_session(&source, cli->plugins),
+                               .documents = plan_documents(cli->job, model_source_eod(&source))};
     status = plan_ranks(cli, &how);
     model_source_close(&source);
     return status;

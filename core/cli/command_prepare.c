@@ -5,6 +5,7 @@
 #include <base/sys.h>
 #include <base/text.h>
 #include <cli/command_run.h>
+#include <cli/model_source.h>
 #include <data/prepare.h>
 #include <plugin/call.h>
 #include <watch/progress.h>
@@ -89,15 +90,10 @@ static lh_status_t filter_run(void *context, uint64_t tokens, bool *keep)
 /* That of [prepare], else the one beside the weights that the job imports. */
 static lh_status_t load_tokenizer(const job_t *job, tokenizer_t **out)
 {
-    const job_limits_t *most = &job->limits;
-    const tokenizer_limits_t limits = {.vocabulary = (uint32_t)most->vocabulary,
-                                       .token_bytes = (uint32_t)most->token_bytes,
-                                       .merges = (uint32_t)most->merges,
-                                       .file_bytes = most->tokenizer_bytes};
     const char *path = job->prepare.tokenizer != NULL ? job->prepare.tokenizer : job->import.from;
     if (path == NULL)
         return fail(LH_INVALID, "%s: no tokenizer; name one in [prepare] tokenizer", job->path);
-    return tokenizer_load(path, &limits, out);
+    return model_source_tokenizer(job, path, out);
 }
 
 static void tell(const cli_t *cli, const prepare_counts_t *c, const tokenizer_t *tokenizer,

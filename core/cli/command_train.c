@@ -144,22 +144,21 @@ static int train_stage(cli_t *cli)
         watch_opened(watch, note_begin, cli->launch);
     }
     if (status == LH_OK) {
-        const train_how_t how = {
-            .job = job,
-            .registry = cli->plugins,
-            .vocab = source.vocab,
-            .given = source.given,
-            .given_count = source.given_count,
-            .imported = source.import_checkpoints,
-            .observer = watch == NULL ? NULL : watch_observer(watch),
-            .eod = source.tokenizer == NULL ? -1 : tokenizer_special(source.tokenizer)->eod,
-            .tokenizer = source.tokenizer_digest,
-            .resume = cli_flag(cli, "resume") != NULL,
-            .dump_batches = dump,
-            .predict = predict,
-            .profiler = profiled ? &profile.profiler : NULL,
-            .control = launch_control(cli->launch),
-            .world = world};
+        const train_how_t how = {.job = job,
+                                 .registry = cli->plugins,
+                                 .vocab = source.vocab,
+                                 .given = source.given,
+                                 .given_count = source.given_count,
+                                 .imported = source.import_checkpoints,
+                                 .observer = watch == NULL ? NULL : watch_observer(watch),
+                                 .eod = model_source_eod(&source),
+                                 .tokenizer = source.tokenizer_digest,
+                                 .resume = cli_flag(cli, "resume") != NULL,
+                                 .dump_batches = dump,
+                                 .predict = predict,
+                                 .profiler = profiled ? &profile.profiler : NULL,
+                                 .control = launch_control(cli->launch),
+                                 .world = world};
         status = train_run(&how, &result);
     }
     if (status == LH_OK && profiled) print_profile(&profile);

@@ -39,35 +39,57 @@ lh_status_t model_source_given(const hf_config_t *config, const char *origin, op
     return LH_OK;
 }
 
+lh_status_t model_source_plugin(const job_t *job, registry_t *registry, const plugin_t **out)
+{
+    const plugin_t *plugin;
+    const lh_status_t status = registry_load(registry, LH_KIND_MODEL, job->model.plugin, &plugin);
+    if (status != LH_OK) return status;
+    if (plugin->model->hf == NULL)
+        return fail(LH_UNSUPPORTED, "the model plugin %s has no Hugging Face form", plugin->name);
+    *out = plugin;
+    return LH_OK;
+}
+
+lh_status_t model_source_config(const plugin_t *plugin, const char *folder, hf_config_t *out)
+{
+    lh_assert(plugin->model->hf != NULL);
+    char *path = path_join(folder, "config.json");
+    if (path == NULL) return LH_NO_MEMORY;
+    const lh_status_t status = hf_config_read(plugin->model->hf, path, out);
+    mem_free(path);
+    return status;
+}
+
 static lh_status_t read_config(model_source_t *s, registry_t *registry)
 {
     if (s->import_folder == NULL) return LH_OK;
     const plugin_t *plugin;
-    lh_status_t status = registry_load(registry, LH_KIND_MODEL, s->job->model.plugin, &plugin);
+    lh_status_t status = model_source_plugin(s->job, registry, &plugin);
     if (status != LH_OK) return status;
-    if (plugin->model->hf == NULL)
-        return fail(LH_UNSUPPORTED, "the model plugin %s has no Hugging Face form", plugin->name);
-
     char *path = path_join(s->import_folder, "config.json");
     if (path == NULL) return LH_NO_MEMORY;
     if (!file_exists(path))
         status = fail(LH_INVALID, "%s: not there; run the import stage first", path);
-    else
-        status = hf_config_read(plugin->model->hf, path, &s->config);
     mem_free(path);
+    if (status == LH_OK) status = model_source_config(plugin, s->import_folder, &s->config);
     if (status != LH_OK) return status;
 
     s->given_count = s->config.count;
     return model_source_given(&s->config, "imported config.json", &s->given);
 }
 
-static lh_status_t load_tokenizer(model_source_t *s, uint32_t wanted)
+lh_status_t model_source_tokenizer(const job_t *job, const char *path, tokenizer_t **out)
 {
-    const job_limits_t *most = &s->job->limits;
+    const job_limits_t *most = &job->limits;
     const tokenizer_limits_t limits = {.vocabulary = (uint32_t)most->vocabulary,
                                        .token_bytes = (uint32_t)most->token_bytes,
                                        .merges = (uint32_t)most->merges,
                                        .file_bytes = most->tokenizer_bytes};
+    return tokenizer_load(path, &limits, out);
+}
+
+static lh_status_t load_tokenizer(model_source_t *s, uint32_t wanted)
+{
     const char *path = s->job->prepare.tokenizer;
     if (path == NULL) path = s->job->eval.tokenizer;
     const bool named = path != NULL;
@@ -76,7 +98,7 @@ static lh_status_t load_tokenizer(model_source_t *s, uint32_t wanted)
         return fail(LH_INVALID, "%s: no tokenizer; name one in [prepare] tokenizer", s->job->path);
     if (path == NULL) return LH_OK;
 
-    const lh_status_t status = tokenizer_load(path, &limits, &s->tokenizer);
+    const lh_status_t status = model_source_tokenizer(s->job, path, &s->tokenizer);
     if (status == LH_OK) return tokenizer_digest(s->tokenizer, &s->tokenizer_digest);
     if (named || wanted == TOKENIZER_NEEDED) return status;
     log_line(LH_LOG_INFO, "ids only, no text: %s", fail_reason());
@@ -178,6 +200,20 @@ lh_status_t model_source_checkpoint(const model_source_t *s, checkpoint_t **out)
     return LH_OK;
 }
 
+session_how_t model_source_session(const model_source_t *s, registry_t *registry)
+{
+    return (session_how_t){.job = s->job,
+                           .registry = registry,
+                           .vocab = s->vocab,
+                           .given = s->given,
+                           .given_count = s->given_count};
+}
+
+int32_t model_source_eod(const model_source_t *s)
+{
+    return s->tokenizer == NULL ? -1 : tokenizer_special(s->tokenizer)->eod;
+}
+
 uint64_t model_source_vocabulary(const model_source_t *s)
 {
     return s->tokenizer == NULL ? 0 : (uint64_t)tokenizer_vocab_size(s->tokenizer);
@@ -189,11 +225,8 @@ lh_status_t model_layout_open(const job_t *job, registry_t *registry, const opti
                               uint32_t given_count, uint64_t vocab, model_layout_t *out)
 {
     model_layout_t l = {0};
-    lh_status_t status = registry_load(registry, LH_KIND_MODEL, job->model.plugin, &l.plugin);
+    lh_status_t status = model_source_plugin(job, registry, &l.plugin);
     if (status != LH_OK) return status;
-    if (l.plugin->model->hf == NULL)
-        return fail(LH_UNSUPPORTED, "the model plugin %s has no Hugging Face form", l.plugin->name);
-
     l.options = plugin_options(l.plugin);
     status = session_model_options(job, l.plugin, vocab, given, given_count, &l.config);
     if (status == LH_OK) {

@@ -34,6 +34,23 @@ lh_status_t model_source_open(const job_t *job, registry_t *registry, uint32_t t
                               model_source_t *out) LH_MUST_CHECK;
 void model_source_close(model_source_t *s);
 
+/* What it gives a session: the job, its plugins, the vocabulary and the imported options. The caller
+ * adds what is its own. */
+session_how_t model_source_session(const model_source_t *s, registry_t *registry);
+/* The id that ends a document in data which the job prepared; -1: there is no tokenizer, or it has
+ * none. */
+int32_t model_source_eod(const model_source_t *s);
+
+/* The job's model plugin; one without a Hugging Face form is refused. */
+lh_status_t model_source_plugin(const job_t *job, registry_t *registry,
+                                const plugin_t **out) LH_MUST_CHECK;
+/* folder/config.json by that plugin's table, which refuses what the model can't do. */
+lh_status_t model_source_config(const plugin_t *plugin, const char *folder,
+                                hf_config_t *out) LH_MUST_CHECK;
+/* Loads a tokenizer within the job's [limits]. */
+lh_status_t model_source_tokenizer(const job_t *job, const char *path,
+                                   tokenizer_t **out) LH_MUST_CHECK;
+
 /* What a config.json says, as values of the model's options; they point into the config. Free with
  * mem_free. */
 lh_status_t model_source_given(const hf_config_t *config, const char *origin,

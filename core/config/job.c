@@ -334,15 +334,18 @@ options_how_t job_plugin_how(const job_t *job, const char *section, option_table
                            .folder = job->base};
 }
 
-lh_status_t job_parse_plugin(const job_t *job, const char *section, const option_table_t *table,
-                             const option_given_t *given, uint32_t given_count, void **out)
+/* other: NULL, or a table whose keys may stand in the section too. */
+static lh_status_t parse_config(const job_t *job, const char *section, const option_table_t *table,
+                                const option_given_t *given, uint32_t given_count,
+                                const option_table_t *other, void **out)
 {
     option_table_t tables[2] = {{0}, *table};
     void *config = mem_new(table->config_size);
     if (config == NULL) return LH_NO_MEMORY;
 
     tables[1].config = config;
-    const options_how_t how = job_plugin_how(job, section, tables, given, given_count);
+    options_how_t how = job_plugin_how(job, section, tables, given, given_count);
+    how.other = other;
     const lh_status_t status = options_parse(&how);
     if (status != LH_OK) {
         mem_free(config);
@@ -352,26 +355,19 @@ lh_status_t job_parse_plugin(const job_t *job, const char *section, const option
     return LH_OK;
 }
 
+lh_status_t job_parse_plugin(const job_t *job, const char *section, const option_table_t *table,
+                             const option_given_t *given, uint32_t given_count, void **out)
+{
+    return parse_config(job, section, table, given, given_count, NULL, out);
+}
+
 lh_status_t job_parse_transport(const job_t *job, uint32_t scope, const option_table_t *table,
                                 const option_table_t *other, void **out)
 {
     lh_assert(scope > 0 && scope < JOB_SCOPES);
     char section[32];
     (void)snprintf(section, sizeof(section), "transport.%s", job_scope_names[scope]);
-    void *config = mem_new(table->config_size);
-    if (config == NULL) return LH_NO_MEMORY;
-
-    option_table_t tables[2] = {{0}, *table};
-    tables[1].config = config;
-    options_how_t how = job_plugin_how(job, section, tables, NULL, 0);
-    how.other = other;
-    const lh_status_t status = options_parse(&how);
-    if (status != LH_OK) {
-        mem_free(config);
-        return status;
-    }
-    *out = config;
-    return LH_OK;
+    return parse_config(job, section, table, NULL, 0, other, out);
 }
 
 void job_free_config(const option_table_t *table, void *config)

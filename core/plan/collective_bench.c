@@ -263,47 +263,45 @@ static lh_status_t check_once(rig_t *r, uint32_t i, uint64_t *wrong)
     return status;
 }
 
-/* Every rank takes rank 0's word for how often. */
-static lh_status_t agree_runs(rig_t *r, double seconds, uint32_t *runs)
+/* A number of each rank: *sum of all, *first is rank 0's. */
+static lh_status_t numbers_gather(rig_t *r, uint64_t mine, uint64_t *first, uint64_t *sum)
 {
-    const budget_t *budget = r->budget;
-    double wanted = budget->seconds / (seconds + 1e-7);
-    if (wanted > budget->most_runs) wanted = budget->most_runs;
-    if (wanted < budget->least_runs) wanted = budget->least_runs;
-    uint64_t mine = (uint64_t)wanted;
     uint64_t *all = mem_array(r->group->size, sizeof(*all));
     if (all == NULL) return LH_NO_MEMORY;
     const lh_status_t status = control_gather(r->control, &mine, sizeof(mine), all);
-    if (status == LH_OK) *runs = (uint32_t)all[0];
+    *first = all[0];
+    *sum = 0;
+    for (uint32_t m = 0; status == LH_OK && m < r->group->size; m++)
+        *sum += all[m];
     mem_free(all);
     return status;
 }
 
-static lh_status_t sum_wrong(rig_t *r, uint64_t *wrong)
+/* How often a size is run that takes so long, within the budget. Every rank takes rank 0's word, as
+ * their clocks differ and all must run it as often. */
+static lh_status_t agree_runs(rig_t *r, double seconds, uint64_t *runs)
 {
-    uint64_t *all = mem_array(r->group->size, sizeof(*all));
-    if (all == NULL) return LH_NO_MEMORY;
-    const lh_status_t status = control_gather(r->control, wrong, sizeof(*wrong), all);
-    *wrong = 0;
-    for (uint32_t m = 0; status == LH_OK && m < r->group->size; m++)
-        *wrong += all[m];
-    mem_free(all);
-    return status;
+    const budget_t *budget = r->budget;
+    uint64_t sum;
+    double wanted = budget->seconds / (seconds + 1e-7);
+    if (wanted > budget->most_runs) wanted = budget->most_runs;
+    if (wanted < budget->least_runs) wanted = budget->least_runs;
+    return numbers_gather(r, (uint64_t)wanted, runs, &sum);
 }
 
 static lh_status_t measure(rig_t *r, uint32_t i, collective_bench_row_t *out)
 {
-    uint32_t runs = 0;
+    uint64_t runs = 0, own;
     double seconds = 0;
     lh_status_t status = check_once(r, i, &out->wrong);
     memset(r->whole, 0, r->bytes);
     for (uint32_t k = 0; status == LH_OK && k < WARM_RUNS; k++)
         status = run_once(r, r->plans[i], &seconds);
     if (status == LH_OK) status = agree_runs(r, seconds, &runs);
-    for (uint32_t k = 0; status == LH_OK && k < runs; k++)
+    for (uint64_t k = 0; status == LH_OK && k < runs; k++)
         status = run_once(r, r->plans[i], &r->times[k]);
     if (status == LH_OK) status = check_once(r, i, &out->wrong);
-    if (status == LH_OK) status = sum_wrong(r, &out->wrong);
+    if (status == LH_OK) status = numbers_gather(r, out->wrong, &own, &out->wrong);
     if (status != LH_OK) return status;
     qsort(r->times, runs, sizeof(*r->times), by_time);
     out->seconds = r->times[runs / 2];

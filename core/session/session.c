@@ -90,26 +90,19 @@ static lh_status_t groups_new(const job_t *job, const parameters_t *parameters, 
 
 /* ---- the session ---- */
 
-/* A comma-separated list of names, each handed to `each`. */
-static lh_status_t for_names(const char *list, lh_status_t (*each)(session_t *s, const char *name),
-                             session_t *s)
+/* Plugins that are named for their ops alone: a comma-separated list, or NULL. */
+static lh_status_t load_ops(session_t *s, const char *list)
 {
     if (list == NULL) return LH_OK;
     char *copy = mem_text(list), *rest = NULL;
-    if (copy == NULL) return LH_NO_MEMORY;
-
-    lh_status_t status = LH_OK;
-    for (char *name = strtok_r(copy, ",", &rest); name != NULL && status == LH_OK;
-         name = strtok_r(NULL, ",", &rest))
-        status = each(s, text_trim(name));
+    lh_status_t status = copy == NULL ? LH_NO_MEMORY : LH_OK;
+    for (char *name = status == LH_OK ? strtok_r(copy, ",", &rest) : NULL;
+         name != NULL && status == LH_OK; name = strtok_r(NULL, ",", &rest)) {
+        const plugin_t *plugin;
+        status = registry_find(s->registry, text_trim(name), &plugin);
+    }
     mem_free(copy);
     return status;
-}
-
-static lh_status_t load_ops(session_t *s, const char *name)
-{
-    const plugin_t *plugin;
-    return registry_find(s->registry, name, &plugin);
 }
 
 static lh_status_t load_plugins(session_t *s, bool frozen)
@@ -119,7 +112,7 @@ static lh_status_t load_plugins(session_t *s, bool frozen)
                                        &s->model_plugin);
     if (status == LH_OK && job->device.plugin != NULL)
         status = registry_load(s->registry, LH_KIND_DEVICE, job->device.plugin, &s->device_plugin);
-    if (status == LH_OK) status = for_names(job->model.ops, load_ops, s);
+    if (status == LH_OK) status = load_ops(s, job->model.ops);
     if (status != LH_OK || frozen) return status;
 
     status = registry_load(s->registry, LH_KIND_OPTIMIZER, job->optimizer.plugin,
