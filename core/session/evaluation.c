@@ -29,18 +29,11 @@ lh_status_t evaluation_new(const evaluation_how_t *how, evaluation_t **out)
     if (e == NULL) return LH_NO_MEMORY;
     e->how = *how;
     e->tokens = how->sequences * how->rows;
-    e->batch.max_documents = how->max_documents;
-    e->batch.tokens = mem_array(e->tokens, sizeof(int32_t));
-    e->batch.labels = mem_array(e->tokens, sizeof(int32_t));
-    e->batch.positions = mem_array(e->tokens, sizeof(int32_t));
-    e->batch.weights = mem_array(e->tokens, sizeof(float));
-    e->batch.starts = mem_array(how->max_documents + 1, sizeof(int32_t));
     e->stats = mem_array(3 * e->tokens, sizeof(float));
 
-    lh_status_t status = LH_OK;
-    if (e->batch.tokens == NULL || e->batch.labels == NULL || e->batch.positions == NULL ||
-        e->batch.weights == NULL || e->batch.starts == NULL || e->stats == NULL)
-        status = LH_NO_MEMORY;
+    lh_status_t status = session_rows_new(e->tokens, how->max_documents + 1, &e->batch);
+    e->batch.max_documents = how->max_documents;
+    if (e->stats == NULL) status = LH_NO_MEMORY;
     schedule_t *schedule = NULL;
     if (status == LH_OK) status = schedule_forward(1, &schedule);
     if (status == LH_OK) {
@@ -66,29 +59,16 @@ void evaluation_free(evaluation_t *e)
     mem_free(e->all);
     mem_free(e->mine);
     mem_free(e->stats);
-    mem_free(e->batch.starts);
-    mem_free(e->batch.weights);
-    mem_free(e->batch.positions);
-    mem_free(e->batch.labels);
-    mem_free(e->batch.tokens);
+    session_rows_free(&e->batch);
     mem_free(e);
 }
 
 static lh_status_t score(evaluation_t *e)
 {
-    const uint64_t bytes = e->tokens * 4;
-    const batch_rows_t *b = &e->batch;
-    program_t *p = e->program;
-
-    lh_status_t status = program_input(p, LH_INPUT_TOKENS, b->tokens, bytes);
-    if (status == LH_OK) status = program_input(p, LH_INPUT_POSITIONS, b->positions, bytes);
+    lh_status_t status = session_rows_give(&e->batch, 1, e->tokens, e->program);
+    if (status == LH_OK) status = program_run(e->program, 0);
     if (status == LH_OK)
-        status = program_input(p, LH_INPUT_STARTS, b->starts, (b->max_documents + 1) * 4);
-    if (status == LH_OK) status = program_input(p, LH_INPUT_LABELS, b->labels, bytes);
-    if (status == LH_OK) status = program_input(p, LH_INPUT_WEIGHTS, b->weights, bytes);
-    if (status == LH_OK) status = program_run(p, 0);
-    if (status == LH_OK)
-        status = program_output(p, OUTPUT_STATS, e->stats, 3 * e->tokens * sizeof(float));
+        status = program_output(e->program, OUTPUT_STATS, e->stats, 3 * e->tokens * sizeof(float));
     return status;
 }
 

@@ -6,6 +6,7 @@
 #include <stdio.h>
 
 #include <base/memory.h>
+#include <engine/program.h>
 #include <engine/weights.h>
 #include <plugin/host.h>
 
@@ -297,6 +298,43 @@ lh_status_t session_update(session_t *s, uint32_t micro_batches, program_t **out
                     s->job->path);
     const update_how_t how = session_update_how(s, s->world, micro_batches);
     return update_new(s->engine, s->weights, &how, out);
+}
+
+lh_status_t session_rows_new(uint64_t tokens, uint64_t starts, batch_rows_t *out)
+{
+    *out = (batch_rows_t){.tokens = mem_array(tokens, sizeof(int32_t)),
+                          .labels = mem_array(tokens, sizeof(int32_t)),
+                          .positions = mem_array(tokens, sizeof(int32_t)),
+                          .weights = mem_array(tokens, sizeof(float)),
+                          .starts = mem_array(starts, sizeof(int32_t))};
+    const bool all = out->tokens != NULL && out->labels != NULL && out->positions != NULL &&
+                     out->weights != NULL && out->starts != NULL;
+    return all ? LH_OK : LH_NO_MEMORY;
+}
+
+void session_rows_free(batch_rows_t *rows)
+{
+    mem_free(rows->tokens);
+    mem_free(rows->labels);
+    mem_free(rows->positions);
+    mem_free(rows->weights);
+    mem_free(rows->starts);
+    *rows = (batch_rows_t){0};
+}
+
+lh_status_t session_rows_give(const batch_rows_t *rows, uint64_t micro_batches, uint64_t tokens,
+                              program_t *program)
+{
+    lh_assert(micro_batches > 0 && tokens > 0);
+    const uint64_t bytes = micro_batches * tokens * 4;
+    const uint64_t starts = micro_batches * (rows->max_documents + 1) * 4;
+    lh_status_t status = program_input(program, LH_INPUT_TOKENS, rows->tokens, bytes);
+    if (status == LH_OK)
+        status = program_input(program, LH_INPUT_POSITIONS, rows->positions, bytes);
+    if (status == LH_OK) status = program_input(program, LH_INPUT_STARTS, rows->starts, starts);
+    if (status == LH_OK) status = program_input(program, LH_INPUT_LABELS, rows->labels, bytes);
+    if (status == LH_OK) status = program_input(program, LH_INPUT_WEIGHTS, rows->weights, bytes);
+    return status;
 }
 
 static void free_config(const plugin_t *plugin, void *config)

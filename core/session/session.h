@@ -4,6 +4,7 @@
 #define SESSION_SESSION_H
 
 #include <config/job.h>
+#include <data/batches.h>
 #include <engine/engine.h>
 #include <graph/op_table.h>
 #include <parallel/update.h>
@@ -66,6 +67,14 @@ void session_close(session_t *s); /* NULL does nothing */
 
 /* Refuses a [train] sequence that is longer than what the model is made for. */
 lh_status_t session_check_sequence(const session_t *s) LH_MUST_CHECK;
+
+/* Rows of sequences for programs that read them: `tokens` of each kind and `starts` document starts,
+ * of value 0; max_documents is the caller's to set. What was taken before a failure is in *out. */
+lh_status_t session_rows_new(uint64_t tokens, uint64_t starts, batch_rows_t *out) LH_MUST_CHECK;
+void session_rows_free(batch_rows_t *rows);
+/* Gives a program its inputs from rows: micro-batches of `tokens` tokens each, one after the other. */
+lh_status_t session_rows_give(const batch_rows_t *rows, uint64_t micro_batches, uint64_t tokens,
+                              program_t *program) LH_MUST_CHECK;
 
 /* What the optimizer step is made of, for a rank of `world` (NULL: alone). */
 update_how_t session_update_how(session_t *s, const world_t *world, uint32_t micro_batches);

@@ -71,16 +71,10 @@ static lh_status_t batch_dump(const char *path, batches_t *data, uint64_t count,
 {
     text_t temporary = {0};
     text_printf(&temporary, "%s.tmp", path);
-    batch_rows_t rows = {.tokens = mem_array(batch * sequence, 4),
-                         .labels = mem_array(batch * sequence, 4),
-                         .positions = mem_array(batch * sequence, 4),
-                         .weights = mem_array(batch * sequence, 4),
-                         .starts = mem_array(max_documents + 1, 4),
-                         .max_documents = max_documents};
-    lh_status_t status = text_status(&temporary);
-    if (rows.tokens == NULL || rows.labels == NULL || rows.positions == NULL ||
-        rows.weights == NULL || rows.starts == NULL)
-        status = LH_NO_MEMORY;
+    batch_rows_t rows;
+    lh_status_t status = session_rows_new(batch * sequence, max_documents + 1, &rows);
+    rows.max_documents = max_documents;
+    if (status == LH_OK) status = text_status(&temporary);
     if (status == LH_OK) {
         (void)sys()->unlink(temporary.data); /* of a run that was killed here */
         status = write_file(temporary.data, data, count, batch, sequence, &rows);
@@ -88,11 +82,7 @@ static lh_status_t batch_dump(const char *path, batches_t *data, uint64_t count,
     if (status == LH_OK && sys_rename(temporary.data, path) != 0)
         status = fail_io(errno, "%s: cannot rename %s to it", path, temporary.data);
     if (status != LH_OK && !temporary.failed) (void)sys()->unlink(temporary.data);
-    mem_free(rows.starts);
-    mem_free(rows.weights);
-    mem_free(rows.positions);
-    mem_free(rows.labels);
-    mem_free(rows.tokens);
+    session_rows_free(&rows);
     text_free(&temporary);
     return status;
 }
@@ -256,8 +246,7 @@ static lh_status_t run_round(trainer_t *t, uint64_t i)
     const batch_share_t *share = &t->layout.share;
     const uint64_t count = t->programs.schedule->round_micro_batches;
     lh_assert((i + 1) * count <= share->passes);
-    const uint64_t bytes = count * share->rows * t->job->train.sequence * 4;
-    const batch_rows_t *b = &t->batch[i * count];
+    const uint64_t tokens = share->rows * t->job->train.sequence;
     int32_t(*seeds)[4] = t->seeds + i * count;
     /* Random ops mix these words into their counter: seed of the job, step, and the index of the
      * sequence in the global batch. Neither rank nor micro-batch stands in it. */
@@ -270,12 +259,7 @@ static lh_status_t run_round(trainer_t *t, uint64_t i)
     }
     program_t *p = t->programs.train;
 
-    lh_status_t status = program_input(p, LH_INPUT_TOKENS, b->tokens, bytes);
-    if (status == LH_OK) status = program_input(p, LH_INPUT_POSITIONS, b->positions, bytes);
-    if (status == LH_OK)
-        status = program_input(p, LH_INPUT_STARTS, b->starts, count * (b->max_documents + 1) * 4);
-    if (status == LH_OK) status = program_input(p, LH_INPUT_LABELS, b->labels, bytes);
-    if (status == LH_OK) status = program_input(p, LH_INPUT_WEIGHTS, b->weights, bytes);
+    lh_status_t status = session_rows_give(&t->batch[i * count], count, tokens, p);
     if (status == LH_OK && program_has_input(p, LH_INPUT_SEED))
         status = program_input(p, LH_INPUT_SEED, seeds, count * sizeof(seeds[0]));
     if (status == LH_OK) status = program_run(p, (uint32_t)i);

@@ -383,16 +383,11 @@ static lh_status_t make_batches(trainer_t *t)
     const uint64_t documents = t->layout.train.max_documents;
     t->batch = mem_array(passes, sizeof(*t->batch));
     if (t->batch == NULL) return LH_NO_MEMORY;
-    batch_rows_t *b = &t->batch[0];
-    b->tokens = mem_array(passes * tokens, sizeof(int32_t));
-    b->labels = mem_array(passes * tokens, sizeof(int32_t));
-    b->positions = mem_array(passes * tokens, sizeof(int32_t));
-    b->weights = mem_array(passes * tokens, sizeof(float));
-    b->starts = mem_array(passes * (documents + 1), sizeof(int32_t));
+    const lh_status_t status = session_rows_new(passes * tokens, passes * (documents + 1),
+                                                &t->batch[0]);
+    const batch_rows_t *b = &t->batch[0];
     t->seeds = mem_array(passes, sizeof(*t->seeds));
-    if (b->tokens == NULL || b->labels == NULL || b->positions == NULL || b->weights == NULL ||
-        b->starts == NULL || t->seeds == NULL)
-        return LH_NO_MEMORY;
+    if (status != LH_OK || t->seeds == NULL) return LH_NO_MEMORY;
     for (uint64_t i = 0; i < passes; i++)
         t->batch[i] = (batch_rows_t){.max_documents = documents,
                                      .tokens = b->tokens + i * tokens,
@@ -596,13 +591,7 @@ void trainer_close(trainer_t *t)
     step_programs_free(&t->programs);
     batches_close(t->data);
     batches_close(t->valid);
-    if (t->batch != NULL) {
-        mem_free(t->batch[0].tokens);
-        mem_free(t->batch[0].labels);
-        mem_free(t->batch[0].positions);
-        mem_free(t->batch[0].weights);
-        mem_free(t->batch[0].starts);
-    }
+    if (t->batch != NULL) session_rows_free(&t->batch[0]);
     mem_free(t->seeds);
     mem_free(t->batch);
     mem_free(t->step_rows);
