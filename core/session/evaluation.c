@@ -1,4 +1,9 @@
-/* evaluation.c - fills the scoring program's inputs and adds up what comes out. */
+/* evaluation.c - fills the scoring program's inputs and adds up what comes out.
+ *
+ * * Ranks take runs of a split in turn, and each keeps the sum of each of its runs apart. They are
+ * gathered and added in the order of runs, so the result does not depend on how many ranks there
+ * were. Documents are packed greedily in the order of the file: attention does not reach over their
+ * borders, so what stands beside a document does not change its loss. */
 #include <session/evaluation.h>
 
 #include <math.h>
@@ -8,6 +13,7 @@
 #include <engine/program.h>
 #include <program/schedule.h>
 
+/* One set of buffers, used again for every run. */
 struct evaluation {
     evaluation_how_t how;
     program_t *program;
@@ -63,6 +69,7 @@ void evaluation_free(evaluation_t *e)
     mem_free(e);
 }
 
+/* Blocks until the device is done. */
 static lh_status_t score(evaluation_t *e)
 {
     lh_status_t status = session_rows_give(&e->batch, 1, e->tokens, e->program);
@@ -79,11 +86,13 @@ static void add_rows(const evaluation_t *e, uint64_t begin, uint64_t end, evalua
     for (uint64_t i = begin; i < end; i++) {
         const float *s = e->stats + 3 * i;
         if (e->batch.weights[i] == 0) continue;
+        /* log-sum-exp with the largest logit taken out: log(sum) + max - label. */
         sum->nll += log((double)s[1]) + (double)s[0] - (double)s[2];
         sum->tokens++;
     }
 }
 
+/* Weight 0 takes a token out of the loss; the other values must only be legal ones. */
 static void clear(evaluation_t *e)
 {
     memset(e->batch.tokens, 0, e->tokens * sizeof(int32_t));
@@ -106,7 +115,8 @@ static lh_status_t score_run(evaluation_t *e, batches_t *data, uint64_t first, u
     return status;
 }
 
-/* Room for the sums of this rank's passes and of everybody's. */
+/* Room for the sums of this rank's passes and of everybody's. Grown only; both arrays are lost on
+ * failure, and passes says so. */
 static lh_status_t sums_room(evaluation_t *e, uint64_t passes)
 {
     if (passes <= e->passes) return LH_OK;
@@ -130,6 +140,8 @@ static lh_status_t sums_gather(evaluation_t *e, uint64_t passes)
     return LH_OK;
 }
 
+/* A rank that has no run left in the last pass computes one of padding: the passes of all ranks
+ * must be as many, as a model's program may gather values from others. */
 lh_status_t evaluation_split(evaluation_t *e, batches_t *data, uint64_t runs, evaluation_sum_t *out)
 {
     const uint64_t samples = batches_samples(data), rows = e->how.sequences;
@@ -157,7 +169,9 @@ lh_status_t evaluation_split(evaluation_t *e, batches_t *data, uint64_t runs, ev
     return LH_OK;
 }
 
-/* Puts a document's predicted rows behind `used`; what is behind it stays padding. */
+/* Puts a document's predicted rows behind `used`; what is behind it stays padding. Positions begin
+ * at 0 in each document. starts[number + 1] is set, too, so that a document's end is known before
+ * the next is placed. */
 static void place(evaluation_t *e, const evaluation_document_t *d, uint64_t used, uint64_t number)
 {
     lh_assert(used + d->count - 1 <= e->tokens && number < e->batch.max_documents);
@@ -171,6 +185,7 @@ static void place(evaluation_t *e, const evaluation_document_t *d, uint64_t used
     e->batch.starts[number + 1] = (int32_t)(used + d->count - 1);
 }
 
+/* Documents of fewer than two ids take no room but are still told to each, with 0 tokens. */
 lh_status_t evaluation_documents(
     evaluation_t *e, const evaluation_document_t *documents, uint64_t count,
     void (*each)(void *context, uint64_t document, const evaluation_sum_t *sum), void *context)

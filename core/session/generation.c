@@ -1,4 +1,8 @@
-/* generation.c - a prompt goes through in pieces of PREFILL rows, then one row a token. */
+/* generation.c - a prompt goes through in pieces of PREFILL rows, then one row a token.
+ *
+ * The last piece of a prompt is padded to PREFILL rows with its own last token. The cache rows of
+ * that padding are garbage, but length tells which rows count, and the tokens that follow are
+ * written over them. */
 #include <session/generation.h>
 
 #include <math.h>
@@ -23,6 +27,8 @@ struct generation {
     int32_t length; /* rows in the cache */
 };
 
+/* capacity: rows of the cache, a multiple of PREFILL, so that a padded piece never runs over its
+ * end. */
 static lh_status_t new_program(generation_t *g, uint64_t rows, uint64_t capacity, program_t **out)
 {
     const program_how_t how = {
@@ -99,6 +105,8 @@ static lh_status_t generation_feed(generation_t *g, program_t *p, uint64_t rows,
     return status;
 }
 
+/* last points at the logits behind the last token so far: of the prompt's last row, then of the
+ * only row. */
 lh_status_t generation_run(generation_t *g, const int32_t *prompt, uint64_t prompt_count,
                            int32_t end, void (*each)(void *context, int32_t id), void *context,
                            int32_t *out, uint64_t *out_count)
@@ -138,6 +146,8 @@ typedef struct candidate {
     uint32_t id;
 } candidate_t;
 
+/* Buffers for one pick; weights holds exp((logit - largest) / temperature) in the order of
+ * candidates. */
 struct sampler {
     sampling_t how;
     uint64_t vocab;
@@ -178,6 +188,7 @@ void generation_sampler_free(sampler_t *s)
     mem_free(s);
 }
 
+/* The first of equals, as by_logit orders them. */
 static uint32_t sampling_likeliest(const float *logits, uint64_t vocab)
 {
     uint64_t best = 0;
@@ -193,6 +204,8 @@ static int by_logit(const void *a, const void *b)
     return x->id < y->id ? -1 : x->id > y->id;
 }
 
+/* Walks down the sorted list until a random share of the kept weight is used up. Sums are not
+ * normalized; both sides of each comparison are in the same unit. */
 uint32_t generation_sampler_pick(sampler_t *s, const float *logits, uint64_t index)
 {
     if (s->how.greedy) return sampling_likeliest(logits, s->vocab);
@@ -208,6 +221,8 @@ uint32_t generation_sampler_pick(sampler_t *s, const float *logits, uint64_t ind
                             s->how.temperature);
         total += s->weights[i];
     }
+    /* The smallest head of the list that has top_p of the weight; the one that crosses the border
+     * is in it. */
     double kept = 0;
     for (uint64_t i = 0; i < count; i++) {
         kept += s->weights[i];

@@ -1,12 +1,17 @@
 /* session/generation.h - continues a row of token ids, token by token, with a cache of keys and
- * values. */
+ * values.
+ *
+ * Two programs share one cache: one takes PREFILL rows at a time for the prompt, the other a single
+ * row for each new token. Both are planned for the longest text that was asked for, so nothing is
+ * allocated while text is made. */
 #ifndef SESSION_GENERATION_H
 #define SESSION_GENERATION_H
 
 #include <base/status.h>
 #include <session/session.h>
 
-/* Picks the next token from logits. */
+/* Picks the next token from logits. In the order in which they narrow the choice: temperature
+ * shapes the probabilities, top_k and then top_p cut the list. */
 typedef struct sampling {
     bool greedy;
     double temperature; /* > 0; ignored when greedy              */
@@ -16,16 +21,20 @@ typedef struct sampling {
 } sampling_t;
 
 typedef struct sampler sampler_t;
+/* vocab: how many logits may be picked from; those behind are rows that only fill up the embedding.
+ */
 lh_status_t generation_sampler_new(const sampling_t *how, uint64_t vocab,
                                    sampler_t **out) LH_MUST_CHECK;
 void generation_sampler_free(sampler_t *s);
 
 /* logits [vocab]; index numbers the token that is made, so that the same seed gives the same text
- * however generation is cut up. Equal logits: the lower id first. */
+ * however generation is cut up. Equal logits: the lower id first. A pure function of seed, index
+ * and logits. Not thread-safe, as it sorts in the sampler's buffers. */
 uint32_t generation_sampler_pick(sampler_t *s, const float *logits, uint64_t index);
 
 typedef struct generation generation_t;
 
+/* Stays unchanged while the generation lives; prompts of generation_run may be shorter. */
 typedef struct generation_how {
     session_t *session;  /* its engine is built here: no other program may follow */
     uint64_t prompt;     /* longest prompt, in tokens                            */
@@ -34,11 +43,13 @@ typedef struct generation_how {
     sampling_t sampling;
 } generation_how_t;
 
+/* Prompt and new tokens together must fit into what the model is made for. */
 lh_status_t generation_new(const generation_how_t *how, generation_t **out) LH_MUST_CHECK;
 void generation_free(generation_t *g); /* NULL does nothing */
 
 /* Writes up to `tokens` new ids after the prompt; ends early behind an id equal to `end` (-1:
- * none), which is written too. each, if not NULL, sees every id as it is made. */
+ * none), which is written too. each, if not NULL, sees every id as it is made. May be called again
+ * with another prompt; the cache begins anew. out has room for `tokens` ids. */
 lh_status_t generation_run(generation_t *g, const int32_t *prompt, uint64_t prompt_count,
                            int32_t end, void (*each)(void *context, int32_t id), void *context,
                            int32_t *out, uint64_t *out_count) LH_MUST_CHECK;

@@ -1,4 +1,8 @@
-/* link_record.c - links.json: {"version": 1, "links": [a row for each pair of sites]}. */
+/* link_record.c - links.json: {"version": 1, "links": [a row for each pair of sites]}.
+ *
+ * Tables of rows say which key holds which field of probe_figures_t; reading and writing walk the
+ * same tables, so a field that is added stands in one place. Numbers are bounded when they are
+ * read, as a file in the pipeline's folder may have been edited by hand. */
 #include <session/link_record.h>
 
 #include <math.h>
@@ -19,6 +23,8 @@ typedef struct number_row { /* a key of a row, and where its value lies in probe
 } number_row_t;
 
 #define AT(field) offsetof(probe_figures_t, field)
+/* By the type of the field: uint64_t; uint64_t there and back; double there and back, where -1 is
+ * "not measured"; uint32_t. */
 static const number_row_t whole_rows[] = {
     {"measured", AT(measured_s)}, {"took_ns", AT(took_ns)},   {"round_trip_ns", AT(round_trip_ns)},
     {"median_ns", AT(median_ns)}, {"p99_ns", AT(p99_ns)},     {"loaded_ns", AT(loaded_ns)},
@@ -31,6 +37,7 @@ static const number_row_t share_rows[] = {{"loss", AT(loss)}, {"loss_most", AT(l
 static const number_row_t small_rows[] = {{"choice", AT(choice)}, {"streams", AT(streams)}};
 #define COUNT(rows) (sizeof(rows) / sizeof((rows)[0]))
 
+/* Also for reading into figures, which no caller has const. */
 static void *field_of(const probe_figures_t *f, size_t offset)
 {
     return (char *)(uintptr_t)f + offset;
@@ -38,6 +45,7 @@ static void *field_of(const probe_figures_t *f, size_t offset)
 
 /* ---- reading ---- */
 
+/* Names file, row and key with what stands there. */
 static lh_status_t refuse(const char *path, size_t row, const char *key, const json_value_t *found,
                           const char *expected)
 {
@@ -96,6 +104,7 @@ static lh_status_t read_ways(const char *path, size_t row, const json_value_t *l
     return LH_OK;
 }
 
+/* A text that would be cut is refused: sites are compared by it. */
 static lh_status_t read_text(const char *path, size_t row, const char *key,
                              const json_value_t *value, char *out, size_t room)
 {
@@ -130,6 +139,7 @@ static lh_status_t read_row(const char *path, size_t row, const json_value_t *li
     return status == LH_OK ? read_ways(path, row, link, &p->figures) : status;
 }
 
+/* A row more than the file has, so that an empty list has an array, too. */
 static lh_status_t read_rows(const char *path, const json_value_t *root, probe_pair_t **out,
                              uint32_t *count)
 {
@@ -245,7 +255,9 @@ void link_record_text(const probe_pair_t *pairs, uint32_t count, text_t *out)
     json_close(&w);
 }
 
-/* Rows of the same link are replaced. */
+/* Rows of the same link are replaced. New rows first, so that they are kept where the record would
+ * be longer than it may be. A failed read of the old record was told as a warning, and it counts as
+ * empty. */
 static lh_status_t merge(const job_t *job, const probe_pair_t *pairs, uint32_t count,
                          probe_pair_t **out, uint32_t *all)
 {

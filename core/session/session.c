@@ -1,4 +1,7 @@
-/* session.c - opens what a job names, in the order that things depend on each other. */
+/* session.c - opens what a job names, in the order that things depend on each other.
+ *
+ * Options are parsed before anything is opened with them, and model and optimizer are opened before
+ * the engine: a plugin that dislikes its options says so before a device is touched. */
 #include <session/session.h>
 
 #include <fnmatch.h>
@@ -12,7 +15,9 @@
 
 /* ---- groups of parameters ---- */
 
-/* Sorts parameters by the globs of [group.NAME]. */
+/* Sorts parameters by the globs of [group.NAME]. Globs are those of fnmatch without flags, so a
+ * star matches dots, too. A list that is longer than the buffer matches nothing, and the group is
+ * then refused for matching nothing. */
 static bool groups_matches(const char *globs, const char *name)
 {
     char list[512], *rest = NULL;
@@ -23,7 +28,8 @@ static bool groups_matches(const char *globs, const char *name)
     return false;
 }
 
-/* A tied parameter is frozen with the one whose memory it shares. */
+/* A tied parameter is frozen with the one whose memory it shares. Storage decides and not the
+ * parameter: of two names for one memory none may be trained if the other is not. */
 static void groups_freeze(groups_t *g, const parameters_t *p, uint32_t parameter)
 {
     lh_assert(parameter < p->count);
@@ -31,6 +37,8 @@ static void groups_freeze(groups_t *g, const parameters_t *p, uint32_t parameter
         if (p->items[i].storage == p->items[parameter].storage) g->frozen[i] = true;
 }
 
+/* The first group that matches has a parameter, so the order of the INI counts. matched counts what
+ * this group got; a group that got nothing, as an earlier one took all, is refused too. */
 static lh_status_t group_fill(groups_t *g, const job_t *job, uint32_t index, const parameters_t *p)
 {
     lh_assert(index < job->group_count && index + 1 < g->count);
@@ -106,6 +114,8 @@ static lh_status_t load_ops(session_t *s, const char *list)
     return status;
 }
 
+/* The rule is named as plugin:rule. Its section is [rule.NAME], parsed here since the optimizer's
+ * plugin does not know it. */
 static lh_status_t load_plugins(session_t *s, bool frozen)
 {
     const job_t *job = s->job;
@@ -139,6 +149,7 @@ static lh_status_t load_plugins(session_t *s, bool frozen)
     return status;
 }
 
+/* Of every plugin that is loaded by now, those of [model] ops and the rule's included. */
 static lh_status_t make_op_table(session_t *s)
 {
     lh_status_t status = op_table_new(&s->ops);
@@ -150,6 +161,7 @@ static lh_status_t make_op_table(session_t *s)
     return status;
 }
 
+/* registry_configure keeps the config for functions of the plugin that the INI calls. */
 static lh_status_t session_parse(session_t *s, const char *section, const plugin_t *plugin,
                                  void **out)
 {
@@ -188,6 +200,8 @@ static lh_status_t open_model(session_t *s, const session_how_t *how)
     return s->model_plugin->model->open(s->model_plugin->host, s->model_config, &s->model);
 }
 
+/* All plugins are handed over, as any may bring kernels. A recorded engine has no device and is
+ * given the model plugin's host. */
 static lh_status_t open_engine(session_t *s, const session_how_t *how)
 {
     const uint32_t count = registry_count(s->registry);
@@ -209,7 +223,8 @@ static lh_status_t open_engine(session_t *s, const session_how_t *how)
     return status;
 }
 
-/* Sorts parameters into groups and freezes those that are not trained. */
+/* Sorts parameters into groups and freezes those that are not trained. Before any program is
+ * stated: which gradients there are depends on it. */
 static lh_status_t make_groups(session_t *s)
 {
     const parameters_t *p = weights_parameters(s->weights);
@@ -266,6 +281,7 @@ lh_status_t session_check_sequence(const session_t *s)
                 s->job->path, (unsigned long long)s->job->train.sequence, (unsigned long long)most);
 }
 
+/* Then the update program would have no inputs. */
 static bool trains_nothing(const session_t *s)
 {
     const uint32_t count = weights_parameters(s->weights)->count;
@@ -344,6 +360,7 @@ static void free_config(const plugin_t *plugin, void *config)
     job_free_config(&table, config);
 }
 
+/* The engine first: programs and weights in it hold pointers into all the rest. */
 void session_close(session_t *s)
 {
     if (s == NULL) return;

@@ -1,5 +1,10 @@
 /* session/session.h - what training, evaluation and generation share: the plugins that a job names,
- * its model, one open device and the weights on it. */
+ * its model, one open device and the weights on it.
+ *
+ * A session holds everything that depends on the job and on nothing else: no data, no programs, no
+ * other rank but through comm. It is opened the same way whether the model is trained, evaluated,
+ * planned or only recorded; what differs is said in session_how_t. One thread uses a session at a
+ * time. */
 #ifndef SESSION_SESSION_H
 #define SESSION_SESSION_H
 
@@ -10,8 +15,9 @@
 #include <parallel/update.h>
 #include <plugin/registry.h>
 
-/* The parameter groups of a job: [optimizer], then every [group.NAME], and which
- * of them each parameter is in. Needs no device. */
+/* The parameter groups of a job: [optimizer], then every [group.NAME], and which of them each
+ * parameter is in. Needs no device. Owned by the session. Group 0 has what no [group.NAME] matches.
+ */
 typedef struct groups {
     optimizer_group_t *list; /* [optimizer], then [group.NAME] in order */
     double *rates;           /* factor on the learning rate */
@@ -20,6 +26,8 @@ typedef struct groups {
     bool *frozen; /* [parameters] by the model or a group */
 } groups_t;
 
+/* Strings and lists are the caller's. job, registry, comm and world outlive the session; variants
+ * is read until engine_build. */
 typedef struct session_how {
     const job_t *job;
     registry_t *registry;
@@ -28,19 +36,26 @@ typedef struct session_how {
     uint32_t given_count;
     lh_dtype_t compute;   /* 0: [train] precision */
     const char *variants; /* NULL, or those of the run that is resumed */
+    /* What of a session is left out. A recorded one has an engine without a device: it can state
+     * programs and tell what they would refuse, which is all that `check` needs. */
     bool frozen;          /* no optimizer: for evaluation and generation */
     bool recorded;        /* no device: programs are recorded, and never planned or built */
     comm_t *comm;         /* with others; NULL: alone, or planned only */
     const world_t *world; /* without comm: whose rank is planned; NULL: alone */
 } session_how_t;
 
+/* Fields that are pointers are owned, but for job, registry, the plugins, comm and world.
+ * optimizer, rule and groups are empty where it is frozen. */
 typedef struct session {
     const job_t *job;
     registry_t *registry;
     const plugin_t *model_plugin, *device_plugin, *optimizer_plugin;
+    /* Parsed options, each in the struct that its plugin's table describes. */
     void *model_config, *device_config, *optimizer_config;
     lh_model_t *model;
     lh_optimizer_t *optimizer;
+    /* In the order in which each needs the one before: ops of all plugins, the engine that has
+     * kernels for them, weights in that engine. */
     op_table_t *ops;
     engine_t *engine;
     weights_t *weights;
@@ -49,6 +64,8 @@ typedef struct session {
     const world_t *world;   /* NULL: alone */
     transfers_t *transfers; /* NULL: alone */
 
+    /* The rule may be another plugin's than the optimizer: which elements a rank updates, and how
+     * an element is updated, are two choices. */
     optimizer_rule_t rule; /* of [optimizer] */
     void *rule_config;
     option_table_t rule_table;
@@ -56,13 +73,18 @@ typedef struct session {
 } session_t;
 
 /* The model plugin's options: the INI's, what an import gives, and the vocabulary (0: theirs). The
- * caller frees *out with job_free_config. */
+ * caller frees *out with job_free_config. The vocabulary beats the INI and an import, which may
+ * both name another. */
 lh_status_t session_model_options(const job_t *job, const plugin_t *plugin, uint64_t vocab,
                                   const option_given_t *given, uint32_t given_count,
                                   void **out) LH_MUST_CHECK;
 
-/* Loads plugins, parses their options, opens model and device, makes the weights. */
+/* Loads plugins, parses their options, opens model and device, makes the weights. Refuses whatever
+ * of the job can be known without data. No memory of the device is taken yet; engine_build does
+ * that, after all programs are stated. */
 lh_status_t session_open(const session_how_t *how, session_t **out) LH_MUST_CHECK;
+/* After what others own of its engine's programs (step_programs_free), and after the communicator,
+ * whose memory lies here, is closed. */
 void session_close(session_t *s); /* NULL does nothing */
 
 /* Refuses a [train] sequence that is longer than what the model is made for. */
@@ -76,9 +98,11 @@ void session_rows_free(batch_rows_t *rows);
 lh_status_t session_rows_give(const batch_rows_t *rows, uint64_t micro_batches, uint64_t tokens,
                               program_t *program) LH_MUST_CHECK;
 
-/* What the optimizer step is made of, for a rank of `world` (NULL: alone). */
+/* What the optimizer step is made of, for a rank of `world` (NULL: alone). Also for ranks other
+ * than this one: shards of any rank can be computed from it without planning a program. */
 update_how_t session_update_how(session_t *s, const world_t *world, uint32_t micro_batches);
-/* The optimizer step; before session programs that train and before engine_build. */
+/* The optimizer step; before session programs that train and before engine_build. Sets s->transfers
+ * where there are other ranks. A model of which every parameter is frozen is refused. */
 lh_status_t session_update(session_t *s, uint32_t micro_batches, program_t **out) LH_MUST_CHECK;
 
 #endif

@@ -17,7 +17,8 @@ static lh_status_t row_name(const parameter_t *p, const char *state, char **out)
     return LH_OK;
 }
 
-/* The part of a row that this rank saves. */
+/* The part of a row that this rank saves. own_extent: the state is not cut as its parameter is, so
+ * the whole goes with whoever owns element 0. */
 static lh_slice_t owned_part(const snapshot_t *s, const snapshot_row_t *row, bool own_extent)
 {
     const lh_slice_t owned = weights_owned(s->weights, row->parameter);
@@ -26,6 +27,8 @@ static lh_slice_t owned_part(const snapshot_t *s, const snapshot_row_t *row, boo
     return owned.begin < owned.end ? owned : nothing;
 }
 
+/* Refused is a layout by which a rank would have to save what it does not hold: a mistake of an
+ * optimizer plugin. */
 static lh_status_t save_row(snapshot_t *s, uint32_t index, bool own_extent)
 {
     lh_assert(index < s->row_count);
@@ -45,6 +48,7 @@ static lh_status_t save_row(snapshot_t *s, uint32_t index, bool own_extent)
     return LH_OK;
 }
 
+/* What this rank holds none of has no row. save is false for values that are only loaded. */
 static lh_status_t add_row(snapshot_t *s, uint32_t space, uint32_t index, bool save)
 {
     lh_assert(index < weights_parameters(s->weights)->count);
@@ -72,7 +76,9 @@ static lh_status_t add_row(snapshot_t *s, uint32_t space, uint32_t index, bool s
     return save ? save_row(s, s->row_count - 1, own_extent) : LH_OK;
 }
 
-/* The rest of a value that is whole beside a master that is cut: only a load sees it. */
+/* The rest of a value that is whole beside a master that is cut: only a load sees it. With FP32
+ * masters a value is a rounded copy. Where the value is held whole and the master only in part, a
+ * load must fill the rest of the value from the checkpoint itself. */
 static lh_status_t add_value(snapshot_t *s, uint32_t index)
 {
     lh_assert(index < weights_parameters(s->weights)->count);
@@ -84,6 +90,7 @@ static lh_status_t add_value(snapshot_t *s, uint32_t index)
     return add_row(s, SPACE_VALUE, index, false);
 }
 
+/* Kinds of optimizer state: 2 for Adam. */
 static uint32_t state_count(const weights_t *w)
 {
     uint32_t states = 0;
@@ -92,6 +99,7 @@ static uint32_t state_count(const weights_t *w)
     return states;
 }
 
+/* A tied parameter has no row of its own: storage names the one whose memory it shares. */
 static lh_status_t list_rows(snapshot_t *s)
 {
     const parameters_t *p = weights_parameters(s->weights);
@@ -138,6 +146,8 @@ void snapshot_free(snapshot_t *s)
     mem_free(s);
 }
 
+/* writer_place is shared memory with the writer's process, so this is the only copy that is made.
+ */
 static lh_status_t take_row(const snapshot_t *s, uint32_t index, writer_t *writer)
 {
     lh_assert(index < s->count && s->row_of[index] < s->row_count);
@@ -158,6 +168,8 @@ lh_status_t snapshot_take(const snapshot_t *s, writer_t *writer)
     return status;
 }
 
+/* Space by space, so that the memory of one kind is given back before the next is copied: the peak
+ * is one kind and not all. */
 lh_status_t snapshot_take_last(const snapshot_t *s, writer_t *writer)
 {
     const uint32_t states = state_count(s->weights);
@@ -180,6 +192,8 @@ static void shape_text(uint32_t rank, const uint64_t *shape, char out[96])
     (void)snprintf(out + length, 96 - (size_t)length, "]");
 }
 
+/* Reads only the rows of shards that hold elements of this range; each is checked against its
+ * digest. */
 static lh_status_t load_row(const snapshot_t *s, checkpoint_t *from, const snapshot_row_t *want)
 {
     const manifest_tensor_t *have = checkpoint_find(from, want->name);
@@ -206,6 +220,7 @@ static lh_status_t load_row(const snapshot_t *s, checkpoint_t *from, const snaps
     return status;
 }
 
+/* First a look at names that the model lacks, as those would be lost in silence. */
 static lh_status_t load_once(const snapshot_t *s, checkpoint_t *from, bool states)
 {
     lh_status_t status = checkpoint_refuse_extra(from, weights_parameters(s->weights));
@@ -214,6 +229,7 @@ static lh_status_t load_once(const snapshot_t *s, checkpoint_t *from, bool state
     return status;
 }
 
+/* LH_IO is tried a second time: a network file system may fail once. */
 lh_status_t snapshot_load(const snapshot_t *s, checkpoint_t *from, bool states)
 {
     const lh_status_t status = load_once(s, from, states);
@@ -221,6 +237,8 @@ lh_status_t snapshot_load(const snapshot_t *s, checkpoint_t *from, bool states)
     return status == LH_IO && errno != ENOENT ? load_once(s, from, states) : status;
 }
 
+/* A run that trains may remove an old checkpoint while it is read here. Then one that is newer has
+ * been committed, so the search begins at the top again, up to TRIES times. */
 lh_status_t snapshot_load_newest(weights_t *w, const char *folder, const char *model, bool *found)
 {
     enum { TRIES = 16 };
@@ -239,7 +257,7 @@ lh_status_t snapshot_load_newest(weights_t *w, const char *folder, const char *m
         *found = status == LH_OK;
         const int error = errno;
         if (!*found && checkpoint_gone(newest->path) && tries++ < TRIES) {
-            below = UINT64_MAX; /* who removed it has saved a newer one before */
+            below = UINT64_MAX;
             status = LH_OK;
         } else if (!*found && checkpoint_lost(status, error)) {
             checkpoint_skip(below);
@@ -269,11 +287,13 @@ void snapshot_identity_tokenizer(uint64_t digest, text_t *out)
     if (digest != 0) text_printf(out, "tokenizer.content = %016llx\n", (unsigned long long)digest);
 }
 
+/* The lines must not depend on how printf shows NULL. */
 static const char *set_or_empty(const char *text)
 {
     return text == NULL ? "" : text;
 }
 
+/* The order of lines is part of the format only in so far as the first difference is told. */
 void snapshot_identity(const session_t *s, text_t *out)
 {
     const job_t *job = s->job;
@@ -310,7 +330,8 @@ static bool of_model(const char *line)
     return text_starts(line, "model.") || text_starts(line, "tokenizer.");
 }
 
-/* The first value that differs of those that both texts name: two lines. */
+/* The first value that differs of those that both texts name: two lines. Lines that only one of the
+ * texts has are no difference: a version that adds a line still resumes older checkpoints. */
 static bool find_difference(const char *then, const char *now, bool model, const char **then_line,
                             const char **now_line)
 {

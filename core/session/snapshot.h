@@ -1,5 +1,11 @@
 /* session/snapshot.h - the weights and optimizer state of a session as the tensors of a checkpoint.
- */
+ *
+ * Everything is saved as FP32 under logical names, without a trace of how ranks had cut it: so a
+ * checkpoint of 8 ranks at ZeRO 3 loads on one at ZeRO 0. The mapping between those names and what
+ * this rank holds is made once, as a list of rows.
+ *
+ * The second half tells which run a checkpoint belongs to: lines of text that are kept in the
+ * manifest and compared when it is opened again. */
 #ifndef SESSION_SNAPSHOT_H
 #define SESSION_SNAPSHOT_H
 
@@ -9,6 +15,8 @@
 #include <engine/engine.h>
 #include <session/session.h>
 
+/* space is SPACE_VALUE, SPACE_PARAMETER for masters, or SPACE_STATE + k for the k-th kind of state.
+ */
 typedef struct snapshot_row { /* what this rank holds of a logical tensor */
     char *name;               /* owned */
     uint32_t space, parameter, rank;
@@ -16,6 +24,8 @@ typedef struct snapshot_row { /* what this rank holds of a logical tensor */
     uint64_t begin, count;       /* elements of it      */
 } snapshot_row_t;
 
+/* Loading and saving have lists of their own: a load fills all that a rank holds, a save writes
+ * each element on one rank only. */
 typedef struct snapshot {
     weights_t *weights;
     snapshot_row_t *rows; /* what a load fills */
@@ -31,7 +41,8 @@ typedef struct snapshot {
 lh_status_t snapshot_new(weights_t *w, snapshot_t **out) LH_MUST_CHECK;
 void snapshot_free(snapshot_t *s); /* NULL does nothing */
 
-/* Copies all into the writer's places, which were laid out with s->tensors. */
+/* Copies all into the writer's places, which were laid out with s->tensors. Waits for the device
+ * and copies; training stands still for as long. */
 lh_status_t snapshot_take(const snapshot_t *s, writer_t *writer) LH_MUST_CHECK;
 /* The same for the last time: gives masters and each kind of state back as soon as they are copied.
  * After engine_finish. */
@@ -39,7 +50,9 @@ lh_status_t snapshot_take_last(const snapshot_t *s, writer_t *writer) LH_MUST_CH
 
 /* Fills what is held here from a checkpoint of any number of ranks, reading no more than that, a
  * second time where the disk failed; with `states` the optimizer's too. A tensor that is missing,
- * has another shape or has no place in the model is refused by name. */
+ * has another shape or has no place in the model is refused by name. Reads from disk straight into
+ * the weights. Where it fails some are overwritten: the caller loads another checkpoint or gives
+ * up. */
 lh_status_t snapshot_load(const snapshot_t *s, checkpoint_t *from, bool states) LH_MUST_CHECK;
 
 /* Weights alone, where there is no optimizer, from the newest checkpoint of a folder that gives
@@ -53,7 +66,7 @@ lh_status_t snapshot_load_newest(weights_t *w, const char *folder, const char *m
  * would be another run. */
 /* Appends "section.key = value" lines: the model's options, the data and its order, the batch and
  * the precision. Steps, schedule, evaluation and saving may change between runs and are not among
- * them. */
+ * them. out->failed tells if memory was lacking. */
 void snapshot_identity(const session_t *s, text_t *out);
 /* The part of it that says which model it is: where nothing is trained. */
 void snapshot_identity_model(const job_t *job, const plugin_t *plugin, const void *config,

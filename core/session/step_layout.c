@@ -15,7 +15,9 @@
 /* Rows of the table of document starts, 4 bytes each: a bound for data of very short documents. */
 enum { DOCUMENTS_LIMIT = 1 << 20 };
 
-/* How many documents `rows` sequences may hold: one each when they are joined. */
+/* How many documents `rows` sequences may hold: one each when they are joined. The bound decides
+ * how large the table of document starts is in every micro-batch's inputs. It is the data's own
+ * where that is known, since tokens as a bound would make the table as large as the batch. */
 static uint64_t documents_of(const job_t *job, uint64_t rows, uint64_t per_sample)
 {
     const job_train_t *train = &job->train;
@@ -26,6 +28,8 @@ static uint64_t documents_of(const job_t *job, uint64_t rows, uint64_t per_sampl
     return all > DOCUMENTS_LIMIT ? DOCUMENTS_LIMIT : all;
 }
 
+/* The held-out split is scored in runs of micro_batch sequences, whatever the number of ranks, so
+ * that its sum has the same bits on any. */
 step_layout_t step_layout(const job_t *job, uint32_t rank, uint32_t ranks,
                           uint64_t documents_per_sample)
 {
@@ -50,6 +54,7 @@ step_layout_t step_layout(const job_t *job, uint32_t rank, uint32_t ranks,
     return l;
 }
 
+/* The file's own mistakes were refused by schedule_read; here it is compared with the job. */
 static lh_status_t read_schedule(const job_t *job, uint32_t micro_batches, schedule_t **out)
 {
     const lh_status_t status = schedule_read(job->parallel.schedule, out);
@@ -62,6 +67,7 @@ static lh_status_t read_schedule(const job_t *job, uint32_t micro_batches, sched
         (unsigned long long)job->train.batch, (unsigned long long)job->train.micro_batch);
 }
 
+/* A schedule of the user's comes before `accumulation`, which then says nothing. */
 static lh_status_t make_schedule(const session_t *s, uint64_t passes, schedule_t **out)
 {
     const job_parallel_t *parallel = &s->job->parallel;
@@ -120,6 +126,8 @@ void step_programs_free(step_programs_t *p)
     *p = (step_programs_t){0};
 }
 
+/* steps * batch samples are asked for in training: the number of epochs, and with it the order of
+ * samples, depends on it as Megatron's does. */
 lh_status_t step_batches_open(const job_t *job, uint32_t split, uint32_t vocab, int32_t eod,
                               const batches_t *beside, batches_t **out)
 {
@@ -153,6 +161,8 @@ uint64_t step_documents(const job_t *job, const batches_t *train, const batches_
 
 enum { WHERE_BYTES = 512 };
 
+/* where holds the places by which sentences about a call begin; call_bind keeps pointers to them.
+ */
 struct step_calls {
     uint64_t steps;
     call_scope_t rate_scope, step_scope, save_scope;
@@ -168,7 +178,8 @@ static const call_variable_t step_variables[] = {{"step", CALL_U64},
                                                  {"tokens", CALL_U64}};
 static const call_variable_t save_variables[] = {{"step", CALL_U64}, {"loss", CALL_F64}};
 
-/* "train.ini:12: learning_rate", or the INI's name where the default stands. */
+/* "train.ini:12: learning_rate", or the INI's name where the default stands. A call is often the
+ * default of its option, and then there is no line to name. */
 static const char *calls_place(const job_t *job, const char *section, const char *key,
                                char out[WHERE_BYTES])
 {
@@ -183,6 +194,8 @@ static const char *calls_place(const job_t *job, const char *section, const char
     return out;
 }
 
+/* Names that a call may use, beside those of plugins (acme:function): the functions below, and the
+ * variables of the moment at which it is called. */
 static call_scope_t scope_of(registry_t *registry, const lh_host_t *host,
                              const call_variable_t *variables, uint32_t count)
 {
@@ -236,6 +249,8 @@ void step_calls_free(step_calls_t *b)
     mem_free(b);
 }
 
+/* The rate goes to the device as FP32, so a finite double that is none there is refused too. Called
+ * by every rank for itself; the functions are pure. */
 lh_status_t step_calls_rate(step_calls_t *b, uint64_t step, double *out)
 {
     lh_assert(b->rate != NULL);
@@ -253,6 +268,7 @@ lh_status_t step_calls_rate(step_calls_t *b, uint64_t step, double *out)
     return LH_OK;
 }
 
+/* The order of values is that of step_variables. */
 lh_status_t step_calls_after(step_calls_t *b, const step_facts_t *f)
 {
     if (b->after_step == NULL) return LH_OK;
@@ -285,11 +301,15 @@ static double rate_progress(uint64_t step, uint64_t begin, uint64_t total)
     return (double)(step - begin) / (double)(total - begin);
 }
 
+/* Each LH_FUNCTION makes a function and the description by which call_bind checks arguments and
+ * help prints them. total and warmup count steps; peak is a rate. */
 LH_FUNCTION(f64, constant, (f64, peak))
 {
     return peak;
 }
 
+/* Half a period of the cosine between warmup and total (Loshchilov and Hutter, SGDR, without
+ * restarts). */
 LH_FUNCTION(f64, warmup_cosine, (u64, step), (f64, peak), (u64, warmup), (u64, total))
 {
     if (step < warmup) return rate_warmed(step, peak, warmup);
@@ -302,6 +322,8 @@ LH_FUNCTION(f64, warmup_linear, (u64, step), (f64, peak), (u64, warmup), (u64, t
     return peak * (1 - rate_progress(step, warmup, total));
 }
 
+/* The decay is linear and counted from the end, so that a run can be made longer by moving total
+ * alone. */
 LH_FUNCTION(f64, warmup_stable_decay, (u64, step), (f64, peak), (u64, warmup), (u64, decay),
             (u64, total))
 {

@@ -1,8 +1,12 @@
-/* session/step_layout.h - what a training step of a job is on one of its ranks: the sequences of the
- * global batch that it takes, the order in which it takes them, and the programs that are run.
+/* session/step_layout.h - what a training step of a job is on one of its ranks: the sequences of
+ * the global batch that it takes, the order in which it takes them, and the programs that are run.
  *
- * `train` builds and runs these programs, `plan` and `bench device` plan them, `check` records
- * them. All of them take the step from here, so that what is checked and planned is what runs. */
+ * * `train` builds and runs these programs, `plan` and `bench device` plan them, `check` records
+ * them. All of them take the step from here, so that what is checked and planned is what runs.
+ *
+ * * A struct of plain numbers stands between the job and the programs so that any rank's step can
+ * be planned on any machine: step_layout asks for neither data nor ranks, and step_programs_new
+ * turns it into programs in whatever engine it is given. */
 #ifndef SESSION_STEP_LAYOUT_H
 #define SESSION_STEP_LAYOUT_H
 
@@ -15,6 +19,7 @@
 #include <session/evaluation.h>
 #include <session/session.h>
 
+/* Values; owns nothing. */
 typedef struct step_layout {
     batch_share_t share; /* of the global batch: this rank's sequences and micro-batches */
     program_how_t train; /* without its schedule */
@@ -26,6 +31,7 @@ typedef struct step_layout {
 step_layout_t step_layout(const job_t *job, uint32_t rank, uint32_t ranks,
                           uint64_t documents_per_sample);
 
+/* train and update belong to the engine; schedule and evaluation to this struct. */
 typedef struct step_programs {
     schedule_t *schedule; /* of this rank's micro-batches; a run of `train` is one of its rounds */
     program_t *train, *update;
@@ -34,11 +40,15 @@ typedef struct step_programs {
 
 /* Makes the schedule that the job names, and states the programs of a step in the session's engine;
  * engine_plan or engine_build comes after. ranks: who share the runs of an evaluation; NULL: alone,
- * or nothing is run. What was made before a failure is in *out, too. */
+ * or nothing is run. What was made before a failure is in *out, too. The update is stated before
+ * the pass, whose gradients it asks for. Refuses a schedule that has rows for another number of
+ * micro-batches than the rank makes. */
 lh_status_t step_programs_new(session_t *s, const step_layout_t *layout, const train_ranks_t *ranks,
                               step_programs_t *out) LH_MUST_CHECK;
 void step_programs_free(step_programs_t *p); /* the rest goes with the engine */
-/* Of what the bits of a step depend on: "depth", "breadth", or a digest of another table. */
+/* Of what the bits of a step depend on: "depth", "breadth", or a digest of another table. Part of a
+ * run's identity: sums of gradients are in the order of micro-batches in every table, but of a
+ * parameter that two parts share in the order of rows. */
 void step_accumulation_text(const job_t *job, const schedule_t *s, text_t *out);
 
 /* A split of the job's data, in the order in which training reads it. beside: as in batches_how_t. */
@@ -57,7 +67,9 @@ uint64_t step_documents(const job_t *job, const batches_t *train, const batches_
 typedef struct step_calls step_calls_t;
 
 /* [optimizer] learning_rate (variables: u64 step, u64 steps), [hook.after_step] (u64 step, f64
- * loss, f64 learning_rate, f64 norm, u64 tokens), [hook.before_save] (u64 step, f64 loss). */
+ * loss, f64 learning_rate, f64 norm, u64 tokens), [hook.before_save] (u64 step, f64 loss). Every
+ * call of the INI is parsed, its function found and its arguments checked here; what is left for a
+ * step is to run it. b is used by one thread. */
 lh_status_t step_calls_new(const job_t *job, registry_t *registry,
                            step_calls_t **out) LH_MUST_CHECK;
 void step_calls_free(step_calls_t *b); /* NULL does nothing */

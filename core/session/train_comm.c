@@ -1,4 +1,8 @@
-/* train_comm.c - how the ranks of a run talk. */
+/* train_comm.c - how the ranks of a run talk.
+ *
+ * * The numbers of a step go by an all-gather over the links: the control plane gathers before step
+ * 0 and between phases, through one process, and never in a step (control.h). Each rank has a fixed
+ * room of TRAIN_COMM_ROOM bytes in the gathered memory, so one plan serves every size up to it. */
 #include <session/train_comm.h>
 
 #include <stdio.h>
@@ -7,6 +11,8 @@
 #include <base/memory.h>
 #include <session/link_record.h>
 
+/* These three are train_ranks_t's functions. They may be called from the control thread only, as
+ * the plan is one and its memory, too. */
 static lh_status_t start(void *context, const void *mine, size_t bytes)
 {
     train_comm_t *t = context;
@@ -27,6 +33,7 @@ static lh_status_t finish(void *context, size_t bytes, void *all)
     return LH_OK;
 }
 
+/* The same size on all ranks, so all take the same way. */
 static lh_status_t gather(void *context, const void *mine, size_t bytes, void *all)
 {
     train_comm_t *t = context;
@@ -55,6 +62,7 @@ lh_status_t train_comm_open(train_comm_t *t, const train_comm_how_t *how)
     return comm_open(&comm, &t->comm);
 }
 
+/* F32 elements are only a unit to count bytes by: an all-gather copies and does not add. */
 static lh_status_t plan_numbers(train_comm_t *t, collective_t **out)
 {
     const size_t bytes = (size_t)t->ranks.size * TRAIN_COMM_ROOM;
@@ -72,6 +80,7 @@ static lh_status_t plan_numbers(train_comm_t *t, collective_t **out)
     return status == LH_OK ? collective_new(t->comm, &how, out) : status;
 }
 
+/* The numbers' plan first, so that what comm plans for all counts its staging, too. */
 static lh_status_t plan_all(train_comm_t *t, collective_t **numbers)
 {
     const lh_status_t status = plan_numbers(t, numbers);
@@ -100,6 +109,8 @@ static lh_status_t connect_known(train_comm_t *t)
     return LH_OK;
 }
 
+/* What was measured earlier of links between sites is handed over before connecting, which measures
+ * what is unknown or too old. */
 lh_status_t train_comm_connect(train_comm_t *t)
 {
     collective_t *numbers;
@@ -109,6 +120,7 @@ lh_status_t train_comm_connect(train_comm_t *t)
     return status;
 }
 
+/* The barrier keeps a rank that is done from closing links through which another still reads. */
 void train_comm_close(train_comm_t *t, bool together)
 {
     if (t->comm == NULL) return;
@@ -138,6 +150,8 @@ void train_agree_free(train_agree_t *a)
     *a = (train_agree_t){0};
 }
 
+/* By rank and from zero, in double: addition is not associative, and this order is the same
+ * everywhere. */
 static void ranks_sum(const train_agree_t *a, double *values, uint32_t count)
 {
     for (uint32_t k = 0; k < count; k++) {
@@ -187,6 +201,8 @@ lh_status_t train_agree_first(train_agree_t *a, void *value, size_t bytes)
     return status;
 }
 
+/* All ranks must call it, also those that are well. The first in the order of ranks speaks, so that
+ * all have the same sentence but for its own, which is not named. */
 lh_status_t train_agree_failure(train_agree_t *a, lh_status_t *status, char *sentence, size_t bytes)
 {
     typedef struct failure {
@@ -214,6 +230,7 @@ lh_status_t train_agree_failure(train_agree_t *a, lh_status_t *status, char *sen
     return gathered;
 }
 
+/* Neighbouring ranks that say the same are told together; of 64 alike one text is left. */
 static void join_texts(const char (*all)[AGREE_TEXT], uint32_t size, text_t *out)
 {
     for (uint32_t r = 0, end; r < size; r = end) {
@@ -228,6 +245,7 @@ static void join_texts(const char (*all)[AGREE_TEXT], uint32_t size, text_t *out
     }
 }
 
+/* Texts from others may lack a NUL in their last byte; it is set here. */
 lh_status_t train_agree_text(train_agree_t *a, const char *mine, text_t *out)
 {
     char own[AGREE_TEXT] = {0};

@@ -1,13 +1,23 @@
 /* session/train_comm.h - how the ranks of a run talk: the communicator that moves gradients and
- * values, and the small gathers of the host's own numbers. */
+ * values, and the small gathers of the host's own numbers.
+ *
+ * Two kinds of talk share the links. Collectives on gradients and values are planned as part of the
+ * step's programs and are no concern of this file. What is here are numbers of the host, some bytes
+ * a rank: they take a small collective of their own once links are up, and the control plane before
+ * that and for anything larger.
+ *
+ * An agreement is a gather of what all have, from which each rank computes the same answer by
+ * itself. No rank decides for others except by everybody's consent to take rank 0's word
+ * (train_agree_first). */
 #ifndef SESSION_TRAIN_COMM_H
 #define SESSION_TRAIN_COMM_H
 
 #include <base/text.h>
 #include <comm/comm.h>
 
-/* The other ranks of a run, as far as the trainer needs to agree with them on
- * numbers of the host: weights of a batch, losses, whether to save. */
+/* The other ranks of a run, as far as the trainer needs to agree with them on numbers of the host:
+ * weights of a batch, losses, whether to save. An interface of functions so that tests can play
+ * several ranks in one process. */
 typedef struct train_ranks {
     uint32_t rank, size;
     void *context;
@@ -21,12 +31,13 @@ typedef struct train_ranks {
 } train_ranks_t;
 
 enum { AGREE_MOST = 4, AGREE_SENTENCE = 512 };
+/* Belongs to one thread; its buffer makes a sum free of allocations, as it is done in each step. */
 typedef struct train_agree {    /* numbers of all ranks */
     const train_ranks_t *ranks; /* NULL: alone */
     double *all;                /* [size][AGREE_MOST] */
 } train_agree_t;
 
-/* ranks NULL, or of size 1: alone. */
+/* ranks NULL, or of size 1: alone. ranks must outlive it. */
 lh_status_t train_agree_new(const train_ranks_t *ranks, train_agree_t *out) LH_MUST_CHECK;
 void train_agree_free(train_agree_t *a);
 static inline uint32_t train_agree_rank(const train_agree_t *a)
@@ -40,7 +51,8 @@ static inline uint32_t train_agree_size(const train_agree_t *a)
 
 /* Each value becomes the sum over all ranks, added in their order: the same bits on all of them. */
 lh_status_t train_agree_sum(train_agree_t *a, double *values, uint32_t count) LH_MUST_CHECK;
-/* The same in two calls: the values travel while something else is done. */
+/* The same in two calls: the values travel while something else is done. count is that of the
+ * finish. Where the ranks have no two-call form this does nothing, and finish does it all. */
 lh_status_t train_agree_start(train_agree_t *a, const double *values, uint32_t count) LH_MUST_CHECK;
 lh_status_t train_agree_finish(train_agree_t *a, double *values, uint32_t count) LH_MUST_CHECK;
 /* What each rank says of itself (at most AGREE_TEXT bytes with its NUL) as one text, the same on
@@ -54,6 +66,7 @@ lh_status_t train_agree_failure(train_agree_t *a, lh_status_t *status, char *sen
 /* All ranks take what rank 0 gives. */
 lh_status_t train_agree_first(train_agree_t *a, void *value, size_t bytes) LH_MUST_CHECK;
 
+/* ranks.context points at the struct itself, so it can't be copied or moved once it is open. */
 typedef struct train_comm {
     train_ranks_t ranks; /* of train_agree_new and evaluation_new; context is this struct */
     comm_t *comm;
@@ -74,9 +87,11 @@ typedef struct train_comm_how {
     control_t *control; /* NULL: planned only, train_comm_connect is refused */
 } train_comm_how_t;
 
-/* Stays where it is while it is used. */
+/* Stays where it is while it is used. Makes the communicator and hears nothing from others yet. A
+ * planned one never will. */
 lh_status_t train_comm_open(train_comm_t *t, const train_comm_how_t *how) LH_MUST_CHECK;
-/* After engine_build or transfers_plan, when all else is planned: counts what that takes. */
+/* After engine_build or transfers_plan, when all else is planned: counts what that takes. For a
+ * session that is planned and never run. */
 lh_status_t train_comm_plan(train_comm_t *t) LH_MUST_CHECK;
 /* After engine_build: everything is planned. All ranks call it. */
 lh_status_t train_comm_connect(train_comm_t *t) LH_MUST_CHECK;
