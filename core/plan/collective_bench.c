@@ -1,4 +1,8 @@
-/* collective_bench.c - what each rank does: collectives, their clock and a look at their results. */
+/* collective_bench.c - what each rank does: collectives, their clock and a look at their results.
+ *
+ * * Ranks are processes, as in a job, with links and plugins of their own. Each runs the same
+ * sequence of collectives; a barrier before each run lets the clock of rank 0 measure the
+ * collective and not who came late. */
 #include <plan/collective_bench.h>
 
 #include <sched.h>
@@ -21,9 +25,11 @@
 
 /* ---- ranks of a measurement ---- */
 
+/* join_ns is how long ranks wait for each other before the first is missed. */
 enum { MOST_RANKS = 256 };
 static const uint64_t join_ns = 30000000000;
 
+/* What all ranks need to find rank 0: made before the fork, so that every child has it. */
 typedef struct meeting {
     secret_t *secret;
     int listener;
@@ -33,7 +39,7 @@ typedef struct meeting {
 } meeting_t;
 
 /* A processor for each rank where there are enough: two that share one would wait for each other's
- * turn. */
+ * turn. Counts the processors that this process may use, and takes the one of its number. */
 static void take_processor(uint32_t self, uint32_t size)
 {
     cpu_set_t mine, one;
@@ -47,6 +53,7 @@ static void take_processor(uint32_t self, uint32_t size)
     }
 }
 
+/* Plugins ask the host for the world; it is published for as long as the body runs. */
 static lh_status_t in_world(bench_rank_t *rank, const meeting_t *m,
                             lh_status_t (*body)(const bench_rank_t *rank))
 {
@@ -58,6 +65,8 @@ static lh_status_t in_world(bench_rank_t *rank, const meeting_t *m,
     return status;
 }
 
+/* Site s of m is a run of neighbouring ranks, as equal as whole numbers allow. The result of the
+ * body goes through control_close, which makes the first failure everybody's. */
 static lh_status_t as_rank(bench_rank_t *rank, const meeting_t *m, uint32_t self,
                            lh_status_t (*body)(const bench_rank_t *rank))
 {
@@ -85,7 +94,8 @@ static lh_status_t as_rank(bench_rank_t *rank, const meeting_t *m, uint32_t self
     return status;
 }
 
-/* What a rank prints on stdout is nobody's: rank 0 speaks for all. */
+/* What a rank prints on stdout is nobody's: rank 0 speaks for all. Never returns. It dies with its
+ * parent, so that a bench which is killed leaves no ranks behind. */
 static void be_child(bench_rank_t *rank, const meeting_t *m, uint32_t self,
                      lh_status_t (*body)(const bench_rank_t *rank))
 {
@@ -94,6 +104,7 @@ static void be_child(bench_rank_t *rank, const meeting_t *m, uint32_t self,
     _exit(status == LH_OK ? EXIT_DONE : status_exit_code(status));
 }
 
+/* The listener is open before the first fork, so no rank dials too early. */
 static lh_status_t open_meeting(meeting_t *m)
 {
     if (gethostname(m->host, sizeof(m->host)) != 0) m->host[0] = '\0';
@@ -103,6 +114,8 @@ static lh_status_t open_meeting(meeting_t *m)
     return status;
 }
 
+/* Where a fork fails those that were started are ended by a signal; they wait for a rank that will
+ * not come. */
 lh_status_t bench_ranks(registry_t *registry, const job_t *job, uint32_t size, uint32_t sites,
                         lh_status_t (*body)(const bench_rank_t *rank), const void *context)
 {
@@ -137,23 +150,30 @@ lh_status_t bench_ranks(registry_t *registry, const job_t *job, uint32_t size, u
 
 enum { WARM_RUNS = 3 };
 
+/* A size is run for about so long, and so often at least, for the median, and at most, for memory
+ * of the times. */
 typedef struct budget { /* of each size */
     double seconds;
     uint32_t least_runs, most_runs;
 } budget_t;
 static const budget_t thorough = {0.4, 20, 1000}, quick = {0.01, 2, 50};
 
+/* Two buffers in one piece of shared memory: whole is what the op works in; cut is where an
+ * all-to-all puts its result. */
 typedef struct rig { /* one rank */
+    /* Of the caller, or the fork's copy. */
     const collective_bench_how_t *settings;
     const budget_t *budget;
     const world_t *world;
     control_t *control; /* NULL in a world of one */
     comm_t *comm;
+    /* All ranks: LH_GROUP_DATA. */
     const group_t *group;
     char *whole, *cut;
     uint64_t bytes; /* of each */
     int fd;         /* behind them: open for as long as peers may want to map it */
     uint32_t arena;
+    /* Owned by comm, as is the group; times is this struct's. */
     collective_t *plans[COLLECTIVE_BENCH_SIZES], *barrier;
     double *times;
 } rig_t;
@@ -163,12 +183,15 @@ static uint64_t elements_of(const collective_bench_how_t *s, uint32_t i)
     return s->sizes[i] / lh_dtype_bytes(s->dtype);
 }
 
-/* Small whole numbers: their sums are exact in any dtype, so any other result is wrong. */
+/* Small whole numbers: their sums are exact in any dtype, so any other result is wrong. The pattern
+ * differs by rank and place, so that a piece which lands in a wrong place, or comes from a wrong
+ * rank, is seen. */
 static float value_at(uint32_t rank, uint64_t at)
 {
     return (float)((at * 5 + rank * 3) % 8);
 }
 
+/* These two read and write an element of either dtype by its index. */
 static void set_value(lh_dtype_t dtype, char *data, uint64_t at, float value)
 {
     if (dtype == LH_DTYPE_F32)
@@ -183,12 +206,15 @@ static float get_value(lh_dtype_t dtype, const char *data, uint64_t at)
                                  : lh_bf16_to_f32(((const uint16_t *)(const void *)data)[at]);
 }
 
+/* The size of a member's piece; the last may be shorter. */
 static uint64_t part_of(const rig_t *r, uint64_t elements)
 {
     return (elements + r->group->size - 1) / r->group->size;
 }
 
-/* NAN: this op does not say what is there on this rank. */
+/* NAN: this op does not say what is there on this rank. The sum is small: at most 7 for each rank,
+ * which is exact in BF16 for as many as 36 ranks. NAN stands for "not compared", as it differs from
+ * itself. */
 static float expected(const rig_t *r, uint32_t op, uint64_t elements, uint64_t at)
 {
     const uint32_t size = r->group->size, self = r->group->self;
@@ -208,12 +234,15 @@ static float expected(const rig_t *r, uint32_t op, uint64_t elements, uint64_t a
     }
 }
 
+/* What this rank gives; also clears what the run before left. */
 static void fill(rig_t *r, uint64_t elements)
 {
     for (uint64_t i = 0; i < elements; i++)
         set_value(r->settings->dtype, r->whole, i, value_at(r->group->self, i));
 }
 
+/* An all-to-all of elements that do not divide has pieces of unlike size; each rank compares the
+ * pieces that it got. */
 static uint64_t count_wrong(const rig_t *r, uint64_t elements)
 {
     uint64_t wrong = 0;
@@ -235,6 +264,7 @@ static uint64_t count_wrong(const rig_t *r, uint64_t elements)
     return wrong;
 }
 
+/* Only collective and wait are inside of the clock. */
 static lh_status_t run_once(rig_t *r, collective_t *x, double *seconds)
 {
     lh_status_t status = collective_start(r->barrier);
@@ -289,6 +319,8 @@ static lh_status_t agree_runs(rig_t *r, double seconds, uint64_t *runs)
     return numbers_gather(r, (uint64_t)wanted, runs, &sum);
 }
 
+/* The order: one checked run, some to warm up, as many as the budget allows, one more checked.
+ * Sorting makes median and least one walk. */
 static lh_status_t measure(rig_t *r, uint32_t i, collective_bench_row_t *out)
 {
     uint64_t runs = 0, own;
@@ -310,7 +342,9 @@ static lh_status_t measure(rig_t *r, uint32_t i, collective_bench_row_t *out)
     return LH_OK;
 }
 
-/* What of the bytes crosses the busiest link, so that figures of all ops compare with its speed. */
+/* What of the bytes crosses the busiest link, so that figures of all ops compare with its speed. As
+ * in nccl-tests: an all-reduce is a reduce-scatter and an all-gather, each of which moves (n - 1) /
+ * n of the bytes over every link. */
 static double bus_factor(uint32_t op, uint32_t size)
 {
     const double rest = (double)(size - 1) / size;
@@ -325,6 +359,7 @@ static double bus_factor(uint32_t op, uint32_t size)
     }
 }
 
+/* The class that is farthest of those that there are: node, site, wan. */
 static const char *transport_of(const rig_t *r)
 {
     link_class_t class;
@@ -336,6 +371,8 @@ static const char *transport_of(const rig_t *r)
     return name;
 }
 
+/* A wrong element does not end the measurement: the table shows all sizes, and then the bench
+ * fails. */
 static lh_status_t measure_all(rig_t *r)
 {
     const collective_bench_how_t *s = r->settings;
@@ -356,6 +393,7 @@ static lh_status_t measure_all(rig_t *r)
     return status;
 }
 
+/* A memfd, so that a transport which maps a peer's memory can. */
 static lh_status_t make_memory(rig_t *r)
 {
     /* An all-to-all rounds each piece up. */
@@ -374,6 +412,7 @@ static lh_status_t make_memory(rig_t *r)
     return r->times == NULL ? LH_NO_MEMORY : status;
 }
 
+/* All sizes are planned before connecting, as links are made for what plans need. */
 static lh_status_t make_plans(rig_t *r)
 {
     const collective_bench_how_t *s = r->settings;
@@ -397,6 +436,7 @@ static lh_status_t make_plans(rig_t *r)
     return status == LH_OK ? comm_connect(r->comm) : status;
 }
 
+/* The last barrier keeps links open until the slowest rank has read its last bytes. */
 static lh_status_t measure_as_rank(const bench_rank_t *rank)
 {
     const collective_bench_how_t *settings = rank->context;

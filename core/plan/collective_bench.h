@@ -1,5 +1,9 @@
 /* plan/collective_bench.h - time of collectives by size, with every result checked: on ranks that are
- * forked from this process, which meets as rank 0 and hears of every size. */
+ * forked from this process, which meets as rank 0 and hears of every size.
+ *
+ * The figures are laid out like those of nccl-tests, so that they can be put side by side: time,
+ * algorithm bandwidth (bytes over time), and bus bandwidth, which takes out how often an op sends
+ * each byte. */
 #ifndef PLAN_COLLECTIVE_BENCH_H
 #define PLAN_COLLECTIVE_BENCH_H
 
@@ -12,18 +16,22 @@
 enum { COLLECTIVE_BENCH_SIZES = 32 };
 
 typedef struct collective_bench_row { /* of one size */
-    uint64_t bytes, elements, wrong;  /* wrong: elements of all ranks */
-    uint32_t algorithm;               /* COLL_*: the one that ran */
-    double seconds, least;            /* median and least over runs, as rank 0 saw them */
+    /* bytes is the size of the whole form; what a rank sends follows from the op. */
+    uint64_t bytes, elements, wrong; /* wrong: elements of all ranks */
+    uint32_t algorithm;              /* COLL_*: the one that ran */
+    double seconds, least;           /* median and least over runs, as rank 0 saw them */
     double
         bus_bytes; /* what of the bytes crosses the busiest link: figures of all ops compare by it */
 } collective_bench_row_t;
 
+/* What stands above the table. */
 typedef struct collective_bench_facts { /* the same for all sizes */
     uint32_t ranks, sites;
     const char *transport; /* the farthest link's */
 } collective_bench_facts_t;
 
+/* Read by every rank, in a copy that fork made; begin and row are called in the parent, which is
+ * rank 0. */
 typedef struct collective_bench_how {
     const job_t *job;
     registry_t *registry;
@@ -39,9 +47,12 @@ typedef struct collective_bench_how {
     void *context;
 } collective_bench_how_t;
 
-/* The first failure of any rank is everybody's. */
+/* The first failure of any rank is everybody's. LH_CORRUPT where an element of any rank was wrong,
+ * after all sizes were told. */
 lh_status_t collective_bench(const collective_bench_how_t *how) LH_MUST_CHECK;
 
+/* What a rank's body is given. registry and job are this process's own, or the fork's copy of them.
+ */
 typedef struct bench_rank {
     registry_t *registry;
     const job_t *job;
@@ -51,7 +62,8 @@ typedef struct bench_rank {
 } bench_rank_t;
 
 /* Runs body on `size` ranks of this machine, which play `sites` sites of as equal a size as can be.
- * The first failure of any is everybody's. */
+ * The first failure of any is everybody's. Forks, so what the caller has open is open in each rank.
+ * Returns when all ranks have ended. */
 lh_status_t bench_ranks(registry_t *registry, const job_t *job, uint32_t size, uint32_t sites,
                         lh_status_t (*body)(const bench_rank_t *rank),
                         const void *context) LH_MUST_CHECK;

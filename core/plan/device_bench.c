@@ -28,9 +28,13 @@ enum {
     COPY_BYTES_MOST = 256 << 20,
     LAUNCHES = 256, /* behind one another, for the cost of one */
 };
+/* How long a test of an event may wait before it says LH_AGAIN; and how much scratch a kernel may
+ * ask for. */
 static const uint64_t wait_ns = 100000000;
 static const uint64_t scratch_limit_bytes = (uint64_t)4 << 30;
 
+/* A device with one stream and one event, which is all that a measurement needs. Zero where opening
+ * did not come to it, so rig_close can follow any failure. */
 typedef struct rig {
     const device_bench_how_t *how;
     const lh_device_api_t *api;
@@ -43,6 +47,7 @@ typedef struct rig {
     kernel_choice_t *kernels;
 } rig_t;
 
+/* A plugin need not have a native handle of its stream; then kernels get none. */
 static lh_status_t rig_open(const device_bench_how_t *how, rig_t *r)
 {
     *r = (rig_t){.how = how, .api = how->device->device};
@@ -64,6 +69,7 @@ static lh_status_t rig_open(const device_bench_how_t *how, rig_t *r)
     return kernel_choice_new(&kernels, &r->kernels);
 }
 
+/* All that was queued before is done when this returns. */
 static lh_status_t rig_wait(rig_t *r)
 {
     lh_status_t status = r->api->record(r->stream, r->event);
@@ -84,6 +90,7 @@ static void rig_close(rig_t *r)
     if (r->device != NULL) r->api->close(r->device);
 }
 
+/* For qsort: by size, smallest first. */
 static int by_value(const void *a, const void *b)
 {
     const double x = *(const double *)a, y = *(const double *)b;
@@ -98,7 +105,8 @@ double device_bench_median(double *values, uint32_t count)
     return count % 2 == 1 ? values[count / 2] : (values[count / 2 - 1] + values[count / 2]) / 2;
 }
 
-/* Something to run many times: a launch, or a copy. */
+/* Something to run many times: a launch, or a copy. lh_launch_t for a kernel that has been
+ * prepared, or two places for a copy: both are timed by the same loop. */
 typedef struct work {
     const kernel_t *kernel; /* NULL: a copy of `bytes` */
     lh_launch_t call;
@@ -106,6 +114,8 @@ typedef struct work {
     uint64_t bytes;
 } work_t;
 
+/* times launches are behind one another with a single wait, so that the wait's own cost is shared
+ * by all of them. */
 static lh_status_t work_queue(rig_t *r, const work_t *w, uint32_t times)
 {
     lh_status_t status = LH_OK;
@@ -115,7 +125,8 @@ static lh_status_t work_queue(rig_t *r, const work_t *w, uint32_t times)
     return status == LH_OK ? rig_wait(r) : status;
 }
 
-/* Median seconds of one, after a run to warm up; stops early when budget_s is spent. */
+/* Median seconds of one, after a run to warm up; stops early when budget_s is spent. At least one
+ * measured run is made even where the budget is already spent. */
 static lh_status_t work_time(rig_t *r, const work_t *w, uint32_t times, double budget_s,
                              double *out)
 {
@@ -135,7 +146,8 @@ static lh_status_t work_time(rig_t *r, const work_t *w, uint32_t times, double b
     return LH_OK;
 }
 
-/* Numbers between 0.5 and 1.5 everywhere: nothing denormal, nothing that a power saver notices. */
+/* Numbers between 0.5 and 1.5 everywhere: nothing denormal, nothing that a power saver notices. The
+ * pattern is made once in pinned memory and copied piece by piece over the whole allocation. */
 static lh_status_t fill_pattern(rig_t *r, const allocation_t *to, lh_dtype_t dtype)
 {
     allocation_t pinned = {.name = "pattern", .space = LH_SPACE_PINNED, .bytes = PIECE_BYTES};
@@ -159,12 +171,15 @@ static lh_status_t fill_pattern(rig_t *r, const allocation_t *to, lh_dtype_t dty
     return status;
 }
 
+/* Dense, row by row. */
 static lh_arg_t square(lh_dtype_t dtype, uint64_t side)
 {
     return (lh_arg_t){.dtype = dtype, .rank = 2, .shape = {side, side}, .stride = {side, 1}};
 }
 
-/* Seconds of [side, side] x [side, side], the second one transposed as a linear layer has it. */
+/* Seconds of [side, side] x [side, side], the second one transposed as a linear layer has it. Goes
+ * through the same choice of kernels as a program, so that the peak is one which programs can
+ * reach. Memory for all three matrices and for scratch is taken and given back here. */
 static lh_status_t matmul_time(rig_t *r, lh_dtype_t dtype, uint64_t side, double budget_s,
                                double *out)
 {
@@ -177,6 +192,7 @@ static lh_status_t matmul_time(rig_t *r, lh_dtype_t dtype, uint64_t side, double
     lh_status_t status = kernel_choose(r->kernels, op, &how, args, &kernel);
     if (status != LH_OK) return status;
 
+    /* One allocation holds both inputs and the product, side by side. */
     const uint64_t bytes = side * side * lh_dtype_bytes(dtype);
     allocation_t data = {.name = "matmul", .space = LH_SPACE_DEVICE, .bytes = 3 * bytes};
     allocation_t scratch = {
@@ -201,7 +217,9 @@ static lh_status_t matmul_time(rig_t *r, lh_dtype_t dtype, uint64_t side, double
     return status;
 }
 
-/* Larger squares while time is left and they are faster than smaller ones. */
+/* Larger squares while time is left and they are faster than smaller ones. 2 n^3 operations for a
+ * product of n x n matrices. The largest rate counts: small squares do not fill a device, and very
+ * large ones may be slower again. */
 static lh_status_t peak_measure(rig_t *r, lh_dtype_t dtype, double budget_s, double *out)
 {
     const uint64_t begin = sys()->now_ns(), memory = r->properties.memory_bytes;
@@ -221,6 +239,8 @@ static lh_status_t peak_measure(rig_t *r, lh_dtype_t dtype, double budget_s, dou
     return LH_OK;
 }
 
+/* A copy reads and writes, so its bytes count twice. The piece is made smaller where the device has
+ * little memory, or so slow a one that the budget would not do. */
 static lh_status_t bandwidth_measure(rig_t *r, double budget_s, double *out)
 {
     uint64_t bytes = COPY_BYTES_MOST;
@@ -242,7 +262,8 @@ static lh_status_t bandwidth_measure(rig_t *r, double budget_s, double *out)
     return status;
 }
 
-/* Adding two numbers: all that is left is the launch. */
+/* Adding two numbers: all that is left is the launch. The three numbers and the scratch lie 4,096
+ * bytes apart. */
 static lh_status_t launch_measure(rig_t *r, double budget_s, double *out)
 {
     const op_t *op = op_table_find(r->ops, "add");
@@ -276,6 +297,8 @@ static lh_status_t launch_measure(rig_t *r, double budget_s, double *out)
     return status;
 }
 
+/* The budget is shared out: a tenth for launches, a fifth for copies, the rest for two dtypes of
+ * products. */
 static lh_status_t device_measure(rig_t *r, double budget_s, device_rate_t *out)
 {
     static const lh_dtype_t dtypes[] = {LH_DTYPE_F32, LH_DTYPE_BF16};
@@ -286,6 +309,7 @@ static lh_status_t device_measure(rig_t *r, double budget_s, device_rate_t *out)
     return status;
 }
 
+/* The rig is closed whatever happened, and only a complete record is handed out. */
 lh_status_t device_bench(const device_bench_how_t *how, device_rate_t *out)
 {
     rig_t rig;
@@ -307,6 +331,7 @@ lh_status_t device_bench(const device_bench_how_t *how, device_rate_t *out)
 enum { REPEATS_MOST = 9, LISTS = 3, ALIKE_SLOTS = 3 };
 static const double seconds_least = 1e-9; /* what a clock can tell */
 
+/* times 0: the step has no such list, as with a single round. */
 typedef struct listing { /* a call list that a step runs */
     program_t *program;
     bool later;
@@ -315,12 +340,16 @@ typedef struct listing { /* a call list that a step runs */
     double *seconds; /* [calls, REPEATS_MOST] */
 } listing_t;
 
+/* repeats counts steps that were measured so far; all lists have as many. */
 typedef struct program_rig {
     plan_programs_t *p;
     listing_t lists[LISTS];
     uint32_t repeats;
 } program_rig_t;
 
+/* Numbers that keep a step's arithmetic ordinary: ids spread over the vocabulary, weights whose sum
+ * is 1, a learning rate that changes little. Speeds of kernels do not depend on their inputs, but
+ * those of infinities and denormals may. */
 static void fill_input(const program_rig_t *b, uint32_t which, void *to, uint64_t bytes)
 {
     lh_assert(bytes % 4 == 0);
@@ -351,6 +380,7 @@ static void fill_input(const program_rig_t *b, uint32_t which, void *to, uint64_
     }
 }
 
+/* Each program is asked which inputs it has. */
 static lh_status_t give_inputs(const program_rig_t *b, program_t *program)
 {
     lh_status_t status = LH_OK;
@@ -366,6 +396,8 @@ static lh_status_t give_inputs(const program_rig_t *b, program_t *program)
     return status;
 }
 
+/* The session is alone in its world, so no list has transfers. Lists are run in the order of a
+ * step. */
 static lh_status_t run_step(const program_rig_t *b)
 {
     lh_status_t status = give_inputs(b, b->p->programs.update);
@@ -376,6 +408,7 @@ static lh_status_t run_step(const program_rig_t *b)
     return status == LH_OK ? engine_wait(b->p->session->engine) : status;
 }
 
+/* Counts the calls of each list and makes room for their times. */
 static lh_status_t lists_make(program_rig_t *b)
 {
     const listing_t lists[LISTS] = {
@@ -397,6 +430,8 @@ static lh_status_t lists_make(program_rig_t *b)
     return LH_OK;
 }
 
+/* The engine keeps the time of the last run in each call; it is taken out before the next step
+ * overwrites it. */
 static void note_times(program_rig_t *b)
 {
     lh_assert(b->repeats < REPEATS_MOST);
@@ -408,7 +443,8 @@ static void note_times(program_rig_t *b)
     b->repeats++;
 }
 
-/* The first step touches pages and warms libraries up. */
+/* The first step touches pages and warms libraries up. Profiling is switched off again whatever
+ * happens, or the engine would go on asking for events. */
 static lh_status_t steps_measure(program_rig_t *b, double budget_s)
 {
     engine_t *e = b->p->session->engine;
@@ -425,6 +461,7 @@ static lh_status_t steps_measure(program_rig_t *b, double budget_s)
     return status != LH_OK ? status : ended;
 }
 
+/* Only the first ALIKE_SLOTS arguments are compared: an op's inputs stand first. */
 static bool alike(const measured_call_t *row, const program_call_t *call, const char *kind)
 {
     if (strcmp(row->kind, kind) != 0 || row->flops != call->flops || row->bytes != call->bytes ||
@@ -436,6 +473,7 @@ static bool alike(const measured_call_t *row, const program_call_t *call, const 
     return true;
 }
 
+/* rows has room for as many as there are calls. */
 static measured_call_t *row_of(measured_call_t *rows, uint32_t *count, const program_call_t *call)
 {
     char kind[CALL_KIND];
@@ -452,7 +490,9 @@ static measured_call_t *row_of(measured_call_t *rows, uint32_t *count, const pro
     return row;
 }
 
-/* Rows of alike calls, with the mean of their medians: so a step's sum is kept. */
+/* Rows of alike calls, with the mean of their medians: so a step's sum is kept. most is an upper
+ * bound; calls that are alike share a row, whose seconds are first the sum over all of them and at
+ * last the mean of one. */
 static lh_status_t rows_make(const program_rig_t *b, measured_call_t **out, uint32_t *count)
 {
     size_t most = 0;
@@ -508,6 +548,7 @@ static lh_status_t rates_add(const measured_call_t *rows, uint32_t count, device
     return status;
 }
 
+/* Builds the engine, so it can be called once for a session; the weights are initial ones. */
 lh_status_t device_bench_program(plan_programs_t *p, double budget_s, device_rate_t *rate,
                                  measured_call_t **rows, uint32_t *count)
 {

@@ -17,6 +17,7 @@
 #include <base/text.h>
 #include <format/json.h>
 
+/* Integers move but do not multiply: their peak is nobody's. */
 static bool is_float(lh_dtype_t dtype)
 {
     switch (dtype) {
@@ -30,6 +31,8 @@ static bool is_float(lh_dtype_t dtype)
     }
 }
 
+/* The first argument that is a float decides: for products the dtype in which they are multiplied.
+ */
 lh_dtype_t device_rate_dtype(const program_call_t *call)
 {
     lh_assert(call->arg_count <= OP_SLOTS);
@@ -57,6 +60,7 @@ static void sides_text(const program_call_t *call, char out[SIDES])
     out[length] = '\0';
 }
 
+/* A call without an op sets a value to zero. */
 void device_rate_kind(const program_call_t *call, char out[CALL_KIND])
 {
     if (call->op == NULL) {
@@ -69,6 +73,8 @@ void device_rate_kind(const program_call_t *call, char out[CALL_KIND])
                    lh_dtype_name(device_rate_dtype(call)));
 }
 
+/* The roofline: whichever of arithmetic and memory takes longer. A dtype that was not measured
+ * counts as FP32. */
 double device_rate_ideal(const device_rate_t *r, lh_dtype_t dtype, double flops, double bytes)
 {
     double peak = dtype < LH_DTYPES ? r->peak_flops[dtype] : 0;
@@ -78,12 +84,16 @@ double device_rate_ideal(const device_rate_t *r, lh_dtype_t dtype, double flops,
     return fmax(compute, move);
 }
 
-/* How many times larger or smaller one call is than another, in powers of e. */
+/* How many times larger or smaller one call is than another, in powers of e. The sum of two
+ * logarithms of ratios, so that twice as large and half as large are equally far; the 1 keeps calls
+ * without arithmetic apart from a division by zero. */
 static double distance(const op_rate_t *op, double flops, double bytes)
 {
     return fabs(log((op->flops + 1) / (flops + 1))) + fabs(log((op->bytes + 1) / (bytes + 1)));
 }
 
+/* The launch is added and not hidden: on a device that queues launches this errs to the slow side
+ * for small calls. */
 double device_rate_seconds(const device_rate_t *r, const program_call_t *call, bool *measured)
 {
     char kind[CALL_KIND];
@@ -128,7 +138,8 @@ void device_rate_free(device_rate_t *r)
 
 enum { RECORD_LIMIT = 1 << 20, RECORD_VERSION = 1, DIGEST_SHOWN = 16 };
 
-/* As the XDG rules say: a variable that is no absolute path is ignored. */
+/* As the XDG rules say: a variable that is no absolute path is ignored. Beside other programs'
+ * caches and not in the pipeline's folder, as the device is the same for all pipelines. */
 static char *cache_folder(void)
 {
     const char *cache = getenv("XDG_CACHE_HOME"), *home = getenv("HOME");
@@ -140,6 +151,8 @@ static char *cache_folder(void)
     return path_join(home, ".cache/longhaul");
 }
 
+/* DIGEST_SHOWN digits of the digest are enough for a name; device_rate_load compares the
+ * fingerprint itself, too. */
 lh_status_t device_rate_path(const char *fingerprint, char **out)
 {
     char digest[SHA256_TEXT], name[64];
@@ -156,6 +169,7 @@ lh_status_t device_rate_path(const char *fingerprint, char **out)
     return LH_OK;
 }
 
+/* A negative or infinite figure would make nonsense of every time that is computed with it. */
 static bool read_number(const json_value_t *object, const char *key, double *out)
 {
     const json_value_t *value = json_member(object, key);
@@ -172,6 +186,7 @@ static bool read_text(const json_value_t *object, const char *key, char *out, si
     return true;
 }
 
+/* A dtype that this version does not know is refused: the record would be of another program. */
 static lh_status_t read_peaks(const json_value_t *peaks, const char *path, device_rate_t *r)
 {
     for (json_walk_t w = json_walk(peaks); json_next(&w);) {
@@ -182,6 +197,7 @@ static lh_status_t read_peaks(const json_value_t *peaks, const char *path, devic
     return LH_OK;
 }
 
+/* Rows that are equal in kind and size replace each other, as when they are measured. */
 static lh_status_t read_ops(const json_value_t *ops, const char *path, device_rate_t *r)
 {
     for (json_walk_t w = json_walk(ops); json_next(&w);) {
@@ -198,6 +214,7 @@ static lh_status_t read_ops(const json_value_t *ops, const char *path, device_ra
     return LH_OK;
 }
 
+/* A record of another version is refused; whoever measures writes it anew. */
 static lh_status_t read_record(const json_value_t *root, const char *path, device_rate_t *r)
 {
     const json_value_t *peaks = json_member(root, "peak_flops"), *ops = json_member(root, "ops");
@@ -225,6 +242,7 @@ static lh_status_t load_file(const char *path, device_rate_t *out)
     return status;
 }
 
+/* *out is untouched where it fails. */
 lh_status_t device_rate_load(const char *fingerprint, device_rate_t *out, bool *known)
 {
     char *path;
@@ -244,6 +262,7 @@ lh_status_t device_rate_load(const char *fingerprint, device_rate_t *out, bool *
     return LH_OK;
 }
 
+/* The fields of read_record, in the same order. */
 static void write_record(const device_rate_t *r, text_t *out)
 {
     json_writer_t w = {.to = out, .style = 1};
@@ -271,6 +290,7 @@ static void write_record(const device_rate_t *r, text_t *out)
     json_close(&w);
 }
 
+/* Replaces the file as a whole; two benches at once leave the record of one of them. */
 lh_status_t device_rate_save(const device_rate_t *r)
 {
     char *path;

@@ -3,7 +3,11 @@
  *
  * The time of a call is max(flops / peak, bytes / bandwidth) / efficiency + launch. Efficiencies
  * are measured: a kind of call has one for each size that was seen, and a call takes that of the
- * nearest. */
+ * nearest.
+ *
+ * A record is one device's and one machine's: it is looked for by fingerprint, and where there is
+ * none no time is shown at all, rather than one that was made up. Nothing here runs anything;
+ * device_bench.h measures and fills it. */
 #ifndef PLAN_DEVICE_RATE_H
 #define PLAN_DEVICE_RATE_H
 
@@ -11,12 +15,15 @@
 
 enum { CALL_KIND = 64 };
 
+/* A point of the record. flops and bytes are the size of the call, efficiency what came of it. */
 typedef struct op_rate {  /* of calls that are alike */
     char kind[CALL_KIND]; /* device_rate_kind() */
     double flops, bytes;  /* of one call */
     double efficiency;    /* share of the faster of peak and bandwidth; > 1: out of a cache */
 } op_rate_t;
 
+/* Owns ops; the rest is plain. peak_flops is by dtype since tensor cores make some many times
+ * faster than others. */
 typedef struct device_rate {
     char name[64], fingerprint[192]; /* as in lh_device_properties_t */
     double peak_flops[LH_DTYPES];    /* of a large matmul; 0: not measured */
@@ -35,8 +42,9 @@ lh_dtype_t device_rate_dtype(const program_call_t *call);
 
 /* Seconds of a call that reaches peak or bandwidth; 0 for one that neither computes nor moves. */
 double device_rate_ideal(const device_rate_t *r, lh_dtype_t dtype, double flops, double bytes);
-/* Seconds that the record promises. *measured is false when it knows no call of that kind: then
- * the efficiency counts as 1. */
+/* Seconds that the record promises. *measured is false when it knows no call of that kind: then the
+ * efficiency counts as 1. Never fails: an unknown kind counts as perfect, and the caller says so.
+ */
 double device_rate_seconds(const device_rate_t *r, const program_call_t *call, bool *measured);
 /* Adds what was measured; replaces an equal kind and size. */
 lh_status_t device_rate_add(device_rate_t *r, const op_rate_t *op) LH_MUST_CHECK;

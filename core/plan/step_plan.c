@@ -1,4 +1,9 @@
-/* step_plan.c - adds up the calls of a step. */
+/* step_plan.c - adds up the calls of a step.
+ *
+ * A step is three lists: the pass's first round, its later rounds, the update. Each call of a list
+ * is counted as often as its list is run; calls that are made in the last round only are counted
+ * once. So the sum is exact, without a second description of a step that could differ from the
+ * first. */
 #include <plan/step_plan.h>
 
 #include <stdio.h>
@@ -16,7 +21,8 @@
 
 /* ---- the programs of a step, planned ---- */
 
-/* No token of the data is read for this, so any vocabulary will do. */
+/* No token of the data is read for this, so any vocabulary will do. The evaluation's split matters
+ * too, as both programs take tables of the same size. */
 static lh_status_t read_documents(const job_t *job, int32_t eod, uint64_t *per_sample)
 {
     batches_t *train = NULL, *valid = NULL;
@@ -29,6 +35,7 @@ static lh_status_t read_documents(const job_t *job, int32_t eod, uint64_t *per_s
     return status;
 }
 
+/* A plan of data that is not prepared yet is still a plan: a failure leaves the bound. */
 plan_documents_t plan_documents(const job_t *job, int32_t eod)
 {
     plan_documents_t d = {0};
@@ -50,6 +57,7 @@ const char *plan_documents_text(const job_t *job, const plan_documents_t *docume
     return documents->from_files ? "as the token files say" : "as many as there can be";
 }
 
+/* The clock covers all that a start of training would spend on planning. */
 static lh_status_t make_programs(const plan_programs_how_t *how, plan_programs_t *p)
 {
     session_t *s = p->session;
@@ -65,6 +73,7 @@ static lh_status_t make_programs(const plan_programs_how_t *how, plan_programs_t
     return status;
 }
 
+/* Without a control plane: planned only, no peer is ever asked. */
 static lh_status_t open_comm(const session_how_t *how, plan_programs_t *p)
 {
     if (how->world == NULL || how->world->row.size == 1) return LH_OK;
@@ -100,7 +109,7 @@ void plan_programs_close(plan_programs_t *p)
 }
 
 /* Each rank is planned after the other; its memory is kept, and the transfers that it starts and
- * waits for. */
+ * waits for. A copy of the request, as world differs by rank. */
 static lh_status_t rank_plan(const plan_programs_how_t *how, uint32_t rank, memory_report_t *memory,
                              transfer_list_t *list)
 {
@@ -120,6 +129,7 @@ static lh_status_t rank_plan(const plan_programs_how_t *how, uint32_t rank, memo
     return status;
 }
 
+/* The world as rank 0 sees it has all ranks' groups. */
 static lh_status_t order_check(const job_t *job, const transfer_list_t *lists)
 {
     world_t *world;
@@ -159,6 +169,7 @@ const char *const step_plan_part_names[STEP_PLAN_PARTS] = {
     [STEP_UPDATE] = "update",
 };
 
+/* The head is its own part, as it goes there and back in one row of the schedule. */
 static uint32_t part_of(const program_call_t *call)
 {
     if (strcmp(call->part, "update") == 0) return STEP_UPDATE;
@@ -166,6 +177,7 @@ static uint32_t part_of(const program_call_t *call)
     return call->backward ? STEP_BACKWARD : STEP_FORWARD;
 }
 
+/* Kinds are some dozens, so they are searched one by one. */
 static step_kind_t *kind_find(step_plan_t *plan, const char *kind)
 {
     for (uint32_t i = 0; i < plan->kind_count; i++)
@@ -179,6 +191,7 @@ static step_kind_t *kind_find(step_plan_t *plan, const char *kind)
     return made;
 }
 
+/* All three figures of a call are scaled by how often it is made. */
 static void sum_add(step_sum_t *sum, const program_call_t *call, uint64_t times, double seconds)
 {
     sum->calls += times;
@@ -187,6 +200,8 @@ static void sum_add(step_sum_t *sum, const program_call_t *call, uint64_t times,
     sum->seconds += seconds * (double)times;
 }
 
+/* A transfer is a call that starts it and one that waits for it; only the start counts. Rows are
+ * told apart by what moves in which group, not by bucket. */
 static lh_status_t transfer_add(step_plan_t *plan, const program_call_t *call, uint64_t times)
 {
     const transfer_t *t = call->transfer;
@@ -217,6 +232,7 @@ lh_status_t step_plan_add(step_plan_t *plan, const program_call_t *call, uint64_
     if (call->transfer != NULL) return transfer_add(plan, call, times);
     const double seconds = rate == NULL ? 0 : device_rate_seconds(rate, call, &measured);
     device_rate_kind(call, kind);
+    /* kind_find makes a row where there is none: then the count has grown. */
     const uint32_t before = plan->kind_count;
     step_kind_t *row = kind_find(plan, kind);
     if (row == NULL) return LH_NO_MEMORY;
@@ -228,7 +244,8 @@ lh_status_t step_plan_add(step_plan_t *plan, const program_call_t *call, uint64_
     return LH_OK;
 }
 
-/* last: the last of the step's runs is one of these. */
+/* last: the last of the step's runs is one of these. Programs give their calls one by one, the
+ * later list by a flag. */
 static lh_status_t list_add(step_plan_t *plan, const program_t *p, bool later, uint64_t times,
                             bool last, const device_rate_t *rate)
 {
@@ -242,6 +259,8 @@ static lh_status_t list_add(step_plan_t *plan, const program_t *p, bool later, u
     return LH_OK;
 }
 
+/* Without a record all seconds are 0, and bytes decide; names at last, so that the order is the
+ * same everywhere. */
 static int slower_first(const void *a, const void *b)
 {
     const step_sum_t *x = &((const step_kind_t *)a)->sum, *y = &((const step_kind_t *)b)->sum;
@@ -250,6 +269,8 @@ static int slower_first(const void *a, const void *b)
     return strcmp(((const step_kind_t *)a)->kind, ((const step_kind_t *)b)->kind);
 }
 
+/* Later rounds are one fewer than rounds; their list adds to gradients and so may have other calls
+ * than the first round's. */
 lh_status_t step_plan_new(const program_t *pass, const program_t *update, uint64_t micro_batches,
                           const device_rate_t *rate, step_plan_t *out)
 {
@@ -274,7 +295,7 @@ void step_plan_free(step_plan_t *plan)
     *plan = (step_plan_t){0};
 }
 
-/* Writes the profile of a step. */
+/* Writes the profile of a step. Takes the text, whatever happens. */
 static lh_status_t write_file(const char *folder, const char *name, text_t *text)
 {
     char *path = path_join(folder, name);
@@ -319,7 +340,8 @@ static const char *call_name(const program_call_t *call)
     return call->op == NULL ? "fill" : call->op->row.name;
 }
 
-/* Calls follow one another from at_us on, which moves to their end. */
+/* Calls follow one another from at_us on, which moves to their end. Chrome's trace events of the
+ * kind "complete": ts and dur in microseconds. A call of no time was not profiled. */
 static void put_calls(json_writer_t *w, const program_t *p, bool later, const char *phase,
                       double *at_us)
 {
@@ -353,6 +375,7 @@ static void put_calls(json_writer_t *w, const program_t *p, bool later, const ch
     }
 }
 
+/* JSON_TIGHT, as a trace of a large model has a hundred thousand events. */
 lh_status_t step_trace_write(const char *folder, const program_t *pass, const program_t *update)
 {
     text_t text = {0};

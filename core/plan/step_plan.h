@@ -1,5 +1,9 @@
 /* plan/step_plan.h - what an optimizer step computes, moves and should take: the sum over the calls
- * of its programs, by op kind and by part, and of what ranks exchange. */
+ * of its programs, by op kind and by part, and of what ranks exchange.
+ *
+ * Two halves: plan_programs_t makes a rank's programs without allocating their memory, and
+ * step_plan_t adds up the calls that they consist of. The second is used alone where programs are
+ * there already, as in a run that wants a prediction. */
 #ifndef PLAN_STEP_PLAN_H
 #define PLAN_STEP_PLAN_H
 
@@ -21,40 +25,52 @@ plan_documents_t plan_documents(const job_t *job, int32_t eod);
 /* Where the number is from: "as the token files say". */
 const char *plan_documents_text(const job_t *job, const plan_documents_t *documents);
 
+/* session.comm is made here and is ignored. */
 typedef struct plan_programs_how {
     session_how_t session; /* session.world says whose they are */
     plan_documents_t documents;
 } plan_programs_how_t;
 
+/* Everything is owned and goes with plan_programs_close. */
 typedef struct plan_programs {
+    /* The session of one rank, opened with its world. */
     session_t *session;
     train_comm_t comm; /* planned only; none alone */
+    /* What the step of this rank is, from the same function that training asks. */
     step_layout_t layout;
     step_programs_t programs;
     uint64_t planned_ns; /* what it took to write the programs and lay out their memory */
 } plan_programs_t;
 
-/* *out stays where it is. */
+/* *out stays where it is. Does what the train stage does up to engine_build, by the same functions,
+ * so that what is planned is what will run. The device is opened, as kernels are asked of it; its
+ * memory is not taken. */
 lh_status_t plan_programs_open(const plan_programs_how_t *how, plan_programs_t *out) LH_MUST_CHECK;
 void plan_programs_close(plan_programs_t *p);
 /* All that a rank will hold. */
 void plan_programs_memory(const plan_programs_t *p, memory_report_t *out);
 
 /* What every rank of a job will hold, planned without any of them running; and whether their lists
- * fit together, as the ranks see for themselves before step 0 (LH_MISMATCH: ranks would wait for each
- * other, transfer_order.h). how->session.world is left out: each rank of the job's world is planned
- * in turn. The caller frees *out [ranks] with mem_free. */
+ * fit together, as the ranks see for themselves before step 0 (LH_MISMATCH: ranks would wait for
+ * each other, transfer_order.h). how->session.world is left out: each rank of the job's world is
+ * planned in turn. The caller frees *out [ranks] with mem_free. Ranks are planned one after the
+ * other, and each is closed before the next, so a plan of 64 ranks needs little more memory than
+ * that of one. */
 lh_status_t plan_programs_of_ranks(const plan_programs_how_t *how, memory_report_t **out,
                                    uint32_t *ranks) LH_MUST_CHECK;
 
+/* Parts of a step by which sums are told. A call belongs to exactly one. */
 enum { STEP_FORWARD, STEP_BACKWARD, STEP_HEAD, STEP_UPDATE, STEP_PLAN_PARTS };
 extern const char *const step_plan_part_names[STEP_PLAN_PARTS];
 
+/* Additive: a sum over calls of what one call counts, times how often it is made. Seconds stay 0
+ * without a record. */
 typedef struct step_sum {
     uint64_t calls;
     double flops, bytes, seconds;
 } step_sum_t;
 
+/* All calls of one kind (device_rate_kind), whatever their sizes. */
 typedef struct step_kind {
     char kind[CALL_KIND];
     bool measured; /* the record knows this kind */
@@ -69,11 +85,14 @@ typedef struct step_transfers {
     double bytes;    /* of the whole forms */
 } step_transfers_t;
 
+/* kinds and transfers are owned. */
 typedef struct step_plan {
     step_sum_t all, parts[STEP_PLAN_PARTS];
     step_kind_t *kinds; /* by descending time, or bytes where there is none */
     uint32_t kind_count;
     size_t kind_capacity;
+    /* How many kinds the record has no row for: their times are those of a perfect device, which a
+     * reader must be told. */
     uint32_t unmeasured;         /* kinds */
     step_transfers_t *transfers; /* in the order in which they are started first */
     uint32_t transfer_count;
@@ -92,7 +111,8 @@ void step_plan_free(step_plan_t *plan);
 /* One profiled step as files: sums by part, op and kernel, and a time line for
  * Chrome's trace viewer (chrome://tracing, Perfetto). */
 /* folder/profile.json: [{part, backward, op, kernel, calls, ns, flops, bytes, share, of_limit}].
- * of_limit is engine_profile_of_limit of the two rates, 0 where they are not known. */
+ * of_limit is engine_profile_of_limit of the two rates, 0 where they are not known. Rows are those of
+ * one profiled step; share is of their sum and not of the step's wall time. */
 lh_status_t step_profile_write(const char *folder, const profile_row_t *rows, uint32_t count,
                                double peak_flops, double bytes_per_second) LH_MUST_CHECK;
 /* folder/profile.trace.json, from the times that the programs' calls hold since profiling was

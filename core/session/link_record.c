@@ -23,8 +23,8 @@ typedef struct number_row { /* a key of a row, and where its value lies in probe
 } number_row_t;
 
 #define AT(field) offsetof(probe_figures_t, field)
-/* By the type of the field: uint64_t; uint64_t there and back; double there and back, where -1 is
- * "not measured"; uint32_t. */
+/* By the type of the field: uint64_t; uint64_t there and back; double there and back, where below 0
+ * is "not told"; uint32_t. */
 static const number_row_t whole_rows[] = {
     {"measured", AT(measured_s)}, {"took_ns", AT(took_ns)},   {"round_trip_ns", AT(round_trip_ns)},
     {"median_ns", AT(median_ns)}, {"p99_ns", AT(p99_ns)},     {"loaded_ns", AT(loaded_ns)},

@@ -229,11 +229,12 @@ static lh_status_t load_once(const snapshot_t *s, checkpoint_t *from, bool state
     return status;
 }
 
-/* LH_IO is tried a second time: a network file system may fail once. */
+/* A disk that failed to read may do it the next moment, so LH_IO is tried once more; a file that is
+ * not there is not waited for. errno is still that of the read. */
 lh_status_t snapshot_load(const snapshot_t *s, checkpoint_t *from, bool states)
 {
     const lh_status_t status = load_once(s, from, states);
-    /* It may be gone the next moment. */
+    /* The error may be gone by now. */
     return status == LH_IO && errno != ENOENT ? load_once(s, from, states) : status;
 }
 

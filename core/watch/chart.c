@@ -15,13 +15,18 @@
 /* Of its values: a narrower range is drawn wider, as ticks show four digits. */
 static const double least_range = 1e-3;
 
+/* In units of the SVG's view box, which a page scales. The script of report.c has the four margins
+ * too: change both. */
 enum { LEFT = 56, RIGHT = 14, TOP = 12, BOTTOM = 30, TICKS = 5, COLUMNS = 400 };
 
+/* The place of a chart's data on its drawing. */
 typedef struct frame {
     double x0, x1, y0, y1; /* data range */
     double width, height;  /* of the SVG */
 } frame_t;
 
+/* Everything on the page that somebody else wrote goes through here: names of runs, plugins,
+ * devices, sites. */
 void chart_escape(text_t *out, const char *text)
 {
     for (; *text != '\0'; text++) {
@@ -64,7 +69,8 @@ static bool series_has_point(const chart_series_t *s, size_t i)
     return isfinite(s->x[i]) && isfinite(s->y[i]);
 }
 
-/* The range of all series together; false: not one point can be drawn. */
+/* The range of all series together; false: not one point can be drawn. The y range is widened to
+ * whole ticks, so that the top and the bottom line have a number. */
 static bool frame_of_chart(const chart_t *c, frame_t *f)
 {
     bool any = false;
@@ -91,6 +97,7 @@ static bool frame_of_chart(const chart_t *c, frame_t *f)
     return true;
 }
 
+/* Large numbers with a unit letter: 1.2M tokens. */
 static void tick_text(double value, char out[16])
 {
     if (value >= 1e4 && value < 1e18)
@@ -99,6 +106,7 @@ static void tick_text(double value, char out[16])
         (void)snprintf(out, 16, "%.4g", value);
 }
 
+/* A value that is nearly 0 by rounding is shown as 0 and not as 1e-17. */
 static void draw_axes(const chart_t *c, const frame_t *f, text_t *out)
 {
     char tick[16];
@@ -136,6 +144,8 @@ static void draw_dots(const chart_series_t *s, const frame_t *f, text_t *out)
                         frame_x(f, s->x[i]), frame_y(f, s->y[i]), s->name, s->x[i], s->y[i]);
 }
 
+/* Each column keeps its lowest and its highest point, in the order in which they come: at most two
+ * points for each column of pixels, however long the run was. */
 static void draw_line(const chart_series_t *s, const frame_t *f, text_t *out)
 {
     const size_t stride = s->count / COLUMNS + 1;
@@ -169,6 +179,8 @@ static void draw_legend(const chart_t *c, text_t *out)
     text_append(out, "</p>");
 }
 
+/* data-x0 and the like are for the page's script, which turns a pointer's place back into numbers.
+ */
 void chart_draw(const chart_t *c, text_t *out)
 {
     frame_t f = {.width = c->wide ? 1040 : 336, .height = c->wide ? 340 : 220};
@@ -201,9 +213,12 @@ void chart_draw(const chart_t *c, text_t *out)
 
 /* Flame charts: a tree of frames, laid out from left to right in the order in which they first ran. */
 
+/* WIDTH and ROW in units of the view box; LETTER is about the width of a letter, by which it is
+ * decided whether a label fits. NONE is 0 as box 0 is nobody's child. */
 enum { WIDTH = 1080, ROW = 20, DEPTHS = 5, LABEL = 48, LETTER = 6, NONE = 0 };
 static const double least_width = 0.3;
 
+/* Boxes are kept in an array and name each other by index, since the array moves when it grows. */
 typedef struct box {
     char label[LABEL];
     uint32_t parent, depth;       /* the first box is the step, and its own parent */
@@ -218,7 +233,8 @@ typedef struct flame {
     size_t capacity;
 } flame_t;
 
-/* The child of that name, made where there is none. */
+/* The child of that name, made where there is none. Linear in the number of siblings: a step has
+ * some tens of them. */
 static lh_status_t flame_child(flame_t *f, uint32_t parent, const char *label, uint32_t *out)
 {
     lh_assert(parent < f->count);
@@ -233,6 +249,7 @@ static lh_status_t flame_child(flame_t *f, uint32_t parent, const char *label, u
     const uint32_t made = f->count++;
     boxes[made] = (box_t){.parent = parent, .depth = boxes[parent].depth + 1};
     (void)snprintf(boxes[made].label, LABEL, "%s", label);
+    /* Behind the last child, so that siblings stay in the order in which they were first seen. */
     *(boxes[parent].first == NONE ? &boxes[parent].first
                                   : &boxes[boxes[parent].last].beside) = made;
     boxes[parent].last = made;
@@ -240,7 +257,8 @@ static lh_status_t flame_child(flame_t *f, uint32_t parent, const char *label, u
     return LH_OK;
 }
 
-/* A frame's time belongs to its op and to every box above: list, direction, part. */
+/* A frame's time belongs to its op and to every box above: list, direction, part. The update's
+ * program has a list but no parts, so its ops stand right below it. */
 static lh_status_t flame_add(flame_t *f, const profile_frame_t *frame)
 {
     char part[LABEL];
@@ -271,6 +289,7 @@ static const char *flame_colour(const box_t *b)
     return strcmp(b->label, "wait") == 0 ? "p3" : "p4";
 }
 
+/* The title is what a pointer shows; the label only where there is room for it. */
 static void flame_draw_box(const flame_t *f, const box_t *b, text_t *out)
 {
     lh_assert(b->depth < DEPTHS);
@@ -295,6 +314,8 @@ static void flame_draw_box(const flame_t *f, const box_t *b, text_t *out)
     text_append(out, "</g>");
 }
 
+/* One walk over the array places all: a child begins where its siblings before it end, inside its
+ * parent. */
 static void flame_draw_boxes(flame_t *f, text_t *out)
 {
     text_printf(out, "<svg class=\"flame\" viewBox=\"0 0 %d %d\" role=\"img\">", WIDTH,

@@ -1,5 +1,9 @@
 /* watch/chart.h - line charts as inline SVG, drawn without scripts; a page's script may add a
- * cursor. */
+ * cursor.
+ *
+ * A chart is a struct that a caller fills and that is drawn at once: nothing is kept, and all
+ * numbers remain the caller's. Text is appended to a page; text_t remembers a lack of memory, so
+ * only the flame chart, which allocates for itself, returns a status. */
 #ifndef WATCH_CHART_H
 #define WATCH_CHART_H
 
@@ -13,6 +17,7 @@ typedef struct chart_series {
     size_t count;
 } chart_series_t;
 
+/* y_name is not drawn: the title says it on the page. */
 typedef struct chart {
     const char *title, *x_name, *y_name;
     const chart_series_t *series;
@@ -31,7 +36,8 @@ void chart_escape(text_t *out, const char *text);
  * their directions, the parts and blocks of the model, and the ops, each as wide as its time. */
 
 /* An inline SVG without scripts; nothing for no frames. Boxes too narrow to be seen are left out,
- * their time stays in the boxes above them. */
+ * their time stays in the boxes above them. Frames of one name under the same parents are added up,
+ * whatever their order. */
 lh_status_t chart_draw_flame(const profile_frame_t *frames, uint32_t count,
                              text_t *out) LH_MUST_CHECK;
 

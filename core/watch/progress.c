@@ -36,6 +36,7 @@ bool progress_utf8(void)
     return false;
 }
 
+/* The window of stderr; a terminal that does not tell its size has 80 columns. */
 uint32_t progress_cells(void)
 {
     enum { USUAL = 80 };
@@ -44,6 +45,7 @@ uint32_t progress_cells(void)
     return (known ? size.ws_col : USUAL) - 1u;
 }
 
+/* Never inside a character. A byte that is no UTF-8 counts as one cell. */
 size_t progress_cut(const char *text, uint32_t cells)
 {
     size_t bytes = 0;
@@ -54,6 +56,8 @@ size_t progress_cut(const char *text, uint32_t cells)
     return bytes;
 }
 
+/* Carriage return, erase to the end of the line, text: one write, so that lines of other processes
+ * do not come between. */
 bool progress_put(const char *text)
 {
     char line[512];
@@ -89,7 +93,8 @@ void progress_begin(progress_line_t *p, const run_start_t *start, uint64_t log_e
     log_over_progress(p->terminal);
 }
 
-/* The share of the device's matmul rate; empty where that was never measured. */
+/* The share of the device's matmul rate; empty where that was never measured. Of the whole step,
+ * with everything that does not compute: so it is lower than what a profile says of a kernel. */
 static void share_text(const progress_line_t *p, double seconds, char out[32])
 {
     out[0] = '\0';
@@ -111,6 +116,8 @@ static void exposed_text(const step_report_t *s, char out[40])
 
 /* As wide as the numbers leave room for, which are `taken` cells; none rather than a short one. */
 enum { BAR_MOST = 20, BAR_LEAST = 5, BAR_BYTES = 3 * BAR_MOST + 2 };
+/* Rounded down, so that a full bar means that all steps are made. BAR_BYTES has three bytes a cell,
+ * as the blocks take in UTF-8. */
 static void bar_text(const progress_line_t *p, uint64_t step, uint32_t taken, char out[BAR_BYTES])
 {
     const char *full = p->utf8 ? "█" : "#", *empty = p->utf8 ? "░" : ".";
@@ -124,6 +131,8 @@ static void bar_text(const progress_line_t *p, uint64_t step, uint32_t taken, ch
                                    i < filled ? full : empty, i + 1 == width ? " " : "");
 }
 
+/* The bar gets the room that the numbers leave; on a narrow terminal the numbers are cut and not
+ * wrapped. */
 static void show(progress_line_t *p, const step_report_t *s)
 {
     char rate[16], left[24], share[32], exposed[40];
@@ -148,6 +157,8 @@ static void show(progress_line_t *p, const step_report_t *s)
     if (!progress_put(line)) p->terminal = false;
 }
 
+/* The time left is of a running mean over some twenty steps, so that it follows a run that gets
+ * slower without jumping at every save. */
 void progress_step(progress_line_t *p, const step_report_t *s)
 {
     p->seconds_a_step = p->seconds_a_step <= 0 ? s->seconds
@@ -184,6 +195,7 @@ void progress_saved(progress_line_t *p, const save_report_t *s)
         log_line(LH_LOG_INFO, "step %llu saved to %s", (unsigned long long)s->step, s->path);
 }
 
+/* What failed is said by the program itself, at its very end. */
 void progress_end(progress_line_t *p, const run_end_t *end)
 {
     char took[24];

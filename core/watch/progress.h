@@ -1,10 +1,17 @@
 /* watch/progress.h - what a person sees while a run goes on: one line that renews itself on a
- * terminal, plain lines elsewhere. */
+ * terminal, plain lines elsewhere.
+ *
+ * The same events become two kinds of output. A terminal shows a single line that is overwritten,
+ * and log lines that come meanwhile push it down (log_over_progress). Anything else, a file or a
+ * pipe, gets a line every log_every steps, as a log that is read later has no use for overwritten
+ * ones. */
 #ifndef WATCH_PROGRESS_H
 #define WATCH_PROGRESS_H
 
 #include <train/train.h>
 
+/* Plain data, filled by progress_begin. terminal becomes false for good once a write to it fails.
+ */
 typedef struct progress_line {
     bool terminal; /* stderr is one that shows a line that renews itself */
     bool utf8;
@@ -14,9 +21,11 @@ typedef struct progress_line {
     uint64_t shown_ns;
 } progress_line_t;
 
+/* Says in two or three lines what is trained, and on what. */
 void progress_begin(progress_line_t *p, const run_start_t *start, uint64_t log_every);
 void progress_step(progress_line_t *p, const step_report_t *step);
 void progress_evaluated(progress_line_t *p, const evaluation_report_t *evaluation);
+/* Only what became of a save: that one has begun is no news. */
 void progress_saved(progress_line_t *p, const save_report_t *save);
 void progress_end(progress_line_t *p, const run_end_t *end);
 

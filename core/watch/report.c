@@ -1,4 +1,9 @@
-/* report.c - key figures, curves, where the time and the memory went. */
+/* report.c - key figures, curves, where the time and the memory went.
+ *
+ * Each function below writes one section of the page and leaves out what was not measured: a page
+ * without a profile has no empty table of kernels. Text that others wrote goes through
+ * chart_escape; numbers are printed by format. Memory that is lacking is remembered by text_t and
+ * told once, at the end. */
 #include <watch/report.h>
 
 #include <math.h>
@@ -90,17 +95,20 @@ static const char report_script[] =
 
 enum { PROFILE_SHOWN = 16, SMOOTHED = 20 };
 
+/* The columns lie in one piece of memory, which is the only one to be freed. */
 typedef struct curves { /* columns of metrics.jsonl */
     size_t steps, evaluations;
     double *x, *loss, *smooth, *rate, *norm, *speed; /* [steps]       */
     double *ex, *eloss;                              /* [evaluations] */
-    double part_s[STEP_PARTS], seconds;              /* sums          */
+    /* Over all steps that the file has, those of runs before a resume included. */
+    double part_s[STEP_PARTS], seconds; /* sums          */
     double exposed_s[STEP_SCOPES];
     double *memory;
 } curves_t;
 
 /* A mean that forgets: over SMOOTHED steps, in a short run over a twentieth of it. A loss that is
- * not finite leaves it where it was. */
+ * not finite leaves it where it was. An exponential mean: each step moves it by 1/window of the
+ * difference. */
 static void curves_smooth(curves_t *c)
 {
     const double window = fmax(1, fmin(SMOOTHED, (double)c->steps / SMOOTHED));
@@ -112,8 +120,9 @@ static void curves_smooth(curves_t *c)
     }
 }
 
-/* The report is made of the file that the run wrote, and not of what is in memory: one that a resumed
- * run writes shows the steps before it, too. */
+/* The report is made of the file that the run wrote, and not of what is in memory: one that a
+ * resumed run writes shows the steps before it, too. Eight columns of equal length; not all of a
+ * column is used, as evaluations are fewer than lines. */
 static lh_status_t curves_read(const char *folder, curves_t *c)
 {
     metrics_point_t *points;
@@ -162,7 +171,8 @@ static int by_value(const void *a, const void *b)
     return x < y ? -1 : x > y;
 }
 
-/* Steps that save or evaluate are slower than the rest: a mean would count them as speed. */
+/* Steps that save or evaluate are slower than the rest: a mean would count them as speed. Without
+ * memory for a sorted copy the last value has to do. */
 static double report_median(const double *values, size_t count)
 {
     if (count == 0) return NAN;
@@ -175,6 +185,7 @@ static double report_median(const double *values, size_t count)
     return middle;
 }
 
+/* A large number with its name below. */
 static void report_card(text_t *out, const char *value, const char *name)
 {
     text_append(out, "<div class=\"card\"><b>");
@@ -184,6 +195,7 @@ static void report_card(text_t *out, const char *value, const char *name)
     text_append(out, "</span></div>");
 }
 
+/* Also opens the page. The reason of a failed run stands here, in red. */
 static void report_header(const run_start_t *s, const run_end_t *e, text_t *out)
 {
     char parameters[16];
@@ -246,6 +258,7 @@ static void report_cards(const run_start_t *s, const run_end_t *e, const curves_
     text_append(out, "</div>\n");
 }
 
+/* The loss gets three series and the page's width; the others a third each. */
 static void report_charts(const curves_t *c, text_t *out)
 {
     const chart_series_t loss[] = {{"each step", "faint", c->x, c->loss, c->steps},
@@ -267,7 +280,9 @@ static void report_charts(const curves_t *c, text_t *out)
     text_append(out, "</div>\n");
 }
 
-/* Where the time of a step went, and what of it was exposed communication by class of link. */
+/* Where the time of a step went, and what of it was exposed communication by class of link. Means
+ * over all steps: seconds of each part over the number of steps. Exposed communication is part of
+ * compute and update, so it stands in rows of its own below. */
 static void report_parts(const run_start_t *s, const curves_t *c, text_t *out)
 {
     if (c->steps == 0 || c->seconds <= 0) return;
@@ -303,6 +318,7 @@ static void report_parts(const run_start_t *s, const curves_t *c, text_t *out)
     text_append(out, "</table></div>\n");
 }
 
+/* Rows of links that nobody measured are left out, and so is the section where none was. */
 static void report_links(const run_start_t *s, text_t *out)
 {
     bool any = false;
@@ -335,6 +351,7 @@ static void report_links(const run_start_t *s, text_t *out)
     text_append(out, "</table></div>\n");
 }
 
+/* GFLOP/s and GB/s are flops and bytes by nanosecond. The share is of all profiled kernels. */
 static void report_kernel(const run_start_t *s, const profile_row_t *r, double total, text_t *out)
 {
     const double limit = engine_profile_of_limit(r, s->peak_flops, s->bytes_per_second);
@@ -357,6 +374,7 @@ static void report_kernel(const run_start_t *s, const profile_row_t *r, double t
                 100 * (double)r->ns / total);
 }
 
+/* Rows come sorted by time; PROFILE_SHOWN of them are shown, with the flame chart above. */
 static lh_status_t report_profile(const run_start_t *s, const run_end_t *e, text_t *out)
 {
     double total = 0;
@@ -405,6 +423,7 @@ static uint32_t memory_choose_ranks(const run_end_t *end, const rank_memory_t *s
     return count;
 }
 
+/* A kind of which no shown rank has any gets no row. */
 static bool memory_is_used(const rank_memory_t *const *shown, uint32_t count, uint32_t kind)
 {
     for (uint32_t i = 0; i < count; i++)
@@ -437,6 +456,7 @@ static void memory_measured_row(const char *name, const rank_memory_t *const *sh
     text_append(out, "</tr>");
 }
 
+/* What is measured for the process as a whole has one column, so its planned cell stays empty. */
 static void memory_write_ranks(const run_end_t *end, text_t *out)
 {
     lh_assert(end->memory_count > 0);
@@ -471,6 +491,8 @@ static void memory_write_ranks(const run_end_t *end, text_t *out)
     text_append(out, "</p></div>\n");
 }
 
+/* A run that failed before its end has gathered nothing: then this rank's plan and the process's
+ * own peak. */
 static void report_memory(const run_start_t *start, const run_end_t *end, text_t *out)
 {
     if (end->memory_count > 0) {
@@ -483,6 +505,8 @@ static void report_memory(const run_start_t *start, const run_end_t *end, text_t
     memory_write_ranks(&alone, out);
 }
 
+/* The page is built in memory and replaces the old one at once, so a reader never sees half of it.
+ */
 lh_status_t report_write(const char *folder, const run_start_t *start, const run_end_t *end)
 {
     curves_t c;

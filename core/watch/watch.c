@@ -1,4 +1,8 @@
-/* watch.c - hands every event to progress, metrics and event files. */
+/* watch.c - hands every event to progress, metrics and event files.
+ *
+ * The observer comes last in this file; what it needs beyond the other files of the folder,
+ * TensorBoard's event files, stands before it. Those are written by hand, field by field: the four
+ * messages that a scalar takes do not justify a protobuf library. */
 #include <watch/watch.h>
 
 #include <errno.h>
@@ -26,22 +30,30 @@ struct watch_events {
     char path[512];
 };
 
+/* A message as it is built. RECORD_LIMIT holds the longest that this file makes: a tag of TAG_LIMIT
+ * bytes with all that stands around it. */
 typedef struct buffer {
     unsigned char bytes[RECORD_LIMIT];
     size_t length;
 } buffer_t;
 
+/* Nothing checks for room here: callers keep to TAG_LIMIT, and the assertion is for who changes
+ * that. */
 static void put(buffer_t *b, const void *bytes, size_t length)
 {
+    lh_assert(b->length + length <= sizeof(b->bytes));
     memcpy(b->bytes + b->length, bytes, length);
     b->length += length;
 }
 
 static void put_byte(buffer_t *b, unsigned char byte)
 {
+    lh_assert(b->length < sizeof(b->bytes));
     b->bytes[b->length++] = byte;
 }
 
+/* Seven bits a byte, lowest first, the eighth set while more follow: protobuf's encoding of whole
+ * numbers. */
 static void put_varint(buffer_t *b, uint64_t value)
 {
     for (; value >= 0x80; value >>= 7)
@@ -49,14 +61,17 @@ static void put_varint(buffer_t *b, uint64_t value)
     put_byte(b, (unsigned char)value);
 }
 
-/* The framing of TFRecord masks the CRC, as a file of records may itself hold CRCs. */
+/* The mask is that of the TFRecord format: rotated by 15 bits and added to a constant, so that a
+ * checksum of data which holds checksums is not one of them. */
 uint32_t watch_events_crc(const void *bytes, size_t length)
 {
     const uint32_t crc = lh_crc32c(0, bytes, length);
     return (crc >> 15 | crc << 17) + 0xA282EAD8u;
 }
 
-/* Frames data as a record: length, its checksum, data, its checksum; all little-endian. */
+/* Frames data as a record: length, its checksum, data, its checksum; all little-endian. length and
+ * checksums are written as they lie in memory, which is little-endian on every machine that this
+ * program is built for. */
 static void write_record(watch_events_t *f, const buffer_t *data)
 {
     unsigned char record[RECORD_LIMIT + 16];
@@ -73,6 +88,7 @@ static void write_record(watch_events_t *f, const buffer_t *data)
              strerror(errno));
 }
 
+/* Field 1 of every event, a double in seconds. */
 static void put_wall_time(buffer_t *b)
 {
     const double seconds = (double)sys()->wall_ns() * 1e-9;
@@ -80,6 +96,7 @@ static void put_wall_time(buffer_t *b)
     put(b, &seconds, 8);
 }
 
+/* The first record of each file: which version of the format follows, and who wrote it. */
 static void write_version(watch_events_t *f)
 {
     static const char version[] = "brain.Event:2", writer[] = "longhaul";
@@ -124,6 +141,8 @@ free_file:
     return status;
 }
 
+/* Lengths of inner messages come before them, so they are computed from the inside out: value in
+ * summary in event. A length of up to 127 takes a byte, a longer one two. */
 void watch_events_scalar(watch_events_t *f, uint64_t step, const char *tag, double value)
 {
     const size_t tag_length = strnlen(tag, TAG_LIMIT);
@@ -160,6 +179,7 @@ void watch_events_close(watch_events_t *f)
 
 /* ---- the observer ---- */
 
+/* Owns everything but plugins. The observer's functions cast back from their first argument. */
 struct watch {
     observer_t observer; /* first: an observer_t * is a watch_t * */
     char *folder;
@@ -177,7 +197,9 @@ struct watch {
     char *texts[7];      /* the strings of start */
 };
 
-/* The observer's texts live only during the call, the report is written at the end. */
+/* The observer's texts live only during the call, the report is written at the end. A text that
+ * could not be copied for want of memory is empty: the report then lacks a word and not the run its
+ * report. */
 static void keep_start(watch_t *w, const run_start_t *s)
 {
     w->start = *s;
@@ -200,7 +222,8 @@ static void keep_start(watch_t *w, const run_start_t *s)
         memcpy(w->links, s->links, s->link_count * sizeof(*w->links));
 }
 
-/* They were measured before there was a train.log. */
+/* They were measured before there was a train.log. log_note writes to train.log and not to the
+ * terminal, which has shown them. */
 static void note_links(const run_start_t *s)
 {
     char text[512];
@@ -224,6 +247,8 @@ static void note_plugins(const registry_t *plugins)
     }
 }
 
+/* A resumed run appends to train.log; a fresh one begins it anew. The order is that in which lines
+ * should stand in the log: plugins, links, then what progress says of the run. */
 static void on_begin(observer_t *o, const run_start_t *s)
 {
     watch_t *w = (watch_t *)o;
@@ -250,6 +275,7 @@ static void on_begin(observer_t *o, const run_start_t *s)
     progress_begin(&w->progress, s, w->log_every);
 }
 
+/* Progress first: a person should not wait for a slow disk. */
 static void on_step(observer_t *o, const step_report_t *s)
 {
     watch_t *w = (watch_t *)o;
@@ -277,6 +303,7 @@ static void on_saved(observer_t *o, const save_report_t *s)
     metrics_saved(&w->metrics, s);
 }
 
+/* metrics.jsonl is closed before the report is made, which is read from it. */
 static void on_end(observer_t *o, const run_end_t *e)
 {
     watch_t *w = (watch_t *)o;
