@@ -1,4 +1,8 @@
-/* check.c - the files of a job, and its training step recorded without a device. */
+/* check.c - the files of a job, and its training step recorded without a device.
+ *
+ * Recording is cheap: it runs the model's plugin once per kind of part, writes the lists of a step,
+ * and stops before kernels are chosen. So a mistake of shapes, of a schedule or of the order of
+ * transfers is found on a laptop without any of the job's accelerators. */
 #include <cli/check.h>
 
 #include <base/file.h>
@@ -14,6 +18,7 @@
 
 /* ---- what the job would write over ---- */
 
+/* A file that is not there is somebody else's concern. */
 static lh_status_t check_file(const job_outputs_t *outputs, const char *key, const char *path)
 {
     struct stat st;
@@ -24,6 +29,7 @@ static lh_status_t check_file(const job_outputs_t *outputs, const char *key, con
                 o->path);
 }
 
+/* Patterns are left to the stage itself, which leaves its own outputs out of what they match. */
 static lh_status_t check_list(const job_outputs_t *outputs, const char *key, const char *list)
 {
     if (list == NULL) return LH_OK;
@@ -37,6 +43,7 @@ static lh_status_t check_list(const job_outputs_t *outputs, const char *key, con
     return status;
 }
 
+/* The INI may lie in the folder that it names, but not under the name of an output. */
 static lh_status_t check_document(const job_outputs_t *outputs, const document_t *document)
 {
     lh_status_t status = LH_OK;
@@ -68,6 +75,7 @@ lh_status_t check_inputs(const job_t *job)
 
 /* ---- there, or made before ---- */
 
+/* Named by section and key, as the sentence begins with where they stand. */
 static lh_status_t need_file(const job_t *job, const char *section, const char *key,
                              const char *path)
 {
@@ -84,7 +92,8 @@ static uint32_t turn_of(const job_t *job, uint32_t stage)
     return i;
 }
 
-/* A data set that `reader` reads: the pair is there, or prepare makes it before. */
+/* A data set that `reader` reads: the pair is there, or prepare makes it before. The index stands
+ * for the pair. A set that an earlier run has left is good as well. */
 static lh_status_t need_set(const job_t *job, const char *key, const char *name, uint32_t reader)
 {
     char *path = path_join(job->pipeline.folder, name);
@@ -120,6 +129,7 @@ static lh_status_t need_sets(const job_t *job, const char *key, const char *list
     return status;
 }
 
+/* A split without a set of its own is a part of `train`. */
 static lh_status_t need_split(const job_t *job, const char *split, uint32_t reader)
 {
     const job_data_t *data = &job->data;
@@ -130,6 +140,7 @@ static lh_status_t need_split(const job_t *job, const char *split, uint32_t read
     return need_sets(job, "train", data->train, reader);
 }
 
+/* Finding the files is all: nothing of them is read. */
 static lh_status_t need_prepare(const job_t *job)
 {
     input_files_t files;
@@ -143,6 +154,7 @@ static lh_status_t need_prepare(const job_t *job)
     return need_file(job, "prepare", "tokenizer", job->prepare.tokenizer);
 }
 
+/* The tokenizer gives the vocabulary, so training needs it, too. */
 static lh_status_t need_train(const job_t *job)
 {
     lh_status_t status = need_file(job, "prepare", "tokenizer", job->prepare.tokenizer);
@@ -152,6 +164,7 @@ static lh_status_t need_train(const job_t *job)
     return status;
 }
 
+/* data is the name of a split, or a file. */
 static lh_status_t need_eval(const job_t *job)
 {
     const char *data = job->eval.data;
@@ -173,7 +186,8 @@ lh_status_t check_inputs_there(const job_t *job)
 
 /* ---- an export ---- */
 
-/* Neither may be there yet. */
+/* Neither may be there yet. Spelled differently the same folder is still the same: first by what
+ * the system says, then by text, for what is not there yet. */
 static bool holds(const char *above, const char *below)
 {
     if (folder_holds(above, below)) return true;
@@ -197,6 +211,7 @@ static lh_status_t refuse_holding(const char *target, const char *folder, const 
                 target, what, folder);
 }
 
+/* An export takes the place of an earlier one as a whole, so nothing else may lie in its folder. */
 lh_status_t check_export_target(const job_t *job, const char *import_folder)
 {
     const char *target = job->export.folder;
@@ -229,6 +244,7 @@ enum { RANKS_COUNTED = 64, RANKS_SHOWN = 8 };
 static const uint32_t kinds[] = {MEMORY_PARAMETERS, MEMORY_GRADIENTS, MEMORY_MASTER, MEMORY_STATE};
 enum { KINDS = sizeof(kinds) / sizeof(kinds[0]) };
 
+/* What count_all fills and write_table prints. */
 typedef struct counting {
     const check_step_t *step;
     memory_report_t ranks[RANKS_COUNTED];
@@ -241,7 +257,8 @@ bool check_step_is_told(const job_t *job)
            job->optimizer.rule != NULL && job->train.batch > 0 && job->train.sequence > 0;
 }
 
-/* Records what a rank runs; it is closed by the caller whatever is returned. */
+/* Records what a rank runs; it is closed by the caller whatever is returned. World, session and
+ * programs of one rank. */
 typedef struct recorded_rank {
     world_t *world;
     session_t *session;
@@ -256,6 +273,7 @@ static void rank_free(recorded_rank_t *r)
     *r = (recorded_rank_t){0};
 }
 
+/* documents_per_sample is 0: no data is opened, so the bound counts. */
 static lh_status_t rank_record(const check_step_how_t *how, uint32_t rank, recorded_rank_t *out)
 {
     *out = (recorded_rank_t){0};
@@ -310,6 +328,8 @@ void check_step_close(check_step_t *s)
     *s = (check_step_t){0};
 }
 
+/* Shards of any rank follow from the session of rank 0 and that rank's world; nothing is recorded
+ * again. */
 static lh_status_t count_rank(counting_t *c, uint32_t rank)
 {
     session_t *session = c->step->session;
@@ -330,6 +350,7 @@ static lh_status_t count_rank(counting_t *c, uint32_t rank)
     return status;
 }
 
+/* Where ranks are too many, rank 0 stands for all. */
 static lh_status_t count_all(counting_t *c)
 {
     const uint32_t ranks = job_ranks(c->step->how.job);
@@ -349,6 +370,7 @@ static void write_row(const counting_t *c, uint32_t rank, text_t *out)
     text_printf(out, " %17llu\n", (unsigned long long)m->total_bytes);
 }
 
+/* Lines begin with a semicolon, so that the whole output of `check` is still an INI. */
 static void write_table(const counting_t *c, text_t *out)
 {
     const uint32_t ranks = job_ranks(c->step->how.job);

@@ -9,7 +9,8 @@
 #include <session/step_layout.h>
 
 /* Refuses a file that the INI names, or that is the INI, and that is one of the job's own; what is
- * not there, or what only a pattern matches, is no matter. */
+ * not there, or what only a pattern matches, is no matter. Called at the start of each stage, as
+ * well as by `check`: files may have come since. */
 lh_status_t check_inputs(const job_t *job) LH_MUST_CHECK;
 /* Refuses an input, tokenizer or data set of the job's stages that is neither there nor made by an
  * earlier stage. Where the first rank is: others may see other files. */
@@ -28,6 +29,7 @@ typedef struct check_step_how {
     uint64_t guessed_vocab; /* rows of the embedding that only the tokenizer knows; 0: known */
 } check_step_how_t;
 
+/* Owned by whoever opened it; session and programs are those of rank 0. */
 typedef struct check_step {
     check_step_how_t how;
     world_t *world; /* as rank 0 sees it */
@@ -43,6 +45,8 @@ lh_status_t check_step_open(const check_step_how_t *how, check_step_t *out) LH_M
 /* Whether the ranks' lists of transfers fit together: every start meets its partners, every wait
  * ends. Of more than CHECK_STEP_RANKS ranks only rank 0's own list is walked. */
 enum { CHECK_STEP_RANKS = 16 };
+/* Records each of the other ranks once more and frees it again; quick for small worlds, hence the
+ * bound. */
 lh_status_t check_step_order(const check_step_t *s) LH_MUST_CHECK;
 void check_step_close(check_step_t *s);
 /* Appends the bytes that each rank holds from step to step, as a table of comment lines. */

@@ -24,6 +24,7 @@
 COMMANDS(DECLARE)
 
 #define ADDRESS(name) &command_##name,
+/* The two macros above make a declaration and an address of each name in the list. */
 static const command_t *const table[] = {COMMANDS(ADDRESS)};
 
 const command_t *const *cli_commands(uint32_t *count)
@@ -32,12 +33,14 @@ const command_t *const *cli_commands(uint32_t *count)
     return table;
 }
 
+/* A walk over argv. */
 typedef struct words {
     int argc;
     char **argv;
     int at;
 } words_t;
 
+/* Whether --set means anything to it. */
 static bool takes_job(const command_t *c)
 {
     return (c->needs & (CLI_NEEDS_JOB | CLI_MAY_TAKE_JOB)) != 0;
@@ -73,7 +76,9 @@ static lh_status_t take_value(words_t *w, const char *flag, const char *equals, 
     return LH_OK;
 }
 
-/* A flag of the command's row: its value stands in the slot of that row's index. */
+/* A flag of the command's row: its value stands in the slot of that row's index. Refused are a flag
+ * that comes twice, a value that is missing, and one too many; for an unknown flag the nearest name
+ * is offered. */
 static lh_status_t take_own_flag(cli_t *cli, words_t *w, const char *name, const char *equals)
 {
     const cli_flag_t *flags = cli->command->flags;
@@ -113,7 +118,8 @@ static lh_status_t take_flag(cli_t *cli, words_t *w, const char *word)
     return take_own_flag(cli, w, name, equals);
 }
 
-/* Words without dashes fill the places that the command has, in order: name, member, INI. */
+/* Words without dashes fill the places that the command has, in order: name, member, INI. A word
+ * that finds no place is refused by itself, as a file that is silently ignored is worse. */
 static lh_status_t take_word(cli_t *cli, const char *word)
 {
     const uint32_t needs = cli->command->needs;
@@ -130,6 +136,8 @@ static lh_status_t take_word(cli_t *cli, const char *word)
     return LH_OK;
 }
 
+/* "--" ends the flags, so that a file may be called --set. sets has room for a value for every
+ * word. */
 lh_status_t cli_parse(int argc, char **argv, cli_t *out)
 {
     cli_t cli = {0};
@@ -191,13 +199,15 @@ const char *cli_flag(const cli_t *cli, const char *name)
     return NULL;
 }
 
-/* A rank loads all plugins that the job names before it meets the others, which compares them. */
+/* A rank loads all plugins that the job names before it meets the others, which compares them.
+ * launch.h's callback, in the process of each rank. */
 static lh_status_t check_rank(void *context)
 {
     cli_t *cli = context;
     return cli->command->check(cli);
 }
 
+/* Also for commands without ranks: it then says that this process is alone. */
 static lh_status_t open_launch(cli_t *cli)
 {
     const launch_how_t how = {
@@ -211,6 +221,7 @@ static lh_status_t open_launch(cli_t *cli)
     return launch_open(&how, &cli->launch);
 }
 
+/* The INI comes first, as it may name the folder of plugins. */
 lh_status_t cli_open(cli_t *cli)
 {
     const uint32_t needs = cli->command->needs;
@@ -223,6 +234,8 @@ lh_status_t cli_open(cli_t *cli)
     return status;
 }
 
+/* The other way round. The pipeline's folder is given free after the launcher has seen the last
+ * rank end. */
 void cli_close(cli_t *cli)
 {
     launch_close(cli->launch);
@@ -245,6 +258,7 @@ static lh_status_t words_add(char **words, uint32_t *count, char *word)
     return word == NULL ? LH_NO_MEMORY : LH_OK;
 }
 
+/* As one word, --name=value, so that a value which begins with dashes is read as one. */
 static lh_status_t words_add_flag(const cli_t *cli, const cli_flag_t *flag, char **words,
                                   uint32_t *count)
 {
@@ -262,6 +276,7 @@ void cli_words_free(char **words)
     mem_free(words);
 }
 
+/* OTHERS is for program, command, plugin folder, INI and the NULL at the end. */
 lh_status_t cli_words(const cli_t *cli, const command_t *command, char ***out)
 {
     enum { OTHERS = 8 };

@@ -1,6 +1,10 @@
 /* cli/cli.h - the command line of `longhaul`. A command is one file: its function and its row, which
  * cli.c lists. main.c parses the arguments, calls the function, prints why it failed and picks the
- * exit code. A command prints results to stdout, and nothing to stderr but through base/log.h. */
+ * exit code. A command prints results to stdout, and nothing to stderr but through base/log.h.
+ *
+ * A command returns an exit code (base/status.h) or a negative lh_status_t; only main.c turns the
+ * latter into a sentence and a code. Commands of stages have two functions: `run`, which for all of
+ * them is command_run_stage, and `stage`, which does the work in one process or in each rank. */
 #ifndef CLI_CLI_H
 #define CLI_CLI_H
 
@@ -16,6 +20,7 @@ typedef struct cli_flag {
     const char *help;
 } cli_flag_t;
 
+/* What main.c does for a command before it runs: bits of command_t.needs. */
 enum {
     CLI_NEEDS_JOB = 1u << 0, /* first argument is PIPELINE.ini; --set works; cli->job is loaded */
     CLI_NEEDS_PLUGINS = 1u << 1, /* cli->plugins is there; --plugins works                      */
@@ -41,6 +46,7 @@ enum { CLI_FLAGS = 12 };
         "json", NULL, "print the result as JSON" \
     }
 
+/* One constant per command, in the file of that command. cli.c collects them by name. */
 typedef struct command {
     const char *name;
     const char *summary;
@@ -53,6 +59,8 @@ typedef struct command {
     cli_flag_t flags[CLI_FLAGS]; /* ends with a NULL name */
 } command_t;
 
+/* A command line that was parsed, and what it was given to work with. One per process; main.c owns
+ * it, and cli_close frees what cli_open made. */
 struct cli {
     const command_t *command;
     const char *name;   /* optional argument, or NULL              */
@@ -63,6 +71,7 @@ struct cli {
     const char *plugin_folder;     /* --plugins DIR, or NULL                  */
     bool confines;                 /* files of strangers are read in a child: base/child.h */
     const char *values[CLI_FLAGS]; /* of the command's flags; "" for a switch; NULL: not given */
+    /* NULL where the command takes no INI; the three below are NULL where it needs no plugins. */
     job_t *job;
     host_t *host;
     registry_t *plugins;
@@ -75,7 +84,8 @@ struct cli {
 /* The rows of all commands, in the order that help shows. */
 const command_t *const *cli_commands(uint32_t *count);
 
-/* The value of a flag of this command; "" for a switch; NULL when it was not given. */
+/* The value of a flag of this command; "" for a switch; NULL when it was not given. name is without
+ * dashes and must be one of the running command's; another gives NULL. */
 const char *cli_flag(const cli_t *cli, const char *name);
 
 /* Prints what holds others' texts, such as a plugin's help: what a terminal would obey as \xNN. */
@@ -93,12 +103,15 @@ void cli_print_line(const char *fmt, ...) LH_PRINTF(1, 2);
 lh_status_t cli_parse(int argc, char **argv, cli_t *out) LH_MUST_CHECK;
 void cli_free(cli_t *cli);
 
-/* What the command needs: job, host, plugins, its place among the job's ranks. */
+/* What the command needs: job, host, plugins, its place among the job's ranks. A failure leaves
+ * what was opened for cli_close. Loads no plugin yet: the registry looks for them when they are
+ * asked for. */
 lh_status_t cli_open(cli_t *cli) LH_MUST_CHECK;
 void cli_close(cli_t *cli);
 
 /* The command line by which a rank of this job is started to run `command`, ended by NULL: the same
- * INI and settings, and those of this command's flags that `command` has. Free with cli_words_free. */
+ * INI and settings, and those of this command's flags that `command` has. Free with cli_words_free.
+ * For a launcher, which starts this program once more for each rank. */
 lh_status_t cli_words(const cli_t *cli, const command_t *command, char ***out) LH_MUST_CHECK;
 void cli_words_free(char **words);
 

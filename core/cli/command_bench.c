@@ -1,7 +1,13 @@
 /* command_bench.c - longhaul bench device [PIPELINE.ini] [--quick] [--device PLUGIN] [--json], and
  * longhaul bench collectives [PIPELINE.ini] [--op NAME] [--sizes A..B] [--ranks N] [--sites N]
  * [--transport NAME] [--algorithm NAME] [--dtype NAME] [--quick] [--json]: time and bandwidth by
- * size, as nccl-tests print them. */
+ * size, as nccl-tests print them.
+ *
+ * Three benches that share a command, its flags, and the form of what they print: a table, or with
+ * --json one object. `device` measures a device alone, and with an INI also the calls of its
+ * training step; its record is what `plan` and `train` predict times from. `collectives` forks
+ * ranks on this machine. `links` runs over the machines of a job, as training does, and keeps the
+ * record of links that training would make. */
 #include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -25,19 +31,23 @@
 #include <plan/device_bench.h>
 #include <session/link_record.h>
 
+/* Shapes of the first arguments tell one call from another; the table has no room for more. */
 enum { SHOWN_SLOTS = 2 };
 
+/* How long the two measurements of `bench device` should take. */
 typedef struct budget { /* seconds */
     double device, program;
 } budget_t;
 static const budget_t thorough = {6, 6}, quick = {0.5, 0.4};
 
+/* Filled by registry_list, a name at a time. */
 typedef struct only_device { /* the one that is installed */
     char name[32];
     text_t names;
     uint32_t count;
 } only_device_t;
 
+/* Keeps the last name, and all of them for the sentence that asks which. */
 static lh_status_t note_device(void *context, const char *name)
 {
     only_device_t *only = context;
@@ -46,6 +56,7 @@ static lh_status_t note_device(void *context, const char *name)
     return LH_OK;
 }
 
+/* From the flag, the INI, or the only one that is installed. */
 static lh_status_t choose_device(const cli_t *cli, only_device_t *out)
 {
     const char *asked = cli_flag(cli, "device");
@@ -62,7 +73,8 @@ static lh_status_t choose_device(const cli_t *cli, only_device_t *out)
                 out->names.data != NULL ? out->names.data : "");
 }
 
-/* The section of the pipeline, or every option's default. */
+/* The section of the pipeline, or every option's default. Without an INI there is no section to
+ * parse: each row's default is set by hand. */
 static lh_status_t device_options(const cli_t *cli, const plugin_t *device, void **out)
 {
     const option_table_t table = plugin_options(device);
@@ -80,7 +92,10 @@ static lh_status_t device_options(const cli_t *cli, const plugin_t *device, void
     return status;
 }
 
-/* What earlier benches of this device learnt about calls holds on, seen from the new peaks. */
+/* What earlier benches of this device learnt about calls holds on, seen from the new peaks. An
+ * efficiency is a share of the ideal time, and the ideal time follows from the peaks: with new
+ * peaks the same seconds are another share. So each old row is scaled by the ratio of the two. A
+ * record that can't be read is dropped with a warning. */
 static lh_status_t keep_ops(device_rate_t *rate)
 {
     device_rate_t old;
@@ -105,6 +120,7 @@ static lh_status_t keep_ops(device_rate_t *rate)
     return status;
 }
 
+/* programs stay open for the caller, as the rows point into them. */
 static lh_status_t measure_program(cli_t *cli, double budget_s, plan_programs_t *programs,
                                    device_rate_t *rate, measured_call_t **rows, uint32_t *count)
 {
@@ -122,6 +138,7 @@ static lh_status_t measure_program(cli_t *cli, double budget_s, plan_programs_t 
     return status;
 }
 
+/* "[8,128][128,512]", as far as room reaches. */
 static void shapes_text(const measured_call_t *row, char *out, size_t room)
 {
     size_t at = 0;
@@ -134,12 +151,14 @@ static void shapes_text(const measured_call_t *row, char *out, size_t room)
     }
 }
 
+/* A call is rebuilt from the row's arguments, as only they decide the dtype. */
 static double row_ideal(const device_rate_t *rate, const measured_call_t *row)
 {
     const program_call_t call = {.args = row->args, .arg_count = row->arg_count};
     return device_rate_ideal(rate, device_rate_dtype(&call), row->flops, row->bytes);
 }
 
+/* By the time that all calls of a row take in a step. */
 static int slower_first(const void *a, const void *b)
 {
     const measured_call_t *x = a, *y = b;
@@ -147,6 +166,8 @@ static int slower_first(const void *a, const void *b)
     return p > q ? -1 : p < q;
 }
 
+/* Time of one call, its rates, the share of the ideal, and the share of the step. A time of 0 is
+ * shown as a nanosecond, as a rate needs one. */
 static void print_rows(const device_rate_t *rate, const measured_call_t *rows, uint32_t count)
 {
     double total = 0;
@@ -166,6 +187,7 @@ static void print_rows(const device_rate_t *rate, const measured_call_t *rows, u
     }
 }
 
+/* Only dtypes that have a kernel for products have a line. */
 static void print_table(const device_rate_t *rate, const measured_call_t *rows, uint32_t count)
 {
     cli_print_line("%s", rate->name);
@@ -178,6 +200,7 @@ static void print_table(const device_rate_t *rate, const measured_call_t *rows, 
     if (count > 0) print_rows(rate, rows, count);
 }
 
+/* Plain units, seconds and bytes and operations, so that no reader has to know a prefix. */
 static lh_status_t print_json(const device_rate_t *rate, const measured_call_t *rows,
                               uint32_t count)
 {
@@ -213,7 +236,8 @@ static lh_status_t print_json(const device_rate_t *rate, const measured_call_t *
     return cli_print_text(&text);
 }
 
-/* An unwritable cache is no reason to throw the figures away. */
+/* An unwritable cache is no reason to throw the figures away. Told where, since the file lies in
+ * the user's cache and not beside the job. */
 static void keep(const device_rate_t *rate)
 {
     char *path;
@@ -225,6 +249,8 @@ static void keep(const device_rate_t *rate)
     mem_free(path);
 }
 
+/* This process takes its share of the machine first, as a rank would: a measurement with all
+ * processors would promise too much. */
 static lh_status_t bench_device(cli_t *cli, const plugin_t *device, const void *config)
 {
     const budget_t *budget = cli_flag(cli, "quick") != NULL ? &quick : &thorough;
@@ -255,11 +281,14 @@ static lh_status_t bench_device(cli_t *cli, const plugin_t *device, const void *
 
 enum { SIZE_FACTOR = 4 }; /* from one size to the next */
 
+/* Context of the two callbacks, which are called on rank 0 alone. */
 typedef struct collectives { /* what the command prints of them */
     const collective_bench_how_t *how;
     json_writer_t *json; /* NULL: a table */
 } collectives_t;
 
+/* The head of the table, or the beginning of the object, whose lists are closed by
+ * bench_collectives. */
 static void begin_collectives(void *context, const collective_bench_facts_t *facts)
 {
     const collectives_t *c = context;
@@ -280,6 +309,7 @@ static void begin_collectives(void *context, const collective_bench_facts_t *fac
     json_open(c->json, "rows", '[');
 }
 
+/* algbw is bytes over time; busbw is what the busiest link carried, which compares between ops. */
 static void put_collective(void *context, const collective_bench_row_t *m)
 {
     const collectives_t *c = context;
@@ -304,6 +334,7 @@ static void put_collective(void *context, const collective_bench_row_t *m)
     json_close(c->json);
 }
 
+/* Names from `first` on may be chosen; what comes before is for the program's own use. */
 static lh_status_t find_name(const char *flag, const char *value, const char *const *names,
                              uint32_t first, uint32_t count, uint32_t *out)
 {
@@ -322,7 +353,8 @@ static lh_status_t find_name(const char *flag, const char *value, const char *co
     return status;
 }
 
-/* "1KiB..64MiB", or one size. */
+/* "1KiB..64MiB", or one size. Each size is SIZE_FACTOR times the one before and a multiple of 4
+ * bytes, so that it holds whole elements of any dtype. */
 static lh_status_t parse_sizes(const char *value, collective_bench_how_t *s)
 {
     char text[64];
@@ -339,6 +371,7 @@ static lh_status_t parse_sizes(const char *value, collective_bench_how_t *s)
     return LH_OK;
 }
 
+/* What is not given keeps the default that `s` came with. */
 static lh_status_t parse_collectives(const cli_t *cli, collective_bench_how_t *s)
 {
     const char *op = cli_flag(cli, "op"), *algorithm = cli_flag(cli, "algorithm");
@@ -355,6 +388,7 @@ static lh_status_t parse_collectives(const cli_t *cli, collective_bench_how_t *s
     return status;
 }
 
+/* Bounds are checked by bench_ranks, which knows them. */
 static lh_status_t parse_number(const cli_t *cli, const char *flag, uint32_t *out)
 {
     uint64_t number;
@@ -366,7 +400,9 @@ static lh_status_t parse_number(const cli_t *cli, const char *flag, uint32_t *ou
     return LH_OK;
 }
 
-/* Where no pipeline says otherwise: every default. It is never prepared. */
+/* Where no pipeline says otherwise: every default. It is never prepared. An INI in memory goes
+ * through the same loader as a file, so a default can't be one that the loader would refuse; --set
+ * works on it as well. */
 static lh_status_t default_job(const cli_t *cli, job_t **out)
 {
     static const char text[] = "[pipeline]\nname = bench\nstages = prepare\n"
@@ -381,6 +417,7 @@ static lh_status_t default_job(const cli_t *cli, job_t **out)
     return status;
 }
 
+/* For every class of link, as the test machine plays all of them. */
 static lh_status_t use_transport(job_t *job, const char *name)
 {
     for (uint32_t s = LH_LINK_NODE; name != NULL && s < JOB_SCOPES; s++) {
@@ -391,6 +428,7 @@ static lh_status_t use_transport(job_t *job, const char *name)
     return LH_OK;
 }
 
+/* Rows are printed as they are measured; JSON comes out at the end, as one text. */
 static int bench_collectives(cli_t *cli)
 {
     text_t text = {0};
@@ -423,11 +461,14 @@ static int bench_collectives(cli_t *cli)
 
 /* ---- bench links ---- */
 
+/* Bytes to bits, and 1e9 to a G, as links are sold. */
 static double links_gbit(uint64_t bytes_per_second)
 {
     return 8e-9 * (double)bytes_per_second;
 }
 
+/* Where no packet was lost, the bound below which the loss lies is all that is known; it stands
+ * behind a <. */
 static void links_loss_text(const probe_figures_t *f, int way, char *out, size_t room)
 {
     if (f->loss_most[way] < 0)
@@ -438,6 +479,7 @@ static void links_loss_text(const probe_figures_t *f, int way, char *out, size_t
         (void)snprintf(out, room, "<%.0e", f->loss_most[way]);
 }
 
+/* A line for each direction, then a sentence for each pair. */
 static void links_print(const probe_pair_t *pairs, uint32_t count)
 {
     printf("%-20s %-20s %8s %8s %8s %9s %9s %8s %6s\n", "from", "to", "trip_ms", "p99_ms",
@@ -469,6 +511,8 @@ static lh_status_t links_print_json(const probe_pair_t *pairs, uint32_t count)
     return cli_print_text(&text);
 }
 
+/* Rank 0 only. Links inside one machine are not measured, so a job whose sites all lie here has
+ * none to show. */
 static lh_status_t links_tell(cli_t *cli, const links_t *links)
 {
     uint32_t count, measured = 0;
@@ -486,6 +530,7 @@ static lh_status_t links_tell(cli_t *cli, const links_t *links)
     return LH_OK;
 }
 
+/* Runs in each rank. The last barrier keeps the others until rank 0 has told. */
 static int links_measure(void *context)
 {
     cli_t *cli = context;
@@ -503,6 +548,7 @@ static int links_measure(void *context)
     return status;
 }
 
+/* The job is told to measure whatever the record says. */
 static int bench_links(cli_t *cli)
 {
     if (cli->job == NULL)
@@ -522,6 +568,7 @@ static int bench_links(cli_t *cli)
     return code;
 }
 
+/* NAME decides which of the three. */
 static int bench(cli_t *cli)
 {
     if (cli->name == NULL)

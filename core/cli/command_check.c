@@ -1,5 +1,12 @@
 /* command_check.c - longhaul check PIPELINE.ini: everything that can be known without a device, a
- * tokenizer or a network, in milliseconds. */
+ * tokenizer or a network, in milliseconds.
+ *
+ * Plugins are loaded and asked, since only they know their options; a model or an optimizer is
+ * opened and closed again, as that is where it refuses them. What the checks have parsed is kept
+ * until the end, because explaining prints the effective value of every key with where it comes
+ * from.
+ *
+ * The check is a walk from what is cheap to what is not: options, then files, then the step. */
 #include <cli/command_check.h>
 
 #include <stdio.h>
@@ -16,6 +23,7 @@
 #include <plugin/call.h>
 #include <session/step_layout.h>
 
+/* config is owned; options and given are borrowed. */
 typedef struct checked { /* a plugin (or rule) and what it reads */
     const plugin_t *plugin;
     option_table_t options;
@@ -24,6 +32,7 @@ typedef struct checked { /* a plugin (or rule) and what it reads */
     void *config;
 } checked_t;
 
+/* One run of the checks. out is set only where the result is to be printed. */
 typedef struct check {
     cli_t *cli;
     const job_t *job;
@@ -38,6 +47,7 @@ typedef struct check {
     text_t *out;
 } check_t;
 
+/* Leaves *out empty where the job names none. */
 static lh_status_t open_plugin(check_t *c, uint32_t kind, const char *section, const char *name,
                                checked_t *out)
 {
@@ -53,7 +63,8 @@ static lh_status_t open_plugin(check_t *c, uint32_t kind, const char *section, c
     return status;
 }
 
-/* The vocabulary is known only once the tokenizer is read; until then any will do. */
+/* The vocabulary is known only once the tokenizer is read; until then any will do. guessed_vocab
+ * says that the number is made up: sizes that are printed from it are marked. */
 static lh_status_t give_vocab(check_t *c)
 {
     uint64_t rows;
@@ -114,7 +125,8 @@ static lh_status_t check_model(check_t *c)
     return status;
 }
 
-/* Opening it is the only way to ask a plugin whether it takes its options. */
+/* Opening it is the only way to ask a plugin whether it takes its options. The rule is not given to
+ * it: that is checked by itself below. */
 static lh_status_t check_optimizer(check_t *c)
 {
     lh_optimizer_t *optimizer;
@@ -127,6 +139,7 @@ static lh_status_t check_optimizer(check_t *c)
     return status;
 }
 
+/* As session.c opens it. */
 static lh_status_t check_rule(check_t *c)
 {
     char plugin[32];
@@ -146,7 +159,7 @@ static lh_status_t check_rule(check_t *c)
 }
 
 /* [rule.X] of a rule that the job does not use, [parts.X] or [plugin.X] of a plugin that is not
- * there. */
+ * there. A section of a name that nobody reads is most often a misspelt one. */
 static lh_status_t check_named_sections(check_t *c)
 {
     for (uint32_t i = 0; i < document_section_count(c->job->document); i++) {
@@ -217,7 +230,8 @@ static lh_status_t check_calls(check_t *c)
 }
 
 /* A transport and its fallback stand in one section; each reads its own keys there. */
-/* What the INI does not name is usual here, and is loaded only for links that there are. */
+/* What the INI does not name is usual here, and is loaded only for links that there are. usual is
+ * room for the name that carrier_plugin chooses. */
 static lh_status_t find_transport(const check_t *c, uint32_t scope, char usual[32],
                                   const char **name)
 {
@@ -227,7 +241,8 @@ static lh_status_t find_transport(const check_t *c, uint32_t scope, char usual[3
     return *name == NULL ? LH_INVALID : LH_OK;
 }
 
-/* Ranks that were started find it out together. */
+/* Ranks that were started find it out together. Asks the plugin whether it can work here at all,
+ * and then its fallback. */
 static lh_status_t check_carrier(const check_t *c, uint32_t scope, const char *name)
 {
     const char *second = c->job->transports[scope].fallback;
@@ -237,6 +252,8 @@ static lh_status_t check_carrier(const check_t *c, uint32_t scope, const char *n
     return carrier_check(c->job, c->cli->plugins, scope, second, name);
 }
 
+/* The first parse knows the other plugin's keys, so that neither refuses what is the other's; the
+ * second is for the fallback's own config. */
 static lh_status_t check_transport(check_t *c, uint32_t scope)
 {
     const job_transport_t *t = &c->job->transports[scope];
@@ -291,6 +308,7 @@ static lh_status_t check_files(const check_t *c)
     return status;
 }
 
+/* Left out where the INI does not say enough of a step. */
 static lh_status_t check_step(check_t *c)
 {
     if (!check_step_is_told(c->job)) return LH_OK;
@@ -303,7 +321,9 @@ static lh_status_t check_step(check_t *c)
     return status == LH_OK ? check_step_order(&c->step) : status;
 }
 
-/* In the order of the sections, so that the first mistake told is the first one to be found. */
+/* In the order of the sections, so that the first mistake told is the first one to be found. Called
+ * by each rank as well; so nothing here may depend on which machine this is, but for what asks
+ * `launch`. */
 static lh_status_t check_options(check_t *c)
 {
     lh_status_t status = check_model(c);
@@ -328,6 +348,7 @@ static lh_status_t check_all(check_t *c)
     return status;
 }
 
+/* The key's file is hidden for as long as it might be the key itself. */
 static void explain_one(const check_t *c, const char *section, const checked_t *checked)
 {
     option_table_t tables[2] = {{0}, checked->options};
@@ -351,6 +372,7 @@ static bool is_shown(const check_t *c, const job_section_t *s)
            strcmp(s->name, "export") != 0;
 }
 
+/* Three tables: the core's, the plugin's, the fallback's. */
 static void explain_transport(const check_t *c, const char *section)
 {
     uint32_t scope = LH_LINK_NODE;
@@ -369,6 +391,7 @@ static const checked_t *checked_of(const check_t *c, const char *section)
     return strcmp(section, "optimizer") == 0 ? &c->optimizer : &c->device;
 }
 
+/* Each section whose name begins so, in the order of the INI. */
 static void explain_groups(const check_t *c, const char *prefix, const option_table_t *table)
 {
     for (uint32_t i = 0; i < document_section_count(c->job->document); i++) {
@@ -381,6 +404,7 @@ static void explain_groups(const check_t *c, const char *prefix, const option_ta
     }
 }
 
+/* Plugins that only bring functions, ops or rules are known by having been loaded. */
 static void explain_parts(const check_t *c)
 {
     for (uint32_t i = 0; i < registry_count(c->cli->plugins); i++) {
@@ -393,7 +417,9 @@ static void explain_parts(const check_t *c)
     }
 }
 
-/* Every section that a stage reads, in the order of the tables, with each value's origin. */
+/* Every section that a stage reads, in the order of the tables, with each value's origin. Begins
+ * with the plugins and the digests of their files, so that a printed check says what it was checked
+ * against. */
 static void explain_all(const check_t *c)
 {
     uint32_t count;
@@ -427,6 +453,7 @@ static void explain_all(const check_t *c)
     explain_parts(c);
 }
 
+/* Everything may be missing, where a check failed early. */
 static void free_check(check_t *c)
 {
     checked_t *const checked[] = {&c->model, &c->optimizer, &c->device, &c->rule};

@@ -1,5 +1,10 @@
 /* command_eval.c - longhaul eval PIPELINE.ini [--json] [--per-document]: the loss of a split of the
- * data, or of a JSONL file document by document. */
+ * data, or of a JSONL file document by document.
+ *
+ * Two ways that share a model and a printer. A split of the job's data goes through in sequences of
+ * training's length, as the evaluation during training does it; a JSONL file goes document by
+ * document, each from its own beginning, and is tokenized here. The result is printed, and kept as
+ * eval.json in the pipeline's folder. */
 #include <cli/command_run.h>
 
 #include <math.h>
@@ -14,8 +19,12 @@
 #include <session/evaluation.h>
 #include <session/snapshot.h>
 
+/* Documents are packed side by side into rows of at least so many tokens, and so many in one run; a
+ * longer document makes the row longer. */
 enum { PACKED_TOKENS = 2048, PACKED_DOCUMENTS = 64 };
 
+/* The whole file in memory: what is evaluated is small beside what is trained on. Both arrays grow;
+ * documents point into ids once all are read. */
 typedef struct corpus { /* all documents of a file */
     int32_t *ids;
     size_t id_count, id_capacity;
@@ -24,6 +33,7 @@ typedef struct corpus { /* all documents of a file */
     uint64_t longest;
 } corpus_t;
 
+/* Adds up what on_document is told. */
 typedef struct printer {
     bool per_document;
     evaluation_sum_t sum;
@@ -40,6 +50,7 @@ static bool is_split(const char *data, uint32_t *out)
     return false;
 }
 
+/* An empty document has no ids and is still one. */
 static lh_status_t add_ids(corpus_t *c, const int32_t *ids, size_t count)
 {
     if (count == 0) return LH_OK;
@@ -64,6 +75,7 @@ static lh_status_t add_document(corpus_t *c, const int32_t *ids, size_t count)
     return LH_OK;
 }
 
+/* The limits are those of [limits], as for prepare: the file may be a stranger's. */
 static lh_status_t read_corpus(const job_t *job, const tokenizer_t *tokenizer, corpus_t *out)
 {
     const documents_how_t how = {.path = job->eval.data,
@@ -92,6 +104,7 @@ static lh_status_t read_corpus(const job_t *job, const tokenizer_t *tokenizer, c
     return status;
 }
 
+/* The mean of a document; a document without tokens that count has none. */
 static void on_document(void *context, uint64_t document, const evaluation_sum_t *sum)
 {
     printer_t *p = context;
@@ -107,12 +120,14 @@ static void on_document(void *context, uint64_t document, const evaluation_sum_t
                      sum->nll / (double)sum->tokens);
 }
 
+/* Weights are read after the programs are built, when their memory is there. */
 static lh_status_t prepare_weights(session_t *session, const model_source_t *source)
 {
     const lh_status_t status = engine_build(session->engine);
     return status == LH_OK ? model_source_weights(source, session) : status;
 }
 
+/* The program's row is as long as the longest document, so that each is scored in one piece. */
 static lh_status_t eval_documents(const job_t *job, session_t *session,
                                   const model_source_t *source, printer_t *printer)
 {
@@ -141,6 +156,7 @@ static lh_status_t eval_documents(const job_t *job, session_t *session,
     return status;
 }
 
+/* Each sample of the split once, in sequences of training's length. */
 static lh_status_t eval_split(const job_t *job, session_t *session, const model_source_t *source,
                               uint32_t split, printer_t *printer)
 {
@@ -170,6 +186,8 @@ static lh_status_t eval_split(const job_t *job, session_t *session, const model_
     return status;
 }
 
+/* perplexity is e to the mean loss; it may be too large for a number where the loss is not, and is
+ * null then. */
 static lh_status_t tell(const cli_t *cli, const evaluation_sum_t *sum)
 {
     char json[160];
@@ -195,6 +213,7 @@ static lh_status_t tell(const cli_t *cli, const evaluation_sum_t *sum)
     return status;
 }
 
+/* The model is opened frozen: no optimizer, no gradients. */
 static int eval_stage(cli_t *cli)
 {
     const job_t *job = cli->job;

@@ -1,5 +1,8 @@
 /* command_generate.c - longhaul generate PIPELINE.ini [--prompt TEXT | --ids 1,2,3] [--greedy] ...
- */
+ *
+ * The text is shown as it is made. A token may end in the middle of a character, or be changed in
+ * its look by the next one (a blank that belongs to the word behind it), so what is printed is only
+ * what no later token can change. All of it stands in generated.json at the end, with the ids. */
 #include <cli/command_run.h>
 
 #include <stdio.h>
@@ -15,6 +18,7 @@
 #include <session/generation.h>
 #include <session/snapshot.h>
 
+/* Strings belong to the job or to the command line. */
 typedef struct request { /* [generate] with the flags of the command line on top */
     const char *prompt, *ids;
     uint64_t tokens;
@@ -22,6 +26,8 @@ typedef struct request { /* [generate] with the flags of the command line on top
     bool json;
 } request_t;
 
+/* ids are all tokens so far, those of the prompt included: decoding begins from the first, as what
+ * a token looks like depends on those before it. */
 typedef struct printer { /* shows text as it is made */
     const tokenizer_t *tokenizer;
     token_ids_t ids;
@@ -30,7 +36,7 @@ typedef struct printer { /* shows text as it is made */
     lh_status_t status; /* of what could not be shown */
 } printer_t;
 
-/* What [generate] allows for its key. */
+/* What [generate] allows for its key. The range stands in one place, the row of the option. */
 static lh_status_t check_range(const char *name, const char *key, const char *text)
 {
     char where[32];
@@ -42,6 +48,8 @@ static lh_status_t check_range(const char *name, const char *key, const char *te
     return LH_OK;
 }
 
+/* Distinguishes what is too large from what is no number, as the first looks right to whoever typed
+ * it. */
 static lh_status_t number_flag(const cli_t *cli, const char *name, const char *key, uint64_t *out)
 {
     const char *text = cli_flag(cli, name);
@@ -60,6 +68,7 @@ static lh_status_t real_flag(const cli_t *cli, const char *name, const char *key
     return fail(LH_INVALID, "--%s %s: not a number", name, text);
 }
 
+/* Two flags that contradict each other are refused; a flag that overrides the INI is not. */
 static lh_status_t check_flags(const cli_t *cli)
 {
     static const char *const draws[] = {"temperature", "top-k", "top-p"};
@@ -72,6 +81,7 @@ static lh_status_t check_flags(const cli_t *cli)
     return LH_OK;
 }
 
+/* A prompt on the command line takes the place of ids in the INI. */
 static lh_status_t read_request(const cli_t *cli, request_t *out)
 {
     const job_generate_t *g = &cli->job->generate;
@@ -97,6 +107,7 @@ static lh_status_t read_request(const cli_t *cli, request_t *out)
     return status;
 }
 
+/* token_ids_free frees what has been pushed. */
 static lh_status_t push(token_ids_t *ids, int32_t id)
 {
     int32_t *grown = mem_grow(ids->ids, &ids->capacity, ids->count + 1, sizeof(*ids->ids));
@@ -106,6 +117,7 @@ static lh_status_t push(token_ids_t *ids, int32_t id)
     return LH_OK;
 }
 
+/* Whether the model has such ids is checked by generation_run. */
 static lh_status_t parse_ids(const char *text, token_ids_t *out)
 {
     lh_status_t status = LH_OK;
@@ -123,6 +135,8 @@ static lh_status_t parse_ids(const char *text, token_ids_t *out)
     return status;
 }
 
+/* ids are taken as they are; a text is encoded, with a begin token before it where [generate] bos
+ * asks for one. */
 static lh_status_t read_prompt(const cli_t *cli, const request_t *r, const tokenizer_t *tokenizer,
                                token_ids_t *out)
 {
@@ -144,7 +158,8 @@ static lh_status_t read_prompt(const cli_t *cli, const request_t *r, const token
 }
 
 /* Bytes of a text without a character at its end that is not whole yet: it can come in several
- * tokens. */
+ * tokens. A character has four bytes at most, so at most three are looked at from behind. What is
+ * no UTF-8 anyway counts as whole. */
 static size_t settled(const char *text, size_t length)
 {
     size_t back = 0;
@@ -157,7 +172,8 @@ static size_t settled(const char *text, size_t length)
 }
 
 /* On stdout, where a terminal may be: it obeys nothing that a model wrote. The text as it is stands
- * in generated.json. */
+ * in generated.json. A NUL would end the text for text_append_shown, so pieces between NULs are
+ * shown one by one. */
 static lh_status_t print_generated(const char *text, size_t length)
 {
     text_t shown = {0};
@@ -173,7 +189,7 @@ static lh_status_t print_generated(const char *text, size_t length)
     return status;
 }
 
-/* What is shown no later token changes. */
+/* What is shown no later token changes. all: at the end, when nothing can change any more. */
 static void show_text(printer_t *p, bool all)
 {
     text_t text = {0};
@@ -191,6 +207,7 @@ static void show_text(printer_t *p, bool all)
     text_free(&text);
 }
 
+/* generation_run's callback, once for each new id. It can't return a status, so that is kept. */
 static void show(void *context, int32_t id)
 {
     printer_t *p = context;
@@ -207,6 +224,8 @@ static void put_ids(json_writer_t *w, const char *key, const int32_t *ids, uint6
     json_close(w);
 }
 
+/* Written after the text was shown: a file that can't be written fails the command but not the
+ * reader. */
 static lh_status_t tell(const cli_t *cli, const request_t *r, const tokenizer_t *tokenizer,
                         const token_ids_t *prompt, const int32_t *ids, uint64_t count)
 {
@@ -235,6 +254,7 @@ static lh_status_t tell(const cli_t *cli, const request_t *r, const tokenizer_t 
     return status;
 }
 
+/* Memory and programs are made for the prompt that is there and the tokens that are asked for. */
 static lh_status_t generate(const cli_t *cli, const request_t *r, model_source_t *source,
                             const token_ids_t *prompt)
 {
@@ -275,6 +295,7 @@ static lh_status_t generate(const cli_t *cli, const request_t *r, model_source_t
     return status;
 }
 
+/* With ids alone no tokenizer is needed, and no text is shown where none is there. */
 static int generate_stage(cli_t *cli)
 {
     request_t request;

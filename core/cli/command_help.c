@@ -10,6 +10,7 @@
 #include <config/options.h>
 #include <graph/op_table.h>
 
+/* Usage, summary, and a line for each flag. */
 static void print_command(const command_t *c, text_t *out)
 {
     cli_usage(c, out);
@@ -25,6 +26,7 @@ static void print_section(const job_section_t *s, text_t *out)
     options_explain_table(s->rows, s->count, out);
 }
 
+/* Every section with every key: what an INI may hold stands on one page. */
 static void print_overview(text_t *out)
 {
     uint32_t count;
@@ -43,6 +45,7 @@ static void print_overview(text_t *out)
     }
 }
 
+/* Rules are named plugin:rule, as [optimizer] rule wants them. */
 static void print_rules(const plugin_t *p, text_t *out)
 {
     for (uint32_t i = 0; i < p->rule_count; i++) {
@@ -67,6 +70,7 @@ static void print_lines(const char *title, const char *lines, text_t *out)
     }
 }
 
+/* Words for what an op's row allows the program to do with it. */
 static void print_flags(const lh_op_t *op, text_t *out)
 {
     static const struct {
@@ -90,6 +94,7 @@ static void print_flags(const lh_op_t *op, text_t *out)
     if (*between == ';' || op->expand != NULL) text_append(out, "\n");
 }
 
+/* All that the row says. What a row leaves out has no heading here. */
 static void print_op(const lh_op_t *op, text_t *out)
 {
     text_printf(out, "op %s: %s\n", op->name, op->slots);
@@ -103,6 +108,7 @@ static void print_op(const lh_op_t *op, text_t *out)
     print_flags(op, out);
 }
 
+/* Which section its keys stand in depends on its kind. */
 static void print_plugin(const plugin_t *p, text_t *out)
 {
     static const char *const sections[] = {
@@ -125,6 +131,7 @@ static void print_plugin(const plugin_t *p, text_t *out)
     if (p->kernel_count > 0) text_printf(out, "\n%u kernels\n", p->kernel_count);
 }
 
+/* best holds a copy, as names of files live only while they are listed. */
 typedef struct search {
     const char *name;
     bool found;
@@ -132,6 +139,7 @@ typedef struct search {
     char best[32];
 } search_t;
 
+/* Also offers each name as what might have been meant. */
 static lh_status_t compare_name(void *context, const char *name)
 {
     search_t *s = context;
@@ -145,6 +153,7 @@ static lh_status_t compare_name(void *context, const char *name)
     return LH_OK;
 }
 
+/* Plugins of two kinds may have one name; both are told. */
 static lh_status_t print_plugins(cli_t *cli, text_t *out, search_t *s)
 {
     bool any = false;
@@ -162,6 +171,8 @@ static lh_status_t print_plugins(cli_t *cli, text_t *out, search_t *s)
     return LH_OK;
 }
 
+/* A name may be a command, a section and a plugin at once, as `train` is: all that have it are
+ * printed. */
 static lh_status_t print_named(cli_t *cli, text_t *out)
 {
     uint32_t count;
@@ -193,6 +204,7 @@ static lh_status_t print_named(cli_t *cli, text_t *out)
 
 /* ---- help op [NAME] ---- */
 
+/* Context of add_ops_of, kind by kind. */
 typedef struct op_search {
     registry_t *plugins;
     uint32_t kind;
@@ -219,6 +231,7 @@ static lh_status_t add_plugins_ops(cli_t *cli, op_table_t *ops)
     return status;
 }
 
+/* Then the conventions that all of them follow. */
 static void print_all_ops(const op_table_t *ops, text_t *out)
 {
     for (uint32_t i = 0; i < op_table_count(ops); i++) {
@@ -246,6 +259,7 @@ static lh_status_t print_one_op(const op_table_t *ops, const char *name, text_t 
                 best != NULL ? best : "", best != NULL ? "'?" : "");
 }
 
+/* Plugins are loaded only where the core has no op of that name. */
 static lh_status_t print_ops(cli_t *cli, text_t *out)
 {
     op_table_t *ops;
@@ -259,6 +273,7 @@ static lh_status_t print_ops(cli_t *cli, text_t *out)
     return status;
 }
 
+/* Collected as one text first, so that a failure in the middle prints nothing. */
 static int help(cli_t *cli)
 {
     text_t out = {0};
@@ -289,6 +304,7 @@ const command_t command_help = {
 
 /* ---- longhaul plugins ---- */
 
+/* Counts decide the exit code: a plugin that is not usable makes it a refusal. */
 typedef struct plugin_listing {
     registry_t *plugins;
     uint32_t kind;
@@ -307,6 +323,7 @@ static lh_status_t list_line(text_t *line)
     return status;
 }
 
+/* The reason is what loading it has just said. */
 static lh_status_t list_refused(uint32_t kind, const char *name)
 {
     text_t line = {0};
@@ -331,6 +348,7 @@ static lh_status_t list_none(const char *folder)
     return list_line(&line);
 }
 
+/* Loading is the only way to know what is in a file; only a lack of memory ends the listing. */
 static lh_status_t list_one(void *context, const char *name)
 {
     plugin_listing_t *l = context;
@@ -345,6 +363,7 @@ static lh_status_t list_one(void *context, const char *name)
     return list_usable(l->kind, name, p);
 }
 
+/* By kind, and inside a kind as the registry finds them. */
 static int list_plugins(cli_t *cli)
 {
     plugin_listing_t l = {.plugins = cli->plugins};

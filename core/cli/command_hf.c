@@ -1,6 +1,11 @@
 /* command_hf.c - the two ways between Hugging Face and this program. longhaul import PIPELINE.ini: a
  * folder becomes a checkpoint, its config.json the model's options. longhaul export PIPELINE.ini: the
- * newest checkpoint becomes a folder. */
+ * newest checkpoint becomes a folder.
+ *
+ * Neither way computes anything: names are mapped by the table of the model's plugin, values are
+ * converted from dtype to dtype, shard by shard. An import reads files that somebody else made, so
+ * it runs in a child process that may open nothing but what it needs (base/child.h); what it
+ * finds goes back as a struct of numbers. */
 #include <base/child.h>
 #include <base/file.h>
 #include <base/log.h>
@@ -15,7 +20,8 @@
 /* ---- import ---- */
 
 /* What an import may open: its folder, what plugins need, and the files that links of the model's
- * folder lead to, as the Hugging Face cache is made of such. */
+ * folder lead to, as the Hugging Face cache is made of such. Lists for confine.h. The strings of
+ * `links` are owned, the others borrowed. */
 typedef struct import_paths { /* ended by NULL, as confine.h takes them */
     const char **read;
     const char *write[3];
@@ -28,6 +34,7 @@ typedef struct import_paths { /* ended by NULL, as confine.h takes them */
 static const char *const libraries[] = {"/usr", "/lib", "/lib64", "/etc/ld.so.cache"};
 enum { LIBRARIES = sizeof(libraries) / sizeof(libraries[0]) };
 
+/* Context of add_link. */
 typedef struct link_listing {
     import_paths_t *paths;
     const char *folder;
@@ -71,6 +78,7 @@ static void import_paths_free(import_paths_t *p)
     *p = (import_paths_t){.read = NULL};
 }
 
+/* read has room for the folder, the plugins, the libraries, the links and the NULL at the end. */
 static lh_status_t import_paths_find(const cli_t *cli, import_paths_t *out)
 {
     const char *from = cli->job->import.from;
@@ -95,6 +103,8 @@ no_memory:
     return LH_NO_MEMORY;
 }
 
+/* The model is opened with the options of the config.json that is being imported: the shapes of its
+ * parameters follow from them. */
 static lh_status_t import_layout(const cli_t *cli, const hf_config_t *config, model_layout_t *out)
 {
     option_given_t *given;
@@ -105,7 +115,8 @@ static lh_status_t import_layout(const cli_t *cli, const hf_config_t *config, mo
     return status;
 }
 
-/* Tensors, shard by shard, into a checkpoint of step 0. */
+/* Tensors, shard by shard, into a checkpoint of step 0. model_options is what the manifest keeps of
+ * the config.json. */
 static lh_status_t import_tensors(const cli_t *cli, const hf_config_t *config,
                                   const model_layout_t *layout, const char *folder,
                                   hf_import_result_t *out)
@@ -130,13 +141,15 @@ static lh_status_t import_tensors(const cli_t *cli, const hf_config_t *config,
     return status;
 }
 
+/* All that the child needs; it is forked, so pointers hold. */
 typedef struct importer {
     const cli_t *cli;
     const plugin_t *plugin;
     const char *folder;
 } importer_t;
 
-/* All that reads a file of the Hugging Face folder. */
+/* All that reads a file of the Hugging Face folder. out is a hf_import_result_t. Runs in the child,
+ * or in this process where nothing is confined, as in tests. */
 static lh_status_t import_folder(void *context, void *out)
 {
     const importer_t *im = context;
@@ -156,7 +169,8 @@ static lh_status_t import_folder(void *context, void *out)
     return status;
 }
 
-/* It needs a folder to write in before it can make one. */
+/* It needs a folder to write in before it can make one. A folder that was made for the import goes
+ * again if it fails. */
 static lh_status_t import_confined(importer_t *im, hf_import_result_t *out)
 {
     const char *own = im->cli->job->pipeline.folder;
@@ -176,6 +190,7 @@ static lh_status_t import_confined(importer_t *im, hf_import_result_t *out)
     return status;
 }
 
+/* The plugin is loaded out here: the child inherits it. */
 static int import_stage(cli_t *cli)
 {
     if (cli->job->import.from == NULL)
@@ -206,6 +221,8 @@ const command_t command_import = {
 
 /* ---- export ---- */
 
+/* The tokenizer's files are copied where the job has one of its own; an imported model's come from
+ * its import. */
 static lh_status_t export_checkpoint(const cli_t *cli, const model_source_t *source,
                                      model_layout_t *layout, checkpoint_t *from)
 {
@@ -237,6 +254,7 @@ static lh_status_t export_checkpoint(const cli_t *cli, const model_source_t *sou
     return status;
 }
 
+/* In the order of cost: target folder, checkpoint, which is read whole, model, tensors. */
 static int export_stage(cli_t *cli)
 {
     model_source_t source;

@@ -1,5 +1,10 @@
 /* command_plan.c - longhaul plan PIPELINE.ini [--json] [--rank N] [--graph FILE.svg]: what a
- * training step holds, computes and should take, and what the last run measured beside it. */
+ * training step holds, computes and should take, and what the last run measured beside it.
+ *
+ * Everything that is shown is computed from the programs that training would build, with no memory
+ * taken: bytes by kind and rank, arithmetic and traffic by part and op, transfers by group. Times
+ * are the record's (plan/device_rate.h); beside them stands what the last run of the job has
+ * measured, where its metrics.jsonl is there. */
 #include <cli/cli.h>
 
 #include <math.h>
@@ -24,13 +29,17 @@
 #include <plan/step_plan.h>
 #include <watch/metrics.h>
 
+/* Totals of more ranks are in --json only. */
 enum { RANKS_SHOWN = 16 };
 
+/* compute_s is compute and update together, which is what a plan predicts; step_s has data,
+ * evaluation and saving in it, too. */
 typedef struct measured { /* medians over the steps of the last run */
     uint32_t steps;       /* 0: there was none */
     double step_s, compute_s;
 } measured_t;
 
+/* All that the tables and the JSON are printed from. Lists are borrowed but for rate and step. */
 typedef struct planned {
     const job_t *job;
     const engine_t *engine;
@@ -49,6 +58,7 @@ typedef struct planned {
     measured_t measured;
 } planned_t;
 
+/* Medians, since a step that saves or evaluates is no measure of the others. */
 static lh_status_t read_measured(const char *folder, measured_t *out)
 {
     char *path = path_join(folder, "metrics.jsonl");
@@ -89,12 +99,15 @@ static void read_rate(planned_t *p)
     p->known = false;
 }
 
+/* Model FLOPs utilization: arithmetic of the step over its time, as a share of the device's peak.
+ * 0: unknown. */
 static double mfu(const planned_t *p)
 {
     const double rate = p->step.all.seconds > 0 ? p->step.all.flops / p->step.all.seconds : 0;
     return p->peak_flops > 0 ? rate / p->peak_flops : 0;
 }
 
+/* What the step is, before what it costs. */
 static void print_head(const planned_t *p)
 {
     const job_train_t *train = &p->job->train;
@@ -118,6 +131,7 @@ static void print_head(const planned_t *p)
     cli_print_line("device: %s (%s), %s free", p->job->device.plugin, device->name, free_bytes);
 }
 
+/* The job needs a device that this rank fits on. */
 static uint32_t rank_with_most(const planned_t *p)
 {
     uint32_t most = p->rank;
@@ -126,6 +140,7 @@ static uint32_t rank_with_most(const planned_t *p)
     return most;
 }
 
+/* In a rounded unit and in bytes: the first to read, the second to compare. */
 static void print_memory_row(const char *name, const uint64_t *bytes, uint32_t columns,
                              const char *note)
 {
@@ -138,6 +153,7 @@ static void print_memory_row(const char *name, const uint64_t *bytes, uint32_t c
     printf("%s\n", note);
 }
 
+/* One line for all ranks. */
 static void print_totals(const planned_t *p)
 {
     char size[16];
@@ -150,6 +166,7 @@ static void print_totals(const planned_t *p)
     printf("%s\n", shown < p->rank_count ? " ..., see --json" : "");
 }
 
+/* Of the rank that was asked for, and in a second column of the largest one if that is another. */
 static void print_memory(const planned_t *p)
 {
     const uint32_t most = rank_with_most(p), columns = most == p->rank ? 1 : 2;
@@ -170,6 +187,7 @@ static void print_memory(const planned_t *p)
     print_totals(p);
 }
 
+/* A star marks what the record does not know and was taken at full speed. */
 static void print_sum(const planned_t *p, const char *name, const step_sum_t *sum, bool measured)
 {
     printf("  %-24s %8llu %12.3f %12.3f", name, (unsigned long long)sum->calls, sum->flops * 1e-9,
@@ -180,6 +198,7 @@ static void print_sum(const planned_t *p, const char *name, const step_sum_t *su
     printf("\n");
 }
 
+/* By part, then by op; both add up to the whole step. */
 static void print_step(const planned_t *p)
 {
     printf("\na step%20s %8s %12s %12s%s\n", "", "calls", "GFLOP", "GB",
@@ -195,6 +214,7 @@ static void print_step(const planned_t *p)
                        p->job->path);
 }
 
+/* GB of whole forms and not of what crosses a link, as that depends on the algorithm. */
 static void print_transfers(const planned_t *p)
 {
     char name[64];
@@ -209,6 +229,7 @@ static void print_transfers(const planned_t *p)
     }
 }
 
+/* How long planning took is told because a start of training takes as long. */
 static void print_times(const planned_t *p)
 {
     char tokens[16];
@@ -241,6 +262,7 @@ static void open_sum(json_writer_t *w, const char *key, const planned_t *p, cons
     if (p->known) json_put_real(w, "seconds", sum->seconds);
 }
 
+/* All kinds, also those of which there is none, so that readers find every key. */
 static void put_memory(json_writer_t *w, const char *key, const memory_report_t *m)
 {
     json_open(w, key, '{');
@@ -295,6 +317,7 @@ static void put_rates(json_writer_t *w, const planned_t *p)
     json_close(w);
 }
 
+/* One object with everything that the tables have, unrounded. */
 static lh_status_t print_json(const planned_t *p)
 {
     text_t text = {0};
@@ -335,6 +358,7 @@ static lh_status_t print_json(const planned_t *p)
     return cli_print_text(&text);
 }
 
+/* Graphviz lays it out; without it the sentence says so. */
 static lh_status_t draw(const planned_t *p, const program_t *pass, const char *path)
 {
     char title[96];
@@ -348,6 +372,7 @@ static lh_status_t draw(const planned_t *p, const program_t *pass, const char *p
     return status;
 }
 
+/* Fills the rest of p and prints it. */
 static lh_status_t plan_step(const cli_t *cli, const plan_programs_t *programs, planned_t *p)
 {
     const job_train_t *train = &cli->job->train;
@@ -381,6 +406,7 @@ static lh_status_t plan_step(const cli_t *cli, const plan_programs_t *programs, 
     return status;
 }
 
+/* Also bounds it, so that a typing error is no plan of a rank that never is. */
 static lh_status_t rank_asked(const cli_t *cli, uint32_t *out)
 {
     uint64_t rank = 0;
@@ -392,6 +418,8 @@ static lh_status_t rank_asked(const cli_t *cli, uint32_t *out)
     return LH_OK;
 }
 
+/* Every rank is planned once for its memory, and the one that was asked for a second time, to be
+ * looked at. */
 static lh_status_t plan_ranks(const cli_t *cli, plan_programs_how_t *how)
 {
     planned_t p = {.documents = how->documents};
@@ -411,6 +439,7 @@ static lh_status_t plan_ranks(const cli_t *cli, plan_programs_how_t *how)
     return status;
 }
 
+/* This process takes a rank's share of the machine first, as a rank would. */
 static int plan_job(cli_t *cli)
 {
     model_source_t source;

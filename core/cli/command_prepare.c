@@ -1,4 +1,8 @@
-/* command_prepare.c - longhaul prepare PIPELINE.ini: JSONL to token files. */
+/* command_prepare.c - longhaul prepare PIPELINE.ini: JSONL to token files.
+ *
+ * The work is data/prepare.h's; here are the tokenizer, the filter that the INI may name, and what
+ * a person sees meanwhile. A run that is stopped by a signal leaves no half data set, as prepare
+ * renames its files at the end. */
 #include <stdio.h>
 
 #include <base/log.h>
@@ -20,6 +24,8 @@ typedef struct prepare_progress {
 static const uint64_t terminal_ns = UINT64_C(200000000); /* between two renewals  */
 static const uint64_t plain_ns = UINT64_C(5000000000);   /* between two plain lines */
 
+/* Must be followed by prepare_progress_end, or log lines stay in the manner of a terminal with a
+ * line below them. */
 static void prepare_progress_begin(prepare_progress_t *p)
 {
     *p = (prepare_progress_t){.terminal = progress_renews()};
@@ -32,7 +38,9 @@ static double prepare_progress_seconds(const prepare_progress_t *p)
     return (double)(sys()->now_ns() - p->start_ns) / 1e9;
 }
 
-/* As prepare_how_t.progress: context is a prepare_progress_t. */
+/* As prepare_how_t.progress: context is a prepare_progress_t. Called often; something is shown at
+ * most once in terminal_ns or plain_ns. The share is of bytes read, as nobody knows how many
+ * documents there are. */
 static void prepare_progress_show(void *context, const prepare_counts_t *c)
 {
     prepare_progress_t *p = context;
@@ -67,7 +75,8 @@ static void prepare_progress_end(prepare_progress_t *p)
     log_over_progress(false);
 }
 
-/* [prepare] accept: bound once, with every mistake a sentence before the first line is read. */
+/* [prepare] accept: bound once, with every mistake a sentence before the first line is read. *out
+ * NULL: no filter. */
 static lh_status_t filter_bind(const cli_t *cli, call_t **out)
 {
     static const call_variable_t variables[] = {{"tokens", CALL_U64}};
@@ -78,6 +87,7 @@ static lh_status_t filter_bind(const cli_t *cli, call_t **out)
     return call_bind(cli->job->prepare.accept, "[prepare] accept", &scope, CALL_U64, out);
 }
 
+/* As prepare_how_t.accept: context is the call. A filter that fails ends the stage. */
 static lh_status_t filter_run(void *context, uint64_t tokens, bool *keep)
 {
     const call_value_t value = {.u64 = tokens};
@@ -96,6 +106,7 @@ static lh_status_t load_tokenizer(const job_t *job, tokenizer_t **out)
     return model_source_tokenizer(job, path, out);
 }
 
+/* What was left out is told with the reason for it, where there was any. */
 static void tell(const cli_t *cli, const prepare_counts_t *c, const tokenizer_t *tokenizer,
                  double seconds)
 {
@@ -115,6 +126,8 @@ static void tell(const cli_t *cli, const prepare_counts_t *c, const tokenizer_t 
                        cli->job->prepare.accept);
 }
 
+/* The job's own outputs are looked up first, so that a pattern in [prepare] input does not read
+ * what this stage writes. */
 static lh_status_t prepare(const cli_t *cli, const tokenizer_t *tokenizer, call_t *filter)
 {
     const job_t *job = cli->job;

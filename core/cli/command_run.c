@@ -3,7 +3,13 @@
  *
  * Where several processes start the same pipeline (a launcher a machine, or ranks that somebody else
  * started), one of them decides which stages need run; the others go through the same list and meet
- * it where ranks meet. */
+ * it where ranks meet.
+ *
+ * What a stage was made from is a digest of the sections it reads, its input files by size and
+ * time, the version of the program, and the digests of the stages before it. Contents of inputs are
+ * not read: a data set of terabytes would take longer to hash than some stages take. So a file that
+ * is changed without a change of size or time goes unnoticed, and one that is touched runs its
+ * stage again; `make` makes the same choice. */
 #include <cli/command_run.h>
 
 #include <fnmatch.h>
@@ -25,11 +31,14 @@
 
 enum { STATE_LIMIT = 1 << 20 };
 
+/* output NULL: output_is_there asks more than whether a file exists. */
 typedef struct stage_facts {
     const char *sections; /* globs of the sections it reads                   */
     const char *output;   /* in the pipeline's folder: there when it is done  */
 } stage_facts_t;
 
+/* A section that is missing in a row does not make the stage run again when it changes: [launch],
+ * [comm] and the like are taken to change how a result is reached and not which it is. */
 static const stage_facts_t facts[JOB_STAGES] = {
     [STAGE_PREPARE] = {"prepare,limits", "prepare.json"},
     [STAGE_IMPORT] = {"import,model,limits", "import"},
@@ -39,7 +48,8 @@ static const stage_facts_t facts[JOB_STAGES] = {
     [STAGE_GENERATE] = {"generate,device", "generated.json"},
 };
 
-/* "process 4711 on t1 since 2026-11-23T08:15:00Z: longhaul run job.ini" */
+/* "process 4711 on t1 since 2026-11-23T08:15:00Z: longhaul run job.ini" This text lies in the
+ * lock's file, for whoever is refused. */
 static void holder_text(const job_t *job, const char *command, text_t *out)
 {
     char host[64] = "", since[32] = "";
@@ -52,16 +62,18 @@ static void holder_text(const job_t *job, const char *command, text_t *out)
                 command, job->path);
 }
 
-/* `.lock` of checkpoints in the same folder is a rank's to take, and it locks the folder. */
+/* `.lock` of checkpoints in the same folder is a rank's to take, and it locks the folder. False
+ * where the pipeline's folder and that of checkpoints are one. */
 static bool has_folder_alone(const job_t *job)
 {
     const char *folder = job->pipeline.folder, *checkpoints = job->checkpoint.folder;
     return !(folder_holds(folder, checkpoints) && folder_holds(checkpoints, folder));
 }
 
-/* Takes the pipeline's folder for this process, until cli_close: before anything in it is changed, as
- * another run may read there what this one would write anew. Refused at once where another has it,
- * with who that is. Does nothing where it is held already. */
+/* Takes the pipeline's folder for this process, until cli_close: before anything in it is changed,
+ * as another run may read there what this one would write anew. Refused at once where another has
+ * it, with who that is. Does nothing where it is held already. The lock is the kernel's and ends
+ * with the process, however that ends. */
 static lh_status_t folder_take(cli_t *cli)
 {
     text_t holder = {0};
@@ -84,6 +96,7 @@ static lh_status_t folder_take(cli_t *cli)
     return LH_OK;
 }
 
+/* The globs are this file's own constants, so their length is known. */
 static bool reads(const char *globs, const char *section)
 {
     char list[256], *rest = NULL;
@@ -103,6 +116,7 @@ static void add_sections(const job_t *job, const char *globs, text_t *out)
     }
 }
 
+/* Size and time of modification, with nanoseconds; what is not there has no line. */
 static int add_file(void *context, const char *path)
 {
     struct stat st;
@@ -122,6 +136,7 @@ typedef struct listing {
     text_t *out;
 } listing_t;
 
+/* A folder's files come in the order of sys()->list. */
 static int add_entry(void *context, const char *name)
 {
     const listing_t *l = context;
@@ -145,7 +160,9 @@ static void add_input(const char *path, text_t *out)
     (void)sys()->list(path, add_entry, &listing);
 }
 
-/* Token files that no stage of this pipeline makes. */
+/* Token files that no stage of this pipeline makes. Only where nobody prepares them: else the
+ * digest of that stage stands for them. The index is enough, as it is written anew with its data.
+ */
 static lh_status_t add_data(const job_t *job, const char *list, text_t *out)
 {
     samples_blend_list_t sets;
@@ -165,6 +182,7 @@ static lh_status_t add_data(const job_t *job, const char *list, text_t *out)
     return status;
 }
 
+/* export and generate read only what the stages before have made. */
 static lh_status_t add_inputs(const job_t *job, uint32_t stage, text_t *out)
 {
     if (stage == STAGE_IMPORT) add_input(job->import.from, out);
@@ -193,7 +211,8 @@ static lh_status_t add_inputs(const job_t *job, uint32_t stage, text_t *out)
 }
 
 /* Digest of a stage: the sections it reads as they were typed, the size and time of its input
- * files, the program's version, and the digests of the stages before it. */
+ * files, the program's version, and the digests of the stages before it. Recursive over the stages
+ * before; of a pipeline of six that is cheap. */
 static lh_status_t stage_digest(const job_t *job, uint32_t stage, char out[SHA256_TEXT])
 {
     lh_assert(stage < JOB_STAGES);
@@ -218,6 +237,7 @@ static lh_status_t stage_digest(const job_t *job, uint32_t stage, char out[SHA25
     return status;
 }
 
+/* mem_free; NULL without memory. */
 static char *state_path(const job_t *job)
 {
     return path_join(job->pipeline.folder, "stages.json");
@@ -243,7 +263,9 @@ static void read_state(const char *path, stages_t *out)
     json_free(file);
 }
 
-/* What a run ended with is the step that the pointer names: an older one is not its result. */
+/* What a run ended with is the step that the pointer names: an older one is not its result. The
+ * pointer file names a folder; that folder must have a manifest. Whether its data is whole is found
+ * out by who reads it. */
 static bool last_step_is_there(const char *folder)
 {
     enum { POINTER_MOST = 256 };
@@ -266,6 +288,7 @@ static bool last_step_is_there(const char *folder)
     return there;
 }
 
+/* A result that somebody has deleted is made again, whatever stages.json says. */
 static bool output_is_there(const job_t *job, uint32_t stage)
 {
     lh_assert(stage < JOB_STAGES);
@@ -296,6 +319,7 @@ static bool stage_is_done(const job_t *job, uint32_t stage, const char *digest)
     return done;
 }
 
+/* The file is replaced as a whole, under the folder's lock. */
 static lh_status_t write_state(const char *path, const stages_t *state)
 {
     text_t text = {0};
@@ -340,6 +364,7 @@ static lh_status_t stage_mark(const job_t *job, uint32_t stage, const char *dige
     return status;
 }
 
+/* A stage and its command have one name. */
 static const command_t *command_of_stage(uint32_t stage)
 {
     uint32_t count;
@@ -354,6 +379,7 @@ static bool has_ranks(const command_t *c)
     return (c->needs & CLI_HAS_RANKS) != 0;
 }
 
+/* Context of stage_body, which launch_ranks calls in each rank. */
 typedef struct stage_run {
     cli_t *cli;
     const command_t *command;
@@ -365,7 +391,8 @@ static int stage_body(void *context)
     return s->command->stage(s->cli);
 }
 
-/* In this process, or in the ranks that it starts or is one of. */
+/* In this process, or in the ranks that it starts or is one of. launch_ranks returns in this
+ * process when all of its ranks have ended. */
 static int run_body(cli_t *cli, const command_t *c)
 {
     char **words;
@@ -386,7 +413,9 @@ static lh_status_t hold_folder(cli_t *cli)
     return folder_take(cli);
 }
 
-/* What a stage has done is remembered by one process of the job. */
+/* What a stage has done is remembered by one process of the job. Forgotten before it starts and
+ * remembered after it ended, so that a stage which was interrupted runs again. The digest is
+ * computed anew at the end: inputs that changed meanwhile make it differ from the next one. */
 static int run_stage(cli_t *cli, const command_t *c, uint32_t stage)
 {
     char digest[SHA256_TEXT];
@@ -412,7 +441,8 @@ int command_run_stage(cli_t *cli)
     return run_stage(cli, cli->command, stage);
 }
 
-/* What nobody else is to be told of. */
+/* What nobody else is to be told of. Ranks on other machines go through the same list and wait
+ * where ranks meet; they are told to skip, too. */
 static int skip_stage(cli_t *cli, const command_t *c)
 {
     log_line(LH_LOG_INFO, "-- %s: nothing has changed, skipped", c->name);
@@ -423,6 +453,8 @@ static int skip_stage(cli_t *cli, const command_t *c)
     return code;
 }
 
+/* One launcher leads and decides; the others wait for its word at each stage that has ranks, or for
+ * the end of one that has none. */
 static int run_or_skip(cli_t *cli, uint32_t stage)
 {
     char digest[SHA256_TEXT];

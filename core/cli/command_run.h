@@ -4,8 +4,9 @@
 
 #include <cli/cli.h>
 
-/* The `run` of a command that is a stage: its row's `stage`, on all ranks where it has some, and what
- * it was made from is remembered, so that a later `longhaul run` skips it. */
+/* The `run` of a command that is a stage: its row's `stage`, on all ranks where it has some, and
+ * what it was made from is remembered, so that a later `longhaul run` skips it. An exit code, or a
+ * negative status with its sentence. */
 int command_run_stage(cli_t *cli);
 
 #endif

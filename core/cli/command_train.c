@@ -1,4 +1,8 @@
-/* command_train.c - longhaul train PIPELINE.ini [--resume] [--dump-batches N] [--profile] */
+/* command_train.c - longhaul train PIPELINE.ini [--resume] [--dump-batches N] [--profile]
+ *
+ * Runs in every rank. What differs between ranks is small: rank 0 has a watch, makes the profile
+ * and prints; all others only train. Where a run fails before anything was written, the folder that
+ * was made for it goes again. */
 #include <cli/command_run.h>
 
 #include <stdio.h>
@@ -14,6 +18,7 @@
 #include <train/train_run.h>
 #include <watch/watch.h>
 
+/* 0: no batches are written. */
 static lh_status_t dump_count(const cli_t *cli, uint64_t *out)
 {
     const char *text = cli_flag(cli, "dump-batches");
@@ -22,7 +27,8 @@ static lh_status_t dump_count(const cli_t *cli, uint64_t *out)
     return fail(LH_INVALID, "--dump-batches %s: not a whole number", text);
 }
 
-/* A run that stopped as it was asked to, or because the loss was not finite, has not failed. */
+/* A run that stopped as it was asked to, or because the loss was not finite, has not failed. Codes
+ * tell a script what to do next: go on, look at the data, or nothing. */
 static int exit_code(const job_t *job, const train_result_t *result)
 {
     switch (result->outcome) {
@@ -46,7 +52,8 @@ static int exit_code(const job_t *job, const train_result_t *result)
 }
 
 /* What the device's record promises. Without one nothing is known; that is no reason not to train.
- */
+ * Called when all programs are built. A plan that has a kind of call which the record does not know
+ * promises no time at all. */
 static void predict(const train_programs_t *programs, train_prediction_t *out)
 {
     const session_t *s = programs->session;
@@ -65,6 +72,7 @@ static void predict(const train_programs_t *programs, train_prediction_t *out)
     device_rate_free(&rate);
 }
 
+/* The rows that the trainer hands over live during the call only. */
 typedef struct step_profile {
     train_profiler_t profiler; /* first: a train_profiler_t * is a step_profile_t * */
     const char *folder;
@@ -73,7 +81,8 @@ typedef struct step_profile {
     train_prediction_t limits; /* 0 where nothing is known of the device */
 } step_profile_t;
 
-/* Files that can't be written are no reason to end a run. */
+/* Files that can't be written are no reason to end a run. As train_profiler_t.profiled, on rank 0,
+ * between two steps. */
 static void on_profiled(train_profiler_t *profiler, const train_programs_t *programs,
                         const profile_row_t *rows, uint32_t count)
 {
@@ -89,6 +98,8 @@ static void on_profiled(train_profiler_t *profiler, const train_programs_t *prog
     p->count = count;
 }
 
+/* "of limit" is the share of what the device could do at best: the larger of arithmetic over peak
+ * and bytes over bandwidth. */
 static void print_profile(const step_profile_t *p)
 {
     double total = 0;
@@ -120,6 +131,7 @@ static void note_begin(void *context)
     launch_began(context);
 }
 
+/* The watch outlives the run, so that the last sentences reach train.log. */
 static int train_stage(cli_t *cli)
 {
     const job_t *job = cli->job;

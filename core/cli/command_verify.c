@@ -1,5 +1,9 @@
 /* command_verify.c - longhaul verify PATH: reads a checkpoint, every one of a folder, or a pair of
- * token files back from disk and checks every byte. */
+ * token files back from disk and checks every byte.
+ *
+ * What NAME is decides by itself what is read: one of a pair's files, a folder that prepare has
+ * written, a checkpoint, a folder of checkpoints, or a job's folder, which has several of these.
+ * All is read, even where the first of many is damaged, and then the worst is the result. */
 #include <cli/cli.h>
 
 #include <errno.h>
@@ -14,8 +18,11 @@
 #include <checkpoint/manifest.h>
 #include <data/prepare.h>
 
+/* How often a folder is listed anew when everything in it was removed while it was read. */
 enum { LISTINGS = 16 };
 
+/* Checkpoints by what became of reading them. unread is neither whole nor damaged: no rights, a
+ * disk that fails, a newer format. */
 typedef struct tally {
     size_t whole, damaged, unread;
 } tally_t;
@@ -26,6 +33,7 @@ static void say(const char *path, const char *what, const char *reason)
     cli_print_line("%s: %s%s%s", path, what, *reason == '\0' ? "" : ": ", reason);
 }
 
+/* errno is kept at once, as it tells a damaged file from one that can't be read. */
 static void verify_step(const char *path, tally_t *tally)
 {
     const lh_status_t status = checkpoint_verify(path);
@@ -45,6 +53,7 @@ static void verify_step(const char *path, tally_t *tally)
     }
 }
 
+/* In the order of steps. */
 static lh_status_t verify_steps(const char *folder, const checkpoint_steps_t *steps, tally_t *tally)
 {
     for (size_t i = 0; i < steps->count; i++) {
@@ -58,6 +67,7 @@ static lh_status_t verify_steps(const char *folder, const checkpoint_steps_t *st
     return LH_OK;
 }
 
+/* Something unread is the worse news: nobody knows what it is. */
 static lh_status_t judge(const char *folder, const tally_t *t)
 {
     const size_t count = t->whole + t->damaged + t->unread;
@@ -70,6 +80,7 @@ static lh_status_t judge(const char *folder, const tally_t *t)
     return LH_OK;
 }
 
+/* By its name alone. */
 static bool is_step(const char *path)
 {
     uint64_t step;
@@ -92,6 +103,7 @@ static lh_status_t verify_one(const char *path)
     return tally.whole == 1 ? LH_OK : LH_CORRUPT;
 }
 
+/* 1 for each that is not as it should be. */
 static uint32_t verify_file(const char *path, lh_status_t status)
 {
     if (status == LH_OK)
@@ -101,6 +113,7 @@ static uint32_t verify_file(const char *path, lh_status_t status)
     return status == LH_OK ? 0 : 1;
 }
 
+/* Both are read, whatever the first has shown. */
 static lh_status_t verify_pair(const prepare_record_t *r)
 {
     uint32_t bad = verify_file(r->idx, prepare_record_check_idx(r));
@@ -162,6 +175,7 @@ static lh_status_t verify_checkpoints(const char *folder, bool paired)
     return paired ? verify_inside(folder) : verify_one(folder);
 }
 
+/* A pair that is damaged does not keep the checkpoints from being read. */
 static int verify(cli_t *cli)
 {
     if (cli->name == NULL)

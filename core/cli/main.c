@@ -1,4 +1,8 @@
-/* main.c - the program: arguments, one command, why it failed, the exit code. */
+/* main.c - the program: arguments, one command, why it failed, the exit code.
+ *
+ * What is done here once holds for every command: descriptors 0 to 2 exist, a write beyond a limit
+ * is an error and no signal, a plugin that calls exit does not end a job in silence, and the last
+ * sentence of a failure is printed by one process alone. */
 #include <fcntl.h>
 #include <signal.h>
 #include <stdio.h>
@@ -11,6 +15,7 @@
 #include <base/log.h>
 #include <cli/cli.h>
 
+/* Only the list of commands: `help` tells flags. */
 static void print_usage(FILE *to)
 {
     uint32_t count;
@@ -26,7 +31,8 @@ static void print_reason(void)
     log_end(fail_reason());
 }
 
-/* Where a launcher does not print it for all. */
+/* Where a launcher does not print it for all. A rank leaves its words to the launcher that started
+ * it, which prints one sentence for all of them. */
 static void tell_end(const cli_t *cli, int code)
 {
     if (launch_last_words(cli->launch, code, fail_reason())) return;
@@ -34,7 +40,8 @@ static void tell_end(const cli_t *cli, int code)
     launch_note_end(cli->launch, fail_reason());
 }
 
-/* What was asked for on stdout and could not be written is no success. */
+/* What was asked for on stdout and could not be written is no success. A full disk behind a
+ * redirection is seen only when the stream is flushed. */
 static int code_of_stdout(int code)
 {
     if (code != EXIT_DONE || file_finish_stdout() == LH_OK) return code;
@@ -42,6 +49,7 @@ static int code_of_stdout(int code)
     return EXIT_REFUSED;
 }
 
+/* From a parsed command line to an exit code. */
 static int run(cli_t *cli)
 {
     int code = cli_open(cli);
@@ -84,11 +92,13 @@ static void drop_privileges(void)
     if (!wants_core()) (void)setrlimit(RLIMIT_CORE, &none);
 }
 
+/* Globals, since an exit handler is given nothing that belongs to this call. */
 static cli_t *running; /* NULL once its end is main's own */
 static pid_t self;     /* what a child does is its parent's to tell */
 
 /* No code of ours calls exit: a plugin does, or a library of its. That is no end of a job, whatever
- * the code says. */
+ * the code says. It runs inside of exit(), on whatever thread called that; the stack tells whose
+ * code is on it. */
 static void refuse_exit(int code, void *unused)
 {
     const cli_t *cli = running;

@@ -9,7 +9,8 @@
 #include <session/session.h>
 #include <session/snapshot.h>
 
-/* A job imports if a stage of it does, or if an earlier run of that stage left its folder. */
+/* A job imports if a stage of it does, or if an earlier run of that stage left its folder. Folders
+ * are named here whether or not they are there yet. */
 static lh_status_t find_import(model_source_t *s)
 {
     char *folder = job_path(s->job, "import");
@@ -88,6 +89,7 @@ lh_status_t model_source_tokenizer(const job_t *job, const char *path, tokenizer
     return tokenizer_load(path, &limits, out);
 }
 
+/* The first that is named counts: [prepare], then [eval], then what was imported. */
 static lh_status_t load_tokenizer(model_source_t *s, uint32_t wanted)
 {
     const char *path = s->job->prepare.tokenizer;
@@ -105,6 +107,8 @@ static lh_status_t load_tokenizer(model_source_t *s, uint32_t wanted)
     return LH_OK;
 }
 
+/* Rounded up to a multiple, as matrix kernels like round numbers; the rows behind the last token
+ * are never picked. An import's vocabulary is its own. */
 static lh_status_t find_vocab(model_source_t *s)
 {
     const job_model_t *model = &s->job->model;
@@ -157,6 +161,7 @@ static lh_status_t no_checkpoint(const model_source_t *s)
                 s->job->checkpoint.folder);
 }
 
+/* Training's checkpoints go before the import, which they were made from. */
 lh_status_t model_source_weights(const model_source_t *s, const session_t *session)
 {
     const char *const folders[] = {s->job->checkpoint.folder, s->import_checkpoints};
@@ -185,6 +190,7 @@ lh_status_t model_source_same_model(const model_source_t *s, const checkpoint_t 
     return status;
 }
 
+/* checkpoint_open_latest reads every byte: an export must not carry damage on. */
 lh_status_t model_source_checkpoint(const model_source_t *s, checkpoint_t **out)
 {
     checkpoint_t *found = NULL;
@@ -250,6 +256,7 @@ void model_layout_close(model_layout_t *l)
     *l = (model_layout_t){0};
 }
 
+/* A callback of hf_export: key by key, as a config.json asks for them. */
 const char *model_layout_option(void *context, const char *key)
 {
     model_layout_t *l = context;

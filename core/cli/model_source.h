@@ -1,5 +1,9 @@
 /* cli/model_source.h - where a job's model comes from: the tokenizer that gives the vocabulary, an
- * imported config.json that gives the options, the checkpoint that gives the weights. */
+ * imported config.json that gives the options, the checkpoint that gives the weights.
+ *
+ * A model's shape has three sources: keys of [model], the config.json of an import, and the
+ * vocabulary of a tokenizer. Every command that opens a model comes through here, so all of them
+ * combine the three in the same way. */
 #ifndef CLI_MODEL_SOURCE_H
 #define CLI_MODEL_SOURCE_H
 
@@ -12,6 +16,7 @@
 #include <session/session.h>
 #include <tokenizer/tokenizer.h>
 
+/* Owned: folders, config, given, tokenizer. given points into config. */
 typedef struct model_source {
     const job_t *job;
     char *import_folder; /* what the import stage made; NULL: the job imports nothing */
@@ -24,12 +29,13 @@ typedef struct model_source {
     uint64_t vocab; /* rows of the embedding that the tokenizer asks for; 0: the options say */
 } model_source_t;
 
+/* How much a command needs of the tokenizer; argument of model_source_open. */
 enum {
     TOKENIZER_IF_NAMED, /* by [prepare] or [eval] tokenizer              */
     TOKENIZER_IF_THERE, /* or the imported one, where it can be read     */
     TOKENIZER_NEEDED,   /* or the imported one; none is refused          */
 };
-/* Reads the imported config.json and loads the tokenizer. */
+/* Reads the imported config.json and loads the tokenizer. Opens no session and no device. */
 lh_status_t model_source_open(const job_t *job, registry_t *registry, uint32_t tokenizer,
                               model_source_t *out) LH_MUST_CHECK;
 void model_source_close(model_source_t *s);
@@ -56,7 +62,8 @@ lh_status_t model_source_tokenizer(const job_t *job, const char *path,
 lh_status_t model_source_given(const hf_config_t *config, const char *origin,
                                option_given_t **out) LH_MUST_CHECK;
 /* What the newest checkpoint of training holds, else the import: to evaluate and to generate,
- * reading weights only and once. One of a model with other options is refused. */
+ * reading weights only and once. One of a model with other options is refused. After engine_build.
+ * A damaged checkpoint is passed over with a warning. */
 lh_status_t model_source_weights(const model_source_t *s, const session_t *session) LH_MUST_CHECK;
 /* The checkpoint itself, read back whole before: to export. */
 lh_status_t model_source_checkpoint(const model_source_t *s, checkpoint_t **out) LH_MUST_CHECK;
@@ -69,6 +76,8 @@ uint64_t model_source_vocabulary(const model_source_t *s);
 /* a job's model as its plugin describes it, without a device: for conversions.
  */
 
+/* Everything is owned but the plugin. For conversions, which need names and shapes of parameters
+ * and no arithmetic. */
 typedef struct model_layout {
     const plugin_t *plugin;
     option_table_t options;

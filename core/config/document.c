@@ -16,6 +16,8 @@
 
 enum { DOCUMENT_ENTRIES = 4096 }; /* duplicates are searched one by one */
 
+/* Sections are allocated one by one, since entries and callers point at them while the list grows.
+ */
 struct document {
     document_section_t **sections;
     uint32_t section_count;
@@ -25,12 +27,14 @@ struct document {
     uint32_t entry_count;
 };
 
+/* Lives on the stacks of load_file: its length is the depth. */
 typedef struct chain { /* the files that are being read, innermost first */
     const struct chain *above;
     dev_t device;
     ino_t inode;
 } chain_t;
 
+/* With all that it overrides. */
 static void entry_free(document_entry_t *e)
 {
     while (e != NULL) {
@@ -119,7 +123,8 @@ void document_where(const char *file, uint32_t line, char *out, size_t room)
         (void)snprintf(out, room, "%s:%u", file, line);
 }
 
-/* The section of that name, made where there is none. file and line are where it is seen first. */
+/* The section of that name, made where there is none. file and line are where it is seen first.
+ * *out is the document's own. */
 static lh_status_t section_take(document_t *d, const char *name, const char *file, uint32_t line,
                                 document_section_t **out)
 {
@@ -144,6 +149,7 @@ static lh_status_t section_take(document_t *d, const char *name, const char *fil
     return LH_OK;
 }
 
+/* Copies key and value; file stays the document's string, or NULL for the command line. */
 static lh_status_t entry_new(const char *key, const char *value, const char *file, uint32_t line,
                              document_entry_t **out)
 {
@@ -161,7 +167,8 @@ static lh_status_t entry_new(const char *key, const char *value, const char *fil
     return LH_OK;
 }
 
-/* What stood there before stays known as `overrides`. */
+/* What stood there before stays known as `overrides`. Room for the entry is made before the entry,
+ * so that a lack of memory leaves the section as it was. */
 static lh_status_t section_put(document_t *d, document_section_t *s, const char *key,
                                const char *value, const char *file, uint32_t line)
 {
@@ -188,7 +195,9 @@ static lh_status_t section_put(document_t *d, document_section_t *s, const char 
     return LH_OK;
 }
 
-/* Of one file: a document of its own, so that "twice in one file" is a question to it alone. */
+/* Of one file: a document of its own, so that "twice in one file" is a question to it alone. What
+ * the three callbacks share. last is the pair that an indented line would go on with; NULL right
+ * behind a section's head or an include. */
 typedef struct one_file {
     document_t *own;
     const char *path; /* owned by the whole document */
@@ -198,7 +207,8 @@ typedef struct one_file {
     uint32_t include_line;
 } one_file_t;
 
-/* From here on: what ini_lines calls for each part of a file. */
+/* From here on: what ini_lines calls for each part of a file. Twice in one file is refused: which
+ * of two would count is a question that nobody should have to ask. */
 static lh_status_t on_section(void *context, const char *name, uint32_t line)
 {
     one_file_t *f = context;
@@ -227,6 +237,7 @@ static lh_status_t on_include(one_file_t *f, const char *value, uint32_t line)
     return f->include == NULL ? LH_NO_MEMORY : LH_OK;
 }
 
+/* section_put has put the new entry last, as the key was not there before. */
 static lh_status_t on_pair(void *context, const char *section, const char *key, const char *value,
                            uint32_t line)
 {
@@ -244,7 +255,8 @@ static lh_status_t on_pair(void *context, const char *section, const char *key, 
     return status;
 }
 
-/* An indented line goes on with the value of the pair above it, behind a blank. */
+/* An indented line goes on with the value of the pair above it, behind a blank. include may go on
+ * over lines as well. */
 static lh_status_t on_more(void *context, const char *value, uint32_t line)
 {
     enum { VALUE_LIMIT = 64 * 1024 };
@@ -265,7 +277,8 @@ static lh_status_t on_more(void *context, const char *value, uint32_t line)
     return LH_OK;
 }
 
-/* What `own` sets overrides what stands in d, entry by entry. */
+/* What `own` sets overrides what stands in d, entry by entry. Entries are copied, as `own` is freed
+ * after this. */
 static lh_status_t merge(document_t *d, const document_t *own)
 {
     for (uint32_t i = 0; i < own->section_count; i++) {
@@ -284,7 +297,8 @@ static lh_status_t merge(document_t *d, const document_t *own)
 static lh_status_t load_file(document_t *d, const char *path, const char *said_by,
                              const chain_t *above, uint32_t depth);
 
-/* Those that the file names, in order, each against the folder of the file that names it. */
+/* Those that the file names, in order, each against the folder of the file that names it. Before
+ * the file's own entries are merged, so that these come on top. */
 static lh_status_t load_includes(document_t *d, const one_file_t *f, const chain_t *chain,
                                  uint32_t depth)
 {
@@ -309,6 +323,7 @@ static lh_status_t load_includes(document_t *d, const one_file_t *f, const chain
     return status;
 }
 
+/* The file may have been named relative to where the program was started, hence path_absolute. */
 char *document_folder(const document_entry_t *e, const char *otherwise)
 {
     if (e == NULL || e->file == NULL) return mem_text(otherwise);
@@ -317,7 +332,8 @@ char *document_folder(const document_entry_t *e, const char *otherwise)
     return whole;
 }
 
-/* A file is told from others by device and inode: a loop through links is one, too. */
+/* A file is told from others by device and inode: a loop through links is one, too. The same file
+ * twice beside itself is allowed: only inside itself it has no end. */
 static lh_status_t check_chain(const char *path, const char *said_by, chain_t *link, uint32_t depth)
 {
     struct stat st;
@@ -345,6 +361,8 @@ static lh_status_t fail_include(lh_status_t status, const char *said_by)
     return status;
 }
 
+/* said_by is who includes it, for sentences; NULL for the INI itself. The name of the file is kept
+ * by the document before anything else, as entries point to it. */
 static lh_status_t load_file(document_t *d, const char *path, const char *said_by,
                              const chain_t *above, uint32_t depth)
 {
@@ -376,6 +394,7 @@ static lh_status_t load_file(document_t *d, const char *path, const char *said_b
     return status;
 }
 
+/* All or nothing: a document that could not be read to its end is freed. */
 lh_status_t document_load(const char *path, document_t **out)
 {
     document_t *d = mem_new(sizeof(*d));
@@ -389,7 +408,9 @@ lh_status_t document_load(const char *path, document_t **out)
     return LH_OK;
 }
 
-/* Of a.b.c, the dot behind the longest section that exists; else the last one. */
+/* Of a.b.c, the dot behind the longest section that exists; else the last one.
+ * "hook.after_step.call" may be key `call` of [hook.after_step] or key `after_step.call` of [hook];
+ * a section that is there decides. */
 static char *cut_at(const document_t *d, char *name)
 {
     char *last = strrchr(name, '.');
@@ -420,6 +441,7 @@ static lh_status_t check_assignment(const char *text)
     return LH_OK;
 }
 
+/* The section may be new, so a job can be made of --set alone but for its first file. */
 lh_status_t document_set(document_t *d, const char *assignment)
 {
     lh_status_t status = check_assignment(assignment);

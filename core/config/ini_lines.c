@@ -11,6 +11,8 @@
 
 #include <base/text.h>
 
+/* One pass over the text. status is what check_line or the sink said; once it is not LH_OK nothing
+ * more is read. */
 typedef struct reader {
     const char *path;
     const char *text, *end;
@@ -21,6 +23,7 @@ typedef struct reader {
     lh_status_t status;
 } reader_t;
 
+/* Letters of ASCII only, as keys of options are. */
 static bool name_char(char c)
 {
     return isalnum((unsigned char)c) || c == '_' || c == '.' || c == '-';
@@ -37,7 +40,8 @@ static const char *shown(char c, char out[12])
     return out;
 }
 
-/* inih cuts a longer line in silence, and a control character steers the terminal that shows it. */
+/* inih cuts a longer line in silence, and a control character steers the terminal that shows it. A
+ * NUL inside the line counts as a control character, so strings are safe from here on. */
 static lh_status_t check_bytes(const reader_t *r, const char *line, size_t length)
 {
     if (length > INI_LINE_LIMIT)
@@ -63,6 +67,8 @@ static lh_status_t check_utf8(const reader_t *r, const char *line)
                 (unsigned char)line[good]);
 }
 
+/* The name goes to the sink from here and not from inih, which would cut it and says nothing of a
+ * section without keys. */
 static lh_status_t check_section(reader_t *r, const char *line)
 {
     char name[INI_NAME_LIMIT + 1], odd[12];
@@ -90,6 +96,7 @@ static lh_status_t check_section(reader_t *r, const char *line)
     return r->sink->section(r->sink->context, name, r->line);
 }
 
+/* Only refuses: key and value themselves come through inih (on_pair). */
 static lh_status_t check_pair(reader_t *r, const char *line)
 {
     char odd[12];
@@ -116,6 +123,8 @@ static lh_status_t check_pair(reader_t *r, const char *line)
     return LH_OK;
 }
 
+/* inih takes any indented line as more of the value above. Here that is allowed for what can't be
+ * meant otherwise. */
 static lh_status_t check_indented(reader_t *r, const char *line)
 {
     if (*line == '[')
@@ -135,6 +144,7 @@ static lh_status_t check_indented(reader_t *r, const char *line)
     return LH_OK;
 }
 
+/* Blank lines and comments are nothing; all else is one of three kinds. */
 static lh_status_t check_line(reader_t *r, const char *line)
 {
     const char *start = line;
@@ -146,7 +156,8 @@ static lh_status_t check_line(reader_t *r, const char *line)
     return *line == '[' ? check_section(r, line) : check_pair(r, line);
 }
 
-/* What inih calls for each line: NULL ends the reading, for good or because a line is wrong. */
+/* What inih calls for each line: NULL ends the reading, for good or because a line is wrong. inih's
+ * reader callback, in the place of fgets. A carriage return before the line feed is dropped. */
 static char *next_line(char *buffer, int size, void *stream)
 {
     reader_t *r = stream;
@@ -184,6 +195,8 @@ static void unescape(const char *from, char to[INI_LINE_LIMIT + 1])
     to[length] = '\0';
 }
 
+/* inih's handler callback: 0 tells it to note an error, 1 to go on. The status is kept apart, as
+ * inih knows only line numbers. */
 static int on_pair(void *user, const char *section, const char *key, const char *value)
 {
     reader_t *r = user;
@@ -196,6 +209,8 @@ static int on_pair(void *user, const char *section, const char *key, const char 
     return r->status == LH_OK;
 }
 
+/* Status first: inih notes an error wherever the callbacks have stopped it, and theirs is the
+ * better sentence. */
 lh_status_t ini_lines_read(const char *path, const char *text, size_t length,
                            const ini_sink_t *sink)
 {

@@ -1,6 +1,9 @@
 /* config/ini_lines.h - reads INI text through a stock inih, and refuses what inih accepts in
  * silence: cut lines and section names, indented keys, "key: value", text behind a section, lines
- * that are nothing. */
+ * that are nothing.
+ *
+ * The syntax is decided by inih, which people know from other programs; what is added here are
+ * refusals. So whatever this reader takes, any other reader of INI takes in the same sense. */
 #ifndef CONFIG_INI_LINES_H
 #define CONFIG_INI_LINES_H
 
@@ -13,7 +16,7 @@ enum {
 };
 
 /* Called in the order of the file; a status other than LH_OK ends the reading with it. Comments are
- * gone, "\;" has become ";". */
+ * gone, "\;" has become ";". Strings live during the call only. */
 typedef struct ini_sink {
     lh_status_t (*section)(void *context, const char *name, uint32_t line);
     /* section is "" above the first one. */
@@ -24,7 +27,9 @@ typedef struct ini_sink {
     void *context;
 } ini_sink_t;
 
-/* path is for sentences: "path:line: ...". */
+/* path is for sentences: "path:line: ...". text need not end with NUL or a line feed. The first
+ * line that is wrong ends the reading, with its number; what was handed out before it stays handed
+ * out. */
 lh_status_t ini_lines_read(const char *path, const char *text, size_t length,
                            const ini_sink_t *sink) LH_MUST_CHECK;
 

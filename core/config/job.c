@@ -1,5 +1,9 @@
 /* job.c - the sections of a job: the option tables by which they are read, and questions to a job
- * that has been read. */
+ * that has been read.
+ *
+ * The tables are long and dull on purpose: an option is one line here, with its default, its range
+ * and its help, and nothing else in the program repeats any of these. Macros only shorten the
+ * SDK's, whose first arguments are the struct and the field. */
 #include <config/job.h>
 
 #include <stdio.h>
@@ -9,6 +13,8 @@
 #include <base/file.h>
 #include <base/memory.h>
 
+/* Bits of the stages that need a section; a required key of it may be missing where none of them is
+ * in the job. */
 #define PREPARE (1u << STAGE_PREPARE)
 #define IMPORT (1u << STAGE_IMPORT)
 #define TRAIN (1u << STAGE_TRAIN)
@@ -17,7 +23,8 @@
 #define GENERATE (1u << STAGE_GENERATE)
 #define ALL (PREPARE | IMPORT | TRAIN | EVAL | EXPORT | GENERATE)
 
-/* clang-format off */
+/* clang-format off fallback NULL: the key is required. "": it may be left out, and the field is
+ * NULL. */
 #define TEXT(S, f, fallback, help) LH_OPTION_STRING(S, f, #f, fallback, help)
 #define PATH(S, f, fallback, help) LH_OPTION_PATH(S, f, #f, fallback, help)
 #define WHOLE(S, f, fallback, range, help) LH_OPTION_U64(S, f, #f, fallback, range, help)
@@ -26,113 +33,152 @@
 #define YES_NO(S, f, fallback, help) LH_OPTION_BOOL(S, f, #f, fallback, help)
 #define CHOICE(S, f, fallback, range, help) LH_OPTION_CHOICE(S, f, #f, fallback, range, help)
 
+/* Rows in the order in which `check` prints them. */
 static const lh_option_t pipeline_rows[] = {
     TEXT(job_pipeline_t, name, NULL, "what reports and files call this job"),
-    TEXT(job_pipeline_t, stages, NULL, "what run does, in order: prepare import train eval export generate"),
+    TEXT(job_pipeline_t, stages, NULL,
+         "what run does, in order: prepare import train eval export generate"),
     PATH(job_pipeline_t, folder, "", "where everything is written; out/NAME if not set"),
 };
 
+/* Input stays a list of patterns here; data/input_files.h finds the files. */
 static const lh_option_t prepare_rows[] = {
-    TEXT(job_prepare_t, input, NULL, "JSONL files or globs, comma-separated; .jsonl, .jsonl.gz, .jsonl.zst"),
+    TEXT(job_prepare_t, input, NULL,
+         "JSONL files or globs, comma-separated; .jsonl, .jsonl.gz, .jsonl.zst"),
     TEXT(job_prepare_t, key, "text", "key of each line's object that holds the document"),
-    PATH(job_prepare_t, tokenizer, NULL, "vocab.json (merges.txt beside it), tokenizer.json, tokenizer.model, tiktoken ranks, or their folder"),
+    PATH(job_prepare_t, tokenizer, NULL,
+         "vocab.json (merges.txt beside it), tokenizer.json, tokenizer.model, tiktoken ranks, or "
+         "their folder"),
     CHOICE(job_prepare_t, prepend, "none", "none|bos", "token put before each document"),
     CHOICE(job_prepare_t, append, "eod", "none|eod|eos", "token put behind each document"),
     TEXT(job_prepare_t, on_error, "fail", "what a bad line does: fail, skip or max:N"),
     TEXT(job_prepare_t, output, "corpus", "name of the data set, without .bin and .idx"),
-    WHOLE(job_prepare_t, workers, "0", "0..1024", "threads that tokenize; 0: as many as processors"),
+    WHOLE(job_prepare_t, workers, "0", "0..1024",
+          "threads that tokenize; 0: as many as processors"),
     TEXT(job_prepare_t, accept, "", "call of a filter: a document for which it gives 0 is dropped"),
 };
 
+/* Defaults are Megatron's where Megatron has the option, so that a data set is cut and shuffled as
+ * there. */
 static const lh_option_t data_rows[] = {
     TEXT(job_data_t, train, "corpus", "data set, or several with weights: a:0.7, b:0.3"),
     TEXT(job_data_t, valid, "", "data set to evaluate on, instead of a part of train"),
     TEXT(job_data_t, test, "", "data set to test on, instead of a part of train"),
     TEXT(job_data_t, split, "969,30,1", "parts of train used as train, valid and test"),
-    CHOICE(job_data_t, documents, "joined", "joined|apart", "whether attention and positions run on over documents in a sequence"),
+    CHOICE(job_data_t, documents, "joined", "joined|apart",
+           "whether attention and positions run on over documents in a sequence"),
     WHOLE(job_data_t, seed, "1234", NULL, "of the order of samples"),
 };
 
+/* vocab is text, as it may be a number or where to take it from; the plugin's own table has a row
+ * of that name for the number. */
 static const lh_option_t model_rows[] = {
     TEXT(job_model_t, plugin, NULL, "model plugin"),
-    TEXT(job_model_t, vocab, "from_tokenizer", "rows of the embedding: from_tokenizer, from_import or a number"),
-    WHOLE(job_model_t, vocab_multiple, "64", "1..65536", "rows are rounded up to a multiple of this"),
+    TEXT(job_model_t, vocab, "from_tokenizer",
+         "rows of the embedding: from_tokenizer, from_import or a number"),
+    WHOLE(job_model_t, vocab_multiple, "64", "1..65536",
+          "rows are rounded up to a multiple of this"),
     TEXT(job_model_t, ops, "", "plugins loaded for their ops, comma-separated"),
     REAL(job_model_t, init_std, "0.02", "0..10", "standard deviation of new weights"),
 };
 
+/* Upper ends of sequence and batch keep their product within 2^48, so sums of tokens need no checks
+ * elsewhere. */
 static const lh_option_t train_rows[] = {
     WHOLE(job_train_t, sequence, NULL, "1..16777216", "tokens of a sequence"),
     WHOLE(job_train_t, batch, NULL, "1..16777216", "sequences a step, over all ranks"),
-    WHOLE(job_train_t, micro_batch, "0", "0..16777216", "sequences a rank holds at once; 0: the whole batch"),
+    WHOLE(job_train_t, micro_batch, "0", "0..16777216",
+          "sequences a rank holds at once; 0: the whole batch"),
     WHOLE(job_train_t, steps, NULL, NULL, "steps to train; 0 only saves the start weights"),
     WHOLE(job_train_t, seed, "1", NULL, "of new weights and of everything random in a step"),
     CHOICE(job_train_t, precision, "bf16", "bf16|f32", "dtype of compute; master weights are f32"),
-    CHOICE(job_train_t, recompute, "none", "none|selective|full", "what is computed again in the backward pass instead of kept"),
+    CHOICE(job_train_t, recompute, "none", "none|selective|full",
+           "what is computed again in the backward pass instead of kept"),
     WHOLE(job_train_t, evaluate_every, "0", NULL, "steps between evaluations; 0: never"),
-    WHOLE(job_train_t, evaluate_batches, "0", NULL, "micro-batches of an evaluation; 0: the whole valid part"),
+    WHOLE(job_train_t, evaluate_batches, "0", NULL,
+          "micro-batches of an evaluation; 0: the whole valid part"),
     WHOLE(job_train_t, head_chunk, "0", NULL, "tokens whose logits exist at a time; 0: choose"),
-    WHOLE(job_train_t, max_documents, "0", NULL, "documents in a micro-batch when they are apart; 0: choose"),
-    WHOLE(job_train_t, not_finite_limit, "10", "1..", "steps in a row that may be refused as not finite"),
+    WHOLE(job_train_t, max_documents, "0", NULL,
+          "documents in a micro-batch when they are apart; 0: choose"),
+    WHOLE(job_train_t, not_finite_limit, "10", "1..",
+          "steps in a row that may be refused as not finite"),
     WHOLE(job_train_t, log_every, "10", "1..", "steps between lines of progress in files"),
-    YES_NO(job_train_t, same_bits, "yes", "refuse to resume where other kernels would give other bits"),
+    YES_NO(job_train_t, same_bits, "yes",
+           "refuse to resume where other kernels would give other bits"),
 };
 
+/* learning_rate has no default: none is right for every model. */
 static const lh_option_t optimizer_rows[] = {
     TEXT(job_optimizer_t, plugin, NULL, "optimizer plugin: who holds which slice of what"),
     TEXT(job_optimizer_t, rule, NULL, "update rule, as plugin:rule"),
     REAL(job_optimizer_t, decay, "0", "0..", "weight decay of parameters that are not exempt"),
     REAL(job_optimizer_t, clip, "1", "0..", "largest global gradient norm; 0: any"),
-    TEXT(job_optimizer_t, learning_rate, NULL, "a number, or a call such as warmup_cosine(step, peak=1e-3, warmup=50, total=1000)"),
+    TEXT(job_optimizer_t, learning_rate, NULL,
+         "a number, or a call such as warmup_cosine(step, peak=1e-3, warmup=50, total=1000)"),
 };
 
+/* At least two are kept, so that a damaged one has another to go back to. */
 static const lh_option_t checkpoint_rows[] = {
     WHOLE(job_checkpoint_t, every, "0", NULL, "steps between checkpoints; 0: only at the end"),
     WHOLE(job_checkpoint_t, keep, "3", "2..", "newest checkpoints that are kept"),
     TEXT(job_checkpoint_t, folder, "checkpoints", "where they lie"),
-    LH_OPTION_DURATION(job_checkpoint_t, deadline_ns, "deadline", "600s", "1s..1d", "a save that takes longer is given up, and training goes on"),
-    LH_OPTION_DURATION(job_checkpoint_t, patience_ns, "patience", "5s", "0s..1d", "longest that training stands still for a save that is not yet written"),
+    LH_OPTION_DURATION(job_checkpoint_t, deadline_ns, "deadline", "600s", "1s..1d",
+                       "a save that takes longer is given up, and training goes on"),
+    LH_OPTION_DURATION(job_checkpoint_t, patience_ns, "patience", "5s", "0s..1d",
+                       "longest that training stands still for a save that is not yet written"),
 };
 
+/* The plugin's own keys (threads, index and the like) stand in the same section and are parsed by
+ * its table. */
 static const lh_option_t device_rows[] = {
     TEXT(job_device_t, plugin, NULL, "device plugin"),
-    PATH(job_device_t, plugin_folder, "", "folder of all plugins; lib/longhaul beside the program's folder if not set"),
+    PATH(job_device_t, plugin_folder, "",
+         "folder of all plugins; lib/longhaul beside the program's folder if not set"),
 };
 
 static const lh_option_t import_rows[] = {
     PATH(job_import_t, from, NULL, "Hugging Face folder to take weights from"),
 };
 
+/* data is a word or a file, so it is text here and becomes a path in job_load.c. */
 static const lh_option_t eval_rows[] = {
     TEXT(job_eval_t, data, "valid", "train, valid, test or a JSONL file"),
-    WHOLE(job_eval_t, tokens_per_document, "0", NULL, "tokens after which a document is cut; 0: never"),
+    WHOLE(job_eval_t, tokens_per_document, "0", NULL,
+          "tokens after which a document is cut; 0: never"),
     YES_NO(job_eval_t, bos, "no", "documents start with the begin token"),
     TEXT(job_eval_t, key, "text", "key of each line's object that holds the document"),
-    PATH(job_eval_t, tokenizer, "", "tokenizer of a JSONL file; that of [prepare] or [import] if not set"),
+    PATH(job_eval_t, tokenizer, "",
+         "tokenizer of a JSONL file; that of [prepare] or [import] if not set"),
 };
 
+/* A shard is closed before it would grow past shard_bytes. */
 static const lh_option_t export_rows[] = {
     TEXT(job_export_t, folder, "hf", "Hugging Face folder to write"),
     CHOICE(job_export_t, dtype, "as_imported", "as_imported|f32|bf16|f16", "dtype of the weights"),
     BYTES(job_export_t, shard_bytes, "5GB", "4KiB..", "largest file of weights"),
 };
 
+/* The same rows bound the flags of `longhaul generate`, which looks its ranges up here. */
 static const lh_option_t generate_rows[] = {
     TEXT(job_generate_t, prompt, "", "text to go on from"),
     TEXT(job_generate_t, ids, "", "token ids to go on from, comma-separated, instead of a prompt"),
     WHOLE(job_generate_t, tokens, "64", "1..1M", "tokens to generate"),
     YES_NO(job_generate_t, greedy, "no", "always take the likeliest token"),
     REAL(job_generate_t, temperature, "1", "0..100", "under 1 likelier tokens get likelier"),
-    REAL(job_generate_t, top_p, "1", "0..1", "draw from the likeliest tokens that together have this probability"),
+    REAL(job_generate_t, top_p, "1", "0..1",
+         "draw from the likeliest tokens that together have this probability"),
     WHOLE(job_generate_t, top_k, "0", NULL, "draw from this many likeliest tokens; 0: all"),
     WHOLE(job_generate_t, seed, "1", NULL, "of the drawing"),
     YES_NO(job_generate_t, bos, "no", "the prompt starts with the begin token"),
 };
 
+/* Bounds on what a file from outside may make a parser allocate. The defaults are far above what
+ * honest files need. */
 static const lh_option_t limits_rows[] = {
     BYTES(job_limits_t, line_bytes, "64MiB", "1KiB..1GiB", "longest line of a JSONL file"),
     BYTES(job_limits_t, window_bytes, "2GiB", "1KiB..2GiB", "window of a zstd file"),
-    BYTES(job_limits_t, header_bytes, "16MiB", "1KiB..100MB", "longest header of a safetensors file"),
+    BYTES(job_limits_t, header_bytes, "16MiB", "1KiB..100MB",
+          "longest header of a safetensors file"),
     WHOLE(job_limits_t, tensors, "1M", "1..100M", "tensors of a set of weights"),
     WHOLE(job_limits_t, shards, "100k", "1..1M", "files of a set of weights"),
     WHOLE(job_limits_t, vocabulary, "4M", "1..100M", "tokens of a tokenizer"),
@@ -142,90 +188,143 @@ static const lh_option_t limits_rows[] = {
     BYTES(job_limits_t, plugin_bytes, "256MiB", "4KiB..1GiB", "largest file of a plugin"),
 };
 
+/* secret is hidden by `check` until its file is there, since it might be the key itself. */
 static const lh_option_t launch_rows[] = {
-    WHOLE(job_launch_t, ranks_per_node, "1", "1..4096", "ranks of a machine; of a host whose number [site.NAME] does not say"),
-    YES_NO(job_launch_t, bind, "yes", "each rank to its own share of its machine's processors; to one of them where there are more ranks"),
-    PATH(job_launch_t, secret, "", "file with the job's key (mode 0600, made at the first start); several machines need it"),
-    TEXT(job_launch_t, address, "", "host or number where rank 0 listens; its own machine if not set"),
+    WHOLE(job_launch_t, ranks_per_node, "1", "1..4096",
+          "ranks of a machine; of a host whose number [site.NAME] does not say"),
+    YES_NO(job_launch_t, bind, "yes",
+           "each rank to its own share of its machine's processors; to one of them where there are "
+           "more ranks"),
+    PATH(job_launch_t, secret, "",
+         "file with the job's key (mode 0600, made at the first start); several machines need it"),
+    TEXT(job_launch_t, address, "",
+         "host or number where rank 0 listens; its own machine if not set"),
     WHOLE(job_launch_t, port, "0", "0..65535", "where rank 0 listens; 0: one that is free"),
-    LH_OPTION_DURATION(job_launch_t, join_timeout_ns, "join_timeout", "60s", "1s..1d", "how long ranks wait for each other before step 0"),
+    LH_OPTION_DURATION(job_launch_t, join_timeout_ns, "join_timeout", "60s", "1s..1d",
+                       "how long ranks wait for each other before step 0"),
 };
 
+/* Nothing here changes what a step computes, but for the order of sums. */
 static const lh_option_t parallel_rows[] = {
     WHOLE(job_parallel_t, tensor, "1", "1..", "ranks that share each matrix"),
     WHOLE(job_parallel_t, pipeline, "1", "1..", "ranks that share the blocks"),
-    CHOICE(job_parallel_t, accumulation, "depth", "depth|breadth", "order of micro-batches: each through all blocks, or all through each block, which sends earlier"),
-    PATH(job_parallel_t, schedule, "", "CSV of rows program,chunk,micro_batch,frame that says the order of a step in place of accumulation"),
+    CHOICE(job_parallel_t, accumulation, "depth", "depth|breadth",
+           "order of micro-batches: each through all blocks, or all through each block, which "
+           "sends earlier"),
+    PATH(job_parallel_t, schedule, "",
+         "CSV of rows program,chunk,micro_batch,frame that says the order of a step in place of "
+         "accumulation"),
 };
 
+/* The keys have no unit in their names, as values carry it; the fields have. */
 static const lh_option_t comm_rows[] = {
-    CHOICE(job_comm_t, bits, "canonical", "canonical|ordered", "sums in one order everywhere, or in any that is the same for the same layout"),
-    CHOICE(job_comm_t, algorithm, "auto", "auto|direct|ring|halving", "of collectives; auto: by size and measured link"),
-    LH_OPTION_BYTES(job_comm_t, chunk_bytes, "chunk", "0", "0..1GiB", "piece of a collective that is under way at a time, 1KiB at least; 0: by link"),
-    LH_OPTION_BYTES(job_comm_t, bucket_bytes, "bucket", "0", "0..16GiB", "gradients that are exchanged together; 0: choose"),
-    LH_OPTION_DURATION(job_comm_t, timeout_ns, "timeout", "120s", "1s..1d", "longest that a collective may stand still"),
-    CHOICE(job_comm_t, probe, "start", "no|start|always", "measure links between sites: never, at a start that has no young record of them, or at each"),
-    LH_OPTION_DURATION(job_comm_t, probe_age_ns, "probe_age", "7d", "0..365d", "how long a record of links between sites counts"),
+    CHOICE(job_comm_t, bits, "canonical", "canonical|ordered",
+           "sums in one order everywhere, or in any that is the same for the same layout"),
+    CHOICE(job_comm_t, algorithm, "auto", "auto|direct|ring|halving",
+           "of collectives; auto: by size and measured link"),
+    LH_OPTION_BYTES(job_comm_t, chunk_bytes, "chunk", "0", "0..1GiB",
+                    "piece of a collective that is under way at a time, 1KiB at least; 0: by link"),
+    LH_OPTION_BYTES(job_comm_t, bucket_bytes, "bucket", "0", "0..16GiB",
+                    "gradients that are exchanged together; 0: choose"),
+    LH_OPTION_DURATION(job_comm_t, timeout_ns, "timeout", "120s", "1s..1d",
+                       "longest that a collective may stand still"),
+    CHOICE(job_comm_t, probe, "start", "no|start|always",
+           "measure links between sites: never, at a start that has no young record of them, or at "
+           "each"),
+    LH_OPTION_DURATION(job_comm_t, probe_age_ns, "probe_age", "7d", "0..365d",
+                       "how long a record of links between sites counts"),
 };
 
-/* Across the border of a machine both ends prove who they are; across that of a site nobody reads. */
-#define TRANSPORT_ROWS(security_)                                                           \
-    TEXT(job_transport_t, plugin, "", "transport plugin of this class of link"),            \
-    TEXT(job_transport_t, fallback, "", "transport plugin where the other cannot; refused if not set"), \
-    CHOICE(job_transport_t, security, security_, "plain|proven|private", "open, both ends proven and every byte sealed, or encrypted too")
+/* Across the border of a machine both ends prove who they are; across that of a site nobody reads.
+ * The default of security depends on where the link goes. */
+#define TRANSPORT_ROWS(security_)                                                \
+    TEXT(job_transport_t, plugin, "", "transport plugin of this class of link"), \
+        TEXT(job_transport_t, fallback, "",                                      \
+             "transport plugin where the other cannot; refused if not set"),     \
+        CHOICE(job_transport_t, security, security_, "plain|proven|private",     \
+               "open, both ends proven and every byte sealed, or encrypted too")
 static const lh_option_t node_rows[] = {TRANSPORT_ROWS("plain")};
 static const lh_option_t site_rows[] = {TRANSPORT_ROWS("proven")};
 static const lh_option_t wan_rows[] = {
     TRANSPORT_ROWS("private"),
-    LH_OPTION_DURATION(job_transport_t, outage_ns, "outage", "3s", "1s..10min", "longest cut of a link between sites that is waited for; then its ranks are lost"),
-    LH_OPTION_RATE(job_transport_t, rate, "rate", "0", NULL, "what a site's link to the others carries each way, such as 100Gbps; its ranks share it; 0: unknown"),
+    LH_OPTION_DURATION(
+        job_transport_t, outage_ns, "outage", "3s", "1s..10min",
+        "longest cut of a link between sites that is waited for; then its ranks are lost"),
+    LH_OPTION_RATE(job_transport_t, rate, "rate", "0", NULL,
+                   "what a site's link to the others carries each way, such as 100Gbps; its ranks "
+                   "share it; 0: unknown"),
 };
 
+/* What the table of [site.NAME] fills; job_load.c takes it apart into hosts. */
 typedef struct site_text {
     char *hosts;
 } site_text_t;
+/* The next three tables are of sections that may come many times, [site.NAME], [group.NAME] and
+ * [plugin.NAME]: job_load.c parses each of them. */
 const lh_option_t job_site_rows[] = {
-    TEXT(site_text_t, hosts, NULL, "HOST[:RANKS], comma-separated; a name as its machine calls itself, localhost, or what --host says"),
+    TEXT(site_text_t, hosts, NULL,
+         "HOST[:RANKS], comma-separated; a name as its machine calls itself, localhost, or what "
+         "--host says"),
 };
 
+/* decay is read as text, as "not set" is no number. */
 const lh_option_t job_group_rows[] = {
-    TEXT(job_group_text_t, match, NULL, "globs over parameter names, comma-separated: blocks.*.norm"),
+    TEXT(job_group_text_t, match, NULL,
+         "globs over parameter names, comma-separated: blocks.*.norm"),
     LH_OPTION_F64(job_group_text_t, rate, "rate", "1", "0..", "factor on the learning rate"),
-    TEXT(job_group_text_t, decay, "", "weight decay of these parameters; as [optimizer] if not set"),
+    TEXT(job_group_text_t, decay, "",
+         "weight decay of these parameters; as [optimizer] if not set"),
     YES_NO(job_group_text_t, frozen, "no", "they are not trained"),
 };
 
 const lh_option_t job_pin_rows[] = {
-    TEXT(job_pin_t, sha256, "", "64 hexadecimal digits: another file under this name is refused; any file may be loaded if not set"),
+    TEXT(job_pin_t, sha256, "",
+         "64 hexadecimal digits: another file under this name is refused; any file may be loaded "
+         "if not set"),
 };
 
 typedef struct hook {
     char *call;
 } hook_t;
+/* Both hooks have one key; which variables the call may use is session/step_layout.c's. */
 static const lh_option_t hook_rows[] = {
     TEXT(hook_t, call, NULL, "call of a function: acme:log_norms(step, loss)"),
 };
 
+/* SECTION takes the struct and the field of job_t from the section's name; TRANSPORT indexes an
+ * array instead. */
 #define ROWS(t) t, sizeof(t) / sizeof((t)[0])
-#define SECTION(n, stages, plugin, help) \
-    {#n, help, ROWS(n##_rows), sizeof(job_##n##_t), offsetof(job_t, n), stages, plugin}
-#define TRANSPORT(scope, n, help) \
-    {"transport." #n, help, ROWS(n##_rows), sizeof(job_transport_t), \
-     offsetof(job_t, transports) + (scope) * sizeof(job_transport_t), 0, "plugin"}
+#define SECTION(n, stages, plugin, help)                                                  \
+    {                                                                                     \
+#n, help, ROWS(n##_rows), sizeof(job_##n##_t), offsetof(job_t, n), stages, plugin \
+    }
+#define TRANSPORT(scope, n, help)                                                        \
+    {                                                                                    \
+        "transport." #n, help, ROWS(n##_rows), sizeof(job_transport_t),                  \
+            offsetof(job_t, transports) + (scope) * sizeof(job_transport_t), 0, "plugin" \
+    }
 
+/* pipeline comes first, as the stages that it names decide what the others must have. In a name,
+ * ".*" stands for any: those sections fill lists and are parsed one by one in job_load.c. */
 static const job_section_t sections[] = {
     SECTION(pipeline, ALL, NULL, "the job: its name, its stages, its folder"),
     SECTION(prepare, PREPARE, NULL, "raw text to token files"),
     SECTION(data, 0, NULL, "which token files are trained on"),
-    SECTION(model, IMPORT | TRAIN | EVAL | EXPORT | GENERATE, "plugin", "the architecture; the model plugin's own keys stand here too"),
+    SECTION(model, IMPORT | TRAIN | EVAL | EXPORT | GENERATE, "plugin",
+            "the architecture; the model plugin's own keys stand here too"),
     SECTION(train, TRAIN, NULL, "a step and how many"),
-    SECTION(optimizer, TRAIN, "plugin", "how weights change; the optimizer plugin's own keys stand here too"),
-    {"group.*", "parameters with rates of their own", ROWS(job_group_rows), sizeof(job_group_text_t), 0, 0, NULL},
-    {"plugin.*", "which file may be loaded as the plugin of that name", ROWS(job_pin_rows), sizeof(job_pin_t), 0, 0, NULL},
+    SECTION(optimizer, TRAIN, "plugin",
+            "how weights change; the optimizer plugin's own keys stand here too"),
+    {"group.*", "parameters with rates of their own", ROWS(job_group_rows),
+     sizeof(job_group_text_t), 0, 0, NULL},
+    {"plugin.*", "which file may be loaded as the plugin of that name", ROWS(job_pin_rows),
+     sizeof(job_pin_t), 0, 0, NULL},
     {"rule.*", "keys of the update rule of that name", NULL, 0, 0, 0, 0, NULL},
-    {"parts.*", "keys of the plugin of that name that only brings functions, ops or rules", NULL, 0, 0, 0, 0, NULL},
+    {"parts.*", "keys of the plugin of that name that only brings functions, ops or rules", NULL, 0,
+     0, 0, 0, NULL},
     SECTION(checkpoint, 0, NULL, "when weights and states are saved"),
-    SECTION(device, TRAIN | EVAL | GENERATE, "plugin", "what computes; the device plugin's own keys stand here too"),
+    SECTION(device, TRAIN | EVAL | GENERATE, "plugin",
+            "what computes; the device plugin's own keys stand here too"),
     SECTION(import, IMPORT, NULL, "weights from a Hugging Face folder"),
     SECTION(eval, 0, NULL, "loss on held-out text"),
     SECTION(export, 0, NULL, "weights to a Hugging Face folder"),
@@ -233,16 +332,22 @@ static const job_section_t sections[] = {
     SECTION(launch, 0, NULL, "how many ranks start where, and how they meet"),
     SECTION(parallel, 0, NULL, "what ranks share; data parallel is what is left"),
     SECTION(comm, 0, NULL, "collectives"),
-    {"site.*", "a data centre; ranks are numbered through all sites in order", ROWS(job_site_rows), sizeof(site_text_t), 0, 0, NULL},
-    TRANSPORT(LH_LINK_NODE, node, "between ranks of a machine; the transport plugin's own keys stand here too"),
+    {"site.*", "a data centre; ranks are numbered through all sites in order", ROWS(job_site_rows),
+     sizeof(site_text_t), 0, 0, NULL},
+    TRANSPORT(LH_LINK_NODE, node,
+              "between ranks of a machine; the transport plugin's own keys stand here too"),
     TRANSPORT(LH_LINK_SITE, site, "between machines of a site; likewise"),
     TRANSPORT(LH_LINK_WAN, wan, "between sites; likewise"),
-    {"hook.after_step", "a call after every step; it may use step, loss, learning_rate, norm and tokens", ROWS(hook_rows), sizeof(hook_t), offsetof(job_t, after_step), 0, NULL},
-    {"hook.before_save", "a call before every checkpoint; it may use step", ROWS(hook_rows), sizeof(hook_t), offsetof(job_t, before_save), 0, NULL},
+    {"hook.after_step",
+     "a call after every step; it may use step, loss, learning_rate, norm and tokens",
+     ROWS(hook_rows), sizeof(hook_t), offsetof(job_t, after_step), 0, NULL},
+    {"hook.before_save", "a call before every checkpoint; it may use step", ROWS(hook_rows),
+     sizeof(hook_t), offsetof(job_t, before_save), 0, NULL},
     SECTION(limits, 0, NULL, "what a file from outside may ask this program to hold"),
 };
 /* clang-format on */
 
+/* By STAGE_*: as the INI and the command line name them. */
 const char *const job_stage_names[JOB_STAGES] = {
     [STAGE_PREPARE] = "prepare", [STAGE_IMPORT] = "import", [STAGE_TRAIN] = "train",
     [STAGE_EVAL] = "eval",       [STAGE_EXPORT] = "export", [STAGE_GENERATE] = "generate",
@@ -263,6 +368,7 @@ const job_section_t *job_section(const char *name)
     return NULL;
 }
 
+/* config NULL: values are checked and kept nowhere. */
 option_table_t job_section_table(const job_section_t *s, void *config)
 {
     return (option_table_t){
@@ -282,6 +388,7 @@ bool job_has_stage(const job_t *job, uint32_t stage)
     return false;
 }
 
+/* The place of the entry in force, not of those that it overrides. */
 void job_where(const job_t *job, const char *section, const char *key, char out[JOB_WHERE_BYTES])
 {
     const document_section_t *s = document_find(job->document, section);
@@ -302,6 +409,7 @@ uint32_t job_ranks(const job_t *job)
     return job->site_count > 0 ? job->site_ranks : (uint32_t)job->launch.ranks_per_node;
 }
 
+/* A walk over all hosts: it is asked for a few ranks at a start. */
 void job_rank_place(const job_t *job, uint32_t rank, const job_site_t **site,
                     const job_host_t **host)
 {
@@ -316,6 +424,8 @@ void job_rank_place(const job_t *job, uint32_t rank, const job_site_t **site,
         }
 }
 
+/* tables is the caller's array, whose second entry is set; the first becomes the core's table, or a
+ * copy of the second where the core reads nothing of this section. */
 options_how_t job_plugin_how(const job_t *job, const char *section, option_table_t tables[2],
                              const option_given_t *given, uint32_t given_count)
 {
@@ -334,7 +444,8 @@ options_how_t job_plugin_how(const job_t *job, const char *section, option_table
                            .folder = job->base};
 }
 
-/* other: NULL, or a table whose keys may stand in the section too. */
+/* other: NULL, or a table whose keys may stand in the section too. The config is allocated here and
+ * zeroed, so a row that nobody sets is 0 or NULL. */
 static lh_status_t parse_config(const job_t *job, const char *section, const option_table_t *table,
                                 const option_given_t *given, uint32_t given_count,
                                 const option_table_t *other, void **out)

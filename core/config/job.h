@@ -6,78 +6,114 @@
  * here belong to the plugin named there, and whoever loads that plugin parses them with
  * job_parse_plugin(). Strings are owned by the job and live until job_free. Paths are absolute
  * already: against the folder of the file in which they stand, of the command line against that of
- * the INI; those marked (in folder) against [pipeline] folder. NULL: not set. */
+ * the INI; those marked (in folder) against [pipeline] folder. NULL: not set.
+ *
+ * One struct for all and not a lookup by name: what a stage reads of a job is checked by the
+ * compiler, and a key that is misspelt in the source does not build. The structs below are in the
+ * order of the sections; their fields are those of the tables in job.c, which fill them by offset.
+ */
 #ifndef CONFIG_JOB_H
 #define CONFIG_JOB_H
 
 #include <config/options.h>
 
+/* Stages in the order in which a whole pipeline runs them. An INI names those it wants, in the
+ * order it wants; job_t.stages keeps that order. */
 enum { JOB_STAGES = 6 };
 enum { STAGE_PREPARE, STAGE_IMPORT, STAGE_TRAIN, STAGE_EVAL, STAGE_EXPORT, STAGE_GENERATE };
 
 typedef struct job_pipeline {
     char *name;
+    /* A blank or a comma between the names. */
     char *stages; /* as typed; parsed into job_t.stages */
     char *folder; /* out/NAME by default                */
 } job_pipeline_t;
 
+/* What stands around each document in the token files: the ids are the tokenizer's own. */
 enum { PREPEND_NONE, PREPEND_BOS };
 enum { APPEND_NONE, APPEND_EOD, APPEND_EOS };
 
+/* [prepare]: how text becomes token files. */
 typedef struct job_prepare {
     char *input; /* comma-separated paths and globs */
     char *key;   /* "text"                                                    */
     /* File: vocab.json | tokenizer.json | tokenizer.model | ranks; or its folder. */
     char *tokenizer;
     uint32_t prepend, append; /* PREPEND_*, APPEND_*                              */
-    char *on_error;           /* "fail", "skip", "max:N"                                   */
-    char *output;             /* (in folder) without .bin/.idx; "corpus"                   */
-    uint64_t workers;         /* 0: as many as processors                                  */
+    /* What a line that is no JSON, or lacks the key, does. max:N is how many are skipped before it
+     * fails. */
+    char *on_error; /* "fail", "skip", "max:N"                                   */
+    char *output;   /* (in folder) without .bin/.idx; "corpus"                   */
+    /* Threads of this process. */
+    uint64_t workers; /* 0: as many as processors                                  */
     char *accept; /* call of a data filter, or NULL: u64(u64 tokens, ...), 0 drops the document */
 } job_prepare_t;
 
+/* joined: a sequence is a piece of one long text, as Megatron trains. apart: attention and
+ * positions begin anew at each document in it. */
 enum { DOCUMENTS_JOINED, DOCUMENTS_APART };
 
 #define JOB_SPLIT_MOST 1e15 /* of a part: their sum stays exact enough */
 
+/* [data]: which token files are trained on, and in which order. */
 typedef struct job_data {
     char *train;        /* "corpus" or "corpus a:0.7, b:0.3": (in folder), without .bin/.idx */
     char *valid, *test; /* data sets of their own instead of the split; NULL. These three are as
                            typed: job_path() each name */
+    /* Parts of `train` for training, evaluation and test; used where valid and test are not set. */
     char *split;        /* "969,30,1"                                                    */
     uint32_t documents; /* DOCUMENTS_*                                             */
-    uint64_t seed;      /* of the sample order; 1234, Megatron's default                 */
+    /* With the number of samples that are asked for, it decides the order alone: any rank computes
+     * it for itself. */
+    uint64_t seed; /* of the sample order; 1234, Megatron's default                 */
 } job_data_t;
 
+/* [model]: what of it the core reads; the rest is the plugin's. */
 typedef struct job_model {
     char *plugin;
+    /* How many rows the embedding has, before rounding. */
     char *vocab;             /* "from_tokenizer", "from_import" or a number        */
     uint64_t vocab_multiple; /* 64: rows are rounded up to this                    */
     char *ops;               /* comma-separated plugins loaded for their ops       */
     double init_std;         /* 0.02                                              */
 } job_model_t;
 
+/* dtype of forward and backward; masters and states of the optimizer are FP32 with either. */
 enum { PRECISION_BF16, PRECISION_F32 };
 enum { RECOMPUTE_NONE, RECOMPUTE_SELECTIVE, RECOMPUTE_FULL };
 
+/* [train]: a step and how many of them. Sizes are global; how ranks share a batch is
+ * data/batches.h's. */
 typedef struct job_train {
+    /* batch is over all ranks. A rank takes its share in passes of at most micro_batch sequences; 0
+     * becomes the whole batch (job_check). */
     uint64_t sequence, batch, micro_batch; /* tokens, sequences a step, sequences at once */
     uint64_t steps;
     uint64_t seed;
-    uint32_t precision;        /* PRECISION_* */
-    uint32_t recompute;        /* RECOMPUTE_* */
+    uint32_t precision; /* PRECISION_* */
+    uint32_t recompute; /* RECOMPUTE_* */
+    /* Held-out loss during training; the step before the first counts as one that is due. */
     uint64_t evaluate_every;   /* 0: never                                          */
     uint64_t evaluate_batches; /* micro-batches of the valid split per evaluation; 0: all */
-    uint64_t head_chunk;       /* tokens whose logits exist at a time; 0: choose     */
-    uint64_t max_documents;    /* per micro-batch when documents = apart; 0: choose  */
+    /* Bounds on what the programs hold at a time. A resume must have the same head_chunk, as the
+     * bits depend on it. */
+    uint64_t head_chunk;    /* tokens whose logits exist at a time; 0: choose     */
+    uint64_t max_documents; /* per micro-batch when documents = apart; 0: choose  */
+    /* A step whose loss or gradients are not finite changes nothing; so many in a row end the run
+     * with exit code 4. */
     uint64_t not_finite_limit; /* steps in a row that may be refused before exit 4   */
     uint64_t log_every;
+    /* The promise that a resumed run gives the bits of one that was never stopped. */
     bool same_bits; /* yes: a resume on another fingerprint or kernel variant is refused */
 } job_train_t;
 
+/* [optimizer]: which plugin, which rule, and the rate as text, which session/step_layout.h binds.
+ */
 typedef struct job_optimizer {
-    char *plugin;        /* name of an optimizer plugin                          */
-    char *rule;          /* "rules:adamw"                                         */
+    char *plugin; /* name of an optimizer plugin                          */
+    char *rule;   /* "rules:adamw"                                         */
+    /* Both act inside the update: decay is the rule's to apply, clip scales all gradients by one
+     * factor. */
     double decay;        /* of parameters without the no-decay flag               */
     double clip;         /* global gradient norm; 0: none                         */
     char *learning_rate; /* a call, or a number                                   */
@@ -97,15 +133,21 @@ typedef struct job_group_text { /* what the table of [group.NAME] fills */
     bool frozen;
 } job_group_text_t;
 
+/* A plugin is code that runs with all rights of the program: pinning it makes an exchanged file a
+ * refusal. */
 typedef struct job_pin { /* [plugin.NAME]: the one file that may be loaded under this name */
     char *name;
     char *sha256; /* 64 lower-case hexadecimal digits, or NULL */
 } job_pin_t;
 
+/* [checkpoint]: when weights are saved, and how long training may wait for it. */
 typedef struct job_checkpoint {
     uint64_t every; /* steps; 0: only at the end */
+    /* How many of the newest stay when one is committed. */
     uint64_t keep;
-    char *folder;         /* (in folder) "checkpoints" */
+    char *folder; /* (in folder) "checkpoints" */
+    /* A save that is late is given up, and training goes on; one that is only slow makes the next
+     * wait, for at most patience in all. */
     uint64_t deadline_ns; /* then a save is given up   */
     uint64_t patience_ns; /* that training stands still for a save before the next one */
 } job_checkpoint_t;
@@ -119,14 +161,18 @@ typedef struct job_import {
     char *from; /* Hugging Face folder */
 } job_import_t;
 
+/* [eval]: what `longhaul eval` scores. Evaluations during training are [train]'s. */
 typedef struct job_eval {
-    char *data;                   /* "train", "valid", "test" or a JSONL file          */
+    char *data; /* "train", "valid", "test" or a JSONL file          */
+    /* 0 keeps documents whole; one that is longer than the model takes is then an error. */
     uint64_t tokens_per_document; /* a longer one is cut; 0: no limit */
     bool bos;                     /* documents start with BOS                           */
     char *key;
     char *tokenizer; /* NULL: the one of [prepare] or of the imported folder */
 } job_eval_t;
 
+/* as_imported: the dtype that the import had; what it falls back to without an import is hf's to
+ * say. */
 enum { EXPORT_AS_IMPORTED, EXPORT_F32, EXPORT_BF16, EXPORT_F16 };
 
 typedef struct job_export {
@@ -135,6 +181,7 @@ typedef struct job_export {
     uint64_t shard_bytes;
 } job_export_t;
 
+/* [generate]: defaults of `longhaul generate`, whose flags go before them. */
 typedef struct job_generate {
     char *prompt;
     char *ids; /* comma-separated token ids instead of a prompt */
@@ -146,58 +193,79 @@ typedef struct job_generate {
     bool bos; /* prompt starts with BOS */
 } job_generate_t;
 
+/* [launch]: how ranks are started and meet. */
 typedef struct job_launch {
+    /* Where there are no sites this is the number of all ranks, which are on one machine. */
     uint64_t ranks_per_node; /* of a host whose number [site.NAME] hosts does not say */
     bool bind;               /* ranks to shares of a machine's processors */
-    char *secret;            /* file, 0600, made at the first start; NULL: a key that lives as long
+    /* The job's key proves to a rank that another  belongs to the same job. */
+    char *secret;  /* file, 0600, made at the first start; NULL: a key that lives as long
                                 as the job, which only ranks of one machine can share         */
-    char *address;           /* where rank 0 listens; NULL: its machine, or the launcher's word */
-    uint64_t port;           /* 0: any that is free                                         */
+    char *address; /* where rank 0 listens; NULL: its machine, or the launcher's word */
+    uint64_t port; /* 0: any that is free                                         */
     uint64_t join_timeout_ns;
 } job_launch_t;
 
+/* depth: a micro-batch goes there and back before the next. breadth: all go through a part of the
+ * model before the next part. */
 enum { ACCUMULATION_DEPTH, ACCUMULATION_BREADTH };
 
+/* [parallel]: how ranks share a model. tensor and pipeline are read and refused, but for 1, so that
+ * an INI which names them fails with a sentence. */
 typedef struct job_parallel {
     uint64_t tensor, pipeline; /* 1: what is left is data parallel */
     uint32_t accumulation;     /* ACCUMULATION_*                   */
     char *schedule;            /* CSV of rows in place of it; NULL: none */
 } job_parallel_t;
 
+/* canonical: sums in an order that depends on ranks and sites alone. */
 enum { BITS_CANONICAL, BITS_ORDERED };
+/* When links between sites are measured before training: never, where no young record of them is
+ * there, or at every start. */
 enum { PROBE_NO, PROBE_START, PROBE_ALWAYS };
 
+/* [comm]: collectives. */
 typedef struct job_comm {
     uint32_t bits;         /* BITS_*                                             */
     uint32_t algorithm;    /* COLL_* of comm/collective.h: auto, direct, ring, halving */
     uint64_t chunk_bytes;  /* 0: by link                                         */
     uint64_t bucket_bytes; /* gradients that are exchanged together; 0: choose   */
+    /* A transfer that makes no progress for so long ends the job on all ranks. */
     uint64_t timeout_ns;   /* longest that a collective may stand still          */
     uint32_t probe;        /* PROBE_*: whether links between sites are measured  */
     uint64_t probe_age_ns; /* how long what was measured stays true              */
 } job_comm_t;
 
+/* ranks [first_rank, first_rank + ranks) live there. */
 typedef struct job_host { /* one of [site.NAME] hosts */
     char *name;
     uint32_t ranks, first_rank;
 } job_host_t;
 
+/* A site's ranks follow those of the site before; inside, hosts follow each other in the same way.
+ */
 typedef struct job_site { /* [site.NAME], in order; ranks are numbered through all of them */
     char *name;
     job_host_t *hosts;
     uint32_t host_count;
 } job_site_t;
 
+/* What the core reads of a transport's section; buffers, rails and the like are the plugin's. */
 typedef struct job_transport { /* [transport.node|site|wan] */
     char *plugin;              /* NULL: not said                           */
-    char *fallback;            /* plugin that is used where it cannot; NULL: none */
-    uint32_t security;         /* LH_SECURITY_*                            */
-    uint64_t outage_ns;        /* of wan: longest cut that is waited out   */
-    uint64_t rate;             /* of wan: bytes/s of a site's link, each way; 0: unknown */
+    /* Tried where `plugin` says that it can't work on this machine (LH_UNSUPPORTED), not where it
+     * fails. */
+    char *fallback;    /* plugin that is used where it cannot; NULL: none */
+    uint32_t security; /* LH_SECURITY_*                            */
+    /* The last two are read for links between sites alone. */
+    uint64_t outage_ns; /* of wan: longest cut that is waited out   */
+    uint64_t rate;      /* of wan: bytes/s of a site's link, each way; 0: unknown */
 } job_transport_t;
 
+/* Bytes of names with their NUL, the most ranks, and classes of links, of which 0 is unused. */
 enum { JOB_SITE_NAME = 32, JOB_HOST_NAME = 64, JOB_RANKS = 65536, JOB_SCOPES = 4 };
 
+/* A file that asks for more is refused with the key that would allow it. */
 typedef struct job_limits { /* [limits]: what a parser may be asked to hold */
     uint64_t line_bytes;    /* of JSONL            */
     uint64_t window_bytes;  /* of a zstd file      */
@@ -208,6 +276,8 @@ typedef struct job_limits { /* [limits]: what a parser may be asked to hold */
     uint64_t plugin_bytes;    /* of a plugin's file  */
 } job_limits_t;
 
+/* Made by job_load, read by everybody, changed by nobody after that but for a few commands that put
+ * a flag over a value before anything was opened (bench). Owned as a whole: job_free. */
 typedef struct job {
     char *path;           /* of the INI, as given */
     char *base;           /* the INI's folder, absolute */
@@ -248,7 +318,8 @@ enum { JOB_WHERE_BYTES = 600 };
 /* File and line of a key, or the INI's path where it is not set. */
 void job_where(const job_t *job, const char *section, const char *key, char out[JOB_WHERE_BYTES]);
 
-/* The sentence begins with where the key stands. */
+/* The sentence begins with where the key stands. Returns from the caller; for functions that give
+ * an lh_status_t. */
 #define JOB_REFUSE(job, section, key, fmt, ...)                                           \
     do {                                                                                  \
         char where_[JOB_WHERE_BYTES];                                                     \
@@ -260,7 +331,7 @@ void job_where(const job_t *job, const char *section, const char *key, char out[
 char *job_path(const job_t *job, const char *name);
 /* The ranks that the INI itself asks for: those of its sites, or of this one machine. */
 uint32_t job_ranks(const job_t *job);
-/* Where a rank of [site.*] lives. */
+/* Where a rank of [site.*] lives. Both NULL where the job has no sites. */
 void job_rank_place(const job_t *job, uint32_t rank, const job_site_t **site,
                     const job_host_t **host);
 /* "node", "site", "wan" by LH_LINK_*: what follows [transport. */
@@ -268,7 +339,8 @@ extern const char *const job_scope_names[JOB_SCOPES];
 bool job_has_stage(const job_t *job, uint32_t stage); /* STAGE_* */
 extern const char *const job_stage_names[JOB_STAGES];
 
-/* The sections that the core reads, for parsing, check and help. */
+/* The sections that the core reads, for parsing, check and help. A row of the table of all
+ * sections, which parsing, `check` and `help` walk alike. */
 typedef struct job_section {
     const char *name; /* "train"; "group.*" stands for all [group.NAME]                     */
     const char *help;
@@ -280,14 +352,17 @@ typedef struct job_section {
     const char *plugin_key; /* key that names a plugin whose options stand here too; or NULL */
 } job_section_t;
 extern const lh_option_t job_group_rows[], job_pin_rows[], job_site_rows[];
+/* The order is that of `help` and `check`. */
 const job_section_t *job_sections(uint32_t *count);
+/* A name such as "group.main" is not found here, but "group.*" is. */
 const job_section_t *job_section(const char *name); /* of its exact name, or NULL */
 /* Its rows, which fill config: the struct in job_t or one of its kind; NULL: they are only checked. */
 option_table_t job_section_table(const job_section_t *s, void *config);
 
 /* Parses what a plugin (or rule) reads of a section, beside the core's keys there, into a new
  * config struct of config_size bytes. given: values that the core knows better (vocab) or that an
- * import brings. Free with job_free_config. */
+ * import brings. Free with job_free_config. Keys that are neither the core's nor the plugin's are
+ * refused here, which job_load had to leave open. */
 lh_status_t job_parse_plugin(const job_t *job, const char *section, const option_table_t *table,
                              const option_given_t *given, uint32_t given_count,
                              void **out) LH_MUST_CHECK;

@@ -46,6 +46,7 @@ static lh_status_t check_outage(const job_t *job)
     return LH_OK;
 }
 
+/* Rank counts do not matter here: a rank that gets fewer sequences than others pads. */
 static lh_status_t check_train(job_t *job)
 {
     job_train_t *t = &job->train;
@@ -66,7 +67,8 @@ static lh_status_t check_train(job_t *job)
     return LH_OK;
 }
 
-/* Three numbers from 0 to JOB_SPLIT_MOST, not all 0. */
+/* Three numbers from 0 to JOB_SPLIT_MOST, not all 0. As Megatron reads it: three weights, not
+ * percentages. */
 static bool is_split(const char *text)
 {
     char copy[128], *rest = copy;
@@ -81,6 +83,8 @@ static bool is_split(const char *text)
     return parts == 3 && sum > 0;
 }
 
+/* Where valid and test are sets of their own the split is still checked, as it may be used again.
+ */
 static lh_status_t check_split(const job_t *job)
 {
     if (!is_split(job->data.split != NULL ? job->data.split : ""))
@@ -89,7 +93,8 @@ static lh_status_t check_split(const job_t *job)
     return LH_OK;
 }
 
-/* Of a list with commas between: an empty path would be the folder itself. */
+/* Of a list with commas between: an empty path would be the folder itself. Also for a comma at
+ * either end. */
 static bool has_empty_item(const char *list)
 {
     for (const char *at = list;; at++) {
@@ -100,6 +105,7 @@ static bool has_empty_item(const char *list)
     }
 }
 
+/* max:N is taken apart again by the stage itself. */
 static lh_status_t check_prepare(const job_t *job)
 {
     const char *input = job->prepare.input;
@@ -115,6 +121,7 @@ static lh_status_t check_prepare(const job_t *job)
     return LH_OK;
 }
 
+/* A number of rows must be one; whether the model can have so many is the plugin's to say. */
 static lh_status_t check_model(const job_t *job)
 {
     uint64_t number;
@@ -134,7 +141,8 @@ enum {
     WORD = 8,             /* names are words; base64 has a - or _ in 32 characters */
 };
 
-/* One pair of quotes, then 0x or what leads to the folder that a path starts from anyway. */
+/* One pair of quotes, then 0x or what leads to the folder that a path starts from anyway. mem_free;
+ * NULL without memory. */
 static char *key_bare(const char *text)
 {
     size_t length = strlen(text);
@@ -153,7 +161,8 @@ static char *key_bare(const char *text)
     return mem_text_n(text, length);
 }
 
-/* Two digits and a colon, as fingerprints are written, too. */
+/* Two digits and a colon, as fingerprints are written, too. Colons may stand anywhere, as tools
+ * differ in how they group digits. */
 static bool key_is_hex(const char *text, size_t least)
 {
     size_t digits = 0;
@@ -165,7 +174,9 @@ static bool key_is_hex(const char *text, size_t least)
     return digits >= least;
 }
 
-/* Either alphabet. Of 43 random characters, a digit or a sign is among nearly all. */
+/* Either alphabet. Of 43 random characters, a digit or a sign is among nearly all. Upper case,
+ * lower case and something else must all be there, and few joints: a long name of words has them
+ * otherwise. */
 static bool key_is_base64(const char *text)
 {
     const size_t length = strcspn(text, "="), ends = strlen(text + length);
@@ -182,6 +193,7 @@ static bool key_is_base64(const char *text)
     return upper > 0 && lower > 0 && others > 0 && joints <= length / WORD;
 }
 
+/* to_folder: whether the folder of the path is there, though the file itself may not be yet. */
 static bool key_leads_somewhere(const char *folder, const char *path, bool to_folder)
 {
     char *above = to_folder ? path_folder(path) : mem_text(path);
@@ -202,6 +214,8 @@ static bool key_is_absolute(const char *path)
     return there;
 }
 
+/* Errs to the side of asking: a file that is really named like a key can be renamed, a key that was
+ * logged can't be unlogged. */
 bool job_pasted_key(const char *text, const char *folder)
 {
     char *value = key_bare(text);
@@ -237,7 +251,8 @@ static lh_status_t check_secret(const job_t *job)
         where);
 }
 
-/* The numbers of an address too, of IPv6 with its card: fe80::1%eth0. */
+/* The numbers of an address too, of IPv6 with its card: fe80::1%eth0. A leading dash might be read
+ * as an option by what it is handed to. */
 static lh_status_t check_address(const job_t *job)
 {
     const char *address = job->launch.address;
@@ -250,6 +265,7 @@ static lh_status_t check_address(const job_t *job)
     return LH_OK;
 }
 
+/* What the command line says comes later and is checked there. */
 static lh_status_t check_generate(const job_t *job)
 {
     if (job->generate.prompt != NULL && job->generate.ids != NULL)
@@ -258,6 +274,8 @@ static lh_status_t check_generate(const job_t *job)
     return LH_OK;
 }
 
+/* In the order of the sections, so that of several mistakes the first in the file is usually told
+ * first. */
 lh_status_t job_check(job_t *job)
 {
     lh_status_t status = check_parallel(job);
@@ -314,6 +332,7 @@ typedef struct finding {
     lh_status_t status;
 } finding_t;
 
+/* A file that is not there is no output yet. */
 static lh_status_t output_add(job_outputs_t *o, const char *path, const char *by)
 {
     struct stat st;
@@ -325,6 +344,7 @@ static lh_status_t output_add(job_outputs_t *o, const char *path, const char *by
     return rows[o->count++].path == NULL ? LH_NO_MEMORY : LH_OK;
 }
 
+/* sys()->list stops at a result other than 0; the status says why. */
 static int output_add_entry(void *context, const char *name)
 {
     finding_t *f = context;
@@ -337,7 +357,7 @@ static int output_add_entry(void *context, const char *name)
     return f->status == LH_OK ? 0 : -1;
 }
 
-/* "a/./b//c" is "a/b/c". */
+/* "a/./b//c" is "a/b/c". Also makes "//" one slash; a lone "/" stays. */
 static void drop_nothings(char *path)
 {
     char *to = path;
@@ -351,7 +371,8 @@ static void drop_nothings(char *path)
     *to = '\0';
 }
 
-/* A folder that is yet to be made is left again by "..": "out/../a" is "a" then. */
+/* A folder that is yet to be made is left again by "..": "out/../a" is "a" then. Each round removes
+ * one "name/.." and begins anew, as what is left may hold the next. */
 void job_path_drop_missing(char *path)
 {
     drop_nothings(path);
@@ -367,6 +388,8 @@ void job_path_drop_missing(char *path)
     }
 }
 
+/* stages.json is written when a stage has ended well, so it tells a folder of this program's from
+ * one that merely has files of these names. */
 static lh_status_t output_add_folder(const job_t *job, job_outputs_t *o)
 {
     char *folder = mem_text(job->pipeline.folder);
@@ -381,6 +404,7 @@ static lh_status_t output_add_folder(const job_t *job, job_outputs_t *o)
     return finding.status;
 }
 
+/* prepare may write its pair outside of the pipeline's folder, where output is an absolute path. */
 static lh_status_t output_add_pair(const job_t *job, job_outputs_t *o)
 {
     char *prefix = path_join(job->pipeline.folder, job->prepare.output);
@@ -397,6 +421,8 @@ static lh_status_t output_add_pair(const job_t *job, job_outputs_t *o)
     return status;
 }
 
+/* Two sources: known names in the pipeline's folder, and the pair of prepare, whose name is an
+ * option. */
 lh_status_t job_outputs_find(const job_t *job, job_outputs_t *out)
 {
     *out = (job_outputs_t){0};
@@ -406,6 +432,7 @@ lh_status_t job_outputs_find(const job_t *job, job_outputs_t *out)
     return status;
 }
 
+/* By identity and not by name; the list is short. */
 const job_output_t *job_outputs_at(const job_outputs_t *outputs, const struct stat *file)
 {
     for (uint32_t i = 0; i < outputs->count; i++)

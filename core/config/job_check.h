@@ -1,4 +1,7 @@
-/* config/job_check.h - what a job's values must be beyond the ranges of their option rows. */
+/* config/job_check.h - what a job's values must be beyond the ranges of their option rows.
+ *
+ * Everything here needs the parsed job and at most a look at which files exist. What needs a
+ * plugin, a device or the contents of data is checked by `longhaul check` (cli/check.h). */
 #ifndef CONFIG_JOB_CHECK_H
 #define CONFIG_JOB_CHECK_H
 
@@ -6,7 +9,8 @@
 
 #include <config/job.h>
 
-/* [train] micro_batch gets its default here. */
+/* [train] micro_batch gets its default here. Before paths are made absolute, so that sentences
+ * repeat what was typed. */
 lh_status_t job_check(job_t *job) LH_MUST_CHECK;
 /* Where the job writes, once paths are absolute. */
 lh_status_t job_check_written(const job_t *job) LH_MUST_CHECK;
@@ -19,6 +23,7 @@ bool job_pasted_key(const char *text, const char *folder);
 
 /* ---- the files that a job writes over ---- */
 
+/* A file is known by device and inode, so that no link or other spelling of its path hides it. */
 typedef struct job_output {
     dev_t device;
     ino_t inode;
@@ -33,7 +38,8 @@ typedef struct job_outputs {
     bool ran; /* a stage of the pipeline has ended well: they are its own and not a stranger's */
 } job_outputs_t;
 
-/* Those of all stages, whether the job names them or not. *out is overwritten. */
+/* Those of all stages, whether the job names them or not. *out is overwritten. Only files that
+ * exist now: one that is yet to be made can't be an input. */
 lh_status_t job_outputs_find(const job_t *job, job_outputs_t *out) LH_MUST_CHECK;
 /* The one that is this very file, under whatever name; or NULL. */
 const job_output_t *job_outputs_at(const job_outputs_t *outputs, const struct stat *file);

@@ -10,7 +10,8 @@
 #include <config/job_check.h>
 #include <config/quantity.h>
 
-/* A known section's name stands for itself, or with ".*" for all that begin with it. */
+/* A known section's name stands for itself, or with ".*" for all that begin with it. "group.*" does
+ * not match "group." itself: a name must follow. */
 static bool matches(const char *pattern, const char *name)
 {
     const size_t length = strlen(pattern);
@@ -24,6 +25,7 @@ static bool has_struct(const job_section_t *s)
     return s->rows != NULL && !text_ends(s->name, ".*");
 }
 
+/* Before any section is parsed, so that [trian] is not first told as a missing [train]. */
 static lh_status_t check_section_name(const document_section_t *s)
 {
     char where[JOB_WHERE_BYTES];
@@ -41,7 +43,8 @@ static lh_status_t check_section_name(const document_section_t *s)
     return fail(LH_INVALID, "%s: unknown section [%s]; did you mean [%s]?", where, s->name, best);
 }
 
-/* Required keys are asked for where one of these stages (a bit each) needs the section. */
+/* Required keys are asked for where one of these stages (a bit each) needs the section. open: keys
+ * that the plugin of this section will read are not known here. */
 static options_how_t how_of(const job_t *job, const job_section_t *s, const option_table_t *table,
                             uint32_t stages)
 {
@@ -56,6 +59,7 @@ static options_how_t how_of(const job_t *job, const job_section_t *s, const opti
     };
 }
 
+/* As job_section_t.stages has them. */
 static uint32_t stage_bits(const job_t *job)
 {
     uint32_t bits = 0;
@@ -64,6 +68,7 @@ static uint32_t stage_bits(const job_t *job)
     return bits;
 }
 
+/* The struct lies inside of job_t, at the row's offset. */
 static lh_status_t parse_section(job_t *job, const job_section_t *s, uint32_t stages)
 {
     lh_assert(s != NULL && s->offset + s->config_size <= sizeof(*job));
@@ -74,6 +79,7 @@ static lh_status_t parse_section(job_t *job, const job_section_t *s, uint32_t st
     return options_parse(&how);
 }
 
+/* Parses once more, without keeping anything, as if the job had that stage. */
 lh_status_t job_require(const job_t *job, uint32_t stage)
 {
     lh_assert(stage < JOB_STAGES);
@@ -89,7 +95,8 @@ lh_status_t job_require(const job_t *job, uint32_t stage)
     return LH_OK;
 }
 
-/* In the order in which the INI names them, each once. */
+/* In the order in which the INI names them, each once. job->stages is in the order of running,
+ * which need not be that of the enum. */
 static lh_status_t add_stage(job_t *job, const char *name)
 {
     text_nearest_t near = {.typed = name};
@@ -110,6 +117,7 @@ static lh_status_t add_stage(job_t *job, const char *name)
                "... %s: no such stage; they are prepare import train eval export generate", name);
 }
 
+/* Blanks and commas both separate, as people write either. */
 static lh_status_t parse_stages(job_t *job)
 {
     char *copy = mem_text(job->pipeline.stages);
@@ -127,7 +135,8 @@ static lh_status_t parse_stages(job_t *job)
     return status;
 }
 
-/* First of all sections: the others are required or not by the stages that it names. */
+/* First of all sections: the others are required or not by the stages that it names. The name
+ * becomes part of paths, pages and sentences, hence the characters that it may not have. */
 static lh_status_t parse_pipeline(job_t *job)
 {
     lh_status_t status = parse_section(job, job_section("pipeline"), 1u);
@@ -148,7 +157,8 @@ static lh_status_t parse_pipeline(job_t *job)
     return parse_stages(job);
 }
 
-/* decay may be unset, which no number says: it is read as text and parsed here. */
+/* decay may be unset, which no number says: it is read as text and parsed here. The texts of `text`
+ * go over to the group, so only decay is freed. */
 static lh_status_t parse_group(job_t *job, const document_section_t *s, job_group_t *group)
 {
     char where[JOB_WHERE_BYTES];
@@ -176,6 +186,7 @@ static lh_status_t parse_group(job_t *job, const document_section_t *s, job_grou
     return group->name == NULL ? LH_NO_MEMORY : status;
 }
 
+/* The group is counted before it is parsed: job_free then frees what a failure left in it. */
 static lh_status_t parse_groups(job_t *job)
 {
     const uint32_t count = document_section_count(job->document);
@@ -198,6 +209,7 @@ static bool is_sha256(const char *text)
     return strlen(text) == 64 && strspn(text, "0123456789abcdefABCDEF") == 64;
 }
 
+/* Digits are made small letters, as digests are written here. */
 static lh_status_t parse_pin(job_t *job, const document_section_t *s, job_pin_t *pin)
 {
     const option_table_t table = job_section_table(job_section("plugin.*"), pin);
@@ -214,6 +226,8 @@ static lh_status_t parse_pin(job_t *job, const document_section_t *s, job_pin_t 
     return LH_OK;
 }
 
+/* A pin of a plugin that the job does not use is no mistake; `check` refuses one of a plugin that
+ * is not installed. */
 static lh_status_t parse_pins(job_t *job)
 {
     size_t capacity = 0;
@@ -231,6 +245,8 @@ static lh_status_t parse_pins(job_t *job)
 
 enum { HOST_RANKS = 4096 }; /* of one host, as ranks_per_node */
 
+/* Sites and hosts in the order of the INI give ranks their numbers, so one reader goes through all.
+ */
 typedef struct site_reader {
     job_t *job;
     job_site_t *site;
@@ -238,6 +254,7 @@ typedef struct site_reader {
     char where[JOB_WHERE_BYTES];
 } site_reader_t;
 
+/* Names only, without addresses of IPv6: a colon separates the ranks. */
 static bool is_host_name(const char *name)
 {
     for (const char *c = name; *c != '\0'; c++)
@@ -245,6 +262,7 @@ static bool is_host_name(const char *name)
     return true;
 }
 
+/* Between sites a name may come again: one machine may play several sites. */
 static lh_status_t check_host(const site_reader_t *r, const char *text, const char *name)
 {
     if (*name == '\0')
@@ -292,6 +310,7 @@ static lh_status_t add_host(site_reader_t *r, char *text)
     return LH_OK;
 }
 
+/* The struct for the table is local, as hosts are taken apart at once. */
 static lh_status_t parse_site(job_t *job, const document_section_t *s, job_site_t *site)
 {
     struct {
@@ -323,6 +342,7 @@ static lh_status_t parse_site(job_t *job, const document_section_t *s, job_site_
     return status;
 }
 
+/* job_t.site_ranks grows with every host that is read. */
 static lh_status_t parse_sites(job_t *job)
 {
     size_t capacity = 0;
@@ -338,6 +358,7 @@ static lh_status_t parse_sites(job_t *job)
     return LH_OK;
 }
 
+/* Sites may be half made. */
 static void free_sites(job_t *job)
 {
     for (uint32_t i = 0; i < job->site_count; i++) {
@@ -349,7 +370,8 @@ static void free_sites(job_t *job)
     mem_free(job->sites);
 }
 
-/* Each of a comma-separated list, against a folder. */
+/* Each of a comma-separated list, against a folder. Takes *list apart in place and puts a new text
+ * there. */
 static lh_status_t resolve_list(const char *folder, char **list)
 {
     text_t joined = {0};
@@ -369,6 +391,7 @@ static lh_status_t resolve_list(const char *folder, char **list)
     return LH_OK;
 }
 
+/* An absolute path stays as it is (path_join). */
 static lh_status_t resolve(const char *folder, char **path)
 {
     if (*path == NULL) return LH_OK;
@@ -379,13 +402,14 @@ static lh_status_t resolve(const char *folder, char **path)
     return LH_OK;
 }
 
-/* The folder that a key's relative paths are taken against. */
+/* The folder that a key's relative paths are taken against. mem_free; NULL after fail(). */
 static char *folder_of(const job_t *job, const char *section, const char *key)
 {
     return document_folder(document_entry(document_find(job->document, section), key), job->base);
 }
 
-/* A list of paths and patterns; the folder that they are taken against must not read as one. */
+/* A list of paths and patterns; the folder that they are taken against must not read as one. The
+ * folder becomes part of each pattern, where its own brackets and stars would be read as such. */
 static lh_status_t resolve_input(job_t *job)
 {
     char *folder = folder_of(job, "prepare", "input");
@@ -400,6 +424,7 @@ static lh_status_t resolve_input(job_t *job)
     return status;
 }
 
+/* A name of a split is no path. */
 static lh_status_t resolve_eval(job_t *job)
 {
     uint32_t index;
@@ -410,7 +435,9 @@ static lh_status_t resolve_eval(job_t *job)
     return status;
 }
 
-/* Last, once values are checked as they were typed: sentences then show what stands in the file. */
+/* Last, once values are checked as they were typed: sentences then show what stands in the file.
+ * PATH options were made absolute when they were parsed; these are the keys that are lists, or that
+ * are taken against the pipeline's folder. */
 static lh_status_t resolve_paths(job_t *job)
 {
     char **const inside[] = {&job->prepare.output, &job->checkpoint.folder, &job->export.folder};
@@ -444,6 +471,7 @@ static lh_status_t parse_all(job_t *job)
     return status;
 }
 
+/* The folder of the INI counts, not the one that the program was started in. */
 static lh_status_t load_text(job_t *job, const char *path, const char *const *sets,
                              uint32_t set_count)
 {
@@ -459,6 +487,7 @@ static lh_status_t load_text(job_t *job, const char *path, const char *const *se
     return status;
 }
 
+/* Nothing of a job that fails is left behind. */
 lh_status_t job_load(const char *path, const char *const *sets, uint32_t set_count, job_t **out)
 {
     job_t *job = mem_new(sizeof(*job));
@@ -474,6 +503,7 @@ lh_status_t job_load(const char *path, const char *const *sets, uint32_t set_cou
     return LH_OK;
 }
 
+/* Structs of job_t are freed by their tables, lists by hand. */
 void job_free(job_t *job)
 {
     uint32_t count;

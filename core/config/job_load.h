@@ -4,9 +4,11 @@
 
 #include <config/job.h>
 
-/* sets: "section.key=value" from the command line, applied last. */
+/* sets: "section.key=value" from the command line, applied last. Opens no other files than the INI
+ * and what it includes. Every refusal begins with file and line. */
 lh_status_t job_load(const char *path, const char *const *sets, uint32_t set_count,
                      job_t **out) LH_MUST_CHECK;
+/* NULL does nothing; a job that was half loaded is freed as well. */
 void job_free(job_t *job);
 
 /* A command that runs one stage alone, which [pipeline] stages may not name: checks that the keys

@@ -35,13 +35,15 @@ static bool row_takes(const lh_option_t *row, const char *key)
     return strncmp(row->key, key, prefix) == 0 && key[prefix] != '\0';
 }
 
-/* A value of any type, and where it goes. */
+/* A value of any type, and where it goes. The row's type says which member counts; CHOICE, BYTES,
+ * DURATION and RATE are u64 here. */
 typedef union number {
     uint64_t u64;
     double f64;
     bool yes;
 } number_t;
 
+/* A u32 is parsed as a u64 and then bounded, so that 5G is refused and not wrapped. */
 static bool parse_number(const lh_option_t *row, const char *text, number_t *out)
 {
     uint32_t index;
@@ -61,7 +63,8 @@ static bool parse_number(const lh_option_t *row, const char *text, number_t *out
     }
 }
 
-/* A choice has its names where others have a range; texts and yes or no have none. */
+/* A choice has its names where others have a range; texts and yes or no have none. A range is
+ * "low..high", both of the row's own type and either one missing. */
 static bool has_range(const lh_option_t *row)
 {
     return row->range != NULL && !is_text(row) && row->type != LH_OPT_CHOICE &&
@@ -87,6 +90,7 @@ static bool parse_range(const lh_option_t *row, number_t *low, number_t *high)
     return real ? low->f64 <= high->f64 : low->u64 <= high->u64;
 }
 
+/* Both ends belong to the range. */
 static bool in_range(const lh_option_t *row, number_t value)
 {
     number_t low, high;
@@ -96,7 +100,8 @@ static bool in_range(const lh_option_t *row, number_t value)
     return value.u64 >= low.u64 && value.u64 <= high.u64;
 }
 
-/* With the nearest of the names that are allowed. */
+/* With the nearest of the names that are allowed. The choices are listed in full: they are few, and
+ * a mistake is then put right at once. */
 static lh_status_t refuse_choice(const lh_option_t *row, const char *value, const char *where)
 {
     char choices[256], *rest = choices;
@@ -112,7 +117,7 @@ static lh_status_t refuse_choice(const lh_option_t *row, const char *value, cons
                 best != NULL ? best : "", best != NULL ? "'?" : "");
 }
 
-/* Frees what stood there before: a value may be set again. */
+/* Frees what stood there before: a value may be set again. An empty value is NULL in the struct. */
 static lh_status_t set_text(const lh_option_t *row, const char *value, const char *folder,
                             void *config)
 {
@@ -129,6 +134,8 @@ static lh_status_t set_text(const lh_option_t *row, const char *value, const cha
     return LH_OK;
 }
 
+/* The one writer of config structs: everything that gets into one has passed its row's type and
+ * range. */
 lh_status_t option_set(const lh_option_t *row, const char *value, const char *where,
                        const char *folder, void *config)
 {
@@ -159,7 +166,8 @@ lh_status_t option_set(const lh_option_t *row, const char *value, const char *wh
     return LH_OK;
 }
 
-/* Bytes, and alignment, of a type's field in a config struct; 0: there is no such type. */
+/* Bytes, and alignment, of a type's field in a config struct; 0: there is no such type. Pointers
+ * have 8 bytes wherever this program is built. */
 static size_t field_bytes(uint32_t type)
 {
     switch (type) {
@@ -177,6 +185,7 @@ static size_t field_bytes(uint32_t type)
     }
 }
 
+/* 49 bytes, as the INI's reader cuts longer names. */
 static bool snake_case(const char *key)
 {
     const size_t prefix = prefix_length(key);
@@ -188,7 +197,8 @@ static bool snake_case(const char *key)
     return true;
 }
 
-/* A row comes from a plugin as well as from here: nothing in it is believed. */
+/* A row comes from a plugin as well as from here: nothing in it is believed. Offsets are checked
+ * before anything is written through them, with sums arranged so that none can overflow. */
 static lh_status_t validate_row(const option_table_t *table, const lh_option_t *row)
 {
     const char *owner = table->owner;
@@ -220,6 +230,7 @@ static lh_status_t validate_row(const option_table_t *table, const lh_option_t *
     return option_set(row, row->fallback, where, NULL, NULL) == LH_OK ? LH_OK : LH_ABI;
 }
 
+/* Quadratic in the rows, of which a table has some tens. */
 lh_status_t options_validate(const option_table_t *table)
 {
     if (table->count > OPTION_ROWS)
@@ -251,6 +262,7 @@ static const lh_option_t *table_find(const option_table_t *table, const char *ke
     return NULL;
 }
 
+/* Fixed and not fixed ones are two lists in one. */
 static const option_given_t *given_find(const options_how_t *how, const char *key, bool fixed)
 {
     for (uint32_t i = 0; i < how->given_count; i++)
@@ -260,7 +272,8 @@ static const option_given_t *given_find(const options_how_t *how, const char *ke
 }
 
 /* The INI's text for a key that core and plugin both have is the core's; the plugin's row gets the
- * given. */
+ * given. Of [model] vocab the core reads "from_tokenizer", and the plugin's row of the same name
+ * the number that came of it. */
 static bool fixed_applies(const options_how_t *how, const lh_option_t *row)
 {
     const option_table_t *first = &how->tables[0];
@@ -270,6 +283,8 @@ static bool fixed_applies(const options_how_t *how, const lh_option_t *row)
     return true;
 }
 
+/* The one place where the order of precedence is written down; parsing and explaining both ask it.
+ */
 option_origin_t option_origin(const options_how_t *how, const lh_option_t *row)
 {
     option_origin_t origin = {0};
@@ -326,6 +341,7 @@ static lh_status_t refuse_key(const options_how_t *how, const document_entry_t *
                 how->section, best);
 }
 
+/* An open section has keys of a plugin that is not loaded yet; whoever loads it checks them. */
 static lh_status_t check_keys(const options_how_t *how)
 {
     const document_section_t *section = document_find(how->document, how->section);
@@ -339,6 +355,7 @@ static lh_status_t check_keys(const options_how_t *how)
     return LH_OK;
 }
 
+/* Says what the key is for, as whoever meets this sentence did not know of it. */
 static lh_status_t refuse_missing(const options_how_t *how, const lh_option_t *row)
 {
     char where[WHERE_BYTES];
@@ -351,7 +368,8 @@ static lh_status_t refuse_missing(const options_how_t *how, const lh_option_t *r
                 row->help);
 }
 
-/* All keys of the prefix as one text, "name = value, ...", which the owner parses. */
+/* All keys of the prefix as one text, "name = value, ...", which the owner parses. In the order in
+ * which the INI has them. */
 static lh_status_t set_prefix(const options_how_t *how, const lh_option_t *row, void *config)
 {
     const document_section_t *section = document_find(how->document, how->section);
@@ -385,6 +403,8 @@ static lh_status_t set_path(const options_how_t *how, const lh_option_t *row,
     return status;
 }
 
+/* A required row that nobody set is refused, unless no stage needs the section or the value is only
+ * known later. */
 static lh_status_t set_row(const options_how_t *how, const lh_option_t *row, void *config)
 {
     char where[WHERE_BYTES];
@@ -402,6 +422,7 @@ static lh_status_t set_row(const options_how_t *how, const lh_option_t *row, voi
     return option_set(row, origin.value, where, how->folder, config);
 }
 
+/* On failure every table is freed, also those whose rows came before the one that failed. */
 lh_status_t options_parse(const options_how_t *how)
 {
     lh_assert(how->document != NULL && how->table_count > 0);
@@ -430,6 +451,7 @@ void options_free(const lh_option_t *rows, uint32_t count, void *config)
     }
 }
 
+/* The name that a choice's number stands for, by walking the row's range. */
 static const char *choice_text(const char *choices, uint32_t index, char buffer[OPTION_TEXT])
 {
     lh_assert(choices != NULL);
@@ -439,6 +461,7 @@ static const char *choice_text(const char *choices, uint32_t index, char buffer[
     return buffer;
 }
 
+/* 17 digits give a double's bits back (IEEE 754). */
 const char *option_text(const lh_option_t *row, const void *config, char buffer[OPTION_TEXT])
 {
     lh_assert(config != NULL);
@@ -464,7 +487,7 @@ const char *option_text(const lh_option_t *row, const void *config, char buffer[
 
 enum { KEY_WIDTH = 18, VALUE_WIDTH = 30 };
 
-/* ";" begins a comment when it is read back. */
+/* ";" begins a comment when it is read back. inih would end the value at the semicolon. */
 static void append_value(const char *value, text_t *out)
 {
     for (const char *c = value; *c != '\0'; c++) {
@@ -491,7 +514,8 @@ static void append_where(const document_entry_t *entry, text_t *out)
 }
 
 /* The origin stands behind the value, or above it where the line would be too long to be read
- * again. */
+ * again. A line longer than INI_LINE_LIMIT would be refused when it is read back, so the origin
+ * then gets a line of its own above. */
 static void append_line(const char *key, const char *value, const document_entry_t *entry,
                         const char *origin, text_t *out)
 {
@@ -511,7 +535,8 @@ static void append_line(const char *key, const char *value, const document_entry
     text_free(&where);
 }
 
-/* What stands where a path belongs and leads nowhere may be what should lie there. */
+/* What stands where a path belongs and leads nowhere may be what should lie there. A key that was
+ * pasted where its file belongs is not repeated on a terminal. */
 static bool is_hidden(const options_how_t *how, const lh_option_t *row, const char *value)
 {
     if (how->hidden == NULL || strcmp(row->key, how->hidden) != 0) return false;
@@ -521,6 +546,7 @@ static bool is_hidden(const options_how_t *how, const lh_option_t *row, const ch
     return !shown;
 }
 
+/* One of four: from the file, a default, known only later, or not set. */
 static void explain_row(const options_how_t *how, const lh_option_t *row, text_t *out)
 {
     const document_section_t *section = document_find(how->document, how->section);
@@ -554,6 +580,7 @@ static bool printed_before(const options_how_t *how, uint32_t table, const char 
     return false;
 }
 
+/* Core's keys first, then the plugin's; an option of both once. */
 void options_explain(const options_how_t *how, text_t *out)
 {
     text_printf(out, "[%s]\n", how->section);
@@ -563,6 +590,7 @@ void options_explain(const options_how_t *how, text_t *out)
                 explain_row(how, &how->tables[t].rows[i], out);
 }
 
+/* What a value looks like, in a word, with its range. */
 static void append_kind(const lh_option_t *row, text_t *out)
 {
     static const char *const kinds[] = {
@@ -580,6 +608,7 @@ static void append_kind(const lh_option_t *row, text_t *out)
         text_printf(out, "%s, %s", kind, row->range);
 }
 
+/* For `help`, which has no values: the default stands in their place. */
 void options_explain_table(const lh_option_t *rows, uint32_t count, text_t *out)
 {
     for (uint32_t i = 0; i < count; i++) {

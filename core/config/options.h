@@ -5,7 +5,11 @@
  * the same parser. Rows here always have this host's lh_option_t size (the loader imports a
  * plugin's).
  *
- * A STRING or PATH whose value is empty is NULL in the config struct: not set. */
+ * A STRING or PATH whose value is empty is NULL in the config struct: not set.
+ *
+ * A table of rows is the only description of an option: its parser, its range, its default, its
+ * line in `help`, its place in a struct. Tables of the core and of plugins are alike; a section may
+ * be read by two of them, as [device] is by the core's and by the plugin's. */
 #ifndef CONFIG_OPTIONS_H
 #define CONFIG_OPTIONS_H
 
@@ -13,6 +17,7 @@
 
 #include <config/document.h>
 
+/* Borrowed: rows belong to the core's constants or to a loaded plugin. */
 typedef struct option_table {
     const lh_option_t *rows;
     uint32_t count;
@@ -21,7 +26,8 @@ typedef struct option_table {
     void *config; /* zeroed; NULL: values are only checked                              */
 } option_table_t;
 
-/* A value that does not come from the INI. */
+/* A value that does not come from the INI. How an import says what the model's shape is, and a
+ * tokenizer its vocabulary. */
 typedef struct option_given {
     const char *key;
     const char *value;  /* NULL: known only later (check): neither parsed nor missed        */
@@ -29,6 +35,8 @@ typedef struct option_given {
     bool fixed;         /* beats the INI, where the same key belongs to the core's table     */
 } option_given_t;
 
+/* One section and everything that may say something about it. Used for parsing and, unchanged, for
+ * explaining what was parsed. */
 typedef struct options_how {
     const document_t *document;
     const char *section;
@@ -38,6 +46,8 @@ typedef struct options_how {
     const option_table_t *other; /* NULL, or whose keys may stand here too and are not parsed */
     const option_given_t *given;
     uint32_t given_count;
+    /* How strict the parsing is: what may be missing, and whether keys of no table are left alone.
+     */
     bool optional;      /* required keys may be missing: no stage needs this section        */
     bool open;          /* keys of no table are left: they belong to a plugin not known yet   */
     const char *folder; /* PATH values are taken against the folder of the file in which they stand,
@@ -47,26 +57,32 @@ typedef struct options_how {
 
 /* Checks a table itself: keys are snake_case (or "prefix.*": a STRING that collects "name = value,
  * ..." of all keys with that prefix) and differ, types known, offsets inside config_size, aligned,
- * not overlapping, help there, default inside its own range. */
+ * not overlapping, help there, default inside its own range. Called once for each plugin that is
+ * loaded (LH_ABI: the plugin is to blame), and for the core's own tables in a test. */
 lh_status_t options_validate(const option_table_t *table) LH_MUST_CHECK;
 
-/* Fills the tables' configs. On failure nothing is owned by them. */
+/* Fills the tables' configs. On failure nothing is owned by them. Checks in this order: tables
+ * against each other, keys against tables, then values row by row. The first that is wrong is told.
+ */
 lh_status_t options_parse(const options_how_t *how) LH_MUST_CHECK;
-/* Frees the strings in config (not config itself) and sets them to NULL. */
+/* Frees the strings in config (not config itself) and sets them to NULL. config NULL does nothing.
+ */
 void options_free(const lh_option_t *rows, uint32_t count, void *config);
 
-/* One value. where ("file:line", or what stands for it) begins the sentence. */
+/* One value. where ("file:line", or what stands for it) begins the sentence. config NULL: the value
+ * is only checked. */
 lh_status_t option_set(const lh_option_t *row, const char *value, const char *where,
                        const char *folder, void *config) LH_MUST_CHECK;
 
 /* The value that a parsed config holds, as it could be typed; NULL: not set. Numbers are written
  * into buffer, reals so that they read back as the same bits. */
 enum { OPTION_TEXT = 64 };
+/* A STRING's text is the config's own. */
 const char *option_text(const lh_option_t *row, const void *config, char buffer[OPTION_TEXT]);
 
 /* The effective value of a row and where it comes from, without parsing. *value is NULL when a
  * required key is missing or a given is known only later. A row "prefix.*" (the core's only) has
- * none here. */
+ * none here. entry and given are never both set; neither means the row's default. */
 typedef struct option_origin {
     const char *value;
     const document_entry_t *entry; /* in the INI or on the command line, or NULL */
@@ -76,7 +92,8 @@ option_origin_t option_origin(const options_how_t *how, const lh_option_t *row);
 
 /* ---- shown ---- */
 
-/* Appends "[section]" and a line a key: "batch = 8   ; pipeline.ini:12, overrides base.ini:3". */
+/* Appends "[section]" and a line a key: "batch = 8   ; pipeline.ini:12, overrides base.ini:3". Also
+ * reads as an INI again: escaped, and cut into lines that the reader takes. */
 void options_explain(const options_how_t *how, text_t *out);
 
 /* Appends what a table offers: "key = default   range   help", aligned. */

@@ -1,4 +1,8 @@
-/* quantity.c - one exact decimal parser, and tables of units. */
+/* quantity.c - one exact decimal parser, and tables of units.
+ *
+ * Whole numbers with units are computed in integers throughout: digits as one number, a count of
+ * places behind the point, then factor and divisor in 128 bits. A double would make 0.1GiB or
+ * 12.5Gbps a neighbour of what was typed, and a limit that is off by one is hard to find. */
 #include <config/quantity.h>
 
 #include <ctype.h>
@@ -10,6 +14,7 @@
 #include <base/memory.h>
 #include <base/status.h>
 
+/* value = digits * factor / divisor. */
 typedef struct unit {
     const char *text;
     uint64_t factor;
@@ -63,7 +68,8 @@ static const unit_t *unit_find(const unit_t *units, const char *text)
 
 __extension__ typedef unsigned __int128 wide_t;
 
-/* digits * factor / 10^places / divisor must be whole: "1.5k" is 1500, "0.5" is nothing. */
+/* digits * factor / 10^places / divisor must be whole: "1.5k" is 1500, "0.5" is nothing. places <=
+ * 12 keeps the divisor below 2^64: 8 * 10^12. */
 static bool scale(uint64_t digits, uint32_t places, const unit_t *unit, uint64_t *out)
 {
     lh_assert(places <= 12 && unit->divisor > 0);
@@ -78,7 +84,8 @@ static bool scale(uint64_t digits, uint32_t places, const unit_t *unit, uint64_t
     return true;
 }
 
-/* A zero needs no unit. */
+/* A zero needs no unit. A digit must stand on both sides of a point. tables is a list of tables
+ * ended by NULL; the first unit that is found counts. */
 static bool parse_whole(const char *text, const unit_t *const *tables, uint64_t *out)
 {
     enum { PLACES = 12 };
@@ -115,6 +122,7 @@ bool quantity_u64(const char *text, uint64_t *out)
     return parse_whole(text, (const unit_t *const[]){count_units, NULL}, out);
 }
 
+/* Negated as unsigned, since -INT64_MIN is no int64_t. */
 bool quantity_i64(const char *text, int64_t *out)
 {
     const bool negative = *text == '-';
@@ -168,13 +176,15 @@ static bool looks_decimal(const char *text)
     return *text == '\0';
 }
 
-/* strtod follows the locale of the process, strtod_l one that nobody else can set. */
+/* strtod follows the locale of the process, strtod_l one that nobody else can set. Made once and
+ * never freed: threads may be using it. */
 static locale_t c_locale;
 static void c_locale_make(void)
 {
     c_locale = newlocale(LC_ALL_MASK, "C", (locale_t)0);
 }
 
+/* Checked by looks_decimal first, so strtod sees nothing that it reads in a way of its own. */
 bool quantity_f64(const char *text, double *out)
 {
     static pthread_once_t once = PTHREAD_ONCE_INIT;
@@ -197,6 +207,7 @@ bool quantity_bool(const char *text, bool *out)
     return true;
 }
 
+/* Compared byte by byte up to each bar, without copying the list. */
 bool quantity_choice(const char *text, const char *choices, uint32_t *out)
 {
     lh_assert(choices != NULL);
@@ -213,6 +224,7 @@ bool quantity_choice(const char *text, const char *choices, uint32_t *out)
     }
 }
 
+/* Goes behind "expected" in a sentence. */
 const char *quantity_wants(uint32_t type)
 {
     static const char *const wants[] = {
