@@ -226,11 +226,12 @@ void saver_share_orphan(const saver_share_t *how, uint64_t until_ns)
     if (!all || saver_share_commit(how, self) != LH_OK) saver_share_abandon(how);
 }
 
-enum { SAVER_NICE = 5, SAVER_FDS = 4, ORPHAN_MS = 1000 };
+enum { SAVER_NICE = 5, SAVER_FDS = 2, PASSED = 2, ORPHAN_MS = 1000 };
 
 typedef struct saver_life { /* in the process itself */
     const saver_how_t *how;
     int socket;
+    int lock_fd, folder_fd; /* of the folder's lock, once the trainer has taken it; -1: none */
     int before; /* a pidfd of the saver whose reserve this is; -1: none, or it saves itself */
     bool wrote; /* a share, which is neither committed nor abandoned */
     uint64_t write_ns; /* how long it took to write that */
@@ -281,15 +282,16 @@ static lh_status_t saver_write(const saver_how_t *how, const char *arena, char s
 }
 
 /* Here and not in the trainer: a file system that hangs does not answer this either. */
-static lh_status_t saver_check_folder(const saver_how_t *how)
+static lh_status_t saver_check_folder(const saver_life_t *l)
 {
-    const folder_lock_t lock = {.fd = how->lock_fd, .folder_fd = how->folder_fd};
-    return folder_lock_check(&lock, how->folder);
+    const folder_lock_t lock = {.fd = l->lock_fd, .folder_fd = l->folder_fd};
+    return folder_lock_check(&lock, l->how->folder);
 }
 
-static lh_status_t saver_save(const saver_how_t *how, char self[SHA256_TEXT])
+static lh_status_t saver_save(const saver_life_t *l, char self[SHA256_TEXT])
 {
-    lh_status_t status = saver_check_folder(how);
+    const saver_how_t *how = l->how;
+    lh_status_t status = saver_check_folder(l);
     if (status != LH_OK) return status;
     const uint64_t bytes = how->job->arena_bytes;
     void *arena = mmap(NULL, bytes, PROT_READ, MAP_SHARED, how->arena_fd, 0);
@@ -308,12 +310,12 @@ static lh_status_t saver_do(saver_life_t *l, uint32_t task, char self[SHA256_TEX
         l->wrote = false;
         status = saver_share_commit(&ranks, self);
     } else {
-        status = saver_save(l->how, self);
+        status = saver_save(l, self);
         l->wrote = status == LH_OK && l->how->ranks > 1 && l->how->rank == 0;
         l->write_ns = sys()->now_ns() - since;
     }
     /* A folder that went away in the middle of a save fails some call or other; this is why. */
-    if (status == LH_IO) (void)saver_check_folder(l->how);
+    if (status == LH_IO) (void)saver_check_folder(l);
     return status;
 }
 
@@ -351,7 +353,7 @@ static void saver_finish_orphan(const saver_life_t *l)
 /* Everything else that the trainer had open is not the saver's: sockets, devices, its log. */
 static void saver_close_others(const saver_life_t *l)
 {
-    const int kept[SAVER_FDS] = {l->socket, l->how->arena_fd, l->how->lock_fd, l->how->folder_fd};
+    const int kept[SAVER_FDS] = {l->socket, l->how->arena_fd};
     unsigned from = STDERR_FILENO + 1;
     for (;;) {
         unsigned next = ~0u;
@@ -366,8 +368,8 @@ static void saver_close_others(const saver_life_t *l)
 /* The lock goes first: whoever sees the socket's end may take it. */
 static noreturn void saver_exit(const saver_life_t *l)
 {
-    if (l->how->lock_fd >= 0) (void)close(l->how->lock_fd);
-    if (l->how->folder_fd >= 0) (void)close(l->how->folder_fd);
+    if (l->lock_fd >= 0) (void)close(l->lock_fd);
+    if (l->folder_fd >= 0) (void)close(l->folder_fd);
     _exit(0);
 }
 
@@ -389,21 +391,34 @@ static void saver_outlast(const saver_life_t *l)
     }
 }
 
-/* The next request, and with SAVER_FORK the new saver's socket. False: the trainer is gone. */
-static bool saver_hear(const saver_life_t *l, uint32_t *task, int *passed)
+/* The next request and the descriptors that come with it: of SAVER_FORK the new saver's socket, of
+ * SAVER_LOCK those of the lock; else -1. False: the trainer is gone. */
+static bool saver_hear(const saver_life_t *l, uint32_t *task, int passed[PASSED])
 {
-    char room[CMSG_SPACE(sizeof(int))] = {0};
+    char room[CMSG_SPACE(PASSED * sizeof(int))] = {0};
     struct iovec body = {.iov_base = task, .iov_len = sizeof(*task)};
     struct msghdr m = {
         .msg_iov = &body, .msg_iovlen = 1, .msg_control = room, .msg_controllen = sizeof(room)};
     ssize_t got;
     do
-        got = recvmsg(l->socket, &m, 0);
+        got = recvmsg(l->socket, &m, MSG_CMSG_CLOEXEC);
     while (got < 0 && errno == EINTR);
     const struct cmsghdr *c = CMSG_FIRSTHDR(&m);
-    *passed = -1;
-    if (c != NULL && c->cmsg_type == SCM_RIGHTS) memcpy(passed, CMSG_DATA(c), sizeof(*passed));
+    for (int i = 0; i < PASSED; i++)
+        passed[i] = -1;
+    if (c != NULL && c->cmsg_type == SCM_RIGHTS) {
+        lh_assert(c->cmsg_len <= CMSG_LEN(PASSED * sizeof(int)));
+        memcpy(passed, CMSG_DATA(c), c->cmsg_len - CMSG_LEN(0));
+    }
     return got == (ssize_t)sizeof(*task);
+}
+
+/* The lock is on an open file, which this process has now too: it lasts until both have closed it. */
+static void saver_take_lock(saver_life_t *l, const int passed[PASSED])
+{
+    lh_assert(l->lock_fd < 0 && l->folder_fd < 0);
+    l->lock_fd = passed[0];
+    l->folder_fd = passed[1];
 }
 
 /* The child goes on as the reserve of its parent. */
@@ -417,7 +432,9 @@ static void saver_fork_reserve(saver_life_t *l, int socket)
     const saver_answer_t hello = {.pid = getpid()};
     (void)close(l->socket);
     if (l->before >= 0) (void)close(l->before);
-    *l = (saver_life_t){.how = l->how, .socket = socket};
+    l->socket = socket;
+    l->wrote = false;
+    l->write_ns = 0;
     l->before = (int)syscall(SYS_pidfd_open, parent, 0);
     (void)prctl(PR_SET_NAME, "longhaul-spare");
     (void)send(l->socket, &hello, sizeof(hello), MSG_NOSIGNAL);
@@ -426,11 +443,12 @@ static void saver_fork_reserve(saver_life_t *l, int socket)
 static noreturn void saver_live(saver_life_t *l)
 {
     uint32_t task;
-    int passed;
-    while (saver_hear(l, &task, &passed)) {
+    int passed[PASSED];
+    while (saver_hear(l, &task, passed)) {
         if (task == SAVER_SAVE || task == SAVER_COMMIT) saver_answer(l, task);
         if (task == SAVER_ABANDON) saver_abandon(l);
-        if (task == SAVER_FORK && passed >= 0) saver_fork_reserve(l, passed);
+        if (task == SAVER_FORK && passed[0] >= 0) saver_fork_reserve(l, passed[0]);
+        if (task == SAVER_LOCK) saver_take_lock(l, passed);
     }
     saver_finish_orphan(l);
     saver_outlast(l);
@@ -439,7 +457,7 @@ static noreturn void saver_live(saver_life_t *l)
 
 static noreturn void saver_be(const saver_how_t *how, int socket, const saver_t *before)
 {
-    saver_life_t l = {.how = how, .socket = socket, .before = -1};
+    saver_life_t l = {.how = how, .socket = socket, .lock_fd = -1, .folder_fd = -1, .before = -1};
     /* A Ctrl-C or SIGTERM to the group is the trainer's to answer; the last save must outlive it.
      * A reserve's end is nobody's to be waited for. */
     static const int ignored[] = {SIGINT,  SIGTERM, SIGHUP,  SIGQUIT,
@@ -452,6 +470,7 @@ static noreturn void saver_be(const saver_how_t *how, int socket, const saver_t 
     (void)!nice(SAVER_NICE); /* training's threads come first */
     (void)prctl(PR_SET_NAME, before == NULL ? "longhaul-save" : "longhaul-spare");
     log_forked();
+    if (how->rank > 0) log_as_rank(how->rank, -1, ""); /* its warnings say whose they are */
     status_assert_tell(NULL); /* the trainer's last words are not this process's to say */
     saver_close_others(&l);
     if (before != NULL) l.before = (int)syscall(SYS_pidfd_open, before->pid, 0);
@@ -481,25 +500,34 @@ lh_status_t saver_start(const saver_how_t *how, const saver_t *before, saver_t *
     return LH_OK;
 }
 
-static bool saver_send(const saver_t *s, uint32_t task, int pass)
+static bool saver_send(const saver_t *s, uint32_t task, const int *pass, size_t count)
 {
-    char room[CMSG_SPACE(sizeof(int))] = {0};
+    lh_assert(count <= PASSED);
+    char room[CMSG_SPACE(PASSED * sizeof(int))] = {0};
     struct iovec body = {.iov_base = &task, .iov_len = sizeof(task)};
     struct msghdr m = {.msg_iov = &body, .msg_iovlen = 1};
-    if (pass >= 0) {
+    if (count > 0) {
         m.msg_control = room;
-        m.msg_controllen = sizeof(room);
+        m.msg_controllen = CMSG_SPACE(count * sizeof(int));
         struct cmsghdr *c = CMSG_FIRSTHDR(&m);
-        *c = (struct cmsghdr){
-            .cmsg_level = SOL_SOCKET, .cmsg_type = SCM_RIGHTS, .cmsg_len = CMSG_LEN(sizeof(int))};
-        memcpy(CMSG_DATA(c), &pass, sizeof(pass));
+        *c = (struct cmsghdr){.cmsg_level = SOL_SOCKET,
+                              .cmsg_type = SCM_RIGHTS,
+                              .cmsg_len = CMSG_LEN(count * sizeof(int))};
+        memcpy(CMSG_DATA(c), pass, count * sizeof(int));
     }
     return sendmsg(s->socket, &m, MSG_NOSIGNAL | MSG_DONTWAIT) == (ssize_t)sizeof(task);
 }
 
 bool saver_ask(const saver_t *s, uint32_t task)
 {
-    return saver_send(s, task, -1);
+    return saver_send(s, task, NULL, 0);
+}
+
+void saver_lock(const saver_t *s, int lock_fd, int folder_fd)
+{
+    const int fds[PASSED] = {lock_fd, folder_fd};
+    lh_assert(lock_fd >= 0);
+    (void)saver_send(s, SAVER_LOCK, fds, folder_fd >= 0 ? 2 : 1);
 }
 
 void saver_fork(const saver_t *s, saver_t *out)
@@ -507,7 +535,7 @@ void saver_fork(const saver_t *s, saver_t *out)
     int pair[2];
     *out = (saver_t){.socket = -1};
     if (socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, pair) != 0) return;
-    if (saver_send(s, SAVER_FORK, pair[1]))
+    if (saver_send(s, SAVER_FORK, &pair[1], 1))
         out->socket = pair[0];
     else
         (void)close(pair[0]);

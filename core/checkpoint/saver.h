@@ -1,7 +1,7 @@
 /* checkpoint/saver.h - the process that saves, another one in reserve, and what passes between them
  * and the trainer.
  *
- * Both are forked before the trainer has devices, and each has a socket to the trainer. Only the
+ * Both are forked before the trainer has threads or devices, and each has a socket to the trainer. Only the
  * one that was asked for a save writes; the reserve does nothing. When the saver dies or is killed,
  * the trainer turns to the reserve, which forks the next reserve: a process that never had a thread
  * can do that safely at any time. The end of a process is the end of its socket.
@@ -34,7 +34,6 @@ typedef struct saver_how { /* inherited by fork */
     uint64_t deadline_ns;
     const save_job_t *job;
     int arena_fd;
-    int lock_fd, folder_fd; /* held as long as one of the processes lives; -1: none */
 } saver_how_t;
 
 typedef struct saver { /* the trainer's view of one */
@@ -45,7 +44,7 @@ typedef struct saver { /* the trainer's view of one */
 
 /* SAVE and COMMIT are answered. SAVE is a whole checkpoint where a rank is alone, else its share;
  * COMMIT and ABANDON are for rank 0 of several: rank_save.h. */
-enum { SAVER_SAVE = 1, SAVER_COMMIT, SAVER_ABANDON, SAVER_FORK };
+enum { SAVER_SAVE = 1, SAVER_COMMIT, SAVER_ABANDON, SAVER_FORK, SAVER_LOCK };
 
 typedef struct saver_answer {
     pid_t pid; /* > 0: a new saver says who it is, and no more */
@@ -54,8 +53,12 @@ typedef struct saver_answer {
     char reason[512];
 } saver_answer_t;
 
-/* Forks one; `before` is the saver whose reserve it is, NULL: none. */
+/* Forks one; `before` is the saver whose reserve it is, NULL: none. Before the trainer has a thread:
+ * a child of a process with threads may call little, and this one lives as long as the run. */
 lh_status_t saver_start(const saver_how_t *how, const saver_t *before, saver_t *out) LH_MUST_CHECK;
+/* From now on it holds the folder's lock, too, as long as it lives: the descriptors travel to it.
+ * folder_fd may be -1. A saver that is gone hears nothing. */
+void saver_lock(const saver_t *s, int lock_fd, int folder_fd);
 /* A new reserve, forked by the saver s; out->socket is -1 where that can't be. */
 void saver_fork(const saver_t *s, saver_t *out);
 /* False: it is not there any more. */

@@ -28,6 +28,7 @@ enum { PLACE_ALIGNMENT = 64, KILL_WAIT_MS = 1000 };
 struct writer {
     char *folder;
     saver_how_t how;    /* what a saver inherits */
+    uint64_t lock_ns;   /* how long the folder's lock is waited for */
     folder_lock_t lock; /* of rank 0 */
     saver_t saver, spare;
     bool lost; /* both died between two looks */
@@ -128,29 +129,21 @@ static lh_status_t job_meta(writer_t *w, const checkpoint_meta_t *meta)
     return status == LH_OK ? job_scalars(w, m) : status;
 }
 
-lh_status_t writer_open(const writer_how_t *how, writer_t **out)
+lh_status_t writer_start(const writer_how_t *how, writer_t **out)
 {
     writer_t *w = mem_new(sizeof(*w));
     if (w == NULL) return LH_NO_MEMORY;
     w->saver.socket = w->spare.socket = w->arena.fd = w->lock.fd = -1;
     w->folder = mem_text(how->folder);
+    w->lock_ns = how->lock_ns == 0 ? 30 * SECOND_NS : how->lock_ns;
     w->how = (saver_how_t){.folder = w->folder,
                            .keep = how->keep,
                            .shard_bytes = how->shard_bytes,
                            .rank = how->rank,
                            .ranks = how->ranks,
                            .deadline_ns = how->deadline_ns == 0 ? 600 * SECOND_NS
-                                                                : how->deadline_ns,
-                           .lock_fd = -1,
-                           .folder_fd = -1};
-    lh_status_t status = w->folder == NULL ? LH_NO_MEMORY : LH_OK;
-
-    const uint64_t patience = how->lock_ns == 0 ? 30 * SECOND_NS : how->lock_ns;
-    if (status == LH_OK && how->rank == 0) status = folder_lock_take(w->folder, patience, &w->lock);
-    w->how.lock_fd = w->lock.fd;
-    if (w->lock.fd >= 0) w->how.folder_fd = w->lock.folder_fd;
-    if (status == LH_OK && how->rank == 0) status = checkpoint_clean(w->folder);
-    if (status == LH_OK) status = writer_arena_open(&w->arena);
+                                                                : how->deadline_ns};
+    lh_status_t status = w->folder == NULL ? LH_NO_MEMORY : writer_arena_open(&w->arena);
     w->how.arena_fd = w->arena.fd;
     if (status == LH_OK) status = start_savers(w);
     if (status != LH_OK) {
@@ -159,6 +152,17 @@ lh_status_t writer_open(const writer_how_t *how, writer_t **out)
     }
     *out = w;
     return LH_OK;
+}
+
+lh_status_t writer_open(writer_t *w)
+{
+    lh_assert(w->lock.fd < 0);
+    if (w->how.rank != 0) return LH_OK;
+    const lh_status_t status = folder_lock_take(w->folder, w->lock_ns, &w->lock);
+    if (status != LH_OK) return status;
+    saver_lock(&w->saver, w->lock.fd, w->lock.folder_fd);
+    saver_lock(&w->spare, w->lock.fd, w->lock.folder_fd);
+    return checkpoint_clean(w->folder);
 }
 
 static void forget_layout(writer_t *w)

@@ -1,8 +1,9 @@
 /* checkpoint/writer.h - writes checkpoints beside training: the trainer copies tensors into shared
  * memory (the only time it stands still), a process of its own writes and commits them: saver.h.
  *
- *     writer_open(...)                        before the first parallel region: it forks
- *     checkpoint_open_newest(folder, ...) now that nobody else writes there
+ *     writer_start(how, &w)                   first of all: it forks, and needs no folder yet
+ *     writer_open(w)                          the folder is this run's
+ *     checkpoint_open_newest(folder, ...)     now that nobody else writes there
  *     writer_layout(w, tensors, count)
  *     each save: writer_begin, fill each writer_place, writer_submit; writer_poll now and then
  *     at the end or on SIGTERM: writer_wait
@@ -39,9 +40,12 @@ typedef struct writer_result {
     char reason[512]; /* why not                                   */
 } writer_result_t;
 
-/* Locks the folder, removes what a crash left in it (both on rank 0 only), forks the
- * savers. */
-lh_status_t writer_open(const writer_how_t *how, writer_t **out) LH_MUST_CHECK;
+/* Forks the savers, while this process has one thread and neither a device nor a plugin: what those
+ * hold (locks, memory that a device knows, threads that are not copied) is then not in the savers. */
+lh_status_t writer_start(const writer_how_t *how, writer_t **out) LH_MUST_CHECK;
+/* Once, before writer_layout: on rank 0 locks the folder, which the savers then hold as well, and
+ * removes what a crash left in it. Where it fails the writer is still to be closed. */
+lh_status_t writer_open(writer_t *w) LH_MUST_CHECK;
 /* What every save consists of; shared memory for all of it, whose pages the first save takes
  * unless writer_ahead has. Once, or again between saves. */
 lh_status_t writer_layout(writer_t *w, const checkpoint_tensor_t *tensors,

@@ -10,6 +10,7 @@
 
 #include <base/file.h>
 #include <base/memory.h>
+#include <checkpoint/writer.h>
 #include <config/job_load.h>
 #include <plugin/host.h>
 
@@ -238,6 +239,8 @@ lh_status_t cli_open(cli_t *cli)
  * rank end. */
 void cli_close(cli_t *cli)
 {
+    writer_close(cli->writer); /* nothing was trained */
+    cli->writer = NULL;
     launch_close(cli->launch);
     registry_free(cli->plugins);
     host_free(cli->host);

@@ -75,7 +75,8 @@ struct cli {
     job_t *job;
     host_t *host;
     registry_t *plugins;
-    launch_t *launch; /* this process's place among the job's ranks */
+    launch_t *launch;      /* this process's place among the job's ranks */
+    struct writer *writer; /* of a process that will train: forked first of all; else NULL */
     bool
         holds_folder; /* the pipeline's folder is this process's, by folder_lock, until cli_close */
     folder_lock_t folder_lock;

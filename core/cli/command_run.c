@@ -23,6 +23,7 @@
 #include <base/sys.h>
 #include <checkpoint/checkpoint_folder.h>
 #include <checkpoint/manifest.h>
+#include <checkpoint/writer.h>
 #include <cli/check.h>
 #include <cli/command_check.h>
 #include <data/input_lines.h>
@@ -433,11 +434,27 @@ static int run_stage(cli_t *cli, const command_t *c, uint32_t stage)
     return status;
 }
 
+/* The processes that write checkpoints, of a process that will train: before it loads a plugin, meets
+ * other ranks or starts a thread. Those who start ranks do not train. */
+static lh_status_t start_writer(cli_t *cli)
+{
+    lh_assert(cli->writer == NULL);
+    const job_t *job = cli->job;
+    const writer_how_t how = {.folder = job->checkpoint.folder,
+                              .keep = job->checkpoint.keep,
+                              .deadline_ns = job->checkpoint.deadline_ns,
+                              .rank = launch_rank(cli->launch),
+                              .ranks = launch_size(cli->launch)};
+    return launch_starts(cli->launch) ? LH_OK : writer_start(&how, &cli->writer);
+}
+
 int command_run_stage(cli_t *cli)
 {
     uint32_t stage = 0;
     while (strcmp(job_stage_names[stage], cli->command->name) != 0)
         stage++;
+    const lh_status_t status = stage == STAGE_TRAIN ? start_writer(cli) : LH_OK;
+    if (status != LH_OK) return status;
     return run_stage(cli, cli->command, stage);
 }
 
@@ -473,8 +490,11 @@ static int run_or_skip(cli_t *cli, uint32_t stage)
 
 static int run_pipeline(cli_t *cli)
 {
+    lh_status_t status = LH_OK;
+    for (uint32_t i = 0; i < cli->job->stage_count && status == LH_OK; i++)
+        if (cli->job->stages[i] == STAGE_TRAIN) status = start_writer(cli);
     /* A mistake in a late stage is told before an early one takes an hour. */
-    lh_status_t status = check_job(cli);
+    if (status == LH_OK) status = check_job(cli);
     if (status == LH_OK) status = hold_folder(cli);
     if (status != LH_OK) return status;
     for (uint32_t i = 0; i < cli->job->stage_count; i++) {

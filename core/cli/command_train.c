@@ -169,8 +169,10 @@ static int train_stage(cli_t *cli)
                                  .dump_batches = dump,
                                  .predict = predict,
                                  .profiler = profiled ? &profile.profiler : NULL,
+                                 .writer = cli->writer,
                                  .control = launch_control(cli->launch),
                                  .world = world};
+        cli->writer = NULL;
         status = train_run(&how, &result);
     }
     if (status == LH_OK && profiled) print_profile(&profile);

@@ -94,6 +94,11 @@ bool launch_leads(const launch_t *l)
     return l == NULL || l->leads;
 }
 
+bool launch_starts(const launch_t *l)
+{
+    return l != NULL && l->starts;
+}
+
 bool launch_is_started(const launch_t *l)
 {
     return l != NULL && l->place.ours;

@@ -29,6 +29,8 @@ void launch_tell_skip(launch_t *l, bool skip);
 /* Stages run before the next launch_ranks, on rank 0's machine: the others wait as long as it
  * takes. */
 void launch_waits(launch_t *l);
+/* This process starts the ranks of its machine, and is none itself. */
+bool launch_starts(const launch_t *l);
 /* In a rank that a launcher of ours started: only the launcher remembers stages. */
 bool launch_is_started(const launch_t *l);
 /* Of this process; 0 and 1 when it is alone or the launcher. */

@@ -172,6 +172,9 @@ typedef struct train_how {
        fills what it knows, the rest stays 0 */
     void (*predict)(const train_programs_t *programs, train_prediction_t *out);
     train_profiler_t *profiler; /* or NULL */
+    /* Forked while the process had one thread; train_run closes it, whatever it returns. NULL: it is
+       forked by train_run. */
+    struct writer *writer;
     /* Of a job of several ranks; NULL: alone. Rank 0 alone has use for an observer. */
     control_t *control;
     const world_t *world;

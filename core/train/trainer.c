@@ -1,10 +1,10 @@
 /* trainer.c - brings a training run up: what can be refused is refused before a device is taken,
- * and the checkpoint writer forks before the first thread starts.
+ * and the folder of checkpoints is taken before that.
  *
- * The order of trainer_open is forced from three sides. The writer is a fork, so it comes before
- * the first thread and before the device is opened. A resumed run must choose the kernels of the
- * run before, so the checkpoint is found before the session is opened. And the program's shapes
- * depend on the data, which is checked against the vocabulary of the model: so session, data,
+ * The processes that save are forked already (train_how_t, writer). The order of trainer_open is
+ * forced from two sides. A resumed run must choose the kernels of the run before, so the folder of
+ * checkpoints is taken and the newest one found before the session is opened. And the program's
+ * shapes depend on the data, which is checked against the vocabulary of the model: so session, data,
  * programs, in this order.
  *
  * What a run's bits depend on is gathered as lines of text (t->identity) while it is opened, and
@@ -204,7 +204,8 @@ static lh_status_t start_find(trainer_t *t)
                               .deadline_ns = t->job->checkpoint.deadline_ns,
                               .rank = train_agree_rank(&t->agree),
                               .ranks = train_agree_size(&t->agree)};
-    lh_status_t status = writer_open(&how, &t->writer);
+    lh_status_t status = t->writer != NULL ? LH_OK : writer_start(&how, &t->writer);
+    if (status == LH_OK) status = writer_open(t->writer);
     /* Not even rank 0's failure to open may leave the others waiting: it is told below. */
     status = how.rank == 0 ? lead_start(t, status) : follow_start(t, status);
     if (status == LH_OK) take_start(t);
@@ -552,6 +553,7 @@ lh_status_t trainer_open(trainer_t *t, const train_how_t *how)
 {
     *t = (trainer_t){.how = how,
                      .job = how->job,
+                     .writer = how->writer,
                      .below = UINT64_MAX,
                      .saved_step = UINT64_MAX,
                      .valid_loss = NAN};

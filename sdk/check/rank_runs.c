@@ -247,7 +247,8 @@ static lh_status_t open_rank(rank_state_t *r)
     lh_status_t status = LH_OK;
     if (run->save != NULL) {
         const writer_how_t writer = {.folder = run->save, .rank = self_of(r), .ranks = run->ranks};
-        status = writer_open(&writer, &r->writer);
+        status = writer_start(&writer, &r->writer);
+        if (status == LH_OK) status = writer_open(r->writer);
         if (status == LH_OK && run->ranks > 1) writer_session(r->writer, SESSION);
     }
     if (status == LH_OK && run->ranks > 1) {

@@ -41,7 +41,8 @@ static void save_for_ever(const char *folder, int said)
     const writer_how_t how = {.folder = folder, .keep = KEEP, .shard_bytes = 64};
     writer_t *w;
     checkpoint_t *c = NULL;
-    if (writer_open(&how, &w) != LH_OK || writer_layout(w, small_tensors, SMALL_TENSORS) != LH_OK ||
+    if (writer_start(&how, &w) != LH_OK || writer_open(w) != LH_OK ||
+        writer_layout(w, small_tensors, SMALL_TENSORS) != LH_OK ||
         checkpoint_open_latest(folder, &c) != LH_OK)
         _exit(1);
     uint64_t step = c == NULL ? 0 : c->manifest->meta.step;

@@ -159,7 +159,8 @@ static void save(const char *folder, layout_t l)
     const checkpoint_meta_t meta = {.run = "layout", .step = 5};
     for (l.rank = 0; l.rank < l.ranks; l.rank++) {
         const writer_how_t how = {.folder = folder, .rank = l.rank, .ranks = l.ranks};
-        OK(writer_open(&how, &writers[l.rank]));
+        OK(writer_start(&how, &writers[l.rank]));
+        OK(writer_open(writers[l.rank]));
         writer_session(writers[l.rank], 77);
         open_layout(&rigs[l.rank], &l);
         instance_all(&rigs[l.rank], false);

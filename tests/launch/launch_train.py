@@ -50,11 +50,11 @@ ranks_per_node = {ranks}
 
 
 class Train(LaunchCase):
-    def job(self, folder):
+    def job(self, folder, ranks=RANKS):
         path = os.path.join(self.folder, folder)
         os.makedirs(path)
         with open(os.path.join(path, "job.ini"), "w") as f:
-            f.write(JOB.format(source=SOURCE, steps=STEPS, ranks=RANKS))
+            f.write(JOB.format(source=SOURCE, steps=STEPS, ranks=ranks))
         return os.path.join(path, "job.ini")
 
     def start_run(self, ini, *flags):
@@ -86,6 +86,23 @@ class Train(LaunchCase):
         shutil.rmtree(os.path.join(out, "checkpoints"))
         self.assertEqual(self.finish(self.start_run(ini), 200)[0], 0)
         self.assertNotIn("of before", launch_case.read(log))
+
+    def test_savers_are_forked_before_any_thread_or_plugin(self):
+        if b"__tsan_init" in launch_case.read(launch_case.LONGHAUL, "rb"):
+            self.skipTest("the sanitizer has a thread of its own")
+        library = os.path.join(os.path.dirname(launch_case.PROGRAM), "fork_count.so")
+        for ranks in (1, RANKS):
+            ini = self.job(f"forks{ranks}", ranks)
+            for command in ("run", "train"):  # the second finds a checkpoint there, and is refused
+                told = os.path.join(self.folder, f"forks{ranks}.{command}")
+                done = subprocess.run([launch_case.LONGHAUL, command, ini], capture_output=True, text=True, timeout=200,
+                                      env=clean_environment(LH_MARK=self.folder, LD_PRELOAD=library, FORK_COUNT=told,
+                                                            ASAN_OPTIONS="verify_asan_link_order=0"))
+                self.assertEqual(done.returncode, 0 if command == "run" else 1, done.stderr)
+                # A saver takes its name when it is forked and at each save; threads and plugins are those of the fork.
+                lines = launch_case.read(told).splitlines()
+                self.assertEqual(set(lines), {"longhaul-save 1 0", "longhaul-spare 1 0"})
+                self.assertEqual(lines.count("longhaul-spare 1 0"), ranks)
 
     def test_any_rank_may_be_killed_and_the_run_goes_on(self):
         whole = self.job("whole")

@@ -115,7 +115,8 @@ static inline lh_status_t world_open(world_place_t *p, writer_t **w)
                               .lock_ns = 10000 * MS,
                               .rank = p->rank,
                               .ranks = p->ranks};
-    const lh_status_t status = writer_open(&how, w);
+    lh_status_t status = writer_start(&how, w);
+    if (status == LH_OK) status = writer_open(*w);
     if (status != LH_OK) return status;
     /* Nobody writes before rank 0 has made the folder and swept it: a run's start sees to that. */
     const struct timespec nap = {.tv_nsec = MS};

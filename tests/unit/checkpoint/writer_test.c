@@ -19,7 +19,8 @@ static writer_t *open_writer(const char *folder, uint64_t deadline_ns)
                               .deadline_ns = deadline_ns,
                               .lock_ns = 5000 * MS};
     writer_t *w = NULL;
-    assert_int_equal(writer_open(&how, &w), LH_OK);
+    assert_int_equal(writer_start(&how, &w), LH_OK);
+    assert_int_equal(writer_open(w), LH_OK);
     assert_int_equal(writer_layout(w, small_tensors, SMALL_TENSORS), LH_OK);
     return w;
 }
@@ -241,12 +242,15 @@ static void two_runs_do_not_write_in_one_folder(void **state)
     scratch_t *s = *state;
     writer_t *w = open_writer(s->folder, 0), *other;
     const writer_how_t how = {.folder = s->folder, .lock_ns = 50 * MS};
-    assert_int_equal(writer_open(&how, &other), LH_INVALID);
+    assert_int_equal(writer_start(&how, &other), LH_OK);
+    assert_int_equal(writer_open(other), LH_INVALID);
     assert_int_equal(status_exit_code(LH_INVALID), EXIT_REFUSED);
     assert_string_equal(behind_folder(s, fail_reason()),
                         ".lock: another run still writes in this folder");
+    writer_close(other);
     writer_close(w);
-    assert_int_equal(writer_open(&how, &other), LH_OK);
+    assert_int_equal(writer_start(&how, &other), LH_OK);
+    assert_int_equal(writer_open(other), LH_OK);
     writer_close(other);
 }
 
