@@ -1,9 +1,12 @@
-/* op_rows.c - checks of inputs and statements of outputs for the core's ops. */
+/* op_rows.c - checks of inputs and statements of outputs for the core's ops. The checks are of
+ * what a model recorded, so they refuse with a sentence; what only the core's own files can do
+ * wrong is asserted. */
 #include <ops/op_rows.h>
 
 #include <base/text.h>
 #include <longhaul/dtype.h>
 
+/* Whether an argument is what its rule says. A rule of rank ANY asks for no shape. */
 static bool fits(const lh_arg_t *arg, const arg_rule_t *rule)
 {
     if ((rule->dtypes & IS(arg->dtype)) == 0) return false;
@@ -13,6 +16,7 @@ static bool fits(const lh_arg_t *arg, const arg_rule_t *rule)
     return true;
 }
 
+/* Appends " [8, any, 4]". */
 static void describe_shape(text_t *t, uint32_t rank, const uint64_t *shape)
 {
     text_append(t, " [");
@@ -26,6 +30,7 @@ static void describe_shape(text_t *t, uint32_t rank, const uint64_t *shape)
     text_append(t, "]");
 }
 
+/* Appends what a rule allows: "F32 or BF16 [8, any]". */
 static void describe_rule(text_t *t, const arg_rule_t *rule)
 {
     if (rule->dtypes == ANY_DTYPE) text_append(t, "any dtype");
@@ -38,6 +43,7 @@ static void describe_rule(text_t *t, const arg_rule_t *rule)
     if (rule->rank != ANY) describe_shape(t, rule->rank, rule->shape);
 }
 
+/* The sentence of a refusal. The texts may fail for want of memory, which is then the status. */
 static lh_status_t refuse(const char *op, const lh_arg_t *arg, const arg_rule_t *rule)
 {
     text_t found = {0}, expected = {0};
@@ -54,9 +60,11 @@ static lh_status_t refuse(const char *op, const lh_arg_t *arg, const arg_rule_t 
     return status;
 }
 
+/* An input that is left out is not checked: the recorder has refused it unless it is optional. */
 lh_status_t op_args_check(const char *op, const lh_arg_t *args, const arg_rule_t *rules,
                           uint32_t count)
 {
+    lh_assert(count <= LH_MAX_SLOTS);
     for (uint32_t i = 0; i < count; i++)
         if (args[i].dtype != LH_DTYPE_NONE && !fits(&args[i], &rules[i]))
             return refuse(op, &args[i], &rules[i]);
@@ -65,6 +73,7 @@ lh_status_t op_args_check(const char *op, const lh_arg_t *args, const arg_rule_t
 
 arg_rule_t op_rule_like(const char *slot, uint32_t dtypes, const lh_arg_t *like)
 {
+    lh_assert(like->rank <= LH_MAX_RANK);
     arg_rule_t rule = {.slot = slot, .dtypes = dtypes, .rank = like->rank};
     memcpy(rule.shape, like->shape, sizeof(rule.shape));
     return rule;
@@ -72,16 +81,19 @@ arg_rule_t op_rule_like(const char *slot, uint32_t dtypes, const lh_arg_t *like)
 
 void op_arg_set(lh_arg_t *out, lh_dtype_t dtype, uint32_t rank, uint64_t rows, uint64_t columns)
 {
+    lh_assert(rank == 1 || rank == 2);
     *out = (lh_arg_t){.dtype = dtype, .rank = rank, .shape = {rows}};
     if (rank > 1) out->shape[1] = columns;
 }
 
 void op_arg_like(lh_arg_t *out, const lh_arg_t *like)
 {
+    lh_assert(like->rank <= LH_MAX_RANK);
     *out = (lh_arg_t){.dtype = like->dtype, .rank = like->rank};
     memcpy(out->shape, like->shape, sizeof(out->shape));
 }
 
+/* F64 data is for references and tests, which would lose their precision in F32 statistics. */
 lh_dtype_t op_dtype_wide(lh_dtype_t dtype)
 {
     return dtype == LH_DTYPE_F64 ? LH_DTYPE_F64 : LH_DTYPE_F32;
@@ -96,9 +108,11 @@ double op_arg_elements(const lh_arg_t *arg)
     return n;
 }
 
+/* op_arg_elements is 0 for what is left out, so it counts no bytes. */
 void op_cost_set(lh_cost_t *out, double flops, const lh_arg_t *args, uint32_t arg_count)
 {
     double bytes = 0;
+    lh_assert(flops >= 0 && arg_count <= LH_MAX_SLOTS);
     for (uint32_t i = 0; i < arg_count; i++)
         bytes += op_arg_elements(&args[i]) * (double)lh_dtype_bytes(args[i].dtype);
     LH_FILL(lh_cost_t, out, .flops = flops, .bytes = bytes);
@@ -107,6 +121,7 @@ void op_cost_set(lh_cost_t *out, double flops, const lh_arg_t *args, uint32_t ar
 lh_value_t op_record(lh_graph_t *g, const char *op, const void *attributes, lh_value_t a,
                      lh_value_t b)
 {
+    lh_assert(op != NULL);
     const lh_value_t in[] = {a, b};
     return g->api->op(g, op, attributes, in, b == 0 ? 1 : 2, NULL);
 }

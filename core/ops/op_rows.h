@@ -1,11 +1,27 @@
 /* ops/op_rows.h - what the files ops_*.c share: the core's groups of rows, and how their shape
- * functions check inputs and state outputs. Inside core/graph only. */
+ * functions check inputs and state outputs.
+ *
+ * A row (lh_op_t of longhaul/graph.h) is all that the core knows of an op. Its functions are pure:
+ * they see shapes and dtypes, never data, and run while a model is recorded, before any memory is
+ * there. A shape function gets an array of arguments in slot order: inputs are filled in, one that
+ * is left out has dtype NONE, and it fills in the outputs. Dimensions are row-major, [rows,
+ * columns] for most values; strides are added by the recorder.
+ *
+ * A gradient function records with the same recorder as a model. It gets the values of the op's inputs
+ * and outputs (forward), the gradients of its outputs (from; 0 where none arrives) and which inputs
+ * want one (wanted; a frozen parameter does not), and names the value of each in `into`, by input slot.
+ * What it uses of forward stays in memory for the way back.
+ *
+ * The macros below have short names without a prefix, so only core/ops and the op table
+ * of core/graph include this file. */
 #ifndef OPS_OP_ROWS_H
 #define OPS_OP_ROWS_H
 
 #include <base/status.h>
 #include <longhaul/ops.h>
 
+/* A group of rows as one file states it. The op table takes the groups in a fixed order; of fused
+ * ops that would match the same nodes, the later row is tried first. */
 typedef struct op_rows {
     const lh_op_t *rows;
     uint32_t count;
@@ -13,14 +29,19 @@ typedef struct op_rows {
 
 extern const op_rows_t ops_linear, ops_embed, ops_norm, ops_attention, ops_element, ops_loss;
 extern const op_rows_t ops_route, ops_update, ops_cache, ops_collective;
-extern const uint32_t ops_collective_kinds[]; /* op_t.collective of each row */
+/* What each row of ops_collective is in a program, in the order of those rows: a COLLECTIVE_* of
+ * ops_collective.h, which becomes op_t.collective. */
+extern const uint32_t ops_collective_kinds[];
 
+/* Rows of an array whose size is known here. */
 #define COUNT(t) (uint32_t)(sizeof(t) / sizeof((t)[0]))
+/* The fields of a row for a struct of attributes T with the table t of its options: the table
+ * parses `name(x, beta=2)` in an INI, and prints what the attributes are. */
 #define ATTRIBUTES(T, t)                                                              \
     .attributes = (t), .attribute_size = sizeof((t)[0]), .attribute_count = COUNT(t), \
     .attributes_bytes = sizeof(T)
 
-/* Sets of dtypes. */
+/* Sets of dtypes, as bits: what a rule allows an input to be. */
 #define IS(dtype) (1u << (dtype))
 #define FLOATS (IS(LH_DTYPE_F32) | IS(LH_DTYPE_BF16) | IS(LH_DTYPE_F16) | IS(LH_DTYPE_F64))
 #define WIDE (IS(LH_DTYPE_F32) | IS(LH_DTYPE_F64))
@@ -37,22 +58,30 @@ typedef struct arg_rule {
     uint64_t shape[LH_MAX_RANK];
 } arg_rule_t;
 
+/* Refuses the first input that its rule does not fit, with a sentence that states what was found
+ * and what was expected: "matmul: input b is F32 [8, 4], expected F32 [16, any]". args and rules
+ * are both in slot order. */
 lh_status_t op_args_check(const char *op, const lh_arg_t *args, const arg_rule_t *rules,
                           uint32_t count) LH_MUST_CHECK;
-/* Rules for an argument that must be shaped like another. */
+/* A rule for an argument that must be shaped like another, of one of `dtypes`. */
 arg_rule_t op_rule_like(const char *slot, uint32_t dtypes, const lh_arg_t *like);
 
-/* States an output; strides are the recorder's. rank 1 ignores columns. */
+/* States an output of rank 1 (columns are ignored) or 2. dtype NONE leaves the choice to the
+ * recorder, which takes the compute dtype. */
 void op_arg_set(lh_arg_t *out, lh_dtype_t dtype, uint32_t rank, uint64_t rows, uint64_t columns);
+/* States an output with the dtype and shape of an input. */
 void op_arg_like(lh_arg_t *out, const lh_arg_t *like);
 /* The dtype of statistics and sums beside data of that dtype: F64 beside F64, else F32. */
 lh_dtype_t op_dtype_wide(lh_dtype_t dtype);
 
-double op_arg_elements(const lh_arg_t *arg); /* 0: left out */
-/* flops as given; bytes: every argument read or written once. */
+/* Elements of an argument; 0 where it is left out. A double, as costs are. */
+double op_arg_elements(const lh_arg_t *arg);
+/* Fills in a cost: flops as given, and as bytes every argument read or written once, which is what
+ * remains when nothing stays in a cache from one call to the next. */
 void op_cost_set(lh_cost_t *out, double flops, const lh_arg_t *args, uint32_t arg_count);
 
-/* An op by name with attributes, one output, from within a gradient. */
+/* Records an op of one or two inputs (b 0: one) and takes its first output. For gradients and for
+ * ops that are recorded as others. 0 after a failure, which the recording keeps. */
 lh_value_t op_record(lh_graph_t *g, const char *op, const void *attributes, lh_value_t a,
                      lh_value_t b);
 

@@ -1,4 +1,10 @@
-/* ops_arithmetic.c - matrix products, sums over rows or columns, and ops by element. */
+/* ops_arithmetic.c - matrix products, sums over rows or columns, and ops by element.
+ *
+ * Two groups of rows. The linear ones: `matmul`, which carries nearly all FLOPs of a model,
+ * `linear`, which is recorded as a matmul always, and the sums that gradients of biases and
+ * factors need. The ones by element: copies, sums, products, activations and gated activations
+ * (SwiGLU and its like). Those by element may be cut by rows and by columns,
+ * as no element needs another one. */
 #include <ops/op_rows.h>
 
 static const lh_option_t matmul_attributes[] = {
@@ -8,8 +14,11 @@ static const lh_option_t matmul_attributes[] = {
                      "function of what is written to c"),
 };
 
+/* Slots of matmul, in the order of LH_MATMUL_TEXT. */
 enum { MM_A, MM_B, MM_BIAS, MM_SCALE_A, MM_SCALE_B, MM_C, MM_AUX, MM_AMAX };
 
+/* a [m, k] and b [k, n], or [k, m] and [n, k] where they are transposed, give c and aux [m, n], in
+ * the dtype of a. amax, the largest |c|, is one F32 value. */
 static lh_status_t matmul_shape(const lh_host_t *host, const void *attributes, lh_arg_t *args,
                                 uint32_t arg_count)
 {
@@ -37,6 +46,7 @@ static lh_status_t matmul_shape(const lh_host_t *host, const void *attributes, l
     return LH_OK;
 }
 
+/* A multiplication and an addition for each of the k terms of each element of c: 2 m n k FLOPs. */
 static void matmul_cost(const void *attributes, const lh_arg_t *args, uint32_t arg_count,
                         lh_cost_t *out)
 {
@@ -46,7 +56,8 @@ static void matmul_cost(const void *attributes, const lh_arg_t *args, uint32_t a
 }
 
 /* With y = op(a) op(b): the gradient of a is gy op(b)', of b op(a)' gy, each transposed again if
- * the forward product read it transposed. */
+ * the forward product read it transposed. So all four cases are one matmul without a copy that
+ * transposes. */
 static lh_value_t matmul_gradient_a(lh_graph_t *g, const lh_matmul_t *how, lh_value_t gy,
                                     lh_value_t b)
 {
@@ -71,6 +82,10 @@ static lh_value_t matmul_gradient_b(lh_graph_t *g, const lh_matmul_t *how, lh_va
     return op_record(g, "matmul", &product, a, gy);
 }
 
+/* The gradient first goes back through the activation (aux is what it was given), then meets what
+ * arrives through aux itself, where another op read that. The bias stands behind the scales, so
+ * its gradient is taken before them. Nothing flows back through amax: a gradient that arrives
+ * there makes the whole one undefined, and nothing is returned. */
 static void matmul_gradient(lh_graph_t *g, const void *attributes, const lh_value_t *forward,
                             const lh_value_t *from, const bool *wanted, lh_value_t *into)
 {
@@ -92,6 +107,7 @@ static void matmul_gradient(lh_graph_t *g, const void *attributes, const lh_valu
     if (wanted[MM_BIAS]) into[MM_BIAS] = op_record(g, "sum_rows", NULL, gy, 0);
 }
 
+/* x [t, in] and weight [out, in] give y [t, out]: the layout in which models keep their weights. */
 static lh_status_t linear_shape(const lh_host_t *host, const void *attributes, lh_arg_t *args,
                                 uint32_t arg_count)
 {
@@ -106,6 +122,8 @@ static lh_status_t linear_shape(const lh_host_t *host, const void *attributes, l
     return status;
 }
 
+/* linear has no kernel and no gradient of its own: it is this matmul, whose gradient is stated
+ * above. */
 static void linear_expand(lh_graph_t *g, const void *attributes, const lh_value_t *in,
                           lh_value_t *out)
 {
@@ -114,8 +132,8 @@ static void linear_expand(lh_graph_t *g, const void *attributes, const lh_value_
     out[0] = g->api->op(g, "matmul", &how, in, 3, NULL);
 }
 
-/* An activation behind a product that has none. What the product was stays as aux, for the gradient
- * and for other users. */
+/* Joins an activation to the product in front of it, unless the product has one already. What the
+ * product was stays as aux, for the gradient and for other users. */
 static bool matmul_fuse(const void *const *calls, void *out)
 {
     const lh_matmul_t *product = calls[0];
@@ -126,6 +144,7 @@ static bool matmul_fuse(const void *const *calls, void *out)
     return product->activation == LH_ACT_NONE;
 }
 
+/* [t, w] to [w]. */
 static lh_status_t sum_rows_shape(const lh_host_t *host, const void *attributes, lh_arg_t *args,
                                   uint32_t arg_count)
 {
@@ -136,6 +155,7 @@ static lh_status_t sum_rows_shape(const lh_host_t *host, const void *attributes,
     return status;
 }
 
+/* [t, w] to [t, 1]. */
 static lh_status_t sum_columns_shape(const lh_host_t *host, const void *attributes, lh_arg_t *args,
                                      uint32_t arg_count)
 {
@@ -146,6 +166,7 @@ static lh_status_t sum_columns_shape(const lh_host_t *host, const void *attribut
     return status;
 }
 
+/* One addition an element. */
 static void sum_cost(const void *attributes, const lh_arg_t *args, uint32_t arg_count,
                      lh_cost_t *out)
 {
@@ -153,6 +174,9 @@ static void sum_cost(const void *attributes, const lh_arg_t *args, uint32_t arg_
     op_cost_set(out, op_arg_elements(&args[0]), args, arg_count);
 }
 
+/* matmul is the op at which a head is cut into chunks of rows (LH_OP_PRODUCT), and what selective
+ * recomputation keeps (LH_OP_COSTLY). The text of `fuses` says which recording becomes a matmul
+ * with an activation where a kernel does both. */
 static const lh_op_t linear_rows[] = {
     {
         LH_OP_TEXT(LH_MATMUL_TEXT),
@@ -190,6 +214,8 @@ static const lh_option_t activate_attributes[] = {
     LH_OPTION_CHOICE(lh_activate_t, function, "function", NULL, FUNCTIONS, "which function"),
 };
 
+/* Any dtype and strides. Whoever records a copy may give its output another dtype afterwards
+ * (recording_retype); it converts then. */
 static lh_status_t copy_shape(const lh_host_t *host, const void *attributes, lh_arg_t *args,
                               uint32_t arg_count)
 {
@@ -198,6 +224,7 @@ static lh_status_t copy_shape(const lh_host_t *host, const void *attributes, lh_
     return LH_OK;
 }
 
+/* No FLOPs: a copy is bounded by memory alone. */
 static void copy_cost(const void *attributes, const lh_arg_t *args, uint32_t arg_count,
                       lh_cost_t *out)
 {
@@ -205,6 +232,7 @@ static void copy_cost(const void *attributes, const lh_arg_t *args, uint32_t arg
     op_cost_set(out, 0, args, arg_count);
 }
 
+/* The gradient passes through as it is: the same value, not a copy of it. */
 static void copy_gradient(lh_graph_t *g, const void *attributes, const lh_value_t *forward,
                           const lh_value_t *from, const bool *wanted, lh_value_t *into)
 {
@@ -212,6 +240,7 @@ static void copy_gradient(lh_graph_t *g, const void *attributes, const lh_value_
     if (wanted[0]) into[0] = from[0];
 }
 
+/* The functions are numbered without gaps from LH_ACT_NONE to LH_ACT_TANH. */
 static lh_status_t function_check(const char *op, const lh_activate_t *how)
 {
     if (how->function <= LH_ACT_TANH) return LH_OK;
@@ -219,6 +248,7 @@ static lh_status_t function_check(const char *op, const lh_activate_t *how)
                 LH_ACT_TANH);
 }
 
+/* y is shaped like x, of any rank. */
 static lh_status_t activate_shape(const lh_host_t *host, const void *attributes, lh_arg_t *args,
                                   uint32_t arg_count)
 {
@@ -230,6 +260,7 @@ static lh_status_t activate_shape(const lh_host_t *host, const void *attributes,
     return status;
 }
 
+/* gy and x of one shape give gx, in the dtype of x. */
 static lh_status_t activate_grad_shape(const lh_host_t *host, const void *attributes,
                                        lh_arg_t *args, uint32_t arg_count)
 {
@@ -241,6 +272,7 @@ static lh_status_t activate_grad_shape(const lh_host_t *host, const void *attrib
     return status;
 }
 
+/* Needs x and not y, so that x is what stays in memory for the way back. */
 static void activate_gradient(lh_graph_t *g, const void *attributes, const lh_value_t *forward,
                               const lh_value_t *from, const bool *wanted, lh_value_t *into)
 {
@@ -248,6 +280,7 @@ static void activate_gradient(lh_graph_t *g, const void *attributes, const lh_va
         into[0] = op_record(g, "activate_grad", attributes, from[0], forward[0]);
 }
 
+/* An estimate, the same for all functions: 8 FLOPs an element. */
 static void activate_cost(const void *attributes, const lh_arg_t *args, uint32_t arg_count,
                           lh_cost_t *out)
 {
@@ -255,6 +288,7 @@ static void activate_cost(const void *attributes, const lh_arg_t *args, uint32_t
     op_cost_set(out, 8 * op_arg_elements(&args[0]), args, arg_count);
 }
 
+/* a and b may differ in dtype: sums of BF16 activations into F32 gradients are one case. */
 static lh_status_t add_shape(const lh_host_t *host, const void *attributes, lh_arg_t *args,
                              uint32_t arg_count)
 {
@@ -265,6 +299,8 @@ static lh_status_t add_shape(const lh_host_t *host, const void *attributes, lh_a
     return status;
 }
 
+/* Both inputs get the same value. Whoever adds onto one later must see that the other holds it
+ * too. */
 static void add_gradient(lh_graph_t *g, const void *attributes, const lh_value_t *forward,
                          const lh_value_t *from, const bool *wanted, lh_value_t *into)
 {
@@ -273,6 +309,7 @@ static void add_gradient(lh_graph_t *g, const void *attributes, const lh_value_t
     if (wanted[1]) into[1] = from[0];
 }
 
+/* One FLOP an element. */
 static void once_cost(const void *attributes, const lh_arg_t *args, uint32_t arg_count,
                       lh_cost_t *out)
 {
@@ -280,7 +317,8 @@ static void once_cost(const void *attributes, const lh_arg_t *args, uint32_t arg
     op_cost_set(out, op_arg_elements(&args[0]), args, arg_count);
 }
 
-/* How b of multiply is spread over a. */
+/* How b of multiply is spread over an a of [t, w]: not at all, as one row [w], or as one column
+ * [t, 1]. */
 enum { SPREAD_NONE, SPREAD_ROW, SPREAD_COLUMN };
 static uint32_t spread(const lh_arg_t *a, const lh_arg_t *b)
 {
@@ -288,6 +326,8 @@ static uint32_t spread(const lh_arg_t *a, const lh_arg_t *b)
     return b->rank == 2 && b->shape[1] == 1 && a->shape[1] != 1 ? SPREAD_COLUMN : SPREAD_NONE;
 }
 
+/* b is shaped like a, or is one row or one column that is repeated over a. The output is like a in
+ * each case. */
 static lh_status_t multiply_shape(const lh_host_t *host, const void *attributes, lh_arg_t *args,
                                   uint32_t arg_count)
 {
@@ -302,6 +342,8 @@ static lh_status_t multiply_shape(const lh_host_t *host, const void *attributes,
     return status;
 }
 
+/* Where b was repeated, its gradient is the sum over what it was repeated over. The product is
+ * recorded whole first and then summed: there is no op that does both. */
 static void multiply_gradient(lh_graph_t *g, const void *attributes, const lh_value_t *forward,
                               const lh_value_t *from, const bool *wanted, lh_value_t *into)
 {
@@ -319,6 +361,7 @@ static void multiply_gradient(lh_graph_t *g, const void *attributes, const lh_va
     if (how == SPREAD_COLUMN) into[1] = op_record(g, "sum_columns", NULL, into[1], 0);
 }
 
+/* factor is one number in device memory, so that a value of this step may scale another one. */
 static lh_status_t scale_shape(const lh_host_t *host, const void *attributes, lh_arg_t *args,
                                uint32_t arg_count)
 {
@@ -329,6 +372,7 @@ static lh_status_t scale_shape(const lh_host_t *host, const void *attributes, lh
     return status;
 }
 
+/* The factor's gradient is the sum of all elements of gy x: over columns, then over rows. */
 static void scale_gradient(lh_graph_t *g, const void *attributes, const lh_value_t *forward,
                            const lh_value_t *from, const bool *wanted, lh_value_t *into)
 {
@@ -340,6 +384,7 @@ static void scale_gradient(lh_graph_t *g, const void *attributes, const lh_value
     into[1] = op_record(g, "sum_rows", NULL, op_record(g, "sum_columns", NULL, product, 0), 0);
 }
 
+/* a and b alike, of one dtype. */
 static lh_status_t gate_shape(const lh_host_t *host, const void *attributes, lh_arg_t *args,
                               uint32_t arg_count)
 {
@@ -352,6 +397,7 @@ static lh_status_t gate_shape(const lh_host_t *host, const void *attributes, lh_
     return status;
 }
 
+/* gy, a and b of one shape give ga like a and gb like b. */
 static lh_status_t gate_grad_shape(const lh_host_t *host, const void *attributes, lh_arg_t *args,
                                    uint32_t arg_count)
 {
@@ -367,6 +413,7 @@ static lh_status_t gate_grad_shape(const lh_host_t *host, const void *attributes
     return LH_OK;
 }
 
+/* Both gradients come from one op, gate_grad, as they share f(a). */
 static void gate_gradient(lh_graph_t *g, const void *attributes, const lh_value_t *forward,
                           const lh_value_t *from, const bool *wanted, lh_value_t *into)
 {
@@ -378,13 +425,15 @@ static void gate_gradient(lh_graph_t *g, const void *attributes, const lh_value_
     if (wanted[1]) into[1] = gb;
 }
 
+/* Without a kernel for it the gate is an activation and a product; f(a) takes memory of its own
+ * then. */
 static void gate_expand(lh_graph_t *g, const void *attributes, const lh_value_t *in,
                         lh_value_t *out)
 {
     out[0] = op_record(g, "multiply", NULL, op_record(g, "activate", attributes, in[0], 0), in[1]);
 }
 
-/* gy a b -> ga gb */
+/* Inputs gy a b, outputs ga gb: ga = gy b f'(a), gb = gy f(a). f(a) is computed again, not kept. */
 static void gate_grad_expand(lh_graph_t *g, const void *attributes, const lh_value_t *in,
                              lh_value_t *out)
 {
@@ -393,11 +442,14 @@ static void gate_grad_expand(lh_graph_t *g, const void *attributes, const lh_val
     out[1] = op_record(g, "multiply", NULL, in[0], op_record(g, "activate", attributes, in[1], 0));
 }
 
+/* A row without attributes that may be cut by rows and by columns. */
 #define BY_ELEMENT(op_text, op_shape, op_cost, op_gradient)                          \
     {                                                                                \
         LH_OP_TEXT(op_text), .flags = LH_OP_ROWS | LH_OP_COLUMNS, .shape = op_shape, \
                              .cost = op_cost, .gradient = op_gradient                \
     }
+/* The same for a row with an activation. The last argument is what a row has more, so that the
+ * table below stays one line an op. */
 #define ACTIVATION(op_text, op_shape, op_gradient, ...)                                    \
     {                                                                                      \
         LH_OP_TEXT(op_text), ATTRIBUTES(lh_activate_t, activate_attributes),               \
@@ -405,6 +457,8 @@ static void gate_grad_expand(lh_graph_t *g, const void *attributes, const lh_val
             .gradient = op_gradient, __VA_ARGS__                                           \
     }
 
+/* gate and gate_grad are fused ops: recorded by a model or found by core/graph/fusion.c, and
+ * expanded into their parts where the device has no kernel. */
 static const lh_op_t element_rows[] = {
     BY_ELEMENT(LH_COPY_TEXT, copy_shape, copy_cost, copy_gradient),
     BY_ELEMENT(LH_ADD_TEXT, add_shape, once_cost, add_gradient),

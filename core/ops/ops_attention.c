@@ -1,4 +1,11 @@
-/* ops_attention.c - rotary positions and attention, each with its gradient. */
+/* ops_attention.c - rotary positions and attention, each with its gradient, and attention over
+ * cached keys and values for generation.
+ *
+ * All are of flat rows: q is [t, heads * head_dim], one row a token of all sequences of a micro-
+ * batch, and `starts` says where documents begin, so that no mask is kept and no row is padded.
+ * Scores never exist as a value of the graph; what the way back needs of them is lse, one number a
+ * query row and head, from which the gradient makes the probabilities again (as FlashAttention
+ * does). Key and value heads may be fewer than query heads (grouped-query attention). */
 #include <ops/op_rows.h>
 
 static const lh_option_t rope_attributes[] = {
@@ -30,6 +37,7 @@ static const lh_option_t attention_attributes[] = {
                   "bound on scores by tanh; 0: none"),
 };
 
+/* complete() of rope: pairs 0 stands for all of a head, which is half of its width. */
 static void all_pairs(void *attributes, const lh_arg_t *args)
 {
     (void)args;
@@ -37,6 +45,8 @@ static void all_pairs(void *attributes, const lh_arg_t *args)
     if (how->pairs == 0) how->pairs = how->head_dim / 2;
 }
 
+/* x [t, heads * head_dim] turns by positions [t] times frequencies [pairs]; y is like x. The
+ * frequencies come from the model, so that any scaling of contexts is the model's own business. */
 static lh_status_t rope_shape(const lh_host_t *host, const void *attributes, lh_arg_t *args,
                               uint32_t arg_count)
 {
@@ -57,6 +67,7 @@ static lh_status_t rope_shape(const lh_host_t *host, const void *attributes, lh_
     return status;
 }
 
+/* Each component: two products and a sum. */
 static void rope_cost(const void *attributes, const lh_arg_t *args, uint32_t arg_count,
                       lh_cost_t *out)
 {
@@ -64,6 +75,7 @@ static void rope_cost(const void *attributes, const lh_arg_t *args, uint32_t arg
     op_cost_set(out, 3 * op_arg_elements(&args[0]), args, arg_count);
 }
 
+/* A rotation is orthogonal, so its gradient is the rotation back, with the same magnitude. */
 static void rope_gradient(lh_graph_t *g, const void *attributes, const lh_value_t *forward,
                           const lh_value_t *from, const bool *wanted, lh_value_t *into)
 {
@@ -73,8 +85,10 @@ static void rope_gradient(lh_graph_t *g, const void *attributes, const lh_value_
     if (wanted[0] && from[0] != 0) into[0] = g->api->op(g, "rope", &back, in, 3, NULL);
 }
 
+/* Heads under tensor parallelism: each of `ways` ranks has as many. op is for the sentence. */
 static lh_status_t cut_heads(const char *op, uint32_t heads, uint32_t ways, uint32_t *out)
 {
+    lh_assert(ways > 0);
     if (heads % ways != 0)
         return fail(LH_INVALID, "%s: %u heads can't be cut into %u equal parts", op, heads, ways);
     *out = heads / ways;
@@ -90,6 +104,8 @@ static lh_status_t rope_split(const lh_host_t *host, const void *attributes, uin
     return cut_heads("rope", mine->heads, ways, &mine->heads);
 }
 
+/* Query heads and key heads are cut alike, so that a query head stays with the key head that it
+ * uses. */
 static lh_status_t attention_split(const lh_host_t *host, const void *attributes, uint32_t part,
                                    uint32_t ways, void *out)
 {
@@ -101,6 +117,7 @@ static lh_status_t attention_split(const lh_host_t *host, const void *attributes
     return cut_heads("attention (key and value)", mine->kv_heads, ways, &mine->kv_heads);
 }
 
+/* complete() of the ops with lh_attention_t: kv_heads 0 stands for as many as query heads. */
 static void attention_all_heads(void *attributes, const lh_arg_t *args)
 {
     (void)args;
@@ -108,11 +125,13 @@ static void attention_all_heads(void *attributes, const lh_arg_t *args)
     if (how->kv_heads == 0) how->kv_heads = how->heads;
 }
 
+/* Width of a value head, which may differ from that of query and key heads. */
 static uint32_t value_dim(const lh_attention_t *how)
 {
     return how->value_dim != 0 ? how->value_dim : how->head_dim;
 }
 
+/* What lh_attention_t must state: whole heads, and as many query heads for each key head. */
 static lh_status_t heads_check(const char *op, const lh_attention_t *how)
 {
     if (how->heads == 0 || how->kv_heads == 0 || how->head_dim == 0)
@@ -124,9 +143,11 @@ static lh_status_t heads_check(const char *op, const lh_attention_t *how)
     return LH_OK;
 }
 
+/* Slots of attention. attention_grad has the same inputs behind gy, its own slot 0. */
 enum { AT_Q, AT_K, AT_V, AT_STARTS, AT_SLOPES, AT_Y, AT_LSE };
 
-/* Rules of q, k, v, starts and slopes; q at args[0]. */
+/* Rules of q, k, v, starts and slopes; q at args[0]. k and v may have another number of rows than
+ * q: t' of keys, where a part of a sequence meets another part. */
 static lh_status_t qkv_check(const char *op, const lh_attention_t *how, const lh_arg_t *args)
 {
     const lh_status_t status = heads_check(op, how);
@@ -143,6 +164,7 @@ static lh_status_t qkv_check(const char *op, const lh_attention_t *how, const lh
     return op_args_check(op, args, rules, COUNT(rules));
 }
 
+/* y is [t, heads * value_dim], lse [heads, t] in the wide dtype. */
 static lh_status_t attention_shape(const lh_host_t *host, const void *attributes, lh_arg_t *args,
                                    uint32_t arg_count)
 {
@@ -156,6 +178,7 @@ static lh_status_t attention_shape(const lh_host_t *host, const void *attributes
     return LH_OK;
 }
 
+/* Inputs gy q k v starts slopes y lse; outputs gq gk gv, like q, k and v. */
 static lh_status_t attention_grad_shape(const lh_host_t *host, const void *attributes,
                                         lh_arg_t *args, uint32_t arg_count)
 {
@@ -175,8 +198,10 @@ static lh_status_t attention_grad_shape(const lh_host_t *host, const void *attri
     return checked;
 }
 
-/* Pairs of rows that meet, per head. Documents lie in device memory: they are taken as equally
- * long, which is exact where every row of the batch is one. */
+/* Pairs of a query row and a key row that meet, per head: what attention costs. Documents lie in
+ * device memory: they are taken as equally long, which is exact where every row of the batch is
+ * one. Of a document of n rows a causal query sees n (n + 1) / 2 pairs, and with a window w the
+ * first w rows see up to themselves and each later one w rows. */
 static double pairs(const lh_attention_t *how, const lh_arg_t *q, const lh_arg_t *starts)
 {
     const double t = (double)q->shape[0];
@@ -187,6 +212,8 @@ static double pairs(const lh_attention_t *how, const lh_arg_t *q, const lh_arg_t
     return documents * (window * (window + 1) / 2 + (length - window) * window);
 }
 
+/* FLOPs of `products` matrix products over the pairs: two a pair, head and component. Half of the
+ * products are over head_dim, half over value_dim; the mean of both stands for either. */
 static double attention_flops(const lh_attention_t *how, const lh_arg_t *q, const lh_arg_t *starts,
                               double products)
 {
@@ -194,6 +221,7 @@ static double attention_flops(const lh_attention_t *how, const lh_arg_t *q, cons
     return 2 * products * pairs(how, q, starts) * how->heads * mean_dim;
 }
 
+/* Two products: scores from q and k, and y from probabilities and v. */
 static void attention_cost(const void *attributes, const lh_arg_t *args, uint32_t arg_count,
                            lh_cost_t *out)
 {
@@ -201,13 +229,15 @@ static void attention_cost(const void *attributes, const lh_arg_t *args, uint32_
                 arg_count);
 }
 
-/* Scores again, then the gradients of probabilities, q, k and v. */
+/* Five products: scores again, then the gradients of probabilities, q, k and v. */
 static void attention_grad_cost(const void *attributes, const lh_arg_t *args, uint32_t arg_count,
                                 lh_cost_t *out)
 {
     op_cost_set(out, attention_flops(attributes, &args[1], &args[4], 5), args, arg_count);
 }
 
+/* One op makes all three gradients, as they share the probabilities. Nothing flows back through
+ * lse; a gradient that arrives there makes the whole one undefined, and nothing is returned. */
 static void attention_gradient(lh_graph_t *g, const void *attributes, const lh_value_t *forward,
                                const lh_value_t *from, const bool *wanted, lh_value_t *into)
 {
@@ -228,6 +258,9 @@ static const char *attention_with_cache(const void *attributes)
     return ((const lh_attention_t *)attributes)->full == 0 ? "attention_cached" : NULL;
 }
 
+/* attention is not cut by rows, as a row needs the keys and values of its whole document, but by
+ * heads. Selective recomputation keeps its output: recomputing it costs most of a block's
+ * attention again. */
 static const lh_op_t rows[] = {
     {
         LH_OP_TEXT(LH_ROPE_TEXT),
@@ -262,7 +295,8 @@ static const lh_op_t rows[] = {
 
 const op_rows_t ops_attention = {rows, COUNT(rows)};
 
-/* Generation: keys and values kept from call to call, and attention over them. */
+/* Generation: keys and values kept from call to call, and attention over them. The options of
+ * attention without those that a cache decides: `full`, and where queries and keys begin. */
 static const lh_option_t cached_attributes[] = {
     LH_OPTION_U32(lh_attention_t, heads, "heads", NULL, "1..65536", "query heads"),
     LH_OPTION_U32(lh_attention_t, kv_heads, "kv_heads", "0", "0..65536",
@@ -278,7 +312,7 @@ static const lh_option_t cached_attributes[] = {
                   "bound on scores by tanh; 0: none"),
 };
 
-/* Rows are the same number for each sequence. */
+/* Rows of x are the same number for each sequence: one, or in a prefill the rows of the prompt. */
 static lh_status_t rows_check(const char *op, const lh_arg_t *x, const lh_arg_t *lengths)
 {
     if (x->shape[0] % lengths->shape[0] == 0) return LH_OK;
@@ -286,6 +320,8 @@ static lh_status_t rows_check(const char *op, const lh_arg_t *x, const lh_arg_t 
                 (unsigned long long)x->shape[0], (unsigned long long)lengths->shape[0]);
 }
 
+/* x [sequences * rows, w] is written behind the `lengths` rows already in cache [sequences,
+ * capacity, w]. The output is the cache itself: it lies in the memory of the input of that name. */
 static lh_status_t cache_write_shape(const lh_host_t *host, const void *attributes, lh_arg_t *args,
                                      uint32_t arg_count)
 {
@@ -300,6 +336,8 @@ static lh_status_t cache_write_shape(const lh_host_t *host, const void *attribut
     return status;
 }
 
+/* q [sequences * rows, heads * head_dim] over caches [sequences, capacity, kv_heads * width] gives
+ * y [sequences * rows, heads * value_dim]. There is no lse, as nobody goes back. */
 static lh_status_t attention_cached_shape(const lh_host_t *host, const void *attributes,
                                           lh_arg_t *args, uint32_t arg_count)
 {
@@ -324,6 +362,7 @@ static lh_status_t attention_cached_shape(const lh_host_t *host, const void *att
     return status;
 }
 
+/* What moves is x, read and written; the rest of the cache stays untouched. */
 static void cache_write_cost(const void *attributes, const lh_arg_t *args, uint32_t arg_count,
                              lh_cost_t *out)
 {
@@ -332,7 +371,8 @@ static void cache_write_cost(const void *attributes, const lh_arg_t *args, uint3
     op_cost_set(out, 0, moved, COUNT(moved));
 }
 
-/* The cache's fill is known in device memory only: counted as full. */
+/* How full the cache is lies in device memory only: it is counted as full. Two products of two
+ * FLOPs over each row of the cache and each component of q. */
 static void attention_cached_cost(const void *attributes, const lh_arg_t *args, uint32_t arg_count,
                                   lh_cost_t *out)
 {
@@ -340,6 +380,7 @@ static void attention_cached_cost(const void *attributes, const lh_arg_t *args, 
     op_cost_set(out, 4 * op_arg_elements(&args[0]) * (double)args[1].shape[1], args, arg_count);
 }
 
+/* As attention_split, with a sentence of its own. */
 static lh_status_t cached_split(const lh_host_t *host, const void *attributes, uint32_t part,
                                 uint32_t ways, void *out)
 {
@@ -355,6 +396,7 @@ static lh_status_t cached_split(const lh_host_t *host, const void *attributes, u
     return LH_OK;
 }
 
+/* Of generation: nothing of it has a gradient. */
 static const lh_op_t cache_rows[] = {
     {
         LH_OP_TEXT(LH_CACHE_WRITE_TEXT),

@@ -1,4 +1,8 @@
-/* ops_collective.c - communication as ops: shapes, gradients, bytes. */
+/* ops_collective.c - communication as ops: shapes, gradients, bytes.
+ *
+ * The gradient of each is another one of them: what was gathered is reduced and scattered on the
+ * way back, and the other way round. A rank records what it alone sees: x of its own, and y as its
+ * group makes it. */
 #include <ops/ops_collective.h>
 
 #include <ops/op_rows.h>
@@ -28,6 +32,8 @@ static const lh_option_t collective_attributes[] = {
     LH_OPTION_U64(op_collective_t, bytes, "bytes", "0", NULL, "handed over; 0: all of x"),
 };
 
+/* complete(): ways 0 stands for 1, and bytes 0 for all of x, which is BF16 or F16 where it is not
+ * wider. */
 static void all_bytes(void *attributes, const lh_arg_t *args)
 {
     op_collective_t *how = attributes;
@@ -38,12 +44,13 @@ static void all_bytes(void *attributes, const lh_arg_t *args)
         how->bytes *= args[0].shape[i];
 }
 
-/* Nothing is to be done in a group of one. */
+/* vanishes(): nothing is to be done in a group of one. */
 static bool alone(const void *attributes)
 {
     return ((const op_collective_t *)attributes)->ways <= 1;
 }
 
+/* send has no output. */
 static lh_status_t same_shape(const lh_host_t *host, const void *attributes, lh_arg_t *args,
                               uint32_t arg_count)
 {
@@ -52,9 +59,10 @@ static lh_status_t same_shape(const lh_host_t *host, const void *attributes, lh_
     return LH_OK;
 }
 
-/* The first dimension is cut by `ways`. */
+/* The first dimension is cut by `ways`, evenly; y is like x until the caller cuts it. */
 static lh_status_t cut_shape(const char *op, const op_collective_t *how, lh_arg_t *args)
 {
+    lh_assert(how->ways > 0); /* all_bytes has seen to that */
     if (args[0].rank == 0 || args[0].shape[0] % how->ways != 0)
         return fail(LH_INVALID, "%s: %llu rows can't be cut into %u equal parts", op,
                     (unsigned long long)args[0].shape[0], how->ways);
@@ -62,6 +70,7 @@ static lh_status_t cut_shape(const char *op, const op_collective_t *how, lh_arg_
     return LH_OK;
 }
 
+/* x [t, w] on every rank gives y [t / ways, w]. */
 static lh_status_t reduce_scatter_shape(const lh_host_t *host, const void *attributes,
                                         lh_arg_t *args, uint32_t arg_count)
 {
@@ -72,6 +81,8 @@ static lh_status_t reduce_scatter_shape(const lh_host_t *host, const void *attri
     return status;
 }
 
+/* x [t, w] gives y [t, w]: block i of t / ways rows goes to rank i, and y has a block of each
+ * rank. */
 static lh_status_t all_to_all_shape(const lh_host_t *host, const void *attributes, lh_arg_t *args,
                                     uint32_t arg_count)
 {
@@ -79,6 +90,7 @@ static lh_status_t all_to_all_shape(const lh_host_t *host, const void *attribute
     return cut_shape("all_to_all", attributes, args);
 }
 
+/* x [t, w] of every rank gives y [t * ways, w]. */
 static lh_status_t all_gather_shape(const lh_host_t *host, const void *attributes, lh_arg_t *args,
                                     uint32_t arg_count)
 {
@@ -90,6 +102,7 @@ static lh_status_t all_gather_shape(const lh_host_t *host, const void *attribute
     return LH_OK;
 }
 
+/* What comes is stated by attributes, in the compute dtype. */
 static lh_status_t recv_shape(const lh_host_t *host, const void *attributes, lh_arg_t *args,
                               uint32_t arg_count)
 {
@@ -99,6 +112,7 @@ static lh_status_t recv_shape(const lh_host_t *host, const void *attributes, lh_
     return LH_OK;
 }
 
+/* Communication has bytes only; the sums of a reduction are not counted. */
 static void no_flops(const void *attributes, const lh_arg_t *args, uint32_t arg_count,
                      lh_cost_t *out)
 {
@@ -106,6 +120,8 @@ static void no_flops(const void *attributes, const lh_arg_t *args, uint32_t arg_
     op_cost_set(out, 0, args, arg_count);
 }
 
+/* all_reduce: what is behind it runs alike on every rank, so each rank has the whole gradient
+ * already. */
 static void through_gradient(lh_graph_t *g, const void *attributes, const lh_value_t *forward,
                              const lh_value_t *from, const bool *wanted, lh_value_t *into)
 {
@@ -113,6 +129,7 @@ static void through_gradient(lh_graph_t *g, const void *attributes, const lh_val
     if (wanted[0]) into[0] = from[0];
 }
 
+/* Records op, with the same group, over what arrives. bytes is found anew, as shapes differ. */
 static void back(lh_graph_t *g, const char *op, const void *attributes, const lh_value_t *from,
                  const bool *wanted, lh_value_t *into)
 {
@@ -121,6 +138,7 @@ static void back(lh_graph_t *g, const char *op, const void *attributes, const lh
     if (wanted[0] && from[0] != 0) into[0] = op_record(g, op, &how, from[0], 0);
 }
 
+/* A gradient function that records another collective. */
 #define BACK(name, op)                                                                 \
     static void name(lh_graph_t *g, const void *attributes, const lh_value_t *forward, \
                      const lh_value_t *from, const bool *wanted, lh_value_t *into)     \
@@ -133,12 +151,14 @@ BACK(reduce_scatter_gradient, "all_gather")
 BACK(all_gather_gradient, "reduce_scatter")
 BACK(all_to_all_gradient, "all_to_all")
 
+/* A row with the attributes of op_collective_t and no FLOPs. */
 #define COLLECTIVE(op_text, op_shape, op_gradient, op_complete, op_vanishes)                       \
     {                                                                                              \
         LH_OP_TEXT(op_text), ATTRIBUTES(op_collective_t, collective_attributes),                   \
             .shape = op_shape, .cost = no_flops, .gradient = op_gradient, .complete = op_complete, \
             .vanishes = op_vanishes                                                                \
     }
+/* Those of all ranks of a group: they state their bytes, and vanish in a group of one. */
 #define OF_ALL(op_text, op_shape, op_gradient) \
     COLLECTIVE(op_text, op_shape, op_gradient, all_bytes, alone)
 

@@ -1,11 +1,18 @@
-/* ops/ops_collective.h - attributes of the ops that communicate. Parallel passes insert them; with
- * one rank in the group the recorder leaves them out. */
+/* ops/ops_collective.h - attributes and texts of the ops that communicate.
+ *
+ * A model that is cut over ranks records them between its other ops. A device has no
+ * kernel for any of them: where a recording becomes a flow (program/flow.h), a call that starts a
+ * transfer and one that waits for it stand in an op's place. With one rank in the group there is
+ * nothing to do, and the recorder leaves the op out. Their texts are here and not in
+ * longhaul/ops.h, as no device computes them. */
 #ifndef OPS_OPS_COLLECTIVE_H
 #define OPS_OPS_COLLECTIVE_H
 
 #include <longhaul/graph.h>
 #include <longhaul/train.h>
 
+/* What a transfer does. The numbers travel when ranks compare their lists
+ * (parallel/transfer_order.h). */
 enum {
     COLLECTIVE_ALL_REDUCE = 1,
     COLLECTIVE_REDUCE_SCATTER,
@@ -17,6 +24,7 @@ enum {
     COLLECTIVE_RECEIVE,
 };
 
+/* Names for sentences, reports and JSON, by COLLECTIVE_* and by LH_GROUP_*. */
 extern const char *const collective_names[COLLECTIVES]; /* "all_reduce" */
 extern const char *const collective_groups[LH_GROUPS];  /* "site" */
 
@@ -63,6 +71,7 @@ extern const char *const collective_groups[LH_GROUPS];  /* "site" */
        "y = the x that rank `peer` of the group sent", "none") \
     OUT(y, "", "[rows, columns]")
 
+/* The attributes of all of them. A struct without holes: equal attributes are equal bytes. */
 typedef struct op_collective {
     uint32_t struct_size;
     uint32_t group; /* which group of ranks: the number that the parallel layout gave it */

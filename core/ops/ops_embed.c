@@ -1,4 +1,9 @@
-/* ops_embed.c - rows of a table chosen by token ids. */
+/* ops_embed.c - what deals with the vocabulary: rows of a table chosen by token ids, and the
+ * cross-entropy of logits.
+ *
+ * Both may hold a part of the vocabulary only, rows [first, first + rows) of lh_rows_t, so that
+ * table and logits can be cut over ranks: an id outside of the part gives zeros, and what the
+ * parts make is added. A whole vocabulary is the part that begins at 0. */
 #include <ops/op_rows.h>
 
 static const lh_option_t vocabulary_attributes[] = {
@@ -6,12 +11,14 @@ static const lh_option_t vocabulary_attributes[] = {
     LH_OPTION_U64(lh_rows_t, rows, "rows", "0", NULL, "rows held here; 0: all"),
 };
 
+/* Part `part` of `ways` equal ones; refused where the rows can't be shared out evenly. */
 static lh_status_t vocabulary_split(const lh_host_t *host, const void *attributes, uint32_t part,
                                     uint32_t ways, void *out)
 {
     (void)host;
     const lh_rows_t *all = attributes;
     lh_rows_t *mine = out;
+    lh_assert(ways > 0 && part < ways);
     if (all->rows % ways != 0)
         return fail(LH_INVALID, "a vocabulary of %llu rows can't be cut into %u equal parts",
                     (unsigned long long)all->rows, ways);
@@ -21,6 +28,7 @@ static lh_status_t vocabulary_split(const lh_host_t *host, const void *attribute
     return LH_OK;
 }
 
+/* Refuses a table or logits that have not how->rows rows of the vocabulary. */
 static lh_status_t vocabulary_check(const char *op, const char *slot, uint64_t found,
                                     const lh_rows_t *how)
 {
@@ -29,12 +37,14 @@ static lh_status_t vocabulary_check(const char *op, const char *slot, uint64_t f
                 slot, (unsigned long long)found, (unsigned long long)how->rows);
 }
 
+/* complete() of embed: rows 0 stands for all that the table has. */
 static void rows_of_table(void *attributes, const lh_arg_t *args)
 {
     lh_rows_t *how = attributes;
     if (how->rows == 0) how->rows = args[1].shape[0];
 }
 
+/* tokens [t] and table [rows, w] give y [t, w]. */
 static lh_status_t embed_shape(const lh_host_t *host, const void *attributes, lh_arg_t *args,
                                uint32_t arg_count)
 {
@@ -46,6 +56,8 @@ static lh_status_t embed_shape(const lh_host_t *host, const void *attributes, lh
     return status;
 }
 
+/* tokens [t] and gy [t, w] give gtable [rows, w]. The table is no input, so its rows must be
+ * stated: embed did that when it was completed. */
 static lh_status_t embed_grad_shape(const lh_host_t *host, const void *attributes, lh_arg_t *args,
                                     uint32_t arg_count)
 {
@@ -69,6 +81,7 @@ static void embed_cost(const void *attributes, const lh_arg_t *args, uint32_t ar
     op_cost_set(out, 0, moved, COUNT(moved));
 }
 
+/* One addition an element of gy. */
 static void embed_grad_cost(const void *attributes, const lh_arg_t *args, uint32_t arg_count,
                             lh_cost_t *out)
 {
@@ -76,6 +89,7 @@ static void embed_grad_cost(const void *attributes, const lh_arg_t *args, uint32
     op_cost_set(out, op_arg_elements(&args[1]), args, arg_count);
 }
 
+/* Only the table has a gradient; token ids are no floats. */
 static void embed_gradient(lh_graph_t *g, const void *attributes, const lh_value_t *forward,
                            const lh_value_t *from, const bool *wanted, lh_value_t *into)
 {
@@ -83,6 +97,8 @@ static void embed_gradient(lh_graph_t *g, const void *attributes, const lh_value
         into[1] = op_record(g, "embed_grad", attributes, forward[0], from[0]);
 }
 
+/* A token's row needs no other token's, so embed may be cut by rows. embed_grad sums over tokens:
+ * its kernels have to keep a fixed order. */
 static const lh_op_t rows[] = {
     {
         LH_OP_TEXT(LH_EMBED_TEXT),
@@ -105,13 +121,20 @@ static const lh_op_t rows[] = {
 
 const op_rows_t ops_embed = {rows, COUNT(rows)};
 
-/* Cross-entropy in three steps, so that logits can be walked in chunks and cut. */
+/* Cross-entropy in three steps, so that logits can be walked in chunks of rows and cut by columns:
+ * ce_stats makes three numbers a row, ce_loss makes the loss of them, ce_grad the gradient of the
+ * logits. No recording differentiates them: the core records ce_grad beside the loss, at once,
+ * since the logits of a chunk are gone afterwards. This is complete() of the two that see logits.
+ */
 static void rows_of_logits(void *attributes, const lh_arg_t *args)
 {
     lh_rows_t *how = attributes;
     if (how->rows == 0) how->rows = args[0].shape[1];
 }
 
+/* logits [t, rows] and labels [t] give stats [t, 3]: largest logit, sum of exp(logit - largest),
+ * the label's logit. Stats of parts of the vocabulary can be joined; the nll is log(sum) + largest
+ * - logit. */
 static lh_status_t ce_stats_shape(const lh_host_t *host, const void *attributes, lh_arg_t *args,
                                   uint32_t arg_count)
 {
@@ -125,6 +148,7 @@ static lh_status_t ce_stats_shape(const lh_host_t *host, const void *attributes,
     return status;
 }
 
+/* The gradient is like the logits; whoever records it may give it the compute dtype. */
 static lh_status_t ce_grad_shape(const lh_host_t *host, const void *attributes, lh_arg_t *args,
                                  uint32_t arg_count)
 {
@@ -141,6 +165,7 @@ static lh_status_t ce_grad_shape(const lh_host_t *host, const void *attributes, 
     return status;
 }
 
+/* stats [t, 3] and weights [t] give one number: the weighted sum of the nll of all rows. */
 static lh_status_t ce_loss_shape(const lh_host_t *host, const void *attributes, lh_arg_t *args,
                                  uint32_t arg_count)
 {
@@ -152,6 +177,7 @@ static lh_status_t ce_loss_shape(const lh_host_t *host, const void *attributes, 
     return status;
 }
 
+/* An estimate: 4 FLOPs an element of the first input. */
 static void ce_cost(const void *attributes, const lh_arg_t *args, uint32_t arg_count,
                     lh_cost_t *out)
 {
@@ -159,6 +185,7 @@ static void ce_cost(const void *attributes, const lh_arg_t *args, uint32_t arg_c
     op_cost_set(out, 4 * op_arg_elements(&args[0]), args, arg_count);
 }
 
+/* The head walks logits in chunks of rows, so the two that see logits must be cut by rows. */
 static const lh_op_t loss_rows[] = {
     {
         LH_OP_TEXT(LH_CE_STATS_TEXT),

@@ -1,19 +1,26 @@
-/* ops_norm.c - RMS norm and layer norm, and the residual add fused with the former. */
+/* ops_norm.c - RMS norm and layer norm, and the residual add fused with the former.
+ *
+ * A norm works on rows of [t, w]. It keeps one or two statistics a row (rstd; mean and rstd), in
+ * F32 beside BF16 data, for its gradient: little beside a row of w elements, and a pass over x
+ * saved. The gradient of a norm's weight is a sum over all tokens, made in the same pass as gx. */
 #include <ops/op_rows.h>
 
+/* Shared by both norms, their gradients and the fused one. */
 static const lh_option_t norm_attributes[] = {
     LH_OPTION_CHOICE(lh_norm_t, one_plus, "one_plus", "no", "no|yes", "scales by 1 + w"),
     LH_OPTION_F64(lh_norm_t, epsilon, "epsilon", "1e-5", "0..1", "added to the mean square"),
 };
 
 /* Columns that are normed together: as many as the weight has, where a row is a whole number of
- * them, else all of a row. */
+ * them (norms of heads, w [head_dim]), else all of a row; the rule of w refuses what does not fit
+ * then. */
 static uint64_t group_width(uint64_t width, const lh_arg_t *w)
 {
     const uint64_t d = w->rank == 1 ? w->shape[0] : 0;
     return d != 0 && width % d == 0 ? d : width;
 }
 
+/* x [t, w] and w [d] give y like x and rstd [t w / d]. */
 static lh_status_t rms_norm_shape(const lh_host_t *host, const void *attributes, lh_arg_t *args,
                                   uint32_t arg_count)
 {
@@ -29,8 +36,9 @@ static lh_status_t rms_norm_shape(const lh_host_t *host, const void *attributes,
     return LH_OK;
 }
 
-/* A weight's gradient is a sum over tokens, so it is wide where nothing says otherwise: of a frozen
- * weight it is made beside gx and left. */
+/* gy, x [t, w], w [d] and rstd give gx like x and gw [d]. A weight's gradient is a sum over
+ * tokens, so it is wide where nothing says otherwise: of a frozen weight it is made beside gx and
+ * left. */
 static lh_status_t rms_norm_grad_shape(const lh_host_t *host, const void *attributes,
                                        lh_arg_t *args, uint32_t arg_count)
 {
@@ -49,6 +57,8 @@ static lh_status_t rms_norm_grad_shape(const lh_host_t *host, const void *attrib
     return LH_OK;
 }
 
+/* One op makes both gradients. Nothing flows back through rstd: a gradient that arrives there
+ * makes the whole one undefined, and nothing is returned. */
 static void rms_norm_gradient(lh_graph_t *g, const void *attributes, const lh_value_t *forward,
                               const lh_value_t *from, const bool *wanted, lh_value_t *into)
 {
@@ -60,6 +70,7 @@ static void rms_norm_gradient(lh_graph_t *g, const void *attributes, const lh_va
     if (wanted[1]) into[1] = gw;
 }
 
+/* x [t, w], w and b [w] give y like x, mean and rstd [t]. */
 static lh_status_t layer_norm_shape(const lh_host_t *host, const void *attributes, lh_arg_t *args,
                                     uint32_t arg_count)
 {
@@ -75,6 +86,8 @@ static lh_status_t layer_norm_shape(const lh_host_t *host, const void *attribute
     return LH_OK;
 }
 
+/* gy, x [t, w], w [w], mean and rstd [t] give gx like x, and gw and gb [w], wide as of
+ * rms_norm_grad. */
 static lh_status_t layer_norm_grad_shape(const lh_host_t *host, const void *attributes,
                                          lh_arg_t *args, uint32_t arg_count)
 {
@@ -93,6 +106,7 @@ static lh_status_t layer_norm_grad_shape(const lh_host_t *host, const void *attr
     return LH_OK;
 }
 
+/* As rms_norm_gradient; nothing flows back through mean either. */
 static void layer_norm_gradient(lh_graph_t *g, const void *attributes, const lh_value_t *forward,
                                 const lh_value_t *from, const bool *wanted, lh_value_t *into)
 {
@@ -105,8 +119,10 @@ static void layer_norm_gradient(lh_graph_t *g, const void *attributes, const lh_
     if (wanted[2]) into[2] = more[1];
 }
 
+/* Slots of add_rms_norm, in the order of LH_ADD_RMS_NORM_TEXT. */
 enum { AN_A, AN_B, AN_W, AN_SUM, AN_Y, AN_RSTD };
 
+/* a and b [t, w], w [w] give sum and y like a, rstd [t]. Here the weight is as long as a row. */
 static lh_status_t add_rms_norm_shape(const lh_host_t *host, const void *attributes, lh_arg_t *args,
                                       uint32_t arg_count)
 {
@@ -123,6 +139,9 @@ static lh_status_t add_rms_norm_shape(const lh_host_t *host, const void *attribu
     return LH_OK;
 }
 
+/* What arrives at y goes through the norm; what arrives at the sum, which later blocks read as the
+ * residual stream, is added. Both inputs of the add get the result. Where nothing arrives at y,
+ * the weight has no gradient. */
 static void add_rms_norm_gradient(lh_graph_t *g, const void *attributes, const lh_value_t *forward,
                                   const lh_value_t *from, const bool *wanted, lh_value_t *into)
 {
@@ -138,6 +157,7 @@ static void add_rms_norm_gradient(lh_graph_t *g, const void *attributes, const l
     if (wanted[AN_W]) into[AN_W] = gw;
 }
 
+/* Where no kernel does both in one pass: the add, then the norm of the sum. */
 static void add_rms_norm_expand(lh_graph_t *g, const void *attributes, const lh_value_t *in,
                                 lh_value_t *out)
 {
@@ -146,7 +166,7 @@ static void add_rms_norm_expand(lh_graph_t *g, const void *attributes, const lh_
     out[1] = g->api->op(g, "rms_norm", attributes, norm, COUNT(norm), &out[2]);
 }
 
-/* Square, sum, scale, weight; the gradient about three times that. */
+/* 4 FLOPs an element: square, sum, scale, weight. */
 static void norm_cost(const void *attributes, const lh_arg_t *args, uint32_t arg_count,
                       lh_cost_t *out)
 {
@@ -154,6 +174,7 @@ static void norm_cost(const void *attributes, const lh_arg_t *args, uint32_t arg
     op_cost_set(out, 4 * op_arg_elements(&args[0]), args, arg_count);
 }
 
+/* About three times those of the norm. */
 static void norm_grad_cost(const void *attributes, const lh_arg_t *args, uint32_t arg_count,
                            lh_cost_t *out)
 {
@@ -161,12 +182,15 @@ static void norm_grad_cost(const void *attributes, const lh_arg_t *args, uint32_
     op_cost_set(out, 12 * op_arg_elements(&args[0]), args, arg_count);
 }
 
+/* A row of a norm; all have the attributes of lh_norm_t. */
 #define NORM(op_text, op_flags, op_shape, op_cost, op_gradient)                              \
     {                                                                                        \
         LH_OP_TEXT(op_text), ATTRIBUTES(lh_norm_t, norm_attributes),                         \
             .flags = (op_flags), .shape = op_shape, .cost = op_cost, .gradient = op_gradient \
     }
 
+/* A norm works on each row alone; its gradient does not, as gw is a sum over rows. Its statistics
+ * stay in memory, but the norm itself is cheap enough to be computed again. */
 static const lh_op_t rows[] = {
     NORM(LH_RMS_NORM_TEXT, LH_OP_ROWS, rms_norm_shape, norm_cost, rms_norm_gradient),
     NORM(LH_RMS_NORM_GRAD_TEXT, 0, rms_norm_grad_shape, norm_grad_cost, NULL),

@@ -1,8 +1,16 @@
-/* ops_route.c - softmax, the largest of a row, and experts: picks sorted by expert, their rows laid
- * back to back, multiplied and brought home. Rows of an expert are counted in device memory; shapes
- * know only how many picks there are in all. */
+/* ops_route.c - softmax, the largest of a row, and experts: picks sorted by expert, their rows
+ * laid back to back, multiplied and brought home.
+ *
+ * A router is a model's own: a matmul onto one logit an expert, softmax and top_k. Then `route`
+ * sorts the t * k picks by expert, `gather_rows` lays their rows out in that order,
+ * `grouped_matmul` multiplies the rows of each expert with that expert's weight, and
+ * `scatter_rows` adds the k results of a token up, each times its share. Rows of an expert are
+ * counted in device memory; shapes know only how many picks there are in all. So nothing is
+ * dropped and nothing padded, and a step is the same list of calls whatever the router decides. */
 #include <ops/op_rows.h>
 
+/* columns is for top_k_grad, whose gx is as wide as an x that it does not see; of top_k it is 0,
+ * or must be the width of x. */
 static const lh_option_t top_k_attributes[] = {
     LH_OPTION_U32(lh_top_k_t, k, "k", NULL, "1..65536", "how many are taken"),
     LH_OPTION_U32(lh_top_k_t, columns, "columns", "0", NULL, "columns of x; 0: all that it has"),
@@ -18,8 +26,7 @@ static const lh_option_t grouped_attributes[] = {
                      "b is [experts, out, in]"),
 };
 
-/* ---- softmax ---- */
-
+/* Over the columns of each row of x [t, w]. */
 static lh_status_t softmax_shape(const lh_host_t *host, const void *attributes, lh_arg_t *args,
                                  uint32_t arg_count)
 {
@@ -30,6 +37,7 @@ static lh_status_t softmax_shape(const lh_host_t *host, const void *attributes, 
     return status;
 }
 
+/* gy and y [t, w], y as softmax wrote it, give gx like y. */
 static lh_status_t softmax_grad_shape(const lh_host_t *host, const void *attributes, lh_arg_t *args,
                                       uint32_t arg_count)
 {
@@ -40,6 +48,7 @@ static lh_status_t softmax_grad_shape(const lh_host_t *host, const void *attribu
     return status;
 }
 
+/* Needs y and not x. */
 static void softmax_gradient(lh_graph_t *g, const void *attributes, const lh_value_t *forward,
                              const lh_value_t *from, const bool *wanted, lh_value_t *into)
 {
@@ -48,6 +57,7 @@ static void softmax_gradient(lh_graph_t *g, const void *attributes, const lh_val
     if (wanted[in_x]) into[in_x] = op_record(g, "softmax_grad", NULL, from[0], forward[out_y]);
 }
 
+/* An estimate, for top_k too: 8 FLOPs an element. */
 static void softmax_cost(const void *attributes, const lh_arg_t *args, uint32_t arg_count,
                          lh_cost_t *out)
 {
@@ -55,7 +65,7 @@ static void softmax_cost(const void *attributes, const lh_arg_t *args, uint32_t 
     op_cost_set(out, 8 * op_arg_elements(&args[0]), args, arg_count);
 }
 
-/* Nothing is computed, bytes move. */
+/* Little is computed, bytes move: one FLOP an element of the first input. */
 static void moved_cost(const void *attributes, const lh_arg_t *args, uint32_t arg_count,
                        lh_cost_t *out)
 {
@@ -63,8 +73,8 @@ static void moved_cost(const void *attributes, const lh_arg_t *args, uint32_t ar
     op_cost_set(out, op_arg_elements(&args[0]), args, arg_count);
 }
 
-/* ---- top_k ---- */
-
+/* x [t, w] gives values [t, k], the largest first, and ids [t, k]: the columns that they come
+ * from. */
 static lh_status_t top_k_shape(const lh_host_t *host, const void *attributes, lh_arg_t *args,
                                uint32_t arg_count)
 {
@@ -82,6 +92,7 @@ static lh_status_t top_k_shape(const lh_host_t *host, const void *attributes, lh
     return LH_OK;
 }
 
+/* gvalues and ids [t, k] give gx [t, columns]; x is no input, so its width is an attribute. */
 static lh_status_t top_k_grad_shape(const lh_host_t *host, const void *attributes, lh_arg_t *args,
                                     uint32_t arg_count)
 {
@@ -96,6 +107,7 @@ static lh_status_t top_k_grad_shape(const lh_host_t *host, const void *attribute
     return LH_OK;
 }
 
+/* The chosen columns get the gradients, all others 0. The width comes from x's shape. */
 static void top_k_gradient(lh_graph_t *g, const void *attributes, const lh_value_t *forward,
                            const lh_value_t *from, const bool *wanted, lh_value_t *into)
 {
@@ -107,8 +119,9 @@ static void top_k_gradient(lh_graph_t *g, const void *attributes, const lh_value
     into[in_x] = op_record(g, "top_k_grad", &how, from[0], forward[out_ids]);
 }
 
-/* ---- picks by expert ---- */
-
+/* ids [t, k] give order [t * k], the numbers of the picks sorted by expert, and offsets [experts +
+ * 1]: the first place of each expert in order, and behind the last one. Pick p = i * k + j is
+ * token i's j-th; numbers are I32, which bounds how many there may be. */
 static lh_status_t route_shape(const lh_host_t *host, const void *attributes, lh_arg_t *args,
                                uint32_t arg_count)
 {
@@ -118,6 +131,7 @@ static lh_status_t route_shape(const lh_host_t *host, const void *attributes, lh
     const arg_rule_t rule = {"ids", INDEX, 2, {ANY, ANY}};
     const lh_status_t status = op_args_check("route", args, &rule, 1);
     if (status != LH_OK) return status;
+    lh_assert(args[in_ids].rank == 2);
     const uint64_t picks = args[in_ids].shape[0] * args[in_ids].shape[1];
     if (picks > INT32_MAX)
         return fail(LH_INVALID, "route: %llu picks, at most %d have a number",
@@ -127,6 +141,7 @@ static lh_status_t route_shape(const lh_host_t *host, const void *attributes, lh
     return LH_OK;
 }
 
+/* x [t, w] and order [t * k] give y [t * k, w]: the row of its token for each pick, in order. */
 static lh_status_t gather_rows_shape(const lh_host_t *host, const void *attributes, lh_arg_t *args,
                                      uint32_t arg_count)
 {
@@ -141,6 +156,7 @@ static lh_status_t gather_rows_shape(const lh_host_t *host, const void *attribut
     return LH_OK;
 }
 
+/* A row that was laid out k times gets the sum of k gradients: scatter_rows without shares. */
 static void gather_rows_gradient(lh_graph_t *g, const void *attributes, const lh_value_t *forward,
                                  const lh_value_t *from, const bool *wanted, lh_value_t *into)
 {
@@ -149,6 +165,8 @@ static void gather_rows_gradient(lh_graph_t *g, const void *attributes, const lh
         into[in_x] = op_record(g, "scatter_rows", attributes, from[0], forward[in_order]);
 }
 
+/* x [t * k, w] in the order of `order`, with shares [t, k] or none (each counts 1), gives y [t,
+ * w]: of each token the weighted sum of its k rows. */
 static lh_status_t scatter_rows_shape(const lh_host_t *host, const void *attributes, lh_arg_t *args,
                                       uint32_t arg_count)
 {
@@ -167,6 +185,7 @@ static lh_status_t scatter_rows_shape(const lh_host_t *host, const void *attribu
     return LH_OK;
 }
 
+/* gy [t, w] with x, order and shares gives gx like x and gshares like shares. */
 static lh_status_t scatter_rows_grad_shape(const lh_host_t *host, const void *attributes,
                                            lh_arg_t *args, uint32_t arg_count)
 {
@@ -185,6 +204,7 @@ static lh_status_t scatter_rows_grad_shape(const lh_host_t *host, const void *at
     return LH_OK;
 }
 
+/* Without shares the gradient is gather_rows; with them one op makes that of rows and shares. */
 static void scatter_rows_gradient(lh_graph_t *g, const void *attributes, const lh_value_t *forward,
                                   const lh_value_t *from, const bool *wanted, lh_value_t *into)
 {
@@ -201,8 +221,8 @@ static void scatter_rows_gradient(lh_graph_t *g, const void *attributes, const l
     if (wanted[in_shares]) into[in_shares] = gshares;
 }
 
-/* ---- grouped_matmul ---- */
-
+/* a [picks, in] and b [experts, in, out] (or [experts, out, in], transpose_b) give c [picks, out];
+ * rows offsets[e] to offsets[e + 1] of a meet matrix e of b. */
 static lh_status_t grouped_matmul_shape(const lh_host_t *host, const void *attributes,
                                         lh_arg_t *args, uint32_t arg_count)
 {
@@ -220,7 +240,8 @@ static lh_status_t grouped_matmul_shape(const lh_host_t *host, const void *attri
     return status;
 }
 
-/* A parameter's gradient is a sum over tokens: wide. Experts are counted by the offsets. */
+/* a and g [picks, ...] give gb [experts, columns of a, columns of g]. A parameter's gradient is a
+ * sum over tokens: wide. Experts are counted by the offsets. */
 static lh_status_t grouped_matmul_grad_shape(const lh_host_t *host, const void *attributes,
                                              lh_arg_t *args, uint32_t arg_count)
 {
@@ -240,6 +261,7 @@ static lh_status_t grouped_matmul_grad_shape(const lh_host_t *host, const void *
     return LH_OK;
 }
 
+/* Each pick meets one expert: 2 in out FLOPs a pick, however the picks are spread. */
 static void grouped_matmul_cost(const void *attributes, const lh_arg_t *args, uint32_t arg_count,
                                 lh_cost_t *out)
 {
@@ -249,6 +271,7 @@ static void grouped_matmul_cost(const void *attributes, const lh_arg_t *args, ui
     op_cost_set(out, 2 * in * op_arg_elements(&args[out_c]), args, arg_count);
 }
 
+/* The same number of products, summed over picks. */
 static void grouped_matmul_grad_cost(const void *attributes, const lh_arg_t *args,
                                      uint32_t arg_count, lh_cost_t *out)
 {
@@ -258,6 +281,8 @@ static void grouped_matmul_grad_cost(const void *attributes, const lh_arg_t *arg
     op_cost_set(out, 2 * columns * op_arg_elements(&args[in_a]), args, arg_count);
 }
 
+/* Of a: the same op with b the other way round. Of b: for each expert the sum over its rows of
+ * outer products of a and g, in the order in which b keeps its dimensions. */
 static void grouped_matmul_gradient(lh_graph_t *g, const void *attributes,
                                     const lh_value_t *forward, const lh_value_t *from,
                                     const bool *wanted, lh_value_t *into)
@@ -273,6 +298,9 @@ static void grouped_matmul_gradient(lh_graph_t *g, const void *attributes,
     if (wanted[in_b]) into[in_b] = g->api->op(g, "grouped_matmul_grad", NULL, of_b, 3, NULL);
 }
 
+/* Softmax and top_k work on each row alone. What follows route does not: where the rows of an
+ * expert lie depends on all tokens, so those ops are never cut by rows. The two products of
+ * experts are where the FLOPs are: selective recomputation keeps what they make. */
 static const lh_op_t rows[] = {
     {
         LH_OP_TEXT(LH_SOFTMAX_TEXT),

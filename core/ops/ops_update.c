@@ -1,10 +1,19 @@
-/* ops_update.c - what changes parameters: the global norm, clipping, AdamW and SGD, on flat arrays.
- */
+/* ops_update.c - what changes parameters: the global norm, clipping, AdamW and SGD, on flat
+ * arrays.
+ *
+ * A rank updates the elements that it owns, [n] of a parameter, whatever the parameter's shape;
+ * masters and moments lie in the same order. What changes from step to step (learning rate,
+ * number, factors) comes in `step`, a row of LH_STEP_WORDS for each group of learning rates, in
+ * device memory: so the list of calls is the same in every step, and whether a step counts at all
+ * (all gradients finite) is decided on the device, without the host waiting for it. */
 #include <ops/op_rows.h>
 
 #include <longhaul/rule.h>
 
-enum { PARTIAL_ELEMENTS = 4096 }; /* of the logical parameter, per partial sum */
+/* Elements of the logical parameter that one partial sum of squares is over. It is the same on
+ * every layout, so that the norm is a sum of the same numbers in the same order however the
+ * parameter is cut. */
+enum { PARTIAL_ELEMENTS = 4096 };
 
 static const lh_option_t adamw_attributes[] = {
     LH_OPTION_F64(lh_adamw_t, beta1, "beta1", "0.9", "0..0.99999", "decay of the first moment"),
@@ -19,13 +28,14 @@ static const lh_option_t sgd_attributes[] = {
     LH_OPTION_F64(lh_sgd_t, decay, "decay", "0", "0..1e6", "decoupled weight decay"),
 };
 
-/* step: all groups' rows, or the one of the parameter's group. */
+/* The step's words: all groups' rows, or the one of the parameter's group. */
 static arg_rule_t step_rule(const lh_arg_t *step)
 {
     if (step->rank == 1) return (arg_rule_t){"step", WIDE, 1, {LH_STEP_WORDS}};
     return (arg_rule_t){"step", WIDE, 2, {ANY, LH_STEP_WORDS}};
 }
 
+/* x [n] gives [partial sums, 2]: a sum of squares, and how many of its elements are not finite. */
 static lh_status_t sum_squares_shape(const lh_host_t *host, const void *attributes, lh_arg_t *args,
                                      uint32_t arg_count)
 {
@@ -38,6 +48,7 @@ static lh_status_t sum_squares_shape(const lh_host_t *host, const void *attribut
     return status;
 }
 
+/* All partial sums [n, 2] of all ranks, and step, which is changed in place. */
 static lh_status_t clip_shape(const lh_host_t *host, const void *attributes, lh_arg_t *args,
                               uint32_t arg_count)
 {
@@ -48,6 +59,8 @@ static lh_status_t clip_shape(const lh_host_t *host, const void *attributes, lh_
     return status;
 }
 
+/* g, master, m1, m2 [n] and step. Master and moments are outputs in the memory of the inputs of
+ * their names; w [n], the value in the compute dtype, is optional. */
 static lh_status_t adamw_shape(const lh_host_t *host, const void *attributes, lh_arg_t *args,
                                uint32_t arg_count)
 {
@@ -66,6 +79,7 @@ static lh_status_t adamw_shape(const lh_host_t *host, const void *attributes, lh
     return LH_OK;
 }
 
+/* As adamw with one moment, which may be left out where there is no momentum. */
 static lh_status_t sgd_shape(const lh_host_t *host, const void *attributes, lh_arg_t *args,
                              uint32_t arg_count)
 {
@@ -86,6 +100,7 @@ static lh_status_t sgd_shape(const lh_host_t *host, const void *attributes, lh_a
     return LH_OK;
 }
 
+/* A product and a sum an element. */
 static void reduce_cost(const void *attributes, const lh_arg_t *args, uint32_t arg_count,
                         lh_cost_t *out)
 {
@@ -93,6 +108,7 @@ static void reduce_cost(const void *attributes, const lh_arg_t *args, uint32_t a
     op_cost_set(out, 2 * op_arg_elements(&args[0]), args, arg_count);
 }
 
+/* An estimate for AdamW and SGD: 12 FLOPs an element. Both are bounded by memory. */
 static void update_cost(const void *attributes, const lh_arg_t *args, uint32_t arg_count,
                         lh_cost_t *out)
 {
