@@ -26,6 +26,8 @@ static const lh_option_t grouped_attributes[] = {
                      "b is [experts, out, in]"),
 };
 
+/* ---- softmax ---- */
+
 /* Over the columns of each row of x [t, w]. */
 static lh_status_t softmax_shape(const lh_host_t *host, const void *attributes, lh_arg_t *args,
                                  uint32_t arg_count)
@@ -73,6 +75,8 @@ static void moved_cost(const void *attributes, const lh_arg_t *args, uint32_t ar
     op_cost_set(out, op_arg_elements(&args[0]), args, arg_count);
 }
 
+/* ---- top_k ---- */
+
 /* x [t, w] gives values [t, k], the largest first, and ids [t, k]: the columns that they come
  * from. */
 static lh_status_t top_k_shape(const lh_host_t *host, const void *attributes, lh_arg_t *args,
@@ -118,6 +122,8 @@ static void top_k_gradient(lh_graph_t *g, const void *attributes, const lh_value
     how.columns = (uint32_t)x.shape[1];
     into[in_x] = op_record(g, "top_k_grad", &how, from[0], forward[out_ids]);
 }
+
+/* ---- picks by expert ---- */
 
 /* ids [t, k] give order [t * k], the numbers of the picks sorted by expert, and offsets [experts +
  * 1]: the first place of each expert in order, and behind the last one. Pick p = i * k + j is
@@ -220,6 +226,8 @@ static void scatter_rows_gradient(lh_graph_t *g, const void *attributes, const l
     if (wanted[in_x]) into[in_x] = gx;
     if (wanted[in_shares]) into[in_shares] = gshares;
 }
+
+/* ---- grouped_matmul ---- */
 
 /* a [picks, in] and b [experts, in, out] (or [experts, out, in], transpose_b) give c [picks, out];
  * rows offsets[e] to offsets[e + 1] of a meet matrix e of b. */

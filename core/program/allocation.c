@@ -5,6 +5,7 @@
 
 lh_status_t allocation_take(allocation_t *r, uint64_t bytes, uint64_t alignment, uint64_t *offset)
 {
+    lh_assert(alignment > 0 && (alignment & (alignment - 1)) == 0);
     uint64_t at, end;
     if (!checked_add(r->bytes, alignment - 1, &at) ||
         !checked_add(at & ~(alignment - 1), bytes, &end))

@@ -35,6 +35,7 @@ typedef struct node {
     uint64_t changed; /* planner_t.clock when `whole` changed last */
 } node_t;
 
+/* Everything of one plan; freed at its end. */
 typedef struct planner {
     node_t *nodes;   /* [2 * leaves]: children of i are 2 i and 2 i + 1, the root is 1 */
     uint32_t leaves; /* a power of two */
@@ -59,6 +60,8 @@ typedef struct slot { /* a node's place in the tree */
 
 /* ---- spans ---- */
 
+/* Room for `count` spans. A failure is kept in the planner, as all that adds spans would have to
+ * hand it on. */
 static bool spans_room(planner_t *p, spans_t *s, size_t count)
 {
     span_t *list = mem_grow(s->list, &s->capacity, count, sizeof(*list));
@@ -92,6 +95,8 @@ static void spans_add(planner_t *p, spans_t *s, span_t added)
     s->count = s->count + 1 - (next - low);
 }
 
+/* The bytes that a placed item takes, rounded up: the next one would begin there at the earliest.
+ */
 static span_t span_of(const planner_t *p, const arena_item_t *item)
 {
     const uint64_t end = item->offset + item->bytes + p->alignment - 1;
@@ -100,11 +105,13 @@ static span_t span_of(const planner_t *p, const arena_item_t *item)
 
 /* ---- the tree ---- */
 
+/* The root spans all of time: leaves * width. */
 static slot_t root(const planner_t *p)
 {
     return (slot_t){1, 0, p->leaves * p->width - 1};
 }
 
+/* A half of a node's time. */
 static slot_t child(const slot_t *s, uint32_t which)
 {
     const uint64_t half = (s->last - s->begin + 1) / 2;
@@ -117,6 +124,7 @@ static bool is_alive(const arena_item_t *item, uint64_t begin, uint64_t last)
     return item->first <= last && item->last >= begin;
 }
 
+/* A leaf keeps items whose time begins or ends inside its own one by one. */
 static void leaf_add(planner_t *p, node_t *n, const arena_item_t *item)
 {
     const arena_item_t **items = mem_grow(n->items, &n->item_capacity, n->item_count + 1u,
@@ -129,7 +137,9 @@ static void leaf_add(planner_t *p, node_t *n, const arena_item_t *item)
     n->items[n->item_count++] = item;
 }
 
-/* Each level of the tree has at most four nodes that an item's time cuts. */
+/* Notes a placed item: in `whole` of the highest nodes whose time it fills, and in `any` of all
+ * nodes that it meets above them. Each level of the tree has at most four nodes that an item's
+ * time cuts. */
 static void tree_add(planner_t *p, const arena_item_t *item)
 {
     p->clock++;
@@ -157,6 +167,7 @@ static void tree_add(planner_t *p, const arena_item_t *item)
 
 /* ---- what is taken while an item lives ---- */
 
+/* Closes a run of spans that were just found; an empty one is none. */
 static void run_end(planner_t *p)
 {
     uint32_t *runs = mem_grow(p->runs, &p->run_capacity, p->run_count + 2u, sizeof(*runs));
@@ -169,6 +180,7 @@ static void run_end(planner_t *p)
     p->runs[++p->run_count] = p->found.count;
 }
 
+/* Adds the spans of a node as a run. */
 static void run_add(planner_t *p, const spans_t *s)
 {
     if (s->count == 0 || !spans_room(p, &p->found, (size_t)p->found.count + s->count)) return;
@@ -236,8 +248,9 @@ static void runs_begin(planner_t *p)
     p->runs[0] = 0;
 }
 
-/* What most items are put beside: those that are made and used within a leaf's time, one behind the
- * other, meet the same longer ones. */
+/* What lives for all of a leaf's time: spans of the nodes from it up to the root. Kept from one
+ * search to the next, and put together anew only if a node on the way has changed: most items are
+ * made and used within a leaf's time, one behind the other, and meet the same longer ones. */
 static void path_find(planner_t *p, uint32_t leaf)
 {
     bool known = p->path_leaf == leaf;
@@ -266,6 +279,8 @@ static void short_find(planner_t *p, const arena_item_t *item)
     leaf_find(p, &p->nodes[leaf], item);
 }
 
+/* For an item that lives over several leaves. A node whose whole time the item fills answers with
+ * what lives at any of it; above those, with what lives for all of it. */
 static void tree_find(planner_t *p, const arena_item_t *item)
 {
     slot_t open[2 * LEVELS];
@@ -292,7 +307,8 @@ static void tree_find(planner_t *p, const arena_item_t *item)
     }
 }
 
-/* The smallest gap with room, the lowest of equal ones; else behind everything. */
+/* The smallest gap with room, the lowest of equal ones; else behind everything. Spans are in order
+ * here. */
 static uint64_t best_gap(const spans_t *taken, uint64_t bytes)
 {
     uint64_t end = 0, best = 0, best_room = UINT64_MAX;
@@ -309,6 +325,7 @@ static uint64_t best_gap(const spans_t *taken, uint64_t bytes)
 
 /* ---- all of it ---- */
 
+/* Equal sizes in the order in which they were given: the same items always get the same plan. */
 static int larger_first(const void *a, const void *b)
 {
     const arena_item_t *x = *(arena_item_t *const *)a, *y = *(arena_item_t *const *)b;
@@ -316,6 +333,9 @@ static int larger_first(const void *a, const void *b)
     return x < y ? -1 : 1;
 }
 
+/* About LEAF_ITEMS items begin in a leaf, and a leaf is a call wide at least: with fewer, larger
+ * leaves each search goes through more items, with more, smaller ones an item is noted in more
+ * nodes. */
 static lh_status_t planner_open(planner_t *p, const arena_item_t *items, uint32_t count,
                                 uint64_t alignment)
 {

@@ -1,4 +1,9 @@
-/* flow.c - calls in order, the values they touch, and the buffers in which values lie. */
+/* flow.c - calls in order, the values they touch, and the buffers in which values lie.
+ *
+ * Two halves: what appends (values, kernels, nodes of a recording, collectives), and what
+ * flow_finish does with the whole: it walks the calls back to find those that somebody needs, then
+ * forward to decide who writes and who adds, then notes each buffer's first and last call, and
+ * hands the buffers to arena_plan. */
 #include <program/flow.h>
 
 #include <stdio.h>
@@ -53,6 +58,7 @@ uint64_t flow_arg_bytes(const lh_arg_t *arg)
     return (last + 1) * lh_dtype_bytes(arg->dtype);
 }
 
+/* Room for one more item. False after a failure, this one or an earlier one. */
 static bool grow(flow_t *f, void **items, size_t *capacity, uint32_t count, size_t size)
 {
     if (f->status != LH_OK) return false;
@@ -119,6 +125,7 @@ uint32_t flow_reshape(flow_t *f, uint32_t value, uint32_t rank, const uint64_t *
     return flow_value(f, &arg, v.buffer, v.offset);
 }
 
+/* A new call with the place in the model that the flow is at. NULL after a failure. */
 static flow_call_t *call_add(flow_t *f)
 {
     void *items = f->calls;
@@ -149,6 +156,7 @@ void flow_fill(flow_t *f, uint32_t value, bool first_only)
     call->first_only = first_only;
 }
 
+/* Copies values to the end of the list that all transfers share; returns where they begin. */
 static uint32_t moved_add(flow_t *f, const uint32_t *values, uint32_t count)
 {
     const uint32_t at = f->moved_count;
@@ -171,6 +179,7 @@ flow_moved_t flow_moved(flow_t *f, const uint32_t *reads, uint32_t read_count,
     return f->status == LH_OK ? m : (flow_moved_t){0};
 }
 
+/* By place, then in the order in which they were given: the sort need not be stable. */
 static int insert_earlier(const void *a, const void *b)
 {
     const flow_insert_t *x = *(const flow_insert_t *const *)a,
@@ -179,7 +188,8 @@ static int insert_earlier(const void *a, const void *b)
     return x < y ? -1 : 1;
 }
 
-/* calls: room for all. */
+/* Copies calls and inserts into `calls`, which has room for all. An insert belongs to the part,
+ * block and row of the call that it stands before, so that profiles and frames count it there. */
 static void calls_weave(flow_t *f, const flow_insert_t *const *sorted, uint32_t count,
                         flow_call_t *calls)
 {
@@ -224,6 +234,7 @@ void flow_weave(flow_t *f, const flow_insert_t *inserts, uint32_t count)
     mem_free(sorted);
 }
 
+/* What no node makes: it comes from outside the recording, through flow_source_t.leaf. */
 static bool is_leaf(uint32_t kind)
 {
     return kind == VALUE_PARAM || kind == VALUE_INPUT || kind == VALUE_CONSTANT ||
@@ -245,6 +256,7 @@ uint32_t flow_mapped(flow_source_t *s, lh_value_t value)
     return 0;
 }
 
+/* A copy of a value in a new buffer. */
 static uint32_t copied(flow_source_t *s, uint32_t from)
 {
     const lh_arg_t arg = s->flow->values[from].arg;
@@ -270,6 +282,9 @@ static uint32_t aliased(flow_source_t *s, const op_t *op, uint32_t *slots, uint3
                               : 0;
 }
 
+/* The value of a node's output: where an earlier gradient lies that it adds onto; where the caller
+ * wants it; in a leaf's memory (a parameter's gradient); in an input's; else in a buffer of its
+ * own. */
 static uint32_t output_of(flow_source_t *s, const graph_node_t *node, uint32_t *slots, uint32_t out)
 {
     const lh_value_t value = node->slots[out];
@@ -286,6 +301,7 @@ static uint32_t output_of(flow_source_t *s, const graph_node_t *node, uint32_t *
     return aliased(s, node->op, slots, out, v);
 }
 
+/* A transfer that a recording states, each allocated alone: calls point to it. */
 static transfer_t *recorded_add(flow_t *f)
 {
     void *items = f->recorded;
@@ -314,7 +330,9 @@ static void recorded_name(const flow_t *f, const op_t *op, char name[TRANSFER_NA
 }
 
 /* A collective works in memory of its own: others may read what it is given, and sums are made in
- * place. It is waited for at once; what could stand between is for a pass to find. */
+ * place. It is waited for at once; what could stand between start and wait is for a pass to find.
+ * The whole form, which states dtype and elements of the transfer, is the input but for an all-
+ * gather, whose output it is. */
 static void collective_node(flow_source_t *s, const graph_node_t *node)
 {
     flow_t *f = s->flow;
@@ -364,6 +382,7 @@ static void collective_node(flow_source_t *s, const graph_node_t *node)
 
 void flow_node(flow_source_t *s, uint32_t index)
 {
+    lh_assert(index > 0 && index < s->recording->node_count);
     const graph_node_t *node = &s->recording->nodes[index];
     const op_t *op = node->op;
     uint32_t slots[OP_SLOTS] = {0}, add = 0;
@@ -385,6 +404,8 @@ void flow_node(flow_source_t *s, uint32_t index)
     if (s->flow->status == LH_OK) s->flow->calls[s->flow->call_count - 1].add = add;
 }
 
+/* Slots of a call lie in [0, slot_end), those that it writes from out_begin on. Transfers have
+ * none. */
 static uint32_t slot_end(const flow_call_t *call)
 {
     switch (call->kind) {
@@ -399,6 +420,9 @@ static uint32_t out_begin(const flow_call_t *call)
     return call->kind == FLOW_KERNEL ? call->op->in_count : 0;
 }
 
+/* A call lives if it writes an allocation or a buffer that a later call needs; then all that it
+ * reads is needed. An optional output that nobody needs is left out of a call that lives, or not.
+ */
 static void call_need(flow_t *f, flow_call_t *call, bool *needed)
 {
     if (call->transfer != NULL) {
@@ -419,6 +443,7 @@ static void call_need(flow_t *f, flow_call_t *call, bool *needed)
         if (call->slots[i] != 0) needed[f->values[call->slots[i]].buffer] = true;
 }
 
+/* One walk back is enough, as a call reads only what calls before it have made. */
 static lh_status_t dead_drop(flow_t *f)
 {
     bool *needed = mem_array(f->buffer_count, sizeof(*needed));
@@ -437,6 +462,9 @@ static lh_status_t dead_drop(flow_t *f)
     return LH_OK;
 }
 
+/* Who writes an accumulating buffer first, in the order of calls, writes; all others add. What
+ * starts over in each micro-batch is written first in each; what is a sum over micro-batches is
+ * added to from the second run on, which is a flag of the later list. */
 static lh_status_t order_decide(flow_t *f)
 {
     for (uint32_t i = 1; i < f->call_count; i++) {
@@ -459,6 +487,7 @@ static lh_status_t order_decide(flow_t *f)
     return LH_OK;
 }
 
+/* A buffer lives from the first call that touches it to the last, both included. */
 static void touch(flow_t *f, uint32_t value, uint32_t call)
 {
     if (value == 0) return;
@@ -467,6 +496,8 @@ static void touch(flow_t *f, uint32_t value, uint32_t call)
     buffer->last = call;
 }
 
+/* A transfer touches what it moves at its start and at its wait, so that nothing else gets that
+ * memory between the two. */
 static void lifetimes_find(flow_t *f)
 {
     for (uint32_t i = 1; i < f->call_count; i++) {
@@ -480,6 +511,8 @@ static void lifetimes_find(flow_t *f)
     }
 }
 
+/* Places of all buffers of one arena. On the way the bytes are summed that live across the turn,
+ * from the way there to the way back: the saved activations. */
 static lh_status_t arena_lay(flow_t *f, uint32_t arena, uint64_t alignment)
 {
     arena_item_t *items = mem_array(f->buffer_count, sizeof(*items));

@@ -1,9 +1,22 @@
 /* program/flow.h - a program before it has memory: calls in order, the values they touch, and the
  * buffers in which values lie.
  *
- * Recordings are instantiated into it, block by block. Buffers either lie in an allocation of their own
- * (parameters, inputs, caches) or live from their first call to their last and are planned into the
- * activation arena. Indices start at 1; 0 is none. The first failure is kept in status. */
+ * Three tables. A value is an argument as a kernel sees it (dtype, shape, strides) at an offset in
+ * a buffer; several values may lie in one buffer: rows of it, the same bytes in another shape, or
+ * what was there before a call and what is there after it. A buffer is a run of bytes that either
+ * lies in an allocation (parameters, inputs, caches), or lives from the first call that touches it
+ * to the last and is given a place in an arena for that time. A call is a kernel, a fill with
+ * zeros, the start of a transfer or the wait for it.
+ *
+ * Recordings are instantiated into it, block by block: each block of a model appends the same
+ * nodes with values of its own. Then core/parallel weaves transfers in, and flow_finish decides
+ * what is left to decide. Lists of calls are made of it once and run every step, so all that a
+ * step branches on is stated here as a property of a call (first_only, later_only, last_only,
+ * add_later).
+ *
+ * Indices start at 1; 0 is none. The first failure is kept in status, later calls do nothing and
+ * return 0, so that whoever writes a flow checks once. One thread writes it; it is not changed
+ * after flow_finish. */
 #ifndef PROGRAM_FLOW_H
 #define PROGRAM_FLOW_H
 
@@ -11,9 +24,14 @@
 #include <program/allocation.h>
 #include <program/transfer.h>
 
-/* Where buffers without an allocation of their own are planned to. */
+/* Where buffers without an allocation of their own are planned to: activations; whole forms of
+ * values that are cut over ranks, gathered for a block instance; whole gradients on their way to
+ * their owners. */
 enum { ARENA_ACTIVATIONS, ARENA_GATHERED, ARENA_BUCKETS, ARENAS };
 
+/* A run of bytes. `accumulates` and `each_micro` decide at flow_finish which call that writes it
+ * must add to what is there (LH_ARG_ADD): gradients and losses are sums over micro-batches, made
+ * in place. */
 typedef struct flow_buffer {
     const allocation_t *allocation; /* NULL: an activation */
     uint32_t arena;                 /* ARENA_*, without an allocation */
@@ -26,12 +44,14 @@ typedef struct flow_buffer {
     bool written;
 } flow_buffer_t;
 
+/* What a call sees of a buffer. Several values of one buffer may overlap. */
 typedef struct flow_value {
     lh_arg_t arg;
     uint32_t buffer;
     uint64_t offset; /* bytes inside the buffer */
 } flow_value_t;
 
+/* Kinds of calls. A start and a wait name the same transfer and the same values. */
 enum { FLOW_KERNEL = 1, FLOW_FILL = 2, FLOW_COLLECTIVE = 3, FLOW_WAIT = 4 };
 
 /* Values of a call that starts a transfer or waits for it, in flow_t.moved. From the start to the
@@ -40,6 +60,9 @@ typedef struct flow_moved {
     uint32_t reads, read_count, writes, write_count;
 } flow_moved_t;
 
+/* What is left out when: first_only and later_only decide which of a program's two lists the call
+ * is in; a last_only call is in both, and is passed over when the list runs, but in the last run
+ * of a step. */
 typedef struct flow_call {
     uint32_t kind; /* FLOW_* */
     const op_t *op;
@@ -58,6 +81,7 @@ typedef struct flow_call {
     bool live;
 } flow_call_t;
 
+/* A table has room for more than it holds; count is 1 more than there are, as index 0 is none. */
 typedef struct flow {
     flow_buffer_t *buffers;
     flow_value_t *values;
@@ -67,6 +91,8 @@ typedef struct flow {
     uint32_t buffer_count, value_count, call_count; /* 1 more than there are */
     uint32_t moved_count, recorded_count;
     size_t buffer_capacity, value_capacity, call_capacity, moved_capacity, recorded_capacity;
+    /* What is being written: set by the writer, given to each call from there on. part is
+     * LH_PART_*, block its number, row that of the schedule in its round. */
     uint32_t part, block, row; /* given to calls from here on */
     bool backward;
     uint32_t turn; /* call at which saved activations are counted: the head's first chunk */
@@ -74,6 +100,8 @@ typedef struct flow {
     lh_status_t status;
 } flow_t;
 
+/* A flow without calls. Freed by flow_free, with the transfers that recordings stated; NULL does
+ * nothing. */
 lh_status_t flow_new(flow_t **out) LH_MUST_CHECK;
 void flow_free(flow_t *f);
 
@@ -82,7 +110,10 @@ lh_arg_t flow_arg(lh_dtype_t dtype, uint32_t rank, const uint64_t *shape);
 /* Bytes from the first element to the end of the last. */
 uint64_t flow_arg_bytes(const lh_arg_t *arg);
 
+/* A buffer at `offset` of an allocation, or (NULL) one that is planned into the activation arena.
+ * Two buffers at one place are two to flow_finish, so who names a place twice keeps the buffer. */
 uint32_t flow_buffer(flow_t *f, const allocation_t *allocation, uint64_t offset, uint64_t bytes);
+/* A value at `offset` bytes inside a buffer. */
 uint32_t flow_value(flow_t *f, const lh_arg_t *arg, uint32_t buffer, uint64_t offset);
 /* A buffer of its own in the activation arena, or in another. */
 uint32_t flow_activation(flow_t *f, const lh_arg_t *arg);
@@ -96,7 +127,7 @@ uint32_t flow_reshape(flow_t *f, uint32_t value, uint32_t rank, const uint64_t *
 void flow_kernel(flow_t *f, const op_t *op, const void *attributes, const uint32_t *slots);
 void flow_fill(flow_t *f, uint32_t value, bool first_only);
 
-/* Copies lists of values, for calls of transfers. */
+/* Copies lists of values, for calls of transfers: what it reads, and what it writes. */
 flow_moved_t flow_moved(flow_t *f, const uint32_t *reads, uint32_t read_count,
                         const uint32_t *writes, uint32_t write_count);
 
@@ -109,7 +140,7 @@ typedef struct flow_insert {
 /* Puts all of them in their places; calls are renumbered. Before flow_finish. */
 void flow_weave(flow_t *f, const flow_insert_t *inserts, uint32_t count);
 
-/* A recording on its way into a flow. */
+/* A recording on its way into a flow: one block instance. */
 typedef struct flow_source {
     flow_t *flow;
     const recording_t *recording;
@@ -127,7 +158,9 @@ void flow_node(flow_source_t *s, uint32_t node);
 uint32_t flow_mapped(flow_source_t *s, lh_value_t value);
 
 /* Drops calls whose results nobody needs, leaves out optional results nobody reads, decides who
- * writes and who adds, plans the activations. Calls are renumbered. */
+ * writes and who adds, finds how long each buffer lives and plans the arenas. Calls are
+ * renumbered; values and buffers keep their numbers. alignment is the device's, in bytes.
+ * LH_UNSUPPORTED where an op can't add onto a gradient that several calls make. */
 lh_status_t flow_finish(flow_t *f, uint64_t alignment) LH_MUST_CHECK;
 
 #endif

@@ -1,7 +1,12 @@
 /* schedule.c - makes tables of rows, and checks that they can be run.
  *
  * A table may be in any order that data allows, with one rule more: a program of a chunk takes the
- * micro-batches in order. So gradients are sums in the order of micro-batches, whatever the table. */
+ * micro-batches in order. So gradients are sums in the order of micro-batches, whatever the table,
+ * and have the same bits.
+ *
+ * The check is one walk over the rows with a few counters for each chunk: which micro-batch is
+ * next in each direction, and who holds which frame. Every table goes through it, the generated
+ * ones too. Sentences name the line of the file, what was found and what was expected. */
 #include <program/schedule.h>
 
 #include <ctype.h>
@@ -21,7 +26,8 @@ const char *const schedule_programs[SCHEDULE_PROGRAMS] = {
 
 /* ---- the check ---- */
 
-typedef struct chunk_state { /* micro-batches that are through: the next one of each program */
+/* How far a chunk is: of each program the micro-batch that is next, all before it being through. */
+typedef struct chunk_state {
     uint32_t forward, input, weights;
     uint32_t frames; /* numbers seen, from 0 on */
 } chunk_state_t;
@@ -47,6 +53,7 @@ static const char *row_text(const schedule_t *s, const schedule_row_t *row, char
     return out;
 }
 
+/* A program of a chunk takes micro-batch `next` now, and no other. */
 static lh_status_t order_check(const checker_t *c, const schedule_row_t *row, uint32_t next)
 {
     char text[256];
@@ -69,6 +76,9 @@ static lh_status_t after_check(const checker_t *c, const schedule_row_t *row, bo
                 row_text(c->s, row, text), schedule_programs[program], chunk);
 }
 
+/* A forward row takes a free frame. Numbers are used from 0 on without gaps, so that the largest
+ * says how many micro-batches are under way at once. A row that only goes forward leaves nothing
+ * and holds no frame. */
 static lh_status_t frame_take(checker_t *c, const schedule_row_t *row)
 {
     char text[256];
@@ -91,6 +101,7 @@ static lh_status_t frame_take(checker_t *c, const schedule_row_t *row)
     return LH_OK;
 }
 
+/* A row on the way back has the frame that its forward row took; the last of them gives it back. */
 static lh_status_t frame_match(checker_t *c, const schedule_row_t *row, bool give_back)
 {
     char text[256];
@@ -103,6 +114,7 @@ static lh_status_t frame_match(checker_t *c, const schedule_row_t *row, bool giv
     return LH_OK;
 }
 
+/* The micro-batch has been through the chunk before. */
 static lh_status_t forward_check(checker_t *c, const schedule_row_t *row)
 {
     chunk_state_t *chunk = &c->chunks[row->chunk];
@@ -115,6 +127,8 @@ static lh_status_t forward_check(checker_t *c, const schedule_row_t *row)
     return status;
 }
 
+/* The way back of a chunk needs its own way there and the gradient from the chunk behind it.
+ * `backward` is both halves at once; the weights' half may come any time after the input's. */
 static lh_status_t backward_check(checker_t *c, const schedule_row_t *row)
 {
     chunk_state_t *chunk = &c->chunks[row->chunk];
@@ -136,6 +150,7 @@ static lh_status_t backward_check(checker_t *c, const schedule_row_t *row)
     return status;
 }
 
+/* All micro-batches went through all chunks, there and back. */
 static lh_status_t end_check(const checker_t *c)
 {
     const schedule_t *s = c->s;
@@ -202,6 +217,8 @@ static lh_status_t schedule_check(schedule_t *s)
 
 /* ---- rounds ---- */
 
+/* Whether the table is its first `rows` rows over and over, each time for the next micro-batches.
+ */
 static bool repeats(const schedule_t *s, uint32_t rows, uint32_t micro_batches)
 {
     for (uint32_t i = 0; i < s->count; i++) {
@@ -214,6 +231,8 @@ static bool repeats(const schedule_t *s, uint32_t rows, uint32_t micro_batches)
     return true;
 }
 
+/* The shortest round: what a program is written for, and run once for each `each` micro-batches. A
+ * table that does not repeat itself is one round. */
 static void rounds_find(schedule_t *s)
 {
     for (uint32_t each = 1; each <= s->micro_batches; each++) {
@@ -230,6 +249,7 @@ static void rounds_find(schedule_t *s)
 
 /* ---- generated tables ---- */
 
+/* An empty table with room for so many rows. */
 static lh_status_t schedule_new(const char *name, uint64_t rows, schedule_t **out)
 {
     if (rows > SCHEDULE_ROWS)
@@ -257,6 +277,7 @@ void schedule_free(schedule_t *s)
     mem_free(s);
 }
 
+/* Checks a table and finds its rounds; frees it where it is refused. */
 static lh_status_t schedule_finish(schedule_t *s, schedule_t **out)
 {
     const lh_status_t status = schedule_check(s);
@@ -273,6 +294,7 @@ static lh_status_t schedule_finish(schedule_t *s, schedule_t **out)
 static void row_add(schedule_t *s, uint32_t program, uint32_t chunk, uint32_t micro_batch,
                     uint32_t frame)
 {
+    lh_assert(s->rows != NULL && program < SCHEDULE_PROGRAMS);
     s->rows[s->count++] = (schedule_row_t){program, chunk, micro_batch, frame, 0};
 }
 
@@ -353,6 +375,7 @@ static int shown(found_t f)
     return f.length < FOUND ? (int)f.length : FOUND;
 }
 
+/* A whole number below `limit`, in digits only. */
 static bool number_of(found_t f, uint32_t limit, uint32_t *out)
 {
     uint64_t value = 0;
@@ -375,6 +398,7 @@ static bool program_of(found_t f, uint32_t *out)
     return false;
 }
 
+/* Four fields with blanks around them; more or fewer are refused after the first that is wrong. */
 static lh_status_t row_parse(const char *name, uint32_t line, found_t text, schedule_row_t *out)
 {
     uint32_t values[FIELDS], count = 0;

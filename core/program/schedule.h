@@ -21,12 +21,14 @@ enum {
 };
 extern const char *const schedule_programs[SCHEDULE_PROGRAMS]; /* "backward_input" */
 
+/* A row: what is done, to which part of the model, for which micro-batch, with which frame. */
 typedef struct schedule_row {
     uint32_t program, chunk, micro_batch, frame; /* frame: which of the chunk's */
     uint32_t line;                               /* of the file; 0: it was generated */
 } schedule_row_t;
 
 typedef struct schedule schedule_t;
+/* A checked table; owned by who made it, read only while programs are written. */
 struct schedule {
     char *name; /* for sentences: the file, or "depth-first" */
     schedule_row_t *rows;

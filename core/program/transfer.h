@@ -18,7 +18,9 @@ typedef struct transfer transfer_t;
 
 enum { TRANSFER_NAME = 40 };
 
-/* The same on all ranks of its group, but for the memory in which its values lie. */
+/* The same on all ranks of its group, but for the memory in which its values lie. Owned by the
+ * exchange, or by the flow until the exchange takes it over; it lives as long as the programs
+ * whose calls name it. */
 struct transfer {
     char name[TRANSFER_NAME]; /* "gradients 3" */
     uint32_t number;          /* among those of the exchange */
@@ -36,7 +38,10 @@ static inline uint64_t transfer_bytes(const transfer_t *t)
     return t->elements * lh_dtype_bytes(t->dtype);
 }
 
-/* Of a transfer that a device's queue has not come to yet when it is started. */
+/* What a device's queue and a transfer tell each other, where the queue has not come to the transfer
+ * when it is started: the transfer asks whether it may read, and says when it has written. Both
+ * functions may be called by the progress thread of core/comm beside the control thread, so they
+ * must not wait for anything. */
 typedef struct transfer_gate {
     /* LH_AGAIN: what it reads is not made yet. Asked again and again, by any thread. */
     lh_status_t (*past)(void *context);
@@ -45,7 +50,10 @@ typedef struct transfer_gate {
     void *context; /* stays until the transfer is waited for */
 } transfer_gate_t;
 
-struct exchange { /* exchange_t */
+/* What the engine needs of core/parallel, which it does not see: a table of functions, set before
+ * the first program is written, and called by the control thread: arrange, then bind, then start and
+ * wait in steps. Without a device only arrange is called. */
+struct exchange {
     /* All programs are written and none is planned: puts transfers into their flows, and takes over
      * those that recordings stated. */
     lh_status_t (*arrange)(exchange_t *x);
