@@ -1,4 +1,7 @@
-/* draw.c - writes a recording as dot text and has Graphviz draw it. */
+/* draw.c - writes a recording as dot text and has Graphviz draw it.
+ *
+ * Ops are rounded boxes, blue on the way there and orange on the way back; what comes from outside
+ * a recording has shapes of its own. Values are edges with their dtype and shape. */
 #include <graph/draw.h>
 
 #include <errno.h>
@@ -13,6 +16,7 @@
 
 extern char **environ;
 
+/* "BF16 [4096 x 512]", with the sign for times. */
 static void write_shape(text_t *out, const lh_arg_t *arg)
 {
     text_printf(out, "%s [", lh_dtype_name(arg->dtype));
@@ -63,6 +67,7 @@ static void write_attribute(text_t *out, const lh_option_t *option, const void *
     }
 }
 
+/* An op with those attributes that are not zero. */
 static void write_node(text_t *out, const recording_t *r, uint32_t n)
 {
     const graph_node_t *node = &r->nodes[n];
@@ -105,6 +110,7 @@ static void write_source(text_t *out, const recording_t *r, lh_value_t v)
     text_printf(out, "\", %s];\n", look);
 }
 
+/* From who makes a value to a node that reads it. */
 static void write_edge(text_t *out, const recording_t *r, uint32_t n, uint32_t slot)
 {
     const graph_node_t *node = &r->nodes[n];
@@ -148,11 +154,13 @@ static void write_ends(text_t *out, const recording_t *r, bool backward)
     text_append(out, "\"];\n");
 }
 
+/* Nodes of the way back are drawn only where it was asked for. */
 static bool is_drawn(const recording_t *r, uint32_t n, bool backward)
 {
     return backward || !r->nodes[n].backward;
 }
 
+/* A source that only nodes read which are not drawn is left out. */
 static bool feeds_something(const recording_t *r, lh_value_t v, bool backward)
 {
     for (uint32_t n = 1; n < r->node_count; n++)
@@ -185,6 +193,7 @@ void draw_dot(const recording_t *r, const draw_how_t *how, text_t *out)
     text_append(out, "}\n");
 }
 
+/* Waits for dot to end. Its messages go where ours go. */
 static lh_status_t run_dot(const char *from, const char *path)
 {
     char *const arguments[] = {"dot", "-Tsvg", "-o", (char *)path, (char *)from, NULL};
@@ -207,6 +216,7 @@ static lh_status_t run_dot(const char *from, const char *path)
     return fail(LH_INVALID, "dot could not draw %s (status %d)", path, ended);
 }
 
+/* The dot text lies beside the picture for as long as dot runs. */
 lh_status_t draw_svg(const char *dot, const char *path)
 {
     text_t from = {0};

@@ -1,4 +1,7 @@
-/* graph/draw.h - a recording as a picture, by way of Graphviz. */
+/* graph/draw.h - a recording as a picture, by way of Graphviz.
+ *
+ * For reading what a model records and what passes make of it: `longhaul plan` draws a block on
+ * request. Nothing of a run depends on it. */
 #ifndef GRAPH_DRAW_H
 #define GRAPH_DRAW_H
 

@@ -9,6 +9,7 @@
 #include <graph/op_table.h>
 #include <graph/recording.h>
 
+/* A pattern found in a recording: which node each call is, and which value each word stands for. */
 typedef struct match {
     const op_pattern_t *pattern;
     uint32_t node[LH_FUSES];         /* of each call */
@@ -48,6 +49,8 @@ static uint32_t maker(const recording_t *r, const match_t *m, uint32_t call)
     return 0;
 }
 
+/* Binds the last call to node `last`, then each call before it to the node that makes what a later
+ * one takes. Words bound on the way decide: there is nothing to try twice. */
 static bool matches(const recording_t *r, const op_pattern_t *pattern, uint32_t last, match_t *m)
 {
     *m = (match_t){.pattern = pattern};
@@ -60,6 +63,7 @@ static bool matches(const recording_t *r, const op_pattern_t *pattern, uint32_t 
     return true;
 }
 
+/* Whether a node is one of the matched ones. */
 static bool in_match(const match_t *m, uint32_t node)
 {
     for (uint32_t c = 0; c < m->pattern->call_count; c++)
@@ -67,6 +71,7 @@ static bool in_match(const match_t *m, uint32_t node)
     return false;
 }
 
+/* By another node, as the part's output or as a loss: then the value may not go. */
 static bool used_outside(const recording_t *r, const match_t *m, lh_value_t v)
 {
     if (r->output == v) return true;

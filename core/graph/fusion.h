@@ -1,5 +1,8 @@
 /* graph/fusion.h - joins ops of a forward recording into fused ones where the device has a kernel.
- */
+ *
+ * What a model records stays free of devices: it writes an activation and a product, and each
+ * device that has a kernel for both gets one call. The gradient of a fused op is stated by its row
+ * like any other. */
 #ifndef GRAPH_FUSION_H
 #define GRAPH_FUSION_H
 

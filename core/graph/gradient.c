@@ -9,6 +9,7 @@
 #include <base/memory.h>
 #include <graph/recording.h>
 
+/* The walk. Arrays are by value of the forward pass; what the way back adds has larger ids. */
 typedef struct reverse {
     recording_t *r;
     uint32_t node_end;      /* nodes [1, node_end) are the forward pass               */
@@ -20,11 +21,15 @@ typedef struct reverse {
     uint32_t into_count;
 } reverse_t;
 
+/* Token ids and other integers have no gradient, and nothing flows through them. */
 static bool is_float(lh_dtype_t d)
 {
     return d == LH_DTYPE_F32 || d == LH_DTYPE_BF16 || d == LH_DTYPE_F16 || d == LH_DTYPE_F64;
 }
 
+/* Marks from which values a wanted parameter, or the input, can be reached: others need no
+ * gradient, and ops behind frozen parameters record none. One walk forward, as nodes are in order.
+ */
 static void mark_needed(reverse_t *p, lh_value_t input, bool (*wanted)(void *, const char *),
                         void *context)
 {
@@ -45,6 +50,7 @@ static void mark_needed(reverse_t *p, lh_value_t input, bool (*wanted)(void *, c
     p->needed[0] = false;
 }
 
+/* Whether any node reads a value, or adds onto its memory. */
 static bool is_read(const recording_t *r, lh_value_t v)
 {
     for (uint32_t n = 1; n < r->node_count; n++) {
@@ -89,6 +95,7 @@ static bool can_be_added_to(const reverse_t *p, lh_value_t v)
     return holders == 1;
 }
 
+/* The node writes v by adding onto the memory of `onto`: LH_ARG_ADD for its kernel. */
 static void set_adds_to(recording_t *r, lh_value_t v, lh_value_t onto)
 {
     lh_assert(v > 0 && v < r->value_count && onto < r->value_count);
@@ -101,6 +108,10 @@ static lh_value_t record(recording_t *r, const char *op, lh_value_t a, lh_value_
     return r->graph.api->op(&r->graph, op, NULL, in, b == 0 ? 1 : 2, NULL);
 }
 
+/* One more contribution to the gradient of a value that is no parameter. In this order of
+ * preference: it is the first; the node that makes it adds onto the sum so far; an `add` is
+ * recorded. The order of contributions is that of the walk back, so sums have the same bits each
+ * time. */
 static void contribute(reverse_t *p, lh_value_t v, lh_value_t c)
 {
     lh_assert(v > 0 && v < p->value_end);
@@ -137,6 +148,7 @@ static void contribute_param(reverse_t *p, lh_value_t v, lh_value_t c)
     p->gradient[v] = c;
 }
 
+/* A gradient has the shape of its value; its dtype may be wider. */
 static bool same_shape(const lh_arg_t *a, const lh_arg_t *b)
 {
     return a->rank == b->rank && memcmp(a->shape, b->shape, a->rank * sizeof(a->shape[0])) == 0;
@@ -163,6 +175,9 @@ static lh_status_t take(reverse_t *p, const graph_node_t *node, uint32_t slot, b
     return recording_status(r);
 }
 
+/* Records the gradient of one node, where something arrives from behind it and something before it
+ * wants it. An op may answer "none" for an input only where some output that is not optional got no
+ * gradient, and no optional one got any. */
 static lh_status_t walk_node(reverse_t *p, uint32_t index)
 {
     lh_assert(index > 0 && index < p->node_end);
@@ -201,6 +216,8 @@ static lh_status_t walk_node(reverse_t *p, uint32_t index)
     return status;
 }
 
+/* Where the way back begins: with the gradient from above for the part's output, and with 1 for
+ * each loss of the model's own. */
 static lh_status_t plant_seeds(reverse_t *p, lh_value_t seed)
 {
     recording_t *r = p->r;
@@ -216,6 +233,8 @@ static lh_status_t plant_seeds(reverse_t *p, lh_value_t seed)
     return recording_status(r);
 }
 
+/* Nodes of the forward pass, the last first. What is recorded meanwhile is marked as the way back.
+ */
 static lh_status_t walk(reverse_t *p, lh_value_t seed)
 {
     p->r->backward = true;

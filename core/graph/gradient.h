@@ -1,4 +1,10 @@
-/* graph/gradient.h - the reverse pass: walks a recording's nodes back and records each op's gradient. */
+/* graph/gradient.h - the reverse pass: walks a recording's nodes back and records each op's
+ * gradient.
+ *
+ * Gradients are recordings like models: each op's row has a function that records the ops of its
+ * gradient, so a plugin's op is differentiated like the core's, and what the way back needs of the
+ * way there is what its nodes read. The alternative, a tape that is kept at run time, would be
+ * made anew in every step. */
 #ifndef GRAPH_GRADIENT_H
 #define GRAPH_GRADIENT_H
 

@@ -1,4 +1,9 @@
-/* op_table.c - rows by name: the core's groups, then those of plugins, each checked once. */
+/* op_table.c - rows by name: the core's groups, then those of plugins, each checked once.
+ *
+ * First the two texts of a row, its slots and the patterns of what it fuses; then the table. A
+ * plugin's rows come from a shared object that may be older or newer than this core, so each is
+ * imported into a row of the size known here before anything of it is read. All refusals name the
+ * op and say what was expected. */
 #include <graph/op_table.h>
 
 #include <stdio.h>
@@ -19,6 +24,7 @@ struct op_table {
     uint32_t bucket_count; /* a power of two, at least twice count */
 };
 
+/* The order in which the core's ops are listed; fused ones are tried from the end. */
 static const op_rows_t *const core_rows[] = {
     &ops_linear,  &ops_embed, &ops_norm,   &ops_route, &ops_attention,
     &ops_element, &ops_loss,  &ops_update, &ops_cache, &ops_collective,
@@ -26,7 +32,7 @@ static const op_rows_t *const core_rows[] = {
 
 /* ---- slots ---- */
 
-/* Parses the slot text of an op: inputs, "->", outputs; "?" optional, "+" adds. */
+/* A slot's name: lower-case letters, digits and _, not too long for op_t.slot_name. */
 static bool is_name(const char *text, size_t length)
 {
     if (length == 0 || length >= sizeof(((op_t *)0)->slot_name[0])) return false;
@@ -46,6 +52,8 @@ static uint32_t slots_find(const op_t *op, uint32_t first, uint32_t end, const c
     return end;
 }
 
+/* One word of the text: a name and its marks, "?" for optional, "+" for one that can be added to.
+ * An output with the name of an input lies in that input's memory. */
 static lh_status_t add_slot(op_t *op, const char *word, size_t length, bool output)
 {
     const int shown = (int)length;
@@ -81,6 +89,7 @@ static lh_status_t add_slot(op_t *op, const char *word, size_t length, bool outp
     return LH_OK;
 }
 
+/* Fills in slot names, counts, marks and aliases from op->row.slots, "x w? -> y+ rstd". */
 static lh_status_t op_slots_parse(op_t *op)
 {
     const char *at = op->row.slots;
@@ -106,6 +115,7 @@ static lh_status_t op_slots_parse(op_t *op)
 
 enum { WORD_BYTES = 64, WAYS = 8 };
 
+/* The text of `fuses` on its way into patterns. Words are known within a way only. */
 typedef struct pattern_reader {
     const char *at;
     op_t *fused;
@@ -115,6 +125,7 @@ typedef struct pattern_reader {
     bool made[PATTERN_WORDS]; /* by a call so far */
 } pattern_reader_t;
 
+/* The sentence of a refusal, with the whole text. */
 static lh_status_t refuse(const pattern_reader_t *p, const char *what, const char *name)
 {
     return fail(LH_INVALID, "op %s fuses '%s': %s%s%s", p->fused->row.name, p->fused->row.fuses,
@@ -139,6 +150,7 @@ static bool ends_call(const char *word)
     return word[0] == ';' || word[0] == '|' || word[0] == '\0';
 }
 
+/* Among the rows at hand: patterns are read while the table is made, before it can be asked. */
 static const op_t *op_named(const pattern_reader_t *p, const char *name)
 {
     for (uint32_t i = 0; i < p->op_count; i++)
@@ -177,6 +189,7 @@ static lh_status_t input_take(pattern_reader_t *p, op_pattern_t *pattern, const 
     return refuse(p, "no call before gives", word);
 }
 
+/* A word in an output slot: a value that no call gave before, or _, which nobody uses. */
 static lh_status_t output_take(pattern_reader_t *p, op_pattern_t *pattern, const char *word,
                                uint8_t *out)
 {
@@ -190,7 +203,7 @@ static lh_status_t output_take(pattern_reader_t *p, op_pattern_t *pattern, const
     return LH_OK;
 }
 
-/* "op a b -> x y", up to and with what ends it. */
+/* Reads "op a b -> x y", up to and with what ends it; inputs that are not named are left out. */
 static lh_status_t call_read(pattern_reader_t *p, op_pattern_t *pattern, char word[WORD_BYTES])
 {
     lh_status_t status = next(p, word);
@@ -249,6 +262,7 @@ static lh_status_t way_check(const pattern_reader_t *p, const op_pattern_t *patt
     return LH_OK;
 }
 
+/* Calls are separated by ; and ways by |. */
 static lh_status_t ways_read(pattern_reader_t *p, op_pattern_t ways[WAYS], uint32_t *count)
 {
     char word[WORD_BYTES];
@@ -266,6 +280,8 @@ static lh_status_t ways_read(pattern_reader_t *p, op_pattern_t ways[WAYS], uint3
     return LH_OK;
 }
 
+/* Fills in op->patterns (mem_free) from op->row.fuses; the ops that it names are among ops[count].
+ * Refused with a sentence: what does not parse or can't be matched, from the last call back. */
 static lh_status_t op_patterns_parse(op_t *op, op_t *const *ops, uint32_t count)
 {
     if (op->row.fuses == NULL) return LH_OK;
@@ -285,6 +301,8 @@ static lh_status_t op_patterns_parse(op_t *op, op_t *const *ops, uint32_t count)
 
 /* ---- the table ---- */
 
+/* The bucket that holds the op of that name, or the empty one where it would go (linear probing).
+ */
 static uint32_t bucket_of(const op_table_t *t, const char *name)
 {
     uint32_t at = (uint32_t)digest_xxh3(name, strlen(name)) & (t->bucket_count - 1);
@@ -293,6 +311,7 @@ static uint32_t bucket_of(const op_table_t *t, const char *name)
     return at;
 }
 
+/* Room for one more op; the buckets are made anew at twice the size when they are half full. */
 static lh_status_t make_room(op_table_t *t)
 {
     op_t **ops = mem_grow(t->ops, &t->capacity, (size_t)t->count + 1, sizeof(op_t *));
@@ -311,6 +330,7 @@ static lh_status_t make_room(op_table_t *t)
     return LH_OK;
 }
 
+/* The core's names have no dot and a plugin's have one, so neither can take the other's. */
 static lh_status_t check_name(const char *name, bool core)
 {
     const size_t length = strlen(name);
@@ -323,7 +343,8 @@ static lh_status_t check_name(const char *name, bool core)
     return LH_OK;
 }
 
-/* Attributes are compared and copied by their bytes, so none may be a pointer. */
+/* Attributes are compared and copied by their bytes, so none may be a pointer. The struct begins
+ * with its size, which is why it has four bytes at least. */
 static lh_status_t check_attributes(const lh_op_t *row)
 {
     if (row->attributes_bytes == 0 && row->attribute_count == 0) return LH_OK;
@@ -345,6 +366,7 @@ static lh_status_t check_attributes(const lh_op_t *row)
     return LH_OK;
 }
 
+/* What a row must have, and that its name is free. */
 static lh_status_t check_row(const op_table_t *t, const lh_op_t *row, bool core)
 {
     if (row->name == NULL || row->slots == NULL || row->shape == NULL)
@@ -362,6 +384,7 @@ static lh_status_t check_row(const op_table_t *t, const lh_op_t *row, bool core)
     return check_attributes(row);
 }
 
+/* plugin NULL: a row of the core's. */
 static lh_status_t add_row(op_table_t *t, const lh_op_t *row, const char *plugin)
 {
     lh_status_t status = check_row(t, row, plugin == NULL);
@@ -393,6 +416,7 @@ static lh_status_t patterns_read(op_table_t *t, uint32_t first)
     return LH_OK;
 }
 
+/* The rows are imported one by one; patterns are read when all of them are there. */
 lh_status_t op_table_add(op_table_t *t, const lh_op_t *rows, uint32_t row_size, uint32_t count,
                          const char *plugin)
 {

@@ -1,4 +1,10 @@
-/* graph/op_table.h - every op that can be recorded: the core's rows and those of loaded plugins. */
+/* graph/op_table.h - every op that can be recorded: the core's rows and those of loaded plugins.
+ *
+ * A row (lh_op_t) states its slots and the recordings that it may take the place of as text, so
+ * that a plugin writes one line and no tables. The texts are parsed once, when the row is added:
+ * what is wrong with a row is said when its plugin is loaded, and everybody after that reads
+ * numbers. The table is made before the first model is recorded and not changed later; reading it
+ * takes no lock. */
 #ifndef GRAPH_OP_TABLE_H
 #define GRAPH_OP_TABLE_H
 
@@ -11,8 +17,11 @@ typedef struct op op_t;
 
 enum { OP_SLOTS = LH_MAX_SLOTS };
 
+/* A pattern: lh_op_t.fuses read into calls whose slots are numbered words. core/graph/fusion.c
+ * looks for its calls in a recording. */
 enum { PATTERN_WORDS = 24, PATTERN_NONE = 0xff };
 
+/* One call of a pattern, "op a b -> x y". */
 typedef struct pattern_call {
     const op_t *op;
     /* By slot of that op, the word that names its value. PATTERN_NONE: an input that is left out, an
@@ -20,7 +29,8 @@ typedef struct pattern_call {
     uint8_t word[OP_SLOTS];
 } pattern_call_t;
 
-/* One way. Words are numbered in the order in which they first stand in the text. */
+/* One way to record what a fused op does. Words are numbered in the order in which they first
+ * stand in the text. */
 typedef struct op_pattern {
     pattern_call_t calls[LH_FUSES];
     uint32_t call_count, word_count;
@@ -44,7 +54,7 @@ struct op {
         collective; /* COLLECTIVE_* of transfer.h: no kernel does it, but a transfer; 0: none */
 };
 
-/* A table that holds the core's ops. */
+/* A table that holds the core's ops. Freed once no recording is left: nodes point to its rows. */
 lh_status_t op_table_new(op_table_t **out) LH_MUST_CHECK;
 void op_table_free(op_table_t *t);
 
@@ -54,9 +64,11 @@ void op_table_free(op_table_t *t);
 lh_status_t op_table_add(op_table_t *t, const lh_op_t *rows, uint32_t row_size, uint32_t count,
                          const char *plugin) LH_MUST_CHECK;
 
-const op_t *op_table_find(const op_table_t *t, const char *name); /* NULL: there is none */
+/* The op of that name; NULL: there is none. One hash and, as a rule, one comparison. */
+const op_t *op_table_find(const op_table_t *t, const char *name);
+/* Ops in the order in which they were added: the core's, then each plugin's. */
 uint32_t op_table_count(const op_table_t *t);
-const op_t *op_table_at(const op_table_t *t, uint32_t index); /* in the order they were added */
+const op_t *op_table_at(const op_table_t *t, uint32_t index);
 
 /* Index of the slot with that name, from 0: inputs before outputs; OP_SLOTS if there is none. */
 uint32_t op_slot(const op_t *op, const char *name);

@@ -1,4 +1,8 @@
-/* parameters.c - the logical parameters of a model, and their values before the first step. */
+/* parameters.c - the logical parameters of a model, and their values before the first step.
+ *
+ * The table comes from a plugin, so each row is imported and checked, and refusals name the
+ * parameter. A row with classes stands only in blocks of those classes: models whose blocks differ
+ * (every other one with experts, say) list the rows of all kinds once. */
 #include <graph/parameters.h>
 
 #include <math.h>
@@ -13,8 +17,10 @@
 #include <base/text.h>
 #include <plugin/import.h>
 
+/* Bounds that no model reaches, against a table that is not one. */
 enum { MAX_ROWS = 4096, MAX_BLOCKS = 65536, CLASSES = 64 };
 
+/* What a row must say. */
 static lh_status_t row_check(const lh_param_t *row)
 {
     if (row->name == NULL || row->name[0] == '\0')
@@ -29,6 +35,7 @@ static lh_status_t row_check(const lh_param_t *row)
     return LH_OK;
 }
 
+/* Copies the rows, as a plugin's may be shorter or longer than those known here. */
 static lh_status_t rows_import(parameters_t *p, const lh_model_info_t *info)
 {
     if (info->param_count == 0 || info->param_count > MAX_ROWS)
@@ -49,6 +56,7 @@ static lh_status_t rows_import(parameters_t *p, const lh_model_info_t *info)
     return LH_OK;
 }
 
+/* Whether a part has the row's parameter: rows name a part, and of blocks which classes. */
 static bool row_is_in(const parameters_t *p, const lh_param_t *row, uint32_t part, uint32_t block)
 {
     lh_assert(part != LH_PART_BLOCK || block < p->blocks);
@@ -57,6 +65,7 @@ static bool row_is_in(const parameters_t *p, const lh_param_t *row, uint32_t par
     return (row->classes >> p->block_classes[block] & 1u) != 0;
 }
 
+/* "blocks.7.attn.wq"; embed and head have the row's name. NULL: memory is short. */
 static char *logical_name(const lh_param_t *row, uint32_t block)
 {
     text_t name = {0};
@@ -67,6 +76,8 @@ static char *logical_name(const lh_param_t *row, uint32_t block)
     return NULL;
 }
 
+/* Appends a parameter. Its shape ends at the first dimension of 0; `rows` are all dimensions but
+ * the last, so that every parameter can be seen as a matrix [rows, columns]. */
 static lh_status_t item_set(parameters_t *p, const lh_param_t *row, uint32_t block)
 {
     lh_assert(p->count < (uint64_t)p->row_count * p->blocks);
@@ -89,6 +100,7 @@ static lh_status_t item_set(parameters_t *p, const lh_param_t *row, uint32_t blo
     return LH_OK;
 }
 
+/* The parameters of one part, in the order of the table. */
 static lh_status_t part_list(parameters_t *p, uint32_t part, uint32_t block)
 {
     for (uint32_t i = 0; i < p->row_count; i++) {
@@ -102,6 +114,8 @@ static lh_status_t part_list(parameters_t *p, uint32_t part, uint32_t block)
     return LH_OK;
 }
 
+/* A tied parameter lies in another one's memory: a head that is the embedding's table. Elements
+ * are counted once. */
 static lh_status_t ties_resolve(parameters_t *p)
 {
     for (uint32_t i = 0; i < p->count; i++) {
@@ -127,6 +141,7 @@ static lh_status_t ties_resolve(parameters_t *p)
     return LH_OK;
 }
 
+/* Sizes and classes, then the rows. */
 static lh_status_t info_take(parameters_t *p, const lh_model_info_t *info)
 {
     if (info->blocks == 0 || info->blocks > MAX_BLOCKS)
@@ -147,6 +162,8 @@ static lh_status_t info_take(parameters_t *p, const lh_model_info_t *info)
     return rows_import(p, info);
 }
 
+/* In the order of the model: embed, block by block, head. Room for every row in every block is
+ * enough. */
 static lh_status_t items_list(parameters_t *p)
 {
     p->items = mem_array((size_t)p->row_count * p->blocks, sizeof(*p->items));
@@ -198,6 +215,7 @@ bool parameters_find(const parameters_t *p, const char *name, uint32_t *out)
     return false;
 }
 
+/* A walk over all parameters: it is asked while parts are recorded, never in a step. */
 bool parameters_find_local(const parameters_t *p, uint32_t part, uint32_t block, const char *name,
                            uint32_t *out)
 {
@@ -211,6 +229,7 @@ bool parameters_find_local(const parameters_t *p, uint32_t part, uint32_t block,
     return false;
 }
 
+/* A tied parameter has the values of the one in whose memory it lies. */
 void parameter_initial(const parameters_t *p, uint32_t index, uint64_t seed, double init_std,
                        uint64_t begin, uint64_t count, float *out)
 {
@@ -232,6 +251,9 @@ void parameter_initial(const parameters_t *p, uint32_t index, uint64_t seed, dou
 
 /* ---- start values, drawn ahead ---- */
 
+/* Elements of a span (1 MiB of F32), elements that a thread draws at a time, and the most threads.
+ * Two spans in turn: one is taken away while threads draw the other, in shares that they count
+ * off. */
 enum { SPAN = 1 << 18, SHARE = 1 << 13, THREADS_MOST = 64 };
 
 struct parameter_draw {
@@ -241,9 +263,11 @@ struct parameter_draw {
     float *values[2]; /* [SPAN] each */
 
     uint32_t parameter;
-    uint64_t at, end; /* what no piece has been made of yet */
-    bool drawing;     /* a piece was begun that nobody took yet */
+    uint64_t at, end; /* what no span has been made of yet */
+    bool drawing;     /* a span was begun that nobody took yet */
 
+    /* `work` is signalled when a span is begun, `done` when the last busy thread has finished. The
+     * control thread draws too, and waits for the others before a span is handed out. */
     pthread_mutex_t lock;
     pthread_cond_t work, done;
     /* Under the lock; all but `share` stay while a thread is busy. */
@@ -251,13 +275,14 @@ struct parameter_draw {
     uint32_t turn;     /* which of the two it is in */
     uint32_t shares;   /* of it */
     atomic_uint share; /* the next to be drawn */
-    uint32_t round;    /* pieces begun */
+    uint32_t round;    /* spans begun */
     uint32_t busy;     /* threads at it, without the caller's */
     bool stopping;
     pthread_t threads[THREADS_MOST];
     uint32_t thread_count; /* without the caller's */
 };
 
+/* Draws shares until none is left. Called by all threads of a draw at once, without the lock. */
 static void shares_draw(parameter_draw_t *in)
 {
     const parameter_span_t *p = &in->next;
@@ -268,6 +293,8 @@ static void shares_draw(parameter_draw_t *in)
     }
 }
 
+/* A thread's life: sleeps until a span is begun that it has not seen, helps to draw it, until it
+ * is told to stop. It may wake after others have finished; then it finds no share and goes on. */
 static void *rounds_draw(void *argument)
 {
     parameter_draw_t *in = argument;
@@ -288,6 +315,7 @@ static void *rounds_draw(void *argument)
     return NULL;
 }
 
+/* Those that this process may run on, which may be fewer than the machine has. */
 static uint32_t processors(void)
 {
     cpu_set_t mine;
@@ -295,7 +323,7 @@ static uint32_t processors(void)
     return (uint32_t)count;
 }
 
-/* Signals stay with the thread that called. */
+/* Signals stay with the thread that called. Fewer threads than asked for are no failure. */
 static void threads_start(parameter_draw_t *in, uint32_t count)
 {
     sigset_t all, before;
@@ -332,7 +360,8 @@ lh_status_t parameter_draw_new(const parameters_t *p, uint64_t seed, double init
     return LH_OK;
 }
 
-/* A thread that woke late may still be looking for a share of the piece before. */
+/* Begins a span in the buffer that is not handed out. A thread that woke late may still be looking
+ * for a share of the span before, so all must be idle until the counters are set back. */
 static void span_begin(parameter_draw_t *in)
 {
     const uint64_t left = in->end - in->at, count = left < SPAN ? left : SPAN;
@@ -350,6 +379,7 @@ static void span_begin(parameter_draw_t *in)
     in->at += count;
 }
 
+/* Helps to draw what is left, then waits for the shares that others are at. */
 static void span_finish(parameter_draw_t *in)
 {
     shares_draw(in);

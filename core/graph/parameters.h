@@ -2,7 +2,12 @@
  *
  * Logical names are `embed`, `blocks.7.attn.wq`, `head`: independent of rank, layout and storage.
  * Checkpoints, Hugging Face import and export and the optimizer address parameters by their index
- * here. */
+ * here, which is the same on every rank. The table costs some hundred bytes a parameter and holds
+ * no weights.
+ *
+ * Start values are drawn here too: each is a function of the seed, the parameter's name and the
+ * element's number (Philox, a counter-based generator), so any rank can draw any range of any
+ * parameter and all get the same. */
 #ifndef GRAPH_PARAMETERS_H
 #define GRAPH_PARAMETERS_H
 
@@ -10,6 +15,7 @@
 
 #include <longhaul/model.h>
 
+/* One parameter of one block, in its whole form. All fields are set by parameters_new and stay. */
 typedef struct parameter {
     char *name;            /* logical                                                        */
     const lh_param_t *row; /* imported; name, hf_name, shape, ...: valid until parameters_free */
@@ -22,6 +28,7 @@ typedef struct parameter {
                          it is tied to, which is counted, stored and updated once            */
 } parameter_t;
 
+/* Of a model; owned by the weights that are made of it. */
 typedef struct parameters {
     parameter_t *items;
     uint32_t count;
@@ -51,22 +58,26 @@ bool parameters_find_local(const parameters_t *p, uint32_t part, uint32_t block,
 void parameter_initial(const parameters_t *p, uint32_t index, uint64_t seed, double init_std,
                        uint64_t begin, uint64_t count, float *out);
 
+/* Draws start values ahead of who takes them, on every processor that this process may use, so
+ * that drawing and copying to a device go on side by side. A value depends on its name and place
+ * only, so it has the same bits with any number of threads. */
 typedef struct parameter_draw parameter_draw_t;
 
+/* Start values of elements [begin, begin + count) of a parameter. */
 typedef struct parameter_span { /* of one parameter */
     uint32_t parameter;
     uint64_t begin, count;
-    const float *values; /* [count], valid until the next piece is taken */
+    const float *values; /* [count], valid until the next span is taken */
 } parameter_span_t;
 
 /* `threads`, this one included; 0: as many as processors. Fewer where the machine gives no more.
  * The parameters are borrowed until parameter_draw_free. [serial] */
 lh_status_t parameter_draw_new(const parameters_t *p, uint64_t seed, double init_std,
                                uint32_t threads, parameter_draw_t **out) LH_MUST_CHECK;
-/* Starts on elements begin .. end of a parameter. They must have come out as pieces before the next
+/* Starts on elements begin .. end of a parameter. They must have come out as spans before the next
  * call. [serial] */
 void parameter_draw_start(parameter_draw_t *in, uint32_t parameter, uint64_t begin, uint64_t end);
-/* The pieces in order; false: there are no more. The next one is drawn meanwhile. [serial] */
+/* The spans in order; false: there are no more. The next one is drawn meanwhile. [serial] */
 bool parameter_draw_next(parameter_draw_t *in, parameter_span_t *out);
 /* NULL does nothing. */
 void parameter_draw_free(parameter_draw_t *in);

@@ -1,4 +1,5 @@
-/* recording.c - a recording's life, and when two of them are the same. */
+/* recording.c - lh_graph_api_t: what models, rules and gradients call to write down values and
+ * nodes; and when two recordings are the same. */
 #include <graph/recording.h>
 
 #include <longhaul/dtype.h>
@@ -7,7 +8,6 @@
 #include <base/memory.h>
 #include <base/text.h>
 
-/* Standard inputs by slot name. */
 /* The LH_INPUT_* that an input slot of this name takes when it is left out; 0: none. */
 static uint32_t lowering_input(const char *slot)
 {
@@ -24,6 +24,7 @@ static uint32_t lowering_input(const char *slot)
     return 0;
 }
 
+/* A lh_graph_t is the first field of a recording. */
 static recording_t *recording_of(lh_graph_t *g)
 {
     return (recording_t *)g;
@@ -68,7 +69,8 @@ bool recording_args_alike(const lh_arg_t *a, const lh_arg_t *b)
            memcmp(a->shape, b->shape, a->rank * sizeof(a->shape[0])) == 0;
 }
 
-/* Dense strides; refuses what has no elements or more than 2^63 bytes. */
+/* Dense strides; refuses what has no elements or more than memory can hold, so that later sums of
+ * sizes can't overflow. */
 static lh_status_t finish_arg(lh_arg_t *arg, const char *what)
 {
     uint64_t elements = 1;
@@ -87,6 +89,7 @@ static lh_status_t finish_arg(lh_arg_t *arg, const char *what)
     return LH_OK;
 }
 
+/* Appends a value that no node makes; `what` is for the sentence. 0 after a failure. */
 static lh_value_t new_value(recording_t *r, graph_value_t *value, const char *what)
 {
     const lh_status_t status = finish_arg(&value->arg, what);
@@ -95,6 +98,7 @@ static lh_value_t new_value(recording_t *r, graph_value_t *value, const char *wh
     return v;
 }
 
+/* A parameter that is named twice is one value: its gradient is one sum. */
 static lh_value_t record_param(lh_graph_t *g, const char *name)
 {
     recording_t *r = recording_of(g);
@@ -118,6 +122,7 @@ static lh_value_t record_param(lh_graph_t *g, const char *name)
     return v;
 }
 
+/* Dtype and shape of a run-time input, for the sizes that this recording has. */
 static bool input_arg(const recording_how_t *how, uint32_t which, lh_arg_t *out)
 {
     const lh_dtype_t wide = how->compute == LH_DTYPE_F64 ? LH_DTYPE_F64 : LH_DTYPE_F32;
@@ -136,6 +141,7 @@ static bool input_arg(const recording_how_t *how, uint32_t which, lh_arg_t *out)
     return true;
 }
 
+/* An input that is asked for twice is one value. */
 static lh_value_t record_input(lh_graph_t *g, uint32_t which)
 {
     recording_t *r = recording_of(g);
@@ -151,6 +157,7 @@ static lh_value_t record_input(lh_graph_t *g, uint32_t which)
     return new_value(r, &value, "a run-time input");
 }
 
+/* Constants are compared by content: those of equal blocks are equal, and lie in memory once. */
 static lh_value_t record_constant(lh_graph_t *g, const float *values, uint64_t count)
 {
     recording_t *r = recording_of(g);
@@ -177,7 +184,7 @@ static lh_value_t record_constant(lh_graph_t *g, const float *values, uint64_t c
 }
 
 /* A copy as long as the op's struct: shorter ones are filled with zeros, longer ones must end in
- * them. */
+ * them. So a plugin that was built against an older or newer header may call the op. */
 static lh_status_t copy_attributes(const op_t *op, const void *attributes, void **out)
 {
     const uint32_t bytes = op->row.attributes_bytes;
@@ -203,6 +210,8 @@ static lh_status_t copy_attributes(const op_t *op, const void *attributes, void 
     return LH_OK;
 }
 
+/* Inputs in slot order, each checked to exist; one that is left out must be optional or have a
+ * standard source. */
 static lh_status_t fill_inputs(recording_t *r, const lh_value_t *in, uint32_t in_count,
                                op_call_t *call)
 {
@@ -275,7 +284,8 @@ free_attributes:
     return status;
 }
 
-/* The node and its output values; takes call->attributes. */
+/* The node and its output values; takes call->attributes, after a failure too. 0: memory is short.
+ */
 static uint32_t call_append(recording_t *r, op_call_t *call)
 {
     const op_t *op = call->op;
@@ -296,6 +306,7 @@ free_attributes:
     return 0;
 }
 
+/* Without a device nothing is offered, and what can be expanded is. */
 bool recording_offers(const recording_t *r, const op_call_t *call)
 {
     return r->how.offers != NULL &&
@@ -322,7 +333,8 @@ static lh_status_t expanded_check(const recording_t *r, const op_call_t *call,
     return LH_OK;
 }
 
-/* Records what the op stands for, as the device has no kernel for it. */
+/* Records what the op stands for, as the device has no kernel for it. Those ops may be expanded in
+ * turn, to a depth that no honest op reaches. */
 static lh_value_t record_expanded(recording_t *r, op_call_t *call, lh_value_t *more)
 {
     enum { DEPTH = 8 };
@@ -344,6 +356,9 @@ static lh_value_t record_expanded(recording_t *r, op_call_t *call, lh_value_t *m
     return out[0];
 }
 
+/* One call of a model or a gradient. In this order: find the op, check and complete the call,
+ * leave it out where it does nothing, expand it where the device has no kernel, else append a
+ * node. */
 static lh_value_t record_op(lh_graph_t *g, const char *name, const void *attributes,
                             const lh_value_t *in, uint32_t in_count, lh_value_t *more)
 {
@@ -379,6 +394,8 @@ static lh_value_t record_op(lh_graph_t *g, const char *name, const void *attribu
     return op->out_count == 0 ? 0 : outputs[0];
 }
 
+/* The shape of a value, for gradients whose op has it as an attribute. The status is the
+ * recording's. */
 static lh_status_t value_shape(lh_graph_t *g, lh_value_t v, lh_arg_t *out)
 {
     recording_t *r = recording_of(g);
@@ -392,6 +409,7 @@ static lh_status_t value_shape(lh_graph_t *g, lh_value_t v, lh_arg_t *out)
     return LH_OK;
 }
 
+/* A loss is one number, and not in a narrow dtype. */
 static void record_loss(lh_graph_t *g, const char *metric, lh_value_t scalar)
 {
     recording_t *r = recording_of(g);
@@ -428,6 +446,7 @@ static const lh_graph_api_t recorder_api = {
 
 /* ---- life, and equality ---- */
 
+/* Value and node 0 are there from the beginning, and are nothing. */
 lh_status_t recording_new(const recording_how_t *how, recording_t **out)
 {
     recording_t *r = mem_new(sizeof(*r));
@@ -488,12 +507,14 @@ lh_value_t recording_argument(recording_t *r, lh_dtype_t dtype, uint32_t rank,
     return r->status == LH_OK ? recording_value_add(r, &value) : 0;
 }
 
+/* The node must be able to write that dtype; shapes stay. */
 void recording_retype(recording_t *r, lh_value_t v, lh_dtype_t dtype)
 {
     lh_assert(v > 0 && v < r->value_count);
     r->values[v].arg.dtype = dtype;
 }
 
+/* Compared field by field: the unused ends of shapes may differ. */
 static bool same_arg(const lh_arg_t *a, const lh_arg_t *b)
 {
     return a->dtype == b->dtype && a->rank == b->rank && a->layout == b->layout &&
@@ -501,6 +522,7 @@ static bool same_arg(const lh_arg_t *a, const lh_arg_t *b)
            memcmp(a->stride, b->stride, a->rank * sizeof(a->stride[0])) == 0;
 }
 
+/* Values are compared by what they are, parameters by their names in the part. */
 static bool same_value(const graph_value_t *a, const graph_value_t *b)
 {
     if (a->kind != b->kind || a->node != b->node || a->slot != b->slot || a->which != b->which)
@@ -511,6 +533,7 @@ static bool same_value(const graph_value_t *a, const graph_value_t *b)
             memcmp(a->constant, b->constant, a->constant_count * sizeof(float)) == 0);
 }
 
+/* Ops are rows of one table, so equal ops are one pointer. Attributes are compared as bytes. */
 static bool same_node(const graph_node_t *a, const graph_node_t *b)
 {
     if (a->op != b->op || a->backward != b->backward) return false;

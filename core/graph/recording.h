@@ -1,9 +1,17 @@
-/* graph/recording.h - what a recorder wrote down: values and the nodes that make them, in order.
+/* graph/recording.h - what was recorded: values and the nodes that make them, in order; and the
+ * functions by which passes record.
  *
- * A recording is a straight list: a node's inputs come from nodes before it. The gradient pass
- * appends nodes to the same list; passes read it and write new ones; a program instantiates
- * recordings of embedding, blocks and head into one flow. Value 0 is "none"; values and nodes start
- * at index 1. */
+ * A model is not executed op by op. Its plugin calls the recorder (lh_graph_api_t) once for the
+ * embedding, each block and the head, and what it called is a recording: a straight list, where a
+ * node's inputs come from nodes before it. There is no control flow, no data and no memory in it,
+ * only shapes and dtypes; so a block that is recorded once can be instantiated for every equal
+ * block, micro-batch and direction.
+ *
+ * Passes work on the list: fusion rewrites nodes of the forward pass in place, the gradient pass
+ * appends nodes, core/engine writes instances of it into a flow. Value 0 is "none"; values and
+ * nodes start at index 1. A recording belongs to the program that keeps it; one thread uses it.
+ * The first failure is kept in it and later calls return 0, so that neither models nor gradient
+ * functions check after each line. */
 #ifndef GRAPH_RECORDING_H
 #define GRAPH_RECORDING_H
 
@@ -21,6 +29,8 @@ enum {
                            a step writes, later ones add: the program decides by order     */
 };
 
+/* A tensor as it will be: [rows, columns] or another shape of up to LH_MAX_RANK dimensions, dense.
+ * Ids of values never change, whatever passes do. */
 typedef struct graph_value {
     uint32_t kind; /* VALUE_*                                           */
     uint32_t node; /* RESULT, GRADIENT: who makes it                    */
@@ -32,6 +42,7 @@ typedef struct graph_value {
     lh_arg_t arg; /* dtype, rank, shape, stride; layout dense */
 } graph_value_t;
 
+/* A call of an op. Nodes move when others are dropped; values say by which node they are made. */
 typedef struct graph_node {
     const op_t *op;
     void *attributes;           /* owned by the recording; op->row.attributes_bytes, or NULL */
@@ -42,18 +53,22 @@ typedef struct graph_node {
     bool backward; /* appended by the gradient pass */
 } graph_node_t;
 
+/* A term that the model adds to what is minimised, [1]; of blocks, summed over all of them. */
 typedef struct graph_loss {
     const char *metric;
     lh_value_t value;
 } graph_loss_t;
 
-/* Shape of a parameter by its name in the part that is recorded (rank 1 or 2, or 3 for experts). */
+/* What a recording is made for: sizes, dtypes, and whom to ask for shapes of parameters and for
+ * kernels. */
 typedef struct recording_how {
     const op_table_t *ops;
     const lh_host_t *host;
     uint64_t tokens, sequences, max_documents;
     lh_dtype_t compute;    /* of parameters and activations: BF16, F32, or F64 in tests    */
     lh_dtype_t accumulate; /* of parameters' gradients: F32 (F64 when compute is F64)     */
+    /* Shape of a parameter by its name in the part that is recorded: rank 1 or 2, or 3 for
+     * experts. NULL: there are none. Refused with a sentence. */
     lh_status_t (*param)(void *context, const char *name, uint64_t shape[LH_MAX_RANK],
                          uint32_t *rank);
     void *context;
@@ -63,6 +78,8 @@ typedef struct recording_how {
     void *device;
 } recording_how_t;
 
+/* The list and what belongs to it. `how.context` is valid only while a part is recorded or
+ * differentiated; who keeps the recording sets it to NULL afterwards. */
 typedef struct recording {
     lh_graph_t graph; /* first: a lh_graph_t * that plugins get is a recording_t * */
     recording_how_t how;
@@ -80,16 +97,18 @@ typedef struct recording {
     lh_value_t output;  /* what the part returned */
 } recording_t;
 
+/* An empty recording; `how` is copied. Freed by recording_free, NULL does nothing. */
 lh_status_t recording_new(const recording_how_t *how, recording_t **out) LH_MUST_CHECK;
 void recording_free(recording_t *r);
 /* The first failure of any recording call: LH_OK, or its status with fail() called again. */
 lh_status_t recording_status(const recording_t *r) LH_MUST_CHECK;
-/* A value of kind ARGUMENT. */
+/* A value of kind ARGUMENT: what comes from outside. 0 after a failure. */
 lh_value_t recording_argument(recording_t *r, lh_dtype_t dtype, uint32_t rank,
                               const uint64_t *shape);
 /* Gives a value that an op made another dtype: logits of BF16 matmuls in F32, for one. */
 void recording_retype(recording_t *r, lh_value_t v, lh_dtype_t dtype);
-/* Same ops, attributes, shapes, constants, parameter names and wiring. */
+/* Same ops, attributes, shapes, constants, parameter names and wiring: such blocks share a
+ * recording, and instances of it differ in their parameters only. */
 bool recording_equal(const recording_t *a, const recording_t *b);
 
 /* ---- for passes that record, inside core/graph ---- */
@@ -97,7 +116,8 @@ bool recording_equal(const recording_t *a, const recording_t *b);
 /* Keeps the first failure: its status and the sentence of the last fail(). */
 void recording_failed(recording_t *r, lh_status_t status);
 
-/* An op with its inputs, before it becomes a node. */
+/* An op with its inputs, before it becomes a node: the fused ops and those of models go through
+ * the same checks. */
 typedef struct op_call {
     const op_t *op;
     void *attributes; /* owned by the call until it is appended; NULL: the op has none */
@@ -105,8 +125,9 @@ typedef struct op_call {
     lh_arg_t args[OP_SLOTS]; /* inputs, then outputs */
 } op_call_t;
 
-/* Copies attributes, fills in inputs that have a standard source, completes attributes and asks the
- * op's shape(). On success the caller owns call->attributes (mem_free). */
+/* Copies attributes, fills in inputs that have a standard source (tokens, positions and their
+ * like, by the name of the slot), completes attributes and asks the op's shape(). On success the
+ * caller owns call->attributes (mem_free). */
 lh_status_t recording_call(recording_t *r, const op_t *op, const void *attributes,
                            const lh_value_t *in, uint32_t in_count, op_call_t *call) LH_MUST_CHECK;
 
@@ -119,6 +140,7 @@ bool recording_args_alike(const lh_arg_t *a, const lh_arg_t *b);
 lh_value_t recording_value_add(recording_t *r, const graph_value_t *value);
 uint32_t recording_node_add(recording_t *r, const graph_node_t *node);
 
+/* Slots of a node, inputs and outputs. */
 static inline uint32_t node_slots(const graph_node_t *n)
 {
     return n->op->in_count + n->op->out_count;
