@@ -1,4 +1,7 @@
-/* call_list.c - runs a call list. */
+/* call_list.c - makes call lists of flows and runs them.
+ *
+ * Three ways to run one: launch each call; replay what was captured; or launch each call with the
+ * time taken, while profiling. */
 #include <engine/call_list.h>
 
 #include <base/memory.h>
@@ -6,11 +9,16 @@
 #include <engine/handover.h>
 #include <longhaul/dtype.h>
 
+/* Slots of a call's places: a fill has one, transfers take one that stays unused. */
 static uint32_t slot_count(const flow_call_t *call)
 {
     return call->kind == FLOW_KERNEL ? call->op->in_count + call->op->out_count : 1;
 }
 
+/* The arguments of a call as its kernel is chosen by: a value's dtype and shape, with the flags of
+ * this call. An input is KEPT where it is a weight, which only the optimizer step changes. An output is
+ * to be added to where the flow decided so, and says whose memory it lies in where that is an
+ * input's. */
 static void args_of(const flow_t *flow, const flow_call_t *call, bool later, lh_arg_t *args)
 {
     const op_t *op = call->op;
@@ -35,6 +43,7 @@ static void args_of(const flow_t *flow, const flow_call_t *call, bool later, lh_
     }
 }
 
+/* A transfer needs no kernel, and of a fill only the size is known yet. */
 static lh_status_t call_choose(engine_t *e, const flow_t *flow, const flow_call_t *call, bool later,
                                exec_call_t *out)
 {
@@ -74,6 +83,7 @@ lh_status_t call_list_choose(engine_t *e, const flow_t *flow, bool later, call_l
     return LH_OK;
 }
 
+/* The place of a value: in its allocation, or in its arena. */
 static lh_place_t place_of(const engine_t *e, const flow_t *flow, uint32_t value)
 {
     if (value == 0) return (lh_place_t){0};
@@ -107,6 +117,8 @@ void call_list_place(const engine_t *e, const flow_t *flow, call_list_t *list)
     }
 }
 
+/* A start that only the last run of a step makes is passed over in the others; its wait finds
+ * nothing under way. */
 static lh_status_t launch_transfer(engine_t *e, const flow_call_t *call)
 {
     if (call->kind == FLOW_WAIT) return handover_wait(e, call->transfer);
@@ -130,6 +142,7 @@ static lh_status_t launch_all(engine_t *e, const call_list_t *list)
     return LH_OK;
 }
 
+/* Device, every kernel and every transfer must be able to. */
 static bool list_captures(const engine_t *e, const call_list_t *list)
 {
     if (e->how.no_capture || list->count == 0 || (e->properties.flags & LH_DEVICE_CAPTURE) == 0)
@@ -142,6 +155,9 @@ static bool list_captures(const engine_t *e, const call_list_t *list)
     return true;
 }
 
+/* Launches the list between the beginning and the end of a capture. `last` stands for the last run
+ * of a step while it is captured, as last_only calls are in that replay alone. The capture is
+ * ended after a failure too, or the stream could not be used again. */
 static lh_status_t list_capture(engine_t *e, const call_list_t *list, bool last, lh_replay_t **out)
 {
     lh_status_t status = e->api->capture_begin(e->stream);
@@ -155,6 +171,7 @@ static lh_status_t list_capture(engine_t *e, const call_list_t *list, bool last,
     return status != LH_OK ? status : ended;
 }
 
+/* Two replays where the last run of a step starts more than the others. */
 lh_status_t call_list_capture(engine_t *e, call_list_t *list)
 {
     bool last_differs = false;
@@ -166,6 +183,8 @@ lh_status_t call_list_capture(engine_t *e, call_list_t *list)
     return status;
 }
 
+/* The host's part of transfers comes first: each is started behind a word that the replay sets, or
+ * made ready to be waited for. Then one launch. */
 static lh_status_t list_replay(engine_t *e, const call_list_t *list)
 {
     for (uint32_t i = 0; i < list->count; i++) {
@@ -179,7 +198,7 @@ static lh_status_t list_replay(engine_t *e, const call_list_t *list)
 }
 
 /* Synchronous devices have finished when launch returns, so the clock tells; others are asked for
- * the times of events once the run is over. */
+ * the times of events once the run is over. So a profiled run is one that the host waits for. */
 static lh_status_t run_timed(engine_t *e, call_list_t *list)
 {
     list->profiled_runs++;
@@ -215,6 +234,7 @@ static void marks_free(engine_t *e, call_list_t *list)
     list->marks = NULL;
 }
 
+/* Times begin at zero each time that it is switched on. */
 lh_status_t call_list_profile(engine_t *e, call_list_t *list, bool on)
 {
     if (!on) {

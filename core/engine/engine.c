@@ -1,4 +1,10 @@
-/* engine.c - opens a device, builds what was stated, and reports. */
+/* engine.c - opens a device, builds what was stated, and reports.
+ *
+ * The build, in order: core/parallel puts transfers into the flows (arrange); each flow is
+ * finished, which says how large the arenas are; handovers find what has to be copied for
+ * transfers; each call gets its kernel, which says how much scratch is needed; memory is allocated
+ * and set to zero; the exchange binds its plans to it; lists get addresses, and are captured where
+ * the device can. Up to the allocation all of it is a plan that can be reported and thrown away. */
 #include <engine/engine.h>
 
 #include <stdio.h>
@@ -9,9 +15,13 @@
 #include <base/memory.h>
 #include <engine/handover.h>
 
+/* Pinned memory through which weights go to a device whose memory the host can't reach; and the
+ * most scratch that a kernel may ask for. */
 enum { TRANSFER_BYTES = 4 << 20 };
 static const uint64_t scratch_limit_bytes = (uint64_t)4 << 30;
 
+/* Arenas are called by what they are for, all others by their fields: names stand in sentences and
+ * reports. */
 static void allocations_name(engine_t *e)
 {
 #define ALLOCATION(field, what, where)                                   \
@@ -32,6 +42,8 @@ static void allocations_name(engine_t *e)
 #undef ALLOCATION
 }
 
+/* Opens the device, asks what it is, and makes the computing stream. Native launching is no must.
+ */
 static lh_status_t device_start(engine_t *e)
 {
     lh_status_t status = e->api->open(e->how.device->host, e->how.device_config,
@@ -53,6 +65,8 @@ static lh_status_t device_start(engine_t *e)
     return status;
 }
 
+/* Without a device nothing but names: programs can be recorded then, and their transfers checked.
+ */
 static lh_status_t engine_start(engine_t *e)
 {
     allocations_name(e);
@@ -95,9 +109,10 @@ void engine_use_exchange(engine_t *e, exchange_t *x)
     e->exchange = x;
 }
 
+/* A test waits so long at once. */
 static const uint64_t drain_ns = 100000000;
 
-/* A device that is lost has nothing queued. */
+/* Waits for a stream without heeding `stopping`. A device that is lost has nothing queued. */
 static void stream_drain(engine_t *e, lh_stream_t *stream)
 {
     if (e->api->record(stream, e->event) != LH_OK) return;
@@ -132,7 +147,7 @@ void engine_close(engine_t *e)
     mem_free(e);
 }
 
-/* A recording that counts on other ranks. */
+/* Transfers that a recording states have nobody to make them where there is no exchange. */
 static lh_status_t recorded_refuse(const engine_t *e)
 {
     for (uint32_t i = 0; i < e->program_count; i++) {
@@ -153,6 +168,8 @@ lh_status_t engine_arrange(engine_t *e)
     return status;
 }
 
+/* Kernels are chosen once arenas are laid out, as whether an output lies in its input's memory is
+ * part of a call. */
 lh_status_t engine_plan(engine_t *e)
 {
     lh_assert(e->device != NULL);
@@ -169,6 +186,7 @@ lh_status_t engine_plan(engine_t *e)
     return LH_OK;
 }
 
+/* The engine's own allocations, then stores, then mirrors of what travels. */
 static lh_status_t allocations_alloc(engine_t *e)
 {
     lh_status_t status = LH_OK;
@@ -198,6 +216,7 @@ static lh_status_t memory_start(engine_t *e)
     return status;
 }
 
+/* After a failure the engine can only be closed. */
 lh_status_t engine_build(engine_t *e)
 {
     lh_assert(!e->built);
@@ -252,6 +271,7 @@ static const char *call_op(const program_call_t *call)
     return call->transfer != NULL ? collective_names[call->transfer->op] : "fill";
 }
 
+/* A row for such calls, without times. */
 static profile_row_t row_of(const program_call_t *call)
 {
     profile_row_t row = {.backward = call->backward};
@@ -261,6 +281,7 @@ static profile_row_t row_of(const program_call_t *call)
     return row;
 }
 
+/* The row that is like the wanted one; rows has room for one a call. */
 static profile_row_t *row_find(profile_row_t *rows, uint32_t *count, const profile_row_t *wanted)
 {
     for (uint32_t i = 0; i < *count; i++)
@@ -271,6 +292,8 @@ static profile_row_t *row_find(profile_row_t *rows, uint32_t *count, const profi
     return &rows[(*count)++];
 }
 
+/* Adds a list's calls to the rows. Only kernels have FLOPs and bytes; transfers and fills have
+ * time alone. */
 static void list_sum(const program_t *p, bool later, profile_row_t *rows, uint32_t *count)
 {
     const uint64_t runs = p->lists[later].profiled_runs;
@@ -293,6 +316,7 @@ static int slower_first(const void *a, const void *b)
     return strcmp(x->op, y->op);
 }
 
+/* As many as there are calls, so that rows and frames need not grow. */
 static size_t calls_most(const engine_t *e)
 {
     size_t most = 1;
@@ -331,6 +355,8 @@ typedef struct frames {
     uint32_t count;
 } frames_t;
 
+/* Names are compared by content where they may come from different rows, part names are one
+ * pointer each. */
 static bool is_frame(const profile_frame_t *a, const profile_frame_t *b)
 {
     return a->backward == b->backward && a->block == b->block && a->part == b->part &&
@@ -346,6 +372,8 @@ static profile_frame_t *frame_find(frames_t *f, uint32_t first, const profile_fr
     return &f->list[f->count++];
 }
 
+/* Adds a list's calls to frames. A wait is called so, whatever it waits for: what a reader asks is
+ * how long. */
 static void list_frames(const program_t *p, bool later, const char *name, frames_t *f)
 {
     const uint32_t first = f->count;
@@ -361,6 +389,7 @@ static void list_frames(const program_t *p, bool later, const char *name, frames
     }
 }
 
+/* Lists of the update come last, as in a step. */
 lh_status_t engine_profile_frames(engine_t *e, profile_frame_t **frames, uint32_t *count)
 {
     frames_t f = {.list = mem_array(calls_most(e), sizeof(*f.list))};
@@ -394,6 +423,8 @@ const char *engine_memory_text(uint32_t kind)
     return kind < MEMORY_KINDS ? kind_texts[kind] : "unknown";
 }
 
+/* The size of an allocation that a report counts: as planned, or as found by allocation_resident.
+ */
 static uint64_t allocation_planned(LH_UNUSED const engine_t *e, const allocation_t *r)
 {
     return r->bytes;
@@ -426,6 +457,8 @@ static uint64_t allocation_resident(const engine_t *e, const allocation_t *r)
     return resident;
 }
 
+/* All that the engine has asked the device for, by kind; `size` says how much of an allocation
+ * counts. */
 static void allocations_sum(const engine_t *e,
                             uint64_t (*size)(const engine_t *e, const allocation_t *r),
                             memory_report_t *out)
@@ -460,6 +493,7 @@ bool engine_device_memory(const engine_t *e, lh_device_memory_t *out)
     return true;
 }
 
+/* What is planned, with what the device and kernels keep for themselves. */
 void engine_memory(const engine_t *e, memory_report_t *out)
 {
     *out = (memory_report_t){0};

@@ -3,7 +3,8 @@
 
 #include <base/memory.h>
 
-static const uint64_t await_ns = 100000000; /* between two looks at `stopping` */
+/* Between two looks at `stopping`. A device's test waits so long by itself. */
+static const uint64_t await_ns = 100000000;
 
 uint64_t engine_alignment(const engine_t *e)
 {
@@ -33,12 +34,14 @@ lh_status_t engine_wait(engine_t *e)
     return status == LH_OK ? engine_await(e, e->event) : status;
 }
 
-/* The device's memory is the host's as well: once the stream is done, nothing needs staging. */
+/* Whether the host reads and writes the allocation itself: once the stream is done, nothing needs
+ * staging. */
 static bool host_reaches(const engine_t *e, const allocation_t *allocation)
 {
     return (e->properties.flags & LH_DEVICE_HOST_ACCESS) != 0 && allocation->address != NULL;
 }
 
+/* Elsewhere through pinned memory, a part at a time, each waited for: the staging memory is one. */
 lh_status_t engine_upload(engine_t *e, const allocation_t *to, uint64_t offset, const void *host,
                           uint64_t bytes)
 {
@@ -88,6 +91,8 @@ lh_status_t engine_zero(engine_t *e, const allocation_t *allocation)
     return e->api->fill(e->stream, &to, 0, allocation->bytes);
 }
 
+/* A walk over all constants: there are few, as blocks share theirs, and programs are written once.
+ */
 lh_status_t engine_constant(engine_t *e, const float *values, uint64_t count, uint64_t *offset)
 {
     lh_assert(count > 0);
@@ -117,6 +122,7 @@ lh_status_t engine_constant(engine_t *e, const float *values, uint64_t count, ui
     return LH_OK;
 }
 
+/* Both tables grow together; the flow stays where it is for the program's life. */
 lh_status_t engine_program_add(engine_t *e, program_t *p, flow_t *flow)
 {
     lh_assert(!e->arranged);

@@ -70,6 +70,8 @@ typedef struct engine_constant { /* F32 [count], the same for all calls that nam
     uint64_t offset; /* in the engine's constants */
 } engine_constant_t;
 
+/* Everything is NULL or zero until engine_open, or the step of the build that the comment names,
+ * sets it. `arranged`, `planned` and `built` say how far the build is; none goes back. */
 typedef struct engine {
     engine_how_t how;
     const lh_device_api_t *api; /* NULL without a device, as are device, stream, event, kernels */
@@ -100,9 +102,8 @@ typedef struct engine {
     uint32_t constant_count;
     size_t constant_capacity;
 
-    uint64_t transfer_at,
-        transfer_bytes; /* of pinned: engine_upload and engine_download go through */
-    lh_event_t *event;  /* of engine_wait; recorded anew each time */
+    uint64_t transfer_at, transfer_bytes; /* offset in `pinned`, size */
+    lh_event_t *event;                    /* of engine_wait; recorded anew each time */
 
     exchange_t *exchange;   /* what moves values between ranks; borrowed. NULL: the rank is alone */
     handover_t **handovers; /* by transfer_t.number; none where nothing is handed over */

@@ -1,4 +1,8 @@
-/* handover.c - between a device's queues and the thread that drives transfers. */
+/* handover.c - between a device's queues and the thread that drives transfers.
+ *
+ * Three parts: mirrors of what travels; planning, in which each transfer gets its words, events
+ * and copies; and what happens in a step. There a start and a wait each have three forms, by how
+ * the list runs: launched (queued_), captured (captured_), and replayed (replay_). */
 #include <engine/handover.h>
 
 #include <stdatomic.h>
@@ -15,17 +19,21 @@ static bool is_direct(const engine_t *e)
     return (e->properties.flags & both) == both;
 }
 
+/* Whether a stream can hold until the host sets a word. Without that the host itself waits for
+ * what comes. */
 static bool awaits_words(const engine_t *e)
 {
     return (e->properties.flags & LH_DEVICE_WORDS) != 0 && e->api->await != NULL;
 }
 
+/* Where a value lies: in its allocation, or in its arena. */
 static const allocation_t *allocation_of(const engine_t *e, const flow_t *f, uint32_t value)
 {
     const flow_buffer_t *buffer = &f->buffers[f->values[value].buffer];
     return buffer->allocation != NULL ? buffer->allocation : &e->arenas[buffer->arena];
 }
 
+/* A replay can't ask the host for events, so the device must both await words and set them. */
 bool handovers_capture(const engine_t *e)
 {
     return !e->how.no_capture && (e->properties.flags & LH_DEVICE_CAPTURE) != 0 && !is_direct(e) &&
@@ -34,6 +42,7 @@ bool handovers_capture(const engine_t *e)
 
 /* ---- mirrors ---- */
 
+/* There are few mirrors: of stores and arenas with something that travels. */
 static mirror_t *mirror_find(const engine_t *e, const allocation_t *allocation)
 {
     for (uint32_t i = 0; i < e->mirror_count; i++)
@@ -47,6 +56,7 @@ const allocation_t *handover_allocation(const engine_t *e, const allocation_t *a
     return m == NULL ? allocation : &m->pinned;
 }
 
+/* Extents are in order, so a binary search finds the one that holds the offset. */
 uint64_t handover_offset(const engine_t *e, const allocation_t *allocation, uint64_t offset)
 {
     const mirror_t *m = mirror_find(e, allocation);
@@ -61,6 +71,7 @@ uint64_t handover_offset(const engine_t *e, const allocation_t *allocation, uint
     return x->at + offset - x->begin;
 }
 
+/* The mirror of an allocation, a new one if there is none. NULL: memory is short. */
 static mirror_t *mirror_take(engine_t *e, const allocation_t *allocation)
 {
     mirror_t *found = mirror_find(e, allocation);
@@ -75,6 +86,7 @@ static mirror_t *mirror_take(engine_t *e, const allocation_t *allocation)
     return &mirrors[e->mirror_count++];
 }
 
+/* Notes that a value's bytes travel. Extents are put in order later, by mirror_lay. */
 static lh_status_t value_mirror(engine_t *e, const flow_t *f, uint32_t value)
 {
     const flow_value_t *v = &f->values[value];
@@ -90,6 +102,7 @@ static lh_status_t value_mirror(engine_t *e, const flow_t *f, uint32_t value)
     return LH_OK;
 }
 
+/* All that a transfer reads or writes, unless the host reaches the device's memory as it is. */
 static lh_status_t call_mirror(engine_t *e, const flow_t *f, const flow_call_t *call)
 {
     lh_status_t status = LH_OK;
@@ -107,8 +120,9 @@ static int extent_earlier(const void *a, const void *b)
     return x->begin < y->begin ? -1 : x->begin > y->begin;
 }
 
-/* Joins extents that meet, whole lines each, and lays them one after the other: an allocation of which
- * all travels is its mirror's twin, and a place in the one is the same place in the other. */
+/* Joins extents that meet, whole lines each, and lays them one after the other. An allocation of
+ * which all travels is its mirror's twin: a place in the one is the same place in the other.
+ * `line` is the engine's alignment. */
 static void mirror_lay(mirror_t *m, uint64_t line)
 {
     uint32_t kept = 0;
@@ -137,7 +151,9 @@ static void mirror_lay(mirror_t *m, uint64_t line)
 
 /* ---- planning ---- */
 
-/* Whether a list waits for a transfer that it did not start, or leaves one to others. */
+/* Whether a list waits for a transfer that it did not start, or leaves one to others: such a
+ * transfer crosses lists. Asked of each list that there may be: the first and the later rounds',
+ * in the last run of a step and not. */
 static void crossings_find(engine_t *e, const flow_t *f, bool later, bool last)
 {
     for (uint32_t c = 1; c < f->call_count; c++) {
@@ -157,6 +173,7 @@ static void crossings_find(engine_t *e, const flow_t *f, bool later, bool last)
     }
 }
 
+/* A handover for a transfer that has none, with three words of its own. */
 static lh_status_t handover_add(engine_t *e, const transfer_t *transfer)
 {
     const uint32_t number = transfer->number;
@@ -180,6 +197,8 @@ static lh_status_t handover_add(engine_t *e, const transfer_t *transfer)
     return status;
 }
 
+/* Crossings matter for captured lists only: launched ones find events, in whichever list they were
+ * recorded. */
 lh_status_t handovers_plan(engine_t *e)
 {
     lh_status_t status = LH_OK;
@@ -202,6 +221,7 @@ lh_status_t handovers_plan(engine_t *e)
 
 /* ---- once memory is there ---- */
 
+/* The copy of a value; its direction is known by who queues it. */
 static handover_copy_t copy_of(const engine_t *e, const flow_t *f, uint32_t value)
 {
     const flow_value_t *v = &f->values[value];
@@ -213,6 +233,7 @@ static handover_copy_t copy_of(const engine_t *e, const flow_t *f, uint32_t valu
                              .bytes = flow_arg_bytes(&v->arg)};
 }
 
+/* Several calls may start one transfer, of the same values: the first one that is met decides. */
 static lh_status_t copies_make(handover_t *h, const flow_t *f, const flow_moved_t *moved)
 {
     const engine_t *e = h->engine;
@@ -233,6 +254,7 @@ static _Atomic uint32_t *word_at(const handover_t *h, uint64_t offset)
     return allocation_place(&h->engine->pinned, offset).address;
 }
 
+/* Words begin at 0, which is "not yet". Events are made now, as no step may make any. */
 static lh_status_t handover_place(handover_t *h)
 {
     engine_t *e = h->engine;
@@ -249,6 +271,7 @@ static lh_status_t handover_place(handover_t *h)
     return status;
 }
 
+/* Two copying streams, so that what leaves does not wait behind what comes. */
 lh_status_t handovers_place(engine_t *e)
 {
     const lh_stream_how_t how = {.struct_size = sizeof(how), .role = LH_STREAM_COPY};
@@ -293,19 +316,23 @@ void handovers_free(engine_t *e)
 
 /* ---- in a step ---- */
 
+/* Asked by the progress thread: the turn's copies out are past. */
 static lh_status_t gate_past(void *context)
 {
     const handover_t *h = context;
     return h->engine->api->test(h->turns[h->turn].read, 0);
 }
 
+/* Told by the progress thread: what came is there, in the mirror. Releases the stream that awaits
+ * the word. */
 static void gate_done(void *context)
 {
     const handover_t *h = context;
     atomic_store_explicit(word_at(h, h->word), 1, memory_order_release);
 }
 
-/* Of a captured list. */
+/* As gate_past, of a captured list: the replay has set the word. It is taken, so that the next
+ * replay sets it anew. */
 static lh_status_t gate_asked(void *context)
 {
     const handover_t *h = context;
@@ -313,7 +340,8 @@ static lh_status_t gate_asked(void *context)
     return atomic_compare_exchange_strong(word_at(h, h->asked), &asked, 0) ? LH_OK : LH_AGAIN;
 }
 
-/* Events may be recorded again once they are past: so much is the host ahead at most. */
+/* The next turn, once its events are past, which its run two starts ago has recorded: so far is
+ * the host ahead at most. */
 static lh_status_t turn_take(handover_t *h)
 {
     const uint32_t turn = (h->turn + 1) % HANDOVER_TURNS;
@@ -324,6 +352,7 @@ static lh_status_t turn_take(handover_t *h)
     return status;
 }
 
+/* Copies in from the mirror, or out to it. None where the host reaches the device's memory. */
 static lh_status_t copies_queue(const handover_t *h, lh_stream_t *stream, bool in)
 {
     const lh_device_api_t *api = h->engine->api;
@@ -338,6 +367,7 @@ static lh_status_t copies_queue(const handover_t *h, lh_stream_t *stream, bool i
     return status;
 }
 
+/* The copying stream waits until the computing one has made what is read, then copies it out. */
 static lh_status_t leaving_queue(const handover_t *h, const handover_turn_t *turn)
 {
     const engine_t *e = h->engine;
@@ -346,7 +376,8 @@ static lh_status_t leaving_queue(const handover_t *h, const handover_turn_t *tur
     return status == LH_OK ? copies_queue(h, e->leaving, false) : status;
 }
 
-/* The stream that waits where it crosses lists finds a word, else an event. */
+/* The copying stream awaits the end of the transfer and copies in what came. Who waits for that
+ * finds an event, or where the transfer crosses lists a word. */
 static lh_status_t coming_queue(const handover_t *h, const handover_turn_t *turn)
 {
     const engine_t *e = h->engine;
@@ -374,12 +405,15 @@ static lh_status_t captured_start(handover_t *h)
     return status == LH_OK ? coming_queue(h, turn) : status;
 }
 
+/* The computing stream waits until what came is copied in. */
 static lh_status_t there_await(const handover_t *h)
 {
     const lh_place_t there = allocation_place(&h->engine->pinned, h->there);
     return h->engine->api->await(h->engine->stream, &there);
 }
 
+/* A wait in the list that has started the transfer joins the copying stream; another list finds a
+ * word. */
 static lh_status_t captured_wait(handover_t *h)
 {
     const engine_t *e = h->engine;
@@ -389,6 +423,8 @@ static lh_status_t captured_wait(handover_t *h)
     return e->api->wait(e->stream, h->turns[HANDOVER_CAPTURED].arrived);
 }
 
+/* A capture must have joined every stream that it forked to before it ends. Starts that the list
+ * itself waits for are joined there; the others here, once what they read is copied out. */
 lh_status_t handovers_captured(engine_t *e)
 {
     lh_status_t status = LH_OK;
@@ -402,6 +438,8 @@ lh_status_t handovers_captured(engine_t *e)
     return status;
 }
 
+/* Before the replay: waits for the transfer's last run, starts it behind the word that the replay
+ * sets, and queues what comes beside all lists where another list waits for it. */
 static lh_status_t replay_start(handover_t *h)
 {
     engine_t *e = h->engine;
@@ -415,7 +453,8 @@ static lh_status_t replay_start(handover_t *h)
     return status;
 }
 
-/* The replay waits for the word: somebody must set it. */
+/* The replay waits for the word, whether or not something is under way: where nothing is, it is
+ * set here, in front of the replay. */
 static lh_status_t replay_wait(handover_t *h)
 {
     const engine_t *e = h->engine;
@@ -432,6 +471,9 @@ lh_status_t handover_replay(engine_t *e, const transfer_t *t, bool waits)
     return waits ? replay_wait(h) : replay_start(h);
 }
 
+/* A start in a list that is launched. `made` and `read` are recorded behind what is queued so far;
+ * the transfer begins once `read` is past. Where the device awaits words, what comes is queued at
+ * once. */
 static lh_status_t queued_start(engine_t *e, const transfer_t *t)
 {
     handover_t *h = e->handovers[t->number];
@@ -451,6 +493,8 @@ static lh_status_t queued_start(engine_t *e, const transfer_t *t)
     return status;
 }
 
+/* A wait in a list that is launched; nothing where nothing is under way. On a device that can't
+ * await words the host waits, and queues the copies in behind what is queued so far. */
 static lh_status_t queued_wait(engine_t *e, const transfer_t *t)
 {
     handover_t *h = e->handovers[t->number];
@@ -464,6 +508,8 @@ static lh_status_t queued_wait(engine_t *e, const transfer_t *t)
     return status == LH_OK ? copies_queue(h, e->stream, true) : status;
 }
 
+/* A device that does each call at once has made what is read, and host memory is its memory: no
+ * gate is needed. */
 lh_status_t handover_start(engine_t *e, const transfer_t *t)
 {
     return is_direct(e) ? e->exchange->start(e->exchange, t, NULL) : queued_start(e, t);

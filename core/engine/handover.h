@@ -1,6 +1,10 @@
 /* engine/handover.h - how transfers start and end on a device that works off a queue, and how bytes
  * get to memory that the host reaches.
  *
+ * Two threads meet here. The control thread queues work on the device and starts transfers; the
+ * progress thread of core/comm carries transfers out, asks a gate whether it may read, and tells it
+ * when it has written. The gate's functions are all of this folder that the progress thread calls.
+ *
  * A synchronous device has made what a transfer reads when its start is called, and the host waits
  * for what comes. Elsewhere nobody waits: the start queues copies of what is read into a mirror in
  * pinned memory (none where the host reaches the device's own) and an event behind them; the
@@ -22,12 +26,15 @@
 #include <engine/engine_state.h>
 #include <program/flow.h>
 
-typedef struct mirror_extent { /* bytes of an allocation that travel */
-    uint64_t begin, end;       /* there         */
-    uint64_t at;               /* in the mirror */
+/* Bytes [begin, end) of an allocation that travel, and where they lie in its mirror. */
+typedef struct mirror_extent {
+    uint64_t begin, end; /* there         */
+    uint64_t at;         /* in the mirror */
 } mirror_extent_t;
 
-struct mirror { /* where the host finds what travels of an allocation that it can't reach */
+/* Pinned memory in which the host finds what travels of an allocation that it can't reach. One for
+ * each such allocation, from engine_plan to engine_close. */
+struct mirror {
     const allocation_t *of;
     allocation_t pinned;      /* the extents, one after the other */
     mirror_extent_t *extents; /* ascending, apart */
@@ -35,12 +42,15 @@ struct mirror { /* where the host finds what travels of an allocation that it ca
     size_t capacity;
 };
 
+/* A copy between a value on the device and its place in the mirror. */
 typedef struct handover_copy {
     lh_place_t device, mirror;
     uint64_t bytes;
 } handover_copy_t;
 
-enum { HANDOVER_TURNS = 2 }; /* runs of a transfer that may be queued */
+/* Runs of a transfer that may be queued: one under way, and one that the host has queued ahead.
+ * The events of a run may be recorded again once they are past. */
+enum { HANDOVER_TURNS = 2 };
 
 enum { HANDOVER_CAPTURED = HANDOVER_TURNS }; /* the turn whose events replays hold */
 
@@ -50,7 +60,11 @@ typedef struct handover_turn {
     lh_event_t *arrived; /* what came is copied in                */
 } handover_turn_t;
 
-struct handover { /* of one transfer */
+/* Of one transfer, from engine_plan to engine_close. Words are uint32_t in the engine's pinned
+ * memory, each in a cache line of its own; they are set on one side and cleared on the other, so
+ * they are atomic. The progress thread reads `turn` while the transfer is under way, and meanwhile
+ * nobody changes it. All else is the control thread's. */
+struct handover {
     engine_t *engine;
     const transfer_t *transfer;
     handover_turn_t turns[HANDOVER_TURNS + 1];
@@ -58,7 +72,7 @@ struct handover { /* of one transfer */
     bool under_way;          /* started, and no stream waits for it yet */
     bool crosses;            /* a list may wait for what another one started */
     bool open;               /* started by the list that is captured, which does not wait for it */
-    uint64_t word;           /* in the engine's pinned allocation: what comes is in comm's memory */
+    uint64_t word;           /* in the engine's pinned allocation: the transfer has written */
     uint64_t asked;          /* there: what is read is, in a captured list */
     uint64_t there;          /* there: what came is copied in, where it crosses lists */
     handover_copy_t *copies; /* out, then in */
@@ -70,6 +84,7 @@ struct handover { /* of one transfer */
 lh_status_t handovers_plan(engine_t *e) LH_MUST_CHECK;
 /* engine_build, once memory is there. */
 lh_status_t handovers_place(engine_t *e) LH_MUST_CHECK;
+/* Nothing of them is queued any more. */
 void handovers_free(engine_t *e);
 
 /* Whether lists with transfers may be captured. */

@@ -1,4 +1,7 @@
-/* kernel_choice.c - finds and prepares the kernel of each distinct call, once. */
+/* kernel_choice.c - finds and prepares the kernel of each distinct call, once.
+ *
+ * A line of text names a call: op, hash of its attributes, dtypes and shapes. It stands in
+ * sentences, and beside a checkpoint with the kernel's name and variant behind it. */
 #include <engine/kernel_choice.h>
 
 #include <inttypes.h>
@@ -24,6 +27,7 @@ struct kernel_choice {
     size_t kernel_capacity, line_capacity;
 };
 
+/* Takes a plugin's rows: those for the device by its name, and (own) those without one. */
 static void offers_take(kernel_choice_t *c, const plugin_t *plugin, bool own)
 {
     for (uint32_t i = 0; i < plugin->kernel_count; i++) {
@@ -34,6 +38,7 @@ static void offers_take(kernel_choice_t *c, const plugin_t *plugin, bool own)
     }
 }
 
+/* The list of offers is made once; its order is the order in which rows are tried. */
 lh_status_t kernel_choice_new(const kernel_choice_how_t *how, kernel_choice_t **out)
 {
     size_t rows = how->device->kernel_count;
@@ -71,6 +76,8 @@ void kernel_choice_free(kernel_choice_t *c)
     mem_free(c);
 }
 
+/* " BF16[4096,512]", with the distance of rows where it is not dense, and + where it is added to.
+ */
 static void arg_text(text_t *t, const lh_arg_t *arg)
 {
     text_printf(t, " %s", lh_dtype_name(arg->dtype));
@@ -98,6 +105,7 @@ static char *line_of(const op_t *op, const void *attributes, const lh_arg_t *arg
     return NULL;
 }
 
+/* NONE in a row means any dtype, NONE in an argument that it is left out. */
 static bool dtypes_match(const lh_kernel_t *row, const lh_arg_t *args, uint32_t count)
 {
     for (uint32_t i = 0; i < count; i++)
@@ -120,6 +128,10 @@ static bool variant_of(const kernel_choice_t *c, const char *line, char name[64]
     return false;
 }
 
+/* Asks one row, and prepares it. LH_UNSUPPORTED with a reason: it can't, or it is not what is
+ * wanted: equal bits every time (LH_KERNEL_ORDERED), no memory saved for the way back, scratch
+ * within bounds, and the kernel that the saved variants name. fits() may answer LH_AGAIN where
+ * only prepare() can tell. */
 static lh_status_t offer_try(const kernel_choice_t *c, const offer_t *offer,
                              const lh_kernel_desc_t *desc, const lh_kernel_plan_t *wanted,
                              kernel_t *k)
@@ -153,7 +165,8 @@ static lh_status_t offer_try(const kernel_choice_t *c, const offer_t *offer,
     return LH_UNSUPPORTED;
 }
 
-/* Only "can't do that" moves on to the next row; memory running out does not. */
+/* Tries the rows in order. Only "can't do that" moves on to the next one; memory running out does
+ * not. The reasons of all rows that were tried make the sentence of a refusal. */
 static lh_status_t rows_try(kernel_choice_t *c, const lh_kernel_desc_t *desc, const char *line,
                             kernel_t *k)
 {
@@ -184,6 +197,7 @@ static lh_status_t rows_try(kernel_choice_t *c, const lh_kernel_desc_t *desc, co
     return status;
 }
 
+/* Arguments are compared as bytes: whoever makes them begins with zeros. */
 static bool same_call(const kernel_t *k, const op_t *op, const void *attributes,
                       const lh_arg_t *args)
 {
@@ -192,6 +206,7 @@ static bool same_call(const kernel_t *k, const op_t *op, const void *attributes,
     return memcmp(k->attributes, attributes, op->row.attributes_bytes) == 0;
 }
 
+/* A new kernel for a call: copies what names it, asks the op what it costs, and tries the rows. */
 static lh_status_t kernel_fill(kernel_choice_t *c, const op_t *op, const void *attributes,
                                const lh_arg_t *args, kernel_t *k, char **line)
 {
@@ -223,6 +238,8 @@ static lh_status_t kernel_fill(kernel_choice_t *c, const op_t *op, const void *a
     return rows_try(c, &desc, *line, k);
 }
 
+/* A call that is known has its kernel already. Both tables grow before the new kernel is made, so
+ * that nothing is half there. */
 lh_status_t kernel_choose(kernel_choice_t *c, const op_t *op, const void *attributes,
                           const lh_arg_t *args, kernel_t **out)
 {
@@ -255,6 +272,7 @@ lh_status_t kernel_choose(kernel_choice_t *c, const op_t *op, const void *attrib
     return LH_OK;
 }
 
+/* The same rows in the same order, but only fits() is asked; a stream is not needed for that. */
 bool kernel_is_offered(const kernel_choice_t *c, const op_t *op, const void *attributes,
                        const lh_arg_t *args)
 {
@@ -297,6 +315,7 @@ uint64_t kernel_choice_host_bytes(const kernel_choice_t *c)
     return sum;
 }
 
+/* A line and its kernel, for sorting. */
 typedef struct numbered_line {
     const char *line;
     const kernel_t *kernel;

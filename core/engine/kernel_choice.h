@@ -1,8 +1,15 @@
 /* engine/kernel_choice.h - finds and prepares the kernel of each distinct call, once.
  *
- * The first row whose op and dtypes match and whose fits() and prepare() agree is taken: the
- * device's own rows first, then those that other plugins list for it. Calls with equal op,
- * attributes and arguments share one prepared kernel. */
+ * Kernels are rows of plugins, by op, dtypes and device. The first row whose op and dtypes match
+ * and whose fits() and prepare() agree is taken: the device's own rows first, then those that
+ * other plugins list for it. Calls with equal op, attributes and arguments share one prepared
+ * kernel: equal blocks have equal calls, so there are some tens of kernels for thousands of calls.
+ * Rows are not asked to measure (LH_KERNEL_TUNE), so that the choice is the same in each run; what
+ * was chosen can be written down and asked for again, so that a resumed run has the same bits or
+ * is refused.
+ *
+ * Called by the control thread while programs are planned; a step reads what was found and calls
+ * nothing here. */
 #ifndef ENGINE_KERNEL_CHOICE_H
 #define ENGINE_KERNEL_CHOICE_H
 
@@ -10,6 +17,8 @@
 #include <graph/recording.h>
 #include <plugin/registry.h>
 
+/* A distinct call and what was found for it. Stays where it is until kernel_choice_free; launches
+ * point into it. */
 typedef struct kernel {
     const op_t *op;
     void *attributes; /* a copy */
@@ -23,6 +32,7 @@ typedef struct kernel {
 
 typedef struct kernel_choice kernel_choice_t;
 
+/* Borrowed, and read until kernel_choice_free. */
 typedef struct kernel_choice_how {
     const plugin_t *device;
     lh_device_t *opened;
@@ -45,8 +55,9 @@ lh_status_t kernel_choose(kernel_choice_t *c, const op_t *op, const void *attrib
 bool kernel_is_offered(const kernel_choice_t *c, const op_t *op, const void *attributes,
                        const lh_arg_t *args);
 
-/* The largest of all. */
+/* Bytes of scratch of the kernel that needs most: kernels run one after the other and share it. */
 uint64_t kernel_choice_scratch(const kernel_choice_t *c);
+/* Bytes that all kernels keep in the host's heap, for weights packed for them, say. */
 uint64_t kernel_choice_host_bytes(const kernel_choice_t *c);
 /* One line each, sorted: "matmul bf16[8,4] ... = matmul.bf16.onednn 3". */
 void kernel_choice_text(const kernel_choice_t *c, text_t *out);

@@ -1,6 +1,16 @@
-/* model_flow.c - writes the flows of training, scoring and generation: row by row of the schedule,
- * an instance for each part of the row's chunk. What a row leaves to a later one of its micro-batch are
- * the instances' maps, the hidden state that goes on, and the gradient that comes back. */
+/* model_program.c - writes programs of a model: row by row of the schedule, an instance for each
+ * part of the row's chunk.
+ *
+ * First what an instance is: one part of the model (embedding, a block, a section of the head)
+ * with its own weights, for one micro-batch, on its way through the program. It holds a map from
+ * the recording's values to the flow's. Forward it fills the map; on the way back the nodes find
+ * there what the way there has left. Recomputation forgets entries and appends the nodes that make
+ * them again.
+ *
+ * Then the model: parts are recorded, equal blocks once; each row of the schedule appends its
+ * parts' nodes. What a row leaves to a later one of its micro-batch are the instances' maps, the
+ * hidden state that goes on, and the gradient that comes back: no flow of control says so, only
+ * who uses which value, from which flow_finish finds how long each lives. */
 #include <engine/model_program.h>
 
 #include <base/memory.h>
@@ -9,16 +19,19 @@
 #include <longhaul/dtype.h>
 #include <program/schedule.h>
 
+/* One part on its way through a program. Stays where it is while it is used: the flow's source
+ * points to it. */
 typedef struct instance {
     program_t *program;
     const part_t *part;
     uint32_t block;       /* whose parameters; the recording may be that of an equal block */
     uint32_t micro_batch; /* which of those in the inputs */
-    uint64_t row_begin;   /* first row of its inputs, for pieces of the head */
+    uint64_t row_begin;   /* first row of its inputs, for sections of the head */
     uint32_t *map;
     flow_source_t source;
 } instance_t;
 
+/* What is kept while a flow is written; [part][micro-batch] arrays are by index in the run. */
 typedef struct model_flow {
     program_t *p;
     bool train;
@@ -33,14 +46,16 @@ typedef struct model_flow {
 
 /* ---- instances ---- */
 
+/* Inputs with an entry a token, [tokens]; the others have one a sequence or a document. */
 static bool by_token(uint32_t which)
 {
     return which == LH_INPUT_TOKENS || which == LH_INPUT_POSITIONS || which == LH_INPUT_LABELS ||
            which == LH_INPUT_WEIGHTS;
 }
 
-/* Inputs have the rows of all micro-batches of a run; a recording sees those of one, and in the head
- * a piece of them. */
+/* Inputs have the rows of all micro-batches of a run, one after the other; a recording sees those
+ * of one, and in the head a chunk of them. Document starts and lengths are cut by micro-batch
+ * only. */
 static uint32_t leaf_input(instance_t *v, const graph_value_t *value)
 {
     program_t *p = v->program;
@@ -54,6 +69,8 @@ static uint32_t leaf_input(instance_t *v, const graph_value_t *value)
     return flow_rows(p->flow, all, begin, value->arg.shape[0]);
 }
 
+/* flow_source_t.leaf: what a parameter, gradient, input or constant of the recording is in this
+ * program. */
 static uint32_t leaf(void *context, const graph_value_t *value)
 {
     instance_t *v = context;
@@ -70,7 +87,8 @@ static uint32_t leaf(void *context, const graph_value_t *value)
     return value->kind == VALUE_PARAM ? program_parameter(p, index) : program_gradient(p, index);
 }
 
-/* Weights that are gathered for an instance are gathered again for its way back. */
+/* Where values are cut over ranks, those of a block are gathered again for its way back: the map
+ * forgets them, and the first node that reads one asks for the instance of that direction. */
 static void values_forget(instance_t *v)
 {
     if (!v->program->weights->gathered) return;
@@ -78,6 +96,7 @@ static void values_forget(instance_t *v)
         if (v->part->r->values[i].kind == VALUE_PARAM) v->map[i] = 0;
 }
 
+/* Begins an instance of `part` with the parameters of `block`. Nothing is appended yet. */
 static void instance_begin(instance_t *v, program_t *p, const part_t *part, uint32_t block,
                            uint32_t micro_batch, uint64_t row_begin)
 {
@@ -111,7 +130,8 @@ static const graph_node_t *node_at(const instance_t *v, uint32_t index)
     return &v->part->r->nodes[index];
 }
 
-/* A block's cache number `place`, with the rows of x written behind those already there. */
+/* A block's cache number `place`, with the rows of x written behind those already there: a value
+ * before and one after, in the same memory. */
 static uint32_t cached(instance_t *v, uint32_t x, uint32_t lengths, uint32_t place)
 {
     program_t *p = v->program;
@@ -206,6 +226,8 @@ static void losses_add(instance_t *v)
     }
 }
 
+/* Appends the forward pass on `input`, and returns the output's flow value. In generation an op
+ * that names a form with a cache is replaced by that form. */
 static uint32_t instance_forward(instance_t *v, uint32_t input)
 {
     if (v->program->flow->status != LH_OK) return 0;
@@ -223,6 +245,9 @@ static uint32_t instance_forward(instance_t *v, uint32_t input)
     return flow_mapped(&v->source, v->part->output);
 }
 
+/* Appends again what recompute says is not kept: all of the part, or all but what costly ops make
+ * (RECOMPUTE_*). The nodes write new values; those of the way there die with their last use in it,
+ * which is what saves memory. The bits are the same, as the kernels are. */
 static void instance_recompute(instance_t *v, uint32_t recompute)
 {
     if (recompute == RECOMPUTE_NONE || v->program->flow->status != LH_OK) return;
@@ -247,6 +272,8 @@ static void backward_begin(instance_t *v, uint32_t gradient)
     v->map[v->part->seed] = gradient;
 }
 
+/* Appends the reverse pass for the gradient of the output. Returns the input's; 0: there is none.
+ * Where `into` is not 0 it lies there, by a copy if the last op could not write there itself. */
 static uint32_t instance_backward(instance_t *v, uint32_t gradient, uint32_t into)
 {
     flow_t *f = v->program->flow;
@@ -266,7 +293,9 @@ static uint32_t instance_backward(instance_t *v, uint32_t gradient, uint32_t int
     return into;
 }
 
-/* Appends the nodes of the way back that the gradient of the input needs, or all others. */
+/* Appends the nodes of the way back that the gradient of the input needs, or all others. Needed
+ * are the values that lead to it, found by a walk from the end: a node leads there if it makes
+ * one, and then needs what it reads and what it adds onto. */
 static void backward_half(instance_t *v, bool input)
 {
     const recording_t *r = v->part->r;
@@ -292,6 +321,8 @@ static void backward_half(instance_t *v, bool input)
     mem_free(leads);
 }
 
+/* The way back in two: what leads to the gradient of the input, which the chunk before waits for;
+ * later, what leads to gradients of weights only. */
 static uint32_t instance_backward_input(instance_t *v, uint32_t gradient)
 {
     if (v->program->flow->status != LH_OK) return 0;
@@ -309,9 +340,11 @@ static void instance_backward_weights(instance_t *v)
 
 /* ---- the model ---- */
 
+/* A chunk of the head: bytes of logits that are aimed at, a number of rows that kernels like, and
+ * the fewest rows. Fewer would make slow matrix products; more would take memory for nothing. */
 enum { CHUNK_BYTES = 16 << 20, CHUNK_MULTIPLE = 64, CHUNK_ROWS = 1024 };
 
-/* Rows of logits at a time: as many as fit a budget, in chunks of nearly equal size. */
+/* Rows of logits at a time: as many as fit the bytes, in chunks of nearly equal size. */
 static uint64_t chunk_choose(const program_t *p)
 {
     if (p->how.head_chunk != 0)
@@ -324,6 +357,9 @@ static uint64_t chunk_choose(const program_t *p)
     return (even + CHUNK_MULTIPLE - 1) / CHUNK_MULTIPLE * CHUNK_MULTIPLE;
 }
 
+/* Records every block, and lets each that is equal to an earlier one share its recording. Only
+ * then are the recordings that are left differentiated: a differentiated one has more nodes, and
+ * would not be equal. */
 static lh_status_t blocks_record(model_flow_t *m)
 {
     program_t *p = m->p;
@@ -352,6 +388,8 @@ static lh_status_t blocks_record(model_flow_t *m)
     return LH_OK;
 }
 
+/* The head is recorded twice where the rows are no whole number of chunks: for a chunk, and for
+ * what remains. */
 static lh_status_t parts_record(model_flow_t *m)
 {
     program_t *p = m->p;
@@ -376,7 +414,8 @@ typedef struct head_values {
     uint32_t loss, stats, logits;
 } head_values_t;
 
-/* Outputs land in the program's where it has them. */
+/* Outputs of a chunk land in its rows of the program's, where it has them; the loss is one sum
+ * over all chunks. */
 static void chunk_outputs(const program_t *p, const head_values_t *all, instance_t *logits_maker,
                           instance_t *loss, uint64_t begin, uint64_t rows)
 {
@@ -401,6 +440,8 @@ static uint32_t narrowed(program_t *p, uint32_t gradient)
     return to;
 }
 
+/* Logits, loss, and where it trains the way back, for rows [begin, begin + rows). The gradient of
+ * x lands in its rows of one value; that of the head's weight is added up chunk by chunk. */
 static void head_chunk(model_flow_t *m, const head_values_t *all, uint32_t micro_batch,
                        uint64_t begin, uint64_t rows)
 {
@@ -424,6 +465,7 @@ static void head_chunk(model_flow_t *m, const head_values_t *all, uint32_t micro
     (void)instance_backward(&matmul, gradient, flow_rows(p->flow, all->x_gradient, begin, rows));
 }
 
+/* The outputs that the use of the program asks for, made at the first micro-batch. */
 static head_values_t head_outputs(model_flow_t *m, uint32_t x)
 {
     program_t *p = m->p;
@@ -444,7 +486,8 @@ static head_values_t head_outputs(model_flow_t *m, uint32_t x)
     return all;
 }
 
-/* Head and loss, chunk by chunk; returns the gradient of the blocks' output. */
+/* Head and loss, chunk by chunk; returns the gradient of the blocks' output. Its first chunk is
+ * the turn of the flow: what lives there and was made before is what the way back has saved. */
 static uint32_t walk_head(model_flow_t *m, uint32_t micro_batch)
 {
     program_t *p = m->p;
@@ -468,6 +511,8 @@ static uint32_t walk_head(model_flow_t *m, uint32_t micro_batch)
 
 /* ---- rows of the schedule ---- */
 
+/* A part on the way there: 0 is the embedding, then blocks; behind them the head, there and back.
+ */
 static void part_forward(model_flow_t *m, uint32_t part, uint32_t micro_batch)
 {
     const uint32_t blocks = m->p->weights->parameters->blocks;
@@ -481,7 +526,8 @@ static void part_forward(model_flow_t *m, uint32_t part, uint32_t micro_batch)
     m->hidden[micro_batch] = instance_forward(v, m->hidden[micro_batch]);
 }
 
-/* The head was there and back. The embedding has gradients of weights only. */
+/* A part on the way back. The head was there and back already. The embedding has gradients of
+ * weights only, so they come with its backward or backward_weights row. */
 static void part_backward(model_flow_t *m, uint32_t program, uint32_t part, uint32_t micro_batch)
 {
     program_t *p = m->p;
@@ -503,6 +549,7 @@ static void part_backward(model_flow_t *m, uint32_t program, uint32_t part, uint
         p->flow->status = fail(LH_INVALID, "no gradient flows through block %u", part - 1);
 }
 
+/* Parts of a chunk in order, or on the way back from the last to the first. */
 static void row_write(model_flow_t *m, const schedule_t *s, const schedule_row_t *row)
 {
     uint32_t first, end;
@@ -517,7 +564,9 @@ static void row_write(model_flow_t *m, const schedule_t *s, const schedule_row_t
     }
 }
 
-/* A parameter that nothing uses has a gradient of zero. */
+/* A parameter that nothing uses has a gradient of zero: somebody must write it, or the update
+ * would read what memory held. A store's is zeroed in the first run only, as nobody adds to it
+ * later. */
 static void unused_zero(program_t *p)
 {
     const weights_t *w = p->weights;
@@ -540,6 +589,7 @@ static void unused_zero(program_t *p)
     mem_free(used);
 }
 
+/* Records the parts, then writes one round of the schedule. */
 static lh_status_t rows_write(model_flow_t *m, const schedule_t *s)
 {
     program_t *p = m->p;
@@ -563,6 +613,7 @@ static lh_status_t rows_write(model_flow_t *m, const schedule_t *s)
     return p->flow->status;
 }
 
+/* Without a schedule: one micro-batch, there and back where it trains. */
 static lh_status_t model_flow_write(program_t *p, const schedule_t *schedule)
 {
     model_flow_t m = {.p = p, .train = p->how.use == USE_TRAIN, .chunk = chunk_choose(p)};
@@ -578,6 +629,7 @@ static lh_status_t model_flow_write(program_t *p, const schedule_t *schedule)
     return status;
 }
 
+/* What can't be written at all. */
 static lh_status_t how_check(const program_how_t *how)
 {
     if (how->sequences == 0 || how->rows == 0)
@@ -590,6 +642,8 @@ static lh_status_t how_check(const program_how_t *how)
     return LH_OK;
 }
 
+/* Gradients are made here where no optimizer has stated any: whole ones, for tests and references.
+ */
 lh_status_t program_new(engine_t *e, weights_t *w, const program_how_t *how, program_t **out)
 {
     lh_status_t status = how_check(how);

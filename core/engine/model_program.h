@@ -1,4 +1,7 @@
-/* engine/model_program.h - writes programs of a model: training, scoring, generation. */
+/* engine/model_program.h - writes programs of a model: training, scoring, generation.
+ *
+ * The model's parts are recorded once for the sizes of the program; what a run does is then
+ * written as a flow, an instance of a part after the other, in the order of the schedule. */
 #ifndef ENGINE_MODEL_PROGRAM_H
 #define ENGINE_MODEL_PROGRAM_H
 

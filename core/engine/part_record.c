@@ -1,4 +1,8 @@
-/* part_record.c - records a model's parts for a program. */
+/* part_record.c - records a model's parts for a program.
+ *
+ * A part is recorded while its parameters can be asked for by the names that the model uses inside
+ * it. The sections of the head are made by recording the whole head once, finding where to cut,
+ * and replaying each section's nodes into a recording of its own with another number of rows. */
 #include <engine/part_record.h>
 
 #include <base/memory.h>
@@ -11,6 +15,7 @@ typedef struct local_names { /* what param() may name while a part is recorded *
     uint32_t part, block;
 } local_names_t;
 
+/* recording_how_t.param: the shape of "attn.wq" in the block that is recorded. */
 static lh_status_t local_shape(void *context, const char *name, uint64_t shape[LH_MAX_RANK],
                                uint32_t *rank)
 {
@@ -24,6 +29,7 @@ static lh_status_t local_shape(void *context, const char *name, uint64_t shape[L
     return LH_OK;
 }
 
+/* Whether a parameter of the part has a gradient: it exists and is not frozen. */
 static bool local_wanted(void *context, const char *name)
 {
     const local_names_t *local = context;
@@ -33,6 +39,7 @@ static bool local_wanted(void *context, const char *name)
            !local->weights->frozen[index];
 }
 
+/* recording_how_t.offers. Without a device nothing is offered. */
 static bool offers(void *device, const op_t *op, const void *attributes, const lh_arg_t *args)
 {
     const engine_t *engine = device;
@@ -64,6 +71,8 @@ static lh_status_t recording_for(program_t *p, uint64_t tokens, local_names_t *l
     return status;
 }
 
+/* Calls the model's plugin. The embedding begins with tokens, other parts with the hidden state,
+ * [tokens, hidden] in the compute dtype. */
 static lh_status_t part_record_whole(program_t *p, uint32_t part, uint32_t block, uint64_t tokens,
                                      local_names_t *local, part_t *out)
 {
@@ -87,6 +96,7 @@ static lh_status_t part_record_whole(program_t *p, uint32_t part, uint32_t block
     return LH_OK;
 }
 
+/* What comes out must be [tokens, columns]: hidden, or of the head the vocabulary. */
 static lh_status_t output_check(const part_t *part, uint64_t tokens, uint64_t columns)
 {
     const lh_arg_t *arg = &part->r->values[part->output].arg;
@@ -114,6 +124,7 @@ static lh_status_t losses_average(const program_t *p, recording_t *r)
     return recording_status(r);
 }
 
+/* The context of parameter names ends with this function, so the recording forgets it. */
 lh_status_t part_record(program_t *p, uint32_t part, uint32_t block, uint64_t tokens, part_t *out)
 {
     local_names_t local = {p->weights, part, block};
@@ -127,6 +138,8 @@ lh_status_t part_record(program_t *p, uint32_t part, uint32_t block, uint64_t to
     return LH_OK;
 }
 
+/* The gradient from above is an argument, shaped like the output, in seed_dtype: gradients of
+ * activations travel in the compute dtype, those of logits wider. */
 lh_status_t part_differentiate(program_t *p, part_t *part, lh_dtype_t seed_dtype)
 {
     lh_assert(part->output > 0 && part->output < part->r->value_count);
@@ -144,6 +157,7 @@ lh_status_t part_differentiate(program_t *p, part_t *part, lh_dtype_t seed_dtype
     return status != LH_OK ? status : recording_status(r);
 }
 
+/* Over the parameters that a's recording names; b's has the same names. */
 static bool frozen_alike(const weights_t *w, const part_t *a, const part_t *b)
 {
     for (uint32_t i = 1; i < a->r->value_count; i++) {
@@ -163,13 +177,15 @@ bool part_equal(const program_t *p, const part_t *a, const part_t *b)
     return recording_equal(a->r, b->r) && frozen_alike(p->weights, a, b);
 }
 
-/* Replays nodes of a recording into another one, through the recorder. */
+/* Replays nodes of a recording into another one, through the recorder: shapes are found anew. */
 typedef struct replay {
     const recording_t *from;
     recording_t *to;
     lh_value_t *map; /* [from->value_count] */
 } replay_t;
 
+/* What a value of the old recording is in the new one; leaves are recorded when they are first
+ * met. */
 static lh_value_t replay_value(replay_t *s, lh_value_t value)
 {
     lh_assert(value < s->from->value_count);
@@ -202,8 +218,8 @@ static void replay_node(replay_t *s, uint32_t index)
     }
 }
 
-/* Nodes [begin, end) of `from` in a recording of its own, whose argument stands for `input` and
- * whose output is what `output` became. */
+/* Nodes [range[0], range[1]) of `from` in a recording of its own, whose argument stands for
+ * border[0] and whose output is what border[1] became. */
 static lh_status_t section_record(program_t *p, const part_t *from, const uint32_t range[2],
                                   const lh_value_t border[2], const lh_arg_t *argument, part_t *out)
 {
@@ -228,18 +244,23 @@ static lh_status_t section_record(program_t *p, const part_t *from, const uint32
     return status;
 }
 
+/* Where the head is cut. */
 typedef struct head_cut {
     uint32_t matmul;   /* node */
     lh_value_t x, raw; /* its input that comes from the blocks, its result */
 } head_cut_t;
 
+/* Whether a value comes from the blocks, as far as the head can tell: it is made, or it is the
+ * part's argument. */
 static bool depends(const recording_t *r, lh_value_t value)
 {
     const uint32_t kind = value == 0 ? VALUE_NONE : r->values[value].kind;
     return kind == VALUE_RESULT || kind == VALUE_ARGUMENT;
 }
 
-/* Walks back from the logits over ops by element to the matmul that makes them. */
+/* Walks back from the logits over ops by element to the matmul that makes them. Those ops (a soft
+ * cap, say) may use one value on the way, as they are replayed for a chunk of rows and
+ * differentiated with it. */
 static lh_status_t head_cut_find(const part_t *head, head_cut_t *out)
 {
     const recording_t *r = head->r;
@@ -272,6 +293,8 @@ static lh_status_t head_cut_find(const part_t *head, head_cut_t *out)
     return fail(LH_UNSUPPORTED, "the head's logits do not come from a matmul with a parameter");
 }
 
+/* Whether no node from `begin` on takes a parameter or an input, which would be rows of another
+ * number. */
 static bool only_constants(const recording_t *r, uint32_t begin)
 {
     for (uint32_t n = begin; n < r->node_count; n++)
@@ -283,11 +306,14 @@ static bool only_constants(const recording_t *r, uint32_t begin)
     return true;
 }
 
+/* Logits and losses are wide whatever the compute dtype is. */
 static lh_dtype_t logits_dtype(const weights_t *w)
 {
     return w->compute == LH_DTYPE_F64 ? LH_DTYPE_F64 : LH_DTYPE_F32;
 }
 
+/* The cross-entropy of a chunk: stats, loss, and the gradient of the logits, which is its output.
+ * ops_embed.c says why it is recorded and not differentiated. */
 static lh_status_t loss_record(program_t *p, uint64_t rows, bool capped, part_t *out)
 {
     const weights_t *w = p->weights;
@@ -316,6 +342,7 @@ static lh_status_t loss_record(program_t *p, uint64_t rows, bool capped, part_t 
     return recording_status(out->r);
 }
 
+/* The product onto the logits: rows of x in the compute dtype, logits wide. */
 static lh_status_t matmul_record(program_t *p, const part_t *whole, const head_cut_t *cut,
                                  uint64_t rows, part_t *out)
 {
@@ -329,6 +356,7 @@ static lh_status_t matmul_record(program_t *p, const part_t *whole, const head_c
     return LH_OK;
 }
 
+/* What follows the product, in the wide dtype. */
 static lh_status_t cap_record(program_t *p, const part_t *whole, const head_cut_t *cut,
                               uint64_t rows, part_t *out)
 {
@@ -342,6 +370,8 @@ static lh_status_t cap_record(program_t *p, const part_t *whole, const head_cut_
     return section_record(p, whole, range, border, &raw, out);
 }
 
+/* What comes before the product, for all rows of the micro-batch at once: the last norm, as a
+ * rule. */
 static lh_status_t front_record(program_t *p, const part_t *whole, const head_cut_t *cut,
                                 part_t *out)
 {
@@ -351,6 +381,8 @@ static lh_status_t front_record(program_t *p, const part_t *whole, const head_cu
     return section_record(p, whole, range, border, &hidden, out);
 }
 
+/* The whole head is recorded for all tokens first, to be checked and cut; it is instantiated
+ * nowhere. */
 lh_status_t part_record_head(program_t *p, uint64_t rows, bool differentiate, head_parts_t *out)
 {
     const weights_t *w = p->weights;

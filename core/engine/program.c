@@ -1,10 +1,16 @@
-/* program.c - a program's inputs and outputs, and its runs. */
+/* program.c - a program's values, its inputs and outputs, and its runs.
+ *
+ * In this order: what a flow is written with (inputs, outputs, parameters, gradients, constants),
+ * the build, then runs. The host is at most two runs ahead of the device: inputs have two staging
+ * slots, and two events say which runs are past. */
 #include <engine/program.h>
 
 #include <base/dtype.h>
 #include <base/memory.h>
 #include <program/schedule.h>
 
+/* The schedule is read here and by whoever writes the flow; it need not stay. The engine owns the
+ * program once it is listed. */
 lh_status_t program_empty(engine_t *e, weights_t *w, const program_how_t *how, program_t **out)
 {
     program_t *p = mem_new(sizeof(*p));
@@ -70,6 +76,7 @@ void program_free(program_t *p)
     mem_free(p);
 }
 
+/* A place in an allocation; false after a failure, which the flow keeps. */
 static bool program_take(program_t *p, allocation_t *allocation, uint64_t bytes, uint64_t *offset)
 {
     if (p->flow->status == LH_OK)
@@ -77,6 +84,7 @@ static bool program_take(program_t *p, allocation_t *allocation, uint64_t bytes,
     return p->flow->status == LH_OK;
 }
 
+/* Its device memory, and one place in pinned memory for each staging slot. */
 uint32_t program_input_value(program_t *p, uint32_t which, const lh_arg_t *arg)
 {
     lh_assert(which < PROGRAM_INPUTS);
@@ -95,6 +103,8 @@ uint32_t program_input_value(program_t *p, uint32_t which, const lh_arg_t *arg)
     return in->value;
 }
 
+/* An output that accumulates is written by the first micro-batch of a step, so it needs no zeros.
+ */
 uint32_t program_output_value(program_t *p, uint32_t which, const lh_arg_t *arg, bool accumulates)
 {
     lh_assert(which < OUTPUTS);
@@ -114,7 +124,8 @@ uint32_t program_output_value(program_t *p, uint32_t which, const lh_arg_t *arg,
     return out->value;
 }
 
-/* Stores may be added while a program is written, so the table grows with them. */
+/* The flow's buffer of a shard, noted so that each is made once. Stores may be added while a
+ * program is written. */
 static uint32_t *store_slot(program_t *p, const store_t *store, uint32_t parameter)
 {
     const weights_t *w = p->weights;
@@ -132,6 +143,9 @@ static uint32_t *store_slot(program_t *p, const store_t *store, uint32_t paramet
     return NULL;
 }
 
+/* A buffer for each shard, whoever asks. Values of weights are kept (nobody writes them in this
+ * program), gradients accumulate over micro-batches; in the optimizer step both are plain memory.
+ */
 uint32_t program_store_value(program_t *p, const store_t *store, uint32_t parameter)
 {
     lh_assert(parameter < p->weights->parameters->count);
@@ -162,11 +176,7 @@ uint32_t program_store_value(program_t *p, const store_t *store, uint32_t parame
     return flow_value(f, &arg, *slot, 0);
 }
 
-/* Values that are gathered for an instance, and gradients that are whole for a bucket:
- * where they lie in a program whose weights are cut over ranks.
- *
- * An instance is one part of the model in one direction. Its values live from its gather to its last
- * use, so that the plan of the arena gives them places in turn. */
+/* The instance of the part that the flow is at, in a direction. */
 static gathered_instance_t *instance_find(program_t *p, bool backward)
 {
     const flow_t *f = p->flow;
@@ -196,6 +206,7 @@ static lh_status_t instance_fill(program_t *p, gathered_instance_t *v)
     return p->flow->status;
 }
 
+/* A new one, with a value in the arena for each of its parameters. */
 static gathered_instance_t *instance_new(program_t *p, bool backward)
 {
     gathered_instance_t *list = mem_grow(p->instances, &p->instance_capacity,
@@ -212,6 +223,9 @@ static gathered_instance_t *instance_new(program_t *p, bool backward)
     return p->flow->status == LH_OK ? v : NULL;
 }
 
+/* The flow value of a parameter for the instance that the flow is in, where weights_t.gathered. 0
+ * after a failure. A block's values are dropped after its forward pass and gathered again for its
+ * way back; embedding and head have one instance for both. */
 static uint32_t gathered_value(program_t *p, uint32_t parameter)
 {
     flow_t *f = p->flow;
@@ -227,6 +241,9 @@ static uint32_t gathered_value(program_t *p, uint32_t parameter)
     return 0;
 }
 
+/* The flow value that a parameter's gradient is added into, where weights_t.bucketed: a whole
+ * form, written first in each micro-batch, that lives until its sum over ranks has left for the
+ * shards of their owners. */
 static uint32_t bucket_gradient(program_t *p, uint32_t parameter)
 {
     flow_t *f = p->flow;
@@ -266,6 +283,7 @@ uint32_t program_gradient(program_t *p, uint32_t parameter)
     return program_store_value(p, p->weights->grad, parameter);
 }
 
+/* A buffer anew for each value: constants are few, and read only. */
 uint32_t program_constant_value(program_t *p, const graph_value_t *v)
 {
     flow_t *f = p->flow;
@@ -278,6 +296,7 @@ uint32_t program_constant_value(program_t *p, const graph_value_t *v)
     return buffer == 0 ? 0 : flow_value(f, &arg, buffer, 0);
 }
 
+/* After a failure the recording is freed, so that the caller need not. */
 lh_status_t program_keep(program_t *p, recording_t *r)
 {
     lh_assert(r != NULL);
@@ -306,7 +325,8 @@ uint32_t *program_map(program_t *p, const recording_t *r)
     return map;
 }
 
-/* What a row of the schedule leaves to later rows. */
+/* The most that a row of the schedule leaves to later rows: activations that it makes and others
+ * use. */
 static lh_status_t frames_measure(program_t *p)
 {
     const flow_t *f = p->flow;
@@ -345,6 +365,7 @@ static bool has_later_runs(const program_t *p)
     return (p->how.use == USE_TRAIN || p->how.use == USE_SCORE) && p->rounds != 1;
 }
 
+/* One list, or a second one for runs that add to what the first one wrote. */
 lh_status_t program_choose(program_t *p)
 {
     lh_assert(!p->engine->planned);
@@ -353,6 +374,7 @@ lh_status_t program_choose(program_t *p)
     return call_list_choose(p->engine, p->flow, true, &p->lists[1]);
 }
 
+/* Events are made now, as no step may make any. */
 lh_status_t program_place(program_t *p)
 {
     lh_assert(p->engine->planned);
@@ -388,6 +410,8 @@ uint64_t program_output_bytes(const program_t *p, uint32_t which)
                                                                 : p->outputs[which].bytes;
 }
 
+/* An input that is given again before a run takes the same slot; else the other one, whose copy
+ * may still be queued from two runs before. */
 lh_status_t program_input(program_t *p, uint32_t which, const void *host, uint64_t bytes)
 {
     if (!program_has_input(p, which)) return LH_OK;
@@ -409,6 +433,7 @@ lh_status_t program_input(program_t *p, uint32_t which, const void *host, uint64
     return LH_OK;
 }
 
+/* Queues copies of what was given since the last run; the rest is on the device already. */
 static lh_status_t inputs_copy(program_t *p)
 {
     engine_t *e = p->engine;
@@ -426,6 +451,7 @@ static lh_status_t inputs_copy(program_t *p)
     return LH_OK;
 }
 
+/* Queues copies of all outputs, and marks the run's end. */
 static lh_status_t outputs_copy(program_t *p)
 {
     engine_t *e = p->engine;
@@ -458,6 +484,7 @@ lh_status_t program_run(program_t *p, uint32_t micro_batch)
     return status;
 }
 
+/* One number of an output, as F32; 0 where the program has no such output. */
 static lh_status_t scalar_of(const program_t *p, uint32_t which, float *out)
 {
     lh_assert(which < OUTPUTS);
@@ -468,7 +495,8 @@ static lh_status_t scalar_of(const program_t *p, uint32_t which, float *out)
                          allocation_place(&p->engine->pinned, o->pinned).address, 1);
 }
 
-/* The program keeps the cross-entropy and the model's own losses apart. */
+/* OUTPUT_LOSS has two numbers: what is minimised, and of it the cross-entropy. The program keeps
+ * the terms apart. */
 static lh_status_t loss_output(const program_t *p, float loss[2])
 {
     float extra = 0;
@@ -478,6 +506,7 @@ static lh_status_t loss_output(const program_t *p, float loss[2])
     return status;
 }
 
+/* Waits for the last run alone: later copies overwrite earlier ones in pinned memory. */
 lh_status_t program_output(program_t *p, uint32_t which, void *host, uint64_t bytes)
 {
     const uint64_t expected = program_output_bytes(p, which);
@@ -523,6 +552,8 @@ static const char *call_kernel(const exec_call_t *call)
     }
 }
 
+/* The part that a call belongs to, by its name in reports. They are compared as pointers
+ * elsewhere. */
 static const char *part_text(const program_t *p, uint32_t part)
 {
     if (p->how.use == USE_UPDATE) return "update";

@@ -1,5 +1,13 @@
-/* engine/program.h - a program's flow, its inputs and outputs, and the lists it becomes; for the
- * files that write flows (model_flow.c, parallel/update.c). */
+/* engine/program.h - a program's flow, its inputs and outputs, and the lists it becomes.
+ *
+ * A program is one of the things that an engine runs over and over: the forward and backward pass
+ * of a round of micro-batches, scoring, a step of generation, the optimizer step. It is written
+ * into a flow (by model_program.c, or core/parallel/update.c), finished into arenas and lists, and
+ * run. Its inputs and outputs lie at fixed places in device memory, behind fixed places in pinned
+ * memory, so that each run is the same calls.
+ *
+ * The upper half of this file is for who writes programs, the lower for who runs them. One thread
+ * calls. */
 #ifndef ENGINE_PROGRAM_H
 #define ENGINE_PROGRAM_H
 
@@ -9,8 +17,10 @@
 
 typedef struct schedule schedule_t; /* program/schedule.h */
 
+/* What a program is for: which inputs and outputs it has, and whether gradients are made. */
 enum { USE_TRAIN = 1, USE_SCORE = 2, USE_DECODE = 3, USE_UPDATE = 4 };
 
+/* Sizes of a program. A run has `sequences` x `rows` tokens in each of its micro-batches. */
 typedef struct program_how {
     uint32_t use;           /* USE_TRAIN, USE_SCORE or USE_DECODE                              */
     uint64_t sequences;     /* in one run                                                      */
@@ -41,8 +51,10 @@ enum {
 };
 enum { OUTPUTS = 6 }; /* room for one that only the engine sees */
 
+/* Of one run, a later one where there is any; useful FLOPs, and bytes if nothing stays in a cache.
+ */
 typedef struct program_cost {
-    double flops, bytes; /* of one run (a later micro-batch's); useful FLOPs              */
+    double flops, bytes;
     uint32_t calls;
 } program_cost_t;
 
@@ -62,11 +74,15 @@ typedef struct program_call {
     uint64_t ns; /* in all runs since profiling was switched on */
 } program_call_t;
 
+/* Inputs are indexed by LH_INPUT_*; two staging slots: one is filled while the other's copy may be
+ * queued. */
 enum { PROGRAM_INPUTS = 9, STAGING_SLOTS = 2 };
 enum { OUTPUT_EXTRA = 5 }; /* [1]: sum of the losses that the model adds; part of OUTPUT_LOSS */
 
-typedef struct program_input { /* index: LH_INPUT_* */
-    uint64_t bytes;            /* 0: not used */
+/* A run-time input: bytes in device memory that the program's calls read, [rows of all micro-
+ * batches of a run]. */
+typedef struct program_input {
+    uint64_t bytes; /* 0: not used */
     lh_arg_t arg;
     uint64_t offset;                /* in the engine's inputs */
     uint64_t pinned[STAGING_SLOTS]; /* in the engine's pinned memory: one is filled while the
@@ -78,14 +94,17 @@ typedef struct program_input { /* index: LH_INPUT_* */
     uint32_t value; /* in the flow */
 } program_input_t;
 
-typedef struct program_output { /* index: OUTPUT_* */
-    uint64_t bytes;             /* 0: not made */
-    uint64_t offset;            /* in the engine's outputs */
+/* An output: copied into pinned memory behind each run, read by the host once that is past. */
+typedef struct program_output {
+    uint64_t bytes;  /* 0: not made */
+    uint64_t offset; /* in the engine's outputs */
     uint64_t pinned;
     uint32_t value;
 } program_output_t;
 
-/* The values that one instance reads, gathered from all ranks. */
+/* The whole values that one part reads in one direction, gathered from all ranks where values are
+ * cut (ZeRO 3). They lie in an arena from their gather to their last use; core/parallel/arrange.c
+ * puts the gathers in. */
 typedef struct gathered_instance {
     uint32_t part, block;
     bool backward;
@@ -93,6 +112,8 @@ typedef struct gathered_instance {
     uint32_t count;
 } gathered_instance_t;
 
+/* The fields are for core/engine and core/parallel; all others call functions. Recordings and maps
+ * are needed while the flow is written; recordings stay, as calls point to their attributes. */
 struct program {
     engine_t *engine;
     weights_t *weights;
@@ -128,31 +149,36 @@ struct program {
 /* A program without calls, owned by the engine. */
 lh_status_t program_empty(engine_t *e, weights_t *w, const program_how_t *how,
                           program_t **out) LH_MUST_CHECK;
+/* Of engine_close. */
 void program_free(program_t *p);
 
 /* Below, values are the flow's; a failure is kept in flow->status and 0 is returned. */
 
-/* The program's input, made at the first call. */
+/* The program's input `which`, shaped like arg; made at the first call, the same value at later
+ * ones. */
 uint32_t program_input_value(program_t *p, uint32_t which, const lh_arg_t *arg);
-/* An output; accumulates: over micro-batches. */
+/* An output shaped like arg. accumulates: the first micro-batch of a step writes it, later ones
+ * add to it. */
 uint32_t program_output_value(program_t *p, uint32_t which, const lh_arg_t *arg, bool accumulates);
-/* A parameter's shard in a store, in the parameter's shape when whole, else flat. */
+/* A parameter's shard in a store: [its own shape] where the shard is whole, else flat, [elements].
+ * Refused where the store has nothing of it. */
 uint32_t program_store_value(program_t *p, const store_t *store, uint32_t parameter);
-/* What kernels of the instance under way read of a parameter, and add its gradient into: its store, or
- * where that is cut, the whole form that other ranks bring. */
+/* What kernels of the instance under way read of a parameter, and add its gradient into: its
+ * store, or where that is cut, the whole form that other ranks bring, or take. */
 uint32_t program_parameter(program_t *p, uint32_t parameter);
 uint32_t program_gradient(program_t *p, uint32_t parameter);
-/* Values of a recorded constant. */
+/* A recorded constant, [count] F32; equal ones of all programs lie in one place. */
 uint32_t program_constant_value(program_t *p, const graph_value_t *v);
 /* Owns the recording from here on, whatever it returns. */
 lh_status_t program_keep(program_t *p, recording_t *r) LH_MUST_CHECK;
 /* A zeroed map for a recording, freed when the flow is finished. NULL after setting flow->status.
  */
 uint32_t *program_map(program_t *p, const recording_t *r);
-/* Ends the flow: plans activations, frees maps. */
+/* Ends the flow: plans arenas, which grow to the largest program's, and frees maps. Of
+ * engine_plan. */
 lh_status_t program_finish(program_t *p) LH_MUST_CHECK;
 
-/* Steps of engine_build. */
+/* Steps of engine_plan and engine_build: kernels for the lists; events, places and replays. */
 lh_status_t program_choose(program_t *p) LH_MUST_CHECK;
 lh_status_t program_place(program_t *p) LH_MUST_CHECK;
 
@@ -165,8 +191,9 @@ uint64_t program_output_bytes(const program_t *p, uint32_t which);
  * value stays until it is given again. */
 lh_status_t program_input(program_t *p, uint32_t which, const void *host,
                           uint64_t bytes) LH_MUST_CHECK;
-/* Queues one run. micro_batch 0 writes gradients and loss, later ones add to them (TRAIN, SCORE).
- */
+/* Queues one run: copies inputs that were given, launches the list, copies outputs. micro_batch
+ * counts the rounds of a step: 0 writes gradients and loss, later ones add to them (TRAIN, SCORE).
+ * Waits where the host is two runs ahead. */
 lh_status_t program_run(program_t *p, uint32_t micro_batch) LH_MUST_CHECK;
 /* Waits for the program's last run and copies. */
 lh_status_t program_output(program_t *p, uint32_t which, void *host, uint64_t bytes) LH_MUST_CHECK;

@@ -1,4 +1,5 @@
-/* weights.c - a model's parameters in device memory. */
+/* weights.c - a model's parameters in device memory: stores and their shards, caches of
+ * generation, and what is read and written from outside a step. */
 #include <engine/weights.h>
 
 #include <stdio.h>
@@ -22,6 +23,7 @@ void weights_free(weights_t *w)
     mem_free(w);
 }
 
+/* The row of a memory report that a store counts in. */
 static uint32_t memory_kind_of(uint32_t holds)
 {
     switch (holds) {
@@ -55,6 +57,7 @@ lh_status_t weights_store_add(weights_t *w, const char *name, uint32_t holds, st
     return LH_OK;
 }
 
+/* In the order of calls: shards lie one after the other, each aligned for kernels. */
 lh_status_t weights_shard_add(weights_t *w, store_t *s, uint32_t parameter, lh_dtype_t dtype,
                               lh_slice_t slice, uint64_t elements)
 {
@@ -80,6 +83,7 @@ static lh_status_t whole_shards(weights_t *w, store_t *s, lh_dtype_t dtype, bool
     return LH_OK;
 }
 
+/* The store is laid out anew from its beginning, as nothing lies in it yet. */
 lh_status_t weights_value_cut(weights_t *w, const lh_slice_t *slices)
 {
     lh_assert(w->value->allocation.memory == NULL);
@@ -107,6 +111,7 @@ lh_status_t weights_gradients_default(weights_t *w)
     return status == LH_OK ? whole_shards(w, w->grad, w->accumulate, false) : status;
 }
 
+/* A walk over all entries: two for each attention, asked for while a program is written. */
 lh_status_t weights_cache(weights_t *w, const cache_entry_t *wanted, uint64_t *offset)
 {
     lh_assert(wanted->sequences > 0 && wanted->width > 0);
@@ -135,6 +140,8 @@ lh_status_t weights_cache(weights_t *w, const cache_entry_t *wanted, uint64_t *o
     return LH_OK;
 }
 
+/* Values in the compute dtype; gradients are summed in F32, whatever that is, or in F64 beside
+ * F64. */
 static lh_status_t weights_fill(weights_t *w, const weights_how_t *how)
 {
     w->api = how->api;
@@ -179,6 +186,7 @@ const parameters_t *weights_parameters(const weights_t *w)
     return w->parameters;
 }
 
+/* All parameters that lie in the same memory are frozen with it. */
 void weights_freeze(weights_t *w, uint32_t parameter)
 {
     lh_assert(parameter < w->parameters->count);
@@ -193,6 +201,7 @@ bool weights_frozen(const weights_t *w, uint32_t parameter)
     return w->frozen[parameter];
 }
 
+/* The store of a space; NULL: the job has none. */
 static const store_t *store_of(const weights_t *w, uint32_t space)
 {
     if (space == SPACE_PARAMETER) return w->master != NULL ? w->master : w->value;
@@ -204,7 +213,8 @@ static const store_t *store_of(const weights_t *w, uint32_t space)
     return NULL;
 }
 
-/* The store and shard of a space; a frozen parameter has no master, so its value stands in. */
+/* The store and shard of a space. A frozen parameter has no master, so its value takes the place.
+ */
 static const store_shard_t *shard_of(const weights_t *w, uint32_t space, uint32_t parameter,
                                      const store_t **store)
 {
@@ -229,7 +239,8 @@ bool weights_extent(const weights_t *w, uint32_t space, uint32_t parameter, weig
     return true;
 }
 
-/* An element range inside what is held here, as elements of the shard. */
+/* An element range inside what is held here, as elements of the shard. A state of another extent
+ * than its parameter's is addressed by its own elements. */
 static lh_status_t range_check(const weights_t *w, const store_t *s, const store_shard_t *shard,
                                uint32_t parameter, uint64_t *begin, uint64_t count)
 {
@@ -246,6 +257,7 @@ static lh_status_t range_check(const weights_t *w, const store_t *s, const store
 
 enum { PART_ELEMENTS = 65536 };
 
+/* Converts and uploads, 64 KiB of elements in the store's dtype at a time. */
 static lh_status_t shard_write(weights_t *w, const store_t *s, const store_shard_t *shard,
                                uint64_t begin, uint64_t count, lh_dtype_t dtype, const void *host)
 {
@@ -268,6 +280,7 @@ static lh_status_t shard_write(weights_t *w, const store_t *s, const store_shard
     return LH_OK;
 }
 
+/* Who writes the parameter writes its master and its value, so that both stay the same number. */
 lh_status_t weights_write(weights_t *w, uint32_t space, uint32_t parameter, uint64_t begin,
                           uint64_t count, lh_dtype_t dtype, const void *host)
 {
@@ -283,6 +296,8 @@ lh_status_t weights_write(weights_t *w, uint32_t space, uint32_t parameter, uint
     return weights_write(w, SPACE_VALUE, parameter, begin, count, dtype, host);
 }
 
+/* A store that was given back can't be read any more; what has no bytes is never allocated and
+ * reads as nothing. */
 lh_status_t weights_read(weights_t *w, uint32_t space, uint32_t parameter, uint64_t begin,
                          uint64_t count, lh_dtype_t dtype, void *host)
 {
@@ -312,7 +327,7 @@ lh_status_t weights_read(weights_t *w, uint32_t space, uint32_t parameter, uint6
     return status;
 }
 
-/* What is drawn is written while the next shard is drawn. */
+/* What is drawn is written while the next span is drawn. */
 static lh_status_t parameter_initialize(weights_t *w, uint32_t index, parameter_draw_t *draw)
 {
     const store_t *s;
@@ -327,6 +342,7 @@ static lh_status_t parameter_initialize(weights_t *w, uint32_t index, parameter_
     return status;
 }
 
+/* Fills a state with a number other than 0. */
 static lh_status_t state_initialize(weights_t *w, const store_t *s)
 {
     float part[4096];
@@ -343,6 +359,7 @@ static lh_status_t state_initialize(weights_t *w, const store_t *s)
     return LH_OK;
 }
 
+/* Values in the order of parameters, each rank its own elements; states of 0 are one fill. */
 lh_status_t weights_initialize(weights_t *w, uint64_t seed, double init_std)
 {
     parameter_draw_t *draw;
