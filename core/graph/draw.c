@@ -169,6 +169,8 @@ static bool feeds_something(const recording_t *r, lh_value_t v, bool backward)
     return v == r->output;
 }
 
+/* Sources first, as far as something that is drawn reads them; then each op with the edges that
+ * come into it. */
 void draw_dot(const recording_t *r, const draw_how_t *how, text_t *out)
 {
     text_append(out, "digraph recording {\n  label=\"");

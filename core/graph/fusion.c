@@ -17,7 +17,8 @@ typedef struct match {
     bool bound[PATTERN_WORDS];
 } match_t;
 
-/* The node's values are those that the words so far stand for, and bind the others. */
+/* Whether the node may be this call: the op is the same, and its values are those that the words
+ * so far stand for. The words that are new are bound to its other values. */
 static bool call_binds(const recording_t *r, match_t *m, uint32_t call, uint32_t index)
 {
     const pattern_call_t *c = &m->pattern->calls[call];
@@ -90,7 +91,8 @@ static uint32_t fused_slot(const match_t *m, uint32_t call, uint32_t slot)
     return word == PATTERN_NONE ? PATTERN_NONE : m->pattern->slot[word];
 }
 
-/* Where the fused op is to stand; 0: nowhere, as somebody else uses what would be gone. */
+/* Where the fused op is to stand: at the first of the calls whose output lives on, since others
+ * may use it from there on. 0: nowhere, as somebody else uses what would be gone. */
 static uint32_t place_of(const recording_t *r, const match_t *m)
 {
     uint32_t place = r->node_count;
@@ -107,6 +109,7 @@ static uint32_t place_of(const recording_t *r, const match_t *m)
     return place == r->node_count ? 0 : place;
 }
 
+/* The fused op stands at `place`, so what it reads must be made by then; leaves always are. */
 static bool inputs_exist(const recording_t *r, const op_t *op, const lh_value_t *slots,
                          uint32_t place)
 {
@@ -116,8 +119,9 @@ static bool inputs_exist(const recording_t *r, const op_t *op, const lh_value_t 
     return true;
 }
 
-/* Attributes as long as the fused op's struct (mem_free); NULL where it has none. *fits: whether it
- * takes those of the calls. */
+/* Attributes of the fused op: what its row's fuse() makes of those of the calls, else those of the
+ * one call that has a struct of the same size. *fits is false where fuse() says "not with these".
+ */
 static lh_status_t attributes_join(const recording_t *r, const op_t *op, const match_t *m,
                                    bool *fits, void **out)
 {
@@ -225,7 +229,8 @@ static lh_status_t fuse_at(recording_t *r, const op_t *op, const op_pattern_t *p
     return place_call(r, place, &call, slots);
 }
 
-/* Closes the gaps that dropped nodes left. */
+/* Closes the gaps that dropped nodes left. Values keep their ids and learn where their nodes are
+ * now. */
 static void compact(recording_t *r)
 {
     uint32_t kept = 1;
@@ -240,6 +245,9 @@ static void compact(recording_t *r)
     r->node_count = kept;
 }
 
+/* Every op of the table, the last first, is tried at every node in turn; what was fused may be
+ * fused again by an op that is tried later. Recordings are short (a block), so nothing is indexed.
+ */
 lh_status_t fusion_apply(recording_t *r)
 {
     lh_status_t status = recording_status(r);

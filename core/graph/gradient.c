@@ -1,9 +1,12 @@
 /* gradient.c - the reverse pass: walks a recording's nodes back and records each op's gradient.
  *
- * A value used several times gets several contributions. Where the node that makes a later one can
- * add, it adds onto the earlier one's memory; that is right only while nobody else reads or holds
- * that memory, as happens when a gradient passes through an op unchanged. Otherwise an `add` is
- * recorded. */
+ * A value used several times gets several contributions, one from each node that reads it. Where
+ * the node that makes a later one can add, it adds onto the earlier one's memory, which saves an
+ * `add` and a value; that is right only while nobody else reads or holds that memory, as happens
+ * when a gradient passes through an op unchanged. Otherwise an `add` is recorded.
+ *
+ * Gradients of parameters are kept apart (VALUE_GRADIENT): their memory outlives the recording,
+ * and each micro-batch adds to it. */
 #include <graph/gradient.h>
 
 #include <base/memory.h>
@@ -63,7 +66,8 @@ static bool is_read(const recording_t *r, lh_value_t v)
     return false;
 }
 
-/* Written by a node of the reverse pass into memory of its own that no node reads. */
+/* Written by a node of the reverse pass into memory of its own that no node reads: adding there,
+ * or turning the write into an addition, changes nothing for anybody else. */
 static bool is_unread_result(const recording_t *r, lh_value_t v)
 {
     const graph_value_t *value = &r->values[v];
@@ -72,7 +76,9 @@ static bool is_unread_result(const recording_t *r, lh_value_t v)
     return node->backward && node->op->alias[value->slot] == 0 && !is_read(r, v);
 }
 
-/* Made just now for this one contribution, by a node that could add it to something. */
+/* Made just now for this one contribution, by a node that could add it to something. A value that
+ * a gradient function returned for two inputs is held twice, and may not be redirected for one of
+ * them. */
 static bool can_add(const reverse_t *p, lh_value_t v)
 {
     const recording_t *r = p->r;
@@ -85,7 +91,7 @@ static bool can_add(const reverse_t *p, lh_value_t v)
     return times == 1;
 }
 
-/* Memory that is this sum's alone. */
+/* Memory that is this sum's alone: the gradient of no other value is the same one. */
 static bool can_be_added_to(const reverse_t *p, lh_value_t v)
 {
     if (!is_unread_result(p->r, v)) return false;
@@ -102,6 +108,7 @@ static void set_adds_to(recording_t *r, lh_value_t v, lh_value_t onto)
     r->nodes[r->values[v].node].adds_to[r->values[v].slot] = onto;
 }
 
+/* An op of the core's without attributes. */
 static lh_value_t record(recording_t *r, const char *op, lh_value_t a, lh_value_t b)
 {
     const lh_value_t in[] = {a, b};
@@ -127,8 +134,9 @@ static void contribute(reverse_t *p, lh_value_t v, lh_value_t c)
         p->gradient[v] = record(r, "add", sum, c);
 }
 
-/* The node that makes it writes a parameter's gradient where it can add (later micro-batches do); a
- * copy, which can, stands between otherwise. */
+/* A parameter's gradient is a value of its own kind, in the accumulation dtype, and the program
+ * decides where it lies and who writes first. The node that makes it must be able to add, as later
+ * micro-batches do; where it can't, a copy, which can, stands between. */
 static void contribute_param(reverse_t *p, lh_value_t v, lh_value_t c)
 {
     lh_assert(v > 0 && v < p->value_end);
@@ -154,7 +162,7 @@ static bool same_shape(const lh_arg_t *a, const lh_arg_t *b)
     return a->rank == b->rank && memcmp(a->shape, b->shape, a->rank * sizeof(a->shape[0])) == 0;
 }
 
-/* What a gradient function returned for one input; may_be_none: nothing is an answer. */
+/* What a gradient function returned for one input, checked. may_be_none: nothing is an answer. */
 static lh_status_t take(reverse_t *p, const graph_node_t *node, uint32_t slot, bool may_be_none)
 {
     lh_assert(slot < p->into_count && p->into_count <= OP_SLOTS);
@@ -245,6 +253,7 @@ static lh_status_t walk(reverse_t *p, lh_value_t seed)
     return status;
 }
 
+/* Two arrays by value of the forward pass, freed at the end: what stays is in the recording. */
 lh_status_t gradient_append(recording_t *r, lh_value_t seed, lh_value_t input,
                             bool (*wanted)(void *context, const char *name), void *context,
                             lh_value_t *input_gradient)

@@ -16,8 +16,10 @@
 
 enum { NAME_LIMIT = 64, ATTRIBUTES_LIMIT = 4096 };
 
+/* The rows in the order in which they were added, and a hash table over their names. Each row is
+ * allocated alone, as recordings hold on to them while the table grows. */
 struct op_table {
-    op_t **ops; /* each allocated alone: recordings hold on to them */
+    op_t **ops; /* [count] */
     uint32_t count;
     size_t capacity;
     uint32_t *buckets;     /* index + 1; 0: empty; open addressing */
@@ -132,7 +134,7 @@ static lh_status_t refuse(const pattern_reader_t *p, const char *what, const cha
                 what, name[0] == '\0' ? "" : " ", name);
 }
 
-/* The next word, or one of ; | -> ; empty at the end. */
+/* The next word, or one of ; | -> ; empty at the end of the text. */
 static lh_status_t next(pattern_reader_t *p, char word[WORD_BYTES])
 {
     p->at += strspn(p->at, " ");
@@ -145,6 +147,7 @@ static lh_status_t next(pattern_reader_t *p, char word[WORD_BYTES])
     return LH_OK;
 }
 
+/* "op ... -> ..." ends where the next call or way begins, or the text. */
 static bool ends_call(const char *word)
 {
     return word[0] == ';' || word[0] == '|' || word[0] == '\0';
@@ -158,7 +161,8 @@ static const op_t *op_named(const pattern_reader_t *p, const char *name)
     return NULL;
 }
 
-/* The word's number; a new one gets the fused op's slot of that name. */
+/* The word's number. A new word gets the fused op's slot of that name, if it has one: then the
+ * value lives on as that slot; else it is gone once the op is fused. */
 static lh_status_t word_number(pattern_reader_t *p, op_pattern_t *pattern, const char *word,
                                uint8_t *out)
 {
@@ -179,7 +183,7 @@ static lh_status_t word_number(pattern_reader_t *p, op_pattern_t *pattern, const
     return LH_OK;
 }
 
-/* A word in an input slot: made by a call before, or an input of the fused op. */
+/* A word in an input slot must be known: made by a call before, or an input of the fused op. */
 static lh_status_t input_take(pattern_reader_t *p, op_pattern_t *pattern, const char *word,
                               uint8_t *out)
 {
@@ -232,8 +236,9 @@ static lh_status_t call_read(pattern_reader_t *p, op_pattern_t *pattern, char wo
     return status;
 }
 
-/* Matching goes from the last call back over values: each call must give one to a later call, and
- * the fused op must get what it needs and give what it has. */
+/* Matching goes from the last call back over values, so each call must give one to a later call;
+ * and the fused op must get all that it needs and give all that it has. Its attributes are those
+ * of the one call with the same struct, unless a function joins them. */
 static lh_status_t way_check(const pattern_reader_t *p, const op_pattern_t *pattern)
 {
     const op_t *op = p->fused;
@@ -432,6 +437,8 @@ lh_status_t op_table_add(op_table_t *t, const lh_op_t *rows, uint32_t row_size, 
     return patterns_read(t, t->count - count);
 }
 
+/* The core's rows go through the same checks as a plugin's; a mistake in one of them fails every
+ * start. */
 lh_status_t op_table_new(op_table_t **out)
 {
     op_table_t *t = mem_new(sizeof(*t));
@@ -455,6 +462,7 @@ lh_status_t op_table_new(op_table_t **out)
     return LH_OK;
 }
 
+/* Rows of plugins are theirs; what was parsed of them is the table's. */
 void op_table_free(op_table_t *t)
 {
     if (t == NULL) return;
@@ -485,6 +493,7 @@ const op_t *op_table_at(const op_table_t *t, uint32_t index)
     return t->ops[index];
 }
 
+/* An op has at most OP_SLOTS of them, so a walk is as good as anything. */
 uint32_t op_slot(const op_t *op, const char *name)
 {
     for (uint32_t s = 0; s < op->in_count + op->out_count; s++)

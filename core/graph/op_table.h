@@ -38,7 +38,9 @@ typedef struct op_pattern {
     uint8_t slot[PATTERN_WORDS];
 } op_pattern_t;
 
-/* An op's row, imported from core or plugin, with its texts parsed once. */
+/* An op's row, imported from core or plugin, with its texts parsed once. Slots are numbered from
+ * 0, inputs before outputs; arrays are by slot. Recordings, flows and kernels point to it, so it
+ * stays where it is while its table lives. */
 struct op {
     lh_op_t row;
     uint32_t index; /* in its table; stable while the table lives */

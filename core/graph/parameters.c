@@ -176,6 +176,8 @@ static lh_status_t items_list(parameters_t *p)
     return status == LH_OK ? ties_resolve(p) : status;
 }
 
+/* What is wrong with the table of a model is said here, before anything is allocated on a device.
+ */
 lh_status_t parameters_new(const lh_model_api_t *api, lh_model_t *model, parameters_t **out)
 {
     lh_model_info_t info = {.struct_size = sizeof(info)};
@@ -205,6 +207,7 @@ void parameters_free(parameters_t *p)
     mem_free(p);
 }
 
+/* By the logical name; for ties and for tools, not for anything that is done often. */
 bool parameters_find(const parameters_t *p, const char *name, uint32_t *out)
 {
     for (uint32_t i = 0; i < p->count; i++) {
@@ -256,6 +259,8 @@ void parameter_initial(const parameters_t *p, uint32_t index, uint64_t seed, dou
  * off. */
 enum { SPAN = 1 << 18, SHARE = 1 << 13, THREADS_MOST = 64 };
 
+/* One control thread takes spans; the others of `threads` only draw. What a thread reads without
+ * the lock is set before `round` is raised under it. */
 struct parameter_draw {
     const parameters_t *parameters;
     uint64_t seed;
@@ -335,6 +340,8 @@ static void threads_start(parameter_draw_t *in, uint32_t count)
     (void)pthread_sigmask(SIG_SETMASK, &before, NULL);
 }
 
+/* Threads are started only where there is something to share, as a small model is drawn sooner
+ * than one starts. */
 lh_status_t parameter_draw_new(const parameters_t *p, uint64_t seed, double init_std,
                                uint32_t threads, parameter_draw_t **out)
 {
@@ -360,14 +367,20 @@ lh_status_t parameter_draw_new(const parameters_t *p, uint64_t seed, double init
     return LH_OK;
 }
 
+/* Until no thread draws; the lock is held. */
+static void threads_await(parameter_draw_t *in)
+{
+    while (in->busy > 0)
+        (void)pthread_cond_wait(&in->done, &in->lock);
+}
+
 /* Begins a span in the buffer that is not handed out. A thread that woke late may still be looking
  * for a share of the span before, so all must be idle until the counters are set back. */
 static void span_begin(parameter_draw_t *in)
 {
     const uint64_t left = in->end - in->at, count = left < SPAN ? left : SPAN;
     (void)pthread_mutex_lock(&in->lock);
-    while (in->busy > 0)
-        (void)pthread_cond_wait(&in->done, &in->lock);
+    threads_await(in);
     lh_assert(in->at < in->end);
     in->turn ^= 1;
     in->next = (parameter_span_t){in->parameter, in->at, count, in->values[in->turn]};
@@ -384,8 +397,7 @@ static void span_finish(parameter_draw_t *in)
 {
     shares_draw(in);
     (void)pthread_mutex_lock(&in->lock);
-    while (in->busy > 0)
-        (void)pthread_cond_wait(&in->done, &in->lock);
+    threads_await(in);
     (void)pthread_mutex_unlock(&in->lock);
 }
 
@@ -400,6 +412,8 @@ void parameter_draw_start(parameter_draw_t *in, uint32_t parameter, uint64_t beg
     if (in->drawing) span_begin(in);
 }
 
+/* The span that was begun earlier is finished and handed out, and the next one begun in the other
+ * buffer. */
 bool parameter_draw_next(parameter_draw_t *in, parameter_span_t *out)
 {
     if (!in->drawing) return false;
@@ -410,6 +424,7 @@ bool parameter_draw_next(parameter_draw_t *in, parameter_span_t *out)
     return true;
 }
 
+/* Threads that are drawing finish their share; the span is thrown away. */
 void parameter_draw_free(parameter_draw_t *in)
 {
     if (in == NULL) return;

@@ -40,13 +40,13 @@ typedef struct parameters {
     uint32_t row_count;
 } parameters_t;
 
-/* From an opened model: describe(), checked. Order: embed, block 0 .. block n - 1, head; within a
- * part the order of the table. */
+/* From an opened model: describe(), checked; LH_INVALID with a sentence that names the parameter.
+ * Order: embed, block 0 .. block n - 1, head; within a part the order of the table. */
 lh_status_t parameters_new(const lh_model_api_t *api, lh_model_t *model,
                            parameters_t **out) LH_MUST_CHECK;
 void parameters_free(parameters_t *p);
 
-/* Index of a logical name; false if there is none. */
+/* Index of a logical name; false if there is none. A walk over all names. */
 bool parameters_find(const parameters_t *p, const char *name, uint32_t *out);
 /* Index of a row's name as a part records it: "attn.wq" in block 7. */
 bool parameters_find_local(const parameters_t *p, uint32_t part, uint32_t block, const char *name,

@@ -30,6 +30,8 @@ static recording_t *recording_of(lh_graph_t *g)
     return (recording_t *)g;
 }
 
+/* Keeps the first failure: what follows from it would only hide it. The sentence of the last
+ * fail() is copied, as the next one overwrites it. */
 void recording_failed(recording_t *r, lh_status_t status)
 {
     if (status == LH_OK || r->status != LH_OK) return;
@@ -37,6 +39,8 @@ void recording_failed(recording_t *r, lh_status_t status)
     r->reason = mem_text(fail_reason());
 }
 
+/* Values are appended and never moved, so their ids stay. The array itself may move: a pointer
+ * into it does not outlive the next call. */
 lh_value_t recording_value_add(recording_t *r, const graph_value_t *value)
 {
     graph_value_t *values = mem_grow(r->values, &r->value_capacity, (size_t)r->value_count + 1,
@@ -50,6 +54,7 @@ lh_value_t recording_value_add(recording_t *r, const graph_value_t *value)
     return r->value_count++;
 }
 
+/* As recording_value_add. A failure is kept, and whoever appends gets 0. */
 uint32_t recording_node_add(recording_t *r, const graph_node_t *node)
 {
     graph_node_t *nodes = mem_grow(r->nodes, &r->node_capacity, (size_t)r->node_count + 1,
@@ -63,6 +68,7 @@ uint32_t recording_node_add(recording_t *r, const graph_node_t *node)
     return r->node_count++;
 }
 
+/* Dtype and shape, whatever the strides. */
 bool recording_args_alike(const lh_arg_t *a, const lh_arg_t *b)
 {
     return a->dtype == b->dtype && a->rank == b->rank &&
@@ -261,6 +267,8 @@ static lh_status_t finish_outputs(const recording_t *r, op_call_t *call)
     return LH_OK;
 }
 
+/* In this order, as each needs what comes before it: the struct of attributes, the inputs, what
+ * attributes stand for "as the inputs say", then shapes. */
 lh_status_t recording_call(recording_t *r, const op_t *op, const void *attributes,
                            const lh_value_t *in, uint32_t in_count, op_call_t *call)
 {
@@ -466,6 +474,7 @@ lh_status_t recording_new(const recording_how_t *how, recording_t **out)
     return LH_OK;
 }
 
+/* Names, constants and attributes are each value's, node's or loss's own. */
 void recording_free(recording_t *r)
 {
     if (r == NULL) return;
@@ -484,6 +493,7 @@ void recording_free(recording_t *r)
     mem_free(r);
 }
 
+/* Says the sentence again, so that whoever asks late fails with the reason of who failed first. */
 lh_status_t recording_status(const recording_t *r)
 {
     if (r->status == LH_OK) return LH_OK;
@@ -493,6 +503,7 @@ lh_status_t recording_status(const recording_t *r)
     return r->status;
 }
 
+/* Dense, as all values of a recording are; the flow may give it strides of its own later. */
 lh_value_t recording_argument(recording_t *r, lh_dtype_t dtype, uint32_t rank,
                               const uint64_t *shape)
 {
@@ -543,6 +554,7 @@ static bool same_node(const graph_node_t *a, const graph_node_t *b)
            memcmp(a->attributes, b->attributes, a->op->row.attributes_bytes) == 0;
 }
 
+/* Ids are compared as they are: equal blocks are recorded by the same calls in the same order. */
 bool recording_equal(const recording_t *a, const recording_t *b)
 {
     if (a->value_count != b->value_count || a->node_count != b->node_count) return false;

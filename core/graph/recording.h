@@ -17,6 +17,8 @@
 
 #include <graph/op_table.h>
 
+/* Kinds of values: what comes from outside a recording (parameters, inputs, constants, arguments),
+ * and what a node makes. A program resolves the former when it instantiates the recording. */
 enum {
     VALUE_NONE = 0,     /* a pass has dropped it; ids of the others stay                */
     VALUE_PARAM = 1,    /* name                                                        */
@@ -105,7 +107,8 @@ lh_status_t recording_status(const recording_t *r) LH_MUST_CHECK;
 /* A value of kind ARGUMENT: what comes from outside. 0 after a failure. */
 lh_value_t recording_argument(recording_t *r, lh_dtype_t dtype, uint32_t rank,
                               const uint64_t *shape);
-/* Gives a value that an op made another dtype: logits of BF16 matmuls in F32, for one. */
+/* Gives a value that an op made another dtype: logits of BF16 matmuls in F32, for one. Kernels are
+ * chosen by it later, so there must be one that writes that dtype. */
 void recording_retype(recording_t *r, lh_value_t v, lh_dtype_t dtype);
 /* Same ops, attributes, shapes, constants, parameter names and wiring: such blocks share a
  * recording, and instances of it differ in their parameters only. */
@@ -113,7 +116,8 @@ bool recording_equal(const recording_t *a, const recording_t *b);
 
 /* ---- for passes that record, inside core/graph ---- */
 
-/* Keeps the first failure: its status and the sentence of the last fail(). */
+/* Keeps the first failure: its status and the sentence of the last fail(). LH_OK changes nothing.
+ */
 void recording_failed(recording_t *r, lh_status_t status);
 
 /* An op with its inputs, before it becomes a node: the fused ops and those of models go through
@@ -131,7 +135,7 @@ typedef struct op_call {
 lh_status_t recording_call(recording_t *r, const op_t *op, const void *attributes,
                            const lh_value_t *in, uint32_t in_count, op_call_t *call) LH_MUST_CHECK;
 
-/* Has the device a kernel for this call? */
+/* Has the device a kernel for this call? False where no device is known. */
 bool recording_offers(const recording_t *r, const op_call_t *call);
 /* Same dtype and shape. */
 bool recording_args_alike(const lh_arg_t *a, const lh_arg_t *b);

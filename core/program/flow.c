@@ -36,6 +36,7 @@ void flow_free(flow_t *f)
     mem_free(f);
 }
 
+/* Row-major: the last dimension is fastest, its stride 1. Strides count elements. */
 lh_arg_t flow_arg(lh_dtype_t dtype, uint32_t rank, const uint64_t *shape)
 {
     lh_arg_t arg = {.dtype = dtype, .rank = rank};
@@ -48,6 +49,7 @@ lh_arg_t flow_arg(lh_dtype_t dtype, uint32_t rank, const uint64_t *shape)
     return arg;
 }
 
+/* Strides count: rows of a wider value reach from their first element to the end of their last. */
 uint64_t flow_arg_bytes(const lh_arg_t *arg)
 {
     uint64_t last = 0;
@@ -97,6 +99,7 @@ uint32_t flow_activation(flow_t *f, const lh_arg_t *arg)
     return flow_in_arena(f, arg, ARENA_ACTIVATIONS);
 }
 
+/* The value is dense, whatever the strides of the argument that it is made for. */
 uint32_t flow_in_arena(flow_t *f, const lh_arg_t *arg, uint32_t arena)
 {
     lh_arg_t dense = flow_arg(arg->dtype, arg->rank, arg->shape);
@@ -107,6 +110,7 @@ uint32_t flow_in_arena(flow_t *f, const lh_arg_t *arg, uint32_t arena)
     return flow_value(f, &dense, buffer, 0);
 }
 
+/* Rows of a value are a value in the same buffer, further behind. */
 uint32_t flow_rows(flow_t *f, uint32_t value, uint64_t begin, uint64_t rows)
 {
     if (f->status != LH_OK || value == 0) return 0;
@@ -215,6 +219,7 @@ static void calls_weave(flow_t *f, const flow_insert_t *const *sorted, uint32_t 
     f->turn = turn;
 }
 
+/* The turn of the flow is a number of a call and moves with it. */
 void flow_weave(flow_t *f, const flow_insert_t *inserts, uint32_t count)
 {
     if (f->status != LH_OK || count == 0) return;
@@ -322,7 +327,7 @@ static uint64_t elements_of(const flow_t *f, uint32_t value)
     return elements;
 }
 
-/* Of the block's n-th collective in this direction: the same on all ranks. */
+/* Of the block's n-th collective in this direction: the name is the same on all ranks. */
 static void recorded_name(const flow_t *f, const op_t *op, char name[TRANSFER_NAME])
 {
     (void)snprintf(name, TRANSFER_NAME, "%.14s %u of part %u, %u%s", op->row.name,
@@ -380,6 +385,9 @@ static void collective_node(flow_source_t *s, const graph_node_t *node)
     s->map[node->slots[1]] = wanted != 0 ? wanted : to;
 }
 
+/* A node becomes a kernel with its inputs and outputs mapped; one that communicates becomes a
+ * transfer. An output that adds onto an earlier gradient keeps that property as a bit of the call,
+ * unless it is a parameter's gradient: of those flow_finish decides. */
 void flow_node(flow_source_t *s, uint32_t index)
 {
     lh_assert(index > 0 && index < s->recording->node_count);

@@ -198,6 +198,8 @@ static lh_status_t sizes_find(schedule_t *s)
                 s->name, s->count, (unsigned long long)least, s->micro_batches, s->chunks);
 }
 
+/* The counters are by chunk and micro-batch; sizes_find has bounded their number by that of the
+ * rows. */
 static lh_status_t schedule_check(schedule_t *s)
 {
     lh_status_t status = sizes_find(s);
@@ -298,6 +300,7 @@ static void row_add(schedule_t *s, uint32_t program, uint32_t chunk, uint32_t mi
     s->rows[s->count++] = (schedule_row_t){program, chunk, micro_batch, frame, 0};
 }
 
+/* One frame: a micro-batch comes back before the next one goes. */
 lh_status_t schedule_depth(uint32_t micro_batches, schedule_t **out)
 {
     lh_assert(micro_batches > 0);
@@ -311,6 +314,8 @@ lh_status_t schedule_depth(uint32_t micro_batches, schedule_t **out)
     return schedule_finish(s, out);
 }
 
+/* Each part is a chunk, and frame m is micro-batch m's: all are under way at once, which is what
+ * this order costs in memory. */
 lh_status_t schedule_breadth(uint32_t blocks, uint32_t micro_batches, schedule_t **out)
 {
     lh_assert(micro_batches > 0);
@@ -481,6 +486,8 @@ lh_status_t schedule_read(const char *path, schedule_t **out)
 
 /* ---- chunks of a model ---- */
 
+/* Chunks are 1 to as many as there are blocks, or one for each part. One more than blocks would
+ * leave a chunk without one. */
 lh_status_t schedule_fits(const schedule_t *s, uint32_t blocks)
 {
     if (s->chunks == 1 || s->chunks <= blocks || s->chunks == blocks + 2) return LH_OK;
