@@ -7,10 +7,13 @@
  * as no element needs another one. */
 #include <ops/op_rows.h>
 
+/* Names of LH_ACT_*, in their order. */
+#define FUNCTIONS "none|silu|gelu|gelu_tanh|tanh"
+
 static const lh_option_t matmul_attributes[] = {
     LH_OPTION_CHOICE(lh_matmul_t, transpose_a, "transpose_a", "no", "no|yes", "a is [k, m]"),
     LH_OPTION_CHOICE(lh_matmul_t, transpose_b, "transpose_b", "no", "no|yes", "b is [n, k]"),
-    LH_OPTION_CHOICE(lh_matmul_t, activation, "activation", "none", "none|silu|gelu|gelu_tanh|tanh",
+    LH_OPTION_CHOICE(lh_matmul_t, activation, "activation", "none", FUNCTIONS,
                      "function of what is written to c"),
 };
 
@@ -209,7 +212,6 @@ static const lh_op_t linear_rows[] = {
 
 const op_rows_t ops_linear = {linear_rows, COUNT(linear_rows)};
 
-#define FUNCTIONS "none|silu|gelu|gelu_tanh|tanh"
 static const lh_option_t activate_attributes[] = {
     LH_OPTION_CHOICE(lh_activate_t, function, "function", NULL, FUNCTIONS, "which function"),
 };

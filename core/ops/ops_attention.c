@@ -8,6 +8,7 @@
  * does). Key and value heads may be fewer than query heads (grouped-query attention). */
 #include <ops/op_rows.h>
 
+/* heads and head_dim say how a row is cut into heads; both rope's and attention's rows are flat. */
 static const lh_option_t rope_attributes[] = {
     LH_OPTION_U32(lh_rope_t, heads, "heads", NULL, "1..65536", "heads side by side in x"),
     LH_OPTION_U32(lh_rope_t, head_dim, "head_dim", NULL, "2..65536", "width of a head"),
@@ -19,22 +20,28 @@ static const lh_option_t rope_attributes[] = {
     LH_OPTION_F64(lh_rope_t, magnitude, "magnitude", "0", NULL, "factor on the result; 0: 1"),
 };
 
+/* Options that attention has with a cache and without one. */
+#define HEADS                                                                                     \
+    LH_OPTION_U32(lh_attention_t, heads, "heads", NULL, "1..65536", "query heads"),               \
+        LH_OPTION_U32(lh_attention_t, kv_heads, "kv_heads", "0", "0..65536",                      \
+                      "key and value heads; 0: as many as query heads"),                          \
+        LH_OPTION_U32(lh_attention_t, head_dim, "head_dim", NULL, "1..65536", "width of a head"), \
+        LH_OPTION_U32(lh_attention_t, value_dim, "value_dim", "0", "0..65536",                    \
+                      "width of a value head; 0: head_dim"),                                      \
+        LH_OPTION_U32(lh_attention_t, window, "window", "0", NULL,                                \
+                      "rows that a query sees, itself included; 0: all before it")
+#define SCORES                                                         \
+    LH_OPTION_F64(lh_attention_t, scale, "scale", "0", NULL,           \
+                  "factor on scores; 0: 1 / sqrt(head_dim)"),          \
+        LH_OPTION_F64(lh_attention_t, soft_cap, "soft_cap", "0", NULL, \
+                      "bound on scores by tanh; 0: none")
+
 static const lh_option_t attention_attributes[] = {
-    LH_OPTION_U32(lh_attention_t, heads, "heads", NULL, "1..65536", "query heads"),
-    LH_OPTION_U32(lh_attention_t, kv_heads, "kv_heads", "0", "0..65536",
-                  "key and value heads; 0: as many as query heads"),
-    LH_OPTION_U32(lh_attention_t, head_dim, "head_dim", NULL, "1..65536", "width of a head"),
-    LH_OPTION_U32(lh_attention_t, value_dim, "value_dim", "0", "0..65536",
-                  "width of a value head; 0: head_dim"),
-    LH_OPTION_U32(lh_attention_t, window, "window", "0", NULL,
-                  "rows that a query sees, itself included; 0: all before it"),
+    HEADS,
     LH_OPTION_CHOICE(lh_attention_t, full, "full", "no", "no|yes", "sees later rows too"),
     LH_OPTION_U64(lh_attention_t, q_begin, "q_begin", "0", NULL, "position of the first query row"),
     LH_OPTION_U64(lh_attention_t, k_begin, "k_begin", "0", NULL, "position of the first key row"),
-    LH_OPTION_F64(lh_attention_t, scale, "scale", "0", NULL,
-                  "factor on scores; 0: 1 / sqrt(head_dim)"),
-    LH_OPTION_F64(lh_attention_t, soft_cap, "soft_cap", "0", NULL,
-                  "bound on scores by tanh; 0: none"),
+    SCORES,
 };
 
 /* complete() of rope: pairs 0 stands for all of a head, which is half of its width. */
@@ -298,18 +305,8 @@ const op_rows_t ops_attention = {rows, COUNT(rows)};
 /* Generation: keys and values kept from call to call, and attention over them. The options of
  * attention without those that a cache decides: `full`, and where queries and keys begin. */
 static const lh_option_t cached_attributes[] = {
-    LH_OPTION_U32(lh_attention_t, heads, "heads", NULL, "1..65536", "query heads"),
-    LH_OPTION_U32(lh_attention_t, kv_heads, "kv_heads", "0", "0..65536",
-                  "key and value heads; 0: as many as query heads"),
-    LH_OPTION_U32(lh_attention_t, head_dim, "head_dim", NULL, "1..65536", "width of a head"),
-    LH_OPTION_U32(lh_attention_t, value_dim, "value_dim", "0", "0..65536",
-                  "width of a value head; 0: head_dim"),
-    LH_OPTION_U32(lh_attention_t, window, "window", "0", NULL,
-                  "rows that a query sees, itself included; 0: all before it"),
-    LH_OPTION_F64(lh_attention_t, scale, "scale", "0", NULL,
-                  "factor on scores; 0: 1 / sqrt(head_dim)"),
-    LH_OPTION_F64(lh_attention_t, soft_cap, "soft_cap", "0", NULL,
-                  "bound on scores by tanh; 0: none"),
+    HEADS,
+    SCORES,
 };
 
 /* Rows of x are the same number for each sequence: one, or in a prefill the rows of the prompt. */

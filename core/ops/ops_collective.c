@@ -22,6 +22,7 @@ const char *const collective_groups[LH_GROUPS] = {
     [LH_GROUP_ACROSS] = "across",
 };
 
+/* Of op_collective_t. Each op reads those that it needs. */
 static const lh_option_t collective_attributes[] = {
     LH_OPTION_U32(op_collective_t, group, "group", "0", NULL, "group of ranks"),
     LH_OPTION_U32(op_collective_t, ways, "ways", "1", NULL, "ranks in the group"),
@@ -162,6 +163,7 @@ BACK(all_to_all_gradient, "all_to_all")
 #define OF_ALL(op_text, op_shape, op_gradient) \
     COLLECTIVE(op_text, op_shape, op_gradient, all_bytes, alone)
 
+/* In the order of ops_collective_kinds below. */
 static const lh_op_t rows[] = {
     OF_ALL(OP_ALL_REDUCE_TEXT, same_shape, through_gradient),
     OF_ALL(OP_REPLICATE_TEXT, same_shape, replicate_gradient),

@@ -6,6 +6,8 @@
  * parts make is added. A whole vocabulary is the part that begins at 0. */
 #include <ops/op_rows.h>
 
+/* Which rows of the vocabulary are here. Shared by embedding and cross-entropy, which are cut
+ * alike. */
 static const lh_option_t vocabulary_attributes[] = {
     LH_OPTION_U64(lh_rows_t, first, "first", "0", NULL, "first row of the vocabulary held here"),
     LH_OPTION_U64(lh_rows_t, rows, "rows", "0", NULL, "rows held here; 0: all"),

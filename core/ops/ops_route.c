@@ -15,12 +15,15 @@ static const lh_option_t top_k_attributes[] = {
     LH_OPTION_U32(lh_top_k_t, k, "k", NULL, "1..65536", "how many are taken"),
     LH_OPTION_U32(lh_top_k_t, columns, "columns", "0", NULL, "columns of x; 0: all that it has"),
 };
+/* Experts of the layer, all of them: offsets have one entry more. */
 static const lh_option_t route_attributes[] = {
     LH_OPTION_U32(lh_route_t, experts, "experts", NULL, "1..65536", "experts"),
 };
+/* Picks of a token, which say how many rows of x or y belong to one token. */
 static const lh_option_t picks_attributes[] = {
     LH_OPTION_U32(lh_picks_t, k, "k", NULL, "1..65536", "picks of a token"),
 };
+/* How b keeps each expert's matrix. */
 static const lh_option_t grouped_attributes[] = {
     LH_OPTION_CHOICE(lh_grouped_t, transpose_b, "transpose_b", "no", "no|yes",
                      "b is [experts, out, in]"),

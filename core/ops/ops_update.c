@@ -15,6 +15,7 @@
  * parameter is cut. */
 enum { PARTIAL_ELEMENTS = 4096 };
 
+/* What stays the same from step to step; the learning rate changes, so it comes in `step`. */
 static const lh_option_t adamw_attributes[] = {
     LH_OPTION_F64(lh_adamw_t, beta1, "beta1", "0.9", "0..0.99999", "decay of the first moment"),
     LH_OPTION_F64(lh_adamw_t, beta2, "beta2", "0.95", "0..0.99999", "decay of the second moment"),
