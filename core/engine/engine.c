@@ -120,6 +120,8 @@ static void stream_drain(engine_t *e, lh_stream_t *stream)
         continue;
 }
 
+/* In the order of who uses whom: queues run dry, then handovers, programs, weights, kernels,
+ * memory, and last streams and the device. */
 void engine_close(engine_t *e)
 {
     if (e == NULL) return;
@@ -159,6 +161,7 @@ static lh_status_t recorded_refuse(const engine_t *e)
     return LH_OK;
 }
 
+/* An engine without an exchange is alone, and refuses recordings that count on others. */
 lh_status_t engine_arrange(engine_t *e)
 {
     if (e->arranged) return LH_OK;
@@ -200,7 +203,8 @@ static lh_status_t allocations_alloc(engine_t *e)
     return status == LH_OK ? handovers_place(e) : status;
 }
 
-/* Inputs, caches and states start at zero, so that no run depends on what memory held before. */
+/* Inputs, caches and states start at zero, so that no run depends on what memory held before.
+ * Arenas need not: every buffer in them is written before it is read. */
 static lh_status_t memory_start(engine_t *e)
 {
     lh_status_t status = engine_zero(e, &e->inputs);
@@ -341,6 +345,8 @@ lh_status_t engine_profile_rows(engine_t *e, profile_row_t **rows, uint32_t *cou
     return LH_OK;
 }
 
+/* The roofline: a call takes at least its FLOPs over the matrix rate, and at least its bytes over
+ * the bandwidth. */
 double engine_profile_of_limit(const profile_row_t *r, double peak_flops, double bytes_per_second)
 {
     if (r->ns == 0 || peak_flops <= 0 || bytes_per_second <= 0) return 0;
@@ -477,6 +483,7 @@ static void allocations_sum(const engine_t *e,
         }
 }
 
+/* Two reports of one run differ where pages were never touched: the host gives memory only then. */
 void engine_memory_measured(const engine_t *e, memory_report_t *out)
 {
     *out = (memory_report_t){0};

@@ -17,6 +17,8 @@ const lh_device_properties_t *engine_properties(const engine_t *e)
     return &e->properties;
 }
 
+/* The device waits in its own way for up to await_ns; between two such waits `stopping` is looked
+ * at. */
 lh_status_t engine_await(engine_t *e, lh_event_t *event)
 {
     const lh_host_t *host = e->how.host;
@@ -41,49 +43,46 @@ static bool host_reaches(const engine_t *e, const allocation_t *allocation)
     return (e->properties.flags & LH_DEVICE_HOST_ACCESS) != 0 && allocation->address != NULL;
 }
 
-/* Elsewhere through pinned memory, a part at a time, each waited for: the staging memory is one. */
+/* Copies between the host's `bytes` at `host` and an allocation, to the host or from it. Where the host
+ * does not reach it, bytes go through pinned memory a part at a time, each waited for: the staging
+ * memory is one. */
+static lh_status_t host_copy(engine_t *e, const allocation_t *allocation, uint64_t offset,
+                             char *host, uint64_t bytes, bool to_host)
+{
+    lh_assert(offset <= allocation->bytes && bytes <= allocation->bytes - offset);
+    if (host_reaches(e, allocation)) {
+        const lh_status_t status = engine_wait(e);
+        void *there = allocation_place(allocation, offset).address;
+        if (status == LH_OK) memcpy(to_host ? host : there, to_host ? there : host, bytes);
+        return status;
+    }
+    const lh_place_t staging = allocation_place(&e->pinned, e->transfer_at);
+    for (uint64_t at = 0; at < bytes; at += e->transfer_bytes) {
+        const uint64_t n = bytes - at < e->transfer_bytes ? bytes - at : e->transfer_bytes;
+        const lh_place_t place = allocation_place(allocation, offset + at);
+        if (!to_host) memcpy(staging.address, host + at, n);
+        lh_status_t status = to_host ? e->api->copy(e->stream, &staging, &place, n)
+                                     : e->api->copy(e->stream, &place, &staging, n);
+        if (status == LH_OK) status = engine_wait(e);
+        if (status != LH_OK) return status;
+        if (to_host) memcpy(host + at, staging.address, n);
+    }
+    return LH_OK;
+}
+
 lh_status_t engine_upload(engine_t *e, const allocation_t *to, uint64_t offset, const void *host,
                           uint64_t bytes)
 {
-    lh_assert(offset <= to->bytes && bytes <= to->bytes - offset);
-    if (host_reaches(e, to)) {
-        const lh_status_t status = engine_wait(e);
-        if (status == LH_OK) memcpy(allocation_place(to, offset).address, host, bytes);
-        return status;
-    }
-    const lh_place_t from = allocation_place(&e->pinned, e->transfer_at);
-    for (uint64_t at = 0; at < bytes; at += e->transfer_bytes) {
-        const uint64_t n = bytes - at < e->transfer_bytes ? bytes - at : e->transfer_bytes;
-        const lh_place_t place = allocation_place(to, offset + at);
-        memcpy(from.address, (const char *)host + at, n);
-        lh_status_t status = e->api->copy(e->stream, &place, &from, n);
-        if (status == LH_OK) status = engine_wait(e);
-        if (status != LH_OK) return status;
-    }
-    return LH_OK;
+    return host_copy(e, to, offset, (char *)host, bytes, false);
 }
 
 lh_status_t engine_download(engine_t *e, const allocation_t *from, uint64_t offset, void *host,
                             uint64_t bytes)
 {
-    lh_assert(offset <= from->bytes && bytes <= from->bytes - offset);
-    if (host_reaches(e, from)) {
-        const lh_status_t status = engine_wait(e);
-        if (status == LH_OK) memcpy(host, allocation_place(from, offset).address, bytes);
-        return status;
-    }
-    const lh_place_t to = allocation_place(&e->pinned, e->transfer_at);
-    for (uint64_t at = 0; at < bytes; at += e->transfer_bytes) {
-        const uint64_t n = bytes - at < e->transfer_bytes ? bytes - at : e->transfer_bytes;
-        const lh_place_t place = allocation_place(from, offset + at);
-        lh_status_t status = e->api->copy(e->stream, &to, &place, n);
-        if (status == LH_OK) status = engine_wait(e);
-        if (status != LH_OK) return status;
-        memcpy((char *)host + at, to.address, n);
-    }
-    return LH_OK;
+    return host_copy(e, from, offset, host, bytes, true);
 }
 
+/* What was never allocated, as it has no bytes, needs none. */
 lh_status_t engine_zero(engine_t *e, const allocation_t *allocation)
 {
     if (allocation->memory == NULL) return LH_OK;

@@ -22,9 +22,8 @@ struct kernel_choice {
     offer_t *offers;
     uint32_t offer_count;
     kernel_t **kernels;
-    char **lines; /* of kernels: "matmul ... = " */
     uint32_t count;
-    size_t kernel_capacity, line_capacity;
+    size_t capacity;
 };
 
 /* Takes a plugin's rows: those for the device by its name, and (own) those without one. */
@@ -60,18 +59,20 @@ lh_status_t kernel_choice_new(const kernel_choice_how_t *how, kernel_choice_t **
     return LH_OK;
 }
 
+static void kernel_free(kernel_t *k)
+{
+    if (k->prepared != NULL) k->row->release(k->prepared);
+    mem_free(k->attributes);
+    mem_free(k->line);
+    mem_free(k);
+}
+
 void kernel_choice_free(kernel_choice_t *c)
 {
     if (c == NULL) return;
-    for (uint32_t i = 0; i < c->count; i++) {
-        kernel_t *k = c->kernels[i];
-        if (k->prepared != NULL) k->row->release(k->prepared);
-        mem_free(k->attributes);
-        mem_free(k);
-        mem_free(c->lines[i]);
-    }
+    for (uint32_t i = 0; i < c->count; i++)
+        kernel_free(c->kernels[i]);
     mem_free(c->kernels);
-    mem_free(c->lines);
     mem_free(c->offers);
     mem_free(c);
 }
@@ -167,12 +168,11 @@ static lh_status_t offer_try(const kernel_choice_t *c, const offer_t *offer,
 
 /* Tries the rows in order. Only "can't do that" moves on to the next one; memory running out does
  * not. The reasons of all rows that were tried make the sentence of a refusal. */
-static lh_status_t rows_try(kernel_choice_t *c, const lh_kernel_desc_t *desc, const char *line,
-                            kernel_t *k)
+static lh_status_t rows_try(kernel_choice_t *c, const lh_kernel_desc_t *desc, kernel_t *k)
 {
     lh_kernel_desc_t asked = *desc;
     lh_kernel_plan_t wanted = {0};
-    if (c->how.variants != NULL && variant_of(c, line, wanted.name, &wanted.variant))
+    if (c->how.variants != NULL && variant_of(c, k->line, wanted.name, &wanted.variant))
         asked.variant = wanted.variant;
 
     text_t reasons = {0};
@@ -191,7 +191,7 @@ static lh_status_t rows_try(kernel_choice_t *c, const lh_kernel_desc_t *desc, co
                         fail_reason()[0] != '\0' ? fail_reason() : status_text(status));
     }
     if (status == LH_UNSUPPORTED)
-        (void)fail(LH_UNSUPPORTED, "device %s has no kernel for %s%s", c->how.device->name, line,
+        (void)fail(LH_UNSUPPORTED, "device %s has no kernel for %s%s", c->how.device->name, k->line,
                    tried > 0 && reasons.data != NULL ? reasons.data : "");
     text_free(&reasons);
     return status;
@@ -208,7 +208,7 @@ static bool same_call(const kernel_t *k, const op_t *op, const void *attributes,
 
 /* A new kernel for a call: copies what names it, asks the op what it costs, and tries the rows. */
 static lh_status_t kernel_fill(kernel_choice_t *c, const op_t *op, const void *attributes,
-                               const lh_arg_t *args, kernel_t *k, char **line)
+                               const lh_arg_t *args, kernel_t *k)
 {
     lh_assert(op->in_count + op->out_count <= OP_SLOTS);
     k->op = op;
@@ -219,8 +219,8 @@ static lh_status_t kernel_fill(kernel_choice_t *c, const op_t *op, const void *a
         if (k->attributes == NULL) return LH_NO_MEMORY;
         memcpy(k->attributes, attributes, op->row.attributes_bytes);
     }
-    *line = line_of(op, attributes, args);
-    if (*line == NULL) return LH_NO_MEMORY;
+    k->line = line_of(op, attributes, args);
+    if (k->line == NULL) return LH_NO_MEMORY;
 
     k->cost = (lh_cost_t){.struct_size = sizeof(k->cost)};
     if (op->row.cost != NULL) op->row.cost(attributes, k->args, k->arg_count, &k->cost);
@@ -235,11 +235,10 @@ static lh_status_t kernel_fill(kernel_choice_t *c, const op_t *op, const void *a
         .scratch_limit_bytes = c->how.scratch_limit_bytes,
         .stream = c->how.stream,
     };
-    return rows_try(c, &desc, *line, k);
+    return rows_try(c, &desc, k);
 }
 
-/* A call that is known has its kernel already. Both tables grow before the new kernel is made, so
- * that nothing is half there. */
+/* A call that is known has its kernel already. The table grows before a new one is made. */
 lh_status_t kernel_choose(kernel_choice_t *c, const op_t *op, const void *attributes,
                           const lh_arg_t *args, kernel_t **out)
 {
@@ -249,25 +248,17 @@ lh_status_t kernel_choose(kernel_choice_t *c, const op_t *op, const void *attrib
         *out = c->kernels[i];
         return LH_OK;
     }
-    kernel_t **kernels = mem_grow(c->kernels, &c->kernel_capacity, c->count + 1u, sizeof(*kernels));
+    kernel_t **kernels = mem_grow(c->kernels, &c->capacity, c->count + 1u, sizeof(*kernels));
     if (kernels == NULL) return LH_NO_MEMORY;
     c->kernels = kernels;
-    char **lines = mem_grow(c->lines, &c->line_capacity, c->count + 1u, sizeof(*lines));
-    if (lines == NULL) return LH_NO_MEMORY;
-    c->lines = lines;
-
     kernel_t *k = mem_new(sizeof(*k));
     if (k == NULL) return LH_NO_MEMORY;
-    char *line = NULL;
-    const lh_status_t status = kernel_fill(c, op, attributes, args, k, &line);
+    const lh_status_t status = kernel_fill(c, op, attributes, args, k);
     if (status != LH_OK) {
-        mem_free(line);
-        mem_free(k->attributes);
-        mem_free(k);
+        kernel_free(k);
         return status;
     }
-    c->kernels[c->count] = k;
-    c->lines[c->count++] = line;
+    c->kernels[c->count++] = k;
     *out = k;
     return LH_OK;
 }
@@ -315,29 +306,23 @@ uint64_t kernel_choice_host_bytes(const kernel_choice_t *c)
     return sum;
 }
 
-/* A line and its kernel, for sorting. */
-typedef struct numbered_line {
-    const char *line;
-    const kernel_t *kernel;
-} numbered_line_t;
-
 static int by_line(const void *a, const void *b)
 {
-    return strcmp(((const numbered_line_t *)a)->line, ((const numbered_line_t *)b)->line);
+    const kernel_t *const *x = a, *const *y = b;
+    return strcmp((*x)->line, (*y)->line);
 }
 
 void kernel_choice_text(const kernel_choice_t *c, text_t *out)
 {
-    numbered_line_t *sorted = mem_array(c->count, sizeof(*sorted));
+    const kernel_t **sorted = mem_array(c->count, sizeof(*sorted));
     if (sorted == NULL) {
         out->failed = true;
         return;
     }
-    for (uint32_t i = 0; i < c->count; i++)
-        sorted[i] = (numbered_line_t){c->lines[i], c->kernels[i]};
+    if (c->count > 0) memcpy(sorted, c->kernels, c->count * sizeof(*sorted));
     qsort(sorted, c->count, sizeof(*sorted), by_line);
     for (uint32_t i = 0; i < c->count; i++)
-        text_printf(out, "%s = %s %" PRIu64 "\n", sorted[i].line, sorted[i].kernel->plan.name,
-                    sorted[i].kernel->plan.variant);
+        text_printf(out, "%s = %s %" PRIu64 "\n", sorted[i]->line, sorted[i]->plan.name,
+                    sorted[i]->plan.variant);
     mem_free(sorted);
 }

@@ -22,6 +22,7 @@
 typedef struct kernel {
     const op_t *op;
     void *attributes; /* a copy */
+    char *line;       /* names the call: "matmul ... =" without the end */
     lh_arg_t args[OP_SLOTS];
     uint32_t arg_count;
     const lh_kernel_t *row;

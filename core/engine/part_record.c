@@ -201,6 +201,8 @@ static lh_value_t replay_value(replay_t *s, lh_value_t value)
     return s->map[value];
 }
 
+/* The same op with the same attributes; whether the device has a kernel for it is asked anew, for
+ * these rows. */
 static void replay_node(replay_t *s, uint32_t index)
 {
     lh_assert(index > 0 && index < s->from->node_count);

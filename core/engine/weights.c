@@ -97,6 +97,7 @@ lh_status_t weights_value_cut(weights_t *w, const lh_slice_t *slices)
     return LH_OK;
 }
 
+/* Without an optimizer that has cut anything, this rank owns all of it. */
 lh_slice_t weights_owned(const weights_t *w, uint32_t parameter)
 {
     lh_assert(parameter < w->parameters->count);
@@ -227,6 +228,8 @@ static const store_shard_t *shard_of(const weights_t *w, uint32_t space, uint32_
     return &s->shards[storage];
 }
 
+/* False where the space does not exist for the parameter: it is frozen, or there is no optimizer.
+ */
 bool weights_extent(const weights_t *w, uint32_t space, uint32_t parameter, weights_extent_t *out)
 {
     const store_t *s;
