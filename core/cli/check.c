@@ -52,6 +52,7 @@ static lh_status_t check_document(const job_outputs_t *outputs, const document_t
     return status;
 }
 
+/* Every key that names a file which a stage reads is listed here; a new one must be added. */
 lh_status_t check_inputs(const job_t *job)
 {
     job_outputs_t outputs;
@@ -105,6 +106,8 @@ static lh_status_t need_set(const job_t *job, const char *key, const char *name,
     if (status == LH_OK) job_where(job, "data", key, where);
     const bool is_made = status == LH_OK && strcmp(path, made) == 0 &&
                          job_has_stage(job, STAGE_PREPARE);
+    /* Three cases: made by an earlier stage, made by a later one, or by nobody. A set that is there
+     * already passes in any of them. */
     if (is_made && turn_of(job, STAGE_PREPARE) > turn_of(job, reader) && !file_exists(index.data))
         status = fail(LH_INVALID, "%s: %s = %s is read by %s, which comes before prepare", where,
                       key, name, job_stage_names[reader]);
@@ -117,6 +120,7 @@ static lh_status_t need_set(const job_t *job, const char *key, const char *name,
     return status;
 }
 
+/* Each set of a blend by itself; the weights do not matter. */
 static lh_status_t need_sets(const job_t *job, const char *key, const char *list, uint32_t reader)
 {
     samples_blend_list_t parts;
@@ -175,6 +179,7 @@ static lh_status_t need_eval(const job_t *job)
     return split ? need_split(job, data, STAGE_EVAL) : need_file(job, "eval", "data", data);
 }
 
+/* In the order of a whole pipeline, whatever the order of the INI. */
 lh_status_t check_inputs_there(const job_t *job)
 {
     lh_status_t status = LH_OK;
@@ -204,6 +209,7 @@ static bool holds(const char *above, const char *below)
     return held;
 }
 
+/* folder NULL: the job has none of that kind. */
 static lh_status_t refuse_holding(const char *target, const char *folder, const char *what)
 {
     if (folder == NULL || !holds(target, folder)) return LH_OK;
@@ -251,6 +257,7 @@ typedef struct counting {
     uint32_t count;
 } counting_t;
 
+/* What a training step can't be without; the rest has defaults. */
 bool check_step_is_told(const job_t *job)
 {
     return job->model.plugin != NULL && job->optimizer.plugin != NULL &&
@@ -292,6 +299,7 @@ static lh_status_t rank_record(const check_step_how_t *how, uint32_t rank, recor
     return status == LH_OK ? engine_arrange(out->session->engine) : status;
 }
 
+/* *out gets what was made before a failure, for check_step_close. */
 lh_status_t check_step_open(const check_step_how_t *how, check_step_t *out)
 {
     recorded_rank_t first;
@@ -303,6 +311,8 @@ lh_status_t check_step_open(const check_step_how_t *how, check_step_t *out)
 
 lh_status_t check_step_order(const check_step_t *s)
 {
+    /* Lists of all ranks are needed to compare them; where only rank 0 is walked its list is
+     * recorded and not compared. */
     const uint32_t ranks = s->world->row.size, walked = ranks <= CHECK_STEP_RANKS ? ranks : 1;
     if (ranks == 1) return LH_OK;
     transfer_list_t *lists = mem_array(ranks, sizeof(*lists));
@@ -361,6 +371,7 @@ static lh_status_t count_all(counting_t *c)
     return status;
 }
 
+/* Bytes, unrounded: this is for comparing. */
 static void write_row(const counting_t *c, uint32_t rank, text_t *out)
 {
     const memory_report_t *m = &c->ranks[rank];
@@ -384,6 +395,7 @@ static void write_table(const counting_t *c, text_t *out)
         if (c->ranks[r].total_bytes > c->ranks[most].total_bytes) most = r;
         if (ranks <= RANKS_SHOWN) write_row(c, r, out);
     }
+    /* Rank 0, and the one with the most if that is another. */
     if (ranks > RANKS_SHOWN) {
         write_row(c, 0, out);
         if (most != 0) write_row(c, most, out);
@@ -397,6 +409,7 @@ static void write_table(const counting_t *c, text_t *out)
     text_append(out, "\n");
 }
 
+/* After check_step_open. */
 lh_status_t check_step_memory(const check_step_t *s, text_t *out)
 {
     counting_t *c = mem_new(sizeof(*c));

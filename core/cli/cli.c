@@ -28,6 +28,7 @@ COMMANDS(DECLARE)
 /* The two macros above make a declaration and an address of each name in the list. */
 static const command_t *const table[] = {COMMANDS(ADDRESS)};
 
+/* A constant of the program, free for any thread. */
 const command_t *const *cli_commands(uint32_t *count)
 {
     *count = sizeof(table) / sizeof(table[0]);
@@ -151,6 +152,7 @@ lh_status_t cli_parse(int argc, char **argv, cli_t *out)
     if (cli.sets == NULL) return LH_NO_MEMORY;
 
     words_t w = {argc, argv, 2};
+    /* Behind "--". */
     bool only_words = false;
     while (status == LH_OK && w.at < argc) {
         const char *word = argv[w.at++];
@@ -192,6 +194,7 @@ static lh_status_t open_plugins(cli_t *cli)
     return status;
 }
 
+/* A walk over a dozen rows; it is asked a few times a command. */
 const char *cli_flag(const cli_t *cli, const char *name)
 {
     lh_assert(cli->command != NULL);
@@ -272,6 +275,7 @@ static lh_status_t words_add_flag(const cli_t *cli, const cli_flag_t *flag, char
     return word.failed ? LH_NO_MEMORY : words_add(words, count, word.data);
 }
 
+/* Ended by NULL, as execv takes them. */
 void cli_words_free(char **words)
 {
     for (uint32_t i = 0; words[i] != NULL; i++)
@@ -309,6 +313,7 @@ lh_status_t cli_words(const cli_t *cli, const command_t *command, char ***out)
     return status;
 }
 
+/* Made of the same row by which arguments are read, so it can't be out of date. */
 void cli_usage(const command_t *c, text_t *out)
 {
     text_printf(out, "longhaul %s", c->name);
@@ -325,6 +330,7 @@ void cli_usage(const command_t *c, text_t *out)
     text_append(out, "\n");
 }
 
+/* Nothing at all is printed where memory is lacking: half of a text may mean something else. */
 lh_status_t cli_print_shown(const char *text)
 {
     text_t shown = {0};

@@ -63,6 +63,7 @@ typedef struct command {
  * it, and cli_close frees what cli_open made. */
 struct cli {
     const command_t *command;
+    /* Words of the command line, argv's own strings. */
     const char *name;   /* optional argument, or NULL              */
     const char *member; /* of what is named: `help op matmul`; or NULL */
     const char *ini;    /* PIPELINE.ini                            */

@@ -170,6 +170,7 @@ static int slower_first(const void *a, const void *b)
  * shown as a nanosecond, as a rate needs one. */
 static void print_rows(const device_rate_t *rate, const measured_call_t *rows, uint32_t count)
 {
+    /* The step as the sum of its calls, without what lies between them. */
     double total = 0;
     for (uint32_t i = 0; i < count; i++)
         total += rows[i].seconds * (double)rows[i].count;
@@ -451,6 +452,7 @@ static int bench_collectives(cli_t *cli)
     if (status == LH_OK) status = use_transport(job, cli_flag(cli, "transport"));
     how.job = job;
     if (status == LH_OK) status = collective_bench(&how);
+    /* The list of rows and the object around it, which begin_collectives has opened. */
     while (status == LH_OK && json.depth > 0)
         json_close(&json);
     if (status == LH_OK) status = cli_print_text(&text);
@@ -504,6 +506,7 @@ static void links_print(const probe_pair_t *pairs, uint32_t count)
     }
 }
 
+/* As the record itself is written. */
 static lh_status_t links_print_json(const probe_pair_t *pairs, uint32_t count)
 {
     text_t text = {0};
@@ -559,6 +562,7 @@ static int bench_links(cli_t *cli)
                     "%s: %u sections [site.NAME]; expected two or more, whose links "
                     "are measured",
                     cli->ini, cli->job->site_count);
+    /* Whatever [comm] probe says: measuring is what this command is for. */
     cli->job->comm.probe = PROBE_ALWAYS;
     char **words;
     const lh_status_t status = cli_words(cli, cli->command, &words);

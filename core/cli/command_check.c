@@ -109,6 +109,8 @@ static lh_status_t check_room(const check_t *c, const lh_model_api_t *api, lh_mo
     return status;
 }
 
+/* An import's options come from the folder that is to be imported, as the stage that imports may
+ * not have run yet. */
 static lh_status_t check_model(check_t *c)
 {
     lh_model_t *model;
@@ -202,6 +204,7 @@ static lh_status_t check_ops(check_t *c)
     return status;
 }
 
+/* Bound and dropped: what prepare would refuse is refused here. */
 static lh_status_t check_filter(check_t *c)
 {
     static const call_variable_t variables[] = {{"tokens", CALL_U64}};
@@ -229,7 +232,6 @@ static lh_status_t check_calls(check_t *c)
     return status;
 }
 
-/* A transport and its fallback stand in one section; each reads its own keys there. */
 /* What the INI does not name is usual here, and is loaded only for links that there are. usual is
  * room for the name that carrier_plugin chooses. */
 static lh_status_t find_transport(const check_t *c, uint32_t scope, char usual[32],
@@ -252,7 +254,8 @@ static lh_status_t check_carrier(const check_t *c, uint32_t scope, const char *n
     return carrier_check(c->job, c->cli->plugins, scope, second, name);
 }
 
-/* The first parse knows the other plugin's keys, so that neither refuses what is the other's; the
+/* A transport and its fallback stand in one section; each reads its own keys there. The first
+ * parse knows the other plugin's keys, so that neither refuses what is the other's; the
  * second is for the fallback's own config. */
 static lh_status_t check_transport(check_t *c, uint32_t scope)
 {
@@ -340,6 +343,7 @@ static lh_status_t check_options(check_t *c)
     return status;
 }
 
+/* What each rank checks by itself, then what one process checks for all. */
 static lh_status_t check_all(check_t *c)
 {
     lh_status_t status = check_options(c);
@@ -385,6 +389,7 @@ static void explain_transport(const check_t *c, const char *section)
     text_append(c->out, "\n");
 }
 
+/* Sections with a plugin's keys are these three; transports have a function of their own. */
 static const checked_t *checked_of(const check_t *c, const char *section)
 {
     if (strcmp(section, "model") == 0) return &c->model;
@@ -469,6 +474,7 @@ static void free_check(check_t *c)
     hf_config_free(&c->imported);
 }
 
+/* Prints nothing; the failure's sentence is all. */
 lh_status_t check_job(cli_t *cli)
 {
     check_t c = {.cli = cli, .job = cli->job};
@@ -485,6 +491,7 @@ lh_status_t check_job_options(cli_t *cli)
     return status;
 }
 
+/* Prints only where everything is well, so the output of a failure is its sentence. */
 static int check(cli_t *cli)
 {
     text_t out = {0};

@@ -39,6 +39,7 @@ typedef struct printer {
     evaluation_sum_t sum;
 } printer_t;
 
+/* *out is SPLIT_*, whose order is that of the names. */
 static bool is_split(const char *data, uint32_t *out)
 {
     static const char *const names[] = {"train", "valid", "test"};
@@ -62,6 +63,7 @@ static lh_status_t add_ids(corpus_t *c, const int32_t *ids, size_t count)
     return LH_OK;
 }
 
+/* documents[i].ids is set once all ids are there, as their array may move. */
 static lh_status_t add_document(corpus_t *c, const int32_t *ids, size_t count)
 {
     const lh_status_t status = add_ids(c, ids, count);

@@ -60,6 +60,7 @@ static lh_status_t number_flag(const cli_t *cli, const char *name, const char *k
                 digits ? "too large, at most 18446744073709551615" : "not a whole number");
 }
 
+/* As number_flag, for reals. */
 static lh_status_t real_flag(const cli_t *cli, const char *name, const char *key, double *out)
 {
     const char *text = cli_flag(cli, name);
@@ -279,6 +280,7 @@ static lh_status_t generate(const cli_t *cli, const request_t *r, model_source_t
     if (status == LH_OK) status = model_source_weights(source, session);
     for (size_t i = 0; status == LH_OK && i < prompt->count; i++)
         show(&printer, prompt->ids[i]);
+    /* The text ends where the model says so, at the id that ends a document. */
     const int32_t end = model_source_eod(source);
     if (status == LH_OK)
         status = generation_run(generation, prompt->ids, prompt->count, end, show, &printer, ids,

@@ -20,6 +20,7 @@ static void print_command(const command_t *c, text_t *out)
                     c->flags[i].value != NULL ? c->flags[i].value : "", c->flags[i].help);
 }
 
+/* The name with its brackets, as it stands in an INI. */
 static void print_section(const job_section_t *s, text_t *out)
 {
     text_printf(out, "[%s]  %s\n", s->name, s->help);
@@ -222,6 +223,7 @@ static lh_status_t add_ops_of(void *context, const char *name)
     return op_table_add(s->ops, p->ops, sizeof(lh_op_t), p->op_count, p->name);
 }
 
+/* Every plugin that is installed is loaded for this, so it is done only when asked. */
 static lh_status_t add_plugins_ops(cli_t *cli, op_table_t *ops)
 {
     op_search_t s = {.plugins = cli->plugins, .ops = ops};
@@ -243,6 +245,7 @@ static void print_all_ops(const op_table_t *ops, text_t *out)
     text_append(out, "\n" LH_OPS_CONVENTIONS);
 }
 
+/* Offers the nearest name of those that are known. */
 static lh_status_t print_one_op(const op_table_t *ops, const char *name, text_t *out)
 {
     const op_t *found = op_table_find(ops, name);
@@ -331,6 +334,7 @@ static lh_status_t list_refused(uint32_t kind, const char *name)
     return list_line(&line);
 }
 
+/* Two lines: what it is, and where it lies. */
 static lh_status_t list_usable(uint32_t kind, const char *name, const plugin_t *p)
 {
     text_t line = {0}, place = {0};
@@ -341,6 +345,7 @@ static lh_status_t list_usable(uint32_t kind, const char *name, const plugin_t *
     return list_line(&place);
 }
 
+/* An empty folder is worth a sentence, as it is most often the wrong one. */
 static lh_status_t list_none(const char *folder)
 {
     text_t line = {0};

@@ -69,6 +69,7 @@ static int add_link(void *context, const char *name)
     return 0;
 }
 
+/* Of `read` only the links were made here. */
 static void import_paths_free(import_paths_t *p)
 {
     for (uint32_t i = 0; i < p->link_count; i++)

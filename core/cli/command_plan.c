@@ -70,6 +70,7 @@ static lh_status_t read_measured(const char *folder, measured_t *out)
     lh_status_t status = there ? metrics_read(folder, &points, &count) : LH_OK;
     if (!there || status != LH_OK) return status;
 
+    /* Two columns, sorted each by itself for its median. */
     double *step = mem_array(count + 1, sizeof(*step));
     double *compute = mem_array(count + 1, sizeof(*compute));
     if (step == NULL || compute == NULL) status = LH_NO_MEMORY;
@@ -272,6 +273,7 @@ static void put_memory(json_writer_t *w, const char *key, const memory_report_t 
     json_close(w);
 }
 
+/* The same figures as the head of the table has. */
 static void put_schedule(json_writer_t *w, const planned_t *p)
 {
     const schedule_t *s = p->schedule;
@@ -285,6 +287,7 @@ static void put_schedule(json_writer_t *w, const planned_t *p)
     json_close(w);
 }
 
+/* A row for each op, dtype and group. */
 static void put_transfers(json_writer_t *w, const planned_t *p)
 {
     json_open(w, "transfers", '[');
@@ -302,6 +305,7 @@ static void put_transfers(json_writer_t *w, const planned_t *p)
     json_close(w);
 }
 
+/* Keys are missing where nothing is known, and not null. */
 static void put_rates(json_writer_t *w, const planned_t *p)
 {
     if (p->known) {

@@ -33,6 +33,7 @@ static void prepare_progress_begin(prepare_progress_t *p)
     log_over_progress(p->terminal);
 }
 
+/* Since prepare_progress_begin. */
 static double prepare_progress_seconds(const prepare_progress_t *p)
 {
     return (double)(sys()->now_ns() - p->start_ns) / 1e9;
@@ -69,6 +70,7 @@ static void prepare_progress_show(void *context, const prepare_counts_t *c)
         p->terminal = false;
 }
 
+/* Clears the line, so that what comes next begins on an empty one. */
 static void prepare_progress_end(prepare_progress_t *p)
 {
     if (p->terminal && !progress_put("")) p->terminal = false;
@@ -163,6 +165,7 @@ static lh_status_t prepare(const cli_t *cli, const tokenizer_t *tokenizer, call_
     return status;
 }
 
+/* Tokenizer and filter first: both may be refused before a file is opened. */
 static int prepare_stage(cli_t *cli)
 {
     tokenizer_t *tokenizer = NULL;

@@ -107,6 +107,8 @@ static bool reads(const char *globs, const char *section)
     return false;
 }
 
+/* Keys and values as they are in force, in the order of the document; comments and order of keys
+ * inside a value are the INI's. */
 static void add_sections(const job_t *job, const char *globs, text_t *out)
 {
     for (uint32_t i = 0; i < document_section_count(job->document); i++) {
@@ -375,6 +377,7 @@ static const command_t *command_of_stage(uint32_t stage)
     return NULL;
 }
 
+/* Stages without ranks run in the launcher's process alone. */
 static bool has_ranks(const command_t *c)
 {
     return (c->needs & CLI_HAS_RANKS) != 0;
@@ -420,6 +423,7 @@ static lh_status_t hold_folder(cli_t *cli)
 static int run_stage(cli_t *cli, const command_t *c, uint32_t stage)
 {
     char digest[SHA256_TEXT];
+    /* One process writes stages.json: the leading launcher, not the ranks that it started. */
     const bool remembers = launch_leads(cli->launch) && !launch_is_started(cli->launch);
     lh_status_t status = check_inputs(cli->job);
     /* What evaluation, export and generation read, and where they write, others may too. */
@@ -488,6 +492,7 @@ static int run_or_skip(cli_t *cli, uint32_t stage)
     return run_stage(cli, c, stage);
 }
 
+/* A launcher of each machine comes through here, each with the same INI. */
 static int run_pipeline(cli_t *cli)
 {
     lh_status_t status = LH_OK;

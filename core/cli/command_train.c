@@ -126,6 +126,8 @@ static void print_profile(const step_profile_t *p)
         printf("of limit: unknown until longhaul bench device has measured this device\n");
 }
 
+/* Why the job ends is to stand in train.log from now on, which a launcher may know better than this
+ * process. */
 static void note_begin(void *context)
 {
     launch_began(context);
@@ -147,6 +149,8 @@ static int train_stage(cli_t *cli)
     lh_status_t status = dump_count(cli, &dump);
     if (status == LH_OK) status = model_source_open(job, cli->plugins, TOKENIZER_IF_NAMED, &source);
     if (status != LH_OK) return status;
+    /* How many folders above the pipeline's own are to be made: as many are removed again if the
+     * run does not come to anything. */
     const uint32_t missing = folders_missing(job->pipeline.folder);
     status = folder_make(job->pipeline.folder);
     if (status == LH_OK && leads)

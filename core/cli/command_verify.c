@@ -27,7 +27,8 @@ typedef struct tally {
     size_t whole, damaged, unread;
 } tally_t;
 
-/* One line, whatever the names of files are. reason: "" for none. */
+/* One line, whatever the names of files are. reason: "" for none. The first column of every line is
+ * a path, so the output can be searched by it. */
 static void say(const char *path, const char *what, const char *reason)
 {
     cli_print_line("%s: %s%s%s", path, what, *reason == '\0' ? "" : ": ", reason);
@@ -141,6 +142,7 @@ static lh_status_t verify_named_pair(const char *path)
     return status;
 }
 
+/* These two call each other once at most: a job's folder has one folder of checkpoints. */
 static lh_status_t verify_checkpoints(const char *folder, bool paired);
 
 /* Of a job's folder: its checkpoints lie in one below, if it has trained. */
@@ -155,7 +157,9 @@ static lh_status_t verify_inside(const char *folder)
     return status;
 }
 
-/* paired: the folder holds a pair of token files, and need not hold a checkpoint. */
+/* paired: the folder holds a pair of token files, and need not hold a checkpoint. Steps may vanish
+ * between listing and reading, as a run that trains removes old ones; so an empty result is listed
+ * again. */
 static lh_status_t verify_checkpoints(const char *folder, bool paired)
 {
     tally_t tally = {0};
@@ -190,6 +194,7 @@ static int verify(cli_t *cli)
     if (status == LH_OK && paired) status = verify_pair(&record);
     prepare_record_free(&record);
     if (status == LH_OK) return verify_checkpoints(cli->name, paired);
+    /* Told now, since the checkpoints may have something to tell themselves. */
     log_line(LH_LOG_WARN, "%s", fail_reason());
     const lh_status_t rest = verify_checkpoints(cli->name, true);
     return rest == LH_OK ? fail(status, "%s: not all of it is whole", cli->name) : rest;

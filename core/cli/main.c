@@ -75,6 +75,7 @@ static void fill_streams(void)
     if (fd >= 0) (void)close(fd);
 }
 
+/* For whoever looks for a crash and knows what a core file holds. */
 static bool wants_core(void)
 {
     const char *value = getenv("LONGHAUL_CORE");
@@ -131,9 +132,11 @@ int main(int argc, char **argv)
         print_usage(stderr);
         return EXIT_USAGE;
     }
+    /* Only the program: tests that call a command in their own process leave it off. */
     cli.confines = true;
     running = &cli;
     self = getpid();
+    /* From here to `running = NULL` an exit is somebody else's. */
     (void)on_exit(refuse_exit, NULL);
     const int code = run(&cli);
     running = NULL;

@@ -24,6 +24,8 @@ static lh_status_t find_import(model_source_t *s)
     return s->import_checkpoints == NULL ? LH_NO_MEMORY : LH_OK;
 }
 
+/* Values are taken as if they stood in the INI, but give way to it; only the vocabulary is fixed.
+ */
 lh_status_t model_source_given(const hf_config_t *config, const char *origin, option_given_t **out)
 {
     option_given_t *given = mem_array(config->count, sizeof(*given));
@@ -61,6 +63,8 @@ lh_status_t model_source_config(const plugin_t *plugin, const char *folder, hf_c
     return status;
 }
 
+/* A job that imports needs what its import stage has written, and not the folder that this was made
+ * from: which may have changed since. */
 static lh_status_t read_config(model_source_t *s, registry_t *registry)
 {
     if (s->import_folder == NULL) return LH_OK;
@@ -129,6 +133,8 @@ static lh_status_t find_vocab(model_source_t *s)
     return LH_OK;
 }
 
+/* The order: folders, then options, then the tokenizer, then the vocabulary that follows from both.
+ */
 lh_status_t model_source_open(const job_t *job, registry_t *registry, uint32_t tokenizer,
                               model_source_t *out)
 {
@@ -155,6 +161,7 @@ void model_source_close(model_source_t *s)
     *s = (model_source_t){0};
 }
 
+/* One sentence for whoever wanted weights. */
 static lh_status_t no_checkpoint(const model_source_t *s)
 {
     return fail(LH_INVALID, "%s: holds no checkpoint; run the train or the import stage first",
@@ -177,6 +184,7 @@ lh_status_t model_source_weights(const model_source_t *s, const session_t *sessi
     return status == LH_OK && !found ? no_checkpoint(s) : status;
 }
 
+/* The same lines as model_source_weights compares, for a checkpoint that the caller has opened. */
 lh_status_t model_source_same_model(const model_source_t *s, const checkpoint_t *c,
                                     const plugin_t *plugin, const void *config)
 {
@@ -220,13 +228,15 @@ int32_t model_source_eod(const model_source_t *s)
     return s->tokenizer == NULL ? -1 : tokenizer_special(s->tokenizer)->eod;
 }
 
+/* Not rounded, unlike vocab. */
 uint64_t model_source_vocabulary(const model_source_t *s)
 {
     return s->tokenizer == NULL ? 0 : (uint64_t)tokenizer_vocab_size(s->tokenizer);
 }
 
-/* parses a model's options, opens it, lists its parameters. */
+/* ---- a model's options parsed, the model opened, its parameters listed ---- */
 
+/* *out is set on success only. */
 lh_status_t model_layout_open(const job_t *job, registry_t *registry, const option_given_t *given,
                               uint32_t given_count, uint64_t vocab, model_layout_t *out)
 {

@@ -73,8 +73,7 @@ lh_status_t model_source_same_model(const model_source_t *s, const checkpoint_t 
 /* Ids that stand for text: the tokenizer's, without the rows that only fill up; 0: unknown. */
 uint64_t model_source_vocabulary(const model_source_t *s);
 
-/* a job's model as its plugin describes it, without a device: for conversions.
- */
+/* ---- a job's model as its plugin describes it, without a device ---- */
 
 /* Everything is owned but the plugin. For conversions, which need names and shapes of parameters
  * and no arithmetic. */

@@ -198,7 +198,7 @@ typedef struct job_launch {
     /* Where there are no sites this is the number of all ranks, which are on one machine. */
     uint64_t ranks_per_node; /* of a host whose number [site.NAME] hosts does not say */
     bool bind;               /* ranks to shares of a machine's processors */
-    /* The job's key proves to a rank that another  belongs to the same job. */
+    /* The job's key proves to a rank that another belongs to the same job. */
     char *secret;  /* file, 0600, made at the first start; NULL: a key that lives as long
                                 as the job, which only ranks of one machine can share         */
     char *address; /* where rank 0 listens; NULL: its machine, or the launcher's word */

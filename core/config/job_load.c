@@ -281,8 +281,7 @@ static lh_status_t check_host(const site_reader_t *r, const char *text, const ch
     return LH_OK;
 }
 
-/* "t1" or "t1:8". */
-/* Hosts are numbered through: first_rank is how many ranks the ones before have. */
+/* "t1" or "t1:8". Hosts are numbered through: first_rank is how many ranks the ones before have. */
 static lh_status_t add_host(site_reader_t *r, char *text)
 {
     uint64_t ranks = r->job->launch.ranks_per_node;

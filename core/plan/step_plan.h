@@ -108,8 +108,9 @@ lh_status_t step_plan_add(step_plan_t *plan, const program_call_t *call, uint64_
                           const device_rate_t *rate) LH_MUST_CHECK;
 void step_plan_free(step_plan_t *plan);
 
-/* One profiled step as files: sums by part, op and kernel, and a time line for
- * Chrome's trace viewer (chrome://tracing, Perfetto). */
+/* ---- one profiled step as files: sums by part, op and kernel, and a time line for Chrome's trace
+ * viewer (chrome://tracing, Perfetto) ---- */
+
 /* folder/profile.json: [{part, backward, op, kernel, calls, ns, flops, bytes, share, of_limit}].
  * of_limit is engine_profile_of_limit of the two rates, 0 where they are not known. Rows are those of
  * one profiled step; share is of their sum and not of the step's wall time. */

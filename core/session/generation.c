@@ -140,7 +140,8 @@ lh_status_t generation_run(generation_t *g, const int32_t *prompt, uint64_t prom
     return status;
 }
 
-/* Greedy, temperature, top-k and top-p. */
+/* ---- greedy, temperature, top-k and top-p ---- */
+
 typedef struct candidate {
     float logit;
     uint32_t id;

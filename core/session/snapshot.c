@@ -270,7 +270,8 @@ lh_status_t snapshot_load_newest(weights_t *w, const char *folder, const char *m
     return status;
 }
 
-/* A run's identity as lines of text. */
+/* ---- a run's identity as lines of text ---- */
+
 void snapshot_identity_model(const job_t *job, const plugin_t *plugin, const void *config,
                              text_t *out)
 {

@@ -62,8 +62,8 @@ lh_status_t snapshot_load(const snapshot_t *s, checkpoint_t *from, bool states) 
 lh_status_t snapshot_load_newest(weights_t *w, const char *folder, const char *model,
                                  bool *found) LH_MUST_CHECK;
 
-/* What a run's bits depend on besides its checkpoint: a resume that changes it
- * would be another run. */
+/* ---- what a run's bits depend on besides its checkpoint: changed, it would be another run ---- */
+
 /* Appends "section.key = value" lines: the model's options, the data and its order, the batch and
  * the precision. Steps, schedule, evaluation and saving may change between runs and are not among
  * them. out->failed tells if memory was lacking. */

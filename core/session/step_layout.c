@@ -287,7 +287,8 @@ lh_status_t step_calls_before_save(step_calls_t *b, uint64_t step, double loss)
     return call_run(b->before_save, values, NULL);
 }
 
-/* The core's learning-rate schedules. */
+/* ---- learning rates that need no plugin ---- */
+
 /* Rises by equal steps to the peak; the first step already has a rate above zero. */
 static double rate_warmed(uint64_t step, double peak, uint64_t warmup)
 {

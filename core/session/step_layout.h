@@ -90,7 +90,7 @@ lh_status_t step_calls_before_save(step_calls_t *b, uint64_t step, double loss) 
 /* Learning rates as functions of the step, called from INI text without a
  * prefix: learning_rate = warmup_cosine(step, peak=1e-3, warmup=50, total=1000).
  *
- * step counts the steps already made: 0 for the first one. Outside its range a schedule is clamped:
+ * step counts the steps already made: 0 for the first one. Outside its range a rate is clamped:
  * after `total` steps the rate stays what it was at the end. */
 extern const lh_function_t rate_functions[];
 extern const uint32_t rate_function_count;

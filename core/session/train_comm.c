@@ -133,7 +133,8 @@ void train_comm_close(train_comm_t *t, bool together)
     *t = (train_comm_t){0};
 }
 
-/* Sums and words of rank 0, by one gather. */
+/* ---- agreements: each by one gather ---- */
+
 lh_status_t train_agree_new(const train_ranks_t *ranks, train_agree_t *out)
 {
     *out = (train_agree_t){0};

@@ -56,7 +56,8 @@ static double frame_y(const frame_t *f, double y)
     return f->height - BOTTOM - (y - f->y0) / (f->y1 - f->y0) * (f->height - TOP - BOTTOM);
 }
 
-/* 1, 2 or 5 times a power of ten that cuts the range into about TICKS pieces. */
+/* 1, 2 or 5 times a power of ten that cuts the range into about TICKS pieces. So ticks are numbers
+ * that a person would choose. */
 static double round_step(double range)
 {
     const double raw = range / TICKS, power = pow(10, floor(log10(raw)));
@@ -64,6 +65,7 @@ static double round_step(double range)
     return power * (lead <= 1 ? 1 : lead <= 2 ? 2 : lead <= 5 ? 5 : 10);
 }
 
+/* A loss that was not finite makes a gap and no point. */
 static bool series_has_point(const chart_series_t *s, size_t i)
 {
     return isfinite(s->x[i]) && isfinite(s->y[i]);
@@ -133,7 +135,7 @@ static void draw_axes(const chart_t *c, const frame_t *f, text_t *out)
     text_append(out, "</text>");
 }
 
-/* Few points, of evaluations: each has a title that a pointer shows. */
+/* Few points, of evaluations: each has a title that a pointer shows. No thinning: there are few. */
 static void draw_dots(const chart_series_t *s, const frame_t *f, text_t *out)
 {
     for (size_t i = 0; i < s->count; i++)
@@ -166,7 +168,7 @@ static void draw_line(const chart_series_t *s, const frame_t *f, text_t *out)
     text_append(out, "\"/>");
 }
 
-/* Only where there is more than one series to be told apart. */
+/* Only where there is more than one series to be told apart. An empty series has no entry. */
 static void draw_legend(const chart_t *c, text_t *out)
 {
     text_append(out, "<p class=\"legend\">");
@@ -266,6 +268,7 @@ static lh_status_t flame_add(flame_t *f, const profile_frame_t *frame)
     (void)snprintf(part, sizeof(part), "%s", frame->part);
     if (strcmp(frame->part, "blocks") == 0)
         (void)snprintf(part, sizeof(part), "block %u", (unsigned)frame->block);
+    /* From the outside in: the list, its direction, the part, the op. */
     const char *const path[] = {frame->list, frame->backward ? "backward" : "forward", part,
                                 frame->op};
     uint32_t at = 0;
@@ -280,7 +283,7 @@ static lh_status_t flame_add(flame_t *f, const profile_frame_t *frame)
 }
 
 /* Colours of the page: products, attention, what waits for other ranks, the rest; then the boxes
- * that only hold others. */
+ * that only hold others. Classes of the page's style: p0 to p5. */
 static const char *flame_colour(const box_t *b)
 {
     if (b->first != NONE) return b->depth == 0 ? "p5" : "p0";
@@ -332,6 +335,7 @@ static void flame_draw_boxes(flame_t *f, text_t *out)
     text_append(out, "</svg>");
 }
 
+/* Box 0 is the step and is there before anything is added. */
 lh_status_t chart_draw_flame(const profile_frame_t *frames, uint32_t count, text_t *out)
 {
     flame_t f = {.count = 1};

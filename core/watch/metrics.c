@@ -1,5 +1,10 @@
 /* metrics.c - JSON lines, each written whole from memory that is kept for the next, and read back one
- * by one. */
+ * by one.
+ *
+ * A line is one event and stands for itself: whoever reads the file takes what it knows and skips
+ * the rest, so lines of new kinds break no script. Each is written with one call to a file that is
+ * opened for appending; a run that is killed leaves whole lines and at most one that is cut off,
+ * which both readers below leave out. */
 #include <watch/metrics.h>
 
 #include <errno.h>
@@ -19,6 +24,7 @@
 
 enum { METRICS_LIMIT = 1 << 30, STEP_LINE = 1024 };
 
+/* By LH_LINK_* and PART_*: these are keys of the file, and names in the report. */
 const char *const step_scope_names[STEP_SCOPES] = {
     [LH_LINK_NODE] = "node", [LH_LINK_SITE] = "site", [LH_LINK_WAN] = "wan"};
 
@@ -51,7 +57,8 @@ static void put_real(json_writer_t *w, const char *key, double value)
     json_put_as_is(w, key, digits);
 }
 
-/* Ends the line and writes it, whole. */
+/* Ends the line and writes it, whole. A write that fails loses the line and not the run. The first
+ * loss is told, and the sum of them at the end. */
 static void line_end(metrics_t *m, json_writer_t *w)
 {
     json_close(w);
@@ -70,6 +77,7 @@ static void line_end(metrics_t *m, json_writer_t *w)
              strerror(errno));
 }
 
+/* Keys are in a fixed order, so that two runs can be compared line by line. */
 void metrics_step(metrics_t *m, const step_report_t *s)
 {
     json_writer_t own, *w = line_begin(m, &own, s->step);
@@ -95,6 +103,7 @@ void metrics_step(metrics_t *m, const step_report_t *s)
     line_end(m, w);
 }
 
+/* Written once, before the first step, and only where something was measured. */
 void metrics_links(metrics_t *m, const run_start_t *start)
 {
     bool any = false;
@@ -106,6 +115,7 @@ void metrics_links(metrics_t *m, const run_start_t *start)
     line_end(m, w);
 }
 
+/* Perplexity is e to the mean loss. */
 void metrics_evaluated(metrics_t *m, const evaluation_report_t *e)
 {
     json_writer_t own, *w = line_begin(m, &own, e->step);
@@ -118,6 +128,8 @@ void metrics_evaluated(metrics_t *m, const evaluation_report_t *e)
     line_end(m, w);
 }
 
+/* Two flags and not one: a save that was neither committed nor failed is one that was given to the
+ * writer. */
 void metrics_saved(metrics_t *m, const save_report_t *s)
 {
     json_writer_t own, *w = line_begin(m, &own, s->step);
@@ -129,6 +141,7 @@ void metrics_saved(metrics_t *m, const save_report_t *s)
     line_end(m, w);
 }
 
+/* Kinds of which there is none are left out. */
 static void put_kinds(json_writer_t *w, const char *key, const memory_report_t *m)
 {
     json_open(w, key, '{');
@@ -138,6 +151,7 @@ static void put_kinds(json_writer_t *w, const char *key, const memory_report_t *
     json_close(w);
 }
 
+/* The last line of a run that came to its end. */
 lh_status_t metrics_memory(metrics_t *m, const run_end_t *end)
 {
     json_writer_t own, *w = line_begin(m, &own, end->steps);
@@ -157,7 +171,8 @@ lh_status_t metrics_memory(metrics_t *m, const run_end_t *end)
     return text_status(&m->line);
 }
 
-/* UINT64_MAX for what is no line of a step: it is then left out like steps that come again. */
+/* UINT64_MAX for what is no line of a step: it is then left out like steps that come again. Parses
+ * the whole line, as the step might stand anywhere in it. */
 static uint64_t line_step(const char *line, size_t length)
 {
     json_document_t *document;
@@ -169,7 +184,8 @@ static uint64_t line_step(const char *line, size_t length)
     return number_of;
 }
 
-/* Keeps the whole lines of steps up to last. */
+/* Keeps the whole lines of steps up to last. A resumed run makes the steps behind its checkpoint
+ * again. Their old lines go first, so that each step stands in the file once. */
 static lh_status_t keep_until(const char *path, uint64_t last)
 {
     char *data;
@@ -194,6 +210,7 @@ static lh_status_t keep_until(const char *path, uint64_t last)
     return status;
 }
 
+/* The folder is there already. */
 lh_status_t metrics_open(metrics_t *m, const char *folder, uint64_t first_step)
 {
     *m = (metrics_t){.file.fd = -1};
@@ -213,6 +230,7 @@ lh_status_t metrics_open(metrics_t *m, const char *folder, uint64_t first_step)
     return status;
 }
 
+/* May be called twice. */
 void metrics_close(metrics_t *m)
 {
     if (m->file.lost > 0)
@@ -223,13 +241,15 @@ void metrics_close(metrics_t *m)
     text_free(&m->line);
 }
 
+/* NAN for what is missing or null: charts leave such points out. */
 static double real(const json_value_t *object, const char *key)
 {
     const json_value_t *value = json_member(object, key);
     return json_is_numeric(value) ? json_number(value) : (double)NAN;
 }
 
-/* Lines of saves and of memory hold no point of a curve. */
+/* Lines of saves and of memory hold no point of a curve. Whatever has a step and is neither a save
+ * nor memory nor links is a point, of a step or of an evaluation. */
 static bool read_point(const char *line, size_t length, metrics_point_t *p)
 {
     json_document_t *document;
@@ -258,6 +278,8 @@ static bool read_point(const char *line, size_t length, metrics_point_t *p)
     return usable;
 }
 
+/* The points are in the order of lines. A line that can't be parsed is skipped, so a damaged one
+ * costs a point and not the report. */
 lh_status_t metrics_read(const char *folder, metrics_point_t **out, size_t *count)
 {
     char *data, *path = path_join(folder, "metrics.jsonl");

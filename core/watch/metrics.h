@@ -8,6 +8,7 @@
 #include <base/text.h>
 #include <train/train.h>
 
+/* An open file with what has become of it. Zero but for the descriptor before metrics_open. */
 typedef struct metrics {
     file_records_t file;
     char path[512];
@@ -29,6 +30,7 @@ lh_status_t metrics_memory(metrics_t *m, const run_end_t *end) LH_MUST_CHECK;
 /* Says how many lines are missing, if any. */
 void metrics_close(metrics_t *m);
 
+/* A line that was read back; what it did not have is NAN. */
 typedef struct metrics_point {
     uint64_t step;
     double loss, learning_rate, gradient_norm, tokens_per_s, seconds;

@@ -17,6 +17,7 @@
 
 enum { RENEW_NS = 100000000 }; /* a terminal line is renewed ten times a second at most */
 
+/* NO_COLOR is a convention of many programs (no-color.org): set and not empty. */
 bool progress_renews(void)
 {
     const char *term = getenv("TERM"), *no_color = getenv("NO_COLOR");
@@ -66,6 +67,7 @@ bool progress_put(const char *text)
     return length < 0 || write(STDERR_FILENO, line, strnlen(line, sizeof(line))) >= 0;
 }
 
+/* log_over_progress lets log lines clear the line first, from now on. */
 void progress_begin(progress_line_t *p, const run_start_t *start, uint64_t log_every)
 {
     char parameters[16], tokens[16];
@@ -103,7 +105,7 @@ static void share_text(const progress_line_t *p, double seconds, char out[32])
                        100 * p->flops_per_step / seconds / p->peak_flops);
 }
 
-/* The share of the step that waited for transfers; empty alone. */
+/* The share of the step that waited for transfers; empty alone. Over all classes of links. */
 static void exposed_text(const step_report_t *s, char out[40])
 {
     double waited = 0;
@@ -178,6 +180,7 @@ void progress_step(progress_line_t *p, const step_report_t *s)
     show(p, s);
 }
 
+/* One line at any output, since it is rare. */
 void progress_evaluated(progress_line_t *p, const evaluation_report_t *e)
 {
     (void)p;

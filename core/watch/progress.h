@@ -23,14 +23,16 @@ typedef struct progress_line {
 
 /* Says in two or three lines what is trained, and on what. */
 void progress_begin(progress_line_t *p, const run_start_t *start, uint64_t log_every);
+/* Called for every step; decides by itself whether anything is shown. */
 void progress_step(progress_line_t *p, const step_report_t *step);
 void progress_evaluated(progress_line_t *p, const evaluation_report_t *evaluation);
 /* Only what became of a save: that one has begun is no news. */
 void progress_saved(progress_line_t *p, const save_report_t *save);
 void progress_end(progress_line_t *p, const run_end_t *end);
 
-/* For any line that renews itself. Whether stderr is a terminal that shows one: not with TERM=dumb or
- * without TERM, nor where NO_COLOR asks for no escape sequences. */
+/* For any line that renews itself. Whether stderr is a terminal that shows one: not with TERM=dumb
+ * or without TERM, nor where NO_COLOR asks for no escape sequences. Asked once for each command, as
+ * neither changes meanwhile. */
 bool progress_renews(void);
 /* Whether the locale that the environment names is of UTF-8: else a line is of ASCII alone. */
 bool progress_utf8(void);

@@ -93,6 +93,7 @@ static const char report_script[] =
     "</script>\n</main></body></html>\n";
 /* clang-format on */
 
+/* Rows of the table of kernels; and steps over which a loss is smoothed. */
 enum { PROFILE_SHOWN = 16, SMOOTHED = 20 };
 
 /* The columns lie in one piece of memory, which is the only one to be freed. */
@@ -230,6 +231,7 @@ static void report_cards(const run_start_t *s, const run_end_t *e, const curves_
     char value[64], tokens[16];
     const double speed = report_median(c->speed, c->steps);
 
+    /* In the order in which people ask: how good, how fast, how much. */
     text_append(out, "<div class=\"cards\">");
     if (c->steps > 0) {
         (void)snprintf(value, sizeof(value), "%.4f", c->smooth[c->steps - 1]);
@@ -261,6 +263,7 @@ static void report_cards(const run_start_t *s, const run_end_t *e, const curves_
 /* The loss gets three series and the page's width; the others a third each. */
 static void report_charts(const curves_t *c, text_t *out)
 {
+    /* Three layers: each step faintly, the smoothed line above it, evaluations as dots. */
     const chart_series_t loss[] = {{"each step", "faint", c->x, c->loss, c->steps},
                                    {"smoothed", "line", c->x, c->smooth, c->steps},
                                    {"held-out", "dots", c->ex, c->eloss, c->evaluations}};
@@ -398,6 +401,7 @@ static lh_status_t report_profile(const run_start_t *s, const run_end_t *e, text
 /* More ranks than this are told by metrics.jsonl; the report shows the first and the largest. */
 enum { RANKS_SHOWN = 8 };
 
+/* Nothing where there is none, so that the table is easy to look over. */
 static void memory_cell(uint64_t bytes, text_t *out)
 {
     char size[16];
@@ -405,7 +409,7 @@ static void memory_cell(uint64_t bytes, text_t *out)
     text_printf(out, "<td class=\"n\">%s</td>", bytes > 0 ? size : "");
 }
 
-/* The first ranks, or the first and the largest. */
+/* The first ranks, or the first and the largest. shown gets pointers into end; returns how many. */
 static uint32_t memory_choose_ranks(const run_end_t *end, const rank_memory_t *shown[RANKS_SHOWN])
 {
     const rank_memory_t *most = &end->memory[0];
@@ -431,7 +435,7 @@ static bool memory_is_used(const rank_memory_t *const *shown, uint32_t count, ui
     return false;
 }
 
-/* One rank needs no number over its columns. */
+/* One rank needs no number over its columns. Two columns for each rank. */
 static void memory_head(const rank_memory_t *const *shown, uint32_t count, text_t *out)
 {
     text_append(out, "<h2>Memory</h2><div class=\"panel\"><table><tr><th>kind</th>");

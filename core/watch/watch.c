@@ -167,6 +167,7 @@ void watch_events_scalar(watch_events_t *f, uint64_t step, const char *tag, doub
     write_record(f, &b);
 }
 
+/* The file stays: TensorBoard reads what is there. */
 void watch_events_close(watch_events_t *f)
 {
     if (f == NULL) return;
@@ -234,7 +235,8 @@ static void note_links(const run_start_t *s)
     }
 }
 
-/* Which builds these were, for whoever asks later; the terminal has no use for it. */
+/* Which builds these were, for whoever asks later; the terminal has no use for it. So a run can be
+ * told from one with another build, long after both are gone. */
 static void note_plugins(const registry_t *plugins)
 {
     for (uint32_t i = 0; plugins != NULL && i < registry_count(plugins); i++) {
@@ -296,6 +298,7 @@ static void on_evaluated(observer_t *o, const evaluation_report_t *e)
     if (w->events != NULL) watch_events_scalar(w->events, e->step, "valid/loss", e->loss);
 }
 
+/* Event files have curves alone, and a save is none. */
 static void on_saved(observer_t *o, const save_report_t *s)
 {
     watch_t *w = (watch_t *)o;
@@ -319,6 +322,7 @@ static void on_end(observer_t *o, const run_end_t *e)
         log_line(LH_LOG_INFO, "report: %s/report.html", w->folder);
 }
 
+/* metrics and log have no file yet, which -1 says. */
 lh_status_t watch_new(const char *folder, uint64_t log_every, watch_t **out)
 {
     watch_t *w = mem_new(sizeof(*w));
@@ -352,6 +356,7 @@ observer_t *watch_observer(watch_t *w)
     return &w->observer;
 }
 
+/* log_also(-1, "") first: from then on no line goes to a descriptor that is closed next. */
 void watch_free(watch_t *w)
 {
     if (w == NULL) return;
