@@ -148,7 +148,8 @@ lh_status_t bench_ranks(registry_t *registry, const job_t *job, uint32_t size, u
 
 /* ---- what each of them does ---- */
 
-enum { WARM_RUNS = 3 };
+/* BF16 has 8 bits: sums of up to 256 are exact, of values up to 7 over so many ranks. */
+enum { WARM_RUNS = 3, EXACT_RANKS = 256 / 7 };
 
 /* A size is run for about so long, and so often at least, for the median, and at most, for memory
  * of the times. */
@@ -183,12 +184,15 @@ static uint64_t elements_of(const collective_bench_how_t *s, uint32_t i)
     return s->sizes[i] / lh_dtype_bytes(s->dtype);
 }
 
-/* Small whole numbers: their sums are exact in any dtype, so any other result is wrong. The pattern
+/* Small whole numbers: their sums over all ranks are exact in any dtype, so any other result is
+ * wrong. Of many ranks they are 0 and 1, as MOST_RANKS of those still add up to 256. The pattern
  * differs by rank and place, so that a piece which lands in a wrong place, or comes from a wrong
  * rank, is seen. */
-static float value_at(uint32_t rank, uint64_t at)
+static float value_at(const rig_t *r, uint32_t rank, uint64_t at)
 {
-    return (float)((at * 5 + rank * 3) % 8);
+    lh_assert(rank < r->group->size);
+    const bool many = r->group->size > EXACT_RANKS;
+    return (float)((at * 5 + rank * 3) % (many ? 2 : 8));
 }
 
 /* These two read and write an element of either dtype by its index. */
@@ -212,24 +216,23 @@ static uint64_t part_of(const rig_t *r, uint64_t elements)
     return (elements + r->group->size - 1) / r->group->size;
 }
 
-/* NAN: this op does not say what is there on this rank. The sum is small: at most 7 for each rank,
- * which is exact in BF16 for as many as 36 ranks. NAN stands for "not compared", as it differs from
- * itself. */
+/* NAN: this op does not say what is there on this rank. NAN stands for "not compared", as it
+ * differs from itself. */
 static float expected(const rig_t *r, uint32_t op, uint64_t elements, uint64_t at)
 {
     const uint32_t size = r->group->size, self = r->group->self;
     const uint32_t owner = (uint32_t)(at / part_of(r, elements));
     float sum = 0;
     for (uint32_t m = 0; m < size; m++)
-        sum += value_at(m, at);
+        sum += value_at(r, m, at);
     switch (op) {
     case COLL_ALL_REDUCE: return sum;
     case COLL_REDUCE_SCATTER: return owner == self ? sum : __builtin_nanf("");
     case COLL_REDUCE: return self == 0 ? sum : __builtin_nanf("");
-    case COLL_ALL_GATHER: return value_at(owner, at);
-    case COLL_BROADCAST: return value_at(0, at);
-    case COLL_SCATTER: return owner == self ? value_at(0, at) : __builtin_nanf("");
-    case COLL_GATHER: return self == 0 ? value_at(owner, at) : __builtin_nanf("");
+    case COLL_ALL_GATHER: return value_at(r, owner, at);
+    case COLL_BROADCAST: return value_at(r, 0, at);
+    case COLL_SCATTER: return owner == self ? value_at(r, 0, at) : __builtin_nanf("");
+    case COLL_GATHER: return self == 0 ? value_at(r, owner, at) : __builtin_nanf("");
     default: return __builtin_nanf("");
     }
 }
@@ -238,7 +241,7 @@ static float expected(const rig_t *r, uint32_t op, uint64_t elements, uint64_t a
 static void fill(rig_t *r, uint64_t elements)
 {
     for (uint64_t i = 0; i < elements; i++)
-        set_value(r->settings->dtype, r->whole, i, value_at(r->group->self, i));
+        set_value(r->settings->dtype, r->whole, i, value_at(r, r->group->self, i));
 }
 
 /* An all-to-all of elements that do not divide has pieces of unlike size; each rank compares the
@@ -256,7 +259,7 @@ static uint64_t count_wrong(const rig_t *r, uint64_t elements)
                                   : elements - part * self < part ? elements - part * self
                                                                   : part;
             if (i >= mine * r->group->size) break;
-            want = value_at((uint32_t)(i / mine), part * self + i % mine);
+            want = value_at(r, (uint32_t)(i / mine), part * self + i % mine);
             got = get_value(r->settings->dtype, r->cut, i);
         }
         wrong += want == want && want != got;
