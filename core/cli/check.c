@@ -88,6 +88,7 @@ static lh_status_t need_file(const job_t *job, const char *section, const char *
 static uint32_t turn_of(const job_t *job, uint32_t stage)
 {
     uint32_t i = 0;
+    lh_assert(stage < JOB_STAGES);
     while (i < job->stage_count && job->stages[i] != stage)
         i++;
     return i;
@@ -342,6 +343,7 @@ void check_step_close(check_step_t *s)
  * again. */
 static lh_status_t count_rank(counting_t *c, uint32_t rank)
 {
+    lh_assert(rank < RANKS_COUNTED);
     session_t *session = c->step->session;
     world_t *world;
     shards_t *h = NULL;
@@ -374,6 +376,7 @@ static lh_status_t count_all(counting_t *c)
 /* Bytes, unrounded: this is for comparing. */
 static void write_row(const counting_t *c, uint32_t rank, text_t *out)
 {
+    lh_assert(rank < c->count);
     const memory_report_t *m = &c->ranks[rank];
     text_printf(out, "; %6u", rank);
     for (uint32_t k = 0; k < KINDS; k++)

@@ -69,6 +69,7 @@ static lh_status_t find_command(const char *name, const command_t **out)
 /* The value behind "--flag" or inside "--flag=value". */
 static lh_status_t take_value(words_t *w, const char *flag, const char *equals, const char **out)
 {
+    lh_assert(w->at <= w->argc);
     if (equals != NULL) {
         *out = equals + 1;
         return LH_OK;
@@ -259,6 +260,7 @@ void cli_close(cli_t *cli)
 /* Takes the word, which is NULL without memory. */
 static lh_status_t words_add(char **words, uint32_t *count, char *word)
 {
+    lh_assert(words[*count] == NULL);
     words[*count] = word;
     *count += word != NULL;
     return word == NULL ? LH_NO_MEMORY : LH_OK;

@@ -314,6 +314,7 @@ static void begin_collectives(void *context, const collective_bench_facts_t *fac
 static void put_collective(void *context, const collective_bench_row_t *m)
 {
     const collectives_t *c = context;
+    lh_assert(m->algorithm < COLL_ALGORITHMS);
     const char *algorithm = coll_algorithm_names[m->algorithm];
     const double rate = (double)m->bytes / m->seconds, bus = m->bus_bytes / m->seconds;
     if (c->json == NULL) {
@@ -360,6 +361,7 @@ static lh_status_t parse_sizes(const char *value, collective_bench_how_t *s)
 {
     char text[64];
     uint64_t first, last;
+    lh_assert(s->size_count == 0);
     (void)snprintf(text, sizeof(text), "%s", value);
     char *dots = strstr(text, "..");
     if (dots != NULL) *dots = '\0';

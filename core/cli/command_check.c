@@ -259,6 +259,7 @@ static lh_status_t check_carrier(const check_t *c, uint32_t scope, const char *n
  * second is for the fallback's own config. */
 static lh_status_t check_transport(check_t *c, uint32_t scope)
 {
+    lh_assert(scope > 0 && scope < JOB_SCOPES);
     const job_transport_t *t = &c->job->transports[scope];
     const char *name;
     char usual[32];
@@ -380,8 +381,10 @@ static bool is_shown(const check_t *c, const job_section_t *s)
 static void explain_transport(const check_t *c, const char *section)
 {
     uint32_t scope = LH_LINK_NODE;
-    while (strcmp(section + strlen("transport."), job_scope_names[scope]) != 0)
+    while (strcmp(section + strlen("transport."), job_scope_names[scope]) != 0) {
         scope++;
+        lh_assert(scope < JOB_SCOPES);
+    }
     option_table_t tables[3] = {{0}, c->transports[scope].options, c->fallbacks[scope].options};
     options_how_t how = job_plugin_how(c->job, section, tables, NULL, 0);
     how.table_count = 3;

@@ -103,6 +103,7 @@ static lh_status_t read_corpus(const job_t *job, const tokenizer_t *tokenizer, c
         out->documents[i].ids = at;
         at += out->documents[i].count;
     }
+    lh_assert(status != LH_OK || at == out->ids + out->id_count);
     return status;
 }
 

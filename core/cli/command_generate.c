@@ -199,6 +199,7 @@ static void show_text(printer_t *p, bool all)
     p->status = tokenizer_decode(p->tokenizer, p->ids.ids, p->ids.count - open, true, &text);
     if (p->status == LH_OK && text.data != NULL) {
         const size_t until = all ? text.length : settled(text.data, text.length);
+        lh_assert(until <= text.length);
         if (until > p->shown) {
             p->status = print_generated(text.data + p->shown, until - p->shown);
             p->shown = until;

@@ -314,58 +314,24 @@ typedef struct plugin_listing {
     uint32_t usable, refused;
 } plugin_listing_t;
 
-/* Takes the line. Whatever a file's name is, a terminal obeys nothing of it. */
-static lh_status_t list_line(text_t *line)
-{
-    text_t shown = {0};
-    if (!line->failed) text_append_shown(&shown, line->data, false);
-    const lh_status_t status = line->failed ? LH_NO_MEMORY : text_status(&shown);
-    if (status == LH_OK) printf("%s\n", shown.data);
-    text_free(&shown);
-    text_free(line);
-    return status;
-}
-
-/* The reason is what loading it has just said. */
-static lh_status_t list_refused(uint32_t kind, const char *name)
-{
-    text_t line = {0};
-    text_printf(&line, "%-10s %-12s not usable: %s", plugin_kind_text(kind), name, fail_reason());
-    return list_line(&line);
-}
-
-/* Two lines: what it is, and where it lies. */
-static lh_status_t list_usable(uint32_t kind, const char *name, const plugin_t *p)
-{
-    text_t line = {0}, place = {0};
-    text_printf(&line, "%-10s %-12s %-8s %s", plugin_kind_text(kind), name, p->version, p->summary);
-    const lh_status_t status = list_line(&line);
-    if (status != LH_OK) return status;
-    text_printf(&place, "%24s%s", "", p->path);
-    return list_line(&place);
-}
-
-/* An empty folder is worth a sentence, as it is most often the wrong one. */
-static lh_status_t list_none(const char *folder)
-{
-    text_t line = {0};
-    text_printf(&line, "no plugin lies in %s", folder);
-    return list_line(&line);
-}
-
-/* Loading is the only way to know what is in a file; only a lack of memory ends the listing. */
+/* Two lines for what is usable: what it is, and where it lies; one for what is not, with the reason
+ * that loading it has just given. Loading is the only way to know what is in a file. */
 static lh_status_t list_one(void *context, const char *name)
 {
     plugin_listing_t *l = context;
     const plugin_t *p;
+    const char *kind = plugin_kind_text(l->kind);
     const lh_status_t status = registry_load(l->plugins, l->kind, name, &p);
     if (status == LH_NO_MEMORY) return status;
     if (status != LH_OK) {
         l->refused++;
-        return list_refused(l->kind, name);
+        cli_print_line("%-10s %-12s not usable: %s", kind, name, fail_reason());
+        return LH_OK;
     }
     l->usable++;
-    return list_usable(l->kind, name, p);
+    cli_print_line("%-10s %-12s %-8s %s", kind, name, p->version, p->summary);
+    cli_print_line("%24s%s", "", p->path);
+    return LH_OK;
 }
 
 /* By kind, and inside a kind as the registry finds them. */
@@ -376,10 +342,9 @@ static int list_plugins(cli_t *cli)
         const lh_status_t status = registry_list(cli->plugins, l.kind, list_one, &l);
         if (status != LH_OK) return status;
     }
-    if (l.usable + l.refused == 0) {
-        const lh_status_t status = list_none(registry_folder(cli->plugins));
-        if (status != LH_OK) return status;
-    }
+    /* An empty folder is most often the wrong one. */
+    if (l.usable + l.refused == 0)
+        cli_print_line("no plugin lies in %s", registry_folder(cli->plugins));
     return l.refused == 0 ? EXIT_DONE : EXIT_REFUSED;
 }
 

@@ -135,6 +135,7 @@ static void print_head(const planned_t *p)
 /* The job needs a device that this rank fits on. */
 static uint32_t rank_with_most(const planned_t *p)
 {
+    lh_assert(p->rank < p->rank_count);
     uint32_t most = p->rank;
     for (uint32_t r = 0; r < p->rank_count; r++)
         if (p->ranks[r].total_bytes > p->ranks[most].total_bytes) most = r;
@@ -146,6 +147,7 @@ static void print_memory_row(const char *name, const uint64_t *bytes, uint32_t c
                              const char *note)
 {
     char size[16];
+    lh_assert(columns >= 1 && columns <= 2);
     printf("  %-18s", name);
     for (uint32_t i = 0; i < columns; i++) {
         text_bytes((double)bytes[i], size);

@@ -101,6 +101,7 @@ static lh_status_t folder_take(cli_t *cli)
 static bool reads(const char *globs, const char *section)
 {
     char list[256], *rest = NULL;
+    lh_assert(strlen(globs) < sizeof(list));
     (void)snprintf(list, sizeof(list), "%s", globs);
     for (char *glob = strtok_r(list, ",", &rest); glob != NULL; glob = strtok_r(NULL, ",", &rest))
         if (fnmatch(glob, section, 0) == 0) return true;
@@ -371,6 +372,7 @@ static lh_status_t stage_mark(const job_t *job, uint32_t stage, const char *dige
 static const command_t *command_of_stage(uint32_t stage)
 {
     uint32_t count;
+    lh_assert(stage < JOB_STAGES);
     const command_t *const *all = cli_commands(&count);
     for (uint32_t i = 0; i < count; i++)
         if (strcmp(all[i]->name, job_stage_names[stage]) == 0) return all[i];
@@ -455,8 +457,10 @@ static lh_status_t start_writer(cli_t *cli)
 int command_run_stage(cli_t *cli)
 {
     uint32_t stage = 0;
-    while (strcmp(job_stage_names[stage], cli->command->name) != 0)
+    while (strcmp(job_stage_names[stage], cli->command->name) != 0) {
         stage++;
+        lh_assert(stage < JOB_STAGES);
+    }
     const lh_status_t status = stage == STAGE_TRAIN ? start_writer(cli) : LH_OK;
     if (status != LH_OK) return status;
     return run_stage(cli, cli->command, stage);
@@ -480,6 +484,7 @@ static int run_or_skip(cli_t *cli, uint32_t stage)
 {
     char digest[SHA256_TEXT];
     const command_t *c = command_of_stage(stage);
+    lh_assert(c != NULL && c->stage != NULL);
     if (!launch_leads(cli->launch)) {
         if (has_ranks(c)) return run_stage(cli, c, stage);
         launch_waits(cli->launch);

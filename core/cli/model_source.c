@@ -129,6 +129,7 @@ static lh_status_t find_vocab(model_source_t *s)
                     s->job->path);
     const uint64_t multiple = model->vocab_multiple == 0 ? 1 : model->vocab_multiple;
     const uint64_t size = (uint64_t)tokenizer_vocab_size(s->tokenizer);
+    lh_assert(size > 0);
     s->vocab = (size + multiple - 1) / multiple * multiple;
     return LH_OK;
 }

@@ -338,6 +338,7 @@ static lh_status_t measure(rig_t *r, uint32_t i, collective_bench_row_t *out)
     if (status == LH_OK) status = check_once(r, i, &out->wrong);
     if (status == LH_OK) status = numbers_gather(r, out->wrong, &own, &out->wrong);
     if (status != LH_OK) return status;
+    lh_assert(runs > 0 && runs <= r->budget->most_runs);
     qsort(r->times, runs, sizeof(*r->times), by_time);
     out->seconds = r->times[runs / 2];
     out->least = r->times[0];

@@ -132,6 +132,7 @@ static lh_status_t work_time(rig_t *r, const work_t *w, uint32_t times, double b
 {
     double seconds[REPEATS];
     uint32_t count = 0;
+    lh_assert(times > 0);
     const uint64_t begin = sys()->now_ns();
     lh_status_t status = work_queue(r, w, times);
     while (status == LH_OK && count < REPEATS) {

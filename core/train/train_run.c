@@ -223,6 +223,7 @@ static lh_status_t fill_batch(trainer_t *t)
     lh_status_t status = LH_OK;
     for (uint64_t i = 0; i < share->passes && status == LH_OK; i++) {
         const uint64_t used = batch_share_rows(share, i);
+        lh_assert(used <= rows);
         status = batches_fill(t->data, first_sample(t, i), used, &t->batch[i]);
         if (status == LH_OK && used < rows) batches_pad(t->data, used, rows, &t->batch[i]);
     }

@@ -238,6 +238,7 @@ static lh_status_t check_older(const trainer_t *t)
  * out of the way when an older one is whole. Everybody then repeats the finding of a start. */
 static lh_status_t start_older(trainer_t *t, bool lost)
 {
+    lh_assert(t->resumed != NULL);
     const uint64_t step = t->resumed->manifest->meta.step;
     const bool leads = train_agree_rank(&t->agree) == 0;
     if (!lost) {
@@ -504,6 +505,7 @@ static lh_status_t check_manifest(trainer_t *t)
  * background, only where a save will come before the last one. */
 static lh_status_t lay_out_saves(trainer_t *t)
 {
+    lh_assert(t->snapshot != NULL);
     const uint64_t every = t->job->checkpoint.every;
     lh_status_t status = writer_layout(t->writer, t->snapshot->tensors, t->snapshot->count);
     if (status == LH_OK) status = check_manifest(t);
@@ -519,6 +521,7 @@ static void list_plugins(trainer_t *t)
                                        t->session->device_plugin};
     for (size_t i = 0; i < sizeof(plugins) / sizeof(plugins[0]); i++) {
         const plugin_t *p = plugins[i];
+        lh_assert(t->plugin_count < sizeof(t->plugins) / sizeof(t->plugins[0]));
         t->plugins[t->plugin_count++] = (checkpoint_plugin_t){.kind = plugin_kind_text(p->kind),
                                                               .name = p->name,
                                                               .version = p->version,

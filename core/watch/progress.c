@@ -125,6 +125,7 @@ static void bar_text(const progress_line_t *p, uint64_t step, uint32_t taken, ch
     const char *full = p->utf8 ? "█" : "#", *empty = p->utf8 ? "░" : ".";
     const uint32_t cells = progress_cells(), room = cells > taken + 1 ? cells - taken - 1 : 0;
     const uint32_t width = room < BAR_LEAST ? 0 : room < BAR_MOST ? room : BAR_MOST;
+    lh_assert(width <= BAR_MOST);
     const uint64_t filled = p->steps == 0 ? width : step * width / p->steps;
     size_t length = 0;
     out[0] = '\0';

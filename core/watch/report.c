@@ -161,6 +161,7 @@ static lh_status_t curves_read(const char *folder, curves_t *c)
         for (int k = 0; k < STEP_SCOPES; k++)
             if (isfinite(p->exposed_s[k])) c->exposed_s[k] += p->exposed_s[k];
     }
+    lh_assert(c->steps + c->evaluations == count);
     mem_free(points);
     curves_smooth(c);
     return LH_OK;
