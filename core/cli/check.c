@@ -2,7 +2,10 @@
  *
  * Recording is cheap: it runs the model's plugin once per kind of part, writes the lists of a step,
  * and stops before kernels are chosen. So a mistake of shapes, of a schedule or of the order of
- * transfers is found on a laptop without any of the job's accelerators. */
+ * transfers is found on a laptop without any of the job's accelerators.
+ *
+ * The table of bytes is of what lasts from step to step: parameters, gradients, master weights,
+ * optimizer state. Activations and buffers need kernels and a plan; `longhaul plan` has them. */
 #include <cli/check.h>
 
 #include <base/file.h>
@@ -105,6 +108,7 @@ static lh_status_t need_set(const job_t *job, const char *key, const char *name,
     text_printf(&index, "%s.idx", path);
     lh_status_t status = path == NULL || made == NULL ? LH_NO_MEMORY : text_status(&index);
     if (status == LH_OK) job_where(job, "data", key, where);
+    /* prepare makes this very set: the same path, and the stage is in the job. */
     const bool is_made = status == LH_OK && strcmp(path, made) == 0 &&
                          job_has_stage(job, STAGE_PREPARE);
     /* Three cases: made by an earlier stage, made by a later one, or by nobody. A set that is there

@@ -1,6 +1,6 @@
-/* cli/check.h - what can be known of a job beyond its options, without a device: whether the files that
- * it reads are there or made before, whether it would write over them, and its training step, recorded.
- */
+/* cli/check.h - what can be known of a job beyond its options without a device: whether the files
+ * that it reads are there or made before, whether it would write over them, and its training step,
+ * recorded. */
 #ifndef CLI_CHECK_H
 #define CLI_CHECK_H
 

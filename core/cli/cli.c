@@ -2,7 +2,11 @@
  * given to work with.
  *
  * A command is added by its own file and by one line of the list below; its row brings the flags by
- * which arguments are read and from which help is made. */
+ * which arguments are read and from which help is made.
+ *
+ * How a command line is read: `longhaul COMMAND`, then words and flags in any order. Words fill
+ * NAME, MEMBER and PIPELINE.ini, as far as the command takes them; a flag is --name, --name=value
+ * or --name value; --set and --plugins belong to every command that can use them. */
 #include <cli/cli.h>
 
 #include <stdarg.h>

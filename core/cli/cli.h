@@ -1,8 +1,9 @@
-/* cli/cli.h - the command line of `longhaul`. A command is one file: its function and its row, which
- * cli.c lists. main.c parses the arguments, calls the function, prints why it failed and picks the
- * exit code. A command prints results to stdout, and nothing to stderr but through base/log.h.
+/* cli/cli.h - the command line of `longhaul`. A command is a function and its row; a file has one,
+ * or two that are counterparts, and cli.c lists them. main.c parses the arguments, calls the
+ * function, prints why it failed and picks the exit code. A command prints results to stdout, and
+ * nothing to stderr but through base/log.h.
  *
- * A command returns an exit code (base/status.h) or a negative lh_status_t; only main.c turns the
+ * * A command returns an exit code (base/status.h) or a negative lh_status_t; only main.c turns the
  * latter into a sentence and a code. Commands of stages have two functions: `run`, which for all of
  * them is command_run_stage, and `stage`, which does the work in one process or in each rank. */
 #ifndef CLI_CLI_H
@@ -13,7 +14,9 @@
 
 typedef struct cli cli_t;
 
-/* A flag of one command: "--name VALUE", or "--name" alone when value is NULL. */
+/* A flag of one command: "--name VALUE", or "--name" alone when value is NULL. Rows end with one
+ * whose name is NULL. Values are texts: a command parses them itself, and says which flag was
+ * wrong. */
 typedef struct cli_flag {
     const char *name;  /* without the dashes */
     const char *value; /* "N", "FILE"; NULL: a switch */
@@ -30,6 +33,7 @@ enum {
     CLI_TAKES_MEMBER = 1u << 5,  /* an optional argument behind the name, cli->member           */
 };
 
+/* Most flags of a command, with the row that ends them. */
 enum { CLI_FLAGS = 12 };
 
 /* Flags that several commands have. */

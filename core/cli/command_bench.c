@@ -7,7 +7,15 @@
  * --json one object. `device` measures a device alone, and with an INI also the calls of its
  * training step; its record is what `plan` and `train` predict times from. `collectives` forks
  * ranks on this machine. `links` runs over the machines of a job, as training does, and keeps the
- * record of links that training would make. */
+ * record of links that training would make.
+ *
+ * The tables:
+ *
+ *     device       peak of products by dtype, memory, launch; with an INI then a row for each kind
+ *                  of call: us each, GFLOP/s, GB/s, share of the ideal time, share of the step
+ *     collectives  bytes, elements, algorithm, median and least time, algbw, busbw, wrong elements
+ *     links        from, to, round trip, its 99th percentile, that under load, rate, burst, loss, MTU
+ */
 #include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -36,8 +44,10 @@ enum { SHOWN_SLOTS = 2 };
 
 /* How long the two measurements of `bench device` should take. */
 typedef struct budget { /* seconds */
+    /* Of the peaks; of the calls of a step, which takes at least one step however long that is. */
     double device, program;
 } budget_t;
+/* Seconds: for figures to keep, and for a look (--quick). */
 static const budget_t thorough = {6, 6}, quick = {0.5, 0.4};
 
 /* Filled by registry_list, a name at a time. */
@@ -255,6 +265,7 @@ static void keep(const device_rate_t *rate)
 static lh_status_t bench_device(cli_t *cli, const plugin_t *device, const void *config)
 {
     const budget_t *budget = cli_flag(cli, "quick") != NULL ? &quick : &thorough;
+    /* Index 0: a device plugin's first device. */
     const device_bench_how_t how = {.device = device, .config = config, .budget_s = budget->device};
     device_rate_t rate = {0};
     plan_programs_t programs = {0};
@@ -445,6 +456,7 @@ static int bench_collectives(cli_t *cli)
                                   .quick = cli_flag(cli, "quick") != NULL,
                                   .begin = begin_collectives,
                                   .row = put_collective};
+    /* Lives as long as the bench, whose callbacks get it. */
     collectives_t shown = {&how, cli_flag(cli, "json") != NULL ? &json : NULL};
     how.context = &shown;
     lh_status_t status = parse_collectives(cli, &how);

@@ -6,7 +6,18 @@
  * until the end, because explaining prints the effective value of every key with where it comes
  * from.
  *
- * The check is a walk from what is cheap to what is not: options, then files, then the step. */
+ * The check is a walk from what is cheap to what is not: options, then files, then the step.
+ *
+ * The output is an INI that can be run in place of the one that was checked: a comment for each
+ * plugin with its file and digest, then all sections that a stage of the job reads, each key with
+ * its value and where that is from,
+ *
+ *     [train]
+ *     batch              = 8                              ; examples/shakespeare.ini:27
+ *     micro_batch        = 8                              ; command line, overrides base.ini:9
+ *     seed               = 1                              ; default
+ *
+ * and at last, in comments, the bytes that ranks hold from step to step. */
 #include <cli/command_check.h>
 
 #include <stdio.h>
@@ -32,16 +43,19 @@ typedef struct checked { /* a plugin (or rule) and what it reads */
     void *config;
 } checked_t;
 
-/* One run of the checks. out is set only where the result is to be printed. */
+/* One run of the checks. out is set only where the result is to be printed. The lists below are
+ * filled in the order of the checks, and read by what explains them. */
 typedef struct check {
     cli_t *cli;
     const job_t *job;
+    /* One for each plugin that the job names; transports by class of link. */
     checked_t model, optimizer, device, rule;
     checked_t transports[JOB_SCOPES], fallbacks[JOB_SCOPES];
     check_step_t step; /* none where the job does not train */
     char rule_section[64];
     char vocab[32];
     uint64_t guessed_vocab; /* 0: the INI or an import says it */
+    /* given points into it, and model.given at given. */
     hf_config_t imported;
     option_given_t *given;
     text_t *out;
@@ -81,7 +95,8 @@ static lh_status_t give_vocab(check_t *c)
     return LH_OK;
 }
 
-/* What the config.json that is to be imported says of the model. */
+/* What the config.json that is to be imported says of the model. Reads the folder that is to be
+ * imported and nothing else of it: weights are the import stage's. */
 static lh_status_t give_imported(check_t *c)
 {
     const plugin_t *plugin;
@@ -188,7 +203,8 @@ static lh_status_t check_named_sections(check_t *c)
     return LH_OK;
 }
 
-/* [model] ops names plugins that are loaded for their ops. */
+/* [model] ops names plugins that are loaded for their ops. A plugin that brings no op is most often
+ * a model's name in the wrong key. */
 static lh_status_t check_ops(check_t *c)
 {
     if (c->job->model.ops == NULL) return LH_OK;
@@ -288,7 +304,8 @@ static lh_status_t check_transports(check_t *c)
     return status;
 }
 
-/* Where rank 0 is, which makes the key; the others wait for it. */
+/* Where rank 0 is, which makes the key; the others wait for it. Only where there will be several
+ * ranks: a job that is alone needs no key. */
 static lh_status_t check_secret(const check_t *c)
 {
     const char *path = c->job->launch.secret;
@@ -299,7 +316,8 @@ static lh_status_t check_secret(const check_t *c)
     return secret_check(path);
 }
 
-/* Where the stages begin; other machines get what those stages leave. */
+/* Where the stages begin; other machines get what those stages leave. The first launcher's machine
+ * is where prepare, import and export run. */
 static lh_status_t check_files(const check_t *c)
 {
     if (!launch_leads(c->cli->launch)) return LH_OK;
@@ -427,7 +445,8 @@ static void explain_parts(const check_t *c)
 
 /* Every section that a stage reads, in the order of the tables, with each value's origin. Begins
  * with the plugins and the digests of their files, so that a printed check says what it was checked
- * against. */
+ * against. Sections with a star stand for any number of the INI's own; the others are printed once,
+ * if anything reads them. */
 static void explain_all(const check_t *c)
 {
     uint32_t count;

@@ -4,7 +4,15 @@
  * Two ways that share a model and a printer. A split of the job's data goes through in sequences of
  * training's length, as the evaluation during training does it; a JSONL file goes document by
  * document, each from its own beginning, and is tokenized here. The result is printed, and kept as
- * eval.json in the pipeline's folder. */
+ * eval.json in the pipeline's folder.
+ *
+ * With --json, and in eval.json:
+ *
+ *     {"loss": 1.52, "perplexity": 4.57, "tokens": 98304}
+ *
+ * With --per-document a line like the following comes before it for each document, numbered from 0:
+ *
+ *     {"document": 7, "tokens": 212, "loss": 1.48} */
 #include <cli/command_run.h>
 
 #include <math.h>
@@ -26,6 +34,7 @@ enum { PACKED_TOKENS = 2048, PACKED_DOCUMENTS = 64 };
 /* The whole file in memory: what is evaluated is small beside what is trained on. Both arrays grow;
  * documents point into ids once all are read. */
 typedef struct corpus { /* all documents of a file */
+    /* All documents' ids, one behind the other. */
     int32_t *ids;
     size_t id_count, id_capacity;
     evaluation_document_t *documents;
@@ -90,6 +99,7 @@ static lh_status_t read_corpus(const job_t *job, const tokenizer_t *tokenizer, c
     documents_t *reader;
     lh_status_t status = documents_open(&how, &reader);
     if (status != LH_OK) return status;
+    /* documents_next hands out memory of its own, good until the next call. */
     for (bool end = false; status == LH_OK && !end;) {
         const int32_t *ids;
         size_t count;
@@ -144,6 +154,7 @@ static lh_status_t eval_documents(const job_t *job, session_t *session,
                       job->eval.data, (unsigned long long)corpus.longest,
                       (unsigned long long)weights_parameters(session->weights)->max_tokens);
     if (status == LH_OK) {
+        /* A row holds a document without its last id, so this has room to spare. */
         const uint64_t rows = corpus.longest > PACKED_TOKENS ? corpus.longest : PACKED_TOKENS;
         const evaluation_how_t how = {
             .session = session, .sequences = 1, .rows = rows, .max_documents = PACKED_DOCUMENTS};

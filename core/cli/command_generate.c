@@ -2,7 +2,13 @@
  *
  * The text is shown as it is made. A token may end in the middle of a character, or be changed in
  * its look by the next one (a blank that belongs to the word behind it), so what is printed is only
- * what no later token can change. All of it stands in generated.json at the end, with the ids. */
+ * what no later token can change. All of it stands in generated.json at the end, with the ids.
+ *
+ * generated.json, and what --json prints instead of text:
+ *
+ *     {"prompt_ids": [..], "new_ids": [..], "text": "..."}
+ *
+ * text is of the new ids alone, and null where their bytes are no UTF-8. */
 #include <cli/command_run.h>
 
 #include <stdio.h>
@@ -31,6 +37,7 @@ typedef struct request { /* [generate] with the flags of the command line on top
 typedef struct printer { /* shows text as it is made */
     const tokenizer_t *tokenizer;
     token_ids_t ids;
+    /* Bytes of the decoded text that were printed. */
     size_t shown;
     bool silent;
     lh_status_t status; /* of what could not be shown */
@@ -146,6 +153,7 @@ static lh_status_t read_prompt(const cli_t *cli, const request_t *r, const token
     lh_status_t status = LH_OK;
     const int32_t bos = tokenizer_special(tokenizer)->bos, eod = tokenizer_special(tokenizer)->eod;
     if (cli->job->generate.bos && bos >= 0) status = push(out, bos);
+    /* What encoding needs between calls; one text is encoded here. */
     tokenizer_scratch_t *scratch = NULL;
     if (status == LH_OK) status = tokenizer_scratch_new(tokenizer, &scratch);
     if (status == LH_OK && r->prompt != NULL)
@@ -209,7 +217,8 @@ static void show_text(printer_t *p, bool all)
     text_free(&text);
 }
 
-/* generation_run's callback, once for each new id. It can't return a status, so that is kept. */
+/* generation_run's callback, once for each new id. It can't return a status, so that is kept. Also
+ * called for the ids of the prompt, so that the text begins with it. */
 static void show(void *context, int32_t id)
 {
     printer_t *p = context;

@@ -1,7 +1,13 @@
 /* command_help.c - longhaul help [NAME [MEMBER]]: commands, sections of the INI, plugins, ops.
  *
  * What it prints stands in the tables that the program works with: rows of commands, options and
- * ops. An op whose name has a dot is a plugin's, which is found by loading them all. */
+ * ops. An op whose name has a dot is a plugin's, which is found by loading them all.
+ *
+ * What NAME may be, and what is then printed: nothing (commands and all sections of the INI), a
+ * command (usage and flags), a section ([train] as train), a plugin (its options, functions, rules
+ * and ops), or op (all ops, or the one that MEMBER names, with its shapes, formula and gradient).
+ * `longhaul plugins` is here as well, since it prints from the same tables: a line for each plugin
+ * that is installed, and why one is not usable. */
 #include <stdio.h>
 
 #include <longhaul/ops.h>
@@ -57,7 +63,8 @@ static void print_rules(const plugin_t *p, text_t *out)
     }
 }
 
-/* "title:" and the lines of a text, indented; nothing where the row says nothing. */
+/* "title:" and the lines of a text, indented; nothing where the row says nothing. Rows of ops have
+ * texts of several lines: shapes, formula, gradient. */
 static void print_lines(const char *title, const char *lines, text_t *out)
 {
     if (lines == NULL) return;
@@ -212,7 +219,8 @@ typedef struct op_search {
     op_table_t *ops;
 } op_search_t;
 
-/* Plugins that are not usable bring no ops; `longhaul plugins` says why they are not. */
+/* Plugins that are not usable bring no ops; `longhaul plugins` says why they are not. op_table_add
+ * refuses two ops of one name. */
 static lh_status_t add_ops_of(void *context, const char *name)
 {
     op_search_t *s = context;

@@ -5,7 +5,12 @@
  * Neither way computes anything: names are mapped by the table of the model's plugin, values are
  * converted from dtype to dtype, shard by shard. An import reads files that somebody else made, so
  * it runs in a child process that may open nothing but what it needs (base/child.h); what it
- * finds goes back as a struct of numbers. */
+ * finds goes back as a struct of numbers.
+ *
+ * Folders:
+ *
+ *     import   [import] from  ->  import/checkpoints (step 0) and config.json of the pipeline
+ *     export   newest checkpoint of training, else of the import  ->  [export] folder */
 #include <base/child.h>
 #include <base/file.h>
 #include <base/log.h>
@@ -23,6 +28,7 @@
  * folder lead to, as the Hugging Face cache is made of such. Lists for confine.h. The strings of
  * `links` are owned, the others borrowed. */
 typedef struct import_paths { /* ended by NULL, as confine.h takes them */
+    /* Paths that may be read, with all that lies below them. */
     const char **read;
     const char *write[3];
     char **links; /* of `read`: what is to be freed */
@@ -179,6 +185,7 @@ static lh_status_t import_confined(importer_t *im, hf_import_result_t *out)
     import_paths_t paths;
     lh_status_t status = import_paths_find(im->cli, &paths);
     if (status != LH_OK) return status;
+    /* What the child may do, what it does, and how many bytes of result come back. */
     const confine_work_t child = {.what = "the import",
                                   .may = {.read = paths.read, .write = paths.write},
                                   .work = import_folder,

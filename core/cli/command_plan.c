@@ -4,7 +4,19 @@
  * Everything that is shown is computed from the programs that training would build, with no memory
  * taken: bytes by kind and rank, arithmetic and traffic by part and op, transfers by group. Times
  * are the record's (plan/device_rate.h); beside them stands what the last run of the job has
- * measured, where its metrics.jsonl is there. */
+ * measured, where its metrics.jsonl is there.
+ *
+ * What a person reads, in this order, where a part without rows is left out:
+ *
+ *     shakespeare: llama, 2.10M parameters, bf16           what is trained
+ *     a step: 2048 tokens = 8 sequences of 256, ...        how a step is cut
+ *     schedule: depth-first; rounds: 1, ...                the order of micro-batches
+ *     device: cpu (AMD EPYC), 21.7 GiB free                where
+ *     memory: a row for each kind, in two columns where another rank has more
+ *     a step: calls, GFLOP and GB of its four parts, with a record also ms and share
+ *     by op: the same by kind of call
+ *     between ranks: starts and bytes of each kind of transfer
+ *     planning, planned, measured: one line each */
 #include <cli/cli.h>
 
 #include <math.h>
@@ -45,12 +57,14 @@ typedef struct planned {
     const engine_t *engine;
     uint64_t parameters, tokens; /* a step */
     plan_documents_t documents;
-    uint64_t max_documents;       /* that the programs take in a micro-batch */
+    uint64_t max_documents; /* that the programs take in a micro-batch */
+    /* Of plan_programs_of_ranks, which the caller frees. */
     const memory_report_t *ranks; /* [rank_count] */
     uint32_t rank_count, rank;    /* of whom the rest speaks */
     double planning_s;            /* its programs and their memory */
     const schedule_t *schedule;   /* of its step */
     uint64_t frame_bytes;         /* program_frame_bytes */
+    /* Owned, empty where the device has no record. */
     device_rate_t rate;
     bool known;        /* the device has a record */
     double peak_flops; /* of the run's precision; 0: unknown */
@@ -63,6 +77,7 @@ static lh_status_t read_measured(const char *folder, measured_t *out)
 {
     char *path = path_join(folder, "metrics.jsonl");
     if (path == NULL) return LH_NO_MEMORY;
+    /* No run yet, or another folder: then nothing is compared. */
     const bool there = file_exists(path);
     mem_free(path);
     metrics_point_t *points;
@@ -91,7 +106,8 @@ static lh_status_t read_measured(const char *folder, measured_t *out)
     return status;
 }
 
-/* A record that can't be read is as good as none, but that is said. */
+/* A record that can't be read is as good as none, but that is said. p->known says whether there is
+ * one; times are left out otherwise. */
 static void read_rate(planned_t *p)
 {
     const char *fingerprint = engine_properties(p->engine)->fingerprint;
@@ -253,7 +269,7 @@ static void print_times(const planned_t *p)
            p->measured.step_s * 1e3, tokens, p->measured.compute_s * 1e3, p->measured.steps);
 }
 
-/* Left open for what belongs to one kind of sum alone. */
+/* Left open for what belongs to one kind of sum alone. The caller closes it. */
 static void open_sum(json_writer_t *w, const char *key, const planned_t *p, const char *name,
                      const step_sum_t *sum)
 {
@@ -435,6 +451,7 @@ static lh_status_t plan_ranks(const cli_t *cli, plan_programs_how_t *how)
     lh_status_t status = rank_asked(cli, &p.rank);
     if (status == LH_OK) status = plan_programs_of_ranks(how, &ranks, &p.rank_count);
     if (status == LH_OK) status = world_plan(cli->job, p.rank, &world);
+    /* From here on the request is of one rank. */
     how->session.world = world;
     p.ranks = ranks;
     if (status == LH_OK) status = plan_programs_open(how, &programs);

@@ -2,7 +2,11 @@
  *
  * The work is data/prepare.h's; here are the tokenizer, the filter that the INI may name, and what
  * a person sees meanwhile. A run that is stopped by a signal leaves no half data set, as prepare
- * renames its files at the end. */
+ * renames its files at the end.
+ *
+ * On a terminal one line that renews itself, elsewhere the same every few seconds:
+ *
+ *      42.1%  18.3 MB/s  4.60M tokens/s  12345 documents  3 rejected  ETA 12.5 s */
 #include <stdio.h>
 
 #include <base/log.h>
@@ -99,7 +103,8 @@ static lh_status_t filter_run(void *context, uint64_t tokens, bool *keep)
     return status;
 }
 
-/* That of [prepare], else the one beside the weights that the job imports. */
+/* That of [prepare], else the one beside the weights that the job imports. The folder that an
+ * import reads from, and not what it has made: prepare may come first. */
 static lh_status_t load_tokenizer(const job_t *job, tokenizer_t **out)
 {
     const char *path = job->prepare.tokenizer != NULL ? job->prepare.tokenizer : job->import.from;

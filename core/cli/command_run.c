@@ -9,7 +9,15 @@
  * time, the version of the program, and the digests of the stages before it. Contents of inputs are
  * not read: a data set of terabytes would take longer to hash than some stages take. So a file that
  * is changed without a change of size or time goes unnoticed, and one that is touched runs its
- * stage again; `make` makes the same choice. */
+ * stage again; `make` makes the same choice.
+ *
+ * Files in the pipeline's folder that belong to this file alone: stages.json, {"prepare": digest,
+ * ...} of the stages that ended well, and the lock, whose text says who holds the folder. Which
+ * process does what:
+ *
+ *     launcher that leads         decides which stages run, holds the folder, remembers what was done
+ *     launchers of other machines  go through the same list, wait for the leader's word
+ *     ranks that were started     run the one stage that they were started for */
 #include <cli/command_run.h>
 
 #include <fnmatch.h>
@@ -135,6 +143,7 @@ static int add_file(void *context, const char *path)
     return 0;
 }
 
+/* Context of add_entry. */
 typedef struct listing {
     const char *folder;
     text_t *out;
@@ -151,7 +160,8 @@ static int add_entry(void *context, const char *name)
     return 0;
 }
 
-/* A file, or every file of a folder. */
+/* A file, or every file of a folder. NULL and what is not there add nothing: what the stage says
+ * about that is the better sentence. */
 static void add_input(const char *path, text_t *out)
 {
     struct stat st;
@@ -249,6 +259,7 @@ static char *state_path(const job_t *job)
 
 /* With what inputs each stage ended well; "" where none did. */
 typedef struct stages {
+    /* In the order of STAGE_*, as the file has names. */
     char digest[JOB_STAGES][SHA256_TEXT];
 } stages_t;
 
@@ -411,8 +422,9 @@ static int run_body(cli_t *cli, const command_t *c)
     return code;
 }
 
-/* What a launcher has started does not take the folder: the launcher has it, as rank 0's process has
- * it for launchers of other machines. */
+/* What a launcher has started does not take the folder: the launcher has it, as rank 0's process
+ * has it for launchers of other machines. Taken once for a whole pipeline, and by each of the first
+ * three stages that runs alone. */
 static lh_status_t hold_folder(cli_t *cli)
 {
     if (!launch_leads(cli->launch) || launch_is_started(cli->launch)) return LH_OK;
@@ -472,6 +484,7 @@ static int skip_stage(cli_t *cli, const command_t *c)
 {
     log_line(LH_LOG_INFO, "-- %s: nothing has changed, skipped", c->name);
     if (!has_ranks(c) || !launch_is_spread(cli->launch)) return EXIT_DONE;
+    /* The stage is gone through for the others' sake, with nothing done. */
     launch_tell_skip(cli->launch, true);
     const int code = run_body(cli, c);
     launch_tell_skip(cli->launch, false);

@@ -2,7 +2,15 @@
  *
  * Runs in every rank. What differs between ranks is small: rank 0 has a watch, makes the profile
  * and prints; all others only train. Where a run fails before anything was written, the folder that
- * was made for it goes again. */
+ * was made for it goes again.
+ *
+ * Exit codes of a run that has begun: EXIT_DONE; EXIT_TERMINATED where it was stopped by a signal
+ * and has saved; EXIT_STOPPED where too many steps in a row were not finite; EXIT_LOST where a rank
+ * or a link was lost. With --profile the table of one step follows, a row for each kernel and part:
+ *
+ *     part    direction  op  kernel  calls  ms  GFLOP/s  GB/s  of limit  share
+ *
+ * The same rows are in profile.json, and as a time line in profile.trace.json. */
 #include <cli/command_run.h>
 
 #include <stdio.h>
@@ -133,7 +141,8 @@ static void note_begin(void *context)
     launch_began(context);
 }
 
-/* The watch outlives the run, so that the last sentences reach train.log. */
+/* The watch outlives the run, so that the last sentences reach train.log. Every rank makes the
+ * pipeline's folder if it is not there. */
 static int train_stage(cli_t *cli)
 {
     const job_t *job = cli->job;
@@ -143,6 +152,7 @@ static int train_stage(cli_t *cli)
     uint64_t dump;
     step_profile_t profile = {.profiler = {on_profiled}, .folder = job->pipeline.folder};
     const world_t *world = launch_world(cli->launch);
+    /* Alone, or rank 0. */
     const bool leads = world == NULL || world->row.rank == 0;
     const bool profiled = leads && cli_flag(cli, "profile") != NULL;
 

@@ -3,7 +3,15 @@
  *
  * What NAME is decides by itself what is read: one of a pair's files, a folder that prepare has
  * written, a checkpoint, a folder of checkpoints, or a job's folder, which has several of these.
- * All is read, even where the first of many is damaged, and then the worst is the result. */
+ * All is read, even where the first of many is damaged, and then the worst is the result.
+ *
+ * A line for each thing that was read, and a sentence at the end where one is not whole:
+ *
+ *     out/shakespeare/checkpoints/step-000000000250: whole
+ *     out/shakespeare/checkpoints/step-000000000500: damaged: ...
+ *     out/shakespeare/corpus.idx: whole
+ *
+ * The exit code is that of a refusal as soon as one is damaged or can't be read. */
 #include <cli/cli.h>
 
 #include <errno.h>

@@ -2,7 +2,10 @@
  *
  * What is done here once holds for every command: descriptors 0 to 2 exist, a write beyond a limit
  * is an error and no signal, a plugin that calls exit does not end a job in silence, and the last
- * sentence of a failure is printed by one process alone. */
+ * sentence of a failure is printed by one process alone.
+ *
+ * Exit codes are those of base/status.h: 0 done, 1 refused, 2 usage, 3 a rank or link lost, 4
+ * stopped as not finite, 5 internal, 75 terminated after a save. */
 #include <fcntl.h>
 #include <signal.h>
 #include <stdio.h>
@@ -52,6 +55,7 @@ static int code_of_stdout(int code)
 /* From a parsed command line to an exit code. */
 static int run(cli_t *cli)
 {
+    /* What it needs may be refused, too, and then its function is not called. */
     int code = cli_open(cli);
     if (code == LH_OK) code = cli->command->run(cli);
     if (code < 0) {
@@ -123,6 +127,7 @@ int main(int argc, char **argv)
     (void)signal(SIGXFSZ, SIG_IGN); /* a limit of files' size is an error of the write */
     /* Results and log lines stay in order when both go to one file. */
     (void)setvbuf(stdout, NULL, _IOLBF, 0);
+    /* Without a command, for scripts that only ask which version this is. */
     if (argc == 2 && strcmp(argv[1], "--version") == 0) {
         printf("longhaul %s\n", LH_VERSION);
         return code_of_stdout(EXIT_DONE);

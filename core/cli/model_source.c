@@ -1,4 +1,10 @@
-/* model_source.c - tokenizer, imported options and weights of a job. */
+/* model_source.c - tokenizer, imported options and weights of a job.
+ *
+ * Where each command gets its weights:
+ *
+ *     eval, generate   newest whole checkpoint of training, else of the import; weights only
+ *     export           the same, read whole and checked before
+ *     train            a resume from its own folder (core/train), else the import, else random */
 #include <cli/model_source.h>
 
 #include <base/file.h>
@@ -172,6 +178,7 @@ static lh_status_t no_checkpoint(const model_source_t *s)
 /* Training's checkpoints go before the import, which they were made from. */
 lh_status_t model_source_weights(const model_source_t *s, const session_t *session)
 {
+    /* In the order in which they are looked through. */
     const char *const folders[] = {s->job->checkpoint.folder, s->import_checkpoints};
     bool found = false;
     text_t model = {0};

@@ -19,6 +19,7 @@
 /* Owned: folders, config, given, tokenizer. given points into config. */
 typedef struct model_source {
     const job_t *job;
+    /* Both are named by the job, whether or not the import stage has run. */
     char *import_folder; /* what the import stage made; NULL: the job imports nothing */
     char *import_checkpoints;
     hf_config_t config; /* of the imported config.json */
@@ -87,7 +88,7 @@ typedef struct model_layout {
 } model_layout_t;
 
 /* vocab: rows of the embedding that a tokenizer asks for; 0: given or the INI says. A plugin
- * without a Hugging Face form is refused. */
+ * without a Hugging Face form is refused. Refuses options that the plugin refuses. */
 lh_status_t model_layout_open(const job_t *job, registry_t *registry, const option_given_t *given,
                               uint32_t given_count, uint64_t vocab,
                               model_layout_t *out) LH_MUST_CHECK;

@@ -26,6 +26,7 @@ typedef struct document_section {
     char *name;
     const char *file; /* where it was first seen; NULL: the command line */
     uint32_t line;
+    /* Allocated one by one, so that pointers to entries stay good while the section grows. */
     document_entry_t **entries; /* in order of first appearance */
     uint32_t entry_count;
     size_t entry_capacity;

@@ -29,7 +29,8 @@ static bool name_char(char c)
     return isalnum((unsigned char)c) || c == '_' || c == '.' || c == '-';
 }
 
-/* 'x', or "byte 0xc3" where a letter would break the terminal's line. */
+/* 'x', or "byte 0xc3" where a letter would break the terminal's line. out is the caller's, and what
+ * is returned. */
 static const char *shown(char c, char out[12])
 {
     const unsigned char byte = (unsigned char)c;
@@ -184,7 +185,8 @@ static char *next_line(char *buffer, int size, void *stream)
     return r->status == LH_OK ? buffer : NULL;
 }
 
-/* "\;" stands for ";": a bare one behind a blank begins a comment. */
+/* "\;" stands for ";": a bare one behind a blank begins a comment. A backslash before anything else
+ * stays as it is. */
 static void unescape(const char *from, char to[INI_LINE_LIMIT + 1])
 {
     size_t length = 0;

@@ -22,6 +22,7 @@
 enum { JOB_STAGES = 6 };
 enum { STAGE_PREPARE, STAGE_IMPORT, STAGE_TRAIN, STAGE_EVAL, STAGE_EXPORT, STAGE_GENERATE };
 
+/* [pipeline]: what the whole is called, and where all of it is written. */
 typedef struct job_pipeline {
     char *name;
     /* A blank or a comma between the names. */
@@ -75,7 +76,8 @@ typedef struct job_model {
     char *vocab;             /* "from_tokenizer", "from_import" or a number        */
     uint64_t vocab_multiple; /* 64: rows are rounded up to this                    */
     char *ops;               /* comma-separated plugins loaded for their ops       */
-    double init_std;         /* 0.02                                              */
+    /* Of weights that no checkpoint and no import gives. */
+    double init_std; /* 0.02                                              */
 } job_model_t;
 
 /* dtype of forward and backward; masters and states of the optimizer are FP32 with either. */
@@ -114,8 +116,9 @@ typedef struct job_optimizer {
     char *rule;   /* "rules:adamw"                                         */
     /* Both act inside the update: decay is the rule's to apply, clip scales all gradients by one
      * factor. */
-    double decay;        /* of parameters without the no-decay flag               */
-    double clip;         /* global gradient norm; 0: none                         */
+    double decay; /* of parameters without the no-decay flag               */
+    double clip;  /* global gradient norm; 0: none                         */
+    /* step_calls_new binds it, step_calls_rate asks it for each step. */
     char *learning_rate; /* a call, or a number                                   */
 } job_optimizer_t;
 
@@ -127,6 +130,7 @@ typedef struct job_group { /* [group.NAME]: parameters that match get rates of t
     bool frozen;
 } job_group_t;
 
+/* decay is parsed by job_load.c, as NAN is not a value that can be typed. */
 typedef struct job_group_text { /* what the table of [group.NAME] fills */
     char *match, *decay;
     double rate;
@@ -152,6 +156,7 @@ typedef struct job_checkpoint {
     uint64_t patience_ns; /* that training stands still for a save before the next one */
 } job_checkpoint_t;
 
+/* [device]: the core's two keys; the plugin's own stand in the same section. */
 typedef struct job_device {
     char *plugin;        /* name of a device plugin */
     char *plugin_folder; /* overrides where plugins are looked for; NULL: beside the binary */
@@ -175,6 +180,7 @@ typedef struct job_eval {
  * say. */
 enum { EXPORT_AS_IMPORTED, EXPORT_F32, EXPORT_BF16, EXPORT_F16 };
 
+/* [export]: where a Hugging Face folder is written, and in which dtype. */
 typedef struct job_export {
     char *folder;   /* (in folder) "hf" */
     uint32_t dtype; /* EXPORT_*         */
@@ -315,7 +321,8 @@ typedef struct job {
 
 enum { JOB_WHERE_BYTES = 600 };
 
-/* File and line of a key, or the INI's path where it is not set. */
+/* File and line of a key, or the INI's path where it is not set. For sentences: the reader then
+ * knows where to go. */
 void job_where(const job_t *job, const char *section, const char *key, char out[JOB_WHERE_BYTES]);
 
 /* The sentence begins with where the key stands. Returns from the caller; for functions that give
@@ -327,7 +334,8 @@ void job_where(const job_t *job, const char *section, const char *key, char out[
         return fail(LH_INVALID, "%s: %s = " fmt, where_, key __VA_OPT__(, ) __VA_ARGS__); \
     } while (0)
 
-/* "folder/name" of the pipeline (an absolute name stands alone); the caller frees with mem_free. */
+/* "folder/name" of the pipeline (an absolute name stands alone); the caller frees with mem_free.
+ * NULL after fail(LH_NO_MEMORY). */
 char *job_path(const job_t *job, const char *name);
 /* The ranks that the INI itself asks for: those of its sites, or of this one machine. */
 uint32_t job_ranks(const job_t *job);

@@ -20,14 +20,16 @@ static bool is_text(const lh_option_t *row)
     return row->type == LH_OPT_STRING || row->type == LH_OPT_PATH;
 }
 
-/* Length of what stands before the star of "fallback.*"; 0 if the key is an ordinary one. */
+/* Length of what stands before the star of "fallback.*"; 0 if the key is an ordinary one. The dot
+ * counts, the star does not. */
 static size_t prefix_length(const char *key)
 {
     const size_t length = strlen(key);
     return length > 2 && strcmp(key + length - 2, ".*") == 0 ? length - 1 : 0;
 }
 
-/* "prefix.*" takes every key that begins with the prefix and has more behind it. */
+/* "prefix.*" takes every key that begins with the prefix and has more behind it. "prefix." alone is
+ * no key of the prefix. */
 static bool row_takes(const lh_option_t *row, const char *key)
 {
     const size_t prefix = prefix_length(row->key);
@@ -254,7 +256,7 @@ lh_status_t options_validate(const option_table_t *table)
     return LH_OK;
 }
 
-/* The row that a key belongs to, or NULL. */
+/* The row that a key belongs to, or NULL. First match; keys of a table differ. */
 static const lh_option_t *table_find(const option_table_t *table, const char *key)
 {
     for (uint32_t i = 0; i < table->count; i++)

@@ -58,7 +58,8 @@ static const unit_t rate_units[] = {
     {NULL, 0, 0},
 };
 
-/* Units are compared as they are typed: "mb" is no unit, as it could mean two. */
+/* Units are compared as they are typed: "mb" is no unit, as it could mean two. NULL: not in this
+ * table. */
 static const unit_t *unit_find(const unit_t *units, const char *text)
 {
     for (; units->text != NULL; units++)

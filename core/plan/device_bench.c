@@ -80,6 +80,7 @@ static lh_status_t rig_wait(rig_t *r)
     return status;
 }
 
+/* Waits for what is still queued: a measurement that failed may have left work behind. */
 static void rig_close(rig_t *r)
 {
     if (r->event != NULL) (void)rig_wait(r);
@@ -521,7 +522,8 @@ static lh_status_t rows_make(const program_rig_t *b, measured_call_t **out, uint
     return LH_OK;
 }
 
-/* Rows that differ in shape but not in cost share one entry of the record: their mean. */
+/* Rows that differ in shape but not in cost share one entry of the record: their mean. The launch
+ * is taken off each time first, since device_rate_seconds adds it again. */
 static lh_status_t rates_add(const measured_call_t *rows, uint32_t count, device_rate_t *rate)
 {
     lh_status_t status = LH_OK;

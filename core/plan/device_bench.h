@@ -35,7 +35,9 @@ typedef struct measured_call { /* calls of equal op, shapes and direction, in on
     const lh_arg_t *args; /* as the engine has them */
     uint32_t arg_count;
     const char *kernel;
+    /* Calls in one step. */
     uint64_t count;
+    /* Seconds are the median over measured steps. */
     double flops, bytes, seconds; /* of one */
 } measured_call_t;
 

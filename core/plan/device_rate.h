@@ -48,10 +48,11 @@ double device_rate_ideal(const device_rate_t *r, lh_dtype_t dtype, double flops,
 double device_rate_seconds(const device_rate_t *r, const program_call_t *call, bool *measured);
 /* Adds what was measured; replaces an equal kind and size. */
 lh_status_t device_rate_add(device_rate_t *r, const op_rate_t *op) LH_MUST_CHECK;
+/* Leaves an empty record. */
 void device_rate_free(device_rate_t *r);
 
 /* The file of a fingerprint, whether it is there or not: $XDG_CACHE_HOME/longhaul/device-*.json, or
- * below ~/.cache. The caller frees with mem_free. */
+ * below ~/.cache. The caller frees with mem_free. Fails where no folder for caches is known. */
 lh_status_t device_rate_path(const char *fingerprint, char **out) LH_MUST_CHECK;
 /* *known is false, and *out empty, where nothing was recorded for this fingerprint. A record that
  * cannot be understood is refused. */

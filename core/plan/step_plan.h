@@ -13,6 +13,7 @@
 #include <session/step_layout.h>
 #include <session/train_comm.h>
 
+/* How large the tables of document starts are, and who says so. */
 typedef struct plan_documents { /* what is known of the documents in a sequence of the data */
     uint64_t per_sample;        /* as step_layout takes it */
     bool from_files;            /* the token files say it; else it is a bound, or the INI says it */

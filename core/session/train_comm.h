@@ -77,7 +77,8 @@ typedef struct train_comm {
     uint64_t planned_bytes; /* of plans and staging, as they were expected */
 } train_comm_t;
 
-/* Gathers of up to so many bytes a rank take the fast way, the others the control plane. */
+/* Gathers of up to so many bytes a rank take the fast way, the others the control plane. Eight
+ * doubles: an agreement has at most AGREE_MOST of them. */
 enum { TRAIN_COMM_ROOM = 64 };
 
 typedef struct train_comm_how {

@@ -45,7 +45,8 @@ void chart_escape(text_t *out, const char *text)
     }
 }
 
-/* Data to places of the SVG, whose y grows downwards. */
+/* Data to places of the SVG, whose y grows downwards. f->x1 > f->x0 and f->y1 > f->y0, which
+ * frame_of_chart makes sure of. */
 static double frame_x(const frame_t *f, double x)
 {
     return LEFT + (x - f->x0) / (f->x1 - f->x0) * (f->width - LEFT - RIGHT);
@@ -147,7 +148,8 @@ static void draw_dots(const chart_series_t *s, const frame_t *f, text_t *out)
 }
 
 /* Each column keeps its lowest and its highest point, in the order in which they come: at most two
- * points for each column of pixels, however long the run was. */
+ * points for each column of pixels, however long the run was. A polyline of the series' own style:
+ * a faint one below, a strong one above. */
 static void draw_line(const chart_series_t *s, const frame_t *f, text_t *out)
 {
     const size_t stride = s->count / COLUMNS + 1;
@@ -229,6 +231,7 @@ typedef struct box {
     uint64_t at_ns;
 } box_t;
 
+/* boxes is owned. Box 0 is the step; the others follow in the order in which they were made. */
 typedef struct flame {
     box_t *boxes;
     uint32_t count;

@@ -10,6 +10,7 @@
 #include <base/text.h>
 #include <engine/engine.h>
 
+/* x need not be in order for dots; a line is drawn in the order that it has. */
 typedef struct chart_series {
     const char *name;
     const char *style;   /* CSS class: "faint", "line", "dots" */
@@ -26,7 +27,8 @@ typedef struct chart {
     bool wide;      /* takes the page's width; otherwise a third of it */
 } chart_t;
 
-/* Long series are thinned to the smallest and largest value per column of pixels. */
+/* Long series are thinned to the smallest and largest value per column of pixels. A chart of no
+ * points says that nothing was measured. */
 void chart_draw(const chart_t *chart, text_t *out);
 
 /* Text safe inside HTML elements and attributes; control characters become spaces. */

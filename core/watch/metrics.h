@@ -39,7 +39,7 @@ typedef struct metrics_point {
 } metrics_point_t;
 
 /* Reads a metrics.jsonl back; unknown lines are skipped, a last line cut off too. The caller frees
- * *out with mem_free. */
+ * *out with mem_free. A file of any size up to a gigabyte; it is read whole. */
 lh_status_t metrics_read(const char *folder, metrics_point_t **out, size_t *count) LH_MUST_CHECK;
 
 extern const char *const step_part_names[STEP_PARTS];

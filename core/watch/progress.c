@@ -25,7 +25,8 @@ bool progress_renews(void)
     return term != NULL && term[0] != '\0' && strcmp(term, "dumb") != 0;
 }
 
-/* The first of these that is set counts, whether that locale is installed or not. */
+/* The first of these that is set counts, whether that locale is installed or not. As the C library
+ * would choose, without asking it: the program never sets a locale. */
 bool progress_utf8(void)
 {
     static const char *const names[] = {"LC_ALL", "LC_CTYPE", "LANG"};
@@ -135,7 +136,7 @@ static void bar_text(const progress_line_t *p, uint64_t step, uint32_t taken, ch
 }
 
 /* The bar gets the room that the numbers leave; on a narrow terminal the numbers are cut and not
- * wrapped. */
+ * wrapped. A terminal that can't be written to any more gets plain lines from the next step on. */
 static void show(progress_line_t *p, const step_report_t *s)
 {
     char rate[16], left[24], share[32], exposed[40];

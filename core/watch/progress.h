@@ -17,6 +17,7 @@ typedef struct progress_line {
     bool utf8;
     uint64_t steps, log_every;
     double flops_per_step, peak_flops;
+    /* 0 before the first step. */
     double seconds_a_step; /* running mean, for the time left */
     uint64_t shown_ns;
 } progress_line_t;

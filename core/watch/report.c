@@ -98,6 +98,7 @@ enum { PROFILE_SHOWN = 16, SMOOTHED = 20 };
 
 /* The columns lie in one piece of memory, which is the only one to be freed. */
 typedef struct curves { /* columns of metrics.jsonl */
+    /* Lengths of the columns below. */
     size_t steps, evaluations;
     double *x, *loss, *smooth, *rate, *norm, *speed; /* [steps]       */
     double *ex, *eloss;                              /* [evaluations] */
@@ -109,7 +110,7 @@ typedef struct curves { /* columns of metrics.jsonl */
 
 /* A mean that forgets: over SMOOTHED steps, in a short run over a twentieth of it. A loss that is
  * not finite leaves it where it was. An exponential mean: each step moves it by 1/window of the
- * difference. */
+ * difference. c->smooth may begin with NAN, where the first losses were not finite. */
 static void curves_smooth(curves_t *c)
 {
     const double window = fmax(1, fmin(SMOOTHED, (double)c->steps / SMOOTHED));
@@ -167,6 +168,7 @@ static lh_status_t curves_read(const char *folder, curves_t *c)
     return LH_OK;
 }
 
+/* For qsort, smallest first. */
 static int by_value(const void *a, const void *b)
 {
     const double x = *(const double *)a, y = *(const double *)b;
@@ -226,7 +228,8 @@ static void report_header(const run_start_t *s, const run_end_t *e, text_t *out)
     text_append(out, "</p>\n");
 }
 
-/* The figures that are asked for first; what is not known has no card. */
+/* The figures that are asked for first; what is not known has no card. The loss that is shown is
+ * the smoothed one of the last step, as a single step says little. */
 static void report_cards(const run_start_t *s, const run_end_t *e, const curves_t *c, text_t *out)
 {
     char value[64], tokens[16];
@@ -378,7 +381,8 @@ static void report_kernel(const run_start_t *s, const profile_row_t *r, double t
                 100 * (double)r->ns / total);
 }
 
-/* Rows come sorted by time; PROFILE_SHOWN of them are shown, with the flame chart above. */
+/* Rows come sorted by time; PROFILE_SHOWN of them are shown, with the flame chart above. A failed
+ * flame chart fails the page: it is for want of memory. */
 static lh_status_t report_profile(const run_start_t *s, const run_end_t *e, text_t *out)
 {
     double total = 0;
@@ -449,7 +453,8 @@ static void memory_head(const rank_memory_t *const *shown, uint32_t count, text_
     text_append(out, "</tr>");
 }
 
-/* A row of what is measured alone. */
+/* A row of what is measured alone. device: what the device says that this process holds; else the
+ * process's own peak. */
 static void memory_measured_row(const char *name, const rank_memory_t *const *shown, uint32_t count,
                                 bool device, text_t *out)
 {

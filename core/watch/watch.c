@@ -290,6 +290,7 @@ static void on_step(observer_t *o, const step_report_t *s)
     watch_events_scalar(w->events, s->step, "train/tokens_per_s", s->tokens_per_s);
 }
 
+/* The loss is drawn beside the training loss, as valid/loss. */
 static void on_evaluated(observer_t *o, const evaluation_report_t *e)
 {
     watch_t *w = (watch_t *)o;

@@ -23,6 +23,7 @@ lh_status_t watch_new(const char *folder, uint64_t log_every, watch_t **out) LH_
 void watch_plugins(watch_t *w, const registry_t *plugins);
 /* opened is called once train.log is, when the run begins. It stays open until watch_free. */
 void watch_opened(watch_t *w, void (*opened)(void *context), void *context);
+/* For train_how_t.observer; belongs to the watch. */
 observer_t *watch_observer(watch_t *w);
 /* Closes what an aborted run has left open; the observer must not be called any more. */
 void watch_free(watch_t *w); /* NULL does nothing */
