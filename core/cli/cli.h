@@ -3,7 +3,7 @@
  * function, prints why it failed and picks the exit code. A command prints results to stdout, and
  * nothing to stderr but through base/log.h.
  *
- * * A command returns an exit code (base/status.h) or a negative lh_status_t; only main.c turns the
+ * A command returns an exit code (base/status.h) or a negative lh_status_t; only main.c turns the
  * latter into a sentence and a code. Commands of stages have two functions: `run`, which for all of
  * them is command_run_stage, and `stage`, which does the work in one process or in each rank. */
 #ifndef CLI_CLI_H
@@ -80,10 +80,11 @@ struct cli {
     job_t *job;
     host_t *host;
     registry_t *plugins;
+    /* There once the command runs; its functions say what is asked of it (launch/launch.h). */
     launch_t *launch;      /* this process's place among the job's ranks */
     struct writer *writer; /* of a process that will train: forked first of all; else NULL */
-    bool
-        holds_folder; /* the pipeline's folder is this process's, by folder_lock, until cli_close */
+    /* the pipeline's folder is this process's, by folder_lock, until cli_close */
+    bool holds_folder;
     folder_lock_t folder_lock;
 };
 

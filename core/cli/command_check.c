@@ -78,7 +78,8 @@ static lh_status_t open_plugin(check_t *c, uint32_t kind, const char *section, c
 }
 
 /* The vocabulary is known only once the tokenizer is read; until then any will do. guessed_vocab
- * says that the number is made up: sizes that are printed from it are marked. */
+ * says that the number is made up: sizes that are printed from it are marked. Fixed, as the core's
+ * key of that name may hold a word. */
 static lh_status_t give_vocab(check_t *c)
 {
     uint64_t rows;
@@ -371,7 +372,8 @@ static lh_status_t check_all(check_t *c)
     return status;
 }
 
-/* The key's file is hidden for as long as it might be the key itself. */
+/* The key's file is hidden for as long as it might be the key itself. Two tables: the core's keys
+ * of the section, then the plugin's. */
 static void explain_one(const check_t *c, const char *section, const checked_t *checked)
 {
     option_table_t tables[2] = {{0}, checked->options};
@@ -382,7 +384,9 @@ static void explain_one(const check_t *c, const char *section, const checked_t *
     text_append(c->out, "\n");
 }
 
-/* A section that is not there and that no stage asks for has nothing to say. */
+/* A section that is not there and that no stage asks for has nothing to say. Sections of stages
+ * that the job does not have are left out, so that the output is of this job and not of all that
+ * could be. */
 static bool is_shown(const check_t *c, const job_section_t *s)
 {
     if (document_find(c->job->document, s->name) != NULL) return true;

@@ -227,7 +227,8 @@ static lh_status_t tell(const cli_t *cli, const evaluation_sum_t *sum)
     return status;
 }
 
-/* The model is opened frozen: no optimizer, no gradients. */
+/* The model is opened frozen: no optimizer, no gradients. Tokenizers are needed for text alone; a
+ * split is ids already. */
 static int eval_stage(cli_t *cli)
 {
     const job_t *job = cli->job;

@@ -15,9 +15,9 @@
  * ...} of the stages that ended well, and the lock, whose text says who holds the folder. Which
  * process does what:
  *
- *     launcher that leads         decides which stages run, holds the folder, remembers what was done
- *     launchers of other machines  go through the same list, wait for the leader's word
- *     ranks that were started     run the one stage that they were started for */
+ *     launcher that leads      decides which stages run, holds the folder, remembers what was done
+ *     launchers elsewhere      go through the same list, wait for the leader's word
+ *     ranks that were started  run the one stage that they were started for */
 #include <cli/command_run.h>
 
 #include <fnmatch.h>
@@ -105,7 +105,8 @@ static lh_status_t folder_take(cli_t *cli)
     return LH_OK;
 }
 
-/* The globs are this file's own constants, so their length is known. */
+/* The globs are this file's own constants, so their length is known; a section is read by a stage
+ * if one of them matches its name. */
 static bool reads(const char *globs, const char *section)
 {
     char list[256], *rest = NULL;
@@ -116,8 +117,8 @@ static bool reads(const char *globs, const char *section)
     return false;
 }
 
-/* Keys and values as they are in force, in the order of the document; comments and order of keys
- * inside a value are the INI's. */
+/* Keys and values as they are in force, in the order of the document; comments of the INI do not
+ * count. */
 static void add_sections(const job_t *job, const char *globs, text_t *out)
 {
     for (uint32_t i = 0; i < document_section_count(job->document); i++) {

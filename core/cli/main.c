@@ -28,7 +28,8 @@ static void print_usage(FILE *to)
         fprintf(to, "  %-9s %s\n", all[i]->name, all[i]->summary);
 }
 
-/* Through the log, which shows control characters of a hostile file as \xNN. */
+/* Through the log, which shows control characters of a hostile file as \xNN. As the last line of
+ * the program. */
 static void print_reason(void)
 {
     log_end(fail_reason());
@@ -119,6 +120,8 @@ static void refuse_exit(int code, void *unused)
     _exit(status_exit_code(status));
 }
 
+/* The order matters: streams before anything is opened, privileges before anything is read, the
+ * exit handler before a plugin is loaded. */
 int main(int argc, char **argv)
 {
     cli_t cli = {0};

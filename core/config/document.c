@@ -46,6 +46,7 @@ static void entry_free(document_entry_t *e)
     }
 }
 
+/* Entries with all that they override. */
 static void section_free(document_section_t *s)
 {
     for (uint32_t i = 0; i < s->entry_count; i++)

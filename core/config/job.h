@@ -204,9 +204,10 @@ typedef struct job_launch {
     /* Where there are no sites this is the number of all ranks, which are on one machine. */
     uint64_t ranks_per_node; /* of a host whose number [site.NAME] hosts does not say */
     bool bind;               /* ranks to shares of a machine's processors */
-    /* The job's key proves to a rank that another belongs to the same job. */
-    char *secret;  /* file, 0600, made at the first start; NULL: a key that lives as long
-                                as the job, which only ranks of one machine can share         */
+    /* The job's key proves to a rank that another belongs to the same job: a file of mode 0600, made
+     * at the first start. NULL: a key that lives as long as the job, which only ranks of one machine
+     * can share. */
+    char *secret;
     char *address; /* where rank 0 listens; NULL: its machine, or the launcher's word */
     uint64_t port; /* 0: any that is free                                         */
     uint64_t join_timeout_ns;

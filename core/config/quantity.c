@@ -200,6 +200,7 @@ bool quantity_f64(const char *text, double *out)
     return true;
 }
 
+/* Two words and no others: true, on and 1 are refused. */
 bool quantity_bool(const char *text, bool *out)
 {
     const bool yes = strcmp(text, "yes") == 0;

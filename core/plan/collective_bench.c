@@ -1,6 +1,6 @@
 /* collective_bench.c - what each rank does: collectives, their clock and a look at their results.
  *
- * * Ranks are processes, as in a job, with links and plugins of their own. Each runs the same
+ * Ranks are processes, as in a job, with links and plugins of their own. Each runs the same
  * sequence of collectives; a barrier before each run lets the clock of rank 0 measure the
  * collective and not who came late. */
 #include <plan/collective_bench.h>

@@ -20,8 +20,8 @@ typedef struct collective_bench_row { /* of one size */
     uint64_t bytes, elements, wrong; /* wrong: elements of all ranks */
     uint32_t algorithm;              /* COLL_*: the one that ran */
     double seconds, least;           /* median and least over runs, as rank 0 saw them */
-    double
-        bus_bytes; /* what of the bytes crosses the busiest link: figures of all ops compare by it */
+    /* what of the bytes crosses the busiest link: figures of all ops compare by it */
+    double bus_bytes;
 } collective_bench_row_t;
 
 /* What stands above the table. */

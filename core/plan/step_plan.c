@@ -334,6 +334,7 @@ lh_status_t step_profile_write(const char *folder, const profile_row_t *rows, ui
     return write_file(folder, "profile.json", &text);
 }
 
+/* For a person who looks at the time line. */
 static const char *call_name(const program_call_t *call)
 {
     if (call->transfer != NULL) return call->transfer->name;

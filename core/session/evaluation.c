@@ -1,6 +1,6 @@
 /* evaluation.c - fills the scoring program's inputs and adds up what comes out.
  *
- * * Ranks take runs of a split in turn, and each keeps the sum of each of its runs apart. They are
+ * Ranks take runs of a split in turn, and each keeps the sum of each of its runs apart. They are
  * gathered and added in the order of runs, so the result does not depend on how many ranks there
  * were. Documents are packed greedily in the order of the file: attention does not reach over their
  * borders, so what stands beside a document does not change its loss. */

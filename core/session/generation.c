@@ -73,6 +73,7 @@ lh_status_t generation_new(const generation_how_t *how, generation_t **out)
     return LH_OK;
 }
 
+/* Programs go with the engine. */
 void generation_free(generation_t *g)
 {
     if (g == NULL) return;

@@ -183,6 +183,7 @@ lh_status_t snapshot_take_last(const snapshot_t *s, writer_t *writer)
     return status;
 }
 
+/* 96 bytes hold LH_MAX_RANK numbers of 20 digits. */
 static void shape_text(uint32_t rank, const uint64_t *shape, char out[96])
 {
     int length = snprintf(out, 96, "[");
@@ -295,7 +296,7 @@ static const char *set_or_empty(const char *text)
     return text == NULL ? "" : text;
 }
 
-/* The order of lines is part of the format only in so far as the first difference is told. */
+/* A comparison looks lines up by their keys; their order only decides which difference is told. */
 void snapshot_identity(const session_t *s, text_t *out)
 {
     const job_t *job = s->job;
@@ -327,6 +328,7 @@ static const char *find_line(const char *text, const char *head, size_t length)
     return NULL;
 }
 
+/* Keys whose lines belong to the model itself. */
 static bool of_model(const char *line)
 {
     return text_starts(line, "model.") || text_starts(line, "tokenizer.");

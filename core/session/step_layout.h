@@ -1,10 +1,10 @@
 /* session/step_layout.h - what a training step of a job is on one of its ranks: the sequences of
  * the global batch that it takes, the order in which it takes them, and the programs that are run.
  *
- * * `train` builds and runs these programs, `plan` and `bench device` plan them, `check` records
+ * `train` builds and runs these programs, `plan` and `bench device` plan them, `check` records
  * them. All of them take the step from here, so that what is checked and planned is what runs.
  *
- * * A struct of plain numbers stands between the job and the programs so that any rank's step can
+ * A struct of plain numbers stands between the job and the programs so that any rank's step can
  * be planned on any machine: step_layout asks for neither data nor ranks, and step_programs_new
  * turns it into programs in whatever engine it is given. */
 #ifndef SESSION_STEP_LAYOUT_H

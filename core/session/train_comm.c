@@ -1,6 +1,6 @@
 /* train_comm.c - how the ranks of a run talk.
  *
- * * The numbers of a step go by an all-gather over the links: the control plane gathers before step
+ * The numbers of a step go by an all-gather over the links: the control plane gathers before step
  * 0 and between phases, through one process, and never in a step (control.h). Each rank has a fixed
  * room of TRAIN_COMM_ROOM bytes in the gathered memory, so one plan serves every size up to it. */
 #include <session/train_comm.h>

@@ -1,13 +1,13 @@
 /* train_run.c - the loop: step, evaluate, save, until the steps are made or somebody says stop.
  *
- * * The order inside a step is what hides communication: all rounds of forward and backward are
+ * The order inside a step is what hides communication: all rounds of forward and backward are
  * launched, whose list sums gradients as they become complete; then the loss travels, while the
  * update runs, whose first calls wait for the sums. What the host needs to know of other ranks
  * (loss, stop, the save under way) goes in that one exchange, so that a step of many ranks has one
  * place where the host waits for them; where tokens are masked, a second one before the first
  * round.
  *
- * * The loop holds no state of its own: a resumed run starts with t->step where the checkpoint left
+ * The loop holds no state of its own: a resumed run starts with t->step where the checkpoint left
  * it, and from there does what the first run would have done. */
 #include <train/train_run.h>
 

@@ -195,8 +195,8 @@ static void take_start(trainer_t *t)
     writer_parent(t->writer, t->resumed->manifest->self);
 }
 
-/* Opens the writer, and the checkpoint that the run goes on from (t->resumed, NULL: none). Writer
- * first, and on every rank, as it forks. */
+/* Opens the writer, and the checkpoint that the run goes on from (t->resumed, NULL: none). Every
+ * rank has a writer: one that nobody has forked before is forked here. */
 static lh_status_t start_find(trainer_t *t)
 {
     const writer_how_t how = {.folder = t->job->checkpoint.folder,

@@ -24,8 +24,8 @@ typedef struct trainer {
     train_comm_t comm; /* of several ranks; comm.comm is NULL alone */
     train_agree_t agree;
     step_calls_t *calls;
-    /* The writer process has forked already when anything below is made, so it holds no copy of
-     * device memory and no thread. */
+    /* The writer's processes were forked before a device was opened, so they hold no copy of its
+     * memory. */
     writer_t *writer;
     checkpoint_t *resumed; /* while opening */
     uint64_t below;        /* steps of checkpoints that may be resumed */

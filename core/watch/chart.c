@@ -26,7 +26,7 @@ typedef struct frame {
 } frame_t;
 
 /* Everything on the page that somebody else wrote goes through here: names of runs, plugins,
- * devices, sites. */
+ * devices, sites. Bytes above 0x7f pass, so UTF-8 stays what it is. */
 void chart_escape(text_t *out, const char *text)
 {
     for (; *text != '\0'; text++) {
@@ -295,7 +295,8 @@ static const char *flame_colour(const box_t *b)
     return strcmp(b->label, "wait") == 0 ? "p3" : "p4";
 }
 
-/* The title is what a pointer shows; the label only where there is room for it. */
+/* The title is what a pointer shows; the label only where there is room for it. Too narrow a box
+ * would be a line of its border and nothing else. */
 static void flame_draw_box(const flame_t *f, const box_t *b, text_t *out)
 {
     lh_assert(b->depth < DEPTHS);

@@ -136,7 +136,8 @@ static void bar_text(const progress_line_t *p, uint64_t step, uint32_t taken, ch
 }
 
 /* The bar gets the room that the numbers leave; on a narrow terminal the numbers are cut and not
- * wrapped. A terminal that can't be written to any more gets plain lines from the next step on. */
+ * wrapped. A terminal that can't be written to any more gets plain lines from the next step on. s
+ * is the step at hand; only the time left looks further back. */
 static void show(progress_line_t *p, const step_report_t *s)
 {
     char rate[16], left[24], share[32], exposed[40];

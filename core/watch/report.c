@@ -22,7 +22,8 @@
 /* What never changes of the page: its style, light and dark, and the script that gives charts a cursor. Nothing is
  * fetched from a network. */
 
-/* clang-format off */
+/* clang-format off Constants are kept as they are read by a browser; the formatter stays away from
+ * them. */
 static const char report_head[] =
     "<!doctype html>\n<html lang=\"en\"><head><meta charset=\"utf-8\">\n"
     "<meta name=\"viewport\" content=\"width=device-width, initial-scale=1\">\n<title>";
@@ -32,7 +33,8 @@ static const char report_style[] =
     ":root{--page:#f6f7f9;--card:#fff;--ink:#16202c;--soft:#5b6775;--rule:#e3e7ec;--line:#1f6feb;"
     "--faint:#a9c7f7;--dot:#d9480f;--good:#1a7f4b;--bad:#c92a2a;"
     "--p0:#8ea7c4;--p1:#1f6feb;--p2:#12b886;--p3:#d9480f;--p4:#ae3ec9;--p5:#868e96}\n"
-    "@media(prefers-color-scheme:dark){:root{--page:#0f141a;--card:#171e26;--ink:#e6ebf1;--soft:#94a1b0;"
+    "@media(prefers-color-scheme:dark){:root{--page:#0f141a;--card:#171e26;--ink:#e6ebf1;--soft:#"
+    "94a1b0;"
     "--rule:#27313c;--line:#6ea8fe;--faint:#41659c;--dot:#ff922b;--good:#51cf66;--bad:#ff6b6b;"
     "--p0:#627890;--p1:#4d8ff5;--p2:#20c997;--p3:#ff922b;--p4:#cc5de8;--p5:#868e96}}\n"
     "*{box-sizing:border-box}body{margin:0;background:var(--page);color:var(--ink);"
@@ -42,7 +44,8 @@ static const char report_style[] =
     ".sub{color:var(--soft);margin:0 0 24px}.bad{color:var(--bad)}.good{color:var(--good)}\n"
     ".cards{display:grid;grid-template-columns:repeat(auto-fit,minmax(150px,1fr));gap:12px}\n"
     ".card,figure,.panel{background:var(--card);border:1px solid var(--rule);border-radius:10px}\n"
-    ".card{padding:14px 16px}.card b{display:block;font-size:22px;font-weight:600;letter-spacing:-.01em;"
+    ".card{padding:14px 16px}.card "
+    "b{display:block;font-size:22px;font-weight:600;letter-spacing:-.01em;"
     "font-variant-numeric:tabular-nums}.card span{color:var(--soft);font-size:13px}\n"
     ".charts{display:grid;grid-template-columns:repeat(3,1fr);gap:14px;margin-top:14px}\n"
     "figure{margin:0;padding:14px 14px 8px;position:relative}figure.wide{grid-column:1/-1}\n"
@@ -52,22 +55,30 @@ static const char report_style[] =
     "polyline{fill:none;stroke-linejoin:round}polyline.line{stroke:var(--line);stroke-width:2}\n"
     "polyline.faint{stroke:var(--faint);stroke-width:1}.dot{fill:var(--dot)}\n"
     ".legend{margin:2px 0 6px;color:var(--soft);font-size:13px}.legend span{margin-right:18px}\n"
-    ".key{display:inline-block;width:14px;height:3px;margin-right:6px;vertical-align:middle;border-radius:2px}\n"
+    ".key{display:inline-block;width:14px;height:3px;margin-right:6px;vertical-align:middle;border-"
+    "radius:2px}\n"
     ".key.line{background:var(--line)}.key.faint{background:var(--faint)}"
     ".key.dots{background:var(--dot);width:8px;height:8px;border-radius:50%}\n"
-    ".panel{padding:16px}.bar{display:flex;height:22px;border-radius:6px;overflow:hidden;margin-bottom:12px}\n"
-    ".bar i{display:block}.p0{background:var(--p0)}.p1{background:var(--p1)}.p2{background:var(--p2)}"
+    ".panel{padding:16px}.bar{display:flex;height:22px;border-radius:6px;overflow:hidden;margin-"
+    "bottom:12px}\n"
+    ".bar "
+    "i{display:block}.p0{background:var(--p0)}.p1{background:var(--p1)}.p2{background:var(--p2)}"
     ".p3{background:var(--p3)}.p4{background:var(--p4)}.p5{background:var(--p5)}\n"
     "table{border-collapse:collapse;width:100%;font-size:14px;font-variant-numeric:tabular-nums}\n"
     "th{text-align:left;color:var(--soft);font-weight:500;font-size:12.5px}\n"
-    "th,td{padding:5px 10px 5px 0;border-bottom:1px solid var(--rule)}tr:last-child td{border-bottom:0}\n"
-    "td.n,th.n{text-align:right;white-space:nowrap}td.w{width:30%}td.w i{display:block;height:8px;border-radius:4px;background:var(--line)}\n"
+    "th,td{padding:5px 10px 5px 0;border-bottom:1px solid var(--rule)}tr:last-child "
+    "td{border-bottom:0}\n"
+    "td.n,th.n{text-align:right;white-space:nowrap}td.w{width:30%}td.w "
+    "i{display:block;height:8px;border-radius:4px;background:var(--line)}\n"
     ".swatch{display:inline-block;width:10px;height:10px;border-radius:3px;margin-right:8px}\n"
-    ".flame{margin-bottom:14px}.flame .p0{fill:var(--p0)}.flame .p1{fill:var(--p1)}.flame .p2{fill:var(--p2)}"
+    ".flame{margin-bottom:14px}.flame .p0{fill:var(--p0)}.flame .p1{fill:var(--p1)}.flame "
+    ".p2{fill:var(--p2)}"
     ".flame .p3{fill:var(--p3)}.flame .p4{fill:var(--p4)}.flame .p5{fill:var(--p5)}\n"
     ".flame text{font-size:11px;fill:#fff;pointer-events:none}.flame g:hover rect{opacity:.75}\n"
-    "#tip{position:absolute;pointer-events:none;background:var(--ink);color:var(--page);font-size:12px;"
-    "padding:3px 8px;border-radius:5px;opacity:0;white-space:nowrap;font-variant-numeric:tabular-nums}\n"
+    "#tip{position:absolute;pointer-events:none;background:var(--ink);color:var(--page);font-size:"
+    "12px;"
+    "padding:3px "
+    "8px;border-radius:5px;opacity:0;white-space:nowrap;font-variant-numeric:tabular-nums}\n"
     ".cursor{stroke:var(--soft);stroke-width:1;stroke-dasharray:3 3;opacity:0}\n"
     "@media(max-width:760px){.charts{grid-template-columns:1fr}}\n"
     "</style></head><body><main>\n";
@@ -77,9 +88,12 @@ static const char report_script[] =
     "(function(){var tip=document.getElementById('tip');\n"
     "document.querySelectorAll('figure svg').forEach(function(svg){\n"
     " var line=svg.querySelector('polyline.line')||svg.querySelector('polyline');if(!line)return;\n"
-    " var pts=line.getAttribute('points').trim().split(' ').map(function(p){return p.split(',').map(Number)});\n"
+    " var pts=line.getAttribute('points').trim().split(' ').map(function(p){return "
+    "p.split(',').map(Number)});\n"
     " var box=svg.viewBox.baseVal,d=svg.dataset,L=56,R=14,T=12,B=30;\n"
-    " var c=document.createElementNS('http://www.w3.org/2000/svg','line');c.setAttribute('class','cursor');\n"
+    " var "
+    "c=document.createElementNS('http://www.w3.org/2000/"
+    "svg','line');c.setAttribute('class','cursor');\n"
     " c.setAttribute('y1',T);c.setAttribute('y2',box.height-B);svg.appendChild(c);\n"
     " svg.addEventListener('mousemove',function(e){var r=svg.getBoundingClientRect();\n"
     "  var x=(e.clientX-r.left)/r.width*box.width,best=pts[0];\n"
@@ -264,7 +278,8 @@ static void report_cards(const run_start_t *s, const run_end_t *e, const curves_
     text_append(out, "</div>\n");
 }
 
-/* The loss gets three series and the page's width; the others a third each. */
+/* The loss gets three series and the page's width; the others a third each. from_zero: rates and
+ * norms are compared by height, losses by shape. */
 static void report_charts(const curves_t *c, text_t *out)
 {
     /* Three layers: each step faintly, the smoothed line above it, evaluations as dots. */
@@ -325,7 +340,8 @@ static void report_parts(const run_start_t *s, const curves_t *c, text_t *out)
     text_append(out, "</table></div>\n");
 }
 
-/* Rows of links that nobody measured are left out, and so is the section where none was. */
+/* Rows of links that nobody measured are left out, and so is the section where none was. A rate
+ * there and back, as links need not be alike in both directions. */
 static void report_links(const run_start_t *s, text_t *out)
 {
     bool any = false;
