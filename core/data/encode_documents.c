@@ -355,17 +355,6 @@ void documents_close(documents_t *d)
     mem_free(d);
 }
 
-/* The tokenizer knows what is wrong with a text, not where it stands. */
-static lh_status_t fail_here(const documents_t *d)
-{
-    char *reason = mem_text(fail_reason());
-    if (reason == NULL) return LH_NO_MEMORY;
-    (void)fail(LH_INVALID, "%s:%llu: %s", d->how.path,
-               (unsigned long long)input_texts_number(d->lines), reason);
-    mem_free(reason);
-    return LH_INVALID;
-}
-
 lh_status_t documents_next(documents_t *d, const int32_t **ids, size_t *count, bool *end)
 {
     const char *text;
@@ -378,8 +367,7 @@ lh_status_t documents_next(documents_t *d, const int32_t **ids, size_t *count, b
     if (status == LH_OK)
         status = tokenizer_encode(d->how.tokenizer, d->scratch, text, length, SPELLING_AS_REFERENCE,
                                   &d->ids);
-    if (status == LH_INVALID) return fail_here(d);
-    if (status != LH_OK) return status;
+    if (status != LH_OK) return input_texts_place(d->lines, status);
     *ids = d->ids.ids;
     *count = d->how.tokens != 0 && d->ids.count > d->how.tokens ? d->how.tokens : d->ids.count;
     return LH_OK;

@@ -366,7 +366,9 @@ struct input_texts {
     json_document_t *document; /* of the last line */
     const char *const *paths;
     const char *key;
-    uint64_t line_bytes, number;
+    uint64_t line_bytes;
+    uint32_t file;   /* of the last line: index into paths */
+    uint64_t number; /* of the last line, from 1 in its file */
 };
 
 lh_status_t input_texts_open(const char *const *paths, uint32_t count, const char *key,
@@ -393,13 +395,13 @@ void input_texts_close(input_texts_t *lines)
     mem_free(lines);
 }
 
-/* What the reader of JSON says of a line, with its place. */
-static lh_status_t fail_at(const char *path, uint64_t number, lh_status_t status)
+lh_status_t input_texts_place(const input_texts_t *lines, lh_status_t status)
 {
     if (status != LH_INVALID) return status;
     char *reason = mem_text(fail_reason());
     if (reason == NULL) return LH_NO_MEMORY;
-    status = fail(LH_INVALID, "%s:%llu: %s", path, (unsigned long long)number, reason);
+    status = fail(LH_INVALID, "%s:%llu: %s", lines->paths[lines->file],
+                  (unsigned long long)lines->number, reason);
     mem_free(reason);
     return status;
 }
@@ -412,17 +414,13 @@ lh_status_t input_texts_next(input_texts_t *lines, const char **text, size_t *le
         if (status != LH_OK || *end) return status;
     } while (!line.too_long && json_line_blank(line.bytes, line.length));
 
-    const char *path = lines->paths[line.file];
-    if (line.too_long)
-        return fail(LH_INVALID, "%s:%llu: longer than %llu bytes", path,
-                    (unsigned long long)line.number, (unsigned long long)lines->line_bytes);
+    lines->file = line.file;
     lines->number = line.number;
-    return fail_at(
-        path, line.number,
-        json_line_text(line.bytes, line.length, lines->key, &lines->document, text, length));
-}
-
-uint64_t input_texts_number(const input_texts_t *lines)
-{
-    return lines->number;
+    lh_status_t status;
+    if (line.too_long)
+        status = fail(LH_INVALID, "longer than %llu bytes", (unsigned long long)lines->line_bytes);
+    else
+        status = json_line_text(line.bytes, line.length, lines->key, &lines->document, text,
+                                length);
+    return input_texts_place(lines, status);
 }

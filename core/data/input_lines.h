@@ -63,7 +63,8 @@ void input_texts_close(input_texts_t *lines); /* NULL does nothing */
  * over. A bad line is LH_INVALID with "file:line: reason". */
 lh_status_t input_texts_next(input_texts_t *lines, const char **text, size_t *length,
                              bool *end) LH_MUST_CHECK;
-/* Line of the last text, from 1 in its file. */
-uint64_t input_texts_number(const input_texts_t *lines);
+/* LH_INVALID gets the place of the last text in front of its reason, as a text may be refused by who
+ * knows what is wrong with it and not where it stands. Any other status is returned as it is. */
+lh_status_t input_texts_place(const input_texts_t *lines, lh_status_t status) LH_MUST_CHECK;
 
 #endif

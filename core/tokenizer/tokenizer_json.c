@@ -408,19 +408,7 @@ static lh_status_t read_added_token(tokenizer_t *t, const char *path, size_t ind
     const lh_status_t status = tokenizer_check_id(t, path, json_whole(id), text);
     if (status != LH_OK) return status;
 
-    const json_value_t *normalized = json_member(entry, "normalized");
-    added_token_t token = {
-        .id = (int32_t)json_whole(id),
-        .content = mem_text(text),
-        .length = strlen(text),
-        .special = json_flag(entry, "special"),
-        .single_word = json_flag(entry, "single_word"),
-        .lstrip = json_flag(entry, "lstrip"),
-        .rstrip = json_flag(entry, "rstrip"),
-    };
-    token.normalized = normalized == NULL ? !token.special : json_is_yes(normalized);
-    if (token.content == NULL) return LH_NO_MEMORY;
-    return tokenizer_add_token(t, path, token);
+    return tokenizer_read_token(t, path, (int32_t)json_whole(id), text, entry, true);
 }
 
 static lh_status_t read_added_tokens(tokenizer_t *t, const char *path, const json_value_t *list)

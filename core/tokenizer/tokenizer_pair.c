@@ -21,20 +21,34 @@ static lh_status_t read_merge_line(tokenizer_t *t, const char *path, size_t line
     return tokenizer_add_merge(t, where, line, left, space + 1, right, rank);
 }
 
+/* The lines of a text one after the other, without their "\n" or "\r\n". */
+typedef struct lines {
+    const char *next, *end; /* what is still to come; the caller sets both, the rest is zero */
+    const char *line;
+    size_t size, number; /* of the line: its bytes, and its place from 1 */
+} lines_t;
+
+static bool lines_next(lines_t *l)
+{
+    if (l->next == l->end) return false;
+    const char *newline = memchr(l->next, '\n', (size_t)(l->end - l->next));
+    l->line = l->next;
+    l->size = (size_t)((newline == NULL ? l->end : newline) - l->line);
+    l->next = newline == NULL ? l->end : newline + 1;
+    l->number++;
+    if (l->size > 0 && l->line[l->size - 1] == '\r') l->size--;
+    return true;
+}
+
 static lh_status_t read_merges(tokenizer_t *t, const char *path, const char *bytes, size_t length)
 {
+    lines_t l = {.next = bytes, .end = bytes + length};
     lh_status_t status = LH_OK;
     uint32_t rank = 0;
-    size_t number = 1;
 
-    for (size_t at = 0; at < length && status == LH_OK; number++) {
-        const char *line = bytes + at, *end = memchr(line, '\n', length - at);
-        size_t size = end == NULL ? length - at : (size_t)(end - line);
-        at += size + 1;
-        if (size > 0 && line[size - 1] == '\r') size--;
-        if (size == 0 || (size >= 8 && memcmp(line, "#version", 8) == 0)) continue;
-        status = read_merge_line(t, path, number, line, size, rank++);
-    }
+    while (status == LH_OK && lines_next(&l))
+        if (l.size > 0 && !(l.size >= 8 && memcmp(l.line, "#version", 8) == 0))
+            status = read_merge_line(t, path, l.number, l.line, l.size, rank++);
     return status;
 }
 
@@ -117,18 +131,7 @@ static lh_status_t read_config_tokens(tokenizer_t *t, const char *path, const js
                         path, key);
         lh_status_t status = tokenizer_check_id(t, path, id, content);
         if (status != LH_OK) return status;
-        added_token_t token = {
-            .id = (int32_t)id,
-            .content = mem_text(content),
-            .length = strlen(content),
-            .special = json_is_yes(json_member(entry, "special")),
-            .normalized = json_is_yes(json_member(entry, "normalized")),
-            .single_word = json_is_yes(json_member(entry, "single_word")),
-            .lstrip = json_is_yes(json_member(entry, "lstrip")),
-            .rstrip = json_is_yes(json_member(entry, "rstrip")),
-        };
-        if (token.content == NULL) return LH_NO_MEMORY;
-        status = tokenizer_add_token(t, path, token);
+        status = tokenizer_read_token(t, path, (int32_t)id, content, entry, false);
         if (status != LH_OK) return status;
     }
     return LH_OK;
@@ -143,13 +146,7 @@ static lh_status_t add_end_token(tokenizer_t *t, const char *path)
     const int32_t id = piece_table_find(&t->pieces, end, strlen(end));
     if (id < 0 || piece_table_get(&t->added_pieces, (uint32_t)id, &known)) return LH_OK;
 
-    added_token_t token = {.id = id,
-                           .content = mem_text(end),
-                           .length = strlen(end),
-                           .special = true,
-                           .implicit = true};
-    if (token.content == NULL) return LH_NO_MEMORY;
-    return tokenizer_add_token(t, path, token);
+    return tokenizer_add_special(t, path, (uint32_t)id, end, strlen(end));
 }
 
 lh_status_t tokenizer_read_pair(tokenizer_t *t, const char *path, const json_value_t *vocabulary)
@@ -241,16 +238,11 @@ static lh_status_t read_line(tokenizer_t *t, const char *path, size_t number, co
 
 static lh_status_t read_lines(tokenizer_t *t, const char *path, const char *bytes, size_t length)
 {
+    lines_t l = {.next = bytes, .end = bytes + length};
     lh_status_t status = LH_OK;
-    size_t number = 1;
 
-    for (size_t at = 0; at < length && status == LH_OK; number++) {
-        const char *line = bytes + at, *end = memchr(line, '\n', length - at);
-        size_t size = end == NULL ? length - at : (size_t)(end - line);
-        at += size + 1;
-        if (size > 0 && line[size - 1] == '\r') size--;
-        if (size > 0) status = read_line(t, path, number, line, size);
-    }
+    while (status == LH_OK && lines_next(&l))
+        if (l.size > 0) status = read_line(t, path, l.number, l.line, l.size);
     return status;
 }
 
@@ -273,17 +265,6 @@ static lh_status_t make_merges(tokenizer_t *t, const char *path)
         }
     }
     return LH_OK;
-}
-
-static lh_status_t add_special(tokenizer_t *t, const char *path, uint32_t id, const char *content)
-{
-    added_token_t token = {.id = (int32_t)id,
-                           .content = mem_text(content),
-                           .length = strlen(content),
-                           .special = true,
-                           .implicit = true};
-    if (token.content == NULL) return LH_NO_MEMORY;
-    return tokenizer_add_token(t, path, token);
 }
 
 static lh_status_t add_specials(tokenizer_t *t, const char *path)
@@ -312,7 +293,8 @@ static lh_status_t add_specials(tokenizer_t *t, const char *path)
     for (uint32_t i = 0; i < SPECIAL_TOKENS && status == LH_OK; i++) {
         char reserved[48];
         (void)snprintf(reserved, sizeof(reserved), "<|reserved_special_token_%u|>", i - NAMED + 2);
-        status = add_special(t, path, first + i, i < NAMED ? names[i] : reserved);
+        const char *name = i < NAMED ? names[i] : reserved;
+        status = tokenizer_add_special(t, path, first + i, name, strlen(name));
     }
     return status;
 }

@@ -202,6 +202,35 @@ lh_status_t tokenizer_add_token(tokenizer_t *t, const char *path, added_token_t 
     return added_tokens_add(&t->added, token);
 }
 
+lh_status_t tokenizer_add_special(tokenizer_t *t, const char *path, uint32_t id, const char *bytes,
+                                  size_t length)
+{
+    const added_token_t token = {.id = (int32_t)id,
+                                 .content = mem_text_n(bytes, length),
+                                 .length = length,
+                                 .special = true,
+                                 .implicit = true};
+    return token.content == NULL ? LH_NO_MEMORY : tokenizer_add_token(t, path, token);
+}
+
+lh_status_t tokenizer_read_token(tokenizer_t *t, const char *path, int32_t id, const char *content,
+                                 const json_value_t *entry, bool ordinary_normalized)
+{
+    const json_value_t *normalized = json_member(entry, "normalized");
+    added_token_t token = {
+        .id = id,
+        .content = mem_text(content),
+        .length = strlen(content),
+        .special = json_is_yes(json_member(entry, "special")),
+        .normalized = json_is_yes(normalized),
+        .single_word = json_is_yes(json_member(entry, "single_word")),
+        .lstrip = json_is_yes(json_member(entry, "lstrip")),
+        .rstrip = json_is_yes(json_member(entry, "rstrip")),
+    };
+    if (normalized == NULL && ordinary_normalized) token.normalized = !token.special;
+    return token.content == NULL ? LH_NO_MEMORY : tokenizer_add_token(t, path, token);
+}
+
 lh_status_t tokenizer_use_byte_level(tokenizer_t *t, pattern_t pattern)
 {
     t->kind = "byte-level BPE";

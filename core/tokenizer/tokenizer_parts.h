@@ -115,6 +115,13 @@ lh_status_t tokenizer_add_merge(tokenizer_t *t, const char *where, const char *l
 /* Takes over token.content. Refuses a content that another id has. */
 lh_status_t tokenizer_add_token(tokenizer_t *t, const char *path,
                                 added_token_t token) LH_MUST_CHECK;
+/* A token that decoding may skip and that a text only becomes when asked for. */
+lh_status_t tokenizer_add_special(tokenizer_t *t, const char *path, uint32_t id, const char *bytes,
+                                  size_t length) LH_MUST_CHECK;
+/* A token with the flags of its JSON object. ordinary_normalized: where the object does not say, a
+ * token that is not special is looked for after normalising. */
+lh_status_t tokenizer_read_token(tokenizer_t *t, const char *path, int32_t id, const char *content,
+                                 const json_value_t *entry, bool ordinary_normalized) LH_MUST_CHECK;
 /* GPT-2's, with the byte-level decoder. */
 lh_status_t tokenizer_use_byte_level(tokenizer_t *t, pattern_t pattern) LH_MUST_CHECK;
 /* Reads tokenizer_config.json beside path where there is one (*out is NULL otherwise). */

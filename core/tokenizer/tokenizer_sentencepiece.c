@@ -408,13 +408,7 @@ static lh_status_t add_controls(tokenizer_t *t, const char *path)
     for (uint32_t id = 0; id < t->pieces.count; id++) {
         piece_t piece;
         if (t->types[id] != PIECE_CONTROL || !piece_table_get(&t->pieces, id, &piece)) continue;
-        added_token_t token = {.id = (int32_t)id,
-                               .content = mem_text_n(piece.bytes, piece.length),
-                               .length = piece.length,
-                               .special = true,
-                               .implicit = true};
-        if (token.content == NULL) return LH_NO_MEMORY;
-        const lh_status_t status = tokenizer_add_token(t, path, token);
+        const lh_status_t status = tokenizer_add_special(t, path, id, piece.bytes, piece.length);
         if (status != LH_OK) return status;
     }
     return LH_OK;
