@@ -1,4 +1,8 @@
-/* batches.c - opens the data sets of a split, orders their samples and lays them out in rows. */
+/* batches.c - opens the data sets of a split, orders their samples and lays them out in rows.
+ *
+ * The chain from a global sample index to tokens: a blend says which set and which of its samples;
+ * the set's order says where that sample begins (samples.c); the tokens are read from the .bin
+ * (indexed.c). None of it depends on what was asked before, on the rank or on their number. */
 #include <data/batches.h>
 
 #include <math.h>
@@ -12,11 +16,13 @@
 #include <data/prepare.h>
 #include <data/samples.h>
 
+/* A data set and the order of its samples in this split. */
 typedef struct batch_set {
     indexed_t *set;
     samples_t *samples;
 } batch_set_t;
 
+/* All that batches_fill needs; owned. */
 struct batches {
     uint64_t sequence, count;
     uint32_t documents; /* DOCUMENTS_* */
@@ -30,7 +36,8 @@ struct batches {
 
 static const char *const split_names[] = {"train", "valid", "test"};
 
-/* The list that the split is read from; *whole: it is a data set of its own. */
+/* The list that the split is read from: its own, or train's, of which it is a share. *whole: it is
+ * a data set of its own. */
 static const char *split_list(const batches_how_t *how, bool *whole)
 {
     const char *own[] = {NULL, how->data->valid, how->data->test};
@@ -38,7 +45,7 @@ static const char *split_list(const batches_how_t *how, bool *whole)
     return *whole ? own[how->split] : how->data->train;
 }
 
-/* The index of a pair that prepare made is the one it made. */
+/* If prepare made the pair, the index is the one that it made and the .bin has that length. */
 static lh_status_t check_pair(const char *path, const char *folder)
 {
     prepare_record_t record;
@@ -48,9 +55,10 @@ static lh_status_t check_pair(const char *path, const char *folder)
     return status;
 }
 
-/* A pair that has several splits is checked and read for the first one. */
+/* Opens a pair. One that has several splits is checked and read for the first one only. */
 static lh_status_t pair_open(const batches_how_t *how, const char *path, indexed_t **out)
 {
+    /* The other split's sets, of which one may be this pair. */
     const batches_t *beside = how->beside;
     for (uint32_t i = 0; beside != NULL && i < beside->set_count; i++) {
         indexed_t *set = beside->sets[i].set;
@@ -63,6 +71,7 @@ static lh_status_t pair_open(const batches_how_t *how, const char *path, indexed
     return status == LH_OK ? indexed_open(path, how->vocab, out) : status;
 }
 
+/* One set: its pair, the bounds of the split in it, and the order of `wanted` samples. */
 static lh_status_t set_open(const batches_how_t *how, const samples_blend_part_t *part, bool whole,
                             uint64_t wanted, batch_set_t *out)
 {
@@ -91,12 +100,15 @@ static lh_status_t set_open(const batches_how_t *how, const samples_blend_part_t
     return samples_new(&order, &out->samples);
 }
 
+/* All sets of a list. set_count counts those whose memory must be given back, also on failure.
+ * Several sets without a number of samples stand one after the other, each once. */
 static lh_status_t sets_open(const batches_how_t *how, const samples_blend_list_t *list, bool whole,
                              batches_t *b)
 {
     b->sets = mem_array(list->count, sizeof(*b->sets));
     if (b->sets == NULL) return LH_NO_MEMORY;
     for (uint32_t i = 0; i < list->count; i++) {
+        /* One set alone gives all samples; of a blend each gives its share and some to spare. */
         const uint64_t wanted = list->count == 1
                                     ? how->samples
                                     : samples_blend_wanted(list->parts[i].weight, how->samples);
@@ -110,6 +122,7 @@ static lh_status_t sets_open(const batches_how_t *how, const samples_blend_list_
     return samples_blend_new(list, how->samples, &b->blend);
 }
 
+/* The sample at hand has room for one token more than a row: labels are the tokens moved by one. */
 lh_status_t batches_open(const batches_how_t *how, batches_t **out)
 {
     lh_assert(how->split < sizeof(split_names) / sizeof(split_names[0]));
@@ -177,12 +190,14 @@ uint64_t batches_samples(const batches_t *b)
     return b->count;
 }
 
+/* Looks at all cuts of all sets: a sample touches the sequences from its cut to the next one. */
 uint64_t batches_documents_per_sample(const batches_t *b)
 {
     uint64_t most = 1;
     for (uint32_t i = 0; i < b->set_count; i++) {
         const samples_t *s = b->sets[i].samples;
         for (uint64_t k = 0; k < s->count; k++) {
+            /* From the sequence that it begins in to the one in which the next sample does. */
             const uint64_t touched = (uint64_t)s->cuts[k + 1].place - s->cuts[k].place + 1;
             if (touched > most) most = touched;
         }
@@ -201,6 +216,7 @@ static lh_status_t sample_read(batches_t *b, uint64_t i)
         return samples_read(b->sets[b->blend.set[i]].samples, b->blend.sample[i], b->tokens,
                             b->begins);
     }
+    /* Without a blend the sets follow each other. */
     uint32_t k = 0;
     while (i >= b->sets[k].samples->count) {
         i -= b->sets[k++].samples->count;
@@ -221,6 +237,7 @@ static bool segment_begins(const batches_t *b, uint64_t k)
 static lh_status_t row_fill(const batches_t *b, uint64_t row, const batch_rows_t *out,
                             uint64_t *documents)
 {
+    /* Where the row begins in the caller's arrays. */
     const uint64_t at = row * b->sequence;
     memcpy(out->tokens + at, b->tokens, b->sequence * sizeof(*b->tokens));
     memcpy(out->labels + at, b->tokens + 1, b->sequence * sizeof(*b->tokens));
@@ -236,6 +253,8 @@ static lh_status_t row_fill(const batches_t *b, uint64_t row, const batch_rows_t
             position = 0;
         }
         out->positions[at + k] = position++;
+        /* The label of a segment's last token is the first of the next one, which can't be known
+         * from it. */
         out->weights[at + k] = segment_begins(b, k + 1) ? 0.0f : 1.0f;
     }
     return LH_OK;
@@ -254,6 +273,9 @@ lh_status_t batches_fill(batches_t *b, uint64_t first, uint64_t rows, const batc
     return LH_OK;
 }
 
+/* Rows of padding are documents of their own, so that attention does not reach from them into
+ * others; where no room for starts is left they go with the document before, which changes nothing
+ * that counts, as their weights are 0. */
 void batches_pad(const batches_t *b, uint64_t used, uint64_t rows, const batch_rows_t *out)
 {
     lh_assert(used <= rows);
@@ -283,6 +305,7 @@ batch_share_t batch_share(uint64_t batch, uint64_t micro_batch, uint32_t rank, u
 {
     lh_assert(batch > 0 && micro_batch > 0);
     lh_assert(rank < ranks);
+    /* The largest piece decides the passes of all. */
     const uint64_t largest = (batch + ranks - 1) / ranks;
     batch_share_t s = {.first = batch * rank / ranks};
     s.count = batch * (rank + 1) / ranks - s.first;
@@ -291,6 +314,7 @@ batch_share_t batch_share(uint64_t batch, uint64_t micro_batch, uint32_t rank, u
     return s;
 }
 
+/* 0 in passes that a rank makes only because another one has more. */
 uint64_t batch_share_rows(const batch_share_t *s, uint64_t pass)
 {
     lh_assert(s->rows > 0 && pass < s->passes);

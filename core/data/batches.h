@@ -1,5 +1,9 @@
 /* data/batches.h - the training data of a job as a pure function of the global sample index: which
- * rank asks, and what was asked before, changes nothing, so a resume needs only the index. */
+ * rank asks, and what was asked before, changes nothing, so a resume needs only the index.
+ *
+ * A run asks for samples by their number: step s of a job with batches of B sequences reads samples
+ * s x B to (s + 1) x B, of which batch_share says who reads which. A resumed run asks for the same
+ * numbers, one on more ranks for the same ones shared out otherwise. */
 #ifndef DATA_BATCHES_H
 #define DATA_BATCHES_H
 
@@ -8,20 +12,30 @@
 
 enum { SPLIT_TRAIN, SPLIT_VALID, SPLIT_TEST };
 
+/* What decides the data of a split; all is the caller's. */
 typedef struct batches_how {
     const job_data_t *data;
-    const char *folder; /* of the pipeline: data sets with relative names lie in it */
-    uint32_t split;     /* SPLIT_*                                                  */
-    uint64_t sequence;  /* tokens of a sample                                       */
-    uint64_t samples;   /* that will be asked for; decides epochs and so the order. 0: each once */
-    uint32_t vocab;     /* ids are below this                                       */
-    int32_t eod;        /* ends a document inside a sequence of the set too; -1: none does */
-    const struct batches *beside; /* another split: what it has open is neither checked nor read
-                                     again. NULL: none */
+    /* Of the pipeline: data sets with relative names lie in it. */
+    const char *folder;
+    uint32_t split;    /* SPLIT_*                                                  */
+    uint64_t sequence; /* tokens of a sample                                       */
+    /* How many samples will be asked for. It decides the epochs and with them the order: the same
+     * number must be given when a run is resumed. 0: each sample once. */
+    uint64_t samples;
+    uint32_t vocab; /* ids are below this                                       */
+    /* An id that ends a document inside of a sequence of the set too, so that rows with documents
+     * apart are cut there; -1: none does. */
+    int32_t eod;
+    /* Another split of the same job: what it has open is neither checked nor read again. NULL:
+     * none. */
+    const struct batches *beside;
 } batches_how_t;
 
+/* Open data sets of one split and the order of their samples. For one thread at a time, as a sample
+ * is read into memory of its own. */
 typedef struct batches batches_t;
 
+/* Opens all sets of the split, checks them against their prepare.json and makes their order. */
 lh_status_t batches_open(const batches_how_t *how, batches_t **out) LH_MUST_CHECK;
 void batches_close(batches_t *b); /* NULL does nothing */
 
@@ -55,9 +69,9 @@ void batches_pad(const batches_t *b, uint64_t used, uint64_t rows, const batch_r
 /* True: every token weighs 1, so that the sum over a batch is known without reading it. */
 bool batches_weigh_all(const batches_t *b);
 
-/* Which sequences of the global batch a rank takes, and in how many passes:
- * the batch is the same list for every number of ranks, each takes a piece of it. */
-/* All ranks make the same number of passes over the same number of rows; rows that a rank has no
+/* Which sequences of the global batch a rank takes, and in how many passes: the batch is the same
+ * list for every number of ranks, each takes a piece of it. All ranks make the same number of
+ * passes over the same number of rows, as they meet in collectives; rows that a rank has no
  * sequence for are padding (batches_pad). */
 typedef struct batch_share {
     uint64_t first, count; /* sequences of the batch that are this rank's */
@@ -65,6 +79,7 @@ typedef struct batch_share {
     uint64_t passes;
 } batch_share_t;
 
+/* Pieces differ by one sequence at most; passes are as few as micro_batch allows, and as even. */
 batch_share_t batch_share(uint64_t batch, uint64_t micro_batch, uint32_t rank, uint32_t ranks);
 /* Sequences of pass i that are no padding; they begin at first + i * rows. */
 uint64_t batch_share_rows(const batch_share_t *s, uint64_t pass);

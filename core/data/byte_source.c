@@ -1,4 +1,12 @@
-/* byte_source.c - streaming decompression behind one read call. */
+/* byte_source.c - streaming decompression behind one read call.
+ *
+ * A source is one buffer of input and a kind of file. The kind's step moves bytes from the input to
+ * the caller's memory as far as both allow; the loop around it refills the input and tells the end
+ * of the file from one that was cut off. Both libraries get their memory from us, so that it is
+ * counted and tests can let it fail.
+ *
+ * Invariant: input[at, end) is what has been read from the file and not used; taken counts all
+ * bytes read, used or not, and is what messages give as the place of damage. */
 #include <data/byte_source.h>
 
 #include <errno.h>
@@ -12,11 +20,13 @@
 #include <base/sys.h>
 #include <base/text.h>
 
+/* zlib: the largest window, and 16 for gzip's header instead of its own. */
 enum { INPUT_BYTES = 256 * 1024, ZLIB_WINDOW_GZIP = 15 + 16, MAGIC_MOST = 4 };
 
 /* Moves bytes from input to output as far as both allow. Sets *took and *made. */
 typedef lh_status_t (*step_t)(byte_source_t *s, void *to, size_t room, size_t *took, size_t *made);
 
+/* A form of file, told by its first bytes. A name that ends in suffix promises it. */
 typedef struct source_kind {
     const char *name, *suffix;
     unsigned char magic[MAGIC_MOST];
@@ -25,11 +35,13 @@ typedef struct source_kind {
     step_t step;
 } source_kind_t;
 
+/* One open file, for one thread. */
 struct byte_source {
     char *path;
     uint64_t window_bytes;
     int fd;
     const source_kind_t *kind;
+    /* bytes read from the file */
     uint64_t taken;
     digest_t *digest;
     unsigned char *input; /* [INPUT_BYTES] */
@@ -41,6 +53,7 @@ struct byte_source {
     ZSTD_DCtx *zstd;
 };
 
+/* zlib's and zstd's calls for memory. */
 static void *zlib_new(void *context, unsigned count, unsigned size)
 {
     (void)context;
@@ -59,6 +72,7 @@ static void *zstd_new(void *context, size_t size)
     return mem_lend(size);
 }
 
+/* A file as it is. */
 static lh_status_t plain_step(byte_source_t *s, void *to, size_t room, size_t *took, size_t *made)
 {
     const size_t left = s->end - s->at, bytes = left < room ? left : room;
@@ -67,6 +81,7 @@ static lh_status_t plain_step(byte_source_t *s, void *to, size_t room, size_t *t
     return LH_OK;
 }
 
+/* Begins the first member of a file, or the next one behind it. */
 static lh_status_t gzip_start(byte_source_t *s)
 {
     if (s->zlib_made) return inflateReset(&s->zlib) == Z_OK ? LH_OK : LH_INVALID;
@@ -88,6 +103,8 @@ static size_t gzip_padding(const byte_source_t *s)
     return at - s->at;
 }
 
+/* Between two members, padding is passed over and the next one begun; inside of one, zlib goes
+ * on. */
 static lh_status_t gzip_step(byte_source_t *s, void *to, size_t room, size_t *took, size_t *made)
 {
     const size_t left = s->end - s->at;
@@ -98,6 +115,7 @@ static lh_status_t gzip_step(byte_source_t *s, void *to, size_t room, size_t *to
         if (status != LH_OK) return status;
         s->inside = true;
     }
+    /* zlib counts in 32 bits. */
     if (room > UINT32_MAX) room = UINT32_MAX;
     s->zlib.next_in = s->input + s->at;
     s->zlib.avail_in = (unsigned)left;
@@ -115,6 +133,7 @@ static lh_status_t gzip_step(byte_source_t *s, void *to, size_t room, size_t *to
     return LH_OK;
 }
 
+/* The window is bounded before a frame is looked at: its header may ask for gigabytes. */
 static lh_status_t zstd_start(byte_source_t *s)
 {
     const ZSTD_customMem memory = {zstd_new, foreign_free, NULL};
@@ -126,6 +145,8 @@ static lh_status_t zstd_start(byte_source_t *s)
     return LH_OK;
 }
 
+/* zstd goes from frame to frame by itself. It may hold output back without any input left, so it is
+ * called inside of a frame even then. */
 static lh_status_t zstd_step(byte_source_t *s, void *to, size_t room, size_t *took, size_t *made)
 {
     if (s->zstd == NULL) {
@@ -145,12 +166,14 @@ static lh_status_t zstd_step(byte_source_t *s, void *to, size_t room, size_t *to
     if (ZSTD_isError(result) != 0)
         return fail(LH_CORRUPT, "%s: damaged zstd data before byte %llu: %s", s->path,
                     (unsigned long long)s->taken, ZSTD_getErrorName(result));
+    /* 0: a frame has ended and all of it was given out. */
     s->inside = result != 0;
     *took = in.pos;
     *made = out.pos;
     return LH_OK;
 }
 
+/* From the most particular to plain, which every file is. */
 static const source_kind_t kinds[] = {
     {"gzip", ".gz", {0x1f, 0x8b}, 2, 0xff, gzip_step},
     {"zstd", ".zst", {0x28, 0xb5, 0x2f, 0xfd}, 4, 0xff, zstd_step},
@@ -178,6 +201,7 @@ static lh_status_t refill(byte_source_t *s)
     return LH_OK;
 }
 
+/* Looks at the first refill of the input. */
 static bool has_magic(const byte_source_t *s, const source_kind_t *k)
 {
     return k->magic_bytes == 0 ||
@@ -185,7 +209,9 @@ static bool has_magic(const byte_source_t *s, const source_kind_t *k)
             memcmp(s->input + 1, k->magic + 1, k->magic_bytes - 1) == 0);
 }
 
-/* No magic can begin a JSON line, so content decides and a name can only contradict it. */
+/* Sets s->kind. No magic can begin a JSON line, so content decides and a name can only contradict
+ * it: the loop goes from the last kind to the first, and the last match is the most particular
+ * one. */
 static lh_status_t tell_kind(byte_source_t *s)
 {
     const size_t count = sizeof(kinds) / sizeof(kinds[0]);
@@ -201,6 +227,7 @@ static lh_status_t tell_kind(byte_source_t *s)
     return LH_OK;
 }
 
+/* The first block is read here, as it tells the kind. */
 lh_status_t byte_source_open(const char *path, uint64_t window_bytes, byte_source_t **out)
 {
     byte_source_t *s = mem_new(sizeof(*s));
@@ -241,6 +268,8 @@ void byte_source_close(byte_source_t *s)
     mem_free(s);
 }
 
+/* A step may take input without making output, as headers and padding do, or make output without
+ * taking input; only where it does neither is more input needed. */
 lh_status_t byte_source_read(byte_source_t *s, void *to, size_t room, size_t *got)
 {
     lh_assert(room > 0);
@@ -259,6 +288,7 @@ lh_status_t byte_source_read(byte_source_t *s, void *to, size_t room, size_t *go
         status = refill(s);
         if (status != LH_OK) return status;
         if (s->end > 0) continue;
+        /* The end of the file inside of a stream is damage, not an end. */
         if (s->inside)
             return fail(LH_CORRUPT, "%s: ends at byte %llu inside a %s stream", s->path,
                         (unsigned long long)s->taken, s->kind->name);
@@ -272,6 +302,7 @@ uint64_t byte_source_taken(const byte_source_t *s)
     return s->taken;
 }
 
+/* A digest that nobody asks for is ended by byte_source_close. */
 void byte_source_digest(byte_source_t *s, char out[SHA256_TEXT])
 {
     lh_assert(s->digest != NULL);

@@ -1,4 +1,7 @@
-/* data/byte_source.h - the bytes of a file, plain, gzip or zstd, as one stream in fixed memory. */
+/* data/byte_source.h - the bytes of a file, plain, gzip or zstd, as one stream in fixed memory.
+ *
+ * The SHA-256 is of the file as it is stored and made on the way, so that a corpus of terabytes is
+ * read once and not twice. */
 #ifndef DATA_BYTE_SOURCE_H
 #define DATA_BYTE_SOURCE_H
 

@@ -1,5 +1,15 @@
 /* encode_documents.c - a reader, some workers and a ring of batches between them; and a reader of
- * documents without threads. */
+ * documents without threads.
+ *
+ * The ring has a fixed number of slots and batch n lies in slot n % slots. Three counts say how far
+ * it has turned: filled by the reader, taken by workers, returned by the caller. Each only grows,
+ * and returned <= taken <= filled <= returned + slots. Workers finish in any order, so each batch
+ * has a flag of its own, and the caller waits for the one whose turn it is: that is what makes the
+ * output independent of the number of threads.
+ *
+ * One lock guards the counts; nobody holds it while working on a batch. Failures travel with the
+ * batch in which they happened and are reported when its turn comes, so they too come in the order
+ * of the input. */
 #include <data/encode_documents.h>
 
 #include <errno.h>
@@ -10,6 +20,8 @@
 #include <data/input_lines.h>
 #include <format/json.h>
 
+/* A batch is full at either: large enough that the lock does not count, small enough that all
+ * workers have one near the end of the input. */
 enum { BATCH_BYTES = 128 * 1024, BATCH_LINES = 4096 };
 /* A batch that one long document blew up gives its memory back. */
 enum { KEPT_BYTES = 8 * 1024 * 1024 };
@@ -18,9 +30,12 @@ struct encode_ring {
     encode_how_t how;
     line_reader_t *reader;
     encoded_batch_t *batches; /* [slots]; batch n lies in slot n % slots */
+    /* two a worker, one for the reader and one for the caller */
     uint64_t slots;
 
     pthread_mutex_t lock; /* guards what follows, and `encoded` of each batch */
+    /* a slot is free for the reader; a batch is there for a worker; a batch is done for the
+     * caller */
     pthread_cond_t room, work, done;
     uint64_t filled, taken, returned; /* batches that passed each point */
     bool all_filled, stopping;
@@ -35,6 +50,7 @@ static void batch_failed(encoded_batch_t *b, lh_status_t status)
     text_append(&b->why, fail_reason());
 }
 
+/* Copies a line out of the reader's buffer, which the next line will write over. */
 static lh_status_t line_put(encoded_batch_t *b, const line_t *line)
 {
     encoded_line_t *lines = mem_grow(b->lines, &b->line_capacity, b->count + 1, sizeof(*lines));
@@ -56,6 +72,7 @@ static lh_status_t line_put(encoded_batch_t *b, const line_t *line)
     return LH_OK;
 }
 
+/* Memory stays for the next round, within bounds. */
 static void batch_empty(encoded_batch_t *b)
 {
     if (b->bytes_capacity > KEPT_BYTES) {
@@ -69,6 +86,7 @@ static void batch_empty(encoded_batch_t *b)
     b->last = b->encoded = false;
 }
 
+/* Lines until the batch is full or the input ends; a failure of reading ends it as well. */
 static void batch_fill(encode_ring_t *ring, encoded_batch_t *b)
 {
     while (b->length < BATCH_BYTES && b->count < BATCH_LINES && !b->last) {
@@ -83,6 +101,7 @@ static void batch_fill(encode_ring_t *ring, encoded_batch_t *b)
     b->taken = line_reader_taken(ring->reader);
 }
 
+/* The reader's thread: waits for a free slot, fills it, tells the workers. */
 static void *reader_run(void *argument)
 {
     encode_ring_t *ring = argument;
@@ -90,6 +109,7 @@ static void *reader_run(void *argument)
         (void)pthread_mutex_lock(&ring->lock);
         while (ring->filled - ring->returned == ring->slots && !ring->stopping)
             (void)pthread_cond_wait(&ring->room, &ring->lock);
+        /* Looked at under the lock; the batch is the reader's alone until filled grows. */
         const bool stopping = ring->stopping;
         encoded_batch_t *b = &ring->batches[ring->filled % ring->slots];
         (void)pthread_mutex_unlock(&ring->lock);
@@ -108,7 +128,8 @@ static void *reader_run(void *argument)
     return NULL;
 }
 
-/* As Megatron's preprocess_data: what has no tokens gets no end token either. */
+/* Appends a document's ids with what goes around it. As Megatron's preprocess_data: what has no
+ * tokens gets no end token either. */
 static lh_status_t text_encode(const encode_how_t *how, tokenizer_scratch_t *scratch,
                                const char *text, size_t length, token_ids_t *ids)
 {
@@ -150,6 +171,8 @@ typedef struct worker {
     json_document_t *document;
 } worker_t;
 
+/* Sets the result of a line. Anything but LH_OK is a failure of ours, such as missing memory, and
+ * ends the stage; what is wrong with the line is a sentence in b->reasons. */
 static lh_status_t line_encode(const encode_how_t *how, worker_t *worker, encoded_batch_t *b,
                                encoded_line_t *line)
 {
@@ -176,6 +199,7 @@ static lh_status_t line_encode(const encode_how_t *how, worker_t *worker, encode
     return text_status(&b->reasons);
 }
 
+/* Up to the first failure. */
 static void batch_encode(const encode_how_t *how, worker_t *worker, encoded_batch_t *b)
 {
     for (size_t i = 0; i < b->count && b->status == LH_OK; i++) {
@@ -197,6 +221,8 @@ static encoded_batch_t *batch_take(encode_ring_t *ring)
     return b;
 }
 
+/* A worker's thread. One that gets no memory for its scratch still takes batches: it marks them as
+ * failed, so that the caller does not wait for ever. */
 static void *worker_run(void *argument)
 {
     encode_ring_t *ring = argument;
@@ -229,11 +255,13 @@ static lh_status_t threads_start(encode_ring_t *ring)
         if (error == 0) ring->thread_count++;
     }
     (void)pthread_sigmask(SIG_SETMASK, &before, NULL);
+    /* pthread_create returns what other calls set errno to. */
     errno = error;
     return error == 0 ? LH_OK
                       : fail_io(errno, "cannot start %u threads to tokenize", ring->how.workers);
 }
 
+/* Where a thread can't be started, those that were are stopped again. */
 lh_status_t encode_ring_start(const encode_how_t *how, encode_ring_t **out)
 {
     lh_assert(how->workers > 0 && how->count > 0);
@@ -261,6 +289,7 @@ lh_status_t encode_ring_start(const encode_how_t *how, encode_ring_t **out)
     return LH_OK;
 }
 
+/* Also for a ring that was only half made: what is not there yet is NULL or counted as 0. */
 void encode_ring_stop(encode_ring_t *ring)
 {
     if (ring == NULL) return;
@@ -290,6 +319,8 @@ void encode_ring_stop(encode_ring_t *ring)
     mem_free(ring);
 }
 
+/* The reader sets all_filled together with filled, and the input has a last batch even where it has
+ * no line, so the ring has ended once that one was returned. */
 lh_status_t encode_ring_next(encode_ring_t *ring, const encoded_batch_t **out)
 {
     (void)pthread_mutex_lock(&ring->lock);
@@ -299,6 +330,7 @@ lh_status_t encode_ring_next(encode_ring_t *ring, const encoded_batch_t **out)
         (void)pthread_cond_wait(&ring->done, &ring->lock);
     (void)pthread_mutex_unlock(&ring->lock);
 
+    /* The sentence was kept with the batch, as a reason belongs to the thread that has failed. */
     if (!ended && b->status != LH_OK) {
         return fail(b->status, "%s", b->why.data == NULL ? "out of memory" : b->why.data);
     }
@@ -306,6 +338,7 @@ lh_status_t encode_ring_next(encode_ring_t *ring, const encoded_batch_t **out)
     return LH_OK;
 }
 
+/* The slot is the reader's again. */
 void encode_ring_return(encode_ring_t *ring)
 {
     (void)pthread_mutex_lock(&ring->lock);
@@ -320,6 +353,7 @@ const line_file_t *encode_ring_files(const encode_ring_t *ring)
     return line_reader_files(ring->reader);
 }
 
+/* A reader of documents, one thread's. */
 struct documents {
     documents_how_t how;
     input_texts_t *lines;
@@ -327,6 +361,7 @@ struct documents {
     token_ids_t ids;
 };
 
+/* That a tokenizer has no BOS is found here and not at the first document. */
 lh_status_t documents_open(const documents_how_t *how, documents_t **out)
 {
     if (how->bos && tokenizer_special(how->tokenizer)->bos < 0)
@@ -355,6 +390,8 @@ void documents_close(documents_t *d)
     mem_free(d);
 }
 
+/* A document is cut behind the tokenizer and not before: how many tokens a text has is not known
+ * earlier. */
 lh_status_t documents_next(documents_t *d, const int32_t **ids, size_t *count, bool *end)
 {
     const char *text;

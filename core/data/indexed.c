@@ -1,4 +1,13 @@
-/* indexed.c - validates an index in one streaming pass, then reads tokens by position. */
+/* indexed.c - validates an index in one streaming pass, then reads tokens by position; and writes a
+ * pair in memory that does not grow with it.
+ *
+ * Reading: the head says how large the file must be, and only then are tables allocated. Each
+ * sequence must begin where the one before it does or behind, and end inside of the .bin.
+ *
+ * Writing: tokens go straight to the .bin, but the index begins with tables of lengths and offsets
+ * whose size is not known before the end. So lengths go to a third file, from which all three
+ * tables are made when the input has ended. All files have names in .tmp until the commit renames
+ * two of them. */
 #include <data/indexed.h>
 
 #include <errno.h>
@@ -12,6 +21,7 @@
 
 _Static_assert(__BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__, "files are little-endian, as are we");
 
+/* Megatron's dtypes by their code; bytes 0 is what no token id is stored as. */
 static const struct {
     uint32_t bytes;
     const char *name;
@@ -20,12 +30,14 @@ static const struct {
     [5] = {8, "int64"}, [6] = {0, "float64"}, [7] = {0, "float32"}, [8] = {2, "uint16"},
 };
 
+/* An .idx that is being read. */
 typedef struct index_file {
     const char *path;
     int fd;
     uint64_t size, bin_bytes, boundaries;
 } index_file_t;
 
+/* Magic, version, dtype and the two counts, which nothing is believed of yet. */
 static lh_status_t head_read(const index_file_t *f, indexed_t *set, uint64_t *boundaries)
 {
     unsigned char head[INDEXED_HEAD_BYTES];
@@ -78,6 +90,7 @@ static lh_status_t size_check(const index_file_t *f, const indexed_t *set)
     return LH_OK;
 }
 
+/* Sequence i against the one before it and the .bin; counts its tokens. */
 static lh_status_t sequence_check(const index_file_t *f, indexed_t *set, uint64_t i)
 {
     const int32_t length = set->lengths[i];
@@ -103,6 +116,7 @@ static lh_status_t sequence_check(const index_file_t *f, indexed_t *set, uint64_
     return LH_OK;
 }
 
+/* The tables of lengths and offsets. */
 static lh_status_t sequences_read(const index_file_t *f, indexed_t *set)
 {
     set->lengths = mem_array(set->sequences, sizeof(*set->lengths));
@@ -125,6 +139,7 @@ static lh_status_t boundaries_check(const index_file_t *f, const indexed_t *set)
 {
     enum { PIECE = 4096 };
     uint64_t piece[PIECE], before = 0;
+    /* They are the last table of the file. */
     const uint64_t begin = f->size - f->boundaries * 8;
     for (uint64_t at = 0; at < f->boundaries; at += PIECE) {
         const uint64_t left = f->boundaries - at, count = left < PIECE ? left : PIECE;
@@ -150,6 +165,7 @@ static lh_status_t boundaries_check(const index_file_t *f, const indexed_t *set)
     return LH_OK;
 }
 
+/* The whole index; it is closed again, as nothing of it is needed but the tables. */
 static lh_status_t index_read(const char *path, uint64_t bin_bytes, indexed_t *set)
 {
     index_file_t f = {.path = path, .bin_bytes = bin_bytes};
@@ -164,6 +180,7 @@ static lh_status_t index_read(const char *path, uint64_t bin_bytes, indexed_t *s
     return status;
 }
 
+/* Every failure goes through indexed_close, which closes and frees what is there. */
 lh_status_t indexed_open(const char *prefix, uint32_t vocab, indexed_t **out)
 {
     text_t bin = {0}, idx = {0};
@@ -214,7 +231,7 @@ void indexed_close(indexed_t *set)
     mem_free(set);
 }
 
-/* One stored id as a wide number. */
+/* One stored id as a wide number, so that every dtype is checked alike. */
 static int64_t token_at(const void *bytes, uint32_t dtype_code, uint64_t i)
 {
     switch (dtype_code) {
@@ -227,6 +244,9 @@ static int64_t token_at(const void *bytes, uint32_t dtype_code, uint64_t i)
     }
 }
 
+/* By pread in pieces through the stack: nothing is allocated and any thread may read. Each id is
+ * checked here, as nothing behind this looks at it before it is an index into a table of
+ * embeddings. */
 lh_status_t indexed_read(const indexed_t *set, uint64_t sequence, uint64_t at, uint64_t count,
                          int32_t *out)
 {
@@ -236,6 +256,7 @@ lh_status_t indexed_read(const indexed_t *set, uint64_t sequence, uint64_t at, u
     lh_assert(set->token_bytes > 0);
     enum { PIECE_BYTES = 8192 };
     int64_t piece[PIECE_BYTES / sizeof(int64_t)]; /* int64_t for its alignment */
+    /* ids of this dtype in the buffer */
     const uint64_t room = PIECE_BYTES / set->token_bytes;
     uint64_t offset = set->offsets[sequence] + at * set->token_bytes;
     while (count > 0) {
@@ -258,6 +279,7 @@ lh_status_t indexed_read(const indexed_t *set, uint64_t sequence, uint64_t at, u
     return LH_OK;
 }
 
+/* The lengths of all sequences, which are in memory, and the beginnings of some, spread evenly. */
 lh_status_t indexed_digest(const indexed_t *set, uint64_t *out)
 {
     enum { LOOK = 256 };
@@ -276,9 +298,9 @@ lh_status_t indexed_digest(const indexed_t *set, uint64_t *out)
     return LH_OK;
 }
 
-/* Streams tokens to .bin and lengths to a third file, and makes the three tables
- * of the index from those lengths at the end: memory does not grow with the data set. */
+/* The writer begins here. What is gathered before a write. */
 enum { BUFFER_BYTES = 1024 * 1024 };
+/* The files of a writer; the third is removed at the end. */
 enum { FILE_BIN, FILE_IDX, FILE_LENGTHS, FILE_COUNT };
 static const char *const suffixes[FILE_COUNT] = {".bin", ".idx", ".lengths"};
 
@@ -292,6 +314,7 @@ typedef struct out_file { /* a file that is written from front to back */
     digest_t *sum; /* of what was written */
 } out_file_t;
 
+/* A pair that is being written, by one thread. */
 struct indexed_writer {
     char *folder;
     uint32_t vocab, dtype_code, token_bytes;
@@ -300,6 +323,7 @@ struct indexed_writer {
     bool finished;
 };
 
+/* Writes what is held; the digest is of all that was written. */
 static lh_status_t out_flush(out_file_t *f)
 {
     const lh_status_t status = file_write(f->fd, f->path, f->buffer, f->held);
@@ -309,7 +333,7 @@ static lh_status_t out_flush(out_file_t *f)
     return status;
 }
 
-/* bytes <= BUFFER_BYTES */
+/* Appends up to BUFFER_BYTES at once. */
 static lh_status_t out_put(out_file_t *f, const void *from, size_t bytes)
 {
     lh_assert(bytes <= BUFFER_BYTES && f->held <= BUFFER_BYTES);
@@ -322,6 +346,8 @@ static lh_status_t out_put(out_file_t *f, const void *from, size_t bytes)
     return LH_OK;
 }
 
+/* Takes the temporary file for this process alone (file_take locks it), so that two runs can't
+ * write one pair. */
 static lh_status_t out_open(out_file_t *f, const char *prefix, const char *suffix)
 {
     text_t path = {0}, final_path = {0};
@@ -335,6 +361,7 @@ static lh_status_t out_open(out_file_t *f, const char *prefix, const char *suffi
     return status == LH_OK ? file_take(f->path, &f->fd) : status;
 }
 
+/* Once a file: the digest ends here. Later calls leave out->sha256 as it is. */
 static void out_sum(out_file_t *f, pair_sum_t *out)
 {
     out->bytes = f->written;
@@ -342,6 +369,7 @@ static void out_sum(out_file_t *f, pair_sum_t *out)
     f->sum = NULL;
 }
 
+/* Removes the file unless it has its final name. */
 static void out_discard(out_file_t *f)
 {
     pair_sum_t nobodys;
@@ -370,6 +398,7 @@ static lh_status_t out_rename(out_file_t *f)
     return fail_io(errno, "%s: cannot rename %s to it", f->final_path, f->path);
 }
 
+/* The dtype is what Megatron chooses for a vocabulary of this size. */
 lh_status_t indexed_writer_open(const char *prefix, uint32_t vocab, indexed_writer_t **out)
 {
     indexed_writer_t *w = mem_new(sizeof(*w));
@@ -392,6 +421,7 @@ lh_status_t indexed_writer_open(const char *prefix, uint32_t vocab, indexed_writ
     return LH_OK;
 }
 
+/* Also behind a commit, whose files have their final names and stay. */
 void indexed_writer_discard(indexed_writer_t *w)
 {
     if (w == NULL) return;
@@ -401,6 +431,7 @@ void indexed_writer_discard(indexed_writer_t *w)
     mem_free(w);
 }
 
+/* Ids to the .bin, in pieces, as uint16 where the vocabulary allows it. */
 static lh_status_t put_ids(indexed_writer_t *w, const int32_t *ids, uint64_t count)
 {
     enum { PIECE = 4096 };
@@ -424,6 +455,7 @@ static lh_status_t put_ids(indexed_writer_t *w, const int32_t *ids, uint64_t cou
 lh_status_t indexed_writer_add(indexed_writer_t *w, const int32_t *ids, uint64_t count)
 {
     lh_assert(!w->finished);
+    /* A length is 32 bits in the index. */
     if (count > INT32_MAX)
         return fail(LH_INVALID, "document %llu has %llu tokens, an index holds at most %d",
                     (unsigned long long)w->documents, (unsigned long long)count, INT32_MAX);
@@ -437,6 +469,7 @@ lh_status_t indexed_writer_add(indexed_writer_t *w, const int32_t *ids, uint64_t
     return LH_OK;
 }
 
+/* The reverse of head_read. */
 static lh_status_t put_head(indexed_writer_t *w)
 {
     unsigned char head[INDEXED_HEAD_BYTES];
@@ -449,6 +482,7 @@ static lh_status_t put_head(indexed_writer_t *w)
     return out_put(&w->files[FILE_IDX], head, sizeof(head));
 }
 
+/* In the order in which they lie in the index. */
 enum { TABLE_LENGTHS, TABLE_OFFSETS, TABLE_BOUNDARIES, TABLE_COUNT };
 
 /* One of the index's tables, from the documents' lengths read once more. */
@@ -467,6 +501,8 @@ static lh_status_t put_table(indexed_writer_t *w, int table)
         status = file_pread(from->fd, from->path, lengths, now * sizeof(*lengths),
                             at * sizeof(*lengths));
         for (uint64_t i = 0; i < now && status == LH_OK; i++) {
+            /* An empty document is a boundary that repeats the one before it; it has no
+             * sequence. */
             const bool empty = lengths[i] == 0;
             boundary += empty ? 0 : 1;
             if (table == TABLE_BOUNDARIES)
@@ -481,6 +517,8 @@ static lh_status_t put_table(indexed_writer_t *w, int table)
     return status;
 }
 
+/* Both files are synced before their names change: a name that survives a loss of power has its
+ * data. */
 lh_status_t indexed_writer_finish(indexed_writer_t *w, pair_sums_t *out)
 {
     lh_assert(!w->finished);
@@ -498,6 +536,8 @@ lh_status_t indexed_writer_finish(indexed_writer_t *w, pair_sums_t *out)
     return LH_OK;
 }
 
+/* The old index goes first: from then on, until the new one is there, no index stands under the
+ * name, so that a crash at any moment leaves a whole pair or one that can't be opened. */
 static lh_status_t writer_do_commit(indexed_writer_t *w)
 {
     out_file_t *bin = &w->files[FILE_BIN], *idx = &w->files[FILE_IDX];

@@ -1,22 +1,40 @@
-/* data/indexed.h - reads Megatron's pair of .bin (token ids back to back) and .idx (where each
- * sequence lies). Everything in the index is checked before any of it is used. */
+/* data/indexed.h - reads and writes Megatron's pair of .bin (token ids back to back) and .idx
+ * (where each sequence lies). Everything in the index is checked before any of it is used.
+ *
+ * The pair is the format of Megatron-LM's IndexedDataset, so corpora that others have prepared can
+ * be trained from, and ours by others. Its index has no checksum and no vocabulary: prepare.json
+ * has both (prepare.h). */
 #ifndef DATA_INDEXED_H
 #define DATA_INDEXED_H
 
 #include <base/digest.h>
 
-/* .idx, little-endian: magic 9, version u64, dtype u8, sequences S u64, boundaries B u64, then
- * i32 length [S], i64 byte offset in .bin [S], i64 boundary [B]. Boundaries begin with 0 and end
- * with S: B = documents + 1. */
+/* The .idx, little-endian, of S sequences and B boundaries of documents:
+ *
+ *     bytes    what
+ *     9        magic
+ *     8        version
+ *     1        dtype
+ *     8        S
+ *     8        B
+ *     4 x S    length of each sequence, in tokens
+ *     8 x S    where it begins in the .bin, in bytes
+ *     8 x B    boundaries: the number of sequences before each document
+ *
+ * Boundaries begin with 0 and end with S: B = documents + 1. */
 #define INDEXED_MAGIC "MMIDIDX\0" /* nine bytes with the literal's own NUL */
+/* Of the .idx. */
 enum { INDEXED_MAGIC_BYTES = 9, INDEXED_VERSION = 1, INDEXED_HEAD_BYTES = 34 };
 enum { INDEXED_INT32 = 4, INDEXED_UINT16 = 8 }; /* dtype codes that the writer chooses from */
 /* Below this many vocabulary entries ids are written as uint16. */
 enum { INDEXED_UINT16_VOCAB = 65500 };
 
+/* An open pair. Only read after indexed_open, but for users: reads name their place and may come
+ * from any thread. The index is in memory, 12 bytes a sequence; the tokens are not. */
 typedef struct indexed {
     char *bin_path;
     int fd;
+    /* who shares it, each with an indexed_close */
     uint32_t users;
     uint32_t dtype_code, token_bytes;
     uint32_t vocab; /* ids are below this, checked when they are read */
@@ -25,10 +43,12 @@ typedef struct indexed {
     uint64_t *offsets; /* [sequences] bytes  */
 } indexed_t;
 
-/* prefix: without .bin and .idx. */
+/* Opens PREFIX.bin and PREFIX.idx and checks the whole index. Tokens are checked against vocab when
+ * they are read. */
 lh_status_t indexed_open(const char *prefix, uint32_t vocab, indexed_t **out) LH_MUST_CHECK;
 /* The same set for one user more, who closes it as well. [serial] */
 indexed_t *indexed_share(indexed_t *set);
+/* Whether this is the pair that was opened by the prefix. */
 bool indexed_has_prefix(const indexed_t *set, const char *prefix);
 void indexed_close(indexed_t *set); /* NULL does nothing */
 
@@ -42,6 +62,7 @@ lh_status_t indexed_read(const indexed_t *set, uint64_t sequence, uint64_t at, u
 enum { INDEXED_LOOKS = 256 };
 lh_status_t indexed_digest(const indexed_t *set, uint64_t *out) LH_MUST_CHECK;
 
+/* What a pair's files are, for the record that is kept of them: of one file, and of both. */
 typedef struct pair_sum { /* of one file */
     uint64_t bytes;
     char sha256[SHA256_TEXT];

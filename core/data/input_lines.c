@@ -1,5 +1,10 @@
-/* input_lines.c - globbing one path component at a time, and a byte stream cut into lines inside one
- * buffer. */
+/* input_lines.c - globbing one path component at a time, and a byte stream cut into lines inside
+ * one buffer.
+ *
+ * glob(3) is not used: it would go around sys(), through which tests let system calls fail, and its
+ * order follows the locale. Lines are found in one buffer that moves up as it is emptied and grows
+ * to the longest line, up to the cap; a longer line is passed over without being held, so no file
+ * can make the reader take more. */
 #include <data/input_lines.h>
 
 #include <fnmatch.h>
@@ -11,6 +16,7 @@
 #include <data/byte_source.h>
 #include <format/json.h>
 
+/* Paths that a pattern has matched so far; owned. */
 typedef struct path_list {
     char **paths;
     size_t count, capacity;
@@ -35,12 +41,14 @@ static lh_status_t path_list_add(path_list_t *list, const char *folder, const ch
     return LH_OK;
 }
 
+/* What match_entry needs to know of each name in a folder. */
 typedef struct match {
     const char *folder, *pattern;
     path_list_t *found;
     lh_status_t status;
 } match_t;
 
+/* FNM_PERIOD: a pattern does not find hidden files, as in a shell. */
 static int match_entry(void *context, const char *name)
 {
     match_t *m = context;
@@ -61,6 +69,7 @@ static lh_status_t descend(const path_list_t *from, const char *component, path_
     for (size_t i = 0; i < from->count; i++) {
         lh_status_t status = LH_OK;
         const char *folder = from->paths[i];
+        /* Names come from sys()->list in their order; what is no folder matches nothing. */
         if (wild) {
             match_t m = {.folder = folder, .pattern = component, .found = to};
             (void)sys()->list(folder, match_entry, &m); /* not a folder: nothing matches there */
@@ -76,6 +85,8 @@ static lh_status_t descend(const path_list_t *from, const char *component, path_
     return LH_OK;
 }
 
+/* All paths that a pattern names. It is cut up in place, component by component; found begins with
+ * the folder that it is relative to, and is replaced by what each component leads to. */
 static lh_status_t expand(const char *folder, char *pattern, path_list_t *found)
 {
     lh_status_t status = path_list_add(found, pattern[0] == '/' ? "/" : folder, "");
@@ -92,6 +103,8 @@ static lh_status_t expand(const char *folder, char *pattern, path_list_t *found)
     return status;
 }
 
+/* Adds one file. own is NULL for a path that was named without a pattern: such a one is taken as it
+ * is. */
 static lh_status_t add_file(input_files_t *files, const char *path, const job_outputs_t *own)
 {
     struct stat st;
@@ -99,6 +112,7 @@ static lh_status_t add_file(input_files_t *files, const char *path, const job_ou
         if (strcmp(files->paths[i], path) == 0)
             return fail(LH_INVALID, "input: %s is named twice", path);
     if (sys()->stat(path, &st) != 0) return fail_io(errno, "%s: cannot stat", path);
+    /* A file of the job's own is known by what it is and not by its name. */
     const job_output_t *output = own == NULL ? NULL : job_outputs_at(own, &st);
     if (output != NULL && own->ran) return LH_OK;
     if (output != NULL)
@@ -107,6 +121,8 @@ static lh_status_t add_file(input_files_t *files, const char *path, const job_ou
     if (!S_ISREG(st.st_mode)) return fail(LH_INVALID, "%s: not a regular file", path);
 
     const size_t count = files->count, wanted = count + 1;
+    /* Three arrays of one length: each grows from the old capacity, and the new one counts once all
+     * have. */
     if (wanted > files->capacity) {
         const size_t capacity = wanted * 2;
         size_t paths_room = files->capacity, bytes_room = paths_room, modified_room = paths_room;
@@ -131,6 +147,7 @@ static lh_status_t add_file(input_files_t *files, const char *path, const job_ou
     return LH_OK;
 }
 
+/* One part of the list. */
 static lh_status_t add_pattern(input_files_t *files, const char *folder, const char *pattern,
                                const job_outputs_t *own)
 {
@@ -148,6 +165,7 @@ static lh_status_t add_pattern(input_files_t *files, const char *folder, const c
     return status;
 }
 
+/* The list is cut up in a copy. On failure nothing is left in *out. */
 lh_status_t input_files_find(const char *folder, const char *list, const job_outputs_t *own,
                              input_files_t *out)
 {
@@ -178,8 +196,10 @@ void input_files_free(input_files_t *files)
     *files = (input_files_t){0};
 }
 
+/* Of one read, and the least that the buffer holds. */
 enum { BLOCK_BYTES = 256 * 1024 };
 
+/* One thread's, over many files, of which one is open. */
 struct line_reader {
     const char *const *paths;
     uint32_t path_count;
@@ -236,11 +256,13 @@ const line_file_t *line_reader_files(const line_reader_t *r)
     return r->files;
 }
 
-/* Reads one block behind what is unread. */
+/* Reads one block behind what is unread, which moves to the front of the buffer first. Sets
+ * source_ended where nothing came. */
 static lh_status_t reader_fill(line_reader_t *r)
 {
     lh_assert(r->source != NULL);
     lh_assert(r->begin <= r->searched && r->searched <= r->end && r->end <= r->capacity);
+    /* What is unread is a part of a line, so little is moved. */
     if (r->begin > 0) {
         memmove(r->buffer, r->buffer + r->begin, r->end - r->begin);
         r->searched -= r->begin;
@@ -260,6 +282,7 @@ static lh_status_t reader_fill(line_reader_t *r)
     return LH_OK;
 }
 
+/* Opens the next file and passes over a byte order mark, for which three bytes must be there. */
 static lh_status_t reader_begin_file(line_reader_t *r)
 {
     lh_assert(r->source == NULL && r->file < r->path_count);
@@ -276,6 +299,7 @@ static lh_status_t reader_begin_file(line_reader_t *r)
     return LH_OK;
 }
 
+/* Notes the size and digest of a file that was read to its end. */
 static void reader_finish_file(line_reader_t *r)
 {
     lh_assert(r->source != NULL && r->file < r->path_count);
@@ -328,6 +352,7 @@ static lh_status_t next_in_file(line_reader_t *r, line_t *out, bool *found)
     *found = newline != NULL || r->begin < r->end;
     if (!*found) return LH_OK;
     r->number++;
+    /* The last line of a file needs no newline. */
     const size_t end = newline == NULL ? r->end : (size_t)(newline - r->buffer);
     *out = (line_t){.number = r->number, .file = r->file};
     if (end - r->begin > r->line_bytes) {
@@ -340,6 +365,7 @@ static lh_status_t next_in_file(line_reader_t *r, line_t *out, bool *found)
     return LH_OK;
 }
 
+/* A line is handed out where it lies in the buffer, without a copy; the next call may move it. */
 lh_status_t line_reader_next(line_reader_t *r, line_t *out, bool *end)
 {
     while (r->file < r->path_count) {
@@ -360,7 +386,7 @@ lh_status_t line_reader_next(line_reader_t *r, line_t *out, bool *end)
     return LH_OK;
 }
 
-/* Lines and the scanner, put together. */
+/* Lines and the JSON reader, put together. */
 struct input_texts {
     line_reader_t *reader;
     json_document_t *document; /* of the last line */
@@ -406,6 +432,7 @@ lh_status_t input_texts_place(const input_texts_t *lines, lh_status_t status)
     return status;
 }
 
+/* A line that is too long has no bytes to look at, so it can't be a blank one. */
 lh_status_t input_texts_next(input_texts_t *lines, const char **text, size_t *length, bool *end)
 {
     line_t line;

@@ -1,32 +1,44 @@
 /* data/input_lines.h - the files that a list of paths and globs names, the lines of many files one
- * after the other, with a cap on what one line may make the reader hold, and the texts in them. */
+ * after the other, with a cap on what one line may make the reader hold, and the texts in them.
+ *
+ * Three readers lie above each other: byte_source gives the bytes of a file as they were before
+ * compression, line_reader the lines of a list of files, input_texts the text that each line holds
+ * under a key. prepare uses the second, as it parses lines on several threads; evaluation the
+ * third. */
 #ifndef DATA_INPUT_LINES_H
 #define DATA_INPUT_LINES_H
 
 #include <base/digest.h>
 #include <config/job_check.h>
 
+/* The files of a stage's input. Owned; freed by input_files_free. */
 typedef struct input_files {
-    char **paths;                  /* in the order of the list; a glob's matches sorted by name */
-    uint64_t *bytes, *modified_ns; /* of each, as they stood when the list was read */
+    /* [count] in the order of the list; what a pattern matches is sorted by name. */
+    char **paths;
+    /* [count] of each, as they stood when the list was read: a later run compares them. */
+    uint64_t *bytes, *modified_ns;
     uint32_t count;
     size_t capacity;
 } input_files_t;
 
 /* list: comma-separated, relative ones against folder; '*', '?' and [..] in any part of a path.
- * What matches nothing, is no regular file, or is named twice is refused. *out is overwritten.
- * own: the job's own files, which patterns leave out; may be NULL. */
+ * What matches nothing, is no regular file, or is named twice is refused. *out is overwritten. own:
+ * the job's own files, which patterns leave out once the job has run, and which it may not write
+ * over; may be NULL. */
 lh_status_t input_files_find(const char *folder, const char *list, const job_outputs_t *own,
                              input_files_t *out) LH_MUST_CHECK;
+/* Whether a path has a character of patterns in it. */
 bool input_files_is_pattern(const char *path);
 void input_files_free(input_files_t *files);
 
 typedef struct line {
-    char *bytes; /* without the newline, not NUL-terminated; may be written to; NULL if too_long */
+    /* Without the newline and not NUL-terminated. They may be written to. NULL if too_long. */
+    char *bytes;
     size_t length;
     uint64_t number; /* from 1 in its file */
     uint32_t file;   /* index into paths   */
-    bool too_long;   /* over line_bytes: skipped without being held */
+    /* The line was longer than line_bytes and was passed over without being held. */
+    bool too_long;
 } line_t;
 
 typedef struct line_file { /* known once the file was read to its end */
@@ -46,6 +58,8 @@ void line_reader_free(line_reader_t *r); /* NULL does nothing */
  * file's start is left out; the last line needs no newline. */
 lh_status_t line_reader_next(line_reader_t *r, line_t *out, bool *end) LH_MUST_CHECK;
 
+/* Bytes of all files read so far, as stored: what progress is told by. line_reader_files: [count],
+ * complete behind the last line. */
 uint64_t line_reader_taken(const line_reader_t *r);           /* bytes of all files, as stored */
 const line_file_t *line_reader_files(const line_reader_t *r); /* [count]; complete after the end */
 
@@ -63,8 +77,9 @@ void input_texts_close(input_texts_t *lines); /* NULL does nothing */
  * over. A bad line is LH_INVALID with "file:line: reason". */
 lh_status_t input_texts_next(input_texts_t *lines, const char **text, size_t *length,
                              bool *end) LH_MUST_CHECK;
-/* LH_INVALID gets the place of the last text in front of its reason, as a text may be refused by who
- * knows what is wrong with it and not where it stands. Any other status is returned as it is. */
+/* LH_INVALID gets the place of the last text in front of its reason, as a text may be refused by
+ * who knows what is wrong with it and not where it stands. Any other status is returned as it
+ * is. */
 lh_status_t input_texts_place(const input_texts_t *lines, lh_status_t status) LH_MUST_CHECK;
 
 #endif

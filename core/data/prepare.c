@@ -1,5 +1,10 @@
 /* prepare.c - takes batches of tokenized lines in input order and writes what comes of them; finds
- * the prepare.json that tells of a pair, and compares. */
+ * the prepare.json that tells of a pair, and compares.
+ *
+ * Three things are written: the pair of token files, the list of rejected lines and the summary.
+ * Each grows under a temporary name. The commit takes an old summary away first and writes the new
+ * one last: where a summary stands, all that it tells of does too, whenever the process was
+ * killed. */
 #include <data/prepare.h>
 
 #include <errno.h>
@@ -18,11 +23,12 @@
 #include <data/input_lines.h>
 #include <format/json.h>
 
-/* Writes prepare.json and prepare.rejected.txt. */
+/* What the job puts around each document. */
 typedef struct prepare_ends {
     int32_t prepend, append; /* ids around each document; -1: none */
 } prepare_ends_t;
 
+/* What the summary tells. */
 typedef struct prepare_facts {
     const prepare_how_t *how;
     const prepare_counts_t *counts;
@@ -31,13 +37,15 @@ typedef struct prepare_facts {
     pair_sums_t sums;        /* of what was written */
 } prepare_facts_t;
 
-/* prepare.rejected.txt: "file:line: reason" a line, streamed. */
+/* prepare.rejected.txt: "file:line: reason" a line. It is streamed, as nearly all lines of a corpus
+ * may be in it. */
 typedef struct rejected_list rejected_list_t;
 
 static void rejected_list_close(rejected_list_t *list);
 
 static const char summary_name[] = "prepare.json";
 static const char rejected_name[] = "prepare.rejected.txt";
+/* Of the list of rejected lines, before a write. */
 enum { FLUSH_BYTES = 64 * 1024 };
 
 /* A file's name may be any bytes; a JSON string holds UTF-8. */
@@ -50,6 +58,7 @@ static void put_path(json_writer_t *w, const char *path)
     text_free(&shown);
 }
 
+/* Which tokenizer made the ids: its files by name and digest. */
 static lh_status_t put_tokenizer(json_writer_t *w, const tokenizer_t *t)
 {
     lh_status_t status = LH_OK;
@@ -70,6 +79,7 @@ static lh_status_t put_tokenizer(json_writer_t *w, const tokenizer_t *t)
     return status;
 }
 
+/* Which files the documents came from; their digests were made while they were read. */
 static void put_input(json_writer_t *w, const prepare_facts_t *facts)
 {
     json_open(w, "files", '[');
@@ -108,6 +118,7 @@ static lh_status_t prepare_summary_text(const prepare_facts_t *facts, text_t *ou
     return status == LH_OK ? text_status(out) : status;
 }
 
+/* Replaces the file in one step. */
 static lh_status_t prepare_summary_write(const char *folder, const text_t *text)
 {
     char *path = path_join(folder, summary_name);
@@ -117,6 +128,7 @@ static lh_status_t prepare_summary_write(const char *folder, const text_t *text)
     return status;
 }
 
+/* That there is none is fine. */
 static lh_status_t remove_file(const char *path)
 {
     if (sys()->unlink(path) == 0 || errno == ENOENT) return LH_OK;
@@ -135,6 +147,7 @@ static lh_status_t prepare_summary_remove(const char *folder)
     return status;
 }
 
+/* any: a line was added. committed: it has its final name, so close does not remove it. */
 struct rejected_list {
     char *path, *temporary;
     int fd;
@@ -142,6 +155,7 @@ struct rejected_list {
     bool any, committed;
 };
 
+/* Makes the folder too, as the list is the first file in it. */
 static lh_status_t rejected_list_open(const char *folder, rejected_list_t **out)
 {
     rejected_list_t *list = mem_new(sizeof(*list));
@@ -174,6 +188,7 @@ static lh_status_t rejected_flush(rejected_list_t *list)
     return status;
 }
 
+/* Names are shown, not copied: they may hold bytes that a terminal obeys. */
 static lh_status_t rejected_list_add(rejected_list_t *list, const char *path, uint64_t line,
                                      const char *reason)
 {
@@ -211,8 +226,10 @@ static void rejected_list_close(rejected_list_t *list)
     mem_free(list);
 }
 
+/* More threads than any machine has use for. */
 enum { MOST_WORKERS = 1024 };
 
+/* One run of the stage, on the caller's thread. */
 typedef struct prepare {
     const prepare_how_t *how;
     prepare_ends_t ends;
@@ -239,6 +256,7 @@ static lh_status_t limit_parse(const char *text, uint64_t *out)
     return LH_OK;
 }
 
+/* The id of a special token that the job asks for; -1 is refused. */
 static lh_status_t end_find(const char *key, const char *value, int32_t id, const char *name,
                             int32_t *out)
 {
@@ -249,6 +267,8 @@ static lh_status_t end_find(const char *key, const char *value, int32_t id, cons
     return LH_OK;
 }
 
+/* The ids of what the job names; a tokenizer without such a token is refused before anything is
+ * read. */
 static lh_status_t ends_find(const prepare_how_t *how, prepare_ends_t *out)
 {
     const tokenizer_special_t *special = tokenizer_special(how->tokenizer);
@@ -263,6 +283,7 @@ static lh_status_t ends_find(const prepare_how_t *how, prepare_ends_t *out)
     return status;
 }
 
+/* 0: one for each processor. */
 static uint32_t worker_count(uint64_t asked)
 {
     if (asked > 0) return asked < MOST_WORKERS ? (uint32_t)asked : MOST_WORKERS;
@@ -270,11 +291,13 @@ static uint32_t worker_count(uint64_t asked)
     return here < 1 ? 1 : here > MOST_WORKERS ? MOST_WORKERS : (uint32_t)here;
 }
 
+/* Lists a bad line, or ends the stage where one is one too many. */
 static lh_status_t take_rejected(prepare_t *p, const encoded_line_t *line, const char *reason)
 {
     lh_assert(line->file < p->files.count);
     const char *path = p->files.paths[line->file];
     p->counts.rejected++;
+    /* Listed even if a later line ends the stage, as the list vanishes then anyway. */
     if (p->counts.rejected <= p->rejected_limit)
         return rejected_list_add(p->rejected, path, line->number, reason);
     if (p->rejected_limit == 0)
@@ -284,6 +307,8 @@ static lh_status_t take_rejected(prepare_t *p, const encoded_line_t *line, const
                 line->number, reason, p->counts.rejected, p->how->prepare->on_error);
 }
 
+/* Writes a document, unless the job's filter drops it. The filter sees how many tokens it has, with
+ * those around it. */
 static lh_status_t take_document(prepare_t *p, const int32_t *ids, uint64_t count)
 {
     bool keep = true;
@@ -302,6 +327,7 @@ static lh_status_t take_document(prepare_t *p, const int32_t *ids, uint64_t coun
     return LH_OK;
 }
 
+/* The ids of a batch lie one after the other in the order of its lines. */
 static lh_status_t take_batch(prepare_t *p, const encoded_batch_t *batch)
 {
     const int32_t *ids = batch->ids.ids;
@@ -321,6 +347,7 @@ static lh_status_t take_batch(prepare_t *p, const encoded_batch_t *batch)
     return LH_OK;
 }
 
+/* Until the input ends or somebody wants the stage to stop, which is asked between batches. */
 static lh_status_t take_all(prepare_t *p)
 {
     for (;;) {
@@ -336,6 +363,7 @@ static lh_status_t take_all(prepare_t *p)
     }
 }
 
+/* All that can be wrong with the job is found before the first line is read. */
 static lh_status_t prepare_open(prepare_t *p)
 {
     const job_prepare_t *job = p->how->prepare;
@@ -368,10 +396,12 @@ static lh_status_t prepare_open(prepare_t *p)
     return encode_ring_start(&encode, &p->ring);
 }
 
-/* The summary goes first and comes last: where it stands, all it tells of does too. */
+/* Makes everything appear. The summary goes first and comes last: where it stands, all it tells of
+ * does too. */
 static lh_status_t prepare_commit(prepare_t *p)
 {
     lh_assert(p->writer != NULL && p->ring != NULL);
+    /* A pair without a token would be refused by every reader: better to say so here. */
     if (p->counts.tokens == 0)
         return fail(LH_INVALID,
                     "%s holds no text: %" PRIu64 " documents, %" PRIu64 " rejected lines, %" PRIu64
@@ -390,6 +420,7 @@ static lh_status_t prepare_commit(prepare_t *p)
     if (status == LH_OK) status = prepare_summary_remove(p->how->folder);
     if (status == LH_OK) status = rejected_list_commit(p->rejected);
     if (status == LH_OK) {
+        /* The commit frees the writer, whatever it returns. */
         indexed_writer_t *writer = p->writer;
         p->writer = NULL;
         status = indexed_writer_commit(writer);
@@ -399,6 +430,7 @@ static lh_status_t prepare_commit(prepare_t *p)
     return status;
 }
 
+/* Folders that were not there before are taken away again on failure, if they are empty. */
 lh_status_t prepare_run(const prepare_how_t *how, prepare_counts_t *out)
 {
     prepare_t p = {.how = how};
@@ -406,6 +438,7 @@ lh_status_t prepare_run(const prepare_how_t *how, prepare_counts_t *out)
     char *beside = output == NULL ? NULL : path_folder(output);
     mem_free(output);
     if (beside == NULL) return LH_NO_MEMORY;
+    /* How many folders of the path are not there yet and would be made. */
     const uint32_t missing = folders_missing(how->folder), missing_beside = folders_missing(beside);
     lh_status_t status = prepare_open(&p);
     if (status == LH_OK) status = take_all(&p);
@@ -423,8 +456,10 @@ lh_status_t prepare_run(const prepare_how_t *how, prepare_counts_t *out)
     return status;
 }
 
+/* Of a prepare.json, which has some values for each file of the input. */
 enum { SUMMARY_MOST = 64 << 20, SUMMARY_VALUES = 4000000 };
 
+/* {"bytes": 8, "sha256": "..."} */
 static void put_sum(json_writer_t *w, const char *key, const pair_sum_t *sum)
 {
     json_open(w, key, '{');
@@ -456,6 +491,7 @@ void prepare_record_free(prepare_record_t *r)
     *r = (prepare_record_t){0};
 }
 
+/* The reverse of put_sum. */
 static lh_status_t read_sum(const char *path, const char *key, const json_value_t *row,
                             pair_sum_t *out)
 {
@@ -470,6 +506,7 @@ static lh_status_t read_sum(const char *path, const char *key, const json_value_
     return LH_OK;
 }
 
+/* The record names the pair's prefix, relative to its folder where both lie together. */
 static lh_status_t name_files(const char *folder, const char *name, prepare_record_t *r)
 {
     text_t idx = {0}, bin = {0};
@@ -494,6 +531,7 @@ static lh_status_t read_pair(const char *folder, const json_value_t *pair, prepa
     return status == LH_OK ? name_files(folder, prefix, r) : status;
 }
 
+/* No file, and a file without "pair", are no failure: older versions wrote none. */
 lh_status_t prepare_record_read(const char *folder, prepare_record_t *out)
 {
     json_document_t *file = NULL;
@@ -512,7 +550,9 @@ lh_status_t prepare_record_read(const char *folder, prepare_record_t *out)
     return status;
 }
 
-/* A file of this name may be another program's, and the pair too. */
+/* The record in a folder, if it is of this index. A file of this name may be another program's, and
+ * the pair too: what can't be read as a record is told and passed over. Files are compared as files
+ * and not by path, so that links to a pair find its record. */
 static lh_status_t find_in(const char *folder, const char *idx, prepare_record_t *out)
 {
     lh_status_t status = prepare_record_read(folder, out);
@@ -526,6 +566,8 @@ static lh_status_t find_in(const char *folder, const char *idx, prepare_record_t
     return status;
 }
 
+/* The record lies beside the pair, or in the pipeline's folder where the pair was written
+ * elsewhere. */
 lh_status_t prepare_record_find(const char *prefix, const char *folder, prepare_record_t *out)
 {
     text_t idx = {0};
@@ -541,6 +583,7 @@ lh_status_t prepare_record_find(const char *prefix, const char *folder, prepare_
     return status;
 }
 
+/* Length only: what a copy that was cut off shows. */
 static lh_status_t check_bytes(const prepare_record_t *r, const char *path, const pair_sum_t *sum)
 {
     struct stat st;
@@ -550,6 +593,7 @@ static lh_status_t check_bytes(const prepare_record_t *r, const char *path, cons
                 (long long)st.st_size, r->summary, (unsigned long long)sum->bytes);
 }
 
+/* Length and digest: reads the whole file. */
 static lh_status_t check_whole(const prepare_record_t *r, const char *path, const pair_sum_t *sum)
 {
     char found[SHA256_TEXT];
@@ -560,6 +604,7 @@ static lh_status_t check_whole(const prepare_record_t *r, const char *path, cons
                 r->summary, sum->sha256);
 }
 
+/* What a run can afford before each start: the index is small beside the .bin. */
 lh_status_t prepare_record_check(const prepare_record_t *r)
 {
     if (r->summary == NULL) return LH_OK;

@@ -1,7 +1,15 @@
 /* data/prepare.h - the stage that turns JSONL into token files: corpus.bin and corpus.idx, a
  * summary in prepare.json, and the lines that were left out in prepare.rejected.txt. And what
  * prepare.json says of the pair of token files, for whoever reads the pair: the length and SHA-256
- * of each, as the format of the pair itself has no checksum. */
+ * of each, as the format of the pair itself has no checksum.
+ *
+ * A prepare.json, shortened:
+ *
+ *     {"output": "corpus", "key": "text", ..., "documents": 3, "tokens": 71,
+ *      "tokenizer": {"kind": "byte-level BPE", ...,
+ *                    "files": [{"path": "vocab.json", "sha256": "..."}]},
+ *      "files": [{"path": "a.jsonl", "bytes": 402, "sha256": "..."}],
+ *      "pair": {"prefix": "corpus", "idx": {"bytes": 102, "sha256": "..."}, "bin": {...}}} */
 #ifndef DATA_PREPARE_H
 #define DATA_PREPARE_H
 
@@ -10,21 +18,26 @@
 #include <format/json.h>
 #include <tokenizer/tokenizer.h>
 
+/* What came of the input: for progress and for prepare.json. */
 typedef struct prepare_counts {
-    uint64_t bytes_read, bytes_total; /* of the input as stored: compressed where it is    */
-    uint64_t documents;               /* written, empty ones too                           */
-    uint64_t empty;                   /* of those: without any token                       */
+    /* Of the input as stored: compressed where it is. */
+    uint64_t bytes_read, bytes_total;
+    uint64_t documents; /* written, empty ones too                           */
+    uint64_t empty;     /* of those: without any token                       */
     uint64_t tokens;
     uint64_t rejected; /* lines that are no good           */
     uint64_t filtered; /* documents that accept() dropped  */
 } prepare_counts_t;
 
+/* What the stage reads and whom it asks; all is the caller's. */
 typedef struct prepare_how {
     const job_prepare_t *prepare;
     const job_outputs_t
-        *own;           /* files of the job, which patterns of its input leave out; may be NULL */
-    const char *base;   /* folder of the INI: relative inputs lie in it    */
-    const char *folder; /* of the pipeline: for summary and rejected lines */
+        *own; /* files of the job, which patterns of its input leave out; may be NULL */
+    /* The folder of the INI, in which relative inputs lie. */
+    const char *base;
+    /* Of the pipeline: the summary and the rejected lines are written there. */
+    const char *folder;
     uint64_t line_bytes, window_bytes; /* of [limits] */
     const tokenizer_t *tokenizer;
 
@@ -43,8 +56,10 @@ typedef struct prepare_how {
  * the number of workers. */
 lh_status_t prepare_run(const prepare_how_t *how, prepare_counts_t *out) LH_MUST_CHECK;
 
+/* What a prepare.json says of a pair; owned, freed by prepare_record_free. */
 typedef struct prepare_record {
-    char *summary;   /* path of the prepare.json that tells of the pair; NULL: none does */
+    /* Path of the prepare.json that tells of the pair; NULL: none does. */
+    char *summary;
     char *idx, *bin; /* paths of the pair's files */
     pair_sums_t sums;
 } prepare_record_t;

@@ -1,4 +1,16 @@
-/* samples.c - document, sample and shuffle index of Megatron's GPTDataset. */
+/* samples.c - document, sample and shuffle index of Megatron's GPTDataset, and its blends.
+ *
+ * Three tables make the order. documents: the numbers of all sequences, epoch after epoch,
+ * shuffled. cuts: laid end to end in that order, where each sample begins. shuffle: which cut
+ * sample i reads. The two shuffles draw from one generator, in this order, as Megatron's do. With
+ * sequences of 3, 2 and 4 tokens, samples of 4 and the order 2, 0, 1:
+ *
+ *     tokens       a b c d | e f g | h i       of the sequences 2, 0 and 1
+ *     cut 0        a b c d   e                 place 0, offset 0
+ *     cut 1                  e f g   h i       place 1, offset 0
+ *
+ * Where the last epoch is needed in part only, and in a small part, its sequences and samples are
+ * shuffled apart from the others: else the few samples of it would stand all over the run. */
 #include <data/samples.h>
 
 #include <math.h>
@@ -13,6 +25,7 @@ enum { SHARED_TOKENS = 1 }; /* a sample's last token is the next one's first: la
  * spread over the whole run. */
 static const double separate_below = 0.80;
 
+/* In the sequences that take part, which are one epoch. */
 static uint64_t tokens_in(const samples_how_t *how)
 {
     uint64_t tokens = 0;
@@ -21,7 +34,9 @@ static uint64_t tokens_in(const samples_how_t *how)
     return tokens;
 }
 
-/* Sets epochs, count and separate_final_epoch; *before_final: samples without the last epoch. */
+/* Sets epochs, count and separate_final_epoch; *before_final: samples without the last epoch. As
+ * many epochs as the samples that are wanted need; count is what these have, which may be more.
+ * Sums that don't fit 64 bits become UINT64_MAX and are refused with what an index can't hold. */
 static lh_status_t epochs_plan(const samples_how_t *how, samples_t *s, uint64_t *before_final)
 {
     const uint64_t per_epoch = s->tokens_per_epoch;
@@ -35,6 +50,7 @@ static lh_status_t epochs_plan(const samples_how_t *how, samples_t *s, uint64_t 
                     (unsigned long long)per_epoch,
                     (unsigned long long)how->sequence + SHARED_TOKENS);
 
+    /* rounded up */
     s->epochs = how->wanted == 0 ? 1 : (wanted_tokens - 1) / per_epoch + 1;
     if (!checked_mul(s->epochs, per_epoch, &tokens) ||
         !checked_mul(s->epochs, how->end - how->first, &s->document_count))
@@ -49,12 +65,14 @@ static lh_status_t epochs_plan(const samples_how_t *how, samples_t *s, uint64_t 
 
     *before_final = ((s->epochs - 1) * per_epoch - SHARED_TOKENS) / how->sequence;
     lh_assert(*before_final <= how->wanted);
+    /* How many samples the last epoch is needed for, against how many it has. */
     const uint64_t from_final = how->wanted - *before_final;
     const uint64_t in_epoch = (per_epoch - SHARED_TOKENS) / how->sequence;
     s->separate_final_epoch = from_final < (uint64_t)(separate_below * (double)in_epoch);
     return LH_OK;
 }
 
+/* The table of sequences; with a separate last epoch two shuffles of parts. */
 static void documents_fill(const samples_how_t *how, samples_t *s, mt19937_t *random)
 {
     const uint64_t range = how->end - how->first;
@@ -82,11 +100,13 @@ static void cuts_fill(samples_t *s)
             place++;
             offset = 0;
         }
+        /* The shared token belongs to the next sample too. */
         offset += left - SHARED_TOKENS;
         s->cuts[k] = (sample_cut_t){(uint32_t)place, (uint32_t)offset};
     }
 }
 
+/* The order of samples; those that reach into a separate last epoch are shuffled by themselves. */
 static void shuffle_fill(samples_t *s, uint64_t before_final, mt19937_t *random)
 {
     for (uint64_t i = 0; i < s->count; i++)
@@ -115,6 +135,7 @@ static lh_status_t samples_fill(const samples_how_t *how, samples_t *s)
     return LH_OK;
 }
 
+/* Bounds are those of numpy's generator and of the types in an index. */
 lh_status_t samples_new(const samples_how_t *how, samples_t **out)
 {
     if (how->seed > UINT32_MAX)
@@ -150,9 +171,11 @@ void samples_free(samples_t *s)
     mem_free(s);
 }
 
+/* Reads from sequence to sequence until the sample is full. */
 lh_status_t samples_read(const samples_t *s, uint64_t i, int32_t *tokens, uint8_t *begins)
 {
     lh_assert(i < s->count);
+    /* Where the sample begins; it ends where it is full. */
     const sample_cut_t cut = s->cuts[s->shuffle[i]];
     uint64_t left = s->sequence + SHARED_TOKENS, offset = cut.offset;
     if (begins != NULL) memset(begins, 0, left);
@@ -174,6 +197,7 @@ lh_status_t samples_read(const samples_t *s, uint64_t i, int32_t *tokens, uint8_
     return LH_OK;
 }
 
+/* Shares of a sum of 1; numbers that are left out are 0. */
 static lh_status_t split_parse(const char *text, double shares[3])
 {
     double sum = 0;
@@ -200,6 +224,7 @@ static lh_status_t split_parse(const char *text, double shares[3])
     return LH_OK;
 }
 
+/* Bounds are rounded and not shares, so that nothing is lost between two splits. */
 lh_status_t samples_split(const char *text, uint64_t sequences, uint64_t out[3][2])
 {
     double shares[3], bound = 0;
@@ -213,7 +238,8 @@ lh_status_t samples_split(const char *text, uint64_t sequences, uint64_t out[3][
     return LH_OK;
 }
 
-/* Mersenne twister (Matsumoto and Nishimura, 1998) and numpy's legacy shuffle. */
+/* Mersenne twister (Matsumoto and Nishimura, 1998) and numpy's legacy shuffle. The constants are
+ * the paper's. */
 enum { SHIFT = 397 };
 
 void samples_mt19937_seed(mt19937_t *g, uint32_t seed)
@@ -225,6 +251,7 @@ void samples_mt19937_seed(mt19937_t *g, uint32_t seed)
     g->next = MT19937_WORDS;
 }
 
+/* The next 624 words, in place. */
 static void samples_mt19937_renew(mt19937_t *g)
 {
     for (uint32_t i = 0; i < MT19937_WORDS; i++) {
@@ -246,7 +273,9 @@ uint32_t samples_mt19937_next(mt19937_t *g)
     return y ^ (y >> 18);
 }
 
-/* Uniform in [0, most]: draws masked with the smallest all-ones mask until one is not above. */
+/* Uniform in [0, most]: draws masked with the smallest all-ones mask until one is not above. How
+ * often it draws is part of numpy's stream, so another way to the same distribution would not
+ * do. */
 static uint32_t samples_mt19937_draw(mt19937_t *g, uint32_t most)
 {
     uint32_t mask = most, value;
@@ -258,6 +287,7 @@ static uint32_t samples_mt19937_draw(mt19937_t *g, uint32_t most)
     return value;
 }
 
+/* Fisher and Yates's, from the end. */
 void samples_mt19937_shuffle(mt19937_t *g, uint32_t *items, uint64_t count)
 {
     lh_assert(count <= UINT32_MAX);
@@ -268,8 +298,7 @@ void samples_mt19937_shuffle(mt19937_t *g, uint32_t *items, uint64_t count)
     }
 }
 
-/* Parses a weighted list of data sets and mixes them. */
-/* "name:weight" or "name"; a colon inside a folder's name is none of ours. */
+/* "name:weight" or "name"; a colon inside a folder's name is none of ours. The text is cut up. */
 static lh_status_t part_parse(char *text, samples_blend_part_t *out, bool *has_weight)
 {
     char *colon = strrchr(text, ':');
@@ -294,6 +323,7 @@ static lh_status_t part_parse(char *text, samples_blend_part_t *out, bool *has_w
     return LH_OK;
 }
 
+/* All parts of a list; weights are made to sum to 1. */
 static lh_status_t parts_parse(char *text, samples_blend_list_t *list)
 {
     uint32_t weights = 0;
@@ -339,11 +369,15 @@ void samples_blend_list_free(samples_blend_list_t *list)
     *list = (samples_blend_list_t){0};
 }
 
+/* Both roundings and the half per cent are Megatron's, as the number decides the epochs of the set
+ * and with them its order. */
 uint64_t samples_blend_wanted(double weight, uint64_t samples)
 {
     return (uint64_t)ceil(ceil((double)samples * weight) * 1.005);
 }
 
+/* Megatron's rule in its own floating point, so that ties fall alike: a set is behind by its weight
+ * times the samples so far, minus what it has given. */
 lh_status_t samples_blend_new(const samples_blend_list_t *list, uint64_t samples,
                               samples_blend_t *out)
 {
@@ -361,6 +395,7 @@ lh_status_t samples_blend_new(const samples_blend_list_t *list, uint64_t samples
         return LH_NO_MEMORY;
     }
     for (uint64_t i = 0; i < samples; i++) {
+        /* As Megatron has it: the first sample counts as if one had been given. */
         const double at = i == 0 ? 1.0 : (double)i;
         uint32_t furthest = 0;
         double most = -INFINITY;
@@ -371,6 +406,7 @@ lh_status_t samples_blend_new(const samples_blend_list_t *list, uint64_t samples
                 furthest = k;
             }
         }
+        /* Which set, and the next one of its samples in its order. */
         b.set[i] = (uint16_t)furthest;
         b.sample[i] = (uint32_t)taken[furthest]++;
     }

@@ -27,6 +27,8 @@ static void *take(void *context, size_t bytes)
     return mem_lend(bytes);
 }
 
+/* yyjson asks for more while it reads, so a budget that is spent shows here, long before the whole
+ * document is held. */
 static void *take_more(void *context, void *memory, size_t old_bytes, size_t bytes)
 {
     budget_t *budget = context;
@@ -44,7 +46,8 @@ static void give(void *context, void *memory)
     mem_free(memory);
 }
 
-/* A document keeps its allocator, but only frees with it. */
+/* NULL: *error says why, or budget->spent that there were too many values. A document keeps its
+ * allocator, but only frees with it. */
 static json_document_t *read_bytes(const char *text, size_t length, yyjson_read_flag how,
                                    budget_t *budget, yyjson_read_err *error)
 {
@@ -75,6 +78,7 @@ static const char *byte_at(const char *text, size_t length, size_t at, char out[
 
 _Static_assert(JSON_DEPTH == 64 && YYJSON_READER_DEPTH_LIMIT == JSON_DEPTH, "one limit of depth");
 
+/* yyjson's own words, but for the limit that is ours. */
 static const char *sentence(const yyjson_read_err *error)
 {
     return error->code == YYJSON_READ_ERROR_DEPTH ? "nested deeper than 64 levels" : error->msg;
@@ -85,7 +89,9 @@ static int by_text(const void *a, const void *b)
     return strcmp(*(const char *const *)a, *(const char *const *)b);
 }
 
-/* *twice: a key of the object that stands there more than once, or NULL. keys: room that grows. */
+/* *twice: a key of the object that stands there more than once, or NULL. Keys are sorted for this,
+ * so an object of a million is no reason for 10^12 comparisons. keys: room that grows from object
+ * to object, the caller's to free. */
 static lh_status_t find_twice(const json_value_t *map, const char ***keys, size_t *capacity,
                               const char **twice)
 {
@@ -95,8 +101,10 @@ static lh_status_t find_twice(const json_value_t *map, const char ***keys, size_
     const char **all = mem_grow(*keys, capacity, count, sizeof(*all));
     if (all == NULL) return LH_NO_MEMORY;
     *keys = all;
-    for (json_walk_t w = json_walk(map); json_next(&w);)
+    for (json_walk_t w = json_walk(map); json_next(&w);) {
+        lh_assert(w.index < count && w.key != NULL);
         all[w.index] = w.key;
+    }
     qsort(all, count, sizeof(*all), by_text);
     for (size_t i = 1; i < count && *twice == NULL; i++)
         if (strcmp(all[i - 1], all[i]) == 0) *twice = all[i];
@@ -109,7 +117,8 @@ static lh_status_t refuse_most(const char *path, uint64_t most)
                 (unsigned long long)most);
 }
 
-/* Texts first: keys are compared up to their NUL. */
+/* yyjson keeps all values of a document in one array, in the order of the text: a check of each is
+ * a walk over it, without recursion. Texts come first, as keys are compared up to their NUL. */
 static lh_status_t check_values(const char *path, const json_document_t *d, uint64_t most)
 {
     const json_value_t *end = d->root + yyjson_doc_get_val_count((void *)d);
@@ -118,6 +127,7 @@ static lh_status_t check_values(const char *path, const json_document_t *d, uint
     uint64_t held = 0;
     lh_status_t status = LH_OK;
     for (const json_value_t *v = d->root; v < end; v++) {
+        /* Values are counted by their containers: that leaves keys out. */
         if (is_container(v)) held += json_size(v);
         if (json_is_text(v) && memchr(json_text(v), '\0', json_text_length(v)) != NULL)
             return fail(LH_INVALID, "%s: \\u0000 is not allowed in its texts", path);
@@ -140,9 +150,12 @@ static lh_status_t check_document(const char *path, const json_document_t *d, ui
     return check_values(path, d, most);
 }
 
+/* An empty text has a sentence of its own, as yyjson's speaks of the input's length. */
 lh_status_t json_parse(const char *path, const char *text, size_t length, uint64_t most,
                        json_document_t **out)
 {
+    /* A first bound, in bytes and while yyjson reads, keeps a small file from taking much memory;
+     * the exact number is counted afterwards. */
     enum { VALUE_BYTES = sizeof(yyjson_val), ROOM = 1 << 16 };
     yyjson_read_err error;
     /* A member is two values, and yyjson takes half as much again as it needs. */
@@ -150,6 +163,7 @@ lh_status_t json_parse(const char *path, const char *text, size_t length, uint64
                                                        : UINT64_MAX};
     if (length == 0) return fail(LH_INVALID, "%s: not JSON: nothing stands there", path);
     json_document_t *d = read_bytes(text, length, YYJSON_READ_NOFLAG, &budget, &error);
+    /* The sentence is that of the limit, and not that memory is missing. */
     if (d == NULL && budget.spent) return refuse_most(path, most);
     if (d == NULL && error.code == YYJSON_READ_ERROR_MEMORY_ALLOCATION)
         return fail(LH_NO_MEMORY, "out of memory: %s: %zu bytes of JSON", path, length);
@@ -199,11 +213,14 @@ bool json_is_list(const json_value_t *v)
     return yyjson_is_arr(asked(v));
 }
 
+/* yyjson's questions take NULL and say no, so a chain of json_member needs no check in between. */
 bool json_is_text(const json_value_t *v)
 {
     return yyjson_is_str(asked(v));
 }
 
+/* yyjson holds an integer above 2^63 - 1 as an unsigned one; no field of a
+ * file here is as large. */
 bool json_is_whole(const json_value_t *v)
 {
     return yyjson_is_sint(asked(v)) ||
@@ -245,6 +262,7 @@ int64_t json_whole(const json_value_t *v)
     return json_is_whole(v) ? yyjson_get_sint(asked(v)) : 0;
 }
 
+/* For writing a number as it was read, also one above 2^63 - 1. */
 bool json_whole_text(const json_value_t *v, char out[JSON_WHOLE_TEXT])
 {
     if (yyjson_is_uint(asked(v)))
@@ -271,6 +289,7 @@ size_t json_size(const json_value_t *v)
     return v != NULL && is_container(v) ? unsafe_yyjson_get_len(asked(v)) : 0;
 }
 
+/* Walks over the members: the objects that are read this way are small. */
 const json_value_t *json_member(const json_value_t *map, const char *key)
 {
     return yyjson_obj_get(asked(map), key);
@@ -288,9 +307,12 @@ json_walk_t json_walk(const json_value_t *v)
     return w;
 }
 
+/* In memory a key lies right before its value, and yyjson knows from a value where the next one
+ * is. */
 bool json_next(json_walk_t *w)
 {
     if (w->left == 0) return false;
+    lh_assert(w->follows != NULL);
     w->index = w->value == NULL ? 0 : w->index + 1;
     w->key = w->keyed ? unsafe_yyjson_get_str(asked(w->follows)) : NULL;
     w->value = w->keyed ? w->follows + 1 : w->follows;
@@ -299,6 +321,7 @@ bool json_next(json_walk_t *w)
     return true;
 }
 
+/* Texts are shown in quotes and anything else as the JSON that it is, cut off where it is long. */
 void json_found(const json_value_t *v, char out[JSON_FOUND])
 {
     enum { SHOWN = JSON_FOUND - 8 };
@@ -340,6 +363,7 @@ lh_status_t json_take_text(const char *path, const json_value_t *map, const char
     return LH_OK;
 }
 
+/* For sentences about a line; texts are left out, as no sentence is about one that stands there. */
 static const char *kind_of(const json_value_t *v)
 {
     if (json_is_map(v)) return "an object";
@@ -359,6 +383,7 @@ static bool is_pythons(const json_value_t *raw)
     return length - sign == strlen(word) && memcmp(text + sign, word, length - sign) == 0;
 }
 
+/* What a line may be: any JSON that Python's json module reads, as long as it is one object. */
 static lh_status_t check_line(const json_document_t *d)
 {
     const json_value_t *end = d->root + yyjson_doc_get_val_count((void *)d);
@@ -370,6 +395,8 @@ static lh_status_t check_line(const json_document_t *d)
                 json_is_text(d->root) ? "a text" : kind_of(d->root));
 }
 
+/* Numbers are not converted: a line of a corpus is read for one text, and its numbers cost time and
+ * may be larger than any type holds. */
 lh_status_t json_line_text(const char *bytes, size_t length, const char *key,
                            json_document_t **line, const char **text, size_t *text_length)
 {
@@ -388,6 +415,7 @@ lh_status_t json_line_text(const char *bytes, size_t length, const char *key,
     const lh_status_t status = check_line(*line);
     if (status != LH_OK) return status;
 
+    /* All members are looked at, as a key that stands twice at the top makes the line a bad one. */
     const size_t key_length = strlen(key);
     const json_value_t *found = NULL;
     yyjson_obj_iter members = yyjson_obj_iter_with((*line)->root);
@@ -412,6 +440,8 @@ bool json_line_blank(const char *bytes, size_t length)
     return at == length;
 }
 
+/* A text as a JSON string. Only what JSON wants escaped is: other characters stand as they are, in
+ * UTF-8. */
 static void quote(text_t *t, const char *bytes, size_t length)
 {
     text_append(t, "\"");
@@ -434,6 +464,7 @@ static void quote(text_t *t, const char *bytes, size_t length)
     text_append(t, "\"");
 }
 
+/* A new line, moved in by the level, where the style has lines. */
 static void new_line(json_writer_t *w)
 {
     if (w->style > 0) text_printf(w->to, "\n%*s", w->style * (int)w->depth, "");
@@ -442,8 +473,10 @@ static void new_line(json_writer_t *w)
 /* What stands before a value: the comma behind the one before, its line, its key. */
 static void begin(json_writer_t *w, const char *key)
 {
+    /* The container that this value comes into; NULL: it is the whole text. */
     struct json_level *level = w->depth > 0 ? &w->levels[w->depth - 1] : NULL;
     lh_assert(level == NULL || (key != NULL) == (level->end == '}'));
+    /* A layout says everything; without one the style does, by comma and new line. */
     if (level != NULL && level->layout != NULL) {
         text_append(w->to, level->begun ? level->layout->next : level->layout->first);
     } else if (level != NULL) {
@@ -470,6 +503,7 @@ void json_open(json_writer_t *w, const char *key, char bracket)
     json_open_as(w, key, bracket, NULL);
 }
 
+/* An empty container stays on one line: {} and []. */
 void json_close(json_writer_t *w)
 {
     lh_assert(w->depth > 0);
@@ -490,6 +524,7 @@ void json_put_text(json_writer_t *w, const char *key, const char *text)
     json_put_text_n(w, key, text, strlen(text));
 }
 
+/* Nothing looks at the JSON: whoever gives it answers for it. */
 void json_put_as_is(json_writer_t *w, const char *key, const char *json)
 {
     begin(w, key);
@@ -502,6 +537,7 @@ void json_put_u64(json_writer_t *w, const char *key, uint64_t value)
     text_printf(w->to, "%" PRIu64, value);
 }
 
+/* JSON has neither NaN nor infinity. */
 void json_put_real(json_writer_t *w, const char *key, double value)
 {
     char digits[JSON_REAL_TEXT] = "null";
@@ -519,7 +555,8 @@ void json_put_nil(json_writer_t *w, const char *key)
     json_put_as_is(w, key, "null");
 }
 
-/* A document's depth was bounded when it was parsed. */
+/* Recurses, but not deeper than JSON_DEPTH, as a document's depth was bounded when it was
+ * parsed. */
 void json_put_value(json_writer_t *w, const char *key, const json_value_t *v)
 {
     char digits[JSON_WHOLE_TEXT];
@@ -541,14 +578,18 @@ void json_put_value(json_writer_t *w, const char *key, const json_value_t *v)
     }
 }
 
+/* Digits are added until the number reads back as it was, which 17 always do. Then the place of the
+ * point is as Python's repr has it: an exponent below -4 and from 16 on. */
 void json_real_text(double x, char out[JSON_REAL_TEXT])
 {
+    lh_assert(isfinite(x));
     int precision = 0;
     do
         (void)snprintf(out, JSON_REAL_TEXT, "%.*e", precision, x);
     while (strtod(out, NULL) != x && ++precision < 17);
 
     const char *mark = strchr(out, 'e');
+    /* No mark: inf or nan would have none. */
     const int exponent = mark == NULL ? 0 : atoi(mark + 1);
     if (mark == NULL || exponent < -4 || exponent >= 16) return;
     const int decimals = precision - exponent;

@@ -1,18 +1,30 @@
-/* format/json.h - JSON read by one library, yyjson, which nothing else includes: files into trees of
- * values that live as long as their document, and one text out of a line of JSONL; and JSON written
- * from front to back into a text.
+/* format/json.h - JSON read by one library, yyjson, which nothing else includes: files into trees
+ * of values that live as long as their document, and one text out of a line of JSONL; and JSON
+ * written from front to back into a text.
  *
  * Both readers refuse what is not UTF-8 and what is nested deeper than JSON_DEPTH. Documents also
  * refuse what a reader of files trips over: a key that stands twice, a NUL in a text, a number that
- * no double holds, NaN. Lines are data and may hold these, as Python's json reads them. */
+ * no double holds, NaN. Lines are data and may hold these, as Python's json reads them.
+ *
+ * Reading is by document, as the files that are read are small beside memory and are looked at in
+ * any order. Writing is from front to back, as what is written is known in order: no tree is built
+ * for it.
+ *
+ *     json_writer_t w = {.to = &text, .style = JSON_SPACED};
+ *     json_open(&w, NULL, '{');
+ *     json_put_u64(&w, "step", 7);
+ *     json_close(&w);                  the text is {"step": 7} now */
 #ifndef FORMAT_JSON_H
 #define FORMAT_JSON_H
 
 #include <base/status.h>
 #include <base/text.h>
 
+/* Levels of lists and objects in each other; yyjson is built with the same number. */
 enum { JSON_DEPTH = 64 };
 
+/* All values of a document are one block of memory that json_free gives back, and the texts in it
+ * are NUL-terminated. A document is only read once it is made, by any thread. */
 typedef struct yyjson_doc json_document_t;
 typedef struct yyjson_val json_value_t; /* NULL wherever nothing stands: every question takes it */
 
@@ -39,6 +51,7 @@ bool json_is_nil(const json_value_t *v);     /* null, which stands there */
 const char *json_text(const json_value_t *v);
 size_t json_text_length(const json_value_t *v);
 int64_t json_whole(const json_value_t *v);
+/* Sign, 19 or 20 digits and NUL. */
 enum { JSON_WHOLE_TEXT = 24 };
 /* The digits of an integer of up to 64 bits; false: it is none. */
 bool json_whole_text(const json_value_t *v, char out[JSON_WHOLE_TEXT]);
@@ -52,9 +65,11 @@ const json_value_t *json_member(const json_value_t *map, const char *key);
 const json_value_t *json_item(const json_value_t *list, size_t index);
 
 /* for (json_walk_t w = json_walk(value); json_next(&w);) has each item of a list, each member of an
- * object, and nothing of anything else. */
+ * object, and nothing of anything else. Walking is linear; asking for one item after the other by
+ * its place is not. */
 typedef struct json_walk {
-    const char *key; /* NULL in a list */
+    /* Of a member, NULL in a list; NUL-terminated. */
+    const char *key;
     const json_value_t *value;
     size_t index;
     const json_value_t *follows; /* what comes next, and how many are left */
@@ -86,8 +101,7 @@ lh_status_t json_line_text(const char *bytes, size_t length, const char *key,
 /* Nothing but white space. */
 bool json_line_blank(const char *bytes, size_t length);
 
-struct yyjson_val;
-
+/* Deeper than anything that is written; a document that was read is JSON_DEPTH deep at most. */
 enum { JSON_WRITER_DEPTH = 64 };
 
 /* Of a number from 1 on: so many blanks a level, a member a line. */
@@ -99,19 +113,26 @@ typedef struct json_layout {
     const char *first, *next;
 } json_layout_t;
 
-/* Zero-initialise all but to and style. */
+/* Writes to the end of a text. Nothing here returns a status: what goes wrong is the text's
+ * (text_status), as only memory can be missing, and the caller asks for it once, at the end.
+ * Zero-initialise all but to and style. */
 typedef struct json_writer {
+    /* the caller's */
     text_t *to;
+    /* JSON_TIGHT, JSON_SPACED, or how many blanks a level is moved in */
     int style;
     uint32_t depth;
     struct json_level {
         const json_layout_t *layout; /* NULL: the style's             */
-        bool begun;                  /* something stands there already */
+        /* Something stands in this container already, so what comes next has a comma in front. */
+        bool begun;
+        /* the bracket that closes the level */
         char end;
     } levels[JSON_WRITER_DEPTH];
 } json_writer_t;
 
-/* The key is NULL in a list and at the top. bracket: '{' or '['; each is closed by json_close. */
+/* A value, a list or an object at the place where the writer is. The key is NULL in a list and at
+ * the top. bracket: '{' or '['; each is closed by json_close. The layout must live until then. */
 void json_open(json_writer_t *w, const char *key, char bracket);
 void json_open_as(json_writer_t *w, const char *key, char bracket, const json_layout_t *layout);
 void json_close(json_writer_t *w);
@@ -126,7 +147,7 @@ void json_put_nil(json_writer_t *w, const char *key);
 /* JSON that stands already, as it is. */
 void json_put_as_is(json_writer_t *w, const char *key, const char *json);
 /* A value that was read, with all that it holds. */
-void json_put_value(json_writer_t *w, const char *key, const struct yyjson_val *value);
+void json_put_value(json_writer_t *w, const char *key, const json_value_t *value);
 
 /* A finite real as Python writes it: 10000.0, 1e-05. */
 enum { JSON_REAL_TEXT = 64 };

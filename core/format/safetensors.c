@@ -1,4 +1,12 @@
-/* safetensors.c - the header's rules, one by one, each with a sentence of its own. */
+/* safetensors.c - the header's rules, one by one, each with a sentence of its own.
+ *
+ * A reader believes nothing: sizes are checked before memory is taken for them, products before
+ * they wrap, and offsets against the file. Tensors are kept in the order of their data, in which
+ * the check for holes and overlaps is one walk; a list of indices beside them is sorted by name for
+ * finding.
+ *
+ * A writer knows all shapes before the first byte of data, so it writes the header once, reserves
+ * the whole file, where a full disk shows, and lets tensors come in any order. */
 #include <format/safetensors.h>
 
 #include <errno.h>
@@ -22,6 +30,8 @@ enum {
     METADATA_VALUES = 100000,
 };
 
+/* All names that the reference reader knows. Those without a number of ours can be listed and
+ * checked, but not converted. */
 static const safetensors_dtype_t dtypes[] = {
     {"BOOL", 8, LH_DTYPE_NONE},
     {"U8", 8, LH_DTYPE_U8},
@@ -46,6 +56,9 @@ static const safetensors_dtype_t dtypes[] = {
     {"F6_E3M2", 6, LH_DTYPE_NONE},
     {"F4", 4, LH_DTYPE_NONE},
 };
+/* LENGTH_BYTES: in front of the header. HEADER_MOST: the reference reader's limit, which no caller
+ * gets past; HEADER_USUAL: without another limit. The last two bound the values of the JSON, before
+ * they are held, by the tensors that are allowed. */
 enum { DTYPES = sizeof(dtypes) / sizeof(dtypes[0]) };
 
 const safetensors_dtype_t *safetensors_dtype_named(const char *name)
@@ -87,6 +100,7 @@ const safetensors_dtype_t *safetensors_dtype(lh_dtype_t number)
     return NULL;
 }
 
+/* "shape": the dimensions and their product. */
 static lh_status_t read_shape(const char *path, const json_value_t *entry, safetensor_t *t)
 {
     const json_value_t *shape = json_member(entry, "shape");
@@ -111,6 +125,8 @@ static lh_status_t read_shape(const char *path, const json_value_t *entry, safet
     return LH_OK;
 }
 
+/* "data_offsets": where the data lie behind the header, which must be exactly as many as shape and
+ * dtype need. t->offset is from the header's end until check_data makes it the file's. */
 static lh_status_t read_extent(const char *path, const json_value_t *entry, uint64_t data_bytes,
                                safetensor_t *t)
 {
@@ -126,6 +142,7 @@ static lh_status_t read_extent(const char *path, const json_value_t *entry, uint
                     "%s: tensor %s: its data end at %llu, the file holds %llu bytes of data", path,
                     t->name, (unsigned long long)last, (unsigned long long)data_bytes);
 
+    /* Some dtypes have less than a byte an element: rows of them must still end on a byte. */
     uint64_t bits;
     if (!checked_mul(t->elements, t->dtype->bits, &bits))
         return fail(LH_INVALID, "%s: tensor %s: more than 2^64 bits", path, t->name);
@@ -139,6 +156,7 @@ static lh_status_t read_extent(const char *path, const json_value_t *entry, uint
     return LH_OK;
 }
 
+/* One entry of the header. The name is borrowed from the JSON, which the file keeps. */
 static lh_status_t read_tensor(const char *path, const char *name, const json_value_t *entry,
                                uint64_t data_bytes, safetensor_t *t)
 {
@@ -159,6 +177,7 @@ static lh_status_t read_tensor(const char *path, const char *name, const json_va
     return status;
 }
 
+/* Empty tensors may share an offset; the names give these an order too, as qsort keeps none. */
 static int by_offset(const void *a, const void *b)
 {
     const safetensor_t *x = a, *y = b;
@@ -171,6 +190,7 @@ static int by_offset(const void *a, const void *b)
 static lh_status_t check_data(safetensors_t *s)
 {
     uint64_t at = 0;
+    lh_assert(s->file_bytes >= LENGTH_BYTES + s->header_bytes);
     for (uint32_t i = 0; i < s->count; i++) {
         safetensor_t *t = &s->tensors[i];
         if (t->offset != at)
@@ -188,6 +208,7 @@ static lh_status_t check_data(safetensors_t *s)
     return LH_OK;
 }
 
+/* key: "" for the whole of it */
 static lh_status_t refuse_metadata(const char *path, const char *key, const json_value_t *value,
                                    const char *wanted)
 {
@@ -197,6 +218,7 @@ static lh_status_t refuse_metadata(const char *path, const char *key, const json
                 *key == '\0' ? "" : ": ", key, found, wanted);
 }
 
+/* "__metadata__" holds texts and nothing else. */
 static lh_status_t check_metadata(const char *path, const json_value_t *metadata)
 {
     if (json_is_nil(metadata)) return LH_OK;
@@ -206,16 +228,19 @@ static lh_status_t check_metadata(const char *path, const json_value_t *metadata
     return LH_OK;
 }
 
+/* Indices into tensors, by the names that stand there. */
 static int by_name(const void *a, const void *b, void *tensors)
 {
     const safetensor_t *t = tensors;
     return strcmp(t[*(const uint32_t *)a].name, t[*(const uint32_t *)b].name);
 }
 
+/* All entries; their number is checked before memory is taken for them. */
 static lh_status_t read_tensors(safetensors_t *s, uint64_t limit)
 {
     const json_value_t *header = json_root(s->header);
     const size_t entries = json_size(header);
+    /* It is an entry of the header, but no tensor. */
     const bool described = json_member(header, "__metadata__") != NULL;
     if (entries - described > limit)
         return fail(LH_INVALID, "%s: %zu tensors, at most %llu are allowed", s->path,
@@ -229,9 +254,11 @@ static lh_status_t read_tensors(safetensors_t *s, uint64_t limit)
         if (strcmp(w.key, "__metadata__") == 0) {
             status = check_metadata(s->path, w.value);
         } else {
+            lh_assert(s->count < entries);
             status = read_tensor(s->path, w.key, w.value,
                                  s->file_bytes - LENGTH_BYTES - s->header_bytes,
                                  &s->tensors[s->count]);
+            /* Sorted once all are there; until then the identity. */
             s->by_name[s->count] = s->count;
             s->count++;
         }
@@ -244,6 +271,7 @@ static lh_status_t read_tensors(safetensors_t *s, uint64_t limit)
     return check_data(s);
 }
 
+/* The length, then the text, of which the hash is taken as it stands in the file. */
 static lh_status_t read_header(safetensors_t *s, const safetensors_limits_t *limits)
 {
     uint64_t most = limits->header_bytes == 0 ? HEADER_USUAL : limits->header_bytes;
@@ -255,8 +283,10 @@ static lh_status_t read_header(safetensors_t *s, const safetensors_limits_t *lim
     unsigned char head[LENGTH_BYTES];
     lh_status_t status = file_pread(s->fd, s->path, head, sizeof(head), 0);
     if (status != LH_OK) return status;
+    /* The length is little-endian on any machine. */
     for (uint32_t i = 0; i < LENGTH_BYTES; i++)
         s->header_bytes |= (uint64_t)head[i] << (8 * i);
+    /* Both limits before memory is taken for the header. */
     if (s->header_bytes > most)
         return fail(LH_INVALID, "%s: a header of %llu bytes, at most %llu are allowed", s->path,
                     (unsigned long long)s->header_bytes, (unsigned long long)most);
@@ -279,6 +309,7 @@ static lh_status_t read_header(safetensors_t *s, const safetensors_limits_t *lim
     return status;
 }
 
+/* Every failure goes through safetensors_close, which takes a file that is half made. */
 lh_status_t safetensors_open(const char *path, const safetensors_limits_t *limits,
                              safetensors_t **out)
 {
@@ -317,8 +348,10 @@ void safetensors_close(safetensors_t *s)
     mem_free(s);
 }
 
+/* A binary search over the names. */
 const safetensor_t *safetensors_find(const safetensors_t *s, const char *name)
 {
+    /* The name is in [low, high) of by_name, if it is anywhere. */
     uint32_t low = 0, high = s->count;
     while (low < high) {
         const uint32_t middle = low + (high - low) / 2;
@@ -333,6 +366,8 @@ const safetensor_t *safetensors_find(const safetensors_t *s, const char *name)
     return NULL;
 }
 
+/* A place outside of the tensor is refused and not asserted: it may come from another file, such as
+ * a manifest. */
 lh_status_t safetensors_read(const safetensors_t *s, const safetensor_t *t, uint64_t at, void *to,
                              uint64_t bytes)
 {
@@ -340,15 +375,18 @@ lh_status_t safetensors_read(const safetensors_t *s, const safetensor_t *t, uint
         return fail(LH_INVALID, "%s: tensor %s: bytes %llu to %llu were asked for, it has %llu",
                     s->path, t->name, (unsigned long long)at, (unsigned long long)(at + bytes),
                     (unsigned long long)t->bytes);
+    lh_assert(t->offset + t->bytes <= s->file_bytes);
     return file_pread(s->fd, s->path, to, (size_t)bytes, t->offset + at);
 }
 
+/* Borrowed from the header. */
 const char *safetensors_metadata(const safetensors_t *s, const char *key)
 {
     return json_text(json_member(json_member(json_root(s->header), "__metadata__"), key));
 }
 
-/* A header from rows, and data written at their places. */
+/* A file that is being written, by one thread. Places and sizes are fixed by the header; missing
+ * counts down to 0 for each row. */
 struct safetensors_writer {
     char *path;
     int fd;
@@ -359,6 +397,7 @@ struct safetensors_writer {
     uint64_t header_hash;
 };
 
+/* 0 for a dtype without a name here, which header_row refuses. */
 bool safetensors_row_bytes(const safetensors_row_t *row, uint64_t *out)
 {
     lh_assert(row->rank <= LH_MAX_RANK);
@@ -371,6 +410,7 @@ bool safetensors_row_bytes(const safetensors_row_t *row, uint64_t *out)
     return true;
 }
 
+/* One entry of the header; begin and end count from the header's end. */
 static lh_status_t header_row(json_writer_t *w, const char *path, const safetensors_row_t *row,
                               uint64_t begin, uint64_t end)
 {
@@ -378,6 +418,7 @@ static lh_status_t header_row(json_writer_t *w, const char *path, const safetens
     if (dtype == NULL)
         return fail(LH_INVALID, "%s: tensor %s: dtype %u has no safetensors name", path, row->name,
                     row->dtype);
+    lh_assert(begin <= end);
     json_open(w, row->name, '{');
     json_put_text(w, "dtype", dtype->name);
     json_open(w, "shape", '[');
@@ -392,10 +433,13 @@ static lh_status_t header_row(json_writer_t *w, const char *path, const safetens
     return LH_OK;
 }
 
-/* Fills offsets and sizes; the text gets the 8 bytes of its own length in front. */
+/* Fills offsets and sizes; the text gets the 8 bytes of its own length in front.
+ *
+ * It ends in blanks, so that the data behind it begin at a multiple of 8 bytes. */
 static lh_status_t make_header(safetensors_writer_t *w, const safetensors_row_t *rows,
                                const safetensors_pair_t *pairs, uint32_t pair_count, text_t *t)
 {
+    /* The length is not known yet; it is filled in at the end. */
     text_append_n(t, "\0\0\0\0\0\0\0\0", 8);
     json_writer_t json = {.to = t, .style = JSON_TIGHT};
     json_open(&json, NULL, '{');
@@ -417,6 +461,7 @@ static lh_status_t make_header(safetensors_writer_t *w, const safetensors_row_t 
         at = end;
     }
     json_close(&json);
+    /* Blanks at the header's end align the data to 8 bytes, as the format asks of writers. */
     while (t->length % 8 != 0 && !t->failed)
         text_append(t, " ");
     if (t->failed) return text_status(t);
@@ -435,6 +480,7 @@ static lh_status_t make_header(safetensors_writer_t *w, const safetensors_row_t 
 static lh_status_t safetensors_writer_reserve(const safetensors_writer_t *w)
 {
     if (sys_fallocate(w->fd, (off_t)w->bytes) == 0) return LH_OK;
+    /* Asking for the free space must not lose the reason. */
     const int error = errno;
     struct statvfs disk;
     const bool known = sys()->fstatvfs(w->fd, &disk) == 0;
@@ -447,6 +493,7 @@ static lh_status_t safetensors_writer_reserve(const safetensors_writer_t *w)
                    (unsigned long long)disk.f_bavail * (unsigned long long)disk.f_frsize);
 }
 
+/* O_EXCL and O_NOFOLLOW: nothing that stands there is written over, and no link is followed. */
 lh_status_t safetensors_create(const char *path, const safetensors_row_t *rows, uint32_t row_count,
                                const safetensors_pair_t *pairs, uint32_t pair_count,
                                safetensors_writer_t **out)
@@ -471,6 +518,8 @@ lh_status_t safetensors_create(const char *path, const safetensors_row_t *rows, 
     }
     status = safetensors_writer_reserve(w);
     if (status != LH_OK) goto abandon;
+    /* The header first: a file that is cut off by a crash has one that says more bytes than there
+     * are, and is refused. */
     status = file_pwrite(w->fd, path, header.data, header.length, 0);
     if (status != LH_OK) goto abandon;
     text_free(&header);
@@ -487,6 +536,7 @@ lh_status_t safetensors_write(safetensors_writer_t *w, uint32_t row, uint64_t at
                               uint64_t bytes)
 {
     lh_assert(row < w->count);
+    /* Bytes are counted and not marked, so a piece that is written twice shows only as too many. */
     if (bytes > w->missing[row])
         return fail(LH_INVALID, "%s: row %u: %llu bytes more than it has", w->path, row,
                     (unsigned long long)(bytes - w->missing[row]));
@@ -496,6 +546,7 @@ lh_status_t safetensors_write(safetensors_writer_t *w, uint32_t row, uint64_t at
     return status;
 }
 
+/* A file with a hole is never called finished. */
 lh_status_t safetensors_finish(safetensors_writer_t *w, safetensors_written_t *out)
 {
     lh_assert(w->fd >= 0);
@@ -516,6 +567,7 @@ lh_status_t safetensors_finish(safetensors_writer_t *w, safetensors_written_t *o
     return status;
 }
 
+/* Frees a writer in whatever state it is. */
 void safetensors_abandon(safetensors_writer_t *w)
 {
     if (w == NULL) return;

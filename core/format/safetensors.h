@@ -1,5 +1,17 @@
 /* format/safetensors.h - reads safetensors files: header checked whole before a byte of data is
- * believed, tensors found by name, bytes read with pread. The rules are the reference reader's. */
+ * believed, tensors found by name, bytes read with pread. And writes them: the header first, then
+ * tensors in any order and in pieces.
+ *
+ * A file is 8 bytes of length, a header of JSON with so many bytes that says each tensor's dtype,
+ * shape and place, and the data, which fill the rest without a hole. The rules are those of the
+ * reference reader; the limits are our own.
+ *
+ * A file in full, of one tensor with four zeros:
+ *
+ *     8 bytes     88, little-endian
+ *     88 bytes    {"__metadata__":{"format":"pt"},
+ *                 "w":{"dtype":"F32","shape":[2,2],"data_offsets":[0,16]}}     on one line
+ *     16 bytes    0 */
 #ifndef FORMAT_SAFETENSORS_H
 #define FORMAT_SAFETENSORS_H
 
@@ -7,6 +19,8 @@
 
 #include <base/status.h>
 
+/* Our own limits: a header may have more dimensions than our tensors, so that what is only listed or
+ * checked is not refused; a name is longer only in files that were made for it. */
 enum { SAFETENSORS_RANK = 8, SAFETENSORS_NAME = 512 /* bytes of a tensor's name */ };
 enum { SAFETENSORS_USUAL = 1000000 /* tensors, where no limit is given */ };
 
@@ -14,7 +28,8 @@ enum { SAFETENSORS_USUAL = 1000000 /* tensors, where no limit is given */ };
  */
 typedef struct safetensors_dtype {
     const char *name; /* "BF16" */
-    uint32_t bits;    /* of an element */
+    /* Of an element; fewer than 8 for the smallest. */
+    uint32_t bits;
     lh_dtype_t number;
 } safetensors_dtype_t;
 
@@ -24,30 +39,40 @@ const safetensors_dtype_t *safetensors_dtype(lh_dtype_t number);      /* NULL: n
 lh_status_t safetensors_dtype_refuse(const char *path, const char *tensor, const char *found,
                                      bool ours) LH_MUST_CHECK;
 
+/* A tensor of a file that was opened; it lives as long as the file. */
 typedef struct safetensor {
     const char *name;
     const safetensors_dtype_t *dtype;
     uint32_t rank; /* 0: a scalar */
     uint64_t shape[SAFETENSORS_RANK];
+    /* elements is 1 for a scalar and 0 where a dimension is */
     uint64_t elements, bytes;
     uint64_t offset; /* in the file */
 } safetensor_t;
 
+/* What a file may ask for before it is refused: it may be a stranger's. */
 typedef struct safetensors_limits {
-    uint64_t header_bytes; /* 0: 16 MiB; never more than 100,000,000 */
-    uint64_t tensors;      /* 0: SAFETENSORS_USUAL                   */
-    bool refuses_links;    /* a symbolic link in the place of the file  */
+    /* Longest header that is read. 0: 16 MiB; never more than 100,000,000. */
+    uint64_t header_bytes;
+    /* The most that a file may have. 0: SAFETENSORS_USUAL. */
+    uint64_t tensors;
+    /* A symbolic link in the place of the file is refused. */
+    bool refuses_links;
 } safetensors_limits_t;
 
+/* An open file. It is only read after safetensors_open, by any thread: reads name their place. */
 typedef struct safetensors {
     char *path;
     int fd;
     uint64_t file_bytes, header_bytes;
-    uint64_t header_hash;  /* XXH3-64 of the header's text */
-    safetensor_t *tensors; /* in the order of their data */
+    uint64_t header_hash; /* XXH3-64 of the header's text */
+    /* [count] in the order of their data. */
+    safetensor_t *tensors;
     uint32_t count;
-    uint32_t *by_name;         /* indices into tensors, sorted by name */
-    struct yyjson_doc *header; /* the parsed JSON, owner of the names  */
+    /* [count] indices into tensors, sorted by name. */
+    uint32_t *by_name;
+    /* The parsed JSON, which owns the tensors' names. */
+    struct yyjson_doc *header;
 } safetensors_t;
 
 /* limits NULL: the defaults. Every refusal names the file and, where there is one, the tensor. */
@@ -61,8 +86,8 @@ lh_status_t safetensors_read(const safetensors_t *s, const safetensor_t *t, uint
 /* A value of __metadata__; NULL: none. */
 const char *safetensors_metadata(const safetensors_t *s, const char *key);
 
-/* Writes a safetensors file whose names and shapes are known
- * before its data: header first, then tensors in any order and in pieces. */
+/* The writer is for files whose names and shapes are known before their data: header first, then
+ * tensors in any order and in pieces. A row is a tensor that is to be written. */
 typedef struct safetensors_row {
     const char *name;
     lh_dtype_t dtype;
@@ -76,6 +101,7 @@ typedef struct safetensors_pair { /* of __metadata__; {"format": "pt"} is always
 
 typedef struct safetensors_writer safetensors_writer_t;
 
+/* What a manifest says of a file. */
 typedef struct safetensors_written {
     uint64_t file_bytes;
     uint64_t header_hash; /* as safetensors_t has it */
@@ -86,6 +112,8 @@ typedef struct safetensors_written {
 lh_status_t safetensors_create(const char *path, const safetensors_row_t *rows, uint32_t row_count,
                                const safetensors_pair_t *pairs, uint32_t pair_count,
                                safetensors_writer_t **out) LH_MUST_CHECK;
+/* Bytes [at, at + bytes) of a row's data; no byte twice, as only their number is counted. One
+ * thread at a time. */
 lh_status_t safetensors_write(safetensors_writer_t *w, uint32_t row, uint64_t at, const void *from,
                               uint64_t bytes) LH_MUST_CHECK;
 /* All bytes were written: fsync, close. out may be NULL. Frees w whatever it returns. */

@@ -1,4 +1,8 @@
-/* shard_index.c - opens all shards of a folder and checks that they are what the index says. */
+/* shard_index.c - opens all shards of a folder and checks that they are what the index says.
+ *
+ * The index file names a shard for every tensor. It is checked against the shards in both
+ * directions before any weight is read: a tensor that one of them lacks would else show in the
+ * middle of an import, and one too many never. */
 #include <format/shard_index.h>
 
 #include <stdlib.h>
@@ -7,6 +11,7 @@
 #include <base/memory.h>
 #include <format/json.h>
 
+/* Limits of the index file and of names in it. */
 enum {
     NAME_MOST = 255,
     SHARDS_USUAL = 100000,
@@ -18,6 +23,7 @@ enum {
 #define WHOLE_NAME "model.safetensors"
 #define INDEX_NAME "model.safetensors.index.json"
 
+/* The index is a stranger's: a name with a slash could lead out of the folder. */
 bool shard_name_is_plain(const char *name)
 {
     const size_t length = strlen(name);
@@ -25,6 +31,7 @@ bool shard_name_is_plain(const char *name)
            strcmp(name, ".") != 0 && strcmp(name, "..") != 0;
 }
 
+/* The order of shard_index_t.tensors. */
 static int by_name(const void *a, const void *b)
 {
     return strcmp(((const shard_tensor_t *)a)->tensor->name,
@@ -36,6 +43,7 @@ static int by_text(const void *a, const void *b)
     return strcmp(*(const char *const *)a, *(const char *const *)b);
 }
 
+/* Of the whole set. */
 static uint64_t most_tensors(const shard_limits_t *limits)
 {
     const uint64_t most = limits->file.tensors == 0 ? SAFETENSORS_USUAL : limits->file.tensors;
@@ -50,6 +58,7 @@ static lh_status_t open_file(shard_index_t *s, const char *folder, const char *n
     if (path == NULL) return LH_NO_MEMORY;
     lh_status_t status = safetensors_open(path, &limits->file, &s->files[s->file_count]);
     if (status == LH_OK) {
+        /* The file counts as open from here on, so that it is closed on any failure. */
         const uint64_t count = (uint64_t)s->count + s->files[s->file_count++]->count;
         if (count > most_tensors(limits))
             status = fail(LH_INVALID,
@@ -82,8 +91,11 @@ static lh_status_t gather(shard_index_t *s, const char *folder)
     return LH_OK;
 }
 
+/* Each name of the map is in the shard that it says, and each tensor of the shards is in the
+ * map. */
 static lh_status_t check_map(const shard_index_t *s, const char *path, const json_value_t *map)
 {
+    /* named[i]: the map has tensor i */
     bool *named = mem_array(s->count, sizeof(*named));
     if (named == NULL) return LH_NO_MEMORY;
     lh_status_t status = LH_OK;
@@ -125,6 +137,7 @@ static lh_status_t distinct_files(const char *path, const json_value_t *map, uin
         names[all++] = name;
     }
     if (all > 0) qsort(names, all, sizeof(*names), by_text);
+    /* Sorted, so equal names follow each other and one of them is kept. */
     uint32_t kept = 0;
     for (size_t i = 0; i < all; i++)
         if (kept == 0 || strcmp(names[kept - 1], names[i]) != 0) names[kept++] = names[i];
@@ -142,10 +155,12 @@ static lh_status_t distinct_files(const char *path, const json_value_t *map, uin
 static lh_status_t read_index(const char *path, const shard_limits_t *limits, json_document_t **out)
 {
     const uint64_t tensors = most_tensors(limits);
+    /* A name and its file in so many bytes each, on the safe side. */
     const uint64_t bytes = INDEX_REST + tensors * ENTRY_BYTES;
     return json_read(path, bytes < INDEX_MOST ? bytes : INDEX_MOST, INDEX_REST + tensors, out);
 }
 
+/* Opens every shard that the map names, once. */
 static lh_status_t open_sharded(shard_index_t *s, const char *folder, const char *path,
                                 const shard_limits_t *limits)
 {
@@ -175,6 +190,7 @@ free_index:
     return status;
 }
 
+/* A folder with one file needs no index, and where both stand the file counts. */
 static lh_status_t open_whole(shard_index_t *s, const char *folder, const shard_limits_t *limits)
 {
     s->files = mem_array(1, sizeof(s->files[0]));
@@ -184,6 +200,7 @@ static lh_status_t open_whole(shard_index_t *s, const char *folder, const shard_
     return status;
 }
 
+/* Nothing is left open on failure. */
 lh_status_t shard_index_open(const char *folder, const shard_limits_t *limits, shard_index_t **out)
 {
     const shard_limits_t usual = {0};
@@ -222,6 +239,7 @@ void shard_index_close(shard_index_t *s)
     mem_free(s);
 }
 
+/* A binary search; NULL: no shard has it. */
 const shard_tensor_t *shard_index_find(const shard_index_t *s, const char *name)
 {
     uint32_t low = 0, high = s->count;
@@ -237,6 +255,7 @@ const shard_tensor_t *shard_index_find(const shard_index_t *s, const char *name)
     return NULL;
 }
 
+/* As Transformers writes it: two blanks a level, a new line at the end. */
 void shard_index_text(text_t *out, const shard_entry_t *entries, uint32_t count,
                       uint64_t tensor_bytes)
 {

@@ -1,16 +1,25 @@
 /* format/shard_index.h - a folder of weights: model.safetensors, or shards named by
- * model.safetensors.index.json, seen as one set of tensors. */
+ * model.safetensors.index.json, seen as one set of tensors.
+ *
+ * An index file, of two shards:
+ *
+ *     {"metadata": {"total_size": 32},
+ *      "weight_map": {"a": "model-00001-of-00002.safetensors", "b":
+ * "model-00002-of-00002.safetensors"}} */
 #ifndef FORMAT_SHARD_INDEX_H
 #define FORMAT_SHARD_INDEX_H
 
 #include <base/text.h>
 #include <format/safetensors.h>
 
+/* A tensor and the file that it lies in; both are the index's. */
 typedef struct shard_tensor {
     const safetensors_t *file;
     const safetensor_t *tensor;
 } shard_tensor_t;
 
+/* All tensors of a folder. Files stay open, so that a folder which is replaced meanwhile is read as
+ * it was. */
 typedef struct shard_index {
     safetensors_t **files;
     uint32_t file_count;
@@ -18,6 +27,7 @@ typedef struct shard_index {
     uint32_t count;
 } shard_index_t;
 
+/* What the files may ask for before they are refused; file.tensors is of all shards together. */
 typedef struct shard_limits {
     safetensors_limits_t file;
     uint64_t shards; /* 0: 100,000 */

@@ -1,5 +1,8 @@
 /* hf_config.c - walks the rows of a model's table over a config.json, once to read, once to write.
- */
+ *
+ * Reading goes row by row in the table's order, as a row may depend on options that earlier rows
+ * have set. Writing collects edits, a path and the JSON that is to stand there, and then copies the
+ * old file with the edits put in, so that what nobody asked to change comes out as it was. */
 #include <hf/hf_config.h>
 
 #include <errno.h>
@@ -13,13 +16,14 @@
 #include <format/json.h>
 #include <hf/hf_weights.h>
 
-/* Values of a config.json by dotted paths. */
+/* Values of a config.json are named by dotted paths: "rope_scaling.factor". NUL included. */
 enum { HF_VALUE_PATH = 128 };
 
 /* A config.json that is to say other things than `root` (NULL: nothing yet). Zero-initialise the
  * rest; free it with hf_value_forget. */
 typedef struct hf_value_edits {
     const json_value_t *root;
+    /* JSON that is to stand at a path; owned */
     struct hf_value_edit {
         char path[HF_VALUE_PATH];
         char *json;
@@ -27,13 +31,16 @@ typedef struct hf_value_edits {
     size_t count, capacity;
 } hf_value_edits_t;
 
-/* Borrowed from root; NULL where it is absent or null. */
+/* Borrowed from root; NULL where it is absent or null, which means the same in these files. */
 static const json_value_t *hf_value_find(const json_value_t *root, const char *path)
 {
     const json_value_t *at = root;
     char name[HF_VALUE_PATH];
+    /* Goes down a name at a time. json_member of what is no object is NULL, so a path through a
+     * number finds nothing. */
     while (*path != '\0') {
         const size_t length = strcspn(path, ".");
+        lh_assert(length < sizeof(name));
         (void)snprintf(name, sizeof(name), "%.*s", (int)length, path);
         at = json_member(at, name);
         path += length + (path[length] == '.');
@@ -88,6 +95,7 @@ static lh_status_t hf_value_check_parents(const char *file, const json_value_t *
     return LH_OK;
 }
 
+/* NULL: the value at this path stays as it is. */
 static struct hf_value_edit *find_edit(const hf_value_edits_t *edits, const char *path)
 {
     for (size_t i = 0; i < edits->count; i++)
@@ -162,11 +170,15 @@ static void write_members(const hf_value_edits_t *edits, const json_value_t *map
                           const char *prefix, json_writer_t *w)
 {
     char path[HF_VALUE_PATH];
+    lh_assert(strlen(prefix) < sizeof(path));
     for (json_walk_t member = json_walk(map); json_next(&member);) {
+        /* A key with a dot in it, or one that makes the path too long, can't be named by an edit:
+         * it is copied as it is. */
         const int length = snprintf(path, sizeof(path), "%s%s", prefix, member.key);
         const bool is_path = strchr(member.key, '.') == NULL && length > 0 &&
                              (size_t)length + 1 < sizeof(path);
         const struct hf_value_edit *edit = is_path ? find_edit(edits, path) : NULL;
+        /* From here on path is the prefix of what lies inside of this member. */
         if (is_path) strcat(path, ".");
         if (edit != NULL)
             json_put_as_is(w, member.key, edit->json);
@@ -175,6 +187,8 @@ static void write_members(const hf_value_edits_t *edits, const json_value_t *map
         else
             json_put_value(w, member.key, member.value);
     }
+    /* What is new: the first name behind the prefix in each edit that leads here, unless the object
+     * has it or an earlier edit has written it. */
     for (size_t i = 0; i < edits->count; i++) {
         if (!text_starts(edits->rows[i].path, prefix)) continue;
         char key[HF_VALUE_PATH];
@@ -183,6 +197,7 @@ static void write_members(const hf_value_edits_t *edits, const json_value_t *map
         (void)snprintf(key, sizeof(key), "%.*s", (int)length, rest);
         (void)snprintf(path, sizeof(path), "%.*s", (int)(strlen(prefix) + length + 1),
                        edits->rows[i].path);
+        /* An object on the way to several new values is made by the first of them. */
         bool stands = json_member(map, key) != NULL;
         for (size_t before = 0; rest[length] == '.' && before < i && !stands; before++)
             stands = text_starts(edits->rows[before].path, path);
@@ -194,7 +209,8 @@ static void write_members(const hf_value_edits_t *edits, const json_value_t *map
     }
 }
 
-/* The whole file: what stood there in its order, what is new behind it, in the objects of its path. */
+/* The whole file: what stood there in its order, what is new behind it, in the objects of its
+ * path. */
 static void hf_value_write(const hf_value_edits_t *edits, text_t *out)
 {
     json_writer_t w = {.to = out, .style = 2};
@@ -202,6 +218,7 @@ static void hf_value_write(const hf_value_edits_t *edits, text_t *out)
     text_append(out, "\n");
 }
 
+/* Real files have a few KiB. */
 enum { CONFIG_MOST = 16 << 20 };
 
 /* The first alternative that is there. */
@@ -220,6 +237,7 @@ static bool config_holds(const char *when, const char *(*option)(void *context, 
                          void *context)
 {
     if (when == NULL) return true;
+    /* A condition that is none holds never: the plugin's table is not this host's to mend. */
     const char *equals = strchr(when, '=');
     char name[64];
     if (equals == NULL) return false;
@@ -228,6 +246,7 @@ static bool config_holds(const char *when, const char *(*option)(void *context, 
     return value != NULL && hf_one_of(equals + 1, value);
 }
 
+/* An option has one row at most that holds, so the first is the one. */
 const char *hf_config_option(const hf_config_t *c, const char *key)
 {
     for (uint32_t i = 0; i < c->count; i++)
@@ -235,11 +254,13 @@ const char *hf_config_option(const hf_config_t *c, const char *key)
     return NULL;
 }
 
+/* config_holds's question while a file is read: options that earlier rows have set. */
 static const char *read_option(void *context, const char *key)
 {
     return hf_config_option(context, key);
 }
 
+/* There is room for one option a row. true and false are yes and no in an INI. */
 static lh_status_t add_option(hf_config_t *c, const char *key, const char *value)
 {
     hf_option_t *o = &c->options[c->count];
@@ -251,11 +272,15 @@ static lh_status_t add_option(hf_config_t *c, const char *key, const char *value
     return o->key == NULL || o->value == NULL ? LH_NO_MEMORY : LH_OK;
 }
 
+/* A key that the file leaves out: its option is what the row says for that case, another option's
+ * value, or missing. */
 static lh_status_t read_absent(const hf_table_t *t, const char *path, const lh_hf_key_t *row,
                                hf_config_t *c)
 {
     if (row->option == NULL) return LH_OK;
     if (row->fixed == NULL) return fail(LH_INVALID, "%s: %s is missing", path, row->key);
+    /* `fixed` is a value, or the name of an option whose value counts here as well: key/value heads
+     * that are as many as heads. */
     if (!hf_is_option(t, row->fixed)) return add_option(c, row->option, row->fixed);
     const char *other = hf_config_option(c, row->fixed);
     if (other == NULL)
@@ -263,11 +288,15 @@ static lh_status_t read_absent(const hf_table_t *t, const char *path, const lh_h
     return add_option(c, row->option, other);
 }
 
+/* A key that is there: an option's value; or one that must be as the row says; or, for rows with
+ * neither, one that changes training only, such as a dropout, and is told as ignored unless it is
+ * off. */
 static lh_status_t read_value(const char *path, const lh_hf_key_t *row, const char *where,
                               const char *text, hf_config_t *c)
 {
     if (row->option != NULL) return add_option(c, row->option, text);
     if (row->fixed == NULL) {
+        /* A dropout of 0 changes nothing, so there is nothing to tell. */
         if (!hf_same_value(text, "0") && !hf_same_value(text, "no"))
             text_printf(&c->ignored, "%s%s = %s", c->ignored.length == 0 ? "" : ", ", where, text);
         return LH_OK;
@@ -277,6 +306,8 @@ static lh_status_t read_value(const char *path, const lh_hf_key_t *row, const ch
                 row->fixed);
 }
 
+/* For each place where a row's value may stand, what leads there must be objects: a typing error in
+ * a file is not the same as a value that is absent. */
 static lh_status_t check_places(const char *path, const json_value_t *root, const char *key)
 {
     hf_alternative_t place;
@@ -293,6 +324,7 @@ static lh_status_t check_type(const char *path, const char *key, const json_valu
     uint64_t whole;
     double real;
     if (text == NULL) return LH_OK;
+    /* "12" in quotes */
     if (quantity_u64(text, &whole) || quantity_f64(text, &real))
         return json_refuse(path, key, value, "a number without quotes");
     if (hf_one_of("true|false|yes|no", text))
@@ -300,6 +332,8 @@ static lh_status_t check_type(const char *path, const char *key, const json_valu
     return LH_OK;
 }
 
+/* One row: whether it holds, where its value stands, what kind of value it is, and what that
+ * means. */
 static lh_status_t read_row(const hf_table_t *t, const char *path, const json_value_t *root,
                             const lh_hf_key_t *row, hf_config_t *c)
 {
@@ -334,6 +368,7 @@ static lh_status_t read_token_id(const char *path, const json_value_t *root, con
     static const char wanted[] = "a token id from 0 on";
     const json_value_t *value = hf_value_find(root, key);
     if (value == NULL) return LH_OK;
+    /* A list of ids is one of which any ends a text; the whole list must be good. */
     for (json_walk_t w = json_walk(value); json_next(&w);)
         if (!is_token_id(w.value)) return hf_value_refuse(path, key, w.value, wanted);
     const json_value_t *first = json_is_list(value) ? json_item(value, 0) : value;
@@ -342,6 +377,7 @@ static lh_status_t read_token_id(const char *path, const json_value_t *root, con
     return LH_OK;
 }
 
+/* "architectures" may be absent; where it names any, one must be the plugin's. */
 static lh_status_t check_architecture(const hf_table_t *t, const char *path,
                                       const json_value_t *root)
 {
@@ -350,6 +386,7 @@ static lh_status_t check_architecture(const hf_table_t *t, const char *path,
     bool known = json_size(list) == 0;
     if (list != NULL && !json_is_list(list))
         return hf_value_refuse(path, "architectures", list, "a list of names");
+    /* One architecture of several that the plugin reads is enough. */
     for (json_walk_t w = json_walk(list); json_next(&w);) {
         if (!json_is_text(w.value))
             return hf_value_refuse(path, "architectures", w.value, "a list of names");
@@ -360,6 +397,7 @@ static lh_status_t check_architecture(const hf_table_t *t, const char *path,
                 json_text(json_item(list, 0)), reads);
 }
 
+/* Whether the file is of a model that the plugin reads, before any of its values is looked at. */
 static lh_status_t check_kind(const hf_table_t *t, const char *path, const json_value_t *root)
 {
     const char *type;
@@ -374,6 +412,7 @@ static lh_status_t check_kind(const hf_table_t *t, const char *path, const json_
     return check_architecture(t, path, root);
 }
 
+/* The kind is checked first: of another model no value means what its name says. */
 lh_status_t hf_config_read(const lh_hf_t *table, const char *path, hf_config_t *out)
 {
     json_document_t *file;
@@ -386,6 +425,7 @@ lh_status_t hf_config_read(const lh_hf_t *table, const char *path, hf_config_t *
 
     const json_value_t *root = json_root(file);
     status = check_kind(&t, path, root);
+    /* Room for one option a row. */
     c.options = mem_array(t.count, sizeof(c.options[0]));
     if (c.options == NULL) status = LH_NO_MEMORY;
     for (uint32_t i = 0; i < t.count && status == LH_OK; i++)
@@ -419,7 +459,7 @@ void hf_config_text(const hf_config_t *c, text_t *out)
         text_printf(out, "%s = %s\n", c->options[i].key, c->options[i].value);
 }
 
-/* What an INI says, as JSON. */
+/* What an INI says, as JSON: a flag, a whole number, a real or a text, whichever fits first. */
 static void json_of(const char *text, text_t *out)
 {
     char *end;
@@ -429,6 +469,7 @@ static void json_of(const char *text, text_t *out)
         json_put_flag(&w, NULL, yes);
         return;
     }
+    /* A whole number that does not fit 64 bits goes on as a real. */
     errno = 0;
     const long long whole = strtoll(text, &end, 10);
     if (*text != '\0' && *end == '\0' && errno == 0) {
@@ -445,6 +486,7 @@ static void json_of(const char *text, text_t *out)
 /* Leaves a value that says the same in other words (1e-05, 10000.0) as it is. */
 static lh_status_t config_put(hf_value_edits_t *edits, const char *path, const char *value)
 {
+    /* What stands there now, in the words of an INI, is compared with what the option says. */
     const json_value_t *old = hf_value_find(edits->root, path);
     text_t text = {0}, json = {0};
     const bool written = old != NULL && hf_value_text(old, &text);
@@ -460,12 +502,17 @@ static lh_status_t config_put(hf_value_edits_t *edits, const char *path, const c
     return status;
 }
 
+/* The value of a row's option goes to the first of its places, to those that are marked to be
+ * written as well, and to those where the old file has one. The vocabulary is
+ * as many rows as the exported embedding has. */
 static lh_status_t write_row(const hf_table_t *t, const hf_config_facts_t *facts,
                              const lh_hf_key_t *row, bool made_anew, hf_value_edits_t *edits)
 {
     hf_alternative_t a;
     const char *at = row->key;
     if (row->option == NULL) {
+        /* A row without an option is written into a new file only, as what it fixes stands in an
+         * imported one. */
         const bool wanted = made_anew && row->fixed != NULL && strchr(row->key, '.') == NULL;
         return wanted && hf_next_alternative(&at, &a) ? config_put(edits, a.path, row->fixed)
                                                       : LH_OK;
@@ -479,11 +526,14 @@ static lh_status_t write_row(const hf_table_t *t, const hf_config_facts_t *facts
 
     const bool by_option = row->fixed != NULL && hf_is_option(t, row->fixed);
     const bool by_default = row->fixed != NULL && !by_option && hf_same_value(value, row->fixed);
+    /* 0 stands for "derived from others" in an INI; Transformers would take it for a size. */
     if (hf_same_value(value, "0") && (by_option || by_default)) return LH_OK; /* derived */
 
     lh_status_t status = LH_OK;
     for (bool first = true; status == LH_OK && hf_next_alternative(&at, &a); first = false) {
         const bool dotted = strchr(a.path, '.') != NULL;
+        /* A place inside of an object is made for a value only where it says more than the
+         * default. */
         const bool also = a.also && (!dotted || row->when != NULL || !by_default);
         if (first || also || hf_value_find(edits->root, a.path) != NULL)
             status = config_put(edits, a.path, value);
@@ -491,6 +541,9 @@ static lh_status_t write_row(const hf_table_t *t, const hf_config_facts_t *facts
     return status;
 }
 
+/* architectures and model_type where the old file has none, and the dtype of the weights under the
+ * name by which this file calls it: newer versions of Transformers say dtype, older ones
+ * torch_dtype. */
 static lh_status_t write_kind(const hf_table_t *t, const hf_config_facts_t *facts,
                               hf_value_edits_t *edits)
 {
@@ -500,6 +553,7 @@ static lh_status_t write_kind(const hf_table_t *t, const hf_config_facts_t *fact
     lh_status_t status = LH_OK;
     if (json_member(root, "architectures") == NULL && architectures != NULL &&
         hf_next_alternative(&architectures, &architecture)) {
+        /* A list is put together by hand, with the blanks that it will have where it lies. */
         text_t list = {0};
         json_writer_t w = {.to = &list};
         text_append(&list, "[\n    "); /* as deep as it will lie */
@@ -521,6 +575,7 @@ static lh_status_t write_kind(const hf_table_t *t, const hf_config_facts_t *fact
     return status;
 }
 
+/* A special token's id, in a config.json that is made anew. */
 static lh_status_t write_id(hf_value_edits_t *edits, const char *key, int64_t id)
 {
     char digits[24];
@@ -528,6 +583,7 @@ static lh_status_t write_id(hf_value_edits_t *edits, const char *key, int64_t id
     return id < 0 ? LH_OK : hf_value_put(edits, key, digits);
 }
 
+/* Without an imported file the edits alone are the config, in the order of the table. */
 lh_status_t hf_config_write(const lh_hf_t *table, const hf_config_facts_t *facts, text_t *out)
 {
     hf_table_t t;
@@ -538,6 +594,8 @@ lh_status_t hf_config_write(const lh_hf_t *table, const hf_config_facts_t *facts
     if (facts->kept != NULL) status = json_read(facts->kept, CONFIG_MOST, UINT64_MAX, &kept);
     if (status != LH_OK) goto free_table;
 
+    /* Rows come behind the kind, and special tokens last, so a new file has an order that people
+     * expect. */
     edits.root = json_root(kept);
     status = write_kind(&t, facts, &edits);
     for (uint32_t i = 0; i < t.count && status == LH_OK; i++)

@@ -1,6 +1,13 @@
-/* hf_convert.c - the two ways between a Hugging Face folder and a checkpoint. The import checks the
- * folder against the model, then streams it tensor by tensor into a checkpoint; the export puts
- * parameters back into Hugging Face's tensors, one at a time, and writes the folder. */
+/* hf_convert.c - the two ways between a Hugging Face folder and a checkpoint.
+ *
+ * The import looks at everything that can be wrong before it writes a byte: every tensor of the
+ * model is in the folder with its shape, every tensor of the folder has a use. Then it goes through
+ * the tensors in order of their names: each is read, made F32, cut up for the parameters that lie
+ * in it, and streamed into a checkpoint of step 0. The dtype that a tensor had is kept in the
+ * manifest, so that an export of weights which nobody trained writes the same bytes.
+ *
+ * The export goes the other way, tensor by tensor into shards of bounded size. Both write into a
+ * folder that appears whole or not at all (hf_folder). */
 #include <hf/hf_convert.h>
 
 #include <fnmatch.h>
@@ -17,6 +24,8 @@
 #include <hf/hf_folder.h>
 #include <hf/hf_weights.h>
 
+/* One import. weights.tensors are Hugging Face's, by name; tensors are the checkpoint's, one for
+ * each parameter with memory of its own. */
 typedef struct import {
     const hf_import_how_t *how;
     hf_table_t table;
@@ -29,7 +38,8 @@ typedef struct import {
     hf_import_result_t result;
 } import_t;
 
-/* Old uploads leave the prefix out. */
+/* The tensor of a name, or of the name without the prefix of the model, which old uploads leave
+ * out. NULL: neither is there. */
 static const shard_tensor_t *find_source(const import_t *im, const char *name)
 {
     const shard_tensor_t *t = shard_index_find(im->files, name);
@@ -38,6 +48,7 @@ static const shard_tensor_t *find_source(const import_t *im, const char *name)
     return shard_index_find(im->files, name + strlen(prefix));
 }
 
+/* Shape and dtype of a tensor of the folder are ones that this model can take. */
 static lh_status_t check_source(const hf_tensor_t *t, const shard_tensor_t *s)
 {
     const safetensor_t *found = s->tensor;
@@ -58,6 +69,8 @@ static lh_status_t check_source(const hf_tensor_t *t, const shard_tensor_t *s)
     return LH_OK;
 }
 
+/* Sets im->source. All are looked for, so that the sentence can say whether more than one is
+ * missing: one is a detail, all of them another architecture. */
 static lh_status_t match_sources(import_t *im)
 {
     const hf_tensor_t *missing = NULL;
@@ -77,6 +90,7 @@ static lh_status_t match_sources(import_t *im)
                 missing_count > 1 ? ", and others are" : "");
 }
 
+/* globs: patterns with commas or blanks between them; NULL: none */
 static bool matches_any(const char *globs, const char *name)
 {
     char glob[256];
@@ -90,6 +104,7 @@ static bool matches_any(const char *globs, const char *name)
     return false;
 }
 
+/* Whether a tensor of the folder is a second copy of one that is tied: some files hold both. */
 static bool is_tied(const import_t *im, const shard_tensor_t *t)
 {
     for (uint32_t i = 0; i < im->weights.tied_count; i++)
@@ -103,6 +118,7 @@ static lh_status_t refuse_extra(const import_t *im)
     bool *used = mem_array(im->files->count, sizeof(*used));
     if (used == NULL) return LH_NO_MEMORY;
     for (uint32_t i = 0; i < im->weights.count; i++)
+        /* Sources point into the list of the folder's tensors, so their place there is a number. */
         used[im->source[i] - im->files->tensors] = true;
 
     lh_status_t status = LH_OK;
@@ -120,6 +136,8 @@ static lh_status_t refuse_extra(const import_t *im)
     return status;
 }
 
+/* The checkpoint's tensors: tied parameters share one. Each notes the dtype of the tensor that it
+ * comes from; the manifest keeps it. */
 static lh_status_t list_tensors(import_t *im)
 {
     const parameters_t *p = im->how->parameters;
@@ -128,6 +146,7 @@ static lh_status_t list_tensors(import_t *im)
     if (im->tensors == NULL || im->index == NULL) return LH_NO_MEMORY;
     for (uint32_t i = 0; i < p->count; i++) {
         const parameter_t *item = &p->items[i];
+        /* It is tied: the parameter that it shares memory with is in the list. */
         if (item->storage != i) continue;
         checkpoint_tensor_t *t = &im->tensors[im->tensor_count];
         *t = (checkpoint_tensor_t){.name = item->name, .dtype = LH_DTYPE_F32, .rank = item->rank};
@@ -154,12 +173,14 @@ static void warn_of_values(const hf_tensor_t *t, const shard_tensor_t *s, const 
              s->tensor->name, (unsigned long long)count, (unsigned long long)t->elements);
 }
 
+/* One Hugging Face tensor into all parameters that lie in it. */
 static lh_status_t stream_one(import_t *im, commit_t *c, uint32_t tensor)
 {
     lh_assert(tensor < im->weights.count && im->source[tensor] != NULL);
     const hf_tensor_t *t = &im->weights.tensors[tensor];
     const shard_tensor_t *s = im->source[tensor];
     const hf_transform_t how = {im->how->parameters, im->how->host, im->how->plugins};
+    /* The tensor in three forms: as in the file, as F32, and as the parameter at hand wants it. */
     void *raw = mem_new((size_t)s->tensor->bytes);
     float *values = mem_array((size_t)t->elements, sizeof(*values));
     float *own = mem_array((size_t)t->elements, sizeof(*own));
@@ -184,6 +205,7 @@ free_buffers:
     return status;
 }
 
+/* The checkpoint of step 0 in the folder's checkpoints/, committed. */
 static lh_status_t stream_all(import_t *im, const char *folder)
 {
     const checkpoint_meta_t meta = {.run = "import", .model = im->how->model_options};
@@ -194,6 +216,7 @@ static lh_status_t stream_all(import_t *im, const char *folder)
     mem_free(checkpoints);
     if (status != LH_OK) return status;
 
+    /* The manifest and the shards' headers are known before the first tensor is read. */
     status = commit_stream(c, 0, im->tensors, im->tensor_count);
     for (uint32_t i = 0; i < im->weights.count && status == LH_OK; i++)
         status = stream_one(im, c, i);
@@ -205,6 +228,7 @@ static lh_status_t stream_all(import_t *im, const char *folder)
     return commit_finish(c, 0, NULL);
 }
 
+/* As it is: an export begins with it, so that keys which no table knows come back. */
 static lh_status_t copy_config(const import_t *im, const char *folder)
 {
     char *from = path_join(im->how->from, "config.json"), *to = path_join(folder, "config.json");
@@ -221,6 +245,7 @@ free_paths:
     return status;
 }
 
+/* What the folder gets: the checkpoint, config.json, the small files that are carried along. */
 static lh_status_t import_fill(import_t *im)
 {
     hf_folder_t *folder;
@@ -235,6 +260,7 @@ static lh_status_t import_fill(import_t *im)
     return status;
 }
 
+/* All checks are before import_fill, which is the first to write. */
 lh_status_t hf_import(const hf_import_how_t *how, hf_import_result_t *out)
 {
     import_t im = {.how = how};
@@ -257,6 +283,8 @@ lh_status_t hf_import(const hf_import_how_t *how, hf_import_result_t *out)
 
 enum { FILE_NAME = 48 };
 
+/* One export. The arrays are by index into weights.tensors and say for each the dtype and the bytes
+ * in the file, and the file. */
 typedef struct export
 {
     const hf_export_how_t *how;
@@ -271,12 +299,16 @@ typedef struct export
 }
 export_t;
 
+/* NONE: the checkpoint is of no import. */
 static lh_dtype_t source_dtype(const checkpoint_t *c, const char *name)
 {
     const manifest_tensor_t *t = c == NULL ? NULL : checkpoint_find(c, name);
     return t == NULL ? LH_DTYPE_NONE : t->source;
 }
 
+/* The dtype that was asked for; else the one that the tensor had when it was imported, as the run's
+ * checkpoint knows it or that of the import; else F32. Parameters that share a tensor had one
+ * dtype, so the first one tells. */
 static lh_dtype_t tensor_dtype(const export_t *ex, const hf_tensor_t *t)
 {
     static const lh_dtype_t asked[] = {
@@ -288,7 +320,8 @@ static lh_dtype_t tensor_dtype(const export_t *ex, const hf_tensor_t *t)
     return dtype == LH_DTYPE_NONE ? LH_DTYPE_F32 : dtype;
 }
 
-/* A tensor lies whole in one file; files are filled in order of names. */
+/* A tensor lies whole in one file; files are filled in order of names. A tensor that is larger than
+ * a shard may be gets a file of its own. */
 static lh_status_t plan_shards(export_t *ex)
 {
     const uint32_t count = ex->weights.count;
@@ -302,8 +335,10 @@ static lh_status_t plan_shards(export_t *ex)
     ex->shards = 1;
     for (uint32_t i = 0; i < count; i++) {
         const hf_tensor_t *t = &ex->weights.tensors[i];
+        lh_assert(t->user_count > 0);
         ex->dtype[i] = tensor_dtype(ex, t);
         ex->bytes[i] = t->elements * lh_dtype_bytes(ex->dtype[i]);
+        /* A file that holds something is full where the next tensor would go over. */
         if (held > 0 && (held >= most || ex->bytes[i] > most - held)) {
             ex->shards++;
             held = 0;
@@ -315,6 +350,7 @@ static lh_status_t plan_shards(export_t *ex)
     return LH_OK;
 }
 
+/* As Transformers names them. */
 static void shard_name(const export_t *ex, uint32_t shard, char out[FILE_NAME])
 {
     lh_assert(shard < ex->shards);
@@ -324,6 +360,8 @@ static void shard_name(const export_t *ex, uint32_t shard, char out[FILE_NAME])
         (void)snprintf(out, FILE_NAME, "model-%05u-of-%05u.safetensors", shard + 1, ex->shards);
 }
 
+/* A whole parameter from the checkpoint, wherever its shards lie in it. Its shape is compared with
+ * the model's, as a checkpoint may be of another one. */
 static lh_status_t read_parameter(const export_t *ex, uint32_t parameter, float *out)
 {
     const parameter_t *item = &ex->how->parameters->items[parameter];
@@ -337,10 +375,12 @@ static lh_status_t read_parameter(const export_t *ex, uint32_t parameter, float 
         return fail(LH_INVALID, "%s: tensor %s is %s, the model wants %s", ex->how->from->path,
                     item->name, has, wants);
     }
+    /* no cut: all elements */
     const tensor_part_t whole = {.count = 0};
     return checkpoint_read(ex->how->from, t, &whole, out);
 }
 
+/* Puts a Hugging Face tensor together from its parameters and writes it as one row of a file. */
 static lh_status_t write_tensor(const export_t *ex, uint32_t index, safetensors_writer_t *w,
                                 uint32_t row)
 {
@@ -400,6 +440,7 @@ free_rows:
     return status;
 }
 
+/* Tensors of one file follow each other, as files are filled in their order. */
 static lh_status_t write_shards(const export_t *ex)
 {
     lh_status_t status = LH_OK;
@@ -412,6 +453,7 @@ static lh_status_t write_shards(const export_t *ex)
     return status;
 }
 
+/* A small file of the folder. */
 static lh_status_t write_text(const export_t *ex, const char *name, const text_t *text)
 {
     char *path = path_join(hf_folder_path(ex->folder), name);
@@ -421,6 +463,7 @@ static lh_status_t write_text(const export_t *ex, const char *name, const text_t
     return status;
 }
 
+/* Only where there are several files: a single one needs no index. */
 static lh_status_t write_index(const export_t *ex)
 {
     if (ex->shards == 1) return LH_OK;
@@ -458,6 +501,7 @@ static const char *config_dtype(const export_t *ex)
     return names[most];
 }
 
+/* The imported config.json with the run's values in it, or a new one where nothing was imported. */
 static lh_status_t write_config(const export_t *ex)
 {
     const hf_export_how_t *how = ex->how;
@@ -478,6 +522,8 @@ static lh_status_t write_config(const export_t *ex)
     return status;
 }
 
+/* The run's own tokenizer comes before what the import has carried along: a file that is there
+ * already is not copied over. */
 static lh_status_t export_fill(export_t *ex)
 {
     const hf_export_how_t *how = ex->how;
@@ -491,6 +537,7 @@ static lh_status_t export_fill(export_t *ex)
     return status;
 }
 
+/* The tokenizer's own file belongs to the export as well, whatever it is called. */
 static lh_status_t write_folder(export_t *ex)
 {
     hf_own_files_t own = hf_own_files_of_export;
@@ -503,6 +550,7 @@ static lh_status_t write_folder(export_t *ex)
     return status;
 }
 
+/* The checkpoint that the import has made, which knows the dtypes where the run's own doesn't. */
 static lh_status_t open_imported(export_t *ex)
 {
     if (ex->how->imported == NULL) return LH_OK;
@@ -513,6 +561,7 @@ static lh_status_t open_imported(export_t *ex)
     return status;
 }
 
+/* A checkpoint with tensors that the model lacks is refused first: it is another model's. */
 lh_status_t hf_export(const hf_export_how_t *how, hf_export_result_t *out)
 {
     export_t ex = {.how = how};

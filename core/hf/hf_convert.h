@@ -1,5 +1,5 @@
-/* hf/hf_convert.h - a Hugging Face folder becomes a committed checkpoint at step 0, and a checkpoint
- * becomes a folder that Transformers loads. */
+/* hf/hf_convert.h - a Hugging Face folder becomes a committed checkpoint at step 0, and a
+ * checkpoint becomes a folder that Transformers loads. */
 #ifndef HF_HF_CONVERT_H
 #define HF_HF_CONVERT_H
 
@@ -10,12 +10,16 @@
 #include <hf/hf_config.h>
 #include <plugin/call.h>
 
+/* What an import reads and where it writes. All is the caller's. */
 typedef struct hf_import_how {
-    const char *from;   /* Hugging Face folder                                       */
+    /* The Hugging Face folder. */
+    const char *from;
     const char *folder; /* receives checkpoints/, config.json, tokenizer files       */
+    /* The model plugin's rows for config.json; stays the plugin's. */
     const lh_hf_t *table;
     const parameters_t *parameters;
-    const char *model_options;    /* "key = value" lines for the manifest; NULL: none   */
+    /* The model's options as "key = value" lines, for the manifest; NULL: none. */
+    const char *model_options;
     const shard_limits_t *limits; /* NULL: defaults                                  */
     const lh_host_t *host;        /* for the functions that rows call                 */
     registry_t *plugins;          /* that they may name as plugin:function(...); NULL */
@@ -29,7 +33,9 @@ typedef struct hf_import_result {
  * appears whole or not at all; an earlier import in it is replaced. */
 lh_status_t hf_import(const hf_import_how_t *how, hf_import_result_t *out) LH_MUST_CHECK;
 
+/* What an export reads and where it writes. All is the caller's. */
 typedef struct hf_export_how {
+    /* Open, the caller's; its parameters are the model's. */
     checkpoint_t *from;
     const char *folder; /* appears whole or not at all; only an earlier export is replaced */
     const char
@@ -51,6 +57,8 @@ typedef struct hf_export_result {
     uint32_t shards;
 } hf_export_result_t;
 
+/* Holds one tensor at a time in memory, in three forms: a parameter's, Hugging Face's, and that in
+ * the file's dtype. out may be NULL. */
 lh_status_t hf_export(const hf_export_how_t *how, hf_export_result_t *out) LH_MUST_CHECK;
 
 #endif

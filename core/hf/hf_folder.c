@@ -1,5 +1,15 @@
 /* hf_folder.c - a staging folder beside the target, two renames, and locks that tell a live one
- * from what a killed run left. */
+ * from what a killed run left.
+ *
+ * No rename exchanges two folders on every file system, so what stands in the place goes aside
+ * first (NAME.tmp-DIGITS.old) and the new one takes its place. Between the two there is nothing
+ * under the name; a run that is killed there leaves both beside it, and the next one keeps the old
+ * until the name is there again.
+ *
+ * Locks: each run holds a lock on the folder that it fills, and for the time of the exchange on
+ * the folder that it replaces. A lock ends with its process, so whatever of ours lies there
+ * unlocked is left over and may be swept. Nobody waits for a second lock with one in hand that the
+ * other wants: the lock of a staged folder is only ever tried. */
 #include <hf/hf_folder.h>
 
 #include <errno.h>
@@ -13,23 +23,29 @@
 #include <base/sys.h>
 #include <checkpoint/checkpoint_folder.h>
 
+/* DIGITS: of the random part of a name. NAMES_TRIED: another run's sweep would have to come in
+ * between each time. PAUSE_NS: between two tries of a lock. */
 enum { DIGITS = 8, NAMES_TRIED = 4, PLACES_TRIED = 100, PAUSE_NS = 20000000 };
 #define PATIENCE_NS 10000000000u /* another's two renames take less */
 
+/* Paths are owned. staged is filled; aside is where what stood in the target's place goes. */
 struct hf_folder {
     char *parent, *target, *staged, *aside;
     hf_own_files_t own;
     int fd; /* holds the lock of staged */
 };
 
-/* 0: held, and *fd gives it back when closed. Where folders have no locks, who only wants to keep
- * others away goes on without (!must): nobody sweeps there. */
+/* Tries to lock a folder. 0: held, and *fd gives it back when it is closed; -1 with EWOULDBLOCK:
+ * somebody else has it, or the name stands for another folder by now. Where folders have no locks,
+ * who only wants to keep others away goes on without (!must): nobody sweeps there. */
 static int try_hold(const char *path, bool must, int *fd)
 {
     const int got = sys_open(path, O_RDONLY | O_DIRECTORY | O_NOFOLLOW, 0);
     if (got < 0) return -1;
     const bool locked = sys()->lock(got) == 0;
     const bool taken = !locked && (must || errno == EWOULDBLOCK || errno == EINTR);
+    /* Between open and lock somebody may have renamed the folder away: a lock on it would be worth
+     * nothing. */
     if (!taken && file_is(got, path)) {
         *fd = got;
         return 0;
@@ -39,10 +55,14 @@ static int try_hold(const char *path, bool must, int *fd)
     return -1;
 }
 
+/* Waits for the lock as long as patience says, by trying: the time is that of another run's two
+ * renames. */
 static lh_status_t folder_hold(const char *path, uint64_t patience_ns, int *fd)
 {
     const struct timespec pause = {.tv_nsec = PAUSE_NS};
     for (uint64_t waited = 0; try_hold(path, false, fd) != 0; waited += PAUSE_NS) {
+        /* ENOENT: the folder is between the two renames of another run and comes back in a
+         * moment. */
         if (errno != EWOULDBLOCK && errno != ENOENT) return fail_io(errno, "%s: cannot open", path);
         if (waited >= patience_ns)
             return fail(LH_INVALID, "%s: another import or export works there", path);
@@ -51,7 +71,8 @@ static lh_status_t folder_hold(const char *path, uint64_t patience_ns, int *fd)
     return LH_OK;
 }
 
-/* Fails unless the folder holds nothing that is not written here. */
+/* Fails unless the target holds nothing that is not written here, and a config.json if it holds
+ * anything, which every import and export has. */
 static lh_status_t folder_look(const hf_folder_t *f)
 {
     text_t foreign = {0};
@@ -77,6 +98,7 @@ static lh_status_t hold_target(const hf_folder_t *f, int *fd)
 {
     struct stat st;
     *fd = -1;
+    /* The place is empty, or can't be looked at, which the rename will tell. */
     if (sys()->lstat(f->target, &st) != 0) return LH_OK;
     if (S_ISLNK(st.st_mode))
         return fail(LH_INVALID, "%s: a symbolic link; name the folder itself", f->target);
@@ -90,6 +112,7 @@ static lh_status_t hold_target(const hf_folder_t *f, int *fd)
     return status;
 }
 
+/* -1: nothing was held */
 static void let_go(int fd)
 {
     if (fd >= 0) (void)sys()->close(fd);
@@ -112,11 +135,14 @@ static lh_status_t clean_name(const char *folder, char **out)
     return LH_OK;
 }
 
+/* What sweep_entry needs to know of each name in the parent folder. */
 typedef struct sweep {
     const hf_folder_t *f;
     bool there; /* the folder is in its place */
 } sweep_t;
 
+/* Removes a folder that a killed run left, if it can be locked and holds nothing but ours. Failing
+ * is no fault of the run that sweeps. */
 static void sweep_folder(const sweep_t *s, const char *path)
 {
     int fd;
@@ -140,6 +166,7 @@ static int sweep_entry(void *context, const char *entry)
     if (strncmp(entry, name, length) != 0 || !text_starts(entry + length, ".tmp-")) return 0;
     const char *digits = entry + length + strlen(".tmp-");
     const size_t count = strspn(digits, "0123456789abcdef");
+    /* Only names that name_staged makes: the right number of digits, then nothing or ".old". */
     const bool old = strcmp(digits + count, ".old") == 0;
     if (count != DIGITS || (digits[count] != '\0' && !(old && s->there))) return 0;
     char *path = path_join(s->f->parent, entry);
@@ -151,6 +178,7 @@ static int sweep_entry(void *context, const char *entry)
     return 0;
 }
 
+/* Random digits, not the process's number: folders may be shared by machines. */
 static lh_status_t name_staged(hf_folder_t *f)
 {
     uint32_t random;
@@ -175,6 +203,7 @@ static lh_status_t make_staged(hf_folder_t *f)
         if (status != LH_OK) return status;
         if (sys()->mkdir(f->staged, 0755) != 0)
             return fail_io(errno, "%s: cannot make the folder", f->staged);
+        /* Locked before anything is in it: from here on no sweep takes it for left over. */
         status = folder_hold(f->staged, 0, &f->fd);
         if (status == LH_OK) return LH_OK;
         (void)sys()->rmdir(f->staged);
@@ -182,6 +211,8 @@ static lh_status_t make_staged(hf_folder_t *f)
     return status;
 }
 
+/* Looks at the target before hours of work are put into a new folder; hf_folder_publish looks
+ * again. */
 static lh_status_t folder_stage(hf_folder_t *f)
 {
     int fd;
@@ -195,6 +226,7 @@ static lh_status_t folder_stage(hf_folder_t *f)
     return make_staged(f);
 }
 
+/* Closing gives the lock back. */
 static void free_folder(hf_folder_t *f)
 {
     if (f->fd >= 0) (void)sys()->close(f->fd);
@@ -207,6 +239,7 @@ static void free_folder(hf_folder_t *f)
 
 lh_status_t hf_folder_begin(const char *folder, const hf_own_files_t *own, hf_folder_t **out)
 {
+    lh_assert(own->files != NULL && own->folders != NULL);
     hf_folder_t *f = mem_new(sizeof(*f));
     if (f == NULL) return LH_NO_MEMORY;
     *f = (hf_folder_t){.own = *own, .fd = -1};
@@ -220,20 +253,24 @@ lh_status_t hf_folder_begin(const char *folder, const hf_own_files_t *own, hf_fo
     return status;
 }
 
+/* Its name changes with the publishing, so it is asked for before. */
 const char *hf_folder_path(const hf_folder_t *f)
 {
     return f->staged;
 }
 
+/* The folder is this run's alone, so it is removed with all that is in it. */
 void hf_folder_abandon(hf_folder_t *f)
 {
     checkpoint_discard(f->staged);
     free_folder(f);
 }
 
-/* LH_AGAIN: another run's folder came into the empty place first. */
+/* rename(2) replaces an empty folder in one step, and no other. LH_AGAIN: another run's folder came
+ * into the empty place first. */
 static lh_status_t put_in_place(const hf_folder_t *f)
 {
+    lh_assert(f->fd >= 0); /* nobody sweeps what is staged */
     if (sys_rename(f->staged, f->target) == 0) return folder_sync(f->parent);
     if (errno == ENOTEMPTY || errno == EEXIST) return LH_AGAIN;
     return fail_io(errno, "%s: cannot rename %s to it", f->target, f->staged);
@@ -248,6 +285,7 @@ static lh_status_t folder_replace(const hf_folder_t *f)
         return fail_io(errno, "%s: cannot rename %s to it", f->aside, f->target);
     const lh_status_t status = put_in_place(f);
     if (status != LH_OK && status != LH_AGAIN) {
+        /* The old folder comes back under its name. */
         (void)sys_rename(f->aside, f->target);
         return status;
     }
@@ -255,8 +293,12 @@ static lh_status_t folder_replace(const hf_folder_t *f)
     return removed == LH_OK ? status : removed;
 }
 
+/* As long as other runs come in between, with the lock of what stands there held for one
+ * attempt. */
 static lh_status_t take_place(const hf_folder_t *f)
 {
+    /* Each turn looks at the place again: what stands there now may be another run's folder, or
+     * none. */
     lh_status_t status = LH_AGAIN;
     for (int i = 0; i < PLACES_TRIED && status == LH_AGAIN; i++) {
         int fd;
@@ -269,6 +311,7 @@ static lh_status_t take_place(const hf_folder_t *f)
     return status;
 }
 
+/* Synced before it gets its name: a name that survives a loss of power has its files. */
 lh_status_t hf_folder_publish(hf_folder_t *f)
 {
     lh_status_t status = folder_sync(f->staged);
@@ -280,8 +323,8 @@ lh_status_t hf_folder_publish(hf_folder_t *f)
     return status;
 }
 
-/* Copies by a list of known names: nothing else of a stranger's folder is carried
- * along. */
+/* Files are copied by a list of known names: nothing else of a stranger's folder is carried along,
+ * such as code that Transformers would run. */
 enum { FILE_MOST = 256 << 20 };
 
 static const char *const carried[] = {
@@ -296,7 +339,7 @@ static const char *const carried[] = {
     "chat_template.json",
     "generation_config.json",
 };
-/* Files that belong to the tokenizer that is named by the first. */
+/* Files that a tokenizer is not complete without, by the one that is named. */
 static const struct {
     const char *file, *with;
 } together[] = {
@@ -307,6 +350,7 @@ static const struct {
     {"tokenizer.model", "tokenizer_config.json"},
 };
 
+/* Follows no link and writes over nothing. */
 static lh_status_t write_new(const char *path, const char *data, size_t length)
 {
     const int fd = sys_open(path, O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW, 0644);
@@ -317,6 +361,7 @@ static lh_status_t write_new(const char *path, const char *data, size_t length)
     return status;
 }
 
+/* A file that is there already stays. */
 static lh_status_t copy_file(const char *from, const char *to_folder, const char *name)
 {
     char *data = NULL, *to = path_join(to_folder, name);
@@ -328,6 +373,7 @@ static lh_status_t copy_file(const char *from, const char *to_folder, const char
     return status;
 }
 
+/* None of the carried files is one that a folder must have. */
 static lh_status_t copy_if_there(const char *from_folder, const char *to, const char *name)
 {
     char *from = path_join(from_folder, name);
@@ -352,6 +398,7 @@ lh_status_t hf_files_copy(const char *from, const char *to)
     return status;
 }
 
+/* A folder is asked for all that it may have; a file brings only what belongs to its kind. */
 lh_status_t hf_files_copy_tokenizer(const char *file, const char *to)
 {
     struct stat st;
@@ -374,6 +421,8 @@ lh_status_t hf_files_copy_tokenizer(const char *file, const char *to)
 #define STEP "checkpoints/step-000000000000"
 #define STAGED "checkpoints/.tmp-step-000000000000-*"
 
+/* What an import and an export write, as patterns of paths in the folder. No folder is entered, and
+ * no file removed, that none of them names. */
 static const char *const none[] = {NULL};
 static const char *const export_files[] = {
     "config.json",
@@ -400,6 +449,7 @@ static const char *const import_folders[] = {"checkpoints", STEP, STAGED, NULL};
 const hf_own_files_t hf_own_files_of_export = {.files = export_files, .folders = none};
 const hf_own_files_t hf_own_files_of_import = {.files = import_files, .folders = import_folders};
 
+/* One folder on the way down. */
 typedef struct walk {
     const char *path, *inside; /* the folder, and its path in the one that was asked for */
     const hf_own_files_t *own;
@@ -407,6 +457,7 @@ typedef struct walk {
     uint64_t count;
 } walk_t;
 
+/* FNM_PATHNAME: a star does not reach over a slash into a folder. */
 static bool files_matches(const char *const *patterns, const char *name)
 {
     for (; *patterns != NULL; patterns++)
@@ -414,6 +465,7 @@ static bool files_matches(const char *const *patterns, const char *name)
     return false;
 }
 
+/* Written here, carried along from a folder that was imported, or the run's own tokenizer. */
 static bool is_own_file(const hf_own_files_t *own, const char *name)
 {
     return files_matches(own->files, name) || hf_files_carries(name) ||
@@ -422,6 +474,8 @@ static bool is_own_file(const hf_own_files_t *own, const char *name)
 
 static int walk_entry(void *context, const char *name);
 
+/* A folder of ours: walked, and removed behind that if the walk removes. rmdir fails where
+ * something is left, which then stays, and so do the folders above. */
 static int files_enter(const walk_t *above, const char *path, const char *inside, uint64_t *count)
 {
     walk_t w = {path, inside, above->own, above->foreign, 0};
@@ -431,6 +485,7 @@ static int files_enter(const walk_t *above, const char *path, const char *inside
     return result;
 }
 
+/* One entry. Looking ends at the first that is not ours, with 1; removing passes over it. */
 static int walk_path(walk_t *w, const char *path, const char *inside)
 {
     struct stat st;
@@ -445,6 +500,7 @@ static int walk_path(walk_t *w, const char *path, const char *inside)
     return 1;
 }
 
+/* sys()->list calls this for each name; anything but 0 ends it. */
 static int walk_entry(void *context, const char *name)
 {
     walk_t *w = context;
@@ -455,6 +511,7 @@ static int walk_entry(void *context, const char *name)
     return result;
 }
 
+/* A walk that changes nothing. */
 lh_status_t hf_own_files_look(const char *folder, const hf_own_files_t *own, text_t *foreign,
                               uint64_t *count)
 {

@@ -1,21 +1,25 @@
-/* hf/hf_folder.h - a folder that appears whole or not at all, in the place of an earlier
- * one of its kind. hf_folder_begin, then the caller fills hf_folder_path, then hf_folder_publish or
- * hf_folder_abandon. */
+/* hf/hf_folder.h - a folder that appears whole or not at all, in the place of an earlier one of its
+ * kind. hf_folder_begin, then the caller fills hf_folder_path, then hf_folder_publish or
+ * hf_folder_abandon.
+ *
+ * A user may name any folder as the target, also one that holds years of work. So a folder is
+ * replaced only where it holds nothing but what an import or export writes, and nothing else in it
+ * is ever removed, whatever happens in between. */
 #ifndef HF_HF_FOLDER_H
 #define HF_HF_FOLDER_H
 
 #include <base/status.h>
 #include <base/text.h>
 
-/* Which names an import and an export write. A folder is replaced only
- * where it holds nothing else, and nothing else in it is ever removed. */
-/* Patterns of paths in the folder, of regular files besides those that hf_folder.h carries and of
- * folders; NULL ends each. */
-typedef struct own_files {
+/* Which names an import and an export write: patterns of paths in the folder, of regular files
+ * besides those that are carried along, and of folders; NULL ends each. */
+typedef struct hf_own_files {
     const char *const *files, *const *folders;
     const char *extra; /* one more file in the folder itself, or NULL */
 } hf_own_files_t;
 
+/* The two kinds of folder that are written here. One is never taken for the other: an import in the
+ * place of an export is refused. */
 extern const hf_own_files_t hf_own_files_of_import, hf_own_files_of_export;
 
 /* Appends the path in the folder of the first entry that is none of these, shown; *count is of what
@@ -25,6 +29,7 @@ lh_status_t hf_own_files_look(const char *folder, const hf_own_files_t *own, tex
 /* Removes these files, then the folder, which fails where it holds another. */
 lh_status_t hf_own_files_remove(const char *folder, const hf_own_files_t *own) LH_MUST_CHECK;
 
+/* A new folder that is being filled, by one process at a time. */
 typedef struct hf_folder hf_folder_t;
 
 /* Refuses what is there already unless it holds nothing but `own`; sweeps what killed runs left;
@@ -37,8 +42,8 @@ lh_status_t hf_folder_publish(hf_folder_t *f) LH_MUST_CHECK;
 /* Removes the new folder, frees f; fail_reason() stays as it is. */
 void hf_folder_abandon(hf_folder_t *f);
 
-/* The small files of a Hugging Face folder that are carried along. */
-/* Copies the known tokenizer, template and generation files that are in `from`. */
+/* The small files of a Hugging Face folder that are carried along: copies the known tokenizer,
+ * template and generation files that are in `from`. One that `to` has already stays as it is. */
 lh_status_t hf_files_copy(const char *from, const char *to) LH_MUST_CHECK;
 /* Copies a tokenizer named by one of its files: vocab.json brings merges.txt, tokenizer.json its
  * configuration. */

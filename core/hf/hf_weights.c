@@ -1,4 +1,9 @@
-/* hf_weights.c - expands the rows' Hugging Face names over blocks and runs their transforms. */
+/* hf_weights.c - expands the rows' Hugging Face names over blocks, runs their transforms, and reads
+ * the rows of a model plugin's table.
+ *
+ * Tensors are collected by sorting the names: parameters of one tensor then stand side by side.
+ * Whether the parameters of a tensor fill it is checked by counting elements; that their parts do
+ * not overlap is up to the functions that the plugin names. */
 #include <hf/hf_weights.h>
 
 #include <stdio.h>
@@ -9,6 +14,7 @@
 #include <config/quantity.h>
 #include <plugin/import.h>
 
+/* The pattern with the block's number for each {}. The caller frees it; NULL: no memory. */
 static char *block_name(const char *pattern, uint32_t block)
 {
     text_t name = {0};
@@ -25,6 +31,7 @@ static char *block_name(const char *pattern, uint32_t block)
     return NULL;
 }
 
+/* By name, then by parameter, so that the order does not depend on qsort. */
 static int by_tensor(const void *a, const void *b)
 {
     const hf_user_t *x = a, *y = b;
@@ -32,6 +39,8 @@ static int by_tensor(const void *a, const void *b)
     return order != 0 ? order : x->parameter < y->parameter ? -1 : 1;
 }
 
+/* A name for each parameter. A tied one has no tensor of its own; its name is noted apart, as some
+ * files hold a copy under it. */
 static lh_status_t list_users(const parameters_t *p, hf_weights_t *w)
 {
     w->users = mem_array(p->count, sizeof(w->users[0]));
@@ -39,6 +48,7 @@ static lh_status_t list_users(const parameters_t *p, hf_weights_t *w)
     if (w->users == NULL || w->tied == NULL) return LH_NO_MEMORY;
     for (uint32_t i = 0; i < p->count; i++) {
         const parameter_t *item = &p->items[i];
+        /* Its memory is another parameter's. */
         const bool tied = item->storage != i;
         if (item->row->hf_name == NULL && tied) continue;
         if (item->row->hf_name == NULL)
@@ -50,10 +60,13 @@ static lh_status_t list_users(const parameters_t *p, hf_weights_t *w)
         else
             w->users[w->user_count++] = (hf_user_t){name, i};
     }
+    lh_assert(w->user_count + w->tied_count <= p->count);
     if (w->user_count > 0) qsort(w->users, w->user_count, sizeof(w->users[0]), by_tensor);
     return LH_OK;
 }
 
+/* The shape that the row says the tensor has, or the parameter's own. Elements are
+ * bounded so that eight bytes for each still fit an int64_t. */
 static lh_status_t tensor_shape(const parameter_t *item, hf_tensor_t *t)
 {
     const uint64_t *shape = item->row->hf_shape[0] != 0 ? item->row->hf_shape : item->shape;
@@ -66,6 +79,8 @@ static lh_status_t tensor_shape(const parameter_t *item, hf_tensor_t *t)
     return LH_OK;
 }
 
+/* The parameters of a tensor agree on its shape and have as many elements as it has. One that is a
+ * part, or of another shape, must say how it is taken out. */
 static lh_status_t check_tensor(const parameters_t *p, const hf_tensor_t *t)
 {
     uint64_t held = 0;
@@ -85,11 +100,14 @@ static lh_status_t check_tensor(const parameters_t *p, const hf_tensor_t *t)
                         item->name);
         held += item->elements;
     }
+    /* Parts that overlap and leave a hole of the same size are not found out here. */
     if (held == t->elements) return LH_OK;
     return fail(LH_INVALID, "tensor %s has %llu elements, its parameters %llu", t->name,
                 (unsigned long long)t->elements, (unsigned long long)held);
 }
 
+/* Sorted users become tensors in one pass: a user with the name of the last tensor belongs to
+ * it. */
 lh_status_t hf_weights_new(const parameters_t *parameters, hf_weights_t *out)
 {
     hf_weights_t w = {0};
@@ -101,6 +119,7 @@ lh_status_t hf_weights_new(const parameters_t *parameters, hf_weights_t *out)
         goto free_all;
     }
     for (uint32_t i = 0; i < w.user_count && status == LH_OK; i++) {
+        /* The users of a tensor stand side by side, and users points to the first of them. */
         hf_tensor_t *last = w.count == 0 ? NULL : &w.tensors[w.count - 1];
         if (last != NULL && strcmp(last->name, w.users[i].tensor) == 0) {
             last->user_count++;
@@ -110,6 +129,7 @@ lh_status_t hf_weights_new(const parameters_t *parameters, hf_weights_t *out)
         *t = (hf_tensor_t){.name = w.users[i].tensor, .users = &w.users[i], .user_count = 1};
         status = tensor_shape(&parameters->items[w.users[i].parameter], t);
     }
+    lh_assert(w.count <= w.user_count);
     for (uint32_t i = 0; i < w.count && status == LH_OK; i++)
         status = check_tensor(parameters, &w.tensors[i]);
     if (status != LH_OK) goto free_all;
@@ -133,6 +153,7 @@ void hf_weights_free(hf_weights_t *w)
     *w = (hf_weights_t){0};
 }
 
+/* A tensor of the SDK over dense memory of the host. */
 static lh_tensor_t weights_dense(uint32_t rank, const uint64_t *shape, float *data)
 {
     lh_assert(rank <= LH_MAX_RANK);
@@ -147,9 +168,12 @@ static lh_tensor_t weights_dense(uint32_t rank, const uint64_t *shape, float *da
     return t;
 }
 
+/* Binds and runs a row's function text, such as "split_qkv(source, heads, kv_heads, 0, out)", over
+ * the two tensors. The core's own functions need no name of a plugin in front. */
 static lh_status_t weights_run(const hf_transform_t *how, const char *text, const char *where,
                                lh_tensor_t *source, lh_tensor_t *out)
 {
+    /* The two names that a text may use beside its plain arguments. */
     static const call_variable_t variables[] = {{"source", CALL_TENSOR}, {"out", CALL_TENSOR}};
     const call_scope_t scope = {.functions = weight_functions,
                                 .function_count = weight_function_count,
@@ -166,6 +190,7 @@ static lh_status_t weights_run(const hf_transform_t *how, const char *text, cons
     return status;
 }
 
+/* Without a function the tensor is the parameter: the elements are the same in the same order. */
 lh_status_t hf_transform_import(const hf_transform_t *how, const hf_tensor_t *tensor,
                                 uint32_t parameter, float *source, float *out)
 {
@@ -204,13 +229,14 @@ void hf_shape_text(uint32_t rank, const uint64_t *shape, char out[HF_SHAPE_TEXT]
     (void)snprintf(out + at, HF_SHAPE_TEXT - at, rank == 0 ? "[]" : "]");
 }
 
-/* How weights of other layouts become ours and go back. Parts of fused tensors
- * are counted from 0; *_out functions write only their part of `out`. */
+/* The core's own functions for weights. Parts of fused tensors are counted from 0; *_out functions
+ * write only their part of `out`. A tensor is seen as rows of columns; rank 1 has one column. */
 typedef struct weight { /* a tensor as rows of columns; rank 1 has one column */
     float *data;
     uint64_t rows, columns;
 } weight_t;
 
+/* Refuses through the host, as these are functions like a plugin's own. */
 static lh_status_t as_weight(const lh_call_t *call, const char *what, const lh_tensor_t *t,
                              weight_t *out)
 {
@@ -229,6 +255,7 @@ static lh_status_t functions_both(const lh_call_t *call, const lh_tensor_t *sour
     return status == LH_OK ? as_weight(call, "out", out, to) : status;
 }
 
+/* The refusal of all functions below. */
 static lh_status_t sizes_differ(const lh_call_t *call, const char *what, const weight_t *from,
                                 const weight_t *to)
 {
@@ -244,6 +271,7 @@ static bool parts_fit(uint64_t part, uint64_t parts, uint64_t narrow, uint64_t w
     return part < parts && wide % parts == 0 && wide / parts == narrow;
 }
 
+/* GPT-2's linear layers are stored as [in, out]. */
 LH_FUNCTION(status, transposed, (tensor, source), (tensor, out))
 {
     weight_t from, to;
@@ -257,6 +285,8 @@ LH_FUNCTION(status, transposed, (tensor, source), (tensor, out))
     return LH_OK;
 }
 
+/* Part `part` of the columns of an [in, out] matrix, transposed: queries, keys and values of
+ * GPT-2's c_attn stand beside each other. */
 LH_FUNCTION(status, columns_in, (tensor, source), (u64, part), (u64, parts), (tensor, out))
 {
     weight_t from, to;
@@ -283,6 +313,7 @@ LH_FUNCTION(status, columns_out, (tensor, source), (u64, part), (u64, parts), (t
     return LH_OK;
 }
 
+/* Part `part` of the rows: matrices that are fused one above the other, such as gate and up. */
 LH_FUNCTION(status, rows_in, (tensor, source), (u64, part), (u64, parts), (tensor, out))
 {
     weight_t from, to;
@@ -307,18 +338,20 @@ LH_FUNCTION(status, rows_out, (tensor, source), (u64, part), (u64, parts), (tens
     return LH_OK;
 }
 
-/* A fused tensor's rows come in groups, one a key/value head: its query heads, its key, its value.
- */
+/* A fused tensor's rows come in groups, one a key/value head: its query heads, its key, its
+ * value. */
 typedef struct qkv {
     uint64_t group, heads; /* heads in a group; of this part in it */
     uint64_t at;           /* first one of this part                */
     uint64_t head;         /* elements of a head: head_dim x columns */
 } qkv_t;
 
+/* Where part 0, 1 or 2 lies in each group; false: sizes or heads don't fit. */
 static bool qkv_layout(uint64_t heads, uint64_t kv_heads, uint64_t part, const weight_t *fused,
                        const weight_t *own, qkv_t *out)
 {
     if (kv_heads == 0 || heads % kv_heads != 0 || part > 2) return false;
+    /* heads of a group that are queries; heads of the whole tensor */
     const uint64_t queries = heads / kv_heads, all = heads + 2 * kv_heads;
     const uint64_t own_heads = part == 0 ? heads : kv_heads;
     if (fused->rows % all != 0 || fused->columns != own->columns ||
@@ -331,6 +364,7 @@ static bool qkv_layout(uint64_t heads, uint64_t kv_heads, uint64_t part, const w
     return true;
 }
 
+/* Takes one of queries, keys and values out of all groups. */
 LH_FUNCTION(status, split_qkv, (tensor, source), (u64, heads), (u64, kv_heads), (u64, part),
             (tensor, out))
 {
@@ -375,9 +409,11 @@ const lh_function_t weight_functions[] = {
 };
 const uint32_t weight_function_count = sizeof(weight_functions) / sizeof(weight_functions[0]);
 
-/* Reads the rows of a model plugin's config.json table. */
+/* Rows of a plugin's table; real ones have some dozens. */
 enum { KEYS_MOST = 1024 };
 
+/* Each row is copied by the size that the plugin was built with, so that rows may grow in later
+ * versions. */
 lh_status_t hf_table_import(const lh_hf_t *plugin, hf_table_t *out)
 {
     hf_table_t t = {0};
@@ -411,6 +447,7 @@ void hf_table_free(hf_table_t *t)
     *t = (hf_table_t){0};
 }
 
+/* *at moves behind what was cut off. */
 bool hf_next_alternative(const char **at, hf_alternative_t *out)
 {
     const char *text = *at;
@@ -431,12 +468,14 @@ bool hf_one_of(const char *alternatives, const char *value)
     return false;
 }
 
+/* A truth in the words of an INI. */
 static const char *table_plain(const char *value)
 {
     if (strcmp(value, "true") == 0) return "yes";
     return strcmp(value, "false") == 0 ? "no" : value;
 }
 
+/* 1e4 is 10000.0, and true is yes. */
 bool hf_same_value(const char *a, const char *b)
 {
     double x, y;

@@ -1,5 +1,16 @@
-/* hf/hf_weights.h - which Hugging Face tensor each logical parameter comes from, and the
- * transform between the two. */
+/* hf/hf_weights.h - which Hugging Face tensor each logical parameter comes from, the transform
+ * between the two, and the model plugin's table of config.json keys.
+ *
+ * A parameter's row names a tensor, with {} for the block. Several parameters may name the same
+ * one: each then says by a function text how its part is cut out (hf_import) and put back
+ * (hf_export).
+ *
+ * A fused tensor, to be cut for three parameters of block 3, and what their rows say:
+ *
+ *     tensor                    model.layers.3.self_attn.qkv_proj.weight
+ *     hf_name                   model.layers.{}.self_attn.qkv_proj.weight
+ *     hf_import of the first    rows_in(source, 0, 3, out)
+ *     hf_export of the first    rows_out(source, 0, 3, out) */
 #ifndef HF_HF_WEIGHTS_H
 #define HF_HF_WEIGHTS_H
 
@@ -10,28 +21,33 @@
 #include <graph/parameters.h>
 #include <plugin/call.h>
 
-/* A model plugin's table of config.json keys, imported to this host's rows,
- * and questions about it. */
+/* A model plugin's table of config.json keys, imported to this host's rows (the plugin may be built
+ * against another version of the SDK), and questions about it. Texts in it are the plugin's. */
 typedef struct hf_table {
-    lh_hf_t head; /* use keys below instead of its keys */
+    /* As the plugin has it, but for the rows: keys below instead of its keys. */
+    lh_hf_t head;
     lh_hf_key_t *keys;
     uint32_t count;
 } hf_table_t;
 
+/* Copies and checks the plugin's rows; hf_table_free gives the copy back. */
 lh_status_t hf_table_import(const lh_hf_t *plugin, hf_table_t *out) LH_MUST_CHECK;
 void hf_table_free(hf_table_t *t);
 
 /* Cuts the next alternative off "a|+b|c"; false at the end. */
 typedef struct hf_alternative {
     char path[128];
-    bool also; /* marked with + */
+    /* marked with +: to be written too, beside the first */
+    bool also;
 } hf_alternative_t;
+/* *at is the text at first, and what is still to be cut off later. */
 bool hf_next_alternative(const char **at, hf_alternative_t *out);
 
 /* True if "a|b|c" holds value. */
 bool hf_one_of(const char *alternatives, const char *value);
 /* Same number, or same text with true for yes and false for no. */
 bool hf_same_value(const char *a, const char *b);
+/* Whether some row of the table sets an option of this name. */
 bool hf_is_option(const hf_table_t *t, const char *name);
 
 typedef struct hf_user { /* a parameter that lies in a Hugging Face tensor, alone or with others */
@@ -39,21 +55,26 @@ typedef struct hf_user { /* a parameter that lies in a Hugging Face tensor, alon
     uint32_t parameter;
 } hf_user_t;
 
+/* A tensor as Hugging Face's folder has it. */
 typedef struct hf_tensor {
     const char *name;
     uint32_t rank;
     uint64_t shape[LH_MAX_RANK];
     uint64_t elements;
+    /* [user_count] the parameters that lie in it, in weights.users */
     const hf_user_t *users;
     uint32_t user_count;
 } hf_tensor_t;
 
 typedef struct hf_weights {
-    hf_tensor_t *tensors; /* sorted by name; tied parameters have none */
+    /* [count] sorted by name; tied parameters have none of their own. */
+    hf_tensor_t *tensors;
     uint32_t count;
+    /* [user_count] owned, sorted by tensor */
     hf_user_t *users;
     uint32_t user_count;
-    hf_user_t *tied; /* names under which a tied parameter may stand in a file all the same */
+    /* [tied_count] names under which a tied parameter may stand in a file all the same; owned. */
+    hf_user_t *tied;
     uint32_t tied_count;
 } hf_weights_t;
 
@@ -61,10 +82,12 @@ typedef struct hf_weights {
 lh_status_t hf_weights_new(const parameters_t *parameters, hf_weights_t *out) LH_MUST_CHECK;
 void hf_weights_free(hf_weights_t *w);
 
+/* What a transform's text may refer to. */
 typedef struct hf_transform {
     const parameters_t *parameters;
     const lh_host_t *host;
-    registry_t *plugins; /* NULL: none */
+    /* Plugins whose functions a text may name; NULL: none. */
+    registry_t *plugins;
 } hf_transform_t;
 
 /* Dense F32 both. Import: source is the Hugging Face tensor. Export: out is, and only the
@@ -79,8 +102,8 @@ enum { HF_SHAPE_TEXT = 128 };
 void hf_shape_text(uint32_t rank, const uint64_t *shape, char out[HF_SHAPE_TEXT]);
 
 /* The core's own functions for weight transforms, called by the
- * hf_import and hf_export texts of a parameter's row. */
-/* All are status(tensor source, ..., tensor out); F32, dense. */
+ * hf_import and hf_export texts of a parameter's row. All are
+ * status(tensor source, ..., tensor out); F32, dense. */
 extern const lh_function_t weight_functions[];
 extern const uint32_t weight_function_count;
 

@@ -1,4 +1,15 @@
-/* bpe.c - the symbols and joins of a byte-pair encoding, as hash tables. */
+/* bpe.c - the tables of a byte-pair encoding, and the joins of a piece.
+ *
+ * A piece goes through up to three short cuts before anything is joined: the cache of short texts,
+ * a look whether the whole piece is in the vocabulary (where the file asks for that), and a cut
+ * into words where no join can cross. What is left is joined in one of two ways that give the same
+ * symbols: up to SHORT_SYMBOLS by looking for the lowest rank again and again, which is quadratic
+ * but has no other cost, and beyond by a heap, so that a text of a million characters without a
+ * space takes n log n steps and not n^2.
+ *
+ * With the merges u+g (rank 1), h+ug (2) and h+u (3), a piece goes this way:
+ *
+ *     h u g s   ->   h ug s   ->   hug s */
 #include <tokenizer/bpe.h>
 
 #include <base/memory.h>
@@ -24,6 +35,7 @@ void bpe_free(bpe_t *b)
     *b = (bpe_t){0};
 }
 
+/* Doubles the table and puts every merge into its new slot. */
 static lh_status_t grow_merges(bpe_t *b)
 {
     const size_t old_slots = b->merge_slots, slots = old_slots == 0 ? FIRST_SLOTS : old_slots * 2;
@@ -40,6 +52,8 @@ static lh_status_t grow_merges(bpe_t *b)
     return LH_OK;
 }
 
+/* The ranks need not be dense or unique: sentencepiece's scores give the same rank to many
+ * pairs. */
 lh_status_t bpe_add_merge(bpe_t *b, uint32_t left, uint32_t right, uint32_t rank, uint32_t made)
 {
     if (b->merge_count * 2 >= b->merge_slots) {
@@ -56,6 +70,7 @@ lh_status_t bpe_add_merge(bpe_t *b, uint32_t left, uint32_t right, uint32_t rank
     return LH_OK;
 }
 
+/* As bpe_merge_slot, with 2^32 divided by the golden ratio. */
 static size_t character_slot(const bpe_t *b, uint32_t character)
 {
     const size_t mask = b->table_size - 1;
@@ -111,10 +126,9 @@ lh_status_t bpe_add_alias(bpe_t *b, bpe_alias_t alias, uint32_t *symbol)
     return LH_OK;
 }
 
-/* Ids of a piece: what its symbols are written as once they are joined, and what
- * short pieces became before. */
-/* Joins the symbols of a piece: short pieces by looking for the lowest rank again and
- * again, long ones with a heap. */
+/* A symbol of the piece at hand. rank and made are of its pair with the symbol behind it, so that
+ * each pair is looked up once and again only where a join has changed it. previous and next are
+ * used for long pieces alone: short ones are moved together instead. */
 typedef struct bpe_symbol {
     uint32_t symbol;
     uint32_t rank, made; /* of this and the next one, while they are joined */
@@ -127,8 +141,9 @@ enum { SHORT_SYMBOLS = 40 }; /* up to here a scan of all ranks is faster than a 
 #define NO_RANK UINT32_MAX   /* of two that cannot be joined */
 #define NOWHERE UINT32_MAX
 
-/* Every symbol stands for one byte of text or more. The heap sees each pair once at the start and
- * two more at every join. */
+/* Room for a piece of so many symbols. Nothing of the last piece is kept: it is written out before
+ * the next one comes. The heap sees each pair once at the start and at most two new ones at every
+ * join, hence three entries for each symbol. */
 static lh_status_t join_reserve(bpe_scratch_t *s, size_t symbols)
 {
     if (symbols <= s->room) return LH_OK;
@@ -153,6 +168,8 @@ static void append_symbol(bpe_scratch_t *s, uint32_t symbol)
     s->symbols[s->count++].symbol = symbol;
 }
 
+/* A character without a symbol, by what the file says of such: its bytes as symbols of their own,
+ * or one symbol for unknown, which a run of them may share, or nothing at all. */
 static void append_unknown(const bpe_t *b, bpe_scratch_t *s, const char *text, size_t length)
 {
     if (b->byte_fallback) {
@@ -165,6 +182,8 @@ static void append_unknown(const bpe_t *b, bpe_scratch_t *s, const char *text, s
     append_symbol(s, b->unknown);
 }
 
+/* The symbols that a text starts with where pieces are made of characters. Frozen pieces come
+ * first: they are looked for at every character, as a cut into characters would hide them. */
 static void split_characters(const bpe_t *b, bpe_scratch_t *s, const char *text, size_t length)
 {
     const unsigned char *p = (const unsigned char *)text, *end = p + length;
@@ -189,6 +208,7 @@ static void split_characters(const bpe_t *b, bpe_scratch_t *s, const char *text,
     }
 }
 
+/* The same where pieces are made of bytes. UTF-8 does not matter here. */
 static void split_bytes(const bpe_t *b, bpe_scratch_t *s, const char *text, size_t length)
 {
     for (size_t i = 0; i < length; i++) {
@@ -200,6 +220,9 @@ static void split_bytes(const bpe_t *b, bpe_scratch_t *s, const char *text, size
     }
 }
 
+/* What the pair makes and its rank, NO_RANK where it makes nothing. Where some pieces are written
+ * as the parts that they were joined from, the pair is noted for them; the last one that was seen
+ * counts, as in sentencepiece. */
 static void look_up(const bpe_t *b, bpe_scratch_t *s, uint32_t left, uint32_t right,
                     bpe_symbol_t *out)
 {
@@ -212,6 +235,7 @@ static void look_up(const bpe_t *b, bpe_scratch_t *s, uint32_t left, uint32_t ri
         s->undo[merge->made] = BPE_UNDO_SEEN | pair;
 }
 
+/* The first of the lowest ranks is the leftmost, as < keeps an earlier one. */
 static void join_short(const bpe_t *b, bpe_scratch_t *s)
 {
     bpe_symbol_t *symbols = s->symbols;
@@ -236,6 +260,8 @@ static void join_short(const bpe_t *b, bpe_scratch_t *s)
     s->count = count;
 }
 
+/* A binary heap with the smallest entry on top. Entries are never taken out of its middle: a join
+ * that a later one has made impossible is found out when it comes to the top. */
 static void heap_push(bpe_scratch_t *s, uint64_t entry)
 {
     size_t i = s->heap_count++;
@@ -246,6 +272,7 @@ static void heap_push(bpe_scratch_t *s, uint64_t entry)
     s->heap[i] = entry;
 }
 
+/* Takes the top out and lets the last entry sink from there to its place. */
 static uint64_t heap_pop(bpe_scratch_t *s)
 {
     const uint64_t top = s->heap[0], last = s->heap[--s->heap_count];
@@ -273,6 +300,9 @@ static void join_offer(const bpe_t *b, bpe_scratch_t *s, uint32_t at)
     if (symbol->rank != NO_RANK) heap_push(s, (uint64_t)symbol->rank << 32 | at);
 }
 
+/* Symbols are a doubly linked list over the array, so a join takes one out without moving the rest.
+ * An entry of the heap is stale once its symbol was joined with another: its rank no longer
+ * matches, as a symbol that is gone has NO_RANK and a changed one the rank of its new pair. */
 static void join_long(const bpe_t *b, bpe_scratch_t *s)
 {
     bpe_symbol_t *symbols = s->symbols;
@@ -289,6 +319,8 @@ static void join_long(const bpe_t *b, bpe_scratch_t *s)
         const uint32_t at = (uint32_t)entry;
         if (symbols[at].rank != (uint32_t)(entry >> 32)) continue; /* joined since */
 
+        /* The left symbol takes over what both make; the right one leaves the list. The pairs on
+         * both sides are new ones now. */
         const uint32_t gone = symbols[at].next;
         symbols[at].symbol = symbols[at].made;
         symbols[at].next = symbols[gone].next;
@@ -297,6 +329,8 @@ static void join_long(const bpe_t *b, bpe_scratch_t *s)
         if (symbols[at].previous != NOWHERE) join_offer(b, s, symbols[at].previous);
         join_offer(b, s, at);
     }
+    /* The first symbol is never joined away, as a join keeps the left one: the list begins
+     * there. */
     size_t kept = 0;
     for (uint32_t i = 0; i != NOWHERE; i = symbols[i].next)
         symbols[kept++].symbol = symbols[i].symbol;
@@ -322,6 +356,9 @@ static lh_status_t bpe_join(const bpe_t *b, bpe_scratch_t *s, const char *text, 
     return LH_OK;
 }
 
+/* The cache. Text repeats its words, and most of them are short. It is direct-mapped, so that a
+ * look is at one line of memory and what is forgotten needs no order of age; results do not depend
+ * on what it holds. */
 enum {
     CACHE_SLOTS = 1 << 15,
     CACHE_BYTES = 24, /* longest text that is remembered */
@@ -329,7 +366,8 @@ enum {
     WORD_TAG = 0x80, /* beside the length: of a word in a longer piece */
 };
 
-/* One cache line each. A slot holds the last text that fell on it. */
+/* One cache line each. A slot holds the last text that fell on it; comparing its text takes three
+ * words, as texts are padded with zeros and the tag tells their length. */
 typedef struct bpe_cached {
     uint64_t key[CACHE_BYTES / 8]; /* the text, padded with zeros */
     uint8_t tag, count;            /* tag: the length, 0: empty   */
@@ -355,6 +393,8 @@ void bpe_scratch_close(bpe_scratch_t *s)
     *s = (bpe_scratch_t){0};
 }
 
+/* Appends an id. `start` is where this piece began in out: a run of unknown characters is one id
+ * only within a piece. */
 static void write_id(const bpe_t *b, int32_t id, size_t start, token_ids_t *out)
 {
     const bool fused = b->fuse_unknown && id == (int32_t)b->unknown && out->count > start &&
@@ -362,6 +402,8 @@ static void write_id(const bpe_t *b, int32_t id, size_t start, token_ids_t *out)
     if (!fused) out->ids[out->count++] = id;
 }
 
+/* The ids of a symbol: its own, or what its alias is written as. An unknown character may be four
+ * ids, its bytes, and never more than it has bytes: that is the room that callers have made. */
 static void write_symbol(const bpe_t *b, uint32_t symbol, size_t start, token_ids_t *out)
 {
     if (symbol < b->first_alias) {
@@ -403,6 +445,7 @@ static void write_parts(const bpe_t *b, bpe_scratch_t *s, uint32_t symbol, size_
     }
 }
 
+/* Joins a text without any short cut and appends its ids. */
 static lh_status_t encode_joined(const bpe_t *b, bpe_scratch_t *s, const char *text, size_t length,
                                  token_ids_t *out)
 {
@@ -419,6 +462,8 @@ static lh_status_t encode_joined(const bpe_t *b, bpe_scratch_t *s, const char *t
     return LH_OK;
 }
 
+/* A piece that stands in the vocabulary as it is, for files that say so (ignore_merges,
+ * tiktoken). */
 static bool take_whole(const bpe_t *b, const char *text, size_t length, token_ids_t *out)
 {
     const int32_t id = b->whole == NULL ? -1 : piece_table_find(b->whole, text, length);
@@ -426,6 +471,8 @@ static bool take_whole(const bpe_t *b, const char *text, size_t length, token_id
     return id >= 0;
 }
 
+/* The text as three words, padded with zeros. Where the memory behind the text may be read too,
+ * three loads of fixed size and a mask are faster than a copy of so many bytes as there are. */
 static void key_of(const char *text, size_t length, size_t readable, uint64_t key[3])
 {
     key[0] = key[1] = key[2] = 0;
@@ -443,6 +490,8 @@ static void key_of(const char *text, size_t length, size_t readable, uint64_t ke
     }
 }
 
+/* A mix of the three words by odd factors with about as many ones as zeros; the top 15 bits are the
+ * slot. */
 static size_t cache_slot(const uint64_t key[3])
 {
     uint64_t h = key[0] * 0x9E3779B97F4A7C15u;
@@ -452,8 +501,9 @@ static size_t cache_slot(const uint64_t key[3])
     return (size_t)((h * 0xBF58476D1CE4E5B9u) >> 49) & (CACHE_SLOTS - 1);
 }
 
-/* A piece, or a word of one, which is no longer than what is remembered. Words are not looked for
- * as a whole. */
+/* Encodes a piece, or a word of one, that is short enough for the cache. Words are not looked for
+ * as a whole in the vocabulary, as a piece would be, so both have their own tags where that
+ * matters. What became more than CACHE_IDS ids is not remembered. */
 static lh_status_t encode_short(const bpe_t *b, bpe_scratch_t *s, const char *text, size_t length,
                                 size_t readable, bool is_word, token_ids_t *out)
 {
@@ -461,6 +511,7 @@ static lh_status_t encode_short(const bpe_t *b, bpe_scratch_t *s, const char *te
     uint64_t key[3];
     key_of(text, length, readable, key);
     bpe_cached_t *cached = &s->cache[cache_slot(key)];
+    /* One branch for three words. */
     const bool same = ((cached->key[0] ^ key[0]) | (cached->key[1] ^ key[1]) |
                        (cached->key[2] ^ key[2])) == 0;
     if (same && cached->tag == tag) {
@@ -498,9 +549,14 @@ static void encode_character(const bpe_t *b, const char *text, size_t size, toke
         out->ids[out->count++] = (int32_t)b->bytes[p[i]];
 }
 
+/* A text word by word, cut where no piece of the vocabulary has the two characters beside each
+ * other. No join can cross such a place, so the ids are those of the whole, and words are short,
+ * repeat themselves and come out of the cache. */
 static lh_status_t encode_words(const bpe_t *b, bpe_scratch_t *s, const char *text, size_t length,
                                 size_t readable, token_ids_t *out)
 {
+    /* Words of a single character that is not ASCII, as in Japanese, need neither the cache nor a
+     * join. */
     const bool lone = b->byte_fallback && !b->has_frozen;
     lh_status_t status = LH_OK;
 
@@ -518,6 +574,8 @@ static lh_status_t encode_words(const bpe_t *b, bpe_scratch_t *s, const char *te
     return status;
 }
 
+/* Where some pieces are written as their parts (unused), nothing is cached: what they are written
+ * as depends on all pairs that were seen in the text. */
 lh_status_t bpe_encode(const bpe_t *b, bpe_scratch_t *s, const char *text, size_t length,
                        size_t readable, token_ids_t *out)
 {
@@ -530,6 +588,8 @@ lh_status_t bpe_encode(const bpe_t *b, bpe_scratch_t *s, const char *text, size_
     return encode_joined(b, s, text, length, out);
 }
 
+/* A text that no pretokenizer has cut is usually too long for the cache as a whole, but not its
+ * words. */
 lh_status_t bpe_encode_text(const bpe_t *b, bpe_scratch_t *s, const char *text, size_t length,
                             token_ids_t *out)
 {

@@ -1,4 +1,8 @@
-/* normalize.c - the steps of a normalizer, one buffer to the other. */
+/* normalize.c - the steps of a normalizer, from one buffer to the other.
+ *
+ * Most texts are not changed by most steps: a text that is composed already is recognised by its
+ * bytes and not copied. A file may hold replacements that double the text at every step, so growth
+ * has a bound. */
 #include <tokenizer/normalize.h>
 
 #include <utf8proc.h>
@@ -17,12 +21,14 @@ static bool grew_too_much(const text_t *out, size_t from)
     return out->length > from * GROWTH + GROWTH_MORE;
 }
 
+/* Only a file that was made for it comes here. */
 static lh_status_t refuse_growth(size_t from)
 {
     return fail(LH_INVALID, "the tokenizer's normalizer makes more than %zu bytes of %zu",
                 from * GROWTH + GROWTH_MORE, from);
 }
 
+/* Frees what a step owns, of whichever kind it is: the rest is NULL. */
 static void step_free(normalize_step_t *step)
 {
     mem_free(step->from);
@@ -52,6 +58,7 @@ void normalizer_free(normalizer_t *n)
     *n = (normalizer_t){0};
 }
 
+/* Steps without a regex have no match: matches are found by the step's number. */
 lh_status_t normalize_scratch_open(const normalizer_t *n, normalize_scratch_t *s)
 {
     *s = (normalize_scratch_t){0};
@@ -80,7 +87,8 @@ void normalize_scratch_close(normalize_scratch_t *s)
     *s = (normalize_scratch_t){0};
 }
 
-/* Nothing below U+0300 composes with anything, and with NFC nothing below it changes by itself. */
+/* True if NFC can't change the text, as far as its bytes tell. Nothing below U+0300 composes with
+ * anything, and with NFC nothing below it changes by itself; 0xCC is the first byte of U+0300. */
 static bool is_composed(const char *text, size_t length)
 {
     for (size_t i = 0; i < length; i++) {
@@ -90,6 +98,8 @@ static bool is_composed(const char *text, size_t length)
     return true;
 }
 
+/* Decomposes into UTF-32 and encodes that again, composed or not. utf8proc is asked for the size
+ * first, as one character may become 18. */
 static lh_status_t normalize_compose(const normalize_step_t *step, normalize_scratch_t *s,
                                      const char *text, size_t length, text_t *out)
 {
@@ -114,6 +124,7 @@ static lh_status_t normalize_compose(const normalize_step_t *step, normalize_scr
     return text_status(out);
 }
 
+/* All matches from left to right; what was put in is not looked at again. */
 static lh_status_t normalize_replace(const normalize_step_t *step, pattern_match_t *match,
                                      const char *text, size_t length, text_t *out)
 {
@@ -141,11 +152,15 @@ static lh_status_t normalize_replace(const normalize_step_t *step, pattern_match
     return text_status(out);
 }
 
+/* The next bit of text under the rules of spaces, and what it becomes. */
 typedef struct space_part {
     const char *bytes;
     size_t length, taken; /* what it becomes; bytes of text that it stands for */
 } space_part_t;
 
+/* A piece that the user has defined is kept as it is; else the longest entry of the charsmap
+ * counts; else one character, U+FFFD for a byte that is none. bytes lie in text, in the map or are
+ * static. */
 static space_part_t next_part(const space_rules_t *rules, const char *text, size_t length)
 {
     int32_t value;
@@ -162,6 +177,7 @@ static space_part_t next_part(const space_rules_t *rules, const char *text, size
     return (space_part_t){text, size, size};
 }
 
+/* Spaces become marks here and not in a step behind, as the rules below look at the spaces. */
 static void append_part(const space_rules_t *rules, const space_part_t *part, text_t *out)
 {
     const char *from = part->bytes, *end = part->bytes + part->length;
@@ -190,6 +206,7 @@ static lh_status_t escape_only(const char *text, size_t length, text_t *out)
     return text_status(out);
 }
 
+/* What stands at the end of the text when all is done, in the form that spaces have by then. */
 static void cut_spaces_at_end(const char *space, text_t *out)
 {
     const size_t size = strlen(space);
@@ -215,6 +232,7 @@ static lh_status_t treat_spaces(const space_rules_t *rules, const char *text, si
     if (rules->add_dummy_prefix) text_append(out, space);
     if (plain) return escape_only(text, length, out);
 
+    /* True behind a space that was written, where further ones are extra; at the start too. */
     bool after_space = rules->remove_extra;
     while (at < length) {
         space_part_t part = next_part(rules, text + at, length - at);
@@ -232,6 +250,7 @@ static lh_status_t treat_spaces(const space_rules_t *rules, const char *text, si
     return text_status(out);
 }
 
+/* Appends to out, which is empty, what step `index` makes of the text. */
 static lh_status_t normalize_apply(const normalizer_t *n, size_t index, normalize_scratch_t *s,
                                    const char *text, size_t length, text_t *out)
 {
@@ -249,6 +268,7 @@ static lh_status_t normalize_apply(const normalizer_t *n, size_t index, normaliz
     return LH_OK;
 }
 
+/* Saves the copy of a text in the usual case; false only means that it is not known. */
 static bool changes_nothing(const normalize_step_t *step, const char *text, size_t length)
 {
     if (step->by != NORMALIZE_UNICODE) return false;
@@ -256,6 +276,8 @@ static bool changes_nothing(const normalize_step_t *step, const char *text, size
     return text_utf8_ascii(text, length) == length;
 }
 
+/* text moves from the caller's memory to one of the two buffers and then between them. A step reads
+ * the one and writes the other, so it may append to its destination while it reads. */
 lh_status_t normalize(const normalizer_t *n, normalize_scratch_t *s, const char *text,
                       size_t length, const char **out, size_t *out_length)
 {
@@ -280,14 +302,16 @@ lh_status_t normalize(const normalizer_t *n, normalize_scratch_t *s, const char 
     return LH_OK;
 }
 
-/* Reads and walks the double array (Darts-clone) inside a precompiled charsmap.
- * Nothing in it is trusted: every index is checked where it is used. */
+/* The double array (Darts-clone) inside of a precompiled charsmap. Nothing in it is trusted: every
+ * index is checked where it is used. Numbers are little-endian and not aligned. */
 static uint32_t read_u32(const char *bytes)
 {
     const unsigned char *b = (const unsigned char *)bytes;
     return b[0] | (uint32_t)b[1] << 8 | (uint32_t)b[2] << 16 | (uint32_t)b[3] << 24;
 }
 
+/* The blob is a number of bytes, a trie of that size, and the replacements. It must end in a NUL,
+ * so that the last replacement does; strings are not looked at otherwise until they are used. */
 lh_status_t normalize_charsmap_read(const char *path, const char *bytes, size_t length,
                                     charsmap_t *out)
 {
@@ -326,6 +350,7 @@ void normalize_charsmap_free(charsmap_t *m)
     *m = (charsmap_t){0};
 }
 
+/* Darts-clone packs an offset of 22 bits, which bit 9 shifts by eight more. */
 static uint32_t unit_offset(uint32_t unit)
 {
     return (unit >> 10) << ((unit & (1u << 9)) >> 6);
@@ -342,6 +367,8 @@ size_t normalize_charsmap_longest(const charsmap_t *m, const char *text, size_t 
         const uint32_t byte = (unsigned char)text[i];
         at ^= byte;
         if (at >= m->unit_count) break;
+        /* A unit has the byte that leads to it in its low 8 bits; bit 31 marks a value, which is no
+         * child. Bit 8 says that a string ends here: its value is at the offset itself. */
         const uint32_t unit = m->units[at];
         if ((unit & ((1u << 31) | 0xFF)) != byte) break;
         at ^= unit_offset(unit);

@@ -1,5 +1,8 @@
 /* tokenizer/normalize.h - what happens to a text before it is cut: composition of characters,
- * replacements, sentencepiece's treatment of spaces. */
+ * replacements, sentencepiece's treatment of spaces.
+ *
+ * A normalizer is a list of steps, as tokenizer.json has them; a sentencepiece model is one step of
+ * its own kind. Each step makes a new text out of the last one. */
 #ifndef TOKENIZER_NORMALIZE_H
 #define TOKENIZER_NORMALIZE_H
 
@@ -8,10 +11,15 @@
 #include <tokenizer/token_pieces.h>
 #include <tokenizer/unicode_patterns.h>
 
-/* Sentencepiece's table of what characters are replaced with before encoding. */
+/* Sentencepiece's table of what characters are replaced with before encoding, NFKC with exceptions
+ * in most models. It comes compiled in the model's file and is used as it is: a double array trie
+ * (Darts-clone) and the replacements behind it. */
 typedef struct charsmap {
+    /* [unit_count] the double array; owned */
     uint32_t *units; /* a double array trie */
     size_t unit_count;
+    /* [string_bytes] NUL-terminated replacements one after another; the trie's values are places in
+     * it */
     char *strings; /* NUL-terminated, one after another */
     size_t string_bytes;
 } charsmap_t;
@@ -36,26 +44,36 @@ typedef enum normalize_by {
 typedef struct space_rules {
     charsmap_t charsmap;
     piece_trie_t kept; /* user-defined pieces: the charsmap does not touch them */
+    /* A space before the text; no spaces at its ends, and one for a run of them; U+2581 for
+     * spaces. */
+    /* With all three " a  b " becomes _a_b, where _ is the mark. */
     bool add_dummy_prefix, remove_extra, escape;
 } space_rules_t;
 
+/* One step; the fields that belong to its `by` are set. */
 typedef struct normalize_step {
     normalize_by_t by;
+    /* NFC and NFKC compose, NFD and NFKD do not; the two with K replace what is only compatible,
+     * too */
     bool compose, compatible; /* of NORMALIZE_UNICODE */
     char *from, *to;          /* owned; UTF-8         */
     size_t from_length, to_length;
+    /* of NORMALIZE_REPLACE, in the place of from; owned; NULL: from is a string */
     pattern_regex_t *regex;
     space_rules_t spaces;
 } normalize_step_t;
 
+/* Filled by the reader of a file, then only read. */
 typedef struct normalizer {
     normalize_step_t *steps;
     size_t count, room;
 } normalizer_t;
 
-/* One thread's. */
+/* One thread's memory for normalizing: two texts that take turns as source and destination of a
+ * step. */
 typedef struct normalize_scratch {
     text_t texts[2];
+    /* [character_room] a text in UTF-32, for composition */
     int32_t *characters;
     size_t character_room;
     pattern_match_t **matches; /* by step */

@@ -1,14 +1,21 @@
-/* pretokenize.c - each step cuts every span of the step before it. */
+/* pretokenize.c - each step cuts every span of the step before it.
+ *
+ * A step goes over a span in two passes: first it is cut into matches and what lies between (cuts),
+ * then the behaviour says which of these become spans of their own, which are joined to a neighbour
+ * and which vanish. Known patterns whose matches stay as they are, the usual case, need no list of
+ * cuts. */
 #include <tokenizer/pretokenize.h>
 
 #include <base/memory.h>
 #include <base/text.h>
 
+/* A match of a step, or what lies between two. */
 typedef struct text_cut {
     uint32_t start, end;
     bool match;
 } text_cut_t;
 
+/* Frees what a step owns, of whichever kind it is. */
 static void step_free(split_step_t *step)
 {
     pattern_regex_free(step->regex);
@@ -63,6 +70,7 @@ void pretokenize_scratch_close(pretokenize_scratch_t *s)
     *s = (pretokenize_scratch_t){0};
 }
 
+/* Nothing is appended for an empty span: a piece without bytes would have no ids. */
 static lh_status_t append_span(struct span_list *list, size_t start, size_t end)
 {
     if (start == end) return LH_OK;
@@ -75,6 +83,8 @@ static lh_status_t append_span(struct span_list *list, size_t start, size_t end)
     return LH_OK;
 }
 
+/* Here invert turns matches into what lies between and the other way round, so that all behind it
+ * need not know of it. */
 static lh_status_t append_cut(pretokenize_scratch_t *s, const split_step_t *step, size_t start,
                               size_t end, bool match)
 {
@@ -122,6 +132,7 @@ static lh_status_t cut_by_regex(const split_step_t *step, pattern_match_t *match
     return LH_OK;
 }
 
+/* Matches of a string from left to right, which do not overlap. */
 static lh_status_t cut_by_string(const split_step_t *step, pretokenize_scratch_t *s,
                                  const char *text, text_span_t span)
 {
@@ -170,6 +181,7 @@ static bool is_match(const pretokenizer_t *p, split_by_t by, const char *at, con
             (by == SPLIT_DIGITS ? CLASS_NUMBER : CLASS_PUNCTUATION)) != 0;
 }
 
+/* Every character of the class is a match of its own; SPLIT_CONTIGUOUS joins them later. */
 static lh_status_t cut_by_class(const pretokenizer_t *p, const split_step_t *step,
                                 pretokenize_scratch_t *s, const char *text, text_span_t span)
 {
@@ -190,6 +202,7 @@ static lh_status_t cut_by_class(const pretokenizer_t *p, const split_step_t *ste
     return append_cut(s, step, between, span.end, false);
 }
 
+/* Fills s->cuts with what step `index` finds in the span: without holes, in order, none empty. */
 static lh_status_t pretokenize_cut(const pretokenizer_t *p, size_t index, pretokenize_scratch_t *s,
                                    const char *text, text_span_t span)
 {
@@ -205,6 +218,7 @@ static lh_status_t pretokenize_cut(const pretokenizer_t *p, size_t index, pretok
     }
 }
 
+/* SPLIT_WITH_NEXT, which looks a cut ahead where the others look back. */
 static lh_status_t join_next(const pretokenize_scratch_t *s, struct span_list *out)
 {
     size_t i = 0;
@@ -219,6 +233,9 @@ static lh_status_t join_next(const pretokenize_scratch_t *s, struct span_list *o
     return LH_OK;
 }
 
+/* Makes spans of the cuts, by the step's behaviour. A cut joins the one before it in the last span
+ * of out, which is of the same span of the text: a step never joins what an earlier one has cut
+ * apart. */
 static lh_status_t pretokenize_keep(const split_step_t *step, const pretokenize_scratch_t *s,
                                     struct span_list *out)
 {
@@ -257,6 +274,7 @@ static lh_status_t isolate_pattern(const pretokenizer_t *p, const split_step_t *
     return LH_OK;
 }
 
+/* Begins with one span, the whole text; each step fills the other list from this one. */
 lh_status_t pretokenize(const pretokenizer_t *p, pretokenize_scratch_t *s, const char *text,
                         size_t length, const struct span_list **out)
 {

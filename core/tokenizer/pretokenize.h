@@ -1,9 +1,14 @@
-/* tokenizer/pretokenize.h - cuts a text into the pieces that BPE works on, by a list of steps. */
+/* tokenizer/pretokenize.h - cuts a text into the pieces that BPE works on, by a list of steps.
+ *
+ * A pretokenizer of a tokenizer.json is a list of steps. Each cuts every piece of the one before
+ * it, and only cuts: what a step would do to the characters (Metaspace's mark, a space in front,
+ * the alphabet of bytes) is done before or left out, as symbols are looked up by bytes. */
 #ifndef TOKENIZER_PRETOKENIZE_H
 #define TOKENIZER_PRETOKENIZE_H
 
 #include <tokenizer/unicode_patterns.h>
 
+/* What a step looks for in a piece. */
 typedef enum split_by {
     SPLIT_PATTERN, /* one of pretokenize.h                                 */
     SPLIT_REGEX,
@@ -15,6 +20,8 @@ typedef enum split_by {
     SPLIT_PUNCTUATION,
 } split_by_t;
 
+/* With "a-b" and the match "-": ISOLATED gives a - b, REMOVED a b, WITH_PREVIOUS a- b, WITH_NEXT a
+ * -b; CONTIGUOUS is ISOLATED, but runs of matches are one piece. */
 typedef enum split_behaviour { /* what becomes of a match */
                                SPLIT_ISOLATED,
                                SPLIT_REMOVED,
@@ -23,16 +30,20 @@ typedef enum split_behaviour { /* what becomes of a match */
                                SPLIT_CONTIGUOUS, /* neighbouring matches are one piece */
 } split_behaviour_t;
 
+/* One step; the fields that belong to its `by` are set. */
 typedef struct split_step {
     split_by_t by;
     split_behaviour_t behaviour;
     bool invert; /* what does not match counts as the match */
     pattern_t pattern;
+    /* owned; of SPLIT_REGEX */
     pattern_regex_t *regex;
     char *string; /* owned */
     size_t string_length;
 } split_step_t;
 
+/* Filled by the reader of a file, then only read. A tokenizer without steps has texts encoded whole
+ * (tokenizer_parts.h, cuts). */
 typedef struct pretokenizer {
     unicode_classes_t classes;
     split_step_t *steps;
@@ -43,12 +54,14 @@ typedef struct pretokenizer {
     enum { PREPEND_NEVER, PREPEND_FIRST, PREPEND_ALWAYS } prepend; /* of the mark       */
 } pretokenizer_t;
 
+/* A piece of the text that is being cut, from start to before end. */
 typedef struct text_span {
     uint32_t start, end; /* bytes */
 } text_span_t;
 
-/* One thread's. */
+/* One thread's memory: the spans before and after a step, which change places from step to step. */
 typedef struct pretokenize_scratch {
+    /* [room], count of them in the order of the text; none is empty */
     struct span_list {
         text_span_t *spans;
         size_t count, room;

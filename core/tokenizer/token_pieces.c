@@ -27,6 +27,7 @@ lh_status_t token_ids_add(token_ids_t *out, int32_t id)
     return status;
 }
 
+/* Nodes lie in one array and name each other by index, as the array moves when it grows. */
 static lh_status_t node_new(piece_trie_t *t, uint8_t byte, uint32_t sibling, uint32_t *out)
 {
     struct trie_node *nodes = mem_grow(t->nodes, &t->room, t->count + 2, sizeof(*nodes));
@@ -38,6 +39,7 @@ static lh_status_t node_new(piece_trie_t *t, uint8_t byte, uint32_t sibling, uin
     return LH_OK;
 }
 
+/* 0: none */
 static uint32_t child_of(const piece_trie_t *t, uint32_t node, uint8_t byte)
 {
     uint32_t child = t->nodes[node].child;
@@ -46,6 +48,8 @@ static uint32_t child_of(const piece_trie_t *t, uint32_t node, uint8_t byte)
     return child;
 }
 
+/* A new child comes first in its parent's list. On failure nodes without a value may be left, which
+ * change nothing. */
 lh_status_t piece_trie_add(piece_trie_t *t, const char *bytes, size_t length, int32_t value)
 {
     lh_assert(length > 0 && value >= 0);
@@ -70,6 +74,7 @@ lh_status_t piece_trie_add(piece_trie_t *t, const char *bytes, size_t length, in
     return LH_OK;
 }
 
+/* Goes down as far as the text leads and remembers the last node with a value on the way. */
 size_t piece_trie_longest(const piece_trie_t *t, const char *text, size_t length, int32_t *value)
 {
     size_t longest = 0;
@@ -91,7 +96,7 @@ void piece_trie_free(piece_trie_t *t)
     *t = (piece_trie_t){0};
 }
 
-/* An arena of bytes with a hash of ids over it. */
+/* The id must be one that has a piece. */
 static piece_t piece_at(const piece_table_t *t, uint32_t id)
 {
     return (piece_t){t->bytes + t->places[id].start, t->places[id].length};
@@ -127,6 +132,8 @@ int32_t piece_table_find(const piece_table_t *t, const char *bytes, size_t lengt
     return (int32_t)(uint32_t)t->slots[slot_of(t, digest_xxh3(bytes, length), bytes, length)] - 1;
 }
 
+/* Four times the slots, as a vocabulary is read once and grows to its full size; all pieces are
+ * hashed again. */
 static lh_status_t grow_slots(piece_table_t *t)
 {
     const size_t count = t->slot_count == 0 ? 1024 : t->slot_count * 4;
@@ -145,6 +152,8 @@ static lh_status_t grow_slots(piece_table_t *t)
     return LH_OK;
 }
 
+/* Room for a piece of this id and length in each of the three arrays, so that piece_table_add can't
+ * fail in between. */
 static lh_status_t table_reserve(piece_table_t *t, uint32_t id, size_t length)
 {
     if (t->bytes_used + length >= PIECE_ABSENT)
@@ -160,6 +169,7 @@ static lh_status_t table_reserve(piece_table_t *t, uint32_t id, size_t length)
     return t->pieces * 2 >= t->slot_count ? grow_slots(t) : LH_OK;
 }
 
+/* Both refusals come before anything is changed but room for the piece. */
 lh_status_t piece_table_add(piece_table_t *t, const char *path, uint32_t id, const char *bytes,
                             size_t length)
 {
@@ -177,6 +187,7 @@ lh_status_t piece_table_add(piece_table_t *t, const char *path, uint32_t id, con
         return fail(LH_INVALID, "%s: the piece '%.*s' is there twice, with the ids %u and %u", path,
                     (int)length, bytes, (uint32_t)t->slots[slot] - 1, id);
     memcpy(t->bytes + t->bytes_used, bytes, length);
+    /* Ids that were jumped over have no piece, until one is added for them. */
     for (; t->count <= id; t->count++)
         t->places[t->count].length = PIECE_ABSENT;
     t->places[id] = (struct piece_place){(uint32_t)t->bytes_used, (uint32_t)length};
@@ -194,8 +205,11 @@ void piece_table_free(piece_table_t *t)
     *t = (piece_table_t){0};
 }
 
-/* pairs of characters as bits. A character is its bytes as a number, the first one
- * lowest, so that a part of one is a number as well. */
+/* Neighbours: pairs of characters as bits. A character is its bytes as a number, the first one
+ * lowest, so that a part of one is a number as well.
+ *
+ * Of these bits there are so many for each piece, at least 4 Ki and at most 16 Mi, which is 2
+ * MiB. */
 enum { BITS_PER_PIECE = 8, BITS_LEAST_LOG2 = 12, BITS_MOST_LOG2 = 24 };
 enum { MARK = 0x8196E2 }; /* U+2581 */
 
@@ -210,6 +224,8 @@ typedef struct unit {
     bool tail, head; /* lacks its first bytes, its last */
 } unit_t;
 
+/* More bits for more pieces keep the share of them that are set, and with it that of cuts that are
+ * missed, about the same. */
 lh_status_t piece_neighbours_open(piece_neighbours_t *n, size_t pieces)
 {
     uint32_t log2 = BITS_LEAST_LOG2;
@@ -227,6 +243,7 @@ void piece_neighbours_close(piece_neighbours_t *n)
     n->pairs = NULL;
 }
 
+/* The number of the bit of a pair. */
 static uint64_t hash_of(const piece_neighbours_t *n, uint32_t left, uint32_t right)
 {
     return (((uint64_t)left << 32 | right) * 0x9E3779B97F4A7C15u) >> n->shift;
@@ -238,11 +255,15 @@ static bool has_pair(const piece_neighbours_t *n, uint32_t left, uint32_t right)
     return (n->pairs[hash >> 6] >> (hash & 63) & 1) != 0;
 }
 
+/* Of parts[], which says beside which characters a look for parts is worth it. */
 static size_t part_slot(uint32_t character)
 {
     return character * 0x9E3779B1u >> 20;
 }
 
+/* The next character of a piece, or what the piece has of it: bytes that follow without a first
+ * byte are the tail of one, up to three; a first byte with less than its followers is the head of
+ * one. */
 static unit_t next_unit(const char *piece, size_t length, size_t *at)
 {
     lh_assert(*at < length);
@@ -268,6 +289,9 @@ void piece_neighbours_add_ascii(piece_neighbours_t *n, unsigned char left, unsig
     n->ascii[left][right >> 6] |= 1ull << (right & 63);
 }
 
+/* A pair of two whole ASCII characters has a bit of its own, any other one of the hash. Where one
+ * of the two is a part of a character, its whole neighbour is marked, as the text that is cut later
+ * has whole characters only. */
 static void add_pair(piece_neighbours_t *n, unit_t left, unit_t right)
 {
     if ((left.bytes | right.bytes) < 0x80) {
@@ -302,6 +326,8 @@ static bool meet_in_parts(const piece_neighbours_t *n, uint32_t left, uint32_t r
                           uint32_t right_size)
 {
     uint32_t tail = left;
+    /* All tails of the left character, from its whole down to its last byte, beside all heads of
+     * the right one: at most 4 x 4 pairs. */
     do {
         for (uint32_t size = 1; size <= right_size; size++)
             if (has_pair(n, tail, right & UINT32_MAX >> (32 - 8 * size))) return true;
@@ -310,6 +336,9 @@ static bool meet_in_parts(const piece_neighbours_t *n, uint32_t left, uint32_t r
     return false;
 }
 
+/* Whether some piece has the two beside each other, or might have. Without pairs (only ASCII is
+ * told) all beyond ASCII meet, but for a space mark behind another character: with no mark inside
+ * of pieces a word begins there. */
 static bool meet(const piece_neighbours_t *n, uint32_t left, uint32_t right, uint32_t right_size)
 {
     if ((left | right) < 0x80) return (n->ascii[left][right >> 6] >> (right & 63) & 1) != 0;
@@ -321,6 +350,7 @@ static bool meet(const piece_neighbours_t *n, uint32_t left, uint32_t right, uin
     return in_parts && meet_in_parts(n, left, right, right_size);
 }
 
+/* The character as the number of its bytes, not decoded: comparing and hashing need no more. */
 static uint32_t character_at(const unsigned char *p, uint32_t *size)
 {
     *size = text_utf8_size(*p);
@@ -332,6 +362,7 @@ static uint32_t character_at(const unsigned char *p, uint32_t *size)
     }
 }
 
+/* Goes on as long as the two characters at hand may be inside of one piece. */
 size_t piece_neighbours_word(const piece_neighbours_t *n, const char *text, size_t length)
 {
     lh_assert(length > 0);
@@ -346,12 +377,15 @@ size_t piece_neighbours_word(const piece_neighbours_t *n, const char *text, size
     return (size_t)(p - (const unsigned char *)text);
 }
 
+/* Bytes that stand for themselves in the alphabet: what Latin-1 prints, without the spaces and the
+ * soft hyphen. */
 static bool is_printable_byte(uint32_t byte)
 {
     return (byte >= 0x21 && byte <= 0x7E) || (byte >= 0xA1 && byte <= 0xAC) ||
            (byte >= 0xAE && byte <= 0xFF);
 }
 
+/* Printable bytes are themselves; the 68 others follow each other from U+0100 on, in order. */
 uint32_t piece_character_of_byte(uint8_t byte)
 {
     if (is_printable_byte(byte)) return byte;
@@ -359,6 +393,7 @@ uint32_t piece_character_of_byte(uint8_t byte)
     return 0x100u + (byte <= 32 ? byte : byte <= 160 ? byte - 94u : 67u);
 }
 
+/* The inverse: 33 from 0 on, 34 from 127 on, and the soft hyphen, 173. */
 int piece_byte_of_character(uint32_t character)
 {
     if (character < 0x100) return is_printable_byte(character) ? (int)character : -1;

@@ -1,5 +1,13 @@
-/* tokenizer.c - finds out what kind of tokenizer a path names, has it read, and answers questions.
- */
+/* tokenizer.c - finds out what kind of tokenizer a path names and has it read; encodes and decodes.
+ *
+ * On the way to ids a text is first searched for added tokens, which are cut out whatever stands
+ * around them; what lies between is normalized, searched for those added tokens that are looked for
+ * after normalizing, cut into pieces, and each piece is encoded. Nothing on that way holds a copy
+ * of the text unless a stage changes it.
+ *
+ * On the way back each id's piece is appended and changed as the file's decoder says. Only what
+ * spans several tokens needs state: a run of byte tokens, which are UTF-8 together, and what is cut
+ * off at both ends of the text. */
 #include <tokenizer/tokenizer.h>
 
 #include <sys/stat.h>
@@ -13,9 +21,12 @@
 #include <tokenizer/tokenizer_parts.h>
 #include <tokenizer/tokenizer_sentencepiece.h>
 
+/* Defaults of tokenizer_limits_t. VOCABULARY_MOST bounds what a caller may ask for: symbols must
+ * stay below 2^31, and aliases of characters have numbers behind those of the pieces. */
 enum { FILE_BYTES = 256 << 20, VOCABULARY = 4 << 20, VOCABULARY_MOST = 1 << 30 };
 enum { TOKEN_BYTES = 4096, MERGES = 8 << 20 };
 
+/* A tokenizer.json has a "model"; any other object is taken for a vocabulary of pieces and ids. */
 static lh_status_t read_json(tokenizer_t *t, const char *path)
 {
     json_document_t *file = NULL;
@@ -29,6 +40,9 @@ static lh_status_t read_json(tokenizer_t *t, const char *path)
     return status;
 }
 
+/* A file's name says little about its kind: tokenizer.model is sentencepiece's for Llama 2 and a
+ * list of ranks for Llama 3. JSON is read by read_json once the bytes here are freed, as it parses
+ * the file itself. */
 static lh_status_t read_by_content(tokenizer_t *t, const char *path)
 {
     char *bytes;
@@ -36,6 +50,7 @@ static lh_status_t read_by_content(tokenizer_t *t, const char *path)
     lh_status_t status = file_read(path, t->limits.file_bytes, &bytes, &length);
     if (status != LH_OK) return status;
 
+    /* Behind a byte order mark and white space, what JSON begins with. */
     size_t start = length >= 3 && memcmp(bytes, "\xEF\xBB\xBF", 3) == 0 ? 3 : 0;
     while (start < length && strchr(" \t\r\n", bytes[start]) != NULL && bytes[start] != '\0')
         start++;
@@ -62,6 +77,7 @@ static lh_status_t read_by_content(tokenizer_t *t, const char *path)
 /* The vocabulary that belongs to a list of merges; NULL without memory, or `path` itself. */
 static char *vocabulary_of(const char *path)
 {
+    /* In the order in which the ends are tried; "merges.txt" would also match "-merges.txt". */
     static const struct {
         const char *merges, *vocabulary[2];
     } pairs[] = {
@@ -82,7 +98,7 @@ static char *vocabulary_of(const char *path)
     return mem_text(path);
 }
 
-/* The tokenizer's file in a folder. */
+/* The tokenizer's file in a folder: the first that is there, the one that says most first. */
 static lh_status_t find_in_folder(const char *folder, char **out)
 {
     static const char *const names[] = {"tokenizer.json", "tokenizer.model", "vocab.json",
@@ -103,6 +119,8 @@ static lh_status_t find_in_folder(const char *folder, char **out)
                 folder);
 }
 
+/* The file to begin with: that of a folder, or the vocabulary beside a list of merges. The caller
+ * frees *out. */
 static lh_status_t find_file(const char *path, char **out)
 {
     struct stat info;
@@ -111,7 +129,9 @@ static lh_status_t find_file(const char *path, char **out)
     return *out == NULL ? LH_NO_MEMORY : LH_OK;
 }
 
-/* Once all is read: what added tokens look like in a text, and what decoding may skip. */
+/* Once all is read: the size of the vocabulary, what added tokens look like in a text, and what
+ * decoding may skip. Tokens that are looked for after normalizing are normalized here once, so that
+ * they are found in texts that were. */
 static lh_status_t tokenizer_finish(tokenizer_t *t)
 {
     const size_t pieces = t->pieces.count, added = t->added_pieces.count;
@@ -136,6 +156,8 @@ static lh_status_t tokenizer_finish(tokenizer_t *t)
     return status;
 }
 
+/* The file is named before it is read, so that it comes first among the tokenizer's files. The
+ * tokenizer never moves, as parts of it point to each other. */
 lh_status_t tokenizer_load(const char *path, const tokenizer_limits_t *limits, tokenizer_t **out)
 {
     char *file = NULL;
@@ -220,7 +242,7 @@ const char *tokenizer_file(const tokenizer_t *t, size_t index)
     return t->files[index];
 }
 
-/* Ids back to bytes, by the decoder that the file describes. */
+/* What stands for a byte that is no UTF-8. */
 static const char replacement[] = "\xEF\xBF\xBD"; /* U+FFFD */
 
 /* One call of tokenizer_decode. */
@@ -232,7 +254,7 @@ typedef struct decoding {
     bool at_start;     /* sentencepiece: the mark of the dummy prefix may still come       */
 } decoding_t;
 
-/* Byte tokens in a row are UTF-8 together, or one U+FFFD each. */
+/* Ends a run of byte tokens at the end of out. They are UTF-8 together, or one U+FFFD each. */
 static void end_bytes(decoding_t *d)
 {
     const size_t count = d->out->length - d->bytes_from;
@@ -269,6 +291,8 @@ static void append_byte_level(piece_t piece, text_t *out)
     if (!piece_append_bytes(piece, out)) text_append_n(out, piece.bytes, piece.length);
 }
 
+/* At each place the first replacement that fits, in the order of the file; what was put in is not
+ * looked at again. */
 static void append_replaced(const decoder_t *decoder, piece_t piece, text_t *out)
 {
     for (size_t at = 0; at < piece.length;) {
@@ -293,6 +317,7 @@ static piece_t without_prefix(decoding_t *d, piece_t piece)
     const size_t size = strlen(decoder->strip);
     bool seen = false;
 
+    /* Something stands there already, so a mark is a space like any other. */
     if (d->out->length > d->start) d->at_start = false;
     while (d->at_start && size > 0 && piece.length >= size && !(seen && !decoder->strip_all) &&
            memcmp(piece.bytes, decoder->strip, size) == 0) {
@@ -305,6 +330,7 @@ static piece_t without_prefix(decoding_t *d, piece_t piece)
     return piece;
 }
 
+/* Appends what a token stands for, where the vocabulary is not spelt as raw bytes. */
 static void append_token(decoding_t *d, uint32_t id, piece_t piece)
 {
     const decoder_t *decoder = &d->t->decoder;
@@ -328,6 +354,8 @@ static void append_token(decoding_t *d, uint32_t id, piece_t piece)
     d->bytes_from = d->out->length;
 }
 
+/* The decoder's Strip: so many characters off each end of what this call appended. sentencepiece
+ * drops its mark token by token instead (without_prefix). */
 static void decode_strip(const decoder_t *decoder, text_t *out, size_t start)
 {
     const size_t size = strlen(decoder->strip);
@@ -347,6 +375,7 @@ static void decode_strip(const decoder_t *decoder, text_t *out, size_t start)
     out->data[out->length] = '\0';
 }
 
+/* False: the file leaves a hole at this id. */
 static bool find_piece(const tokenizer_t *t, uint32_t id, piece_t *out)
 {
     return piece_table_get(&t->added_pieces, id, out) || piece_table_get(&t->pieces, id, out);
@@ -361,12 +390,15 @@ size_t tokenizer_open_bytes(const tokenizer_t *t, const int32_t *ids, size_t cou
         const int32_t id = ids[count - 1 - open];
         piece_t piece;
         if (id < 0 || id >= t->vocab_size) break;
+        /* Tokens that decoding may leave out do not end a run of bytes, as nothing is written for
+         * them. */
         const bool silent = t->skipped[id] || !find_piece(t, (uint32_t)id, &piece);
         if (!silent && byte_of_piece(t, (uint32_t)id, piece) < 0) break;
     }
     return open;
 }
 
+/* All ids are checked before anything is appended. */
 lh_status_t tokenizer_decode(const tokenizer_t *t, const int32_t *ids, size_t count,
                              bool skip_special, text_t *out)
 {
@@ -412,10 +444,12 @@ lh_status_t tokenizer_digest(const tokenizer_t *t, uint64_t *out)
     return status;
 }
 
-/* The way of a text: added tokens are cut out, what lies between is
- * normalised, cut into pieces and encoded. */
+/* Bytes of one text. Spans are of 32 bits, and normalizing with marks may make a text six times
+ * longer. */
 enum { TEXT_MOST = 1 << 29 }; /* bytes of one text; normalising may make it six times longer */
 
+/* valid: the text with U+FFFD for what is no UTF-8. marked: a piece of it with Metaspace's marks or
+ * a space in front. Both are used for one call at a time. */
 struct tokenizer_scratch {
     bpe_scratch_t bpe;
     normalize_scratch_t normalize;
@@ -423,7 +457,7 @@ struct tokenizer_scratch {
     text_t valid, marked;
 };
 
-/* One call of tokenizer_encode. */
+/* One call of tokenizer_encode, for the functions below. */
 typedef struct encoding {
     const tokenizer_t *t;
     tokenizer_scratch_t *scratch;
@@ -458,6 +492,8 @@ void tokenizer_scratch_free(tokenizer_scratch_t *s)
     mem_free(s);
 }
 
+/* Cuts what is left of a text and encodes the pieces. A text never has more ids than bytes, so room
+ * for `length` ids is enough and nothing is checked again on the way. */
 static lh_status_t encode_pieces(const encoding_t *e, const char *text, size_t length)
 {
     bpe_scratch_t *scratch = &e->scratch->bpe;
@@ -475,6 +511,7 @@ static lh_status_t encode_pieces(const encoding_t *e, const char *text, size_t l
     return status;
 }
 
+/* Appends the text with the mark in the place of each space. */
 static void mark_spaces(const char *text, size_t length, const char *mark, text_t *out)
 {
     for (size_t at = 0; at < length;) {
@@ -486,7 +523,8 @@ static void mark_spaces(const char *text, size_t length, const char *mark, text_
     }
 }
 
-/* `first`: the piece begins where the whole text does. */
+/* What ByteLevel's add_prefix_space and Metaspace do to a text before it is cut. `first`: it begins
+ * where the whole text does, which counts for the mark in front with prepend_scheme "first". */
 static lh_status_t encode_marked(const encoding_t *e, const char *text, size_t length, bool first)
 {
     const pretokenizer_t *p = &e->t->pretokenizer;
@@ -505,6 +543,7 @@ static lh_status_t encode_marked(const encoding_t *e, const char *text, size_t l
         const size_t size = strlen(p->mark);
         const bool has_mark = text[0] == ' ' ||
                               (length >= size && memcmp(text, p->mark, size) == 0);
+        /* A text that begins with a space has its mark already. */
         if (!has_mark && (p->prepend == PREPEND_ALWAYS || (p->prepend == PREPEND_FIRST && first)))
             text_append(marked, p->mark);
         mark_spaces(text, length, p->mark, marked);
@@ -513,6 +552,8 @@ static lh_status_t encode_marked(const encoding_t *e, const char *text, size_t l
     return encode_pieces(e, marked->data, marked->length);
 }
 
+/* What lies between two added tokens: normalized, then searched for those added tokens that are
+ * looked for in normalized text. */
 static lh_status_t encode_between(const encoding_t *e, const char *text, size_t length, bool first)
 {
     const added_tokens_t *added = &e->t->added;
@@ -552,6 +593,9 @@ static lh_status_t make_valid(text_t *out, const char **text, size_t *length)
     return text_status(out);
 }
 
+/* Where a vocabulary is of characters, bytes that are none become U+FFFD first: all behind this may
+ * count on UTF-8. The loop goes from one added token to the next; match.end and match.next differ
+ * where a token takes white space behind it, which may also belong before the next one. */
 lh_status_t tokenizer_encode(const tokenizer_t *t, tokenizer_scratch_t *scratch, const char *text,
                              size_t length, token_spelling_t spelling, token_ids_t *out)
 {

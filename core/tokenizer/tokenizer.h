@@ -1,6 +1,13 @@
-/* tokenizer/tokenizer.h - text to token ids and back, as the reference implementation of each file kind
- * does it, id for id. A loaded tokenizer never changes and is shared by threads; what an encode
- * needs to write lies in a scratch object, one per thread. */
+/* tokenizer/tokenizer.h - text to token ids and back, as the reference implementation of each file
+ * kind does it, id for id.
+ *
+ * A loaded tokenizer never changes and is shared by threads; what an encode needs to write lies in
+ * a scratch object, one per thread. What a file asks for and is not known here is refused when it
+ * is loaded: a stage that was left out would change every id in silence.
+ *
+ * For "Hello<|endoftext|>" a byte-level tokenizer goes these ways, with ids that are made up:
+ *
+ *     Hello<|endoftext|>  ->  Hello | <|endoftext|>  ->  Hel lo | <|endoftext|>  ->  12 7 50256 */
 #ifndef TOKENIZER_TOKENIZER_H
 #define TOKENIZER_TOKENIZER_H
 
@@ -17,14 +24,17 @@ lh_status_t tokenizer_load(const char *path, const tokenizer_limits_t *limits,
                            tokenizer_t **out) LH_MUST_CHECK;
 void tokenizer_free(tokenizer_t *t); /* NULL does nothing */
 
+/* A model's table of embeddings needs at least so many rows; ids may have holes below. */
 int32_t tokenizer_vocab_size(const tokenizer_t *t); /* largest id + 1 */
+/* Valid as long as the tokenizer. */
 const tokenizer_special_t *tokenizer_special(const tokenizer_t *t);
 /* For messages: "byte-level BPE", "BPE with byte fallback", "sentencepiece BPE", "tiktoken". */
 const char *tokenizer_kind(const tokenizer_t *t);
 /* The id of a piece or an added token as the file spells it ("<|endoftext|>"); -1 if unknown. */
 int32_t tokenizer_find(const tokenizer_t *t, const char *piece);
 
-/* Of the piece of each id: bytes where the decoder is byte-level, else as the file spells it. */
+/* XXH3-64 of the piece of each id: bytes where the decoder is byte-level, else as the file spells
+ * it. */
 lh_status_t tokenizer_digest(const tokenizer_t *t, uint64_t *out) LH_MUST_CHECK;
 
 /* The files the tokenizer was made from: the vocabulary first, then merges and
@@ -32,8 +42,9 @@ lh_status_t tokenizer_digest(const tokenizer_t *t, uint64_t *out) LH_MUST_CHECK;
 size_t tokenizer_file_count(const tokenizer_t *t);
 const char *tokenizer_file(const tokenizer_t *t, size_t index);
 
-/* For one thread at a time, with the tokenizer that it was made for. Holds a cache of pieces, so it
- * is kept from document to document; results do not depend on what was encoded before. */
+/* For one thread at a time, with the tokenizer that it was made for, which must outlive it. Holds a
+ * cache of pieces, so it is kept from document to document; results do not depend on what was
+ * encoded before. */
 lh_status_t tokenizer_scratch_new(const tokenizer_t *t, tokenizer_scratch_t **out) LH_MUST_CHECK;
 void tokenizer_scratch_free(tokenizer_scratch_t *scratch);
 

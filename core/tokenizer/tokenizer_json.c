@@ -1,5 +1,10 @@
-/* tokenizer_json.c - reads a Hugging Face tokenizer.json with a BPE model. What it does not know it
- * refuses: a stage left out would give other ids in silence. */
+/* tokenizer_json.c - reads a Hugging Face tokenizer.json with a BPE model.
+ *
+ * The file has five parts: normalizer, pre_tokenizer, model, decoder and added_tokens. The first
+ * two and the decoder are each one stage or a Sequence of them, and a stage has a "type". For each
+ * of the three there is a table from types to functions; a type that is not in it is refused, as is
+ * a combination of which it is not known what the reference makes: a stage left out would give
+ * other ids in silence. */
 #include <stdio.h>
 
 #include <base/memory.h>
@@ -7,15 +12,16 @@
 #include <tokenizer/tokenizer_pair.h>
 #include <tokenizer/tokenizer_parts.h>
 
-/* Normalizer, pre_tokenizer and decoder of a tokenizer.json: one row per type.
- */
+/* Of a Sequence; real files have up to five. */
 enum { STEPS_MOST = 64 }; /* real files have up to five */
 
+/* A type of stage and what reads it. */
 typedef struct stage_row {
     const char *type;
     lh_status_t (*read)(tokenizer_t *t, const char *path, const json_value_t *stage);
 } stage_row_t;
 
+/* Flags that a file leaves out have the default of the Rust library, which is not always false. */
 static bool flag_or(const json_value_t *object, const char *key, bool otherwise)
 {
     const json_value_t *value = json_member(object, key);
@@ -28,6 +34,7 @@ static const char *type_of(const json_value_t *stage)
     return type == NULL ? "" : type;
 }
 
+/* One stage, by the table that belongs to it. */
 static lh_status_t read_one(tokenizer_t *t, const char *path, const char *stage_name,
                             const stage_row_t *rows, const json_value_t *stage)
 {
@@ -72,8 +79,7 @@ static lh_status_t read_pattern(const char *path, const json_value_t *stage,
     return LH_OK;
 }
 
-/* ---- normalizer ---- */
-
+/* NFC, NFD, NFKC or NFKD: the type's letters say which. */
 static lh_status_t read_unicode(tokenizer_t *t, const char *path, const json_value_t *stage)
 {
     const char *type = type_of(stage);
@@ -96,6 +102,7 @@ static lh_status_t read_prepend(tokenizer_t *t, const char *path, const json_val
     return normalizer_add(&t->normalizer, step);
 }
 
+/* Until normalizer_add takes the step over, what it owns is freed here. */
 static lh_status_t read_replace(tokenizer_t *t, const char *path, const json_value_t *stage)
 {
     const json_value_t *string, *regex, *content = json_member(stage, "content");
@@ -121,7 +128,8 @@ static lh_status_t read_replace(tokenizer_t *t, const char *path, const json_val
     return normalizer_add(&t->normalizer, step);
 }
 
-/* Each takes what stands under its key: NULL and null mean that there is no such stage. */
+/* This and its two siblings take what stands under their key; NULL and null mean that there is no
+ * such stage. */
 static lh_status_t tokenizer_read_normalizer(tokenizer_t *t, const char *path,
                                              const json_value_t *value)
 {
@@ -133,8 +141,7 @@ static lh_status_t tokenizer_read_normalizer(tokenizer_t *t, const char *path,
     return read_stage(t, path, "normalizer", "normalizers", rows, value);
 }
 
-/* ---- pre_tokenizer ---- */
-
+/* The Rust library's names for what becomes of a match. */
 static lh_status_t read_behaviour(const char *path, const json_value_t *stage,
                                   split_behaviour_t *out)
 {
@@ -156,17 +163,21 @@ static lh_status_t read_behaviour(const char *path, const json_value_t *stage,
                 name == NULL ? "" : name);
 }
 
+/* A step behind ByteLevel sees characters of the alphabet in the place of bytes. Texts are not
+ * rewritten here, so such a step must say what it looks for in bytes. */
 static bool is_after_bytes(const tokenizer_t *t)
 {
     return t->spelled == SPELLED_BYTE_LEVEL;
 }
 
+/* Cuts by GPT-2's pattern, if it says so, and makes the pieces byte-level. */
 static lh_status_t read_byte_level(tokenizer_t *t, const char *path, const json_value_t *stage)
 {
     const bool use_regex = flag_or(stage, "use_regex", true);
 
     if (is_after_bytes(t)) return fail(LH_UNSUPPORTED, "%s has ByteLevel twice", path);
     if (flag_or(stage, "add_prefix_space", true)) {
+        /* The space would have to go in front of what an earlier step has cut. */
         if (t->pretokenizer.count > 0)
             return fail(LH_UNSUPPORTED,
                         "%s: ByteLevel with add_prefix_space after another step is not "
@@ -189,6 +200,8 @@ static lh_status_t split_bytes(const char *path, const char *pattern, split_step
     return LH_OK;
 }
 
+/* A pattern that is known by its spelling is cut by hand, any other by PCRE2, a string by
+ * memmem. */
 static lh_status_t read_split(tokenizer_t *t, const char *path, const json_value_t *stage)
 {
     split_step_t step = {.invert = flag_or(stage, "invert", false)};
@@ -218,6 +231,7 @@ static lh_status_t read_split(tokenizer_t *t, const char *path, const json_value
     return pretokenizer_add(&t->pretokenizer, step);
 }
 
+/* Each digit alone, or runs of them. */
 static lh_status_t read_digits(tokenizer_t *t, const char *path, const json_value_t *stage)
 {
     (void)path;
@@ -229,6 +243,7 @@ static lh_status_t read_digits(tokenizer_t *t, const char *path, const json_valu
                                                                                : SPLIT_CONTIGUOUS});
 }
 
+/* Isolated unless the file says otherwise, as the library has it. */
 static lh_status_t read_punctuation(tokenizer_t *t, const char *path, const json_value_t *stage)
 {
     split_step_t step = {.by = SPLIT_PUNCTUATION, .behaviour = SPLIT_ISOLATED};
@@ -243,6 +258,8 @@ static lh_status_t read_punctuation(tokenizer_t *t, const char *path, const json
     return pretokenizer_add(&t->pretokenizer, step);
 }
 
+/* Spaces become a mark, which goes with the word behind it; older files say with add_prefix_space
+ * and newer ones with prepend_scheme whether a mark stands at the start. */
 static lh_status_t read_metaspace(tokenizer_t *t, const char *path, const json_value_t *stage)
 {
     const char *mark = json_text(json_member(stage, "replacement"));
@@ -280,8 +297,6 @@ static lh_status_t tokenizer_read_pretokenizer(tokenizer_t *t, const char *path,
     return read_stage(t, path, "pre_tokenizer", "pretokenizers", rows, value);
 }
 
-/* ---- decoder ---- */
-
 static lh_status_t read_byte_level_decoder(tokenizer_t *t, const char *path,
                                            const json_value_t *stage)
 {
@@ -291,6 +306,7 @@ static lh_status_t read_byte_level_decoder(tokenizer_t *t, const char *path,
     return LH_OK;
 }
 
+/* A replacement that every token goes through. */
 static lh_status_t add_replace(tokenizer_t *t, const char *path, const char *from, const char *to)
 {
     decoder_t *d = &t->decoder;
@@ -303,6 +319,7 @@ static lh_status_t add_replace(tokenizer_t *t, const char *path, const char *fro
     return r->from == NULL || r->to == NULL ? LH_NO_MEMORY : LH_OK;
 }
 
+/* By a string only; real files put a space in the place of the mark. */
 static lh_status_t read_replace_decoder(tokenizer_t *t, const char *path, const json_value_t *stage)
 {
     const json_value_t *string, *regex;
@@ -333,6 +350,8 @@ static lh_status_t read_fuse_decoder(tokenizer_t *t, const char *path, const jso
     return LH_OK;
 }
 
+/* Behind Fuse it strips the whole text; before, it would strip each token, which is
+ * refused. */
 static lh_status_t read_strip_decoder(tokenizer_t *t, const char *path, const json_value_t *stage)
 {
     const char *content = json_text(json_member(stage, "content"));
@@ -351,6 +370,7 @@ static lh_status_t read_strip_decoder(tokenizer_t *t, const char *path, const js
     return LH_OK;
 }
 
+/* Marks become spaces again, and the one that was put in front is dropped. */
 static lh_status_t read_metaspace_decoder(tokenizer_t *t, const char *path,
                                           const json_value_t *stage)
 {
@@ -368,6 +388,7 @@ static lh_status_t read_metaspace_decoder(tokenizer_t *t, const char *path,
     return add_replace(t, path, mark, " ");
 }
 
+/* Without a decoder tokens stand with spaces between them, as the reference joins them. */
 static lh_status_t tokenizer_read_decoder(tokenizer_t *t, const char *path,
                                           const json_value_t *value)
 {
@@ -392,12 +413,14 @@ static bool json_flag(const json_value_t *object, const char *key)
     return json_is_yes(json_member(object, key));
 }
 
+/* Files say that something is not set in three ways: not at all, null, and "". */
 static bool is_absent(const json_value_t *value)
 {
     return value == NULL || json_is_nil(value) ||
            (json_is_text(value) && json_text_length(value) == 0);
 }
 
+/* {"id": 0, "content": "<s>", "special": true, ...} */
 static lh_status_t read_added_token(tokenizer_t *t, const char *path, size_t index,
                                     const json_value_t *entry)
 {
@@ -441,6 +464,8 @@ static lh_status_t read_merge(tokenizer_t *t, const char *path, size_t index,
                                rank);
 }
 
+/* The rank of a merge is its place in the list; a line with a version, which old files were made
+ * from, has none. */
 static lh_status_t read_merges(tokenizer_t *t, const char *path, const json_value_t *merges)
 {
     lh_status_t status = LH_OK;
@@ -455,6 +480,8 @@ static lh_status_t read_merges(tokenizer_t *t, const char *path, const json_valu
     return status;
 }
 
+/* What a model may not have. dropout would make encoding random; prefix and suffix are of
+ * vocabularies that mark the ends of words. */
 static lh_status_t refuse_model(const char *path, const json_value_t *model)
 {
     static const char *const unsupported[] = {"continuing_subword_prefix", "end_of_word_suffix"};
@@ -499,6 +526,7 @@ static lh_status_t take_whole_pieces(tokenizer_t *t, const char *path)
     return status;
 }
 
+/* The piece that unknown characters are written as. */
 static lh_status_t read_unknown(tokenizer_t *t, const char *path, const json_value_t *model)
 {
     const json_value_t *name = json_member(model, "unk_token");
@@ -514,6 +542,8 @@ static lh_status_t read_unknown(tokenizer_t *t, const char *path, const json_val
     return LH_OK;
 }
 
+/* Vocabulary and merges, then the symbols that texts start with: bytes, if the pretokenizer was
+ * ByteLevel, else characters. whole comes last, as the cuts into words do not depend on it. */
 static lh_status_t read_model(tokenizer_t *t, const char *path, const json_value_t *model)
 {
     lh_status_t status = tokenizer_read_vocabulary(t, path, json_member(model, "vocab"));
@@ -534,6 +564,8 @@ static lh_status_t read_model(tokenizer_t *t, const char *path, const json_value
     return status;
 }
 
+/* The model comes behind the pretokenizer, which says how the pieces are spelt, and added tokens
+ * behind the model, whose pieces they may repeat. */
 lh_status_t tokenizer_read_json(tokenizer_t *t, const char *path, const json_value_t *root)
 {
     const json_value_t *model = json_member(root, "model");

@@ -1,4 +1,8 @@
-/* tokenizer_pair.c - reads GPT-2's two files: a vocabulary as JSON and merges as lines of text. */
+/* tokenizer_pair.c - GPT-2's pair of files, and tiktoken's ranks.
+ *
+ * Neither says how a text is cut before it is encoded: that is in the program of whoever made them.
+ * For a pair the class of tokenizer in a tokenizer_config.json beside it tells, and without one it
+ * is GPT-2's; ranks are taken for Llama 3's, as are the numbers of its special tokens. */
 #include <stdio.h>
 #include <stdlib.h>
 
@@ -7,6 +11,7 @@
 #include <tokenizer/tokenizer_pair.h>
 #include <tokenizer/tokenizer_parts.h>
 
+/* "a b": two pieces; the rank is the line's place among the merges. */
 static lh_status_t read_merge_line(tokenizer_t *t, const char *path, size_t line_number,
                                    const char *line, size_t length, uint32_t rank)
 {
@@ -52,7 +57,8 @@ static lh_status_t read_merges(tokenizer_t *t, const char *path, const char *byt
     return status;
 }
 
-/* merges.txt or vocab.bpe beside the vocabulary, or NAME-merges.txt beside NAME-vocab.json. */
+/* The caller frees *out: NAME-merges.txt beside NAME-vocab.json, else merges.txt or vocab.bpe
+ * beside the vocabulary. */
 static lh_status_t find_merges(const char *vocabulary, char **out)
 {
     static const char *const names[] = {"merges.txt", "vocab.bpe"};
@@ -94,6 +100,7 @@ free_folder:
     return status;
 }
 
+/* Finds, notes and reads the merges of a vocabulary. */
 static lh_status_t load_merges(tokenizer_t *t, const char *vocabulary)
 {
     char *path = NULL, *bytes = NULL;
@@ -149,6 +156,7 @@ static lh_status_t add_end_token(tokenizer_t *t, const char *path)
     return tokenizer_add_special(t, path, (uint32_t)id, end, strlen(end));
 }
 
+/* The end of a document is added last, as the config may have it already. */
 lh_status_t tokenizer_read_pair(tokenizer_t *t, const char *path, const json_value_t *vocabulary)
 {
     json_document_t *file = NULL;
@@ -176,10 +184,12 @@ lh_status_t tokenizer_read_pair(tokenizer_t *t, const char *path, const json_val
     return status;
 }
 
-/* Reads a rank file: lines of base64(bytes) and a rank, which is the id and the order
- * in which pieces are joined. Text is cut and special tokens are numbered as Llama 3 does. */
+/* tiktoken's ranks: lines of base64(bytes), a space and a rank, which is the id and the order in
+ * which pieces are joined. Text is cut and special tokens are numbered as Llama 3 does: 256 behind
+ * the ranks. */
 enum { SPECIAL_TOKENS = 256, LINE_MOST = 4096 };
 
+/* -1: none of the 64 */
 static int base64_digit(char c)
 {
     if (c >= 'A' && c <= 'Z') return c - 'A';
@@ -209,6 +219,7 @@ static long base64_decode(const char *text, size_t length, char *out)
     return size;
 }
 
+/* A line's piece. Ranks of more than 18 digits are no numbers here, so the sum can't overflow. */
 static lh_status_t read_line(tokenizer_t *t, const char *path, size_t number, const char *line,
                              size_t length)
 {
@@ -267,6 +278,8 @@ static lh_status_t make_merges(tokenizer_t *t, const char *path)
     return LH_OK;
 }
 
+/* The names of Llama 3 in its order; the rest of the 256 are reserved ones with a running
+ * number. */
 static lh_status_t add_specials(tokenizer_t *t, const char *path)
 {
     static const char *const names[] = {
@@ -299,6 +312,8 @@ static lh_status_t add_specials(tokenizer_t *t, const char *path)
     return status;
 }
 
+/* All 256 bytes must have a rank, or a text might not be encodable. A piece that is in the
+ * vocabulary as it stands is taken whole, as tiktoken does. */
 lh_status_t tokenizer_read_ranks(tokenizer_t *t, const char *path, const char *bytes, size_t length)
 {
     t->spelled = SPELLED_AS_BYTES;

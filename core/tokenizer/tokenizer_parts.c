@@ -1,5 +1,6 @@
-/* tokenizer_parts.c - what the readers of several file kinds do alike, and the search for added tokens
- * as Hugging Face's AddedVocabulary does it. */
+/* tokenizer_parts.c - what the readers of several file kinds do alike: pieces, merges, added tokens
+ * and special ones within the limits of a hostile file; the search for added tokens in a text; and
+ * where a text may be cut into words without changing its ids. */
 #include <tokenizer/tokenizer_parts.h>
 
 #include <stdio.h>
@@ -18,7 +19,8 @@ lh_status_t tokenizer_add_file(tokenizer_t *t, const char *path)
     return LH_OK;
 }
 
-/* An added token has up to nine values, a merge three; the rest is small. */
+/* How many values a JSON file may hold before it is refused: an added token has up to nine, a merge
+ * three; the rest is small. */
 static uint64_t most_values(const tokenizer_limits_t *limits)
 {
     enum { REST = 100000 };
@@ -43,6 +45,7 @@ lh_status_t tokenizer_add_piece(tokenizer_t *t, const char *path, uint32_t id, c
 lh_status_t tokenizer_join(tokenizer_t *t, const char *path, uint32_t left, uint32_t right,
                            uint32_t rank, uint32_t made)
 {
+    lh_assert(left != BPE_NONE && right != BPE_NONE && made != BPE_NONE);
     if (t->bpe.merge_count >= t->limits.merges)
         return fail(LH_INVALID, "%s: more than %u merges, the limit", path, t->limits.merges);
     return bpe_add_merge(&t->bpe, left, right, rank, made);
@@ -105,6 +108,7 @@ lh_status_t tokenizer_bytes_from_fallback(tokenizer_t *t, const char *path)
     return LH_OK;
 }
 
+/* A piece of a single character is that character's symbol; texts start as characters then. */
 lh_status_t tokenizer_characters(tokenizer_t *t)
 {
     t->bpe.characters = true;
@@ -121,6 +125,7 @@ lh_status_t tokenizer_characters(tokenizer_t *t)
     return LH_OK;
 }
 
+/* What a merge makes is not in the file: it is the piece that is spelt as both together. */
 lh_status_t tokenizer_add_merge(tokenizer_t *t, const char *where, const char *left,
                                 size_t left_length, const char *right, size_t right_length,
                                 uint32_t rank)
@@ -133,6 +138,7 @@ lh_status_t tokenizer_add_merge(tokenizer_t *t, const char *where, const char *l
         text_free(&both);
         return status;
     }
+    /* The three spellings that must be pieces, so that a refusal can name the one that is not. */
     const struct {
         const char *bytes;
         size_t length;
@@ -155,6 +161,7 @@ lh_status_t tokenizer_add_merge(tokenizer_t *t, const char *where, const char *l
     return status;
 }
 
+/* Frees token.content on failure. */
 static lh_status_t added_tokens_add(added_tokens_t *a, added_token_t token)
 {
     added_token_t *tokens = mem_grow(a->tokens, &a->room, a->count + 1, sizeof(*tokens));
@@ -168,11 +175,15 @@ static lh_status_t added_tokens_add(added_tokens_t *a, added_token_t token)
     return LH_OK;
 }
 
+/* An added token may be a piece of the model as well, under the same id: files of Hugging Face list
+ * their special tokens in both places. */
 lh_status_t tokenizer_add_token(tokenizer_t *t, const char *path, added_token_t token)
 {
+    lh_assert(token.id >= 0);
     const uint32_t id = (uint32_t)token.id;
     piece_t other;
     const int32_t known = piece_table_find(&t->pieces, token.content, token.length);
+    /* The id is that of another piece. */
     const bool taken = piece_table_get(&t->pieces, id, &other) && known != token.id;
     lh_status_t status = LH_OK;
 
@@ -241,6 +252,7 @@ lh_status_t tokenizer_use_byte_level(tokenizer_t *t, pattern_t pattern)
                             (split_step_t){.by = SPLIT_PATTERN, .pattern = pattern});
 }
 
+/* The config is noted among the tokenizer's files, as export and digests need it too. */
 lh_status_t tokenizer_load_config(tokenizer_t *t, const char *path, json_document_t **out)
 {
     char *folder = path_folder(path);
@@ -288,6 +300,7 @@ static int32_t special_of(const tokenizer_t *t, const json_value_t *config, cons
     return value != NULL ? -1 : first_known(t, names);
 }
 
+/* Names by which special tokens are known, the more particular first. */
 void tokenizer_find_special(tokenizer_t *t, const json_value_t *config)
 {
     static const char *const bos[] = {"<s>", "<|begin_of_text|>", "<bos>", "<|endoftext|>", NULL};
@@ -316,6 +329,8 @@ void tokenizer_free_added(added_tokens_t *a)
     *a = (added_tokens_t){0};
 }
 
+/* The class of the character that ends before `at`: goes back over up to three bytes that follow a
+ * first one. */
 static uint8_t class_before(const char *text, size_t at)
 {
     lh_assert(at > 0);
@@ -329,12 +344,15 @@ static uint8_t class_before(const char *text, size_t at)
                                           (const unsigned char *)text + at, &size));
 }
 
+/* The class of the character at `at`, and its size in bytes. */
 static uint8_t class_after(const char *text, size_t length, size_t at, uint32_t *size)
 {
     return unicode_class(text_utf8_decode((const unsigned char *)text + at,
                                           (const unsigned char *)text + length, size));
 }
 
+/* Whether the token at [start, end) counts: not where the caller wants special ones to be text, and
+ * with single_word only beside what is no word. */
 static bool is_taken(const added_token_t *token, token_spelling_t spelling, const char *text,
                      size_t length, size_t start, size_t end)
 {
@@ -347,6 +365,7 @@ static bool is_taken(const added_token_t *token, token_spelling_t spelling, cons
     return end == length || (class_after(text, length, end, &size) & CLASS_WORD) == 0;
 }
 
+/* The start of the white space before `at`, not before `from`. And forward, below. */
 static size_t skip_spaces_back(const char *text, size_t at, size_t from)
 {
     while (at > from && (class_before(text, at) & CLASS_SPACE) != 0) {
@@ -365,6 +384,7 @@ static size_t skip_spaces(const char *text, size_t length, size_t at)
     return at;
 }
 
+/* A token that is_taken refuses is passed over whole, as the reference goes on behind a match. */
 added_match_t tokenizer_find_added(const added_tokens_t *a, const piece_trie_t *among,
                                    token_spelling_t spelling, const char *text, size_t length,
                                    size_t floor, size_t from)
@@ -376,6 +396,8 @@ added_match_t tokenizer_find_added(const added_tokens_t *a, const piece_trie_t *
 
     for (size_t at = from; at < length;) {
         int32_t index;
+        /* Most bytes of a text begin no added token, which a look into the table of first bytes
+         * tells. */
         const size_t size = among->first[(uint8_t)text[at]] == 0
                                 ? 0
                                 : piece_trie_longest(among, text + at, length - at, &index);
@@ -409,6 +431,7 @@ static bool has_mark_inside(piece_t piece)
     return false;
 }
 
+/* Then a mark does not always begin a word, and a text can't be cut before it. */
 static bool any_has_mark_inside(const piece_table_t *pieces)
 {
     for (uint32_t id = 0; id < pieces->count; id++) {
@@ -434,6 +457,8 @@ static bool joins_bytes(const bpe_t *b)
         if (b->bytes[byte] < low) low = b->bytes[byte];
         if (b->bytes[byte] > high) high = b->bytes[byte];
     }
+    /* Looking at all merges takes a moment, so the range of ids tells first whether one may be a
+     * byte's. */
     for (size_t slot = 0; slot < b->merge_slots; slot++) {
         const uint64_t pair = b->merges[slot].pair, left = pair >> 32, right = pair & UINT32_MAX;
         if (pair == BPE_FREE) continue;
@@ -443,7 +468,8 @@ static bool joins_bytes(const bpe_t *b)
     return false;
 }
 
-/* Unknown bytes may be one id, or be left out so that their neighbours meet. */
+/* Unknown bytes may be one id, or be left out so that their neighbours meet: no cut beside them
+ * then. The bytes 0xC0, 0xC1 and from 0xF5 on are in no UTF-8 and do not count. */
 static bool has_unknown_bytes(const bpe_t *b)
 {
     for (size_t byte = 0; byte < 0xF5; byte++)
@@ -463,6 +489,8 @@ static void join_unknown(bpe_t *b)
     }
 }
 
+/* Adds the neighbours in all pieces, as bytes. What is not in the alphabet is an added token, which
+ * texts are searched for before. */
 static lh_status_t add_pieces(tokenizer_t *t)
 {
     text_t bytes = {0};
@@ -482,6 +510,10 @@ static lh_status_t add_pieces(tokenizer_t *t)
     return status;
 }
 
+/* Each reason not to cut is one that changes ids: pieces that are written as their parts, bytes or
+ * characters without a symbol, whose runs may be one id, and bytes that joins take part in, as a
+ * cut between characters would not see them. Where unknown characters are written as one symbol
+ * only ASCII is told apart, as any two others may be a run of them. */
 lh_status_t tokenizer_cut_words(tokenizer_t *t)
 {
     bpe_t *b = &t->bpe;

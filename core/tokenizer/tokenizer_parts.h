@@ -1,5 +1,10 @@
 /* tokenizer/tokenizer_parts.h - what a loaded tokenizer is made of, and what the readers of several
- * file kinds do alike. For the readers and tokenizer.c only; everybody else sees tokenizer.h. */
+ * file kinds do alike. For the readers and tokenizer.c only; everybody else sees tokenizer.h.
+ *
+ * A tokenizer is loaded in three steps. tokenizer.c tells the kind of a file and calls its reader
+ * (tokenizer_json, tokenizer_pair, tokenizer_sentencepiece). The reader fills the struct below with
+ * the help of the functions at the end: pieces first, then the symbols that texts start with, then
+ * merges, then added and special tokens. tokenizer.c finishes it. */
 #ifndef TOKENIZER_TOKENIZER_PARTS_H
 #define TOKENIZER_TOKENIZER_PARTS_H
 
@@ -10,23 +15,34 @@
 #include <tokenizer/token_pieces.h>
 #include <tokenizer/unicode_patterns.h>
 
+/* Decides what symbols a text starts with and how ids become text again. */
 typedef enum spelled_as { /* how the pieces of a vocabulary are written */
                           SPELLED_AS_TEXT,
                           SPELLED_AS_BYTES,   /* tiktoken: raw                          */
                           SPELLED_BYTE_LEVEL, /* one character of the alphabet per byte */
 } spelled_as_t;
 
+/* A token that is cut out of a text before anything else happens to it: special ones and whatever
+ * the author of a file has added to the vocabulary of the model. Flags as in tokenizer.json. */
 typedef struct added_token {
     int32_t id;
     char *content; /* owned; UTF-8 without NUL */
     size_t length;
-    bool special;        /* decoding may skip it                                     */
-    bool implicit;       /* found in text only when asked for: SPELLING_IS_TOKEN     */
-    bool normalized;     /* looked for after normalising                             */
-    bool single_word;    /* not beside a word character                              */
-    bool lstrip, rstrip; /* takes the white space before, after                      */
+    /* Decoding may skip it. */
+    bool special;
+    /* It is found in a text only when asked for (SPELLING_IS_TOKEN), as the file does not list it
+     * as a token that texts are searched for. */
+    bool implicit;
+    /* It is looked for in normalized text, and not in the text as it came. */
+    bool normalized;
+    /* It counts only where no word character stands beside it. */
+    bool single_word;
+    /* It takes the white space before it, or behind it, with it. */
+    bool lstrip, rstrip;
 } added_token_t;
 
+/* All added tokens, and the two tries by which they are found: in the text as it came, and between
+ * those matches in normalized text. */
 typedef struct added_tokens {
     added_token_t *tokens;
     size_t count, room;
@@ -34,30 +50,46 @@ typedef struct added_tokens {
     piece_trie_t raw, normalized; /* values are indices into tokens */
 } added_tokens_t;
 
+/* Where tokenizer_find_added found a token; start == end == length where it found none. */
 typedef struct added_match {
     int32_t id;        /* -1: none */
     size_t start, end; /* of what it takes, with white space that belongs to it */
     size_t next;       /* where the search goes on: white space may belong to two */
 } added_match_t;
 
+/* A string that the decoder replaces in each token. */
 typedef struct decode_replace {
     char *from, *to; /* owned */
 } decode_replace_t;
 
+/* Strings that a decoder may replace; more are refused. */
 enum { DECODE_REPLACES = 8 };
 
+/* How pieces become text again: the decoder of a tokenizer.json, flattened. Its stages are flags
+ * and not a list that is walked; a file whose stages stand in an order that flags cannot say is
+ * refused. */
 typedef struct decoder {
-    bool byte_level;    /* characters of the alphabet are bytes       */
-    bool byte_fallback; /* <0xNN> are bytes                           */
-    bool join;          /* a space between tokens                     */
-    bool fused;         /* what is stripped is the whole text         */
+    /* The characters of tokens are GPT-2's alphabet of bytes. It goes before all else. */
+    bool byte_level;
+    /* Tokens that are spelt <0xNN> are bytes. */
+    bool byte_fallback;
+    /* Tokens stand with a space between them: what is done without a decoder. */
+    bool join;
+    /* A Fuse stage was read: what is stripped behind it is the whole text and not each token. */
+    bool fused;
     decode_replace_t replaces[DECODE_REPLACES];
     size_t replace_count;
+    /* What is cut off the ends of a decoded text. */
     char strip[8]; /* UTF-8 of the character cut at both ends, up to so many times; "": none */
     uint32_t strip_start, strip_stop;
-    bool strip_all; /* all at the start                                      */
-    bool by_type;   /* sentencepiece: by_type decides, not the spelling      */
-    char *surface;  /* what an unknown token is written as; NULL: its spelling */
+    /* of sentencepiece, where extra spaces are removed: all marks at the start of a text are
+     * dropped, not just one */
+    bool strip_all;
+    /* sentencepiece: a piece's type, not its spelling, says whether it is a byte */
+    bool by_type;
+    /* What the unknown token of a sentencepiece model is written as; owned. NULL: as it is
+     * spelt. */
+    char *surface;
 } decoder_t;
 
 enum { /* what a sentencepiece is, by id */
@@ -69,42 +101,63 @@ enum { /* what a sentencepiece is, by id */
        PIECE_BYTE,
 };
 
+/* All of a loaded tokenizer. A reader fills it from zero, except for limits, the empty bpe and the
+ * table of classes; tokenizer_finish in tokenizer.c does the rest. The order here is that of the
+ * way from text to ids. */
 typedef struct tokenizer {
     const char *kind; /* static */
     tokenizer_limits_t limits;
+    /* How pieces are spelt: decides how texts start and how ids are decoded. */
     spelled_as_t spelled;
-    piece_table_t pieces; /* of the model, as the file spells them                       */
-    piece_table_t raw;    /* byte-level with ignore_merges: the same as the bytes they are */
-    uint8_t *types;       /* PIECE_*, by id; NULL unless sentencepiece                   */
+    /* The model's vocabulary, as the file spells it. */
+    piece_table_t pieces;
+    /* The same pieces as the bytes that they stand for; filled only for byte-level files that say
+     * ignore_merges, which take whole pieces of text. */
+    piece_table_t raw;
+    /* [pieces.count] PIECE_*, by id; NULL unless it is a sentencepiece model. */
+    uint8_t *types;
+    /* bpe.whole points to pieces or raw above, so the struct is never moved. */
     bpe_t bpe;
     normalizer_t normalizer;
     pretokenizer_t pretokenizer;
-    bool cuts; /* the pretokenizer has steps                                   */
+    /* The pretokenizer has steps, so texts are cut; false: they are encoded whole. */
+    bool cuts;
     added_tokens_t added;
-    piece_table_t added_pieces; /* of added tokens: id to content                            */
-    uint8_t *skipped;           /* by id: decoding may skip it                               */
+    /* Contents of added tokens by id, for decoding; an added token need not be in pieces. */
+    piece_table_t added_pieces;
+    /* [vocab_size] */
+    uint8_t *skipped; /* by id: decoding may skip it                               */
     decoder_t decoder;
     tokenizer_special_t special;
     int32_t vocab_size;
+    /* [file_count] paths that it was read from, owned; for digests and for export */
     char **files;
     size_t file_count, file_room;
 } tokenizer_t;
 
-/* A piece of the model, and a merge, within the limits. */
+/* The functions from here on are for readers. What one refuses, it refuses with a sentence that
+ * names the file `path`; the caller frees the tokenizer then.
+ *
+ * A piece of the model, within the limit of bytes. */
 lh_status_t tokenizer_add_piece(tokenizer_t *t, const char *path, uint32_t id, const char *bytes,
                                 size_t length) LH_MUST_CHECK;
+/* A merge by its symbols, within the limit of merges. */
 lh_status_t tokenizer_join(tokenizer_t *t, const char *path, uint32_t left, uint32_t right,
                            uint32_t rank, uint32_t made) LH_MUST_CHECK;
+/* Notes a file that the tokenizer was read from. */
 lh_status_t tokenizer_add_file(tokenizer_t *t, const char *path) LH_MUST_CHECK;
+/* A file within the limits; the caller frees *out with json_free. */
 lh_status_t tokenizer_load_json(const tokenizer_t *t, const char *path,
                                 json_document_t **out) LH_MUST_CHECK;
 /* Refuses an id below 0 or at or above the limit. */
 lh_status_t tokenizer_check_id(const tokenizer_t *t, const char *path, int64_t id,
                                const char *piece) LH_MUST_CHECK;
-/* {"piece": id, ...} */
+/* {"piece": id, ...}. Aliases of bpe have their numbers behind these. */
 lh_status_t tokenizer_read_vocabulary(tokenizer_t *t, const char *path,
                                       const json_value_t *vocabulary) LH_MUST_CHECK;
-/* The symbols of bytes and characters, once all pieces are there. */
+/* The symbols of bytes and characters, once all pieces are there: of bytes that pieces spell by
+ * GPT-2's alphabet, of bytes that have pieces "<0x00>" to "<0xFF>", and of characters that are
+ * pieces. */
 lh_status_t tokenizer_bytes_from_alphabet(tokenizer_t *t, const char *path) LH_MUST_CHECK;
 lh_status_t tokenizer_bytes_from_fallback(tokenizer_t *t, const char *path) LH_MUST_CHECK;
 lh_status_t tokenizer_characters(tokenizer_t *t) LH_MUST_CHECK;
@@ -112,7 +165,8 @@ lh_status_t tokenizer_characters(tokenizer_t *t) LH_MUST_CHECK;
 lh_status_t tokenizer_add_merge(tokenizer_t *t, const char *where, const char *left,
                                 size_t left_length, const char *right, size_t right_length,
                                 uint32_t rank) LH_MUST_CHECK;
-/* Takes over token.content. Refuses a content that another id has. */
+/* An added token. Takes over token.content, also on failure. Refuses a content that another id has,
+ * and an id that another content has; the same one twice counts once. */
 lh_status_t tokenizer_add_token(tokenizer_t *t, const char *path,
                                 added_token_t token) LH_MUST_CHECK;
 /* A token that decoding may skip and that a text only becomes when asked for. */
@@ -122,18 +176,22 @@ lh_status_t tokenizer_add_special(tokenizer_t *t, const char *path, uint32_t id,
  * token that is not special is looked for after normalising. */
 lh_status_t tokenizer_read_token(tokenizer_t *t, const char *path, int32_t id, const char *content,
                                  const json_value_t *entry, bool ordinary_normalized) LH_MUST_CHECK;
-/* GPT-2's, with the byte-level decoder. */
+/* Pieces are spelt in GPT-2's alphabet and decoded from it; texts are cut by the pattern
+ * (PATTERN_UNKNOWN: by none). */
 lh_status_t tokenizer_use_byte_level(tokenizer_t *t, pattern_t pattern) LH_MUST_CHECK;
 /* Reads tokenizer_config.json beside path where there is one (*out is NULL otherwise). */
 lh_status_t tokenizer_load_config(tokenizer_t *t, const char *path,
                                   json_document_t **out) LH_MUST_CHECK;
-/* bos, eos, pad and eod from the config and from well-known names. */
+/* Sets t->special: bos, eos, pad and unk from the config (NULL: none), else from well-known names.
+ * Once all pieces and added tokens are there. */
 void tokenizer_find_special(tokenizer_t *t, const json_value_t *config);
 /* The id of a piece or an added token as the file spells it; -1: none. */
 int32_t tokenizer_id_of(const tokenizer_t *t, const char *piece);
 
-/* The first match at or after `from`; leftmost, then longest. `among` is a->raw or a->normalized.
- * What lies before `floor` was taken by the match before. */
+/* The first added token in the text at or after `from`; leftmost, then longest, as Hugging Face's
+ * AddedVocabulary finds them. `among` is a->raw or a->normalized. What lies before `floor` was
+ * taken by the match before, with white space behind it; the token found does not reach in
+ * there. */
 added_match_t tokenizer_find_added(const added_tokens_t *a, const piece_trie_t *among,
                                    token_spelling_t spelling, const char *text, size_t length,
                                    size_t floor, size_t from);

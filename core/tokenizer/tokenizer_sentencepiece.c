@@ -1,5 +1,11 @@
-/* tokenizer_sentencepiece.c - reads a sentencepiece model of the BPE kind: pieces with scores, and the
- * rules for spaces. */
+/* tokenizer_sentencepiece.c - reads a sentencepiece model of the BPE kind: pieces with scores, and
+ * the rules for spaces.
+ *
+ * The file is a protobuf, of which only the few fields that matter are read, by hand: the format is
+ * stable and small, and a library would trust more of a stranger's file. A model has no list of
+ * merges; sentencepiece joins whichever neighbours make the piece with the highest score. So all
+ * ways to cut each piece in two become merges, with a rank by the score of the piece that they
+ * make, which gives the same joins in the same order. */
 #include <tokenizer/tokenizer_sentencepiece.h>
 
 #include <math.h>
@@ -10,9 +16,11 @@
 #include <tokenizer/tokenizer_pair.h>
 #include <tokenizer/tokenizer_parts.h>
 
-/* Varints, fixed values and length-delimited fields, each checked against the end. */
+/* Protobuf: varints, fixed values and length-delimited fields, each checked against the end. */
 typedef enum wire { WIRE_VARINT = 0, WIRE_FIXED64 = 1, WIRE_BYTES = 2, WIRE_FIXED32 = 5 } wire_t;
 
+/* A message and how far it has been read. All is zero but for path, bytes and length, and base of
+ * one inside of another. Bytes are borrowed from the file. */
 typedef struct message { /* zero but for these three */
     const char *path;    /* for sentences */
     const char *bytes;
@@ -21,6 +29,7 @@ typedef struct message { /* zero but for these three */
     size_t at;
 } message_t;
 
+/* The field that message_next has read; of its three values the one of its type is set. */
 typedef struct field {
     uint32_t number;
     wire_t wire;
@@ -34,6 +43,8 @@ static lh_status_t protobuf_truncated(const message_t *m)
                 m->base + m->length);
 }
 
+/* Seven bits a byte, the lowest first. Ten bytes hold 64 bits, which negative numbers of 32 bits
+ * are written with as well. */
 static lh_status_t read_varint(message_t *m, uint64_t *out)
 {
     uint64_t value = 0;
@@ -51,6 +62,7 @@ static lh_status_t read_varint(message_t *m, uint64_t *out)
                 m->base + m->at);
 }
 
+/* Little-endian, of 4 or 8 bytes. */
 static lh_status_t read_fixed(message_t *m, size_t size, uint64_t *out)
 {
     if (m->length - m->at < size) return protobuf_truncated(m);
@@ -62,6 +74,7 @@ static lh_status_t read_fixed(message_t *m, size_t size, uint64_t *out)
     return LH_OK;
 }
 
+/* A field that has its length in front: a text or a message inside of this one. */
 static lh_status_t read_bytes(message_t *m, message_t *out)
 {
     uint64_t length;
@@ -80,7 +93,8 @@ static lh_status_t read_bytes(message_t *m, message_t *out)
     return LH_OK;
 }
 
-/* *more is false at the end of the message. */
+/* Reads the next field, whichever it is; the caller passes over those that it doesn't know. *more
+ * is false at the end of the message. */
 static lh_status_t message_next(message_t *m, field_t *out, bool *more)
 {
     lh_assert(m->at <= m->length);
@@ -113,6 +127,7 @@ static lh_status_t field_expect(const message_t *m, const field_t *f, wire_t wir
                 m->path, name, m->base + m->at, (int)f->wire, (int)wire);
 }
 
+/* A float comes as a fixed value of 32 bits. */
 static float field_float(const field_t *f)
 {
     const uint32_t bits = (uint32_t)f->value;
@@ -123,7 +138,8 @@ static float field_float(const field_t *f)
 
 static const char space_mark[] = "\xE2\x96\x81"; /* U+2581 */
 
-/* What is gathered before the tokenizer can be put together. */
+/* What is gathered before the tokenizer can be put together: the parts of the file may come in any
+ * order. Numbers in the readers below are the field numbers of sentencepiece_model.proto. */
 typedef struct model_file {
     const char *path;
     float *scores; /* by id */
@@ -136,6 +152,7 @@ typedef struct model_file {
     bool add_dummy_prefix, remove_extra, escape, suffix;
 } model_file_t;
 
+/* ModelProto.SentencePiece. Its id is its place in the file. */
 static lh_status_t read_piece(tokenizer_t *t, model_file_t *f, message_t m)
 {
     const size_t id = t->pieces.count;
@@ -184,6 +201,8 @@ static lh_status_t read_piece(tokenizer_t *t, model_file_t *f, message_t m)
     return tokenizer_add_piece(t, f->path, (uint32_t)id, piece.bytes, piece.length);
 }
 
+/* TrainerSpec: the kind of model and its special ids. Of a field that comes twice the last one
+ * counts, as protobuf has it. */
 static lh_status_t read_trainer(model_file_t *f, message_t m)
 {
     field_t field;
@@ -212,6 +231,7 @@ static lh_status_t read_trainer(model_file_t *f, message_t m)
     }
 }
 
+/* NormalizerSpec. */
 static lh_status_t read_spaces(model_file_t *f, message_t m)
 {
     field_t field;
@@ -233,6 +253,7 @@ static lh_status_t read_spaces(model_file_t *f, message_t m)
     }
 }
 
+/* ModelProto. */
 static lh_status_t read_fields(tokenizer_t *t, model_file_t *f, message_t m)
 {
     field_t field;
@@ -253,6 +274,8 @@ static lh_status_t read_fields(tokenizer_t *t, model_file_t *f, message_t m)
     return LH_OK;
 }
 
+/* Only BPE is encoded here: a unigram model looks for the likeliest cut instead of joining
+ * pairs. */
 static lh_status_t refuse_kind(const model_file_t *f)
 {
     static const char *const kinds[] = {"0", "unigram", "BPE", "word", "char"};
@@ -266,12 +289,16 @@ static lh_status_t refuse_kind(const model_file_t *f)
     return LH_OK;
 }
 
+/* Whether a piece may come out of a join. Control tokens and bytes never stand in a text as they
+ * are spelt. */
 static bool is_joined(const tokenizer_t *t, uint32_t id)
 {
     return t->types[id] == PIECE_NORMAL || t->types[id] == PIECE_USER ||
            t->types[id] == PIECE_UNUSED;
 }
 
+/* Finds the one piece of type unknown, which characters outside of the vocabulary become, unless
+ * they are written as their bytes. */
 static lh_status_t check_types(tokenizer_t *t, const model_file_t *f)
 {
     for (uint32_t id = 0; id < t->pieces.count; id++) {
@@ -301,6 +328,7 @@ static lh_status_t add_inner_characters(tokenizer_t *t)
             uint32_t size, symbol;
             const uint32_t c = text_utf8_decode(p, end, &size);
             p += size;
+            /* An alias that is there already serves all pieces that hold the character. */
             const uint32_t known = bpe_find_character(&t->bpe, c);
             if (known >= t->bpe.first_alias && known != BPE_NONE) continue;
             if (known != BPE_NONE && t->types[known] != PIECE_UNUSED) continue;
@@ -325,12 +353,15 @@ static uint32_t symbol_of(const tokenizer_t *t, const char *bytes, size_t length
     return id < 0 || !is_joined(t, (uint32_t)id) ? BPE_NONE : (uint32_t)id;
 }
 
+/* All merges that make this piece: each cut between two characters whose halves both have a
+ * symbol. */
 static lh_status_t add_splits(tokenizer_t *t, const char *path, uint32_t id, uint32_t rank)
 {
     piece_t piece;
     if (!is_joined(t, id) || !piece_table_get(&t->pieces, id, &piece)) return LH_OK;
 
     for (size_t cut = 1; cut < piece.length; cut++) {
+        /* not between two characters */
         if (((unsigned char)piece.bytes[cut] & 0xC0) == 0x80) continue;
         const uint32_t left = symbol_of(t, piece.bytes, cut);
         const uint32_t right = symbol_of(t, piece.bytes + cut, piece.length - cut);
@@ -341,6 +372,8 @@ static lh_status_t add_splits(tokenizer_t *t, const char *path, uint32_t id, uin
     return LH_OK;
 }
 
+/* For sorting; of equal scores the lower id comes first, so that the order does not depend on
+ * qsort. */
 typedef struct scored {
     float score;
     uint32_t id;
@@ -367,6 +400,7 @@ static lh_status_t make_merges(tokenizer_t *t, const char *path, const float *sc
     lh_status_t status = LH_OK;
     uint32_t rank = 0;
     for (size_t i = 0; i < count && status == LH_OK; i++) {
+        /* Ranks count up where the score changes, so that pieces of one score share one. */
         if (i > 0 && order[i].score != order[i - 1].score) rank++;
         status = add_splits(t, path, order[i].id, rank);
     }
@@ -392,6 +426,8 @@ static lh_status_t add_user_pieces(tokenizer_t *t, space_rules_t *rules)
     return LH_OK;
 }
 
+/* Unused pieces are joined like others on the way to longer ones, but are written as their
+ * parts. */
 static lh_status_t mark_unused(tokenizer_t *t)
 {
     if (memchr(t->types, PIECE_UNUSED, t->pieces.count) == NULL) return LH_OK;
@@ -403,6 +439,7 @@ static lh_status_t mark_unused(tokenizer_t *t)
     return LH_OK;
 }
 
+/* Control tokens have ids and are decoded, but no text becomes one unless it is asked for. */
 static lh_status_t add_controls(tokenizer_t *t, const char *path)
 {
     for (uint32_t id = 0; id < t->pieces.count; id++) {
@@ -414,6 +451,7 @@ static lh_status_t add_controls(tokenizer_t *t, const char *path)
     return LH_OK;
 }
 
+/* The one step of normalizing: charsmap and rules for spaces. */
 static lh_status_t make_spaces(tokenizer_t *t, const model_file_t *f)
 {
     normalize_step_t step = {.by = NORMALIZE_SPACES,
@@ -431,6 +469,7 @@ static lh_status_t make_spaces(tokenizer_t *t, const model_file_t *f)
     return normalizer_add(&t->normalizer, step);
 }
 
+/* Marks become spaces again, byte pieces bytes, and the unknown piece what the file says for it. */
 static lh_status_t make_decoder(tokenizer_t *t, model_file_t *f)
 {
     static const char question[] = " \xE2\x81\x87 "; /* sentencepiece's default */
@@ -449,6 +488,7 @@ static lh_status_t make_decoder(tokenizer_t *t, model_file_t *f)
     return made ? LH_OK : LH_NO_MEMORY;
 }
 
+/* bos, eos, pad and unk as the trainer was told; eod is eos, as sentencepiece has no other end. */
 static lh_status_t find_specials(tokenizer_t *t, const model_file_t *f)
 {
     const struct {
@@ -474,6 +514,8 @@ static lh_status_t find_specials(tokenizer_t *t, const model_file_t *f)
     return LH_OK;
 }
 
+/* Once the file is read. The order matters: characters before aliases, and both before merges,
+ * whose symbols they are; frozen pieces before the cuts into words. */
 static lh_status_t put_together(tokenizer_t *t, model_file_t *f)
 {
     t->kind = "sentencepiece BPE";
@@ -491,9 +533,11 @@ static lh_status_t put_together(tokenizer_t *t, model_file_t *f)
     return status;
 }
 
+/* model_type 1 is unigram, which a file that leaves the field out would be. */
 lh_status_t tokenizer_read_sentencepiece(tokenizer_t *t, const char *path, const char *bytes,
                                          size_t length)
 {
+    /* The defaults of the proto, for fields that the file leaves out. */
     model_file_t f = {.path = path,
                       .model_type = 1,
                       .unk = 0,

@@ -1,5 +1,10 @@
-/* unicode_patterns.c - classes from utf8proc's tables, PCRE2 with limits on what a match may cost, and
- * scanners that were written by hand. */
+/* unicode_patterns.c - what texts are cut by.
+ *
+ * Classes come from utf8proc's tables and are written down for the first 2,048 characters. A
+ * pattern of a file goes to PCRE2, compiled ahead of time and with limits on what a match may cost,
+ * as the file may be hostile: a pattern that backtracks without end makes the text refused and not
+ * the program hang. The three best known patterns have scanners by hand, which the tests hold
+ * against PCRE2. */
 #define PCRE2_CODE_UNIT_WIDTH 8
 #include <tokenizer/unicode_patterns.h>
 
@@ -11,6 +16,7 @@
 #include <base/memory.h>
 #include <base/text.h>
 
+/* The property White_Space of Unicode, which utf8proc does not have. */
 static bool is_white_space(uint32_t c)
 {
     return (c >= 0x09 && c <= 0x0D) || c == 0x20 || c == 0x85 || c == 0xA0 || c == 0x1680 ||
@@ -18,6 +24,7 @@ static bool is_white_space(uint32_t c)
            c == 0x205F || c == 0x3000;
 }
 
+/* By general category; those that are not named, such as symbols, are 0. */
 static const uint8_t category_class[] = {
     [UTF8PROC_CATEGORY_LU] = CLASS_LETTER | CLASS_WORD,
     [UTF8PROC_CATEGORY_LL] = CLASS_LETTER | CLASS_WORD,
@@ -49,12 +56,16 @@ static bool is_other_word(uint32_t c)
            (c >= 0x1F170 && c <= 0x1F189);
 }
 
+/* White space comes first, as some of it is of a category that would say otherwise (U+0085 is a
+ * control character). */
 uint8_t unicode_class(uint32_t character)
 {
     if (character >= TEXT_UTF8_BAD) return 0;
     if (is_white_space(character)) return CLASS_SPACE;
 
     uint8_t class = category_class[utf8proc_category((utf8proc_int32_t)character)];
+    /* Unicode calls $ + < = > ^ ` | and ~ symbols; Hugging Face's Punctuation counts all of
+     * ASCII's. */
     if (character < 0x80 && character > 0x20 && character != 0x7F && (class & CLASS_WORD) == 0)
         class |= CLASS_PUNCTUATION;
     if (is_other_word(character)) class |= CLASS_WORD;
@@ -76,7 +87,8 @@ enum {
     PATTERN_MOST = 65536, /* bytes */
 };
 
-/* PCRE2's heap is ours. */
+/* PCRE2's memory is counted and freed as ours is, so that tests that let each allocation fail reach
+ * it. */
 static void *take(PCRE2_SIZE bytes, void *context)
 {
     (void)context;
@@ -89,16 +101,19 @@ static void give(void *memory, void *context)
     mem_free(memory);
 }
 
+/* The heap is named by the compiled code, which allocates from it: freed last. */
 struct pattern_regex {
     pcre2_general_context *heap;
     pcre2_code *code;
     char *pattern; /* as in the file, for sentences */
 };
 
+/* One thread's. The context holds the limits and the stack. */
 struct pattern_match {
     pcre2_general_context *heap;
     pcre2_match_data *data;
     pcre2_match_context *context;
+    /* machine code of PCRE2 runs on it; its own would be 32 KiB */
     pcre2_jit_stack *stack;
 };
 
@@ -118,6 +133,8 @@ static void translate(const char *pattern, size_t length, text_t *out)
     }
 }
 
+/* Fills r->heap and r->code; what was made stays in r on failure, for pattern_regex_free. \C, which
+ * takes one byte whatever it is, would cut inside of characters: it is refused. */
 static lh_status_t compile(const char *path, const text_t *pattern, pattern_regex_t *r)
 {
     /* In Oniguruma's Ruby syntax ^ and $ always look at lines. */
@@ -232,13 +249,16 @@ lh_status_t pattern_regex_find(const pattern_regex_t *r, pattern_match_t *m, con
             *end = bounds[1];
             return LH_OK;
         }
+        /* An empty match is none: the search goes on behind it, at least a byte further, so it
+         * ends. */
         from = bounds[1] > from ? bounds[1] : from + 1; /* \K can make a match that is empty */
     }
     return LH_OK;
 }
 
-/* The GPT-2, Llama-3 and Qwen2 patterns by hand. A byte that is not UTF-8 counts
- * as a character that is neither letter, number nor space. */
+/* The GPT-2, Llama 3 and Qwen2 patterns by hand. The alternatives of a pattern are tried in order
+ * at one place, so a scanner decides by the first one or two characters which of them it is. A byte
+ * that is not UTF-8 counts as a character that is neither letter, number nor space. */
 #define CONTRACTIONS "'s|'t|'re|'ve|'m|'ll|'d"
 #define AFTER_DIGITS "| ?[^\\s\\p{L}\\p{N}]+[\\r\\n]*|\\s*[\\r\\n]+|\\s+(?!\\S)|\\s+"
 #define BEFORE_DIGITS "(?i:" CONTRACTIONS ")|[^\\r\\n\\p{L}\\p{N}]?\\p{L}+|"
@@ -249,8 +269,10 @@ static const char *const texts[PATTERN_COUNT] = {
     [PATTERN_QWEN2] = BEFORE_DIGITS "\\p{N}" AFTER_DIGITS,
 };
 
+/* Limits of one match. A text that reaches one is refused; real patterns stay far below. */
 enum { CLASS_KNOWN = CLASS_LETTER | CLASS_NUMBER | CLASS_SPACE };
 
+/* A text up to its end; where a scanner stands in it is passed by hand. */
 typedef struct scan {
     const unicode_classes_t *classes;
     const unsigned char *end;
@@ -321,6 +343,8 @@ static const unsigned char *scan_spaces(const scan_t *s, const unsigned char *p)
     return at == s->end || last == p ? at : last;
 }
 
+/* Where a piece that begins at p ends. A single space goes with what follows, whatever that is but
+ * white space; the class of what follows decides how far the run goes. */
 static const unsigned char *next_gpt2(const scan_t *s, const unsigned char *p)
 {
     if (*p == '\'') {
@@ -340,12 +364,14 @@ static const unsigned char *next_gpt2(const scan_t *s, const unsigned char *p)
     return class == CLASS_SPACE ? scan_spaces(s, p) : scan_run(s, p + size, class);
 }
 
+/* The two that the patterns of Llama 3 and Qwen2 name; other line ends are white space like any. */
 static bool is_line_end(unsigned char c)
 {
     return c == '\r' || c == '\n';
 }
 
-/* \s*[\r\n]+|\s+(?!\S)|\s+ */
+/* \s*[\r\n]+|\s+(?!\S)|\s+ : a run of white space up to its last line end, as \s* takes as much as
+ * it can and gives back until a line end follows; without a line end as scan_spaces. */
 static const unsigned char *spaces_by_line(const scan_t *s, const unsigned char *p)
 {
     const unsigned char *line_end = NULL;
@@ -357,6 +383,7 @@ static const unsigned char *spaces_by_line(const scan_t *s, const unsigned char 
     return line_end != NULL ? line_end : scan_spaces(s, p);
 }
 
+/* \p{N}{1,most} */
 static const unsigned char *scan_digits(const scan_t *s, const unsigned char *p, int most)
 {
     uint32_t size;
@@ -365,6 +392,9 @@ static const unsigned char *scan_digits(const scan_t *s, const unsigned char *p,
     return p;
 }
 
+/* Where a piece that begins at p ends, in the order of the pattern: letters; digits; a contraction;
+ * one character of another kind with letters behind it; white space; and else a run of what is
+ * neither, with a space before it and line ends behind it. */
 static const unsigned char *next_llama3(const scan_t *s, const unsigned char *p, int most_digits)
 {
     uint32_t size, next_size = 0;
@@ -388,6 +418,7 @@ static const unsigned char *next_llama3(const scan_t *s, const unsigned char *p,
     return after;
 }
 
+/* Qwen2's pattern is Llama 3's with single digits. */
 size_t pattern_next(pattern_t pattern, const unicode_classes_t *classes, const char *text,
                     size_t length, size_t from)
 {
