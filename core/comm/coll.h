@@ -1,5 +1,28 @@
-/* comm/coll.h - what is asked of a collective: the op, the group, the pieces, where the buffers lie.
- */
+/* comm/coll.h - what is asked of a collective: the op, the group, the pieces, where the buffers
+ * lie.
+ *
+ * Two buffers are spoken of. The WHOLE has coll_how_t.elements elements, the same on every member.
+ * It is cut into one piece for each member of the group, the piece's owner; a piece is a list of
+ * segments, which need not be neighbours. The CUT holds the owner's piece alone, in memory of its
+ * own. A collective without a cut works in place: the owner's piece then lies in its own segments
+ * of the whole.
+ *
+ * What goes in and what comes out, with n members, member m, and P(m) the piece that m owns:
+ *
+ *    op              reads                        writes
+ *    all-reduce      whole of all                 whole of all: the sum
+ *    reduce-scatter  whole of all                 P(m) of m: the sum of P(m) over all
+ *    all-gather      P(m) of m                    whole of all
+ *    broadcast       whole of root                whole of the others
+ *    reduce          whole of all                 whole of root: the sum
+ *    scatter         whole of root                P(m) of m
+ *    gather          P(m) of m                    whole of root
+ *    all-to-all      P(m) of everybody's whole    cut of m: n parts as long as P(m), by member
+ *    send, recv      whole of the sender          whole of the receiver
+ *    barrier         nothing                      nothing; nobody leaves before all have come
+ *
+ * These types stand apart from the functions of plans (collective.h), since scripts are made from a
+ * coll_how_t alone: they can be tested without links and ranks. */
 #ifndef COMM_COLL_H
 #define COMM_COLL_H
 
@@ -22,10 +45,24 @@ enum {
     COLL_OPS
 };
 
-/* Inside a site. Halving-doubling does not keep the canonical order: for gathers, broadcasts and
- * barriers it is free to be chosen, for sums only with [comm] bits = ordered. */
+/* Whether the op adds contributions: only these have an order of sums to keep, and dtypes that they
+ * refuse. */
+static inline bool coll_op_sums(uint32_t op)
+{
+    return op == COLL_ALL_REDUCE || op == COLL_REDUCE_SCATTER || op == COLL_REDUCE;
+}
+
+/* How pieces travel inside a site; between sites there is one way (script_make.c). DIRECT: owner
+ * and members exchange messages without anybody between. RING: sums and results go from a member to
+ * the next, so that each talks to two others only. HALVING: over distances of powers of two, in
+ * log2(n) rounds.
+ *
+ * Halving does not keep the canonical order of sums: for gathers, broadcasts and barriers it is
+ * free to be chosen, for sums only with [comm] bits = ordered. */
 enum { COLL_AUTO, COLL_DIRECT, COLL_RING, COLL_HALVING, COLL_ALGORITHMS };
 
+/* Consecutive elements of one owner. Every member has the segments of all owners, in the same
+ * order; a difference is refused before the first run (comm_agree.c). */
 typedef struct coll_segment { /* in elements */
     uint64_t whole;           /* first in the whole buffer        */
     uint64_t count;
@@ -33,16 +70,21 @@ typedef struct coll_segment { /* in elements */
                      theirs, so that a mapped one can be read in place */
 } coll_segment_t;
 
+/* What one member owns. A piece may be empty. */
 typedef struct coll_piece {
     const coll_segment_t *segments;
     uint32_t count;
 } coll_piece_t;
 
+/* Where a buffer begins. The address is final when the plan is made, while the memory behind it
+ * need not be there yet: plans that are only counted have addresses that nobody reads. */
 typedef struct coll_place { /* memory in a registered arena */
     void *address;
     uint32_t arena;
 } coll_place_t;
 
+/* A request, as the caller of collective_new fills it. All members of the group ask for the same,
+ * but for the places of their buffers and, of a pair, for which of SEND and RECV they are. */
 typedef struct coll_how {
     const char *name; /* for messages and profiles: "gradients 3"; copied */
     uint32_t op;      /* COLL_*                                          */
@@ -62,7 +104,9 @@ typedef struct coll_how {
     collective_t *after;
 } coll_how_t;
 
-/* What a run waits for that nobody waits for himself, such as a device that works off a queue. */
+/* What a run waits for where no thread waits for it: a device that works off a queue says here that
+ * it has come to the collective. Both functions are called with comm's lock held, in whichever
+ * thread drives transports at that time; they must not call comm. */
 typedef struct collective_gate {
     /* Whether the run may begin, LH_AGAIN: not yet. Asked by whoever drives, often. */
     lh_status_t (*past)(void *context);
@@ -71,6 +115,7 @@ typedef struct collective_gate {
     void *context;
 } collective_gate_t;
 
+/* Figures of a plan, in nanoseconds of the monotonic clock, for the profile. */
 typedef struct collective_times { /* of all runs so far */
     uint64_t runs;
     uint64_t busy_ns;    /* from start to done           */

@@ -1,4 +1,8 @@
-/* collective.c - plans: what is asked for, checked and copied; figures of their runs. */
+/* collective.c - plans: what is asked for, checked and copied; figures of their runs.
+ *
+ * Everything that can be refused by looking at one rank is refused here, with a sentence that names
+ * the collective: a later difference between ranks (comm_agree.c) or a broken link is then never
+ * the first sign of a wrong argument. The runs themselves are comm_runs.c's. */
 #include <comm/collective.h>
 
 #include <stdio.h>
@@ -29,18 +33,16 @@ const char *const coll_algorithm_names[COLL_ALGORITHMS] = {
     [COLL_HALVING] = "halving",
 };
 
-static bool sums(uint32_t op)
-{
-    return op == COLL_ALL_REDUCE || op == COLL_REDUCE_SCATTER || op == COLL_REDUCE;
-}
-
+/* Ops that name one member: `root`. */
 static bool rooted(uint32_t op)
 {
     return op == COLL_BROADCAST || op == COLL_REDUCE || op == COLL_SCATTER || op == COLL_GATHER ||
            op == COLL_SEND || op == COLL_RECV;
 }
 
-/* The one member whose piece is all of the buffer, or SCRIPT_NONE. */
+/* The one member whose piece is all of the buffer, or SCRIPT_NONE. A broadcast's piece belongs to
+ * its root, which has it, and the piece of a pair to the receiver, who gets it: so both ends of a
+ * pair see one owner. */
 static uint32_t only_owner(const coll_how_t *how)
 {
     switch (how->op) {
@@ -52,6 +54,8 @@ static uint32_t only_owner(const coll_how_t *how)
     }
 }
 
+/* What needs no piece: names, numbers in range, dtypes and settings that exclude each other. The
+ * memory is looked at by check_places, once the pieces are known. */
 static lh_status_t check_how(const comm_t *c, const coll_how_t *how)
 {
     if (how->name == NULL || how->group == NULL || how->op == 0 || how->op >= COLL_OPS)
@@ -65,10 +69,11 @@ static lh_status_t check_how(const comm_t *c, const coll_how_t *how)
                     how->group->size);
     if (how->algorithm >= COLL_ALGORITHMS)
         return fail(LH_INVALID, "'%s': algorithm %u is none of COLL_*", how->name, how->algorithm);
-    if (sums(how->op) && how->dtype != LH_DTYPE_F32 && how->dtype != LH_DTYPE_BF16)
+    if (coll_op_sums(how->op) && how->dtype != LH_DTYPE_F32 && how->dtype != LH_DTYPE_BF16)
         return fail(LH_UNSUPPORTED, "'%s': sums are of F32 or BF16, not of %s", how->name,
                     lh_dtype_name(how->dtype));
-    if (sums(how->op) && how->algorithm == COLL_HALVING && c->job->comm.bits != BITS_ORDERED)
+    if (coll_op_sums(how->op) && how->algorithm == COLL_HALVING &&
+        c->job->comm.bits != BITS_ORDERED)
         return fail(LH_UNSUPPORTED,
                     "'%s': halving sums in another order than [comm] bits = canonical promises; "
                     "take direct or ring",
@@ -82,6 +87,8 @@ static lh_status_t check_how(const comm_t *c, const coll_how_t *how)
     return LH_OK;
 }
 
+/* That `elements` from a buffer's start lie inside the arena that its place names. A buffer that is
+ * not there, or has no elements, is no fault. */
 static lh_status_t check_place(const comm_t *c, const coll_how_t *how, const coll_place_t *place,
                                const char *what, uint64_t elements)
 {
@@ -98,6 +105,7 @@ static lh_status_t check_place(const comm_t *c, const coll_how_t *how, const col
     return LH_OK;
 }
 
+/* Elements from the cut's start to the end of its last segment: how much memory the cut takes. */
 static uint64_t end_of_cut(const collective_t *x, uint32_t owner)
 {
     lh_assert(owner < x->how.group->size);
@@ -109,6 +117,8 @@ static uint64_t end_of_cut(const collective_t *x, uint32_t owner)
     return end;
 }
 
+/* The buffers that this rank uses in this op. Only the root of a scatter or a gather has a whole,
+ * and the cut of an all-to-all holds what all members send, not this rank's piece alone. */
 static lh_status_t check_places(const comm_t *c, const collective_t *x)
 {
     const coll_how_t *how = &x->how;
@@ -128,7 +138,8 @@ static lh_status_t check_places(const comm_t *c, const collective_t *x)
     return status != LH_OK ? status : check_place(c, how, &how->cut, "cut", cut);
 }
 
-/* Pieces of a buffer that is not cut by its caller: equal ones, or all to one owner. */
+/* Pieces of a buffer that is not cut by its caller: equal ones, or all to one owner. The last
+ * members have less, or nothing, where the elements do not come out even. */
 static void cut_evenly(collective_t *x)
 {
     const uint32_t size = x->how.group->size, only = only_owner(&x->how);
@@ -143,7 +154,8 @@ static void cut_evenly(collective_t *x)
     }
 }
 
-/* A segment that goes on where the owner's last one ends, in both forms: one may stand for both. */
+/* A segment that goes on where the owner's last one ends, in the whole and in the cut: one segment
+ * may stand for both. Fewer segments are fewer messages, or fewer runs in each of them. */
 static bool is_joined(const collective_t *x, uint32_t owner, uint32_t at, const coll_segment_t *s)
 {
     if (&x->segments[at] == x->pieces[owner].segments) return false;
@@ -151,6 +163,8 @@ static bool is_joined(const collective_t *x, uint32_t owner, uint32_t at, const 
     return last->whole + last->count == s->whole && last->cut + last->count == s->cut;
 }
 
+/* Copies the caller's pieces and joins neighbours. Overlapping pieces are not looked for: who cuts
+ * parameters has checked that every element has one owner (parallel/shards.c). */
 static lh_status_t copy_pieces(collective_t *x, const coll_piece_t *pieces)
 {
     uint32_t at = 0;
@@ -177,6 +191,7 @@ static lh_status_t copy_pieces(collective_t *x, const coll_piece_t *pieces)
     return LH_OK;
 }
 
+/* Room is made for one segment a member more than the caller gave, for those that are cut here. */
 static lh_status_t take_pieces(collective_t *x, const coll_how_t *how)
 {
     const bool given = how->pieces != NULL && only_owner(how) == SCRIPT_NONE;
@@ -192,6 +207,7 @@ static lh_status_t take_pieces(collective_t *x, const coll_how_t *how)
     return LH_OK;
 }
 
+/* The plan's own copies of its name, and of the words that a wait tells the control plane. */
 static lh_status_t take_names(collective_t *x, const char *name)
 {
     text_t doing = {0};
@@ -202,6 +218,7 @@ static lh_status_t take_names(collective_t *x, const char *name)
     return x->name == NULL || doing.failed ? LH_NO_MEMORY : LH_OK;
 }
 
+/* Also of a plan that is only half made. The script is not its own: plans of a shape share it. */
 void collective_free(collective_t *x)
 {
     mem_free(x->segments);
@@ -217,6 +234,8 @@ void collective_free(collective_t *x)
     mem_free(x);
 }
 
+/* The list of plans grows first, so that a plan which is complete cannot be lost for want of a
+ * place in it. */
 lh_status_t collective_new(comm_t *c, const coll_how_t *how, collective_t **out)
 {
     lh_assert(!c->connected);
@@ -270,6 +289,7 @@ uint32_t collective_algorithm(const collective_t *x)
     return x->algorithm;
 }
 
+/* STEP_SEND steps were counted when the script was taken: reads in place are not among them. */
 void collective_bytes(const collective_t *x, uint64_t sent[4], uint64_t *staging)
 {
     for (uint32_t s = 0; s < COMM_SCOPES; s++)

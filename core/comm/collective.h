@@ -1,13 +1,18 @@
 /* comm/collective.h - collectives over a group of ranks, planned once before step 0 and run any
  * number of times.
  *
- * A buffer of `elements` is cut into one piece for each member of the group, its owner: a list of
- * segments. Sums are canonical: inside a site from the leader's next member round to the
- * leader, one after the other, then over sites from the owner's next site round to its own, in
- * F32. So bits depend on ownership and on the group, never on chunk, bucket, algorithm, transport
- * or timing. all_reduce is reduce_scatter plus all_gather.
+ * Sums are canonical. Inside a site a sum begins with the contribution of the member behind the
+ * leader of the piece's owner and goes round the site to the leader, one after the other; the
+ * partial sums of the sites are then added from the owner's next site round to its own; all of it
+ * in F32, rounded once at the owner. So bits depend on ownership and on the group, never on chunk,
+ * bucket, algorithm, transport or timing. all_reduce is reduce_scatter plus all_gather.
  *
- * All ranks plan the same collectives in the same order and start them in the same order. */
+ * A plan is paid for before step 0: its script, its staging memory, its state. A run allocates
+ * nothing. The price is that sizes and places cannot change from run to run.
+ *
+ * All ranks plan the same collectives in the same order and start them in the same order. Any
+ * thread may start, test and wait, under comm's lock; the order of starts is the caller's to
+ * keep. */
 #ifndef COMM_COLLECTIVE_H
 #define COMM_COLLECTIVE_H
 
@@ -18,28 +23,34 @@ typedef struct comm comm_t; /* comm.h */
 extern const char *const coll_op_names[COLL_OPS]; /* "all-reduce" */
 extern const char *const coll_algorithm_names[COLL_ALGORITHMS];
 
-/* Plans; before comm_connect, which makes what a run needs, from the links as they turned out. */
+/* Plans: checks the request, copies its name and pieces, and gives the plan to the comm, which
+ * frees it. Before comm_connect, which makes what a run needs, from the links as they turned out.
+ * On failure nothing is left behind, and the sentence names the collective. */
 lh_status_t collective_new(comm_t *c, const coll_how_t *how, collective_t **out) LH_MUST_CHECK;
-/* From here on: after comm_connect. */
+/* COLL_*, as it was chosen. From here on: after comm_connect. */
 uint32_t collective_algorithm(const collective_t *x);
 /* Bytes this rank sends in a run, by scope (index LH_LINK_*; what mapped members read in place is
  * not sent), and the staging memory it works in, which plans share. */
 void collective_bytes(const collective_t *x, uint64_t sent[4], uint64_t *staging);
 const char *collective_name(const collective_t *x);
 
-/* Queues a run and returns; one run of a plan at a time. No allocation. */
+/* Queues a run and returns; one run of a plan at a time. No allocation. What the run reads must
+ * stay as it is, and what it writes be left alone, until the run is done. A failure here is one of
+ * the whole comm. */
 lh_status_t collective_start(collective_t *x) LH_MUST_CHECK;
-/* The same for who does not wait itself: the run begins once the gate is past. */
+/* The same for who does not wait itself: the run begins once the gate is past. Without comm's
+ * thread only a wait looks at the gate. */
 lh_status_t collective_start_behind(collective_t *x, const collective_gate_t *gate) LH_MUST_CHECK;
-/* LH_OK: done and its memory is the caller's again. LH_AGAIN: not yet. Else it failed, as all will.
- */
+/* LH_OK: done, and its memory is the caller's again. LH_AGAIN: not yet. Else the comm has failed:
+ * this run and all others that are under way never end, and what they write is undefined. Never
+ * blocks. */
 lh_status_t collective_test(collective_t *x);
 /* Drives the transports itself until done. Never longer than [comm] timeout without progress: then
  * the sentence names the peer that is waited for. */
 lh_status_t collective_wait(collective_t *x) LH_MUST_CHECK;
 
 void collective_times(const collective_t *x, collective_times_t *out);
-/* For comm_close: a plan ends with its comm. */
+/* For comm_close, which frees the links first: no run is under way. */
 void collective_free(collective_t *x);
 
 #endif

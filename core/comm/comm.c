@@ -1,4 +1,13 @@
-/* comm.c - opens what a rank communicates with, and connects it once all plans are known. */
+/* comm.c - opens what a rank communicates with, and connects it once all plans are known.
+ *
+ * comm_connect has this order, on all ranks: plans are compared; links between sites are measured;
+ * each service is connected to the peers that its plans need; ranks tell each other what their
+ * links can do; from that every rank makes its scripts, staging memory and lanes; messages are
+ * compared; the thread starts. Scripts come last, since what a transport can map and how fast a
+ * long link is decide on algorithm and chunk.
+ *
+ * comm_plan does the same for a job that is only planned: no rank is asked, and what all would tell
+ * is expected. */
 #include <comm/comm.h>
 
 #include <stdio.h>
@@ -14,6 +23,8 @@
 #include <links/links_connect.h>
 #include <links/links_probe.h>
 
+/* How long a wait spins before it sleeps: 0.2 ms, or 1 ms (yielding) with more ranks than
+ * processors. */
 static const uint64_t spin_ns = 200000, crowded_spin_ns = 1000000;
 enum { STAGING_ALIGN = 4096 };
 
@@ -25,6 +36,7 @@ static uint32_t ranks_here(const world_t *w)
     return count;
 }
 
+/* The thread is started by comm_connect; until then only this function's caller knows the comm. */
 lh_status_t comm_open(const comm_how_t *how, comm_t **out)
 {
     comm_t *c = mem_new(sizeof(*c));
@@ -54,7 +66,8 @@ lh_status_t comm_open(const comm_how_t *how, comm_t **out)
     return LH_OK;
 }
 
-static void stop_thread(comm_t *c)
+/* Ends the thread, then tells those who wait behind gates that nothing will end any more. */
+void comm_stop(comm_t *c)
 {
     if (!c->has_thread) return;
     runs_enter(c);
@@ -68,15 +81,10 @@ static void stop_thread(comm_t *c)
     runs_leave(c);
 }
 
-void comm_stop(comm_t *c)
-{
-    stop_thread(c);
-}
-
 void comm_close(comm_t *c)
 {
     if (c == NULL) return;
-    stop_thread(c);
+    comm_stop(c);
     links_close(c->links); /* from here on nobody touches buffers */
     for (uint32_t i = 0; i < c->plan_count; i++)
         collective_free(c->plans[i]);
@@ -117,6 +125,8 @@ const group_t *comm_group(comm_t *c, uint32_t which)
     return g;
 }
 
+/* Links number arenas by themselves; the two numbers must agree, as both are exchanged with other
+ * ranks. */
 lh_status_t comm_arena(comm_t *c, void *base, uint64_t bytes, int fd, uint64_t fd_offset,
                        uint32_t *arena)
 {
@@ -136,7 +146,8 @@ lh_status_t comm_arena(comm_t *c, void *base, uint64_t bytes, int fd, uint64_t f
     return LH_OK;
 }
 
-static lh_status_t connect_service(comm_t *c, uint32_t service)
+/* Connections of one service, to all ranks with which a plan of it may exchange messages. */
+static lh_status_t service_connect(comm_t *c, uint32_t service)
 {
     const uint32_t size = c->world->row.size;
     bool *wanted = mem_array(size, sizeof(*wanted));
@@ -155,8 +166,9 @@ static lh_status_t connect_service(comm_t *c, uint32_t service)
     return status;
 }
 
-/* Arenas that this rank can map of all its peers on the node, and what its links measured. */
-static void own_facts(comm_t *c, comm_facts_t *out)
+/* Arenas that this rank can map of all its peers on the node, and what its links measured. Arenas
+ * from the 33rd on are never read in place: there is a bit for 32. */
+static void facts_measure(comm_t *c, comm_facts_t *out)
 {
     *out = (comm_facts_t){0};
     const world_t *w = c->world;
@@ -176,7 +188,15 @@ static void own_facts(comm_t *c, comm_facts_t *out)
     }
 }
 
-static void count_sent(collective_t *x)
+static lh_status_t places_make(collective_t *x)
+{
+    x->peers = mem_array(x->how.group->size, sizeof(*x->peers));
+    x->places = mem_array(x->how.group->size, sizeof(*x->places));
+    return x->peers == NULL || x->places == NULL ? LH_NO_MEMORY : LH_OK;
+}
+
+/* Bytes that a run sends, by class of link. */
+static void sent_count(collective_t *x)
 {
     const world_t *w = x->comm->world;
     for (uint32_t i = 0; i < x->script->step_count; i++) {
@@ -186,7 +206,8 @@ static void count_sent(collective_t *x)
     }
 }
 
-static lh_status_t make_run(collective_t *x)
+/* The state that a run needs beside the script; made once, so that runs allocate nothing. */
+static lh_status_t run_make(collective_t *x)
 {
     const script_t *s = x->script;
     x->left = mem_array(s->step_count, sizeof(*x->left));
@@ -198,7 +219,8 @@ static lh_status_t make_run(collective_t *x)
     return LH_OK;
 }
 
-static lh_status_t take_script(script_set_t *set, collective_t *x, const comm_facts_t *all)
+/* Chooses, and takes the script of that shape, which another plan may have made. */
+static lh_status_t script_take(script_set_t *set, collective_t *x, const comm_facts_t *all)
 {
     script_how_t how;
     comm_choose(x, all, &how);
@@ -206,16 +228,18 @@ static lh_status_t take_script(script_set_t *set, collective_t *x, const comm_fa
     return script_set_take(set, &how, script_new, &x->script);
 }
 
-static lh_status_t make_script(collective_t *x, const comm_facts_t *all)
+static lh_status_t script_make(collective_t *x, const comm_facts_t *all)
 {
     comm_map_peers(x);
-    const lh_status_t status = take_script(&x->comm->scripts, x, all);
+    const lh_status_t status = script_take(&x->comm->scripts, x, all);
     if (status != LH_OK) return status;
-    count_sent(x);
-    return make_run(x);
+    sent_count(x);
+    return run_make(x);
 }
 
-static lane_t *find_lane(comm_t *c, link_t *link, bool sending)
+/* The lane of a direction of a link, made where there is none. Lanes are never more than lanes_make
+ * has room for. */
+static lane_t *lane_find(comm_t *c, link_t *link, bool sending)
 {
     for (uint32_t i = 0; i < c->lane_count; i++)
         if (c->lanes[i].link == link && c->lanes[i].sending == sending) return &c->lanes[i];
@@ -224,7 +248,9 @@ static lane_t *find_lane(comm_t *c, link_t *link, bool sending)
     return lane;
 }
 
-static lh_status_t make_tracks(comm_t *c, collective_t *x)
+/* Finds the link of every lane of the plan's script. A missing one is our own mistake,
+ * script_needs_link's. */
+static lh_status_t tracks_make(comm_t *c, collective_t *x)
 {
     for (uint32_t i = 0; i < x->script->lane_count; i++) {
         const script_lane_t *m = &x->script->lanes[i];
@@ -232,12 +258,12 @@ static lh_status_t make_tracks(comm_t *c, collective_t *x)
         if (k == NULL)
             return fail(LH_UNREACHABLE, "'%s' needs a link to rank %u that is not there", x->name,
                         x->how.group->ranks[m->peer]);
-        x->tracks[i] = (track_t){.lane = find_lane(c, k, m->sending), .plan = x, .messages = m};
+        x->tracks[i] = (track_t){.lane = lane_find(c, k, m->sending), .plan = x, .messages = m};
     }
     return LH_OK;
 }
 
-static lh_status_t make_lanes(comm_t *c)
+static lh_status_t lanes_make(comm_t *c)
 {
     uint64_t most = 1;
     for (uint32_t i = 0; i < c->plan_count; i++)
@@ -246,12 +272,13 @@ static lh_status_t make_lanes(comm_t *c)
     c->lanes = mem_array(most < all ? most : all, sizeof(*c->lanes));
     lh_status_t status = c->lanes == NULL ? LH_NO_MEMORY : LH_OK;
     for (uint32_t i = 0; status == LH_OK && i < c->plan_count; i++)
-        status = make_tracks(c, c->plans[i]);
+        status = tracks_make(c, c->plans[i]);
     return status;
 }
 
-/* Plans take slots in turn: as many of those that stage can be under way at a time. */
-static staging_slot_t *take_slot(staging_slot_t slots[COMM_SLOTS], uint32_t *turn,
+/* Plans take slots in turn: as many of those that stage can be under way at a time. A slot is as
+ * long as the longest of its plans needs. */
+static staging_slot_t *slot_take(staging_slot_t slots[COMM_SLOTS], uint32_t *turn,
                                  const script_t *s)
 {
     if (s->staging_bytes == 0) return NULL;
@@ -268,11 +295,13 @@ static uint64_t slots_bytes(const staging_slot_t slots[COMM_SLOTS])
     return bytes;
 }
 
-static lh_status_t make_staging(comm_t *c)
+/* One allocation for all slots, registered as one arena, the last one: places of its messages are
+ * bound here. */
+static lh_status_t staging_make(comm_t *c)
 {
     uint32_t arena, turn = 0;
     for (uint32_t i = 0; i < c->plan_count; i++)
-        c->plans[i]->slot = take_slot(c->slots, &turn, c->plans[i]->script);
+        c->plans[i]->slot = slot_take(c->slots, &turn, c->plans[i]->script);
     c->staging_bytes = slots_bytes(c->slots);
     c->staging = mem_new(c->staging_bytes);
     if (c->staging == NULL) return LH_NO_MEMORY;
@@ -296,17 +325,18 @@ static lh_status_t make_staging(comm_t *c)
     return status;
 }
 
-static lh_status_t make_scripts(comm_t *c, const comm_facts_t *all)
+static lh_status_t scripts_make(comm_t *c, const comm_facts_t *all)
 {
     lh_status_t status = LH_OK;
     for (uint32_t i = 0; status == LH_OK && i < c->plan_count; i++)
-        status = make_script(c->plans[i], all);
-    if (status == LH_OK) status = make_staging(c);
-    if (status == LH_OK) status = make_lanes(c);
+        status = script_make(c->plans[i], all);
+    if (status == LH_OK) status = staging_make(c);
+    if (status == LH_OK) status = lanes_make(c);
     return status;
 }
 
-static lh_status_t start_thread(comm_t *c)
+/* A thread that can't be started is a failure of this rank alone. */
+static lh_status_t thread_start(comm_t *c)
 {
     if (!c->threaded) return LH_OK;
     if (pthread_create(&c->thread, NULL, runs_thread, c) != 0)
@@ -322,36 +352,34 @@ void comm_known_links(comm_t *c, const probe_pair_t *known, uint32_t count)
     c->known_count = count;
 }
 
+/* Differences between ranks end in the same status and sentence on all (comm_verdict,
+ * comm_agree.c). Links that can't be made end through the control plane, which tells all ranks. */
 lh_status_t comm_connect(comm_t *c)
 {
     if (c->connected) return fail(LH_INVALID, "the ranks are connected already");
     if (c->planned) return fail(LH_INVALID, "these ranks are planned only; nothing connects them");
     lh_status_t status = LH_OK;
-    for (uint32_t i = 0; status == LH_OK && i < c->plan_count; i++) {
-        collective_t *x = c->plans[i];
-        x->peers = mem_array(x->how.group->size, sizeof(*x->peers));
-        x->places = mem_array(x->how.group->size, sizeof(*x->places));
-        if (x->peers == NULL || x->places == NULL) status = LH_NO_MEMORY;
-    }
+    for (uint32_t i = 0; status == LH_OK && i < c->plan_count; i++)
+        status = places_make(c->plans[i]);
     if (status == LH_OK) status = comm_agree_plans(c);
     if (status == LH_OK) status = links_probe(c->links, c->known, c->known_count);
     for (uint32_t s = 1; status == LH_OK && s < COMM_SERVICES; s++)
-        status = connect_service(c, s);
+        status = service_connect(c, s);
     if (status != LH_OK) return status;
 
     comm_facts_t mine, *all = mem_array(c->world->row.size, sizeof(*all));
     if (all == NULL) return LH_NO_MEMORY;
-    own_facts(c, &mine);
+    facts_measure(c, &mine);
     status = comm_gather(c, &mine, sizeof(mine), all);
-    if (status == LH_OK) status = comm_verdict(c, make_scripts(c, all));
+    if (status == LH_OK) status = comm_verdict(c, scripts_make(c, all));
     mem_free(all);
     if (status == LH_OK) status = comm_agree_lanes(c);
-    if (status == LH_OK) status = start_thread(c);
+    if (status == LH_OK) status = thread_start(c);
     if (status == LH_OK) c->connected = true;
     return status;
 }
 
-/* Of runs, one a plan. */
+/* Bytes of a plan's run that grow with its script. */
 static uint64_t run_bytes(const collective_t *x)
 {
     return x->script->step_count * (sizeof(*x->left) + sizeof(*x->ready));
@@ -370,8 +398,9 @@ uint32_t comm_scripts(const comm_t *c)
     return c->scripts.count;
 }
 
-/* What all ranks would tell: files are mapped if the node's transport can, nothing is measured. */
-static lh_status_t expect_facts(comm_t *c, comm_facts_t *all)
+/* What all ranks would tell: files are mapped if the node's transport can, nothing is measured.
+ * Loads the transport plugin, and opens nothing. */
+static lh_status_t facts_expect(comm_t *c, comm_facts_t *all)
 {
     char name[32];
     const plugin_t *plugin;
@@ -389,16 +418,14 @@ static lh_status_t expect_facts(comm_t *c, comm_facts_t *all)
     return LH_OK;
 }
 
-/* Its script, as comm_connect would take it. */
-static lh_status_t expect_script(script_set_t *set, collective_t *x, const comm_facts_t *all)
+/* Its script, as comm_connect would take it. The script is the set's, which the caller frees. */
+static lh_status_t script_expect(script_set_t *set, collective_t *x, const comm_facts_t *all)
 {
     if (x->peers != NULL) return fail(LH_INVALID, "'%s' is connected already", x->name);
-    x->peers = mem_array(x->how.group->size, sizeof(*x->peers));
-    x->places = mem_array(x->how.group->size, sizeof(*x->places));
-    lh_status_t status = x->peers == NULL || x->places == NULL ? LH_NO_MEMORY : LH_OK;
+    lh_status_t status = places_make(x);
     for (uint32_t m = 0; status == LH_OK && m < x->how.group->size; m++)
         comm_place(x, &x->places[m]); /* the others' lie in arenas of the same number */
-    if (status == LH_OK) status = take_script(set, x, all);
+    if (status == LH_OK) status = script_take(set, x, all);
     mem_free(x->peers);
     mem_free(x->places);
     x->peers = NULL;
@@ -406,6 +433,8 @@ static lh_status_t expect_script(script_set_t *set, collective_t *x, const comm_
     return status;
 }
 
+/* Leaves the plans as they were: without scripts, so that it may be called again with more of
+ * them. */
 lh_status_t comm_plan(comm_t *c, uint64_t *bytes)
 {
     staging_slot_t slots[COMM_SLOTS] = {0};
@@ -414,12 +443,12 @@ lh_status_t comm_plan(comm_t *c, uint64_t *bytes)
     uint64_t sum = 0;
     comm_facts_t *all = mem_array(c->world->row.size, sizeof(*all));
     if (all == NULL) return LH_NO_MEMORY;
-    lh_status_t status = expect_facts(c, all);
+    lh_status_t status = facts_expect(c, all);
     for (uint32_t i = 0; status == LH_OK && i < c->plan_count; i++) {
         collective_t *x = c->plans[i];
-        status = expect_script(&set, x, all);
+        status = script_expect(&set, x, all);
         if (status != LH_OK) break;
-        (void)take_slot(slots, &turn, x->script);
+        (void)slot_take(slots, &turn, x->script);
         sum += run_bytes(x);
         x->script = NULL;
     }

@@ -2,12 +2,18 @@
  * that drives them while the rank computes.
  *
  * Order of use: comm_open, comm_arena for every memory, collective_new for every plan (also before
- * their memory exists, see coll_place_t: the address must be final), comm_connect, then runs. */
+ * their memory exists, see coll_place_t: the address must be final), comm_connect, then runs. All
+ * ranks do these in the same order. One thread opens, plans, connects and closes; runs may be
+ * started and waited for by any.
+ *
+ * A failure before the runs leaves a comm that can only be closed. A failure of a run is one of the
+ * whole comm (comm_runs.c); links are not opened again within it. */
 #ifndef COMM_COMM_H
 #define COMM_COMM_H
 
 #include <comm/collective.h>
 
+/* All that is named here outlives the comm. */
 typedef struct comm_how {
     const job_t *job; /* [comm], [transport.*] */
     registry_t *registry;
@@ -49,10 +55,11 @@ uint32_t comm_scripts(const comm_t *c);
  * transport can, and long links have the chunks that they have before they are measured. */
 lh_status_t comm_plan(comm_t *c, uint64_t *bytes) LH_MUST_CHECK;
 
-/* The step of training, for what control_progress tells of waits. */
+/* The step of training, for what control_progress tells of waits. Between two steps: links between
+ * sites that have become slower or faster are paced anew. */
 void comm_step(comm_t *c, uint64_t step);
 
-/* By scope (index LH_LINK_*): time that waits took, by the class of link that was waited for, since
+/* By scope (index LH_LINK_*): ns that waits took, by the class of link that was waited for, since
  * the last call. */
 void comm_exposed(comm_t *c, uint64_t ns[4]);
 

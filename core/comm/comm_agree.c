@@ -1,4 +1,14 @@
-/* comm_agree.c - before the first run: all ranks plan the same, and every message has its match. */
+/* comm_agree.c - before the first run: all ranks plan the same, choose alike, and every message has
+ * its match.
+ *
+ * A difference between ranks would show as a wait without end or as wrong sums, in the middle of a
+ * run. So it is looked for before step 0, in two rounds. Ranks first compare digests, one row for
+ * each group that a rank is in; only where these differ do they send a row for each plan, to say in
+ * words what differs. After the scripts are made, they compare messages: over all pairs of ranks
+ * the digests of what is sent, less those of what is awaited, must come to nothing.
+ *
+ * The choice of algorithm and chunk is at the end: by size, by who can map whom, by the link. It
+ * depends only on what is the same on all ranks, so that nobody has to be told what was chosen. */
 #include <comm/comm_agree.h>
 
 #include <stdio.h>
@@ -9,12 +19,14 @@
 
 enum { NAME_BYTES = 56 };
 
+/* A plan as it travels where summaries differ. */
 typedef struct plan_row { /* as it travels */
     uint64_t key, digest;
     plan_place_t place;
     char name[NAME_BYTES];
 } plan_row_t;
 
+/* How one rank fared, for all to end alike. */
 typedef struct verdict {
     lh_status_t status;
     char sentence[300];
@@ -27,6 +39,8 @@ lh_status_t comm_gather(comm_t *c, const void *mine, size_t bytes, void *all)
     return LH_OK;
 }
 
+/* The lowest rank's failure counts. It is a gather, so all ranks come here, also those that
+ * failed. */
 lh_status_t comm_verdict(comm_t *c, lh_status_t mine)
 {
     verdict_t own = {.status = mine};
@@ -43,13 +57,15 @@ lh_status_t comm_verdict(comm_t *c, lh_status_t mine)
     return status;
 }
 
+/* Chains digests: order matters. */
 static uint64_t mix(uint64_t digest, uint64_t value)
 {
     const uint64_t pair[2] = {digest, value};
     return digest_xxh3(pair, sizeof(pair));
 }
 
-/* A send of one is the receive of the other: both belong to their pair. */
+/* A send of one is the receive of the other: both belong to their pair, from sender to receiver.
+ * Other plans belong to their list of ranks and its division into sites. */
 uint64_t comm_key(const coll_how_t *how, const world_t *w)
 {
     const group_t *g = how->group;
@@ -60,6 +76,8 @@ uint64_t comm_key(const coll_how_t *how, const world_t *w)
     return mix(from, (uint64_t)1 << 32 | to);
 }
 
+/* All that must be the same on every rank of the group, and the settings that the choice depends
+ * on. A pair's two ops count as one, and its pieces, which each end sees as its own, not at all. */
 static uint64_t plan_digest(const collective_t *x)
 {
     const coll_how_t *how = &x->how;
@@ -85,6 +103,8 @@ static uint64_t plan_digest(const collective_t *x)
     return digest;
 }
 
+/* From an address to an arena and an offset in it: arenas have the same numbers on all ranks,
+ * addresses don't agree. */
 static void locate(const comm_t *c, const coll_place_t *p, uint32_t *arena, uint64_t *offset)
 {
     *arena = PLAN_NOWHERE;
@@ -118,6 +138,7 @@ static const plan_row_t *find_row(const plan_row_t *rows, uint32_t count, uint64
     return NULL;
 }
 
+/* The sentence for a plan that `rank` does not have, has under another name, or has otherwise. */
 static lh_status_t refuse(const comm_t *c, const collective_t *x, uint32_t rank,
                           const plan_row_t *theirs)
 {
@@ -133,6 +154,8 @@ static lh_status_t refuse(const comm_t *c, const collective_t *x, uint32_t rank,
                 who, x->doing);
 }
 
+/* Holds a plan against the same one of every other member: the n-th of the key, if it is the n-th
+ * here. */
 static lh_status_t match_plan(comm_t *c, collective_t *x, const plan_row_t *all, uint32_t most)
 {
     const group_t *g = x->how.group;
@@ -152,7 +175,8 @@ static lh_status_t match_plan(comm_t *c, collective_t *x, const plan_row_t *all,
     return LH_OK;
 }
 
-/* Row by row, where summaries differ: names what does, and learns where others' buffers lie. */
+/* Row by row, where summaries differ: names what does, and learns where others' buffers lie.
+ * Summaries may differ in places alone, which is no fault. */
 static lh_status_t compare_rows(comm_t *c)
 {
     const uint32_t size = c->world->row.size;
@@ -189,12 +213,13 @@ typedef struct key_row {
     uint64_t ranks;          /* that have the group */
 } key_row_t;
 
+/* How many ranks must have a row of the plan's key. */
 static uint64_t ranks_of(const collective_t *x)
 {
     return x->how.op == COLL_SEND || x->how.op == COLL_RECV ? 2 : x->how.group->size;
 }
 
-/* rows: [plan_count]. Returns how many there are. */
+/* One row for each group of this rank's plans. rows: [plan_count]. Returns how many there are. */
 static uint32_t sum_up(const comm_t *c, key_row_t *rows)
 {
     uint32_t count = 0;
@@ -218,7 +243,8 @@ static bool is_alike(const key_row_t *a, const key_row_t *b)
     return a->plans == b->plans && a->digest == b->digest && a->places == b->places;
 }
 
-/* Whether every group's ranks say the same of it. All ranks see the same rows and agree on that. */
+/* Whether every group's ranks say the same of it, and all of them do. All ranks see the same rows
+ * and so agree on the answer. */
 static bool all_alike(const key_row_t *rows, uint64_t count)
 {
     for (uint64_t i = 0; i < count; i++) {
@@ -234,7 +260,8 @@ static bool all_alike(const key_row_t *rows, uint64_t count)
     return true;
 }
 
-/* Groups of all ranks, `most` of each. */
+/* Brings the rows of all ranks together. Ranks have different numbers of groups, so the largest
+ * number is gathered first, and rows of key 0 fill up. */
 static lh_status_t gather_keys(comm_t *c, const key_row_t *mine, uint64_t count, bool *alike)
 {
     const uint32_t size = c->world->row.size;
@@ -257,6 +284,7 @@ static lh_status_t gather_keys(comm_t *c, const key_row_t *mine, uint64_t count,
     return status;
 }
 
+/* Where all is alike, others' buffers lie where this rank's do: nothing more has to travel. */
 lh_status_t comm_agree_plans(comm_t *c)
 {
     bool alike = false;
@@ -285,6 +313,7 @@ void comm_map_peers(collective_t *x)
     }
 }
 
+/* Of the messages between this rank and one other. */
 typedef struct lane_row {
     uint64_t sent, received; /* digests over all plans */
 } lane_row_t;
@@ -304,9 +333,10 @@ static lane_row_t lane_row(const comm_t *c, uint32_t peer)
     return row;
 }
 
+/* All rows of all ranks travel only now, to find the pair that differs. */
 static lh_status_t name_difference(comm_t *c, const lane_row_t *mine)
 {
-    const uint32_t size = c->world->row.size, self = c->world->row.rank;
+    const uint32_t size = c->world->row.size;
     lane_row_t *all = mem_array((size_t)size * size, sizeof(*all));
     if (all == NULL) return LH_NO_MEMORY;
     lh_status_t status = comm_gather(c, mine, size * sizeof(*mine), all);
@@ -316,12 +346,13 @@ static lh_status_t name_difference(comm_t *c, const lane_row_t *mine)
                 status = fail(LH_MISMATCH,
                               "what rank %u would send to rank %u is not what that one awaits", a,
                               b);
-    (void)self;
     mem_free(all);
     return status != LH_OK ? status : fail(LH_MISMATCH, "ranks plan other messages");
 }
 
-/* What all send less what all await is nothing, unless some list differs. */
+/* Each rank adds the digests of what it sends, each made different by its pair of ranks, and takes
+ * off those of what it awaits. Over all ranks every term meets its opposite, and the total is
+ * nothing unless some list differs: 8 bytes a rank. */
 lh_status_t comm_agree_lanes(comm_t *c)
 {
     const uint32_t size = c->world->row.size, self = c->world->row.rank;
@@ -344,6 +375,8 @@ lh_status_t comm_agree_lanes(comm_t *c)
 
 /* ---- the choice of an algorithm ---- */
 
+/* Where one algorithm overtakes the other. Bytes are those of the whole buffer but for
+ * RING_BYTES. */
 enum {
     AT_ONCE_BYTES = 8 << 10, /* up to here one message latency beats everything */
     AT_ONCE_MEMBERS = 16,
@@ -354,10 +387,12 @@ enum {
     MOST_CHUNKS = 4096,
 };
 
+/* By LH_LINK_*: node, site, wan; index 0 is a group of one rank. Bytes. */
 static const uint64_t chunk_by_scope[COMM_SCOPES] = {1 << 20, 256 << 10, 512 << 10, 4 << 20};
 /* Larger than what a link likes: nothing waits for its first byte, and each chunk costs signals. */
 static const uint64_t map_chunk = 2 << 20;
 
+/* The farthest class of link that the group has, seen from its first member. */
 static uint32_t widest_scope(const world_t *w, const group_t *g)
 {
     uint32_t widest = 0;
@@ -368,11 +403,7 @@ static uint32_t widest_scope(const world_t *w, const group_t *g)
     return widest;
 }
 
-static bool sums(uint32_t op)
-{
-    return op == COLL_ALL_REDUCE || op == COLL_REDUCE_SCATTER || op == COLL_REDUCE;
-}
-
+/* Halving needs 2^k members in every site. */
 static bool halves_evenly(const group_t *g)
 {
     for (uint32_t s = 0; s < g->sites; s++) {
@@ -382,6 +413,8 @@ static bool halves_evenly(const group_t *g)
     return true;
 }
 
+/* `bytes` of the whole buffer. Mapped memory is always read directly: nobody forwards what all can
+ * see. */
 static uint32_t best_algorithm(const coll_how_t *how, uint64_t bytes, bool mapped)
 {
     const uint32_t most = world_group_largest_site(how->group);
@@ -392,13 +425,16 @@ static uint32_t best_algorithm(const coll_how_t *how, uint64_t bytes, bool mappe
     return how->op == COLL_BROADCAST && most > 4 ? COLL_HALVING : COLL_DIRECT;
 }
 
+/* What was asked for counts first, then [comm] algorithm, then the rule. What can't be kept by that
+ * algorithm (the canonical order, a site of another size, a ring that is too long) falls back to
+ * direct messages, which scatters, gathers, all-to-alls and pairs always are. */
 static uint32_t choose_algorithm(const collective_t *x, uint64_t bytes, bool mapped)
 {
     const coll_how_t *how = &x->how;
     const job_comm_t *job = &x->comm->job->comm;
     uint32_t algorithm = how->algorithm != COLL_AUTO ? how->algorithm : job->algorithm;
     if (algorithm == COLL_AUTO) algorithm = best_algorithm(how, bytes, mapped);
-    if (algorithm == COLL_HALVING && sums(how->op) &&
+    if (algorithm == COLL_HALVING && coll_op_sums(how->op) &&
         (job->bits != BITS_ORDERED || !halves_evenly(how->group)))
         algorithm = COLL_DIRECT;
     if (algorithm == COLL_RING && world_group_largest_site(how->group) > LONGEST_RING)
@@ -408,7 +444,11 @@ static uint32_t choose_algorithm(const collective_t *x, uint64_t bytes, bool map
     return moves ? COLL_DIRECT : algorithm;
 }
 
-/* A quarter of what the link holds in flight, or what is good for links of its class. */
+/* What was asked for, else what is good for links of the class. On a long link what is in flight is
+ * the round trip (s) times the rate (bytes/s); a chunk is at least a quarter of that, up to 16 MiB.
+ * Six chunks of a peer are under way at most (depth, below), 1.5 times what the link holds, so that
+ * the link need not wait for an acknowledgement. Chunks also grow until a buffer has no more than
+ * MOST_CHUNKS. */
 static uint64_t choose_chunk(const collective_t *x, const comm_facts_t *all, uint32_t scope,
                              bool mapped)
 {
@@ -431,7 +471,8 @@ static uint64_t choose_chunk(const collective_t *x, const comm_facts_t *all, uin
     return chunk;
 }
 
-/* Whether a rank that maps these arenas of its peers can read a member's buffers in place. */
+/* Whether a rank that maps these arenas of its peers (a bit each) can read a member's buffers in
+ * place. */
 static bool maps_place(uint32_t maps, const plan_place_t *p)
 {
     const uint32_t arenas[] = {p->whole_arena, p->cut_arena};
@@ -441,7 +482,8 @@ static bool maps_place(uint32_t maps, const plan_place_t *p)
     return true;
 }
 
-/* Two members of a node that can read each other's buffers in place. */
+/* Two members of a node that can read each other's buffers in place. Both must: the script has one
+ * way for a pair. */
 static bool pair_maps(const collective_t *x, const comm_facts_t *all, uint32_t a, uint32_t b)
 {
     lh_assert(a < x->how.group->size && b < x->how.group->size);
@@ -453,6 +495,7 @@ static bool pair_maps(const collective_t *x, const comm_facts_t *all, uint32_t a
            maps_place(all[g->ranks[b]].maps[service], &x->places[a]);
 }
 
+/* All pairs that would exchange messages inside a site; of a send or receive, the one pair. */
 static bool all_map(const collective_t *x, const comm_facts_t *all)
 {
     const group_t *g = x->how.group;
@@ -464,6 +507,8 @@ static bool all_map(const collective_t *x, const comm_facts_t *all)
     return world_group_largest_site(g) > 1;
 }
 
+/* lag: how many chunks a phase leaves between itself and the next. Mapped memory needs one, since
+ * only signals travel; a long link four, so that its round trip is filled. depth is two more. */
 void comm_choose(const collective_t *x, const comm_facts_t *all, script_how_t *out)
 {
     const coll_how_t *how = &x->how;

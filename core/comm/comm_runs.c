@@ -1,4 +1,13 @@
-/* comm_runs.c - carries out runs: posts messages in order, takes events, sums what is there. */
+/* comm_runs.c - carries out runs: posts messages in order, takes events, sums what is there.
+ *
+ * runs_drive makes one turn: gates that are past, messages that may be posted, events of the links,
+ * then some sums. It never blocks. Whoever waits for a run calls it in a loop; while nobody waits,
+ * comm's thread does. Driving in the waiting thread saves a change of threads for every message,
+ * and the thread makes progress while the rank computes.
+ *
+ * The first failure, of a link, of a gate or a wait that lasted too long, ends the comm: its status
+ * and sentence stay, no run goes on, and every later call returns them. Memory of runs that were
+ * under way may still be touched by transports until links_close. */
 #include <comm/comm_runs.h>
 
 #include <errno.h>
@@ -9,10 +18,14 @@
 #include <base/sys.h>
 #include <longhaul/dtype.h>
 
+/* Events taken from the links at a time; bytes that are added before links are looked at again. */
 enum { EVENTS = 64, BYTES_AT_ONCE = 64 << 10 };
+/* A sleep is cut into pieces of this length, so that a time limit is noticed without an event. */
 static const uint64_t doze_ns = 100000000;
 static const uint64_t gate_ns = 20000; /* between two looks at a gate while nothing else moves */
 
+/* Sums and copies that can be done wait in a heap, the earliest step of the script first: it
+ * belongs to the earliest chunk, for which the peers have waited longest. */
 static void heap_push(collective_t *x, uint32_t step)
 {
     lh_assert(x->ready_count < x->script->step_count);
@@ -39,7 +52,8 @@ static uint32_t heap_pop(collective_t *x)
     return first;
 }
 
-static void ungate(collective_t *x)
+/* One of what the run waited for has happened; with the last it begins. */
+static void run_ungate(collective_t *x)
 {
     lh_assert(x->gates > 0);
     if (--x->gates > 0) return;
@@ -47,14 +61,19 @@ static void ungate(collective_t *x)
         heap_push(x, x->script->first[i]);
 }
 
-static void tell_done(collective_t *x)
+/* The gate is forgotten first: its owner may free what it points to, and is told once only. */
+static void run_tell_done(collective_t *x)
 {
     const collective_gate_t gate = x->gate;
     x->gate = (collective_gate_t){0};
     if (gate.done != NULL) gate.done(gate.context);
 }
 
-static void finish(collective_t *x)
+/* Takes the run out of the list, says so, and lets those begin that waited for it: the next in its
+ * staging slot, and plans that come after it. The state changes after the gate was told and before
+ * others begin; a thread that sees PLAN_IDLE sees what the run wrote (release, acquired in
+ * runs_test and runs_wait). */
+static void run_finish(collective_t *x)
 {
     comm_t *c = x->comm;
     *(x->earlier != NULL ? &x->earlier->later : &c->oldest) = x->later;
@@ -64,16 +83,18 @@ static void finish(collective_t *x)
     x->times.busy_ns += sys()->now_ns() - x->started_ns;
     collective_t *next = x->after_slot, *follower = x->followers;
     x->after_slot = x->followers = NULL;
-    tell_done(x);
+    run_tell_done(x);
     atomic_store_explicit(&x->state, PLAN_IDLE, memory_order_release);
-    if (next != NULL) ungate(next);
+    if (next != NULL) run_ungate(next);
     while (follower != NULL) {
         collective_t *f = follower;
         follower = f->next_follower;
-        ungate(f);
+        run_ungate(f);
     }
 }
 
+/* Lowers the count of every step that waited for this one. Messages need no heap, as lane_pump
+ * looks at their counts when their turn comes. */
 static void step_done(collective_t *x, uint32_t id)
 {
     const script_t *s = x->script;
@@ -85,15 +106,16 @@ static void step_done(collective_t *x, uint32_t id)
         if (--x->left[next] == 0 && s->steps[next].kind >= STEP_SUM) heap_push(x, next);
     }
     lh_assert(x->remaining > 0);
-    if (--x->remaining == 0) finish(x);
+    if (--x->remaining == 0) run_finish(x);
 }
 
 void runs_release(comm_t *c)
 {
     for (collective_t *x = c->oldest; x != NULL; x = x->later)
-        tell_done(x);
+        run_tell_done(x);
 }
 
+/* Locked. The reason of the first failure stays, and the gates of all runs are told. */
 static void runs_fail(comm_t *c, lh_status_t status)
 {
     if (c->status != LH_OK) return;
@@ -109,7 +131,10 @@ static void runs_fail(comm_t *c, lh_status_t status)
     c->status = status;
 }
 
-static lh_status_t post(const lane_t *lane, const track_t *t, uint32_t id)
+/* The tag is made of the plan and of the step's own tag, the same at both ends: ranks number plans
+ * alike. A transport that checks tags finds a mismatch; the cookie brings the event back to its
+ * step. */
+static lh_status_t message_post(const lane_t *lane, const track_t *t, uint32_t id)
 {
     const collective_t *x = t->plan;
     const script_step_t *m = &x->script->steps[id];
@@ -122,8 +147,8 @@ static lh_status_t post(const lane_t *lane, const track_t *t, uint32_t id)
 }
 
 /* Posts what may be posted now; what stands first holds up what stands behind it, as it does at the
- * other end. */
-static bool pump(comm_t *c, lane_t *lane)
+ * other end. True: something has moved. */
+static bool lane_pump(comm_t *c, lane_t *lane)
 {
     bool moved = false;
     while (lane->head != NULL) {
@@ -131,7 +156,7 @@ static bool pump(comm_t *c, lane_t *lane)
         if (t->plan->gates > 0) break;
         const uint32_t id = t->plan->script->order[t->messages->first + t->posted];
         if (t->plan->left[id] != 0) break;
-        const lh_status_t status = post(lane, t, id);
+        const lh_status_t status = message_post(lane, t, id);
         if (status == LH_AGAIN) break;
         if (status != LH_OK) {
             runs_fail(c, status);
@@ -145,14 +170,16 @@ static bool pump(comm_t *c, lane_t *lane)
     return moved;
 }
 
-static bool pump_all(comm_t *c)
+/* At most two lanes for each link, so that all can be looked at. */
+static bool lanes_pump(comm_t *c)
 {
     bool moved = false;
     for (uint32_t i = 0; c->status == LH_OK && i < c->lane_count; i++)
-        if (c->lanes[i].head != NULL) moved = pump(c, &c->lanes[i]) || moved;
+        if (c->lanes[i].head != NULL) moved = lane_pump(c, &c->lanes[i]) || moved;
     return moved;
 }
 
+/* Bytes that a computation reads: what it costs, to decide when links are looked at again. */
 static uint64_t step_bytes(const collective_t *x, const script_step_t *step)
 {
     uint64_t elements = 0;
@@ -161,8 +188,9 @@ static uint64_t step_bytes(const collective_t *x, const script_step_t *step)
     return elements * lh_dtype_bytes(x->how.dtype) * step->source_count;
 }
 
-/* A little at a time: what comes out of one sum may be waited for elsewhere. */
-static bool compute(comm_t *c)
+/* A little at a time: what comes out of one sum may be waited for elsewhere. Older runs come first.
+ * step_done may end the run and take it from the list, hence `later`. */
+static bool runs_compute(comm_t *c)
 {
     uint64_t bytes = 0;
     bool moved = false;
@@ -180,8 +208,9 @@ static bool compute(comm_t *c)
     return moved;
 }
 
-/* Gates are past in the order of starts, as they are queued. */
-static bool open_gates(comm_t *c)
+/* Gates are past in the order of starts, as a device's queue comes to them in that order: the first
+ * that is not past ends the look. A script without steps is done as soon as its gate is past. */
+static bool gates_open(comm_t *c)
 {
     bool moved = false;
     for (collective_t *x = c->oldest, *later; x != NULL && c->closed > 0; x = later) {
@@ -196,19 +225,20 @@ static bool open_gates(comm_t *c)
         x->closed = false;
         c->closed--;
         moved = true;
-        ungate(x);
-        if (x->remaining == 0) finish(x);
+        run_ungate(x);
+        if (x->remaining == 0) run_finish(x);
     }
     return moved;
 }
 
+/* Locked. One turn; true if anything has moved. */
 static bool runs_drive(comm_t *c)
 {
     links_event_t events[EVENTS];
     uint32_t count = 0;
     if (c->status != LH_OK) return false;
-    bool moved = open_gates(c);
-    if (c->status == LH_OK) moved = pump_all(c) || moved;
+    bool moved = gates_open(c);
+    if (c->status == LH_OK) moved = lanes_pump(c) || moved;
     if (c->links != NULL && c->lane_count > 0 && c->status == LH_OK) {
         const lh_status_t status = links_poll(c->links, events, EVENTS, &count);
         if (status != LH_OK) {
@@ -218,10 +248,14 @@ static bool runs_drive(comm_t *c)
         for (uint32_t i = 0; i < count; i++)
             step_done(c->plans[events[i].cookie >> 32], (uint32_t)events[i].cookie);
     }
-    moved = compute(c) || moved || count > 0;
+    moved = runs_compute(c) || moved || count > 0;
     return moved;
 }
 
+/* Locked. `gates` counts what must happen first: one for this function itself, so that nothing
+ * begins before all is in its place; the caller's gate; the run before it in its staging slot; the
+ * run that it comes after. Tracks join their lanes at once even so: the order of messages is that
+ * of starts, not of gates. */
 static void run_begin(collective_t *x, const collective_gate_t *gate)
 {
     comm_t *c = x->comm;
@@ -261,11 +295,12 @@ static void run_begin(collective_t *x, const collective_gate_t *gate)
         *(t->lane->tail != NULL ? &t->lane->tail->behind : &t->lane->head) = t;
         t->lane->tail = t;
     }
-    ungate(x);
-    if (x->remaining == 0 && !x->closed) finish(x);
+    run_ungate(x);
+    if (x->remaining == 0 && !x->closed) run_finish(x);
 }
 
-/* The member of x's group whose message x waits for, or SCRIPT_NONE. */
+/* The member of x's group whose message x waits for, or SCRIPT_NONE. A receive says more than a
+ * send that has not ended, so it is preferred. */
 static uint32_t runs_awaits(const collective_t *x)
 {
     const script_t *s = x->script;
@@ -280,6 +315,9 @@ static uint32_t runs_awaits(const collective_t *x)
     return peer;
 }
 
+/* `wanted` makes whoever drives hand the lock over (lock_lend), and an eventfd wakes who sleeps on
+ * the links with the lock held. The mutex alone would not do: it is unfair, and its holder may
+ * sleep. */
 void runs_enter(comm_t *c)
 {
     atomic_fetch_add(&c->wanted, 1);
@@ -296,7 +334,8 @@ void runs_leave(comm_t *c)
     (void)pthread_mutex_unlock(&c->lock);
 }
 
-static void let_others(comm_t *c)
+/* Between two turns: lets all who want the lock have it before this thread takes it again. */
+static void lock_lend(comm_t *c)
 {
     if (atomic_load(&c->wanted) == 0) return;
     (void)pthread_mutex_unlock(&c->lock);
@@ -305,7 +344,9 @@ static void let_others(comm_t *c)
     (void)pthread_mutex_lock(&c->lock);
 }
 
-static void doze(comm_t *c, uint64_t ns)
+/* Sleeps on the links, or until someone wants the lock. `asleep` is set before `wanted` is looked
+ * at and read after `wanted` was raised, so that one of both threads sees the other. */
+static void runs_doze(comm_t *c, uint64_t ns)
 {
     atomic_store(&c->asleep, true);
     if (atomic_load(&c->wanted) == 0) links_sleep(c->links, c->wake_fd, 0, ns);
@@ -314,7 +355,9 @@ static void doze(comm_t *c, uint64_t ns)
     (void)!read(c->wake_fd, &count, sizeof(count));
 }
 
-static void too_long(collective_t *x, uint64_t ns)
+/* [comm] timeout: nothing has moved for that long. Names the peer that is waited for, and tells the
+ * control plane. */
+static void run_too_long(collective_t *x, uint64_t ns)
 {
     char who[160] = "nobody";
     comm_t *c = x->comm;
@@ -334,6 +377,9 @@ typedef struct idle { /* a time in which nothing moved */
     uint32_t scope;
 } idle_t;
 
+/* A wait has begun in which nothing moves: whose message is missing says which class of link it
+ * is counted for. The control plane is told what this rank waits in, for its report of who is
+ * behind. */
 static void idle_begin(collective_t *x, idle_t *idle, uint64_t now)
 {
     const uint32_t member = runs_awaits(x);
@@ -345,6 +391,7 @@ static void idle_begin(collective_t *x, idle_t *idle, uint64_t now)
     if (x->comm->control != NULL) control_progress(x->comm->control, x->comm->step, x->doing);
 }
 
+/* Counts the time until the last look at which nothing had moved. */
 static void idle_end(comm_t *c, idle_t *idle)
 {
     if (idle->since == 0) return;
@@ -352,7 +399,10 @@ static void idle_end(comm_t *c, idle_t *idle)
     idle->since = 0;
 }
 
-static void stand_still(collective_t *x, idle_t *idle)
+/* One turn in which nothing moved. First the wait spins, as an answer inside a machine takes
+ * microseconds and falling asleep longer; with more ranks than processors it yields the processor
+ * instead, to whom it waits for. After spin_ns it sleeps. */
+static void run_stands_still(collective_t *x, idle_t *idle)
 {
     comm_t *c = x->comm;
     const uint64_t now = sys()->now_ns();
@@ -361,33 +411,36 @@ static void stand_still(collective_t *x, idle_t *idle)
     const uint64_t limit = c->job->comm.timeout_ns;
     if (c->closed > 0) { /* the device's turn: its queue may be long */
         idle->since = now;
-        doze(c, gate_ns);
+        runs_doze(c, gate_ns);
         return;
     }
     if (now - idle->since > limit) {
-        too_long(x, now - idle->since);
+        run_too_long(x, now - idle->since);
         return;
     }
     if (now - idle->since > c->spin_ns)
-        doze(c, limit < doze_ns ? limit : doze_ns);
+        runs_doze(c, limit < doze_ns ? limit : doze_ns);
     else if (c->crowded)
         (void)sched_yield();
 }
 
-/* Where the device waits and no thread of the host does, nobody else would see that a peer stands
- * still. */
+/* comm's thread had nothing to do. If a device waits for a run and no thread of the host does,
+ * nobody else would see that a peer stands still: this thread counts the time then. Else it sleeps,
+ * and no time is counted. */
 static void thread_idle(comm_t *c, idle_t *idle)
 {
     collective_t *x = c->oldest;
     if (c->lane_count == 0 && c->closed == 0) return;
     if (c->closed > 0 || x->gate.done == NULL) {
         idle->since = 0;
-        doze(c, c->closed > 0 ? gate_ns : doze_ns);
+        runs_doze(c, c->closed > 0 ? gate_ns : doze_ns);
         return;
     }
-    stand_still(x, idle);
+    run_stands_still(x, idle);
 }
 
+/* Drives while runs are under way and nobody waits for them; else it sleeps on the condition
+ * `begun`. */
 void *runs_thread(void *comm)
 {
     comm_t *c = comm;
@@ -403,17 +456,18 @@ void *runs_thread(void *comm)
             idle.since = 0;
         else if (c->oldest != NULL && c->status == LH_OK)
             thread_idle(c, &idle);
-        let_others(c);
+        lock_lend(c);
     }
     (void)pthread_mutex_unlock(&c->lock);
     return NULL;
 }
 
-static lh_status_t result_of(const comm_t *c)
+static lh_status_t runs_status(const comm_t *c)
 {
     return c->status == LH_OK ? LH_OK : fail_again(c->status, c->sentence);
 }
 
+/* What may be posted is posted at once, before the caller goes on to compute. */
 lh_status_t runs_start(collective_t *x, const collective_gate_t *gate)
 {
     comm_t *c = x->comm;
@@ -422,7 +476,7 @@ lh_status_t runs_start(collective_t *x, const collective_gate_t *gate)
     if (atomic_load_explicit(&x->state, memory_order_acquire) != PLAN_IDLE)
         return fail(LH_INVALID, "'%s' was started while it still runs", x->name);
     runs_enter(c);
-    const lh_status_t status = result_of(c);
+    const lh_status_t status = runs_status(c);
     if (status == LH_OK) {
         run_begin(x, gate);
         (void)runs_drive(c);
@@ -432,18 +486,21 @@ lh_status_t runs_start(collective_t *x, const collective_gate_t *gate)
     return status;
 }
 
+/* If another thread has the lock it drives already, so that LH_AGAIN is true without waiting for
+ * it. */
 lh_status_t runs_test(collective_t *x)
 {
     comm_t *c = x->comm;
     if (atomic_load_explicit(&x->state, memory_order_acquire) == PLAN_IDLE) return LH_OK;
     if (pthread_mutex_trylock(&c->lock) != 0) return LH_AGAIN;
     (void)runs_drive(c);
-    lh_status_t status = result_of(c);
+    lh_status_t status = runs_status(c);
     runs_leave(c);
     if (atomic_load_explicit(&x->state, memory_order_acquire) == PLAN_IDLE) return LH_OK;
     return status == LH_OK ? LH_AGAIN : status;
 }
 
+/* Over all classes of links, so far. */
 static uint64_t exposed_all(const comm_t *c)
 {
     uint64_t all = 0;
@@ -453,7 +510,7 @@ static uint64_t exposed_all(const comm_t *c)
 }
 
 /* What a wait spent moving bytes and adding them is exposed too: it goes to the farthest class of
- * link that the plan sends over. */
+ * link that the plan sends over. `before`: what idle turns had counted when the wait began. */
 static void wait_count(collective_t *x, uint64_t waited, uint64_t before)
 {
     uint32_t farthest = LH_LINK_NODE;
@@ -463,6 +520,8 @@ static void wait_count(collective_t *x, uint64_t waited, uint64_t before)
     if (waited > idle) x->comm->exposed_ns[farthest] += waited - idle;
 }
 
+/* While `waiters` is not 0 comm's thread keeps away. With the last waiter gone it is woken if runs
+ * are left. */
 lh_status_t runs_wait(collective_t *x)
 {
     comm_t *c = x->comm;
@@ -477,8 +536,8 @@ lh_status_t runs_wait(collective_t *x)
         if (runs_drive(c))
             idle_end(c, &idle);
         else
-            stand_still(x, &idle);
-        let_others(c);
+            run_stands_still(x, &idle);
+        lock_lend(c);
     }
     idle_end(c, &idle);
     c->waiters--;
@@ -487,7 +546,7 @@ lh_status_t runs_wait(collective_t *x)
     wait_count(x, waited, before);
     if (c->has_thread && c->oldest != NULL && c->waiters == 0) (void)pthread_cond_signal(&c->begun);
     const bool done = atomic_load_explicit(&x->state, memory_order_relaxed) == PLAN_IDLE;
-    const lh_status_t status = done ? LH_OK : result_of(c);
+    const lh_status_t status = done ? LH_OK : runs_status(c);
     runs_leave(c);
     return status;
 }

@@ -1,6 +1,11 @@
-/* comm/comm_runs.h - plans with their runs, and what carries runs out: for whoever waits, and for the
- * thread that drives them meanwhile. Who calls what is said at each: "locked" is between runs_enter
- * and runs_leave. */
+/* comm/comm_runs.h - plans with their runs, and what carries runs out: for whoever waits, and for
+ * the thread that drives them meanwhile.
+ *
+ * One lock, comm_t.lock, guards all that runs change, and whoever holds it is the one that calls
+ * the links. "Locked" at a function says that its caller holds it: it is between runs_enter and
+ * runs_leave. It is the only lock of comm, and callbacks of gates run under it.
+ *
+ * The header is for the files of comm/ only; what others see of it is collective.h and comm.h. */
 #ifndef COMM_COMM_RUNS_H
 #define COMM_COMM_RUNS_H
 
@@ -11,8 +16,12 @@
 
 typedef struct comm comm_t; /* comm.h */
 
+/* COMM_SLOTS: how many plans that stage may be under way at a time. COMM_SCOPES and COMM_SERVICES
+ * are one more than the highest LH_LINK_* and LH_SERVICE_*, as indices begin at 1. */
 enum { COMM_SLOTS = 4, COMM_SCOPES = 4, COMM_SERVICES = 6, COMM_SENTENCE = 512 };
 
+/* A track joins its lane's queue when a run of its plan begins, and leaves it when its last message
+ * has been posted (not when that has arrived). */
 typedef struct track { /* a plan's messages on one lane */
     struct lane *lane;
     collective_t *plan;
@@ -21,28 +30,36 @@ typedef struct track { /* a plan's messages on one lane */
     struct track *behind; /* in the lane's queue */
 } track_t;
 
+/* Messages are matched by order at both ends, so what was started first is posted first, and waits
+ * for its turn even where a later run could go on. */
 typedef struct lane { /* one direction of a link: messages are posted in the order of runs */
     link_t *link;
     bool sending;
     track_t *head, *tail;
 } lane_t;
 
-/* Staging memory that some plans take in turn. */
+/* Staging memory that some plans take in turn: a run waits until the run before it in its slot is
+ * done. */
 typedef struct staging_slot {
     char *memory;
     uint64_t bytes;
     collective_t *last; /* who took it last */
 } staging_slot_t;
 
+/* State of a plan's run. It is idle from the last step on; only then may it start again. */
 enum { PLAN_IDLE, PLAN_RUNNING };
 
 #define PLAN_NOWHERE UINT32_MAX
 
+/* Where a member's buffers lie, in bytes from the start of their arenas. Ranks tell each other, for
+ * mapped peers to be read in place. */
 typedef struct plan_place { /* of a member's buffers in its arenas */
     uint64_t whole, cut;
     uint32_t whole_arena, cut_arena; /* PLAN_NOWHERE: it has none */
 } plan_place_t;
 
+/* The parts above `state` are set before the first run and then only read; `times` and what is
+ * below change under the lock. `state` alone is read without it, to see that a run is done. */
 struct collective {
     comm_t *comm;
     coll_how_t how; /* pieces normalized, see script.h */
@@ -77,12 +94,15 @@ struct collective {
     collective_t *earlier, *later; /* runs in the order of their start */
 };
 
+/* Memory that plans lie in, as comm_arena was told of it; owned by the caller. */
 typedef struct comm_arena {
     char *base;
     uint64_t bytes;
     bool file; /* others may map it */
 } comm_arena_t;
 
+/* What lies above the lock is set while ranks open and connect, by one thread, and then only read
+ * (but for the lanes' queues, the slots' last plans and the step, which belong to the lock). */
 struct comm {
     const job_t *job; /* [comm], [transport.*] */
     registry_t *registry;
@@ -129,15 +149,18 @@ struct comm {
     bool has_thread;
 };
 
+/* The lock, for any thread. A thread that sleeps while it holds the lock is woken by who wants
+ * it. */
 void runs_enter(comm_t *c);
 void runs_leave(comm_t *c);
 
 /* collective_start and its like. gate: NULL, none. */
 lh_status_t runs_start(collective_t *x, const collective_gate_t *gate) LH_MUST_CHECK;
+/* collective_test and collective_wait, for any thread, not locked. */
 lh_status_t runs_test(collective_t *x);
 lh_status_t runs_wait(collective_t *x) LH_MUST_CHECK;
 
-/* Locked: tells all that no run will end any more. */
+/* Locked: tells the gates of all runs that no run will end any more, each once. */
 void runs_release(comm_t *c);
 /* Of the thread; `comm` is a comm_t. */
 void *runs_thread(void *comm);

@@ -1,5 +1,10 @@
-/* script.c - makes a script: phases of the op and the algorithm, chunk after chunk. What follows a
- * sum trails it by some chunks, so that a link carries contributions while sums are made. */
+/* script.c - what can be done with a script once it is made: its steps are carried out, counted,
+ * digested, and shared by all that ask for the same shape. script_make.c makes it.
+ *
+ * The sums are here too: one loop over sources, compiled for three instruction sets. It is plain
+ * addition in a fixed order: the elements of a vector never meet, so its width does not show in the
+ * bits. The compiler's vectors are used and no intrinsics, so that the three differ by their target
+ * alone. */
 #include <comm/script.h>
 
 #include <base/digest.h>
@@ -27,8 +32,11 @@ uint64_t script_bytes(const script_t *s)
 
 /* ---- sums ---- */
 
+/* One vector is 64 bytes whatever the target: the compiler splits it where registers are shorter. A
+ * block is what one turn of the loop adds: 64 elements. */
 enum { LANES = 16, UNROLL = 4, BLOCK = LANES * UNROLL };
 
+/* "loose": of data that is aligned to its element only, and may be of another declared type. */
 typedef float floats_t __attribute__((vector_size(64)));
 typedef float loose_floats_t __attribute__((vector_size(64), aligned(4), may_alias));
 typedef uint32_t words_t __attribute__((vector_size(64)));
@@ -37,7 +45,8 @@ typedef uint16_t loose_halves_t __attribute__((vector_size(32), aligned(2), may_
 
 #define INLINE static inline __attribute__((always_inline))
 
-/* Vectors go through pointers: as arguments they would change the ABI with the target. */
+/* 16 elements from element `at` on, widened to F32: a BF16 is the upper half of a float. Vectors go
+ * through pointers: as arguments they would change the ABI with the target. */
 INLINE void load(floats_t *out, lh_dtype_t dtype, const char *data, uint64_t at)
 {
     if (dtype == LH_DTYPE_F32) {
@@ -48,7 +57,7 @@ INLINE void load(floats_t *out, lh_dtype_t dtype, const char *data, uint64_t at)
     *out = (floats_t)(__builtin_convertvector(halves, words_t) << 16);
 }
 
-/* As lh_f32_to_bf16: to nearest, ties to even, a NaN stays one. */
+/* The same the other way. As lh_f32_to_bf16: to nearest, ties to even, a NaN stays one. */
 INLINE void store(lh_dtype_t dtype, char *data, uint64_t at, const floats_t *value)
 {
     if (dtype == LH_DTYPE_F32) {
@@ -64,6 +73,9 @@ INLINE void store(lh_dtype_t dtype, char *data, uint64_t at, const floats_t *val
     *(loose_halves_t *)(void *)(data + at * 2) = __builtin_convertvector(chosen, halves_t);
 }
 
+/* The sum of a block stays in registers over all sources: memory is read once a source and written
+ * once. With add, what was in `to` comes first and the sum is added to it, so that gradients of
+ * micro-batches are added in the order in which they were made. */
 INLINE void sum_block(lh_dtype_t dtype, char *to, bool add, const sum_source_t *sources,
                       uint32_t count, uint64_t at)
 {
@@ -113,6 +125,7 @@ INLINE uint64_t sum_blocks(lh_dtype_t dtype, void *to, bool add, const sum_sourc
     return at;
 }
 
+/* Returns how many elements it has done: whole blocks. script_sum does what is left, one by one. */
 typedef uint64_t blocks_fn(lh_dtype_t dtype, void *to, bool add, const sum_source_t *sources,
                            uint32_t count, uint64_t elements);
 
@@ -138,6 +151,7 @@ __attribute__((target("avx512f,avx512bw,avx512vl,avx512dq"))) static uint64_t bl
 }
 #endif
 
+/* Read by every sum, written by tests before they start threads. */
 static uint32_t highest = 2;
 
 static blocks_fn *best_blocks(void)
@@ -156,6 +170,7 @@ void script_sum_level(uint32_t level)
     highest = level;
 }
 
+/* For the elements behind the last whole block; rounds and widens as load and store do. */
 static float element(lh_dtype_t dtype, const void *data, uint64_t at)
 {
     return dtype == LH_DTYPE_F32 ? ((const float *)data)[at]
@@ -181,6 +196,7 @@ void script_sum(lh_dtype_t dtype, void *to, bool add, const sum_source_t *source
 
 /* ---- in a run ---- */
 
+/* First byte of what a view names, before the runs of its step are counted in. */
 static char *view_base(const script_places_t *places, const script_view_t *v)
 {
     switch (v->buffer) {
@@ -216,6 +232,9 @@ char *script_message(const script_t *s, const script_places_t *places, const scr
     return base + run_begin(places, v->layout, &s->runs[step->run]) * lh_dtype_bytes(v->dtype);
 }
 
+/* A step of several runs is one of small segments that share a message: each run is found anew
+ * in every source, as sources differ in layout. The caller has made sure that all sources are
+ * there. */
 void script_compute(const script_t *s, const script_places_t *places, const script_step_t *step,
                     sum_source_t *scratch)
 {
@@ -240,6 +259,8 @@ void script_compute(const script_t *s, const script_places_t *places, const scri
 
 /* ---- one script for each shape ---- */
 
+/* A script with what it was asked for by. Sets are small (one entry a group, op and shape), so they
+ * are looked through from the front. */
 typedef struct script_entry {
     uint64_t *shape; /* [words] all that script_new looks at */
     uint64_t words;
@@ -248,7 +269,9 @@ typedef struct script_entry {
 
 enum { SHAPE_HEAD = 12 };
 
-/* Without the places of segments, which a run binds. */
+/* All that script_new looks at, as words that can be compared: the head, then for every member its
+ * rank, site, whether it is mapped, and how long its segments are. Where segments lie is left out,
+ * as a run binds that. */
 static lh_status_t shape_new(const script_how_t *in, uint64_t **out, uint64_t *words)
 {
     const coll_how_t *how = in->how;
@@ -288,6 +311,7 @@ static void entry_free(script_entry_t *e)
     mem_free(e);
 }
 
+/* The entry joins the set only when its script is complete: a failure leaves the set as it was. */
 static lh_status_t entry_new(script_set_t *set, const script_how_t *how, script_maker_t *make,
                              script_entry_t **out)
 {
@@ -307,6 +331,8 @@ static lh_status_t entry_new(script_set_t *set, const script_how_t *how, script_
     return LH_OK;
 }
 
+/* A shape is made into words for every request and thrown away again where it is known: planning is
+ * done once, and comparing words is cheaper than making steps. */
 lh_status_t script_set_take(script_set_t *set, const script_how_t *how, script_maker_t *make,
                             const script_t **out)
 {
@@ -354,6 +380,9 @@ uint64_t script_lane_digest(const script_t *s, uint32_t peer, bool sending, uint
     return digest;
 }
 
+/* Asked before there are scripts, as links decide on the algorithm: so it names all pairs that any
+ * algorithm might use. Inside a site those are all, over a border the owners and who stands for
+ * them; a barrier crosses borders between the first members of sites. */
 bool script_needs_link(const coll_how_t *how, uint32_t a, uint32_t b)
 {
     lh_assert(a < how->group->size && b < how->group->size);

@@ -1,7 +1,11 @@
 /* comm/script.h - what one rank does in a run of a collective: messages, sums and copies, with who
- * waits for whom. Made from the op, the group, the algorithm and how long the segments of the pieces
- * are; the same function on every rank puts the messages of a direction of a link in the same order
- * at both ends.
+ * waits for whom. Made from the op, the group, the algorithm and how long the segments of the
+ * pieces are; the same function on every rank (script_new) puts the messages of a direction of a
+ * link in the same order at both ends.
+ *
+ * A script is a graph of steps without a circle: a step may be done once all that it needs is done.
+ * It is data and not code, so that it can be checked against the scripts of all other ranks, played
+ * in a test without links, and interpreted by one loop whatever the algorithm.
  *
  * A script knows no address: steps name buffers and segments, and where those lie is bound at the
  * start of a run (script_places_t). So one script serves all collectives of a group, op and shape,
@@ -14,6 +18,9 @@
 #define SCRIPT_NONE UINT32_MAX
 
 /* Consecutive elements, wherever their segment lies. */
+/* Where elements lie is said four times, since the same run is found in four forms of the data: in
+ * the whole and in the cut through its segment, in a piece whose segments follow each other, and
+ * packed into a message. `count` is the same in all of them. */
 typedef struct script_run {
     uint32_t segment; /* of the pieces of all members, one after the other */
     uint64_t offset;  /* first element in it                    */
@@ -22,9 +29,14 @@ typedef struct script_run {
     uint64_t count;
 } script_run_t;
 
+/* Where in a buffer a run begins: by its segment's place in the whole or in the cut, by its offset
+ * in the piece, or by its offset in the message. */
 enum { LAYOUT_WHOLE, LAYOUT_CUT, LAYOUT_PIECE, LAYOUT_PACKED }; /* where in a buffer a run begins */
+/* PEER_*: memory of another member of the node, mapped into this process and read in place. */
 enum { BUFFER_WHOLE, BUFFER_CUT, BUFFER_STAGING, BUFFER_PEER_WHOLE, BUFFER_PEER_CUT };
 
+/* A buffer as one step sees it. `at` sets the slot of staging memory, or the sender's part of an
+ * all-to-all's cut; the runs of the step are counted from there. */
 typedef struct script_view {
     uint32_t buffer; /* BUFFER_*             */
     uint32_t peer;   /* PEER_*: member       */
@@ -33,8 +45,12 @@ typedef struct script_view {
     uint64_t at; /* bytes from the buffer's start */
 } script_view_t;
 
+/* Messages come before computations: kind >= STEP_SUM tells them apart. A message is posted in its
+ * turn on its lane; a computation is done by whoever drives, the earliest step first. */
 enum { STEP_SEND = 1, STEP_RECV, STEP_SUM, STEP_COPY };
 
+/* One thing to do. `needs` counts the edges that end here; when a step is done, that count is
+ * lowered in the run's copy of it for every step in its `next` list. */
 typedef struct script_step {
     uint32_t kind;             /* STEP_*                                   */
     uint32_t needs;            /* steps that must be done before           */
@@ -48,12 +64,15 @@ typedef struct script_step {
     bool add;
 } script_step_t;
 
+/* Messages of a lane are posted in this order and in no other, as both ends match them by order;
+ * the tag only proves that the match is right. */
 typedef struct script_lane { /* one direction of the link to a member */
     uint32_t peer;
     bool sending;
     uint32_t first, count; /* in script_t.order */
 } script_lane_t;
 
+/* Made once, then only read: by all plans of its shape, in whichever thread drives. */
 typedef struct script {
     script_step_t *steps;
     uint32_t step_count;
@@ -71,12 +90,14 @@ typedef struct script {
     uint32_t most_sources; /* of a sum */
 } script_t;
 
+/* A member of the same node, as this process sees its memory. */
 typedef struct script_peer { /* where a member's buffers can be read from here; NULL: nowhere */
     char *whole, *cut;
     bool mapped; /* both can read each other's */
 } script_peer_t;
 
-/* Where the buffers of a collective lie. */
+/* Where the buffers of one collective lie; a plan has one for all its runs. Addresses, not
+ * offsets. */
 typedef struct script_places {
     char *whole, *cut, *staging;
     uint32_t whole_arena, cut_arena, staging_arena;
@@ -84,6 +105,8 @@ typedef struct script_places {
     const coll_segment_t *segments; /* of all pieces */
 } script_places_t;
 
+/* What a script is made from. Two requests that agree in all of it but names, addresses and places
+ * of segments have one script (shape_new in script.c). */
 typedef struct script_how {
     const coll_how_t *how; /* pieces are set: of root alone for BROADCAST and REDUCE, of the
                               receiver for SEND and RECV                                     */
@@ -101,7 +124,9 @@ typedef struct sum_source {
 } sum_source_t;
 
 /* to[i] = ((s[0][i] + s[1][i]) + s[2][i]) + ..., in F32, rounded once if `to` is BF16; with add:
- * to[i] = to[i] + that sum. Sources may be `to` itself, but don't overlap it otherwise. */
+ * to[i] = to[i] + that sum. Sources may be `to` itself, but don't overlap it otherwise. Element by
+ * element in one given order, so that every instruction set, chunk and algorithm gives the same
+ * bits. */
 void script_sum(lh_dtype_t dtype, void *to, bool add, const sum_source_t *sources, uint32_t count,
                 uint64_t elements);
 
@@ -109,15 +134,17 @@ void script_sum(lh_dtype_t dtype, void *to, bool add, const sum_source_t *source
 void script_sum_level(uint32_t level);
 
 void script_free(script_t *s);
-/* Of steps and what they refer to; the state of a run is its collective's. */
+/* Bytes of memory that steps and what they refer to take; the state of a run is its plan's. */
 uint64_t script_bytes(const script_t *s);
-/* Memory of a SEND or RECV. */
+/* Memory of a SEND or RECV, and in *arena the arena in which links find its registration. */
 char *script_message(const script_t *s, const script_places_t *places, const script_step_t *step,
                      uint32_t *arena);
-/* Carries out a SUM or COPY. scratch: [most_sources]. */
+/* Carries out a SUM or COPY at once, in the calling thread. scratch: [most_sources], the plan's
+ * own. */
 void script_compute(const script_t *s, const script_places_t *places, const script_step_t *step,
                     sum_source_t *scratch);
-/* Of the lengths and tags of all messages to (or from) a member, in order: equal at both ends. */
+/* Of the lengths and tags of all messages to (or from) a member, in order: equal at both ends.
+ * `seed` chains it over several scripts. */
 uint64_t script_lane_digest(const script_t *s, uint32_t peer, bool sending, uint64_t seed);
 
 /* Scripts by shape: one for all that are asked for alike. */

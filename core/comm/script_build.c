@@ -1,4 +1,14 @@
-/* script_build.c - parts of a script: units of pieces, steps, edges, staging slots. */
+/* script_build.c - parts of a script: units of pieces, steps, edges, staging slots.
+ *
+ * A piece is cut into units, each of at most a chunk. Small chunks let sums begin before all is
+ * there and keep several messages under way, large ones cost fewer steps and fewer turns;
+ * comm_agree.c chooses. Small segments are joined until a message carries at least 32 KiB; what is
+ * larger is sent from where it lies.
+ *
+ * Steps are only appended, and an edge goes from an earlier step to a later one wherever two steps
+ * of one rank depend on each other. A script of one rank therefore has no circle; that scripts of
+ * all ranks together have none is due to their common order, and tests play them against each
+ * other. */
 #include <comm/script_build.h>
 
 #include <base/memory.h>
@@ -6,6 +16,8 @@
 
 enum { JOIN_BYTES = 32 << 10, SLOT_ALIGN = 64, MOST_STEPS = 1 << 26 };
 
+/* Room for one more item. After the first failure nothing is added any more; the reason is kept for
+ * script_new to return. Over MOST_STEPS items the chunks are refused as too small. */
 static bool grow(builder_t *b, void **items, size_t *capacity, uint32_t count, size_t size)
 {
     if (b->failed) return false;
@@ -21,6 +33,7 @@ static bool grow(builder_t *b, void **items, size_t *capacity, uint32_t count, s
     return true;
 }
 
+/* The step's index, or SCRIPT_NONE. */
 static uint32_t new_step(builder_t *b, uint32_t kind)
 {
     script_t *s = b->s;
@@ -34,13 +47,16 @@ static uint32_t new_step(builder_t *b, uint32_t kind)
 void build_edge(builder_t *b, uint32_t before, uint32_t after)
 {
     if (before == SCRIPT_NONE || after == SCRIPT_NONE) return;
-    lh_assert(before < b->s->step_count && after < b->s->step_count);
+    lh_assert(before < after && after < b->s->step_count);
     void *items = b->edges;
     if (!grow(b, &items, &b->edge_capacity, b->edge_count, sizeof(*b->edges))) return;
     b->edges = items;
     b->edges[b->edge_count++] = (build_edge_t){before, after};
 }
 
+/* Slots are taken in turn, the one that was taken longest ago first. A slot can be taken again only
+ * if the step that reads it last is known by now: else the pool gets one more, as the unit that has
+ * the slot and the one that wants it would wait for each other. */
 uint32_t build_slot(builder_t *b, uint32_t pool, uint32_t peer, uint64_t bytes, script_view_t *view)
 {
     lh_assert(pool < POOLS && peer < b->g->size);
@@ -98,6 +114,7 @@ script_view_t build_cut(const builder_t *b)
     return (script_view_t){.buffer = BUFFER_CUT, .layout = LAYOUT_CUT, .dtype = b->how->dtype};
 }
 
+/* The label becomes the tag. finish_lanes adds the message's place on its lane to it. */
 uint32_t build_message(builder_t *b, uint32_t peer, bool sending, const script_view_t *view,
                        uint64_t bytes, uint32_t after)
 {
@@ -120,6 +137,7 @@ uint32_t build_signal(builder_t *b, uint32_t peer, bool sending, uint32_t after)
     return build_message(b, peer, sending, &nothing, 0, after);
 }
 
+/* A SUM or COPY of all runs of a unit; its sources stand side by side in script_t.views. */
 static uint32_t new_compute(builder_t *b, uint32_t kind, const build_unit_t *u,
                             const script_view_t *to, const script_view_t *sources, uint32_t count)
 {
@@ -157,11 +175,15 @@ uint32_t build_sum(builder_t *b, const build_unit_t *u, const script_view_t *to,
     return id;
 }
 
+/* Whether the unit is contiguous in that view: then the message needs no staging at this end. The
+ * other end may see it in another layout and pack or unpack it by itself. */
 static bool is_one_run(const build_unit_t *u, const script_view_t *view)
 {
     return u->run_count == 1 || view->layout == LAYOUT_PACKED || view->layout == LAYOUT_PIECE;
 }
 
+/* The bytes are those of the dtype that travels: F32 for a sum on its way, else the collective's
+ * own. */
 static uint32_t unit_message(builder_t *b, uint32_t peer, bool sending, const build_unit_t *u,
                              const script_view_t *view, uint32_t after)
 {
@@ -173,6 +195,7 @@ static uint32_t unit_message(builder_t *b, uint32_t peer, bool sending, const bu
     return id;
 }
 
+/* Returns the step after which this rank's copy of the unit may be written again. */
 uint32_t build_send(builder_t *b, uint32_t to, const build_unit_t *u, const script_view_t *view,
                     uint32_t after)
 {
@@ -188,6 +211,9 @@ uint32_t build_send(builder_t *b, uint32_t to, const build_unit_t *u, const scri
     return sent;
 }
 
+/* Returns the step after which the unit is in the view. `after` guards what was in the view before:
+ * a message that lands there directly waits for it; one that lands in staging does not, and its
+ * copy does. */
 uint32_t build_recv(builder_t *b, uint32_t from, const build_unit_t *u, const script_view_t *view,
                     uint32_t after)
 {
@@ -210,6 +236,7 @@ bool build_mapped(const builder_t *b, uint32_t peer)
     return b->in->peers != NULL && b->in->peers[peer].mapped;
 }
 
+/* For give_back: the signal to the member waits for the last of these steps. */
 void build_reads(builder_t *b, uint32_t peer, uint32_t step)
 {
     lh_assert(peer < b->g->size);
@@ -218,6 +245,7 @@ void build_reads(builder_t *b, uint32_t peer, uint32_t step)
     b->joined[peer] = step;
 }
 
+/* The two lists that units are made of; see add_elements. */
 static bool add_run(builder_t *b, const script_run_t *run)
 {
     void *items = b->s->runs;
@@ -241,7 +269,7 @@ static bool new_unit(builder_t *b)
 }
 
 /* Small segments share a message; what is large is sent from where it lies. A segment that is
- * longer than `most` goes on in the next unit. */
+ * longer than `most` goes on in the next unit. Takes what it adds off the front of *run. */
 static bool add_elements(builder_t *b, uint32_t first_unit, script_run_t *run, uint64_t most)
 {
     build_unit_t *u = b->unit_count > first_unit ? &b->units[b->unit_count - 1] : NULL;
@@ -263,6 +291,9 @@ static bool add_elements(builder_t *b, uint32_t first_unit, script_run_t *run, u
     return true;
 }
 
+/* Units of piece o are unit_begin[o] to unit_begin[o + 1]. A unit's length is a multiple of
+ * BUILD_ALIGN elements where the chunk allows: units then begin on whole cache lines if their
+ * segment does. Segments are numbered over all pieces, as script_places_t.segments has them. */
 static bool cut_units(builder_t *b)
 {
     uint64_t most = b->in->chunk_bytes / b->element_bytes;
@@ -286,6 +317,7 @@ static bool cut_units(builder_t *b)
     return true;
 }
 
+/* A barrier has no elements and no units. */
 lh_status_t build_open(builder_t *b, const script_how_t *in, script_t *s)
 {
     const uint32_t size = in->how->group->size;
@@ -320,7 +352,9 @@ void build_close(builder_t *b)
     mem_free(b->joined);
 }
 
-/* Members may have their memory back when all who read it in place have said so. */
+/* Members may have their memory back when all who read it in place have said so: a member that has
+ * read sends a signal after its last read, and the owner's run is not done before it has come.
+ * Every rank goes through all pairs in the same order and makes its own half of each. */
 static void give_back(builder_t *b)
 {
     for (uint32_t reader = 0; reader < b->g->size; reader++)
@@ -332,6 +366,8 @@ static void give_back(builder_t *b)
         }
 }
 
+/* Edges sorted by the step that they begin at: counts first, then the start of each list, then the
+ * lists. next_count is counted twice, as it serves as the place to write at in between. */
 static lh_status_t finish_edges(builder_t *b)
 {
     script_t *s = b->s;
@@ -355,6 +391,8 @@ static lh_status_t finish_edges(builder_t *b)
     return LH_OK;
 }
 
+/* Steps that no other step starts: the run puts them on its heap by itself. Messages need no such
+ * list, as lanes are looked at anyway. */
 static lh_status_t finish_first(builder_t *b)
 {
     script_t *s = b->s;
@@ -370,6 +408,8 @@ static bool is_message(const script_step_t *step)
     return step->kind == STEP_SEND || step->kind == STEP_RECV;
 }
 
+/* Sorts messages by link and direction; inside a lane they stay in the order in which they were
+ * made. The tag then tells apart messages of one lane that carry the same unit. */
 static lh_status_t finish_lanes(builder_t *b)
 {
     script_t *s = b->s;

@@ -1,16 +1,44 @@
-/* script_make.c - makes a script: phases of the op and the algorithm, chunk after chunk. What follows a
- * sum trails it by some chunks, so that a link carries contributions while sums are made. */
+/* script_make.c - makes a script: phases of the op and the algorithm, chunk after chunk.
+ *
+ * A sum goes up to the piece's owner and its result comes down again. Up: the members of each site
+ * bring their contributions to the one who stands for the owner there, the owner's leader (in the
+ * owner's site that is the owner itself), and the leaders of the other sites send one partial sum
+ * each to the owner. Down: the owner sends the result to the leaders of the other sites, and they
+ * and the owner pass it on inside. So every byte crosses a border once each way, however many ranks
+ * a site has.
+ *
+ * With S bytes of buffer, R ranks in all, N sites, g = R / N ranks in each, and equal pieces, an
+ * all-reduce sends over the link from one site to another, in one direction,
+ *
+ *    2 S / N            here: S for two sites, 0.67 S for three
+ *    2 S (R - 1) / R    a ring through all ranks that crosses each border once
+ *
+ * and inside a site each rank sends 2 (g - 1) / g S, by ring and by direct messages alike (partial
+ * sums travel as F32, so a ring of BF16 sends more). Where three sites lie in a chain, the link of an
+ * outer site carries what that site sends to both others, 4/3 S in a direction; a sum at the middle
+ * site would send S. That is not built.
+ *
+ * Pieces are cut into chunks, and phases follow each other at a distance of `lag` chunks, so that a
+ * link carries the next contributions while this rank adds those that came. With stages that take
+ * t_1, t_2, ... for one chunk, k chunks take about sum(t_i) + (k - 1) max(t_i), and not k sum(t_i).
+ *
+ * A phase is called for every unit on every rank and emits what this rank does in it, which may be
+ * nothing. The order of the calls is the order of messages on all links, hence emit_phases never
+ * asks which rank this is; only what a phase emits does. */
 #include <comm/script_make.h>
 
 #include <base/memory.h>
 #include <comm/script_build.h>
 #include <longhaul/dtype.h>
 
-/* What is done unit by unit: each phase follows the one before at a distance of `lag` units. */
+/* A part of the algorithm that is done unit by unit. `hop` is its number among those of a ring or
+ * of a halving, from 1. It emits the steps of unit u of owner's piece `lag` units after the first
+ * phase has. */
 typedef struct phase {
     void (*emit)(builder_t *b, uint32_t hop, uint32_t owner, build_unit_t *u);
     uint32_t hop, lag;
 } phase_t;
+/* Bounds the length of a ring: a ring of m members has m - 1 phases each way. */
 enum { PHASES = 512 };
 typedef struct phases {
     phase_t rows[PHASES];
@@ -23,14 +51,35 @@ static void add_phase(phases_t *p, void (*emit)(builder_t *, uint32_t, uint32_t,
     if (p->count < PHASES) p->rows[p->count++] = (phase_t){emit, hop, p->lag + lag};
 }
 
+/* ---- places in a site ---- */
+
+/* The member `steps` behind `from`, round its site. The order of sums is counted by it:
+ * round_site(g, x, 1) is the first contribution of a sum that ends at x. */
+static uint32_t round_site(const group_t *g, uint32_t from, uint32_t steps)
+{
+    lh_assert(from < g->size);
+    const uint32_t begin = g->site_begin[g->site_of[from]],
+                   size = world_group_site_size(g, g->site_of[from]);
+    return begin + (from - begin + steps) % size;
+}
+
+/* Who stands for the owner in this rank's site: where contributions of the site go, and who has the
+ * result first here. */
+static uint32_t own_leader(const builder_t *b, uint32_t owner)
+{
+    return world_group_leader(b->g, b->g->site_of[b->self], owner);
+}
+
 /* ---- moves ---- */
 
+/* A unit that goes from one member to another. */
 typedef struct transfer {
     uint32_t from, to;
     script_view_t source, place; /* as `from` and as `to` sees it in its own memory */
 } transfer_t;
 
-/* The same place in a mapped member's memory. */
+/* The same place in a mapped member's memory. All members cut their buffers alike, so offsets
+ * agree. */
 static script_view_t view_at(uint32_t peer, const script_view_t *mine)
 {
     script_view_t view = *mine;
@@ -39,7 +88,13 @@ static script_view_t view_at(uint32_t peer, const script_view_t *mine)
     return view;
 }
 
-static void transfer(builder_t *b, build_unit_t *u, const transfer_t *t)
+/* What this rank does for a unit on its way: nothing, if it is at neither end. The first case is a
+ * member that moves its own piece between its cut and its whole. Where memory is mapped no bytes
+ * are sent: the sender says that its unit is ready, and the receiver copies it from there.
+ *
+ * Who receives writes over its own contribution in an all-reduce, so the copy or the receive waits
+ * for u->used, the last step that reads that; what is passed on later waits for u->ready. */
+static void unit_transfer(builder_t *b, build_unit_t *u, const transfer_t *t)
 {
     if (t->from == t->to) {
         if (t->from != b->self || t->source.buffer == t->place.buffer) return;
@@ -63,68 +118,63 @@ static void transfer(builder_t *b, build_unit_t *u, const transfer_t *t)
 }
 
 /* Owners of a gather may hold their piece apart; who passes it on has it in its whole. */
-static void spread(builder_t *b, build_unit_t *u, uint32_t owner, uint32_t from, uint32_t to)
+static void unit_spread(builder_t *b, build_unit_t *u, uint32_t owner, uint32_t from, uint32_t to)
 {
     const bool apart = b->how->op == COLL_ALL_GATHER && from == owner;
     const transfer_t t = {from, to, apart ? build_cut(b) : build_whole(b), build_whole(b)};
-    transfer(b, u, &t);
+    unit_transfer(b, u, &t);
 }
 
+/* Over borders: from the owner to its leader in every other site. */
 static void spread_across(builder_t *b, uint32_t hop, uint32_t owner, build_unit_t *u)
 {
     (void)hop;
     for (uint32_t site = 0; site < b->g->sites; site++)
         if (site != b->g->site_of[owner])
-            spread(b, u, owner, owner, world_group_leader(b->g, site, owner));
+            unit_spread(b, u, owner, owner, world_group_leader(b->g, site, owner));
 }
 
-/* Who has the piece first in this rank's site. */
-static uint32_t first_holder(const builder_t *b, uint32_t owner)
-{
-    return world_group_leader(b->g, b->g->site_of[b->self], owner);
-}
-
-static uint32_t behind(const builder_t *b, uint32_t holder, uint32_t steps)
-{
-    lh_assert(holder < b->g->size);
-    const uint32_t site = b->g->site_of[holder], begin = b->g->site_begin[site];
-    return begin + (holder - begin + steps) % world_group_site_size(b->g, site);
-}
-
+/* Inside a site: from who has it first to all others. */
 static void spread_direct(builder_t *b, uint32_t hop, uint32_t owner, build_unit_t *u)
 {
     (void)hop;
-    const uint32_t holder = first_holder(b, owner),
+    const uint32_t holder = own_leader(b, owner),
                    size = world_group_site_size(b->g, b->g->site_of[b->self]);
     for (uint32_t k = 1; k < size; k++)
-        spread(b, u, owner, holder, behind(b, holder, k));
+        unit_spread(b, u, owner, holder, round_site(b->g, holder, k));
 }
 
+/* In hop h (from 1) the member h - 1 places behind the first holder sends to the next one. */
 static void spread_ring(builder_t *b, uint32_t hop, uint32_t owner, build_unit_t *u)
 {
     lh_assert(hop > 0);
-    const uint32_t holder = first_holder(b, owner);
+    const uint32_t holder = own_leader(b, owner);
     if (hop >= world_group_site_size(b->g, b->g->site_of[b->self])) return;
-    spread(b, u, owner, behind(b, holder, hop - 1), behind(b, holder, hop));
+    unit_spread(b, u, owner, round_site(b->g, holder, hop - 1), round_site(b->g, holder, hop));
 }
 
-/* In round h (from 1) all who have it pass it on over a distance of 2^(h-1). */
+/* In round h (from 1) all who have it pass it on over a distance of 2^(h-1): log2(g) rounds,
+ * rounded up, for g members. */
 static void spread_doubling(builder_t *b, uint32_t hop, uint32_t owner, build_unit_t *u)
 {
     lh_assert(hop > 0 && hop <= 32);
-    const uint32_t holder = first_holder(b, owner),
+    const uint32_t holder = own_leader(b, owner),
                    size = world_group_site_size(b->g, b->g->site_of[b->self]);
     const uint32_t distance = 1u << (hop - 1);
     for (uint32_t k = 0; k < distance && k + distance < size; k++)
-        spread(b, u, owner, behind(b, holder, k), behind(b, holder, k + distance));
+        unit_spread(b, u, owner, round_site(b->g, holder, k),
+                    round_site(b->g, holder, k + distance));
 }
 
+/* An all-gather from a cut: the owner's piece to the owner's own whole. */
 static void keep_own(builder_t *b, uint32_t hop, uint32_t owner, build_unit_t *u)
 {
     (void)hop;
-    spread(b, u, owner, owner, owner);
+    unit_spread(b, u, owner, owner, owner);
 }
 
+/* Phases of gathers, of broadcasts, and of the way down in an all-reduce. What arrives over a
+ * border trails the sending of it by `lag` chunks before it is passed on inside. */
 static void moves_spread(builder_t *b, phases_t *p)
 {
     const uint32_t most = world_group_largest_site(b->g);
@@ -144,20 +194,23 @@ static void moves_spread(builder_t *b, phases_t *p)
         add_phase(p, spread_direct, 0, 0);
 }
 
+/* Scatter, gather, all-to-all and pairs go directly, over borders too: each byte has one sender and
+ * one receiver, so leaders would gain nothing. */
 static void move_scatter(builder_t *b, uint32_t hop, uint32_t owner, build_unit_t *u)
 {
     (void)hop;
     const transfer_t t = {b->how->root, owner, build_whole(b), build_cut(b)};
-    transfer(b, u, &t);
+    unit_transfer(b, u, &t);
 }
 
 static void move_gather(builder_t *b, uint32_t hop, uint32_t owner, build_unit_t *u)
 {
     (void)hop;
     const transfer_t t = {owner, b->how->root, build_cut(b), build_whole(b)};
-    transfer(b, u, &t);
+    unit_transfer(b, u, &t);
 }
 
+/* Elements of a piece: how long each member's part is in the cut of an all-to-all. */
 static uint64_t piece_elements(const builder_t *b, uint32_t owner)
 {
     uint64_t elements = 0;
@@ -166,7 +219,8 @@ static uint64_t piece_elements(const builder_t *b, uint32_t owner)
     return elements;
 }
 
-/* Pieces of all members for `owner` stand in its cut in order of members. */
+/* Pieces of all members for `owner` stand in its cut in order of members. Each is a unit of its
+ * own, so that what one left to later phases is forgotten before the next. */
 static void move_all_to_all(builder_t *b, uint32_t hop, uint32_t owner, build_unit_t *u)
 {
     (void)hop;
@@ -176,7 +230,7 @@ static void move_all_to_all(builder_t *b, uint32_t hop, uint32_t owner, build_un
         t.place.layout = LAYOUT_PIECE;
         t.place.at = bytes * from;
         u->ready = u->used = SCRIPT_NONE;
-        transfer(b, u, &t);
+        unit_transfer(b, u, &t);
     }
 }
 
@@ -186,9 +240,10 @@ static void move_pair(builder_t *b, uint32_t hop, uint32_t owner, build_unit_t *
     (void)hop;
     const uint32_t from = b->self == owner ? b->how->root : b->self;
     const transfer_t t = {from, owner, build_whole(b), build_whole(b)};
-    transfer(b, u, &t);
+    unit_transfer(b, u, &t);
 }
 
+/* Phases of the ops that only move. */
 static void moves_phases(builder_t *b, phases_t *p)
 {
     switch (b->how->op) {
@@ -199,7 +254,8 @@ static void moves_phases(builder_t *b, phases_t *p)
     }
 }
 
-/* Signals between two ranks once all of first..end-1 are done. */
+/* This rank's half of a signal between two ranks; the sender's waits for all of the steps first to
+ * end - 1. */
 static void signal_after(builder_t *b, uint32_t from, uint32_t to, uint32_t first, uint32_t end)
 {
     if (from == to || (from != b->self && to != b->self)) return;
@@ -209,7 +265,8 @@ static void signal_after(builder_t *b, uint32_t from, uint32_t to, uint32_t firs
         build_edge(b, step, id);
 }
 
-/* Round after round, twice as far: in round h everybody knows of 2^h members. */
+/* Round after round, twice as far: after round h everybody knows of 2^h members, after log2(n) of
+ * all. */
 static void barrier_doubling(builder_t *b)
 {
     const uint32_t size = b->g->size, self = b->self;
@@ -220,6 +277,8 @@ static void barrier_doubling(builder_t *b)
     }
 }
 
+/* A barrier of one site is everybody's signal to everybody, or doubling where that would be many.
+ * Over sites: to the first member of the site, among the first of all sites, and back. */
 static void moves_barrier(builder_t *b)
 {
     const group_t *g = b->g;
@@ -250,32 +309,20 @@ static void moves_barrier(builder_t *b)
 
 /* ---- sums ---- */
 
-/* The member `steps` behind `from`, round its site. */
-static uint32_t round_site(const group_t *g, uint32_t from, uint32_t steps)
-{
-    lh_assert(from < g->size);
-    const uint32_t begin = g->site_begin[g->site_of[from]],
-                   size = world_group_site_size(g, g->site_of[from]);
-    return begin + (from - begin + steps) % size;
-}
-
-static uint32_t own_leader(const builder_t *b, uint32_t owner)
-{
-    return world_group_leader(b->g, b->g->site_of[b->self], owner);
-}
-
 /* Where the sum of all goes at its owner. */
 static script_view_t result_view(const builder_t *b)
 {
     return b->how->op == COLL_REDUCE_SCATTER ? build_cut(b) : build_whole(b);
 }
 
-static bool adds(const builder_t *b)
+/* Only a reduce-scatter may add to what is there: gradients of an earlier micro-batch. */
+static bool result_adds(const builder_t *b)
 {
     return b->how->op == COLL_REDUCE_SCATTER && b->how->add;
 }
 
-/* A sum over sites is still to come: this one stays in F32 until then. */
+/* A sum over sites, or the rest of a ring, is still to come: this partial sum goes into staging
+ * memory and stays in F32 until then, so that it is rounded once. */
 static uint32_t sum_to_carry(builder_t *b, build_unit_t *u, const script_view_t *sources,
                              uint32_t count)
 {
@@ -286,15 +333,17 @@ static uint32_t sum_to_carry(builder_t *b, build_unit_t *u, const script_view_t 
     return sum;
 }
 
+/* The last sum of a piece, at its owner. From here on the unit is `ready`. */
 static uint32_t sum_to_result(builder_t *b, build_unit_t *u, const script_view_t *sources,
                               uint32_t count)
 {
     const script_view_t result = result_view(b);
-    u->ready = build_sum(b, u, &result, adds(b), sources, count);
+    u->ready = build_sum(b, u, &result, result_adds(b), sources, count);
     return u->ready;
 }
 
-static void contribute(builder_t *b, uint32_t to, build_unit_t *u)
+/* This rank's contribution to the leader of its site. */
+static void unit_contribute(builder_t *b, uint32_t to, build_unit_t *u)
 {
     const script_view_t own = build_whole(b);
     if (build_mapped(b, to)) {
@@ -305,8 +354,10 @@ static void contribute(builder_t *b, uint32_t to, build_unit_t *u)
     u->used = build_send(b, to, u, &own, SCRIPT_NONE);
 }
 
-/* Receives from everybody of the site, or reads where they have it, and sums in order. */
-static void collect(builder_t *b, uint32_t owner, build_unit_t *u)
+/* The leader receives from everybody of the site, or reads where they have it, and sums in order:
+ * from the member behind it round the site, itself last. One step adds all contributions, so that
+ * each element is read once and written once. */
+static void unit_collect(builder_t *b, build_unit_t *u)
 {
     const uint32_t size = world_group_site_size(b->g, b->g->site_of[b->self]);
     script_view_t *sources = mem_array(size, sizeof(*sources));
@@ -339,23 +390,28 @@ static void collect(builder_t *b, uint32_t owner, build_unit_t *u)
         if (from != b->self && build_mapped(b, from)) build_reads(b, from, sum);
     }
     u->used = sum;
-    (void)owner;
     mem_free(sources);
     mem_free(slots);
 }
 
+/* Everybody to the leader. A site of one member has nothing to add up inside: sum_across() takes its
+ * whole. In a group of one member in all the step still copies, or adds, from the whole to the
+ * result. */
 static void inside_direct(builder_t *b, uint32_t hop, uint32_t owner, build_unit_t *u)
 {
     (void)hop;
     const uint32_t leader = own_leader(b, owner);
     if (world_group_site_size(b->g, b->g->site_of[b->self]) == 1 && b->g->sites > 1) return;
     if (b->self == leader)
-        collect(b, owner, u);
+        unit_collect(b, u);
     else
-        contribute(b, leader, u);
+        unit_contribute(b, leader, u);
 }
 
-/* The sum so far goes round the site, from the leader's next member to the leader. */
+/* The sum so far goes round the site, from the leader's next member to the leader, and each adds
+ * its own behind it: the same order as in unit_collect(). In hop h it leaves the member h places behind
+ * the leader; the first hop carries a contribution in the collective's dtype, later ones partial
+ * sums in F32. */
 static void inside_ring(builder_t *b, uint32_t hop, uint32_t owner, build_unit_t *u)
 {
     lh_assert(hop > 0);
@@ -384,6 +440,8 @@ static void inside_ring(builder_t *b, uint32_t hop, uint32_t owner, build_unit_t
     u->used = sum;
 }
 
+/* A site's partial sum, from the leader to the owner. A site of one has no partial sum, but a
+ * contribution. */
 static void across_send(builder_t *b, uint32_t owner, build_unit_t *u)
 {
     const script_view_t own = build_whole(b);
@@ -394,7 +452,7 @@ static void across_send(builder_t *b, uint32_t owner, build_unit_t *u)
     build_slot_end(b, u->carry_slot, build_send(b, owner, u, &u->carry, u->carry_step));
 }
 
-/* At the owner: from its site's next round to its own. */
+/* At the owner: partial sums of all sites in one step, from its site's next round to its own. */
 static void across_sum(builder_t *b, uint32_t owner, build_unit_t *u)
 {
     const uint32_t home = b->g->site_of[owner], sites = b->g->sites;
@@ -425,7 +483,8 @@ static void across_sum(builder_t *b, uint32_t owner, build_unit_t *u)
     mem_free(slots);
 }
 
-static void across(builder_t *b, uint32_t hop, uint32_t owner, build_unit_t *u)
+/* The second stage of a sum over several sites. */
+static void sum_across(builder_t *b, uint32_t hop, uint32_t owner, build_unit_t *u)
 {
     (void)hop;
     if (b->self == owner)
@@ -435,7 +494,9 @@ static void across(builder_t *b, uint32_t hop, uint32_t owner, build_unit_t *u)
 }
 
 /* Recursive halving inside a site of 2^k members: another order of the sum, only where [comm] bits
- * = ordered. In hop h (from 1) members at distance size >> h exchange what the other half owns. */
+ * = ordered. In hop h (from 1) members at distance size >> h exchange what the other half owns:
+ * before it each holds partial sums of 2^(h-1) contributions, after it of 2^h, for half as many
+ * owners. The sum is what came plus this rank's own, in this order. */
 static void inside_halving(builder_t *b, uint32_t hop, uint32_t owner, build_unit_t *u)
 {
     lh_assert(hop > 0 && hop < 32);
@@ -468,6 +529,8 @@ static void inside_halving(builder_t *b, uint32_t hop, uint32_t owner, build_uni
     if (hop == 1) u->used = sum;
 }
 
+/* Phases of the way up. p->lag grows by what the last phase of the ring or the halving lags behind,
+ * so that what follows counts from there. */
 static void sums_phases(builder_t *b, phases_t *p)
 {
     const uint32_t most = world_group_largest_site(b->g);
@@ -485,18 +548,19 @@ static void sums_phases(builder_t *b, phases_t *p)
     }
     if (b->g->sites > 1) {
         if (most > 1) p->lag += b->in->lag;
-        add_phase(p, across, 0, 0);
+        add_phase(p, sum_across, 0, 0);
     }
 }
 
-/* Everybody sends all it has to everybody, and sums each piece as its owner would. */
+/* For little: everybody sends all it has to everybody, and sums each piece in its owner's order, so
+ * that every rank gets the owner's bits. One message latency instead of two, for n / 2 times as
+ * many bytes among n. */
 static void sums_at_once(builder_t *b)
 {
     const uint32_t size = b->g->size;
     const uint64_t bytes = b->how->elements * b->element_bytes;
     script_view_t *sources = mem_array((size_t)size * 2, sizeof(*sources)), *by_member = sources;
-    uint32_t *arrived = mem_array(size, sizeof(*arrived));
-    if (sources == NULL || arrived == NULL) b->failed = true;
+    if (sources == NULL) b->failed = true;
     const script_view_t own = build_whole(b);
     const uint32_t first = b->s->step_count;
     for (uint32_t m = 0; !b->failed && m < size; m++) {
@@ -520,11 +584,12 @@ static void sums_at_once(builder_t *b)
                 build_edge(b, step, sum);
         }
     mem_free(sources);
-    mem_free(arrived);
 }
 
 /* ---- the script ---- */
 
+/* In tick t each phase works on its unit t - lag, of every piece. All ranks run these loops alike;
+ * the label numbers unit and phase, and so is equal at both ends of a message. */
 static void emit_phases(builder_t *b, const phases_t *p)
 {
     lh_assert(p->count < PHASES);
@@ -544,7 +609,8 @@ static void emit_phases(builder_t *b, const phases_t *p)
         }
 }
 
-static lh_status_t emit(builder_t *b)
+/* The all-reduce is a reduce-scatter and a gather behind it, `lag` chunks later. */
+static lh_status_t script_emit(builder_t *b)
 {
     phases_t *p = mem_new(sizeof(*p));
     if (p == NULL) return LH_NO_MEMORY;
@@ -580,7 +646,7 @@ lh_status_t script_new(const script_how_t *how, script_t *out)
     builder_t b;
     *out = (script_t){0};
     lh_status_t status = build_open(&b, how, out);
-    if (status == LH_OK) status = emit(&b);
+    if (status == LH_OK) status = script_emit(&b);
     if (status == LH_OK) status = build_finish(&b);
     build_close(&b);
     if (status != LH_OK) script_free(out);
