@@ -1,4 +1,8 @@
-/* carrier.c - from a section [transport.*] to a transport that listens. */
+/* carrier.c - from a section [transport.*] to a transport that listens.
+ *
+ * What a link needs of a transport is asked for here, before any peer is known: both directions on
+ * a connection, memory of the host, and the security that the section names. A transport that lacks
+ * one of them is refused with a sentence that names the section. */
 #include <links/carrier.h>
 
 #include <stdio.h>
@@ -7,6 +11,7 @@
 #include <base/file.h>
 #include <base/memory.h>
 
+/* The value of an entry of defaults.ini as the plugin's name; `path` is for the sentences. */
 static lh_status_t copy_name(const char *path, const char *section, const document_entry_t *e,
                              char name[32])
 {
@@ -20,7 +25,8 @@ static lh_status_t copy_name(const char *path, const char *section, const docume
     return LH_OK;
 }
 
-/* Which plugin is usual depends on what is installed, so that is written where plugins lie. */
+/* Which plugin is usual depends on what is installed, so that is written where plugins lie, and not
+ * in the core, which knows no plugin's name. */
 static lh_status_t read_default(const registry_t *r, uint32_t scope, char name[32])
 {
     char section[32];
@@ -49,6 +55,8 @@ const char *carrier_plugin(const job_t *job, const registry_t *r, uint32_t scope
     return read_default(r, scope, name) == LH_OK ? name : NULL;
 }
 
+/* A section may hold options of its plugin and of its fallback side by side; those of `other` are
+ * known, too, and left alone. */
 static lh_status_t parse_config(const job_t *job, registry_t *r, carrier_t *c, const char *other)
 {
     const plugin_t *second = NULL;
@@ -76,6 +84,7 @@ static lh_status_t check_security(const carrier_t *c)
                 job_scope_names[c->scope], names[c->security], c->plugin->name);
 }
 
+/* Asks for the figures of the first card. */
 static lh_status_t check_card(carrier_t *c)
 {
     uint32_t count = 0;
@@ -99,6 +108,7 @@ static lh_status_t check_card(carrier_t *c)
     return check_security(c);
 }
 
+/* After a failure the caller closes the carrier, which closes what was opened. */
 static lh_status_t open_transport(const job_t *job, registry_t *r, carrier_t *c, const char *name,
                                   const char *other)
 {
@@ -109,6 +119,8 @@ static lh_status_t open_transport(const job_t *job, registry_t *r, carrier_t *c,
     return status == LH_OK ? c->api->open(c->plugin->host, c->config, &c->transport) : status;
 }
 
+/* wait_fd stays -1 unless the plugin has both functions that a sleep needs. The listener's address
+ * is what other ranks are told. */
 static lh_status_t start(const job_t *job, registry_t *r, carrier_t *c, const char *name,
                          const char *other)
 {
@@ -124,8 +136,10 @@ static lh_status_t start(const job_t *job, registry_t *r, carrier_t *c, const ch
     return status;
 }
 
+/* Nothing is open yet; carrier_close may be called from here on. */
 static carrier_t *carrier_new(const job_t *job, uint32_t scope)
 {
+    lh_assert(scope >= LH_LINK_NODE && scope <= LH_LINK_WAN);
     carrier_t *c = mem_new(sizeof(*c));
     if (c == NULL) return NULL;
     c->scope = scope;
@@ -134,6 +148,7 @@ static carrier_t *carrier_new(const job_t *job, uint32_t scope)
     return c;
 }
 
+/* Any other failure is forgotten, as it may be this machine's alone. */
 lh_status_t carrier_check(const job_t *job, registry_t *r, uint32_t scope, const char *name,
                           const char *other)
 {

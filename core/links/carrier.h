@@ -1,11 +1,17 @@
 /* links/carrier.h - a transport plugin opened for one class of link: its options, its listener, its
- * card's figures. */
+ * card's figures.
+ *
+ * A process has at most three carriers, one each for links inside a node, inside a site and between
+ * sites. Which plugin carries a class is the job's choice, so it may differ from class to class,
+ * but never from rank to rank. */
 #ifndef LINKS_CARRIER_H
 #define LINKS_CARRIER_H
 
 #include <config/job.h>
 #include <plugin/registry.h>
 
+/* Opened and closed by one thread. `config` is the plugin's parsed options, which it may read until
+ * `close`. Of several cards the first one is used. */
 typedef struct carrier {
     uint32_t scope; /* LH_LINK_*: which [transport.*] */
     uint32_t security;
@@ -29,7 +35,7 @@ const char *carrier_plugin(const job_t *job, const registry_t *r, uint32_t scope
 lh_status_t carrier_open(const job_t *job, registry_t *r, uint32_t scope, const char *name,
                          const char *other, carrier_t **out) LH_MUST_CHECK;
 /* What carrier_open would refuse of the plugin itself, such as a level of security that it cannot
- * give; a machine without its card may check a job too. */
+ * give. Other failures count as no fault here: a machine without the card may check a job too. */
 lh_status_t carrier_check(const job_t *job, registry_t *r, uint32_t scope, const char *name,
                           const char *other) LH_MUST_CHECK;
 /* Connections and regions have been closed or end with it. NULL does nothing. */

@@ -1,4 +1,9 @@
-/* link_probe.c - rules of a probe: when a ramp ends, what a stage says of the rate, what is said of it. */
+/* link_probe.c - rules of a probe: when a ramp ends, what a stage says of the rate, what is said of
+ * it.
+ *
+ * A rate is looked for from below and by what arrived, not by what was sent: what is sent faster
+ * than the link carries only fills the queue before it, or is lost. One stage never decides, as a
+ * sender may still have been starting and a machine busy. */
 #include <links/link_probe.h>
 
 #include <math.h>
@@ -16,6 +21,10 @@ static const uint64_t stage_ns = 40000000; /* shortest: many turns of a busy sch
 static const double burst_share = 0.95;    /* of the pace: the link carries a burst    */
 /* Of a stage that brought no more: it counts double where it came near the most. */
 static const double near_best = 0.9;
+/* FOLLOW_STEPS: steps in turn before a pace changes. FOLLOW_RARELY: the longest patience, in
+ * steps, is below twice this. FLAT_*: how much of no growth ends a ramp (2 a stage that came
+ * near the most, else 1), the same with a queue, and by how much stages last longer once the
+ * rate is near. */
 enum { FOLLOW_STEPS = 20, FOLLOW_RARELY = 1000 };
 enum { FLAT_ENOUGH = 6, FLAT_QUEUED = 4, FLAT_LONGER = 3 };
 
@@ -26,6 +35,7 @@ bool link_probe_same(const probe_pair_t *a, const probe_pair_t *b)
            strcmp(a->plugin, b->plugin) == 0;
 }
 
+/* A round trip that is not known is 0 and tells of no queue. */
 static bool is_queued(uint64_t trip_ns, uint64_t least_ns)
 {
     return (double)trip_ns > queued_share * (double)least_ns + (double)jitter_ns;
@@ -36,6 +46,7 @@ static bool is_queued(uint64_t trip_ns, uint64_t least_ns)
  * says the same sooner. */
 void link_probe_stage(probe_ramp_t *r, double came, uint64_t trip_ns, uint64_t least_ns)
 {
+    lh_assert(came >= 0);
     const bool grew = came > growth * r->best;
     const bool queued = is_queued(trip_ns, least_ns);
     if (came > r->best) r->best = came;
@@ -60,8 +71,10 @@ uint64_t link_probe_ns(const probe_ramp_t *r, uint64_t round_trip_ns)
     return 2 * round_trip_ns > least ? 2 * round_trip_ns : least;
 }
 
-/* A link that got slower is followed at once after twenty steps; one that got faster is found by
- * trying: twice the pace, and where that is not kept, again only after twice as long. */
+/* A link that got slower is followed at once after twenty steps, to 97 % of what it carried in
+ * these; one that got faster is found by trying: twice the pace, and where that is not kept, again
+ * only after twice as long. A step with a queue does not count as one that kept the pace: a raise
+ * would make the queue longer. */
 bool link_probe_follow(probe_follow_t *f, double rate, uint64_t trip_ns, uint64_t least_ns)
 {
     if (rate <= 0 || f->pace <= 0) return false;
@@ -85,14 +98,18 @@ bool link_probe_follow(probe_follow_t *f, double rate, uint64_t trip_ns, uint64_
     return true;
 }
 
-/* Exact for none lost (3 of N, the rule of three), near enough above. */
+/* The upper end of a Poisson count: n lost of N packets leave at most (n + 1.65 sqrt(n) + 3) / N on
+ * average, 95 % sure. It is exact for n = 0 (3 / N, the rule of three) and near enough above. */
 double link_probe_loss_most(double lost, double packets)
 {
+    lh_assert(lost >= 0);
     if (packets < 1) return 1;
     const double most = (lost + 1.65 * sqrt(lost) + 3) / packets;
     return most < 1 ? most : 1;
 }
 
+/* TRIPS: what a probe takes on a long link, in round trips, with two of them for each of 12
+ * bursts. */
 uint64_t link_probe_budget_ns(uint64_t round_trip_ns)
 {
     enum { TRIPS = 40 + 12 * 2 };
@@ -100,6 +117,7 @@ uint64_t link_probe_budget_ns(uint64_t round_trip_ns)
     return TRIPS * round_trip_ns > least ? TRIPS * round_trip_ns : least;
 }
 
+/* One figure where both directions are within a tenth of each other, and then the lower one. */
 static void rate_text(const uint64_t rate[2], char *out, size_t room)
 {
     const double there = 8e-9 * (double)rate[0], back = 8e-9 * (double)rate[1];
@@ -121,7 +139,7 @@ static void loss_text(const probe_figures_t *f, char *out, size_t room)
         (void)snprintf(out, room, "loss < %.0e", f->loss_most[worse]);
 }
 
-/* What keeps a burst from going as fast as the ramp found. */
+/* What keeps a burst from going as fast as the ramp found. A burst is paced at 97 % of the rate. */
 static const char *limit_of(const probe_figures_t *f)
 {
     for (int way = 0; way < 2; way++)
@@ -130,6 +148,7 @@ static const char *limit_of(const probe_figures_t *f)
     return "limited by the link";
 }
 
+/* Names the worse direction's loss, and what limits the link. */
 void link_probe_text(const probe_pair_t *p, char *out, size_t room)
 {
     char rate[64], loss[32];
@@ -139,4 +158,28 @@ void link_probe_text(const probe_pair_t *p, char *out, size_t room)
     (void)snprintf(out, room, "%s-%s: %.2f ms, %s, %s; %s%s%s", p->site[0], p->site[1],
                    (double)f->round_trip_ns * 1e-6, rate, loss, f->tuned,
                    f->tuned[0] != '\0' ? "; " : "", limit_of(f));
+}
+
+double link_probe_came(const uint64_t *at_ns, const uint64_t *upto, uint32_t count,
+                       int64_t begun_ns, uint64_t way_ns)
+{
+    const int64_t least_ns = 200000;
+    double most = 0;
+    for (uint32_t i = count / 2; i < count; i++) {
+        int64_t took = (int64_t)at_ns[i] - begun_ns - (int64_t)way_ns;
+        if (took < least_ns) took = least_ns;
+        const double rate = (double)upto[i] * 1e9 / (double)took;
+        if (rate > most) most = rate;
+    }
+    return most;
+}
+
+void link_probe_take_known(probe_pair_t *p, const probe_pair_t *known, uint32_t count,
+                           uint64_t now_s, uint64_t age_s)
+{
+    for (uint32_t i = 0; i < count; i++) {
+        const uint64_t at = known[i].figures.measured_s;
+        if (link_probe_same(p, &known[i]) && at <= now_s && now_s - at < age_s)
+            p->figures = known[i].figures;
+    }
 }

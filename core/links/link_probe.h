@@ -2,7 +2,10 @@
  *
  * A probe sends stages: a fixed number of messages at an even pace, both directions at once, and
  * the far end says how fast they came. The pace rises until no more comes; the most that came is
- * the link's rate (docs/links.md). Nothing here sends: links_probe.c does. */
+ * the link's rate (docs/links.md). Nothing here sends: links_probe.c does. The rules are functions
+ * of numbers alone, so that they can be tested with links that are made up.
+ *
+ * Rates are bytes of payload a second, times nanoseconds, unless a name says otherwise. */
 #ifndef LINKS_LINK_PROBE_H
 #define LINKS_LINK_PROBE_H
 
@@ -13,6 +16,8 @@
 enum { PROBE_ADDRESS = 64, PROBE_PLUGIN = 32, PROBE_TUNED = 128 };
 
 /* Index 0: from sites[0] to sites[1]; 1: the way back. Rates are of payload, in bytes a second. */
+/* Gathered from rank to rank as it lies in memory; a run's record keeps it
+ * (session/link_record.h). */
 typedef struct probe_figures {
     uint64_t measured_s;                       /* since 1970; 0: nothing is known */
     uint64_t took_ns;                          /* of the probe                    */
@@ -28,6 +33,8 @@ typedef struct probe_figures {
     char tuned[PROBE_TUNED]; /* the plugin's sentence on its parameters; "": none */
 } probe_figures_t;
 
+/* The addresses are part of what makes a record fit: with another cable or machine it is another
+ * link. */
 typedef struct probe_pair { /* of sites; a row of the record */
     char site[2][WORLD_SITE_NAME];
     char address[2][PROBE_ADDRESS]; /* of the ranks that measure, without ports */
@@ -41,7 +48,8 @@ bool link_probe_same(const probe_pair_t *a, const probe_pair_t *b);
 void link_probe_text(const probe_pair_t *p, char *out, size_t room);
 
 /* The search for the rate of one direction: each stage is sent faster than the most that came so
- * far, until several in turn bring no more. */
+ * far, until several in turn bring no more. It begins as all zeroes; the first guess goes to
+ * `best`. */
 typedef struct probe_ramp {
     double best;   /* bytes a second: the most that came */
     uint32_t flat; /* of stages in turn that brought no more: 2 each, or 1 */
@@ -49,13 +57,15 @@ typedef struct probe_ramp {
     bool done;     /* further stages only add to best     */
 } probe_ramp_t;
 
-/* Of a stage so much came; trip_ns: round trip under it, 0: not known; least_ns: without load. */
+/* Takes in a stage of which `came` bytes a second arrived; trip_ns: round trip under it, 0: not
+ * known; least_ns: without load. */
 void link_probe_stage(probe_ramp_t *r, double came, uint64_t trip_ns, uint64_t least_ns);
-/* How fast the next stage is sent, and for how long. */
+/* How fast the next stage is sent, in bytes a second, and for how long at least. */
 double link_probe_pace(const probe_ramp_t *r);
 uint64_t link_probe_ns(const probe_ramp_t *r, uint64_t round_trip_ns);
 
-/* A connection's speed against its pace, step by step while it trains. */
+/* A connection's speed against its pace, step by step while it trains. It begins with pace and most
+ * as the connection was opened with, the rest zero. */
 typedef struct probe_follow {
     double pace, most;   /* bytes a second: in force; that of the probe, which is not exceeded */
     double sum;          /* of the rates of the steps that `slow` counts                 */
@@ -67,9 +77,23 @@ typedef struct probe_follow {
  * True: pace is another now. */
 bool link_probe_follow(probe_follow_t *f, double rate, uint64_t trip_ns, uint64_t least_ns);
 
-/* The largest share of `packets` that may be lost on average where `lost` of them were, 95 % sure. */
+/* The largest share of `packets` that may be lost on average where `lost` of them were, 95 %
+ * sure. */
 double link_probe_loss_most(double lost, double packets);
 /* All that a first contact may take: 3 s, or 40 round trips and 12 bursts of two. */
 uint64_t link_probe_budget_ns(uint64_t round_trip_ns);
+
+/* The rate of a stage in bytes a second, at the end that received it: message i of `count` had come
+ * at at_ns[i], and upto[i] bytes by then. The stage began at begun_ns, by the same clock, and way_ns
+ * is half a round trip. What waits anywhere makes a message's figure less, nothing makes it more, so
+ * the link gives at least the most of these. Not the last alone: it may have met a stream that was
+ * still busy. Only the second half of the messages is looked at. */
+double link_probe_came(const uint64_t *at_ns, const uint64_t *upto, uint32_t count,
+                       int64_t begun_ns, uint64_t way_ns);
+
+/* Takes over what a record says of this very link, if it is younger than age_s and not of the
+ * future. Seconds since 1970. */
+void link_probe_take_known(probe_pair_t *p, const probe_pair_t *known, uint32_t count,
+                           uint64_t now_s, uint64_t age_s);
 
 #endif

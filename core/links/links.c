@@ -1,4 +1,12 @@
-/* links.c - transports by class of link, memory registered with them, and the events they tell. */
+/* links.c - transports by class of link, memory registered with them, and the events they tell.
+ *
+ * Transports are polled, never called back from: links_harvest takes their events into one ring,
+ * from which links_poll hands them on. A sleep waits on what transports offer to wait on, all at
+ * once; one that offers nothing is looked at after short naps.
+ *
+ * Opening is the same on all ranks even if it fails on some: every rank tests each class of link,
+ * all gather the outcomes, and all draw the same conclusion, to go on, to take the fallback, or to
+ * end. */
 #include <links/links.h>
 
 #include <errno.h>
@@ -11,6 +19,7 @@
 #include <base/memory.h>
 #include <base/sys.h>
 
+/* How long a transport may take to let go of buffers after a cancel: 0.2 s. */
 static const uint64_t drain_ns = 200000000;
 
 typedef struct opening { /* a rank's row: how it fared, for all to decide alike */
@@ -18,14 +27,17 @@ typedef struct opening { /* a rank's row: how it fared, for all to decide alike 
     char reason[LINKS_SCOPES][200];
 } opening_t;
 
-static bool needs(const world_t *w, uint32_t scope)
+/* Whether this rank has a peer at that distance: only then is a transport opened for it. */
+static bool world_has_scope(const world_t *w, uint32_t scope)
 {
     for (uint32_t r = 0; r < w->row.size; r++)
         if (r != w->row.rank && world_scope(w, w->row.rank, r) == scope) return true;
     return false;
 }
 
-static lh_status_t open_scope(links_t *l, uint32_t scope, bool fallback)
+/* One class, by its plugin or by its fallback; each is told of the other, as they share a
+ * section. */
+static lh_status_t scope_open(links_t *l, uint32_t scope, bool fallback)
 {
     char name[32];
     const job_t *job = l->how.job;
@@ -36,31 +48,35 @@ static lh_status_t open_scope(links_t *l, uint32_t scope, bool fallback)
                         fallback ? first : second, &l->carriers[scope]);
 }
 
-static void open_scopes(links_t *l, const bool wanted[LINKS_SCOPES], bool fallback, opening_t *mine)
+/* All classes that are wanted here. Failures go into the row, to be told to all ranks. */
+static void scopes_open(links_t *l, const bool wanted[LINKS_SCOPES], bool fallback, opening_t *mine)
 {
     memset(mine, 0, sizeof(*mine));
     for (uint32_t s = LH_LINK_NODE; s < LINKS_SCOPES; s++) {
-        if (!wanted[s] || !needs(l->how.world, s)) continue;
-        mine->status[s] = open_scope(l, s, fallback);
+        if (!wanted[s] || !world_has_scope(l->how.world, s)) continue;
+        mine->status[s] = scope_open(l, s, fallback);
         if (mine->status[s] != LH_OK)
             (void)snprintf(mine->reason[s], sizeof(mine->reason[s]), "%s", fail_reason());
     }
 }
 
-/* The rank whose failure stands for a class of link, or size. */
-static uint32_t who_failed(const opening_t *all, uint32_t size, uint32_t scope)
+/* The lowest rank that could not open a class of link: it stands for all that failed. `size`: none
+ * failed. */
+static uint32_t opening_failed(const opening_t *all, uint32_t size, uint32_t scope)
 {
+    lh_assert(scope < LINKS_SCOPES);
     uint32_t rank = 0;
     while (rank < size && all[rank].status[scope] == LH_OK)
         rank++;
     return rank;
 }
 
-static lh_status_t refuse_opening(const links_t *l, opening_t *all, uint32_t scope)
+/* On the rank itself its own sentence, on others the same with the rank's name before it. */
+static lh_status_t opening_refuse(const links_t *l, opening_t *all, uint32_t scope)
 {
     char who[128];
     const world_t *w = l->how.world;
-    const uint32_t rank = who_failed(all, w->row.size, scope);
+    const uint32_t rank = opening_failed(all, w->row.size, scope);
     opening_t *row = &all[rank];
     row->reason[scope][sizeof(row->reason[scope]) - 1] = '\0';
     if (rank == w->row.rank) return fail_again(row->status[scope], row->reason[scope]);
@@ -68,20 +84,22 @@ static lh_status_t refuse_opening(const links_t *l, opening_t *all, uint32_t sco
     return fail(row->status[scope], "%s: %s", who, row->reason[scope]);
 }
 
-/* One pass over the classes that are wanted; leaves those in `wanted` that some rank can't open. */
-static lh_status_t open_pass(links_t *l, bool wanted[LINKS_SCOPES], bool fallback, opening_t *all)
+/* One pass over the classes that are wanted; leaves those in `wanted` that some rank can't open,
+ * closed on all. */
+static lh_status_t opening_pass(links_t *l, bool wanted[LINKS_SCOPES], bool fallback,
+                                opening_t *all)
 {
     const world_t *w = l->how.world;
     opening_t mine;
-    open_scopes(l, wanted, fallback, &mine);
+    scopes_open(l, wanted, fallback, &mine);
     const lh_status_t status = control_gather(l->how.control, &mine, sizeof(mine), all);
     if (status != LH_OK) return status;
     for (uint32_t s = LH_LINK_NODE; s < LINKS_SCOPES; s++) {
-        const uint32_t rank = who_failed(all, w->row.size, s);
+        const uint32_t rank = opening_failed(all, w->row.size, s);
         wanted[s] = rank < w->row.size;
         if (!wanted[s]) continue;
         const char *second = l->how.job->transports[s].fallback;
-        if (fallback || second == NULL) return refuse_opening(l, all, s);
+        if (fallback || second == NULL) return opening_refuse(l, all, s);
         log_line(LH_LOG_WARN, "[transport.%s]: %s; the fallback '%s' is used on all ranks",
                  job_scope_names[s], all[rank].reason[s], second);
         carrier_close(l->carriers[s]);
@@ -90,19 +108,21 @@ static lh_status_t open_pass(links_t *l, bool wanted[LINKS_SCOPES], bool fallbac
     return LH_OK;
 }
 
-static lh_status_t open_carriers(links_t *l)
+/* Two passes at most: all by their plugins, then what failed by the fallbacks. */
+static lh_status_t carriers_open(links_t *l)
 {
     bool wanted[LINKS_SCOPES] = {false, true, true, true};
     opening_t *all = mem_array(l->how.world->row.size, sizeof(*all));
     if (all == NULL) return LH_NO_MEMORY;
-    lh_status_t status = open_pass(l, wanted, false, all);
+    lh_status_t status = opening_pass(l, wanted, false, all);
     if (status == LH_OK && (wanted[LH_LINK_NODE] || wanted[LH_LINK_SITE] || wanted[LH_LINK_WAN]))
-        status = open_pass(l, wanted, true, all);
+        status = opening_pass(l, wanted, true, all);
     mem_free(all);
     return status;
 }
 
-static lh_status_t exchange_addresses(links_t *l)
+/* After it every rank knows where all listen, for every class; length 0: it does not. */
+static lh_status_t addresses_exchange(links_t *l)
 {
     lh_address_t mine[LINKS_SCOPES] = {0};
     const uint32_t size = l->how.world->row.size;
@@ -113,14 +133,15 @@ static lh_status_t exchange_addresses(links_t *l)
     return control_gather(l->how.control, mine, sizeof(mine), l->addresses);
 }
 
+/* A world of one rank has no links and opens nothing. */
 lh_status_t links_open(const links_how_t *how, links_t **out)
 {
     links_t *l = mem_new(sizeof(*l));
     if (l == NULL) return LH_NO_MEMORY;
     l->how = *how;
     lh_status_t status = LH_OK;
-    if (how->world->row.size > 1) status = open_carriers(l);
-    if (status == LH_OK && how->world->row.size > 1) status = exchange_addresses(l);
+    if (how->world->row.size > 1) status = carriers_open(l);
+    if (status == LH_OK && how->world->row.size > 1) status = addresses_exchange(l);
     if (status != LH_OK) {
         links_close(l);
         return status;
@@ -142,8 +163,9 @@ void link_free(link_t *k)
     mem_free(k);
 }
 
-/* Waits until every connection says that nobody touches its buffers any more. */
-static void drain(links_t *l)
+/* Waits until every connection says that nobody touches its buffers any more, with one limit for
+ * all. */
+static void links_drain(links_t *l)
 {
     const uint64_t until = sys()->now_ns() + drain_ns;
     for (uint32_t i = 0; i < l->link_count; i++)
@@ -158,20 +180,18 @@ static void drain(links_t *l)
     }
 }
 
+/* Connections end before their memory is released, and listeners with their carriers. */
 void links_close(links_t *l)
 {
     if (l == NULL) return;
     l->closing = true;
-    drain(l);
+    links_drain(l);
     for (uint32_t i = 0; i < l->link_count; i++)
         link_free(l->links[i]);
     for (uint32_t i = 0; i < l->guest_count; i++)
         l->guests[i].carrier->api->close_conn(l->guests[i].conn);
     for (uint32_t i = 0; i < l->arena_count; i++)
-        for (uint32_t s = 0; s < LINKS_SCOPES; s++)
-            if (l->arenas[i].regions[s] != NULL)
-                l->carriers[s]->api->release_memory(l->carriers[s]->transport,
-                                                    l->arenas[i].regions[s]);
+        links_release(l, l->arenas[i].regions);
     for (uint32_t s = 0; s < LINKS_SCOPES; s++)
         carrier_close(l->carriers[s]);
     mem_free(l->links);
@@ -182,23 +202,51 @@ void links_close(links_t *l)
     mem_free(l);
 }
 
+void link_drain(link_t *k)
+{
+    const uint64_t until = sys()->now_ns() + drain_ns;
+    if (k->conn == NULL) return;
+    k->carrier->api->cancel(k->conn);
+    while (!k->drained && sys()->now_ns() < until) {
+        links_harvest(k->links);
+        k->links->ready_count = 0; /* of operations that ended with it */
+    }
+}
+
+/* The list's last link takes its place in the list; links themselves never move. */
 void link_drop(link_t *k)
 {
     links_t *l = k->links;
-    const uint64_t until = sys()->now_ns() + drain_ns;
     lh_assert(k->leaving);
-    if (k->conn != NULL) k->carrier->api->cancel(k->conn);
-    while (k->conn != NULL && !k->drained && sys()->now_ns() < until) {
-        links_harvest(l);
-        l->ready_count = 0; /* of operations that ended with it */
-    }
+    link_drain(k);
     uint32_t i = 0;
     while (l->links[i] != k)
         i++;
+    lh_assert(i < l->link_count);
     l->links[i] = l->links[--l->link_count];
     link_free(k);
 }
 
+lh_status_t links_register(links_t *l, const lh_arena_t *arena, lh_region_t *regions[LINKS_SCOPES])
+{
+    for (uint32_t s = LH_LINK_NODE; s < LINKS_SCOPES; s++) {
+        const carrier_t *c = l->carriers[s];
+        if (c == NULL) continue;
+        const lh_status_t status = c->api->register_memory(c->transport, 0, arena, &regions[s]);
+        if (status != LH_OK) return status;
+    }
+    return LH_OK;
+}
+
+void links_release(links_t *l, lh_region_t *const regions[LINKS_SCOPES])
+{
+    for (uint32_t s = LH_LINK_NODE; s < LINKS_SCOPES; s++)
+        if (regions[s] != NULL)
+            l->carriers[s]->api->release_memory(l->carriers[s]->transport, regions[s]);
+}
+
+/* The arena counts even if registering it fails halfway, so that links_close releases what was
+ * registered. */
 lh_status_t links_arena(links_t *l, void *base, uint64_t bytes, int fd, uint64_t fd_offset,
                         uint32_t *arena)
 {
@@ -216,16 +264,8 @@ lh_status_t links_arena(links_t *l, void *base, uint64_t bytes, int fd, uint64_t
                            .fd_offset = fd_offset,
                            .fd = fd,
                            .numa = -1}};
-    l->arena_count++; /* what is registered is released at the end, also after a failure */
-    for (uint32_t s = LH_LINK_NODE; s < LINKS_SCOPES; s++) {
-        const carrier_t *c = l->carriers[s];
-        if (c == NULL) continue;
-        const lh_status_t status = c->api->register_memory(c->transport, 0, &a->row,
-                                                           &a->regions[s]);
-        if (status != LH_OK) return status;
-    }
-    *arena = l->arena_count - 1;
-    return LH_OK;
+    *arena = l->arena_count++; /* what is registered is released at the end, also after a failure */
+    return links_register(l, &a->row, a->regions);
 }
 
 link_t *links_find(links_t *l, uint32_t peer, uint32_t service)
@@ -266,39 +306,47 @@ operation_t *link_operation(link_t *k, uint64_t cookie, bool own)
 
 void link_idle(operation_t *o)
 {
+    lh_assert(o->link->idle_count < o->link->operation_count);
     o->link->idle[o->link->idle_count++] = o;
 }
 
-static lh_status_t settle(link_t *k, operation_t *o, lh_status_t status)
+/* A failure other than LH_AGAIN is the link's end: it is recorded and told before this returns. */
+lh_status_t link_post(link_t *k, lh_region_t *region, bool sends, void *data, uint64_t bytes,
+                      uint32_t tag, uint64_t cookie)
 {
+    const lh_transport_api_t *api = k->carrier->api;
+    lh_assert(k->conn != NULL && region != NULL);
+    operation_t *o = link_operation(k, cookie, false);
+    if (o == NULL) return LH_AGAIN;
+    const uint64_t own = (uint64_t)(uintptr_t)o;
+    const lh_status_t status = sends ? api->isend(k->conn, region, data, bytes, tag, own)
+                                     : api->irecv(k->conn, region, data, bytes, tag, own);
     if (status == LH_OK) return LH_OK;
     link_idle(o);
-    if (status != LH_AGAIN) links_lose(k, status, fail_reason());
-    return status == LH_AGAIN ? LH_AGAIN : links_status(k->links);
+    if (status == LH_AGAIN) return LH_AGAIN;
+    links_lose(k, status, fail_reason());
+    return links_status(k->links);
+}
+
+static lh_region_t *arena_region(const link_t *k, uint32_t arena)
+{
+    lh_assert(arena < k->links->arena_count);
+    return k->links->arenas[arena].regions[k->carrier->scope];
 }
 
 lh_status_t link_send(link_t *k, uint32_t arena, const void *data, uint64_t bytes, uint32_t tag,
                       uint64_t cookie)
 {
-    const carrier_t *c = k->carrier;
-    operation_t *o = link_operation(k, cookie, false);
-    if (o == NULL) return LH_AGAIN;
-    return settle(k, o,
-                  c->api->isend(k->conn, k->links->arenas[arena].regions[c->scope], data, bytes,
-                                tag, (uint64_t)(uintptr_t)o));
+    return link_post(k, arena_region(k, arena), true, (void *)(uintptr_t)data, bytes, tag, cookie);
 }
 
 lh_status_t link_recv(link_t *k, uint32_t arena, void *data, uint64_t bytes, uint32_t tag,
                       uint64_t cookie)
 {
-    const carrier_t *c = k->carrier;
-    operation_t *o = link_operation(k, cookie, false);
-    if (o == NULL) return LH_AGAIN;
-    return settle(k, o,
-                  c->api->irecv(k->conn, k->links->arenas[arena].regions[c->scope], data, bytes,
-                                tag, (uint64_t)(uintptr_t)o));
+    return link_post(k, arena_region(k, arena), false, data, bytes, tag, cookie);
 }
 
+/* While links close a peer may be gone already: that is the end that all wait for. */
 void links_lose(link_t *k, lh_status_t status, const char *reason)
 {
     char who[128];
@@ -314,6 +362,7 @@ void links_lose(link_t *k, lh_status_t status, const char *reason)
     control_fail(l->how.control, k->peer, l->failed, l->failure);
 }
 
+/* An event of a connection; its cookie is the link. */
 static void on_connection(const lh_wire_event_t *e)
 {
     link_t *k = (link_t *)(uintptr_t)e->cookie;
@@ -335,6 +384,7 @@ static void on_connection(const lh_wire_event_t *e)
     }
 }
 
+/* An event of a message; its cookie is the operation, which is free again whatever became of it. */
 static void on_operation(links_t *l, const lh_wire_event_t *e)
 {
     operation_t *o = (operation_t *)(uintptr_t)e->cookie;
@@ -350,6 +400,7 @@ static void on_operation(links_t *l, const lh_wire_event_t *e)
         k->own_done++;
         return;
     }
+    lh_assert(l->ready_count < LINKS_READY);
     l->ready[(l->ready_first + l->ready_count++) % LINKS_READY] = (links_event_t){
         .cookie = o->cookie, .received = received, .bytes = e->bytes};
 }
@@ -388,6 +439,7 @@ lh_status_t links_status(links_t *l)
     return l->failed == LH_OK ? LH_OK : fail_again(l->failed, l->failure);
 }
 
+/* A failure is returned only when no event is left: what was done before it counts. */
 lh_status_t links_poll(links_t *l, links_event_t *events, uint32_t max, uint32_t *count)
 {
     uint32_t taken = 0;
@@ -401,13 +453,15 @@ lh_status_t links_poll(links_t *l, links_event_t *events, uint32_t max, uint32_t
     return taken > 0 ? LH_OK : links_status(l);
 }
 
-static bool stirs(links_t *l)
+/* Whether a sleep is over: there is something to poll, or a failure to return. */
+static bool links_stir(links_t *l)
 {
     links_harvest(l);
     return l->ready_count > 0 || l->failed != LH_OK ||
            (l->how.control != NULL && control_status(l->how.control) != LH_OK);
 }
 
+/* Lets a sibling thread of the core have its units while this one spins. */
 static void pause_processor(void)
 {
 #if defined(__x86_64__)
@@ -424,7 +478,9 @@ typedef struct bed { /* what a sleep waits on */
 } bed_t;
 
 /* False: there is something to poll first. */
-static bool lie_down(links_t *l, int wake_fd, bed_t *bed)
+/* Arms every transport before the sleep: what happens from then on makes its descriptor readable.
+ * False: there is something to poll first. */
+static bool bed_make(links_t *l, int wake_fd, bed_t *bed)
 {
     for (uint32_t s = LH_LINK_NODE; s < LINKS_SCOPES; s++) {
         const carrier_t *c = l->carriers[s];
@@ -444,37 +500,41 @@ static bool lie_down(links_t *l, int wake_fd, bed_t *bed)
     return true;
 }
 
-static bool sleep_for(bed_t *bed, uint64_t ns)
+/* True: a descriptor is readable, or the call was interrupted. */
+static bool bed_sleep(bed_t *bed, uint64_t ns)
 {
     const struct timespec time = {.tv_sec = (time_t)(ns / 1000000000),
                                   .tv_nsec = (long)(ns % 1000000000)};
     return ppoll(bed->fds, bed->count, &time, NULL) != 0;
 }
 
+/* The nap of a blind transport grows from 1 to some 60 us, so that a short wait is answered soon
+ * and a long one costs little. */
 void links_sleep(links_t *l, int wake_fd, uint64_t spin_ns, uint64_t timeout_ns)
 {
     uint64_t nap = 1000, now = sys()->now_ns();
     const uint64_t spun = now + spin_ns, over = now + timeout_ns;
     if (l->ready_count > 0) return;
     do {
-        if (stirs(l)) return;
+        if (links_stir(l)) return;
         pause_processor();
         now = sys()->now_ns();
     } while (now < spun);
 
     for (; now < over; now = sys()->now_ns()) {
         bed_t bed = {0};
-        if (!lie_down(l, wake_fd, &bed)) {
+        if (!bed_make(l, wake_fd, &bed)) {
             links_harvest(l);
             return;
         }
         const uint64_t left = over - now;
-        const bool woken = sleep_for(&bed, bed.blind && nap < left ? nap : left);
-        if (stirs(l) || woken) return;
+        const bool woken = bed_sleep(&bed, bed.blind && nap < left ? nap : left);
+        if (links_stir(l) || woken) return;
         if (nap < 50000) nap *= 2;
     }
 }
 
+/* Asks the transport of every link of the class: meant for reports, not for each message. */
 void links_class(const links_t *l, uint32_t scope, link_class_t *out)
 {
     *out = (link_class_t){0};
@@ -500,6 +560,10 @@ lh_status_t link_stats(const link_t *k, lh_link_stats_t *out)
     return api->stats(k->conn, out);
 }
 
+/* One link between two steps. A connection that does not keep its pace for twenty steps in turn
+ * gets another one (link_probe_follow). Each end decides for what it sends, by its own transport's
+ * figures; no bit of a training depends on it. A transport's rate that has not changed tells
+ * nothing new. */
 static void link_follow(link_t *k, uint64_t step)
 {
     lh_link_stats_t now = {.struct_size = sizeof(now)};
@@ -535,6 +599,8 @@ void links_follow(links_t *l, uint64_t step)
 
 /* ---- pairs of sites ---- */
 
+/* A row for each pair, counted by the higher site, so that the row of a pair does not depend on how
+ * many sites there are. */
 uint32_t links_pair(uint32_t site, uint32_t other)
 {
     const uint32_t low = site < other ? site : other, high = site < other ? other : site;

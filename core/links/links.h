@@ -1,8 +1,14 @@
 /* links/links.h - connections to the other ranks, each over the transport plugin that the INI names
  * for its class of link ([transport.node|site|wan]), and the memory that is registered with them.
  *
- * One thread at a time calls (comm.h sees to it). Nothing blocks but links_open and links_connect.
- * Messages of one direction of a link match in the order posted. */
+ * One thread at a time calls (comm_runs.h sees to it). Nothing blocks but links_open,
+ * links_connect, links_probe and, for a moment, links_close. Messages of one direction of a link
+ * match in the order posted, and a receive that was posted before the peer's message leaves is what
+ * lets that message go without a round trip.
+ *
+ * The first link that breaks ends all: its peer is named, the control plane is told, and every call
+ * from then on returns the same failure. Links are not repaired here: what an outage of a long link
+ * may last is up to the transport, which is told of it ([transport.wan] outage). */
 #ifndef LINKS_LINKS_H
 #define LINKS_LINKS_H
 
@@ -15,6 +21,7 @@
 typedef struct links links_t;
 typedef struct link link_t; /* to one peer, both directions */
 
+/* All of it outlives the links. */
 typedef struct links_how {
     const job_t *job; /* [transport.*] sections: plugin, security, fallback, options */
     registry_t *registry;
@@ -22,8 +29,12 @@ typedef struct links_how {
     control_t *control; /* carries the addresses */
 } links_how_t;
 
-/* Opens the transports of the classes of link that this world has, listens, exchanges addresses. */
+/* Opens the transports of the classes of link that this world has, listens, exchanges addresses.
+ * All ranks call it. A class that some rank can't open is opened anew by its fallback on all ranks,
+ * or refused on all, with the rank and its reason. */
 lh_status_t links_open(const links_how_t *how, links_t **out) LH_MUST_CHECK;
+/* Cancels what is posted and waits 0.2 s at most for transports to let go of it; then everything is
+ * closed. From then on nobody touches buffers. NULL does nothing. */
 void links_close(links_t *l);
 
 /* Memory that messages lie in, the same order of calls on all ranks. fd: memfd behind it or -1.
@@ -34,17 +45,20 @@ lh_status_t links_arena(links_t *l, void *base, uint64_t bytes, int fd, uint64_t
 /* NULL: not connected. */
 link_t *links_find(links_t *l, uint32_t peer, uint32_t service);
 uint32_t link_peer(const link_t *k);
+/* LH_LINK_*. */
 uint32_t link_scope(const link_t *k);
 const char *link_transport(const link_t *k);
 /* Base address of a peer's arena in this process, where the transport maps it (shm); else NULL. */
 const void *link_map(const link_t *k, uint32_t arena);
 
-/* LH_AGAIN: not now, links_poll frees room. cookie comes back with the event. */
+/* Post a message and return; the memory belongs to the transport until the event comes. LH_AGAIN:
+ * not now, links_poll frees room. cookie comes back with the event. */
 lh_status_t link_send(link_t *k, uint32_t arena, const void *data, uint64_t bytes, uint32_t tag,
                       uint64_t cookie);
 lh_status_t link_recv(link_t *k, uint32_t arena, void *data, uint64_t bytes, uint32_t tag,
                       uint64_t cookie);
 
+/* A message that has ended: what was sent may be written again, what was received is there. */
 typedef struct links_event {
     uint64_t cookie;
     bool received; /* else: sent */
@@ -61,13 +75,15 @@ void links_sleep(links_t *l, int wake_fd, uint64_t spin_ns, uint64_t timeout_ns)
 /* Between two steps: a link between sites that has become slower or faster is paced anew. */
 void links_follow(links_t *l, uint64_t step);
 
-/* For reports and the choice of algorithms. */
+/* For reports and the choice of algorithms: sums of bytes since the links were opened, and the
+ * largest figures of any link of the class. */
 typedef struct link_class { /* by scope */
     const char *transport;  /* NULL: no such link here */
     uint64_t bytes_sent, bytes_received;
     uint64_t round_trip_ns, bytes_per_second; /* measured; 0: unknown */
 } link_class_t;
 void links_class(const links_t *l, uint32_t scope, link_class_t *out);
+/* What the link's transport tells of it; LH_UNSUPPORTED if it tells nothing. */
 lh_status_t link_stats(const link_t *k, lh_link_stats_t *out);
 
 /* What is known of the links between sites, the same on all ranks: a row a pair. */
@@ -84,12 +100,16 @@ enum {
     LINKS_REASON = 400,
 };
 
+/* A message on its way. A link has as many as its transport takes, made beforehand, so that posting
+ * does not allocate; the transport brings its address back as the cookie of its event. */
 typedef struct operation {
     link_t *link;
     uint64_t cookie; /* the caller's */
     bool own;        /* of links_connect: no event for the caller */
 } operation_t;
 
+/* One service to one peer. There is a link object before its connection: `conn` is NULL until it
+ * has been dialed or admitted, and `up` is set by the transport's event. */
 struct link {
     links_t *links;
     carrier_t *carrier;
@@ -109,17 +129,21 @@ struct link {
     uint32_t map_count;
 };
 
+/* Memory of the caller, registered with every transport that is open, so that whichever link a
+ * message takes knows it. */
 typedef struct arena {
     lh_arena_t row;
     lh_region_t *regions[LINKS_SCOPES];
 } arena_t;
 
+/* Has dialed and is not asked for yet: ranks reach links_connect at different times. */
 typedef struct guest { /* has dialed and is not asked for yet */
     carrier_t *carrier;
     lh_conn_t *conn;
     lh_hello_t hello;
 } guest_t;
 
+/* Lists of pointers, as links are few and their addresses are cookies of their connections. */
 struct links {
     links_how_t how;
     carrier_t *carriers[LINKS_SCOPES];
@@ -144,14 +168,28 @@ struct links {
     char failure[LINKS_REASON];
 };
 
-/* Takes what the transports have to tell into `ready`, as far as there is room. */
+/* Takes what the transports have to tell into `ready`, as far as there is room. What ends an own
+ * operation or a connection is dealt with on the way. May be called while waiting for anything. */
 void links_harvest(links_t *l);
 /* LH_OK, or the failure of this object or of the control plane, as fail() gives it. */
 lh_status_t links_status(links_t *l);
 /* Records that a link is lost and tells the control plane; the first failure stays. */
 void links_lose(link_t *k, lh_status_t status, const char *reason);
+/* A free operation, which link_idle gives back; NULL: all are on their way. */
 operation_t *link_operation(link_t *k, uint64_t cookie, bool own); /* NULL: none is free */
+/* link_send and link_recv for memory of the caller's that is registered as `region`. */
+lh_status_t link_post(link_t *k, lh_region_t *region, bool sends, void *data, uint64_t bytes,
+                      uint32_t tag, uint64_t cookie);
+/* Memory with every transport that is open; regions of those that are not stay NULL. After a failure
+ * the caller releases what was registered. */
+lh_status_t links_register(links_t *l, const lh_arena_t *arena,
+                           lh_region_t *regions[LINKS_SCOPES]) LH_MUST_CHECK;
+void links_release(links_t *l, lh_region_t *const regions[LINKS_SCOPES]);
+/* Cancels what a link has posted and waits, 0.2 s at most, until its transport says that nobody
+ * touches those buffers any more. Events that nobody has taken yet are dropped, of all links. */
+void link_drain(link_t *k);
 void link_idle(operation_t *o);
+/* Also of a link that is only half made. It is not taken from the list. */
 void link_free(link_t *k);
 /* Ends a link that leaves, for another of the same peer and service to take its place. */
 void link_drop(link_t *k);

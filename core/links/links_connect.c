@@ -1,5 +1,13 @@
 /* links_connect.c - connections by service: the lower rank dials, the higher one admits whom it
- * asked for; then both offer each other the arenas that can be mapped. */
+ * asked for; then both offer each other the arenas that can be mapped.
+ *
+ * One side dials, so that a pair has one connection and no race between two. Ranks come here at
+ * different times: a caller that is not asked for yet is kept as a guest. Nothing here blocks in a
+ * transport; all that is waited for is waited for in one loop (meeting_wait), which also sees the
+ * control plane's failures and says every while which ranks are missing.
+ *
+ * A connection is told of its way before it is made (facts_fill): how far, how fast and how lossy,
+ * and how it should be tuned, since streams and buffers can't be changed later. */
 #include <links/links_connect.h>
 
 #include <stdio.h>
@@ -10,6 +18,8 @@
 #include <base/memory.h>
 #include <base/sys.h>
 
+/* A connection on which nothing comes for so long is broken; between sites the job says how long.
+ * The tag tells lists of offers from messages of collectives. */
 static const uint64_t silence_ns = 3000000000;
 static const uint32_t offer_tag = 0xffff0001;
 
@@ -18,6 +28,7 @@ typedef struct offers { /* the first message on a connection, the same on all ra
     lh_address_t rows[]; /* [count]; length 0: not offered */
 } offers_t;
 
+/* Lives as long as one links_connect. list_bytes: of one list, with room for all arenas. */
 typedef struct meeting { /* the links that one links_connect makes */
     link_t **links;
     uint32_t count;
@@ -33,6 +44,7 @@ typedef struct facts { /* what a connection is told of its way, for as long as t
     lh_tuning_t tuning;
 } facts_t;
 
+/* How many ranks share the site's link with rank `of`. */
 static uint32_t ranks_of_site(const world_t *w, uint32_t of)
 {
     uint32_t count = 0;
@@ -53,10 +65,11 @@ bool links_tune(const carrier_t *c, const lh_link_t *link, uint32_t choice, lh_t
     return false;
 }
 
-/* All ranks of a site send through its one link, so each paces itself to its part of 97 %: a queue
- * that builds up before the link delays what is urgent. One of them may be sent to by a site with
- * fewer ranks, which have larger parts: what the kernel holds is by those. A rate that the INI names
- * comes before the one that was measured. */
+/* All ranks of a site send through its one link, so each paces itself to its part of 97 % of the
+ * rate: a queue that builds up before the link delays what is urgent. With n ranks here, m there,
+ * and the rate r in bytes a second, a connection's pace is 0.97 r / n, while its buffers are for r
+ * / min(n, m): one of a site with fewer ranks has a larger part, and may send that much to this
+ * one. A rate that the INI names comes before the one that was measured. */
 static void facts_fill(const links_t *l, const link_t *k, facts_t *out)
 {
     const world_t *w = l->how.world;
@@ -85,7 +98,7 @@ static void facts_fill(const links_t *l, const link_t *k, facts_t *out)
 }
 
 /* The end that dials gives up before this one does: it knows why. */
-static lh_conn_params_t params_of(const links_t *l, const link_t *k, facts_t *facts)
+static lh_conn_params_t link_params(const links_t *l, const link_t *k, facts_t *facts)
 {
     const lh_world_t *w = &l->how.world->row;
     const uint64_t join_ns = l->how.job->launch.join_timeout_ns, most = 1000000000;
@@ -111,11 +124,13 @@ static lh_conn_params_t params_of(const links_t *l, const link_t *k, facts_t *fa
     };
 }
 
-static uint32_t depth_of(uint32_t advertised)
+/* Some transports take any number: then the limit is ours. */
+static uint32_t operations_most(uint32_t advertised)
 {
     return advertised < LINKS_DEPTH ? advertised : LINKS_DEPTH;
 }
 
+/* The link is in the list before it is connected, so that its guest can be admitted. */
 static lh_status_t link_new(links_t *l, uint32_t peer, uint32_t service, link_t **out)
 {
     const world_t *w = l->how.world;
@@ -123,6 +138,7 @@ static lh_status_t link_new(links_t *l, uint32_t peer, uint32_t service, link_t 
         return fail(LH_INVALID, "a link from rank %u to rank %u of %u", w->row.rank, peer,
                     w->row.size);
     carrier_t *c = l->carriers[world_scope(w, w->row.rank, peer)];
+    lh_assert(c != NULL); /* every class of link that the world has was opened */
     link_t **links = mem_grow(l->links, &l->link_capacity, l->link_count + 1u, sizeof(*links));
     if (links == NULL) return LH_NO_MEMORY;
     l->links = links;
@@ -133,7 +149,7 @@ static lh_status_t link_new(links_t *l, uint32_t peer, uint32_t service, link_t 
     k->peer = peer;
     k->service = service;
     k->dials = w->row.rank < peer;
-    k->operation_count = depth_of(c->nic.max_sends) + depth_of(c->nic.max_recvs);
+    k->operation_count = operations_most(c->nic.max_sends) + operations_most(c->nic.max_recvs);
     k->operations = mem_array(k->operation_count, sizeof(*k->operations));
     k->idle = mem_array(k->operation_count, sizeof(operation_t *));
     k->remotes = mem_array(l->arena_count, sizeof(lh_remote_t *));
@@ -153,7 +169,7 @@ static lh_status_t link_new(links_t *l, uint32_t peer, uint32_t service, link_t 
 }
 
 /* Who may come: a lower rank of this job, over the class of link that it has to this one, once. */
-static bool welcome(links_t *l, const carrier_t *c, const lh_hello_t *hello)
+static bool guest_is_welcome(links_t *l, const carrier_t *c, const lh_hello_t *hello)
 {
     const world_t *w = l->how.world;
     if (hello->job != w->row.job || hello->epoch != w->row.epoch) return false;
@@ -168,13 +184,14 @@ static bool welcome(links_t *l, const carrier_t *c, const lh_hello_t *hello)
     return true;
 }
 
-static lh_status_t accept_guests(links_t *l)
+/* Takes whoever has dialed; strangers are turned away and logged, and end nothing. */
+static lh_status_t guests_accept(links_t *l)
 {
     for (uint32_t s = LH_LINK_NODE; s < LINKS_SCOPES; s++) {
         carrier_t *c = l->carriers[s];
         guest_t guest = {.carrier = c};
         while (c != NULL && c->api->accept(c->listener, &guest.hello, &guest.conn) == LH_OK) {
-            if (!welcome(l, c, &guest.hello)) {
+            if (!guest_is_welcome(l, c, &guest.hello)) {
                 log_line(LH_LOG_WARN, "%s: a caller that says it is rank %u is turned away",
                          c->plugin->name, guest.hello.rank);
                 c->api->close_conn(guest.conn);
@@ -193,7 +210,9 @@ static lh_status_t accept_guests(links_t *l)
     return LH_OK;
 }
 
-static lh_status_t admit_guests(links_t *l)
+/* Admits guests whose links have been asked for by now. A connection is told of its way by this
+ * end, too. */
+static lh_status_t guests_admit(links_t *l)
 {
     for (uint32_t i = 0; i < l->guest_count;) {
         const guest_t guest = l->guests[i];
@@ -204,7 +223,7 @@ static lh_status_t admit_guests(links_t *l)
         }
         l->guests[i] = l->guests[--l->guest_count];
         facts_t facts;
-        const lh_conn_params_t params = params_of(l, k, &facts);
+        const lh_conn_params_t params = link_params(l, k, &facts);
         const lh_status_t status = k->carrier->api->admit(guest.conn, &params);
         if (status != LH_OK) {
             k->carrier->api->close_conn(guest.conn);
@@ -217,10 +236,11 @@ static lh_status_t admit_guests(links_t *l)
     return LH_OK;
 }
 
-static lh_status_t dial(links_t *l, link_t *k)
+/* Returns at once; the transport tries in the background until its time is over. */
+static lh_status_t link_dial(links_t *l, link_t *k)
 {
     facts_t facts;
-    const lh_conn_params_t params = params_of(l, k, &facts);
+    const lh_conn_params_t params = link_params(l, k, &facts);
     const carrier_t *c = k->carrier;
     const lh_status_t status = c->api->connect(
         c->transport, &l->addresses[(size_t)k->peer * LINKS_SCOPES + c->scope], &params, &k->conn);
@@ -237,24 +257,24 @@ static void nap(void)
     (void)nanosleep(&time, NULL);
 }
 
-typedef bool (*reached_t)(const link_t *k, const meeting_t *m);
+/* How far a link has come; meeting_wait is told what to wait for. */
+typedef bool (*reached_t)(const link_t *k);
 
-static bool is_up(const link_t *k, const meeting_t *m)
+static bool is_up(const link_t *k)
 {
-    (void)m;
     return k->up;
 }
 
-static bool has_offers(const link_t *k, const meeting_t *m)
+static bool has_offers(const link_t *k)
 {
-    (void)m;
     return k->own_done == 2; /* ours sent, theirs received */
 }
 
-static const link_t *missing(const meeting_t *m, reached_t reached)
+/* The first link that is not so far yet, or NULL. */
+static const link_t *meeting_missing(const meeting_t *m, reached_t reached)
 {
     for (uint32_t i = 0; i < m->count; i++)
-        if (!reached(m->links[i], m)) return m->links[i];
+        if (!reached(m->links[i])) return m->links[i];
     return NULL;
 }
 
@@ -275,7 +295,8 @@ static void link_text(const links_t *l, const link_t *k, char *text, size_t room
                    address);
 }
 
-static lh_status_t too_late(links_t *l, const link_t *k, const char *what)
+/* The failure of this rank alone: the sentence says where the peer was looked for. */
+static lh_status_t link_too_late(links_t *l, const link_t *k, const char *what)
 {
     char who[128], link[224];
     world_rank_text(l->how.world, k->peer, who, sizeof(who));
@@ -285,14 +306,14 @@ static lh_status_t too_late(links_t *l, const link_t *k, const char *what)
 }
 
 /* All that are missing, and where the first of them is looked for. */
-static void tell_missing(const links_t *l, const meeting_t *m, reached_t reached,
-                         const link_t *first)
+static void meeting_tell_missing(const links_t *l, const meeting_t *m, reached_t reached,
+                                 const link_t *first)
 {
     char link[224];
     text_t who = {0};
     bool *among = mem_array(l->how.world->row.size, sizeof(*among));
     for (uint32_t i = 0; among != NULL && i < m->count; i++)
-        among[m->links[i]->peer] = !reached(m->links[i], m);
+        among[m->links[i]->peer] = !reached(m->links[i]);
     if (among != NULL) world_ranks_text(l->how.world, among, &who);
     link_text(l, first, link, sizeof(link));
     log_line(LH_LOG_WARN, "waiting for %s since %llu s: %s", who.length > 0 ? who.data : "a rank",
@@ -301,36 +322,42 @@ static void tell_missing(const links_t *l, const meeting_t *m, reached_t reached
     mem_free(among);
 }
 
-static lh_status_t wait_for(links_t *l, meeting_t *m, reached_t reached, const char *what)
+/* Until all links of the meeting are so far, one of them failed, or the time is over. */
+static lh_status_t meeting_wait(links_t *l, meeting_t *m, reached_t reached, const char *what)
 {
     for (;;) {
-        lh_status_t status = accept_guests(l);
-        if (status == LH_OK) status = admit_guests(l);
+        lh_status_t status = guests_accept(l);
+        if (status == LH_OK) status = guests_admit(l);
         links_harvest(l);
         if (status == LH_OK) status = links_status(l);
         if (status != LH_OK) return status;
-        const link_t *k = missing(m, reached);
+        const link_t *k = meeting_missing(m, reached);
         if (k == NULL) return LH_OK;
-        if (sys()->now_ns() > m->until_ns) return too_late(l, k, what);
-        if (control_wait_due(&m->waits, sys()->now_ns())) tell_missing(l, m, reached, k);
+        if (sys()->now_ns() > m->until_ns) return link_too_late(l, k, what);
+        if (control_wait_due(&m->waits, sys()->now_ns())) meeting_tell_missing(l, m, reached, k);
         nap();
     }
 }
 
-static offers_t *list_of(const meeting_t *m, uint32_t link, uint32_t whose)
+/* whose: 0 ours, 1 theirs. */
+static offers_t *meeting_list(const meeting_t *m, uint32_t link, uint32_t whose)
 {
+    lh_assert(link < m->count && whose < 2);
     return (offers_t *)(void *)(m->block + ((uint64_t)link * 2 + whose) * m->list_bytes);
 }
 
-static bool can_map(const carrier_t *c)
+/* Whether the transport can show peers' memory in this process. */
+static bool carrier_maps(const carrier_t *c)
 {
     return c->api->mapping != NULL;
 }
 
-static lh_status_t offer_arenas(links_t *l, const meeting_t *m, link_t *k, offers_t *list)
+/* Fills our list for one link: an address for each arena with a memfd that the transport can show
+ * to the peer. */
+static lh_status_t arenas_offer(links_t *l, const meeting_t *m, link_t *k, offers_t *list)
 {
     list->count = k->map_count;
-    for (uint32_t i = 0; can_map(k->carrier) && i < k->map_count; i++) {
+    for (uint32_t i = 0; carrier_maps(k->carrier) && i < k->map_count; i++) {
         if (l->arenas[i].row.fd < 0) continue;
         for (;;) {
             const lh_status_t status = k->carrier->api->mapping->offer(
@@ -340,7 +367,8 @@ static lh_status_t offer_arenas(links_t *l, const meeting_t *m, link_t *k, offer
                 links_lose(k, status, fail_reason());
                 return links_status(l);
             }
-            if (sys()->now_ns() > m->until_ns) return too_late(l, k, "it took no offer of memory");
+            if (sys()->now_ns() > m->until_ns)
+                return link_too_late(l, k, "it took no offer of memory");
             links_harvest(l);
             nap();
         }
@@ -348,7 +376,8 @@ static lh_status_t offer_arenas(links_t *l, const meeting_t *m, link_t *k, offer
     return LH_OK;
 }
 
-static lh_status_t check_list(links_t *l, link_t *k, const offers_t *list)
+/* Arenas match by number, so both ends must have equally many. */
+static lh_status_t list_check(links_t *l, link_t *k, const offers_t *list)
 {
     char reason[LINKS_REASON];
     if (list->count != k->map_count)
@@ -360,7 +389,9 @@ static lh_status_t check_list(links_t *l, link_t *k, const offers_t *list)
     return links_status(l);
 }
 
-static lh_status_t take_arena(links_t *l, const meeting_t *m, link_t *k, uint32_t arena,
+/* The peer's arena in this process. The transport may need some turns until what it was offered has
+ * arrived. */
+static lh_status_t arena_take(links_t *l, const meeting_t *m, link_t *k, uint32_t arena,
                               const lh_address_t *offer)
 {
     const lh_mapping_api_t *api = k->carrier->api->mapping;
@@ -372,7 +403,7 @@ static lh_status_t take_arena(links_t *l, const meeting_t *m, link_t *k, uint32_
             links_lose(k, status, fail_reason());
             return links_status(l);
         }
-        if (sys()->now_ns() > m->until_ns) return too_late(l, k, "its memory did not arrive");
+        if (sys()->now_ns() > m->until_ns) return link_too_late(l, k, "its memory did not arrive");
         links_harvest(l);
         status = links_status(l);
         if (status != LH_OK) return status;
@@ -380,20 +411,22 @@ static lh_status_t take_arena(links_t *l, const meeting_t *m, link_t *k, uint32_
     }
 }
 
-static lh_status_t take_arenas(links_t *l, const meeting_t *m, link_t *k, const offers_t *list)
+/* Only what the transport can map; an offer of no length is an arena that the peer can't show. */
+static lh_status_t arenas_take(links_t *l, const meeting_t *m, link_t *k, const offers_t *list)
 {
-    lh_status_t status = check_list(l, k, list);
-    for (uint32_t i = 0; status == LH_OK && can_map(k->carrier) && i < k->map_count; i++)
+    lh_status_t status = list_check(l, k, list);
+    for (uint32_t i = 0; status == LH_OK && carrier_maps(k->carrier) && i < k->map_count; i++)
         if (list->rows[i].length > 0 && list->rows[i].length <= sizeof(list->rows[i].bytes))
-            status = take_arena(l, m, k, i, &list->rows[i]);
+            status = arena_take(l, m, k, i, &list->rows[i]);
     return status;
 }
 
-static lh_status_t post_list(links_t *l, const meeting_t *m, uint32_t i, uint32_t whose)
+/* One message each way on a new connection, with no event for the caller. */
+static lh_status_t list_post(links_t *l, const meeting_t *m, uint32_t i, uint32_t whose)
 {
     link_t *k = m->links[i];
     const lh_transport_api_t *api = k->carrier->api;
-    offers_t *list = list_of(m, i, whose);
+    offers_t *list = meeting_list(m, i, whose);
     operation_t *o = link_operation(k, 0, true);
     if (o == NULL) return fail(LH_ABI, "'%s' offers no operations", k->carrier->plugin->name);
     const uint64_t cookie = (uint64_t)(uintptr_t)o;
@@ -408,22 +441,24 @@ static lh_status_t post_list(links_t *l, const meeting_t *m, uint32_t i, uint32_
     return links_status(l);
 }
 
-static lh_status_t exchange(links_t *l, meeting_t *m)
+/* Receives are posted first on all links: the peers' lists then find a place whenever they come. */
+static lh_status_t lists_exchange(links_t *l, meeting_t *m)
 {
     lh_status_t status = LH_OK;
     for (uint32_t i = 0; status == LH_OK && i < m->count; i++)
-        status = post_list(l, m, i, 1);
+        status = list_post(l, m, i, 1);
     for (uint32_t i = 0; status == LH_OK && i < m->count; i++) {
-        status = offer_arenas(l, m, m->links[i], list_of(m, i, 0));
-        if (status == LH_OK) status = post_list(l, m, i, 0);
+        status = arenas_offer(l, m, m->links[i], meeting_list(m, i, 0));
+        if (status == LH_OK) status = list_post(l, m, i, 0);
     }
-    if (status == LH_OK) status = wait_for(l, m, has_offers, "no list of its arenas came");
+    if (status == LH_OK) status = meeting_wait(l, m, has_offers, "no list of its arenas came");
     for (uint32_t i = 0; status == LH_OK && i < m->count; i++)
-        status = take_arenas(l, m, m->links[i], list_of(m, i, 1));
+        status = arenas_take(l, m, m->links[i], meeting_list(m, i, 1));
     return status;
 }
 
-static lh_status_t prepare_lists(links_t *l, meeting_t *m)
+/* Lists lie in one block, registered with all transports for as long as the meeting lasts. */
+static lh_status_t lists_prepare(links_t *l, meeting_t *m)
 {
     m->list_bytes = sizeof(offers_t) + (uint64_t)l->arena_count * sizeof(lh_address_t);
     const uint64_t bytes = m->list_bytes * 2 * m->count;
@@ -435,39 +470,20 @@ static lh_status_t prepare_lists(links_t *l, meeting_t *m)
                               .bytes = bytes,
                               .fd = -1,
                               .numa = -1};
-    for (uint32_t s = LH_LINK_NODE; s < LINKS_SCOPES; s++) {
-        const carrier_t *c = l->carriers[s];
-        if (c == NULL) continue;
-        const lh_status_t status = c->api->register_memory(c->transport, 0, &arena, &m->regions[s]);
-        if (status != LH_OK) return status;
-    }
-    return LH_OK;
+    return links_register(l, &arena, m->regions);
 }
 
-/* Operations that are still out after a failure: their connections end before their memory does. */
-static void abandon(links_t *l, const meeting_t *m)
-{
-    for (uint32_t i = 0; i < m->count; i++) {
-        const link_t *k = m->links[i];
-        const uint64_t until = sys()->now_ns() + 200000000;
-        if (k->conn == NULL) continue;
-        k->carrier->api->cancel(k->conn);
-        while (!k->drained && sys()->now_ns() < until) {
-            l->ready_count = 0;
-            links_harvest(l);
-        }
-    }
-}
-
+/* Before this, no operation on the lists may be out: their connections may read and write them
+ * until then. */
 static void meeting_end(links_t *l, meeting_t *m)
 {
-    for (uint32_t s = LH_LINK_NODE; s < LINKS_SCOPES; s++)
-        if (m->regions[s] != NULL)
-            l->carriers[s]->api->release_memory(l->carriers[s]->transport, m->regions[s]);
+    links_release(l, m->regions);
     mem_free(m->block);
     mem_free(m->links);
 }
 
+/* Links that exist already are left out, so services may be connected in parts. After a failure
+ * links stay in the list, to be freed with the others. */
 lh_status_t links_connect(links_t *l, const uint32_t *peers, uint32_t count, uint32_t service)
 {
     meeting_t m = {.until_ns = sys()->now_ns() + l->how.job->launch.join_timeout_ns};
@@ -479,12 +495,14 @@ lh_status_t links_connect(links_t *l, const uint32_t *peers, uint32_t count, uin
         status = link_new(l, peers[i], service, &m.links[m.count]);
         if (status == LH_OK) m.count++;
     }
-    if (status == LH_OK && m.count > 0) status = prepare_lists(l, &m);
+    if (status == LH_OK && m.count > 0) status = lists_prepare(l, &m);
     for (uint32_t i = 0; status == LH_OK && i < m.count; i++)
-        if (m.links[i]->dials) status = dial(l, m.links[i]);
-    if (status == LH_OK) status = wait_for(l, &m, is_up, "not connected");
-    if (status == LH_OK && m.count > 0) status = exchange(l, &m);
-    if (status != LH_OK) abandon(l, &m);
+        if (m.links[i]->dials) status = link_dial(l, m.links[i]);
+    if (status == LH_OK) status = meeting_wait(l, &m, is_up, "not connected");
+    if (status == LH_OK && m.count > 0) status = lists_exchange(l, &m);
+    /* After a failure operations may still be out: their connections end before their memory does. */
+    for (uint32_t i = 0; status != LH_OK && i < m.count; i++)
+        link_drain(m.links[i]);
     meeting_end(l, &m);
     return status;
 }

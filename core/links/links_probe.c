@@ -41,9 +41,12 @@ static const double kept_share = 0.95;      /* of the pace: the link carries wha
 static const uint64_t burst_ns = 200000000; /* long enough to count packets that are lost      */
 static const uint64_t settle_ns = 60000000; /* after which a plugin's figures are of this stage */
 
+/* What an event of the probe's connection is of. */
 enum { COOKIE_SENT, COOKIE_DATA, COOKIE_WORD, COOKIE_PING };
+/* What the first message of a stage says this stage is, or what comes instead of one. */
 enum { KIND_RAMP, KIND_BURST, KIND_AGAIN, KIND_END };
 
+/* Fits into the shortest message of data, and travels as it lies in memory. */
 typedef struct word { /* what the ends tell each other; the first bytes of a message */
     uint32_t kind, done;
     uint64_t came;                             /* bytes a second of the peer's stage            */
@@ -55,7 +58,10 @@ typedef struct word { /* what the ends tell each other; the first bytes of a mes
     double loss;
     uint32_t choice, reserved;
 } word_t;
+_Static_assert(sizeof(word_t) <= LEAST_DATA, "a word leads the shortest message of data");
 
+/* One end's view of a probe. rate, burst, sent and lost: [0] of what this end sends, [1] of what
+ * comes, so the two ends have them the other way round. */
 typedef struct probe {
     links_t *l;
     link_t *k;
@@ -81,7 +87,9 @@ typedef struct probe {
 
 /* ---- messages of one probe ---- */
 
-static void take_event(probe_t *p, const links_event_t *e, uint64_t now)
+/* Counts what has ended. `now` is the time of a whole batch of events: close enough for stages of
+ * 40 ms. */
+static void event_take(probe_t *p, const links_event_t *e, uint64_t now)
 {
     switch (e->cookie) {
     case COOKIE_SENT: p->out--; break;
@@ -110,7 +118,7 @@ static lh_status_t probe_turn(probe_t *p, uint64_t until_ns)
     if (status != LH_OK) return status;
     const uint64_t now = sys()->now_ns();
     for (uint32_t i = 0; i < count; i++)
-        take_event(p, &events[i], now);
+        event_take(p, &events[i], now);
     if (count > 0 || until_ns <= now) return LH_OK;
     if (now > p->begun_ns + p->l->how.job->comm.timeout_ns)
         return fail(LH_TIMED_OUT,
@@ -121,42 +129,35 @@ static lh_status_t probe_turn(probe_t *p, uint64_t until_ns)
     return LH_OK;
 }
 
+/* Where the transport has no room, turns until it has. */
 static lh_status_t probe_post(probe_t *p, bool sends, void *data, uint64_t bytes, uint64_t cookie)
 {
-    const lh_transport_api_t *api = p->k->carrier->api;
     for (;;) {
-        operation_t *o = link_operation(p->k, cookie, false);
-        lh_status_t status = LH_AGAIN;
-        if (o != NULL) {
-            const uint64_t own = (uint64_t)(uintptr_t)o;
-            status = sends ? api->isend(p->k->conn, p->region, data, bytes, probe_tag, own)
-                           : api->irecv(p->k->conn, p->region, data, bytes, probe_tag, own);
-            if (status == LH_OK) {
-                p->out += sends;
-                return LH_OK;
-            }
-            link_idle(o);
-        }
-        if (status != LH_AGAIN) {
-            links_lose(p->k, status, fail_reason());
-            return links_status(p->l);
-        }
+        lh_status_t status = link_post(p->k, p->region, sends, data, bytes, probe_tag, cookie);
+        if (status == LH_OK) p->out += sends;
+        if (status != LH_AGAIN) return status;
         status = probe_turn(p, UINT64_MAX);
         if (status != LH_OK) return status;
     }
 }
 
+/* All messages of a stage are sent from the same bytes, as what they hold is not looked at, but for
+ * the lead of the first. Of what comes the first has memory of its own, and the others share
+ * theirs. */
 static char *data_out(const probe_t *p)
 {
     return p->memory;
 }
 
+/* Where message number `message` of the peer's stage lands. */
 static char *data_in(const probe_t *p, uint32_t message)
 {
+    lh_assert(message < STAGE);
     return p->memory + (message == 0 ? 1 : 2) * (size_t)MOST_DATA;
 }
 
-static lh_status_t expect_stage(probe_t *p)
+/* Posts the receives of a whole stage and of the word behind it. */
+static lh_status_t stage_expect(probe_t *p)
 {
     lh_status_t status = LH_OK;
     p->came = p->words = 0;
@@ -175,26 +176,28 @@ static int by_size(const void *a, const void *b)
 }
 
 /* Of a ping and its echo, by number: where both lie where data will; an echo is the other's time. */
-static uint64_t *ping_at(char *data, uint32_t ping)
+static uint64_t *ping_word(char *data, uint32_t ping)
 {
+    lh_assert(ping < PINGS);
     return (uint64_t *)(void *)(data + (size_t)ping * PING_BYTES);
 }
 
-/* The end that did not dial expects the word of measure_trip after the pings, and at once after it
+/* The end that dials sends pings, up to 16 ahead of the answers, and the other end answers each.
+ * The end that did not dial expects the word of trip_measure after the pings, and at once after it
  * the first stage. */
-static lh_status_t ping(probe_t *p)
+static lh_status_t pings_exchange(probe_t *p)
 {
     lh_status_t status = LH_OK;
     for (uint32_t i = 0; status == LH_OK && i < PINGS; i++)
-        status = probe_post(p, false, ping_at(data_in(p, 1), i), PING_BYTES, COOKIE_PING);
+        status = probe_post(p, false, ping_word(data_in(p, 1), i), PING_BYTES, COOKIE_PING);
     if (status == LH_OK && !p->k->dials)
         status = probe_post(p, false, p->its, sizeof(*p->its), COOKIE_WORD);
-    if (status == LH_OK && !p->k->dials) status = expect_stage(p);
+    if (status == LH_OK && !p->k->dials) status = stage_expect(p);
     for (uint32_t next = 0; status == LH_OK && (next < PINGS || p->pings < PINGS || p->out > 0);) {
         const uint32_t most = p->k->dials ? p->pings + PINGS_AHEAD : p->pings;
         if (next < PINGS && next < most) {
-            p->sent_ns[next] = *ping_at(data_out(p), next) = sys()->now_ns();
-            status = probe_post(p, true, ping_at(data_out(p), next), PING_BYTES, COOKIE_SENT);
+            p->sent_ns[next] = *ping_word(data_out(p), next) = sys()->now_ns();
+            status = probe_post(p, true, ping_word(data_out(p), next), PING_BYTES, COOKIE_SENT);
             next++;
         } else {
             status = probe_turn(p, UINT64_MAX);
@@ -203,21 +206,25 @@ static lh_status_t ping(probe_t *p)
     return status;
 }
 
-/* Of the shortest round trip, whose halves are likeliest the same. */
+/* How much the other end's clock is before this one's: its time in the echo of the shortest round
+ * trip, less the middle of that trip by this clock. The shortest is the likeliest to have two equal
+ * halves. */
 static int64_t clock_ahead(const probe_t *p)
 {
     uint32_t least = 0;
     for (uint32_t i = 1; i < PINGS; i++)
         if (p->trips[i] < p->trips[least]) least = i;
     const uint64_t middle = p->sent_ns[least] + p->trips[least] / 2;
-    return (int64_t)(*ping_at(data_in(p, 1), least) - middle);
+    return (int64_t)(*ping_word(data_in(p, 1), least) - middle);
 }
 
-/* Both ends know the round trip and the other's clock before the first stage. */
-static lh_status_t measure_trip(probe_t *p)
+/* Both ends know the round trip and the other's clock before the first stage: the end that dialed
+ * has timed the pings, and tells the other in a word. Round trips are sorted for that: least,
+ * median, 99th of 100. */
+static lh_status_t trip_measure(probe_t *p)
 {
     probe_figures_t *f = p->figures;
-    lh_status_t status = ping(p);
+    lh_status_t status = pings_exchange(p);
     if (status != LH_OK) return status;
     if (!p->k->dials) {
         while (status == LH_OK && p->words == 0)
@@ -232,7 +239,7 @@ static lh_status_t measure_trip(probe_t *p)
     f->round_trip_ns = p->trips[0];
     f->median_ns = p->trips[PINGS / 2];
     f->p99_ns = p->trips[PINGS - 1];
-    status = expect_stage(p);
+    status = stage_expect(p);
     *p->own = (word_t){.round_trip_ns = f->round_trip_ns, .ahead_ns = -p->ahead_ns};
     if (status == LH_OK) status = probe_post(p, true, p->own, sizeof(*p->own), COOKIE_SENT);
     return status;
@@ -240,6 +247,7 @@ static lh_status_t measure_trip(probe_t *p)
 
 /* ---- stages ---- */
 
+/* Bytes of each of a stage's messages, for it to last `ns` at that pace. */
 static uint64_t message_bytes(double pace, uint64_t ns, uint64_t most)
 {
     const double bytes = pace * (double)ns * 1e-9 / STAGE;
@@ -247,7 +255,10 @@ static uint64_t message_bytes(double pace, uint64_t ns, uint64_t most)
     return bytes > (double)most ? most : (uint64_t)bytes;
 }
 
-static lh_status_t send_data(probe_t *p, double pace, uint64_t bytes, uint32_t kind)
+/* Message i leaves when i messages' bytes are due at the pace, in bytes a second, and not before.
+ * Between messages this end takes in what the other sends, so both directions are loaded at once.
+ * Returns when all that this end sent has left and all of the peer's stage has come. */
+static lh_status_t stage_send(probe_t *p, double pace, uint64_t bytes, uint32_t kind)
 {
     lh_status_t status = LH_OK;
     while (status == LH_OK && p->out > 0) /* what was sent before may still be read */
@@ -272,32 +283,22 @@ static lh_status_t send_data(probe_t *p, double pace, uint64_t bytes, uint32_t k
     return status;
 }
 
-/* Bytes a second from when the other end began, by its clock, until a message had come, less the
- * way: what waits anywhere makes it less, nothing makes it more, so the link gives at least the most
- * of these. Not the last alone: it may have met a stream that was still busy. */
-static double came_at(const probe_t *p)
+static double stage_rate(const probe_t *p)
 {
-    const int64_t least_ns = 200000;
     const word_t *lead = (const word_t *)(const void *)data_in(p, 0);
-    const int64_t begun = (int64_t)lead->begun_ns - p->ahead_ns;
-    double most = 0;
-    for (uint32_t i = STAGE / 2; i < STAGE; i++) {
-        int64_t took = (int64_t)p->at_ns[i] - begun - (int64_t)(p->figures->round_trip_ns / 2);
-        if (took < least_ns) took = least_ns;
-        const double rate = (double)p->upto[i] * 1e9 / (double)took;
-        if (rate > most) most = rate;
-    }
-    return most;
+    return link_probe_came(p->at_ns, p->upto, STAGE, (int64_t)lead->begun_ns - p->ahead_ns,
+                           p->figures->round_trip_ns / 2);
 }
 
-static void look(const probe_t *p, lh_link_stats_t *out)
+/* A transport that tells no figures leaves zeroes. */
+static void stats_look(const probe_t *p, lh_link_stats_t *out)
 {
     *out = (lh_link_stats_t){.struct_size = sizeof(*out)};
     if (link_stats(p->k, out) != LH_OK) fail_clear();
 }
 
-/* A plugin's figures are of some time ago. */
-static lh_status_t settle(probe_t *p)
+/* A plugin's figures are of some time ago: waits until they are of this stage. */
+static lh_status_t stats_settle(probe_t *p)
 {
     lh_status_t status = LH_OK;
     const uint64_t settled = sys()->now_ns() + settle_ns;
@@ -307,15 +308,15 @@ static lh_status_t settle(probe_t *p)
 }
 
 /* A stage both ways. *there: how fast what this end sent came, *here: what the other end sent. */
-static lh_status_t run_stage(probe_t *p, double pace, uint64_t bytes, uint32_t kind, double *there,
+static lh_status_t stage_run(probe_t *p, double pace, uint64_t bytes, uint32_t kind, double *there,
                              double *here)
 {
     lh_link_stats_t stats;
-    lh_status_t status = send_data(p, pace, bytes, kind);
-    *here = came_at(p);
-    if (status == LH_OK && kind == KIND_BURST) status = settle(p);
+    lh_status_t status = stage_send(p, pace, bytes, kind);
+    *here = stage_rate(p);
+    if (status == LH_OK && kind == KIND_BURST) status = stats_settle(p);
     if (status != LH_OK) return status;
-    look(p, &stats);
+    stats_look(p, &stats);
     p->loaded_ns = stats.round_trip_ns;
     *p->own = (word_t){.kind = kind,
                        .done = p->ramp.done,
@@ -330,8 +331,8 @@ static lh_status_t run_stage(probe_t *p, double pace, uint64_t bytes, uint32_t k
     return status;
 }
 
-/* The link as this end's plugin is told it. */
-static lh_link_t link_of(const probe_t *p)
+/* The link as this end's plugin is told it, to choose a tuning for what it sends. */
+static lh_link_t probe_link(const probe_t *p)
 {
     return (lh_link_t){.struct_size = sizeof(lh_link_t),
                        .scope = LH_LINK_WAN,
@@ -341,14 +342,16 @@ static lh_link_t link_of(const probe_t *p)
 }
 
 /* The connection that is there gets what can be had without a new one. */
-static void retune(const probe_t *p, const lh_tuning_t *wanted)
+static void probe_retune(const probe_t *p, const lh_tuning_t *wanted)
 {
     const lh_transport_api_t *api = p->k->carrier->api;
     if (api->retune != NULL && api->retune(p->k->conn, wanted, NULL) != LH_OK) fail_clear();
 }
 
-/* The word of a stage that both ramps have ended before is the last of the ramp. */
-static lh_status_t ramp(probe_t *p)
+/* Stages of rising pace until both ends have found their rate. The word of a stage that both ramps
+ * have ended before is the last of the ramp; both ends see the same two words, and so stop after
+ * the same stage. */
+static lh_status_t probe_ramp(probe_t *p)
 {
     const uint64_t trip = p->figures->round_trip_ns;
     /* What a word and two bursts will take. */
@@ -363,8 +366,8 @@ static lh_status_t ramp(probe_t *p)
         const lh_tuning_t paced = {.struct_size = sizeof(paced),
                                    .pace_bytes_per_second = p->ramp.flat > 0 ? (uint64_t)pace
                                                                              : UINT64_MAX};
-        retune(p, &paced);
-        lh_status_t status = run_stage(p, pace, bytes, KIND_RAMP, &there, &here);
+        probe_retune(p, &paced);
+        lh_status_t status = stage_run(p, pace, bytes, KIND_RAMP, &there, &here);
         if (status != LH_OK) return status;
         ended = p->ramp.done && p->its->done;
         if (here > (double)p->rate[1] && !train) p->rate[1] = (uint64_t)here;
@@ -374,7 +377,7 @@ static lh_status_t ramp(probe_t *p)
             link_probe_stage(&p->ramp, there, p->loaded_ns, trip);
         /* What is faster than messages can be is not seen. */
         p->ramp.done |= bytes == MOST_DATA || sys()->now_ns() + rest > p->deadline_ns;
-        status = expect_stage(p);
+        status = stage_expect(p);
         if (status != LH_OK) return status;
     }
     p->rate[0] = (uint64_t)p->ramp.best;
@@ -384,25 +387,26 @@ static lh_status_t ramp(probe_t *p)
 
 /* ---- tuning ---- */
 
-/* At 97 % of the rate that was found, by the tuning p->choice. */
-static lh_status_t burst(probe_t *p)
+/* One stage at 97 % of the rate that was found, by the tuning p->choice, long enough to count lost
+ * packets. A transport that paces by itself is given all at once. */
+static lh_status_t probe_burst(probe_t *p)
 {
     lh_link_stats_t before;
     lh_tuning_t tuning;
     char tuned[PROBE_TUNED];
     double there, here;
-    const lh_link_t link = link_of(p);
+    const lh_link_t link = probe_link(p);
     const uint64_t trip = p->figures->round_trip_ns;
     const double pace = 0.97 * (double)p->rate[0];
     const uint64_t ns = 2 * trip > burst_ns ? 2 * trip : burst_ns;
     (void)links_tune(p->k->carrier, &link, p->choice, &tuning, tuned);
     tuning.pace_bytes_per_second = (uint64_t)pace;
-    retune(p, &tuning);
-    look(p, &before);
+    probe_retune(p, &tuning);
+    stats_look(p, &before);
     p->sent_before = before.bytes_sent;
     p->lost_before = before.bytes_retransmitted;
     const bool paces = p->k->carrier->api->retune != NULL;
-    lh_status_t status = run_stage(p, paces ? at_once : pace,
+    lh_status_t status = stage_run(p, paces ? at_once : pace,
                                    message_bytes(pace, ns, BURST_BYTES / STAGE), KIND_BURST, &there,
                                    &here);
     if (status != LH_OK) return status;
@@ -412,12 +416,12 @@ static lh_status_t burst(probe_t *p)
     p->lost[1] += p->its->lost;
     if (there > (double)p->burst[0]) p->burst[0] = (uint64_t)there;
     if (here > (double)p->burst[1]) p->burst[1] = (uint64_t)here;
-    return expect_stage(p);
+    return stage_expect(p);
 }
 
-/* Each end says what is next, or that it ends; the one that led closes first, and the other waits
- * for that. */
-static lh_status_t part(probe_t *p, uint32_t kind)
+/* Ends the connection in order. Each end says what is next, or that it ends; the one that led
+ * closes first, and the other waits for that, a second at most. */
+static lh_status_t probe_part(probe_t *p, uint32_t kind)
 {
     const uint64_t until = sys()->now_ns() + 1000000000;
     lh_status_t status = LH_OK;
@@ -441,84 +445,89 @@ static lh_status_t part(probe_t *p, uint32_t kind)
     return LH_OK;
 }
 
-static lh_status_t connect_pair(probe_t *p, uint32_t peer)
+/* Over the service for bulk data, which training connects to anew later. */
+static lh_status_t pair_connect(probe_t *p, uint32_t peer)
 {
     const lh_status_t status = links_connect(p->l, &peer, 1, LH_SERVICE_BULK);
     p->k = links_find(p->l, peer, LH_SERVICE_BULK);
     return status;
 }
 
-/* Another tuning needs other streams: a new connection, which is told what is known by now. */
-static lh_status_t connect_anew(probe_t *p)
+/* Another tuning needs other streams: a new connection, which is told what is known by now. The
+ * pair's figures are lent to links_connect for that and taken back, as they are not settled. */
+static lh_status_t probe_connect_anew(probe_t *p)
 {
     const world_t *w = p->l->how.world;
     const uint32_t peer = p->k->peer;
     const uint32_t here = w->ranks[w->row.rank].site, there = w->ranks[peer].site;
     probe_figures_t *told = &p->l->pairs[links_pair(here, there)].figures;
-    lh_status_t status = part(p, KIND_AGAIN);
+    lh_status_t status = probe_part(p, KIND_AGAIN);
     *told = *p->figures;
     told->rate[here > there] = p->rate[0];
     told->rate[here < there] = p->rate[1];
     told->loss[0] = told->loss[1] = p->loss;
     told->choice = p->choice;
-    if (status == LH_OK) status = connect_pair(p, peer);
+    if (status == LH_OK) status = pair_connect(p, peer);
     *told = (probe_figures_t){0};
     *p->its = (word_t){0};
     p->burst[0] = p->burst[1] = p->lost[0] = p->lost[1] = p->sent[0] = p->sent[1] = 0;
-    return status == LH_OK ? expect_stage(p) : status;
+    return status == LH_OK ? stage_expect(p) : status;
 }
 
 /* How much of its pace the slower direction has kept. */
-static double kept_of(const probe_t *p)
+static double share_kept(const probe_t *p)
 {
     const double there = (double)p->burst[0] / (0.97 * (double)p->rate[0]);
     const double back = (double)p->burst[1] / (0.97 * (double)p->rate[1]);
     return there < back ? there : back;
 }
 
-static double lost_of(const probe_t *p)
+/* Bytes sent again over bytes sent, of the worse direction. */
+static double share_lost(const probe_t *p)
 {
     const double there = p->sent[0] > 0 ? (double)p->lost[0] / (double)p->sent[0] : 0;
     const double back = p->sent[1] > 0 ? (double)p->lost[1] / (double)p->sent[1] : 0;
     return there > back ? there : back;
 }
 
-static void tell_figures(const probe_t *p);
+static void figures_tell(const probe_t *p);
 
 /* The end that dialed leads: bursts by the plugin's first tuning, by its neighbours where that does
- * not keep the pace, and the best one's figures stay. */
-static lh_status_t lead(probe_t *p)
+ * not keep the pace, and the best one's figures stay. A tuning with another number of streams than
+ * the connection has needs a new connection. It ends at once with a tuning that keeps 95 % of the
+ * pace, or when the time is nearly over. */
+static lh_status_t probe_lead(probe_t *p)
 {
     double best = 0;
     lh_tuning_t tuning;
     char tuned[PROBE_TUNED];
     for (uint32_t choice = 0; choice <= NEIGHBOURS; choice++) {
-        const lh_link_t link = link_of(p);
+        const lh_link_t link = probe_link(p);
         lh_status_t status = LH_OK;
         if (!links_tune(p->k->carrier, &link, choice, &tuning, tuned)) break;
         lh_link_stats_t stats;
-        look(p, &stats);
+        stats_look(p, &stats);
         p->choice = choice;
         const bool is_another = tuning.streams != 0 && tuning.streams != stats.paths_up;
-        if (choice > 0 || is_another) status = connect_anew(p);
+        if (choice > 0 || is_another) status = probe_connect_anew(p);
         /* What the stages before have lost is not to be counted, here or by the other end. */
-        if (status == LH_OK) status = settle(p);
+        if (status == LH_OK) status = stats_settle(p);
         for (uint32_t i = 0; status == LH_OK && i < BURSTS; i++)
-            status = burst(p);
+            status = probe_burst(p);
         if (status != LH_OK) return status;
-        if (kept_of(p) > best) {
-            best = kept_of(p);
-            tell_figures(p);
+        if (share_kept(p) > best) {
+            best = share_kept(p);
+            figures_tell(p);
             (void)snprintf(p->figures->tuned, sizeof(p->figures->tuned), "%s", tuned);
         }
         if (best >= kept_share || sys()->now_ns() + 3 * burst_ns > p->deadline_ns) break;
-        p->loss = lost_of(p);
+        p->loss = share_lost(p);
     }
     return LH_OK;
 }
 
 /* What the end that dialed wants next is in its first message. */
-static lh_status_t follow(probe_t *p)
+static lh_status_t probe_follow(probe_t *p)
 {
     for (;;) {
         lh_status_t status = LH_OK;
@@ -532,12 +541,14 @@ static lh_status_t follow(probe_t *p)
         p->choice = w->choice;
         p->loss = w->loss;
         if (kind == KIND_END) return LH_OK;
-        status = kind == KIND_AGAIN ? connect_anew(p) : burst(p);
+        status = kind == KIND_AGAIN ? probe_connect_anew(p) : probe_burst(p);
         if (status != LH_OK) return status;
     }
 }
 
-static lh_status_t open_probe(probe_t *p, uint32_t peer)
+/* The memory is large enough for the longest stage and is registered with the one transport that is
+ * measured. */
+static lh_status_t probe_open(probe_t *p, uint32_t peer)
 {
     const uint64_t data = 3 * (uint64_t)MOST_DATA, bytes = data + 2 * sizeof(word_t);
     p->memory = mem_new(bytes);
@@ -545,7 +556,7 @@ static lh_status_t open_probe(probe_t *p, uint32_t peer)
     p->own = (word_t *)(void *)(p->memory + data);
     p->its = p->own + 1;
     p->lead = (word_t *)(void *)data_out(p);
-    const lh_status_t status = connect_pair(p, peer);
+    const lh_status_t status = pair_connect(p, peer);
     if (status != LH_OK) return status;
     const lh_arena_t arena = {.struct_size = sizeof(arena),
                               .kind = LH_MEM_HOST,
@@ -557,11 +568,14 @@ static lh_status_t open_probe(probe_t *p, uint32_t peer)
     return c->api->register_memory(c->transport, 0, &arena, &p->region);
 }
 
-static void tell_figures(const probe_t *p)
+/* What a probe has found so far, as the pair's figures. Transports tell lost bytes: packets are
+ * these over the path's MTU less 52 bytes of headers (IP 20, TCP 20, its options 12), or over 1448
+ * where the MTU is not told. */
+static void figures_tell(const probe_t *p)
 {
     lh_link_stats_t stats;
     probe_figures_t *f = p->figures;
-    look(p, &stats);
+    stats_look(p, &stats);
     const double packet = stats.path_mtu > 100 ? (double)stats.path_mtu - 52 : 1448;
     for (int way = 0; way < 2; way++) {
         const double packets = (double)p->sent[way] / packet, lost = (double)p->lost[way] / packet;
@@ -572,7 +586,7 @@ static void tell_figures(const probe_t *p)
     }
     lh_tuning_t tuning;
     char tuned[PROBE_TUNED];
-    const lh_link_t link = link_of(p);
+    const lh_link_t link = probe_link(p);
     (void)links_tune(p->k->carrier, &link, p->choice, &tuning, tuned);
     f->choice = p->choice;
     f->chunk_bytes = tuning.chunk_bytes;
@@ -583,18 +597,21 @@ static void tell_figures(const probe_t *p)
     f->measured_s = sys()->wall_ns() / 1000000000;
 }
 
-/* Called by the two ranks of a pair. The memory is not freed before its connection has ended. */
-static lh_status_t probe_pair(links_t *l, uint32_t peer, probe_figures_t *out)
+/* Called by the two ranks of a pair, while all others wait for their figures. The memory is not
+ * freed before its connection has ended. After a failure the connection is closed, and *out is not
+ * to be used. */
+static lh_status_t pair_probe(links_t *l, uint32_t peer, probe_figures_t *out)
 {
     probe_t p = {.l = l, .figures = out, .begun_ns = sys()->now_ns()};
+    lh_assert(!l->probing);
     l->probing = true;
-    lh_status_t status = open_probe(&p, peer);
+    lh_status_t status = probe_open(&p, peer);
     carrier_t *c = l->carriers[LH_LINK_WAN];
-    if (status == LH_OK) status = measure_trip(&p);
+    if (status == LH_OK) status = trip_measure(&p);
     p.deadline_ns = p.begun_ns + link_probe_budget_ns(out->round_trip_ns);
-    if (status == LH_OK) status = ramp(&p);
-    if (status == LH_OK) status = p.k->dials ? lead(&p) : follow(&p);
-    if (status == LH_OK) status = part(&p, KIND_END);
+    if (status == LH_OK) status = probe_ramp(&p);
+    if (status == LH_OK) status = p.k->dials ? probe_lead(&p) : probe_follow(&p);
+    if (status == LH_OK) status = probe_part(&p, KIND_END);
     if (p.k != NULL) {
         p.k->leaving = true;
         link_drop(p.k);
@@ -608,8 +625,10 @@ static lh_status_t probe_pair(links_t *l, uint32_t peer, probe_figures_t *out)
 
 /* ---- all pairs ---- */
 
+/* The rank of a site that measures: its lowest. */
 static uint32_t first_of_site(const world_t *w, uint32_t site)
 {
+    lh_assert(site < w->row.sites);
     uint32_t r = 0;
     while (w->ranks[r].site != site)
         r++;
@@ -617,7 +636,7 @@ static uint32_t first_of_site(const world_t *w, uint32_t site)
 }
 
 /* Where the rank that measures listens, without the port, which is another one each time. */
-static void address_of(const links_t *l, uint32_t rank, char out[PROBE_ADDRESS])
+static void pair_address(const links_t *l, uint32_t rank, char out[PROBE_ADDRESS])
 {
     char text[128] = "";
     const carrier_t *c = l->carriers[LH_LINK_WAN];
@@ -632,7 +651,8 @@ static void address_of(const links_t *l, uint32_t rank, char out[PROBE_ADDRESS])
     (void)snprintf(out, PROBE_ADDRESS, "%.*s", PROBE_ADDRESS - 1, text);
 }
 
-static void name_pairs(links_t *l)
+/* The same on all ranks, as addresses have been exchanged. */
+static void pairs_name(links_t *l)
 {
     const world_t *w = l->how.world;
     for (uint32_t b = 1; b < w->row.sites; b++)
@@ -642,26 +662,15 @@ static void name_pairs(links_t *l)
             for (int i = 0; i < 2; i++) {
                 const uint32_t rank = first_of_site(w, sites[i]);
                 (void)snprintf(p->site[i], sizeof(p->site[i]), "%s", w->ranks[rank].site_name);
-                address_of(l, rank, p->address[i]);
+                pair_address(l, rank, p->address[i]);
             }
             (void)snprintf(p->plugin, sizeof(p->plugin), "%.*s", PROBE_PLUGIN - 1,
                            l->carriers[LH_LINK_WAN]->plugin->name);
         }
 }
 
-static void take_known(const links_t *l, probe_pair_t *p, const probe_pair_t *known, uint32_t count)
-{
-    const uint64_t now = sys()->wall_ns() / 1000000000;
-    for (uint32_t i = 0; i < count; i++) {
-        const uint64_t at = known[i].figures.measured_s;
-        if (link_probe_same(p, &known[i]) && at <= now &&
-            now - at < l->how.job->comm.probe_age_ns / 1000000000)
-            p->figures = known[i].figures;
-    }
-}
-
 /* The same answer on all ranks: that of the rank `of`. */
-static lh_status_t spread(links_t *l, uint32_t of, probe_figures_t *figures)
+static lh_status_t pair_spread(links_t *l, uint32_t of, probe_figures_t *figures)
 {
     const uint32_t size = l->how.world->row.size;
     probe_figures_t *all = mem_array(size, sizeof(*all));
@@ -672,7 +681,8 @@ static lh_status_t spread(links_t *l, uint32_t of, probe_figures_t *figures)
     return status;
 }
 
-static void say_pair(const links_t *l, const probe_pair_t *p, bool known)
+/* One line in the log of rank 0 for each pair. */
+static void pair_say(const links_t *l, const probe_pair_t *p, bool known)
 {
     char text[512];
     if (l->how.world->row.rank != 0) return;
@@ -684,26 +694,31 @@ static void say_pair(const links_t *l, const probe_pair_t *p, bool known)
 }
 
 /* After it all ranks have the pair's figures: the gather is also what makes pairs take turns. */
-static lh_status_t settle_pair(links_t *l, uint32_t a, uint32_t b, const probe_pair_t *known,
+static lh_status_t pair_settle(links_t *l, uint32_t a, uint32_t b, const probe_pair_t *known,
                                uint32_t count)
 {
     const world_t *w = l->how.world;
     probe_pair_t *p = &l->pairs[links_pair(a, b)];
     const uint32_t one = first_of_site(w, a), two = first_of_site(w, b), self = w->row.rank;
     if (strcmp(p->address[0], p->address[1]) == 0) return LH_OK; /* one machine plays both */
-    if (self == 0 && l->how.job->comm.probe != PROBE_ALWAYS) take_known(l, p, known, count);
-    lh_status_t status = spread(l, 0, &p->figures);
+    if (self == 0 && l->how.job->comm.probe != PROBE_ALWAYS)
+        link_probe_take_known(p, known, count, sys()->wall_ns() / 1000000000,
+                              l->how.job->comm.probe_age_ns / 1000000000);
+    lh_status_t status = pair_spread(l, 0, &p->figures);
     const bool is_known = p->figures.measured_s != 0;
     if (status == LH_OK && !is_known && (self == one || self == two)) {
         probe_figures_t figures = {0};
-        status = probe_pair(l, self == one ? two : one, &figures);
+        status = pair_probe(l, self == one ? two : one, &figures);
         p->figures = figures;
     }
-    if (status == LH_OK && !is_known) status = spread(l, one < two ? one : two, &p->figures);
-    if (status == LH_OK) say_pair(l, p, is_known);
+    if (status == LH_OK && !is_known) status = pair_spread(l, one < two ? one : two, &p->figures);
+    if (status == LH_OK) pair_say(l, p, is_known);
     return status;
 }
 
+/* A transport that can't take a stage's messages at once is not measured; its links then have no
+ * pace unless the INI names a rate, and the chunks of their class. Pairs take turns, as two at a
+ * time would share a site's link. */
 lh_status_t links_probe(links_t *l, const probe_pair_t *known, uint32_t count)
 {
     const uint32_t sites = l->how.world->row.sites;
@@ -714,9 +729,9 @@ lh_status_t links_probe(links_t *l, const probe_pair_t *known, uint32_t count)
     l->pair_count = sites * (sites - 1) / 2;
     l->pairs = mem_array(l->pair_count, sizeof(*l->pairs));
     if (l->pairs == NULL) return LH_NO_MEMORY;
-    name_pairs(l);
+    pairs_name(l);
     for (uint32_t b = 1; status == LH_OK && b < sites; b++)
         for (uint32_t a = 0; status == LH_OK && a < b; a++)
-            status = settle_pair(l, a, b, known, count);
+            status = pair_settle(l, a, b, known, count);
     return status;
 }

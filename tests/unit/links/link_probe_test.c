@@ -196,6 +196,41 @@ static void a_record_is_of_a_link_by_sites_addresses_and_plugin(void **state)
     assert_false(link_probe_same(&p, &other));
 }
 
+/* Messages of 1,000 bytes that come 1 ms apart, 10 ms after they left; the last one meets a busy
+ * stream. */
+static void a_stage_counts_by_the_most_that_came(void **state)
+{
+    enum { COUNT = 8 };
+    uint64_t at_ns[COUNT], upto[COUNT];
+    (void)state;
+    for (uint32_t i = 0; i < COUNT; i++) {
+        at_ns[i] = 110 * MS + (i + 1) * MS;
+        upto[i] = (i + 1) * 1000u;
+    }
+    at_ns[COUNT - 1] += 50 * MS;
+    const double came = link_probe_came(at_ns, upto, COUNT, (int64_t)(100 * MS), 10 * MS);
+    assert_true(fabs(came - 1e6) < 1);
+    const double late = link_probe_came(at_ns, upto, COUNT, (int64_t)(90 * MS), 10 * MS);
+    assert_true(late < 0.5e6);
+}
+
+static void a_record_counts_while_it_is_young(void **state)
+{
+    (void)state;
+    probe_pair_t pair = {.site = {"a", "b"}, .address = {"10.0.0.1", "10.0.1.1"}, .plugin = "p"};
+    probe_pair_t known = pair, other = pair;
+    known.figures.measured_s = 1000;
+    known.figures.rate[0] = 77;
+    (void)snprintf(other.address[1], sizeof(other.address[1]), "10.0.1.2");
+    other.figures = known.figures;
+    link_probe_take_known(&pair, &known, 1, 999, 50); /* of the future */
+    link_probe_take_known(&pair, &known, 1, 1050, 50);
+    link_probe_take_known(&pair, &other, 1, 1049, 50); /* of another machine */
+    assert_int_equal(pair.figures.rate[0], 0);
+    link_probe_take_known(&pair, &known, 1, 1049, 50);
+    assert_int_equal(pair.figures.rate[0], 77);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -207,6 +242,8 @@ int main(void)
         cmocka_unit_test(a_bound_of_loss_is_one_that_holds_19_times_of_20),
         cmocka_unit_test(a_link_is_told_in_a_line),
         cmocka_unit_test(a_record_is_of_a_link_by_sites_addresses_and_plugin),
+        cmocka_unit_test(a_stage_counts_by_the_most_that_came),
+        cmocka_unit_test(a_record_counts_while_it_is_young),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
