@@ -1,5 +1,19 @@
 /* arrange.c - the pass that puts transfers into programs: calls that start them once what they read
- * is made, and calls that wait for them before what they write is used. */
+ * is made, and calls that wait for them before what they write is used.
+ *
+ * A start stands right behind the last call that makes its data, and a wait right before the first
+ * that needs it: what stands between them computes while bytes travel. The pass only collects what
+ * is to be inserted where; flow_weave then puts all of it in at once, since inserting renumbers
+ * calls.
+ *
+ *    training     sums of gradients, bucket by bucket as they become complete; values that are cut,
+ *                 gathered some instances ahead; else waits for new values of the step before
+ *    evaluation   values, as in training
+ *    update       waits for sums first; partial sums of the norm; new values, bucket by bucket
+ *
+ * One round of training over two blocks, with a bucket of gradients for each, where nothing is cut:
+ *
+ *    forward, head, backward of block 1, start sum 0, backward of block 0, start sum 1 */
 #include <parallel/arrange.h>
 
 #include <stdio.h>
@@ -8,6 +22,7 @@
 #include <base/memory.h>
 #include <longhaul/dtype.h>
 
+/* The pass over one program. Call 0 stands for none, as flows begin at 1. */
 typedef struct arranger {
     transfers_t *t;
     program_t *p;
@@ -19,9 +34,11 @@ typedef struct arranger {
     lh_status_t status;
 } arranger_t;
 
+/* After the first failure nothing is put any more; `status` says why. */
 static void put(arranger_t *a, uint32_t at, const flow_call_t *call)
 {
     if (a->status != LH_OK) return;
+    lh_assert(at > 0 && at <= a->p->flow->call_count);
     flow_insert_t *list = mem_grow(a->list, &a->capacity, a->count + 1u, sizeof(*list));
     if (list == NULL) {
         a->status = LH_NO_MEMORY;
@@ -37,6 +54,7 @@ static flow_call_t call_of(const arranger_t *a, uint32_t kind, const move_t *m)
         .kind = kind, .transfer = &m->transfer, .moved = transfers_moved(a->t, a->p, m)};
 }
 
+/* How many values a call touches through its slots; those of transfers lie elsewhere. */
 static uint32_t slots_of(const flow_call_t *call)
 {
     switch (call->kind) {
@@ -46,6 +64,8 @@ static uint32_t slots_of(const flow_call_t *call)
     }
 }
 
+/* First and last use of every buffer by a call that computes, before anything is inserted. Buffers
+ * that are made later, for transfers, have none. */
 static lh_status_t uses_find(arranger_t *a)
 {
     const flow_t *f = a->p->flow;
@@ -68,12 +88,14 @@ static lh_status_t uses_find(arranger_t *a)
 /* Of a value's buffer in one of the two tables. */
 static uint32_t use_of(const arranger_t *a, const uint32_t *table, uint32_t value)
 {
+    lh_assert(value < a->p->flow->value_count);
     const uint32_t buffer = value == 0 ? 0 : a->p->flow->values[value].buffer;
     return buffer < a->known ? table[buffer] : 0;
 }
 
 /* ---- values gathered for instances ---- */
 
+/* Where an instance begins: its first use of any of its values. */
 typedef struct instance_place {
     uint32_t at,
         number; /* number: of the instance, in the order of their first use by a recording */
@@ -109,7 +131,9 @@ static lh_status_t instance_move(const arranger_t *a, const gathered_instance_t 
     return transfers_add(a->t, &row, out);
 }
 
-/* Instance i waits before its first use; its start stands `ahead` instances earlier. */
+/* Instance i waits before its first use; its start stands `ahead` instances earlier, as the
+ * optimizer's move says. The first ones all start at the beginning of the program. More ahead hides
+ * more, and takes a whole form's memory for each. */
 static void instances_put(arranger_t *a)
 {
     transfers_t *t = a->t;
@@ -133,6 +157,8 @@ static void instances_put(arranger_t *a)
         a->status = instance_move(a, v, &places[count].move);
         count++;
     }
+    /* By first use: recordings state parts in one order, and the schedule may run them in
+     * another. */
     qsort(places, count, sizeof(*places), earlier);
     const uint32_t ahead = optimizer_tables_move(&t->tables, t->tables.instance)->ahead;
     for (uint32_t i = 0; i < count && a->status == LH_OK; i++) {
@@ -149,7 +175,7 @@ static void instances_put(arranger_t *a)
 /* ---- new values, gathered after the step before ---- */
 
 /* A value is waited for where it is first read; in training only the first micro-batch can be too
- * early. */
+ * early. A bucket is waited for once, before the first of its values. */
 static void value_gather_waits_put(arranger_t *a)
 {
     transfers_t *t = a->t;
@@ -181,11 +207,13 @@ static void value_gather_waits_put(arranger_t *a)
 
 /* ---- sums of gradients ---- */
 
+/* `value`: whole form of the gradient in the flow. */
 typedef struct ready_gradient {
     uint32_t at; /* the call after which it is complete */
     uint32_t parameter, value;
 } ready_gradient_t;
 
+/* By the call, then by the parameter: the same on every rank. */
 static int ready_earlier(const void *a, const void *b)
 {
     const ready_gradient_t *x = a, *y = b;
@@ -193,12 +221,14 @@ static int ready_earlier(const void *a, const void *b)
     return x->parameter < y->parameter ? -1 : 1;
 }
 
+/* All gradients in the order in which the backward pass completes them. The gradient of a tied
+ * parameter is complete with the last part that adds to it. */
 static uint32_t gradients_ready(arranger_t *a, ready_gradient_t *out)
 {
     transfers_t *t = a->t;
     uint32_t count = 0;
     for (uint32_t i = 0; i < t->weights->parameters->count; i++) {
-        if (!transfers_is_updated(t, i)) continue;
+        if (!transfers_is_updated(t->weights, i)) continue;
         const uint32_t value = t->weights->bucketed
                                    ? a->p->gradients[i]
                                    : program_store_value(a->p, t->weights->grad, i);
@@ -214,6 +244,7 @@ typedef struct bucket {
     move_t *first, *later, *across; /* later, across: NULL where there is none */
 } bucket_t;
 
+/* Rows for one bucket; name and number are those that reports show. */
 static lh_status_t bucket_make(const arranger_t *a, const ready_gradient_t *ready, uint32_t count,
                                uint32_t number, bucket_t *out)
 {
@@ -253,13 +284,16 @@ static lh_status_t bucket_make(const arranger_t *a, const ready_gradient_t *read
     return status;
 }
 
+/* Of the whole gradient, whatever part of it this rank will own. */
 static uint64_t gradient_bytes(const transfers_t *t, uint32_t parameter)
 {
     return t->weights->parameters->items[parameter].elements *
            lh_dtype_bytes(t->weights->grad->shards[parameter].dtype);
 }
 
-/* `kind` of the sum over the group, whichever of its two forms the micro-batch has. */
+/* `kind` of the sum over the group, whichever of its two forms the micro-batch has. Whole gradients
+ * in a store are summed once, after the last micro-batch; those that live for a bucket in every
+ * one. */
 static void bucket_put(arranger_t *a, uint32_t at, uint32_t kind, const bucket_t *b)
 {
     flow_call_t first = call_of(a, kind, b->first);
@@ -272,9 +306,9 @@ static void bucket_put(arranger_t *a, uint32_t at, uint32_t kind, const bucket_t
     put(a, at, &later);
 }
 
-/* Buckets in the order in which gradients are complete. A bucket that is whole only for a while is
- * waited for two buckets later, so that two are under way and a third is made; the update waits for
- * all others. */
+/* Buckets in the order in which gradients are complete; a bucket is closed when it has enough
+ * bytes. A bucket that is whole only for a while is waited for two buckets later, so that two are
+ * under way and a third is made; the update waits for all others. */
 static void sums_put(arranger_t *a)
 {
     transfers_t *t = a->t;
@@ -295,6 +329,7 @@ static void sums_put(arranger_t *a)
         bucket_t bucket;
         a->status = bucket_make(a, &ready[begin], end - begin, number++, &bucket);
         if (a->status != LH_OK) break;
+        /* Behind the call that completes the bucket's last gradient. */
         const uint32_t at = ready[end - 1].at + 1;
         if (bucketed && before[0].first != NULL) bucket_put(a, at, FLOW_WAIT, &before[0]);
         bucket_put(a, at, FLOW_COLLECTIVE, &bucket);
@@ -319,6 +354,7 @@ static void sum_waits_put(arranger_t *a)
     const transfers_t *t = a->t;
     for (uint32_t i = 0; i < t->count && a->status == LH_OK; i++) {
         const move_t *m = t->list[i];
+        /* Sums that live for a bucket were waited for in training. */
         const bool sum = m->kind == MOVE_ACROSS || (m->kind == MOVE_SUM && !t->weights->bucketed);
         if (!sum && (m->kind != MOVE_VALUE_GATHER || m->awaited)) continue;
         const flow_call_t wait = call_of(a, FLOW_WAIT, m);
@@ -328,6 +364,8 @@ static void sum_waits_put(arranger_t *a)
 
 /* ---- transfers that a recording states ---- */
 
+/* The group that a recording names must be here, with as many ranks as the recording was made
+ * for. */
 static lh_status_t recorded_check(const transfers_t *t, const transfer_t *x)
 {
     group_t *g;
@@ -342,7 +380,8 @@ static lh_status_t recorded_check(const transfers_t *t, const transfer_t *x)
                 collective_groups[x->group], size);
 }
 
-/* Both calls of it stand one behind the other. */
+/* A recording states start and wait one behind the other. They become calls of the exchange, with a
+ * row that knows which values they read and write. */
 static lh_status_t recorded_take(transfers_t *t, program_t *p, flow_call_t *start)
 {
     const flow_t *f = p->flow;
@@ -371,6 +410,7 @@ static lh_status_t recorded_take_all(transfers_t *t, program_t *p)
     return status;
 }
 
+/* What a program's use asks for. Inserts at one place keep the order in which they were put. */
 static lh_status_t program_arrange(transfers_t *t, program_t *p)
 {
     arranger_t a = {.t = t, .p = p};
@@ -416,6 +456,8 @@ static void call_append(transfers_t *t, program_t *p, uint32_t kind, const move_
     if (f->status == LH_OK) flow_weave(f, &one, 1);
 }
 
+/* Start and wait stand together: the clip behind them needs all partial sums, and all updates need
+ * the clip. */
 void arrange_partials(transfers_t *t, program_t *update, uint32_t sums)
 {
     flow_t *f = update->flow;
@@ -433,7 +475,8 @@ void arrange_partials(transfers_t *t, program_t *update, uint32_t sums)
     call_append(t, update, FLOW_WAIT, m);
 }
 
-/* Buckets in the order of parameters, as the next forward pass reads them. */
+/* Buckets in the order of parameters, as the next forward pass reads them. A bucket is closed
+ * behind the parameter that fills it, or behind the last one that is updated. */
 void arrange_value_gather(transfers_t *t, program_t *update, uint32_t parameter)
 {
     flow_t *f = update->flow;
@@ -445,10 +488,10 @@ void arrange_value_gather(transfers_t *t, program_t *update, uint32_t parameter)
     while (begin > 0 && t->value_gather_of[begin - 1] == NULL)
         begin--;
     for (uint32_t i = begin; i <= parameter; i++)
-        if (transfers_is_updated(t, i))
+        if (transfers_is_updated(t->weights, i))
             bytes += p->items[i].elements * lh_dtype_bytes(t->weights->compute);
     for (uint32_t i = parameter + 1; i < p->count; i++)
-        more = more || transfers_is_updated(t, i);
+        more = more || transfers_is_updated(t->weights, i);
     if (more && bytes < transfers_bucket_bytes(t)) return;
 
     uint32_t *list = mem_array(parameter - begin + 1u, sizeof(*list)), count = 0;
@@ -458,7 +501,7 @@ void arrange_value_gather(transfers_t *t, program_t *update, uint32_t parameter)
         return;
     }
     for (uint32_t i = begin; i <= parameter; i++)
-        if (transfers_is_updated(t, i)) list[count++] = i;
+        if (transfers_is_updated(t->weights, i)) list[count++] = i;
     move_t row = {.transfer = {.op = COLLECTIVE_ALL_GATHER},
                   .kind = MOVE_VALUE_GATHER,
                   .parameters = list,

@@ -1,15 +1,24 @@
-/* optimizer_tables.c - what an optimizer's tables of spaces and moves come to here. */
+/* optimizer_tables.c - what an optimizer's tables of spaces and moves come to here.
+ *
+ * In this order: rows are imported by the sizes that the plugin was built with; each is checked by
+ * itself; spaces that are one over so few ranks are joined (roots_find); each kind of data gets its
+ * lasting space, and its whole form where that is cut (kinds_find); one group is found that cuts
+ * everything (cut_find); moves are given their places in a step (moves_sort). A table that passes
+ * is one that the step can run as it stands. */
 #include <parallel/optimizer_tables.h>
 
 #include <base/memory.h>
 #include <longhaul/dtype.h>
 #include <plugin/import.h>
 
+/* The words of longhaul/optimizer.h, for sentences. */
 static const char *const what_text[] = {
     [LH_MOVE_GATHER] = "GATHER", [LH_MOVE_REDUCE] = "REDUCE", [LH_MOVE_ADD] = "ADD",
     [LH_MOVE_COPY] = "COPY",     [LH_MOVE_DIFFER] = "DIFFER", [LH_MOVE_UPDATE] = "UPDATE",
 };
 
+/* Moves are put in the order in which a step runs them: by moment, within one in the order of the
+ * table. */
 static lh_status_t rows_read(const lh_description_t *d, optimizer_tables_t *t)
 {
     if (d->space_count == 0 || d->space_count > TABLE_SPACES || d->move_count > TABLE_MOVES)
@@ -35,8 +44,8 @@ static lh_status_t rows_read(const lh_description_t *d, optimizer_tables_t *t)
     return status;
 }
 
-/* What a checkpoint holds and what starts as a copy is the core's to say: a table may not differ.
- */
+/* What a checkpoint holds and what starts as a copy is the core's to say: a table may not
+ * differ. */
 static lh_status_t kept_check(const lh_space_t *s)
 {
     const bool saved = s->holds == LH_HOLDS_MASTER || s->holds == LH_HOLDS_STATE;
@@ -49,6 +58,7 @@ static lh_status_t kept_check(const lh_space_t *s)
                 s->name, s->flags, expected);
 }
 
+/* What a space may ask for by itself. */
 static lh_status_t space_check(const lh_space_t *s)
 {
     if (s->holds < LH_HOLDS_VALUE || s->holds > LH_HOLDS_STATE)
@@ -71,14 +81,18 @@ static lh_status_t space_check(const lh_space_t *s)
     return kept_check(s);
 }
 
+/* Ranks in a group, the most of any family of parameters; 0: there is no such group, as sites
+ * differ in size. */
 static uint32_t group_size(const lh_train_t *train, uint32_t group)
 {
+    lh_assert(group < LH_GROUPS);
     uint32_t most = train->family_count == 0 ? 1 : 0;
     for (uint32_t f = 0; f < train->family_count; f++)
         if (train->families[f].size[group] > most) most = train->families[f].size[group];
     return most;
 }
 
+/* What a move may ask for by itself: it runs whole, in every step, and carries what is stored. */
 static lh_status_t move_check(const optimizer_tables_t *t, const lh_move_t *m,
                               const lh_train_t *train)
 {
@@ -110,12 +124,14 @@ static lh_status_t move_check(const optimizer_tables_t *t, const lh_move_t *m,
     return LH_OK;
 }
 
+/* The other kinds of moves happen on each rank by itself. */
 static bool moves_between_ranks(const lh_move_t *m)
 {
     return m->what == LH_MOVE_GATHER || m->what == LH_MOVE_REDUCE;
 }
 
-/* Over one rank a sum or a gather between two spaces of a kind is no work: they are one. */
+/* Over one rank a sum or a gather between two spaces of a kind is no work: they are one, and lie in
+ * the memory of the space that the move goes to. */
 static void roots_find(optimizer_tables_t *t, const lh_train_t *train)
 {
     for (uint32_t i = 0; i < t->space_count; i++) {
@@ -135,10 +151,12 @@ static void roots_find(optimizer_tables_t *t, const lh_train_t *train)
 
 bool optimizer_tables_is_cut(const optimizer_tables_t *t, uint32_t space)
 {
+    lh_assert(space <= TABLE_SPACES);
     return space != TABLE_SPACES && t->spaces[space].cut != LH_GROUP_SELF;
 }
 
-/* Two of a kind are a cut one and its whole form, with a move between them. */
+/* Whether `wide` is the whole form of `cut`: two spaces of a kind, and a move between them that
+ * sums into the cut one or gathers from it. */
 static bool is_wide(const optimizer_tables_t *t, uint32_t wide, uint32_t cut)
 {
     if (optimizer_tables_is_cut(t, wide) || !optimizer_tables_is_cut(t, cut)) return false;
@@ -150,6 +168,8 @@ static bool is_wide(const optimizer_tables_t *t, uint32_t wide, uint32_t cut)
     return false;
 }
 
+/* Gives a space to its kind: as the lasting one, or, with a cut one there, as its whole form. Which
+ * of the two the table lists first does not matter. */
 static lh_status_t kind_add(optimizer_tables_t *t, uint32_t space, uint32_t *place, uint32_t *wide)
 {
     if (*place == TABLE_SPACES) {
@@ -190,6 +210,9 @@ static lh_status_t wide_grad_check(const optimizer_tables_t *t)
                 lh_dtype_name(gradients_as(wide)));
 }
 
+/* The lasting space of each kind, and its whole form where one is listed. Joined spaces count as
+ * their root. Every table needs values and gradients; without a master the value is changed itself,
+ * and a rule may have no states. */
 static lh_status_t kinds_find(optimizer_tables_t *t)
 {
     struct {
@@ -213,7 +236,9 @@ static lh_status_t kinds_find(optimizer_tables_t *t)
     return wide_grad_check(t);
 }
 
-/* Everything that is cut is cut alike, so that an element's gradient, master and states meet. */
+/* Everything that is cut is cut alike, so that an element's gradient, master and states meet on one
+ * rank. What may be cut: the master with the states (zero1), the gradients too (zero2), the values
+ * too (zero3). */
 static lh_status_t cut_find(optimizer_tables_t *t)
 {
     const uint32_t lasting[] = {t->value, t->grad, t->master, t->state};
@@ -241,11 +266,12 @@ static lh_status_t cut_find(optimizer_tables_t *t)
 
 const lh_move_t *optimizer_tables_move(const optimizer_tables_t *t, uint32_t move)
 {
+    lh_assert(move <= TABLE_MOVES);
     return move == TABLE_MOVES ? NULL : &t->moves[move];
 }
 
 /* Takes a move for a place in the step that can hold one. */
-static lh_status_t take(const optimizer_tables_t *t, uint32_t move, uint32_t *place)
+static lh_status_t move_take(const optimizer_tables_t *t, uint32_t move, uint32_t *place)
 {
     if (*place != TABLE_MOVES) {
         const lh_move_t *m = &t->moves[move], *before = &t->moves[*place];
@@ -257,6 +283,8 @@ static lh_status_t take(const optimizer_tables_t *t, uint32_t move, uint32_t *pl
     return LH_OK;
 }
 
+/* The places are: gradients summed over a group, that sum's result summed over sites, new values
+ * gathered after the update, an instance's values gathered before it. */
 static lh_status_t move_sort(optimizer_tables_t *t, uint32_t index)
 {
     const lh_move_t *m = &t->moves[index];
@@ -264,19 +292,21 @@ static lh_status_t move_sort(optimizer_tables_t *t, uint32_t index)
     const uint32_t summed = t->wide_grad != TABLE_SPACES ? t->wide_grad : t->grad;
     if (m->what == LH_MOVE_REDUCE && m->when == LH_AT_GRAD && m->reduce == LH_REDUCE_SUM) {
         if (from == t->grad && to == t->grad && m->group == LH_GROUP_ACROSS)
-            return take(t, index, &t->across);
-        if (from == summed && to == t->grad) return take(t, index, &t->sum);
+            return move_take(t, index, &t->across);
+        if (from == summed && to == t->grad) return move_take(t, index, &t->sum);
     }
     if (m->what == LH_MOVE_GATHER && m->when == LH_AT_AFTER_STEP && to == t->value &&
         (from == t->master || from == t->value))
-        return take(t, index, &t->value_gather);
+        return move_take(t, index, &t->value_gather);
     if (m->what == LH_MOVE_GATHER && m->when == LH_AT_INSTANCE && from == t->value &&
         to == t->wide_value)
-        return take(t, index, &t->instance);
+        return move_take(t, index, &t->instance);
     return fail(LH_UNSUPPORTED, "move %s from '%s' to '%s' over several ranks is not built there",
                 what_text[m->what], t->spaces[m->from].name, t->spaces[m->to].name);
 }
 
+/* All together the moves must leave replicas equal: gradients are summed over every rank once, what
+ * is cut is summed into its owners, and what was updated in pieces is gathered again. */
 static lh_status_t moves_sort(optimizer_tables_t *t, const lh_train_t *train)
 {
     lh_status_t status = LH_OK;
@@ -336,14 +366,19 @@ lh_status_t optimizer_tables_read(const lh_optimizer_api_t *api, lh_optimizer_t 
 
 const optimizer_group_t *optimizer_group_of(const optimizer_how_t *how, uint32_t parameter)
 {
-    return &how->groups[how->group_of != NULL ? how->group_of[parameter] : 0];
+    const uint32_t group = how->group_of != NULL ? how->group_of[parameter] : 0;
+    lh_assert(group < how->group_count);
+    return &how->groups[group];
 }
 
 const lh_rule_t *optimizer_rule_of(const optimizer_how_t *how, uint32_t parameter)
 {
-    return how->rules[optimizer_group_of(how, parameter)->rule].rule;
+    const uint32_t rule = optimizer_group_of(how, parameter)->rule;
+    lh_assert(rule < how->rule_count);
+    return how->rules[rule].rule;
 }
 
+/* Groups and rules come from the caller, and are indices into each other. */
 static lh_status_t how_check(const optimizer_how_t *how, const parameters_t *parameters)
 {
     if (how->group_count == 0 || how->rule_count == 0)
@@ -362,6 +397,7 @@ static lh_status_t how_check(const optimizer_how_t *how, const parameters_t *par
 
 /* ---- what the optimizer's description may depend on ---- */
 
+/* Memory for what the optimizer is shown while it describes itself. */
 typedef struct train_tables {
     lh_train_t train;
     lh_family_t family;
@@ -369,6 +405,8 @@ typedef struct train_tables {
     lh_rule_t *rules;
 } train_tables_t;
 
+/* A parameter as the optimizer sees it. Its block counts the embedding as 0 and the head as the
+ * last. */
 static lh_train_param_t train_param(const optimizer_how_t *how, const parameters_t *all, uint32_t i)
 {
     const parameter_t *p = &all->items[i];
@@ -396,6 +434,7 @@ static void train_tables_free(train_tables_t *t)
 }
 
 /* Alone every group is of one. */
+/* Sizes of the groups and this rank's place in each. All parameters are of one family. */
 static lh_status_t family_make(const world_t *world, lh_family_t *f)
 {
     for (uint32_t g = 0; g < LH_GROUPS; g++) {

@@ -1,6 +1,12 @@
-/* parallel/optimizer_tables.h - what an optimizer's tables of spaces and moves come to over the
- * ranks that there are: which data is whole and which is cut, what is summed and gathered when, and
- * a sentence for what is not built. */
+/* parallel/optimizer_tables.h - the job's optimizer, and what its tables of spaces and moves come
+ * to over the ranks that there are: which data is whole and which is cut, what is summed and
+ * gathered when, and a sentence for what is not built.
+ *
+ * An optimizer plugin describes and does not communicate (longhaul/optimizer.h). A SPACE is a kind
+ * of data, such as gradients, with the group of ranks by which it is cut; a MOVE brings data from
+ * one space to another at a moment of the step, such as a sum of gradients over a group. Replicated
+ * training and the ZeRO stages are such tables. Here they are read once, checked, and sorted into
+ * the few places that the core has for them; what fits none is refused, not approximated. */
 #ifndef PARALLEL_OPTIMIZER_TABLES_H
 #define PARALLEL_OPTIMIZER_TABLES_H
 
@@ -11,17 +17,19 @@
 
 enum { TABLE_SPACES = 32, TABLE_MOVES = 64 };
 
+/* What to do with a parameter: the update itself, recorded by a rule of a parts plugin. */
 typedef struct optimizer_rule { /* a rule row with its parsed options */
     const lh_rule_t *rule;      /* imported */
     const void *config;
 } optimizer_rule_t;
 
+/* Parameters that share a rule and a decay: [group.NAME] of the job. */
 typedef struct optimizer_group { /* a row of LH_INPUT_STEP; group 0 is [optimizer] itself */
     uint32_t rule;               /* index into rules                                     */
     double decay;                /* of its parameters without the no-decay flag           */
 } optimizer_group_t;
 
-/* The job's optimizer, and over which ranks it is spread. */
+/* The job's optimizer, and over which ranks it is spread. Lists belong to the caller. */
 typedef struct optimizer_how {
     const lh_optimizer_api_t *api;
     lh_optimizer_t *optimizer; /* opened; closed by the caller after engine_close  */
@@ -34,16 +42,21 @@ typedef struct optimizer_how {
     const world_t *world;     /* NULL: alone                                     */
 } optimizer_how_t;
 
+/* The group and the rule of a parameter. */
 const optimizer_group_t *optimizer_group_of(const optimizer_how_t *how, uint32_t parameter);
 const lh_rule_t *optimizer_rule_of(const optimizer_how_t *how, uint32_t parameter);
 
-/* A group of one rank cuts nothing: what is cut by it is whole, and a REDUCE or GATHER over it
- * makes two spaces one. */
+/* Tables as one rank uses them. A group of one rank cuts nothing: what is cut by it is whole, and a
+ * REDUCE or GATHER over it makes two spaces one. The same on all ranks of a job. Spaces and moves
+ * are named by their index; TABLE_SPACES and TABLE_MOVES stand for none. */
 typedef struct optimizer_tables {
     lh_space_t spaces[TABLE_SPACES];
     lh_move_t moves[TABLE_MOVES]; /* in the order in which a step runs them */
+    /* Counts of rows; each row is a copy of the plugin's, cut or filled up to the size that the
+     * core knows. */
     uint32_t space_count, move_count;
     /* The space in whose memory this one lies: itself, or one that it is made equal to. */
+    /* A chain of joins is followed to its end: root[root[i]] is root[i]. */
     uint32_t root[TABLE_SPACES];
     /* Spaces that last; TABLE_SPACES: there is none. */
     uint32_t value, grad, master, state;
@@ -52,6 +65,8 @@ typedef struct optimizer_tables {
     uint32_t wide_grad, wide_value;
     lh_dtype_t grad_dtype, master_dtype; /* 0: as the table leaves open */
 
+    /* All that is cut is cut by one group, so that an element's gradient, master and states lie on
+     * one rank. */
     uint32_t cut; /* LH_GROUP_* by which whatever is cut is cut; SELF: nothing is */
     /* Moves between several ranks; TABLE_MOVES: none. */
     uint32_t sum;          /* of a bucket's gradients            */
@@ -61,17 +76,18 @@ typedef struct optimizer_tables {
     uint64_t bucket_bytes; /* 0: the host's choice */
 } optimizer_tables_t;
 
-/* Asks the optimizer and checks what it says. */
+/* Asks the optimizer and checks what it says. `train` is what it may know of the job. On failure
+ * the sentence names the space or the move. */
 lh_status_t optimizer_tables_read(const lh_optimizer_api_t *api, lh_optimizer_t *optimizer,
                                   const lh_train_t *train, optimizer_tables_t *out) LH_MUST_CHECK;
 /* The same for a job's parameters: frozen: [parameters]. compute: the dtype of values. */
 lh_status_t optimizer_tables_of(const optimizer_how_t *how, const parameters_t *parameters,
                                 const bool *frozen, lh_dtype_t compute,
                                 optimizer_tables_t *out) LH_MUST_CHECK;
-/* Whether data of a root space is cut over more than one rank. */
+/* Whether data of a root space is cut over more than one rank; false for TABLE_SPACES. */
 bool optimizer_tables_is_cut(const optimizer_tables_t *t, uint32_t space);
 
-/* NULL: none. */
+/* The row of a move; NULL: none. */
 const lh_move_t *optimizer_tables_move(const optimizer_tables_t *t, uint32_t move);
 
 #endif

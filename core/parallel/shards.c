@@ -1,4 +1,9 @@
-/* shards.c - what a rank holds from step to step. */
+/* shards.c - what a rank holds from step to step.
+ *
+ * First the tables are read, then the shares are made for the group that cuts (or, where nothing is
+ * cut, for all ranks, whose sums are shared out the same way), then the list of pieces is written,
+ * parameter by parameter. The order of that list is the order of memory on every rank, which others
+ * rely on (cuts_lay in transfers.c). */
 #include <parallel/shards.h>
 
 #include <stdio.h>
@@ -10,6 +15,8 @@
 
 /* ---- who owns what ---- */
 
+/* An optimizer that cuts nothing is not asked for slices: who sums what is then the core's
+ * affair. */
 static lh_status_t shares_make(shards_t *h)
 {
     const optimizer_how_t *optimizer = h->how.optimizer;
@@ -37,6 +44,7 @@ static lh_status_t shares_make(shards_t *h)
 
 lh_slice_t shards_slice(const shards_t *h, uint32_t parameter)
 {
+    lh_assert(parameter < h->parameters->count);
     const parameter_t *p = &h->parameters->items[parameter];
     if (h->group == NULL || h->tables.cut == LH_GROUP_SELF) return (lh_slice_t){0, p->elements};
     return shard_shares_slice(&h->shares, p->storage, h->group->self);
@@ -44,6 +52,7 @@ lh_slice_t shards_slice(const shards_t *h, uint32_t parameter)
 
 /* ---- pieces ---- */
 
+/* Appends one piece. */
 static lh_status_t shards_add(shards_t *h, const holding_t *piece)
 {
     holding_t *list = mem_grow(h->list, &h->capacity, h->count + 1u, sizeof(*list));
@@ -53,18 +62,22 @@ static lh_status_t shards_add(shards_t *h, const holding_t *piece)
     return LH_OK;
 }
 
+/* A store exists when its `holds` is set. */
 static void store_name(shards_t *h, uint32_t store, const char *name, uint32_t holds)
 {
+    lh_assert(store < HOLDING_STORES);
     holding_store_t *s = &h->stores[store];
     (void)snprintf(s->name, sizeof(s->name), "%s", name);
     s->holds = holds;
 }
 
-/* A parameter whose rule has states of other extents is never cut: one rank has all of it. */
+/* Elements of a state that belong to a slice. A parameter whose rule has states of other extents is
+ * never cut: one rank has all of it, and the others nothing. */
 static uint64_t state_elements(const lh_rule_t *rule, const lh_rule_state_t *state,
                                const parameter_t *p, lh_slice_t slice)
 {
     const uint64_t grain = rule->grain_elements != 0 ? rule->grain_elements : 1;
+    lh_assert(slice.begin <= slice.end);
     if (slice.end == slice.begin) return 0;
     switch (state->extent) {
     case LH_EXTENT_ELEMENT: return slice.end - slice.begin;
@@ -75,7 +88,8 @@ static uint64_t state_elements(const lh_rule_t *rule, const lh_rule_state_t *sta
     }
 }
 
-/* The store of a state: one for each name, so that rules that share a name share it. */
+/* The store of a state: one for each name and initial value, so that rules that share both share
+ * it. */
 static lh_status_t state_store(shards_t *h, const lh_rule_state_t *state, uint32_t *out)
 {
     uint32_t store = HOLDING_STATES;
@@ -94,6 +108,7 @@ static lh_status_t state_store(shards_t *h, const lh_rule_state_t *state, uint32
     return LH_OK;
 }
 
+/* One piece for each state of the parameter's rule. */
 static lh_status_t states_add(shards_t *h, uint32_t parameter, lh_slice_t mine)
 {
     const lh_rule_t *rule = optimizer_rule_of(h->how.optimizer, parameter);
@@ -111,6 +126,7 @@ static lh_status_t states_add(shards_t *h, uint32_t parameter, lh_slice_t mine)
     return status;
 }
 
+/* A store that there is not takes no pieces. */
 static lh_status_t piece_add(shards_t *h, uint32_t store, uint32_t parameter, lh_dtype_t dtype,
                              lh_slice_t slice)
 {
@@ -119,7 +135,8 @@ static lh_status_t piece_add(shards_t *h, uint32_t store, uint32_t parameter, lh
     return shards_add(h, &piece);
 }
 
-/* What the tables list. A master in the dtype of the value is the value itself. */
+/* What the tables list. A master in the dtype of the value is the value itself. Frozen parameters
+ * have values alone, and tied ones lie in the memory of the parameter that they share. */
 static lh_status_t pieces_list(shards_t *h)
 {
     const optimizer_tables_t *t = &h->tables;
@@ -130,6 +147,8 @@ static lh_status_t pieces_list(shards_t *h)
     const lh_dtype_t master = wide || t->master_dtype == 0 ? accumulate : t->master_dtype;
     /* Cut gradients have memory of their own unless they lie inside the whole ones. */
     const bool keeps_cut = optimizer_tables_is_cut(t, t->grad) && t->spaces[t->grad].inside == 0;
+    /* A value that is cut is kept by its owner alone; instances gather it into memory of their
+     * own. */
     const bool values_cut = optimizer_tables_is_cut(t, t->value);
 
     h->store_count = HOLDING_STATES;
@@ -179,6 +198,7 @@ void shards_free(shards_t *h)
     mem_free(h);
 }
 
+/* Walks through each store as weights_shard_add does, so that alignment is counted alike. */
 lh_status_t shards_memory(const shards_t *h, uint64_t alignment, memory_report_t *out)
 {
     static const uint32_t kinds[] = {[HOLDING_VALUE] = MEMORY_PARAMETERS,
@@ -211,6 +231,7 @@ static bool only_by_element(const lh_rule_t *rule)
     return true;
 }
 
+/* Euclid's. */
 static uint64_t greatest_divisor(uint64_t a, uint64_t b)
 {
     while (b != 0) {
@@ -235,8 +256,10 @@ static uint64_t unit_of(const parameter_t *p, const lh_rule_t *rule)
     return unit;
 }
 
+/* Member `place` of `ways`, in units; the last unit of a parameter may be shorter. */
 static lh_slice_t default_slice(const parameter_t *p, uint64_t unit, uint32_t ways, uint32_t place)
 {
+    lh_assert(place < ways);
     const uint64_t units = unit == 0 ? 0 : (p->elements + unit - 1) / unit;
     lh_slice_t s = {units * place / ways * unit, units * (place + 1) / ways * unit};
     if (s.begin > p->elements) s.begin = p->elements;
@@ -244,7 +267,7 @@ static lh_slice_t default_slice(const parameter_t *p, uint64_t unit, uint32_t wa
     return s;
 }
 
-/* Every element has exactly one owner: the slices, in order of their begin, follow each other. */
+/* Every element has exactly one owner: the slices, in order of their start, follow each other. */
 static lh_status_t slices_check(const parameter_t *p, const lh_slice_t *slices, uint32_t ways)
 {
     uint64_t at = 0;
@@ -265,6 +288,7 @@ static lh_status_t slices_check(const parameter_t *p, const lh_slice_t *slices, 
                 p->name, (unsigned long long)p->elements, (unsigned long long)at);
 }
 
+/* By the rule above, or as the optimizer slices: then each slice must begin at a whole unit. */
 static lh_status_t parameter_cut(const shares_how_t *how, uint32_t index, lh_slice_t *slices)
 {
     const parameter_t *p = &how->parameters->items[index];
@@ -320,5 +344,6 @@ void shard_shares_free(shares_t *s)
 
 lh_slice_t shard_shares_slice(const shares_t *s, uint32_t parameter, uint32_t member)
 {
+    lh_assert(parameter < s->count && member < s->ways);
     return s->slices[(size_t)parameter * s->ways + member];
 }

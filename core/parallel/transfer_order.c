@@ -3,7 +3,19 @@
  * Messages between two ranks keep the order in which their transfers were started, so any two ranks
  * must start what both take part in in the same order. That alone does not end every wait where
  * groups differ (three ranks may wait for each other in a circle), so the walk is made: a rank goes
- * on until it waits for a transfer that some member has not started. */
+ * on until it waits for a transfer that some member has not started. If all ranks reach the end of
+ * their lists, then no timing can stop them; else the sentence names two ranks of the circle.
+ *
+ * In the walk only waits can stop a rank, and whether they do depends on what has been started, not
+ * on when: so its outcome is that of every timing. An example that pairs alone don't find, with
+ * transfers x of ranks 0 and 1, y of 1 and 2, z of 2 and 0:
+ *
+ *    rank 0   start x, wait x, start z, wait z
+ *    rank 1   start y, wait y, start x, wait x
+ *    rank 2   start z, wait z, start y, wait y
+ *
+ * Rank 0 waits for rank 1 to start x, which waits for rank 2 to start y, which waits for rank 0 to
+ * start z. */
 #include <parallel/transfer_order.h>
 
 #include <base/digest.h>
@@ -243,14 +255,17 @@ typedef struct walker { /* a rank on its way through its list */
     uint32_t *started; /* [transfers] how often, so far                 */
 } walker_t;
 
+/* One check. */
 typedef struct order {
     const world_t *world;
     const transfer_list_t *lists;
     walker_t *walkers; /* [ranks] */
 } order_t;
 
+/* NULL behind the end. */
 static const transfer_row_t *row_at(const order_t *o, uint32_t rank, uint32_t at)
 {
+    lh_assert(rank < o->world->row.size);
     return at < o->lists[rank].count ? &o->lists[rank].rows[at] : NULL;
 }
 
@@ -260,11 +275,13 @@ static const group_t *group_of(const order_t *o, uint32_t rank, const transfer_r
     return o->walkers[rank].groups[row->transfer.group];
 }
 
+/* Whether `other` takes part in a row of `rank`. */
 static bool is_member(const order_t *o, uint32_t rank, const transfer_row_t *row, uint32_t other)
 {
     return o->walkers[rank].members[row->transfer.group][other];
 }
 
+/* A rank's group of that kind, as that rank sees the world. */
 static lh_status_t group_make(const world_t *seen, walker_t *w, uint32_t group)
 {
     if (w->groups[group] != NULL) return LH_OK;
@@ -305,8 +322,10 @@ static const transfer_row_t *next_with(const order_t *o, uint32_t rank, uint32_t
     return NULL;
 }
 
-static lh_status_t differ(const order_t *o, uint32_t a, const transfer_row_t *x, uint32_t b,
-                          const transfer_row_t *y)
+/* The sentence for a start of one rank that does not meet the same of the other; NULL: it never
+ * comes. */
+static lh_status_t pair_refuse(const order_t *o, uint32_t a, const transfer_row_t *x, uint32_t b,
+                               const transfer_row_t *y)
 {
     char first[160], second[160];
     world_rank_text(o->world, a, first, sizeof(first));
@@ -324,6 +343,7 @@ static lh_status_t differ(const order_t *o, uint32_t a, const transfer_row_t *x,
                 named ? ", of another size or kind" : "");
 }
 
+/* Two ranks' common transfers, in order. Rows are compared whole, name and size included. */
 static lh_status_t pair_check(const order_t *o, uint32_t a, uint32_t b)
 {
     uint32_t at = 0, bt = 0;
@@ -331,11 +351,12 @@ static lh_status_t pair_check(const order_t *o, uint32_t a, uint32_t b)
         const transfer_row_t *x = next_with(o, a, b, &at), *y = next_with(o, b, a, &bt);
         if (x == NULL && y == NULL) return LH_OK;
         if (x == NULL || y == NULL || memcmp(&x->transfer, &y->transfer, sizeof(x->transfer)) != 0)
-            return differ(o, a, x, b, y);
+            return pair_refuse(o, a, x, b, y);
     }
 }
 
-/* Numbers the transfers that there are: those of ranks are the same where their rows are. */
+/* Numbers the transfers that there are: those of ranks are the same where their rows are. The walk
+ * then counts starts by number. */
 static lh_status_t numbers_give(order_t *o)
 {
     const uint32_t size = o->world->row.size;
@@ -368,11 +389,13 @@ static lh_status_t numbers_give(order_t *o)
     return status;
 }
 
-/* The member that keeps `rank` from going on past its next row, or `rank` itself: none does. */
+/* The member that keeps `rank` from going on past its next row, or `rank` itself: none does. A wait
+ * ends when every member has started the transfer as often as this rank has. */
 static uint32_t holds_up(const order_t *o, uint32_t rank)
 {
     const walker_t *w = &o->walkers[rank];
     const transfer_row_t *row = row_at(o, rank, w->at);
+    lh_assert(row != NULL);
     if (!row->waits) return rank;
     const uint32_t what = w->what[w->at];
     const group_t *g = group_of(o, rank, row);
@@ -381,7 +404,7 @@ static uint32_t holds_up(const order_t *o, uint32_t rank)
     return rank;
 }
 
-static lh_status_t stuck(const order_t *o, uint32_t rank)
+static lh_status_t waits_refuse(const order_t *o, uint32_t rank)
 {
     char who[160], other[160];
     const uint32_t by = holds_up(o, rank);
@@ -396,6 +419,7 @@ static lh_status_t stuck(const order_t *o, uint32_t rank)
                 collective_names[its->transfer.op], TRANSFER_NAME, its->transfer.name);
 }
 
+/* Rounds over all ranks, each as far as it can, until a round moves nobody. */
 static lh_status_t waits_check(const order_t *o)
 {
     const uint32_t size = o->world->row.size;
@@ -410,7 +434,7 @@ static lh_status_t waits_check(const order_t *o)
         }
     }
     for (uint32_t r = 0; r < size; r++)
-        if (o->walkers[r].at < o->lists[r].count) return stuck(o, r);
+        if (o->walkers[r].at < o->lists[r].count) return waits_refuse(o, r);
     return LH_OK;
 }
 
@@ -421,6 +445,7 @@ void transfer_lists_free(transfer_list_t *lists, uint32_t ranks)
     mem_free(lists);
 }
 
+/* Pairs first: their sentence says more than that of a circle. */
 lh_status_t transfer_order_check(const world_t *world, const transfer_list_t *lists)
 {
     const uint32_t size = world->row.size;
@@ -446,11 +471,12 @@ lh_status_t transfer_order_check(const world_t *world, const transfer_list_t *li
 
 /* ---- before step 0 ---- */
 
+/* What ranks exchange while all is well: 16 bytes. */
 typedef struct summary {
     uint64_t digest, count;
 } summary_t;
 
-/* Every rank's rows, `most` of each. */
+/* Every rank's rows, `most` of each; *out is the caller's. */
 static lh_status_t lists_gather(control_t *control, uint32_t size, const transfer_list_t *mine,
                                 uint64_t most, transfer_row_t **out)
 {
@@ -486,8 +512,8 @@ static lh_status_t lists_compare(const world_t *world, control_t *control,
     return status;
 }
 
-/* Of what a rank starts and waits for, without sizes: of what sites sum each of a site's ranks has
- * another part, and comm/ compares sizes anyway, group by group. */
+/* Of what a rank starts and waits for, without sizes: each of a site's ranks has another part of
+ * what sites sum, and comm/ compares sizes anyway, group by group. */
 static lh_status_t list_digest(const transfer_list_t *list, uint64_t *out)
 {
     transfer_row_t *rows = mem_array(list->count, sizeof(*rows));

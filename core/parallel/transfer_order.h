@@ -1,5 +1,6 @@
 /* parallel/transfer_order.h - the check of all ranks' transfers: whether every start meets its
- * partners and every wait ends. */
+ * partners and every wait ends. It needs only lists, so `plan` and `check` make it for ranks that
+ * do not run. */
 #ifndef PARALLEL_TRANSFER_ORDER_H
 #define PARALLEL_TRANSFER_ORDER_H
 

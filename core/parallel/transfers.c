@@ -1,4 +1,13 @@
-/* transfers.c - the table of what moves between ranks, and its runs in a step. */
+/* transfers.c - the table of what moves between ranks, a collective for each row, and their runs in
+ * a step.
+ *
+ * A collective's buffers are whole allocations: a store, or an arena of the engine. Which elements
+ * of them a transfer moves is said by its pieces, a list of segments for each member. So memory is
+ * registered once, and gradients are sent from where they were added up.
+ *
+ * Where the host can't reach a device's memory its mirror travels instead (engine/handover.h):
+ * places are then those of the mirror. In a job that is only planned there is no memory, and
+ * addresses are made up that differ. */
 #include <parallel/transfers.h>
 
 #include <stdio.h>
@@ -11,8 +20,14 @@
 
 enum { BUCKET_LEAST = 512 << 10, BUCKET_MOST = 25 << 20, BUCKETS = 24 };
 
-/* The last bucket of a pass is the one that nothing hides: a small part of all, but not so small
- * that the time to start it counts. */
+/* With b buckets whose sums take T seconds in all, and W seconds of the backward pass in which they
+ * can hide, a step waits for
+ *
+ *    max(0, T (1 - 1 / b) - W) + T / b + RTT / 2 for each hop.
+ *
+ * The last bucket of a pass, T / b, is the one that nothing hides: so buckets are a small part of
+ * all (1 / 24 of the gradients in F32), but not so small that the time to start one counts (512
+ * KiB), nor larger than 25 MiB. */
 uint64_t transfers_bucket_bytes(const transfers_t *t)
 {
     if (t->bucket_bytes != 0) return t->bucket_bytes;
@@ -20,12 +35,18 @@ uint64_t transfers_bucket_bytes(const transfers_t *t)
     return part < BUCKET_LEAST ? BUCKET_LEAST : part > BUCKET_MOST ? BUCKET_MOST : part;
 }
 
-bool transfers_is_updated(const transfers_t *t, uint32_t parameter)
+bool transfers_is_updated(const weights_t *w, uint32_t parameter)
 {
-    return t->weights->parameters->items[parameter].storage == parameter &&
-           !t->weights->frozen[parameter];
+    lh_assert(parameter < w->parameters->count);
+    return w->parameters->items[parameter].storage == parameter && !w->frozen[parameter];
 }
 
+uint64_t transfers_norm_blocks(uint64_t elements)
+{
+    return (elements + LH_NORM_BLOCK - 1) / LH_NORM_BLOCK;
+}
+
+/* Moves own their lists; callers' lists are on the stack. */
 static uint32_t *list_copy(const uint32_t *list, uint32_t count)
 {
     uint32_t *copy = mem_array(count, sizeof(*copy));
@@ -33,6 +54,7 @@ static uint32_t *list_copy(const uint32_t *list, uint32_t count)
     return copy;
 }
 
+/* Plans belong to comm. */
 static void move_free(move_t *m)
 {
     if (m == NULL) return;
@@ -41,6 +63,7 @@ static void move_free(move_t *m)
     mem_free(m);
 }
 
+/* The dtype in which a transfer travels is the one in which its data is stored. */
 static lh_dtype_t dtype_of(const transfers_t *t, const move_t *m)
 {
     const weights_t *w = t->weights;
@@ -52,7 +75,7 @@ static lh_dtype_t dtype_of(const transfers_t *t, const move_t *m)
     }
 }
 
-/* Of the whole form. Sites sum what is left of it in each. */
+/* Elements of the whole form. Sites sum what is left of it in each. */
 static uint64_t elements_of(const transfers_t *t, const move_t *m)
 {
     uint64_t elements = 0;
@@ -68,8 +91,10 @@ static uint64_t elements_of(const transfers_t *t, const move_t *m)
     return elements;
 }
 
+/* A recorded row's transfer comes complete from its recording. */
 lh_status_t transfers_add(transfers_t *t, const move_t *row, move_t **out)
 {
+    lh_assert(row->count > 0 && row->kind >= MOVE_SUM && row->kind <= MOVE_RECORDED);
     move_t **list = mem_grow(t->list, &t->capacity, t->count + 1u, sizeof(*list));
     if (list == NULL) return LH_NO_MEMORY;
     t->list = list;
@@ -110,7 +135,8 @@ static uint32_t own_value(const transfers_t *t, program_t *p, const store_t *sto
     return flow_rows(p->flow, all, mine.begin - piece->slice.begin, mine.end - mine.begin);
 }
 
-/* The form that `whole` says, of all parameters of a move. Returns how many values there are. */
+/* The form that `whole` says, of all parameters of a move. Returns how many values there are;
+ * values that this rank has nothing of are left out. */
 static uint32_t values_of(const transfers_t *t, program_t *p, const move_t *m, bool whole,
                           uint32_t *out)
 {
@@ -127,6 +153,8 @@ static uint32_t values_of(const transfers_t *t, program_t *p, const move_t *m, b
     return count;
 }
 
+/* Which values a call reads and writes, for the checks and for placing memory. A sum reads whole
+ * gradients and leaves whole or own ones; a gather reads own values and leaves whole ones. */
 flow_moved_t transfers_moved(const transfers_t *t, program_t *p, const move_t *m)
 {
     if (m->kind == MOVE_PARTIALS) return flow_moved(p->flow, m->values, 1, m->values, 1);
@@ -151,6 +179,7 @@ flow_moved_t transfers_moved(const transfers_t *t, program_t *p, const move_t *m
 
 enum { PLANNED_BASE = 4096 };
 
+/* Lives while all collectives are planned. */
 typedef struct planner {
     transfers_t *t;
     /* Memory whose bytes travel, registered once. */
@@ -164,6 +193,7 @@ typedef struct planner {
     uint64_t *value_cuts, *grad_cuts; /* [parameters][members] element offsets into their owner's */
 } planner_t;
 
+/* The arena of an allocation, as comm knows it. */
 static lh_status_t place_of(const planner_t *pl, const allocation_t *allocation, coll_place_t *out)
 {
     for (uint32_t i = 0; i < pl->allocation_count; i++) {
@@ -174,12 +204,15 @@ static lh_status_t place_of(const planner_t *pl, const allocation_t *allocation,
     return fail(LH_INVALID, "memory '%s' is not registered for transfers", allocation->name);
 }
 
-/* Where the host can't reach it, its mirror; what has none does not travel. */
+/* Registers an allocation with comm, or its mirror where the host can't reach it; what has neither
+ * does not travel. Where the device can, it gives a descriptor of the memory: peers on the node
+ * then map it and read in place. */
 static lh_status_t allocation_share(planner_t *pl, const allocation_t *of)
 {
     const engine_t *e = pl->t->engine;
     const allocation_t *allocation = handover_allocation(e, of);
     const bool mirrored = allocation != of;
+    lh_assert(pl->allocation_count < TRANSFER_ALLOCATIONS);
     if (allocation->bytes == 0) return LH_OK;
     if (!mirrored && (e->properties.flags & LH_DEVICE_HOST_ACCESS) == 0) return LH_OK;
     if (allocation->address == NULL && !pl->planned)
@@ -201,6 +234,7 @@ static lh_status_t allocation_share(planner_t *pl, const allocation_t *of)
                       &pl->arenas[pl->allocation_count++]);
 }
 
+/* In the same order on all ranks: arenas are told apart by number. */
 static lh_status_t allocations_share(planner_t *pl)
 {
     const transfers_t *t = pl->t;
@@ -213,7 +247,9 @@ static lh_status_t allocations_share(planner_t *pl)
     return status;
 }
 
-/* Where every member keeps its slices of a cut store: as weights_shard_add lays them out there. */
+/* Where every member keeps its slices of a cut store, in elements from the store's start: as
+ * weights_shard_add lays them out there. Nobody has to be asked, as layout follows from shares,
+ * dtypes and alignment alone; this rank's own layout is held against it. */
 static lh_status_t cuts_lay(const transfers_t *t, const store_t *store, uint64_t **out)
 {
     const uint32_t count = t->weights->parameters->count, ways = t->group->size;
@@ -242,6 +278,7 @@ static lh_status_t cuts_lay(const transfers_t *t, const store_t *store, uint64_t
     return LH_OK;
 }
 
+/* The buffer in which the whole form of a transfer lies. */
 static const allocation_t *whole_allocation(const transfers_t *t, const move_t *x)
 {
     if (x->program != NULL) return &t->engine->arenas[x->arena];
@@ -249,8 +286,11 @@ static const allocation_t *whole_allocation(const transfers_t *t, const move_t *
 }
 
 /* First element of the k-th parameter in the whole form. */
+/* First element of the k-th parameter in the whole form, from the start of its allocation or of its
+ * mirror. */
 static uint64_t whole_at(const transfers_t *t, const move_t *x, uint32_t k)
 {
+    lh_assert(k < x->count);
     const uint64_t wide = lh_dtype_bytes(x->transfer.dtype);
     if (x->program != NULL) {
         const flow_value_t *v = &x->program->flow->values[x->values[k]];
@@ -263,32 +303,31 @@ static uint64_t whole_at(const transfers_t *t, const move_t *x, uint32_t k)
     return handover_offset(t->engine, &store->allocation, at) / wide;
 }
 
-static uint64_t blocks(uint64_t elements)
-{
-    return (elements + LH_NORM_BLOCK - 1) / LH_NORM_BLOCK;
-}
-
-/* A member's segments of a transfer. */
+/* A member's segments of a transfer, in the order of its parameters. Partial sums are cut where the
+ * gradients are: the rows of a parameter's blocks belong to who owns these. `out` has room for one
+ * segment a parameter. */
 static uint32_t segments_of(const planner_t *pl, const move_t *x, uint32_t member,
                             const uint64_t *cuts, coll_segment_t *out)
 {
     const transfers_t *t = pl->t;
     const parameters_t *p = t->weights->parameters;
+    lh_assert(member < t->group->size);
     uint32_t count = 0;
     uint64_t at = x->kind == MOVE_PARTIALS ? whole_at(t, x, 0) : 0;
     const uint32_t all = x->kind == MOVE_PARTIALS ? p->count : x->count;
     for (uint32_t k = 0; k < all; k++) {
         const uint32_t i = x->kind == MOVE_PARTIALS ? k : x->parameters[k];
-        if (x->kind == MOVE_PARTIALS && !transfers_is_updated(t, i)) continue;
+        if (x->kind == MOVE_PARTIALS && !transfers_is_updated(t->weights, i)) continue;
         const uint32_t storage = p->items[i].storage;
         const lh_slice_t s = shard_shares_slice(t->shares, storage, member);
         coll_segment_t segment;
         if (x->kind == MOVE_PARTIALS) {
             const uint64_t first = s.begin / LH_NORM_BLOCK;
             segment = (coll_segment_t){.whole = at + first * PARTIAL_WORDS,
-                                       .count = (blocks(s.end) - first) * PARTIAL_WORDS};
+                                       .count = (transfers_norm_blocks(s.end) - first) *
+                                                PARTIAL_WORDS};
             if (s.end == s.begin) segment.count = 0;
-            at += blocks(p->items[i].elements) * PARTIAL_WORDS;
+            at += transfers_norm_blocks(p->items[i].elements) * PARTIAL_WORDS;
         } else {
             segment = (coll_segment_t){.whole = whole_at(t, x, k) + s.begin,
                                        .count = s.end - s.begin};
@@ -310,6 +349,7 @@ static void pieces_free(pieces_t *p)
     mem_free(p->segments);
 }
 
+/* Segments of all members of the group, for one plan. */
 static lh_status_t pieces_make(const planner_t *pl, const move_t *x, const uint64_t *cuts,
                                pieces_t *out)
 {
@@ -327,7 +367,8 @@ static lh_status_t pieces_make(const planner_t *pl, const move_t *x, const uint6
 }
 
 /* The parts of what this rank holds after the sum inside its site, over which sites share the work
- * of the second sum. */
+ * of the second sum: in blocks of the norm, and so that small parameters go round over the sites
+ * (as in shards.h). */
 static lh_status_t across_make(const planner_t *pl, const move_t *x, const group_t *across,
                                bool cut, pieces_t *out)
 {
@@ -342,7 +383,7 @@ static lh_status_t across_make(const planner_t *pl, const move_t *x, const group
         for (uint32_t k = 0; k < x->count; k++) {
             const uint32_t i = x->parameters[k], place = (m + i) % ways;
             const lh_slice_t s = shard_shares_slice(t->shares, i, t->group->self);
-            const uint64_t units = blocks(s.end - s.begin), length = s.end - s.begin;
+            const uint64_t units = transfers_norm_blocks(s.end - s.begin), length = s.end - s.begin;
             uint64_t begin = units * place / ways * LH_NORM_BLOCK;
             uint64_t end = units * (place + 1) / ways * LH_NORM_BLOCK;
             if (begin > length) begin = length;
@@ -356,6 +397,7 @@ static lh_status_t across_make(const planner_t *pl, const move_t *x, const group
     return LH_OK;
 }
 
+/* Collectives of recordings and steps by those of comm. */
 static const uint32_t coll_ops[COLLECTIVES] = {
     [COLLECTIVE_ALL_REDUCE] = COLL_ALL_REDUCE,
     [COLLECTIVE_REDUCE_SCATTER] = COLL_REDUCE_SCATTER,
@@ -363,14 +405,16 @@ static const uint32_t coll_ops[COLLECTIVES] = {
     [COLLECTIVE_ALL_TO_ALL] = COLL_ALL_TO_ALL,
 };
 
-/* That the memory of an allocation holds for those who communicate. */
+/* How many elements the memory of an allocation has for those who communicate: the length of the
+ * whole buffer. */
 static uint64_t allocation_elements(const transfers_t *t, const allocation_t *allocation,
                                     lh_dtype_t dtype)
 {
     return handover_allocation(t->engine, allocation)->bytes / lh_dtype_bytes(dtype);
 }
 
-/* In place: what this rank holds of the gradients after the sum inside its site. */
+/* In place: what this rank holds of the gradients after the sum inside its site. It begins when the
+ * run of the sum before it is done, without the device or the host in between. */
 static lh_status_t across_plan(planner_t *pl, move_t *x, coll_how_t *how)
 {
     const transfers_t *t = pl->t;
@@ -387,6 +431,8 @@ static lh_status_t across_plan(planner_t *pl, move_t *x, coll_how_t *how)
     return status;
 }
 
+/* Sums and gathers over the group of the shares. Where values or gradients are cut, owners' pieces
+ * lie in the store apart from the whole form. */
 static lh_status_t group_plan(planner_t *pl, move_t *x, coll_how_t *how)
 {
     const transfers_t *t = pl->t;
@@ -410,6 +456,7 @@ static lh_status_t group_plan(planner_t *pl, move_t *x, coll_how_t *how)
     return status;
 }
 
+/* A value of a flow in the arena of activations. */
 static coll_place_t value_place(const transfers_t *t, const move_t *x, uint32_t value,
                                 coll_place_t arena)
 {
@@ -438,6 +485,7 @@ static lh_status_t recorded_plan(planner_t *pl, move_t *x, coll_how_t *how)
     return collective_new(pl->t->comm, how, &x->plan);
 }
 
+/* Gradients and values have connections of their own, so that neither waits behind the other. */
 static lh_status_t move_plan(planner_t *pl, move_t *x)
 {
     const bool gradients = x->kind == MOVE_SUM || x->kind == MOVE_ACROSS;
@@ -454,6 +502,7 @@ static lh_status_t move_plan(planner_t *pl, move_t *x)
     }
 }
 
+/* Plans are made in the order of the table, the same on all ranks. */
 static lh_status_t plan_all(transfers_t *t, bool planned)
 {
     planner_t pl = {.t = t, .planned = planned, .planned_end = PLANNED_BASE};
@@ -471,7 +520,7 @@ static lh_status_t plan_all(transfers_t *t, bool planned)
     return status;
 }
 
-/* Before anybody connects: that no rank will wait for ever. */
+/* Before anybody connects: that no rank will wait for ever. All ranks call it. */
 static lh_status_t orders_agree(const transfers_t *t)
 {
     transfer_list_t mine = {0};
@@ -484,13 +533,16 @@ static lh_status_t orders_agree(const transfers_t *t)
 
 /* ---- in a step ---- */
 
+/* In the thread that runs the step; drives transports until the run is done. */
 static lh_status_t move_wait(move_t *m)
 {
     if (!m->running) return LH_OK;
+    lh_assert(m->plan != NULL);
     m->running = false;
     return collective_wait(m->plan);
 }
 
+/* exchange_t.bind: memory is there, and nothing has run. */
 static lh_status_t on_bind(exchange_t *x)
 {
     transfers_t *t = (transfers_t *)x;
@@ -498,10 +550,12 @@ static lh_status_t on_bind(exchange_t *x)
     return status == LH_OK ? orders_agree(t) : status;
 }
 
+/* Called by the executor. A gate is the device's: it has not come to the transfer yet. */
 static lh_status_t on_start(LH_UNUSED exchange_t *x, const transfer_t *transfer,
                             const transfer_gate_t *gate)
 {
     move_t *m = (move_t *)(uintptr_t)transfer;
+    lh_assert(m->plan != NULL);
     lh_status_t status = move_wait(m); /* for a run that nobody needed to wait for */
     if (status == LH_OK && gate == NULL) status = collective_start(m->plan);
     if (status == LH_OK && gate != NULL) {
@@ -512,6 +566,7 @@ static lh_status_t on_start(LH_UNUSED exchange_t *x, const transfer_t *transfer,
     return status;
 }
 
+/* For devices that do each call at once; those with a queue are told by the gate. */
 static lh_status_t on_wait(LH_UNUSED exchange_t *x, const transfer_t *transfer)
 {
     return move_wait((move_t *)(uintptr_t)transfer);
@@ -526,6 +581,7 @@ lh_status_t transfers_value_gather(transfers_t *t)
     return status == LH_OK ? transfers_finish(t) : status;
 }
 
+/* First what the device was told to wait for, then the device, then what the host started. */
 lh_status_t transfers_finish(transfers_t *t)
 {
     lh_status_t status = LH_OK;
@@ -539,6 +595,7 @@ lh_status_t transfers_finish(transfers_t *t)
 
 /* ---- opening ---- */
 
+/* Every element is saved by exactly one rank. */
 static lh_status_t own_what_is_saved(transfers_t *t)
 {
     weights_t *w = t->weights;
@@ -555,6 +612,8 @@ static lh_status_t own_what_is_saved(transfers_t *t)
     return LH_OK;
 }
 
+/* What the step can do with whole gradients beside cut ones: a bucket's memory with a cut store, or
+ * a store of whole ones in which the owner's part is the cut. */
 static lh_status_t wide_check(const optimizer_tables_t *t)
 {
     if (t->wide_grad == TABLE_SPACES) return LH_OK;

@@ -1,8 +1,25 @@
 /* parallel/transfers.h - what moves between ranks in a step: a table of transfers, each a bucket of
- * gradients to sum, of new values to gather, the values of an instance, or partial sums of the norm.
+ * gradients to sum, of new values to gather, the values of an instance, or partial sums of the
+ * norm.
  *
- * It is the engine's exchange (program/transfer.h): it puts calls of transfers into the programs'
- * flows, plans a collective for each once memory is there, and runs them in a step. */
+ * It is the engine's exchange (program/transfer.h). arrange.c puts calls of transfers into the
+ * programs' flows before these have memory; then a collective of comm is planned for each; in a
+ * step they are started and waited for. Fields of these structs are for the files of parallel/;
+ * others use the functions.
+ *
+ *    kind           collective                       of what, where
+ *    SUM            all-reduce, or reduce-scatter    a bucket of gradients: in their store, or in
+ *                   where gradients are cut          whole forms that live for the bucket
+ *    ACROSS         all-reduce over sites            what the SUM left on this rank, in its store
+ *    VALUE_GATHER   all-gather                       new values from their owners, in the store
+ *    INSTANCE       all-gather                       values that are cut, into a block's whole form
+ *    PARTIALS       all-gather                       sums of squares of gradients, for the norm
+ *    RECORDED       as a model recorded it           activations
+ *
+ * Over n ranks with P elements a rank sends about 2 (n - 1) / n P elements in a step where nothing
+ * is cut (an all-reduce of gradients), and as many where the update is cut (a reduce-scatter of
+ * gradients, a gather of values). Whole gradients that live for a bucket are summed in every round
+ * of the schedule, and values that are cut are gathered for each instance. */
 #ifndef PARALLEL_TRANSFERS_H
 #define PARALLEL_TRANSFERS_H
 
@@ -11,11 +28,14 @@
 #include <parallel/shards.h>
 #include <program/transfer.h>
 
+/* What op sum_squares leaves of a block: words a partial sum. */
 enum { PARTIAL_WORDS = 2 }; /* op sum_squares */
 
 enum { MOVE_SUM = 1, MOVE_ACROSS, MOVE_VALUE_GATHER, MOVE_INSTANCE, MOVE_PARTIALS, MOVE_RECORDED };
 
-/* A transfer with what parallel/ knows of it: which parameters, and where their whole form lies. */
+/* A transfer with what parallel/ knows of it: which parameters, and where their whole form lies.
+ * Made before programs have memory; `plan` follows when they have. `running` is the host's view, of
+ * runs that were started and not waited for. */
 typedef struct move {
     transfer_t transfer;  /* first: a transfer_t * is a move_t * */
     uint32_t kind;        /* MOVE_* */
@@ -32,9 +52,13 @@ typedef struct move {
     bool running;
 } move_t;
 
+/* Memory that may travel: values, gradients, and three arenas. */
 enum { TRANSFER_ALLOCATIONS = 5 };
 
+/* One for each engine. Its lists are complete when programs are arranged, and only read in a
+ * step. */
 typedef struct transfers {
+    /* What the engine calls, and where this is opened for. */
     exchange_t exchange; /* first: an exchange_t * is a transfers_t * */
     engine_t *engine;
     weights_t *weights;
@@ -42,23 +66,27 @@ typedef struct transfers {
     comm_t *comm; /* NULL: planned only */
     shards_t *shards;
     optimizer_tables_t tables; /* theirs */
-    const group_t *group;      /* theirs, of the shares */
-    uint32_t group_kind;       /* LH_GROUP_* of it */
-    const shares_t *shares;    /* theirs */
-    group_t *across;           /* NULL: nothing is summed over sites by itself */
+    /* Who takes part in all transfers but ACROSS and RECORDED. */
+    const group_t *group;   /* theirs, of the shares */
+    uint32_t group_kind;    /* LH_GROUP_* of it */
+    const shares_t *shares; /* theirs */
+    group_t *across;        /* NULL: nothing is summed over sites by itself */
     uint32_t micro_batches;
     uint64_t bucket_bytes;
     bool recorded; /* some transfers are a model's own, of activations */
 
+    /* Peers map memory by these descriptors at any time until comm closes. */
     int shared[TRANSFER_ALLOCATIONS]; /* descriptors of registered memory; open until the end */
     uint32_t shared_count;
 
+    /* The table. */
     move_t **list; /* in the order in which they are planned: the same on all ranks */
     uint32_t count;
     size_t capacity;
     move_t **value_gather_of; /* [parameters] what gathers its new value; NULL: nothing */
 } transfers_t;
 
+/* All but the shards outlives the transfers. */
 typedef struct transfers_how {
     engine_t *engine;
     weights_t *weights;
@@ -70,14 +98,16 @@ typedef struct transfers_how {
     lh_status_t (*arrange)(exchange_t *x); /* arrange_flows (arrange.h) */
 } transfers_how_t;
 
-/* Becomes the engine's exchange. */
+/* Becomes the engine's exchange, and says which elements this rank saves (weights->owned). Refused
+ * if the tables ask for a whole form that lives otherwise than is built. On failure the shards stay
+ * the caller's. */
 lh_status_t transfers_new(const transfers_how_t *how, transfers_t **out) LH_MUST_CHECK;
 /* After engine_close, and after comm_close, whose plans read its groups. NULL does nothing. */
 void transfers_free(transfers_t *t);
 
-/* Gathers all values anew, after they were loaded or drawn. All ranks call it. */
+/* Gathers all values anew, after they were loaded or drawn. All ranks call it, between steps. */
 lh_status_t transfers_value_gather(transfers_t *t) LH_MUST_CHECK;
-/* Waits for whatever is under way. */
+/* Waits for whatever is under way, on the device and between ranks. */
 lh_status_t transfers_finish(transfers_t *t) LH_MUST_CHECK;
 
 /* Plans every transfer as engine_build does, for a communicator that is planned only. After
@@ -85,9 +115,14 @@ lh_status_t transfers_finish(transfers_t *t) LH_MUST_CHECK;
 lh_status_t transfers_plan(transfers_t *t) LH_MUST_CHECK;
 
 /* A storage of its own that is trained. */
-bool transfers_is_updated(const transfers_t *t, uint32_t parameter);
-/* A new row; arrays are copied. values may be NULL. */
+bool transfers_is_updated(const weights_t *w, uint32_t parameter);
+/* Partial sums of the norm that so many elements of a parameter come to. */
+uint64_t transfers_norm_blocks(uint64_t elements);
+/* A new row; arrays are copied. values may be NULL. Rows are added in the same order on all ranks,
+ * as that is the order of plans. The transfer's group, dtype and elements are filled in, but for a
+ * recorded one's. */
 lh_status_t transfers_add(transfers_t *t, const move_t *row, move_t **out) LH_MUST_CHECK;
+/* How large a bucket becomes before it is closed, in bytes of gradients or values. */
 uint64_t transfers_bucket_bytes(const transfers_t *t);
 /* Values of a move in a program's flow, for a call that starts it or waits for it. */
 flow_moved_t transfers_moved(const transfers_t *t, program_t *p, const move_t *m);

@@ -1,4 +1,12 @@
-/* update.c - the optimizer step as a program: norm, clipping, and the rule on every parameter. */
+/* update.c - the optimizer step as a program: norm, clipping, and the rule on every parameter.
+ *
+ * The program is data like any other: calls of kernels and of transfers in a flow. Nothing of a
+ * step is decided on the host, which need not wait for the norm: the device computes it, clips, and
+ * decides whether the step counts at all.
+ *
+ * The norm has the same bits at any stage and layout. Each rank squares its elements in blocks of
+ * LH_NORM_BLOCK, which no cut divides (shards.h), all ranks gather these partial sums, and every
+ * rank adds all of them in one order. */
 #include <parallel/update.h>
 
 #include <base/memory.h>
@@ -6,6 +14,7 @@
 #include <graph/op_table.h>
 #include <parallel/arrange.h>
 
+/* Lives while the program is written. */
 typedef struct update {
     program_t *p;
     weights_t *w;
@@ -15,17 +24,13 @@ typedef struct update {
     uint32_t step; /* flow value: [groups, LH_STEP_WORDS], factor and verdict set by clip */
 } update_t;
 
-static bool is_updated(const weights_t *w, uint32_t parameter)
-{
-    return w->parameters->items[parameter].storage == parameter && !w->frozen[parameter];
-}
-
-/* Elements whose master and states are here. */
+/* Elements of a parameter whose master and states are here: what this rank updates. */
 static lh_slice_t slice_of(const update_t *u, uint32_t parameter)
 {
     return shards_slice(u->shards, parameter);
 }
 
+/* A store of the weights for one of the shards', under the names by which programs ask for it. */
 static lh_status_t store_make(weights_t *w, const holding_store_t *from, uint32_t index)
 {
     store_t *s;
@@ -62,27 +67,25 @@ static lh_status_t stores_add(update_t *u)
     return status;
 }
 
-static uint32_t flat(update_t *u, const store_t *store, uint32_t parameter)
+/* A piece as one dimension. */
+static uint32_t store_flat(update_t *u, const store_t *store, uint32_t parameter)
 {
     const uint64_t n = store->shards[parameter].elements;
     return flow_reshape(u->p->flow, program_store_value(u->p, store, parameter), 1, &n);
 }
 
 /* The elements of this rank's slice, in a store that holds them or the whole parameter. */
-static uint32_t sliced(update_t *u, const store_t *store, uint32_t parameter)
+static uint32_t store_sliced(update_t *u, const store_t *store, uint32_t parameter)
 {
     const lh_slice_t mine = slice_of(u, parameter), held = store->shards[parameter].slice;
-    const uint32_t all = flat(u, store, parameter);
+    lh_assert(mine.begin >= held.begin && mine.end <= held.end);
+    const uint32_t all = store_flat(u, store, parameter);
     return flow_rows(u->p->flow, all, mine.begin - held.begin, mine.end - mine.begin);
 }
 
-static uint64_t partial_count(uint64_t elements)
-{
-    return (elements + LH_NORM_BLOCK - 1) / LH_NORM_BLOCK;
-}
-
 /* Norm over all gradients, one partial sum per LH_NORM_BLOCK elements of a logical parameter, in
- * the order of parameters; then the factor and the verdict, on the device. */
+ * the order of parameters; then the factor and the verdict, on the device. This rank fills the rows
+ * of its own elements, and the gather brings the others'. */
 static void norm_write(update_t *u)
 {
     program_t *p = u->p;
@@ -90,7 +93,8 @@ static void norm_write(update_t *u)
     const op_table_t *ops = p->engine->how.ops;
     uint64_t partials[2] = {0, PARTIAL_WORDS}, at = 0;
     for (uint32_t i = 0; i < u->w->parameters->count; i++)
-        if (is_updated(u->w, i)) partials[0] += partial_count(u->w->parameters->items[i].elements);
+        if (transfers_is_updated(u->w, i))
+            partials[0] += transfers_norm_blocks(u->w->parameters->items[i].elements);
 
     const uint64_t step[] = {u->how->optimizer.group_count, LH_STEP_WORDS};
     const lh_arg_t sums_arg = flow_arg(u->w->accumulate, 2, partials),
@@ -98,19 +102,26 @@ static void norm_write(update_t *u)
     const uint32_t sums = flow_in_arena(f, &sums_arg, ARENA_BUCKETS);
     const uint32_t given = program_input_value(p, LH_INPUT_STEP, &step_arg);
     u->step = program_output_value(p, OUTPUT_STEP, &step_arg, false);
+    /* The scalars of the step are an output too, since the clip writes its factor and verdict into
+     * them. */
     const uint32_t copy[] = {given, u->step};
     flow_kernel(f, op_table_find(ops, "copy"), NULL, copy);
 
+    /* A parameter's rows follow those of the parameter before it, whoever owns it: `at` is its
+     * first row, and this rank's own begin `first` rows further on, as its slice begins at a whole
+     * block. */
     for (uint32_t i = 0; i < u->w->parameters->count && f->status == LH_OK; i++) {
-        if (!is_updated(u->w, i)) continue;
-        const uint64_t n = partial_count(u->w->parameters->items[i].elements);
+        if (!transfers_is_updated(u->w, i)) continue;
+        const uint64_t n = transfers_norm_blocks(u->w->parameters->items[i].elements);
         const lh_slice_t mine = slice_of(u, i);
         const uint64_t first = mine.begin / LH_NORM_BLOCK;
-        const uint32_t slots[] = {sliced(u, u->w->grad, i),
-                                  flow_rows(f, sums, at + first, partial_count(mine.end) - first)};
+        const uint32_t slots[] = {
+            store_sliced(u, u->w->grad, i),
+            flow_rows(f, sums, at + first, transfers_norm_blocks(mine.end) - first)};
         if (mine.end > mine.begin) flow_kernel(f, op_table_find(ops, "sum_squares"), NULL, slots);
         at += n;
     }
+    lh_assert(f->status != LH_OK || at == partials[0]);
     if (u->transfers != NULL) arrange_partials(u->transfers, p, sums);
     const uint32_t clip[] = {sums, u->step, u->step};
     flow_kernel(f, op_table_find(ops, "clip"), NULL, clip);
@@ -127,17 +138,20 @@ typedef struct piece_update {
     uint64_t shape[2];
 } piece_update_t;
 
+/* Rules get what they update as arguments, and may not ask for parameters. */
 static lh_status_t no_param(LH_UNUSED void *context, const char *name,
                             LH_UNUSED uint64_t shape[LH_MAX_RANK], LH_UNUSED uint32_t *rank)
 {
     return fail(LH_INVALID, "a rule may not name parameter '%s'", name);
 }
 
+/* Where updated parameters are kept exactly: the master, or the value itself. */
 static const store_t *master_of(const weights_t *w)
 {
     return w->master != NULL ? w->master : w->value;
 }
 
+/* By name and initial value, as shards.c made the stores. */
 static const store_t *state_of(const weights_t *w, const lh_rule_state_t *state)
 {
     for (uint32_t i = 0; i < w->store_count; i++)
@@ -147,6 +161,7 @@ static const store_t *state_of(const weights_t *w, const lh_rule_state_t *state)
     return NULL;
 }
 
+/* Arguments of the rule's recording, with the shapes of this rank's piece. */
 static lh_status_t piece_arguments(piece_update_t *s, const lh_rule_t *rule)
 {
     const weights_t *w = s->u->w;
@@ -165,6 +180,8 @@ static lh_status_t piece_arguments(piece_update_t *s, const lh_rule_t *rule)
     return recording_status(s->r);
 }
 
+/* Lets the rule record what it does with this rank's piece of a parameter. The program keeps the
+ * recording, as calls point into it. */
 static lh_status_t piece_record(piece_update_t *s)
 {
     update_t *u = s->u;
@@ -186,6 +203,8 @@ static lh_status_t piece_record(piece_update_t *s)
     if (status != LH_OK) return status;
 
     const lh_slice_t mine = slice_of(u, s->parameter);
+    /* What the rule is told of the piece: where it begins in the parameter, whose shape, what
+     * decay. Parameters without decay get 0, whatever their group says. */
     const lh_piece_t piece = {
         .struct_size = sizeof(piece),
         .param = s->parameter,
@@ -206,6 +225,8 @@ static lh_status_t piece_record(piece_update_t *s)
     return status;
 }
 
+/* What a rule may name beside its arguments: constants, and its group's row of the step's
+ * scalars. */
 static uint32_t update_leaf(void *context, const graph_value_t *value)
 {
     const piece_update_t *s = context;
@@ -225,8 +246,8 @@ static uint32_t update_leaf(void *context, const graph_value_t *value)
     return 0;
 }
 
-/* Puts a result where it belongs, unless its op has done so. */
-static void settle(flow_source_t *source, lh_value_t result, uint32_t place)
+/* Puts a result where it belongs, unless its op has done so by working in place. */
+static void result_settle(flow_source_t *source, lh_value_t result, uint32_t place)
 {
     flow_t *f = source->flow;
     const uint32_t made = flow_mapped(source, result);
@@ -235,11 +256,13 @@ static void settle(flow_source_t *source, lh_value_t result, uint32_t place)
     flow_kernel(f, source->copy, NULL, slots);
 }
 
-static uint32_t shaped(piece_update_t *s, const store_t *store)
+static uint32_t store_shaped(piece_update_t *s, const store_t *store)
 {
-    return flow_reshape(s->u->p->flow, sliced(s->u, store, s->parameter), s->rank, s->shape);
+    return flow_reshape(s->u->p->flow, store_sliced(s->u, store, s->parameter), s->rank, s->shape);
 }
 
+/* Maps the recording's arguments to this rank's stores, writes its nodes into the flow, and puts
+ * results back. A rule that gives no value of its own has its new master cast to one. */
 static void piece_write(piece_update_t *s)
 {
     update_t *u = s->u;
@@ -252,37 +275,39 @@ static void piece_write(piece_update_t *s)
                             .leaf = update_leaf,
                             .context = s};
     if (source.map == NULL) return;
-    const uint32_t master = shaped(s, master_of(w));
+    const uint32_t master = store_shaped(s, master_of(w));
     uint32_t states[OP_SLOTS] = {0};
-    source.map[s->grad] = shaped(s, w->grad);
+    source.map[s->grad] = store_shaped(s, w->grad);
     source.map[s->master] = master;
     for (uint32_t k = 0; k < rule->state_count; k++) {
         const bool like = rule->states[k].extent == LH_EXTENT_ELEMENT;
         const store_t *store = state_of(w, &rule->states[k]);
-        states[k] = like ? shaped(s, store) : flat(u, store, s->parameter);
+        states[k] = like ? store_shaped(s, store) : store_flat(u, store, s->parameter);
         source.map[s->states[k]] = states[k];
     }
+    /* Where the value is its own master there is nothing to bring back. */
     const bool apart = w->master != NULL;
-    const uint32_t value = apart ? shaped(s, w->value) : 0;
+    const uint32_t value = apart ? store_shaped(s, w->value) : 0;
     if (apart && s->new_value != 0) source.map[s->new_value] = value;
 
     for (uint32_t n = 1; n < s->r->node_count && u->p->flow->status == LH_OK; n++)
         flow_node(&source, n);
-    settle(&source, s->new_master, master);
+    result_settle(&source, s->new_master, master);
     for (uint32_t k = 0; k < rule->state_count; k++)
-        settle(&source, s->new_states[k], states[k]);
+        result_settle(&source, s->new_states[k], states[k]);
     if (!apart || s->new_value != 0) return;
     const uint32_t cast[] = {master, value};
     flow_kernel(u->p->flow, source.copy, NULL, cast);
 }
 
-/* The rule on every parameter; the value is renewed with its master, whichever of UPDATE, COPY and
- * GATHER the tables say it by. */
+/* The rule on every parameter that this rank owns a piece of; the value is renewed with its master,
+ * whichever of UPDATE, COPY and GATHER the tables say it by. A rule that works on rows gets its
+ * piece as a matrix. */
 static lh_status_t rules_write(update_t *u)
 {
     const weights_t *w = u->w;
     for (uint32_t i = 0; i < w->parameters->count; i++) {
-        if (!is_updated(w, i)) continue;
+        if (!transfers_is_updated(w, i)) continue;
         const parameter_t *p = &w->parameters->items[i];
         const lh_slice_t mine = slice_of(u, i);
         const uint64_t elements = mine.end - mine.begin;
@@ -325,6 +350,7 @@ static lh_status_t moves_check(const update_t *u)
     return LH_OK;
 }
 
+/* Where the tables cut values, the weights keep only this rank's slices. */
 static lh_status_t values_cut(update_t *u)
 {
     const shards_t *h = u->shards;
@@ -358,6 +384,8 @@ static lh_status_t transfers_open(update_t *u, engine_t *e, shards_t **shards)
     return values_cut(u);
 }
 
+/* All calls of the update, in order: the norm, the clip, then parameter after parameter.
+ * arrange_flows puts the waits for sums before them later on. */
 static lh_status_t program_write(update_t *u, engine_t *e, program_t **out)
 {
     const program_how_t how = {.use = USE_UPDATE, .sequences = 1, .rows = 1};
@@ -370,6 +398,8 @@ static lh_status_t program_write(update_t *u, engine_t *e, program_t **out)
     return status;
 }
 
+/* Shards first: what cannot be held is refused before the weights are touched. If several ranks
+ * share the work the transfers own the shards, else they end here. */
 lh_status_t update_new(engine_t *e, weights_t *w, const update_how_t *how, program_t **out)
 {
     update_t u = {.w = w, .how = how};

@@ -2,14 +2,15 @@
  *
  * The optimizer plugin lists spaces and moves (longhaul/optimizer.h); this file gives each space
  * its memory and each move its calls. With one rank REDUCE and GATHER vanish; with more,
- * transfers.h puts them where a step runs them. A table that needs more than is built is refused
- * with a sentence that names the space or the move. */
+ * transfers.h and arrange.h put them where a step runs them. A table that needs more than is built
+ * is refused with a sentence that names the space or the move. */
 #ifndef PARALLEL_UPDATE_H
 #define PARALLEL_UPDATE_H
 
 #include <engine/engine.h>
 #include <parallel/transfers.h>
 
+/* `transfers` is set once there are any, also if update_new fails later on. */
 typedef struct update_how {
     optimizer_how_t optimizer;
     comm_t *comm;          /* NULL: planned only, no other rank is needed     */
