@@ -14,9 +14,9 @@
  *    2 S (R - 1) / R    a ring through all ranks that crosses each border once
  *
  * and inside a site each rank sends 2 (g - 1) / g S, by ring and by direct messages alike (partial
- * sums travel as F32, so a ring of BF16 sends more). Where three sites lie in a chain, the link of an
- * outer site carries what that site sends to both others, 4/3 S in a direction; a sum at the middle
- * site would send S. That is not built.
+ * sums travel as F32, so a ring of BF16 sends more). Where three sites lie in a chain, the link of
+ * an outer site carries what that site sends to both others, 4/3 S in a direction; a sum at the
+ * middle site would send S. That is not built.
  *
  * Pieces are cut into chunks, and phases follow each other at a distance of `lag` chunks, so that a
  * link carries the next contributions while this rank adds those that came. With stages that take
@@ -394,8 +394,8 @@ static void unit_collect(builder_t *b, build_unit_t *u)
     mem_free(slots);
 }
 
-/* Everybody to the leader. A site of one member has nothing to add up inside: sum_across() takes its
- * whole. In a group of one member in all the step still copies, or adds, from the whole to the
+/* Everybody to the leader. A site of one member has nothing to add up inside: sum_across() takes
+ * its whole. In a group of one member in all the step still copies, or adds, from the whole to the
  * result. */
 static void inside_direct(builder_t *b, uint32_t hop, uint32_t owner, build_unit_t *u)
 {
@@ -409,9 +409,9 @@ static void inside_direct(builder_t *b, uint32_t hop, uint32_t owner, build_unit
 }
 
 /* The sum so far goes round the site, from the leader's next member to the leader, and each adds
- * its own behind it: the same order as in unit_collect(). In hop h it leaves the member h places behind
- * the leader; the first hop carries a contribution in the collective's dtype, later ones partial
- * sums in F32. */
+ * its own behind it: the same order as in unit_collect(). In hop h it leaves the member h places
+ * behind the leader; the first hop carries a contribution in the collective's dtype, later ones
+ * partial sums in F32. */
 static void inside_ring(builder_t *b, uint32_t hop, uint32_t owner, build_unit_t *u)
 {
     lh_assert(hop > 0);

@@ -84,10 +84,10 @@ double link_probe_loss_most(double lost, double packets);
 uint64_t link_probe_budget_ns(uint64_t round_trip_ns);
 
 /* The rate of a stage in bytes a second, at the end that received it: message i of `count` had come
- * at at_ns[i], and upto[i] bytes by then. The stage began at begun_ns, by the same clock, and way_ns
- * is half a round trip. What waits anywhere makes a message's figure less, nothing makes it more, so
- * the link gives at least the most of these. Not the last alone: it may have met a stream that was
- * still busy. Only the second half of the messages is looked at. */
+ * at at_ns[i], and upto[i] bytes by then. The stage began at begun_ns, by the same clock, and
+ * way_ns is half a round trip. What waits anywhere makes a message's figure less, nothing makes it
+ * more, so the link gives at least the most of these. Not the last alone: it may have met a stream
+ * that was still busy. Only the second half of the messages is looked at. */
 double link_probe_came(const uint64_t *at_ns, const uint64_t *upto, uint32_t count,
                        int64_t begun_ns, uint64_t way_ns);
 

@@ -180,8 +180,8 @@ operation_t *link_operation(link_t *k, uint64_t cookie, bool own); /* NULL: none
 /* link_send and link_recv for memory of the caller's that is registered as `region`. */
 lh_status_t link_post(link_t *k, lh_region_t *region, bool sends, void *data, uint64_t bytes,
                       uint32_t tag, uint64_t cookie);
-/* Memory with every transport that is open; regions of those that are not stay NULL. After a failure
- * the caller releases what was registered. */
+/* Memory with every transport that is open; regions of those that are not stay NULL. After a
+ * failure the caller releases what was registered. */
 lh_status_t links_register(links_t *l, const lh_arena_t *arena,
                            lh_region_t *regions[LINKS_SCOPES]) LH_MUST_CHECK;
 void links_release(links_t *l, lh_region_t *const regions[LINKS_SCOPES]);

@@ -500,7 +500,8 @@ lh_status_t links_connect(links_t *l, const uint32_t *peers, uint32_t count, uin
         if (m.links[i]->dials) status = link_dial(l, m.links[i]);
     if (status == LH_OK) status = meeting_wait(l, &m, is_up, "not connected");
     if (status == LH_OK && m.count > 0) status = lists_exchange(l, &m);
-    /* After a failure operations may still be out: their connections end before their memory does. */
+    /* After a failure operations may still be out: their connections end before their memory
+     * does. */
     for (uint32_t i = 0; status != LH_OK && i < m.count; i++)
         link_drain(m.links[i]);
     meeting_end(l, &m);

@@ -1,5 +1,5 @@
-/* links/links_connect.h - connections by service: the lower rank dials, the higher one admits whom it
- * asked for; then both offer each other the arenas that can be mapped. */
+/* links/links_connect.h - connections by service: the lower rank dials, the higher one admits whom
+ * it asked for; then both offer each other the arenas that can be mapped. */
 #ifndef LINKS_LINKS_CONNECT_H
 #define LINKS_LINKS_CONNECT_H
 

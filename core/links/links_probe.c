@@ -1,8 +1,8 @@
 /* links_probe.c - measures the links between sites before training opens its connections.
  *
  * Of each pair of sites the first ranks connect for this alone. The end that dialed sends pings,
- * which the other sends back; then both send stages (link_probe.h) at the same time, since training uses
- * both directions at once:
+ * which the other sends back; then both send stages (link_probe.h) at the same time, since training
+ * uses both directions at once:
  *
  *   STAGE messages of data at an even pace, and a word: how fast the peer's came, and whether the
  *   sender's own ramp has ended
@@ -11,8 +11,8 @@
  * half a round trip later and waits for no grant. Once both ramps have ended the end that dialed
  * leads: the first message of its next stage says whether it is a burst at the rate that was found,
  * whether both connect anew by another of the plugin's tunings, or the end. Only a transport's own
- * functions are used, so that every plugin that takes a stage's messages at once can be probed; what
- * it does not tell (loss, the loaded round trip, the path's MTU) stays unknown. */
+ * functions are used, so that every plugin that takes a stage's messages at once can be probed;
+ * what it does not tell (loss, the loaded round trip, the path's MTU) stays unknown. */
 #include <links/links_probe.h>
 
 #include <stdio.h>
@@ -175,7 +175,8 @@ static int by_size(const void *a, const void *b)
     return x < y ? -1 : x > y;
 }
 
-/* Of a ping and its echo, by number: where both lie where data will; an echo is the other's time. */
+/* Of a ping and its echo, by number: where both lie where data will; an echo is the other's
+ * time. */
 static uint64_t *ping_word(char *data, uint32_t ping)
 {
     lh_assert(ping < PINGS);

@@ -1,10 +1,12 @@
-/* transfer_order.c - walks the lists of all ranks side by side.
+/* transfer_order.c - walks the lists of calls: those of one rank by itself, then those of all ranks
+ * side by side.
  *
- * Messages between two ranks keep the order in which their transfers were started, so any two ranks
+ * One rank: nothing uses values that a transfer reads or writes while it is on its way. All ranks:
+ * messages between two ranks keep the order in which their transfers were started, so any two ranks
  * must start what both take part in in the same order. That alone does not end every wait where
- * groups differ (three ranks may wait for each other in a circle), so the walk is made: a rank goes
- * on until it waits for a transfer that some member has not started. If all ranks reach the end of
- * their lists, then no timing can stop them; else the sentence names two ranks of the circle.
+ * groups differ, so the walk is made: a rank goes on until it waits for a transfer that some member
+ * has not started. If all ranks reach the end of their lists, then no timing can stop them; else
+ * the sentence names two ranks of the circle.
  *
  * In the walk only waits can stop a rank, and whether they do depends on what has been started, not
  * on when: so its outcome is that of every timing. An example that pairs alone don't find, with
@@ -36,6 +38,8 @@ typedef struct pending { /* a transfer that is under way */
     const flow_call_t *call;
 } pending_t;
 
+/* One rank's walk through some steps. `pending` lasts from list to list, `busy` is made anew for
+ * each. */
 typedef struct walk {
     const engine_t *engine;
     pending_t *pending;
@@ -50,6 +54,7 @@ typedef struct walk {
     size_t row_capacity;
 } walk_t;
 
+/* Whether two buffers of flows may be one piece of memory. */
 static bool is_same(const flow_t *a, uint32_t x, const flow_t *b, uint32_t y)
 {
     const flow_buffer_t *p = &a->buffers[x], *q = &b->buffers[y];
@@ -57,6 +62,8 @@ static bool is_same(const flow_t *a, uint32_t x, const flow_t *b, uint32_t y)
     return p->allocation == q->allocation && p->offset == q->offset;
 }
 
+/* Marks what one pending transfer touches in the flow of p: its own buffers if p started it, else
+ * those in stores that both programs see. */
 static void busy_mark(walk_t *w, const program_t *p, uint32_t index)
 {
     const pending_t *x = &w->pending[index];
@@ -85,6 +92,7 @@ static void busy_fill(walk_t *w, const program_t *p)
         busy_mark(w, p, i);
 }
 
+/* w->count: it is not under way. */
 static uint32_t pending_find(const walk_t *w, const transfer_t *t)
 {
     uint32_t i = 0;
@@ -93,6 +101,7 @@ static uint32_t pending_find(const walk_t *w, const transfer_t *t)
     return i;
 }
 
+/* All of the transfer but its number, which ranks need not share. */
 static lh_status_t row_add(walk_t *w, const flow_call_t *call)
 {
     transfer_row_t *rows = mem_grow(w->rows, &w->row_capacity, w->row_count + 1u, sizeof(*rows));
@@ -111,6 +120,7 @@ static lh_status_t row_add(walk_t *w, const flow_call_t *call)
     return LH_OK;
 }
 
+/* A transfer's memory belongs to one run at a time. */
 static lh_status_t start_step(walk_t *w, const program_t *p, const flow_call_t *call)
 {
     if (pending_find(w, call->transfer) < w->count)
@@ -134,6 +144,7 @@ static void wait_step(walk_t *w, const program_t *p, const flow_call_t *call)
     busy_fill(w, p);
 }
 
+/* A call may read what a transfer only reads; whatever else it shares with one is refused. */
 static lh_status_t kernel_step(const walk_t *w, const program_t *p, const flow_call_t *call)
 {
     const uint32_t slots = call->kind == FLOW_FILL ? 1 : call->op->in_count + call->op->out_count;
@@ -150,6 +161,9 @@ static lh_status_t kernel_step(const walk_t *w, const program_t *p, const flow_c
     return LH_OK;
 }
 
+/* One run of a program's list: `later` than the first round, `last` of the step. At its end nothing
+ * may be under way that works in the arenas, as the next list has these for itself; what lies in
+ * stores may go on. */
 static lh_status_t list_walk(walk_t *w, const program_t *p, bool later, bool last)
 {
     lh_status_t status = LH_OK;
@@ -193,6 +207,7 @@ static lh_status_t program_walk(walk_t *w, const program_t *p)
     return status;
 }
 
+/* All programs of some use, in the order in which they were made. */
 static lh_status_t uses_walk(walk_t *w, bool (*wanted)(uint32_t use))
 {
     lh_status_t status = LH_OK;

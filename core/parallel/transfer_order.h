@@ -1,6 +1,7 @@
-/* parallel/transfer_order.h - the check of all ranks' transfers: whether every start meets its
- * partners and every wait ends. It needs only lists, so `plan` and `check` make it for ranks that
- * do not run. */
+/* parallel/transfer_order.h - the check of transfers: of a rank's own lists, that nothing touches
+ * values which are on their way, and of all ranks' lists, whether every start meets its partners
+ * and every wait ends. It needs only lists, so `plan` and `check` make it for ranks that do not
+ * run. */
 #ifndef PARALLEL_TRANSFER_ORDER_H
 #define PARALLEL_TRANSFER_ORDER_H
 
@@ -12,9 +13,9 @@ typedef struct transfer_row { /* a start or a wait; without gaps, so that rows t
     bool waits;
 } transfer_row_t;
 
-/* After engine_arrange: what its programs start and wait for in some steps, in order; the caller frees
- * with mem_free. LH_INVALID: a list uses values that are on their way, or starts a transfer anew
- * that nobody has waited for. */
+/* After engine_arrange: what its programs start and wait for in some steps, in order; the caller
+ * frees with mem_free. LH_INVALID: a list uses values that are on their way, or starts a transfer
+ * anew that nobody has waited for. */
 lh_status_t transfer_rows(const engine_t *e, transfer_row_t **rows, uint32_t *count) LH_MUST_CHECK;
 
 /* What a rank starts and waits for, in order; of transfer_rows. */
