@@ -52,13 +52,17 @@ static uint32_t heap_pop(collective_t *x)
     return first;
 }
 
-/* One of what the run waited for has happened; with the last it begins. */
+static void run_finish(collective_t *x);
+
+/* One of what the run waited for has happened; with the last it begins. A run without steps, of a
+ * rank that has no part in what moves, is done then, and not before what it comes after. */
 static void run_ungate(collective_t *x)
 {
     lh_assert(x->gates > 0);
     if (--x->gates > 0) return;
     for (uint32_t i = 0; i < x->script->first_count; i++)
         heap_push(x, x->script->first[i]);
+    if (x->remaining == 0) run_finish(x);
 }
 
 /* The gate is forgotten first: its owner may free what it points to, and is told once only. */
@@ -209,7 +213,7 @@ static bool runs_compute(comm_t *c)
 }
 
 /* Gates are past in the order of starts, as a device's queue comes to them in that order: the first
- * that is not past ends the look. A script without steps is done as soon as its gate is past. */
+ * that is not past ends the look. */
 static bool gates_open(comm_t *c)
 {
     bool moved = false;
@@ -226,7 +230,6 @@ static bool gates_open(comm_t *c)
         c->closed--;
         moved = true;
         run_ungate(x);
-        if (x->remaining == 0) run_finish(x);
     }
     return moved;
 }
@@ -296,7 +299,6 @@ static void run_begin(collective_t *x, const collective_gate_t *gate)
         t->lane->tail = t;
     }
     run_ungate(x);
-    if (x->remaining == 0 && !x->closed) run_finish(x);
 }
 
 /* The member of x's group whose message x waits for, or SCRIPT_NONE. A receive says more than a

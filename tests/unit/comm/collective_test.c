@@ -268,6 +268,41 @@ static void one_message_at_a_time_is_enough(void **state)
     all_is_well(&s);
 }
 
+/* A plan of nothing, which has no steps between sites, behind one that moves. */
+static void come_after(actor_t *a)
+{
+    collective_t *nothing;
+    lh_status_t status = plan_all(a);
+    const coll_how_t how = {.name = "nothing",
+                            .op = COLL_ALL_REDUCE,
+                            .group = comm_group(a->comm, LH_GROUP_DATA),
+                            .dtype = LH_DTYPE_F32,
+                            .service = LH_SERVICE_GRADIENT,
+                            .after = a->plans[0]};
+    if (status == LH_OK) status = collective_new(a->comm, &how, &nothing);
+    if (status == LH_OK) status = comm_connect(a->comm);
+    for (uint32_t round = 0; status == LH_OK && round < a->scene->rounds; round++) {
+        status = collective_start(a->plans[0]);
+        if (status == LH_OK) status = collective_start(nothing);
+        if (status == LH_OK) status = collective_wait(nothing);
+        if (status == LH_OK && collective_test(a->plans[0]) != LH_OK)
+            trouble(a, "done before what it comes after");
+        if (status == LH_OK) status = collective_wait(a->plans[0]);
+    }
+    if (status != LH_OK) trouble(a, fail_reason());
+}
+
+static void a_run_of_nothing_comes_after_what_it_was_planned_behind(void **state)
+{
+    (void)state;
+    char texts[FAKE_RANKS][400];
+    scene_t s = plain;
+    s.sites = "ab";
+    play_scene(&s, come_after, texts);
+    for (uint32_t r = 0; r < 2; r++)
+        assert_string_equal(texts[r], "");
+}
+
 static void plan_other_name(actor_t *a)
 {
     coll_how_t how = {.name = a->rank == 1 ? "bias" : "weight",
@@ -630,6 +665,7 @@ int main(void)
         cmocka_unit_test(several_run_at_a_time_and_again),
         cmocka_unit_test(a_hundred_runs_give_the_same),
         cmocka_unit_test(one_message_at_a_time_is_enough),
+        cmocka_unit_test(a_run_of_nothing_comes_after_what_it_was_planned_behind),
         cmocka_unit_test(other_plans_are_refused_on_all_ranks),
         cmocka_unit_test(ranks_compare_groups_and_not_plans),
         cmocka_unit_test(collectives_of_one_shape_share_a_script),
