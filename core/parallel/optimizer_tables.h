@@ -55,8 +55,8 @@ typedef struct optimizer_tables {
     /* Counts of rows; each row is a copy of the plugin's, cut or filled up to the size that the
      * core knows. */
     uint32_t space_count, move_count;
-    /* The space in whose memory this one lies: itself, or one that it is made equal to. */
-    /* A chain of joins is followed to its end: root[root[i]] is root[i]. */
+    /* The space in whose memory this one lies: itself, or one that it is made equal to, at the end
+     * of a chain of such: root[root[i]] is root[i]. */
     uint32_t root[TABLE_SPACES];
     /* Spaces that last; TABLE_SPACES: there is none. */
     uint32_t value, grad, master, state;

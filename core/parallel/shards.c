@@ -53,9 +53,9 @@ lh_slice_t shards_slice(const shards_t *h, uint32_t parameter)
 /* ---- pieces ---- */
 
 /* Appends one piece. */
-static lh_status_t shards_add(shards_t *h, const holding_t *piece)
+static lh_status_t shards_add(shards_t *h, const shard_t *piece)
 {
-    holding_t *list = mem_grow(h->list, &h->capacity, h->count + 1u, sizeof(*list));
+    shard_t *list = mem_grow(h->list, &h->capacity, h->count + 1u, sizeof(*list));
     if (list == NULL) return LH_NO_MEMORY;
     h->list = list;
     h->list[h->count++] = *piece;
@@ -65,8 +65,8 @@ static lh_status_t shards_add(shards_t *h, const holding_t *piece)
 /* A store exists when its `holds` is set. */
 static void store_name(shards_t *h, uint32_t store, const char *name, uint32_t holds)
 {
-    lh_assert(store < HOLDING_STORES);
-    holding_store_t *s = &h->stores[store];
+    lh_assert(store < SHARD_STORES);
+    shard_store_t *s = &h->stores[store];
     (void)snprintf(s->name, sizeof(s->name), "%s", name);
     s->holds = holds;
 }
@@ -92,16 +92,16 @@ static uint64_t state_elements(const lh_rule_t *rule, const lh_rule_state_t *sta
  * it. */
 static lh_status_t state_store(shards_t *h, const lh_rule_state_t *state, uint32_t *out)
 {
-    uint32_t store = HOLDING_STATES;
+    uint32_t store = SHARD_STATES;
     for (; store < h->store_count; store++)
         if (strcmp(h->stores[store].name, state->name) == 0 &&
             h->stores[store].initial == state->initial)
             break;
     *out = store;
     if (store < h->store_count) return LH_OK;
-    if (store == HOLDING_STORES)
+    if (store == SHARD_STORES)
         return fail(LH_UNSUPPORTED, "state '%s': the job's rules have more than %d states",
-                    state->name, HOLDING_STORES - HOLDING_STATES);
+                    state->name, SHARD_STORES - SHARD_STATES);
     store_name(h, store, state->name, LH_HOLDS_STATE);
     h->stores[store].initial = state->initial;
     h->store_count++;
@@ -116,10 +116,10 @@ static lh_status_t states_add(shards_t *h, uint32_t parameter, lh_slice_t mine)
     lh_status_t status = LH_OK;
     for (uint32_t k = 0; status == LH_OK && k < rule->state_count; k++) {
         const lh_rule_state_t *state = &rule->states[k];
-        holding_t piece = {.parameter = parameter,
-                           .dtype = state->dtype,
-                           .slice = mine,
-                           .elements = state_elements(rule, state, p, mine)};
+        shard_t piece = {.parameter = parameter,
+                         .dtype = state->dtype,
+                         .slice = mine,
+                         .elements = state_elements(rule, state, p, mine)};
         status = state_store(h, state, &piece.store);
         if (status == LH_OK) status = shards_add(h, &piece);
     }
@@ -131,7 +131,7 @@ static lh_status_t piece_add(shards_t *h, uint32_t store, uint32_t parameter, lh
                              lh_slice_t slice)
 {
     if (h->stores[store].holds == 0) return LH_OK;
-    const holding_t piece = {store, parameter, dtype, slice, slice.end - slice.begin};
+    const shard_t piece = {store, parameter, dtype, slice, slice.end - slice.begin};
     return shards_add(h, &piece);
 }
 
@@ -151,20 +151,20 @@ static lh_status_t pieces_list(shards_t *h)
      * own. */
     const bool values_cut = optimizer_tables_is_cut(t, t->value);
 
-    h->store_count = HOLDING_STATES;
-    store_name(h, HOLDING_VALUE, t->spaces[t->value].name, LH_HOLDS_VALUE);
-    store_name(h, HOLDING_GRAD, t->spaces[t->grad].name, LH_HOLDS_GRAD);
+    h->store_count = SHARD_STATES;
+    store_name(h, SHARD_VALUE, t->spaces[t->value].name, LH_HOLDS_VALUE);
+    store_name(h, SHARD_GRAD, t->spaces[t->grad].name, LH_HOLDS_GRAD);
     if (t->master != TABLE_SPACES && master != h->how.compute)
-        store_name(h, HOLDING_MASTER, t->spaces[t->master].name, LH_HOLDS_MASTER);
+        store_name(h, SHARD_MASTER, t->spaces[t->master].name, LH_HOLDS_MASTER);
     lh_status_t status = LH_OK;
     for (uint32_t i = 0; status == LH_OK && i < h->parameters->count; i++) {
         const parameter_t *p = &h->parameters->items[i];
         const lh_slice_t whole = {0, p->elements}, mine = shards_slice(h, i);
         if (p->storage != i) continue;
-        status = piece_add(h, HOLDING_VALUE, i, h->how.compute, values_cut ? mine : whole);
+        status = piece_add(h, SHARD_VALUE, i, h->how.compute, values_cut ? mine : whole);
         if (status != LH_OK || h->how.frozen[i]) continue;
-        status = piece_add(h, HOLDING_GRAD, i, grad, keeps_cut ? mine : whole);
-        if (status == LH_OK) status = piece_add(h, HOLDING_MASTER, i, master, mine);
+        status = piece_add(h, SHARD_GRAD, i, grad, keeps_cut ? mine : whole);
+        if (status == LH_OK) status = piece_add(h, SHARD_MASTER, i, master, mine);
         if (status == LH_OK && t->state != TABLE_SPACES) status = states_add(h, i, mine);
     }
     return status;
@@ -201,14 +201,14 @@ void shards_free(shards_t *h)
 /* Walks through each store as weights_shard_add does, so that alignment is counted alike. */
 lh_status_t shards_memory(const shards_t *h, uint64_t alignment, memory_report_t *out)
 {
-    static const uint32_t kinds[] = {[HOLDING_VALUE] = MEMORY_PARAMETERS,
-                                     [HOLDING_GRAD] = MEMORY_GRADIENTS,
-                                     [HOLDING_MASTER] = MEMORY_MASTER,
-                                     [HOLDING_STATES] = MEMORY_STATE};
-    allocation_t walk[HOLDING_STORES] = {0};
+    static const uint32_t kinds[] = {[SHARD_VALUE] = MEMORY_PARAMETERS,
+                                     [SHARD_GRAD] = MEMORY_GRADIENTS,
+                                     [SHARD_MASTER] = MEMORY_MASTER,
+                                     [SHARD_STATES] = MEMORY_STATE};
+    allocation_t walk[SHARD_STORES] = {0};
     lh_status_t status = LH_OK;
     for (uint32_t i = 0; status == LH_OK && i < h->count; i++) {
-        const holding_t *piece = &h->list[i];
+        const shard_t *piece = &h->list[i];
         uint64_t offset;
         walk[piece->store].name = h->stores[piece->store].name;
         status = allocation_take(&walk[piece->store],
@@ -217,7 +217,7 @@ lh_status_t shards_memory(const shards_t *h, uint64_t alignment, memory_report_t
     }
     *out = (memory_report_t){0};
     for (uint32_t i = 0; i < h->store_count; i++) {
-        out->bytes[kinds[i < HOLDING_STATES ? i : HOLDING_STATES]] += walk[i].bytes;
+        out->bytes[kinds[i < SHARD_STATES ? i : SHARD_STATES]] += walk[i].bytes;
         out->total_bytes += walk[i].bytes;
     }
     return status;

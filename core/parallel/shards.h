@@ -50,22 +50,22 @@ void shard_shares_free(shares_t *s);
 lh_slice_t shard_shares_slice(const shares_t *s, uint32_t parameter, uint32_t member);
 
 /* Stores by number: four kinds, then one for each state that some rule has. */
-enum { HOLDING_VALUE, HOLDING_GRAD, HOLDING_MASTER, HOLDING_STATES, HOLDING_STORES = 32 };
+enum { SHARD_VALUE, SHARD_GRAD, SHARD_MASTER, SHARD_STATES, SHARD_STORES = 32 };
 
 /* Memory of one kind, in which all its pieces lie in a row. */
-typedef struct holding_store {
+typedef struct shard_store {
     char name[32];
     uint32_t holds; /* LH_HOLDS_*; 0: there is none, as the value is its own master */
     double initial; /* of a state */
-} holding_store_t;
+} shard_store_t;
 
-typedef struct holding { /* a piece; pieces of a store lie in the order of the list */
-    uint32_t store;      /* HOLDING_*; states are numbered from HOLDING_STATES */
+typedef struct shard { /* a piece; pieces of a store lie in the order of the list */
+    uint32_t store;    /* SHARD_*; states are numbered from SHARD_STATES */
     uint32_t parameter;
     lh_dtype_t dtype;
     lh_slice_t slice;  /* elements of the parameter    */
     uint64_t elements; /* of them, or of the state     */
-} holding_t;
+} shard_t;
 
 /* Borrowed while the shards are made. */
 typedef struct shards_how {
@@ -82,9 +82,9 @@ typedef struct shards {
     optimizer_tables_t tables;
     group_t *group; /* of the shares; NULL: alone */
     shares_t shares;
-    holding_store_t stores[HOLDING_STORES];
+    shard_store_t stores[SHARD_STORES];
     uint32_t store_count;
-    holding_t *list;
+    shard_t *list;
     uint32_t count;
     size_t capacity;
 } shards_t;

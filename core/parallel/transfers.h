@@ -29,7 +29,7 @@
 #include <program/transfer.h>
 
 /* What op sum_squares leaves of a block: words a partial sum. */
-enum { PARTIAL_WORDS = 2 }; /* op sum_squares */
+enum { PARTIAL_WORDS = 2 };
 
 enum { MOVE_SUM = 1, MOVE_ACROSS, MOVE_VALUE_GATHER, MOVE_INSTANCE, MOVE_PARTIALS, MOVE_RECORDED };
 
@@ -58,7 +58,7 @@ enum { TRANSFER_ALLOCATIONS = 5 };
 /* One for each engine. Its lists are complete when programs are arranged, and only read in a
  * step. */
 typedef struct transfers {
-    /* What the engine calls, and where this is opened for. */
+    /* What the engine calls; then what transfers_how_t named. */
     exchange_t exchange; /* first: an exchange_t * is a transfers_t * */
     engine_t *engine;
     weights_t *weights;
@@ -75,12 +75,12 @@ typedef struct transfers {
     uint64_t bucket_bytes;
     bool recorded; /* some transfers are a model's own, of activations */
 
-    /* Peers map memory by these descriptors at any time until comm closes. */
-    int shared[TRANSFER_ALLOCATIONS]; /* descriptors of registered memory; open until the end */
+    /* Descriptors of registered memory: peers map it by these, so they stay open until the end. */
+    int shared[TRANSFER_ALLOCATIONS];
     uint32_t shared_count;
 
-    /* The table. */
-    move_t **list; /* in the order in which they are planned: the same on all ranks */
+    /* The table, in the order in which collectives are planned: the same on all ranks. */
+    move_t **list;
     uint32_t count;
     size_t capacity;
     move_t **value_gather_of; /* [parameters] what gathers its new value; NULL: nothing */

@@ -31,7 +31,7 @@ static lh_slice_t slice_of(const update_t *u, uint32_t parameter)
 }
 
 /* A store of the weights for one of the shards', under the names by which programs ask for it. */
-static lh_status_t store_make(weights_t *w, const holding_store_t *from, uint32_t index)
+static lh_status_t store_make(weights_t *w, const shard_store_t *from, uint32_t index)
 {
     store_t *s;
     const lh_status_t status = weights_store_add(w, from->name, from->holds, &s);
@@ -39,7 +39,7 @@ static lh_status_t store_make(weights_t *w, const holding_store_t *from, uint32_
     if (from->holds == LH_HOLDS_GRAD) w->grad = s;
     if (from->holds == LH_HOLDS_MASTER) w->master = s;
     if (from->holds != LH_HOLDS_STATE) return LH_OK;
-    s->state = index - HOLDING_STATES;
+    s->state = index - SHARD_STATES;
     s->initial = from->initial;
     return LH_OK;
 }
@@ -49,18 +49,18 @@ static lh_status_t stores_add(update_t *u)
 {
     weights_t *w = u->w;
     const shards_t *h = u->shards;
-    store_t *stores[HOLDING_STORES] = {0};
+    store_t *stores[SHARD_STORES] = {0};
     if (w->grad != NULL)
         return fail(LH_INVALID, "the optimizer step is stated after a training program");
     lh_status_t status = LH_OK;
-    for (uint32_t i = HOLDING_GRAD; status == LH_OK && i < h->store_count; i++) {
+    for (uint32_t i = SHARD_GRAD; status == LH_OK && i < h->store_count; i++) {
         if (h->stores[i].holds == 0) continue;
         status = store_make(w, &h->stores[i], i);
         stores[i] = w->stores[w->store_count - 1];
     }
     for (uint32_t i = 0; status == LH_OK && i < h->count; i++) {
-        const holding_t *piece = &h->list[i];
-        if (piece->store != HOLDING_VALUE)
+        const shard_t *piece = &h->list[i];
+        if (piece->store != SHARD_VALUE)
             status = weights_shard_add(w, stores[piece->store], piece->parameter, piece->dtype,
                                        piece->slice, piece->elements);
     }
@@ -358,7 +358,7 @@ static lh_status_t values_cut(update_t *u)
     lh_slice_t *slices = mem_array(u->w->parameters->count, sizeof(*slices));
     if (slices == NULL) return LH_NO_MEMORY;
     for (uint32_t i = 0; i < h->count; i++)
-        if (h->list[i].store == HOLDING_VALUE) slices[h->list[i].parameter] = h->list[i].slice;
+        if (h->list[i].store == SHARD_VALUE) slices[h->list[i].parameter] = h->list[i].slice;
     const lh_status_t status = weights_value_cut(u->w, slices);
     mem_free(slices);
     return status;
