@@ -69,6 +69,85 @@ static void sizes_arrive_over_several_queue_pairs(end_t *e)
     CHECK(count_of("rnr") == 0 && count_of("overruns") == 0);
 }
 
+/* ---- messages of random sizes, while the fabric gets better and worse ---- */
+
+enum { LARGEST = 300000, SLOTS = 16 };
+
+typedef struct flow { /* messages of one direction: [first, next) are under way */
+    uint64_t first, next;
+} flow_t;
+
+static uint64_t mix(uint64_t n)
+{
+    n = (n + 1) * 0x9e3779b97f4a7c15u;
+    n = (n ^ (n >> 30)) * 0xbf58476d1ce4e5b9u;
+    return n ^ (n >> 27);
+}
+
+static uint64_t size_of(uint32_t side, uint64_t n)
+{
+    const uint64_t x = mix(2 * n + side);
+    const uint64_t most = x % 64 == 0 ? LARGEST : x % 8 == 1 ? 20000 : 1000;
+    return (x >> 8) % (most + 1);
+}
+
+static void change_fabric(uint32_t side, uint64_t n)
+{
+    char text[80];
+    static const uint32_t loss[] = {0, 0, 3000, 500}, delay[] = {0, 0, 50, 500};
+    const uint64_t x = mix(2 * n + side);
+    (void)snprintf(text, sizeof(text), "loss=%u delay_us=%u reorder=%u", loss[x % 4],
+                   delay[x / 4 % 4], (uint32_t)(x / 16 % 2));
+    order(text);
+}
+
+static void post_messages(end_t *e, const buffer_t *b, flow_t *out, flow_t *in, uint64_t messages)
+{
+    for (; in->next < messages && in->next - in->first < SLOTS; in->next++)
+        if (e->api->irecv(e->conn, b->region, b->data + (SLOTS + in->next % SLOTS) * LARGEST,
+                          LARGEST, (uint32_t)in->next, in->next) != LH_OK)
+            break;
+    for (; out->next < messages && out->next - out->first < SLOTS; out->next++) {
+        char *data = b->data + out->next % SLOTS * LARGEST;
+        const uint64_t bytes = size_of(e->side, out->next);
+        if (out->next % 256 == 0) change_fabric(e->side, out->next);
+        buffer_fill(data, bytes, 2 * out->next + e->side);
+        if (e->api->isend(e->conn, b->region, data, bytes, (uint32_t)out->next, out->next) != LH_OK)
+            break;
+    }
+}
+
+static void a_changing_fabric_is_borne(end_t *e)
+{
+    lh_wire_event_t events[64];
+    flow_t out = {0}, in = {0};
+    const char *torture = getenv("LONGHAUL_TORTURE");
+    const bool all = torture != NULL && *torture != '\0' && strcmp(torture, "0") != 0;
+    const uint64_t messages = all ? 1000000 : 3000;
+    end_meet(e);
+    buffer_t b = buffer_new(e, 2 * (uint64_t)SLOTS * LARGEST, false, 0);
+    while (out.first < messages || in.first < messages) {
+        uint32_t count = 0;
+        post_messages(e, &b, &out, &in, messages);
+        CHECK(e->api->poll(e->transport, events, sizeof(events[0]), 64, &count) == LH_OK);
+        for (uint32_t i = 0; i < count; i++) {
+            const lh_wire_event_t *event = &events[i];
+            CHECK(event->status == LH_OK && event->type < LH_WIRE_DOWN, "%s", event->reason);
+            flow_t *flow = event->type == LH_WIRE_SENT ? &out : &in;
+            const uint64_t n = flow->first++;
+            CHECK(event->cookie == n && event->tag == (uint32_t)n);
+            if (event->type == LH_WIRE_SENT) continue;
+            CHECK(event->bytes == size_of(1 - e->side, n));
+            buffer_check(b.data + (SLOTS + n % SLOTS) * LARGEST, event->bytes,
+                         2 * n + (1 - e->side));
+        }
+    }
+    order("loss=0 delay_us=0 reorder=0");
+    CHECK(count_of("rnr") == 0 && count_of("overruns") == 0);
+    end_barrier(e);
+    CHECK(e->event_count == 0, "an event too many");
+}
+
 static void devices_without_inline_data_do(end_t *e)
 {
     order("no_inline=1");
@@ -318,7 +397,7 @@ static void nothing_stays_behind_a_close(end_t *e)
 
 int main(int argc, char **argv)
 {
-    static const char *const many[] = {"queue_pairs=4", "chunk=64KiB", "ack_timeout=13", NULL};
+    static const char *const many[] = {"queue_pairs=4", "chunk=64KiB", NULL};
     static const char *const short_patience[] = {"ack_timeout=12", NULL};
     static const char *const wide[] = {"queue_pairs=16", "chunk=64KiB", "window=256KiB", NULL};
     static const char *const two[] = {"queue_pairs=2", "chunk=64KiB", NULL};
@@ -328,6 +407,7 @@ int main(int argc, char **argv)
         FACT(late_packets_and_completions_in_any_order_are_borne, many),
         FACT(all_of_it_at_once_is_borne, many),
         FACT(sizes_arrive_over_several_queue_pairs, wide),
+        FACT(a_changing_fabric_is_borne, many),
         FACT(devices_without_inline_data_do, two),
         FACT(a_peer_that_does_not_poll_keeps_its_requests, NULL),
         FACT(a_cut_ends_both_as_lost, short_patience),
