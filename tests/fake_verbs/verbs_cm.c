@@ -228,7 +228,6 @@ int rdma_resolve_route(cm_id_t *open, int timeout_ms)
 int rdma_create_qp(cm_id_t *open, verbs_pd_t *pd, verbs_qp_init_t *how)
 {
     fake_id_t *id = (fake_id_t *)open;
-    if (engine.orders.no_inline != 0 && how->cap.inline_bytes > 0) return failed(EINVAL);
     fake_qp_t *q = calloc(1, sizeof(*q));
     if (q == NULL) return failed(ENOMEM);
     q->sends = calloc(how->cap.send_wrs, sizeof(q->sends[0]));

@@ -39,7 +39,6 @@ enum {
     X(no_device, 0, "there is no device")                                                \
     X(port_down, 0, "the port is down")                                                  \
     X(no_memory, 0, "no memory can be registered")                                       \
-    X(no_inline, 0, "queue pairs with inline data can't be made")                        \
     X(fail_pair, 0, "the queue pair of this process that was made so-manieth fails now") \
     X(immediate, 0, "the next immediate that this process sends is XORed with it")       \
     X(post_fails, 0, "posting a send fails")

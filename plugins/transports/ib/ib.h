@@ -45,7 +45,6 @@ typedef struct ib_pair { /* one queue pair of a connection */
     uint32_t index;
     ib_pair_state_t state;
     bool reached; /* the other end knows of it, and must be told that it ends */
-    bool inlines; /* small writes travel in the work request itself           */
     cm_id_t *id;
     verbs_qp_t *qp;
     ib_credits_t credits;
@@ -104,7 +103,8 @@ struct lh_conn {
         send_end;     /* oldest; oldest not handed over whole; past the last */
     uint64_t granted; /* by the peer */
     uint64_t receive_first, receive_told, receive_end;
-    uint64_t in_flight; /* bytes */
+    uint64_t in_flight;               /* bytes */
+    uint64_t notices_out, notices_in; /* over the connection */
 
     lh_status_t why; /* from IB_LEAVING on */
     char reason[IB_REASON + 64];

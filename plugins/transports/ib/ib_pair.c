@@ -66,11 +66,7 @@ lh_status_t ib_pair_make(ib_pair_t *p)
     verbs_qp_init_t how = {
         .send_cq = c->cq,
         .recv_cq = c->cq,
-        .cap = {.send_wrs = IB_SEND_WRS,
-                .recv_wrs = IB_RECEIVES,
-                .send_sges = 1,
-                .recv_sges = 1,
-                .inline_bytes = sizeof(c->board->posted)},
+        .cap = {.send_wrs = IB_SEND_WRS, .recv_wrs = IB_RECEIVES, .send_sges = 1, .recv_sges = 1},
         .type = VERBS_RC,
     };
     int failed = t->verbs.create_qp(p->id, t->pd, &how);
@@ -80,7 +76,6 @@ lh_status_t ib_pair_make(ib_pair_t *p)
     }
     if (failed != 0) return host->fail(host, LH_IO, "a queue pair of %s", t->device);
     p->qp = p->id->qp;
-    p->inlines = how.cap.inline_bytes >= sizeof(c->board->posted);
     ib_credits_begin(&p->credits);
     if (!post_receives(p, IB_RECEIVES))
         return host->fail(host, LH_IO, "receive work requests of %s", t->device);
@@ -135,9 +130,10 @@ void ib_pairs_notify(lh_conn_t *c)
     if (!anything_to_notify(c) || p->wrs + IB_NOTICE_WRS > IB_SEND_WRS ||
         !ib_credits_for_notice(&p->credits))
         return;
+    uint64_t *posted = mine->posted[c->notices_out % IB_RECEIVES];
     for (uint32_t i = 0; i < c->pair_count; i++)
-        mine->posted[i] = c->pairs[i].credits.posted;
-    pieces[count++] = board_piece(c, mine->posted, c->pair_count * sizeof(mine->posted[0]));
+        posted[i] = c->pairs[i].credits.posted;
+    pieces[count++] = board_piece(c, posted, c->pair_count * sizeof(posted[0]));
     uint64_t told = c->receive_told;
     while (told < c->receive_end) { /* at most twice: around the ring's end */
         const uint64_t slot = told % IB_DEPTH;
@@ -156,17 +152,16 @@ void ib_pairs_notify(lh_conn_t *c)
         if (i > 0) wrs[i - 1].next = &wrs[i];
     }
     verbs_send_wr_t *last = &wrs[count - 1];
-    /* Elsewhere it may grow before the device reads it, which only tells the peer more. */
-    wrs[0].flags = p->inlines ? VERBS_INLINE : 0;
     last->id = id_write(ID_NOTICE, 0, count, 0, 0);
     last->opcode = VERBS_WRITE_WITH_IMMEDIATE;
-    last->flags |= VERBS_SIGNALED;
+    last->flags = VERBS_SIGNALED;
     last->immediate = htonl(
         ib_immediate_write(&(ib_immediate_t){.kind = IB_NOTICE, .number = (uint32_t)told}));
     if (!post(p, wrs, count)) return;
+    c->notices_out++;
     c->receive_told = told;
     for (uint32_t i = 0; i < c->pair_count; i++)
-        c->pairs[i].credits.told = mine->posted[i];
+        c->pairs[i].credits.told = posted[i];
 }
 
 void ib_pairs_goodbye(lh_conn_t *c)
@@ -235,12 +230,10 @@ static void take_chunk(lh_conn_t *c, const ib_immediate_t *what, uint64_t bytes)
 static void take_notice(lh_conn_t *c, uint32_t low)
 {
     const int32_t more = ib_grants_new(c->granted, c->send_first, low);
+    const uint64_t *posted = c->board->posted[c->notices_in++ % IB_RECEIVES];
     bool sound = more >= 0;
-    for (uint32_t i = 0; sound && i < c->pair_count; i++) {
-        uint64_t posted;
-        memcpy(&posted, &c->board->posted[i], sizeof(posted));
-        sound = ib_credits_take(&c->pairs[i].credits, posted);
-    }
+    for (uint32_t i = 0; sound && i < c->pair_count; i++)
+        sound = ib_credits_take(&c->pairs[i].credits, posted[i]);
     if (sound)
         c->granted += (uint32_t)more;
     else

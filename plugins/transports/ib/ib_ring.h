@@ -1,9 +1,11 @@
 /* ib_ring.h - the arithmetic of grants, credits and immediates; no verbs, no memory of its own.
  *
  * Every end has a board, memory that its peer writes: a ring of grants (one for each receive that
- * the peer has posted, by number) and, for each queue pair, how many receive work requests the peer
- * has posted in all. Both only grow, so a later state of the board stands for all earlier ones, and
- * one immediate that says "look" is enough for any number of them.
+ * the peer has posted, by number) and a ring of notices, each of which says how many receive work
+ * requests the peer has posted in all on every queue pair. A slot is written again only when its
+ * reader is known to be done with it, so nothing is ever read while the device writes it: a grant's
+ * when its message has come, a notice's since each takes a receive work request, of which there are
+ * as many as slots.
  *
  * What comes from a peer is copied and checked before it is used: it may have gone wild. */
 #ifndef IB_RING_H
@@ -50,8 +52,8 @@ typedef struct ib_grant { /* one receive; little-endian, as every field of the b
 } ib_grant_t;
 
 typedef struct ib_board {
-    uint64_t posted[IB_PAIRS_MOST]; /* receive work requests of the peer, since it began */
-    int32_t status;                 /* goodbye: why the peer ends the connection */
+    uint64_t posted[IB_RECEIVES][IB_PAIRS_MOST]; /* by notice: the peer's receive work requests */
+    int32_t status;                              /* goodbye: why the peer ends the connection */
     uint32_t length;
     char reason[IB_REASON]; /* goodbye: no NUL at its end */
     ib_grant_t grants[IB_DEPTH];
