@@ -181,6 +181,7 @@ typedef struct engine {
     counts_t counts;
     uint64_t random;
     uint32_t pairs_made;
+    uint32_t empty_polls; /* in a row */
     fake_id_t *ids;
     verbs_mr_t *mrs[FAKE_MRS];
     int access[FAKE_MRS];

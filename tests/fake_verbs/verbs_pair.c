@@ -2,6 +2,7 @@
 #include <arpa/inet.h>
 #include <errno.h>
 #include <linux/sockios.h>
+#include <poll.h>
 #include <stdlib.h>
 #include <sys/ioctl.h>
 
@@ -314,8 +315,16 @@ static uint32_t choose_row(const fake_cq_t *cq)
     return row;
 }
 
+/* Who spins takes the processor from the end that he waits for, where there are few of them. */
+static void rest(void)
+{
+    struct pollfd something = {.fd = engine.epoll, .events = POLLIN};
+    (void)ppoll(&something, 1, &(struct timespec){.tv_nsec = 100000}, NULL);
+}
+
 static int poll_cq(verbs_cq_t *open, int most, verbs_wc_t *out)
 {
+    enum { PATIENCE = 32 };
     fake_cq_t *cq = (fake_cq_t *)open;
     int count = 0;
     engine_lock();
@@ -327,7 +336,10 @@ static int poll_cq(verbs_cq_t *open, int most, verbs_wc_t *out)
         cq->count--;
         memmove(&cq->rows[row], &cq->rows[row + 1], (cq->count - row) * sizeof(cq->rows[0]));
     }
+    engine.empty_polls = count > 0 || cq->notify ? 0 : engine.empty_polls + 1;
+    const bool tired = engine.empty_polls > PATIENCE;
     engine_unlock();
+    if (tired) rest();
     return count;
 }
 
