@@ -285,9 +285,18 @@ static bool fixed_applies(const options_how_t *how, const lh_option_t *row)
     return true;
 }
 
+/* The effective value of a row and where it comes from, without parsing. *value is NULL when a
+ * required key is missing or a given is known only later. A row "prefix.*" (the core's only) has
+ * none here. entry and given are never both set; neither means the row's default. */
+typedef struct option_origin {
+    const char *value;
+    const document_entry_t *entry; /* in the INI or on the command line, or NULL */
+    const option_given_t *given;   /* or NULL                                    */
+} option_origin_t;
+
 /* The one place where the order of precedence is written down; parsing and explaining both ask it.
  */
-option_origin_t option_origin(const options_how_t *how, const lh_option_t *row)
+static option_origin_t option_origin(const options_how_t *how, const lh_option_t *row)
 {
     option_origin_t origin = {0};
     const document_section_t *section = document_find(how->document, how->section);

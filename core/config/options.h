@@ -80,16 +80,6 @@ enum { OPTION_TEXT = 64 };
 /* A STRING's text is the config's own. */
 const char *option_text(const lh_option_t *row, const void *config, char buffer[OPTION_TEXT]);
 
-/* The effective value of a row and where it comes from, without parsing. *value is NULL when a
- * required key is missing or a given is known only later. A row "prefix.*" (the core's only) has
- * none here. entry and given are never both set; neither means the row's default. */
-typedef struct option_origin {
-    const char *value;
-    const document_entry_t *entry; /* in the INI or on the command line, or NULL */
-    const option_given_t *given;   /* or NULL                                    */
-} option_origin_t;
-option_origin_t option_origin(const options_how_t *how, const lh_option_t *row);
-
 /* ---- shown ---- */
 
 /* Appends "[section]" and a line a key: "batch = 8   ; pipeline.ini:12, overrides base.ini:3". Also

@@ -33,8 +33,9 @@ const char *const step_part_names[STEP_PARTS] = {
     [PART_EVALUATE] = "evaluate", [PART_SAVE] = "save",       [PART_WATCH] = "watch",
 };
 
-/* Begins a line in the place of the last one. The memory of a line is kept from one to the next, and
- * metrics_open takes enough for a step's, so that a step allocates nothing. */
+/* Begins a line in the place of the last one. The memory of a line is kept from one to the next,
+ * and metrics_open takes enough for a step's, so that a step allocates nothing. Every line has
+ * these two keys, in this order, before its own. */
 static json_writer_t *line_begin(metrics_t *m, json_writer_t *w, uint64_t step)
 {
     char now[TEXT_TIME];

@@ -25,9 +25,10 @@ bool progress_renews(void)
     return term != NULL && term[0] != '\0' && strcmp(term, "dumb") != 0;
 }
 
-/* The first of these that is set counts, whether that locale is installed or not. As the C library
+/* Whether the locale that the environment names is of UTF-8: else a line is of ASCII alone. The
+ * first of these that is set counts, whether that locale is installed or not. As the C library
  * would choose, without asking it: the program never sets a locale. */
-bool progress_utf8(void)
+static bool progress_utf8(void)
 {
     static const char *const names[] = {"LC_ALL", "LC_CTYPE", "LANG"};
     for (size_t i = 0; i < sizeof(names) / sizeof(names[0]); i++) {
@@ -38,8 +39,10 @@ bool progress_utf8(void)
     return false;
 }
 
-/* The window of stderr; a terminal that does not tell its size has 80 columns. */
-uint32_t progress_cells(void)
+/* Cells of the terminal's width that a line may fill: asked now, as a window changes. The last one
+ * stays free, as some terminals begin a new line there. The window of stderr; a terminal that does
+ * not tell its size has 80 columns. */
+static uint32_t progress_cells(void)
 {
     enum { USUAL = 80 };
     struct winsize size;
@@ -47,8 +50,9 @@ uint32_t progress_cells(void)
     return (known ? size.ws_col : USUAL) - 1u;
 }
 
-/* Never inside a character. A byte that is no UTF-8 counts as one cell. */
-size_t progress_cut(const char *text, uint32_t cells)
+/* Bytes of the text that so many cells hold. Never inside a character. A byte that is no UTF-8
+ * counts as one cell. */
+static size_t progress_cut(const char *text, uint32_t cells)
 {
     size_t bytes = 0;
     for (uint32_t i = 0; i < cells && text[bytes] != '\0'; i++) {

@@ -35,15 +35,8 @@ void progress_end(progress_line_t *p, const run_end_t *end);
  * or without TERM, nor where NO_COLOR asks for no escape sequences. Asked once for each command, as
  * neither changes meanwhile. */
 bool progress_renews(void);
-/* Whether the locale that the environment names is of UTF-8: else a line is of ASCII alone. */
-bool progress_utf8(void);
-/* Cells of the terminal's width that a line may fill: asked now, as a window changes. The last one
- * stays free, as some terminals begin a new line there. */
-uint32_t progress_cells(void);
 /* Puts a text, of characters of a cell each, in the place of the line, cut to that width; "" clears
  * it. False: it can't be written. */
 bool progress_put(const char *text);
-/* Bytes of the text that so many cells hold. */
-size_t progress_cut(const char *text, uint32_t cells);
 
 #endif

@@ -374,7 +374,8 @@ static void report_links(const run_start_t *s, text_t *out)
     text_append(out, "</table></div>\n");
 }
 
-/* GFLOP/s and GB/s are flops and bytes by nanosecond. The share is of all profiled kernels. */
+/* GFLOP/s and GB/s are flops and bytes by nanosecond. The share is of all profiled kernels. of
+ * limit is a dash where the device was never measured. */
 static void report_kernel(const run_start_t *s, const profile_row_t *r, double total, text_t *out)
 {
     const double limit = engine_profile_of_limit(r, s->peak_flops, s->bytes_per_second);
@@ -482,7 +483,9 @@ static void memory_measured_row(const char *name, const rank_memory_t *const *sh
     text_append(out, "</tr>");
 }
 
-/* What is measured for the process as a whole has one column, so its planned cell stays empty. */
+/* What is measured for the process as a whole has one column, so its planned cell stays empty. Rows
+ * in the order of MEMORY_*, then the sum, then what the device and the system say of the whole
+ * process. */
 static void memory_write_ranks(const run_end_t *end, text_t *out)
 {
     lh_assert(end->memory_count > 0);
