@@ -4,8 +4,8 @@
  * An index file, of two shards:
  *
  *     {"metadata": {"total_size": 32},
- *      "weight_map": {"a": "model-00001-of-00002.safetensors", "b":
- * "model-00002-of-00002.safetensors"}} */
+ *      "weight_map": {"a": "model-00001-of-00002.safetensors",
+ *                     "b": "model-00002-of-00002.safetensors"}} */
 #ifndef FORMAT_SHARD_INDEX_H
 #define FORMAT_SHARD_INDEX_H
 

@@ -6,10 +6,10 @@
 
 #include <base/text.h>
 
-/* What a file may ask for before it is refused. Zero fields mean the default. */
+/* What a file may ask for before it is refused. Zero fields mean the default. A tokenizer's file
+ * comes with a model from whoever published it: limits keep a hostile one from filling the memory,
+ * and what goes over one is refused with a sentence that says so. */
 typedef struct tokenizer_limits {
-    /* A tokenizer's file comes with a model from whoever published it: limits keep a hostile one
-     * from filling the memory. What goes over one is refused with a sentence that says so. */
     uint64_t file_bytes;  /* of each file that is read; default 256 MiB        */
     uint32_t vocabulary;  /* every id is below this; default 4,194,304         */
     uint32_t token_bytes; /* of a piece or an added token; default 4096        */
@@ -42,9 +42,8 @@ typedef enum token_spelling {
 } token_spelling_t;
 
 /* A set of strings with a value each, by their bytes. The children of a node are a list of
- * siblings: most nodes of a vocabulary have one or two, and a table for each would be mostly empty.
- * The first byte alone has a table, as it is looked up at every place of a text.
- * Zero-initialise. */
+ * siblings: most nodes have few, and a table for each would be mostly empty. The first byte alone has
+ * a table, as it is looked up at every place of a text. Zero-initialise. */
 typedef struct piece_trie {
     struct trie_node {
         uint32_t child, sibling; /* 0: none  */
