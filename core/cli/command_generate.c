@@ -115,16 +115,6 @@ static lh_status_t read_request(const cli_t *cli, request_t *out)
     return status;
 }
 
-/* token_ids_free frees what has been pushed. */
-static lh_status_t push(token_ids_t *ids, int32_t id)
-{
-    int32_t *grown = mem_grow(ids->ids, &ids->capacity, ids->count + 1, sizeof(*ids->ids));
-    if (grown == NULL) return LH_NO_MEMORY;
-    ids->ids = grown;
-    ids->ids[ids->count++] = id;
-    return LH_OK;
-}
-
 /* Whether the model has such ids is checked by generation_run. */
 static lh_status_t parse_ids(const char *text, token_ids_t *out)
 {
@@ -136,7 +126,7 @@ static lh_status_t parse_ids(const char *text, token_ids_t *out)
         if (end == at || id < 0 || id > INT32_MAX || (end[blanks] != ',' && end[blanks] != '\0'))
             return fail(LH_INVALID,
                         "ids '%s': token ids separated by commas are expected, not '%s'", text, at);
-        status = push(out, (int32_t)id);
+        status = token_ids_add(out, (int32_t)id);
         if (end[blanks] == '\0') break;
         at = end + blanks + 1;
     }
@@ -152,7 +142,7 @@ static lh_status_t read_prompt(const cli_t *cli, const request_t *r, const token
 
     lh_status_t status = LH_OK;
     const int32_t bos = tokenizer_special(tokenizer)->bos, eod = tokenizer_special(tokenizer)->eod;
-    if (cli->job->generate.bos && bos >= 0) status = push(out, bos);
+    if (cli->job->generate.bos && bos >= 0) status = token_ids_add(out, bos);
     /* What encoding needs between calls; one text is encoded here. */
     tokenizer_scratch_t *scratch = NULL;
     if (status == LH_OK) status = tokenizer_scratch_new(tokenizer, &scratch);
@@ -162,7 +152,7 @@ static lh_status_t read_prompt(const cli_t *cli, const request_t *r, const token
     tokenizer_scratch_free(scratch);
     /* Nothing to begin with: what stands before a document in training. */
     if (status == LH_OK && out->count == 0 && (bos >= 0 || eod >= 0))
-        status = push(out, bos >= 0 ? bos : eod);
+        status = token_ids_add(out, bos >= 0 ? bos : eod);
     return status;
 }
 
@@ -223,7 +213,7 @@ static void show(void *context, int32_t id)
 {
     printer_t *p = context;
     if (p->silent || p->status != LH_OK) return;
-    p->status = push(&p->ids, id);
+    p->status = token_ids_add(&p->ids, id);
     if (p->status == LH_OK) show_text(p, false);
 }
 
