@@ -1,5 +1,12 @@
 /* child.c - a pipe to be told by, a group to take away, and a descriptor of the child's end: the
- * pipe's end tells nothing while somebody else holds it open. */
+ * pipe's end tells nothing while somebody else holds it open.
+ *
+ * And two doors that the kernel can close behind a process: Landlock for files, seccomp for system
+ * calls. Neither needs rights, neither can be opened again, and a kernel that has only one of them
+ * closes that one: the caller is told which, and decides. Files are closed by a list of what is
+ * allowed, as a reader knows what it reads; system calls by a list of what is refused, as no reader
+ * knows what libraries, plugins and the next version of the C library call. The price of the second
+ * is that a kernel's new call is open until it is listed. */
 #include <base/child.h>
 
 #include <errno.h>
@@ -29,18 +36,21 @@
  * is no need to. */
 enum { LOOK_SELDOM = 60000, LOOK_OFTEN = 20 };
 
+/* What a child does to itself before its work. A parent that ended before PDEATHSIG was set would
+ * never send it: hence the look at getppid. */
 static noreturn void be_child(int (*work)(void *context, int to), void *context, int to,
                               pid_t parent)
 {
     (void)setpgid(0, 0);
-    /* Whoever ends the parent ends this, too. */
+    /* Whoever ends the parent ends this, too: nobody else would wait for it. */
     (void)prctl(PR_SET_PDEATHSIG, SIGKILL);
     if (getppid() != parent) _exit(1);
     /* No handlers and no leak check: the memory is a copy of the parent's. */
     _exit(work(context, to));
 }
 
-/* Neither end outlives an exec; only the parent's does not block. */
+/* Neither end outlives an exec. The parent's does not block, as it waits by poll; the child's does:
+ * its few messages fit in the pipe. */
 static bool open_pipe(int ends[2])
 {
     if (pipe2(ends, O_CLOEXEC) != 0) return false;
@@ -78,7 +88,7 @@ bool child_say(int to, const void *message, size_t bytes)
     return wrote == (ssize_t)bytes;
 }
 
-/* Its end stays to be waited for. */
+/* WNOWAIT: the child's end stays to be waited for, by child_take_away. */
 static bool has_ended(const child_t *c)
 {
     siginfo_t info = {0};
@@ -95,6 +105,7 @@ static bool take_message(child_t *c, void *message, size_t bytes)
     return got == (ssize_t)bytes;
 }
 
+/* How long to sleep in poll: to the deadline, but not longer than an end may go unnoticed. */
 static int pause_ms(const child_t *c, uint64_t now, uint64_t until)
 {
     const uint64_t most = c->end < 0 ? LOOK_OFTEN : LOOK_SELDOM;
@@ -110,7 +121,8 @@ int child_hear(child_t *c, void *message, size_t bytes, uint64_t until)
                                 {.fd = c->end, .events = POLLIN}};
         const uint64_t now = sys()->now_ns();
         (void)poll(fds, 2, pause_ms(c, now, until));
-        /* In this order: all that it said is in the pipe when it has ended. */
+        /* First the end, then the pipe: all that it said is in there once it has ended, while a
+         * message that is looked for first may come in between. */
         const bool ended = has_ended(c);
         if (take_message(c, message, bytes)) return CHILD_SAID;
         if (ended) return CHILD_ENDED;
@@ -149,6 +161,7 @@ typedef struct ruleset { /* of the newest version known here; the kernel takes z
     uint64_t files, network, scopes;
 } ruleset_t;
 
+/* What is handled is refused unless a rule allows it: of each version all that the kernel knows. */
 static ruleset_t ruleset_of(long version)
 {
     ruleset_t r = {.files = first_rights};
@@ -160,6 +173,8 @@ static ruleset_t ruleset_of(long version)
     return r;
 }
 
+/* What a rule for one path allows. A file has no rights of folders: the kernel refuses such a
+ * rule. */
 static uint64_t rights_of(bool writes, bool folder)
 {
     uint64_t rights = LANDLOCK_ACCESS_FS_READ_FILE;
@@ -172,6 +187,8 @@ static uint64_t rights_of(bool writes, bool folder)
     return rights;
 }
 
+/* Adds a rule to the ruleset `rules`; rights that this kernel does not handle are left out of
+ * it. */
 static bool rules_allow(int rules, const ruleset_t *handled, const char *path, bool writes)
 {
     struct stat st;
@@ -187,6 +204,8 @@ static bool rules_allow(int rules, const ruleset_t *handled, const char *path, b
     return done;
 }
 
+/* NO_NEW_PRIVS is what the kernel asks for in return: no program that is started later gains
+ * rights. */
 static bool confine_files(const confine_t *c)
 {
     const long version = syscall(SYS_landlock_create_ruleset, NULL, 0,
@@ -267,13 +286,17 @@ enum {
                  CLONE_NEWPID | CLONE_NEWNET,
 };
 
+/* A program in classic BPF: an accumulator, loads from struct seccomp_data, and jumps forward by a
+ * number of steps. */
 typedef struct filter {
     struct sock_filter steps[MOST];
     unsigned short count;
 } filter_t;
 
+/* then, otherwise: how many steps a jump skips where its test holds, and where it doesn't. */
 static void filter_add(filter_t *f, unsigned code, uint32_t value, uint8_t then, uint8_t otherwise)
 {
+    lh_assert(f->count < MOST);
     f->steps[f->count++] = (struct sock_filter){(uint16_t)code, then, otherwise, value};
 }
 
@@ -287,13 +310,16 @@ static void filter_end(filter_t *f, uint32_t result)
     filter_add(f, BPF_RET | BPF_K, result, 0, 0);
 }
 
+/* The accumulator is compared; it stays as it is. */
 static void filter_end_if(filter_t *f, unsigned test, uint32_t value, uint32_t result)
 {
     filter_add(f, BPF_JMP | test | BPF_K, value, 0, 1);
     filter_end(f, result);
 }
 
-/* The low half of an argument: both architectures put it first. */
+/* Refuses one call by its argument's low half, which both architectures put first in memory. The
+ * number of the call is loaded again behind it, for the next test; the jump of 4 skips all of
+ * this. */
 static void filter_refuse_if(filter_t *f, uint32_t call, uint32_t argument, unsigned test,
                              uint32_t value)
 {
@@ -313,6 +339,8 @@ static void filter_refuse_emptying(filter_t *f, uint32_t call, uint32_t argument
     filter_load(f, offsetof(struct seccomp_data, nr));
 }
 
+/* The whole filter. It starts with the architecture, as the numbers of calls are another table for
+ * another one, and each test ends the program or falls through to the next. */
 static void filter_write(filter_t *f)
 {
     filter_load(f, offsetof(struct seccomp_data, arch));
@@ -356,7 +384,8 @@ uint32_t child_confine(const confine_t *c)
     return files | (confine_calls() ? CONFINE_CALLS : 0);
 }
 
-/* Work in a child that is confined: what the child does and says, and how its end is told. */
+/* Work in a child that is confined: what the child does and says, and how its end is told. An
+ * answer is one message, so that nothing of it can be missing. */
 enum { REASON_BYTES = 2048 };
 
 typedef struct answer {
@@ -374,7 +403,7 @@ static void confine_tell_missing(const char *what, uint32_t taken)
         log_line(LH_LOG_INFO, "%s may make any system call: this kernel gives no filter", what);
 }
 
-static int child_to = -1; /* in the child: where it answers */
+static int child_to = -1; /* in the child: where it answers, for an assertion that has no context */
 
 static bool confine_tell_parent(const char *sentence)
 {
@@ -383,6 +412,7 @@ static bool confine_tell_parent(const char *sentence)
     return child_say(child_to, &a, sizeof(a));
 }
 
+/* The child's whole life. stdout is flushed here, as no handler of exit does it. */
 static int confine_answer(void *context, int to)
 {
     const confine_work_t *c = context;
@@ -397,6 +427,7 @@ static int confine_answer(void *context, int to)
     return child_say(to, &a, sizeof(a)) ? 0 : 1;
 }
 
+/* The sentence of a child that ended without an answer. */
 static lh_status_t confine_judge(const confine_work_t *c, int how)
 {
     if (WIFSIGNALED(how))
@@ -405,7 +436,9 @@ static lh_status_t confine_judge(const confine_work_t *c, int how)
     return fail(LH_INVALID, "%s ended with code %d and without a word", c->what, WEXITSTATUS(how));
 }
 
-/* Its answer is the last that is wanted of it. */
+/* Waits for the answer without a deadline: an import may take hours. What the child says is not
+ * trusted: a status that is none, or a text without an end, comes from a child that was taken
+ * over. */
 static lh_status_t confine_hear(const confine_work_t *c, child_t *child, void *result)
 {
     answer_t a;

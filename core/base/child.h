@@ -46,9 +46,9 @@ int child_hear(child_t *c, void *message, size_t bytes, uint64_t until) LH_MUST_
  * tells it: one that had ended before keeps its own end. */
 int child_take_away(child_t *c);
 
-/* What a process that reads files of strangers gives up, for good, so that a file that takes it over
- * gets nothing else: Landlock for files, a filter of system calls for the rest. Both are Linux's;
- * neither needs rights. */
+/* What a process that reads files of strangers gives up, for good, so that a file that takes it
+ * over gets nothing else: Landlock for files, a filter of system calls for the rest. Both are
+ * Linux's; neither needs rights. */
 
 /* What the kernel took: older ones, and some containers, refuse either. */
 enum { CONFINE_FILES = 1u << 0, CONFINE_CALLS = 1u << 1 };

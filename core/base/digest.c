@@ -1,4 +1,5 @@
-/* digest.c - checksums by OpenSSL and xxHash. */
+/* digest.c - checksums by OpenSSL and xxHash, both of which use the processor's own instructions
+ * where there are any. */
 #include <base/digest.h>
 
 #include <openssl/evp.h>
@@ -9,6 +10,7 @@
 #include <base/memory.h>
 #include <base/sys.h>
 
+/* OpenSSL's context is behind a struct of ours, so that no other file needs its headers. */
 struct digest {
     EVP_MD_CTX *context;
 };
@@ -28,6 +30,7 @@ lh_status_t digest_new(digest_t **out)
     return LH_OK;
 }
 
+/* A digest of memory does not fail once it has begun: OpenSSL's results are not looked at. */
 void digest_add(digest_t *d, const void *bytes, size_t length)
 {
     (void)EVP_DigestUpdate(d->context, bytes, length);
@@ -38,7 +41,8 @@ void digest_end(digest_t *d, char out[SHA256_TEXT])
     unsigned char bytes[EVP_MAX_MD_SIZE];
     unsigned int length = 0;
     (void)EVP_DigestFinal_ex(d->context, bytes, &length);
-    for (unsigned int i = 0; i < 32; i++)
+    lh_assert(length == 32);
+    for (unsigned int i = 0; i < length; i++)
         (void)snprintf(out + 2 * i, 3, "%02x", bytes[i]);
     EVP_MD_CTX_free(d->context);
     mem_free(d);
@@ -70,12 +74,14 @@ lh_status_t digest_file(const char *path, char out[SHA256_TEXT])
     }
     status = digest_new(&d);
     if (status != LH_OK) goto free_block;
+    /* The size is the one at the beginning: a file that shrinks meanwhile fails file_pread, one
+     * that grows is read up to there. */
     for (uint64_t at = 0; at < size && status == LH_OK; at += BLOCK) {
         const size_t part = size - at < BLOCK ? (size_t)(size - at) : (size_t)BLOCK;
         status = file_pread(fd, path, block, part, at);
         if (status == LH_OK) digest_add(d, block, part);
     }
-    digest_end(d, out);
+    digest_end(d, out); /* after a failure, too: it frees the context */
 
 free_block:
     mem_free(block);

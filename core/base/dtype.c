@@ -1,4 +1,8 @@
-/* dtype.c - finds names, and converts element by element. */
+/* dtype.c - finds names, and converts element by element.
+ *
+ * Any pair goes through double, which holds every value of the four exactly, so that there is one
+ * rounding, on the way out. The dtype is looked at for each element: what is converted here comes
+ * from a file or goes to one, which takes longer. */
 #include <base/dtype.h>
 
 bool dtype_find(const char *name, lh_dtype_t *out)
@@ -11,6 +15,7 @@ bool dtype_find(const char *name, lh_dtype_t *out)
     return false;
 }
 
+/* Element i as a double; one of the four dtypes of is_float. */
 static double load(lh_dtype_t dtype, const void *from, uint64_t i)
 {
     switch (dtype) {
@@ -31,6 +36,7 @@ static void store(lh_dtype_t dtype, void *to, uint64_t i, double value)
     }
 }
 
+/* Of BF16 and F16 alone: from and to F32 without a double in between. */
 static float narrow_load(lh_dtype_t dtype, const void *from, uint64_t i)
 {
     const uint16_t bits = ((const uint16_t *)from)[i];
@@ -58,8 +64,9 @@ lh_status_t dtype_convert(lh_dtype_t to_dtype, void *to, lh_dtype_t from_dtype, 
     if (!is_float(to_dtype) || !is_float(from_dtype))
         return fail(LH_UNSUPPORTED, "no conversion from %s to %s", lh_dtype_name(from_dtype),
                     lh_dtype_name(to_dtype));
-    /* Between F32 and a narrow one no double stands between: it would quiet a NaN, and what came
-     * from a narrow file must go back to the same bits. */
+    /* F32 and a narrow dtype are converted directly: on the way through a double the processor
+     * would make a quiet NaN of a signalling one, and a model that was imported from a narrow file
+     * must be exported with the same bits. */
     for (uint64_t i = 0; i < count; i++) {
         if (to_dtype == LH_DTYPE_F32 && from_dtype != LH_DTYPE_F64)
             ((float *)to)[i] = narrow_load(from_dtype, from, i);

@@ -1,4 +1,9 @@
-/* file.c - whole reads and writes, replaced files, folders. */
+/* file.c - whole reads and writes, replaced files, folders, paths, and files that grow by records.
+ *
+ * All calls of the system go through sys(), so that a test can make each of them fail in turn, but
+ * for sealing a memfd and asking for the working folder. A path is opened without following what
+ * may block: O_NONBLOCK, as the open of a FIFO waits for a writer, and then fstat, as a name can
+ * lead to anything. */
 #include <base/file.h>
 
 #include <errno.h>
@@ -10,7 +15,8 @@
 #include <base/memory.h>
 #include <base/sys.h>
 
-/* Gives got on as *fd, or closes it. */
+/* Takes over the descriptor got: hands it on as *fd where it is a regular file's, else closes
+ * it. */
 static lh_status_t give_regular(const char *path, int got, int *fd, struct stat *st)
 {
     lh_status_t status = LH_OK;
@@ -25,6 +31,7 @@ static lh_status_t give_regular(const char *path, int got, int *fd, struct stat 
     return status;
 }
 
+/* For reading; flags: O_NOFOLLOW or 0. The kernel says ELOOP for a link at the path's end. */
 static lh_status_t open_with(const char *path, int flags, int *fd, uint64_t *size)
 {
     const int got = sys_open(path, O_RDONLY | O_NONBLOCK | flags, 0);
@@ -48,7 +55,8 @@ lh_status_t file_open_plain(const char *path, int *fd, uint64_t *size)
     return open_with(path, O_NOFOLLOW, fd, size);
 }
 
-/* Where a read finds nothing is not yet where the file ends. */
+/* The sentence of a file that ends too early, with its length: the place at which a read found
+ * nothing may lie far behind that. */
 static lh_status_t fail_short(int fd, const char *path, uint64_t wanted)
 {
     struct stat st;
@@ -103,7 +111,8 @@ lh_status_t file_write(int fd, const char *path, const void *from, size_t bytes)
     return LH_OK;
 }
 
-/* A line that failed while it was printed left its error in the stream, errno is long another's. */
+/* A line that failed while it was printed has set the stream's error flag; errno is another call's
+ * by then, so it is cleared, and the sentence names an error only where the flush itself fails. */
 lh_status_t file_finish_stdout(void)
 {
     errno = 0;
@@ -111,7 +120,8 @@ lh_status_t file_finish_stdout(void)
     return fail_io(errno, "cannot write to stdout");
 }
 
-/* Files of /proc say that they are empty, whatever a read of them gives. */
+/* Files of /proc say that they are empty, whatever a read of them gives: to take one for an empty
+ * file would be wrong without a word. */
 static lh_status_t check_empty(int fd, const char *path)
 {
     char byte;
@@ -171,6 +181,7 @@ bool file_exists(const char *path)
     return sys()->stat(path, &st) == 0;
 }
 
+/* A rename is on disk only when the folder is. */
 lh_status_t folder_sync(const char *path)
 {
     const int fd = sys_open(path, O_RDONLY | O_DIRECTORY, 0);
@@ -182,6 +193,8 @@ lh_status_t folder_sync(const char *path)
     return status;
 }
 
+/* O_NOFOLLOW: a link that a stranger put at the path of a log would have this program write
+ * elsewhere. */
 static lh_status_t begin(const char *path, int flags, int *fd)
 {
     const int got = sys_open(path, O_CREAT | O_NOFOLLOW | O_NONBLOCK | flags, 0644);
@@ -214,19 +227,23 @@ bool file_same(const char *a, const char *b)
     return sys()->stat(a, &x) == 0 && sys()->stat(b, &y) == 0 && is_same_inode(&x, &y);
 }
 
+/* One try. LH_AGAIN: the path leads to another file than the one that was opened and locked, as
+ * whoever had it before has renamed or removed it, or this function has taken the name from a file
+ * of two names. */
 static lh_status_t take(const char *path, int *fd)
 {
     int got;
     struct stat st;
     lh_status_t status = begin(path, O_RDWR, &got);
     if (status != LH_OK) return status;
+    lh_assert(got >= 0);
     if (sys()->lock(got) != 0 && errno == EWOULDBLOCK)
         status = fail(LH_INVALID, "%s: another process writes it", path);
     else if (!file_is(got, path))
         status = LH_AGAIN;
     else if (sys()->fstat(got, &st) != 0)
         status = fail_io(errno, "%s: cannot stat", path);
-    else if (st.st_nlink > 1) /* what has another name is somebody else's too */
+    else if (st.st_nlink > 1) /* emptying it would empty what its other name stands for */
         status = sys()->unlink(path) == 0 ? LH_AGAIN : fail_io(errno, "%s: cannot remove", path);
     else if (sys_ftruncate(got, 0) != 0)
         status = fail_io(errno, "%s: cannot empty it", path);
@@ -237,6 +254,7 @@ static lh_status_t take(const char *path, int *fd)
     return status;
 }
 
+/* Each try that fails means that somebody else got on in between, so a hundred of them are many. */
 lh_status_t file_take(const char *path, int *fd)
 {
     enum { TRIES = 100 };
@@ -246,6 +264,7 @@ lh_status_t file_take(const char *path, int *fd)
     return status == LH_AGAIN ? fail_io(errno, "%s: cannot lock", path) : status;
 }
 
+/* A new file with these bytes, on disk when it returns LH_OK; otherwise there is none. */
 static lh_status_t write_synced(const char *path, const void *bytes, size_t length)
 {
     int fd;
@@ -261,7 +280,9 @@ static lh_status_t write_synced(const char *path, const void *bytes, size_t leng
     return status;
 }
 
-/* Several processes may replace a file at the same time: each has a name of its own. */
+/* The temporary name beside a path. Several processes may replace one file at the same time, so
+ * each takes a name of its own; it lies in the same folder, as rename does not cross file
+ * systems. */
 static lh_status_t beside(const char *path, char **out)
 {
     uint32_t random;
@@ -299,6 +320,9 @@ lh_status_t file_replace(const char *path, const void *bytes, size_t length)
     return status;
 }
 
+/* From the root down, each part of the path by its own mkdir: to look first would race with others
+ * who make the same folders. `last` tells the end of the copy from the slashes that are put
+ * back. */
 lh_status_t folder_make(const char *path)
 {
     char *copy = mem_text(path);
@@ -350,6 +374,7 @@ void folders_unmake(const char *path, uint32_t count)
     mem_free(at);
 }
 
+/* For sys()->list: context is the folder's path. */
 static int remove_entry(void *context, const char *name)
 {
     char *path = path_join(context, name);
@@ -383,7 +408,9 @@ lh_status_t folder_remove(const char *path)
     return status;
 }
 
-/* Upwards by "..", as the system sees it, until the root, which lies in itself. */
+/* Goes up from `below` by ".." and compares inodes, so that links and mounts count as the system
+ * sees them; texts of paths would have to be resolved first, which races. The root is its own
+ * "..". */
 bool folder_holds(const char *above, const char *below)
 {
     struct stat wanted, st, last = {0};
@@ -440,6 +467,8 @@ const char *path_name(const char *path)
     return slash == NULL ? path : slash + 1;
 }
 
+/* The kernel says EBUSY as long as somebody has the memory mapped for writing or a page of it is in
+ * use by I/O: both pass, so it is asked again every LOOK_MS. */
 lh_status_t file_seal(int fd, const char *what)
 {
     enum { LOOK_MS = 10, MS = 1000000 };
@@ -452,10 +481,11 @@ lh_status_t file_seal(int fd, const char *what)
     return LH_OK;
 }
 
-/* Files that grow by whole records: what was written of a record that fails is cut off again, at once
- * or before the next one, so that a full disk costs lines and never leaves half of one. */
+/* Files that grow by whole records: what was written of a record that fails is cut off again, at
+ * once or before the next one, so that a full disk costs lines and never leaves half of one. */
 
-/* A file that is shorter than the part was emptied by somebody else. */
+/* Cuts off what was written of a record that failed. A file that is shorter than that part was
+ * emptied by somebody else: there is nothing left to cut. */
 static bool records_cut_torn(file_records_t *f)
 {
     struct stat st;
@@ -467,6 +497,7 @@ static bool records_cut_torn(file_records_t *f)
     return true;
 }
 
+/* f->torn counts what is in the file of this record: after a failure, what has to go again. */
 static bool records_write(file_records_t *f, const char *bytes, size_t length)
 {
     while (f->torn < length) {
@@ -479,6 +510,8 @@ static bool records_write(file_records_t *f, const char *bytes, size_t length)
     return true;
 }
 
+/* A part that cannot be cut off now, as the disk fails, is cut off before the next record is
+ * written. */
 bool file_records_add(file_records_t *f, const void *bytes, size_t length)
 {
     lh_assert(f->fd >= 0);
@@ -490,7 +523,9 @@ bool file_records_add(file_records_t *f, const void *bytes, size_t length)
     return false;
 }
 
-/* There is no way to cut at the front: what stays is written once more. */
+/* There is no way to cut a file at its front: what stays is read, the file emptied, and it is
+ * written once more as one record. For that it has to fit in memory: more than STAYS_MAX stays with
+ * all before it. */
 bool file_records_cut(file_records_t *f, off_t before)
 {
     lh_assert(f->fd >= 0);

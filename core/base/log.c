@@ -1,4 +1,12 @@
-/* log.c - one write per line, so that lines of several threads do not mix. */
+/* log.c - one write per line, so that lines of several threads do not mix.
+ *
+ * A line is made on the stack, with its time, rank and level, and goes to stderr by one writev and
+ * to the files by one write each, under O_APPEND. Nothing is allocated and no thread of its own
+ * writes: a line that a queue held when the process died would be the one that is looked for.
+ *
+ * One lock, `turn`, guards the sinks' state. It is not held while stderr is written, nor while
+ * another line is logged: what a sink has to say about itself it says after letting go. What every
+ * line asks (threshold, rank, which files there are) is atomic and needs no lock. */
 #include <base/log.h>
 
 #include <errno.h>
@@ -18,24 +26,29 @@
 
 enum { PATH_BYTES = 512 };
 
+/* A file that gets all lines. fd is file.fd for those who don't hold the lock: whether there is a
+ * file at all, and where an assertion writes. */
 typedef struct sink {
     _Atomic int fd; /* -1: none */
     file_records_t file;
-    off_t before; /* bytes that the file had at first */
-    char path[PATH_BYTES];
+    off_t before;          /* bytes that the file had when it was set: of runs before this one */
+    char path[PATH_BYTES]; /* for sentences */
 } sink_t;
 
 static _Atomic int32_t threshold = LH_LOG_INFO;
 static pthread_mutex_t turn = PTHREAD_MUTEX_INITIALIZER; /* of the sinks' files and paths */
 static sink_t also = {.fd = -1}, rank_file = {.fd = -1};
 static _Atomic uint32_t own_rank;
-static _Atomic bool over_progress;
+static _Atomic bool over_progress; /* stderr is a terminal whose last line is a progress line */
 
+/* Rows of the tables below: LH_LOG_*, and the last line of a process. */
 enum { LEVEL_END = LH_LOG_ERROR + 1, LEVELS };
 static const char *const prefixes[LEVELS] = {"debug: ", "", "warning: ", "error: ", "longhaul: "};
 static const char *const priorities[LEVELS] = {"<7>", "<6>", "<4>", "<3>", "<3>"}; /* of syslog */
 
-/* Lines of a text begin with blanks but for the first: nobody's text passes for a line of ours. */
+/* Writes a text without what a terminal obeys, cut where `room` ends; 9 bytes are what the longest
+ * character takes as \xNN. Its lines but for the first begin with blanks: so nobody's text passes
+ * for a line of ours. */
 static size_t escape(char *to, size_t room, const char *from)
 {
     size_t length = 0;
@@ -55,13 +68,15 @@ static size_t escape(char *to, size_t room, const char *from)
 
 enum { TIME_AHEAD = TEXT_TIME }; /* bytes of the time of day and a blank ahead of a file's line */
 
+/* Every line is made with room for its time, which only files get: show() begins behind it. */
 static void put_time(char *line)
 {
     text_time(sys()->wall_ns(), line);
     line[TIME_AHEAD - 1] = ' ';
 }
 
-/* journald names its stream by device and inode: whoever redirects stderr is told apart. */
+/* JOURNAL_STREAM is inherited, also by a process whose stderr was sent elsewhere: so the stream is
+ * compared by device and inode, as systemd.exec(5) says. */
 static bool is_journal(void)
 {
     unsigned long long device, inode;
@@ -71,8 +86,9 @@ static bool is_journal(void)
            fstat(STDERR_FILENO, &st) == 0 && st.st_dev == device && st.st_ino == inode;
 }
 
-/* Without the time; one call, as threads would mix. For journald each line of a text is an entry.
- */
+/* Writes a line to stderr without its time, by one call, as lines of threads would mix otherwise.
+ * For journald each line of a text is an entry and gets its priority; a text of too many lines ends
+ * in one entry. clear: what removes the progress line, or "". */
 static void show(int32_t row, const char *clear, const char *line, size_t length)
 {
     enum { PARTS = 64 };
@@ -91,7 +107,8 @@ static void show(int32_t row, const char *clear, const char *line, size_t length
     (void)!writev(STDERR_FILENO, parts, count);
 }
 
-/* Of an assertion: the lock may be held by a thread that is stuck, or by this one. */
+/* The sentence of an assertion, without the lock: it may be held by a thread that is stuck, or by
+ * this one. Two lines may mix here for once. */
 static void write_last_line(const char *sentence, bool shown)
 {
     char line[1024];
@@ -108,7 +125,8 @@ static void write_last_line(const char *sentence, bool shown)
         if (files[i] >= 0) (void)!write(files[i], line, length);
 }
 
-/* Ends the one before with a line, there and on stderr, of what it lacks. */
+/* Sets a sink's file; -1: none. The file before it ends with a line, there and on stderr, that says
+ * how many lines it lacks. */
 static void sink_set(sink_t *s, int fd, const char *path)
 {
     char old[PATH_BYTES];
@@ -129,6 +147,8 @@ static void sink_set(sink_t *s, int fd, const char *path)
     (void)pthread_mutex_unlock(&turn);
 }
 
+/* Adds a line. The first that is lost is told on stderr and in the other file; what comes of
+ * telling it cannot come here again, as `lost` is above 1 by then. */
 static void sink_add(sink_t *s, const char *line, size_t length)
 {
     char path[PATH_BYTES];
@@ -148,6 +168,8 @@ static void sink_add(sink_t *s, const char *line, size_t length)
                  strerror(error));
 }
 
+/* One line, to all that want it; errno is kept for callers who log before they look at it. shown:
+ * on stderr, too. */
 LH_PRINTF(3, 0)
 static void write_line(int32_t level, bool shown, const char *fmt, va_list args)
 {
@@ -155,6 +177,7 @@ static void write_line(int32_t level, bool shown, const char *fmt, va_list args)
     char text[2048], line[4096];
     (void)vsnprintf(text, sizeof(text), fmt, args);
     const int32_t row = level < LH_LOG_DEBUG ? LH_LOG_DEBUG : level;
+    lh_assert(row < LEVELS);
     const bool ranked = atomic_load(&rank_file.fd) >= 0;
     char name[32] = "";
     if (ranked) (void)snprintf(name, sizeof(name), "rank %u: ", atomic_load(&own_rank));
@@ -226,7 +249,8 @@ void log_begin_anew(void)
     (void)pthread_mutex_unlock(&turn);
 }
 
-/* Another thread may have been in its turn at the fork: it is not waited for. */
+/* Another thread may have held the lock at the fork, and does not exist here: it is never taken
+ * again, as there is no file any more. */
 void log_forked(void)
 {
     atomic_store(&also.fd, -1);

@@ -16,8 +16,8 @@
 void *mem_new(size_t bytes);
 /* count * size bytes; a product that does not fit is refused as an allocation that fails. */
 void *mem_array(size_t count, size_t size);
-/* Grows or shrinks what mem_new gave, by a copy into a new block; what is new is zeroed. NULL leaves
- * the old block as it was. */
+/* Grows or shrinks what mem_new gave, by a copy into a new block; what is new is zeroed. NULL
+ * leaves the old block as it was. */
 void *mem_resize(void *memory, size_t old_bytes, size_t new_bytes);
 /* malloc with the same counter and injected failures, for libraries that take an allocator: not
  * zeroed, not aligned beyond what malloc promises. */
@@ -28,8 +28,8 @@ char *mem_text_n(const char *text, size_t length);
 void mem_free(void *memory); /* NULL does nothing */
 
 /* Makes room for `wanted` items of `size` bytes in an array that grows: items = mem_grow(items,
- * &capacity, count + 1, sizeof(*items)). The capacity grows by half at least, so that n appends copy
- * some 3 n items in all. NULL leaves the old array and its capacity valid. */
+ * &capacity, count + 1, sizeof(*items)). The capacity grows by half at least, so that n appends
+ * copy some 3 n items in all. NULL leaves the old array and its capacity valid. */
 void *mem_grow(void *items, size_t *capacity, size_t wanted, size_t size);
 
 /* For tests: the n-th allocation from now (1 is the next) fails, and every later one if `forever`;

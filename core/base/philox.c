@@ -55,7 +55,10 @@ INLINE double double_of(uint64_t bits)
     return x;
 }
 
-/* x normal and above 0. x = 2^k * m, m in [sqrt(1/2), sqrt(2)). */
+/* The natural logarithm; x normal (no subnormal, infinity or NaN) and above 0. x = 2^k * m with m
+ * in [sqrt(1/2), sqrt(2)), and with f = m - 1 and s = f / (2 + f) log(1 + f) = f - f^2 / 2 + s (f^2
+ * / 2 + R(s^2)), where R is a polynomial; k log(2) is added in two parts, the larger of which has
+ * no error. */
 INLINE double log_of(double x)
 {
     const uint64_t root_half = UINT64_C(0x3fe6a09e) << 32, one = UINT64_C(0x3ff00000) << 32;
@@ -72,7 +75,9 @@ INLINE double log_of(double x)
     return s * (half + (odd + even)) + k * ln2_low - half + f + k * ln2_high;
 }
 
-/* 0 <= x <= 2 pi. x = n * pi / 2 + (a + b), pi / 2 in parts of 33, 33 and 53 bits. */
+/* The cosine; 0 <= x <= 2 pi. x = n * pi / 2 + (a + b) with |a| <= pi / 4, pi / 2 in parts of 33,
+ * 33 and 53 bits, so that the products with a small n are exact; b is what a lost. Cosine and sine
+ * of that are both computed, and the quarter n chooses one and its sign without a branch. */
 INLINE double cos_of(double x)
 {
     const double shift = 0x1.8p52; /* adding it rounds to a whole number, in the lowest bits */
@@ -117,7 +122,7 @@ INLINE double normal_of(double u0, double u1)
     return sqrt(-2.0 * log_of(1.0 - u0)) * cos_of(6.283185307179586476925 * u1);
 }
 
-typedef struct words {
+typedef struct words { /* of[k][i]: word k of the block's counter i */
     uint32_t of[4][BLOCK];
 } words_t;
 
@@ -154,6 +159,7 @@ INLINE void normals(uint64_t seed, uint64_t stream, uint64_t begin, uint64_t cou
     }
 }
 
+/* The same code three times: the attribute makes the compiler use that instruction set in it. */
 typedef void normals_t(uint64_t seed, uint64_t stream, uint64_t begin, uint64_t count, double scale,
                        float *out);
 

@@ -1,4 +1,7 @@
-/* status.c - the sentence of a failure, kept per thread; the end by an assertion. */
+/* status.c - the sentence of a failure, kept per thread; the end by an assertion.
+ *
+ * The sentence lies in an array of the thread and not on the heap: out of memory has a sentence,
+ * too, and nobody has to free one. Its size bounds what a caller can say; a longer one is cut. */
 #include <base/status.h>
 
 #include <errno.h>
@@ -10,6 +13,8 @@
 enum { REASON_BYTES = 2048 };
 static _Thread_local char reason[REASON_BYTES];
 
+/* Returns how long the sentence would be if it had room, as vsnprintf does; 0 for a format that
+ * cannot be written. */
 static int keep_reason(const char *fmt, va_list args)
 {
     const int length = vsnprintf(reason, sizeof(reason), fmt, args);
@@ -79,6 +84,8 @@ int status_exit_code(lh_status_t status)
     }
 }
 
+/* Prints an assertion's sentence as long as log.c does not: by one write, without stdio, whose
+ * locks another thread may hold for ever. */
 static void print_plainly(const char *sentence, bool shown)
 {
     char line[600];
@@ -86,6 +93,7 @@ static void print_plainly(const char *sentence, bool shown)
     if (shown && length > 0) (void)!write(STDERR_FILENO, line, (size_t)length);
 }
 
+/* Atomic, as one thread may fail while another sets them. */
 static bool (*_Atomic teller)(const char *sentence);
 static void (*_Atomic printer)(const char *sentence, bool shown) = print_plainly;
 
@@ -99,7 +107,9 @@ void status_assert_print(void (*print)(const char *sentence, bool shown))
     atomic_store(&printer, print);
 }
 
-/* Two threads may fail at once, and what is told may fail itself: the first sentence counts. */
+/* Two threads may fail at once, and the function that is told may fail itself: the first sentence
+ * counts. A second thread sleeps until the first has ended the process; a second failure of the
+ * same thread ends it at once. */
 _Noreturn void status_assert_failed(const char *condition, const char *file, int line)
 {
     static atomic_flag taken = ATOMIC_FLAG_INIT;

@@ -57,7 +57,8 @@ int status_exit_code(lh_status_t status);
  * Where it does not hold, the process ends at once with EXIT_INTERNAL: no destructor runs, nothing
  * is saved or flushed, for what memory holds is not to be trusted any more. Other ranks see a rank
  * that is lost. The sentence "internal error at FILE:LINE: 'CONDITION' does not hold" goes to
- * stderr and to the files of log.h, or to the process that status_assert_tell names. [any thread] */
+ * stderr and to the files of log.h, or to the process that status_assert_tell names. [any
+ * thread] */
 #define lh_assert(condition)                 \
     (__builtin_expect(!!(condition), 1) != 0 \
          ? (void)0                           \

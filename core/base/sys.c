@@ -1,4 +1,4 @@
-/* sys.c - the real system behind the seam. */
+/* sys.c - the real system behind the seam, and the flag behind SIGTERM, SIGINT and SIGHUP. */
 #include <base/sys.h>
 
 #include <dirent.h>
@@ -14,6 +14,7 @@
 
 #include <base/status.h>
 
+/* No descriptor of this program outlives an exec: none is a child's to inherit. */
 static int real_open(const char *path, int flags, mode_t mode)
 {
     return open(path, flags | O_CLOEXEC, mode);
@@ -27,6 +28,8 @@ static int real_fallocate(int fd, off_t length)
     return -1;
 }
 
+/* Some file systems know no RENAME_NOREPLACE (EINVAL), nor do old kernels (ENOSYS): there a plain
+ * rename has to do. */
 static int real_rename_new(const char *from, const char *to)
 {
     const int result = renameat2(AT_FDCWD, from, AT_FDCWD, to, RENAME_NOREPLACE);
@@ -38,6 +41,8 @@ static int real_lock(int fd)
     return flock(fd, LOCK_EX | LOCK_NB);
 }
 
+/* scandir and not readdir: its order is the same on every file system, and each() may make and
+ * remove entries. */
 static int real_list(const char *path, int (*each)(void *context, const char *name), void *context)
 {
     struct dirent **entries = NULL;
@@ -72,6 +77,7 @@ static uint64_t real_wall_ns(void)
     return clock_ns(CLOCK_REALTIME);
 }
 
+/* getrandom gives up to 256 bytes whole; more of them may come in parts. */
 static int real_random(void *out, size_t bytes)
 {
     unsigned char *to = out;
@@ -112,6 +118,7 @@ const sys_t sys_real = {
     .random = real_random,
 };
 
+/* Not atomic: it changes before threads start, and in tests. */
 static const sys_t *in_force = &sys_real;
 
 const sys_t *sys(void)
@@ -124,63 +131,45 @@ void sys_use(const sys_t *table)
     in_force = table == NULL ? &sys_real : table;
 }
 
-static bool again(int result)
-{
-    return result < 0 && errno == EINTR;
-}
-
+/* A signal may interrupt these on a file system over the network, where they wait for a server. */
 int sys_open(const char *path, int flags, mode_t mode)
 {
-    int fd;
-    while (again(fd = sys()->open(path, flags, mode))) {
-    }
-    return fd;
+    return (int)TEMP_FAILURE_RETRY(sys()->open(path, flags, mode));
 }
 
 int sys_fsync(int fd)
 {
-    int result;
-    while (again(result = sys()->fsync(fd))) {
-    }
-    return result;
+    return (int)TEMP_FAILURE_RETRY(sys()->fsync(fd));
 }
 
 int sys_ftruncate(int fd, off_t length)
 {
-    int result;
-    while (again(result = sys()->ftruncate(fd, length))) {
-    }
-    return result;
+    return (int)TEMP_FAILURE_RETRY(sys()->ftruncate(fd, length));
 }
 
 int sys_fallocate(int fd, off_t length)
 {
-    int result;
-    while (again(result = sys()->fallocate(fd, length))) {
-    }
-    return result;
+    return (int)TEMP_FAILURE_RETRY(sys()->fallocate(fd, length));
 }
 
 int sys_rename(const char *from, const char *to)
 {
-    int result;
-    while (again(result = sys()->rename(from, to))) {
-    }
-    return result;
+    return (int)TEMP_FAILURE_RETRY(sys()->rename(from, to));
 }
 
 int sys_rename_new(const char *from, const char *to)
 {
-    int result;
-    while (again(result = sys()->rename_new(from, to))) {
-    }
-    return result;
+    return (int)TEMP_FAILURE_RETRY(sys()->rename_new(from, to));
 }
 
-static volatile sig_atomic_t requests, hung_up;
+/* Signals that ask a run to stop. The handlers set flags and nothing else: what a stop means (a
+ * save at the end of the step, agreed between ranks) is for the loop that asks
+ * sys_stop_requested. */
+static volatile sig_atomic_t requests; /* SIGTERM and SIGINT so far */
+static volatile sig_atomic_t hung_up;  /* a SIGHUP came             */
 
-/* A terminal that closes may say so twice, or beside another signal: it never counts as a second.
- */
+/* A terminal that closes may send SIGHUP twice, or beside another signal: it never counts as the
+ * second request. */
 static void on_signal(int number)
 {
     if (number == SIGHUP) {
@@ -193,7 +182,7 @@ static void on_signal(int number)
 
 enum { WATCHED = 3 };
 static const int watched[WATCHED] = {SIGTERM, SIGINT, SIGHUP};
-static struct sigaction before[WATCHED];
+static struct sigaction before[WATCHED]; /* what sys_stop_unwatch brings back */
 
 lh_status_t sys_stop_watch(void)
 {
@@ -203,7 +192,7 @@ lh_status_t sys_stop_watch(void)
     for (int i = 0; i < WATCHED; i++) {
         if (sigaction(watched[i], &action, &before[i]) != 0)
             return fail_io(errno, "cannot watch for signal %d", watched[i]);
-        /* nohup's wish stands. */
+        /* Who started this under nohup wants it to outlive the terminal. */
         if (watched[i] == SIGHUP && before[i].sa_handler == SIG_IGN)
             (void)sigaction(SIGHUP, &before[i], NULL);
     }
@@ -221,10 +210,12 @@ bool sys_stop_requested(void)
     return requests > 0 || hung_up != 0;
 }
 
+/* What end_at_once needs to know; set before its handler is. */
 static int code_at_once;
-static pid_t owner;
+static pid_t owner; /* whose handler it is: a child of fork inherits the handler and not the role */
 
-/* Only what is safe in a handler. */
+/* The handler of sys_stop_at_once, of async-signal-safe calls alone: hence the texts that are made
+ * already. In a child it stands aside: the signal does there what it does by default. */
 static void end_at_once(int number)
 {
     const char *line = number == SIGTERM  ? "longhaul: stopped by signal 15 (Terminated) while no "

@@ -1,4 +1,9 @@
-/* text.c - growing strings. */
+/* text.c - growing strings, texts that others wrote made harmless, times and numbers as people read
+ * them, and UTF-8.
+ *
+ * What UTF-8 is, is libutf8proc's to say. Only the common cases are decided here, as they are most
+ * of a corpus: ASCII eight bytes at a time, and in the header ASCII and plain three-byte
+ * characters. */
 #include <base/text.h>
 
 #include <ctype.h>
@@ -9,6 +14,7 @@
 
 #include <base/memory.h>
 
+/* Makes room for `more` bytes and a NUL. False once an allocation has failed, for good. */
 static bool text_reserve(text_t *t, size_t more)
 {
     if (t->failed) return false;
@@ -55,7 +61,8 @@ void text_printf(text_t *t, const char *fmt, ...)
     va_end(args);
 }
 
-/* U+061C, U+200E, U+200F, U+202A to U+202E, U+2066 to U+2069. */
+/* The characters that turn the direction of the text around them, by which a name can be made to
+ * look like another one: U+061C, U+200E, U+200F, U+202A to U+202E, U+2066 to U+2069. */
 static bool turns_text(const char *at)
 {
     const unsigned char *p = (const unsigned char *)at;
@@ -65,6 +72,7 @@ static bool turns_text(const char *at)
     return p[2] == 0x8e || p[2] == 0x8f || (p[2] >= 0xaa && p[2] <= 0xae);
 }
 
+/* C1 controls first: as two bytes they are valid UTF-8, and some terminals obey them. */
 size_t text_control(const char *at)
 {
     const unsigned char c = (unsigned char)at[0], next = c == 0 ? 0 : (unsigned char)at[1];
@@ -123,6 +131,8 @@ char *text_trim(char *text)
     return text;
 }
 
+/* Wagner and Fischer's table, of which one row is kept: row[j] is the distance of the first i
+ * characters of a to the first j of b, diagonal that of one less of each. */
 size_t text_distance(const char *a, const char *b)
 {
     enum { LONGEST = 63 };
@@ -191,6 +201,8 @@ void text_duration(double seconds, char out[24])
                        (unsigned long long)(s % 3600 / 60));
 }
 
+/* A number with a unit of a row, each `base` times the one before, with some three digits. A number
+ * that would be rounded up to the next unit (999.6 of 1000) is written in that one. */
 static void text_scaled(double number, double base, const char *const *units, int count, char *out)
 {
     lh_assert(count > 0);
@@ -215,6 +227,7 @@ void text_bytes(double bytes, char out[16])
     text_scaled(bytes, 1024, units, 5, out);
 }
 
+/* libutf8proc refuses overlong forms, surrogates and cut characters itself. */
 uint32_t text_utf8_decode_rare(const unsigned char *p, const unsigned char *end, uint32_t *length)
 {
     utf8proc_int32_t character;
@@ -235,6 +248,8 @@ size_t text_utf8_encode(uint32_t character, char out[4])
     return (size_t)utf8proc_encode_char((utf8proc_int32_t)character, (utf8proc_uint8_t *)out);
 }
 
+/* Eight bytes at a time: a byte of ASCII has its upper bit clear. The loop behind it finds the
+ * place in the word that has one set, and does the rest. */
 size_t text_utf8_ascii(const char *text, size_t length)
 {
     size_t i = 0;
@@ -248,6 +263,7 @@ size_t text_utf8_ascii(const char *text, size_t length)
     return i;
 }
 
+/* Runs of ASCII are passed over as such, all else character by character. */
 size_t text_utf8_prefix(const char *text, size_t length)
 {
     const unsigned char *p = (const unsigned char *)text, *end = p + length;

@@ -2,9 +2,9 @@
  * UTF-8 read and written.
  *
  * All texts here are bytes that a NUL ends, in UTF-8 unless they come from outside: what a file, a
- * plugin or a peer wrote may be anything, and is made harmless where it is shown (text_append_shown,
- * log.h). Functions without a text_t neither allocate nor keep anything and may be called by any
- * thread; a text_t belongs to one thread at a time. */
+ * plugin or a peer wrote may be anything, and is made harmless where it is shown
+ * (text_append_shown, log.h). Functions without a text_t neither allocate nor keep anything and may
+ * be called by any thread; a text_t belongs to one thread at a time. */
 #ifndef BASE_TEXT_H
 #define BASE_TEXT_H
 
