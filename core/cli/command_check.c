@@ -169,7 +169,7 @@ static lh_status_t check_rule(check_t *c)
     const lh_rule_t *rule = plugin_rule(c->rule.plugin, name);
     if (rule == NULL) return LH_INVALID;
     (void)snprintf(c->rule_section, sizeof(c->rule_section), "rule.%s", name);
-    c->rule.options = plugin_rule_options(c->rule.plugin, rule);
+    c->rule.options = plugin_rule_options(rule);
     status = job_parse_plugin(c->job, c->rule_section, &c->rule.options, NULL, 0, &c->rule.config);
     if (status == LH_OK && rule->check != NULL)
         status = rule->check(c->rule.plugin->host, c->rule.config);

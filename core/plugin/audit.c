@@ -1,4 +1,12 @@
-/* audit.c - looks at the process twice and says what has changed. */
+/* audit.c - looks at the process twice and says what has changed.
+ *
+ * What others may change meanwhile can't be held against the plugin. So descriptors, limits,
+ * timers, children and the umask are compared only where this thread is alone, which the child that
+ * tries a plugin is; there a first load of every plugin happens. What belongs to the loading thread
+ * (signal mask, floating point, processors) is compared everywhere.
+ *
+ * Adding something to look at takes a field of audit_t, a line in audit_take and one in
+ * audit_check. */
 #include <plugin/audit.h>
 
 #include <fcntl.h>
@@ -13,7 +21,8 @@
 
 #define EXPECTED "a plugin must leave this process as it was"
 
-/* The control bits of floating point, without the flags that any sum may raise. */
+/* The control bits of floating point, without the flags that any sum may raise: MXCSR and the x87
+ * control word of x86-64, FPCR of AArch64. */
 #if defined(__x86_64__)
 static void take_float(audit_t *a)
 {
@@ -43,6 +52,7 @@ static uint32_t count_threads(void)
     return sys()->stat("/proc/self/task", &st) == 0 ? (uint32_t)st.st_nlink - 2 : 0;
 }
 
+/* For sys()->list of /proc/self/fd. */
 static int note_descriptor(void *context, const char *name)
 {
     audit_t *a = context;
@@ -53,6 +63,7 @@ static int note_descriptor(void *context, const char *name)
     return 0;
 }
 
+/* WNOWAIT: a child that has ended stays to be waited for by whoever started it. */
 static bool has_children(void)
 {
     siginfo_t info;
@@ -71,6 +82,7 @@ static uint64_t list_timers(void)
     return length;
 }
 
+/* Limits and timers of the whole process. */
 static void take_limits(audit_t *a)
 {
     struct itimerval timer;
@@ -82,6 +94,8 @@ static void take_limits(audit_t *a)
     a->made_timers = list_timers();
 }
 
+/* All that is looked at where nobody else can change it. The umask can only be read by setting
+ * it. */
 static void take_alone(audit_t *a)
 {
     take_limits(a);
@@ -91,6 +105,7 @@ static void take_alone(audit_t *a)
     (void)sys()->list("/proc/self/fd", note_descriptor, a);
 }
 
+/* In the order of the table: a variable that was put back elsewhere counts as a change. */
 static uint64_t hash_environment(void)
 {
     uint64_t hash = 0;
@@ -99,6 +114,7 @@ static uint64_t hash_environment(void)
     return hash;
 }
 
+/* What is not looked at counts as zero in both, so that it never differs. */
 void audit_take(bool alone, audit_t *out)
 {
     memset(out, 0, sizeof(*out));
@@ -123,12 +139,15 @@ static bool same_set(const sigset_t *a, const sigset_t *b)
     return memcmp(a, b, (AUDIT_SIGNALS - 1) / 8) == 0;
 }
 
+/* Flags and mask, too: SA_RESTART decides whether calls of ours return EINTR. */
 static bool same_signal(const struct sigaction *a, const struct sigaction *b)
 {
     return a->sa_handler == b->sa_handler && a->sa_flags == b->sa_flags &&
            same_set(&a->sa_mask, &b->sa_mask);
 }
 
+/* The handlers are compared by address and not called: one that a plugin sets would run for a
+ * signal of the host's. */
 static lh_status_t check_signals(const audit_t *before, const audit_t *now, const char *path)
 {
     for (int s = 1; s < AUDIT_SIGNALS; s++) {
@@ -142,6 +161,7 @@ static lh_status_t check_signals(const audit_t *before, const audit_t *now, cons
     return LH_OK;
 }
 
+/* Rounding and subnormals decide the bits of results, traps whether there are any. */
 static lh_status_t check_float(const audit_t *before, const audit_t *now, const char *path)
 {
     if (before->subnormals != now->subnormals)
@@ -156,6 +176,7 @@ static lh_status_t check_float(const audit_t *before, const audit_t *now, const 
     return LH_OK;
 }
 
+/* One left open is a leak, one closed is somebody's file: both are named by number. */
 static lh_status_t check_descriptors(const audit_t *before, const audit_t *now, const char *path)
 {
     for (int fd = 0; fd < AUDIT_DESCRIPTORS; fd++) {
@@ -167,7 +188,8 @@ static lh_status_t check_descriptors(const audit_t *before, const audit_t *now, 
     return LH_OK;
 }
 
-/* A thread that was joined may be counted for some microseconds more. */
+/* Whether there are more threads than before, a tenth of a second long: one that was joined may be
+ * counted for some microseconds more. */
 static bool threads_stay(uint32_t before)
 {
     enum { TRIES = 100 };
@@ -176,6 +198,7 @@ static bool threads_stay(uint32_t before)
     return count_threads() > before;
 }
 
+/* A timer that ran before may have run out; one that runs now and did not before was set. */
 static lh_status_t check_limits(const audit_t *before, const audit_t *now, const char *path)
 {
     for (int i = 0; i < AUDIT_TIMERS; i++)
@@ -190,6 +213,7 @@ static lh_status_t check_limits(const audit_t *before, const audit_t *now, const
     return LH_OK;
 }
 
+/* Of a process that was alone at both looks. */
 static lh_status_t check_alone(const audit_t *before, const audit_t *now, const char *path)
 {
     if (before->umask != now->umask)
@@ -201,6 +225,8 @@ static lh_status_t check_alone(const audit_t *before, const audit_t *now, const 
     return status == LH_OK ? check_descriptors(before, now, path) : status;
 }
 
+/* Threads are counted before the rest is looked at, as one that is about to end may still change
+ * it. The first difference is the sentence. */
 lh_status_t audit_check(const audit_t *before, const char *path)
 {
     audit_t now;

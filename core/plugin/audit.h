@@ -40,8 +40,8 @@ typedef struct audit {
 } audit_t;
 
 /* Looks at the process; much of it is the calling thread's, which is the one that loads. alone:
- * nobody else can change this process until it is looked at again; false: so it is only if it has no
- * other thread. */
+ * nobody else can change this process until it is looked at again; false: so it is only if it has
+ * no other thread. */
 void audit_take(bool alone, audit_t *out);
 
 /* Refuses what differs now from `before`; `path` begins the sentence. */

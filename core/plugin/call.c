@@ -1,6 +1,12 @@
 /* call.c - calls from INI text: text becomes a tree of constants, variables and functions with
  * libffi's view of each, once and with every mistake a sentence; the tree then runs without
- * allocating. Binding recurses to CALL_DEPTH and no deeper, so running needs no bound of its own. */
+ * allocating. Binding recurses to CALL_DEPTH and no deeper, so running needs no bound of its own.
+ *
+ * The parser is one of recursive descent that binds as it reads: the type that is wanted is known
+ * before an expression is, as a parameter of a function that was found has one. So 2k is a u64 here
+ * and an f64 there, and a mistake is told where it stands, with the signature that was expected.
+ * The result is not text again and not code: libffi calls each function by its own C prototype,
+ * which LH_FUNCTION has made from the same tokens as the signature. */
 #include <plugin/call.h>
 
 #include <ctype.h>
@@ -15,6 +21,7 @@
 
 enum { NODE_CONSTANT = 1, NODE_VARIABLE = 2, NODE_FUNCTION = 3 };
 
+/* A constant, a variable or a call of a function. */
 typedef struct call_node {
     uint32_t kind;     /* NODE_*                        */
     uint32_t type;     /* CALL_* of what it gives       */
@@ -27,24 +34,26 @@ typedef struct call_node {
     lh_call_t call; /* the hidden first argument points here */
     const lh_call_t *call_pointer;
     ffi_cif cif;
-    ffi_type *types[CALL_PARAMS + 1];
-    void *values[CALL_PARAMS + 1];
+    ffi_type *types[CALL_PARAMS + 1]; /* of the hidden argument and the others */
+    void *values[CALL_PARAMS + 1];    /* where they lie: in `value` of other nodes, so that
+                                         running copies none */
 } call_node_t;
 
 struct call {
-    char *text;  /* copy; names and strings lie in it */
-    char *where; /* for sentences                     */
-    uint32_t root;
+    char *text;    /* copy; names and strings lie in it */
+    char *where;   /* for sentences                     */
+    uint32_t root; /* the node whose value is the text's */
     uint32_t count;
-    call_node_t nodes[CALL_NODES];
+    call_node_t nodes[CALL_NODES]; /* pointers lead from one to another: never copied */
 };
 
+/* The state of binding one text. */
 typedef struct binder {
     const call_scope_t *scope;
     const char *where;
     char *at; /* what is left of the text */
     call_t *call;
-    uint32_t depth;
+    uint32_t depth; /* calls that are being read, one inside of the other */
 } binder_t;
 
 typedef struct callee { /* the function whose arguments are read */
@@ -68,6 +77,7 @@ static void skip_space(binder_t *b)
         b->at++;
 }
 
+/* Of the name at the text's start; 0 where none begins there. */
 static size_t name_length(const char *text)
 {
     size_t length = 0;
@@ -90,6 +100,7 @@ static lh_status_t node_new(binder_t *b, uint32_t kind, uint32_t type, uint32_t 
     return LH_OK;
 }
 
+/* Two sentences: of a whole text, and of an argument. */
 static lh_status_t refuse_type(const binder_t *b, const char *what, uint32_t type,
                                const wanted_t *wanted)
 {
@@ -100,6 +111,7 @@ static lh_status_t refuse_type(const binder_t *b, const char *what, uint32_t typ
                 wanted->function, wants, wanted->param);
 }
 
+/* A name that is no variable is told with those that are: they differ from key to key of an INI. */
 static lh_status_t bind_variable(binder_t *b, const char *name, size_t length,
                                  const wanted_t *wanted, uint32_t *out)
 {
@@ -125,6 +137,8 @@ static lh_status_t bind_variable(binder_t *b, const char *name, size_t length,
     return LH_INVALID;
 }
 
+/* A string ends at the next quote: there are no escapes. It lies in the call's copy of the text,
+ * where its quote becomes the NUL. */
 static lh_status_t bind_string(binder_t *b, const wanted_t *wanted, uint32_t *out)
 {
     char *text = b->at + 1, *end = strchr(text, '"');
@@ -137,6 +151,7 @@ static lh_status_t bind_string(binder_t *b, const wanted_t *wanted, uint32_t *ou
     return status;
 }
 
+/* A number of the type that is wanted, with its unit (config/quantity.h). */
 static bool parse_number(const char *text, uint32_t type, call_value_t *out)
 {
     switch (type) {
@@ -147,6 +162,8 @@ static bool parse_number(const char *text, uint32_t type, call_value_t *out)
     }
 }
 
+/* Everything up to the next separator, so that a sentence shows what was typed and not a part of
+ * it. */
 static lh_status_t bind_number(binder_t *b, const wanted_t *wanted, uint32_t *out)
 {
     char text[64];
@@ -169,6 +186,7 @@ static lh_status_t bind_number(binder_t *b, const wanted_t *wanted, uint32_t *ou
     return status;
 }
 
+/* A function of a table by its name; near collects what else it may have meant. */
 static const lh_function_t *search(const lh_function_t *rows, uint32_t count, const char *name,
                                    text_nearest_t *near)
 {
@@ -189,6 +207,8 @@ static lh_status_t refuse_function(const binder_t *b, const char *plugin, const 
                 best != NULL ? "'?" : "");
 }
 
+/* plugin:name. The plugin is loaded if it is not yet. One with options that no section sets can't
+ * be called: its functions would get no config. */
 static lh_status_t find_in_plugin(const binder_t *b, const char *plugin, const char *name,
                                   callee_t *out)
 {
@@ -209,6 +229,7 @@ static lh_status_t find_in_plugin(const binder_t *b, const char *plugin, const c
     return LH_OK;
 }
 
+/* The function and what it is called with: the plugin's services and config, or the scope's. */
 static lh_status_t find_function(const binder_t *b, const char *plugin, const char *name,
                                  callee_t *out)
 {
@@ -232,7 +253,8 @@ static lh_status_t find_function(const binder_t *b, const char *plugin, const ch
 
 static lh_status_t bind_expression(binder_t *b, const wanted_t *wanted, uint32_t *out);
 
-/* The parameter that a keyword or the next place stands for. */
+/* The parameter that a keyword or the next place stands for. As in Python, places come first and
+ * keywords after them; *keyword remembers that one has been seen. */
 static lh_status_t pick_param(binder_t *b, const callee_t *f, uint32_t place, bool *keyword,
                               uint32_t *out)
 {
@@ -262,6 +284,7 @@ static lh_status_t pick_param(binder_t *b, const callee_t *f, uint32_t place, bo
                 typed, f->function->signature);
 }
 
+/* One argument and what separates it from the next, which stays to be read. */
 static lh_status_t bind_argument(binder_t *b, const callee_t *f, uint32_t place, bool *keyword,
                                  bool given[CALL_PARAMS], uint32_t args[CALL_PARAMS])
 {
@@ -292,7 +315,8 @@ static lh_status_t bind_argument(binder_t *b, const callee_t *f, uint32_t place,
     return LH_OK;
 }
 
-/* What was not given, but is the name of a variable here, is that variable. */
+/* A parameter that was not given, but has the name of a variable here, gets that variable: a
+ * learning rate needs no `step=step`. One without either is refused with the whole signature. */
 static lh_status_t bind_missing(binder_t *b, const callee_t *f, const bool given[CALL_PARAMS],
                                 uint32_t args[CALL_PARAMS])
 {
@@ -312,6 +336,7 @@ static lh_status_t bind_missing(binder_t *b, const callee_t *f, const bool given
     return LH_OK;
 }
 
+/* b->at stands on the opening bracket, and behind the closing one afterwards. */
 static lh_status_t bind_arguments(binder_t *b, const callee_t *f, uint32_t args[CALL_PARAMS])
 {
     bool given[CALL_PARAMS] = {false}, keyword = false;
@@ -326,6 +351,7 @@ static lh_status_t bind_arguments(binder_t *b, const callee_t *f, uint32_t args[
     return bind_missing(b, f, given, args);
 }
 
+/* LH_C_* of function.h, in libffi's terms. */
 static ffi_type *ffi_of(uint32_t type)
 {
     switch (type) {
@@ -337,6 +363,8 @@ static ffi_type *ffi_of(uint32_t type)
     }
 }
 
+/* Fills in what ffi_call needs. The pointers lead to nodes of the same call, which lie in an array
+ * that never moves. */
 static lh_status_t prepare_node(const binder_t *b, call_node_t *n, const callee_t *f)
 {
     lh_assert(f->signature.count <= CALL_PARAMS);
@@ -345,6 +373,7 @@ static lh_status_t prepare_node(const binder_t *b, call_node_t *n, const callee_
     n->arg_count = f->signature.count;
     n->call = (lh_call_t){.struct_size = sizeof(n->call), .host = f->host, .config = f->config};
     n->call_pointer = &n->call;
+    /* lh_call_t comes by pointer, and libffi wants the address of that pointer. */
     n->types[0] = &ffi_type_pointer;
     n->values[0] = (void *)&n->call_pointer;
     for (uint32_t i = 0; i < n->arg_count; i++) {
@@ -382,6 +411,7 @@ static lh_status_t bind_function(binder_t *b, const char *plugin, const char *na
     return prepare_node(b, n, &f);
 }
 
+/* A name alone is a variable; with a bracket or a colon behind it, a function. */
 static lh_status_t bind_name(binder_t *b, const wanted_t *wanted, uint32_t *out)
 {
     char first[64], second[64];
@@ -412,6 +442,7 @@ static lh_status_t bind_expression(binder_t *b, const wanted_t *wanted, uint32_t
     return bind_number(b, wanted, out);
 }
 
+/* All or nothing: a text that does not bind leaves no call behind. */
 lh_status_t call_bind(const char *text, const char *where, const call_scope_t *scope,
                       uint32_t result, call_t **out)
 {
@@ -439,7 +470,8 @@ free_call:
     return status;
 }
 
-/* libffi widens small integers: the room is at least ffi_arg. */
+/* Room for what a function returns. libffi writes small integers as ffi_arg, which is wider than
+ * they are: a status is read from `small` and not from an int32_t at the same address. */
 typedef union result {
     ffi_sarg small;
     int64_t i64;
@@ -449,7 +481,9 @@ typedef union result {
     lh_tensor_t *tensor;
 } result_t;
 
-/* A failed function may have left its sentence; one that has not gets the text of its status. */
+/* Takes a result into the node. A failed function may have left its sentence; one that has not gets
+ * the text of its status, with where the call stands. A number that is not finite ends here, before
+ * it becomes a learning rate. */
 static lh_status_t take_result(const call_t *c, call_node_t *n, const result_t *r)
 {
     switch (n->type) {
@@ -469,7 +503,7 @@ static lh_status_t take_result(const call_t *c, call_node_t *n, const result_t *
     }
 }
 
-/* Depth was bounded when the tree was made. */
+/* Runs the nodes below one, then itself. Depth was bounded when the tree was made. */
 static lh_status_t run_node(call_t *c, uint32_t index, const call_value_t *values)
 {
     lh_assert(index < c->count);
@@ -491,6 +525,7 @@ static lh_status_t run_node(call_t *c, uint32_t index, const call_value_t *value
 
 lh_status_t call_run(call_t *c, const call_value_t *values, call_value_t *out)
 {
+    lh_assert(out != NULL || c->nodes[c->root].type == CALL_STATUS);
     const lh_status_t status = run_node(c, c->root, values);
     if (status == LH_OK && out != NULL) *out = c->nodes[c->root].value;
     return status;

@@ -6,6 +6,9 @@
  * functions of the scope, `plugin:name(...)` in the plugin's table. A parameter that is not given
  * but has the name and type of a variable gets the variable. Types never convert.
  *
+ *     expression = number | "text" | variable | [plugin:]function([argument {, argument}])
+ *     argument   = [keyword =] expression
+ *
  * A small language of calls and not one of operators: sums and conditions belong in a plugin's
  * function, which a compiler has checked and a test can call. */
 #ifndef PLUGIN_CALL_H

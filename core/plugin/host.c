@@ -1,4 +1,10 @@
-/* host.c - lh_host_t over base: log, memory, clock, random bytes, metrics, threads. */
+/* host.c - lh_host_t over base: log, memory, clock, random bytes, metrics, threads.
+ *
+ * A plugin's pointer to lh_host_t is the first member of a service_t, which knows the plugin's
+ * name: one table of functions for all, one struct a plugin, and no lookup. The functions named
+ * do_* are the members of that table; what they promise, and to which thread, is in
+ * longhaul/host.h. A plugin's arguments are not trusted: what is wrong is refused or ignored, never
+ * asserted. */
 #include <plugin/host.h>
 
 #include <errno.h>
@@ -23,14 +29,17 @@ typedef struct service { /* lh_host_t first: a plugin's pointer is one to this *
 
 struct host {
     _Atomic bool stopping;
-    lh_world_t world, alone; /* in force; of a process without others */
-    host_world_t others;     /* ranks NULL: alone                     */
-    service_t *services;
-    pthread_mutex_t lock; /* metrics, services */
+    lh_world_t world;    /* in force; plugins read it, by lh_host_t.world  */
+    lh_world_t alone;    /* of this process without others, to go back to  */
+    host_world_t others; /* where `world` came from; ranks NULL: alone     */
+    service_t *services; /* a list, the newest first; freed by host_free */
+    pthread_mutex_t
+        lock; /* of services, metrics and metric_count; nothing else is taken under it */
     host_metric_t metrics[HOST_METRICS];
     uint32_t metric_count;
 };
 
+/* A thread of a plugin; freed by the join. */
 struct lh_thread {
     pthread_t thread;
     void (*body)(void *);
@@ -38,11 +47,13 @@ struct lh_thread {
     char name[16]; /* what Linux shows */
 };
 
+/* The inverse of &service->api; the host never hands out another lh_host_t. */
 static const service_t *service_of(const lh_host_t *api)
 {
     return (const service_t *)(const void *)api;
 }
 
+/* Formatted here first, so that the plugin's name stands before its own text. */
 static void do_log(const lh_host_t *api, int32_t level, const char *fmt, ...)
 {
     char text[1024];
@@ -53,6 +64,7 @@ static void do_log(const lh_host_t *api, int32_t level, const char *fmt, ...)
     log_line(level, "%s: %s", service_of(api)->plugin, text);
 }
 
+/* A sentence by the plugin's name, as a user knows whom to ask then. */
 static lh_status_t do_fail(const lh_host_t *api, lh_status_t status, const char *fmt, ...)
 {
     const int error = errno; /* of the call that the plugin speaks of */
@@ -66,7 +78,9 @@ static lh_status_t do_fail(const lh_host_t *api, lh_status_t status, const char 
                            : fail(status, "%s: %s", plugin, text);
 }
 
-/* The block that mem_new gave lies in the 64 bytes before what the plugin gets. */
+/* Through mem_new, so that plugins' allocations are counted and made to fail as ours are. It aligns
+ * to 64 and may be asked for a page or more: so the block is larger, and its address lies in the 64
+ * bytes before what the plugin gets, where do_release finds it. */
 static void *do_alloc(const lh_host_t *api, size_t bytes, size_t alignment)
 {
     enum { HEAD = 64 };
@@ -103,6 +117,7 @@ static uint64_t do_now_ns(const lh_host_t *api)
     return sys()->now_ns();
 }
 
+/* Through sys(), as the clock: a test that simulates either reaches plugins as well. */
 static lh_status_t do_random(const lh_host_t *api, void *out, size_t bytes)
 {
     if (sys()->random(out, bytes) != 0)
@@ -115,6 +130,8 @@ static bool do_stopping(const lh_host_t *api)
     return host_stopping(service_of(api)->host);
 }
 
+/* Names are compared up to the length that is kept. Counts that find no room any more are dropped:
+ * metrics are for reports. */
 static void do_count(const lh_host_t *api, const char *metric, double amount)
 {
     host_t *h = service_of(api)->host;
@@ -131,6 +148,7 @@ static void do_count(const lh_host_t *api, const char *metric, double amount)
     (void)pthread_mutex_unlock(&h->lock);
 }
 
+/* lh_fill: the plugin's struct may be shorter or longer than this host's. */
 static lh_status_t do_rank_info(const lh_host_t *api, uint32_t rank, lh_rank_info_t *out)
 {
     const host_t *h = service_of(api)->host;
@@ -146,6 +164,7 @@ static lh_status_t do_rank_info(const lh_host_t *api, uint32_t rank, lh_rank_inf
     return LH_OK;
 }
 
+/* The secret is the job's (core/control): the host passes the question on. */
 static lh_status_t do_derive_key(const lh_host_t *api, const char *purpose, uint32_t peer,
                                  void *out, size_t bytes)
 {
@@ -159,6 +178,8 @@ static lh_status_t do_derive_key(const lh_host_t *api, const char *purpose, uint
     return h->others.derive(h->others.context, purpose, peer, out, bytes);
 }
 
+/* Only Linux's name of a thread is set here; signals are blocked by whoever starts it, before it
+ * is. */
 static void *thread_run(void *argument)
 {
     const lh_thread_t *t = argument;
@@ -167,6 +188,8 @@ static void *thread_run(void *argument)
     return NULL;
 }
 
+/* The mask is set around pthread_create, as a thread inherits it: set in the thread, a signal could
+ * come first. */
 static lh_status_t do_thread_start(const lh_host_t *api, const char *name, void (*body)(void *),
                                    void *argument, lh_thread_t **out)
 {
@@ -178,8 +201,8 @@ static lh_status_t do_thread_start(const lh_host_t *api, const char *name, void 
     t->argument = argument;
     (void)snprintf(t->name, sizeof(t->name), "%.15s",
                    name != NULL ? name : service_of(api)->plugin);
-    /* Signals are the main thread's: a plugin's thread must not be the one that SIGTERM interrupts.
-     */
+    /* Signals are the main thread's: a plugin's thread must not be the one that SIGTERM
+     * interrupts. */
     (void)sigfillset(&all);
     (void)pthread_sigmask(SIG_SETMASK, &all, &before);
     const int error = pthread_create(&t->thread, NULL, thread_run, t);
@@ -193,6 +216,7 @@ static lh_status_t do_thread_start(const lh_host_t *api, const char *name, void 
     return LH_OK;
 }
 
+/* Waits without a limit: a plugin asks its thread to end before it joins it. */
 static void do_thread_join(const lh_host_t *api, lh_thread_t *t)
 {
     (void)api;
@@ -201,12 +225,14 @@ static void do_thread_join(const lh_host_t *api, lh_thread_t *t)
     mem_free(t);
 }
 
+/* This host has none yet. */
 static const void *do_extension(const lh_host_t *api, const char *id)
 {
     (void)api, (void)id;
     return NULL;
 }
 
+/* A process without others is rank 0 of 1; core/control fills in the real world later. */
 lh_status_t host_new(host_t **out)
 {
     host_t *h = mem_new(sizeof(*h));
@@ -223,6 +249,7 @@ lh_status_t host_new(host_t **out)
     return LH_OK;
 }
 
+/* The world's ranks are not freed here: core/control owns them. */
 void host_free(host_t *h)
 {
     if (h == NULL) return;
@@ -235,6 +262,7 @@ void host_free(host_t *h)
     mem_free(h);
 }
 
+/* Called with the lock held. */
 static service_t *service_new(host_t *h, const char *plugin)
 {
     service_t *s = mem_new(sizeof(*s));
@@ -264,6 +292,7 @@ static service_t *service_new(host_t *h, const char *plugin)
     return s;
 }
 
+/* One service a name for the life of the host: a plugin may keep the pointer in statics. */
 lh_status_t host_for(host_t *h, const char *plugin, const lh_host_t **out)
 {
     (void)pthread_mutex_lock(&h->lock);
@@ -277,13 +306,16 @@ lh_status_t host_for(host_t *h, const char *plugin, const lh_host_t **out)
     return LH_OK;
 }
 
+/* Plugins hold a pointer to h->world: it is filled in, never moved. */
 void host_set_world(host_t *h, const host_world_t *world)
 {
     lh_assert(world == NULL || world->row.rank < world->row.size);
+    lh_assert(world == NULL || world->row.struct_size == sizeof(world->row));
     h->others = world != NULL ? *world : (host_world_t){0};
     h->world = world != NULL ? world->row : h->alone;
 }
 
+/* An atomic store and nothing else, as a signal handler may do it. */
 void host_stop(host_t *h)
 {
     atomic_store(&h->stopping, true);
@@ -294,6 +326,7 @@ bool host_stopping(const host_t *h)
     return atomic_load(&h->stopping);
 }
 
+/* A copy under the lock, as plugins go on counting; the caller sees each metric whole. */
 uint32_t host_metrics(host_t *h, host_metric_t *out, uint32_t max)
 {
     lh_assert(out != NULL || max == 0);

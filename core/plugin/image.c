@@ -1,8 +1,10 @@
-/* image.c - a plugin's file: who may have written it, its copy in a sealed memfd, its pinned digest.
+/* image.c - a plugin's file: who may have written it, its copy in a sealed memfd, its pinned
+ * digest.
  *
  * A path can lead to another file a moment after it was checked. So the file is opened once, looked
  * at through that descriptor, and copied to memory that nobody can change any more: what is hashed,
- * peeked at, tried in a child and loaded is that copy. It costs the file's size in memory a plugin. */
+ * peeked at, tried in a child and loaded is that copy. It costs the file's size in memory a
+ * plugin. */
 #include <plugin/image.h>
 
 #include <elf.h>
@@ -25,6 +27,7 @@
 #error "name this processor's ELF machine"
 #endif
 
+/* For the sentence about a file of the wrong type. */
 static const char *image_type_text(mode_t mode)
 {
     switch (mode & S_IFMT) {
@@ -76,6 +79,8 @@ static lh_status_t image_open_checked(const char *path, mode_t type, int *fd, st
     return status;
 }
 
+/* The folder first: who can write into it could put another file in the place of the one that is
+ * looked at next. */
 static lh_status_t image_open_file(const char *path, uint64_t limit, int *fd, uint64_t *size)
 {
     struct stat st = {0};
@@ -100,7 +105,9 @@ static lh_status_t image_open_file(const char *path, uint64_t limit, int *fd, ui
     return LH_OK;
 }
 
-/* Through a buffer of a mebibyte: the file may lie where mmap and copy_file_range do not work. */
+/* Copies by reads and writes of a mebibyte: the file may lie on a file system where mmap and
+ * copy_file_range do not work, and a plugin is copied once. A file that shrinks meanwhile fails
+ * file_pread. */
 static lh_status_t image_copy_file(int from, const char *path, uint64_t size, int to)
 {
     enum { PIECE = 1 << 20 };
@@ -118,6 +125,8 @@ static lh_status_t image_copy_file(int from, const char *path, uint64_t size, in
     return status;
 }
 
+/* Sealed before it is hashed: what the digest says stays true. The copy is mapped for good, as
+ * tables are checked against it after loading, too. */
 static lh_status_t image_seal_and_map(image_t *image, const char *path, uint64_t size)
 {
     char what[512];
@@ -130,6 +139,7 @@ static lh_status_t image_seal_and_map(image_t *image, const char *path, uint64_t
     return digest_of(map, (size_t)size, image->sha256);
 }
 
+/* The file is closed again at the end: from here on only the copy counts. */
 lh_status_t image_open(const char *path, const char *name, uint64_t limit, image_t *out)
 {
     char label[48];
@@ -165,6 +175,7 @@ void image_close(image_t *image)
     *image = (image_t){.fd = -1};
 }
 
+/* Both digests and the line of the INI: the user decides which of the two is meant. */
 static lh_status_t image_refuse_digest(const job_t *job, const char *path, const char *sha256,
                                        const job_pin_t *pin)
 {
@@ -176,6 +187,7 @@ static lh_status_t image_refuse_digest(const job_t *job, const char *path, const
                 pin->sha256);
 }
 
+/* job->pins has a row for every section [plugin.NAME]; one without a digest pins nothing. */
 lh_status_t image_check_pin(const job_t *job, const char *path, const char *name,
                             const char *sha256)
 {
@@ -187,25 +199,39 @@ lh_status_t image_check_pin(const job_t *job, const char *path, const char *name
     return LH_OK;
 }
 
+/* What the ELF tables say. Nothing in the file is trusted: each offset and length is checked
+ * against the image's size before it is followed, and structs are copied out, as the file may place
+ * them where no pointer to them may point. The section headers are read and not the dynamic
+ * segment, although the loader needs the latter alone: they give a symbol table's length, which the
+ * other only lets one guess. A file whose two views differ fails after loading, where the symbol
+ * that was found is compared with the head that was read here. */
+
+/* `bytes` bytes at an offset of the file; NULL where they do not lie in it. */
 static const void *image_at(image_bytes_t m, uint64_t offset, uint64_t bytes)
 {
     return offset <= m.size && bytes <= m.size - offset ? m.bytes + offset : NULL;
 }
 
+/* The index is below e_phnum, and check_headers has passed: all headers lie in the file. */
 static Elf64_Phdr program_header(image_bytes_t m, const Elf64_Ehdr *e, uint32_t index)
 {
+    lh_assert(index < e->e_phnum);
     Elf64_Phdr header; /* copied: the file may place it anywhere */
     memcpy(&header, m.bytes + e->e_phoff + (uint64_t)index * sizeof(header), sizeof(header));
     return header;
 }
 
+/* As program_header. */
 static Elf64_Shdr section_header(image_bytes_t m, const Elf64_Ehdr *e, uint32_t index)
 {
+    lh_assert(index < e->e_shnum);
     Elf64_Shdr header;
     memcpy(&header, m.bytes + e->e_shoff + (uint64_t)index * sizeof(header), sizeof(header));
     return header;
 }
 
+/* Copies the file's header and says what is wrong with it or its tables; NULL: nothing. All
+ * functions below go through here first. */
 static const char *check_headers(image_bytes_t m, Elf64_Ehdr *e)
 {
     if (image_at(m, 0, sizeof(*e)) == NULL || memcmp(m.bytes, ELFMAG, SELFMAG) != 0)
@@ -228,6 +254,7 @@ static const char *check_headers(image_bytes_t m, Elf64_Ehdr *e)
     return NULL;
 }
 
+/* The first bytes of the symbol's data, at the place in the file that the loader will map there. */
 static const char *read_head(image_bytes_t m, const Elf64_Ehdr *e, const Elf64_Sym *sym,
                              image_head_t *out)
 {
@@ -248,14 +275,15 @@ static const char *read_head(image_bytes_t m, const Elf64_Ehdr *e, const Elf64_S
     return "with " LH_PLUGIN_SYMBOL " outside its file";
 }
 
-/* Rows of a section with the strings that they name; read by index, as the file may place them
- * anywhere. */
+/* Rows of a section with the strings that they name. Rows are copied out by index, as the file may
+ * place them at addresses where a struct may not lie. */
 typedef struct table {
     const unsigned char *rows;
     const char *text;     /* ends with a NUL */
     uint64_t bytes, size; /* of the rows, of the text */
 } table_t;
 
+/* A section of rows and the section of strings that it links to. */
 static const char *read_table(image_bytes_t m, const Elf64_Ehdr *e, const Elf64_Shdr *s,
                               table_t *out)
 {
@@ -276,11 +304,13 @@ static const char *symbol_at(const table_t *t, uint64_t index, Elf64_Sym *out)
     return out->st_name < t->size ? t->text + out->st_name : NULL;
 }
 
+/* Whole rows; what is left of a section of an odd length is none. */
 static uint64_t symbol_count(const table_t *t)
 {
     return t->bytes / sizeof(Elf64_Sym);
 }
 
+/* By going through all: plugins export a handful of symbols. */
 static bool find_symbol(const table_t *t, const char *name, Elf64_Sym *out)
 {
     for (uint64_t i = 0; i < symbol_count(t); i++) {
@@ -290,6 +320,7 @@ static bool find_symbol(const table_t *t, const char *name, Elf64_Sym *out)
     return false;
 }
 
+/* A file may have several symbol tables: the first one that knows the name counts. */
 const char *image_peek(image_bytes_t image, image_head_t *out)
 {
     Elf64_Ehdr e;
@@ -306,6 +337,7 @@ const char *image_peek(image_bytes_t image, image_head_t *out)
     return wrong != NULL ? wrong : "without data named " LH_PLUGIN_SYMBOL;
 }
 
+/* p_memsz and not p_filesz: zeroed data behind the file's part is the plugin's own as well. */
 uint64_t image_room(image_bytes_t image, uint64_t into)
 {
     Elf64_Ehdr e;
@@ -329,6 +361,7 @@ static bool section_of(image_bytes_t m, uint32_t type, Elf64_Ehdr *e, Elf64_Shdr
     return false;
 }
 
+/* The first table of a type; false where there is none or it is damaged. */
 static bool table_of(image_bytes_t m, uint32_t type, table_t *out)
 {
     Elf64_Ehdr e;
@@ -336,6 +369,7 @@ static bool table_of(image_bytes_t m, uint32_t type, table_t *out)
     return section_of(m, type, &e, &s) && read_table(m, &e, &s, out) == NULL;
 }
 
+/* Row 0 of a symbol table is empty by the format. A name outside of the strings is passed over. */
 void image_each_symbol(image_bytes_t image,
                        void (*each)(void *context, const image_symbol_t *symbol), void *context)
 {
@@ -354,6 +388,7 @@ void image_each_symbol(image_bytes_t image,
     }
 }
 
+/* A row of DT_NULL ends the dynamic section, whatever lies behind it. */
 void image_each_needed(image_bytes_t image, void (*each)(void *context, const char *name),
                        void *context)
 {
@@ -368,8 +403,10 @@ void image_each_needed(image_bytes_t image, void (*each)(void *context, const ch
     }
 }
 
-/* Every object has crtbegin's frame_dummy; libgcc's __builtin_cpu_supports brings another, which
- * only the file's own symbols tell of: a stripped file has none. */
+/* Functions of .init_array beyond the compiler's own: longhaul-check warns of them, as code that
+ * runs at load time runs before anything of the plugin was checked by the host. Every object has
+ * crtbegin's frame_dummy; libgcc's __builtin_cpu_supports brings another, which only the file's own
+ * symbols tell of: a stripped file has none. */
 uint32_t image_constructors(image_bytes_t image)
 {
     Elf64_Ehdr e;

@@ -1,6 +1,6 @@
-/* plugin/image.h - a plugin's file before any of its code runs: a sealed copy in memory, and what its
- * ELF tables say of it (the head of its lh_plugin_v2, what it exports, imports and runs when it is
- * loaded).
+/* plugin/image.h - a plugin's file before any of its code runs: a sealed copy in memory, and what
+ * its ELF tables say of it (the head of its lh_plugin_v2, what it exports, imports and runs when it
+ * is loaded).
  *
  * Three steps in this order: image_open decides whether the file may be trusted and copies it,
  * image_check_pin compares its digest with the job's, image_peek reads the head. Only then is the

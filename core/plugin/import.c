@@ -2,26 +2,35 @@
  *
  * All is copied: to rows of this host's size, so that the rest of the host needs to know one layout
  * only, and so that a table which the plugin changes later changes nothing here. Texts that people
- * read are made harmless to a terminal; texts that are compared must lie in the plugin's own memory. */
+ * read are made harmless to a terminal; texts that are compared must lie in the plugin's own
+ * memory. */
 #include <plugin/import.h>
 
-#include <ctype.h>
 #include <stdio.h>
 
 #include <base/memory.h>
 #include <base/text.h>
 
+/* Rows that a table may have, so that a wild count does not ask for all memory; bytes of a
+ * sentence's beginning, which holds a path. */
 enum { ROWS = 1 << 16, WHAT_BYTES = 700 };
 
 #define UP_TO(T, f) (offsetof(T, f) + sizeof(((T *)0)->f))
 
-typedef struct table { /* a table as the plugin exports it */
+/* A table as the plugin exports it, and what this host makes of its rows. */
+typedef struct table {
     const char *what;  /* "options" */
-    const void *rows;
-    uint32_t row_size, count;
-    size_t own_size, min_size;
+    const void *rows;  /* in the plugin */
+    uint32_t row_size; /* of the plugin's version of the row */
+    uint32_t count;    /* of rows */
+    size_t own_size;   /* of this host's version */
+    size_t min_size;   /* up to the last field that every version has */
 } table_t;
 
+/* Two versions of one struct. A plugin that is older has a shorter struct: what is missing becomes
+ * zero, which every later field takes for "not set". One that is newer has a longer one: what is
+ * unknown must be zero, as a value there asks for something that this host can't give. So both
+ * directions work without a list of versions, and what can't work is refused by name. */
 static lh_status_t copy_known(void *dst, size_t dst_size, const void *src, size_t src_size,
                               const char *what)
 {
@@ -35,6 +44,7 @@ static lh_status_t copy_known(void *dst, size_t dst_size, const void *src, size_
     return LH_OK;
 }
 
+/* LH_BORDER has seen to it at the plugin's compiler that sizes are multiples of 8. */
 static lh_status_t check_size(size_t size, size_t min_size, const char *what)
 {
     if (size < min_size || size > IMPORT_MAX_STRUCT)
@@ -45,6 +55,7 @@ static lh_status_t check_size(size_t size, size_t min_size, const char *what)
     return LH_OK;
 }
 
+/* The size is read from the struct itself, once it is certain that four bytes are there. */
 lh_status_t import_struct(void *dst, size_t dst_size, const void *src, size_t min_size,
                           size_t limit, const char *what)
 {
@@ -60,6 +71,7 @@ lh_status_t import_struct(void *dst, size_t dst_size, const void *src, size_t mi
     return copy_known(dst, dst_size, src, size, what);
 }
 
+/* A row's place is counted by the plugin's size of it: rows may have grown since it was built. */
 lh_status_t import_row(void *dst, size_t dst_size, const void *table, uint32_t row_size,
                        uint32_t index, size_t min_size, const char *what)
 {
@@ -70,7 +82,7 @@ lh_status_t import_row(void *dst, size_t dst_size, const void *table, uint32_t r
                       what);
 }
 
-/* Memory that lives as long as the imported plugin. */
+/* Zeroed memory that lives as long as the imported plugin; import_free frees all of it. */
 static void *own(importer_t *i, size_t bytes)
 {
     void **owned = mem_grow(i->owned, &i->owned_capacity, i->owned_count + 1, sizeof(*owned));
@@ -81,7 +93,9 @@ static void *own(importer_t *i, size_t bytes)
     return memory;
 }
 
-/* A text of the plugin's that people read: on one line, nothing in it that a terminal obeys. */
+/* A text of the plugin's that people read (version, summary): a copy on one line with nothing in it
+ * that a terminal obeys. Other texts are compared, not shown, and stay where the plugin has
+ * them. */
 static lh_status_t import_shown(importer_t *i, const char *text, const char **out)
 {
     text_t shown = {0};
@@ -94,17 +108,22 @@ static lh_status_t import_shown(importer_t *i, const char *text, const char **ou
     return LH_OK;
 }
 
-/* Bytes of the plugin's own memory from p on. */
+/* How many bytes from p on are the plugin's own, as its file's segments say; 0 for an address
+ * elsewhere. A table on the heap or in another library is refused by that: it could change or
+ * go. */
 static size_t room(const importer_t *i, const void *p)
 {
     const uintptr_t address = (uintptr_t)p;
     return address < i->load_base ? 0 : (size_t)image_room(i->image, address - i->load_base);
 }
 
+/* *out gets the copied rows, NULL for a table of none. A table of NULL with rows is refused by
+ * import_row, with the name of the table. */
 static lh_status_t import_table(importer_t *i, const table_t *t, void **out)
 {
     char what[WHAT_BYTES];
     (void)snprintf(what, sizeof(what), "%s: a row of %s", i->path, t->what);
+    lh_assert(t->min_size <= t->own_size);
     *out = NULL;
     if (t->count == 0) return LH_OK;
     if (t->count > ROWS)
@@ -123,8 +142,11 @@ static lh_status_t import_table(importer_t *i, const table_t *t, void **out)
     return LH_OK;
 }
 
+/* A table of rows of T; last: the last field that every version of T has. */
 #define TABLE(T, last, text, p, size, n) (&(table_t){text, p, size, n, sizeof(T), UP_TO(T, last)})
 
+/* Options of a plugin, an op or a rule; whose begins the sentence. options_validate checks defaults
+ * against ranges and offsets against config_size. */
 static lh_status_t import_options(importer_t *i, const char *whose, const lh_option_t *rows,
                                   uint32_t size, uint32_t count, size_t config_size,
                                   lh_option_t **out)
@@ -141,17 +163,15 @@ static lh_status_t import_options(importer_t *i, const char *whose, const lh_opt
     return options_validate(&table);
 }
 
+/* The name of a function, an op's part, a rule or a state, as an INI can say it. */
 static bool is_name(const char *name)
 {
-    if (name == NULL || !islower((unsigned char)name[0])) return false;
-    size_t length = 0;
-    for (; name[length] != '\0'; length++)
-        if (!islower((unsigned char)name[length]) && !isdigit((unsigned char)name[length]) &&
-            name[length] != '_')
-            return false;
-    return length <= 63;
+    enum { MOST = 63 };
+    return plugin_is_name(name, MOST);
 }
 
+/* A signature is parsed here only to refuse a wrong one: a call parses it again when it is
+ * bound. */
 static lh_status_t import_functions(importer_t *i)
 {
     plugin_t *p = i->plugin;
@@ -184,7 +204,7 @@ static lh_status_t import_functions(importer_t *i)
     return LH_OK;
 }
 
-/* acme.swish: two names. */
+/* acme.swish: two names. The dot keeps ops of plugins apart from the core's. */
 static bool is_op_name(const char *name)
 {
     char first[64];
@@ -195,6 +215,8 @@ static bool is_op_name(const char *name)
     return is_name(first) && is_name(dot + 1);
 }
 
+/* Attributes are a struct that begins with struct_size, as all that crosses this border: no option
+ * may lie on that. */
 static lh_status_t import_op(importer_t *i, lh_op_t *op)
 {
     char whose[WHAT_BYTES];
@@ -221,6 +243,8 @@ static lh_status_t import_op(importer_t *i, lh_op_t *op)
     return LH_OK;
 }
 
+/* Only what can be known without the other plugins: whether two ops have one name, and whether a
+ * gradient can be recorded, is asked when a model's table of ops is made. */
 static lh_status_t import_ops(importer_t *i)
 {
     plugin_t *p = i->plugin;
@@ -235,6 +259,8 @@ static lh_status_t import_ops(importer_t *i)
     return status;
 }
 
+/* Every function of a kernel but `fits` is needed. Whether the op exists is not asked: another
+ * plugin may bring it. */
 static lh_status_t import_kernels(importer_t *i)
 {
     plugin_t *p = i->plugin;
@@ -258,6 +284,7 @@ static lh_status_t import_kernels(importer_t *i)
     return LH_OK;
 }
 
+/* A rule's texts are arrays in its row: they may lack their NUL. */
 static lh_status_t import_rule(importer_t *i, lh_rule_t *rule)
 {
     char whose[WHAT_BYTES];
@@ -291,6 +318,7 @@ static lh_status_t import_rule(importer_t *i, lh_rule_t *rule)
     return status;
 }
 
+/* The states of a rule are a table in a table: both are copied. */
 static lh_status_t import_rules(importer_t *i)
 {
     plugin_t *p = i->plugin;
@@ -306,7 +334,8 @@ static lh_status_t import_rules(importer_t *i)
     return status;
 }
 
-/* An optional struct behind a pointer; *out stays NULL when it is. */
+/* Copies an optional struct behind a pointer; *out stays NULL where the pointer is. The struct says
+ * its size itself, and has to lie in the plugin's own memory as far as that goes. */
 static lh_status_t import_optional(importer_t *i, const char *name, const void *src,
                                    size_t own_size, size_t min_size, void **out)
 {
@@ -321,6 +350,7 @@ static lh_status_t import_optional(importer_t *i, const char *name, const void *
     return status;
 }
 
+/* How a model's options stand in a Hugging Face config.json; optional. */
 static lh_status_t import_hf(importer_t *i, lh_model_api_t *model)
 {
     void *copy, *keys;
@@ -338,6 +368,7 @@ static lh_status_t import_hf(importer_t *i, lh_model_api_t *model)
     return status;
 }
 
+/* A transport's mapping of peers' memory; optional, but whole. */
 static lh_status_t import_transport(importer_t *i, lh_transport_api_t *t)
 {
     void *copy;
@@ -352,7 +383,8 @@ static lh_status_t import_transport(importer_t *i, lh_transport_api_t *t)
     return LH_OK;
 }
 
-/* Exactly the api that kind names is set. */
+/* Exactly the api that the plugin's kind names is set: two would leave open what the plugin is, and
+ * of one for another kind nothing would ever be called. */
 static lh_status_t check_apis(const importer_t *i)
 {
     const plugin_t *p = i->plugin;
@@ -371,6 +403,7 @@ static lh_status_t check_apis(const importer_t *i)
     return LH_OK;
 }
 
+/* The struct of functions for the plugin's kind, and what hangs on it. */
 static lh_status_t import_api(importer_t *i)
 {
     plugin_t *p = i->plugin;
@@ -395,10 +428,13 @@ static lh_status_t import_api(importer_t *i)
     return p->kind == LH_KIND_TRANSPORT ? import_transport(i, api) : LH_OK;
 }
 
+/* The plugin's struct first, whose fields say where the tables are, then table by table. The order
+ * of the tables is that of the sentences: the first mistake is told. */
 lh_status_t import_plugin(importer_t *i, const void *symbol)
 {
     char what[WHAT_BYTES];
     plugin_t *p = i->plugin;
+    lh_assert(symbol != NULL && i->owned_count == 0);
     (void)snprintf(what, sizeof(what), "%s: " LH_PLUGIN_SYMBOL, i->path);
     lh_status_t status = import_struct(&p->row, sizeof(p->row), symbol, UP_TO(lh_plugin_t, summary),
                                        room(i, symbol), what);
@@ -422,6 +458,7 @@ lh_status_t import_plugin(importer_t *i, const void *symbol)
     return status;
 }
 
+/* All that plugin_t points to goes with it, its name apart, which lies in its row. */
 void import_free(importer_t *i)
 {
     for (size_t k = 0; k < i->owned_count; k++)

@@ -1,5 +1,8 @@
-/* plugin.c - a plugin that is loaded, and what one of each kind must bring: a row a kind, with its
- * required functions. A kind is one row here and one api in the SDK's header of that name. */
+/* plugin.c - a plugin that is loaded; what one of each kind must bring; signatures of functions;
+ * and where a plugin came from.
+ *
+ * A kind is one row here, with its required functions, and one api in the SDK's header of that
+ * name: whoever adds a kind adds both. */
 #include <plugin/plugin.h>
 
 #include <ctype.h>
@@ -25,6 +28,7 @@
         NULL, 0 \
     }
 
+/* All functions of an api that its header does not call optional. */
 static const required_t model_required[] = {
     MODEL(open), MODEL(close), MODEL(describe), MODEL(record), END,
 };
@@ -60,11 +64,13 @@ static const required_t device_required[] = {
     DEVICE(test),      DEVICE(copy),       DEVICE(fill),       END,
 };
 
+/* Bytes of T up to and with field f: what an older plugin must have at least. */
 #define UP_TO(T, f) (offsetof(T, f) + sizeof(((T *)0)->f))
 #define KIND(K, n, T, last) \
     [LH_KIND_##             \
         K] = {#n, #n "s", #n, offsetof(lh_plugin_t, n), sizeof(T), UP_TO(T, last), n##_required}
 
+/* By LH_KIND_*. Parts have no api: they bring tables alone. */
 static const plugin_kind_t kinds[] = {
     KIND(MODEL, model, lh_model_api_t, record),
     KIND(TRANSPORT, transport, lh_transport_api_t, poll),
@@ -78,8 +84,10 @@ const plugin_kind_t *plugin_kind(uint32_t kind)
     return kind == 0 || kind >= sizeof(kinds) / sizeof(kinds[0]) ? NULL : &kinds[kind];
 }
 
+/* Function pointers are copied out: C has no other way to read one at an offset. */
 const char *plugin_kind_lacks(const plugin_kind_t *kind, const void *api)
 {
+    lh_assert(api != NULL && kind->required != NULL);
     for (const required_t *r = kind->required; r->name != NULL; r++) {
         void (*fn)(void);
         memcpy(&fn, (const char *)api + r->offset, sizeof(fn));
@@ -100,6 +108,7 @@ const char *plugin_kind_folder(uint32_t kind)
     return k != NULL ? k->folder : "unknown";
 }
 
+/* Tables in the form in which core/config parses, checks and prints options. */
 option_table_t plugin_options(const plugin_t *plugin)
 {
     return (option_table_t){.rows = plugin->options,
@@ -108,15 +117,15 @@ option_table_t plugin_options(const plugin_t *plugin)
                             .config_size = plugin->row.config_size};
 }
 
-option_table_t plugin_rule_options(const plugin_t *plugin, const lh_rule_t *rule)
+option_table_t plugin_rule_options(const lh_rule_t *rule)
 {
-    (void)plugin;
     return (option_table_t){.rows = rule->options,
                             .count = rule->option_count,
                             .owner = rule->name,
                             .config_size = rule->config_size};
 }
 
+/* Rules are few: they are looked through. */
 const lh_rule_t *plugin_rule(const plugin_t *plugin, const char *name)
 {
     text_nearest_t near = {.typed = name};
@@ -131,16 +140,19 @@ const lh_rule_t *plugin_rule(const plugin_t *plugin, const char *name)
     return NULL;
 }
 
-/* [a-z][a-z0-9_]*, at most 31 bytes: decided before a path is made of it. */
+bool plugin_is_name(const char *text, size_t most)
+{
+    if (text == NULL || !islower((unsigned char)text[0])) return false;
+    size_t length = 0;
+    while (islower((unsigned char)text[length]) || isdigit((unsigned char)text[length]) ||
+           text[length] == '_')
+        length++;
+    return text[length] == '\0' && length <= most;
+}
+
 bool plugin_name_fits(const char *name)
 {
-    const size_t length = strlen(name);
-    if (length == 0 || length >= sizeof(((lh_plugin_t *)0)->name)) return false;
-    if (!islower((unsigned char)name[0])) return false;
-    for (size_t i = 0; i < length; i++)
-        if (!islower((unsigned char)name[i]) && !isdigit((unsigned char)name[i]) && name[i] != '_')
-            return false;
-    return true;
+    return plugin_is_name(name, sizeof(((lh_plugin_t *)0)->name) - 1);
 }
 
 lh_status_t plugin_refuse_name(const char *name)
@@ -149,6 +161,8 @@ lh_status_t plugin_refuse_name(const char *name)
                 name, sizeof(((lh_plugin_t *)0)->name) - 1);
 }
 
+/* The plugin's part must be a name before anything is made of it; what stands behind the colon is
+ * for whoever looks it up. */
 lh_status_t plugin_name_split(const char *text, char plugin[32], const char **name)
 {
     const char *colon = strchr(text, ':');
@@ -162,6 +176,9 @@ lh_status_t plugin_name_split(const char *text, char plugin[32], const char **na
     return LH_OK;
 }
 
+/* Signatures: "TYPE(TYPE name, ...)", as LH_FUNCTION writes them. The text comes from a plugin:
+ * nothing in it is trusted, and what a careless author could write by hand is refused with its
+ * reason. */
 static const char *const type_texts[] = {
     [CALL_STATUS] = "status", [CALL_I64] = "i64", [CALL_U64] = "u64",
     [CALL_F64] = "f64",       [CALL_STR] = "str", [CALL_TENSOR] = "tensor",
@@ -172,6 +189,7 @@ const char *plugin_type_text(uint32_t type)
     return type >= CALL_STATUS && type <= CALL_TENSOR ? type_texts[type] : "nothing";
 }
 
+/* Of the letters, digits and underscores at the text's start. */
 static size_t word_length(const char *text)
 {
     size_t length = 0;
@@ -180,7 +198,7 @@ static size_t word_length(const char *text)
     return length;
 }
 
-/* Moves *text behind the type; 0: none stands there. */
+/* The CALL_* of the word at *text, which moves behind it; 0 for a word that is no type. */
 static uint32_t read_type(const char **text)
 {
     const size_t length = word_length(*text);
@@ -193,6 +211,7 @@ static uint32_t read_type(const char **text)
     return 0;
 }
 
+/* Reads "TYPE name" and moves *text behind it. NULL, or what is wrong. */
 static const char *read_param(const char **text, plugin_signature_t *s)
 {
     const uint32_t type = read_type(text);
@@ -217,6 +236,7 @@ static const char *read_param(const char **text, plugin_signature_t *s)
     return NULL;
 }
 
+/* Strict, as nobody types these: one blank after a type, none before a comma. */
 const char *plugin_signature_parse(const char *text, plugin_signature_t *out)
 {
     plugin_signature_t s = {0};
@@ -241,17 +261,22 @@ const char *plugin_signature_parse(const char *text, plugin_signature_t *out)
     return NULL;
 }
 
+/* Where a plugin came from: the build id in its notes, which tells two builds of one version apart,
+ * and the libraries behind it in the loader's list. */
 typedef struct search {
-    uintptr_t base;
-    char *build;
+    uintptr_t base; /* of the library that is looked for */
+    char *build;    /* [PLUGIN_BUILD], filled */
 } search_t;
 
-/* Name and text of a note each end at a multiple of four bytes. */
+/* Name and text of a note each end at a multiple of four bytes; a length near 2^32 does not wrap,
+ * as size_t is wider. */
 static size_t padded(size_t bytes)
 {
     return (bytes + 3) & ~(size_t)3;
 }
 
+/* A note is a head, a name and a text. The file has been loaded, but its notes may say anything:
+ * each length is held against what is left. */
 static void read_notes(const char *at, size_t left, char out[PLUGIN_BUILD])
 {
     ElfW(Nhdr) head;
@@ -271,7 +296,8 @@ static void read_notes(const char *at, size_t left, char out[PLUGIN_BUILD])
     }
 }
 
-/* Called for each library of the process; only the one that is mapped at s->base is read. */
+/* Called by dl_iterate_phdr, under the loader's lock, for each library of the process until one
+ * returns 1: the one that is mapped at s->base, whose notes are read where they lie in memory. */
 static int look_at(struct dl_phdr_info *info, size_t size, void *context)
 {
     const search_t *s = context;
@@ -285,6 +311,7 @@ static int look_at(struct dl_phdr_info *info, size_t size, void *context)
     return 1;
 }
 
+/* Libraries that were there before the plugin stand before it in the list. */
 lh_status_t plugin_origin_find(const struct link_map *loaded, plugin_origin_t *out)
 {
     plugin_origin_t o = {.base = loaded->l_addr};
@@ -303,6 +330,7 @@ lh_status_t plugin_origin_find(const struct link_map *loaded, plugin_origin_t *o
     return LH_OK;
 }
 
+/* Of the innermost FRAMES calls. A plugin's library does not count as the plugin. */
 bool plugin_is_on_stack(const plugin_t *plugin)
 {
     enum { FRAMES = 64 };

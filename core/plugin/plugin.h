@@ -1,5 +1,5 @@
-/* plugin/plugin.h - a plugin that is loaded, as everybody else reads it: its tables imported to this
- * host's row sizes, its functions and their signatures, where it came from.
+/* plugin/plugin.h - a plugin that is loaded, as everybody else reads it: its tables imported to
+ * this host's row sizes, its functions and their signatures, where it came from.
  *
  * Readers see structs and no accessors: all is filled in by import.c and registry.c before anybody
  * else sees it, and stays as it is (`config` apart) until registry_free. So any thread may read it
@@ -53,12 +53,14 @@ typedef struct plugin {
 option_table_t plugin_options(const plugin_t *plugin);
 /* The rule `name`, or NULL after fail(). */
 const lh_rule_t *plugin_rule(const plugin_t *plugin, const char *name);
-option_table_t plugin_rule_options(const plugin_t *plugin, const lh_rule_t *rule);
+option_table_t plugin_rule_options(const lh_rule_t *rule);
 
 /* "plugin:name" cut in two. name points into text. */
 lh_status_t plugin_name_split(const char *text, char plugin[32], const char **name) LH_MUST_CHECK;
 
-/* [a-z][a-z0-9_]*, at most 31 bytes: asked before a path is made of the name. */
+/* [a-z][a-z0-9_]*, at most `most` bytes: what an INI can name without quotes. NULL is none. */
+bool plugin_is_name(const char *text, size_t most);
+/* The same of at most 31 bytes: asked before a path is made of a plugin's name. */
 bool plugin_name_fits(const char *name);
 lh_status_t plugin_refuse_name(const char *name) LH_MUST_CHECK;
 

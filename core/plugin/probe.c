@@ -26,8 +26,10 @@
 enum { KNOWN = 256, REASON_BYTES = 2048 };
 enum { MUTE = 113 }; /* exit code of a child that cannot write into its pipe any more */
 
-/* What the child says. */
+/* What the child says: any number of stages, then at most one last word. A child that ends without
+ * one was killed, by itself or by the plugin. */
 enum { SAYS_STAGE = 1, SAYS_EXIT = 2, SAYS_DONE = 3 };
+/* One write and one read each: CHILD_MESSAGE is what a pipe keeps together. */
 typedef struct message {
     uint32_t says;
     int32_t value; /* the stage, the exit code, the status */
@@ -35,19 +37,24 @@ typedef struct message {
 } message_t;
 _Static_assert(sizeof(message_t) <= CHILD_MESSAGE, "it is said in one piece");
 
+/* What the parent knows of the child when it has ended. */
 typedef struct heard {
     message_t last; /* SAYS_EXIT or SAYS_DONE, unless the child came to neither */
-    uint32_t stage;
-    bool late;
-    int how; /* of waitpid */
+    uint32_t stage; /* PROBE_*, the last that it told; 0: none          */
+    bool late;      /* it was still at work when its time was over      */
+    int how;        /* of waitpid                                       */
 } heard_t;
 
+/* Digests of plugins that were found good, so that a process that loads one again (a test, a
+ * command of several stages) tries it once. Those beyond KNOWN are tried each time. */
 static pthread_mutex_t known_lock = PTHREAD_MUTEX_INITIALIZER;
 static char known[KNOWN][SHA256_TEXT];
 static uint32_t known_count;
 
 static int child_says = -1; /* the pipe, in the child */
 
+/* The lock is for a process whose threads load plugins; a child gets a copy of the list as it
+ * is. */
 static bool is_known(const char *sha256)
 {
     bool found = false;
@@ -65,6 +72,7 @@ static void remember(const char *sha256)
     (void)pthread_mutex_unlock(&known_lock);
 }
 
+/* A child that cannot write any more has lost its pipe to the plugin: see MUTE. */
 static bool say(uint32_t says, int32_t value, const char *reason)
 {
     message_t m = {.says = says, .value = value};
@@ -77,6 +85,7 @@ void probe_reached(uint32_t stage)
     if (child_says >= 0) (void)say(SAYS_STAGE, (int32_t)stage, "");
 }
 
+/* For an assertion in the child: the parent says the sentence. */
 static bool tell_parent(const char *sentence)
 {
     return say(SAYS_DONE, STATUS_INTERNAL, sentence);
@@ -124,6 +133,8 @@ static void forget_handlers(void)
     }
 }
 
+/* The child. It gives up what it does not need before any code of the plugin runs: new rights, a
+ * core file, the parent's handlers and standard streams. */
 static int try_it(void *context, int to)
 {
     static const struct rlimit none = {0, 0};
@@ -146,7 +157,8 @@ static int try_it(void *context, int to)
     return say(SAYS_DONE, status, fail_reason()) ? 0 : MUTE;
 }
 
-/* By the clock of this side: a plugin can block the signal of an alarm. */
+/* Listens until the child says its last word, ends or is late: by the clock of this side, as a
+ * plugin can block the signal of an alarm. */
 static void hear(const prober_t *p, child_t *child, heard_t *h)
 {
     const uint64_t until = sys()->now_ns() + (uint64_t)p->limit_ms * 1000000u;
@@ -161,6 +173,7 @@ static void hear(const prober_t *p, child_t *child, heard_t *h)
     h->late = heard == CHILD_LATE;
 }
 
+/* For "x.so: loading it takes longer than 5000 ms". */
 static const char *doing(uint32_t stage)
 {
     static const char *const texts[] = {
@@ -171,14 +184,14 @@ static const char *doing(uint32_t stage)
     return stage >= PROBE_LOADING && stage <= PROBE_SELFTEST ? texts[stage] : "trying it";
 }
 
+/* One sentence for each way in which a trial ends. The order matters: a child that was late is
+ * killed, and one that said its last word may end with any code. */
 static lh_status_t judge(const prober_t *p, const heard_t *h)
 {
     const char *what = doing(h->stage);
     if (h->late) return fail(LH_ABI, "%s: %s takes longer than %u ms", p->path, what, p->limit_ms);
     if (h->last.says == SAYS_DONE && h->last.value == LH_OK) return LH_OK;
-    if (h->last.says == SAYS_DONE) {
-        return fail(h->last.value, "%s", h->last.reason);
-    }
+    if (h->last.says == SAYS_DONE) return fail_again(h->last.value, h->last.reason);
     if (h->last.says == SAYS_EXIT)
         return fail(LH_ABI, "%s: %s calls exit with code %d", p->path, what, h->last.value);
     if (WIFEXITED(h->how) && WEXITSTATUS(h->how) == MUTE)
@@ -191,6 +204,7 @@ static lh_status_t judge(const prober_t *p, const heard_t *h)
                 WTERMSIG(h->how), name != NULL ? ", SIG" : "", name != NULL ? name : "");
 }
 
+/* One trial, from fork to verdict. The child and its group are gone when it returns. */
 static lh_status_t run(const prober_t *p)
 {
     child_t child;
@@ -205,10 +219,12 @@ static lh_status_t run(const prober_t *p)
     }
 }
 
-/* A plugin that is found good is not tried again in this process, nor by its children. */
+/* A plugin that is found good is not tried again in this process, nor by its children, which
+ * inherit the list. */
 lh_status_t probe(const prober_t *p)
 {
     lh_assert(p->attempt != NULL && p->limit_ms > 0);
+    lh_assert(p->path != NULL && p->sha256 != NULL && strlen(p->sha256) < SHA256_TEXT);
     if (is_known(p->sha256)) return LH_OK;
     const lh_status_t status = run(p);
     if (status == LH_OK) remember(p->sha256);

@@ -1,4 +1,13 @@
-/* registry.c - from a name to a loaded plugin, once per process. */
+/* registry.c - from a name to a loaded plugin, once per process.
+ *
+ * The way of a plugin: the file is copied and sealed (image.c), its digest held against the job's,
+ * its head read, then a child loads it, imports its tables and runs its selftest (probe.c), and
+ * only if that went well this process loads it, too. Both do it by the same function, `bring`; the
+ * audit around dlopen (audit.c) sees in the child what it could not tell here, where other threads
+ * run.
+ *
+ * A plugin stays loaded until the process ends, also where it is refused after dlopen: its threads,
+ * handlers and atexit functions may be in its code, and no dlclose could know. */
 #include <plugin/registry.h>
 
 #include <ctype.h>
@@ -15,23 +24,25 @@
 #include <plugin/import.h>
 #include <plugin/probe.h>
 
+/* One plugin that is loaded, at an address of its own: readers keep pointers to `plugin`. */
 typedef struct loaded {
     plugin_t plugin;
-    importer_t importer;
-    void *config; /* of kind parts, parsed here */
+    importer_t importer; /* owns what `plugin` points to */
+    void *config;        /* of kind parts, parsed here */
 } loaded_t;
 
 struct registry {
-    char *folder;
-    host_t *host;
-    const job_t *job;
-    uint32_t patience_ms;
-    loaded_t **plugins;
+    char *folder;         /* absolute                                           */
+    host_t *host;         /* the caller's                                       */
+    const job_t *job;     /* NULL: nothing is pinned, parts keep their defaults */
+    uint32_t patience_ms; /* for the trial of one plugin                        */
+    loaded_t **plugins;   /* in the order of loading                            */
     uint32_t count;
     size_t capacity;
 };
 
-/* ../lib/longhaul seen from the program's own file, wherever it was moved to. */
+/* ../lib/longhaul seen from the program's own file: an installed tree can be moved anywhere, and no
+ * environment variable decides whose code runs. */
 static char *folder_beside_program(void)
 {
     char program[4096];
@@ -49,6 +60,7 @@ static char *folder_beside_program(void)
     return folder;
 }
 
+/* Nothing is opened here: a folder that is not there is found out by the first plugin. */
 lh_status_t registry_new(const char *folder, host_t *host, registry_t **out)
 {
     if (folder != NULL && folder[0] != '/')
@@ -66,7 +78,8 @@ lh_status_t registry_new(const char *folder, host_t *host, registry_t **out)
     return LH_OK;
 }
 
-/* Frees what was copied; the code stays mapped, as threads or handlers may still be in it. */
+/* Frees what was copied and what was parsed for it; the code stays mapped, as threads or handlers
+ * may still be in it. Also for one that was loaded in part. */
 static void loaded_free(loaded_t *l)
 {
     if (l == NULL) return;
@@ -78,6 +91,7 @@ static void loaded_free(loaded_t *l)
     mem_free(l);
 }
 
+/* In the order of loading: nothing of one plugin's tables leads to another's. */
 void registry_free(registry_t *r)
 {
     if (r == NULL) return;
@@ -120,12 +134,14 @@ const plugin_t *registry_at(const registry_t *r, uint32_t index)
     return &r->plugins[index]->plugin;
 }
 
+/* From the system's listing of files to the caller's of names. */
 typedef struct lister {
     lh_status_t (*each)(void *context, const char *name);
     void *context;
     lh_status_t status;
 } lister_t;
 
+/* Files that are no NAME.so with a name that a plugin may have are passed over. */
 static int list_entry(void *context, const char *entry)
 {
     lister_t *l = context;
@@ -151,12 +167,15 @@ lh_status_t registry_list(registry_t *r, uint32_t kind,
     return l.status;
 }
 
+/* The nearest name so far to one that was typed. Names of a listing do not outlive it: so it is
+ * copied. */
 typedef struct guess {
     const char *typed;
     char best[32];
     size_t distance;
 } guess_t;
 
+/* For registry_list: keeps the name if it is nearer than the one before. */
 static lh_status_t guess_name(void *context, const char *name)
 {
     guess_t *g = context;
@@ -169,6 +188,7 @@ static lh_status_t guess_name(void *context, const char *name)
     return LH_OK;
 }
 
+/* The path and, where one is near, the plugin that may have been meant. */
 static lh_status_t refuse_missing(registry_t *r, uint32_t kind, const char *name, const char *path)
 {
     guess_t guess = {.typed = name};
@@ -179,6 +199,7 @@ static lh_status_t refuse_missing(registry_t *r, uint32_t kind, const char *name
                 plugin_kind_text(kind), name, guess.best);
 }
 
+/* Asked of names in an INI that are loaded later, or never: nothing is opened for it. */
 lh_status_t registry_has(registry_t *r, const char *name, const char *where)
 {
     guess_t guess = {.typed = name};
@@ -192,8 +213,7 @@ lh_status_t registry_has(registry_t *r, const char *name, const char *where)
                 guess.best[0] != '\0' ? "'?" : "");
 }
 
-/* All that is decided from the file, before any of its code runs. */
-/* Of the image alone: no byte of the plugin has run yet. */
+/* All that is decided from the image alone: no code of the plugin has run yet. */
 static lh_status_t check_head(const image_t *image, const char *path, uint32_t kind,
                               const char *name)
 {
@@ -215,6 +235,9 @@ static lh_status_t check_head(const image_t *image, const char *path, uint32_t k
     return LH_OK;
 }
 
+/* dlopen between two looks at the process. RTLD_NOW, so that a symbol that lacks is told here and
+ * not in the middle of a step; RTLD_LOCAL, so that two plugins may have functions of one name.
+ * dlerror's sentence begins with the path in /proc, which says nothing to a user and is cut off. */
 static lh_status_t run_loader(const image_t *image, const char *path, void **symbol,
                               uintptr_t *load_base, plugin_origin_t *origin)
 {
@@ -240,9 +263,8 @@ static lh_status_t run_loader(const image_t *image, const char *path, void **sym
     return status == LH_OK ? plugin_origin_find(map, origin) : status;
 }
 
-/* Relocations or a constructor may have changed what peek saw. */
-/* The head that dlopen sees must be the one that was peeked at: another would mean that the file was
- * read in two ways. */
+/* The head in memory must be the one that was read from the file: relocations or a constructor may
+ * have changed it, or the loader has read the file in another way. */
 static lh_status_t check_same_head(const loaded_t *l, const void *symbol, const char *path)
 {
     image_head_t head;
@@ -254,7 +276,7 @@ static lh_status_t check_same_head(const loaded_t *l, const void *symbol, const 
     return LH_OK;
 }
 
-/* dlopen, tables, selftest: in the child that tries the plugin, and again here when that went well. */
+/* dlopen and tables: in the child that tries the plugin, and again here when that went well. */
 static lh_status_t bring(const image_t *image, loaded_t *l)
 {
     lh_assert(l->plugin.path != NULL && l->importer.plugin == &l->plugin);
@@ -269,12 +291,14 @@ static lh_status_t bring(const image_t *image, loaded_t *l)
     return status;
 }
 
+/* What the child works on: its copy of the parent's structs. */
 typedef struct attempt {
     const image_t *image;
     loaded_t *loaded;
 } attempt_t;
 
-/* In the child. The selftest may start threads and drivers: it never runs in the parent. */
+/* What the child does. The selftest may start threads and drivers, which no fork survives: it never
+ * runs in the parent. A selftest that fails without a sentence gets the text of its status. */
 static lh_status_t attempt_run(void *context)
 {
     const attempt_t *a = context;
@@ -291,6 +315,7 @@ static lh_status_t attempt_run(void *context)
     return fail(LH_UNSUPPORTED, "%s: its selftest fails: %s", p->path, reason);
 }
 
+/* A plugin of parts has no section of its own kind in a job: [parts.NAME] sets its options. */
 static lh_status_t configure_parts(const registry_t *r, loaded_t *l)
 {
     char section[64];
@@ -303,8 +328,8 @@ static lh_status_t configure_parts(const registry_t *r, loaded_t *l)
     return status;
 }
 
-/* All that can be known without running the plugin in this process. */
-/* What can be known before any of its code runs, then the trial in a child. */
+/* All that can be known without running the plugin in this process: pin and head, then the trial in
+ * a child. */
 static lh_status_t check_image(const registry_t *r, loaded_t *l, const image_t *image,
                                uint32_t kind, const char *name)
 {
@@ -321,7 +346,8 @@ static lh_status_t check_image(const registry_t *r, loaded_t *l, const image_t *
     return status == LH_OK ? probe(&prober) : status;
 }
 
-/* The image is not closed once dlopen has seen it: see image.h. */
+/* From the file to the plugin in this process. Before dlopen a refused image is closed; once dlopen
+ * has seen it, it stays open, for the reason in image.h. */
 static lh_status_t load_image(registry_t *r, loaded_t *l, uint32_t kind, const char *name)
 {
     image_t image;
@@ -340,9 +366,11 @@ static lh_status_t load_image(registry_t *r, loaded_t *l, uint32_t kind, const c
     return status == LH_OK ? configure_parts(r, l) : status;
 }
 
+/* A plugin that no list has yet. The list grows before anything is loaded, so that a plugin that
+ * runs can always be entered. */
 static lh_status_t load(registry_t *r, uint32_t kind, const char *name, const plugin_t **out)
 {
-    lh_assert(plugin_kind(kind) != NULL);
+    lh_assert(plugin_kind(kind) != NULL && plugin_name_fits(name));
     text_t path = {0};
     text_printf(&path, "%s/%s/%s.so", r->folder, plugin_kind_folder(kind), name);
     if (path.failed) {
@@ -373,6 +401,7 @@ free_path:
     return status;
 }
 
+/* A plugin is known by kind and name: two kinds may have one name. */
 lh_status_t registry_load(registry_t *r, uint32_t kind, const char *name, const plugin_t **out)
 {
     if (plugin_kind(kind) == NULL) return fail(LH_INVALID, "%u is no kind of plugin", kind);
@@ -386,6 +415,7 @@ lh_status_t registry_load(registry_t *r, uint32_t kind, const char *name, const 
     return load(r, kind, name, out);
 }
 
+/* An INI says plugin:name without a kind, so a name that two kinds have is refused. */
 lh_status_t registry_find(registry_t *r, const char *name, const plugin_t **out)
 {
     const plugin_t *found = NULL;
@@ -402,8 +432,12 @@ lh_status_t registry_find(registry_t *r, const char *name, const plugin_t **out)
     return LH_OK;
 }
 
+/* Readers have a const plugin: the one that the registry owns is looked for. */
 void registry_configure(registry_t *r, const plugin_t *plugin, const void *config)
 {
-    for (uint32_t i = 0; i < r->count; i++)
-        if (&r->plugins[i]->plugin == plugin) r->plugins[i]->plugin.config = config;
+    uint32_t i = 0;
+    while (i < r->count && &r->plugins[i]->plugin != plugin)
+        i++;
+    lh_assert(i < r->count);
+    r->plugins[i]->plugin.config = config;
 }

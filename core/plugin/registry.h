@@ -1,10 +1,10 @@
-/* plugin/registry.h - brings a plugin into the process: exactly the named file of one folder, checked
- * before any of its code runs, tried in a child, its tables imported to this host's row sizes,
- * never unloaded.
+/* plugin/registry.h - brings a plugin into the process: exactly the named file of one folder,
+ * checked before any of its code runs, tried in a child, its tables imported to this host's row
+ * sizes, never unloaded.
  *
  * There is no search path: a name and a kind make one path, and what lies there is the plugin or
- * refused. All functions are for one thread, that which sets a job up; loaded plugins may be read by
- * all threads afterwards. */
+ * refused. All functions are for one thread, that which sets a job up; loaded plugins may be read
+ * by all threads afterwards. */
 #ifndef PLUGIN_REGISTRY_H
 #define PLUGIN_REGISTRY_H
 
@@ -28,8 +28,8 @@ host_t *registry_host(const registry_t *r);       /* the one that registry_new w
  * digests of [plugin.NAME] and with [limits] plugin_bytes. */
 void registry_use_job(registry_t *r, const job_t *job);
 
-/* The plugin NAME of a kind (LH_KIND_*); loaded at the first call. Valid until registry_free. A name
- * that no file has is LH_INVALID, with the nearest that is there. */
+/* The plugin NAME of a kind (LH_KIND_*); loaded at the first call. Valid until registry_free. A
+ * name that no file has is LH_INVALID, with the nearest that is there. */
 lh_status_t registry_load(registry_t *r, uint32_t kind, const char *name,
                           const plugin_t **out) LH_MUST_CHECK;
 /* As `name:function` and `name:rule` mean it: one that is loaded already, of any kind; else of kind

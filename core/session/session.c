@@ -141,7 +141,7 @@ static lh_status_t load_plugins(session_t *s, bool frozen)
 
     char section[64];
     (void)snprintf(section, sizeof(section), "rule.%s", rule_name);
-    s->rule_table = plugin_rule_options(plugin, s->rule.rule);
+    s->rule_table = plugin_rule_options(s->rule.rule);
     status = job_parse_plugin(job, section, &s->rule_table, NULL, 0, &s->rule_config);
     s->rule.config = s->rule_config;
     if (status == LH_OK && s->rule.rule->check != NULL)

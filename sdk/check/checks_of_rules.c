@@ -41,7 +41,7 @@ static void each_rule(subject_t *s, void (*run)(ground_t *g))
         g.columns = g.rule->grain == LH_GRAIN_BLOCK && g.rule->grain_elements > 0
                         ? g.rule->grain_elements
                         : 24;
-        const option_table_t table = plugin_rule_options(s->plugin, g.rule);
+        const option_table_t table = plugin_rule_options(g.rule);
         g.rule_config = options_default(table.rows, table.count, table.config_size);
         run(&g);
         mem_free(g.rule_config);

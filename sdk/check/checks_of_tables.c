@@ -30,7 +30,7 @@ static void everything_has_help(subject_t *s)
     for (uint32_t i = 0; i < p->function_count; i++)
         help_check("function", p->functions[i].name, p->functions[i].help);
     for (uint32_t i = 0; i < p->rule_count; i++) {
-        const option_table_t table = plugin_rule_options(p, &p->rules[i]);
+        const option_table_t table = plugin_rule_options(&p->rules[i]);
         help_check("rule", p->rules[i].name, p->rules[i].help);
         for (uint32_t k = 0; k < table.count; k++)
             help_check("option", table.rows[k].key, table.rows[k].help);

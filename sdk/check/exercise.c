@@ -131,7 +131,7 @@ static lh_status_t use_parts(subject_t *s, const lh_host_t *host)
     lh_status_t status = LH_OK;
     for (uint32_t i = 0; i < s->plugin->rule_count && status == LH_OK; i++) {
         const lh_rule_t *rule = &s->plugin->rules[i];
-        const option_table_t table = plugin_rule_options(s->plugin, rule);
+        const option_table_t table = plugin_rule_options(rule);
         void *config = options_default(table.rows, table.count, table.config_size);
         if (rule->check != NULL) status = rule->check(host, config);
         mem_free(config);
