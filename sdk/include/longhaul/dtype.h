@@ -44,6 +44,7 @@ static inline const char *lh_dtype_name(lh_dtype_t dtype)
     }
 }
 
+/* The bits of a float, and back: by memcpy, as C has no other way that is defined. */
 static inline uint32_t lh_f32_bits(float value)
 {
     uint32_t bits;
@@ -58,6 +59,7 @@ static inline float lh_bits_f32(uint32_t bits)
     return value;
 }
 
+/* Exact: BF16 is the upper half of an F32. */
 static inline float lh_bf16_to_f32(uint16_t bits)
 {
     return lh_bits_f32((uint32_t)bits << 16);
@@ -74,6 +76,8 @@ static inline uint16_t lh_f32_to_bf16(float value)
     return (uint16_t)((bits + 0x7fffu + ((bits >> 16) & 1u)) >> 16);
 }
 
+/* Exact. Exponent 31 is infinity and NaN, 0 is zero and the subnormals; 112 is 127 - 15, the
+ * difference of the two biases. */
 static inline float lh_f16_to_f32(uint16_t bits)
 {
     const uint32_t sign = (uint32_t)(bits & 0x8000u) << 16;
