@@ -19,6 +19,7 @@
 #include <base/digest.h>
 #include <base/sys.h>
 
+/* The end of every sentence here. */
 #define EXPECTED "a plugin must leave this process as it was"
 
 /* The control bits of floating point, without the flags that any sum may raise: MXCSR and the x87

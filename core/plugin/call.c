@@ -56,6 +56,7 @@ typedef struct binder {
     uint32_t depth; /* calls that are being read, one inside of the other */
 } binder_t;
 
+/* What a name with a bracket was found to be. */
 typedef struct callee { /* the function whose arguments are read */
     const lh_function_t *function;
     const lh_host_t *host;
@@ -63,7 +64,8 @@ typedef struct callee { /* the function whose arguments are read */
     plugin_signature_t signature;
 } callee_t;
 
-/* What an expression must give, and for whom: in sentences. */
+/* What an expression must give, and for whom: handed down as the text is read, so that a number
+ * knows its type and a mistake its parameter. */
 typedef struct wanted {
     uint32_t type;
     const char *function; /* NULL: the whole text */
@@ -197,6 +199,8 @@ static const lh_function_t *search(const lh_function_t *rows, uint32_t count, co
     return NULL;
 }
 
+/* Names the plugin, or the core where the name has no prefix, and the nearest name that is
+ * there. */
 static lh_status_t refuse_function(const binder_t *b, const char *plugin, const char *name,
                                    const text_nearest_t *near)
 {
@@ -342,6 +346,7 @@ static lh_status_t bind_arguments(binder_t *b, const callee_t *f, uint32_t args[
     bool given[CALL_PARAMS] = {false}, keyword = false;
     b->at++; /* '(' */
     skip_space(b);
+    /* An empty list ends at once; behind a comma an argument must follow. */
     for (uint32_t place = 0; *b->at != ')' || place > 0; place++) {
         const lh_status_t status = bind_argument(b, f, place, &keyword, given, args);
         if (status != LH_OK) return status;
@@ -387,7 +392,9 @@ static lh_status_t prepare_node(const binder_t *b, call_node_t *n, const callee_
     return LH_OK;
 }
 
-/* name( or plugin:name( ; b->at stands on the bracket. */
+/* name( or plugin:name( ; b->at stands on the bracket. The node is made before the arguments are
+ * read, so a call has a smaller number than what it is called with; what it gives is checked
+ * before, as then the arguments of a wrong function are no second mistake. */
 static lh_status_t bind_function(binder_t *b, const char *plugin, const char *name,
                                  const wanted_t *wanted, uint32_t *out)
 {
@@ -454,6 +461,8 @@ lh_status_t call_bind(const char *text, const char *where, const call_scope_t *s
     if (c->text == NULL || c->where == NULL) goto free_call;
 
     binder_t b = {.scope = scope, .where = where, .at = c->text, .call = c};
+    /* `at` walks through the call's own copy, in which strings are cut; `where` outlives the
+     * binding. */
     const wanted_t wanted = {.type = result};
     status = bind_expression(&b, &wanted, &c->root);
     if (status != LH_OK) goto free_call;
@@ -523,6 +532,8 @@ static lh_status_t run_node(call_t *c, uint32_t index, const call_value_t *value
     return take_result(c, n, &result);
 }
 
+/* Values of an earlier run are overwritten, so a bound call may be run any number of times;
+ * functions run in the order of the text, arguments before the call that takes them. */
 lh_status_t call_run(call_t *c, const call_value_t *values, call_value_t *out)
 {
     lh_assert(out != NULL || c->nodes[c->root].type == CALL_STATUS);

@@ -102,6 +102,7 @@ static void *do_alloc(const lh_host_t *api, size_t bytes, size_t alignment)
     return memory;
 }
 
+/* NULL does nothing, as for free. */
 static void do_release(const lh_host_t *api, void *memory)
 {
     (void)api;
@@ -111,6 +112,7 @@ static void do_release(const lh_host_t *api, void *memory)
     mem_free(block);
 }
 
+/* The clock of the whole host: a plugin's times and ours can be compared. */
 static uint64_t do_now_ns(const lh_host_t *api)
 {
     (void)api;
@@ -125,6 +127,7 @@ static lh_status_t do_random(const lh_host_t *api, void *out, size_t bytes)
     return LH_OK;
 }
 
+/* Of the job, not of the plugin. */
 static bool do_stopping(const lh_host_t *api)
 {
     return host_stopping(service_of(api)->host);
@@ -299,6 +302,7 @@ lh_status_t host_for(host_t *h, const char *plugin, const lh_host_t **out)
     service_t *s = h->services;
     while (s != NULL && strcmp(s->plugin, plugin) != 0)
         s = s->next;
+    /* Under the lock: two threads that ask for one name get one service. */
     if (s == NULL) s = service_new(h, plugin);
     (void)pthread_mutex_unlock(&h->lock);
     if (s == NULL) return LH_NO_MEMORY;
@@ -311,6 +315,7 @@ void host_set_world(host_t *h, const host_world_t *world)
 {
     lh_assert(world == NULL || world->row.rank < world->row.size);
     lh_assert(world == NULL || world->row.struct_size == sizeof(world->row));
+    /* NULL when the job's ranks have parted: back to a world of one, of the same random number. */
     h->others = world != NULL ? *world : (host_world_t){0};
     h->world = world != NULL ? world->row : h->alone;
 }

@@ -24,7 +24,7 @@ lh_status_t host_for(host_t *h, const char *plugin, const lh_host_t **out) LH_MU
  * is open; what it points to lives until the next call. NULL: this process is alone, as at first.
  */
 typedef struct host_world {
-    lh_world_t row;
+    lh_world_t row;              /* what plugins see; copied */
     const lh_rank_info_t *ranks; /* [row.size] */
     /* NULL: the job has no secret. [any] */
     lh_status_t (*derive)(const void *context, const char *purpose, uint32_t peer, void *out,
@@ -35,7 +35,7 @@ void host_set_world(host_t *h, const host_world_t *world);
 
 /* Makes host->stopping() true for all plugins, for good; may be called from a signal handler. */
 void host_stop(host_t *h);
-bool host_stopping(const host_t *h);
+bool host_stopping(const host_t *h); /* [any thread] */
 
 /* Counters that plugins name as they add to them; those beyond HOST_METRICS are not counted. */
 enum { HOST_METRICS = 64, HOST_METRIC_NAME = 48 };

@@ -95,6 +95,7 @@ static lh_status_t image_open_file(const char *path, uint64_t limit, int *fd, ui
     int got;
     status = image_open_checked(path, S_IFREG, &got, &st);
     if (status != LH_OK) return status;
+    /* Before any memory is asked for. */
     if (st.st_size <= 0 || (uint64_t)st.st_size > limit) {
         (void)sys()->close(got);
         return fail(LH_INVALID, "%s: has %lld bytes, expected 1 to %llu", path,
@@ -260,6 +261,7 @@ static const char *read_head(image_bytes_t m, const Elf64_Ehdr *e, const Elf64_S
 {
     if (ELF64_ST_TYPE(sym->st_info) != STT_OBJECT || sym->st_shndx == SHN_UNDEF)
         return "without data named " LH_PLUGIN_SYMBOL;
+    /* The segment whose part of the file holds the symbol's address. */
     for (uint32_t i = 0; i < e->e_phnum; i++) {
         const Elf64_Phdr p = program_header(m, e, i);
         if (p.p_type != PT_LOAD || sym->st_value < p.p_vaddr) continue;

@@ -128,6 +128,7 @@ static lh_status_t import_table(importer_t *i, const table_t *t, void **out)
     if (t->count == 0) return LH_OK;
     if (t->count > ROWS)
         return fail(LH_ABI, "%s: %u %s, expected at most %d", i->path, t->count, t->what, ROWS);
+    /* Asked of the whole table at once, so that no row is read that is not the plugin's. */
     if (t->rows != NULL && (uint64_t)t->row_size * t->count > room(i, t->rows))
         return fail(LH_ABI, "%s: the table of %u %s does not lie in the plugin's own memory",
                     i->path, t->count, t->what);
@@ -196,6 +197,7 @@ static lh_status_t import_functions(importer_t *i)
         if (fault != NULL)
             return fail(LH_ABI, "%s: function '%s' has the signature '%s': %s", i->path, f->name,
                         f->signature, fault);
+        /* The INI could mean either. */
         for (uint32_t o = 0; o < k; o++)
             if (strcmp(p->functions[o].name, f->name) == 0)
                 return fail(LH_ABI, "%s: function '%s' stands in the table twice", i->path,
@@ -305,6 +307,7 @@ static lh_status_t import_rule(importer_t *i, lh_rule_t *rule)
                           TABLE(lh_rule_state_t, initial, "states", rule->states, rule->state_size,
                                 rule->state_count),
                           &states);
+    /* The row is ours: from here on it points to copies, of this host's sizes. */
     rule->options = options;
     rule->option_size = sizeof(lh_option_t);
     rule->states = states;
@@ -388,6 +391,7 @@ static lh_status_t import_transport(importer_t *i, lh_transport_api_t *t)
 static lh_status_t check_apis(const importer_t *i)
 {
     const plugin_t *p = i->plugin;
+    /* Read from the imported row: a plugin that is too old to know an api has NULL there. */
     for (uint32_t k = LH_KIND_MODEL; k <= LH_KIND_PARTS; k++) {
         const plugin_kind_t *kind = plugin_kind(k);
         const void *api;
@@ -420,6 +424,7 @@ static lh_status_t import_api(importer_t *i)
     if (lacks != NULL)
         return fail(LH_ABI, "%s: .%s.%s is NULL; every %s brings it", i->path, kind->field, lacks,
                     kind->name);
+    /* plugin_t has a pointer for each kind, so that readers need no cast. */
     p->model = p->kind == LH_KIND_MODEL ? api : NULL;
     p->transport = p->kind == LH_KIND_TRANSPORT ? api : NULL;
     p->optimizer = p->kind == LH_KIND_OPTIMIZER ? api : NULL;

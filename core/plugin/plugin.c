@@ -15,6 +15,7 @@
 #include <base/memory.h>
 #include <base/text.h>
 
+/* A row of required_t: a function's name, for the sentence, and its place. */
 #define NEED(T, f)         \
     {                      \
 #f, offsetof(T, f) \
@@ -79,6 +80,7 @@ static const plugin_kind_t kinds[] = {
     [LH_KIND_PARTS] = {"parts", "parts", NULL, 0, 0, 0, NULL},
 };
 
+/* The number comes from a file or an INI as often as from code. */
 const plugin_kind_t *plugin_kind(uint32_t kind)
 {
     return kind == 0 || kind >= sizeof(kinds) / sizeof(kinds[0]) ? NULL : &kinds[kind];
@@ -96,6 +98,7 @@ const char *plugin_kind_lacks(const plugin_kind_t *kind, const void *api)
     return NULL;
 }
 
+/* For sentences, also about numbers that no kind has. */
 const char *plugin_kind_text(uint32_t kind)
 {
     const plugin_kind_t *k = plugin_kind(kind);
@@ -155,6 +158,7 @@ bool plugin_name_fits(const char *name)
     return plugin_is_name(name, sizeof(((lh_plugin_t *)0)->name) - 1);
 }
 
+/* The sentence of a name that does not fit, for all who ask. */
 lh_status_t plugin_refuse_name(const char *name)
 {
     return fail(LH_INVALID, "'%s' is no plugin's name: expected [a-z][a-z0-9_]*, at most %zu bytes",
@@ -246,6 +250,7 @@ const char *plugin_signature_parse(const char *text, plugin_signature_t *out)
     if (*text == ')') {
         text++;
     } else {
+        /* One parameter after the other, as long as commas follow. */
         for (char end = ','; end == ',';) {
             const char *fault = read_param(&text, &s);
             if (fault != NULL) return fault;

@@ -23,7 +23,7 @@
 #include <base/log.h>
 #include <base/sys.h>
 
-enum { KNOWN = 256, REASON_BYTES = 2048 };
+enum { KNOWN = 256, REASON_BYTES = 2048 /* as a sentence of status.h */ };
 enum { MUTE = 113 }; /* exit code of a child that cannot write into its pipe any more */
 
 /* What the child says: any number of stages, then at most one last word. A child that ends without
@@ -65,6 +65,7 @@ static bool is_known(const char *sha256)
     return found;
 }
 
+/* Beyond KNOWN nothing is forgotten in return: a job has a handful of plugins. */
 static void remember(const char *sha256)
 {
     (void)pthread_mutex_lock(&known_lock);
@@ -91,6 +92,7 @@ static bool tell_parent(const char *sentence)
     return say(SAYS_DONE, STATUS_INTERNAL, sentence);
 }
 
+/* Whoever loads in a child may look at more of the process: nobody else can change it. */
 bool probe_is_child(void)
 {
     return child_says >= 0;

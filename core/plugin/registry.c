@@ -156,6 +156,7 @@ static int list_entry(void *context, const char *entry)
     return l->status == LH_OK ? 0 : 1;
 }
 
+/* A folder that can't be listed counts as an empty one: what is in it can't be loaded either. */
 lh_status_t registry_list(registry_t *r, uint32_t kind,
                           lh_status_t (*each)(void *context, const char *name), void *context)
 {
@@ -171,7 +172,7 @@ lh_status_t registry_list(registry_t *r, uint32_t kind,
  * copied. */
 typedef struct guess {
     const char *typed;
-    char best[32];
+    char best[32]; /* "": none is near enough */
     size_t distance;
 } guess_t;
 
@@ -244,7 +245,7 @@ static lh_status_t run_loader(const image_t *image, const char *path, void **sym
     char file[64];
     struct link_map *map;
     audit_t before;
-    audit_take(probe_is_child(), &before);
+    audit_take(probe_is_child(), &before); /* the child has no other thread */
     (void)snprintf(file, sizeof(file), "/proc/self/fd/%d", image->fd);
     void *handle = dlopen(file, RTLD_NOW | RTLD_LOCAL);
     if (handle == NULL) {
@@ -335,6 +336,7 @@ static lh_status_t check_image(const registry_t *r, loaded_t *l, const image_t *
 {
     plugin_t *p = &l->plugin;
     const attempt_t a = {image, l};
+    /* The child gets copies of these by fork. */
     const prober_t prober = {.path = p->path,
                              .sha256 = image->sha256,
                              .limit_ms = r->patience_ms,
@@ -355,6 +357,8 @@ static lh_status_t load_image(registry_t *r, loaded_t *l, uint32_t kind, const c
     const uint64_t limit = r->job != NULL ? r->job->limits.plugin_bytes : IMAGE_LIMIT;
     lh_status_t status = image_open(p->path, name, limit, &image);
     if (status != LH_OK) return status;
+    /* By this a report says which build of a plugin has run: versions are what authors remember to
+     * count. */
     memcpy(p->sha256, image.sha256, sizeof(p->sha256));
     l->importer = (importer_t){.path = p->path, .image = image.map, .plugin = p};
     status = check_image(r, l, &image, kind, name);
@@ -386,7 +390,7 @@ static lh_status_t load(registry_t *r, uint32_t kind, const char *name, const pl
         status = refuse_missing(r, kind, name, path.data);
         goto free_loaded;
     }
-    l->plugin.path = path.data;
+    l->plugin.path = path.data; /* the plugin's from here on */
     path = (text_t){0};
     status = load_image(r, l, kind, name);
     if (status != LH_OK) goto free_loaded;
@@ -427,6 +431,8 @@ lh_status_t registry_find(registry_t *r, const char *name, const plugin_t **out)
                         found->path, p->path);
         found = p;
     }
+    /* Nobody has named it yet: functions and rules without a model or transport are a plugin of
+     * parts. */
     if (found == NULL) return registry_load(r, LH_KIND_PARTS, name, out);
     *out = found;
     return LH_OK;
