@@ -1,4 +1,7 @@
-/* activation.h - the functions of LH_ACT_*, on lanes. */
+/* activation.h - the functions of LH_ACT_*, on lanes.
+ *
+ * Each computes f and, where it is asked, f' from what f has computed already; the dtype d of the
+ * result says how many digits are worth their time (vf_exp_to). */
 #ifndef LH_CPU_ACTIVATION_H
 #define LH_CPU_ACTIVATION_H
 
@@ -11,6 +14,8 @@ CPU_INLINE vf act_silu(vf x, lh_dtype_t d, vf *slope)
     if (slope != NULL) *slope = s * vf_fma(x, 1.0f - s, vf_set(1.0f));
     return x * s;
 }
+/* x Phi(x) with Phi the normal distribution: (1 + erf(x / sqrt(2))) / 2; its density is the slope's
+ * second term. */
 CPU_INLINE vf act_gelu(vf x, lh_dtype_t d, vf *slope)
 {
     const vf half = 0.5f + 0.5f * vf_erf(x * 0.70710678118654752f);
@@ -28,6 +33,7 @@ CPU_INLINE vf act_gelu_tanh(vf x, lh_dtype_t d, vf *slope)
         *slope = s + x * (e * s * s) * (1.59576912160573072f * (1.0f + 0.134145f * square));
     return x * s;
 }
+/* tanh' = 1 - tanh^2. */
 CPU_INLINE vf act_tanh(vf x, lh_dtype_t d, vf *slope)
 {
     (void)d;
@@ -42,6 +48,7 @@ CPU_INLINE vf act_none(vf x, lh_dtype_t d, vf *slope)
     return x;
 }
 
+/* By number, for code that runs once a row and not once a tensor: the behind of a matmul. */
 CPU_INLINE vf act_apply(uint32_t function, vf x)
 {
     switch (function) {

@@ -2,27 +2,36 @@
  * a tile of keys are used up before the next tile, with running maximum and sum for each query.
  *
  * A part is a block of query rows of all heads that share a key head: the tile of keys is packed
- * once for them. Tiles that no query of a block sees are skipped. */
+ * once for them. Tiles that no query of a block sees are skipped.
+ *
+ * The method is that of online softmax (Milakov and Gimelshein, 2018) and FlashAttention (Dao et
+ * al., 2022): with m the largest score so far and l the sum of exp(score - m), a new tile with a
+ * larger m' scales l and the output so far by exp(m - m'). So scores never leave the cache, and
+ * memory grows with the number of tokens and not with its square. What is saved for the gradient is
+ * one number a query and head: m + log l. */
 #include "attention_tile.h"
 
 enum { BLOCK_ROWS = 256 }; /* queries of all heads of a part, about: the reuse of a packed tile */
 
-/* slots */
-
-/* k->number[] */
+/* k->number[]: query rows of a part, parts that a key head's rows are cut into, scratch of a
+ * thread. */
 enum { N_ROWS = 0, N_BLOCKS = 1, N_THREAD_BYTES = 2 };
 
+/* What stands for a score that nobody sees. */
 static const float nothing =
     -1e30f; /* below every score; finite, so that differences are numbers */
 
 /* A tile of queries on its way through the keys. */
 typedef struct query_tile {
     lanes_t lanes;
-    float top[TILE], total[TILE], shrink[TILE];
-    float *turned; /* [du][TILE]  */
-    float *sums;   /* [TILE][dvp] */
+    float top[TILE];    /* m: the largest score so far      */
+    float total[TILE];  /* l: sum of exp(score - m)         */
+    float shrink[TILE]; /* exp(m - m') of the tile at hand  */
+    float *turned;      /* [du][TILE]  */
+    float *sums;        /* [TILE][dvp] */
 } query_tile_t;
 
+/* Keys and values of one tile, packed for the products. */
 typedef struct key_tile {
     int32_t from, to;
     float *keys, *values; /* natural [TILE][du], deep [TILE units][dvp] */
@@ -89,6 +98,9 @@ CPU_INLINE vf scores_raise(const lane_vector_t *l, float *at, int32_t from, span
 CPU_INLINE void soften(const head_shape_t *s, query_tile_t *q, const sight_t *sight, int32_t from,
                        float *scores, const bool special, const bool pairs)
 {
+    /* Vector by vector of queries: keys before `whole`, in it, and behind it, where only the first
+     * and last of them need masks. With a soft cap or slopes the scores are finished on the way,
+     * and masked throughout. */
     for (uint32_t v = 0; v < q->lanes.vectors; v++) {
         const lane_vector_t l = lane_vector(&q->lanes, v);
         const span_t all = sight->key[v], whole = sight->whole[v];
@@ -104,6 +116,8 @@ CPU_INLINE void soften(const head_shape_t *s, query_tile_t *q, const sight_t *si
             top = scores_top(s, &l, at, from, whole, top, false, false);
             top = scores_top(s, &l, at, from, behind, top, false, true);
         }
+        /* In powers of 2: exponent is the scale times log2(e), so one multiplication serves
+         * both. */
         const vf shift = top * s->exponent;
         const vf shrink = tile_exp2((former - top) * s->exponent, false);
         if (special) {
@@ -119,6 +133,7 @@ CPU_INLINE void soften(const head_shape_t *s, query_tile_t *q, const sight_t *si
     }
 }
 
+/* Scores, softmax and output of one tile of queries against one of keys. */
 CPU_INLINE void tile_attend(const head_shape_t *s, query_tile_t *q, const key_tile_t *t,
                             float *scores, const bool pairs)
 {
@@ -134,6 +149,7 @@ CPU_INLINE void tile_attend(const head_shape_t *s, query_tile_t *q, const key_ti
     product_queries(q->sums, scores, t->values, s->dvp, q->shrink, &q->lanes, &sight, pairs);
 }
 
+/* No score yet: the first tile's shrink is exp(nothing - top), which is 0, times sums of 0. */
 static void query_tile_start(const head_shape_t *s, query_tile_t *q)
 {
     for (uint32_t i = 0; i < TILE; i++) {
@@ -160,9 +176,11 @@ CPU_INLINE void tiles_attend(const head_shape_t *s, query_tile_t *tiles, uint32_
         bool packed = false;
         t->to = last - t->from < TILE ? last : t->from + TILE;
         const uint64_t next = (uint64_t)(last - t->to < TILE ? last - t->to : TILE);
+        /* The next tile comes into the cache while this one is computed. */
         rows_fetch(keys, first_row + (uint64_t)t->to, next, s->d);
         rows_fetch(values, first_row + (uint64_t)t->to, next, s->dv);
         for (uint32_t i = 0; i < count; i++) {
+            /* Packed at the first tile of queries that needs it, or not at all. */
             if (!lanes_meet(&tiles[i].lanes, t->from, t->to)) continue;
             const uint64_t row = first_row + (uint64_t)t->from, n = (uint64_t)(t->to - t->from);
             if (!packed) pack_rows(t->keys, keys, row, n, s->d, pairs);
@@ -175,12 +193,14 @@ CPU_INLINE void tiles_attend(const head_shape_t *s, query_tile_t *tiles, uint32_
 
 /* ---- a part of `attention` ---- */
 
+/* A thread's scratch, cut: see block_scratch(). */
 typedef struct block_scratch {
     query_tile_t *tiles;
     key_tile_t key_tile;
     float *scores, *rows; /* rows: [TILE][du] before turning */
 } block_scratch_t;
 
+/* Of one thread's scratch, as block_scratch() cuts it. */
 static uint64_t thread_bytes(const head_shape_t *s, uint64_t tiles)
 {
     const uint64_t shared = TILE * (2 * s->du + s->dvp + TILE) * sizeof(float) + 5 * 64;
@@ -229,6 +249,8 @@ CPU_INLINE void query_tile_load(const lh_prepared_t *k, const head_shape_t *s, b
     pack_turned(q->turned, b->rows, count, s->du);
 }
 
+/* Divides by the sums; a query that sees no key has a sum of 0, and becomes 0 with lse
+ * -infinity. */
 static void query_tile_store(const lh_prepared_t *k, const head_shape_t *s, query_tile_t *q,
                              uint64_t head, uint64_t row)
 {
@@ -247,6 +269,7 @@ static void query_tile_store(const lh_prepared_t *k, const head_shape_t *s, quer
     unpack_rows(&to, q->sums, row, q->lanes.count, s->dv, factor, 1);
 }
 
+/* Part p: a block of rows of all query heads that share key head p / blocks. */
 CPU_INLINE void attention_part(const lh_prepared_t *k, uint32_t part, const bool pairs)
 {
     LH_SLOTS(LH_ATTENTION_TEXT);
@@ -258,6 +281,7 @@ CPU_INLINE void attention_part(const lh_prepared_t *k, uint32_t part, const bool
     uint64_t begin, end;
     uint32_t count = 0;
 
+    /* All tiles of queries are loaded first, as each tile of keys meets them all. */
     cpu_range((uint32_t)(part % blocks), rows, k->view[in_q].rows, &begin, &end);
     for (uint64_t g = 0; g < s.group; g++) {
         for (uint64_t row = begin; row < end; row += TILE) {
@@ -277,6 +301,7 @@ CPU_INLINE void attention_part(const lh_prepared_t *k, uint32_t part, const bool
 
 ATTENTION_BOTH(attention_part)
 
+/* Of both ops; the arguments are slots. */
 static lh_status_t shapes_check(const lh_prepared_t *k, const char *op, uint32_t q, uint32_t keys,
                                 uint32_t values, uint32_t y)
 {
@@ -303,6 +328,7 @@ static lh_status_t shapes_check(const lh_prepared_t *k, const char *op, uint32_t
     return LH_OK;
 }
 
+/* Rows of a part: enough queries, over the heads of a group, to pay for packing a tile of keys. */
 static lh_status_t attention_plan(lh_prepared_t *k, const lh_kernel_desc_t *desc,
                                   lh_kernel_plan_t *plan)
 {
@@ -346,6 +372,8 @@ CPU_INLINE void cached_lanes(const lh_prepared_t *k, const head_shape_t *s, bloc
     pack_turned(q->turned, b->rows, count, s->du);
 }
 
+/* Part p: the new rows of sequence p / kv_heads for one key head. There are few of them (one, as a
+ * rule), so query heads fill the lanes beside them. */
 CPU_INLINE void cached_part(const lh_prepared_t *k, uint32_t part, const bool pairs)
 {
     LH_SLOTS(LH_ATTENTION_CACHED_TEXT);
@@ -373,6 +401,7 @@ CPU_INLINE void cached_part(const lh_prepared_t *k, uint32_t part, const bool pa
 }
 ATTENTION_BOTH(cached_part)
 
+/* How much of a cache is filled is read at every launch: the plan is for its capacity. */
 static lh_status_t cached_plan(lh_prepared_t *k, const lh_kernel_desc_t *desc,
                                lh_kernel_plan_t *plan)
 {

@@ -6,12 +6,17 @@
  * queries that see it, and keeps the sums for gq, gk and gv of one document in F32: every sum has
  * one owner and one order, whatever the number of threads. Where query heads of a key head are
  * spread over parts, each leaves its own gk and gv in scratch, and a second phase adds them in
- * order. */
+ * order.
+ *
+ * With p = exp(score - lse) and D = gy.y of the query, the formulas are those of FlashAttention:
+ * gv = p' gy, gscore = p (gy v' - D), gq = gscore k, gk = gscore' q, times the scale. To compute p
+ * again costs one product of five; to keep it would cost a number for each pair of tokens. */
 #include "attention_grad_tile.h"
 
+/* Stretches of rows that documents are dealt to; key heads below which query heads are spread, too.
+ * Both are constants: they decide the order of sums, so they must not depend on threads. */
 enum { STRETCHES = 16, FEW_HEADS = 4 };
 
-/* slots */
 LH_SLOTS(LH_ATTENTION_GRAD_TEXT);
 
 /* k->number[] */
@@ -23,10 +28,11 @@ enum {
     N_REDUCE_ROWS = 4,
 };
 
-static const float one = 1;
+static const float one = 1; /* a factor for unpack_rows */
 
 /* ---- scratch ---- */
 
+/* A thread's arrays, for the largest document that there may be: all rows. */
 static document_t document_scratch(const lh_prepared_t *k, const head_shape_t *s, uint64_t thread,
                                    const bool pairs)
 {
@@ -38,6 +44,7 @@ static document_t document_scratch(const lh_prepared_t *k, const head_shape_t *s
 
 /* ---- one head in one document ---- */
 
+/* Who sees whom, and lse, of `count` queries; lanes behind them see nothing. */
 static void grad_tile_lanes(const lh_prepared_t *k, const document_t *d, grad_tile_t *t,
                             uint64_t row, uint32_t count, uint64_t head)
 {
@@ -96,6 +103,7 @@ CPU_INLINE void tile_load(const document_t *d, const rows_of_t *from, uint64_t f
     if (pairs) pack_deep(deep, from, first, count, width);
 }
 
+/* All tiles of a query head in this document, packed once for every tile of keys. */
 CPU_INLINE void head_load(const lh_prepared_t *k, const head_shape_t *s, document_t *d,
                           uint64_t head, const bool pairs)
 {
@@ -119,6 +127,7 @@ CPU_INLINE void head_load(const lh_prepared_t *k, const head_shape_t *s, documen
     memset(d->gq, 0, d->q_count * s->dp * sizeof(float));
 }
 
+/* gq of a head is whole afterwards; gk and gv go on to the next head of the key head. */
 CPU_INLINE void head_grad(const lh_prepared_t *k, const head_shape_t *s, document_t *d,
                           uint64_t head, const bool pairs)
 {
@@ -127,6 +136,8 @@ CPU_INLINE void head_grad(const lh_prepared_t *k, const head_shape_t *s, documen
     const rows_of_t gq = rows_of(k, out_gq, head * s->d);
 
     head_load(k, s, d, head, pairs);
+    /* Keys outside, queries inside: a tile of keys is packed once for all queries of the head, and
+     * its sums of gk and gv are in the cache meanwhile. */
     for (uint64_t at = 0; at < d->k_count; at += TILE) {
         const uint64_t n = d->k_count - at < TILE ? d->k_count - at : TILE;
         const int32_t from = (int32_t)(d->k_first + at), to = from + (int32_t)n;
@@ -148,6 +159,7 @@ typedef struct share {
     uint64_t head_begin, head_end;
 } share_t;
 
+/* Where a share leaves its gk and gv, of all key rows: gk first. */
 static float *partial_at(const lh_prepared_t *k, const head_shape_t *s, uint64_t kv, uint64_t way)
 {
     float *base = (float *)(void *)((char *)k->scratch + k->number[N_PARTIAL]);
@@ -172,6 +184,7 @@ static void keys_store(const lh_prepared_t *k, const head_shape_t *s, const shar
     unpack_rows(&gv, from_v, first, count, s->dv, &one, 0);
 }
 
+/* gk and gv are summed over the share's query heads, one head after the other. */
 CPU_INLINE void document_grad(const lh_prepared_t *k, const head_shape_t *s, const share_t *share,
                               document_t *d, const bool pairs)
 {
@@ -212,6 +225,9 @@ static void rows_inside(int64_t begin, int64_t end, uint64_t origin, uint64_t ro
     *count = (uint64_t)(high - low);
 }
 
+/* Every document is found by its first row: of queries, or of keys where this rank has none of its
+ * queries (ring attention). Rows before the first and behind the last document belong to stretch
+ * 0. */
 CPU_INLINE void stretch_grad(const lh_prepared_t *k, const head_shape_t *s, const share_t *share,
                              uint64_t stretch, document_t *d, const bool pairs)
 {
@@ -238,6 +254,7 @@ CPU_INLINE void stretch_grad(const lh_prepared_t *k, const head_shape_t *s, cons
     outside_grad(k, s, share, d, low, low + q_outside, none, none + k_outside);
 }
 
+/* Part p: share p / stretches, stretch p % stretches. */
 CPU_INLINE void attention_grad_part(const lh_prepared_t *k, uint32_t part, const bool pairs)
 {
     const head_shape_t s = head_shape(&k->how.attention, cpu_has(k, in_slopes), pairs);
@@ -280,6 +297,7 @@ static void attention_reduce_part(const lh_prepared_t *k, uint32_t part)
 
 /* ---- plan ---- */
 
+/* Every slot beside the attributes' heads and widths. */
 static lh_status_t grad_shapes_check(const lh_prepared_t *k)
 {
     const head_shape_t s = head_shape(&k->how.attention, cpu_has(k, in_slopes), false);
@@ -306,6 +324,7 @@ static lh_status_t grad_shapes_check(const lh_prepared_t *k)
     return LH_OK;
 }
 
+/* Scratch is that of all threads, and behind it the partial sums where there are several ways. */
 static lh_status_t attention_grad_plan(lh_prepared_t *k, const lh_kernel_desc_t *desc,
                                        lh_kernel_plan_t *plan)
 {
@@ -315,6 +334,8 @@ static lh_status_t attention_grad_plan(lh_prepared_t *k, const lh_kernel_desc_t 
     const bool pairs = ATTENTION_PAIRS(k->view[in_q].dtype);
     const head_shape_t s = head_shape(&k->how.attention, cpu_has(k, in_slopes), pairs);
     const uint64_t q_rows = k->view[in_q].rows, k_rows = k->view[in_k].rows;
+    /* With few key heads there would be few parts: then the query heads of a group are dealt out,
+     * too. */
     const uint64_t wanted = (FEW_HEADS + s.kv_heads - 1) / s.kv_heads;
     const uint64_t ways = wanted < s.group ? wanted : s.group;
     k->number[N_STRETCHES] = q_rows < STRETCHES ? 1 : STRETCHES;

@@ -1,11 +1,16 @@
 /* attention_grad_tile.h - the gradient of attention for a tile of queries against a tile of keys,
- * and the arrays of the document that they lie in. */
+ * and the arrays of the document that they lie in.
+ *
+ * The two tiles meet in two products (scores, and gy v'), one pass that makes p and g of them in
+ * place, and three products that add to gv, gk and gq. Each operand is packed once in the form in
+ * which its product reads it: that costs memory for a document, and no product strides. */
 #ifndef LH_CPU_ATTENTION_GRAD_TILE_H
 #define LH_CPU_ATTENTION_GRAD_TILE_H
 
 #include "attention_tile.h"
 
-typedef struct grad_tile { /* of queries */
+/* What a tile of queries needs beside its packed rows. */
+typedef struct grad_tile {
     lanes_t lanes;
     float lse[TILE], along[TILE]; /* along: gy.y */
 } grad_tile_t;
@@ -27,6 +32,8 @@ typedef struct document {
 
 /* ---- scratch ---- */
 
+/* Cuts a thread's scratch into the arrays, each on a cache line of its own. Where units are floats
+ * the two forms of a tile are one array. */
 static inline void document_take(document_t *d, char *at, const head_shape_t *s, uint64_t q_rows,
                                  uint64_t k_rows, const bool pairs)
 {
@@ -76,6 +83,7 @@ CPU_INLINE void row_slopes(const head_shape_t *s, const turn_t *t, vf score, vf 
     vf x = score, bend = vf_set(1.0f);
 
     if (special) x = x * s->scale;
+    /* The soft cap's slope: d tanh(u) = 1 - tanh(u)^2. */
     if (special && s->cap != 0) {
         const vf turn = vf_tanh(x * s->cap_inverse);
         x = turn * s->cap;
@@ -138,6 +146,7 @@ CPU_INLINE void vector_clear(const document_t *d, uint32_t v, uint32_t from, uin
     }
 }
 
+/* p and g of a whole tile; parts that no lane sees become 0, as the products read whole spans. */
 CPU_INLINE void tile_slopes(const head_shape_t *s, const grad_tile_t *t, const document_t *d,
                             const sight_t *sight, int32_t from, const bool special,
                             const bool pairs)
@@ -171,6 +180,7 @@ CPU_INLINE void tile_grad(const head_shape_t *s, const document_t *d, uint64_t i
     sight_of(&sight, &t->lanes, from, to);
     product_scores(d->scores, d->keys, d->q_turned + row * s->du, (uint32_t)units_of(s->d, pairs),
                    &sight, pairs);
+    /* slopes holds gy v' first, and g after tile_slopes. */
     product_scores(d->slopes, d->values, d->gy_turned + row * s->dvu,
                    (uint32_t)units_of(s->dv, pairs), &sight, pairs);
     if (s->special) {

@@ -2,12 +2,17 @@
  *
  * Natural: [row][unit], the units along the width. Turned: [unit][TILE], the same with rows as
  * lanes. Deep: [unit][column], the units along the rows: of floats that is natural, and of pairs
- * rows 2 j and 2 j + 1 side by side. */
+ * rows 2 j and 2 j + 1 side by side.
+ *
+ * A head is a range of columns in rows that hold all heads, so its rows lie far apart in memory:
+ * packing brings them together once, and the products then read lines one behind the other. Widths
+ * are padded with zeros to whole vectors, which add nothing to a sum. */
 #ifndef LH_CPU_ATTENTION_PACK_H
 #define LH_CPU_ATTENTION_PACK_H
 
 #include "attention_product.h"
 
+/* The next multiple of a unit; of LANES, as every packed width is. */
 static inline uint64_t rounded_up(uint64_t value, uint64_t unit)
 {
     return (value + unit - 1) / unit * unit;
@@ -29,6 +34,7 @@ typedef struct rows_of {
     uint64_t pitch, column; /* elements */
 } rows_of_t;
 
+/* Of a slot, from a column on: a head is a range of columns. */
 static inline rows_of_t rows_of(const lh_prepared_t *k, uint32_t slot, uint64_t column)
 {
     return (rows_of_t){k->at[slot], k->view[slot].dtype, k->view[slot].pitch, column};
@@ -179,6 +185,7 @@ CPU_INLINE void pack_turned(float *to, const float *from, uint64_t count, uint64
     }
 }
 
+/* A row of F32 back into an argument, times a factor. */
 CPU_INLINE void unpack_row(const rows_of_t *to, const float *from, uint64_t row, uint64_t width,
                            float factor, const lh_dtype_t dtype)
 {

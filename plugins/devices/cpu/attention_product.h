@@ -1,7 +1,11 @@
 /* attention_product.h - what attention computes with: exp2 and the matrix products of small tiles.
  *
  * The sum of a product runs over units of 32 bits: a float, or a pair of BF16 that a processor with
- * AVX-512 BF16 multiplies and adds in one instruction. `pairs` says which; sums are F32 always. */
+ * AVX-512 BF16 multiplies and adds in one instruction. `pairs` says which; sums are F32 always.
+ *
+ * A tile is 64 by 64 at most, and of it only the part that somebody sees is computed: that is no
+ * work for a library. So there is one small product here, whose sums stay in registers, with the
+ * numbers of rows and vectors as constants. */
 #ifndef LH_CPU_ATTENTION_PRODUCT_H
 #define LH_CPU_ATTENTION_PRODUCT_H
 
@@ -60,11 +64,13 @@ CPU_INLINE vf tile_exp2(vf x, const bool rough)
 /* ---- pairs ---- */
 
 #if CPU_PAIRS
+/* Two vectors of scores, rounded to BF16. */
 typedef struct vpair {
     vf mixed;     /* units: (low, high) of each lane */
     vh low, high; /* the lanes of each, rounded      */
 } vpair_t;
 
+/* Rounds two vectors to BF16 by one instruction, which leaves them one behind the other. */
 CPU_INLINE vpair_t pair_round(vf low, vf high)
 {
     const vu mix = {0x100000, 0x110001, 0x120002, 0x130003, 0x140004, 0x150005, 0x160006, 0x170007,
@@ -99,6 +105,7 @@ CPU_INLINE vpair_t pair_round(vf low, vf high)
 #endif
 #define ATTENTION_PAIRS(dtype) (CPU_PAIRS && (dtype) == LH_DTYPE_BF16)
 
+/* sum + a b, for a unit that is a float or a pair. */
 CPU_INLINE vf unit_fma(vf a, vf b, vf sum, const bool pairs)
 {
 #if CPU_PAIRS
@@ -124,8 +131,11 @@ typedef struct product {
     const float *scale;     /* of PRODUCT_SCALE: one a row of c */
 } product_t;
 
+/* c = a b; c += a b; c = scale c + a b, row by row. */
 enum { PRODUCT_SET, PRODUCT_ADD, PRODUCT_SCALE };
 
+/* A block of rows by vectors of c, its sums in registers over the whole depth: each number of a is
+ * spread over the lanes and meets a line of b. */
 CPU_INLINE void product_micro(const product_t *p, uint64_t row, uint64_t column, span_t depth,
                               const int rows, const int vectors, const int mode, const bool pairs)
 {
@@ -162,6 +172,7 @@ CPU_INLINE void product_micro(const product_t *p, uint64_t row, uint64_t column,
     }
 }
 
+/* All rows of some vectors of c. Few vectors leave registers for more rows. */
 CPU_INLINE void product_rows(const product_t *p, span_t rows, uint64_t column, span_t depth,
                              const int vectors, const int mode, const bool pairs)
 {
@@ -174,7 +185,9 @@ CPU_INLINE void product_rows(const product_t *p, span_t rows, uint64_t column, s
         product_micro(p, row, column, depth, 1, vectors, mode, pairs);
 }
 
-/* Rows and vectors of c, and how much of the sum. */
+/* Rows and vectors of c, and how much of the sum. Vectors go in blocks of MICRO_VECTORS, and what
+ * is left over in one block of its own, so that every number of vectors is a constant of some
+ * product_micro. */
 CPU_INLINE void product_run(const product_t *p, span_t rows, span_t vectors, span_t depth,
                             const int mode, const bool pairs)
 {

@@ -1,10 +1,15 @@
-/* attention_tile.h - what forward and backward attention share: which keys a query sees, the
- * blocks of a tile that count, and scratch.
+/* attention_tile.h - what forward and backward attention share: which keys a query sees, the blocks
+ * of a tile that count, and scratch.
  *
  * Scores are held as [key][query]: lanes are queries, so that maxima, sums and masks go lane by
  * lane, and the columns of a score tile are the rows of the products behind it, read one unit at a
- * time. The keys that a query sees are always one range: its document, cut by causality and
- * window. */
+ * time. The keys that a query sees are always one range: its document, cut by causality and window.
+ *
+ * That is why masks are two comparisons (lanes_see) and most tiles need none: reach_t holds, for
+ * each vector of queries, which keys any lane sees and which all see. Tiles outside of the first
+ * are skipped, the part inside of the second is computed without masks (sight_t). Documents are
+ * packed one behind the other in a sequence, so a tile may hold the end of one and the beginning of
+ * the next. */
 #ifndef LH_CPU_ATTENTION_TILE_H
 #define LH_CPU_ATTENTION_TILE_H
 
@@ -58,6 +63,7 @@ static inline void document_at(const int32_t *starts, uint64_t count, int64_t ro
     *end = starts[low + 1];
 }
 
+/* value, moved into [low, high]. */
 static inline int64_t clamped(int64_t value, int64_t low, int64_t high)
 {
     return value < low ? low : value > high ? high : value;
@@ -79,6 +85,7 @@ static inline void lane_set(lanes_t *l, uint32_t lane, const lh_attention_t *how
     l->high[lane] = begin < end ? (int32_t)end : 0;
 }
 
+/* Of one vector of lanes. A lane that sees nothing has 0 and 0, which makes `all` empty. */
 static inline reach_t reach_of(const int32_t *low, const int32_t *high)
 {
     reach_t r = {0, 0, low[0], high[0]};
@@ -150,12 +157,15 @@ typedef struct sight {
     uint32_t keys, groups;      /* of the tile, and how many times LANES of them    */
 } sight_t;
 
+/* [from, to) cut to bounds; empty at an end of them where it lies outside. */
 static inline span_t span_inside(int64_t from, int64_t to, span_t bounds)
 {
     const int64_t low = clamped(from, bounds.from, bounds.to);
     return (span_t){(uint32_t)low, (uint32_t)clamped(to, low, bounds.to)};
 }
 
+/* What of keys [from, to) these lanes see. Spans begin and end at even keys, as scores are made two
+ * at a time and pairs of BF16 belong together. */
 static inline void sight_of(sight_t *s, const lanes_t *l, int32_t from, int32_t to)
 {
     const span_t all = {0, (uint32_t)rounded_up((uint64_t)(to - from), 2)};
@@ -192,6 +202,7 @@ static inline uint32_t spans_alike(const span_t *span, uint32_t i, uint32_t n)
     return count;
 }
 
+/* A span of elements in units of the sum. */
 CPU_INLINE span_t span_units(span_t s, const bool pairs)
 {
     return pairs ? (span_t){s.from / 2, s.to / 2} : s;
@@ -259,6 +270,7 @@ CPU_INLINE void product_keys(float *c, const float *a, const float *b, uint64_t 
 
 /* ---- attributes ---- */
 
+/* The attributes of attention, with all that 0 stands for filled in. */
 typedef struct head_shape {
     uint64_t heads, kv_heads, group; /* group: query heads of a key head */
     uint64_t d, dv, dp, dvp;         /* widths, and padded to whole vectors */
@@ -268,6 +280,8 @@ typedef struct head_shape {
     bool special;   /* scores need more than the scale */
 } head_shape_t;
 
+/* pairs: units of two BF16. special: a score is more than scale times a product (soft cap, slopes),
+ * or the scale is not positive, by which the largest score would be the least product. */
 static inline head_shape_t head_shape(const lh_attention_t *how, bool slopes, bool pairs)
 {
     head_shape_t s = {.heads = how->heads,

@@ -1,4 +1,7 @@
-/* cache.c - appends the keys and values of new tokens to the cache of their sequence. */
+/* cache.c - appends the keys and values of new tokens to the cache of their sequence.
+ *
+ * Where rows go is read from device memory (lengths), so a call is planned once and serves every
+ * token of a generation. */
 #include "vector.h"
 
 LH_SLOTS(LH_CACHE_WRITE_TEXT);
@@ -27,6 +30,7 @@ static void cache_write_part(const lh_prepared_t *k, uint32_t part)
     }
 }
 
+/* The cache is an output that lies in its input's memory: rows that are not written stay. */
 static lh_status_t cache_write_plan(lh_prepared_t *k, const lh_kernel_desc_t *desc,
                                     lh_kernel_plan_t *plan)
 {

@@ -1,4 +1,7 @@
-/* copy_kernels.c - copy: any strides and dtype to any other. */
+/* copy_kernels.c - copy: any strides and dtype to any other.
+ *
+ * Three speeds: the same dtype by memcpy, pairs of F32, BF16 and F16 by vectors, the rest (F64,
+ * I32) by double, element by element, as it occurs outside of steps only. */
 #include "vector.h"
 
 LH_SLOTS(LH_COPY_TEXT);
@@ -6,6 +9,7 @@ enum { CHUNK = 0 };
 
 static const uint64_t chunk_elements = 32768;
 
+/* Element `at` as a double, which holds each of these dtypes exactly. */
 static double scalar_get(const void *base, lh_dtype_t dtype, uint64_t at)
 {
     switch (dtype) {
@@ -17,6 +21,8 @@ static double scalar_get(const void *base, lh_dtype_t dtype, uint64_t at)
     }
 }
 
+/* Towards zero, and to the nearest end where it does not fit: a plain cast would be undefined
+ * there. */
 static int32_t scalar_whole(double value)
 {
     if (value != value) return 0;
@@ -36,6 +42,7 @@ static void scalar_put(void *base, lh_dtype_t dtype, uint64_t at, double value)
     }
 }
 
+/* By lanes, through F32. Tiny BF16 are kept: what is stored may be a weight. */
 CPU_INLINE void run_vectors(void *y, lh_dtype_t to, const void *x, lh_dtype_t from, uint64_t n,
                             bool add)
 {
@@ -46,12 +53,14 @@ CPU_INLINE void run_vectors(void *y, lh_dtype_t to, const void *x, lh_dtype_t fr
     });
 }
 
+/* Whether vectors can do it: dtypes that lanes load and store. */
 static bool narrow(lh_dtype_t dtype)
 {
     return dtype == LH_DTYPE_F32 || dtype == LH_DTYPE_BF16 || dtype == LH_DTYPE_F16;
 }
 
-/* n elements that lie next to each other. */
+/* n elements that lie next to each other. F32 to BF16 and back, which every step has, have their
+ * dtypes as constants. */
 static void run_copy(void *y, lh_dtype_t to, const void *x, lh_dtype_t from, uint64_t n, bool add)
 {
     if (to == from && !add) {
@@ -68,6 +77,8 @@ static void run_copy(void *y, lh_dtype_t to, const void *x, lh_dtype_t from, uin
     }
 }
 
+/* Row by row: the place of element `at` in each tensor is worked out from its index, dimension by
+ * dimension from the last but one. */
 static void copy_elements(const lh_prepared_t *k, uint32_t part)
 {
     const lh_arg_t *x = &k->arg[in_x], *y = &k->arg[out_y];
@@ -101,11 +112,13 @@ static void copy_flat(const lh_prepared_t *k, uint32_t part)
              (k->view[out_y].flags & LH_ARG_ADD) != 0);
 }
 
+/* Rows back to back; a view with pitch 0 lies unevenly. */
 static bool copy_dense(const cpu_view_t *v)
 {
     return v->pitch == v->width || (v->rows == 1 && v->pitch != 0);
 }
 
+/* Equal shapes, or as many elements where both are dense. */
 static lh_status_t copy_plan(lh_prepared_t *k, const lh_kernel_desc_t *desc, lh_kernel_plan_t *plan)
 {
     (void)desc;

@@ -5,7 +5,17 @@
  * in a table CPU_ISA(<noun>_ops); the one that fits the processor is taken when the device opens.
  * An op has a plan() that looks at shapes, sets scratch and up to CPU_PHASES phases, each a number
  * of parts; launch() runs part after part on the stream's threads. How work is cut into parts
- * depends on shapes only, so the bits are the same for any number of threads. */
+ * depends on shapes only, so the bits are the same for any number of threads.
+ *
+ * The life of a call: cpu_prepare() checks dtypes against the op's row, folds each argument into
+ * rows (cpu_view_t), and has the op of this instruction set plan its phases; that is before step 0.
+ * cpu_launch() fills in addresses and runs phase after phase, with a barrier in between; it returns
+ * when all is done. A part gets the prepared kernel and its number, and works out from these alone
+ * which rows or elements are its own: no part knows which thread it is on, but where it needs
+ * scratch of a thread's (attention), and no two parts write to one place.
+ *
+ * Who adds an op writes a part function and a plan in the kernel source of its kind and a row in
+ * that source's table; the selftest finds an op of ops.h that has none. */
 #ifndef LH_CPU_H
 #define LH_CPU_H
 
@@ -16,8 +26,10 @@
  * than x86-64 there is only the first. */
 enum { CPU_BASELINE = 0, CPU_AVX2 = 1, CPU_AVX512 = 2, CPU_AVX512_BF16 = 3, CPU_ISAS = 4 };
 
+/* Of one prepared kernel: phases at most, and numbers that its plan keeps for its parts. */
 enum { CPU_PHASES = 4, CPU_NUMBERS = 12 };
 
+/* The options of cpu_plugin.c, as the host fills them in. */
 typedef struct cpu_config {
     uint64_t threads; /* 0: as many as there are processors                              */
     uint32_t isa;     /* 0: the best there is; else CPU_* + 1                              */
@@ -37,6 +49,8 @@ typedef struct cpu_openmp {
     void (*set_dynamic)(int dynamic);
 } cpu_openmp_t;
 
+/* One open device. Nothing in it changes once it is open, so kernels of all streams read it without
+ * a lock; oneDNN's pool of threads is libgomp's, which belongs to the process. */
 struct lh_device {
     const lh_host_t *host;
     cpu_config_t config;
@@ -73,6 +87,9 @@ typedef struct cpu_phase { /* all of it ends before the next begins */
     lh_status_t (*alone)(const lh_prepared_t *k);
 } cpu_phase_t;
 
+/* A kernel call that is ready to be launched: made once before step 0, launched every step. plan()
+ * fills in what shapes decide, cpu_launch() the addresses, and parts read all of it and write
+ * nothing here. */
 struct lh_prepared {
     const lh_host_t *host;
     lh_device_t *device;

@@ -1,5 +1,7 @@
 /* cpu_device.c - the processors of this machine as one device: work has finished when the call that
- * asked for it returns, so streams and events are little more than names. */
+ * asked for it returns, so streams and events are little more than names.
+ *
+ * The host's thread that launches is one of those that compute. */
 #include "cpu_device.h"
 
 #include "cpu_memory.h"
@@ -12,11 +14,13 @@
 /* Pools of oneDNN (code, a map of arguments for each call) and libgomp's stacks. */
 static const uint64_t library_bytes = (uint64_t)64 << 20;
 
+/* Passed at once: it only remembers when, for profiles. */
 struct lh_event {
     const lh_host_t *host;
     uint64_t recorded_ns;
 };
 
+/* All processors that this process may use are one device. */
 static lh_status_t cpu_count(const lh_host_t *host, const void *config, uint32_t *out)
 {
     (void)host;
@@ -25,6 +29,8 @@ static lh_status_t cpu_count(const lh_host_t *host, const void *config, uint32_t
     return LH_OK;
 }
 
+/* Instruction set and number of threads: what the options say, or the best and all. What a
+ * job asks for and this processor lacks is refused, never lowered. */
 static lh_status_t cpu_choose(lh_device_t *d)
 {
     const uint32_t best = processor_isa();
@@ -50,6 +56,8 @@ static lh_status_t cpu_team(lh_device_t *d)
     return LH_OK;
 }
 
+/* libgomp reads its variables when it is loaded, which oneDNN does: so the environment comes
+ * first. */
 static lh_status_t cpu_open(const lh_host_t *host, const void *config, uint32_t index,
                             lh_device_t **out)
 {
@@ -80,12 +88,16 @@ release:
     return status;
 }
 
+/* libgomp's team stays: it is the process's. */
 static void cpu_close(lh_device_t *d)
 {
     onednn_close(d->onednn);
     d->host->release(d->host, d);
 }
 
+/* memory_bytes is what /proc/meminfo calls available now; rates are left 0, to be measured by
+ * whoever needs them. The fingerprint names all that decides bits: the processor, its instruction
+ * set, the library, and the number of threads, by which oneDNN cuts its sums. */
 static lh_status_t cpu_properties(lh_device_t *d, lh_device_properties_t *out)
 {
     uint64_t total, available;
@@ -151,6 +163,7 @@ static lh_status_t cpu_record(lh_stream_t *s, lh_event_t *e)
     return LH_OK;
 }
 
+/* What was recorded is done already; so of cpu_test. */
 static lh_status_t cpu_wait(lh_stream_t *s, lh_event_t *e)
 {
     (void)s;
@@ -165,18 +178,21 @@ static lh_status_t cpu_test(lh_event_t *e, uint64_t timeout_ns)
     return LH_OK;
 }
 
+/* Kernels of other plugins run their parts on these threads, too. */
 static lh_status_t cpu_native(lh_stream_t *s, lh_native_t *out)
 {
     *out = (lh_native_t){.kind = "threads", .handle = (uint64_t)(uintptr_t)&s->threads};
     return LH_OK;
 }
 
+/* The time at which it was recorded is the time at which all before it was done. */
 static lh_status_t cpu_event_time(lh_event_t *e, uint64_t *ns)
 {
     *ns = e->recorded_ns;
     return LH_OK;
 }
 
+/* Figures of the machine and of this process, at this moment. */
 static lh_status_t cpu_memory(lh_device_t *d, lh_device_memory_t *out)
 {
     (void)d;

@@ -1,5 +1,9 @@
 /* cpu_memory.c - arenas of host memory in huge pages, how they are shared with other processes, and
- * copies between them. */
+ * copies between them.
+ *
+ * An arena is private memory at first, as the kernel gives huge pages for that by default, and is
+ * put onto a memfd only when a transport wants to share it. All of it is touched when it is made: a
+ * machine that has too little memory fails before step 0 and not in the middle of one. */
 #include "cpu_memory.h"
 
 #include "processor.h"
@@ -12,8 +16,8 @@
 
 static const uint64_t huge_page_bytes = 2 * MEBIBYTE;
 static const uint64_t page_bytes = 4096;
-static const uint64_t piece_bytes = MEBIBYTE; /* what one part copies, fills or touches */
-static const uint64_t rebase_bytes = 64 * MEBIBYTE;
+static const uint64_t piece_bytes = MEBIBYTE;       /* what one part copies, fills or touches */
+static const uint64_t rebase_bytes = 64 * MEBIBYTE; /* what exists twice while an arena moves */
 
 struct lh_memory {
     const lh_host_t *host;
@@ -26,7 +30,8 @@ struct lh_memory {
     bool huge;
 };
 
-typedef struct bulk { /* one long copy, fill or first touch, cut into pieces */
+/* One long copy, fill or first touch, cut into pieces of piece_bytes, one a part. */
+typedef struct bulk {
     char *to;
     const char *from; /* NULL: fill */
     uint64_t bytes;
@@ -34,6 +39,8 @@ typedef struct bulk { /* one long copy, fill or first touch, cut into pieces */
     bool touch;
 } bulk_t;
 
+/* One piece. A touch writes one byte of each page, which is all that makes the kernel provide
+ * it. */
 static void bulk_part(void *context, uint32_t part)
 {
     const bulk_t *bulk = context;
@@ -52,6 +59,7 @@ static void bulk_part(void *context, uint32_t part)
     }
 }
 
+/* On the stream's threads; done when it returns. */
 static void bulk_run(lh_stream_t *s, bulk_t *bulk)
 {
     const uint64_t parts = (bulk->bytes + piece_bytes - 1) / piece_bytes;
@@ -72,6 +80,8 @@ lh_status_t cpu_fill(lh_stream_t *s, const lh_place_t *to, uint8_t byte, uint64_
     return LH_OK;
 }
 
+/* Asked first, as an mmap of more than there is succeeds, and the process is killed when it touches
+ * it. */
 static lh_status_t memory_room(const lh_device_t *d, uint64_t bytes)
 {
     uint64_t total, available;
@@ -94,6 +104,8 @@ static void memory_touch(lh_device_t *d, void *address, uint64_t bytes)
     bulk_run(&s, &bulk);
 }
 
+/* For huge pages the mapping is larger by one and the arena begins at a multiple of one: mmap
+ * aligns to small pages only. */
 lh_status_t cpu_alloc(lh_device_t *d, uint32_t space, uint64_t bytes, lh_memory_t **out,
                       void **address)
 {
@@ -135,6 +147,8 @@ lh_status_t cpu_alloc(lh_device_t *d, uint32_t space, uint64_t bytes, lh_memory_
     return LH_OK;
 }
 
+/* A peer that has mapped the arena keeps its pages: the memfd is the kernel's until the last one
+ * goes. */
 void cpu_release(lh_memory_t *memory)
 {
     if (memory == NULL) return;
@@ -143,6 +157,7 @@ void cpu_release(lh_memory_t *memory)
     memory->host->release(memory->host, memory);
 }
 
+/* Nothing to do: host memory is device memory here. The struct is what a place needs. */
 lh_status_t cpu_wrap(lh_device_t *d, const void *address, uint64_t bytes, lh_memory_t **out)
 {
     (void)address; /* kernels read it where it lies */
@@ -156,6 +171,7 @@ lh_status_t cpu_wrap(lh_device_t *d, const void *address, uint64_t bytes, lh_mem
     return LH_OK;
 }
 
+/* By the device's threads: one alone does not fill the memory bus. */
 static void memory_move(lh_device_t *d, char *to, const char *from, uint64_t bytes)
 {
     lh_stream_t s = {.threads = {.struct_size = sizeof(s.threads), .count = d->threads},
@@ -195,12 +211,14 @@ static lh_status_t memory_rebase(lh_memory_t *m, int fd)
     return status;
 }
 
+/* Sealed against another length, as a peer that maps it relies on that; its bytes stay writable. */
 static lh_status_t memory_share(lh_memory_t *m)
 {
     const lh_host_t *host = m->host;
     const int fd = memfd_create("longhaul-arena", MFD_CLOEXEC | MFD_ALLOW_SEALING);
     if (fd < 0) return host->fail(host, LH_IO, "memfd_create");
     lh_status_t status = LH_OK;
+    /* Whole huge pages, as a peer's mapping can have them only then. */
     const uint64_t all = (m->bytes + huge_page_bytes - 1) / huge_page_bytes * huge_page_bytes;
     if (ftruncate(fd, (off_t)all) != 0 ||
         fcntl(fd, F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL) != 0)
@@ -221,6 +239,7 @@ lh_status_t cpu_share(lh_memory_t *m, uint32_t kind, lh_share_t *out)
     const lh_host_t *host = m->host;
     if (kind != LH_SHARE_MEMFD || m->mapping == NULL)
         return host->fail(host, LH_UNSUPPORTED, "only arenas of this device are shared, by memfd");
+    /* Once for an arena; every caller gets a descriptor of its own. */
     const lh_status_t status = m->fd < 0 ? memory_share(m) : LH_OK;
     if (status != LH_OK) return status;
     const int copy = fcntl(m->fd, F_DUPFD_CLOEXEC, 0);

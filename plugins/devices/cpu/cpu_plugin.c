@@ -1,4 +1,7 @@
-/* cpu_plugin.c - the cpu device: options and kernel table. */
+/* cpu_plugin.c - the cpu device: options and kernel table.
+ *
+ * Every op of ops.h has one row with the same functions, which look the op up by its name: which
+ * dtypes it takes and how it is computed is said in the kernel sources. */
 #include "cpu_device.h"
 #include "cpu_prepare.h"
 

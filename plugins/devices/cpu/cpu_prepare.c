@@ -1,5 +1,9 @@
-/* cpu_prepare.c - prepares and launches every op: checks a call against the dtypes of its op's row, folds its
- * arguments into rows and lets the op of the device's instruction set plan its phases. */
+/* cpu_prepare.c - prepares and launches every op: checks a call against the dtypes of its op's row,
+ * folds its arguments into rows and lets the op of the device's instruction set plan its phases.
+ *
+ * Every kernel source is compiled once per instruction set and leaves one table per set; the macros
+ * below list them all, so that the choice is an index made when a call is prepared and not a branch
+ * when it is launched. On x86-64 there are four sets, elsewhere one. */
 #include "cpu_prepare.h"
 
 #include "onednn.h"
@@ -7,6 +11,7 @@
 
 #include <stdio.h>
 
+/* One table of ops for each kernel source and instruction set. */
 #define TABLE_EXTERN(isa, table) extern const cpu_op_t table##_##isa[];
 #define EXTERN_BASELINE(table) TABLE_EXTERN(baseline, table)
 CPU_TABLES(EXTERN_BASELINE)
@@ -37,6 +42,7 @@ static const cpu_op_t *const *const tables[CPU_ISAS] = {
 #endif
 };
 
+/* Some dozens of ops, once a prepared call: no index is worth it. */
 static const cpu_op_t *op_find(uint32_t isa, const char *name)
 {
     for (const cpu_op_t *const *table = tables[isa]; *table != NULL; table++) {
@@ -58,6 +64,7 @@ static uint32_t slots_count(const char *text, bool words)
     return count;
 }
 
+/* A kernel source that forgets an op, or a slot of one, is found out before any job meets it. */
 lh_status_t cpu_selftest(const lh_host_t *host)
 {
     static const lh_op_t rows[] = {
@@ -76,6 +83,7 @@ lh_status_t cpu_selftest(const lh_host_t *host)
     return LH_OK;
 }
 
+/* By the host's size of a row: its lh_arg_t may be longer than this plugin's. */
 static const lh_arg_t *desc_arg(const lh_kernel_desc_t *desc, uint32_t slot)
 {
     static const lh_arg_t none = {.dtype = LH_DTYPE_NONE};
@@ -85,6 +93,7 @@ static const lh_arg_t *desc_arg(const lh_kernel_desc_t *desc, uint32_t slot)
 
 #define BIT(dtype) (1u << LH_DTYPE_##dtype)
 
+/* The letters of cpu_op_t.slots, as bits of dtypes. */
 static uint32_t letter_dtypes(char letter)
 {
     switch (letter) {
@@ -98,6 +107,7 @@ static uint32_t letter_dtypes(char letter)
     }
 }
 
+/* Lower case, as kernels' names have it; lh_dtype_name is that of files. */
 static const char *dtype_text(lh_dtype_t dtype)
 {
     static const char *const names[LH_DTYPES] = {"none", "f32", "bf16", "f16", "f8e4m3", "f8e5m2",
@@ -125,6 +135,7 @@ static lh_status_t slot_check(const lh_host_t *host, const lh_kernel_desc_t *des
                               "%s on the cpu does not mix %s and %s (slot %u)", desc->op,
                               dtype_text(*first), dtype_text(arg->dtype), slot + 1);
     }
+    /* Counted rows and other layouts are for devices that gain by them. */
     if (arg->count_slot != 0)
         return host->fail(host, LH_UNSUPPORTED, "%s on the cpu takes no counted rows (slot %u)",
                           desc->op, slot + 1);
@@ -134,6 +145,7 @@ static lh_status_t slot_check(const lh_host_t *host, const lh_kernel_desc_t *des
     return LH_OK;
 }
 
+/* By dtypes alone; shapes are for plan(). Also asked without a device, by `longhaul check`. */
 lh_status_t cpu_fits(const lh_host_t *host, const lh_device_t *d, const void *config,
                      const lh_kernel_desc_t *desc)
 {
@@ -177,6 +189,7 @@ static lh_status_t view_make(const lh_host_t *host, const lh_kernel_desc_t *desc
             return host->fail(host, LH_UNSUPPORTED, "%s: the last stride of slot %u is %llu, not 1",
                               desc->op, slot + 1, (unsigned long long)arg->stride[arg->rank - 1]);
     }
+    /* Two dimensions are one where the step of the outer is the inner's whole length. */
     for (uint32_t i = 0; i + 2 < arg->rank; i++) {
         if (arg->shape[i] > 1 && arg->stride[i] != arg->stride[i + 1] * arg->shape[i + 1])
             v.pitch = 0; /* uneven: only copy, which looks at arg[], can walk it */
@@ -185,6 +198,7 @@ static lh_status_t view_make(const lh_host_t *host, const lh_kernel_desc_t *desc
     return LH_OK;
 }
 
+/* Every slot that is there, checked and folded. Only copy walks rows that lie unevenly. */
 static lh_status_t args_take(lh_prepared_t *k, const lh_kernel_desc_t *desc)
 {
     k->arg_count = desc->arg_count;
@@ -204,6 +218,7 @@ static lh_status_t args_take(lh_prepared_t *k, const lh_kernel_desc_t *desc)
     return LH_OK;
 }
 
+/* As much of the op's struct as both sides know; the rest is zero. */
 static void attributes_take(lh_prepared_t *k, const lh_kernel_desc_t *desc)
 {
     if (desc->attributes == NULL) return;
@@ -221,6 +236,7 @@ static lh_status_t plan_finish(lh_prepared_t *k, const lh_kernel_desc_t *desc,
     mine->struct_size = sizeof(*mine);
     mine->flags = LH_KERNEL_ORDERED | LH_KERNEL_CAPTURE;
     mine->host_bytes += sizeof(*k);
+    /* A resume on a processor with other instructions is refused by this: other bits. */
     if (mine->variant == 0) mine->variant = isa + 1;
     if (mine->name[0] == '\0')
         snprintf(mine->name, sizeof(mine->name), "%s.%s.%s", desc->op, dtype_text(k->arg[0].dtype),
@@ -241,6 +257,8 @@ static lh_status_t plan_finish(lh_prepared_t *k, const lh_kernel_desc_t *desc,
     return LH_OK;
 }
 
+/* The plan comes last and may fail after it has made things of its own: cpu_kernel_free takes
+ * those, too. */
 lh_status_t cpu_prepare(const lh_host_t *host, lh_device_t *d, const lh_kernel_desc_t *desc,
                         lh_kernel_plan_t *plan, lh_prepared_t **out)
 {
@@ -251,6 +269,7 @@ lh_status_t cpu_prepare(const lh_host_t *host, lh_device_t *d, const lh_kernel_d
     lh_prepared_t *k = host->alloc(host, sizeof(*k), 64);
     if (k == NULL) return LH_NO_MEMORY;
 
+    /* The plugin's own struct first; the host's, which may be shorter, gets a copy at the end. */
     lh_kernel_plan_t mine = {0};
     k->host = host;
     k->device = d;
@@ -267,6 +286,8 @@ lh_status_t cpu_prepare(const lh_host_t *host, lh_device_t *d, const lh_kernel_d
     return LH_OK;
 }
 
+/* Phase after phase: the end of one is a barrier, so a phase may read what the one before it
+ * wrote. */
 lh_status_t cpu_launch(lh_prepared_t *k, const lh_launch_t *call)
 {
     for (uint32_t i = 0; i < k->arg_count; i++) {
@@ -286,6 +307,7 @@ lh_status_t cpu_launch(lh_prepared_t *k, const lh_launch_t *call)
     return LH_OK;
 }
 
+/* Also between two tries of a plan. */
 void cpu_matmuls_free(lh_prepared_t *k)
 {
     for (size_t i = 0; i < sizeof(k->matmul) / sizeof(k->matmul[0]); i++) {

@@ -1,4 +1,5 @@
-/* cpu_prepare.h - what all kernel rows of the cpu have in common. */
+/* cpu_prepare.h - what all kernel rows of the cpu have in common: the four functions of
+ * lh_kernel_t, as longhaul/kernel.h describes them, and the plugin's selftest. */
 #ifndef LH_CPU_PREPARE_H
 #define LH_CPU_PREPARE_H
 

@@ -1,14 +1,22 @@
-/* element_kernels.c - ops by element: add, multiply, scale, activations and gates. */
+/* element_kernels.c - ops by element: add, multiply, scale, activations and gates.
+ *
+ * All are cut alike, into tiles of some 16,384 elements: whole rows where they are short, pieces of
+ * rows where they are long, and one long row where every tensor is dense. A tile is read and
+ * written once, so memory is what they wait for; the tile's size only has to be large beside what
+ * handing it to a thread costs. */
 #include "activation.h"
 
+/* k->number[]: rows and columns of a tile, tiles side by side, rows and columns in all. */
 enum { CHUNK_ROWS = 0, CHUNK_COLUMNS = 1, BLOCKS = 2, ROWS = 3, WIDTH = 4 };
 
 static const uint64_t chunk_elements = 16384;
 
-typedef struct tile { /* what one part computes */
+/* Rows [row, row_end) by columns [column, column_end): what one part computes. */
+typedef struct tile {
     uint64_t row, row_end, column, column_end;
 } tile_t;
 
+/* Parts count through the tiles of a row of tiles, then through the rows. */
 static tile_t tile_of(const lh_prepared_t *k, uint32_t part)
 {
     tile_t t;
@@ -35,6 +43,7 @@ static lh_status_t tile_plan(lh_prepared_t *k, const lh_kernel_desc_t *desc, uin
                                  (unsigned long long)first->rows, (unsigned long long)first->width);
         flat = flat && (v->pitch == v->width || v->rows == 1);
     }
+    /* Dense tensors are one long row, so that short rows do not make short vectors. */
     const uint64_t rows = flat ? 1 : first->rows;
     const uint64_t width = flat ? first->rows * first->width : first->width;
     const uint64_t columns = width < chunk_elements ? width : chunk_elements;
@@ -50,10 +59,13 @@ static lh_status_t tile_plan(lh_prepared_t *k, const lh_kernel_desc_t *desc, uin
     return LH_OK;
 }
 
+/* For tile_plan: every slot has one shape. */
 enum { NO_OTHER = LH_MAX_SLOTS };
 
 /* ---- add, multiply, scale ---- */
 
+/* Dtypes are constants in two of the three functions below, so that no element pays for a branch;
+ * mixed ones are rare (sums of gradients into another dtype). */
 CPU_INLINE void add_tile(const lh_prepared_t *k, uint32_t part, lh_dtype_t da, lh_dtype_t db,
                          lh_dtype_t dy)
 {
@@ -66,6 +78,7 @@ CPU_INLINE void add_tile(const lh_prepared_t *k, uint32_t part, lh_dtype_t da, l
                 { vf_put(y, dy, i, m, vf_get(a, da, i, m) + vf_get(b, db, i, m)); });
     }
 }
+/* All F32, all BF16, and any mix, whose dtypes are looked at for each vector. */
 static void add_f32(const lh_prepared_t *k, uint32_t part)
 {
     add_tile(k, part, LH_DTYPE_F32, LH_DTYPE_F32, LH_DTYPE_F32);
@@ -80,6 +93,7 @@ static void add_mixed(const lh_prepared_t *k, uint32_t part)
     add_tile(k, part, k->view[in_a].dtype, k->view[in_b].dtype, k->view[out_y].dtype);
 }
 
+/* Of the three slots of add and multiply. */
 static bool all_are(const lh_prepared_t *k, lh_dtype_t dtype)
 {
     return k->view[0].dtype == dtype && k->view[1].dtype == dtype && k->view[2].dtype == dtype;
@@ -97,6 +111,8 @@ static lh_status_t add_plan(lh_prepared_t *k, const lh_kernel_desc_t *desc, lh_k
 
 enum { BY_ELEMENT = 5 }; /* number[]: 1 where b has the shape of a */
 
+/* b has the shape of a, or one column (a factor a row), or one row (a factor a column), or one
+ * element. */
 CPU_INLINE void multiply_tile(const lh_prepared_t *k, uint32_t part, lh_dtype_t da, lh_dtype_t db,
                               lh_dtype_t dy)
 {
@@ -106,6 +122,7 @@ CPU_INLINE void multiply_tile(const lh_prepared_t *k, uint32_t part, lh_dtype_t 
     for (uint64_t row = t.row; row < t.row_end; row++) {
         const void *a = cpu_row(k, in_a, row), *b = cpu_row(k, in_b, other->rows == 1 ? 0 : row);
         void *y = cpu_row(k, out_y, row);
+        /* One number for the row: spread over the lanes once. */
         const bool one = other->width == 1 && k->number[BY_ELEMENT] == 0;
         const vf factor = vf_set(vf_get(b, db, 0, 1)[0]);
         VF_EACH(i, m, t.column, t.column_end, {
@@ -128,6 +145,8 @@ static void multiply_mixed(const lh_prepared_t *k, uint32_t part)
     multiply_tile(k, part, k->view[in_a].dtype, k->view[in_b].dtype, k->view[out_y].dtype);
 }
 
+/* Where b has another shape, rows may not be folded into one long row: it would not repeat any
+ * more. */
 static lh_status_t multiply_plan(lh_prepared_t *k, const lh_kernel_desc_t *desc,
                                  lh_kernel_plan_t *plan)
 {
@@ -149,6 +168,7 @@ static lh_status_t multiply_plan(lh_prepared_t *k, const lh_kernel_desc_t *desc,
     return tile_plan(k, desc, slot_count, same ? NO_OTHER : 1, same, work);
 }
 
+/* The factor lies in device memory: it may change from step to step without a new plan. */
 static void scale_tile(const lh_prepared_t *k, uint32_t part)
 {
     LH_SLOTS(LH_SCALE_TEXT);
@@ -234,12 +254,14 @@ static lh_status_t scale_plan(lh_prepared_t *k, const lh_kernel_desc_t *desc,
     CPU_BOTH(gate_##f)                                                                         \
     CPU_BOTH(gate_grad_##f)
 
+/* By the names of activation.h, which are those of LH_ACT_*. */
 ACTIVATION_TILES(none)
 ACTIVATION_TILES(silu)
 ACTIVATION_TILES(gelu)
 ACTIVATION_TILES(gelu_tanh)
 ACTIVATION_TILES(tanh)
 
+/* By LH_ACT_*, then by dtype: F32, BF16. */
 #define ACTIVATION_ROW(op)                                                              \
     {                                                                                   \
         {op##_none_f32, op##_none_bf16}, {op##_silu_f32, op##_silu_bf16},               \
@@ -254,6 +276,7 @@ static const cpu_work_t activate_grad_work[FUNCTIONS][2] = ACTIVATION_ROW(activa
 static const cpu_work_t gate_work[FUNCTIONS][2] = ACTIVATION_ROW(gate);
 static const cpu_work_t gate_grad_work[FUNCTIONS][2] = ACTIVATION_ROW(gate_grad);
 
+/* lh_activate_t is the attribute struct of all four ops. */
 static lh_status_t function_plan(lh_prepared_t *k, const lh_kernel_desc_t *desc,
                                  const cpu_work_t work[FUNCTIONS][2])
 {

@@ -3,7 +3,12 @@
  *
  * Arithmetic is that of GCC's vector types, compiled without contraction: a * b + c rounds twice,
  * and vf_fma() says where it shall not. So a tail of m < LANES elements, loaded with zeros behind
- * it, has the same bits as a full vector would give, wherever the element lies. */
+ * it, has the same bits as a full vector would give, wherever the element lies.
+ *
+ * vf, vi, vu: LANES floats, signed, unsigned words; vh: LANES half words. Compilers turn arithmetic
+ * on them into instructions of the set at hand; intrinsics stand only where GCC and clang make more
+ * of them than one instruction. All functions are inlined by force: a call would spill every
+ * lane. */
 #ifndef LH_CPU_LANES_H
 #define LH_CPU_LANES_H
 
@@ -26,6 +31,7 @@
 #define CPU_PASTE(name, suffix) CPU_PASTE_(name, suffix)
 #define CPU_ISA(name) CPU_PASTE(name, CPU_SUFFIX)
 
+/* Floats of a vector: of 64, 32 or 16 bytes. Kernels are written for any. */
 #if defined(__AVX512F__)
 #define LANES 16
 #elif defined(__AVX2__)
@@ -76,6 +82,7 @@ CPU_INLINE vf vf_max(vf a, vf b) /* b where either is not a number */
     return vf_select(a > b, a, b);
 #endif
 }
+/* b where either is not a number, as vf_max. */
 CPU_INLINE vf vf_min(vf a, vf b)
 {
 #if defined(__AVX512F__)
@@ -84,10 +91,12 @@ CPU_INLINE vf vf_min(vf a, vf b)
     return vf_select(a < b, a, b);
 #endif
 }
+/* Clears the sign. */
 CPU_INLINE vf vf_abs(vf a)
 {
     return (vf)((vi)a & 0x7fffffff);
 }
+/* a b + c, rounded once where the processor can. */
 CPU_INLINE vf vf_fma(vf a, vf b, vf c)
 {
 #if defined(__AVX512F__)
@@ -135,6 +144,7 @@ CPU_INLINE float vf_sum(vf a)
     return lane[0];
 #endif
 }
+/* The largest lane. */
 CPU_INLINE float vf_top(vf a)
 {
     float lane[LANES];
@@ -157,6 +167,7 @@ CPU_INLINE vf vf_keep(vf a, uint64_t m, float fill)
 /* ---- loads and stores of the first m <= LANES elements at p; what lies behind reads as zero ----
  */
 
+/* A whole vector; no address needs to be aligned. */
 CPU_INLINE vf vf_load(const float *p)
 {
     vf a;
@@ -167,6 +178,7 @@ CPU_INLINE void vf_store(float *p, vf a)
 {
     memcpy(p, &a, sizeof(a));
 }
+/* Exact: a BF16 is the upper half of an F32. */
 CPU_INLINE vf vf_from_bf16(vh h)
 {
 #if defined(__AVX512BW__)
@@ -210,6 +222,7 @@ CPU_INLINE void vf_store_bf16(uint16_t *p, vf a)
     memcpy(p, &h, sizeof(h));
 }
 
+/* By the processor's instructions, which AVX2 processors have too (F16C); else lane by lane. */
 CPU_INLINE vf vf_from_f16(vh h)
 {
 #if defined(__AVX512F__)
@@ -223,6 +236,7 @@ CPU_INLINE vf vf_from_f16(vh h)
     return a;
 #endif
 }
+/* To nearest even; above 65504 infinite. */
 CPU_INLINE vh vf_to_f16(vf a)
 {
 #if defined(__AVX512F__)
@@ -257,6 +271,7 @@ CPU_INLINE void vf_store_some(float *p, vf a, uint64_t m)
     memcpy(p, &a, m * sizeof(*p));
 #endif
 }
+/* The same of half words. */
 CPU_INLINE vh vh_load_some(const uint16_t *p, uint64_t m)
 {
 #if defined(__AVX512F__)
@@ -292,6 +307,7 @@ CPU_INLINE vf vf_get(const void *base, lh_dtype_t dtype, uint64_t at, uint64_t m
     const float *p = (const float *)base + at;
     return m >= LANES ? vf_load(p) : vf_load_some(p, m);
 }
+/* Stores what vf_get would load, rounded to nearest even. */
 CPU_INLINE void vf_put(void *base, lh_dtype_t dtype, uint64_t at, uint64_t m, vf a)
 {
     if (dtype != LH_DTYPE_F32) {

@@ -1,8 +1,14 @@
-/* loss_kernels.c - cross entropy in its three steps: ce_stats, ce_grad, ce_loss. */
+/* loss_kernels.c - cross entropy in its three steps: ce_stats, ce_grad, ce_loss.
+ *
+ * Three ops and not one, as a rank may hold only some columns of the vocabulary: what a softmax
+ * needs of each rank's columns (stats) is combined over ranks before the gradient is made. Logits
+ * are the largest tensor of a step, so the gradient may lie in their memory (grad_over). */
 #include "vector.h"
 
 #include <math.h>
 
+/* k->number[]: rows of a part, parts of ce_loss, the first column that is held here, and how
+ * many. */
 enum { CHUNK = 0, CHUNKS = 1, FIRST = 2, COUNT = 3 };
 
 static const uint64_t chunk_elements = 16384;
@@ -37,6 +43,7 @@ static lh_status_t logits_plan(lh_prepared_t *k, const char *op)
 
 /* ---- ce_stats: logits labels -> stats [t, 3]: maximum, sum of exp, the label's logit ---- */
 
+/* The largest logit; lanes behind the end count as -infinity. */
 static float row_top(const float *x, uint64_t n)
 {
     vf top = vf_set(-INFINITY);
@@ -47,6 +54,7 @@ static float row_top(const float *x, uint64_t n)
     return vf_top(top);
 }
 
+/* Each term is at most 1, as top is subtracted: the sum cannot overflow. */
 static float row_exp_sum(const float *x, uint64_t n, float top)
 {
     vf sum = vf_zero();
@@ -57,6 +65,7 @@ static float row_exp_sum(const float *x, uint64_t n, float top)
     return vf_sum(sum);
 }
 
+/* Three numbers a row, of the columns that are here. */
 static void stats_rows(const lh_prepared_t *k, uint32_t part)
 {
     LH_SLOTS(LH_CE_STATS_TEXT);
@@ -87,6 +96,8 @@ static lh_status_t ce_stats_plan(lh_prepared_t *k, const lh_kernel_desc_t *desc,
 
 /* ---- ce_grad: logits labels stats weights -> glogits = weight (softmax - one-hot) ---- */
 
+/* weight (softmax - one-hot). The label's column is written last, from its logit in stats: where
+ * the gradient lies over the logits, that one is gone by then. */
 CPU_INLINE void grad_row(const lh_prepared_t *k, uint64_t row, lh_dtype_t d)
 {
     LH_SLOTS(LH_CE_GRAD_TEXT);
@@ -117,7 +128,8 @@ CPU_INLINE void grad_rows(const lh_prepared_t *k, uint32_t part, lh_dtype_t d)
 }
 CPU_BOTH(grad_rows)
 
-typedef struct grad_wave { /* rows [begin, end) of a gradient that lies over its logits */
+/* Rows [begin, end) of a gradient that lies over its logits. */
+typedef struct grad_wave {
     const lh_prepared_t *k;
     uint64_t begin, end;
 } grad_wave_t;
@@ -141,14 +153,17 @@ static lh_status_t grad_over(const lh_prepared_t *k)
     const uint64_t out_bytes = k->view[out_glogits].pitch * sizeof(uint16_t);
     const uint64_t in_bytes = k->view[in_logits].pitch * sizeof(float);
     const char *in = k->at[in_logits], *out = k->at[out_glogits];
+    /* In bytes, as the rows of the two have different lengths. */
     const bool apart = out + rows * out_bytes <= in || in + rows * in_bytes <= out;
     lh_threads_t *threads = &k->stream->threads;
 
+    /* Nothing to heed: other memory, or row on row. */
     if (apart || out_bytes == in_bytes) {
         cpu_run(k->stream, k, grad_rows_bf16, (uint32_t)((rows + chunk - 1) / chunk));
         return LH_OK;
     }
     for (uint64_t begin = 0, end; begin < rows; begin = end) {
+        /* The first rows lie over each other: one part writes them in their order. */
         end = begin == 0 ? chunk : begin * in_bytes / out_bytes;
         if (end > rows) end = rows;
         grad_wave_t wave = {k, begin, end};
@@ -157,6 +172,7 @@ static lh_status_t grad_over(const lh_prepared_t *k)
     return LH_OK;
 }
 
+/* A gradient may not be wider in bytes than the logits that it lies over. */
 static lh_status_t ce_grad_plan(lh_prepared_t *k, const lh_kernel_desc_t *desc,
                                 lh_kernel_plan_t *plan)
 {
@@ -183,6 +199,8 @@ static lh_status_t ce_grad_plan(lh_prepared_t *k, const lh_kernel_desc_t *desc,
 
 /* ---- ce_loss: stats weights -> loss [1] ---- */
 
+/* -log softmax of the label, weighted; summed in double, as the loss of many tokens is a small
+ * difference of large sums. A masked token is passed over, whatever its logits are. */
 static void loss_partial(const lh_prepared_t *k, uint32_t part)
 {
     LH_SLOTS(LH_CE_LOSS_TEXT);
@@ -199,6 +217,7 @@ static void loss_partial(const lh_prepared_t *k, uint32_t part)
     ((double *)k->scratch)[part] = sum;
 }
 
+/* In the order of the parts, by one thread. */
 static void loss_sum(const lh_prepared_t *k, uint32_t part)
 {
     LH_SLOTS(LH_CE_LOSS_TEXT);
@@ -211,6 +230,7 @@ static void loss_sum(const lh_prepared_t *k, uint32_t part)
     *loss = (float)sum;
 }
 
+/* Two phases: sums of loss_rows rows each, then their sum. */
 static lh_status_t ce_loss_plan(lh_prepared_t *k, const lh_kernel_desc_t *desc,
                                 lh_kernel_plan_t *plan)
 {

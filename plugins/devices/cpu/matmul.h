@@ -1,4 +1,7 @@
-/* matmul.h - what the two ways to do a matmul share. */
+/* matmul.h - what the two ways to do a matmul share: the slots, and what comes behind the product.
+ *
+ * One way hands the whole product to oneDNN, which runs it on all threads (matmul_kernels.c); the
+ * other has each thread call oneDNN for a block of its own (matmul_blocks_kernels.c). */
 #ifndef LH_CPU_MATMUL_H
 #define LH_CPU_MATMUL_H
 

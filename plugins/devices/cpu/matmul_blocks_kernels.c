@@ -1,7 +1,11 @@
 /* matmul_blocks_kernels.c - a product of BF16 matrices by F32 ones: b is widened as a whole, then
  * every part takes some rows of c, widens what it needs of a a piece of depth at a time, has the
  * library multiply on that one thread, and narrows its rows while they are in its cache. One
- * barrier, and the same sums whichever thread takes a part. */
+ * barrier, and the same sums whichever thread takes a part.
+ *
+ * Widening BF16 to F32 is exact, so these are the products of the BF16 numbers with F32 sums. Rows
+ * and depth of a piece are chosen so that a piece of a and the rows of c stay in a core's
+ * cache while all of b streams by. */
 #include "matmul.h"
 
 enum {
@@ -25,6 +29,8 @@ enum { FIRST = 0, NEXT = 1, LAST = 2, SHORT = 3 };
 static const uint64_t most_rows = 512, most_depth = 512;
 static const uint64_t chunk_elements = 16384;
 
+/* Scratch: b and the bias in F32, a status for each part, then a lane for each thread with its
+ * piece of a, its rows of c where c is BF16, and the library's own scratch. */
 static void *scratch_at(const lh_prepared_t *k, uint64_t bytes)
 {
     return (char *)k->scratch + bytes;
@@ -32,6 +38,7 @@ static void *scratch_at(const lh_prepared_t *k, uint64_t bytes)
 
 /* ---- widening ---- */
 
+/* n elements from `at` on, as F32. */
 static void widen_run(float *to, const void *from, lh_dtype_t dtype, uint64_t at, uint64_t n)
 {
     for (uint64_t i = 0; i < n; i += LANES) {
@@ -40,12 +47,14 @@ static void widen_run(float *to, const void *from, lh_dtype_t dtype, uint64_t at
     }
 }
 
+/* Rows of b that one part widens. */
 static uint64_t b_chunk(const lh_prepared_t *k)
 {
     const uint64_t rows = chunk_elements / k->view[in_b].width;
     return rows == 0 ? 1 : rows;
 }
 
+/* The first phase; part 0 takes the bias along. */
 static void widen_b(const lh_prepared_t *k, uint32_t part)
 {
     const cpu_view_t *b = &k->view[in_b], *bias = &k->view[in_bias];
@@ -89,8 +98,11 @@ static lh_status_t piece_run(const lh_prepared_t *k, uint32_t lane, uint64_t row
         scratch_at(k, k->number[BIAS_AT]), c, own + k->number[LANE_LIBRARY_AT]);
 }
 
+/* All pieces of depth of some rows of c, one after the other: the first sets (and adds the bias),
+ * the others add. A failure is left for block_check, as a part returns nothing. */
 static void block_part(const lh_prepared_t *k, uint32_t part)
 {
+    /* Scratch is the thread's, results are the part's: whoever comes computes the same. */
     const uint32_t lane = (uint32_t)k->device->openmp.thread_number();
     const bool narrow = k->number[NARROW] != 0, has_aux = cpu_has(k, out_aux);
     char *own = scratch_at(k, k->number[LANES_AT] + lane * k->number[LANE_BYTES]);
@@ -110,6 +122,7 @@ static void block_part(const lh_prepared_t *k, uint32_t part)
         matmul_finish_row(k, i, narrow ? wide + (i - row) * k->view[out_c].width : NULL);
 }
 
+/* The last phase, alone: the first failure of a part is the kernel's. */
 static lh_status_t block_check(const lh_prepared_t *k)
 {
     const lh_status_t *status = scratch_at(k, k->number[STATUS_AT]);
@@ -139,6 +152,7 @@ static void blocks_cut(lh_prepared_t *k, const onednn_matmul_how_t *how, uint32_
     k->number[NARROW] = k->view[out_c].dtype == LH_DTYPE_BF16;
 }
 
+/* The library's product for one kind of piece; none where no piece is of that kind. */
 static lh_status_t piece_new(lh_prepared_t *k, onednn_matmul_how_t how, uint32_t which)
 {
     const lh_matmul_t *op = &k->how.matmul;
@@ -160,6 +174,7 @@ static lh_status_t piece_new(lh_prepared_t *k, onednn_matmul_how_t how, uint32_t
     return onednn_matmul_new(k->device->onednn, &how, &k->matmul[which]);
 }
 
+/* The next piece of scratch, on a cache line of its own. */
 static uint64_t room_take(uint64_t *room, uint64_t bytes)
 {
     const uint64_t at = *room;
@@ -167,6 +182,7 @@ static uint64_t room_take(uint64_t *room, uint64_t bytes)
     return at;
 }
 
+/* Cuts scratch into places, and asks for as much as there are lanes. */
 static void blocks_room(lh_prepared_t *k, const onednn_matmul_how_t *how, uint64_t library_bytes,
                         lh_kernel_plan_t *plan)
 {

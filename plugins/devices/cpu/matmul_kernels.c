@@ -1,6 +1,10 @@
 /* matmul_kernels.c - matmul by oneDNN on its own threads, with what it does not do behind it:
  * activations with the value before them kept. BF16 where F32 products are faster or the only ones
- * goes another way: matmul_blocks_kernels.c. */
+ * goes another way: matmul_blocks_kernels.c.
+ *
+ * oneDNN and not kernels of our own: its generated code for matmul is what a processor's vendor
+ * tunes. The activation is not given to it, as a gradient needs the value before, which it does not
+ * keep. */
 #include "matmul.h"
 
 #include <stdio.h>
@@ -9,6 +13,7 @@ enum { LIBRARY = 0 }; /* matmul[] */
 
 static const uint64_t chunk_elements = 16384;
 
+/* On the launching thread, outside of any parallel region, as oneDNN opens one itself. */
 static lh_status_t product(const lh_prepared_t *k)
 {
     const uint32_t target = cpu_has(k, out_aux) ? out_aux : out_c;
@@ -17,6 +22,7 @@ static lh_status_t product(const lh_prepared_t *k)
                              k->at[target], k->scratch);
 }
 
+/* Rows of c that one part finishes. */
 static uint64_t finish_chunk(const lh_prepared_t *k)
 {
     const uint64_t rows = chunk_elements / k->view[out_c].width;
@@ -33,6 +39,7 @@ static void finish_part(const lh_prepared_t *k, uint32_t part)
 
 /* ---- plan ---- */
 
+/* Reads m, n and k off the arguments, and refuses what neither way can do. */
 static lh_status_t matmul_shapes(const lh_prepared_t *k, onednn_matmul_how_t *how)
 {
     const lh_matmul_t *op = &k->how.matmul;
@@ -68,6 +75,7 @@ static lh_status_t matmul_shapes(const lh_prepared_t *k, onednn_matmul_how_t *ho
     return LH_OK;
 }
 
+/* A vector has one line, whose pitch nobody may look at. */
 static onednn_matrix_t matrix_of(const lh_prepared_t *k, uint32_t slot, uint32_t transposed)
 {
     const cpu_view_t *v = &k->view[slot];
@@ -75,6 +83,7 @@ static onednn_matrix_t matrix_of(const lh_prepared_t *k, uint32_t slot, uint32_t
         .dtype = v->dtype, .transposed = transposed, .pitch = v->rows == 1 ? v->width : v->pitch};
 }
 
+/* The product goes into aux where there is one, and the activation from there into c. */
 static lh_status_t matmul_library_plan(lh_prepared_t *k, const onednn_matmul_how_t *shapes,
                                        uint32_t threads, lh_kernel_plan_t *plan)
 {
@@ -113,6 +122,7 @@ static void matmul_name(const lh_prepared_t *k, bool wide, lh_kernel_plan_t *pla
     plan->variant = hash == 0 ? 1 : hash;
 }
 
+/* One of the two ways, with its name and variant. */
 static lh_status_t matmul_build(lh_prepared_t *k, const onednn_matmul_how_t *how, bool wide,
                                 uint32_t threads, lh_kernel_plan_t *plan)
 {
@@ -123,6 +133,8 @@ static lh_status_t matmul_build(lh_prepared_t *k, const onednn_matmul_how_t *how
     return status;
 }
 
+/* BF16 goes through F32 where the processor multiplies that faster, or has no BF16 at all. A
+ * variant that is asked for decides otherwise: bits come before speed. */
 static lh_status_t matmul_plan(lh_prepared_t *k, const lh_kernel_desc_t *desc,
                                lh_kernel_plan_t *plan)
 {
@@ -139,7 +151,8 @@ static lh_status_t matmul_plan(lh_prepared_t *k, const lh_kernel_desc_t *desc,
     status = matmul_build(k, &how, wide, threads, plan);
     if (status != LH_OK || !native || !bf16 || desc->variant == 0 || desc->variant == plan->variant)
         return status;
-    /* Another machine's choice, or an earlier one's, may be the other way to do it. */
+    /* The variant that was asked for is not this one: another machine's choice, or an earlier
+     * run's, may be the other way to do it. */
     cpu_matmuls_free(k);
     memset(k->phase, 0, sizeof(k->phase));
     return matmul_build(k, &how, !wide, threads, plan);

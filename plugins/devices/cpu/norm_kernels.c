@@ -1,13 +1,21 @@
 /* norm_kernels.c - rms_norm, layer_norm, the fused residual add, and their gradients. Statistics
  * are F32 sums over a row in LANES partial sums; the gradients of weights are sums over chunks of
- * rows, then over the chunks in order. */
+ * rows, then over the chunks in order.
+ *
+ * A row is read twice: once for its statistics, once to be scaled; it is in the cache by then. The
+ * chunks for weights' gradients are a matter of shape alone, at most most_partials of them, so that
+ * their sums have one order for any number of threads and scratch does not grow with the tokens.
+ *
+ * Formulas and names are those of the texts in longhaul/ops.h. */
 #include "vector.h"
 
 #include <math.h>
 
+/* k->number[]: rows of a part, how many parts that makes, floats of a line of partial sums, and
+ * groups that a row is cut into (norms of heads). */
 enum { CHUNK = 0, CHUNKS = 1, COLUMNS = 2, GROUPS = 3 };
 
-static const uint64_t chunk_elements = 16384;
+static const uint64_t chunk_elements = 16384; /* of a part, about */
 static const uint64_t most_partials = 64; /* rows of partial sums, however many tokens there are */
 static const uint64_t column_block = 256; /* columns that one part sums over the partials       */
 
@@ -37,6 +45,8 @@ CPU_INLINE void *group_row(const lh_prepared_t *k, uint32_t slot, uint64_t group
     return (char *)k->at[slot] + at * lh_dtype_bytes(v->dtype);
 }
 
+/* Lists of slots, each ended by 0: those with the shape of slot 0, those with an element a column,
+ * those with one a row. Slots that are left out pass. */
 static lh_status_t norm_shapes(const lh_prepared_t *k, const char *op, const uint32_t *same,
                                const uint32_t *wide, const uint32_t *tall)
 {
@@ -73,6 +83,7 @@ typedef struct gain { /* a row of weights; its dtype is that of x or, seldom, an
     bool one_plus;
 } gain_t;
 
+/* w, or 1 + w as Gemma stores its weights. */
 CPU_INLINE vf gain_get(const gain_t *w, uint64_t i, uint64_t m)
 {
     const vf a = vf_get(w->at, w->dtype, i, m);
@@ -95,11 +106,13 @@ CPU_INLINE vf gain_get(const gain_t *w, uint64_t i, uint64_t m)
     }                                                                                \
     CPU_BOTH(name##_gain)
 
+/* 1 / sqrt(mean square + epsilon), in F32 and without a reciprocal's approximation. */
 static float norm_reciprocal(const lh_prepared_t *k, float square_sum, uint64_t width)
 {
     return 1.0f / sqrtf(square_sum / (float)width + (float)k->how.norm.epsilon);
 }
 
+/* A row, or a group of one, at a time. */
 CPU_INLINE void rms_rows(const lh_prepared_t *k, uint32_t part, lh_dtype_t d, const gain_t *w)
 {
     LH_SLOTS(LH_RMS_NORM_TEXT);
@@ -135,6 +148,7 @@ CPU_INLINE void add_rms_rows(const lh_prepared_t *k, uint32_t part, lh_dtype_t d
         vf sum = vf_zero();
         VF_EACH(i, m, 0, width, {
             vf s = vf_get(a, d, i, m) + vf_get(b, d, i, m);
+            /* Rounded as it will be stored. */
             if (d == LH_DTYPE_BF16) s = vf_from_bf16(vf_to_bf16(s));
             vf_put(total, d, i, m, s);
             sum = vf_fma(s, s, sum);
@@ -147,6 +161,9 @@ CPU_INLINE void add_rms_rows(const lh_prepared_t *k, uint32_t part, lh_dtype_t d
 }
 NORM_BOTH(add_rms_rows, LH_ADD_RMS_NORM_TEXT)
 
+/* The variance is summed around the mean, in a pass of its own: the difference of two sums would
+ * lose its digits where the mean is large. vf_keep: behind the row's end 0 - mean is no
+ * deviation. */
 CPU_INLINE void layer_rows(const lh_prepared_t *k, uint32_t part, lh_dtype_t d, const gain_t *w)
 {
     LH_SLOTS(LH_LAYER_NORM_TEXT);
@@ -175,6 +192,7 @@ CPU_INLINE void layer_rows(const lh_prepared_t *k, uint32_t part, lh_dtype_t d, 
 }
 NORM_BOTH(layer_rows, LH_LAYER_NORM_TEXT)
 
+/* A w shorter than a row cuts each row into groups, which become rows of their own in the views. */
 static lh_status_t rms_norm_plan(lh_prepared_t *k, const lh_kernel_desc_t *desc,
                                  lh_kernel_plan_t *plan)
 {
@@ -223,11 +241,14 @@ static lh_status_t layer_norm_plan(lh_prepared_t *k, const lh_kernel_desc_t *des
  * Scratch holds for each chunk of rows its partial sums [width] of gw, then those of gb: lines of
  * COLUMNS floats, a multiple of LANES, so that their tails need no care. */
 
+/* A line of partial sums: which, of `lines` for each chunk. */
 static float *partial_line(const lh_prepared_t *k, uint64_t chunk, uint64_t which, uint64_t lines)
 {
     return (float *)k->scratch + (chunk * lines + which) * k->number[COLUMNS];
 }
 
+/* gx = rstd (g - n mean(g n)) with n = x rstd: `back` is rstd mean(g n), so that x itself is
+ * scaled. gw gathers gy n in this chunk's line. */
 CPU_INLINE void rms_grad_rows(const lh_prepared_t *k, uint32_t part, lh_dtype_t d, const gain_t *w)
 {
     LH_SLOTS(LH_RMS_NORM_GRAD_TEXT);
@@ -246,6 +267,7 @@ CPU_INLINE void rms_grad_rows(const lh_prepared_t *k, uint32_t part, lh_dtype_t 
             sum = vf_fma(g * gain_get(w, i, m), a, sum);
             vf_store(gw + i, vf_fma(g, a * rstd, vf_load(gw + i)));
         });
+        /* The row's sum is known: the second pass makes gx of what is in the cache. */
         const float back = vf_sum(sum) * rstd * rstd / (float)width;
         if (!cpu_has(k, out_gx)) continue;
         VF_EACH(i, m, 0, width, {
@@ -256,6 +278,7 @@ CPU_INLINE void rms_grad_rows(const lh_prepared_t *k, uint32_t part, lh_dtype_t 
 }
 NORM_BOTH(rms_grad_rows, LH_RMS_NORM_GRAD_TEXT)
 
+/* level and slope are the two means of the formula; unit is n. */
 CPU_INLINE void layer_grad_rows(const lh_prepared_t *k, uint32_t part, lh_dtype_t d,
                                 const gain_t *w)
 {
@@ -308,12 +331,14 @@ CPU_INLINE void partial_sum(const lh_prepared_t *k, uint32_t part, uint32_t slot
     }
 }
 
+/* Second phases: part p sums the columns of block p over all chunks. */
 static void rms_grad_sum(const lh_prepared_t *k, uint32_t part)
 {
     LH_SLOTS(LH_RMS_NORM_GRAD_TEXT);
     partial_sum(k, part, out_gw, 0, 1);
 }
 
+/* Line 0 of each chunk is of gw, line 1 of gb. */
 static void layer_grad_sum(const lh_prepared_t *k, uint32_t part)
 {
     LH_SLOTS(LH_LAYER_NORM_GRAD_TEXT);
@@ -321,6 +346,7 @@ static void layer_grad_sum(const lh_prepared_t *k, uint32_t part)
     if (cpu_has(k, out_gb)) partial_sum(k, part, out_gb, 1, 2);
 }
 
+/* Chunks of at least a part's worth of rows, and scratch for `lines` lines of each. */
 static void partials_plan(lh_prepared_t *k, uint64_t lines, lh_kernel_plan_t *plan)
 {
     const cpu_view_t *x = &k->view[0];
@@ -350,6 +376,7 @@ static lh_status_t rms_norm_grad_plan(lh_prepared_t *k, const lh_kernel_desc_t *
     return norm_shapes(k, desc->op, same, wide, tall);
 }
 
+/* gw and gb may be left out, each by itself; gx as well (frozen parameters, a first layer). */
 static lh_status_t layer_norm_grad_plan(lh_prepared_t *k, const lh_kernel_desc_t *desc,
                                         lh_kernel_plan_t *plan)
 {

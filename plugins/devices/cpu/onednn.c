@@ -1,5 +1,9 @@
 /* onednn.c - the only file that knows oneDNN: its v2 C API (structs by value), as in 2.6, looked up
- * by name at run time, so that the plugin loads, and says why it can't run, without the library. */
+ * by name at run time, so that the plugin loads, and says why it can't run, without the library.
+ *
+ * A product is made once (descriptors, the library's choice of an implementation, generated code)
+ * and executed every step with other addresses. The library's memory objects carry those, so each
+ * lane has a set of its own, and threads may execute one product at the same time. */
 #include "onednn.h"
 
 #include <dlfcn.h>
@@ -37,6 +41,7 @@
     X(dnnl_primitive_destroy)                  \
     X(dnnl_primitive_execute)
 
+/* The library as one device has opened it; its functions are fields by their own names. */
 struct onednn {
     const lh_host_t *host;
     dnnl_engine_t engine;
@@ -48,6 +53,7 @@ struct onednn {
 #undef ONEDNN_FIELD
 };
 
+/* The arguments of a product, in the order of part_argument. */
 enum { PART_A, PART_B, PART_BIAS, PART_C, PART_SCRATCH, PARTS };
 
 struct onednn_matmul {
@@ -63,6 +69,8 @@ struct onednn_matmul {
 static const int part_argument[PARTS] = {DNNL_ARG_SRC, DNNL_ARG_WEIGHTS, DNNL_ARG_BIAS,
                                          DNNL_ARG_DST, DNNL_ARG_SCRATCHPAD};
 
+/* The library's status as ours. What it has not implemented is LH_UNSUPPORTED: another kernel may
+ * do it. */
 static lh_status_t onednn_check(const onednn_t *o, dnnl_status_t status, const char *what)
 {
     if (status == dnnl_success) return LH_OK;
@@ -72,6 +80,8 @@ static lh_status_t onednn_check(const onednn_t *o, dnnl_status_t status, const c
                          "oneDNN says %d in %s", (int)status, what);
 }
 
+/* Opens the library, finds every function of the list, and refuses another major version, whose
+ * structs differ. */
 static lh_status_t onednn_load(onednn_t *o)
 {
     const lh_host_t *host = o->host;
@@ -94,12 +104,14 @@ static lh_status_t onednn_load(onednn_t *o)
 
     const dnnl_version_t *v = o->dnnl_version();
     snprintf(o->version, sizeof(o->version), "%d.%d.%d", v->major, v->minor, v->patch);
+    /* Its structs go by value: another major version's are other ones. */
     if (v->major != DNNL_VERSION_MAJOR)
         return host->fail(host, LH_NO_DEVICE, "%s is oneDNN %s, this plugin was built for %d.x",
                           ONEDNN_LIBRARY, o->version, DNNL_VERSION_MAJOR);
     return LH_OK;
 }
 
+/* Whether BF16 instructions are worth it: see onednn_prefers_bf16. */
 static bool onednn_fast_bf16(unsigned isa)
 {
     if ((isa & dnnl_cpu_isa_avx512_core_amx) == dnnl_cpu_isa_avx512_core_amx) return true;
@@ -111,6 +123,8 @@ static bool onednn_fast_bf16(unsigned isa)
 #endif
 }
 
+/* The stream is the library's own notion; everything is waited for at once, so one serves all
+ * lanes. */
 lh_status_t onednn_open(const lh_host_t *host, onednn_t **out)
 {
     onednn_t *o = host->alloc(host, sizeof(*o), 64);
@@ -162,11 +176,13 @@ bool onednn_prefers_bf16(const onednn_t *o)
     return o->prefers_bf16;
 }
 
+/* Only F32 and BF16 come here. */
 static dnnl_data_type_t onednn_type(lh_dtype_t dtype)
 {
     return dtype == LH_DTYPE_BF16 ? dnnl_bf16 : dnnl_f32;
 }
 
+/* A matrix by its strides: one that lies transposed has them exchanged. */
 static lh_status_t onednn_describe(onednn_t *o, const onednn_matrix_t *matrix, uint64_t rows,
                                    uint64_t columns, dnnl_memory_desc_t *out)
 {
@@ -201,6 +217,7 @@ static lh_status_t onednn_attributes(onednn_t *o, bool add, dnnl_primitive_attr_
     return onednn_check(o, s, "primitive_attr_create");
 }
 
+/* One lane's memory objects, without addresses. */
 static lh_status_t onednn_memories(onednn_matmul_t *p, uint32_t lane,
                                    const dnnl_memory_desc_t *desc, bool has_bias)
 {
@@ -216,6 +233,7 @@ static lh_status_t onednn_memories(onednn_matmul_t *p, uint32_t lane,
     return LH_OK;
 }
 
+/* From descriptors to code. What was made before a failure is freed by onednn_matmul_free. */
 static lh_status_t onednn_matmul_build(onednn_matmul_t *p, const onednn_matmul_how_t *how)
 {
     onednn_t *o = p->library;
@@ -244,6 +262,7 @@ static lh_status_t onednn_matmul_build(onednn_matmul_t *p, const onednn_matmul_h
     o->dnnl_primitive_attr_destroy(attr);
     if (status != LH_OK) return status;
 
+    /* Which implementation it took, and what scratch that wants, is known from here on. */
     o->dnnl_primitive_desc_query(p->desc, dnnl_query_impl_info_str, 0, &p->name);
     desc[PART_SCRATCH] = *o->dnnl_primitive_desc_query_md(p->desc, dnnl_query_scratchpad_md, 0);
     p->scratch_bytes = o->dnnl_memory_desc_get_size(&desc[PART_SCRATCH]);
@@ -254,6 +273,7 @@ static lh_status_t onednn_matmul_build(onednn_matmul_t *p, const onednn_matmul_h
     return status;
 }
 
+/* One piece of memory, with the lanes' memory objects behind the struct. */
 lh_status_t onednn_matmul_new(onednn_t *o, const onednn_matmul_how_t *how, onednn_matmul_t **out)
 {
     const size_t bytes = sizeof(onednn_matmul_t) + how->lanes * sizeof(dnnl_memory_t[PARTS]);
@@ -289,6 +309,7 @@ uint64_t onednn_matmul_scratch_bytes(const onednn_matmul_t *p)
     return p->scratch_bytes;
 }
 
+/* The library's text lives as long as its descriptor. */
 const char *onednn_matmul_name(const onednn_matmul_t *p)
 {
     return p->name != NULL ? p->name : "onednn";
@@ -302,6 +323,7 @@ static void *onednn_pointer(const void *p)
     return out;
 }
 
+/* Waits for the end: the device is synchronous. */
 lh_status_t onednn_matmul_run(onednn_matmul_t *p, uint32_t lane, const void *a, const void *b,
                               const void *bias, void *c, void *scratch)
 {
@@ -310,6 +332,7 @@ lh_status_t onednn_matmul_run(onednn_matmul_t *p, uint32_t lane, const void *a, 
     dnnl_exec_arg_t args[PARTS];
     int count = 0;
 
+    /* Addresses are set anew each time: arenas may be other ones in the next plan. */
     for (int i = 0; i < PARTS; i++) {
         dnnl_memory_t memory = p->memory[lane][i];
         if (memory == NULL) continue;

@@ -1,4 +1,7 @@
-/* onednn.h - matrix products by oneDNN, without linking against it. */
+/* onednn.h - matrix products by oneDNN, without linking against it.
+ *
+ * A product is prepared for one shape and run with any addresses. Scratch comes from the caller, so
+ * that the library allocates nothing in a step. */
 #ifndef LH_CPU_ONEDNN_H
 #define LH_CPU_ONEDNN_H
 
@@ -28,8 +31,11 @@ bool onednn_has_bf16(const onednn_t *o);
  * many multiplications a cycle as F32 (measured: 84 against 150 GFLOP/s a core). */
 bool onednn_prefers_bf16(const onednn_t *o);
 
+/* Makes a product; the caller frees it. Fails with LH_UNSUPPORTED where the library has no
+ * implementation. */
 lh_status_t onednn_matmul_new(onednn_t *o, const onednn_matmul_how_t *how, onednn_matmul_t **out);
 void onednn_matmul_free(onednn_matmul_t *p);
+/* Of one lane, for onednn_matmul_run. */
 uint64_t onednn_matmul_scratch_bytes(const onednn_matmul_t *p);
 /* Which implementation the library took, e.g. "brg:avx512_core_bf16"; valid until free. */
 const char *onednn_matmul_name(const onednn_matmul_t *p);

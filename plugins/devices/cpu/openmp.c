@@ -1,5 +1,8 @@
 /* openmp.c - runs parts on libgomp's team: the one that oneDNN uses, since two pools that stay
- * awake would fight for the same cores. */
+ * awake would fight for the same cores.
+ *
+ * libgomp's entry points are looked up by name and called directly: the plugin is compiled without
+ * OpenMP, so that it links against nothing, and the team is the one that is there. */
 #include "openmp.h"
 
 #include <dlfcn.h>
@@ -9,6 +12,7 @@
 
 #define OPENMP_LIBRARY "libgomp.so.1"
 
+/* Only what the user has not set. */
 void openmp_environment(uint32_t threads)
 {
     char text[16];
@@ -20,6 +24,7 @@ void openmp_environment(uint32_t threads)
     setenv("GOMP_SPINCOUNT", "20000", 0);
 }
 
+/* NULL, too, where the library is not there: asked once, at the end. */
 static void *openmp_symbol(void *library, const char *name)
 {
     return library == NULL ? NULL : dlsym(library, name);
@@ -48,6 +53,7 @@ lh_status_t openmp_open(const lh_host_t *host, cpu_openmp_t *out)
 
 static _Atomic uint32_t came; /* not on the stack: a thread may look at it a moment longer */
 
+/* Who comes counts itself: there is no other way to learn how many a limit leaves. */
 static void count_body(void *data)
 {
     (void)data;
@@ -56,6 +62,7 @@ static void count_body(void *data)
 
 uint32_t openmp_team(const cpu_openmp_t *openmp, uint32_t threads)
 {
+    /* A region of that many threads; whoever of them exists comes. */
     atomic_store(&came, 0);
     openmp->set_dynamic(0);
     openmp->set_threads((int)threads);
@@ -65,6 +72,7 @@ uint32_t openmp_team(const cpu_openmp_t *openmp, uint32_t threads)
     return given;
 }
 
+/* One parallel region. */
 typedef struct openmp_team {
     const cpu_openmp_t *openmp;
     uint32_t parts;
@@ -85,6 +93,7 @@ static void openmp_body(void *data)
         team->work(team->context, part);
 }
 
+/* One part, or one thread, needs no team: waking it costs microseconds. */
 void openmp_run(lh_threads_t *threads, uint32_t parts, void (*work)(void *context, uint32_t part),
                 void *context)
 {
@@ -99,6 +108,7 @@ void openmp_run(lh_threads_t *threads, uint32_t parts, void (*work)(void *contex
     s->device->openmp.parallel(openmp_body, &team, threads->count, 0);
 }
 
+/* From a part of a kernel to a part of a team. */
 typedef struct openmp_kernel {
     const lh_prepared_t *k;
     cpu_work_t work;

@@ -1,4 +1,5 @@
-/* processor.c - asks the machine for its processor's name, instruction sets and memory. */
+/* processor.c - asks the machine for its processor's name, instruction sets and memory. What /proc
+ * does not say, on a machine that hides it, counts as unknown: nothing here fails. */
 #include "processor.h"
 
 #include <sched.h>
@@ -6,6 +7,7 @@
 #include <stdlib.h>
 #include <unistd.h>
 
+/* Those that this process may use: a launcher or a container gives each rank its own. */
 uint32_t processor_count(void)
 {
     cpu_set_t set;
@@ -14,6 +16,7 @@ uint32_t processor_count(void)
     return online > 0 ? (uint32_t)online : 1;
 }
 
+/* All flags that the compiler is given for a set have to be there: see CMakeLists.txt. */
 uint32_t processor_isa(void)
 {
 #if defined(__x86_64__)
@@ -57,6 +60,7 @@ static bool proc_line(const char *path, const char *key, char *out, size_t bytes
     return found;
 }
 
+/* x86 calls it "model name", Arm gives a part's number. */
 void processor_model(char *out, size_t bytes)
 {
     if (!proc_line("/proc/cpuinfo", "model name", out, bytes) &&
@@ -64,12 +68,14 @@ void processor_model(char *out, size_t bytes)
         snprintf(out, bytes, "unknown processor");
 }
 
+/* Lines such as "MemTotal: 16318480 kB". */
 static uint64_t proc_kibibytes(const char *path, const char *key)
 {
     char text[64];
     return proc_line(path, key, text, sizeof(text)) ? strtoull(text, NULL, 10) * 1024 : 0;
 }
 
+/* Available is what can be had without swapping, by the kernel's own estimate. */
 void processor_memory(uint64_t *total_bytes, uint64_t *available_bytes)
 {
     *total_bytes = proc_kibibytes("/proc/meminfo", "MemTotal");

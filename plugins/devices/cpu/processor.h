@@ -4,10 +4,12 @@
 
 #include "cpu.h"
 
-uint32_t processor_count(void);
+uint32_t processor_count(void); /* of threads that this process may run at once */
 /* The best CPU_* that kernels were compiled for and the processor can run. */
 uint32_t processor_isa(void);
 const char *processor_isa_name(uint32_t isa);
+/* Its name, as in "AMD EPYC 9654 96-Core Processor"; "unknown processor" where the machine hides
+ * it. */
 void processor_model(char *out, size_t bytes);
 /* From /proc/meminfo. 0: unknown. */
 void processor_memory(uint64_t *total_bytes, uint64_t *available_bytes);

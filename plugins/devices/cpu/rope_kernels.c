@@ -1,13 +1,20 @@
 /* rope_kernels.c - rotary positions: turns pairs of components of every head. Sines and cosines are
- * made once a row and serve all its heads. */
+ * made once a row and serve all its heads.
+ *
+ * Rotary position embedding (Su et al., 2021): components a and b of pair j turn by the angle
+ * position * frequency[j], a' = a cos - b sin, b' = b cos + a sin; the gradient turns back
+ * (inverse). Frequencies come from the model's plugin, with whatever scaling it has. Nothing is
+ * kept from step to step: no table of all positions is read. */
 #include "vector.h"
 
 enum { CHUNK = 0 };
 LH_SLOTS(LH_ROPE_TEXT);
 
 static const uint64_t chunk_elements = 16384;
-enum { MAX_PAIRS = 512 };
+enum { MAX_PAIRS = 512 }; /* of a head: the tables lie on the stack */
 
+/* a b + c, rounded once where the processor has an instruction for it. Not the C library's fma,
+ * which is a slow call where there is none. */
 CPU_INLINE double double_fma(double a, double b, double c)
 {
 #if defined(__FMA__) || defined(__aarch64__)
@@ -37,6 +44,8 @@ static void turn_table(const float *restrict frequencies, uint32_t pairs, int32_
         const double turns = double_fma(angle, 0.63661977236758134308, whole) - whole;
         const double rest = double_fma(turns, -6.123233995736766e-17,
                                        double_fma(turns, -1.57079632679489655800, angle));
+        /* The rest lies within an eighth of a turn, where short polynomials do; the quarter says
+         * which of sine and cosine is which, and their signs. */
         const int32_t quarter = (int32_t)turns;
         const float r = (float)rest, z = r * r;
         const float s1 = float_fma(z, -1.9515295891e-4f, 8.3321608736e-3f);
@@ -67,6 +76,7 @@ CPU_INLINE void turn_halves(const lh_rope_t *how, const void *x, void *y, lh_dty
     });
 }
 
+/* Pairs side by side, one at a time: the form of the original paper, which few models use. */
 CPU_INLINE void turn_neighbours(const lh_rope_t *how, const void *x, void *y, lh_dtype_t d,
                                 const float *sine, const float *cosine)
 {
@@ -92,6 +102,7 @@ static void rest_copy(const lh_rope_t *how, const char *x, char *y, uint64_t ele
     }
 }
 
+/* A row's table, then its heads. Tables are padded with zeros, as lanes are read whole. */
 CPU_INLINE void rope_rows(const lh_prepared_t *k, uint32_t part, lh_dtype_t d)
 {
     const lh_rope_t *how = &k->how.rope;
@@ -117,6 +128,7 @@ CPU_INLINE void rope_rows(const lh_prepared_t *k, uint32_t part, lh_dtype_t d)
 }
 CPU_BOTH(rope_rows)
 
+/* x and y may lie in one place: each pair is read before it is written. */
 static lh_status_t rope_plan(lh_prepared_t *k, const lh_kernel_desc_t *desc, lh_kernel_plan_t *plan)
 {
     (void)desc;

@@ -1,21 +1,28 @@
 /* route_kernels.c - softmax, the largest of a row, and experts: their rows back to back, each
  * expert's multiplied with that expert's matrix. How many rows an expert has is read from device
  * memory, so parts are cut by the rows of all: the work is as much as there are rows, whatever the
- * number of experts. */
+ * number of experts.
+ *
+ * Rows of one expert lie back to back, so an expert's product is an ordinary one on a range of
+ * rows. It is computed here and not by oneDNN, whose products are made for one shape, while these
+ * have another in every step. */
 #include "vector.h"
 
 #include <math.h>
 
+/* k->number[]: rows of a part; blocks of columns (grouped_matmul) or lines (its gradient). */
 enum { CHUNK = 0, BLOCKS = 1 };
 
 static const uint64_t chunk_elements = 16384;
 
+/* Rows of some 16,384 elements. */
 static uint64_t route_chunk(uint64_t width)
 {
     const uint64_t rows = chunk_elements / width;
     return rows == 0 ? 1 : rows;
 }
 
+/* Element i of a row, of either dtype. */
 CPU_INLINE float scalar(const void *row, lh_dtype_t d, uint64_t i)
 {
     return d == LH_DTYPE_F32 ? ((const float *)row)[i] : vf_get(row, d, i, 1)[0];
@@ -23,6 +30,7 @@ CPU_INLINE float scalar(const void *row, lh_dtype_t d, uint64_t i)
 
 /* ---- softmax: x -> y; gy y -> gx ---- */
 
+/* exp is computed twice: keeping it would take scratch of a row, or round it to BF16 on the way. */
 CPU_INLINE void softmax_rows(const lh_prepared_t *k, uint32_t part, lh_dtype_t d)
 {
     LH_SLOTS(LH_SOFTMAX_TEXT);
@@ -44,6 +52,7 @@ CPU_INLINE void softmax_rows(const lh_prepared_t *k, uint32_t part, lh_dtype_t d
 }
 CPU_BOTH(softmax_rows)
 
+/* gx = y (gy - sum of gy y). */
 CPU_INLINE void softmax_grad_rows(const lh_prepared_t *k, uint32_t part, lh_dtype_t d)
 {
     LH_SLOTS(LH_SOFTMAX_GRAD_TEXT);
@@ -89,6 +98,7 @@ static lh_status_t softmax_grad_plan(lh_prepared_t *k, const lh_kernel_desc_t *d
 /* Columns of the k largest, the largest first, by insertion: k is small. */
 CPU_INLINE void row_largest(const void *x, uint64_t width, uint64_t k, lh_dtype_t d, int32_t *ids)
 {
+    /* A value goes behind its equals, so that of equals the first column wins. */
     uint64_t count = 0;
     for (uint64_t c = 0; c < width; c++) {
         const float value = scalar(x, d, c);
@@ -105,6 +115,7 @@ CPU_INLINE void row_largest(const void *x, uint64_t width, uint64_t k, lh_dtype_
     }
 }
 
+/* Values are copied by their columns, so that they have the bits of x. */
 CPU_INLINE void top_k_rows(const lh_prepared_t *k, uint32_t part, lh_dtype_t d)
 {
     LH_SLOTS(LH_TOP_K_TEXT);
@@ -133,6 +144,7 @@ static lh_status_t top_k_plan(lh_prepared_t *k, const lh_kernel_desc_t *desc,
     return LH_OK;
 }
 
+/* Zeros but where the largest stood. */
 CPU_INLINE void top_k_grad_rows(const lh_prepared_t *k, uint32_t part, lh_dtype_t d)
 {
     LH_SLOTS(LH_TOP_K_GRAD_TEXT);
@@ -163,12 +175,15 @@ static lh_status_t top_k_grad_plan(lh_prepared_t *k, const lh_kernel_desc_t *des
 
 /* ---- route: ids -> order offsets, by counting: one thread, two passes over the picks ---- */
 
+/* Counting sort: how many picks each expert has, where each begins, then the picks in their order,
+ * so that order is one function of ids. */
 static void route_part(const lh_prepared_t *k, uint32_t part)
 {
     LH_SLOTS(LH_ROUTE_TEXT);
     (void)part;
     const uint64_t experts = k->how.route.experts, each = k->view[in_ids].width;
     int32_t *order = k->at[out_order], *offsets = k->at[out_offsets], *next = k->scratch;
+    /* offsets[e + 1] counts the picks of expert e first, and after the sums is where they end. */
     memset(offsets, 0, (experts + 1) * sizeof(*offsets));
     for (uint64_t row = 0; row < k->view[in_ids].rows; row++) {
         const int32_t *ids = cpu_row(k, in_ids, row);
@@ -186,6 +201,8 @@ static void route_part(const lh_prepared_t *k, uint32_t part)
     }
 }
 
+/* One part: a second pass over the picks needs all counts of the first. Scratch: where each
+ * expert's next pick goes. */
 static lh_status_t route_plan(lh_prepared_t *k, const lh_kernel_desc_t *desc,
                               lh_kernel_plan_t *plan)
 {
@@ -201,6 +218,7 @@ static lh_status_t route_plan(lh_prepared_t *k, const lh_kernel_desc_t *desc,
 
 /* ---- gather_rows: x order -> y ---- */
 
+/* Pick p is of token p / k. */
 static void gather_part(const lh_prepared_t *k, uint32_t part)
 {
     LH_SLOTS(LH_GATHER_ROWS_TEXT);
@@ -237,6 +255,7 @@ static void places_part(const lh_prepared_t *k, uint32_t part)
         places[order[i]] = (int32_t)i;
 }
 
+/* A token's rows, wherever experts left them, times their shares, in the order of its picks. */
 CPU_INLINE void scatter_rows_part(const lh_prepared_t *k, uint32_t part, lh_dtype_t d)
 {
     LH_SLOTS(LH_SCATTER_ROWS_TEXT);
@@ -261,6 +280,8 @@ CPU_INLINE void scatter_rows_part(const lh_prepared_t *k, uint32_t part, lh_dtyp
 }
 CPU_BOTH(scatter_rows_part)
 
+/* Two phases: order is turned round first (which row a pick became), so that tokens can be
+ * parts. */
 static lh_status_t scatter_rows_plan(lh_prepared_t *k, const lh_kernel_desc_t *desc,
                                      lh_kernel_plan_t *plan)
 {
@@ -276,6 +297,7 @@ static lh_status_t scatter_rows_plan(lh_prepared_t *k, const lh_kernel_desc_t *d
 
 /* ---- scatter_rows_grad: gy x order shares -> gx gshares ---- */
 
+/* Every row of x belongs to one pick: each is written once, and so is its share's gradient. */
 CPU_INLINE void scatter_grad_part(const lh_prepared_t *k, uint32_t part, lh_dtype_t d)
 {
     LH_SLOTS(LH_SCATTER_ROWS_GRAD_TEXT);
@@ -312,19 +334,20 @@ static lh_status_t scatter_rows_grad_plan(lh_prepared_t *k, const lh_kernel_desc
     return LH_OK;
 }
 
-/* ---- grouped_matmul ----
- * A part has PART_ROWS rows of a and PART_COLUMNS columns of c; its rows are those of one expert after
- * the other. Each element of c is one sum in the order of `in`, whoever its neighbours are. */
+/* ---- grouped_matmul ---- A part has PART_ROWS rows of a and PART_COLUMNS columns of c; its rows
+ * are those of one expert after the other. Each element of c is one sum in the order of `in`,
+ * whoever its neighbours are. */
 
 enum { PART_ROWS = 32, PART_COLUMNS = 256, TILE_ROWS = 4, TILE_COLUMNS = 4, TILE_VECTORS = 2 };
 
-typedef struct expert_rows { /* rows [row, end) of a and c; lines of b from `line` */
+/* Rows [row, end) of a and c, columns of c, and lines of b from `line`: all of one expert. */
+typedef struct expert_rows {
     uint64_t row, end, line;
     uint64_t column, column_end;
 } expert_rows_t;
 
-/* c[row] = a[row] b' where b is [out, in]: dot products, TILE_ROWS by TILE_COLUMNS at a time. A tile
- * that hangs over an edge computes what is at the edge again and does not store it. */
+/* c[row] = a[row] b' where b is [out, in]: dot products, TILE_ROWS by TILE_COLUMNS at a time. A
+ * tile that hangs over an edge computes what is at the edge again and does not store it. */
 CPU_INLINE void rows_by_lines(const lh_prepared_t *k, const expert_rows_t *s, lh_dtype_t d)
 {
     LH_SLOTS(LH_GROUPED_MATMUL_TEXT);
@@ -382,6 +405,8 @@ CPU_INLINE void rows_by_numbers(const lh_prepared_t *k, const expert_rows_t *s, 
         }
 }
 
+/* Part p: a stretch of rows of all experts and a block of columns; the experts whose rows lie in it
+ * one by one. */
 CPU_INLINE void grouped_part(const lh_prepared_t *k, uint32_t part, lh_dtype_t d)
 {
     LH_SLOTS(LH_GROUPED_MATMUL_TEXT);
@@ -423,8 +448,10 @@ static lh_status_t grouped_matmul_plan(lh_prepared_t *k, const lh_kernel_desc_t 
 /* ---- grouped_matmul_grad: a g offsets -> gb+ ----
  * A part has GRAD_LINES lines of one expert's gradient. */
 
-enum { GRAD_LINES = 32 };
+enum { GRAD_LINES = 32 }; /* of gb, in a part */
 
+/* TILE_ROWS lines by some vectors of gb = a' g over the expert's rows, in their order; an expert
+ * without rows gets zeros. */
 CPU_INLINE void grouped_grad_tile(const lh_prepared_t *k, uint64_t e, uint64_t line, uint64_t end,
                                   uint64_t column, lh_dtype_t d)
 {
@@ -454,18 +481,21 @@ CPU_INLINE void grouped_grad_tile(const lh_prepared_t *k, uint64_t e, uint64_t l
         }
 }
 
+/* Part p: lines of expert p / blocks. */
 CPU_INLINE void grouped_grad_part(const lh_prepared_t *k, uint32_t part, lh_dtype_t d)
 {
     LH_SLOTS(LH_GROUPED_MATMUL_GRAD_TEXT);
     const uint64_t e = part / k->number[BLOCKS];
     uint64_t line, end;
     cpu_range((uint32_t)(part % k->number[BLOCKS]), GRAD_LINES, k->view[in_a].width, &line, &end);
+    /* Tile by tile, each over all of the expert's rows: sums stay in registers. */
     for (; line < end; line += TILE_ROWS)
         for (uint64_t c = 0; c < k->view[in_g].width; c += TILE_VECTORS * LANES)
             grouped_grad_tile(k, e, line, end, c, d);
 }
 CPU_BOTH(grouped_grad_part)
 
+/* Parts are cut by the weight's lines: each line of gb has one owner, whoever's rows it sums. */
 static lh_status_t grouped_matmul_grad_plan(lh_prepared_t *k, const lh_kernel_desc_t *desc,
                                             lh_kernel_plan_t *plan)
 {

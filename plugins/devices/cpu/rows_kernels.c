@@ -1,13 +1,19 @@
 /* rows_kernels.c - ops that look rows up or sum over them: embed, embed_grad, sum_rows,
- * sum_columns. */
+ * sum_columns.
+ *
+ * Sums over rows are made in chunks of rows, each a line of F32 in scratch, and then over the
+ * chunks in order: as in norm_kernels.c, the cut is by shape alone. */
 #include "vector.h"
 
+/* k->number[]: rows of a part, parts, floats of a line, and the rows of the vocabulary that the
+ * table holds. */
 enum { CHUNK = 0, CHUNKS = 1, COLUMNS = 2, FIRST = 3, COUNT = 4 };
 
 static const uint64_t chunk_elements = 16384;
-static const uint64_t most_partials = 64;
-static const uint64_t column_block = 256;
+static const uint64_t most_partials = 64; /* lines of partial sums, however many rows there are */
+static const uint64_t column_block = 256; /* columns that one part sums over the lines */
 
+/* Rows of some 16,384 elements. */
 static uint64_t rows_chunk(uint64_t width)
 {
     const uint64_t rows = chunk_elements / width;
@@ -16,6 +22,8 @@ static uint64_t rows_chunk(uint64_t width)
 
 /* ---- embed: tokens table -> y ---- */
 
+/* An id of another part of the vocabulary gives zeros: a sum over the parts is the whole
+ * embedding. */
 static void embed_rows(const lh_prepared_t *k, uint32_t part)
 {
     LH_SLOTS(LH_EMBED_TEXT);
@@ -27,6 +35,7 @@ static void embed_rows(const lh_prepared_t *k, uint32_t part)
     cpu_range(part, k->number[CHUNK], k->view[out_y].rows, &row, &end);
     for (; row < end; row++) {
         void *y = cpu_row(k, out_y, row);
+        /* Below the first row the difference wraps, and is no row of the table either. */
         const uint64_t id = (uint64_t)(int64_t)tokens[row] - k->number[FIRST];
         if (tokens[row] < 0 || id >= k->number[COUNT]) {
             memset(y, 0, width * lh_dtype_bytes(to));
@@ -74,6 +83,7 @@ static lh_status_t embed_plan(lh_prepared_t *k, const lh_kernel_desc_t *desc,
 
 enum { GRAD_PARTS = 32 };
 
+/* The lines of the table that this part owns. */
 static void line_clear(const lh_prepared_t *k, uint32_t part)
 {
     LH_SLOTS(LH_EMBED_GRAD_TEXT);
@@ -82,6 +92,8 @@ static void line_clear(const lh_prepared_t *k, uint32_t part)
         memset(cpu_row(k, out_gtable, id), 0, bytes);
 }
 
+/* Reads every token and adds the gradients of those whose line is this part's, so no two parts
+ * write to one line. */
 CPU_INLINE void embed_grad_part(const lh_prepared_t *k, uint32_t part, lh_dtype_t d)
 {
     LH_SLOTS(LH_EMBED_GRAD_TEXT);
@@ -101,6 +113,7 @@ CPU_INLINE void embed_grad_part(const lh_prepared_t *k, uint32_t part, lh_dtype_
 }
 CPU_BOTH(embed_grad_part)
 
+/* GRAD_PARTS is a constant: with more threads than that some have nothing to do. */
 static lh_status_t embed_grad_plan(lh_prepared_t *k, const lh_kernel_desc_t *desc,
                                    lh_kernel_plan_t *plan)
 {
@@ -122,6 +135,7 @@ static lh_status_t embed_grad_plan(lh_prepared_t *k, const lh_kernel_desc_t *des
 
 /* ---- sum_rows: [t, w] to [w] ---- */
 
+/* The first phase: one chunk of rows into its line. */
 CPU_INLINE void sum_chunk(const lh_prepared_t *k, uint32_t part, lh_dtype_t d)
 {
     LH_SLOTS(LH_SUM_ROWS_TEXT);
@@ -138,6 +152,7 @@ CPU_INLINE void sum_chunk(const lh_prepared_t *k, uint32_t part, lh_dtype_t d)
 }
 CPU_BOTH(sum_chunk)
 
+/* The second: a block of columns over all lines, in their order. */
 static void sum_partials(const lh_prepared_t *k, uint32_t part)
 {
     LH_SLOTS(LH_SUM_ROWS_TEXT);
@@ -154,6 +169,7 @@ static void sum_partials(const lh_prepared_t *k, uint32_t part)
     }
 }
 
+/* The cut into chunks is the order of the sum: a function of the shape. */
 static lh_status_t sum_rows_plan(lh_prepared_t *k, const lh_kernel_desc_t *desc,
                                  lh_kernel_plan_t *plan)
 {
@@ -175,6 +191,7 @@ static lh_status_t sum_rows_plan(lh_prepared_t *k, const lh_kernel_desc_t *desc,
 
 /* ---- sum_columns: [t, w] to [t, 1] ---- */
 
+/* Row by row; a row's lanes are added in vf_sum's order. */
 CPU_INLINE void sum_lines(const lh_prepared_t *k, uint32_t part, lh_dtype_t d)
 {
     LH_SLOTS(LH_SUM_COLUMNS_TEXT);
@@ -195,6 +212,7 @@ CPU_INLINE void sum_lines(const lh_prepared_t *k, uint32_t part, lh_dtype_t d)
 }
 CPU_BOTH(sum_lines)
 
+/* One number a row: no sum crosses a part. */
 static lh_status_t sum_columns_plan(lh_prepared_t *k, const lh_kernel_desc_t *desc,
                                     lh_kernel_plan_t *plan)
 {

@@ -1,8 +1,14 @@
-/* update_kernels.c - the gradient's norm, clipping and the update of parameters, one pass each. */
+/* update_kernels.c - the gradient's norm, clipping and the update of parameters, one pass each.
+ *
+ * All walk flat arrays. What changes from step to step (learning rate, step number, scales) is read
+ * from LH_INPUT_STEP in device memory, so a call is prepared once. The norm is made of sums over
+ * blocks of 4,096 elements that are added in order: any cut of the parameters over ranks at those
+ * borders gives the same bits. */
 #include "vector.h"
 
 #include <math.h>
 
+/* k->number[]: elements of the arrays, and blocks of them. */
 enum { ELEMENTS = 0, BLOCKS = 1 };
 enum { SQUARES_ELEMENTS = 4096, PART_BLOCKS = 4, PART_ELEMENTS = PART_BLOCKS * SQUARES_ELEMENTS };
 
@@ -21,15 +27,20 @@ static lh_status_t flat_check(const lh_prepared_t *k, const char *op, uint32_t s
 /* ---- sum_squares: x -> y [n, 2]: of each 4096 elements the sum, and how many are not finite ----
  */
 
+/* -1 in lanes that hold infinity or a NaN: all bits of their exponent are set. */
 CPU_INLINE vi not_finite(vf a)
 {
     return (vi)(((vi)a & 0x7f800000) == 0x7f800000);
 }
 
+/* Four sums side by side, as one would wait for its own result; how they are added is fixed.
+ * Not-finite elements are counted and not left out of the sum, which nobody uses then. */
 CPU_INLINE void squares_block(const void *x, lh_dtype_t d, uint64_t begin, uint64_t end, float *out)
 {
     vf sum[4] = {vf_zero(), vf_zero(), vf_zero(), vf_zero()};
     vi broken = {0};
+    /* The order of additions is by place in the block alone, so any cut at blocks gives these
+     * sums. */
     for (uint64_t i = begin; i < end; i += 4 * LANES) {
         for (uint64_t j = 0; j < 4; j++) {
             const uint64_t at = i + j * LANES;
@@ -46,6 +57,7 @@ CPU_INLINE void squares_block(const void *x, lh_dtype_t d, uint64_t begin, uint6
     out[1] = (float)count;
 }
 
+/* PART_BLOCKS blocks of 4,096 elements, each with a row of its own in y. */
 static void squares_part(const lh_prepared_t *k, uint32_t part)
 {
     LH_SLOTS(LH_SUM_SQUARES_TEXT);
@@ -81,6 +93,8 @@ static lh_status_t sum_squares_plan(lh_prepared_t *k, const lh_kernel_desc_t *de
 
 /* ---- clip: squares step -> step ---- */
 
+/* One thread, in double: some thousand numbers, and one order. A step is not applied where an
+ * element or the norm is not finite. 1e-6 is what torch.nn.utils.clip_grad_norm_ adds. */
 static void clip_part(const lh_prepared_t *k, uint32_t part)
 {
     LH_SLOTS(LH_CLIP_TEXT);
@@ -108,6 +122,7 @@ static void clip_part(const lh_prepared_t *k, uint32_t part)
     }
 }
 
+/* One part: the norm is one number. */
 static lh_status_t clip_plan(lh_prepared_t *k, const lh_kernel_desc_t *desc, lh_kernel_plan_t *plan)
 {
     LH_SLOTS(LH_CLIP_TEXT);
@@ -127,12 +142,17 @@ static lh_status_t clip_plan(lh_prepared_t *k, const lh_kernel_desc_t *desc, lh_
 
 /* ---- adamw and sgd: in place; a step that is not applied leaves all as it is ---- */
 
+/* With rate, N and the corrections c1 = 1 - beta1^N, c2 = 1 - beta2^N of the step, the move of an
+ * element is rate (m1 / c1) / (sqrt(m2 / c2) + epsilon) = (rate / c1) m1 / (root sqrt(m2) +
+ * epsilon), root = 1 / sqrt(c2). */
 typedef struct adamw_step {
     vf scale, keep,
         move; /* of the gradient; 1 - rate decay; rate / correction of the first moment */
     vf beta1, rest1, beta2, rest2, root, epsilon; /* root: 1 / sqrt(second correction) */
 } adamw_step_t;
 
+/* The step's constants, in double until they are rounded once. The bias corrections are divided
+ * into rate and root, so that no element pays for them. */
 static adamw_step_t adamw_step(const lh_adamw_t *how, const float *step)
 {
     const double rate = (double)step[LH_STEP_LEARNING_RATE];
@@ -151,6 +171,9 @@ static adamw_step_t adamw_step(const lh_adamw_t *how, const float *step)
     return s;
 }
 
+/* Decoupled weight decay (Loshchilov and Hutter, 2019), as torch.optim.AdamW computes it: the value
+ * decays before the move. The new value is stored without flushing what is tiny: it is kept, not
+ * worked with. */
 CPU_INLINE void adamw_range(const lh_prepared_t *k, uint64_t begin, uint64_t end, lh_dtype_t d,
                             lh_dtype_t dw)
 {
@@ -170,6 +193,7 @@ CPU_INLINE void adamw_range(const lh_prepared_t *k, uint64_t begin, uint64_t end
     });
 }
 
+/* The common pairs of dtypes as constants. A step that is not to be applied writes nothing. */
 static void adamw_part(const lh_prepared_t *k, uint32_t part)
 {
     LH_SLOTS(LH_ADAMW_TEXT);
@@ -185,6 +209,7 @@ static void adamw_part(const lh_prepared_t *k, uint32_t part)
         adamw_range(k, begin, end, d, dw);
 }
 
+/* torch.optim.SGD's momentum without dampening. */
 static void sgd_range(const lh_prepared_t *k, uint64_t begin, uint64_t end)
 {
     LH_SLOTS(LH_SGD_TEXT);
@@ -208,6 +233,7 @@ static void sgd_range(const lh_prepared_t *k, uint64_t begin, uint64_t end)
     });
 }
 
+/* Without m1 there is no momentum, and no state is read or written. */
 static void sgd_part(const lh_prepared_t *k, uint32_t part)
 {
     LH_SLOTS(LH_SGD_TEXT);
@@ -216,6 +242,7 @@ static void sgd_part(const lh_prepared_t *k, uint32_t part)
     if (((const float *)k->at[in_step])[LH_STEP_APPLY] != 0.0f) sgd_range(k, begin, end);
 }
 
+/* What the rules have in common: flat arrays of one length beside the words of the step. */
 static lh_status_t update_plan(lh_prepared_t *k, const char *op, uint32_t slots, uint32_t step,
                                cpu_work_t work)
 {

@@ -1,4 +1,9 @@
-/* vector.h - the functions of lanes that kernels need: powers, tanh, erf. */
+/* vector.h - the functions of lanes that kernels need: powers, tanh, erf.
+ *
+ * Each is a reduction of the argument, a polynomial or a quotient of two by Horner's rule, and a
+ * scaling; the error that is named holds over all of F32. They are our own, so that their bits do
+ * not depend on a C library. There are no branches: an argument beyond the ends is moved to them
+ * first. */
 #ifndef LH_CPU_VECTOR_H
 #define LH_CPU_VECTOR_H
 
@@ -32,6 +37,8 @@ CPU_INLINE vf vf_exp(vf x)
 {
     const vf bounded = vf_min(vf_set(88.8f), vf_max(vf_set(-104.0f), x));
     const vf whole = vf_whole(bounded * 1.44269504088896341f);
+    /* x - whole log(2), with log(2) in two parts: the first has few bits, so its product is
+     * exact. */
     vf r = vf_fma(whole, vf_set(-0.693145751953125f), bounded);
     r = vf_fma(whole, vf_set(-1.42860682030941723e-6f), r);
     vf p = vf_set(1.9841270e-4f);
