@@ -2,7 +2,14 @@
  * pair of rings in a sealed memfd, with a socket beside them for descriptors, wake-ups and deaths.
  *
  * Nothing has a name in the file system or outlives its processes: the socket's name is abstract,
- * memory is memfd only. */
+ * memory is memfd only.
+ *
+ * Three ways for bytes, by size and by who can reach them: EAGER, through the ring (two copies, no
+ * set-up); DIRECT, a record that says where in the sender's registered memory they lie, which the
+ * receiver has mapped (one copy, by the receiver); and memory that is read in place without any
+ * copy (longhaul/mapping.h). Waiting is spinning on the rings; only who has said that it sleeps is
+ * woken by a byte over the socket. All calls are [serial], so nothing here is locked but what two
+ * processes share, which is atomic. */
 #ifndef SHM_H
 #define SHM_H
 
@@ -24,6 +31,7 @@ enum {
 /* What one call moves at most, so that none takes longer than about a millisecond. */
 #define SHM_BUDGET ((uint64_t)2 << 20)
 
+/* The options of shm_plugin.c. */
 typedef struct shm_config {
     uint64_t ring_bytes;
     uint64_t direct_bytes;
@@ -32,9 +40,11 @@ typedef struct shm_config {
 
 typedef enum shm_kind { SHM_SEND, SHM_RECEIVE, SHM_PUT } shm_kind_t;
 
+/* A posted send, receive or put, until its event has been told. */
 typedef struct shm_operation {
-    char *data; /* of a send it is only read */
-    uint64_t bytes, done;
+    char *data;     /* of a send it is only read */
+    uint64_t bytes; /* of a receive: its room, in the end the message's length */
+    uint64_t done;  /* handed over, or arrived */
     uint64_t cookie;
     uint64_t copies; /* direct records, counted over the connection, that must be copied first */
     lh_region_t *region;
@@ -58,6 +68,8 @@ typedef enum shm_state {
     SHM_DRAINED,
 } shm_state_t;
 
+/* One end of a connection. States only go forward; a connection that broke keeps its memory mapped
+ * until it is closed, as the host may still look at what lies in the peer's arena. */
 struct lh_conn {
     lh_transport_t *transport;
     lh_conn_t *next;
@@ -86,11 +98,14 @@ struct lh_conn {
     _Atomic uint64_t bytes_sent, bytes_received; /* for stats, from any thread */
 };
 
+/* A socket that was accepted and has not shown the token; after SHM_STRANGER_NS it is closed. */
 typedef struct shm_stranger {
     int socket; /* -1: none */
     uint64_t until_ns;
 } shm_stranger_t;
 
+/* The abstract socket of this rank; the token stands in its address, which the host carries to
+ * ranks of the job alone. */
 struct lh_listener {
     lh_transport_t *transport;
     lh_listener_t *next;
@@ -99,6 +114,7 @@ struct lh_listener {
     shm_stranger_t strangers[SHM_STRANGERS];
 };
 
+/* Registered memory. It is the host's; the descriptor behind it, too. */
 struct lh_region {
     lh_arena_t arena;
     lh_region_t *next;
@@ -117,19 +133,21 @@ struct lh_remote { /* a peer's region; lives until it is forgotten and its conne
     uint64_t map_bytes;
 };
 
+/* Lists are searched from end to end: a rank has some dozens of connections. */
 struct lh_transport {
     const lh_host_t *host;
     shm_config_t config;
     shm_check_t check;
-    int epoll;
-    bool armed;
-    uint32_t polls, dialing;
-    uint32_t next_region;
+    int epoll;            /* of all sockets and pidfds; what the host sleeps on   */
+    bool armed;           /* the host may be asleep: sockets are read at next poll */
+    uint32_t polls;       /* counted, to look at sockets now and then             */
+    uint32_t dialing;     /* connections that are                                 */
+    uint32_t next_region; /* ids are not used again: a peer may have one mapped   */
     lh_conn_t *conns;
     lh_listener_t *listeners;
     lh_region_t *regions;
     lh_remote_t *remotes;
-    uint8_t machine[16];
+    uint8_t machine[16]; /* id of this boot: who has another can't be reached     */
 };
 
 typedef struct shm_sink { /* the caller's rows, which may be of another version's size */

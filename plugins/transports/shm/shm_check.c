@@ -1,5 +1,5 @@
-/* shm_check.c - the checksum, compiled once per instruction set (SHM_SUFFIX); all give
- * the same value. */
+/* shm_check.c - the checksum, compiled once per instruction set (SHM_SUFFIX); all give the same
+ * value, so that ends need not agree on one. */
 #include "shm_ring.h"
 
 #define XXH_INLINE_ALL

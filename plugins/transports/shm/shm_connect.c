@@ -1,5 +1,12 @@
 /* shm_connect.c - how two processes meet: an abstract socket that only this user's processes with
- * the listener's token get past, and the memory of the rings, made by the end that dials. */
+ * the listener's token get past, and the memory of the rings, made by the end that dials.
+ *
+ * The order of a meeting: who dials makes a sealed memfd, connects, and sends HELLO with token and
+ * descriptor; who listens checks user, token and memory, maps it, and hands the connection to the
+ * host, which admits it: ADMITTED goes back. Nobody waits in between: each step is one of polls.
+ *
+ * Security is the kernel's: SO_PEERCRED says which user is at the other end, and memory is reached
+ * by a descriptor that was handed over and by nothing else. */
 #include <errno.h>
 #include <fcntl.h>
 #include <stdarg.h>
@@ -14,7 +21,7 @@
 
 #include "shm_packet.h"
 
-enum { BACKLOG = 128, NAME_BYTES = 16 };
+enum { BACKLOG = 128, NAME_BYTES = 16 /* random: nobody can take the name before */ };
 
 typedef struct place { /* what an address holds */
     uint8_t machine[16];
@@ -22,6 +29,7 @@ typedef struct place { /* what an address holds */
     uint8_t token[SHM_TOKEN];
 } place_t;
 
+/* The rings' memory can't change its size; its bytes stay writable, by both. */
 static const uint32_t seals = F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL;
 
 /* The same for all processes that can reach each other's sockets and memory: one boot of one
@@ -58,6 +66,8 @@ static lh_status_t check_security(lh_transport_t *t, uint32_t security)
                          security < 3 ? names[security] : "unknown");
 }
 
+/* "longhaul-" and the name in hexadecimal, in the abstract namespace: nothing to remove after a
+ * crash. */
 static socklen_t abstract_name(const uint8_t name[NAME_BYTES], struct sockaddr_un *out)
 {
     static const char prefix[] = "longhaul-";
@@ -70,12 +80,14 @@ static socklen_t abstract_name(const uint8_t name[NAME_BYTES], struct sockaddr_u
     return (socklen_t)(offsetof(struct sockaddr_un, sun_path) + at);
 }
 
+/* c NULL: a listener's. */
 static void watch(lh_transport_t *t, int fd, uint32_t events, lh_conn_t *c)
 {
     struct epoll_event event = {.events = events, .data.ptr = c};
     (void)epoll_ctl(t->epoll, EPOLL_CTL_ADD, fd, &event);
 }
 
+/* Name and token are random, and go into the address that the host carries. */
 lh_status_t shm_listen(lh_transport_t *t, uint32_t nic, uint32_t security, lh_address_t *address,
                        lh_listener_t **out)
 {
@@ -126,6 +138,7 @@ void shm_close_listener(lh_listener_t *l)
     t->host->release(t->host, l);
 }
 
+/* In the transport's list from here on; shm_close_conn takes it out again. */
 static lh_conn_t *conn_new(lh_transport_t *t, shm_state_t state, int socket)
 {
     lh_conn_t *c = t->host->alloc(t->host, sizeof(*c), 64);
@@ -152,6 +165,8 @@ static void watch_peer(lh_conn_t *c)
     if (c->watch >= 0) watch(c->transport, c->watch, EPOLLIN, c);
 }
 
+/* What is `out` at one end is `in` at the other. What is mapped before a failure goes with the
+ * connection. */
 static lh_status_t map_rings(lh_conn_t *c, int fd, uint64_t ring_bytes)
 {
     const lh_host_t *host = c->transport->host;
@@ -167,6 +182,7 @@ static lh_status_t map_rings(lh_conn_t *c, int fd, uint64_t ring_bytes)
     return LH_OK;
 }
 
+/* Of the end that dials. Zeroed by the kernel: both counters of both rings begin at 0. */
 static lh_status_t make_rings(lh_conn_t *c, int *out)
 {
     const lh_host_t *host = c->transport->host;
@@ -187,6 +203,8 @@ static lh_status_t make_rings(lh_conn_t *c, int *out)
     return LH_OK;
 }
 
+/* One try; LH_AGAIN: the listener's backlog or the socket is full. The memfd is closed once it was
+ * sent: the mapping keeps it. */
 static lh_status_t dial(lh_conn_t *c)
 {
     place_t place;
@@ -213,6 +231,7 @@ static lh_status_t dial(lh_conn_t *c)
     return LH_OK;
 }
 
+/* Of every step of a connection that dials: greets, then waits to be admitted. */
 void shm_dial(lh_conn_t *c)
 {
     const lh_host_t *host = c->transport->host;
@@ -228,6 +247,7 @@ void shm_dial(lh_conn_t *c)
         shm_break(c, LH_UNREACHABLE, "rank %u did not answer at its socket", c->peer);
 }
 
+/* Made by another boot of the kernel, an address names nothing here. */
 static lh_status_t check_address(lh_transport_t *t, const lh_address_t *address, uint32_t peer)
 {
     place_t place;
@@ -243,6 +263,7 @@ static lh_status_t check_address(lh_transport_t *t, const lh_address_t *address,
     return LH_OK;
 }
 
+/* Tries once at once; whether the peer is there is found out by polls, until give_up_ns. */
 lh_status_t shm_connect(lh_transport_t *t, const lh_address_t *address,
                         const lh_conn_params_t *params, lh_conn_t **out)
 {
@@ -251,6 +272,7 @@ lh_status_t shm_connect(lh_transport_t *t, const lh_address_t *address,
     if (status != LH_OK) return status;
     lh_conn_t *c = conn_new(t, SHM_DIALING, -1);
     if (c == NULL) return LH_NO_MEMORY;
+    /* Kept until it is greeted: the listener's backlog may be full at first. */
     c->address = *address;
     c->hello = params->hello;
     c->cookie = params->cookie;
@@ -269,6 +291,7 @@ lh_status_t shm_connect(lh_transport_t *t, const lh_address_t *address,
     return LH_OK;
 }
 
+/* In constant time, as of every secret. */
 static bool same_token(const uint8_t *a, const uint8_t *b)
 {
     uint8_t differ = 0;
@@ -287,6 +310,7 @@ static bool is_our_memory(int fd, uint64_t ring_bytes)
            (uint64_t)size == SHM_HEAD_BYTES + 2 * ring_bytes;
 }
 
+/* counted: somebody came who had no business here. */
 static void forget_stranger(lh_listener_t *l, shm_stranger_t *s, bool counted)
 {
     const lh_host_t *host = l->transport->host;
@@ -295,6 +319,8 @@ static void forget_stranger(lh_listener_t *l, shm_stranger_t *s, bool counted)
     if (counted) host->count(host, "shm.strangers", 1);
 }
 
+/* Accepts as far as there is room; those of other users are closed at once. Beyond SHM_STRANGERS
+ * the kernel's backlog holds them. */
 static void meet_strangers(lh_listener_t *l)
 {
     const lh_host_t *host = l->transport->host;
@@ -314,6 +340,7 @@ static void meet_strangers(lh_listener_t *l)
     }
 }
 
+/* LH_AGAIN: it has said nothing yet, or nothing right. What is wrong is not answered. */
 static lh_status_t hear(lh_listener_t *l, shm_stranger_t *s, lh_conn_t **out)
 {
     int fd = -1;
@@ -333,9 +360,10 @@ static lh_status_t hear(lh_listener_t *l, shm_stranger_t *s, lh_conn_t **out)
         forget_stranger(l, s, false);
         return LH_NO_MEMORY;
     }
+    /* The socket is the connection's now; it is watched again when the host has admitted it. */
     (void)epoll_ctl(t->epoll, EPOLL_CTL_DEL, s->socket, NULL);
     s->socket = -1;
-    c->side = 1;
+    c->side = 1; /* the end that listens */
     c->hello = packet.hello;
     c->peer = packet.hello.rank;
     c->checksum = packet.checksum != 0;
@@ -349,9 +377,11 @@ static lh_status_t hear(lh_listener_t *l, shm_stranger_t *s, lh_conn_t **out)
     return LH_OK;
 }
 
+/* The first of the strangers that has shown the token. */
 lh_status_t shm_accept(lh_listener_t *l, lh_hello_t *hello, lh_conn_t **out)
 {
     meet_strangers(l);
+    /* Those that have said nothing yet are passed over; one that lies is forgotten in passing. */
     for (int i = 0; i < SHM_STRANGERS; i++) {
         if (l->strangers[i].socket < 0) continue;
         const lh_status_t status = hear(l, &l->strangers[i], out);
@@ -362,6 +392,7 @@ lh_status_t shm_accept(lh_listener_t *l, lh_hello_t *hello, lh_conn_t **out)
     return LH_AGAIN;
 }
 
+/* From here on the connection is open at this end; the other one learns it by ADMITTED. */
 lh_status_t shm_admit(lh_conn_t *c, const lh_conn_params_t *params)
 {
     lh_transport_t *t = c->transport;
@@ -391,6 +422,7 @@ static void hang_up(lh_conn_t *c)
     c->socket = c->watch = c->memory = -1;
 }
 
+/* Into SHM_BROKEN, from any state before. */
 static void leave_state(lh_conn_t *c, lh_status_t why)
 {
     if (c->state == SHM_DIALING) c->transport->dialing--;
@@ -406,6 +438,7 @@ void shm_break(lh_conn_t *c, lh_status_t why, const char *fmt, ...)
     va_start(args, fmt);
     (void)vsnprintf(c->reason, sizeof(c->reason), fmt, args);
     va_end(args);
+    /* The peer is told why, if it is still there to read it. */
     if (c->socket >= 0 && !c->ended) {
         shm_packet_t packet = shm_packet(SHM_GOODBYE);
         packet.status = why;
@@ -423,6 +456,7 @@ void shm_cancel(lh_conn_t *c)
     hang_up(c);
 }
 
+/* The rings are unmapped here and not when it broke, as what the peer wrote is read to the end. */
 void shm_close_conn(lh_conn_t *c)
 {
     lh_transport_t *t = c->transport;

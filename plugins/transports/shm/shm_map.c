@@ -1,6 +1,11 @@
 /* shm_map.c - registered memory, and a peer's as this process maps it: its descriptor travels over
  * the connection's socket, then the peer's arena can be read (and written, where it allows that) in
- * place. */
+ * place.
+ *
+ * Two ways that must meet: the host carries a small text (offer_t) from rank to rank, and the
+ * descriptor comes by the connection's own socket. take() waits for both and compares them. Which
+ * of a peer's regions are mapped here is told to it by a bit in shared memory: from then on it may
+ * send direct records. */
 #include <errno.h>
 #include <fcntl.h>
 #include <sys/mman.h>
@@ -27,6 +32,8 @@ static lh_status_t seal(const lh_host_t *host, int fd)
                       "against shrinking");
 }
 
+/* Nothing is mapped or pinned: it is this process's own memory. A region without a descriptor can
+ * be sent from, by copies, and not offered. */
 lh_status_t shm_register(lh_transport_t *t, uint32_t nic, const lh_arena_t *memory,
                          lh_region_t **out)
 {
@@ -47,6 +54,7 @@ lh_status_t shm_register(lh_transport_t *t, uint32_t nic, const lh_arena_t *memo
     return LH_OK;
 }
 
+/* The peer's mapping of it stays as long as the connection. */
 void shm_release(lh_transport_t *t, lh_region_t *r)
 {
     lh_region_t **at = &t->regions;
@@ -56,6 +64,7 @@ void shm_release(lh_transport_t *t, lh_region_t *r)
     t->host->release(t->host, r);
 }
 
+/* Unmaps it; nobody may look at it any more. */
 void shm_remote_free(lh_remote_t *m)
 {
     const lh_host_t *host = m->transport->host;
@@ -68,6 +77,7 @@ void shm_remote_free(lh_remote_t *m)
     host->release(host, m);
 }
 
+/* Sealed, and as long as it is said to be: else an access could be a SIGBUS. */
 static bool is_whole(int fd, uint64_t bytes, uint64_t fd_offset)
 {
     const int seals = fcntl(fd, F_GET_SEALS);
@@ -76,6 +86,7 @@ static bool is_whole(int fd, uint64_t bytes, uint64_t fd_offset)
            fd_offset <= (uint64_t)size - bytes;
 }
 
+/* An offer has come over the socket; it is mapped when the host takes it. */
 lh_status_t shm_remote_new(lh_conn_t *c, uint32_t id, uint64_t bytes, uint64_t fd_offset,
                            uint32_t access, int fd)
 {
@@ -100,6 +111,7 @@ lh_status_t shm_remote_new(lh_conn_t *c, uint32_t id, uint64_t bytes, uint64_t f
     return LH_OK;
 }
 
+/* Regions that the host still holds outlive the connection, until it forgets them. */
 void shm_remotes_close(lh_conn_t *c)
 {
     for (uint32_t i = 0; i < SHM_REGIONS; i++) {
@@ -111,6 +123,7 @@ void shm_remotes_close(lh_conn_t *c)
     }
 }
 
+/* LH_AGAIN as long as the connection is not open, or its socket is full. */
 static lh_status_t offer(lh_conn_t *c, lh_region_t *region, lh_address_t *out)
 {
     const lh_host_t *host = c->transport->host;
@@ -139,6 +152,8 @@ static lh_status_t offer(lh_conn_t *c, lh_region_t *region, lh_address_t *out)
     return LH_OK;
 }
 
+/* A mapping begins at a page: what lies before the region in its file is mapped as well, and not
+ * looked at. */
 static lh_status_t map_remote(lh_remote_t *m)
 {
     const uint64_t past = m->fd_offset % page_bytes;
@@ -159,6 +174,7 @@ static lh_status_t map_remote(lh_remote_t *m)
     return LH_OK;
 }
 
+/* Each offer is taken once. The bit that is set last is what lets the peer send directly. */
 static lh_status_t take(lh_conn_t *c, const lh_address_t *address, lh_remote_t **out)
 {
     offer_t text;
@@ -170,6 +186,7 @@ static lh_status_t take(lh_conn_t *c, const lh_address_t *address, lh_remote_t *
     if (text.id >= SHM_REGIONS)
         return host->fail(host, LH_INVALID, "an offer of region %u, expected less than %d", text.id,
                           SHM_REGIONS);
+    /* The host's text may be faster than the descriptor. */
     if (c->mapped[text.id] == NULL && c->state < SHM_BROKEN) shm_conn_read(c);
     lh_remote_t *m = c->mapped[text.id];
     if (m == NULL) {
@@ -197,6 +214,7 @@ static void forget(lh_remote_t *remote)
     if (remote->conn == NULL) shm_remote_free(remote);
 }
 
+/* longhaul/draft/onesided.h: a copy by the sender into the peer's mapped memory. */
 static lh_status_t put(lh_conn_t *c, lh_region_t *region, const void *data, lh_remote_t *remote,
                        uint64_t offset, uint64_t bytes, uint32_t tag, uint64_t cookie)
 {

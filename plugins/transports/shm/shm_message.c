@@ -1,21 +1,33 @@
 /* shm_message.c - messages through the rings: small ones are copied in and out, large ones in
- * memory that the peer has mapped are copied once, by the receiver, straight from the sender's. */
+ * memory that the peer has mapped are copied once, by the receiver, straight from the sender's.
+ *
+ * Sends are written in the order posted, and receives are filled in that order: a message is
+ * matched by place and its tag only compared. A message goes the direct way if the peer has mapped
+ * its region and it is long enough (option direct); the decision is made anew for each piece and
+ * shows in the record. A direct send is done when the receiver has copied it (lane.copied), an
+ * eager one as soon as it is in the ring.
+ *
+ * With checksums the receiver checks its copy and not the source, as the source may change after it
+ * was checked. */
 #include "shm.h"
 
 /* So that the check of one piece and the copy of another overlap. */
 static const uint64_t direct_piece = 256 << 10;
 
+/* Counters of one writer: no locked instruction is needed. */
 static void bump(_Atomic uint64_t *counter, uint64_t by)
 {
     atomic_store_explicit(counter, atomic_load_explicit(counter, memory_order_relaxed) + by,
                           memory_order_relaxed);
 }
 
+/* Whether the caller's rows have room for one more event. */
 static bool room(const shm_sink_t *s)
 {
     return s->count < s->max;
 }
 
+/* One event, as far as the caller's version of the row goes. */
 static void tell(shm_sink_t *s, lh_wire_event_t event)
 {
     char *row = (char *)s->events + (size_t)s->event_size * s->count++;
@@ -24,6 +36,7 @@ static void tell(shm_sink_t *s, lh_wire_event_t event)
     memcpy(row, &event, bytes);
 }
 
+/* The queue is a ring of SHM_DEPTH rows. */
 static shm_operation_t *at(shm_queue_t *q, uint32_t index)
 {
     return &q->rows[(q->first + index) % SHM_DEPTH];
@@ -35,6 +48,7 @@ static void pop(shm_queue_t *q)
     q->count--;
 }
 
+/* Whether the peer has mapped this region, by the bit that its take() has set. */
 static bool peer_has(const lh_conn_t *c, const lh_region_t *r)
 {
     if (r == NULL || r->id >= SHM_REGIONS) return false;
@@ -43,11 +57,13 @@ static bool peer_has(const lh_conn_t *c, const lh_region_t *r)
     return (word >> (r->id % SHM_WORD) & 1) != 0;
 }
 
+/* Of the record's head but for its sequence, which the ring sets when it is published. */
 static uint32_t head_check(const lh_conn_t *c, const shm_record_t *record)
 {
     return (uint32_t)c->transport->check(record, offsetof(shm_record_t, sequence));
 }
 
+/* The wake-up is left to the end of a step: one for all records. */
 static void publish(lh_conn_t *c, shm_record_t *record, uint64_t inline_bytes)
 {
     if (c->checksum) record->head_check = head_check(c, record);
@@ -71,6 +87,8 @@ static bool write_eager(lh_conn_t *c, shm_operation_t *o)
     return true;
 }
 
+/* A record that points to a piece; `copies` is by which count of copied records the whole send is
+ * done. */
 static bool write_direct(lh_conn_t *c, shm_operation_t *o)
 {
     const uint64_t left = o->bytes - o->done;
@@ -91,6 +109,8 @@ static bool write_direct(lh_conn_t *c, shm_operation_t *o)
     return true;
 }
 
+/* A piece of a put, by a copy into the peer's memory; behind the last a record, if the peer is to
+ * be told. */
 static bool write_put(lh_conn_t *c, shm_operation_t *o)
 {
     const uint64_t left = o->bytes - o->done;
@@ -105,6 +125,7 @@ static bool write_put(lh_conn_t *c, shm_operation_t *o)
     return true;
 }
 
+/* As much as the ring and the budget of a call allow. */
 static void write_sends(lh_conn_t *c)
 {
     uint64_t moved = 0;
@@ -112,6 +133,7 @@ static void write_sends(lh_conn_t *c)
     while (q->written < q->count && moved < SHM_BUDGET) {
         shm_operation_t *o = at(q, q->written);
         const uint64_t before = o->done;
+        /* Memory that no peer has mapped, and short messages, go through the ring. */
         const bool direct = o->kind == SHM_SEND && peer_has(c, o->region) &&
                             o->bytes >= c->transport->config.direct_bytes;
         const bool written = o->kind == SHM_PUT ? write_put(c, o)
@@ -123,6 +145,7 @@ static void write_sends(lh_conn_t *c)
     }
 }
 
+/* In the order posted: one that is not copied yet holds up those behind it. */
 static void tell_sent(lh_conn_t *c, shm_sink_t *s)
 {
     shm_queue_t *q = &c->sends;
@@ -167,6 +190,7 @@ static bool match(lh_conn_t *c, const shm_record_t *record)
     return c->state == SHM_OPEN;
 }
 
+/* Copies a piece to where it belongs; false: the connection is broken. */
 static bool copy_piece(lh_conn_t *c, const shm_record_t *record, const char *payload, char *to)
 {
     const bool direct = record->kind == SHM_DIRECT;
@@ -190,6 +214,7 @@ static bool copy_piece(lh_conn_t *c, const shm_record_t *record, const char *pay
     return true;
 }
 
+/* Of the copy, which nobody else can change. */
 static bool check_piece(lh_conn_t *c, const shm_record_t *record, const char *copy)
 {
     if (!c->checksum || c->transport->check(copy, record->piece) == record->check) return true;
@@ -199,6 +224,7 @@ static bool check_piece(lh_conn_t *c, const shm_record_t *record, const char *co
     return false;
 }
 
+/* The record's room is free, and a direct one's source the sender's again. */
 static void consume(lh_conn_t *c, const shm_record_t *record)
 {
     if (record->kind == SHM_DIRECT)
@@ -207,12 +233,14 @@ static void consume(lh_conn_t *c, const shm_record_t *record)
     c->published = true;
 }
 
+/* LH_WIRE_RECEIVED, or of a put's signal LH_WIRE_ARRIVED. */
 static void tell_received(lh_conn_t *c, shm_sink_t *s, const shm_operation_t *o, uint32_t type)
 {
     bump(&c->bytes_received, o->bytes);
     tell(s, (lh_wire_event_t){.cookie = o->cookie, .bytes = o->bytes, .type = type, .tag = o->tag});
 }
 
+/* It matches no receive: the event says tag and bytes. */
 static bool read_signal(lh_conn_t *c, const shm_record_t *record, shm_sink_t *s)
 {
     consume(c, record);
@@ -240,6 +268,7 @@ static bool read_record(lh_conn_t *c, shm_sink_t *s, uint64_t *moved)
     if (record.kind == SHM_SIGNAL) return read_signal(c, &record, s);
     if (!match(c, &record)) return false;
     shm_operation_t *o = at(&c->receives, 0);
+    /* All pieces of a message say the same length, and none reaches past it. */
     if (record.piece > record.bytes - o->done || (o->done > 0 && record.bytes != o->copies)) {
         shm_break(c, LH_CORRUPT, "the pieces of a message from rank %u don't add up", c->peer);
         return false;
@@ -258,6 +287,7 @@ static bool read_record(lh_conn_t *c, shm_sink_t *s, uint64_t *moved)
     return true;
 }
 
+/* Until the ring is empty, the rows are full or the budget is used up. */
 static void read_messages(lh_conn_t *c, shm_sink_t *s)
 {
     uint64_t moved = 0;
@@ -276,6 +306,7 @@ static void drain(lh_conn_t *c, shm_sink_t *s)
                                       .status = c->why,
                                       .reason = c->reason});
     }
+    /* What was posted and not done ends with the reason of the whole. */
     shm_queue_t *queues[] = {&c->sends, &c->receives};
     for (int i = 0; i < 2; i++)
         while (queues[i]->count > 0 && room(s)) {
@@ -294,6 +325,7 @@ static void drain(lh_conn_t *c, shm_sink_t *s)
     c->state = SHM_DRAINED;
 }
 
+/* Reading comes first: it frees room at the peer, which may wait for it to write. */
 static void step_open(lh_conn_t *c, shm_sink_t *s)
 {
     if (!c->up_said) {
@@ -311,6 +343,7 @@ static void step_open(lh_conn_t *c, shm_sink_t *s)
         shm_break(c, LH_PEER_LOST, "rank %u closed its end, or its process ended", c->peer);
 }
 
+/* One turn of a connection in any state; poll calls it for each. */
 void shm_step(lh_conn_t *c, shm_sink_t *s)
 {
     if (c->state == SHM_DIALING) {
@@ -324,6 +357,8 @@ void shm_step(lh_conn_t *c, shm_sink_t *s)
     if (c->state == SHM_BROKEN) drain(c, s);
 }
 
+/* Whether a step would do something; asked before the host goes to sleep. It may say yes for
+ * nothing, but never no where something waits. */
 bool shm_ready(const lh_conn_t *c)
 {
     if (c->state == SHM_BROKEN) return true;
@@ -338,6 +373,7 @@ bool shm_ready(const lh_conn_t *c)
     return q->written < q->count && c->out.bytes - (c->out.at - tail) >= c->out.bytes / 8;
 }
 
+/* A connection that broke says why, to every later post. */
 static lh_status_t check_post(lh_conn_t *c, const lh_region_t *r, const char *data, uint64_t bytes)
 {
     const lh_host_t *host = c->transport->host;
@@ -361,6 +397,7 @@ static lh_status_t post(shm_queue_t *q, const shm_operation_t *operation)
     return LH_OK;
 }
 
+/* Tries at once: a message that fits is in the ring when isend returns. */
 static lh_status_t post_send(lh_conn_t *c, const shm_operation_t *operation)
 {
     const lh_status_t status = post(&c->sends, operation);
@@ -370,6 +407,8 @@ static lh_status_t post_send(lh_conn_t *c, const shm_operation_t *operation)
     return LH_OK;
 }
 
+/* The region only says whether the direct way is open; without one the bytes go through the
+ * ring. */
 lh_status_t shm_isend(lh_conn_t *c, lh_region_t *region, const void *data, uint64_t bytes,
                       uint32_t tag, uint64_t cookie)
 {
@@ -383,6 +422,7 @@ lh_status_t shm_isend(lh_conn_t *c, lh_region_t *region, const void *data, uint6
                                            .kind = SHM_SEND});
 }
 
+/* Nothing is moved here: the next step matches it with what has come. */
 lh_status_t shm_irecv(lh_conn_t *c, lh_region_t *region, void *data, uint64_t bytes, uint32_t tag,
                       uint64_t cookie)
 {

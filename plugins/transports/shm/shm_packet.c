@@ -1,4 +1,6 @@
-/* shm_packet.c - packets over an AF_UNIX socket. */
+/* shm_packet.c - packets over an AF_UNIX socket: structs as they are, as both ends are one program
+ * on one machine. Descriptors come with them (SCM_RIGHTS), and are closed on every way that does
+ * not hand them on, or a peer could use up all that this process may have. */
 #include "shm_packet.h"
 
 #include <errno.h>
@@ -16,6 +18,7 @@ shm_packet_t shm_packet(uint32_t kind)
     return (shm_packet_t){.magic = SHM_MAGIC, .version = SHM_PACKET_VERSION, .kind = kind};
 }
 
+/* MSG_NOSIGNAL: a peer that has gone is a status and not SIGPIPE. */
 lh_status_t shm_packet_send(int socket, const shm_packet_t *packet, int fd)
 {
     control_t control = {0};
@@ -54,6 +57,8 @@ static int take_descriptor(struct msghdr *message)
     return fd;
 }
 
+/* Never waits. A packet of another size, magic or version ends the connection: nothing is
+ * skipped. */
 lh_status_t shm_packet_receive(int socket, shm_packet_t *packet, int *fd)
 {
     control_t control;

@@ -6,8 +6,11 @@
 
 #include "shm.h"
 
+/* "lshm"; both ends must be of one version, as both are of one installation. */
 enum { SHM_MAGIC = 0x6d68736c, SHM_PACKET_VERSION = 1 };
 
+/* From who dials, with the memory of the rings; its answer; a region of the sender's, with its
+ * memfd; the reason of an end. */
 enum { SHM_HELLO = 1, SHM_ADMITTED = 2, SHM_OFFERED = 3, SHM_GOODBYE = 4 };
 
 typedef struct shm_packet {
@@ -29,6 +32,6 @@ lh_status_t shm_packet_send(int socket, const shm_packet_t *packet, int fd);
 /* *fd is -1 or the caller's. A wake-up has kind 0. LH_AGAIN: none. LH_PEER_LOST: the other end has
  * closed. LH_CORRUPT: no packet of ours. */
 lh_status_t shm_packet_receive(int socket, shm_packet_t *packet, int *fd);
-void shm_packet_wake(int socket);
+void shm_packet_wake(int socket); /* one byte, for a peer that sleeps in epoll */
 
 #endif

@@ -1,10 +1,15 @@
-/* shm_plugin.c - the shm transport: its options, its figures, and the poll that drives it. */
+/* shm_plugin.c - the shm transport: its options, its figures, and the poll that drives it.
+ *
+ * A poll walks all connections and moves what can be moved, in the thread that calls it: there is
+ * no other. The host spins on it while it waits for a collective, and sleeps on the epoll
+ * descriptor between steps. */
 #include <errno.h>
 #include <sys/epoll.h>
 #include <unistd.h>
 
 #include "shm.h"
 
+/* Events of one epoll_wait; spinning polls between two looks at the sockets. */
 enum { BATCH = 32, SOCKETS_EVERY = 256 };
 
 static const lh_option_t options[] = {
@@ -16,6 +21,7 @@ static const lh_option_t options[] = {
                    "whether every message carries a checksum of its bytes"),
 };
 
+/* The ring's size becomes a power of two, by which places in it are counted. */
 static lh_status_t shm_open(const lh_host_t *host, const void *config, lh_transport_t **out)
 {
     lh_transport_t *t = host->alloc(host, sizeof(*t), 64);
@@ -61,6 +67,7 @@ static lh_status_t shm_nic_count(LH_UNUSED lh_transport_t *t, uint32_t *out)
     return LH_OK;
 }
 
+/* Rate and latency are guesses of the right size: the host measures its links. */
 static lh_status_t shm_nic_info(lh_transport_t *t, uint32_t nic, lh_nic_info_t *info)
 {
     if (nic != 0) return t->host->fail(t->host, LH_INVALID, "there is one card, not %u", nic);
@@ -81,6 +88,7 @@ static void wake_up(lh_transport_t *t)
         if (c->shared != NULL) atomic_store(&c->shared->sides[c->side].asleep, 0);
 }
 
+/* A listener's socket has no connection: who comes in is looked for in accept. */
 static void read_sockets(lh_transport_t *t)
 {
     struct epoll_event events[BATCH];
@@ -98,6 +106,7 @@ static lh_status_t shm_poll(lh_transport_t *t, lh_wire_event_t *events, uint32_t
                             uint32_t max, uint32_t *count)
 {
     shm_sink_t s = {events, event_size, max, 0};
+    /* Sockets matter while somebody slept, dials, or may have died. */
     if (t->armed || t->dialing > 0 || ++t->polls % SOCKETS_EVERY == 0) {
         if (t->armed) wake_up(t);
         read_sockets(t);
@@ -129,6 +138,7 @@ static lh_status_t shm_arm(lh_transport_t *t)
     return LH_OK;
 }
 
+/* [any]: from atomics alone. */
 static lh_status_t shm_stats(lh_conn_t *c, lh_link_stats_t *out)
 {
     const uint64_t sent = atomic_load_explicit(&c->bytes_sent, memory_order_relaxed);

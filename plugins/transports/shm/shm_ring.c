@@ -1,18 +1,25 @@
-/* shm_ring.c - records in and out of a ring. */
+/* shm_ring.c - records in and out of a ring.
+ *
+ * Records begin at multiples of SHM_GRAIN, a cache line, and take whole ones: the writer of one and
+ * the reader of the one before never share a line. The second mapping behind the first lets a
+ * record that reaches over the ring's end be written and read as one piece. */
 #include "shm_ring.h"
 
 #include <sys/mman.h>
 
+/* Of the ring that a record takes, with its head. */
 static uint64_t record_bytes(uint64_t inline_bytes)
 {
     return (sizeof(shm_record_t) + inline_bytes + SHM_GRAIN - 1) / SHM_GRAIN * SHM_GRAIN;
 }
 
+/* Of the payload that lies in the ring: none of a direct record or a signal. */
 static uint64_t inline_bytes_of(const shm_record_t *record)
 {
     return record->kind == SHM_EAGER ? record->piece : 0;
 }
 
+/* The address space for both mappings is taken first, so that the second has its place. */
 bool shm_ring_map(shm_ring_t *r, shm_lane_t *lane, int fd, uint64_t offset, uint64_t bytes)
 {
     char *base = mmap(NULL, 2 * bytes, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1,
@@ -35,6 +42,7 @@ void shm_ring_unmap(shm_ring_t *r)
     r->base = NULL;
 }
 
+/* An eighth of the ring: the reader copies one piece while the writer makes others. */
 uint64_t shm_ring_piece(const shm_ring_t *r)
 {
     return r->bytes / 8 - sizeof(shm_record_t);
@@ -53,6 +61,7 @@ shm_record_t *shm_ring_room(shm_ring_t *r, uint64_t inline_bytes)
     return (shm_record_t *)(void *)(r->base + (r->at & (r->bytes - 1)));
 }
 
+/* The release makes all of the record visible before the counter that shows it. */
 void shm_ring_publish(shm_ring_t *r, shm_record_t *record, uint64_t inline_bytes)
 {
     record->sequence = r->sequence++;
@@ -60,6 +69,7 @@ void shm_ring_publish(shm_ring_t *r, shm_record_t *record, uint64_t inline_bytes
     atomic_store_explicit(&r->lane->head, r->at, memory_order_release);
 }
 
+/* The head is copied out before it is checked: the writer could change it between check and use. */
 lh_status_t shm_ring_next(shm_ring_t *r, shm_record_t *out, const char **payload)
 {
     if (r->seen == r->at) {
@@ -78,6 +88,8 @@ lh_status_t shm_ring_next(shm_ring_t *r, shm_record_t *out, const char **payload
     return LH_OK;
 }
 
+/* The sequence catches what the counters can't: a record that was written over by a writer gone
+ * wild. */
 void shm_ring_consume(shm_ring_t *r, const shm_record_t *record)
 {
     r->sequence++;
@@ -85,6 +97,7 @@ void shm_ring_consume(shm_ring_t *r, const shm_record_t *record)
     atomic_store_explicit(&r->lane->tail, r->at, memory_order_release);
 }
 
+/* The flags that CMakeLists.txt compiles each variant with. */
 shm_check_t shm_check_choose(void)
 {
 #if defined(__x86_64__)

@@ -2,7 +2,12 @@
  *
  * The writer owns head, the reader tail; both only grow, so head - tail is what is in the ring. The
  * ring is mapped twice in a row, so that no record is cut by its end. Nothing that the other side
- * wrote is believed before it is checked: it may be dead, or gone wild. */
+ * wrote is believed before it is checked: it may be dead, or gone wild.
+ *
+ * One writer and one reader, so there is no lock and no compare-and-swap: each side has a counter
+ * of its own on cache lines of its own, stores it with release when bytes are in place, and reads
+ * the other's with acquire. `seen` is the other's counter as it was last read: while that suffices,
+ * the other side's cache line is left alone. */
 #ifndef SHM_RING_H
 #define SHM_RING_H
 
@@ -19,26 +24,34 @@ enum {
     SHM_RING_MOST = 64 << 20,
 };
 
-typedef struct shm_lane { /* one direction */
+/* The counters of one direction, each on lines of its own: they are written by different
+ * processes. */
+typedef struct shm_lane {
     _Alignas(SHM_LINE) _Atomic uint64_t head;
     _Alignas(SHM_LINE) _Atomic uint64_t tail;
     _Atomic uint64_t copied; /* direct records whose memory the reader needs no more */
 } shm_lane_t;
 
-typedef struct shm_side { /* what one end says of itself */
+/* What one end says of itself; only it writes here, but for `asleep`, which its peer clears to wake
+ * it. */
+typedef struct shm_side {
     _Alignas(SHM_LINE) _Atomic uint32_t asleep;
     _Atomic uint32_t gone; /* its buffers are no longer what they were when it sent them */
     _Atomic uint64_t taken[SHM_TAKEN_WORDS]; /* the other end's regions that it has mapped */
 } shm_side_t;
 
+/* The head of the memfd; behind it the two rings, in the order of lanes. */
 typedef struct shm_shared {
     shm_lane_t lanes[2]; /* 0: from the end that dialed */
     shm_side_t sides[2]; /* 0: the end that dialed      */
 } shm_shared_t;
 LH_STATIC_ASSERT(sizeof(shm_shared_t) <= SHM_HEAD_BYTES, "the rings begin behind it");
 
+/* shm_record_t.kind. */
 enum { SHM_EAGER = 1, SHM_DIRECT = 2, SHM_SIGNAL = 3 };
 
+/* What stands at the head of each record in a ring. A message is one record or several, one after
+ * the other: a direction of a connection carries one message at a time. */
 typedef struct shm_record {
     uint32_t kind; /* EAGER: the bytes follow. DIRECT: they lie in a region. SIGNAL: of a put */
     uint32_t tag;
@@ -51,7 +64,8 @@ typedef struct shm_record {
     uint64_t check;      /* of the piece; 0 without checksums                  */
 } shm_record_t;
 
-typedef struct shm_ring { /* one end's view */
+/* One end's view of a ring: the same struct for its writer and its reader. */
+typedef struct shm_ring {
     shm_lane_t *lane;
     char *base;     /* mapped twice */
     uint64_t bytes; /* a power of two */
@@ -72,11 +86,13 @@ void shm_ring_publish(shm_ring_t *r, shm_record_t *record, uint64_t inline_bytes
 /* Reader: copies the next record's head to *out and points payload at what follows it. LH_AGAIN:
  * none. LH_CORRUPT: it can't be one that the writer made. */
 lh_status_t shm_ring_next(shm_ring_t *r, shm_record_t *out, const char **payload);
+/* Reader: gives the record's room back; its payload may not be looked at any more. */
 void shm_ring_consume(shm_ring_t *r, const shm_record_t *record);
 
 /* The most that one EAGER record carries. */
 uint64_t shm_ring_piece(const shm_ring_t *r);
 
+/* The checksum of records and pieces (XXH3), compiled for each instruction set with one result. */
 typedef uint64_t (*shm_check_t)(const void *bytes, uint64_t count);
 uint64_t shm_check_baseline(const void *bytes, uint64_t count);
 uint64_t shm_check_avx2(const void *bytes, uint64_t count);
@@ -94,6 +110,7 @@ shm_check_t shm_check_choose(void); /* the fastest that runs here */
 #define SHM_NO_FENCES
 #endif
 
+/* Orders plain accesses to the peer's memory with the atomics beside them. */
 static inline void shm_fence(memory_order order)
 {
 #ifdef SHM_NO_FENCES
@@ -105,6 +122,7 @@ static inline void shm_fence(memory_order order)
 #endif
 }
 
+/* Whether there is a record to be read. */
 static inline bool shm_ring_any(const shm_ring_t *r)
 {
     return atomic_load_explicit(&r->lane->head, memory_order_acquire) != r->at;

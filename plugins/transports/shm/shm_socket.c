@@ -1,10 +1,11 @@
 /* shm_socket.c - what comes over an open connection's socket: admission, descriptors, the reason of
- * an end, the end itself. */
+ * an end, the end itself. It is read seldom: messages do not go over it. */
 #include <poll.h>
 #include <unistd.h>
 
 #include "shm_packet.h"
 
+/* The end that dialled may be told only once; posting was allowed before. */
 static void on_admitted(lh_conn_t *c)
 {
     if (c->state != SHM_DIALING) return;
@@ -23,6 +24,7 @@ static void on_goodbye(lh_conn_t *c, shm_packet_t *packet)
     shm_break(c, why, "%s (said by rank %u)", packet->text, c->peer);
 }
 
+/* Takes over fd. An OFFERED region is kept until the host takes it (shm_map.c). */
 static void on_packet(lh_conn_t *c, shm_packet_t *packet, int fd)
 {
     switch (packet->kind) {
@@ -41,12 +43,15 @@ static void on_packet(lh_conn_t *c, shm_packet_t *packet, int fd)
     if (fd >= 0) (void)close(fd);
 }
 
+/* A pidfd is readable once the process has ended. */
 static bool peer_process_gone(const lh_conn_t *c)
 {
     struct pollfd p = {.fd = c->watch, .events = POLLIN};
     return c->watch >= 0 && poll(&p, 1, 0) > 0;
 }
 
+/* All packets that are there, then whether the peer is. What it wrote into the ring before it ended
+ * is still read: `ended` does not break the connection by itself. */
 void shm_conn_read(lh_conn_t *c)
 {
     /* Asked first: what a process wrote before it ended is there when its end is seen. */
@@ -60,6 +65,7 @@ void shm_conn_read(lh_conn_t *c)
             on_packet(c, &packet, fd);
             continue;
         }
+        /* Anything else than a packet of ours: whoever writes there is no rank of this version. */
         if (status == LH_CORRUPT)
             shm_break(c, LH_CORRUPT, "rank %u sent what is no packet of ours", c->peer);
         else
@@ -69,7 +75,9 @@ void shm_conn_read(lh_conn_t *c)
     if (gone) c->ended = true;
 }
 
-/* Both sides write first and look then, so that one of them sees the other. */
+/* Wakes the peer if it sleeps. Both sides write first and look then (shm_arm), with a full fence in
+ * between, so that one of them sees the other: no wake-up is lost, and a peer that spins costs no
+ * system call. */
 void shm_wake(lh_conn_t *c)
 {
     if (!c->published) return;

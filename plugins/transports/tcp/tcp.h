@@ -4,7 +4,22 @@
  * Grants. A message of more than EAGER_BYTES leaves when the receiver has said, in the head of any
  * frame, that its receive is posted; so its bytes are read from the socket into that buffer.
  * Smaller ones may leave up to EAGER_SLOTS messages ahead of the grants: the receiver holds a slot
- * for each, 1 MiB a connection, taken when the first is needed. */
+ * for each, 1 MiB a connection, taken when the first is needed.
+ *
+ * The life of a connection. The end that dials connects stream 0, proves the job's key where there
+ * is one (tcp_tls.h), and says HELLO; the end that listens keeps it as a stranger until it has,
+ * then hands it to the host, whose admit() answers WELCOME with the number of streams and a token,
+ * by which the others join. When all are open both ends tell UP. Which end sends is another matter:
+ * it is agreed between the hosts.
+ *
+ * The life of a message. isend puts it into the queue; conn_push cuts it into frames of at most
+ * chunk_bytes, each for the stream that has room first; stream_push hands a batch of them to the
+ * kernel, and the send is done when the kernel has all. At the other end stream_pull reads a
+ * frame's payload to its offset in the receive, in whatever order frames come, checks it, and the
+ * receive is done when its bytes are complete. Events are told in the order posted.
+ *
+ * All calls are [serial] and nothing here waits: poll drives listeners, handshakes, streams and
+ * deadlines in the thread that calls it. What stats reads from other threads is atomic. */
 #ifndef TCP_H
 #define TCP_H
 
@@ -34,6 +49,7 @@ enum {
 };
 #define STRANGER_NS 2000000000ull
 
+/* The options of tcp_plugin.c; 0 and "auto" leave the choice to tcp_tuning.c. */
 typedef struct tcp_config {
     char *bind;
     uint64_t port, streams;
@@ -46,6 +62,7 @@ typedef struct watch { /* what an epoll event points to; the first member of wha
     enum { WATCH_LISTENER, WATCH_STREAM } kind;
 } watch_t;
 
+/* In this order, but that a stream without TLS goes from CONNECTING to GREETING. */
 typedef enum stream_state {
     STREAM_NONE,       /* not dialled yet                                    */
     STREAM_CONNECTING, /* dials                                              */
@@ -56,6 +73,8 @@ typedef enum stream_state {
     STREAM_CLOSED,
 } stream_state_t;
 
+/* One socket. Until it is open it belongs to a listener (a stranger) or to the connection that
+ * dials it, and carries handshakes; then frames. */
 typedef struct stream {
     watch_t watch;
     stream_state_t state;
@@ -103,6 +122,7 @@ typedef struct stream {
     uint8_t small_in[HELLO_BYTES];
 } stream_t;
 
+/* A posted send or receive, until its event has been told. */
 typedef struct operation {
     uint8_t *data; /* of a send it is only read */
     uint64_t bytes, cookie;
@@ -119,6 +139,7 @@ typedef struct slot { /* a message that came before its receive */
     uint32_t bytes;
 } slot_t;
 
+/* States only go forward. */
 typedef enum conn_state {
     CONN_DIALING, /* or, at the other end, offered and not admitted */
     CONN_JOINING, /* stream 0 is open, others are to come            */
@@ -128,6 +149,9 @@ typedef enum conn_state {
     CONN_DRAINED,
 } conn_state_t;
 
+/* One end of a connection. Operations are numbered from 0 in the order posted, sends and receives
+ * apart; the numbers are those of the frames, and receive n takes the peer's send n. They wrap at
+ * 2^32, so they are compared by their difference. */
 struct lh_conn {
     lh_transport_t *transport;
     lh_conn_t *next;
@@ -175,6 +199,7 @@ struct lh_conn {
     bool rate_busy;
 };
 
+/* A listening socket, and who has connected to it and is not yet a connection. */
 struct lh_listener {
     watch_t watch;
     lh_transport_t *transport;
@@ -186,6 +211,7 @@ struct lh_listener {
     bool full; /* not watched while all strangers wait for accept */
 };
 
+/* Any host memory will do: registering says nothing to a socket. */
 struct lh_region {
     lh_region_t *next;
 };
@@ -204,6 +230,8 @@ typedef struct limits { /* of this kernel and this process; window 0: not asked 
     uint64_t window;                                 /* bytes that one stream can have on its way */
 } limits_t;
 
+/* One open() of the plugin. Closed connections wait in the graveyard until the next poll, as epoll
+ * rows that were fetched already may point to them. */
 struct lh_transport {
     const lh_host_t *host;
     const tcp_config_t *config;

@@ -1,5 +1,9 @@
 /* tcp_address.c - where this rank listens: one address, never "any" unless the INI says so; and
- * what others are told to dial, which is another one behind NAT. */
+ * what others are told to dial, which is another one behind NAT.
+ *
+ * Addresses are numbers throughout: names are resolved by nobody in here, so that a rank does not
+ * hang on a name server. On the wire an address is 24 bytes that are the same for every
+ * processor. */
 #include "tcp.h"
 
 #include <arpa/inet.h>
@@ -13,6 +17,7 @@
 enum { ADVERTISE_BYTES = 1024 };
 enum { ADDRESS_BYTES = 24 }; /* family 4 or 6, 0, port, address, scope; big-endian port */
 
+/* The system's struct under its family's name. */
 static const struct sockaddr_in *v4(const struct sockaddr_storage *a)
 {
     return (const struct sockaddr_in *)(const void *)a;
@@ -23,6 +28,7 @@ static const struct sockaddr_in6 *v6(const struct sockaddr_storage *a)
     return (const struct sockaddr_in6 *)(const void *)a;
 }
 
+/* As ADDRESS_BYTES says. The scope does not travel: it is a number of this machine's. */
 static void address_write(const struct sockaddr_storage *from, lh_address_t *out)
 {
     memset(out, 0, sizeof(*out));
@@ -63,6 +69,7 @@ bool address_read(const lh_transport_t *t, const lh_address_t *from, struct sock
     return true;
 }
 
+/* "10.0.0.7:29500", "[fe80::1]:29500". */
 void address_text(const struct sockaddr_storage *from, char *out, size_t room)
 {
     char host[INET6_ADDRSTRLEN] = "?";
@@ -75,6 +82,7 @@ void address_text(const struct sockaddr_storage *from, char *out, size_t room)
     }
 }
 
+/* Into a place, with the name under which it was found. */
 static void take(place_t *p, const struct sockaddr *address, const char *interface)
 {
     p->length = address->sa_family == AF_INET ? sizeof(struct sockaddr_in)
@@ -101,12 +109,15 @@ static int rank_of(const struct ifaddrs *i, const char *wanted)
     const int family = i->ifa_addr->sa_family;
     if (family != AF_INET && family != AF_INET6) return 0;
     if (wanted != NULL && strcmp(i->ifa_name, wanted) != 0) return 0;
+    /* The loopback reaches nobody else, but may be asked for by name. */
     if (wanted == NULL && (i->ifa_flags & IFF_LOOPBACK) != 0) return 0;
     if (family == AF_INET) return 3;
     const struct sockaddr_in6 *a = (const struct sockaddr_in6 *)(const void *)i->ifa_addr;
     return IN6_IS_ADDR_LINKLOCAL(&a->sin6_addr) ? 1 : 2;
 }
 
+/* The best address of an interface by name, or of any (wanted NULL): IPv4 before global before
+ * link-local IPv6. */
 static bool take_interface(place_t *p, const char *wanted)
 {
     struct ifaddrs *all, *best = NULL;
@@ -125,6 +136,7 @@ static lh_status_t choose_bind(lh_transport_t *t)
     const char *bind = t->config->bind;
     const lh_world_t *w = t->host->world;
     if (bind == NULL || strcmp(bind, "auto") == 0) {
+        /* One machine; else the way to rank 0, as core/control has found it; else any interface. */
         if (w->nodes <= 1 && take_text(&t->here, "127.0.0.1")) return LH_OK;
         if (LH_HAS(w, address) && w->address[0] != '\0' && take_text(&t->here, w->address))
             return LH_OK;
@@ -150,6 +162,8 @@ static bool take_advertised(lh_transport_t *t, char *word, const char *host)
     return true;
 }
 
+/* Words by commas or blanks. All are checked, also those for other hosts: a typing error is told on
+ * every rank. */
 static lh_status_t choose_advertised(lh_transport_t *t)
 {
     char list[ADVERTISE_BYTES], *rest = list;
@@ -181,6 +195,7 @@ bool address_is_any(const struct sockaddr_storage *a)
                                    : IN6_IS_ADDR_UNSPECIFIED(&v6(a)->sin6_addr) != 0;
 }
 
+/* Which of the three it is: see tcp.h. NAT is expected to keep ports. */
 lh_status_t address_publish(lh_transport_t *t, const struct sockaddr_storage *bound,
                             lh_address_t *out)
 {
@@ -188,6 +203,7 @@ lh_status_t address_publish(lh_transport_t *t, const struct sockaddr_storage *bo
     place_t outside = t->outside;
     const lh_world_t *w = t->host->world;
     address_write(bound, out);
+    /* The bound one is what others dial, unless it is `any` or something else is advertised. */
     if (outside.length == 0 && !address_is_any(bound)) return LH_OK;
     if (outside.length == 0 &&
         (!LH_HAS(w, address) || w->address[0] == '\0' || !take_text(&outside, w->address) ||

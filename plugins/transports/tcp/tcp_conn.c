@@ -1,4 +1,9 @@
-/* tcp_conn.c - a connection from its first stream to its last event. */
+/* tcp_conn.c - a connection from its first stream to its last event.
+ *
+ * There are two ways to an end. conn_break closes the sockets at once. conn_end is for a fault that
+ * the peer should hear of: a last frame says which, for at most END_NS, and then it breaks. In both
+ * every operation gets its event from conn_tell, as the caller's rows have room, and DRAINED is the
+ * last. */
 #include "tcp_tuning.h"
 
 #include <stdarg.h>
@@ -6,6 +11,7 @@
 
 #define END_NS 80000000ull /* how long a FRAME_END may wait for room */
 
+/* In the transport's list from here on. */
 lh_status_t conn_new(lh_transport_t *t, lh_conn_t **out)
 {
     lh_conn_t *c = t->host->alloc(t->host, sizeof(*c), 64);
@@ -17,6 +23,7 @@ lh_status_t conn_new(lh_transport_t *t, lh_conn_t **out)
     return LH_OK;
 }
 
+/* For sentences: a rank alone says little to who has to find the machine. */
 void conn_name(lh_conn_t *c, uint32_t rank)
 {
     const lh_host_t *host = c->transport->host;
@@ -29,6 +36,7 @@ void conn_name(lh_conn_t *c, uint32_t rank)
         (void)snprintf(c->peer_text, sizeof(c->peer_text), "rank %u", rank);
 }
 
+/* What it took of the kernel's memory is for others now. */
 void conn_free(lh_conn_t *c)
 {
     const lh_host_t *host = c->transport->host;
@@ -49,6 +57,7 @@ static void close_streams(lh_conn_t *c)
     atomic_store_explicit(&c->paths_up, 0, memory_order_relaxed);
 }
 
+/* fmt NULL: the reason stays. The text is made first, as an argument may be the old reason. */
 void conn_break(lh_conn_t *c, lh_status_t why, const char *fmt, ...)
 {
     if (c->state >= CONN_BROKEN) return;
@@ -66,6 +75,7 @@ void conn_break(lh_conn_t *c, lh_status_t why, const char *fmt, ...)
     close_streams(c);
 }
 
+/* From here on nothing is received: what came after the fault is not to be trusted. */
 void conn_end(lh_conn_t *c, lh_status_t why, const frame_t *end, const char *fmt, ...)
 {
     if (c->state >= CONN_ENDING) return;
@@ -81,6 +91,7 @@ void conn_end(lh_conn_t *c, lh_status_t why, const frame_t *end, const char *fmt
     (void)conn_push(c);
 }
 
+/* A handshake is done. The connection is up when its last stream is. */
 void conn_stream_open(lh_conn_t *c, stream_t *s)
 {
     s->state = STREAM_OPEN;
@@ -92,6 +103,7 @@ void conn_stream_open(lh_conn_t *c, stream_t *s)
     socket_prepare(s->fd, c->silence_ns);
     socket_tune(c, s->fd, false);
     stream_watch_out(s, false);
+    /* The first stream has brought the number of streams: the others can be dialled. */
     if (c->open_count < c->stream_count) {
         c->state = CONN_JOINING;
         return;
@@ -103,6 +115,7 @@ void conn_stream_open(lh_conn_t *c, stream_t *s)
     conn_say_tuning(c);
 }
 
+/* Whether a poll would tell something; asked before the host sleeps. */
 bool conn_has_events(const lh_conn_t *c)
 {
     return c->up_due || c->state == CONN_BROKEN ||
@@ -110,6 +123,7 @@ bool conn_has_events(const lh_conn_t *c)
            (c->recv_first != c->recv_end && c->recvs[c->recv_first % DEPTH].done);
 }
 
+/* One row, as far as the caller's version of it goes. */
 static void tell(sink_t *s, const lh_wire_event_t *event)
 {
     char *row = s->rows + (size_t)s->row_size * s->count++;
@@ -117,6 +131,7 @@ static void tell(sink_t *s, const lh_wire_event_t *event)
     memcpy(row, event, s->row_size < sizeof(*event) ? s->row_size : sizeof(*event));
 }
 
+/* One that is done ends well, also on a connection that has broken since. */
 static void tell_operation(lh_conn_t *c, sink_t *s, const operation_t *op, uint32_t type)
 {
     const bool well = op->done;
@@ -129,6 +144,7 @@ static void tell_operation(lh_conn_t *c, sink_t *s, const operation_t *op, uint3
     tell(s, &event);
 }
 
+/* Those that are done, from the first on; also_cut_off: all, as the connection has broken. */
 static void tell_queue(lh_conn_t *c, sink_t *s, bool receives, bool also_cut_off)
 {
     operation_t *rows = receives ? c->recvs : c->sends;
@@ -142,6 +158,7 @@ static void tell_queue(lh_conn_t *c, sink_t *s, bool receives, bool also_cut_off
     }
 }
 
+/* In this order: UP, what ended well, DOWN, what was cut off, DRAINED. */
 void conn_tell(lh_conn_t *c, sink_t *s)
 {
     if (c->up_due && s->count < s->max) {
@@ -159,6 +176,7 @@ void conn_tell(lh_conn_t *c, sink_t *s)
                                        .status = c->why,
                                        .reason = c->reason});
     }
+    /* DOWN comes before the operations that it has cut off. */
     if (!c->down_said) return;
     tell_queue(c, s, true, true);
     tell_queue(c, s, false, true);

@@ -6,8 +6,12 @@
 #include <stdio.h>
 #include <string.h>
 
+/* Times that a peer may hang up in the handshake before that is taken for an answer; pause between
+ * tries. */
 enum { REFUSALS_MAX = 3, REDIAL_NS = 50000000 };
 
+/* What can pass (nobody listens yet, a link that is down) is tried again; what can't (another key,
+ * nonsense) ends the connection. */
 void dial_failed(stream_t *s, lh_status_t status, const char *text)
 {
     lh_conn_t *c = s->conn;
@@ -19,7 +23,8 @@ void dial_failed(stream_t *s, lh_status_t status, const char *text)
         return;
     }
     (void)snprintf(c->reason, sizeof(c->reason), "%s", text);
-    /* Of the streams after the first, whose key was proven, the link may have been cut meanwhile. */
+    /* Of the streams after the first, whose key was proven, the link may have been cut
+     * meanwhile. */
     if (met && index == 0 && ++c->dial_refusals == REFUSALS_MAX) {
         conn_break(c, LH_DENIED,
                    "%s at %s closed the connection in the handshake, %u times: it has another key, "
@@ -28,12 +33,14 @@ void dial_failed(stream_t *s, lh_status_t status, const char *text)
                    c->security == LH_SECURITY_PLAIN ? "plain" : "with a key");
         return;
     }
+    /* Closed now and dialled again after a pause: the peer may be about to listen. */
     stream_close(s, true);
     s->state = STREAM_NONE; /* dial_serve frees it and dials again */
     s->index = index;
     c->redial_at = c->transport->now + REDIAL_NS;
 }
 
+/* On every stream: who we are, whom we want, which stream of how many. */
 static void send_greeting(stream_t *s)
 {
     lh_conn_t *c = s->conn;
@@ -54,6 +61,7 @@ static void send_greeting(stream_t *s)
     (void)stream_push(s, &sent);
 }
 
+/* Two keys from the handshake, one a direction; the handshake itself is not needed any more. */
 static bool seals_new(stream_t *s)
 {
     const lh_host_t *host = s->transport->host;
@@ -92,12 +100,14 @@ static bool shake(stream_t *s)
     return s->state == STREAM_GREETING;
 }
 
+/* The socket is connected, or has failed: SO_ERROR says which. */
 static void connected(stream_t *s)
 {
     lh_conn_t *c = s->conn;
     int error = 0;
     socklen_t length = sizeof(error);
     if (getsockopt(s->fd, SOL_SOCKET, SO_ERROR, &error, &length) != 0) error = errno;
+    /* Refused, unreachable, timed out: each may pass while a job starts. */
     if (error != 0) {
         (void)stream_fail(s, LH_UNREACHABLE, "%s", strerror(error));
         return;
@@ -123,6 +133,8 @@ static void connected(stream_t *s)
 /* Bytes for a stream that is not open. False: none, or it is over. */
 static bool read_some(stream_t *s)
 {
+    /* A stranger's bytes are counted over all of its handshake; who waits for its welcome has
+     * nothing to say, and is only looked at for its end. */
     size_t room = s->stage_size - s->stage_last;
     if (s->listens && room > STRANGER_BYTES - s->strange_bytes)
         room = STRANGER_BYTES - s->strange_bytes;
@@ -139,6 +151,7 @@ static bool read_some(stream_t *s)
     return true;
 }
 
+/* One step of whatever the stream waits for; called when epoll says that something has come. */
 void stream_progress(stream_t *s)
 {
     if (s->state == STREAM_CONNECTING) {
@@ -150,6 +163,7 @@ void stream_progress(stream_t *s)
     if (s->state == STREAM_GREETING) (void)stream_eat(s);
 }
 
+/* Dials stream `index` anew; what was there before is freed. */
 static void dial(lh_conn_t *c, uint32_t index)
 {
     stream_t *s;
@@ -166,6 +180,8 @@ static void dial(lh_conn_t *c, uint32_t index)
         (void)stream_fail(s, LH_UNREACHABLE, "%s", strerror(errno));
 }
 
+/* Of every poll, while a connection is not up: the deadline, then the first stream, then all others
+ * at once. */
 void dial_serve(lh_conn_t *c)
 {
     if (!c->dialed || c->state > CONN_JOINING) return;
@@ -176,6 +192,7 @@ void dial_serve(lh_conn_t *c)
                    c->reason);
         return;
     }
+    /* The others need the token that the first one's welcome brings. */
     const uint32_t wanted = c->state == CONN_DIALING ? 1 : c->stream_count;
     for (uint32_t i = 0; i < wanted && c->state <= CONN_JOINING && now >= c->redial_at; i++)
         if (c->streams[i] == NULL || c->streams[i]->state == STREAM_NONE) dial(c, i);

@@ -1,4 +1,8 @@
-/* tcp_frame.c - frames to bytes and back. Nothing here allocates or trusts a length. */
+/* tcp_frame.c - frames to bytes and back. Nothing here allocates or trusts a length.
+ *
+ * Bytes are written one by one in little-endian order and not as structs: the two ends may be
+ * compiled for different processors, and padding is nobody's. The head's own checksum is looked at
+ * before any field is, so that a flipped bit is told as such and not as a strange length. */
 #include "tcp_frame.h"
 
 #include <longhaul/crc32c.h>
@@ -6,6 +10,7 @@
 enum { VERSION = 1 };
 #define MAGIC 0x3150434c48474e4cull /* "LNGHLCP1" */
 
+/* Little-endian, byte by byte. */
 static void put32(uint8_t *out, uint32_t v)
 {
     for (int i = 0; i < 4; i++)
@@ -28,6 +33,7 @@ static uint64_t get64(const uint8_t *in)
     return get32(in) | (uint64_t)get32(in + 4) << 32;
 }
 
+/* Of the first 48 bytes with the checksum's own four as zeroes. */
 static uint32_t head_crc(const uint8_t in[HEAD_BYTES])
 {
     static const uint8_t zero[4];
@@ -48,6 +54,7 @@ void frame_write(const frame_t *f, uint8_t out[HEAD_BYTES])
     put32(out + 4, head_crc(out));
 }
 
+/* What no sender of ours writes. Whether a frame is in place is the stream's to say. */
 static const char *check(const frame_t *f)
 {
     static const uint32_t exact[FRAME_TYPES] = {
@@ -60,10 +67,12 @@ static const char *check(const frame_t *f)
     if (f->total > MESSAGE_MAX) return "a message that is too long";
     if (f->offset > f->total || f->length > f->total - f->offset)
         return "a frame that lies outside of its message";
+    /* It would never end the message. */
     if (f->length == 0 && f->total > 0) return "a frame of nothing";
     return NULL;
 }
 
+/* *out is written only if all of it is good. */
 const char *frame_read(const uint8_t in[HEAD_BYTES], frame_t *out)
 {
     if (get32(in + 4) != head_crc(in)) return "a head that does not match its checksum";
@@ -86,6 +95,7 @@ const char *frame_read(const uint8_t in[HEAD_BYTES], frame_t *out)
     return NULL;
 }
 
+/* The seal's other bytes are zero: what nobody checks could carry something. */
 bool frame_crc_is(const frame_t *f, uint32_t crc)
 {
     static const uint8_t zero[SEAL_BYTES - 4];
@@ -113,6 +123,8 @@ void greeting_write(const greeting_t *g, uint8_t out[HELLO_BYTES])
     memcpy(out + 64, g->token, TOKEN_BYTES);
 }
 
+/* Every field has to be one that a rank could send: what is left after this is only whether it is
+ * the right one. */
 const char *greeting_read(const uint8_t in[HELLO_BYTES], greeting_t *out)
 {
     if (get64(in) != MAGIC) return "a greeting of something else";
@@ -147,6 +159,7 @@ void welcome_write(const welcome_t *w, uint8_t out[WELCOME_BYTES])
     memcpy(out + 8, w->token, TOKEN_BYTES);
 }
 
+/* A refusal has no streams and no token. */
 const char *welcome_read(const uint8_t in[WELCOME_BYTES], welcome_t *out)
 {
     const welcome_t w = {.answer = get32(in), .streams = get32(in + 4)};

@@ -12,6 +12,8 @@
 
 #include <longhaul/link.h>
 
+/* Sizes on the wire. A head is a cache line; a payload is bounded so that a stranger's length can't
+ * ask for memory. */
 enum {
     HEAD_BYTES = 64,
     HEAD_PROVEN = 48, /* of it, covered by a GCM tag */
@@ -34,6 +36,7 @@ enum {
     FRAME_TYPES
 };
 
+/* A head, by its fields; sequence and stream are set by stream_add. */
 typedef struct frame {
     uint8_t type;
     uint16_t stream;
@@ -60,9 +63,11 @@ typedef struct greeting { /* what the end that dials says first on every stream 
     uint8_t token[TOKEN_BYTES]; /* of the connection that this stream joins, for stream > 0 */
 } greeting_t;
 
+/* NULL, or why these bytes are none; likewise below. */
 void greeting_write(const greeting_t *g, uint8_t out[HELLO_BYTES]);
 const char *greeting_read(const uint8_t in[HELLO_BYTES], greeting_t *out);
 
+/* Why a greeting is turned away; each has its sentence in welcome_reason. */
 enum { /* welcome_t.answer */
        WELCOME = 0,
        REFUSED_JOB,
@@ -74,6 +79,7 @@ enum { /* welcome_t.answer */
        REFUSED_HOST,
        REFUSED_ANSWERS
 };
+/* What the end that listens answers to a greeting. */
 typedef struct welcome {
     uint32_t answer;
     uint32_t streams; /* that the connection has */

@@ -8,6 +8,7 @@
 #include <sys/epoll.h>
 #include <unistd.h>
 
+/* There is room again: a listener that was full is watched anew. */
 void stranger_take(stream_t *s)
 {
     lh_listener_t *l = s->listener;
@@ -25,6 +26,7 @@ void stranger_take(stream_t *s)
     }
 }
 
+/* Freed by the next poll, as rows of epoll may still point to it. */
 void stranger_drop(stream_t *s)
 {
     lh_transport_t *t = s->transport;
@@ -35,7 +37,8 @@ void stranger_drop(stream_t *s)
     t->dead_strangers = s;
 }
 
-/* Makes room among those that have said nothing; false: all have. */
+/* Makes room among those that have said nothing, the oldest first, so that sockets that stay silent
+ * can't keep a rank out; false: all have said who they are, and wait for the host. */
 static bool make_room(lh_listener_t *l)
 {
     if (l->stranger_count < STRANGERS_MAX) return true;
@@ -47,6 +50,8 @@ static bool make_room(lh_listener_t *l)
     return false;
 }
 
+/* Takes over fd unless it returns false. With a key the TLS handshake comes first: nothing is
+ * parsed of who has not shown that it has one. */
 static bool stranger_new(lh_listener_t *l, int fd)
 {
     lh_transport_t *t = l->transport;
@@ -63,6 +68,7 @@ static bool stranger_new(lh_listener_t *l, int fd)
         stream_free(s);
         return true; /* closed with it */
     }
+    /* The oldest first: that order is the one of accept and of make_room. */
     stream_t **end = &l->strangers;
     while (*end != NULL)
         end = &(*end)->next;
@@ -73,6 +79,8 @@ static bool stranger_new(lh_listener_t *l, int fd)
     return true;
 }
 
+/* Accepts all who wait. A listener whose strangers all wait for the host is not watched any more:
+ * the kernel's backlog holds the rest. */
 void listener_serve(lh_listener_t *l)
 {
     lh_transport_t *t = l->transport;
@@ -90,6 +98,7 @@ void listener_serve(lh_listener_t *l)
     }
 }
 
+/* Two seconds to say who it is; then it may wait as long as the host takes. */
 void listener_expire(lh_listener_t *l)
 {
     for (stream_t *s = l->strangers, *next; s != NULL; s = next) {
@@ -98,6 +107,7 @@ void listener_expire(lh_listener_t *l)
     }
 }
 
+/* A welcome or refusal; a fresh socket always has room for it. */
 static void answer(stream_t *s, const welcome_t *w)
 {
     uint8_t bytes[WELCOME_BYTES];
@@ -107,6 +117,7 @@ static void answer(stream_t *s, const welcome_t *w)
         (void)stream_push(s, &sent);
 }
 
+/* Told to who has sent a whole greeting; all else is dropped without a word. */
 static bool refuse(stream_t *s, uint32_t why)
 {
     const welcome_t w = {.answer = why};
@@ -115,6 +126,7 @@ static bool refuse(stream_t *s, uint32_t why)
     return false;
 }
 
+/* A connection that the host closes instead of admitting it. */
 void turn_away(lh_conn_t *c)
 {
     const welcome_t w = {.answer = REFUSED_HOST};
@@ -122,6 +134,7 @@ void turn_away(lh_conn_t *c)
     if (!c->dialed && !c->admitted && s != NULL && s->state == STREAM_OFFERED) answer(s, &w);
 }
 
+/* In constant time. */
 static bool same_tokens(const uint8_t *a, const uint8_t *b)
 {
     unsigned differ = 0;
@@ -130,11 +143,14 @@ static bool same_tokens(const uint8_t *a, const uint8_t *b)
     return differ == 0;
 }
 
+/* The three by which ranks tell connections apart. */
 static bool same_hello(const lh_hello_t *a, const lh_hello_t *b)
 {
     return a->rank == b->rank && a->service == b->service && a->serial == b->serial;
 }
 
+/* Whether there is such a connection, open or on its way: a rank has one of each kind with
+ * another. */
 static bool is_twice(const stream_t *s)
 {
     const lh_hello_t *hello = &s->greeting.hello;
@@ -146,6 +162,8 @@ static bool is_twice(const stream_t *s)
     return false;
 }
 
+/* A stream beyond the first: its token names the connection, whose first stream has been
+ * admitted. */
 static bool join(stream_t *s)
 {
     const greeting_t *g = &s->greeting;
@@ -160,6 +178,8 @@ static bool join(stream_t *s)
     return admit_stream(s);
 }
 
+/* The HELLO of a stranger. The order of the checks is that of what may be said: job and epoch
+ * before ranks. */
 static bool greet_dialer(stream_t *s)
 {
     const lh_world_t *world = s->transport->host->world;
@@ -169,6 +189,8 @@ static bool greet_dialer(stream_t *s)
         return false;
     }
     s->index = g->stream;
+    /* With a key these facts were proven by the handshake's identity; without one they are what
+     * keeps jobs apart. */
     if (g->hello.job != world->job) return refuse(s, REFUSED_JOB);
     if (g->hello.epoch != world->epoch) return refuse(s, REFUSED_EPOCH);
     if (g->to != world->rank || (s->seals[1] != NULL && s->proven != g->hello.rank))
@@ -180,6 +202,7 @@ static bool greet_dialer(stream_t *s)
     return true;
 }
 
+/* From here on the stream is the connection's to free. */
 void stream_adopt(lh_conn_t *c, stream_t *s, uint32_t index)
 {
     s->conn = c;
@@ -203,6 +226,7 @@ static bool grow_stage(stream_t *s)
     return true;
 }
 
+/* Open first, then the welcome: the peer may send as soon as it has that. */
 bool admit_stream(stream_t *s)
 {
     lh_conn_t *c = s->conn;
@@ -217,6 +241,8 @@ bool admit_stream(stream_t *s)
     return s->state == STREAM_OPEN;
 }
 
+/* The WELCOME that the end that dials waits for. The first says how many streams there are to
+ * be. */
 static bool greet_listener(stream_t *s)
 {
     lh_conn_t *c = s->conn;
@@ -231,6 +257,7 @@ static bool greet_listener(stream_t *s)
             "%s refused the connection: %s", c->peer_text, welcome_reason(w.answer));
         return false;
     }
+    /* The end that listens may want fewer streams, never more. */
     if (s->index == 0) {
         c->stream_count = w.streams < c->stream_count ? w.streams : c->stream_count;
         memcpy(c->token, w.token, TOKEN_BYTES);

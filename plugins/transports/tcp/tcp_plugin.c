@@ -1,5 +1,9 @@
 /* tcp_plugin.c - messages over TCP: works everywhere, over several streams where the link is long,
- * with a checksum or a seal on every frame. */
+ * with a checksum or a seal on every frame.
+ *
+ * This file has the functions of lh_transport_api_t (longhaul/transport.h) and the options; what
+ * they set in motion is in the files by noun: address, socket, stream, greet, dial, conn, send,
+ * receive, poll. */
 #include <errno.h>
 #include <stdio.h>
 #include <sys/epoll.h>
@@ -11,6 +15,8 @@
 
 #define DIAL_NS 10000000000ull /* where the host names none */
 
+/* The address is chosen first: a transport that can't listen anywhere is refused before the job
+ * starts. */
 static lh_status_t tcp_start(lh_transport_t *t)
 {
     const lh_host_t *host = t->host;
@@ -25,6 +31,7 @@ static lh_status_t tcp_start(lh_transport_t *t)
     return LH_OK;
 }
 
+/* May be called with everything still open, and with a start that failed half-way. */
 static void tcp_close(lh_transport_t *t)
 {
     const lh_host_t *host = t->host;
@@ -82,6 +89,7 @@ static lh_status_t tcp_nic_count(LH_UNUSED lh_transport_t *t, uint32_t *out)
     return LH_OK;
 }
 
+/* One card: the address that was chosen. Its rate is what the interface says. */
 static lh_status_t tcp_nic_info(lh_transport_t *t, uint32_t nic, lh_nic_info_t *info)
 {
     if (nic != 0)
@@ -119,6 +127,7 @@ static lh_status_t need_security(lh_transport_t *t, uint32_t security)
     return t->tls_context != NULL ? LH_OK : tls_context_new(t->host, &t->tls_context);
 }
 
+/* The listener's security is for all who come in: a stranger can't choose. */
 static lh_status_t tcp_listen(lh_transport_t *t, uint32_t nic, uint32_t security,
                               lh_address_t *address, lh_listener_t **out)
 {
@@ -149,6 +158,8 @@ static lh_status_t tcp_listen(lh_transport_t *t, uint32_t nic, uint32_t security
     return LH_OK;
 }
 
+/* Hands the oldest stranger that has said who it is to the host, as a connection that is not
+ * admitted yet. */
 static lh_status_t tcp_accept(lh_listener_t *l, lh_hello_t *hello, lh_conn_t **out)
 {
     lh_transport_t *t = l->transport;
@@ -172,6 +183,7 @@ static lh_status_t tcp_accept(lh_listener_t *l, lh_hello_t *hello, lh_conn_t **o
     return LH_OK;
 }
 
+/* Of connect and of admit. Structs of the host may be shorter than this plugin's. */
 static void take_params(lh_conn_t *c, const lh_conn_params_t *params)
 {
     static const lh_link_t no_link = {.struct_size = sizeof(no_link)};
@@ -196,6 +208,7 @@ static void take_params(lh_conn_t *c, const lh_conn_params_t *params)
                                              : 0;
 }
 
+/* The token that goes out with the welcome is what the connection's other streams join by. */
 static lh_status_t tcp_admit(lh_conn_t *c, const lh_conn_params_t *params)
 {
     lh_transport_t *t = c->transport;
@@ -205,10 +218,12 @@ static lh_status_t tcp_admit(lh_conn_t *c, const lh_conn_params_t *params)
     if (params->security != c->security)
         return host->fail(host, LH_UNSUPPORTED, "security %u is asked for, the listener has %u",
                           params->security, c->security);
+    /* It may have hung up while the host made up its mind. */
     if (c->state >= CONN_ENDING || c->streams[0]->state != STREAM_OFFERED)
         return host->fail(host, LH_PEER_LOST, "%s has gone", c->peer_text);
     if (host->random(host, c->token, TOKEN_BYTES) != LH_OK) return LH_IO;
     t->now = host->now_ns(host);
+    /* What the greeting asked for. */
     const uint32_t wished = c->stream_count;
     take_params(c, params);
     /* The end that dials knows as much of the link; the INI of this end is a bound. */
@@ -235,6 +250,7 @@ static void tcp_close_listener(lh_listener_t *l)
     t->host->release(t->host, l);
 }
 
+/* Starts the first stream; whether anybody is there is found out by later polls. */
 static lh_status_t tcp_connect(lh_transport_t *t, const lh_address_t *address,
                                const lh_conn_params_t *params, lh_conn_t **out)
 {
@@ -266,6 +282,7 @@ static lh_status_t tcp_connect(lh_transport_t *t, const lh_address_t *address,
     return LH_OK;
 }
 
+/* Local and at once: sockets are closed, and poll tells what was outstanding. */
 static void tcp_cancel(lh_conn_t *c)
 {
     if (c->state >= CONN_BROKEN) return;
@@ -273,6 +290,7 @@ static void tcp_cancel(lh_conn_t *c)
     conn_break(c, LH_CANCELLED, "cancelled");
 }
 
+/* Buried by the next poll. */
 static void tcp_close_conn(lh_conn_t *c)
 {
     lh_transport_t *t = c->transport;
@@ -308,6 +326,7 @@ static void tcp_release(lh_transport_t *t, lh_region_t *r)
     t->host->release(t->host, r);
 }
 
+/* Before it was admitted a connection has no direction yet, and takes both. */
 static lh_status_t may_post(const lh_conn_t *c, uint32_t direction, uint64_t bytes)
 {
     const lh_host_t *host = c->transport->host;
@@ -321,6 +340,7 @@ static lh_status_t may_post(const lh_conn_t *c, uint32_t direction, uint64_t byt
     return LH_OK;
 }
 
+/* Queued only; it leaves at the next poll, together with what else is posted by then. */
 static lh_status_t tcp_isend(lh_conn_t *c, LH_UNUSED lh_region_t *region, const void *data,
                              uint64_t bytes, uint32_t tag, uint64_t cookie)
 {
@@ -332,6 +352,7 @@ static lh_status_t tcp_isend(lh_conn_t *c, LH_UNUSED lh_region_t *region, const 
     return LH_OK;
 }
 
+/* Large messages wait for this grant, so it is sent at once; for small ones grants gather. */
 static lh_status_t tcp_irecv(lh_conn_t *c, LH_UNUSED lh_region_t *region, void *data,
                              uint64_t bytes, uint32_t tag, uint64_t cookie)
 {
@@ -341,12 +362,14 @@ static lh_status_t tcp_irecv(lh_conn_t *c, LH_UNUSED lh_region_t *region, void *
     const uint32_t message = c->recv_end++;
     c->recvs[message % DEPTH] = (operation_t){
         .data = data, .bytes = bytes, .cookie = cookie, .tag = tag};
+    /* Small ones may leave without a grant, so telling of them can wait for company. */
     if (c->grant_since == 0) c->grant_since = c->transport->now;
     if (bytes > EAGER_BYTES || c->recv_end - c->advertised >= EAGER_SLOTS / 2) c->grant_now = true;
     receive_posted(c, message);
     return LH_OK;
 }
 
+/* [any]: figures that poll has left; no system call. */
 static lh_status_t tcp_stats(lh_conn_t *c, lh_link_stats_t *out)
 {
     const lh_host_t *host = c->transport->host;
@@ -367,6 +390,7 @@ static lh_status_t tcp_stats(lh_conn_t *c, lh_link_stats_t *out)
     return LH_OK;
 }
 
+/* What tuning_offer makes of the host's link, whichever version of the structs it has. */
 static lh_status_t tcp_tune(lh_transport_t *t, const lh_link_t *link, uint32_t choice,
                             lh_tuning_t *out, char *why, size_t room)
 {
@@ -379,7 +403,8 @@ static lh_status_t tcp_tune(lh_transport_t *t, const lh_link_t *link, uint32_t c
     return LH_OK;
 }
 
-/* The number of streams stays as it is. */
+/* Takes what is set in `wanted` into force on the sockets that are open. The number of streams
+ * stays as it is: only a new connection can have another. */
 static lh_status_t tcp_retune(lh_conn_t *c, const lh_tuning_t *wanted, lh_tuning_t *in_force)
 {
     if (wanted != NULL) {

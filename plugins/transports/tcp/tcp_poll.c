@@ -14,6 +14,7 @@ enum {
     WAKE_NS = 10000000, /* while something has a deadline */
 };
 
+/* A listener or a stream. A row may be of a stream that an earlier row has closed. */
 static void serve_row(const struct epoll_event *row)
 {
     watch_t *watch = row->data.ptr;
@@ -31,6 +32,7 @@ static void serve_row(const struct epoll_event *row)
     if (row->events & (EPOLLIN | EPOLLHUP | EPOLLERR)) (void)stream_pull(s, &more);
 }
 
+/* One look; more rows than ROWS come at the next. The timer's row has no pointer. */
 static void serve_epoll(lh_transport_t *t)
 {
     struct epoll_event rows[ROWS];
@@ -47,6 +49,7 @@ static void serve_epoll(lh_transport_t *t)
     }
 }
 
+/* Frees what was closed before this poll: no row of epoll can point to it any more. */
 static void bury(lh_transport_t *t)
 {
     for (lh_conn_t *c = t->graveyard, *next; c != NULL; c = next) {
@@ -61,6 +64,7 @@ static void bury(lh_transport_t *t)
     t->dead_strangers = NULL;
 }
 
+/* Sends before it receives: the peer has something to do then while this end reads. */
 static void serve_conn(lh_conn_t *c, bool direct)
 {
     if (c->state <= CONN_JOINING) dial_serve(c);
@@ -73,6 +77,8 @@ static void serve_conn(lh_conn_t *c, bool direct)
     if (c->state == CONN_UP) socket_sample(c);
 }
 
+/* Few streams are read directly, whether or not something has come: a read that finds nothing costs
+ * as much as an epoll_wait, and one that finds something saves it. */
 lh_status_t tcp_poll(lh_transport_t *t, lh_wire_event_t *events, uint32_t event_size, uint32_t max,
                      uint32_t *count)
 {
@@ -81,6 +87,7 @@ lh_status_t tcp_poll(lh_transport_t *t, lh_wire_event_t *events, uint32_t event_
     if (t->graveyard != NULL || t->dead_strangers != NULL) bury(t);
     const bool direct = t->open_streams <= DIRECT_STREAMS;
     if (!direct || t->unsettled > 0 || t->now - t->served >= LOOK_NS) serve_epoll(t);
+    /* Only while somebody is on the way in or out are there deadlines to look at. */
     for (lh_listener_t *l = t->listeners; l != NULL && t->unsettled > 0; l = l->next)
         listener_expire(l);
     for (lh_conn_t *c = t->conns; c != NULL; c = c->next) {
@@ -97,6 +104,7 @@ lh_status_t tcp_wait_fd(lh_transport_t *t, int *fd)
     return LH_OK;
 }
 
+/* Wakes who sleeps on the epoll descriptor while handshakes or ends have deadlines. */
 static void set_timer(lh_transport_t *t)
 {
     if (t->timer_set) return;
@@ -110,9 +118,11 @@ lh_status_t tcp_arm(lh_transport_t *t)
     bool deadline = t->unsettled > 0;
     t->now = t->host->now_ns(t->host);
     for (lh_conn_t *c = t->conns; c != NULL; c = c->next) {
+        /* The peer may wait for them, and this end is about to sleep. */
         if (c->advertised != c->recv_end) c->grant_now = true;
         if (c->state == CONN_UP) (void)conn_push(c);
         if (conn_has_events(c) || conn_can_push(c)) return LH_AGAIN;
+        /* A FRAME_END that nobody reads must not be waited for. */
         deadline |= c->state == CONN_ENDING;
         for (uint32_t i = 0; c->state == CONN_UP && i < c->stream_count; i++)
             stream_watch_out(c->streams[i], c->streams[i]->blocked);

@@ -1,5 +1,9 @@
 /* tcp_receive.c - bytes from a socket to where they belong: a payload whose receive is posted is
- * read straight into it, with the next head behind it in the same system call. */
+ * read straight into it, with the next head behind it in the same system call.
+ *
+ * A stream reads in one of two ways. Between payloads it reads into its stage, a small buffer, and
+ * parses heads and small payloads from there (stream_eat). Inside of a payload that is left long
+ * enough it reads into the receive's own memory (stream_pull), checking as it goes. */
 #include "tcp.h"
 
 #include <errno.h>
@@ -16,6 +20,7 @@ enum {
     PULL_BYTES = 1 << 20, /* of one turn */
 };
 
+/* Whose fault depends on how far the stream was: see the four cases. */
 bool stream_fail(stream_t *s, lh_status_t status, const char *fmt, ...)
 {
     char text[REASON_BYTES];
@@ -23,6 +28,8 @@ bool stream_fail(stream_t *s, lh_status_t status, const char *fmt, ...)
     va_start(args, fmt);
     (void)vsnprintf(text, sizeof(text), fmt, args);
     va_end(args);
+    /* A stranger is dropped, a dial tried again, a connection ended; one that ends already ends for
+     * its own reason. */
     if (s->conn == NULL) {
         stranger_drop(s);
     } else if (s->conn->dialed && s->state != STREAM_OPEN) {
@@ -55,6 +62,8 @@ static bool refuse(lh_conn_t *c, lh_status_t status, uint32_t message, const ope
     return false;
 }
 
+/* A frame of a message whose receive is posted: checks that it fits and where it goes. Frames of
+ * one message may come by several streams in any order. */
 static bool begin_posted(stream_t *s)
 {
     lh_conn_t *c = s->conn;
@@ -80,6 +89,7 @@ static bool begin_early(stream_t *s)
     lh_conn_t *c = s->conn;
     const frame_t *f = &s->in;
     slot_t *slot = &c->slots[f->message % EAGER_SLOTS];
+    /* Only whole small messages come early, and only as many as there are slots. */
     if (f->message - c->recv_end >= EAGER_SLOTS || f->total > EAGER_BYTES ||
         f->length != f->total || slot->taken)
         return stream_fail(s, LH_CORRUPT, "message %u of %llu bytes without a grant", f->message,
@@ -96,6 +106,7 @@ static bool begin_early(stream_t *s)
     return true;
 }
 
+/* They only grow; an older number comes by a slower stream. */
 static bool take_grants(stream_t *s, uint32_t grants)
 {
     lh_conn_t *c = s->conn;
@@ -107,6 +118,7 @@ static bool take_grants(stream_t *s, uint32_t grants)
     return true;
 }
 
+/* The peer says what it did not like; it is told here in terms of our own send. */
 static bool peer_ended(stream_t *s)
 {
     const frame_t *f = &s->in;
@@ -132,6 +144,8 @@ static bool peer_ended(stream_t *s)
 
 static bool frame_end(stream_t *s);
 
+/* A whole head lies in the stage. The sequence catches frames that were lost or repeated on the
+ * way, which TCP alone would not if somebody rewrites it. */
 static bool frame_begin(stream_t *s)
 {
     frame_t *f = &s->in;
@@ -142,6 +156,7 @@ static bool frame_begin(stream_t *s)
         return stream_fail(s, LH_CORRUPT, "frame %llu of stream %u, expected %llu",
                            (unsigned long long)f->sequence, s->index,
                            (unsigned long long)s->in_sequence);
+    /* Greetings only before a stream is open, each from its own end; everything else only after. */
     const bool open = s->state == STREAM_OPEN;
     if (open != (f->type < FRAME_HELLO) || (open && f->stream != s->index) ||
         (!open && (f->type == FRAME_HELLO) != s->listens))
@@ -161,10 +176,10 @@ static bool frame_begin(stream_t *s)
     return s->left > 0 ? true : frame_end(s);
 }
 
-/* The receive of a message that came before it is posted: what is there moves from the slot into the
- * receive's memory, and where `s` still brings the rest, that follows it there. Were the slot kept until
- * then, the receive would count as a grant all the same, and the message EAGER_SLOTS later, which the peer
- * may then send on a faster stream, would find no room. */
+/* The receive of a message that came before it is posted: what is there moves from the slot into
+ * the receive's memory, and where `s` still brings the rest, that follows it there. Were the slot
+ * kept until then, the receive would count as a grant all the same, and the message EAGER_SLOTS
+ * later, which the peer may then send on a faster stream, would find no room. */
 static void slot_leave(lh_conn_t *c, uint32_t message, stream_t *s)
 {
     slot_t *slot = &c->slots[message % EAGER_SLOTS];
@@ -192,6 +207,7 @@ static void slot_leave(lh_conn_t *c, uint32_t message, stream_t *s)
     *slot = (slot_t){.taken = false};
 }
 
+/* Called as a receive is posted: what came early of its message moves there. */
 void receive_posted(lh_conn_t *c, uint32_t message)
 {
     const slot_t *slot = &c->slots[message % EAGER_SLOTS];
@@ -204,6 +220,7 @@ void receive_posted(lh_conn_t *c, uint32_t message)
     if (slot->complete || brings != NULL) slot_leave(c, message, brings);
 }
 
+/* A payload is complete and right. */
 static bool data_end(stream_t *s)
 {
     lh_conn_t *c = s->conn;
@@ -221,6 +238,8 @@ static bool data_end(stream_t *s)
     return true;
 }
 
+/* A frame is complete. Its checksum or seal decides whether it counts: a data frame that fails is
+ * told to the peer, so that both ends name the same frame. */
 static bool frame_end(stream_t *s)
 {
     const frame_t *f = &s->in;
@@ -259,6 +278,8 @@ static bool took(stream_t *s, uint32_t n)
     return s->left > 0 ? true : frame_end(s);
 }
 
+/* Heads and payloads from the stage, until it holds less than a head; what is left moves to its
+ * start. */
 bool stream_eat(stream_t *s)
 {
     bool good = true;
@@ -283,6 +304,7 @@ bool stream_eat(stream_t *s)
     return true;
 }
 
+/* The kernel's word as a sentence; ETIMEDOUT is its keepalive or our own measure of silence. */
 bool stream_lost(stream_t *s, int error)
 {
     if (error == 0) return stream_fail(s, LH_PEER_LOST, "it closed the connection");
@@ -303,6 +325,7 @@ static void pull_others(lh_conn_t *c)
     c->is_last_look = false;
 }
 
+/* Before a connection is given up the other streams are read once more: see pull_others. */
 static bool receive_failed(stream_t *s, ssize_t n, int error)
 {
     if (s->conn->is_last_look) return false;
@@ -310,13 +333,17 @@ static bool receive_failed(stream_t *s, ssize_t n, int error)
     return stream_lost(s, n < 0 ? error : s->send_error);
 }
 
+/* A short read means that the socket is empty: then no second call is made to learn it. */
 bool stream_pull(stream_t *s, bool *more)
 {
+    /* A payload that ends within this read brings the bytes behind it into the stage: its next
+     * head, often. */
     uint64_t taken = 0;
     *more = false;
     while (s->state == STREAM_OPEN && s->conn->state < CONN_ENDING) {
         struct iovec v[2] = {{s->stage + s->stage_last, s->stage_size - s->stage_last}, {NULL, 0}};
-        const bool direct = s->left >= DIRECT_BYTES; /* the stage is empty then */
+        /* The stage is empty inside of a payload, as stream_eat takes all of it that is there. */
+        const bool direct = s->left >= DIRECT_BYTES;
         if (direct) {
             v[0] = (struct iovec){s->to, s->left < READ_MAX ? s->left : READ_MAX};
             if (s->left <= READ_MAX) v[1] = (struct iovec){s->stage, TAIL_BYTES};

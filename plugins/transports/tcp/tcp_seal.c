@@ -23,6 +23,7 @@ void secret_wipe(void *bytes, size_t length)
     OPENSSL_cleanse(bytes, length);
 }
 
+/* One-way: who learns a later secret does not learn the ones before it. */
 static bool derive(const uint8_t secret[SECRET_BYTES], const char *purpose,
                    uint8_t out[SECRET_BYTES])
 {
@@ -31,6 +32,7 @@ static bool derive(const uint8_t secret[SECRET_BYTES], const char *purpose,
                 &length) != NULL;
 }
 
+/* Key and nonce of this generation into the cipher. */
 static bool use_secret(seal_t *s)
 {
     uint8_t key[SECRET_BYTES], nonce[SECRET_BYTES];
@@ -74,6 +76,7 @@ bool seal_encrypts(const seal_t *s)
     return s->encrypts;
 }
 
+/* Generations are never skipped backwards: sequences only grow. */
 static bool step_to(seal_t *s, uint64_t generation)
 {
     while (s->generation < generation) {
@@ -86,18 +89,21 @@ static bool step_to(seal_t *s, uint64_t generation)
     return true;
 }
 
+/* The head is authenticated and never encrypted: its length is needed to read the rest. */
 bool seal_begin(seal_t *s, uint64_t sequence, const uint8_t *head, size_t bytes)
 {
     uint8_t nonce[NONCE_BYTES];
     int length;
     if (!step_to(s, sequence >> KEY_FRAMES_LOG2)) return false;
     memcpy(nonce, s->nonce, NONCE_BYTES);
+    /* The sequence, big-endian, into the nonce's end, as in RFC 8446, section 5.3. */
     for (int i = 0; i < 8; i++)
         nonce[NONCE_BYTES - 1 - i] ^= (uint8_t)(sequence >> 8 * i);
     return EVP_CipherInit_ex(s->context, NULL, NULL, NULL, nonce, s->opens ? 0 : 1) == 1 &&
            EVP_CipherUpdate(s->context, NULL, &length, head, (int)bytes) == 1;
 }
 
+/* Not encrypting, the payload is authenticated as more of the head's kind. */
 bool seal_add(seal_t *s, const uint8_t *from, uint8_t *to, size_t bytes)
 {
     int length;
@@ -114,6 +120,8 @@ bool seal_end(seal_t *s, uint8_t tag[16])
            EVP_CIPHER_CTX_ctrl(s->context, EVP_CTRL_AEAD_GET_TAG, TAG_BYTES, tag) == 1;
 }
 
+/* GCM says only at the end whether all of it was right; what was decrypted meanwhile must not be
+ * used before. */
 bool seal_check(seal_t *s, const uint8_t tag[16])
 {
     uint8_t none[16];

@@ -1,8 +1,12 @@
 /* tcp_send.c - which bytes leave next, and on which stream: messages are cut in the order posted,
  * and a stream takes the next piece when the kernel has taken its last one (TCP_NOTSENT_LOWAT
- * bounds what waits there unsent). */
+ * bounds what waits there unsent).
+ *
+ * So streams share the work by how fast they take it, without a plan: a slow one takes fewer
+ * pieces. Small messages leave together, in one system call for up to BATCH frames. */
 #include "tcp.h"
 
+/* Of one turn of a connection; and how long grants wait for data that goes the same way. */
 enum { PUSH_BYTES = 1 << 20, GRANT_DELAY_NS = 50000 };
 
 /* The message that may leave next, or NULL. */
@@ -10,11 +14,13 @@ static operation_t *next_send(lh_conn_t *c)
 {
     if (c->send_next == c->send_end) return NULL;
     operation_t *op = &c->sends[c->send_next % DEPTH];
+    /* How many messages this one is ahead of the peer's receives. */
     const int32_t ahead = (int32_t)(c->send_next - c->granted);
     if (ahead < 0 || (op->bytes <= EAGER_BYTES && ahead < EAGER_SLOTS)) return op;
     return NULL;
 }
 
+/* The next `length` bytes of a message become a frame of this stream's batch. */
 static bool cut(stream_t *s, operation_t *op, uint64_t length)
 {
     lh_conn_t *c = s->conn;
@@ -31,6 +37,7 @@ static bool cut(stream_t *s, operation_t *op, uint64_t length)
     return true;
 }
 
+/* Receives that the peer has not heard of, and no frame to tell it with. */
 static bool grant_due(const lh_conn_t *c)
 {
     if (c->advertised == c->recv_end) return false;
@@ -47,6 +54,7 @@ static bool fill(stream_t *s)
     while (frames < BATCH && (op = next_send(c)) != NULL) {
         const uint64_t rest = op->bytes - op->total, most = c->tuning.chunk_bytes;
         const uint64_t length = rest < most ? rest : most;
+        /* A batch is bounded, or grants and small messages of later turns would wait behind it. */
         if (frames > 0 && batch + length > (most < BATCH_BYTES ? BATCH_BYTES : most)) break;
         if (!cut(s, op, length)) return stream_fail(s, LH_NO_MEMORY, "no memory to seal a frame");
         batch += length;
@@ -57,6 +65,7 @@ static bool fill(stream_t *s)
             return stream_fail(s, LH_NO_MEMORY, "no memory to seal a frame");
         frames = 1;
     }
+    /* Every frame has carried the grants. */
     if (frames == 0) return false;
     c->advertised = c->recv_end;
     c->grant_now = false;
@@ -65,6 +74,8 @@ static bool fill(stream_t *s)
     return true;
 }
 
+/* Time in which something was posted and the peer had no receive for it: for the report, which
+ * tells a slow link from a late peer. */
 static void watch_starved(lh_conn_t *c)
 {
     const bool starved = c->send_next != c->send_end && next_send(c) == NULL;
@@ -81,6 +92,7 @@ static void push_end(lh_conn_t *c)
     for (uint32_t i = 0; i < c->stream_count; i++) {
         stream_t *s = c->streams[i];
         size_t bytes = 0;
+        /* The first stream that takes it will do. */
         if (s == NULL || s->state != STREAM_OPEN) continue;
         if (!stream_push(s, &bytes)) return;
         if (s->blocked || !stream_put(s, c->end, NULL)) continue;
@@ -92,6 +104,7 @@ static void push_end(lh_conn_t *c)
     if (c->transport->now >= c->end_deadline) conn_break(c, c->why, "%s", c->reason);
 }
 
+/* Streams take turns at being the first, so that none is always served last. */
 bool conn_push(lh_conn_t *c)
 {
     size_t all = 0;
@@ -114,6 +127,7 @@ bool conn_push(lh_conn_t *c)
     return all > 0;
 }
 
+/* Whether a push would hand something to the kernel; asked before the host sleeps. */
 bool conn_can_push(const lh_conn_t *c)
 {
     if (c->state != CONN_UP) return false;

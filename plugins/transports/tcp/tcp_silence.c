@@ -1,4 +1,5 @@
-/* tcp_silence.c - the wait begins with what is sent, and again with each acknowledgement. */
+/* tcp_silence.c - the wait begins with what is sent, and again with each acknowledgement. A stream
+ * with nothing on its way waits for nothing: keepalive watches that one. */
 #include "tcp_silence.h"
 
 uint64_t silence_at(uint64_t *since, uint64_t now, uint32_t in_flight, uint64_t age, bool was_away)

@@ -22,11 +22,13 @@ enum {
 #define SILENCE_MAX_NS 600000000000ull
 #define SILENCE_MIN_NS 1000000000ull
 
+/* Options are wishes: a kernel that refuses one gives a slower socket, not none. */
 static void set_int(int fd, int level, int name, int value)
 {
     (void)setsockopt(fd, level, name, &value, sizeof(value));
 }
 
+/* The place of the port is the only difference of the two families here. */
 static void set_port(struct sockaddr_storage *a, uint16_t port)
 {
     if (a->ss_family == AF_INET)
@@ -35,6 +37,7 @@ static void set_port(struct sockaddr_storage *a, uint16_t port)
         ((struct sockaddr_in6 *)(void *)a)->sin6_port = htons(port);
 }
 
+/* Ranks of one machine count up from the port of the INI, by their place on it. */
 static uint16_t own_port(const lh_transport_t *t)
 {
     lh_rank_info_t info = {.struct_size = sizeof(info)};
@@ -44,6 +47,7 @@ static uint16_t own_port(const lh_transport_t *t)
     return (uint16_t)(t->config->port + info.local_rank);
 }
 
+/* IPV6_V6ONLY: an address means itself, and not another family's as well. */
 lh_status_t socket_listen(lh_transport_t *t, lh_address_t *address, int *out)
 {
     const lh_host_t *host = t->host;
@@ -54,6 +58,8 @@ lh_status_t socket_listen(lh_transport_t *t, lh_address_t *address, int *out)
     address_text(&local, text, sizeof(text));
     const int fd = socket(local.ss_family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
     if (fd < 0) return host->fail(host, LH_IO, "a socket for %s", text);
+    /* A job that starts again need not wait until the kernel has forgotten the last one's
+     * sockets. */
     set_int(fd, SOL_SOCKET, SO_REUSEADDR, 1);
     if (local.ss_family == AF_INET6) set_int(fd, IPPROTO_IPV6, IPV6_V6ONLY, 1);
     set_buffers(t, fd,
@@ -73,6 +79,8 @@ lh_status_t socket_listen(lh_transport_t *t, lh_address_t *address, int *out)
     return LH_OK;
 }
 
+/* From the address that this rank listens on, so that what the peer sees is what it was told; the
+ * port is chosen by connect. */
 int socket_dial(lh_conn_t *c)
 {
     const lh_transport_t *t = c->transport;
@@ -98,6 +106,7 @@ int socket_dial(lh_conn_t *c)
     return fd;
 }
 
+/* Keepalive counts in whole seconds, so less than one can't be kept. */
 uint64_t silence_within(uint64_t ns)
 {
     if (ns == 0) return SILENCE_NS;
@@ -110,6 +119,7 @@ uint64_t silence_within(uint64_t ns)
 void socket_prepare(int fd, uint64_t silence_ns)
 {
     const uint64_t ms = silence_ns / 1000000;
+    /* Batches are made here: the kernel need not wait for more. */
     set_int(fd, IPPROTO_TCP, TCP_NODELAY, 1);
     set_int(fd, SOL_SOCKET, SO_KEEPALIVE, 1);
     set_int(fd, IPPROTO_TCP, TCP_KEEPIDLE, 1);
@@ -140,12 +150,15 @@ static void sample_rate(lh_conn_t *c)
     c->rate_ns = c->transport->now;
 }
 
+/* Of one stream, from the kernel's figures. */
 static uint64_t silence_of(stream_t *s, const struct tcp_info *info, bool was_away)
 {
     return silence_at(&s->waits_since, s->transport->now, info->tcpi_unacked,
                       (uint64_t)info->tcpi_last_ack_recv * 1000000, was_away);
 }
 
+/* Every SAMPLE_NS: the least round trip of the streams is the path's, the others wait behind
+ * data. */
 void socket_sample(lh_conn_t *c)
 {
     const lh_host_t *host = c->transport->host;
@@ -160,6 +173,7 @@ void socket_sample(lh_conn_t *c)
         if (c->streams[i] == NULL || c->streams[i]->state != STREAM_OPEN) continue;
         memset(&info, 0, sizeof(info));
         if (getsockopt(c->streams[i]->fd, IPPROTO_TCP, TCP_INFO, &info, &length) != 0) continue;
+        /* The kernel's user timeout would come later where it retransmits late. */
         if (silence_of(c->streams[i], &info, since > AWAY_NS) >= c->silence_ns) {
             (void)stream_lost(c->streams[i], ETIMEDOUT);
             return;
@@ -174,6 +188,7 @@ void socket_sample(lh_conn_t *c)
     const uint64_t before = atomic_load_explicit(&c->round_trip_min_ns, memory_order_relaxed);
     const uint64_t trip_ns = (uint64_t)trip * 1000;
     atomic_store_explicit(&c->round_trip_ns, trip_ns, memory_order_relaxed);
+    /* The least is the path's own; the latest has queues in it. */
     if (before == 0 || trip_ns < before)
         atomic_store_explicit(&c->round_trip_min_ns, trip_ns, memory_order_relaxed);
     atomic_store_explicit(&c->path_mtu, mtu, memory_order_relaxed);

@@ -1,4 +1,8 @@
-/* tcp_stream.c - a socket: its memory, its place in epoll, frames on their way into the kernel. */
+/* tcp_stream.c - a socket: its memory, its place in epoll, frames on their way into the kernel.
+ *
+ * What leaves is a batch: heads in the stream's own memory, payloads where the caller has them (or,
+ * encrypted, in scratch), as vectors of one sendmsg. A batch is finished before the next begins, so
+ * places in it can be used again. */
 #include "tcp.h"
 
 #include <errno.h>
@@ -8,6 +12,7 @@
 
 #include <longhaul/crc32c.h>
 
+/* A stranger's stage is small: it has not earned more. */
 lh_status_t stream_new(lh_transport_t *t, uint32_t stage_bytes, stream_t **out)
 {
     stream_t *s = t->host->alloc(t->host, sizeof(*s), 64);
@@ -39,6 +44,7 @@ void stream_close(stream_t *s, bool abort)
     s->state = STREAM_CLOSED;
 }
 
+/* With everything it holds; the socket is reset if it is still open. */
 void stream_free(stream_t *s)
 {
     if (s == NULL) return;
@@ -52,6 +58,7 @@ void stream_free(stream_t *s)
     host->release(host, s);
 }
 
+/* A socket that connects is writable once it has. */
 lh_status_t stream_watch(stream_t *s)
 {
     struct epoll_event event = {.events = EPOLLIN, .data.ptr = &s->watch};
@@ -60,6 +67,7 @@ lh_status_t stream_watch(stream_t *s)
     return epoll_ctl(s->transport->epoll, EPOLL_CTL_ADD, s->fd, &event) == 0 ? LH_OK : LH_IO;
 }
 
+/* Writability is watched only while the kernel refuses bytes: it is true nearly always. */
 void stream_watch_out(stream_t *s, bool on)
 {
     if (s->watches_out == on || s->fd < 0) return;
@@ -68,12 +76,14 @@ void stream_watch_out(stream_t *s, bool on)
     if (epoll_ctl(s->transport->epoll, EPOLL_CTL_MOD, s->fd, &event) == 0) s->watches_out = on;
 }
 
+/* One piece of memory behind the batch's others. */
 static void vector_add(stream_t *s, const void *bytes, size_t length)
 {
     if (length == 0) return;
     s->vectors[s->vector_count++] = (struct iovec){(void *)(uintptr_t)bytes, length};
 }
 
+/* Head and payload under one tag, which goes into the head's last bytes. */
 static bool seal_frame(stream_t *s, uint8_t *head, const frame_t *f, const uint8_t *payload,
                        uint8_t *encrypted)
 {
@@ -86,6 +96,7 @@ static bool seal_frame(stream_t *s, uint8_t *head, const frame_t *f, const uint8
 static uint8_t *scratch_room(stream_t *s, uint64_t bytes)
 {
     const lh_host_t *host = s->transport->host;
+    /* What of it this batch has taken already. */
     uint64_t used = 0;
     for (uint32_t i = 0; i < s->vector_count; i++)
         if (s->scratch != NULL && (uint8_t *)s->vectors[i].iov_base >= s->scratch &&
@@ -104,10 +115,12 @@ static uint8_t *scratch_room(stream_t *s, uint64_t bytes)
     return s->scratch;
 }
 
+/* Grants go with every frame: a head has room for them, and a frame of their own costs a packet. */
 bool stream_add(stream_t *s, frame_t *f, const void *payload)
 {
     if (s->vector_done == s->vector_count)
         s->vector_done = s->vector_count = s->frame_done = s->frame_count = 0;
+    /* Sealed payloads are sent from where they lie; encrypted ones need memory of their own. */
     const bool encrypts = s->seals[0] != NULL && seal_encrypts(s->seals[0]) && f->length > 0;
     uint8_t *room = encrypts ? scratch_room(s, f->length) : NULL;
     if (encrypts && room == NULL) return false;
@@ -134,6 +147,7 @@ bool stream_put(stream_t *s, frame_t f, const void *payload)
     return stream_add(s, &f, s->small);
 }
 
+/* The kernel has all of a frame. A send is done when it has all of its frames: TCP keeps copies. */
 static void frame_left(stream_t *s, uint32_t i)
 {
     if (!s->frames[i].is_data) return;
@@ -142,6 +156,7 @@ static void frame_left(stream_t *s, uint32_t i)
     op->done = op->frames == 0 && op->total == op->bytes;
 }
 
+/* The kernel took this many bytes of the batch. */
 static void advance(stream_t *s, size_t bytes)
 {
     while (bytes > 0) {
@@ -161,11 +176,13 @@ static bool send_failed(stream_t *s, int error)
 {
     bool more = true;
     s->send_error = error;
+    /* A FRAME_END may lie in the socket still. */
     while (more && s->state == STREAM_OPEN)
         if (!stream_pull(s, &more)) return false;
     return stream_lost(s, error);
 }
 
+/* Until the batch is empty or the kernel is full. */
 bool stream_push(stream_t *s, size_t *bytes)
 {
     s->blocked = false;
@@ -174,6 +191,7 @@ bool stream_push(stream_t *s, size_t *bytes)
                                        .msg_iovlen = s->vector_count - s->vector_done};
         const ssize_t n = sendmsg(s->fd, &message, MSG_DONTWAIT | MSG_NOSIGNAL);
         if (n < 0 && errno == EINTR) continue;
+        /* The kernel is full: poll asks again, or epoll says when. */
         if (n < 0 && (errno == EAGAIN || errno == ENOBUFS)) {
             s->blocked = true;
             return true;

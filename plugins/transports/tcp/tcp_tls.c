@@ -31,6 +31,8 @@ static void write_identity(const lh_host_t *host, uint32_t dials, uint32_t liste
                    (unsigned long long)host->world->job, host->world->epoch, dials, listens);
 }
 
+/* OpenSSL's way to give an external key to TLS 1.3: a session that never was, with the key as its
+ * secret. */
 static SSL_SESSION *session_of(const tls_t *t, SSL *ssl)
 {
     uint8_t key[KEY_BYTES];
@@ -47,6 +49,7 @@ static SSL_SESSION *session_of(const tls_t *t, SSL *ssl)
     return NULL;
 }
 
+/* OpenSSL asks the end that dials for key and identity. */
 static int use_session(SSL *ssl, LH_UNUSED const EVP_MD *digest, const unsigned char **id,
                        size_t *length, SSL_SESSION **session)
 {
@@ -73,11 +76,13 @@ static int find_session(SSL *ssl, const unsigned char *id, size_t length, SSL_SE
     if (sscanf(text, "lh1/%16llx/%u/%u/%u", &job, &epoch, &dials, &listens) != 4) return 1;
     write_identity(t->host, dials, t->host->world->rank, expected);
     if (strcmp(text, expected) != 0 || dials >= t->host->world->size) return 1;
+    /* Only now is there a peer, whose key is asked for; the binder is checked by OpenSSL. */
     t->peer = dials;
     *session = session_of(t, ssl);
     return 1;
 }
 
+/* One cipher, one group, no tickets, no early data: what isn't there can't be asked for. */
 lh_status_t tls_context_new(const lh_host_t *host, void **out)
 {
     SSL_CTX *context = SSL_CTX_new(TLS_method());
@@ -104,12 +109,14 @@ void tls_context_free(void *context)
     SSL_CTX_free(context);
 }
 
+/* The BIOs are the SSL's once they are set. */
 lh_status_t tls_new(void *context, const lh_host_t *host, uint32_t peer, tls_t **out)
 {
     tls_t *t = host->alloc(host, sizeof(*t), 64);
     if (t == NULL) return LH_NO_MEMORY;
     t->host = host;
     t->peer = peer;
+    /* Who listens learns from the identity who dials. */
     t->listens = peer == UINT32_MAX;
     if (!t->listens) write_identity(host, host->world->rank, peer, t->identity);
     t->ssl = SSL_new(context);
@@ -145,6 +152,8 @@ uint32_t tls_peer(const tls_t *t)
     return t->peer;
 }
 
+/* An exporter, as RFC 8446 has it in section 7.5: bound to this handshake and of no use for
+ * another. */
 lh_status_t tls_secrets(tls_t *t, uint8_t out[2][SECRET_BYTES])
 {
     if (SSL_export_keying_material(t->ssl, out[0], 2 * SECRET_BYTES, label, sizeof(label) - 1, NULL,
@@ -165,6 +174,8 @@ static bool give_record(tls_t *t, const uint8_t *bytes, size_t length, size_t *t
     return true;
 }
 
+/* Whether the bytes can begin a TLS record of a sensible size; a stranger that speaks something
+ * else is dropped at its first byte. */
 static bool is_handshake(const uint8_t *bytes, size_t length)
 {
     enum { CHANGE_CIPHER = 20, ALERT = 21, HANDSHAKE = 22, DATA = 23 };
@@ -173,6 +184,8 @@ static bool is_handshake(const uint8_t *bytes, size_t length)
     return length < RECORD_HEAD || RECORD_HEAD + ((size_t)bytes[3] << 8 | bytes[4]) <= RECORD_MAX;
 }
 
+/* One step. A handshake without the key (a certificate, nothing) must not pass: the session has to
+ * be the one that was given. */
 static lh_status_t handshake(tls_t *t)
 {
     ERR_clear_error();
@@ -183,6 +196,8 @@ static lh_status_t handshake(tls_t *t)
     return why == SSL_ERROR_WANT_READ ? LH_AGAIN : LH_DENIED;
 }
 
+/* What is to be sent is taken out at the end, also after a failure: an alert says to the peer what
+ * it was. */
 lh_status_t tls_step(tls_t *t, const uint8_t *bytes, size_t length, size_t *taken,
                      const uint8_t **out, size_t *out_bytes)
 {

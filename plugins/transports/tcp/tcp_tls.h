@@ -7,7 +7,7 @@
 
 #include "tcp_seal.h"
 
-typedef struct tls tls_t;
+typedef struct tls tls_t; /* one handshake; freed once the seals are made of it */
 
 /* One a transport. */
 lh_status_t tls_context_new(const lh_host_t *host, void **out);
@@ -22,6 +22,7 @@ void tls_free(tls_t *t);
  * call. */
 lh_status_t tls_step(tls_t *t, const uint8_t *bytes, size_t length, size_t *taken,
                      const uint8_t **out, size_t *out_bytes);
+/* The rank whose key was proven, once tls_step has said LH_OK. */
 uint32_t tls_peer(const tls_t *t);
 /* Of what the dialler sends, and of what the listener sends. */
 lh_status_t tls_secrets(tls_t *t, uint8_t out[2][SECRET_BYTES]);

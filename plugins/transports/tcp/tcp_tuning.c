@@ -3,11 +3,12 @@
  *
  * A long link is full when rate x round trip bytes are on their way (its window), so a sender that
  * may hold less is slow however fast the link is: 4 MiB, what Linux lets a socket grow to, are 0.5
- * Gb/s at 50 ms. So between sites buffers are set, to 1.5 x (window + queue), where the queue of the
- * routers is taken for as long as the window: bbr keeps up to two windows on their way. Buffers too
- * large do no harm by themselves, for memory is taken by bytes, not by limits; bytes that the kernel
- * holds unsent do (they fill net.ipv4.tcp_mem, and then every socket's window shrinks), so those are
- * bounded by TCP_NOTSENT_LOWAT. The round trip is the handshake's, where the host knows none. */
+ * Gb/s at 50 ms. So between sites buffers are set, to 1.5 x (window + queue), where the queue of
+ * the routers is taken for as long as the window: bbr keeps up to two windows on their way. Buffers
+ * too large do no harm by themselves, for memory is taken by bytes, not by limits; bytes that the
+ * kernel holds unsent do (they fill net.ipv4.tcp_mem, and then every socket's window shrinks), so
+ * those are bounded by TCP_NOTSENT_LOWAT. The round trip is the handshake's, where the host knows
+ * none. */
 #include "tcp_tuning.h"
 
 #include <errno.h>
@@ -29,6 +30,7 @@ enum {
     COUNTED = 4, /* the kernel counts each buffer twice, and there is one a direction */
     GUESS_SHARE = 4,
 };
+/* The neighbours of a choice that the host may measure. */
 enum { MORE_STREAMS, FEWER_STREAMS, MORE_BUFFER, LARGER_CHUNK, OTHER_CONTROL };
 #define STREAM_RATE 3125000000ull  /* 25 Gb/s: what one stream carries */
 #define GUESSED_RATE 1250000000ull /* 10 Gb/s: where neither the link's nor the card's is known */
@@ -55,6 +57,7 @@ static uint64_t setting_of(const char *name)
     return value;
 }
 
+/* In megabits, as the driver says; -1 where it does not know, as for a link that is down. */
 uint64_t card_rate(const char *interface)
 {
     char path[128];
@@ -68,7 +71,8 @@ uint64_t card_rate(const char *interface)
 }
 
 /* Pages of the kernel's for all TCP sockets of the machine: from `low` on it takes care, from
- * `pressure` on it squeezes them. A network namespace does not show the figures, and has the same. */
+ * `pressure` on it squeezes them. A network namespace does not show the figures, and has the
+ * same. */
 static void kernel_pages(uint64_t *low, uint64_t *pressure)
 {
     enum { KERNELS_SHARE = 16 }; /* of all pages: what Linux sets tcp_mem to when it starts */
@@ -95,6 +99,7 @@ static uint64_t kernel_budget(const lh_host_t *host, uint64_t pressure)
     return pressure * (uint64_t)sysconf(_SC_PAGESIZE) / 4 / (ranks > 0 ? ranks : 1);
 }
 
+/* The line is "TCP: inuse 27 orphan 1 tw 23 alloc 31 mem 3"; mem counts pages. */
 bool memory_is_short(const char *sockstat, uint64_t most, char *out, size_t room)
 {
     unsigned long long used, orphans;
@@ -113,6 +118,8 @@ bool memory_is_short(const char *sockstat, uint64_t most, char *out, size_t room
     return true;
 }
 
+/* Said once a transport: what other programs hold makes links slow, and looks like a fault of
+ * ours. */
 static void memory_watch(const lh_host_t *host, uint64_t low)
 {
     char text[512], why[320];
@@ -124,8 +131,8 @@ static void memory_watch(const lh_host_t *host, uint64_t low)
     if (memory_is_short(text, low, why, sizeof(why))) host->log(host, LH_LOG_WARN, "%s", why);
 }
 
-/* A window travels as 16 bits and a scale, which is decided by the first packet of a connection from
- * the largest buffer that the kernel's own tuning may give. */
+/* A window travels as 16 bits and a scale, which is decided by the first packet of a connection
+ * from the largest buffer that the kernel's own tuning may give. */
 static uint64_t window_by_scale(uint64_t receive_most)
 {
     uint32_t scale = 0;
@@ -139,6 +146,8 @@ static uint64_t larger(uint64_t a, uint64_t b)
     return a > b ? a : b;
 }
 
+/* Whether limits can be exceeded (CAP_NET_ADMIN) and bbr be had is tried on a socket: no other
+ * question answers it. */
 void limits_read(const lh_host_t *host, const char *interface, limits_t *out)
 {
     static const char bbr[] = "bbr";
@@ -159,6 +168,8 @@ void limits_read(const lh_host_t *host, const char *interface, limits_t *out)
         out->bbr = setsockopt(fd, IPPROTO_TCP, TCP_CONGESTION, bbr, sizeof(bbr) - 1) == 0;
         (void)close(fd);
     }
+    /* What one stream can have on its way: bounded by the scale, and where limits hold by both
+     * ends' buffers. */
     out->window = window_by_scale(larger(receive, out->receive));
     if (out->force) return;
     const uint64_t held = larger(send, 2 * out->send), kept = larger(receive, 2 * out->receive);
@@ -166,6 +177,8 @@ void limits_read(const lh_host_t *host, const char *interface, limits_t *out)
     if (least < out->window) out->window = least;
 }
 
+/* By rate, as one stream is one core's work; between sites at least WAN_STREAMS, and as many as
+ * windows need. */
 static uint64_t choose_streams(const lh_link_t *link, const limits_t *limits, uint64_t flight)
 {
     const uint64_t by_rate = (link->bytes_per_second + STREAM_RATE - 1) / STREAM_RATE;
@@ -179,6 +192,7 @@ static uint64_t choose_streams(const lh_link_t *link, const limits_t *limits, ui
     return streams;
 }
 
+/* The first that is set. */
 static uint64_t first_of(uint64_t a, uint64_t b, uint64_t c)
 {
     return a != 0 ? a : b != 0 ? b : c;
@@ -187,9 +201,12 @@ static uint64_t first_of(uint64_t a, uint64_t b, uint64_t c)
 void tuning_choose(const tcp_config_t *config, const lh_link_t *link, const lh_tuning_t *wanted,
                    const limits_t *limits, lh_tuning_t *out)
 {
+    /* Streams, pieces, buffers, pace, control: in this order, as buffers are shared by the
+     * streams. */
     const bool wan = link->scope == LH_LINK_WAN;
     const uint64_t rate = link->bytes_per_second;
     const uint64_t card = limits->card >= SLOWEST_CARD ? limits->card : GUESSED_RATE;
+    /* A link that was not measured is taken for as fast as the card. */
     const uint64_t assumed = rate == 0 && wan ? card : rate;
     const uint64_t flight = (uint64_t)((double)assumed * (double)link->round_trip_ns / 1e9);
     const uint64_t streams = first_of(config->streams, wanted->streams,
@@ -204,6 +221,7 @@ void tuning_choose(const tcp_config_t *config, const lh_link_t *link, const lh_t
     out->inflight_bytes = first_of(wanted->inflight_bytes, flight, 0);
     out->buffer_bytes = first_of(config->buffer_bytes, wanted->buffer_bytes,
                                  3 * out->inflight_bytes);
+    /* A little below the rate, so that queues on the way drain. */
     out->pace_bytes_per_second = first_of(config->pace, wanted->pace_bytes_per_second,
                                           wan ? rate / 100 * 97 : 0);
     out->control = wanted->control == CONTROL_BBR || wanted->control == CONTROL_CUBIC
@@ -241,6 +259,7 @@ static bool change(const tcp_config_t *config, const limits_t *limits, int what,
  * a window that is too small, or a model of the link that is wrong. */
 bool tuning_offer(lh_transport_t *t, const lh_link_t *link, uint32_t choice, lh_tuning_t *out)
 {
+    /* Neighbours in the order in which they are worth a measurement. */
     static const int clean[] = {MORE_BUFFER, OTHER_CONTROL, MORE_STREAMS, LARGER_CHUNK,
                                 FEWER_STREAMS};
     static const int lossy[] = {MORE_STREAMS, MORE_BUFFER, OTHER_CONTROL, LARGER_CHUNK,
@@ -259,6 +278,7 @@ bool tuning_offer(lh_transport_t *t, const lh_link_t *link, uint32_t choice, lh_
     return false;
 }
 
+/* For the log of a measurement. */
 void tuning_text(const lh_tuning_t *u, char *out, size_t room)
 {
     const uint32_t streams = u->streams > 0 ? u->streams : 1;
@@ -273,10 +293,12 @@ void tuning_text(const lh_tuning_t *u, char *out, size_t room)
 static void keep_budget(lh_conn_t *c)
 {
     lh_transport_t *t = c->transport;
+    /* Nobody has measured this link or said anything of it. */
     const bool guessed = c->link.bytes_per_second == 0 && c->wanted.buffer_bytes == 0 &&
                          t->config->buffer_bytes == 0;
     t->budget_used -= c->budget_used;
     const uint64_t budget = t->limits.budget;
+    /* This connection's share was given back above, and is taken again below. */
     const uint64_t left = budget > t->budget_used ? budget - t->budget_used : 0;
     const uint64_t asked = c->tuning.buffer_bytes;
     const uint64_t most = left / COUNTED / (guessed ? GUESS_SHARE : 1);
@@ -314,6 +336,8 @@ void conn_tune(lh_conn_t *c, int fd)
     keep_budget(c);
 }
 
+/* The number of streams is agreed by now and stays; buffers and pace follow the better round
+ * trip. */
 void conn_tune_whole(lh_conn_t *c)
 {
     const uint32_t streams = c->tuning.streams;
@@ -328,6 +352,7 @@ void conn_tune_whole(lh_conn_t *c)
         socket_tune(c, c->streams[i]->fd, false);
 }
 
+/* One direction. The kernel doubles what it is told, for its own overhead. */
 static void set_buffer(const limits_t *limits, int fd, bool receive, uint64_t bytes)
 {
     const uint64_t most = receive ? limits->receive : limits->send;
@@ -347,9 +372,9 @@ void set_buffers(lh_transport_t *t, int fd, uint64_t bytes)
     set_buffer(&t->limits, fd, true, bytes);
 }
 
-/* buffer and pace are over all streams. A short path is left to the kernel's own tuning. A buffer to
- * receive into that is set before the connection is made decides how far windows can ever grow, so
- * only one that was asked for is. */
+/* buffer and pace are over all streams. A short path is left to the kernel's own tuning. A buffer
+ * to receive into that is set before the connection is made decides how far windows can ever grow,
+ * so only one that was asked for is. */
 void socket_tune(lh_conn_t *c, int fd, bool before_connect)
 {
     const lh_tuning_t *tuning = &c->tuning;
@@ -364,6 +389,7 @@ void socket_tune(lh_conn_t *c, int fd, bool before_connect)
         const uint64_t pace = none ? UINT64_MAX : tuning->pace_bytes_per_second / streams;
         (void)setsockopt(fd, SOL_SOCKET, SO_MAX_PACING_RATE, &pace, sizeof(pace));
     }
+    /* What waits unsent in the kernel is bounded: it would only be late there. */
     const uint64_t lowat = LOWAT_CHUNKS * tuning->chunk_bytes;
     set_int(fd, IPPROTO_TCP, TCP_NOTSENT_LOWAT, (int)lowat);
     if (c->dscp > 0) {

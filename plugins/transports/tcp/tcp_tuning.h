@@ -4,9 +4,11 @@
 
 #include "tcp.h"
 
+/* What this kernel allows and this machine has: asked once a transport. */
 void limits_read(const lh_host_t *host, const char *interface, limits_t *out);
 /* What an interface says of its speed; 0: nothing. */
 uint64_t card_rate(const char *interface);
+/* The INI's word counts first, then the host's, then the link's figures. Pure. */
 void tuning_choose(const tcp_config_t *config, const lh_link_t *link, const lh_tuning_t *wanted,
                    const limits_t *limits, lh_tuning_t *out);
 /* Tuning number `choice` for a link; false: there are fewer. */
@@ -18,12 +20,14 @@ void conn_tune(lh_conn_t *c, int fd);
 /* All streams are open: the least of their round trips is the link's, as one may have met a busy
  * machine. */
 void conn_tune_whole(lh_conn_t *c);
+/* Both buffers of a socket, as far as the kernel lets this process; 0: left to the kernel. */
 void set_buffers(lh_transport_t *t, int fd, uint64_t bytes);
 /* What every stream's socket is told; before_connect: only what can't be said later. */
 void socket_tune(lh_conn_t *c, int fd, bool before_connect);
 /* Whether a /proc/net/sockstat says that TCP holds nearly `most` pages, and then why in out. */
 bool memory_is_short(const char *sockstat, uint64_t most, char *out, size_t room);
 uint32_t dscp_of(uint32_t service); /* between sites, where the host names none */
+/* A line of the log for links between sites. */
 void conn_say_tuning(const lh_conn_t *c);
 
 #endif
