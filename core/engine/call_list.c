@@ -16,9 +16,9 @@ static uint32_t slot_count(const flow_call_t *call)
 }
 
 /* The arguments of a call as its kernel is chosen by: a value's dtype and shape, with the flags of
- * this call. An input is KEPT where it is a weight, which only the optimizer step changes. An output is
- * to be added to where the flow decided so, and says whose memory it lies in where that is an
- * input's. */
+ * this call. An input is KEPT where it is a weight, which only the optimizer step changes. An
+ * output is to be added to where the flow decided so, and says whose memory it lies in where that
+ * is an input's. */
 static void args_of(const flow_t *flow, const flow_call_t *call, bool later, lh_arg_t *args)
 {
     const op_t *op = call->op;

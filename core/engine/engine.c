@@ -42,8 +42,8 @@ static void allocations_name(engine_t *e)
 #undef ALLOCATION
 }
 
-/* Opens the device, asks what it is, and makes the computing stream. Native launching is no must.
- */
+/* Opens the device, asks what it is, and makes the computing stream. Native launching is no
+ * must. */
 static lh_status_t device_start(engine_t *e)
 {
     lh_status_t status = e->api->open(e->how.device->host, e->how.device_config,
@@ -65,8 +65,8 @@ static lh_status_t device_start(engine_t *e)
     return status;
 }
 
-/* Without a device nothing but names: programs can be recorded then, and their transfers checked.
- */
+/* Without a device nothing but names: programs can be recorded then, and their transfers
+ * checked. */
 static lh_status_t engine_start(engine_t *e)
 {
     allocations_name(e);
@@ -429,8 +429,8 @@ const char *engine_memory_text(uint32_t kind)
     return kind < MEMORY_KINDS ? kind_texts[kind] : "unknown";
 }
 
-/* The size of an allocation that a report counts: as planned, or as found by allocation_resident.
- */
+/* The size of an allocation that a report counts: as planned, or as found by
+ * allocation_resident. */
 static uint64_t allocation_planned(LH_UNUSED const engine_t *e, const allocation_t *r)
 {
     return r->bytes;
@@ -438,8 +438,8 @@ static uint64_t allocation_planned(LH_UNUSED const engine_t *e, const allocation
 
 enum { PAGES_AT_ONCE = 4096 };
 
-/* Bytes of an allocation whose pages are in memory. The kernel knows the host's pages alone: what lies
- * where the host can't reach is what the device gave, whatever stands at its address here. */
+/* Bytes of an allocation whose pages are in memory. The kernel knows the host's pages alone: what
+ * lies where the host can't reach is what the device gave, whatever stands at its address here. */
 static uint64_t allocation_resident(const engine_t *e, const allocation_t *r)
 {
     unsigned char there[PAGES_AT_ONCE];

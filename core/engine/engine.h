@@ -22,9 +22,11 @@
 
 /* Opens the device of `how`, which is copied; what it points to outlives the engine. */
 lh_status_t engine_open(const engine_how_t *how, engine_t **out) LH_MUST_CHECK;
-/* Waits for what is queued, then frees the engine with its weights and programs. NULL does nothing. */
+/* Waits for what is queued, then frees the engine with its weights and programs. NULL does
+ * nothing. */
 void engine_close(engine_t *e);
-/* What moves values between ranks, transfer.h. Before the first program_new; x outlives the engine. */
+/* What moves values between ranks, transfer.h. Before the first program_new; x outlives the
+ * engine. */
 void engine_use_exchange(engine_t *e, exchange_t *x);
 
 /* ---- from flows to memory ---- */
@@ -65,7 +67,8 @@ bool engine_device_memory(const engine_t *e, lh_device_memory_t *out);
  * fingerprint beside a checkpoint, and for engine_how_t.variants. */
 void engine_variants(const engine_t *e, text_t *out);
 
-/* Time per call, measured while switched on (slower: an event pair or two clock readings a call). */
+/* Time per call, measured while switched on (slower: an event pair or two clock readings a
+ * call). */
 typedef struct profile_row {
     char part[24]; /* "embed", "blocks", "head", "update", "inputs" */
     char op[40];
@@ -85,8 +88,8 @@ typedef struct profile_frame { /* all calls of an op in one block, one direction
 
 /* Whether it can be switched on: a device that queues work must tell when events were passed. */
 bool engine_can_profile(const engine_t *e);
-/* Switches it on, from zero, or off; waits for what is queued. Lists are launched call by call while
- * it is on, never replayed. */
+/* Switches it on, from zero, or off; waits for what is queued. Lists are launched call by call
+ * while it is on, never replayed. */
 lh_status_t engine_profile(engine_t *e, bool on) LH_MUST_CHECK;
 /* Rows in descending order of time; the caller frees with mem_free. */
 lh_status_t engine_profile_rows(engine_t *e, profile_row_t **rows, uint32_t *count) LH_MUST_CHECK;

@@ -43,9 +43,9 @@ static bool host_reaches(const engine_t *e, const allocation_t *allocation)
     return (e->properties.flags & LH_DEVICE_HOST_ACCESS) != 0 && allocation->address != NULL;
 }
 
-/* Copies between the host's `bytes` at `host` and an allocation, to the host or from it. Where the host
- * does not reach it, bytes go through pinned memory a part at a time, each waited for: the staging
- * memory is one. */
+/* Copies between the host's `bytes` at `host` and an allocation, to the host or from it. Where the
+ * host does not reach it, bytes go through pinned memory a part at a time, each waited for: the
+ * staging memory is one. */
 static lh_status_t host_copy(engine_t *e, const allocation_t *allocation, uint64_t offset,
                              char *host, uint64_t bytes, bool to_host)
 {
@@ -90,8 +90,8 @@ lh_status_t engine_zero(engine_t *e, const allocation_t *allocation)
     return e->api->fill(e->stream, &to, 0, allocation->bytes);
 }
 
-/* A walk over all constants: there are few, as blocks share theirs, and programs are written once.
- */
+/* A walk over all constants: there are few, as blocks share theirs, and programs are written
+ * once. */
 lh_status_t engine_constant(engine_t *e, const float *values, uint64_t count, uint64_t *offset)
 {
     lh_assert(count > 0);

@@ -128,8 +128,9 @@ const lh_device_properties_t *engine_properties(const engine_t *e);
 lh_status_t engine_await(engine_t *e, lh_event_t *event) LH_MUST_CHECK;
 /* Waits for everything that is queued on the computing stream so far. */
 lh_status_t engine_wait(engine_t *e) LH_MUST_CHECK;
-/* Copy `bytes` between host memory and an allocation, at `offset` in it, after all that is queued.
- * They return once the bytes are there. For setting up, saving and tests: a step has faster ways. */
+/* Copy `bytes` between host memory and an allocation, at `offset` in it, after all that is
+ * queued. They return once the bytes are there. For setting up, saving and tests: a step has
+ * faster ways. */
 lh_status_t engine_upload(engine_t *e, const allocation_t *to, uint64_t offset, const void *host,
                           uint64_t bytes) LH_MUST_CHECK;
 lh_status_t engine_download(engine_t *e, const allocation_t *from, uint64_t offset, void *host,

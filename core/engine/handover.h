@@ -9,8 +9,9 @@
  * for what comes. Elsewhere nobody waits: the start queues copies of what is read into a mirror in
  * pinned memory (none where the host reaches the device's own) and an event behind them; the
  * transfer begins once that is past, in the thread that drives transfers. Its end sets a word. A
- * stream awaits the word, copies back what came, and records an event for which the computing stream
- * waits where the values are used. A device that can't await words makes the host wait there.
+ * stream awaits the word, copies back what came, and records an event for which the computing
+ * stream waits where the values are used. A device that can't await words makes the host wait
+ * there.
  *
  * A captured list has no events that the host could ask: the queue signals a word when what is read
  * is copied out. A replay starts the list's transfers first, each behind its word. Where one list
@@ -94,7 +95,8 @@ lh_status_t handovers_captured(engine_t *e) LH_MUST_CHECK;
 /* Starts a transfer of a captured list, or gets it ready to be waited for, before the replay. */
 lh_status_t handover_replay(engine_t *e, const transfer_t *t, bool waits) LH_MUST_CHECK;
 
-/* Memory in which the host finds the bytes of an allocation: the allocation itself, or its mirror. */
+/* Memory in which the host finds the bytes of an allocation: the allocation itself, or its
+ * mirror. */
 const allocation_t *handover_allocation(const engine_t *e, const allocation_t *allocation);
 /* Where it lies there: bytes from the start, of what travels. */
 uint64_t handover_offset(const engine_t *e, const allocation_t *allocation, uint64_t offset);

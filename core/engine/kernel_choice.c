@@ -77,8 +77,8 @@ void kernel_choice_free(kernel_choice_t *c)
     mem_free(c);
 }
 
-/* " BF16[4096,512]", with the distance of rows where it is not dense, and + where it is added to.
- */
+/* " BF16[4096,512]", with the distance of rows where it is not dense, and + where it is added
+ * to. */
 static void arg_text(text_t *t, const lh_arg_t *arg)
 {
     text_printf(t, " %s", lh_dtype_name(arg->dtype));

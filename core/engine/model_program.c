@@ -31,7 +31,7 @@ typedef struct instance {
     flow_source_t source;
 } instance_t;
 
-/* What is kept while a flow is written; [part][micro-batch] arrays are by index in the run. */
+/* What is kept while a flow is written. Micro-batches are counted within a run. */
 typedef struct model_flow {
     program_t *p;
     bool train;
@@ -124,6 +124,7 @@ static void instance_mark(const instance_t *v, bool backward)
     f->backward = backward;
 }
 
+/* A node of the part's recording; those from forward_end on are the way back. */
 static const graph_node_t *node_at(const instance_t *v, uint32_t index)
 {
     lh_assert(index < v->part->r->node_count);
@@ -331,6 +332,7 @@ static uint32_t instance_backward_input(instance_t *v, uint32_t gradient)
     return v->part->gradient == 0 ? 0 : flow_mapped(&v->source, v->part->gradient);
 }
 
+/* Gradients of the outputs and what the way back of the input has made are in the map already. */
 static void instance_backward_weights(instance_t *v)
 {
     if (v->program->flow->status != LH_OK) return;
@@ -340,8 +342,8 @@ static void instance_backward_weights(instance_t *v)
 
 /* ---- the model ---- */
 
-/* A chunk of the head: bytes of logits that are aimed at, a number of rows that kernels like, and
- * the fewest rows. Fewer would make slow matrix products; more would take memory for nothing. */
+/* A chunk of the head: bytes of logits that are aimed at, what its rows are a multiple of, and the
+ * fewest rows, as fewer would make slow matrix products. */
 enum { CHUNK_BYTES = 16 << 20, CHUNK_MULTIPLE = 64, CHUNK_ROWS = 1024 };
 
 /* Rows of logits at a time: as many as fit the bytes, in chunks of nearly equal size. */
@@ -351,7 +353,7 @@ static uint64_t chunk_choose(const program_t *p)
         return p->how.head_chunk < p->tokens ? p->how.head_chunk : p->tokens;
     const uint64_t row_bytes = p->weights->parameters->vocab * sizeof(float);
     uint64_t rows = CHUNK_BYTES / row_bytes / CHUNK_MULTIPLE * CHUNK_MULTIPLE;
-    if (rows < CHUNK_ROWS) rows = CHUNK_ROWS; /* fewer would make slow matrix products */
+    if (rows < CHUNK_ROWS) rows = CHUNK_ROWS;
     if (rows >= p->tokens) return p->tokens;
     const uint64_t chunks = (p->tokens + rows - 1) / rows, even = (p->tokens + chunks - 1) / chunks;
     return (even + CHUNK_MULTIPLE - 1) / CHUNK_MULTIPLE * CHUNK_MULTIPLE;
@@ -369,7 +371,7 @@ static lh_status_t blocks_record(model_flow_t *m)
 
         bool known = false;
         for (uint32_t other = 0; other < b && !known; other++) {
-            /* Only those that stand for themselves; a differentiated recording has more nodes. */
+            /* Only those that stand for themselves, so that each is compared once. */
             if (m->blocks[other].block != other || !part_equal(p, &m->blocks[other], &m->blocks[b]))
                 continue;
             m->blocks[b] = m->blocks[other];
@@ -511,8 +513,8 @@ static uint32_t walk_head(model_flow_t *m, uint32_t micro_batch)
 
 /* ---- rows of the schedule ---- */
 
-/* A part on the way there: 0 is the embedding, then blocks; behind them the head, there and back.
- */
+/* A part on the way there: 0 is the embedding, then blocks; behind them the head, there and
+ * back. */
 static void part_forward(model_flow_t *m, uint32_t part, uint32_t micro_batch)
 {
     const uint32_t blocks = m->p->weights->parameters->blocks;
@@ -642,8 +644,8 @@ static lh_status_t how_check(const program_how_t *how)
     return LH_OK;
 }
 
-/* Gradients are made here where no optimizer has stated any: whole ones, for tests and references.
- */
+/* Gradients are made here where no optimizer has stated any: whole ones, for tests and
+ * references. */
 lh_status_t program_new(engine_t *e, weights_t *w, const program_how_t *how, program_t **out)
 {
     lh_status_t status = how_check(how);

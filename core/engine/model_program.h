@@ -7,13 +7,13 @@
 
 #include <engine/program.h>
 
-/* Records the model's parts and writes the program's flow as `how` says, with a round of its schedule;
- * without a schedule a run is one micro-batch, there and back where it trains. The engine owns the
- * program, after a failure too. Before engine_arrange.
+/* Records the model's parts and writes the program's flow as `how` says, with a round of its
+ * schedule; without a schedule a run is one micro-batch, there and back where it trains. The engine
+ * owns the program, after a failure too. Before engine_arrange.
  *
- * Inputs by use. TRAIN, SCORE: TOKENS, POSITIONS, STARTS, LABELS, WEIGHTS. DECODE: TOKENS, POSITIONS,
- * LENGTHS (rows already in the cache, before these). UPDATE, of parallel/update.h: STEP. All of them:
- * SEED. A program has those that its model records. */
+ * Inputs by use. TRAIN, SCORE: TOKENS, POSITIONS, STARTS, LABELS, WEIGHTS. DECODE: TOKENS,
+ * POSITIONS, LENGTHS (rows already in the cache, before these). UPDATE, of parallel/update.h: STEP.
+ * All of them: SEED. A program has those that its model records. */
 lh_status_t program_new(engine_t *e, weights_t *w, const program_how_t *how,
                         program_t **out) LH_MUST_CHECK;
 

@@ -41,8 +41,8 @@ typedef struct head_parts {
     part_t loss;   /* a chunk: cross-entropy; output is the gradient of the logits               */
 } head_parts_t;
 
-/* Records front for all of the program's tokens and the rest for `rows`. differentiate: for TRAIN.
- */
+/* Records front for all of the program's tokens and the rest for `rows`. differentiate: for
+ * TRAIN. */
 lh_status_t part_record_head(program_t *p, uint64_t rows, bool differentiate,
                              head_parts_t *out) LH_MUST_CHECK;
 

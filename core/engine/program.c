@@ -103,8 +103,8 @@ uint32_t program_input_value(program_t *p, uint32_t which, const lh_arg_t *arg)
     return in->value;
 }
 
-/* An output that accumulates is written by the first micro-batch of a step, so it needs no zeros.
- */
+/* An output that accumulates is written by the first micro-batch of a step, so it needs no
+ * zeros. */
 uint32_t program_output_value(program_t *p, uint32_t which, const lh_arg_t *arg, bool accumulates)
 {
     lh_assert(which < OUTPUTS);
@@ -144,8 +144,8 @@ static uint32_t *store_slot(program_t *p, const store_t *store, uint32_t paramet
 }
 
 /* A buffer for each shard, whoever asks. Values of weights are kept (nobody writes them in this
- * program), gradients accumulate over micro-batches; in the optimizer step both are plain memory.
- */
+ * program), gradients accumulate over micro-batches; in the optimizer step both are plain
+ * memory. */
 uint32_t program_store_value(program_t *p, const store_t *store, uint32_t parameter)
 {
     lh_assert(parameter < p->weights->parameters->count);
@@ -187,8 +187,8 @@ static gathered_instance_t *instance_find(program_t *p, bool backward)
     return NULL;
 }
 
-/* Every parameter of the part, each in its own shape; a tied one in the memory of none but itself.
- */
+/* Every parameter of the part, each in its own shape; a tied one in the memory of none but
+ * itself. */
 static lh_status_t instance_fill(program_t *p, gathered_instance_t *v)
 {
     const parameters_t *parameters = p->weights->parameters;
@@ -347,7 +347,8 @@ static lh_status_t frames_measure(program_t *p)
 
 lh_status_t program_finish(program_t *p)
 {
-    /* Without a device nothing will have a place; laying arenas out is most of the time it takes. */
+    /* Without a device nothing will have a place; laying arenas out is most of the time it
+     * takes. */
     const bool laid = p->engine->device != NULL;
     lh_status_t status = laid ? flow_finish(p->flow, engine_alignment(p->engine)) : p->flow->status;
     if (status == LH_OK && laid) status = frames_measure(p);

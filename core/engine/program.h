@@ -51,8 +51,8 @@ enum {
 };
 enum { OUTPUTS = 6 }; /* room for one that only the engine sees */
 
-/* Of one run, a later one where there is any; useful FLOPs, and bytes if nothing stays in a cache.
- */
+/* Of one run, a later one where there is any; useful FLOPs, and bytes if nothing stays in a
+ * cache. */
 typedef struct program_cost {
     double flops, bytes;
     uint32_t calls;
@@ -79,8 +79,8 @@ typedef struct program_call {
 enum { PROGRAM_INPUTS = 9, STAGING_SLOTS = 2 };
 enum { OUTPUT_EXTRA = 5 }; /* [1]: sum of the losses that the model adds; part of OUTPUT_LOSS */
 
-/* A run-time input: bytes in device memory that the program's calls read, [rows of all micro-
- * batches of a run]. */
+/* A run-time input: bytes in device memory that the program's calls read, [rows of all
+ * micro-batches of a run]. */
 typedef struct program_input {
     uint64_t bytes; /* 0: not used */
     lh_arg_t arg;
@@ -171,8 +171,8 @@ uint32_t program_gradient(program_t *p, uint32_t parameter);
 uint32_t program_constant_value(program_t *p, const graph_value_t *v);
 /* Owns the recording from here on, whatever it returns. */
 lh_status_t program_keep(program_t *p, recording_t *r) LH_MUST_CHECK;
-/* A zeroed map for a recording, freed when the flow is finished. NULL after setting flow->status.
- */
+/* A zeroed map for a recording, freed when the flow is finished. NULL after setting
+ * flow->status. */
 uint32_t *program_map(program_t *p, const recording_t *r);
 /* Ends the flow: plans arenas, which grow to the largest program's, and frees maps. Of
  * engine_plan. */

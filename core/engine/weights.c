@@ -214,8 +214,8 @@ static const store_t *store_of(const weights_t *w, uint32_t space)
     return NULL;
 }
 
-/* The store and shard of a space. A frozen parameter has no master, so its value takes the place.
- */
+/* The store and shard of a space. A frozen parameter has no master, so its value takes the
+ * place. */
 static const store_shard_t *shard_of(const weights_t *w, uint32_t space, uint32_t parameter,
                                      const store_t **store)
 {
@@ -228,8 +228,8 @@ static const store_shard_t *shard_of(const weights_t *w, uint32_t space, uint32_
     return &s->shards[storage];
 }
 
-/* False where the space does not exist for the parameter: it is frozen, or there is no optimizer.
- */
+/* False where the space does not exist for the parameter: it is frozen, or there is no
+ * optimizer. */
 bool weights_extent(const weights_t *w, uint32_t space, uint32_t parameter, weights_extent_t *out)
 {
     const store_t *s;

@@ -116,8 +116,8 @@ void weights_release(weights_t *w, uint32_t space);
  * them. */
 lh_status_t weights_new(engine_t *e, const weights_how_t *how, weights_t **out) LH_MUST_CHECK;
 const parameters_t *weights_parameters(const weights_t *w);
-/* No gradient and no state from here on; before the first program_new. LH_PARAM_FROZEN already is.
- */
+/* No gradient and no state from here on; before the first program_new. LH_PARAM_FROZEN already
+ * is. */
 void weights_freeze(weights_t *w, uint32_t parameter);
 bool weights_frozen(const weights_t *w, uint32_t parameter);
 /* Host buffers are dense; values are converted from and to `dtype`. begin and count are elements of

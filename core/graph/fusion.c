@@ -1,7 +1,7 @@
 /* fusion.c - finds the patterns of rows in a recording, asks for a kernel, rewrites in place.
  *
- * A match is found from its last call back, over the values that calls give each other. The fused op
- * stands where the first call stood whose output lives on (others may use it from there), so its
+ * A match is found from its last call back, over the values that calls give each other. The fused
+ * op stands where the first call stood whose output lives on (others may use it from there), so its
  * inputs must exist by then. */
 #include <graph/fusion.h>
 
@@ -119,9 +119,9 @@ static bool inputs_exist(const recording_t *r, const op_t *op, const lh_value_t 
     return true;
 }
 
-/* Attributes of the fused op: what its row's fuse() makes of those of the calls, else those of the
- * one call that has a struct of the same size. *fits is false where fuse() says "not with these".
- */
+/* Attributes of the fused op: what its row's fuse() makes of those of the calls, else those of
+ * the one call that has a struct of the same size. *fits is false where fuse() says "not with
+ * these". */
 static lh_status_t attributes_join(const recording_t *r, const op_t *op, const match_t *m,
                                    bool *fits, void **out)
 {
@@ -154,7 +154,8 @@ static bool outputs_alike(const recording_t *r, const op_call_t *call, const lh_
 }
 
 /* The fused call, where it can be made and has a kernel: *fits. The caller owns call->attributes
- * then. Inputs that the op refuses are no fault of the model's: it recorded something else. */
+ * then. Inputs that the op refuses are no fault of the model's, which recorded something else;
+ * only memory running out is a failure. */
 static lh_status_t propose(recording_t *r, const op_t *op, const match_t *m,
                            const lh_value_t *slots, op_call_t *call, bool *fits)
 {
@@ -186,7 +187,8 @@ static void match_drop(recording_t *r, const match_t *m)
     }
 }
 
-/* Puts the call at `place`, with the values in slots as outputs (0: a new value is made). */
+/* Puts the call at `place`, with the values in slots as outputs (0: a new value is made). Values
+ * that live on keep their ids, so that whoever reads them need not be changed. */
 static lh_status_t place_call(recording_t *r, uint32_t place, const op_call_t *call,
                               const lh_value_t *slots)
 {
@@ -209,7 +211,8 @@ static lh_status_t place_call(recording_t *r, uint32_t place, const op_call_t *c
     return LH_OK;
 }
 
-/* One way of op's, with its last call at node `last`. */
+/* One way of op's, with its last call at node `last`. Nothing is changed until it is known that
+ * the fused op can take the place. */
 static lh_status_t fuse_at(recording_t *r, const op_t *op, const op_pattern_t *pattern,
                            uint32_t last)
 {
@@ -246,8 +249,8 @@ static void compact(recording_t *r)
 }
 
 /* Every op of the table, the last first, is tried at every node in turn; what was fused may be
- * fused again by an op that is tried later. Recordings are short (a block), so nothing is indexed.
- */
+ * fused again by an op that is tried later. Recordings are short (a block), so nothing is
+ * indexed. */
 lh_status_t fusion_apply(recording_t *r)
 {
     lh_status_t status = recording_status(r);

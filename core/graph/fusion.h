@@ -8,9 +8,9 @@
 
 #include <graph/recording.h>
 
-/* Before gradient_append: every recording that a row's `fuses` names becomes that op, if
- * how.offers says that the device has a kernel for it. Rows that came last are tried first, so that a
- * plugin's op goes before the core's. Values keep their ids; those that nothing makes any more become
+/* Before gradient_append: every recording that a row's `fuses` names becomes that op, if how.offers
+ * says that the device has a kernel for it. Rows that came last are tried first, so that a plugin's
+ * op goes before the core's. Values keep their ids; those that nothing makes any more become
  * VALUE_NONE. */
 lh_status_t fusion_apply(recording_t *r) LH_MUST_CHECK;
 

@@ -31,8 +31,8 @@ static bool is_float(lh_dtype_t d)
 }
 
 /* Marks from which values a wanted parameter, or the input, can be reached: others need no
- * gradient, and ops behind frozen parameters record none. One walk forward, as nodes are in order.
- */
+ * gradient, and ops behind frozen parameters record none. One walk forward, as nodes are in
+ * order. */
 static void mark_needed(reverse_t *p, lh_value_t input, bool (*wanted)(void *, const char *),
                         void *context)
 {
@@ -241,8 +241,8 @@ static lh_status_t plant_seeds(reverse_t *p, lh_value_t seed)
     return recording_status(r);
 }
 
-/* Nodes of the forward pass, the last first. What is recorded meanwhile is marked as the way back.
- */
+/* Nodes of the forward pass, the last first. What is recorded meanwhile is marked as the way
+ * back. */
 static lh_status_t walk(reverse_t *p, lh_value_t seed)
 {
     p->r->backward = true;

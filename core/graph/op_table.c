@@ -117,7 +117,8 @@ static lh_status_t op_slots_parse(op_t *op)
 
 enum { WORD_BYTES = 64, WAYS = 8 };
 
-/* The text of `fuses` on its way into patterns. Words are known within a way only. */
+/* The text of `fuses` on its way into patterns. Words are known within a way only. The whole of it
+ * lies on the stack: a text is read once. */
 typedef struct pattern_reader {
     const char *at;
     op_t *fused;
@@ -306,8 +307,8 @@ static lh_status_t op_patterns_parse(op_t *op, op_t *const *ops, uint32_t count)
 
 /* ---- the table ---- */
 
-/* The bucket that holds the op of that name, or the empty one where it would go (linear probing).
- */
+/* The bucket that holds the op of that name, or the empty one where it would go (linear
+ * probing). */
 static uint32_t bucket_of(const op_table_t *t, const char *name)
 {
     uint32_t at = (uint32_t)digest_xxh3(name, strlen(name)) & (t->bucket_count - 1);

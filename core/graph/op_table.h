@@ -24,8 +24,8 @@ enum { PATTERN_WORDS = 24, PATTERN_NONE = 0xff };
 /* One call of a pattern, "op a b -> x y". */
 typedef struct pattern_call {
     const op_t *op;
-    /* By slot of that op, the word that names its value. PATTERN_NONE: an input that is left out, an
-     * output that nobody uses. */
+    /* By slot of that op, the word that names its value. PATTERN_NONE: an input that is left out,
+     * an output that nobody uses. */
     uint8_t word[OP_SLOTS];
 } pattern_call_t;
 

@@ -176,8 +176,8 @@ static lh_status_t items_list(parameters_t *p)
     return status == LH_OK ? ties_resolve(p) : status;
 }
 
-/* What is wrong with the table of a model is said here, before anything is allocated on a device.
- */
+/* What is wrong with the table of a model is said here, before anything is allocated on a
+ * device. */
 lh_status_t parameters_new(const lh_model_api_t *api, lh_model_t *model, parameters_t **out)
 {
     lh_model_info_t info = {.struct_size = sizeof(info)};

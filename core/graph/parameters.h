@@ -52,9 +52,9 @@ bool parameters_find(const parameters_t *p, const char *name, uint32_t *out);
 bool parameters_find_local(const parameters_t *p, uint32_t part, uint32_t block, const char *name,
                            uint32_t *out);
 
-/* Elements [begin, begin + count) of a parameter before the first step. Counter-based, keyed by
- * (seed, name, element): the same on every rank and in every layout. init_std is the job's, used
- * where the row names none. */
+/* Elements [begin, begin + count) of a parameter before the first step, in F32. Counter-based,
+ * keyed by (seed, name, element): the same on every rank and in every layout. init_std is the
+ * job's, used where the row names none. Pure, so that several threads may call it at once. */
 void parameter_initial(const parameters_t *p, uint32_t index, uint64_t seed, double init_std,
                        uint64_t begin, uint64_t count, float *out);
 
@@ -63,7 +63,7 @@ void parameter_initial(const parameters_t *p, uint32_t index, uint64_t seed, dou
  * only, so it has the same bits with any number of threads. */
 typedef struct parameter_draw parameter_draw_t;
 
-/* Start values of elements [begin, begin + count) of a parameter. */
+/* Start values of elements [begin, begin + count) of a parameter, in the order of its rows. */
 typedef struct parameter_span { /* of one parameter */
     uint32_t parameter;
     uint64_t begin, count;
@@ -71,7 +71,8 @@ typedef struct parameter_span { /* of one parameter */
 } parameter_span_t;
 
 /* `threads`, this one included; 0: as many as processors. Fewer where the machine gives no more.
- * The parameters are borrowed until parameter_draw_free. [serial] */
+ * Two buffers of 1 MiB are all that it takes. The parameters are borrowed until
+ * parameter_draw_free. [serial] */
 lh_status_t parameter_draw_new(const parameters_t *p, uint64_t seed, double init_std,
                                uint32_t threads, parameter_draw_t **out) LH_MUST_CHECK;
 /* Starts on elements begin .. end of a parameter. They must have come out as spans before the next

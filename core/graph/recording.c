@@ -8,7 +8,8 @@
 #include <base/memory.h>
 #include <base/text.h>
 
-/* The LH_INPUT_* that an input slot of this name takes when it is left out; 0: none. */
+/* The LH_INPUT_* that an input slot of this name takes when it is left out; 0: none. Names are the
+ * contract: a plugin's op with a slot `positions` gets them like the core's. */
 static uint32_t lowering_input(const char *slot)
 {
     static const struct {
@@ -292,8 +293,8 @@ free_attributes:
     return status;
 }
 
-/* The node and its output values; takes call->attributes, after a failure too. 0: memory is short.
- */
+/* The node and its output values; takes call->attributes, after a failure too. 0: memory is
+ * short. */
 static uint32_t call_append(recording_t *r, op_call_t *call)
 {
     const op_t *op = call->op;

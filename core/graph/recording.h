@@ -116,8 +116,8 @@ bool recording_equal(const recording_t *a, const recording_t *b);
 
 /* ---- for passes that record, inside core/graph ---- */
 
-/* Keeps the first failure: its status and the sentence of the last fail(). LH_OK changes nothing.
- */
+/* Keeps the first failure: its status and the sentence of the last fail(). LH_OK changes
+ * nothing. */
 void recording_failed(recording_t *r, lh_status_t status);
 
 /* An op with its inputs, before it becomes a node: the fused ops and those of models go through

@@ -7,13 +7,13 @@
  * is left out has dtype NONE, and it fills in the outputs. Dimensions are row-major, [rows,
  * columns] for most values; strides are added by the recorder.
  *
- * A gradient function records with the same recorder as a model. It gets the values of the op's inputs
- * and outputs (forward), the gradients of its outputs (from; 0 where none arrives) and which inputs
- * want one (wanted; a frozen parameter does not), and names the value of each in `into`, by input slot.
- * What it uses of forward stays in memory for the way back.
+ * A gradient function records with the same recorder as a model. It gets the values of the op's
+ * inputs and outputs (forward), the gradients of its outputs (from; 0 where none arrives) and which
+ * inputs want one (wanted; a frozen parameter does not), and names the value of each in `into`, by
+ * input slot. What it uses of forward stays in memory for the way back.
  *
- * The macros below have short names without a prefix, so only core/ops and the op table
- * of core/graph include this file. */
+ * The macros below have short names without a prefix, so only core/ops and the op table of
+ * core/graph include this file. */
 #ifndef OPS_OP_ROWS_H
 #define OPS_OP_ROWS_H
 

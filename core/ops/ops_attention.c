@@ -1,11 +1,12 @@
 /* ops_attention.c - rotary positions and attention, each with its gradient, and attention over
  * cached keys and values for generation.
  *
- * All are of flat rows: q is [t, heads * head_dim], one row a token of all sequences of a micro-
- * batch, and `starts` says where documents begin, so that no mask is kept and no row is padded.
- * Scores never exist as a value of the graph; what the way back needs of them is lse, one number a
- * query row and head, from which the gradient makes the probabilities again (as FlashAttention
- * does). Key and value heads may be fewer than query heads (grouped-query attention). */
+ * All are of flat rows: q is [t, heads * head_dim], one row a token of all sequences of a
+ * micro-batch, and `starts` says where documents begin, so that no mask is kept and no row is
+ * padded. Scores never exist as a value of the graph; what the way back needs of them is lse, one
+ * number a query row and head, from which the gradient makes the probabilities again (as
+ * FlashAttention does). Key and value heads may be fewer than query heads (grouped-query
+ * attention). */
 #include <ops/op_rows.h>
 
 /* heads and head_dim say how a row is cut into heads; both rope's and attention's rows are flat. */

@@ -123,11 +123,11 @@ static const lh_op_t rows[] = {
 
 const op_rows_t ops_embed = {rows, COUNT(rows)};
 
-/* Cross-entropy in three steps, so that logits can be walked in chunks of rows and cut by columns:
- * ce_stats makes three numbers a row, ce_loss makes the loss of them, ce_grad the gradient of the
- * logits. No recording differentiates them: the core records ce_grad beside the loss, at once,
- * since the logits of a chunk are gone afterwards. This is complete() of the two that see logits.
- */
+/* Cross-entropy in three steps, so that logits can be walked in chunks of rows and cut by
+ * columns: ce_stats makes three numbers a row, ce_loss makes the loss of them, ce_grad the
+ * gradient of the logits. No recording differentiates them: the core records ce_grad beside the
+ * loss, at once, since the logits of a chunk are gone afterwards. This is complete() of the two
+ * that see logits. */
 static void rows_of_logits(void *attributes, const lh_arg_t *args)
 {
     lh_rows_t *how = attributes;

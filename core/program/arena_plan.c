@@ -2,12 +2,12 @@
  *
  * The rule is greedy, and O(n^2) when taken at its word: things are placed by size, the largest
  * first, each into the smallest gap between the things that are alive while it is. A step with many
- * micro-batches in flight has several 100,000 of them, of which most are alive at its turning point;
- * so neighbours are not listed but summed up. Time is cut into leaves of a binary tree. A node knows
- * which bytes are taken by what lives for the whole of its time (and not of its parent's), and which
- * by anything that lives at some of it. Since equal things that live together end up side by side,
- * both are a few spans, and what is taken during any time is put together from some 40 nodes. The
- * offsets are those of the rule, to the byte. */
+ * micro-batches in flight has several 100,000 of them, of which most are alive at its turning
+ * point; so neighbours are not listed but summed up. Time is cut into leaves of a binary tree. A
+ * node knows which bytes are taken by what lives for the whole of its time (and not of its
+ * parent's), and which by anything that lives at some of it. Since equal things that live together
+ * end up side by side, both are a few spans, and what is taken during any time is put together from
+ * some 40 nodes. The offsets are those of the rule, to the byte. */
 #include <program/arena_plan.h>
 
 #include <stdlib.h>
@@ -95,8 +95,8 @@ static void spans_add(planner_t *p, spans_t *s, span_t added)
     s->count = s->count + 1 - (next - low);
 }
 
-/* The bytes that a placed item takes, rounded up: the next one would begin there at the earliest.
- */
+/* The bytes that a placed item takes, rounded up: the next one would begin there at the
+ * earliest. */
 static span_t span_of(const planner_t *p, const arena_item_t *item)
 {
     const uint64_t end = item->offset + item->bytes + p->alignment - 1;

@@ -336,8 +336,8 @@ static void recorded_name(const flow_t *f, const op_t *op, char name[TRANSFER_NA
 
 /* A collective works in memory of its own: others may read what it is given, and sums are made in
  * place. It is waited for at once; what could stand between start and wait is for a pass to find.
- * The whole form, which states dtype and elements of the transfer, is the input but for an all-
- * gather, whose output it is. */
+ * The whole form, which states dtype and elements of the transfer, is the input but for an
+ * all-gather, whose output it is. */
 static void collective_node(flow_source_t *s, const graph_node_t *node)
 {
     flow_t *f = s->flow;
@@ -429,8 +429,8 @@ static uint32_t out_begin(const flow_call_t *call)
 }
 
 /* A call lives if it writes an allocation or a buffer that a later call needs; then all that it
- * reads is needed. An optional output that nobody needs is left out of a call that lives, or not.
- */
+ * reads is needed. An optional output that nobody needs is left out of a call that lives, or
+ * not. */
 static void call_need(flow_t *f, flow_call_t *call, bool *needed)
 {
     if (call->transfer != NULL) {

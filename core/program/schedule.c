@@ -219,8 +219,8 @@ static lh_status_t schedule_check(schedule_t *s)
 
 /* ---- rounds ---- */
 
-/* Whether the table is its first `rows` rows over and over, each time for the next micro-batches.
- */
+/* Whether the table is its first `rows` rows over and over, each time for the next
+ * micro-batches. */
 static bool repeats(const schedule_t *s, uint32_t rows, uint32_t micro_batches)
 {
     for (uint32_t i = 0; i < s->count; i++) {

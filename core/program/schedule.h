@@ -1,9 +1,9 @@
 /* program/schedule.h - the order of a step: a table of rows {program, chunk, micro-batch, frame}.
  *
  * A model is a line of parts: the embedding, the blocks, the head. A chunk is a run of them. A row
- * takes one micro-batch through one chunk, there or back; what the way back needs of the way there is
- * its frame, which the forward row takes and the last backward row gives back. The head goes there
- * and back in its forward row, as its logits exist for some rows only.
+ * takes one micro-batch through one chunk, there or back; what the way back needs of the way there
+ * is its frame, which the forward row takes and the last backward row gives back. The head goes
+ * there and back in its forward row, as its logits exist for some rows only.
  *
  * Depth-first and breadth-first are generated, any other table is read from a file. All are checked
  * when they are made, and model_flow.c writes programs from them. */

@@ -38,10 +38,10 @@ static inline uint64_t transfer_bytes(const transfer_t *t)
     return t->elements * lh_dtype_bytes(t->dtype);
 }
 
-/* What a device's queue and a transfer tell each other, where the queue has not come to the transfer
- * when it is started: the transfer asks whether it may read, and says when it has written. Both
- * functions may be called by the progress thread of core/comm beside the control thread, so they
- * must not wait for anything. */
+/* What a device's queue and a transfer tell each other, where the queue has not come to the
+ * transfer when it is started: the transfer asks whether it may read, and says when it has written.
+ * Both functions may be called by the progress thread of core/comm beside the control thread, so
+ * they must not wait for anything. */
 typedef struct transfer_gate {
     /* LH_AGAIN: what it reads is not made yet. Asked again and again, by any thread. */
     lh_status_t (*past)(void *context);
@@ -51,8 +51,8 @@ typedef struct transfer_gate {
 } transfer_gate_t;
 
 /* What the engine needs of core/parallel, which it does not see: a table of functions, set before
- * the first program is written, and called by the control thread: arrange, then bind, then start and
- * wait in steps. Without a device only arrange is called. */
+ * the first program is written, and called by the control thread: arrange, then bind, then start
+ * and wait in steps. Without a device only arrange is called. */
 struct exchange {
     /* All programs are written and none is planned: puts transfers into their flows, and takes over
      * those that recordings stated. */
