@@ -613,3 +613,50 @@ const probe_pair_t *links_pairs(const links_t *l, uint32_t *count)
     *count = l->pair_count;
     return l->pairs;
 }
+
+uint32_t links_site_rank(const world_t *w, uint32_t site)
+{
+    lh_assert(site < w->row.sites);
+    uint32_t r = 0;
+    while (w->ranks[r].site != site)
+        r++;
+    return r;
+}
+
+/* Where the rank that measures listens, without the port, which is another one each time. */
+static void pair_address(const links_t *l, uint32_t rank, char out[PROBE_ADDRESS])
+{
+    char text[128] = "";
+    const carrier_t *c = l->carriers[LH_LINK_WAN];
+    const lh_address_t *a = &l->addresses[(size_t)rank * LINKS_SCOPES + LH_LINK_WAN];
+    if (c->api->address_text == NULL ||
+        c->api->address_text(c->transport, a, text, sizeof(text)) != LH_OK) {
+        fail_clear();
+        (void)snprintf(text, sizeof(text), "%s", l->how.world->ranks[rank].host);
+    } else if (strrchr(text, ':') != NULL) {
+        *strrchr(text, ':') = '\0';
+    }
+    (void)snprintf(out, PROBE_ADDRESS, "%.*s", PROBE_ADDRESS - 1, text);
+}
+
+lh_status_t links_pairs_make(links_t *l)
+{
+    const world_t *w = l->how.world;
+    lh_assert(l->pairs == NULL && l->carriers[LH_LINK_WAN] != NULL);
+    l->pair_count = w->row.sites * (w->row.sites - 1) / 2;
+    l->pairs = mem_array(l->pair_count, sizeof(*l->pairs));
+    if (l->pairs == NULL) return LH_NO_MEMORY;
+    for (uint32_t b = 1; b < w->row.sites; b++)
+        for (uint32_t a = 0; a < b; a++) {
+            probe_pair_t *p = &l->pairs[links_pair(a, b)];
+            const uint32_t sites[2] = {a, b};
+            for (int i = 0; i < 2; i++) {
+                const uint32_t rank = links_site_rank(w, sites[i]);
+                (void)snprintf(p->site[i], sizeof(p->site[i]), "%s", w->ranks[rank].site_name);
+                pair_address(l, rank, p->address[i]);
+            }
+            (void)snprintf(p->plugin, sizeof(p->plugin), "%.*s", PROBE_PLUGIN - 1,
+                           l->carriers[LH_LINK_WAN]->plugin->name);
+        }
+    return LH_OK;
+}

@@ -626,50 +626,6 @@ static lh_status_t pair_probe(links_t *l, uint32_t peer, probe_figures_t *out)
 
 /* ---- all pairs ---- */
 
-/* The rank of a site that measures: its lowest. */
-static uint32_t first_of_site(const world_t *w, uint32_t site)
-{
-    lh_assert(site < w->row.sites);
-    uint32_t r = 0;
-    while (w->ranks[r].site != site)
-        r++;
-    return r;
-}
-
-/* Where the rank that measures listens, without the port, which is another one each time. */
-static void pair_address(const links_t *l, uint32_t rank, char out[PROBE_ADDRESS])
-{
-    char text[128] = "";
-    const carrier_t *c = l->carriers[LH_LINK_WAN];
-    const lh_address_t *a = &l->addresses[(size_t)rank * LINKS_SCOPES + LH_LINK_WAN];
-    if (c->api->address_text == NULL ||
-        c->api->address_text(c->transport, a, text, sizeof(text)) != LH_OK) {
-        fail_clear();
-        (void)snprintf(text, sizeof(text), "%s", l->how.world->ranks[rank].host);
-    } else if (strrchr(text, ':') != NULL) {
-        *strrchr(text, ':') = '\0';
-    }
-    (void)snprintf(out, PROBE_ADDRESS, "%.*s", PROBE_ADDRESS - 1, text);
-}
-
-/* The same on all ranks, as addresses have been exchanged. */
-static void pairs_name(links_t *l)
-{
-    const world_t *w = l->how.world;
-    for (uint32_t b = 1; b < w->row.sites; b++)
-        for (uint32_t a = 0; a < b; a++) {
-            probe_pair_t *p = &l->pairs[links_pair(a, b)];
-            const uint32_t sites[2] = {a, b};
-            for (int i = 0; i < 2; i++) {
-                const uint32_t rank = first_of_site(w, sites[i]);
-                (void)snprintf(p->site[i], sizeof(p->site[i]), "%s", w->ranks[rank].site_name);
-                pair_address(l, rank, p->address[i]);
-            }
-            (void)snprintf(p->plugin, sizeof(p->plugin), "%.*s", PROBE_PLUGIN - 1,
-                           l->carriers[LH_LINK_WAN]->plugin->name);
-        }
-}
-
 /* The same answer on all ranks: that of the rank `of`. */
 static lh_status_t pair_spread(links_t *l, uint32_t of, probe_figures_t *figures)
 {
@@ -700,7 +656,7 @@ static lh_status_t pair_settle(links_t *l, uint32_t a, uint32_t b, const probe_p
 {
     const world_t *w = l->how.world;
     probe_pair_t *p = &l->pairs[links_pair(a, b)];
-    const uint32_t one = first_of_site(w, a), two = first_of_site(w, b), self = w->row.rank;
+    const uint32_t one = links_site_rank(w, a), two = links_site_rank(w, b), self = w->row.rank;
     if (strcmp(p->address[0], p->address[1]) == 0) return LH_OK; /* one machine plays both */
     if (self == 0 && l->how.job->comm.probe != PROBE_ALWAYS)
         link_probe_take_known(p, known, count, sys()->wall_ns() / 1000000000,
@@ -727,10 +683,7 @@ lh_status_t links_probe(links_t *l, const probe_pair_t *known, uint32_t count)
     lh_status_t status = LH_OK;
     if (sites < 2 || c == NULL || l->how.job->comm.probe == PROBE_NO) return LH_OK;
     if (c->nic.max_sends < STAGE + 1 || c->nic.max_recvs < STAGE + 1) return LH_OK;
-    l->pair_count = sites * (sites - 1) / 2;
-    l->pairs = mem_array(l->pair_count, sizeof(*l->pairs));
-    if (l->pairs == NULL) return LH_NO_MEMORY;
-    pairs_name(l);
+    status = links_pairs_make(l);
     for (uint32_t b = 1; status == LH_OK && b < sites; b++)
         for (uint32_t a = 0; status == LH_OK && a < b; a++)
             status = pair_settle(l, a, b, known, count);
