@@ -27,9 +27,10 @@ static const lh_option_t options[] = {
                     "chunks where the link was measured, else 16 chunks"),
     LH_OPTION_U64(ib_config_t, traffic_class, "traffic_class", "0", "0..255",
                   "traffic class of packets (RoCE: DSCP x 4); 0: the device's own"),
-    LH_OPTION_U64(ib_config_t, ack_timeout, "ack_timeout", "0", "0..31",
-                  "t of the time 4.096 us x 2^t after which a packet counts as lost; 0: the least "
-                  "that is 4 round trips and 1 ms where the link was measured, else 14"),
+    LH_OPTION_U64(
+        ib_config_t, ack_timeout, "ack_timeout", "0", "0..31",
+        "t of the time 4.096 us x 2^t after which a packet counts as lost; 0: the least "
+        "that is 4 round trips, 1 ms and two chunks where the link was measured, else 14"),
 };
 
 /* May be called with everything still open. */

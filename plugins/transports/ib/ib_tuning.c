@@ -16,10 +16,12 @@ static uint64_t clamp(uint64_t value, uint64_t least, uint64_t most)
     return value < least ? least : value > most ? most : value;
 }
 
-uint32_t ib_ack_timeout(uint64_t round_trip_ns)
+uint32_t ib_ack_timeout(uint64_t round_trip_ns, uint64_t burst_ns)
 {
     if (round_trip_ns == 0) return TIMEOUT_UNKNOWN;
-    const uint64_t wanted_ns = 4 * clamp(round_trip_ns, 0, 1000000000000) + 1000000;
+    const uint64_t most = 1000000000000;
+    const uint64_t wanted_ns = 4 * clamp(round_trip_ns, 0, most) + 1000000 +
+                               clamp(burst_ns, 0, most);
     uint32_t t = 1;
     while (t < TIMEOUT_MOST && ((uint64_t)4096 << t) < wanted_ns)
         t++;
@@ -72,6 +74,8 @@ ib_tuning_t ib_tuning(const ib_wish_t *wish, const lh_link_t *link, const lh_tun
     if (tuning->inflight_bytes != 0) window = tuning->inflight_bytes;
     if (wish->window_bytes != 0) window = wish->window_bytes;
 
+    const uint64_t burst_ns = rate == 0 ? 0 : (uint64_t)((double)chunk * 2e9 / (double)rate);
+
     uint64_t pairs = pairs_by_loss(link, in_flight);
     if (tuning->streams != 0) pairs = tuning->streams;
     if (wish->queue_pairs != 0) pairs = wish->queue_pairs;
@@ -79,7 +83,7 @@ ib_tuning_t ib_tuning(const ib_wish_t *wish, const lh_link_t *link, const lh_tun
     return (ib_tuning_t){
         .queue_pairs = (uint32_t)clamp(pairs, 1, IB_PAIRS_MOST),
         .ack_timeout = wish->ack_timeout != 0 ? (uint32_t)wish->ack_timeout
-                                              : ib_ack_timeout(link->round_trip_ns),
+                                              : ib_ack_timeout(link->round_trip_ns, burst_ns),
         .chunk_bytes = chunk,
         .window_bytes = window,
     };

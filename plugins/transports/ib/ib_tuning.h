@@ -20,9 +20,10 @@ typedef struct ib_tuning {
 ib_tuning_t ib_tuning(const ib_wish_t *wish, const lh_link_t *link, const lh_tuning_t *tuning,
                       uint64_t rate);
 
-/* The smallest t with 4.096 us x 2^t >= 4 round trips + 1 ms, so that a queue behind a burst is no
- * loss, and a loss costs a few round trips. */
-uint32_t ib_ack_timeout(uint64_t round_trip_ns);
+/* The smallest t with 4.096 us x 2^t >= 4 round trips + 1 ms + burst, so that a queue behind a burst
+ * is no loss, and a loss costs a few round trips. burst_ns: the time of two chunks on the line, which
+ * are acknowledged at their ends only; it matters on slow ones. */
+uint32_t ib_ack_timeout(uint64_t round_trip_ns, uint64_t burst_ns);
 
 /* Bytes each second of a port, from the codes of its width and speed; 0: unknown codes. */
 uint64_t ib_port_rate(uint32_t width, uint32_t speed);

@@ -29,12 +29,15 @@ static void the_ack_timeout_is_the_least_that_is_patient(void **state)
     } table[] = {{400000, 10}, {2 * MS, 12}, {10 * MS, 14}, {30 * MS, 15}, {50 * MS, 16}};
     (void)state;
     for (uint32_t i = 0; i < sizeof(table) / sizeof(table[0]); i++) {
-        assert_int_equal(ib_ack_timeout(table[i].trip_ns), table[i].t);
+        assert_int_equal(ib_ack_timeout(table[i].trip_ns, 0), table[i].t);
+        assert_int_equal(chosen(table[i].trip_ns, 100 * GBIT, 0).ack_timeout, table[i].t);
         assert_true((uint64_t)4096 << table[i].t >= 4 * table[i].trip_ns + MS);
         assert_true((uint64_t)4096 << (table[i].t - 1) < 4 * table[i].trip_ns + MS);
     }
-    assert_int_equal(ib_ack_timeout(0), 14);
-    assert_int_equal(ib_ack_timeout(UINT64_MAX), 22);
+    assert_int_equal(ib_ack_timeout(0, 0), 14);
+    assert_int_equal(ib_ack_timeout(UINT64_MAX, UINT64_MAX), 22);
+    /* Two chunks of 1 MiB take 84 ms at 0.2 Gb/s. */
+    assert_int_equal(chosen(400000, GBIT / 5, 0).ack_timeout, 15);
 }
 
 static void the_window_holds_what_is_under_way(void **state)
