@@ -1,4 +1,14 @@
-/* control.c - what callers see of the control plane; all work is done by its one thread. */
+/* control.c - what callers see of the control plane.
+ *
+ * All work on connections is done by the plane's one thread: control_server.c on rank 0,
+ * control_open.c on the other ranks. A caller touches no socket. It leaves a request in control_t
+ * under its lock, wakes the thread through an eventfd, and waits on a condition until the thread
+ * has answered. So no frame and no connection needs a lock; the price is a switch of threads for
+ * each gather, which nobody makes inside of a step.
+ *
+ * Locks: gather_lock, which a gather holds from its request to its answer, is taken before lock,
+ * which is held for as long as a few fields are read or written. How the job fares is an atomic
+ * besides, so that control_status can be asked in the midst of a step. */
 #include <control/control.h>
 
 #include <stdio.h>
@@ -7,99 +17,15 @@
 #include <base/memory.h>
 #include <control/control_state.h>
 
-void control_wake(const control_t *c)
-{
-    const uint64_t one = 1;
-    (void)!write(c->wake_fd, &one, sizeof(one));
-}
-
-void control_drain_wake(const control_t *c)
-{
-    uint64_t count;
-    (void)!read(c->wake_fd, &count, sizeof(count));
-}
-
-void control_opened(control_t *c, lh_status_t status, const char *reason)
-{
-    (void)pthread_mutex_lock(&c->lock);
-    if (!c->open_done) {
-        c->open_done = true;
-        c->open_status = status;
-        (void)snprintf(c->open_reason, sizeof(c->open_reason), "%s", reason);
-    }
-    (void)pthread_cond_broadcast(&c->changed);
-    (void)pthread_mutex_unlock(&c->lock);
-}
-
-void control_decide(control_t *c, lh_status_t status, const char *sentence)
-{
-    const uint64_t one = 1;
-    if (atomic_load(&c->status) != LH_OK) return;
-    (void)pthread_mutex_lock(&c->lock);
-    (void)snprintf(c->failure, sizeof(c->failure), "%s", sentence);
-    atomic_store(&c->status, status == LH_OK ? LH_PEER_LOST : status);
-    (void)pthread_cond_broadcast(&c->changed);
-    (void)pthread_mutex_unlock(&c->lock);
-    (void)!write(c->fail_fd, &one, sizeof(one));
-}
-
-void control_answer(control_t *c, const void *all, size_t bytes)
-{
-    (void)pthread_mutex_lock(&c->lock);
-    control_request_t *r = &c->request;
-    if (r->gather && !r->gathered && bytes == r->bytes * c->how.size) {
-        if (bytes > 0) memcpy(r->all, all, bytes);
-        r->gathered = true;
-    }
-    (void)pthread_cond_broadcast(&c->changed);
-    (void)pthread_mutex_unlock(&c->lock);
-}
-
-uint64_t control_outage_ns(const control_t *c)
-{
-    return c->how.outage_ns != 0 ? c->how.outage_ns : CONTROL_SILENCE_MS * CONTROL_MS;
-}
-
-void control_count(control_t *c, control_conn_t *conn)
-{
-    uint64_t sent, received;
-    conn_traffic(conn, &sent, &received);
-    atomic_fetch_add(&c->bytes_sent, sent);
-    atomic_fetch_add(&c->bytes_received, received);
-}
-
-void control_name(uint32_t rank, const char *site, const char *host, char out[CONTROL_NAME])
-{
-    (void)snprintf(out, CONTROL_NAME, "rank %u%s%s%s%s", rank, host[0] != '\0' ? " on " : "",
-                   host[0] != '\0' ? site : "", host[0] != '\0' && site[0] != '\0' ? "/" : "",
-                   host);
-}
-
-lh_status_t control_make_world(uint32_t rank, const frame_place_t *places,
-                               const frame_welcome_t *welcome, world_t **out)
-{
-    lh_assert(rank < welcome->size);
-    world_t *w;
-    const lh_status_t status = world_new(rank, welcome->size, &w);
-    if (status != LH_OK) return status;
-    for (uint32_t i = 0; i < welcome->size; i++) {
-        world_rank_t *r = &w->ranks[i];
-        r->pid = places[i].pid;
-        (void)snprintf(r->host, sizeof(r->host), "%.*s", WORLD_HOST_NAME - 1, places[i].host);
-        (void)snprintf(r->site_name, sizeof(r->site_name), "%.*s", WORLD_SITE_NAME - 1,
-                       places[i].site);
-    }
-    world_number(w);
-    w->row.epoch = welcome->epoch;
-    w->row.job = welcome->job;
-    (void)snprintf(w->row.address, sizeof(w->row.address), "%.63s", welcome->address);
-    *out = w;
-    return LH_OK;
-}
-
+/* One round of a gather or a barrier. The thread sends this rank's bytes to rank 0, and copies what
+ * comes back to `all` while the caller waits here. The round's number goes with it: a rank that has
+ * missed one, or has made one too many, is found by its number rather than by bytes that lie at
+ * another rank's place. The wait ends early when the job has ended, or when the thread has: no
+ * answer comes then. */
 static lh_status_t gather(control_t *c, const char *where, const void *mine, size_t bytes,
                           void *all)
 {
+    lh_assert(bytes == 0 || (mine != NULL && all != NULL));
     if (bytes > FRAME_SMALL / 2 || bytes * c->how.size > FRAME_LARGE / 2)
         return fail(LH_INVALID, "%zu bytes of each of %u ranks are too many to gather", bytes,
                     c->how.size);
@@ -149,6 +75,7 @@ const char *control_failure(const control_t *c)
     return atomic_load(&c->status) == LH_OK ? "" : c->failure;
 }
 
+/* Only the first reason of this rank is kept: what fails after it is mostly its consequence. */
 void control_fail(control_t *c, uint32_t peer, lh_status_t status, const char *reason)
 {
     (void)pthread_mutex_lock(&c->lock);
@@ -162,6 +89,8 @@ void control_fail(control_t *c, uint32_t peer, lh_status_t status, const char *r
     (void)pthread_mutex_unlock(&c->lock);
 }
 
+/* Often in the first minute, when somebody looks at the terminal; then seldom, so that a log of a
+ * long wait stays short. */
 bool control_wait_due(control_wait_t *w, uint64_t now)
 {
     const uint64_t often = UINT64_C(5000000000), minute = UINT64_C(60000000000);

@@ -1,11 +1,11 @@
 /* control/control.h - the control plane of a job: a star around rank 0 that brings ranks together
  * before step 0, watches that all live, and ends all with one reason when one fails.
  *
- * Connections are TLS 1.3 with a key derived from the job secret (control/secret.h). One thread of its
- * own in every rank sends a heartbeat each 250 ms with the progress word and hears the others'; a
- * rank silent for 3 s (of another site than rank 0's: for outage_ns), or whose connection ends
- * without a goodbye, is lost: rank 0 tells all others, and from then on control_failure says who and
- * why on every rank. Rank 0 listens only until all have joined. */
+ * Connections are TLS 1.3 with a key derived from the job secret (control/secret.h). One thread of
+ * its own in every rank sends a heartbeat each 250 ms with the progress word and hears the others';
+ * a rank silent for 3 s (of another site than rank 0's: for outage_ns), or whose connection ends
+ * without a goodbye, is lost: rank 0 tells all others, and from then on control_failure says who
+ * and why on every rank. Rank 0 listens only until all have joined. */
 #ifndef CONTROL_CONTROL_H
 #define CONTROL_CONTROL_H
 
@@ -35,34 +35,13 @@ void control_fail(control_t *c, uint32_t peer, lh_status_t status, const char *r
 /* Readable once control_status is not LH_OK: for waits in poll(). */
 int control_fd(const control_t *c);
 
-/* When a line about who is waited for is due: each 5 s, after a minute each minute. Begins as 0;
- * the first look is the beginning. */
-typedef struct control_wait {
-    uint64_t since, next;
-} control_wait_t;
+/* When a line about who is waited for is due: each 5 s, after a minute each minute. */
 bool control_wait_due(control_wait_t *w, uint64_t now);
 
+/* So far, for tests: connections that proved no key, handshakes, bytes with TLS. */
 typedef struct control_counts {
     uint64_t strangers, handshakes, bytes_sent, bytes_received;
 } control_counts_t;
 void control_counts(const control_t *c, control_counts_t *out);
-
-/* ---- from inside: for control*.c alone --------------------------------------------------------- */
-
-/* How long a rank may be silent that is in another site than rank 0, or that may be. */
-uint64_t control_outage_ns(const control_t *c);
-void control_opened(control_t *c, lh_status_t status, const char *reason);
-void control_decide(control_t *c, lh_status_t status, const char *sentence);
-void control_answer(control_t *c, const void *all, size_t bytes); /* the gather is done */
-/* The thread looks for what callers ask; what woke it is taken away. */
-void control_wake(const control_t *c);
-void control_drain_wake(const control_t *c);
-void control_count(control_t *c, control_conn_t *conn);
-/* The world of all ranks' places, as a rank sees it. */
-lh_status_t control_make_world(uint32_t rank, const frame_place_t *places,
-                               const frame_welcome_t *welcome, world_t **out) LH_MUST_CHECK;
-/* "rank 3 on osaka/o1" before there is a world. */
-enum { CONTROL_NAME = 160 };
-void control_name(uint32_t rank, const char *site, const char *host, char out[CONTROL_NAME]);
 
 #endif

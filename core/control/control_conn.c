@@ -1,4 +1,14 @@
-/* control_conn.c - sockets, TLS over them, frames over that. */
+/* control_conn.c - sockets, TLS over them, frames over that.
+ *
+ * TLS 1.3 with an external pre-shared key that both ends derive from the job's secret: no
+ * certificates, no authority, and whoever can't prove the key is cut off after the first message.
+ * Each rank's key is another one: proving it says which rank this is. The handshake also makes a
+ * new X25519 key for each connection: who learns the secret later can't read what was recorded
+ * before. One cipher and one group are offered, as both ends are this program and there is nothing
+ * to negotiate.
+ *
+ * Queued frames are one buffer of bytes a direction. in_at and out_at say how far it is done with;
+ * bytes are moved to the front before the next read and not at each frame. */
 #include <control/control_conn.h>
 
 #include <dirent.h>
@@ -24,6 +34,8 @@ enum { BACKLOG = 1024, PATH_BYTES = 320, SILENCE_MS = 3000, PAUSE_MS = 1000 };
 #define TCP_RTO_MAX_MS 44 /* headers older than the kernel */
 #endif
 
+/* A name or a number; rank 0 needs it to bind, the others to dial. Only for those who dial may a
+ * name that is not known be known later. */
 static lh_status_t resolve(const char *address, uint16_t port, bool listens, struct addrinfo **out)
 {
     char service[8];
@@ -39,7 +51,8 @@ static lh_status_t resolve(const char *address, uint16_t port, bool listens, str
     return LH_OK;
 }
 
-/* The inode of the socket that listens on the port, as /proc/net/tcp tells; 0: not seen. */
+/* A port is found by the inode of its socket, which /proc/PID/fd shows for each process. 0: not
+ * seen. State 0A is LISTEN. */
 static unsigned long listening_inode(const char *table, uint16_t port)
 {
     char line[512];
@@ -58,6 +71,8 @@ static unsigned long listening_inode(const char *table, uint16_t port)
     return inode;
 }
 
+/* Whether that process has the socket open. Others' processes can't be looked into: then it has
+ * not. */
 static bool has_socket(const char *pid, const char *wanted)
 {
     char path[PATH_BYTES], target[64];
@@ -97,6 +112,7 @@ static void append_owner(uint16_t port, text_t *out)
     (void)closedir(processes);
 }
 
+/* A port that is taken is mostly an older run of the same job: the sentence names the process. */
 static lh_status_t refuse_bind(const char *address, uint16_t port)
 {
     const int error = errno;
@@ -111,6 +127,8 @@ static lh_status_t refuse_bind(const char *address, uint16_t port)
     return status;
 }
 
+/* SO_REUSEADDR: a port may be listened on again right after a run that ended; one that another
+ * process still listens on is refused all the same. */
 lh_status_t control_listen(const char *address, uint16_t port, int *fd, uint16_t *bound)
 {
     struct addrinfo *found;
@@ -157,6 +175,8 @@ static void set_options(int fd, uint64_t silence_ns)
     (void)setsockopt(fd, IPPROTO_TCP, TCP_RTO_MAX_MS, &pause, sizeof(pause));
 }
 
+/* Both flags come with the socket: between two calls another thread could start a program, which
+ * would inherit it. An error of one connection is no error of the listener. */
 lh_status_t control_accept(int listener, uint64_t silence_ns, int *fd)
 {
     const int s = accept4(listener, NULL, NULL, SOCK_CLOEXEC | SOCK_NONBLOCK);
@@ -177,6 +197,7 @@ static void unmap(struct sockaddr_storage *name, socklen_t *length)
     memcpy(name, &four, sizeof(four));
 }
 
+/* 127.0.0.0/8 or ::1. */
 static bool is_loopback(const struct sockaddr_storage *name)
 {
     if (name->ss_family == AF_INET6)
@@ -184,6 +205,7 @@ static bool is_loopback(const struct sockaddr_storage *name)
     return ntohl(((const struct sockaddr_in *)(const void *)name)->sin_addr.s_addr) >> 24 == 127;
 }
 
+/* An IPv4 address stands as such, however the listener was bound, so that others can dial it. */
 bool control_local(int fd, char text[CONTROL_ADDRESS])
 {
     struct sockaddr_storage name;
@@ -197,7 +219,7 @@ bool control_local(int fd, char text[CONTROL_ADDRESS])
     return is_loopback(&name);
 }
 
-/* 0 or an errno. */
+/* A connect that blocks would wait for minutes for a machine that is down. 0 or an errno. */
 static int connect_until(int s, const struct addrinfo *to, uint64_t deadline_ns)
 {
     int error = 0;
@@ -216,6 +238,8 @@ static int connect_until(int s, const struct addrinfo *to, uint64_t deadline_ns)
     return error;
 }
 
+/* All addresses of a name in turn, as a machine may have one that is not routed here. One deadline
+ * for all. */
 lh_status_t control_dial(const char *address, uint16_t port, uint64_t deadline_ns,
                          uint64_t silence_ns, int *fd)
 {
@@ -238,18 +262,22 @@ lh_status_t control_dial(const char *address, uint16_t port, uint64_t deadline_n
     return fail(LH_UNREACHABLE, "rank 0 at %s, port %u: %s", address, port, strerror(error));
 }
 
-/* OpenSSL with an external pre-shared key; the end that dials says which rank it
- * is, and each rank's key is another one. */
+/* OpenSSL with an external pre-shared key; the end that dials says which rank it is in the key's
+ * identity, in clear text: it is a number that everybody may know. */
 enum { KEY_BYTES = 32, IDENTITY_BYTES = 32, READ_BYTES = 16384 };
 
 static const char identity_format[] = "longhaul/1/%u";
 static const unsigned char cipher_id[] = {0x13, 0x01}; /* TLS_AES_128_GCM_SHA256 */
 
+/* One for all connections of a process. The secret is borrowed: keys are derived from it at each
+ * handshake and wiped again. */
 struct control_tls {
     SSL_CTX *context;
     const secret_t *secret;
 };
 
+/* proven: the handshake is over and used the key. ended: nothing can be read or sent any more.
+ * finished: this end has said its last. */
 struct control_conn {
     control_tls_t *tls;
     SSL *ssl;
@@ -257,6 +285,7 @@ struct control_conn {
     uint32_t rank;
     bool accepts, proven, ended, finished;
     char identity[IDENTITY_BYTES];
+    /* Frames so far in each direction: see frame_cut. */
     uint32_t in_serial, out_serial;
     size_t limit;
     text_t in, out;
@@ -264,6 +293,8 @@ struct control_conn {
     uint64_t sent, received;
 };
 
+/* A session is OpenSSL's form of a pre-shared key. NULL: no key could be made, and the handshake
+ * fails. The key itself does not stay in this process's memory. */
 static SSL_SESSION *session_for(SSL *ssl, uint32_t rank)
 {
     const control_conn_t *c = SSL_get_app_data(ssl);
@@ -283,6 +314,7 @@ static SSL_SESSION *session_for(SSL *ssl, uint32_t rank)
     return session;
 }
 
+/* OpenSSL asks the end that dials for its key. */
 static int use_session(SSL *ssl, const EVP_MD *md, const unsigned char **id, size_t *id_bytes,
                        SSL_SESSION **out)
 {
@@ -314,6 +346,8 @@ static int find_session(SSL *ssl, const unsigned char *id, size_t id_bytes, SSL_
     return 1;
 }
 
+/* No tickets and no cache: each connection proves the key anew. SSL_OP_IGNORE_UNEXPECTED_EOF makes
+ * a peer that dies look like one that ends; who has said no goodbye is lost either way. */
 lh_status_t control_tls_new(const secret_t *secret, control_tls_t **out)
 {
     control_tls_t *t = mem_new(sizeof(*t));
@@ -345,6 +379,8 @@ void control_tls_free(control_tls_t *t)
     mem_free(t);
 }
 
+/* Whoever accepts does not know yet who comes: rank is CONN_NO_RANK until the identity's key is
+ * proven. */
 lh_status_t conn_new(control_tls_t *t, int fd, uint32_t rank, size_t limit, control_conn_t **out)
 {
     control_conn_t *c = mem_new(sizeof(*c));
@@ -381,6 +417,8 @@ void conn_free(control_conn_t *c)
     mem_free(c);
 }
 
+/* A half close: what was queued before is still sent by the kernel, and what the peer sends can
+ * still be read. */
 void conn_finish(control_conn_t *c)
 {
     if (c->finished) return;
@@ -389,7 +427,8 @@ void conn_finish(control_conn_t *c)
     (void)shutdown(c->fd, SHUT_WR);
 }
 
-/* LH_AGAIN: it waits for the socket. */
+/* What an OpenSSL call that did not succeed means. LH_AGAIN: it waits for the socket. LH_PEER_LOST:
+ * the connection ended or broke. LH_DENIED: TLS refuses the other end. */
 static lh_status_t look_at(control_conn_t *c, int result)
 {
     const int error = errno;
@@ -407,6 +446,7 @@ static lh_status_t look_at(control_conn_t *c, int result)
     }
 }
 
+/* One step of the handshake. That it is over proves nothing yet: see below. */
 static lh_status_t shake_hands(control_conn_t *c)
 {
     ERR_clear_error();
@@ -420,6 +460,7 @@ static lh_status_t shake_hands(control_conn_t *c)
     return LH_OK;
 }
 
+/* Sends what is queued, as far as the socket takes it. The buffer is emptied once all is out. */
 static lh_status_t send_out(control_conn_t *c)
 {
     lh_assert(c->proven && c->out_at <= c->out.length);
@@ -436,6 +477,8 @@ static lh_status_t send_out(control_conn_t *c)
     return LH_OK;
 }
 
+/* Frames that were cut are moved out of the buffer, before more is read: frame_t points into it
+ * until then. */
 static void forget_cut(control_conn_t *c)
 {
     if (c->in_at == 0) return;
@@ -444,6 +487,8 @@ static void forget_cut(control_conn_t *c)
     c->in_at = 0;
 }
 
+/* Reads what is there, at most about one frame of the largest size ahead: who does not cut its
+ * frames does not fill memory. */
 static lh_status_t read_in(control_conn_t *c)
 {
     lh_assert(c->proven && c->in_at <= c->in.length);
@@ -461,6 +506,9 @@ static lh_status_t read_in(control_conn_t *c)
     }
 }
 
+/* Handshake, sending, reading, in this order, each as far as it goes. A peer that has closed may
+ * have said why before: so an end that is met while sending still lets the rest be read. A stranger
+ * may send CONN_STRANGER_BYTES before its key is proven. */
 lh_status_t conn_drive(control_conn_t *c)
 {
     lh_status_t status = LH_OK;
@@ -496,6 +544,7 @@ uint32_t conn_rank(const control_conn_t *c)
     return c->proven ? c->rank : CONN_NO_RANK;
 }
 
+/* Only what has come whole. The frame points into the buffer. */
 lh_status_t conn_next(control_conn_t *c, frame_t *out)
 {
     size_t used = 0;
@@ -509,8 +558,10 @@ lh_status_t conn_next(control_conn_t *c, frame_t *out)
     return LH_OK;
 }
 
+/* After conn_finish nothing is queued any more: who calls need not know. */
 void conn_put(control_conn_t *c, uint32_t type, const text_t *payload)
 {
+    lh_assert(type > 0 && type < FRAME_TYPES);
     if (c->finished) return;
     frame_append(&c->out, type, c->out_serial++, payload);
 }

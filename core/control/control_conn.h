@@ -1,12 +1,15 @@
-/* control/control_conn.h - a connection of the control plane, from its socket to frames that are proven to
- * come from a rank. */
+/* control/control_conn.h - a connection of the control plane, from its socket to frames that are
+ * proven to come from a rank of this job.
+ *
+ * Nothing here blocks but control_dial, which has a deadline. A connection belongs to one thread at
+ * a time. */
 #ifndef CONTROL_CONTROL_CONN_H
 #define CONTROL_CONTROL_CONN_H
 
 #include <control/control_frame.h>
 #include <control/secret.h>
 
-/* ---- sockets -------------------------------------------------------------------------------- */
+/* ---- sockets --------------------------------------------------------------------------------- */
 
 /* Binds to this address alone, never to all. port 0: one that is free; *bound is what it became. A
  * port that is taken is told with the process that has it, where that can be seen. */

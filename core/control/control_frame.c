@@ -1,15 +1,26 @@
-/* control_frame.c - a cursor that never leaves its bytes, and one function a kind of frame. */
+/* control_frame.c - a cursor that never leaves its bytes, and one function for each kind of frame;
+ * the progress word; what ranks found, side by side.
+ *
+ * What comes over a connection is taken for an attack until it has been read: each read goes
+ * through a cursor that knows its end, and one bad field makes all that follow bad as well. So a
+ * function reads all fields of a frame in a row and asks once, at the end, whether all were there
+ * and nothing was left over. fuzz.control_frame feeds it arbitrary bytes.
+ *
+ * Fields are written by hand in little-endian, and no struct is copied onto the wire: a layout that
+ * a compiler chooses is no format. */
 #include <control/control_frame.h>
 
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
+/* good becomes false at the first field that is not there, and stays so. */
 typedef struct cursor {
     const unsigned char *at, *end;
     bool good;
 } cursor_t;
 
+/* A little-endian number of so many bytes; 0 when they are not there. */
 static uint64_t frame_take(cursor_t *c, size_t bytes)
 {
     uint64_t value = 0;
@@ -47,12 +58,16 @@ static cursor_t cursor_of(const frame_t *f)
     return (cursor_t){f->payload, f->payload + f->length, true};
 }
 
+/* Well formed: every field was there, and the payload ends with the last one. */
 static lh_status_t end_of(const cursor_t *c, const char *what)
 {
     if (c->good && c->at == c->end) return LH_OK;
     return fail(LH_CORRUPT, "a %s of the control plane is not well formed", what);
 }
 
+/* The head is judged before the payload has come: a length that is too large is refused at once and
+ * not waited for. The serial finds a frame that was lost, doubled or moved within a stream; TLS
+ * would not let that happen to bytes, but a mistake of ours could. */
 lh_status_t frame_cut(const unsigned char *bytes, size_t length, uint32_t serial, size_t limit,
                       frame_t *out, size_t *used)
 {
@@ -75,6 +90,7 @@ lh_status_t frame_cut(const unsigned char *bytes, size_t length, uint32_t serial
     return LH_OK;
 }
 
+/* A payload that could not be built for want of memory makes the stream fail as well. */
 void frame_append(text_t *out, uint32_t type, uint32_t serial, const text_t *payload)
 {
     frame_put_u32(out, (uint32_t)payload->length);
@@ -84,6 +100,7 @@ void frame_append(text_t *out, uint32_t type, uint32_t serial, const text_t *pay
     out->failed = out->failed || payload->failed;
 }
 
+/* Facts are only checked here, and stepped through later with frame_next_fact. */
 lh_status_t frame_read_hello(const frame_t *f, frame_hello_t *out)
 {
     cursor_t c = cursor_of(f);
@@ -165,6 +182,7 @@ lh_status_t frame_read_gather(const frame_t *f, frame_gather_t *out)
     return status;
 }
 
+/* A text that a frame_read function has checked. */
 static const char *next_text(const unsigned char **at)
 {
     const char *text = (const char *)*at + 2;
@@ -178,6 +196,7 @@ void frame_next_fact(const unsigned char **at, const char **name, const char **v
     *value = next_text(at);
 }
 
+/* Reads what frame_read_welcome has checked. */
 void frame_next_place(const unsigned char **at, frame_place_t *out)
 {
     cursor_t c = {*at, *at + 4, true};
@@ -187,6 +206,7 @@ void frame_next_place(const unsigned char **at, frame_place_t *out)
     out->host = next_text(at);
 }
 
+/* Appends a little-endian number. */
 static void frame_put(text_t *out, uint64_t value, size_t bytes)
 {
     lh_assert(bytes <= 8);
@@ -206,6 +226,8 @@ void frame_put_u64(text_t *out, uint64_t value)
     frame_put(out, value, 8);
 }
 
+/* A text that is too long is cut, never refused: what is sent are names and sentences for people.
+ */
 void frame_put_text(text_t *out, const char *text, size_t limit)
 {
     lh_assert(limit > 0);
@@ -249,7 +271,8 @@ void frame_write_gather(text_t *out, uint32_t round, const char *where, const vo
     if (length > 0) text_append_n(out, bytes, length);
 }
 
-/* A word that is read whole or again. */
+/* Two threads of a rank may tell at the same time: who comes second drops its text and does not
+ * wait. The serial is odd while the words change; the fence keeps their stores behind that one. */
 void control_progress_write(progress_word_t *w, uint64_t step, const char *text)
 {
     uint64_t words[PROGRESS_WORDS] = {0};
@@ -283,6 +306,7 @@ void control_progress_read(const progress_word_t *w, progress_t *out)
     out->text[PROGRESS_TEXT - 1] = '\0';
 }
 
+/* Appended to "was lost" or "failed". */
 void control_progress_phrase(const progress_t *p, char out[PROGRESS_PHRASE])
 {
     const bool text = p->text[0] != '\0';
@@ -296,6 +320,7 @@ void control_progress_phrase(const progress_t *p, char out[PROGRESS_PHRASE])
 
 enum { TABLE_BYTES = 1500, VALUES_SHOWN = 4 };
 
+/* NULL: this rank does not know such a fact. */
 static const char *value_of(const rank_facts_t *rank, const char *wanted)
 {
     const unsigned char *at = rank->hello.facts;
@@ -307,6 +332,7 @@ static const char *value_of(const rank_facts_t *rank, const char *wanted)
     return NULL;
 }
 
+/* NULL, which is a fact that a rank does not know, is a value of its own. */
 static bool same_value(const char *a, const char *b)
 {
     return a == b || (a != NULL && b != NULL && strcmp(a, b) == 0);
@@ -337,6 +363,7 @@ static void append_ranks(const rank_facts_t *ranks, uint32_t count, uint32_t fir
     text_free(&list);
 }
 
+/* Each value is shown once, at the first rank that has it. */
 static bool is_first_with(const rank_facts_t *ranks, uint32_t rank, const char *name)
 {
     for (uint32_t r = 0; r < rank; r++)
@@ -344,6 +371,7 @@ static bool is_first_with(const rank_facts_t *ranks, uint32_t rank, const char *
     return true;
 }
 
+/* "[train] batch: 8 on ranks 0-2 (tokyo/t1); 16 on rank 3 (osaka/o1)". */
 static void append_row(const rank_facts_t *ranks, uint32_t count, const char *name, text_t *out)
 {
     uint32_t values = 0;
@@ -355,6 +383,7 @@ static void append_row(const rank_facts_t *ranks, uint32_t count, const char *na
     }
 }
 
+/* The usual case, in one walk: the same names and values in the same order. */
 static bool is_same_list(const frame_hello_t *a, const frame_hello_t *b)
 {
     const unsigned char *at_a = a->facts, *at_b = b->facts;
@@ -376,6 +405,7 @@ static bool came_before(const rank_facts_t *ranks, uint32_t rank, const char *na
     return false;
 }
 
+/* Such a fact needs no row. */
 static bool all_have(const rank_facts_t *ranks, uint32_t count, const char *name, const char *value)
 {
     for (uint32_t r = 0; r < count; r++)
@@ -383,6 +413,9 @@ static bool all_have(const rank_facts_t *ranks, uint32_t count, const char *name
     return true;
 }
 
+/* Two walks: one that finds out whether there is anything to tell, which is all that happens in a
+ * job that is well; and one that writes the table. The table is cut at TABLE_BYTES, as it travels
+ * to every rank in a notice, and says how many more rows there would have been. */
 bool control_facts_agree(const rank_facts_t *ranks, uint32_t count, text_t *table)
 {
     uint32_t left_out = 0;

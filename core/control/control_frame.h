@@ -12,10 +12,13 @@
 
 #include <base/text.h>
 
-/* What a rank is doing, where others can read it at any time without a lock:
- * its control thread, and the launcher through memory that both map. */
 enum { PROGRESS_WORDS = 8, PROGRESS_TEXT = PROGRESS_WORDS * 8 }; /* bytes, with the NUL */
 
+/* What a rank is doing, where others can read it at any time without a lock: its control thread,
+ * and the launcher through memory that both map. Words of 8 bytes, each of them atomic, with a
+ * serial around them (a sequence lock): a writer never waits, and a reader that met a write in
+ * between reads again. A lock would be held for ever by a rank that was killed in the midst of it.
+ */
 typedef struct progress_word {
     _Atomic uint64_t serial; /* odd while it is written */
     _Atomic uint64_t step;
@@ -59,6 +62,13 @@ enum {
     FRAME_REASON = 1900,   /* of a notice                            */
 };
 
+/* A wait that people are told of now and then, by control_wait_due. Begins as 0; the first look is
+ * the beginning. Nanoseconds of sys()->now_ns. */
+typedef struct control_wait {
+    uint64_t since, next;
+} control_wait_t;
+
+/* A frame in the bytes of the stream: nothing is copied. Valid as long as those are. */
 typedef struct frame {
     uint32_t type;
     const unsigned char *payload;
@@ -72,7 +82,7 @@ lh_status_t frame_cut(const unsigned char *bytes, size_t length, uint32_t serial
 /* Appends a frame. */
 void frame_append(text_t *out, uint32_t type, uint32_t serial, const text_t *payload);
 
-/* Texts point into the payload. */
+/* To rank 0, the first frame of a rank. Texts point into the payload, here and below. */
 typedef struct frame_hello {
     uint32_t version, rank, size, pid;
     uint64_t incarnation; /* random: one process that tries twice, or a twin */
@@ -81,11 +91,14 @@ typedef struct frame_hello {
     const unsigned char *facts; /* pairs of texts, checked */
 } frame_hello_t;
 
+/* Where a rank is, by names: numbers of sites and nodes follow from all places together. */
 typedef struct frame_place {
     uint32_t pid;
     const char *site, *host;
 } frame_place_t;
 
+/* From rank 0 to all. The epoch tells keys of one start of the job from those of another; it is 1
+ * as long as jobs do not go on with other ranks. */
 typedef struct frame_welcome {
     uint64_t job;
     uint32_t epoch, size;
@@ -93,17 +106,20 @@ typedef struct frame_welcome {
     const unsigned char *places; /* of `size` ranks, checked */
 } frame_welcome_t;
 
+/* One form for all sentences: who fails, who ends, who is refused and for whom all wait. */
 typedef struct frame_notice {
     lh_status_t status;
     uint32_t rank; /* whom it is about */
     const char *reason;
 } frame_notice_t;
 
+/* Still alive, and what the progress word says. */
 typedef struct frame_beat {
     uint64_t step;
     const char *text;
 } frame_beat_t;
 
+/* A rank's part, or all parts one after the other. round and where say which gather it is. */
 typedef struct frame_gather {
     uint32_t round;
     const char *where;
@@ -132,7 +148,7 @@ void frame_write_beat(text_t *out, const progress_t *progress);
 void frame_write_gather(text_t *out, uint32_t round, const char *where, const void *bytes,
                         uint32_t length);
 
-/* What ranks found before step 0, side by side: who differs. */
+/* A rank's hello as it is compared with the others'. */
 typedef struct rank_facts {
     frame_hello_t hello; /* its texts are owned by whoever calls */
 } rank_facts_t;

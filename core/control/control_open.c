@@ -1,6 +1,12 @@
-/* control_open.c - a control plane's thread, and the end of the star that all ranks but 0 have: it dials
- * rank 0 until it is there, joins, sends heartbeats and hears how the job fares. Rank 0's end is
- * control_server.c. */
+/* control_open.c - opens and closes a control plane, and the end of the star that all ranks but 0
+ * have: it dials rank 0 until it is there, joins, sends heartbeats and hears how the job fares.
+ * Rank 0's end is control_server.c.
+ *
+ * Ranks start in any order and on any machine, so that rank 0 may not listen yet: a rank dials
+ * again with growing pauses until its patience ends. From the welcome on it has one connection for
+ * as long as the job lives. That connection's end, or its silence, means that rank 0 is lost, and
+ * with it the job: without rank 0 nobody could say which of the others still live. There is no
+ * second star and no election; a job that loses a rank starts again from its last checkpoint. */
 #include <control/control_open.h>
 
 #include <errno.h>
@@ -16,15 +22,21 @@
 #include <control/control_conn.h>
 #include <control/control_server.h>
 
+/* How long one try to connect and to prove the key may take, and the pauses between tries. */
 enum { DIAL_MS = 2000, FIRST_PAUSE_MS = 10, LAST_PAUSE_MS = 250 };
 
+/* The client's own state; only the thread touches it. */
 struct control_client {
     control_conn_t *conn;
     bool said_hello, welcomed, over; /* over: nothing more is to be said */
     bool far;                        /* rank 0 is in another site            */
     uint64_t heard_ns, next_beat, last_turn, close_deadline;
+    /* What of the caller's requests was sent already: the request stays in control_t until its
+     * answer. */
     bool asked_gather, said_bye;
     uint32_t asked_round;
+    /* For the sentence when rank 0 is lost: who it is, its process, and what its last heartbeat
+     * said. */
     char zero_name[CONTROL_NAME]; /* of rank 0 */
     uint32_t zero_pid;
     progress_t zero;
@@ -47,7 +59,8 @@ static void control_client_free(control_client_t *k)
     mem_free(k);
 }
 
-/* The job ends here, for the first reason that is told. */
+/* The job ends here, for the first reason that is told. Before the welcome there is no job yet:
+ * then control_open fails with it, and nothing more is to be said to rank 0. */
 static void end(control_t *c, lh_status_t status, const char *sentence)
 {
     if (c->client->welcomed)
@@ -57,6 +70,8 @@ static void end(control_t *c, lh_status_t status, const char *sentence)
     if (!c->client->welcomed) c->client->over = true;
 }
 
+/* The connection to rank 0 has ended or is silent. No news if the job has ended already, or if this
+ * rank has said goodbye: rank 0 closes when all have. */
 static void lose_zero(control_t *c, const char *reason)
 {
     control_client_t *k = c->client;
@@ -80,6 +95,8 @@ static lh_status_t make_world(control_t *c, const frame_welcome_t *w, const fram
     return control_make_world(c->how.rank, places, &welcome, &c->world);
 }
 
+/* All ranks are there. What the welcome says is checked, though it came from a rank with the job's
+ * key: a welcome that is no welcome ends the job with a sentence and not with a crash. */
 static void take_welcome(control_t *c, const frame_t *f)
 {
     control_client_t *k = c->client;
@@ -112,6 +129,8 @@ static void tell_wait(const control_t *c, const char *sentence)
     log_line(first ? LH_LOG_WARN : LH_LOG_INFO, "%s", sentence);
 }
 
+/* What rank 0 says. LH_CORRUPT: a frame that only rank 0 may get, or one that is not well formed;
+ * the connection is of no more use then. */
 static lh_status_t take_frame(control_t *c, const frame_t *f)
 {
     control_client_t *k = c->client;
@@ -145,12 +164,15 @@ static lh_status_t take_frame(control_t *c, const frame_t *f)
     return status;
 }
 
+/* Queues a frame and frees its payload, which the queue has copied. */
 static void put(control_client_t *k, uint32_t type, text_t *payload)
 {
     conn_put(k->conn, type, payload);
     text_free(payload);
 }
 
+/* Sends and reads as far as it goes, and takes what has come. What came before the connection's end
+ * is taken before the end is judged: it may be the reason. */
 static void serve(control_t *c)
 {
     control_client_t *k = c->client;
@@ -169,6 +191,7 @@ static void serve(control_t *c)
     if (driven != LH_OK && !k->over) lose_zero(c, ended);
 }
 
+/* A reason or a goodbye to rank 0. */
 static void put_notice(control_client_t *k, uint32_t type, uint32_t rank, lh_status_t status,
                        const char *reason)
 {
@@ -178,7 +201,8 @@ static void put_notice(control_client_t *k, uint32_t type, uint32_t rank, lh_sta
     put(k, type, &payload);
 }
 
-/* Also ahead of a notice, which is to name what is done now. */
+/* A heartbeat with what this rank does; also ahead of a notice, which is to name what is done now.
+ */
 static void beat(control_t *c)
 {
     progress_t progress;
@@ -188,6 +212,9 @@ static void beat(control_t *c)
     put(c->client, FRAME_BEAT, &payload);
 }
 
+/* What callers of this rank ask. A gather is sent once for each round. A reason is sent behind a
+ * heartbeat, so that rank 0 names what this rank did when it failed and not what it did a quarter
+ * of a second before. */
 static void take_requests(control_t *c)
 {
     control_client_t *k = c->client;
@@ -211,6 +238,7 @@ static void take_requests(control_t *c)
     k->said_bye = r.status == LH_OK; /* else rank 0 answers with what the job ends with */
 }
 
+/* What is due by the clock: a heartbeat of this rank, and the look whether rank 0's have come. */
 static void turn(control_t *c)
 {
     control_client_t *k = c->client;
@@ -231,6 +259,7 @@ static void turn(control_t *c)
     }
 }
 
+/* The caller has called control_close. */
 static bool close_asked(control_t *c)
 {
     (void)pthread_mutex_lock(&c->lock);
@@ -239,6 +268,8 @@ static bool close_asked(control_t *c)
     return asked;
 }
 
+/* The thread is done: refused before the start; or the caller closes, and rank 0 has ended the
+ * connection, or the last frames had their time to go out, or the job's reason is known. */
 static bool has_ended(control_t *c)
 {
     const control_client_t *k = c->client;
@@ -249,6 +280,9 @@ static bool has_ended(control_t *c)
     return !k->said_bye && k->close_deadline != 0 && control_status(c) != LH_OK;
 }
 
+/* The thread's loop after it has joined, until the end. The connection is served twice a turn: what
+ * has come is taken before requests and the clock are looked at, and what those queue goes out
+ * without waiting for a tick. */
 static void run(control_t *c)
 {
     control_client_t *k = c->client;
@@ -270,11 +304,14 @@ static void run(control_t *c)
     }
 }
 
+/* A wait without descriptors. */
 static void pause_ms(uint32_t ms)
 {
     (void)poll(NULL, 0, (int)ms);
 }
 
+/* A listener that is none of this job: mostly another job's rank 0 on the same port, or a machine
+ * with an old copy of the key. */
 static lh_status_t deny(const control_t *c)
 {
     char why[256];
@@ -285,7 +322,8 @@ static lh_status_t deny(const control_t *c)
                 c->address, c->how.port, why);
 }
 
-/* LH_AGAIN: it may go better the next time; fail_reason() says what was wrong. */
+/* Drives the new connection until the key is proven, then queues the hello. LH_AGAIN: it may go
+ * better the next time; fail_reason() says what was wrong. */
 static lh_status_t shake_hands(control_t *c, uint64_t deadline)
 {
     control_client_t *k = c->client;
@@ -308,6 +346,8 @@ static lh_status_t shake_hands(control_t *c, uint64_t deadline)
     return LH_OK;
 }
 
+/* One try to connect and prove the key. LH_AGAIN: nobody is there, or who is there had no place for
+ * us; the next try may do better. Everything else is final. */
 static lh_status_t try_once(control_t *c)
 {
     const uint64_t deadline = sys()->now_ns() + DIAL_MS * CONTROL_MS;
@@ -322,6 +362,7 @@ static lh_status_t try_once(control_t *c)
     return made == LH_OK ? shake_hands(c, deadline) : made;
 }
 
+/* A line about the wait, with the reason of the last try. */
 static void tell_absence(const control_t *c)
 {
     char name[CONTROL_NAME], sentence[FRAME_REASON];
@@ -332,6 +373,8 @@ static void tell_absence(const control_t *c)
     tell_wait(c, sentence);
 }
 
+/* Tries until rank 0 has taken this rank in, or patience ends. Pauses double up to a quarter of a
+ * second: many ranks that start together do not all dial each 10 ms. */
 static lh_status_t join(control_t *c)
 {
     const uint64_t patience = c->how.patience_ns > c->how.join_ns ? c->how.patience_ns
@@ -355,8 +398,10 @@ static lh_status_t join(control_t *c)
     }
 }
 
+/* The thread of a rank that is not rank 0: join, run, end the connection in order. */
 static void control_client_run(control_t *c)
 {
+    lh_assert(c->client != NULL && c->how.rank != 0);
     const lh_status_t status = join(c);
     if (status != LH_OK) {
         control_opened(c, status, fail_reason());
@@ -368,6 +413,8 @@ static void control_client_run(control_t *c)
 
 /* ---- open and close -------------------------------------------------------------------------- */
 
+/* The hello is built before the thread starts: facts are the caller's, and are valid until
+ * control_open returns. */
 static lh_status_t write_hello(control_t *c)
 {
     const frame_hello_t hello = {.version = FRAME_VERSION,
@@ -389,6 +436,7 @@ static lh_status_t write_hello(control_t *c)
     return text_status(&c->hello);
 }
 
+/* `closed` is the thread's last word: whoever waits for an answer gets none after it. */
 static void *thread_run(void *argument)
 {
     control_t *c = argument;
@@ -404,7 +452,9 @@ static void *thread_run(void *argument)
     return NULL;
 }
 
-/* Signals are the main thread's; SIGPIPE of a lost peer is nobody's. */
+/* All signals are blocked in the new thread: SIGTERM is the main thread's to answer, and SIGPIPE of
+ * a lost peer is nobody's. A thread inherits the mask of its creator, which is why the mask is
+ * changed around the call. */
 static lh_status_t start_thread(control_t *c)
 {
     sigset_t all, before;
@@ -417,6 +467,7 @@ static lh_status_t start_thread(control_t *c)
     return LH_OK;
 }
 
+/* Once the thread has ended or was never started. Everything may be missing. */
 static void free_control(control_t *c)
 {
     control_server_free(c->server);
@@ -433,6 +484,7 @@ static void free_control(control_t *c)
     mem_free(c);
 }
 
+/* Builds the plane and starts its thread last: what fails before that has nothing to stop. */
 static lh_status_t new_control(const control_how_t *how, control_t **out)
 {
     control_t *c = mem_new(sizeof(*c));
@@ -468,6 +520,8 @@ static lh_status_t new_control(const control_how_t *how, control_t **out)
     return LH_OK;
 }
 
+/* Blocks until the thread has met all ranks or has given up. Where it has given up it ends by
+ * itself, so that nothing is left running when this fails. */
 lh_status_t control_open(const control_how_t *how, control_t **out, world_t **world)
 {
     control_t *c;
@@ -492,6 +546,8 @@ lh_status_t control_open(const control_how_t *how, control_t **out, world_t **wo
     return LH_OK;
 }
 
+/* The thread says goodbye and ends; on rank 0 it waits for the goodbyes of the others. The first
+ * reason of the job goes before the caller's: all ranks end with one sentence. */
 lh_status_t control_close(control_t *c, lh_status_t status, const char *reason)
 {
     if (c == NULL) return status;

@@ -1,4 +1,7 @@
-/* control/control_open.h - opens a rank's control plane and closes it. */
+/* control/control_open.h - opens a rank's control plane and closes it.
+ *
+ * Apart from control.h, as opening one needs both ends of the star, which themselves need what
+ * control.h declares; and as all but one caller in a program only use a plane that is open. */
 #ifndef CONTROL_CONTROL_OPEN_H
 #define CONTROL_CONTROL_OPEN_H
 

@@ -1,5 +1,17 @@
 /* control_server.c - rank 0's end of the star: takes ranks in, hears them, and ends the job for all
- * when one is lost. One thread; nothing here waits but for the next event. */
+ * when one is lost.
+ *
+ * One thread with one epoll set; nothing here waits but for the next event, and nothing blocks on a
+ * single rank: what can't be sent now is queued and sent when its socket takes it. So a rank that
+ * does not read can't hold up the news that another one died.
+ *
+ * A connection (peer_t) begins as a stranger: its key is not proven, and it takes one of
+ * CONTROL_PENDING places for CONTROL_PROVE_MS at most. When its hello has come and fits, it gets
+ * its rank's seat. When all seats are taken, facts are compared, all are welcomed or all are
+ * refused, and the port is closed: from then on no connection is ever added.
+ *
+ * A connection that ends or breaks is not freed where that is seen, as events of the same turn may
+ * still name it: it is marked dead, and freed at the end of the turn. */
 #include <control/control_server.h>
 
 #include <stdio.h>
@@ -12,163 +24,11 @@
 #include <control/control_conn.h>
 #include <control/control_state.h>
 
-typedef struct peer {
-    struct peer *next; /* of all connections */
-    control_conn_t *conn;
-    uint32_t rank;     /* CONN_NO_RANK: its hello has not come */
-    uint32_t events;   /* asked of epoll */
-    uint64_t since_ns; /* when it connected */
-    uint64_t heard_ns;
-    bool dead; /* freed after the events at hand */
-} peer_t;
-
-typedef struct seat { /* of a rank */
-    peer_t *peer;     /* NULL: not joined, or gone */
-    char *hello;      /* payload; facts point into it */
-    progress_t progress;
-    bool far;      /* in another site than this rank */
-    bool departed; /* has said goodbye well */
-    bool gathered; /* its part of the gather at hand is here */
-} seat_t;
-
-struct control_server {
-    int listener, epoll;
-    uint32_t size;
-    peer_t *peers;
-    uint32_t pending;
-    seat_t *seats;                 /* [size]; seat 0 is this rank's own */
-    rank_facts_t *facts;           /* [size]; hellos that are here      */
-    uint32_t joined;               /* with this one */
-    char address[CONTROL_ADDRESS]; /* at which the others reach this machine */
-    bool reached_inside;           /* all so far are of this machine         */
-    control_wait_t joins;          /* when it says again who has not come */
-    uint64_t join_deadline, next_beat, last_turn;
-    bool welcomed, refused, closing;
-    uint64_t close_deadline;
-
-    char *parts; /* [size x part_bytes] of the gather at hand */
-    size_t part_bytes;
-    uint32_t arrived, round;
-    char where[FRAME_FACT_TEXT];
-
-    uint64_t hearsay_deadline; /* 0: none */
-    uint32_t hearsay_peer, hearsay_from;
-    lh_status_t hearsay_status;
-    char hearsay[FRAME_REASON];
-};
-
+/* Events of one look, and connections that are accepted in a row. */
 enum { EVENTS = 64 };
 
-static void watch(control_server_t *s, peer_t *p)
-{
-    const uint32_t events = EPOLLIN | (conn_wants_write(p->conn) ? EPOLLOUT : 0u);
-    struct epoll_event e = {.events = events, .data.ptr = p};
-    if (events == p->events) return;
-    if (epoll_ctl(s->epoll, p->events == 0 ? EPOLL_CTL_ADD : EPOLL_CTL_MOD, conn_fd(p->conn), &e) ==
-        0)
-        p->events = events;
-}
-
-static void drop(control_server_t *s, peer_t *p)
-{
-    if (p->dead) return;
-    p->dead = true;
-    if (p->rank == CONN_NO_RANK)
-        s->pending--;
-    else if (s->seats[p->rank].peer == p)
-        s->seats[p->rank].peer = NULL;
-    (void)epoll_ctl(s->epoll, EPOLL_CTL_DEL, conn_fd(p->conn), NULL);
-}
-
-static void sweep(control_t *c)
-{
-    for (peer_t **at = &c->server->peers; *at != NULL;) {
-        peer_t *p = *at;
-        if (!p->dead) {
-            at = &p->next;
-            continue;
-        }
-        *at = p->next;
-        control_count(c, p->conn);
-        conn_free(p->conn);
-        mem_free(p);
-    }
-}
-
-/* What can't be sent now is sent when epoll says so; an end is seen when it is read. */
-static void server_put(control_server_t *s, peer_t *p, uint32_t type, const text_t *payload)
-{
-    if (p == NULL || p->dead) return;
-    conn_put(p->conn, type, payload);
-    struct epoll_event e = {.events = EPOLLIN | EPOLLOUT, .data.ptr = p};
-    if (epoll_ctl(s->epoll, EPOLL_CTL_MOD, conn_fd(p->conn), &e) == 0) p->events = e.events;
-}
-
-static void put_all(control_t *c, uint32_t type, const text_t *payload)
-{
-    for (uint32_t r = 1; r < c->how.size; r++)
-        server_put(c->server, c->server->seats[r].peer, type, payload);
-}
-
-static void server_notice(control_t *c, uint32_t type, lh_status_t status, uint32_t rank,
-                          const char *reason)
-{
-    text_t payload = {0};
-    frame_write_notice(&payload,
-                       &(frame_notice_t){.status = status, .rank = rank, .reason = reason});
-    put_all(c, type, &payload);
-    text_free(&payload);
-}
-
-static void server_end(control_t *c, lh_status_t status, uint32_t rank, const char *sentence)
-{
-    control_server_t *s = c->server;
-    if (s->refused || control_status(c) != LH_OK) return;
-    if (s->welcomed) {
-        server_notice(c, FRAME_END, status, rank, sentence);
-        control_decide(c, status, sentence);
-        return;
-    }
-    s->refused = true;
-    s->closing = true;
-    s->close_deadline = sys()->now_ns() + CONTROL_GOODBYE_MS * CONTROL_MS;
-    server_notice(c, FRAME_REFUSE, status, rank, sentence);
-    control_opened(c, status, sentence);
-}
-
-static void server_name(const control_t *c, uint32_t rank, char out[CONTROL_NAME])
-{
-    lh_assert(rank < c->how.size);
-    const frame_hello_t *h = &c->server->facts[rank].hello;
-    control_name(rank, h->site == NULL ? "" : h->site, h->host == NULL ? "" : h->host, out);
-}
-
-/* "rank 3 on osaka/o1 (process 4711) was lost in step 41, all-reduce of gradients 3: REASON". */
-static void server_tell(control_t *c, uint32_t rank, lh_status_t status, bool by_itself,
-                        const char *reason)
-{
-    lh_assert(rank < c->how.size);
-    char name[CONTROL_NAME], phrase[PROGRESS_PHRASE], sentence[FRAME_REASON];
-    if (rank == 0) control_progress_read(c->word, &c->server->seats[0].progress);
-    server_name(c, rank, name);
-    control_progress_phrase(&c->server->seats[rank].progress, phrase);
-    (void)snprintf(sentence, sizeof(sentence), "%s (process %u) %s%s: %.1400s", name,
-                   c->server->facts[rank].hello.pid, by_itself ? "failed" : "was lost", phrase,
-                   reason);
-    server_end(c, status, rank, sentence);
-}
-
-static void server_lose(control_t *c, peer_t *p, const char *reason)
-{
-    const uint32_t rank = p->rank;
-    const bool expected = rank == CONN_NO_RANK || c->server->seats[rank].departed;
-    drop(c->server, p);
-    if (rank == CONN_NO_RANK)
-        atomic_fetch_add(&c->strangers, 1);
-    else if (!expected)
-        server_tell(c, rank, LH_PEER_LOST, false, reason);
-}
-
+/* Kept for CONTROL_HEARSAY_MS. A rank that sees a transport's link break says so at once, but
+ * cannot know why; the rank at the other end mostly can, or its connection ends. */
 static void server_hear(control_t *c, uint32_t from, uint32_t peer, lh_status_t status,
                         const char *reason)
 {
@@ -181,6 +41,8 @@ static void server_hear(control_t *c, uint32_t from, uint32_t peer, lh_status_t 
     (void)snprintf(s->hearsay, sizeof(s->hearsay), "%s", reason);
 }
 
+/* Says no to one connection, which is then dropped; the others don't notice. The sentence goes out
+ * now or never: nothing is kept for a peer that is dropped. */
 static void refuse(control_t *c, peer_t *p, lh_status_t status, const char *sentence)
 {
     text_t payload = {0};
@@ -189,9 +51,11 @@ static void refuse(control_t *c, peer_t *p, lh_status_t status, const char *sent
     conn_put(p->conn, FRAME_REFUSE, &payload);
     text_free(&payload);
     if (conn_drive(p->conn) == LH_OK) conn_finish(p->conn);
-    drop(c->server, p);
+    control_drop(c->server, p);
 }
 
+/* Who proves the job's key may still be wrong: of another version or size, under a number that its
+ * key is not for, or a second process for a rank that is there. */
 static bool check_hello(control_t *c, peer_t *p, const frame_hello_t *h)
 {
     char sentence[512], name[CONTROL_NAME];
@@ -209,7 +73,7 @@ static bool check_hello(control_t *c, peer_t *p, const frame_hello_t *h)
     else if (h->rank == 0 || c->server->seats[h->rank].hello != NULL) {
         const frame_hello_t *first = &c->server->facts[h->rank].hello;
         char first_name[CONTROL_NAME];
-        server_name(c, h->rank, first_name);
+        control_rank_name(c, h->rank, first_name);
         (void)snprintf(sentence, sizeof(sentence),
                        "%s is there already, as process %u; process %u on %s is one too many",
                        first_name, first->pid, h->pid, h->host);
@@ -219,6 +83,7 @@ static bool check_hello(control_t *c, peer_t *p, const frame_hello_t *h)
     return false;
 }
 
+/* A copy of the payload, as the facts point into it and are compared when all have come. */
 static lh_status_t keep_hello(control_server_t *s, uint32_t rank, const void *payload,
                               size_t length)
 {
@@ -231,6 +96,8 @@ static lh_status_t keep_hello(control_server_t *s, uint32_t rank, const void *pa
     return frame_read_hello(&f, &s->facts[rank].hello);
 }
 
+/* Places of all ranks to all ranks, one frame for all. The job's number is random: what is left of
+ * another run in a shared folder or in shared memory has another one. */
 static void welcome_all(control_t *c)
 {
     control_server_t *s = c->server;
@@ -257,26 +124,27 @@ static void welcome_all(control_t *c)
     for (uint32_t r = 1; status == LH_OK && r < size; r++)
         s->seats[r].far = world_scope(c->world, 0, r) == LH_LINK_WAN;
     if (status == LH_OK) {
-        put_all(c, FRAME_WELCOME, &payload);
+        control_put_all(c, FRAME_WELCOME, &payload);
         s->welcomed = true;
         control_opened(c, LH_OK, "");
     } else {
-        server_end(c, status, 0, fail_reason());
+        control_end(c, status, 0, fail_reason());
     }
     text_free(&payload);
     mem_free(places);
 }
 
-/* Nobody is let in from here on: the port is closed. */
+/* Nobody is let in from here on: the port is closed, and strangers that wait are let go. */
 static void close_door(control_t *c)
 {
     control_server_t *s = c->server;
     if (s->listener >= 0) (void)close(s->listener);
     s->listener = -1;
     for (peer_t *p = s->peers; p != NULL; p = p->next)
-        if (p->rank == CONN_NO_RANK && !p->dead) server_lose(c, p, "");
+        if (p->rank == CONN_NO_RANK && !p->dead) control_lose(c, p, "");
 }
 
+/* All are there: they compare what they found, and start together or not at all. */
 static void finish_join(control_t *c)
 {
     text_t table = {0};
@@ -285,11 +153,13 @@ static void finish_join(control_t *c)
     if (control_facts_agree(c->server->facts, c->how.size, &table))
         welcome_all(c);
     else
-        server_end(c, LH_MISMATCH, 0, table.failed ? "ranks differ" : table.data);
+        control_end(c, LH_MISMATCH, 0, table.failed ? "ranks differ" : table.data);
     text_free(&table);
 }
 
-/* Of several, one through which other machines come. */
+/* The address at which the others reach this machine, for transports that listen: as a connection
+ * that came in tells it, which no look at the machine's own interfaces could. Of several
+ * connections one through which other machines come. */
 static void note_address(control_server_t *s, const peer_t *p)
 {
     char address[CONTROL_ADDRESS];
@@ -300,17 +170,18 @@ static void note_address(control_server_t *s, const peer_t *p)
     }
 }
 
+/* A rank takes its seat. Only now does the connection count as a rank's. */
 static void take_hello(control_t *c, peer_t *p, const frame_t *f)
 {
     control_server_t *s = c->server;
     frame_hello_t h;
     if (frame_read_hello(f, &h) != LH_OK) {
-        server_lose(c, p, fail_reason());
+        control_lose(c, p, fail_reason());
         return;
     }
     if (!check_hello(c, p, &h)) return;
     if (keep_hello(s, h.rank, f->payload, f->length) != LH_OK) {
-        server_end(c, LH_NO_MEMORY, 0, fail_reason());
+        control_end(c, LH_NO_MEMORY, 0, fail_reason());
         return;
     }
     s->pending--;
@@ -321,6 +192,9 @@ static void take_hello(control_t *c, peer_t *p, const frame_t *f)
     if (++s->joined == c->how.size) finish_join(c);
 }
 
+/* Whether this part belongs to the gather at hand; the first part says which one that is. Where
+ * ranks are at different meetings the program itself has gone different ways on them: that ends the
+ * job with both sides' words, as waiting would never end. */
 static bool is_round(control_t *c, uint32_t rank, uint32_t round, const char *where, size_t bytes)
 {
     control_server_t *s = c->server;
@@ -332,7 +206,7 @@ static bool is_round(control_t *c, uint32_t rank, uint32_t round, const char *wh
         mem_free(s->parts);
         s->parts = mem_new(bytes * c->how.size);
         if (s->parts != NULL) return true;
-        server_tell(c, 0, LH_NO_MEMORY, true, fail_reason());
+        control_tell(c, 0, LH_NO_MEMORY, true, fail_reason());
         return false;
     }
     if (round == s->round && bytes == s->part_bytes && strcmp(where, s->where) == 0) return true;
@@ -340,10 +214,12 @@ static bool is_round(control_t *c, uint32_t rank, uint32_t round, const char *wh
                    "it is at meeting %u '%s' with %zu bytes while others are at meeting %u '%s' "
                    "with %zu",
                    round, where, bytes, s->round, s->where, s->part_bytes);
-    server_tell(c, rank, LH_MISMATCH, true, reason);
+    control_tell(c, rank, LH_MISMATCH, true, reason);
     return false;
 }
 
+/* A rank's part of the gather at hand. With the last one all parts go to all ranks, in the order of
+ * ranks. */
 static void server_part(control_t *c, uint32_t rank, uint32_t round, const char *where,
                         const void *bytes, size_t length)
 {
@@ -357,7 +233,7 @@ static void server_part(control_t *c, uint32_t rank, uint32_t round, const char 
     text_t payload = {0};
     frame_write_gather(&payload, s->round, s->where, s->parts,
                        (uint32_t)(s->part_bytes * c->how.size));
-    put_all(c, FRAME_GATHERED, &payload);
+    control_put_all(c, FRAME_GATHERED, &payload);
     control_answer(c, s->parts, s->part_bytes * c->how.size);
     text_free(&payload);
     s->arrived = 0;
@@ -365,12 +241,14 @@ static void server_part(control_t *c, uint32_t rank, uint32_t round, const char 
         s->seats[r].gathered = false;
 }
 
+/* A rank says that another is lost, that it fails itself, or that it ends. A goodbye with a status
+ * is a failure, with which the job ends; one without is an end that nobody waits for. */
 static void take_notice(control_t *c, peer_t *p, const frame_t *f)
 {
     frame_notice_t n;
     const uint32_t rank = p->rank;
     if (frame_read_notice(f, &n) != LH_OK) {
-        server_lose(c, p, fail_reason());
+        control_lose(c, p, fail_reason());
         return;
     }
     if (n.rank != rank && f->type == FRAME_FAIL) {
@@ -378,9 +256,10 @@ static void take_notice(control_t *c, peer_t *p, const frame_t *f)
         return;
     }
     if (f->type == FRAME_BYE) c->server->seats[rank].departed = true;
-    if (n.status != LH_OK) server_tell(c, rank, n.status, true, n.reason);
+    if (n.status != LH_OK) control_tell(c, rank, n.status, true, n.reason);
 }
 
+/* What a connection says. Before its hello it may say nothing else. */
 static void take_frame(control_t *c, peer_t *p, const frame_t *f)
 {
     frame_beat_t beat;
@@ -390,7 +269,7 @@ static void take_frame(control_t *c, peer_t *p, const frame_t *f)
         if (f->type == FRAME_HELLO)
             take_hello(c, p, f);
         else
-            server_lose(c, p, "");
+            control_lose(c, p, "");
         return;
     }
     switch (f->type) {
@@ -407,9 +286,11 @@ static void take_frame(control_t *c, peer_t *p, const frame_t *f)
     case FRAME_BYE: take_notice(c, p, f); return;
     default: (void)fail(LH_CORRUPT, "it sent a frame of type %u, which is rank 0's", f->type);
     }
-    server_lose(c, p, fail_reason());
+    control_lose(c, p, fail_reason());
 }
 
+/* Sends and reads as far as it goes, and takes what has come. A connection that ended in between is
+ * judged after what it said last. */
 static void serve(control_t *c, peer_t *p)
 {
     frame_t frame;
@@ -420,7 +301,7 @@ static void serve(control_t *c, peer_t *p)
     lh_status_t cut;
     while (!p->dead && (cut = conn_next(p->conn, &frame)) != LH_AGAIN) {
         if (cut != LH_OK) {
-            server_lose(c, p, fail_reason());
+            control_lose(c, p, fail_reason());
             return;
         }
         take_frame(c, p, &frame);
@@ -428,12 +309,13 @@ static void serve(control_t *c, peer_t *p)
     if (p->dead) return;
     control_count(c, p->conn);
     if (driven == LH_OK)
-        watch(c->server, p);
+        control_watch(c->server, p);
     else
-        server_lose(c, p, ended);
+        control_lose(c, p, ended);
 }
 
-/* The oldest of those that have not proven their key, and that have greeted or not; or NULL. */
+/* The oldest of those that have not proven their key, and that have greeted or not; NULL: there is
+ * none. A walk over all: there are CONTROL_PENDING strangers at most. */
 static peer_t *oldest_pending(const control_server_t *s, bool greeted)
 {
     peer_t *oldest = NULL;
@@ -444,8 +326,8 @@ static peer_t *oldest_pending(const control_server_t *s, bool greeted)
     return oldest;
 }
 
-/* Who is silent makes room first: a rank greets as soon as it has a connection. One that was slow
- * dials again. */
+/* Whether one more connection may come. Who is silent makes room first: a rank greets as soon as it
+ * has a connection. A rank that was so slow that it had to make room dials again. */
 static bool make_room(control_t *c)
 {
     static const uint64_t most_ms[] = {CONTROL_EVICT_SILENT_MS, CONTROL_EVICT_MS};
@@ -454,12 +336,14 @@ static bool make_room(control_t *c)
     for (uint32_t greeted = 0; greeted < 2; greeted++) {
         peer_t *p = oldest_pending(c->server, greeted != 0);
         if (p == NULL || now - p->since_ns < most_ms[greeted] * CONTROL_MS) continue;
-        server_lose(c, p, "");
+        control_lose(c, p, "");
         return true;
     }
     return false;
 }
 
+/* Takes in what waits at the port, as long as there is room. A connection is served at once: it has
+ * mostly said something while it waited in the queue. */
 static void accept_peers(control_t *c)
 {
     control_server_t *s = c->server;
@@ -477,13 +361,14 @@ static void accept_peers(control_t *c)
         p->next = s->peers;
         s->peers = p;
         s->pending++;
-        watch(s, p);
+        control_watch(s, p);
         serve(c, p); /* what it said while it waited in the queue */
     }
 }
 
 /* ---- what happens when nothing comes --------------------------------------------------------- */
 
+/* A heartbeat to every rank: this rank lives, and where it is. */
 static void beat_all(control_t *c)
 {
     enum { BEHIND = 1 << 16 }; /* a peer that does not read needs no more heartbeats */
@@ -494,10 +379,11 @@ static void beat_all(control_t *c)
     frame_write_beat(&payload, &progress);
     for (uint32_t r = 1; r < c->how.size; r++)
         if (s->seats[r].peer != NULL && conn_unsent(s->seats[r].peer->conn) < BEHIND)
-            server_put(s, s->seats[r].peer, FRAME_BEAT, &payload);
+            control_put(s, s->seats[r].peer, FRAME_BEAT, &payload);
     text_free(&payload);
 }
 
+/* Whose last word is too long ago is lost. Any frame counts as a word, not the heartbeat alone. */
 static void judge_silence(control_t *c, uint64_t now)
 {
     for (uint32_t r = 1; r < c->how.size; r++) {
@@ -508,10 +394,11 @@ static void judge_silence(control_t *c, uint64_t now)
         char reason[64];
         (void)snprintf(reason, sizeof(reason), "silent for %.1f s",
                        (double)(now - p->heard_ns) * 1e-9);
-        server_lose(c, p, reason);
+        control_lose(c, p, reason);
     }
 }
 
+/* The ranks that have not come, by the names that the INI gives them. */
 static void append_missing(const control_t *c, text_t *out)
 {
     bool *missing = mem_array(c->how.size, sizeof(*missing));
@@ -522,6 +409,8 @@ static void append_missing(const control_t *c, text_t *out)
     mem_free(missing);
 }
 
+/* Now and then, before all have come: who is waited for, on this terminal and those of the ranks
+ * that wait. */
 static void tell_missing(control_t *c, uint64_t now)
 {
     control_server_t *s = c->server;
@@ -535,11 +424,13 @@ static void tell_missing(control_t *c, uint64_t now)
                 (unsigned long long)((now - s->joins.since) / 1000000000u), c->address, port);
     if (!sentence.failed) {
         log_line(LH_LOG_WARN, "%s", sentence.data);
-        server_notice(c, FRAME_WAIT, LH_OK, 0, sentence.data);
+        control_notice(c, FRAME_WAIT, LH_OK, 0, sentence.data);
     }
     text_free(&sentence);
 }
 
+/* Too long: the job does not start. Strangers are named as well, as a key that differs between
+ * machines looks from here like a rank that never came. */
 static void judge_join(control_t *c, uint64_t now)
 {
     control_server_t *s = c->server;
@@ -552,27 +443,29 @@ static void judge_join(control_t *c, uint64_t now)
     if (strangers > 0)
         text_printf(&sentence, "; %llu connection%s did not prove to have the job's key",
                     (unsigned long long)strangers, strangers == 1 ? "" : "s");
-    server_end(c, LH_TIMED_OUT, 0, sentence.failed ? "ranks are missing" : sentence.data);
+    control_end(c, LH_TIMED_OUT, 0, sentence.failed ? "ranks are missing" : sentence.data);
     text_free(&sentence);
 }
 
+/* Who does not prove its key in time makes room. */
 static void judge_strangers(control_t *c, uint64_t now)
 {
     for (peer_t *p = c->server->peers; p != NULL; p = p->next)
         if (!p->dead && p->rank == CONN_NO_RANK &&
             now - p->since_ns > CONTROL_PROVE_MS * CONTROL_MS)
-            server_lose(c, p, "");
+            control_lose(c, p, "");
 }
 
+/* The one that was accused has said nothing itself: then what another said of it is the reason. */
 static void judge_hearsay(control_t *c, uint64_t now)
 {
     control_server_t *s = c->server;
     char name[CONTROL_NAME], reason[FRAME_REASON];
     if (s->hearsay_deadline == 0 || now < s->hearsay_deadline) return;
     s->hearsay_deadline = 0;
-    server_name(c, s->hearsay_from, name);
+    control_rank_name(c, s->hearsay_from, name);
     (void)snprintf(reason, sizeof(reason), "%.1500s (seen by %s)", s->hearsay, name);
-    server_tell(c, s->hearsay_peer, s->hearsay_status, false, reason);
+    control_tell(c, s->hearsay_peer, s->hearsay_status, false, reason);
 }
 
 /* Somebody waits for a rank that has ended: it will never come. */
@@ -581,10 +474,11 @@ static void check_departed(control_t *c)
     control_server_t *s = c->server;
     for (uint32_t r = 1; s->arrived > 0 && r < c->how.size; r++)
         if (s->seats[r].departed && !s->seats[r].gathered)
-            server_tell(c, r, LH_MISMATCH, true, "it has ended while others wait for it");
+            control_tell(c, r, LH_MISMATCH, true, "it has ended while others wait for it");
 }
 
-/* What callers of this rank ask. */
+/* What callers of this rank ask: the same requests that other ranks send as frames. The copy is
+ * made under the lock, the work without it. */
 static void server_requests(control_t *c)
 {
     control_server_t *s = c->server;
@@ -595,17 +489,18 @@ static void server_requests(control_t *c)
     /* mine stays valid: its owner waits for the answer or the end. */
     if (r.gather && !r.gathered && s->welcomed && control_status(c) == LH_OK)
         server_part(c, 0, r.round, r.where, r.mine, r.bytes);
-    if (r.fail && r.peer == 0) server_tell(c, 0, r.status, true, r.reason);
+    if (r.fail && r.peer == 0) control_tell(c, 0, r.status, true, r.reason);
     if (r.fail && r.peer != 0) server_hear(c, 0, r.peer, r.status, r.reason);
     if (!r.close || s->closing) return;
-    if (r.status != LH_OK) server_tell(c, 0, r.status, true, r.reason);
+    if (r.status != LH_OK) control_tell(c, 0, r.status, true, r.reason);
     s->closing = true;
     s->close_deadline = sys()->now_ns() + (control_status(c) == LH_OK
                                                ? c->how.join_ns
                                                : CONTROL_GOODBYE_MS * CONTROL_MS);
 }
 
-/* Well: all have said goodbye. Otherwise: all have been told. */
+/* Whether the thread may end. Well: all have said goodbye. Otherwise: all have been told. In both
+ * cases not later than the deadline, as a rank that hangs says nothing and reads nothing. */
 static bool server_has_ended(control_t *c, uint64_t now)
 {
     control_server_t *s = c->server;
@@ -622,6 +517,7 @@ static bool server_has_ended(control_t *c, uint64_t now)
     return true;
 }
 
+/* What is due by the clock, a few times a second. */
 static void server_turn(control_t *c)
 {
     control_server_t *s = c->server;
@@ -643,10 +539,14 @@ static void server_turn(control_t *c)
     check_departed(c);
 }
 
+/* The thread of rank 0: events, requests of this rank's callers, what is due by the clock; until
+ * the end. At the end each connection gets what is queued for it and is then closed in order, so
+ * that its rank reads what was said and then an end. */
 void control_server_run(control_t *c)
 {
     static int wake_mark;
     control_server_t *s = c->server;
+    lh_assert(s != NULL && c->how.rank == 0);
     struct epoll_event events[EVENTS];
     struct epoll_event e = {.events = EPOLLIN, .data.ptr = s};
     (void)epoll_ctl(s->epoll, EPOLL_CTL_ADD, s->listener, &e);
@@ -667,15 +567,16 @@ void control_server_run(control_t *c)
         }
         server_requests(c);
         server_turn(c);
-        sweep(c);
+        control_sweep(c);
     } while (!server_has_ended(c, sys()->now_ns()));
     for (peer_t *p = s->peers; p != NULL; p = p->next) {
         if (conn_drive(p->conn) == LH_OK) conn_finish(p->conn);
         p->dead = true;
     }
-    sweep(c);
+    control_sweep(c);
 }
 
+/* For who started this rank and does not know which port was free. */
 static lh_status_t tell_port(const control_t *c, uint16_t port)
 {
     char text[16];
@@ -686,6 +587,8 @@ static lh_status_t tell_port(const control_t *c, uint16_t port)
     return LH_OK;
 }
 
+/* Listens before the thread starts, so that a port that is taken is this call's failure. Seat 0 is
+ * this rank's own: it has a hello, and no connection. */
 lh_status_t control_server_new(control_t *c, control_server_t **out)
 {
     uint16_t port = 0;

@@ -1,5 +1,5 @@
-/* control/control_server.h - rank 0's end of the star: takes ranks in, hears them, and ends the job for all
- * when one is lost. One thread; nothing here waits but for the next event. */
+/* control/control_server.h - rank 0's end of the star: takes ranks in, hears them, and ends the job
+ * for all when one is lost. For control_open.c, which starts the thread that runs it. */
 #ifndef CONTROL_CONTROL_SERVER_H
 #define CONTROL_CONTROL_SERVER_H
 

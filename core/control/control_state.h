@@ -1,5 +1,6 @@
 /* control/control_state.h - a control plane from inside: what its thread and the callers share. For
- * control*.c alone, and for who opens one. */
+ * control*.c alone, and for who opens one; control_t is opaque to everybody else, so that tests may
+ * put a plane of their own in its place. */
 #ifndef CONTROL_CONTROL_STATE_H
 #define CONTROL_CONTROL_STATE_H
 
@@ -38,27 +39,39 @@ typedef struct control_how {
 #define CONTROL_MS UINT64_C(1000000) /* ns */
 
 enum {
+    /* The heartbeat, and the silence after which a rank of the same site is lost: twelve beats, so
+     * that a rank which the kernel did not run for a second is not taken for dead. */
     CONTROL_BEAT_MS = 250,
     CONTROL_SILENCE_MS = 3000,
+    /* How long the thread sleeps at most, and so how late a deadline is seen. */
     CONTROL_TICK_MS = 50,
     CONTROL_HEARSAY_MS = 300,  /* what one rank says of another waits for its own word */
     CONTROL_GOODBYE_MS = 1000, /* for the last frames to go out                         */
-    CONTROL_PENDING = 64,      /* connections whose key is not proven yet               */
+    /* Strangers can connect as long as rank 0 listens. They may neither take all descriptors nor
+     * stay: so many places, and so long to prove the key. */
+    CONTROL_PENDING = 64, /* connections whose key is not proven yet               */
     CONTROL_PROVE_MS = 2000,
     /* Who is older makes room when all places are taken: */
     CONTROL_EVICT_MS = 1000,      /* one that has greeted        */
     CONTROL_EVICT_SILENT_MS = 20, /* one that has said nothing yet */
 };
 
-/* What callers ask of the thread; under the lock. */
+/* What callers ask of the thread; under the lock. A caller sets a flag and its fields, the thread
+ * copies the whole struct and acts on the copy. gather stays set until the answer is there, fail is
+ * taken away by the thread, close is for ever. */
 typedef struct control_request {
     bool gather, fail, close;
+    /* How many gathers this rank has made: the same on all ranks at the same gather. */
     uint32_t round;
+    /* The barrier's name; "" for a gather. It is compared between ranks, like the round and the
+     * size. */
     char where[FRAME_FACT_TEXT];
+    /* Memory of the caller, who waits in control_gather until it is no longer read or written. */
     const void *mine; /* of the caller, who waits */
     size_t bytes;
     void *all; /* likewise; filled when gathered is set */
     bool gathered;
+    /* Of fail: whom it is about. status and reason are of fail or of close. */
     uint32_t peer; /* fail */
     lh_status_t status;
     char reason[FRAME_REASON]; /* of fail or close */
@@ -70,20 +83,27 @@ typedef struct control_client control_client_t;
 
 struct control {
     control_how_t how;
+    /* Copies of what the caller said, as the caller's may be gone by now. */
     char host[WORLD_HOST_NAME], site[WORLD_SITE_NAME];
     char address[256];
+    /* The payload of this rank's hello, built once: a rank that dials again says the same. */
     text_t hello; /* payload of this rank's own */
     uint64_t incarnation;
+    /* A world without names, so that how.plan is never NULL where the caller knows no places. */
     world_t *unplanned; /* where the caller knows no places */
     control_tls_t *tls;
     progress_word_t own_word, *word;
     pthread_t thread;
     int wake_fd, fail_fd; /* eventfds: callers wake the thread; failure is readable */
+    /* Exactly one of the two: rank 0 has the server, every other rank the client. Only the thread
+     * touches them once it runs. */
     control_server_t *server;
     control_client_t *client;
 
+    /* Taken before `lock`; held while a caller waits for its gather. */
     pthread_mutex_t gather_lock; /* one gather at a time */
     pthread_mutex_t lock;
+    /* Told at every change that a caller may wait for: opened, gathered, decided, closed. */
     pthread_cond_t changed;
     control_request_t request;
     bool open_done, closed; /* the thread has met all or given up; has ended */
@@ -91,9 +111,107 @@ struct control {
     char open_reason[FRAME_REASON];
     world_t *world; /* made by the thread; control_open hands a copy out */
 
+    /* LH_OK while all live; set once by the thread, read by anybody. What follows is written before
+     * it. */
     _Atomic int32_t status; /* what follows is written before it, once */
     char failure[FRAME_REASON];
+    /* For control_counts: connections that proved no key, those that did, and bytes with TLS. */
     _Atomic uint64_t strangers, handshakes, bytes_sent, bytes_received;
 };
+
+/* ---- for the threads ------------------------------------------------------------------------- */
+
+/* How long a rank may be silent that is in another site than rank 0, or that may be. */
+uint64_t control_outage_ns(const control_t *c);
+void control_opened(control_t *c, lh_status_t status, const char *reason);
+void control_decide(control_t *c, lh_status_t status, const char *sentence);
+void control_answer(control_t *c, const void *all, size_t bytes); /* the gather is done */
+/* Callers: the thread is to look for requests. The thread: what woke it is taken away. */
+void control_wake(const control_t *c);
+void control_drain_wake(const control_t *c);
+void control_count(control_t *c, control_conn_t *conn);
+/* The world of all ranks' places, as a rank sees it. */
+lh_status_t control_make_world(uint32_t rank, const frame_place_t *places,
+                               const frame_welcome_t *welcome, world_t **out) LH_MUST_CHECK;
+/* "rank 3 on osaka/o1" before there is a world. */
+enum { CONTROL_NAME = 160 };
+void control_name(uint32_t rank, const char *site, const char *host, char out[CONTROL_NAME]);
+
+/* ---- rank 0: connections, and the seats of ranks --------------------------------------------- */
+
+/* A connection, from accept to its end. */
+typedef struct peer {
+    struct peer *next; /* of all connections */
+    control_conn_t *conn;
+    uint32_t rank;     /* CONN_NO_RANK: its hello has not come */
+    uint32_t events;   /* asked of epoll */
+    uint64_t since_ns; /* when it connected */
+    uint64_t heard_ns;
+    bool dead; /* freed after the events at hand */
+} peer_t;
+
+/* The place of a rank in the job. It outlives the rank's connection: sentences need its name, its
+ * process and what it did last. */
+typedef struct seat { /* of a rank */
+    peer_t *peer;     /* NULL: not joined, or gone */
+    char *hello;      /* payload; facts point into it */
+    progress_t progress;
+    bool far;      /* in another site than this rank */
+    bool departed; /* has said goodbye well */
+    bool gathered; /* its part of the gather at hand is here */
+} seat_t;
+
+/* Rank 0's own state; only the thread touches it once it runs. */
+struct control_server {
+    int listener, epoll;
+    uint32_t size;
+    peer_t *peers;
+    /* Connections that have no seat yet. */
+    uint32_t pending;
+    seat_t *seats;                 /* [size]; seat 0 is this rank's own */
+    rank_facts_t *facts;           /* [size]; hellos that are here      */
+    uint32_t joined;               /* with this one */
+    char address[CONTROL_ADDRESS]; /* at which the others reach this machine */
+    bool reached_inside;           /* all so far are of this machine         */
+    control_wait_t joins;          /* when it says again who has not come */
+    uint64_t join_deadline, next_beat, last_turn;
+    /* welcomed: all are there, the job runs. refused: it never will. closing: this rank's caller
+     * has asked to close, or all were refused; the thread ends when all is said. */
+    bool welcomed, refused, closing;
+    uint64_t close_deadline;
+
+    /* The gather at hand: what has arrived of it, and which one it is, as its first rank said. */
+    char *parts; /* [size x part_bytes] of the gather at hand */
+    size_t part_bytes;
+    uint32_t arrived, round;
+    char where[FRAME_FACT_TEXT];
+
+    /* What one rank says of another, until that one's own word or its death comes: those are nearer
+     * to the cause. Only the first is kept. */
+    uint64_t hearsay_deadline; /* 0: none */
+    uint32_t hearsay_peer, hearsay_from;
+    lh_status_t hearsay_status;
+    char hearsay[FRAME_REASON];
+};
+
+/* What epoll is to tell of a connection, and that nothing more is done with it; control_sweep frees
+ * those at the end of a turn. */
+void control_watch(control_server_t *s, peer_t *p);
+void control_drop(control_server_t *s, peer_t *p);
+void control_sweep(control_t *c);
+/* Queues a frame for a peer; NULL and a dead one do nothing. All: those that have joined. */
+void control_put(control_server_t *s, peer_t *p, uint32_t type, const text_t *payload);
+void control_put_all(control_t *c, uint32_t type, const text_t *payload);
+void control_notice(control_t *c, uint32_t type, lh_status_t status, uint32_t rank,
+                    const char *reason);
+/* Before the welcome nobody may start; after it the job ends. */
+void control_end(control_t *c, lh_status_t status, uint32_t rank, const char *sentence);
+/* The same with a sentence that names the rank, what it did, and whether it failed by itself. */
+void control_tell(control_t *c, uint32_t rank, lh_status_t status, bool by_itself,
+                  const char *reason);
+/* A connection is gone: a stranger's is counted, a rank's that said no goodbye ends the job. */
+void control_lose(control_t *c, peer_t *p, const char *reason);
+/* As control_name, of a rank whose hello may be here. */
+void control_rank_name(const control_t *c, uint32_t rank, char out[CONTROL_NAME]);
 
 #endif

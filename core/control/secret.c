@@ -1,4 +1,11 @@
-/* secret.c - a key in memory that is wiped, its file, and what is derived from it. */
+/* secret.c - a key in memory that is wiped, its file, and what is derived from it.
+ *
+ * The secret itself encrypts nothing. Each use gets a key of its own by HKDF-SHA-256 (RFC 5869),
+ * with what the key is for, the epoch and the two ranks in its info: a key that is lost in one
+ * place says nothing of the others.
+ *
+ * The file's rules are those of ssh for private keys: the owner's, mode 0600, else it is refused
+ * and not repaired, as whoever could read it may have done so already. */
 #include <control/secret.h>
 
 #include <errno.h>
@@ -17,6 +24,7 @@
 #include <base/sys.h>
 #include <base/text.h>
 
+/* INFO_BYTES: of a purpose with its NUL and three numbers. */
 enum { SECRET_BYTES = 32, SECRET_DIGITS = 2 * SECRET_BYTES, INFO_BYTES = 128 };
 
 struct secret {
@@ -36,6 +44,7 @@ static secret_t *new_secret(void)
     return page;
 }
 
+/* All bytes equal, as an empty or a made-up file has them: not a test of randomness. */
 static bool is_weak(const unsigned char key[SECRET_BYTES])
 {
     for (uint32_t i = 1; i < SECRET_BYTES; i++)
@@ -43,6 +52,7 @@ static bool is_weak(const unsigned char key[SECRET_BYTES])
     return true;
 }
 
+/* From the kernel; never from a generator of ours. */
 lh_status_t secret_random(secret_t **out)
 {
     secret_t *s = new_secret();
@@ -55,6 +65,8 @@ lh_status_t secret_random(secret_t **out)
     return LH_OK;
 }
 
+/* OPENSSL_cleanse and not memset, which a compiler may leave out before memory that is given back.
+ */
 void secret_free(secret_t *s)
 {
     if (s == NULL) return;
@@ -62,6 +74,7 @@ void secret_free(secret_t *s)
     (void)munmap(s, sizeof(*s));
 }
 
+/* -1: no hexadecimal digit. */
 static int digit(char c)
 {
     if (c >= '0' && c <= '9') return c - '0';
@@ -70,7 +83,8 @@ static int digit(char c)
     return -1;
 }
 
-/* text: what the file holds, with or without a new line at the end. */
+/* text: what the file holds, with or without a new line at the end. Nothing of it stands in a
+ * sentence. */
 static lh_status_t parse(const char *path, const char *text, size_t length, secret_t *s)
 {
     if (length == SECRET_DIGITS + 1 && text[SECRET_DIGITS] == '\n') length--;
@@ -90,6 +104,7 @@ static lh_status_t parse(const char *path, const char *text, size_t length, secr
     return LH_OK;
 }
 
+/* On the open file and not on its name, which may lead elsewhere the next moment. */
 static lh_status_t check_owner(const char *path, int fd, struct stat *st)
 {
     if (sys()->fstat(fd, st) != 0) return fail_io(errno, "%s", path);
@@ -104,7 +119,8 @@ static lh_status_t check_owner(const char *path, int fd, struct stat *st)
     return LH_OK;
 }
 
-/* LH_AGAIN: it is not there. */
+/* LH_AGAIN: it is not there. O_NONBLOCK, as a pipe under this name would make the open wait for
+ * ever; check_owner then refuses it. The text is wiped whatever happens. */
 static lh_status_t read_file(const char *path, secret_t *s)
 {
     char text[SECRET_DIGITS + 2];
@@ -171,6 +187,7 @@ static lh_status_t hand_out(const char *path, secret_t *s, lh_status_t status, s
     return LH_OK;
 }
 
+/* Where ranks of several machines come at the same time, one makes the file and all read it. */
 lh_status_t secret_open(const char *path, bool make, secret_t **out)
 {
     secret_t *s = new_secret();
@@ -191,6 +208,8 @@ lh_status_t secret_check(const char *path)
     return status == LH_AGAIN ? LH_OK : status; /* it is yet to be made */
 }
 
+/* A file that is copied here may be seen half. What is no key is therefore looked at again for
+ * COPIED_IN_S; then it is a wrong key and not one on its way. */
 lh_status_t secret_await(const char *path, uint64_t end_ns, secret_t **out)
 {
     enum { LOOK_US = 100000, COPIED_IN_S = 2 };
@@ -209,6 +228,8 @@ lh_status_t secret_await(const char *path, uint64_t end_ns, secret_t **out)
     return hand_out(path, s, status, out);
 }
 
+/* Memory without a name, sealed so that nobody who has it can change it. The key stands in no file
+ * system, no environment and no command line. */
 lh_status_t secret_share(const secret_t *s, int *fd)
 {
     const int memory = memfd_create("longhaul-key", MFD_CLOEXEC | MFD_ALLOW_SEALING);
@@ -248,9 +269,12 @@ static size_t write_info(const char *purpose, uint32_t epoch, uint32_t a, uint32
     for (uint32_t i = 0; i < 3; i++)
         for (uint32_t shift = 0; shift < 32; shift += 8)
             info[length++] = (unsigned char)(numbers[i] >> shift);
+    lh_assert(length <= INFO_BYTES); /* secret_derive refuses longer purposes */
     return length;
 }
 
+/* The salt is fixed, as both ends must know it and the secret is already uniform; what differs
+ * between keys is in the info. */
 lh_status_t secret_derive(const secret_t *s, const char *purpose, uint32_t epoch, uint32_t a,
                           uint32_t b, void *out, size_t bytes)
 {

@@ -5,6 +5,7 @@
 
 #include <base/status.h>
 
+/* Opaque: no caller can copy the bytes by mistake. Its page is left out of core dumps. */
 typedef struct secret secret_t;
 
 /* Reads the file; it is made (mode 0600, whole or not at all) where it is not there and `make` is

@@ -1,4 +1,9 @@
-/* comm/world.c - numbers nodes and sites by their names, and lists who acts together. */
+/* world.c - numbers nodes and sites by their names, lists who acts together, and shows plugins the
+ * world.
+ *
+ * Every rank makes the same world from the same places, and every number here follows from the
+ * order of ranks alone: no rank is asked, and no two can disagree. Loops over pairs of ranks are
+ * quadratic, and are run once. */
 #include <control/world.h>
 
 #include <stdio.h>
@@ -6,6 +11,7 @@
 
 #include <base/memory.h>
 
+/* All in one site and one node until names are filled in and numbered. */
 lh_status_t world_new(uint32_t rank, uint32_t size, world_t **out)
 {
     if (size == 0 || rank >= size)
@@ -30,11 +36,14 @@ static bool same_site(const world_rank_t *a, const world_rank_t *b)
     return strncmp(a->site_name, b->site_name, WORLD_SITE_NAME) == 0;
 }
 
+/* A node is (site, host): one machine may play two sites. */
 static bool same_node(const world_rank_t *a, const world_rank_t *b)
 {
     return same_site(a, b) && strncmp(a->host, b->host, WORLD_HOST_NAME) == 0;
 }
 
+/* Each rank takes its numbers from the ranks before it: the first of a site or node opens a new
+ * one. */
 void world_number(world_t *w)
 {
     uint32_t nodes = 0, sites = 0;
@@ -56,6 +65,7 @@ void world_number(world_t *w)
     w->row.nodes = nodes;
 }
 
+/* The same numbering as of a world that has met, so that what is planned is what will be. */
 lh_status_t world_plan(const job_t *job, uint32_t rank, world_t **out)
 {
     world_t *w;
@@ -81,6 +91,7 @@ void world_free(world_t *w)
     mem_free(w);
 }
 
+/* The link class: by node first, as two ranks of one node are also of one site. */
 uint32_t world_scope(const world_t *w, uint32_t a, uint32_t b)
 {
     lh_assert(a < w->row.size && b < w->row.size);
@@ -100,6 +111,7 @@ static void place_text(const world_t *w, uint32_t rank, char text[PLACE_TEXT])
                    r->host);
 }
 
+/* For sentences: a number alone tells nobody which machine to look at. */
 void world_rank_text(const world_t *w, uint32_t rank, char *text, size_t bytes)
 {
     char place[PLACE_TEXT];
@@ -108,8 +120,10 @@ void world_rank_text(const world_t *w, uint32_t rank, char *text, size_t bytes)
     (void)snprintf(text, bytes, "rank %u%s", rank, place);
 }
 
+/* Ranks that follow each other on one node are one run of the list. */
 void world_ranks_text(const world_t *w, const bool *among, text_t *out)
 {
+    /* Runs that are shown, and ranks of those that are not. */
     uint32_t shown = 0, more = 0;
     for (uint32_t r = 0, last; r < w->row.size; r = last + 1) {
         char place[PLACE_TEXT];
@@ -132,7 +146,8 @@ void world_ranks_text(const world_t *w, const bool *among, text_t *out)
     if (more > 0) text_printf(out, " and %u more", more);
 }
 
-/* Site by site, so that a site is a run of members even where ranks were dealt out in turn. */
+/* Site by site, so that a site is a run of members even where ranks were dealt out in turn. Sites
+ * without a member of the group leave no mark in it. */
 static uint32_t fill_members(const world_t *w, uint32_t which, group_t *g)
 {
     const world_rank_t *self = &w->ranks[w->row.rank];
@@ -161,6 +176,7 @@ static uint32_t fill_members(const world_t *w, uint32_t which, group_t *g)
     return count;
 }
 
+/* Ranks of the world in a site. */
 static uint32_t site_size(const world_t *w, uint32_t site)
 {
     uint32_t size = 0;
@@ -169,6 +185,7 @@ static uint32_t site_size(const world_t *w, uint32_t site)
     return size;
 }
 
+/* As groups across sites ask for it. */
 bool world_sites_equal(const world_t *w)
 {
     for (uint32_t site = 1; site < w->row.sites; site++)
@@ -176,6 +193,7 @@ bool world_sites_equal(const world_t *w)
     return true;
 }
 
+/* Names the first site that differs, by the name of its first rank. */
 static lh_status_t check_equal_sites(const world_t *w)
 {
     for (uint32_t site = 1; site < w->row.sites; site++) {
@@ -192,6 +210,7 @@ static lh_status_t check_equal_sites(const world_t *w)
     return LH_OK;
 }
 
+/* The same members on every rank that is in the group; self is this rank's index among them. */
 lh_status_t world_group_new(const world_t *w, uint32_t which, group_t **out)
 {
     if (which >= LH_GROUPS) return fail(LH_INVALID, "group %u: there are %u", which, LH_GROUPS);
@@ -222,6 +241,8 @@ void world_group_free(group_t *g)
     mem_free(g);
 }
 
+/* With sites of unequal size several owners have one leader; with equal ones each has its own, and
+ * messages between sites are spread over all ranks. */
 uint32_t world_group_leader(const group_t *g, uint32_t site, uint32_t owner)
 {
     lh_assert(site < g->sites && owner < g->size);
@@ -245,13 +266,15 @@ uint32_t world_group_largest_site(const group_t *g)
     return most;
 }
 
-/* Rows of the border made from a world. */
+/* What the host hands out while plugins run: rows of the SDK, made once from a world, and what keys
+ * are derived from. world and secret are borrowed. */
 struct published {
     const world_t *world;
     const secret_t *secret;
     lh_rank_info_t *ranks;
 };
 
+/* A plugin's purposes have a prefix of their own: no plugin can ask for the control plane's key. */
 static lh_status_t derive(const void *context, const char *purpose, uint32_t peer, void *out,
                           size_t bytes)
 {
@@ -263,6 +286,7 @@ static lh_status_t derive(const void *context, const char *purpose, uint32_t pee
     return secret_derive(p->secret, own, w->epoch, w->rank, peer, out, bytes);
 }
 
+/* The device of a rank is its number within its node. */
 lh_status_t world_publish(host_t *host, const world_t *world, const secret_t *secret,
                           published_t **out)
 {

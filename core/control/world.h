@@ -1,5 +1,5 @@
-/* control/world.h - who takes part: every rank's place, and the groups of ranks that the collectives
- * run over.
+/* control/world.h - who takes part: every rank's place, and the groups of ranks that the
+ * collectives run over.
  *
  * Ranks are numbered in the order of the INI's sites and hosts. A node is (site, host), so that one
  * machine can play two sites. */
@@ -16,6 +16,7 @@
 
 enum { WORLD_SITE_NAME = 32, WORLD_HOST_NAME = 64 };
 
+/* The place of a rank, as all ranks know it. */
 typedef struct world_rank {
     uint32_t site, node; /* indices from 0, in the order in which ranks name them first */
     uint32_t local_rank; /* among the ranks of its node                       */
