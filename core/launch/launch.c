@@ -1,5 +1,11 @@
 /* launch.c - which of the three this process is: a launcher, which starts the ranks of its machine
- * (launch_start.c); a rank of several, by whoever it was started (launch_rank.c); or alone. */
+ * (launch_start.c); a rank of several, by whoever it was started (launch_rank.c); or alone.
+ *
+ * It is decided once, in launch_open, from the environment and the INI, and never asked of the
+ * user: the same command line works in all three. What commands ask afterwards (who leads, who is
+ * spread over machines, whose words are printed) follows from that and changes nothing.
+ *
+ * l may be NULL in most functions here: a command that has no job has no launch. */
 #include <launch/launch.h>
 
 #include <fcntl.h>
@@ -26,6 +32,7 @@ static bool find_lead(const launch_t *l)
     return host == NULL || launch_is_here(l, host->name, l->how.machine != NULL);
 }
 
+/* Of this process, for an assertion that fails, which has no launch_t at hand; or NULL. */
 static board_row_t *own_row; /* of this process, for an assertion that fails; or NULL */
 
 /* The launcher prints it, with the rank's name and step. */
@@ -36,7 +43,8 @@ static bool tell_launcher(const char *sentence)
     return true;
 }
 
-/* A launcher of ours started this process as a rank. */
+/* A launcher of ours started this process as a rank: it maps the board up to its own row, and from
+ * here on its last words go there. The descriptor is closed, the mapping stays. */
 static lh_status_t open_started(launch_t *l)
 {
     board_row_t *board;
@@ -70,6 +78,8 @@ static lh_status_t open_ranks(launch_t *l)
     return LH_OK;
 }
 
+/* Where it fails *out is set all the same: the sentence may be the launcher's to print, and the row
+ * to tell it by may be mapped already. */
 lh_status_t launch_open(const launch_how_t *how, launch_t **out)
 {
     launch_t *l = mem_new(sizeof(*l));
@@ -79,6 +89,8 @@ lh_status_t launch_open(const launch_how_t *how, launch_t **out)
     return how->ranks && how->job != NULL ? open_ranks(l) : LH_OK;
 }
 
+/* closed is the rank's last word to its launcher: code 0 without it is no success, as a plugin may
+ * have called exit. The mapping begins with row 0, whichever row is this rank's. */
 void launch_close(launch_t *l)
 {
     if (l == NULL) return;
@@ -114,6 +126,8 @@ uint32_t launch_size(const launch_t *l)
     return l == NULL ? 1 : l->place.size;
 }
 
+/* A rank that a launcher of ours started follows that one. Ranks that somebody else started decide
+ * each for itself; of launchers, those of a job that has a host elsewhere. */
 bool launch_is_spread(const launch_t *l)
 {
     if (l == NULL || l->place.ours) return false;
@@ -127,6 +141,8 @@ bool launch_is_spread(const launch_t *l)
     return false;
 }
 
+/* Before ranks have met, so from what INI and starter say. More classes than there will be are
+ * better than one too few: who asks wants to know which transports may be needed. */
 bool launch_has_links(const launch_t *l, uint32_t scope)
 {
     const job_t *job = l->how.job;
@@ -176,6 +192,7 @@ const world_t *launch_world(const launch_t *l)
     return l == NULL ? NULL : l->world;
 }
 
+/* The three cases, in the order in which they exclude each other. */
 int launch_ranks(launch_t *l, char *const *words, int (*body)(void *context), void *context)
 {
     if (l != NULL && l->starts) return launch_start(l, words);

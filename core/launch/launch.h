@@ -1,5 +1,5 @@
-/* launch/launch.h - the ranks of a job: who starts them, which one this process is, how they meet and
- * how they end.
+/* launch/launch.h - the ranks of a job: who starts them, which one this process is, how they meet
+ * and how they end.
  *
  * A command that runs on several ranks is one call of launch_ranks with its body. In a job of one
  * rank it calls body. Where the INI asks for ranks and nobody else has started them, it starts

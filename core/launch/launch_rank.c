@@ -1,5 +1,6 @@
-/* launch_rank.c - a rank from its start to its goodbye: what it will be compared by, where rank 0 is,
- * the meeting, the command's body, and a watchdog that ends a rank which does not come to its end.
+/* launch_rank.c - a rank from its start to its goodbye: what it will be compared by, where rank 0
+ * is, the meeting, the command's body, and a watchdog that ends a rank which does not come to its
+ * end.
  *
  * Ranks meet before step 0 over one TCP connection each to rank 0, with a key that proves that they
  * belong to the job; what differs between them is shown as one table then, as no run of different
@@ -68,7 +69,8 @@ static lh_status_t facts_add_plugin(launch_facts_t *f, const plugin_t *p)
     return facts_add(f, name, value);
 }
 
-/* Where files lie, how many threads a machine has and where rank 0 listens may differ. */
+/* What must be the same on all ranks. Where files lie, how many threads a machine has and where
+ * rank 0 listens may differ. */
 static bool facts_has_key(const char *section, const char *key)
 {
     static const char *const sections[] = {
@@ -82,6 +84,7 @@ static bool facts_has_key(const char *section, const char *key)
     return false;
 }
 
+/* A row for each key of a section that is compared. */
 static lh_status_t facts_add_section(launch_facts_t *f, const document_section_t *s)
 {
     lh_status_t status = LH_OK;
@@ -121,8 +124,12 @@ void launch_facts_free(launch_facts_t *f)
     *f = (launch_facts_t){0};
 }
 
+/* How long a rank that was told of the job's end has to come to its own, and how often the file
+ * with rank 0's address is looked for. */
 enum { TOLD_GRACE_MS = 2500, LOOK_MS = 50 };
 
+/* Everything that a rank holds between its start and its end; lives on the stack of
+ * launch_rank_run. */
 typedef struct meeting { /* of a rank with the others */
     launch_t *launch;
     secret_t *secret;
@@ -216,7 +223,9 @@ static lh_status_t meeting_read_address(meeting_t *m, launch_place_t *p)
     return LH_OK;
 }
 
-/* The INI first, then who started the ranks, then the file. */
+/* Where rank 0 is: the INI says it first, then who started the ranks, then a file in the job's
+ * folder. The file is for starters that name the job but no port; it needs a folder that all ranks
+ * see. */
 static lh_status_t meeting_find_zero(meeting_t *m, control_how_t *how)
 {
     launch_place_t *p = &m->launch->place;
@@ -244,7 +253,9 @@ static lh_status_t meeting_find_zero(meeting_t *m, control_how_t *how)
     return meeting_tell_address(m, how, &how->listener);
 }
 
-/* Up to the world that all have met in. What can be refused without the others is refused first. */
+/* Up to the world that all have met in. What can be refused without the others is refused first: a
+ * missing plugin or a wrong option costs no other rank its patience. Facts are collected after
+ * plugins are loaded, as their digests are among them. */
 static lh_status_t meeting_begin(meeting_t *m)
 {
     launch_t *l = m->launch;
@@ -281,7 +292,9 @@ static lh_status_t meeting_begin(meeting_t *m)
 }
 
 /* A rank that was told of the end and does not come to it, in a long kernel or a wait of somebody
- * else's, is ended. */
+ * else's, is ended here, with the job's reason as its last words. It waits for the control plane's
+ * failure and for its own end, whichever comes first. _exit and not exit, which would run handlers
+ * of libraries that may wait for the thread that hangs. */
 static void *watchdog_run(void *argument)
 {
     meeting_t *m = argument;
@@ -297,6 +310,7 @@ static void *watchdog_run(void *argument)
     _exit(code);
 }
 
+/* After the meeting, when there is a plane to watch. */
 static lh_status_t watchdog_start(meeting_t *m)
 {
     lh_assert(m->watchdog_fd < 0 && m->launch->control != NULL);
@@ -309,6 +323,7 @@ static lh_status_t watchdog_start(meeting_t *m)
     return fail(LH_NO_MEMORY, "cannot watch the control plane: %s", strerror(error));
 }
 
+/* Before the goodbye, which may take as long as the others need. */
 static void watchdog_stop(meeting_t *m)
 {
     const uint64_t one = 1;
@@ -332,7 +347,8 @@ static int meeting_run(meeting_t *m, int (*body)(void *context), void *context)
     return skip ? EXIT_DONE : body(context);
 }
 
-/* Each part of it may be missing, where the meeting failed. */
+/* Gives back what the meeting took; each part of it may be missing, where the meeting failed.
+ * Plugins see a process alone from here on. */
 static void meeting_end(meeting_t *m)
 {
     launch_t *l = m->launch;
@@ -345,6 +361,10 @@ static void meeting_end(meeting_t *m)
     mem_free(m->file);
 }
 
+/* The whole life of a rank. Each step is taken only if all before it went well; what was opened is
+ * closed in any case. How the job ended goes before how this rank did, so that all ranks end with
+ * one sentence; where another rank prints it, this one is quiet. If rank 0 itself was lost nobody
+ * else is left to print it, and so this one does. */
 int launch_rank_run(launch_t *l, int (*body)(void *context), void *context)
 {
     meeting_t m = {.launch = l, .watchdog_fd = -1};

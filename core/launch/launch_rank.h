@@ -1,4 +1,5 @@
-/* launch/launch_rank.h - this process as one rank of several. */
+/* launch/launch_rank.h - this process as one rank of several: what it is compared by, and its life
+ * from the meeting to the goodbye. */
 #ifndef LAUNCH_LAUNCH_RANK_H
 #define LAUNCH_LAUNCH_RANK_H
 

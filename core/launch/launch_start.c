@@ -1,10 +1,10 @@
 /* launch_start.c - the launcher: one process for each rank of this machine, none of which outlives
  * it, and one line when one fails.
  *
- * The launcher is a process of its own, and not rank 0, so that somebody who computes nothing watches
- * those who do: it sees a death at once by a descriptor a rank, knows the signal, and can say which of
- * many failures was the first. It makes itself the reaper of what its ranks leave behind. The price is
- * one process a machine that does nothing else. */
+ * The launcher is a process of its own, and not rank 0, so that somebody who computes nothing
+ * watches those who do: it sees a death at once by a descriptor a rank, knows the signal, and can
+ * say which of many failures was the first. It makes itself the reaper of what its ranks leave
+ * behind. The price is one process a machine that does nothing else. */
 #include <launch/launch_start.h>
 
 #include <dirent.h>
@@ -34,12 +34,16 @@
 extern char **environ;
 
 enum {
+    /* How often it looks even if nothing has happened; milliseconds here and below. */
     TICK_MS = 100,
     GRACE_MS = 3000, /* ranks end by themselves after the first has failed */
+    /* So long after the first failure ranks are killed that have not met the others: nobody can
+     * tell them of it. */
     UNMET_MS = 300,
     ORPHANS_MS = 60000, /* what a rank left at work when all ended well        */
 };
 
+/* A rank that this launcher has started. The order is that of the board's rows. */
 typedef struct started {
     uint32_t rank;
     const char *host, *site;
@@ -48,6 +52,7 @@ typedef struct started {
     bool failed, killed; /* killed: by this launcher */
 } started_t;
 
+/* The launcher's state, on the stack of launch_start. */
 typedef struct starter {
     launch_t *launch;
     char *const *words;   /* the command line of a rank */
@@ -234,6 +239,7 @@ static bool started_has_failed(const starter_t *s, const started_t *r)
     return code != EXIT_DONE && code != EXIT_TERMINATED && code != EXIT_STOPPED;
 }
 
+/* Those that still live. A rank that was killed from here does not count as one that failed. */
 static void starter_kill_all(starter_t *s, int number)
 {
     for (uint32_t i = 0; i < s->count; i++) {
@@ -324,8 +330,8 @@ static void starter_hear_signal(starter_t *s)
         starter_kill_all(s, SIGKILL);
 }
 
-/* Until the last rank of this machine has ended. It looks every TICK_MS even if nothing happens, as a
- * kernel without pidfds tells nothing. */
+/* Until the last rank of this machine has ended. It looks every TICK_MS even if nothing happens, as
+ * a kernel without pidfds tells nothing. */
 static lh_status_t starter_watch(starter_t *s)
 {
     struct pollfd *fds = mem_array(s->count + 1u, sizeof(*fds));
@@ -376,7 +382,8 @@ static uint32_t kill_children(bool at_once)
     return count;
 }
 
-/* What a rank left at work, such as a saver, has a minute where all went well, and none otherwise. */
+/* What a rank left at work, such as a saver, has a minute where all went well, and none otherwise.
+ */
 static void starter_reap_orphans(const starter_t *s)
 {
     enum { LOOK_US = 10000 };
@@ -430,7 +437,8 @@ static void starter_tell(const starter_t *s, const char *sentence)
     launch_note_end(s->launch, sentence);
 }
 
-/* One line for the whole machine: the rank's own words where it had time for some, else how it died. */
+/* One line for the whole machine: the rank's own words where it had time for some, else how it
+ * died. */
 static int starter_tell_end(const starter_t *s)
 {
     lh_assert(s->first != NULL);
@@ -484,6 +492,9 @@ static int starter_end_code(const starter_t *s)
     return code;
 }
 
+/* From here on signals are read from a descriptor, in the loop that watches ranks, and interrupt
+ * nothing. The process becomes the reaper of its ranks' children, so that a saver whose rank has
+ * died is waited for and not left to init. */
 static lh_status_t starter_catch_signals(starter_t *s)
 {
     static const int unless_ignored[] = {SIGHUP, SIGTSTP};
@@ -504,7 +515,8 @@ static lh_status_t starter_catch_signals(starter_t *s)
     return s->signals < 0 ? fail_io(errno, "cannot watch for SIGTERM") : LH_OK;
 }
 
-/* All or none: where one can't be started, those that were are killed. */
+/* All or none: where one can't be started, those that were are killed. Signals are caught before
+ * the first fork, so that none is lost between a rank's start and the loop that watches it. */
 static lh_status_t starter_start_all(starter_t *s)
 {
     lh_status_t status = starter_find_ranks(s);
@@ -535,6 +547,7 @@ static void starter_free(starter_t *s)
     mem_free(s->ranks);
 }
 
+/* Ranks that were started are watched to their end also where a later one could not be. */
 int launch_start(launch_t *l, char *const *words)
 {
     starter_t s = {.launch = l, .words = words, .signals = -1};

@@ -1,4 +1,5 @@
-/* launch/launch_start.h - the ranks of this machine: started, watched, ended. */
+/* launch/launch_start.h - the ranks of this machine: started, watched, ended. Returns when none of
+ * them lives any more, nor anything that they left behind. */
 #ifndef LAUNCH_LAUNCH_START_H
 #define LAUNCH_LAUNCH_START_H
 

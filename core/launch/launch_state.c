@@ -1,7 +1,9 @@
-/* launch_state.c - a row of memory for each rank, shared by a launcher and the ranks that it started.
+/* launch_state.c - where this process stands among the ranks, and the board on which ranks tell
+ * their launcher how they fare.
  *
- * A rank that dies has no time to send anything: what it was doing stands in its row already, and the
- * launcher reads it there after the process is gone. */
+ * A rank that dies has no time to send anything: what it was doing stands in its row already, and
+ * the launcher reads it there after the process is gone. Shared memory and not a pipe, as a pipe
+ * that nobody reads would stop the rank, and as only the last word counts. */
 #include <launch/launch_state.h>
 
 #include <fcntl.h>
@@ -15,8 +17,10 @@
 #include <base/sys.h>
 #include <config/quantity.h>
 
+/* Seconds; see launch_patience. */
 enum { DAY_S = 86400 };
 
+/* The launcher maps all rows, a rank those up to its own. */
 lh_status_t launch_map_board(int fd, uint32_t rows, board_row_t **out)
 {
     void *memory = mmap(NULL, rows * sizeof(board_row_t), PROT_READ | PROT_WRITE, MAP_SHARED, fd,
@@ -26,6 +30,7 @@ lh_status_t launch_map_board(int fd, uint32_t rows, board_row_t **out)
     return LH_OK;
 }
 
+/* Names are compared and not resolved: what a name leads to differs between machines. */
 bool launch_is_here(const launch_t *l, const char *host, bool asked)
 {
     const size_t length = strcspn(host, "."), own = strcspn(l->host, ".");
@@ -37,13 +42,16 @@ bool launch_is_here(const launch_t *l, const char *host, bool asked)
            (host[length] == '\0' || l->host[own] == '\0');
 }
 
+/* Where stages run first on rank 0's machine, this rank has nothing to do but to wait for them,
+ * however long they take. */
 uint64_t launch_patience(const launch_t *l)
 {
     const uint64_t join = l->how.job->launch.join_timeout_ns;
     return l->waits ? UINT64_C(7000000000) * DAY_S : join;
 }
 
-/* The first words count. */
+/* The first words count: what fails after the first is mostly its consequence. The flag is stored
+ * last, so that a launcher that sees it sees all of the words. */
 void launch_write_row(board_row_t *row, int code, bool died, const char *sentence)
 {
     if (atomic_load(&row->has_words) != 0) return;
@@ -68,6 +76,9 @@ void launch_note_end(const launch_t *l, const char *sentence)
     mem_free(path);
 }
 
+/* True: the sentence is told, or will be, and the caller prints nothing. A rank with a log of its
+ * own writes it there as well: an error only where nobody else tells it, so that one failure is one
+ * line on the terminal. */
 static bool say_last(const launch_t *l, int code, bool died, const char *sentence)
 {
     if (l == NULL || l->place.size == 1) return false;
@@ -124,6 +135,7 @@ static lh_status_t read_number(const char *variable, uint64_t most, uint32_t *ou
     return LH_OK;
 }
 
+/* A variable that a starter does not have is NULL here. */
 static bool is_set(const char *variable)
 {
     return variable != NULL && getenv(variable) != NULL;
@@ -147,7 +159,8 @@ static lh_status_t read_master(launch_place_t *p)
     return LH_OK;
 }
 
-/* Only letters and digits, as it becomes part of a file's name. */
+/* What names the job becomes part of a file's name: slashes, blanks and dots become dashes, and
+ * what is too long is cut. */
 static void append_name(const char *text, char out[PLACE_MEETING])
 {
     size_t length = strlen(out);
@@ -156,8 +169,8 @@ static void append_name(const char *text, char out[PLACE_MEETING])
     out[length] = '\0';
 }
 
-/* Rank and size from the starter's variables; where the ranks meet from its own, or from the name of
- * the job, by which rank 0 leaves its address in a file. */
+/* Rank and size from the starter's variables; where the ranks meet from its own, or from the name
+ * of the job, by which rank 0 leaves its address in a file. */
 static lh_status_t read_starter(const job_t *job, const starter_t *s, launch_place_t *p)
 {
     p->by = s->name;
@@ -187,7 +200,8 @@ static lh_status_t read_starter(const job_t *job, const starter_t *s, launch_pla
     return LH_OK;
 }
 
-/* What the starter does and what the INI says must be the same number of ranks. */
+/* What the starter does and what the INI says must be the same number of ranks: one of them is a
+ * mistake, and which one only the user knows. */
 static lh_status_t check_job(const job_t *job, const launch_place_t *p)
 {
     const document_entry_t *e = document_entry(document_find(job->document, "launch"),
@@ -229,6 +243,7 @@ static lh_status_t read_ours(const char *text, launch_place_t *p)
 
 void launch_place_write(const launch_place_t *p, text_t *out)
 {
+    lh_assert(p->rank < p->size && p->board >= 0 && p->secret >= 0);
     text_printf(out,
                 PLACE_OURS "=rank=%u size=%u port=%u row=%u skip=%u board=%d secret=%d listener=%d "
                            "address=%s",
@@ -236,6 +251,8 @@ void launch_place_write(const launch_place_t *p, text_t *out)
                 p->listener, p->address);
 }
 
+/* A launcher of ours goes before all others: it may itself run under one of them, whose variables
+ * its ranks inherit. Of the others the first of the table that has set its variables counts. */
 lh_status_t launch_place_find(const job_t *job, launch_place_t *out)
 {
     launch_place_t p = {.size = 1, .listener = -1, .board = -1, .secret = -1};

@@ -1,6 +1,6 @@
-/* launch/launch_state.h - what the parts of a launch share: what the command line told it, the place
- * that a starter gave this process, and the board, memory in which each rank tells its launcher what
- * it is doing and why it ended.
+/* launch/launch_state.h - what the parts of a launch share: what the command line told it, the
+ * place that a starter gave this process, and the board, memory in which each rank tells its
+ * launcher what it is doing and why it ended.
  *
  * It lies under launch.h, which commands include: the launcher (launch_start.h) and a rank
  * (launch_rank.h) are chosen by launch.c and both need what is here. */
@@ -25,7 +25,7 @@ typedef struct launch_how {
     void *context;
 } launch_how_t;
 
-/* ---- the place of this process -------------------------------------------------------------- */
+/* ---- the place of this process --------------------------------------------------------------- */
 
 enum { PLACE_ADDRESS = 256, PLACE_MEETING = 96 };
 /* The variable by which a launcher of ours tells a rank its place. */
@@ -52,13 +52,13 @@ lh_status_t launch_place_find(const job_t *job, launch_place_t *out) LH_MUST_CHE
 /* The value of PLACE_OURS for a rank that is started. */
 void launch_place_write(const launch_place_t *p, text_t *out);
 
-/* ---- the board ------------------------------------------------------------------------------ */
+/* ---- the board ------------------------------------------------------------------------------- */
 
 enum { BOARD_WORDS = 1900, LAUNCH_HOST = 64 };
 
 /* A row of the board: one for each rank of this machine, mapped by the launcher and by that rank.
- * The rank alone writes it, the launcher alone reads it, also after the rank has died: so nothing in
- * it is under a lock that a dead process could hold. */
+ * The rank alone writes it, the launcher alone reads it, also after the rank has died: so nothing
+ * in it is under a lock that a dead process could hold. */
 typedef struct board_row {
     progress_word_t word;       /* what the rank is doing */
     _Atomic uint32_t began;     /* its training has, and train.log is open */

@@ -1,7 +1,7 @@
 /* machine.c - what the ranks of a machine share: its processors, and its memory.
  *
- * Processors are ordered by package, core and number and cut into as many pieces as there are ranks:
- * a rank's threads then share caches, and no rank waits for another's share of a core. */
+ * Processors are ordered by package, core and number and cut into as many pieces as there are
+ * ranks: a rank's threads then share caches, and no rank waits for another's share of a core. */
 #include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -12,6 +12,7 @@
 #include <base/text.h>
 #include <launch/machine.h>
 
+/* A processor as it is sorted; number is the kernel's. */
 typedef struct processor {
     int package, core;
     uint32_t number;
@@ -30,6 +31,7 @@ static int topology_read(const char *folder, uint32_t number, const char *what)
     return value;
 }
 
+/* Neighbours share most: threads of a core first, then cores of a package. */
 static int order(const void *a, const void *b)
 {
     const processor_t *x = a, *y = b;
@@ -38,10 +40,13 @@ static int order(const void *a, const void *b)
     return x->number < y->number ? -1 : x->number > y->number;
 }
 
+/* Equal shares, cut from the sorted list. Processors that are left over go to nobody: one rank with
+ * more of them would only wait for the others. */
 bool machine_share(const cpu_set_t *all, const char *folder, uint32_t index, uint32_t count,
                    cpu_set_t *out)
 {
     processor_t list[CPU_SETSIZE];
+    lh_assert(count > 0 && index < count);
     uint32_t n = 0;
     for (uint32_t i = 0; i < CPU_SETSIZE; i++)
         if (CPU_ISSET(i, all))
@@ -56,6 +61,7 @@ bool machine_share(const cpu_set_t *all, const char *folder, uint32_t index, uin
     return true;
 }
 
+/* How many ranks the INI puts on rank 0's machine; all, where it names no hosts. */
 static uint32_t ranks_beside_rank_0(const job_t *job)
 {
     const job_site_t *site;
@@ -76,6 +82,7 @@ bool machine_share_of_rank(const job_t *job, uint32_t index, uint32_t count, cpu
            machine_share(&all, MACHINE_PROCESSORS, index, count, out);
 }
 
+/* Alone on its machine the process keeps all processors. */
 void machine_take_share(const job_t *job)
 {
     cpu_set_t own;
@@ -84,12 +91,13 @@ void machine_take_share(const job_t *job)
         (void)sched_setaffinity(0, sizeof(own), &own);
 }
 
-/* finds this process's control group as cgroups(7) says: /proc/self/cgroup has its
- * path, /proc/self/mountinfo where that hierarchy is mounted and which part of it. Version 1 counts
- * kills in memory.oom_control, version 2 in memory.events, the machine in /proc/vmstat. */
-
+/* The control group of this process, as cgroups(7) says: /proc/self/cgroup has its path,
+ * /proc/self/mountinfo where that hierarchy is mounted and which part of it. Version 1 counts kills
+ * in memory.oom_control, version 2 in memory.events, the machine in /proc/vmstat. What can't be
+ * read is left out: it only makes a sentence longer. */
 enum { LINE = 4096 };
 
+/* Where a version of control groups keeps its counts, below the group's folder. */
 typedef struct group_files {
     const char *kills, *limit;
 } group_files_t;
@@ -184,6 +192,7 @@ static void group_read(char *folder, size_t top, const group_files_t *files, mac
     }
 }
 
+/* Leaves *out as it is where the group can't be found. */
 static void group_find(const char *root, machine_kills_t *out)
 {
     char group[LINE], part[LINE], point[LINE], folder[3 * LINE];
@@ -207,6 +216,7 @@ void machine_kills_read(const char *root, machine_kills_t *out)
     if (!out->grouped) (void)kills_read(root, "proc/vmstat", &out->kills);
 }
 
+/* No count that grew: nothing is said, as SIGKILL may come from anybody. */
 void machine_kills_tell(const machine_kills_t *before, const machine_kills_t *after, text_t *out)
 {
     char limit[16];

@@ -23,12 +23,11 @@ bool machine_share_of_rank(const job_t *job, uint32_t index, uint32_t count, cpu
  * planned and measured is a rank's device. */
 void machine_take_share(const job_t *job);
 
-/* whether a process that ended by SIGKILL was ended for want of memory.
+/* Whether a process that ended by SIGKILL was ended for want of memory.
  *
  * The kernel tells nobody why it killed a process, but it counts: for the control group that ran
  * into its limit and for the machine. A count that grew while the ranks ran is the likely cause;
  * the machine's is looked at where no group's is to be read, as it has every other job's in it. */
-
 typedef struct machine_kills {
     bool grouped;   /* kills are counted for this process's control group, else for the machine */
     uint64_t kills; /* processes so far */
