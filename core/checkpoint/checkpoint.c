@@ -1,5 +1,10 @@
 /* checkpoint.c - opens what a manifest describes, reads it into any layout, finds the newest whole
- * one. */
+ * one.
+ *
+ * Nothing is believed twice: the manifest's seal says that it is what was written, the manifest
+ * says what each file's size and header must be, and each part's hash is checked when its bytes are
+ * read. Opening reads no data, so that it costs little even for a checkpoint of terabytes; who
+ * loads it reads every byte once, and finds damage then. */
 #include <checkpoint/checkpoint.h>
 
 #include <errno.h>
@@ -15,6 +20,7 @@
 static const safetensors_limits_t own_limits = {
     .header_bytes = 100000000, .tensors = UINT32_MAX, .refuses_links = true};
 
+/* The reader of the manifest has checked that this fits. */
 static uint64_t part_bytes(const manifest_tensor_t *t, const manifest_part_t *part)
 {
     lh_assert(safetensors_dtype(t->dtype) != NULL);
@@ -38,6 +44,8 @@ static lh_status_t check_part(const checkpoint_t *c, const manifest_tensor_t *t,
     return LH_OK;
 }
 
+/* Files first, each against its line of the manifest; then every part against the header of its
+ * file. All of that before any data is read. */
 static lh_status_t open_files(checkpoint_t *c)
 {
     const manifest_t *m = c->manifest;
@@ -75,6 +83,7 @@ static lh_status_t check_name(const checkpoint_t *c)
                 (unsigned long long)c->manifest->meta.step);
 }
 
+/* Also closes what was opened of it where it fails. */
 lh_status_t checkpoint_open(const char *path, checkpoint_t **out)
 {
     checkpoint_t *c = mem_new(sizeof(*c));
@@ -115,7 +124,8 @@ const manifest_tensor_t *checkpoint_find(const checkpoint_t *c, const char *name
     return manifest_find(c->manifest, name);
 }
 
-/* The bytes of a part, checked, in `to`. */
+/* The bytes of a part, checked, in `to`, which has room for all of it: a hash is of the whole part,
+ * so that a piece of it can't be read alone. */
 static lh_status_t read_part(const checkpoint_t *c, const manifest_tensor_t *t,
                              const manifest_part_t *part, void *to)
 {
@@ -133,6 +143,7 @@ static lh_status_t read_part(const checkpoint_t *c, const manifest_tensor_t *t,
     return LH_OK;
 }
 
+/* Its contents are lost when it grows. */
 static lh_status_t scratch_at_least(checkpoint_t *c, uint64_t bytes)
 {
     if (c->scratch != NULL && c->scratch_bytes >= bytes) return LH_OK;
@@ -142,6 +153,9 @@ static lh_status_t scratch_at_least(checkpoint_t *c, uint64_t bytes)
     return c->scratch == NULL ? LH_NO_MEMORY : LH_OK;
 }
 
+/* Part by part: what is wanted whole and as F32 is read in place, which is the usual case of a
+ * resume in the same layout; a part that has nothing of what is wanted is not read at all; any
+ * other goes through scratch, where the stored form lies behind the room for its F32 form. */
 lh_status_t checkpoint_read(checkpoint_t *c, const manifest_tensor_t *t,
                             const tensor_part_t *wanted, float *out)
 {
@@ -170,6 +184,7 @@ lh_status_t checkpoint_read(checkpoint_t *c, const manifest_tensor_t *t,
     return LH_OK;
 }
 
+/* Reads each byte of each part once; nobody wants the values. */
 static lh_status_t verify_open(checkpoint_t *c)
 {
     const manifest_t *m = c->manifest;
@@ -183,6 +198,7 @@ static lh_status_t verify_open(checkpoint_t *c)
     return LH_OK;
 }
 
+/* Opens only what is whole to the last byte. */
 static lh_status_t open_verified(const char *path, checkpoint_t **out)
 {
     checkpoint_t *c;
@@ -226,6 +242,8 @@ free_path:
     mem_free(path);
 }
 
+/* ENOENT: removed while it was read, or a file of it is missing. EIO: the disk can't read it any
+ * more. Any other failure is of this process or its machine, and the checkpoint may be whole. */
 bool checkpoint_lost(lh_status_t status, int error)
 {
     return status == LH_IO ? error == ENOENT || error == EIO : status == LH_CORRUPT;
@@ -251,6 +269,7 @@ void checkpoint_skip(uint64_t step)
     log_line(LH_LOG_WARN, "%s is skipped: %s", name, fail_reason());
 }
 
+/* checkpoint_open, or the same with all data verified. */
 typedef lh_status_t (*open_func_t)(const char *path, checkpoint_t **out);
 
 /* LH_CORRUPT: damaged, and skipped with a warning. LH_AGAIN: it was removed since it was listed. */
@@ -276,7 +295,9 @@ static lh_status_t try_step(const char *folder, uint64_t step, open_func_t open,
     return status;
 }
 
-/* The newest good one; where there is none, the newest that is whole. */
+/* The newest good one; where there is none, the newest that is whole. Newest first, as the list is;
+ * a checkpoint behind steps that were not applied is kept open until a good one below it is found,
+ * so that it need not be opened twice. */
 static lh_status_t try_steps(const char *folder, const checkpoint_steps_t *steps, uint64_t below,
                              open_func_t open, checkpoint_t **out)
 {

@@ -1,4 +1,8 @@
-/* checkpoint/checkpoint.h - finds, opens and reads committed checkpoints, into any layout. */
+/* checkpoint/checkpoint.h - finds, opens and reads committed checkpoints, into any layout.
+ *
+ * A folder of checkpoints is read without its lock, as `verify`, `eval` and other runs do while one
+ * trains: a checkpoint may then vanish at any moment, but never change. Where the status of a
+ * failure is LH_IO errno says why; checkpoint_lost and checkpoint_damaged judge by both. */
 #ifndef CHECKPOINT_CHECKPOINT_H
 #define CHECKPOINT_CHECKPOINT_H
 
@@ -6,10 +10,12 @@
 #include <format/safetensors.h>
 #include <graph/parameters.h>
 
+/* An open checkpoint. [serial]: reads share the scratch memory. */
 typedef struct checkpoint {
     char *path; /* .../step-000000000100 */
     manifest_t *manifest;
     safetensors_t **files; /* one a manifest file */
+    /* For a stored part that is wanted in part or in another dtype; grows to the largest so far. */
     void *scratch;
     uint64_t scratch_bytes;
 } checkpoint_t;

@@ -1,4 +1,17 @@
-/* checkpoint_folder.c - names, leftovers, old steps and locks of a folder of checkpoints. */
+/* checkpoint_folder.c - names, leftovers, old steps and locks of a folder of checkpoints.
+ *
+ * Only names that this program makes are ever touched, and each of them says what it is: step-N a
+ * checkpoint that is whole, .tmp-... one that is being written or was left by a crash, .del-... one
+ * that is being removed, damaged-... and refused-... what was put aside for a person. So a crash at
+ * any moment leaves names that the next run understands, and what somebody else has put into the
+ * folder stays.
+ *
+ * A removal is a rename first: a checkpoint from which files are missing never stands under its own
+ * name.
+ *
+ * Locks are flock and not fcntl: they belong to the open file, so that savers that have the
+ * descriptor hold the lock on after their trainer has died, and another library's close of the same
+ * file does not give it back. */
 #include <checkpoint/checkpoint_folder.h>
 
 #include <errno.h>
@@ -25,6 +38,7 @@ void checkpoint_name(uint64_t step, char out[CHECKPOINT_NAME])
     (void)snprintf(out, CHECKPOINT_NAME, STEP_HEAD "%0*llu", STEP_DIGITS, (unsigned long long)step);
 }
 
+/* Only what checkpoint_name would write: two names of one step would be two checkpoints of it. */
 bool checkpoint_name_parse(const char *name, uint64_t *step)
 {
     if (!text_starts(name, STEP_HEAD)) return false;
@@ -39,6 +53,9 @@ bool checkpoint_name_parse(const char *name, uint64_t *step)
     return true;
 }
 
+/* Upwards, syncing each folder, until one that can't be read or the top: a folder's name lies in
+ * the folder above. With a pointer in it a checkpoint has been committed here, and so that was done
+ * before. */
 lh_status_t checkpoint_folder_make(const char *folder)
 {
     lh_status_t status = folder_make(folder);
@@ -67,6 +84,7 @@ lh_status_t checkpoint_folder_make(const char *folder)
     return status;
 }
 
+/* For sys()->list: 0 goes on. */
 static int add_step(void *context, const char *name)
 {
     checkpoint_steps_t *s = context;
@@ -85,6 +103,8 @@ static int newest_first(const void *a, const void *b)
     return x > y ? -1 : x < y;
 }
 
+/* A folder that is missing has no checkpoints; one that can't be listed is a failure, as its
+ * checkpoints may be there. */
 lh_status_t checkpoint_steps(const char *folder, checkpoint_steps_t *out)
 {
     *out = (checkpoint_steps_t){0};
@@ -122,6 +142,7 @@ free_paths:
     return status;
 }
 
+/* A regular file, and no link to one. */
 static bool is_plain(const char *folder, const char *name)
 {
     struct stat st;
@@ -131,11 +152,13 @@ static bool is_plain(const char *folder, const char *name)
     return plain;
 }
 
+/* A look at a step's folder before it is removed. */
 typedef struct step_look {
     const char *path;
     text_t *reason; /* why it stays; empty: it may go */
 } step_look_t;
 
+/* Stops at the first name that no checkpoint has. */
 static int find_foreign(void *context, const char *name)
 {
     const step_look_t *look = context;
@@ -147,7 +170,9 @@ static int find_foreign(void *context, const char *name)
     return 1;
 }
 
-/* What was not saved here is not removed either. *counts: it is one of those to keep. */
+/* What was not saved here is not removed either. *counts: it is one of those to keep. reason: why
+ * it is not removed though it is old; empty: it may go. A step that vanished in between is neither.
+ */
 static lh_status_t look_at_step(const char *path, bool old, text_t *reason, bool *counts)
 {
     struct stat st;
@@ -184,7 +209,8 @@ typedef struct kept { /* of the steps so far, newest first */
     uint64_t good, all;
 } kept_t;
 
-/* A refused one stays while it is the newest, and never stands for a good one. */
+/* A refused one stays while it is the newest, and never stands for a good one: a run whose loss is
+ * not finite any more must not push out, save by save, the last checkpoint that was good. */
 static lh_status_t prune_step(const char *folder, uint64_t step, uint64_t keep, kept_t *kept)
 {
     char name[CHECKPOINT_NAME];
@@ -209,6 +235,7 @@ static lh_status_t prune_step(const char *folder, uint64_t step, uint64_t keep, 
     return status;
 }
 
+/* Newest first, counting those that stay. */
 lh_status_t checkpoint_prune(const char *folder, uint64_t newest, uint64_t keep)
 {
     checkpoint_steps_t steps;
@@ -220,12 +247,14 @@ lh_status_t checkpoint_prune(const char *folder, uint64_t newest, uint64_t keep)
     return status;
 }
 
+/* What a crash may leave: staging folders, half removed steps, a pointer before its rename. */
 static bool is_leftover(const char *name)
 {
     return text_starts(name, ".tmp-") || text_starts(name, ".del-") ||
            text_starts(name, CHECKPOINT_POINTER ".tmp-");
 }
 
+/* 1 stops the listing: there is one. */
 static int find_leftover(void *context, const char *name)
 {
     (void)context;
@@ -245,14 +274,15 @@ static int remove_leftover(void *context, const char *name)
     return result;
 }
 
+/* A folder that is not there has no leftovers. A run that was killed right after a rename left that
+ * rename unsafe: emptied now, the folder could stand under its old name after a power loss; so the
+ * folder is synced before anything in it is removed. */
 lh_status_t checkpoint_clean(const char *folder)
 {
     struct stat st;
     if (sys()->lstat(folder, &st) != 0) return LH_OK;
     char *copy = mem_text(folder);
     if (copy == NULL) return LH_NO_MEMORY;
-    /* Who was killed right after a rename left it unsafe: emptied now, the folder could stand under
-     * its old name after a power loss. */
     lh_status_t status = LH_OK;
     if (sys()->list(folder, find_leftover, NULL) == 1) status = folder_sync(folder);
     if (status == LH_OK && sys()->list(folder, remove_leftover, copy) != 0)
@@ -261,6 +291,7 @@ lh_status_t checkpoint_clean(const char *folder)
     return status;
 }
 
+/* A number behind the name where that name is taken, by an earlier run's. */
 static lh_status_t set_aside(const char *folder, uint64_t step)
 {
     char name[CHECKPOINT_NAME], aside[CHECKPOINT_NAME + 24];
@@ -287,6 +318,7 @@ static lh_status_t set_aside(const char *folder, uint64_t step)
     return status == LH_OK ? folder_sync(folder) : status;
 }
 
+/* Newest first, so that a crash half-way leaves the older ones where they were. */
 void checkpoint_make_way(const char *folder, uint64_t step)
 {
     checkpoint_steps_t steps;
@@ -299,6 +331,7 @@ void checkpoint_make_way(const char *folder, uint64_t step)
     mem_free(steps.steps);
 }
 
+/* The reason is copied, as a failure of the removal would write over it. */
 void checkpoint_discard(const char *path)
 {
     char *reason = mem_text(fail_reason());
@@ -308,17 +341,22 @@ void checkpoint_discard(const char *path)
     mem_free(reason);
 }
 
-/* ---- who may write -------------------------------------------------------------------------- */
+/* ---- who may write --------------------------------------------------------------------------- */
 
+/* PAUSE_NS: between two looks at a lock that another process has; a blocking lock has no timeout.
+ * TRIES: names that vanish between two looks. HOLD_NS: a run that is just ending may have the
+ * pipeline's lock. HOLDER_BYTES: of the sentence about who has it. */
 enum { PAUSE_NS = 20000000, TRIES = 100, HOLD_NS = 300000000, HOLDER_BYTES = 512 };
 
+/* What is to be locked, and how long has been waited so far, for file and folder together. */
 typedef struct wanted {
     const char *folder, *name;
     bool with_folder;
     uint64_t timeout_ns, waited_ns;
 } wanted_t;
 
-/* LH_AGAIN: the file or its folder went between two looks. */
+/* LH_AGAIN: the file or its folder went between two looks. O_EXCL first tells who made the file:
+ * only what was made for a lock may be removed with it. */
 static lh_status_t open_file(const wanted_t *w, const char *path, folder_lock_t *lock)
 {
     lock->name = w->name;
@@ -343,6 +381,8 @@ static void read_holder(int fd, char out[HOLDER_BYTES])
     if (got > 0) (void)snprintf(out, HOLDER_BYTES, ": %s", text);
 }
 
+/* holder: NULL where the file says who has the lock. LH_UNSUPPORTED: this file system has no locks.
+ */
 static lh_status_t await_lock(int fd, const char *path, const char *holder, wanted_t *w)
 {
     const struct timespec pause = {.tv_nsec = PAUSE_NS};
@@ -370,6 +410,9 @@ static lh_status_t take_folder(const char *path, folder_lock_t *lock, wanted_t *
     return LH_OK;
 }
 
+/* The file is locked, then it is looked whether its name still leads to it: the one who had the
+ * lock before may have removed the name, and another process may have locked a new file under it.
+ * Then it begins again. */
 static lh_status_t take(wanted_t *w, folder_lock_t *out)
 {
     char *path = path_join(w->folder, w->name);
@@ -392,6 +435,8 @@ static lh_status_t take(wanted_t *w, folder_lock_t *out)
     return status;
 }
 
+/* A folder of checkpoints without locks is refused: two runs that write there would destroy each
+ * other's. */
 lh_status_t folder_lock_take(const char *folder, uint64_t timeout_ns, folder_lock_t *out)
 {
     wanted_t w = {folder, ".lock", true, timeout_ns, 0};
@@ -402,6 +447,8 @@ lh_status_t folder_lock_take(const char *folder, uint64_t timeout_ns, folder_loc
     return fail_again(LH_IO, reason);
 }
 
+/* Whoever holds it says so in the file, for the sentence of the next one alone: a full disk is no
+ * reason to fail. */
 lh_status_t folder_lock_hold(const char *folder, const char *holder, bool with_folder,
                              folder_lock_t *out)
 {
@@ -409,11 +456,12 @@ lh_status_t folder_lock_hold(const char *folder, const char *holder, bool with_f
     const lh_status_t status = take(&w, out);
     if (status != LH_OK) return status;
     out->made = true; /* what a killed run left is ours to remove */
-    /* For a sentence alone: a full disk is no reason. */
     if (sys_ftruncate(out->fd, 0) == 0) (void)!sys()->pwrite(out->fd, holder, strlen(holder), 0);
     return LH_OK;
 }
 
+/* By device and inode: a folder that was moved and made anew has the same name. Without a lock
+ * there is nothing to compare. */
 lh_status_t folder_lock_check(const folder_lock_t *lock, const char *folder)
 {
     struct stat named, held;
@@ -425,6 +473,7 @@ lh_status_t folder_lock_check(const folder_lock_t *lock, const char *folder)
     return fail_io(0, "%s: this folder was removed or replaced while a run writes in it", folder);
 }
 
+/* The lock itself goes when the last process that has the descriptor closes it. */
 void folder_lock_give(folder_lock_t *lock)
 {
     if (lock->fd >= 0) {
@@ -434,6 +483,7 @@ void folder_lock_give(folder_lock_t *lock)
     lock->fd = -1;
 }
 
+/* Only what still is the locked file is removed. */
 void folder_lock_undo(folder_lock_t *lock, const char *folder)
 {
     char *path = lock->fd >= 0 && lock->made ? path_join(folder, lock->name) : NULL;
@@ -443,11 +493,12 @@ void folder_lock_undo(folder_lock_t *lock, const char *folder)
     folder_lock_give(lock);
 }
 
-/* ---- before the first step ------------------------------------------------------------------ */
+/* ---- before the first step ------------------------------------------------------------------- */
 
+/* Room for the mark's name, and the pause between two looks. */
 enum { MARK_NAME = 80, LOOK_PAUSE_NS = 20000000, NS_PER_MS = 1000000 };
 
-/* A leftover like any other, should its run be killed. */
+/* A leftover like any other, should its run be killed: its name begins with .tmp-. */
 static char *mark_path(const char *folder, uint64_t session)
 {
     char name[MARK_NAME];

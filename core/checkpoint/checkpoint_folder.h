@@ -1,15 +1,17 @@
-/* checkpoint/checkpoint_folder.h - a folder of checkpoints: which names in it count, what of it is old or left
- * over, who may write there, and that all hosts see the same one. */
+/* checkpoint/checkpoint_folder.h - a folder of checkpoints: which names in it count, what of it is
+ * old or left over, who may write there, and that all hosts see the same one. */
 #ifndef CHECKPOINT_CHECKPOINT_FOLDER_H
 #define CHECKPOINT_CHECKPOINT_FOLDER_H
 
 #include <base/status.h>
 
-/* ---- names ---------------------------------------------------------------------------------- */
+/* ---- names ----------------------------------------------------------------------------------- */
 
+/* Names the newest checkpoint: "step-000000000100 <self of its manifest>". A hint. */
 #define CHECKPOINT_POINTER \
     "latest"                   /* names the newest: "step-000000000100 <self of its manifest>" */
 enum { CHECKPOINT_NAME = 32 }; /* "step-000000000100" and NUL */
+/* Twelve digits at least, so that names sort as numbers do. */
 void checkpoint_name(uint64_t step, char out[CHECKPOINT_NAME]);
 /* "step-000000000100" and nothing else. */
 bool checkpoint_name_parse(const char *name, uint64_t *step);
@@ -34,16 +36,17 @@ lh_status_t checkpoint_folder_make(const char *folder) LH_MUST_CHECK;
 /* A folder that is missing has none. */
 lh_status_t checkpoint_steps(const char *folder, checkpoint_steps_t *out) LH_MUST_CHECK;
 
-/* Once `step` is loaded whole, all above it, which could not be, are renamed damaged-step-... (refused-step-... behind steps that were not applied), so
- * that their numbers can be used again and a person can look at them; not before, or a folder in
- * which nothing is whole would look like one in which nothing was saved. Only while holding
- * its lock. A failure is a warning. */
+/* Once `step` is loaded whole, all above it, which could not be, are renamed damaged-step-...
+ * (refused-step-... where they lie behind steps that were not applied), so that their numbers can
+ * be used again and a person can look at them. Not before: a folder in which nothing is whole would
+ * then look like one in which nothing was saved. Only while holding its lock. A failure is a
+ * warning. */
 void checkpoint_make_way(const char *folder, uint64_t step);
 
 /* Removes a folder after a failure whose sentence stays what fail_reason() says. */
 void checkpoint_discard(const char *path);
 
-/* ---- who may write -------------------------------------------------------------------------- */
+/* ---- who may write --------------------------------------------------------------------------- */
 
 /* The lock is on a file there. Whoever holds it may remove that name: who waited for the file sees,
  * once it has it, that the name leads elsewhere, and begins again. Somebody else may remove it as

@@ -1,13 +1,21 @@
 /* commit.c - the order of writes, syncs and renames that makes a checkpoint whole or absent.
  *
- *  0  a folder without a pointer: fsync of the folders above it, whose names may be new
- *  1  mkdir .tmp-step-N-xxxxxxxx
- *  2  each file: create (exclusive), reserve; then each: write, fsync, close; fsync of the staging
+ * 0  a folder without a pointer: fsync of the folders above it, whose names may be new 1  mkdir
+ * .tmp-step-N-xxxxxxxx 2  each file: create (exclusive), reserve; then each: write, fsync, close;
+ * fsync of the staging
  *     folder
- *  3  manifest.json the same way; fsync of the staging folder
- *  4  rename to step-N, fsync of the folder        <- here it is committed
- *  5  `latest`: temporary file, fsync, rename, fsync of the folder
- *  6  older ones: rename to .del-, fsync of the folder, remove */
+ * 3  manifest.json the same way; fsync of the staging folder 4  rename to step-N, fsync of the
+ * folder        <- here it is committed 5  `latest`: temporary file, fsync, rename, fsync of the
+ * folder 6  older ones: rename to .del-, fsync of the folder, remove
+ *
+ * An fsync of a file does not make its name safe, which is the folder's, and a rename may reach the
+ * disk before what it renames: hence the order. Data and names are on the disk before the manifest
+ * says that they are, and the manifest is before the rename makes the whole visible. What is not
+ * atomic is done where nobody looks, and one rename is the only moment at which anything changes
+ * for a reader.
+ *
+ * Space for all files is taken before the first byte of data: a full disk fails the save early, and
+ * with nothing to clean up but the staging folder. */
 #include <checkpoint/commit.h>
 
 #include <errno.h>
@@ -22,8 +30,12 @@
 #include <checkpoint/checkpoint_folder.h>
 #include <format/safetensors.h>
 
+/* Bytes of a file where nobody says otherwise: small enough to be copied about, large enough that a
+ * folder stays short. */
 enum { SHARD_USUAL_GIB = 4 };
 
+/* A file that is being written. The rows of its header are made before any data comes, as its
+ * header is at its beginning. */
 typedef struct stream { /* a file that is being written */
     safetensors_writer_t *writer;
     const checkpoint_tensor_t *tensors; /* borrowed until its end */
@@ -32,6 +44,7 @@ typedef struct stream { /* a file that is being written */
     uint64_t *hashes;
 } stream_t;
 
+/* A checkpoint that is being written. */
 struct commit {
     char *folder, *staging, *target;
     manifest_t manifest;
@@ -39,12 +52,15 @@ struct commit {
     stream_t stream; /* of commit_stream */
 };
 
+/* A staging folder of one's own must be new; one that several share is made by whoever comes first.
+ * Mode 0700: nobody else has to do with half a checkpoint. */
 static lh_status_t make_staging(commit_t *c, bool alone)
 {
     if (sys()->mkdir(c->staging, 0700) == 0 || (!alone && errno == EEXIST)) return LH_OK;
     return fail_io(errno, "%s: cannot make the folder", c->staging);
 }
 
+/* Before any work is done; the rename refuses it once more, without a gap. */
 static lh_status_t refuse_saved(const commit_t *c)
 {
     struct stat st;
@@ -87,6 +103,7 @@ lh_status_t commit_join(const char *folder, const checkpoint_meta_t *meta, const
     return commit_open(folder, meta, parent, staging, leads, false, out);
 }
 
+/* A random name, as the staging folder of a saver that hangs may still be there. */
 lh_status_t commit_begin(const char *folder, const checkpoint_meta_t *meta, const char *parent,
                          commit_t **out)
 {
@@ -109,6 +126,8 @@ manifest_t *commit_manifest(commit_t *c)
     return &c->manifest;
 }
 
+/* Whatever is missing. A file that is not finished is abandoned, and stays in the staging folder.
+ */
 static void stream_free(stream_t *s)
 {
     safetensors_abandon(s->writer);
@@ -137,6 +156,7 @@ void commit_abandon(commit_t *c)
     commit_leave(c);
 }
 
+/* count 0 stands for the whole. */
 static bool is_whole(const checkpoint_tensor_t *t)
 {
     return t->part.count == 0 || tensor_part_is_whole(&t->part, t->rank, t->shape);
@@ -160,6 +180,8 @@ static lh_status_t stored_name(const checkpoint_tensor_t *t, char **out)
     return *out == NULL ? LH_NO_MEMORY : LH_OK;
 }
 
+/* How a part looks in its file: a whole box keeps its shape, so that other tools can read it; a
+ * range of one is a flat row. */
 static safetensors_row_t stored_row(const checkpoint_tensor_t *t, const char *name)
 {
     lh_assert(t->rank <= LH_MAX_RANK);
@@ -178,7 +200,7 @@ static safetensors_row_t stored_row(const checkpoint_tensor_t *t, const char *na
     return row;
 }
 
-/* Creates the file with all its space. */
+/* Creates the file with all its space, and its header. */
 static lh_status_t stream_begin(commit_t *c, uint32_t rank, const checkpoint_tensor_t *tensors,
                                 uint32_t count, stream_t *s)
 {
@@ -208,6 +230,8 @@ free_rows:
     return status;
 }
 
+/* Writes and hashes one tensor. The hash is of memory and not of what is read back: it finds what
+ * the disk changes later, too. */
 static lh_status_t stream_tensor(stream_t *s, uint32_t index, const void *data)
 {
     lh_assert(index < s->tensor_count);
@@ -220,6 +244,8 @@ static lh_status_t stream_tensor(stream_t *s, uint32_t index, const void *data)
     return status;
 }
 
+/* Syncs and closes the file; its tensors are in the manifest from here on. The stream is empty
+ * then, also where it fails. */
 static lh_status_t stream_end(commit_t *c, stream_t *s)
 {
     safetensors_writer_t *writer = s->writer;
@@ -273,12 +299,14 @@ lh_status_t commit_write(commit_t *c, uint32_t rank, const checkpoint_tensor_t *
     return status == LH_OK ? stream_whole(c, &c->stream, data) : status;
 }
 
+/* 0: the usual size. */
 static uint64_t shard_most(uint64_t shard_bytes)
 {
     return shard_bytes == 0 ? (uint64_t)SHARD_USUAL_GIB << 30 : shard_bytes;
 }
 
-/* How many of the tensors go into one file of at most so many bytes: one at least. */
+/* How many of the tensors go into one file of at most so many bytes. One at least: a tensor that is
+ * larger than a file is a file of its own, and is never cut. */
 static lh_status_t commit_fitting(const checkpoint_tensor_t *tensors, uint32_t count, uint64_t most,
                                   uint32_t *out)
 {
@@ -295,6 +323,7 @@ static lh_status_t commit_fitting(const checkpoint_tensor_t *tensors, uint32_t c
     return LH_OK;
 }
 
+/* As many as commit_write_all will make. */
 static lh_status_t count_files(const checkpoint_tensor_t *tensors, uint32_t count, uint64_t most,
                                uint32_t *files)
 {
@@ -309,6 +338,7 @@ static lh_status_t count_files(const checkpoint_tensor_t *tensors, uint32_t coun
     return LH_OK;
 }
 
+/* Each part is written down alone, with the largest file number that there can be. */
 lh_status_t commit_manifest_bytes(const checkpoint_tensor_t *tensors, uint32_t count,
                                   uint64_t shard_bytes, uint32_t ranks, uint64_t *bytes)
 {
@@ -355,6 +385,8 @@ lh_status_t commit_write_all(commit_t *c, uint32_t rank, const checkpoint_tensor
     return status;
 }
 
+/* Created, written, synced and closed, each of them checked: a disk may say only at the close that
+ * it is full. */
 static lh_status_t write_manifest(commit_t *c)
 {
     text_t text = {0};
@@ -377,6 +409,7 @@ free_text:
     return status;
 }
 
+/* A hint for people and scripts: whoever resumes looks at all that is there. */
 static lh_status_t point_latest(const commit_t *c)
 {
     char line[CHECKPOINT_NAME + SHA256_TEXT + 2];

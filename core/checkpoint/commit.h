@@ -2,7 +2,8 @@
  * pointer; at every moment a crash or a power loss leaves the old one or the new one whole.
  *
  * commit_begin, then commit_write for each file's tensors, then commit_finish; or commit_abandon.
- * All file calls go through base/sys.h. */
+ * All file calls go through base/sys.h, where tests put a disk that crashes, is full or hangs
+ * (tests/crash). [serial] */
 #ifndef CHECKPOINT_COMMIT_H
 #define CHECKPOINT_COMMIT_H
 
@@ -15,8 +16,8 @@ typedef struct commit commit_t;
  * never used again. */
 lh_status_t commit_begin(const char *folder, const checkpoint_meta_t *meta, const char *parent,
                          commit_t **out) LH_MUST_CHECK;
-/* The same with a staging folder of this name, in which several processes write: whoever comes first
- * makes it. A step that is there is refused by who leads. */
+/* The same with a staging folder of this name, in which several processes write: whoever comes
+ * first makes it. A step that is there is refused by who leads. */
 lh_status_t commit_join(const char *folder, const checkpoint_meta_t *meta, const char *parent,
                         const char *staging, bool leads, commit_t **out) LH_MUST_CHECK;
 const char *commit_staging(const commit_t *c); /* its path */

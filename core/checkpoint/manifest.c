@@ -1,4 +1,13 @@
-/* manifest.c - builds a manifest and writes it down, sealed. */
+/* manifest.c - builds a manifest, writes it down sealed, and reads it back.
+ *
+ * One JSON file for people and scripts, with a seal in its last line: the SHA-256 of all bytes
+ * before it. The seal is no signature; it finds what a disk or an editor changed. What stands
+ * between values is fixed, so that two ranks that write the same manifest write the same bytes.
+ *
+ * Who reads it takes the file for a stranger's: every count is bounded before memory is asked for,
+ * every number is checked when it is read, and that parts cover their tensor is checked in n log n
+ * steps, so that no file can make a reader compute for hours. fuzz.manifest feeds it arbitrary
+ * files. */
 #include <checkpoint/manifest.h>
 
 #include <errno.h>
@@ -25,6 +34,7 @@ lh_status_t manifest_add_file(manifest_t *m, const char *name, uint32_t *index)
     return LH_OK;
 }
 
+/* A new tensor at the end, without parts. *out is valid until the next one is added. */
 static lh_status_t add_tensor(manifest_t *m, const checkpoint_tensor_t *tensor,
                               manifest_tensor_t **out)
 {
@@ -43,8 +53,9 @@ static lh_status_t add_tensor(manifest_t *m, const checkpoint_tensor_t *tensor,
     return LH_OK;
 }
 
-/* Parts of one tensor that arrive one after the other come together at once; those that other ranks
- * add later do so when the text is made. */
+/* Looks at the last tensor only: parts of one tensor that arrive one after the other come together
+ * at once, and those that other ranks add later do so when the text is made. A search here would
+ * make adding n tensors quadratic. */
 lh_status_t manifest_add_part(manifest_t *m, const checkpoint_tensor_t *tensor, uint32_t file,
                               const char *stored, uint64_t hash)
 {
@@ -68,10 +79,12 @@ lh_status_t manifest_add_part(manifest_t *m, const checkpoint_tensor_t *tensor, 
     return LH_OK;
 }
 
-/* The file's bytes have a checksum: what stands between its values is fixed. */
+/* The file's bytes have a checksum: what stands between its values is fixed. A line for each file,
+ * plugin and part, so that two manifests can be compared with diff. */
 static const json_layout_t lines = {"\n", ",\n"}, row_layout = {"", ",\n"},
                            part_rows = {"", ",\n  "};
 
+/* A list of numbers on one line. */
 static void put_list(json_writer_t *w, const char *key, uint32_t count, const uint64_t *items)
 {
     json_open(w, key, '[');
@@ -80,6 +93,7 @@ static void put_list(json_writer_t *w, const char *key, uint32_t count, const ui
     json_close(w);
 }
 
+/* 16 digits in quotes: 64 bits do not fit a JSON number everywhere. */
 static void put_hash(json_writer_t *w, const char *key, uint64_t hash)
 {
     char digits[17];
@@ -87,11 +101,13 @@ static void put_hash(json_writer_t *w, const char *key, uint64_t hash)
     json_put_text(w, key, digits);
 }
 
+/* NULL is written as "". */
 static void put_text(json_writer_t *w, const char *key, const char *value)
 {
     json_put_text(w, key, value == NULL ? "" : value);
 }
 
+/* What the run says about itself, at the head of the file. */
 static void put_meta(json_writer_t *w, const checkpoint_meta_t *meta, const char *parent)
 {
     char seed[24], value[32];
@@ -128,6 +144,7 @@ static void put_meta(json_writer_t *w, const checkpoint_meta_t *meta, const char
     json_close(w);
 }
 
+/* A part that is the whole tensor says only where it lies. */
 static void put_part(json_writer_t *w, const manifest_tensor_t *tensor, const manifest_part_t *part)
 {
     json_open(w, NULL, '{');
@@ -158,7 +175,7 @@ static void put_tensor(json_writer_t *w, const manifest_tensor_t *tensor)
     json_close(w);
 }
 
-/* Bytes of a tensor's entry. */
+/* Bytes of a tensor's entry, by writing it: no second place knows the format. */
 static lh_status_t tensor_bytes(const manifest_tensor_t *tensor, size_t *out)
 {
     text_t text = {0};
@@ -170,6 +187,7 @@ static lh_status_t tensor_bytes(const manifest_tensor_t *tensor, size_t *out)
     return status;
 }
 
+/* A count below 1 or none at all: a good checkpoint. */
 uint64_t manifest_refused(const manifest_t *m)
 {
     for (uint32_t i = 0; i < m->meta.scalar_count; i++)
@@ -178,6 +196,7 @@ uint64_t manifest_refused(const manifest_t *m)
     return 0;
 }
 
+/* Exactly one part of a tensor has it: the tensor's own line is counted with that part. */
 static bool has_first_element(const manifest_tensor_t *tensor)
 {
     lh_assert(tensor->part_count > 0);
@@ -205,6 +224,7 @@ lh_status_t manifest_part_bytes(const checkpoint_tensor_t *tensor, uint32_t file
     return status;
 }
 
+/* Parts of one tensor stay in the order of files, which is that of ranks. */
 static int by_name_and_file(const void *a, const void *b)
 {
     const manifest_tensor_t *x = a, *y = b;
@@ -213,6 +233,8 @@ static int by_name_and_file(const void *a, const void *b)
     return x->parts[0].file < y->parts[0].file ? -1 : x->parts[0].file > y->parts[0].file;
 }
 
+/* Moves the parts; `from` is empty afterwards. Ranks that do not agree on a tensor's shape or dtype
+ * do not run the same job. */
 static lh_status_t take_parts(manifest_tensor_t *to, manifest_tensor_t *from)
 {
     if (to->dtype != from->dtype || to->rank != from->rank ||
@@ -230,7 +252,8 @@ static lh_status_t take_parts(manifest_tensor_t *to, manifest_tensor_t *from)
     return LH_OK;
 }
 
-/* Every rank adds its share of a tensor: the shares come together under its name. */
+/* Every rank adds its share of a tensor: the shares come together under its name. After a failure
+ * the tensors that are left are still whole, so that they can be freed. */
 static lh_status_t gather_parts(manifest_t *m)
 {
     if (m->tensor_count < 2) return LH_OK;
@@ -249,6 +272,8 @@ static lh_status_t gather_parts(manifest_t *m)
     return status;
 }
 
+/* The seal is written last, over all that came before; so the text is only appended to. A text that
+ * is too long to be read again is not written. */
 lh_status_t manifest_text(manifest_t *m, text_t *out)
 {
     const checkpoint_meta_t *meta = &m->meta;
@@ -284,6 +309,7 @@ lh_status_t manifest_text(manifest_t *m, text_t *out)
     return text_status(out);
 }
 
+/* meta's strings are borrowed and stay. */
 void manifest_clear(manifest_t *m)
 {
     for (uint32_t i = 0; i < m->file_count; i++)
@@ -299,6 +325,7 @@ void manifest_clear(manifest_t *m)
     mem_free(m->tensors);
 }
 
+/* By halves: a manifest that was read is sorted by name. */
 const manifest_tensor_t *manifest_find(const manifest_t *m, const char *name)
 {
     uint32_t low = 0, high = m->tensor_count;
@@ -316,14 +343,18 @@ const manifest_tensor_t *manifest_find(const manifest_t *m, const char *name)
 
 /* Believes a manifest only after its seal, its types and its arithmetic hold. */
 enum {
-    VALUES_MOST = MANIFEST_MOST / 8, /* our own have one in ten bytes, or fewer */
+    /* Limits of a reader. A value of JSON takes more memory than text, so that values are bounded
+     * apart from bytes; our own manifests have one in ten bytes, or fewer. */
+    VALUES_MOST = MANIFEST_MOST / 8,
     PARTS_MOST = 8192,
 };
 
+/* The last line and the closing bracket, of which every byte is known but the digest. */
 #define SEAL_HEAD "\"self\": \""
 #define SEAL_TAIL "\"\n}\n"
 enum { SEAL_BYTES = sizeof(SEAL_HEAD) - 1 + SHA256_TEXT - 1 + sizeof(SEAL_TAIL) - 1 };
 
+/* Mostly a file that was cut; its last bytes tell which. */
 static lh_status_t refuse_end(const char *path, const char *text, size_t length)
 {
     enum { SHOWN = 16 };
@@ -340,6 +371,8 @@ static lh_status_t refuse_end(const char *path, const char *text, size_t length)
                 path, length, end);
 }
 
+/* Before anything else of the text is looked at: what passes is what a manifest_text once wrote, or
+ * was made to look like it. */
 static lh_status_t check_seal(const char *path, const char *text, size_t length,
                               char self[SHA256_TEXT])
 {
@@ -371,6 +404,7 @@ static lh_status_t read_number(const char *path, const char *what, const char *t
                 hexadecimal ? "a hash of 1 to 16 digits" : "a whole number below 2^64");
 }
 
+/* Texts point into the JSON document, which the manifest keeps. */
 static lh_status_t read_plugins(const char *path, const json_value_t *list, checkpoint_meta_t *meta)
 {
     if (!json_is_list(list)) return json_refuse(path, "plugins", list, "a list");
@@ -414,6 +448,7 @@ static lh_status_t read_scalar(const char *path, const char *key, const char *te
     return LH_OK;
 }
 
+/* The count grows with each, so that what is freed after a failure is what there is. */
 static lh_status_t read_scalars(const char *path, const json_value_t *object,
                                 checkpoint_meta_t *meta)
 {
@@ -431,6 +466,7 @@ static lh_status_t read_scalars(const char *path, const json_value_t *object,
     return LH_OK;
 }
 
+/* The version first: of another one nothing else can be relied on. */
 static lh_status_t read_meta(const char *path, const json_value_t *root, manifest_t *m)
 {
     checkpoint_meta_t *meta = &m->meta;
@@ -460,6 +496,7 @@ static lh_status_t read_meta(const char *path, const json_value_t *root, manifes
     return LH_OK;
 }
 
+/* Names are plain: a manifest must not lead out of its own folder. */
 static lh_status_t read_files(const char *path, const json_value_t *list, manifest_t *m)
 {
     if (!json_is_list(list)) return fail(LH_INVALID, "%s: files: a list was expected", path);
@@ -483,6 +520,7 @@ static lh_status_t read_files(const char *path, const json_value_t *list, manife
     return LH_OK;
 }
 
+/* A list of exactly so many whole numbers. */
 static lh_status_t read_list(const char *path, const char *name, const json_value_t *list,
                              uint32_t rank, uint64_t *out)
 {
@@ -498,6 +536,7 @@ static lh_status_t read_list(const char *path, const char *name, const json_valu
     return LH_OK;
 }
 
+/* A part without a place is the whole tensor. */
 static lh_status_t read_part(const char *path, const json_value_t *row, manifest_t *m,
                              checkpoint_tensor_t *tensor)
 {
@@ -527,16 +566,6 @@ static lh_status_t read_part(const char *path, const json_value_t *row, manifest
     return manifest_add_part(m, tensor, (uint32_t)file, stored, hash);
 }
 
-static bool parts_overlap(const tensor_part_t *a, const tensor_part_t *b, uint32_t rank)
-{
-    if (memcmp(a->at, b->at, sizeof(a->at)) == 0 &&
-        memcmp(a->shape, b->shape, sizeof(a->shape)) == 0)
-        return a->first < b->first + b->count && b->first < a->first + a->count;
-    for (uint32_t i = 0; i < rank; i++)
-        if (a->at[i] + a->shape[i] <= b->at[i] || b->at[i] + b->shape[i] <= a->at[i]) return false;
-    return true;
-}
-
 /* Which ones: for the sentence, once it is known that something is wrong. */
 static lh_status_t refuse_parts(const char *path, const manifest_tensor_t *t, uint64_t elements)
 {
@@ -544,7 +573,7 @@ static lh_status_t refuse_parts(const char *path, const manifest_tensor_t *t, ui
     for (uint32_t i = 0; i < t->part_count; i++) {
         if (!checked_add(held, t->parts[i].part.count, &held)) held = UINT64_MAX;
         for (uint32_t k = 0; k < i; k++)
-            if (parts_overlap(&t->parts[i].part, &t->parts[k].part, t->rank))
+            if (tensor_part_overlaps(&t->parts[i].part, &t->parts[k].part, t->rank))
                 return fail(LH_INVALID, "%s: tensor %s: parts %u and %u overlap", path, t->name, k,
                             i);
     }
@@ -564,6 +593,8 @@ static lh_status_t check_cover(const char *path, const manifest_tensor_t *t, uin
     return once ? LH_OK : refuse_parts(path, t, whole.count);
 }
 
+/* The key is the seal's hash, which whoever made the file can't choose freely: it depends on all of
+ * the text. */
 static lh_status_t check_covers(const char *path, const manifest_t *m)
 {
     const uint64_t key = digest_xxh3(m->self, strlen(m->self));
@@ -573,6 +604,8 @@ static lh_status_t check_covers(const char *path, const manifest_t *m)
     return status;
 }
 
+/* The size of the whole is bounded by 2^63 bytes before any part of it is looked at, so that sums
+ * and products of its places fit from there on. */
 static lh_status_t read_tensor(const char *path, const char *name, const json_value_t *row,
                                manifest_t *m)
 {
@@ -614,6 +647,7 @@ static int by_name(const void *a, const void *b)
     return strcmp(((const manifest_tensor_t *)a)->name, ((const manifest_tensor_t *)b)->name);
 }
 
+/* Sorted at the end, for manifest_find. */
 static lh_status_t read_all(const char *path, const json_value_t *root, manifest_t *m)
 {
     lh_status_t status = read_meta(path, root, m);
@@ -630,6 +664,7 @@ static lh_status_t read_all(const char *path, const json_value_t *root, manifest
     return LH_OK;
 }
 
+/* Seal, JSON, fields, cover: each is only looked at once the one before holds. */
 lh_status_t manifest_parse(const char *path, const char *text, size_t length, bool whole,
                            manifest_t **out)
 {
@@ -646,6 +681,7 @@ lh_status_t manifest_parse(const char *path, const char *text, size_t length, bo
     return status;
 }
 
+/* file_read_plain: no links, no pipes, nothing that is longer than a manifest may be. */
 lh_status_t manifest_read(const char *path, manifest_t **out)
 {
     char *text;

@@ -12,12 +12,15 @@
 enum { MANIFEST_VERSION = 1, MANIFEST_MOST = 256 << 20 };
 #define MANIFEST_NAME "manifest.json"
 
+/* A plugin that the run had loaded, as it says itself, and the digest of its file. */
 typedef struct checkpoint_plugin {
     const char *kind; /* "model" */
     const char *name, *version, *sha256;
     uint32_t abi;
 } checkpoint_plugin_t;
 
+/* Anything small that a resume needs: "loss_scale". Kept as text with 17 digits, so that a double
+ * comes back bit for bit. */
 typedef struct checkpoint_scalar { /* anything small that a resume needs: "loss_scale" */
     const char *name;
     double value;
@@ -54,12 +57,15 @@ typedef struct checkpoint_tensor {
     tensor_part_t part;          /* count 0: the whole  */
 } checkpoint_tensor_t;
 
+/* A safetensors file of the checkpoint. Its size and its header are checked when the checkpoint is
+ * opened; its data where it is read. */
 typedef struct manifest_file {
     char *name;
     uint64_t bytes;
     uint64_t header_hash; /* XXH3-64 of its safetensors header */
 } manifest_file_t;
 
+/* A part of a tensor, as one entry of a file. Owned by the tensor. */
 typedef struct manifest_part { /* of a tensor, as one entry of a file */
     char *stored;              /* name in the safetensors file */
     uint32_t file;
@@ -67,6 +73,8 @@ typedef struct manifest_part { /* of a tensor, as one entry of a file */
     uint64_t xxh3; /* of its bytes */
 } manifest_part_t;
 
+/* A tensor under its logical name. Its parts together hold each element exactly once in a manifest
+ * that was read; in one that is being built, those that this process has written. */
 typedef struct manifest_tensor {
     char *name;
     lh_dtype_t dtype, source;
@@ -77,6 +85,7 @@ typedef struct manifest_tensor {
     size_t part_capacity;
 } manifest_tensor_t;
 
+/* A manifest that was read, or one that is being built. Zero-initialise the latter. */
 typedef struct manifest {
     checkpoint_meta_t meta;   /* its strings live in json or with who made it */
     char parent[SHA256_TEXT]; /* `self` of the checkpoint before; "" : none  */
@@ -90,7 +99,7 @@ typedef struct manifest {
     struct yyjson_doc *json; /* owner of meta's strings after manifest_read */
 } manifest_t;
 
-/* Zero-initialise. Strings are copied. */
+/* Build a manifest. Strings are copied. */
 lh_status_t manifest_add_file(manifest_t *m, const char *name, uint32_t *index) LH_MUST_CHECK;
 lh_status_t manifest_add_part(manifest_t *m, const checkpoint_tensor_t *tensor, uint32_t file,
                               const char *stored, uint64_t hash) LH_MUST_CHECK;

@@ -1,4 +1,19 @@
-/* saver.c - the life of a process that saves, and how the trainer starts and ends one. */
+/* saver.c - what savers write, the life of a process that saves, and how the trainer starts and
+ * ends one.
+ *
+ * A saver has one thread, no signal that ends it but SIGKILL, and no open file but its socket, the
+ * arena and the folder's lock. It reads requests until its socket ends. Everything that takes long,
+ * or may hang, is done here and never in the trainer; the trainer waits for an answer with a
+ * deadline, and kills a saver that has passed it.
+ *
+ * Of several ranks each one's saver writes that rank's files and a share, which is a manifest of
+ * them, and renames the share into place when all of it is on the disk. Rank 0's saver makes one
+ * manifest of all shares. The savers themselves never talk: that all have written is agreed by the
+ * trainers, who have the collectives for it.
+ *
+ * When the trainer dies, its savers finish what was asked for. A save of one rank is committed as
+ * if nothing had happened; of several ranks rank 0's saver waits a while for the shares of the
+ * others, whose trainers mostly die at the same moment. */
 #include <checkpoint/saver.h>
 
 #include <errno.h>
@@ -24,9 +39,12 @@
 
 /* ---- one checkpoint by several savers -------------------------------------------------------- */
 
+/* Bytes of a share, room for a staging folder's name, and the pause between two looks for shares.
+ */
 enum { SHARE_MOST = 256 << 20, NAME_ROOM = 80, PAUSE_NS = 5000000 };
 
-/* The staging folder's name. */
+/* The staging folder's name: the same on all ranks, as it is made of what all know, and another one
+ * for each attempt, so that a saver that hangs in an older one can't write into a new save. */
 static void staging_name(const saver_share_t *how, char out[NAME_ROOM])
 {
     char name[CHECKPOINT_NAME];
@@ -35,6 +53,7 @@ static void staging_name(const saver_share_t *how, char out[NAME_ROOM])
                    how->attempt);
 }
 
+/* Only rank 0 leads: it looks whether the step is there already. */
 static lh_status_t staging_open(const saver_share_t *how, commit_t **out)
 {
     char name[NAME_ROOM];
@@ -49,7 +68,7 @@ static char *share_path(const char *staging, uint32_t rank)
     return path_join(staging, name);
 }
 
-/* Its shards' names are on the disk before the share says so. */
+/* A rank's shards, and their names, are on the disk before its share says so. */
 static lh_status_t hand_in(const saver_share_t *how, commit_t *c)
 {
     text_t text = {0};
@@ -62,6 +81,7 @@ static lh_status_t hand_in(const saver_share_t *how, commit_t *c)
     return status;
 }
 
+/* The staging folder stays whatever happens: others write in it, too, and rank 0 removes it. */
 lh_status_t saver_share_write(const saver_share_t *how, const checkpoint_tensor_t *tensors,
                               const void *const *data, uint32_t count)
 {
@@ -75,14 +95,16 @@ lh_status_t saver_share_write(const saver_share_t *how, const checkpoint_tensor_
     return status;
 }
 
-/* ---- rank 0 --------------------------------------------------------------------------------- */
+/* ---- rank 0 ---------------------------------------------------------------------------------- */
 
 static const char *text_or_empty(const char *text)
 {
     return text == NULL ? "" : text;
 }
 
-/* A share is of this run and step, and its files are the rank's own and as long as it says. */
+/* A share is of this run and step, and its files are the rank's own and as long as it says. Another
+ * rank's file in a share, or another run's share in the folder, would give a checkpoint that is
+ * whole and wrong. */
 static lh_status_t check_share(const saver_share_t *how, const char *staging, uint32_t rank,
                                const char *path, const manifest_t *share)
 {
@@ -114,6 +136,7 @@ static lh_status_t check_share(const saver_share_t *how, const char *staging, ui
     return LH_OK;
 }
 
+/* File numbers of a share begin at 0; those of the whole go on where the ranks before ended. */
 static lh_status_t add_share(manifest_t *all, const manifest_t *share)
 {
     const uint32_t first = all->file_count;
@@ -139,6 +162,7 @@ static lh_status_t add_share(manifest_t *all, const manifest_t *share)
     return status;
 }
 
+/* Reads, checks, adds and removes it: a committed checkpoint holds no shares. */
 static lh_status_t take_share(const saver_share_t *how, commit_t *c, uint32_t rank)
 {
     char *text = NULL, *path = share_path(commit_staging(c), rank);
@@ -156,7 +180,9 @@ static lh_status_t take_share(const saver_share_t *how, commit_t *c, uint32_t ra
     return status;
 }
 
-/* What is committed can be read: its own reader agrees, so the shares cover every tensor once. */
+/* What is committed can be read: the manifest's own reader agrees, so that the shares cover every
+ * tensor once. Costs a parse; a checkpoint that is found out to be incomplete when it is needed
+ * costs a run. */
 static lh_status_t check_whole(const saver_share_t *how, manifest_t *all)
 {
     char name[CHECKPOINT_NAME];
@@ -201,6 +227,7 @@ void saver_share_abandon(const saver_share_t *how)
     if (checkpoint_clean(how->folder) != LH_OK) log_line(LH_LOG_WARN, "%s", fail_reason());
 }
 
+/* Shares come into place by a rename, so that one that is there is whole. */
 static bool all_handed_in(const saver_share_t *how)
 {
     char name[NAME_ROOM];
@@ -226,8 +253,12 @@ void saver_share_orphan(const saver_share_t *how, uint64_t until_ns)
     if (!all || saver_share_commit(how, self) != LH_OK) saver_share_abandon(how);
 }
 
+/* SAVER_NICE: training's threads come first. SAVER_FDS: descriptors that a saver keeps at its fork.
+ * PASSED: that come with a request, at most. ORPHAN_MS: more than its deadline has a saver without
+ * a trainer. */
 enum { SAVER_NICE = 5, SAVER_FDS = 2, PASSED = 2, ORPHAN_MS = 1000 };
 
+/* The saver's own state, in the process itself. */
 typedef struct saver_life { /* in the process itself */
     const saver_how_t *how;
     int socket;
@@ -237,8 +268,10 @@ typedef struct saver_life { /* in the process itself */
     uint64_t write_ns; /* how long it took to write that */
 } saver_life_t;
 
-/* ---- a save --------------------------------------------------------------------------------- */
+/* ---- a save ---------------------------------------------------------------------------------- */
 
+/* The whole checkpoint of a job of one rank. Leftovers of a saver that died are removed first: they
+ * may hold as much of the disk as this save needs. */
 static lh_status_t saver_write_alone(const saver_how_t *how, const void *const *data,
                                      char self[SHA256_TEXT])
 {
@@ -253,6 +286,7 @@ static lh_status_t saver_write_alone(const saver_how_t *how, const void *const *
     return status;
 }
 
+/* What is asked for at the moment, as the functions of several ranks take it. */
 static saver_share_t saver_ranks(const saver_how_t *how)
 {
     return (saver_share_t){.folder = how->folder,
@@ -266,6 +300,7 @@ static saver_share_t saver_ranks(const saver_how_t *how)
                            .parent = how->job->parent};
 }
 
+/* Parts of the arena in the order of the job's tensors. */
 static lh_status_t saver_write(const saver_how_t *how, const char *arena, char self[SHA256_TEXT])
 {
     const save_job_t *job = how->job;
@@ -288,6 +323,8 @@ static lh_status_t saver_check_folder(const saver_life_t *l)
     return folder_lock_check(&lock, l->how->folder);
 }
 
+/* The arena is mapped for this save alone: its size may be another one at the next. Read-only: a
+ * mistake here can't change what the trainer copies. */
 static lh_status_t saver_save(const saver_life_t *l, char self[SHA256_TEXT])
 {
     const saver_how_t *how = l->how;
@@ -319,7 +356,8 @@ static lh_status_t saver_do(saver_life_t *l, uint32_t task, char self[SHA256_TEX
     return status;
 }
 
-/* From now on this process is the one that saves. */
+/* Does a task and says how it ended. From now on this process is the one that saves: it is nobody's
+ * reserve any more. */
 static void saver_answer(saver_life_t *l, uint32_t task)
 {
     saver_answer_t answer = {.status = LH_OK};
@@ -333,6 +371,7 @@ static void saver_answer(saver_life_t *l, uint32_t task)
     (void)send(l->socket, &answer, sizeof(answer), MSG_NOSIGNAL);
 }
 
+/* The save failed on some rank; nobody is told how this went. */
 static void saver_abandon(saver_life_t *l)
 {
     const saver_share_t ranks = saver_ranks(l->how);
@@ -348,9 +387,10 @@ static void saver_finish_orphan(const saver_life_t *l)
     saver_share_orphan(&ranks, sys()->now_ns() + l->write_ns + (uint64_t)ORPHAN_MS * 1000000);
 }
 
-/* ---- its life ------------------------------------------------------------------------------- */
+/* ---- its life -------------------------------------------------------------------------------- */
 
-/* Everything else that the trainer had open is not the saver's: sockets, devices, its log. */
+/* Everything else that the trainer had open is not the saver's: sockets whose end would not be
+ * seen, devices, its log. Ranges between the descriptors that are kept. */
 static void saver_close_others(const saver_life_t *l)
 {
     const int kept[SAVER_FDS] = {l->socket, l->how->arena_fd};
@@ -413,7 +453,8 @@ static bool saver_hear(const saver_life_t *l, uint32_t *task, int passed[PASSED]
     return got == (ssize_t)sizeof(*task);
 }
 
-/* The lock is on an open file, which this process has now too: it lasts until both have closed it. */
+/* The lock is on an open file, which this process has now too: it lasts until both have closed it.
+ */
 static void saver_take_lock(saver_life_t *l, const int passed[PASSED])
 {
     lh_assert(l->lock_fd < 0 && l->folder_fd < 0);
@@ -421,7 +462,8 @@ static void saver_take_lock(saver_life_t *l, const int passed[PASSED])
     l->folder_fd = passed[1];
 }
 
-/* The child goes on as the reserve of its parent. */
+/* The child goes on as the reserve of its parent, with its lock. It says who it is, as the trainer
+ * can't know the number of another process's child. */
 static void saver_fork_reserve(saver_life_t *l, int socket)
 {
     const pid_t parent = getpid();
@@ -440,6 +482,7 @@ static void saver_fork_reserve(saver_life_t *l, int socket)
     (void)send(l->socket, &hello, sizeof(hello), MSG_NOSIGNAL);
 }
 
+/* Until the trainer is gone. Then what is left to do without it. */
 static noreturn void saver_live(saver_life_t *l)
 {
     uint32_t task;
@@ -455,11 +498,11 @@ static noreturn void saver_live(saver_life_t *l)
     saver_exit(l);
 }
 
+/* The child of a fork becomes a saver. Ctrl-C or SIGTERM to the group is the trainer's to answer;
+ * the last save must outlive it. A reserve's end is nobody's to be waited for. */
 static noreturn void saver_be(const saver_how_t *how, int socket, const saver_t *before)
 {
     saver_life_t l = {.how = how, .socket = socket, .lock_fd = -1, .folder_fd = -1, .before = -1};
-    /* A Ctrl-C or SIGTERM to the group is the trainer's to answer; the last save must outlive it.
-     * A reserve's end is nobody's to be waited for. */
     static const int ignored[] = {SIGINT,  SIGTERM, SIGHUP,  SIGQUIT,
                                   SIGPIPE, SIGUSR1, SIGUSR2, SIGCHLD};
     for (size_t i = 0; i < sizeof(ignored) / sizeof(ignored[0]); i++)
@@ -477,8 +520,10 @@ static noreturn void saver_be(const saver_how_t *how, int socket, const saver_t 
     saver_live(&l);
 }
 
-/* ---- the trainer's side --------------------------------------------------------------------- */
+/* ---- the trainer's side ---------------------------------------------------------------------- */
 
+/* SOCK_SEQPACKET: messages stay whole, their order too, and an end is seen at once. The child's end
+ * is closed here, or the trainer would never see it end. */
 lh_status_t saver_start(const saver_how_t *how, const saver_t *before, saver_t *out)
 {
     int pair[2];
@@ -500,6 +545,8 @@ lh_status_t saver_start(const saver_how_t *how, const saver_t *before, saver_t *
     return LH_OK;
 }
 
+/* Never blocks: a saver that does not read its requests is one that hangs, and its deadline is the
+ * answer to that. */
 static bool saver_send(const saver_t *s, uint32_t task, const int *pass, size_t count)
 {
     lh_assert(count <= PASSED);
@@ -530,6 +577,8 @@ void saver_lock(const saver_t *s, int lock_fd, int folder_fd)
     (void)saver_send(s, SAVER_LOCK, fds, folder_fd >= 0 ? 2 : 1);
 }
 
+/* The trainer must not fork any more; its saver can. Where it can't, there is no reserve for now,
+ * and the next save asks again. */
 void saver_fork(const saver_t *s, saver_t *out)
 {
     int pair[2];
@@ -542,12 +591,14 @@ void saver_fork(const saver_t *s, saver_t *out)
     (void)close(pair[1]);
 }
 
+/* Without asking it anything: the kernel says that the other end is closed. */
 bool saver_gone(const saver_t *s)
 {
     struct pollfd fd = {.fd = s->socket};
     return s->socket < 0 || (poll(&fd, 1, 0) == 1 && (fd.revents & (POLLHUP | POLLERR)) != 0);
 }
 
+/* A child that has ended already is reaped; one that still writes is left, and init reaps it. */
 void saver_leave(saver_t *s)
 {
     if (s->socket >= 0) (void)close(s->socket);
@@ -555,6 +606,7 @@ void saver_leave(saver_t *s)
     *s = (saver_t){.socket = -1};
 }
 
+/* Half closed, the saver reads an end and does what is left; then its socket ends. */
 void saver_end(saver_t *s)
 {
     saver_answer_t last;

@@ -1,10 +1,14 @@
-/* checkpoint/saver.h - the process that saves, another one in reserve, and what passes between them
- * and the trainer.
+/* checkpoint/saver.h - the process that saves, alone or with those of other ranks, another one in
+ * reserve, and what passes between them and the trainer.
  *
- * Both are forked before the trainer has threads or devices, and each has a socket to the trainer. Only the
- * one that was asked for a save writes; the reserve does nothing. When the saver dies or is killed,
- * the trainer turns to the reserve, which forks the next reserve: a process that never had a thread
- * can do that safely at any time. The end of a process is the end of its socket.
+ * Both are forked before the trainer has threads, plugins or devices, and each has a socket to the
+ * trainer. Only the one that was asked for a save writes; the reserve does nothing. When the saver
+ * dies or is killed, the trainer turns to the reserve, which forks the next reserve: a process that
+ * never had a thread can do that safely at any time. The end of a process is the end of its socket.
+ *
+ * A process and not a thread: a file system that hangs holds a thread for ever, and with it the
+ * trainer's exit; and a trainer that is killed takes its threads along, while a save of a process
+ * goes on to its commit.
  *
  * A save is described by structs in memory that all of them share at one address, so that pointers
  * in it are pointers everywhere; the tensors' bytes lie in the arena. */
@@ -15,6 +19,7 @@
 
 #include <checkpoint/manifest.h>
 
+/* Written by the trainer between saves, read by the saver during one. */
 typedef struct save_job { /* written by the trainer between saves, read by the saver */
     checkpoint_meta_t meta;
     char parent[SHA256_TEXT]; /* of the checkpoint before; "": none */
@@ -27,6 +32,7 @@ typedef struct save_job { /* written by the trainer between saves, read by the s
     bool leftovers;   /* the saver before died in the middle of one */
 } save_job_t;
 
+/* What a saver knows from its fork on. The trainer's strings: each process has its copy. */
 typedef struct saver_how { /* inherited by fork */
     const char *folder;
     uint64_t keep, shard_bytes;
@@ -36,16 +42,19 @@ typedef struct saver_how { /* inherited by fork */
     int arena_fd;
 } saver_how_t;
 
+/* The trainer's view of one. */
 typedef struct saver { /* the trainer's view of one */
     int socket;        /* -1: there is none */
     pid_t pid;         /* 0: it has not told yet, which it does first of all */
     bool child;        /* of the trainer, and so to be waited for */
 } saver_t;
 
-/* SAVE and COMMIT are answered. SAVE is a whole checkpoint where a rank is alone, else its share;
- * COMMIT and ABANDON are for rank 0 of several: rank_save.h. */
+/* Requests of the trainer, a number each. SAVE and COMMIT are answered. SAVE is a whole checkpoint
+ * where a rank is alone, else its share; COMMIT and ABANDON are for rank 0 of several, see below.
+ * FORK and LOCK bring descriptors. */
 enum { SAVER_SAVE = 1, SAVER_COMMIT, SAVER_ABANDON, SAVER_FORK, SAVER_LOCK };
 
+/* One message of a socket that keeps messages whole. */
 typedef struct saver_answer {
     pid_t pid; /* > 0: a new saver says who it is, and no more */
     lh_status_t status;
@@ -53,8 +62,9 @@ typedef struct saver_answer {
     char reason[512];
 } saver_answer_t;
 
-/* Forks one; `before` is the saver whose reserve it is, NULL: none. Before the trainer has a thread:
- * a child of a process with threads may call little, and this one lives as long as the run. */
+/* Forks one; `before` is the saver whose reserve it is, NULL: none. Before the trainer has a
+ * thread: a child of a process with threads may call little, and this one lives as long as the run.
+ */
 lh_status_t saver_start(const saver_how_t *how, const saver_t *before, saver_t *out) LH_MUST_CHECK;
 /* From now on it holds the folder's lock, too, as long as it lives: the descriptors travel to it.
  * folder_fd may be -1. A saver that is gone hears nothing. */
@@ -69,10 +79,10 @@ void saver_leave(saver_t *s);
 /* The same, and waits for that. */
 void saver_end(saver_t *s);
 
-/* ---- one checkpoint by the savers of several ranks -------------------------------------------- */
+/* ---- one checkpoint by the savers of several ranks ------------------------------------------- */
 
-/* On a file system that all of them see. No message passes between them: each tells its own trainer,
- * and the trainers agree.
+/* On a file system that all of them see. No message passes between them: each tells its own
+ * trainer, and the trainers agree.
  *
  *     every rank     the staging folder, which whoever comes first makes; its files;
  *                    rank-XXXXX.json: its share of the manifest, synced, renamed into place
@@ -96,7 +106,8 @@ typedef struct saver_share {
 /* What this rank owns; data[i] holds the elements of part i. */
 lh_status_t saver_share_write(const saver_share_t *how, const checkpoint_tensor_t *tensors,
                               const void *const *data, uint32_t count) LH_MUST_CHECK;
-/* On rank 0, once all ranks have written. Where it fails, saver_share_abandon is still to be called. */
+/* On rank 0, once all ranks have written. Where it fails, saver_share_abandon is still to be
+ * called. */
 lh_status_t saver_share_commit(const saver_share_t *how, char self[SHA256_TEXT]) LH_MUST_CHECK;
 /* On rank 0: removes what was written, and what saves before have left. A failure is a warning. */
 void saver_share_abandon(const saver_share_t *how);

@@ -6,6 +6,8 @@
 #include <base/digest.h>
 #include <base/memory.h>
 
+/* Elements of a shape whose product is known to fit: part_fits has checked it, or it is a tensor of
+ * this run. */
 static uint64_t part_product(uint32_t rank, const uint64_t *shape)
 {
     uint64_t elements = 1;
@@ -14,6 +16,7 @@ static uint64_t part_product(uint32_t rank, const uint64_t *shape)
     return elements;
 }
 
+/* The box is the whole tensor. */
 tensor_part_t tensor_part_range(uint32_t rank, const uint64_t *shape, uint64_t begin,
                                 uint64_t count)
 {
@@ -36,6 +39,7 @@ bool tensor_part_is_whole(const tensor_part_t *p, uint32_t rank, const uint64_t 
     return p->first == 0 && p->count == part_product(rank, shape);
 }
 
+/* The tensor's own size is checked as well, as whoever asks goes on to multiply it. */
 bool tensor_part_fits(const tensor_part_t *p, uint32_t rank, const uint64_t *shape)
 {
     uint64_t box = 1, whole = 1, end;
@@ -47,6 +51,22 @@ bool tensor_part_fits(const tensor_part_t *p, uint32_t rank, const uint64_t *sha
     return checked_add(p->first, p->count, &end) && end <= box;
 }
 
+static bool is_same_box(const tensor_part_t *a, const tensor_part_t *b)
+{
+    return memcmp(a->at, b->at, sizeof(a->at)) == 0 &&
+           memcmp(a->shape, b->shape, sizeof(a->shape)) == 0;
+}
+
+/* Ranges of one box by their bounds; boxes where they overlap in every dimension. */
+bool tensor_part_overlaps(const tensor_part_t *a, const tensor_part_t *b, uint32_t rank)
+{
+    if (is_same_box(a, b)) return a->first < b->first + b->count && b->first < a->first + a->count;
+    for (uint32_t i = 0; i < rank; i++)
+        if (a->at[i] + a->shape[i] <= b->at[i] || b->at[i] + b->shape[i] <= a->at[i]) return false;
+    return true;
+}
+
+/* row is the longest run that is contiguous both in the box and in the tensor. */
 void tensor_walk_start(tensor_walk_t *w, const tensor_part_t *part, uint32_t rank,
                        const uint64_t *shape)
 {
@@ -61,6 +81,8 @@ void tensor_walk_start(tensor_walk_t *w, const tensor_part_t *part, uint32_t ran
     }
 }
 
+/* A run ends with the row or with the part. Where it begins in the tensor follows from the
+ * element's place in the box, dimension by dimension from the last one. */
 bool tensor_walk_next(tensor_walk_t *w, tensor_run_t *out)
 {
     lh_assert(w->done <= w->part.count && (w->row > 0 || w->part.count == 0));
@@ -81,6 +103,9 @@ bool tensor_walk_next(tensor_walk_t *w, tensor_run_t *out)
     return true;
 }
 
+/* A merge of two sorted lists of runs: both walks run upwards through the logical tensor, so that
+ * whichever run ends first is the one to go on from. Work is in the number of runs and not in
+ * elements. */
 uint64_t tensor_part_copy(uint32_t rank, const uint64_t *shape, const tensor_part_t *from_part,
                           const float *from, const tensor_part_t *to_part, float *to)
 {
@@ -117,6 +142,7 @@ uint64_t tensor_part_copy(uint32_t rank, const uint64_t *shape, const tensor_par
 __extension__ typedef unsigned __int128 wide_t;
 static const uint64_t prime = (UINT64_C(1) << 61) - 1;
 
+/* Parts of one box come together, in the order of their ranges. */
 static int by_box(const void *a, const void *b)
 {
     const tensor_part_t *x = *(const tensor_part_t *const *)a,
@@ -127,18 +153,14 @@ static int by_box(const void *a, const void *b)
     return x->first < y->first ? -1 : x->first > y->first;
 }
 
-static bool is_same_box(const tensor_part_t *a, const tensor_part_t *b)
-{
-    return memcmp(a->at, b->at, sizeof(a->at)) == 0 &&
-           memcmp(a->shape, b->shape, sizeof(a->shape)) == 0;
-}
-
+/* The random number of a coordinate: a hash, so that nothing has to be kept. */
 static uint64_t number_of(uint64_t key, uint32_t dimension, uint64_t coordinate)
 {
     const uint64_t place[] = {key, dimension, coordinate};
     return digest_xxh3(place, sizeof(place)) % prime;
 }
 
+/* Modulo the prime; 128 bits hold the product of two residues. */
 static uint64_t weight_of(const tensor_part_t *box, uint32_t rank, uint64_t key)
 {
     uint64_t weight = 1;
@@ -150,14 +172,8 @@ static uint64_t weight_of(const tensor_part_t *box, uint32_t rank, uint64_t key)
     return weight;
 }
 
-static uint64_t elements_of(const tensor_part_t *box, uint32_t rank)
-{
-    uint64_t elements = 1;
-    for (uint32_t i = 0; i < rank; i++)
-        elements *= box->shape[i];
-    return elements;
-}
-
+/* One pass over the sorted parts: the ranges of a box must follow each other without a gap from its
+ * first element to its last; then the box is weighed, once. */
 bool tensor_cover_once(const tensor_part_t **parts, uint32_t count, uint32_t rank,
                        const uint64_t *shape, uint64_t key)
 {
@@ -170,7 +186,7 @@ bool tensor_cover_once(const tensor_part_t **parts, uint32_t count, uint32_t ran
             if (left != 0) return false;
             box = parts[i];
             next = 0;
-            left = elements_of(box, rank);
+            left = part_product(rank, box->shape);
             weight = (weight + weight_of(box, rank, key)) % prime;
         }
         if (parts[i]->first != next) return false;

@@ -1,6 +1,9 @@
 /* checkpoint/tensor_part.h - which elements of a logical tensor somebody holds: a box (what tensor
  * parallelism leaves), and of the box a range in row-major order (what an optimizer's cut leaves).
- */
+ *
+ * Everything about layouts is here: whoever saves says which parts it holds, whoever loads which it
+ * wants, and neither knows how many ranks the other had. A part's elements lie dense, in the order
+ * of its box. */
 #ifndef CHECKPOINT_TENSOR_PART_H
 #define CHECKPOINT_TENSOR_PART_H
 
@@ -23,6 +26,9 @@ bool tensor_part_is_whole(const tensor_part_t *p, uint32_t rank, const uint64_t 
 /* Lies inside the tensor, in checked arithmetic. */
 bool tensor_part_fits(const tensor_part_t *p, uint32_t rank, const uint64_t *shape);
 
+/* Two parts of a tensor of this rank share an element, or their boxes do and are not the same. */
+bool tensor_part_overlaps(const tensor_part_t *a, const tensor_part_t *b, uint32_t rank);
+
 /* Walks a part as runs of elements that lie side by side in the logical tensor. */
 typedef struct tensor_run {
     uint64_t logical; /* index of the run's first element in the whole tensor */
@@ -30,6 +36,7 @@ typedef struct tensor_run {
     uint64_t count;
 } tensor_run_t;
 
+/* A walk under way; tensor_walk_start fills it. */
 typedef struct tensor_walk {
     tensor_part_t part;
     uint32_t rank;
@@ -47,9 +54,9 @@ bool tensor_walk_next(tensor_walk_t *w, tensor_run_t *out);
 uint64_t tensor_part_copy(uint32_t rank, const uint64_t *shape, const tensor_part_t *from_part,
                           const float *from, const tensor_part_t *to_part, float *to);
 
-/* Whether parts hold each element of a tensor exactly once. */
-/* Sorts the pointers. Every part fits into the tensor. key: any number that whoever made the parts
- * could not choose. In n log n steps for n parts, whatever they are. */
+/* Whether parts hold each element of a tensor exactly once. Sorts the pointers. Every part fits
+ * into the tensor. key: any number that whoever made the parts could not choose. In n log n steps
+ * for n parts, whatever they are. */
 bool tensor_cover_once(const tensor_part_t **parts, uint32_t count, uint32_t rank,
                        const uint64_t *shape, uint64_t key);
 

@@ -1,4 +1,17 @@
-/* writer.c - the trainer's side: shared memory, requests, results, deadlines. */
+/* writer.c - the trainer's side of saving: shared memory, requests, results, deadlines.
+ *
+ * Training stands still only while it copies tensors into the arena. All that follows is a saver's,
+ * of which nothing is believed: each save has a deadline, a saver that passes it is killed, one
+ * that can't be killed (its file system holds it) is left behind, and the reserve goes on. A failed
+ * save is a result and never a failure of the run.
+ *
+ * What describes a save is copied into memory that savers map at the same address: first what every
+ * save has (the tensors, at writer_layout), behind it what the run says about itself at this save.
+ * The memory is reserved once, without pages, as it can't move while a saver reads it.
+ *
+ * The state is three flags: begun (places may be filled), busy (submitted, and not settled), asked
+ * (a saver is at work for it). With several ranks a save is busy from the submit until all ranks
+ * have agreed how it went, and asked only while this rank's saver works. */
 #include <checkpoint/writer.h>
 
 #include <errno.h>
@@ -20,11 +33,14 @@
 #include <checkpoint/saver.h>
 #include <format/safetensors.h>
 
+/* Bytes of a cache line, so that copies into places are whole lines; and how long a killed saver is
+ * waited for. */
 enum { PLACE_ALIGNMENT = 64, KILL_WAIT_MS = 1000 };
 #define SECOND_NS ((uint64_t)1000000000)
 /* Addresses, not bytes, for what describes a save: pages come as they are written. */
 #define JOB_MOST ((uint64_t)2 * MANIFEST_MOST)
 
+/* The trainer's state of saving. One thread uses it. */
 struct writer {
     char *folder;
     saver_how_t how;    /* what a saver inherits */
@@ -34,8 +50,11 @@ struct writer {
     bool lost; /* both died between two looks */
 
     writer_arena_t arena;
+    /* At the begin of JOB_MOST bytes that savers see too. used: bytes of them in use; fixed: by
+     * what every save has. */
     save_job_t *job;      /* the begin of JOB_MOST bytes that savers see too */
     uint64_t used, fixed; /* bytes of them: in use; by what every save has */
+    /* [count], in the same memory: each tensor, and where its bytes lie in the arena. */
     checkpoint_tensor_t *tensors;
     uint64_t *offset, *bytes;
     uint32_t count;
@@ -47,6 +66,7 @@ struct writer {
     uint64_t step, started_ns, killed_ns;
 };
 
+/* The shared memory first: both processes must inherit the one mapping. */
 static lh_status_t start_savers(writer_t *w)
 {
     w->job = mmap(NULL, JOB_MOST, PROT_READ | PROT_WRITE,
@@ -77,6 +97,7 @@ static lh_status_t no_room(void)
                 (unsigned long long)JOB_MOST);
 }
 
+/* A copy that savers see; NULL stays NULL. */
 static lh_status_t job_text(writer_t *w, const char **text)
 {
     if (*text == NULL) return LH_OK;
@@ -87,6 +108,7 @@ static lh_status_t job_text(writer_t *w, const char **text)
     return LH_OK;
 }
 
+/* The same of the plugins' rows and their texts. */
 static lh_status_t job_plugins(writer_t *w, checkpoint_meta_t *m)
 {
     checkpoint_plugin_t *copy = job_room(w, m->plugin_count * sizeof(*copy));
@@ -129,6 +151,8 @@ static lh_status_t job_meta(writer_t *w, const checkpoint_meta_t *meta)
     return status == LH_OK ? job_scalars(w, m) : status;
 }
 
+/* Rank 0 has yet to lock the folder, and nothing is known of the tensors: savers need neither to be
+ * forked. A failure leaves nothing behind. */
 lh_status_t writer_start(const writer_how_t *how, writer_t **out)
 {
     writer_t *w = mem_new(sizeof(*w));
@@ -154,6 +178,8 @@ lh_status_t writer_start(const writer_how_t *how, writer_t **out)
     return LH_OK;
 }
 
+/* The lock is handed to both savers before anything is written: whichever of them outlives the
+ * trainer, the folder stays taken until it has ended. */
 lh_status_t writer_open(writer_t *w)
 {
     lh_assert(w->lock.fd < 0);
@@ -165,6 +191,7 @@ lh_status_t writer_open(writer_t *w)
     return checkpoint_clean(w->folder);
 }
 
+/* Back to what there was before writer_layout. */
 static void forget_layout(writer_t *w)
 {
     writer_arena_unsize(&w->arena);
@@ -174,7 +201,7 @@ static void forget_layout(writer_t *w)
     w->used = sizeof(*w->job);
 }
 
-/* Behind what takes *bytes. */
+/* Gives tensor i its place in the arena, behind what takes *bytes. */
 static lh_status_t place_tensor(writer_t *w, uint32_t i, const checkpoint_tensor_t *tensor,
                                 uint64_t *bytes)
 {
@@ -197,6 +224,7 @@ static lh_status_t place_tensor(writer_t *w, uint32_t i, const checkpoint_tensor
     return LH_OK;
 }
 
+/* All or nothing: where it fails the writer has no layout. */
 lh_status_t writer_layout(writer_t *w, const checkpoint_tensor_t *tensors, uint32_t count)
 {
     lh_assert(!w->busy);
@@ -268,7 +296,8 @@ bool writer_lost(const writer_t *w)
     return w->lost;
 }
 
-/* The reserve takes the saver's place and forks the next one. */
+/* The reserve takes the saver's place and forks the next one. The old saver may be alive and hang:
+ * its descriptors go with it when its file system lets go. */
 static void take_over(writer_t *w)
 {
     saver_leave(&w->saver);
@@ -278,6 +307,7 @@ static void take_over(writer_t *w)
     if (!w->lost) saver_fork(&w->saver, &w->spare);
 }
 
+/* Who died since the last save is replaced now, before anything is copied. */
 lh_status_t writer_begin(writer_t *w)
 {
     if (w->busy) return LH_AGAIN;
@@ -295,7 +325,8 @@ lh_status_t writer_begin(writer_t *w)
     return LH_OK;
 }
 
-/* Should the saver have died meanwhile, its result will say so. */
+/* The clock of the deadline starts. Should the saver have died meanwhile, its result will say so.
+ */
 static void writer_ask(writer_t *w, uint32_t task)
 {
     (void)saver_ask(&w->saver, task);
@@ -304,6 +335,7 @@ static void writer_ask(writer_t *w, uint32_t task)
     w->started_ns = sys()->now_ns();
 }
 
+/* From here on the places are the saver's until the save has ended. */
 lh_status_t writer_submit(writer_t *w, const checkpoint_meta_t *meta)
 {
     lh_assert(w->begun && !w->busy);
@@ -336,6 +368,8 @@ void writer_settle(writer_t *w, bool committed)
     if (!committed && w->how.rank == 0 && !w->lost) (void)saver_ask(&w->saver, SAVER_ABANDON);
 }
 
+/* Fills the result. With several ranks the save stays busy until writer_settle: its places must not
+ * be filled while another rank may still have to be waited for. */
 static void writer_ended(writer_t *w, lh_status_t status, const char *reason, writer_result_t *out)
 {
     lh_assert(w->busy && w->asked);
@@ -369,7 +403,8 @@ static void saver_failed(writer_t *w, lh_status_t status, writer_result_t *out)
     writer_ended(w, status, reason, out);
 }
 
-/* Waits at most timeout_ms for the saver's word. */
+/* Waits at most timeout_ms for the saver's word. LH_AGAIN: none that ends the save. A reserve that
+ * was forked by a saver says here who it is, once it has become the saver. */
 static lh_status_t writer_hear(writer_t *w, int timeout_ms, writer_result_t *out)
 {
     struct pollfd fd = {.fd = w->saver.socket, .events = POLLIN};
@@ -393,8 +428,8 @@ static lh_status_t writer_hear(writer_t *w, int timeout_ms, writer_result_t *out
     return LH_OK;
 }
 
-/* Of the saver that is past its deadline: killed, and after a while left to itself. Milliseconds to
- * wait for it until then. */
+/* Of the saver that is past its deadline: killed, and after a while left to itself. Returns the
+ * milliseconds to wait for it until then; 0: it is to be left. */
 static int give_up(writer_t *w)
 {
     const uint64_t now = sys()->now_ns();
@@ -408,6 +443,7 @@ static int give_up(writer_t *w)
     return spent >= KILL_WAIT_MS ? 0 : KILL_WAIT_MS - (int)spent;
 }
 
+/* A look, between two steps. */
 lh_status_t writer_poll(writer_t *w, writer_result_t *out)
 {
     if (!w->asked) return LH_INVALID;
@@ -418,6 +454,7 @@ lh_status_t writer_poll(writer_t *w, writer_result_t *out)
     return LH_OK;
 }
 
+/* In pieces of 100 ms at most, as the deadline may pass while it waits. */
 lh_status_t writer_wait(writer_t *w, writer_result_t *out)
 {
     if (!w->asked) return LH_INVALID;
@@ -433,7 +470,8 @@ lh_status_t writer_wait(writer_t *w, writer_result_t *out)
     }
 }
 
-/* `wait` for the savers to end, or leave them to themselves. */
+/* `wait` for the savers to end, or leave them to themselves. A folder that was made for the lock is
+ * removed again only if nothing was ever saved. */
 static void end_writer(writer_t *w, bool wait)
 {
     const bool wrote = w->job != NULL && w->job->attempt > 0;
@@ -467,7 +505,8 @@ void writer_leave(writer_t *w)
     if (w != NULL) end_writer(w, !w->asked);
 }
 
-/* A memfd, its mapping, and the thread that takes its pages. */
+/* ---- the arena: a memfd, its mapping, and the thread that takes its pages -------------------- */
+
 /* The lock of the process's mappings is held for a piece, and free in between. */
 enum { PIECE_BYTES = 1 << 20, PAUSE_NS = 500000 };
 
@@ -477,7 +516,8 @@ lh_status_t writer_arena_open(writer_arena_t *a)
     return a->fd >= 0 ? LH_OK : fail_io(errno, "shared memory for checkpoints");
 }
 
-/* EINVAL: a kernel before 5.14, which takes the pages one by one. */
+/* Takes the pages of a range; they begin at a page's begin. EINVAL: a kernel before 5.14 has no
+ * such advice, and takes pages one by one as they are touched. */
 static bool arena_populate(const writer_arena_t *a, uint64_t begin, uint64_t bytes)
 {
     const uint64_t into = begin % (uint64_t)sysconf(_SC_PAGESIZE);
@@ -486,6 +526,9 @@ static bool arena_populate(const writer_arena_t *a, uint64_t begin, uint64_t byt
            errno == EINVAL;
 }
 
+/* The thread that takes pages: of the lowest priority, a piece at a time with pauses, as the kernel
+ * holds a lock of the process's memory for each. It ends when all are taken, when it is told to, or
+ * when one can't be had: the save finds out then. */
 static void *take_ahead(void *context)
 {
     writer_arena_t *a = context;
@@ -512,6 +555,7 @@ void writer_arena_ahead(writer_arena_t *a)
     (void)pthread_sigmask(SIG_SETMASK, &before, NULL);
 }
 
+/* Waits for the thread to end its piece. From then on `taken` is the caller's. */
 static void end_ahead(writer_arena_t *a)
 {
     if (!a->ahead) return;
@@ -520,6 +564,7 @@ static void end_ahead(writer_arena_t *a)
     a->ahead = false;
 }
 
+/* The file grows or shrinks without pages; mapping it takes none either. */
 lh_status_t writer_arena_size(writer_arena_t *a, uint64_t bytes)
 {
     lh_assert(a->fd >= 0 && bytes > 0);
@@ -543,6 +588,8 @@ void writer_arena_unsize(writer_arena_t *a)
     a->bytes = a->taken = 0;
 }
 
+/* A page that can't be had would end the trainer by SIGBUS at the copy; asked for here it is a
+ * failure with a sentence. Parts that are taken in order move `taken` on. */
 lh_status_t writer_arena_take_part(writer_arena_t *a, uint64_t begin, uint64_t bytes)
 {
     lh_assert(a->memory != NULL);

@@ -33,6 +33,7 @@ typedef struct writer_how {
                              one is a submit of all: rank_save.h */
 } writer_how_t;
 
+/* How a save ended, once. */
 typedef struct writer_result {
     lh_status_t status; /* LH_OK: committed, or of several ranks this one's share written */
     uint64_t step;
@@ -41,7 +42,8 @@ typedef struct writer_result {
 } writer_result_t;
 
 /* Forks the savers, while this process has one thread and neither a device nor a plugin: what those
- * hold (locks, memory that a device knows, threads that are not copied) is then not in the savers. */
+ * hold (locks, memory that a device knows, threads that are not copied) is then not in the savers.
+ */
 lh_status_t writer_start(const writer_how_t *how, writer_t **out) LH_MUST_CHECK;
 /* Once, before writer_layout: on rank 0 locks the folder, which the savers then hold as well, and
  * removes what a crash left in it. Where it fails the writer is still to be closed. */
@@ -71,8 +73,8 @@ void writer_parent(writer_t *w, const char *self);
 lh_status_t writer_begin(writer_t *w) LH_MUST_CHECK;
 lh_status_t writer_submit(writer_t *w, const checkpoint_meta_t *meta) LH_MUST_CHECK;
 /* ranks > 1: a result is that of this rank's share. Once it is known that all ranks have written,
- * rank 0 calls writer_commit, which has another result; then, or when one has failed and none writes
- * any more, all call writer_settle. */
+ * rank 0 calls writer_commit, which has another result; then, or when one has failed and none
+ * writes any more, all call writer_settle. */
 void writer_commit(writer_t *w);
 void writer_settle(writer_t *w, bool committed);
 /* LH_OK: a save ended (well or not) and *out says how. LH_AGAIN: it is still being written.
@@ -89,8 +91,7 @@ void writer_close(writer_t *w);
  * don't come it gives up soon. NULL does nothing. */
 void writer_leave(writer_t *w);
 
-/* The shared memory that holds one save: the trainer copies into it, a
- * saver reads it.
+/* The shared memory that holds one save: the trainer copies into it, a saver reads it.
  *
  * A page costs most when it is touched for the first time, some 0.6 ms a MB. So that the first save
  * does not stand still for that, a thread takes the pages ahead, in time that nothing else wants of

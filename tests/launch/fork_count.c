@@ -1,6 +1,7 @@
 /* fork_count.c - loaded before the C library (LD_PRELOAD): what a process was when it forked its
- * savers. A plugin is mapped from memory that is named after it. Each saver, as it takes its name, appends a line to the file that FORK_COUNT names: its
- * name, how many threads the process had that forked it, and how many plugins were loaded there. */
+ * savers. A plugin is mapped from memory that is named after it. Each saver, as it takes its name,
+ * appends a line to the file that FORK_COUNT names: its name, how many threads the process had
+ * that forked it, and how many plugins were loaded there. */
 #include <dirent.h>
 #include <dlfcn.h>
 #include <fcntl.h>
