@@ -1,12 +1,13 @@
 /* commit.c - the order of writes, syncs and renames that makes a checkpoint whole or absent.
  *
- * 0  a folder without a pointer: fsync of the folders above it, whose names may be new 1  mkdir
- * .tmp-step-N-xxxxxxxx 2  each file: create (exclusive), reserve; then each: write, fsync, close;
- * fsync of the staging
+ *  0  a folder without a pointer: fsync of the folders above it, whose names may be new
+ *  1  mkdir .tmp-step-N-xxxxxxxx
+ *  2  each file: create (exclusive), reserve; then each: write, fsync, close; fsync of the staging
  *     folder
- * 3  manifest.json the same way; fsync of the staging folder 4  rename to step-N, fsync of the
- * folder        <- here it is committed 5  `latest`: temporary file, fsync, rename, fsync of the
- * folder 6  older ones: rename to .del-, fsync of the folder, remove
+ *  3  manifest.json the same way; fsync of the staging folder
+ *  4  rename to step-N, fsync of the folder        <- here it is committed
+ *  5  `latest`: temporary file, fsync, rename, fsync of the folder
+ *  6  older ones: rename to .del-, fsync of the folder, remove
  *
  * An fsync of a file does not make its name safe, which is the folder's, and a rename may reach the
  * disk before what it renames: hence the order. Data and names are on the disk before the manifest
@@ -36,7 +37,7 @@ enum { SHARD_USUAL_GIB = 4 };
 
 /* A file that is being written. The rows of its header are made before any data comes, as its
  * header is at its beginning. */
-typedef struct stream { /* a file that is being written */
+typedef struct stream {
     safetensors_writer_t *writer;
     const checkpoint_tensor_t *tensors; /* borrowed until its end */
     char **stored;
@@ -289,14 +290,6 @@ lh_status_t commit_stream_end(commit_t *c)
 {
     lh_assert(c->stream.writer != NULL);
     return stream_end(c, &c->stream);
-}
-
-lh_status_t commit_write(commit_t *c, uint32_t rank, const checkpoint_tensor_t *tensors,
-                         const void *const *data, uint32_t count)
-{
-    lh_assert(c->stream.writer == NULL);
-    const lh_status_t status = stream_begin(c, rank, tensors, count, &c->stream);
-    return status == LH_OK ? stream_whole(c, &c->stream, data) : status;
 }
 
 /* 0: the usual size. */

@@ -1,7 +1,7 @@
 /* checkpoint/commit.h - how a checkpoint comes into being: staging folder, files, manifest, rename,
  * pointer; at every moment a crash or a power loss leaves the old one or the new one whole.
  *
- * commit_begin, then commit_write for each file's tensors, then commit_finish; or commit_abandon.
+ * commit_begin, then commit_write_all, then commit_finish; or commit_abandon.
  * All file calls go through base/sys.h, where tests put a disk that crashes, is full or hangs
  * (tests/crash). [serial] */
 #ifndef CHECKPOINT_COMMIT_H
@@ -24,11 +24,8 @@ const char *commit_staging(const commit_t *c); /* its path */
 manifest_t *commit_manifest(commit_t *c);      /* what was written through c so far */
 /* Frees c and leaves the staging folder to who made it. */
 void commit_leave(commit_t *c);
-/* Writes one safetensors file with these tensors; data[i] holds the elements of part i, dense.
- * `rank` names the writer in the file's name. */
-lh_status_t commit_write(commit_t *c, uint32_t rank, const checkpoint_tensor_t *tensors,
-                         const void *const *data, uint32_t count) LH_MUST_CHECK;
-/* Cuts the tensors into files of at most shard_bytes (0: 4 GiB) and writes them all. */
+/* Writes safetensors files of at most shard_bytes (0: 4 GiB) with these tensors; data[i] holds the
+ * elements of part i, dense. `rank` names the writer in the files' names. */
 lh_status_t commit_write_all(commit_t *c, uint32_t rank, const checkpoint_tensor_t *tensors,
                              const void *const *data, uint32_t count,
                              uint64_t shard_bytes) LH_MUST_CHECK;
@@ -43,7 +40,7 @@ lh_status_t commit_finish(commit_t *c, uint64_t keep, char self[SHA256_TEXT]) LH
 /* Removes the staging folder. NULL does nothing. */
 void commit_abandon(commit_t *c);
 
-/* Streaming form of commit_write for whole tensors that do not fit in memory together. */
+/* Streaming form of that, one file, for whole tensors that do not fit in memory together. */
 lh_status_t commit_stream(commit_t *c, uint32_t rank, const checkpoint_tensor_t *tensors,
                           uint32_t count) LH_MUST_CHECK;
 lh_status_t commit_stream_tensor(commit_t *c, uint32_t index, const void *data) LH_MUST_CHECK;

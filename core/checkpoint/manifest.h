@@ -21,7 +21,7 @@ typedef struct checkpoint_plugin {
 
 /* Anything small that a resume needs: "loss_scale". Kept as text with 17 digits, so that a double
  * comes back bit for bit. */
-typedef struct checkpoint_scalar { /* anything small that a resume needs: "loss_scale" */
+typedef struct checkpoint_scalar {
     const char *name;
     double value;
 } checkpoint_scalar_t;
@@ -66,8 +66,8 @@ typedef struct manifest_file {
 } manifest_file_t;
 
 /* A part of a tensor, as one entry of a file. Owned by the tensor. */
-typedef struct manifest_part { /* of a tensor, as one entry of a file */
-    char *stored;              /* name in the safetensors file */
+typedef struct manifest_part {
+    char *stored; /* name in the safetensors file */
     uint32_t file;
     tensor_part_t part;
     uint64_t xxh3; /* of its bytes */

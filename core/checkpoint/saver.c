@@ -243,7 +243,8 @@ static bool all_handed_in(const saver_share_t *how)
     return all;
 }
 
-void saver_share_orphan(const saver_share_t *how, uint64_t until_ns)
+/* On rank 0 without a trainer: commits if all shares come until then, else abandons. */
+static void saver_share_orphan(const saver_share_t *how, uint64_t until_ns)
 {
     const struct timespec pause = {.tv_nsec = PAUSE_NS};
     char self[SHA256_TEXT];
@@ -259,7 +260,7 @@ void saver_share_orphan(const saver_share_t *how, uint64_t until_ns)
 enum { SAVER_NICE = 5, SAVER_FDS = 2, PASSED = 2, ORPHAN_MS = 1000 };
 
 /* The saver's own state, in the process itself. */
-typedef struct saver_life { /* in the process itself */
+typedef struct saver_life {
     const saver_how_t *how;
     int socket;
     int lock_fd, folder_fd; /* of the folder's lock, once the trainer has taken it; -1: none */

@@ -20,33 +20,33 @@
 #include <checkpoint/manifest.h>
 
 /* Written by the trainer between saves, read by the saver during one. */
-typedef struct save_job { /* written by the trainer between saves, read by the saver */
+typedef struct save_job {
     checkpoint_meta_t meta;
     char parent[SHA256_TEXT]; /* of the checkpoint before; "": none */
     const checkpoint_tensor_t *tensors;
     const uint64_t *offset; /* [count]: where each one's bytes begin in the arena */
     uint32_t count;
     uint64_t arena_bytes;
-    uint64_t session; /* rank_save.h */
+    uint64_t session; /* of saver_share_t, below */
     uint32_t attempt; /* which save, from 1 */
     bool leftovers;   /* the saver before died in the middle of one */
 } save_job_t;
 
 /* What a saver knows from its fork on. The trainer's strings: each process has its copy. */
-typedef struct saver_how { /* inherited by fork */
+typedef struct saver_how {
     const char *folder;
     uint64_t keep, shard_bytes;
-    uint32_t rank, ranks; /* ranks > 1: rank_save.h */
+    uint32_t rank, ranks; /* ranks > 1: each saves what it owns, see below */
     uint64_t deadline_ns;
     const save_job_t *job;
     int arena_fd;
 } saver_how_t;
 
 /* The trainer's view of one. */
-typedef struct saver { /* the trainer's view of one */
-    int socket;        /* -1: there is none */
-    pid_t pid;         /* 0: it has not told yet, which it does first of all */
-    bool child;        /* of the trainer, and so to be waited for */
+typedef struct saver {
+    int socket; /* -1: there is none */
+    pid_t pid;  /* 0: it has not told yet, which it does first of all */
+    bool child; /* of the trainer, and so to be waited for */
 } saver_t;
 
 /* Requests of the trainer, a number each. SAVE and COMMIT are answered. SAVE is a whole checkpoint
@@ -111,7 +111,5 @@ lh_status_t saver_share_write(const saver_share_t *how, const checkpoint_tensor_
 lh_status_t saver_share_commit(const saver_share_t *how, char self[SHA256_TEXT]) LH_MUST_CHECK;
 /* On rank 0: removes what was written, and what saves before have left. A failure is a warning. */
 void saver_share_abandon(const saver_share_t *how);
-/* On rank 0 without a trainer: commits if all shares come until then, else abandons. */
-void saver_share_orphan(const saver_share_t *how, uint64_t until_ns);
 
 #endif

@@ -52,7 +52,7 @@ struct writer {
     writer_arena_t arena;
     /* At the begin of JOB_MOST bytes that savers see too. used: bytes of them in use; fixed: by
      * what every save has. */
-    save_job_t *job;      /* the begin of JOB_MOST bytes that savers see too */
+    save_job_t *job;
     uint64_t used, fixed; /* bytes of them: in use; by what every save has */
     /* [count], in the same memory: each tensor, and where its bytes lie in the arena. */
     checkpoint_tensor_t *tensors;

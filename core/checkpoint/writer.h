@@ -30,7 +30,7 @@ typedef struct writer_how {
     uint64_t deadline_ns; /* a save that takes longer is given up; 0: 10 minutes    */
     uint64_t lock_ns;     /* wait for another run's saver to finish; 0: 30 seconds */
     uint32_t rank, ranks; /* ranks 0 or 1: alone. Else each saves what it owns, and every submit of
-                             one is a submit of all: rank_save.h */
+                             one is a submit of all: saver.h */
 } writer_how_t;
 
 /* How a save ended, once. */

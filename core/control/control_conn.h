@@ -32,7 +32,8 @@ lh_status_t control_dial(const char *address, uint16_t port, uint64_t deadline_n
 
 /* One connection of the control plane: TLS 1.3 with a key that both ends
  * derive from the job secret, frames over it, nothing that blocks. One thread at a time. */
-typedef struct control_tls control_tls_t; /* what all connections of a process share */
+/* What all connections of a process share; and one of them. */
+typedef struct control_tls control_tls_t;
 typedef struct control_conn control_conn_t;
 
 enum { CONN_STRANGER_BYTES = 4096 }; /* taken before the key is proven */

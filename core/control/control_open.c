@@ -37,7 +37,7 @@ struct control_client {
     uint32_t asked_round;
     /* For the sentence when rank 0 is lost: who it is, its process, and what its last heartbeat
      * said. */
-    char zero_name[CONTROL_NAME]; /* of rank 0 */
+    char zero_name[CONTROL_NAME];
     uint32_t zero_pid;
     progress_t zero;
     control_wait_t joins; /* when it says again that rank 0 is not there */

@@ -49,7 +49,7 @@ enum {
     CONTROL_GOODBYE_MS = 1000, /* for the last frames to go out                         */
     /* Strangers can connect as long as rank 0 listens. They may neither take all descriptors nor
      * stay: so many places, and so long to prove the key. */
-    CONTROL_PENDING = 64, /* connections whose key is not proven yet               */
+    CONTROL_PENDING = 64,
     CONTROL_PROVE_MS = 2000,
     /* Who is older makes room when all places are taken: */
     CONTROL_EVICT_MS = 1000,      /* one that has greeted        */
@@ -67,12 +67,12 @@ typedef struct control_request {
      * size. */
     char where[FRAME_FACT_TEXT];
     /* Memory of the caller, who waits in control_gather until it is no longer read or written. */
-    const void *mine; /* of the caller, who waits */
+    const void *mine;
     size_t bytes;
     void *all; /* likewise; filled when gathered is set */
     bool gathered;
     /* Of fail: whom it is about. status and reason are of fail or of close. */
-    uint32_t peer; /* fail */
+    uint32_t peer;
     lh_status_t status;
     char reason[FRAME_REASON]; /* of fail or close */
 } control_request_t;
@@ -87,10 +87,10 @@ struct control {
     char host[WORLD_HOST_NAME], site[WORLD_SITE_NAME];
     char address[256];
     /* The payload of this rank's hello, built once: a rank that dials again says the same. */
-    text_t hello; /* payload of this rank's own */
+    text_t hello;
     uint64_t incarnation;
     /* A world without names, so that how.plan is never NULL where the caller knows no places. */
-    world_t *unplanned; /* where the caller knows no places */
+    world_t *unplanned;
     control_tls_t *tls;
     progress_word_t own_word, *word;
     pthread_t thread;
@@ -101,7 +101,7 @@ struct control {
     control_client_t *client;
 
     /* Taken before `lock`; held while a caller waits for its gather. */
-    pthread_mutex_t gather_lock; /* one gather at a time */
+    pthread_mutex_t gather_lock;
     pthread_mutex_t lock;
     /* Told at every change that a caller may wait for: opened, gathered, decided, closed. */
     pthread_cond_t changed;
@@ -113,7 +113,7 @@ struct control {
 
     /* LH_OK while all live; set once by the thread, read by anybody. What follows is written before
      * it. */
-    _Atomic int32_t status; /* what follows is written before it, once */
+    _Atomic int32_t status;
     char failure[FRAME_REASON];
     /* For control_counts: connections that proved no key, those that did, and bytes with TLS. */
     _Atomic uint64_t strangers, handshakes, bytes_sent, bytes_received;
@@ -152,9 +152,9 @@ typedef struct peer {
 
 /* The place of a rank in the job. It outlives the rank's connection: sentences need its name, its
  * process and what it did last. */
-typedef struct seat { /* of a rank */
-    peer_t *peer;     /* NULL: not joined, or gone */
-    char *hello;      /* payload; facts point into it */
+typedef struct seat {
+    peer_t *peer; /* NULL: not joined, or gone */
+    char *hello;  /* payload; facts point into it */
     progress_t progress;
     bool far;      /* in another site than this rank */
     bool departed; /* has said goodbye well */
@@ -181,14 +181,14 @@ struct control_server {
     uint64_t close_deadline;
 
     /* The gather at hand: what has arrived of it, and which one it is, as its first rank said. */
-    char *parts; /* [size x part_bytes] of the gather at hand */
+    char *parts;
     size_t part_bytes;
     uint32_t arrived, round;
     char where[FRAME_FACT_TEXT];
 
     /* What one rank says of another, until that one's own word or its death comes: those are nearer
      * to the cause. Only the first is kept. */
-    uint64_t hearsay_deadline; /* 0: none */
+    uint64_t hearsay_deadline; /* 0: nothing was said */
     uint32_t hearsay_peer, hearsay_from;
     lh_status_t hearsay_status;
     char hearsay[FRAME_REASON];

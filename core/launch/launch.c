@@ -33,7 +33,7 @@ static bool find_lead(const launch_t *l)
 }
 
 /* Of this process, for an assertion that fails, which has no launch_t at hand; or NULL. */
-static board_row_t *own_row; /* of this process, for an assertion that fails; or NULL */
+static board_row_t *own_row;
 
 /* The launcher prints it, with the rank's name and step. */
 static bool tell_launcher(const char *sentence)

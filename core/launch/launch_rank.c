@@ -130,7 +130,7 @@ enum { TOLD_GRACE_MS = 2500, LOOK_MS = 50 };
 
 /* Everything that a rank holds between its start and its end; lives on the stack of
  * launch_rank_run. */
-typedef struct meeting { /* of a rank with the others */
+typedef struct meeting {
     launch_t *launch;
     secret_t *secret;
     launch_facts_t facts;

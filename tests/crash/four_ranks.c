@@ -60,7 +60,7 @@ static lh_status_t write_rank(commit_t *c, uint32_t rank, uint64_t step)
 {
     share_t share;
     fill_share(&share, rank, step);
-    return commit_write(c, rank, share.tensors, share.data, TENSORS);
+    return commit_write_all(c, rank, share.tensors, share.data, TENSORS, 0);
 }
 
 /* What a process says that was killed, nobody has heard. */

@@ -51,7 +51,7 @@ static void meta_survives_with_every_character(void **state)
     const checkpoint_tensor_t tensor = {.name = "t", .dtype = LH_DTYPE_F32, .rank = 0};
     char self[SHA256_TEXT];
     assert_int_equal(commit_begin(s->folder, &meta, "parent", &commit), LH_OK);
-    assert_int_equal(commit_write(commit, 0, &tensor, &data, 1), LH_OK);
+    assert_int_equal(commit_write_all(commit, 0, &tensor, &data, 1, 0), LH_OK);
     assert_int_equal(commit_finish(commit, 0, self), LH_OK);
 
     checkpoint_t *c;
@@ -99,7 +99,7 @@ static void parts_of_four_ranks_are_read_into_any_cut(void **state)
                                            .part = cuts[r]};
         (void)tensor_part_copy(2, shape, &all, whole, &cuts[r], values[r]);
         const void *data = values[r];
-        assert_int_equal(commit_write(commit, r, &tensors[r], &data, 1), LH_OK);
+        assert_int_equal(commit_write_all(commit, r, &tensors[r], &data, 1, 0), LH_OK);
     }
     assert_int_equal(commit_finish(commit, 0, NULL), LH_OK);
 
@@ -147,7 +147,7 @@ static void parts_that_overlap_or_leave_a_hole_are_refused(void **state)
         tensors[1].part.first = step == 0 ? 3 : 5;
         tensors[1].part.count = step == 0 ? 4 : 3;
         assert_int_equal(commit_begin(s->folder, &meta, "", &commit), LH_OK);
-        assert_int_equal(commit_write(commit, 0, tensors, data, 2), LH_OK);
+        assert_int_equal(commit_write_all(commit, 0, tensors, data, 2, 0), LH_OK);
         assert_int_equal(commit_finish(commit, 0, NULL), LH_OK);
         checkpoint_name(step, name);
         assert_int_equal(checkpoint_open(scratch_path(s, name), &c), LH_INVALID);
