@@ -82,7 +82,8 @@ static void write_node(text_t *out, const recording_t *r, uint32_t n)
     text_printf(out, "\", fillcolor=\"%s\"];\n", node->backward ? "#fde7d3" : "#dbe9fb");
 }
 
-/* Run-time inputs and constants are small plain nodes, arguments rounded, parameters boxes. */
+/* What no node makes, by kind: run-time inputs and constants are small plain nodes, arguments
+ * rounded, parameters boxes. The names of inputs are by LH_INPUT_*. */
 static void write_source(text_t *out, const recording_t *r, lh_value_t v)
 {
     static const char *const inputs[] = {"",       "tokens",  "positions", "document starts",
@@ -195,7 +196,8 @@ void draw_dot(const recording_t *r, const draw_how_t *how, text_t *out)
     text_append(out, "}\n");
 }
 
-/* Waits for dot to end. Its messages go where ours go. */
+/* Starts dot by the path of the environment and waits for it to end. Its messages go where ours
+ * go; that it is not installed is told apart from everything else, as a reader can mend it. */
 static lh_status_t run_dot(const char *from, const char *path)
 {
     char *const arguments[] = {"dot", "-Tsvg", "-o", (char *)path, (char *)from, NULL};

@@ -53,7 +53,8 @@ static void mark_needed(reverse_t *p, lh_value_t input, bool (*wanted)(void *, c
     p->needed[0] = false;
 }
 
-/* Whether any node reads a value, or adds onto its memory. */
+/* Whether any node reads a value, or adds onto its memory. A walk over the whole recording: it is
+ * asked once a contribution, and recordings are short. */
 static bool is_read(const recording_t *r, lh_value_t v)
 {
     for (uint32_t n = 1; n < r->node_count; n++) {
@@ -156,7 +157,8 @@ static void contribute_param(reverse_t *p, lh_value_t v, lh_value_t c)
     p->gradient[v] = c;
 }
 
-/* A gradient has the shape of its value; its dtype may be wider. */
+/* A gradient has the shape of its value. Its dtype may be another: of a parameter it is the
+ * accumulation dtype, of logits a wide one. */
 static bool same_shape(const lh_arg_t *a, const lh_arg_t *b)
 {
     return a->rank == b->rank && memcmp(a->shape, b->shape, a->rank * sizeof(a->shape[0])) == 0;
