@@ -17,7 +17,10 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-static const uint64_t patience_ns = 30000000000ull;
+/* What does not come in this time does not come. A cancel is owed within 100 ms. */
+static const uint64_t patience_ns = 30000000000ull, drain_patience_ns = 5000000000ull;
+/* An end that waits longer than this leaves the processor to the other, which may have none. */
+static const uint64_t spin_ns = 2000000;
 
 static uint32_t my_side;
 
@@ -192,9 +195,12 @@ bool end_take(end_t *e, uint32_t type, uint64_t cookie, lh_wire_event_t *out)
 lh_wire_event_t end_await(end_t *e, uint32_t type, uint64_t cookie)
 {
     lh_wire_event_t event, other;
-    const uint64_t until = check_now_ns() + patience_ns;
+    const uint64_t begin = check_now_ns();
+    const uint64_t until = begin + (type == LH_WIRE_DRAINED ? drain_patience_ns : patience_ns);
     while (!end_take(e, type, cookie, &event)) {
+        const uint32_t before = e->event_count;
         end_poll(e);
+        if (e->event_count == before && check_now_ns() - begin > spin_ns) (void)usleep(50);
         if (end_take(e, type, cookie, &event)) break; /* before what ended the link after it */
         if (type < LH_WIRE_DOWN && end_take(e, LH_WIRE_DOWN, RIG_CONN, &other))
             rig_fault(__FILE__, __LINE__, "an event", "type %u of %llx: the link is down: %s", type,
