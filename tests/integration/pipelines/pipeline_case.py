@@ -153,9 +153,18 @@ class PipelineCase(unittest.TestCase):
         return path
 
     def start(self, *args, **more):
-        return subprocess.Popen([BINARY] + list(args), stdout=subprocess.PIPE,
-                                stderr=more.pop("stderr", subprocess.PIPE), text=True,
-                                errors="replace", cwd=self.folder, **more)
+        """It does not outlive the test, however that ends."""
+        process = subprocess.Popen([BINARY] + list(args), stdout=subprocess.PIPE,
+                                   stderr=more.pop("stderr", subprocess.PIPE), text=True,
+                                   errors="replace", cwd=self.folder, **more)
+        self.addCleanup(self.end, process)
+        return process
+
+    @staticmethod
+    def end(process):
+        if process.poll() is None:
+            process.kill()
+            process.wait()
 
     def run_longhaul(self, *args, code=DONE, **more):
         """stdout and stderr; fails unless it exits with `code`."""
