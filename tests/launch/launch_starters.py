@@ -39,10 +39,21 @@ class Starters(LaunchCase):
             dict(RANK=r, WORLD_SIZE=2, LOCAL_RANK=r, LOCAL_WORLD_SIZE=2, MASTER_ADDR="localhost", MASTER_PORT=port)
             for r in (0, 1)])
 
-    def test_torchrun_whose_store_has_the_port(self):
-        with socket.socket() as store:
+    def store_below_a_free_port(self):
+        """A socket that listens; the ranks will take the port behind its own."""
+        while True:
+            store, behind = socket.socket(), socket.socket()
             store.bind(("127.0.0.1", 0))
             store.listen()
+            with behind:
+                try:
+                    behind.bind(("127.0.0.1", store.getsockname()[1] + 1))
+                    return store
+                except (OSError, OverflowError):
+                    store.close()
+
+    def test_torchrun_whose_store_has_the_port(self):
+        with self.store_below_a_free_port() as store:
             self.check_two(self.ini(KEY), [
                 dict(RANK=r, WORLD_SIZE=2, MASTER_ADDR="127.0.0.1", MASTER_PORT=store.getsockname()[1],
                      TORCHELASTIC_USE_AGENT_STORE="True") for r in (0, 1)])

@@ -37,6 +37,7 @@ static void walk_welcome(const frame_t *f)
     frame_put_u64(&again, w.job);
     frame_put_u32(&again, w.epoch);
     frame_put_u32(&again, w.size);
+    frame_put_text(&again, w.address, FRAME_FACT_TEXT);
     const unsigned char *at = w.places;
     for (uint32_t i = 0; i < w.size; i++) {
         frame_place_t place;
