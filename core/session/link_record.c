@@ -265,7 +265,7 @@ static lh_status_t merge(const job_t *job, const probe_pair_t *pairs, uint32_t c
     uint32_t old_count, kept = 0;
     link_record_load(job, &old, &old_count);
     probe_pair_t *rows = mem_array((size_t)old_count + count + 1, sizeof(*rows));
-    for (uint32_t i = 0; rows != NULL && i < count; i++)
+    for (uint32_t i = 0; rows != NULL && i < count && kept < RECORD_ROWS; i++)
         if (pairs[i].figures.measured_s != 0) rows[kept++] = pairs[i];
     const uint32_t fresh = kept;
     for (uint32_t i = 0; rows != NULL && i < old_count && kept < RECORD_ROWS; i++) {

@@ -69,6 +69,26 @@ static void what_is_kept_is_read_as_the_same(void **state)
     mem_free(got);
 }
 
+/* What is written is no longer than what is read. */
+static void more_pairs_than_a_record_takes_are_left_out(void **state)
+{
+    (void)state;
+    enum { PAIRS = 1001 };
+    static probe_pair_t many[PAIRS];
+    probe_pair_t *got;
+    uint32_t count;
+    for (uint32_t i = 0; i < PAIRS; i++) {
+        char name[16];
+        (void)snprintf(name, sizeof(name), "s%u", i);
+        many[i] = row("a", name);
+    }
+    link_record_keep(&job, many, PAIRS);
+    link_record_load(&job, &got, &count);
+    assert_int_equal(count, PAIRS - 1);
+    assert_memory_equal(got, many, (PAIRS - 1) * sizeof(many[0]));
+    mem_free(got);
+}
+
 static void refused(const char *text, const char *words)
 {
     probe_pair_t *got = NULL;
@@ -152,6 +172,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(what_is_kept_is_read_as_the_same),
+        cmocka_unit_test(more_pairs_than_a_record_takes_are_left_out),
         cmocka_unit_test(what_is_damaged_is_refused_with_where_and_what),
         cmocka_unit_test(a_run_measures_again_where_its_record_is_damaged),
     };
