@@ -1,5 +1,6 @@
-/* child.c - a pipe to be told by, a group to take away, and a descriptor of the child's end: the
- * pipe's end tells nothing while somebody else holds it open.
+/* child.c - a child has a pipe for its messages, a group of processes by which it is taken away,
+ * and a pidfd that tells its end: the pipe does not, while a process that the child started holds
+ * it open.
  *
  * And two doors that the kernel can close behind a process: Landlock for files, seccomp for system
  * calls. Neither needs rights, neither can be opened again, and a kernel that has only one of them
@@ -45,12 +46,12 @@ static noreturn void be_child(int (*work)(void *context, int to), void *context,
     /* Whoever ends the parent ends this, too: nobody else would wait for it. */
     (void)prctl(PR_SET_PDEATHSIG, SIGKILL);
     if (getppid() != parent) _exit(1);
-    /* No handlers and no leak check: the memory is a copy of the parent's. */
+    /* No handlers of exit and no leak check: the memory is a copy of the parent's. */
     _exit(work(context, to));
 }
 
-/* Neither end outlives an exec. The parent's does not block, as it waits by poll; the child's does:
- * its few messages fit in the pipe. */
+/* Neither end outlives an exec. The parent's end does not block: child_hear waits by poll. The
+ * child's may block where the pipe is full. */
 static bool open_pipe(int ends[2])
 {
     if (pipe2(ends, O_CLOEXEC) != 0) return false;
@@ -95,8 +96,9 @@ static bool has_ended(const child_t *c)
     return waitid(P_PID, (id_t)c->pid, &info, WEXITED | WNOHANG | WNOWAIT) != 0 || info.si_pid != 0;
 }
 
-/* False: nothing yet, or nothing any more. Half a message, which is no child's of this program, is
- * the last that is read; the pipe stays open, as closing it could end the child. */
+/* False: nothing yet, or nothing any more. After the pipe's end, or a part of a message, which
+ * child_say never writes, nothing more is read; the pipe stays open, as a child that writes into a
+ * closed one is ended by SIGPIPE. */
 static bool take_message(child_t *c, void *message, size_t bytes)
 {
     if (c->silent) return false;
@@ -105,7 +107,8 @@ static bool take_message(child_t *c, void *message, size_t bytes)
     return got == (ssize_t)bytes;
 }
 
-/* How long to sleep in poll: to the deadline, but not longer than an end may go unnoticed. */
+/* How long to sleep in poll: to the deadline, but no longer than the child's end may go
+ * unnoticed. */
 static int pause_ms(const child_t *c, uint64_t now, uint64_t until)
 {
     const uint64_t most = c->end < 0 ? LOOK_OFTEN : LOOK_SELDOM;
@@ -350,7 +353,8 @@ static void filter_write(filter_t *f)
     filter_end_if(f, BPF_JGE, OTHER_TABLE, SECCOMP_RET_ERRNO | EPERM);
     for (uint32_t i = 0; i < REFUSED; i++)
         filter_end_if(f, BPF_JEQ, refused[i], SECCOMP_RET_ERRNO | EPERM);
-    /* What it would do lies in memory, where no filter looks: the C library takes clone instead. */
+    /* What clone3 and openat2 are asked for lies in memory, where no filter looks. Where a kernel
+     * says that it has no clone3, the C library calls clone. */
     filter_end_if(f, BPF_JEQ, SYS_clone3, SECCOMP_RET_ERRNO | ENOSYS);
     filter_end_if(f, BPF_JEQ, CALL_OPENAT2, SECCOMP_RET_ERRNO | ENOSYS);
     filter_refuse_emptying(f, SYS_openat, 2);
@@ -437,8 +441,8 @@ static lh_status_t confine_judge(const confine_work_t *c, int how)
 }
 
 /* Waits for the answer without a deadline: an import may take hours. What the child says is not
- * trusted: a status that is none, or a text without an end, comes from a child that was taken
- * over. */
+ * trusted: its text is cut where it has to end, and a positive status, which is no failure and no
+ * result, comes from a child that was taken over. */
 static lh_status_t confine_hear(const confine_work_t *c, child_t *child, void *result)
 {
     answer_t a;

@@ -6,8 +6,8 @@
  * which is what child_confine is for.
  *
  * What the child starts is taken away with it: that is, what stays in its group of processes. What
- * leaves it (setsid, setpgid) lives on: the filter of child_confine refuses both, and who goes
- * without runs code that it trusts anyway. */
+ * leaves it (setsid, setpgid) lives on. The filter of child_confine refuses both calls; a child
+ * that is not confined is for code that is trusted anyway. */
 #ifndef BASE_CHILD_H
 #define BASE_CHILD_H
 

@@ -1,8 +1,9 @@
 /* dtype.c - finds names, and converts element by element.
  *
- * Any pair goes through double, which holds every value of the four exactly, so that there is one
- * rounding, on the way out. The dtype is looked at for each element: what is converted here comes
- * from a file or goes to one, which takes longer. */
+ * A pair with F64, or of the two 16-bit dtypes, goes through double, which holds every value of the
+ * four exactly. There is one rounding, on the way out, but for F64 to BF16 or F16, which is rounded
+ * to F32 first. The dtype is looked at for each element: what is converted here comes from a file
+ * or goes to one, which takes longer. */
 #include <base/dtype.h>
 
 bool dtype_find(const char *name, lh_dtype_t *out)

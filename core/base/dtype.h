@@ -13,9 +13,10 @@
 /* The dtype of a name as safetensors writes it ("BF16", "F8_E4M3"); false: there is none. */
 bool dtype_find(const char *name, lh_dtype_t *out);
 
-/* Elements of F32, BF16, F16 or F64 to any of these, rounded to nearest even; of any dtype to
- * itself, by a copy. Other pairs are LH_UNSUPPORTED. A NaN of BF16 or F16 that went to
- * F32 comes back with its bits. `count` elements; the buffers don't overlap. [any thread] */
+/* Elements of F32, BF16, F16 or F64 to any of these, rounded to nearest even (F64 to BF16 or F16
+ * twice: to F32, then from there); of any dtype to itself, by a copy. Other pairs are
+ * LH_UNSUPPORTED. A NaN of BF16 or F16 that went to F32 comes back with its bits. `count` elements;
+ * the buffers don't overlap. [any thread] */
 lh_status_t dtype_convert(lh_dtype_t to_dtype, void *to, lh_dtype_t from_dtype, const void *from,
                           uint64_t count) LH_MUST_CHECK;
 

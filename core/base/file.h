@@ -34,8 +34,8 @@ lh_status_t file_show(const char *path, const void *bytes, size_t length) LH_MUS
  * among them. A symbolic link, FIFO or device is refused without blocking. */
 lh_status_t file_begin(const char *path, int flags, int *fd) LH_MUST_CHECK;
 /* The same for reading and writing, empty and for this process alone: LH_INVALID while another has
- * it, until that one closes it or ends. What has a second name (a hard link) keeps its bytes: it
- * only loses this one. */
+ * it, until that one closes it or ends; a file system that has no locks keeps nobody out. What has
+ * a second name (a hard link) keeps its bytes: it only loses this one. */
 lh_status_t file_take(const char *path, int *fd) LH_MUST_CHECK;
 
 /* All bytes or an error: EINTR and short counts are dealt with. `path` is for the sentence. A read

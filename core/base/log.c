@@ -46,9 +46,9 @@ enum { LEVEL_END = LH_LOG_ERROR + 1, LEVELS };
 static const char *const prefixes[LEVELS] = {"debug: ", "", "warning: ", "error: ", "longhaul: "};
 static const char *const priorities[LEVELS] = {"<7>", "<6>", "<4>", "<3>", "<3>"}; /* of syslog */
 
-/* Writes a text without what a terminal obeys, cut where `room` ends; 9 bytes are what the longest
- * character takes as \xNN. Its lines but for the first begin with blanks: so nobody's text passes
- * for a line of ours. */
+/* Writes a text without what a terminal obeys, cut where `room` ends; 9 bytes are the most that one
+ * step writes: two bytes as \xNN, and a NUL. All lines of the text but the first begin with blanks,
+ * so that nobody's text passes for a line of ours. */
 static size_t escape(char *to, size_t room, const char *from)
 {
     size_t length = 0;

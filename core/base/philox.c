@@ -56,9 +56,9 @@ INLINE double double_of(uint64_t bits)
 }
 
 /* The natural logarithm; x normal (no subnormal, infinity or NaN) and above 0. x = 2^k * m with m
- * in [sqrt(1/2), sqrt(2)), and with f = m - 1 and s = f / (2 + f) log(1 + f) = f - f^2 / 2 + s (f^2
- * / 2 + R(s^2)), where R is a polynomial; k log(2) is added in two parts, the larger of which has
- * no error. */
+ * in [sqrt(1/2), sqrt(2)). With f = m - 1 and s = f / (2 + f),
+ *     log(1 + f) = f - f^2 / 2 + s (f^2 / 2 + R(s^2)),
+ * where R is a polynomial; k log(2) is added in two parts, the larger of which has no error. */
 INLINE double log_of(double x)
 {
     const uint64_t root_half = UINT64_C(0x3fe6a09e) << 32, one = UINT64_C(0x3ff00000) << 32;

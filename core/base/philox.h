@@ -36,11 +36,11 @@ void philox(const uint32_t key[2], const uint32_t counter[4], uint32_t out[4]);
 /* Uniform in [0, 1) with 53 bits, for (seed, stream, index). */
 double philox_uniform(uint64_t seed, uint64_t stream, uint64_t index);
 /* Standard normal (Box and Muller) for (seed, stream, index). Its logarithm and cosine are made of
- * plain IEEE operations: the same bits on every processor and with every C library, alone or in a
- * row. */
+ * plain IEEE operations: the same bits on every processor and with every C library, one at a time
+ * or by philox_normals. */
 double philox_normal(uint64_t seed, uint64_t stream, uint64_t index);
 /* out[i] = (float)(scale * philox_normal(seed, stream, begin + i)), by vector code.
- * [thread-safe] */
+ * [any thread] */
 void philox_normals(uint64_t seed, uint64_t stream, uint64_t begin, uint64_t count, double scale,
                     float *out);
 

@@ -25,7 +25,7 @@ lh_status_t fail_io(int error, const char *fmt, ...) LH_PRINTF(2, 3);
 lh_status_t fail_again(lh_status_t status, const char *sentence);
 
 /* The sentence of this thread's last failure; "" if there was none. The thread owns it: it is valid
- * until the thread's next failure. */
+ * until the thread's next failure or fail_clear. */
 const char *fail_reason(void);
 /* Forgets it, before a call whose own sentence is to be told from an older one. */
 void fail_clear(void);
@@ -33,7 +33,8 @@ void fail_clear(void);
 /* A status of the host's own, beside those of LH_STATUS_MAP: a process of ours ended by an
  * assertion. */
 enum { STATUS_INTERNAL = -1000 };
-/* The text of LH_STATUS_MAP; "unknown status" for a number that no version of it has. */
+/* The text of LH_STATUS_MAP; "internal error" for STATUS_INTERNAL; "unknown status" for any other
+ * number. */
 const char *status_text(lh_status_t status);
 
 /* Exit codes of the command line. */

@@ -168,8 +168,8 @@ int sys_rename_new(const char *from, const char *to)
 static volatile sig_atomic_t requests; /* SIGTERM and SIGINT so far */
 static volatile sig_atomic_t hung_up;  /* a SIGHUP came             */
 
-/* A terminal that closes may send SIGHUP twice, or beside another signal: it never counts as the
- * second request. */
+/* A terminal that closes may send SIGHUP twice, or beside another signal: it is not counted among
+ * the requests, of which the second ends the process. */
 static void on_signal(int number)
 {
     if (number == SIGHUP) {

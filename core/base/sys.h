@@ -66,8 +66,8 @@ int sys_rename_new(const char *from, const char *to);
 
 /* SIGTERM, SIGINT and SIGHUP ask a run to save and end; a second one ends it at once. From here on
  * the first signal only sets the flag of sys_stop_requested, the second leaves with 128 + its
- * number: what is committed on disk stays as it is. A SIGHUP never counts as the second, as a
- * terminal that closes may send several. [main thread] */
+ * number: what is committed on disk stays as it is. A SIGHUP asks as well, but is never counted
+ * as the first or the second, as a terminal that closes may send several. [main thread] */
 lh_status_t sys_stop_watch(void) LH_MUST_CHECK;
 void sys_stop_unwatch(void); /* brings back the handlers from before sys_stop_watch */
 /* Whether a signal has come since sys_stop_watch. Asked between steps. [any thread] */

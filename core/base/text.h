@@ -68,8 +68,8 @@ void text_count(double count, char out[16]);
 void text_bytes(double bytes, char out[16]);
 
 /* UTF-8, strictly: overlong forms, surrogates, code points behind U+10FFFF and cut characters are
- * none. Latin and most of the rest is decoded in place, as tokenizers ask for every character of a
- * corpus; libutf8proc knows all the others. */
+ * none. ASCII and most characters of three bytes are decoded in place, as tokenizers ask for every
+ * character of a corpus; the others, Latin letters with accents among them, go to libutf8proc. */
 enum { TEXT_UTF8_BAD = 0x110000 /* stands for a byte that is not UTF-8 */ };
 
 /* Bytes of a character that begins with this one; 1 for what cannot begin one. */
@@ -90,7 +90,7 @@ static inline uint32_t text_utf8_decode(const unsigned char *p, const unsigned c
         *length = 1;
         return *p;
     }
-    /* three bytes that can be neither overlong nor a surrogate: most of what is not Latin */
+    /* three bytes that can be neither overlong nor a surrogate: Chinese and Japanese, say */
     if (*p > 0xE0 && *p < 0xED && end - p >= 3 && (p[1] & 0xC0) == 0x80 && (p[2] & 0xC0) == 0x80) {
         *length = 3;
         return (*p & 0x0Fu) << 12 | (p[1] & 0x3Fu) << 6 | (p[2] & 0x3Fu);
