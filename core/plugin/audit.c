@@ -2,8 +2,9 @@
  *
  * What others may change meanwhile can't be held against the plugin. So descriptors, limits,
  * timers, children and the umask are compared only where this thread is alone, which the child that
- * tries a plugin is; there a first load of every plugin happens. What belongs to the loading thread
- * (signal mask, floating point, processors) is compared everywhere.
+ * tries a plugin is; there a first load of every plugin happens. Threads are counted there alone,
+ * too. Compared everywhere is what belongs to the loading thread (signal mask, floating point,
+ * processors), and of the process its signal handlers, working folder, environment and locale.
  *
  * Adding something to look at takes a field of audit_t, a line in audit_take and one in
  * audit_check. */
@@ -71,7 +72,7 @@ static bool has_children(void)
     return waitid(P_ALL, 0, &info, WEXITED | WNOHANG | WNOWAIT) == 0;
 }
 
-/* The list of timers that were made; a kernel without it has none to show. */
+/* How long /proc's list of the timers that were made is; 0 where the kernel has no such list. */
 static uint64_t list_timers(void)
 {
     char bytes[4096];

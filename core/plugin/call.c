@@ -533,7 +533,8 @@ static lh_status_t run_node(call_t *c, uint32_t index, const call_value_t *value
 }
 
 /* Values of an earlier run are overwritten, so a bound call may be run any number of times;
- * functions run in the order of the text, arguments before the call that takes them. */
+ * arguments are computed before the call that takes them, in the order of its parameters, which may
+ * be another than the text's. */
 lh_status_t call_run(call_t *c, const call_value_t *values, call_value_t *out)
 {
     lh_assert(out != NULL || c->nodes[c->root].type == CALL_STATUS);

@@ -64,7 +64,7 @@ static void do_log(const lh_host_t *api, int32_t level, const char *fmt, ...)
     log_line(level, "%s: %s", service_of(api)->plugin, text);
 }
 
-/* A sentence by the plugin's name, as a user knows whom to ask then. */
+/* The plugin's name stands before its sentence, so that a user knows whose it is. */
 static lh_status_t do_fail(const lh_host_t *api, lh_status_t status, const char *fmt, ...)
 {
     const int error = errno; /* of the call that the plugin speaks of */
@@ -78,9 +78,10 @@ static lh_status_t do_fail(const lh_host_t *api, lh_status_t status, const char 
                            : fail(status, "%s: %s", plugin, text);
 }
 
-/* Through mem_new, so that plugins' allocations are counted and made to fail as ours are. It aligns
- * to 64 and may be asked for a page or more: so the block is larger, and its address lies in the 64
- * bytes before what the plugin gets, where do_release finds it. */
+/* Through mem_new, so that plugins' allocations are counted and made to fail as ours are. mem_new
+ * aligns to 64 bytes, while a plugin may ask for a page or more: so the block is larger than asked
+ * for, and its address lies in the 64 bytes before what the plugin gets, where do_release finds
+ * it. */
 static void *do_alloc(const lh_host_t *api, size_t bytes, size_t alignment)
 {
     enum { HEAD = 64 };

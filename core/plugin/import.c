@@ -1,9 +1,9 @@
 /* import.c - every table of a plugin, row by row, each checked as it comes in.
  *
- * All is copied: to rows of this host's size, so that the rest of the host needs to know one layout
- * only, and so that a table which the plugin changes later changes nothing here. Texts that people
- * read are made harmless to a terminal; texts that are compared must lie in the plugin's own
- * memory. */
+ * All rows are copied, to rows of this host's size, so that the rest of the host needs to know one
+ * layout only, and so that a table which the plugin changes later changes nothing here. Of the
+ * texts only version and summary are copied, made harmless to a terminal; all others stay where the
+ * plugin has them, and whether that is its own memory is not looked at. */
 #include <plugin/import.h>
 
 #include <stdio.h>
@@ -93,9 +93,7 @@ static void *own(importer_t *i, size_t bytes)
     return memory;
 }
 
-/* A text of the plugin's that people read (version, summary): a copy on one line with nothing in it
- * that a terminal obeys. Other texts are compared, not shown, and stay where the plugin has
- * them. */
+/* The plugin's version or summary: a copy on one line with nothing in it that a terminal obeys. */
 static lh_status_t import_shown(importer_t *i, const char *text, const char **out)
 {
     text_t shown = {0};
@@ -286,7 +284,7 @@ static lh_status_t import_kernels(importer_t *i)
     return LH_OK;
 }
 
-/* A rule's texts are arrays in its row: they may lack their NUL. */
+/* The names of a rule and of its states are arrays in their rows: they may lack their NUL. */
 static lh_status_t import_rule(importer_t *i, lh_rule_t *rule)
 {
     char whose[WHAT_BYTES];
@@ -463,7 +461,8 @@ lh_status_t import_plugin(importer_t *i, const void *symbol)
     return status;
 }
 
-/* All that plugin_t points to goes with it, its name apart, which lies in its row. */
+/* Frees every copy that plugin_t points to. Its name lies in its row, its path and origin are the
+ * registry's to free. */
 void import_free(importer_t *i)
 {
     for (size_t k = 0; k < i->owned_count; k++)

@@ -86,7 +86,8 @@ const plugin_kind_t *plugin_kind(uint32_t kind)
     return kind == 0 || kind >= sizeof(kinds) / sizeof(kinds[0]) ? NULL : &kinds[kind];
 }
 
-/* Function pointers are copied out: C has no other way to read one at an offset. */
+/* Each function pointer is read by memcpy at its offset: no cast is needed, and its type does not
+ * matter where only NULL is asked for. */
 const char *plugin_kind_lacks(const plugin_kind_t *kind, const void *api)
 {
     lh_assert(api != NULL && kind->required != NULL);
@@ -240,7 +241,7 @@ static const char *read_param(const char **text, plugin_signature_t *s)
     return NULL;
 }
 
-/* Strict, as nobody types these: one blank after a type, none before a comma. */
+/* Strict, as nobody types these: blanks stand after a type and after a comma, and nowhere else. */
 const char *plugin_signature_parse(const char *text, plugin_signature_t *out)
 {
     plugin_signature_t s = {0};

@@ -136,7 +136,7 @@ static void forget_handlers(void)
 }
 
 /* The child. It gives up what it does not need before any code of the plugin runs: new rights, a
- * core file, the parent's handlers and standard streams. */
+ * core file, the parent's handlers, stdin and stdout. */
 static int try_it(void *context, int to)
 {
     static const struct rlimit none = {0, 0};

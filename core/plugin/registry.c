@@ -34,7 +34,7 @@ typedef struct loaded {
 struct registry {
     char *folder;         /* absolute                                           */
     host_t *host;         /* the caller's                                       */
-    const job_t *job;     /* NULL: nothing is pinned, parts keep their defaults */
+    const job_t *job;     /* NULL: nothing is pinned, parts get no config       */
     uint32_t patience_ms; /* for the trial of one plugin                        */
     loaded_t **plugins;   /* in the order of loading                            */
     uint32_t count;

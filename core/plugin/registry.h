@@ -24,8 +24,9 @@ const char *registry_folder(const registry_t *r); /* absolute; valid until regis
 host_t *registry_host(const registry_t *r);       /* the one that registry_new was given */
 
 /* Plugins of kind parts take their options from [parts.NAME] of this job, which outlives the
- * registry, when they are loaded; without a job from their defaults. Files are compared with the
- * digests of [plugin.NAME] and with [limits] plugin_bytes. */
+ * registry, when they are loaded; without a job they get none, and functions of a plugin that has
+ * options are then refused when they are called from a text. Files are compared with the digests of
+ * [plugin.NAME] and with [limits] plugin_bytes. */
 void registry_use_job(registry_t *r, const job_t *job);
 
 /* The plugin NAME of a kind (LH_KIND_*); loaded at the first call. Valid until registry_free. A
