@@ -298,7 +298,7 @@ lh_status_t indexed_digest(const indexed_t *set, uint64_t *out)
     return LH_OK;
 }
 
-/* The writer begins here. What is gathered before a write. */
+/* The writer, from here on. BUFFER_BYTES: what each of its files gathers before a write. */
 enum { BUFFER_BYTES = 1024 * 1024 };
 /* The files of a writer; the third is removed at the end. */
 enum { FILE_BIN, FILE_IDX, FILE_LENGTHS, FILE_COUNT };

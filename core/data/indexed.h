@@ -72,8 +72,8 @@ typedef struct pair_sums {
     pair_sum_t idx, bin;
 } pair_sums_t;
 
-/* Writes Megatron's .bin and .idx, byte for byte as its preprocess_data
- * does, in fixed memory. Nothing stands under the final names before commit. */
+/* Writes Megatron's .bin and .idx, byte for byte as its preprocess_data does, in fixed memory.
+ * Nothing stands under the final names before commit. */
 typedef struct indexed_writer indexed_writer_t;
 
 /* prefix: without .bin and .idx; files grow as PREFIX.{bin,idx,lengths}.tmp. vocab decides the

@@ -60,11 +60,11 @@ lh_status_t line_reader_next(line_reader_t *r, line_t *out, bool *end) LH_MUST_C
 
 /* Bytes of all files read so far, as stored: what progress is told by. line_reader_files: [count],
  * complete behind the last line. */
-uint64_t line_reader_taken(const line_reader_t *r);           /* bytes of all files, as stored */
-const line_file_t *line_reader_files(const line_reader_t *r); /* [count]; complete after the end */
+uint64_t line_reader_taken(const line_reader_t *r);
+const line_file_t *line_reader_files(const line_reader_t *r);
 
-/* The texts of JSONL files one after the other, for readers that want one at a
- * time and stop at the first bad line. `prepare` reads lines in batches instead. */
+/* The texts of JSONL files one after the other, for readers that want one at a time and stop at the
+ * first bad line. `prepare` reads lines in batches instead. */
 typedef struct input_texts input_texts_t;
 
 /* paths and key stay the caller's and must live as long as the reader. */

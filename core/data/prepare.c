@@ -155,7 +155,7 @@ struct rejected_list {
     bool any, committed;
 };
 
-/* Makes the folder too, as the list is the first file in it. */
+/* Makes the folder too: the pair, whose writer makes its own, may lie elsewhere. */
 static lh_status_t rejected_list_open(const char *folder, rejected_list_t **out)
 {
     rejected_list_t *list = mem_new(sizeof(*list));

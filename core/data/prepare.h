@@ -52,8 +52,9 @@ typedef struct prepare_how {
     bool (*stopping)(void);
 } prepare_how_t;
 
-/* All or nothing: on any failure no file is left or changed. The result does not depend on
- * the number of workers. */
+/* On a failure before the commit no file is left or changed. One in the commit (a disk that fails)
+ * may leave new files without their prepare.json. The result does not depend on the number of
+ * workers. */
 lh_status_t prepare_run(const prepare_how_t *how, prepare_counts_t *out) LH_MUST_CHECK;
 
 /* What a prepare.json says of a pair; owned, freed by prepare_record_free. */
@@ -80,7 +81,7 @@ void prepare_record_free(prepare_record_t *r);
 /* The index is read whole, of the .bin only its length is looked at. LH_CORRUPT: not as it was
  * made. Without a record all is well. */
 lh_status_t prepare_record_check(const prepare_record_t *r) LH_MUST_CHECK;
-/* Both are read whole. */
+/* Each reads its one file whole and compares length and digest; there must be a record. */
 lh_status_t prepare_record_check_idx(const prepare_record_t *r) LH_MUST_CHECK;
 lh_status_t prepare_record_check_bin(const prepare_record_t *r) LH_MUST_CHECK;
 

@@ -71,7 +71,7 @@ typedef struct mt19937 {
 
 void samples_mt19937_seed(mt19937_t *g, uint32_t seed); /* RandomState(seed)         */
 uint32_t samples_mt19937_next(mt19937_t *g);
-void samples_mt19937_shuffle(mt19937_t *g, uint32_t *items, uint64_t count); /* count <= 2^32 */
+void samples_mt19937_shuffle(mt19937_t *g, uint32_t *items, uint64_t count); /* count < 2^32 */
 
 /* Which data set each sample of a blend comes from, as Megatron's build_blending_indices chooses:
  * always the one that is furthest behind its weight. */
@@ -97,7 +97,7 @@ uint64_t samples_blend_wanted(double weight, uint64_t samples);
 typedef struct samples_blend {
     uint64_t count;
     uint16_t *set;    /* [count] which data set       */
-    uint32_t *sample; /* [count] its how-manyeth one  */
+    uint32_t *sample; /* [count] which of its samples */
 } samples_blend_t;
 
 lh_status_t samples_blend_new(const samples_blend_list_t *list, uint64_t samples,
