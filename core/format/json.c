@@ -373,7 +373,7 @@ static const char *kind_of(const json_value_t *v)
 }
 
 /* yyjson takes NaN and Infinity in any case and abbreviated; Python only as it writes them itself.
- * Numbers are left as they stand: what none can hold is nobody's concern here. */
+ * Numbers are left as they stand: whether any type could hold them does not matter here. */
 static bool is_pythons(const json_value_t *raw)
 {
     const char *text = yyjson_get_raw(asked(raw));

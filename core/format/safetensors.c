@@ -22,6 +22,9 @@
 #include <base/text.h>
 #include <format/json.h>
 
+/* LENGTH_BYTES: in front of the header. HEADER_MOST: the reference reader's limit, which no caller
+ * gets past; HEADER_USUAL: without another limit. The last two bound the values of the JSON, before
+ * they are held, by the tensors that are allowed. */
 enum {
     LENGTH_BYTES = 8,
     HEADER_MOST = 100000000,
@@ -56,9 +59,6 @@ static const safetensors_dtype_t dtypes[] = {
     {"F6_E3M2", 6, LH_DTYPE_NONE},
     {"F4", 4, LH_DTYPE_NONE},
 };
-/* LENGTH_BYTES: in front of the header. HEADER_MOST: the reference reader's limit, which no caller
- * gets past; HEADER_USUAL: without another limit. The last two bound the values of the JSON, before
- * they are held, by the tensors that are allowed. */
 enum { DTYPES = sizeof(dtypes) / sizeof(dtypes[0]) };
 
 const safetensors_dtype_t *safetensors_dtype_named(const char *name)
@@ -433,9 +433,7 @@ static lh_status_t header_row(json_writer_t *w, const char *path, const safetens
     return LH_OK;
 }
 
-/* Fills offsets and sizes; the text gets the 8 bytes of its own length in front.
- *
- * It ends in blanks, so that the data behind it begin at a multiple of 8 bytes. */
+/* Fills offsets and sizes; the text gets the 8 bytes of its own length in front. */
 static lh_status_t make_header(safetensors_writer_t *w, const safetensors_row_t *rows,
                                const safetensors_pair_t *pairs, uint32_t pair_count, text_t *t)
 {
@@ -518,8 +516,8 @@ lh_status_t safetensors_create(const char *path, const safetensors_row_t *rows, 
     }
     status = safetensors_writer_reserve(w);
     if (status != LH_OK) goto abandon;
-    /* The header first: a file that is cut off by a crash has one that says more bytes than there
-     * are, and is refused. */
+    /* The file has its full size by now, so a reader can't tell by header and size that a crash has
+     * left data out: it is whole once safetensors_finish has returned LH_OK, and not before. */
     status = file_pwrite(w->fd, path, header.data, header.length, 0);
     if (status != LH_OK) goto abandon;
     text_free(&header);

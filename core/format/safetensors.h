@@ -19,8 +19,8 @@
 
 #include <base/status.h>
 
-/* Our own limits: a header may have more dimensions than our tensors, so that what is only listed or
- * checked is not refused; a name is longer only in files that were made for it. */
+/* Our own limits. A header may have more dimensions than our tensors (LH_MAX_RANK), so that what is
+ * only listed or checked is not refused; names of real models are far shorter than the limit. */
 enum { SAFETENSORS_RANK = 8, SAFETENSORS_NAME = 512 /* bytes of a tensor's name */ };
 enum { SAFETENSORS_USUAL = 1000000 /* tensors, where no limit is given */ };
 
@@ -121,7 +121,7 @@ lh_status_t safetensors_finish(safetensors_writer_t *w, safetensors_written_t *o
 /* Closes and leaves the unfinished file to whoever removes its folder. NULL does nothing. */
 void safetensors_abandon(safetensors_writer_t *w);
 
-/* Bytes of a row's data; false: more than 2^63. */
+/* Bytes of a row's data; false: 2^63 or more. */
 bool safetensors_row_bytes(const safetensors_row_t *row, uint64_t *out);
 
 #endif
