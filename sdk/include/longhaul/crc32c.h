@@ -1,11 +1,13 @@
 /* longhaul/crc32c.h - CRC-32C (Castagnoli): of what goes over a wire and of records in files.
  *
- * The code is here and not behind a call of the host, so that a plugin, which links against nothing,
- * has it at the speed of its own code. Four ways, and the fastest that the processor has is chosen once:
- * by table, by the crc32 instruction, and by carry-less multiplication of 16 or of 64 bytes at once
- * (folding, as in Gopal et al., "Fast CRC computation ... using PCLMULQDQ"). Folding keeps a remainder as wide
- * as its registers: what stands D bits further is congruent to itself times x^D, a product by two
- * constants. These and the table are computed once for each file that includes this, not copied. */
+ * The code is here and not behind a call of the host, so that a plugin, which links against
+ * nothing, has it at the speed of its own code. There are four ways, of which the fastest that the
+ * processor has is chosen at the first use: by table, by the crc32 instruction, and by carry-less
+ * multiplication of 16 or of 64 bytes at once (folding, as in Gopal et al., "Fast CRC Computation
+ * for Generic Polynomials Using PCLMULQDQ Instruction"). Folding keeps a remainder as wide as its
+ * registers: bits that are moved D bits ahead count x^D times as much, which is a product by two
+ * constants, modulo the polynomial. The constants and the table are computed once in each source
+ * file that includes this header. */
 #ifndef LH_CRC32C_H
 #define LH_CRC32C_H
 
@@ -18,7 +20,7 @@
 #include <immintrin.h>
 #endif
 
-/* Continues from `crc`, 0 to begin with, as lh_crc32c does. */
+/* One way to compute what lh_crc32c computes, with the same arguments. */
 typedef uint32_t (*lh_crc32c_way_t)(uint32_t crc, const uint8_t *bytes, size_t length);
 
 enum { LH_CRC32C_WAYS = 4 };

@@ -44,7 +44,7 @@ static inline const char *lh_dtype_name(lh_dtype_t dtype)
     }
 }
 
-/* The bits of a float, and back: by memcpy, as C has no other way that is defined. */
+/* The bits of a float, and back: by memcpy, which is defined in C and in C++. */
 static inline uint32_t lh_f32_bits(float value)
 {
     uint32_t bits;

@@ -1,4 +1,5 @@
-/* longhaul/draft/onesided.h - a transport's writes into memory that a peer offered once (mapping.h).
+/* longhaul/draft/onesided.h - a transport's writes into memory that a peer offered once
+ * (mapping.h).
  *
  * For parameter servers, asynchronous local-update training and standing windows. A put is done
  * at the sender when PUT says so; the peer learns of it by ARRIVED, if a tag was given. Puts of
