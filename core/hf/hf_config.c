@@ -503,8 +503,8 @@ static lh_status_t config_put(hf_value_edits_t *edits, const char *path, const c
 }
 
 /* The value of a row's option goes to the first of its places, to those that are marked to be
- * written as well, and to those where the old file has one. The vocabulary is
- * as many rows as the exported embedding has. */
+ * written as well, and to those where the old file has one. The vocabulary is as many rows as the
+ * exported embedding has. */
 static lh_status_t write_row(const hf_table_t *t, const hf_config_facts_t *facts,
                              const lh_hf_key_t *row, bool made_anew, hf_value_edits_t *edits)
 {

@@ -50,7 +50,7 @@ typedef struct hf_config_facts {
     const char *dtype;
     /* Path of the imported config.json, whose other keys stay, or NULL: a new one is made. */
     const char *kept;
-    int64_t bos, eos; /* -1: none; ignored where kept has them  */
+    int64_t bos, eos; /* -1: none; not looked at where kept is given */
 } hf_config_facts_t;
 
 /* Appends the text of a config.json. With `kept` it is that file with as few changes as possible:

@@ -29,8 +29,8 @@ typedef struct hf_import_result {
     uint64_t tensors, bytes; /* read from the folder */
 } hf_import_result_t;
 
-/* Streams tensor by tensor: never more than one of theirs and one of ours in memory. `folder`
- * appears whole or not at all; an earlier import in it is replaced. */
+/* Holds one tensor at a time in memory, in three forms: as in the file, as F32, and a parameter's.
+ * `folder` appears whole or not at all; an earlier import in it is replaced. */
 lh_status_t hf_import(const hf_import_how_t *how, hf_import_result_t *out) LH_MUST_CHECK;
 
 /* What an export reads and where it writes. All is the caller's. */

@@ -24,7 +24,8 @@
 #include <checkpoint/checkpoint_folder.h>
 
 /* DIGITS: of the random part of a name. NAMES_TRIED: another run's sweep would have to come in
- * between each time. PAUSE_NS: between two tries of a lock. */
+ * between each time. PLACES_TRIED: another run would have to take the place each time. PAUSE_NS:
+ * between two tries of a lock. */
 enum { DIGITS = 8, NAMES_TRIED = 4, PLACES_TRIED = 100, PAUSE_NS = 20000000 };
 #define PATIENCE_NS 10000000000u /* another's two renames take less */
 
@@ -414,8 +415,7 @@ lh_status_t hf_files_copy_tokenizer(const char *file, const char *to)
     return status;
 }
 
-/* Walks a folder by patterns: no folder is entered, and no file removed, that none of
- * them names. */
+/* Parts of the patterns below. */
 #define NEW ".tmp-*" /* what file_replace writes to */
 #define DIGITS_5 "[0-9][0-9][0-9][0-9][0-9]"
 #define STEP "checkpoints/step-000000000000"

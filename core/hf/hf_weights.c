@@ -65,8 +65,8 @@ static lh_status_t list_users(const parameters_t *p, hf_weights_t *w)
     return LH_OK;
 }
 
-/* The shape that the row says the tensor has, or the parameter's own. Elements are
- * bounded so that eight bytes for each still fit an int64_t. */
+/* The shape that the row says the tensor has, or the parameter's own. Elements are bounded so that
+ * eight bytes for each still fit an int64_t. */
 static lh_status_t tensor_shape(const parameter_t *item, hf_tensor_t *t)
 {
     const uint64_t *shape = item->row->hf_shape[0] != 0 ? item->row->hf_shape : item->shape;

@@ -101,9 +101,8 @@ lh_status_t hf_transform_export(const hf_transform_t *how, const hf_tensor_t *te
 enum { HF_SHAPE_TEXT = 128 };
 void hf_shape_text(uint32_t rank, const uint64_t *shape, char out[HF_SHAPE_TEXT]);
 
-/* The core's own functions for weight transforms, called by the
- * hf_import and hf_export texts of a parameter's row. All are
- * status(tensor source, ..., tensor out); F32, dense. */
+/* The core's own functions for weight transforms, called by the hf_import and hf_export texts of a
+ * parameter's row. All are status(tensor source, ..., tensor out); F32, dense. */
 extern const lh_function_t weight_functions[];
 extern const uint32_t weight_function_count;
 
