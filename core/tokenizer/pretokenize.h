@@ -10,7 +10,7 @@
 
 /* What a step looks for in a piece. */
 typedef enum split_by {
-    SPLIT_PATTERN, /* one of pretokenize.h                                 */
+    SPLIT_PATTERN, /* one of unicode_patterns.h                            */
     SPLIT_REGEX,
     SPLIT_STRING,
     SPLIT_DIGITS,      /* characters of class number                        */

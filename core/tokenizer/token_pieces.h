@@ -42,8 +42,8 @@ typedef enum token_spelling {
 } token_spelling_t;
 
 /* A set of strings with a value each, by their bytes. The children of a node are a list of
- * siblings: most nodes have few, and a table for each would be mostly empty. The first byte alone has
- * a table, as it is looked up at every place of a text. Zero-initialise. */
+ * siblings: most nodes have few, and a table for each would be mostly empty. The first byte alone
+ * has a table, as it is looked up at every place of a text. Zero-initialise. */
 typedef struct piece_trie {
     struct trie_node {
         uint32_t child, sibling; /* 0: none  */
@@ -68,7 +68,7 @@ typedef struct piece {
 } piece_t;
 
 /* A vocabulary in both directions. All bytes lie in one arena and a piece is a place in it, so a
- * table of 200,000 pieces is three allocations. Ids may have holes; an id is never taken out.
+ * table of 200,000 pieces is three blocks of memory. Ids may have holes; an id is never taken out.
  * Zero-initialise. */
 typedef struct piece_table {
     char *bytes;
@@ -97,12 +97,7 @@ int32_t piece_table_find(const piece_table_t *t, const char *bytes, size_t lengt
 bool piece_table_get(const piece_table_t *t, uint32_t id, piece_t *out);
 void piece_table_free(piece_table_t *t);
 
-/* Which characters stand side by side in some piece of a vocabulary. Where two never do, no join
- * crosses, and a text may be cut between them without becoming other ids. Texts must be UTF-8;
- * pieces may begin and end inside of a character.
- *
- * Pairs are bits of a hash: two that fall on one bit make a cut less than there might be, and never
- * a wrong one. */
+/* Places of piece_neighbours_t.parts. */
 enum { NEIGHBOUR_HASHES = 1 << 12 };
 
 /* Which characters stand side by side in some piece of a vocabulary. Where two never do, no join

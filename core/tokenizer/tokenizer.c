@@ -446,7 +446,7 @@ lh_status_t tokenizer_digest(const tokenizer_t *t, uint64_t *out)
 
 /* Bytes of one text. Spans are of 32 bits, and normalizing with marks may make a text six times
  * longer. */
-enum { TEXT_MOST = 1 << 29 }; /* bytes of one text; normalising may make it six times longer */
+enum { TEXT_MOST = 1 << 29 };
 
 /* valid: the text with U+FFFD for what is no UTF-8. marked: a piece of it with Metaspace's marks or
  * a space in front. Both are used for one call at a time. */

@@ -18,8 +18,8 @@ typedef struct tokenizer_scratch tokenizer_scratch_t;
 
 /* path: a tokenizer.json; a vocab.json, encoder.json or NAME-vocab.json with merges.txt, vocab.bpe
  * or NAME-merges.txt beside it (either of the two may be named); a sentencepiece BPE model; a
- * tiktoken rank file; or a folder that holds one of tokenizer.json, tokenizer.model, vocab.json
- * (taken in this order). The kind is told by the content. limits may be NULL. */
+ * tiktoken rank file; or a folder that holds one of tokenizer.json, tokenizer.model, vocab.json,
+ * encoder.json (taken in this order). The kind is told by the content. limits may be NULL. */
 lh_status_t tokenizer_load(const char *path, const tokenizer_limits_t *limits,
                            tokenizer_t **out) LH_MUST_CHECK;
 void tokenizer_free(tokenizer_t *t); /* NULL does nothing */
@@ -28,7 +28,7 @@ void tokenizer_free(tokenizer_t *t); /* NULL does nothing */
 int32_t tokenizer_vocab_size(const tokenizer_t *t); /* largest id + 1 */
 /* Valid as long as the tokenizer. */
 const tokenizer_special_t *tokenizer_special(const tokenizer_t *t);
-/* For messages: "byte-level BPE", "BPE with byte fallback", "sentencepiece BPE", "tiktoken". */
+/* For messages, such as "byte-level BPE", "BPE with byte fallback", "tiktoken". */
 const char *tokenizer_kind(const tokenizer_t *t);
 /* The id of a piece or an added token as the file spells it ("<|endoftext|>"); -1 if unknown. */
 int32_t tokenizer_find(const tokenizer_t *t, const char *piece);

@@ -12,8 +12,8 @@
 #include <tokenizer/tokenizer_pair.h>
 #include <tokenizer/tokenizer_parts.h>
 
-/* Of a Sequence; real files have up to five. */
-enum { STEPS_MOST = 64 }; /* real files have up to five */
+/* Stages of a Sequence; real files have up to five. */
+enum { STEPS_MOST = 64 };
 
 /* A type of stage and what reads it. */
 typedef struct stage_row {

@@ -365,7 +365,8 @@ static bool is_taken(const added_token_t *token, token_spelling_t spelling, cons
     return end == length || (class_after(text, length, end, &size) & CLASS_WORD) == 0;
 }
 
-/* The start of the white space before `at`, not before `from`. And forward, below. */
+/* The start of the white space before `at`, not before `from`. skip_spaces, below, gives the end of
+ * that which begins at `at`. */
 static size_t skip_spaces_back(const char *text, size_t at, size_t from)
 {
     while (at > from && (class_before(text, at) & CLASS_SPACE) != 0) {
@@ -419,7 +420,8 @@ added_match_t tokenizer_find_added(const added_tokens_t *a, const piece_trie_t *
     return none;
 }
 
-/* Where a text may be cut before its pieces are joined. */
+/* From here on: where a text may be cut before its pieces are joined. True if a space mark (U+2581)
+ * stands in the piece behind a character that is none. */
 static bool has_mark_inside(piece_t piece)
 {
     static const char mark[] = "\xE2\x96\x81";

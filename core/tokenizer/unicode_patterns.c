@@ -78,6 +78,8 @@ void unicode_classes_fill(unicode_classes_t *out)
         out->of[c] = unicode_class(c);
 }
 
+/* Limits of one match, and of a pattern's length. A text or pattern that reaches one is refused;
+ * real ones stay far below. */
 enum {
     MATCH_STEPS = 10000000,
     MATCH_DEPTH = 100000,
@@ -269,7 +271,7 @@ static const char *const texts[PATTERN_COUNT] = {
     [PATTERN_QWEN2] = BEFORE_DIGITS "\\p{N}" AFTER_DIGITS,
 };
 
-/* Limits of one match. A text that reaches one is refused; real patterns stay far below. */
+/* The classes that the scanners tell apart. */
 enum { CLASS_KNOWN = CLASS_LETTER | CLASS_NUMBER | CLASS_SPACE };
 
 /* A text up to its end; where a scanner stands in it is passed by hand. */

@@ -30,7 +30,7 @@ typedef struct unicode_classes { /* of the code points below UNICODE_COMMON */
 } unicode_classes_t;
 
 void unicode_classes_fill(unicode_classes_t *out);
-/* 0 for what is no character, UTF8_BAD too. */
+/* 0 for what is no character, TEXT_UTF8_BAD too. */
 uint8_t unicode_class(uint32_t character);
 
 static inline uint8_t unicode_class_of(const unicode_classes_t *classes, uint32_t character)
