@@ -35,7 +35,7 @@ enum {
     COLL_REDUCE_SCATTER,
     COLL_ALL_GATHER,
     COLL_BROADCAST,  /* whole, from root                                      */
-    COLL_REDUCE,     /* whole, to root; owners are all root                   */
+    COLL_REDUCE,     /* whole, to root, who owns all of it                    */
     COLL_SCATTER,    /* pieces of root's whole to their owners' cut           */
     COLL_GATHER,     /* owners' cut to root's whole                           */
     COLL_ALL_TO_ALL, /* piece i of whole to member i; theirs to cut, in order of members */
@@ -92,7 +92,9 @@ typedef struct coll_how {
     lh_dtype_t dtype; /* F32, BF16 (summed in F32, rounded once at the owner); others: no sums */
     uint32_t root;    /* member                                         */
     uint64_t elements;
-    const coll_piece_t *pieces; /* [group->size]; copied. NULL: equal pieces, in order */
+    const coll_piece_t *pieces; /* [group->size]; copied. NULL: equal pieces, in order. Not
+                                   looked at where one member owns all of the whole:
+                                   BROADCAST, REDUCE, SEND, RECV */
     coll_place_t whole;
     coll_place_t cut;     /* address NULL: own segments of whole, in place                  */
     bool add;             /* REDUCE_SCATTER: cut += sum instead of cut = sum                 */
@@ -115,7 +117,7 @@ typedef struct collective_gate {
     void *context;
 } collective_gate_t;
 
-/* Figures of a plan, in nanoseconds of the monotonic clock, for the profile. */
+/* Figures of a plan for the profile; times are of the monotonic clock. */
 typedef struct collective_times { /* of all runs so far */
     uint64_t runs;
     uint64_t busy_ns;    /* from start to done           */

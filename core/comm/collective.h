@@ -5,7 +5,8 @@
  * leader of the piece's owner and goes round the site to the leader, one after the other; the
  * partial sums of the sites are then added from the owner's next site round to its own; all of it
  * in F32, rounded once at the owner. So bits depend on ownership and on the group, never on chunk,
- * bucket, algorithm, transport or timing. all_reduce is reduce_scatter plus all_gather.
+ * bucket, algorithm, transport or timing. (Only [comm] bits = ordered lets COLL_HALVING add in
+ * another order.) all_reduce is reduce_scatter plus all_gather.
  *
  * A plan is paid for before step 0: its script, its staging memory, its state. A run allocates
  * nothing. The price is that sizes and places cannot change from run to run.
@@ -36,17 +37,17 @@ const char *collective_name(const collective_t *x);
 
 /* Queues a run and returns; one run of a plan at a time. No allocation. What the run reads must
  * stay as it is, and what it writes be left alone, until the run is done. A failure here is one of
- * the whole comm. */
+ * the whole comm, but for LH_INVALID: not connected yet, or the plan still runs. */
 lh_status_t collective_start(collective_t *x) LH_MUST_CHECK;
-/* The same for who does not wait itself: the run begins once the gate is past. Without comm's
- * thread only a wait looks at the gate. */
+/* The same for a run that a device waits for, and no thread: it begins once the gate is past.
+ * Without comm's thread only collective_start, _test and _wait look at the gate. */
 lh_status_t collective_start_behind(collective_t *x, const collective_gate_t *gate) LH_MUST_CHECK;
 /* LH_OK: done, and its memory is the caller's again. LH_AGAIN: not yet. Else the comm has failed:
  * this run and all others that are under way never end, and what they write is undefined. Never
  * blocks. */
 lh_status_t collective_test(collective_t *x);
-/* Drives the transports itself until done. Never longer than [comm] timeout without progress: then
- * the sentence names the peer that is waited for. */
+/* Drives the transports itself until done. It fails after [comm] timeout without progress, and the
+ * sentence names the peer that is waited for; time in which any gate is not past does not count. */
 lh_status_t collective_wait(collective_t *x) LH_MUST_CHECK;
 
 void collective_times(const collective_t *x, collective_times_t *out);

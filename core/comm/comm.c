@@ -125,8 +125,8 @@ const group_t *comm_group(comm_t *c, uint32_t which)
     return g;
 }
 
-/* Links number arenas by themselves; the two numbers must agree, as both are exchanged with other
- * ranks. */
+/* The links give arenas numbers of their own, which must be those of the comm's list: a plan's
+ * arena is looked up in both by one number. */
 lh_status_t comm_arena(comm_t *c, void *base, uint64_t bytes, int fd, uint64_t fd_offset,
                        uint32_t *arena)
 {
@@ -295,8 +295,8 @@ static uint64_t slots_bytes(const staging_slot_t slots[COMM_SLOTS])
     return bytes;
 }
 
-/* One allocation for all slots, registered as one arena, the last one: places of its messages are
- * bound here. */
+/* One allocation for all slots, registered as one arena, the last one. With it the addresses of all
+ * of a plan's buffers are known, and are bound for its runs. */
 static lh_status_t staging_make(comm_t *c)
 {
     uint32_t arena, turn = 0;
@@ -418,7 +418,8 @@ static lh_status_t facts_expect(comm_t *c, comm_facts_t *all)
     return LH_OK;
 }
 
-/* Its script, as comm_connect would take it. The script is the set's, which the caller frees. */
+/* Sets x->script to what comm_connect would take, from `set`, which owns it and which the caller
+ * frees. */
 static lh_status_t script_expect(script_set_t *set, collective_t *x, const comm_facts_t *all)
 {
     if (x->peers != NULL) return fail(LH_INVALID, "'%s' is connected already", x->name);

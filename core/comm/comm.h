@@ -19,14 +19,15 @@ typedef struct comm_how {
     registry_t *registry;
     const world_t *world;
     control_t *control;
-    bool thread;  /* a progress thread of its own; false: only waits make progress, and nothing may
-                     begin behind a gate that the one who waits can't pass */
+    bool thread;  /* a progress thread of its own; false: runs go on only inside collective_start,
+                     _test and _wait, which then look at gates too */
     bool planned; /* no links: plans are made to be counted, never connected */
 } comm_how_t;
 
 lh_status_t comm_open(const comm_how_t *how, comm_t **out) LH_MUST_CHECK;
-/* No run is under way: its thread ends and nothing is polled, so that a link that ends is no
- * failure any more. Then a barrier, then comm_close, so that all ranks end in order. */
+/* To be called when no run is under way, or after a failure: the comm's thread ends, so that
+ * nothing polls the links any more and one that ends is no failure. The caller then waits for all
+ * ranks (a barrier), and calls comm_close. */
 void comm_stop(comm_t *c);
 void comm_close(comm_t *c); /* frees its plans; NULL does nothing */
 
@@ -41,18 +42,20 @@ const group_t *comm_group(comm_t *c, uint32_t which);
 lh_status_t comm_arena(comm_t *c, void *base, uint64_t bytes, int fd, uint64_t fd_offset,
                        uint32_t *arena) LH_MUST_CHECK;
 /* Measures the links between sites that are not known (links_probe), connects to all peers that
- * plans need and posts what can be posted early. Plans are checked: all ranks' lists of messages
- * must match pair by pair, or all are refused with the first difference. */
+ * plans need, and makes the scripts and their staging memory. Plans are checked: all ranks' lists
+ * of messages must match pair by pair, or all ranks fail with the first difference. */
 lh_status_t comm_connect(comm_t *c) LH_MUST_CHECK;
-/* What a record has of links between sites, for comm_connect: until it has returned. Rank 0's
- * counts. */
+/* The links between sites that an earlier job has measured, for comm_connect, which takes them
+ * over as [comm] probe says. The list is borrowed until comm_connect has returned. Only that of
+ * rank 0 counts. */
 void comm_known_links(comm_t *c, const probe_pair_t *known, uint32_t count);
-/* Of plans and staging: a row of the memory report. */
+/* Bytes of scripts, of the state of runs and of staging: a row of the memory report. */
 uint64_t comm_bytes(const comm_t *c);
 /* After comm_connect: scripts that the plans share, one for each group, op and shape. */
 uint32_t comm_scripts(const comm_t *c);
-/* The same before comm_connect, without any peer: memory of ranks on a node is mapped where its
- * transport can, and long links have the chunks that they have before they are measured. */
+/* What comm_bytes will be, told before comm_connect and without any peer: memory of ranks on a node
+ * counts as mapped where its transport can map, and long links have the chunks that they have
+ * before they are measured. */
 lh_status_t comm_plan(comm_t *c, uint64_t *bytes) LH_MUST_CHECK;
 
 /* The step of training, for what control_progress tells of waits. Between two steps: links between

@@ -77,7 +77,8 @@ uint64_t comm_key(const coll_how_t *how, const world_t *w)
 }
 
 /* All that must be the same on every rank of the group, and the settings that the choice depends
- * on. A pair's two ops count as one, and its pieces, which each end sees as its own, not at all. */
+ * on. A pair's two ops count as one, and its root and its piece not at all: each end names the
+ * other as its root, and the piece is the whole, to the receiver. */
 static uint64_t plan_digest(const collective_t *x)
 {
     const coll_how_t *how = &x->how;
@@ -103,8 +104,8 @@ static uint64_t plan_digest(const collective_t *x)
     return digest;
 }
 
-/* From an address to an arena and an offset in it: arenas have the same numbers on all ranks,
- * addresses don't agree. */
+/* From an address to an arena and an offset in it: arenas have the same numbers on all ranks, while
+ * addresses differ. */
 static void locate(const comm_t *c, const coll_place_t *p, uint32_t *arena, uint64_t *offset)
 {
     *arena = PLAN_NOWHERE;
@@ -389,7 +390,8 @@ enum {
 
 /* By LH_LINK_*: node, site, wan; index 0 is a group of one rank. Bytes. */
 static const uint64_t chunk_by_scope[COMM_SCOPES] = {1 << 20, 256 << 10, 512 << 10, 4 << 20};
-/* Larger than what a link likes: nothing waits for its first byte, and each chunk costs signals. */
+/* Of mapped memory: a chunk costs the same signals whatever its length, so it is longer than the
+ * messages of a node. */
 static const uint64_t map_chunk = 2 << 20;
 
 /* The farthest class of link that the group has, seen from its first member. */

@@ -488,8 +488,8 @@ lh_status_t runs_start(collective_t *x, const collective_gate_t *gate)
     return status;
 }
 
-/* If another thread has the lock it drives already, so that LH_AGAIN is true without waiting for
- * it. */
+/* While another thread has the lock this returns LH_AGAIN and does not wait for it, even if the
+ * comm has failed: a later call then tells so. */
 lh_status_t runs_test(collective_t *x)
 {
     comm_t *c = x->comm;

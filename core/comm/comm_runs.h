@@ -53,7 +53,7 @@ enum { PLAN_IDLE, PLAN_RUNNING };
 
 /* Where a member's buffers lie, in bytes from the start of their arenas. Ranks tell each other, for
  * mapped peers to be read in place. */
-typedef struct plan_place { /* of a member's buffers in its arenas */
+typedef struct plan_place {
     uint64_t whole, cut;
     uint32_t whole_arena, cut_arena; /* PLAN_NOWHERE: it has none */
 } plan_place_t;

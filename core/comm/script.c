@@ -96,7 +96,7 @@ INLINE void sum_block(lh_dtype_t dtype, char *to, bool add, const sum_source_t *
     }
 }
 
-/* Two of F32 is what most runs are: no question of dtypes in the loop. */
+/* Two sources of F32 to F32, as each hop of a ring adds them: no question of dtypes in the loop. */
 INLINE uint64_t sum_pairs(float *to, const float *a, const float *b, uint64_t elements)
 {
     uint64_t at = 0;
@@ -331,8 +331,8 @@ static lh_status_t entry_new(script_set_t *set, const script_how_t *how, script_
     return LH_OK;
 }
 
-/* A shape is made into words for every request and thrown away again where it is known: planning is
- * done once, and comparing words is cheaper than making steps. */
+/* The words of the request are only compared and then freed; an entry that is added makes its
+ * own. */
 lh_status_t script_set_take(script_set_t *set, const script_how_t *how, script_maker_t *make,
                             const script_t **out)
 {

@@ -17,10 +17,9 @@
 
 #define SCRIPT_NONE UINT32_MAX
 
-/* Consecutive elements, wherever their segment lies. */
-/* Where elements lie is said four times, since the same run is found in four forms of the data: in
- * the whole and in the cut through its segment, in a piece whose segments follow each other, and
- * packed into a message. `count` is the same in all of them. */
+/* Consecutive elements of one segment. The same run is found in four forms of the data (LAYOUT_*):
+ * in the whole and in the cut, both through its segment; in a piece whose segments follow each
+ * other; and packed into a message. */
 typedef struct script_run {
     uint32_t segment; /* of the pieces of all members, one after the other */
     uint64_t offset;  /* first element in it                    */
@@ -31,12 +30,12 @@ typedef struct script_run {
 
 /* Where in a buffer a run begins: by its segment's place in the whole or in the cut, by its offset
  * in the piece, or by its offset in the message. */
-enum { LAYOUT_WHOLE, LAYOUT_CUT, LAYOUT_PIECE, LAYOUT_PACKED }; /* where in a buffer a run begins */
+enum { LAYOUT_WHOLE, LAYOUT_CUT, LAYOUT_PIECE, LAYOUT_PACKED };
 /* PEER_*: memory of another member of the node, mapped into this process and read in place. */
 enum { BUFFER_WHOLE, BUFFER_CUT, BUFFER_STAGING, BUFFER_PEER_WHOLE, BUFFER_PEER_CUT };
 
-/* A buffer as one step sees it. `at` sets the slot of staging memory, or the sender's part of an
- * all-to-all's cut; the runs of the step are counted from there. */
+/* A buffer as one step sees it. The runs of the step are counted from `at`, which is 0 but for a
+ * slot of staging memory and for the sender's part of an all-to-all's cut. */
 typedef struct script_view {
     uint32_t buffer; /* BUFFER_*             */
     uint32_t peer;   /* PEER_*: member       */

@@ -55,8 +55,8 @@ void build_edge(builder_t *b, uint32_t before, uint32_t after)
 }
 
 /* Slots are taken in turn, the one that was taken longest ago first. A slot can be taken again only
- * if the step that reads it last is known by now: else the pool gets one more, as the unit that has
- * the slot and the one that wants it would wait for each other. */
+ * if the step that reads it last is known by now: else the pool gets one more, beyond `depth`,
+ * since the unit that has the slot and the one that wants it would wait for each other. */
 uint32_t build_slot(builder_t *b, uint32_t pool, uint32_t peer, uint64_t bytes, script_view_t *view)
 {
     lh_assert(pool < POOLS && peer < b->g->size);
@@ -66,8 +66,6 @@ uint32_t build_slot(builder_t *b, uint32_t pool, uint32_t peer, uint64_t bytes, 
     if (slot != SCRIPT_NONE && b->slots[slot].last != SCRIPT_NONE) {
         p->turn = (p->turn + 1) % p->count;
     } else {
-        /* Not given back by a step that comes before: one more, or two would wait for each other.
-         */
         void *items = b->slots;
         if (!grow(b, &items, &b->slot_capacity, b->slot_count, sizeof(*b->slots)))
             return SCRIPT_NONE;
@@ -240,7 +238,7 @@ bool build_mapped(const builder_t *b, uint32_t peer)
 void build_reads(builder_t *b, uint32_t peer, uint32_t step)
 {
     lh_assert(peer < b->g->size);
-    /* Reads of one member are done in the order of steps, so the last one stands for all. */
+    /* An edge from each read to the next one makes the last stand for all. */
     build_edge(b, b->joined[peer], step);
     b->joined[peer] = step;
 }
@@ -424,7 +422,8 @@ static lh_status_t finish_lanes(builder_t *b)
     for (uint32_t i = 0; i < s->step_count; i++)
         if (is_message(&s->steps[i]))
             counts[s->steps[i].peer * 2 + (s->steps[i].kind == STEP_SEND)]++;
-    /* Receives first: a grant that is posted before the peer's send saves a round trip. */
+    /* Lanes that receive come first: a receive that waits for the peer's message spares it a round
+     * trip (links.h). */
     for (uint32_t k = 0, at = 0; k < size * 2; k++) {
         const uint32_t lane = (k % size) * 2 + k / size;
         if (counts[lane] == 0) continue;

@@ -21,7 +21,7 @@ typedef struct build_edge {
 /* What one message carries of one piece: at most a chunk, a run of a segment or several small ones.
  * The fields from `ready` on are what phases leave to later phases of the same unit; SCRIPT_NONE
  * where nothing was left. */
-typedef struct build_unit { /* what one message carries of one piece */
+typedef struct build_unit {
     uint32_t run, run_count;
     uint64_t elements;
     uint32_t ready;      /* step that made this rank's copy of the result final      */
@@ -36,8 +36,9 @@ typedef struct build_slot {
     uint32_t last; /* step that reads it last; SCRIPT_NONE while that is not known */
 } build_slot_t;
 
-/* Slots of one peer for one purpose. It grows to `depth` slots, which bounds how many of a peer's
- * units are under way at once, and with that staging memory. */
+/* Slots of one peer for one purpose. It grows to `depth` slots, and beyond that only where no slot
+ * is known to be free again (build_slot); this bounds how many of a peer's units are under way at
+ * once, and with that staging memory. */
 typedef struct build_pool { /* slots are taken in turn */
     uint32_t *slots;
     uint32_t count, turn;
@@ -78,8 +79,8 @@ lh_status_t build_open(builder_t *b, const script_how_t *in, script_t *s) LH_MUS
 lh_status_t build_finish(builder_t *b) LH_MUST_CHECK;
 void build_close(builder_t *b);
 
-/* SCRIPT_NONE at either end: nothing. */
-void build_edge(builder_t *b, uint32_t before, uint32_t after); /* SCRIPT_NONE: nothing */
+/* Where either is SCRIPT_NONE there is no edge. */
+void build_edge(builder_t *b, uint32_t before, uint32_t after);
 /* A slot of staging memory of the largest unit in F32, or of `bytes` if that is more; view: how a
  * step sees it, as F32 until the caller says otherwise. */
 uint32_t build_slot(builder_t *b, uint32_t pool, uint32_t peer, uint64_t bytes,

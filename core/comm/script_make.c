@@ -173,8 +173,8 @@ static void keep_own(builder_t *b, uint32_t hop, uint32_t owner, build_unit_t *u
     unit_spread(b, u, owner, owner, owner);
 }
 
-/* Phases of gathers, of broadcasts, and of the way down in an all-reduce. What arrives over a
- * border trails the sending of it by `lag` chunks before it is passed on inside. */
+/* Phases of gathers, of broadcasts, and of the way down in an all-reduce. What came over a border
+ * is passed on inside the site `lag` chunks after it was sent. */
 static void moves_spread(builder_t *b, phases_t *p)
 {
     const uint32_t most = world_group_largest_site(b->g);
@@ -219,8 +219,9 @@ static uint64_t piece_elements(const builder_t *b, uint32_t owner)
     return elements;
 }
 
-/* Pieces of all members for `owner` stand in its cut in order of members. Each is a unit of its
- * own, so that what one left to later phases is forgotten before the next. */
+/* Pieces of all members for `owner` stand in its cut in order of members. The same unit is moved
+ * once from each member, so what one move left in it for later phases is forgotten before the
+ * next. */
 static void move_all_to_all(builder_t *b, uint32_t hop, uint32_t owner, build_unit_t *u)
 {
     (void)hop;
@@ -294,7 +295,6 @@ static void moves_barrier(builder_t *b)
                 signal_after(b, from, to, 0, 0);
         return;
     }
-    /* To the first of the site, among the first of all sites, and back. */
     for (uint32_t m = begin + 1; m < end; m++)
         signal_after(b, m, begin, 0, 0);
     const uint32_t inside = b->s->step_count;
