@@ -5,7 +5,8 @@
  * the link's rate (docs/links.md). Nothing here sends: links_probe.c does. The rules are functions
  * of numbers alone, so that they can be tested with links that are made up.
  *
- * Rates are bytes of payload a second, times nanoseconds, unless a name says otherwise. */
+ * Rates are in bytes of payload a second, and times are in nanoseconds, unless a name says
+ * otherwise. */
 #ifndef LINKS_LINK_PROBE_H
 #define LINKS_LINK_PROBE_H
 
@@ -15,13 +16,12 @@
 
 enum { PROBE_ADDRESS = 64, PROBE_PLUGIN = 32, PROBE_TUNED = 128 };
 
-/* Index 0: from sites[0] to sites[1]; 1: the way back. Rates are of payload, in bytes a second. */
-/* Gathered from rank to rank as it lies in memory; a run's record keeps it
- * (session/link_record.h). */
+/* Index 0 is the direction from probe_pair_t.site[0] to site[1], 1 the way back. It travels from
+ * rank to rank as it lies in memory; a run's record keeps it (session/link_record.h). */
 typedef struct probe_figures {
     uint64_t measured_s;                       /* since 1970; 0: nothing is known */
     uint64_t took_ns;                          /* of the probe                    */
-    uint64_t round_trip_ns, median_ns, p99_ns; /* of 64 small messages; the first is the least */
+    uint64_t round_trip_ns, median_ns, p99_ns; /* of 64 pings; round_trip_ns is the least */
     uint64_t loaded_ns;                        /* while the ramp ended; 0: the plugin tells none */
     uint64_t path_mtu;                         /* 0: the plugin tells none */
     uint64_t rate[2];                          /* found by the ramp               */
@@ -80,7 +80,8 @@ bool link_probe_follow(probe_follow_t *f, double rate, uint64_t trip_ns, uint64_
 /* The largest share of `packets` that may be lost on average where `lost` of them were, 95 %
  * sure. */
 double link_probe_loss_most(double lost, double packets);
-/* All that a first contact may take: 3 s, or 40 round trips and 12 bursts of two. */
+/* How long a probe may take before it cuts its ramp and its bursts short: 3 s, or, if that is more,
+ * 40 round trips and two for each of 12 bursts. */
 uint64_t link_probe_budget_ns(uint64_t round_trip_ns);
 
 /* The rate of a stage in bytes a second, at the end that received it: message i of `count` had come

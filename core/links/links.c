@@ -4,7 +4,7 @@
  * from which links_poll hands them on. A sleep waits on what transports offer to wait on, all at
  * once; one that offers nothing is looked at after short naps.
  *
- * Opening is the same on all ranks even if it fails on some: every rank tests each class of link,
+ * Opening is the same on all ranks even if it fails on some: every rank opens each class of link,
  * all gather the outcomes, and all draw the same conclusion, to go on, to take the fallback, or to
  * end. */
 #include <links/links.h>
@@ -477,7 +477,6 @@ typedef struct bed { /* what a sleep waits on */
     bool blind; /* a transport has nothing to wait on */
 } bed_t;
 
-/* False: there is something to poll first. */
 /* Arms every transport before the sleep: what happens from then on makes its descriptor readable.
  * False: there is something to poll first. */
 static bool bed_make(links_t *l, int wake_fd, bed_t *bed)
@@ -561,9 +560,9 @@ lh_status_t link_stats(const link_t *k, lh_link_stats_t *out)
 }
 
 /* One link between two steps. A connection that does not keep its pace for twenty steps in turn
- * gets another one (link_probe_follow). Each end decides for what it sends, by its own transport's
- * figures; no bit of a training depends on it. A transport's rate that has not changed tells
- * nothing new. */
+ * gets a lower pace, and later perhaps a higher one again (link_probe_follow). Each end decides for
+ * what it sends, by its own transport's figures; no bit of a training depends on it. A transport's
+ * rate that has not changed tells nothing new. */
 static void link_follow(link_t *k, uint64_t step)
 {
     lh_link_stats_t now = {.struct_size = sizeof(now)};

@@ -2,9 +2,9 @@
  * for its class of link ([transport.node|site|wan]), and the memory that is registered with them.
  *
  * One thread at a time calls (comm_runs.h sees to it). Nothing blocks but links_open,
- * links_connect, links_probe and, for a moment, links_close. Messages of one direction of a link
- * match in the order posted, and a receive that was posted before the peer's message leaves is what
- * lets that message go without a round trip.
+ * links_connect, links_probe, links_sleep and, for 0.2 s at most, links_close. Messages of one
+ * direction of a link match in the order posted, and a receive that was posted before the peer's
+ * message leaves is what lets that message go without a round trip.
  *
  * The first link that breaks ends all: its peer is named, the control plane is told, and every call
  * from then on returns the same failure. Links are not repaired here: what an outage of a long link
@@ -116,7 +116,7 @@ struct link {
     lh_conn_t *conn;
     uint32_t peer, service;
     bool dials, up, drained;
-    bool leaving;          /* both ends have agreed that it ends: that is no failure */
+    bool leaving;          /* it is about to end: that is no failure           */
     bool gone;             /* it is leaving, and the peer has closed it already      */
     uint32_t own_done;     /* of links_connect's own operations */
     probe_follow_t follow; /* pace 0: it is not paced           */
@@ -136,8 +136,9 @@ typedef struct arena {
     lh_region_t *regions[LINKS_SCOPES];
 } arena_t;
 
-/* Has dialed and is not asked for yet: ranks reach links_connect at different times. */
-typedef struct guest { /* has dialed and is not asked for yet */
+/* A peer that has dialed before this rank asked for its link: ranks reach links_connect at
+ * different times. */
+typedef struct guest {
     carrier_t *carrier;
     lh_conn_t *conn;
     lh_hello_t hello;
@@ -176,7 +177,7 @@ lh_status_t links_status(links_t *l);
 /* Records that a link is lost and tells the control plane; the first failure stays. */
 void links_lose(link_t *k, lh_status_t status, const char *reason);
 /* A free operation, which link_idle gives back; NULL: all are on their way. */
-operation_t *link_operation(link_t *k, uint64_t cookie, bool own); /* NULL: none is free */
+operation_t *link_operation(link_t *k, uint64_t cookie, bool own);
 /* link_send and link_recv for memory of the caller's that is registered as `region`. */
 lh_status_t link_post(link_t *k, lh_region_t *region, bool sends, void *data, uint64_t bytes,
                       uint32_t tag, uint64_t cookie);

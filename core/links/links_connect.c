@@ -23,7 +23,7 @@
 static const uint64_t silence_ns = 3000000000;
 static const uint32_t offer_tag = 0xffff0001;
 
-typedef struct offers { /* the first message on a connection, the same on all ranks of a job */
+typedef struct offers { /* the first message on a connection; one layout for all ranks of a job */
     uint32_t count, reserved;
     lh_address_t rows[]; /* [count]; length 0: not offered */
 } offers_t;
@@ -97,7 +97,8 @@ static void facts_fill(const links_t *l, const link_t *k, facts_t *out)
     out->tuning.pace_bytes_per_second = (uint64_t)(0.97 * (double)rate / ours);
 }
 
-/* The end that dials gives up before this one does: it knows why. */
+/* Dialing ends an eighth of join_timeout, or 1 s at most, before meeting_wait gives up: the failure
+ * is then the transport's, with its reason. */
 static lh_conn_params_t link_params(const links_t *l, const link_t *k, facts_t *facts)
 {
     const lh_world_t *w = &l->how.world->row;
@@ -473,8 +474,8 @@ static lh_status_t lists_prepare(links_t *l, meeting_t *m)
     return links_register(l, &arena, m->regions);
 }
 
-/* Before this, no operation on the lists may be out: their connections may read and write them
- * until then. */
+/* To be called when no operation on the lists is out any more: until an operation ends, its
+ * transport may read and write its list. */
 static void meeting_end(links_t *l, meeting_t *m)
 {
     links_release(l, m->regions);

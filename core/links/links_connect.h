@@ -7,7 +7,7 @@
 
 /* Connects to these peers (asked for on both sides) for a service, waits until all are up, and
  * offers them all arenas, so that link_map can answer. Waits for [launch] join_timeout at most. On
- * failure, which ends all links, nothing of these messages is under way any more. */
+ * failure all links are to be closed, and what this call has posted is cancelled (link_drain). */
 lh_status_t links_connect(links_t *l, const uint32_t *peers, uint32_t count,
                           uint32_t service) LH_MUST_CHECK;
 

@@ -1,8 +1,8 @@
 /* links_probe.c - measures the links between sites before training opens its connections.
  *
  * Of each pair of sites the first ranks connect for this alone. The end that dialed sends pings,
- * which the other sends back; then both send stages (link_probe.h) at the same time, since training
- * uses both directions at once:
+ * which the other answers with its own time; then both send stages (link_probe.h) at the same time,
+ * since training uses both directions at once:
  *
  *   STAGE messages of data at an even pace, and a word: how fast the peer's came, and whether the
  *   sender's own ramp has ended
@@ -52,8 +52,8 @@ typedef struct word { /* what the ends tell each other; the first bytes of a mes
     uint64_t came;                             /* bytes a second of the peer's stage            */
     uint64_t sent, lost;                       /* bytes of this burst, by its own transport     */
     uint64_t round_trip_ns, median_ns, p99_ns; /* of the pings                                  */
-    uint64_t begun_ns;                         /* by its own clock, the first message of data    */
-    int64_t ahead_ns;                          /* so much the other clock is before its own       */
+    uint64_t begun_ns;                         /* when its stage began, by the sender's clock     */
+    int64_t ahead_ns;                          /* the sender's clock, less the receiver's         */
     uint64_t rate[2];                          /* from the end that dialed to the other, back   */
     double loss;
     uint32_t choice, reserved;
@@ -175,8 +175,8 @@ static int by_size(const void *a, const void *b)
     return x < y ? -1 : x > y;
 }
 
-/* Of a ping and its echo, by number: where both lie where data will; an echo is the other's
- * time. */
+/* Where ping number `ping` lies in memory that stages use later. A ping and its answer each hold
+ * the time at which they were sent, by their sender's clock. */
 static uint64_t *ping_word(char *data, uint32_t ping)
 {
     lh_assert(ping < PINGS);
@@ -207,9 +207,8 @@ static lh_status_t pings_exchange(probe_t *p)
     return status;
 }
 
-/* How much the other end's clock is before this one's: its time in the echo of the shortest round
- * trip, less the middle of that trip by this clock. The shortest is the likeliest to have two equal
- * halves. */
+/* The other end's clock, less this one's: its time in the echo of the shortest round trip, less the
+ * middle of that trip by this clock. The shortest is the likeliest to have two equal halves. */
 static int64_t clock_ahead(const probe_t *p)
 {
     uint32_t least = 0;
