@@ -1,11 +1,11 @@
 /* control/control.h - the control plane of a job: a star around rank 0 that brings ranks together
  * before step 0, watches that all live, and ends all with one reason when one fails.
  *
- * Connections are TLS 1.3 with a key derived from the job secret (control/secret.h). One thread of
- * its own in every rank sends a heartbeat each 250 ms with the progress word and hears the others';
- * a rank silent for 3 s (of another site than rank 0's: for outage_ns), or whose connection ends
- * without a goodbye, is lost: rank 0 tells all others, and from then on control_failure says who
- * and why on every rank. Rank 0 listens only until all have joined. */
+ * Connections are TLS 1.3 with a key derived from the job secret (control/secret.h). A thread of
+ * its own in every rank sends a heartbeat with the progress word each 250 ms, to rank 0, and on
+ * rank 0 to all others; a rank silent for 3 s (of another site than rank 0's: for outage_ns), or
+ * whose connection ends without a goodbye, is lost: rank 0 tells all others, and from then on
+ * control_failure says who and why on every rank. Rank 0 listens only until all have joined. */
 #ifndef CONTROL_CONTROL_H
 #define CONTROL_CONTROL_H
 

@@ -30,9 +30,8 @@ lh_status_t control_dial(const char *address, uint16_t port, uint64_t deadline_n
 
 /* ---- connections ----------------------------------------------------------------------------- */
 
-/* One connection of the control plane: TLS 1.3 with a key that both ends
- * derive from the job secret, frames over it, nothing that blocks. One thread at a time. */
-/* What all connections of a process share; and one of them. */
+/* What all connections of a process share, and one of them: TLS 1.3 with a key that both ends
+ * derive from the job secret, and frames over it. */
 typedef struct control_tls control_tls_t;
 typedef struct control_conn control_conn_t;
 

@@ -314,8 +314,8 @@ static void serve(control_t *c, peer_t *p)
         control_lose(c, p, ended);
 }
 
-/* The oldest of those that have not proven their key, and that have greeted or not; NULL: there is
- * none. A walk over all: there are CONTROL_PENDING strangers at most. */
+/* The oldest of the connections without a seat that have greeted, or have not; NULL: there is none.
+ * A walk over all: there are CONTROL_PENDING strangers at most. */
 static peer_t *oldest_pending(const control_server_t *s, bool greeted)
 {
     peer_t *oldest = NULL;

@@ -6,7 +6,8 @@
 #include <control/control.h>
 #include <control/control_state.h>
 
-/* The thread of rank 0 and that of the others. */
+/* Made with the listening socket, before the thread starts; control_server_run is what rank 0's
+ * thread does, until the plane is closed. */
 lh_status_t control_server_new(control_t *c, control_server_t **out) LH_MUST_CHECK;
 void control_server_free(control_server_t *s);
 void control_server_run(control_t *c);

@@ -109,7 +109,7 @@ struct control {
     bool open_done, closed; /* the thread has met all or given up; has ended */
     lh_status_t open_status;
     char open_reason[FRAME_REASON];
-    world_t *world; /* made by the thread; control_open hands a copy out */
+    world_t *world; /* made by the thread; control_open gives it to its caller */
 
     /* LH_OK while all live; set once by the thread, read by anybody. What follows is written before
      * it. */

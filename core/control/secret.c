@@ -259,7 +259,8 @@ lh_status_t secret_from_fd(int fd, secret_t **out)
     return LH_OK;
 }
 
-/* purpose, NUL, epoch, lower rank, higher rank: nothing else of these lengths is the same bytes. */
+/* purpose, NUL, epoch, lower rank, higher rank: two infos are the same bytes only if all of these
+ * are the same. */
 static size_t write_info(const char *purpose, uint32_t epoch, uint32_t a, uint32_t b,
                          unsigned char info[INFO_BYTES])
 {

@@ -61,7 +61,7 @@ typedef struct group {
     uint32_t *site_of;    /* [size] index of the member's site          */
 } group_t;
 
-/* LH_GROUP_SELF, _DATA, _SITE or _ACROSS. ACROSS asks for sites of equal size and says so. */
+/* LH_GROUP_SELF, _DATA, _SITE or _ACROSS. ACROSS is refused where sites differ in size. */
 lh_status_t world_group_new(const world_t *w, uint32_t which, group_t **out) LH_MUST_CHECK;
 void world_group_free(group_t *g);
 /* Who stands for `owner` (a member) in a site: itself in its own; elsewhere the member whose place
