@@ -21,8 +21,7 @@
 #include <launch/launch_start.h>
 #include <launch/launch_state.h>
 
-/* Only who started it knows whether a rank comes first; a launcher is with rank 0 if that is its.
- */
+/* A rank leads if it is rank 0; a launcher, if the INI puts rank 0 on its machine. */
 static bool find_lead(const launch_t *l)
 {
     const job_site_t *site;
@@ -84,7 +83,7 @@ lh_status_t launch_open(const launch_how_t *how, launch_t **out)
 {
     launch_t *l = mem_new(sizeof(*l));
     if (l == NULL) return LH_NO_MEMORY;
-    *out = l; /* where it fails, too: the sentence may be the launcher's to print */
+    *out = l;
     *l = (launch_t){.how = *how, .place = {.size = 1}, .leads = true};
     return how->ranks && how->job != NULL ? open_ranks(l) : LH_OK;
 }

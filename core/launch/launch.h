@@ -26,8 +26,8 @@ bool launch_leads(const launch_t *l);
  * through launch_ranks when its stage need not run. */
 bool launch_is_spread(const launch_t *l);
 void launch_tell_skip(launch_t *l, bool skip);
-/* Stages run before the next launch_ranks, on rank 0's machine: the others wait as long as it
- * takes. */
+/* Stages run before the next launch_ranks, on rank 0's machine: the others wait for a week at
+ * most. */
 void launch_waits(launch_t *l);
 /* This process starts the ranks of its machine, and is none itself. */
 bool launch_starts(const launch_t *l);
@@ -42,7 +42,8 @@ bool launch_has_links(const launch_t *l, uint32_t scope);
 
 /* A training has begun, and its train.log is there: why the job ends is to stand there. */
 void launch_began(launch_t *l);
-/* Reads the environment and the INI. */
+/* Reads the environment and the INI. *out is set after a failure too, unless memory for it was
+ * missing: the caller prints by it, then closes it. */
 lh_status_t launch_open(const launch_how_t *how, launch_t **out) LH_MUST_CHECK;
 void launch_close(launch_t *l); /* NULL does nothing */
 

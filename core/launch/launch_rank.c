@@ -24,7 +24,7 @@
 #include <control/world.h>
 #include <launch/launch_state.h>
 
-/* What must be the same on all ranks, as rows of (name, value). */
+/* Characters: of a value that is shown whole, and of a digest. */
 enum { VALUE_SHOWN = 100, HASH_SHOWN = 16 };
 
 /* Takes copies. A value that is too long to be shown is shown by its beginning and its digest. */

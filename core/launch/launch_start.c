@@ -263,7 +263,7 @@ static void starter_kill_stopped(starter_t *s)
     }
 }
 
-/* Those that wait for one to come that is gone would wait in vain. */
+/* Ranks that have not met the others yet: they may wait for one that is gone. */
 static void starter_kill_unmet(starter_t *s)
 {
     for (uint32_t i = 0; i < s->count; i++) {
@@ -306,8 +306,8 @@ static void starter_stand_still(starter_t *s)
     starter_kill_all(s, SIGCONT);
 }
 
-/* The first is passed on; ranks then agree on a last step. The second ends all. A terminal that
- * closes may say so twice, or beside another signal: it never counts as a second. */
+/* The first is passed on as SIGTERM; ranks then agree on a last step. The second ends all. A
+ * terminal that closes may say so twice, or beside another signal: it never counts as a second. */
 static void starter_hear_signal(starter_t *s)
 {
     struct signalfd_siginfo info;
@@ -330,8 +330,8 @@ static void starter_hear_signal(starter_t *s)
         starter_kill_all(s, SIGKILL);
 }
 
-/* Until the last rank of this machine has ended. It looks every TICK_MS even if nothing happens, as
- * a kernel without pidfds tells nothing. */
+/* Until the last rank of this machine has ended. It looks every TICK_MS even if nothing happens: a
+ * deadline may have passed, and a rank whose pidfd could not be had tells nothing. */
 static lh_status_t starter_watch(starter_t *s)
 {
     struct pollfd *fds = mem_array(s->count + 1u, sizeof(*fds));
@@ -382,8 +382,9 @@ static uint32_t kill_children(bool at_once)
     return count;
 }
 
-/* What a rank left at work, such as a saver, has a minute where all went well, and none otherwise.
- */
+/* What a rank left at work, such as a saver, may go on for a minute where all went well, until
+ * 1500 ms after the first failure where a rank has failed, and not at all after a second signal
+ * alone. */
 static void starter_reap_orphans(const starter_t *s)
 {
     enum { LOOK_US = 10000 };

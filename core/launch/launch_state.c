@@ -42,8 +42,8 @@ bool launch_is_here(const launch_t *l, const char *host, bool asked)
            (host[length] == '\0' || l->host[own] == '\0');
 }
 
-/* Where stages run first on rank 0's machine, this rank has nothing to do but to wait for them,
- * however long they take. */
+/* Where stages run first on rank 0's machine, this rank has nothing to do but to wait for them: up
+ * to seven days, else [launch] join_timeout. */
 uint64_t launch_patience(const launch_t *l)
 {
     const uint64_t join = l->how.job->launch.join_timeout_ns;
@@ -104,9 +104,9 @@ bool launch_died(const launch_t *l, int code, const char *sentence)
 
 /* Reads variables as numbers, strictly: a table of starters, tried in order.
  *
- * A starter is known by the variables that it sets, as its users set no others by hand. A variable
- * that is set and can't be read is refused, never taken for missing: a rank that believed itself
- * alone would train by itself, in the same folder as the others. */
+ * A starter is known by the variables that it sets, which users do not set by hand. A variable that
+ * is set and can't be read is refused, never taken for missing: a rank that believed itself alone
+ * would train by itself, in the same folder as the others. */
 typedef struct starter {
     const char *name;
     const char *rank, *size, *here; /* variables; size and here may be missing */

@@ -98,8 +98,8 @@ uint64_t launch_patience(const launch_t *l);
 
 /* ---- why this process ends ------------------------------------------------------------------- */
 
-/* Adds that to train.log where the training of this process has begun. What is printed to stderr as
- * well is printed by the caller. l may be NULL, here and below. */
+/* Adds the sentence to train.log where the training of this process has begun. What is printed to
+ * stderr as well is printed by the caller. l may be NULL, here and below. */
 void launch_note_end(const launch_t *l, const char *sentence);
 /* For the launcher, which prints one line for all. False: nobody listens, print it. */
 bool launch_last_words(const launch_t *l, int code, const char *sentence);

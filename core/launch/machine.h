@@ -9,11 +9,11 @@
 
 #define MACHINE_PROCESSORS "/sys/devices/system/cpu"
 
-/* The share of rank `index` of `count`: as many for each, so that all compute alike (up to count -
- * 1 processors are left out), none twice, and neighbours in `all`: threads of a core, then cores of
- * a package, as `folder` (Linux's) says; by number where it says nothing. Fewer processors than
- * ranks: one each, which as equally many ranks share as can be: threads on all of them would wait
- * for each other's turns. false: no processors. */
+/* The share of rank `index` of `count` in the processors `all`. Each rank has as many, so that all
+ * compute alike; up to count - 1 processors are left out, and none is in two shares. A share's
+ * processors are neighbours: threads of a core, then cores of a package, as `folder` (laid out as
+ * MACHINE_PROCESSORS) says; by number where it says nothing. With fewer processors than ranks each
+ * rank has one, and ranks are spread over them as evenly as can be. false: no processors. */
 bool machine_share(const cpu_set_t *all, const char *folder, uint32_t index, uint32_t count,
                    cpu_set_t *out);
 /* The share of this process's processors for one of the ranks started here. false: none, as
