@@ -1,10 +1,10 @@
 /* checkpoint.c - opens what a manifest describes, reads it into any layout, finds the newest whole
  * one.
  *
- * Nothing is believed twice: the manifest's seal says that it is what was written, the manifest
- * says what each file's size and header must be, and each part's hash is checked when its bytes are
- * read. Opening reads no data, so that it costs little even for a checkpoint of terabytes; who
- * loads it reads every byte once, and finds damage then. */
+ * Each check rests on the one before: the manifest's seal says that it is what was written, the
+ * manifest says what each file's size and header must be, and each part's hash is checked when its
+ * bytes are read. Opening reads no data, so that it costs little even for a checkpoint of
+ * terabytes; who loads it reads every byte once, and finds damage then. */
 #include <checkpoint/checkpoint.h>
 
 #include <errno.h>
@@ -153,8 +153,8 @@ static lh_status_t scratch_at_least(checkpoint_t *c, uint64_t bytes)
     return c->scratch == NULL ? LH_NO_MEMORY : LH_OK;
 }
 
-/* Part by part: what is wanted whole and as F32 is read in place, which is the usual case of a
- * resume in the same layout; a part that has nothing of what is wanted is not read at all; any
+/* Part by part: a stored part that is F32 and just what is wanted is read straight into `out`, as
+ * in a resume in the same layout; a part that has nothing of what is wanted is not read at all; any
  * other goes through scratch, where the stored form lies behind the room for its F32 form. */
 lh_status_t checkpoint_read(checkpoint_t *c, const manifest_tensor_t *t,
                             const tensor_part_t *wanted, float *out)

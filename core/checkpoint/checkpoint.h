@@ -36,18 +36,19 @@ lh_status_t checkpoint_refuse_extra(const checkpoint_t *c, const parameters_t *p
 /* Reads every tensor back and checks all. */
 lh_status_t checkpoint_verify(const char *path) LH_MUST_CHECK;
 
-/* The newest good checkpoint of a folder that verifies: one that was saved behind steps which were
- * not applied (MANIFEST_REFUSED) is passed over, with a warning, for a good one below it, and taken
- * where there is none. Else the one `latest` names if it is the newest or
- * nothing newer is whole, else step-* downwards. Each damaged one costs a warning with its reason;
- * whoever saves from there on takes them out of the way with checkpoint_make_way. No checkpoint at
- * all: LH_OK and *out is NULL; only damaged ones: LH_CORRUPT. One that this process cannot read
- * though it may be whole (no permission, no descriptor left, a newer version) is not skipped: that
- * is the failure. */
+/* The newest good checkpoint of a folder, all of whose data verifies: step-* are tried from the
+ * newest downwards. `latest` does not choose; a warning tells where it names a newer one than was
+ * found. A checkpoint that was saved behind steps which were not applied (MANIFEST_REFUSED) is
+ * passed over, with a warning, for a good one below it, and taken where there is none. Each damaged
+ * one costs a warning with its reason; whoever saves from there on takes them out of the way with
+ * checkpoint_make_way. No checkpoint at all: LH_OK and *out is NULL; only damaged ones: LH_CORRUPT.
+ * One that this process cannot read though it may be whole (no permission, no descriptor left, a
+ * newer version) is not skipped: that is the failure. */
 lh_status_t checkpoint_open_latest(const char *folder, checkpoint_t **out) LH_MUST_CHECK;
 
-/* The same of what stands before the data, among the steps below `below`: who then reads all of it
- * once, and finds some lost, skips it and asks for the next. */
+/* The same among the steps below `below`, by manifests and headers alone: no data is verified. A
+ * caller that then reads the data and finds some of it lost calls checkpoint_skip, and asks again
+ * below that step. */
 lh_status_t checkpoint_open_newest(const char *folder, uint64_t below,
                                    checkpoint_t **out) LH_MUST_CHECK;
 /* Whether a read that failed so (errno: error) has met damage. */

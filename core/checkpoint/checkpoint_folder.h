@@ -7,7 +7,7 @@
 
 /* ---- names ----------------------------------------------------------------------------------- */
 
-/* Names the newest checkpoint: "step-000000000100 <self of its manifest>". A hint. */
+/* A hint for people and scripts; commit_finish writes it. */
 #define CHECKPOINT_POINTER \
     "latest"                   /* names the newest: "step-000000000100 <self of its manifest>" */
 enum { CHECKPOINT_NAME = 32 }; /* "step-000000000100" and NUL */

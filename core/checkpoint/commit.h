@@ -24,8 +24,9 @@ const char *commit_staging(const commit_t *c); /* its path */
 manifest_t *commit_manifest(commit_t *c);      /* what was written through c so far */
 /* Frees c and leaves the staging folder to who made it. */
 void commit_leave(commit_t *c);
-/* Writes safetensors files of at most shard_bytes (0: 4 GiB) with these tensors; data[i] holds the
- * elements of part i, dense. `rank` names the writer in the files' names. */
+/* Writes safetensors files of at most shard_bytes (0: 4 GiB) with these tensors; one that is larger
+ * has a file of its own. data[i] holds the elements of part i, dense. `rank` names the writer in
+ * the files' names. */
 lh_status_t commit_write_all(commit_t *c, uint32_t rank, const checkpoint_tensor_t *tensors,
                              const void *const *data, uint32_t count,
                              uint64_t shard_bytes) LH_MUST_CHECK;
@@ -40,7 +41,8 @@ lh_status_t commit_finish(commit_t *c, uint64_t keep, char self[SHA256_TEXT]) LH
 /* Removes the staging folder. NULL does nothing. */
 void commit_abandon(commit_t *c);
 
-/* Streaming form of that, one file, for whole tensors that do not fit in memory together. */
+/* The same as commit_write_all tensor by tensor, into one file, for whole tensors that do not fit
+ * in memory together. */
 lh_status_t commit_stream(commit_t *c, uint32_t rank, const checkpoint_tensor_t *tensors,
                           uint32_t count) LH_MUST_CHECK;
 lh_status_t commit_stream_tensor(commit_t *c, uint32_t index, const void *data) LH_MUST_CHECK;

@@ -341,7 +341,6 @@ const manifest_tensor_t *manifest_find(const manifest_t *m, const char *name)
     return NULL;
 }
 
-/* Believes a manifest only after its seal, its types and its arithmetic hold. */
 enum {
     /* Limits of a reader. A value of JSON takes more memory than text, so that values are bounded
      * apart from bytes; our own manifests have one in ten bytes, or fewer. */

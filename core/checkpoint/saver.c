@@ -2,9 +2,9 @@
  * ends one.
  *
  * A saver has one thread, no signal that ends it but SIGKILL, and no open file but its socket, the
- * arena and the folder's lock. It reads requests until its socket ends. Everything that takes long,
- * or may hang, is done here and never in the trainer; the trainer waits for an answer with a
- * deadline, and kills a saver that has passed it.
+ * arena, the folder's lock and the standard three. It reads requests until its socket ends.
+ * Everything that takes long, or may hang, is done here and never in the trainer; the trainer waits
+ * for an answer with a deadline, and kills a saver that has passed it.
  *
  * Of several ranks each one's saver writes that rank's files and a share, which is a manifest of
  * them, and renames the share into place when all of it is on the disk. Rank 0's saver makes one
@@ -254,9 +254,9 @@ static void saver_share_orphan(const saver_share_t *how, uint64_t until_ns)
     if (!all || saver_share_commit(how, self) != LH_OK) saver_share_abandon(how);
 }
 
-/* SAVER_NICE: training's threads come first. SAVER_FDS: descriptors that a saver keeps at its fork.
- * PASSED: that come with a request, at most. ORPHAN_MS: more than its deadline has a saver without
- * a trainer. */
+/* SAVER_NICE: training's threads come first. SAVER_FDS: descriptors that a saver keeps at its fork,
+ * besides the first three. PASSED: how many come with a request, at most. ORPHAN_MS: what a saver
+ * without a trainer gets beyond its deadline, and the others' shares beyond the time of its own. */
 enum { SAVER_NICE = 5, SAVER_FDS = 2, PASSED = 2, ORPHAN_MS = 1000 };
 
 /* The saver's own state, in the process itself. */

@@ -6,8 +6,8 @@
 #include <base/digest.h>
 #include <base/memory.h>
 
-/* Elements of a shape whose product is known to fit: part_fits has checked it, or it is a tensor of
- * this run. */
+/* Elements of a shape whose product is known to fit: tensor_part_fits has checked it, or it is a
+ * tensor of this run. */
 static uint64_t part_product(uint32_t rank, const uint64_t *shape)
 {
     uint64_t elements = 1;
@@ -116,7 +116,6 @@ uint64_t tensor_part_copy(uint32_t rank, const uint64_t *shape, const tensor_par
     tensor_walk_start(&b, to_part, rank, shape);
     bool more = tensor_walk_next(&a, &x) && tensor_walk_next(&b, &y);
     uint64_t copied = 0;
-    /* Both walks run upwards through the logical tensor. */
     while (more) {
         const uint64_t x_end = x.logical + x.count, y_end = y.logical + y.count;
         const uint64_t begin = x.logical > y.logical ? x.logical : y.logical;

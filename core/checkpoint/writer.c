@@ -50,8 +50,7 @@ struct writer {
     bool lost; /* both died between two looks */
 
     writer_arena_t arena;
-    /* At the begin of JOB_MOST bytes that savers see too. used: bytes of them in use; fixed: by
-     * what every save has. */
+    /* At the begin of JOB_MOST bytes that savers see too. */
     save_job_t *job;
     uint64_t used, fixed; /* bytes of them: in use; by what every save has */
     /* [count], in the same memory: each tensor, and where its bytes lie in the arena. */
@@ -443,7 +442,6 @@ static int give_up(writer_t *w)
     return spent >= KILL_WAIT_MS ? 0 : KILL_WAIT_MS - (int)spent;
 }
 
-/* A look, between two steps. */
 lh_status_t writer_poll(writer_t *w, writer_result_t *out)
 {
     if (!w->asked) return LH_INVALID;

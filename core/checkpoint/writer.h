@@ -37,7 +37,7 @@ typedef struct writer_how {
 typedef struct writer_result {
     lh_status_t status; /* LH_OK: committed, or of several ranks this one's share written */
     uint64_t step;
-    uint64_t ns;      /* from submit to commit                     */
+    uint64_t ns;      /* from the request to the saver's answer   */
     char reason[512]; /* why not                                   */
 } writer_result_t;
 
