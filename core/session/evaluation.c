@@ -207,8 +207,8 @@ lh_status_t evaluation_documents(
         }
         for (uint64_t k = packed + 1; k <= e->batch.max_documents; k++)
             e->batch.starts[k] = (int32_t)e->tokens;
-        /* The rows behind the last document are one more, so that every row lies in some document.
-         */
+        /* The padding behind the last document is a document of its own, where there is room for
+         * one. */
         if (packed < e->batch.max_documents) e->batch.starts[packed] = (int32_t)used;
         const lh_status_t status = packed == 0 ? LH_OK : score(e);
         if (status != LH_OK) return status;

@@ -37,7 +37,8 @@ static const number_row_t share_rows[] = {{"loss", AT(loss)}, {"loss_most", AT(l
 static const number_row_t small_rows[] = {{"choice", AT(choice)}, {"streams", AT(streams)}};
 #define COUNT(rows) (sizeof(rows) / sizeof((rows)[0]))
 
-/* Also for reading into figures, which no caller has const. */
+/* One function for writing a row and for reading one: figures that are read into are not const
+ * where they were made, so taking the const away is allowed. */
 static void *field_of(const probe_figures_t *f, size_t offset)
 {
     return (char *)(uintptr_t)f + offset;

@@ -230,12 +230,11 @@ static lh_status_t load_once(const snapshot_t *s, checkpoint_t *from, bool state
     return status;
 }
 
-/* A disk that failed to read may do it the next moment, so LH_IO is tried once more; a file that is
- * not there is not waited for. errno is still that of the read. */
+/* A read that failed may succeed the next moment, so LH_IO is tried once more; but not where the
+ * file is not there, which errno, still that of the read, tells. */
 lh_status_t snapshot_load(const snapshot_t *s, checkpoint_t *from, bool states)
 {
     const lh_status_t status = load_once(s, from, states);
-    /* The error may be gone by now. */
     return status == LH_IO && errno != ENOENT ? load_once(s, from, states) : status;
 }
 

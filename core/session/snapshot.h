@@ -55,18 +55,18 @@ lh_status_t snapshot_take_last(const snapshot_t *s, writer_t *writer) LH_MUST_CH
  * up. */
 lh_status_t snapshot_load(const snapshot_t *s, checkpoint_t *from, bool states) LH_MUST_CHECK;
 
-/* Weights alone, where there is no optimizer, from the newest checkpoint of a folder that gives
- * them whole: evaluation and generation. A damaged one is skipped with a warning; *found is false
- * where the folder has none. model: of snapshot_identity_model, which must be that of the checkpoint. For a
- * single process: another might take another. */
+/* Weights alone, for evaluation and generation, which have no optimizer: from the newest checkpoint
+ * of a folder that gives them whole. A damaged one is skipped with a warning; *found is false where
+ * the folder has none. model: the lines of snapshot_identity_model, with which the checkpoint's must
+ * agree. For a single process: two that search at once may find different checkpoints. */
 lh_status_t snapshot_load_newest(weights_t *w, const char *folder, const char *model,
                                  bool *found) LH_MUST_CHECK;
 
 /* ---- what a run's bits depend on besides its checkpoint: changed, it would be another run ---- */
 
 /* Appends "section.key = value" lines: the model's options, the data and its order, the batch and
- * the precision. Steps, schedule, evaluation and saving may change between runs and are not among
- * them. out->failed tells if memory was lacking. */
+ * the precision, the optimizer's plugin and rule. The number of steps, learning rates, evaluation
+ * and saving may change between runs and are not among them. out->failed tells if memory was lacking. */
 void snapshot_identity(const session_t *s, text_t *out);
 /* The part of it that says which model it is: where nothing is trained. */
 void snapshot_identity_model(const job_t *job, const plugin_t *plugin, const void *config,

@@ -46,9 +46,10 @@ typedef struct step_programs {
 lh_status_t step_programs_new(session_t *s, const step_layout_t *layout, const train_ranks_t *ranks,
                               step_programs_t *out) LH_MUST_CHECK;
 void step_programs_free(step_programs_t *p); /* the rest goes with the engine */
-/* Of what the bits of a step depend on: "depth", "breadth", or a digest of another table. Part of a
- * run's identity: sums of gradients are in the order of micro-batches in every table, but of a
- * parameter that two parts share in the order of rows. */
+/* Appends what of the schedule the bits of a step depend on: "depth", "breadth", or a digest of
+ * another table. It is part of a run's identity: every table adds gradients in the order of
+ * micro-batches, but those of a parameter that two parts of the model share are added in the order
+ * of the table's rows. */
 void step_accumulation_text(const job_t *job, const schedule_t *s, text_t *out);
 
 /* A split of the job's data, in the order in which training reads it. beside: as in batches_how_t. */

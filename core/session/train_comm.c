@@ -11,8 +11,8 @@
 #include <base/memory.h>
 #include <session/link_record.h>
 
-/* These three are train_ranks_t's functions. They may be called from the control thread only, as
- * the plan is one and its memory, too. */
+/* These three are train_ranks_t's functions. They may be called from the control thread only: all
+ * use the one plan and its memory. */
 static lh_status_t start(void *context, const void *mine, size_t bytes)
 {
     train_comm_t *t = context;
@@ -202,8 +202,7 @@ lh_status_t train_agree_first(train_agree_t *a, void *value, size_t bytes)
     return status;
 }
 
-/* All ranks must call it, also those that are well. The first in the order of ranks speaks, so that
- * all have the same sentence but for its own, which is not named. */
+/* All ranks must call it, also those that have not failed. */
 lh_status_t train_agree_failure(train_agree_t *a, lh_status_t *status, char *sentence, size_t bytes)
 {
     typedef struct failure {

@@ -34,7 +34,7 @@ enum { AGREE_MOST = 4, AGREE_SENTENCE = 512 };
 /* Belongs to one thread; its buffer makes a sum free of allocations, as it is done in each step. */
 typedef struct train_agree {    /* numbers of all ranks */
     const train_ranks_t *ranks; /* NULL: alone */
-    double *all;                /* [size][AGREE_MOST] */
+    double *all;                /* room for [size][AGREE_MOST] */
 } train_agree_t;
 
 /* ranks NULL, or of size 1: alone. ranks must outlive it. */
@@ -59,8 +59,9 @@ lh_status_t train_agree_finish(train_agree_t *a, double *values, uint32_t count)
  * all: once where all say the same, else rank by rank. */
 enum { AGREE_TEXT = 192 };
 lh_status_t train_agree_text(train_agree_t *a, const char *mine, text_t *out) LH_MUST_CHECK;
-/* Whoever has failed gives its status and sentence (at most `bytes` with the NUL), the others LH_OK:
- * all take those of the first one, named if it is another. */
+/* A rank that has failed gives its status and sentence (room for `bytes` with the NUL), the others
+ * give LH_OK. All take the status and sentence of the first rank that failed; on the other ranks the
+ * sentence begins with that rank's number. */
 lh_status_t train_agree_failure(train_agree_t *a, lh_status_t *status, char *sentence,
                                 size_t bytes) LH_MUST_CHECK;
 /* All ranks take what rank 0 gives. */
@@ -77,8 +78,8 @@ typedef struct train_comm {
     uint64_t planned_bytes; /* of plans and staging, as they were expected */
 } train_comm_t;
 
-/* Gathers of up to so many bytes a rank take the fast way, the others the control plane. Eight
- * doubles: an agreement has at most AGREE_MOST of them. */
+/* Gathers of up to so many bytes a rank go over the links, larger ones through the control plane. It
+ * is room for eight doubles; an agreement has at most AGREE_MOST. */
 enum { TRAIN_COMM_ROOM = 64 };
 
 typedef struct train_comm_how {
