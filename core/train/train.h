@@ -18,7 +18,7 @@
 /* ---- what it tells ----
  *
  * Calls come from the control thread, between steps. Pointers are valid during the call. An observer
- * allocates only in begin. */
+ * should allocate in begin and end alone. */
 
 enum {               /* what a step's wall time went into */
        PART_DATA,    /* making batches and handing them to the device  */
@@ -46,7 +46,7 @@ typedef struct run_start {
     /* The next four let a watcher say how near the run comes to what the device can do. The first
      * is counted from the programs; the others are 0 where nobody has measured the device, and a
      * share of an unknown peak is left out rather than guessed. */
-    double flops_per_step;   /* useful ones */
+    double flops_per_step;   /* of this rank; useful ones (program_cost) */
     double peak_flops;       /* measured rate of the device's matmuls; 0: unknown */
     double bytes_per_second; /* of its memory, read and written together; 0: unknown */
     double predicted_step_s; /* by `plan`; 0: none */
@@ -58,7 +58,7 @@ typedef struct run_start {
     uint32_t link_count;
 } run_start_t;
 
-/* One step, told by rank 0 after its update. Loss and norm are sums over all ranks, so every rank
+/* One step, told by rank 0 after its update. Loss and norm are of the global batch, so every rank
  * would tell the same. */
 typedef struct step_report {
     uint64_t step; /* from 1: this many are done */
@@ -92,8 +92,8 @@ typedef struct save_report {
     /* How long training stood still for it; 0 where the save is told from a poll, which stalls
      * nobody. */
     double stall_s;
-    bool committed;     /* false: handed to the writer, or failed: see reason */
-    const char *reason; /* NULL, or why a save failed */
+    bool committed;     /* false: refused or failed, see reason */
+    const char *reason; /* NULL where it was committed */
 } save_report_t;
 
 typedef struct rank_memory { /* of a rank, at the end */

@@ -1,8 +1,8 @@
 /* train_run.c - the loop: step, evaluate, save, until the steps are made or somebody says stop.
  *
  * The order inside a step is what hides communication: all rounds of forward and backward are
- * launched, whose list sums gradients as they become complete; then the loss travels, while the
- * update runs, whose first calls wait for the sums. What the host needs to know of other ranks
+ * launched, and their list of calls starts the sum of each gradient over the ranks as soon as it is
+ * complete; then the loss travels, while the update runs, whose first calls wait for those sums. What the host needs to know of other ranks
  * (loss, stop, the save under way) goes in that one exchange, so that a step of many ranks has one
  * place where the host waits for them; where tokens are masked, a second one before the first
  * round.
@@ -91,8 +91,8 @@ static lh_status_t batch_dump(const char *path, batches_t *data, uint64_t count,
  * too. */
 enum { PROFILED_STEP = 5 }; /* by then pages are touched and libraries warm */
 
-/* Only rank 0 writes. It opens the global batch, not its share: hence documents of all passes and
- * ranks. */
+/* Only rank 0 writes. It reads the global batch and not its share, hence room for the documents of
+ * all passes of all ranks. */
 static lh_status_t run_dump(trainer_t *t)
 {
     const job_train_t *train = &t->job->train;
@@ -249,8 +249,8 @@ static lh_status_t run_round(trainer_t *t, uint64_t i)
     lh_assert((i + 1) * count <= share->passes);
     const uint64_t tokens = share->rows * t->job->train.sequence;
     int32_t(*seeds)[4] = t->seeds + i * count;
-    /* Random ops mix these words into their counter: seed of the job, step, and the index of the
-     * sequence in the global batch. Neither rank nor micro-batch stands in it. */
+    /* Random ops mix these words into their counter: seed of the job, step, and the index in the
+     * global batch of the micro-batch's first sequence. */
     for (uint64_t m = 0; m < count; m++) {
         /* Of the global batch, so that what is drawn does not depend on who draws it. */
         const uint64_t first = share->first + (i * count + m) * share->rows;
@@ -292,8 +292,7 @@ static lh_status_t run_update(trainer_t *t, double rate)
 }
 
 /* Each rank has the loss of its share, may have been asked to stop, and may have written what it
- * saves: one exchange for all, which travels while parameters are updated, ahead of the new values.
- * The first two are sums of losses already divided by the global weight; stop counts ranks that
+ * saves: one exchange for all three, which travels while parameters are updated. The first two are sums of losses already divided by the global weight; stop counts ranks that
  * were asked to stop, and save is trainer_save_word. */
 enum { AGREE_LOSS = 0, AGREE_CROSS_ENTROPY = 1, AGREE_STOP = 2, AGREE_SAVE = 3, AGREE_NUMBERS = 4 };
 
@@ -423,8 +422,8 @@ static lh_status_t run_save(trainer_t *t, bool last)
 }
 
 /* One step is measured kernel by kernel, for the report, where the device can tell. Called twice
- * for each step, with begin and without; both do nothing except around the chosen one. Every rank
- * profiles the same step where it has an observer or a profiler, which is rank 0 alone. */
+ * for each step, with begin and without; both do nothing except around the chosen one. Only a rank
+ * with an observer or a profiler measures, which is rank 0. */
 static lh_status_t run_profile(trainer_t *t, bool begin)
 {
     const uint64_t chosen = t->first_step + PROFILED_STEP;
@@ -443,9 +442,9 @@ static lh_status_t run_profile(trainer_t *t, bool begin)
     return status;
 }
 
-/* Leaves the loop for one of four reasons: the steps are made, the weights have not been finite for
- * too long, somebody asked for an end, or a failure. The first and third end with a save; the
- * second does not. */
+/* Leaves the loop for one of four reasons: the steps are made, loss or gradients were not finite in
+ * too many steps in a row, somebody asked for an end, or a failure. The first and third end with a
+ * save; the others do not. */
 static lh_status_t run_loop(trainer_t *t, train_result_t *out)
 {
     const job_train_t *train = &t->job->train;
@@ -475,7 +474,7 @@ static lh_status_t run_loop(trainer_t *t, train_result_t *out)
         status = run_evaluate(t);
         if (status == LH_OK) status = run_save(t, false);
     }
-    /* Weights that stopped being finite are not worth keeping; the last good checkpoint is. */
+    /* A run that ends as not finite saves nothing more: the last checkpoint stays the newest. */
     if (status == LH_OK && out->outcome != TRAIN_NOT_FINITE) status = run_save(t, true);
     if (status == LH_OK) status = trainer_finish_save(t);
     if (status == LH_OK && t->session->transfers != NULL)

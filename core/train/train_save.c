@@ -4,9 +4,9 @@
  * ranks must share, since a checkpoint of which one part is missing is none: it travels as a number
  * and ends that save on all. A failure of the exchange itself ends the run.
  *
- * A save is written twice over at most: each rank writes its part (SAVE_WRITES), and once all have
- * said so rank 0 renames the whole into place (SAVE_COMMITS). Between the two nothing of it can be
- * opened, and a crash leaves the checkpoint before. */
+ * A save of several ranks has two phases: each rank writes its part (SAVE_WRITES), and once all have
+ * said so rank 0 commits the whole (SAVE_COMMITS). Between the two nothing of it can be opened, and
+ * a crash leaves the checkpoint before. */
 #include <train/train_save.h>
 
 #include <errno.h>
@@ -21,7 +21,8 @@
 #include <engine/weights.h>
 #include <train/trainer.h>
 
-/* Ranks without an observer are silent but for rank 0, which warns of a failure in any case. */
+/* The observer is told. A rank without one says nothing, but for rank 0, which warns of a failure.
+ */
 static void save_tell(trainer_t *t, const writer_result_t *r, double stall_s)
 {
     char path[512], name[32];
@@ -51,7 +52,7 @@ static void save_ended(trainer_t *t, const writer_result_t *result)
     t->waited_ns = 0;
     t->save_phase = SAVE_NONE;
     save_tell(t, result, 0);
-    /* The last step is tried once more, and then its failure is the run's. */
+    /* Forgotten, so that the last save of the run may be made of this step again. */
     if (result->status != LH_OK && t->saved_step == result->step) t->saved_step = UINT64_MAX;
 }
 
@@ -135,7 +136,7 @@ static lh_status_t save_await(trainer_t *t, uint64_t most_ns)
     return LH_OK;
 }
 
-/* At the end of a run; there is no patience then, as there is nothing else to do. */
+/* At the end of a run: waits without a limit, as there is nothing else to do. */
 lh_status_t trainer_finish_save(trainer_t *t)
 {
     if (t->writer == NULL || !writer_busy(t->writer)) return LH_OK;

@@ -1,5 +1,5 @@
-/* trainer.c - brings a training run up: what can be refused is refused before a device is taken,
- * and the folder of checkpoints is taken before that.
+/* trainer.c - brings a training run up. What can be refused without a device is refused before one
+ * is opened, and the folder of checkpoints is taken before that.
  *
  * The processes that save are forked already (train_how_t, writer). The order of trainer_open is
  * forced from two sides. A resumed run must choose the kernels of the run before, so the folder of
@@ -475,7 +475,8 @@ static lh_status_t start_weights(trainer_t *t)
     return transfers_value_gather(t->session->transfers);
 }
 
-/* Of a manifest: what the run says about itself, each line feed as two bytes. */
+/* Of a manifest: what the run says about itself. Each byte counts twice, as JSON writes a line feed
+ * as two. */
 static uint64_t head_bytes(const trainer_t *t)
 {
     enum { REST = 8192 }; /* plugins, names, numbers */
@@ -550,8 +551,8 @@ static lh_status_t check_profiler(const trainer_t *t)
                 t->session->device_plugin->name);
 }
 
-/* The calls of the INI are bound before anything is opened: a typing error in them costs nothing
- * then. */
+/* The calls of the INI are bound before the folder, the device and the data are opened: a typing
+ * error in them costs nothing then. */
 lh_status_t trainer_open(trainer_t *t, const train_how_t *how)
 {
     *t = (trainer_t){.how = how,

@@ -28,7 +28,7 @@ typedef struct trainer {
      * memory. */
     writer_t *writer;
     checkpoint_t *resumed; /* while opening */
-    uint64_t below;        /* steps of checkpoints that may be resumed */
+    uint64_t below;        /* only checkpoints of earlier steps than this may be resumed */
     /* Model, device, programs. The layout is a guess until the data says how many documents a
      * sequence may hold. */
     session_t *session;
