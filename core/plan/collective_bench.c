@@ -114,8 +114,8 @@ static lh_status_t open_meeting(meeting_t *m)
     return status;
 }
 
-/* Where a fork fails those that were started are ended by a signal; they wait for a rank that will
- * not come. */
+/* Where a fork or rank 0's own part fails, the ranks that were started are ended by a signal: they
+ * may be waiting for a rank that will not come. */
 lh_status_t bench_ranks(registry_t *registry, const job_t *job, uint32_t size, uint32_t sites,
                         lh_status_t (*body)(const bench_rank_t *rank), const void *context)
 {

@@ -1,4 +1,5 @@
-/* device_bench.c - times launches and copies on a device opened for nothing else. */
+/* device_bench.c - times launches, copies and products on a device that is opened for nothing else,
+ * and the calls of a job's step in its own session. */
 #include <plan/device_bench.h>
 
 #include <math.h>
@@ -22,7 +23,7 @@
 
 enum {
     REPEATS = 9,      /* of which the median counts */
-    SIDE_FIRST = 512, /* of a square matmul; doubled while it grows faster and time is left */
+    SIDE_FIRST = 512, /* of a square matmul; doubled while time and memory are left */
     SIDE_LAST = 16384,
     PIECE_BYTES = 1 << 20,
     COPY_BYTES_MOST = 256 << 20,
@@ -219,15 +220,15 @@ static lh_status_t matmul_time(rig_t *r, lh_dtype_t dtype, uint64_t side, double
     return status;
 }
 
-/* Larger squares while time is left and they are faster than smaller ones. 2 n^3 operations for a
- * product of n x n matrices. The largest rate counts: small squares do not fill a device, and very
- * large ones may be slower again. */
+/* Larger squares while time and memory are left. 2 n^3 operations for a product of n x n matrices.
+ * The largest rate counts: small squares do not fill a device, and very large ones may be slower
+ * again. */
 static lh_status_t peak_measure(rig_t *r, lh_dtype_t dtype, double budget_s, double *out)
 {
     const uint64_t begin = sys()->now_ns(), memory = r->properties.memory_bytes;
     for (uint64_t side = SIDE_FIRST; side <= SIDE_LAST; side *= 2) {
         const double n = (double)side, spent = (double)(sys()->now_ns() - begin) * 1e-9;
-        /* Eight times the work of the one before, which was measured several times over. */
+        /* Four runs of this size, at the best rate so far, must fit into what is left. */
         if (side > SIDE_FIRST && (16 * n * n * n / 8 / *out * 4 > budget_s - spent ||
                                   4 * side * side * lh_dtype_bytes(dtype) > memory))
             return LH_OK;
@@ -432,8 +433,8 @@ static lh_status_t lists_make(program_rig_t *b)
     return LH_OK;
 }
 
-/* The engine keeps the time of the last run in each call; it is taken out before the next step
- * overwrites it. */
+/* The engine adds up the time of each call since profiling was switched on, and each measured step
+ * switches it on anew: so these are the times of one step. */
 static void note_times(program_rig_t *b)
 {
     lh_assert(b->repeats < REPEATS_MOST);

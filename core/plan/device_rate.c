@@ -43,7 +43,7 @@ lh_dtype_t device_rate_dtype(const program_call_t *call)
 
 /* " nt": of each attribute transpose_... whether it is set. Products have other speeds with it. */
 enum { SIDES = 8 };
-/* SIDES has room for a blank, six letters and the NUL. */
+/* A blank, up to five letters and the NUL. */
 static void sides_text(const program_call_t *call, char out[SIDES])
 {
     const lh_op_t *row = &call->op->row;

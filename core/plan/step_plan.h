@@ -26,7 +26,7 @@ plan_documents_t plan_documents(const job_t *job, int32_t eod);
 /* Where the number is from: "as the token files say". */
 const char *plan_documents_text(const job_t *job, const plan_documents_t *documents);
 
-/* session.comm is made here and is ignored. */
+/* session.comm is ignored: plan_programs_open makes the communicator. */
 typedef struct plan_programs_how {
     session_how_t session; /* session.world says whose they are */
     plan_documents_t documents;
