@@ -12,7 +12,8 @@
 #include <base/memory.h>
 #include <base/text.h>
 
-/* Of its values: a narrower range is drawn wider, as ticks show four digits. */
+/* Least range of the y axis, as a share of its values: a narrower one is drawn wider, as ticks show
+ * four digits. */
 static const double least_range = 1e-3;
 
 /* In units of the SVG's view box, which a page scales. The script of report.c has the four margins
@@ -136,7 +137,7 @@ static void draw_axes(const chart_t *c, const frame_t *f, text_t *out)
     text_append(out, "</text>");
 }
 
-/* Few points, of evaluations: each has a title that a pointer shows. No thinning: there are few. */
+/* Few points, of evaluations: they are not thinned, and each has a title that a pointer shows. */
 static void draw_dots(const chart_series_t *s, const frame_t *f, text_t *out)
 {
     for (size_t i = 0; i < s->count; i++)

@@ -34,10 +34,9 @@ void chart_draw(const chart_t *chart, text_t *out);
 /* Text safe inside HTML elements and attributes; control characters become spaces. */
 void chart_escape(text_t *out, const char *text);
 
-/* the time of one step as a flame chart: a box for the step, below it its passes,
- * their directions, the parts and blocks of the model, and the ops, each as wide as its time. */
-
-/* An inline SVG without scripts; nothing for no frames. Boxes too narrow to be seen are left out,
+/* The time of one step as a flame chart: a box for the step, below it its lists of calls, their
+ * directions, the parts and blocks of the model, and the ops, each as wide as its time. An inline
+ * SVG without scripts; nothing for no frames. Boxes too narrow to be seen are left out,
  * their time stays in the boxes above them. Frames of one name under the same parents are added up,
  * whatever their order. */
 lh_status_t chart_draw_flame(const profile_frame_t *frames, uint32_t count,

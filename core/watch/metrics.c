@@ -59,7 +59,7 @@ static void put_real(json_writer_t *w, const char *key, double value)
 }
 
 /* Ends the line and writes it, whole. A write that fails loses the line and not the run. The first
- * loss is told, and the sum of them at the end. */
+ * line that is lost is told, and how many were lost at the end. */
 static void line_end(metrics_t *m, json_writer_t *w)
 {
     json_close(w);
@@ -129,8 +129,6 @@ void metrics_evaluated(metrics_t *m, const evaluation_report_t *e)
     line_end(m, w);
 }
 
-/* Two flags and not one: a save that was neither committed nor failed is one that was given to the
- * writer. */
 void metrics_saved(metrics_t *m, const save_report_t *s)
 {
     json_writer_t own, *w = line_begin(m, &own, s->step);
@@ -152,7 +150,7 @@ static void put_kinds(json_writer_t *w, const char *key, const memory_report_t *
     json_close(w);
 }
 
-/* The last line of a run that came to its end. */
+/* The last line of a run that gathered the memory of its ranks. */
 lh_status_t metrics_memory(metrics_t *m, const run_end_t *end)
 {
     json_writer_t own, *w = line_begin(m, &own, end->steps);

@@ -22,7 +22,7 @@ typedef struct progress_line {
     uint64_t shown_ns;
 } progress_line_t;
 
-/* Says in two or three lines what is trained, and on what. */
+/* Says in two to four lines what is trained, on what, and from which step. */
 void progress_begin(progress_line_t *p, const run_start_t *start, uint64_t log_every);
 /* Called for every step; decides by itself whether anything is shown. */
 void progress_step(progress_line_t *p, const step_report_t *step);

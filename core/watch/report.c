@@ -19,11 +19,9 @@
 #include <watch/chart.h>
 #include <watch/metrics.h>
 
-/* What never changes of the page: its style, light and dark, and the script that gives charts a cursor. Nothing is
- * fetched from a network. */
-
-/* clang-format off Constants are kept as they are read by a browser; the formatter stays away from
- * them. */
+/* What never changes of the page: its style, light and dark, and the script that gives charts a
+ * cursor. Nothing is fetched from a network. The constants are kept as a browser reads them. */
+/* clang-format off */
 static const char report_head[] =
     "<!doctype html>\n<html lang=\"en\"><head><meta charset=\"utf-8\">\n"
     "<meta name=\"viewport\" content=\"width=device-width, initial-scale=1\">\n<title>";

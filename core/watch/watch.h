@@ -2,8 +2,8 @@
  * train.log, metrics.jsonl, events/ and, at the end, report.html.
  *
  * Training tells its observer on rank 0's control thread, between steps, so everything here counts
- * against the step (PART_WATCH): lines are built in buffers on the stack and written with one call
- * each. Nothing that goes wrong here is an error of the run: a file that can't be made or written
+ * against the step (PART_WATCH): lines are built in memory that is there already and written with
+ * one call each. Nothing that goes wrong here is an error of the run: a file that can't be made or written
  * is warned of once, and its lines are counted as lost. */
 #ifndef WATCH_WATCH_H
 #define WATCH_WATCH_H
@@ -35,7 +35,7 @@ typedef struct watch_events watch_events_t;
 
 /* Makes folder/events.out.tfevents.SECONDS.HOST.PID with its first record. */
 lh_status_t watch_events_open(const char *folder, watch_events_t **out) LH_MUST_CHECK;
-/* Whole records only, one write each; after a write failed the file takes no more. tag is cut at
+/* Whole records only, one write each; a record whose write fails is lost and counted. tag is cut at
  * 128 bytes. value becomes a float, as the format's simple_value is one. */
 void watch_events_scalar(watch_events_t *f, uint64_t step, const char *tag, double value);
 void watch_events_close(watch_events_t *f);
