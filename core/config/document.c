@@ -442,7 +442,7 @@ static lh_status_t check_assignment(const char *text)
     return LH_OK;
 }
 
-/* The section may be new, so a job can be made of --set alone but for its first file. */
+/* The section may be one that no file has. */
 lh_status_t document_set(document_t *d, const char *assignment)
 {
     lh_status_t status = check_assignment(assignment);

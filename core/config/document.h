@@ -39,8 +39,8 @@ typedef struct document_section {
 lh_status_t document_load(const char *path, document_t **out) LH_MUST_CHECK;
 void document_free(document_t *d);
 
-/* "section.key=value"; the section is what stands before the last dot ahead of '='. Makes the
- * section if need be. The entry has no file: document_where calls it the command line. Values are
+/* "section.key=value"; of several dots ahead of '=' the one behind the longest section that exists
+ * ends the section, else the last. Makes the section if need be. The entry has no file: document_where calls it the command line. Values are
  * not split at commas or blanks. */
 lh_status_t document_set(document_t *d, const char *assignment) LH_MUST_CHECK;
 

@@ -23,8 +23,8 @@
 #define GENERATE (1u << STAGE_GENERATE)
 #define ALL (PREPARE | IMPORT | TRAIN | EVAL | EXPORT | GENERATE)
 
-/* clang-format off fallback NULL: the key is required. "": it may be left out, and the field is
- * NULL. */
+/* fallback NULL: the key is required. "": it may be left out, and the field is NULL. */
+/* clang-format off */
 #define TEXT(S, f, fallback, help) LH_OPTION_STRING(S, f, #f, fallback, help)
 #define PATH(S, f, fallback, help) LH_OPTION_PATH(S, f, #f, fallback, help)
 #define WHOLE(S, f, fallback, range, help) LH_OPTION_U64(S, f, #f, fallback, range, help)

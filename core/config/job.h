@@ -94,7 +94,7 @@ typedef struct job_train {
     uint64_t seed;
     uint32_t precision; /* PRECISION_* */
     uint32_t recompute; /* RECOMPUTE_* */
-    /* Held-out loss during training; the step before the first counts as one that is due. */
+    /* Held-out loss during training; the start weights are evaluated, too. */
     uint64_t evaluate_every;   /* 0: never                                          */
     uint64_t evaluate_batches; /* micro-batches of the valid split per evaluation; 0: all */
     /* Bounds on what the programs hold at a time. A resume must have the same head_chunk, as the
@@ -204,9 +204,9 @@ typedef struct job_launch {
     /* Where there are no sites this is the number of all ranks, which are on one machine. */
     uint64_t ranks_per_node; /* of a host whose number [site.NAME] hosts does not say */
     bool bind;               /* ranks to shares of a machine's processors */
-    /* The job's key proves to a rank that another belongs to the same job: a file of mode 0600, made
-     * at the first start. NULL: a key that lives as long as the job, which only ranks of one machine
-     * can share. */
+    /* File of mode 0600, made at the first start, with the job's key, which proves to a rank that
+     * another belongs to the same job. NULL: a key that lives as long as the job, which only ranks of
+     * one machine can share. */
     char *secret;
     char *address; /* where rank 0 listens; NULL: its machine, or the launcher's word */
     uint64_t port; /* 0: any that is free                                         */
@@ -365,7 +365,8 @@ extern const lh_option_t job_group_rows[], job_pin_rows[], job_site_rows[];
 const job_section_t *job_sections(uint32_t *count);
 /* A name such as "group.main" is not found here, but "group.*" is. */
 const job_section_t *job_section(const char *name); /* of its exact name, or NULL */
-/* Its rows, which fill config: the struct in job_t or one of its kind; NULL: they are only checked. */
+/* Its rows, which fill config: the struct in job_t or one of its kind; NULL: they are only checked.
+ */
 option_table_t job_section_table(const job_section_t *s, void *config);
 
 /* Parses what a plugin (or rule) reads of a section, beside the core's keys there, into a new

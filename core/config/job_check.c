@@ -14,7 +14,7 @@
 
 enum {
     LAUNCH_ADDRESS = 256,
-    SMALLEST_CHUNK = 1024, /* smaller ones are all overhead: a step would take minutes */
+    SMALLEST_CHUNK = 1024, /* bytes; smaller ones are nearly all overhead */
 };
 
 /* What the INI may already say and this version can't do yet is refused by name. */
@@ -274,8 +274,7 @@ static lh_status_t check_generate(const job_t *job)
     return LH_OK;
 }
 
-/* In the order of the sections, so that of several mistakes the first in the file is usually told
- * first. */
+/* Of several mistakes the first that is found is told; the order has no other meaning. */
 lh_status_t job_check(job_t *job)
 {
     lh_status_t status = check_parallel(job);

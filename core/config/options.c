@@ -285,9 +285,8 @@ static bool fixed_applies(const options_how_t *how, const lh_option_t *row)
     return true;
 }
 
-/* The effective value of a row and where it comes from, without parsing. *value is NULL when a
- * required key is missing or a given is known only later. A row "prefix.*" (the core's only) has
- * none here. entry and given are never both set; neither means the row's default. */
+/* The effective value of a row and where it comes from, without parsing. value is NULL when a
+ * required key is missing or a given is known only later. A row "prefix.*" has none here. entry and given are never both set; neither means the row's default. */
 typedef struct option_origin {
     const char *value;
     const document_entry_t *entry; /* in the INI or on the command line, or NULL */
@@ -524,9 +523,8 @@ static void append_where(const document_entry_t *entry, text_t *out)
     }
 }
 
-/* The origin stands behind the value, or above it where the line would be too long to be read
- * again. A line longer than INI_LINE_LIMIT would be refused when it is read back, so the origin
- * then gets a line of its own above. */
+/* The origin stands behind the value, or on a line of its own above it where both together would be
+ * longer than INI_LINE_LIMIT, which is refused when it is read back. */
 static void append_line(const char *key, const char *value, const document_entry_t *entry,
                         const char *origin, text_t *out)
 {
