@@ -269,8 +269,8 @@ bool check_step_is_told(const job_t *job)
            job->optimizer.rule != NULL && job->train.batch > 0 && job->train.sequence > 0;
 }
 
-/* Records what a rank runs; it is closed by the caller whatever is returned. World, session and
- * programs of one rank. */
+/* World, session and programs of one rank, recorded. The caller frees it whatever rank_record
+ * returns. */
 typedef struct recorded_rank {
     world_t *world;
     session_t *session;

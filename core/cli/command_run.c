@@ -453,8 +453,8 @@ static int run_stage(cli_t *cli, const command_t *c, uint32_t stage)
     return status;
 }
 
-/* The processes that write checkpoints, of a process that will train: before it loads a plugin, meets
- * other ranks or starts a thread. Those who start ranks do not train. */
+/* Forks the processes that write checkpoints, in a process that will train: before it loads a
+ * plugin, meets other ranks or starts a thread. A process that starts ranks does not train. */
 static lh_status_t start_writer(cli_t *cli)
 {
     lh_assert(cli->writer == NULL);
@@ -479,8 +479,8 @@ int command_run_stage(cli_t *cli)
     return run_stage(cli, cli->command, stage);
 }
 
-/* What nobody else is to be told of. Ranks on other machines go through the same list and wait
- * where ranks meet; they are told to skip, too. */
+/* Launchers on other machines go through the same list and wait where ranks meet: they are told to
+ * skip a stage that has ranks, too. */
 static int skip_stage(cli_t *cli, const command_t *c)
 {
     log_line(LH_LOG_INFO, "-- %s: nothing has changed, skipped", c->name);

@@ -89,8 +89,8 @@ static bool wants_core(void)
 
 /* A set-user-ID program that it starts gains nothing; a crash leaves no core, which would hold
  * tokens, weights and what was derived from the job's key, unless LONGHAUL_CORE=1 asks for one.
- * Processes that it starts inherit both. Where
- * the kernel refuses one, the program goes on: they guard against mistakes elsewhere. */
+ * Processes that it starts inherit both. Where the kernel refuses one, the program goes on: they
+ * guard against mistakes elsewhere. */
 static void drop_privileges(void)
 {
     static const struct rlimit none = {0, 0};
