@@ -1,5 +1,5 @@
-/* session/evaluation.h - losses of data that is not trained on: a split by samples, or documents one
- * by one, packed side by side. Sums run in double, token by token, in order.
+/* session/evaluation.h - losses of data that is not trained on: a split by samples, or documents
+ * one by one, packed side by side. Sums run in double, token by token, in order.
  *
  * The scoring program gives three numbers a token: largest logit, sum of exponentials, logit of the
  * label. The loss is made of them here in double, since a sum over a whole split in FP32 would lose

@@ -1,6 +1,6 @@
-/* session/link_record.h - what was measured of the links between sites (links/link_probe.h), kept as
- * links.json in the pipeline's folder: the next start need not measure again, and plans and benches
- * read what a link gives.
+/* session/link_record.h - what was measured of the links between sites (links/link_probe.h), kept
+ * as links.json in the pipeline's folder: the next start need not measure again, and plans and
+ * benches read what a link gives.
  *
  * One process writes it, rank 0 of a run or of `bench links`; it is replaced as a whole, so a
  * reader sees the old or the new one. A row is kept until the same link is measured again; whether

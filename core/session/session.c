@@ -16,8 +16,8 @@
 /* ---- groups of parameters ---- */
 
 /* Whether one of the comma-separated globs matches a parameter's name. Globs are those of fnmatch
- * without flags, so a star matches dots, too. A list that is longer than the buffer matches nothing, and the group is
- * then refused for matching nothing. */
+ * without flags, so a star matches dots, too. A list that is longer than the buffer matches
+ * nothing, and the group is then refused for matching nothing. */
 static bool groups_matches(const char *globs, const char *name)
 {
     char list[512], *rest = NULL;

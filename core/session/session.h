@@ -90,11 +90,13 @@ void session_close(session_t *s); /* NULL does nothing */
 /* Refuses a [train] sequence that is longer than what the model is made for. */
 lh_status_t session_check_sequence(const session_t *s) LH_MUST_CHECK;
 
-/* Rows of sequences for programs that read them: `tokens` of each kind and `starts` document starts,
- * of value 0; max_documents is the caller's to set. What was taken before a failure is in *out. */
+/* Rows of sequences for programs that read them: `tokens` of each kind and `starts` document
+ * starts, of value 0; max_documents is the caller's to set. What was taken before a failure is in
+ * *out. */
 lh_status_t session_rows_new(uint64_t tokens, uint64_t starts, batch_rows_t *out) LH_MUST_CHECK;
 void session_rows_free(batch_rows_t *rows);
-/* Gives a program its inputs from rows: micro-batches of `tokens` tokens each, one after the other. */
+/* Gives a program its inputs from rows: micro-batches of `tokens` tokens each, one after the other.
+ */
 lh_status_t session_rows_give(const batch_rows_t *rows, uint64_t micro_batches, uint64_t tokens,
                               program_t *program) LH_MUST_CHECK;
 

@@ -57,8 +57,8 @@ lh_status_t snapshot_load(const snapshot_t *s, checkpoint_t *from, bool states) 
 
 /* Weights alone, for evaluation and generation, which have no optimizer: from the newest checkpoint
  * of a folder that gives them whole. A damaged one is skipped with a warning; *found is false where
- * the folder has none. model: the lines of snapshot_identity_model, with which the checkpoint's must
- * agree. For a single process: two that search at once may find different checkpoints. */
+ * the folder has none. model: the lines of snapshot_identity_model, with which the checkpoint's
+ * must agree. For a single process: two that search at once may find different checkpoints. */
 lh_status_t snapshot_load_newest(weights_t *w, const char *folder, const char *model,
                                  bool *found) LH_MUST_CHECK;
 
@@ -66,7 +66,8 @@ lh_status_t snapshot_load_newest(weights_t *w, const char *folder, const char *m
 
 /* Appends "section.key = value" lines: the model's options, the data and its order, the batch and
  * the precision, the optimizer's plugin and rule. The number of steps, learning rates, evaluation
- * and saving may change between runs and are not among them. out->failed tells if memory was lacking. */
+ * and saving may change between runs and are not among them. out->failed tells if memory was
+ * lacking. */
 void snapshot_identity(const session_t *s, text_t *out);
 /* The part of it that says which model it is: where nothing is trained. */
 void snapshot_identity_model(const job_t *job, const plugin_t *plugin, const void *config,

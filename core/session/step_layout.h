@@ -52,7 +52,8 @@ void step_programs_free(step_programs_t *p); /* the rest goes with the engine */
  * of the table's rows. */
 void step_accumulation_text(const job_t *job, const schedule_t *s, text_t *out);
 
-/* A split of the job's data, in the order in which training reads it. beside: as in batches_how_t. */
+/* A split of the job's data, in the order in which training reads it. beside: as in batches_how_t.
+ */
 lh_status_t step_batches_open(const job_t *job, uint32_t split, uint32_t vocab, int32_t eod,
                               const batches_t *beside, batches_t **out) LH_MUST_CHECK;
 /* Whether the layout depends on the data: where documents lie apart, and the INI does not say how

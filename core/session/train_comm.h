@@ -60,8 +60,8 @@ lh_status_t train_agree_finish(train_agree_t *a, double *values, uint32_t count)
 enum { AGREE_TEXT = 192 };
 lh_status_t train_agree_text(train_agree_t *a, const char *mine, text_t *out) LH_MUST_CHECK;
 /* A rank that has failed gives its status and sentence (room for `bytes` with the NUL), the others
- * give LH_OK. All take the status and sentence of the first rank that failed; on the other ranks the
- * sentence begins with that rank's number. */
+ * give LH_OK. All take the status and sentence of the first rank that failed; on the other ranks
+ * the sentence begins with that rank's number. */
 lh_status_t train_agree_failure(train_agree_t *a, lh_status_t *status, char *sentence,
                                 size_t bytes) LH_MUST_CHECK;
 /* All ranks take what rank 0 gives. */
@@ -78,8 +78,8 @@ typedef struct train_comm {
     uint64_t planned_bytes; /* of plans and staging, as they were expected */
 } train_comm_t;
 
-/* Gathers of up to so many bytes a rank go over the links, larger ones through the control plane. It
- * is room for eight doubles; an agreement has at most AGREE_MOST. */
+/* Gathers of up to so many bytes a rank go over the links, larger ones through the control plane.
+ * It is room for eight doubles; an agreement has at most AGREE_MOST. */
 enum { TRAIN_COMM_ROOM = 64 };
 
 typedef struct train_comm_how {
