@@ -17,8 +17,8 @@
 
 /* ---- what it tells ----
  *
- * Calls come from the control thread, between steps. Pointers are valid during the call. An observer
- * should allocate in begin and end alone. */
+ * Calls come from the control thread, between steps. Pointers are valid during the call. An
+ * observer should allocate in begin and end alone. */
 
 enum {               /* what a step's wall time went into */
        PART_DATA,    /* making batches and handing them to the device  */
@@ -172,8 +172,8 @@ typedef struct train_how {
        fills what it knows, the rest stays 0 */
     void (*predict)(const train_programs_t *programs, train_prediction_t *out);
     train_profiler_t *profiler; /* or NULL */
-    /* Forked while the process had one thread; train_run closes it, whatever it returns. NULL: it is
-       forked by train_run. */
+    /* Forked while the process had one thread; train_run closes it, whatever it returns. NULL:
+       train_run forks it. */
     struct writer *writer;
     /* Of a job of several ranks; NULL: alone. Rank 0 alone has use for an observer. */
     control_t *control;

@@ -2,10 +2,10 @@
  *
  * The order inside a step is what hides communication: all rounds of forward and backward are
  * launched, and their list of calls starts the sum of each gradient over the ranks as soon as it is
- * complete; then the loss travels, while the update runs, whose first calls wait for those sums. What the host needs to know of other ranks
- * (loss, stop, the save under way) goes in that one exchange, so that a step of many ranks has one
- * place where the host waits for them; where tokens are masked, a second one before the first
- * round.
+ * complete; then the loss travels, while the update runs, whose first calls wait for those sums.
+ * What the host needs to know of other ranks (loss, stop, the save under way) goes in that one
+ * exchange, so that a step of many ranks has one place where the host waits for them; where tokens
+ * are masked, a second one before the first round.
  *
  * The loop holds no state of its own: a resumed run starts with t->step where the checkpoint left
  * it, and from there does what the first run would have done. */
@@ -292,8 +292,9 @@ static lh_status_t run_update(trainer_t *t, double rate)
 }
 
 /* Each rank has the loss of its share, may have been asked to stop, and may have written what it
- * saves: one exchange for all three, which travels while parameters are updated. The first two are sums of losses already divided by the global weight; stop counts ranks that
- * were asked to stop, and save is trainer_save_word. */
+ * saves: one exchange for all three, which travels while parameters are updated. The first two are
+ * sums of losses already divided by the global weight; stop counts ranks that were asked to stop,
+ * and save is trainer_save_word. */
 enum { AGREE_LOSS = 0, AGREE_CROSS_ENTROPY = 1, AGREE_STOP = 2, AGREE_SAVE = 3, AGREE_NUMBERS = 4 };
 
 /* Reading the loss waits for the device to finish the backward pass of the last round. Only then is

@@ -4,9 +4,9 @@
  * ranks must share, since a checkpoint of which one part is missing is none: it travels as a number
  * and ends that save on all. A failure of the exchange itself ends the run.
  *
- * A save of several ranks has two phases: each rank writes its part (SAVE_WRITES), and once all have
- * said so rank 0 commits the whole (SAVE_COMMITS). Between the two nothing of it can be opened, and
- * a crash leaves the checkpoint before. */
+ * A save of several ranks has two phases: each rank writes its part (SAVE_WRITES), and once all
+ * have said so rank 0 commits the whole (SAVE_COMMITS). Between the two nothing of it can be
+ * opened, and a crash leaves the checkpoint before. */
 #include <train/train_save.h>
 
 #include <errno.h>

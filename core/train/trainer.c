@@ -4,8 +4,8 @@
  * The processes that save are forked already (train_how_t, writer). The order of trainer_open is
  * forced from two sides. A resumed run must choose the kernels of the run before, so the folder of
  * checkpoints is taken and the newest one found before the session is opened. And the program's
- * shapes depend on the data, which is checked against the vocabulary of the model: so session, data,
- * programs, in this order.
+ * shapes depend on the data, which is checked against the vocabulary of the model: so session,
+ * data, programs, in this order.
  *
  * What a run's bits depend on is gathered as lines of text (t->identity) while it is opened, and
  * compared with the checkpoint's after each part: so a changed option is refused before the next,
