@@ -1,5 +1,5 @@
-/* plan/collective_bench.h - time of collectives by size, with every result checked: on ranks that are
- * forked from this process, which meets as rank 0 and hears of every size.
+/* plan/collective_bench.h - time of collectives by size, with every result checked: on ranks that
+ * are forked from this process, which meets as rank 0 and hears of every size.
  *
  * The figures are laid out like those of nccl-tests, so that they can be put side by side: time,
  * algorithm bandwidth (bytes over time), and bus bandwidth, which takes out how often an op sends

@@ -113,8 +113,8 @@ void step_plan_free(step_plan_t *plan);
  * viewer (chrome://tracing, Perfetto) ---- */
 
 /* folder/profile.json: [{part, backward, op, kernel, calls, ns, flops, bytes, share, of_limit}].
- * of_limit is engine_profile_of_limit of the two rates, 0 where they are not known. Rows are those of
- * one profiled step; share is of their sum and not of the step's wall time. */
+ * of_limit is engine_profile_of_limit of the two rates, 0 where they are not known. Rows are those
+ * of one profiled step; share is of their sum and not of the step's wall time. */
 lh_status_t step_profile_write(const char *folder, const profile_row_t *rows, uint32_t count,
                                double peak_flops, double bytes_per_second) LH_MUST_CHECK;
 /* folder/profile.trace.json, from the times that the programs' calls hold since profiling was
