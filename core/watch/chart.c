@@ -1,5 +1,5 @@
-/* chart.c - charts as SVG text: axes with round numbers, series as polylines or dots; and a step as a
- * flame chart.
+/* chart.c - charts as SVG text: axes with round numbers, series as polylines or dots; and a step as
+ * a flame chart.
  *
  * All is drawn here and not by a script of the page: so a report shows its curves in mail, in a
  * viewer without scripts, and in ten years. A long series is thinned to the lowest and the highest
@@ -216,7 +216,8 @@ void chart_draw(const chart_t *c, text_t *out)
     text_append(out, "</figure>\n");
 }
 
-/* Flame charts: a tree of frames, laid out from left to right in the order in which they first ran. */
+/* Flame charts: a tree of frames, laid out from left to right in the order in which they first ran.
+ */
 
 /* WIDTH and ROW in units of the view box; LETTER is about the width of a letter, by which it is
  * decided whether a label fits. NONE is 0 as box 0 is nobody's child. */

@@ -1,5 +1,5 @@
-/* metrics.c - JSON lines, each written whole from memory that is kept for the next, and read back one
- * by one.
+/* metrics.c - JSON lines, each written whole from memory that is kept for the next, and read back
+ * one by one.
  *
  * A line is one event and stands for itself: whoever reads the file takes what it knows and skips
  * the rest, so lines of new kinds break no script. Each is written with one call to a file that is

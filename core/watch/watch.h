@@ -3,8 +3,8 @@
  *
  * Training tells its observer on rank 0's control thread, between steps, so everything here counts
  * against the step (PART_WATCH): lines are built in memory that is there already and written with
- * one call each. Nothing that goes wrong here is an error of the run: a file that can't be made or written
- * is warned of once, and its lines are counted as lost. */
+ * one call each. Nothing that goes wrong here is an error of the run: a file that can't be made or
+ * written is warned of once, and its lines are counted as lost. */
 #ifndef WATCH_WATCH_H
 #define WATCH_WATCH_H
 
