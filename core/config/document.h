@@ -40,8 +40,8 @@ lh_status_t document_load(const char *path, document_t **out) LH_MUST_CHECK;
 void document_free(document_t *d);
 
 /* "section.key=value"; of several dots ahead of '=' the one behind the longest section that exists
- * ends the section, else the last. Makes the section if need be. The entry has no file: document_where calls it the command line. Values are
- * not split at commas or blanks. */
+ * ends the section, else the last. Makes the section if need be. The entry has no file:
+ * document_where calls it the command line. Values are not split at commas or blanks. */
 lh_status_t document_set(document_t *d, const char *assignment) LH_MUST_CHECK;
 
 uint32_t document_section_count(const document_t *d);

@@ -3,7 +3,8 @@
  * that are nothing.
  *
  * The syntax is decided by inih, which people know from other programs; what is added here are
- * refusals. So whatever this reader takes, another program that uses inih takes in the same sense. */
+ * refusals. So whatever this reader takes, another program that uses inih takes in the same sense.
+ */
 #ifndef CONFIG_INI_LINES_H
 #define CONFIG_INI_LINES_H
 

@@ -205,8 +205,8 @@ typedef struct job_launch {
     uint64_t ranks_per_node; /* of a host whose number [site.NAME] hosts does not say */
     bool bind;               /* ranks to shares of a machine's processors */
     /* File of mode 0600, made at the first start, with the job's key, which proves to a rank that
-     * another belongs to the same job. NULL: a key that lives as long as the job, which only ranks of
-     * one machine can share. */
+     * another belongs to the same job. NULL: a key that lives as long as the job, which only ranks
+     * of one machine can share. */
     char *secret;
     char *address; /* where rank 0 listens; NULL: its machine, or the launcher's word */
     uint64_t port; /* 0: any that is free                                         */

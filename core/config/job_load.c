@@ -448,8 +448,8 @@ static lh_status_t resolve_paths(job_t *job)
     return status == LH_OK ? resolve_eval(job) : status;
 }
 
-/* The order matters: stages decide what is required, sites how many ranks there are, and values that
- * cross sections are checked when all are there. */
+/* The order matters: stages decide what is required, sites how many ranks there are, and values
+ * that cross sections are checked when all are there. */
 static lh_status_t parse_all(job_t *job)
 {
     uint32_t count;

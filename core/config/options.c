@@ -1,7 +1,8 @@
 /* options.c - tables of options: checked, filled from a section, freed.
  *
- * One parser serves values of the INI, of the command line, defaults and ends of ranges, so a default
- * that its own range refuses is found when a table is validated and not when somebody relies on it. */
+ * One parser serves values of the INI, of the command line, defaults and ends of ranges, so a
+ * default that its own range refuses is found when a table is validated and not when somebody
+ * relies on it. */
 #include <config/options.h>
 
 #include <ctype.h>
@@ -286,7 +287,8 @@ static bool fixed_applies(const options_how_t *how, const lh_option_t *row)
 }
 
 /* The effective value of a row and where it comes from, without parsing. value is NULL when a
- * required key is missing or a given is known only later. A row "prefix.*" has none here. entry and given are never both set; neither means the row's default. */
+ * required key is missing or a given is known only later. A row "prefix.*" has none here. entry and
+ * given are never both set; neither means the row's default. */
 typedef struct option_origin {
     const char *value;
     const document_entry_t *entry; /* in the INI or on the command line, or NULL */
