@@ -58,7 +58,8 @@ typedef struct command {
     int (*run)(cli_t *cli); /* exit code, or a negative lh_status_t whose sentence is printed */
     /* NULL, or what the stage of that name does; run is command_run_stage then. */
     int (*stage)(cli_t *cli);
-    /* Of a command that may be one of several ranks: what each checks before it meets the others. */
+    /* Of a command that may be one of several ranks: what each checks before it meets the others.
+     */
     lh_status_t (*check)(cli_t *cli);
     cli_flag_t flags[CLI_FLAGS]; /* ends with a NULL name */
 } command_t;

@@ -14,7 +14,7 @@
  *     device       peak of products by dtype, memory, launch; with an INI then a row for each kind
  *                  of call: us each, GFLOP/s, GB/s, share of the ideal time, share of the step
  *     collectives  bytes, elements, algorithm, median and least time, algbw, busbw, wrong elements
- *     links        from, to, round trip, its 99th percentile, that under load, rate, burst, loss, MTU
+ *     links        from, to, round trip, its 99th percentile, under load, rate, burst, loss, MTU
  */
 #include <errno.h>
 #include <stdio.h>

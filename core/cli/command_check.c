@@ -96,8 +96,8 @@ static lh_status_t give_vocab(check_t *c)
     return LH_OK;
 }
 
-/* What the config.json that is to be imported says of the model. Reads the folder that is to be
- * imported and nothing else of it: weights are the import stage's. */
+/* What the config.json that is to be imported says of the model. No other file of its folder is
+ * read: weights are the import stage's. */
 static lh_status_t give_imported(check_t *c)
 {
     const plugin_t *plugin;
@@ -271,9 +271,8 @@ static lh_status_t check_carrier(const check_t *c, uint32_t scope, const char *n
     return carrier_check(c->job, c->cli->plugins, scope, second, name);
 }
 
-/* A transport and its fallback stand in one section; each reads its own keys there. The first
- * parse knows the other plugin's keys, so that neither refuses what is the other's; the
- * second is for the fallback's own config. */
+/* A transport and its fallback stand in one section; each reads its own keys there. Each parse knows
+ * the other plugin's keys, so that neither refuses what is the other's. */
 static lh_status_t check_transport(check_t *c, uint32_t scope)
 {
     lh_assert(scope > 0 && scope < JOB_SCOPES);

@@ -1,11 +1,11 @@
-/* command_hf.c - the two ways between Hugging Face and this program. longhaul import PIPELINE.ini: a
- * folder becomes a checkpoint, its config.json the model's options. longhaul export PIPELINE.ini: the
- * newest checkpoint becomes a folder.
+/* command_hf.c - the two ways between Hugging Face and this program. longhaul import PIPELINE.ini:
+ * a folder becomes a checkpoint, its config.json the model's options. longhaul export PIPELINE.ini:
+ * the newest checkpoint becomes a folder.
  *
  * Neither way computes anything: names are mapped by the table of the model's plugin, values are
  * converted from dtype to dtype, shard by shard. An import reads files that somebody else made, so
- * it runs in a child process that may open nothing but what it needs (base/child.h); what it
- * finds goes back as a struct of numbers.
+ * it runs in a child process that may open nothing but what it needs (base/child.h); what it finds
+ * goes back as a struct of numbers.
  *
  * Folders:
  *

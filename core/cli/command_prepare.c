@@ -18,8 +18,8 @@
 #include <plugin/call.h>
 #include <watch/progress.h>
 
-/* What a person sees while text is tokenized: one line that renews itself on a terminal, plain lines
- * elsewhere. */
+/* What a person sees while text is tokenized: one line that renews itself on a terminal, plain
+ * lines elsewhere. */
 typedef struct prepare_progress {
     bool terminal; /* stderr is one that shows a line that renews itself */
     uint64_t start_ns, shown_ns;

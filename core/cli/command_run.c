@@ -1,9 +1,9 @@
 /* command_run.c - longhaul run PIPELINE.ini [--resume]: the stages in order, but for those whose
  * inputs have not changed since they ended well; and one stage alone, as its own command runs it.
  *
- * Where several processes start the same pipeline (a launcher a machine, or ranks that somebody else
- * started), one of them decides which stages need run; the others go through the same list and meet
- * it where ranks meet.
+ * Where several processes start the same pipeline (a launcher a machine, or ranks that somebody
+ * else started), one of them decides which stages need run; the others go through the same list and
+ * meet it where ranks meet.
  *
  * What a stage was made from is a digest of the sections it reads, its input files by size and
  * time, the version of the program, and the digests of the stages before it. Contents of inputs are
@@ -96,8 +96,8 @@ static lh_status_t folder_take(cli_t *cli)
     text_free(&holder);
     cli->holds_folder = status == LH_OK;
     if (status != LH_UNSUPPORTED && status != LH_IO) return status;
-    /* A system without locks is no reason not to run. Where not even the lock's file can be made, no
-     * stage can write either, and says so if it wants to. */
+    /* A system without locks is no reason not to run. Where not even the lock's file can be made,
+     * no stage can write either, and says so if it wants to. */
     if (status == LH_UNSUPPORTED)
         log_line(LH_LOG_WARN, "%s; a second run in this folder would not be refused",
                  fail_reason());

@@ -15,8 +15,8 @@
 #include <session/session.h>
 #include <session/snapshot.h>
 
-/* A job imports if a stage of it does, or if an earlier run of that stage left its folder. Folders
- * are named here whether or not they are there yet. */
+/* A job imports where [import] from is set, whether or not it has that stage. Folders are named
+ * here whether or not they are there yet. */
 static lh_status_t find_import(model_source_t *s)
 {
     char *folder = job_path(s->job, "import");

@@ -41,8 +41,8 @@ lh_status_t model_source_open(const job_t *job, registry_t *registry, uint32_t t
                               model_source_t *out) LH_MUST_CHECK;
 void model_source_close(model_source_t *s);
 
-/* What it gives a session: the job, its plugins, the vocabulary and the imported options. The caller
- * adds what is its own. */
+/* What it gives a session: the job, its plugins, the vocabulary and the imported options. The
+ * caller adds what is its own. */
 session_how_t model_source_session(const model_source_t *s, registry_t *registry);
 /* The id that ends a document in data which the job prepared; -1: there is no tokenizer, or it has
  * none. */
