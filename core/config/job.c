@@ -341,7 +341,7 @@ static const job_section_t sections[] = {
     {"hook.after_step",
      "a call after every step; it may use step, loss, learning_rate, norm and tokens",
      ROWS(hook_rows), sizeof(hook_t), offsetof(job_t, after_step), 0, NULL},
-    {"hook.before_save", "a call before every checkpoint; it may use step", ROWS(hook_rows),
+    {"hook.before_save", "a call before every checkpoint; it may use step and loss", ROWS(hook_rows),
      sizeof(hook_t), offsetof(job_t, before_save), 0, NULL},
     SECTION(limits, 0, NULL, "what a file from outside may ask this program to hold"),
 };

@@ -128,7 +128,7 @@ static void leave(int code, void *unused)
 static void forget_handlers(void)
 {
     const struct sigaction by_default = {.sa_handler = SIG_DFL};
-    for (int s = 1; s < SIGRTMAX; s++) {
+    for (int s = 1; s <= SIGRTMAX; s++) {
         struct sigaction now;
         if (sigaction(s, NULL, &now) == 0 && now.sa_handler != SIG_IGN)
             (void)sigaction(s, &by_default, NULL);

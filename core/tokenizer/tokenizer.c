@@ -91,8 +91,10 @@ static char *vocabulary_of(const char *path)
             text_t other = {0};
             text_append_n(&other, path, strlen(path) - strlen(pairs[i].merges));
             text_append(&other, pairs[i].vocabulary[k]);
-            if (other.failed || file_exists(other.data)) return other.data;
+            if (!other.failed && file_exists(other.data)) return other.data;
+            const bool failed = other.failed;
             text_free(&other);
+            if (failed) return NULL;
         }
     }
     return mem_text(path);
