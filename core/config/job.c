@@ -73,7 +73,7 @@ static const lh_option_t data_rows[] = {
 /* vocab is text, as it may be a number or where to take it from; the plugin's own table has a row
  * of that name for the number. */
 static const lh_option_t model_rows[] = {
-    TEXT(job_model_t, plugin, NULL, "model plugin"),
+    TEXT(job_model_t, plugin, NULL, "model plugin, or from_import"),
     TEXT(job_model_t, vocab, "from_tokenizer",
          "rows of the embedding: from_tokenizer, from_import or a number"),
     WHOLE(job_model_t, vocab_multiple, "64", "1..65536",
@@ -117,10 +117,24 @@ static const lh_option_t optimizer_rows[] = {
          "a number, or a call such as warmup_cosine(step, peak=1e-3, warmup=50, total=1000)"),
 };
 
+/* What is here serves whoever looks on; nothing of it changes a run. */
+static const lh_option_t watch_rows[] = {
+    TEXT(job_watch_t, metrics, "",
+         "HOST:PORT, or :PORT of all addresses, where Prometheus finds the run's figures"),
+    PATH(job_watch_t, textfile, "",
+         "a file of the same figures, NAME.prom, in the folder that a node exporter reads"),
+    LH_OPTION_DURATION(job_watch_t, report_ns, "report", "60s", "0s..1d",
+                       "between renewals of report.html while it trains; 0s: at the end alone"),
+};
+
 /* At least two are kept, so that a damaged one has another to go back to. */
 static const lh_option_t checkpoint_rows[] = {
     WHOLE(job_checkpoint_t, every, "0", NULL, "steps between checkpoints; 0: only at the end"),
     WHOLE(job_checkpoint_t, keep, "3", "2..", "newest checkpoints that are kept"),
+    WHOLE(job_checkpoint_t, keep_every, "0", NULL,
+          "those of steps that are a multiple of this are kept for good, too; 0: none"),
+    YES_NO(job_checkpoint_t, keep_best, "no",
+           "so is the one with the least held-out loss, of steps that evaluate_every evaluates"),
     TEXT(job_checkpoint_t, folder, "checkpoints", "where they lie"),
     LH_OPTION_DURATION(job_checkpoint_t, deadline_ns, "deadline", "600s", "1s..1d",
                        "a save that takes longer is given up, and training goes on"),
@@ -202,6 +216,13 @@ static const lh_option_t launch_rows[] = {
     WHOLE(job_launch_t, port, "0", "0..65535", "where rank 0 listens; 0: one that is free"),
     LH_OPTION_DURATION(job_launch_t, join_timeout_ns, "join_timeout", "60s", "1s..1d",
                        "how long ranks wait for each other before step 0"),
+    TEXT(job_launch_t, restart, "auto",
+         "how often within restart_window ranks start again after one of them or a link was lost; "
+         "auto: 3, on one machine 0"),
+    LH_OPTION_DURATION(job_launch_t, restart_window_ns, "restart_window", "1h", "1s..30d",
+                       "time over which restarts are counted"),
+    LH_OPTION_DURATION(job_launch_t, rejoin_ns, "rejoin", "5min", "1s..7d",
+                       "how long ranks that started again wait for those of other machines"),
 };
 
 /* Nothing here changes what a step computes, but for the order of sums. */
@@ -222,6 +243,11 @@ static const lh_option_t comm_rows[] = {
            "sums in one order everywhere, or in any that is the same for the same layout"),
     CHOICE(job_comm_t, algorithm, "auto", "auto|direct|ring|halving",
            "of collectives; auto: by size and measured link"),
+    CHOICE(job_comm_t, between_sites, "auto", "auto|mesh|exchange|chain",
+           "way of sums between sites; auto: by time over the measured links"),
+    CHOICE(job_comm_t, border, "auto", "auto|f32|bf16|int8",
+           "dtype in which sums of gradients cross from site to site; auto: [train] precision; int8: "
+           "with error feedback"),
     LH_OPTION_BYTES(job_comm_t, chunk_bytes, "chunk", "0", "0..1GiB",
                     "piece of a collective that is under way at a time, 1KiB at least; 0: by link"),
     LH_OPTION_BYTES(job_comm_t, bucket_bytes, "bucket", "0", "0..16GiB",
@@ -323,6 +349,8 @@ static const job_section_t sections[] = {
     {"parts.*", "keys of the plugin of that name that only brings functions, ops or rules", NULL, 0,
      0, 0, 0, NULL},
     SECTION(checkpoint, 0, NULL, "when weights and states are saved"),
+    {"watch", "figures for whoever looks on while it trains", ROWS(watch_rows),
+     sizeof(job_watch_t), JOB_APART, 0, NULL},
     SECTION(device, TRAIN | EVAL | GENERATE, "plugin",
             "what computes; the device plugin's own keys stand here too"),
     SECTION(import, IMPORT, NULL, "weights from a Hugging Face folder"),
@@ -341,8 +369,8 @@ static const job_section_t sections[] = {
     {"hook.after_step",
      "a call after every step; it may use step, loss, learning_rate, norm and tokens",
      ROWS(hook_rows), sizeof(hook_t), offsetof(job_t, after_step), 0, NULL},
-    {"hook.before_save", "a call before every checkpoint; it may use step and loss", ROWS(hook_rows),
-     sizeof(hook_t), offsetof(job_t, before_save), 0, NULL},
+    {"hook.before_save", "a call before every checkpoint; it may use step and loss",
+     ROWS(hook_rows), sizeof(hook_t), offsetof(job_t, before_save), 0, NULL},
     SECTION(limits, 0, NULL, "what a file from outside may ask this program to hold"),
 };
 /* clang-format on */
@@ -485,4 +513,24 @@ void job_free_config(const option_table_t *table, void *config)
 {
     options_free(table->rows, table->count, config);
     mem_free(config);
+}
+
+lh_status_t job_watch_parse(const job_t *job, job_watch_t *out)
+{
+    const job_section_t *s = job_section("watch");
+    lh_assert(s != NULL && s->offset == JOB_APART && s->config_size == sizeof(*out));
+    if (out != NULL) *out = (job_watch_t){0};
+    const option_table_t table = job_section_table(s, out);
+    const options_how_t how = {.document = job->document,
+                               .section = s->name,
+                               .tables = &table,
+                               .table_count = 1,
+                               .folder = job->base};
+    return options_parse(&how);
+}
+
+void job_watch_free(job_watch_t *watch)
+{
+    const job_section_t *s = job_section("watch");
+    options_free(s->rows, s->count, watch);
 }

@@ -147,8 +147,10 @@ typedef struct job_pin { /* [plugin.NAME]: the one file that may be loaded under
 /* [checkpoint]: when weights are saved, and how long training may wait for it. */
 typedef struct job_checkpoint {
     uint64_t every; /* steps; 0: only at the end */
-    /* How many of the newest stay when one is committed. */
-    uint64_t keep;
+    /* How many of the newest stay when one is committed; besides them those whose step is a multiple
+     * of keep_every, and the one with the least held-out loss. */
+    uint64_t keep, keep_every; /* keep_every 0: none */
+    bool keep_best;
     char *folder; /* (in folder) "checkpoints" */
     /* A save that is late is given up, and training goes on; one that is only slow makes the next
      * wait, for at most patience in all. */
@@ -211,7 +213,12 @@ typedef struct job_launch {
     char *address; /* where rank 0 listens; NULL: its machine, or the launcher's word */
     uint64_t port; /* 0: any that is free                                         */
     uint64_t join_timeout_ns;
+    char *restart; /* as it is typed; restarts says what it comes to */
+    uint64_t restart_window_ns, rejoin_ns;
+    uint64_t restarts; /* that a launcher makes within the window; 0: none */
 } job_launch_t;
+
+enum { JOB_RESTARTS = 1000 }; /* the most */
 
 /* depth: a micro-batch goes there and back before the next. breadth: all go through a part of the
  * model before the next part. */
@@ -227,16 +234,21 @@ typedef struct job_parallel {
 
 /* canonical: sums in an order that depends on ranks and sites alone. */
 enum { BITS_CANONICAL, BITS_ORDERED };
+/* auto: as the optimizer's table says, else as the job computes. int8: in blocks, with error feedback
+ * (comm/quantize.h). */
+enum { BORDER_AUTO, BORDER_F32, BORDER_BF16, BORDER_INT8 };
 /* When links between sites are measured before training: never, where no young record of them is
  * there, or at every start. */
 enum { PROBE_NO, PROBE_START, PROBE_ALWAYS };
 
 /* [comm]: collectives. */
 typedef struct job_comm {
-    uint32_t bits;         /* BITS_*                                             */
-    uint32_t algorithm;    /* COLL_* of comm/collective.h: auto, direct, ring, halving */
-    uint64_t chunk_bytes;  /* 0: by link                                         */
-    uint64_t bucket_bytes; /* gradients that are exchanged together; 0: choose   */
+    uint32_t bits;          /* BITS_*                                             */
+    uint32_t algorithm;     /* COLL_* of comm/collective.h: auto, direct, ring, halving */
+    uint32_t between_sites; /* BETWEEN_* of comm/coll.h: auto, mesh, exchange, chain */
+    uint32_t border;        /* BORDER_*: dtype of sums of gradients between sites */
+    uint64_t chunk_bytes;   /* 0: by link                                         */
+    uint64_t bucket_bytes;  /* gradients that are exchanged together; 0: choose   */
     /* A transfer that makes no progress for so long ends the job on all ranks. */
     uint64_t timeout_ns;   /* longest that a collective may stand still          */
     uint32_t probe;        /* PROBE_*: whether links between sites are measured  */
@@ -360,6 +372,8 @@ typedef struct job_section {
     uint32_t stages;        /* bit per stage that needs the section's required keys           */
     const char *plugin_key; /* key that names a plugin whose options stand here too; or NULL */
 } job_section_t;
+/* The place of a section that is not in job_t. */
+#define JOB_APART UINT32_MAX
 extern const lh_option_t job_group_rows[], job_pin_rows[], job_site_rows[];
 /* The order is that of `help` and `check`. */
 const job_section_t *job_sections(uint32_t *count);
@@ -384,5 +398,18 @@ lh_status_t job_parse_transport(const job_t *job, uint32_t scope, const option_t
 options_how_t job_plugin_how(const job_t *job, const char *section, option_table_t tables[2],
                              const option_given_t *given, uint32_t given_count);
 void job_free_config(const option_table_t *table, void *config);
+
+/* [watch]: who looks on while a job trains, beside the files that are always written. The one section
+ * that is no part of job_t: no stage asks it anything, and no run is another for it. job_load checks
+ * it with all others; who needs it parses it once more. */
+typedef struct job_watch {
+    char *metrics;  /* "HOST:PORT" or ":PORT" where figures are served over HTTP; NULL: nowhere */
+    char *textfile; /* a file of the same figures, for a node exporter; NULL: none */
+    uint64_t report_ns; /* between two renewals of report.html; 0: at the end alone */
+} job_watch_t;
+
+/* out NULL: the section is only checked. Its strings are the caller's: job_watch_free. */
+lh_status_t job_watch_parse(const job_t *job, job_watch_t *out) LH_MUST_CHECK;
+void job_watch_free(job_watch_t *watch);
 
 #endif

@@ -51,6 +51,9 @@ static lh_status_t check_train(job_t *job)
 {
     job_train_t *t = &job->train;
     if (t->micro_batch == 0) t->micro_batch = t->batch;
+    if (job->checkpoint.keep_best && t->evaluate_every == 0)
+        JOB_REFUSE(job, "checkpoint", "keep_best",
+                   "yes: nothing is evaluated; [train] evaluate_every was expected");
     if (t->micro_batch != 0 && t->batch % t->micro_batch != 0)
         JOB_REFUSE(job, "train", "batch", "%llu: expected a multiple of micro_batch = %llu",
                    (unsigned long long)t->batch, (unsigned long long)t->micro_batch);

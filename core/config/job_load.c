@@ -19,10 +19,10 @@ static bool matches(const char *pattern, const char *name)
     return strncmp(pattern, name, length - 1) == 0 && name[length - 1] != '\0';
 }
 
-/* One struct of job_t, not one for each section that matches "group.*". */
+/* One struct of job_t, not one for each section that matches "group.*", nor one apart. */
 static bool has_struct(const job_section_t *s)
 {
-    return s->rows != NULL && !text_ends(s->name, ".*");
+    return s->rows != NULL && s->offset != JOB_APART && !text_ends(s->name, ".*");
 }
 
 /* Before any section is parsed, so that [trian] is not first told as a missing [train]. */
@@ -357,6 +357,30 @@ static lh_status_t parse_sites(job_t *job)
     return LH_OK;
 }
 
+/* Whether [site.*] hosts are of more than one machine, by their names. */
+static bool has_machines(const job_t *job)
+{
+    for (uint32_t i = 0; i < job->site_count; i++)
+        for (uint32_t k = 0; k < job->sites[i].host_count; k++)
+            if (strcmp(job->sites[i].hosts[k].name, job->sites[0].hosts[0].name) != 0) return true;
+    return false;
+}
+
+/* Over several machines somebody is lost every few hours, and nobody watches; on one machine whoever
+ * started the job mostly does. */
+static lh_status_t parse_restart(job_t *job)
+{
+    enum { BY_ITSELF = 3 };
+    uint64_t most;
+    if (strcmp(job->launch.restart, "auto") == 0)
+        most = has_machines(job) ? BY_ITSELF : 0;
+    else if (!quantity_u64(job->launch.restart, &most) || most > JOB_RESTARTS)
+        JOB_REFUSE(job, "launch", "restart", "%s: expected auto or a whole number from 0 to %d",
+                   job->launch.restart, JOB_RESTARTS);
+    job->launch.restarts = most;
+    return LH_OK;
+}
+
 /* Sites may be half made. */
 static void free_sites(job_t *job)
 {
@@ -461,9 +485,11 @@ static lh_status_t parse_all(job_t *job)
     lh_status_t status = parse_pipeline(job);
     for (uint32_t i = 1; status == LH_OK && i < count; i++)
         if (has_struct(&all[i])) status = parse_section(job, &all[i], stage_bits(job));
+    if (status == LH_OK) status = job_watch_parse(job, NULL);
     if (status == LH_OK) status = parse_groups(job);
     if (status == LH_OK) status = parse_pins(job);
     if (status == LH_OK) status = parse_sites(job);
+    if (status == LH_OK) status = parse_restart(job);
     if (status == LH_OK) status = job_check(job);
     if (status == LH_OK) status = resolve_paths(job);
     if (status == LH_OK) status = job_check_written(job);

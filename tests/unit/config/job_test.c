@@ -96,6 +96,8 @@ static const struct {
     {"transport.wam.plugin=x",
      "command line: unknown section [transport.wam]; did you mean [transport.wan]?"},
     {"launch.ranks=2", "command line: unknown key 'ranks' in [launch]"},
+    {"launch.restart=1001",
+     "command line: restart = 1001: expected auto or a whole number from 0 to 1000"},
     {"launch.ranks_per_node=0", "command line: ranks_per_node = 0: expected 1..4096"},
     {"parallel.tensor=2",
      "command line: tensor = 2: tensor parallelism is not built yet; expected 1"},
@@ -224,6 +226,31 @@ static void sites_number_ranks_through_their_hosts(void **state)
     job_free(job);
 }
 
+/* Over several machines ranks start again by themselves; on one, whatever sites it plays, not. */
+static void restarts_go_by_the_number_of_machines(void **state)
+{
+    static const struct {
+        const char *sets[3];
+        uint32_t count;
+        uint64_t restarts;
+    } jobs[] = {
+        {{"launch.ranks_per_node=4"}, 1, 0},
+        {{"site.a.hosts=localhost:2", "site.b.hosts=localhost:2"}, 2, 0},
+        {{"site.a.hosts=t1:2", "site.b.hosts=o1:2"}, 2, 3},
+        {{"site.a.hosts=t1:2, t2:2"}, 1, 3},
+        {{"site.a.hosts=t1:2, t2:2", "launch.restart=0"}, 2, 0},
+        {{"launch.ranks_per_node=4", "launch.restart=7"}, 2, 7},
+    };
+    const char *path = scratch_text(*state, "a.ini", whole);
+    for (size_t i = 0; i < COUNT(jobs); i++) {
+        job_t *job;
+        if (job_load(path, jobs[i].sets, jobs[i].count, &job) != LH_OK)
+            FAIL_TEST("%s\n", fail_reason());
+        assert_int_equal(job->launch.restarts, jobs[i].restarts);
+        job_free(job);
+    }
+}
+
 static void a_section_that_no_stage_needs_may_be_absent(void **state)
 {
     static const char text[] = "[pipeline]\nname = x\nstages = prepare\n"
@@ -233,8 +260,9 @@ static void a_section_that_no_stage_needs_may_be_absent(void **state)
     assert_null(job->model.plugin);
     assert_int_equal(job_require(job, STAGE_PREPARE), LH_OK);
     assert_int_equal(job_require(job, STAGE_TRAIN), LH_INVALID);
-    assert_string_equal(fail_reason(),
-                        "[model] is missing; it needs at least 'plugin' (model plugin)");
+    assert_string_equal(
+        fail_reason(),
+        "[model] is missing; it needs at least 'plugin' (model plugin, or from_import)");
     job_free(job);
 }
 
@@ -343,6 +371,7 @@ int main(void)
         cmocka_unit_test(a_pin_is_kept_in_lower_case),
         cmocka_unit_test(a_prompt_and_ids_exclude_each_other),
         cmocka_unit_test(sites_number_ranks_through_their_hosts),
+        cmocka_unit_test(restarts_go_by_the_number_of_machines),
         cmocka_unit_test(a_section_that_no_stage_needs_may_be_absent),
         cmocka_unit_test(a_plugin_reads_its_own_keys),
         cmocka_unit_test(every_table_of_the_core_is_valid),
