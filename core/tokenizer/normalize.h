@@ -8,7 +8,8 @@
 
 #include <base/status.h>
 #include <base/text.h>
-#include <tokenizer/token_pieces.h>
+#include <subword/token_pieces.h>
+#include <tokenizer/normalize_characters.h>
 #include <tokenizer/unicode_patterns.h>
 
 /* Sentencepiece's table of what characters are replaced with before encoding, NFKC with exceptions
@@ -32,12 +33,18 @@ void normalize_charsmap_free(charsmap_t *m);
 /* The longest entry that text starts with: returns its length and the replacement, or 0. */
 size_t normalize_charsmap_longest(const charsmap_t *m, const char *text, size_t length,
                                   const char **to);
+/* The same of the shortest. */
+size_t normalize_charsmap_shortest(const charsmap_t *m, const char *text, size_t length,
+                                   const char **to);
 
 typedef enum normalize_by {
-    NORMALIZE_UNICODE, /* NFC, NFD, NFKC, NFKD       */
-    NORMALIZE_PREPEND, /* `to`, unless text is empty */
-    NORMALIZE_REPLACE, /* `from` or a regex by `to`  */
-    NORMALIZE_SPACES,  /* sentencepiece              */
+    NORMALIZE_UNICODE,     /* NFC, NFD, NFKC, NFKD       */
+    NORMALIZE_PREPEND,     /* `to`, unless text is empty */
+    NORMALIZE_REPLACE,     /* `from` or a regex by `to`  */
+    NORMALIZE_SPACES,      /* sentencepiece              */
+    NORMALIZE_CHARACTERS,  /* each by a rule                       */
+    NORMALIZE_STRIP,       /* white space at the ends              */
+    NORMALIZE_PRECOMPILED, /* a charsmap in Hugging Face's way     */
 } normalize_by_t;
 
 /* sentencepiece's normalizer_spec. */
@@ -48,7 +55,20 @@ typedef struct space_rules {
      * spaces. */
     /* With all three " a  b " becomes _a_b, where _ is the mark. */
     bool add_dummy_prefix, remove_extra, escape;
+    /* By ASCII character: 1 if it stays as it is before another one, whatever that is. Filled by
+     * normalize_find_plain, once charsmap and kept are there. */
+    uint8_t plain[128];
 } space_rules_t;
+
+/* Saves a look into the charsmap for nearly every character of English text. `space`: a space is
+ * plain as well, where nothing else is done to it. */
+void normalize_find_plain(space_rules_t *rules, bool space);
+/* How many characters at the start of a text are plain. What is not ASCII may go together with the
+ * character before it, as an accent does, so that one is not counted. */
+size_t normalize_plain_run(const space_rules_t *rules, const char *text, size_t length);
+
+/* Refuses what a step has made of `from` bytes if a file must have been made to fill the memory. */
+lh_status_t normalize_check_growth(const text_t *out, size_t from) LH_MUST_CHECK;
 
 /* One step; the fields that belong to its `by` are set. */
 typedef struct normalize_step {
@@ -56,11 +76,13 @@ typedef struct normalize_step {
     /* NFC and NFKC compose, NFD and NFKD do not; the two with K replace what is only compatible,
      * too */
     bool compose, compatible; /* of NORMALIZE_UNICODE */
-    char *from, *to;          /* owned; UTF-8         */
+    character_rule_t rule;
+    bool left, right; /* of NORMALIZE_STRIP   */
+    char *from, *to;  /* owned; UTF-8         */
     size_t from_length, to_length;
     /* of NORMALIZE_REPLACE, in the place of from; owned; NULL: from is a string */
     pattern_regex_t *regex;
-    space_rules_t spaces;
+    space_rules_t spaces; /* of NORMALIZE_SPACES; of NORMALIZE_PRECOMPILED its charsmap */
 } normalize_step_t;
 
 /* Filled by the reader of a file, then only read. */
@@ -78,6 +100,9 @@ typedef struct normalize_scratch {
     size_t character_room;
     pattern_match_t **matches; /* by step */
     size_t match_count;
+    /* The last text lost its first characters, so that it no longer begins where a document does:
+     * that is how Hugging Face's library has it for a mark that only goes there. */
+    bool dropped;
 } normalize_scratch_t;
 
 /* Takes over what the step owns, also on failure. */

@@ -65,6 +65,7 @@ void pretokenize_scratch_close(pretokenize_scratch_t *s)
         pattern_match_free(s->matches[i]);
     mem_free(s->matches);
     mem_free(s->cuts);
+    text_free(&s->marked);
     mem_free(s->lists[0].spans);
     mem_free(s->lists[1].spans);
     *s = (pretokenize_scratch_t){0};
@@ -177,8 +178,10 @@ static bool is_match(const pretokenizer_t *p, split_by_t by, const char *at, con
     }
     const uint32_t c = text_utf8_decode((const unsigned char *)at, (const unsigned char *)end,
                                         size);
-    return (unicode_class_of(&p->classes, c) &
-            (by == SPLIT_DIGITS ? CLASS_NUMBER : CLASS_PUNCTUATION)) != 0;
+    const int class = by == SPLIT_DIGITS   ? CLASS_NUMBER
+                      : by == SPLIT_SPACES ? CLASS_SPACE
+                                           : CLASS_PUNCTUATION;
+    return (unicode_class_of(&p->classes, c) & class) != 0;
 }
 
 /* Every character of the class is a match of its own; SPLIT_CONTIGUOUS joins them later. */
@@ -202,6 +205,49 @@ static lh_status_t cut_by_class(const pretokenizer_t *p, const split_step_t *ste
     return append_cut(s, step, between, span.end, false);
 }
 
+/* The regex \w+|[^\w\s]+ by hand: runs of word characters, of others, and of white space, which is
+ * the match. */
+static lh_status_t cut_by_words(const pretokenizer_t *p, const split_step_t *step,
+                                pretokenize_scratch_t *s, const char *text, text_span_t span)
+{
+    const unsigned char *end = (const unsigned char *)text + span.end;
+    size_t start = span.start;
+    int run = -1; /* the class that the run at hand has; 0: none of the two */
+    lh_status_t status = LH_OK;
+
+    for (size_t at = span.start; at < span.end && status == LH_OK;) {
+        uint32_t size;
+        const uint32_t c = text_utf8_decode((const unsigned char *)text + at, end, &size);
+        const int class = unicode_class_of(&p->classes, c) & (CLASS_SPACE | CLASS_WORD);
+        if (run >= 0 && class != run) {
+            status = append_cut(s, step, start, at, run == CLASS_SPACE);
+            start = at;
+        }
+        run = class;
+        at += size;
+    }
+    return status == LH_OK ? append_cut(s, step, start, span.end, run == CLASS_SPACE) : status;
+}
+
+/* So many characters each. */
+static lh_status_t cut_by_length(const split_step_t *step, pretokenize_scratch_t *s,
+                                 const char *text, text_span_t span)
+{
+    lh_assert(step->characters > 0);
+    const unsigned char *p = (const unsigned char *)text;
+    lh_status_t status = LH_OK;
+
+    for (size_t at = span.start, start = at; at < span.end && status == LH_OK; start = at) {
+        for (size_t i = 0; i < step->characters && at < span.end; i++) {
+            uint32_t size;
+            (void)text_utf8_decode(p + at, p + span.end, &size);
+            at += size;
+        }
+        status = append_cut(s, step, start, at, true);
+    }
+    return status;
+}
+
 /* Fills s->cuts with what step `index` finds in the span: without holes, in order, none empty. */
 static lh_status_t pretokenize_cut(const pretokenizer_t *p, size_t index, pretokenize_scratch_t *s,
                                    const char *text, text_span_t span)
@@ -214,6 +260,8 @@ static lh_status_t pretokenize_cut(const pretokenizer_t *p, size_t index, pretok
     case SPLIT_PATTERN: return cut_by_pattern(p, step, s, text, span);
     case SPLIT_REGEX: return cut_by_regex(step, s->matches[index], s, text, span);
     case SPLIT_STRING: return cut_by_string(step, s, text, span);
+    case SPLIT_WORDS: return cut_by_words(p, step, s, text, span);
+    case SPLIT_LENGTH: return cut_by_length(step, s, text, span);
     default: return cut_by_class(p, step, s, text, span);
     }
 }
@@ -274,10 +322,62 @@ static lh_status_t isolate_pattern(const pretokenizer_t *p, const split_step_t *
     return LH_OK;
 }
 
-/* Begins with one span, the whole text; each step fills the other list from this one. */
-lh_status_t pretokenize(const pretokenizer_t *p, pretokenize_scratch_t *s, const char *text,
-                        size_t length, const struct span_list **out)
+void pretokenize_mark(const pretokenizer_t *p, bool first, const char *text, size_t length,
+                      text_t *out)
 {
+    const size_t size = strlen(p->mark);
+    const bool has_mark = length > 0 &&
+                          (text[0] == ' ' || (length >= size && memcmp(text, p->mark, size) == 0));
+    if (!has_mark && (p->prepend == PREPEND_ALWAYS || (p->prepend == PREPEND_FIRST && first)))
+        text_append(out, p->mark);
+    for (size_t at = 0; at < length;) {
+        const char *space = memchr(text + at, ' ', length - at);
+        const size_t end = space == NULL ? length : (size_t)(space - text);
+        text_append_n(out, text + at, end - at);
+        if (space != NULL) text_append(out, p->mark);
+        at = end + 1;
+    }
+}
+
+/* Writes every span of `from` into s->marked, with marks, and cuts it before each mark where the
+ * step has a string. The spans of `to` are of that text. */
+static lh_status_t rewrite_spans(const pretokenizer_t *p, const split_step_t *step,
+                                 pretokenize_scratch_t *s, bool first, const char *text,
+                                 const struct span_list *from, struct span_list *to)
+{
+    text_t *marked = &s->marked;
+    lh_status_t status = LH_OK;
+
+    marked->length = 0;
+    marked->failed = false;
+    for (size_t k = 0; k < from->count && status == LH_OK; k++) {
+        const text_span_t span = from->spans[k];
+        const size_t start = marked->length;
+        pretokenize_mark(p, first && span.start == 0, text + span.start, span.end - span.start,
+                         marked);
+        status = text_status(marked);
+        if (status == LH_OK && marked->length > UINT32_MAX)
+            status = fail(LH_INVALID, "a text of more than %u bytes behind its pretokenizer",
+                          UINT32_MAX);
+        if (status != LH_OK) return status;
+        const text_span_t made = {(uint32_t)start, (uint32_t)marked->length};
+        s->cut_count = 0;
+        if (step->string == NULL) {
+            status = append_span(to, made.start, made.end);
+            continue;
+        }
+        status = cut_by_string(step, s, marked->data, made);
+        if (status == LH_OK) status = pretokenize_keep(step, s, to);
+    }
+    return status;
+}
+
+/* Begins with one span, the whole text; each step fills the other list from this one. */
+lh_status_t pretokenize(const pretokenizer_t *p, pretokenize_scratch_t *s, bool first,
+                        const char **at, size_t *at_length, const struct span_list **out)
+{
+    const char *text = *at;
+    const size_t length = *at_length;
     lh_assert(s->match_count == p->count);
     struct span_list *from = &s->lists[0], *to = &s->lists[1];
     /* A tokenizer's normalizer decides how much longer a text is here than where it was read. */
@@ -291,7 +391,12 @@ lh_status_t pretokenize(const pretokenizer_t *p, pretokenize_scratch_t *s, const
         const split_step_t *step = &p->steps[i];
         const bool simple = step->by == SPLIT_PATTERN && step->behaviour == SPLIT_ISOLATED;
         to->count = 0;
-        for (size_t k = 0; k < from->count && status == LH_OK; k++) {
+        if (step->by == SPLIT_METASPACE) {
+            status = rewrite_spans(p, step, s, first, text, from, to);
+            text = s->marked.data == NULL ? "" : s->marked.data;
+            *at_length = s->marked.length;
+        }
+        for (size_t k = 0; k < from->count && status == LH_OK && step->by != SPLIT_METASPACE; k++) {
             if (simple) {
                 status = isolate_pattern(p, step, text, from->spans[k], to);
                 continue;
@@ -303,6 +408,7 @@ lh_status_t pretokenize(const pretokenizer_t *p, pretokenize_scratch_t *s, const
         from = to;
         to = swap;
     }
+    *at = text;
     if (status == LH_OK) *out = from;
     return status;
 }

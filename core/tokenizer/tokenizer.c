@@ -18,7 +18,6 @@
 #include <base/sys.h>
 #include <tokenizer/tokenizer_json.h>
 #include <tokenizer/tokenizer_pair.h>
-#include <tokenizer/tokenizer_parts.h>
 #include <tokenizer/tokenizer_sentencepiece.h>
 
 /* Defaults of tokenizer_limits_t. VOCABULARY_MOST bounds what a caller may ask for: symbols must
@@ -176,6 +175,7 @@ lh_status_t tokenizer_load(const char *path, const tokenizer_limits_t *limits, t
     if (t->limits.merges == 0) t->limits.merges = MERGES;
     if (t->limits.vocabulary > VOCABULARY_MOST) t->limits.vocabulary = VOCABULARY_MOST;
     bpe_start(&t->bpe);
+    t->unknown = -1;
     unicode_classes_fill(&t->pretokenizer.classes);
     status = tokenizer_add_file(t, file);
     if (status == LH_OK) status = read_by_content(t, file);
@@ -196,10 +196,6 @@ void tokenizer_free(tokenizer_t *t)
     for (size_t i = 0; i < t->file_count; i++)
         mem_free(t->files[i]);
     mem_free(t->files);
-    for (size_t i = 0; i < t->decoder.replace_count; i++) {
-        mem_free(t->decoder.replaces[i].from);
-        mem_free(t->decoder.replaces[i].to);
-    }
     mem_free(t->decoder.surface);
     mem_free(t->skipped);
     piece_table_free(&t->added_pieces);
@@ -207,6 +203,11 @@ void tokenizer_free(tokenizer_t *t)
     pretokenizer_free(&t->pretokenizer);
     normalizer_free(&t->normalizer);
     bpe_free(&t->bpe);
+    unigram_free(&t->unigram);
+    wordpiece_free(&t->wordpiece);
+    decode_steps_free(&t->decoder.steps);
+    mem_free(t->frame.before);
+    mem_free(t->frame.after);
     mem_free(t->types);
     piece_table_free(&t->raw);
     piece_table_free(&t->pieces);
@@ -231,6 +232,11 @@ const char *tokenizer_kind(const tokenizer_t *t)
 int32_t tokenizer_find(const tokenizer_t *t, const char *piece)
 {
     return tokenizer_id_of(t, piece);
+}
+
+const tokenizer_frame_t *tokenizer_frame(const tokenizer_t *t)
+{
+    return &t->frame;
 }
 
 size_t tokenizer_file_count(const tokenizer_t *t)
@@ -269,21 +275,11 @@ static void end_bytes(decoding_t *d)
     d->bytes_from = d->out->length;
 }
 
-static int hex_digit(char c)
-{
-    if (c >= '0' && c <= '9') return c - '0';
-    if (c >= 'A' && c <= 'F') return c - 'A' + 10;
-    if (c >= 'a' && c <= 'f') return c - 'a' + 10;
-    return -1;
-}
-
 /* The byte that "<0xNN>" stands for, or -1. */
 static int byte_of_piece(const tokenizer_t *t, uint32_t id, piece_t piece)
 {
-    if (piece.length != 6 || memcmp(piece.bytes, "<0x", 3) != 0 || piece.bytes[5] != '>') return -1;
     if (t->decoder.by_type && t->types[id] != PIECE_BYTE) return -1;
-    const int high = hex_digit(piece.bytes[3]), low = hex_digit(piece.bytes[4]);
-    return high < 0 || low < 0 ? -1 : high * 16 + low;
+    return decode_byte(piece);
 }
 
 /* A token with a character outside the alphabet, such as an added one, is written as it is spelt.
@@ -293,21 +289,18 @@ static void append_byte_level(piece_t piece, text_t *out)
     if (!piece_append_bytes(piece, out)) text_append_n(out, piece.bytes, piece.length);
 }
 
-/* At each place the first replacement that fits, in the order of the file; what was put in is not
- * looked at again. */
-static void append_replaced(const decoder_t *decoder, piece_t piece, text_t *out)
+/* Marks become spaces. */
+static void append_spaced(const decoder_t *decoder, piece_t piece, text_t *out)
 {
+    const size_t size = strlen(decoder->mark);
     for (size_t at = 0; at < piece.length;) {
-        const decode_replace_t *hit = NULL;
-        for (size_t i = 0; i < decoder->replace_count && hit == NULL; i++) {
-            const size_t size = strlen(decoder->replaces[i].from);
-            if (size <= piece.length - at &&
-                memcmp(piece.bytes + at, decoder->replaces[i].from, size) == 0)
-                hit = &decoder->replaces[i];
-        }
-        text_append_n(out, hit == NULL ? piece.bytes + at : hit->to,
-                      hit == NULL ? 1 : strlen(hit->to));
-        at += hit == NULL ? 1 : strlen(hit->from);
+        const char *found = size == 0
+                                ? NULL
+                                : memmem(piece.bytes + at, piece.length - at, decoder->mark, size);
+        const size_t end = found == NULL ? piece.length : (size_t)(found - piece.bytes);
+        text_append_n(out, piece.bytes + at, end - at);
+        if (found != NULL) text_append(out, " ");
+        at = found == NULL ? piece.length : end + size;
     }
 }
 
@@ -351,30 +344,9 @@ static void append_token(decoding_t *d, uint32_t id, piece_t piece)
         text_append(d->out, decoder->surface);
     } else {
         if (decoder->by_type) piece = without_prefix(d, piece);
-        append_replaced(decoder, piece, d->out);
+        append_spaced(decoder, piece, d->out);
     }
     d->bytes_from = d->out->length;
-}
-
-/* The decoder's Strip: so many characters off each end of what this call appended. sentencepiece
- * drops its mark token by token instead (without_prefix). */
-static void decode_strip(const decoder_t *decoder, text_t *out, size_t start)
-{
-    const size_t size = strlen(decoder->strip);
-    if (size == 0 || decoder->by_type || out->failed || out->data == NULL) return;
-
-    size_t cut = 0;
-    for (uint32_t i = 0; i < decoder->strip_start && out->length - start - cut >= size &&
-                         memcmp(out->data + start + cut, decoder->strip, size) == 0;
-         i++)
-        cut += size;
-    memmove(out->data + start, out->data + start + cut, out->length - start - cut);
-    out->length -= cut;
-    for (uint32_t i = 0; i < decoder->strip_stop && out->length - start >= size &&
-                         memcmp(out->data + out->length - size, decoder->strip, size) == 0;
-         i++)
-        out->length -= size;
-    out->data[out->length] = '\0';
 }
 
 /* False: the file leaves a hole at this id. */
@@ -400,6 +372,25 @@ size_t tokenizer_open_bytes(const tokenizer_t *t, const int32_t *ids, size_t cou
     return open;
 }
 
+/* By the steps of a tokenizer.json's decoder. */
+static lh_status_t decode_by_steps(const tokenizer_t *t, const int32_t *ids, size_t count,
+                                   bool skip_special, text_t *out)
+{
+    decode_list_t list = {0};
+    lh_status_t status = LH_OK;
+
+    for (size_t i = 0; i < count && status == LH_OK; i++) {
+        piece_t piece;
+        if (skip_special && t->skipped[ids[i]]) continue;
+        if (!find_piece(t, (uint32_t)ids[i], &piece)) continue;
+        text_append_n(&list.bytes, piece.bytes, piece.length);
+        status = decode_list_end(&list);
+    }
+    if (status == LH_OK) status = decode_steps_run(&t->decoder.steps, &list, out);
+    decode_list_free(&list);
+    return status;
+}
+
 /* All ids are checked before anything is appended. */
 lh_status_t tokenizer_decode(const tokenizer_t *t, const int32_t *ids, size_t count,
                              bool skip_special, text_t *out)
@@ -411,6 +402,7 @@ lh_status_t tokenizer_decode(const tokenizer_t *t, const int32_t *ids, size_t co
         if (ids[i] < 0 || ids[i] >= t->vocab_size)
             return fail(LH_INVALID, "token %zu is %d; the tokenizer's ids are 0 to %d", i, ids[i],
                         t->vocab_size - 1);
+    if (t->decoder.steps.count > 0) return decode_by_steps(t, ids, count, skip_special, out);
     for (size_t i = 0; i < count; i++) {
         const uint32_t id = (uint32_t)ids[i];
         piece_t piece;
@@ -424,7 +416,6 @@ lh_status_t tokenizer_decode(const tokenizer_t *t, const int32_t *ids, size_t co
             append_token(&d, id, piece);
     }
     if (t->decoder.byte_fallback) end_bytes(&d);
-    decode_strip(&t->decoder, out, d.start);
     return text_status(out);
 }
 
@@ -453,7 +444,9 @@ enum { TEXT_MOST = 1 << 29 };
 /* valid: the text with U+FFFD for what is no UTF-8. marked: a piece of it with Metaspace's marks or
  * a space in front. Both are used for one call at a time. */
 struct tokenizer_scratch {
-    bpe_scratch_t bpe;
+    bpe_scratch_t bpe; /* of these, that of the tokenizer's model */
+    unigram_scratch_t unigram;
+    wordpiece_scratch_t wordpiece;
     normalize_scratch_t normalize;
     pretokenize_scratch_t pretokenize;
     text_t valid, marked;
@@ -472,7 +465,12 @@ lh_status_t tokenizer_scratch_new(const tokenizer_t *t, tokenizer_scratch_t **ou
     tokenizer_scratch_t *s = mem_new(sizeof(*s));
     if (s == NULL) return LH_NO_MEMORY;
 
-    lh_status_t status = bpe_scratch_open(&t->bpe, &s->bpe);
+    lh_status_t status = LH_OK;
+    switch (t->model) {
+    case MODEL_BPE: status = bpe_scratch_open(&t->bpe, &s->bpe); break;
+    case MODEL_UNIGRAM: status = unigram_scratch_open(&s->unigram); break;
+    case MODEL_WORDPIECE: status = wordpiece_scratch_open(&s->wordpiece); break;
+    }
     if (status == LH_OK) status = normalize_scratch_open(&t->normalizer, &s->normalize);
     if (status == LH_OK) status = pretokenize_scratch_open(&t->pretokenizer, &s->pretokenize);
     if (status != LH_OK) {
@@ -487,6 +485,8 @@ void tokenizer_scratch_free(tokenizer_scratch_t *s)
 {
     if (s == NULL) return;
     bpe_scratch_close(&s->bpe);
+    unigram_scratch_close(&s->unigram);
+    wordpiece_scratch_close(&s->wordpiece);
     normalize_scratch_close(&s->normalize);
     pretokenize_scratch_close(&s->pretokenize);
     text_free(&s->valid);
@@ -494,35 +494,44 @@ void tokenizer_scratch_free(tokenizer_scratch_t *s)
     mem_free(s);
 }
 
-/* Cuts what is left of a text and encodes the pieces. A text never has more ids than bytes, so room
- * for `length` ids is enough and nothing is checked again on the way. */
-static lh_status_t encode_pieces(const encoding_t *e, const char *text, size_t length)
+/* A piece that the pretokenizer has cut, or `whole`, a text that none has. */
+static lh_status_t encode_piece(const encoding_t *e, const char *text, size_t length,
+                                size_t readable, bool whole)
 {
-    bpe_scratch_t *scratch = &e->scratch->bpe;
-    lh_status_t status = token_ids_reserve(e->out, length);
-    if (status != LH_OK) return status;
-    if (!e->t->cuts) return bpe_encode_text(&e->t->bpe, scratch, text, length, e->out);
+    const tokenizer_t *t = e->t;
+    tokenizer_scratch_t *s = e->scratch;
 
-    const struct span_list *list;
-    status = pretokenize(&e->t->pretokenizer, &e->scratch->pretokenize, text, length, &list);
-    for (size_t i = 0; status == LH_OK && i < list->count; i++) {
-        const text_span_t span = list->spans[i];
-        status = bpe_encode(&e->t->bpe, scratch, text + span.start, span.end - span.start,
-                            length - span.start, e->out);
+    switch (t->model) {
+    case MODEL_UNIGRAM:
+        return unigram_encode(&t->unigram, &s->unigram, text, length, readable, e->out);
+    case MODEL_WORDPIECE:
+        return wordpiece_encode(&t->wordpiece, &s->wordpiece, text, length, readable, e->out);
+    case MODEL_BPE:
+        return whole ? bpe_encode_text(&t->bpe, &s->bpe, text, length, e->out)
+                     : bpe_encode(&t->bpe, &s->bpe, text, length, readable, e->out);
     }
-    return status;
+    return LH_OK;
 }
 
-/* Appends the text with the mark in the place of each space. */
-static void mark_spaces(const char *text, size_t length, const char *mark, text_t *out)
+/* Cuts what is left of a text and encodes the pieces. A text never has more ids than bytes, so room
+ * for `length` ids is enough and nothing is checked again on the way. */
+static lh_status_t encode_pieces(const encoding_t *e, const char *text, size_t length, bool first)
 {
-    for (size_t at = 0; at < length;) {
-        const char *space = memchr(text + at, ' ', length - at);
-        const size_t end = space == NULL ? length : (size_t)(space - text);
-        text_append_n(out, text + at, end - at);
-        if (space != NULL) text_append(out, mark);
-        at = end + 1;
+    lh_status_t status = token_ids_reserve(e->out, length);
+    if (status != LH_OK) return status;
+    if (!e->t->cuts) return encode_piece(e, text, length, length, true);
+
+    const struct span_list *list;
+    const size_t before = length;
+    status = pretokenize(&e->t->pretokenizer, &e->scratch->pretokenize, first, &text, &length,
+                         &list);
+    if (status == LH_OK && length > before) status = token_ids_reserve(e->out, length);
+    for (size_t i = 0; status == LH_OK && i < list->count; i++) {
+        const text_span_t span = list->spans[i];
+        status = encode_piece(e, text + span.start, span.end - span.start, length - span.start,
+                              false);
     }
+    return status;
 }
 
 /* What ByteLevel's add_prefix_space and Metaspace do to a text before it is cut. `first`: it begins
@@ -533,8 +542,8 @@ static lh_status_t encode_marked(const encoding_t *e, const char *text, size_t l
     text_t *marked = &e->scratch->marked;
 
     if (length == 0) return LH_OK;
-    if (p->prefix_space && text[0] == ' ') return encode_pieces(e, text, length);
-    if (!p->prefix_space && !p->metaspace) return encode_pieces(e, text, length);
+    if (p->prefix_space && text[0] == ' ') return encode_pieces(e, text, length, first);
+    if (!p->prefix_space && !p->metaspace) return encode_pieces(e, text, length, first);
 
     marked->length = 0;
     marked->failed = false;
@@ -542,16 +551,10 @@ static lh_status_t encode_marked(const encoding_t *e, const char *text, size_t l
         text_append(marked, " ");
         text_append_n(marked, text, length);
     } else {
-        const size_t size = strlen(p->mark);
-        const bool has_mark = text[0] == ' ' ||
-                              (length >= size && memcmp(text, p->mark, size) == 0);
-        /* A text that begins with a space has its mark already. */
-        if (!has_mark && (p->prepend == PREPEND_ALWAYS || (p->prepend == PREPEND_FIRST && first)))
-            text_append(marked, p->mark);
-        mark_spaces(text, length, p->mark, marked);
+        pretokenize_mark(p, first, text, length, marked);
     }
     if (text_status(marked) != LH_OK) return LH_NO_MEMORY;
-    return encode_pieces(e, marked->data, marked->length);
+    return encode_pieces(e, marked->data, marked->length, first);
 }
 
 /* What lies between two added tokens: normalized, then searched for those added tokens that are
@@ -563,6 +566,7 @@ static lh_status_t encode_between(const encoding_t *e, const char *text, size_t 
 
     lh_status_t status = normalize(&e->t->normalizer, &e->scratch->normalize, text, length, &text,
                                    &length);
+    first = first && !e->scratch->normalize.dropped;
     for (size_t at = 0, next = 0; status == LH_OK && next < length;) {
         const added_match_t match = tokenizer_find_added(added, &added->normalized, e->spelling,
                                                          text, length, at, next);
@@ -607,7 +611,7 @@ lh_status_t tokenizer_encode(const tokenizer_t *t, tokenizer_scratch_t *scratch,
     if (length > TEXT_MOST)
         return fail(LH_INVALID, "a text of %zu bytes is too long to encode: at most %d", length,
                     TEXT_MOST);
-    if (t->bpe.characters && !text_utf8_valid(text, length))
+    if ((t->bpe.characters || t->model != MODEL_BPE) && !text_utf8_valid(text, length))
         status = make_valid(&scratch->valid, &text, &length);
     for (size_t at = 0, next = 0; status == LH_OK && next < length;) {
         const added_match_t match = tokenizer_find_added(&t->added, &t->added.raw, spelling, text,

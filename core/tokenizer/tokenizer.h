@@ -11,13 +11,13 @@
 #ifndef TOKENIZER_TOKENIZER_H
 #define TOKENIZER_TOKENIZER_H
 
-#include <tokenizer/token_pieces.h>
+#include <subword/token_pieces.h>
 
 typedef struct tokenizer tokenizer_t;
 typedef struct tokenizer_scratch tokenizer_scratch_t;
 
 /* path: a tokenizer.json; a vocab.json, encoder.json or NAME-vocab.json with merges.txt, vocab.bpe
- * or NAME-merges.txt beside it (either of the two may be named); a sentencepiece BPE model; a
+ * or NAME-merges.txt beside it (either of the two may be named); a sentencepiece model; a
  * tiktoken rank file; or a folder that holds one of tokenizer.json, tokenizer.model, vocab.json,
  * encoder.json (taken in this order). The kind is told by the content. limits may be NULL. */
 lh_status_t tokenizer_load(const char *path, const tokenizer_limits_t *limits,
@@ -36,6 +36,9 @@ int32_t tokenizer_find(const tokenizer_t *t, const char *piece);
 /* XXH3-64 of the piece of each id: bytes where the decoder is byte-level, else as the file spells
  * it. */
 lh_status_t tokenizer_digest(const tokenizer_t *t, uint64_t *out) LH_MUST_CHECK;
+
+/* Valid as long as the tokenizer. */
+const tokenizer_frame_t *tokenizer_frame(const tokenizer_t *t);
 
 /* The files the tokenizer was made from: the vocabulary first, then merges and
  * tokenizer_config.json where they were read. For hashing, and for export to copy. */

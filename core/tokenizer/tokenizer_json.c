@@ -1,412 +1,15 @@
-/* tokenizer_json.c - reads a Hugging Face tokenizer.json with a BPE model.
+/* tokenizer_json.c - reads a Hugging Face tokenizer.json: its model, which is one of a table, its
+ * added tokens, and by tokenizer_stages.c what is done before and behind the model.
  *
- * The file has five parts: normalizer, pre_tokenizer, model, decoder and added_tokens. The first
- * two and the decoder are each one stage or a Sequence of them, and a stage has a "type". For each
- * of the three there is a table from types to functions; a type that is not in it is refused, as is
- * a combination of which it is not known what the reference makes: a stage left out would give
- * other ids in silence. */
+ * The file has six parts: normalizer, pre_tokenizer, model, post_processor, decoder and
+ * added_tokens. What is not known is refused, as a part left out would give other ids in
+ * silence. */
+#include <math.h>
 #include <stdio.h>
 
 #include <base/memory.h>
 #include <tokenizer/tokenizer_json.h>
-#include <tokenizer/tokenizer_pair.h>
-#include <tokenizer/tokenizer_parts.h>
-
-/* Stages of a Sequence; real files have up to five. */
-enum { STEPS_MOST = 64 };
-
-/* A type of stage and what reads it. */
-typedef struct stage_row {
-    const char *type;
-    lh_status_t (*read)(tokenizer_t *t, const char *path, const json_value_t *stage);
-} stage_row_t;
-
-/* Flags that a file leaves out have the default of the Rust library, which is not always false. */
-static bool flag_or(const json_value_t *object, const char *key, bool otherwise)
-{
-    const json_value_t *value = json_member(object, key);
-    return json_is_flag(value) ? json_is_yes(value) : otherwise;
-}
-
-static const char *type_of(const json_value_t *stage)
-{
-    const char *type = json_text(json_member(stage, "type"));
-    return type == NULL ? "" : type;
-}
-
-/* One stage, by the table that belongs to it. */
-static lh_status_t read_one(tokenizer_t *t, const char *path, const char *stage_name,
-                            const stage_row_t *rows, const json_value_t *stage)
-{
-    for (; rows->type != NULL; rows++)
-        if (strcmp(rows->type, type_of(stage)) == 0) return rows->read(t, path, stage);
-    return fail(LH_UNSUPPORTED, "%s: a %s of type '%s' is not supported", path, stage_name,
-                type_of(stage));
-}
-
-/* A stage, or a Sequence with its list under `list_key`. */
-static lh_status_t read_stage(tokenizer_t *t, const char *path, const char *stage_name,
-                              const char *list_key, const stage_row_t *rows,
-                              const json_value_t *stage)
-{
-    if (stage == NULL || json_is_nil(stage)) return LH_OK;
-    if (strcmp(type_of(stage), "Sequence") != 0) return read_one(t, path, stage_name, rows, stage);
-
-    const json_value_t *list = json_member(stage, list_key);
-    if (!json_is_list(list))
-        return fail(LH_INVALID, "%s: the %s's sequence has no list '%s'", path, stage_name,
-                    list_key);
-    if (json_size(list) > STEPS_MOST)
-        return fail(LH_INVALID, "%s: the %s has %zu steps; at most %d are supported", path,
-                    stage_name, json_size(list), STEPS_MOST);
-    lh_status_t status = LH_OK;
-    for (json_walk_t w = json_walk(list); status == LH_OK && json_next(&w);)
-        status = read_one(t, path, stage_name, rows, w.value);
-    return status;
-}
-
-/* {"String": "..."} or {"Regex": "..."}; the strings are borrowed. */
-static lh_status_t read_pattern(const char *path, const json_value_t *stage,
-                                const json_value_t **string, const json_value_t **regex)
-{
-    const json_value_t *pattern = json_member(stage, "pattern");
-    *string = json_member(pattern, "String");
-    *regex = json_member(pattern, "Regex");
-    const json_value_t *found = *string != NULL ? *string : *regex;
-    if (!json_is_text(found) || json_text_length(found) == 0)
-        return fail(LH_INVALID, "%s: the %s has no pattern {\"String\" or \"Regex\": \"...\"}",
-                    path, type_of(stage));
-    return LH_OK;
-}
-
-/* NFC, NFD, NFKC or NFKD: the type's letters say which. */
-static lh_status_t read_unicode(tokenizer_t *t, const char *path, const json_value_t *stage)
-{
-    const char *type = type_of(stage);
-    (void)path;
-    return normalizer_add(&t->normalizer,
-                          (normalize_step_t){.by = NORMALIZE_UNICODE,
-                                             .compose = type[strlen(type) - 1] == 'C',
-                                             .compatible = strchr(type, 'K') != NULL});
-}
-
-static lh_status_t read_prepend(tokenizer_t *t, const char *path, const json_value_t *stage)
-{
-    const json_value_t *prepend = json_member(stage, "prepend");
-    if (!json_is_text(prepend)) return fail(LH_INVALID, "%s: Prepend has no text", path);
-
-    normalize_step_t step = {.by = NORMALIZE_PREPEND,
-                             .to = mem_text(json_text(prepend)),
-                             .to_length = json_text_length(prepend)};
-    if (step.to == NULL) return LH_NO_MEMORY;
-    return normalizer_add(&t->normalizer, step);
-}
-
-/* Until normalizer_add takes the step over, what it owns is freed here. */
-static lh_status_t read_replace(tokenizer_t *t, const char *path, const json_value_t *stage)
-{
-    const json_value_t *string, *regex, *content = json_member(stage, "content");
-    lh_status_t status = read_pattern(path, stage, &string, &regex);
-    if (status != LH_OK) return status;
-    if (!json_is_text(content)) return fail(LH_INVALID, "%s: Replace has no content", path);
-
-    normalize_step_t step = {.by = NORMALIZE_REPLACE,
-                             .to = mem_text(json_text(content)),
-                             .to_length = json_text_length(content)};
-    if (step.to == NULL) return LH_NO_MEMORY;
-    if (string != NULL) {
-        step.from = mem_text(json_text(string));
-        step.from_length = json_text_length(string);
-        status = step.from == NULL ? LH_NO_MEMORY : LH_OK;
-    } else {
-        status = pattern_regex_new(path, json_text(regex), json_text_length(regex), &step.regex);
-    }
-    if (status != LH_OK) {
-        mem_free(step.to);
-        return status;
-    }
-    return normalizer_add(&t->normalizer, step);
-}
-
-/* This and its two siblings take what stands under their key; NULL and null mean that there is no
- * such stage. */
-static lh_status_t tokenizer_read_normalizer(tokenizer_t *t, const char *path,
-                                             const json_value_t *value)
-{
-    static const stage_row_t rows[] = {
-        {"NFC", read_unicode},  {"NFD", read_unicode},     {"NFKC", read_unicode},
-        {"NFKD", read_unicode}, {"Prepend", read_prepend}, {"Replace", read_replace},
-        {NULL, NULL},
-    };
-    return read_stage(t, path, "normalizer", "normalizers", rows, value);
-}
-
-/* The Rust library's names for what becomes of a match. */
-static lh_status_t read_behaviour(const char *path, const json_value_t *stage,
-                                  split_behaviour_t *out)
-{
-    static const char *const names[] = {
-        [SPLIT_ISOLATED] = "Isolated",
-        [SPLIT_REMOVED] = "Removed",
-        [SPLIT_WITH_PREVIOUS] = "MergedWithPrevious",
-        [SPLIT_WITH_NEXT] = "MergedWithNext",
-        [SPLIT_CONTIGUOUS] = "Contiguous",
-    };
-    const char *name = json_text(json_member(stage, "behavior"));
-
-    for (split_behaviour_t i = SPLIT_ISOLATED; name != NULL && i <= SPLIT_CONTIGUOUS; i++) {
-        if (strcmp(names[i], name) != 0) continue;
-        *out = i;
-        return LH_OK;
-    }
-    return fail(LH_INVALID, "%s: %s has the unknown behavior '%s'", path, type_of(stage),
-                name == NULL ? "" : name);
-}
-
-/* A step behind ByteLevel sees characters of the alphabet in the place of bytes. Texts are not
- * rewritten here, so such a step must say what it looks for in bytes. */
-static bool is_after_bytes(const tokenizer_t *t)
-{
-    return t->spelled == SPELLED_BYTE_LEVEL;
-}
-
-/* Cuts by GPT-2's pattern, if it says so, and makes the pieces byte-level. */
-static lh_status_t read_byte_level(tokenizer_t *t, const char *path, const json_value_t *stage)
-{
-    const bool use_regex = flag_or(stage, "use_regex", true);
-
-    if (is_after_bytes(t)) return fail(LH_UNSUPPORTED, "%s has ByteLevel twice", path);
-    if (flag_or(stage, "add_prefix_space", true)) {
-        /* The space would have to go in front of what an earlier step has cut. */
-        if (t->pretokenizer.count > 0)
-            return fail(LH_UNSUPPORTED,
-                        "%s: ByteLevel with add_prefix_space after another step is not "
-                        "supported",
-                        path);
-        t->pretokenizer.prefix_space = true;
-    }
-    t->cuts = true;
-    return tokenizer_use_byte_level(t, use_regex ? PATTERN_GPT2 : PATTERN_UNKNOWN);
-}
-
-/* Bytes are characters of the alphabet by now: of the patterns that look at them, Falcon's is
- * known. */
-static lh_status_t split_bytes(const char *path, const char *pattern, split_step_t *step)
-{
-    if (strcmp(pattern, "[0-9][0-9][0-9]") != 0)
-        return fail(LH_UNSUPPORTED, "%s: Split by '%s' after ByteLevel is not supported", path,
-                    pattern);
-    step->by = SPLIT_THREE_DIGITS;
-    return LH_OK;
-}
-
-/* A pattern that is known by its spelling is cut by hand, any other by PCRE2, a string by
- * memmem. */
-static lh_status_t read_split(tokenizer_t *t, const char *path, const json_value_t *stage)
-{
-    split_step_t step = {.invert = flag_or(stage, "invert", false)};
-    const json_value_t *string, *regex;
-
-    lh_status_t status = read_behaviour(path, stage, &step.behaviour);
-    if (status == LH_OK) status = read_pattern(path, stage, &string, &regex);
-    if (status != LH_OK) return status;
-
-    const json_value_t *found = string != NULL ? string : regex;
-    const char *pattern = json_text(found);
-    const size_t length = json_text_length(found);
-    if (is_after_bytes(t)) {
-        status = split_bytes(path, pattern, &step);
-    } else if (string != NULL) {
-        step.by = SPLIT_STRING;
-        step.string = mem_text_n(pattern, length);
-        step.string_length = length;
-        status = step.string == NULL ? LH_NO_MEMORY : LH_OK;
-    } else {
-        step.pattern = pattern_find(pattern, length);
-        step.by = step.pattern == PATTERN_UNKNOWN ? SPLIT_REGEX : SPLIT_PATTERN;
-        if (step.by == SPLIT_REGEX) status = pattern_regex_new(path, pattern, length, &step.regex);
-    }
-    if (status != LH_OK) return status;
-    t->cuts = true;
-    return pretokenizer_add(&t->pretokenizer, step);
-}
-
-/* Each digit alone, or runs of them. */
-static lh_status_t read_digits(tokenizer_t *t, const char *path, const json_value_t *stage)
-{
-    (void)path;
-    t->cuts = true;
-    return pretokenizer_add(
-        &t->pretokenizer,
-        (split_step_t){.by = is_after_bytes(t) ? SPLIT_BYTE_DIGITS : SPLIT_DIGITS,
-                       .behaviour = flag_or(stage, "individual_digits", false) ? SPLIT_ISOLATED
-                                                                               : SPLIT_CONTIGUOUS});
-}
-
-/* Isolated unless the file says otherwise, as the library has it. */
-static lh_status_t read_punctuation(tokenizer_t *t, const char *path, const json_value_t *stage)
-{
-    split_step_t step = {.by = SPLIT_PUNCTUATION, .behaviour = SPLIT_ISOLATED};
-
-    if (is_after_bytes(t))
-        return fail(LH_UNSUPPORTED, "%s: Punctuation after ByteLevel is not supported", path);
-    if (json_member(stage, "behavior") != NULL) {
-        const lh_status_t status = read_behaviour(path, stage, &step.behaviour);
-        if (status != LH_OK) return status;
-    }
-    t->cuts = true;
-    return pretokenizer_add(&t->pretokenizer, step);
-}
-
-/* Spaces become a mark, which goes with the word behind it; older files say with add_prefix_space
- * and newer ones with prepend_scheme whether a mark stands at the start. */
-static lh_status_t read_metaspace(tokenizer_t *t, const char *path, const json_value_t *stage)
-{
-    const char *mark = json_text(json_member(stage, "replacement"));
-    const char *scheme = json_text(json_member(stage, "prepend_scheme"));
-    pretokenizer_t *p = &t->pretokenizer;
-
-    if (mark == NULL || mark[0] == '\0' || strlen(mark) >= sizeof(p->mark))
-        return fail(LH_INVALID, "%s: Metaspace's replacement is not one character", path);
-    if (p->count > 0 || is_after_bytes(t) || p->metaspace)
-        return fail(LH_UNSUPPORTED, "%s: Metaspace after another step is not supported", path);
-    memcpy(p->mark, mark, strlen(mark) + 1);
-    p->metaspace = true;
-    p->prepend = flag_or(stage, "add_prefix_space", true) ? PREPEND_ALWAYS : PREPEND_NEVER;
-    if (scheme != NULL && strcmp(scheme, "first") == 0) p->prepend = PREPEND_FIRST;
-    if (scheme != NULL && strcmp(scheme, "never") == 0) p->prepend = PREPEND_NEVER;
-    if (!flag_or(stage, "split", true)) return LH_OK;
-
-    split_step_t step = {.by = SPLIT_STRING,
-                         .behaviour = SPLIT_WITH_NEXT,
-                         .string = mem_text(mark),
-                         .string_length = strlen(mark)};
-    if (step.string == NULL) return LH_NO_MEMORY;
-    t->cuts = true;
-    return pretokenizer_add(p, step);
-}
-
-/* Decides between bytes and characters too: t->spelled. */
-static lh_status_t tokenizer_read_pretokenizer(tokenizer_t *t, const char *path,
-                                               const json_value_t *value)
-{
-    static const stage_row_t rows[] = {
-        {"ByteLevel", read_byte_level},    {"Split", read_split},         {"Digits", read_digits},
-        {"Punctuation", read_punctuation}, {"Metaspace", read_metaspace}, {NULL, NULL},
-    };
-    return read_stage(t, path, "pre_tokenizer", "pretokenizers", rows, value);
-}
-
-static lh_status_t read_byte_level_decoder(tokenizer_t *t, const char *path,
-                                           const json_value_t *stage)
-{
-    (void)path;
-    (void)stage;
-    t->decoder.byte_level = true;
-    return LH_OK;
-}
-
-/* A replacement that every token goes through. */
-static lh_status_t add_replace(tokenizer_t *t, const char *path, const char *from, const char *to)
-{
-    decoder_t *d = &t->decoder;
-    if (d->replace_count == DECODE_REPLACES)
-        return fail(LH_UNSUPPORTED, "%s: the decoder replaces more than %d strings", path,
-                    DECODE_REPLACES);
-    decode_replace_t *r = &d->replaces[d->replace_count++];
-    r->from = mem_text(from);
-    r->to = mem_text(to);
-    return r->from == NULL || r->to == NULL ? LH_NO_MEMORY : LH_OK;
-}
-
-/* By a string only; real files put a space in the place of the mark. */
-static lh_status_t read_replace_decoder(tokenizer_t *t, const char *path, const json_value_t *stage)
-{
-    const json_value_t *string, *regex;
-    const char *content = json_text(json_member(stage, "content"));
-    const lh_status_t status = read_pattern(path, stage, &string, &regex);
-    if (status != LH_OK) return status;
-    if (string == NULL || content == NULL)
-        return fail(LH_UNSUPPORTED, "%s: a decoder that replaces by a regex is not supported",
-                    path);
-    return add_replace(t, path, json_text(string), content);
-}
-
-static lh_status_t read_fallback_decoder(tokenizer_t *t, const char *path,
-                                         const json_value_t *stage)
-{
-    (void)path;
-    (void)stage;
-    t->decoder.byte_fallback = true;
-    return LH_OK;
-}
-
-/* Tokens are always written one after another. */
-static lh_status_t read_fuse_decoder(tokenizer_t *t, const char *path, const json_value_t *stage)
-{
-    (void)path;
-    (void)stage;
-    t->decoder.fused = true;
-    return LH_OK;
-}
-
-/* Behind Fuse it strips the whole text; before, it would strip each token, which is
- * refused. */
-static lh_status_t read_strip_decoder(tokenizer_t *t, const char *path, const json_value_t *stage)
-{
-    const char *content = json_text(json_member(stage, "content"));
-    const int64_t start = json_whole(json_member(stage, "start"));
-    const int64_t stop = json_whole(json_member(stage, "stop"));
-    decoder_t *d = &t->decoder;
-
-    if (content == NULL || strlen(content) >= sizeof(d->strip) || start < 0 || stop < 0 ||
-        start > INT32_MAX || stop > INT32_MAX)
-        return fail(LH_INVALID, "%s: the decoder's Strip needs a character, start and stop", path);
-    if (!d->fused)
-        return fail(LH_UNSUPPORTED, "%s: the decoder's Strip before Fuse is not supported", path);
-    memcpy(d->strip, content, strlen(content) + 1);
-    d->strip_start = (uint32_t)start;
-    d->strip_stop = (uint32_t)stop;
-    return LH_OK;
-}
-
-/* Marks become spaces again, and the one that was put in front is dropped. */
-static lh_status_t read_metaspace_decoder(tokenizer_t *t, const char *path,
-                                          const json_value_t *stage)
-{
-    const char *mark = json_text(json_member(stage, "replacement"));
-    const char *scheme = json_text(json_member(stage, "prepend_scheme"));
-    const bool never = (scheme != NULL && strcmp(scheme, "never") == 0) ||
-                       !flag_or(stage, "add_prefix_space", true);
-
-    if (mark == NULL || mark[0] == '\0')
-        return fail(LH_INVALID, "%s: the decoder's Metaspace has no replacement", path);
-    if (!never) {
-        t->decoder.strip[0] = ' ';
-        t->decoder.strip_start = 1;
-    }
-    return add_replace(t, path, mark, " ");
-}
-
-/* Without a decoder tokens stand with spaces between them, as the reference joins them. */
-static lh_status_t tokenizer_read_decoder(tokenizer_t *t, const char *path,
-                                          const json_value_t *value)
-{
-    static const stage_row_t rows[] = {
-        {"ByteLevel", read_byte_level_decoder},
-        {"Replace", read_replace_decoder},
-        {"ByteFallback", read_fallback_decoder},
-        {"Fuse", read_fuse_decoder},
-        {"Strip", read_strip_decoder},
-        {"Metaspace", read_metaspace_decoder},
-        {NULL, NULL},
-    };
-    if (value == NULL || json_is_nil(value)) {
-        t->decoder.join = t->spelled != SPELLED_BYTE_LEVEL;
-        return LH_OK;
-    }
-    return read_stage(t, path, "decoder", "decoders", rows, value);
-}
+#include <tokenizer/tokenizer_stages.h>
 
 static bool json_flag(const json_value_t *object, const char *key)
 {
@@ -480,17 +83,13 @@ static lh_status_t read_merges(tokenizer_t *t, const char *path, const json_valu
     return status;
 }
 
-/* What a model may not have. dropout would make encoding random; prefix and suffix are of
+/* What a BPE model may not have. dropout would make encoding random; prefix and suffix are of
  * vocabularies that mark the ends of words. */
 static lh_status_t refuse_model(const char *path, const json_value_t *model)
 {
     static const char *const unsupported[] = {"continuing_subword_prefix", "end_of_word_suffix"};
-    const char *type = json_text(json_member(model, "type"));
     const json_value_t *dropout = json_member(model, "dropout");
 
-    if (!json_is_map(model)) return fail(LH_INVALID, "%s has no model", path);
-    if (type != NULL && strcmp(type, "BPE") != 0)
-        return fail(LH_UNSUPPORTED, "%s: the model is of type '%s'; BPE is supported", path, type);
     if (!json_is_map(json_member(model, "vocab")))
         return fail(LH_INVALID, "%s: model.vocab is not an object of pieces and ids", path);
     if (!is_absent(dropout) && json_number(dropout) != 0.0)
@@ -537,6 +136,7 @@ static lh_status_t read_unknown(tokenizer_t *t, const char *path, const json_val
     if (id < 0)
         return fail(LH_INVALID, "%s: model.unk_token '%s' is not in the vocabulary", path,
                     text == NULL ? "?" : text);
+    t->unknown = id;
     t->bpe.unknown = (uint32_t)id;
     t->bpe.fuse_unknown = json_flag(model, "fuse_unk");
     return LH_OK;
@@ -544,9 +144,10 @@ static lh_status_t read_unknown(tokenizer_t *t, const char *path, const json_val
 
 /* Vocabulary and merges, then the symbols that texts start with: bytes, if the pretokenizer was
  * ByteLevel, else characters. whole comes last, as the cuts into words do not depend on it. */
-static lh_status_t read_model(tokenizer_t *t, const char *path, const json_value_t *model)
+static lh_status_t read_bpe(tokenizer_t *t, const char *path, const json_value_t *model)
 {
-    lh_status_t status = tokenizer_read_vocabulary(t, path, json_member(model, "vocab"));
+    lh_status_t status = refuse_model(path, model);
+    if (status == LH_OK) status = tokenizer_read_vocabulary(t, path, json_member(model, "vocab"));
     if (status == LH_OK) status = read_unknown(t, path, model);
     if (status == LH_OK) status = read_merges(t, path, json_member(model, "merges"));
     if (status != LH_OK) return status;
@@ -564,6 +165,100 @@ static lh_status_t read_model(tokenizer_t *t, const char *path, const json_value
     return status;
 }
 
+/* ["piece", -3.5]. Its id is its place in the list. */
+static lh_status_t read_scored_piece(tokenizer_t *t, const char *path, size_t id,
+                                     const json_value_t *entry)
+{
+    const json_value_t *piece = json_item(entry, 0), *score = json_item(entry, 1);
+    if (json_size(entry) != 2 || !json_is_text(piece) || !json_is_numeric(score))
+        return fail(LH_INVALID, "%s: the entry %zu of model.vocab is not [piece, score]", path, id);
+    const lh_status_t status = tokenizer_check_id(t, path, (int64_t)id, json_text(piece));
+    if (status != LH_OK) return status;
+    t->unigram.scores[id] = json_number(score);
+    return tokenizer_add_piece(t, path, (uint32_t)id, json_text(piece), json_text_length(piece));
+}
+
+/* Hugging Face's model adds in doubles, lets texts become every piece, special ones too, and counts
+ * the lowest score of all. */
+static lh_status_t read_unigram(tokenizer_t *t, const char *path, const json_value_t *model)
+{
+    const json_value_t *list = json_member(model, "vocab"), *unk = json_member(model, "unk_id");
+    const size_t count = json_size(list);
+    unigram_t *u = &t->unigram;
+
+    if (!json_is_list(list) || count == 0)
+        return fail(LH_INVALID, "%s: model.vocab is not a list of [piece, score]", path);
+    if (unk != NULL && !json_is_nil(unk) &&
+        (!json_is_whole(unk) || json_whole(unk) < 0 || json_whole(unk) >= (int64_t)count))
+        return json_refuse(path, "model.unk_id", unk, "an id of model.vocab");
+    t->model = MODEL_UNIGRAM;
+    t->kind = "unigram";
+    t->unknown = json_is_whole(unk) ? (int32_t)json_whole(unk) : -1;
+    u->unknown = t->unknown;
+    u->score_count = count;
+    u->scores = mem_array(count, sizeof(*u->scores));
+    if (u->scores == NULL) return LH_NO_MEMORY;
+
+    double lowest = INFINITY;
+    lh_status_t status = LH_OK;
+    for (json_walk_t w = json_walk(list); status == LH_OK && json_next(&w);) {
+        status = read_scored_piece(t, path, w.index, w.value);
+        if (status == LH_OK && u->scores[w.index] < lowest) lowest = u->scores[w.index];
+    }
+    if (status == LH_OK && json_flag(model, "byte_fallback")) {
+        t->kind = "unigram with byte fallback";
+        status = tokenizer_bytes_from_fallback(t, path);
+    }
+    return status == LH_OK ? unigram_finish(u, path, &t->pieces, NULL, lowest) : status;
+}
+
+/* Words that the pretokenizer has cut, by the longest piece. */
+static lh_status_t read_wordpiece(tokenizer_t *t, const char *path, const json_value_t *model)
+{
+    const json_value_t *prefix = json_member(model, "continuing_subword_prefix");
+    const json_value_t *unk = json_member(model, "unk_token");
+    const json_value_t *most = json_member(model, "max_input_chars_per_word");
+    wordpiece_t *w = &t->wordpiece;
+
+    t->model = MODEL_WORDPIECE;
+    t->kind = "WordPiece";
+    w->characters = 100;
+    if (most != NULL && !json_count(most, &w->characters))
+        return json_refuse(path, "model.max_input_chars_per_word", most, "a whole number");
+    if (!json_is_map(json_member(model, "vocab")))
+        return fail(LH_INVALID, "%s: model.vocab is not an object of pieces and ids", path);
+    lh_status_t status = tokenizer_read_vocabulary(t, path, json_member(model, "vocab"));
+    if (status != LH_OK) return status;
+    const char *unknown = json_is_text(unk) ? json_text(unk) : "[UNK]";
+    t->unknown = piece_table_find(&t->pieces, unknown, strlen(unknown));
+    w->unknown = t->unknown;
+    return wordpiece_finish(w, path, &t->pieces, json_is_text(prefix) ? json_text(prefix) : "##");
+}
+
+/* A file without a type has a BPE model, as old ones do. */
+static lh_status_t read_model(tokenizer_t *t, const char *path, const json_value_t *model)
+{
+    static const struct {
+        const char *type;
+        lh_status_t (*read)(tokenizer_t *t, const char *path, const json_value_t *model);
+    } rows[] = {
+        {"BPE", read_bpe},
+        {"Unigram", read_unigram},
+        {"WordPiece", read_wordpiece},
+    };
+    const char *type = json_text(json_member(model, "type"));
+
+    if (type == NULL) type = "BPE";
+    if (t->spelled == SPELLED_BYTE_LEVEL && strcmp(type, "BPE") != 0)
+        return fail(LH_UNSUPPORTED, "%s: ByteLevel with a model of type '%s' is not supported",
+                    path, type);
+    for (size_t i = 0; i < sizeof(rows) / sizeof(*rows); i++)
+        if (strcmp(type, rows[i].type) == 0) return rows[i].read(t, path, model);
+    return fail(LH_UNSUPPORTED,
+                "%s: the model is of type '%s'; BPE, Unigram and WordPiece are supported", path,
+                type);
+}
+
 /* The model comes behind the pretokenizer, which says how the pieces are spelt, and added tokens
  * behind the model, whose pieces they may repeat. */
 lh_status_t tokenizer_read_json(tokenizer_t *t, const char *path, const json_value_t *root)
@@ -571,12 +266,13 @@ lh_status_t tokenizer_read_json(tokenizer_t *t, const char *path, const json_val
     const json_value_t *model = json_member(root, "model");
     json_document_t *config = NULL;
 
-    lh_status_t status = refuse_model(path, model);
-    if (status == LH_OK)
-        status = tokenizer_read_normalizer(t, path, json_member(root, "normalizer"));
+    if (!json_is_map(model)) return fail(LH_INVALID, "%s has no model", path);
+    lh_status_t status = tokenizer_read_normalizer(t, path, json_member(root, "normalizer"));
     if (status == LH_OK)
         status = tokenizer_read_pretokenizer(t, path, json_member(root, "pre_tokenizer"));
     if (status == LH_OK) status = tokenizer_read_decoder(t, path, json_member(root, "decoder"));
+    if (status == LH_OK)
+        status = tokenizer_read_post_processor(t, path, json_member(root, "post_processor"));
     if (status == LH_OK) status = read_model(t, path, model);
     if (status == LH_OK) status = read_added_tokens(t, path, json_member(root, "added_tokens"));
     if (status == LH_OK) status = tokenizer_load_config(t, path, &config);

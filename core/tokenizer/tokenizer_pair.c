@@ -9,7 +9,6 @@
 #include <base/file.h>
 #include <base/memory.h>
 #include <tokenizer/tokenizer_pair.h>
-#include <tokenizer/tokenizer_parts.h>
 
 /* "a b": two pieces; the rank is the line's place among the merges. */
 static lh_status_t read_merge_line(tokenizer_t *t, const char *path, size_t line_number,
@@ -189,36 +188,6 @@ lh_status_t tokenizer_read_pair(tokenizer_t *t, const char *path, const json_val
  * the ranks. */
 enum { SPECIAL_TOKENS = 256, LINE_MOST = 4096 };
 
-/* -1: none of the 64 */
-static int base64_digit(char c)
-{
-    if (c >= 'A' && c <= 'Z') return c - 'A';
-    if (c >= 'a' && c <= 'z') return c - 'a' + 26;
-    if (c >= '0' && c <= '9') return c - '0' + 52;
-    return c == '+' ? 62 : c == '/' ? 63 : -1;
-}
-
-/* Decodes into out, which has room for length / 4 * 3. Returns the size, or -1. */
-static long base64_decode(const char *text, size_t length, char *out)
-{
-    long size = 0;
-
-    if (length == 0 || length % 4 != 0) return -1;
-    const size_t padding = text[length - 1] != '=' ? 0 : text[length - 2] != '=' ? 1 : 2;
-    for (size_t i = 0; i < length; i += 4) {
-        uint32_t bits = 0;
-        const size_t digits = i + 4 == length ? 4 - padding : 4;
-        for (size_t k = 0; k < 4; k++) {
-            const int digit = k < digits ? base64_digit(text[i + k]) : 0;
-            if (digit < 0) return -1;
-            bits = bits << 6 | (uint32_t)digit;
-        }
-        for (size_t k = 0; k + 1 < digits; k++)
-            out[size++] = (char)(bits >> (16 - 8 * k));
-    }
-    return size;
-}
-
 /* A line's piece. Ranks of more than 18 digits are no numbers here, so the sum can't overflow. */
 static lh_status_t read_line(tokenizer_t *t, const char *path, size_t number, const char *line,
                              size_t length)
@@ -236,7 +205,7 @@ static lh_status_t read_line(tokenizer_t *t, const char *path, size_t number, co
     if (text > LINE_MOST)
         return fail(LH_INVALID, "%s:%zu: a piece of %zu base64 digits; at most %d are supported",
                     path, number, text, LINE_MOST);
-    const long size = base64_decode(line, text, bytes);
+    const long size = tokenizer_base64(line, text, bytes);
     if (size <= 0 || !is_number)
         return fail(LH_INVALID,
                     "%s:%zu: '%.*s' found, base64 text, a space and a rank are expected", path,

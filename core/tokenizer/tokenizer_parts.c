@@ -32,6 +32,35 @@ lh_status_t tokenizer_load_json(const tokenizer_t *t, const char *path, json_doc
     return json_read(path, t->limits.file_bytes, most_values(&t->limits), out);
 }
 
+/* -1: none of the 64 */
+static int base64_digit(char c)
+{
+    if (c >= 'A' && c <= 'Z') return c - 'A';
+    if (c >= 'a' && c <= 'z') return c - 'a' + 26;
+    if (c >= '0' && c <= '9') return c - '0' + 52;
+    return c == '+' ? 62 : c == '/' ? 63 : -1;
+}
+
+long tokenizer_base64(const char *text, size_t length, char *out)
+{
+    long size = 0;
+
+    if (length == 0 || length % 4 != 0) return -1;
+    const size_t padding = text[length - 1] != '=' ? 0 : text[length - 2] != '=' ? 1 : 2;
+    for (size_t i = 0; i < length; i += 4) {
+        uint32_t bits = 0;
+        const size_t digits = i + 4 == length ? 4 - padding : 4;
+        for (size_t k = 0; k < 4; k++) {
+            const int digit = k < digits ? base64_digit(text[i + k]) : 0;
+            if (digit < 0) return -1;
+            bits = bits << 6 | (uint32_t)digit;
+        }
+        for (size_t k = 0; k + 1 < digits; k++)
+            out[size++] = (char)(bits >> (16 - 8 * k));
+    }
+    return size;
+}
+
 lh_status_t tokenizer_add_piece(tokenizer_t *t, const char *path, uint32_t id, const char *bytes,
                                 size_t length)
 {
@@ -103,8 +132,10 @@ lh_status_t tokenizer_bytes_from_fallback(tokenizer_t *t, const char *path)
             return fail(LH_INVALID, "%s: byte_fallback is on, but the piece '%s' is missing", path,
                         spelt);
         t->bpe.bytes[byte] = (uint32_t)id;
+        t->unigram.bytes[byte] = id;
     }
-    t->bpe.byte_fallback = true;
+    t->bpe.byte_fallback = t->model == MODEL_BPE;
+    t->unigram.byte_fallback = t->model == MODEL_UNIGRAM;
     return LH_OK;
 }
 
@@ -313,8 +344,7 @@ void tokenizer_find_special(tokenizer_t *t, const json_value_t *config)
     t->special.bos = special_of(t, config, "bos_token", bos);
     t->special.eos = special_of(t, config, "eos_token", eos);
     t->special.pad = special_of(t, config, "pad_token", pad);
-    t->special.unk = t->bpe.unknown != BPE_NONE ? (int32_t)t->bpe.unknown
-                                                : special_of(t, config, "unk_token", unk);
+    t->special.unk = t->unknown >= 0 ? t->unknown : special_of(t, config, "unk_token", unk);
     t->special.eod = first_known(t, eod);
     if (t->special.eod < 0) t->special.eod = t->special.eos;
 }

@@ -9,11 +9,17 @@
 #define TOKENIZER_TOKENIZER_PARTS_H
 
 #include <format/json.h>
-#include <tokenizer/bpe.h>
+#include <subword/bpe.h>
+#include <subword/token_pieces.h>
+#include <subword/unigram.h>
+#include <subword/wordpiece.h>
+#include <tokenizer/decode_steps.h>
 #include <tokenizer/normalize.h>
 #include <tokenizer/pretokenize.h>
-#include <tokenizer/token_pieces.h>
 #include <tokenizer/unicode_patterns.h>
+
+/* What makes ids of a piece of text. */
+typedef enum token_model { MODEL_BPE, MODEL_UNIGRAM, MODEL_WORDPIECE } token_model_t;
 
 /* Decides what symbols a text starts with and how ids become text again. */
 typedef enum spelled_as { /* how the pieces of a vocabulary are written */
@@ -57,31 +63,21 @@ typedef struct added_match {
     size_t next;       /* where the search goes on: white space may belong to two */
 } added_match_t;
 
-/* A string that the decoder replaces in each token. */
-typedef struct decode_replace {
-    char *from, *to; /* owned */
-} decode_replace_t;
-
-/* Strings that a decoder may replace; more are refused. */
-enum { DECODE_REPLACES = 8 };
-
-/* How pieces become text again: the decoder of a tokenizer.json, flattened. Its stages are flags
- * and not a list that is walked; a file whose stages stand in an order that flags cannot say is
- * refused. */
+/* How pieces become text again. The decoder of a tokenizer.json is a list of steps, but for the one
+ * that most have, ByteLevel alone; that and sentencepiece's are flags. */
 typedef struct decoder {
+    /* Of a tokenizer.json; where there are any, of the rest only byte_fallback counts. */
+    decode_steps_t steps;
     /* The characters of tokens are GPT-2's alphabet of bytes. It goes before all else. */
     bool byte_level;
     /* Tokens that are spelt <0xNN> are bytes. */
     bool byte_fallback;
     /* Tokens stand with a space between them: what is done without a decoder. */
     bool join;
-    /* A Fuse stage was read: what is stripped behind it is the whole text and not each token. */
-    bool fused;
-    decode_replace_t replaces[DECODE_REPLACES];
-    size_t replace_count;
-    /* What is cut off the ends of a decoded text. */
-    char strip[8]; /* UTF-8 of the character cut at both ends, up to so many times; "": none */
-    uint32_t strip_start, strip_stop;
+    /* sentencepiece: what becomes a space; "": nothing does */
+    char mark[8];
+    /* sentencepiece: the mark that is dropped at the start of a text; "": none */
+    char strip[8];
     /* of sentencepiece, where extra spaces are removed: all marks at the start of a text are
      * dropped, not just one */
     bool strip_all;
@@ -101,10 +97,11 @@ enum { /* what a sentencepiece is, by id */
        PIECE_BYTE,
 };
 
-/* All of a loaded tokenizer. A reader fills it from zero, except for limits, the empty bpe and the
- * table of classes; tokenizer_finish in tokenizer.c does the rest. The order here is that of the
+/* All of a loaded tokenizer. A reader fills it from zero, except for limits, the empty bpe, unknown
+ * and the table of classes; tokenizer_finish in tokenizer.c does the rest. The order here is that of the
  * way from text to ids. */
-typedef struct tokenizer {
+typedef struct tokenizer tokenizer_t;
+struct tokenizer {
     const char *kind; /* static */
     tokenizer_limits_t limits;
     /* How pieces are spelt: decides how texts start and how ids are decoded. */
@@ -116,8 +113,14 @@ typedef struct tokenizer {
     piece_table_t raw;
     /* [pieces.count] PIECE_*, by id; NULL unless it is a sentencepiece model. */
     uint8_t *types;
-    /* bpe.whole points to pieces or raw above, so the struct is never moved. */
+    /* Of these the one of `model` is filled. bpe.whole points to pieces or raw above, so the struct
+     * is never moved. */
+    token_model_t model;
     bpe_t bpe;
+    unigram_t unigram;
+    wordpiece_t wordpiece;
+    /* The id that text outside of the vocabulary becomes; -1: none. */
+    int32_t unknown;
     normalizer_t normalizer;
     pretokenizer_t pretokenizer;
     /* The pretokenizer has steps, so texts are cut; false: they are encoded whole. */
@@ -129,11 +132,12 @@ typedef struct tokenizer {
     uint8_t *skipped; /* by id: decoding may skip it                               */
     decoder_t decoder;
     tokenizer_special_t special;
+    tokenizer_frame_t frame; /* its arrays are owned */
     int32_t vocab_size;
     /* [file_count] paths that it was read from, owned; for digests and for export */
     char **files;
     size_t file_count, file_room;
-} tokenizer_t;
+};
 
 /* The functions from here on are for readers. What one refuses, it refuses with a sentence that
  * names the file `path`; the caller frees the tokenizer then.
@@ -146,6 +150,8 @@ lh_status_t tokenizer_join(tokenizer_t *t, const char *path, uint32_t left, uint
                            uint32_t rank, uint32_t made) LH_MUST_CHECK;
 /* Notes a file that the tokenizer was read from. */
 lh_status_t tokenizer_add_file(tokenizer_t *t, const char *path) LH_MUST_CHECK;
+/* Base64 with padding; out has room for length / 4 * 3 bytes. The bytes written, or -1. */
+long tokenizer_base64(const char *text, size_t length, char *out);
 /* A file within the limits; the caller frees *out with json_free. */
 lh_status_t tokenizer_load_json(const tokenizer_t *t, const char *path,
                                 json_document_t **out) LH_MUST_CHECK;
@@ -156,8 +162,8 @@ lh_status_t tokenizer_check_id(const tokenizer_t *t, const char *path, int64_t i
 lh_status_t tokenizer_read_vocabulary(tokenizer_t *t, const char *path,
                                       const json_value_t *vocabulary) LH_MUST_CHECK;
 /* The symbols of bytes and characters, once all pieces are there: of bytes that pieces spell by
- * GPT-2's alphabet, of bytes that have pieces "<0x00>" to "<0xFF>", and of characters that are
- * pieces. */
+ * GPT-2's alphabet, of bytes that have pieces "<0x00>" to "<0xFF>" (to the model that is set), and
+ * of characters that are pieces. */
 lh_status_t tokenizer_bytes_from_alphabet(tokenizer_t *t, const char *path) LH_MUST_CHECK;
 lh_status_t tokenizer_bytes_from_fallback(tokenizer_t *t, const char *path) LH_MUST_CHECK;
 lh_status_t tokenizer_characters(tokenizer_t *t) LH_MUST_CHECK;

@@ -1,20 +1,20 @@
-/* tokenizer_sentencepiece.c - reads a sentencepiece model of the BPE kind: pieces with scores, and
+/* tokenizer_sentencepiece.c - reads a sentencepiece model, BPE or unigram: pieces with scores, and
  * the rules for spaces.
  *
  * The file is a protobuf, of which only the few fields that matter are read, by hand: the format is
  * stable and small, and a library would trust more of a stranger's file. A model has no list of
  * merges; sentencepiece joins whichever neighbours make the piece with the highest score. So all
  * ways to cut each piece in two become merges, with a rank by the score of the piece that they
- * make, which gives the same joins in the same order. */
-#include <tokenizer/tokenizer_sentencepiece.h>
+ * make, which gives the same joins in the same order. A unigram
+ * model's scores are used as they are. */
 
+#include <float.h>
 #include <math.h>
 #include <stdlib.h>
 
 #include <base/memory.h>
 #include <base/status.h>
-#include <tokenizer/tokenizer_pair.h>
-#include <tokenizer/tokenizer_parts.h>
+#include <tokenizer/tokenizer_sentencepiece.h>
 
 /* Protobuf: varints, fixed values and length-delimited fields, each checked against the end. */
 typedef enum wire { WIRE_VARINT = 0, WIRE_FIXED64 = 1, WIRE_BYTES = 2, WIRE_FIXED32 = 5 } wire_t;
@@ -138,6 +138,8 @@ static float field_float(const field_t *f)
 
 static const char space_mark[] = "\xE2\x96\x81"; /* U+2581 */
 
+enum { KIND_UNIGRAM = 1, KIND_BPE = 2 }; /* TrainerSpec.model_type */
+
 /* What is gathered before the tokenizer can be put together: the parts of the file may come in any
  * order. Numbers in the readers below are the field numbers of sentencepiece_model.proto. */
 typedef struct model_file {
@@ -150,6 +152,7 @@ typedef struct model_file {
     message_t charsmap;
     char *surface; /* owned; of an unknown token */
     bool add_dummy_prefix, remove_extra, escape, suffix;
+    bool has_trainer, has_normalizer;
 } model_file_t;
 
 /* ModelProto.SentencePiece. Its id is its place in the file. */
@@ -265,23 +268,30 @@ static lh_status_t read_fields(tokenizer_t *t, model_file_t *f, message_t m)
         if (!more) break;
         if (field.number > 3) continue; /* self-test data and the like */
         status = field_expect(&m, &field, WIRE_BYTES, "of the model");
+        f->has_trainer = f->has_trainer || field.number == 2;
+        f->has_normalizer = f->has_normalizer || field.number == 3;
         if (status == LH_OK && field.number == 1) status = read_piece(t, f, field.message);
         if (status == LH_OK && field.number == 2) status = read_trainer(f, field.message);
         if (status == LH_OK && field.number == 3) status = read_spaces(f, field.message);
         if (status != LH_OK) return status;
     }
     if (t->pieces.count == 0) return fail(LH_INVALID, "%s has no pieces", f->path);
+    /* Without them all would have its default, and a model that was cut off would pass for another
+     * one. */
+    if (!f->has_trainer || !f->has_normalizer)
+        return fail(LH_INVALID, "%s has no %s; is it cut off?", f->path,
+                    f->has_trainer ? "normalizer_spec" : "trainer_spec");
     return LH_OK;
 }
 
-/* Only BPE is encoded here: a unigram model looks for the likeliest cut instead of joining
- * pairs. */
+/* Trainers offer models of words and of characters as well, which nobody seems to publish. */
 static lh_status_t refuse_kind(const model_file_t *f)
 {
     static const char *const kinds[] = {"0", "unigram", "BPE", "word", "char"};
 
-    if (f->model_type != 2)
-        return fail(LH_UNSUPPORTED, "%s: the sentencepiece model is of kind '%s'; BPE is supported",
+    if (f->model_type != KIND_UNIGRAM && f->model_type != KIND_BPE)
+        return fail(LH_UNSUPPORTED,
+                    "%s: the sentencepiece model is of kind '%s'; unigram and BPE are supported",
                     f->path, f->model_type <= 4 ? kinds[f->model_type] : "unknown");
     if (f->suffix)
         return fail(LH_UNSUPPORTED, "%s: treat_whitespace_as_suffix is set, which is not supported",
@@ -303,17 +313,13 @@ static lh_status_t check_types(tokenizer_t *t, const model_file_t *f)
 {
     for (uint32_t id = 0; id < t->pieces.count; id++) {
         if (t->types[id] != PIECE_UNKNOWN) continue;
-        if (t->bpe.unknown != BPE_NONE)
-            return fail(LH_INVALID, "%s: the pieces %u and %u are both of type unknown", f->path,
-                        t->bpe.unknown, id);
-        t->bpe.unknown = id;
+        if (t->unknown >= 0)
+            return fail(LH_INVALID, "%s: the pieces %d and %u are both of type unknown", f->path,
+                        t->unknown, id);
+        t->unknown = (int32_t)id;
     }
-    if (t->bpe.unknown == BPE_NONE)
-        return fail(LH_INVALID, "%s has no piece of type unknown", f->path);
-    t->bpe.fuse_unknown = true;
-    if (!f->byte_fallback) return LH_OK;
-    t->kind = "sentencepiece BPE with byte fallback";
-    return tokenizer_bytes_from_fallback(t, f->path);
+    if (t->unknown < 0) return fail(LH_INVALID, "%s has no piece of type unknown", f->path);
+    return f->byte_fallback ? tokenizer_bytes_from_fallback(t, f->path) : LH_OK;
 }
 
 /* Characters that only stand inside of pieces, or are unused ones, take part in joins, but are
@@ -408,20 +414,27 @@ static lh_status_t make_merges(tokenizer_t *t, const char *path, const float *sc
     return status;
 }
 
-/* User-defined pieces are taken from the text first and joined with nothing. */
+/* Joins take user-defined pieces from the text first and join them with nothing. */
+static lh_status_t freeze_user_piece(tokenizer_t *t, uint32_t id, piece_t piece)
+{
+    uint32_t symbol;
+    lh_status_t status = bpe_add_alias(&t->bpe, (bpe_alias_t){(int32_t)id, 0}, &symbol);
+    if (status == LH_OK)
+        status = piece_trie_add(&t->bpe.frozen, piece.bytes, piece.length,
+                                (int32_t)(symbol - t->bpe.first_alias));
+    t->bpe.has_frozen = true;
+    return status;
+}
+
+/* The charsmap does not touch user-defined pieces. */
 static lh_status_t add_user_pieces(tokenizer_t *t, space_rules_t *rules)
 {
     for (uint32_t id = 0; id < t->pieces.count; id++) {
         piece_t piece;
-        uint32_t symbol;
         if (t->types[id] != PIECE_USER || !piece_table_get(&t->pieces, id, &piece)) continue;
-        lh_status_t status = bpe_add_alias(&t->bpe, (bpe_alias_t){(int32_t)id, 0}, &symbol);
-        if (status == LH_OK)
-            status = piece_trie_add(&t->bpe.frozen, piece.bytes, piece.length,
-                                    (int32_t)(symbol - t->bpe.first_alias));
-        if (status == LH_OK) status = piece_trie_add(&rules->kept, piece.bytes, piece.length, 0);
+        lh_status_t status = piece_trie_add(&rules->kept, piece.bytes, piece.length, 0);
+        if (status == LH_OK && t->model == MODEL_BPE) status = freeze_user_piece(t, id, piece);
         if (status != LH_OK) return status;
-        t->bpe.has_frozen = true;
     }
     return LH_OK;
 }
@@ -466,6 +479,7 @@ static lh_status_t make_spaces(tokenizer_t *t, const model_file_t *f)
         piece_trie_free(&step.spaces.kept);
         return status;
     }
+    normalize_find_plain(&step.spaces, false);
     return normalizer_add(&t->normalizer, step);
 }
 
@@ -479,13 +493,10 @@ static lh_status_t make_decoder(tokenizer_t *t, model_file_t *f)
     d->byte_fallback = true;
     d->surface = f->surface != NULL ? f->surface : mem_text(question);
     f->surface = NULL;
-    d->replaces[0] = (decode_replace_t){mem_text(space_mark), mem_text(" ")};
-    d->replace_count = 1;
+    memcpy(d->mark, space_mark, sizeof(space_mark));
     if (f->add_dummy_prefix || f->remove_extra) memcpy(d->strip, space_mark, sizeof(space_mark));
     d->strip_all = f->remove_extra;
-    const bool made = d->surface != NULL && d->replaces[0].from != NULL &&
-                      d->replaces[0].to != NULL;
-    return made ? LH_OK : LH_NO_MEMORY;
+    return d->surface != NULL ? LH_OK : LH_NO_MEMORY;
 }
 
 /* bos, eos, pad and unk as the trainer was told; eod is eos, as sentencepiece has no other end. */
@@ -499,7 +510,7 @@ static lh_status_t find_specials(tokenizer_t *t, const model_file_t *f)
         {"bos_id", f->bos, &t->special.bos},
         {"eos_id", f->eos, &t->special.eos},
         {"pad_id", f->pad, &t->special.pad},
-        {"unk_id", t->bpe.unknown, &t->special.unk},
+        {"unk_id", t->unknown, &t->special.unk},
     };
     for (size_t i = 0; i < 4; i++) {
         if (rows[i].id < -1 || rows[i].id >= (int64_t)t->pieces.count)
@@ -514,22 +525,65 @@ static lh_status_t find_specials(tokenizer_t *t, const model_file_t *f)
     return LH_OK;
 }
 
-/* Once the file is read. The order matters: characters before aliases, and both before merges,
- * whose symbols they are; frozen pieces before the cuts into words. */
-static lh_status_t put_together(tokenizer_t *t, model_file_t *f)
+/* Characters before aliases, and both before merges, whose symbols they are. */
+static lh_status_t make_bpe(tokenizer_t *t, const model_file_t *f)
 {
-    t->kind = "sentencepiece BPE";
-    t->bpe.first_alias = (uint32_t)t->pieces.count;
-    lh_status_t status = check_types(t, f);
-    if (status == LH_OK) status = tokenizer_characters(t);
+    t->kind = f->byte_fallback ? "sentencepiece BPE with byte fallback" : "sentencepiece BPE";
+    t->bpe.unknown = (uint32_t)t->unknown;
+    t->bpe.fuse_unknown = true;
+    lh_status_t status = tokenizer_characters(t);
     if (status == LH_OK) status = add_inner_characters(t);
     if (status == LH_OK) status = make_merges(t, f->path, f->scores);
-    if (status == LH_OK) status = make_spaces(t, f);
     if (status == LH_OK) status = mark_unused(t);
+    return status;
+}
+
+/* As sentencepiece's unigram_model.cc: the lowest and the highest score are those of normal pieces.
+ * A user-defined piece is worth so much for each of its bytes that no other way is better; the
+ * highest score starts at the smallest positive float there (FLT_MIN), and so it does here. */
+static lh_status_t make_unigram(tokenizer_t *t, const model_file_t *f)
+{
+    unigram_t *u = &t->unigram;
+    const size_t count = t->pieces.count;
+    float lowest = FLT_MAX, highest = FLT_MIN;
+
+    t->kind = f->byte_fallback ? "sentencepiece unigram with byte fallback"
+                               : "sentencepiece unigram";
+    u->single = true;
+    u->unknown = t->unknown;
+    u->score_count = count;
+    u->scores = mem_array(count, sizeof(*u->scores));
+    uint8_t *taken = mem_new(count);
+    lh_status_t status = u->scores == NULL || taken == NULL ? LH_NO_MEMORY : LH_OK;
+    for (uint32_t id = 0; id < count && status == LH_OK; id++) {
+        if (t->types[id] != PIECE_NORMAL) continue;
+        if (f->scores[id] < lowest) lowest = f->scores[id];
+        if (f->scores[id] > highest) highest = f->scores[id];
+    }
+    for (uint32_t id = 0; id < count && status == LH_OK; id++) {
+        piece_t piece;
+        taken[id] = t->types[id] == PIECE_NORMAL || t->types[id] == PIECE_USER;
+        u->scores[id] = f->scores[id];
+        if (t->types[id] == PIECE_USER && piece_table_get(&t->pieces, id, &piece))
+            u->scores[id] = (float)piece.length * highest - 0.1;
+    }
+    if (status == LH_OK) status = unigram_finish(u, f->path, &t->pieces, taken, (double)lowest);
+    mem_free(taken);
+    return status;
+}
+
+/* Once the file is read. The cuts into words come last: frozen pieces count for them. */
+static lh_status_t put_together(tokenizer_t *t, model_file_t *f)
+{
+    t->model = f->model_type == KIND_BPE ? MODEL_BPE : MODEL_UNIGRAM;
+    t->bpe.first_alias = (uint32_t)t->pieces.count;
+    lh_status_t status = check_types(t, f);
+    if (status == LH_OK) status = t->model == MODEL_BPE ? make_bpe(t, f) : make_unigram(t, f);
+    if (status == LH_OK) status = make_spaces(t, f);
     if (status == LH_OK) status = add_controls(t, f->path);
     if (status == LH_OK) status = make_decoder(t, f);
     if (status == LH_OK) status = find_specials(t, f);
-    if (status == LH_OK) status = tokenizer_cut_words(t);
+    if (status == LH_OK && t->model == MODEL_BPE) status = tokenizer_cut_words(t);
     return status;
 }
 

@@ -126,7 +126,10 @@ def cases():
     yield tiny, huggingface_pair, (os.path.join(tiny, "vocab.json"), os.path.join(tiny, "merges.txt"))
     yield os.path.join(stories, "tokenizer.json"), huggingface, ()
     yield os.path.join(stories, "tokenizer.model"), piece_model, ()
-    yield os.path.join(SHIPPED, "tokenizers", "spm-bpe.model"), piece_model, ()
+    for name in ("spm-bpe.model", "spm-unigram.model", "spm-unigram-bytes.model"):
+        yield os.path.join(SHIPPED, "tokenizers", name), piece_model, ()
+    for name in ("unigram", "wordpiece"):
+        yield os.path.join(SHIPPED, "tokenizers", name, "tokenizer.json"), huggingface, ()
     if REFERENCE is None:
         print("LONGHAUL_REFERENCE is unset: only the tokenizers in the tree are compared")
         return
@@ -137,6 +140,9 @@ def cases():
     for name in ("llama2/tokenizer.model", "mistral/tokenizer.model.v1", "mistral/tokenizer.model.v3"):
         yield os.path.join(files, name), piece_model, ()
     yield os.path.join(files, "llama3", "tokenizer.model"), ranks, ()
+    for name in ("hf_test_sentencepiece", "hf_test_sentencepiece_bpe", "hf_test_sentencepiece_with_bytefallback",
+                 "test_ja_model", "test_model"):
+        yield os.path.join(files, "sentencepiece-tests", name + ".model"), piece_model, ()
 
 
 LLAMA3 = (r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*"
@@ -200,6 +206,48 @@ TEXT_VARIANTS = {
     "digits": {"pre_tokenizer": {"type": "Digits", "individual_digits": True}},
 }
 
+# what stands around the unigram and the WordPiece vocabulary in the tree; the charsmap is that of spm-unigram.model
+DECODERS = {
+    "llama": {"type": "Sequence", "decoders": [
+        {"type": "Replace", "pattern": {"String": "\u2581"}, "content": " "}, {"type": "ByteFallback"}, {"type": "Fuse"},
+        {"type": "Strip", "content": " ", "start": 1, "stop": 0}]},
+    "each": {"type": "Sequence", "decoders": [
+        {"type": "Strip", "content": "e", "start": 2, "stop": 0}, {"type": "Replace", "pattern": {"Regex": "[aou]+"}, "content": "_"}]},
+    "suffix": {"type": "BPEDecoder", "suffix": "e"},
+    "ctc": {"type": "CTC", "pad_token": "e", "word_delimiter_token": "\u2581", "cleanup": True},
+    "ctc2": {"type": "CTC", "pad_token": "<unk>", "word_delimiter_token": "a", "cleanup": False},
+    "pieces": {"type": "WordPiece", "prefix": "s", "cleanup": True},
+    "bytes": {"type": "Sequence", "decoders": [{"type": "ByteFallback"}, byte_level()]},
+    "none": None,
+}
+UNIGRAM_VARIANTS = {
+    "first": {"pre_tokenizer": {**META, "prepend_scheme": "first", "split": True}},
+    "whole": {"pre_tokenizer": {**META, "prepend_scheme": "never", "split": False}},
+    "bare": {"pre_tokenizer": None, "normalizer": {"type": "Sequence", "normalizers": [
+        {"type": "Prepend", "prepend": "\u2581"}, {"type": "Replace", "pattern": {"String": " "}, "content": "\u2581"}]}},
+    "t5": {"normalizer": {"type": "Precompiled", "precompiled_charsmap": None},
+           "pre_tokenizer": {"type": "Sequence", "pretokenizers": [{"type": "WhitespaceSplit"}, {**META, "prepend_scheme": "always"}]}},
+    "albert": {"normalizer": {"type": "Sequence", "normalizers": [
+        {"type": "Replace", "pattern": {"String": "``"}, "content": '"'}, {"type": "NFKD"}, {"type": "StripAccents"}, {"type": "Lowercase"},
+        {"type": "Precompiled", "precompiled_charsmap": None}, {"type": "Replace", "pattern": {"Regex": " {2,}"}, "content": " "}]},
+        "pre_tokenizer": {**META, "prepend_scheme": "always"}},
+    "unfused": {"byte_fallback": False},
+    "digits": {"byte_fallback": False, "normalizer": {"type": "Sequence", "normalizers": [
+        {"type": "Nmt"}, {"type": "Strip", "strip_left": False, "strip_right": True}]},
+        "pre_tokenizer": {"type": "Sequence", "pretokenizers": [
+            {"type": "Digits", "individual_digits": True}, {**META, "prepend_scheme": "first", "split": False}]}},
+}
+PIECE_VARIANTS = {
+    "cased": {"normalizer": {"type": "BertNormalizer", "clean_text": True, "handle_chinese_chars": True, "strip_accents": False,
+                             "lowercase": False}},
+    "bare": {"normalizer": None, "pre_tokenizer": {"type": "Whitespace"}},
+    "space": {"normalizer": {"type": "Lowercase"}, "pre_tokenizer": {"type": "WhitespaceSplit"}},
+    "short": {"max_input_chars_per_word": 4},
+    "comma": {"normalizer": {"type": "Lowercase"}, "pre_tokenizer": {"type": "CharDelimiterSplit", "delimiter": "e"}},
+    "fives": {"normalizer": {"type": "Lowercase"}, "pre_tokenizer": {"type": "FixedLength", "length": 3}},
+    "dirty": {"decoder": {"type": "WordPiece", "prefix": "##", "cleanup": False}},
+}
+
 MODELS = {
     "plain": {},
     "fallback": {"byte_fallback": True, "character_coverage": 0.98},
@@ -238,6 +286,43 @@ def json_variants(folder):
         yield write_json(folder, "text-" + name, whole)
 
 
+def charsmap(path):
+    """The precompiled charsmap of a sentencepiece model, in base64."""
+    import base64
+    with open(path, "rb") as file:
+        fields = dict(read_fields(file.read()))
+    return base64.b64encode(dict(read_fields(fields[3]))[2]).decode()
+
+
+def read_fields(data):
+    at = 0
+    while at < len(data):
+        tag, at = read_varint(data, at)
+        size, after = read_varint(data, at) if tag & 7 in (0, 2) else ({1: 8, 5: 4}[tag & 7], at)
+        at = after + (size if tag & 7 != 0 else 0)
+        yield tag >> 3, data[after:at] if tag & 7 else size
+
+
+def filled(value, map_):
+    """The value with the charsmap where one is to be."""
+    if isinstance(value, dict):
+        return {k: map_ if k == "precompiled_charsmap" else filled(v, map_) for k, v in value.items()}
+    return [filled(v, map_) for v in value] if isinstance(value, list) else value
+
+
+def other_variants(folder):
+    """The same over the unigram and the WordPiece vocabulary in the tree."""
+    map_ = charsmap(os.path.join(SHIPPED, "tokenizers", "spm-unigram.model"))
+    for name, variants in (("unigram", UNIGRAM_VARIANTS), ("wordpiece", PIECE_VARIANTS)):
+        with open(os.path.join(SHIPPED, "tokenizers", name, "tokenizer.json"), encoding="utf-8") as file:
+            base = json.load(file)
+        for variant, values in {**variants, **{d: {"decoder": v} for d, v in DECODERS.items()}}.items():
+            whole = json.loads(json.dumps(base))
+            for key, value in filled(values, map_).items():
+                (whole if key in whole else whole["model"])[key] = value
+            yield write_json(folder, name + "-" + variant, whole)
+
+
 def write_json(folder, name, whole):
     os.makedirs(os.path.join(folder, name))
     path = os.path.join(folder, name, "tokenizer.json")
@@ -246,20 +331,21 @@ def write_json(folder, name, whole):
     return path
 
 
-def trained_models(folder, texts):
+def trained_models(folder, texts, kind):
     """Has sentencepiece train models with the options that change how text is read."""
     import sentencepiece
     corpus = ["".join(c for c in t if c < "\u0250").replace("\n", " ") for t in texts[:-5]]
     corpus = [t for t in corpus if t.strip()]
     corpus += ["the quick brown fox don't say hello to a b c", "hello hello world the the  the", "\u3042\u3044\u3046 \u6f22\u5b57"] * 40
     for name, options in MODELS.items():
-        path = os.path.join(folder, "model-" + name)
+        path = os.path.join(folder, kind + "-" + name)
         sentencepiece.SentencePieceTrainer.train(
-            sentence_iterator=iter(corpus), model_prefix=path, model_type="bpe", hard_vocab_limit=False,
+            sentence_iterator=iter(corpus), model_prefix=path, model_type=kind, hard_vocab_limit=False,
             minloglevel=2, vocab_size=1000, **{"character_coverage": 1.0, **options})
         yield path + ".model"
-        if name == "plain":
-            yield with_unused(path + ".model", os.path.join(folder, "model-unused.model"))
+        # Before 0.2.3 sentencepiece writes an unused character as its piece, and not as unknown.
+        if name == "plain" and (kind == "unigram" or sentencepiece.__version__ != "0.2.1"):
+            yield with_unused(path + ".model", path + "-unused.model")
 
 
 def with_unused(source, target):
@@ -332,8 +418,11 @@ def main():
     with tempfile.TemporaryDirectory() as folder:
         for path in json_variants(folder):
             results.append(compare(sys.argv[1], path, huggingface, (), more))
-        for path in trained_models(folder, texts):
-            results.append(compare(sys.argv[1], path, piece_model, (), more))
+        for path in other_variants(folder):
+            results.append(compare(sys.argv[1], path, huggingface, (), more))
+        for kind in ("bpe", "unigram"):
+            for path in trained_models(folder, texts, kind):
+                results.append(compare(sys.argv[1], path, piece_model, (), more))
     return 0 if all(results) else 1
 
 

@@ -12,9 +12,15 @@ static const struct {
     const char *path;
     bool lossless;
 } kinds[] = {
-    {TOKENIZERS "gpt2-tiny", true},      {TOKENIZERS "mini-llama", false},
-    {TOKENIZERS "stories260K", false},   {TOKENIZERS "stories260K/tokenizer.model", false},
+    {TOKENIZERS "gpt2-tiny", true},
+    {TOKENIZERS "mini-llama", false},
+    {TOKENIZERS "stories260K", false},
+    {TOKENIZERS "stories260K/tokenizer.model", false},
     {TOKENIZERS "spm-bpe.model", false},
+    {TOKENIZERS "spm-unigram.model", false},
+    {TOKENIZERS "spm-unigram-bytes.model", false},
+    {TOKENIZERS "unigram", false},
+    {TOKENIZERS "wordpiece", false},
 };
 enum { KINDS = sizeof(kinds) / sizeof(kinds[0]) };
 

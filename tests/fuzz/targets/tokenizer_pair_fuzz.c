@@ -3,7 +3,7 @@
 #include <fuzz/fuzz_tokenizer.h>
 
 #include <base/text.h>
-#include <tokenizer/token_pieces.h>
+#include <subword/token_pieces.h>
 
 /* Before the last brace; ids from 256 on are the input's own. */
 static void add_alphabet(const fuzz_part_t *part, text_t *out)

@@ -3,7 +3,7 @@
 #include <unit/base/scratch_files.h>
 
 #include <base/philox.h>
-#include <tokenizer/bpe.h>
+#include <subword/bpe.h>
 
 enum { SYMBOLS = 400, LETTERS = 6, LONGEST = 300, ROUNDS = 400 };
 

@@ -2,8 +2,8 @@
 #include <unit/base/scratch_files.h>
 
 #include <base/philox.h>
-#include <tokenizer/bpe.h>
-#include <tokenizer/token_pieces.h>
+#include <subword/bpe.h>
+#include <subword/token_pieces.h>
 
 enum { SYMBOLS = 700, LONGEST = 400, ROUNDS = 300, PIECE_MOST = 32 };
 

@@ -30,7 +30,7 @@ static uint32_t random_character(uint64_t *counter)
 static void cut(const pretokenizer_t *p, pretokenize_scratch_t *s, const char *text, size_t length,
                 const struct span_list **out)
 {
-    if (pretokenize(p, s, text, length, out) != LH_OK) FAIL_TEST("%s\n", fail_reason());
+    if (pretokenize(p, s, true, &text, &length, out) != LH_OK) FAIL_TEST("%s\n", fail_reason());
 }
 
 static void scanners_cut_random_unicode_as_pcre2_does(void **state)
@@ -152,7 +152,9 @@ static void a_text_that_spans_cannot_hold_is_refused(void **state)
     (void)state;
 
     assert_int_equal(pretokenize_scratch_open(&none, &scratch), LH_OK);
-    assert_int_equal(pretokenize(&none, &scratch, "", (size_t)UINT32_MAX + 1, &list), LH_INVALID);
+    const char *text = "";
+    size_t length = (size_t)UINT32_MAX + 1;
+    assert_int_equal(pretokenize(&none, &scratch, true, &text, &length, &list), LH_INVALID);
     assert_non_null(strstr(fail_reason(), "4294967296 bytes behind its normalizer"));
     pretokenize_scratch_close(&scratch);
 }

@@ -4,7 +4,7 @@
 
 #include <base/philox.h>
 #include <base/text.h>
-#include <tokenizer/token_pieces.h>
+#include <subword/token_pieces.h>
 #include <tokenizer/tokenizer.h>
 
 #define TOKENIZERS LH_TEST_DATA "/tokenizers/"
@@ -212,6 +212,7 @@ static void an_id_outside_the_vocabulary_is_refused(void **state)
 
 #define MODEL(vocab, merges) \
     "{\"model\":{\"type\":\"BPE\",\"vocab\":{" vocab "},\"merges\":[" merges "]}"
+#define UNIGRAM(vocab) "{\"model\":{\"type\":\"Unigram\",\"vocab\":[" vocab "]"
 #define AB "\"a\":0,\"b\":1,\"ab\":2"
 
 static void a_bad_tokenizer_json_is_refused_in_a_sentence(void **state)
@@ -252,8 +253,46 @@ static void a_bad_tokenizer_json_is_refused_in_a_sentence(void **state)
                "") ",\"pre_tokenizer\":{\"type\":\"Split\",\"behavior\":\"Isolated\",\"pattern\":"
                    "{\"Regex\":\"(a\"}}}",
          "tokenizer.json: the pattern '(a' can't be used: missing closing parenthesis"},
-        {"{\"model\":{\"type\":\"Unigram\",\"vocab\":[]}}",
-         "tokenizer.json: the model is of type 'Unigram'; BPE is supported"},
+        {"{\"model\":{\"type\":\"Chars\",\"vocab\":[]}}",
+         "tokenizer.json: the model is of type 'Chars'; BPE, Unigram and WordPiece are supported"},
+        {MODEL(AB, "") ",\"normalizer\":{\"type\":\"Precompiled\"}}",
+         "tokenizer.json: Precompiled has no precompiled_charsmap"},
+        {MODEL(AB,
+               "") ",\"normalizer\":{\"type\":\"Precompiled\",\"precompiled_charsmap\":\"AA=A\"}}",
+         "tokenizer.json: the precompiled_charsmap is not base64"},
+        {MODEL(AB,
+               "") ",\"normalizer\":{\"type\":\"Precompiled\",\"precompiled_charsmap\":\"AAA=\"}}",
+         "tokenizer.json: the charsmap has 2 bytes; it starts with 4"},
+        {MODEL(AB, "") ",\"normalizer\":{\"type\":\"Sequence\",\"normalizers\":["
+                       "{\"type\":\"ByteLevel\"},{\"type\":\"NFC\"}]}}",
+         "tokenizer.json: the normalizer NFC behind ByteLevel is not supported"},
+        {MODEL(AB, "") ",\"pre_tokenizer\":{\"type\":\"FixedLength\",\"length\":0}}",
+         "tokenizer.json: FixedLength.length is 0, a whole number above 0 was expected"},
+        {MODEL(AB, "") ",\"pre_tokenizer\":{\"type\":\"CharDelimiterSplit\"}}",
+         "tokenizer.json: CharDelimiterSplit.delimiter is nothing, a character was expected"},
+        {MODEL(AB, "") ",\"decoder\":{\"type\":\"WordPiece\"}}",
+         "tokenizer.json: WordPiece.prefix is nothing, a text was expected"},
+        {MODEL(AB, "") ",\"post_processor\":{\"type\":\"TemplateProcessing\",\"single\":[]}}",
+         "tokenizer.json: the template has no sequence A"},
+        {MODEL(AB, "") ",\"post_processor\":{\"type\":\"TemplateProcessing\",\"single\":["
+                       "{\"SpecialToken\":{\"id\":\"<s>\"}}]}}",
+         "tokenizer.json: the template's '<s>' is not in its special_tokens"},
+        {MODEL(AB, "") ",\"post_processor\":{\"type\":\"BertProcessing\",\"sep\":[\"a\",0]}}",
+         "tokenizer.json: an id of the post_processor is nothing, an id was expected"},
+        {"{\"model\":{\"type\":\"WordPiece\",\"vocab\":[]}}",
+         "tokenizer.json: model.vocab is not an object of pieces and ids"},
+        {"{\"pre_tokenizer\":{\"type\":\"ByteLevel\"},\"model\":{\"type\":\"WordPiece\",\"vocab\":{"
+         "\"a\":0}}}",
+         "tokenizer.json: ByteLevel with a model of type 'WordPiece' is not supported"},
+        {UNIGRAM("") "}}", "tokenizer.json: model.vocab is not a list of [piece, score]"},
+        {UNIGRAM("[\"a\",0],[\"b\"]") "}}",
+         "tokenizer.json: the entry 1 of model.vocab is not [piece, score]"},
+        {UNIGRAM("[\"a\",0],[\"a\",1]") "}}",
+         "tokenizer.json: the piece 'a' is there twice, with the ids 0 and 1"},
+        {UNIGRAM("[\"a\",0]") ",\"unk_id\":1}}",
+         "tokenizer.json: model.unk_id is 1, an id of model.vocab was expected"},
+        {UNIGRAM("[\"a\",0]") ",\"byte_fallback\":true}}",
+         "tokenizer.json: byte_fallback is on, but the piece '<0x00>' is missing"},
         {"{\"model\":{\"dropout\":0.1,\"vocab\":{},\"merges\":[]}}",
          "tokenizer.json: model.dropout is 0.1; only text without dropout is encoded"},
         {"{\"model\":{\"byte_fallback\":true,\"vocab\":{\"a\":0},\"merges\":[]}}",
@@ -270,6 +309,47 @@ static void a_bad_tokenizer_json_is_refused_in_a_sentence(void **state)
         assert_true(tokenizer_load(path, &limits, &t) != LH_OK);
         assert_string_equal(behind_folder(s, fail_reason()), rows[i].reason);
     }
+}
+
+static void check_frame(const char *path, const char *before, const char *after)
+{
+    machine_t m;
+    text_t made = {0};
+    open_machine(&m, path);
+    const tokenizer_frame_t *f = tokenizer_frame(m.t);
+    for (size_t i = 0; i < f->before_count; i++)
+        text_printf(&made, "%d ", f->before[i]);
+    text_append(&made, "|");
+    for (size_t i = 0; i < f->after_count; i++)
+        text_printf(&made, " %d", f->after[i]);
+    text_t expected = {0};
+    text_printf(&expected, "%s|%s", before, after);
+    assert_string_equal(made.data, expected.data);
+    text_free(&expected);
+    text_free(&made);
+    close_machine(&m);
+}
+
+/* The ids are those that Hugging Face's tokenizers add with add_special_tokens. */
+static void the_post_processor_says_what_stands_around_a_text(void **state)
+{
+    static const char processors[] = MODEL(
+        AB, "") ",\"post_processor\":{\"type\":\"Sequence\",\"processors\":["
+                "{\"type\":\"ByteLevel\",\"trim_offsets\":true},"
+                "{\"type\":\"RobertaProcessing\",\"sep\":[\"b\",1],\"cls\":[\"a\",0],"
+                "\"trim_offsets\":true,\"add_prefix_space\":true},"
+                "{\"type\":\"TemplateProcessing\",\"single\":["
+                "{\"SpecialToken\":{\"id\":\"x\",\"type_id\":0}},"
+                "{\"Sequence\":{\"id\":\"A\",\"type_id\":0}}],\"pair\":[],"
+                "\"special_tokens\":{\"x\":{\"id\":\"x\",\"ids\":[2,1],\"tokens\":[\"ab\",\"b\"]"
+                "}}}]}}";
+    scratch_t *s = *state;
+
+    check_frame(TOKENIZERS "wordpiece", "2 ", " 3");
+    check_frame(TOKENIZERS "unigram", "1 ", " 2");
+    check_frame(TOKENIZERS "stories260K", "1 ", "");
+    check_frame(TOKENIZERS "gpt2-tiny", "", "");
+    check_frame(scratch_text(s, "tokenizer.json", processors), "2 1 0 ", " 1");
 }
 
 /* Cutting at spaces is only a short cut: it must not be taken where a piece goes on behind one. */
@@ -386,15 +466,16 @@ static void a_model_cut_off_anywhere_is_refused_or_lacks_pieces(void **state)
 /* Whatever the bytes, loading ends with a tokenizer that works or with a sentence. */
 static void changed_bytes_are_loaded_or_refused(void **state)
 {
-    static const char *const files[] = {TOKENIZERS "stories260K/tokenizer.model",
-                                        TOKENIZERS "stories260K/tokenizer.json",
-                                        TOKENIZERS "mini-llama/tokenizer.json"};
+    static const char *const files[] = {
+        TOKENIZERS "stories260K/tokenizer.model", TOKENIZERS "stories260K/tokenizer.json",
+        TOKENIZERS "mini-llama/tokenizer.json",   TOKENIZERS "spm-unigram-bytes.model",
+        TOKENIZERS "unigram/tokenizer.json",      TOKENIZERS "wordpiece/tokenizer.json"};
     scratch_t *s = *state;
     uint64_t counter = 0;
 
-    for (int round = 0; round < 300; round++) {
+    for (int round = 0; round < 600; round++) {
         size_t length;
-        char *bytes = scratch_read(files[round % 3], &length);
+        char *bytes = scratch_read(files[round % 6], &length);
         for (int k = 0; k < 3; k++)
             bytes[draw(&counter, length)] = (char)draw(&counter, 256);
         tokenizer_t *t = NULL;
@@ -418,11 +499,12 @@ static void changed_bytes_are_loaded_or_refused(void **state)
 
 static void any_allocation_may_fail(void **state)
 {
-    static const char *const paths[] = {TOKENIZERS "mini-llama",
-                                        TOKENIZERS "stories260K/tokenizer.model"};
+    static const char *const paths[] = {
+        TOKENIZERS "mini-llama", TOKENIZERS "stories260K/tokenizer.model",
+        TOKENIZERS "spm-unigram-bytes.model", TOKENIZERS "unigram", TOKENIZERS "wordpiece"};
     (void)state;
 
-    for (size_t i = 0; i < 2; i++) {
+    for (size_t i = 0; i < sizeof(paths) / sizeof(*paths); i++) {
         lh_status_t status = LH_NO_MEMORY;
         for (uint64_t n = 1; status != LH_OK; n += n < 300 ? 1 : 31) {
             tokenizer_t *t = NULL;
@@ -458,6 +540,7 @@ int main(void)
         cmocka_unit_test(a_spelt_out_special_token_is_text_unless_asked_for),
         cmocka_unit_test(decoding_skips_special_tokens_only_when_told),
         cmocka_unit_test(an_id_outside_the_vocabulary_is_refused),
+        IN_FOLDER(the_post_processor_says_what_stands_around_a_text),
         IN_FOLDER(a_bad_tokenizer_json_is_refused_in_a_sentence),
         IN_FOLDER(a_piece_with_a_space_mark_inside_is_found),
         IN_FOLDER(a_token_that_takes_the_spaces_behind_it_is_encoded),

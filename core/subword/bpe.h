@@ -1,4 +1,4 @@
-/* tokenizer/bpe.h - byte-pair encoding of one piece of text.
+/* subword/bpe.h - byte-pair encoding of one piece of text.
  *
  * A text is first written as symbols, one for each byte or character. Then the two neighbours whose
  * pair has the lowest rank in the list of merges become one symbol, the leftmost two among equals,
@@ -8,10 +8,11 @@
  *
  * A bpe_t is filled by the reader of a file and then only read, so threads share it. What an encode
  * writes to lies in a bpe_scratch_t, one for each thread. */
-#ifndef TOKENIZER_BPE_H
-#define TOKENIZER_BPE_H
+#ifndef SUBWORD_BPE_H
+#define SUBWORD_BPE_H
 
-#include <tokenizer/token_pieces.h>
+#include <subword/token_pieces.h>
+#include <subword/word_cache.h>
 
 /* No symbol: symbols are below 2^31, so that an id fits an int32_t and the top bit of a pair is
  * free. */
@@ -104,8 +105,8 @@ typedef struct bpe_scratch {
     size_t room; /* symbols that fit */
     size_t count;
     uint64_t *undo; /* by symbol: the pair last seen for an unused piece */
-    /* a direct-mapped table of short texts and their ids */
-    struct bpe_cached *cache;
+    /* [WORD_SLOTS] short texts and their ids */
+    word_cached_t *cache;
 } bpe_scratch_t;
 
 void bpe_start(bpe_t *b); /* no symbols, no merges */

@@ -10,7 +10,7 @@
  * With the merges u+g (rank 1), h+ug (2) and h+u (3), a piece goes this way:
  *
  *     h u g s   ->   h ug s   ->   hug s */
-#include <tokenizer/bpe.h>
+#include <subword/bpe.h>
 
 #include <base/memory.h>
 #include <base/text.h>
@@ -356,28 +356,13 @@ static lh_status_t bpe_join(const bpe_t *b, bpe_scratch_t *s, const char *text, 
     return LH_OK;
 }
 
-/* The cache. Text repeats its words, and most of them are short. It is direct-mapped, so that a
- * look is at one line of memory and what is forgotten needs no order of age; results do not depend
- * on what it holds. */
-enum {
-    CACHE_SLOTS = 1 << 15,
-    CACHE_BYTES = 24, /* longest text that is remembered */
-    CACHE_IDS = 9,
-    WORD_TAG = 0x80, /* beside the length: of a word in a longer piece */
-};
-
-/* One cache line each. A slot holds the last text that fell on it; comparing its text takes three
- * words, as texts are padded with zeros and the tag tells their length. */
-typedef struct bpe_cached {
-    uint64_t key[CACHE_BYTES / 8]; /* the text, padded with zeros */
-    uint8_t tag, count;            /* tag: the length, 0: empty   */
-    int32_t ids[CACHE_IDS];
-} bpe_cached_t;
+/* Beside the length in a slot of the cache: of a word in a longer piece. */
+enum { WORD_TAG = 0x80 };
 
 lh_status_t bpe_scratch_open(const bpe_t *b, bpe_scratch_t *s)
 {
     *s = (bpe_scratch_t){0};
-    s->cache = mem_array(CACHE_SLOTS, sizeof(*s->cache));
+    s->cache = mem_array(WORD_SLOTS, sizeof(*s->cache));
     if (s->cache == NULL) return LH_NO_MEMORY;
     if (b->unused == NULL) return LH_OK;
     s->undo = mem_array(b->first_alias, sizeof(*s->undo));
@@ -471,50 +456,17 @@ static bool take_whole(const bpe_t *b, const char *text, size_t length, token_id
     return id >= 0;
 }
 
-/* The text as three words, padded with zeros. Where the memory behind the text may be read too,
- * three loads of fixed size and a mask are faster than a copy of so many bytes as there are. */
-static void key_of(const char *text, size_t length, size_t readable, uint64_t key[3])
-{
-    key[0] = key[1] = key[2] = 0;
-    if (readable < CACHE_BYTES) {
-        memcpy(key, text, length);
-        return;
-    }
-    memcpy(key, text, CACHE_BYTES);
-    for (size_t i = 0; i < 3; i++) {
-        const size_t from = i * 8;
-        if (length <= from)
-            key[i] = 0;
-        else if (length < from + 8)
-            key[i] &= UINT64_MAX >> (64 - (length - from) * 8); /* little endian */
-    }
-}
-
-/* A mix of the three words by odd factors with about as many ones as zeros; the top 15 bits are the
- * slot. */
-static size_t cache_slot(const uint64_t key[3])
-{
-    uint64_t h = key[0] * 0x9E3779B97F4A7C15u;
-    h ^= (key[1] + 0x632BE59BD9B4E019u) * 0xC2B2AE3D27D4EB4Fu;
-    h ^= key[2] * 0x165667B19E3779F9u;
-    h ^= h >> 29;
-    return (size_t)((h * 0xBF58476D1CE4E5B9u) >> 49) & (CACHE_SLOTS - 1);
-}
-
 /* Encodes a piece, or a word of one, that is short enough for the cache. Words are not looked for
  * as a whole in the vocabulary, as a piece would be, so both have their own tags where that
- * matters. What became more than CACHE_IDS ids is not remembered. */
+ * matters. What became more than WORD_IDS ids is not remembered. */
 static lh_status_t encode_short(const bpe_t *b, bpe_scratch_t *s, const char *text, size_t length,
                                 size_t readable, bool is_word, token_ids_t *out)
 {
     const uint8_t tag = (uint8_t)(length | (is_word && b->whole != NULL ? WORD_TAG : 0));
     uint64_t key[3];
-    key_of(text, length, readable, key);
-    bpe_cached_t *cached = &s->cache[cache_slot(key)];
-    /* One branch for three words. */
-    const bool same = ((cached->key[0] ^ key[0]) | (cached->key[1] ^ key[1]) |
-                       (cached->key[2] ^ key[2])) == 0;
-    if (same && cached->tag == tag) {
+    word_key(text, length, readable, key);
+    word_cached_t *cached = &s->cache[word_slot(key)];
+    if (word_is(cached, key, tag)) {
         for (size_t i = 0; i < cached->count; i++)
             out->ids[out->count + i] = cached->ids[i];
         out->count += cached->count;
@@ -525,7 +477,7 @@ static lh_status_t encode_short(const bpe_t *b, bpe_scratch_t *s, const char *te
         const lh_status_t status = encode_joined(b, s, text, length, out);
         if (status != LH_OK) return status;
     }
-    if (out->count - start > CACHE_IDS) return LH_OK;
+    if (out->count - start > WORD_IDS) return LH_OK;
     cached->tag = tag;
     cached->count = (uint8_t)(out->count - start);
     memcpy(cached->key, key, sizeof(key));
@@ -565,7 +517,7 @@ static lh_status_t encode_words(const bpe_t *b, bpe_scratch_t *s, const char *te
         const unsigned char first = (unsigned char)text[at];
         if (lone && first >= 0x80 && size == text_utf8_size(first))
             encode_character(b, text + at, size, out);
-        else if (size <= CACHE_BYTES)
+        else if (size <= WORD_BYTES)
             status = encode_short(b, s, text + at, size, readable - at, true, out);
         else
             status = encode_joined(b, s, text + at, size, out);
@@ -580,7 +532,7 @@ lh_status_t bpe_encode(const bpe_t *b, bpe_scratch_t *s, const char *text, size_
                        size_t readable, token_ids_t *out)
 {
     if (length == 0) return LH_OK;
-    if (length <= CACHE_BYTES && b->unused == NULL)
+    if (length <= WORD_BYTES && b->unused == NULL)
         return encode_short(b, s, text, length, readable, false, out);
     if (take_whole(b, text, length, out)) return LH_OK;
     if (b->by_words && (b->characters || text_utf8_valid(text, length)))

@@ -1,6 +1,6 @@
 /* token_pieces.c - an arena of bytes with a hash of ids over it, a trie with sibling lists behind a
  * table of first bytes, pairs of characters as bits, and GPT-2's alphabet of bytes. */
-#include <tokenizer/token_pieces.h>
+#include <subword/token_pieces.h>
 
 #include <base/digest.h>
 #include <base/memory.h>

@@ -1,8 +1,8 @@
-/* tokenizer/token_pieces.h - tokens as ids and as pieces, the bytes that a vocabulary spells them
+/* subword/token_pieces.h - tokens as ids and as pieces, the bytes that a vocabulary spells them
  * with: lists of ids, a table of pieces by id and by spelling, a trie for the longest piece that a
  * text starts with, and which characters stand side by side in pieces. */
-#ifndef TOKENIZER_TOKEN_PIECES_H
-#define TOKENIZER_TOKEN_PIECES_H
+#ifndef SUBWORD_TOKEN_PIECES_H
+#define SUBWORD_TOKEN_PIECES_H
 
 #include <base/text.h>
 
@@ -22,6 +22,13 @@ typedef struct tokenizer_limits {
 typedef struct tokenizer_special {
     int32_t bos, eos, eod, unk, pad;
 } tokenizer_special_t;
+
+/* What the post_processor of a tokenizer.json puts around a text that stands alone: a template's ids
+ * before it and behind it. Documents of training data go without it. */
+typedef struct tokenizer_frame {
+    int32_t *before, *after;
+    size_t before_count, after_count;
+} tokenizer_frame_t;
 
 /* A growing list of ids. Zero-initialise; ids stay valid until the next encode into it. */
 typedef struct token_ids {
