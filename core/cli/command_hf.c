@@ -164,9 +164,7 @@ static lh_status_t import_folder(void *context, void *out)
     model_layout_t layout;
     lh_status_t status = model_source_config(im->plugin, im->cli->job->import.from, &config);
     if (status != LH_OK) return status;
-    if (config.ignored.data != NULL)
-        log_line(LH_LOG_INFO, "%s: config.json: ignored: %s", im->cli->job->import.from,
-                 config.ignored.data);
+    model_source_tell(im->plugin, im->cli->job->import.from, &config);
     status = import_layout(im->cli, &config, &layout);
     if (status == LH_OK) {
         status = import_tensors(im->cli, &config, &layout, im->folder, out);
@@ -219,12 +217,51 @@ static int import_stage(cli_t *cli)
     return status;
 }
 
+/* The [model] section that says what config.json says. Values are the options' own, as they were
+ * parsed: what is printed can stand in an INI. */
+static int import_print(cli_t *cli)
+{
+    hf_config_t config;
+    model_layout_t layout;
+    text_t out = {0};
+    const plugin_t *plugin;
+    if (cli->job->import.from == NULL)
+        return fail(LH_INVALID, "%s: [import] from is not set", cli->job->path);
+    lh_status_t status = model_source_plugin(cli->job, cli->plugins, &plugin);
+    if (status != LH_OK) return status;
+    status = model_source_config(plugin, cli->job->import.from, &config);
+    if (status != LH_OK) return status;
+    status = import_layout(cli, &config, &layout);
+    if (status != LH_OK) goto free_config;
+
+    text_printf(&out, "[model]\nplugin = %s\n", plugin->name);
+    for (uint32_t i = 0; i < config.count; i++) {
+        const char *value = model_layout_option(&layout, config.options[i].key);
+        text_printf(&out, "%s = %s\n", config.options[i].key, value == NULL ? "" : value);
+    }
+    if (config.ignored.data != NULL) text_printf(&out, "; ignored: %s\n", config.ignored.data);
+    if (config.unread.data != NULL) text_printf(&out, "; not read: %s\n", config.unread.data);
+    status = text_status(&out);
+    if (status == LH_OK) status = cli_print_shown(out.data);
+    text_free(&out);
+    model_layout_close(&layout);
+free_config:
+    hf_config_free(&config);
+    return status;
+}
+
+static int import_run(cli_t *cli)
+{
+    return cli_flag(cli, "print") != NULL ? import_print(cli) : command_run_stage(cli);
+}
+
 const command_t command_import = {
     .name = "import",
     .summary = "a Hugging Face folder to a checkpoint",
-    .needs = CLI_NEEDS_JOB | CLI_NEEDS_PLUGINS,
-    .run = command_run_stage,
+    .needs = CLI_NEEDS_JOB | CLI_NEEDS_PLUGINS | CLI_NEEDS_MODEL,
+    .run = import_run,
     .stage = import_stage,
+    .flags = {{"print", NULL, "only print the [model] section that config.json stands for"}},
 };
 
 /* ---- export ---- */
@@ -290,7 +327,7 @@ close_source:
 const command_t command_export = {
     .name = "export",
     .summary = "the newest checkpoint to a Hugging Face folder",
-    .needs = CLI_NEEDS_JOB | CLI_NEEDS_PLUGINS,
+    .needs = CLI_NEEDS_JOB | CLI_NEEDS_PLUGINS | CLI_NEEDS_MODEL,
     .run = command_run_stage,
     .stage = export_stage,
 };

@@ -12,6 +12,7 @@
 #include <base/memory.h>
 #include <base/text.h>
 #include <config/quantity.h>
+#include <hf/hf_weights.h>
 #include <session/session.h>
 #include <session/snapshot.h>
 
@@ -48,6 +49,104 @@ lh_status_t model_source_given(const hf_config_t *config, const char *origin, op
     return LH_OK;
 }
 
+/* ---- [model] plugin = from_import ---- */
+
+#define FROM_IMPORT "from_import"
+
+/* Real files have a few KiB. */
+enum { CONFIG_MOST = 16 << 20 };
+
+/* Context of offer_plugin. */
+typedef struct choice {
+    registry_t *registry;
+    const char *path, *type; /* of the config.json; its model_type */
+    const plugin_t *found;
+    text_t known; /* "llama, gpt2": what the plugins that are there read */
+} choice_t;
+
+/* Each model plugin that is installed. One that can't be loaded is told and passed over: the one
+ * that is wanted may be another. */
+static lh_status_t offer_plugin(void *context, const char *name)
+{
+    choice_t *c = context;
+    const plugin_t *p;
+    lh_status_t status = registry_load(c->registry, LH_KIND_MODEL, name, &p);
+    if (status == LH_NO_MEMORY) return status;
+    if (status != LH_OK) {
+        log_line(LH_LOG_WARN, "%s", fail_reason());
+        fail_clear();
+        return LH_OK;
+    }
+    const lh_hf_t *hf = p->model->hf;
+    if (hf == NULL) return LH_OK;
+    text_printf(&c->known, "%s%s", c->known.length == 0 ? "" : ", ", hf->model_type);
+    if (!hf_one_of(hf->model_type, c->type)) return LH_OK;
+    if (c->found != NULL)
+        return fail(LH_INVALID,
+                    "%s: model_type %.64s is read by the plugins %s and %s; name one in [model] "
+                    "plugin",
+                    c->path, c->type, c->found->name, p->name);
+    c->found = p;
+    return LH_OK;
+}
+
+/* The plugin whose table has this model_type. Every installed one is asked, so that two which read
+ * the same are not chosen between by chance. */
+static lh_status_t choose_plugin(choice_t *c)
+{
+    lh_status_t status = registry_list(c->registry, LH_KIND_MODEL, offer_plugin, c);
+    if (status == LH_OK) status = text_status(&c->known);
+    if (status == LH_OK && c->found == NULL)
+        status = fail(LH_UNSUPPORTED, "%s: model_type is %.64s; the model plugins in %s read %s",
+                      c->path, c->type, registry_folder(c->registry),
+                      c->known.data == NULL ? "none" : c->known.data);
+    text_free(&c->known);
+    return status;
+}
+
+/* The config.json that is to be imported; where its folder is gone, the one that the import stage
+ * has kept. mem_free(*out). */
+static lh_status_t find_config(const job_t *job, char **out)
+{
+    char *from = path_join(job->import.from, "config.json");
+    char *own = from == NULL || file_exists(from) ? NULL : job_path(job, "import/config.json");
+    const bool kept = own != NULL && file_exists(own);
+    *out = kept ? own : from;
+    mem_free(kept ? from : own);
+    return *out == NULL ? LH_NO_MEMORY : LH_OK;
+}
+
+lh_status_t model_source_choose(job_t *job, registry_t *registry)
+{
+    char *path;
+    json_document_t *file = NULL;
+    choice_t choice = {.registry = registry};
+    if (!text_equal(job->model.plugin, FROM_IMPORT)) return LH_OK;
+    if (job->import.from == NULL)
+        return fail(LH_INVALID,
+                    "%s: [model] plugin = " FROM_IMPORT ", but [import] from is not set",
+                    job->path);
+    lh_status_t status = find_config(job, &path);
+    if (status != LH_OK) return status;
+    status = json_read(path, CONFIG_MOST, UINT64_MAX, &file);
+    choice.path = path;
+    if (status == LH_OK) status = json_take_text(path, json_root(file), "model_type", &choice.type);
+    if (status == LH_OK) status = choose_plugin(&choice);
+    if (status == LH_OK) {
+        char *name = mem_text(choice.found->name);
+        if (name == NULL) status = LH_NO_MEMORY;
+        if (name != NULL) {
+            mem_free(job->model.plugin);
+            job->model.plugin = name;
+        }
+    }
+    json_free(file);
+    mem_free(path);
+    return status;
+}
+
+/* ---- what a command opens ---- */
+
 lh_status_t model_source_plugin(const job_t *job, registry_t *registry, const plugin_t **out)
 {
     const plugin_t *plugin;
@@ -67,6 +166,16 @@ lh_status_t model_source_config(const plugin_t *plugin, const char *folder, hf_c
     const lh_status_t status = hf_config_read(plugin->model->hf, path, out);
     mem_free(path);
     return status;
+}
+
+void model_source_tell(const plugin_t *plugin, const char *folder, const hf_config_t *config)
+{
+    if (config->ignored.data != NULL)
+        log_line(LH_LOG_INFO, "%s: config.json: ignored: %s", folder, config->ignored.data);
+    if (config->unread.data != NULL)
+        log_line(LH_LOG_WARN,
+                 "%s: config.json: not read, as the model plugin %s knows no such key: %s", folder,
+                 plugin->name, config->unread.data);
 }
 
 /* A job that imports needs what its import stage has written, and not the folder that this was made

@@ -48,12 +48,18 @@ session_how_t model_source_session(const model_source_t *s, registry_t *registry
  * none. */
 int32_t model_source_eod(const model_source_t *s);
 
+/* [model] plugin = from_import becomes the installed plugin whose table reads the model_type of the
+ * config.json that the job imports; every model plugin is loaded for that. Any other job stays as
+ * it is. Refused: no such plugin, or two. */
+lh_status_t model_source_choose(job_t *job, registry_t *registry) LH_MUST_CHECK;
 /* The job's model plugin; one without a Hugging Face form is refused. */
 lh_status_t model_source_plugin(const job_t *job, registry_t *registry,
                                 const plugin_t **out) LH_MUST_CHECK;
 /* folder/config.json by that plugin's table, which refuses what the model can't do. */
 lh_status_t model_source_config(const plugin_t *plugin, const char *folder,
                                 hf_config_t *out) LH_MUST_CHECK;
+/* Logs what of it counts for nothing: a line for keys that are ignored, one for those not read. */
+void model_source_tell(const plugin_t *plugin, const char *folder, const hf_config_t *config);
 /* Loads a tokenizer within the job's [limits]. */
 lh_status_t model_source_tokenizer(const job_t *job, const char *path,
                                    tokenizer_t **out) LH_MUST_CHECK;

@@ -5,223 +5,18 @@
  * old file with the edits put in, so that what nobody asked to change comes out as it was. */
 #include <hf/hf_config.h>
 
-#include <errno.h>
-#include <math.h>
 #include <stdio.h>
-#include <stdlib.h>
 
 #include <base/memory.h>
-#include <base/text.h>
 #include <config/quantity.h>
-#include <format/json.h>
+#include <hf/hf_unread.h>
+#include <hf/hf_value.h>
 #include <hf/hf_weights.h>
 
-/* Values of a config.json are named by dotted paths: "rope_scaling.factor". NUL included. */
-enum { HF_VALUE_PATH = 128 };
+/* A real file has a few KiB. Bytes of a word that stands for one of an option, NUL included. */
+enum { CONFIG_MOST = 16 << 20, HF_WORD = 128 };
 
-/* A config.json that is to say other things than `root` (NULL: nothing yet). Zero-initialise the
- * rest; free it with hf_value_forget. */
-typedef struct hf_value_edits {
-    const json_value_t *root;
-    /* JSON that is to stand at a path; owned */
-    struct hf_value_edit {
-        char path[HF_VALUE_PATH];
-        char *json;
-    } * rows;
-    size_t count, capacity;
-} hf_value_edits_t;
-
-/* Borrowed from root; NULL where it is absent or null, which means the same in these files. */
-static const json_value_t *hf_value_find(const json_value_t *root, const char *path)
-{
-    const json_value_t *at = root;
-    char name[HF_VALUE_PATH];
-    /* Goes down a name at a time. json_member of what is no object is NULL, so a path through a
-     * number finds nothing. */
-    while (*path != '\0') {
-        const size_t length = strcspn(path, ".");
-        lh_assert(length < sizeof(name));
-        (void)snprintf(name, sizeof(name), "%.*s", (int)length, path);
-        at = json_member(at, name);
-        path += length + (path[length] == '.');
-    }
-    return at == NULL || json_is_nil(at) ? NULL : at;
-}
-
-/* Appends the value as an INI would say it; false: a list or an object. */
-static bool hf_value_text(const json_value_t *value, text_t *out)
-{
-    if (json_is_text(value)) {
-        text_append(out, json_text(value));
-    } else if (json_is_flag(value)) {
-        text_append(out, json_is_yes(value) ? "yes" : "no");
-    } else if (json_is_numeric(value)) {
-        json_writer_t w = {.to = out};
-        json_put_value(&w, NULL, value);
-    } else {
-        return false;
-    }
-    return true;
-}
-
-/* The sentence of a value that is none of what is wanted ("an object"). */
-static lh_status_t hf_value_refuse(const char *file, const char *key, const json_value_t *value,
-                                   const char *wanted)
-{
-    text_t found = {0};
-    if (!hf_value_text(value, &found))
-        text_append(&found, json_is_nil(value)    ? "null"
-                            : json_is_list(value) ? "a list"
-                                                  : "an object");
-    lh_status_t status = text_status(&found);
-    if (status == LH_OK)
-        status = fail(LH_INVALID, "%s: %s is %.64s, %s was expected", file, key,
-                      found.data == NULL ? "''" : found.data, wanted);
-    text_free(&found);
-    return status;
-}
-
-/* What the path leads through is objects, or null, or absent. */
-static lh_status_t hf_value_check_parents(const char *file, const json_value_t *root,
-                                          const char *path)
-{
-    char parent[HF_VALUE_PATH];
-    for (const char *dot = strchr(path, '.'); dot != NULL; dot = strchr(dot + 1, '.')) {
-        (void)snprintf(parent, sizeof(parent), "%.*s", (int)(dot - path), path);
-        const json_value_t *value = hf_value_find(root, parent);
-        if (value != NULL && !json_is_map(value))
-            return hf_value_refuse(file, parent, value, "an object");
-    }
-    return LH_OK;
-}
-
-/* NULL: the value at this path stays as it is. */
-static struct hf_value_edit *find_edit(const hf_value_edits_t *edits, const char *path)
-{
-    for (size_t i = 0; i < edits->count; i++)
-        if (strcmp(edits->rows[i].path, path) == 0) return &edits->rows[i];
-    return NULL;
-}
-
-/* From now on this JSON stands at the path. */
-static lh_status_t hf_value_put(hf_value_edits_t *edits, const char *path, const char *json)
-{
-    lh_assert(strlen(path) < HF_VALUE_PATH);
-    char *copy = mem_text(json);
-    if (copy == NULL) return LH_NO_MEMORY;
-    struct hf_value_edit *edit = find_edit(edits, path);
-    if (edit == NULL) {
-        void *grown = mem_grow(edits->rows, &edits->capacity, edits->count + 1, sizeof(*edit));
-        if (grown == NULL) {
-            mem_free(copy);
-            return LH_NO_MEMORY;
-        }
-        edits->rows = grown;
-        edit = &edits->rows[edits->count++];
-        memcpy(edit->path, path, strlen(path) + 1);
-    }
-    mem_free(edit->json);
-    edit->json = copy;
-    return LH_OK;
-}
-
-/* The same for a text, which gets its quotes here. */
-static lh_status_t hf_value_put_text(hf_value_edits_t *edits, const char *path, const char *text)
-{
-    text_t quoted = {0};
-    json_writer_t w = {.to = &quoted};
-    json_put_text(&w, NULL, text);
-    lh_status_t status = text_status(&quoted);
-    if (status == LH_OK) status = hf_value_put(edits, path, quoted.data);
-    text_free(&quoted);
-    return status;
-}
-
-static void hf_value_forget(hf_value_edits_t *edits)
-{
-    for (size_t i = 0; i < edits->count; i++)
-        mem_free(edits->rows[i].json);
-    mem_free(edits->rows);
-    *edits = (hf_value_edits_t){0};
-}
-
-/* Whether an edit leads through `path`, which ends with a dot. */
-static bool leads_through(const hf_value_edits_t *edits, const char *path)
-{
-    for (size_t i = 0; i < edits->count; i++)
-        if (text_starts(edits->rows[i].path, path)) return true;
-    return false;
-}
-
-static void write_members(const hf_value_edits_t *edits, const json_value_t *map,
-                          const char *prefix, json_writer_t *w);
-
-/* An object that edits lead into; nothing but an object can be kept of what stood there. */
-static void write_changed(const hf_value_edits_t *edits, const char *key, const json_value_t *map,
-                          const char *prefix, json_writer_t *w)
-{
-    json_open(w, key, '{');
-    write_members(edits, json_is_map(map) ? map : NULL, prefix, w);
-    json_close(w);
-}
-
-/* prefix: the path to these members, with a dot at its end, or "". */
-static void write_members(const hf_value_edits_t *edits, const json_value_t *map,
-                          const char *prefix, json_writer_t *w)
-{
-    char path[HF_VALUE_PATH];
-    lh_assert(strlen(prefix) < sizeof(path));
-    for (json_walk_t member = json_walk(map); json_next(&member);) {
-        /* A key with a dot in it, or one that makes the path too long, can't be named by an edit:
-         * it is copied as it is. */
-        const int length = snprintf(path, sizeof(path), "%s%s", prefix, member.key);
-        const bool is_path = strchr(member.key, '.') == NULL && length > 0 &&
-                             (size_t)length + 1 < sizeof(path);
-        const struct hf_value_edit *edit = is_path ? find_edit(edits, path) : NULL;
-        /* From here on path is the prefix of what lies inside of this member. */
-        if (is_path) strcat(path, ".");
-        if (edit != NULL)
-            json_put_as_is(w, member.key, edit->json);
-        else if (is_path && leads_through(edits, path))
-            write_changed(edits, member.key, member.value, path, w);
-        else
-            json_put_value(w, member.key, member.value);
-    }
-    /* What is new: the first name behind the prefix in each edit that leads here, unless the object
-     * has it or an earlier edit has written it. */
-    for (size_t i = 0; i < edits->count; i++) {
-        if (!text_starts(edits->rows[i].path, prefix)) continue;
-        char key[HF_VALUE_PATH];
-        const char *rest = edits->rows[i].path + strlen(prefix);
-        const size_t length = strcspn(rest, ".");
-        (void)snprintf(key, sizeof(key), "%.*s", (int)length, rest);
-        (void)snprintf(path, sizeof(path), "%.*s", (int)(strlen(prefix) + length + 1),
-                       edits->rows[i].path);
-        /* An object on the way to several new values is made by the first of them. */
-        bool stands = json_member(map, key) != NULL;
-        for (size_t before = 0; rest[length] == '.' && before < i && !stands; before++)
-            stands = text_starts(edits->rows[before].path, path);
-        if (stands) continue;
-        if (rest[length] == '\0')
-            json_put_as_is(w, key, edits->rows[i].json);
-        else
-            write_changed(edits, key, NULL, path, w);
-    }
-}
-
-/* The whole file: what stood there in its order, what is new behind it, in the objects of its
- * path. */
-static void hf_value_write(const hf_value_edits_t *edits, text_t *out)
-{
-    json_writer_t w = {.to = out, .style = 2};
-    write_changed(edits, NULL, edits->root, "", &w);
-    text_append(out, "\n");
-}
-
-/* Real files have a few KiB. */
-enum { CONFIG_MOST = 16 << 20 };
-
-/* The first alternative that is there. */
+/* The first alternative that is there and says something. */
 static const json_value_t *find_value(const json_value_t *root, const char *key,
                                       hf_alternative_t *found)
 {
@@ -230,6 +25,41 @@ static const json_value_t *find_value(const json_value_t *root, const char *key,
         if (value != NULL) return value;
     }
     return NULL;
+}
+
+/* Whether null stands at one of them. */
+static bool says_null(const json_value_t *root, const char *key)
+{
+    hf_alternative_t a;
+    while (hf_next_alternative(&key, &a))
+        if (json_is_nil(hf_value_at(root, a.path))) return true;
+    return false;
+}
+
+/* The other side of a word that the row's table has: "w=sliding_attention|f=full_attention". False:
+ * it has none. */
+static bool other_word(const char *words, const char *word, bool to_file, char out[HF_WORD])
+{
+    hf_alternative_t pair;
+    while (hf_next_alternative(&words, &pair)) {
+        char *equals = strchr(pair.path, '=');
+        if (equals == NULL) continue;
+        *equals = '\0';
+        if (strcmp(to_file ? pair.path : equals + 1, word) != 0) continue;
+        (void)snprintf(out, HF_WORD, "%s", to_file ? equals + 1 : pair.path);
+        return true;
+    }
+    return false;
+}
+
+/* "sliding_attention or full_attention", for a sentence. */
+static void list_words(const char *words, text_t *out)
+{
+    hf_alternative_t pair;
+    while (hf_next_alternative(&words, &pair)) {
+        const char *equals = strchr(pair.path, '=');
+        text_printf(out, "%s%s", out->length == 0 ? "" : " or ", equals == NULL ? "" : equals + 1);
+    }
 }
 
 /* "rope_scaling=linear|llama3" against what `option` says. */
@@ -288,6 +118,15 @@ static lh_status_t read_absent(const hf_table_t *t, const char *path, const lh_h
     return add_option(c, row->option, other);
 }
 
+/* What stands where the row allows one of a few values only. */
+static bool is_fixed(const char *fixed, const char *text)
+{
+    hf_alternative_t one;
+    while (hf_next_alternative(&fixed, &one))
+        if (hf_same_value(text, one.path)) return true;
+    return false;
+}
+
 /* A key that is there: an option's value; or one that must be as the row says; or, for rows with
  * neither, one that changes training only, such as a dropout, and is told as ignored unless it is
  * off. */
@@ -301,7 +140,7 @@ static lh_status_t read_value(const char *path, const lh_hf_key_t *row, const ch
             text_printf(&c->ignored, "%s%s = %s", c->ignored.length == 0 ? "" : ", ", where, text);
         return LH_OK;
     }
-    if (hf_same_value(text, row->fixed)) return LH_OK;
+    if (is_fixed(row->fixed, text)) return LH_OK;
     return fail(LH_UNSUPPORTED, "%s: %s is %s, this model plugin can only %s", path, where, text,
                 row->fixed);
 }
@@ -332,6 +171,54 @@ static lh_status_t check_type(const char *path, const char *key, const json_valu
     return LH_OK;
 }
 
+/* One value in the words of the option, which the row's table may translate. */
+static lh_status_t read_word(const char *path, const lh_hf_key_t *row, const char *where,
+                             const json_value_t *value, text_t *out)
+{
+    char word[HF_WORD];
+    lh_status_t status = check_type(path, where, value);
+    if (status != LH_OK) return status;
+    if (row->words == NULL)
+        return hf_value_text(value, out)
+                   ? text_status(out)
+                   : json_refuse(path, where, value, "a number, a text, true or false");
+    if (json_is_text(value) && other_word(row->words, json_text(value), false, word)) {
+        text_append(out, word);
+        return text_status(out);
+    }
+    text_t wanted = {0};
+    list_words(row->words, &wanted);
+    status = text_status(&wanted);
+    if (status == LH_OK) status = json_refuse(path, where, value, wanted.data);
+    text_free(&wanted);
+    return status;
+}
+
+/* A list: the words of its items one after the other, a letter each as tables have them; or where
+ * the row has no option, items that must all be as it says. */
+static lh_status_t read_list(const char *path, const lh_hf_key_t *row, const char *key,
+                             const json_value_t *list, hf_config_t *c)
+{
+    text_t all = {0};
+    lh_status_t status = LH_OK;
+    if (!json_is_list(list)) return json_refuse(path, key, list, "a list");
+    for (json_walk_t w = json_walk(list); status == LH_OK && json_next(&w);) {
+        char where[HF_VALUE_PATH + 32];
+        text_t one = {0};
+        (void)snprintf(where, sizeof(where), "%s[%zu]", key, w.index);
+        status = read_word(path, row, where, w.value, &one);
+        if (status == LH_OK && row->option == NULL)
+            status = read_value(path, row, where, one.data, c);
+        if (one.data != NULL) text_append(&all, one.data);
+        text_free(&one);
+    }
+    if (status == LH_OK) status = text_status(&all);
+    if (status == LH_OK && row->option != NULL)
+        status = read_value(path, row, key, all.data == NULL ? "" : all.data, c);
+    text_free(&all);
+    return status;
+}
+
 /* One row: whether it holds, where its value stands, what kind of value it is, and what that
  * means. */
 static lh_status_t read_row(const hf_table_t *t, const char *path, const json_value_t *root,
@@ -341,15 +228,15 @@ static lh_status_t read_row(const hf_table_t *t, const char *path, const json_va
     lh_status_t status = check_places(path, root, row->key);
     if (status != LH_OK || !config_holds(row->when, read_option, c)) return status;
     const json_value_t *value = find_value(root, row->key, &found);
+    if (value == NULL && row->null != NULL && says_null(root, row->key))
+        return read_value(path, row, row->key, row->null, c);
     if (value == NULL) return read_absent(t, path, row, c);
-    status = check_type(path, found.path, value);
-    if (status != LH_OK) return status;
+    /* Known, and nothing that this host goes by. */
+    if (text_equal(row->fixed, "*") && row->option == NULL) return LH_OK;
+    if (found.list) return read_list(path, row, found.path, value, c);
 
     text_t text = {0};
-    if (!hf_value_text(value, &text))
-        status = json_refuse(path, found.path, value, "a number, a text, true or false");
-    else
-        status = text_status(&text);
+    status = read_word(path, row, found.path, value, &text);
     if (status == LH_OK)
         status = read_value(path, row, found.path, text.data == NULL ? "" : text.data, c);
     text_free(&text);
@@ -432,6 +319,10 @@ lh_status_t hf_config_read(const lh_hf_t *table, const char *path, hf_config_t *
         status = read_row(&t, path, root, &t.keys[i], &c);
     if (status == LH_OK) status = read_token_id(path, root, "bos_token_id", &c.bos);
     if (status == LH_OK) status = read_token_id(path, root, "eos_token_id", &c.eos);
+    if (status == LH_OK) {
+        hf_unread(&t, root, &c.unread);
+        status = text_status(&c.unread);
+    }
     json_free(file);
     if (status == LH_OK)
         *out = c;
@@ -450,6 +341,7 @@ void hf_config_free(hf_config_t *c)
     }
     mem_free(c->options);
     text_free(&c->ignored);
+    text_free(&c->unread);
     *c = (hf_config_t){.bos = -1, .eos = -1};
 }
 
@@ -459,47 +351,64 @@ void hf_config_text(const hf_config_t *c, text_t *out)
         text_printf(out, "%s = %s\n", c->options[i].key, c->options[i].value);
 }
 
-/* What an INI says, as JSON: a flag, a whole number, a real or a text, whichever fits first. */
-static void json_of(const char *text, text_t *out)
-{
-    char *end;
-    json_writer_t w = {.to = out};
-    const bool yes = hf_same_value(text, "yes");
-    if (yes || hf_same_value(text, "no")) {
-        json_put_flag(&w, NULL, yes);
-        return;
-    }
-    /* A whole number that does not fit 64 bits goes on as a real. */
-    errno = 0;
-    const long long whole = strtoll(text, &end, 10);
-    if (*text != '\0' && *end == '\0' && errno == 0) {
-        text_printf(out, "%lld", whole);
-        return;
-    }
-    const double real = strtod(text, &end);
-    if (*text != '\0' && *end == '\0' && isfinite(real))
-        json_put_real(&w, NULL, real);
-    else
-        json_put_text(&w, NULL, text);
-}
-
 /* Leaves a value that says the same in other words (1e-05, 10000.0) as it is. */
 static lh_status_t config_put(hf_value_edits_t *edits, const char *path, const char *value)
 {
     /* What stands there now, in the words of an INI, is compared with what the option says. */
-    const json_value_t *old = hf_value_find(edits->root, path);
+    const json_value_t *old = hf_value_at(edits->root, path);
     text_t text = {0}, json = {0};
+    if (json_is_nil(old) && strcmp(value, "null") == 0) return LH_OK;
     const bool written = old != NULL && hf_value_text(old, &text);
     lh_status_t status = text_status(&text);
     const bool same = written && status == LH_OK &&
                       hf_same_value(text.data == NULL ? "" : text.data, value);
     text_free(&text);
     if (status != LH_OK || same) return status;
-    json_of(value, &json);
+    hf_value_json(value, &json);
     status = text_status(&json);
     if (status == LH_OK) status = hf_value_put(edits, path, json.data);
     text_free(&json);
     return status;
+}
+
+/* A list with a word for each block, of an option that names them by letters; fewer letters than
+ * blocks begin again. A list that says so already is left alone. */
+static lh_status_t config_put_list(hf_value_edits_t *edits, const char *path, const char *words,
+                                   const char *letters, uint32_t blocks)
+{
+    const json_value_t *old = hf_value_at(edits->root, path);
+    const size_t count = strlen(letters), items = blocks == 0 ? count : blocks;
+    bool same = json_is_list(old) && json_size(old) == items;
+    text_t list = {0};
+    json_writer_t w = {.to = &list};
+    if (count == 0) return LH_OK;
+    text_append(&list, "[\n    "); /* as deep as it will lie */
+    for (size_t i = 0; i < items; i++) {
+        const char letter[2] = {letters[i % count], '\0'};
+        char word[HF_WORD] = "";
+        (void)other_word(words, letter, true, word);
+        if (i > 0) text_append(&list, ",\n    ");
+        json_put_text(&w, NULL, word);
+        same = same && text_equal(json_text(json_item(old, i)), word);
+    }
+    text_append(&list, "\n  ]");
+    lh_status_t status = text_status(&list);
+    if (status == LH_OK && !same) status = hf_value_put(edits, path, list.data);
+    text_free(&list);
+    return status;
+}
+
+/* A row without an option is written into a new file only, as what it fixes stands in an imported
+ * one. */
+static lh_status_t write_fixed(const lh_hf_key_t *row, bool made_anew, hf_value_edits_t *edits)
+{
+    hf_alternative_t a, value;
+    const char *at = row->key, *fixed = row->fixed;
+    const bool wanted = made_anew && fixed != NULL && strcmp(fixed, "*") != 0 &&
+                        strchr(row->key, '.') == NULL;
+    if (!wanted || !hf_next_alternative(&at, &a) || a.list || !hf_next_alternative(&fixed, &value))
+        return LH_OK;
+    return config_put(edits, a.path, value.path);
 }
 
 /* The value of a row's option goes to the first of its places, to those that are marked to be
@@ -510,24 +419,19 @@ static lh_status_t write_row(const hf_table_t *t, const hf_config_facts_t *facts
 {
     hf_alternative_t a;
     const char *at = row->key;
-    if (row->option == NULL) {
-        /* A row without an option is written into a new file only, as what it fixes stands in an
-         * imported one. */
-        const bool wanted = made_anew && row->fixed != NULL && strchr(row->key, '.') == NULL;
-        return wanted && hf_next_alternative(&at, &a) ? config_put(edits, a.path, row->fixed)
-                                                      : LH_OK;
-    }
-    char rows[24];
-    (void)snprintf(rows, sizeof(rows), "%llu", (unsigned long long)facts->vocab);
     if (!config_holds(row->when, facts->option, facts->context)) return LH_OK;
+    if (row->option == NULL) return write_fixed(row, made_anew, edits);
+    char rows[24], word[HF_WORD];
+    (void)snprintf(rows, sizeof(rows), "%llu", (unsigned long long)facts->vocab);
     const bool is_vocab = strcmp(row->option, "vocab") == 0;
     const char *value = is_vocab ? rows : facts->option(facts->context, row->option);
     if (value == NULL) return LH_OK;
 
+    const bool is_null = row->null != NULL && hf_same_value(value, row->null);
     const bool by_option = row->fixed != NULL && hf_is_option(t, row->fixed);
     const bool by_default = row->fixed != NULL && !by_option && hf_same_value(value, row->fixed);
     /* 0 stands for "derived from others" in an INI; Transformers would take it for a size. */
-    if (hf_same_value(value, "0") && (by_option || by_default)) return LH_OK; /* derived */
+    if (!is_null && hf_same_value(value, "0") && (by_option || by_default)) return LH_OK;
 
     lh_status_t status = LH_OK;
     for (bool first = true; status == LH_OK && hf_next_alternative(&at, &a); first = false) {
@@ -535,10 +439,41 @@ static lh_status_t write_row(const hf_table_t *t, const hf_config_facts_t *facts
         /* A place inside of an object is made for a value only where it says more than the
          * default. */
         const bool also = a.also && (!dotted || row->when != NULL || !by_default);
-        if (first || also || hf_value_find(edits->root, a.path) != NULL)
+        if (!first && !also && hf_value_find(edits->root, a.path) == NULL) continue;
+        if (is_null)
+            status = config_put(edits, a.path, "null");
+        else if (a.list)
+            status = config_put_list(edits, a.path, row->words, value, facts->blocks);
+        else if (row->words != NULL && other_word(row->words, value, true, word))
+            status = config_put(edits, a.path, word);
+        else
             status = config_put(edits, a.path, value);
     }
     return status;
+}
+
+/* Which of the plugin's model types this model is: where an option says so, by a row of the key
+ * model_type, its place in the list; else the first. */
+static uint32_t kind_of(const hf_table_t *t, const hf_config_facts_t *facts)
+{
+    const char *kind = NULL, *types = t->head.model_type;
+    hf_alternative_t type;
+    for (uint32_t i = 0; i < t->count && kind == NULL; i++)
+        if (strcmp(t->keys[i].key, "model_type") == 0 && t->keys[i].option != NULL)
+            kind = facts->option(facts->context, t->keys[i].option);
+    for (uint32_t i = 0; kind != NULL && hf_next_alternative(&types, &type); i++)
+        if (strcmp(type.path, kind) == 0) return i;
+    return 0;
+}
+
+/* The alternative at a place, or the first where there are not so many. */
+static bool alternative_at(const char *list, uint32_t place, hf_alternative_t *out)
+{
+    const char *at = list;
+    for (uint32_t i = 0; hf_next_alternative(&at, out); i++)
+        if (i == place) return true;
+    at = list;
+    return hf_next_alternative(&at, out);
 }
 
 /* architectures and model_type where the old file has none, and the dtype of the weights under the
@@ -549,10 +484,10 @@ static lh_status_t write_kind(const hf_table_t *t, const hf_config_facts_t *fact
 {
     hf_alternative_t type, architecture;
     const json_value_t *root = edits->root;
-    const char *at = t->head.model_type, *architectures = t->head.architecture;
+    const uint32_t kind = kind_of(t, facts);
     lh_status_t status = LH_OK;
-    if (json_member(root, "architectures") == NULL && architectures != NULL &&
-        hf_next_alternative(&architectures, &architecture)) {
+    if (json_member(root, "architectures") == NULL && t->head.architecture != NULL &&
+        alternative_at(t->head.architecture, kind, &architecture)) {
         /* A list is put together by hand, with the blanks that it will have where it lies. */
         text_t list = {0};
         json_writer_t w = {.to = &list};
@@ -564,7 +499,7 @@ static lh_status_t write_kind(const hf_table_t *t, const hf_config_facts_t *fact
         text_free(&list);
     }
     if (status == LH_OK && json_member(root, "model_type") == NULL &&
-        hf_next_alternative(&at, &type))
+        alternative_at(t->head.model_type, kind, &type))
         status = hf_value_put_text(edits, "model_type", type.path);
     if (status != LH_OK || facts->dtype == NULL) return status;
 

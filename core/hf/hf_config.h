@@ -30,6 +30,8 @@ typedef struct hf_config {
     /* "attn_pdrop = 0.1, ...": keys that the model has no use for, for a warning; data NULL:
      * nothing. */
     text_t ignored;
+    /* "rms_norm_esp = 1e-05 (rms_norm_eps?), ...": keys that no row of the table has; likewise. */
+    text_t unread;
 } hf_config_t;
 
 /* Refuses another model_type, quantised weights, and values that a fixed row forbids. */
@@ -46,6 +48,8 @@ typedef struct hf_config_facts {
     void *context;
     /* Rows of the embedding as it is exported. */
     uint64_t vocab;
+    /* Transformer blocks: lists with an item each are as long. 0: as many as the option says. */
+    uint32_t blocks;
     /* "float32", "bfloat16" or "float16": of most weights. NULL: what the kept file says stays. */
     const char *dtype;
     /* Path of the imported config.json, whose other keys stay, or NULL: a new one is made. */

@@ -25,7 +25,8 @@
 #include <hf/hf_weights.h>
 
 /* One import. weights.tensors are Hugging Face's, by name; tensors are the checkpoint's, one for
- * each parameter with memory of its own. */
+ * each parameter with memory of its own, and one for each expert's part of one that lies in several
+ * tensors of Hugging Face's: these come in any order. */
 typedef struct import {
     const hf_import_how_t *how;
     hf_table_t table;
@@ -33,7 +34,7 @@ typedef struct import {
     shard_index_t *files;
     const shard_tensor_t **source; /* of each of weights.tensors */
     checkpoint_tensor_t *tensors;  /* of the checkpoint          */
-    uint32_t *index;               /* [parameters] into tensors   */
+    uint32_t *index;               /* [parameters] the first of each in tensors */
     uint32_t tensor_count;
     hf_import_result_t result;
 } import_t;
@@ -67,6 +68,17 @@ static lh_status_t check_source(const hf_tensor_t *t, const shard_tensor_t *s)
         return fail(LH_UNSUPPORTED, "%s: tensor %s is %s; F32, BF16 and F16 are read",
                     s->file->path, found->name, found->dtype->name);
     return LH_OK;
+}
+
+/* Elements of one expert of a parameter [experts, rows, columns]. */
+static tensor_part_t expert_part(const parameter_t *item, uint32_t expert)
+{
+    tensor_part_t part = tensor_part_whole(item->rank, item->shape);
+    lh_assert(item->rank == 3 && expert < item->shape[0]);
+    part.at[0] = expert;
+    part.shape[0] = 1;
+    part.count = item->elements / item->shape[0];
+    return part;
 }
 
 /* Sets im->source. All are looked for, so that the sentence can say whether more than one is
@@ -136,29 +148,53 @@ static lh_status_t refuse_extra(const import_t *im)
     return status;
 }
 
+/* Appends a tensor for each of a parameter's experts, which together cover it; or one for all. */
+static void list_parts(import_t *im, uint32_t parameter, uint32_t experts)
+{
+    const parameter_t *item = &im->how->parameters->items[parameter];
+    im->index[parameter] = im->tensor_count;
+    for (uint32_t e = 0; e < experts; e++) {
+        checkpoint_tensor_t *t = &im->tensors[im->tensor_count++];
+        *t = (checkpoint_tensor_t){.name = item->name, .dtype = LH_DTYPE_F32, .rank = item->rank};
+        memcpy(t->shape, item->shape, sizeof(t->shape));
+        if (experts > 1) t->part = expert_part(item, e);
+    }
+}
+
+/* Where a user's values go. */
+static uint32_t user_index(const import_t *im, const hf_user_t *user)
+{
+    const uint32_t first = im->index[user->parameter];
+    const uint32_t index = user->expert == HF_NO_EXPERT ? first : first + user->expert;
+    lh_assert(index < im->tensor_count);
+    return index;
+}
+
 /* The checkpoint's tensors: tied parameters share one. Each notes the dtype of the tensor that it
  * comes from; the manifest keeps it. */
 static lh_status_t list_tensors(import_t *im)
 {
     const parameters_t *p = im->how->parameters;
-    im->tensors = mem_array(p->count, sizeof(im->tensors[0]));
+    /* Of each parameter, how many tensors of Hugging Face's it lies in: experts, or 1. */
+    uint32_t *experts = mem_array(p->count, sizeof(*experts));
+    /* Users that share a tensor count once each, so this is room enough. */
+    im->tensors = mem_array(im->weights.user_count, sizeof(im->tensors[0]));
     im->index = mem_array(p->count, sizeof(im->index[0]));
-    if (im->tensors == NULL || im->index == NULL) return LH_NO_MEMORY;
-    for (uint32_t i = 0; i < p->count; i++) {
-        const parameter_t *item = &p->items[i];
-        /* It is tied: the parameter that it shares memory with is in the list. */
-        if (item->storage != i) continue;
-        checkpoint_tensor_t *t = &im->tensors[im->tensor_count];
-        *t = (checkpoint_tensor_t){.name = item->name, .dtype = LH_DTYPE_F32, .rank = item->rank};
-        memcpy(t->shape, item->shape, sizeof(t->shape));
-        im->index[i] = im->tensor_count++;
+    if (experts == NULL || im->tensors == NULL || im->index == NULL) {
+        mem_free(experts);
+        return LH_NO_MEMORY;
     }
+    for (uint32_t i = 0; i < im->weights.user_count; i++)
+        experts[im->weights.users[i].parameter]++;
+    /* A tied one shares memory with a parameter that is in the list. */
+    for (uint32_t i = 0; i < p->count; i++)
+        if (p->items[i].storage == i) list_parts(im, i, experts[i]);
+    mem_free(experts);
+    lh_assert(im->tensor_count <= im->weights.user_count);
     for (uint32_t i = 0; i < im->weights.count; i++)
-        for (uint32_t k = 0; k < im->weights.tensors[i].user_count; k++) {
-            const uint32_t parameter = im->weights.tensors[i].users[k].parameter;
-            lh_assert(im->index[parameter] < im->tensor_count);
-            im->tensors[im->index[parameter]].source = im->source[i]->tensor->dtype->number;
-        }
+        for (uint32_t k = 0; k < im->weights.tensors[i].user_count; k++)
+            im->tensors[user_index(im, &im->weights.tensors[i].users[k])].source =
+                im->source[i]->tensor->dtype->number;
     return LH_OK;
 }
 
@@ -192,9 +228,8 @@ static lh_status_t stream_one(import_t *im, commit_t *c, uint32_t tensor)
         status = dtype_convert(LH_DTYPE_F32, values, s->tensor->dtype->number, raw, t->elements);
     if (status == LH_OK) warn_of_values(t, s, values);
     for (uint32_t i = 0; i < t->user_count && status == LH_OK; i++) {
-        const uint32_t parameter = t->users[i].parameter;
-        status = hf_transform_import(&how, t, parameter, values, own);
-        if (status == LH_OK) status = commit_stream_tensor(c, im->index[parameter], own);
+        status = hf_transform_import(&how, t, &t->users[i], values, own);
+        if (status == LH_OK) status = commit_stream_tensor(c, user_index(im, &t->users[i]), own);
     }
     im->result.tensors++;
     im->result.bytes += s->tensor->bytes;
@@ -225,7 +260,7 @@ static lh_status_t stream_all(import_t *im, const char *folder)
         commit_abandon(c);
         return status;
     }
-    return commit_finish(c, 0, NULL);
+    return commit_finish(c, NULL, NULL);
 }
 
 /* As it is: an export begins with it, so that keys which no table knows come back. */
@@ -360,11 +395,11 @@ static void shard_name(const export_t *ex, uint32_t shard, char out[FILE_NAME])
         (void)snprintf(out, FILE_NAME, "model-%05u-of-%05u.safetensors", shard + 1, ex->shards);
 }
 
-/* A whole parameter from the checkpoint, wherever its shards lie in it. Its shape is compared with
- * the model's, as a checkpoint may be of another one. */
-static lh_status_t read_parameter(const export_t *ex, uint32_t parameter, float *out)
+/* What a tensor holds of a parameter, from the checkpoint, wherever its shards lie in it. Its shape is
+ * compared with the model's, as a checkpoint may be of another one. */
+static lh_status_t read_parameter(const export_t *ex, const hf_user_t *user, float *out)
 {
-    const parameter_t *item = &ex->how->parameters->items[parameter];
+    const parameter_t *item = &ex->how->parameters->items[user->parameter];
     const manifest_tensor_t *t = checkpoint_find(ex->how->from, item->name);
     if (t == NULL)
         return fail(LH_INVALID, "%s: tensor %s is missing", ex->how->from->path, item->name);
@@ -376,8 +411,9 @@ static lh_status_t read_parameter(const export_t *ex, uint32_t parameter, float 
                     item->name, has, wants);
     }
     /* no cut: all elements */
-    const tensor_part_t whole = {.count = 0};
-    return checkpoint_read(ex->how->from, t, &whole, out);
+    tensor_part_t part = {.count = 0};
+    if (user->expert != HF_NO_EXPERT) part = expert_part(item, user->expert);
+    return checkpoint_read(ex->how->from, t, &part, out);
 }
 
 /* Puts a Hugging Face tensor together from its parameters and writes it as one row of a file. */
@@ -395,9 +431,8 @@ static lh_status_t write_tensor(const export_t *ex, uint32_t index, safetensors_
 
     status = LH_OK;
     for (uint32_t i = 0; i < t->user_count && status == LH_OK; i++) {
-        status = read_parameter(ex, t->users[i].parameter, own);
-        if (status == LH_OK)
-            status = hf_transform_export(&how, t, t->users[i].parameter, own, values);
+        status = read_parameter(ex, &t->users[i], own);
+        if (status == LH_OK) status = hf_transform_export(&how, t, &t->users[i], own, values);
     }
     if (status == LH_OK)
         status = dtype_convert(ex->dtype[index], raw, LH_DTYPE_F32, values, t->elements);
@@ -510,6 +545,7 @@ static lh_status_t write_config(const export_t *ex)
     const hf_config_facts_t facts = {.option = how->option,
                                      .context = how->context,
                                      .vocab = how->parameters->vocab,
+                                     .blocks = how->parameters->blocks,
                                      .dtype = config_dtype(ex),
                                      .kept = kept,
                                      .bos = how->bos,

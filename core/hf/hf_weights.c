@@ -14,14 +14,24 @@
 #include <config/quantity.h>
 #include <plugin/import.h>
 
-/* The pattern with the block's number for each {}. The caller frees it; NULL: no memory. */
-static char *block_name(const char *pattern, uint32_t block)
+/* What stands for the number of an expert in a Hugging Face name. */
+#define EXPERT "{e}"
+
+/* Experts that a parameter may have: real ones have some hundreds. */
+enum { EXPERTS_MOST = 1 << 16 };
+
+/* The pattern with the block's number for each {} and the expert's for each {e}. The caller frees
+ * it; NULL: no memory. */
+static char *tensor_name(const char *pattern, uint32_t block, uint32_t expert)
 {
     text_t name = {0};
     for (const char *at = pattern; *at != '\0';) {
-        if (at[0] == '{' && at[1] == '}') {
+        if (text_starts(at, "{}")) {
             text_printf(&name, "%u", block);
             at += 2;
+        } else if (text_starts(at, EXPERT)) {
+            text_printf(&name, "%u", expert);
+            at += strlen(EXPERT);
         } else {
             text_append_n(&name, at++, 1);
         }
@@ -31,45 +41,91 @@ static char *block_name(const char *pattern, uint32_t block)
     return NULL;
 }
 
-/* By name, then by parameter, so that the order does not depend on qsort. */
+/* By name, then by parameter and expert, so that the order does not depend on qsort. */
 static int by_tensor(const void *a, const void *b)
 {
     const hf_user_t *x = a, *y = b;
     const int order = strcmp(x->tensor, y->tensor);
-    return order != 0 ? order : x->parameter < y->parameter ? -1 : 1;
+    if (order != 0) return order;
+    if (x->parameter != y->parameter) return x->parameter < y->parameter ? -1 : 1;
+    return x->expert < y->expert ? -1 : 1;
 }
 
-/* A name for each parameter. A tied one has no tensor of its own; its name is noted apart, as some
- * files hold a copy under it. */
+/* In how many tensors a parameter lies: one, or one for each expert. */
+static lh_status_t count_tensors(const parameter_t *item, uint32_t *out)
+{
+    *out = 1;
+    if (item->row->hf_name == NULL || strstr(item->row->hf_name, EXPERT) == NULL) return LH_OK;
+    if (item->rank != 3 || item->shape[0] > EXPERTS_MOST)
+        return fail(LH_INVALID,
+                    "parameter %s has " EXPERT " in its Hugging Face name and %u dimensions; "
+                    "3 are expected, the first of up to %d experts",
+                    item->name, item->rank, EXPERTS_MOST);
+    *out = (uint32_t)item->shape[0];
+    return LH_OK;
+}
+
+/* A name for each tensor in which a parameter lies. A tied one has no tensor of its own; its name is
+ * noted apart, as some files hold a copy under it. */
 static lh_status_t list_users(const parameters_t *p, hf_weights_t *w)
 {
-    w->users = mem_array(p->count, sizeof(w->users[0]));
-    w->tied = mem_array(p->count, sizeof(w->tied[0]));
+    uint64_t all = 0;
+    for (uint32_t i = 0; i < p->count; i++) {
+        uint32_t count;
+        const lh_status_t status = count_tensors(&p->items[i], &count);
+        if (status != LH_OK) return status;
+        all += count;
+    }
+    if (all >= UINT32_MAX) return LH_NO_MEMORY;
+    w->users = mem_array((size_t)all, sizeof(w->users[0]));
+    w->tied = mem_array((size_t)all, sizeof(w->tied[0]));
     if (w->users == NULL || w->tied == NULL) return LH_NO_MEMORY;
     for (uint32_t i = 0; i < p->count; i++) {
         const parameter_t *item = &p->items[i];
+        uint32_t count;
         /* Its memory is another parameter's. */
         const bool tied = item->storage != i;
         if (item->row->hf_name == NULL && tied) continue;
         if (item->row->hf_name == NULL)
             return fail(LH_UNSUPPORTED, "parameter %s has no Hugging Face name", item->name);
-        char *name = block_name(item->row->hf_name, item->block);
-        if (name == NULL) return LH_NO_MEMORY;
-        if (tied)
-            w->tied[w->tied_count++] = (hf_user_t){name, i};
-        else
-            w->users[w->user_count++] = (hf_user_t){name, i};
+        const bool experts = strstr(item->row->hf_name, EXPERT) != NULL;
+        const lh_status_t status = count_tensors(item, &count);
+        if (status != LH_OK) return status;
+        for (uint32_t e = 0; e < count; e++) {
+            char *name = tensor_name(item->row->hf_name, item->block, e);
+            if (name == NULL) return LH_NO_MEMORY;
+            const hf_user_t user = {name, i, experts ? e : HF_NO_EXPERT};
+            if (tied)
+                w->tied[w->tied_count++] = user;
+            else
+                w->users[w->user_count++] = user;
+        }
     }
-    lh_assert(w->user_count + w->tied_count <= p->count);
+    lh_assert(w->user_count + w->tied_count <= all);
     if (w->user_count > 0) qsort(w->users, w->user_count, sizeof(w->users[0]), by_tensor);
     return LH_OK;
 }
 
+uint32_t hf_user_shape(const parameters_t *parameters, const hf_user_t *user,
+                       uint64_t shape[LH_MAX_RANK], uint64_t *elements)
+{
+    const parameter_t *item = &parameters->items[user->parameter];
+    const uint32_t skipped = user->expert == HF_NO_EXPERT ? 0 : 1;
+    lh_assert(item->rank > skipped);
+    memset(shape, 0, LH_MAX_RANK * sizeof(shape[0]));
+    memcpy(shape, item->shape + skipped, (item->rank - skipped) * sizeof(shape[0]));
+    *elements = skipped == 0 ? item->elements : item->elements / item->shape[0];
+    return item->rank - skipped;
+}
+
 /* The shape that the row says the tensor has, or the parameter's own. Elements are bounded so that
  * eight bytes for each still fit an int64_t. */
-static lh_status_t tensor_shape(const parameter_t *item, hf_tensor_t *t)
+static lh_status_t tensor_shape(const parameters_t *p, const hf_user_t *user, hf_tensor_t *t)
 {
-    const uint64_t *shape = item->row->hf_shape[0] != 0 ? item->row->hf_shape : item->shape;
+    const parameter_t *item = &p->items[user->parameter];
+    uint64_t own[LH_MAX_RANK], elements;
+    (void)hf_user_shape(p, user, own, &elements);
+    const uint64_t *shape = item->row->hf_shape[0] != 0 ? item->row->hf_shape : own;
     t->elements = 1;
     for (t->rank = 0; t->rank < 3 && shape[t->rank] != 0; t->rank++) {
         t->shape[t->rank] = shape[t->rank];
@@ -87,7 +143,9 @@ static lh_status_t check_tensor(const parameters_t *p, const hf_tensor_t *t)
     for (uint32_t i = 0; i < t->user_count; i++) {
         const parameter_t *item = &p->items[t->users[i].parameter];
         hf_tensor_t own = {.name = t->name};
-        const lh_status_t status = tensor_shape(item, &own);
+        const lh_status_t status = tensor_shape(p, &t->users[i], &own);
+        uint64_t shape[LH_MAX_RANK], elements;
+        (void)hf_user_shape(p, &t->users[i], shape, &elements);
         if (status != LH_OK) return status;
         if (own.rank != t->rank || memcmp(own.shape, t->shape, sizeof(own.shape)) != 0)
             return fail(LH_INVALID, "parameters %s and %s want tensor %s in different shapes",
@@ -98,7 +156,7 @@ static lh_status_t check_tensor(const parameters_t *p, const hf_tensor_t *t)
         if ((item->row->hf_import == NULL) != (item->row->hf_export == NULL))
             return fail(LH_INVALID, "parameter %s has only one of hf_import and hf_export",
                         item->name);
-        held += item->elements;
+        held += elements;
     }
     /* Parts that overlap and leave a hole of the same size are not found out here. */
     if (held == t->elements) return LH_OK;
@@ -127,7 +185,7 @@ lh_status_t hf_weights_new(const parameters_t *parameters, hf_weights_t *out)
         }
         hf_tensor_t *t = &w.tensors[w.count++];
         *t = (hf_tensor_t){.name = w.users[i].tensor, .users = &w.users[i], .user_count = 1};
-        status = tensor_shape(&parameters->items[w.users[i].parameter], t);
+        status = tensor_shape(parameters, &w.users[i], t);
     }
     lh_assert(w.count <= w.user_count);
     for (uint32_t i = 0; i < w.count && status == LH_OK; i++)
@@ -192,29 +250,33 @@ static lh_status_t weights_run(const hf_transform_t *how, const char *text, cons
 
 /* Without a function the tensor is the parameter: the elements are the same in the same order. */
 lh_status_t hf_transform_import(const hf_transform_t *how, const hf_tensor_t *tensor,
-                                uint32_t parameter, float *source, float *out)
+                                const hf_user_t *user, float *source, float *out)
 {
-    lh_assert(parameter < how->parameters->count);
-    const parameter_t *item = &how->parameters->items[parameter];
+    lh_assert(user->parameter < how->parameters->count);
+    const parameter_t *item = &how->parameters->items[user->parameter];
+    uint64_t shape[LH_MAX_RANK], elements;
+    const uint32_t rank = hf_user_shape(how->parameters, user, shape, &elements);
     if (item->row->hf_import == NULL) {
-        memcpy(out, source, item->elements * sizeof(float));
+        memcpy(out, source, elements * sizeof(float));
         return LH_OK;
     }
     lh_tensor_t from = weights_dense(tensor->rank, tensor->shape, source);
-    lh_tensor_t to = weights_dense(item->rank, item->shape, out);
+    lh_tensor_t to = weights_dense(rank, shape, out);
     return weights_run(how, item->row->hf_import, item->name, &from, &to);
 }
 
 lh_status_t hf_transform_export(const hf_transform_t *how, const hf_tensor_t *tensor,
-                                uint32_t parameter, float *source, float *out)
+                                const hf_user_t *user, float *source, float *out)
 {
-    lh_assert(parameter < how->parameters->count);
-    const parameter_t *item = &how->parameters->items[parameter];
+    lh_assert(user->parameter < how->parameters->count);
+    const parameter_t *item = &how->parameters->items[user->parameter];
+    uint64_t shape[LH_MAX_RANK], elements;
+    const uint32_t rank = hf_user_shape(how->parameters, user, shape, &elements);
     if (item->row->hf_export == NULL) {
-        memcpy(out, source, item->elements * sizeof(float));
+        memcpy(out, source, elements * sizeof(float));
         return LH_OK;
     }
-    lh_tensor_t from = weights_dense(item->rank, item->shape, source);
+    lh_tensor_t from = weights_dense(rank, shape, source);
     lh_tensor_t to = weights_dense(tensor->rank, tensor->shape, out);
     return weights_run(how, item->row->hf_export, item->name, &from, &to);
 }
@@ -338,6 +400,50 @@ LH_FUNCTION(status, rows_out, (tensor, source), (u64, part), (u64, parts), (tens
     return LH_OK;
 }
 
+/* Whether `count` rows from `first` on lie in `all`. */
+static bool rows_lie_in(uint64_t first, uint64_t count, uint64_t all)
+{
+    return first <= all && count <= all - first;
+}
+
+/* As many rows as out has, from row `first` on: matrices of unequal heights that are fused one above
+ * the other, such as Phi's queries, keys and values. */
+LH_FUNCTION(status, rows_from, (tensor, source), (u64, first), (tensor, out))
+{
+    weight_t from, to;
+    const lh_status_t status = functions_both(call, source, out, &from, &to);
+    if (status != LH_OK) return status;
+    if (from.columns != to.columns || !rows_lie_in(first, to.rows, from.rows))
+        return sizes_differ(call, "rows_from", &from, &to);
+    memcpy(to.data, from.data + first * from.columns, to.rows * to.columns * sizeof(float));
+    return LH_OK;
+}
+
+LH_FUNCTION(status, rows_to, (tensor, source), (u64, first), (tensor, out))
+{
+    weight_t from, to;
+    const lh_status_t status = functions_both(call, source, out, &from, &to);
+    if (status != LH_OK) return status;
+    if (from.columns != to.columns || !rows_lie_in(first, from.rows, to.rows))
+        return sizes_differ(call, "rows_to", &from, &to);
+    memcpy(to.data + first * to.columns, from.data, from.rows * from.columns * sizeof(float));
+    return LH_OK;
+}
+
+/* A factor that the file leaves to the code which reads it. Of powers of two the inverse gives every
+ * bit back. */
+LH_FUNCTION(status, scaled, (tensor, source), (f64, factor), (tensor, out))
+{
+    weight_t from, to;
+    const lh_status_t status = functions_both(call, source, out, &from, &to);
+    if (status != LH_OK) return status;
+    if (from.rows != to.rows || from.columns != to.columns)
+        return sizes_differ(call, "scaled", &from, &to);
+    for (uint64_t i = 0; i < to.rows * to.columns; i++)
+        to.data[i] = (float)((double)from.data[i] * factor);
+    return LH_OK;
+}
+
 /* A fused tensor's rows come in groups, one a key/value head: its query heads, its key, its
  * value. */
 typedef struct qkv {
@@ -403,6 +509,9 @@ const lh_function_t weight_functions[] = {
     LH_FUNCTION_ENTRY(columns_out, "the inverse of columns_in"),
     LH_FUNCTION_ENTRY(rows_in, "one part of the rows"),
     LH_FUNCTION_ENTRY(rows_out, "the inverse of rows_in"),
+    LH_FUNCTION_ENTRY(rows_from, "as many rows as the parameter has, from a row on"),
+    LH_FUNCTION_ENTRY(rows_to, "the inverse of rows_from"),
+    LH_FUNCTION_ENTRY(scaled, "every element times a factor; its inverse is scaled by 1 / factor"),
     LH_FUNCTION_ENTRY(split_qkv,
                       "queries (part 0), keys (1) or values (2) of a tensor fused by head"),
     LH_FUNCTION_ENTRY(join_qkv, "the inverse of split_qkv"),
@@ -456,7 +565,9 @@ bool hf_next_alternative(const char **at, hf_alternative_t *out)
     *at = text + length + (text[length] == '|');
     out->also = *text == '+';
     const int plus = out->also;
-    (void)snprintf(out->path, sizeof(out->path), "%.*s", (int)length - plus, text + plus);
+    const int own = (int)length - plus;
+    out->list = own >= 2 && strncmp(text + length - 2, "[]", 2) == 0;
+    (void)snprintf(out->path, sizeof(out->path), "%.*s", own - (out->list ? 2 : 0), text + plus);
     return true;
 }
 

@@ -10,7 +10,10 @@
  *     tensor                    model.layers.3.self_attn.qkv_proj.weight
  *     hf_name                   model.layers.{}.self_attn.qkv_proj.weight
  *     hf_import of the first    rows_in(source, 0, 3, out)
- *     hf_export of the first    rows_out(source, 0, 3, out) */
+ *     hf_export of the first    rows_out(source, 0, 3, out)
+ *
+ * {e} in a name stands for the number of an expert: the parameter is [experts, rows, columns], and
+ * each of its experts lies in a tensor of its own, on which the functions work one by one. */
 #ifndef HF_HF_WEIGHTS_H
 #define HF_HF_WEIGHTS_H
 
@@ -34,11 +37,13 @@ typedef struct hf_table {
 lh_status_t hf_table_import(const lh_hf_t *plugin, hf_table_t *out) LH_MUST_CHECK;
 void hf_table_free(hf_table_t *t);
 
-/* Cuts the next alternative off "a|+b|c"; false at the end. */
+/* Cuts the next alternative off "a|+b|c[]"; false at the end. */
 typedef struct hf_alternative {
     char path[128];
     /* marked with +: to be written too, beside the first */
     bool also;
+    /* ended by [] (which path has not): a list, with a word for each block */
+    bool list;
 } hf_alternative_t;
 /* *at is the text at first, and what is still to be cut off later. */
 bool hf_next_alternative(const char **at, hf_alternative_t *out);
@@ -50,9 +55,15 @@ bool hf_same_value(const char *a, const char *b);
 /* Whether some row of the table sets an option of this name. */
 bool hf_is_option(const hf_table_t *t, const char *name);
 
-typedef struct hf_user { /* a parameter that lies in a Hugging Face tensor, alone or with others */
-    char *tensor;        /* its name: "model.layers.7.self_attn.q_proj.weight" */
+/* Of a user that is a whole parameter. */
+#define HF_NO_EXPERT UINT32_MAX
+
+/* A parameter, or of one with {e} in its name an expert's part of it, that lies in a Hugging Face
+ * tensor, alone or with others. */
+typedef struct hf_user {
+    char *tensor; /* its name: "model.layers.7.self_attn.q_proj.weight" */
     uint32_t parameter;
+    uint32_t expert; /* HF_NO_EXPERT, or the first index of what lies there */
 } hf_user_t;
 
 /* A tensor as Hugging Face's folder has it. */
@@ -61,7 +72,7 @@ typedef struct hf_tensor {
     uint32_t rank;
     uint64_t shape[LH_MAX_RANK];
     uint64_t elements;
-    /* [user_count] the parameters that lie in it, in weights.users */
+    /* [user_count] the parameters that lie in it, or parts of them, in weights.users */
     const hf_user_t *users;
     uint32_t user_count;
 } hf_tensor_t;
@@ -90,12 +101,17 @@ typedef struct hf_transform {
     registry_t *plugins;
 } hf_transform_t;
 
-/* Dense F32 both. Import: source is the Hugging Face tensor. Export: out is, and only the
- * parameter's part of it is written. */
+/* Shape and elements of what a user has of its parameter: of an expert, all but the first dimension.
+ * Returns the rank. */
+uint32_t hf_user_shape(const parameters_t *parameters, const hf_user_t *user,
+                       uint64_t shape[LH_MAX_RANK], uint64_t *elements);
+
+/* Dense F32 both. Import: source is the Hugging Face tensor, out what the user has of it. Export:
+ * out is the tensor, and only the user's part of it is written. */
 lh_status_t hf_transform_import(const hf_transform_t *how, const hf_tensor_t *tensor,
-                                uint32_t parameter, float *source, float *out) LH_MUST_CHECK;
+                                const hf_user_t *user, float *source, float *out) LH_MUST_CHECK;
 lh_status_t hf_transform_export(const hf_transform_t *how, const hf_tensor_t *tensor,
-                                uint32_t parameter, float *source, float *out) LH_MUST_CHECK;
+                                const hf_user_t *user, float *source, float *out) LH_MUST_CHECK;
 
 /* "[512, 64]" */
 enum { HF_SHAPE_TEXT = 128 };

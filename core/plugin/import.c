@@ -10,6 +10,7 @@
 
 #include <base/memory.h>
 #include <base/text.h>
+#include <config/options.h>
 
 /* Rows that a table may have, so that a wild count does not ask for all memory; bytes of a
  * sentence's beginning, which holds a path. */
@@ -351,6 +352,77 @@ static lh_status_t import_optional(importer_t *i, const char *name, const void *
     return status;
 }
 
+/* The plugin's option of this name, or of these bytes at the beginning of a text; NULL: none. */
+static const lh_option_t *find_option(const plugin_t *p, const char *name, size_t length)
+{
+    for (uint32_t k = 0; k < p->option_count; k++)
+        if (strlen(p->options[k].key) == length && memcmp(p->options[k].key, name, length) == 0)
+            return &p->options[k];
+    return NULL;
+}
+
+/* Whether one of the rows before `end` sets an option of this name. */
+static bool is_set_before(const lh_hf_t *hf, uint32_t end, const char *name, size_t length)
+{
+    for (uint32_t k = 0; k < end; k++)
+        if (hf->keys[k].option != NULL && strlen(hf->keys[k].option) == length &&
+            memcmp(hf->keys[k].option, name, length) == 0)
+            return true;
+    return false;
+}
+
+/* A value that a row of config.json's keys has for its option is one that the option takes. */
+static lh_status_t check_hf_value(const importer_t *i, const lh_hf_key_t *row, const char *what,
+                                  const char *value, const lh_option_t *option)
+{
+    char where[WHAT_BYTES];
+    (void)snprintf(where, sizeof(where), "%s: config.json key '%s', where it is %s", i->path,
+                   row->key, what);
+    /* Rows say it as the file does. */
+    if (strcmp(value, "true") == 0) value = "yes";
+    if (strcmp(value, "false") == 0) value = "no";
+    const lh_status_t status = option_set(option, value, where, "/", NULL);
+    return status == LH_INVALID ? LH_ABI : status;
+}
+
+/* A row that names an option which the plugin lacks would import a wrong model: its value would go
+ * nowhere. A condition asks about a row before it, as rows are read in their order. */
+static lh_status_t check_hf_key(const importer_t *i, const lh_hf_t *hf, uint32_t k)
+{
+    enum { PATH = 127 }; /* of a place; hf cuts off longer ones */
+    const lh_hf_key_t *row = &hf->keys[k];
+    if (row->key == NULL || row->key[0] == '\0')
+        return fail(LH_ABI, "%s: row %u of the config.json keys has no key", i->path, k);
+    for (const char *at = row->key; *at != '\0'; at += *at == '|') {
+        const size_t length = strcspn(at, "|");
+        if (length == 0 || length > PATH)
+            return fail(LH_ABI,
+                        "%s: config.json key '%.140s' has a place of %zu bytes, expected 1 to %d",
+                        i->path, row->key, length, PATH);
+        at += length;
+    }
+    if (row->when != NULL) {
+        const size_t length = strcspn(row->when, "=");
+        if (row->when[length] == '\0' || !is_set_before(hf, k, row->when, length))
+            return fail(
+                LH_ABI,
+                "%s: config.json key '%s' asks for '%s', and no row before it sets that option",
+                i->path, row->key, row->when);
+    }
+    if (row->option == NULL) return LH_OK;
+    const lh_option_t *option = find_option(i->plugin, row->option, strlen(row->option));
+    if (option == NULL)
+        return fail(LH_ABI,
+                    "%s: config.json key '%s' sets the option '%s', which the plugin has not",
+                    i->path, row->key, row->option);
+    lh_status_t status = LH_OK;
+    if (row->fixed != NULL && !is_set_before(hf, k, row->fixed, strlen(row->fixed)))
+        status = check_hf_value(i, row, "absent", row->fixed, option);
+    if (status == LH_OK && row->null != NULL)
+        status = check_hf_value(i, row, "null", row->null, option);
+    return status;
+}
+
 /* How a model's options stand in a Hugging Face config.json; optional. */
 static lh_status_t import_hf(importer_t *i, lh_model_api_t *model)
 {
@@ -366,6 +438,8 @@ static lh_status_t import_hf(importer_t *i, lh_model_api_t *model)
         i, TABLE(lh_hf_key_t, fixed, "keys of hf", hf->keys, hf->key_size, hf->key_count), &keys);
     hf->keys = keys;
     hf->key_size = sizeof(lh_hf_key_t);
+    for (uint32_t k = 0; status == LH_OK && k < hf->key_count; k++)
+        status = check_hf_key(i, hf, k);
     return status;
 }
 

@@ -3,8 +3,8 @@
  * The way of a plugin: the file is copied and sealed (image.c), its digest held against the job's,
  * its head read, then a child loads it, imports its tables and runs its selftest (probe.c), and
  * only if that went well this process loads it, too. Both do it by the same function, `bring`; the
- * audit around dlopen (audit.c) sees in the child what it could not tell here, where other threads
- * run.
+ * audit around dlopen (probe.c, too) sees in the child what it could not tell here, where other
+ * threads run.
  *
  * A plugin stays loaded until the process ends, also where it is refused after dlopen: its threads,
  * handlers and atexit functions may be in its code, and no dlclose could know. */
@@ -12,6 +12,7 @@
 
 #include <ctype.h>
 #include <dlfcn.h>
+#include <errno.h>
 #include <link.h>
 #include <stdio.h>
 #include <unistd.h>
@@ -19,7 +20,6 @@
 #include <base/file.h>
 #include <base/memory.h>
 #include <base/sys.h>
-#include <plugin/audit.h>
 #include <plugin/host.h>
 #include <plugin/import.h>
 #include <plugin/probe.h>
@@ -43,21 +43,20 @@ struct registry {
 
 /* ../lib/longhaul seen from the program's own file: an installed tree can be moved anywhere, and no
  * environment variable decides whose code runs. */
-static char *folder_beside_program(void)
+static lh_status_t folder_beside_program(char **out)
 {
     char program[4096];
     const ssize_t length = readlink("/proc/self/exe", program, sizeof(program) - 1);
-    if (length <= 0 || (size_t)length >= sizeof(program) - 1) {
-        (void)fail_io(errno, "/proc/self/exe: cannot tell where the program lies");
-        return NULL;
-    }
+    if (length <= 0 || (size_t)length >= sizeof(program) - 1)
+        return fail_io(length <= 0 ? errno : ENAMETOOLONG,
+                       "/proc/self/exe: cannot tell where the program lies");
     program[length] = '\0';
     char *bin = path_folder(program);
     char *root = bin == NULL ? NULL : path_folder(bin);
-    char *folder = root == NULL ? NULL : path_join(root, "lib/longhaul");
+    *out = root == NULL ? NULL : path_join(root, "lib/longhaul");
     mem_free(bin);
     mem_free(root);
-    return folder;
+    return *out == NULL ? LH_NO_MEMORY : LH_OK;
 }
 
 /* Nothing is opened here: a folder that is not there is found out by the first plugin. */
@@ -69,10 +68,14 @@ lh_status_t registry_new(const char *folder, host_t *host, registry_t **out)
     if (r == NULL) return LH_NO_MEMORY;
     r->host = host;
     r->patience_ms = PROBE_MS;
-    r->folder = folder != NULL ? mem_text(folder) : folder_beside_program();
-    if (r->folder == NULL) {
+    lh_status_t status = LH_OK;
+    if (folder == NULL)
+        status = folder_beside_program(&r->folder);
+    else if ((r->folder = mem_text(folder)) == NULL)
+        status = LH_NO_MEMORY;
+    if (status != LH_OK) {
         mem_free(r);
-        return LH_NO_MEMORY;
+        return status;
     }
     *out = r;
     return LH_OK;

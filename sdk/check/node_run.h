@@ -1,5 +1,5 @@
 /* node_run.h - runs a recording node by node on any device, on numbers given as doubles. Nothing of
- * the core's programs, memory plans and executors is used. */
+ * the core's programs, memory plans and call lists is used. */
 #ifndef NODE_RUN_H
 #define NODE_RUN_H
 

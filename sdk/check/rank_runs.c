@@ -229,7 +229,7 @@ static lh_status_t run_steps(rank_state_t *r)
     const rank_run_t *run = r->job->run;
     snapshot_t *snapshot = NULL;
     lh_status_t status = make_programs(r);
-    if (status == LH_OK) status = snapshot_new(r->weights, &snapshot);
+    if (status == LH_OK) status = snapshot_new(r->weights, r->transfers, &snapshot);
     if (status == LH_OK) status = begin_weights(r, snapshot);
     for (uint32_t i = 1; i <= run->steps && status == LH_OK; i++)
         status = run_step(r, run->first + i);

@@ -1,6 +1,6 @@
 # lh_add_plugin(KIND NAME SOURCES file... [LIBRARIES target...] [NO_INSTALL])
 #
-# Builds NAME.so that exports lh_plugin_v2 and nothing else, links against no host symbol, and lies
+# Builds NAME.so (with libm) that exports lh_plugin_v2 and nothing else, links against no host symbol, and lies
 # where the loader looks: lib/longhaul/<kind>s/NAME.so (kind parts: lib/longhaul/parts). Works inside
 # the tree and against an installed SDK, after find_package(longhaul-sdk). The folder is the one that
 # `longhaul` looks into beside its own bin/, so `cmake --install --prefix` of Longhaul's prefix adds it.
@@ -15,7 +15,7 @@ function(lh_add_plugin kind name)
     set(folder ${kind}s)
   endif()
   add_library(${name}_plugin MODULE ${P_SOURCES})
-  target_link_libraries(${name}_plugin PRIVATE lh_sdk ${P_LIBRARIES})
+  target_link_libraries(${name}_plugin PRIVATE lh_sdk m ${P_LIBRARIES})
   # Sanitizer run times are resolved from the host program, so -z defs can't hold there.
   set(defs -Wl,-z,defs)
   if(LH_SANITIZE)

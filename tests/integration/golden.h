@@ -9,12 +9,16 @@ enum { GOLDEN_STEPS = 16, GOLDEN_BATCH = 4, GOLDEN_SEQUENCE = 32 };
 
 typedef struct golden_model {
     const char *name, *plugin; /* folder of tests/golden; model plugin */
-    rig_option_t options[20];  /* config.json by hand                  */
+    rig_option_t options[20];  /* config.json by hand; none: golden_options reads it */
 } golden_model_t;
 
-enum { GOLDEN_MODELS = 3 };
+/* GOLDEN_FIRST of them go every way that a test has, the others some. Those from GOLDEN_TRAINED on have
+ * Transformers' logits; its gradients are of a loss that these plugins do not record. */
+enum { GOLDEN_FIRST = 3, GOLDEN_TRAINED = 13, GOLDEN_MODELS = 14, GOLDEN_OPTIONS = 32 };
 extern const golden_model_t golden_models[GOLDEN_MODELS];
 
+/* Ended by a row of NULL; of the process's life. */
+const rig_option_t *golden_options(const golden_model_t *m);
 /* A tensor of a file in the model's folder, as floats; `prefix` goes before the Hugging Face name.
  * The caller frees. NULL when the file has none of that name. */
 float *golden_tensor(const golden_model_t *m, const char *file, const char *name, uint64_t *count);
@@ -25,6 +29,9 @@ void golden_batch(const golden_model_t *m, uint32_t step,
 float *golden_parameter(const golden_model_t *m, const char *file, const char *prefix,
                         const parameter_t *p);
 void golden_weights(const golden_model_t *m, rig_t *rig);
+/* How far norms of gradients may be from those of FP32, relatively: BF16 adds its rounding up over
+ * the blocks. */
+double golden_norm_tolerance(const rig_t *rig, lh_dtype_t compute);
 /* Numbers of an array in expected.json, up to max; returns how many. A plain number counts as one.
  */
 uint32_t golden_numbers(const golden_model_t *m, const char *key, double *out, uint32_t max);

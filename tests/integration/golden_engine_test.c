@@ -35,7 +35,7 @@ static void logits_are_those_of_pytorch(void **state)
     golden_numbers(m, "cross_entropy_first_batch", &expected_loss, 1);
     golden_batch(m, 0, batch);
 
-    rig_open(&rig, m->plugin, m->options, LH_DTYPE_F32);
+    rig_open(&rig, m->plugin, golden_options(m), LH_DTYPE_F32);
     program_t *score = program_of(&rig, USE_SCORE, true);
     OK(engine_build(rig.engine));
     golden_weights(m, &rig);
@@ -72,10 +72,12 @@ static void gradient_compare(const golden_model_t *m, const rig_t *rig, uint32_t
         difference += d * d;
         norm += (double)expected[e] * (double)expected[e];
     }
-    if (!(sqrt(difference) <= tolerance * sqrt(norm) + 1e-9))
+    /* Keys that do not turn have a bias whose gradient is rounding alone: softmax does not see it. */
+    const double most = tolerance * sqrt(norm) + 1e-8;
+    if (!(sqrt(difference) <= most))
         print_error("%s: gradient of %s differs by %.3g of %.3g\n", m->name, p->name,
                     sqrt(difference), sqrt(norm));
-    assert_true(sqrt(difference) <= tolerance * sqrt(norm) + 1e-9);
+    assert_true(sqrt(difference) <= most);
     mem_free(expected);
     mem_free(got);
 }
@@ -90,7 +92,7 @@ static void gradients_are_those_of_pytorch(void **state)
     golden_numbers(m, "loss_first_batch", &expected_loss, 1);
     golden_batch(m, 0, batch);
 
-    rig_open(&rig, m->plugin, m->options, LH_DTYPE_F32);
+    rig_open(&rig, m->plugin, golden_options(m), LH_DTYPE_F32);
     program_t *train = program_of(&rig, USE_TRAIN, false);
     OK(engine_build(rig.engine));
     golden_weights(m, &rig);
@@ -111,7 +113,7 @@ static void curve_check(const golden_model_t *m, lh_dtype_t compute, const char 
     assert_int_equal(golden_numbers(m, "gradient_norms_fp32", norms, GOLDEN_STEPS), GOLDEN_STEPS);
     golden_numbers(m, limit, &tolerance, 1);
 
-    rig_open(&rig, m->plugin, m->options, compute);
+    rig_open(&rig, m->plugin, golden_options(m), compute);
     program_t *update = rig_update(&rig, 0.1);
     program_t *train = program_of(&rig, USE_TRAIN, false);
     OK(engine_build(rig.engine));
@@ -158,11 +160,14 @@ int main(void)
     enum { FACTS = sizeof(facts) / sizeof(facts[0]) };
     struct CMUnitTest tests[FACTS * GOLDEN_MODELS];
     char titles[FACTS * GOLDEN_MODELS][128];
+    uint32_t count = 0;
     for (uint32_t i = 0; i < FACTS * GOLDEN_MODELS; i++) {
         const golden_model_t *m = &golden_models[i / FACTS];
-        (void)snprintf(titles[i], sizeof(titles[i]), "%s: %s", m->name, names[i % FACTS]);
-        tests[i] = (struct CMUnitTest){titles[i], facts[i % FACTS], NULL, NULL,
-                                       (void *)(uintptr_t)m};
+        if (i / FACTS >= GOLDEN_TRAINED && i % FACTS != 0) continue; /* logits are the first */
+        (void)snprintf(titles[count], sizeof(titles[count]), "%s: %s", m->name, names[i % FACTS]);
+        tests[count] = (struct CMUnitTest){titles[count], facts[i % FACTS], NULL, NULL,
+                                           (void *)(uintptr_t)m};
+        count++;
     }
-    return cmocka_run_group_tests(tests, NULL, NULL);
+    return _cmocka_run_group_tests("golden_engine", tests, count, NULL, NULL);
 }

@@ -2,6 +2,7 @@
  * ranks at any stage load into any other, bit for bit, and an evaluation is the same bits for any
  * number.
  */
+#include "../torture.h"
 #include "rig.h"
 
 #include <stdio.h>
@@ -164,7 +165,7 @@ static void save(const char *folder, layout_t l)
         writer_session(writers[l.rank], 77);
         open_layout(&rigs[l.rank], &l);
         instance_all(&rigs[l.rank], false);
-        OK(snapshot_new(rigs[l.rank].weights, &snapshots[l.rank]));
+        OK(snapshot_new(rigs[l.rank].weights, NULL, &snapshots[l.rank]));
         OK(writer_layout(writers[l.rank], snapshots[l.rank]->tensors, snapshots[l.rank]->count));
     }
     for (uint32_t r = 0; r < l.ranks; r++) {
@@ -191,7 +192,7 @@ static void load(const char *folder, layout_t l)
         rig_t rig;
         snapshot_t *snapshot;
         open_layout(&rig, &l);
-        OK(snapshot_new(rig.weights, &snapshot));
+        OK(snapshot_new(rig.weights, NULL, &snapshot));
         OK(snapshot_load(snapshot, c, true));
         instance_all(&rig, true);
         snapshot_free(snapshot);
@@ -228,8 +229,8 @@ static int remove_folder(void **state)
 /* Every so many of the loads: all with LONGHAUL_TORTURE=1; the fake device takes its time. */
 static uint32_t one_load_of(void)
 {
-    const char *all = getenv("LONGHAUL_TORTURE"), *device = getenv("LH_TEST_DEVICE");
-    if (all != NULL && *all != '\0' && strcmp(all, "0") != 0) return 1;
+    const char *device = getenv("LH_TEST_DEVICE");
+    if (torture_wanted()) return 1;
     return device != NULL && strcmp(device, "fake") == 0 ? 5 : 2;
 }
 
@@ -269,7 +270,7 @@ static void what_is_owned_but_not_held_is_refused(void **state)
     open_layout(&rig, &l);
     rig.weights->owned[0].begin = 0;
     rig.weights->owned[0].end = rig.parameters->items[0].elements;
-    assert_int_equal(snapshot_new(rig.weights, &snapshot), LH_INVALID);
+    assert_int_equal(snapshot_new(rig.weights, NULL, &snapshot), LH_INVALID);
     assert_non_null(strstr(fail_reason(), "are this rank's to save, it holds"));
     rig_close(&rig);
 }

@@ -8,20 +8,22 @@
 
 /* The rows of a Llama, shortened: what is tested is the reader, not the plugin. */
 static const lh_hf_key_t keys[] = {
-    {"num_attention_heads", "heads", NULL, NULL},
-    {"num_key_value_heads", "kv_heads", "heads", NULL},
-    {"head_dim", "head_dim", "0", NULL},
-    {"vocab_size", "vocab", "32000", NULL},
-    {"rms_norm_eps", "epsilon", "1e-6", NULL},
-    {"tie_word_embeddings", "tied", "false", NULL},
-    {"rope_parameters.rope_theta|+rope_theta", "base", "10000", NULL},
-    {"rope_parameters.rope_type|+rope_scaling.rope_type|rope_scaling.type", "scaling", "default",
-     NULL},
-    {"rope_parameters.factor|+rope_scaling.factor", "factor", "1", "scaling=linear|llama3"},
-    {"rope_parameters.low_freq_factor|+rope_scaling.low_freq_factor", "low", "1", "scaling=llama3"},
-    {"hidden_act", NULL, "silu", NULL},
-    {"attention_bias", NULL, "false", NULL},
-    {"attention_dropout", NULL, NULL, NULL},
+    LH_HF_KEY("num_attention_heads", "heads", NULL),
+    LH_HF_KEY("num_key_value_heads", "kv_heads", "heads"),
+    LH_HF_KEY("head_dim", "head_dim", "0"),
+    LH_HF_KEY("vocab_size", "vocab", "32000"),
+    LH_HF_KEY("rms_norm_eps", "epsilon", "1e-6"),
+    LH_HF_KEY("tie_word_embeddings", "tied", "false"),
+    LH_HF_KEY("rope_parameters.rope_theta|+rope_theta", "base", "10000"),
+    LH_HF_KEY("rope_parameters.rope_type|+rope_scaling.rope_type|rope_scaling.type", "scaling",
+              "default"),
+    LH_HF_WHEN("rope_parameters.factor|+rope_scaling.factor", "factor", "1",
+               "scaling=linear|llama3"),
+    LH_HF_WHEN("rope_parameters.low_freq_factor|+rope_scaling.low_freq_factor", "low", "1",
+               "scaling=llama3"),
+    LH_HF_MUST("hidden_act", "silu"),
+    LH_HF_MUST("attention_bias", "false"),
+    {.key = "attention_dropout"},
 };
 static const lh_hf_t table = {
     .struct_size = sizeof(table),
@@ -144,6 +146,129 @@ static void dropout_is_only_mentioned_and_ids_may_lie_anywhere(void **state)
     assert_int_equal(c.bos, 50256);
     assert_int_equal(c.eos, 51);
     hf_config_free(&c);
+}
+
+/* What rows can say besides: which of several model types, null, words, a list of blocks, one of
+ * several values, anything. */
+static const lh_hf_key_t more_keys[] = {
+    LH_HF_KEY("model_type", "kind", NULL),
+    LH_HF_KEY("num_hidden_layers", "blocks", "2"),
+    {.key = "sliding_window", .option = "window", .fixed = "4096", .null = "0"},
+    {.key = "layer_types[]",
+     .option = "layers",
+     .fixed = "wf",
+     .when = "kind=two",
+     .words = "w=sliding_attention|f=full_attention"},
+    LH_HF_MUST("hidden_act", "silu|swish"),
+    {.key = "gate",
+     .option = "gate",
+     .fixed = "tanh",
+     .words = "tanh=gelu_pytorch_tanh|plain=gelu"},
+    LH_HF_ANY("max_window_layers"),
+};
+static const lh_hf_t more = {
+    .struct_size = sizeof(more),
+    .key_size = sizeof(more_keys[0]),
+    .key_count = sizeof(more_keys) / sizeof(more_keys[0]),
+    .model_type = "one|two",
+    .architecture = "OneForCausalLM|TwoForCausalLM|OneModel",
+    .keys = more_keys,
+};
+
+static const struct {
+    const char *json, *options, *unread;
+} more_configs[] = {
+    {"{\"model_type\": \"one\"}", "kind = one\nblocks = 2\nwindow = 4096\ngate = tanh\n", NULL},
+    {"{\"model_type\": \"two\", \"sliding_window\": null, \"hidden_act\": \"swish\", \"gate\": "
+     "\"gelu\", \"layer_types\": [\"sliding_attention\", \"sliding_attention\", "
+     "\"full_attention\"], \"max_window_layers\": 28}",
+     "kind = two\nblocks = 2\nwindow = 0\nlayers = wwf\ngate = plain\n", NULL},
+    {"{\"model_type\": \"two\", \"num_hidden_layer\": 3, \"use_cache\": true, \"x\": {\"y\": 1}, "
+     "\"sliding_window\": 7}",
+     "kind = two\nblocks = 2\nwindow = 7\nlayers = wf\ngate = tanh\n",
+     "num_hidden_layer = 3 (num_hidden_layers?), x = {\"y\":1}"},
+    /* Of a model of another kind the row does not hold, and its key is known all the same. */
+    {"{\"model_type\": \"one\", \"layer_types\": [\"full_attention\"]}",
+     "kind = one\nblocks = 2\nwindow = 4096\ngate = tanh\n", NULL},
+};
+
+static void rows_read_null_words_lists_and_kinds(void **state)
+{
+    for (size_t i = 0; i < sizeof(more_configs) / sizeof(more_configs[0]); i++) {
+        hf_config_t c;
+        text_t text = {0};
+        const char *path = scratch_text(*state, "config.json", more_configs[i].json);
+        if (hf_config_read(&more, path, &c) != LH_OK) FAIL_TEST("%s\n", fail_reason());
+        hf_config_text(&c, &text);
+        assert_string_equal(text.data, more_configs[i].options);
+        if (more_configs[i].unread == NULL)
+            assert_null(c.unread.data);
+        else
+            assert_string_equal(c.unread.data, more_configs[i].unread);
+        text_free(&text);
+        hf_config_free(&c);
+    }
+}
+
+static const struct {
+    const char *json, *sentence;
+} more_refused[] = {
+    {"{\"model_type\": \"two\", \"layer_types\": [\"full_attention\", \"linear_attention\"]}",
+     "config.json: layer_types[1] is \"linear_attention\", sliding_attention or full_attention was "
+     "expected"},
+    {"{\"model_type\": \"two\", \"layer_types\": \"full_attention\"}",
+     "config.json: layer_types is \"full_attention\", a list was expected"},
+    {"{\"model_type\": \"two\", \"gate\": \"relu\"}",
+     "config.json: gate is \"relu\", gelu_pytorch_tanh or gelu was expected"},
+    {"{\"model_type\": \"two\", \"hidden_act\": \"gelu\"}",
+     "config.json: hidden_act is gelu, this model plugin can only silu|swish"},
+};
+
+static void what_rows_do_not_name_is_refused(void **state)
+{
+    for (size_t i = 0; i < sizeof(more_refused) / sizeof(more_refused[0]); i++) {
+        hf_config_t c;
+        const char *path = scratch_text(*state, "config.json", more_refused[i].json);
+        assert_int_not_equal(hf_config_read(&more, path, &c), LH_OK);
+        assert_string_equal(behind_folder(*state, fail_reason()), more_refused[i].sentence);
+    }
+}
+
+static const char *more_option(void *context, const char *key)
+{
+    static const char *const values[][2] = {
+        {"kind", "two"}, {"blocks", "5"}, {"window", "0"}, {"layers", "wwf"}, {"gate", "plain"}};
+    (void)context;
+    for (size_t i = 0; i < sizeof(values) / sizeof(values[0]); i++)
+        if (strcmp(values[i][0], key) == 0) return values[i][1];
+    return NULL;
+}
+
+#define LAYERS                                              \
+    "  \"layer_types\": [\n    \"sliding_attention\",\n"    \
+    "    \"sliding_attention\",\n    \"full_attention\",\n" \
+    "    \"sliding_attention\",\n    \"sliding_attention\"\n  ]"
+
+/* What is made anew is, imported and exported again, the same text. */
+static void rows_write_null_words_lists_and_kinds(void **state)
+{
+    text_t text = {0}, again = {0};
+    hf_config_facts_t facts = {
+        .option = more_option, .vocab = 512, .blocks = 5, .bos = -1, .eos = -1};
+    assert_int_equal(hf_config_write(&more, &facts, &text), LH_OK);
+    assert_string_equal(text.data, "{\n"
+                                   "  \"architectures\": [\n    \"TwoForCausalLM\"\n  ],\n"
+                                   "  \"model_type\": \"two\",\n"
+                                   "  \"num_hidden_layers\": 5,\n"
+                                   "  \"sliding_window\": null,\n" LAYERS ",\n"
+                                   "  \"hidden_act\": \"silu\",\n"
+                                   "  \"gate\": \"gelu\"\n"
+                                   "}\n");
+    facts.kept = scratch_text(*state, "config.json", text.data);
+    assert_int_equal(hf_config_write(&more, &facts, &again), LH_OK);
+    assert_string_equal(again.data, text.data);
+    text_free(&text);
+    text_free(&again);
 }
 
 static const char *scaled(void *context, const char *key)
@@ -272,6 +397,9 @@ int main(void)
         FACT(old_and_new_keys_give_the_options),
         FACT(what_the_model_cannot_do_is_refused),
         FACT(dropout_is_only_mentioned_and_ids_may_lie_anywhere),
+        FACT(rows_read_null_words_lists_and_kinds),
+        FACT(what_rows_do_not_name_is_refused),
+        FACT(rows_write_null_words_lists_and_kinds),
         FACT(a_new_config_has_both_forms_of_rope),
         FACT(a_failed_allocation_changes_no_value_of_an_imported_config),
         FACT(other_keys_of_an_imported_config_stay),

@@ -175,6 +175,10 @@ static const struct {
     {"llama", GOLDEN "/llama"},
     {"llama", GOLDEN "/llama-tied-scaled-rope"},
     {"gpt2", GOLDEN "/gpt2"},
+    {"qwen", GOLDEN "/qwen2"},
+    {"qwen", GOLDEN "/qwen3"},
+    {"gptneox", GOLDEN "/gptneox"},
+    {"falcon", GOLDEN "/falcon-40b-kind"},
 };
 
 static void import_then_export_is_the_same_bit_for_bit(void **state)
@@ -396,10 +400,95 @@ static int quiet(void **state)
     return 0;
 }
 
+/* The two gates of a Llama as the experts of one parameter [2, rows, columns], as {e} in a name says. */
+static lh_param_t experts_row = {.name = "gates",
+                                 .hf_name = "model.layers.{e}.mlp.gate_proj.weight",
+                                 .part = LH_PART_BLOCK,
+                                 .init = LH_INIT_NORMAL,
+                                 .unit = 1};
+
+/* Puts that parameter in the place of blocks.0.w_gate and takes blocks.1.w_gate out. */
+static void make_experts(parameters_t *p)
+{
+    uint32_t first, second;
+    assert_true(parameters_find(p, "blocks.0.w_gate", &first));
+    assert_true(parameters_find(p, "blocks.1.w_gate", &second));
+    parameter_t *one = &p->items[first];
+    for (uint32_t i = 0; i < 2; i++)
+        experts_row.shape[i + 1] = one->shape[i];
+    experts_row.shape[0] = 2;
+    mem_free(one->name);
+    one->name = mem_text("gates");
+    assert_non_null(one->name);
+    one->row = &experts_row;
+    one->rank = 3;
+    memcpy(one->shape, experts_row.shape, sizeof(experts_row.shape));
+    one->elements *= 2;
+    mem_free(p->items[second].name);
+    memmove(&p->items[second], &p->items[second + 1],
+            (p->count - second - 1) * sizeof(p->items[0]));
+    p->count--;
+    for (uint32_t i = second; i < p->count; i++)
+        p->items[i].storage = i; /* none is tied */
+}
+
+static void assert_expert_is(checkpoint_t *c, const parameter_t *gates, uint32_t expert,
+                             const char *from)
+{
+    char name[64];
+    const uint64_t elements = gates->elements / 2;
+    shard_index_t *files;
+    assert_int_equal(shard_index_open(from, NULL, &files), LH_OK);
+    (void)snprintf(name, sizeof(name), "model.layers.%u.mlp.gate_proj.weight", expert);
+    const shard_tensor_t *t = shard_index_find(files, name);
+    float *all = mem_array(gates->elements, sizeof(*all)), *one = mem_array(elements, sizeof(*one));
+    assert_int_equal(t->tensor->bytes, elements * sizeof(*one));
+    assert_int_equal(safetensors_read(t->file, t->tensor, 0, one, t->tensor->bytes), LH_OK);
+    assert_int_equal(
+        checkpoint_read(c, checkpoint_find(c, "gates"), &(tensor_part_t){.count = 0}, all), LH_OK);
+    assert_memory_equal(all + expert * elements, one, elements * sizeof(*one));
+    mem_free(one);
+    mem_free(all);
+    shard_index_close(files);
+}
+
+static void experts_are_one_parameter_from_many_tensors_and_back(void **state)
+{
+    scratch_t *s = *state;
+    model_kit_t k;
+    char imported[256], exported[256], path[512];
+    checkpoint_t *c = NULL;
+    uint32_t gates;
+    kit_open(&k, "llama", GOLDEN "/llama");
+    make_experts(k.parameters);
+    (void)snprintf(imported, sizeof(imported), "%.200s/imported", s->folder);
+    (void)snprintf(exported, sizeof(exported), "%.200s/exported", s->folder);
+    if (do_import(&k, GOLDEN "/llama", imported) != LH_OK) FAIL_TEST("%s\n", fail_reason());
+
+    (void)snprintf(path, sizeof(path), "%s/checkpoints", imported);
+    assert_int_equal(checkpoint_open_latest(path, &c), LH_OK);
+    assert_true(parameters_find(k.parameters, "gates", &gates));
+    for (uint32_t e = 0; e < 2; e++)
+        assert_expert_is(c, &k.parameters->items[gates], e, GOLDEN "/llama");
+    checkpoint_close(c);
+    do_export(&k, imported, exported, EXPORT_AS_IMPORTED, 40 << 10);
+    assert_same_tensors(exported, GOLDEN "/llama");
+
+    /* Of two dimensions the first is no expert's. */
+    experts_row.shape[2] = 0;
+    k.parameters->items[gates].rank = 2;
+    assert_int_equal(do_import(&k, GOLDEN "/llama", imported), LH_INVALID);
+    assert_string_equal(fail_reason(),
+                        "parameter gates has {e} in its Hugging Face name and 2 dimensions; 3 are "
+                        "expected, the first of up to 65536 experts");
+    kit_close(&k);
+}
+
 int main(void)
 {
 #define FACT(f) cmocka_unit_test_setup_teardown(f, scratch_setup, scratch_teardown)
     const struct CMUnitTest tests[] = {
+        FACT(experts_are_one_parameter_from_many_tensors_and_back),
         FACT(import_then_export_is_the_same_bit_for_bit),
         FACT(old_uploads_come_without_prefix_and_with_copies),
         FACT(weights_that_do_not_fit_are_refused_by_name),

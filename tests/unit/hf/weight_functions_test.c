@@ -89,6 +89,48 @@ static void a_fused_bias_is_cut_by_rows(void **state)
     assert_true(back[3] == 0 && back[4] == 2 && back[5] == 3);
 }
 
+/* Phi-3's qkv_proj with 2 query heads and 1 key head of 2: rows 0-3 are q, 4-5 k, 6-7 v. */
+static void rows_of_unequal_heights_are_cut_and_put_back(void **state)
+{
+    (void)state;
+    static const struct {
+        int first, rows;
+    } parts[] = {{0, 4}, {4, 2}, {6, 2}};
+    float from[16], to[8], back[16] = {0};
+    count(from, 8, 2);
+    for (int i = 0; i < 3; i++) {
+        char text[64];
+        const uint64_t rows = (uint64_t)parts[i].rows;
+        (void)snprintf(text, sizeof(text), "rows_from(source, first=%d)", parts[i].first);
+        assert_int_equal(run(text, tensor(8, 2, from), tensor(rows, 2, to)), LH_OK);
+        assert_true(to[0] == (float)(100 * parts[i].first));
+        assert_true(to[2 * rows - 1] == (float)(100 * (parts[i].first + parts[i].rows - 1) + 1));
+        (void)snprintf(text, sizeof(text), "rows_to(source, first=%d)", parts[i].first);
+        assert_int_equal(run(text, tensor(rows, 2, to), tensor(8, 2, back)), LH_OK);
+    }
+    assert_memory_equal(back, from, sizeof(from));
+    assert_int_equal(run("rows_from(source, first=7)", tensor(8, 2, from), tensor(2, 2, to)),
+                     LH_INVALID);
+    assert_non_null(strstr(fail_reason(), "rows_from: source [8, 2] does not fit out [2, 2]"));
+    assert_int_equal(run("rows_to(source, first=7)", tensor(2, 2, to), tensor(8, 2, back)),
+                     LH_INVALID);
+}
+
+static void elements_are_scaled(void **state)
+{
+    (void)state;
+    const float values[] = {1, -3.25f, 0};
+    float from[3], to[3], back[3];
+    memcpy(from, values, sizeof(from));
+    assert_int_equal(run("scaled(source, factor=0.125)", tensor(3, 0, from), tensor(3, 0, to)),
+                     LH_OK);
+    assert_true(to[0] == 0.125f && to[1] == -0.40625f && to[2] == 0);
+    assert_int_equal(run("scaled(source, factor=8)", tensor(3, 0, to), tensor(3, 0, back)), LH_OK);
+    assert_memory_equal(back, values, sizeof(values));
+    assert_int_equal(run("scaled(source, factor=8)", tensor(3, 0, to), tensor(2, 0, back)),
+                     LH_INVALID);
+}
+
 /* Head dimension 2, one column; the rows' order as the modelling code of each family has it. */
 static const struct {
     uint64_t heads, kv_heads;
@@ -153,6 +195,8 @@ int main(void)
         cmocka_unit_test(conv1d_is_transposed),
         cmocka_unit_test(a_fused_conv1d_is_cut_by_columns),
         cmocka_unit_test(a_fused_bias_is_cut_by_rows),
+        cmocka_unit_test(rows_of_unequal_heights_are_cut_and_put_back),
+        cmocka_unit_test(elements_are_scaled),
         cmocka_unit_test(fused_qkv_is_split_by_group),
     };
     return cmocka_run_group_tests(tests, open_host, close_host);

@@ -5,6 +5,7 @@
 #include <base/memory.h>
 #include <longhaul/plugin.h>
 #include <plugin/image.h>
+#include <torture.h>
 
 static unsigned char *file;
 static size_t length;
@@ -107,7 +108,7 @@ static void a_file_cut_at_any_byte_is_refused(void **state)
 {
     image_head_t head;
     (void)state;
-    const size_t step = getenv("LONGHAUL_TORTURE") != NULL ? 1 : 7;
+    const size_t step = torture_wanted() ? 1 : 7;
     for (size_t size = 0; size < length; size += step)
         if (peek_copy(file, size, &head) == NULL) FAIL_TEST("cut to %zu bytes: taken\n", size);
 }

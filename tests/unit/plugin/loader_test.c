@@ -89,6 +89,39 @@ static void a_part_of_a_plugin_is_imported_with_its_tables(void **state)
     assert_string_equal(fail_reason(), "plugin 'acme' has no rule 'stil'; did you mean 'still'?");
 }
 
+#define MODEL_OF(name) LH_FIXTURES "/models/" name ".so"
+
+static const struct {
+    const char *name, *sentence;
+} wrong_keys[] = {
+    {"no_option", MODEL_OF("no_option") ": config.json key 'num_kv_heads' sets the option "
+                                        "'kv_hads', which the plugin has not"},
+    {"no_default", MODEL_OF("no_default") ": config.json key 'num_kv_heads', where it is "
+                                          "absent: kv_heads = 65: expected 0..64"},
+    {"no_null",
+     MODEL_OF("no_null") ": config.json key 'num_kv_heads', where it is null: "
+                         "kv_heads = none: expected a whole number such as 8, 10k or 2M"},
+    {"no_condition", MODEL_OF("no_condition") ": config.json key 'num_kv_heads' asks for "
+                                              "'kv_heads=0', and no row before it sets that "
+                                              "option"},
+    {"no_key", MODEL_OF("no_key") ": row 1 of the config.json keys has no key"},
+    {"no_place",
+     MODEL_OF("no_place") ": config.json key 'a||b' has a place of 0 bytes, expected 1 to 127"},
+};
+
+static void each_row_of_a_models_keys_is_checked(void **state)
+{
+    const plugin_t *p;
+    (void)state;
+    if (registry_load(plugins, LH_KIND_MODEL, "right_keys", &p) != LH_OK)
+        FAIL_TEST("%s\n", fail_reason());
+    assert_int_equal(p->model->hf->key_count, 2);
+    for (size_t i = 0; i < COUNT(wrong_keys); i++) {
+        assert_int_equal(registry_load(plugins, LH_KIND_MODEL, wrong_keys[i].name, &p), LH_ABI);
+        assert_string_equal(fail_reason(), wrong_keys[i].sentence);
+    }
+}
+
 static void an_older_plugin_gets_zeros(void **state)
 {
     const plugin_t *p;
@@ -629,12 +662,74 @@ static void every_allocation_may_fail(void **state)
     }
 }
 
-int main(void)
+/* ---- where the program lies ---- */
+
+static const char deep_name[] =
+    "a_folder_whose_name_is_so_long_that_twenty_of_them_are_more_than_a_"
+    "path_may_have_a_folder_whose_name_is_so_long_that_twenty_of_them_"
+    "are_more_than_a_path_may_have_a_folder_whose_name_is_so_long_that";
+enum { DEEP = 24 };
+
+/* In a process of its own, which goes there step by step: no path is long enough to name it. */
+static int deep_run(void)
 {
+    char folder[] = "/tmp/loader_test_XXXXXX";
+    char buffer[1 << 16];
+    int status = -1;
+    if (mkdtemp(folder) == NULL || chdir(folder) != 0) return 9;
+    for (int i = 0; i < DEEP; i++)
+        if (mkdir(deep_name, 0700) != 0 || chdir(deep_name) != 0) return 9;
+    const int from = open("/proc/self/exe", O_RDONLY | O_CLOEXEC);
+    const int to = open("deep", O_WRONLY | O_CREAT | O_CLOEXEC, 0700);
+    for (ssize_t got; (got = read(from, buffer, sizeof(buffer))) > 0;)
+        if (write(to, buffer, (size_t)got) != got) return 9;
+    (void)close(to);
+    const pid_t child = fork();
+    if (child == 0) {
+        (void)execl("./deep", "deep", "where", NULL);
+        _exit(9);
+    }
+    (void)waitpid(child, &status, 0);
+    (void)unlink("deep");
+    for (int i = 0; i < DEEP; i++)
+        if (chdir("..") != 0 || rmdir(deep_name) != 0) return 9;
+    (void)rmdir(folder);
+    return WIFEXITED(status) ? WEXITSTATUS(status) : 9;
+}
+
+/* What `deep where` finds: 0, if the status is that of its sentence. */
+static int where_am_i(void)
+{
+    host_t *own;
+    registry_t *r;
+    if (host_new(&own) != LH_OK) return 9;
+    const lh_status_t status = registry_new(NULL, own, &r);
+    host_free(own);
+    return status == LH_IO && strstr(fail_reason(), "cannot tell where the program lies") != NULL
+               ? 0
+               : 1;
+}
+
+static void a_program_that_lies_too_deep_is_told_so(void **state)
+{
+    int status;
+    (void)state;
+    const pid_t child = fork();
+    if (child == 0) _exit(deep_run());
+    assert_int_equal(waitpid(child, &status, 0), child);
+    assert_true(WIFEXITED(status));
+    assert_int_equal(WEXITSTATUS(status), 0);
+}
+
+int main(int argc, char **argv)
+{
+    if (argc > 1 && strcmp(argv[1], "where") == 0) return where_am_i();
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(three_plugins_in_one_process_are_three),
+        cmocka_unit_test(a_program_that_lies_too_deep_is_told_so),
         cmocka_unit_test(tables_are_imported_to_this_hosts_rows),
         cmocka_unit_test(a_part_of_a_plugin_is_imported_with_its_tables),
+        cmocka_unit_test(each_row_of_a_models_keys_is_checked),
         cmocka_unit_test(an_older_plugin_gets_zeros),
         cmocka_unit_test(what_a_plugin_brings_is_known),
         cmocka_unit_test(every_refusal_is_one_sentence),

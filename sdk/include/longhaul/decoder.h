@@ -1,0 +1,382 @@
+/* longhaul/decoder.h - what decoder-only models share: options, keys of config.json, open and
+ * describe, rows of parameters, and the calls of which their blocks consist.
+ *
+ * A plugin that includes this has a config struct with an lh_decoder_t named base, lists its
+ * parameters with lh_decoder_add, and records its parts; nothing here need be used. It is for model
+ * plugins alone, as it says what their lh_model_t is. Everything is inline: rotary frequencies want
+ * libm. Widths count elements; all calls are the host's, [serial]. */
+#ifndef LH_DECODER_H
+#define LH_DECODER_H
+
+#include <math.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <string.h>
+
+#include <longhaul/plugin.h>
+
+/* What every such model is asked for. */
+typedef struct lh_decoder {
+    uint64_t blocks, hidden, ffn, heads, kv_heads, head_dim, vocab, max_tokens;
+    double epsilon;
+    bool tied;
+} lh_decoder_t;
+
+/* How rotary frequencies are made. */
+typedef struct lh_rotary {
+    uint64_t original;
+    double base, factor, low, high;
+    uint32_t scaling; /* LH_ROTARY_* */
+} lh_rotary_t;
+enum { LH_ROTARY_DEFAULT, LH_ROTARY_LINEAR, LH_ROTARY_LLAMA3 };
+
+/* ---- options and keys, as rows of a plugin's tables; S: its config struct ---- */
+
+/* clang-format off */
+#define LH_DECODER_SIZE(S, f, fallback, range, help) LH_OPTION_U64(S, base.f, #f, fallback, range, help)
+#define LH_DECODER_OPTIONS(S, tokens, epsilon_, tied_) \
+    LH_DECODER_SIZE(S, blocks, NULL, "1..1024", "transformer blocks"), \
+    LH_DECODER_SIZE(S, hidden, NULL, "1..65536", "width of the residual stream"), \
+    LH_DECODER_SIZE(S, heads, NULL, "1..1024", "query heads"), \
+    LH_DECODER_SIZE(S, vocab, NULL, "1..4194304", "rows of the embedding table"), \
+    LH_DECODER_SIZE(S, max_tokens, tokens, "1..16777216", "longest sequence the model is meant for"), \
+    LH_OPTION_F64(S, base.epsilon, "epsilon", epsilon_, "0..1", "added under the root in norms"), \
+    LH_OPTION_BOOL(S, base.tied, "tied", tied_, "the head uses the embedding table")
+#define LH_DECODER_FFN(S) LH_DECODER_SIZE(S, ffn, NULL, "1..262144", "width inside the feed-forward part")
+#define LH_DECODER_FFN_OR_4(S) LH_DECODER_SIZE(S, ffn, "0", "0..262144", "width inside the feed-forward part; 0: 4 hidden")
+/* Where heads of keys and values may be fewer, and heads of any width. */
+#define LH_DECODER_HEADS(S) \
+    LH_DECODER_SIZE(S, kv_heads, "0", "0..1024", "key and value heads, shared by groups of query heads; 0: as many as heads"), \
+    LH_DECODER_SIZE(S, head_dim, "0", "0..1024", "width of a head, even; 0: hidden / heads")
+/* A member named rope. */
+#define LH_ROTARY_OPTIONS(S) \
+    LH_OPTION_F64(S, rope.base, "rope_base", "10000", "1..1e12", "base of the rotary frequencies"), \
+    LH_OPTION_CHOICE(S, rope.scaling, "rope_scaling", "default", "default|linear|llama3", "how rotary frequencies are stretched for longer sequences"), \
+    LH_OPTION_F64(S, rope.factor, "rope_factor", "1", "1..1e6", "linear and llama3: how much longer"), \
+    LH_OPTION_F64(S, rope.low, "rope_low", "1", "0..1e6", "llama3: wavelengths over original / this are stretched whole"), \
+    LH_OPTION_F64(S, rope.high, "rope_high", "4", "0..1e6", "llama3: wavelengths under original / this are left alone"), \
+    LH_OPTION_U64(S, rope.original, "rope_original", "8192", "1..16777216", "llama3: longest sequence before stretching")
+
+/* As most of Transformers' configs name them. */
+#define LH_DECODER_KEYS(epsilon_, tied_) \
+    LH_HF_KEY("num_hidden_layers", "blocks", NULL), LH_HF_KEY("hidden_size", "hidden", NULL), \
+    LH_HF_KEY("num_attention_heads", "heads", NULL), \
+    LH_HF_KEY("vocab_size", "vocab", NULL), LH_HF_KEY("max_position_embeddings", "max_tokens", NULL), \
+    LH_HF_KEY(epsilon_, "epsilon", NULL), LH_HF_KEY("tie_word_embeddings", "tied", tied_)
+#define LH_DECODER_HEAD_KEYS(width) \
+    LH_HF_KEY("num_key_value_heads", "kv_heads", "heads"), LH_HF_KEY("head_dim", "head_dim", width)
+#define LH_ROTARY_KEYS \
+    LH_HF_KEY("rope_parameters.rope_theta|+rope_theta", "rope_base", "10000"), \
+    LH_HF_KEY("rope_parameters.rope_type|+rope_scaling.rope_type|rope_scaling.type", "rope_scaling", "default"), \
+    LH_HF_WHEN("rope_parameters.factor|+rope_scaling.factor", "rope_factor", "1", "rope_scaling=linear|llama3"), \
+    LH_HF_WHEN("rope_parameters.low_freq_factor|+rope_scaling.low_freq_factor", "rope_low", "1", "rope_scaling=llama3"), \
+    LH_HF_WHEN("rope_parameters.high_freq_factor|+rope_scaling.high_freq_factor", "rope_high", "4", "rope_scaling=llama3"), \
+    LH_HF_WHEN("rope_parameters.original_max_position_embeddings|+rope_scaling.original_max_position_embeddings", "rope_original", "8192", "rope_scaling=llama3")
+
+/* A row beside LH_MATRIX and LH_NORM. */
+#define LH_BIAS(n, hf, p, s, u, width)                                                          \
+    {.name = n, .hf_name = hf, .part = LH_PART_##p, .shard = LH_SHARD_##s, .init = LH_INIT_ZERO, \
+     .flags = LH_PARAM_NO_DECAY, .unit = u, .shape = {width}}
+/* clang-format on */
+
+/* ---- a model ---- */
+
+enum { LH_DECODER_PARAMS = 32, LH_DECODER_TEXT = 2048, LH_DECODER_PAIRS = 512 };
+
+struct lh_model {
+    const lh_host_t *host;
+    const void *config; /* the plugin's own struct, which the host keeps until close */
+    lh_decoder_t base;  /* with the zeros of ffn, kv_heads and head_dim filled in    */
+    uint32_t param_count, text_bytes;
+    lh_param_t params[LH_DECODER_PARAMS];
+    char texts[LH_DECODER_TEXT];
+};
+
+/* Appends rows to the model's table. Those beyond LH_DECODER_PARAMS are left out, which the first
+ * recording that wants one tells. */
+static inline void lh_decoder_add(lh_model_t *m, const lh_param_t *rows, uint32_t count)
+{
+    for (uint32_t i = 0; i < count && m->param_count < LH_DECODER_PARAMS; i++)
+        m->params[m->param_count++] = rows[i];
+}
+#define LH_DECODER_ADD(m, ...)                                                  \
+    do {                                                                        \
+        const lh_param_t rows_[] = {__VA_ARGS__};                               \
+        lh_decoder_add(m, rows_, (uint32_t)(sizeof(rows_) / sizeof(rows_[0]))); \
+    } while (0)
+
+/* A text with numbers of the model in it, which lives as long: "split_qkv(source, heads=4, ...)".
+ * NULL where there is no more room. */
+LH_PRINTF(2, 3)
+static inline const char *lh_decoder_text(lh_model_t *m, const char *fmt, ...)
+{
+    char *at = m->texts + m->text_bytes;
+    const size_t room = sizeof(m->texts) - m->text_bytes;
+    va_list args;
+    va_start(args, fmt);
+    const int length = vsnprintf(at, room, fmt, args);
+    va_end(args);
+    if (length < 0 || (size_t)length >= room) return NULL;
+    m->text_bytes += (uint32_t)length + 1;
+    return at;
+}
+
+/* Checks what the option tables cannot, then has `list` add the parameters. config is kept. */
+static inline lh_status_t lh_decoder_open(const lh_host_t *host, const lh_decoder_t *base,
+                                          const void *config, void (*list)(lh_model_t *m),
+                                          lh_model_t **out)
+{
+    lh_decoder_t d = *base;
+    if (d.ffn == 0) d.ffn = 4 * d.hidden;
+    if (d.kv_heads == 0) d.kv_heads = d.heads;
+    if (d.head_dim == 0 && d.hidden % d.heads != 0)
+        return host->fail(host, LH_INVALID, "hidden %llu is not a multiple of heads %llu",
+                          (unsigned long long)d.hidden, (unsigned long long)d.heads);
+    if (d.head_dim == 0) d.head_dim = d.hidden / d.heads;
+    if (d.heads % d.kv_heads != 0)
+        return host->fail(host, LH_INVALID, "heads %llu is not a multiple of kv_heads %llu",
+                          (unsigned long long)d.heads, (unsigned long long)d.kv_heads);
+    lh_model_t *m = (lh_model_t *)host->alloc(host, sizeof(*m), 64);
+    if (m == NULL) return LH_NO_MEMORY;
+    m->host = host;
+    m->config = config;
+    m->base = d;
+    list(m);
+    *out = m;
+    return LH_OK;
+}
+
+/* The same for a model whose heads turn: components do so by twos. */
+static inline lh_status_t lh_decoder_open_rotary(const lh_host_t *host, const lh_decoder_t *base,
+                                                 const void *config, void (*list)(lh_model_t *m),
+                                                 lh_model_t **out)
+{
+    const uint64_t d = base->head_dim != 0 ? base->head_dim : base->hidden / base->heads;
+    if (d % 2 != 0 || d / 2 > LH_DECODER_PAIRS)
+        return host->fail(host, LH_INVALID, "head_dim %llu is not an even number up to %d",
+                          (unsigned long long)d, 2 * LH_DECODER_PAIRS);
+    return lh_decoder_open(host, base, config, list, out);
+}
+
+static inline void lh_decoder_close(lh_model_t *m)
+{
+    m->host->release(m->host, m);
+}
+
+static inline lh_status_t lh_decoder_describe(lh_model_t *m, lh_model_info_t *out)
+{
+    LH_FILL(lh_model_info_t, out, .blocks = (uint32_t)m->base.blocks, .hidden = m->base.hidden,
+            .vocab = m->base.vocab, .max_tokens = m->base.max_tokens, .params = m->params,
+            .param_size = sizeof(m->params[0]), .param_count = m->param_count,
+            .block_classes = NULL);
+    return LH_OK;
+}
+
+/* The end of a plugin's file: its table and api, of options, hf_keys, model_open and model_record as
+ * they are named here. The rest are fields of lh_hf_t. */
+/* clang-format off */
+#define LH_DECODER_PLUGIN(name_, S, summary_, ...)                                                  \
+    static const lh_hf_t hf = {                                                                     \
+        .struct_size = sizeof(hf), .key_size = sizeof(hf_keys[0]),                                  \
+        .key_count = sizeof(hf_keys) / sizeof(hf_keys[0]), __VA_ARGS__, .keys = hf_keys};           \
+    static const lh_model_api_t api = {                                                             \
+        .struct_size = sizeof(api), .open = model_open, .close = lh_decoder_close,                  \
+        .describe = lh_decoder_describe, .record = model_record, .hf = &hf};                        \
+    LH_PLUGIN = {LH_PLUGIN_HEADER, .kind = LH_KIND_MODEL, .name = name_, .version = "0.1.0",        \
+                 .summary = summary_, .config_size = sizeof(S), LH_TABLE_OPTIONS(options), .model = &api}
+/* clang-format on */
+
+/* ---- recording, by names of parameters ---- */
+
+static inline lh_value_t lh_named(lh_graph_t *g, const char *name)
+{
+    return name == NULL ? 0 : g->api->param(g, name);
+}
+
+/* x times a matrix [out, in], and a bias where there is one (NULL: none). */
+static inline lh_value_t lh_project(lh_graph_t *g, lh_value_t x, const char *w, const char *b)
+{
+    const lh_value_t weight = lh_named(g, w);
+    return lh_linear(g, x, weight, lh_named(g, b));
+}
+
+/* An RMSNorm of whole rows, or of heads where w is as long as a head. */
+static inline lh_value_t lh_rms(lh_graph_t *g, lh_value_t x, const char *w, double epsilon)
+{
+    return lh_rms_norm(g, x, lh_named(g, w), epsilon);
+}
+
+static inline lh_value_t lh_layer_norm(lh_graph_t *g, lh_value_t x, const char *w, const char *b,
+                                       double epsilon)
+{
+    const lh_norm_t how = {sizeof(how), 0, epsilon};
+    const lh_value_t in[] = {x, lh_named(g, w), lh_named(g, b)};
+    return g->api->op(g, "layer_norm", &how, in, 3, NULL);
+}
+
+/* x times a number that the model fixes. */
+static inline lh_value_t lh_times(lh_graph_t *g, lh_value_t x, double factor)
+{
+    const float f = (float)factor;
+    const lh_value_t in[] = {x, g->api->constant(g, &f, 1)};
+    return g->api->op(g, "scale", NULL, in, 2, NULL);
+}
+
+/* Llama 3.1's stretching, as in Meta's apply_scaling: long waves by the factor, short ones not,
+ * those between by a mix of both. */
+static inline double lh_rotary_stretched(const lh_rotary_t *r, double f)
+{
+    if (r->scaling == LH_ROTARY_DEFAULT) return f;
+    if (r->scaling == LH_ROTARY_LINEAR) return f / r->factor;
+
+    const double original = (double)r->original, wave = 2 * 3.14159265358979323846 / f;
+    if (wave < original / r->high) return f;
+    if (wave > original / r->low) return f / r->factor;
+    const double t = (original / wave - r->low) / (r->high - r->low);
+    return (1 - t) * f / r->factor + t * f;
+}
+
+/* [dims / 2] F32: the angles by which pairs of the first `dims` components of a head turn from one
+ * position to the next. dims is at most 2 LH_DECODER_PAIRS. */
+static inline lh_value_t lh_rotary_frequencies(lh_graph_t *g, const lh_rotary_t *r, uint64_t dims)
+{
+    float f[LH_DECODER_PAIRS];
+    for (uint64_t i = 0; i < dims / 2; i++)
+        f[i] = (float)lh_rotary_stretched(r, pow(r->base, -2.0 * (double)i / (double)dims));
+    return g->api->constant(g, f, dims / 2);
+}
+
+/* Rows of `heads` heads of d components, of which the first `dims` turn. */
+static inline lh_value_t lh_turn(lh_graph_t *g, lh_value_t x, lh_value_t frequencies,
+                                 uint64_t heads, uint64_t d, uint64_t dims)
+{
+    const lh_rope_t how = {
+        sizeof(how), (uint32_t)heads, (uint32_t)d, (uint32_t)(dims / 2), 0, 0, 0};
+    return lh_rotate(g, x, frequencies, &how);
+}
+
+/* Causal attention of the model's heads; other attributes may be set in what it returns. */
+static inline lh_attention_t lh_decoder_attention(const lh_decoder_t *d)
+{
+    lh_attention_t how;
+    memset(&how, 0, sizeof(how));
+    how.struct_size = sizeof(how);
+    how.heads = (uint32_t)d->heads;
+    how.kv_heads = (uint32_t)d->kv_heads;
+    how.head_dim = (uint32_t)d->head_dim;
+    return how;
+}
+
+/* ---- q, k and v fused in one tensor, group by group ---- */
+
+/* Queries (part 0), keys (1) or values (2) as a parameter [heads head_dim, hidden], with a bias where
+ * bias is not NULL, out of Hugging Face's tensors hf ".weight" and hf ".bias", which hold the query
+ * heads of a key head, the key head, the value head, and so on. */
+static inline void lh_decoder_add_fused(lh_model_t *m, uint32_t part, const char *weight,
+                                        const char *bias, const char *hf_weight,
+                                        const char *hf_bias)
+{
+    const uint64_t heads = m->base.heads, kv = m->base.kv_heads, d = m->base.head_dim;
+    const unsigned n = (unsigned)heads, n_kv = (unsigned)kv;
+    lh_param_t rows[2];
+    memset(rows, 0, sizeof(rows));
+    for (int i = 0; i < 2; i++) {
+        rows[i].name = i == 0 ? weight : bias;
+        rows[i].hf_name = i == 0 ? hf_weight : hf_bias;
+        rows[i].hf_import = lh_decoder_text(m, "split_qkv(source, heads=%u, kv_heads=%u, part=%u)",
+                                            n, n_kv, part);
+        rows[i].hf_export = lh_decoder_text(m, "join_qkv(source, heads=%u, kv_heads=%u, part=%u)",
+                                            n, n_kv, part);
+        rows[i].part = LH_PART_BLOCK;
+        rows[i].shard = LH_SHARD_OUT;
+        rows[i].init = i == 0 ? LH_INIT_NORMAL : LH_INIT_ZERO;
+        rows[i].flags = i == 0 ? 0 : LH_PARAM_NO_DECAY;
+        rows[i].unit = (uint32_t)d;
+        rows[i].shape[0] = (part == 0 ? heads : kv) * d;
+        rows[i].hf_shape[0] = (heads + 2 * kv) * d;
+    }
+    rows[0].shape[1] = rows[0].hf_shape[1] = m->base.hidden;
+    lh_decoder_add(m, rows, bias == NULL ? 1 : 2);
+}
+
+/* ---- Llama's layout, which Mistral, Qwen and Gemma share ---- */
+
+#define LH_LAYER "model.layers.{}."
+
+/* A matrix [rows, columns]; columns 0: an RMSNorm's weight. `hf` stays the caller's. */
+static inline void lh_llama_add(lh_model_t *m, const char *name, const char *hf, uint32_t part,
+                                uint32_t shard, uint32_t unit, uint64_t rows, uint64_t columns)
+{
+    lh_param_t row;
+    memset(&row, 0, sizeof(row));
+    row.name = name;
+    row.hf_name = hf;
+    row.part = part;
+    row.shard = shard;
+    row.init = columns == 0           ? LH_INIT_ONE
+               : shard == LH_SHARD_IN ? LH_INIT_RESIDUAL
+                                      : LH_INIT_NORMAL;
+    row.flags = columns == 0 ? LH_PARAM_NO_DECAY : 0;
+    row.unit = unit;
+    row.shape[0] = rows;
+    row.shape[1] = columns;
+    lh_decoder_add(m, &row, 1);
+}
+
+/* q, k, v and what brings heads home: wq, wk, wv, wo. */
+static inline void lh_llama_add_attention(lh_model_t *m)
+{
+    enum { BLOCK = LH_PART_BLOCK, OUT = LH_SHARD_OUT };
+    const uint32_t d = (uint32_t)m->base.head_dim;
+    const uint64_t h = m->base.hidden, q = m->base.heads * d, kv = m->base.kv_heads * d;
+    lh_llama_add(m, "wq", LH_LAYER "self_attn.q_proj.weight", BLOCK, OUT, d, q, h);
+    lh_llama_add(m, "wk", LH_LAYER "self_attn.k_proj.weight", BLOCK, OUT, d, kv, h);
+    lh_llama_add(m, "wv", LH_LAYER "self_attn.v_proj.weight", BLOCK, OUT, d, kv, h);
+    lh_llama_add(m, "wo", LH_LAYER "self_attn.o_proj.weight", BLOCK, LH_SHARD_IN, d, h, q);
+}
+
+/* What lh_llama_gated reads. */
+static inline void lh_llama_add_gated(lh_model_t *m)
+{
+    enum { BLOCK = LH_PART_BLOCK, OUT = LH_SHARD_OUT };
+    const uint64_t h = m->base.hidden, f = m->base.ffn;
+    lh_llama_add(m, "w_gate", LH_LAYER "mlp.gate_proj.weight", BLOCK, OUT, 1, f, h);
+    lh_llama_add(m, "w_up", LH_LAYER "mlp.up_proj.weight", BLOCK, OUT, 1, f, h);
+    lh_llama_add(m, "w_down", LH_LAYER "mlp.down_proj.weight", BLOCK, LH_SHARD_IN, 1, h, f);
+}
+
+/* A norm of a block's rows. */
+static inline void lh_llama_add_norm(lh_model_t *m, const char *name, const char *hf)
+{
+    lh_llama_add(m, name, hf, LH_PART_BLOCK, LH_SHARD_NONE, 1, m->base.hidden, 0);
+}
+
+/* A norm of each head of a row: of q or k. */
+static inline void lh_llama_add_head_norm(lh_model_t *m, const char *name, const char *hf)
+{
+    lh_llama_add(m, name, hf, LH_PART_BLOCK, LH_SHARD_NONE, 1, m->base.head_dim, 0);
+}
+
+static inline void lh_llama_add_embed(lh_model_t *m)
+{
+    lh_llama_add(m, "embed", "model.embed_tokens.weight", LH_PART_EMBED, LH_SHARD_VOCAB, 1,
+                 m->base.vocab, m->base.hidden);
+}
+
+/* norm and head, tied to embed where the option says so. */
+static inline void lh_llama_add_head(lh_model_t *m)
+{
+    const uint64_t h = m->base.hidden;
+    lh_llama_add(m, "norm", "model.norm.weight", LH_PART_HEAD, LH_SHARD_NONE, 1, h, 0);
+    lh_llama_add(m, "head", "lm_head.weight", LH_PART_HEAD, LH_SHARD_VOCAB, 1, m->base.vocab, h);
+    if (m->base.tied && m->param_count > 0) m->params[m->param_count - 1].tied_to = "embed";
+}
+
+/* The feed-forward part: down(f(gate(x)) up(x)); function: LH_ACT_*. */
+static inline lh_value_t lh_llama_gated(lh_graph_t *g, lh_value_t x, uint32_t function)
+{
+    const lh_value_t gate = lh_activate(g, lh_project(g, x, "w_gate", NULL), function);
+    return lh_project(g, lh_multiply(g, gate, lh_project(g, x, "w_up", NULL)), "w_down", NULL);
+}
+
+#endif
