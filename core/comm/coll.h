@@ -61,6 +61,12 @@ static inline bool coll_op_sums(uint32_t op)
  * free to be chosen, for sums only with [comm] bits = ordered. */
 enum { COLL_AUTO, COLL_DIRECT, COLL_RING, COLL_HALVING, COLL_ALGORITHMS };
 
+/* How an all-reduce crosses borders, once each site has summed its own. MESH: to the owner, and the
+ * result back. EXCHANGE: each site sends its sum to every other, and adds all by itself: one latency,
+ * and no result travels. CHAIN: to a site in the middle, and the result back. Whoever adds, adds the
+ * same numbers in the same order, so the bits are the same. Other ops have one way. */
+enum { BETWEEN_AUTO, BETWEEN_MESH, BETWEEN_EXCHANGE, BETWEEN_CHAIN, BETWEEN_WAYS };
+
 /* Consecutive elements of one owner. Every member has the segments of all owners, in the same
  * order; a difference is refused before the first run (comm_agree.c). */
 typedef struct coll_segment { /* in elements */
@@ -90,7 +96,12 @@ typedef struct coll_how {
     uint32_t op;      /* COLL_*                                          */
     const group_t *group;
     lh_dtype_t dtype; /* F32, BF16 (summed in F32, rounded once at the owner); others: no sums */
-    uint32_t root;    /* member                                         */
+    /* Of sums over several sites: BF16, what a site adds and the sum itself are rounded to it, once
+     * each, and cross borders so. I8: what a site adds is packed (quantize.h) with the errors of the
+     * run before, and the sum is rounded to BF16. 0 or F32: partial sums cross as F32, and nothing is
+     * rounded but for `dtype`. */
+    lh_dtype_t border;
+    uint32_t root; /* member                                         */
     uint64_t elements;
     const coll_piece_t *pieces; /* [group->size]; copied. NULL: equal pieces, in order. Not
                                    looked at where one member owns all of the whole:
@@ -100,10 +111,14 @@ typedef struct coll_how {
     bool add;             /* REDUCE_SCATTER: cut += sum instead of cut = sum                 */
     uint32_t service;     /* LH_SERVICE_*: which connection                                  */
     uint32_t algorithm;   /* COLL_AUTO: by size and link, or [comm] algorithm                */
+    uint32_t between;     /* BETWEEN_AUTO: by predicted time, or [comm] between_sites        */
     uint64_t chunk_bytes; /* 0: by link, or [comm] chunk                                     */
     /* A run begins when the run of this plan that was started before it is done (sums inside a
      * site, then across sites of what came out). NULL: at once. */
     collective_t *after;
+    /* border I8: the errors of this plan go on here, as it sums the same elements at another time,
+     * such as the first micro-batch of a step. NULL: the plan has errors of its own. */
+    collective_t *continues;
 } coll_how_t;
 
 /* What a run waits for where no thread waits for it: a device that works off a queue says here that

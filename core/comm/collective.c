@@ -69,9 +69,16 @@ static lh_status_t check_how(const comm_t *c, const coll_how_t *how)
                     how->group->size);
     if (how->algorithm >= COLL_ALGORITHMS)
         return fail(LH_INVALID, "'%s': algorithm %u is none of COLL_*", how->name, how->algorithm);
+    if (how->between >= BETWEEN_WAYS)
+        return fail(LH_INVALID, "'%s': way %u between sites is none of BETWEEN_*", how->name,
+                    how->between);
     if (coll_op_sums(how->op) && how->dtype != LH_DTYPE_F32 && how->dtype != LH_DTYPE_BF16)
         return fail(LH_UNSUPPORTED, "'%s': sums are of F32 or BF16, not of %s", how->name,
                     lh_dtype_name(how->dtype));
+    if (how->border != 0 && how->border != LH_DTYPE_F32 && how->border != LH_DTYPE_BF16 &&
+        how->border != LH_DTYPE_I8)
+        return fail(LH_UNSUPPORTED, "'%s': sums cross borders as F32, BF16 or I8, not as %s",
+                    how->name, lh_dtype_name(how->border));
     if (coll_op_sums(how->op) && how->algorithm == COLL_HALVING &&
         c->job->comm.bits != BITS_ORDERED)
         return fail(LH_UNSUPPORTED,
@@ -231,6 +238,7 @@ void collective_free(collective_t *x)
     mem_free(x->scratch);
     mem_free(x->left);
     mem_free(x->ready);
+    if (x->how.continues == NULL) mem_free(x->bound.errors);
     mem_free(x);
 }
 
@@ -259,6 +267,8 @@ lh_status_t collective_new(comm_t *c, const coll_how_t *how, collective_t **out)
         return status;
     }
     x->key = comm_key(&x->how, c->world);
+    for (uint32_t i = 0; i < c->plan_count; i++)
+        x->number += c->plans[i]->key == x->key;
     c->plans[c->plan_count++] = x;
     *out = x;
     return LH_OK;
@@ -294,7 +304,13 @@ void collective_bytes(const collective_t *x, uint64_t sent[4], uint64_t *staging
 {
     for (uint32_t s = 0; s < COMM_SCOPES; s++)
         sent[s] = x->sent[s];
-    *staging = x->script->staging_bytes;
+    *staging = x->script == NULL ? 0 : x->script->staging_bytes;
+}
+
+float *collective_errors(const collective_t *x, uint64_t *elements)
+{
+    *elements = x->bound.errors == NULL ? 0 : x->script->error_elements;
+    return x->bound.errors;
 }
 
 const char *collective_name(const collective_t *x)

@@ -4,9 +4,13 @@
  * Sums are canonical. Inside a site a sum begins with the contribution of the member behind the
  * leader of the piece's owner and goes round the site to the leader, one after the other; the
  * partial sums of the sites are then added from the owner's next site round to its own; all of it
- * in F32, rounded once at the owner. So bits depend on ownership and on the group, never on chunk,
- * bucket, algorithm, transport or timing. (Only [comm] bits = ordered lets COLL_HALVING add in
- * another order.) all_reduce is reduce_scatter plus all_gather.
+ * in F32, rounded once at the owner. With a border of BF16 every site's partial sum is rounded to
+ * it first, the own site's too, and so is the sum, whether or not they cross a border there; with
+ * one of I8 it is packed, with what the run before had lost. So bits depend on ownership, on the
+ * group and on the border's dtype, never on chunk, algorithm, transport or timing, and but for I8,
+ * whose blocks begin with a segment, not on the bucket. (Only [comm] bits = ordered lets
+ * COLL_HALVING add in another
+ * order.) all_reduce is reduce_scatter plus all_gather.
  *
  * A plan is paid for before step 0: its script, its staging memory, its state. A run allocates
  * nothing. The price is that sizes and places cannot change from run to run.
@@ -28,12 +32,17 @@ extern const char *const coll_algorithm_names[COLL_ALGORITHMS];
  * frees it. Before comm_connect, which makes what a run needs, from the links as they turned out.
  * On failure nothing is left behind, and the sentence names the collective. */
 lh_status_t collective_new(comm_t *c, const coll_how_t *how, collective_t **out) LH_MUST_CHECK;
-/* COLL_*, as it was chosen. From here on: after comm_connect. */
+/* COLL_*, as it was chosen. From here on: after comm_connect, but for the bytes. */
 uint32_t collective_algorithm(const collective_t *x);
 /* Bytes this rank sends in a run, by scope (index LH_LINK_*; what mapped members read in place is
- * not sent), and the staging memory it works in, which plans share. */
+ * not sent), which comm_plan tells too; and, once connected, the staging memory it works in, which
+ * plans share. */
 void collective_bytes(const collective_t *x, uint64_t sent[4], uint64_t *staging);
 const char *collective_name(const collective_t *x);
+/* A border of I8, once connected: what rounding has taken from the parts that this rank packs, of the
+ * owners whose leader it is, in order, and their segments in a row. To be saved and loaded between
+ * runs. NULL: it packs nothing. Plans that continue each other have the same. */
+float *collective_errors(const collective_t *x, uint64_t *elements);
 
 /* Queues a run and returns; one run of a plan at a time. No allocation. What the run reads must
  * stay as it is, and what it writes be left alone, until the run is done. A failure here is one of

@@ -106,6 +106,11 @@ const world_t *comm_world(const comm_t *c)
     return c->world;
 }
 
+bool comm_is_planned(const comm_t *c)
+{
+    return c->planned;
+}
+
 control_t *comm_control(const comm_t *c)
 {
     return c->control;
@@ -199,6 +204,7 @@ static lh_status_t places_make(collective_t *x)
 static void sent_count(collective_t *x)
 {
     const world_t *w = x->comm->world;
+    memset(x->sent, 0, sizeof(x->sent));
     for (uint32_t i = 0; i < x->script->step_count; i++) {
         const script_step_t *step = &x->script->steps[i];
         if (step->kind == STEP_SEND)
@@ -223,7 +229,8 @@ static lh_status_t run_make(collective_t *x)
 static lh_status_t script_take(script_set_t *set, collective_t *x, const comm_facts_t *all)
 {
     script_how_t how;
-    comm_choose(x, all, &how);
+    const lh_status_t status = comm_choose(x, all, &how);
+    if (status != LH_OK) return status;
     x->algorithm = how.algorithm;
     return script_set_take(set, &how, script_new, &x->script);
 }
@@ -325,12 +332,34 @@ static lh_status_t staging_make(comm_t *c)
     return status;
 }
 
+/* Errors begin at zero. */
+static lh_status_t errors_make(collective_t *x)
+{
+    const uint64_t elements = x->script->error_elements;
+    const collective_t *before = x->how.continues;
+    if (elements == 0) return LH_OK;
+    if (before != NULL && before->script->error_elements != elements)
+        return fail(LH_INVALID, "'%s' goes on with errors of %llu elements and has %llu", x->name,
+                    (unsigned long long)before->script->error_elements,
+                    (unsigned long long)elements);
+    x->bound.errors = before != NULL ? before->bound.errors : mem_array(elements, sizeof(float));
+    return x->bound.errors == NULL ? LH_NO_MEMORY : LH_OK;
+}
+
+/* Bytes of errors that the plan does not share. */
+static uint64_t errors_bytes(const collective_t *x)
+{
+    return x->how.continues != NULL ? 0 : x->script->error_elements * sizeof(float);
+}
+
 static lh_status_t scripts_make(comm_t *c, const comm_facts_t *all)
 {
     lh_status_t status = LH_OK;
     for (uint32_t i = 0; status == LH_OK && i < c->plan_count; i++)
         status = script_make(c->plans[i], all);
     if (status == LH_OK) status = staging_make(c);
+    for (uint32_t i = 0; status == LH_OK && i < c->plan_count; i++)
+        status = errors_make(c->plans[i]);
     if (status == LH_OK) status = lanes_make(c);
     return status;
 }
@@ -389,7 +418,8 @@ uint64_t comm_bytes(const comm_t *c)
 {
     uint64_t bytes = c->staging_bytes + script_set_bytes(&c->scripts);
     for (uint32_t i = 0; i < c->plan_count; i++)
-        if (c->plans[i]->script != NULL) bytes += run_bytes(c->plans[i]);
+        if (c->plans[i]->script != NULL)
+            bytes += run_bytes(c->plans[i]) + errors_bytes(c->plans[i]);
     return bytes;
 }
 
@@ -450,7 +480,8 @@ lh_status_t comm_plan(comm_t *c, uint64_t *bytes)
         status = script_expect(&set, x, all);
         if (status != LH_OK) break;
         (void)slot_take(slots, &turn, x->script);
-        sum += run_bytes(x);
+        sum += run_bytes(x) + errors_bytes(x);
+        sent_count(x);
         x->script = NULL;
     }
     if (status == LH_OK) *bytes = sum + script_set_bytes(&set) + slots_bytes(slots);

@@ -33,6 +33,8 @@ void comm_close(comm_t *c); /* frees its plans; NULL does nothing */
 
 const world_t *comm_world(const comm_t *c);
 control_t *comm_control(const comm_t *c);
+/* No rank is ever asked: plans are counted, and no run is possible. */
+bool comm_is_planned(const comm_t *c);
 links_t *comm_links(comm_t *c);
 /* The group LH_GROUP_*, made once. NULL after fail(). */
 const group_t *comm_group(comm_t *c, uint32_t which);
@@ -49,13 +51,14 @@ lh_status_t comm_connect(comm_t *c) LH_MUST_CHECK;
  * over as [comm] probe says. The list is borrowed until comm_connect has returned. Only that of
  * rank 0 counts. */
 void comm_known_links(comm_t *c, const probe_pair_t *known, uint32_t count);
-/* Bytes of scripts, of the state of runs and of staging: a row of the memory report. */
+/* Bytes of scripts, of the state of runs, of staging and of kept errors: a row of the memory
+ * report. */
 uint64_t comm_bytes(const comm_t *c);
 /* After comm_connect: scripts that the plans share, one for each group, op and shape. */
 uint32_t comm_scripts(const comm_t *c);
 /* What comm_bytes will be, told before comm_connect and without any peer: memory of ranks on a node
  * counts as mapped where its transport can map, and long links have the chunks that they have
- * before they are measured. */
+ * before they are measured. After it collective_bytes tells what plans will send. */
 lh_status_t comm_plan(comm_t *c, uint64_t *bytes) LH_MUST_CHECK;
 
 /* The step of training, for what control_progress tells of waits. Between two steps: links between

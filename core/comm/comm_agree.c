@@ -15,6 +15,8 @@
 
 #include <base/digest.h>
 #include <base/memory.h>
+#include <comm/between.h>
+#include <comm/quantize.h>
 #include <longhaul/dtype.h>
 
 enum { NAME_BYTES = 56 };
@@ -86,15 +88,18 @@ static uint64_t plan_digest(const collective_t *x)
     const bool pair = how->op == COLL_SEND || how->op == COLL_RECV;
     const uint64_t rows[] = {pair ? COLL_SEND : how->op,
                              how->dtype,
+                             how->border,
                              pair ? 0 : how->root,
                              how->elements,
                              how->cut.address != NULL,
                              how->add,
                              how->service,
                              how->algorithm,
+                             how->between,
                              how->chunk_bytes,
                              job->bits,
                              job->algorithm,
+                             job->between_sites,
                              job->chunk_bytes,
                              digest_xxh3(x->name, strlen(x->name))};
     uint64_t digest = digest_xxh3(rows, sizeof(rows));
@@ -161,14 +166,11 @@ static lh_status_t match_plan(comm_t *c, collective_t *x, const plan_row_t *all,
 {
     const group_t *g = x->how.group;
     const plan_row_t *mine = &all[(size_t)c->world->row.rank * most];
-    uint32_t n = 0;
-    for (uint32_t i = 0; i < x->index; i++)
-        n += c->plans[i]->key == x->key;
     for (uint32_t m = 0; m < g->size; m++) {
         const bool pair = x->how.op == COLL_SEND || x->how.op == COLL_RECV;
         if (m == g->self) x->places[m] = mine[x->index].place;
         if (m == g->self || (pair && m != x->how.root)) continue;
-        const plan_row_t *row = find_row(&all[(size_t)g->ranks[m] * most], most, x->key, n);
+        const plan_row_t *row = find_row(&all[(size_t)g->ranks[m] * most], most, x->key, x->number);
         if (row == NULL || row->digest != mine[x->index].digest)
             return refuse(c, x, g->ranks[m], row);
         x->places[m] = row->place;
@@ -509,9 +511,64 @@ static bool all_map(const collective_t *x, const comm_facts_t *all)
     return world_group_largest_site(g) > 1;
 }
 
+/* What is known of the links between the sites of a group. Nothing where it is planned only, or
+ * where links were not measured. */
+static void links_known(const collective_t *x, between_link_t *out)
+{
+    const comm_t *c = x->comm;
+    const group_t *g = x->how.group;
+    uint32_t count = 0;
+    const probe_pair_t *pairs = c->links == NULL ? NULL : links_pairs(c->links, &count);
+    for (uint32_t a = 0; a < g->sites; a++)
+        for (uint32_t b = 0; b < g->sites; b++) {
+            const uint32_t from = c->world->ranks[g->ranks[g->site_begin[a]]].site;
+            const uint32_t to = c->world->ranks[g->ranks[g->site_begin[b]]].site;
+            if (from == to || links_pair(from, to) >= count) continue;
+            const probe_figures_t *f = &pairs[links_pair(from, to)].figures;
+            out[(size_t)a * g->sites + b] = (between_link_t){(double)f->rate[from > to],
+                                                             (double)f->round_trip_ns * 1e-9};
+        }
+}
+
+/* Pieces are taken for equal: who cuts them deals them out evenly. */
+static lh_status_t choose_between(const collective_t *x, script_how_t *out)
+{
+    const coll_how_t *how = &x->how;
+    const group_t *g = how->group;
+    out->between = BETWEEN_MESH;
+    if (how->op != COLL_ALL_REDUCE || g->sites == 1) return LH_OK;
+    between_link_t *links = mem_array((size_t)g->sites * g->sites, sizeof(*links));
+    double *share = mem_array(g->sites, sizeof(*share));
+    if (links == NULL || share == NULL) {
+        mem_free(links);
+        mem_free(share);
+        return LH_NO_MEMORY;
+    }
+    links_known(x, links);
+    for (uint32_t s = 0; s < g->sites; s++)
+        share[s] = (double)world_group_site_size(g, s) / g->size;
+    const lh_dtype_t part = script_part(how), border = script_border(how);
+    double elements = 0, part_bytes = (double)lh_dtype_bytes(part != 0 ? part : LH_DTYPE_F32);
+    if (part == LH_DTYPE_I8) part_bytes = (double)quantize_bytes(QUANTIZE_BLOCK) / QUANTIZE_BLOCK;
+    for (uint32_t m = 0; m < g->size; m++)
+        for (uint32_t i = 0; i < x->pieces[m].count; i++)
+            elements += (double)x->pieces[m].segments[i].count;
+    const between_how_t between = {
+        .sites = g->sites,
+        .links = links,
+        .share = share,
+        .part_bytes = elements * part_bytes,
+        .result_bytes = elements * (double)lh_dtype_bytes(border != 0 ? border : how->dtype),
+        .asked = how->between != BETWEEN_AUTO ? how->between : x->comm->job->comm.between_sites};
+    out->between = between_choose(&between, &out->middle);
+    mem_free(links);
+    mem_free(share);
+    return LH_OK;
+}
+
 /* lag: how many chunks a phase leaves between itself and the next. Mapped memory needs one, since
  * only signals travel; a long link four, so that its round trip is filled. depth is two more. */
-void comm_choose(const collective_t *x, const comm_facts_t *all, script_how_t *out)
+lh_status_t comm_choose(const collective_t *x, const comm_facts_t *all, script_how_t *out)
 {
     const coll_how_t *how = &x->how;
     const uint64_t bytes = how->elements * lh_dtype_bytes(how->dtype);
@@ -532,4 +589,5 @@ void comm_choose(const collective_t *x, const comm_facts_t *all, script_how_t *o
                    how->group->size <= AT_ONCE_MEMBERS;
     for (uint32_t m = 0; mapped && m < how->group->size; m++)
         x->peers[m].mapped = pair_maps(x, all, how->group->self, m);
+    return choose_between(x, out);
 }

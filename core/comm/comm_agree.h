@@ -35,8 +35,9 @@ typedef struct comm_facts {       /* of all ranks, the same everywhere */
     link_figures_t figures[COMM_SCOPES];
 } comm_facts_t;
 
-/* The request of a script: algorithm, chunk, lag, mapped peers. all: [ranks], the same on all
+/* The request of a script: algorithm, way between sites, chunk, lag, mapped peers. all: [ranks], the same on all
  * ranks, so the choice is too. Sets x->peers[].mapped. */
-void comm_choose(const collective_t *x, const comm_facts_t *all, script_how_t *out);
+lh_status_t comm_choose(const collective_t *x, const comm_facts_t *all,
+                        script_how_t *out) LH_MUST_CHECK;
 
 #endif

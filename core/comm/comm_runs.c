@@ -135,14 +135,14 @@ static void runs_fail(comm_t *c, lh_status_t status)
     c->status = status;
 }
 
-/* The tag is made of the plan and of the step's own tag, the same at both ends: ranks number plans
- * alike. A transport that checks tags finds a mismatch; the cookie brings the event back to its
- * step. */
+/* The tag is made of the key, of the plan's number among those of the key, and of the step's own
+ * tag, all the same at both ends, whatever other plans either has. A transport that checks tags
+ * finds a mismatch; the cookie, which stays here, brings the event back to its step. */
 static lh_status_t message_post(const lane_t *lane, const track_t *t, uint32_t id)
 {
     const collective_t *x = t->plan;
     const script_step_t *m = &x->script->steps[id];
-    const uint32_t tag = (uint32_t)x->key + x->index * 0x9e3779b9u + m->tag;
+    const uint32_t tag = (uint32_t)x->key + x->number * 0x9e3779b9u + m->tag;
     const uint64_t cookie = (uint64_t)x->index << 32 | id;
     uint32_t arena;
     char *memory = script_message(x->script, &x->bound, m, &arena);

@@ -66,9 +66,10 @@ struct collective {
     coll_segment_t *segments;
     coll_piece_t *pieces;
     char *name;
-    char *doing; /* "all-reduce of gradients 3" */
-    uint32_t index;
-    uint64_t key; /* of its group: ranks match the n-th plans of a key */
+    char *doing;     /* "all-reduce of gradients 3" */
+    uint32_t index;  /* among this rank's plans */
+    uint64_t key;    /* of its group: ranks match the n-th plans of a key */
+    uint32_t number; /* n, from 0: unlike the index the same on all ranks of the group */
     uint32_t algorithm;
     const script_t *script; /* comm_t.scripts; NULL before comm_connect */
     script_places_t bound;  /* where its buffers lie */

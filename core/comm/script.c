@@ -9,6 +9,7 @@
 
 #include <base/digest.h>
 #include <base/memory.h>
+#include <comm/quantize.h>
 #include <longhaul/dtype.h>
 
 void script_free(script_t *s)
@@ -58,27 +59,35 @@ INLINE void load(floats_t *out, lh_dtype_t dtype, const char *data, uint64_t at)
 }
 
 /* The same the other way. As lh_f32_to_bf16: to nearest, ties to even, a NaN stays one. */
+INLINE void narrow(words_t *out, const floats_t *value)
+{
+    const words_t bits = (words_t)*value;
+    const words_t high = bits >> 16;
+    const words_t rounded = (bits + 0x7fffu + (high & 1u)) >> 16;
+    const words_t nan = (words_t)((bits & 0x7fffffffu) > 0x7f800000u);
+    const words_t quiet = high | ((words_t)((high & 0x7fu) == 0u) & 0x40u);
+    *out = (nan & quiet) | (~nan & rounded);
+}
+
 INLINE void store(lh_dtype_t dtype, char *data, uint64_t at, const floats_t *value)
 {
     if (dtype == LH_DTYPE_F32) {
         *(loose_floats_t *)(void *)(data + at * 4) = *value;
         return;
     }
-    const words_t bits = (words_t)*value;
-    const words_t high = bits >> 16;
-    const words_t rounded = (bits + 0x7fffu + (high & 1u)) >> 16;
-    const words_t nan = (words_t)((bits & 0x7fffffffu) > 0x7f800000u);
-    const words_t quiet = high | ((words_t)((high & 0x7fu) == 0u) & 0x40u);
-    const words_t chosen = (nan & quiet) | (~nan & rounded);
+    words_t chosen;
+    narrow(&chosen, value);
     *(loose_halves_t *)(void *)(data + at * 2) = __builtin_convertvector(chosen, halves_t);
 }
 
 /* The sum of a block stays in registers over all sources: memory is read once a source and written
  * once. With add, what was in `to` comes first and the sum is added to it, so that gradients of
  * micro-batches are added in the order in which they were made. */
-INLINE void sum_block(lh_dtype_t dtype, char *to, bool add, const sum_source_t *sources,
-                      uint32_t count, uint64_t at)
+INLINE void sum_block(const sum_target_t *target, const sum_source_t *sources, uint32_t count,
+                      uint64_t at)
 {
+    const lh_dtype_t dtype = target->dtype;
+    char *to = target->data;
     floats_t sum[UNROLL], next[UNROLL];
     for (int k = 0; k < UNROLL; k++)
         load(&sum[k], sources[0].dtype, sources[0].data, at + (uint64_t)(k * LANES));
@@ -88,7 +97,12 @@ INLINE void sum_block(lh_dtype_t dtype, char *to, bool add, const sum_source_t *
             sum[k] += next[k];
         }
     for (int k = 0; k < UNROLL; k++) {
-        if (add) {
+        if (target->rounded != 0) {
+            words_t half;
+            narrow(&half, &sum[k]);
+            sum[k] = (floats_t)(half << 16);
+        }
+        if (target->add) {
             load(&next[k], dtype, to, at + (uint64_t)(k * LANES));
             sum[k] = next[k] + sum[k];
         }
@@ -113,41 +127,40 @@ INLINE uint64_t sum_pairs(float *to, const float *a, const float *b, uint64_t el
     return at;
 }
 
-INLINE uint64_t sum_blocks(lh_dtype_t dtype, void *to, bool add, const sum_source_t *sources,
-                           uint32_t count, uint64_t elements)
+INLINE uint64_t sum_blocks(const sum_target_t *to, const sum_source_t *sources, uint32_t count,
+                           uint64_t elements)
 {
-    if (dtype == LH_DTYPE_F32 && !add && count == 2 && sources[0].dtype == LH_DTYPE_F32 &&
-        sources[1].dtype == LH_DTYPE_F32)
-        return sum_pairs(to, sources[0].data, sources[1].data, elements);
+    if (to->dtype == LH_DTYPE_F32 && !to->add && to->rounded == 0 && count == 2 &&
+        sources[0].dtype == LH_DTYPE_F32 && sources[1].dtype == LH_DTYPE_F32)
+        return sum_pairs(to->data, sources[0].data, sources[1].data, elements);
     uint64_t at = 0;
     for (; at + BLOCK <= elements; at += BLOCK)
-        sum_block(dtype, to, add, sources, count, at);
+        sum_block(to, sources, count, at);
     return at;
 }
 
 /* Returns how many elements it has done: whole blocks. script_sum does what is left, one by one. */
-typedef uint64_t blocks_fn(lh_dtype_t dtype, void *to, bool add, const sum_source_t *sources,
-                           uint32_t count, uint64_t elements);
+typedef uint64_t blocks_fn(const sum_target_t *to, const sum_source_t *sources, uint32_t count,
+                           uint64_t elements);
 
-static uint64_t blocks_plain(lh_dtype_t dtype, void *to, bool add, const sum_source_t *sources,
-                             uint32_t count, uint64_t elements)
+static uint64_t blocks_plain(const sum_target_t *to, const sum_source_t *sources, uint32_t count,
+                             uint64_t elements)
 {
-    return sum_blocks(dtype, to, add, sources, count, elements);
+    return sum_blocks(to, sources, count, elements);
 }
 
 #if defined(__x86_64__)
-__attribute__((target("avx2"))) static uint64_t blocks_avx2(lh_dtype_t dtype, void *to, bool add,
+__attribute__((target("avx2"))) static uint64_t blocks_avx2(const sum_target_t *to,
                                                             const sum_source_t *sources,
                                                             uint32_t count, uint64_t elements)
 {
-    return sum_blocks(dtype, to, add, sources, count, elements);
+    return sum_blocks(to, sources, count, elements);
 }
 
 __attribute__((target("avx512f,avx512bw,avx512vl,avx512dq"))) static uint64_t blocks_avx512(
-    lh_dtype_t dtype, void *to, bool add, const sum_source_t *sources, uint32_t count,
-    uint64_t elements)
+    const sum_target_t *to, const sum_source_t *sources, uint32_t count, uint64_t elements)
 {
-    return sum_blocks(dtype, to, add, sources, count, elements);
+    return sum_blocks(to, sources, count, elements);
 }
 #endif
 
@@ -177,20 +190,69 @@ static float element(lh_dtype_t dtype, const void *data, uint64_t at)
                                  : lh_bf16_to_f32(((const uint16_t *)data)[at]);
 }
 
-void script_sum(lh_dtype_t dtype, void *to, bool add, const sum_source_t *sources, uint32_t count,
+/* `count` elements of a source from `at` on, a whole number of blocks from its start, as floats or
+ * halves: where they lie, or unpacked into room [QUANTIZE_BLOCK]. */
+static sum_source_t source_at(const sum_source_t *s, uint64_t at, uint32_t count, float *room)
+{
+    if (s->dtype != LH_DTYPE_I8)
+        return (sum_source_t){(const char *)s->data + at * lh_dtype_bytes(s->dtype), s->dtype};
+    quantize_unpack((const char *)s->data + quantize_offset(at), count, room);
+    return (sum_source_t){room, LH_DTYPE_F32};
+}
+
+/* A sum with blocks among its sources, or that is packed in blocks: block after block, through a sum
+ * of the block in F32. */
+static void sum_packed(const sum_target_t *to, const sum_source_t *sources, uint32_t count,
+                       uint64_t elements)
+{
+    _Alignas(64) float sum[QUANTIZE_BLOCK], room[QUANTIZE_BLOCK];
+    const sum_target_t inner = {.data = sum, .dtype = LH_DTYPE_F32};
+    for (uint64_t at = 0; at < elements; at += QUANTIZE_BLOCK) {
+        const uint64_t left = elements - at;
+        const uint32_t n = left < QUANTIZE_BLOCK ? (uint32_t)left : QUANTIZE_BLOCK;
+        for (uint32_t s = 0; s < count; s++) {
+            const sum_source_t pair[] = {{sum, LH_DTYPE_F32}, source_at(&sources[s], at, n, room)};
+            script_sum(&inner, s == 0 ? &pair[1] : pair, s == 0 ? 1 : 2, n);
+        }
+        if (to->dtype == LH_DTYPE_I8) {
+            quantize_pack(sum, to->errors + at, n, (char *)to->data + quantize_offset(at));
+            continue;
+        }
+        sum_target_t outer = *to;
+        outer.data = (char *)to->data + at * lh_dtype_bytes(to->dtype);
+        script_sum(&outer, &(sum_source_t){sum, LH_DTYPE_F32}, 1, n);
+    }
+}
+
+static bool is_packed(const sum_target_t *to, const sum_source_t *sources, uint32_t count)
+{
+    bool packed = to->dtype == LH_DTYPE_I8;
+    for (uint32_t s = 0; s < count && !packed; s++)
+        packed = sources[s].dtype == LH_DTYPE_I8;
+    return packed;
+}
+
+void script_sum(const sum_target_t *to, const sum_source_t *sources, uint32_t count,
                 uint64_t elements)
 {
-    lh_assert(count > 0 && (dtype == LH_DTYPE_F32 || dtype == LH_DTYPE_BF16));
-    uint64_t at = best_blocks()(dtype, to, add, sources, count, elements);
+    lh_assert(count > 0);
+    if (is_packed(to, sources, count)) {
+        sum_packed(to, sources, count, elements);
+        return;
+    }
+    lh_assert(to->dtype == LH_DTYPE_F32 || to->dtype == LH_DTYPE_BF16);
+    lh_assert(to->rounded == 0 || to->rounded == LH_DTYPE_BF16);
+    uint64_t at = best_blocks()(to, sources, count, elements);
     for (; at < elements; at++) {
         float sum = element(sources[0].dtype, sources[0].data, at);
         for (uint32_t s = 1; s < count; s++)
             sum += element(sources[s].dtype, sources[s].data, at);
-        if (add) sum = element(dtype, to, at) + sum;
-        if (dtype == LH_DTYPE_F32)
-            ((float *)to)[at] = sum;
+        if (to->rounded != 0) sum = lh_bf16_to_f32(lh_f32_to_bf16(sum));
+        if (to->add) sum = element(to->dtype, to->data, at) + sum;
+        if (to->dtype == LH_DTYPE_F32)
+            ((float *)to->data)[at] = sum;
         else
-            ((uint16_t *)to)[at] = lh_f32_to_bf16(sum);
+            ((uint16_t *)to->data)[at] = lh_f32_to_bf16(sum);
     }
 }
 
@@ -232,28 +294,37 @@ char *script_message(const script_t *s, const script_places_t *places, const scr
     return base + run_begin(places, v->layout, &s->runs[step->run]) * lh_dtype_bytes(v->dtype);
 }
 
+/* Where a run lies in a view; blocks of the runs before it are `packed` bytes long together. */
+static char *run_at(const script_places_t *places, const script_view_t *v, const script_run_t *r,
+                    bool blocks, uint64_t packed)
+{
+    char *base = view_base(places, v);
+    if (blocks && v->dtype == LH_DTYPE_I8) return base + packed;
+    return base + run_begin(places, v->layout, r) * lh_dtype_bytes(v->dtype);
+}
+
 /* A step of several runs is one of small segments that share a message: each run is found anew
- * in every source, as sources differ in layout. The caller has made sure that all sources are
- * there. */
+ * in every source, as sources differ in layout. A copy to another dtype is a sum of one. The caller
+ * has made sure that all sources are there. */
 void script_compute(const script_t *s, const script_places_t *places, const script_step_t *step,
                     sum_source_t *scratch)
 {
     lh_assert(step->kind >= STEP_SUM && step->source + step->source_count <= s->view_count);
     const script_view_t *views = &s->views[step->source], *to = &step->to;
-    const uint64_t wide = lh_dtype_bytes(to->dtype);
-    char *target = view_base(places, to);
+    const bool sums = step->kind == STEP_SUM;
+    uint64_t packed = 0;
     for (uint32_t i = 0; i < step->run_count; i++) {
         const script_run_t *r = &s->runs[step->run + i];
-        char *at = target + run_begin(places, to->layout, r) * wide;
+        char *at = run_at(places, to, r, sums, packed);
         for (uint32_t k = 0; k < step->source_count; k++)
-            scratch[k] = (sum_source_t){view_base(places, &views[k]) +
-                                            run_begin(places, views[k].layout, r) *
-                                                lh_dtype_bytes(views[k].dtype),
-                                        views[k].dtype};
-        if (step->kind == STEP_COPY)
-            memcpy(at, scratch[0].data, r->count * lh_dtype_bytes(views->dtype));
+            scratch[k] = (sum_source_t){run_at(places, &views[k], r, sums, packed), views[k].dtype};
+        sum_target_t sum = {at, to->dtype, step->rounded, step->add, NULL};
+        if (sums && to->dtype == LH_DTYPE_I8) sum.errors = places->errors + r->error;
+        if (!sums && views->dtype == to->dtype)
+            memcpy(at, scratch[0].data, r->count * lh_dtype_bytes(to->dtype));
         else
-            script_sum(to->dtype, at, step->add, scratch, step->source_count, r->count);
+            script_sum(&sum, scratch, step->source_count, r->count);
+        packed += quantize_bytes(r->count);
     }
 }
 
@@ -267,7 +338,7 @@ typedef struct script_entry {
     script_t script;
 } script_entry_t;
 
-enum { SHAPE_HEAD = 12 };
+enum { SHAPE_HEAD = 15 };
 
 /* All that script_new looks at, as words that can be compared: the head, then for every member its
  * rank, site, whether it is mapped, and how long its segments are. Where segments lie is left out,
@@ -283,8 +354,9 @@ static lh_status_t shape_new(const script_how_t *in, uint64_t **out, uint64_t *w
     uint64_t *w = mem_array(count, sizeof(*w));
     if (w == NULL) return LH_NO_MEMORY;
     const uint64_t head[SHAPE_HEAD] = {
-        g->size, g->self, how->op, how->root, how->dtype, how->add, how->cut.address != NULL,
-        in->lag, in->depth, in->algorithm, in->chunk_bytes,
+        g->size, g->self, how->op, how->root, how->dtype, script_part(how), how->add,
+        how->cut.address != NULL, in->lag, in->depth, in->algorithm, in->between, in->middle,
+        in->chunk_bytes,
         /* A slot for all of a member's, which is as long as the buffer. */
         in->at_once ? 1 + how->elements : 0};
     memcpy(w, head, sizeof(head));
@@ -382,7 +454,8 @@ uint64_t script_lane_digest(const script_t *s, uint32_t peer, bool sending, uint
 
 /* Asked before there are scripts, as links decide on the algorithm: so it names all pairs that any
  * algorithm might use. Inside a site those are all, over a border the owners and who stands for
- * them; a barrier crosses borders between the first members of sites. */
+ * them, and among three sites or more, of an all-reduce, all who stand for an owner; a barrier
+ * crosses borders between the first members of sites. */
 bool script_needs_link(const coll_how_t *how, uint32_t a, uint32_t b)
 {
     lh_assert(a < how->group->size && b < how->group->size);
@@ -399,6 +472,12 @@ bool script_needs_link(const coll_how_t *how, uint32_t a, uint32_t b)
     if (g->site_of[a] == g->site_of[b]) return true;
     if (how->op == COLL_BARRIER)
         return g->site_begin[g->site_of[a]] == a && g->site_begin[g->site_of[b]] == b;
-    return world_group_leader(g, g->site_of[b], a) == b ||
-           world_group_leader(g, g->site_of[a], b) == a;
+    if (world_group_leader(g, g->site_of[b], a) == b ||
+        world_group_leader(g, g->site_of[a], b) == a)
+        return true;
+    bool both = false;
+    for (uint32_t o = 0; how->op == COLL_ALL_REDUCE && g->sites > 2 && o < g->size && !both; o++)
+        both = world_group_leader(g, g->site_of[a], o) == a &&
+               world_group_leader(g, g->site_of[b], o) == b;
+    return both;
 }

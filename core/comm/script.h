@@ -25,6 +25,7 @@ typedef struct script_run {
     uint64_t offset;  /* first element in it                    */
     uint64_t piece;   /* first in the piece, segments in a row  */
     uint64_t packed;  /* first in a message of several runs     */
+    uint64_t error;   /* first in script_places_t.errors, where this rank packs it for a border */
     uint64_t count;
 } script_run_t;
 
@@ -40,9 +41,24 @@ typedef struct script_view {
     uint32_t buffer; /* BUFFER_*             */
     uint32_t peer;   /* PEER_*: member       */
     uint32_t layout; /* LAYOUT_*             */
+    /* I8 in a sum: in blocks with a scale (quantize.h), which every run begins anew. */
     lh_dtype_t dtype;
     uint64_t at; /* bytes from the buffer's start */
 } script_view_t;
+
+/* Of sums over sites: the dtype in which every site's part of the sum is rounded, BF16 or I8, or 0:
+ * partial sums stay F32, contributions and the result are of the collective's dtype. */
+static inline lh_dtype_t script_part(const coll_how_t *how)
+{
+    const bool rounds = how->border == LH_DTYPE_BF16 || how->border == LH_DTYPE_I8;
+    return rounds && how->group->sites > 1 && coll_op_sums(how->op) ? how->border : 0;
+}
+
+/* That of the result: BF16, or 0. */
+static inline lh_dtype_t script_border(const coll_how_t *how)
+{
+    return script_part(how) != 0 ? LH_DTYPE_BF16 : 0;
+}
 
 /* Messages come before computations: kind >= STEP_SUM tells them apart. A message is posted in its
  * turn on its lane; a computation is done by whoever drives, the earliest step first. */
@@ -61,6 +77,7 @@ typedef struct script_step {
     uint32_t source, source_count; /* in script_t.views; of COPY one                   */
     uint32_t run, run_count;       /* in script_t.runs; SEND, RECV: the first, or none */
     bool add;
+    lh_dtype_t rounded; /* SUM: the sum is rounded to it before it is added or stored; 0: not */
 } script_step_t;
 
 /* Messages of a lane are posted in this order and in no other, as both ends match them by order;
@@ -86,7 +103,8 @@ typedef struct script {
     uint32_t message_count;
     uint32_t *first, first_count; /* sums and copies that wait for nothing */
     uint64_t staging_bytes;
-    uint32_t most_sources; /* of a sum */
+    uint64_t error_elements; /* of script_places_t.errors */
+    uint32_t most_sources;   /* of a sum */
 } script_t;
 
 /* A member of the same node, as this process sees its memory. */
@@ -102,6 +120,9 @@ typedef struct script_places {
     uint32_t whole_arena, cut_arena, staging_arena;
     const script_peer_t *peers;     /* [group->size] */
     const coll_segment_t *segments; /* of all pieces */
+    /* Border I8: what rounding took from the parts that this rank packs, by the owners whose leader it
+     * is and their segments in a row. Of the plan, from run to run. NULL: it packs nothing. */
+    float *errors;
 } script_places_t;
 
 /* What a script is made from. Two requests that agree in all of it but names, addresses and places
@@ -110,6 +131,8 @@ typedef struct script_how {
     const coll_how_t *how; /* pieces are set: of root alone for BROADCAST and REDUCE, of the
                               receiver for SEND and RECV                                     */
     uint32_t algorithm;    /* COLL_DIRECT, _RING or _HALVING                                  */
+    uint32_t between;      /* BETWEEN_*; AUTO is the mesh                                     */
+    uint32_t middle;       /* CHAIN: the site that adds                                       */
     uint64_t chunk_bytes;
     uint32_t lag;               /* chunks by which what follows a sum trails it              */
     uint32_t depth;             /* staging slots for each peer                               */
@@ -119,14 +142,22 @@ typedef struct script_how {
 
 typedef struct sum_source {
     const void *data;
-    lh_dtype_t dtype; /* F32 or BF16 */
+    lh_dtype_t dtype; /* F32, BF16, or I8 in blocks */
 } sum_source_t;
+
+typedef struct sum_target {
+    void *data;
+    lh_dtype_t dtype;
+    lh_dtype_t rounded; /* BF16: the sum is rounded to it before it is added or stored; 0: not */
+    bool add;           /* not of I8 */
+    float *errors;      /* I8: [elements] added to the sum, and what rounding loses (quantize.h) */
+} sum_target_t;
 
 /* to[i] = ((s[0][i] + s[1][i]) + s[2][i]) + ..., in F32, rounded once if `to` is BF16; with add:
  * to[i] = to[i] + that sum. Sources may be `to` itself, but don't overlap it otherwise. Element by
  * element in one given order, so that every instruction set, chunk and algorithm gives the same
  * bits. */
-void script_sum(lh_dtype_t dtype, void *to, bool add, const sum_source_t *sources, uint32_t count,
+void script_sum(const sum_target_t *to, const sum_source_t *sources, uint32_t count,
                 uint64_t elements);
 
 /* For tests: 0 plain, 1 AVX2, 2 AVX-512 at most; what the processor lacks is not taken. */

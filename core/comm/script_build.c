@@ -12,6 +12,7 @@
 #include <comm/script_build.h>
 
 #include <base/memory.h>
+#include <comm/quantize.h>
 #include <longhaul/dtype.h>
 
 enum { JOIN_BYTES = 32 << 10, SLOT_ALIGN = 64, MOST_STEPS = 1 << 26 };
@@ -76,6 +77,7 @@ uint32_t build_slot(builder_t *b, uint32_t pool, uint32_t peer, uint64_t bytes, 
         slot = b->slot_count++;
         p->slots[p->count++] = slot;
         uint64_t size = b->most_elements * sizeof(float);
+        if (b->most_packed > size) size = b->most_packed;
         if (bytes > size) size = bytes;
         b->slots[slot] = (build_slot_t){.at = b->s->staging_bytes, .last = SCRIPT_NONE};
         b->s->staging_bytes += (size + SLOT_ALIGN - 1) / SLOT_ALIGN * SLOT_ALIGN;
@@ -173,19 +175,37 @@ uint32_t build_sum(builder_t *b, const build_unit_t *u, const script_view_t *to,
     return id;
 }
 
-/* Whether the unit is contiguous in that view: then the message needs no staging at this end. The
- * other end may see it in another layout and pack or unpack it by itself. */
-static bool is_one_run(const build_unit_t *u, const script_view_t *view)
+/* A copy of no runs. */
+uint32_t build_join(builder_t *b)
 {
+    const build_unit_t nothing = {0};
+    const script_view_t view = {.buffer = BUFFER_STAGING, .dtype = b->how->dtype};
+    return build_copy(b, &nothing, &view, &view);
+}
+
+/* Whether the unit is contiguous in that view, and as it travels: then the message needs no staging
+ * at this end. The other end may see it in another layout and pack or unpack it by itself. */
+static bool is_message(const build_unit_t *u, const script_view_t *view, lh_dtype_t wire)
+{
+    if (wire != 0 && wire != view->dtype) return false;
     return u->run_count == 1 || view->layout == LAYOUT_PACKED || view->layout == LAYOUT_PIECE;
 }
 
-/* The bytes are those of the dtype that travels: F32 for a sum on its way, else the collective's
- * own. */
+static uint64_t packed_bytes(const builder_t *b, const build_unit_t *u)
+{
+    uint64_t bytes = 0;
+    for (uint32_t i = 0; i < u->run_count; i++)
+        bytes += quantize_bytes(b->s->runs[u->run + i].count);
+    return bytes;
+}
+
+/* The bytes are those of the dtype that travels: F32 for a sum on its way, the border's where it
+ * crosses one and there is one, else the collective's own. */
 static uint32_t unit_message(builder_t *b, uint32_t peer, bool sending, const build_unit_t *u,
                              const script_view_t *view, uint32_t after)
 {
-    const uint64_t bytes = u->elements * lh_dtype_bytes(view->dtype);
+    const bool blocks = b->part == LH_DTYPE_I8 && view->dtype == LH_DTYPE_I8;
+    const uint64_t bytes = blocks ? packed_bytes(b, u) : u->elements * lh_dtype_bytes(view->dtype);
     const uint32_t id = build_message(b, peer, sending, view, bytes, after);
     if (id == SCRIPT_NONE) return id;
     b->s->steps[id].run = u->run;
@@ -195,12 +215,12 @@ static uint32_t unit_message(builder_t *b, uint32_t peer, bool sending, const bu
 
 /* Returns the step after which this rank's copy of the unit may be written again. */
 uint32_t build_send(builder_t *b, uint32_t to, const build_unit_t *u, const script_view_t *view,
-                    uint32_t after)
+                    lh_dtype_t wire, uint32_t after)
 {
-    if (is_one_run(u, view)) return unit_message(b, to, true, u, view, after);
+    if (is_message(u, view, wire)) return unit_message(b, to, true, u, view, after);
     script_view_t packed;
     const uint32_t slot = build_slot(b, POOL_OUT, to, 0, &packed);
-    packed.dtype = view->dtype;
+    packed.dtype = wire != 0 ? wire : view->dtype;
     const uint32_t copy = build_copy(b, u, &packed, view);
     build_edge(b, after, copy);
     build_slot_use(b, slot, copy);
@@ -213,12 +233,12 @@ uint32_t build_send(builder_t *b, uint32_t to, const build_unit_t *u, const scri
  * a message that lands there directly waits for it; one that lands in staging does not, and its
  * copy does. */
 uint32_t build_recv(builder_t *b, uint32_t from, const build_unit_t *u, const script_view_t *view,
-                    uint32_t after)
+                    lh_dtype_t wire, uint32_t after)
 {
-    if (is_one_run(u, view)) return unit_message(b, from, false, u, view, after);
+    if (is_message(u, view, wire)) return unit_message(b, from, false, u, view, after);
     script_view_t packed;
     const uint32_t slot = build_slot(b, POOL_IN, from, 0, &packed);
-    packed.dtype = view->dtype;
+    packed.dtype = wire != 0 ? wire : view->dtype;
     const uint32_t received = unit_message(b, from, false, u, &packed, SCRIPT_NONE);
     build_slot_use(b, slot, received);
     const uint32_t copy = build_copy(b, u, view, &packed);
@@ -285,26 +305,41 @@ static bool add_elements(builder_t *b, uint32_t first_unit, script_run_t *run, u
     if (u->elements > b->most_elements) b->most_elements = u->elements;
     run->offset += part.count;
     run->piece += part.count;
+    run->error += part.count;
     run->count -= part.count;
     return true;
 }
 
-/* Units of piece o are unit_begin[o] to unit_begin[o + 1]. A unit's length is a multiple of
- * BUILD_ALIGN elements where the chunk allows: units then begin on whole cache lines if their
- * segment does. Segments are numbered over all pieces, as script_places_t.segments has them. */
+/* Elements of a full unit. A multiple of BUILD_ALIGN where the chunk allows: units then begin on
+ * whole cache lines if their segment does. Where parts are packed, whole blocks, counted from the
+ * start of a segment: so blocks, and with them bits, don't depend on the chunk. */
+static uint64_t unit_elements(const builder_t *b)
+{
+    const uint64_t align = b->part == LH_DTYPE_I8 ? QUANTIZE_BLOCK : BUILD_ALIGN;
+    uint64_t most = b->in->chunk_bytes / b->element_bytes;
+    if (most > align) most -= most % align;
+    if (b->part == LH_DTYPE_I8 && most < align) most = align;
+    return most == 0 ? 1 : most;
+}
+
+/* Units of piece o are unit_begin[o] to unit_begin[o + 1]. Segments are numbered over all pieces, as
+ * script_places_t.segments has them. Errors are of the pieces for whose owners this rank packs. */
 static bool cut_units(builder_t *b)
 {
-    uint64_t most = b->in->chunk_bytes / b->element_bytes;
-    if (most > BUILD_ALIGN) most -= most % BUILD_ALIGN;
-    if (most == 0) most = 1;
+    const uint64_t most = unit_elements(b);
+    uint64_t error = 0;
     uint32_t segment = 0;
     for (uint32_t o = 0; o < b->g->size; o++) {
         b->unit_begin[o] = b->unit_count;
+        const bool packs = b->part == LH_DTYPE_I8 &&
+                           world_group_leader(b->g, b->g->site_of[b->self], o) == b->self;
         uint64_t piece = 0;
         for (uint32_t i = 0; b->how->pieces != NULL && i < b->how->pieces[o].count; i++) {
             const uint64_t count = b->how->pieces[o].segments[i].count;
-            script_run_t run = {.segment = segment++, .piece = piece, .count = count};
+            script_run_t run = {
+                .segment = segment++, .piece = piece, .error = packs ? error : 0, .count = count};
             piece += count;
+            if (packs) error += count;
             while (run.count > 0)
                 if (!add_elements(b, b->unit_begin[o], &run, most)) return false;
         }
@@ -312,6 +347,7 @@ static bool cut_units(builder_t *b)
         if (count > b->most_units) b->most_units = count;
     }
     b->unit_begin[b->g->size] = b->unit_count;
+    b->s->error_elements = error;
     return true;
 }
 
@@ -323,6 +359,8 @@ lh_status_t build_open(builder_t *b, const script_how_t *in, script_t *s)
                      .how = in->how,
                      .g = in->how->group,
                      .self = in->how->group->self,
+                     .part = script_part(in->how),
+                     .border = script_border(in->how),
                      .element_bytes = lh_dtype_bytes(in->how->dtype),
                      .s = s};
     b->unit_begin = mem_array((size_t)size + 1, sizeof(*b->unit_begin));
@@ -334,6 +372,10 @@ lh_status_t build_open(builder_t *b, const script_how_t *in, script_t *s)
     for (uint32_t i = 0; i < size; i++)
         b->joined[i] = SCRIPT_NONE;
     if (in->how->op != COLL_BARRIER && !cut_units(b)) return LH_NO_MEMORY;
+    for (uint32_t i = 0; b->part == LH_DTYPE_I8 && i < b->unit_count; i++) {
+        const uint64_t bytes = packed_bytes(b, &b->units[i]);
+        if (bytes > b->most_packed) b->most_packed = bytes;
+    }
     return LH_OK;
 }
 
@@ -401,7 +443,7 @@ static lh_status_t finish_first(builder_t *b)
     return LH_OK;
 }
 
-static bool is_message(const script_step_t *step)
+static bool travels(const script_step_t *step)
 {
     return step->kind == STEP_SEND || step->kind == STEP_RECV;
 }
@@ -420,8 +462,7 @@ static lh_status_t finish_lanes(builder_t *b)
         return LH_NO_MEMORY;
     }
     for (uint32_t i = 0; i < s->step_count; i++)
-        if (is_message(&s->steps[i]))
-            counts[s->steps[i].peer * 2 + (s->steps[i].kind == STEP_SEND)]++;
+        if (travels(&s->steps[i])) counts[s->steps[i].peer * 2 + (s->steps[i].kind == STEP_SEND)]++;
     /* Lanes that receive come first: a receive that waits for the peer's message spares it a round
      * trip (links.h). */
     for (uint32_t k = 0, at = 0; k < size * 2; k++) {
@@ -434,7 +475,7 @@ static lh_status_t finish_lanes(builder_t *b)
     }
     for (uint32_t i = 0; i < s->step_count; i++) {
         script_step_t *step = &s->steps[i];
-        if (!is_message(step)) continue;
+        if (!travels(step)) continue;
         script_lane_t *lane = &s->lanes[counts[step->peer * 2 + (step->kind == STEP_SEND)] - 1];
         step->tag = step->tag * 31 + lane->count;
         s->order[lane->first + lane->count++] = i;

@@ -56,6 +56,7 @@ typedef struct builder {
     const coll_how_t *how;
     const group_t *g;
     uint32_t self;
+    lh_dtype_t part, border; /* script_part, script_border */
     uint64_t element_bytes;
     script_t *s;
     size_t step_capacity, view_capacity, run_capacity, edge_capacity, unit_capacity, slot_capacity;
@@ -65,6 +66,7 @@ typedef struct builder {
     uint32_t unit_count, most_units; /* of a piece */
     uint32_t *unit_begin;            /* [size + 1] of each piece */
     uint64_t most_elements;          /* of a unit */
+    uint64_t most_packed;            /* bytes of a unit in blocks, where `part` is I8 */
     build_slot_t *slots;
     uint32_t slot_count;
     build_pool_t *pools; /* [size][POOLS] */
@@ -106,11 +108,14 @@ uint32_t build_copy(builder_t *b, const build_unit_t *u, const script_view_t *to
                     const script_view_t *from);
 uint32_t build_sum(builder_t *b, const build_unit_t *u, const script_view_t *to, bool add,
                    const script_view_t *sources, uint32_t count);
-/* A unit to or from a member, through staging where it is not one run there. */
+/* A step that does nothing, for what must wait for several. */
+uint32_t build_join(builder_t *b);
+/* A unit to or from a member, through staging where it is not one run there, or where it travels in
+ * another dtype than the view's; wire 0: in that. */
 uint32_t build_send(builder_t *b, uint32_t to, const build_unit_t *u, const script_view_t *view,
-                    uint32_t after);
+                    lh_dtype_t wire, uint32_t after);
 uint32_t build_recv(builder_t *b, uint32_t from, const build_unit_t *u, const script_view_t *view,
-                    uint32_t after);
+                    lh_dtype_t wire, uint32_t after);
 /* Whether this rank and the member read each other's buffers in place. It is the same seen from
  * both. */
 bool build_mapped(const builder_t *b, uint32_t peer);

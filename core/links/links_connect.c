@@ -391,13 +391,14 @@ static lh_status_t list_check(links_t *l, link_t *k, const offers_t *list)
 }
 
 /* The peer's arena in this process. The transport may need some turns until what it was offered has
- * arrived. */
+ * arrived, and some more to map it: what was taken is not taken anew then. */
 static lh_status_t arena_take(links_t *l, const meeting_t *m, link_t *k, uint32_t arena,
                               const lh_address_t *offer)
 {
     const lh_mapping_api_t *api = k->carrier->api->mapping;
     for (;;) {
-        lh_status_t status = api->take(k->conn, offer, &k->remotes[arena]);
+        lh_status_t status = LH_OK;
+        if (k->remotes[arena] == NULL) status = api->take(k->conn, offer, &k->remotes[arena]);
         if (status == LH_OK) status = api->map(k->remotes[arena], &k->maps[arena]);
         if (status == LH_OK) return LH_OK;
         if (status != LH_AGAIN) {

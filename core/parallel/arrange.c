@@ -9,7 +9,8 @@
  *    training     sums of gradients, bucket by bucket as they become complete; values that are cut,
  *                 gathered some instances ahead; else waits for new values of the step before
  *    evaluation   values, as in training
- *    update       waits for sums first; partial sums of the norm; new values, bucket by bucket
+ *    update       waits for sums first; partial sums of the norm; new values, bucket by bucket;
+ *                 the losses of all ranks, from its first call to its last
  *
  * One round of training over two blocks, with a bucket of gradients for each, where nothing is cut:
  *
@@ -20,9 +21,10 @@
 #include <stdlib.h>
 
 #include <base/memory.h>
+#include <graph/op_table.h>
 #include <longhaul/dtype.h>
 
-/* The pass over one program. Call 0 stands for none, as flows begin at 1. */
+/* The pass over one program. Call 0 stands for no call, as a flow's calls begin at 1. */
 typedef struct arranger {
     transfers_t *t;
     program_t *p;
@@ -30,11 +32,12 @@ typedef struct arranger {
     uint32_t count;
     size_t capacity;
     uint32_t *first, *last; /* [known] calls that touch a buffer first and last; 0: none */
-    uint32_t known;         /* buffers when they were looked for */
+    uint32_t known;         /* how many buffers the flow had when uses_find looked at them */
     lh_status_t status;
 } arranger_t;
 
-/* After the first failure nothing is put any more; `status` says why. */
+/* Notes a call to be inserted before call `at`. After the first failure nothing is noted any more;
+ * `status` says why. */
 static void put(arranger_t *a, uint32_t at, const flow_call_t *call)
 {
     if (a->status != LH_OK) return;
@@ -48,13 +51,16 @@ static void put(arranger_t *a, uint32_t at, const flow_call_t *call)
     a->list[a->count++] = (flow_insert_t){at, *call};
 }
 
+/* The start (FLOW_COLLECTIVE) or the wait (FLOW_WAIT) of a move, with the values that it
+ * touches. */
 static flow_call_t call_of(const arranger_t *a, uint32_t kind, const move_t *m)
 {
     return (flow_call_t){
         .kind = kind, .transfer = &m->transfer, .moved = transfers_moved(a->t, a->p, m)};
 }
 
-/* How many values a call touches through its slots; those of transfers lie elsewhere. */
+/* How many values a call touches through its slots. A transfer's values are not in slots but in
+ * `moved`. */
 static uint32_t slots_of(const flow_call_t *call)
 {
     switch (call->kind) {
@@ -85,7 +91,8 @@ static lh_status_t uses_find(arranger_t *a)
     return LH_OK;
 }
 
-/* Of a value's buffer in one of the two tables. */
+/* The first or the last use of a value's buffer: `table` is a->first or a->last. 0: nobody uses the
+ * value. */
 static uint32_t use_of(const arranger_t *a, const uint32_t *table, uint32_t value)
 {
     lh_assert(value < a->p->flow->value_count);
@@ -95,10 +102,9 @@ static uint32_t use_of(const arranger_t *a, const uint32_t *table, uint32_t valu
 
 /* ---- values gathered for instances ---- */
 
-/* Where an instance begins: its first use of any of its values. */
+/* Where an instance begins: the first call that uses any of its values. */
 typedef struct instance_place {
-    uint32_t at,
-        number; /* number: of the instance, in the order of their first use by a recording */
+    uint32_t at, number; /* the call; index into the program's instances, which breaks ties */
     move_t *move;
 } instance_place_t;
 
@@ -109,11 +115,13 @@ static int earlier(const void *a, const void *b)
     return x->number < y->number ? -1 : 1;
 }
 
+/* For sentences; blocks are named by their number instead. */
 static const char *part_name(const gathered_instance_t *v)
 {
     return v->part == LH_PART_EMBED ? "embed" : "head";
 }
 
+/* The row that gathers one instance's values into their whole forms. */
 static lh_status_t instance_move(const arranger_t *a, const gathered_instance_t *v, move_t **out)
 {
     move_t row = {.transfer = {.op = COLLECTIVE_ALL_GATHER},
@@ -131,9 +139,10 @@ static lh_status_t instance_move(const arranger_t *a, const gathered_instance_t 
     return transfers_add(a->t, &row, out);
 }
 
-/* Instance i waits before its first use; its start stands `ahead` instances earlier, as the
- * optimizer's move says. The first ones all start at the beginning of the program. More ahead hides
- * more, and takes a whole form's memory for each. */
+/* The wait for instance i stands before its first use, and its start `ahead` instances earlier, as
+ * the optimizer's move says. The starts of instances 0 to `ahead` stand at the beginning of the
+ * program. A larger `ahead` hides more of the transfers, and each instance ahead takes the memory
+ * of its whole values. */
 static void instances_put(arranger_t *a)
 {
     transfers_t *t = a->t;
@@ -152,13 +161,13 @@ static void instances_put(arranger_t *a)
             if (use != 0 && use < at) at = use;
         }
         if (at == UINT32_MAX) continue;
+        lh_assert(count < p->instance_count);
         places[count].at = at;
         places[count].number = i;
         a->status = instance_move(a, v, &places[count].move);
         count++;
     }
-    /* By first use: recordings state parts in one order, and the schedule may run them in
-     * another. */
+    /* By first use, as the schedule may run instances in another order than the program lists. */
     qsort(places, count, sizeof(*places), earlier);
     const uint32_t ahead = optimizer_tables_move(&t->tables, t->tables.instance)->ahead;
     for (uint32_t i = 0; i < count && a->status == LH_OK; i++) {
@@ -174,8 +183,8 @@ static void instances_put(arranger_t *a)
 
 /* ---- new values, gathered after the step before ---- */
 
-/* A value is waited for where it is first read; in training only the first micro-batch can be too
- * early. A bucket is waited for once, before the first of its values. */
+/* A bucket of new values is waited for once, before the first call that reads any of them. In
+ * training only the first round can come too early, so later rounds leave the wait out. */
 static void value_gather_waits_put(arranger_t *a)
 {
     transfers_t *t = a->t;
@@ -191,8 +200,10 @@ static void value_gather_waits_put(arranger_t *a)
         a->status = a->p->flow->status;
         const uint32_t use = a->status == LH_OK ? use_of(a, a->first, value) : 0;
         uint32_t row = 0;
-        while (t->list[row] != t->value_gather_of[i])
+        while (t->list[row] != t->value_gather_of[i]) {
             row++;
+            lh_assert(row < t->count);
+        }
         if (use != 0 && (at[row] == 0 || use < at[row])) at[row] = use;
     }
     for (uint32_t row = 0; row < t->count && a->status == LH_OK; row++) {
@@ -207,13 +218,13 @@ static void value_gather_waits_put(arranger_t *a)
 
 /* ---- sums of gradients ---- */
 
-/* `value`: whole form of the gradient in the flow. */
+/* A gradient and when it is complete. */
 typedef struct ready_gradient {
-    uint32_t at; /* the call after which it is complete */
-    uint32_t parameter, value;
+    uint32_t at;               /* the last call that adds to it */
+    uint32_t parameter, value; /* value: its whole form in the flow */
 } ready_gradient_t;
 
-/* By the call, then by the parameter: the same on every rank. */
+/* By the call, then by the parameter, so that the order is the same on every rank. */
 static int ready_earlier(const void *a, const void *b)
 {
     const ready_gradient_t *x = a, *y = b;
@@ -221,8 +232,9 @@ static int ready_earlier(const void *a, const void *b)
     return x->parameter < y->parameter ? -1 : 1;
 }
 
-/* All gradients in the order in which the backward pass completes them. The gradient of a tied
- * parameter is complete with the last part that adds to it. */
+/* All gradients in the order in which the backward pass completes them, into out [parameters];
+ * returns how many. The gradient of a tied parameter is complete with the last part that adds to
+ * it. */
 static uint32_t gradients_ready(arranger_t *a, ready_gradient_t *out)
 {
     transfers_t *t = a->t;
@@ -238,13 +250,16 @@ static uint32_t gradients_ready(arranger_t *a, ready_gradient_t *out)
     return count;
 }
 
-/* The calls that sum a bucket: over the group; in later micro-batches added to what is there, where
- * the whole form is gone by then; of the last one over sites, too. */
+/* The transfers that sum one bucket of gradients. `first` sums over the group, and overwrites
+ * what was there. `later` does so in later rounds, and adds to the cut gradients instead; NULL
+ * where gradients are kept whole or a step has one round. `across` sums over sites, after the
+ * last round; NULL where nothing is summed over sites by itself. */
 typedef struct bucket {
-    move_t *first, *later, *across; /* later, across: NULL where there is none */
+    move_t *first, *later, *across;
 } bucket_t;
 
-/* Rows for one bucket; name and number are those that reports show. */
+/* Adds the rows of one bucket of `count` gradients; `number` is the one that reports show
+ * ("gradients 3"). */
 static lh_status_t bucket_make(const arranger_t *a, const ready_gradient_t *ready, uint32_t count,
                                uint32_t number, bucket_t *out)
 {
@@ -284,16 +299,16 @@ static lh_status_t bucket_make(const arranger_t *a, const ready_gradient_t *read
     return status;
 }
 
-/* Of the whole gradient, whatever part of it this rank will own. */
+/* Bytes of the whole gradient, whatever part of it this rank will own. */
 static uint64_t gradient_bytes(const transfers_t *t, uint32_t parameter)
 {
     return t->weights->parameters->items[parameter].elements *
            lh_dtype_bytes(t->weights->grad->shards[parameter].dtype);
 }
 
-/* `kind` of the sum over the group, whichever of its two forms the micro-batch has. Whole gradients
- * in a store are summed once, after the last micro-batch; those that live for a bucket in every
- * one. */
+/* Puts the starts or the waits (`kind`) of a bucket's sum over the group: one call for the first
+ * round and, where there are two forms, one for later rounds. Whole gradients in a store are summed
+ * once, in the last round; those that live for a bucket are summed in every round. */
 static void bucket_put(arranger_t *a, uint32_t at, uint32_t kind, const bucket_t *b)
 {
     flow_call_t first = call_of(a, kind, b->first);
@@ -307,8 +322,9 @@ static void bucket_put(arranger_t *a, uint32_t at, uint32_t kind, const bucket_t
 }
 
 /* Buckets in the order in which gradients are complete; a bucket is closed when it has enough
- * bytes. A bucket that is whole only for a while is waited for two buckets later, so that two are
- * under way and a third is made; the update waits for all others. */
+ * bytes. Where whole gradients live for a bucket only, a bucket's wait stands two buckets later:
+ * two are then under way while a third is computed, and memory for three is all that is needed.
+ * Sums in a store are waited for by the update (sum_waits_put). */
 static void sums_put(arranger_t *a)
 {
     transfers_t *t = a->t;
@@ -320,7 +336,7 @@ static void sums_put(arranger_t *a)
         return;
     }
     const uint32_t count = gradients_ready(a, ready);
-    bucket_t before[2] = {0};
+    bucket_t before[2] = {0}; /* the two last buckets, the older one first */
     uint32_t number = 0;
     for (uint32_t begin = 0, end; begin < count && a->status == LH_OK; begin = end) {
         uint64_t bytes = 0;
@@ -347,14 +363,14 @@ static void sums_put(arranger_t *a)
     mem_free(ready);
 }
 
-/* The update begins when all sums are there, and new values of the step before that no training
- * reads: their memory is written again. */
+/* The update begins when all sums are there. It also waits for those new values of the step before
+ * that the training program has not waited for, as it writes their memory again. */
 static void sum_waits_put(arranger_t *a)
 {
     const transfers_t *t = a->t;
     for (uint32_t i = 0; i < t->count && a->status == LH_OK; i++) {
         const move_t *m = t->list[i];
-        /* Sums that live for a bucket were waited for in training. */
+        /* Sums of gradients that live for a bucket were waited for in training. */
         const bool sum = m->kind == MOVE_ACROSS || (m->kind == MOVE_SUM && !t->weights->bucketed);
         if (!sum && (m->kind != MOVE_VALUE_GATHER || m->awaited)) continue;
         const flow_call_t wait = call_of(a, FLOW_WAIT, m);
@@ -362,10 +378,72 @@ static void sum_waits_put(arranger_t *a)
     }
 }
 
+/* ---- the loss ---- */
+
+/* Whose loss the update's step is. NULL: none, as where only an update is stated. */
+static program_t *training_of(const transfers_t *t)
+{
+    const engine_t *e = t->engine;
+    for (uint32_t i = 0; i < e->program_count; i++)
+        if (e->programs[i]->weights == t->weights && e->programs[i]->how.use == USE_TRAIN)
+            return e->programs[i];
+    return NULL;
+}
+
+/* A call of op "copy", which is not appended but put somewhere. */
+static void copy_put(arranger_t *a, uint32_t at, uint32_t from, uint32_t to)
+{
+    const flow_call_t call = {.kind = FLOW_KERNEL,
+                              .op = op_table_find(a->p->engine->how.ops, "copy"),
+                              .slots = {from, to}};
+    if (a->p->flow->status == LH_OK) put(a, at, &call);
+}
+
+/* Every rank's terms of the loss in one row each, gathered while parameters are updated: the host
+ * adds them in double, in the order of ranks (train_run.c), which is why they are gathered and not
+ * summed. The terms lie in the training program's outputs, where its last round left them; they are
+ * copied, as an arena is what travels. */
+static void losses_put(arranger_t *a)
+{
+    static const uint32_t outputs[] = {OUTPUT_LOSS, OUTPUT_EXTRA};
+    transfers_t *t = a->t;
+    flow_t *f = a->p->flow;
+    const program_t *train = training_of(t);
+    if (train == NULL || a->status != LH_OK) return;
+    const uint64_t terms = train->outputs[OUTPUT_EXTRA].bytes == 0 ? 1 : 2,
+                   words = terms * t->world->row.size, one = 1;
+    const lh_arg_t all = flow_arg(LH_DTYPE_F32, 1, &words);
+    const uint32_t losses = flow_in_arena(f, &all, ARENA_BUCKETS);
+    for (uint64_t k = 0; k < terms && f->status == LH_OK; k++) {
+        const program_output_t *output = &train->outputs[outputs[k]];
+        const lh_arg_t arg = flow_arg(train->flow->values[output->value].arg.dtype, 1, &one);
+        const uint32_t buffer = flow_buffer(f, &t->engine->outputs, output->offset, output->bytes);
+        const uint32_t from = flow_value(f, &arg, buffer, 0);
+        copy_put(a, 1, from, flow_rows(f, losses, t->world->row.rank * terms + k, 1));
+    }
+    const uint32_t told = program_output_value(a->p, OUTPUT_LOSSES, &all, false);
+    move_t *m;
+    const move_t row = {.transfer = {.name = "losses", .op = COLLECTIVE_ALL_GATHER},
+                        .kind = MOVE_LOSSES,
+                        .count = 1,
+                        .program = a->p,
+                        .values = (uint32_t *)(uintptr_t)&losses,
+                        .arena = ARENA_BUCKETS};
+    if (f->status == LH_OK) f->status = transfers_add(t, &row, &m);
+    if (f->status != LH_OK) {
+        a->status = f->status;
+        return;
+    }
+    const flow_call_t start = call_of(a, FLOW_COLLECTIVE, m), wait = call_of(a, FLOW_WAIT, m);
+    put(a, 1, &start);
+    put(a, f->call_count, &wait);
+    copy_put(a, f->call_count, losses, told);
+}
+
 /* ---- transfers that a recording states ---- */
 
-/* The group that a recording names must be here, with as many ranks as the recording was made
- * for. */
+/* This world must have the group that a recording names, with as many ranks as the recording was
+ * made for. */
 static lh_status_t recorded_check(const transfers_t *t, const transfer_t *x)
 {
     group_t *g;
@@ -380,8 +458,9 @@ static lh_status_t recorded_check(const transfers_t *t, const transfer_t *x)
                 collective_groups[x->group], size);
 }
 
-/* A recording states start and wait one behind the other. They become calls of the exchange, with a
- * row that knows which values they read and write. */
+/* A recording states a start and, right behind it, the wait for it. Both become calls of the
+ * exchange, with a row of the table that knows which values they read and write. `start` points
+ * into the flow's calls; the wait is start[1]. */
 static lh_status_t recorded_take(transfers_t *t, program_t *p, flow_call_t *start)
 {
     const flow_t *f = p->flow;
@@ -393,6 +472,7 @@ static lh_status_t recorded_take(transfers_t *t, program_t *p, flow_call_t *star
                         .values = (uint32_t *)(uintptr_t)values,
                         .arena = ARENA_ACTIVATIONS};
     move_t *m;
+    lh_assert(start[1].kind == FLOW_WAIT);
     lh_status_t status = recorded_check(t, start->transfer);
     if (status == LH_OK) status = transfers_add(t, &row, &m);
     if (status != LH_OK) return status;
@@ -401,6 +481,7 @@ static lh_status_t recorded_take(transfers_t *t, program_t *p, flow_call_t *star
     return LH_OK;
 }
 
+/* All transfers that recordings stated in this program; the update's are its own. */
 static lh_status_t recorded_take_all(transfers_t *t, program_t *p)
 {
     lh_status_t status = LH_OK;
@@ -410,13 +491,15 @@ static lh_status_t recorded_take_all(transfers_t *t, program_t *p)
     return status;
 }
 
-/* What a program's use asks for. Inserts at one place keep the order in which they were put. */
+/* Puts in what a program's use asks for. Inserts at one place keep the order in which they were
+ * put. */
 static lh_status_t program_arrange(transfers_t *t, program_t *p)
 {
     arranger_t a = {.t = t, .p = p};
     a.status = p->flow->status;
     if (a.status == LH_OK) a.status = recorded_take_all(t, p);
     if (a.status == LH_OK && p->how.use == USE_UPDATE) {
+        losses_put(&a); /* before the waits: it hides behind them, too */
         sum_waits_put(&a);
     } else if (a.status == LH_OK) {
         a.status = uses_find(&a);
@@ -447,6 +530,7 @@ lh_status_t arrange_flows(exchange_t *x)
 
 /* ---- for the update's flow ---- */
 
+/* Appends the start or the wait of a move to a flow that is being written. */
 static void call_append(transfers_t *t, program_t *p, uint32_t kind, const move_t *m)
 {
     flow_t *f = p->flow;
@@ -456,8 +540,9 @@ static void call_append(transfers_t *t, program_t *p, uint32_t kind, const move_
     if (f->status == LH_OK) flow_weave(f, &one, 1);
 }
 
-/* Start and wait stand together: the clip behind them needs all partial sums, and all updates need
- * the clip. */
+/* The start and the wait stand together: the clip behind them needs all partial sums, and all
+ * updates need the clip. Where nothing is cut every rank has all gradients, and nothing is
+ * gathered. */
 void arrange_partials(transfers_t *t, program_t *update, uint32_t sums)
 {
     flow_t *f = update->flow;
@@ -475,8 +560,9 @@ void arrange_partials(transfers_t *t, program_t *update, uint32_t sums)
     call_append(t, update, FLOW_WAIT, m);
 }
 
-/* Buckets in the order of parameters, as the next forward pass reads them. A bucket is closed
- * behind the parameter that fills it, or behind the last one that is updated. */
+/* Buckets in the order of parameters, as the next forward pass reads them. The open bucket begins
+ * behind the last parameter that has a bucket, and is closed behind the parameter that fills it or
+ * the last one that is updated. */
 void arrange_value_gather(transfers_t *t, program_t *update, uint32_t parameter)
 {
     flow_t *f = update->flow;

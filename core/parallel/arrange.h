@@ -1,17 +1,22 @@
 /* parallel/arrange.h - puts the calls of transfers into the programs' flows, after all programs are
- * written and before any has memory. */
+ * written and before any has memory. All functions run in the control thread, and in the same order
+ * on all ranks, as each adds rows to the table of transfers. */
 #ifndef PARALLEL_ARRANGE_H
 #define PARALLEL_ARRANGE_H
 
 #include <parallel/transfers.h>
 
-/* exchange_t.arrange: all programs of the weights, the update last, as it waits for what the others
- * start. Adds a row to the table for every transfer. */
-lh_status_t arrange_flows(exchange_t *x) LH_MUST_CHECK; /* exchange_t.arrange */
+/* exchange_t.arrange: arranges all programs of the weights, the update last, as the update waits
+ * for what the others start. Adds a row to the table for every transfer. Fails with a sentence
+ * where a recorded transfer names a group that this world does not have in that size. */
+lh_status_t arrange_flows(exchange_t *x) LH_MUST_CHECK;
 
-/* For the update's flow: gathers the norm's partial sums (F32 [sums, PARTIAL_WORDS], one row per
- * LH_NORM_BLOCK elements of every updated parameter, in order); starts to gather the new values of
- * what was updated up to and with a parameter. */
+/* For the update while its flow is being written; failures are left in the flow's status.
+ * arrange_partials appends the gather of the norm's partial sums: `sums` is a value of the flow,
+ * [blocks, PARTIAL_WORDS] in the weights' accumulating dtype, with one row per LH_NORM_BLOCK
+ * elements of every updated parameter, in the order of parameters. arrange_value_gather is called
+ * behind the update of each parameter in turn, and appends the start of a gather of new values
+ * once enough parameters for a bucket have been updated. */
 void arrange_partials(transfers_t *t, program_t *update, uint32_t sums);
 void arrange_value_gather(transfers_t *t, program_t *update, uint32_t parameter);
 

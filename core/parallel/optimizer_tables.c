@@ -11,14 +11,14 @@
 #include <longhaul/dtype.h>
 #include <plugin/import.h>
 
-/* The words of longhaul/optimizer.h, for sentences. */
+/* The kinds of moves by their words in longhaul/optimizer.h, for sentences. */
 static const char *const what_text[] = {
     [LH_MOVE_GATHER] = "GATHER", [LH_MOVE_REDUCE] = "REDUCE", [LH_MOVE_ADD] = "ADD",
     [LH_MOVE_COPY] = "COPY",     [LH_MOVE_DIFFER] = "DIFFER", [LH_MOVE_UPDATE] = "UPDATE",
 };
 
-/* Moves are put in the order in which a step runs them: by moment, within one in the order of the
- * table. */
+/* Copies the plugin's rows. Moves are put in the order in which a step runs them: by moment, and
+ * within a moment in the order of the table. */
 static lh_status_t rows_read(const lh_description_t *d, optimizer_tables_t *t)
 {
     if (d->space_count == 0 || d->space_count > TABLE_SPACES || d->move_count > TABLE_MOVES)
@@ -29,7 +29,6 @@ static lh_status_t rows_read(const lh_description_t *d, optimizer_tables_t *t)
         status = import_row(&t->spaces[i], sizeof(t->spaces[i]), d->spaces, d->space_size, i,
                             offsetof_end_(&t->spaces[i], inside), "the optimizer's spaces");
     t->space_count = d->space_count;
-    /* Moves run by moment, within one in the order of the table. */
     for (uint32_t when = LH_AT_INSTANCE; when <= LH_AT_AFTER_STEP; when++) {
         for (uint32_t i = 0; status == LH_OK && i < d->move_count; i++) {
             lh_move_t move;
@@ -44,8 +43,8 @@ static lh_status_t rows_read(const lh_description_t *d, optimizer_tables_t *t)
     return status;
 }
 
-/* What a checkpoint holds and what starts as a copy is the core's to say: a table may not
- * differ. */
+/* The core decides what a checkpoint holds and what starts as a copy of the values; a table must
+ * say the same. */
 static lh_status_t kept_check(const lh_space_t *s)
 {
     const bool saved = s->holds == LH_HOLDS_MASTER || s->holds == LH_HOLDS_STATE;
@@ -58,7 +57,7 @@ static lh_status_t kept_check(const lh_space_t *s)
                 s->name, s->flags, expected);
 }
 
-/* What a space may ask for by itself. */
+/* What a space may ask for, whatever the other rows say. */
 static lh_status_t space_check(const lh_space_t *s)
 {
     if (s->holds < LH_HOLDS_VALUE || s->holds > LH_HOLDS_STATE)
@@ -81,8 +80,8 @@ static lh_status_t space_check(const lh_space_t *s)
     return kept_check(s);
 }
 
-/* Ranks in a group, the most of any family of parameters; 0: there is no such group, as sites
- * differ in size. */
+/* Ranks in a group LH_GROUP_*, the most of any family of parameters; 0: there is no such group, as
+ * sites differ in size. */
 static uint32_t group_size(const lh_train_t *train, uint32_t group)
 {
     lh_assert(group < LH_GROUPS);
@@ -92,7 +91,8 @@ static uint32_t group_size(const lh_train_t *train, uint32_t group)
     return most;
 }
 
-/* What a move may ask for by itself: it runs whole, in every step, and carries what is stored. */
+/* What a move may ask for, whatever the other moves say: it runs whole, in every step, and carries
+ * what is stored. */
 static lh_status_t move_check(const optimizer_tables_t *t, const lh_move_t *m,
                               const lh_train_t *train)
 {
@@ -116,7 +116,13 @@ static lh_status_t move_check(const optimizer_tables_t *t, const lh_move_t *m,
             from, to);
     if (m->what == LH_MOVE_ADD || m->what == LH_MOVE_DIFFER)
         return fail(LH_UNSUPPORTED, "move %s from '%s' to '%s' is not built", what, from, to);
-    if (m->wire != 0)
+    const bool crosses = m->wire == LH_DTYPE_F32 || m->wire == LH_DTYPE_BF16;
+    if (m->what == LH_MOVE_REDUCE && m->wire != 0 && !crosses)
+        return fail(LH_UNSUPPORTED,
+                    "move %s from '%s' to '%s' travels as %s between sites; built are F32, BF16 "
+                    "and 0, as the job says",
+                    what, from, to, lh_dtype_name(m->wire));
+    if (m->what != LH_MOVE_REDUCE && m->wire != 0)
         return fail(LH_UNSUPPORTED,
                     "move %s from '%s' to '%s' travels as %s between sites; built is what is "
                     "stored (wire 0)",
@@ -124,14 +130,14 @@ static lh_status_t move_check(const optimizer_tables_t *t, const lh_move_t *m,
     return LH_OK;
 }
 
-/* The other kinds of moves happen on each rank by itself. */
+/* The other kinds of moves need no other rank. */
 static bool moves_between_ranks(const lh_move_t *m)
 {
     return m->what == LH_MOVE_GATHER || m->what == LH_MOVE_REDUCE;
 }
 
-/* Over one rank a sum or a gather between two spaces of a kind is no work: they are one, and lie in
- * the memory of the space that the move goes to. */
+/* A sum or a gather between two spaces of a kind is no work over one rank: the two spaces are
+ * joined, and lie in the memory of the space that the move goes to. */
 static void roots_find(optimizer_tables_t *t, const lh_train_t *train)
 {
     for (uint32_t i = 0; i < t->space_count; i++) {
@@ -168,8 +174,9 @@ static bool is_wide(const optimizer_tables_t *t, uint32_t wide, uint32_t cut)
     return false;
 }
 
-/* Gives a space to its kind: as the lasting one, or, with a cut one there, as its whole form. Which
- * of the two the table lists first does not matter. */
+/* Gives a space to its kind: as the kind's lasting space or, where the lasting one is cut, as its
+ * whole form. The table may list the two in either order. wide: NULL where the kind has no whole
+ * form. */
 static lh_status_t kind_add(optimizer_tables_t *t, uint32_t space, uint32_t *place, uint32_t *wide)
 {
     if (*place == TABLE_SPACES) {
@@ -192,13 +199,13 @@ static lh_status_t kind_add(optimizer_tables_t *t, uint32_t space, uint32_t *pla
         t->spaces[before].name, t->spaces[space].name);
 }
 
-/* A space that names no dtype holds gradients as F32. */
+/* The dtype of a space of gradients, which is F32 where the table names none. */
 static lh_dtype_t gradients_as(const lh_space_t *s)
 {
     return s->dtype != 0 ? s->dtype : LH_DTYPE_F32;
 }
 
-/* What is summed into a cut space is summed and stored in one dtype. */
+/* Whole gradients and the cut ones that they are summed into must have one dtype. */
 static lh_status_t wide_grad_check(const optimizer_tables_t *t)
 {
     if (t->wide_grad == TABLE_SPACES) return LH_OK;
@@ -236,9 +243,9 @@ static lh_status_t kinds_find(optimizer_tables_t *t)
     return wide_grad_check(t);
 }
 
-/* Everything that is cut is cut alike, so that an element's gradient, master and states meet on one
- * rank. What may be cut: the master with the states (zero1), the gradients too (zero2), the values
- * too (zero3). */
+/* Everything that is cut is cut by one group, so that an element's gradient, master and states meet
+ * on one rank. What may be cut: the master with the states (zero1), the gradients too (zero2), the
+ * values too (zero3). */
 static lh_status_t cut_find(optimizer_tables_t *t)
 {
     const uint32_t lasting[] = {t->value, t->grad, t->master, t->state};
@@ -270,7 +277,7 @@ const lh_move_t *optimizer_tables_move(const optimizer_tables_t *t, uint32_t mov
     return move == TABLE_MOVES ? NULL : &t->moves[move];
 }
 
-/* Takes a move for a place in the step that can hold one. */
+/* Gives a move one of the places in a step, each of which holds at most one move. */
 static lh_status_t move_take(const optimizer_tables_t *t, uint32_t move, uint32_t *place)
 {
     if (*place != TABLE_MOVES) {
@@ -283,8 +290,9 @@ static lh_status_t move_take(const optimizer_tables_t *t, uint32_t move, uint32_
     return LH_OK;
 }
 
-/* The places are: gradients summed over a group, that sum's result summed over sites, new values
- * gathered after the update, an instance's values gathered before it. */
+/* The places are: gradients summed over a group (sum), the result of that sum summed over sites
+ * (across), new values gathered after the update (value_gather), an instance's values gathered
+ * before the instance (instance). */
 static lh_status_t move_sort(optimizer_tables_t *t, uint32_t index)
 {
     const lh_move_t *m = &t->moves[index];
@@ -305,8 +313,9 @@ static lh_status_t move_sort(optimizer_tables_t *t, uint32_t index)
                 what_text[m->what], t->spaces[m->from].name, t->spaces[m->to].name);
 }
 
-/* All together the moves must leave replicas equal: gradients are summed over every rank once, what
- * is cut is summed into its owners, and what was updated in pieces is gathered again. */
+/* All moves together must leave the ranks with equal values: each gradient is summed over every
+ * rank once, what is cut is summed into its owners, and what was updated in pieces is gathered
+ * again. */
 static lh_status_t moves_sort(optimizer_tables_t *t, const lh_train_t *train)
 {
     lh_status_t status = LH_OK;
@@ -336,8 +345,8 @@ static lh_status_t moves_sort(optimizer_tables_t *t, const lh_train_t *train)
     if (t->cut != LH_GROUP_SELF && (gather == NULL || gather->group != t->cut))
         return fail(LH_INVALID, "parameters are updated in pieces and never gathered over group %u",
                     t->cut);
-    /* Nothing is cut, or sites are of one rank each: what is left of both sums is the one over all
-     * replicas, and that passes through sites by itself. */
+    /* Where nothing is cut the sum over all ranks does the work of both: its collective goes
+     * through sites by itself (comm/collective.h). */
     if (t->cut == LH_GROUP_SELF) t->across = TABLE_MOVES;
     return LH_OK;
 }
@@ -397,7 +406,7 @@ static lh_status_t how_check(const optimizer_how_t *how, const parameters_t *par
 
 /* ---- what the optimizer's description may depend on ---- */
 
-/* Memory for what the optimizer is shown while it describes itself. */
+/* What the optimizer is shown while it describes itself; `train` points at the other fields. */
 typedef struct train_tables {
     lh_train_t train;
     lh_family_t family;
@@ -405,8 +414,8 @@ typedef struct train_tables {
     lh_rule_t *rules;
 } train_tables_t;
 
-/* A parameter as the optimizer sees it. Its block counts the embedding as 0 and the head as the
- * last. */
+/* A parameter as the optimizer sees it. Block 0 is the embedding, 1 to `blocks` are the model's
+ * blocks, and blocks + 1 is the head. */
 static lh_train_param_t train_param(const optimizer_how_t *how, const parameters_t *all, uint32_t i)
 {
     const parameter_t *p = &all->items[i];
@@ -433,15 +442,15 @@ static void train_tables_free(train_tables_t *t)
     mem_free(t->rules);
 }
 
-/* Alone every group is of one. */
-/* Sizes of the groups and this rank's place in each. All parameters are of one family. */
+/* Sizes of the groups and this rank's place in each; without a world every group has one rank. All
+ * parameters are of one family. */
 static lh_status_t family_make(const world_t *world, lh_family_t *f)
 {
     for (uint32_t g = 0; g < LH_GROUPS; g++) {
         group_t *group;
         f->size[g] = 1;
         if (world == NULL || g == LH_GROUP_SELF) continue;
-        /* Sites of unequal size have no ranks at the same place. */
+        /* Sites of unequal size have no group across: its size stays 0. */
         f->size[g] = 0;
         if (g == LH_GROUP_ACROSS && !world_sites_equal(world)) continue;
         const lh_status_t status = world_group_new(world, g, &group);
@@ -453,6 +462,7 @@ static lh_status_t family_make(const world_t *world, lh_family_t *f)
     return LH_OK;
 }
 
+/* Fills t, whose lists the caller frees with train_tables_free, on failure too. */
 static lh_status_t train_tables_make(const optimizer_how_t *how, const parameters_t *parameters,
                                      const bool *frozen, lh_dtype_t compute, train_tables_t *t)
 {

@@ -1,9 +1,9 @@
-/* shards.c - what a rank holds from step to step.
+/* shards.c - what a rank holds from step to step: who owns which elements, and the list of pieces.
  *
  * First the tables are read, then the shares are made for the group that cuts (or, where nothing is
  * cut, for all ranks, whose sums are shared out the same way), then the list of pieces is written,
  * parameter by parameter. The order of that list is the order of memory on every rank, which others
- * rely on (cuts_lay in transfers.c). */
+ * rely on (cuts_lay in transfers.c): nobody has to ask another rank where its pieces lie. */
 #include <parallel/shards.h>
 
 #include <stdio.h>
@@ -13,10 +13,10 @@
 #include <base/memory.h>
 #include <program/allocation.h>
 
-/* ---- who owns what ---- */
+/* ---- the shares of a world ---- */
 
-/* An optimizer that cuts nothing is not asked for slices: who sums what is then the core's
- * affair. */
+/* An optimizer that cuts nothing is not asked for slices: the core then decides alone which rank
+ * sums what. */
 static lh_status_t shares_make(shards_t *h)
 {
     const optimizer_how_t *optimizer = h->how.optimizer;
@@ -62,7 +62,7 @@ static lh_status_t shards_add(shards_t *h, const shard_t *piece)
     return LH_OK;
 }
 
-/* A store exists when its `holds` is set. */
+/* States that a store exists: one without `holds` does not. */
 static void store_name(shards_t *h, uint32_t store, const char *name, uint32_t holds)
 {
     lh_assert(store < SHARD_STORES);
@@ -71,8 +71,9 @@ static void store_name(shards_t *h, uint32_t store, const char *name, uint32_t h
     s->holds = holds;
 }
 
-/* Elements of a state that belong to a slice. A parameter whose rule has states of other extents is
- * never cut: one rank has all of it, and the others nothing. */
+/* Elements of a state that belong to a slice. A parameter whose rule has a state of another extent
+ * than LH_EXTENT_ELEMENT is never cut (unit_of): one rank has the whole state, and the others
+ * nothing. */
 static uint64_t state_elements(const lh_rule_t *rule, const lh_rule_state_t *state,
                                const parameter_t *p, lh_slice_t slice)
 {
@@ -88,8 +89,8 @@ static uint64_t state_elements(const lh_rule_t *rule, const lh_rule_state_t *sta
     }
 }
 
-/* The store of a state: one for each name and initial value, so that rules that share both share
- * it. */
+/* The number of a state's store. There is one for each pair of name and initial value: rules whose
+ * states agree in both share a store. */
 static lh_status_t state_store(shards_t *h, const lh_rule_state_t *state, uint32_t *out)
 {
     uint32_t store = SHARD_STATES;
@@ -108,7 +109,7 @@ static lh_status_t state_store(shards_t *h, const lh_rule_state_t *state, uint32
     return LH_OK;
 }
 
-/* One piece for each state of the parameter's rule. */
+/* Appends one piece for each state of the parameter's rule. */
 static lh_status_t states_add(shards_t *h, uint32_t parameter, lh_slice_t mine)
 {
     const lh_rule_t *rule = optimizer_rule_of(h->how.optimizer, parameter);
@@ -126,7 +127,7 @@ static lh_status_t states_add(shards_t *h, uint32_t parameter, lh_slice_t mine)
     return status;
 }
 
-/* A store that there is not takes no pieces. */
+/* Appends one piece to a store, unless the job has no such store. */
 static lh_status_t piece_add(shards_t *h, uint32_t store, uint32_t parameter, lh_dtype_t dtype,
                              lh_slice_t slice)
 {
@@ -135,20 +136,20 @@ static lh_status_t piece_add(shards_t *h, uint32_t store, uint32_t parameter, lh
     return shards_add(h, &piece);
 }
 
-/* What the tables list. A master in the dtype of the value is the value itself. Frozen parameters
- * have values alone, and tied ones lie in the memory of the parameter that they share. */
+/* The stores, then the pieces, as the tables list them. A master in the dtype of the value is the
+ * value itself. Frozen parameters have values alone, and tied ones lie in the memory of the
+ * parameter that they share. */
 static lh_status_t pieces_list(shards_t *h)
 {
     const optimizer_tables_t *t = &h->tables;
-    /* References compute in F64 throughout. */
+    /* A reference run computes in F64 throughout. */
     const bool wide = h->how.compute == LH_DTYPE_F64;
     const lh_dtype_t accumulate = wide ? LH_DTYPE_F64 : LH_DTYPE_F32;
     const lh_dtype_t grad = wide || t->grad_dtype == 0 ? accumulate : t->grad_dtype;
     const lh_dtype_t master = wide || t->master_dtype == 0 ? accumulate : t->master_dtype;
     /* Cut gradients have memory of their own unless they lie inside the whole ones. */
     const bool keeps_cut = optimizer_tables_is_cut(t, t->grad) && t->spaces[t->grad].inside == 0;
-    /* A value that is cut is kept by its owner alone; instances gather it into memory of their
-     * own. */
+    /* A value that is cut is kept by its owner alone; instances gather it into their own memory. */
     const bool values_cut = optimizer_tables_is_cut(t, t->value);
 
     h->store_count = SHARD_STATES;
@@ -180,7 +181,7 @@ lh_status_t shards_new(const shards_how_t *how, shards_t **out)
                                              how->compute, &h->tables);
     if (status == LH_OK) status = shares_make(h);
     if (status == LH_OK) status = pieces_list(h);
-    h->how = (shards_how_t){0}; /* whose life may be shorter */
+    h->how = (shards_how_t){0}; /* its pointers may die before the shards do */
     if (status != LH_OK) {
         shards_free(h);
         return status;
@@ -198,7 +199,7 @@ void shards_free(shards_t *h)
     mem_free(h);
 }
 
-/* Walks through each store as weights_shard_add does, so that alignment is counted alike. */
+/* Takes places in each store as weights_shard_add does, so that alignment is counted alike. */
 lh_status_t shards_memory(const shards_t *h, uint64_t alignment, memory_report_t *out)
 {
     static const uint32_t kinds[] = {[SHARD_VALUE] = MEMORY_PARAMETERS,
@@ -210,6 +211,7 @@ lh_status_t shards_memory(const shards_t *h, uint64_t alignment, memory_report_t
     for (uint32_t i = 0; status == LH_OK && i < h->count; i++) {
         const shard_t *piece = &h->list[i];
         uint64_t offset;
+        lh_assert(piece->store < h->store_count);
         walk[piece->store].name = h->stores[piece->store].name;
         status = allocation_take(&walk[piece->store],
                                  piece->elements * lh_dtype_bytes(piece->dtype), alignment,
@@ -223,7 +225,9 @@ lh_status_t shards_memory(const shards_t *h, uint64_t alignment, memory_report_t
     return status;
 }
 
-/* Who owns which elements of every parameter. */
+/* ---- who owns which elements of a parameter ---- */
+
+/* Whether all states of a rule can be cut with the elements. */
 static bool only_by_element(const lh_rule_t *rule)
 {
     for (uint32_t i = 0; i < rule->state_count; i++)
@@ -231,7 +235,7 @@ static bool only_by_element(const lh_rule_t *rule)
     return true;
 }
 
-/* Euclid's. */
+/* Euclid's algorithm. */
 static uint64_t greatest_divisor(uint64_t a, uint64_t b)
 {
     while (b != 0) {
@@ -242,9 +246,9 @@ static uint64_t greatest_divisor(uint64_t a, uint64_t b)
     return a;
 }
 
-/* Elements that stay together: a multiple of the norm's block and of the rule's grain. A rule that
- * takes a matrix, or what tensor parallelism leaves of it, keeps the parameter whole, and so does
- * one whose states span more than the elements they belong to. */
+/* How many elements stay together: the least common multiple of the norm's block and the rule's
+ * grain. A rule that takes a whole matrix, or what tensor parallelism leaves of it, keeps the
+ * parameter whole, and so does a rule whose states are not by element. */
 static uint64_t unit_of(const parameter_t *p, const lh_rule_t *rule)
 {
     uint64_t grain = 1, unit;
@@ -256,7 +260,7 @@ static uint64_t unit_of(const parameter_t *p, const lh_rule_t *rule)
     return unit;
 }
 
-/* Member `place` of `ways`, in units; the last unit of a parameter may be shorter. */
+/* The slice at `place` of `ways`, in elements; the last unit of a parameter may be shorter. */
 static lh_slice_t default_slice(const parameter_t *p, uint64_t unit, uint32_t ways, uint32_t place)
 {
     lh_assert(place < ways);
@@ -267,7 +271,8 @@ static lh_slice_t default_slice(const parameter_t *p, uint64_t unit, uint32_t wa
     return s;
 }
 
-/* Every element has exactly one owner: the slices, in order of their start, follow each other. */
+/* Every element has exactly one owner: sorted by where they begin, the slices follow each other
+ * without a gap, and their lengths add up to the parameter's. */
 static lh_status_t slices_check(const parameter_t *p, const lh_slice_t *slices, uint32_t ways)
 {
     uint64_t at = 0;
@@ -288,7 +293,8 @@ static lh_status_t slices_check(const parameter_t *p, const lh_slice_t *slices, 
                 p->name, (unsigned long long)p->elements, (unsigned long long)at);
 }
 
-/* By the rule above, or as the optimizer slices: then each slice must begin at a whole unit. */
+/* All members' slices of one parameter: by the core's rule (shards.h), or as the optimizer slices,
+ * whose slices must each begin at a whole unit. */
 static lh_status_t parameter_cut(const shares_how_t *how, uint32_t index, lh_slice_t *slices)
 {
     const parameter_t *p = &how->parameters->items[index];

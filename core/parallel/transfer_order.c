@@ -25,29 +25,30 @@
 
 /* ---- one rank ----
  *
- * Walks its call lists as a step runs them: every transfer is waited for before anybody uses its
- * values, and before it is started again.
+ * The call lists are walked as a step runs them: every transfer must be waited for before anything
+ * uses its values, and before it is started again.
  *
  * What a transfer reads or writes is busy from its start to its wait. Values are told apart by
- * buffer: of arenas by their number in the flow, as no other flow may meet them; of stores, which
- * all programs share, by their place in the allocation. */
+ * buffer. A buffer of an arena is known by its number in the flow, as no other flow may find its
+ * values there; a buffer of a store, which all programs share, by its place in the allocation. */
 
 typedef struct pending { /* a transfer that is under way */
     const transfer_t *transfer;
     const program_t *program; /* that started it */
-    const flow_call_t *call;
+    const flow_call_t *call;  /* the start; borrowed from the program's flow */
 } pending_t;
 
 /* One rank's walk through some steps. `pending` lasts from list to list, `busy` is made anew for
  * each. */
 typedef struct walk {
     const engine_t *engine;
-    pending_t *pending;
+    pending_t *pending; /* [count] in the order of their starts */
     uint32_t count;
     size_t capacity;
-    uint32_t
-        *busy; /* [buffers of the flow] 2 * (pending + 1), 1 more if it is written; 0: nobody */
-    uint32_t *shared; /* buffers of the flow that other flows may meet */
+    /* [buffers of the flow] which pending transfer touches a buffer: 2 * (its index + 1), and 1
+     * more if the transfer writes there; 0: none. */
+    uint32_t *busy;
+    uint32_t *shared; /* [shared_count] buffers of the flow that lie in stores */
     uint32_t shared_count;
     transfer_row_t *rows;
     uint32_t row_count;
@@ -66,6 +67,7 @@ static bool is_same(const flow_t *a, uint32_t x, const flow_t *b, uint32_t y)
  * those in stores that both programs see. */
 static void busy_mark(walk_t *w, const program_t *p, uint32_t index)
 {
+    lh_assert(index < w->count);
     const pending_t *x = &w->pending[index];
     const flow_t *from = x->program->flow;
     const uint32_t *lists[] = {from->moved + x->call->moved.reads,
@@ -84,7 +86,8 @@ static void busy_mark(walk_t *w, const program_t *p, uint32_t index)
     }
 }
 
-/* Marks anew, as transfers may meet in a buffer, one behind the other. */
+/* Marks all pending transfers anew. A mark can't just be taken away with its transfer, as several
+ * transfers may touch one buffer. */
 static void busy_fill(walk_t *w, const program_t *p)
 {
     memset(w->busy, 0, p->flow->buffer_count * sizeof(*w->busy));
@@ -92,7 +95,7 @@ static void busy_fill(walk_t *w, const program_t *p)
         busy_mark(w, p, i);
 }
 
-/* w->count: it is not under way. */
+/* The index of a pending transfer; w->count: it is not under way. */
 static uint32_t pending_find(const walk_t *w, const transfer_t *t)
 {
     uint32_t i = 0;
@@ -101,14 +104,14 @@ static uint32_t pending_find(const walk_t *w, const transfer_t *t)
     return i;
 }
 
-/* All of the transfer but its number, which ranks need not share. */
+/* Appends a row with all of the transfer but its number, which may differ from rank to rank. */
 static lh_status_t row_add(walk_t *w, const flow_call_t *call)
 {
     transfer_row_t *rows = mem_grow(w->rows, &w->row_capacity, w->row_count + 1u, sizeof(*rows));
     if (rows == NULL) return LH_NO_MEMORY;
     w->rows = rows;
     transfer_row_t *row = &rows[w->row_count++];
-    memset(row, 0, sizeof(*row)); /* rows travel, and are compared, as bytes */
+    memset(row, 0, sizeof(*row)); /* padding too: rows travel, and are compared, as bytes */
     memcpy(row->transfer.name, call->transfer->name, TRANSFER_NAME);
     row->transfer.op = call->transfer->op;
     row->transfer.group = call->transfer->group;
@@ -120,7 +123,7 @@ static lh_status_t row_add(walk_t *w, const flow_call_t *call)
     return LH_OK;
 }
 
-/* A transfer's memory belongs to one run at a time. */
+/* A start: the transfer must not be under way, as its memory belongs to one run at a time. */
 static lh_status_t start_step(walk_t *w, const program_t *p, const flow_call_t *call)
 {
     if (pending_find(w, call->transfer) < w->count)
@@ -134,7 +137,8 @@ static lh_status_t start_step(walk_t *w, const program_t *p, const flow_call_t *
     return LH_OK;
 }
 
-/* A wait may stand where nothing was started: in the first step, or when other programs waited. */
+/* A wait, which may stand where nothing was started: in the first step, or where another program
+ * has waited already. */
 static void wait_step(walk_t *w, const program_t *p, const flow_call_t *call)
 {
     const uint32_t at = pending_find(w, call->transfer);
@@ -144,7 +148,8 @@ static void wait_step(walk_t *w, const program_t *p, const flow_call_t *call)
     busy_fill(w, p);
 }
 
-/* A call may read what a transfer only reads; whatever else it shares with one is refused. */
+/* A kernel or a fill. It may read what a transfer only reads; any other use of a busy buffer is
+ * refused. */
 static lh_status_t kernel_step(const walk_t *w, const program_t *p, const flow_call_t *call)
 {
     const uint32_t slots = call->kind == FLOW_FILL ? 1 : call->op->in_count + call->op->out_count;
@@ -154,6 +159,7 @@ static lh_status_t kernel_step(const walk_t *w, const program_t *p, const flow_c
         if (busy == 0) continue;
         const bool reads = call->kind == FLOW_KERNEL && s < call->op->in_count;
         if (reads && busy % 2 == 0) continue; /* both only read */
+        lh_assert(busy / 2 - 1 < w->count);
         const transfer_t *t = w->pending[busy / 2 - 1].transfer;
         return fail(LH_INVALID, "%s uses values of '%s', which nobody has waited for",
                     call->kind == FLOW_FILL ? "a fill" : call->op->row.name, t->name);
@@ -161,9 +167,9 @@ static lh_status_t kernel_step(const walk_t *w, const program_t *p, const flow_c
     return LH_OK;
 }
 
-/* One run of a program's list: `later` than the first round, `last` of the step. At its end nothing
- * may be under way that works in the arenas, as the next list has these for itself; what lies in
- * stores may go on. */
+/* One run of a program's list. later: not the first round; last: the last round of the step. At the
+ * end of the list no transfer may be under way that works in the arenas, as the next list uses
+ * their memory for itself; transfers in stores may go on. */
 static lh_status_t list_walk(walk_t *w, const program_t *p, bool later, bool last)
 {
     lh_status_t status = LH_OK;
@@ -197,7 +203,7 @@ static lh_status_t list_walk(walk_t *w, const program_t *p, bool later, bool las
     return status;
 }
 
-/* All runs of a step that differ: the first, one in between, the last. */
+/* The runs of a step that differ from each other: the first, one in between, the last. */
 static lh_status_t program_walk(walk_t *w, const program_t *p)
 {
     const uint32_t runs = p->how.use == USE_TRAIN ? p->rounds : 1;
@@ -207,7 +213,7 @@ static lh_status_t program_walk(walk_t *w, const program_t *p)
     return status;
 }
 
-/* All programs of some use, in the order in which they were made. */
+/* All programs whose use (USE_*) is wanted, in the order in which they were made. */
 static lh_status_t uses_walk(walk_t *w, bool (*wanted)(uint32_t use))
 {
     lh_status_t status = LH_OK;
@@ -242,7 +248,8 @@ lh_status_t transfer_rows(const engine_t *e, transfer_row_t **rows, uint32_t *co
     w.busy = mem_array(buffers, sizeof(*w.busy));
     w.shared = mem_array(buffers, sizeof(*w.shared));
     lh_status_t status = w.busy == NULL || w.shared == NULL ? LH_NO_MEMORY : LH_OK;
-    /* A step, the same again while its new values travel, and with a look at them in between. */
+    /* Three steps: the first; one that starts while new values of the step before travel; and one
+     * with an evaluation before it, which reads those values. */
     for (uint32_t step = 0; step < 3 && status == LH_OK; step++) {
         if (step == 2) status = uses_walk(&w, is_other);
         if (status == LH_OK) status = uses_walk(&w, is_train);
@@ -262,71 +269,135 @@ lh_status_t transfer_rows(const engine_t *e, transfer_row_t **rows, uint32_t *co
 
 /* ---- all ranks ---- */
 
+/* Ranks may share one list (the same rows in memory), as those of a large job do in `check`. So
+ * what is known of a list is known once; two ranks are compared only if no two others with their
+ * lists that meet in the same groups were; and who has started what is asked of each group once and
+ * not of each of its ranks. A thousand ranks take a fraction of a second. */
+
 typedef struct walker { /* a rank on its way through its list */
-    group_t *groups[LH_GROUPS];
-    bool *members[LH_GROUPS]; /* [ranks] of the groups */
     uint32_t at;
-    uint32_t *what;    /* [rows] which of the transfers that there are  */
-    uint32_t *started; /* [transfers] how often, so far                 */
+    uint32_t list;     /* which of the lists that differ */
+    uint32_t *what;    /* [rows] which of the transfers that there are; of the list */
+    uint32_t *started; /* [transfers] how often, so far                             */
 } walker_t;
+
+typedef struct members { /* of a group */
+    uint32_t *ranks;
+    uint32_t count;
+} members_t;
+
+/* How far a group has come with a transfer: its first `count` members have started it `times`
+ * times. */
+typedef struct group_progress {
+    uint32_t times, count;
+} group_progress_t;
 
 /* One check. */
 typedef struct order {
     const world_t *world;
     const transfer_list_t *lists;
-    walker_t *walkers; /* [ranks] */
+    walker_t *walkers;             /* [ranks] */
+    uint32_t *group_of[LH_GROUPS]; /* [ranks] into groups; NULL: no list names that kind */
+    members_t *groups;
+    uint32_t group_count;
+    size_t group_capacity;
+    uint32_t list_count;        /* that differ */
+    uint32_t known;             /* transfers that differ */
+    group_progress_t *progress; /* [groups][known] */
 } order_t;
 
-/* NULL behind the end. */
+/* A row of a rank's list; NULL behind its end. */
 static const transfer_row_t *row_at(const order_t *o, uint32_t rank, uint32_t at)
 {
     lh_assert(rank < o->world->row.size);
     return at < o->lists[rank].count ? &o->lists[rank].rows[at] : NULL;
 }
 
-/* The group of a row, as its rank sees it. */
-static const group_t *group_of(const order_t *o, uint32_t rank, const transfer_row_t *row)
-{
-    return o->walkers[rank].groups[row->transfer.group];
-}
-
 /* Whether `other` takes part in a row of `rank`. */
 static bool is_member(const order_t *o, uint32_t rank, const transfer_row_t *row, uint32_t other)
 {
-    return o->walkers[rank].members[row->transfer.group][other];
+    const uint32_t *group_of = o->group_of[row->transfer.group];
+    return group_of[rank] == group_of[other];
 }
 
-/* A rank's group of that kind, as that rank sees the world. */
-static lh_status_t group_make(const world_t *seen, walker_t *w, uint32_t group)
+/* The group of a kind that a rank is in, as that rank sees the world. */
+static lh_status_t group_add(order_t *o, uint32_t kind, uint32_t rank)
 {
-    if (w->groups[group] != NULL) return LH_OK;
-    w->members[group] = mem_array(seen->row.size, sizeof(bool));
-    lh_status_t status = w->members[group] == NULL ? LH_NO_MEMORY : LH_OK;
-    if (status == LH_OK) status = world_group_new(seen, group, &w->groups[group]);
-    for (uint32_t m = 0; status == LH_OK && m < w->groups[group]->size; m++)
-        w->members[group][w->groups[group]->ranks[m]] = true;
-    return status;
+    world_t seen = *o->world;
+    group_t *g;
+    seen.row.rank = rank;
+    members_t *groups = mem_grow(o->groups, &o->group_capacity, o->group_count + 1u,
+                                 sizeof(*groups));
+    if (groups == NULL) return LH_NO_MEMORY;
+    o->groups = groups;
+    const lh_status_t status = world_group_new(&seen, kind, &g);
+    if (status != LH_OK) return status;
+    members_t *made = &groups[o->group_count++];
+    *made = (members_t){mem_array(g->size, sizeof(*made->ranks)), g->size};
+    for (uint32_t m = 0; made->ranks != NULL && m < g->size; m++) {
+        made->ranks[m] = g->ranks[m];
+        o->group_of[kind][g->ranks[m]] = o->group_count - 1;
+    }
+    world_group_free(g);
+    return made->ranks == NULL ? LH_NO_MEMORY : LH_OK;
+}
+
+/* All groups of a kind, which no two of them share a rank. */
+static lh_status_t groups_make(order_t *o, uint32_t kind)
+{
+    const uint32_t size = o->world->row.size;
+    if (o->group_of[kind] != NULL) return LH_OK;
+    o->group_of[kind] = mem_array(size, sizeof(uint32_t));
+    if (o->group_of[kind] == NULL) return LH_NO_MEMORY;
+    for (uint32_t r = 0; r < size; r++)
+        o->group_of[kind][r] = UINT32_MAX;
+    for (uint32_t r = 0; r < size; r++) {
+        if (o->group_of[kind][r] != UINT32_MAX) continue;
+        const lh_status_t status = group_add(o, kind, r);
+        if (status != LH_OK) return status;
+    }
+    return LH_OK;
+}
+
+/* A rank that reads the rows of an earlier one has its list. */
+static void lists_tell_apart(order_t *o)
+{
+    for (uint32_t r = 0; r < o->world->row.size; r++) {
+        uint32_t first = 0;
+        while (o->lists[first].rows != o->lists[r].rows ||
+               o->lists[first].count != o->lists[r].count)
+            first++;
+        o->walkers[r].list = first == r ? o->list_count++ : o->walkers[first].list;
+    }
+}
+
+/* Whether the rank is the first one with its list: lists are numbered in the order of ranks. */
+static bool is_first(const order_t *o, uint32_t rank, uint32_t lists_before)
+{
+    return o->walkers[rank].list == lists_before;
 }
 
 /* The groups that lists name; a world has no others. */
-static lh_status_t groups_make(order_t *o)
+static lh_status_t lists_read(order_t *o)
 {
-    for (uint32_t r = 0; r < o->world->row.size; r++) {
-        world_t seen = *o->world;
-        seen.row.rank = r;
+    lists_tell_apart(o);
+    for (uint32_t r = 0, before = 0; r < o->world->row.size; r++) {
+        if (!is_first(o, r, before)) continue;
+        before++;
         for (uint32_t i = 0; i < o->lists[r].count; i++) {
             const transfer_t *t = &o->lists[r].rows[i].transfer;
             if (t->group >= LH_GROUPS || t->op == 0 || t->op >= COLLECTIVES)
                 return fail(LH_MISMATCH, "rank %u names a transfer of group %u and op %u", r,
                             t->group, t->op);
-            const lh_status_t status = group_make(&seen, &o->walkers[r], t->group);
+            const lh_status_t status = groups_make(o, t->group);
             if (status != LH_OK) return status;
         }
     }
     return LH_OK;
 }
 
-/* The next start, from `at` on, of a transfer of `rank` that `other` takes part in; NULL: none. */
+/* The next row, from *at on, with which `rank` starts a transfer that `other` takes part in; NULL:
+ * none. *at is left behind that row. */
 static const transfer_row_t *next_with(const order_t *o, uint32_t rank, uint32_t other,
                                        uint32_t *at)
 {
@@ -337,8 +408,8 @@ static const transfer_row_t *next_with(const order_t *o, uint32_t rank, uint32_t
     return NULL;
 }
 
-/* The sentence for a start of one rank that does not meet the same of the other; NULL: it never
- * comes. */
+/* The sentence for two starts that should meet and differ: x of rank a and y of rank b. NULL: that
+ * rank never starts such a transfer. */
 static lh_status_t pair_refuse(const order_t *o, uint32_t a, const transfer_row_t *x, uint32_t b,
                                const transfer_row_t *y)
 {
@@ -358,7 +429,8 @@ static lh_status_t pair_refuse(const order_t *o, uint32_t a, const transfer_row_
                 named ? ", of another size or kind" : "");
 }
 
-/* Two ranks' common transfers, in order. Rows are compared whole, name and size included. */
+/* Two ranks must start their common transfers in the same order. Transfers are compared whole, name
+ * and size included. */
 static lh_status_t pair_check(const order_t *o, uint32_t a, uint32_t b)
 {
     uint32_t at = 0, bt = 0;
@@ -370,55 +442,113 @@ static lh_status_t pair_check(const order_t *o, uint32_t a, uint32_t b)
     }
 }
 
-/* Numbers the transfers that there are: those of ranks are the same where their rows are. The walk
- * then counts starts by number. */
-static lh_status_t numbers_give(order_t *o)
+/* The kinds of groups that two ranks share, a bit each: beside their lists all that a comparison of
+ * the two depends on. */
+static uint32_t kinds_shared(const order_t *o, uint32_t a, uint32_t b)
 {
-    const uint32_t size = o->world->row.size;
-    uint32_t rows = 1, known = 0;
-    for (uint32_t r = 0; r < size; r++)
-        rows += o->lists[r].count;
-    const transfer_t **list = mem_array(rows, sizeof(const transfer_t *));
-    lh_status_t status = list == NULL ? LH_NO_MEMORY : LH_OK;
-    for (uint32_t r = 0; r < size && status == LH_OK; r++) {
-        walker_t *w = &o->walkers[r];
-        w->what = mem_array(o->lists[r].count + 1u, sizeof(*w->what));
-        if (w->what == NULL) status = LH_NO_MEMORY;
-        for (uint32_t i = 0; i < o->lists[r].count && status == LH_OK; i++) {
-            const transfer_t *t = &o->lists[r].rows[i].transfer;
-            const transfer_row_t *first = r > 0 ? row_at(o, 0, i) : NULL; /* mostly the same one */
-            uint32_t k = 0;
-            if (first != NULL && memcmp(&first->transfer, t, sizeof(*t)) == 0)
-                k = o->walkers[0].what[i];
-            while (k < known && memcmp(list[k], t, sizeof(*t)) != 0)
-                k++;
-            if (k == known) list[known++] = t;
-            w->what[i] = k;
+    uint32_t kinds = 0;
+    for (uint32_t k = 0; k < LH_GROUPS; k++)
+        if (o->group_of[k] != NULL && o->group_of[k][a] == o->group_of[k][b]) kinds |= 1u << k;
+    return kinds;
+}
+
+/* Every two ranks whose comparison was not made with others. */
+static lh_status_t pairs_check(const order_t *o)
+{
+    /* [lists][lists] a bit for each set of kinds: those that were compared. */
+    uint64_t *made = mem_array((size_t)o->list_count * o->list_count, sizeof(*made));
+    if (made == NULL) return LH_NO_MEMORY;
+    _Static_assert(LH_GROUPS <= 6, "a set of kinds is a bit of 64");
+    lh_status_t status = LH_OK;
+    for (uint32_t b = 0; status == LH_OK && b < o->world->row.size; b++) {
+        for (uint32_t a = 0; status == LH_OK && a < b; a++) {
+            const uint64_t kinds = UINT64_C(1) << kinds_shared(o, a, b);
+            uint64_t *sets = &made[(size_t)o->walkers[a].list * o->list_count + o->walkers[b].list];
+            if ((*sets & kinds) != 0) continue;
+            *sets |= kinds;
+            status = pair_check(o, a, b);
         }
     }
-    for (uint32_t r = 0; r < size && status == LH_OK; r++) {
-        o->walkers[r].started = mem_array(known + 1u, sizeof(uint32_t));
-        if (o->walkers[r].started == NULL) status = LH_NO_MEMORY;
-    }
-    mem_free(list);
+    mem_free(made);
     return status;
 }
 
-/* The member that keeps `rank` from going on past its next row, or `rank` itself: none does. A wait
- * ends when every member has started the transfer as often as this rank has. */
+/* Numbers the transfers that there are: those of ranks are the same where their rows are. The walk
+ * then counts starts by number. */
+static lh_status_t list_number(order_t *o, uint32_t rank, const transfer_t **known)
+{
+    walker_t *w = &o->walkers[rank];
+    w->what = mem_array(o->lists[rank].count + 1u, sizeof(*w->what));
+    if (w->what == NULL) return LH_NO_MEMORY;
+    for (uint32_t i = 0; i < o->lists[rank].count; i++) {
+        const transfer_t *t = &o->lists[rank].rows[i].transfer;
+        const transfer_row_t *first = rank > 0 ? row_at(o, 0, i) : NULL; /* mostly the same one */
+        uint32_t k = 0;
+        if (first != NULL && memcmp(&first->transfer, t, sizeof(*t)) == 0)
+            k = o->walkers[0].what[i];
+        while (k < o->known && memcmp(known[k], t, sizeof(*t)) != 0)
+            k++;
+        if (k == o->known) known[o->known++] = t;
+        w->what[i] = k;
+    }
+    return LH_OK;
+}
+
+/* Ranks with one list share its numbers. */
+static lh_status_t numbers_give(order_t *o)
+{
+    const uint32_t size = o->world->row.size;
+    uint32_t rows = 1, before = 0;
+    for (uint32_t r = 0; r < size; r++) {
+        if (!is_first(o, r, before)) continue;
+        before++;
+        rows += o->lists[r].count;
+    }
+    const transfer_t **known = mem_array(rows, sizeof(const transfer_t *));
+    uint32_t **numbers = mem_array(o->list_count, sizeof(uint32_t *));
+    lh_status_t status = known == NULL || numbers == NULL ? LH_NO_MEMORY : LH_OK;
+    before = 0;
+    for (uint32_t r = 0; r < size && status == LH_OK; r++) {
+        walker_t *w = &o->walkers[r];
+        if (is_first(o, r, before)) {
+            status = list_number(o, r, known);
+            numbers[before++] = w->what;
+        }
+        w->what = numbers[w->list];
+    }
+    for (uint32_t r = 0; r < size && status == LH_OK; r++) {
+        o->walkers[r].started = mem_array(o->known + 1u, sizeof(uint32_t));
+        if (o->walkers[r].started == NULL) status = LH_NO_MEMORY;
+    }
+    mem_free(known);
+    mem_free(numbers);
+    if (status != LH_OK) return status;
+    o->progress = mem_array((size_t)o->group_count * o->known + 1u, sizeof(*o->progress));
+    return o->progress == NULL ? LH_NO_MEMORY : LH_OK;
+}
+
+/* The member that keeps `rank` from going on past its next row; `rank` itself where nobody does. A
+ * wait ends when every member has started the transfer as often as this rank has. */
 static uint32_t holds_up(const order_t *o, uint32_t rank)
 {
     const walker_t *w = &o->walkers[rank];
     const transfer_row_t *row = row_at(o, rank, w->at);
     lh_assert(row != NULL);
     if (!row->waits) return rank;
-    const uint32_t what = w->what[w->at];
-    const group_t *g = group_of(o, rank, row);
-    for (uint32_t m = 0; m < g->size; m++)
+    const uint32_t what = w->what[w->at], group = o->group_of[row->transfer.group][rank];
+    const members_t *g = &o->groups[group];
+    group_progress_t *far = &o->progress[(size_t)group * o->known + what];
+    if (w->started[what] > far->times) *far = (group_progress_t){.times = w->started[what]};
+    /* Who is as far as another member asked for is far enough for a rank that asks for less. */
+    while (far->count < g->count && o->walkers[g->ranks[far->count]].started[what] >= far->times)
+        far->count++;
+    for (uint32_t m = far->count; m < g->count; m++)
         if (o->walkers[g->ranks[m]].started[what] < w->started[what]) return g->ranks[m];
     return rank;
 }
 
+/* The sentence for a rank whose wait never ends: it names that rank and the one that it waits
+ * for. */
 static lh_status_t waits_refuse(const order_t *o, uint32_t rank)
 {
     char who[160], other[160];
@@ -434,7 +564,7 @@ static lh_status_t waits_refuse(const order_t *o, uint32_t rank)
                 collective_names[its->transfer.op], TRANSFER_NAME, its->transfer.name);
 }
 
-/* Rounds over all ranks, each as far as it can, until a round moves nobody. */
+/* Lets every rank go as far as it can, again and again, until no rank moves any more. */
 static lh_status_t waits_check(const order_t *o)
 {
     const uint32_t size = o->world->row.size;
@@ -460,38 +590,45 @@ void transfer_lists_free(transfer_list_t *lists, uint32_t ranks)
     mem_free(lists);
 }
 
+static void order_free(order_t *o)
+{
+    for (uint32_t k = 0; k < LH_GROUPS; k++)
+        mem_free(o->group_of[k]);
+    for (uint32_t g = 0; g < o->group_count; g++)
+        mem_free(o->groups[g].ranks);
+    for (uint32_t r = 0, before = 0; r < o->world->row.size; r++) {
+        mem_free(o->walkers[r].started);
+        if (!is_first(o, r, before)) continue;
+        before++;
+        mem_free(o->walkers[r].what);
+    }
+    mem_free(o->groups);
+    mem_free(o->progress);
+    mem_free(o->walkers);
+}
+
 /* Pairs first: their sentence says more than that of a circle. */
 lh_status_t transfer_order_check(const world_t *world, const transfer_list_t *lists)
 {
-    const uint32_t size = world->row.size;
-    order_t o = {.world = world, .lists = lists, .walkers = mem_array(size, sizeof(walker_t))};
+    order_t o = {
+        .world = world, .lists = lists, .walkers = mem_array(world->row.size, sizeof(walker_t))};
     if (o.walkers == NULL) return LH_NO_MEMORY;
-    lh_status_t status = groups_make(&o);
-    for (uint32_t a = 0; status == LH_OK && a < size; a++)
-        for (uint32_t b = 0; status == LH_OK && b < a; b++)
-            status = pair_check(&o, b, a);
+    lh_status_t status = lists_read(&o);
+    if (status == LH_OK) status = pairs_check(&o);
     if (status == LH_OK) status = numbers_give(&o);
     if (status == LH_OK) status = waits_check(&o);
-    for (uint32_t r = 0; r < size; r++) {
-        for (uint32_t g = 0; g < LH_GROUPS; g++) {
-            world_group_free(o.walkers[r].groups[g]);
-            mem_free(o.walkers[r].members[g]);
-        }
-        mem_free(o.walkers[r].what);
-        mem_free(o.walkers[r].started);
-    }
-    mem_free(o.walkers);
+    order_free(&o);
     return status;
 }
 
 /* ---- before step 0 ---- */
 
-/* What ranks exchange while all is well: 16 bytes. */
+/* What ranks exchange in any case; while all is well, nothing else. */
 typedef struct summary {
     uint64_t digest, count;
 } summary_t;
 
-/* Every rank's rows, `most` of each; *out is the caller's. */
+/* Every rank's rows, padded to `most` of each: *out is [size][most], freed by the caller. */
 static lh_status_t lists_gather(control_t *control, uint32_t size, const transfer_list_t *mine,
                                 uint64_t most, transfer_row_t **out)
 {
@@ -508,6 +645,7 @@ static lh_status_t lists_gather(control_t *control, uint32_t size, const transfe
     return status;
 }
 
+/* Gathers the lists of all ranks and checks them. all: [size]. */
 static lh_status_t lists_compare(const world_t *world, control_t *control,
                                  const transfer_list_t *mine, const summary_t *all)
 {
@@ -527,8 +665,8 @@ static lh_status_t lists_compare(const world_t *world, control_t *control,
     return status;
 }
 
-/* Of what a rank starts and waits for, without sizes: each of a site's ranks has another part of
- * what sites sum, and comm/ compares sizes anyway, group by group. */
+/* The digest of what a rank starts and waits for. Sizes are left out, as each of a site's ranks has
+ * another part of what sites sum, and core/comm compares sizes anyway, group by group. */
 static lh_status_t list_digest(const transfer_list_t *list, uint64_t *out)
 {
     transfer_row_t *rows = mem_array(list->count, sizeof(*rows));

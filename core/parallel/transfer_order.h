@@ -1,38 +1,42 @@
 /* parallel/transfer_order.h - the check of transfers: of a rank's own lists, that nothing touches
  * values which are on their way, and of all ranks' lists, whether every start meets its partners
- * and every wait ends. It needs only lists, so `plan` and `check` make it for ranks that do not
- * run. */
+ * and every wait ends. The check needs only lists, so `plan` and `check` make it for ranks that do
+ * not run. All functions are called by the control thread. */
 #ifndef PARALLEL_TRANSFER_ORDER_H
 #define PARALLEL_TRANSFER_ORDER_H
 
 #include <comm/comm.h>
 #include <engine/program.h>
 
-typedef struct transfer_row { /* a start or a wait; without gaps, so that rows travel as they are */
+/* A start or a wait. Rows travel and are compared as bytes, so whoever makes one clears it
+ * first. */
+typedef struct transfer_row {
     transfer_t transfer;
     bool waits;
 } transfer_row_t;
 
-/* After engine_arrange: what its programs start and wait for in some steps, in order; the caller
- * frees with mem_free. LH_INVALID: a list uses values that are on their way, or starts a transfer
- * anew that nobody has waited for. */
+/* What the engine's programs start and wait for in some steps, in order. After engine_arrange.
+ * *rows: [*count], freed by the caller with mem_free. LH_INVALID: a list uses values that are on
+ * their way, or starts a transfer again that nobody has waited for. */
 lh_status_t transfer_rows(const engine_t *e, transfer_row_t **rows, uint32_t *count) LH_MUST_CHECK;
 
-/* What a rank starts and waits for, in order; of transfer_rows. */
+/* What a rank starts and waits for, in order, as transfer_rows returns it. */
 typedef struct transfer_list {
     transfer_row_t *rows;
     uint32_t count;
 } transfer_list_t;
 
+/* Frees lists [ranks] and the rows of each; NULL does nothing. */
 void transfer_lists_free(transfer_list_t *lists, uint32_t ranks);
 
-/* lists: [world->row.size]. Refused with a sentence: two ranks that start the transfers which both
- * take part in in different order, transfers that differ, and waits that no rank can end. */
+/* lists: [world->row.size]. Refused (LH_MISMATCH) with a sentence that names two ranks: where they
+ * start their common transfers in different orders, where a common transfer differs, and where a
+ * wait never ends. Takes time in proportion to ranks^2 times rows. */
 lh_status_t transfer_order_check(const world_t *world, const transfer_list_t *lists) LH_MUST_CHECK;
 
-/* Among the ranks of a run, all of which call it: one number a rank where all have the same list,
- * as they do while every rank runs the whole model; else the lists travel and each rank checks all.
- */
+/* The same check among the ranks of a run, all of which call it. Ranks exchange a digest of their
+ * lists first, which is equal while every rank runs the whole model; only where digests differ do
+ * the lists travel, and each rank checks all of them. */
 lh_status_t transfer_order_agree(const world_t *world, control_t *control,
                                  const transfer_list_t *mine) LH_MUST_CHECK;
 

@@ -5,9 +5,9 @@
  * of them a transfer moves is said by its pieces, a list of segments for each member. So memory is
  * registered once, and gradients are sent from where they were added up.
  *
- * Where the host can't reach a device's memory its mirror travels instead (engine/handover.h):
- * places are then those of the mirror. In a job that is only planned there is no memory, and
- * addresses are made up that differ. */
+ * Where the host can't reach a device's memory, the memory's mirror travels instead
+ * (engine/handover.h), and places are those of the mirror. A job that is only planned has no
+ * memory: its addresses are made up so that no two allocations overlap. */
 #include <parallel/transfers.h>
 
 #include <stdio.h>
@@ -18,6 +18,7 @@
 #include <longhaul/dtype.h>
 #include <parallel/transfer_order.h>
 
+/* Bytes of a bucket, and how many buckets the host would make of all gradients. */
 enum { BUCKET_LEAST = 512 << 10, BUCKET_MOST = 25 << 20, BUCKETS = 24 };
 
 /* With b buckets whose sums take T seconds in all, and W seconds of the backward pass in which they
@@ -25,9 +26,9 @@ enum { BUCKET_LEAST = 512 << 10, BUCKET_MOST = 25 << 20, BUCKETS = 24 };
  *
  *    max(0, T (1 - 1 / b) - W) + T / b + RTT / 2 for each hop.
  *
- * The last bucket of a pass, T / b, is the one that nothing hides: so buckets are a small part of
- * all (1 / 24 of the gradients in F32), but not so small that the time to start one counts (512
- * KiB), nor larger than 25 MiB. */
+ * Nothing hides the last bucket of a pass, T / b. So a bucket is a small part of the whole (1 / 24
+ * of the gradients in F32), but not so small that the time to start it counts (512 KiB), and never
+ * larger than 25 MiB. */
 uint64_t transfers_bucket_bytes(const transfers_t *t)
 {
     if (t->bucket_bytes != 0) return t->bucket_bytes;
@@ -46,7 +47,7 @@ uint64_t transfers_norm_blocks(uint64_t elements)
     return (elements + LH_NORM_BLOCK - 1) / LH_NORM_BLOCK;
 }
 
-/* Moves own their lists; callers' lists are on the stack. */
+/* A move owns its lists, as those of its maker do not last. */
 static uint32_t *list_copy(const uint32_t *list, uint32_t count)
 {
     uint32_t *copy = mem_array(count, sizeof(*copy));
@@ -54,7 +55,7 @@ static uint32_t *list_copy(const uint32_t *list, uint32_t count)
     return copy;
 }
 
-/* Plans belong to comm. */
+/* All but the move's plan, which belongs to comm. */
 static void move_free(move_t *m)
 {
     if (m == NULL) return;
@@ -63,7 +64,7 @@ static void move_free(move_t *m)
     mem_free(m);
 }
 
-/* The dtype in which a transfer travels is the one in which its data is stored. */
+/* A transfer travels in the dtype in which its data is stored. */
 static lh_dtype_t dtype_of(const transfers_t *t, const move_t *m)
 {
     const weights_t *w = t->weights;
@@ -71,17 +72,19 @@ static lh_dtype_t dtype_of(const transfers_t *t, const move_t *m)
     case MOVE_SUM:
     case MOVE_ACROSS: return w->grad->shards[m->parameters[0]].dtype;
     case MOVE_PARTIALS: return w->accumulate;
+    case MOVE_LOSSES: return LH_DTYPE_F32;
     default: return w->compute;
     }
 }
 
-/* Elements of the whole form. Sites sum what is left of it in each. */
+/* Elements of the whole form; of an ACROSS, elements of this rank's part, which is what sites
+ * sum. */
 static uint64_t elements_of(const transfers_t *t, const move_t *m)
 {
     uint64_t elements = 0;
-    if (m->kind == MOVE_PARTIALS) {
-        const lh_arg_t *sums = &m->program->flow->values[m->values[0]].arg;
-        return sums->shape[0] * sums->shape[1];
+    if (m->kind == MOVE_PARTIALS || m->kind == MOVE_LOSSES) {
+        const lh_arg_t *rows = &m->program->flow->values[m->values[0]].arg;
+        return rows->rank == 1 ? rows->shape[0] : rows->shape[0] * rows->shape[1];
     }
     for (uint32_t i = 0; i < m->count; i++) {
         const parameter_t *p = &t->weights->parameters->items[m->parameters[i]];
@@ -91,7 +94,7 @@ static uint64_t elements_of(const transfers_t *t, const move_t *m)
     return elements;
 }
 
-/* A recorded row's transfer comes complete from its recording. */
+/* The transfer of a recorded row comes complete from its recording. */
 lh_status_t transfers_add(transfers_t *t, const move_t *row, move_t **out)
 {
     lh_assert(row->count > 0 && row->kind >= MOVE_SUM && row->kind <= MOVE_RECORDED);
@@ -108,13 +111,21 @@ lh_status_t transfers_add(transfers_t *t, const move_t *row, move_t **out)
         move_free(m);
         return LH_NO_MEMORY;
     }
-    const bool across = m->kind == MOVE_ACROSS;
     m->transfer.number = t->count;
     t->list[t->count++] = m;
     *out = m;
-    if (m->kind == MOVE_RECORDED) return LH_OK;
-    m->transfer.group = across ? LH_GROUP_ACROSS : t->group_kind;
-    m->transfer.ways = across ? t->across->size : t->group->size;
+    switch (m->kind) {
+    case MOVE_RECORDED: return LH_OK;
+    case MOVE_ACROSS:
+        m->transfer.group = LH_GROUP_ACROSS;
+        m->transfer.ways = t->across->size;
+        break;
+    case MOVE_LOSSES:
+        m->transfer.group = LH_GROUP_DATA;
+        m->transfer.ways = t->world->row.size;
+        break;
+    default: m->transfer.group = t->group_kind; m->transfer.ways = t->group->size;
+    }
     m->transfer.dtype = dtype_of(t, m);
     m->transfer.elements = elements_of(t, m);
     return LH_OK;
@@ -122,7 +133,8 @@ lh_status_t transfers_add(transfers_t *t, const move_t *row, move_t **out)
 
 /* ---- the values of a call ---- */
 
-/* This rank's elements of a parameter, in a store that holds them or the whole. 0: it has none. */
+/* The flow's value of this rank's elements of a parameter, in a store that holds just those or the
+ * whole. 0: the rank owns none. */
 static uint32_t own_value(const transfers_t *t, program_t *p, const store_t *store,
                           uint32_t parameter)
 {
@@ -135,8 +147,8 @@ static uint32_t own_value(const transfers_t *t, program_t *p, const store_t *sto
     return flow_rows(p->flow, all, mine.begin - piece->slice.begin, mine.end - mine.begin);
 }
 
-/* The form that `whole` says, of all parameters of a move. Returns how many values there are;
- * values that this rank has nothing of are left out. */
+/* The values of all parameters of a move, whole or this rank's own part, into out [m->count].
+ * Returns how many; parameters of which this rank owns nothing are left out. */
 static uint32_t values_of(const transfers_t *t, program_t *p, const move_t *m, bool whole,
                           uint32_t *out)
 {
@@ -154,10 +166,11 @@ static uint32_t values_of(const transfers_t *t, program_t *p, const move_t *m, b
 }
 
 /* Which values a call reads and writes, for the checks and for placing memory. A sum reads whole
- * gradients and leaves whole or own ones; a gather reads own values and leaves whole ones. */
+ * gradients and leaves whole or own ones; a gather reads own values and leaves whole values. */
 flow_moved_t transfers_moved(const transfers_t *t, program_t *p, const move_t *m)
 {
-    if (m->kind == MOVE_PARTIALS) return flow_moved(p->flow, m->values, 1, m->values, 1);
+    if (m->kind == MOVE_PARTIALS || m->kind == MOVE_LOSSES)
+        return flow_moved(p->flow, m->values, 1, m->values, 1);
     uint32_t *lists = mem_array(2 * (size_t)m->count, sizeof(*lists));
     if (lists == NULL) {
         p->flow->status = LH_NO_MEMORY;
@@ -166,7 +179,8 @@ flow_moved_t transfers_moved(const transfers_t *t, program_t *p, const move_t *m
     const bool sum = m->kind == MOVE_SUM, across = m->kind == MOVE_ACROSS;
     const bool narrows = across || m->transfer.op == COLLECTIVE_REDUCE_SCATTER;
     uint32_t *writes = lists + m->count;
-    /* What sites sum again goes from one to the other inside comm/. */
+    /* Where an ACROSS follows, the sum hands its result over inside core/comm, and the flow sees
+     * it written by the ACROSS. */
     const bool passes_on = sum && t->across != NULL;
     const uint32_t read_count = across ? 0 : values_of(t, p, m, sum, lists);
     const uint32_t write_count = passes_on ? 0 : values_of(t, p, m, !narrows, writes);
@@ -177,23 +191,25 @@ flow_moved_t transfers_moved(const transfers_t *t, program_t *p, const move_t *m
 
 /* ---- a collective for each transfer ---- */
 
+/* The first made-up address of a job that is only planned, and what addresses are a multiple of. */
 enum { PLANNED_BASE = 4096 };
 
 /* Lives while all collectives are planned. */
 typedef struct planner {
     transfers_t *t;
-    /* Memory whose bytes travel, registered once. */
+    /* Memory whose bytes travel, registered once: the engine's allocation, the address of its
+     * memory or of its mirror, and the number that comm gave it. */
     const allocation_t *allocations[TRANSFER_ALLOCATIONS];
     char *bases[TRANSFER_ALLOCATIONS];
     uint32_t arenas[TRANSFER_ALLOCATIONS];
     uint32_t allocation_count;
-    /* There is no memory: any addresses will do that differ, as nothing is read there. */
-    bool planned;
-    uintptr_t planned_end;
-    uint64_t *value_cuts, *grad_cuts; /* [parameters][members] element offsets into their owner's */
+    bool planned;          /* there is no memory: nothing is read at the addresses */
+    uintptr_t planned_end; /* behind the last address that was made up */
+    /* [parameters][members] where a slice begins in its owner's store, in elements */
+    uint64_t *value_cuts, *grad_cuts;
 } planner_t;
 
-/* The arena of an allocation, as comm knows it. */
+/* An allocation as comm knows it: its address and its arena. */
 static lh_status_t place_of(const planner_t *pl, const allocation_t *allocation, coll_place_t *out)
 {
     for (uint32_t i = 0; i < pl->allocation_count; i++) {
@@ -204,9 +220,9 @@ static lh_status_t place_of(const planner_t *pl, const allocation_t *allocation,
     return fail(LH_INVALID, "memory '%s' is not registered for transfers", allocation->name);
 }
 
-/* Registers an allocation with comm, or its mirror where the host can't reach it; what has neither
- * does not travel. Where the device can, it gives a descriptor of the memory: peers on the node
- * then map it and read in place. */
+/* Registers an allocation with comm, or its mirror where the host can't reach the memory; an
+ * allocation that the host can reach in neither way does not travel. A device that can gives a
+ * descriptor of the memory: peers on the node then map the memory and read in place. */
 static lh_status_t allocation_share(planner_t *pl, const allocation_t *of)
 {
     const engine_t *e = pl->t->engine;
@@ -234,7 +250,7 @@ static lh_status_t allocation_share(planner_t *pl, const allocation_t *of)
                       &pl->arenas[pl->allocation_count++]);
 }
 
-/* In the same order on all ranks: arenas are told apart by number. */
+/* In the same order on all ranks, as they name arenas to each other by number. */
 static lh_status_t allocations_share(planner_t *pl)
 {
     const transfers_t *t = pl->t;
@@ -247,9 +263,10 @@ static lh_status_t allocations_share(planner_t *pl)
     return status;
 }
 
-/* Where every member keeps its slices of a cut store, in elements from the store's start: as
- * weights_shard_add lays them out there. Nobody has to be asked, as layout follows from shares,
- * dtypes and alignment alone; this rank's own layout is held against it. */
+/* Where every member keeps its slices of a cut store, in elements from the store's start, as
+ * weights_shard_add lays them out there: *out is [parameters][members], freed by the caller, on
+ * failure too. No member has to be asked, as the layout follows from shares, dtypes and alignment
+ * alone; this rank's own layout is compared with the result. */
 static lh_status_t cuts_lay(const transfers_t *t, const store_t *store, uint64_t **out)
 {
     const uint32_t count = t->weights->parameters->count, ways = t->group->size;
@@ -270,7 +287,7 @@ static lh_status_t cuts_lay(const transfers_t *t, const store_t *store, uint64_t
             if (m == t->group->self && offset != store->shards[i].offset)
                 return fail(LH_INVALID, "the slices of %s are not laid out as others expect",
                             store->name);
-            /* All of a cut store travels, so that its mirror is its twin. */
+            /* All of a cut store travels, so offsets in its mirror are the same. */
             lh_assert(m != t->group->self || s.begin == s.end ||
                       handover_offset(t->engine, &store->allocation, offset) == offset);
         }
@@ -278,14 +295,13 @@ static lh_status_t cuts_lay(const transfers_t *t, const store_t *store, uint64_t
     return LH_OK;
 }
 
-/* The buffer in which the whole form of a transfer lies. */
+/* The allocation in which the whole form of a transfer lies. */
 static const allocation_t *whole_allocation(const transfers_t *t, const move_t *x)
 {
     if (x->program != NULL) return &t->engine->arenas[x->arena];
     return x->kind == MOVE_SUM ? &t->weights->grad->allocation : &t->weights->value->allocation;
 }
 
-/* First element of the k-th parameter in the whole form. */
 /* First element of the k-th parameter in the whole form, from the start of its allocation or of its
  * mirror. */
 static uint64_t whole_at(const transfers_t *t, const move_t *x, uint32_t k)
@@ -303,9 +319,10 @@ static uint64_t whole_at(const transfers_t *t, const move_t *x, uint32_t k)
     return handover_offset(t->engine, &store->allocation, at) / wide;
 }
 
-/* A member's segments of a transfer, in the order of its parameters. Partial sums are cut where the
- * gradients are: the rows of a parameter's blocks belong to who owns these. `out` has room for one
- * segment a parameter. */
+/* A member's segments of a transfer, in the order of the parameters; returns how many. Partial sums
+ * are cut where the gradients are: the row of a block belongs to the member that owns the block.
+ * cuts: [parameters][members] of the cut form, or NULL where owners' parts lie in the whole form.
+ * `out` has room for one segment a parameter. */
 static uint32_t segments_of(const planner_t *pl, const move_t *x, uint32_t member,
                             const uint64_t *cuts, coll_segment_t *out)
 {
@@ -338,9 +355,10 @@ static uint32_t segments_of(const planner_t *pl, const move_t *x, uint32_t membe
     return count;
 }
 
-typedef struct pieces { /* of one plan */
-    coll_piece_t *rows;
-    coll_segment_t *segments;
+/* The pieces of one plan; freed once the plan is made, which copies them. */
+typedef struct pieces {
+    coll_piece_t *rows;       /* [members] */
+    coll_segment_t *segments; /* [members][parameters] */
 } pieces_t;
 
 static void pieces_free(pieces_t *p)
@@ -366,9 +384,23 @@ static lh_status_t pieces_make(const planner_t *pl, const move_t *x, const uint6
     return LH_OK;
 }
 
-/* The parts of what this rank holds after the sum inside its site, over which sites share the work
- * of the second sum: in blocks of the norm, and so that small parameters go round over the sites
+/* The site's share of the work of a second sum, in elements of the parameter: of what this rank holds
+ * after the sum inside its site, in blocks of the norm, and small parameters go round over the sites
  * (as in shards.h). */
+static lh_slice_t across_slice(const transfers_t *t, uint32_t parameter, uint32_t site)
+{
+    const uint32_t ways = t->across->size, place = (site + parameter) % ways;
+    const lh_slice_t s = shard_shares_slice(t->shares, parameter, t->group->self);
+    const uint64_t length = s.end - s.begin, units = transfers_norm_blocks(length);
+    uint64_t begin = units * place / ways * LH_NORM_BLOCK;
+    uint64_t end = units * (place + 1) / ways * LH_NORM_BLOCK;
+    if (begin > length) begin = length;
+    if (end > length) end = length;
+    return (lh_slice_t){s.begin + begin, s.begin + end};
+}
+
+/* How sites share the work of the second sum: a piece for each. cut: this rank's part lies in a
+ * store of its own, not in the whole form. */
 static lh_status_t across_make(const planner_t *pl, const move_t *x, const group_t *across,
                                bool cut, pieces_t *out)
 {
@@ -381,23 +413,21 @@ static lh_status_t across_make(const planner_t *pl, const move_t *x, const group
         coll_segment_t *mine = &out->segments[(size_t)m * x->count];
         uint32_t count = 0;
         for (uint32_t k = 0; k < x->count; k++) {
-            const uint32_t i = x->parameters[k], place = (m + i) % ways;
+            const uint32_t i = x->parameters[k];
             const lh_slice_t s = shard_shares_slice(t->shares, i, t->group->self);
-            const uint64_t units = transfers_norm_blocks(s.end - s.begin), length = s.end - s.begin;
-            uint64_t begin = units * place / ways * LH_NORM_BLOCK;
-            uint64_t end = units * (place + 1) / ways * LH_NORM_BLOCK;
-            if (begin > length) begin = length;
-            if (end > length) end = length;
+            const lh_slice_t part = across_slice(t, i, m);
             const uint64_t base = cut ? pl->grad_cuts[(size_t)i * t->group->size + t->group->self]
                                       : whole_at(t, x, k) + s.begin;
-            if (end > begin) mine[count++] = (coll_segment_t){base + begin, end - begin, 0};
+            if (part.end > part.begin)
+                mine[count++] = (coll_segment_t){base + (part.begin - s.begin),
+                                                 part.end - part.begin, 0};
         }
         out->rows[m] = (coll_piece_t){mine, count};
     }
     return LH_OK;
 }
 
-/* Collectives of recordings and steps by those of comm. */
+/* The collectives of a transfer (COLLECTIVE_*) as comm calls them (COLL_*). */
 static const uint32_t coll_ops[COLLECTIVES] = {
     [COLLECTIVE_ALL_REDUCE] = COLL_ALL_REDUCE,
     [COLLECTIVE_REDUCE_SCATTER] = COLL_REDUCE_SCATTER,
@@ -405,16 +435,16 @@ static const uint32_t coll_ops[COLLECTIVES] = {
     [COLLECTIVE_ALL_TO_ALL] = COLL_ALL_TO_ALL,
 };
 
-/* How many elements the memory of an allocation has for those who communicate: the length of the
- * whole buffer. */
+/* Length of a collective's buffer: the elements of a whole allocation, or of its mirror. */
 static uint64_t allocation_elements(const transfers_t *t, const allocation_t *allocation,
                                     lh_dtype_t dtype)
 {
     return handover_allocation(t->engine, allocation)->bytes / lh_dtype_bytes(dtype);
 }
 
-/* In place: what this rank holds of the gradients after the sum inside its site. It begins when the
- * run of the sum before it is done, without the device or the host in between. */
+/* An ACROSS works in place, on what this rank holds of the gradients after the sum inside its site.
+ * Its run begins when that of the sum before it is done, without the device or the host in
+ * between. */
 static lh_status_t across_plan(planner_t *pl, move_t *x, coll_how_t *how)
 {
     const transfers_t *t = pl->t;
@@ -432,7 +462,7 @@ static lh_status_t across_plan(planner_t *pl, move_t *x, coll_how_t *how)
 }
 
 /* Sums and gathers over the group of the shares. Where values or gradients are cut, owners' pieces
- * lie in the store apart from the whole form. */
+ * lie in the store, and the whole form in an arena. */
 static lh_status_t group_plan(planner_t *pl, move_t *x, coll_how_t *how)
 {
     const transfers_t *t = pl->t;
@@ -456,7 +486,7 @@ static lh_status_t group_plan(planner_t *pl, move_t *x, coll_how_t *how)
     return status;
 }
 
-/* A value of a flow in the arena of activations. */
+/* The place of a value of the move's flow in the move's arena, whose own place is `arena`. */
 static coll_place_t value_place(const transfers_t *t, const move_t *x, uint32_t value,
                                 coll_place_t arena)
 {
@@ -464,11 +494,24 @@ static coll_place_t value_place(const transfers_t *t, const move_t *x, uint32_t 
     const flow_value_t *v = &f->values[value];
     const uint64_t at = f->buffers[v->buffer].offset + v->offset;
     arena.address = (char *)arena.address +
-                    handover_offset(t->engine, &t->engine->arenas[ARENA_ACTIVATIONS], at);
+                    handover_offset(t->engine, &t->engine->arenas[x->arena], at);
     return arena;
 }
 
-/* In equal pieces, in the order of ranks, as the op says. */
+/* In place: rank r's words are the r-th of equal pieces. */
+static lh_status_t losses_plan(planner_t *pl, move_t *x, coll_how_t *how)
+{
+    coll_place_t arena = {0};
+    how->group = comm_group(pl->t->comm, x->transfer.group);
+    how->elements = x->transfer.elements;
+    if (how->group == NULL) return LH_INVALID;
+    const lh_status_t status = place_of(pl, &pl->t->engine->arenas[x->arena], &arena);
+    if (status != LH_OK) return status;
+    how->whole = value_place(pl->t, x, x->values[0], arena);
+    return collective_new(pl->t->comm, how, &x->plan);
+}
+
+/* A recorded collective moves equal pieces in the order of ranks, so it lists none. */
 static lh_status_t recorded_plan(planner_t *pl, move_t *x, coll_how_t *how)
 {
     coll_place_t arena = {0};
@@ -485,24 +528,53 @@ static lh_status_t recorded_plan(planner_t *pl, move_t *x, coll_how_t *how)
     return collective_new(pl->t->comm, how, &x->plan);
 }
 
-/* Gradients and values have connections of their own, so that neither waits behind the other. */
+/* In which dtype a sum of gradients crosses a border: the job's word, the table's, or that of what
+ * is computed with. Values cross as they are stored. */
+static lh_dtype_t border_of(const transfers_t *t, const move_t *x)
+{
+    const bool across = x->kind == MOVE_ACROSS;
+    const lh_move_t *row = optimizer_tables_move(&t->tables,
+                                                 across ? t->tables.across : t->tables.sum);
+    if (x->kind != MOVE_SUM && !across) return 0;
+    if (t->border != 0) return t->border;
+    if (row != NULL && row->wire != 0) return row->wire;
+    return t->weights->compute == LH_DTYPE_BF16 ? LH_DTYPE_BF16 : LH_DTYPE_F32;
+}
+
+/* What a bucket's sum in later micro-batches goes on with: the first one's errors. The two stand one
+ * behind the other. */
+static collective_t *continued_by(const transfers_t *t, const move_t *x)
+{
+    if (x->kind != MOVE_SUM || !x->transfer.add) return NULL;
+    lh_assert(x->transfer.number > 0);
+    const move_t *first = t->list[x->transfer.number - 1];
+    lh_assert(first->kind == MOVE_SUM && first->parameters[0] == x->parameters[0]);
+    return first->plan;
+}
+
+/* Plans one transfer. Gradients, values and activations have connections of their own, so that none
+ * waits behind another. The losses, which are needed after the gradients only, go with those: a
+ * connection more between all ranks would be one for a few words a step. */
 static lh_status_t move_plan(planner_t *pl, move_t *x)
 {
-    const bool gradients = x->kind == MOVE_SUM || x->kind == MOVE_ACROSS;
+    const bool gradients = x->kind == MOVE_SUM || x->kind == MOVE_ACROSS || x->kind == MOVE_LOSSES;
     coll_how_t how = {.name = x->transfer.name,
                       .op = coll_ops[x->transfer.op],
                       .group = pl->t->group,
                       .dtype = x->transfer.dtype,
+                      .border = border_of(pl->t, x),
+                      .continues = continued_by(pl->t, x),
                       .add = x->transfer.add,
                       .service = gradients ? LH_SERVICE_GRADIENT : LH_SERVICE_PARAMETER};
     switch (x->kind) {
     case MOVE_ACROSS: return across_plan(pl, x, &how);
+    case MOVE_LOSSES: return losses_plan(pl, x, &how);
     case MOVE_RECORDED: return recorded_plan(pl, x, &how);
     default: return group_plan(pl, x, &how);
     }
 }
 
-/* Plans are made in the order of the table, the same on all ranks. */
+/* Plans are made in the order of the table, which is the same on all ranks. */
 static lh_status_t plan_all(transfers_t *t, bool planned)
 {
     planner_t pl = {.t = t, .planned = planned, .planned_end = PLANNED_BASE};
@@ -520,7 +592,7 @@ static lh_status_t plan_all(transfers_t *t, bool planned)
     return status;
 }
 
-/* Before anybody connects: that no rank will wait for ever. All ranks call it. */
+/* Checks, before any rank connects, that no rank will wait for ever. All ranks call it. */
 static lh_status_t orders_agree(const transfers_t *t)
 {
     transfer_list_t mine = {0};
@@ -531,9 +603,70 @@ static lh_status_t orders_agree(const transfers_t *t)
     return status;
 }
 
+uint64_t transfers_border_bytes(const transfers_t *t, const transfer_t *transfer)
+{
+    lh_assert(transfer->number < t->count && &t->list[transfer->number]->transfer == transfer);
+    const move_t *m = t->list[transfer->number];
+    uint64_t sent[LH_LINK_WAN + 1] = {0}, staging;
+    if (m->plan != NULL) collective_bytes(m->plan, sent, &staging);
+    return sent[LH_LINK_WAN];
+}
+
+/* Rows of one plan: the slices of the owners whose leader this rank is, in the order in which the
+ * plan keeps their errors. Room is for all of them. */
+static uint32_t errors_of(const transfers_t *t, const move_t *m, transfers_error_t *rows)
+{
+    uint64_t elements, at = 0;
+    float *errors = collective_errors(m->plan, &elements);
+    const bool across = m->kind == MOVE_ACROSS;
+    const group_t *g = across ? t->across : t->group;
+    uint32_t count = 0;
+    for (uint32_t o = 0; o < g->size; o++) {
+        if (world_group_leader(g, g->site_of[g->self], o) != g->self) continue;
+        for (uint32_t k = 0; k < m->count; k++) {
+            const uint32_t i = t->weights->parameters->items[m->parameters[k]].storage;
+            const lh_slice_t s = across ? across_slice(t, i, o)
+                                        : shard_shares_slice(t->shares, i, o);
+            if (s.begin == s.end) continue;
+            rows[count++] = (transfers_error_t){i, s, errors + at};
+            at += s.end - s.begin;
+        }
+    }
+    lh_assert(at == elements);
+    return count;
+}
+
+static bool keeps_errors(const move_t *m)
+{
+    uint64_t elements;
+    return m->plan != NULL && (m->kind == MOVE_SUM || m->kind == MOVE_ACROSS) && !m->transfer.add &&
+           collective_errors(m->plan, &elements) != NULL;
+}
+
+lh_status_t transfers_errors(const transfers_t *t, transfers_error_t **out, uint32_t *count)
+{
+    size_t room = 0;
+    *out = NULL;
+    *count = 0;
+    for (uint32_t i = 0; i < t->count; i++)
+        if (keeps_errors(t->list[i])) room += (size_t)t->list[i]->count * t->world->row.size;
+    if (room == 0) return LH_OK;
+    transfers_error_t *rows = mem_array(room, sizeof(*rows));
+    if (rows == NULL) return LH_NO_MEMORY;
+    for (uint32_t i = 0; i < t->count; i++)
+        if (keeps_errors(t->list[i])) *count += errors_of(t, t->list[i], rows + *count);
+    *out = rows;
+    return LH_OK;
+}
+
+bool transfers_values_cross(const transfers_t *t)
+{
+    return t->tables.instance != TABLE_MOVES && t->group->sites > 1;
+}
+
 /* ---- in a step ---- */
 
-/* In the thread that runs the step; drives transports until the run is done. */
+/* Drives transports until the run is done, in the thread that runs the step. */
 static lh_status_t move_wait(move_t *m)
 {
     if (!m->running) return LH_OK;
@@ -542,21 +675,51 @@ static lh_status_t move_wait(move_t *m)
     return collective_wait(m->plan);
 }
 
+/* Waits until a device has worked off its queue, and with it all that awaits ends of transfers. */
+static lh_status_t queue_drain(transfers_t *t)
+{
+    const lh_status_t status = engine_wait(t->engine);
+    for (uint32_t i = 0; i < t->count; i++)
+        t->list[i]->begun = false;
+    return status;
+}
+
+/* A rank that is measured without the others (`bench device`): a start ends at once and brings
+ * nothing. A queue (gate not NULL) awaits that end, and must be past it before the next run of the
+ * same transfer ends, as two ends that come together are one to it. The partial sums of the norm
+ * are zero, where what lies there by chance could have the step refused as not finite, and its
+ * update left out. */
+static lh_status_t start_alone(transfers_t *t, move_t *m, const transfer_gate_t *gate)
+{
+    const allocation_t *memory = handover_allocation(t->engine, &t->engine->arenas[m->arena]);
+    const bool partials = m->kind == MOVE_PARTIALS && memory->address != NULL;
+    const lh_status_t status = gate != NULL && (m->begun || partials) ? queue_drain(t) : LH_OK;
+    m->begun = true;
+    if (partials)
+        memset((char *)memory->address + whole_at(t, m, 0) * lh_dtype_bytes(m->transfer.dtype), 0,
+               transfer_bytes(&m->transfer));
+    if (gate != NULL && gate->done != NULL) gate->done(gate->context);
+    return status;
+}
+
 /* exchange_t.bind: memory is there, and nothing has run. */
 static lh_status_t on_bind(exchange_t *x)
 {
     transfers_t *t = (transfers_t *)x;
+    if (t->comm != NULL && comm_is_planned(t->comm)) return LH_OK; /* transfers_plan has made all */
     const lh_status_t status = plan_all(t, false);
     return status == LH_OK ? orders_agree(t) : status;
 }
 
-/* Called by the executor. A gate is the device's: it has not come to the transfer yet. */
-static lh_status_t on_start(LH_UNUSED exchange_t *x, const transfer_t *transfer,
-                            const transfer_gate_t *gate)
+/* exchange_t.start, called by engine/handover.c. A gate says that the device's queue has not come
+ * to the transfer yet. */
+static lh_status_t on_start(exchange_t *x, const transfer_t *transfer, const transfer_gate_t *gate)
 {
+    transfers_t *t = (transfers_t *)x;
     move_t *m = (move_t *)(uintptr_t)transfer;
     lh_assert(m->plan != NULL);
-    lh_status_t status = move_wait(m); /* for a run that nobody needed to wait for */
+    if (comm_is_planned(t->comm)) return start_alone(t, m, gate);
+    lh_status_t status = move_wait(m); /* for a run that nobody has waited for */
     if (status == LH_OK && gate == NULL) status = collective_start(m->plan);
     if (status == LH_OK && gate != NULL) {
         const collective_gate_t behind = {gate->past, gate->done, gate->context};
@@ -566,7 +729,7 @@ static lh_status_t on_start(LH_UNUSED exchange_t *x, const transfer_t *transfer,
     return status;
 }
 
-/* For devices that do each call at once; those with a queue are told by the gate. */
+/* exchange_t.wait: the host waits. Does nothing where the transfer was not started. */
 static lh_status_t on_wait(LH_UNUSED exchange_t *x, const transfer_t *transfer)
 {
     return move_wait((move_t *)(uintptr_t)transfer);
@@ -581,7 +744,8 @@ lh_status_t transfers_value_gather(transfers_t *t)
     return status == LH_OK ? transfers_finish(t) : status;
 }
 
-/* First what the device was told to wait for, then the device, then what the host started. */
+/* First lets the device wait for every transfer, then waits for the device, then for the runs that
+ * the host started. */
 lh_status_t transfers_finish(transfers_t *t)
 {
     lh_status_t status = LH_OK;
@@ -595,13 +759,13 @@ lh_status_t transfers_finish(transfers_t *t)
 
 /* ---- opening ---- */
 
-/* Every element is saved by exactly one rank. */
+/* Sets weights->owned, so that every element is saved by exactly one rank. */
 static lh_status_t own_what_is_saved(transfers_t *t)
 {
     weights_t *w = t->weights;
     w->owned = mem_array(w->parameters->count, sizeof(*w->owned));
     if (w->owned == NULL) return LH_NO_MEMORY;
-    /* Cut inside a site, every site holds all; the first one saves. */
+    /* Where the cut is inside a site every site holds all elements; the site of rank 0 saves. */
     const world_t *world = t->world;
     const bool other_site = t->tables.cut == LH_GROUP_SITE &&
                             world->ranks[world->row.rank].site != world->ranks[0].site;
@@ -612,8 +776,8 @@ static lh_status_t own_what_is_saved(transfers_t *t)
     return LH_OK;
 }
 
-/* What the step can do with whole gradients beside cut ones: a bucket's memory with a cut store, or
- * a store of whole ones in which the owner's part is the cut. */
+/* Whole gradients beside cut ones are built in two ways: they live for a bucket beside a cut store
+ * (zero2, zero3), or for the step in a store in which the owner's part is the cut (zero1). */
 static lh_status_t wide_check(const optimizer_tables_t *t)
 {
     if (t->wide_grad == TABLE_SPACES) return LH_OK;
@@ -627,6 +791,7 @@ static lh_status_t wide_check(const optimizer_tables_t *t)
                 wide->name, wide->lives, cut->name, inside ? "lies inside" : "lies beside");
 }
 
+/* What may fail in making the transfers; the engine is told last. */
 static lh_status_t transfers_open(transfers_t *t, const transfers_how_t *how)
 {
     const optimizer_tables_t *tables = &t->tables;
@@ -660,6 +825,7 @@ lh_status_t transfers_new(const transfers_how_t *how, transfers_t **out)
     t->group_kind = t->tables.cut != LH_GROUP_SELF ? t->tables.cut : LH_GROUP_DATA;
     t->shares = &how->shards->shares;
     t->micro_batches = how->micro_batches;
+    t->border = how->border;
     t->bucket_bytes = how->bucket_bytes != 0 ? how->bucket_bytes : t->tables.bucket_bytes;
     const lh_status_t status = transfers_open(t, how);
     if (status != LH_OK) {

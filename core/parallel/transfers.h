@@ -2,24 +2,26 @@
  * gradients to sum, of new values to gather, the values of an instance, or partial sums of the
  * norm.
  *
- * It is the engine's exchange (program/transfer.h). arrange.c puts calls of transfers into the
- * programs' flows before these have memory; then a collective of comm is planned for each; in a
- * step they are started and waited for. Fields of these structs are for the files of parallel/;
- * others use the functions.
+ * The table is the engine's exchange (program/transfer.h). arrange.c puts calls of transfers into
+ * the programs' flows before these have memory; then a collective of core/comm is planned for each
+ * transfer; in a step transfers are started and waited for. All of that happens in the control
+ * thread. Fields of these structs are for the files of core/parallel; others use the functions.
  *
  *    kind           collective                       of what, where
  *    SUM            all-reduce, or reduce-scatter    a bucket of gradients: in their store, or in
  *                   where gradients are cut          whole forms that live for the bucket
- *    ACROSS         all-reduce over sites            what the SUM left on this rank, in its store
+ *    ACROSS         all-reduce over sites            what SUM left on this rank, in its store
  *    VALUE_GATHER   all-gather                       new values from their owners, in the store
  *    INSTANCE       all-gather                       values that are cut, into a block's whole form
  *    PARTIALS       all-gather                       sums of squares of gradients, for the norm
+ *    LOSSES         all-gather over all ranks        each rank's loss of the step, for the host
  *    RECORDED       as a model recorded it           activations
  *
- * Over n ranks with P elements a rank sends about 2 (n - 1) / n P elements in a step where nothing
+ * With P elements over n ranks, a rank sends about 2 P (n - 1) / n elements in a step where nothing
  * is cut (an all-reduce of gradients), and as many where the update is cut (a reduce-scatter of
  * gradients, a gather of values). Whole gradients that live for a bucket are summed in every round
- * of the schedule, and values that are cut are gathered for each instance. */
+ * of the schedule, and values that are cut are gathered for each instance: less memory for more
+ * bytes on the way. */
 #ifndef PARALLEL_TRANSFERS_H
 #define PARALLEL_TRANSFERS_H
 
@@ -28,54 +30,65 @@
 #include <parallel/shards.h>
 #include <program/transfer.h>
 
-/* What op sum_squares leaves of a block: words a partial sum. */
+/* Words of a partial sum, as op sum_squares leaves it of a block. */
 enum { PARTIAL_WORDS = 2 };
 
-enum { MOVE_SUM = 1, MOVE_ACROSS, MOVE_VALUE_GATHER, MOVE_INSTANCE, MOVE_PARTIALS, MOVE_RECORDED };
+enum {
+    MOVE_SUM = 1,
+    MOVE_ACROSS,
+    MOVE_VALUE_GATHER,
+    MOVE_INSTANCE,
+    MOVE_PARTIALS,
+    MOVE_LOSSES,
+    MOVE_RECORDED
+};
 
-/* A transfer with what parallel/ knows of it: which parameters, and where their whole form lies.
- * Made before programs have memory; `plan` follows when they have. `running` is the host's view, of
- * runs that were started and not waited for. */
+/* A transfer with what core/parallel knows of it: which parameters, and where their whole form
+ * lies. Made before programs have memory; `plan` is set when they have. */
 typedef struct move {
     transfer_t transfer;  /* first: a transfer_t * is a move_t * */
     uint32_t kind;        /* MOVE_* */
-    uint32_t *parameters; /* [count] storages, in order */
+    uint32_t *parameters; /* [count] in order, each with memory of its own; NULL: not of
+                             parameters */
     uint32_t count;
-    program_t *program; /* where the whole form lies in its arenas; NULL: in a store */
-    uint32_t *values;   /* [count] of that program's flow; PARTIALS: one; RECORDED: what is read
-                           and what is written */
-    uint32_t arena;     /* ARENA_* */
-    struct move *after; /* ACROSS: the last of the sums whose result it sums again, where that lies
-                           in memory of comm/ */
-    bool awaited;       /* VALUE_GATHER: by the training program */
-    collective_t *plan;
-    bool running;
+    program_t *program; /* in whose arenas the whole form lies; NULL: in a store */
+    uint32_t *values;   /* [count] of that program's flow. PARTIALS: the sums; LOSSES: the
+                             terms of all ranks; RECORDED: what is read and what is written.
+                             NULL: found by the parameters */
+    uint32_t arena;     /* ARENA_* of the program */
+    struct move *after; /* ACROSS: the last SUM of the bucket, whose result is summed again */
+    bool awaited;       /* VALUE_GATHER: the training program waits for it */
+    bool begun;         /* start_alone: since the device's queue was last empty */
+    collective_t *plan; /* core/comm's; NULL until memory is there */
+    bool running;       /* started by the host, and not waited for by the host */
 } move_t;
 
-/* Memory that may travel: values, gradients, and three arenas. */
+/* How many allocations may travel: values, gradients, and three arenas. */
 enum { TRANSFER_ALLOCATIONS = 5 };
 
 /* One for each engine. Its lists are complete when programs are arranged, and only read in a
  * step. */
 typedef struct transfers {
-    /* What the engine calls; then what transfers_how_t named. */
-    exchange_t exchange; /* first: an exchange_t * is a transfers_t * */
+    exchange_t exchange; /* what the engine calls; first: an exchange_t * is a transfers_t * */
+    /* As transfers_how_t named them: all borrowed but the shards. */
     engine_t *engine;
     weights_t *weights;
     const world_t *world;
-    comm_t *comm; /* NULL: planned only */
-    shards_t *shards;
-    optimizer_tables_t tables; /* theirs */
-    /* Who takes part in all transfers but ACROSS and RECORDED. */
-    const group_t *group;   /* theirs, of the shares */
+    comm_t *comm;              /* NULL: nothing can be planned or run */
+    shards_t *shards;          /* owned */
+    optimizer_tables_t tables; /* a copy of the shards' */
+    /* Who takes part in all transfers but ACROSS, LOSSES and RECORDED. */
+    const group_t *group;   /* the shards', of the shares */
     uint32_t group_kind;    /* LH_GROUP_* of it */
-    const shares_t *shares; /* theirs */
-    group_t *across;        /* NULL: nothing is summed over sites by itself */
+    const shares_t *shares; /* the shards' */
+    group_t *across;        /* owned; NULL: nothing is summed over sites by itself */
     uint32_t micro_batches;
-    uint64_t bucket_bytes;
-    bool recorded; /* some transfers are a model's own, of activations */
+    uint64_t bucket_bytes; /* 0: transfers_bucket_bytes chooses */
+    lh_dtype_t border;     /* of sums of gradients between sites, if not 0 */
+    bool recorded;         /* some transfers are a model's own, of activations */
 
-    /* Descriptors of registered memory: peers map it by these, so they stay open until the end. */
+    /* Descriptors of registered memory. Peers map the memory by these, so they stay open until the
+     * end. */
     int shared[TRANSFER_ALLOCATIONS];
     uint32_t shared_count;
 
@@ -91,40 +104,67 @@ typedef struct transfers_how {
     engine_t *engine;
     weights_t *weights;
     const world_t *world;
-    comm_t *comm;           /* may be planned only; NULL: engine_build is refused     */
-    shards_t *shards;       /* of several ranks; belongs to the transfers once they are made */
-    uint32_t micro_batches; /* runs of the training program in a step */
-    uint64_t bucket_bytes;  /* 0: choose */
+    comm_t *comm;           /* may be one that is planned only; NULL: engine_build is refused */
+    shards_t *shards;       /* of several ranks; the transfers own them once they are made */
+    uint32_t micro_batches; /* runs of the training program in a step: its rounds */
+    uint64_t bucket_bytes;  /* 0: the optimizer's choice, or the host's */
+    /* F32, BF16 or I8: in which sums of gradients cross from site to site. 0: as `wire` of the
+     * optimizer's move says; where that is 0, BF16 if values are, else F32. */
+    lh_dtype_t border;
     lh_status_t (*arrange)(exchange_t *x); /* arrange_flows (arrange.h) */
 } transfers_how_t;
 
-/* Becomes the engine's exchange, and says which elements this rank saves (weights->owned). Refused
- * if the tables ask for a whole form that lives otherwise than is built. On failure the shards stay
- * the caller's. */
+/* Makes the transfers, sets them as the engine's exchange, and says which elements this rank saves
+ * (weights->owned). Refused if the tables ask for a whole form of gradients whose life is not
+ * built. On failure the shards stay the caller's. */
 lh_status_t transfers_new(const transfers_how_t *how, transfers_t **out) LH_MUST_CHECK;
-/* After engine_close, and after comm_close, whose plans read its groups. NULL does nothing. */
+/* After engine_close, and after comm_close, as the plans of comm read the groups that are freed
+ * here. NULL does nothing. */
 void transfers_free(transfers_t *t);
 
-/* Gathers all values anew, after they were loaded or drawn. All ranks call it, between steps. */
+/* Gathers all new values again, after owners loaded or drew theirs, and waits for them. All ranks
+ * call it, between steps. */
 lh_status_t transfers_value_gather(transfers_t *t) LH_MUST_CHECK;
 /* Waits for whatever is under way, on the device and between ranks. */
 lh_status_t transfers_finish(transfers_t *t) LH_MUST_CHECK;
 
-/* Plans every transfer as engine_build does, for a communicator that is planned only. After
- * engine_plan, which it needs in place of memory. */
+/* Bytes that this rank sends to other sites in a run of a transfer; 0 until plans are counted or
+ * connected. */
+uint64_t transfers_border_bytes(const transfers_t *t, const transfer_t *transfer);
+
+/* Elements of a parameter whose sums this rank packs for a border of I8, and what rounding has taken
+ * from them so far: a state of the run, which is saved and loaded between steps. */
+typedef struct transfers_error {
+    uint32_t parameter;
+    lh_slice_t slice;
+    float *errors; /* of the slice; comm's */
+} transfers_error_t;
+
+/* All of this rank, once comm is connected: of the ranks of a site, each element of a parameter
+ * belongs to one. The list is the caller's to mem_free; NULL where there are none. */
+lh_status_t transfers_errors(const transfers_t *t, transfers_error_t **out,
+                             uint32_t *count) LH_MUST_CHECK;
+
+/* Whether values are cut over ranks of several sites, so that every pass gathers them over
+ * borders. */
+bool transfers_values_cross(const transfers_t *t);
+
+/* Plans every transfer as engine_build does, for a comm that is planned only. After engine_plan,
+ * whose places stand for the memory. */
 lh_status_t transfers_plan(transfers_t *t) LH_MUST_CHECK;
 
-/* A storage of its own that is trained. */
+/* Whether a parameter has memory of its own (it is not tied to another) and is trained. */
 bool transfers_is_updated(const weights_t *w, uint32_t parameter);
-/* Partial sums of the norm that so many elements of a parameter come to. */
+/* How many partial sums of the norm the first `elements` of a parameter come to. */
 uint64_t transfers_norm_blocks(uint64_t elements);
-/* A new row; arrays are copied. values may be NULL. Rows are added in the same order on all ranks,
- * as that is the order of plans. The transfer's group, dtype and elements are filled in, but for a
- * recorded one's. */
+/* Adds a row to the table. *out stays the table's; arrays of `row` are copied, and may be NULL.
+ * Rows are added in the same order on all ranks, as that is the order of plans. Number, group,
+ * ways, dtype and elements of the transfer are filled in; of a recorded one only its number. */
 lh_status_t transfers_add(transfers_t *t, const move_t *row, move_t **out) LH_MUST_CHECK;
 /* How large a bucket becomes before it is closed, in bytes of gradients or values. */
 uint64_t transfers_bucket_bytes(const transfers_t *t);
-/* Values of a move in a program's flow, for a call that starts it or waits for it. */
+/* The values of a move in a program's flow, for a call that starts the move or waits for it. On
+ * failure the flow's status says why. */
 flow_moved_t transfers_moved(const transfers_t *t, program_t *p, const move_t *m);
 
 #endif

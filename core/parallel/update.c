@@ -1,12 +1,13 @@
 /* update.c - the optimizer step as a program: norm, clipping, and the rule on every parameter.
  *
- * The program is data like any other: calls of kernels and of transfers in a flow. Nothing of a
- * step is decided on the host, which need not wait for the norm: the device computes it, clips, and
- * decides whether the step counts at all.
+ * The update is a program like any other: calls of kernels and of transfers in a flow. Nothing of a
+ * step is decided on the host, which therefore need not wait for the norm: the device computes the
+ * norm, clips, and decides whether the step counts at all. The price is that a rule has to be
+ * recorded from ops.
  *
  * The norm has the same bits at any stage and layout. Each rank squares its elements in blocks of
  * LH_NORM_BLOCK, which no cut divides (shards.h), all ranks gather these partial sums, and every
- * rank adds all of them in one order. */
+ * rank adds all of them in the same order. */
 #include <parallel/update.h>
 
 #include <base/memory.h>
@@ -21,7 +22,7 @@ typedef struct update {
     const update_how_t *how;
     const shards_t *shards;
     transfers_t *transfers; /* NULL: alone */
-    uint32_t step; /* flow value: [groups, LH_STEP_WORDS], factor and verdict set by clip */
+    uint32_t step; /* flow value: F32 [groups, LH_STEP_WORDS]; clip sets factor and verdict */
 } update_t;
 
 /* Elements of a parameter whose master and states are here: what this rank updates. */
@@ -30,7 +31,8 @@ static lh_slice_t slice_of(const update_t *u, uint32_t parameter)
     return shards_slice(u->shards, parameter);
 }
 
-/* A store of the weights for one of the shards', under the names by which programs ask for it. */
+/* Adds a store to the weights for store `index` of the shards, and sets the field of the weights by
+ * which programs ask for it. */
 static lh_status_t store_make(weights_t *w, const shard_store_t *from, uint32_t index)
 {
     store_t *s;
@@ -39,12 +41,13 @@ static lh_status_t store_make(weights_t *w, const shard_store_t *from, uint32_t 
     if (from->holds == LH_HOLDS_GRAD) w->grad = s;
     if (from->holds == LH_HOLDS_MASTER) w->master = s;
     if (from->holds != LH_HOLDS_STATE) return LH_OK;
+    lh_assert(index >= SHARD_STATES);
     s->state = index - SHARD_STATES;
     s->initial = from->initial;
     return LH_OK;
 }
 
-/* Memory for what is held; values have it already. */
+/* Memory for the pieces that this rank holds; values have theirs already. */
 static lh_status_t stores_add(update_t *u)
 {
     weights_t *w = u->w;
@@ -60,6 +63,7 @@ static lh_status_t stores_add(update_t *u)
     }
     for (uint32_t i = 0; status == LH_OK && i < h->count; i++) {
         const shard_t *piece = &h->list[i];
+        lh_assert(piece->store < h->store_count);
         if (piece->store != SHARD_VALUE)
             status = weights_shard_add(w, stores[piece->store], piece->parameter, piece->dtype,
                                        piece->slice, piece->elements);
@@ -67,14 +71,15 @@ static lh_status_t stores_add(update_t *u)
     return status;
 }
 
-/* A piece as one dimension. */
+/* A parameter's piece in a store as a value of the flow, [elements]. */
 static uint32_t store_flat(update_t *u, const store_t *store, uint32_t parameter)
 {
     const uint64_t n = store->shards[parameter].elements;
     return flow_reshape(u->p->flow, program_store_value(u->p, store, parameter), 1, &n);
 }
 
-/* The elements of this rank's slice, in a store that holds them or the whole parameter. */
+/* This rank's slice of a parameter, [elements], in a store that holds just the slice or the
+ * whole. */
 static uint32_t store_sliced(update_t *u, const store_t *store, uint32_t parameter)
 {
     const lh_slice_t mine = slice_of(u, parameter), held = store->shards[parameter].slice;
@@ -83,9 +88,10 @@ static uint32_t store_sliced(update_t *u, const store_t *store, uint32_t paramet
     return flow_rows(u->p->flow, all, mine.begin - held.begin, mine.end - mine.begin);
 }
 
-/* Norm over all gradients, one partial sum per LH_NORM_BLOCK elements of a logical parameter, in
- * the order of parameters; then the factor and the verdict, on the device. This rank fills the rows
- * of its own elements, and the gather brings the others'. */
+/* The norm over all gradients, then the clip: partial sums [blocks, PARTIAL_WORDS], one row per
+ * LH_NORM_BLOCK elements of a whole parameter, in the order of parameters. This rank fills the rows
+ * of its own elements, and the gather brings the rows of the other ranks. The clip adds the rows up
+ * and writes the factor and the verdict into the step's scalars. */
 static void norm_write(update_t *u)
 {
     program_t *p = u->p;
@@ -102,8 +108,7 @@ static void norm_write(update_t *u)
     const uint32_t sums = flow_in_arena(f, &sums_arg, ARENA_BUCKETS);
     const uint32_t given = program_input_value(p, LH_INPUT_STEP, &step_arg);
     u->step = program_output_value(p, OUTPUT_STEP, &step_arg, false);
-    /* The scalars of the step are an output too, since the clip writes its factor and verdict into
-     * them. */
+    /* The scalars are copied to an output, in which the clip works. */
     const uint32_t copy[] = {given, u->step};
     flow_kernel(f, op_table_find(ops, "copy"), NULL, copy);
 
@@ -127,31 +132,33 @@ static void norm_write(update_t *u)
     flow_kernel(f, op_table_find(ops, "clip"), NULL, clip);
 }
 
-/* One parameter's update: a recording and where its values lie. */
+/* The update of this rank's piece of one parameter: the recording of its rule, and the values of
+ * that recording. */
 typedef struct piece_update {
     update_t *u;
     uint32_t parameter;
-    recording_t *r;
+    recording_t *r;                                         /* kept by the program */
     lh_value_t grad, master, states[OP_SLOTS];              /* arguments */
     lh_value_t new_master, new_states[OP_SLOTS], new_value; /* results   */
-    uint32_t rank;
-    uint64_t shape[2];
+    uint32_t rank;     /* of the piece's shape: 1, or 2 for a rule that works on rows */
+    uint64_t shape[2]; /* [elements], or [rows, columns] */
 } piece_update_t;
 
-/* Rules get what they update as arguments, and may not ask for parameters. */
+/* A rule gets what it updates as arguments, and may not ask for parameters by name. */
 static lh_status_t no_param(LH_UNUSED void *context, const char *name,
                             LH_UNUSED uint64_t shape[LH_MAX_RANK], LH_UNUSED uint32_t *rank)
 {
     return fail(LH_INVALID, "a rule may not name parameter '%s'", name);
 }
 
-/* Where updated parameters are kept exactly: the master, or the value itself. */
+/* The store that a rule changes: the master or, where there is none, the value itself. */
 static const store_t *master_of(const weights_t *w)
 {
     return w->master != NULL ? w->master : w->value;
 }
 
-/* By name and initial value, as shards.c made the stores. */
+/* The store of a rule's state, found by name and initial value as state_store in shards.c made
+ * it. */
 static const store_t *state_of(const weights_t *w, const lh_rule_state_t *state)
 {
     for (uint32_t i = 0; i < w->store_count; i++)
@@ -161,7 +168,8 @@ static const store_t *state_of(const weights_t *w, const lh_rule_state_t *state)
     return NULL;
 }
 
-/* Arguments of the rule's recording, with the shapes of this rank's piece. */
+/* Gradient, master and states as arguments of the rule's recording. Each has the shape of this
+ * rank's piece, but for a state of another extent, which is [its elements]. */
 static lh_status_t piece_arguments(piece_update_t *s, const lh_rule_t *rule)
 {
     const weights_t *w = s->u->w;
@@ -203,8 +211,8 @@ static lh_status_t piece_record(piece_update_t *s)
     if (status != LH_OK) return status;
 
     const lh_slice_t mine = slice_of(u, s->parameter);
-    /* What the rule is told of the piece: where it begins in the parameter, whose shape, what
-     * decay. Parameters without decay get 0, whatever their group says. */
+    /* What the rule is told: where the piece begins in the parameter, the parameter's shape, its
+     * decay. A parameter flagged NO_DECAY gets 0, whatever its group says. */
     const lh_piece_t piece = {
         .struct_size = sizeof(piece),
         .param = s->parameter,
@@ -225,8 +233,8 @@ static lh_status_t piece_record(piece_update_t *s)
     return status;
 }
 
-/* What a rule may name beside its arguments: constants, and its group's row of the step's
- * scalars. */
+/* flow_source_t.leaf: what a rule may name beside its arguments, which are constants and its
+ * group's row of the step's scalars, F32 [LH_STEP_WORDS]. */
 static uint32_t update_leaf(void *context, const graph_value_t *value)
 {
     const piece_update_t *s = context;
@@ -246,7 +254,7 @@ static uint32_t update_leaf(void *context, const graph_value_t *value)
     return 0;
 }
 
-/* Puts a result where it belongs, unless its op has done so by working in place. */
+/* Copies a result to its place, unless its op worked in place and has put it there. */
 static void result_settle(flow_source_t *source, lh_value_t result, uint32_t place)
 {
     flow_t *f = source->flow;
@@ -256,13 +264,14 @@ static void result_settle(flow_source_t *source, lh_value_t result, uint32_t pla
     flow_kernel(f, source->copy, NULL, slots);
 }
 
+/* This rank's slice in a store as a value of the flow, in the shape of the piece. */
 static uint32_t store_shaped(piece_update_t *s, const store_t *store)
 {
     return flow_reshape(s->u->p->flow, store_sliced(s->u, store, s->parameter), s->rank, s->shape);
 }
 
 /* Maps the recording's arguments to this rank's stores, writes its nodes into the flow, and puts
- * results back. A rule that gives no value of its own has its new master cast to one. */
+ * results back. If the rule makes no new value, the new master is cast to one. */
 static void piece_write(piece_update_t *s)
 {
     update_t *u = s->u;
@@ -285,7 +294,7 @@ static void piece_write(piece_update_t *s)
         states[k] = like ? store_shaped(s, store) : store_flat(u, store, s->parameter);
         source.map[s->states[k]] = states[k];
     }
-    /* Where the value is its own master there is nothing to bring back. */
+    /* Where the value is its own master nothing has to be brought back. */
     const bool apart = w->master != NULL;
     const uint32_t value = apart ? store_shaped(s, w->value) : 0;
     if (apart && s->new_value != 0) source.map[s->new_value] = value;
@@ -300,9 +309,9 @@ static void piece_write(piece_update_t *s)
     flow_kernel(u->p->flow, source.copy, NULL, cast);
 }
 
-/* The rule on every parameter that this rank owns a piece of; the value is renewed with its master,
- * whichever of UPDATE, COPY and GATHER the tables say it by. A rule that works on rows gets its
- * piece as a matrix. */
+/* The rule on every parameter of which this rank owns a piece. The value is written with its
+ * master, whichever of UPDATE, COPY and GATHER the tables state it by. A rule that works on rows
+ * gets its piece as a matrix. */
 static lh_status_t rules_write(update_t *u)
 {
     const weights_t *w = u->w;
@@ -326,7 +335,8 @@ static lh_status_t rules_write(update_t *u)
     return LH_OK;
 }
 
-/* The tables must update the master and, where that is apart, bring it back to the value. */
+/* The tables must update the master and, where master and value are two spaces, bring the master
+ * back to the value. */
 static lh_status_t moves_check(const update_t *u)
 {
     const optimizer_tables_t *t = &u->shards->tables;
@@ -364,7 +374,8 @@ static lh_status_t values_cut(update_t *u)
     return status;
 }
 
-/* Over several ranks the exchange brings everything to who owns it, and keeps the shards. */
+/* Over several ranks: makes the transfers, which then own the shards (*shards becomes NULL), and
+ * cuts the values. */
 static lh_status_t transfers_open(update_t *u, engine_t *e, shards_t **shards)
 {
     const update_how_t *how = u->how;
@@ -376,6 +387,7 @@ static lh_status_t transfers_open(update_t *u, engine_t *e, shards_t **shards)
                                        .shards = *shards,
                                        .micro_batches = how->optimizer.micro_batches,
                                        .bucket_bytes = how->bucket_bytes,
+                                       .border = how->border,
                                        .arrange = arrange_flows};
     const lh_status_t status = transfers_new(&transfers, &u->transfers);
     if (status != LH_OK) return status;
@@ -385,7 +397,7 @@ static lh_status_t transfers_open(update_t *u, engine_t *e, shards_t **shards)
 }
 
 /* All calls of the update, in order: the norm, the clip, then parameter after parameter.
- * arrange_flows puts the waits for sums before them later on. */
+ * arrange_flows later puts the waits for sums before all of them. */
 static lh_status_t program_write(update_t *u, engine_t *e, program_t **out)
 {
     const program_how_t how = {.use = USE_UPDATE, .sequences = 1, .rows = 1};
@@ -398,8 +410,8 @@ static lh_status_t program_write(update_t *u, engine_t *e, program_t **out)
     return status;
 }
 
-/* Shards first: what cannot be held is refused before the weights are touched. If several ranks
- * share the work the transfers own the shards, else they end here. */
+/* Shards come first, so that tables which can't be held are refused before the weights are touched.
+ * The transfers keep the shards where there are several ranks; else they are freed here. */
 lh_status_t update_new(engine_t *e, weights_t *w, const update_how_t *how, program_t **out)
 {
     update_t u = {.w = w, .how = how};

@@ -62,7 +62,8 @@ static lh_status_t rig_open(const device_bench_how_t *how, rig_t *r)
     if (status != LH_OK) return status;
     if (r->api->native != NULL && r->api->native(r->stream, &r->native) != LH_OK)
         r->native = (lh_native_t){0};
-    const kernel_choice_how_t kernels = {.device = how->device,
+    const kernel_choice_how_t kernels = {.ops = r->ops,
+                                         .device = how->device,
                                          .opened = r->device,
                                          .config = how->config,
                                          .stream = r->stream,
@@ -399,8 +400,8 @@ static lh_status_t give_inputs(const program_rig_t *b, program_t *program)
     return status;
 }
 
-/* The session is alone in its world, so no list has transfers. Lists are run in the order of a
- * step. */
+/* Lists are run in the order of a step. Their transfers move nothing, as the communicator is
+ * planned only. */
 static lh_status_t run_step(const program_rig_t *b)
 {
     lh_status_t status = give_inputs(b, b->p->programs.update);
@@ -508,7 +509,8 @@ static lh_status_t rows_make(const program_rig_t *b, measured_call_t **out, uint
     for (uint32_t l = 0; l < LISTS; l++) {
         const listing_t *list = &b->lists[l];
         for (uint32_t i = 0; i < list->calls; i++) {
-            if (!program_call(list->program, list->later, i, &call)) continue;
+            if (!program_call(list->program, list->later, i, &call) || call.transfer != NULL)
+                continue;
             measured_call_t *row = row_of(rows, &n, &call);
             row->seconds += (double)list->times *
                             device_bench_median(&list->seconds[(size_t)i * REPEATS_MOST],

@@ -108,23 +108,46 @@ void plan_programs_close(plan_programs_t *p)
     *p = (plan_programs_t){0};
 }
 
+void plan_ranks_free(plan_ranks_t *ranks)
+{
+    mem_free(ranks->memory);
+    mem_free(ranks->border_bytes);
+    *ranks = (plan_ranks_t){0};
+}
+
+/* By the step's own lists, as often as each is run. */
+static lh_status_t border_count(const plan_programs_t *p, uint64_t *bytes)
+{
+    step_plan_t plan;
+    const lh_status_t status = step_plan_new(p->programs.train, p->programs.update,
+                                             p->programs.schedule->rounds, p->session->transfers,
+                                             NULL, &plan);
+    if (status != LH_OK) return status;
+    *bytes = plan.border_bytes;
+    step_plan_free(&plan);
+    return LH_OK;
+}
+
 /* Each rank is planned after the other; its memory is kept, and the transfers that it starts and
  * waits for. A copy of the request, as world differs by rank. */
-static lh_status_t rank_plan(const plan_programs_how_t *how, uint32_t rank, memory_report_t *memory,
+static lh_status_t rank_plan(const plan_programs_how_t *how, uint32_t rank, plan_ranks_t *ranks,
                              transfer_list_t *list)
 {
     world_t *world;
     plan_programs_how_t own = *how;
-    plan_programs_t programs;
+    plan_programs_t programs = {0};
     lh_status_t status = world_plan(how->session.job, rank, &world);
     if (status != LH_OK) return status;
     own.session.world = world;
     status = plan_programs_open(&own, &programs);
     if (status == LH_OK) {
-        plan_programs_memory(&programs, memory);
-        status = transfer_rows(programs.session->engine, &list->rows, &list->count);
-        plan_programs_close(&programs);
+        plan_programs_memory(&programs, &ranks->memory[rank]);
+        status = border_count(&programs, &ranks->border_bytes[rank]);
     }
+    if (status == LH_OK) {
+        status = transfer_rows(programs.session->engine, &list->rows, &list->count);
+    }
+    plan_programs_close(&programs);
     world_free(world);
     return status;
 }
@@ -140,24 +163,24 @@ static lh_status_t order_check(const job_t *job, const transfer_list_t *lists)
     return status;
 }
 
-lh_status_t plan_programs_of_ranks(const plan_programs_how_t *how, memory_report_t **out,
-                                   uint32_t *ranks)
+lh_status_t plan_programs_of_ranks(const plan_programs_how_t *how, plan_ranks_t *out)
 {
     const uint32_t count = job_ranks(how->session.job);
-    memory_report_t *all = mem_array(count, sizeof(*all));
+    plan_ranks_t all = {.memory = mem_array(count, sizeof(*all.memory)),
+                        .border_bytes = mem_array(count, sizeof(*all.border_bytes)),
+                        .count = count};
     transfer_list_t *lists = mem_array(count, sizeof(*lists));
-    lh_status_t status = all == NULL || lists == NULL ? LH_NO_MEMORY : LH_OK;
+    const bool room = all.memory != NULL && all.border_bytes != NULL && lists != NULL;
+    lh_status_t status = room ? LH_OK : LH_NO_MEMORY;
     for (uint32_t r = 0; status == LH_OK && r < count; r++)
-        status = rank_plan(how, r, &all[r], &lists[r]);
+        status = rank_plan(how, r, &all, &lists[r]);
     if (status == LH_OK && count > 1) status = order_check(how->session.job, lists);
     transfer_lists_free(lists, count);
-    if (status != LH_OK) {
-        mem_free(all);
-        return status;
-    }
-    *out = all;
-    *ranks = count;
-    return LH_OK;
+    if (status == LH_OK)
+        *out = all;
+    else
+        plan_ranks_free(&all);
+    return status;
 }
 
 /* ---- what they add up to ---- */
@@ -221,6 +244,7 @@ static lh_status_t transfer_add(step_plan_t *plan, const program_call_t *call, u
     }
     plan->transfers[i].starts += times;
     plan->transfers[i].bytes += (double)times * (double)transfer_bytes(t);
+    if (plan->moved != NULL) plan->border_bytes += times * transfers_border_bytes(plan->moved, t);
     return LH_OK;
 }
 
@@ -272,10 +296,10 @@ static int slower_first(const void *a, const void *b)
 /* Later rounds are one fewer than rounds; their list adds to gradients and so may have other calls
  * than the first round's. */
 lh_status_t step_plan_new(const program_t *pass, const program_t *update, uint64_t micro_batches,
-                          const device_rate_t *rate, step_plan_t *out)
+                          const transfers_t *moved, const device_rate_t *rate, step_plan_t *out)
 {
     lh_assert(micro_batches > 0);
-    step_plan_t plan = {0};
+    step_plan_t plan = {.moved = moved};
     lh_status_t status = list_add(&plan, pass, false, 1, micro_batches == 1, rate);
     if (status == LH_OK) status = list_add(&plan, pass, true, micro_batches - 1, true, rate);
     if (status == LH_OK) status = list_add(&plan, update, false, 1, true, rate);

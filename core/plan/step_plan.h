@@ -51,14 +51,20 @@ void plan_programs_close(plan_programs_t *p);
 /* All that a rank will hold. */
 void plan_programs_memory(const plan_programs_t *p, memory_report_t *out);
 
-/* What every rank of a job will hold, planned without any of them running; and whether their lists
+/* What is known of all ranks of a job. */
+typedef struct plan_ranks {
+    memory_report_t *memory; /* [count] */
+    uint64_t *border_bytes;  /* [count] that each sends to other sites in a step */
+    uint32_t count;
+} plan_ranks_t;
+void plan_ranks_free(plan_ranks_t *ranks);
+
+/* What every rank of a job will hold and send over borders, planned without any of them running; and whether their lists
  * fit together, as the ranks see for themselves before step 0 (LH_MISMATCH: ranks would wait for
  * each other, transfer_order.h). how->session.world is left out: each rank of the job's world is
- * planned in turn. The caller frees *out [ranks] with mem_free. Ranks are planned one after the
- * other, and each is closed before the next, so a plan of 64 ranks needs little more memory than
- * that of one. */
-lh_status_t plan_programs_of_ranks(const plan_programs_how_t *how, memory_report_t **out,
-                                   uint32_t *ranks) LH_MUST_CHECK;
+ * planned in turn. The caller frees *out. Ranks are planned one after the other, and each is closed
+ * before the next, so a plan of 64 ranks needs little more memory than that of one. */
+lh_status_t plan_programs_of_ranks(const plan_programs_how_t *how, plan_ranks_t *out) LH_MUST_CHECK;
 
 /* Parts of a step by which sums are told. A call belongs to exactly one. */
 enum { STEP_FORWARD, STEP_BACKWARD, STEP_HEAD, STEP_UPDATE, STEP_PLAN_PARTS };
@@ -88,6 +94,8 @@ typedef struct step_transfers {
 
 /* kinds and transfers are owned. */
 typedef struct step_plan {
+    const transfers_t *moved; /* NULL: nothing leaves this site */
+    uint64_t border_bytes;    /* that this rank sends to other sites in a step */
     step_sum_t all, parts[STEP_PLAN_PARTS];
     step_kind_t *kinds; /* by descending time, or bytes where there is none */
     uint32_t kind_count;
@@ -100,9 +108,11 @@ typedef struct step_plan {
     size_t transfer_capacity;
 } step_plan_t;
 
-/* rate NULL: nothing is known of the device, seconds stay 0. */
+/* rate NULL: nothing is known of the device, seconds stay 0. moved: whose plans of transfers say
+ * what crosses borders, or NULL. */
 lh_status_t step_plan_new(const program_t *pass, const program_t *update, uint64_t micro_batches,
-                          const device_rate_t *rate, step_plan_t *out) LH_MUST_CHECK;
+                          const transfers_t *moved, const device_rate_t *rate,
+                          step_plan_t *out) LH_MUST_CHECK;
 /* Adds a call that a step makes so many times. Transfers count by themselves: they take the links'
  * time and not the device's. */
 lh_status_t step_plan_add(step_plan_t *plan, const program_call_t *call, uint64_t times,

@@ -290,6 +290,15 @@ static bool trains_nothing(const session_t *s)
     return true;
 }
 
+/* [comm] border as a dtype; 0: auto. */
+static lh_dtype_t border_dtype(const job_t *job)
+{
+    if (job->comm.border == BORDER_AUTO) return 0;
+    static const lh_dtype_t dtypes[] = {
+        [BORDER_F32] = LH_DTYPE_F32, [BORDER_BF16] = LH_DTYPE_BF16, [BORDER_INT8] = LH_DTYPE_I8};
+    return dtypes[job->comm.border];
+}
+
 update_how_t session_update_how(session_t *s, const world_t *world, uint32_t micro_batches)
 {
     return (update_how_t){.optimizer = {.api = s->optimizer_plugin->optimizer,
@@ -303,6 +312,7 @@ update_how_t session_update_how(session_t *s, const world_t *world, uint32_t mic
                                         .world = world},
                           .comm = s->comm,
                           .bucket_bytes = s->job->comm.bucket_bytes,
+                          .border = border_dtype(s->job),
                           .transfers = &s->transfers};
 }
 

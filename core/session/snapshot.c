@@ -1,4 +1,5 @@
-/* snapshot.c - names tensors as <parameter> and <state>/<parameter>. */
+/* snapshot.c - names tensors as <parameter>, <state>/<parameter> and
+ * border_error.<site>/<parameter>, with sites numbered from 0. */
 #include <session/snapshot.h>
 
 #include <errno.h>
@@ -27,6 +28,17 @@ static lh_slice_t owned_part(const snapshot_t *s, const snapshot_row_t *row, boo
     return owned.begin < owned.end ? owned : nothing;
 }
 
+/* Elements of a row become a tensor of every save. */
+static void save_part(snapshot_t *s, uint32_t index, lh_slice_t part)
+{
+    const snapshot_row_t *row = &s->rows[index];
+    checkpoint_tensor_t *t = &s->tensors[s->count];
+    *t = (checkpoint_tensor_t){.name = row->name, .dtype = LH_DTYPE_F32, .rank = row->rank};
+    memcpy(t->shape, row->shape, sizeof(t->shape));
+    t->part = tensor_part_range(row->rank, row->shape, part.begin, part.end - part.begin);
+    s->row_of[s->count++] = index;
+}
+
 /* Refused is a layout by which a rank would have to save what it does not hold: a mistake of an
  * optimizer plugin. */
 static lh_status_t save_row(snapshot_t *s, uint32_t index, bool own_extent)
@@ -40,11 +52,7 @@ static lh_status_t save_row(snapshot_t *s, uint32_t index, bool own_extent)
                     "%s: elements %llu to %llu are this rank's to save, it holds %llu to %llu",
                     row->name, (unsigned long long)part.begin, (unsigned long long)part.end,
                     (unsigned long long)row->begin, (unsigned long long)(row->begin + row->count));
-    checkpoint_tensor_t *t = &s->tensors[s->count];
-    *t = (checkpoint_tensor_t){.name = row->name, .dtype = LH_DTYPE_F32, .rank = row->rank};
-    memcpy(t->shape, row->shape, sizeof(t->shape));
-    t->part = tensor_part_range(row->rank, row->shape, part.begin, part.end - part.begin);
-    s->row_of[s->count++] = index;
+    save_part(s, index, part);
     return LH_OK;
 }
 
@@ -90,6 +98,26 @@ static lh_status_t add_value(snapshot_t *s, uint32_t index)
     return add_row(s, SPACE_VALUE, index, false);
 }
 
+/* A site's ranks hold its errors of an element once, and so save what they hold. */
+static lh_status_t add_errors(snapshot_t *s, const transfers_error_t *e, uint32_t site)
+{
+    const parameter_t *p = &weights_parameters(s->weights)->items[e->parameter];
+    char kind[32];
+    snapshot_row_t *row = &s->rows[s->row_count];
+    *row = (snapshot_row_t){.space = SNAPSHOT_ERRORS,
+                            .parameter = e->parameter,
+                            .rank = p->rank,
+                            .begin = e->slice.begin,
+                            .count = e->slice.end - e->slice.begin,
+                            .errors = e->errors};
+    memcpy(row->shape, p->shape, sizeof(row->shape));
+    (void)snprintf(kind, sizeof(kind), "border_error.%u", site);
+    const lh_status_t status = row_name(p, kind, &row->name);
+    if (status != LH_OK) return status;
+    save_part(s, s->row_count++, e->slice);
+    return LH_OK;
+}
+
 /* Kinds of optimizer state: 2 for Adam. */
 static uint32_t state_count(const weights_t *w)
 {
@@ -100,11 +128,12 @@ static uint32_t state_count(const weights_t *w)
 }
 
 /* A tied parameter has no row of its own: storage names the one whose memory it shares. */
-static lh_status_t list_rows(snapshot_t *s)
+static lh_status_t list_rows(snapshot_t *s, const transfers_error_t *errors, uint32_t error_count,
+                             uint32_t site)
 {
     const parameters_t *p = weights_parameters(s->weights);
     const uint32_t states = state_count(s->weights);
-    const size_t room = (size_t)p->count * (2 + states);
+    const size_t room = (size_t)p->count * (2 + states) + error_count;
     s->rows = mem_array(room, sizeof(*s->rows));
     s->tensors = mem_array(room, sizeof(*s->tensors));
     s->row_of = mem_array(room, sizeof(*s->row_of));
@@ -118,15 +147,23 @@ static lh_status_t list_rows(snapshot_t *s)
         for (uint32_t k = 0; k < states && status == LH_OK; k++)
             status = add_row(s, SPACE_STATE + k, i, true);
     }
+    for (uint32_t i = 0; i < error_count && status == LH_OK; i++)
+        status = add_errors(s, &errors[i], site);
     return status;
 }
 
-lh_status_t snapshot_new(weights_t *w, snapshot_t **out)
+lh_status_t snapshot_new(weights_t *w, const transfers_t *t, snapshot_t **out)
 {
     snapshot_t *s = mem_new(sizeof(*s));
     if (s == NULL) return LH_NO_MEMORY;
     s->weights = w;
-    const lh_status_t status = list_rows(s);
+    transfers_error_t *errors = NULL;
+    uint32_t error_count = 0;
+    lh_status_t status = t == NULL ? LH_OK : transfers_errors(t, &errors, &error_count);
+    if (status == LH_OK)
+        status = list_rows(s, errors, error_count,
+                           t == NULL ? 0 : t->world->ranks[t->world->row.rank].site);
+    mem_free(errors);
     if (status != LH_OK) {
         snapshot_free(s);
         return status;
@@ -154,8 +191,13 @@ static lh_status_t take_row(const snapshot_t *s, uint32_t index, writer_t *write
     const snapshot_row_t *row = &s->rows[s->row_of[index]];
     const tensor_part_t *part = &s->tensors[index].part;
     void *place;
-    const lh_status_t status = writer_place(writer, index, &place);
+    lh_status_t status = writer_place(writer, index, &place);
     if (status != LH_OK) return status;
+    if (row->space == SNAPSHOT_ERRORS) {
+        status = engine_wait(s->weights->engine); /* a step's sums are then done */
+        if (status == LH_OK) memcpy(place, row->errors, part->count * sizeof(float));
+        return status;
+    }
     return weights_read(s->weights, row->space, row->parameter, part->first, part->count,
                         LH_DTYPE_F32, place);
 }
@@ -198,6 +240,10 @@ static void shape_text(uint32_t rank, const uint64_t *shape, char out[96])
 static lh_status_t load_row(const snapshot_t *s, checkpoint_t *from, const snapshot_row_t *want)
 {
     const manifest_tensor_t *have = checkpoint_find(from, want->name);
+    if (have == NULL && want->space == SNAPSHOT_ERRORS) {
+        memset(want->errors, 0, want->count * sizeof(float));
+        return LH_OK;
+    }
     if (have == NULL)
         return fail(LH_INVALID, "%s: holds no tensor %s, which the model needs", from->path,
                     want->name);
@@ -210,6 +256,7 @@ static lh_status_t load_row(const snapshot_t *s, checkpoint_t *from, const snaps
                     expected);
     }
     const tensor_part_t part = tensor_part_range(want->rank, want->shape, want->begin, want->count);
+    if (want->space == SNAPSHOT_ERRORS) return checkpoint_read(from, have, &part, want->errors);
     float *values = mem_array(want->count, sizeof(*values));
     if (values == NULL) return LH_NO_MEMORY;
 
@@ -246,7 +293,7 @@ lh_status_t snapshot_load_newest(weights_t *w, const char *folder, const char *m
     snapshot_t *s;
     uint32_t tries = 0;
     *found = false;
-    lh_status_t status = snapshot_new(w, &s);
+    lh_status_t status = snapshot_new(w, NULL, &s);
     if (status != LH_OK) return status;
     for (uint64_t below = UINT64_MAX; status == LH_OK && !*found;) {
         checkpoint_t *newest = NULL;

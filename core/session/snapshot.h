@@ -13,15 +13,18 @@
 #include <checkpoint/checkpoint.h>
 #include <checkpoint/writer.h>
 #include <engine/engine.h>
+#include <parallel/transfers.h>
 #include <session/session.h>
 
-/* space is SPACE_VALUE, SPACE_PARAMETER for masters, or SPACE_STATE + k for the k-th kind of state.
- */
+/* space is SPACE_VALUE, SPACE_PARAMETER for masters, SPACE_STATE + k for the k-th kind of state, or
+ * SNAPSHOT_ERRORS: what was lost of sums that left this rank's site (transfers_errors). */
+enum { SNAPSHOT_ERRORS = INT32_MAX };
 typedef struct snapshot_row { /* what this rank holds of a logical tensor */
     char *name;               /* owned */
     uint32_t space, parameter, rank;
     uint64_t shape[LH_MAX_RANK]; /* of the whole tensor */
     uint64_t begin, count;       /* elements of it      */
+    float *errors;               /* SNAPSHOT_ERRORS: [count], of the transfers */
 } snapshot_row_t;
 
 /* Loading and saving have lists of their own: a load fills all that a rank holds, a save writes
@@ -36,9 +39,10 @@ typedef struct snapshot {
 } snapshot_t;
 
 /* Lists every stored parameter and every state held here, and of them what weights_owned gives this
- * rank to save: a state whose extent is not its parameter's goes whole with element 0. After
- * engine_build. */
-lh_status_t snapshot_new(weights_t *w, snapshot_t **out) LH_MUST_CHECK;
+ * rank to save: a state whose extent is not its parameter's goes whole with element 0. Errors of sums
+ * are a tensor for each site and parameter, as sites have errors of their own. After engine_build and
+ * comm_connect. t: NULL, alone. */
+lh_status_t snapshot_new(weights_t *w, const transfers_t *t, snapshot_t **out) LH_MUST_CHECK;
 void snapshot_free(snapshot_t *s); /* NULL does nothing */
 
 /* Copies all into the writer's places, which were laid out with s->tensors. Waits for the device
@@ -49,8 +53,9 @@ lh_status_t snapshot_take(const snapshot_t *s, writer_t *writer) LH_MUST_CHECK;
 lh_status_t snapshot_take_last(const snapshot_t *s, writer_t *writer) LH_MUST_CHECK;
 
 /* Fills what is held here from a checkpoint of any number of ranks, reading no more than that, a
- * second time where the disk failed; with `states` the optimizer's too. A tensor that is missing,
- * has another shape or has no place in the model is refused by name. Reads from disk straight into
+ * second time where the disk failed; with `states` the optimizer's too, and the errors of sums, which
+ * begin at zero where the checkpoint has none. Any other tensor that is missing, one of another shape
+ * or without a place in the model is refused by name. Reads from disk straight into
  * the weights. Where it fails some are overwritten: the caller loads another checkpoint or gives
  * up. */
 lh_status_t snapshot_load(const snapshot_t *s, checkpoint_t *from, bool states) LH_MUST_CHECK;

@@ -16,7 +16,7 @@
 #include <comm/comm.h>
 
 /* The other ranks of a run, as far as the trainer needs to agree with them on numbers of the host:
- * weights of a batch, losses, whether to save. An interface of functions so that tests can play
+ * weights of a batch, whether to stop or to save. An interface of functions so that tests can play
  * several ranks in one process. */
 typedef struct train_ranks {
     uint32_t rank, size;

@@ -125,6 +125,7 @@ void rig_close(rig_t *rig)
     engine_close(rig->engine);
     rig->model_plugin->model->close(rig->model);
     if (rig->optimizer != NULL) rig->optimizer_plugin->optimizer->close(rig->optimizer);
+    options_free(rig->model_plugin->options, rig->model_plugin->option_count, rig->model_config);
     op_table_free(rig->ops);
     give_plugins_back(rig);
 }

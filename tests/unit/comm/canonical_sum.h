@@ -20,22 +20,36 @@ static inline void test_store(lh_dtype_t dtype, void *data, uint64_t at, float v
         ((uint16_t *)data)[at] = lh_f32_to_bf16(value);
 }
 
-/* inputs[member]; the element `at` belongs to `owner`. */
-static inline float canonical_sum(const group_t *g, lh_dtype_t dtype, void *const *inputs,
-                                  uint32_t owner, uint64_t at)
+static inline float test_round(lh_dtype_t dtype, float value)
+{
+    return dtype == LH_DTYPE_BF16 ? lh_bf16_to_f32(lh_f32_to_bf16(value)) : value;
+}
+
+/* inputs[member]; the element `at` belongs to `owner`. What one site adds. */
+static inline float canonical_part(const group_t *g, lh_dtype_t dtype, void *const *inputs,
+                                   uint32_t owner, uint32_t site, uint64_t at)
+{
+    const uint32_t begin = g->site_begin[site], size = g->site_begin[site + 1] - begin;
+    const uint32_t last = world_group_leader(g, site, owner) - begin;
+    float inside = test_load(dtype, inputs[begin + (last + 1) % size], at);
+    for (uint32_t i = 2; i <= size; i++)
+        inside += test_load(dtype, inputs[begin + (last + i) % size], at);
+    return inside;
+}
+
+/* border BF16: what a site adds and the sum are rounded, where there are several sites. */
+static inline float canonical_sum(const group_t *g, lh_dtype_t dtype, lh_dtype_t border,
+                                  void *const *inputs, uint32_t owner, uint64_t at)
 {
     float total = 0;
     const uint32_t home = g->site_of[owner];
     for (uint32_t k = 1; k <= g->sites; k++) {
-        const uint32_t site = (home + k) % g->sites, begin = g->site_begin[site];
-        const uint32_t size = g->site_begin[site + 1] - begin;
-        const uint32_t last = world_group_leader(g, site, owner) - begin;
-        float inside = test_load(dtype, inputs[begin + (last + 1) % size], at);
-        for (uint32_t i = 2; i <= size; i++)
-            inside += test_load(dtype, inputs[begin + (last + i) % size], at);
+        const uint32_t site = (home + k) % g->sites;
+        float inside = canonical_part(g, dtype, inputs, owner, site, at);
+        if (g->sites > 1) inside = test_round(border, inside);
         total = k == 1 ? inside : total + inside;
     }
-    return total;
+    return g->sites > 1 ? test_round(border, total) : total;
 }
 
 #endif

@@ -1,6 +1,8 @@
 /* Collectives between ranks that are threads, over links that take their time. */
+#include <base/digest.h>
 #include <comm/comm.h>
 
+#include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stdatomic.h>
@@ -17,8 +19,8 @@ typedef struct scene {
     const char *sites;
     uint32_t rounds, algorithm, limit, delay;
     uint64_t chunk;
-    lh_dtype_t dtype;
-    bool mapped, thread;
+    lh_dtype_t dtype, border;
+    bool mapped, thread, measured;
 } scene_t;
 
 typedef struct actor {
@@ -82,7 +84,7 @@ static void check(actor_t *a, uint32_t plan, uint32_t round)
     for (uint32_t i = 0; i < ELEMENTS; i++) {
         const uint32_t owner = owner_of(g, i);
         test_store(a->scene->dtype, expected, 0,
-                   canonical_sum(g, a->scene->dtype, inputs, owner, i));
+                   canonical_sum(g, a->scene->dtype, a->scene->border, inputs, owner, i));
         const char *got = whole + i * item(a);
         if (plan == 1 && owner != g->self) continue;
         if (plan == 1) got = cut + (i - owner * part) * item(a);
@@ -104,6 +106,7 @@ static lh_status_t plan_all(actor_t *a)
     coll_how_t how = {.op = COLL_ALL_REDUCE,
                       .group = comm_group(a->comm, LH_GROUP_DATA),
                       .dtype = a->scene->dtype,
+                      .border = a->scene->border,
                       .elements = ELEMENTS,
                       .service = LH_SERVICE_GRADIENT,
                       .algorithm = a->scene->algorithm,
@@ -205,6 +208,7 @@ static void play_scene(const scene_t *scene, play_t *play, char texts[][400])
     memset(parts, 0, sizeof(parts));
     hub_reset((uint32_t)strlen(scene->sites));
     hub.mapped = scene->mapped;
+    hub.measured = scene->measured;
     if (scene->limit != 0) hub.limit = scene->limit;
     if (scene->delay != 0) hub.delay = scene->delay;
     for (uint32_t r = 0; r < hub.size; r++) {
@@ -238,15 +242,183 @@ static void several_run_at_a_time_and_again(void **state)
     (void)state;
     static const char *const shapes[] = {"a", "aa", "aaa", "aabb", "aaab", "abbc"};
     for (uint32_t i = 0; i < sizeof(shapes) / sizeof(shapes[0]); i++)
-        for (uint32_t v = 0; v < 8; v++) {
+        for (uint32_t v = 0; v < 16; v++) {
             scene_t s = plain;
             s.sites = shapes[i];
+            s.border = (v & 8) != 0 ? LH_DTYPE_BF16 : 0;
             s.mapped = (v & 1) != 0;
             s.thread = (v & 2) != 0;
             s.algorithm = (v & 4) != 0 ? COLL_RING : COLL_AUTO;
             s.dtype = (v & 3) == 0 ? LH_DTYPE_BF16 : LH_DTYPE_F32;
             all_is_well(&s);
         }
+}
+
+static void every_way_between_sites_gives_the_same(void **state)
+{
+    (void)state;
+    static const char *const shapes[] = {"ab", "abc", "abbc", "aabbc"};
+    for (uint32_t i = 0; i < sizeof(shapes) / sizeof(shapes[0]); i++)
+        for (uint32_t way = BETWEEN_AUTO; way < BETWEEN_WAYS; way++) {
+            scene_t s = plain;
+            s.sites = shapes[i];
+            s.measured = way % 2 == 0;
+            s.border = way != BETWEEN_CHAIN ? LH_DTYPE_BF16 : 0;
+            job.comm.between_sites = way;
+            all_is_well(&s);
+        }
+    job.comm.between_sites = BETWEEN_AUTO;
+}
+
+/* ---- a border of int8 ---- */
+
+/* Of the sums of all steps on a rank, of what all-reduce and reduce-scatter leave. */
+static uint64_t sums_digest[FAKE_RANKS];
+enum { STEPS = 40 };
+
+/* The same gradient in every step: what was applied comes to it in the mean, though a step alone is
+ * only as exact as a scale. Steps of 127 of the largest magnitude, so `most` is of all elements. */
+static void same_gradient_again(actor_t *a)
+{
+    const group_t *g = comm_group(a->comm, LH_GROUP_DATA);
+    const uint32_t part = (ELEMENTS + g->size - 1) / g->size, mine = part * g->self;
+    const uint32_t end = mine + part < ELEMENTS ? mine + part : ELEMENTS;
+    static _Thread_local double exact[ELEMENTS], sums[ELEMENTS];
+    double most = 0, worst = 0, first = 0;
+    uint64_t digest = 1;
+    lh_status_t status = plan_all(a);
+    if (status == LH_OK) status = comm_connect(a->comm);
+    if (status != LH_OK) trouble(a, fail_reason());
+    memset(exact, 0, sizeof(exact));
+    memset(sums, 0, sizeof(sums));
+    for (uint32_t r = 0; r < g->size; r++) {
+        contribution(a, g->ranks[r], 0, 0, a->inputs[r]);
+        for (uint32_t i = 0; i < ELEMENTS; i++)
+            exact[i] += (double)test_load(a->scene->dtype, a->inputs[r], i);
+    }
+    for (uint32_t i = 0; i < ELEMENTS; i++)
+        most = fmax(most, fabs(exact[i]));
+    for (uint32_t step = 0; status == LH_OK && step < STEPS; step++) {
+        for (uint32_t p = 0; p < 2; p++)
+            contribution(a, a->world->row.rank, 0, 0, whole_of(a, p));
+        for (uint32_t p = 0; status == LH_OK && p < 2; p++)
+            status = collective_start(a->plans[p]);
+        for (uint32_t p = 0; status == LH_OK && p < 2; p++)
+            status = collective_wait(a->plans[p]);
+        digest = digest_xxh3(whole_of(a, 0), ELEMENTS * item(a)) + digest * 31;
+        if (end > mine && memcmp(whole_of(a, 0) + mine * item(a), whole_of(a, PLANS),
+                                 (end - mine) * item(a)) != 0)
+            trouble(a, "an all-reduce and a reduce-scatter give different sums");
+        for (uint32_t i = 0; i < ELEMENTS; i++) {
+            const double got = (double)test_load(a->scene->dtype, whole_of(a, 0), i);
+            sums[i] += got;
+            const double off = fabs(got - exact[i]) - fabs(exact[i]) / 256;
+            if (step == 0) first = fmax(first, off);
+        }
+    }
+    /* Parts may be larger than their sum: of two sites up to `most` of each is not counted. */
+    for (uint32_t i = 0; i < ELEMENTS; i++)
+        worst = fmax(worst, fabs(sums[i] / STEPS - exact[i]) - fabs(exact[i]) / 256);
+    const double bound = g->sites * most / 127;
+    if (first > bound || first < bound / 100)
+        trouble(a, "the first step is not as exact as a scale");
+    if (worst > bound / STEPS * 2) trouble(a, "the mean is not what was put in");
+    sums_digest[a->rank] = digest;
+}
+
+static void int8_adds_up_to_the_gradient_whatever_the_way(void **state)
+{
+    (void)state;
+    static const char *const shapes[] = {"ab", "aabb", "abc", "abbc"};
+    char texts[FAKE_RANKS][400];
+    for (uint32_t i = 0; i < sizeof(shapes) / sizeof(shapes[0]); i++) {
+        uint64_t digest = 0;
+        for (uint32_t v = 0; v < 2 * BETWEEN_WAYS; v++) {
+            scene_t s = plain;
+            s.sites = shapes[i];
+            s.border = LH_DTYPE_I8;
+            s.algorithm = v % 3 == 0 ? COLL_RING : COLL_DIRECT;
+            s.chunk = v % 2 == 0 ? 1000 : 1 << 16;
+            s.thread = v == 3;
+            job.comm.between_sites = v % BETWEEN_WAYS;
+            play_scene(&s, same_gradient_again, texts);
+            for (uint32_t r = 0; r < hub.size; r++) {
+                if (texts[r][0] != '\0') fail_msg("sites %s, rank %u: %s", s.sites, r, texts[r]);
+                if (r == 0 && v == 0) digest = sums_digest[0];
+                assert_true(sums_digest[r] == digest);
+            }
+        }
+    }
+    job.comm.between_sites = BETWEEN_AUTO;
+}
+
+/* Two sites: bytes an element and direction, all ranks of a site together. */
+static double sent_across[FAKE_RANKS][2];
+
+static void count_packed(actor_t *a)
+{
+    uint64_t sent[4], staging;
+    lh_status_t status = plan_all(a);
+    if (status == LH_OK) status = comm_connect(a->comm);
+    if (status != LH_OK) trouble(a, fail_reason());
+    for (uint32_t p = 0; p < 2; p++) {
+        collective_bytes(a->plans[p], sent, &staging);
+        sent_across[a->rank][p] = (double)sent[LH_LINK_WAN] / ELEMENTS;
+    }
+}
+
+static void int8_sends_a_byte_and_a_part_of_a_scale(void **state)
+{
+    (void)state;
+    char texts[FAKE_RANKS][400];
+    /* An all-reduce by exchange, by mesh; a reduce-scatter, whose values then go as BF16. */
+    static const double expected[] = {132.0 / 128, 132.0 / 128 / 2 + 1, 132.0 / 128 / 2};
+    for (uint32_t v = 0; v < 2; v++) {
+        scene_t s = plain;
+        s.sites = "aabb";
+        s.border = LH_DTYPE_I8;
+        job.comm.between_sites = v == 0 ? BETWEEN_EXCHANGE : BETWEEN_MESH;
+        play_scene(&s, count_packed, texts);
+        for (uint32_t r = 0; r < 4; r++)
+            assert_string_equal(texts[r], "");
+        for (uint32_t site = 0; site < 2; site++)
+            for (uint32_t p = 0; p < 2; p++) {
+                const double sent = sent_across[2 * site][p] + sent_across[2 * site + 1][p];
+                assert_true(fabs(sent - expected[p == 1 ? 2 : v]) < 0.001);
+            }
+    }
+    job.comm.between_sites = BETWEEN_AUTO;
+}
+
+/* What it sends to other sites, against what the ways of an all-reduce send. The outer sites are
+ * hardly joined, and so the middle one adds. */
+static void count_bytes(actor_t *a)
+{
+    uint64_t sent[4], staging;
+    lh_status_t status = plan_all(a);
+    if (status == LH_OK) status = comm_connect(a->comm);
+    if (status != LH_OK) trouble(a, fail_reason());
+    collective_bytes(a->plans[0], sent, &staging);
+    const uint64_t all = ELEMENTS * sizeof(uint16_t), links = a->rank == 1 ? 2 : 1;
+    const uint64_t expected = a->scene->measured ? links * all : all / 3 * 4;
+    if (sent[LH_LINK_WAN] + 16 < expected || sent[LH_LINK_WAN] > expected + 16)
+        (void)snprintf(a->trouble, sizeof(a->trouble), "%llu bytes to other sites, not %llu",
+                       (unsigned long long)sent[LH_LINK_WAN], (unsigned long long)expected);
+}
+
+static void a_slow_link_is_gone_round(void **state)
+{
+    (void)state;
+    char texts[FAKE_RANKS][400];
+    for (uint32_t v = 0; v < 2; v++) {
+        scene_t s = plain;
+        s.sites = "abc";
+        s.border = LH_DTYPE_BF16;
+        s.measured = v == 1;
+        play_scene(&s, count_bytes, texts);
+        for (uint32_t r = 0; r < 3; r++)
+            assert_string_equal(texts[r], "");
+    }
 }
 
 static void a_hundred_runs_give_the_same(void **state)
@@ -403,6 +575,9 @@ static void plan_nonsense(actor_t *a)
     how.dtype = LH_DTYPE_I32;
     if (collective_new(a->comm, &how, &x) != LH_UNSUPPORTED) trouble(a, "dtype");
     how.dtype = LH_DTYPE_F32;
+    how.border = LH_DTYPE_F16;
+    if (collective_new(a->comm, &how, &x) != LH_UNSUPPORTED) trouble(a, "border");
+    how.border = 0;
     how.algorithm = COLL_HALVING;
     if (collective_new(a->comm, &how, &x) != LH_UNSUPPORTED) trouble(a, "halving");
     how.algorithm = COLL_AUTO;
@@ -555,6 +730,52 @@ static void buffers_may_lie_elsewhere_on_each_rank(void **state)
         assert_string_equal(texts[r], "");
 }
 
+/* The ranks of one site have a plan more than those of the other, before the one that all have. */
+static void sum_after_the_sites_own(actor_t *a)
+{
+    enum { FEW = 16 };
+    const bool more = a->world->ranks[a->rank].site == 1;
+    coll_how_t how = {.name = "of one site",
+                      .op = COLL_ALL_REDUCE,
+                      .group = comm_group(a->comm, LH_GROUP_SITE),
+                      .dtype = LH_DTYPE_F32,
+                      .elements = FEW,
+                      .service = LH_SERVICE_GRADIENT};
+    collective_t *own = NULL, *all = NULL;
+    uint32_t arena;
+    float *numbers = (float *)(void *)a->memory;
+    for (uint32_t i = 0; i < 2 * FEW; i++)
+        numbers[i] = (float)(a->rank + i % FEW);
+    lh_status_t status = comm_arena(a->comm, a->memory, 4096, -1, 0, &arena);
+    how.whole = (coll_place_t){numbers, arena};
+    if (status == LH_OK && more) status = collective_new(a->comm, &how, &own);
+    how.name = "of all";
+    how.group = comm_group(a->comm, LH_GROUP_DATA);
+    how.whole = (coll_place_t){numbers + FEW, arena};
+    if (status == LH_OK) status = collective_new(a->comm, &how, &all);
+    if (status == LH_OK) status = comm_connect(a->comm);
+    if (status == LH_OK && more) status = collective_start(own);
+    if (status == LH_OK) status = collective_start(all);
+    if (status == LH_OK && more) status = collective_wait(own);
+    if (status == LH_OK) status = collective_wait(all);
+    if (status != LH_OK) trouble(a, fail_reason());
+    for (uint32_t i = 0; i < FEW; i++) {
+        if (more && numbers[i] != (float)(2 + 3 + 2 * i)) trouble(a, "another sum of the site");
+        if (numbers[FEW + i] != (float)(6 + 4 * i)) trouble(a, "another sum of all");
+    }
+}
+
+static void ranks_need_not_have_the_same_plans(void **state)
+{
+    (void)state;
+    char texts[FAKE_RANKS][400];
+    scene_t s = plain;
+    s.sites = "aabb";
+    play_scene(&s, sum_after_the_sites_own, texts);
+    for (uint32_t r = 0; r < hub.size; r++)
+        assert_string_equal(texts[r], "");
+}
+
 typedef struct door { /* a gate that the test opens */
     _Atomic bool open;
     _Atomic uint32_t asked, told;
@@ -663,6 +884,10 @@ int main(void)
     job.comm.timeout_ns = 60000000000;
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(several_run_at_a_time_and_again),
+        cmocka_unit_test(every_way_between_sites_gives_the_same),
+        cmocka_unit_test(int8_adds_up_to_the_gradient_whatever_the_way),
+        cmocka_unit_test(int8_sends_a_byte_and_a_part_of_a_scale),
+        cmocka_unit_test(a_slow_link_is_gone_round),
         cmocka_unit_test(a_hundred_runs_give_the_same),
         cmocka_unit_test(one_message_at_a_time_is_enough),
         cmocka_unit_test(a_run_of_nothing_comes_after_what_it_was_planned_behind),
@@ -670,6 +895,7 @@ int main(void)
         cmocka_unit_test(ranks_compare_groups_and_not_plans),
         cmocka_unit_test(collectives_of_one_shape_share_a_script),
         cmocka_unit_test(buffers_may_lie_elsewhere_on_each_rank),
+        cmocka_unit_test(ranks_need_not_have_the_same_plans),
         cmocka_unit_test(a_run_begins_when_its_gate_is_past),
         cmocka_unit_test(who_waits_behind_a_lost_peer_is_told),
         cmocka_unit_test(a_wait_ends_with_the_name_of_who_is_missing),

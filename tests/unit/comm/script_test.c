@@ -2,8 +2,10 @@
  * nothing waits for ever, no memory is touched while a message holds it, and the bits are those of
  * the canonical sum. */
 #include <comm/collective.h>
+#include <comm/quantize.h>
 #include <comm/script_make.h>
 
+#include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stdio.h>
@@ -13,6 +15,7 @@
 #include <longhaul/dtype.h>
 
 #include "canonical_sum.h"
+#include "torture.h"
 
 #include <cmocka.h>
 
@@ -21,7 +24,8 @@ enum { MOST_RANKS = 8, MOST_SEGMENTS = 16 };
 typedef struct spec {
     const char *sites; /* a letter a rank */
     uint32_t op, algorithm, root;
-    lh_dtype_t dtype;
+    lh_dtype_t dtype, border;
+    uint32_t between, middle;
     uint64_t elements, chunk;
     bool cut, add, scattered, mapped, at_once;
     bool whole_numbers; /* sums of them are the same in any order */
@@ -46,6 +50,7 @@ typedef struct rank {
     script_places_t bound;
     script_peer_t peers[MOST_RANKS];
     char *whole, *cut, *before_whole, *before_cut, *staging;
+    float *errors, *expected_errors; /* border I8; before the run, and after it */
     uint32_t *left;
     bool *done;
     uint32_t done_count;
@@ -60,6 +65,7 @@ typedef struct bench {
     coll_segment_t segments[MOST_RANKS][MOST_SEGMENTS];
     coll_piece_t pieces[MOST_RANKS], owned[MOST_RANKS];
     coll_segment_t all[MOST_RANKS * MOST_SEGMENTS]; /* those of `owned` in a row */
+    float *packed;                                  /* [elements] the sum, where the border is I8 */
     uint64_t cut_elements;
     uint64_t random;
     uint32_t lag;
@@ -165,6 +171,7 @@ static void make_script(bench_t *b, uint32_t r)
                           .op = b->spec.op,
                           .group = k->group,
                           .dtype = b->spec.dtype,
+                          .border = b->spec.border,
                           .root = b->spec.root,
                           .elements = b->spec.elements,
                           .pieces = b->owned,
@@ -173,6 +180,8 @@ static void make_script(bench_t *b, uint32_t r)
                           .add = b->spec.add};
     const script_how_t how = {.how = &k->how,
                               .algorithm = b->spec.algorithm,
+                              .between = b->spec.between,
+                              .middle = b->spec.middle,
                               .chunk_bytes = b->spec.chunk,
                               .lag = b->lag,
                               .depth = 1 + (uint32_t)draw(b, 3),
@@ -185,6 +194,11 @@ static void make_script(bench_t *b, uint32_t r)
                                  .staging = k->staging,
                                  .peers = k->peers,
                                  .segments = b->all};
+    k->errors = mem_new(k->script.error_elements * sizeof(float));
+    k->expected_errors = mem_new(k->script.error_elements * sizeof(float));
+    for (uint64_t i = 0; i < k->script.error_elements; i++)
+        k->errors[i] = (float)draw(b, 1000) / 500 - 1;
+    k->bound.errors = k->errors;
     k->left = mem_array(k->script.step_count, sizeof(*k->left));
     k->done = mem_array(k->script.step_count, sizeof(*k->done));
     k->lanes = mem_array(k->script.lane_count, sizeof(*k->lanes));
@@ -354,12 +368,76 @@ static void expect(bench_t *b, uint32_t member, const place_t *p, float value)
     const uint64_t item = lh_dtype_bytes(b->spec.dtype);
     test_store(b->spec.dtype, bytes, 0, value);
     if (memcmp(p->data + p->at * item, bytes, item) != 0)
-        fail_msg("%s %s sites %s, %llu elements, chunk %llu, cut %d, scattered %d, mapped %d: "
-                 "member %u, element %llu: %g, expected %g",
-                 coll_op_names[b->spec.op], coll_algorithm_names[b->spec.algorithm], b->spec.sites,
+        fail_msg("%s %s, between %u, sites %s, border %s, %llu elements, chunk %llu, cut %d, "
+                 "scattered %d, "
+                 "mapped %d: member %u, element %llu: %g, expected %g",
+                 coll_op_names[b->spec.op], coll_algorithm_names[b->spec.algorithm],
+                 b->spec.between, b->spec.sites, lh_dtype_name(b->spec.border),
                  (unsigned long long)b->spec.elements, (unsigned long long)b->spec.chunk,
                  b->spec.cut, b->spec.scattered, b->spec.mapped, member, (unsigned long long)p->at,
                  (double)test_load(b->spec.dtype, p->data, p->at), (double)value);
+}
+
+/* One block, of a segment at `at`, as every site packs it: written down once more, with the errors
+ * before and after. error[site]: where its leader's errors of the block begin. */
+static void pack_block(bench_t *b, uint32_t owner, uint64_t at, uint32_t count,
+                       const uint64_t *error, void *const *inputs)
+{
+    const group_t *g = b->ranks[0].group;
+    for (uint32_t k = 1; k <= g->sites; k++) {
+        const uint32_t site = (g->site_of[owner] + k) % g->sites;
+        rank_t *leader = &b->ranks[world_group_leader(g, site, owner)];
+        float values[QUANTIZE_BLOCK], most = 0;
+        for (uint32_t i = 0; i < count; i++) {
+            values[i] = canonical_part(g, b->spec.dtype, inputs, owner, site, at + i) +
+                        leader->errors[error[site] + i];
+            most = fmaxf(most, fabsf(values[i]));
+        }
+        const float scale = most / 127;
+        for (uint32_t i = 0; i < count; i++) {
+            const float whole = most > 0 ? rintf(values[i] * (127 / most)) + 0.0f : 0; /* no -0 */
+            const float sent = whole * scale;
+            assert_true(fabsf(whole) <= 127);
+            assert_true(fabs((double)values[i] - (double)sent) <= (double)scale * 0.50001);
+            leader->expected_errors[error[site] + i] = values[i] - sent;
+            b->packed[at + i] = k == 1 ? sent : b->packed[at + i] + sent;
+        }
+    }
+    for (uint32_t i = 0; i < count; i++)
+        b->packed[at + i] = test_round(LH_DTYPE_BF16, b->packed[at + i]);
+}
+
+/* The sum with a border of I8: blocks begin with a segment. Before the run, whose errors are not
+ * there yet. */
+static void pack_all(bench_t *b)
+{
+    const group_t *g = b->ranks[0].group;
+    uint64_t held[MOST_RANKS] = {0}, error[MOST_RANKS];
+    void *inputs[MOST_RANKS];
+    for (uint32_t r = 0; r < b->size; r++)
+        inputs[r] = b->ranks[r].before_whole;
+    for (uint32_t o = 0; o < b->size; o++)
+        for (uint32_t i = 0; i < b->owned[o].count; i++) {
+            const coll_segment_t *s = &b->owned[o].segments[i];
+            for (uint64_t done = 0; done < s->count; done += QUANTIZE_BLOCK) {
+                const uint64_t left = s->count - done;
+                const uint32_t count = left < QUANTIZE_BLOCK ? (uint32_t)left : QUANTIZE_BLOCK;
+                for (uint32_t site = 0; site < g->sites; site++) {
+                    const uint32_t leader = world_group_leader(g, site, o);
+                    error[site] = held[leader];
+                    held[leader] += count;
+                }
+                pack_block(b, o, s->whole + done, count, error, inputs);
+            }
+        }
+    for (uint32_t r = 0; r < b->size; r++)
+        assert_int_equal(b->ranks[r].script.error_elements, held[r]);
+}
+
+static bool packs(const bench_t *b)
+{
+    return b->spec.border == LH_DTYPE_I8 && coll_op_sums(b->spec.op) &&
+           b->ranks[0].group->sites > 1;
 }
 
 static void check_element(bench_t *b, uint64_t at)
@@ -370,7 +448,9 @@ static void check_element(bench_t *b, uint64_t at)
     for (uint32_t r = 0; r < b->size; r++)
         inputs[r] = b->ranks[r].before_whole;
     const uint32_t owner = owner_of(b, at, &cut, &piece);
-    const float sum = canonical_sum(b->ranks[0].group, s->dtype, inputs, owner, at);
+    const float sum = packs(b) ? b->packed[at]
+                               : canonical_sum(b->ranks[0].group, s->dtype, s->border, inputs,
+                                               owner, at);
     const bool pieces = s->op != COLL_REDUCE && s->op != COLL_BROADCAST;
     const place_t held = place_of(b, owner, pieces, at, cut);
     const float own = test_load(s->dtype, held.before, held.at);
@@ -423,6 +503,8 @@ static void close_rank(rank_t *k)
     mem_free(k->before_whole);
     mem_free(k->before_cut);
     mem_free(k->staging);
+    mem_free(k->errors);
+    mem_free(k->expected_errors);
     script_free(&k->script);
     world_group_free(k->group);
     world_free(k->world);
@@ -448,17 +530,24 @@ static void try_spec(const spec_t *spec)
             if (find_lane(&b->ranks[a], c, true) >= 0)
                 assert_true(script_needs_link(&b->ranks[a].how, a, c));
         }
+    b->packed = mem_array(spec->elements + 1, sizeof(float));
+    if (packs(b)) pack_all(b);
     play(b);
     for (uint64_t i = 0; i < spec->elements; i++)
         check_element(b, i);
+    for (uint32_t r = 0; r < b->size; r++)
+        assert_memory_equal(b->ranks[r].errors, b->ranks[r].expected_errors,
+                            b->ranks[r].script.error_elements * sizeof(float));
+    mem_free(b->packed);
     for (uint32_t r = 0; r < b->size; r++)
         close_rank(&b->ranks[r]);
     mem_free(b);
 }
 
-static const char *const shapes[] = {
-    "a",    "aa",    "ab",    "aaa",  "aab",   "abc",      "aaaa",     "aabb",     "aaab",
-    "abbc", "aaaaa", "aabbb", "abbb", "aaaab", "aaaaaaaa", "aaaabbbb", "aabbbbbc", "aaabbccc"};
+static const char *const shapes[] = {"a",     "aa",       "ab",       "aaa",      "aab",
+                                     "abc",   "aaaa",     "aabb",     "aaab",     "abbc",
+                                     "aaaaa", "aabbb",    "abbb",     "abcd",     "abbccd",
+                                     "aaaab", "aaaaaaaa", "aaaabbbb", "aabbbbbc", "aaabbccc"};
 static const uint64_t sizes[] = {0, 1, 5, 67, 1003};
 static const uint64_t chunks[] = {4, 100, 1024, 1 << 20};
 
@@ -470,13 +559,15 @@ static void try_variants(spec_t spec)
         spec.elements = sizes[i % COUNT(sizes)];
         spec.chunk = chunks[i / COUNT(sizes)];
         if (spec.chunk == 4 && spec.elements > 100) continue;
-        for (uint32_t v = 0; v < 16; v++) {
+        for (uint32_t v = 0; v < 48; v++) {
+            static const lh_dtype_t borders[] = {0, LH_DTYPE_BF16, LH_DTYPE_I8};
             static uint32_t turn;
-            if (getenv("LONGHAUL_TORTURE") == NULL && turn++ % 7 != 0) continue;
+            if (!torture_wanted() && turn++ % 7 != 0) continue;
             spec.cut = (v & 1) != 0 || spec.op == COLL_ALL_TO_ALL;
             spec.scattered = (v & 2) != 0;
             spec.mapped = (v & 4) != 0;
             spec.dtype = (v & 8) != 0 ? LH_DTYPE_BF16 : LH_DTYPE_F32;
+            spec.border = borders[v / 16];
             if (spec.op == COLL_ALL_REDUCE && spec.cut) continue;
             try_spec(&spec);
         }
@@ -496,6 +587,22 @@ static void all_reduce_sums_in_order(void **state)
 {
     (void)state;
     try_op(COLL_ALL_REDUCE, COLL_RING);
+}
+
+static void every_way_between_sites_gives_the_same_bits(void **state)
+{
+    (void)state;
+    for (uint32_t s = 0; s < COUNT(shapes); s++) {
+        const uint32_t length = (uint32_t)strlen(shapes[s]);
+        const uint32_t sites = 1 + (uint32_t)(shapes[s][length - 1] - 'a');
+        for (uint32_t way = BETWEEN_EXCHANGE; sites > 1 && way < BETWEEN_WAYS; way++)
+            for (uint32_t a = COLL_DIRECT; a <= COLL_RING; a++)
+                try_variants((spec_t){.sites = shapes[s],
+                                      .op = COLL_ALL_REDUCE,
+                                      .algorithm = a,
+                                      .between = way,
+                                      .middle = length % sites});
+    }
 }
 
 static void reduce_scatter_sums_in_order(void **state)
@@ -577,6 +684,7 @@ static void every_level_of_instructions_gives_the_same_bits(void **state)
     (void)state;
     enum { ELEMENTS = 1000 };
     float in[3][ELEMENTS], out[3][ELEMENTS];
+    float added[3][ELEMENTS];
     uint16_t narrow[ELEMENTS], rounded[3][ELEMENTS];
     uint32_t seed = 1;
     for (uint32_t i = 0; i < 3 * ELEMENTS; i++) {
@@ -590,8 +698,14 @@ static void every_level_of_instructions_gives_the_same_bits(void **state)
                                     {in[2], LH_DTYPE_F32}};
     for (uint32_t level = 0; level < 3; level++) {
         script_sum_level(level);
-        script_sum(LH_DTYPE_F32, out[level], false, sources, 4, ELEMENTS - 1);
-        script_sum(LH_DTYPE_BF16, rounded[level], false, sources, 2, ELEMENTS - 1);
+        for (uint32_t i = 0; i < ELEMENTS; i++)
+            added[level][i] = (float)i;
+        script_sum(&(sum_target_t){.data = out[level], .dtype = LH_DTYPE_F32}, sources, 4,
+                   ELEMENTS - 1);
+        script_sum(&(sum_target_t){.data = rounded[level], .dtype = LH_DTYPE_BF16}, sources, 2,
+                   ELEMENTS - 1);
+        const sum_target_t to = {added[level], LH_DTYPE_F32, LH_DTYPE_BF16, true, NULL};
+        script_sum(&to, sources, 2, ELEMENTS - 1);
     }
     for (uint32_t i = 0; i < ELEMENTS - 1; i++) {
         const float sum = ((in[0][i] + lh_bf16_to_f32(narrow[i])) + in[1][i]) + in[2][i];
@@ -599,17 +713,69 @@ static void every_level_of_instructions_gives_the_same_bits(void **state)
         for (uint32_t level = 0; level < 3; level++) {
             if (sum == sum) assert_memory_equal(&out[level][i], &sum, sizeof(sum));
             if (sum != sum) assert_true(out[level][i] != out[level][i]);
-            if (lh_bf16_to_f32(two) == lh_bf16_to_f32(two))
-                assert_int_equal(rounded[level][i], two);
+            const float wide = lh_bf16_to_f32(two), with = (float)i + wide;
+            if (wide != wide) continue;
+            assert_int_equal(rounded[level][i], two);
+            assert_memory_equal(&added[level][i], &with, sizeof(with));
         }
     }
+}
+
+/* What a block can't hold goes wrong on all ranks alike and once only; what is too little is sent
+ * when there is enough of it. */
+static void blocks_keep_what_they_lose(void **state)
+{
+    (void)state;
+    enum { N = 100, STEPS = 1000 };
+    char block[sizeof(float) + N], other[sizeof(float) + N];
+    float values[N], errors[N] = {0}, errors_plain[N] = {0}, sent[N];
+    double sums[N] = {0};
+    for (uint32_t i = 0; i < N; i++)
+        values[i] = (i % 3 == 0 ? -1.0f : 1.0f) * expf(-0.2f * (float)i);
+    for (uint32_t step = 0; step < STEPS; step++) {
+        quantize_level(1);
+        quantize_pack(values, errors, N, block);
+        quantize_level(0);
+        quantize_pack(values, errors_plain, N, other);
+        assert_memory_equal(block, other, sizeof(block));
+        assert_memory_equal(errors, errors_plain, sizeof(errors));
+        quantize_unpack(block, N, sent);
+        for (uint32_t i = 0; i < N; i++)
+            sums[i] += (double)sent[i];
+    }
+    quantize_level(1);
+    /* A step of the scale is 1 / 127; what is smaller than half of that is not sent at first. */
+    for (uint32_t i = 0; i < N; i++)
+        assert_true(fabs(sums[i] / STEPS - (double)values[i]) < 0.51 / 127 / STEPS + 1e-7);
+    memcpy(errors_plain, errors, sizeof(errors));
+    static const float wrong[] = {INFINITY, -INFINITY, NAN, 3e38f};
+    for (uint32_t k = 0; k < COUNT(wrong); k++) {
+        values[7] = wrong[k];
+        quantize_pack(values, errors, N, block);
+        quantize_unpack(block, N, sent);
+        for (uint32_t i = 0; i < N; i++)
+            assert_true(isnan(sent[i]));
+        assert_memory_equal(errors, errors_plain, sizeof(errors));
+    }
+    memset(errors, 0, sizeof(errors));
+    for (uint32_t i = 0; i < N; i++)
+        values[i] = 1e-38f;
+    quantize_pack(values, errors, N, block);
+    quantize_unpack(block, N, sent);
+    for (uint32_t i = 0; i < N; i++)
+        assert_true(sent[i] == 0 && errors[i] == 1e-38f);
+    assert_int_equal(quantize_bytes(0), 0);
+    assert_int_equal(quantize_bytes(1), 5);
+    assert_int_equal(quantize_bytes(129), 137);
 }
 
 int main(void)
 {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(blocks_keep_what_they_lose),
         cmocka_unit_test(every_level_of_instructions_gives_the_same_bits),
         cmocka_unit_test(all_reduce_sums_in_order),
+        cmocka_unit_test(every_way_between_sites_gives_the_same_bits),
         cmocka_unit_test(reduce_scatter_sums_in_order),
         cmocka_unit_test(reduce_scatter_adds_to_what_is_there),
         cmocka_unit_test(reduce_sums_at_root),

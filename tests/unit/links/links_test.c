@@ -301,6 +301,51 @@ static void a_peers_arena_can_be_read_in_place(void **state)
     assert_true(ranks(2, "", maps));
 }
 
+static const lh_mapping_api_t *mapping; /* of the transport */
+static uint32_t takes, tries;
+
+static lh_status_t take_counted(lh_conn_t *c, const lh_address_t *offer, lh_remote_t **out)
+{
+    const lh_status_t status = mapping->take(c, offer, out);
+    takes += status == LH_OK;
+    return status;
+}
+
+static lh_status_t map_later(lh_remote_t *remote, const void **out)
+{
+    return ++tries % 3 != 0 ? LH_AGAIN : mapping->map(remote, out);
+}
+
+/* A transport that takes what it was offered at once, and maps it at the third try. */
+static void maps_slowly(void)
+{
+    static lh_transport_api_t api;
+    static lh_mapping_api_t slow;
+    open_links();
+    for (uint32_t i = 0; i < LINKS_SCOPES; i++) {
+        carrier_t *carrier = me.links->carriers[i];
+        if (carrier == NULL || carrier->api == &api || carrier->api->mapping == NULL) continue;
+        api = *carrier->api;
+        mapping = api.mapping;
+        slow = *mapping;
+        slow.take = take_counted;
+        slow.map = map_later;
+        api.mapping = &slow;
+        carrier->api = &api;
+    }
+    connect_all(LH_SERVICE_GRADIENT);
+    CHECK(link_map(links_find(me.links, 1 - me.self, LH_SERVICE_GRADIENT), me.arena) != NULL);
+    CHECK(tries == 3 && takes == 1);
+    meet();
+    end();
+}
+
+static void what_is_mapped_later_is_taken_once(void **state)
+{
+    (void)state;
+    assert_true(ranks(2, "", maps_slowly));
+}
+
 static void refused(const char *words)
 {
     const links_how_t h = how();
@@ -520,6 +565,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(messages_reach_every_rank_over_every_service),
         cmocka_unit_test(a_peers_arena_can_be_read_in_place),
+        cmocka_unit_test(what_is_mapped_later_is_taken_once),
         cmocka_unit_test(what_a_plugin_cannot_do_is_refused_by_name),
         cmocka_unit_test(all_ranks_say_what_one_cannot_do),
         cmocka_unit_test(a_fallback_is_used_where_it_is_named_and_by_all),

@@ -140,6 +140,20 @@ static void moves_run_in_the_order_of_their_moments(void **state)
     assert_int_equal(t.moves[2].what, LH_MOVE_GATHER);
 }
 
+static void a_sum_says_how_it_travels_between_sites(void **state)
+{
+    (void)state;
+    static const lh_dtype_t built[] = {0, LH_DTYPE_F32, LH_DTYPE_BF16};
+    for (uint32_t i = 0; i < 3; i++) {
+        optimizer_tables_t t;
+        lh_move_t moves[4];
+        memcpy(moves, zero3, sizeof(moves));
+        moves[1].wire = built[i];
+        assert_int_equal(read_tables(6, moves, 4, 2, &t), LH_OK);
+        assert_int_equal(optimizer_tables_move(&t, t.sum)->wire, built[i]);
+    }
+}
+
 static void refused(const lh_move_t *move, const char *sentence)
 {
     optimizer_tables_t t;
@@ -157,8 +171,12 @@ static void what_is_not_built_is_refused_by_name(void **state)
     rare.every = 100;
     never.when = 7;
     lh_move_t narrow = OVER(GRAD, REDUCE, GRAD, GRAD);
-    narrow.wire = LH_DTYPE_BF16;
-    refused(&narrow, "move REDUCE from 'grad' to 'grad' travels as BF16 between sites; built is "
+    lh_move_t values = OVER(AFTER_STEP, GATHER, MASTER, VALUE);
+    narrow.wire = LH_DTYPE_F16;
+    values.wire = LH_DTYPE_BF16;
+    refused(&narrow, "move REDUCE from 'grad' to 'grad' travels as F16 between sites; built are "
+                     "F32, BF16 and 0, as the job says");
+    refused(&values, "move GATHER from 'master' to 'value' travels as BF16 between sites; built is "
                      "what is stored (wire 0)");
     refused(&differ, "move DIFFER from 'grad' to 'master' is not built");
     refused(&add, "move ADD from 'grad' to 'master' is not built");
@@ -214,6 +232,7 @@ int main(void)
         cmocka_unit_test(over_several_ranks_a_cut_has_its_whole_form_beside_it),
         cmocka_unit_test(replicas_that_would_drift_apart_are_refused),
         cmocka_unit_test(moves_run_in_the_order_of_their_moments),
+        cmocka_unit_test(a_sum_says_how_it_travels_between_sites),
         cmocka_unit_test(what_is_not_built_is_refused_by_name),
         cmocka_unit_test(flags_that_nothing_reads_are_refused),
         cmocka_unit_test(a_dtype_that_nothing_reads_is_refused),

@@ -119,7 +119,7 @@ static void matmuls_of_a_step_are_six_flops_a_weight_and_token(void **state)
     step_plan_t plan;
     open_programs(&p);
     assert_int_equal(p.programs.schedule->rounds, 3);
-    ok(step_plan_new(p.programs.train, p.programs.update, p.programs.schedule->rounds, NULL,
+    ok(step_plan_new(p.programs.train, p.programs.update, p.programs.schedule->rounds, NULL, NULL,
                      &plan));
     double flops = 0;
     for (uint32_t i = 0; i < plan.kind_count; i++)
@@ -162,7 +162,7 @@ static void a_bench_knows_all_that_the_plan_asks_for(void **state)
     device_rate_t rate = {.peak_flops = {[LH_DTYPE_F32] = 1e9}, .bytes_per_second = 1e9};
     open_programs(&p);
     ok(device_bench_program(&p, 0.01, &rate, &rows, &count));
-    ok(step_plan_new(p.programs.train, p.programs.update, p.programs.schedule->rounds, &rate,
+    ok(step_plan_new(p.programs.train, p.programs.update, p.programs.schedule->rounds, NULL, &rate,
                      &plan));
     assert_int_equal(plan.unmeasured, 0);
     uint64_t calls = 0;

@@ -6,6 +6,7 @@
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <time.h>
 
 #include <base/file.h>
 #include <base/memory.h>
@@ -56,6 +57,9 @@ static const char *const accumulations[] = {"parallel.accumulation=depth",
                                             "parallel.accumulation=breadth"};
 enum { DEPTH, BREADTH, TWO_IN_FLIGHT, ORDERS }; /* the last one from a file */
 enum { UNEVEN = 3, WORLDS = 4, OPTIMIZERS = 7, BY_SITE = 4, SEQUENCES = 16 };
+
+/* Settings besides those. */
+static const char *also[2];
 
 typedef struct planned { /* all ranks of a job */
     job_t *job;
@@ -120,6 +124,7 @@ static void plan_open(planned_t *p, uint32_t world, uint32_t optimizer, uint32_t
     for (uint32_t i = 0; i < 2; i++) {
         if (worlds[world][i] != NULL) sets[count++] = worlds[world][i];
         if (optimizers[optimizer][i] != NULL) sets[count++] = optimizers[optimizer][i];
+        if (also[i] != NULL) sets[count++] = also[i];
     }
     char *table = path_join(folder, "table.csv"), set[160];
     table_write(table, world == 0 ? SEQUENCES / 2 : SEQUENCES / 4); /* one at a time */
@@ -309,6 +314,153 @@ static void ranks_that_wait_in_a_circle_are_refused(void **state)
     plan_close(&p);
 }
 
+/* ---- lists that ranks share ---- */
+
+/* Rows in any order, of few transfers: whether each start has its partners is chance. */
+static uint32_t chance(uint32_t *state, uint32_t below)
+{
+    *state = *state * 1664525u + 1013904223u;
+    return (*state >> 16) % below;
+}
+
+enum { FEW = 3, ROWS = 6 };
+
+static void list_draw(uint32_t *state, bool like_first, const transfer_row_t *first,
+                      transfer_row_t rows[ROWS])
+{
+    static const uint32_t kinds[] = {LH_GROUP_SITE, LH_GROUP_ACROSS, LH_GROUP_DATA};
+    bool used[FEW] = {false};
+    if (like_first) memcpy(rows, first, ROWS * sizeof(*rows));
+    for (uint32_t i = 0; i < FEW && !like_first; i++) {
+        uint32_t k = chance(state, FEW);
+        while (used[k])
+            k = (k + 1) % FEW;
+        used[k] = true;
+        char name[16];
+        (void)snprintf(name, sizeof(name), "t%u", k);
+        rows[2 * i] = row(name, kinds[k], false);
+        rows[2 * i + 1] = row(name, kinds[k], true);
+    }
+    /* A wait further behind, as overlap has it. */
+    for (uint32_t i = 1; i + 1 < ROWS; i++)
+        if (chance(state, 3) == 0 && rows[i].waits && !rows[i + 1].waits)
+            exchange_rows(&rows[i], &rows[i + 1]);
+}
+
+static bool meet(const world_t *w, uint32_t kind, uint32_t a, uint32_t b)
+{
+    const uint32_t half = w->row.size / 2; /* two sites, one behind the other */
+    return kind == LH_GROUP_DATA || (kind == LH_GROUP_SITE && a / half == b / half) ||
+           (kind == LH_GROUP_ACROSS && a % half == b % half);
+}
+
+/* The same question, asked in the plainest way: all pairs, then all ranks in turn. */
+static bool naive(const world_t *w, const transfer_list_t *lists)
+{
+    const uint32_t n = w->row.size;
+    uint32_t at[8] = {0};
+    for (uint32_t a = 0; a < n; a++) {
+        for (uint32_t b = 0; b < n; b++) {
+            uint32_t x = 0, y = 0;
+            for (;;) {
+                while (x < ROWS &&
+                       (lists[a].rows[x].waits || !meet(w, lists[a].rows[x].transfer.group, a, b)))
+                    x++;
+                while (y < ROWS &&
+                       (lists[b].rows[y].waits || !meet(w, lists[b].rows[y].transfer.group, a, b)))
+                    y++;
+                if (x == ROWS || y == ROWS) break;
+                if (strcmp(lists[a].rows[x++].transfer.name, lists[b].rows[y++].transfer.name) != 0)
+                    return false;
+            }
+            if (x != y && (x < ROWS || y < ROWS)) return false;
+        }
+    }
+    for (bool moved = true; moved;) {
+        moved = false;
+        for (uint32_t r = 0; r < n; r++) {
+            if (at[r] == ROWS) continue;
+            const transfer_row_t *next = &lists[r].rows[at[r]];
+            bool goes = true;
+            for (uint32_t m = 0; next->waits && m < n; m++) {
+                if (!meet(w, next->transfer.group, r, m)) continue;
+                bool started = false;
+                for (uint32_t i = 0; i < at[m]; i++)
+                    started = started ||
+                              (!lists[m].rows[i].waits &&
+                               strcmp(lists[m].rows[i].transfer.name, next->transfer.name) == 0);
+                goes = goes && started;
+            }
+            if (!goes) continue;
+            at[r]++;
+            moved = true;
+        }
+    }
+    for (uint32_t r = 0; r < n; r++)
+        if (at[r] < ROWS) return false;
+    return true;
+}
+
+static void a_list_that_ranks_share_is_judged_as_one_of_each(void **state)
+{
+    (void)state;
+    enum { RANKS = 8 };
+    uint32_t seed = 7, fits = 0;
+    world_t *w;
+    ok(world_new(0, RANKS, &w));
+    for (uint32_t r = 0; r < RANKS; r++)
+        (void)snprintf(w->ranks[r].site_name, sizeof(w->ranks[r].site_name), "%u", r / (RANKS / 2));
+    world_number(w);
+    for (uint32_t i = 0; i < 4000; i++) {
+        transfer_row_t rows[3][ROWS], copies[RANKS][ROWS];
+        transfer_list_t shared[RANKS], own[RANKS];
+        for (uint32_t l = 0; l < 3; l++)
+            list_draw(&seed, l > 0 && chance(&seed, 3) > 0, rows[0], rows[l]);
+        const uint32_t differ = 1 + chance(&seed, 3);
+        for (uint32_t r = 0; r < RANKS; r++) {
+            const uint32_t l = chance(&seed, differ);
+            memcpy(copies[r], rows[l], sizeof(rows[l]));
+            shared[r] = (transfer_list_t){rows[l], ROWS};
+            own[r] = (transfer_list_t){copies[r], ROWS};
+        }
+        const lh_status_t expected = naive(w, own) ? LH_OK : LH_MISMATCH;
+        assert_int_equal(transfer_order_check(w, own), expected);
+        assert_int_equal(transfer_order_check(w, shared), expected);
+        fits += expected == LH_OK;
+    }
+    assert_in_range(fits, 200, 3800);
+    world_free(w);
+}
+
+/* Two sites of 512: as in the small circle, one rank of 1,024 may be the one that is different. */
+static void one_of_a_thousand_ranks_is_found(void **state)
+{
+    (void)state;
+    enum { RANKS = 1024, ODD = 777 };
+    world_t *w;
+    transfer_row_t rows[4], other[4];
+    transfer_list_t *lists = mem_array(RANKS, sizeof(*lists));
+    ok(world_new(0, RANKS, &w));
+    for (uint32_t r = 0; r < RANKS; r++)
+        (void)snprintf(w->ranks[r].site_name, sizeof(w->ranks[r].site_name), "%u", r / 512);
+    world_number(w);
+    for (uint32_t i = 0; i < 4; i++) {
+        rows[i] = row(i < 2 ? "inside" : "over sites", i < 2 ? LH_GROUP_SITE : LH_GROUP_ACROSS,
+                      i % 2 == 1);
+        other[i] = rows[i];
+    }
+    for (uint32_t r = 0; r < RANKS; r++)
+        lists[r] = (transfer_list_t){rows, 4};
+    const clock_t begun = clock();
+    ok(transfer_order_check(w, lists));
+    assert_true((double)(clock() - begun) / CLOCKS_PER_SEC < 3);
+    lists[ODD] = (transfer_list_t){other, 2};
+    assert_int_equal(transfer_order_check(w, lists), LH_MISMATCH);
+    assert_non_null(strstr(fail_reason(), "rank 777"));
+    mem_free(lists);
+    world_free(w);
+}
+
 /* ZeRO 2 over two ranks: every micro-batch scatters all gradients, a step gathers all values once.
  */
 static void the_plan_counts_what_ranks_exchange(void **state)
@@ -321,7 +473,7 @@ static void the_plan_counts_what_ranks_exchange(void **state)
     const uint64_t elements = weights_parameters(one->session->weights)->elements;
     assert_int_equal(one->programs.schedule->rounds, 8);
     ok(step_plan_new(one->programs.train, one->programs.update, one->programs.schedule->rounds,
-                     NULL, &plan));
+                     one->session->transfers, NULL, &plan));
     double scattered = 0, gathered = 0;
     for (uint32_t i = 0; i < plan.transfer_count; i++) {
         const step_transfers_t *t = &plan.transfers[i];
@@ -335,11 +487,68 @@ static void the_plan_counts_what_ranks_exchange(void **state)
     for (uint32_t i = 0; i < parameters->count; i++)
         partials += (parameters->items[i].elements + 4095) / 4096;
     assert_true(scattered == 8.0 * 4 * (double)elements);
-    assert_true(gathered == 4 * (double)elements + 8 * (double)partials);
+    const double losses = 2 * 4; /* of each rank one F32 */
+    assert_true(gathered == 4 * (double)elements + 8 * (double)partials + losses);
     for (uint32_t i = 0; i < plan.kind_count; i++)
         assert_string_not_equal(plan.kinds[i].kind, "fill"); /* calls that were counted so */
     step_plan_free(&plan);
     plan_close(&p);
+}
+
+/* Bytes that cross the border of two sites in both directions, by what transfers are: each element
+ * of a gather crosses once; of a sum, a site's part (`wide` bytes), and of an all-reduce the other
+ * site's part, as two sites exchange. */
+static double crossing(const planned_t *p, const step_plan_t plans[MOST], double wide)
+{
+    double bytes = 0;
+    for (uint32_t r = 0; r < p->ranks; r++)
+        for (uint32_t i = 0; i < plans[r].transfer_count; i++) {
+            const step_transfers_t *t = &plans[r].transfers[i];
+            const double elements = t->bytes / (double)lh_dtype_bytes(t->dtype);
+            const bool own = t->group == LH_GROUP_ACROSS; /* each rank's are its own */
+            if (t->group == LH_GROUP_SITE || (r > 0 && !own)) continue;
+            if (t->op == COLLECTIVE_ALL_GATHER) bytes += t->bytes;
+            if (t->op == COLLECTIVE_REDUCE_SCATTER) bytes += elements * wide;
+            if (t->op == COLLECTIVE_ALL_REDUCE) bytes += elements * wide * (own ? 1 : 2);
+        }
+    return bytes;
+}
+
+static void what_leaves_a_site_is_what_the_formula_says(void **state)
+{
+    (void)state;
+    also[0] = "train.precision=bf16";
+    static const char *const borders[] = {"comm.border=f32", "comm.border=bf16",
+                                          "comm.border=int8"};
+    static const double wides[] = {4, 2, 132.0 / 128};
+    for (uint32_t v = 0; v < OPTIMIZERS * 6; v++) {
+        planned_t p;
+        step_plan_t plans[MOST];
+        const double wide = wides[v % 3];
+        double sent = 0;
+        also[1] = borders[v % 3];
+        plan_open(&p, 2, v / 6, v / 3 % 2 == 0 ? DEPTH : BREADTH);
+        for (uint32_t r = 0; r < p.ranks; r++) {
+            const plan_programs_t *one = &p.programs[r];
+            ok(step_plan_new(one->programs.train, one->programs.update,
+                             one->programs.schedule->rounds, one->session->transfers, NULL,
+                             &plans[r]));
+            sent += (double)plans[r].border_bytes;
+        }
+        /* Blocks at the end of a segment are shorter, and have a whole scale. */
+        const double least = crossing(&p, plans, wide);
+        assert_true(v % 3 < 2 ? sent == least : sent >= least && sent < 1.01 * least);
+        const double elements =
+            (double)weights_parameters(p.programs[0].session->weights)->elements;
+        const bool all_reduce = v / 6 == 0 ||
+                                v / 6 >= BY_SITE; /* and for zero0 partials of norms */
+        if (all_reduce) assert_true(sent >= elements * wide * 2);
+        if (all_reduce) assert_true(sent < elements * wide * 2 * 1.01);
+        for (uint32_t r = 0; r < p.ranks; r++)
+            step_plan_free(&plans[r]);
+        plan_close(&p);
+    }
+    also[0] = also[1] = NULL;
 }
 
 /* ---- gradients that nothing makes ---- */
@@ -401,7 +610,10 @@ int main(void)
         cmocka_unit_test(starts_in_another_order_are_refused),
         cmocka_unit_test(a_rank_that_starts_less_or_other_bytes_is_named),
         cmocka_unit_test(ranks_that_wait_in_a_circle_are_refused),
+        cmocka_unit_test(a_list_that_ranks_share_is_judged_as_one_of_each),
+        cmocka_unit_test(one_of_a_thousand_ranks_is_found),
         cmocka_unit_test(the_plan_counts_what_ranks_exchange),
+        cmocka_unit_test(what_leaves_a_site_is_what_the_formula_says),
         cmocka_unit_test(gradients_that_nothing_makes_are_zeroed),
     };
     return cmocka_run_group_tests(tests, start, stop);

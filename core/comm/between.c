@@ -1,0 +1,79 @@
+/* between.c - predicted times of the ways between sites.
+ *
+ * A buffer goes in chunks, each at once over all links: so a way takes as long as the busiest
+ * direction of any link needs for its bytes, and the round trip of its slowest link, or half of that
+ * where parts only are sent. What sums inside a site and of adding take is the same for all ways and
+ * left out. Pairs of sites that share a cable or a border are taken for links of their own, as the
+ * record has them. */
+#include <comm/between.h>
+
+static const between_link_t *link_of(const between_how_t *how, uint32_t from, uint32_t to)
+{
+    lh_assert(from < how->sites && to < how->sites && from != to);
+    return &how->links[(size_t)from * how->sites + to];
+}
+
+/* Bytes that a way sends from one site to another. */
+static double bytes_over(const between_how_t *how, uint32_t way, uint32_t middle, uint32_t from,
+                         uint32_t to)
+{
+    switch (way) {
+    case BETWEEN_EXCHANGE: return how->part_bytes;
+    case BETWEEN_CHAIN:
+        return to == middle ? how->part_bytes : from == middle ? how->result_bytes : 0;
+    default: return how->part_bytes * how->share[to] + how->result_bytes * how->share[from];
+    }
+}
+
+double between_seconds(const between_how_t *how, uint32_t way, uint32_t middle)
+{
+    double busy = 0, trip = 0;
+    for (uint32_t from = 0; from < how->sites; from++)
+        for (uint32_t to = 0; to < how->sites; to++) {
+            if (from == to) continue;
+            const between_link_t *k = link_of(how, from, to);
+            const double bytes = bytes_over(how, way, middle, from, to);
+            if (bytes <= 0) continue;
+            if (bytes / k->bytes_per_second > busy) busy = bytes / k->bytes_per_second;
+            if (k->round_trip_s > trip) trip = k->round_trip_s;
+        }
+    return busy + (way == BETWEEN_EXCHANGE ? trip / 2 : trip);
+}
+
+static bool all_known(const between_how_t *how)
+{
+    for (uint32_t from = 0; from < how->sites; from++)
+        for (uint32_t to = 0; to < how->sites; to++)
+            if (from != to && (link_of(how, from, to)->bytes_per_second <= 0 ||
+                               link_of(how, from, to)->round_trip_s <= 0))
+                return false;
+    return true;
+}
+
+/* The first of those that take equally long. */
+static uint32_t best_middle(const between_how_t *how)
+{
+    uint32_t best = 0;
+    for (uint32_t m = 1; m < how->sites; m++)
+        if (between_seconds(how, BETWEEN_CHAIN, m) < between_seconds(how, BETWEEN_CHAIN, best))
+            best = m;
+    return best;
+}
+
+uint32_t between_choose(const between_how_t *how, uint32_t *middle)
+{
+    lh_assert(how->sites > 1 && how->asked < BETWEEN_WAYS);
+    const bool known = all_known(how);
+    const uint32_t centre = known ? best_middle(how) : how->sites / 2;
+    uint32_t way = how->asked;
+    if (way == BETWEEN_AUTO && !known) way = how->sites == 2 ? BETWEEN_EXCHANGE : BETWEEN_MESH;
+    if (way == BETWEEN_AUTO) {
+        way = BETWEEN_MESH;
+        for (uint32_t other = BETWEEN_EXCHANGE; other < BETWEEN_WAYS; other++)
+            if (between_seconds(how, other, centre) < between_seconds(how, way, centre))
+                way = other;
+    }
+    if (way == BETWEEN_CHAIN && how->sites == 2) way = BETWEEN_MESH;
+    *middle = way == BETWEEN_CHAIN ? centre : 0;
+    return way;
+}

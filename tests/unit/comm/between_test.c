@@ -1,0 +1,124 @@
+/* The way of sums between sites: times against the formulas of the pages on long links, by hand. */
+#include <comm/between.h>
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+
+#include <cmocka.h>
+
+enum { MOST = 4 };
+
+typedef struct scene {
+    between_how_t how;
+    between_link_t links[MOST * MOST];
+    double share[MOST];
+} scene_t;
+
+/* Sites that are all joined alike, 1 GB/s and 10 ms, for 2e9 bytes a part and as many a result. */
+static void alike(scene_t *s, uint32_t sites)
+{
+    for (uint32_t i = 0; i < MOST * MOST; i++)
+        s->links[i] = (between_link_t){1e9, 0.01};
+    for (uint32_t i = 0; i < sites; i++)
+        s->share[i] = 1.0 / sites;
+    s->how = (between_how_t){.sites = sites,
+                             .links = s->links,
+                             .share = s->share,
+                             .part_bytes = 2e9,
+                             .result_bytes = 2e9};
+}
+
+static void link_set(scene_t *s, uint32_t a, uint32_t b, double rate, double trip)
+{
+    s->links[a * s->how.sites + b] = s->links[b * s->how.sites + a] = (between_link_t){rate, trip};
+}
+
+static void near(double got, double expected)
+{
+    assert_true(got > expected * 0.999999 && got < expected * 1.000001);
+}
+
+/* 2 S / N over each link of a mesh and a round trip; S and half of one where all exchange; S to and
+ * from the middle. */
+static void times_are_those_of_bytes_and_trips(void **state)
+{
+    (void)state;
+    scene_t s;
+    alike(&s, 3);
+    near(between_seconds(&s.how, BETWEEN_MESH, 0), 2 * 2.0 / 3 + 0.01);
+    near(between_seconds(&s.how, BETWEEN_EXCHANGE, 0), 2.0 + 0.005);
+    near(between_seconds(&s.how, BETWEEN_CHAIN, 1), 2.0 + 0.01);
+    alike(&s, 2);
+    near(between_seconds(&s.how, BETWEEN_MESH, 0), 2.0 + 0.01);
+    near(between_seconds(&s.how, BETWEEN_EXCHANGE, 0), 2.0 + 0.005);
+    s.how.part_bytes = 4e9; /* of F32, with a result of BF16 */
+    near(between_seconds(&s.how, BETWEEN_MESH, 0), 2.0 + 1.0 + 0.01);
+    near(between_seconds(&s.how, BETWEEN_EXCHANGE, 0), 4.0 + 0.005);
+}
+
+static void chosen(const scene_t *s, uint32_t way, uint32_t middle)
+{
+    uint32_t at = 99;
+    assert_int_equal(between_choose(&s->how, &at), way);
+    assert_int_equal(at, middle);
+}
+
+static void the_fastest_way_is_taken(void **state)
+{
+    (void)state;
+    scene_t s;
+    alike(&s, 2);
+    chosen(&s, BETWEEN_EXCHANGE, 0);
+    alike(&s, 3);
+    chosen(&s, BETWEEN_MESH, 0);
+    s.how.part_bytes = s.how.result_bytes = 1000; /* latency is all */
+    chosen(&s, BETWEEN_EXCHANGE, 0);
+    for (uint32_t middle = 0; middle < 3; middle++) { /* the other two are hardly joined */
+        alike(&s, 3);
+        link_set(&s, (middle + 1) % 3, (middle + 2) % 3, 1e8, 0.02);
+        chosen(&s, BETWEEN_CHAIN, middle);
+    }
+    alike(&s, 4);
+    chosen(&s, BETWEEN_MESH, 0);
+}
+
+static void what_is_not_known_is_not_predicted(void **state)
+{
+    (void)state;
+    scene_t s;
+    alike(&s, 2);
+    link_set(&s, 0, 1, 0, 0.01);
+    chosen(&s, BETWEEN_EXCHANGE, 0);
+    alike(&s, 3);
+    link_set(&s, 0, 2, 0, 0);
+    chosen(&s, BETWEEN_MESH, 0);
+    s.how.asked = BETWEEN_CHAIN;
+    chosen(&s, BETWEEN_CHAIN, 1);
+}
+
+static void who_asks_is_heard(void **state)
+{
+    (void)state;
+    scene_t s;
+    alike(&s, 3);
+    link_set(&s, 0, 1, 1e8, 0.02);
+    for (uint32_t way = BETWEEN_MESH; way < BETWEEN_WAYS; way++) {
+        s.how.asked = way;
+        chosen(&s, way, way == BETWEEN_CHAIN ? 2 : 0);
+    }
+    alike(&s, 2);
+    s.how.asked = BETWEEN_CHAIN;
+    chosen(&s, BETWEEN_MESH, 0);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(times_are_those_of_bytes_and_trips),
+        cmocka_unit_test(the_fastest_way_is_taken),
+        cmocka_unit_test(what_is_not_known_is_not_predicted),
+        cmocka_unit_test(who_asks_is_heard),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
