@@ -15,6 +15,7 @@
 #include <unistd.h>
 
 #include <base/memory.h>
+#include <base/sys.h>
 #include <control/control_state.h>
 
 /* One round of a gather or a barrier. The thread sends this rank's bytes to rank 0, and copies what
@@ -47,7 +48,9 @@ static lh_status_t gather(control_t *c, const char *where, const void *mine, siz
     (void)pthread_mutex_unlock(&c->lock);
     (void)pthread_mutex_unlock(&c->gather_lock);
     if (done) return LH_OK;
-    return fail_again(control_status(c), control_failure(c));
+    const lh_status_t status = control_status(c);
+    if (status != LH_OK) return fail_again(status, control_failure(c));
+    return fail(LH_PEER_LOST, "the control plane has ended: nothing is gathered any more");
 }
 
 lh_status_t control_gather(control_t *c, const void *mine, size_t bytes, void *all)
@@ -63,6 +66,24 @@ lh_status_t control_barrier(control_t *c, const char *where)
 void control_progress(control_t *c, uint64_t step, const char *text)
 {
     control_progress_write(c->word, step, text);
+}
+
+void control_waited(control_t *c, uint64_t ns)
+{
+    (void)atomic_fetch_add_explicit(&c->word->waited_ns, ns, memory_order_relaxed);
+}
+
+/* Seats are the thread's; what is read here of them is atomic. A heartbeat may come between the two
+ * looks at the clock. */
+bool control_member(const control_t *c, uint32_t rank, control_member_t *out)
+{
+    if (c->server == NULL) return false;
+    lh_assert(rank < c->how.size);
+    const seat_t *seat = &c->server->seats[rank];
+    const uint64_t heard = atomic_load(&seat->heard_ns), now = sys()->now_ns();
+    out->silent_ns = rank == 0 || now < heard ? 0 : now - heard;
+    control_progress_read(rank == 0 ? c->word : &seat->shown, &out->progress);
+    return rank == 0 || heard != 0;
 }
 
 lh_status_t control_status(const control_t *c)

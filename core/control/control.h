@@ -23,6 +23,16 @@ lh_status_t control_barrier(control_t *c, const char *where) LH_MUST_CHECK;
 /* [any thread, no system call] What this rank is doing, for the sentence when it or another is
  * lost: "step 41, all-reduce of gradients 3". text is copied, cut at 63 bytes. */
 void control_progress(control_t *c, uint64_t step, const char *text);
+/* Likewise, how long its steps have waited for other ranks, so far: ns are added. */
+void control_waited(control_t *c, uint64_t ns);
+
+/* [any thread, no system call but the clock] How a rank fares, as rank 0 knows it by its
+ * heartbeats, while the job runs. False on other ranks, and of one that has told nothing yet. */
+typedef struct control_member {
+    progress_t progress;
+    uint64_t silent_ns; /* since its last heartbeat; of rank 0 itself: 0 */
+} control_member_t;
+bool control_member(const control_t *c, uint32_t rank, control_member_t *out);
 
 /* [any thread, cheap: one atomic load] LH_OK while all live. After that the same answer for ever;
  * control_failure has the sentence: who, where, in which step and collective. */

@@ -108,7 +108,7 @@ lh_status_t frame_read_hello(const frame_t *f, frame_hello_t *out)
     h.rank = take_u32(&c);
     h.size = take_u32(&c);
     h.pid = take_u32(&c);
-    h.incarnation = frame_take(&c, 8);
+    h.epoch = take_u32(&c);
     h.site = take_text(&c, FRAME_FACT_TEXT);
     h.host = take_text(&c, FRAME_FACT_TEXT);
     h.fact_count = take_u32(&c);
@@ -149,6 +149,7 @@ lh_status_t frame_read_notice(const frame_t *f, frame_notice_t *out)
     cursor_t c = cursor_of(f);
     frame_notice_t n = {.status = (lh_status_t)take_u32(&c)};
     n.rank = take_u32(&c);
+    n.step = frame_take(&c, 8);
     n.reason = take_text(&c, FRAME_REASON);
     if (n.status > 0) c.good = false;
     const lh_status_t status = end_of(&c, "notice");
@@ -160,6 +161,7 @@ lh_status_t frame_read_beat(const frame_t *f, frame_beat_t *out)
 {
     cursor_t c = cursor_of(f);
     frame_beat_t b = {.step = frame_take(&c, 8)};
+    b.waited_ns = frame_take(&c, 8);
     b.text = take_text(&c, PROGRESS_TEXT);
     const lh_status_t status = end_of(&c, "heartbeat");
     if (status == LH_OK) *out = b;
@@ -243,7 +245,7 @@ void frame_write_hello(text_t *out, const frame_hello_t *hello)
     frame_put_u32(out, hello->rank);
     frame_put_u32(out, hello->size);
     frame_put_u32(out, hello->pid);
-    frame_put_u64(out, hello->incarnation);
+    frame_put_u32(out, hello->epoch);
     frame_put_text(out, hello->site, FRAME_FACT_TEXT);
     frame_put_text(out, hello->host, FRAME_FACT_TEXT);
     frame_put_u32(out, hello->fact_count);
@@ -253,12 +255,14 @@ void frame_write_notice(text_t *out, const frame_notice_t *notice)
 {
     frame_put_u32(out, (uint32_t)notice->status);
     frame_put_u32(out, notice->rank);
+    frame_put_u64(out, notice->step);
     frame_put_text(out, notice->reason, FRAME_REASON);
 }
 
 void frame_write_beat(text_t *out, const progress_t *progress)
 {
     frame_put_u64(out, progress->step);
+    frame_put_u64(out, progress->waited_ns);
     frame_put_text(out, progress->text, PROGRESS_TEXT);
 }
 
@@ -304,6 +308,7 @@ void control_progress_read(const progress_word_t *w, progress_t *out)
     }
     memcpy(out->text, words, sizeof(words));
     out->text[PROGRESS_TEXT - 1] = '\0';
+    out->waited_ns = atomic_load_explicit(&w->waited_ns, memory_order_relaxed);
 }
 
 /* Appended to "was lost" or "failed". */

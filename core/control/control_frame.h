@@ -23,11 +23,13 @@ typedef struct progress_word {
     _Atomic uint64_t serial; /* odd while it is written */
     _Atomic uint64_t step;
     _Atomic uint64_t text[PROGRESS_WORDS];
+    _Atomic uint64_t waited_ns; /* by itself: a count that only grows */
 } progress_word_t;
 
 typedef struct progress {
     uint64_t step;
     char text[PROGRESS_TEXT]; /* "" before the first */
+    uint64_t waited_ns;       /* that its steps have waited for others, so far */
 } progress_t;
 
 /* [any thread] Of two at the same time one is kept. text NULL: none. */
@@ -53,7 +55,7 @@ enum {
 };
 
 enum {
-    FRAME_VERSION = 2,
+    FRAME_VERSION = 4,
     FRAME_HEAD = 12,
     FRAME_SMALL = 1 << 20,  /* largest payload that rank 0 takes  */
     FRAME_LARGE = 64 << 20, /* that the others take of rank 0: what was gathered */
@@ -85,7 +87,8 @@ void frame_append(text_t *out, uint32_t type, uint32_t serial, const text_t *pay
 /* To rank 0, the first frame of a rank. Texts point into the payload, here and below. */
 typedef struct frame_hello {
     uint32_t version, rank, size, pid;
-    uint64_t incarnation; /* random: one process that tries twice, or a twin */
+    uint32_t
+        epoch; /* the least that this rank can be of; 1: any, its launcher has met nobody yet */
     const char *site, *host;
     uint32_t fact_count;
     const unsigned char *facts; /* pairs of texts, checked */
@@ -97,8 +100,8 @@ typedef struct frame_place {
     const char *site, *host;
 } frame_place_t;
 
-/* From rank 0 to all. The epoch tells keys of one start of the job from those of another; it is 1
- * as long as jobs do not go on with other ranks. */
+/* From rank 0 to all. The epoch is which meeting of the job's ranks this is, from 1 on: one more
+ * after each restart. Keys, links and what they carry are of one epoch. */
 typedef struct frame_welcome {
     uint64_t job;
     uint32_t epoch, size;
@@ -110,12 +113,13 @@ typedef struct frame_welcome {
 typedef struct frame_notice {
     lh_status_t status;
     uint32_t rank; /* whom it is about */
+    uint64_t step; /* in which that rank was, as far as whoever writes this knows */
     const char *reason;
 } frame_notice_t;
 
 /* Still alive, and what the progress word says. */
 typedef struct frame_beat {
-    uint64_t step;
+    uint64_t step, waited_ns;
     const char *text;
 } frame_beat_t;
 

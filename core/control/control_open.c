@@ -6,7 +6,8 @@
  * again with growing pauses until its patience ends. From the welcome on it has one connection for
  * as long as the job lives. That connection's end, or its silence, means that rank 0 is lost, and
  * with it the job: without rank 0 nobody could say which of the others still live. There is no
- * second star and no election; a job that loses a rank starts again from its last checkpoint. */
+ * second star and no election: where a launcher starts the ranks again they meet anew, in the job's
+ * next epoch. */
 #include <control/control_open.h>
 
 #include <errno.h>
@@ -61,12 +62,13 @@ static void control_client_free(control_client_t *k)
 
 /* The job ends here, for the first reason that is told. Before the welcome there is no job yet:
  * then control_open fails with it, and nothing more is to be said to rank 0. */
-static void end(control_t *c, lh_status_t status, const char *sentence)
+static void end(control_t *c, const frame_notice_t *why)
 {
+    control_blame(c, why->rank, why->status, why->step);
     if (c->client->welcomed)
-        control_decide(c, status, sentence);
+        control_decide(c, why->status, why->reason);
     else
-        control_opened(c, status, sentence);
+        control_opened(c, why->status, why->reason);
     if (!c->client->welcomed) c->client->over = true;
 }
 
@@ -82,7 +84,7 @@ static void lose_zero(control_t *c, const char *reason)
     if (k->zero_pid != 0) (void)snprintf(process, sizeof(process), " (process %u)", k->zero_pid);
     (void)snprintf(sentence, sizeof(sentence), "%s%s was lost%s: %.1000s", k->zero_name, process,
                    phrase, reason);
-    end(c, LH_PEER_LOST, sentence);
+    end(c, &(frame_notice_t){.status = LH_PEER_LOST, .step = k->zero.step, .reason = sentence});
 }
 
 /* Where this rank reaches rank 0 without leaving the machine, the machine's address is the one that
@@ -104,6 +106,9 @@ static void take_welcome(control_t *c, const frame_t *f)
     lh_status_t status = frame_read_welcome(f, &w);
     if (status == LH_OK && (k->welcomed || w.size != c->how.size))
         status = fail(LH_CORRUPT, "rank 0 welcomes %u ranks, here are %u", w.size, c->how.size);
+    if (status == LH_OK && w.epoch < c->how.epoch)
+        status = fail(LH_CORRUPT, "rank 0 welcomes to epoch %u of the job, this rank is of %u",
+                      w.epoch, c->how.epoch);
     frame_place_t *places = status != LH_OK ? NULL : mem_array(w.size, sizeof(*places));
     if (status == LH_OK && places == NULL) status = LH_NO_MEMORY;
     const unsigned char *at = status != LH_OK ? NULL : w.places;
@@ -111,7 +116,7 @@ static void take_welcome(control_t *c, const frame_t *f)
         frame_next_place(&at, &places[r]);
     if (status == LH_OK) status = make_world(c, &w, places);
     if (status != LH_OK) {
-        end(c, status, fail_reason());
+        end(c, &(frame_notice_t){.status = status, .rank = c->how.rank, .reason = fail_reason()});
     } else {
         control_name(0, places[0].site, places[0].host, k->zero_name);
         k->zero_pid = places[0].pid;
@@ -157,7 +162,7 @@ static lh_status_t take_frame(control_t *c, const frame_t *f)
     case FRAME_REFUSE:
     case FRAME_END:
         status = frame_read_notice(f, &notice);
-        if (status == LH_OK) end(c, notice.status, notice.reason);
+        if (status == LH_OK) end(c, &notice);
         break;
     default: status = fail(LH_CORRUPT, "it sent a frame of type %u, which rank 0 gets", f->type);
     }
@@ -196,8 +201,8 @@ static void put_notice(control_client_t *k, uint32_t type, uint32_t rank, lh_sta
                        const char *reason)
 {
     text_t payload = {0};
-    frame_write_notice(&payload,
-                       &(frame_notice_t){.status = status, .rank = rank, .reason = reason});
+    const frame_notice_t notice = {.status = status, .rank = rank, .reason = reason};
+    frame_write_notice(&payload, &notice);
     put(k, type, &payload);
 }
 
@@ -421,7 +426,7 @@ static lh_status_t write_hello(control_t *c)
                                  .rank = c->how.rank,
                                  .size = c->how.size,
                                  .pid = (uint32_t)getpid(),
-                                 .incarnation = c->incarnation,
+                                 .epoch = c->how.epoch,
                                  .site = c->site,
                                  .host = c->host,
                                  .fact_count = c->how.fact_count};
@@ -490,6 +495,7 @@ static lh_status_t new_control(const control_how_t *how, control_t **out)
     control_t *c = mem_new(sizeof(*c));
     if (c == NULL) return LH_NO_MEMORY;
     c->how = *how;
+    if (c->how.epoch == 0) c->how.epoch = 1;
     (void)snprintf(c->host, sizeof(c->host), "%s", how->host == NULL ? "" : how->host);
     (void)snprintf(c->site, sizeof(c->site), "%s", how->site == NULL ? "" : how->site);
     (void)snprintf(c->address, sizeof(c->address), "%s", how->address == NULL ? "" : how->address);
@@ -500,9 +506,7 @@ static lh_status_t new_control(const control_how_t *how, control_t **out)
     c->wake_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
     c->fail_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
     lh_status_t status = LH_OK;
-    if (c->wake_fd < 0 || c->fail_fd < 0 ||
-        sys()->random(&c->incarnation, sizeof(c->incarnation)) != 0)
-        status = fail_io(errno, "cannot start the control plane");
+    if (c->wake_fd < 0 || c->fail_fd < 0) status = fail_io(errno, "cannot start the control plane");
     if (status == LH_OK) status = write_hello(c);
     if (status == LH_OK && how->plan == NULL) {
         status = world_new(how->rank, how->size, &c->unplanned);

@@ -46,16 +46,23 @@ static void server_hear(control_t *c, uint32_t from, uint32_t peer, lh_status_t 
 static void refuse(control_t *c, peer_t *p, lh_status_t status, const char *sentence)
 {
     text_t payload = {0};
-    frame_write_notice(&payload,
-                       &(frame_notice_t){.status = status, .rank = 0, .reason = sentence});
+    frame_write_notice(&payload, &(frame_notice_t){.status = status, .reason = sentence});
     conn_put(p->conn, FRAME_REFUSE, &payload);
     text_free(&payload);
     if (conn_drive(p->conn) == LH_OK) conn_finish(p->conn);
     control_drop(c->server, p);
 }
 
+/* Whether a rank that expects this epoch may be of a meeting of that one. A launcher that was started
+ * anew has met nobody: its ranks come in any. All others have been of the epoch before, as every
+ * meeting takes all ranks; one that is behind is left over from a meeting that is past. */
+static bool is_of_epoch(uint32_t expected, uint32_t epoch)
+{
+    return expected <= 1 || expected == epoch;
+}
+
 /* Who proves the job's key may still be wrong: of another version or size, under a number that its
- * key is not for, or a second process for a rank that is there. */
+ * key is not for, of an epoch that is past, or a second process for a rank that is there. */
 static bool check_hello(control_t *c, peer_t *p, const frame_hello_t *h)
 {
     char sentence[512], name[CONTROL_NAME];
@@ -70,6 +77,10 @@ static bool check_hello(control_t *c, peer_t *p, const frame_hello_t *h)
                        name, h->size, c->host, c->how.size);
     else if (h->rank >= c->how.size || h->rank != conn_rank(p->conn))
         (void)snprintf(sentence, sizeof(sentence), "%s has a key that is not its own", name);
+    else if (h->epoch < c->server->epoch && !is_of_epoch(h->epoch, c->server->epoch))
+        (void)snprintf(sentence, sizeof(sentence),
+                       "%s is of epoch %u of the job, which is past: rank 0 on %s is of epoch %u",
+                       name, h->epoch, c->host, c->server->epoch);
     else if (h->rank == 0 || c->server->seats[h->rank].hello != NULL) {
         const frame_hello_t *first = &c->server->facts[h->rank].hello;
         char first_name[CONTROL_NAME];
@@ -103,7 +114,7 @@ static void welcome_all(control_t *c)
     control_server_t *s = c->server;
     text_t payload = {0};
     const uint32_t size = c->how.size;
-    frame_welcome_t welcome = {.epoch = 1, .size = size, .address = s->address};
+    frame_welcome_t welcome = {.epoch = s->epoch, .size = size, .address = s->address};
     frame_place_t *places = mem_array(size, sizeof(*places));
     lh_status_t status = places == NULL ? LH_NO_MEMORY : LH_OK;
     if (status == LH_OK && sys()->random(&welcome.job, sizeof(welcome.job)) != 0)
@@ -144,11 +155,30 @@ static void close_door(control_t *c)
         if (p->rank == CONN_NO_RANK && !p->dead) control_lose(c, p, "");
 }
 
+/* Rank 0's own launcher may be the one that was started anew: then another rank has told which epoch
+ * this is, and one that came before it may be of a past one. */
+static bool one_epoch(control_t *c)
+{
+    const control_server_t *s = c->server;
+    char name[CONTROL_NAME], sentence[512];
+    for (uint32_t r = 0; r < c->how.size; r++) {
+        const uint32_t expected = s->facts[r].hello.epoch;
+        if (is_of_epoch(expected, s->epoch)) continue;
+        control_rank_name(c, r, name);
+        (void)snprintf(sentence, sizeof(sentence), "%s is of epoch %u of the job, others are of %u",
+                       name, expected, s->epoch);
+        control_end(c, LH_MISMATCH, r, sentence);
+        return false;
+    }
+    return true;
+}
+
 /* All are there: they compare what they found, and start together or not at all. */
 static void finish_join(control_t *c)
 {
     text_t table = {0};
     close_door(c);
+    if (!one_epoch(c)) return;
     text_append(&table, "ranks differ; nothing was started");
     if (control_facts_agree(c->server->facts, c->how.size, &table))
         welcome_all(c);
@@ -187,6 +217,7 @@ static void take_hello(control_t *c, peer_t *p, const frame_t *f)
     s->pending--;
     p->rank = h.rank;
     s->seats[h.rank].peer = p;
+    if (h.epoch > s->epoch) s->epoch = h.epoch;
     note_address(s, p);
     atomic_fetch_add(&c->handshakes, 1);
     if (++s->joined == c->how.size) finish_join(c);
@@ -259,6 +290,16 @@ static void take_notice(control_t *c, peer_t *p, const frame_t *f)
     if (n.status != LH_OK) control_tell(c, rank, n.status, true, n.reason);
 }
 
+/* Kept for the sentence when the rank is lost, and shown to whoever asks how it fares. */
+static void take_beat(seat_t *seat, const frame_beat_t *beat)
+{
+    seat->progress.step = beat->step;
+    (void)snprintf(seat->progress.text, PROGRESS_TEXT, "%s", beat->text);
+    control_progress_write(&seat->shown, beat->step, beat->text);
+    atomic_store(&seat->shown.waited_ns, beat->waited_ns);
+    atomic_store(&seat->heard_ns, sys()->now_ns());
+}
+
 /* What a connection says. Before its hello it may say nothing else. */
 static void take_frame(control_t *c, peer_t *p, const frame_t *f)
 {
@@ -275,8 +316,7 @@ static void take_frame(control_t *c, peer_t *p, const frame_t *f)
     switch (f->type) {
     case FRAME_BEAT:
         if (frame_read_beat(f, &beat) != LH_OK) break;
-        c->server->seats[p->rank].progress.step = beat.step;
-        (void)snprintf(c->server->seats[p->rank].progress.text, PROGRESS_TEXT, "%s", beat.text);
+        take_beat(&c->server->seats[p->rank], &beat);
         return;
     case FRAME_GATHER:
         if (!c->server->welcomed || frame_read_gather(f, &part) != LH_OK) break;
@@ -595,6 +635,7 @@ lh_status_t control_server_new(control_t *c, control_server_t **out)
     control_server_t *s = mem_new(sizeof(*s));
     if (s == NULL) return LH_NO_MEMORY;
     s->size = c->how.size;
+    s->epoch = c->how.epoch;
     s->listener = c->how.listener;
     s->epoll = epoll_create1(EPOLL_CLOEXEC);
     s->seats = mem_array(c->how.size, sizeof(*s->seats));

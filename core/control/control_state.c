@@ -56,6 +56,18 @@ void control_decide(control_t *c, lh_status_t status, const char *sentence)
     (void)!write(c->fail_fd, &one, sizeof(one));
 }
 
+/* The row of a launcher's board may be what it is written to: the status comes last, as that says
+ * that the rest is there, also to whoever reads it after this process was killed. */
+void control_blame(control_t *c, uint32_t rank, lh_status_t status, uint64_t step)
+{
+    control_culprit_t *to = c->how.culprit;
+    if (to == NULL || to->status != LH_OK) return;
+    to->rank = rank;
+    to->step = step;
+    atomic_thread_fence(memory_order_release);
+    to->status = status == LH_OK ? LH_PEER_LOST : status;
+}
+
 /* What came from all ranks goes to the caller that waits for it. An answer of another size is not
  * what was asked for; it is left, and the round ends when rank 0 finds out who differs. */
 void control_answer(control_t *c, const void *all, size_t bytes)
@@ -183,8 +195,11 @@ void control_notice(control_t *c, uint32_t type, lh_status_t status, uint32_t ra
                     const char *reason)
 {
     text_t payload = {0};
-    frame_write_notice(&payload,
-                       &(frame_notice_t){.status = status, .rank = rank, .reason = reason});
+    const frame_notice_t notice = {.status = status,
+                                   .rank = rank,
+                                   .step = c->server->seats[rank].progress.step,
+                                   .reason = reason};
+    frame_write_notice(&payload, &notice);
     control_put_all(c, type, &payload);
     text_free(&payload);
 }
@@ -195,6 +210,8 @@ void control_end(control_t *c, lh_status_t status, uint32_t rank, const char *se
 {
     control_server_t *s = c->server;
     if (s->refused || atomic_load(&c->status) != LH_OK) return;
+    lh_assert(rank < c->how.size);
+    control_blame(c, rank, status, s->seats[rank].progress.step);
     if (s->welcomed) {
         control_notice(c, FRAME_END, status, rank, sentence);
         control_decide(c, status, sentence);

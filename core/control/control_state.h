@@ -16,8 +16,18 @@ typedef struct control_fact {
     const char *value; /* a hash or a text; up to 128 bytes are compared      */
 } control_fact_t;
 
+/* Whom the end of a job was about, for whoever decides whether its ranks start again. Zero: nobody
+ * yet. */
+typedef struct control_culprit {
+    uint32_t rank;
+    lh_status_t status;
+    uint64_t step; /* in which it was */
+} control_culprit_t;
+
 typedef struct control_how {
     uint32_t rank, size;
+    uint32_t epoch;        /* the least that this rank takes part in: one more than its launcher's
+                              last; 0 and 1: any */
     const world_t *plan;   /* places that the INI gives the ranks, to name those who have not come;
                               NULL: not known. Until control_open returns  */
     const char *host;      /* this rank's host name, for the world          */
@@ -31,6 +41,7 @@ typedef struct control_how {
     uint64_t patience_ns;  /* others: how long rank 0 may take to be there, if longer */
     uint64_t outage_ns;    /* how long a link between sites may be cut; 0: 3 s */
     progress_word_t *word; /* where progress is kept for a launcher to read; NULL: here */
+    control_culprit_t *culprit; /* likewise, written before the job's end is seen; NULL: nowhere */
     const secret_t *secret;
     const control_fact_t *facts;
     uint32_t fact_count;
@@ -88,7 +99,6 @@ struct control {
     char address[256];
     /* The payload of this rank's hello, built once: a rank that dials again says the same. */
     text_t hello;
-    uint64_t incarnation;
     /* A world without names, so that how.plan is never NULL where the caller knows no places. */
     world_t *unplanned;
     control_tls_t *tls;
@@ -125,6 +135,8 @@ struct control {
 uint64_t control_outage_ns(const control_t *c);
 void control_opened(control_t *c, lh_status_t status, const char *reason);
 void control_decide(control_t *c, lh_status_t status, const char *sentence);
+/* Before either of them, where the job ends: only the first counts. */
+void control_blame(control_t *c, uint32_t rank, lh_status_t status, uint64_t step);
 void control_answer(control_t *c, const void *all, size_t bytes); /* the gather is done */
 /* Callers: the thread is to look for requests. The thread: what woke it is taken away. */
 void control_wake(const control_t *c);
@@ -156,9 +168,12 @@ typedef struct seat {
     peer_t *peer; /* NULL: not joined, or gone */
     char *hello;  /* payload; facts point into it */
     progress_t progress;
-    bool far;      /* in another site than this rank */
-    bool departed; /* has said goodbye well */
-    bool gathered; /* its part of the gather at hand is here */
+    /* The same for control_member, which other threads call: seat 0's is the rank's own word. */
+    progress_word_t shown;
+    _Atomic uint64_t heard_ns; /* when its last heartbeat came; 0: none has */
+    bool far;                  /* in another site than this rank */
+    bool departed;             /* has said goodbye well */
+    bool gathered;             /* its part of the gather at hand is here */
 } seat_t;
 
 /* Rank 0's own state; only the thread touches it once it runs. */
@@ -171,6 +186,7 @@ struct control_server {
     seat_t *seats;                 /* [size]; seat 0 is this rank's own */
     rank_facts_t *facts;           /* [size]; hellos that are here      */
     uint32_t joined;               /* with this one */
+    uint32_t epoch;                /* the highest that any of them expects */
     char address[CONTROL_ADDRESS]; /* at which the others reach this machine */
     bool reached_inside;           /* all so far are of this machine         */
     control_wait_t joins;          /* when it says again who has not come */

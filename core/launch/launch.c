@@ -52,6 +52,7 @@ static lh_status_t open_started(launch_t *l)
     if (l->place.listener >= 0) (void)fcntl(l->place.listener, F_SETFD, FD_CLOEXEC);
     const lh_status_t status = launch_map_board(l->place.board, l->place.row + 1, &board);
     if (status == LH_OK) l->row = own_row = &board[l->place.row];
+    if (l->row != NULL) l->again = (launch_again_t){l->row->restarts, l->row->before};
     status_assert_tell(tell_launcher);
     (void)close(l->place.board);
     return status;
@@ -179,6 +180,11 @@ void launch_began(launch_t *l)
     if (l == NULL) return;
     l->began = true;
     if (l->row != NULL) atomic_store(&l->row->began, 1);
+}
+
+launch_again_t launch_again(const launch_t *l)
+{
+    return l == NULL || l->again.reason == NULL ? (launch_again_t){.reason = ""} : l->again;
 }
 
 control_t *launch_control(const launch_t *l)

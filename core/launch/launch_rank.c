@@ -77,7 +77,9 @@ static bool facts_has_key(const char *section, const char *key)
         "data",   "model",      "train", "optimizer", "group.*",     "rule.*",  "parts.*",
         "hook.*", "checkpoint", "comm",  "site.*",    "transport.*", "parallel"};
     if (strcmp(section, "device") == 0) return strcmp(key, "plugin") == 0;
-    if (strcmp(section, "launch") == 0) return strcmp(key, "ranks_per_node") == 0;
+    if (strcmp(section, "launch") == 0)
+        return strcmp(key, "ranks_per_node") == 0 || text_starts(key, "restart") ||
+               strcmp(key, "rejoin") == 0;
     if (strcmp(section, "checkpoint") == 0 && strcmp(key, "folder") == 0) return false;
     for (size_t i = 0; i < sizeof(sections) / sizeof(sections[0]); i++)
         if (fnmatch(sections[i], section, 0) == 0) return true;
@@ -271,10 +273,12 @@ static lh_status_t meeting_begin(meeting_t *m)
                          .host = host != NULL ? host->name : l->host,
                          .site = site != NULL ? site->name : "",
                          .port_fd = -1,
-                         .join_ns = l->how.job->launch.join_timeout_ns,
+                         .epoch = l->place.epoch,
+                         .join_ns = launch_join_ns(l),
                          .patience_ns = launch_patience(l),
                          .outage_ns = l->how.job->transports[LH_LINK_WAN].outage_ns,
                          .word = l->row != NULL ? &l->row->word : NULL,
+                         .culprit = l->row != NULL ? &l->row->culprit : NULL,
                          .secret = m->secret,
                          .facts = m->facts.rows,
                          .fact_count = m->facts.count};
@@ -286,7 +290,7 @@ static lh_status_t meeting_begin(meeting_t *m)
     if (status == LH_OK) status = control_open(&how, &l->control, &l->world);
     world_free(plan);
     if (status != LH_OK) return status;
-    if (l->row != NULL) atomic_store(&l->row->met, 1);
+    if (l->row != NULL) atomic_store(&l->row->met, l->world->row.epoch);
     control_progress(l->control, 0, "its start");
     return world_publish(l->how.host, l->world, m->secret, &m->published);
 }

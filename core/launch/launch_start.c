@@ -4,7 +4,12 @@
  * The launcher is a process of its own, and not rank 0, so that somebody who computes nothing
  * watches those who do: it sees a death at once by a descriptor a rank, knows the signal, and can
  * say which of many failures was the first. It makes itself the reaper of what its ranks leave
- * behind. The price is one process a machine that does nothing else. */
+ * behind. The price is one process a machine that does nothing else.
+ *
+ * Where a rank or a link was lost it starts its ranks again (restart.h): all of them, in a new
+ * epoch of the job, on a port that is opened for that meeting alone. Launchers say nothing to each
+ * other. That works as no rank outlives the loss of another one: the ranks of every machine end by
+ * the same news, within seconds, and each launcher does the same with its own. */
 #include <launch/launch_start.h>
 
 #include <dirent.h>
@@ -28,6 +33,7 @@
 #include <control/control_conn.h>
 #include <launch/launch_state.h>
 #include <launch/machine.h>
+#include <launch/restart.h>
 
 #define LAUNCH_MS UINT64_C(1000000) /* ns */
 
@@ -69,7 +75,9 @@ typedef struct starter {
     uint64_t deadline;     /* 0: none has failed      */
     started_t *first;      /* that failed              */
     machine_kills_t kills; /* before the first was started */
-    char **variables;      /* the environment; the last but one is the rank's own */
+    restarts_t restarts;
+    text_t ended;     /* why the ranks before ended, where these were started again */
+    char **variables; /* the environment; the last but one is the rank's own */
     uint32_t variable_count;
 } starter_t;
 
@@ -156,6 +164,19 @@ static lh_status_t starter_make_board(starter_t *s)
         sys()->ftruncate(s->place.board, (off_t)(s->count * sizeof(board_row_t))) != 0)
         return fail_io(errno, "cannot share memory between ranks");
     return launch_map_board(s->place.board, s->count, &s->board);
+}
+
+/* Of ranks that ended nothing is left but what their launcher knows. A training counts as started
+ * again once it has begun; where rank 0 is, only its own launcher knows. */
+static void starter_clear_board(starter_t *s)
+{
+    const bool goes_on = s->launch->began || s->ranks[0].rank != 0;
+    memset(s->board, 0, s->count * sizeof(*s->board));
+    for (uint32_t i = 0; goes_on && s->restarts.made > 0 && i < s->count; i++) {
+        s->board[i].restarts = (uint32_t)s->restarts.made;
+        (void)snprintf(s->board[i].before, BOARD_WORDS, "%s",
+                       s->ended.data == NULL ? "" : s->ended.data);
+    }
 }
 
 /* With room for one more variable, the rank's own, and the NULL at the end. */
@@ -438,26 +459,69 @@ static void starter_tell(const starter_t *s, const char *sentence)
     launch_note_end(s->launch, sentence);
 }
 
+/* Of the first rank that failed; the job's. */
+static int started_code(const started_t *r)
+{
+    const bool coded = WIFEXITED(r->how) && WEXITSTATUS(r->how) != EXIT_DONE;
+    return coded ? WEXITSTATUS(r->how) : EXIT_LOST;
+}
+
 /* One line for the whole machine: the rank's own words where it had time for some, else how it
  * died. */
-static int starter_tell_end(const starter_t *s)
+static void starter_say_end(const starter_t *s, text_t *line)
 {
     lh_assert(s->first != NULL);
-    text_t line = {0};
     const started_t *r = s->first;
     const board_row_t *row = &s->board[r - s->ranks];
-    const bool coded = WIFEXITED(r->how) && WEXITSTATUS(r->how) != EXIT_DONE;
-    const int code = coded ? WEXITSTATUS(r->how) : EXIT_LOST;
     char words[BOARD_WORDS] = "";
     if (atomic_load(&row->has_words) != 0)
         (void)snprintf(words, sizeof(words), "%.*s", BOARD_WORDS - 1, row->words);
     if (!started_has_died(s, r) && words[0] != '\0')
-        text_printf(&line, "%s", words);
+        text_printf(line, "%s", words);
     else
-        started_tell_death(s, r, words, &line);
-    starter_tell(s, line.failed ? "a rank has ended" : line.data);
+        started_tell_death(s, r, words, line);
+}
+
+/* Who was lost, and whether that is a loss at all. A rank of this machine that died is known best
+ * here; of all else its ranks have left whom the control plane named. */
+static bool starter_find_cause(const starter_t *s, restart_cause_t *out)
+{
+    const started_t *r = s->first;
+    const board_row_t *row = &s->board[r - s->ranks];
+    if (started_has_died(s, r)) {
+        progress_t progress;
+        control_progress_read(&row->word, &progress);
+        *out = (restart_cause_t){r->rank, progress.step,
+                                 WIFSIGNALED(r->how) ? WTERMSIG(r->how) : LH_PEER_LOST};
+        return true;
+    }
+    *out = (restart_cause_t){row->culprit.rank, row->culprit.step, row->culprit.status};
+    return restart_is_loss(&row->culprit, atomic_load(&row->met) != 0, s->place.epoch <= 1);
+}
+
+/* What became of the ranks is told; whether they start again. A stop that was asked for is final. */
+static bool starter_restarts(starter_t *s, int *code)
+{
+    restart_cause_t cause;
+    enum restart_answer answer = RESTART_NEVER;
+    const uint64_t now = sys()->now_ns();
+    text_t line = {0};
+    *code = started_code(s->first);
+    starter_say_end(s, &line);
+    if (*code == EXIT_LOST && s->first_stop == 0 && starter_find_cause(s, &cause))
+        answer = restart_judge(&s->restarts, &cause, now);
+    text_free(&s->ended);
+    if (!line.failed) text_append(&s->ended, line.data);
+    restart_tell(&s->restarts, answer, now, &line);
+    const char *sentence = line.failed ? "a rank has ended" : line.data;
+    if (answer == RESTART_AGAIN) {
+        log_line(LH_LOG_WARN, "%s", sentence);
+        launch_note_restart(s->launch, sentence);
+    } else {
+        starter_tell(s, sentence);
+    }
     text_free(&line);
-    return code;
+    return answer == RESTART_AGAIN;
 }
 
 /* Ranks that make no steps, as they start, end by the SIGTERM that was passed on. */
@@ -467,12 +531,23 @@ static bool starter_ended_as_asked(const starter_t *s)
            WTERMSIG(s->first->how) == SIGTERM;
 }
 
-/* The exit code of the job: of the first that failed; of a stop that was asked for; else 0. */
-static int starter_end_code(const starter_t *s)
+/* What the ranks that have ended leave to those after them: whether training has begun, and in which
+ * epoch they were. */
+static void starter_keep(starter_t *s)
+{
+    for (uint32_t i = 0; i < s->count; i++) {
+        const uint32_t epoch = atomic_load(&s->board[i].met);
+        if (s->ranks[i].rank == 0 && atomic_load(&s->board[i].began) != 0) s->launch->began = true;
+        if (epoch >= s->place.epoch) s->place.epoch = epoch + 1;
+    }
+}
+
+/* The exit code of the job: of the first that failed; of a stop that was asked for; else 0. *again:
+ * it does not end yet. */
+static int starter_end_code(starter_t *s, bool *again)
 {
     char sentence[128];
-    for (uint32_t i = 0; i < s->count && s->board != NULL; i++)
-        if (s->ranks[i].rank == 0) s->launch->began = atomic_load(&s->board[i].began) != 0;
+    *again = false;
     if (s->stops > 1) {
         (void)snprintf(sentence, sizeof(sentence), "ended at once by a second signal, %d (%s)",
                        s->last_stop, strsignal(s->last_stop));
@@ -486,8 +561,11 @@ static int starter_end_code(const starter_t *s)
         starter_tell(s, sentence);
         return EXIT_TERMINATED;
     }
-    if (s->first != NULL) return starter_tell_end(s);
     int code = EXIT_DONE;
+    if (s->first != NULL) {
+        *again = starter_restarts(s, &code);
+        return code;
+    }
     for (uint32_t i = 0; i < s->count; i++)
         if (s->ranks[i].how != 0) code = WEXITSTATUS(s->ranks[i].how);
     return code;
@@ -516,16 +594,23 @@ static lh_status_t starter_catch_signals(starter_t *s)
     return s->signals < 0 ? fail_io(errno, "cannot watch for SIGTERM") : LH_OK;
 }
 
+/* What all epochs have in common. */
+static lh_status_t starter_begin(starter_t *s)
+{
+    lh_status_t status = starter_find_ranks(s);
+    if (status == LH_OK) status = starter_make_board(s);
+    if (status == LH_OK) status = starter_copy_environment(s);
+    return status;
+}
+
 /* All or none: where one can't be started, those that were are killed. Signals are caught before
  * the first fork, so that none is lost between a rank's start and the loop that watches it. */
 static lh_status_t starter_start_all(starter_t *s)
 {
-    lh_status_t status = starter_find_ranks(s);
-    if (status == LH_OK) status = starter_choose_address(s);
+    lh_status_t status = starter_choose_address(s);
     if (status == LH_OK) status = starter_share_secret(s);
-    if (status == LH_OK) status = starter_make_board(s);
-    if (status == LH_OK) status = starter_copy_environment(s);
-    if (status == LH_OK) status = starter_catch_signals(s);
+    if (status == LH_OK && s->signals < 0) status = starter_catch_signals(s);
+    if (status == LH_OK) starter_clear_board(s);
     machine_kills_read("/", &s->kills);
     for (uint32_t i = 0; status == LH_OK && i < s->count; i++)
         status = starter_start_rank(s, i);
@@ -533,6 +618,7 @@ static lh_status_t starter_start_all(starter_t *s)
     /* The ranks have theirs: a port or a key that stays open here would outlive them. */
     if (s->place.listener >= 0) (void)close(s->place.listener);
     if (s->place.secret >= 0) (void)close(s->place.secret);
+    s->place.listener = s->place.secret = -1;
     return status;
 }
 
@@ -545,19 +631,50 @@ static void starter_free(starter_t *s)
         (void)close(s->signals);
         (void)sigprocmask(SIG_SETMASK, &s->before, NULL);
     }
+    text_free(&s->ended);
+    restart_free(&s->restarts);
     mem_free(s->ranks);
 }
 
-/* Ranks that were started are watched to their end also where a later one could not be. */
+/* The ranks of this machine from their start to their end. Ranks that were started are watched to
+ * their end also where a later one could not be. */
+static int starter_run_epoch(starter_t *s, bool *again)
+{
+    *again = false;
+    lh_status_t status = starter_start_all(s);
+    const lh_status_t watched = s->left > 0 ? starter_watch(s) : LH_OK;
+    if (s->signals >= 0) starter_reap_orphans(s);
+    if (status == LH_OK) status = watched;
+    if (status != LH_OK) return status;
+    starter_keep(s);
+    return starter_end_code(s, again);
+}
+
+/* Nothing of a rank that ended may be taken for the next one's. */
+static void starter_forget(starter_t *s)
+{
+    s->deadline = 0;
+    s->first = NULL;
+    for (uint32_t i = 0; i < s->count; i++) {
+        started_t *r = &s->ranks[i];
+        r->how = 0;
+        r->failed = r->killed = false;
+    }
+}
+
 int launch_start(launch_t *l, char *const *words)
 {
+    const job_launch_t *how = &l->how.job->launch;
     starter_t s = {.launch = l, .words = words, .signals = -1};
-    s.place = (launch_place_t){.listener = -1, .board = -1, .secret = -1, .skip = l->skip};
-    lh_status_t status = starter_start_all(&s);
-    const lh_status_t watched = s.left > 0 ? starter_watch(&s) : LH_OK;
-    if (s.signals >= 0) starter_reap_orphans(&s);
-    if (status == LH_OK) status = watched;
-    const int code = status == LH_OK ? starter_end_code(&s) : status;
+    bool again = true;
+    s.place = (launch_place_t){
+        .listener = -1, .board = -1, .secret = -1, .skip = l->skip, .epoch = 1};
+    s.restarts = (restarts_t){.most = how->restarts, .window_ns = how->restart_window_ns};
+    int code = starter_begin(&s);
+    while (code >= 0 && again) {
+        starter_forget(&s);
+        code = starter_run_epoch(&s, &again);
+    }
     starter_free(&s);
     return code;
 }

@@ -42,11 +42,20 @@ bool launch_is_here(const launch_t *l, const char *host, bool asked)
            (host[length] == '\0' || l->host[own] == '\0');
 }
 
+/* A machine that was lost may take a while to come back. */
+uint64_t launch_join_ns(const launch_t *l)
+{
+    const job_launch_t *how = &l->how.job->launch;
+    const bool longer = l->place.epoch > 1 && how->rejoin_ns > how->join_timeout_ns;
+    return longer ? how->rejoin_ns : how->join_timeout_ns;
+}
+
 /* Where stages run first on rank 0's machine, this rank has nothing to do but to wait for them: up
- * to seven days, else [launch] join_timeout. */
+ * to seven days. */
 uint64_t launch_patience(const launch_t *l)
 {
-    const uint64_t join = l->how.job->launch.join_timeout_ns;
+    const uint64_t join = launch_join_ns(l);
+    if (l->place.epoch > 1) return join;
     return l->waits ? UINT64_C(7000000000) * DAY_S : join;
 }
 
@@ -62,18 +71,28 @@ void launch_write_row(board_row_t *row, int code, bool died, const char *sentenc
 }
 
 /* Rank 0's log may be closed by now, or have been another process's. */
-void launch_note_end(const launch_t *l, const char *sentence)
+static void note(const launch_t *l, const char *kind, const char *sentence)
 {
     int fd;
     if (l == NULL || !l->began) return;
     char *path = job_path(l->how.job, "train.log");
     if (path != NULL && file_begin(path, O_APPEND, &fd) == LH_OK) {
         log_also(fd, path);
-        log_note("longhaul: %s", sentence);
+        log_note("%s: %s", kind, sentence);
         log_also(-1, "");
         (void)sys()->close(fd);
     }
     mem_free(path);
+}
+
+void launch_note_end(const launch_t *l, const char *sentence)
+{
+    note(l, "longhaul", sentence);
+}
+
+void launch_note_restart(const launch_t *l, const char *sentence)
+{
+    note(l, "warning", sentence);
 }
 
 /* True: the sentence is told, or will be, and the caller prints nothing. A rank with a log of its
@@ -219,14 +238,14 @@ static lh_status_t check_job(const job_t *job, const launch_place_t *p)
 /* The one variable that a launcher of ours sets: all in one, as it is to be unset at once. */
 static lh_status_t read_ours(const char *text, launch_place_t *p)
 {
-    unsigned rank, size, port, row, skip;
+    unsigned rank, size, port, row, skip, epoch;
     int end = 0;
     char address[PLACE_ADDRESS];
     if (sscanf(text,
-               "rank=%u size=%u port=%u row=%u skip=%u board=%d secret=%d listener=%d "
+               "rank=%u size=%u port=%u row=%u skip=%u epoch=%u board=%d secret=%d listener=%d "
                "address=%255s%n",
-               &rank, &size, &port, &row, &skip, &p->board, &p->secret, &p->listener, address,
-               &end) != 9 ||
+               &rank, &size, &port, &row, &skip, &epoch, &p->board, &p->secret, &p->listener,
+               address, &end) != 10 ||
         text[end] != '\0' || rank >= size || size > JOB_RANKS || port > UINT16_MAX)
         return fail(LH_INVALID, "the variable " PLACE_OURS
                                 " is for ranks that longhaul starts itself: unset it");
@@ -237,6 +256,7 @@ static lh_status_t read_ours(const char *text, launch_place_t *p)
     p->port = (uint16_t)port;
     p->row = row;
     p->skip = skip != 0;
+    p->epoch = epoch;
     (void)snprintf(p->address, sizeof(p->address), "%s", address);
     return LH_OK;
 }
@@ -245,9 +265,9 @@ void launch_place_write(const launch_place_t *p, text_t *out)
 {
     lh_assert(p->rank < p->size && p->board >= 0 && p->secret >= 0);
     text_printf(out,
-                PLACE_OURS "=rank=%u size=%u port=%u row=%u skip=%u board=%d secret=%d listener=%d "
-                           "address=%s",
-                p->rank, p->size, p->port, p->row, p->skip ? 1u : 0u, p->board, p->secret,
+                PLACE_OURS "=rank=%u size=%u port=%u row=%u skip=%u epoch=%u board=%d secret=%d "
+                           "listener=%d address=%s",
+                p->rank, p->size, p->port, p->row, p->skip ? 1u : 0u, p->epoch, p->board, p->secret,
                 p->listener, p->address);
 }
 

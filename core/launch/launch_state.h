@@ -9,6 +9,7 @@
 
 #include <config/job.h>
 #include <control/control.h>
+#include <control/control_state.h>
 #include <plugin/registry.h>
 
 typedef struct launch launch_t;
@@ -44,6 +45,7 @@ typedef struct launch_place {
     bool skip; /* this rank leads, and nothing is to be done: it tells the others */
     int board, secret, listener; /* inherited descriptors; listener may be -1 */
     uint32_t row;                /* of the board */
+    uint32_t epoch; /* the least that this rank can be of; 1: its launcher has met nobody yet */
 } launch_place_t;
 
 /* From the environment of a launcher of ours, of torchrun, Open MPI, PMIx or Slurm. Refuses what
@@ -58,11 +60,15 @@ enum { BOARD_WORDS = 1900, LAUNCH_HOST = 64 };
 
 /* A row of the board: one for each rank of this machine, mapped by the launcher and by that rank.
  * The rank alone writes it, the launcher alone reads it, also after the rank has died: so nothing
- * in it is under a lock that a dead process could hold. */
+ * in it is under a lock that a dead process could hold. The first two are the other way round, and
+ * are there before the rank is. */
 typedef struct board_row {
+    uint32_t restarts;          /* how often this rank's training was started again before */
+    char before[BOARD_WORDS];   /* why the ranks before this one ended; "": there were none */
     progress_word_t word;       /* what the rank is doing */
     _Atomic uint32_t began;     /* its training has, and train.log is open */
-    _Atomic uint32_t met;       /* it has met the others: who is lost is told to it */
+    _Atomic uint32_t met;       /* the epoch in which it has met the others; 0: it has not */
+    control_culprit_t culprit;  /* whom the job's end was about */
     _Atomic uint32_t closed;    /* it has come to its end; else exit code 0 is no success */
     _Atomic uint32_t has_words; /* what follows is written before it */
     bool died;                  /* it says no goodbye: others take it for lost */
@@ -70,17 +76,25 @@ typedef struct board_row {
     char words[BOARD_WORDS];    /* why it ends */
 } board_row_t;
 
+/* Of a rank: why it was started, where that was not the first time. */
+typedef struct launch_again {
+    uint32_t
+        restarts; /* of its training by its launcher, with this one; 0: it is the first start */
+    const char *reason; /* why the ranks before it ended; valid until launch_close */
+} launch_again_t;
+
 struct launch {
     launch_how_t how;
     launch_place_t place;
     char host[LAUNCH_HOST]; /* of this machine: --host, or its own name */
     bool starts; /* nobody has started the ranks that the INI asks for: this process does */
     bool leads;
-    bool skip;        /* the stage at hand need not run: the others are told */
-    bool waits;       /* stages before this one run on rank 0's machine      */
-    bool quiet;       /* another rank prints why the job ended               */
-    bool logs;        /* rank-N.log is open                                  */
-    bool began;       /* a training, here or, of a launcher, in its rank 0   */
+    bool skip;  /* the stage at hand need not run: the others are told */
+    bool waits; /* stages before this one run on rank 0's machine      */
+    bool quiet; /* another rank prints why the job ended               */
+    bool logs;  /* rank-N.log is open                                  */
+    bool began; /* a training, here or, of a launcher, in its rank 0   */
+    launch_again_t again;
     board_row_t *row; /* of this rank, or NULL */
     /* Where this process is a rank of several, between meeting and goodbye. */
     control_t *control;
@@ -93,7 +107,9 @@ void launch_write_row(board_row_t *row, int code, bool died, const char *sentenc
 
 /* Whether [site.*] hosts means this machine. asked: the machine was named by --host. */
 bool launch_is_here(const launch_t *l, const char *host, bool asked);
-/* Nanoseconds that a rank waits for the others to come. */
+/* Nanoseconds that rank 0 waits for the others to come: [launch] join_timeout, or rejoin in an epoch
+ * after the first; and that the others wait for rank 0. */
+uint64_t launch_join_ns(const launch_t *l);
 uint64_t launch_patience(const launch_t *l);
 
 /* ---- why this process ends ------------------------------------------------------------------- */
@@ -101,6 +117,8 @@ uint64_t launch_patience(const launch_t *l);
 /* Adds the sentence to train.log where the training of this process has begun. What is printed to
  * stderr as well is printed by the caller. l may be NULL, here and below. */
 void launch_note_end(const launch_t *l, const char *sentence);
+/* Likewise, of ranks that end and will be started again. */
+void launch_note_restart(const launch_t *l, const char *sentence);
 /* For the launcher, which prints one line for all. False: nobody listens, print it. */
 bool launch_last_words(const launch_t *l, int code, const char *sentence);
 /* The same of a process that ends at once, without a goodbye to the other ranks. */

@@ -50,7 +50,7 @@ class NamespaceCase(LaunchCase):
 
 class Namespaces(NamespaceCase):
     def hosts_ini(self):
-        return self.ini("[launch]\naddress = 10.77.0.1\nport = 29400\nsecret = job.key\njoin_timeout = 20s\n"
+        return self.ini("[launch]\naddress = 10.77.0.1\nport = 29400\nsecret = job.key\njoin_timeout = 20s\nrestart = 0\n"
                         "[site.tokyo]\nhosts = t1:2\n[site.osaka]\nhosts = o1:2\n")
 
     def start_on(self, host, ini, **environment):

@@ -15,6 +15,7 @@ PLACES = """address = 10.77.0.1
 port = 29400
 secret = job.key
 join_timeout = 30s
+restart = 0
 [site.tokyo]
 hosts = t1:2
 [site.osaka]

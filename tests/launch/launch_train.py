@@ -87,6 +87,21 @@ class Train(LaunchCase):
         self.assertEqual(self.finish(self.start_run(ini), 200)[0], 0)
         self.assertNotIn("of before", launch_case.read(log))
 
+    def test_values_that_cross_borders_are_warned_of(self):
+        said = "values are cut over the ranks of 2 sites: each pass gathers them over borders, forward and backward, 8 bytes"
+        ini = self.job("job", 4)
+        with open(ini) as f:
+            text = f.read()
+        with open(ini, "w") as f:
+            f.write(text.replace("[launch]\nranks_per_node = 4\n", ""))
+        sites = ("--set", "site.a.hosts=localhost:2", "--set", "site.b.hosts=localhost:2", "--set", "train.batch=8")
+        for command in ("check", "plan"):
+            for sets, warned in ((("zero3", "data"), True), (("zero3", "site"), False), (("zero2", "data"), False)):
+                done = subprocess.run([launch_case.LONGHAUL, command, ini, *sites, "--set", f"optimizer.plugin={sets[0]}",
+                                       "--set", f"optimizer.cut={sets[1]}"], capture_output=True, text=True, timeout=200)
+                self.assertEqual(done.returncode, 0, done.stderr)
+                self.assertEqual(said in done.stderr, warned, done.stderr)
+
     def test_savers_are_forked_before_any_thread_or_plugin(self):
         if b"__tsan_init" in launch_case.read(launch_case.LONGHAUL, "rb"):
             self.skipTest("the sanitizer has a thread of its own")

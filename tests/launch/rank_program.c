@@ -1,8 +1,8 @@
 /* rank_program.c - `longhaul train` with another body: ranks that meet at a barrier a step, so that
  * launching can be tested without training. LH_STEPS steps of LH_STEP_MS after a start of
  * LH_START_MS; in step 3 the rank LH_FAILS refuses, an assertion of LH_ASSERTS does not hold,
- * LH_SLEEPS sleeps without looking at anything and LH_EATS takes LH_EATS_MIB of memory; SIGTERM
- * ends all after the next step, with code 75. */
+ * LH_DIES is killed by its own hand, LH_SLEEPS sleeps without looking at anything and LH_EATS takes
+ * LH_EATS_MIB of memory; SIGTERM ends all after the next step, with code 75. */
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -74,6 +74,7 @@ static int body(void *context)
         if (control != NULL) control_progress(control, (uint64_t)i, "a test barrier");
         if (i == 3 && rank == setting("LH_FAILS", -1))
             return fail(LH_INVALID, "token 70000 of 512");
+        if (i == 3 && rank == setting("LH_DIES", -1)) (void)raise(SIGKILL);
         const bool rank_is_well = i != 3 || rank != setting("LH_ASSERTS", -1);
         lh_assert(rank_is_well);
         if (i == 3 && rank == setting("LH_EATS", -1)) eat((size_t)setting("LH_EATS_MIB", 0));

@@ -60,7 +60,7 @@ static void walk_rest(const frame_t *f)
         same_payload(f, &again);
     }
     if (fuzz_accepted(frame_read_beat(f, &beat))) {
-        progress_t progress = {.step = beat.step};
+        progress_t progress = {.step = beat.step, .waited_ns = beat.waited_ns};
         memcpy(progress.text, beat.text, strlen(beat.text) + 1);
         frame_write_beat(&again, &progress);
         same_payload(f, &again);

@@ -7,6 +7,7 @@
 #include <sys/socket.h>
 
 #include <control/control_conn.h>
+#include <torture.h>
 
 enum { FRAMES = 3, BYTES = 400, MORE = 20000, WIRE = 1 << 16, RANK = 5 };
 enum { CI_FLIPS = 10000, TORTURE_FLIPS = 1000000 };
@@ -154,8 +155,8 @@ static void every_flipped_bit_is_found(void **state)
 static int begin_all(void **state)
 {
     (void)state;
-    const char *all = getenv("LONGHAUL_TORTURE"), *wanted = getenv("LONGHAUL_SEED");
-    if (all != NULL && *all != '\0' && strcmp(all, "0") != 0) flips = TORTURE_FLIPS;
+    const char *wanted = getenv("LONGHAUL_SEED");
+    if (torture_wanted()) flips = TORTURE_FLIPS;
     if (wanted != NULL) seed = strtoull(wanted, NULL, 10);
     if (secret_random(&secret) != LH_OK) return -1;
     return control_tls_new(secret, &tls) == LH_OK ? 0 : -1;

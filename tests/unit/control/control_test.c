@@ -2,9 +2,11 @@
 #include <unit/base/scratch_files.h>
 
 #include <signal.h>
+#include <sys/eventfd.h>
 #include <sys/prctl.h>
 #include <sys/wait.h>
 
+#include <control/control_state.h>
 #include <unit/control/control_ranks.h>
 
 static void open_well(star_t *star, rank_run_t ranks[RANKS])
@@ -76,6 +78,25 @@ static void every_rank_gets_all_parts(void **state)
         assert_int_equal(ranks[i].status, LH_OK);
     ranks_close(ranks, RANKS);
     secret_free(star.secret);
+}
+
+/* A plane whose thread has ended though nobody failed. */
+static void nothing_is_gathered_where_nobody_answers(void **state)
+{
+    uint32_t mine = 1, all = 0;
+    control_t *c = calloc(1, sizeof(*c));
+    (void)state;
+    assert_non_null(c);
+    (void)pthread_mutex_init(&c->gather_lock, NULL);
+    (void)pthread_mutex_init(&c->lock, NULL);
+    (void)pthread_cond_init(&c->changed, NULL);
+    c->how.size = 1;
+    c->wake_fd = eventfd(0, EFD_CLOEXEC);
+    c->closed = true;
+    assert_int_equal(control_gather(c, &mine, sizeof(mine), &all), LH_PEER_LOST);
+    assert_non_null(strstr(fail_reason(), "has ended"));
+    (void)close(c->wake_fd);
+    free(c);
 }
 
 static void *wait_at_the_wrong_place(void *argument)
@@ -296,6 +317,8 @@ static void spawn_ranks(const star_t *star, pid_t pids[RANKS], bool zero)
         (void)rank_open_thread(&self);
         if (self.status != LH_OK) _exit(1);
         control_progress(self.control, 7, "a test");
+        control_waited(self.control, 40);
+        control_waited(self.control, 2);
         (void)fails_within(self.control, 20);
         _exit(control_status(self.control) == LH_PEER_LOST ? 33 : 34);
     }
@@ -321,6 +344,11 @@ static void lose_one(int number, const char *sentence, double limit)
     (void)rank_open_thread(&zero);
     if (zero.status != LH_OK) FAIL_TEST("%s\n", zero.reason);
     (void)usleep(600000); /* two heartbeats */
+    control_member_t member;
+    assert_true(control_member(zero.control, 2, &member));
+    assert_true(member.progress.step == 7 && member.silent_ns < 600000000);
+    assert_string_equal(member.progress.text, "a test");
+    assert_int_equal(member.progress.waited_ns, 42);
     (void)kill(pids[2], number);
     const uint64_t begin = sys()->now_ns();
     assert_true(fails_within(zero.control, limit));
@@ -381,6 +409,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(all_meet_and_know_each_other),
         cmocka_unit_test(every_rank_gets_all_parts),
+        cmocka_unit_test(nothing_is_gathered_where_nobody_answers),
         cmocka_unit_test(ranks_that_wait_at_different_places_are_told),
         cmocka_unit_test(what_differs_is_a_table_on_every_rank),
         cmocka_unit_test(the_first_reason_is_everybodys),

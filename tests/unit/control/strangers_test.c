@@ -12,6 +12,7 @@
 #include <sys/socket.h>
 #include <sys/wait.h>
 
+#include <torture.h>
 #include <unit/control/control_ranks.h>
 
 static int knock(uint16_t port)
@@ -217,8 +218,7 @@ static void knock_many(uint16_t port, uint32_t count)
 static void thousands_leave_nothing_behind(void **state)
 {
     enum { KNOWN = 1000 };
-    const char *torture = getenv("LONGHAUL_TORTURE");
-    const bool all = torture != NULL && torture[0] != '\0' && torture[0] != '0';
+    const bool all = torture_wanted();
     const uint32_t count = all ? 10000 : 1000;
     party_t p;
     (void)state;

@@ -11,9 +11,9 @@
 
 /* What ranks may say differently, "section key"; everything else counts. */
 static const char *const free_keys[] = {
-    "pipeline *",   "prepare *",       "import *",          "eval *",
-    "export *",     "generate *",      "limits *",          "plugin.* *",
-    "device [!p]*", "device plugin_*", "checkpoint folder", "launch [!r]*",
+    "pipeline *",        "prepare *",    "import *",   "eval *",       "export *",
+    "generate *",        "limits *",     "plugin.* *", "device [!p]*", "device plugin_*",
+    "checkpoint folder", "launch [!r]*", "watch *",
 };
 
 static bool counts(const char *section, const char *key)

@@ -1,0 +1,264 @@
+"""Ranks that are lost start again by themselves, from the last checkpoint, and end in the same bits."""
+import json
+import os
+import random
+import shutil
+import signal
+import socket
+import subprocess
+import time
+
+import launch_case
+from launch_case import LaunchCase, SOURCE, TORTURE, clean_environment, listeners
+import launch_train
+
+STEPS = 20
+WAIT = 200  # seconds; on a machine that does much else
+AGAIN = "[launch]\nranks_per_node = 4\nrestart = {most}\n"
+
+
+class Ranks(LaunchCase):
+    """A program that only counts steps: which ends are a loss, how often one is made good, and what is said."""
+
+    def test_a_rank_that_is_killed_starts_again_with_all_others(self):
+        before = listeners()
+        process = self.start(self.ini(AGAIN.format(most=2)), LH_STEPS=150, LH_STEP_MS=10)
+        first = self.ranks(4)
+        time.sleep(0.3)
+        os.kill(first[2], signal.SIGKILL)
+        launch_case.wait_for(lambda: len(self.seen()) == 4 and not set(self.seen().values()) & set(first.values()), WAIT)
+        code, _, err = self.finish(process)
+        self.assertEqual(code, 0, err)
+        self.assertRegex(err, r"\Awarning: rank 2 on \S+ was killed by signal 9 \(Killed\) in step \d+, a test barrier; "
+                              r"starting again, 1 of 2 within 1h 00m\nrank 0 is done\n\Z")
+        self.nothing_is_left()
+        self.no_port_is_left(before)
+
+    def test_a_crash_that_comes_again_at_the_same_step_ends_the_job(self):
+        code, _, err = self.run_ranks(self.ini(AGAIN.format(most=9)), LH_DIES=1, LH_STEPS=100)
+        died = r"rank 1 on \S+ was killed by signal 9 \(Killed\) in step 3, a test barrier; "
+        self.assertEqual(code, 3, err)
+        self.assertRegex(err, rf"\Awarning: {died}starting again, 1 of 9 within 1h 00m\nwarning: {died}starting again, 2 of 9 within 1h 00m\n"
+                              rf"longhaul: {died}not started again: the same rank was lost in the same step by the same cause 3 times\n\Z")
+        self.nothing_is_left()
+
+    def test_as_many_restarts_as_are_allowed(self):
+        process = self.start(self.ini(AGAIN.format(most=1)), LH_STEPS=100000)
+        for round_ in range(2):
+            ranks = self.ranks(4)
+            launch_case.wait_for(lambda: len(self.seen()) == 4)
+            ranks = self.seen()
+            time.sleep(0.5 + 0.3 * round_)
+            os.kill(ranks[round_], signal.SIGKILL)
+            launch_case.wait_for(lambda: ranks[3] not in self.seen().values())
+        code, _, err = self.finish(process)
+        self.assertEqual(code, 3, err)
+        self.assertRegex(err.splitlines()[-1], r"\Alonghaul: rank 1 on .*; not started again: 1 restart within 1h 00m, as \[launch\] restart allows\Z")
+        self.nothing_is_left()
+
+    def test_what_is_no_loss_ends_the_job(self):
+        for failure, code in ((("LH_FAILS", 2), 1), (("LH_ASSERTS", 2), 5)):
+            got, _, err = self.run_ranks(self.ini(AGAIN.format(most=9)), **dict([failure]))
+            self.assertEqual(got, code, err)
+            self.assertNotIn("starting again", err)
+            self.assertEqual(len(err.splitlines()), 1, err)
+
+    def test_a_stop_that_was_asked_for_is_final(self):
+        process = self.start(self.ini(AGAIN.format(most=9)), LH_STEPS=100000)
+        ranks = self.ranks(4)
+        time.sleep(0.3)
+        os.kill(ranks[3], signal.SIGSTOP)
+        process.terminate()
+        code, _, err = self.finish(process)
+        self.assertEqual(code, 3, err)
+        self.assertNotIn("starting again", err)
+        self.nothing_is_left()
+
+    def test_a_rank_that_stands_still_is_lost_as_well(self):
+        process = self.start(self.ini(AGAIN.format(most=1)), LH_STEPS=150)
+        ranks = self.ranks(4)
+        time.sleep(0.3)
+        os.kill(ranks[1], signal.SIGSTOP)
+        code, _, err = self.finish(process)
+        self.assertEqual(code, 0, err)
+        self.assertRegex(err, r"\Awarning: rank 1 on \S+ \(process \d+\) was lost in step \d+, a test barrier: silent for 3\.\d s; starting again, ")
+        self.nothing_is_left()
+
+    def test_options_are_checked(self):
+        for value in ("-1", "often", "1001"):
+            code, _, err = self.run_ranks(self.ini(f"[launch]\nranks_per_node = 2\nrestart = {value}\n"))
+            self.assertEqual(code, 1)
+            self.assertIn(f"restart = {value}: expected auto or a whole number from 0 to 1000", err)
+
+
+class Launchers(LaunchCase):
+    """A launcher for each of two sites, as on two machines: they know of each other by nothing but their ranks."""
+
+    def sites_ini(self, more="", join="30s"):
+        with socket.socket() as s:
+            s.bind(("127.0.0.1", 0))
+            port = s.getsockname()[1]
+        return (f"[launch]\naddress = 127.0.0.1\nport = {port}\nsecret = job.key\njoin_timeout = {join}\n{more}"
+                "[site.tokyo]\nhosts = t1:2\n[site.osaka]\nhosts = o1:2\n")
+
+    def start_both(self, more="", join="30s", **environment):
+        ini = self.ini(self.sites_ini(more, join))
+        return ini, [self.start(ini, "--host", host, **environment) for host in ("t1", "o1")]
+
+    def new_ranks(self, before):
+        """Once all four are others than those of before, and have met."""
+        launch_case.wait_for(lambda: len(self.seen()) == 4 and not set(self.seen().values()) & set(before.values()), WAIT)
+        return self.seen()
+
+    def test_all_launchers_start_their_ranks_again(self):
+        """By default, where there are several machines."""
+        _, processes = self.start_both(LH_STEPS=100000)
+        ranks = self.ranks(4)
+        for victim in (3, 0):
+            time.sleep(1)
+            os.kill(ranks[victim], signal.SIGKILL)
+            ranks = self.new_ranks(ranks)
+        self.met(3)
+        for p in processes:
+            p.terminate()
+        results = [self.finish(p) for p in processes]
+        self.assertEqual([r[0] for r in results], [75, 75], results)
+        ours, theirs = r"was killed by signal 9 \(Killed\)", r"\(process \d+\) was lost"
+        for (_, _, err), first, second in zip(results, (theirs, ours), (ours, theirs)):
+            lines = [line for line in err.splitlines() if "starting again" in line]
+            self.assertEqual(len(lines), 2, err)
+            self.assertRegex(lines[0], rf"\Awarning: rank 3 on osaka/o1 {first} in step \d+, .*; starting again, 1 of 3 within 1h 00m\Z")
+            self.assertRegex(lines[1], rf"\Awarning: rank 0 on tokyo/t1 {second} in step \d+, .*; starting again, 2 of 3 within 1h 00m\Z")
+        self.nothing_is_left()
+
+    def met(self, times):
+        """Once rank 3 has begun its work so often."""
+        log = os.path.join(self.folder, "out", "rank-3.log")
+        launch_case.wait_for(lambda: launch_case.read(log).count("rank 3 of 4 on o1") == times, WAIT)
+
+    def test_a_launcher_that_is_killed_may_come_back(self):
+        for gone in (1, 0):
+            ini, processes = self.start_both(LH_STEPS=100000)
+            self.ranks(4)
+            self.met(1)
+            time.sleep(0.5)
+            processes[gone].kill()
+            processes[gone].communicate()
+            time.sleep(1)
+            processes[gone] = self.start(ini, "--host", ("t1", "o1")[gone], LH_STEPS=100000)
+            self.met(2)
+            for p in processes:
+                p.terminate()
+            results = [self.finish(p) for p in processes]
+            self.assertEqual([r[0] for r in results], [75, 75], results)
+            self.assertEqual(results[1 - gone][2].count("starting again, 1 of 3"), 1, results)
+            self.nothing_is_left()
+            shutil.rmtree(os.path.join(self.folder, "out"))
+            os.unlink(os.path.join(self.folder, "job.key"))
+
+    def test_a_machine_that_does_not_come_back_is_waited_for_as_long_as_is_said(self):
+        _, processes = self.start_both("rejoin = 12s\n", "10s", LH_STEPS=100000)
+        self.ranks(4)
+        self.met(1)
+        time.sleep(0.5)
+        processes[1].kill()
+        processes[1].communicate()
+        code, _, err = self.finish(processes[0], WAIT)
+        self.assertEqual(code, 3, err)
+        self.assertRegex(err.splitlines()[-1], r"\Alonghaul: 2 of 4 ranks have come in 12 s; missing: ranks 2 to 3 on osaka/o1")
+        self.nothing_is_left()
+
+    def test_a_crash_loop_ends_all_launchers(self):
+        _, processes = self.start_both("restart = 9\n", LH_STEPS=100000, LH_DIES=2)
+        for code, _, err in [self.finish(p, WAIT) for p in processes]:
+            self.assertEqual(code, 3, err)
+            self.assertEqual(err.count("starting again"), 2, err)
+            self.assertRegex(err.splitlines()[-1], r"\Alonghaul: rank 2 on osaka/o1 .*; not started again: the same rank was lost in the same step ")
+        self.nothing_is_left()
+
+
+class Training(LaunchCase):
+    weights = launch_train.Train.weights
+
+    def job(self, folder, more="", ranks=3):
+        path = os.path.join(self.folder, folder)
+        os.makedirs(path)
+        with open(os.path.join(path, "job.ini"), "w") as f:
+            f.write(launch_train.JOB.format(source=SOURCE, steps=STEPS, ranks=ranks) + more)
+        return os.path.join(path, "job.ini")
+
+    def start_run(self, ini, *flags):
+        return subprocess.Popen([launch_case.LONGHAUL, "run", ini, *flags], stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+                                text=True, env=clean_environment(LH_MARK=self.folder))
+
+    def rows(self, ini):
+        with open(os.path.join(os.path.dirname(ini), "out", "metrics.jsonl")) as f:
+            return [json.loads(line) for line in f]
+
+    def losses(self, ini):
+        return {row["step"]: row["loss"] for row in self.rows(ini) if "loss" in row}
+
+    def reached(self, ini, step):
+        """Whether training has told of this step."""
+        try:
+            return max(row["step"] for row in self.rows(ini)) >= step
+        except (OSError, ValueError):
+            return False
+
+    def test_a_training_goes_on_by_itself_to_the_same_bits(self):
+        whole = self.job("whole")
+        code, _, err = self.finish(self.start_run(whole), 200)
+        self.assertEqual(code, 0, err)
+        random.seed(17)
+        ini = self.job("cut", "restart = 20\n")
+        process = self.start_run(ini)
+        killed = []
+        for step in (2, 10):  # before the first checkpoint, and behind a later one
+            launch_case.wait_for(lambda: self.reached(ini, step) and len(self.seen()) == 3, WAIT)
+            victim = random.randrange(3)
+            os.kill(self.seen()[victim], signal.SIGKILL)
+            killed.append((time.time(), victim))
+            launch_case.wait_for(lambda: any(r.get("restart", {}).get("count") == len(killed) for r in self.rows(ini)), WAIT)
+            print(f"rank {victim} killed behind step {step}: at work again after {time.time() - killed[-1][0]:.2f} s")
+        code, out, err = self.finish(process, 200)
+        self.assertEqual(code, 0, err)
+        self.assertEqual(self.weights(ini, STEPS), self.weights(whole, STEPS))
+        self.assertEqual(self.losses(ini), self.losses(whole))
+        steps = [row["step"] for row in self.rows(ini) if "loss" in row]
+        self.assertEqual(steps, list(range(1, STEPS + 1)))  # each stands there once
+        restarts = [row["restart"] for row in self.rows(ini) if "restart" in row]
+        self.assertEqual([r["count"] for r in restarts], [1, 2])
+        folder = os.path.join(os.path.dirname(ini), "out")
+        log = launch_case.without_times(launch_case.read(os.path.join(folder, "train.log")))
+        for n, (_, victim) in enumerate(killed, 1):
+            self.assertRegex(restarts[n - 1]["reason"], rf"^rank {victim} on \S+ was killed by signal 9 \(Killed\)")
+            self.assertIn(f"warning: {restarts[n - 1]['reason']}; starting again, {n} of 20 within 1h 00m\n", log)
+        state = json.loads(launch_case.read(os.path.join(folder, "status.json")))
+        self.assertEqual((state["restarts"], state["launcher_restarts"], state["restart_reason"]), (2, 2, restarts[1]["reason"]))
+        said = subprocess.run([launch_case.LONGHAUL, "status", folder], capture_output=True, text=True).stdout
+        self.assertIn(f"  started again by its launcher 2 times: {restarts[1]['reason']}\n", said)
+        self.assertIn("started again by its launcher 2 times, the last time after: rank",
+                      launch_case.read(os.path.join(folder, "report.html")))
+        self.nothing_is_left()
+
+    def test_an_earlier_run_in_the_folder_is_not_gone_on_with(self):
+        """A rank that is lost before training has begun is no reason to take what lies there."""
+        ini = self.job("job", "restart = 5\n")
+        with open(ini) as f:
+            text = f.read()
+        with open(ini, "w") as f:
+            f.write(text.replace(f"steps = {STEPS}", "steps = 4"))
+        self.assertEqual(self.finish(self.start_run(ini), 200)[0], 0)
+        with open(ini, "w") as f:
+            f.write(text)
+        process = self.start_run(ini)
+        launch_case.wait_for(lambda: 2 in self.seen() or process.poll() is not None)
+        if 2 in self.seen():
+            os.kill(self.seen()[2], signal.SIGKILL)
+        code, _, err = self.finish(process, 200)
+        self.assertEqual(code, 1, err)
+        self.assertIn("go on from it with --resume", err)
+
+
+if __name__ == "__main__":
+    launch_case.main()

@@ -1,0 +1,122 @@
+/* epoch_test.c - which ranks meet in which epoch: who was of the one before, who is new, and who is
+ * left over from a meeting that is past. */
+#include <unit/base/scratch_files.h>
+
+#include <unit/control/control_ranks.h>
+
+static void ranks_of(star_t *star, rank_run_t ranks[RANKS], const uint32_t epochs[RANKS])
+{
+    assert_int_equal(star_open(star), LH_OK);
+    for (uint32_t i = 0; i < RANKS; i++) {
+        ranks[i] = (rank_run_t){.how = star_how(star, i, RANKS)};
+        ranks[i].how.epoch = epochs[i];
+    }
+}
+
+/* 1 is a launcher that was started anew, rank 0's as well as another's. */
+static void all_meet_in_the_epoch_that_the_highest_expects(void **state)
+{
+    static const struct {
+        uint32_t epochs[RANKS], met;
+    } jobs[] = {
+        {{0, 0, 0, 0}, 1}, {{1, 1, 1, 1}, 1}, {{2, 2, 2, 2}, 2},
+        {{7, 7, 1, 1}, 7}, {{1, 1, 5, 5}, 5},
+    };
+    (void)state;
+    for (size_t k = 0; k < sizeof(jobs) / sizeof(jobs[0]); k++) {
+        star_t star;
+        rank_run_t ranks[RANKS];
+        ranks_of(&star, ranks, jobs[k].epochs);
+        ranks_open(ranks, RANKS);
+        for (uint32_t i = 0; i < RANKS; i++) {
+            if (ranks[i].status != LH_OK) FAIL_TEST("rank %u: %s\n", i, ranks[i].reason);
+            assert_int_equal(ranks[i].world->row.epoch, jobs[k].met);
+        }
+        ranks_close(ranks, RANKS);
+        secret_free(star.secret);
+    }
+}
+
+/* One of epoch 3 comes first, is refused, and the others meet when its successor is there. */
+static void a_rank_of_a_past_epoch_is_refused_and_the_others_wait(void **state)
+{
+    star_t star;
+    rank_run_t ranks[RANKS], late;
+    (void)state;
+    ranks_of(&star, ranks, (const uint32_t[RANKS]){4, 4, 4, 4});
+    late = (rank_run_t){.how = star_how(&star, 3, RANKS)};
+    late.how.epoch = 3;
+    for (uint32_t i = 0; i < 3; i++)
+        (void)pthread_create(&ranks[i].thread, NULL, rank_open_thread, &ranks[i]);
+    (void)rank_open_thread(&late);
+    assert_int_equal(late.status, LH_MISMATCH);
+    assert_string_equal(late.reason, "rank 3 on osaka/o1 is of epoch 3 of the job, which is past: "
+                                     "rank 0 on t1 is of epoch 4");
+    (void)rank_open_thread(&ranks[3]);
+    for (uint32_t i = 0; i < 3; i++)
+        (void)pthread_join(ranks[i].thread, NULL);
+    for (uint32_t i = 0; i < RANKS; i++) {
+        if (ranks[i].status != LH_OK) FAIL_TEST("rank %u: %s\n", i, ranks[i].reason);
+        assert_int_equal(ranks[i].world->row.epoch, 4);
+    }
+    ranks_close(ranks, RANKS);
+    secret_free(star.secret);
+}
+
+/* Where rank 0's launcher is new and two others differ, who is right is not known before both are
+ * there: whichever comes first, nobody starts in two epochs. */
+static void nobody_meets_in_two_epochs(void **state)
+{
+    star_t star;
+    rank_run_t ranks[RANKS];
+    (void)state;
+    for (uint32_t old = 2; old < 4; old++) {
+        const uint32_t epochs[RANKS] = {1, 1, old, 5 - old};
+        ranks_of(&star, ranks, epochs);
+        for (uint32_t i = 0; i < RANKS; i++)
+            ranks[i].how.join_ns = UINT64_C(1500000000);
+        ranks_open(ranks, RANKS);
+        for (uint32_t i = 0; i < RANKS; i++) {
+            assert_true(ranks[i].status != LH_OK);
+            assert_null(ranks[i].control);
+        }
+        secret_free(star.secret);
+    }
+}
+
+/* Whoever decides on a restart is told the same of the end on every rank. */
+static void every_rank_is_left_the_same_culprit(void **state)
+{
+    static control_culprit_t culprits[RANKS];
+    star_t star;
+    rank_run_t ranks[RANKS];
+    (void)state;
+    ranks_of(&star, ranks, (const uint32_t[RANKS]){1, 1, 1, 1});
+    for (uint32_t i = 0; i < RANKS; i++)
+        ranks[i].how.culprit = &culprits[i];
+    ranks_open(ranks, RANKS);
+    for (uint32_t i = 0; i < RANKS; i++)
+        assert_int_equal(ranks[i].status, LH_OK);
+    control_progress(ranks[2].control, 41, "a sum");
+    (void)usleep(600000); /* a heartbeat goes out each 250 ms */
+    ranks[2].status = LH_PEER_LOST;
+    (void)snprintf(ranks[2].reason, sizeof(ranks[2].reason), "its link is down");
+    ranks_close(ranks, RANKS);
+    for (uint32_t i = 0; i < RANKS; i++) {
+        assert_int_equal(culprits[i].status, LH_PEER_LOST);
+        assert_int_equal(culprits[i].rank, 2);
+        assert_int_equal(culprits[i].step, 41);
+    }
+    secret_free(star.secret);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(all_meet_in_the_epoch_that_the_highest_expects),
+        cmocka_unit_test(a_rank_of_a_past_epoch_is_refused_and_the_others_wait),
+        cmocka_unit_test(nobody_meets_in_two_epochs),
+        cmocka_unit_test(every_rank_is_left_the_same_culprit),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
