@@ -8,7 +8,10 @@
  * optimizer state. Activations and buffers need kernels and a plan; `longhaul plan` has them. */
 #include <cli/check.h>
 
+#include <fcntl.h>
+
 #include <base/file.h>
+#include <base/log.h>
 #include <base/memory.h>
 #include <base/sys.h>
 #include <config/job_check.h>
@@ -314,25 +317,97 @@ lh_status_t check_step_open(const check_step_how_t *how, check_step_t *out)
     return status;
 }
 
+/* What the list of a rank follows from. Its programs follow from the job, which all share, and its
+ * layout (step_layout.h); its transfers from those, from the optimizer's tables, which are the same
+ * on all ranks (optimizer_tables.h), and from how many ranks each of its groups has. Which place it
+ * has in them says what part of the elements it holds, and so the size of what sites sum again, but
+ * neither which transfers there are nor their order. Sizes are compared by all ranks of a run
+ * anyway, group by group (comm_agree.c). */
+typedef struct list_facts {
+    uint64_t rows, passes;
+    uint32_t ways[LH_GROUPS];
+} list_facts_t;
+
+typedef struct rank_lists {
+    transfer_list_t *of_rank; /* [ranks] those of ranks that are alike are one */
+    list_facts_t *facts;      /* [count] of the lists that were recorded */
+    transfer_list_t *recorded;
+    uint32_t count;
+    bool alike; /* ranks may share lists */
+} rank_lists_t;
+
+static list_facts_t list_facts(const check_step_t *s, uint32_t rank)
+{
+    const world_t *w = s->world;
+    const step_layout_t layout = step_layout(s->how.job, rank, w->row.size, 0);
+    list_facts_t facts;
+    memset(&facts, 0, sizeof(facts)); /* compared as bytes */
+    facts.rows = layout.share.rows;
+    facts.passes = layout.share.passes;
+    facts.ways[LH_GROUP_SELF] = 1;
+    facts.ways[LH_GROUP_DATA] = w->row.size;
+    for (uint32_t r = 0; r < w->row.size; r++)
+        facts.ways[LH_GROUP_SITE] += w->ranks[r].site == w->ranks[rank].site;
+    facts.ways[LH_GROUP_ACROSS] = w->row.sites;
+    return facts;
+}
+
+/* Records a rank, unless it is rank 0, whose step is there, and keeps its list. */
+static lh_status_t list_record(const check_step_t *s, uint32_t rank, rank_lists_t *l)
+{
+    recorded_rank_t own = {0};
+    transfer_list_t *list = &l->recorded[l->count];
+    lh_status_t status = rank > 0 ? rank_record(&s->how, rank, &own) : LH_OK;
+    const session_t *session = rank > 0 ? own.session : s->session;
+    if (status == LH_OK) status = transfer_rows(session->engine, &list->rows, &list->count);
+    rank_free(&own);
+    if (status != LH_OK) return status;
+    l->facts[l->count++] = list_facts(s, rank);
+    for (uint32_t i = 0; l->alike && i < list->count; i++)
+        if (list->rows[i].transfer.group == LH_GROUP_ACROSS) list->rows[i].transfer.elements = 0;
+    return LH_OK;
+}
+
+/* The list of a rank: that of one which is alike, or one of its own. */
+static lh_status_t list_find(const check_step_t *s, uint32_t rank, rank_lists_t *l)
+{
+    const list_facts_t facts = list_facts(s, rank);
+    uint32_t i = 0;
+    while (i < l->count && (!l->alike || memcmp(&l->facts[i], &facts, sizeof(facts)) != 0))
+        i++;
+    const lh_status_t status = i < l->count ? LH_OK : list_record(s, rank, l);
+    if (status == LH_OK) l->of_rank[rank] = l->recorded[i];
+    return status;
+}
+
 lh_status_t check_step_order(const check_step_t *s)
 {
-    /* Lists of all ranks are needed to compare them; where only rank 0 is walked its list is
-     * recorded and not compared. */
-    const uint32_t ranks = s->world->row.size, walked = ranks <= CHECK_STEP_RANKS ? ranks : 1;
+    const uint32_t ranks = s->world->row.size;
     if (ranks == 1) return LH_OK;
-    transfer_list_t *lists = mem_array(ranks, sizeof(*lists));
-    lh_status_t status = lists == NULL ? LH_NO_MEMORY : LH_OK;
-    for (uint32_t r = 0; status == LH_OK && r < walked; r++) {
-        recorded_rank_t own = {0};
-        if (r > 0) status = rank_record(&s->how, r, &own);
-        const session_t *session = r > 0 ? own.session : s->session;
-        if (status == LH_OK)
-            status = transfer_rows(session->engine, &lists[r].rows, &lists[r].count);
-        rank_free(&own);
-    }
-    if (status == LH_OK && walked == ranks) status = transfer_order_check(s->world, lists);
-    transfer_lists_free(lists, ranks);
+    rank_lists_t l = {.of_rank = mem_array(ranks, sizeof(*l.of_rank)),
+                      .facts = mem_array(ranks, sizeof(*l.facts)),
+                      .recorded = mem_array(ranks, sizeof(*l.recorded)),
+                      .alike = ranks > CHECK_STEP_RECORDED};
+    const bool room = l.of_rank != NULL && l.facts != NULL && l.recorded != NULL;
+    lh_status_t status = room ? LH_OK : LH_NO_MEMORY;
+    for (uint32_t r = 0; status == LH_OK && r < ranks; r++)
+        status = list_find(s, r, &l);
+    if (status == LH_OK) status = transfer_order_check(s->world, l.of_rank);
+    transfer_lists_free(l.recorded, l.count);
+    mem_free(l.of_rank);
+    mem_free(l.facts);
     return status;
+}
+
+/* Each value is gathered for the pass forward and for the pass back. */
+void check_borders(const session_t *s)
+{
+    if (s->transfers == NULL || !transfers_values_cross(s->transfers)) return;
+    log_line(
+        LH_LOG_WARN,
+        "values are cut over the ranks of %u sites: each pass gathers them over borders, forward "
+        "and backward, %llu bytes a parameter; cut inside sites they would not cross",
+        s->world->row.sites, 2 * (unsigned long long)lh_dtype_bytes(s->compute));
 }
 
 void check_step_close(check_step_t *s)
@@ -343,25 +418,31 @@ void check_step_close(check_step_t *s)
     *s = (check_step_t){0};
 }
 
-/* Shards of any rank follow from the session of rank 0 and that rank's world; nothing is recorded
- * again. */
+/* What a rank of such a world holds from step to step. Shards follow from any rank's session and the
+ * world; nothing is recorded again. */
+static lh_status_t held_bytes(session_t *session, const world_t *world, uint32_t rounds,
+                              memory_report_t *out)
+{
+    shards_t *h = NULL;
+    const update_how_t update = session_update_how(session, world, rounds);
+    const shards_how_t held = {.parameters = weights_parameters(session->weights),
+                               .frozen = session->groups.frozen,
+                               .compute = session->compute,
+                               .optimizer = &update.optimizer};
+    lh_status_t status = shards_new(&held, &h);
+    if (status == LH_OK) status = shards_memory(h, ENGINE_ALIGNMENT, out);
+    shards_free(h);
+    return status;
+}
+
 static lh_status_t count_rank(counting_t *c, uint32_t rank)
 {
     lh_assert(rank < RANKS_COUNTED);
     session_t *session = c->step->session;
     world_t *world;
-    shards_t *h = NULL;
     lh_status_t status = world_plan(session->job, rank, &world);
     if (status != LH_OK) return status;
-    const update_how_t update = session_update_how(session, world,
-                                                   c->step->programs.schedule->rounds);
-    const shards_how_t held = {.parameters = weights_parameters(session->weights),
-                               .frozen = session->groups.frozen,
-                               .compute = session->compute,
-                               .optimizer = &update.optimizer};
-    status = shards_new(&held, &h);
-    if (status == LH_OK) status = shards_memory(h, ENGINE_ALIGNMENT, &c->ranks[rank]);
-    shards_free(h);
+    status = held_bytes(session, world, c->step->programs.schedule->rounds, &c->ranks[rank]);
     world_free(world);
     return status;
 }
@@ -426,4 +507,58 @@ lh_status_t check_step_memory(const check_step_t *s, text_t *out)
     if (status == LH_OK) write_table(c, out);
     mem_free(c);
     return status;
+}
+
+/* ---- what checkpoints take ---- */
+
+/* Of the folder, or of the nearest above it that is there. */
+static uint64_t room_free(const char *folder)
+{
+    struct statvfs found;
+    uint64_t bytes = UINT64_MAX;
+    char *path = mem_text(folder);
+    while (path != NULL) {
+        const int fd = sys_open(path, O_RDONLY | O_DIRECTORY, 0);
+        if (fd >= 0) {
+            if (sys()->fstatvfs(fd, &found) == 0) bytes = (uint64_t)found.f_bavail * found.f_frsize;
+            (void)sys()->close(fd);
+        }
+        char *above = fd >= 0 || strcmp(path, "/") == 0 || strcmp(path, ".") == 0
+                          ? NULL
+                          : path_folder(path);
+        mem_free(path);
+        path = above;
+    }
+    return bytes;
+}
+
+/* A job of one rank holds each state once and whole, whatever the optimizer cuts for several. */
+lh_status_t check_disk(session_t *session, uint32_t rounds, check_disk_t *out)
+{
+    world_t *alone;
+    memory_report_t held;
+    lh_status_t status = world_new(0, 1, &alone);
+    if (status != LH_OK) return status;
+    world_number(alone);
+    memset(&held, 0, sizeof(held));
+    status = held_bytes(session, alone, rounds, &held);
+    world_free(alone);
+    if (status != LH_OK) return status;
+    const uint64_t weights = weights_parameters(session->weights)->elements * sizeof(float);
+    *out = (check_disk_t){.bytes = weights + held.bytes[MEMORY_STATE],
+                          .count = session->job->checkpoint.keep + 1,
+                          .free_bytes = room_free(session->job->checkpoint.folder)};
+    return LH_OK;
+}
+
+void check_disk_text(const job_t *job, const check_disk_t *room, text_t *out)
+{
+    char each[16], all[16], left[16];
+    text_bytes((double)room->bytes, each);
+    text_bytes((double)room->bytes * (double)room->count, all);
+    text_bytes((double)room->free_bytes, left);
+    text_printf(out, "checkpoints: %s each, %llu at once: %s", each,
+                (unsigned long long)room->count, all);
+    if (room->free_bytes != UINT64_MAX)
+        text_printf(out, ", of %s free in %s", left, job->checkpoint.folder);
 }

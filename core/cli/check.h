@@ -43,12 +43,24 @@ bool check_step_is_told(const job_t *job);
  * is closed whatever is returned. */
 lh_status_t check_step_open(const check_step_how_t *how, check_step_t *out) LH_MUST_CHECK;
 /* Whether the ranks' lists of transfers fit together: every start meets its partners, every wait
- * ends. Of more than CHECK_STEP_RANKS ranks only rank 0's own list is walked. */
-enum { CHECK_STEP_RANKS = 16 };
-/* Records each of the other ranks once more and frees it again; quick for small worlds, hence the
- * bound. */
+ * ends. Of up to CHECK_STEP_RECORDED ranks each is recorded and freed again; of more, one for all
+ * that are alike, and sums over sites are then compared without their sizes. */
+enum { CHECK_STEP_RECORDED = 16 };
 lh_status_t check_step_order(const check_step_t *s) LH_MUST_CHECK;
 void check_step_close(check_step_t *s);
+/* What the checkpoints of a training take on disk, and what is there for them. */
+typedef struct check_disk {
+    uint64_t bytes; /* of one: all weights and states, as FP32; headers and manifest left out */
+    uint64_t count; /* that lie there at once: [checkpoint] keep, and the one that is saved */
+    uint64_t free_bytes; /* where they lie, or will; UINT64_MAX: not known */
+} check_disk_t;
+/* session: with its model and optimizer, recorded or built. */
+lh_status_t check_disk(session_t *session, uint32_t rounds, check_disk_t *out) LH_MUST_CHECK;
+/* "checkpoints: 2.3 GiB each, 4 at once: 9.2 GiB, of 21 GiB free in out/x/checkpoints" */
+void check_disk_text(const job_t *job, const check_disk_t *room, text_t *out);
+/* Warns of a job whose values cross borders in every pass; for `plan` too. Nothing where there is
+ * one site. */
+void check_borders(const session_t *s);
 /* Appends the bytes that each rank holds from step to step, as a table of comment lines. */
 lh_status_t check_step_memory(const check_step_t *s, text_t *out) LH_MUST_CHECK;
 

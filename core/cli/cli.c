@@ -15,6 +15,7 @@
 #include <base/file.h>
 #include <base/memory.h>
 #include <checkpoint/writer.h>
+#include <cli/model_source.h>
 #include <config/job_load.h>
 #include <plugin/host.h>
 
@@ -22,7 +23,7 @@
 /* clang-format off */
 #define COMMANDS(X) \
     X(run) X(prepare) X(import) X(train) X(eval) X(export) X(generate) \
-    X(plan) X(bench) X(check) X(verify) X(plugins) X(help)
+    X(status) X(stop) X(save) X(plan) X(bench) X(check) X(verify) X(plugins) X(help)
 /* clang-format on */
 
 #define DECLARE(name) extern const command_t command_##name;
@@ -239,6 +240,8 @@ lh_status_t cli_open(cli_t *cli)
     if (cli->ini != NULL) status = job_load(cli->ini, cli->sets, cli->set_count, &cli->job);
     if (status == LH_OK && (needs & (CLI_NEEDS_PLUGINS | CLI_NEEDS_JOB)) != 0)
         status = open_plugins(cli);
+    if (status == LH_OK && cli->job != NULL && (needs & CLI_NEEDS_MODEL) != 0)
+        status = model_source_choose(cli->job, cli->plugins);
     if (status == LH_OK) status = open_launch(cli);
     return status;
 }
@@ -247,6 +250,8 @@ lh_status_t cli_open(cli_t *cli)
  * rank end. */
 void cli_close(cli_t *cli)
 {
+    request_end(cli->requests);
+    cli->requests = NULL;
     writer_close(cli->writer); /* nothing was trained */
     cli->writer = NULL;
     launch_close(cli->launch);

@@ -11,6 +11,7 @@
 
 #include <checkpoint/checkpoint_folder.h>
 #include <launch/launch.h>
+#include <launch/request.h>
 
 typedef struct cli cli_t;
 
@@ -31,6 +32,8 @@ enum {
     CLI_MAY_TAKE_JOB = 1u << 3,  /* an optional PIPELINE.ini, behind the name                   */
     CLI_HAS_RANKS = 1u << 4,     /* may be one of several ranks                   */
     CLI_TAKES_MEMBER = 1u << 5,  /* an optional argument behind the name, cli->member           */
+    CLI_NEEDS_MODEL = 1u << 6,   /* where there is a job, its model plugin is named: from_import is
+                                    resolved                                                    */
 };
 
 /* Most flags of a command, with the row that ends them. */
@@ -87,6 +90,7 @@ struct cli {
     /* the pipeline's folder is this process's, by folder_lock, until cli_close */
     bool holds_folder;
     folder_lock_t folder_lock;
+    request_server_t *requests; /* NULL: this process takes none */
 };
 
 /* The rows of all commands, in the order that help shows. */

@@ -130,19 +130,22 @@ static lh_status_t keep_ops(device_rate_t *rate)
     return status;
 }
 
-/* programs stay open for the caller, as the rows point into them. */
+/* programs stay open for the caller, as the rows point into them, and the world with them. They are
+ * those of rank 0 of the job, whose step this process makes without the others. */
 static lh_status_t measure_program(cli_t *cli, double budget_s, plan_programs_t *programs,
-                                   device_rate_t *rate, measured_call_t **rows, uint32_t *count)
+                                   world_t **world, device_rate_t *rate, measured_call_t **rows,
+                                   uint32_t *count)
 {
     model_source_t source;
     lh_status_t status = job_require(cli->job, STAGE_TRAIN);
     if (status == LH_OK)
         status = model_source_open(cli->job, cli->plugins, TOKENIZER_IF_NAMED, &source);
     if (status != LH_OK) return status;
-    const plan_programs_how_t how = {
-        .session = model_source_session(&source, cli->plugins),
-        .documents = plan_documents(cli->job, model_source_eod(&source))};
-    status = plan_programs_open(&how, programs);
+    plan_programs_how_t how = {.session = model_source_session(&source, cli->plugins),
+                               .documents = plan_documents(cli->job, model_source_eod(&source))};
+    status = world_plan(cli->job, 0, world);
+    how.session.world = *world;
+    if (status == LH_OK) status = plan_programs_open(&how, programs);
     if (status == LH_OK) status = device_bench_program(programs, budget_s, rate, rows, count);
     model_source_close(&source);
     return status;
@@ -269,6 +272,7 @@ static lh_status_t bench_device(cli_t *cli, const plugin_t *device, const void *
     const device_bench_how_t how = {.device = device, .config = config, .budget_s = budget->device};
     device_rate_t rate = {0};
     plan_programs_t programs = {0};
+    world_t *world = NULL;
     measured_call_t *rows = NULL;
     uint32_t count = 0;
 
@@ -276,7 +280,7 @@ static lh_status_t bench_device(cli_t *cli, const plugin_t *device, const void *
     lh_status_t status = device_bench(&how, &rate);
     if (status == LH_OK) status = keep_ops(&rate);
     if (status == LH_OK && cli->job != NULL)
-        status = measure_program(cli, budget->program, &programs, &rate, &rows, &count);
+        status = measure_program(cli, budget->program, &programs, &world, &rate, &rows, &count);
     if (status == LH_OK) {
         if (count > 0) qsort(rows, count, sizeof(*rows), slower_first);
         if (cli_flag(cli, "json") != NULL)
@@ -287,6 +291,7 @@ static lh_status_t bench_device(cli_t *cli, const plugin_t *device, const void *
     }
     mem_free(rows);
     plan_programs_close(&programs);
+    world_free(world);
     device_rate_free(&rate);
     return status;
 }
@@ -616,7 +621,8 @@ const command_t command_bench = {
         "measure; NAME is device: its peaks, with a PIPELINE.ini also the ops of its "
         "training step; collectives: time and bandwidth between ranks; or links: those between "
         "the sites of a PIPELINE.ini",
-    .needs = CLI_NEEDS_PLUGINS | CLI_TAKES_NAME | CLI_MAY_TAKE_JOB | CLI_HAS_RANKS,
+    .needs = CLI_NEEDS_PLUGINS | CLI_TAKES_NAME | CLI_MAY_TAKE_JOB | CLI_HAS_RANKS |
+             CLI_NEEDS_MODEL,
     .check = check_job_options,
     .run = bench,
     .flags = {{"quick", NULL, "in about a second, less exact"},

@@ -23,6 +23,7 @@
 #include <stdio.h>
 
 #include <base/file.h>
+#include <base/log.h>
 #include <base/memory.h>
 #include <cli/check.h>
 #include <cli/model_source.h>
@@ -33,6 +34,7 @@
 #include <links/carrier.h>
 #include <plugin/call.h>
 #include <session/step_layout.h>
+#include <watch/scrape.h>
 
 /* config is owned; options and given are borrowed. */
 typedef struct checked { /* a plugin (or rule) and what it reads */
@@ -103,8 +105,9 @@ static lh_status_t give_imported(check_t *c)
     const plugin_t *plugin;
     lh_status_t status = model_source_plugin(c->job, c->cli->plugins, &plugin);
     if (status == LH_OK) status = model_source_config(plugin, c->job->import.from, &c->imported);
-    if (status == LH_OK)
-        status = model_source_given(&c->imported, "imported config.json", &c->given);
+    if (status != LH_OK) return status;
+    model_source_tell(plugin, c->job->import.from, &c->imported);
+    status = model_source_given(&c->imported, "imported config.json", &c->given);
     c->model.given = c->given;
     c->model.given_count = c->imported.count;
     return status;
@@ -271,8 +274,8 @@ static lh_status_t check_carrier(const check_t *c, uint32_t scope, const char *n
     return carrier_check(c->job, c->cli->plugins, scope, second, name);
 }
 
-/* A transport and its fallback stand in one section; each reads its own keys there. Each parse knows
- * the other plugin's keys, so that neither refuses what is the other's. */
+/* A transport and its fallback stand in one section, where each reads its own keys. Each parse
+ * knows the other plugin's keys, so that neither refuses a key of the other. */
 static lh_status_t check_transport(check_t *c, uint32_t scope)
 {
     lh_assert(scope > 0 && scope < JOB_SCOPES);
@@ -340,7 +343,31 @@ static lh_status_t check_step(check_t *c)
                                   .given_count = c->model.given_count,
                                   .guessed_vocab = c->guessed_vocab};
     const lh_status_t status = check_step_open(&how, &c->step);
-    return status == LH_OK ? check_step_order(&c->step) : status;
+    if (status != LH_OK) return status;
+    check_borders(c->step.session);
+    return check_step_order(&c->step);
+}
+
+/* Where figures go to while it trains. A node exporter passes over files of other names in silence. */
+static lh_status_t check_watch(const job_t *job)
+{
+    char host[SCRAPE_HOST], where[JOB_WHERE_BYTES], reason[1024];
+    uint16_t port;
+    job_watch_t w;
+    lh_status_t status = job_watch_parse(job, &w);
+    if (status != LH_OK) return status;
+    if (w.metrics != NULL) status = scrape_address(w.metrics, host, &port);
+    if (status != LH_OK) {
+        (void)snprintf(reason, sizeof(reason), "%s", fail_reason());
+        job_where(job, "watch", "metrics", where);
+        status = fail(status, "%s: metrics: %s", where, reason);
+    } else if (w.textfile != NULL && !text_ends(w.textfile, ".prom")) {
+        job_where(job, "watch", "textfile", where);
+        status = fail(LH_INVALID, "%s: textfile = %s: a name that ends in .prom was expected",
+                      where, w.textfile);
+    }
+    job_watch_free(&w);
+    return status;
 }
 
 /* In the order of the sections, so that the first mistake told is the first one to be found. Called
@@ -359,6 +386,7 @@ static lh_status_t check_options(check_t *c)
     if (status == LH_OK) status = check_named_sections(c);
     if (status == LH_OK) status = check_calls(c);
     if (status == LH_OK) status = check_inputs(c->job);
+    if (status == LH_OK) status = check_watch(c->job);
     return status;
 }
 
@@ -516,6 +544,22 @@ lh_status_t check_job_options(cli_t *cli)
     return status;
 }
 
+/* A disk that is full at the first save is better known before the first step. */
+static lh_status_t explain_room(check_t *c)
+{
+    check_disk_t room;
+    const lh_status_t status = check_disk(c->step.session, c->step.programs.schedule->rounds,
+                                          &room);
+    if (status != LH_OK) return status;
+    text_append(c->out, "; ");
+    check_disk_text(c->job, &room, c->out);
+    text_append(c->out, "\n");
+    if (room.free_bytes / room.count < room.bytes)
+        log_line(LH_LOG_WARN, "[checkpoint] keep = %llu: there is no room for so many",
+                 (unsigned long long)c->job->checkpoint.keep);
+    return LH_OK;
+}
+
 /* Prints only where everything is well, so the output of a failure is its sentence. */
 static int check(cli_t *cli)
 {
@@ -525,6 +569,7 @@ static int check(cli_t *cli)
     if (status == LH_OK) {
         explain_all(&c);
         if (c.step.session != NULL) status = check_step_memory(&c.step, &out);
+        if (status == LH_OK && c.step.session != NULL) status = explain_room(&c);
     }
     if (status == LH_OK) {
         status = text_status(&out);
@@ -538,6 +583,6 @@ static int check(cli_t *cli)
 const command_t command_check = {
     .name = "check",
     .summary = "validate a pipeline without touching a device; print every effective value",
-    .needs = CLI_NEEDS_JOB | CLI_NEEDS_PLUGINS,
+    .needs = CLI_NEEDS_JOB | CLI_NEEDS_PLUGINS | CLI_NEEDS_MODEL,
     .run = check,
 };

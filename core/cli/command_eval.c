@@ -260,7 +260,7 @@ static int eval_stage(cli_t *cli)
 const command_t command_eval = {
     .name = "eval",
     .summary = "loss of held-out data, or of a JSONL file document by document",
-    .needs = CLI_NEEDS_JOB | CLI_NEEDS_PLUGINS,
+    .needs = CLI_NEEDS_JOB | CLI_NEEDS_PLUGINS | CLI_NEEDS_MODEL,
     .run = command_run_stage,
     .stage = eval_stage,
     .flags = {CLI_FLAG_JSON, {"per-document", NULL, "a line of JSON for each document"}},

@@ -320,7 +320,7 @@ static int generate_stage(cli_t *cli)
 const command_t command_generate = {
     .name = "generate",
     .summary = "continue a prompt",
-    .needs = CLI_NEEDS_JOB | CLI_NEEDS_PLUGINS,
+    .needs = CLI_NEEDS_JOB | CLI_NEEDS_PLUGINS | CLI_NEEDS_MODEL,
     .run = command_run_stage,
     .stage = generate_stage,
     .flags = {{"prompt", "TEXT", "instead of [generate] prompt"},

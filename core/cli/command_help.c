@@ -5,7 +5,8 @@
  *
  * What NAME may be, and what is then printed: nothing (commands and all sections of the INI), a
  * command (usage and flags), a section ([train] as train), a plugin (its options, functions, rules
- * and ops), or op (all ops, or the one that MEMBER names, with its shapes, formula and gradient).
+ * and ops), op (all ops, or the one that MEMBER names, with its shapes, formula and gradient), or
+ * functions (all that an INI or a model's row can call).
  * `longhaul plugins` is here as well, since it prints from the same tables: a line for each plugin
  * that is installed, and why one is not usable. */
 #include <stdio.h>
@@ -15,6 +16,8 @@
 #include <cli/cli.h>
 #include <config/options.h>
 #include <graph/op_table.h>
+#include <hf/hf_weights.h>
+#include <session/step_layout.h>
 
 /* Usage, summary, and a line for each flag. */
 static void print_command(const command_t *c, text_t *out)
@@ -42,9 +45,11 @@ static void print_overview(text_t *out)
     const command_t *const *all = cli_commands(&count);
     for (uint32_t i = 0; i < count; i++)
         text_printf(out, "  %-9s %s\n", all[i]->name, all[i]->summary);
-    text_append(out, "\nlonghaul help NAME tells more of a command, a section or a plugin; "
-                     "longhaul help op of ops;\nlonghaul --version\n\n"
-                     "Sections of PIPELINE.ini:\n\n");
+    text_append(
+        out,
+        "\nlonghaul help NAME tells more of a command, a section or a plugin; "
+        "longhaul help op of ops,\nlonghaul help functions of functions; longhaul --version\n\n"
+        "Sections of PIPELINE.ini:\n\n");
     const job_section_t *sections = job_sections(&count);
     for (uint32_t i = 0; i < count; i++) {
         print_section(&sections[i], out);
@@ -187,6 +192,7 @@ static lh_status_t print_named(cli_t *cli, text_t *out)
     bool known = false;
     search_t s = {.name = cli->name, .near = {.typed = cli->name}};
     text_nearest_offer(&s.near, "op");
+    text_nearest_offer(&s.near, "functions");
     const command_t *const *all = cli_commands(&count);
     for (uint32_t i = 0; i < count; i++) {
         text_nearest_offer(&s.near, all[i]->name);
@@ -284,6 +290,52 @@ static lh_status_t print_ops(cli_t *cli, text_t *out)
     return status;
 }
 
+/* ---- help functions ---- */
+
+/* Functions of the core or of a plugin, whose name goes before theirs; NULL: the core. */
+static void print_functions(const char *plugin, const lh_function_t *rows, uint32_t count,
+                            text_t *out)
+{
+    for (uint32_t i = 0; i < count; i++)
+        text_printf(out, "  %s%s%s  %s\n    %s\n", plugin == NULL ? "" : plugin,
+                    plugin == NULL ? "" : ":", rows[i].name, rows[i].signature, rows[i].help);
+}
+
+/* Context of add_functions_of, kind by kind. */
+typedef struct function_search {
+    registry_t *plugins;
+    uint32_t kind;
+    text_t *out;
+} function_search_t;
+
+/* Plugins that are not usable bring none. */
+static lh_status_t add_functions_of(void *context, const char *name)
+{
+    function_search_t *s = context;
+    const plugin_t *p;
+    const lh_status_t status = registry_load(s->plugins, s->kind, name, &p);
+    if (status == LH_NO_MEMORY) return status;
+    if (status == LH_OK) print_functions(p->name, p->functions, p->function_count, s->out);
+    return LH_OK;
+}
+
+/* The core's by what may call them, then those of every plugin that is installed. */
+static lh_status_t print_all_functions(cli_t *cli, text_t *out)
+{
+    function_search_t s = {.plugins = cli->plugins, .out = out};
+    lh_status_t status = LH_OK;
+    text_append(out,
+                "Transforms of weights, in a model's rows (hf_import, hf_export); the tensor out "
+                "is given by itself:\n");
+    print_functions(NULL, weight_functions, weight_function_count, out);
+    text_append(out, "\nLearning rates ([optimizer] learning_rate):\n");
+    print_functions(NULL, rate_functions, rate_function_count, out);
+    text_append(out, "\nOf plugins, anywhere their signature fits:\n");
+    for (s.kind = LH_KIND_MODEL; s.kind <= LH_KIND_PARTS && status == LH_OK; s.kind++)
+        status = registry_list(cli->plugins, s.kind, add_functions_of, &s);
+    return status;
+}
+
 /* Collected as one text first, so that a failure in the middle prints nothing. */
 static int help(cli_t *cli)
 {
@@ -297,6 +349,8 @@ static int help(cli_t *cli)
         print_overview(&out);
     else if (ops)
         status = print_ops(cli, &out);
+    else if (strcmp(cli->name, "functions") == 0)
+        status = print_all_functions(cli, &out);
     else
         status = print_named(cli, &out);
     if (status == LH_OK) status = text_status(&out);
@@ -308,7 +362,7 @@ static int help(cli_t *cli)
 const command_t command_help = {
     .name = "help",
     .summary = "commands and options; of a command, an INI section or a plugin with its NAME; op "
-               "lists ops, op NAME tells of one",
+               "lists ops, op NAME tells of one; functions lists what an INI can call",
     .needs = CLI_NEEDS_PLUGINS | CLI_TAKES_NAME | CLI_TAKES_MEMBER,
     .run = help,
 };

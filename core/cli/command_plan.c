@@ -12,10 +12,12 @@
  *     a step: 2048 tokens = 8 sequences of 256, ...        how a step is cut
  *     schedule: depth-first; rounds: 1, ...                the order of micro-batches
  *     device: cpu (AMD EPYC), 21.7 GiB free                where
+ *     checkpoints: 24.2 MiB each, 4 at once: ...           what they take on disk, and what is free
  *     memory: a row for each kind, in two columns where another rank has more
  *     a step: calls, GFLOP and GB of its four parts, with a record also ms and share
  *     by op: the same by kind of call
  *     between ranks: starts and bytes of each kind of transfer
+ *     leaves a site in a step: bytes over its borders
  *     planning, planned, measured: one line each */
 #include <cli/cli.h>
 
@@ -27,6 +29,7 @@
 #include <base/log.h>
 #include <base/memory.h>
 #include <base/text.h>
+#include <cli/check.h>
 #include <cli/model_source.h>
 #include <config/job_load.h>
 #include <config/quantity.h>
@@ -55,15 +58,18 @@ typedef struct measured { /* medians over the steps of the last run */
 typedef struct planned {
     const job_t *job;
     const engine_t *engine;
+    check_disk_t room;
     uint64_t parameters, tokens; /* a step */
     plan_documents_t documents;
     uint64_t max_documents; /* that the programs take in a micro-batch */
     /* Of plan_programs_of_ranks, which the caller frees. */
     const memory_report_t *ranks; /* [rank_count] */
-    uint32_t rank_count, rank;    /* of whom the rest speaks */
-    double planning_s;            /* its programs and their memory */
-    const schedule_t *schedule;   /* of its step */
-    uint64_t frame_bytes;         /* program_frame_bytes */
+    const uint64_t *border_bytes; /* [rank_count] */
+    const world_t *world;
+    uint32_t rank_count, rank;  /* of whom the rest speaks */
+    double planning_s;          /* its programs and their memory */
+    const schedule_t *schedule; /* of its step */
+    uint64_t frame_bytes;       /* program_frame_bytes */
     /* Owned, empty where the device has no record. */
     device_rate_t rate;
     bool known;        /* the device has a record */
@@ -146,6 +152,10 @@ static void print_head(const planned_t *p)
         printf("documents: at most %llu in a micro-batch, %s\n",
                (unsigned long long)p->max_documents, plan_documents_text(p->job, &p->documents));
     cli_print_line("device: %s (%s), %s free", p->job->device.plugin, device->name, free_bytes);
+    text_t room = {0};
+    check_disk_text(p->job, &p->room, &room);
+    if (!room.failed) cli_print_line("%s", room.data);
+    text_free(&room);
 }
 
 /* The job needs a device that this rank fits on. */
@@ -248,6 +258,35 @@ static void print_transfers(const planned_t *p)
     }
 }
 
+/* Of all ranks of a site together, in a step. */
+static uint64_t leaves_site(const planned_t *p, uint32_t site)
+{
+    uint64_t bytes = 0;
+    for (uint32_t r = 0; r < p->rank_count; r++)
+        if (p->world->ranks[r].site == site) bytes += p->border_bytes[r];
+    return bytes;
+}
+
+static const char *site_name(const planned_t *p, uint32_t site)
+{
+    uint32_t r = 0;
+    while (p->world->ranks[r].site != site)
+        r++;
+    return p->world->ranks[r].site_name;
+}
+
+/* What borders carry: the links between sites are paid for by it. */
+static void print_borders(const planned_t *p)
+{
+    if (p->world->row.sites < 2) return;
+    printf("\nleaves a site in a step%14s %12s\n", "GB", "B/parameter");
+    for (uint32_t s = 0; s < p->world->row.sites; s++) {
+        const double bytes = (double)leaves_site(p, s);
+        printf("  %-24s %12.3f %12.2f\n", site_name(p, s), bytes * 1e-9,
+               bytes / (double)p->parameters);
+    }
+}
+
 /* How long planning took is told because a start of training takes as long. */
 static void print_times(const planned_t *p)
 {
@@ -323,6 +362,18 @@ static void put_transfers(json_writer_t *w, const planned_t *p)
     json_close(w);
 }
 
+static void put_borders(json_writer_t *w, const planned_t *p)
+{
+    json_open(w, "borders", '[');
+    for (uint32_t s = 0; p->world->row.sites > 1 && s < p->world->row.sites; s++) {
+        json_open(w, NULL, '{');
+        json_put_text(w, "site", site_name(p, s));
+        json_put_u64(w, "bytes", leaves_site(p, s));
+        json_close(w);
+    }
+    json_close(w);
+}
+
 /* Keys are missing where nothing is known, and not null. */
 static void put_rates(json_writer_t *w, const planned_t *p)
 {
@@ -353,6 +404,11 @@ static lh_status_t print_json(const planned_t *p)
     json_put_text(&w, "documents", plan_documents_text(p->job, &p->documents));
     json_put_u64(&w, "rank", p->rank);
     json_put_real(&w, "planning_s", p->planning_s);
+    json_open(&w, "checkpoints", '{');
+    json_put_u64(&w, "bytes", p->room.bytes);
+    json_put_u64(&w, "at_once", p->room.count);
+    if (p->room.free_bytes != UINT64_MAX) json_put_u64(&w, "free", p->room.free_bytes);
+    json_close(&w);
     put_schedule(&w, p);
     put_memory(&w, "memory", &p->ranks[p->rank]);
     json_open(&w, "ranks", '[');
@@ -375,6 +431,7 @@ static lh_status_t print_json(const planned_t *p)
     }
     json_close(&w);
     put_transfers(&w, p);
+    put_borders(&w, p);
     put_rates(&w, p);
     json_close(&w);
     return cli_print_text(&text);
@@ -408,10 +465,12 @@ static lh_status_t plan_step(const cli_t *cli, const plan_programs_t *programs, 
     p->frame_bytes = program_frame_bytes(programs->programs.train);
     read_rate(p);
     if (p->known) p->peak_flops = p->rate.peak_flops[programs->session->compute];
-    lh_status_t status = step_plan_new(programs->programs.train, programs->programs.update,
-                                       programs->programs.schedule->rounds,
-                                       p->known ? &p->rate : NULL, &p->step);
+    lh_status_t status = step_plan_new(
+        programs->programs.train, programs->programs.update, programs->programs.schedule->rounds,
+        programs->session->transfers, p->known ? &p->rate : NULL, &p->step);
     if (status == LH_OK) status = read_measured(p->job->pipeline.folder, &p->measured);
+    if (status == LH_OK)
+        status = check_disk(programs->session, programs->programs.schedule->rounds, &p->room);
     const char *graph = cli_flag(cli, "graph");
     if (status == LH_OK && graph != NULL) status = draw(p, programs->programs.train, graph);
     if (status == LH_OK && cli_flag(cli, "json") != NULL) {
@@ -421,6 +480,7 @@ static lh_status_t plan_step(const cli_t *cli, const plan_programs_t *programs, 
         print_memory(p);
         print_step(p);
         print_transfers(p);
+        print_borders(p);
         print_times(p);
     }
     step_plan_free(&p->step);
@@ -446,19 +506,23 @@ static lh_status_t plan_ranks(const cli_t *cli, plan_programs_how_t *how)
 {
     planned_t p = {.documents = how->documents};
     plan_programs_t programs = {0};
-    memory_report_t *ranks = NULL;
+    plan_ranks_t ranks = {0};
     world_t *world = NULL;
     lh_status_t status = rank_asked(cli, &p.rank);
-    if (status == LH_OK) status = plan_programs_of_ranks(how, &ranks, &p.rank_count);
+    if (status == LH_OK) status = plan_programs_of_ranks(how, &ranks);
     if (status == LH_OK) status = world_plan(cli->job, p.rank, &world);
     /* From here on the request is of one rank. */
     how->session.world = world;
-    p.ranks = ranks;
+    p.ranks = ranks.memory;
+    p.border_bytes = ranks.border_bytes;
+    p.rank_count = ranks.count;
+    p.world = world;
     if (status == LH_OK) status = plan_programs_open(how, &programs);
+    if (status == LH_OK) check_borders(programs.session);
     if (status == LH_OK) status = plan_step(cli, &programs, &p);
     plan_programs_close(&programs);
     world_free(world);
-    mem_free(ranks);
+    plan_ranks_free(&ranks);
     return status;
 }
 
@@ -481,7 +545,7 @@ static int plan_job(cli_t *cli)
 const command_t command_plan = {
     .name = "plan",
     .summary = "memory, arithmetic and expected time of a training step, by part and op",
-    .needs = CLI_NEEDS_JOB | CLI_NEEDS_PLUGINS,
+    .needs = CLI_NEEDS_JOB | CLI_NEEDS_PLUGINS | CLI_NEEDS_MODEL,
     .run = plan_job,
     .flags = {CLI_FLAG_JSON,
               {"rank", "N", "of this rank; 0 if not given"},

@@ -79,6 +79,18 @@ static bool has_folder_alone(const job_t *job)
     return !(folder_holds(folder, checkpoints) && folder_holds(checkpoints, folder));
 }
 
+/* Who holds the folder hears what is asked of the run there. A launcher takes no saves: rank 0, which
+ * it starts, does. */
+static void hear_requests(cli_t *cli)
+{
+    if (cli->requests != NULL) return;
+    const uint32_t which = launch_starts(cli->launch) ? REQUEST_STOP | REQUEST_PASSES
+                                                      : REQUEST_STOP | REQUEST_SAVE;
+    if (request_serve(cli->job->pipeline.folder, which, &cli->requests) == LH_OK) return;
+    log_line(LH_LOG_WARN, "%s; `longhaul stop` can't reach this run", fail_reason());
+    fail_clear();
+}
+
 /* Takes the pipeline's folder for this process, until cli_close: before anything in it is changed,
  * as another run may read there what this one would write anew. Refused at once where another has
  * it, with who that is. Does nothing where it is held already. The lock is the kernel's and ends
@@ -95,12 +107,14 @@ static lh_status_t folder_take(cli_t *cli)
         status = folder_lock_hold(folder, holder.data, has_folder_alone(job), &cli->folder_lock);
     text_free(&holder);
     cli->holds_folder = status == LH_OK;
+    if (status == LH_OK) hear_requests(cli);
     if (status != LH_UNSUPPORTED && status != LH_IO) return status;
     /* A system without locks is no reason not to run. Where not even the lock's file can be made,
      * no stage can write either, and says so if it wants to. */
     if (status == LH_UNSUPPORTED)
         log_line(LH_LOG_WARN, "%s; a second run in this folder would not be refused",
                  fail_reason());
+    if (status == LH_UNSUPPORTED) hear_requests(cli);
     fail_clear();
     return LH_OK;
 }
@@ -459,11 +473,12 @@ static lh_status_t start_writer(cli_t *cli)
 {
     lh_assert(cli->writer == NULL);
     const job_t *job = cli->job;
-    const writer_how_t how = {.folder = job->checkpoint.folder,
-                              .keep = job->checkpoint.keep,
-                              .deadline_ns = job->checkpoint.deadline_ns,
-                              .rank = launch_rank(cli->launch),
-                              .ranks = launch_size(cli->launch)};
+    const writer_how_t how = {
+        .folder = job->checkpoint.folder,
+        .keep = {job->checkpoint.keep, job->checkpoint.keep_every, job->checkpoint.keep_best},
+        .deadline_ns = job->checkpoint.deadline_ns,
+        .rank = launch_rank(cli->launch),
+        .ranks = launch_size(cli->launch)};
     return launch_starts(cli->launch) ? LH_OK : writer_start(&how, &cli->writer);
 }
 
@@ -531,7 +546,7 @@ static int run_pipeline(cli_t *cli)
 const command_t command_run = {
     .name = "run",
     .summary = "run the pipeline's stages in order; skip those whose inputs have not changed",
-    .needs = CLI_NEEDS_JOB | CLI_NEEDS_PLUGINS | CLI_HAS_RANKS,
+    .needs = CLI_NEEDS_JOB | CLI_NEEDS_PLUGINS | CLI_NEEDS_MODEL | CLI_HAS_RANKS,
     .run = run_pipeline,
     .check = check_job_options,
     .flags = {CLI_FLAG_RESUME, CLI_FLAG_HOST},

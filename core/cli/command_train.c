@@ -70,8 +70,8 @@ static void predict(const train_programs_t *programs, train_prediction_t *out)
     bool known = false;
     if (device_rate_load(engine_properties(s->engine)->fingerprint, &rate, &known) != LH_OK)
         log_line(LH_LOG_WARN, "the device's record is not used: %s", fail_reason());
-    if (known && step_plan_new(programs->pass, programs->update, programs->micro_batches, &rate,
-                               &plan) == LH_OK) {
+    if (known && step_plan_new(programs->pass, programs->update, programs->micro_batches, NULL,
+                               &rate, &plan) == LH_OK) {
         out->peak_flops = rate.peak_flops[s->compute];
         out->bytes_per_second = rate.bytes_per_second;
         out->step_s = plan.unmeasured == 0 ? plan.all.seconds : 0;
@@ -141,6 +141,32 @@ static void note_begin(void *context)
     launch_began(context);
 }
 
+/* As train_how_t.save_asked, on rank 0: a request that lay in the folder. */
+typedef struct asked_saves {
+    request_server_t *requests;
+    watch_t *watch;
+} asked_saves_t;
+
+static bool save_asked(void *context, uint64_t step)
+{
+    const asked_saves_t *a = context;
+    if (!request_take_save(a->requests)) return false;
+    watch_asked(a->watch, step);
+    return true;
+}
+
+/* A rank that a launcher started does not hold the folder: the launcher there hears who wants it to
+ * stop, and rank 0 itself who wants a checkpoint. */
+static void take_saves(cli_t *cli)
+{
+    if (cli->requests == NULL &&
+        request_serve(cli->job->pipeline.folder, REQUEST_SAVE, &cli->requests) != LH_OK) {
+        log_line(LH_LOG_WARN, "%s", fail_reason());
+        fail_clear();
+    }
+    request_accept_saves(cli->requests, true);
+}
+
 /* The watch outlives the run, so that the last sentences reach train.log. Every rank makes the
  * pipeline's folder if it is not there. */
 static int train_stage(cli_t *cli)
@@ -155,6 +181,7 @@ static int train_stage(cli_t *cli)
     /* Alone, or rank 0. */
     const bool leads = world == NULL || world->row.rank == 0;
     const bool profiled = leads && cli_flag(cli, "profile") != NULL;
+    const launch_again_t again = launch_again(cli->launch);
 
     lh_status_t status = dump_count(cli, &dump);
     if (status == LH_OK) status = model_source_open(job, cli->plugins, TOKENIZER_IF_NAMED, &source);
@@ -163,9 +190,11 @@ static int train_stage(cli_t *cli)
      * run does not come to anything. */
     const uint32_t missing = folders_missing(job->pipeline.folder);
     status = folder_make(job->pipeline.folder);
-    if (status == LH_OK && leads)
-        status = watch_new(job->pipeline.folder, job->train.log_every, &watch);
+    if (status == LH_OK && leads) status = watch_new(job, &watch);
+    asked_saves_t asked = {0};
     if (watch != NULL) {
+        take_saves(cli);
+        asked = (asked_saves_t){cli->requests, watch};
         watch_plugins(watch, cli->plugins);
         watch_opened(watch, note_begin, cli->launch);
     }
@@ -179,9 +208,13 @@ static int train_stage(cli_t *cli)
                                  .observer = watch == NULL ? NULL : watch_observer(watch),
                                  .eod = model_source_eod(&source),
                                  .tokenizer = source.tokenizer_digest,
-                                 .resume = cli_flag(cli, "resume") != NULL,
+                                 .resume = cli_flag(cli, "resume") != NULL || again.restarts > 0,
+                                 .restarts = again.restarts,
+                                 .restart_reason = again.reason,
                                  .dump_batches = dump,
                                  .predict = predict,
+                                 .save_asked = watch == NULL ? NULL : save_asked,
+                                 .save_context = &asked,
                                  .profiler = profiled ? &profile.profiler : NULL,
                                  .writer = cli->writer,
                                  .control = launch_control(cli->launch),
@@ -189,6 +222,7 @@ static int train_stage(cli_t *cli)
         cli->writer = NULL;
         status = train_run(&how, &result);
     }
+    request_accept_saves(cli->requests, false);
     if (status == LH_OK && profiled) print_profile(&profile);
     mem_free(profile.rows);
     const int code = status == LH_OK ? exit_code(job, &result) : status;
@@ -201,7 +235,7 @@ static int train_stage(cli_t *cli)
 const command_t command_train = {
     .name = "train",
     .summary = "train, and save checkpoints",
-    .needs = CLI_NEEDS_JOB | CLI_NEEDS_PLUGINS | CLI_HAS_RANKS,
+    .needs = CLI_NEEDS_JOB | CLI_NEEDS_PLUGINS | CLI_NEEDS_MODEL | CLI_HAS_RANKS,
     .run = command_run_stage,
     .check = check_job_options,
     .stage = train_stage,

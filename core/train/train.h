@@ -56,6 +56,13 @@ typedef struct run_start {
     const memory_report_t *memory;
     const probe_pair_t *links; /* [link_count] between sites, as they were measured */
     uint32_t link_count;
+    uint64_t save_every; /* steps; 0: only at the end */
+    uint64_t restarts;   /* by the launcher, in this job, with this one; 0: it is the first start */
+    const char *restart_reason; /* why the ranks before ended; NULL where restarts is 0 */
+    /* Of a job of several ranks, until the run's end was told, from any thread: how the others
+     * fare, and who they are. NULL: alone. */
+    const control_t *control;
+    const world_t *world;
 } run_start_t;
 
 /* One step, told by rank 0 after its update. Loss and norm are of the global batch, so every rank
@@ -161,17 +168,23 @@ typedef struct train_how {
     uint64_t vocab;              /* rows of the embedding; 0: the INI or `given` says            */
     const option_given_t *given; /* model options of an imported config.json                     */
     uint32_t given_count;
-    const char *imported;  /* folder of checkpoints whose weights are the start, or NULL: random  */
-    observer_t *observer;  /* may be NULL                                                         */
-    int32_t eod;           /* ends a document inside a sequence of the data; -1: none */
-    uint64_t tokenizer;    /* tokenizer_digest; 0: unknown                                       */
-    bool resume;           /* go on from the newest checkpoint, if there is one                   */
-    uint64_t dump_batches; /* writes the first N global batches to [pipeline]
+    const char *imported; /* folder of checkpoints whose weights are the start, or NULL: random  */
+    observer_t *observer; /* may be NULL                                                         */
+    int32_t eod;          /* ends a document inside a sequence of the data; -1: none */
+    uint64_t tokenizer;   /* tokenizer_digest; 0: unknown                                       */
+    bool resume;          /* go on from the newest checkpoint, if there is one                   */
+    uint64_t restarts;    /* how often the launcher has started this training again */
+    const char *restart_reason; /* what for */
+    uint64_t dump_batches;      /* writes the first N global batches to [pipeline]
                               folder/batches.safetensors */
     /* NULL, or asked once what a step should take, for the observer; called when all is built and
        fills what it knows, the rest stays 0 */
     void (*predict)(const train_programs_t *programs, train_prediction_t *out);
     train_profiler_t *profiler; /* or NULL */
+    /* NULL, or asked by rank 0 in each step whether somebody wants a checkpoint of it beside those of
+       [checkpoint] every: true is kept for the save, which all ranks then make after `step` */
+    bool (*save_asked)(void *context, uint64_t step);
+    void *save_context;
     /* Forked while the process had one thread; train_run closes it, whatever it returns. NULL:
        train_run forks it. */
     struct writer *writer;

@@ -2,9 +2,9 @@
  *
  * The order inside a step is what hides communication: all rounds of forward and backward are
  * launched, and their list of calls starts the sum of each gradient over the ranks as soon as it is
- * complete; then the loss travels, while the update runs, whose first calls wait for those sums.
- * What the host needs to know of other ranks (loss, stop, the save under way) goes in that one
- * exchange, so that a step of many ranks has one place where the host waits for them; where tokens
+ * complete; the update's first calls start to gather the losses and wait for those sums. What the
+ * host alone knows (whether to stop, the save under way) travels beside the update too, as an
+ * agreement, so that a step of many ranks has one place where the host waits for them; where tokens
  * are masked, a second one before the first round.
  *
  * The loop holds no state of its own: a resumed run starts with t->step where the checkpoint left
@@ -123,7 +123,7 @@ static train_programs_t programs_of(const trainer_t *t)
 static void tell_start(trainer_t *t, memory_report_t *memory)
 {
     const job_t *job = t->job;
-    if (t->first_step == 0) log_begin_anew();
+    if (t->first_step == 0 && t->how->restarts == 0) log_begin_anew();
     program_cost_t pass, update;
     train_prediction_t prediction = {0};
     const train_programs_t programs = programs_of(t);
@@ -160,7 +160,12 @@ static void tell_start(trainer_t *t, memory_report_t *memory)
                                .train_tokens = batches_samples(t->data) * job->train.sequence,
                                .memory = memory,
                                .links = links,
-                               .link_count = link_count};
+                               .link_count = link_count,
+                               .save_every = job->checkpoint.every,
+                               .restarts = t->how->restarts,
+                               .restart_reason = t->how->restart_reason,
+                               .control = t->how->control,
+                               .world = t->how->world};
     if (t->how->observer != NULL) t->how->observer->begin(t->how->observer, &start);
 }
 
@@ -291,34 +296,63 @@ static lh_status_t run_update(trainer_t *t, double rate)
     return status;
 }
 
-/* Each rank has the loss of its share, may have been asked to stop, and may have written what it
- * saves: one exchange for all three, which travels while parameters are updated. The first two are
- * sums of losses already divided by the global weight; stop counts ranks that were asked to stop,
- * and save is trainer_save_word. */
-enum { AGREE_LOSS = 0, AGREE_CROSS_ENTROPY = 1, AGREE_STOP = 2, AGREE_SAVE = 3, AGREE_NUMBERS = 4 };
+/* Each rank may have been asked to stop, and may have written what it saves: one exchange for all of
+ * it, which travels while parameters are updated. stop counts ranks that were asked to stop, save is
+ * trainer_save_word, and asked is rank 0's alone: somebody wants a checkpoint of this step. */
+enum { AGREE_STOP, AGREE_SAVE, AGREE_ASKED, AGREE_NUMBERS };
 
-/* Reading the loss waits for the device to finish the backward pass of the last round. Only then is
- * the update queued: that is the price of telling the loss of each step. */
 static lh_status_t agree_begin(trainer_t *t, double numbers[AGREE_NUMBERS])
+{
+    numbers[AGREE_STOP] = sys_stop_requested() ? 1 : 0;
+    numbers[AGREE_SAVE] = trainer_save_word(t);
+    numbers[AGREE_ASKED] = t->how->save_asked != NULL && train_agree_rank(&t->agree) == 0 &&
+                           t->how->save_asked(t->how->save_context, t->step + 1);
+    return train_agree_start(&t->agree, numbers, AGREE_NUMBERS);
+}
+
+typedef struct step_loss { /* of the global batch */
+    double all, cross_entropy;
+} step_loss_t;
+
+/* This rank's, which is the step's where there is no other. It waits for the device to finish the
+ * backward pass of the last round, and only then is the update queued: that is the price of telling
+ * the time of passes from that of the update. */
+static lh_status_t read_own_loss(const trainer_t *t, step_loss_t *out)
 {
     float mine[2];
     const lh_status_t status = program_output(t->programs.train, OUTPUT_LOSS, mine, sizeof(mine));
-    if (status != LH_OK) return status;
-    numbers[AGREE_LOSS] = (double)mine[0];
-    numbers[AGREE_CROSS_ENTROPY] = (double)mine[1];
-    numbers[AGREE_STOP] = sys_stop_requested() ? 1 : 0;
-    numbers[AGREE_SAVE] = trainer_save_word(t);
-    return train_agree_start(&t->agree, numbers, AGREE_NUMBERS);
+    if (status == LH_OK) *out = (step_loss_t){(double)mine[0], (double)mine[1]};
+    return status;
+}
+
+/* Losses of ranks are divided by the global weight already, so the step's is their sum: in double,
+ * in the order of ranks, and each rank's two terms in F32 before that, as OUTPUT_LOSS has them. */
+static lh_status_t sum_losses(const trainer_t *t, step_loss_t *out)
+{
+    const uint32_t ranks = train_agree_size(&t->agree);
+    if (ranks == 1) return LH_OK;
+    *out = (step_loss_t){0};
+    const uint64_t bytes = program_output_bytes(t->programs.update, OUTPUT_LOSSES);
+    const uint64_t terms = bytes / sizeof(float) / ranks;
+    lh_assert(terms == 1 || terms == 2);
+    const lh_status_t status = program_output(t->programs.update, OUTPUT_LOSSES, t->losses, bytes);
+    for (uint32_t r = 0; status == LH_OK && r < ranks; r++) {
+        const float *mine = t->losses + r * terms;
+        const float extra = terms == 2 ? mine[1] : 0;
+        out->all += (double)(mine[0] + extra);
+        out->cross_entropy += (double)mine[0];
+    }
+    return status;
 }
 
 /* Rates are over the wall time from report to report, so that they include what happens between
  * steps. The time of telling itself counts as PART_WATCH of the next step. */
-static void tell_step(trainer_t *t, const double *numbers, double rate, bool applied)
+static void tell_step(trainer_t *t, const step_loss_t *loss, double rate, bool applied)
 {
     uint64_t now = sys()->now_ns();
     step_report_t r = {.step = t->step,
-                       .loss = numbers[AGREE_LOSS],
-                       .cross_entropy = numbers[AGREE_CROSS_ENTROPY],
+                       .loss = loss->all,
+                       .cross_entropy = loss->cross_entropy,
                        .learning_rate = rate,
                        .gradient_norm = (double)t->step_rows[LH_STEP_NORM],
                        .applied = applied,
@@ -328,8 +362,10 @@ static void tell_step(trainer_t *t, const double *numbers, double rate, bool app
     if (t->comm.comm != NULL) {
         uint64_t exposed[STEP_SCOPES];
         comm_exposed(t->comm.comm, exposed);
-        for (int i = 0; i < STEP_SCOPES; i++)
+        for (int i = 0; i < STEP_SCOPES; i++) {
             r.exposed_s[i] = (double)exposed[i] * 1e-9;
+            control_waited(t->how->control, exposed[i]);
+        }
     }
     r.seconds = (double)(now - t->begun_ns) * 1e-9;
     r.tokens_per_s = (double)(t->job->train.batch * t->job->train.sequence) / r.seconds;
@@ -346,6 +382,7 @@ static lh_status_t run_step(trainer_t *t, bool *applied)
 {
     uint64_t clock = sys()->now_ns();
     double rate, numbers[AGREE_NUMBERS];
+    step_loss_t loss;
 
     trainer_doing(t, t->step + 1, NULL);
     if (t->comm.comm != NULL) comm_step(t->comm.comm, t->step + 1);
@@ -355,10 +392,12 @@ static lh_status_t run_step(trainer_t *t, bool *applied)
     trainer_clock(t, PART_DATA, &clock);
     for (uint64_t i = 0; i < t->programs.schedule->rounds && status == LH_OK; i++)
         status = run_round(t, i);
+    if (status == LH_OK) status = read_own_loss(t, &loss);
     if (status == LH_OK) status = agree_begin(t, numbers);
     if (status != LH_OK) return status;
     trainer_clock(t, PART_COMPUTE, &clock);
     status = run_update(t, rate);
+    if (status == LH_OK) status = sum_losses(t, &loss);
     if (status == LH_OK) status = train_agree_finish(&t->agree, numbers, AGREE_NUMBERS);
     if (status != LH_OK) return status;
     trainer_clock(t, PART_UPDATE, &clock);
@@ -367,8 +406,9 @@ static lh_status_t run_step(trainer_t *t, bool *applied)
      * step. */
     t->step++;
     t->tokens += t->job->train.batch * t->job->train.sequence;
-    t->loss = numbers[AGREE_LOSS];
+    t->loss = loss.all;
     t->stop = numbers[AGREE_STOP] > 0;
+    t->asked = numbers[AGREE_ASKED] > 0;
     *applied = t->step_rows[LH_STEP_APPLY] != 0;
     const step_facts_t facts = {.step = t->step,
                                 .tokens = t->tokens,
@@ -378,7 +418,7 @@ static lh_status_t run_step(trainer_t *t, bool *applied)
     status = step_calls_after(t->calls, &facts);
     if (status != LH_OK) return status;
     trainer_clock(t, PART_WATCH, &clock);
-    tell_step(t, numbers, rate, *applied);
+    tell_step(t, &loss, rate, *applied);
     return trainer_save_agreed(t, numbers[AGREE_SAVE]);
 }
 
@@ -401,6 +441,7 @@ static lh_status_t run_evaluate(trainer_t *t)
     if (status != LH_OK) return status;
     trainer_clock(t, PART_EVALUATE, &clock);
     t->valid_loss = sum.tokens == 0 ? (double)NAN : sum.nll / (double)sum.tokens;
+    t->valid_step = t->step;
     const evaluation_report_t report = {.step = t->step,
                                         .loss = t->valid_loss,
                                         .tokens = sum.tokens,
@@ -416,7 +457,7 @@ static lh_status_t run_save(trainer_t *t, bool last)
     const uint64_t every = t->job->checkpoint.every;
     uint64_t clock = sys()->now_ns();
     trainer_poll_save(t);
-    if (!last && (every == 0 || t->step % every != 0)) return LH_OK;
+    if (!last && !t->asked && (every == 0 || t->step % every != 0)) return LH_OK;
     const lh_status_t status = trainer_save(t, last);
     trainer_clock(t, PART_SAVE, &clock);
     return status;

@@ -183,7 +183,11 @@ static lh_status_t not_saved(trainer_t *t, lh_status_t status, bool last, uint64
  * batch and sequence are still the same. */
 static checkpoint_meta_t save_describe(trainer_t *t)
 {
-    t->refused = (checkpoint_scalar_t){MANIFEST_REFUSED, (double)t->not_finite};
+    uint32_t scalars = 0;
+    if (t->not_finite > 0)
+        t->scalars[scalars++] = (checkpoint_scalar_t){MANIFEST_REFUSED, (double)t->not_finite};
+    if (t->job->checkpoint.keep_best && t->valid_step == t->step && isfinite(t->valid_loss))
+        t->scalars[scalars++] = (checkpoint_scalar_t){MANIFEST_HELD_OUT, t->valid_loss};
     return (checkpoint_meta_t){.run = t->run,
                                .config = t->config,
                                .model = t->identity.data,
@@ -195,8 +199,8 @@ static checkpoint_meta_t save_describe(trainer_t *t)
                                .tokens = t->tokens,
                                .plugins = t->plugins,
                                .plugin_count = t->plugin_count,
-                               .scalars = &t->refused,
-                               .scalar_count = t->not_finite > 0};
+                               .scalars = t->scalars,
+                               .scalar_count = scalars};
 }
 
 /* What one rank skips or repeats, all do: *skip where one of them cannot save now, *saved where

@@ -11,8 +11,9 @@
 
 /* Hands over, or says why not: where the save before takes too long, this one is left out, unless
  * it is the last of the run. A disk or a saver process that fails costs this save and a warning,
- * not the run, unless it is the last save. A writer that can make no save any more (writer_lost) fails
- * the run, as does [hook.before_save] where it refuses. Called by all ranks at the same step. */
+ * not the run, unless it is the last save. A writer that can make no save any more (writer_lost)
+ * fails the run, as does [hook.before_save] where it refuses. Called by all ranks at the same
+ * step. */
 lh_status_t trainer_save(trainer_t *t, bool last) LH_MUST_CHECK;
 /* For a rank that is alone: asks the writer, without waiting, whether the last save is done. Does
  * nothing where there are several ranks, which agree in trainer_save_agreed instead. */

@@ -200,7 +200,8 @@ static void take_start(trainer_t *t)
 static lh_status_t start_find(trainer_t *t)
 {
     const writer_how_t how = {.folder = t->job->checkpoint.folder,
-                              .keep = t->job->checkpoint.keep,
+                              .keep = {t->job->checkpoint.keep, t->job->checkpoint.keep_every,
+                                       t->job->checkpoint.keep_best},
                               .deadline_ns = t->job->checkpoint.deadline_ns,
                               .rank = train_agree_rank(&t->agree),
                               .ranks = train_agree_size(&t->agree)};
@@ -294,9 +295,13 @@ static lh_status_t digest_config(const job_t *job, char out[SHA256_TEXT])
 }
 
 /* "2 + 2": sums go through sites. Sums are added by site and then over sites, so how ranks divide
- * into sites is among what the bits depend on. */
-static void sites_text(const world_t *w, text_t *out)
+ * into sites is among what the bits depend on; and so is the dtype in which they cross borders. */
+static void sites_text(const job_t *job, const world_t *w, text_t *out)
 {
+    static const char *const borders[] = {[BORDER_AUTO] = "auto",
+                                          [BORDER_F32] = "f32",
+                                          [BORDER_BF16] = "bf16",
+                                          [BORDER_INT8] = "int8"};
     text_append(out, "ranks of sites = ");
     for (uint32_t site = 0; site < w->row.sites; site++) {
         uint32_t count = 0;
@@ -305,6 +310,7 @@ static void sites_text(const world_t *w, text_t *out)
         text_printf(out, "%s%u", site == 0 ? "" : " + ", count);
     }
     text_append(out, "\n");
+    if (w->row.sites > 1) text_printf(out, "comm.border = %s\n", borders[job->comm.border]);
 }
 
 /* Kernels of the run before are asked for by name where the same bits are promised; a device that
@@ -325,7 +331,7 @@ static lh_status_t open_session(trainer_t *t)
     snapshot_identity(t->session, &t->identity);
     snapshot_identity_tokenizer(t->how->tokenizer, &t->identity);
     text_printf(&t->identity, "launch.ranks = %u\n", train_agree_size(&t->agree));
-    if (t->comm.comm != NULL) sites_text(t->how->world, &t->identity);
+    if (t->comm.comm != NULL) sites_text(t->job, t->how->world, &t->identity);
     status = text_status(&t->identity);
     if (status == LH_OK)
         status = train_agree_text(&t->agree, engine_properties(t->session->engine)->fingerprint,
@@ -443,7 +449,12 @@ static lh_status_t make_programs(trainer_t *t)
     engine_variants(t->session->engine, &t->variants);
     t->step_rows = mem_array((size_t)t->session->groups.count * LH_STEP_WORDS,
                              sizeof(*t->step_rows));
-    return t->step_rows == NULL ? LH_NO_MEMORY : text_status(&t->variants);
+    if (t->step_rows == NULL) return LH_NO_MEMORY;
+    if (train_agree_size(&t->agree) > 1) {
+        t->losses = mem_new(program_output_bytes(t->programs.update, OUTPUT_LOSSES));
+        if (t->losses == NULL) return LH_NO_MEMORY;
+    }
+    return text_status(&t->variants);
 }
 
 /* Weights only: an imported model has no optimizer state, which starts from zero. */
@@ -560,7 +571,8 @@ lh_status_t trainer_open(trainer_t *t, const train_how_t *how)
                      .writer = how->writer,
                      .below = UINT64_MAX,
                      .saved_step = UINT64_MAX,
-                     .valid_loss = NAN};
+                     .valid_loss = NAN,
+                     .valid_step = UINT64_MAX};
     lh_status_t status = open_comm(t);
     if (status == LH_OK)
         status = train_agree_new(t->comm.comm != NULL ? &t->comm.ranks : NULL, &t->agree);
@@ -572,7 +584,8 @@ lh_status_t trainer_open(trainer_t *t, const train_how_t *how)
     if (status == LH_OK) status = check_profiler(t);
     if (status == LH_OK) status = open_data(t);
     if (status == LH_OK) status = make_programs(t);
-    if (status == LH_OK) status = snapshot_new(t->session->weights, &t->snapshot);
+    if (status == LH_OK)
+        status = snapshot_new(t->session->weights, t->session->transfers, &t->snapshot);
     if (status == LH_OK) status = start_weights(t);
     if (status == LH_OK) status = lay_out_saves(t);
     if (status != LH_OK) return status;
@@ -601,6 +614,7 @@ void trainer_close(trainer_t *t)
     mem_free(t->seeds);
     mem_free(t->batch);
     mem_free(t->step_rows);
+    mem_free(t->losses);
     mem_free(t->profile);
     mem_free(t->frames);
     mem_free(t->memory);

@@ -39,6 +39,7 @@ typedef struct trainer {
     batches_t *data, *valid; /* valid NULL: nothing is evaluated during training */
     batch_rows_t *batch;     /* [share.passes] one after the other in memory */
     float *step_rows;        /* [groups, LH_STEP_WORDS]    */
+    float *losses;           /* OUTPUT_LOSSES; NULL alone  */
     int32_t (*seeds)[4];     /* [share.passes]             */
 
     /* Progress: what a checkpoint of this moment would say. tokens counts those of steps that were
@@ -48,6 +49,7 @@ typedef struct trainer {
     uint64_t tokens; /* seen since the start of training */
     /* How the run ends, as far as it is known yet. */
     bool failed; /* others may be gone: nothing waits for them */
+    bool asked;  /* somebody wants a checkpoint of the step at hand, all ranks know it */
     bool stop;   /* a rank was asked to save and end, all know it since the last step */
     /* The save under way. Once the run is open only train_save.c writes these. */
     uint64_t saved_step;         /* of the last save that was handed over; UINT64_MAX: none */
@@ -57,9 +59,10 @@ typedef struct trainer {
     uint64_t waited_ns; /* that training stood still for the save under way        */
     /* Of the last steps: how many in a row were refused, their loss, and where their wall time
      * went. part_ns is cleared when a step is told. */
-    uint32_t not_finite;         /* steps in a row */
-    checkpoint_scalar_t refused; /* the same, as a save writes it */
+    uint32_t not_finite;            /* steps in a row */
+    checkpoint_scalar_t scalars[2]; /* what a save says of that, and of the held-out loss */
     double loss, valid_loss;
+    uint64_t valid_step; /* of which valid_loss is; UINT64_MAX: none */
     uint64_t begun_ns, part_ns[STEP_PARTS];
 
     /* Who this run is, for the manifest: an id that all runs of the job share through resumes, a

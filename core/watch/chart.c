@@ -231,6 +231,7 @@ typedef struct box {
     uint32_t first, last, beside; /* children, and the next of its own parent; NONE */
     uint64_t ns, placed_ns;       /* placed: of its children so far */
     uint64_t at_ns;
+    const char *colour; /* of an op's */
 } box_t;
 
 /* boxes is owned. Box 0 is the step; the others follow in the order in which they were made. */
@@ -264,6 +265,16 @@ static lh_status_t flame_child(flame_t *f, uint32_t parent, const char *label, u
     return LH_OK;
 }
 
+/* Colours of the page, by what the op's row says of it: products, what else is costly (attention),
+ * what waits for other ranks, the rest; p0 and p5 are for boxes that only hold others. Classes of
+ * the page's style. */
+static const char *frame_colour(const profile_frame_t *frame)
+{
+    if (frame->waits) return "p3";
+    if ((frame->op_flags & LH_OP_PRODUCT) != 0) return "p1";
+    return (frame->op_flags & LH_OP_COSTLY) != 0 ? "p2" : "p4";
+}
+
 /* A frame's time belongs to its op and to every box above: list, direction, part. The update's
  * program has a list but no parts, so its ops stand right below it. */
 static lh_status_t flame_add(flame_t *f, const profile_frame_t *frame)
@@ -284,17 +295,14 @@ static lh_status_t flame_add(flame_t *f, const profile_frame_t *frame)
         if (status != LH_OK) return status;
         f->boxes[at].ns += frame->ns;
     }
+    f->boxes[at].colour = frame_colour(frame);
     return LH_OK;
 }
 
-/* Colours of the page: products, attention, what waits for other ranks, the rest; then the boxes
- * that only hold others. Classes of the page's style: p0 to p5. */
-static const char *flame_colour(const box_t *b)
+static const char *box_colour(const box_t *b)
 {
     if (b->first != NONE) return b->depth == 0 ? "p5" : "p0";
-    if (strcmp(b->label, "matmul") == 0) return "p1";
-    if (strncmp(b->label, "attention", strlen("attention")) == 0) return "p2";
-    return strcmp(b->label, "wait") == 0 ? "p3" : "p4";
+    return b->colour == NULL ? "p4" : b->colour;
 }
 
 /* The title is what a pointer shows; the label only where there is room for it. Too narrow a box
@@ -308,7 +316,7 @@ static void flame_draw_box(const flame_t *f, const box_t *b, text_t *out)
     if (width < least_width) return;
     text_printf(out,
                 "<g><rect class=\"%s\" x=\"%.2f\" y=\"%.0f\" width=\"%.2f\" height=\"%d\"/><title>",
-                flame_colour(b), x, y, width, ROW - 1);
+                box_colour(b), x, y, width, ROW - 1);
     if (b->parent != 0) {
         chart_escape(out, f->boxes[b->parent].label);
         text_append(out, ", ");

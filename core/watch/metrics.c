@@ -104,6 +104,17 @@ void metrics_step(metrics_t *m, const step_report_t *s)
     line_end(m, w);
 }
 
+void metrics_restart(metrics_t *m, const run_start_t *start)
+{
+    if (start->restarts == 0) return;
+    json_writer_t own, *w = line_begin(m, &own, start->first_step);
+    json_open(w, "restart", '{');
+    json_put_u64(w, "count", start->restarts);
+    json_put_text(w, "reason", start->restart_reason);
+    json_close(w);
+    line_end(m, w);
+}
+
 /* Written once, before the first step, and only where something was measured. */
 void metrics_links(metrics_t *m, const run_start_t *start)
 {
@@ -170,17 +181,20 @@ lh_status_t metrics_memory(metrics_t *m, const run_end_t *end)
     return text_status(&m->line);
 }
 
-/* UINT64_MAX for what is no line of a step: it is then left out like steps that come again. Parses
- * the whole line, as the step might stand anywhere in it. */
-static uint64_t line_step(const char *line, size_t length)
+/* Whether a line is of a step up to last, which a run that goes on after that step does not make
+ * again. Of one that begins with step 0 only what was told of restarts stands. What is no line of a
+ * step is left out like steps that come again. Parses the whole line, as the step might stand
+ * anywhere in it. */
+static bool line_stays(const char *line, size_t length, uint64_t last)
 {
     json_document_t *document;
     if (json_parse("metrics.jsonl", line, length, UINT64_MAX, &document) != LH_OK) document = NULL;
     const json_value_t *root = json_root(document);
     const json_value_t *step = json_member(root, "step");
-    const uint64_t number_of = json_is_whole(step) ? (uint64_t)json_whole(step) : UINT64_MAX;
+    const bool stays = json_is_whole(step) && (uint64_t)json_whole(step) <= last &&
+                       (last > 0 || json_member(root, "restart") != NULL);
     json_free(document);
-    return number_of;
+    return stays;
 }
 
 /* Keeps the whole lines of steps up to last. A resumed run makes the steps behind its checkpoint
@@ -198,7 +212,7 @@ static lh_status_t keep_until(const char *path, uint64_t last)
         const char *end = memchr(data + at, '\n', length - at);
         if (end == NULL) break;
         const size_t bytes = (size_t)(end - (data + at)) + 1;
-        if (line_step(data + at, bytes) <= last) text_append_n(&kept, data + at, bytes);
+        if (line_stays(data + at, bytes, last)) text_append_n(&kept, data + at, bytes);
         at += bytes;
     }
     status = text_status(&kept);
@@ -210,20 +224,20 @@ static lh_status_t keep_until(const char *path, uint64_t last)
 }
 
 /* The folder is there already. */
-lh_status_t metrics_open(metrics_t *m, const char *folder, uint64_t first_step)
+lh_status_t metrics_open(metrics_t *m, const char *folder, uint64_t first_step, bool restarted)
 {
     *m = (metrics_t){.file.fd = -1};
     const int length = snprintf(m->path, sizeof(m->path), "%s/metrics.jsonl", folder);
     if (length < 0 || (size_t)length >= sizeof(m->path))
         return fail(LH_INVALID, "%s: path too long for metrics", folder);
 
-    if (first_step > 0) {
+    if (first_step > 0 || restarted) {
         const lh_status_t status = keep_until(m->path, first_step);
         if (status != LH_OK) return status;
     }
     text_printf(&m->line, "%*s", STEP_LINE, "");
     if (m->line.failed) return LH_NO_MEMORY;
-    const int how = O_APPEND | (first_step == 0 ? O_TRUNC : 0);
+    const int how = O_APPEND | (first_step == 0 && !restarted ? O_TRUNC : 0);
     const lh_status_t status = file_begin(m->path, how, &m->file.fd);
     if (status != LH_OK) text_free(&m->line);
     return status;
@@ -248,7 +262,7 @@ static double real(const json_value_t *object, const char *key)
 }
 
 /* Lines of saves and of memory hold no point of a curve. Whatever has a step and is neither a save
- * nor memory nor links is a point, of a step or of an evaluation. */
+ * nor memory nor links nor a restart is a point, of a step or of an evaluation. */
 static bool read_point(const char *line, size_t length, metrics_point_t *p)
 {
     json_document_t *document;
@@ -257,7 +271,8 @@ static bool read_point(const char *line, size_t length, metrics_point_t *p)
     const json_value_t *step = json_member(root, "step");
     const json_value_t *evaluation = json_member(root, "evaluation");
     const bool usable = json_is_whole(step) && json_member(root, "save") == NULL &&
-                        json_member(root, "memory") == NULL && json_member(root, "links") == NULL;
+                        json_member(root, "memory") == NULL && json_member(root, "links") == NULL &&
+                        json_member(root, "restart") == NULL;
 
     if (usable) {
         *p = (metrics_point_t){.step = (uint64_t)json_whole(step),

@@ -18,8 +18,13 @@ typedef struct metrics {
 } metrics_t;
 
 /* Opens folder/metrics.jsonl: a fresh one when first_step is 0, else the old one without the lines
- * of steps after first_step, which a crash left behind and which will be made again. */
-lh_status_t metrics_open(metrics_t *m, const char *folder, uint64_t first_step) LH_MUST_CHECK;
+ * of steps after first_step, which a crash left behind and which will be made again. restarted: a
+ * launcher has started this run before, whose lines of restarts stay in any case. */
+lh_status_t metrics_open(metrics_t *m, const char *folder, uint64_t first_step,
+                         bool restarted) LH_MUST_CHECK;
+/* {"step": N, "time": T, "restart": {"count": 2, "reason": "rank 3 on ..."}}, where the run was
+ * started again by its launcher: step is the one that it goes on after. */
+void metrics_restart(metrics_t *m, const run_start_t *start);
 /* The links between sites, where some are measured: as links.json has them. */
 void metrics_links(metrics_t *m, const run_start_t *start);
 void metrics_step(metrics_t *m, const step_report_t *step);

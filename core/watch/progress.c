@@ -139,6 +139,24 @@ static void bar_text(const progress_line_t *p, uint64_t step, uint32_t taken, ch
                                    i < filled ? full : empty, i + 1 == width ? " " : "");
 }
 
+/* What a step is told by on one line of a terminal. Where that leaves no room for the shortest bar,
+ * first what waited and then the share of the peak is left out: how far it is and how long it takes
+ * stay for last. The cells it takes. */
+static uint32_t figures_text(const progress_line_t *p, const step_report_t *s, const char *rate,
+                             const char *left, const char *share, const char *exposed,
+                             char out[256])
+{
+    const uint32_t cells = progress_cells();
+    for (int kept = 2;; kept--) {
+        const int length = snprintf(out, 256, "%llu/%llu  loss %.4f  %s tok/s%s%s  ETA %s",
+                                    (unsigned long long)s->step, (unsigned long long)p->steps,
+                                    s->loss, rate, kept >= 1 ? share : "", kept >= 2 ? exposed : "",
+                                    left);
+        lh_assert(length > 0);
+        if (kept == 0 || (uint32_t)length + BAR_LEAST + 1 <= cells) return (uint32_t)length;
+    }
+}
+
 /* The bar gets the room that the numbers leave; on a narrow terminal the numbers are cut and not
  * wrapped. A terminal that can't be written to any more gets plain lines from the next step on. s
  * is the step at hand; only the time left looks further back. */
@@ -158,10 +176,8 @@ static void show(progress_line_t *p, const step_report_t *s)
         return;
     }
     char text[256], bar[BAR_BYTES], line[BAR_BYTES + 256];
-    const int length = snprintf(text, sizeof(text), "%llu/%llu  loss %.4f  %s tok/s%s%s  ETA %s",
-                                (unsigned long long)s->step, (unsigned long long)p->steps, s->loss,
-                                rate, share, exposed, left);
-    bar_text(p, s->step, (uint32_t)length, bar);
+    const uint32_t taken = figures_text(p, s, rate, left, share, exposed, text);
+    bar_text(p, s->step, taken, bar);
     (void)snprintf(line, sizeof(line), "%s%s", bar, text);
     if (!progress_put(line)) p->terminal = false;
 }

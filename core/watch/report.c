@@ -237,6 +237,11 @@ static void report_header(const run_start_t *s, const run_end_t *e, text_t *out)
         chart_escape(out, e->reason);
         text_append(out, "</b>");
     }
+    if (s->restarts > 0) {
+        text_printf(out, "<br>started again by its launcher %llu time%s, the last time after: ",
+                    (unsigned long long)s->restarts, s->restarts == 1 ? "" : "s");
+        chart_escape(out, s->restart_reason);
+    }
     text_append(out, "</p>\n");
 }
 

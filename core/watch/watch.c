@@ -17,6 +17,7 @@
 #include <base/log.h>
 #include <base/memory.h>
 #include <base/sys.h>
+#include <watch/live.h>
 #include <watch/metrics.h>
 #include <watch/progress.h>
 #include <watch/report.h>
@@ -188,6 +189,8 @@ struct watch {
     progress_line_t progress;
     metrics_t metrics;
     watch_events_t *events;
+    job_watch_t how;
+    live_t *live;
     int log;
     const registry_t *plugins;     /* NULL: train.log names none */
     void (*opened)(void *context); /* or NULL */
@@ -195,7 +198,7 @@ struct watch {
     run_start_t start;
     memory_report_t memory;
     probe_pair_t *links; /* of start */
-    char *texts[7];      /* the strings of start */
+    char *texts[8];      /* the strings of start */
 };
 
 /* The observer's texts live only during the call, the report is written at the end. A text that
@@ -204,11 +207,11 @@ struct watch {
 static void keep_start(watch_t *w, const run_start_t *s)
 {
     w->start = *s;
-    const char **texts[] = {&w->start.name,      &w->start.folder, &w->start.model,
-                            &w->start.optimizer, &w->start.rule,   &w->start.device_name,
-                            &w->start.precision};
+    const char **texts[] = {&w->start.name,      &w->start.folder,        &w->start.model,
+                            &w->start.optimizer, &w->start.rule,          &w->start.device_name,
+                            &w->start.precision, &w->start.restart_reason};
     for (size_t i = 0; i < sizeof(texts) / sizeof(texts[0]); i++) {
-        w->texts[i] = mem_text(*texts[i]);
+        w->texts[i] = *texts[i] == NULL ? NULL : mem_text(*texts[i]);
         *texts[i] = w->texts[i] == NULL ? "" : w->texts[i];
     }
     if (s->memory != NULL) {
@@ -249,7 +252,8 @@ static void note_plugins(const registry_t *plugins)
     }
 }
 
-/* A resumed run appends to train.log; a fresh one begins it anew. The order is that in which lines
+/* A run that is gone on with appends to train.log, and so does one that its launcher has started
+ * again before it had a checkpoint; a fresh one begins it anew. The order is that in which lines
  * should stand in the log: plugins, links, then what progress says of the run. */
 static void on_begin(observer_t *o, const run_start_t *s)
 {
@@ -258,16 +262,17 @@ static void on_begin(observer_t *o, const run_start_t *s)
     char *log_path = path_join(w->folder, "train.log");
     char *events = path_join(w->folder, "events");
     if (log_path != NULL) {
-        const int how = O_APPEND | (s->first_step == 0 ? O_TRUNC : 0);
+        const int how = O_APPEND | (s->first_step == 0 && s->restarts == 0 ? O_TRUNC : 0);
         if (file_begin(log_path, how, &w->log) != LH_OK) log_line(LH_LOG_WARN, "%s", fail_reason());
         log_also(w->log, log_path);
         if (w->log >= 0 && w->opened != NULL) w->opened(w->opened_context);
         note_plugins(w->plugins);
         note_links(s);
     }
-    if (metrics_open(&w->metrics, w->folder, s->first_step) != LH_OK)
+    if (metrics_open(&w->metrics, w->folder, s->first_step, s->restarts > 0) != LH_OK)
         log_line(LH_LOG_WARN, "%s", fail_reason());
     w->metrics.ranks = s->ranks;
+    metrics_restart(&w->metrics, s);
     metrics_links(&w->metrics, s);
     if (events == NULL || folder_make(events) != LH_OK ||
         watch_events_open(events, &w->events) != LH_OK)
@@ -275,6 +280,7 @@ static void on_begin(observer_t *o, const run_start_t *s)
     mem_free(events);
     mem_free(log_path);
     progress_begin(&w->progress, s, w->log_every);
+    live_begin(w->live, &w->start);
 }
 
 /* Progress first: a person should not wait for a slow disk. */
@@ -283,6 +289,7 @@ static void on_step(observer_t *o, const step_report_t *s)
     watch_t *w = (watch_t *)o;
     progress_step(&w->progress, s);
     metrics_step(&w->metrics, s);
+    live_step(w->live, s);
     if (w->events == NULL) return;
     watch_events_scalar(w->events, s->step, "train/loss", s->loss);
     watch_events_scalar(w->events, s->step, "train/learning_rate", s->learning_rate);
@@ -296,6 +303,7 @@ static void on_evaluated(observer_t *o, const evaluation_report_t *e)
     watch_t *w = (watch_t *)o;
     progress_evaluated(&w->progress, e);
     metrics_evaluated(&w->metrics, e);
+    live_evaluated(w->live, e);
     if (w->events != NULL) watch_events_scalar(w->events, e->step, "valid/loss", e->loss);
 }
 
@@ -305,6 +313,7 @@ static void on_saved(observer_t *o, const save_report_t *s)
     watch_t *w = (watch_t *)o;
     progress_saved(&w->progress, s);
     metrics_saved(&w->metrics, s);
+    live_saved(w->live, s);
 }
 
 /* metrics.jsonl is closed before the report is made, which is read from it. */
@@ -312,6 +321,7 @@ static void on_end(observer_t *o, const run_end_t *e)
 {
     watch_t *w = (watch_t *)o;
     progress_end(&w->progress, e);
+    live_end(w->live, e);
     if (e->memory_count > 0 && metrics_memory(&w->metrics, e) != LH_OK)
         log_line(LH_LOG_WARN, "%s", fail_reason());
     metrics_close(&w->metrics);
@@ -324,18 +334,22 @@ static void on_end(observer_t *o, const run_end_t *e)
 }
 
 /* metrics and log have no file yet, which -1 says. */
-lh_status_t watch_new(const char *folder, uint64_t log_every, watch_t **out)
+lh_status_t watch_new(const job_t *job, watch_t **out)
 {
     watch_t *w = mem_new(sizeof(*w));
     if (w == NULL) return LH_NO_MEMORY;
     w->observer = (observer_t){on_begin, on_step, on_evaluated, on_saved, on_end};
-    w->log_every = log_every;
+    w->log_every = job->train.log_every;
     w->log = -1;
     w->metrics.file.fd = -1;
-    w->folder = mem_text(folder);
-    if (w->folder == NULL) {
+    w->folder = mem_text(job->pipeline.folder);
+    lh_status_t status = w->folder == NULL ? LH_NO_MEMORY : job_watch_parse(job, &w->how);
+    if (status == LH_OK) status = live_new(w->folder, &w->how, &w->live);
+    if (status != LH_OK) {
+        job_watch_free(&w->how);
+        mem_free(w->folder);
         mem_free(w);
-        return LH_NO_MEMORY;
+        return status;
     }
     *out = w;
     return LH_OK;
@@ -352,6 +366,11 @@ void watch_opened(watch_t *w, void (*opened)(void *context), void *context)
     w->opened_context = context;
 }
 
+void watch_asked(watch_t *w, uint64_t step)
+{
+    live_asked(w->live, step);
+}
+
 observer_t *watch_observer(watch_t *w)
 {
     return &w->observer;
@@ -361,6 +380,7 @@ observer_t *watch_observer(watch_t *w)
 void watch_free(watch_t *w)
 {
     if (w == NULL) return;
+    live_free(w->live);
     metrics_close(&w->metrics);
     watch_events_close(w->events);
     log_also(-1, "");
@@ -368,6 +388,7 @@ void watch_free(watch_t *w)
     for (size_t i = 0; i < sizeof(w->texts) / sizeof(w->texts[0]); i++)
         mem_free(w->texts[i]);
     mem_free(w->links);
+    job_watch_free(&w->how);
     mem_free(w->folder);
     mem_free(w);
 }

@@ -1,5 +1,5 @@
 /* watch/watch.h - everything that watches a training run, as one observer: progress line,
- * train.log, metrics.jsonl, events/ and, at the end, report.html.
+ * train.log, metrics.jsonl, events/, status.json and, at the end, report.html.
  *
  * Training tells its observer on rank 0's control thread, between steps, so everything here counts
  * against the step (PART_WATCH): lines are built in memory that is there already and written with
@@ -16,13 +16,15 @@ typedef struct watch watch_t;
 
 /* The observer lives as long as the watch. A file that can't be made is a warning, not the end of a
  * run. Makes no file yet: those are opened when the run begins, after everything was refused that
- * could be. folder is copied. */
-lh_status_t watch_new(const char *folder, uint64_t log_every, watch_t **out) LH_MUST_CHECK;
+ * could be. job must outlive it. */
+lh_status_t watch_new(const job_t *job, watch_t **out) LH_MUST_CHECK;
 /* train.log begins with a line for each that is loaded when the run begins; they outlive the watch.
  * Call it before the run begins. */
 void watch_plugins(watch_t *w, const registry_t *plugins);
 /* opened is called once train.log is, when the run begins. It stays open until watch_free. */
 void watch_opened(watch_t *w, void (*opened)(void *context), void *context);
+/* [control thread] Somebody has asked for a checkpoint of this step: status.json says so. */
+void watch_asked(watch_t *w, uint64_t step);
 /* For train_how_t.observer; belongs to the watch. */
 observer_t *watch_observer(watch_t *w);
 /* Closes what an aborted run has left open; the observer must not be called any more. */

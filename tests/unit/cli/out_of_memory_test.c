@@ -14,6 +14,7 @@
 #include <base/log.h>
 #include <base/sys.h>
 #include <cli/cli.h>
+#include <torture.h>
 
 #if defined(__SANITIZE_ADDRESS__)
 #define HAS_LEAK_CHECK 1
@@ -239,7 +240,7 @@ static void fail_each(scratch_t *s, const scenario_t *scenario, bool forever)
     make_folder(scenario, folder);
     int code = in_process(scenario, folder, 0, false, log, &total);
     if (code != EXIT_DONE) shell("cat %s >&2; false", log);
-    const bool all = getenv("LONGHAUL_TORTURE") != NULL && *getenv("LONGHAUL_TORTURE") != '\0';
+    const bool all = torture_wanted();
     const uint64_t step = all || total < SAMPLES ? 1 : total / SAMPLES;
     const char *first = getenv("LONGHAUL_FIRST");
     for (uint64_t n = first == NULL ? 1 : strtoull(first, NULL, 10); n <= total;

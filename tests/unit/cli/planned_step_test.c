@@ -1,6 +1,7 @@
 /* planned_step_test.c - what `check` counts and `plan` plans is what a run builds: for the examples
- * and for 60 random jobs (LONGHAUL_TORTURE=1: 200), every rank's call lists and bytes beside those of a trainer that was
- * really opened, its ranks connected; and what one refuses the others do, in the same words.
+ * and for 60 random jobs (LONGHAUL_TORTURE=1: 200), every rank's call lists and bytes beside those
+ * of a trainer that was really opened, its ranks connected; and what one refuses the others do, in
+ * the same words.
  *
  * Ranks are processes that are forked before any thread starts; those of equal worlds open their
  * jobs one after the other over one control plane. Each writes what it built to a file. */
@@ -13,6 +14,7 @@
 #include <stdlib.h>
 #include <sys/prctl.h>
 #include <sys/wait.h>
+#include <time.h>
 #include <unistd.h>
 
 #include <base/digest.h>
@@ -34,6 +36,7 @@
 #include <train/train_save.h>
 
 #include <cmocka.h>
+#include <torture.h>
 #undef fail
 
 enum { RANDOM_JOBS = 200, SAMPLE = 60, EXAMPLES = 4, JOBS = RANDOM_JOBS + EXAMPLES };
@@ -321,8 +324,7 @@ static void make_jobs(void)
 {
     static const char *const examples[EXAMPLES] = {"shakespeare", "stories", "continued",
                                                    "two-sites"};
-    const char *all = getenv("LONGHAUL_TORTURE");
-    if (all != NULL && *all != '\0' && strcmp(all, "0") != 0) job_count = JOBS;
+    if (torture_wanted()) job_count = JOBS;
     dice = 20260101;
     make_corpus();
     for (uint32_t i = 0; i < EXAMPLES; i++)
@@ -593,6 +595,40 @@ static void the_plan_is_what_runs(void **state)
     assert_int_equal(different, 0);
 }
 
+/* In processor time, of which a loaded machine takes no more. */
+static void the_lists_of_a_thousand_ranks_are_compared(void **state)
+{
+    (void)state;
+    static const char *const cuts[][2] = {
+        {"optimizer.plugin=zero0", "optimizer.learning_rate=1e-3"},
+        {"optimizer.plugin=zero3", "optimizer.cut=site"}};
+    const option_given_t rows = {"vocab", "64", "test", true};
+    char path[256];
+    (void)snprintf(path, sizeof(path), "%s/shakespeare.ini", LH_EXAMPLES);
+    for (uint32_t i = 0; i < sizeof(cuts) / sizeof(cuts[0]); i++) {
+        const char *const sets[] = {"site.a.hosts=a1:512",
+                                    "site.b.hosts=b1:512",
+                                    "train.batch=1024",
+                                    "train.micro_batch=1",
+                                    cuts[i][0],
+                                    cuts[i][1]};
+        job_t *job;
+        check_step_t checked;
+        OK(job_load(path, sets, sizeof(sets) / sizeof(sets[0]), &job));
+        const check_step_how_t check = {
+            .job = job, .registry = registry, .given = &rows, .given_count = 1};
+        const clock_t begun = clock();
+        OK(check_step_open(&check, &checked));
+        assert_int_equal(checked.world->row.size, 1024);
+        OK(check_step_order(&checked));
+        const double seconds = (double)(clock() - begun) / CLOCKS_PER_SEC;
+        print_message("%s: %.3f s\n", cuts[i][0], seconds);
+        assert_true(seconds < 5);
+        check_step_close(&checked);
+        job_free(job);
+    }
+}
+
 /* The sentences of check and plan; both refuse. */
 static void refused(const char *set, const char *sentence)
 {
@@ -659,6 +695,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(the_plan_is_what_runs),
+        cmocka_unit_test(the_lists_of_a_thousand_ranks_are_compared),
         cmocka_unit_test(what_the_plan_refuses_is_refused_without_a_device),
     };
     return cmocka_run_group_tests(tests, start, stop);

@@ -68,6 +68,39 @@ static void a_box_is_as_wide_as_its_time(void **state)
     text_free(&out);
 }
 
+/* An op of a plugin's own is coloured as its row says, not as it is called. */
+static void a_box_has_the_colour_of_what_its_op_is(void **state)
+{
+    (void)state;
+    static const struct {
+        profile_frame_t frame;
+        const char *colour;
+    } expected[] = {
+        {{.op = "acme.times", .op_flags = LH_OP_PRODUCT | LH_OP_COSTLY}, "p1"},
+        {{.op = "acme.scan", .op_flags = LH_OP_COSTLY}, "p2"},
+        {{.op = "wait", .waits = true}, "p3"},
+        {{.op = "matmul"}, "p4"},
+        {{.op = "attention", .op_flags = LH_OP_ROWS}, "p4"},
+    };
+    for (size_t i = 0; i < sizeof(expected) / sizeof(expected[0]); i++) {
+        profile_frame_t frame = expected[i].frame;
+        frame.list = "first micro-batch";
+        frame.part = "head";
+        frame.ns = 10;
+        text_t out = {0};
+        char title[64];
+        assert_int_equal(chart_draw_flame(&frame, 1, &out), LH_OK);
+        (void)snprintf(title, sizeof(title), "head, %s: ", frame.op);
+        const char *rect = strstr(out.data, title);
+        assert_non_null(rect);
+        while (strncmp(rect, "<rect", 5) != 0)
+            rect--;
+        (void)snprintf(title, sizeof(title), "<rect class=\"%s\"", expected[i].colour);
+        assert_memory_equal(rect, title, strlen(title));
+        text_free(&out);
+    }
+}
+
 static void micro_batches_that_run_in_turn_share_their_boxes(void **state)
 {
     (void)state;
@@ -93,6 +126,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_box_is_as_wide_as_its_time),
+        cmocka_unit_test(a_box_has_the_colour_of_what_its_op_is),
         cmocka_unit_test(micro_batches_that_run_in_turn_share_their_boxes),
         cmocka_unit_test(nothing_is_drawn_of_nothing)};
     return cmocka_run_group_tests(tests, NULL, NULL);

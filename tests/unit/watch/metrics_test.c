@@ -5,6 +5,7 @@
 #include <stdarg.h>
 #include <stddef.h>
 #include <stdint.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <unistd.h>
 
@@ -37,7 +38,7 @@ static int remove_folder(void **state)
 static void write_steps(uint64_t first, uint64_t last, double loss)
 {
     metrics_t m;
-    assert_int_equal(metrics_open(&m, folder, first), LH_OK);
+    assert_int_equal(metrics_open(&m, folder, first, false), LH_OK);
     for (uint64_t i = first + 1; i <= last; i++) {
         const step_report_t s = {.step = i, .loss = loss, .seconds = 0.5, .applied = true};
         metrics_step(&m, &s);
@@ -61,6 +62,47 @@ static void a_resumed_run_drops_the_lines_that_a_crash_left_behind(void **state)
     mem_free(points);
 }
 
+static void tell_restart(uint64_t count, uint64_t first_step)
+{
+    metrics_t m;
+    const run_start_t start = {
+        .first_step = first_step, .restarts = count, .restart_reason = "rank 3 \"on\" o1"};
+    assert_int_equal(metrics_open(&m, folder, first_step, count > 0), LH_OK);
+    metrics_restart(&m, &start);
+    metrics_close(&m);
+}
+
+/* Before its first checkpoint and behind one; a fresh run knows of none. */
+static void restarts_stay_and_are_no_points(void **state)
+{
+    (void)state;
+    metrics_point_t *points;
+    size_t count;
+    char *text, *path = path_join(folder, "metrics.jsonl");
+    write_steps(0, 3, 2);
+    tell_restart(1, 0);
+    assert_int_equal(metrics_read(folder, &points, &count), LH_OK);
+    assert_int_equal(count, 0);
+    mem_free(points);
+    tell_restart(2, 0);
+    tell_restart(3, 10);
+    assert_int_equal(file_read(path, 1 << 20, &text, &count), LH_OK);
+    const char *at = text;
+    for (uint32_t i = 1; i <= 3; i++) {
+        char row[96];
+        (void)snprintf(row, sizeof(row),
+                       "\"restart\": {\"count\": %u, \"reason\": \"rank 3 \\\"on\\\" o1\"}", i);
+        at = strstr(at, row);
+        assert_non_null(at);
+    }
+    mem_free(text);
+    write_steps(0, 1, 1);
+    assert_int_equal(file_read(path, 1 << 20, &text, &count), LH_OK);
+    assert_null(strstr(text, "restart"));
+    mem_free(text);
+    mem_free(path);
+}
+
 static uint64_t leap_day(void)
 {
     return UINT64_C(1709251199007) * 1000000;
@@ -77,7 +119,7 @@ static void a_line_of_each_kind_has_its_time_of_day(void **state)
     sys_t table = sys_real;
     table.wall_ns = leap_day;
     sys_use(&table);
-    assert_int_equal(metrics_open(&m, folder, 0), LH_OK);
+    assert_int_equal(metrics_open(&m, folder, 0, false), LH_OK);
     const probe_pair_t links[] = {{.site = {"a", "b"}, .figures = {.measured_s = 1}},
                                   {.site = {"a", "c"}}};
     metrics_links(&m, &(run_start_t){.first_step = 1, .links = &links[1], .link_count = 1});
@@ -126,7 +168,7 @@ static void a_full_disk_costs_whole_lines_and_only_while_it_is_full(void **state
     sys_t full = sys_real;
     full.write = write_while_space;
     sys_use(&full);
-    assert_int_equal(metrics_open(&m, folder, 0), LH_OK);
+    assert_int_equal(metrics_open(&m, folder, 0, false), LH_OK);
     for (uint64_t i = 1; i <= 5; i++) {
         const step_report_t s = {.step = i, .loss = 1, .seconds = 0.5, .applied = true};
         space = i == 2 ? 30 : i == 3 ? 0 : SIZE_MAX;
@@ -191,6 +233,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_resumed_run_drops_the_lines_that_a_crash_left_behind),
+        cmocka_unit_test(restarts_stay_and_are_no_points),
         cmocka_unit_test(a_line_of_each_kind_has_its_time_of_day),
         cmocka_unit_test(a_loss_that_is_not_finite_stays_valid_json),
         cmocka_unit_test(a_full_disk_costs_whole_lines_and_only_while_it_is_full),

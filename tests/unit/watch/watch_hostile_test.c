@@ -58,13 +58,16 @@ static void run_hostile(scratch_t *s)
     const int file = open(scratch_path(s, "stderr"), O_WRONLY | O_CREAT | O_TRUNC, 0600);
     assert_true(terminal >= 0 && file >= 0);
     (void)dup2(file, STDERR_FILENO);
-    assert_int_equal(watch_new(s->folder, 1, &w), LH_OK);
+    job_t job = {.pipeline = {.folder = s->folder}, .train = {.log_every = 1}};
+    assert_int_equal(document_load(scratch_text(s, "a.ini", "[train]\n"), &job.document), LH_OK);
+    assert_int_equal(watch_new(&job, &w), LH_OK);
     observer_t *o = watch_observer(w);
     o->begin(o, &start);
     o->step(o, &step);
     o->saved(o, &saved);
     o->end(o, &end);
     watch_free(w);
+    document_free(job.document);
     (void)dup2(terminal, STDERR_FILENO);
     (void)close(terminal);
     (void)close(file);

@@ -1,0 +1,171 @@
+/* command_stop.c - longhaul stop FOLDER [--now] and longhaul save FOLDER: a run is asked through its
+ * folder, from another shell or another machine that sees the folder.
+ *
+ * Both wait: `stop` until no process has the folder any more, `save` until the checkpoint is
+ * committed, so that what follows in a script may rely on it. A run that does not take the request
+ * within TAKE_S is told of, and the request taken back. */
+#include <cli/cli.h>
+
+#include <stdio.h>
+#include <time.h>
+
+#include <base/log.h>
+#include <cli/run_look.h>
+#include <launch/request.h>
+
+/* PAUSE_NS: between two looks at the folder. */
+enum { TAKE_S = 10, PAUSE_NS = 50000000, NS_PER_S = 1000000000 };
+
+static void ask_pause(void)
+{
+    const struct timespec pause = {.tv_nsec = PAUSE_NS};
+    (void)nanosleep(&pause, NULL);
+}
+
+/* Until the run has taken the request, or has ended by itself. */
+static lh_status_t ask(const char *folder, const run_look_t *look, uint32_t which, const char *word)
+{
+    lh_status_t status = request_put(folder, which, word);
+    if (status != LH_OK) return status;
+    for (uint64_t waited = 0; request_pending(folder, which); waited += PAUSE_NS) {
+        char holder[FOLDER_HOLDER];
+        const bool gone = folder_lock_look(folder, holder) == FOLDER_FREE;
+        if (gone || waited >= (uint64_t)TAKE_S * NS_PER_S) {
+            request_withdraw(folder, which);
+            if (gone) return LH_OK;
+            return fail(LH_TIMED_OUT, "%s: %s does not take the request within %d s", folder,
+                        run_look_holder(look), TAKE_S);
+        }
+        ask_pause();
+    }
+    return LH_OK;
+}
+
+/* A folder in which a run is at work, or may be. */
+static lh_status_t look_at_work(const char *command, const char *folder, run_look_t *out)
+{
+    if (folder == NULL)
+        return fail(LH_INVALID, "%s which run? [pipeline] folder was expected", command);
+    const lh_status_t status = run_look(folder, out);
+    if (status != LH_OK || out->held != FOLDER_FREE) return status;
+    run_look_free(out);
+    return fail(LH_INVALID, "%s: no run is at work here", folder);
+}
+
+/* ---- stop ---- */
+
+/* What status.json says now that all is over; a run that never trained has nothing to say. */
+static void tell_stopped(const char *folder)
+{
+    run_look_t look;
+    uint64_t saved = 0;
+    if (run_look(folder, &look) != LH_OK) {
+        fail_clear();
+        cli_print_line("%s: ended", folder);
+        return;
+    }
+    const json_value_t *at = json_member(json_member(json_root(look.status), "saved"), "step");
+    const uint64_t step = run_look_count(&look, "step");
+    const bool is_saved = json_count(at, &saved) && saved == step;
+    if (look.status == NULL)
+        cli_print_line("%s: ended", folder);
+    else
+        cli_print_line("%s: ended after step %llu%s", folder, (unsigned long long)step,
+                       is_saved ? ", which is saved" : "");
+    run_look_free(&look);
+}
+
+static int stop(cli_t *cli)
+{
+    run_look_t look;
+    char holder[FOLDER_HOLDER];
+    const bool now = cli_flag(cli, "now") != NULL;
+    lh_status_t status = look_at_work("stop", cli->name, &look);
+    if (status != LH_OK) return status;
+    status = ask(cli->name, &look, REQUEST_STOP, now ? REQUEST_NOW : "stop");
+    const bool known = look.held == FOLDER_HELD;
+    if (status == LH_OK) log_line(LH_LOG_INFO, "%s is asked to end", run_look_holder(&look));
+    run_look_free(&look);
+    if (status != LH_OK) return status;
+    while (known && folder_lock_look(cli->name, holder) == FOLDER_HELD)
+        ask_pause();
+    if (known) tell_stopped(cli->name);
+    return EXIT_DONE;
+}
+
+const command_t command_stop = {
+    .name = "stop",
+    .summary =
+        "end a run as SIGTERM does, after the step at hand and a save, and wait for it; NAME is "
+        "[pipeline] folder",
+    .needs = CLI_TAKES_NAME,
+    .run = stop,
+    .flags = {{"now", NULL, "without a save, as a second SIGTERM does"}},
+};
+
+/* ---- save ---- */
+
+/* A save of the asked step, or a later one, of this kind: "saved" or "not_saved". */
+static const json_value_t *outcome(const run_look_t *look, const char *kind, uint64_t asked)
+{
+    uint64_t step = 0;
+    const json_value_t *save = json_member(json_root(look->status), kind);
+    return json_count(json_member(save, "step"), &step) && step >= asked ? save : NULL;
+}
+
+/* LH_AGAIN: it is not known yet. before: the step that was asked for before this request. */
+static lh_status_t judge_save(const char *folder, const run_look_t *look, uint64_t before)
+{
+    uint64_t step = 0;
+    uint64_t asked = run_look_count(look, "asked_step");
+    const bool trains = run_look_trains(look);
+    /* A run that ended before it came to the request has saved its last step. */
+    if (asked <= before && trains) return LH_AGAIN;
+    if (asked <= before) asked = run_look_count(look, "step");
+    const json_value_t *saved = outcome(look, "saved", asked);
+    const json_value_t *failed = outcome(look, "not_saved", asked);
+    if (saved != NULL) {
+        (void)json_count(json_member(saved, "step"), &step);
+        cli_print_line("step %llu saved to %s", (unsigned long long)step,
+                       json_text(json_member(saved, "path")));
+        return LH_OK;
+    }
+    if (failed != NULL) {
+        (void)json_count(json_member(failed, "step"), &step);
+        return fail_io(0, "%s: step %llu was not saved: %s", folder, (unsigned long long)step,
+                       json_text(json_member(failed, "reason")));
+    }
+    if (trains) return LH_AGAIN;
+    return fail_io(0, "%s: the run has ended, and step %llu was not saved", folder,
+                   (unsigned long long)asked);
+}
+
+static int save(cli_t *cli)
+{
+    run_look_t look;
+    lh_status_t status = look_at_work("save", cli->name, &look);
+    if (status != LH_OK) return status;
+    const uint64_t before = run_look_count(&look, "asked_step");
+    if (!run_look_trains(&look))
+        status = fail(LH_INVALID, "%s: nothing is trained here now: %s", cli->name,
+                      run_look_holder(&look));
+    if (status == LH_OK) status = ask(cli->name, &look, REQUEST_SAVE, "save");
+    run_look_free(&look);
+    if (status != LH_OK) return status;
+    do {
+        ask_pause();
+        status = run_look(cli->name, &look);
+        if (status != LH_OK) return status;
+        status = judge_save(cli->name, &look, before);
+        run_look_free(&look);
+    } while (status == LH_AGAIN);
+    return status;
+}
+
+const command_t command_save = {
+    .name = "save",
+    .summary = "have a run save a checkpoint after the step at hand, and wait for it; NAME is "
+               "[pipeline] folder",
+    .needs = CLI_TAKES_NAME,
+    .run = save,
+};

@@ -1,0 +1,201 @@
+"""A run asked and steered from another shell: status, stop and save, through its folder alone."""
+import json
+import os
+import signal
+import subprocess
+import time
+
+from pipeline_case import (BINARY, DONE, LOST, REFUSED, TERMINATED, PipelineCase, checkpoint_digest, log_lines, main,
+                           read_json_lines)
+
+ENDLESS = 1000000
+
+
+class Steering(PipelineCase):
+    def run_of(self, steps=ENDLESS, **changes):
+        """A training that has made its first step."""
+        job = self.small_job(train={"steps": steps}, **changes)
+        self.run_longhaul("prepare", job)
+        process = self.start("train", job)
+        self.assertTrue(self.wait_for(lambda: self.now().get("step", 0) > 0, process, seconds=300), "it has ended")
+        return job, process
+
+    def now(self):
+        """status.json is renamed into place: it is there whole, or not at all."""
+        try:
+            with open(self.path("out", "status.json")) as f:
+                return json.load(f)
+        except FileNotFoundError:
+            return {}
+
+    def status(self, *flags):
+        return self.run_longhaul("status", "out", *flags)[0]
+
+    def test_status_tells_of_a_run_and_of_its_end(self):
+        _, process = self.run_of(checkpoint={"every": 50})
+        self.wait_for(lambda: self.now().get("saved") is not None, process)
+        told = json.loads(self.status("--json"))
+        rows = read_json_lines(self.path("out", "metrics.jsonl"))
+        self.assertIs(told["held"], True)
+        self.assertRegex(told["holder"], r"\Aprocess %d on \S+ since \S+: longhaul train .*job\.ini\Z" % process.pid)
+        self.assertLess(told["age_s"], 3)
+        run = told["run"]
+        self.assertEqual((run["name"], run["ranks"], run["sites"], run["steps"], run["process"], run["end"]),
+                         ("small", 1, 1, ENDLESS, process.pid, None))
+        step = [row for row in rows if "loss" in row and row["step"] == run["step"]]
+        for key in ("loss", "learning_rate", "gradient_norm", "tokens", "tokens_per_s", "parts"):
+            self.assertEqual(step[0][key], run[key], key)
+        lines = self.status().splitlines()
+        self.assertRegex(lines[0], r"\Asmall: step \d+ of %d, loss \d+\.\d{4}, \S+ tokens/s, \S+ \S+ a step, .* left\Z" % ENDLESS)
+        self.assertRegex(lines[1], r"\A  process %d on " % process.pid)
+        self.assertRegex(lines[2], r"\A  saved: step \d+ \(\S+Z\), again at \d+\Z")
+        # It goes on by itself until the run has ended.
+        follower = self.start("status", "out", "--json", "--follow")
+        first = json.loads(follower.stdout.readline())["run"]["step"]
+        self.assertGreater(json.loads(follower.stdout.readline())["run"]["step"], first)
+        process.send_signal(signal.SIGTERM)
+        process.communicate(timeout=60)
+        self.assertEqual(process.returncode, TERMINATED)
+        rest = follower.communicate(timeout=60)[0].splitlines()
+        self.assertIs(json.loads(rest[-1])["held"], False)
+        self.assertRegex(self.status().splitlines()[0], r"; the training ended at \S+Z\Z")
+        ended = json.loads(self.status("--json"))
+        self.assertEqual((ended["holder"], ended["run"]["end"]["failed"]), ("", False))
+        self.assertEqual(ended["run"]["saved"]["step"], ended["run"]["step"])
+
+    def test_status_answers_at_once(self):
+        if os.environ.get("LONGHAUL_SANITIZED") == "1":
+            self.skipTest("a sanitizer takes its time")
+        _, process = self.run_of()
+        took = []
+        for _ in range(20):  # the machine may be busy with other tests: the best of many
+            begin = time.monotonic()
+            subprocess.run([BINARY, "status", "out"], cwd=self.folder, stdout=subprocess.DEVNULL, check=True)
+            took.append(time.monotonic() - begin)
+        print("status: %.1f ms at best" % (1000 * min(took)))
+        self.assertLess(min(took), 0.05)
+        self.kill(process)
+
+    def test_a_run_that_was_killed_has_not_said_why(self):
+        _, process = self.run_of()
+        self.kill(process)
+        self.assertRegex(self.status().splitlines()[0], "; it is not at work any more, and has not said why")
+        _, said = self.run_longhaul("stop", "out", code=REFUSED)
+        self.assertEqual(said, "longhaul: out: no run is at work here\n")
+
+    def test_stop_ends_as_sigterm_does(self):
+        for changes in ({}, {"launch": {"ranks_per_node": 2}}):
+            subprocess.run(["rm", "-rf", self.path("out")], check=True)
+            job, process = self.run_of(**changes)
+            out, said = self.run_longhaul("stop", "out")
+            self.assertRegex(out, r"\Aout: ended after step (\d+), which is saved\n\Z")
+            self.assertRegex(said, r"\Aprocess %d on .* is asked to end\n\Z" % process.pid)
+            self.assertIsNotNone(process.wait(timeout=10))
+            _, err = process.communicate(timeout=60)
+            self.assertEqual(process.returncode, TERMINATED, err)
+            self.assertRegex(err, r"an end is asked for by process \d+ on \S+\n")
+            step = int(out.split()[4].rstrip(","))
+            self.assertEqual(log_lines(self.path("out", "train.log"))[-1],
+                             "stopped after step %d, which is saved; go on with --resume" % step)
+            self.assertFalse(os.path.exists(self.path("out", ".request-stop")))
+            # The next one counts that it goes on, and finds no old request.
+            self.write("out/.request-stop", "stop\n")
+            self.run_longhaul("train", job, "--resume", "--set", "train.steps=%d" % (step + 3))
+            self.assertEqual((self.now()["restarts"], self.now()["step"]), (1, step + 3))
+
+    def test_stop_now_does_not_save(self):
+        for changes in ({}, {"launch": {"ranks_per_node": 2}}):
+            subprocess.run(["rm", "-rf", self.path("out")], check=True)
+            _, process = self.run_of(**changes)
+            self.run_longhaul("stop", "out", "--now")
+            process.communicate(timeout=60)
+            self.assertEqual(process.returncode, 128 + signal.SIGTERM)
+            self.assertNotIn("stopped after step", log_lines(self.path("out", "train.log"))[-1])
+
+    def test_save_commits_the_step_at_hand_and_changes_no_bit(self):
+        for ranks in (1, 2):
+            subprocess.run(["rm", "-rf", self.path("out")], check=True)
+            job, process = self.run_of(steps=1500, checkpoint={"every": 0}, launch={"ranks_per_node": ranks})
+            before = self.now()["step"]
+            out, _ = self.run_longhaul("save", "out")
+            self.assertRegex(out, r"\Astep \d+ saved to \S+\n\Z")
+            step = int(out.split()[1])
+            self.assertGreater(step, before)
+            self.run_longhaul("verify", self.step_folder(step))
+            _, err = process.communicate(timeout=120)
+            self.assertEqual(process.returncode, DONE, err)
+            self.assertRegex(err, r"a checkpoint is asked for by process \d+ on \S+\n")
+            asked = checkpoint_digest(self.step_folder(1500))
+            subprocess.run(["rm", "-rf", self.path("out", "checkpoints")], check=True)
+            self.run_longhaul("train", job)
+            self.assertEqual(checkpoint_digest(self.step_folder(1500)), asked)
+            _, said = self.run_longhaul("save", "out", code=REFUSED)
+            self.assertEqual(said, "longhaul: out: no run is at work here\n")
+
+    def test_a_save_that_fails_says_why(self):
+        _, process = self.run_of(checkpoint={"folder": "kept"})
+        self.run_longhaul("save", "out")
+        os.rename(self.path("out", "kept"), self.path("out", "moved"))
+        _, said = self.run_longhaul("save", "out", code=REFUSED)
+        self.assertRegex(said, r"\Alonghaul: out: step \d+ was not saved: .*kept")
+        self.assertIn("not saved: step ", self.status())
+        self.assertIn("warning: ", self.status())
+        self.kill(process)
+
+    def test_a_rank_that_stands_still_is_late(self):
+        _, process = self.run_of(launch={"ranks_per_node": 3})
+        others = subprocess.run(["pgrep", "-P", str(process.pid)], capture_output=True, text=True, check=True).stdout
+        ranks = {}
+        for pid in others.split():
+            with open("/proc/%s/environ" % pid, "rb") as f:
+                start = f.read().split(b"LONGHAUL_LAUNCH=rank=")
+            if len(start) > 1:
+                ranks[int(start[1].split()[0])] = int(pid)
+        os.kill(ranks[2], signal.SIGSTOP)
+        self.wait_for(lambda: self.now()["late"] or process.poll() is not None, pause=0.02)
+        late = self.now()["late"]
+        self.assertEqual([row["rank"] for row in late], [2], late)
+        self.assertRegex(late[0]["name"], r"\Arank 2 on ")
+        self.assertRegex(late[0]["why"], r"\A(silent for \d\.\d s|in step \d+ for )")
+        process.communicate(timeout=60)
+        self.assertEqual(process.returncode, LOST)
+        self.assertRegex(self.status().splitlines()[0], "; failed at .*rank 2 ")
+
+    def test_requests_of_strangers_are_not_taken(self):
+        if os.geteuid() != 0:
+            self.skipTest("it takes root to write files of another user")
+        _, process = self.run_of()
+        path = self.write("out/.request-stop", "stop\n")
+        os.chown(path, 65534, 65534)
+        log = self.path("out", "train.log")
+        self.wait_for(lambda: any("may ask nothing of this run" in line for line in log_lines(log)), process)
+        self.assertIsNone(process.poll())
+        os.unlink(path)
+        os.symlink(self.write("elsewhere", "stop\n"), path)
+        time.sleep(1)
+        self.assertIsNone(process.poll())
+        os.unlink(path)
+        self.run_longhaul("stop", "out")
+        self.assertEqual(process.wait(timeout=60), TERMINATED)
+
+    def test_where_nothing_is_at_work(self):
+        os.mkdir(self.path("empty"))
+        for command in ("status", "stop", "save"):
+            for folder, sentence in (("nowhere", "there is no such folder; [pipeline] folder was expected"),
+                                     ("empty", "no run is at work here, and none has trained here")):
+                _, said = self.run_longhaul(command, folder, code=REFUSED)
+                self.assertEqual(said, "longhaul: %s: %s\n" % (folder, sentence))
+            self.run_longhaul(command, code=REFUSED)
+        self.assertEqual(os.listdir(self.path("empty")), [])
+
+    def test_a_run_that_does_not_answer(self):
+        _, process = self.run_of()
+        process.send_signal(signal.SIGSTOP)
+        _, said = self.run_longhaul("stop", "out", code=LOST)
+        self.assertRegex(said, r"\Alonghaul: out: process %d on .* does not take the request within 10 s\n" % process.pid)
+        self.assertFalse(os.path.exists(self.path("out", ".request-stop")))
+        self.kill(process)
+
+
+if __name__ == "__main__":
+    main()
