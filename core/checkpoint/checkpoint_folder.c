@@ -17,9 +17,11 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <fnmatch.h>
+#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/file.h>
 #include <time.h>
 
 #include <base/file.h>
@@ -192,17 +194,32 @@ static lh_status_t look_at_step(const char *path, bool old, text_t *reason, bool
     return text_status(reason);
 }
 
-/* By the word in its manifest alone, which nothing else in it holds: what can't be read is good. */
-static bool is_refused(const char *path)
+/* What pruning asks of a manifest, by words that nothing else in it holds. */
+typedef struct step_mark {
+    bool refused;
+    double held_out; /* NAN: not evaluated */
+} step_mark_t;
+
+/* What can't be read is good, and not the best. */
+static step_mark_t read_mark(const char *path)
 {
+    static const char loss[] = "\"" MANIFEST_HELD_OUT "\": \"";
+    step_mark_t mark = {false, (double)NAN};
     char *manifest = path_join(path, MANIFEST_NAME), *text = NULL;
     size_t length;
-    const bool refused = manifest != NULL &&
-                         file_read(manifest, MANIFEST_MOST, &text, &length) == LH_OK &&
-                         strstr(text, "\"" MANIFEST_REFUSED "\": ") != NULL;
+    if (manifest != NULL && file_read(manifest, MANIFEST_MOST, &text, &length) == LH_OK) {
+        const char *at = strstr(text, loss);
+        mark.refused = strstr(text, "\"" MANIFEST_REFUSED "\": ") != NULL;
+        if (at != NULL) mark.held_out = strtod(at + sizeof(loss) - 1, NULL);
+    }
     mem_free(text);
     mem_free(manifest);
-    return refused;
+    return mark;
+}
+
+static bool is_refused(const char *path)
+{
+    return read_mark(path).refused;
 }
 
 typedef struct kept { /* of the steps so far, newest first */
@@ -211,38 +228,73 @@ typedef struct kept { /* of the steps so far, newest first */
 
 /* A refused one stays while it is the newest, and never stands for a good one: a run whose loss is
  * not finite any more must not push out, save by save, the last checkpoint that was good. */
-static lh_status_t prune_step(const char *folder, uint64_t step, uint64_t keep, kept_t *kept)
+static lh_status_t prune_step(const char *path, bool stays, bool refused, uint64_t keep,
+                              kept_t *kept, bool *goes)
 {
-    char name[CHECKPOINT_NAME];
-    checkpoint_name(step, name);
-    char *path = path_join(folder, name);
-    if (path == NULL) return LH_NO_MEMORY;
-    const bool refused = is_refused(path);
-    const bool old = kept->good >= keep || (refused && kept->all > 0);
+    const bool old = (kept->good >= keep && !stays) || (refused && kept->all > 0);
     bool counts;
     text_t reason = {0};
-    lh_status_t status = look_at_step(path, old, &reason, &counts);
+    const lh_status_t status = look_at_step(path, old, &reason, &counts);
     if (status == LH_OK && counts) {
         kept->all++;
         kept->good += !refused;
     }
+    *goes = status == LH_OK && old && counts && reason.length == 0;
     if (status == LH_OK && old && reason.length > 0)
         log_line(LH_LOG_WARN, "%s is not removed: %s", path, reason.data);
-    else if (status == LH_OK && old && counts)
-        status = remove_step(folder, step);
     text_free(&reason);
-    mem_free(path);
     return status;
 }
 
+/* The mark of each step, and which has the least held-out loss; UINT64_MAX: none was evaluated.
+ * Newest first, so that of two the older one is it. */
+static lh_status_t read_marks(const char *folder, const checkpoint_steps_t *steps, uint64_t newest,
+                              step_mark_t *marks, uint64_t *best)
+{
+    double least = INFINITY;
+    *best = UINT64_MAX;
+    for (size_t i = 0; i < steps->count; i++) {
+        char name[CHECKPOINT_NAME];
+        checkpoint_name(steps->steps[i], name);
+        if (steps->steps[i] > newest) continue;
+        char *path = path_join(folder, name);
+        if (path == NULL) return LH_NO_MEMORY;
+        marks[i] = read_mark(path);
+        mem_free(path);
+        if (marks[i].refused || !(marks[i].held_out <= least)) continue;
+        least = marks[i].held_out;
+        *best = steps->steps[i];
+    }
+    fail_clear();
+    return LH_OK;
+}
+
 /* Newest first, counting those that stay. */
-lh_status_t checkpoint_prune(const char *folder, uint64_t newest, uint64_t keep)
+lh_status_t checkpoint_prune(const char *folder, uint64_t newest, const checkpoint_keep_t *keep)
 {
     checkpoint_steps_t steps;
-    lh_status_t status = checkpoint_steps(folder, &steps);
+    uint64_t best;
     kept_t kept = {0};
-    for (size_t i = 0; status == LH_OK && i < steps.count; i++)
-        if (steps.steps[i] <= newest) status = prune_step(folder, steps.steps[i], keep, &kept);
+    lh_status_t status = checkpoint_steps(folder, &steps);
+    if (status != LH_OK) return status;
+    step_mark_t *marks = mem_array(steps.count, sizeof(*marks));
+    status = marks == NULL ? LH_NO_MEMORY : read_marks(folder, &steps, newest, marks, &best);
+    for (size_t i = 0; status == LH_OK && i < steps.count; i++) {
+        const uint64_t step = steps.steps[i];
+        const bool stays = (keep->every > 0 && step % keep->every == 0) ||
+                           (keep->best && step == best);
+        char name[CHECKPOINT_NAME];
+        bool goes;
+        if (step > newest) continue;
+        checkpoint_name(step, name);
+        char *path = path_join(folder, name);
+        if (path == NULL) status = LH_NO_MEMORY;
+        if (status == LH_OK)
+            status = prune_step(path, stays, marks[i].refused, keep->newest, &kept, &goes);
+        mem_free(path);
+        if (status == LH_OK && goes) status = remove_step(folder, step);
+    }
+    mem_free(marks);
     mem_free(steps.steps);
     return status;
 }
@@ -458,6 +510,34 @@ lh_status_t folder_lock_hold(const char *folder, const char *holder, bool with_f
     out->made = true; /* what a killed run left is ours to remove */
     if (sys_ftruncate(out->fd, 0) == 0) (void)!sys()->pwrite(out->fd, holder, strlen(holder), 0);
     return LH_OK;
+}
+
+/* A shared lock for a moment keeps no other onlooker out, and who is just starting waits longer
+ * than that (HOLD_NS). Not by sys(): this is no part of a save, whose every call fails in tests. */
+static uint32_t look_at_lock(int fd)
+{
+    if (flock(fd, LOCK_SH | LOCK_NB) == 0) return FOLDER_FREE;
+    return errno == EWOULDBLOCK ? FOLDER_HELD : FOLDER_UNKNOWN;
+}
+
+/* By the file; where somebody has removed that, by the folder itself. */
+uint32_t folder_lock_look(const char *folder, char holder[FOLDER_HOLDER])
+{
+    holder[0] = '\0';
+    char *path = path_join(folder, ".run.lock");
+    if (path == NULL) return FOLDER_UNKNOWN;
+    int fd = sys_open(path, O_RDONLY | O_NOFOLLOW, 0);
+    const bool file = fd >= 0;
+    if (fd < 0 && errno == ENOENT) fd = sys_open(folder, O_RDONLY | O_DIRECTORY, 0);
+    mem_free(path);
+    if (fd < 0) return FOLDER_UNKNOWN;
+    const uint32_t found = look_at_lock(fd);
+    const ssize_t got = file && found == FOLDER_HELD
+                            ? sys()->pread(fd, holder, FOLDER_HOLDER - 1, 0)
+                            : 0;
+    holder[got > 0 ? got : 0] = '\0';
+    (void)sys()->close(fd);
+    return found;
 }
 
 /* By device and inode: a folder that was moved and made anew has the same name. Without a lock

@@ -18,11 +18,18 @@ bool checkpoint_name_parse(const char *name, uint64_t *step);
 
 /* Removes what a crash left: .tmp-*, .del-*. Only while no other writer works in the folder. */
 lh_status_t checkpoint_clean(const char *folder) LH_MUST_CHECK;
-/* Of the committed steps up to `newest`, removes all but the newest `keep`; of those behind steps
+/* Which committed steps stay when another one is. */
+typedef struct checkpoint_keep {
+    uint64_t newest; /* so many; of commit_finish, 0: all */
+    uint64_t every;  /* and those whose step is a multiple of this; 0: none */
+    bool best;       /* and that with the least MANIFEST_HELD_OUT, the older of two */
+} checkpoint_keep_t;
+/* Of the committed steps up to `newest`, removes all but those that `keep` names; of those behind steps
  * that were not applied, which do not count, all but the newest of all. Later ones stay and do
  * not count: a run that could not read them, nor put them aside, went on from before them. Neither
  * do links and what has no manifest, and a step with anything else in it stays, with a warning. */
-lh_status_t checkpoint_prune(const char *folder, uint64_t newest, uint64_t keep) LH_MUST_CHECK;
+lh_status_t checkpoint_prune(const char *folder, uint64_t newest,
+                             const checkpoint_keep_t *keep) LH_MUST_CHECK;
 
 /* The committed steps of a folder. */
 typedef struct checkpoint_steps {
@@ -71,6 +78,12 @@ lh_status_t folder_lock_take(const char *folder, uint64_t timeout_ns,
  * another process of this run. LH_UNSUPPORTED: no locks there; LH_IO: the file can't be made. */
 lh_status_t folder_lock_hold(const char *folder, const char *holder, bool with_folder,
                              folder_lock_t *out) LH_MUST_CHECK;
+/* Whether a run holds a pipeline's folder, for who only looks: nothing is made or changed there.
+ * holder: what that run has written of itself, "" where it can't be read. FOLDER_UNKNOWN: this
+ * user may not look, or the file system has no locks. */
+enum { FOLDER_FREE, FOLDER_HELD, FOLDER_UNKNOWN };
+enum { FOLDER_HOLDER = 512 };
+uint32_t folder_lock_look(const char *folder, char holder[FOLDER_HOLDER]);
 /* LH_IO when the folder's name leads to another one by now, or to none. */
 lh_status_t folder_lock_check(const folder_lock_t *lock, const char *folder) LH_MUST_CHECK;
 /* Gives it back. Not taken: does nothing. */

@@ -415,7 +415,7 @@ static lh_status_t point_latest(const commit_t *c)
     return status;
 }
 
-lh_status_t commit_finish(commit_t *c, uint64_t keep, char self[SHA256_TEXT])
+lh_status_t commit_finish(commit_t *c, const checkpoint_keep_t *keep, char self[SHA256_TEXT])
 {
     lh_status_t status = folder_sync(c->staging);
     if (status == LH_OK) status = write_manifest(c);
@@ -433,7 +433,7 @@ lh_status_t commit_finish(commit_t *c, uint64_t keep, char self[SHA256_TEXT])
         if (self != NULL) memcpy(self, c->manifest.self, SHA256_TEXT);
         /* It is committed. What follows is a hint and tidiness. */
         lh_status_t after = point_latest(c);
-        if (after == LH_OK && keep > 0)
+        if (after == LH_OK && keep != NULL && keep->newest > 0)
             after = checkpoint_prune(c->folder, c->manifest.meta.step, keep);
         if (after != LH_OK) log_line(LH_LOG_WARN, "%s is saved, but: %s", c->target, fail_reason());
     } else {

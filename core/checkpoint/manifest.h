@@ -30,6 +30,9 @@ typedef struct checkpoint_scalar {
  * finite. Such a checkpoint is refused wherever one without it stands below: see checkpoint.h. */
 #define MANIFEST_REFUSED "refused_steps"
 
+/* A scalar: the held-out loss of these weights, where keep_best wants it. */
+#define MANIFEST_HELD_OUT "held_out_loss"
+
 /* What the run says about itself. Strings are borrowed; NULL is "". */
 typedef struct checkpoint_meta {
     const char *run;    /* id of the run, made when it first started */

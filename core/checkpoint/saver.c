@@ -205,7 +205,7 @@ lh_status_t saver_share_commit(const saver_share_t *how, char self[SHA256_TEXT])
     for (uint32_t r = 0; r < how->ranks && status == LH_OK; r++)
         status = take_share(how, c, r);
     if (status == LH_OK) status = check_whole(how, commit_manifest(c));
-    if (status == LH_OK) return commit_finish(c, how->keep, self);
+    if (status == LH_OK) return commit_finish(c, &how->keep, self);
     commit_leave(c);
     return status;
 }
@@ -282,7 +282,7 @@ static lh_status_t saver_write_alone(const saver_how_t *how, const void *const *
     if (status == LH_OK) status = commit_begin(how->folder, &job->meta, job->parent, &c);
     if (status != LH_OK) return status;
     status = commit_write_all(c, 0, job->tensors, data, job->count, how->shard_bytes);
-    if (status == LH_OK) return commit_finish(c, how->keep, self);
+    if (status == LH_OK) return commit_finish(c, &how->keep, self);
     commit_abandon(c);
     return status;
 }

@@ -17,6 +17,7 @@
 
 #include <sys/types.h>
 
+#include <checkpoint/checkpoint_folder.h>
 #include <checkpoint/manifest.h>
 
 /* Written by the trainer between saves, read by the saver during one. */
@@ -35,7 +36,8 @@ typedef struct save_job {
 /* What a saver knows from its fork on. The trainer's strings: each process has its copy. */
 typedef struct saver_how {
     const char *folder;
-    uint64_t keep, shard_bytes;
+    checkpoint_keep_t keep;
+    uint64_t shard_bytes;
     uint32_t rank, ranks; /* ranks > 1: each saves what it owns, see below */
     uint64_t deadline_ns;
     const save_job_t *job;
@@ -98,7 +100,8 @@ typedef struct saver_share {
     uint32_t rank, ranks;
     uint64_t session; /* the same on all ranks, another for every run: nothing stale is taken */
     uint32_t attempt; /* which save of the session                                            */
-    uint64_t keep, shard_bytes;
+    checkpoint_keep_t keep;
+    uint64_t shard_bytes;
     const checkpoint_meta_t *meta;
     const char *parent;
 } saver_share_t;

@@ -19,16 +19,17 @@
 #include <stdatomic.h>
 
 #include <base/status.h>
+#include <checkpoint/checkpoint_folder.h>
 #include <checkpoint/manifest.h>
 
 typedef struct writer writer_t;
 
 typedef struct writer_how {
-    const char *folder;   /* of the checkpoints; made if missing                    */
-    uint64_t keep;        /* committed checkpoints that stay; 0: all                */
-    uint64_t shard_bytes; /* of a file; 0: 4 GiB                                    */
-    uint64_t deadline_ns; /* a save that takes longer is given up; 0: 10 minutes    */
-    uint64_t lock_ns;     /* wait for another run's saver to finish; 0: 30 seconds */
+    const char *folder;     /* of the checkpoints; made if missing                    */
+    checkpoint_keep_t keep; /* committed checkpoints that stay; newest 0: all      */
+    uint64_t shard_bytes;   /* of a file; 0: 4 GiB                                    */
+    uint64_t deadline_ns;   /* a save that takes longer is given up; 0: 10 minutes    */
+    uint64_t lock_ns;       /* wait for another run's saver to finish; 0: 30 seconds */
     uint32_t rank, ranks; /* ranks 0 or 1: alone. Else each saves what it owns, and every submit of
                              one is a submit of all: saver.h */
 } writer_how_t;

@@ -14,6 +14,7 @@
 #include <unit/base/scratch_files.h>
 
 #include <base/log.h>
+#include <torture.h>
 
 enum { WHOLE_BITS = 11, SAMPLES = 600, PICKS_MOST = 4096 };
 
@@ -198,9 +199,9 @@ static void a_damaged_step_is_saved_again(void **state)
 static int quiet(void **state)
 {
     (void)state;
-    const char *wanted = getenv("LONGHAUL_SEED"), *all = getenv("LONGHAUL_TORTURE");
+    const char *wanted = getenv("LONGHAUL_SEED");
     log_threshold(LH_LOG_ERROR + 1);
-    torture = all != NULL && *all != '\0' && strcmp(all, "0") != 0;
+    torture = torture_wanted();
     if (wanted != NULL) seed = strtoull(wanted, NULL, 10);
     print_message("crash states: seed %llu\n", (unsigned long long)seed);
     return 0;

@@ -13,6 +13,7 @@
 #include <base/log.h>
 #include <checkpoint/checkpoint_folder.h>
 #include <checkpoint/manifest.h>
+#include <torture.h>
 
 #define STEP_1 FOUR_FOLDER "/step-000000000001"
 #define STEP_2 FOUR_FOLDER "/step-000000000002"
@@ -276,8 +277,8 @@ static void what_is_skipped_is_said(void **state)
 static int quiet(void **state)
 {
     (void)state;
-    const char *all = getenv("LONGHAUL_TORTURE"), *wanted = getenv("LONGHAUL_SEED");
-    if (all != NULL && *all != '\0' && strcmp(all, "0") != 0) flips = TORTURE_FLIPS;
+    const char *wanted = getenv("LONGHAUL_SEED");
+    if (torture_wanted()) flips = TORTURE_FLIPS;
     if (wanted != NULL) seed = strtoull(wanted, NULL, 10);
     log_threshold(LH_LOG_ERROR + 1);
     return 0;

@@ -83,7 +83,7 @@ lh_status_t four_save(uint64_t step, uint64_t keep)
         commit_abandon(c);
         return status;
     }
-    status = commit_finish(c, keep, NULL);
+    status = commit_finish(c, &(checkpoint_keep_t){.newest = keep}, NULL);
     if (status == LH_OK) mark(MARK_RETURNED + step);
     return status;
 }
@@ -103,7 +103,7 @@ static saver_share_t save_of(const attendant_t *a, const checkpoint_meta_t *meta
                            .session = a->session,
                            .attempt = 1,
                            .shard_bytes = PART * sizeof(float), /* a file a tensor */
-                           .keep = a->keep,
+                           .keep = {.newest = a->keep},
                            .meta = meta,
                            .parent = ""};
 }

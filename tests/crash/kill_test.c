@@ -15,6 +15,7 @@
 #include <base/sys.h>
 #include <checkpoint/checkpoint_folder.h>
 #include <checkpoint/writer.h>
+#include <torture.h>
 
 enum { CI_KILLS = 30, TORTURE_KILLS = 1000, KEEP = 3, MOST_US = 40000, LOCK_S = 120 };
 #define SECOND UINT64_C(1000000000)
@@ -38,7 +39,7 @@ static void sleep_us(uint64_t us)
 static void save_for_ever(const char *folder, int said)
 {
     (void)setpgid(0, 0);
-    const writer_how_t how = {.folder = folder, .keep = KEEP, .shard_bytes = 64};
+    const writer_how_t how = {.folder = folder, .keep = {.newest = KEEP}, .shard_bytes = 64};
     writer_t *w;
     checkpoint_t *c = NULL;
     if (writer_start(&how, &w) != LH_OK || writer_open(w) != LH_OK ||
@@ -177,8 +178,8 @@ static void no_kill_loses_a_checkpoint(void **state)
 static int quiet(void **state)
 {
     (void)state;
-    const char *all = getenv("LONGHAUL_TORTURE"), *wanted = getenv("LONGHAUL_SEED");
-    if (all != NULL && *all != '\0' && strcmp(all, "0") != 0) kills = TORTURE_KILLS;
+    const char *wanted = getenv("LONGHAUL_SEED");
+    if (torture_wanted()) kills = TORTURE_KILLS;
     if (wanted != NULL) seed = strtoull(wanted, NULL, 10);
     log_threshold(LH_LOG_ERROR + 1);
     return 0;

@@ -12,6 +12,7 @@
 #include <data/batches.h>
 #include <data/indexed.h>
 #include <data/prepare.h>
+#include <torture.h>
 
 enum { DOCUMENTS = 200, VOCAB = 1000, CI_FLIPS = 10000, TORTURE_FLIPS = 1000000 };
 
@@ -187,8 +188,8 @@ static void a_summary_that_is_damaged_tells_of_no_pair(void **state)
 static int choose(void **state)
 {
     (void)state;
-    const char *all = getenv("LONGHAUL_TORTURE"), *wanted = getenv("LONGHAUL_SEED");
-    if (all != NULL && *all != '\0' && strcmp(all, "0") != 0) flips = TORTURE_FLIPS;
+    const char *wanted = getenv("LONGHAUL_SEED");
+    if (torture_wanted()) flips = TORTURE_FLIPS;
     if (wanted != NULL) seed = strtoull(wanted, NULL, 10);
     return 0;
 }

@@ -13,6 +13,7 @@
 
 #include <base/log.h>
 #include <checkpoint/checkpoint_folder.h>
+#include <torture.h>
 
 enum { WHOLE_BITS = 9, SAMPLES = 64, DEFERRED = 16, PATH = 128 };
 
@@ -193,7 +194,7 @@ static void the_pointer_overwritten_in_place(void **state)
 static int mkdir_after_pruning(const char *path, mode_t mode)
 {
     if (strstr(path, "/.tmp-") != NULL)
-        assert_int_equal(checkpoint_prune(FOUR_FOLDER, UINT64_MAX, 0), LH_OK);
+        assert_int_equal(checkpoint_prune(FOUR_FOLDER, UINT64_MAX, &(checkpoint_keep_t){0}), LH_OK);
     return mem_table.mkdir(path, mode);
 }
 
@@ -359,8 +360,7 @@ static void errors_of_close_that_nobody_hears(void **state)
 static int quiet(void **state)
 {
     (void)state;
-    const char *all = getenv("LONGHAUL_TORTURE");
-    if (all != NULL && *all != '\0' && strcmp(all, "0") != 0) seeds = 50;
+    if (torture_wanted()) seeds = 50;
     log_threshold(LH_LOG_ERROR + 1);
     return 0;
 }

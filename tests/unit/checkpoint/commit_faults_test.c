@@ -356,7 +356,7 @@ static void a_step_that_another_commits_meanwhile_is_not_replaced(void **state)
     assert_int_equal(commit_begin(folder, &meta, "", &c), LH_OK);
     assert_int_equal(commit_write_all(c, 0, t, &data, 1, 0), LH_OK);
     assert_int_equal(mkdir(scratch_path(s, "c/step-000000000003"), 0700), 0);
-    assert_int_equal(commit_finish(c, 2, NULL), LH_IO);
+    assert_int_equal(commit_finish(c, &(checkpoint_keep_t){.newest = 2}, NULL), LH_IO);
     assert_non_null(strstr(fail_reason(), strerror(EEXIST)));
     assert_int_equal(rmdir(scratch_path(s, "c/step-000000000003")), 0);
     check_folder(s, false);

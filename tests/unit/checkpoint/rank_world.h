@@ -109,7 +109,7 @@ static inline void world_tell(uint64_t *word, uint64_t step)
 static inline lh_status_t world_open(world_place_t *p, writer_t **w)
 {
     const writer_how_t how = {.folder = p->folder,
-                              .keep = p->keep,
+                              .keep = {.newest = p->keep},
                               .shard_bytes = 128,
                               .deadline_ns = p->deadline_ns,
                               .lock_ns = 10000 * MS,

@@ -52,7 +52,7 @@ static inline lh_status_t small_save(const char *folder, uint64_t step, uint64_t
         commit_abandon(c);
         return status;
     }
-    return commit_finish(c, keep, NULL);
+    return commit_finish(c, &(checkpoint_keep_t){.newest = keep}, NULL);
 }
 
 /* Every value is the one that `step` saved. */

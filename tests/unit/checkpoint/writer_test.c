@@ -14,7 +14,7 @@
 static writer_t *open_writer(const char *folder, uint64_t deadline_ns)
 {
     const writer_how_t how = {.folder = folder,
-                              .keep = 2,
+                              .keep = {.newest = 2},
                               .shard_bytes = 128,
                               .deadline_ns = deadline_ns,
                               .lock_ns = 5000 * MS};

@@ -1,0 +1,42 @@
+"""What `check` and `plan` say that checkpoints take on disk is what they take."""
+import json
+import os
+import re
+
+from pipeline_case import PipelineCase, main
+
+
+class DiskRoom(PipelineCase):
+    def taken(self, step):
+        folder = self.step_folder(step)
+        return sum(os.path.getsize(os.path.join(folder, name)) for name in os.listdir(folder) if name.endswith(".safetensors"))
+
+    def test_as_much_as_a_checkpoint_takes(self):
+        for ranks, optimizer, rule, precision in ((1, "zero0", "rules:adamw", "f32"), (2, "zero3", "rules:adamw", "bf16"),
+                                                  (1, "zero0", "rules:sgd", "bf16")):
+            job = self.small_job(train={"steps": 2, "precision": precision}, launch={"ranks_per_node": ranks},
+                                 checkpoint={"keep": 7, "folder": "kept"},
+                                 optimizer={"plugin": optimizer, "rule": rule, "learning_rate": "1e-3"})
+            self.run_longhaul("prepare", job)
+            plan = json.loads(self.run_longhaul("plan", job, "--json")[0])["checkpoints"]
+            room = os.statvfs(self.folder)
+            self.assertEqual(plan["at_once"], 8)
+            self.assertAlmostEqual(plan["free"], room.f_bavail * room.f_frsize, delta=1 << 30)
+            line = r"checkpoints: \S+ KiB each, 8 at once: \S+ [KM]iB, of \S+ [KMGT]iB free in %s\n" % self.path("out", "kept")
+            self.assertRegex(self.run_longhaul("plan", job)[0], line)
+            self.assertRegex(self.run_longhaul("check", job)[0], "; " + line)
+            self.run_longhaul("train", job)
+            os.rename(self.path("out", "kept"), self.path("out", "checkpoints"))
+            taken = self.taken(2)
+            # Headers of the files, and places in memory that are rounded up.
+            self.assertLess(abs(plan["bytes"] - taken), 0.05 * taken, (plan["bytes"], taken))
+            os.rename(self.path("out"), self.path("out%d%s" % (ranks, rule[-4:])))
+
+    def test_a_disk_that_is_too_small_is_a_warning(self):
+        job = self.small_job(checkpoint={"keep": 1000000000000})
+        _, said = self.run_longhaul("check", job)
+        self.assertRegex(said, r"warning: \[checkpoint\] keep = 1000000000000: there is no room for so many\n")
+
+
+if __name__ == "__main__":
+    main()
