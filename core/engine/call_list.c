@@ -1,7 +1,7 @@
 /* call_list.c - makes call lists of flows and runs them.
  *
- * Three ways to run one: launch each call; replay what was captured; or launch each call with the
- * time taken, while profiling. */
+ * There are three ways to run a list: launch each call; replay what was captured; or, while
+ * profiling, launch each call and take the time. */
 #include <engine/call_list.h>
 
 #include <base/memory.h>
@@ -9,19 +9,20 @@
 #include <engine/handover.h>
 #include <longhaul/dtype.h>
 
-/* Slots of a call's places: a fill has one, transfers take one that stays unused. */
+/* How many slots a call has. A fill has one; a transfer is given one, which stays unused. */
 static uint32_t slot_count(const flow_call_t *call)
 {
     return call->kind == FLOW_KERNEL ? call->op->in_count + call->op->out_count : 1;
 }
 
-/* The arguments of a call as its kernel is chosen by: a value's dtype and shape, with the flags of
+/* The arguments by which a call's kernel is chosen: each value's dtype and shape, with the flags of
  * this call. An input is KEPT where it is a weight, which only the optimizer step changes. An
- * output is to be added to where the flow decided so, and says whose memory it lies in where that
- * is an input's. */
+ * output is added to (ADD) where the flow decided so, and alias_slot names the input in whose
+ * memory it lies, if any. */
 static void args_of(const flow_t *flow, const flow_call_t *call, bool later, lh_arg_t *args)
 {
     const op_t *op = call->op;
+    lh_assert(slot_count(call) <= OP_SLOTS);
     const uint32_t add = later ? call->add | call->add_later : call->add;
     for (uint32_t i = 0; i < slot_count(call); i++) {
         args[i] = (lh_arg_t){0};
@@ -43,7 +44,7 @@ static void args_of(const flow_t *flow, const flow_call_t *call, bool later, lh_
     }
 }
 
-/* A transfer needs no kernel, and of a fill only the size is known yet. */
+/* Fills in what is known before memory is there: a kernel's, or a fill's size. */
 static lh_status_t call_choose(engine_t *e, const flow_t *flow, const flow_call_t *call, bool later,
                                exec_call_t *out)
 {
@@ -83,7 +84,7 @@ lh_status_t call_list_choose(engine_t *e, const flow_t *flow, bool later, call_l
     return LH_OK;
 }
 
-/* The place of a value: in its allocation, or in its arena. */
+/* The place of a value, in its allocation or its arena; none for value 0. */
 static lh_place_t place_of(const engine_t *e, const flow_t *flow, uint32_t value)
 {
     if (value == 0) return (lh_place_t){0};
@@ -117,8 +118,8 @@ void call_list_place(const engine_t *e, const flow_t *flow, call_list_t *list)
     }
 }
 
-/* A start that only the last run of a step makes is passed over in the others; its wait finds
- * nothing under way. */
+/* A start that only the last round of a step makes is passed over in the other rounds; its wait
+ * then finds nothing under way. */
 static lh_status_t launch_transfer(engine_t *e, const flow_call_t *call)
 {
     if (call->kind == FLOW_WAIT) return handover_wait(e, call->transfer);
@@ -142,7 +143,7 @@ static lh_status_t launch_all(engine_t *e, const call_list_t *list)
     return LH_OK;
 }
 
-/* Device, every kernel and every transfer must be able to. */
+/* Whether a list can be captured: the device, every kernel and every transfer must be able to. */
 static bool list_captures(const engine_t *e, const call_list_t *list)
 {
     if (e->how.no_capture || list->count == 0 || (e->properties.flags & LH_DEVICE_CAPTURE) == 0)
@@ -155,9 +156,9 @@ static bool list_captures(const engine_t *e, const call_list_t *list)
     return true;
 }
 
-/* Launches the list between the beginning and the end of a capture. `last` stands for the last run
- * of a step while it is captured, as last_only calls are in that replay alone. The capture is
- * ended after a failure too, or the stream could not be used again. */
+/* Launches the list between the beginning and the end of a capture. last: captures what the last
+ * round of a step does, which alone has the last_only calls. The capture is ended after a failure
+ * too, or the stream could not be used again. */
 static lh_status_t list_capture(engine_t *e, const call_list_t *list, bool last, lh_replay_t **out)
 {
     lh_status_t status = e->api->capture_begin(e->stream);
@@ -171,7 +172,7 @@ static lh_status_t list_capture(engine_t *e, const call_list_t *list, bool last,
     return status != LH_OK ? status : ended;
 }
 
-/* Two replays where the last run of a step starts more than the others. */
+/* Makes two replays where the last round of a step starts more transfers than the others. */
 lh_status_t call_list_capture(engine_t *e, call_list_t *list)
 {
     bool last_differs = false;
@@ -183,8 +184,8 @@ lh_status_t call_list_capture(engine_t *e, call_list_t *list)
     return status;
 }
 
-/* The host's part of transfers comes first: each is started behind a word that the replay sets, or
- * made ready to be waited for. Then one launch. */
+/* The host's part of the transfers comes first: each is started behind a word that the replay sets,
+ * or made ready for the replay's wait. Then the replay is launched. */
 static lh_status_t list_replay(engine_t *e, const call_list_t *list)
 {
     for (uint32_t i = 0; i < list->count; i++) {
@@ -197,8 +198,9 @@ static lh_status_t list_replay(engine_t *e, const call_list_t *list)
     return e->api->replay(last ? list->last_replay : list->replay, e->stream);
 }
 
-/* Synchronous devices have finished when launch returns, so the clock tells; others are asked for
- * the times of events once the run is over. So a profiled run is one that the host waits for. */
+/* A synchronous device has finished when launch returns, so the host's clock tells the time. Any
+ * other is asked for the times of events once the run is over, so the host waits for each profiled
+ * run. */
 static lh_status_t run_timed(engine_t *e, call_list_t *list)
 {
     list->profiled_runs++;
@@ -234,7 +236,7 @@ static void marks_free(engine_t *e, call_list_t *list)
     list->marks = NULL;
 }
 
-/* Times begin at zero each time that it is switched on. */
+/* Times begin at zero each time that profiling is switched on. */
 lh_status_t call_list_profile(engine_t *e, call_list_t *list, bool on)
 {
     if (!on) {
@@ -261,6 +263,7 @@ lh_status_t call_list_profile(engine_t *e, call_list_t *list, bool on)
 lh_status_t call_list_collect(engine_t *e, call_list_t *list)
 {
     uint64_t before, after;
+    lh_assert(list->marks != NULL);
     lh_status_t status = engine_await(e, list->marks[list->count]);
     if (status == LH_OK) status = e->api->event_time(list->marks[0], &before);
     for (uint32_t i = 0; status == LH_OK && i < list->count; i++) {

@@ -15,13 +15,13 @@
 #include <base/memory.h>
 #include <engine/handover.h>
 
-/* Pinned memory through which weights go to a device whose memory the host can't reach; and the
- * most scratch that a kernel may ask for. */
+/* Bytes of pinned memory through which weights go to a device whose memory the host can't reach;
+ * and the most scratch that a kernel may ask for, 4 GiB. */
 enum { TRANSFER_BYTES = 4 << 20 };
 static const uint64_t scratch_limit_bytes = (uint64_t)4 << 30;
 
-/* Arenas are called by what they are for, all others by their fields: names stand in sentences and
- * reports. */
+/* Names stand in sentences and reports: an arena's is what it is for, any other allocation's is the
+ * name of its field. */
 static void allocations_name(engine_t *e)
 {
 #define ALLOCATION(field, what, where)                                   \
@@ -42,8 +42,8 @@ static void allocations_name(engine_t *e)
 #undef ALLOCATION
 }
 
-/* Opens the device, asks what it is, and makes the computing stream. Native launching is no
- * must. */
+/* Opens the device, asks for its properties, and makes the computing stream. A device need not
+ * offer its native queue. */
 static lh_status_t device_start(engine_t *e)
 {
     lh_status_t status = e->api->open(e->how.device->host, e->how.device_config,
@@ -65,8 +65,8 @@ static lh_status_t device_start(engine_t *e)
     return status;
 }
 
-/* Without a device nothing but names: programs can be recorded then, and their transfers
- * checked. */
+/* Without a device only the allocations get their names: programs can then be recorded, and their
+ * transfers checked. */
 static lh_status_t engine_start(engine_t *e)
 {
     allocations_name(e);
@@ -77,7 +77,8 @@ static lh_status_t engine_start(engine_t *e)
     status = allocation_take(&e->pinned, TRANSFER_BYTES, engine_alignment(e), &e->transfer_at);
     if (status != LH_OK) return status;
 
-    const kernel_choice_how_t how = {.device = e->how.device,
+    const kernel_choice_how_t how = {.ops = e->how.ops,
+                                     .device = e->how.device,
                                      .opened = e->device,
                                      .config = e->how.device_config,
                                      .plugins = e->how.plugins,
@@ -109,10 +110,11 @@ void engine_use_exchange(engine_t *e, exchange_t *x)
     e->exchange = x;
 }
 
-/* A test waits so long at once. */
+/* How long the device waits in one call of `test`: 0.1 s. */
 static const uint64_t drain_ns = 100000000;
 
-/* Waits for a stream without heeding `stopping`. A device that is lost has nothing queued. */
+/* Waits until a stream is empty, even while the job is being stopped. A device that is lost has
+ * nothing queued. */
 static void stream_drain(engine_t *e, lh_stream_t *stream)
 {
     if (e->api->record(stream, e->event) != LH_OK) return;
@@ -120,8 +122,8 @@ static void stream_drain(engine_t *e, lh_stream_t *stream)
         continue;
 }
 
-/* In the order of who uses whom: queues run dry, then handovers, programs, weights, kernels,
- * memory, and last streams and the device. */
+/* Users before what they use: queues run dry, then handovers, programs, weights, kernels, memory,
+ * and last the streams and the device. */
 void engine_close(engine_t *e)
 {
     if (e == NULL) return;
@@ -149,7 +151,7 @@ void engine_close(engine_t *e)
     mem_free(e);
 }
 
-/* Transfers that a recording states have nobody to make them where there is no exchange. */
+/* Without an exchange nothing can carry out the transfers that a recording states. */
 static lh_status_t recorded_refuse(const engine_t *e)
 {
     for (uint32_t i = 0; i < e->program_count; i++) {
@@ -161,7 +163,7 @@ static lh_status_t recorded_refuse(const engine_t *e)
     return LH_OK;
 }
 
-/* An engine without an exchange is alone, and refuses recordings that count on others. */
+/* An engine without an exchange is alone, and refuses recordings that need other ranks. */
 lh_status_t engine_arrange(engine_t *e)
 {
     if (e->arranged) return LH_OK;
@@ -171,8 +173,8 @@ lh_status_t engine_arrange(engine_t *e)
     return status;
 }
 
-/* Kernels are chosen once arenas are laid out, as whether an output lies in its input's memory is
- * part of a call. */
+/* Kernels are chosen after the arenas are laid out, as whether an output lies in its input's memory
+ * is part of what a kernel is chosen by. */
 lh_status_t engine_plan(engine_t *e)
 {
     lh_assert(e->device != NULL);
@@ -268,14 +270,14 @@ lh_status_t engine_profile(engine_t *e, bool on)
     return status;
 }
 
-/* What a call does: an op, a transfer or a fill. */
+/* What a call does, in one word: its op, its collective, or "fill". */
 static const char *call_op(const program_call_t *call)
 {
     if (call->op != NULL) return call->op->row.name;
     return call->transfer != NULL ? collective_names[call->transfer->op] : "fill";
 }
 
-/* A row for such calls, without times. */
+/* The row that a call belongs to, without times. */
 static profile_row_t row_of(const program_call_t *call)
 {
     profile_row_t row = {.backward = call->backward};
@@ -285,7 +287,8 @@ static profile_row_t row_of(const program_call_t *call)
     return row;
 }
 
-/* The row that is like the wanted one; rows has room for one a call. */
+/* The row with the wanted one's names and direction, added if there is none: `rows` has room for
+ * one a call. */
 static profile_row_t *row_find(profile_row_t *rows, uint32_t *count, const profile_row_t *wanted)
 {
     for (uint32_t i = 0; i < *count; i++)
@@ -320,7 +323,7 @@ static int slower_first(const void *a, const void *b)
     return strcmp(x->op, y->op);
 }
 
-/* As many as there are calls, so that rows and frames need not grow. */
+/* How many calls all lists have, which is room enough for rows and for frames. */
 static size_t calls_most(const engine_t *e)
 {
     size_t most = 1;
@@ -356,20 +359,22 @@ double engine_profile_of_limit(const profile_row_t *r, double peak_flops, double
 
 /* ---- boxes of a flame chart ---- */
 
+/* Frames so far; `list` has room for one a call. */
 typedef struct frames {
     profile_frame_t *list;
     uint32_t count;
 } frames_t;
 
-/* Names are compared by content where they may come from different rows, part names are one
- * pointer each. */
+/* Whether two frames are one box. Names of ops may come from different rows and are compared by
+ * content; of each part there is one name only (part_text), so the pointer will do. */
 static bool is_frame(const profile_frame_t *a, const profile_frame_t *b)
 {
     return a->backward == b->backward && a->block == b->block && a->part == b->part &&
            strcmp(a->op, b->op) == 0;
 }
 
-/* The frames of this list of calls begin at `first`; an equal one is most likely near the end. */
+/* The wanted frame among those of this list of calls, which begin at `first`; added if there is
+ * none. An equal one is most likely near the end. */
 static profile_frame_t *frame_find(frames_t *f, uint32_t first, const profile_frame_t *wanted)
 {
     for (uint32_t i = f->count; i > first; i--)
@@ -378,8 +383,8 @@ static profile_frame_t *frame_find(frames_t *f, uint32_t first, const profile_fr
     return &f->list[f->count++];
 }
 
-/* Adds a list's calls to frames. A wait is called so, whatever it waits for: what a reader asks is
- * how long. */
+/* Adds a list's calls to the frames. All waits are called "wait", whatever they wait for, as the
+ * reader asks how long they are. */
 static void list_frames(const program_t *p, bool later, const char *name, frames_t *f)
 {
     const uint32_t first = f->count;
@@ -389,6 +394,8 @@ static void list_frames(const program_t *p, bool later, const char *name, frames
         const profile_frame_t wanted = {.list = name,
                                         .part = call.part,
                                         .op = call.waits ? "wait" : call_op(&call),
+                                        .op_flags = call.op == NULL ? 0 : call.op->row.flags,
+                                        .waits = call.waits,
                                         .block = call.block,
                                         .backward = call.backward};
         frame_find(f, first, &wanted)->ns += call.ns;
@@ -412,7 +419,7 @@ lh_status_t engine_profile_frames(engine_t *e, profile_frame_t **frames, uint32_
     return LH_OK;
 }
 
-/* What an engine's memory is for. */
+/* What memory is for, by MEMORY_*. */
 static const char *const kind_texts[MEMORY_KINDS] = {
     [MEMORY_PARAMETERS] = "parameters",   [MEMORY_GRADIENTS] = "gradients",
     [MEMORY_MASTER] = "master weights",   [MEMORY_STATE] = "optimizer state",
@@ -436,10 +443,12 @@ static uint64_t allocation_planned(LH_UNUSED const engine_t *e, const allocation
     return r->bytes;
 }
 
+/* Pages that one mincore() is asked about. */
 enum { PAGES_AT_ONCE = 4096 };
 
-/* Bytes of an allocation whose pages are in memory. The kernel knows the host's pages alone: what
- * lies where the host can't reach is what the device gave, whatever stands at its address here. */
+/* Bytes of an allocation whose pages are in memory. The operating system knows the host's pages
+ * only: memory that the host can't reach counts as the device gave it, whatever stands at its
+ * address here. */
 static uint64_t allocation_resident(const engine_t *e, const allocation_t *r)
 {
     unsigned char there[PAGES_AT_ONCE];
@@ -453,6 +462,7 @@ static uint64_t allocation_resident(const engine_t *e, const allocation_t *r)
     for (uintptr_t at = begin & ~(page - 1); at < end; at += PAGES_AT_ONCE * page) {
         const uintptr_t left = (end - at + page - 1) / page;
         const size_t pages = left < PAGES_AT_ONCE ? left : PAGES_AT_ONCE;
+        lh_assert(pages <= sizeof(there));
         if (mincore((char *)r->address - (begin - at), pages * page, there) != 0) return r->bytes;
         for (size_t i = 0; i < pages; i++) {
             const uintptr_t from = at + i * page, to = from + page;
@@ -463,8 +473,7 @@ static uint64_t allocation_resident(const engine_t *e, const allocation_t *r)
     return resident;
 }
 
-/* All that the engine has asked the device for, by kind; `size` says how much of an allocation
- * counts. */
+/* Adds up all of the engine's allocations by kind; `size` says how many bytes of one count. */
 static void allocations_sum(const engine_t *e,
                             uint64_t (*size)(const engine_t *e, const allocation_t *r),
                             memory_report_t *out)
@@ -483,7 +492,7 @@ static void allocations_sum(const engine_t *e,
         }
 }
 
-/* Two reports of one run differ where pages were never touched: the host gives memory only then. */
+/* Less than planned where pages were never touched, as the host gives memory only then. */
 void engine_memory_measured(const engine_t *e, memory_report_t *out)
 {
     *out = (memory_report_t){0};
@@ -500,7 +509,7 @@ bool engine_device_memory(const engine_t *e, lh_device_memory_t *out)
     return true;
 }
 
-/* What is planned, with what the device and kernels keep for themselves. */
+/* What is planned, with what the device and the kernels keep for themselves. */
 void engine_memory(const engine_t *e, memory_report_t *out)
 {
     *out = (memory_report_t){0};

@@ -3,7 +3,7 @@
 
 #include <base/memory.h>
 
-/* Between two looks at `stopping`. A device's test waits so long by itself. */
+/* How long the device waits in one call of `test`, between two looks at `stopping`: 0.1 s. */
 static const uint64_t await_ns = 100000000;
 
 uint64_t engine_alignment(const engine_t *e)
@@ -17,8 +17,7 @@ const lh_device_properties_t *engine_properties(const engine_t *e)
     return &e->properties;
 }
 
-/* The device waits in its own way for up to await_ns; between two such waits `stopping` is looked
- * at. */
+/* The device waits in its own way, which is cheaper than a loop here. */
 lh_status_t engine_await(engine_t *e, lh_event_t *event)
 {
     const lh_host_t *host = e->how.host;
@@ -43,9 +42,9 @@ static bool host_reaches(const engine_t *e, const allocation_t *allocation)
     return (e->properties.flags & LH_DEVICE_HOST_ACCESS) != 0 && allocation->address != NULL;
 }
 
-/* Copies between the host's `bytes` at `host` and an allocation, to the host or from it. Where the
- * host does not reach it, bytes go through pinned memory a part at a time, each waited for: the
- * staging memory is one. */
+/* Copies `bytes` between `host` and an allocation. Where the host does not reach the allocation,
+ * the bytes go through pinned memory, a part at a time; each part is waited for, as there is one
+ * staging memory. */
 static lh_status_t host_copy(engine_t *e, const allocation_t *allocation, uint64_t offset,
                              char *host, uint64_t bytes, bool to_host)
 {
@@ -82,7 +81,7 @@ lh_status_t engine_download(engine_t *e, const allocation_t *from, uint64_t offs
     return host_copy(e, from, offset, host, bytes, true);
 }
 
-/* What was never allocated, as it has no bytes, needs none. */
+/* An allocation without bytes was never allocated, and needs no zeros. */
 lh_status_t engine_zero(engine_t *e, const allocation_t *allocation)
 {
     if (allocation->memory == NULL) return LH_OK;
@@ -90,7 +89,7 @@ lh_status_t engine_zero(engine_t *e, const allocation_t *allocation)
     return e->api->fill(e->stream, &to, 0, allocation->bytes);
 }
 
-/* A walk over all constants: there are few, as blocks share theirs, and programs are written
+/* Looks at all constants in turn: there are few, as blocks share theirs, and programs are written
  * once. */
 lh_status_t engine_constant(engine_t *e, const float *values, uint64_t count, uint64_t *offset)
 {
@@ -124,7 +123,7 @@ lh_status_t engine_constant(engine_t *e, const float *values, uint64_t count, ui
 /* Both tables grow together; the flow stays where it is for the program's life. */
 lh_status_t engine_program_add(engine_t *e, program_t *p, flow_t *flow)
 {
-    lh_assert(!e->arranged);
+    lh_assert(!e->arranged && p != NULL && flow != NULL);
     flow_t **flows = mem_grow(e->flows, &e->flow_capacity, e->program_count + 1u, sizeof(*flows));
     if (flows == NULL) return LH_NO_MEMORY;
     e->flows = flows;

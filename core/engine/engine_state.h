@@ -24,19 +24,23 @@ typedef struct program program_t;   /* program.h */
 typedef struct handover handover_t; /* handover.h */
 typedef struct mirror mirror_t;     /* handover.h */
 
+/* Borrowed from engine_open to engine_close. */
 typedef struct engine_how {
-    const lh_host_t *host;     /* given to recorders and ops                                     */
-    const plugin_t *device;    /* its own kernels come first; NULL: none is opened. Programs are
-                                  recorded then, with nothing fused, but not planned or built      */
-    const void *device_config; /* its parsed options                                             */
-    uint32_t device_index;
-    const plugin_t *const
-        *plugins; /* others whose kernels may serve this device; may hold `device` */
+    const lh_host_t *host; /* given to recorders and ops */
+    /* The device to open, whose own kernels come first. NULL: none is opened; programs are then
+     * recorded, with nothing fused, but neither planned nor built. */
+    const plugin_t *device;
+    const void *device_config; /* its parsed options */
+    uint32_t device_index;     /* which of the machine's devices of that kind */
+    /* [plugin_count] plugins whose kernels may serve this device, too; `device` may be among
+     * them. */
+    const plugin_t *const *plugins;
     uint32_t plugin_count;
     const op_table_t *ops;
-    bool no_capture;      /* true: launches every step even where the device offers capture      */
-    const char *variants; /* NULL, or what engine_variants said before: kernels choose the same
-                             again, or the build is refused                                      */
+    bool no_capture; /* every step is launched call by call, even where the device offers capture */
+    /* NULL, or what engine_variants said of an earlier run: kernels choose the same variants again,
+     * or the plan is refused. */
+    const char *variants;
 } engine_how_t;
 
 /* What an allocation is for; reports of memory have a row for each. */
@@ -64,21 +68,22 @@ enum { ENGINE_ALIGNMENT = 64 };
 /* Scratch, inputs, outputs, constants, caches, pinned, and the arenas. */
 enum { ENGINE_ALLOCATIONS = 6 + ARENAS };
 
-typedef struct engine_constant { /* F32 [count], the same for all calls that name equal values */
-    float *values;               /* owned; uploaded by engine_build */
+/* F32 [count], shared by all calls that name equal values. */
+typedef struct engine_constant {
+    float *values; /* owned; uploaded by engine_build */
     uint64_t count;
-    uint64_t offset; /* in the engine's constants */
+    uint64_t offset; /* bytes, in the engine's constants */
 } engine_constant_t;
 
-/* Everything is NULL or zero until engine_open, or the step of the build that the comment names,
- * sets it. `arranged`, `planned` and `built` say how far the build is; none goes back. */
+/* Everything is NULL or zero until engine_open, or a step of the build, sets it. `arranged`,
+ * `planned` and `built` say how far the build is; none of them becomes false again. */
 typedef struct engine {
     engine_how_t how;
     const lh_device_api_t *api; /* NULL without a device, as are device, stream, event, kernels */
     lh_device_t *device;
     lh_device_properties_t properties;
     lh_stream_t *stream; /* the computing one: kernels, fills, copies of inputs and outputs */
-    lh_native_t native;  /* kind is empty where the device offers none */
+    lh_native_t native;  /* the stream's native queue; kind is empty where the device offers none */
     kernel_choice_t *kernels;
 
     /* Owned, freed by engine_close. */
@@ -88,9 +93,9 @@ typedef struct engine {
     uint32_t weights_count, program_count;
     size_t weights_capacity, program_capacity, flow_capacity;
 
-    /* Programs run one after the other on one stream, so they share the arenas and scratch: each
-     * of these is as large as the program that needs most of it, and holds nothing from one run to
-     * the next. Of the others every program has places of its own. */
+    /* Programs run one after the other on one stream, so they share the arenas and the scratch:
+     * each of these is as large as the program that needs most of it, and holds nothing from one
+     * run to the next. In the other allocations every program has places of its own. */
     union {
         struct {
             allocation_t scratch, inputs, outputs, constants, caches, pinned;
@@ -102,20 +107,21 @@ typedef struct engine {
     uint32_t constant_count;
     size_t constant_capacity;
 
-    uint64_t transfer_at, transfer_bytes; /* offset in `pinned`, size */
-    lh_event_t *event;                    /* of engine_wait; recorded anew each time */
+    /* Staging of engine_upload and engine_download: offset in `pinned`, and bytes. */
+    uint64_t transfer_at, transfer_bytes;
+    lh_event_t *event; /* of engine_wait; recorded anew each time */
 
     exchange_t *exchange;   /* what moves values between ranks; borrowed. NULL: the rank is alone */
-    handover_t **handovers; /* by transfer_t.number; none where nothing is handed over */
+    handover_t **handovers; /* by transfer_t.number; NULL where a transfer needs none */
     uint32_t handover_count;
     size_t handover_capacity;
-    mirror_t *mirrors; /* none where the host reaches all memory */
+    mirror_t *mirrors; /* [mirror_count] 0 where the host reaches all memory */
     uint32_t mirror_count;
     size_t mirror_capacity;
     lh_stream_t *leaving, *coming; /* copies to mirrors and from them; NULL: none */
 
-    uint32_t micro_batch; /* of the run under way: a round of the schedule, from 0 */
-    bool last_micro;      /* that run is the last of its step */
+    uint32_t micro_batch; /* the round of the schedule that is queued, from 0 */
+    bool last_micro;      /* that round is the last of its step */
     bool arranged, planned, built, profiling, capturing;
 } engine_t;
 
@@ -123,24 +129,26 @@ typedef struct engine {
 uint64_t engine_alignment(const engine_t *e);
 const lh_device_properties_t *engine_properties(const engine_t *e);
 
-/* Waits for an event that is recorded already. The wait is cut short when the host's `stopping`
- * says that the job ends (LH_CANCELLED), at most 0.1 s after that. */
+/* Waits for an event that was recorded. LH_CANCELLED at most 0.1 s after the host's `stopping` says
+ * that the job ends. */
 lh_status_t engine_await(engine_t *e, lh_event_t *event) LH_MUST_CHECK;
 /* Waits for everything that is queued on the computing stream so far. */
 lh_status_t engine_wait(engine_t *e) LH_MUST_CHECK;
-/* Copy `bytes` between host memory and an allocation, at `offset` in it, after all that is
- * queued. They return once the bytes are there. For setting up, saving and tests: a step has
- * faster ways. */
+/* Both copy `bytes` between host memory and an allocation, at `offset` bytes from its start, after
+ * all that is queued, and return once the bytes are there. For setting up, saving and tests: a step
+ * has faster ways. */
 lh_status_t engine_upload(engine_t *e, const allocation_t *to, uint64_t offset, const void *host,
                           uint64_t bytes) LH_MUST_CHECK;
 lh_status_t engine_download(engine_t *e, const allocation_t *from, uint64_t offset, void *host,
                             uint64_t bytes) LH_MUST_CHECK;
 /* Queues zeros over all of an allocation. */
 lh_status_t engine_zero(engine_t *e, const allocation_t *allocation) LH_MUST_CHECK;
-/* The offset of equal values in the constants' allocation; the values are copied. */
+/* Room for a constant, F32 [count]: its offset, in bytes, in the constants' allocation. Equal
+ * values get one place; the values are copied. Before engine_build. */
 lh_status_t engine_constant(engine_t *e, const float *values, uint64_t count,
                             uint64_t *offset) LH_MUST_CHECK;
-/* The engine owns the program from here on; not once it is arranged. */
+/* Lists a program, which the engine then owns; on failure it stays the caller's. Before
+ * engine_arrange. */
 lh_status_t engine_program_add(engine_t *e, program_t *p, flow_t *flow) LH_MUST_CHECK;
 
 #endif

@@ -1,8 +1,8 @@
 /* handover.c - between a device's queues and the thread that drives transfers.
  *
  * Three parts: mirrors of what travels; planning, in which each transfer gets its words, events
- * and copies; and what happens in a step. There a start and a wait each have three forms, by how
- * the list runs: launched (queued_), captured (captured_), and replayed (replay_). */
+ * and copies; and what happens in a step. In a step a start and a wait each have three forms, by
+ * how the list runs: launched (queued_), captured (captured_), and replayed (replay_). */
 #include <engine/handover.h>
 
 #include <stdatomic.h>
@@ -10,25 +10,27 @@
 
 #include <base/memory.h>
 
-enum { WORD_BYTES = 64 }; /* of a line of its own */
+enum { WORD_BYTES = 64 }; /* a word has a cache line to itself */
 
-/* The host may work in its memory as soon as a launch returns: there is nothing to hand over. */
+/* Whether the host may work in the device's memory as soon as a launch returns: then there is
+ * nothing to hand over. */
 static bool is_direct(const engine_t *e)
 {
     const uint32_t both = LH_DEVICE_SYNCHRONOUS | LH_DEVICE_HOST_ACCESS;
     return (e->properties.flags & both) == both;
 }
 
-/* Whether a stream can hold until the host sets a word. Without that the host itself waits for
- * what comes. */
+/* Whether a stream can hold until the host sets a word. If not, the host itself waits for what
+ * comes. */
 static bool awaits_words(const engine_t *e)
 {
     return (e->properties.flags & LH_DEVICE_WORDS) != 0 && e->api->await != NULL;
 }
 
-/* Where a value lies: in its allocation, or in its arena. */
+/* The allocation or the arena in which a value lies. */
 static const allocation_t *allocation_of(const engine_t *e, const flow_t *f, uint32_t value)
 {
+    lh_assert(value > 0 && value < f->value_count);
     const flow_buffer_t *buffer = &f->buffers[f->values[value].buffer];
     return buffer->allocation != NULL ? buffer->allocation : &e->arenas[buffer->arena];
 }
@@ -42,7 +44,7 @@ bool handovers_capture(const engine_t *e)
 
 /* ---- mirrors ---- */
 
-/* There are few mirrors: of stores and arenas with something that travels. */
+/* The mirror of an allocation; NULL: none. There are few: of stores and arenas that travel. */
 static mirror_t *mirror_find(const engine_t *e, const allocation_t *allocation)
 {
     for (uint32_t i = 0; i < e->mirror_count; i++)
@@ -71,7 +73,7 @@ uint64_t handover_offset(const engine_t *e, const allocation_t *allocation, uint
     return x->at + offset - x->begin;
 }
 
-/* The mirror of an allocation, a new one if there is none. NULL: memory is short. */
+/* The mirror of an allocation, made if there is none. NULL: memory is short. */
 static mirror_t *mirror_take(engine_t *e, const allocation_t *allocation)
 {
     mirror_t *found = mirror_find(e, allocation);
@@ -120,9 +122,9 @@ static int extent_earlier(const void *a, const void *b)
     return x->begin < y->begin ? -1 : x->begin > y->begin;
 }
 
-/* Joins extents that meet, whole lines each, and lays them one after the other. An allocation of
- * which all travels is its mirror's twin: a place in the one is the same place in the other.
- * `line` is the engine's alignment. */
+/* Widens extents to whole lines, joins those that meet, and lays them one after the other. If all
+ * of an allocation travels, its mirror is laid out as the allocation is: each byte has the same
+ * offset in both. `line` is the engine's alignment, in bytes. */
 static void mirror_lay(mirror_t *m, uint64_t line)
 {
     uint32_t kept = 0;
@@ -151,15 +153,16 @@ static void mirror_lay(mirror_t *m, uint64_t line)
 
 /* ---- planning ---- */
 
-/* Whether a list waits for a transfer that it did not start, or leaves one to others: such a
- * transfer crosses lists. Asked of each list that there may be: the first and the later rounds',
- * in the last run of a step and not. */
+/* Marks the transfers that cross lists: a list waits for one that it did not start, or starts one
+ * and leaves the wait to another list. Called for each list that there may be: of the first or of
+ * later rounds, in the last round of a step or not. */
 static void crossings_find(engine_t *e, const flow_t *f, bool later, bool last)
 {
     for (uint32_t c = 1; c < f->call_count; c++) {
         const flow_call_t *call = &f->calls[c];
         if (call->transfer == NULL || (later ? call->first_only : call->later_only)) continue;
         if (call->last_only && !last) continue;
+        lh_assert(call->transfer->number < e->handover_count);
         handover_t *h = e->handovers[call->transfer->number];
         const bool starts = call->kind == FLOW_COLLECTIVE;
         if (starts == h->open) h->crosses = true;
@@ -173,7 +176,7 @@ static void crossings_find(engine_t *e, const flow_t *f, bool later, bool last)
     }
 }
 
-/* A handover for a transfer that has none, with three words of its own. */
+/* Makes a handover, with three words of its own, for a transfer that has none. */
 static lh_status_t handover_add(engine_t *e, const transfer_t *transfer)
 {
     const uint32_t number = transfer->number;
@@ -197,8 +200,8 @@ static lh_status_t handover_add(engine_t *e, const transfer_t *transfer)
     return status;
 }
 
-/* Crossings matter for captured lists only: launched ones find events, in whichever list they were
- * recorded. */
+/* Crossings matter for captured lists only: a launched list can wait for an event, whichever list
+ * has recorded it. */
 lh_status_t handovers_plan(engine_t *e)
 {
     lh_status_t status = LH_OK;
@@ -221,7 +224,7 @@ lh_status_t handovers_plan(engine_t *e)
 
 /* ---- once memory is there ---- */
 
-/* The copy of a value; its direction is known by who queues it. */
+/* The copy of a value between the device and its mirror; whoever queues it knows the direction. */
 static handover_copy_t copy_of(const engine_t *e, const flow_t *f, uint32_t value)
 {
     const flow_value_t *v = &f->values[value];
@@ -233,7 +236,8 @@ static handover_copy_t copy_of(const engine_t *e, const flow_t *f, uint32_t valu
                              .bytes = flow_arg_bytes(&v->arg)};
 }
 
-/* Several calls may start one transfer, of the same values: the first one that is met decides. */
+/* Lists the copies of a transfer. Several calls may start one transfer, all of the same values; the
+ * first that is met lists them. */
 static lh_status_t copies_make(handover_t *h, const flow_t *f, const flow_moved_t *moved)
 {
     const engine_t *e = h->engine;
@@ -249,12 +253,13 @@ static lh_status_t copies_make(handover_t *h, const flow_t *f, const flow_moved_
     return LH_OK;
 }
 
+/* A word, by its offset in the engine's pinned memory. */
 static _Atomic uint32_t *word_at(const handover_t *h, uint64_t offset)
 {
     return allocation_place(&h->engine->pinned, offset).address;
 }
 
-/* Words begin at 0, which is "not yet". Events are made now, as no step may make any. */
+/* Words begin at 0, which stands for "not yet". Events are made here, as no step may make any. */
 static lh_status_t handover_place(handover_t *h)
 {
     engine_t *e = h->engine;
@@ -316,23 +321,23 @@ void handovers_free(engine_t *e)
 
 /* ---- in a step ---- */
 
-/* Asked by the progress thread: the turn's copies out are past. */
+/* transfer_gate_t.past, asked by the progress thread: LH_OK once the turn's copies out are past. */
 static lh_status_t gate_past(void *context)
 {
     const handover_t *h = context;
     return h->engine->api->test(h->turns[h->turn].read, 0);
 }
 
-/* Told by the progress thread: what came is there, in the mirror. Releases the stream that awaits
- * the word. */
+/* transfer_gate_t.done, told by the progress thread: what came lies in the mirror. Releases the
+ * stream that awaits the word. */
 static void gate_done(void *context)
 {
     const handover_t *h = context;
     atomic_store_explicit(word_at(h, h->word), 1, memory_order_release);
 }
 
-/* As gate_past, of a captured list: the replay has set the word. It is taken, so that the next
- * replay sets it anew. */
+/* transfer_gate_t.past for a captured list: LH_OK once the replay has set the word. The word is
+ * cleared at once, so that the next replay can set it again. */
 static lh_status_t gate_asked(void *context)
 {
     const handover_t *h = context;
@@ -340,8 +345,8 @@ static lh_status_t gate_asked(void *context)
     return atomic_compare_exchange_strong(word_at(h, h->asked), &asked, 0) ? LH_OK : LH_AGAIN;
 }
 
-/* The next turn, once its events are past, which its run two starts ago has recorded: so far is
- * the host ahead at most. */
+/* Takes the next turn, once its events are past, which were recorded HANDOVER_TURNS starts ago. So
+ * the host is at most that many starts ahead of the device. */
 static lh_status_t turn_take(handover_t *h)
 {
     const uint32_t turn = (h->turn + 1) % HANDOVER_TURNS;
@@ -352,7 +357,8 @@ static lh_status_t turn_take(handover_t *h)
     return status;
 }
 
-/* Copies in from the mirror, or out to it. None where the host reaches the device's memory. */
+/* Queues the copies in from the mirror, or out to it. There are none where the host reaches the
+ * device's memory. */
 static lh_status_t copies_queue(const handover_t *h, lh_stream_t *stream, bool in)
 {
     const lh_device_api_t *api = h->engine->api;
@@ -367,7 +373,7 @@ static lh_status_t copies_queue(const handover_t *h, lh_stream_t *stream, bool i
     return status;
 }
 
-/* The copying stream waits until the computing one has made what is read, then copies it out. */
+/* Lets a copying stream wait until the computing stream has made what is read, then copy it out. */
 static lh_status_t leaving_queue(const handover_t *h, const handover_turn_t *turn)
 {
     const engine_t *e = h->engine;
@@ -376,8 +382,8 @@ static lh_status_t leaving_queue(const handover_t *h, const handover_turn_t *tur
     return status == LH_OK ? copies_queue(h, e->leaving, false) : status;
 }
 
-/* The copying stream awaits the end of the transfer and copies in what came. Who waits for that
- * finds an event, or where the transfer crosses lists a word. */
+/* Lets a copying stream await the end of the transfer and copy in what came. Behind that stands an
+ * event, or where the transfer crosses lists a word. turn: NULL where it crosses lists. */
 static lh_status_t coming_queue(const handover_t *h, const handover_turn_t *turn)
 {
     const engine_t *e = h->engine;
@@ -390,7 +396,8 @@ static lh_status_t coming_queue(const handover_t *h, const handover_turn_t *turn
                       : e->api->record(e->coming, turn->arrived);
 }
 
-/* What is read leaves in the replay, and what comes does where the list waits for it. */
+/* A start in a list that is captured. Copying out is part of the replay; copying in is, too, unless
+ * another list waits. */
 static lh_status_t captured_start(handover_t *h)
 {
     const engine_t *e = h->engine;
@@ -405,15 +412,15 @@ static lh_status_t captured_start(handover_t *h)
     return status == LH_OK ? coming_queue(h, turn) : status;
 }
 
-/* The computing stream waits until what came is copied in. */
+/* Lets the computing stream await the word that says that what came is copied in. */
 static lh_status_t there_await(const handover_t *h)
 {
     const lh_place_t there = allocation_place(&h->engine->pinned, h->there);
     return h->engine->api->await(h->engine->stream, &there);
 }
 
-/* A wait in the list that has started the transfer joins the copying stream; another list finds a
- * word. */
+/* A wait in a list that is captured. In the list that has started the transfer it joins the copying
+ * stream; any other list awaits a word. */
 static lh_status_t captured_wait(handover_t *h)
 {
     const engine_t *e = h->engine;
@@ -423,8 +430,8 @@ static lh_status_t captured_wait(handover_t *h)
     return e->api->wait(e->stream, h->turns[HANDOVER_CAPTURED].arrived);
 }
 
-/* A capture must have joined every stream that it forked to before it ends. Starts that the list
- * itself waits for are joined there; the others here, once what they read is copied out. */
+/* A capture must join every stream that it forked to before it ends. A start that the list itself
+ * waits for is joined by that wait; all others here, behind the copies of what they read. */
 lh_status_t handovers_captured(engine_t *e)
 {
     lh_status_t status = LH_OK;
@@ -438,8 +445,8 @@ lh_status_t handovers_captured(engine_t *e)
     return status;
 }
 
-/* Before the replay: waits for the transfer's last run, starts it behind the word that the replay
- * sets, and queues what comes beside all lists where another list waits for it. */
+/* Before a replay: waits for the transfer's last run, starts the transfer behind the word that the
+ * replay sets, and, where another list waits, queues the copies in outside of all lists. */
 static lh_status_t replay_start(handover_t *h)
 {
     engine_t *e = h->engine;
@@ -453,7 +460,7 @@ static lh_status_t replay_start(handover_t *h)
     return status;
 }
 
-/* The replay waits for the word, whether or not something is under way: where nothing is, it is
+/* A replay awaits the word whether or not the transfer is under way: where it is not, the word is
  * set here, in front of the replay. */
 static lh_status_t replay_wait(handover_t *h)
 {
@@ -472,14 +479,15 @@ lh_status_t handover_replay(engine_t *e, const transfer_t *t, bool waits)
 }
 
 /* A start in a list that is launched. `made` and `read` are recorded behind what is queued so far;
- * the transfer begins once `read` is past. Where the device awaits words, what comes is queued at
- * once. */
+ * the transfer begins once `read` is past. Where the device awaits words, the copies in are queued
+ * at once. */
 static lh_status_t queued_start(engine_t *e, const transfer_t *t)
 {
     handover_t *h = e->handovers[t->number];
     if (e->capturing) return captured_start(h);
     lh_status_t status = h->under_way ? handover_wait(e, t) : LH_OK;
-    /* The gate is of the run before until that is done: so the host is one run ahead at most. */
+    /* The gate belongs to the run before until that run is done, so the host is at most one run
+     * ahead. */
     if (status == LH_OK) status = e->exchange->wait(e->exchange, t);
     if (status == LH_OK) status = turn_take(h);
     const handover_turn_t *turn = &h->turns[h->turn];
@@ -493,8 +501,8 @@ static lh_status_t queued_start(engine_t *e, const transfer_t *t)
     return status;
 }
 
-/* A wait in a list that is launched; nothing where nothing is under way. On a device that can't
- * await words the host waits, and queues the copies in behind what is queued so far. */
+/* A wait in a list that is launched; nothing where the transfer is not under way. If the device
+ * can't await words, the host waits, and queues the copies in behind what is queued so far. */
 static lh_status_t queued_wait(engine_t *e, const transfer_t *t)
 {
     handover_t *h = e->handovers[t->number];
@@ -508,8 +516,8 @@ static lh_status_t queued_wait(engine_t *e, const transfer_t *t)
     return status == LH_OK ? copies_queue(h, e->stream, true) : status;
 }
 
-/* A device that does each call at once has made what is read, and host memory is its memory: no
- * gate is needed. */
+/* A device that does each call at once, in memory that the host reaches, needs no gate: it has made
+ * what is read. */
 lh_status_t handover_start(engine_t *e, const transfer_t *t)
 {
     return is_direct(e) ? e->exchange->start(e->exchange, t, NULL) : queued_start(e, t);

@@ -2,22 +2,24 @@
  * get to memory that the host reaches.
  *
  * Two threads meet here. The control thread queues work on the device and starts transfers; the
- * progress thread of core/comm carries transfers out, asks a gate whether it may read, and tells it
- * when it has written. The gate's functions are all of this folder that the progress thread calls.
+ * progress thread of core/comm carries transfers out, asks a gate whether it may read, and tells
+ * the gate when it has written. The gate's functions are the only ones of this folder that the
+ * progress thread calls.
  *
  * A synchronous device has made what a transfer reads when its start is called, and the host waits
- * for what comes. Elsewhere nobody waits: the start queues copies of what is read into a mirror in
- * pinned memory (none where the host reaches the device's own) and an event behind them; the
- * transfer begins once that is past, in the thread that drives transfers. Its end sets a word. A
- * stream awaits the word, copies back what came, and records an event for which the computing
- * stream waits where the values are used. A device that can't await words makes the host wait
- * there.
+ * for what comes. With any other device nobody waits. The start queues copies of what is read into
+ * a mirror in pinned memory (none where the host reaches the device's own) and an event behind the
+ * copies; the transfer begins once that event is past, in the thread that drives transfers. The end
+ * of the transfer sets a word. A copying stream awaits the word, copies back what came, and records
+ * an event for which the computing stream waits where the values are used. If the device can't
+ * await words, the host waits there instead.
  *
  * A captured list has no events that the host could ask: the queue signals a word when what is read
- * is copied out. A replay starts the list's transfers first, each behind its word. Where one list
- * starts a transfer and another waits for it, what comes is copied back beside all lists, and a
- * second word says so to the stream that waits: an event of one can't be waited for inside another.
- * The host sets that word where nothing is under way, as a replay waits whether or not.
+ * is copied out. Before a replay the host starts the list's transfers, each behind its word. Where
+ * one list starts a transfer and another waits for it, what comes is copied back outside of all
+ * lists, and a second word tells the stream that waits, as an event of one replay can't be waited
+ * for inside another. A replay waits for that word in any case, so the host sets it where nothing
+ * is under way.
  *
  * A mirror holds what travels and nothing else: of an allocation with frozen parameters, or with
  * activations of which few are summed, that is a small part. */
@@ -29,8 +31,8 @@
 
 /* Bytes [begin, end) of an allocation that travel, and where they lie in its mirror. */
 typedef struct mirror_extent {
-    uint64_t begin, end; /* there         */
-    uint64_t at;         /* in the mirror */
+    uint64_t begin, end; /* bytes from the start of the allocation */
+    uint64_t at;         /* bytes from the start of the mirror     */
 } mirror_extent_t;
 
 /* Pinned memory in which the host finds what travels of an allocation that it can't reach. One for
@@ -38,7 +40,7 @@ typedef struct mirror_extent {
 struct mirror {
     const allocation_t *of;
     allocation_t pinned;      /* the extents, one after the other */
-    mirror_extent_t *extents; /* ascending, apart */
+    mirror_extent_t *extents; /* [count] ascending; no two touch */
     uint32_t count;
     size_t capacity;
 };
@@ -55,54 +57,59 @@ enum { HANDOVER_TURNS = 2 };
 
 enum { HANDOVER_CAPTURED = HANDOVER_TURNS }; /* the turn whose events replays hold */
 
+/* The events of one run of a transfer. */
 typedef struct handover_turn {
-    lh_event_t *made;    /* what is read, on the computing stream */
-    lh_event_t *read;    /* it is copied out                      */
-    lh_event_t *arrived; /* what came is copied in                */
+    lh_event_t *made;    /* what the transfer reads is computed      */
+    lh_event_t *read;    /* what the transfer reads is copied out    */
+    lh_event_t *arrived; /* what the transfer has written is copied in */
 } handover_turn_t;
 
-/* Of one transfer, from engine_plan to engine_close. Words are uint32_t in the engine's pinned
- * memory, each in a cache line of its own; they are set on one side and cleared on the other, so
- * they are atomic. The progress thread reads `turn` while the transfer is under way, and meanwhile
- * nobody changes it. All else is the control thread's. */
+/* The device's side of one transfer, from engine_plan to engine_close. Words are uint32_t in the
+ * engine's pinned memory, each in a cache line of its own; one side sets them and the other clears
+ * them, so they are atomic. The progress thread reads `turn` while the transfer is under way,
+ * during which nobody changes it. All else is the control thread's. */
 struct handover {
     engine_t *engine;
     const transfer_t *transfer;
     handover_turn_t turns[HANDOVER_TURNS + 1];
-    uint32_t turn;           /* of the last start */
-    bool under_way;          /* started, and no stream waits for it yet */
-    bool crosses;            /* a list may wait for what another one started */
-    bool open;               /* started by the list that is captured, which does not wait for it */
-    uint64_t word;           /* in the engine's pinned allocation: the transfer has written */
-    uint64_t asked;          /* there: what is read is, in a captured list */
-    uint64_t there;          /* there: what came is copied in, where it crosses lists */
-    handover_copy_t *copies; /* out, then in */
+    uint32_t turn;  /* of the last start */
+    bool under_way; /* started, and no stream waits for it yet */
+    bool crosses;   /* a list may wait for what another one started */
+    bool open;      /* the list that is captured has started it, and not yet waited */
+    /* Offsets of the three words in the engine's pinned allocation. */
+    uint64_t word;           /* the transfer has written */
+    uint64_t asked;          /* captured lists: what the transfer reads is copied out */
+    uint64_t there;          /* where `crosses`: what the transfer has written is copied in */
+    handover_copy_t *copies; /* [out_count + in_count] NULL where the host reaches all memory */
     uint32_t out_count, in_count;
 };
 
-/* engine_plan, once flows are finished: a handover for every transfer, mirrors for what they touch.
- * Nothing for a synchronous device whose memory the host reaches. */
+/* For engine_plan, once flows are finished: makes a handover for every transfer, and mirrors of
+ * what transfers touch. Nothing for a synchronous device whose memory the host reaches. */
 lh_status_t handovers_plan(engine_t *e) LH_MUST_CHECK;
-/* engine_build, once memory is there. */
+/* For engine_build, once memory is there: makes events, copying streams and copies. */
 lh_status_t handovers_place(engine_t *e) LH_MUST_CHECK;
-/* Nothing of them is queued any more. */
+/* For engine_close; nothing of the handovers is queued any more. */
 void handovers_free(engine_t *e);
 
 /* Whether lists with transfers may be captured. */
 bool handovers_capture(const engine_t *e);
-/* All calls of a captured list are queued: joins the streams that have work of it. */
+/* Called when all calls of a captured list are queued: joins the copying streams to the computing
+ * one. */
 lh_status_t handovers_captured(engine_t *e) LH_MUST_CHECK;
-/* Starts a transfer of a captured list, or gets it ready to be waited for, before the replay. */
+/* Before a replay: starts a transfer of the list, or (waits) gets it ready for the replay's
+ * wait. */
 lh_status_t handover_replay(engine_t *e, const transfer_t *t, bool waits) LH_MUST_CHECK;
 
 /* Memory in which the host finds the bytes of an allocation: the allocation itself, or its
  * mirror. */
 const allocation_t *handover_allocation(const engine_t *e, const allocation_t *allocation);
-/* Where it lies there: bytes from the start, of what travels. */
+/* Where a byte that travels lies in that memory: `offset` and the result are bytes from the start.
+ * After engine_plan. */
 uint64_t handover_offset(const engine_t *e, const allocation_t *allocation, uint64_t offset);
 
-/* What calls of a list do: a start behind what is queued so far, and a wait of what is
- * queued from now on. */
+/* What a list's calls do. A start: the transfer begins behind what is queued so far. A wait: what
+ * is queued from now on runs behind the transfer; nothing happens where none is under way. */
 lh_status_t handover_start(engine_t *e, const transfer_t *t) LH_MUST_CHECK;
 lh_status_t handover_wait(engine_t *e, const transfer_t *t) LH_MUST_CHECK;
 

@@ -1,7 +1,7 @@
 /* kernel_choice.c - finds and prepares the kernel of each distinct call, once.
  *
- * A line of text names a call: op, hash of its attributes, dtypes and shapes. It stands in
- * sentences, and beside a checkpoint with the kernel's name and variant behind it. */
+ * A line of text names a call: op, hash of its attributes, dtypes and shapes. The line stands in
+ * sentences and, with the kernel's name and variant behind it, beside a checkpoint. */
 #include <engine/kernel_choice.h>
 
 #include <inttypes.h>
@@ -14,30 +14,33 @@
 
 typedef struct offer { /* a row and the plugin whose services it gets */
     const lh_kernel_t *row;
+    const op_t *op; /* that it names */
     const plugin_t *plugin;
 } offer_t;
 
 struct kernel_choice {
     kernel_choice_how_t how;
-    offer_t *offers;
+    offer_t *offers; /* [offer_count] in the order in which rows are tried */
     uint32_t offer_count;
-    kernel_t **kernels;
+    kernel_t **kernels; /* [count] one for each distinct call */
     uint32_t count;
     size_t capacity;
 };
 
-/* Takes a plugin's rows: those for the device by its name, and (own) those without one. */
+/* Appends a plugin's rows that name the device and, if the plugin is the device's own, those that
+ * name none. Names of ops end here: a row of an op that nobody states is for nobody. */
 static void offers_take(kernel_choice_t *c, const plugin_t *plugin, bool own)
 {
     for (uint32_t i = 0; i < plugin->kernel_count; i++) {
         const lh_kernel_t *row = &plugin->kernels[i];
         const bool serves = row->device == NULL ? own
                                                 : text_equal(row->device, c->how.device->name);
-        if (serves && row->op != NULL) c->offers[c->offer_count++] = (offer_t){row, plugin};
+        const op_t *op = serves && row->op != NULL ? op_table_find(c->how.ops, row->op) : NULL;
+        if (op != NULL) c->offers[c->offer_count++] = (offer_t){row, op, plugin};
     }
 }
 
-/* The list of offers is made once; its order is the order in which rows are tried. */
+/* The list of offers is made once: the device's own rows, then the others'. */
 lh_status_t kernel_choice_new(const kernel_choice_how_t *how, kernel_choice_t **out)
 {
     size_t rows = how->device->kernel_count;
@@ -77,8 +80,8 @@ void kernel_choice_free(kernel_choice_t *c)
     mem_free(c);
 }
 
-/* " BF16[4096,512]", with the distance of rows where it is not dense, and + where it is added
- * to. */
+/* " BF16[4096,512]", with "/" and the distance of rows where the argument is not dense, and with
+ * "+" where the kernel adds to it. */
 static void arg_text(text_t *t, const lh_arg_t *arg)
 {
     text_printf(t, " %s", lh_dtype_name(arg->dtype));
@@ -90,7 +93,8 @@ static void arg_text(text_t *t, const lh_arg_t *arg)
     if ((arg->flags & LH_ARG_ADD) != 0) text_append(t, "+");
 }
 
-/* Names the call the same way in every process, so that a resume finds its line again. */
+/* The line that names a call, the same in every process, so that a resume finds it again. NULL:
+ * memory is short. */
 static char *line_of(const op_t *op, const void *attributes, const lh_arg_t *args)
 {
     text_t t = {0};
@@ -106,7 +110,7 @@ static char *line_of(const op_t *op, const void *attributes, const lh_arg_t *arg
     return NULL;
 }
 
-/* NONE in a row means any dtype, NONE in an argument that it is left out. */
+/* NONE in a row means any dtype; NONE in an argument, that the argument is left out. */
 static bool dtypes_match(const lh_kernel_t *row, const lh_arg_t *args, uint32_t count)
 {
     for (uint32_t i = 0; i < count; i++)
@@ -116,7 +120,8 @@ static bool dtypes_match(const lh_kernel_t *row, const lh_arg_t *args, uint32_t 
     return true;
 }
 
-/* What the line said last time: its kernel's name and variant. False: nothing was said. */
+/* The kernel's name and variant that the saved variants have for a line. False: they have no such
+ * line. */
 static bool variant_of(const kernel_choice_t *c, const char *line, char name[64], uint64_t *variant)
 {
     const size_t length = strlen(line);
@@ -129,10 +134,10 @@ static bool variant_of(const kernel_choice_t *c, const char *line, char name[64]
     return false;
 }
 
-/* Asks one row, and prepares it. LH_UNSUPPORTED with a reason: it can't, or it is not what is
- * wanted: equal bits every time (LH_KERNEL_ORDERED), no memory saved for the way back, scratch
- * within bounds, and the kernel that the saved variants name. fits() may answer LH_AGAIN where
- * only prepare() can tell. */
+/* Asks one row, and prepares its kernel. LH_UNSUPPORTED with a reason where the row can't do the
+ * call, or its kernel is not what is wanted: equal bits every time (LH_KERNEL_ORDERED), no memory
+ * saved for the way back, scratch within bounds, and the name that the saved variants have. fits()
+ * may answer LH_AGAIN where only prepare() can tell. */
 static lh_status_t offer_try(const kernel_choice_t *c, const offer_t *offer,
                              const lh_kernel_desc_t *desc, const lh_kernel_plan_t *wanted,
                              kernel_t *k)
@@ -166,8 +171,8 @@ static lh_status_t offer_try(const kernel_choice_t *c, const offer_t *offer,
     return LH_UNSUPPORTED;
 }
 
-/* Tries the rows in order. Only "can't do that" moves on to the next one; memory running out does
- * not. The reasons of all rows that were tried make the sentence of a refusal. */
+/* Tries the rows in order. Only LH_UNSUPPORTED moves on to the next row; a lack of memory, say,
+ * does not. A refusal's sentence has the reasons of all rows that were tried. */
 static lh_status_t rows_try(kernel_choice_t *c, const lh_kernel_desc_t *desc, kernel_t *k)
 {
     lh_kernel_desc_t asked = *desc;
@@ -180,9 +185,7 @@ static lh_status_t rows_try(kernel_choice_t *c, const lh_kernel_desc_t *desc, ke
     lh_status_t status = LH_UNSUPPORTED;
     for (uint32_t i = 0; i < c->offer_count && status == LH_UNSUPPORTED; i++) {
         const offer_t *offer = &c->offers[i];
-        if (!text_equal(offer->row->op, desc->op) ||
-            !dtypes_match(offer->row, desc->args, desc->arg_count))
-            continue;
+        if (offer->op != k->op || !dtypes_match(offer->row, desc->args, desc->arg_count)) continue;
         tried++;
         fail_clear();
         status = offer_try(c, offer, &asked, &wanted, k);
@@ -197,7 +200,8 @@ static lh_status_t rows_try(kernel_choice_t *c, const lh_kernel_desc_t *desc, ke
     return status;
 }
 
-/* Arguments are compared as bytes: whoever makes them begins with zeros. */
+/* Whether a kernel is of this very call. Arguments are compared as bytes, so whoever makes them
+ * begins with zeros. */
 static bool same_call(const kernel_t *k, const op_t *op, const void *attributes,
                       const lh_arg_t *args)
 {
@@ -206,7 +210,8 @@ static bool same_call(const kernel_t *k, const op_t *op, const void *attributes,
     return memcmp(k->attributes, attributes, op->row.attributes_bytes) == 0;
 }
 
-/* A new kernel for a call: copies what names it, asks the op what it costs, and tries the rows. */
+/* Fills a new kernel: copies what names the call, asks the op what the call costs, and tries the
+ * rows. */
 static lh_status_t kernel_fill(kernel_choice_t *c, const op_t *op, const void *attributes,
                                const lh_arg_t *args, kernel_t *k)
 {
@@ -238,7 +243,7 @@ static lh_status_t kernel_fill(kernel_choice_t *c, const op_t *op, const void *a
     return rows_try(c, &desc, k);
 }
 
-/* A call that is known has its kernel already. The table grows before a new one is made. */
+/* The table grows before a new kernel is made, so that a prepared kernel always has its place. */
 lh_status_t kernel_choose(kernel_choice_t *c, const op_t *op, const void *attributes,
                           const lh_arg_t *args, kernel_t **out)
 {
@@ -263,10 +268,11 @@ lh_status_t kernel_choose(kernel_choice_t *c, const op_t *op, const void *attrib
     return LH_OK;
 }
 
-/* The same rows in the same order, but only fits() is asked; a stream is not needed for that. */
+/* Asks the fits() of the same rows in the same order; fits() gets no stream. */
 bool kernel_is_offered(const kernel_choice_t *c, const op_t *op, const void *attributes,
                        const lh_arg_t *args)
 {
+    lh_assert(op->in_count + op->out_count <= OP_SLOTS);
     const lh_kernel_desc_t desc = {
         .struct_size = sizeof(desc),
         .flags = LH_KERNEL_ORDERED,
@@ -279,9 +285,7 @@ bool kernel_is_offered(const kernel_choice_t *c, const op_t *op, const void *att
     };
     for (uint32_t i = 0; i < c->offer_count; i++) {
         const offer_t *offer = &c->offers[i];
-        if (!text_equal(offer->row->op, op->row.name) ||
-            !dtypes_match(offer->row, args, desc.arg_count))
-            continue;
+        if (offer->op != op || !dtypes_match(offer->row, args, desc.arg_count)) continue;
         if (offer->row->fits == NULL) return true;
         const lh_status_t status = offer->row->fits(offer->plugin->host, c->how.opened,
                                                     c->how.config, &desc);

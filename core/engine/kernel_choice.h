@@ -1,12 +1,12 @@
 /* engine/kernel_choice.h - finds and prepares the kernel of each distinct call, once.
  *
- * Kernels are rows of plugins, by op, dtypes and device. The first row whose op and dtypes match
- * and whose fits() and prepare() agree is taken: the device's own rows first, then those that
- * other plugins list for it. Calls with equal op, attributes and arguments share one prepared
+ * Plugins list kernels as rows: op, dtypes, device. The first row whose op and dtypes match and
+ * whose fits() and prepare() agree is taken: the device's own rows first, then those that other
+ * plugins list for the device. Calls with equal op, attributes and arguments share one prepared
  * kernel: equal blocks have equal calls, so there are some tens of kernels for thousands of calls.
- * Rows are not asked to measure (LH_KERNEL_TUNE), so that the choice is the same in each run; what
- * was chosen can be written down and asked for again, so that a resumed run has the same bits or
- * is refused.
+ * Rows are not asked to measure (LH_KERNEL_TUNE): a measured choice could be faster, and could
+ * differ from run to run. What was chosen can be written down and asked for again, so that a
+ * resumed run has the same bits or is refused.
  *
  * Called by the control thread while programs are planned; a step reads what was found and calls
  * nothing here. */
@@ -14,6 +14,7 @@
 #define ENGINE_KERNEL_CHOICE_H
 
 #include <base/text.h>
+#include <graph/op_table.h>
 #include <graph/recording.h>
 #include <plugin/registry.h>
 
@@ -21,24 +22,25 @@
  * point into it. */
 typedef struct kernel {
     const op_t *op;
-    void *attributes; /* a copy */
-    char *line;       /* names the call: "matmul ... =" without the end */
-    lh_arg_t args[OP_SLOTS];
+    void *attributes;        /* a copy; NULL: the op has none */
+    char *line;              /* names the call: a line of kernel_choice_text up to its " = " */
+    lh_arg_t args[OP_SLOTS]; /* [arg_count] inputs, then outputs */
     uint32_t arg_count;
-    const lh_kernel_t *row;
-    lh_prepared_t *prepared;
+    const lh_kernel_t *row;  /* of a plugin */
+    lh_prepared_t *prepared; /* owned */
     lh_kernel_plan_t plan;
-    lh_cost_t cost;
+    lh_cost_t cost; /* FLOPs and bytes of one launch */
 } kernel_t;
 
 typedef struct kernel_choice kernel_choice_t;
 
-/* Borrowed, and read until kernel_choice_free. */
+/* Copied; what the pointers name is read until kernel_choice_free. */
 typedef struct kernel_choice_how {
+    const op_table_t *ops; /* of the calls; rows of kernels name theirs */
     const plugin_t *device;
     lh_device_t *opened;
-    const void *config; /* the device's */
-    const plugin_t *const *plugins;
+    const void *config;             /* the device's parsed options */
+    const plugin_t *const *plugins; /* [plugin_count] whose rows may serve the device, too */
     uint32_t plugin_count;
     lh_stream_t *stream;
     uint64_t scratch_limit_bytes;
@@ -49,18 +51,21 @@ lh_status_t kernel_choice_new(const kernel_choice_how_t *how, kernel_choice_t **
 /* Releases what was prepared; the stream has drained. */
 void kernel_choice_free(kernel_choice_t *c);
 
-/* *out lives until kernel_choice_free. Refused with every row's reason. */
+/* The kernel of a call. attributes: op->row.attributes_bytes; args: inputs, then outputs, compared
+ * as bytes, so unused bytes are 0. *out lives until kernel_choice_free. LH_UNSUPPORTED, with every
+ * row's reason, where no row will do. */
 lh_status_t kernel_choose(kernel_choice_t *c, const op_t *op, const void *attributes,
                           const lh_arg_t *args, kernel_t **out) LH_MUST_CHECK;
-/* Whether a row matches and its fits() agrees; prepares nothing. For passes that fuse. */
+/* Whether some row matches and its fits() agrees. Prepares nothing; fusion passes ask. */
 bool kernel_is_offered(const kernel_choice_t *c, const op_t *op, const void *attributes,
                        const lh_arg_t *args);
 
 /* Bytes of scratch of the kernel that needs most: kernels run one after the other and share it. */
 uint64_t kernel_choice_scratch(const kernel_choice_t *c);
-/* Bytes that all kernels keep in the host's heap, for weights packed for them, say. */
+/* Bytes that all kernels together keep in the host's heap, as for packed weights. */
 uint64_t kernel_choice_host_bytes(const kernel_choice_t *c);
-/* One line each, sorted: "matmul bf16[8,4] ... = matmul.bf16.onednn 3". */
+/* A line for each kernel, sorted: call, " = ", the kernel's name and its variant, as in
+ * "copy F32[8,4] -> BF16[8,4] = copy.any 0". */
 void kernel_choice_text(const kernel_choice_t *c, text_t *out);
 
 #endif

@@ -1,16 +1,16 @@
 /* model_program.c - writes programs of a model: row by row of the schedule, an instance for each
  * part of the row's chunk.
  *
- * First what an instance is: one part of the model (embedding, a block, a section of the head)
- * with its own weights, for one micro-batch, on its way through the program. It holds a map from
- * the recording's values to the flow's. Forward it fills the map; on the way back the nodes find
- * there what the way there has left. Recomputation forgets entries and appends the nodes that make
- * them again.
+ * The first half is about instances. An instance is one part of the model (embedding, a block, a
+ * section of the head) with its own weights, for one micro-batch, on its way through the program.
+ * It holds a map from the recording's values to the flow's. The forward pass fills the map; on the
+ * way back the nodes find there what the forward pass has left. Recomputation forgets entries and
+ * appends the nodes that make them again.
  *
- * Then the model: parts are recorded, equal blocks once; each row of the schedule appends its
- * parts' nodes. What a row leaves to a later one of its micro-batch are the instances' maps, the
- * hidden state that goes on, and the gradient that comes back: no flow of control says so, only
- * who uses which value, from which flow_finish finds how long each lives. */
+ * The second half is about the model: parts are recorded, equal blocks once; each row of the
+ * schedule appends its parts' nodes. A row leaves to later rows of its micro-batch the instances'
+ * maps, the hidden state that goes on, and the gradient that comes back. How long each value lives
+ * is stated nowhere: flow_finish finds it by the calls that use the value. */
 #include <engine/model_program.h>
 
 #include <base/memory.h>
@@ -19,43 +19,45 @@
 #include <longhaul/dtype.h>
 #include <program/schedule.h>
 
-/* One part on its way through a program. Stays where it is while it is used: the flow's source
+/* One part on its way through a program. Its address must not change while it is used, as `source`
  * points to it. */
 typedef struct instance {
     program_t *program;
     const part_t *part;
     uint32_t block;       /* whose parameters; the recording may be that of an equal block */
-    uint32_t micro_batch; /* which of those in the inputs */
-    uint64_t row_begin;   /* first row of its inputs, for sections of the head */
-    uint32_t *map;
+    uint32_t micro_batch; /* of the run, from 0 */
+    uint64_t row_begin;   /* first row of the micro-batch; other than 0 in sections of the head */
+    uint32_t *map;        /* [part->r->value_count] flow values; the program's */
     flow_source_t source;
 } instance_t;
 
-/* What is kept while a flow is written. Micro-batches are counted within a run. */
+/* What is kept while a flow is written. Micro-batches are counted within a run. A NULL recording of
+ * heads[1] means that all chunks are whole. */
 typedef struct model_flow {
     program_t *p;
     bool train;
     part_t embed;
     part_t *blocks;        /* [blocks]; equal ones share a recording                   */
     instance_t *instances; /* [1 + blocks][micro-batches of a run]: embed, blocks       */
-    uint32_t *hidden;      /* [micro-batches of a run] on the way there                 */
-    uint32_t *gradient;    /* [micro-batches of a run] on the way back                  */
+    uint32_t *hidden;      /* [micro-batches of a run] flow value, [tokens, hidden]      */
+    uint32_t *gradient;    /* [micro-batches of a run] flow value, its gradient          */
     head_parts_t heads[2]; /* for a whole chunk; for the rows that remain, if any       */
-    uint64_t chunk;
+    uint64_t chunk;        /* rows of the head's chunks                                 */
 } model_flow_t;
 
 /* ---- instances ---- */
 
-/* Inputs with an entry a token, [tokens]; the others have one a sequence or a document. */
+/* Whether an input has one entry for each token, [tokens]; the others have one for each sequence or
+ * document. */
 static bool by_token(uint32_t which)
 {
     return which == LH_INPUT_TOKENS || which == LH_INPUT_POSITIONS || which == LH_INPUT_LABELS ||
            which == LH_INPUT_WEIGHTS;
 }
 
-/* Inputs have the rows of all micro-batches of a run, one after the other; a recording sees those
- * of one, and in the head a chunk of them. Document starts and lengths are cut by micro-batch
- * only. */
+/* Inputs have the rows of all micro-batches of a run, one after the other; a recording sees the
+ * rows of one micro-batch, and in the head a chunk of those. Document starts and lengths are cut by
+ * micro-batch only. */
 static uint32_t leaf_input(instance_t *v, const graph_value_t *value)
 {
     program_t *p = v->program;
@@ -69,8 +71,8 @@ static uint32_t leaf_input(instance_t *v, const graph_value_t *value)
     return flow_rows(p->flow, all, begin, value->arg.shape[0]);
 }
 
-/* flow_source_t.leaf: what a parameter, gradient, input or constant of the recording is in this
- * program. */
+/* flow_source_t.leaf: the flow value of a parameter, gradient, input or constant of the
+ * recording. */
 static uint32_t leaf(void *context, const graph_value_t *value)
 {
     instance_t *v = context;
@@ -87,8 +89,8 @@ static uint32_t leaf(void *context, const graph_value_t *value)
     return value->kind == VALUE_PARAM ? program_parameter(p, index) : program_gradient(p, index);
 }
 
-/* Where values are cut over ranks, those of a block are gathered again for its way back: the map
- * forgets them, and the first node that reads one asks for the instance of that direction. */
+/* Where values are cut over ranks, a block's are gathered again for its way back: the map forgets
+ * them, so that the first node that reads one asks for the gather of that direction. */
 static void values_forget(instance_t *v)
 {
     if (!v->program->weights->gathered) return;
@@ -115,7 +117,7 @@ static void instance_begin(instance_t *v, program_t *p, const part_t *part, uint
                                 .context = v};
 }
 
-/* Calls from here on belong to this instance. */
+/* Marks the calls from here on as this instance's. */
 static void instance_mark(const instance_t *v, bool backward)
 {
     flow_t *f = v->program->flow;
@@ -131,8 +133,9 @@ static const graph_node_t *node_at(const instance_t *v, uint32_t index)
     return &v->part->r->nodes[index];
 }
 
-/* A block's cache number `place`, with the rows of x written behind those already there: a value
- * before and one after, in the same memory. */
+/* Appends the write of x [sequences * rows, width] to the block's cache number `place`, behind the
+ * rows that are in it already. Returns the cache after it, [sequences, capacity, width]; the value
+ * before it lies in the same memory. */
 static uint32_t cached(instance_t *v, uint32_t x, uint32_t lengths, uint32_t place)
 {
     program_t *p = v->program;
@@ -157,26 +160,29 @@ static uint32_t cached(instance_t *v, uint32_t x, uint32_t lengths, uint32_t pla
     return after;
 }
 
-/* The name of the input whose cache a slot is: "k" of "k_cache"; false if it is none. */
+/* The name of the input whose cache a slot takes: "k" for "k_cache". False: the slot takes no
+ * cache. Names of slots are shorter than 24 bytes (op_t.slot_name). */
 static bool cache_of(const char *slot, char name[24])
 {
     const size_t length = strlen(slot), suffix = strlen("_cache");
+    lh_assert(length < 24);
     if (length <= suffix || strcmp(slot + length - suffix, "_cache") != 0) return false;
     memcpy(name, slot, length - suffix);
     name[length - suffix] = '\0';
     return true;
 }
 
-/* The node's input of that name, in the program; 0 where it has none. */
+/* The flow value of a node's input, by the input's name; 0: it has none. */
 static uint32_t mapped_input(instance_t *v, const graph_node_t *node, const char *name)
 {
     const uint32_t slot = op_slot(node->op, name);
     return slot < node->op->in_count ? flow_mapped(&v->source, node->slots[slot]) : 0;
 }
 
-/* The op that the row of node's op names instead of it: attention q k v starts slopes -> y lse
- * becomes two cache writes and attention_cached q k_cache v_cache lengths slopes -> y. Caches of a
- * block are numbered in the order of the nodes and slots that have one: *places of them so far. */
+/* Appends, instead of a node, the op with a cache that the op's row names for generation. So
+ * attention q k v starts slopes -> y lse becomes two cache writes and attention_cached q k_cache
+ * v_cache lengths slopes -> y. A block's caches are numbered in the order of the nodes and slots
+ * that have one; *places is how many there are so far. */
 static void decode_cached(instance_t *v, const graph_node_t *node, uint32_t *places)
 {
     program_t *p = v->program;
@@ -227,8 +233,8 @@ static void losses_add(instance_t *v)
     }
 }
 
-/* Appends the forward pass on `input`, and returns the output's flow value. In generation an op
- * that names a form with a cache is replaced by that form. */
+/* Appends the forward pass on `input`, and returns the flow value of the output. In generation, ops
+ * that have a form with a cache are replaced by it. */
 static uint32_t instance_forward(instance_t *v, uint32_t input)
 {
     if (v->program->flow->status != LH_OK) return 0;
@@ -246,9 +252,9 @@ static uint32_t instance_forward(instance_t *v, uint32_t input)
     return flow_mapped(&v->source, v->part->output);
 }
 
-/* Appends again what recompute says is not kept: all of the part, or all but what costly ops make
- * (RECOMPUTE_*). The nodes write new values; those of the way there die with their last use in it,
- * which is what saves memory. The bits are the same, as the kernels are. */
+/* Appends again the nodes whose results are not kept: all of the part, or all but the costly ops
+ * (RECOMPUTE_*). The nodes write new values; the old ones die with their last use in the forward
+ * pass, which is what saves memory. The bits are the same, as the kernels are. */
 static void instance_recompute(instance_t *v, uint32_t recompute)
 {
     if (recompute == RECOMPUTE_NONE || v->program->flow->status != LH_OK) return;
@@ -273,8 +279,9 @@ static void backward_begin(instance_t *v, uint32_t gradient)
     v->map[v->part->seed] = gradient;
 }
 
-/* Appends the reverse pass for the gradient of the output. Returns the input's; 0: there is none.
- * Where `into` is not 0 it lies there, by a copy if the last op could not write there itself. */
+/* Appends the reverse pass, which begins with the gradient of the output. Returns the gradient of
+ * the input; 0: there is none. into: the flow value in which it is to lie, by a copy if its op
+ * can't write there; 0: anywhere. */
 static uint32_t instance_backward(instance_t *v, uint32_t gradient, uint32_t into)
 {
     flow_t *f = v->program->flow;
@@ -294,9 +301,9 @@ static uint32_t instance_backward(instance_t *v, uint32_t gradient, uint32_t int
     return into;
 }
 
-/* Appends the nodes of the way back that the gradient of the input needs, or all others. Needed
- * are the values that lead to it, found by a walk from the end: a node leads there if it makes
- * one, and then needs what it reads and what it adds onto. */
+/* Appends the nodes of the way back that the gradient of the input needs, or (not input) all other
+ * nodes. A walk from the end finds them: a node leads to that gradient if it makes a needed value,
+ * and then needs what it reads and what it adds onto. */
 static void backward_half(instance_t *v, bool input)
 {
     const recording_t *r = v->part->r;
@@ -322,8 +329,8 @@ static void backward_half(instance_t *v, bool input)
     mem_free(leads);
 }
 
-/* The way back in two: what leads to the gradient of the input, which the chunk before waits for;
- * later, what leads to gradients of weights only. */
+/* The first half of a way back in two: what leads to the gradient of the input, for which the chunk
+ * before waits. The second half makes the gradients of weights, some rows later. */
 static uint32_t instance_backward_input(instance_t *v, uint32_t gradient)
 {
     if (v->program->flow->status != LH_OK) return 0;
@@ -332,7 +339,7 @@ static uint32_t instance_backward_input(instance_t *v, uint32_t gradient)
     return v->part->gradient == 0 ? 0 : flow_mapped(&v->source, v->part->gradient);
 }
 
-/* Gradients of the outputs and what the way back of the input has made are in the map already. */
+/* The second half. The map still holds the gradient of the output and what the first half made. */
 static void instance_backward_weights(instance_t *v)
 {
     if (v->program->flow->status != LH_OK) return;
@@ -342,11 +349,11 @@ static void instance_backward_weights(instance_t *v)
 
 /* ---- the model ---- */
 
-/* A chunk of the head: bytes of logits that are aimed at, what its rows are a multiple of, and the
- * fewest rows, as fewer would make slow matrix products. */
+/* A chunk of the head: the bytes of logits to aim at (16 MiB), what the rows are a multiple of, and
+ * the fewest rows, as fewer would make slow matrix products. */
 enum { CHUNK_BYTES = 16 << 20, CHUNK_MULTIPLE = 64, CHUNK_ROWS = 1024 };
 
-/* Rows of logits at a time: as many as fit the bytes, in chunks of nearly equal size. */
+/* Rows of a chunk: as many as fit the bytes, in chunks of nearly equal size. */
 static uint64_t chunk_choose(const program_t *p)
 {
     if (p->how.head_chunk != 0)
@@ -359,9 +366,9 @@ static uint64_t chunk_choose(const program_t *p)
     return (even + CHUNK_MULTIPLE - 1) / CHUNK_MULTIPLE * CHUNK_MULTIPLE;
 }
 
-/* Records every block, and lets each that is equal to an earlier one share its recording. Only
- * then are the recordings that are left differentiated: a differentiated one has more nodes, and
- * would not be equal. */
+/* Records every block, and lets each that is equal to an earlier block share that one's recording.
+ * Only then are the recordings that are left differentiated: a differentiated recording has more
+ * nodes, and would not be equal. */
 static lh_status_t blocks_record(model_flow_t *m)
 {
     program_t *p = m->p;
@@ -371,7 +378,7 @@ static lh_status_t blocks_record(model_flow_t *m)
 
         bool known = false;
         for (uint32_t other = 0; other < b && !known; other++) {
-            /* Only those that stand for themselves, so that each is compared once. */
+            /* Only with blocks that have a recording of their own, so with each recording once. */
             if (m->blocks[other].block != other || !part_equal(p, &m->blocks[other], &m->blocks[b]))
                 continue;
             m->blocks[b] = m->blocks[other];
@@ -390,8 +397,8 @@ static lh_status_t blocks_record(model_flow_t *m)
     return LH_OK;
 }
 
-/* The head is recorded twice where the rows are no whole number of chunks: for a chunk, and for
- * what remains. */
+/* The head is recorded twice where the rows are no whole number of chunks: for a chunk, and for the
+ * rows that remain. */
 static lh_status_t parts_record(model_flow_t *m)
 {
     program_t *p = m->p;
@@ -404,20 +411,21 @@ static lh_status_t parts_record(model_flow_t *m)
     return status;
 }
 
-/* Of a micro-batch on its way through a part; 0: the embedding. */
+/* The instance of a part for a micro-batch. part: 0 is the embedding, 1 to `blocks` are blocks. */
 static instance_t *instance_of(model_flow_t *m, uint32_t part, uint32_t micro_batch)
 {
+    lh_assert(part <= m->p->weights->parameters->blocks && micro_batch < m->p->micro_batches);
     return &m->instances[(size_t)part * m->p->micro_batches + micro_batch];
 }
 
-/* Values of the whole program that chunks of the head read and write. */
+/* Flow values of the whole micro-batch that chunks of the head read and write; 0: not wanted. */
 typedef struct head_values {
-    uint32_t x, x_gradient; /* input of the last matmul [tokens, width], and its gradient */
-    uint32_t loss, stats, logits;
+    uint32_t x, x_gradient;       /* input of the last matmul, [tokens, width], and its gradient */
+    uint32_t loss, stats, logits; /* outputs: [1], [tokens, 3], [tokens, vocab] */
 } head_values_t;
 
-/* Outputs of a chunk land in its rows of the program's, where it has them; the loss is one sum
- * over all chunks. */
+/* Lets a chunk's logits and stats lie in its rows of the program's outputs, if there are such
+ * outputs; the loss is one sum over all chunks. */
 static void chunk_outputs(const program_t *p, const head_values_t *all, instance_t *logits_maker,
                           instance_t *loss, uint64_t begin, uint64_t rows)
 {
@@ -429,7 +437,7 @@ static void chunk_outputs(const program_t *p, const head_values_t *all, instance
     loss->map[loss->part->loss] = all->loss;
 }
 
-/* The gradient of the logits, in F32 behind ops by element, as the matmuls take it. */
+/* The gradient of the logits in the compute dtype, as matmuls take it; behind a cap it is wide. */
 static uint32_t narrowed(program_t *p, uint32_t gradient)
 {
     flow_t *f = p->flow;
@@ -442,8 +450,9 @@ static uint32_t narrowed(program_t *p, uint32_t gradient)
     return to;
 }
 
-/* Logits, loss, and where it trains the way back, for rows [begin, begin + rows). The gradient of
- * x lands in its rows of one value; that of the head's weight is added up chunk by chunk. */
+/* Appends logits, loss and, where the program trains, the way back, for rows [begin, begin + rows).
+ * The gradient of x lies in those rows of one value; the gradient of the head's weight is added up
+ * chunk by chunk. */
 static void head_chunk(model_flow_t *m, const head_values_t *all, uint32_t micro_batch,
                        uint64_t begin, uint64_t rows)
 {
@@ -467,7 +476,8 @@ static void head_chunk(model_flow_t *m, const head_values_t *all, uint32_t micro
     (void)instance_backward(&matmul, gradient, flow_rows(p->flow, all->x_gradient, begin, rows));
 }
 
-/* The outputs that the use of the program asks for, made at the first micro-batch. */
+/* The outputs that the use of the program asks for, which are made at the first micro-batch, and
+ * the gradient of x. */
 static head_values_t head_outputs(model_flow_t *m, uint32_t x)
 {
     program_t *p = m->p;
@@ -488,8 +498,9 @@ static head_values_t head_outputs(model_flow_t *m, uint32_t x)
     return all;
 }
 
-/* Head and loss, chunk by chunk; returns the gradient of the blocks' output. Its first chunk is
- * the turn of the flow: what lives there and was made before is what the way back has saved. */
+/* Appends head and loss, chunk by chunk; returns the gradient of the blocks' output. The first
+ * chunk is the turn of the flow: values that were made before and are used behind it are what is
+ * saved for the way back. */
 static uint32_t walk_head(model_flow_t *m, uint32_t micro_batch)
 {
     program_t *p = m->p;
@@ -513,8 +524,8 @@ static uint32_t walk_head(model_flow_t *m, uint32_t micro_batch)
 
 /* ---- rows of the schedule ---- */
 
-/* A part on the way there: 0 is the embedding, then blocks; behind them the head, there and
- * back. */
+/* Appends a part's forward pass: 0 is the embedding, then come blocks, then the head, which goes
+ * there and back. */
 static void part_forward(model_flow_t *m, uint32_t part, uint32_t micro_batch)
 {
     const uint32_t blocks = m->p->weights->parameters->blocks;
@@ -528,8 +539,8 @@ static void part_forward(model_flow_t *m, uint32_t part, uint32_t micro_batch)
     m->hidden[micro_batch] = instance_forward(v, m->hidden[micro_batch]);
 }
 
-/* A part on the way back. The head was there and back already. The embedding has gradients of
- * weights only, so they come with its backward or backward_weights row. */
+/* Appends a part's way back. The head has had its own. The embedding has gradients of weights only,
+ * which come with its backward or backward_weights row. */
 static void part_backward(model_flow_t *m, uint32_t program, uint32_t part, uint32_t micro_batch)
 {
     program_t *p = m->p;
@@ -551,7 +562,7 @@ static void part_backward(model_flow_t *m, uint32_t program, uint32_t part, uint
         p->flow->status = fail(LH_INVALID, "no gradient flows through block %u", part - 1);
 }
 
-/* Parts of a chunk in order, or on the way back from the last to the first. */
+/* Appends a row: the parts of its chunk in order, or on the way back from the last to the first. */
 static void row_write(model_flow_t *m, const schedule_t *s, const schedule_row_t *row)
 {
     uint32_t first, end;
@@ -566,9 +577,9 @@ static void row_write(model_flow_t *m, const schedule_t *s, const schedule_row_t
     }
 }
 
-/* A parameter that nothing uses has a gradient of zero: somebody must write it, or the update
- * would read what memory held. A store's is zeroed in the first run only, as nobody adds to it
- * later. */
+/* Fills the gradients of parameters that no call uses with zeros, or the update would read what the
+ * memory held before. In a store that is done in the first round only, as no later round adds
+ * to such a gradient. */
 static void unused_zero(program_t *p)
 {
     const weights_t *w = p->weights;
@@ -615,7 +626,8 @@ static lh_status_t rows_write(model_flow_t *m, const schedule_t *s)
     return p->flow->status;
 }
 
-/* Without a schedule: one micro-batch, there and back where it trains. */
+/* Writes the flow by the schedule; without one, by that of a single micro-batch, there and back
+ * where the program trains. */
 static lh_status_t model_flow_write(program_t *p, const schedule_t *schedule)
 {
     model_flow_t m = {.p = p, .train = p->how.use == USE_TRAIN, .chunk = chunk_choose(p)};
@@ -631,7 +643,7 @@ static lh_status_t model_flow_write(program_t *p, const schedule_t *schedule)
     return status;
 }
 
-/* What can't be written at all. */
+/* Refuses sizes with which there is nothing to write. */
 static lh_status_t how_check(const program_how_t *how)
 {
     if (how->sequences == 0 || how->rows == 0)
@@ -644,8 +656,8 @@ static lh_status_t how_check(const program_how_t *how)
     return LH_OK;
 }
 
-/* Gradients are made here where no optimizer has stated any: whole ones, for tests and
- * references. */
+/* Where no optimizer has made a store of gradients, one of whole gradients is made here, for tests
+ * and references. */
 lh_status_t program_new(engine_t *e, weights_t *w, const program_how_t *how, program_t **out)
 {
     lh_status_t status = how_check(how);

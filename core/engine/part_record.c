@@ -1,8 +1,9 @@
 /* part_record.c - records a model's parts for a program.
  *
- * A part is recorded while its parameters can be asked for by the names that the model uses inside
- * it. The sections of the head are made by recording the whole head once, finding where to cut,
- * and replaying each section's nodes into a recording of its own with another number of rows. */
+ * While a part is recorded, its parameters can be asked for by the names that the model uses inside
+ * it. The sections of the head are made by recording the whole head once, finding where to cut, and
+ * replaying each section's nodes into a recording of its own with another number of rows. So a
+ * model need not know of chunks. */
 #include <engine/part_record.h>
 
 #include <base/memory.h>
@@ -10,7 +11,8 @@
 #include <graph/gradient.h>
 #include <graph/op_table.h>
 
-typedef struct local_names { /* what param() may name while a part is recorded */
+/* What param() may name while a part is recorded. Lies on the stack of whoever records. */
+typedef struct local_names {
     const weights_t *weights;
     uint32_t part, block;
 } local_names_t;
@@ -29,7 +31,8 @@ static lh_status_t local_shape(void *context, const char *name, uint64_t shape[L
     return LH_OK;
 }
 
-/* Whether a parameter of the part has a gradient: it exists and is not frozen. */
+/* For gradient_append: whether a parameter of the part has a gradient, as it exists and is not
+ * frozen. */
 static bool local_wanted(void *context, const char *name)
 {
     const local_names_t *local = context;
@@ -39,14 +42,15 @@ static bool local_wanted(void *context, const char *name)
            !local->weights->frozen[index];
 }
 
-/* recording_how_t.offers. Without a device nothing is offered. */
+/* recording_how_t.offers: whether the device has a kernel for a call. Without a device it has
+ * none. */
 static bool offers(void *device, const op_t *op, const void *attributes, const lh_arg_t *args)
 {
     const engine_t *engine = device;
     return engine->kernels != NULL && kernel_is_offered(engine->kernels, op, attributes, args);
 }
 
-/* An empty recording, kept by the program. */
+/* An empty recording, which the program owns. */
 static lh_status_t recording_for(program_t *p, uint64_t tokens, local_names_t *local,
                                  recording_t **out)
 {
@@ -71,8 +75,8 @@ static lh_status_t recording_for(program_t *p, uint64_t tokens, local_names_t *l
     return status;
 }
 
-/* Calls the model's plugin. The embedding begins with tokens, other parts with the hidden state,
- * [tokens, hidden] in the compute dtype. */
+/* Lets the model's plugin record a part. The embedding begins with tokens, I32 [tokens], other
+ * parts with the hidden state, [tokens, hidden] in the compute dtype. */
 static lh_status_t part_record_whole(program_t *p, uint32_t part, uint32_t block, uint64_t tokens,
                                      local_names_t *local, part_t *out)
 {
@@ -96,7 +100,7 @@ static lh_status_t part_record_whole(program_t *p, uint32_t part, uint32_t block
     return LH_OK;
 }
 
-/* What comes out must be [tokens, columns]: hidden, or of the head the vocabulary. */
+/* A part's output must be [tokens, columns]: columns is hidden, or of the head the vocabulary. */
 static lh_status_t output_check(const part_t *part, uint64_t tokens, uint64_t columns)
 {
     const lh_arg_t *arg = &part->r->values[part->output].arg;
@@ -108,8 +112,8 @@ static lh_status_t output_check(const part_t *part, uint64_t tokens, uint64_t co
                 (unsigned long long)columns);
 }
 
-/* A loss of the model's own is the mean over the step's micro-batches, of all ranks, as the
- * cross-entropy is. */
+/* A loss of the model's own counts as its mean over the step's micro-batches of all ranks, as the
+ * cross-entropy does: each is scaled by 1 / their number. */
 static lh_status_t losses_average(const program_t *p, recording_t *r)
 {
     const uint32_t replicas = p->how.replicas > 1 ? p->how.replicas : 1;
@@ -124,7 +128,7 @@ static lh_status_t losses_average(const program_t *p, recording_t *r)
     return recording_status(r);
 }
 
-/* The context of parameter names ends with this function, so the recording forgets it. */
+/* The names that param() may use lie on this function's stack, so the recording forgets them. */
 lh_status_t part_record(program_t *p, uint32_t part, uint32_t block, uint64_t tokens, part_t *out)
 {
     local_names_t local = {p->weights, part, block};
@@ -138,8 +142,8 @@ lh_status_t part_record(program_t *p, uint32_t part, uint32_t block, uint64_t to
     return LH_OK;
 }
 
-/* The gradient from above is an argument, shaped like the output, in seed_dtype: gradients of
- * activations travel in the compute dtype, those of logits wider. */
+/* The output's gradient is an argument, shaped like the output, in seed_dtype: gradients of
+ * activations are in the compute dtype, those of logits may be wider. */
 lh_status_t part_differentiate(program_t *p, part_t *part, lh_dtype_t seed_dtype)
 {
     lh_assert(part->output > 0 && part->output < part->r->value_count);
@@ -157,7 +161,7 @@ lh_status_t part_differentiate(program_t *p, part_t *part, lh_dtype_t seed_dtype
     return status != LH_OK ? status : recording_status(r);
 }
 
-/* Over the parameters that a's recording names; b's has the same names. */
+/* Whether the same parameters are frozen in both parts, whose recordings name the same ones. */
 static bool frozen_alike(const weights_t *w, const part_t *a, const part_t *b)
 {
     for (uint32_t i = 1; i < a->r->value_count; i++) {
@@ -177,14 +181,15 @@ bool part_equal(const program_t *p, const part_t *a, const part_t *b)
     return recording_equal(a->r, b->r) && frozen_alike(p->weights, a, b);
 }
 
-/* Replays nodes of a recording into another one, through the recorder: shapes are found anew. */
+/* Replays nodes of a recording into another one, by the functions that a model calls: shapes are
+ * found anew. */
 typedef struct replay {
     const recording_t *from;
     recording_t *to;
     lh_value_t *map; /* [from->value_count] */
 } replay_t;
 
-/* What a value of the old recording is in the new one; leaves are recorded when they are first
+/* The value of the new recording for one of the old; leaves are recorded when they are first
  * met. */
 static lh_value_t replay_value(replay_t *s, lh_value_t value)
 {
@@ -201,8 +206,8 @@ static lh_value_t replay_value(replay_t *s, lh_value_t value)
     return s->map[value];
 }
 
-/* The same op with the same attributes; whether the device has a kernel for it is asked anew, for
- * these rows. */
+/* Records the same op with the same attributes. The recorder asks the device again whether it has a
+ * kernel, for these rows. */
 static void replay_node(replay_t *s, uint32_t index)
 {
     lh_assert(index > 0 && index < s->from->node_count);
@@ -220,8 +225,9 @@ static void replay_node(replay_t *s, uint32_t index)
     }
 }
 
-/* Nodes [range[0], range[1]) of `from` in a recording of its own, whose argument stands for
- * border[0] and whose output is what border[1] became. */
+/* Records nodes [range[0], range[1]) of `from` once more, as a part of their own: its argument,
+ * shaped like `argument`, stands for value border[0], and its output is what value border[1]
+ * became. */
 static lh_status_t section_record(program_t *p, const part_t *from, const uint32_t range[2],
                                   const lh_value_t border[2], const lh_arg_t *argument, part_t *out)
 {
@@ -230,6 +236,7 @@ static lh_status_t section_record(program_t *p, const part_t *from, const uint32
     lh_status_t status = recording_for(p, argument->shape[0], &local, &out->r);
     if (status != LH_OK) return status;
 
+    lh_assert(border[0] < from->r->value_count && border[1] < from->r->value_count);
     replay_t s = {from->r, out->r, mem_array(from->r->value_count, sizeof(lh_value_t))};
     if (s.map == NULL) return LH_NO_MEMORY;
     out->input = recording_argument(out->r, argument->dtype, argument->rank, argument->shape);
@@ -248,21 +255,20 @@ static lh_status_t section_record(program_t *p, const part_t *from, const uint32
 
 /* Where the head is cut. */
 typedef struct head_cut {
-    uint32_t matmul;   /* node */
-    lh_value_t x, raw; /* its input that comes from the blocks, its result */
+    uint32_t matmul;   /* the node of the last product */
+    lh_value_t x, raw; /* its input that comes from the blocks, [tokens, width]; its result */
 } head_cut_t;
 
-/* Whether a value comes from the blocks, as far as the head can tell: it is made, or it is the
- * part's argument. */
+/* Whether a value may depend on the blocks' output: it is that argument, or a node made it. */
 static bool depends(const recording_t *r, lh_value_t value)
 {
     const uint32_t kind = value == 0 ? VALUE_NONE : r->values[value].kind;
     return kind == VALUE_RESULT || kind == VALUE_ARGUMENT;
 }
 
-/* Walks back from the logits over ops by element to the matmul that makes them. Those ops (a soft
- * cap, say) may use one value on the way, as they are replayed for a chunk of rows and
- * differentiated with it. */
+/* Walks back from the logits over ops by element (a soft cap, say) to the matmul. Each of those ops
+ * may depend on one value only: they are replayed and differentiated for a chunk of rows, whose one
+ * argument is the product. */
 static lh_status_t head_cut_find(const part_t *head, head_cut_t *out)
 {
     const recording_t *r = head->r;
@@ -295,8 +301,8 @@ static lh_status_t head_cut_find(const part_t *head, head_cut_t *out)
     return fail(LH_UNSUPPORTED, "the head's logits do not come from a matmul with a parameter");
 }
 
-/* Whether no node from `begin` on takes a parameter or an input, which would be rows of another
- * number. */
+/* Whether no node from `begin` on takes a parameter or an input, of which a chunk would need other
+ * rows. */
 static bool only_constants(const recording_t *r, uint32_t begin)
 {
     for (uint32_t n = begin; n < r->node_count; n++)
@@ -308,14 +314,14 @@ static bool only_constants(const recording_t *r, uint32_t begin)
     return true;
 }
 
-/* Logits and losses are wide whatever the compute dtype is. */
+/* Logits and losses are F32 whatever the compute dtype is, but F64 in a reference run. */
 static lh_dtype_t logits_dtype(const weights_t *w)
 {
     return w->compute == LH_DTYPE_F64 ? LH_DTYPE_F64 : LH_DTYPE_F32;
 }
 
-/* The cross-entropy of a chunk: stats, loss, and the gradient of the logits, which is its output.
- * ops_embed.c says why it is recorded and not differentiated. */
+/* Records the cross-entropy of a chunk: stats [rows, 3], loss [1], and as output the gradient of
+ * the logits, [rows, vocab]. ops_embed.c says why the gradient is recorded, and not derived. */
 static lh_status_t loss_record(program_t *p, uint64_t rows, bool capped, part_t *out)
 {
     const weights_t *w = p->weights;
@@ -335,7 +341,7 @@ static lh_status_t loss_record(program_t *p, uint64_t rows, bool capped, part_t 
     out->loss = g->api->op(g, "ce_loss", NULL, of_loss, 2, NULL);
     const lh_value_t of_grad[] = {logits, labels, out->stats, weights};
     out->output = g->api->op(g, "ce_grad", NULL, of_grad, 4, NULL);
-    /* Straight into the dtype that the matmuls of the gradient take. */
+    /* Straight in the dtype that the matmuls of the way back take, unless a cap comes between. */
     if (out->output != 0)
         recording_retype(out->r, out->output, capped ? logits_dtype(w) : w->compute);
     out->input = logits;
@@ -344,7 +350,7 @@ static lh_status_t loss_record(program_t *p, uint64_t rows, bool capped, part_t 
     return recording_status(out->r);
 }
 
-/* The product onto the logits: rows of x in the compute dtype, logits wide. */
+/* Records the product: x [rows, width] in the compute dtype, logits [rows, vocab] wide. */
 static lh_status_t matmul_record(program_t *p, const part_t *whole, const head_cut_t *cut,
                                  uint64_t rows, part_t *out)
 {
@@ -358,7 +364,7 @@ static lh_status_t matmul_record(program_t *p, const part_t *whole, const head_c
     return LH_OK;
 }
 
-/* What follows the product, in the wide dtype. */
+/* Records what follows the product, [rows, vocab] in the wide dtype. */
 static lh_status_t cap_record(program_t *p, const part_t *whole, const head_cut_t *cut,
                               uint64_t rows, part_t *out)
 {
@@ -372,8 +378,8 @@ static lh_status_t cap_record(program_t *p, const part_t *whole, const head_cut_
     return section_record(p, whole, range, border, &raw, out);
 }
 
-/* What comes before the product, for all rows of the micro-batch at once: the last norm, as a
- * rule. */
+/* Records what comes before the product, for all rows of the micro-batch at once: the final norm,
+ * as a rule. */
 static lh_status_t front_record(program_t *p, const part_t *whole, const head_cut_t *cut,
                                 part_t *out)
 {
@@ -383,8 +389,8 @@ static lh_status_t front_record(program_t *p, const part_t *whole, const head_cu
     return section_record(p, whole, range, border, &hidden, out);
 }
 
-/* The whole head is recorded for all tokens first, to be checked and cut; it is instantiated
- * nowhere. */
+/* The whole head is recorded for all tokens first, to be checked and cut; no program runs that
+ * recording. */
 lh_status_t part_record_head(program_t *p, uint64_t rows, bool differentiate, head_parts_t *out)
 {
     const weights_t *w = p->weights;

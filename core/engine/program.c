@@ -2,15 +2,15 @@
  *
  * In this order: what a flow is written with (inputs, outputs, parameters, gradients, constants),
  * the build, then runs. The host is at most two runs ahead of the device: inputs have two staging
- * slots, and two events say which runs are past. */
+ * slots, and two events say which runs are past. Being further ahead would take more pinned memory
+ * and hide nothing more. */
 #include <engine/program.h>
 
 #include <base/dtype.h>
 #include <base/memory.h>
 #include <program/schedule.h>
 
-/* The schedule is read here and by whoever writes the flow; it need not stay. The engine owns the
- * program once it is listed. */
+/* The engine owns the program once it is listed. */
 lh_status_t program_empty(engine_t *e, weights_t *w, const program_how_t *how, program_t **out)
 {
     program_t *p = mem_new(sizeof(*p));
@@ -20,7 +20,7 @@ lh_status_t program_empty(engine_t *e, weights_t *w, const program_how_t *how, p
     p->how = *how;
     p->micro_batches = how->schedule == NULL ? 1 : how->schedule->round_micro_batches;
     p->rounds = how->schedule == NULL ? 0 : how->schedule->rounds;
-    p->how.schedule = NULL; /* it need not stay */
+    p->how.schedule = NULL; /* the caller's, who may free it */
     if (how->schedule != NULL) p->how.micro_batches = how->schedule->micro_batches;
     lh_status_t status = flow_new(&p->flow);
     if (status == LH_OK && !checked_mul(how->sequences, how->rows, &p->tokens))
@@ -76,7 +76,7 @@ void program_free(program_t *p)
     mem_free(p);
 }
 
-/* A place in an allocation; false after a failure, which the flow keeps. */
+/* Takes a place in an allocation; false after a failure, which the flow keeps. */
 static bool program_take(program_t *p, allocation_t *allocation, uint64_t bytes, uint64_t *offset)
 {
     if (p->flow->status == LH_OK)
@@ -84,7 +84,7 @@ static bool program_take(program_t *p, allocation_t *allocation, uint64_t bytes,
     return p->flow->status == LH_OK;
 }
 
-/* Its device memory, and one place in pinned memory for each staging slot. */
+/* Takes device memory, and a place in pinned memory for each staging slot. */
 uint32_t program_input_value(program_t *p, uint32_t which, const lh_arg_t *arg)
 {
     lh_assert(which < PROGRAM_INPUTS);
@@ -103,8 +103,7 @@ uint32_t program_input_value(program_t *p, uint32_t which, const lh_arg_t *arg)
     return in->value;
 }
 
-/* An output that accumulates is written by the first micro-batch of a step, so it needs no
- * zeros. */
+/* An output that accumulates needs no zeros, as the first micro-batch of a step writes it. */
 uint32_t program_output_value(program_t *p, uint32_t which, const lh_arg_t *arg, bool accumulates)
 {
     lh_assert(which < OUTPUTS);
@@ -124,12 +123,13 @@ uint32_t program_output_value(program_t *p, uint32_t which, const lh_arg_t *arg,
     return out->value;
 }
 
-/* The flow's buffer of a shard, noted so that each is made once. Stores may be added while a
- * program is written. */
+/* Where the flow's buffer of a shard is noted, so that each is made once; NULL after a failure. The
+ * table grows, as stores may be added while a program is written. */
 static uint32_t *store_slot(program_t *p, const store_t *store, uint32_t parameter)
 {
     const weights_t *w = p->weights;
     const uint32_t count = w->parameters->count;
+    lh_assert(parameter < count);
     if (p->store_count < w->store_count) {
         uint32_t *bigger = mem_resize(p->store_buffers,
                                       (size_t)p->store_count * count * sizeof(*bigger),
@@ -143,8 +143,8 @@ static uint32_t *store_slot(program_t *p, const store_t *store, uint32_t paramet
     return NULL;
 }
 
-/* A buffer for each shard, whoever asks. Values of weights are kept (nobody writes them in this
- * program), gradients accumulate over micro-batches; in the optimizer step both are plain
+/* There is one buffer for each shard. Values of weights are kept (no call of this program writes
+ * them), and gradients accumulate over micro-batches; in the optimizer step both are plain
  * memory. */
 uint32_t program_store_value(program_t *p, const store_t *store, uint32_t parameter)
 {
@@ -176,7 +176,7 @@ uint32_t program_store_value(program_t *p, const store_t *store, uint32_t parame
     return flow_value(f, &arg, *slot, 0);
 }
 
-/* The instance of the part that the flow is at, in a direction. */
+/* The instance of the part that the flow is at, in a direction; NULL: there is none yet. */
 static gathered_instance_t *instance_find(program_t *p, bool backward)
 {
     const flow_t *f = p->flow;
@@ -187,8 +187,8 @@ static gathered_instance_t *instance_find(program_t *p, bool backward)
     return NULL;
 }
 
-/* Every parameter of the part, each in its own shape; a tied one in the memory of none but
- * itself. */
+/* Lists every parameter of the part with a value of its shape. A tied parameter gets memory of its
+ * own here. */
 static lh_status_t instance_fill(program_t *p, gathered_instance_t *v)
 {
     const parameters_t *parameters = p->weights->parameters;
@@ -206,7 +206,7 @@ static lh_status_t instance_fill(program_t *p, gathered_instance_t *v)
     return p->flow->status;
 }
 
-/* A new one, with a value in the arena for each of its parameters. */
+/* A new instance, with a value in the arena for each of its parameters. NULL after a failure. */
 static gathered_instance_t *instance_new(program_t *p, bool backward)
 {
     gathered_instance_t *list = mem_grow(p->instances, &p->instance_capacity,
@@ -225,11 +225,11 @@ static gathered_instance_t *instance_new(program_t *p, bool backward)
 
 /* The flow value of a parameter for the instance that the flow is in, where weights_t.gathered. 0
  * after a failure. A block's values are dropped after its forward pass and gathered again for its
- * way back; embedding and head have one instance for both. */
+ * way back; the embedding and the head, whose chunks go there and back, have one instance for
+ * both. */
 static uint32_t gathered_value(program_t *p, uint32_t parameter)
 {
     flow_t *f = p->flow;
-    /* A block's values are dropped after its forward pass; the head's chunks go there and back. */
     const bool backward = f->backward && f->part == LH_PART_BLOCK;
     gathered_instance_t *v = instance_find(p, backward);
     if (v == NULL) v = instance_new(p, backward);
@@ -241,9 +241,8 @@ static uint32_t gathered_value(program_t *p, uint32_t parameter)
     return 0;
 }
 
-/* The flow value that a parameter's gradient is added into, where weights_t.bucketed: a whole
- * form, written first in each micro-batch, that lives until its sum over ranks has left for the
- * shards of their owners. */
+/* The flow value that a parameter's gradient is added into, where weights_t.bucketed: a whole form
+ * that each run writes anew, and that lives until its sum over ranks is in the owners' shards. */
 static uint32_t bucket_gradient(program_t *p, uint32_t parameter)
 {
     flow_t *f = p->flow;
@@ -283,7 +282,7 @@ uint32_t program_gradient(program_t *p, uint32_t parameter)
     return program_store_value(p, p->weights->grad, parameter);
 }
 
-/* A buffer anew for each value: constants are few, and read only. */
+/* Each value gets a buffer of its own: constants are few, and only read. */
 uint32_t program_constant_value(program_t *p, const graph_value_t *v)
 {
     flow_t *f = p->flow;
@@ -325,8 +324,8 @@ uint32_t *program_map(program_t *p, const recording_t *r)
     return map;
 }
 
-/* The most that a row of the schedule leaves to later rows: activations that it makes and others
- * use. */
+/* Finds the most that a row of the schedule leaves to later rows: activations that it makes and
+ * they use. */
 static lh_status_t frames_measure(program_t *p)
 {
     const flow_t *f = p->flow;
@@ -347,8 +346,8 @@ static lh_status_t frames_measure(program_t *p)
 
 lh_status_t program_finish(program_t *p)
 {
-    /* Without a device nothing will have a place; laying arenas out is most of the time it
-     * takes. */
+    /* Without a device nothing will have a place, and laying out arenas would be most of the
+     * work. */
     const bool laid = p->engine->device != NULL;
     lh_status_t status = laid ? flow_finish(p->flow, engine_alignment(p->engine)) : p->flow->status;
     if (status == LH_OK && laid) status = frames_measure(p);
@@ -360,13 +359,13 @@ lh_status_t program_finish(program_t *p)
     return LH_OK;
 }
 
-/* Whether there are runs that add to what the first one wrote. */
+/* Whether a step has runs that add to what its first run wrote. */
 static bool has_later_runs(const program_t *p)
 {
     return (p->how.use == USE_TRAIN || p->how.use == USE_SCORE) && p->rounds != 1;
 }
 
-/* One list, or a second one for runs that add to what the first one wrote. */
+/* Makes one list, and a second one where later runs add to what the first wrote. */
 lh_status_t program_choose(program_t *p)
 {
     lh_assert(!p->engine->planned);
@@ -375,7 +374,7 @@ lh_status_t program_choose(program_t *p)
     return call_list_choose(p->engine, p->flow, true, &p->lists[1]);
 }
 
-/* Events are made now, as no step may make any. */
+/* Events are made here, as no step may make any. */
 lh_status_t program_place(program_t *p)
 {
     lh_assert(p->engine->planned);
@@ -411,8 +410,8 @@ uint64_t program_output_bytes(const program_t *p, uint32_t which)
                                                                 : p->outputs[which].bytes;
 }
 
-/* An input that is given again before a run takes the same slot; else the other one, whose copy
- * may still be queued from two runs before. */
+/* An input that is given again before a run is written into the same slot, else into the other one,
+ * whose copy of two runs ago may still be queued. */
 lh_status_t program_input(program_t *p, uint32_t which, const void *host, uint64_t bytes)
 {
     if (!program_has_input(p, which)) return LH_OK;
@@ -434,7 +433,8 @@ lh_status_t program_input(program_t *p, uint32_t which, const void *host, uint64
     return LH_OK;
 }
 
-/* Queues copies of what was given since the last run; the rest is on the device already. */
+/* Queues copies of the inputs that were given since the last run; the others are on the device
+ * already. */
 static lh_status_t inputs_copy(program_t *p)
 {
     engine_t *e = p->engine;
@@ -485,7 +485,7 @@ lh_status_t program_run(program_t *p, uint32_t micro_batch)
     return status;
 }
 
-/* One number of an output, as F32; 0 where the program has no such output. */
+/* The first number of an output, as F32; 0 where the program has no such output. */
 static lh_status_t scalar_of(const program_t *p, uint32_t which, float *out)
 {
     lh_assert(which < OUTPUTS);
@@ -496,8 +496,8 @@ static lh_status_t scalar_of(const program_t *p, uint32_t which, float *out)
                          allocation_place(&p->engine->pinned, o->pinned).address, 1);
 }
 
-/* OUTPUT_LOSS has two numbers: what is minimised, and of it the cross-entropy. The program keeps
- * the terms apart. */
+/* OUTPUT_LOSS has two numbers: what is minimised, and the part of it that is cross-entropy. In
+ * device memory the cross-entropy and the model's own losses are two outputs. */
 static lh_status_t loss_output(const program_t *p, float loss[2])
 {
     float extra = 0;
@@ -507,7 +507,8 @@ static lh_status_t loss_output(const program_t *p, float loss[2])
     return status;
 }
 
-/* Waits for the last run alone: later copies overwrite earlier ones in pinned memory. */
+/* Only the last run's outputs can be read: a later copy overwrites an earlier one in pinned
+ * memory. */
 lh_status_t program_output(program_t *p, uint32_t which, void *host, uint64_t bytes)
 {
     const uint64_t expected = program_output_bytes(p, which);
@@ -542,7 +543,7 @@ void program_cost(const program_t *p, program_cost_t *out)
     }
 }
 
-/* How a call is done: the kernel, or whether a transfer is started or waited for. */
+/* How a call is done, for reports: the kernel's name, "start" or "wait" of a transfer, "fill". */
 static const char *call_kernel(const exec_call_t *call)
 {
     if (call->kernel != NULL) return call->kernel->plan.name;
@@ -553,8 +554,8 @@ static const char *call_kernel(const exec_call_t *call)
     }
 }
 
-/* The part that a call belongs to, by its name in reports. They are compared as pointers
- * elsewhere. */
+/* The part that a call belongs to, by its name in reports. engine.c compares these names as
+ * pointers. */
 static const char *part_text(const program_t *p, uint32_t part)
 {
     if (p->how.use == USE_UPDATE) return "update";
@@ -565,7 +566,7 @@ static const char *part_text(const program_t *p, uint32_t part)
     }
 }
 
-/* Of a transfer what it moves is counted where it is started. */
+/* Bytes of a fill, or of what a transfer moves, which are counted where the transfer is started. */
 static double call_bytes(const exec_call_t *call)
 {
     if (call->source->kind == FLOW_COLLECTIVE)

@@ -57,7 +57,7 @@ lh_status_t weights_store_add(weights_t *w, const char *name, uint32_t holds, st
     return LH_OK;
 }
 
-/* In the order of calls: shards lie one after the other, each aligned for kernels. */
+/* Shards lie one after the other in the order of these calls, each aligned for kernels. */
 lh_status_t weights_shard_add(weights_t *w, store_t *s, uint32_t parameter, lh_dtype_t dtype,
                               lh_slice_t slice, uint64_t elements)
 {
@@ -70,7 +70,8 @@ lh_status_t weights_shard_add(weights_t *w, store_t *s, uint32_t parameter, lh_d
     return status;
 }
 
-/* A shard as long as its parameter for each that has memory of its own. */
+/* A whole shard for each parameter that has memory of its own; for frozen parameters if asked
+ * to. */
 static lh_status_t whole_shards(weights_t *w, store_t *s, lh_dtype_t dtype, bool frozen_too)
 {
     for (uint32_t i = 0; i < w->parameters->count; i++) {
@@ -97,7 +98,7 @@ lh_status_t weights_value_cut(weights_t *w, const lh_slice_t *slices)
     return LH_OK;
 }
 
-/* Without an optimizer that has cut anything, this rank owns all of it. */
+/* Where no transfers say who owns what, this rank owns everything. */
 lh_slice_t weights_owned(const weights_t *w, uint32_t parameter)
 {
     lh_assert(parameter < w->parameters->count);
@@ -112,7 +113,7 @@ lh_status_t weights_gradients_default(weights_t *w)
     return status == LH_OK ? whole_shards(w, w->grad, w->accumulate, false) : status;
 }
 
-/* A walk over all entries: two for each attention, asked for while a program is written. */
+/* Looks at all entries in turn: two for each attention, asked for while a program is written. */
 lh_status_t weights_cache(weights_t *w, const cache_entry_t *wanted, uint64_t *offset)
 {
     lh_assert(wanted->sequences > 0 && wanted->width > 0);
@@ -141,8 +142,7 @@ lh_status_t weights_cache(weights_t *w, const cache_entry_t *wanted, uint64_t *o
     return LH_OK;
 }
 
-/* Values in the compute dtype; gradients are summed in F32, whatever that is, or in F64 beside
- * F64. */
+/* Values are in the compute dtype; gradients are summed in F32, or in F64 where values are F64. */
 static lh_status_t weights_fill(weights_t *w, const weights_how_t *how)
 {
     w->api = how->api;
@@ -214,8 +214,8 @@ static const store_t *store_of(const weights_t *w, uint32_t space)
     return NULL;
 }
 
-/* The store and shard of a space. A frozen parameter has no master, so its value takes the
- * place. */
+/* The store and the shard of a parameter in a space; NULL: there is none. A frozen parameter has no
+ * master, so its value takes the master's place. */
 static const store_shard_t *shard_of(const weights_t *w, uint32_t space, uint32_t parameter,
                                      const store_t **store)
 {
@@ -228,8 +228,7 @@ static const store_shard_t *shard_of(const weights_t *w, uint32_t space, uint32_
     return &s->shards[storage];
 }
 
-/* False where the space does not exist for the parameter: it is frozen, or there is no
- * optimizer. */
+/* False as a rule because the parameter is frozen, or because there is no optimizer. */
 bool weights_extent(const weights_t *w, uint32_t space, uint32_t parameter, weights_extent_t *out)
 {
     const store_t *s;
@@ -242,8 +241,7 @@ bool weights_extent(const weights_t *w, uint32_t space, uint32_t parameter, weig
     return true;
 }
 
-/* An element range inside what is held here, as elements of the shard. A state of another extent
- * than its parameter's is addressed by its own elements. */
+/* Checks that a range of elements is held here, and turns *begin into an element of the shard. */
 static lh_status_t range_check(const weights_t *w, const store_t *s, const store_shard_t *shard,
                                uint32_t parameter, uint64_t *begin, uint64_t count)
 {
@@ -258,14 +256,14 @@ static lh_status_t range_check(const weights_t *w, const store_t *s, const store
     return LH_OK;
 }
 
-enum { PART_ELEMENTS = 65536 };
+enum { PART_ELEMENTS = 65536 }; /* bytes of the buffer in which elements are converted */
 
-/* Converts and uploads, 64 KiB of elements in the store's dtype at a time. */
+/* Converts and uploads elements [begin, begin + count) of a shard, 64 KiB at a time. */
 static lh_status_t shard_write(weights_t *w, const store_t *s, const store_shard_t *shard,
                                uint64_t begin, uint64_t count, lh_dtype_t dtype, const void *host)
 {
     lh_assert(begin <= shard->elements && count <= shard->elements - begin);
-    uint64_t part[PART_ELEMENTS / 8]; /* 64 KiB of elements in the store's dtype */
+    uint64_t part[PART_ELEMENTS / 8]; /* elements in the store's dtype */
     const uint64_t wide = lh_dtype_bytes(shard->dtype), most = sizeof(part) / wide;
     for (uint64_t at = 0; at < count; at += most) {
         const uint64_t n = count - at < most ? count - at : most;
@@ -283,7 +281,7 @@ static lh_status_t shard_write(weights_t *w, const store_t *s, const store_shard
     return LH_OK;
 }
 
-/* Who writes the parameter writes its master and its value, so that both stay the same number. */
+/* Writing SPACE_PARAMETER writes the master and the value, so that both are the same number. */
 lh_status_t weights_write(weights_t *w, uint32_t space, uint32_t parameter, uint64_t begin,
                           uint64_t count, lh_dtype_t dtype, const void *host)
 {
@@ -299,8 +297,8 @@ lh_status_t weights_write(weights_t *w, uint32_t space, uint32_t parameter, uint
     return weights_write(w, SPACE_VALUE, parameter, begin, count, dtype, host);
 }
 
-/* A store that was given back can't be read any more; what has no bytes is never allocated and
- * reads as nothing. */
+/* A store that was freed can't be read any more. A store without bytes was never allocated; reading
+ * 0 elements of it is no error. */
 lh_status_t weights_read(weights_t *w, uint32_t space, uint32_t parameter, uint64_t begin,
                          uint64_t count, lh_dtype_t dtype, void *host)
 {
@@ -330,7 +328,7 @@ lh_status_t weights_read(weights_t *w, uint32_t space, uint32_t parameter, uint6
     return status;
 }
 
-/* What is drawn is written while the next span is drawn. */
+/* Writes the elements that this rank holds, while helper threads draw the next span. */
 static lh_status_t parameter_initialize(weights_t *w, uint32_t index, parameter_draw_t *draw)
 {
     const store_t *s;
@@ -362,7 +360,8 @@ static lh_status_t state_initialize(weights_t *w, const store_t *s)
     return LH_OK;
 }
 
-/* Values in the order of parameters, each rank its own elements; states of 0 are one fill. */
+/* Values are written in the order of parameters, by each rank its own elements; a state whose
+ * initial value is 0 is filled at once. */
 lh_status_t weights_initialize(weights_t *w, uint64_t seed, double init_std)
 {
     parameter_draw_t *draw;
@@ -378,7 +377,7 @@ lh_status_t weights_initialize(weights_t *w, uint64_t seed, double init_std)
     return status;
 }
 
-/* A frozen parameter has no master: its value is all there is of it. */
+/* Whether every parameter has a master. A frozen one has none: its value is all there is of it. */
 static bool has_master(const weights_t *w)
 {
     if (w->master == NULL) return false;

@@ -16,7 +16,7 @@
 
 extern char **environ;
 
-/* "BF16 [4096 x 512]", with the sign for times. */
+/* "BF16 [4096 x 512]", with a multiplication sign. */
 static void write_shape(text_t *out, const lh_arg_t *arg)
 {
     text_printf(out, "%s [", lh_dtype_name(arg->dtype));
@@ -25,7 +25,7 @@ static void write_shape(text_t *out, const lh_arg_t *arg)
     text_append(out, "]");
 }
 
-/* Quotes and backslashes would end a dot string; the rest of a name is harmless inside one. */
+/* Appends text for a dot string, with a backslash before quotes and backslashes. */
 static void write_quoted(text_t *out, const char *text)
 {
     for (; *text != '\0'; text++) {
@@ -34,7 +34,7 @@ static void write_quoted(text_t *out, const char *text)
     }
 }
 
-/* One attribute where it differs from zero, which stands for "usual" everywhere. */
+/* Appends one attribute, unless it is zero, which stands for the usual everywhere. */
 static void write_attribute(text_t *out, const lh_option_t *option, const void *attributes)
 {
     const char *at = (const char *)attributes + option->offset;
@@ -82,8 +82,8 @@ static void write_node(text_t *out, const recording_t *r, uint32_t n)
     text_printf(out, "\", fillcolor=\"%s\"];\n", node->backward ? "#fde7d3" : "#dbe9fb");
 }
 
-/* What no node makes, by kind: run-time inputs and constants are small plain nodes, arguments
- * rounded, parameters boxes. The names of inputs are by LH_INPUT_*. */
+/* A value that no node makes, drawn by its kind: run-time inputs and constants as plain text,
+ * arguments as ellipses, parameters as boxes. The names of inputs are by LH_INPUT_*. */
 static void write_source(text_t *out, const recording_t *r, lh_value_t v)
 {
     static const char *const inputs[] = {"",       "tokens",  "positions", "document starts",
@@ -95,6 +95,7 @@ static void write_source(text_t *out, const recording_t *r, lh_value_t v)
     switch (value->kind) {
     case VALUE_PARAM: write_quoted(out, value->name); break;
     case VALUE_INPUT:
+        lh_assert(value->which < sizeof(inputs) / sizeof(inputs[0]));
         text_append(out, inputs[value->which]);
         look = "shape=plaintext, style=\"\"";
         break;
@@ -111,7 +112,7 @@ static void write_source(text_t *out, const recording_t *r, lh_value_t v)
     text_printf(out, "\", %s];\n", look);
 }
 
-/* From who makes a value to a node that reads it. */
+/* An edge from the maker of a value to a node that reads it. */
 static void write_edge(text_t *out, const recording_t *r, uint32_t n, uint32_t slot)
 {
     const graph_node_t *node = &r->nodes[n];
@@ -131,8 +132,7 @@ static void write_edge(text_t *out, const recording_t *r, uint32_t n, uint32_t s
     text_append(out, "];\n");
 }
 
-/* A parameter's gradient leaves the picture through a box of its own; so does what the part
- * returns. */
+/* A parameter's gradient ends in a box of its own; the part's output in an ellipse. */
 static void write_ends(text_t *out, const recording_t *r, bool backward)
 {
     for (lh_value_t v = 1; v < r->value_count && backward; v++) {
@@ -155,13 +155,13 @@ static void write_ends(text_t *out, const recording_t *r, bool backward)
     text_append(out, "\"];\n");
 }
 
-/* Nodes of the way back are drawn only where it was asked for. */
+/* Whether a node is drawn; those of the reverse pass are only if asked for. */
 static bool is_drawn(const recording_t *r, uint32_t n, bool backward)
 {
     return backward || !r->nodes[n].backward;
 }
 
-/* A source that only nodes read which are not drawn is left out. */
+/* Whether a node that is drawn reads a value, or the part returns it. */
 static bool feeds_something(const recording_t *r, lh_value_t v, bool backward)
 {
     for (uint32_t n = 1; n < r->node_count; n++)
@@ -170,8 +170,8 @@ static bool feeds_something(const recording_t *r, lh_value_t v, bool backward)
     return v == r->output;
 }
 
-/* Sources first, as far as something that is drawn reads them; then each op with the edges that
- * come into it. */
+/* Sources come first, if something that is drawn reads them; then each op with the edges that end
+ * in it. */
 void draw_dot(const recording_t *r, const draw_how_t *how, text_t *out)
 {
     text_append(out, "digraph recording {\n  label=\"");
@@ -196,8 +196,8 @@ void draw_dot(const recording_t *r, const draw_how_t *how, text_t *out)
     text_append(out, "}\n");
 }
 
-/* Starts dot by the path of the environment and waits for it to end. Its messages go where ours
- * go; that it is not installed is told apart from everything else, as a reader can mend it. */
+/* Starts dot, found by PATH, and waits for its end. Its messages go to this process's output. That
+ * dot is not installed has a sentence of its own, as the user can mend that. */
 static lh_status_t run_dot(const char *from, const char *path)
 {
     char *const arguments[] = {"dot", "-Tsvg", "-o", (char *)path, (char *)from, NULL};

@@ -8,6 +8,7 @@
 #include <base/text.h>
 #include <graph/recording.h>
 
+/* What a picture shows. */
 typedef struct draw_how {
     const char *title; /* "llama: block"                   */
     bool backward;     /* the reverse pass too, if recorded */
@@ -17,7 +18,8 @@ typedef struct draw_how {
  * shapes on the edges. Check text_status(out) at the end. */
 void draw_dot(const recording_t *r, const draw_how_t *how, text_t *out);
 
-/* Draws dot text to an SVG file with Graphviz' `dot`, which must be installed. */
+/* Draws dot text to an SVG file with Graphviz' `dot`, and waits for it. LH_UNSUPPORTED where that
+ * is not installed. While dot runs, the text lies in `path`.dot. */
 lh_status_t draw_svg(const char *dot, const char *path) LH_MUST_CHECK;
 
 #endif

@@ -1,8 +1,8 @@
 /* fusion.c - finds the patterns of rows in a recording, asks for a kernel, rewrites in place.
  *
- * A match is found from its last call back, over the values that calls give each other. The fused
- * op stands where the first call stood whose output lives on (others may use it from there), so its
- * inputs must exist by then. */
+ * A match is found from its last call back, along the values that calls hand to each other. The
+ * fused op takes the place of the first call whose output lives on, as other nodes may read that
+ * output from there on; so all inputs of the fused op must exist by then. */
 #include <graph/fusion.h>
 
 #include <base/memory.h>
@@ -17,8 +17,8 @@ typedef struct match {
     bool bound[PATTERN_WORDS];
 } match_t;
 
-/* Whether the node may be this call: the op is the same, and its values are those that the words
- * so far stand for. The words that are new are bound to its other values. */
+/* Whether a node may be this call of the pattern: it has the same op, and its values are those that
+ * the words stand for so far. Words that are new are bound to the node's other values. */
 static bool call_binds(const recording_t *r, match_t *m, uint32_t call, uint32_t index)
 {
     const pattern_call_t *c = &m->pattern->calls[call];
@@ -30,6 +30,7 @@ static bool call_binds(const recording_t *r, match_t *m, uint32_t call, uint32_t
             if (s < c->op->in_count && node->slots[s] != 0) return false;
             continue;
         }
+        lh_assert(word < PATTERN_WORDS);
         if (m->bound[word] && m->value[word] != node->slots[s]) return false;
         m->bound[word] = true;
         m->value[word] = node->slots[s];
@@ -38,7 +39,8 @@ static bool call_binds(const recording_t *r, match_t *m, uint32_t call, uint32_t
     return true;
 }
 
-/* The node that makes an output of the call which a later call takes; 0: no node does. */
+/* The node of a call, found as the maker of one of its outputs that a later call takes; 0: no node
+ * makes that. */
 static uint32_t maker(const recording_t *r, const match_t *m, uint32_t call)
 {
     const pattern_call_t *c = &m->pattern->calls[call];
@@ -51,7 +53,7 @@ static uint32_t maker(const recording_t *r, const match_t *m, uint32_t call)
 }
 
 /* Binds the last call to node `last`, then each call before it to the node that makes what a later
- * one takes. Words bound on the way decide: there is nothing to try twice. */
+ * call takes. There is at most one such node, so nothing has to be tried twice. */
 static bool matches(const recording_t *r, const op_pattern_t *pattern, uint32_t last, match_t *m)
 {
     *m = (match_t){.pattern = pattern};
@@ -72,7 +74,7 @@ static bool in_match(const match_t *m, uint32_t node)
     return false;
 }
 
-/* By another node, as the part's output or as a loss: then the value may not go. */
+/* Whether something outside of the match uses a value: another node, the part's output, a loss. */
 static bool used_outside(const recording_t *r, const match_t *m, lh_value_t v)
 {
     if (r->output == v) return true;
@@ -91,8 +93,8 @@ static uint32_t fused_slot(const match_t *m, uint32_t call, uint32_t slot)
     return word == PATTERN_NONE ? PATTERN_NONE : m->pattern->slot[word];
 }
 
-/* Where the fused op is to stand: at the first of the calls whose output lives on, since others
- * may use it from there on. 0: nowhere, as somebody else uses what would be gone. */
+/* Where the fused op is to stand: at the first call whose output lives on. 0: nowhere, as something
+ * outside of the match uses a value that would be gone. */
 static uint32_t place_of(const recording_t *r, const match_t *m)
 {
     uint32_t place = r->node_count;
@@ -109,7 +111,7 @@ static uint32_t place_of(const recording_t *r, const match_t *m)
     return place == r->node_count ? 0 : place;
 }
 
-/* The fused op stands at `place`, so what it reads must be made by then; leaves always are. */
+/* Whether all that the fused op reads is made before `place`. What no node makes always is. */
 static bool inputs_exist(const recording_t *r, const op_t *op, const lh_value_t *slots,
                          uint32_t place)
 {
@@ -119,9 +121,9 @@ static bool inputs_exist(const recording_t *r, const op_t *op, const lh_value_t 
     return true;
 }
 
-/* Attributes of the fused op: what its row's fuse() makes of those of the calls, else those of
- * the one call that has a struct of the same size. *fits is false where fuse() says "not with
- * these". */
+/* The attributes of the fused op: what its row's fuse() makes of the calls' attributes or, without
+ * a fuse(), those of the one call that has a struct of the same size. *out is the caller's, NULL
+ * where the op has none. *fits is false where fuse() refuses the calls' attributes. */
 static lh_status_t attributes_join(const recording_t *r, const op_t *op, const match_t *m,
                                    bool *fits, void **out)
 {
@@ -144,7 +146,7 @@ static lh_status_t attributes_join(const recording_t *r, const op_t *op, const m
     return LH_OK;
 }
 
-/* The outputs of the call stand for values of the same dtype and shape. */
+/* Whether the fused op's outputs have the dtypes and shapes of the values that they replace. */
 static bool outputs_alike(const recording_t *r, const op_call_t *call, const lh_value_t *slots)
 {
     for (uint32_t s = call->op->in_count; s < call->op->in_count + call->op->out_count; s++)
@@ -153,9 +155,9 @@ static bool outputs_alike(const recording_t *r, const op_call_t *call, const lh_
     return true;
 }
 
-/* The fused call, where it can be made and has a kernel: *fits. The caller owns call->attributes
- * then. Inputs that the op refuses are no fault of the model's, which recorded something else;
- * only memory running out is a failure. */
+/* Makes the fused call; *fits says whether it can be made and the device has a kernel for it, and
+ * then the caller owns call->attributes. If the fused op refuses the inputs, that is no failure, as
+ * the model recorded something else; only a lack of memory is. */
 static lh_status_t propose(recording_t *r, const op_t *op, const match_t *m,
                            const lh_value_t *slots, op_call_t *call, bool *fits)
 {
@@ -174,7 +176,7 @@ static lh_status_t propose(recording_t *r, const op_t *op, const match_t *m,
     return LH_OK;
 }
 
-/* Takes the matched nodes out, with the values that are gone. */
+/* Empties the matched nodes, and drops the values that are gone. */
 static void match_drop(recording_t *r, const match_t *m)
 {
     for (uint32_t c = 0; c < m->pattern->call_count; c++) {
@@ -211,8 +213,8 @@ static lh_status_t place_call(recording_t *r, uint32_t place, const op_call_t *c
     return LH_OK;
 }
 
-/* One way of op's, with its last call at node `last`. Nothing is changed until it is known that
- * the fused op can take the place. */
+/* Tries one pattern of an op with its last call at node `last`. Nothing is changed before it is
+ * known that the fused op can be used. */
 static lh_status_t fuse_at(recording_t *r, const op_t *op, const op_pattern_t *pattern,
                            uint32_t last)
 {
@@ -232,8 +234,8 @@ static lh_status_t fuse_at(recording_t *r, const op_t *op, const op_pattern_t *p
     return place_call(r, place, &call, slots);
 }
 
-/* Closes the gaps that dropped nodes left. Values keep their ids and learn where their nodes are
- * now. */
+/* Closes the gaps that dropped nodes left. Values keep their ids, and get the new numbers of their
+ * nodes. */
 static void compact(recording_t *r)
 {
     uint32_t kept = 1;
@@ -248,9 +250,8 @@ static void compact(recording_t *r)
     r->node_count = kept;
 }
 
-/* Every op of the table, the last first, is tried at every node in turn; what was fused may be
- * fused again by an op that is tried later. Recordings are short (a block), so nothing is
- * indexed. */
+/* Tries every op of the table, the last first, at every node. A fused op may be fused again by an
+ * op that is tried later. Recordings are short (a block), so no index is kept. */
 lh_status_t fusion_apply(recording_t *r)
 {
     lh_status_t status = recording_status(r);

@@ -1,38 +1,40 @@
 /* gradient.c - the reverse pass: walks a recording's nodes back and records each op's gradient.
  *
- * A value used several times gets several contributions, one from each node that reads it. Where
- * the node that makes a later one can add, it adds onto the earlier one's memory, which saves an
- * `add` and a value; that is right only while nobody else reads or holds that memory, as happens
- * when a gradient passes through an op unchanged. Otherwise an `add` is recorded.
+ * A value that is used several times gets several contributions to its gradient, one from each node
+ * that reads it. If the node that makes a later contribution can add, it adds onto the memory of
+ * the earlier one, which saves an `add` and a value. That is right only while nothing else reads or
+ * holds that memory; a gradient that passes through an op unchanged, say, is held twice. Otherwise
+ * an `add` is recorded.
  *
- * Gradients of parameters are kept apart (VALUE_GRADIENT): their memory outlives the recording,
- * and each micro-batch adds to it. */
+ * Gradients of parameters are a kind of their own (VALUE_GRADIENT): their memory outlives the
+ * recording, and each micro-batch adds to it. */
 #include <graph/gradient.h>
 
 #include <base/memory.h>
 #include <graph/recording.h>
 
-/* The walk. Arrays are by value of the forward pass; what the way back adds has larger ids. */
+/* The walk back. Arrays are by value of the forward pass; values of the reverse pass have larger
+ * ids. */
 typedef struct reverse {
     recording_t *r;
     uint32_t node_end;      /* nodes [1, node_end) are the forward pass               */
     lh_value_t value_end;   /* values [1, value_end) are its values                   */
-    bool *needed;           /* by value: something wanted lies behind it              */
+    bool *needed;           /* by value: a gradient that is wanted flows through it   */
     lh_value_t *gradient;   /* by value: the sum so far; 0: nothing has arrived       */
     uint32_t call_begin;    /* first node that the gradient function at hand recorded */
-    const lh_value_t *into; /* all that it returned                                   */
+    const lh_value_t *into; /* [into_count] all that this function returned           */
     uint32_t into_count;
 } reverse_t;
 
-/* Token ids and other integers have no gradient, and nothing flows through them. */
+/* Whether a dtype can have a gradient: token ids and other integers have none. */
 static bool is_float(lh_dtype_t d)
 {
     return d == LH_DTYPE_F32 || d == LH_DTYPE_BF16 || d == LH_DTYPE_F16 || d == LH_DTYPE_F64;
 }
 
-/* Marks from which values a wanted parameter, or the input, can be reached: others need no
- * gradient, and ops behind frozen parameters record none. One walk forward, as nodes are in
- * order. */
+/* Marks the values that depend on a wanted parameter or on the input. Only those need a gradient,
+ * so ops that depend on frozen parameters alone record none. One walk forward is enough, as nodes
+ * are in order. */
 static void mark_needed(reverse_t *p, lh_value_t input, bool (*wanted)(void *, const char *),
                         void *context)
 {
@@ -53,8 +55,8 @@ static void mark_needed(reverse_t *p, lh_value_t input, bool (*wanted)(void *, c
     p->needed[0] = false;
 }
 
-/* Whether any node reads a value, or adds onto its memory. A walk over the whole recording: it is
- * asked once a contribution, and recordings are short. */
+/* Whether any node reads a value, or adds onto its memory. Looks at the whole recording, which is
+ * short, once for each contribution. */
 static bool is_read(const recording_t *r, lh_value_t v)
 {
     for (uint32_t n = 1; n < r->node_count; n++) {
@@ -67,8 +69,8 @@ static bool is_read(const recording_t *r, lh_value_t v)
     return false;
 }
 
-/* Written by a node of the reverse pass into memory of its own that no node reads: adding there,
- * or turning the write into an addition, changes nothing for anybody else. */
+/* Whether a node of the reverse pass writes a value into memory of its own, and no node reads it.
+ * Then adding there, or making the write an addition, changes nothing for any other node. */
 static bool is_unread_result(const recording_t *r, lh_value_t v)
 {
     const graph_value_t *value = &r->values[v];
@@ -77,9 +79,9 @@ static bool is_unread_result(const recording_t *r, lh_value_t v)
     return node->backward && node->op->alias[value->slot] == 0 && !is_read(r, v);
 }
 
-/* Made just now for this one contribution, by a node that could add it to something. A value that
- * a gradient function returned for two inputs is held twice, and may not be redirected for one of
- * them. */
+/* Whether a contribution was made just now, for this one input, by a node that can add. A value
+ * that a gradient function returned for two inputs is held twice, and may not be turned into an
+ * addition for one of them. */
 static bool can_add(const reverse_t *p, lh_value_t v)
 {
     const recording_t *r = p->r;
@@ -92,7 +94,7 @@ static bool can_add(const reverse_t *p, lh_value_t v)
     return times == 1;
 }
 
-/* Memory that is this sum's alone: the gradient of no other value is the same one. */
+/* Whether a sum has its memory for itself: it is not the gradient of another value, too. */
 static bool can_be_added_to(const reverse_t *p, lh_value_t v)
 {
     if (!is_unread_result(p->r, v)) return false;
@@ -102,23 +104,23 @@ static bool can_be_added_to(const reverse_t *p, lh_value_t v)
     return holders == 1;
 }
 
-/* The node writes v by adding onto the memory of `onto`: LH_ARG_ADD for its kernel. */
+/* Lets the node of v write it by adding onto the memory of `onto`: LH_ARG_ADD for its kernel. */
 static void set_adds_to(recording_t *r, lh_value_t v, lh_value_t onto)
 {
     lh_assert(v > 0 && v < r->value_count && onto < r->value_count);
     r->nodes[r->values[v].node].adds_to[r->values[v].slot] = onto;
 }
 
-/* An op of the core's without attributes. */
+/* Records an op of the core's without attributes, of one input (b 0) or two. */
 static lh_value_t record(recording_t *r, const char *op, lh_value_t a, lh_value_t b)
 {
     const lh_value_t in[] = {a, b};
     return r->graph.api->op(&r->graph, op, NULL, in, b == 0 ? 1 : 2, NULL);
 }
 
-/* One more contribution to the gradient of a value that is no parameter. In this order of
- * preference: it is the first; the node that makes it adds onto the sum so far; an `add` is
- * recorded. The order of contributions is that of the walk back, so sums have the same bits each
+/* Takes a contribution c to the gradient of a value v that is no parameter. If it is the first, it
+ * is the sum so far; else its node adds onto the sum so far if that is possible; else an `add` is
+ * recorded. Contributions come in the order of the walk back, so sums have the same bits each
  * time. */
 static void contribute(reverse_t *p, lh_value_t v, lh_value_t c)
 {
@@ -135,9 +137,10 @@ static void contribute(reverse_t *p, lh_value_t v, lh_value_t c)
         p->gradient[v] = record(r, "add", sum, c);
 }
 
-/* A parameter's gradient is a value of its own kind, in the accumulation dtype, and the program
- * decides where it lies and who writes first. The node that makes it must be able to add, as later
- * micro-batches do; where it can't, a copy, which can, stands between. */
+/* Takes a contribution to a parameter's gradient: a value of kind VALUE_GRADIENT in the
+ * accumulation dtype, for which the program decides where it lies and which node writes first. The
+ * node that makes it must be able to add, as later micro-batches do; if it can't, a copy, which
+ * can, is put between. */
 static void contribute_param(reverse_t *p, lh_value_t v, lh_value_t c)
 {
     lh_assert(v > 0 && v < p->value_end);
@@ -157,14 +160,14 @@ static void contribute_param(reverse_t *p, lh_value_t v, lh_value_t c)
     p->gradient[v] = c;
 }
 
-/* A gradient has the shape of its value. Its dtype may be another: of a parameter it is the
- * accumulation dtype, of logits a wide one. */
+/* Whether two arguments have one shape, as a gradient and its value must. Their dtypes may differ:
+ * a parameter's gradient has the accumulation dtype, that of logits a wide one. */
 static bool same_shape(const lh_arg_t *a, const lh_arg_t *b)
 {
     return a->rank == b->rank && memcmp(a->shape, b->shape, a->rank * sizeof(a->shape[0])) == 0;
 }
 
-/* What a gradient function returned for one input, checked. may_be_none: nothing is an answer. */
+/* Checks and takes what a gradient function returned for one input. may_be_none: 0 is an answer. */
 static lh_status_t take(reverse_t *p, const graph_node_t *node, uint32_t slot, bool may_be_none)
 {
     lh_assert(slot < p->into_count && p->into_count <= OP_SLOTS);
@@ -185,9 +188,9 @@ static lh_status_t take(reverse_t *p, const graph_node_t *node, uint32_t slot, b
     return recording_status(r);
 }
 
-/* Records the gradient of one node, where something arrives from behind it and something before it
- * wants it. An op may answer "none" for an input only where some output that is not optional got no
- * gradient, and no optional one got any. */
+/* Records the gradient of one node, if a gradient of one of its outputs has arrived and one of its
+ * inputs needs one. The op may answer "none" for an input only where some output that is not
+ * optional has got no gradient, and no optional output has got any. */
 static lh_status_t walk_node(reverse_t *p, uint32_t index)
 {
     lh_assert(index > 0 && index < p->node_end);
@@ -226,8 +229,8 @@ static lh_status_t walk_node(reverse_t *p, uint32_t index)
     return status;
 }
 
-/* Where the way back begins: with the gradient from above for the part's output, and with 1 for
- * each loss of the model's own. */
+/* Begins the way back: with `seed` for the part's output, and with 1 for each loss of the model's
+ * own. */
 static lh_status_t plant_seeds(reverse_t *p, lh_value_t seed)
 {
     recording_t *r = p->r;
@@ -243,8 +246,8 @@ static lh_status_t plant_seeds(reverse_t *p, lh_value_t seed)
     return recording_status(r);
 }
 
-/* Nodes of the forward pass, the last first. What is recorded meanwhile is marked as the way
- * back. */
+/* Walks the nodes of the forward pass, the last first. Nodes that are recorded meanwhile are marked
+ * as the reverse pass. */
 static lh_status_t walk(reverse_t *p, lh_value_t seed)
 {
     p->r->backward = true;
@@ -255,7 +258,7 @@ static lh_status_t walk(reverse_t *p, lh_value_t seed)
     return status;
 }
 
-/* Two arrays by value of the forward pass, freed at the end: what stays is in the recording. */
+/* The two arrays are freed at the end: what stays is in the recording. */
 lh_status_t gradient_append(recording_t *r, lh_value_t seed, lh_value_t input,
                             bool (*wanted)(void *context, const char *name), void *context,
                             lh_value_t *input_gradient)

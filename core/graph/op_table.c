@@ -1,9 +1,9 @@
 /* op_table.c - rows by name: the core's groups, then those of plugins, each checked once.
  *
- * First the two texts of a row, its slots and the patterns of what it fuses; then the table. A
- * plugin's rows come from a shared object that may be older or newer than this core, so each is
- * imported into a row of the size known here before anything of it is read. All refusals name the
- * op and say what was expected. */
+ * The file's first part parses the two texts of a row: its slots, and the patterns of what it
+ * fuses. The second is the table. A plugin's rows come from a shared object that may be older or
+ * newer than this core, so each is imported into a row of the size known here before anything of it
+ * is read. All refusals name the op and say what was expected. */
 #include <graph/op_table.h>
 
 #include <stdio.h>
@@ -34,7 +34,8 @@ static const op_rows_t *const core_rows[] = {
 
 /* ---- slots ---- */
 
-/* A slot's name: lower-case letters, digits and _, not too long for op_t.slot_name. */
+/* Whether a text is a slot's name: lower-case letters, digits and _, beginning with a letter, and
+ * not too long for op_t.slot_name. */
 static bool is_name(const char *text, size_t length)
 {
     if (length == 0 || length >= sizeof(((op_t *)0)->slot_name[0])) return false;
@@ -46,7 +47,7 @@ static bool is_name(const char *text, size_t length)
     return true;
 }
 
-/* Slot of that name among [first, end); end if there is none. */
+/* The slot of that name among [first, end); `end`: there is none. */
 static uint32_t slots_find(const op_t *op, uint32_t first, uint32_t end, const char *name)
 {
     for (uint32_t s = first; s < end; s++)
@@ -54,8 +55,8 @@ static uint32_t slots_find(const op_t *op, uint32_t first, uint32_t end, const c
     return end;
 }
 
-/* One word of the text: a name and its marks, "?" for optional, "+" for one that can be added to.
- * An output with the name of an input lies in that input's memory. */
+/* Adds a slot for one word of the text: a name and its marks, "?" for optional, "+" for an output
+ * to which kernels can add. An output with the name of an input lies in that input's memory. */
 static lh_status_t add_slot(op_t *op, const char *word, size_t length, bool output)
 {
     const int shown = (int)length;
@@ -117,18 +118,17 @@ static lh_status_t op_slots_parse(op_t *op)
 
 enum { WORD_BYTES = 64, WAYS = 8 };
 
-/* The text of `fuses` on its way into patterns. Words are known within a way only. The whole of it
- * lies on the stack: a text is read once. */
+/* Reads the text of `fuses` into patterns. Words have a meaning within one way only. */
 typedef struct pattern_reader {
     const char *at;
     op_t *fused;
     op_t *const *ops;
     uint32_t op_count;
     char words[PATTERN_WORDS][WORD_BYTES];
-    bool made[PATTERN_WORDS]; /* by a call so far */
+    bool made[PATTERN_WORDS]; /* a call that was read gives the word's value */
 } pattern_reader_t;
 
-/* The sentence of a refusal, with the whole text. */
+/* Fails with a sentence that shows the whole text. */
 static lh_status_t refuse(const pattern_reader_t *p, const char *what, const char *name)
 {
     return fail(LH_INVALID, "op %s fuses '%s': %s%s%s", p->fused->row.name, p->fused->row.fuses,
@@ -148,13 +148,13 @@ static lh_status_t next(pattern_reader_t *p, char word[WORD_BYTES])
     return LH_OK;
 }
 
-/* "op ... -> ..." ends where the next call or way begins, or the text. */
+/* Whether a word ends a call: the next call or way begins there, or the text ends. */
 static bool ends_call(const char *word)
 {
     return word[0] == ';' || word[0] == '|' || word[0] == '\0';
 }
 
-/* Among the rows at hand: patterns are read while the table is made, before it can be asked. */
+/* The op of a name among the rows that there are. */
 static const op_t *op_named(const pattern_reader_t *p, const char *name)
 {
     for (uint32_t i = 0; i < p->op_count; i++)
@@ -162,8 +162,8 @@ static const op_t *op_named(const pattern_reader_t *p, const char *name)
     return NULL;
 }
 
-/* The word's number. A new word gets the fused op's slot of that name, if it has one: then the
- * value lives on as that slot; else it is gone once the op is fused. */
+/* The number of a word. A new word is given the fused op's slot of the same name, in which its
+ * value lives on; if there is no such slot, the value is gone once the op is fused. */
 static lh_status_t word_number(pattern_reader_t *p, op_pattern_t *pattern, const char *word,
                                uint8_t *out)
 {
@@ -184,7 +184,8 @@ static lh_status_t word_number(pattern_reader_t *p, op_pattern_t *pattern, const
     return LH_OK;
 }
 
-/* A word in an input slot must be known: made by a call before, or an input of the fused op. */
+/* Takes a word in an input slot, which must be known: a call before gives it, or it is an input of
+ * the fused op. */
 static lh_status_t input_take(pattern_reader_t *p, op_pattern_t *pattern, const char *word,
                               uint8_t *out)
 {
@@ -194,7 +195,8 @@ static lh_status_t input_take(pattern_reader_t *p, op_pattern_t *pattern, const 
     return refuse(p, "no call before gives", word);
 }
 
-/* A word in an output slot: a value that no call gave before, or _, which nobody uses. */
+/* Takes a word in an output slot: a value that no call gave before, or _ for one that is not
+ * used. */
 static lh_status_t output_take(pattern_reader_t *p, op_pattern_t *pattern, const char *word,
                                uint8_t *out)
 {
@@ -208,7 +210,8 @@ static lh_status_t output_take(pattern_reader_t *p, op_pattern_t *pattern, const
     return LH_OK;
 }
 
-/* Reads "op a b -> x y", up to and with what ends it; inputs that are not named are left out. */
+/* Reads one call, "op a b -> x y", and the word that ends it, which is left in `word`. Inputs that
+ * are not named are left out. */
 static lh_status_t call_read(pattern_reader_t *p, op_pattern_t *pattern, char word[WORD_BYTES])
 {
     lh_status_t status = next(p, word);
@@ -237,9 +240,9 @@ static lh_status_t call_read(pattern_reader_t *p, op_pattern_t *pattern, char wo
     return status;
 }
 
-/* Matching goes from the last call back over values, so each call must give one to a later call;
- * and the fused op must get all that it needs and give all that it has. Its attributes are those
- * of the one call with the same struct, unless a function joins them. */
+/* Checks a way as a whole. fusion.c matches from the last call back along values, so each call must
+ * give a value to a later call. The fused op must get all its inputs and give all its outputs. Its
+ * attributes are those of the one call with the same struct, unless it has a fuse(). */
 static lh_status_t way_check(const pattern_reader_t *p, const op_pattern_t *pattern)
 {
     const op_t *op = p->fused;
@@ -268,7 +271,7 @@ static lh_status_t way_check(const pattern_reader_t *p, const op_pattern_t *patt
     return LH_OK;
 }
 
-/* Calls are separated by ; and ways by |. */
+/* Reads all ways. Calls are separated by ; and ways by |. */
 static lh_status_t ways_read(pattern_reader_t *p, op_pattern_t ways[WAYS], uint32_t *count)
 {
     char word[WORD_BYTES];
@@ -286,8 +289,8 @@ static lh_status_t ways_read(pattern_reader_t *p, op_pattern_t ways[WAYS], uint3
     return LH_OK;
 }
 
-/* Fills in op->patterns (mem_free) from op->row.fuses; the ops that it names are among ops[count].
- * Refused with a sentence: what does not parse or can't be matched, from the last call back. */
+/* Fills in op->patterns, which the op's table frees, from op->row.fuses; the ops that the text
+ * names are among ops[count]. Refused with a sentence: what does not parse or can't be matched. */
 static lh_status_t op_patterns_parse(op_t *op, op_t *const *ops, uint32_t count)
 {
     if (op->row.fuses == NULL) return LH_OK;
@@ -317,7 +320,8 @@ static uint32_t bucket_of(const op_table_t *t, const char *name)
     return at;
 }
 
-/* Room for one more op; the buckets are made anew at twice the size when they are half full. */
+/* Makes room for one more op. When the buckets are half full they are made anew at twice the
+ * size. */
 static lh_status_t make_room(op_table_t *t)
 {
     op_t **ops = mem_grow(t->ops, &t->capacity, (size_t)t->count + 1, sizeof(op_t *));
@@ -349,8 +353,8 @@ static lh_status_t check_name(const char *name, bool core)
     return LH_OK;
 }
 
-/* Attributes are compared and copied by their bytes, so none may be a pointer. The struct begins
- * with its size, which is why it has four bytes at least. */
+/* Checks a row's attributes. They are compared and copied as bytes, so none may be a pointer. Their
+ * struct begins with its size, so it has at least four bytes. */
 static lh_status_t check_attributes(const lh_op_t *row)
 {
     if (row->attributes_bytes == 0 && row->attribute_count == 0) return LH_OK;
@@ -372,7 +376,7 @@ static lh_status_t check_attributes(const lh_op_t *row)
     return LH_OK;
 }
 
-/* What a row must have, and that its name is free. */
+/* Checks that a row has what it must have, and that its name is free. */
 static lh_status_t check_row(const op_table_t *t, const lh_op_t *row, bool core)
 {
     if (row->name == NULL || row->slots == NULL || row->shape == NULL)
@@ -390,7 +394,7 @@ static lh_status_t check_row(const op_table_t *t, const lh_op_t *row, bool core)
     return check_attributes(row);
 }
 
-/* plugin NULL: a row of the core's. */
+/* Adds a row, but for its patterns. plugin NULL: a row of the core's. */
 static lh_status_t add_row(op_table_t *t, const lh_op_t *row, const char *plugin)
 {
     lh_status_t status = check_row(t, row, plugin == NULL);
@@ -412,7 +416,8 @@ static lh_status_t add_row(op_table_t *t, const lh_op_t *row, const char *plugin
     return LH_OK;
 }
 
-/* Once all rows of a plugin are there: they may name each other. */
+/* Reads the patterns of rows from `first` on, once all of them are there, as they may name each
+ * other. */
 static lh_status_t patterns_read(op_table_t *t, uint32_t first)
 {
     for (uint32_t i = first; i < t->count; i++) {
@@ -435,6 +440,7 @@ lh_status_t op_table_add(op_table_t *t, const lh_op_t *rows, uint32_t row_size, 
         if (status == LH_OK) status = add_row(t, &row, plugin);
         if (status != LH_OK) return status;
     }
+    lh_assert(count <= t->count);
     return patterns_read(t, t->count - count);
 }
 
@@ -494,7 +500,7 @@ const op_t *op_table_at(const op_table_t *t, uint32_t index)
     return t->ops[index];
 }
 
-/* An op has at most OP_SLOTS of them, so a walk is as good as anything. */
+/* An op has at most OP_SLOTS slots, so they are looked at in turn. */
 uint32_t op_slot(const op_t *op, const char *name)
 {
     for (uint32_t s = 0; s < op->in_count + op->out_count; s++)

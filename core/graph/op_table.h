@@ -1,10 +1,10 @@
 /* graph/op_table.h - every op that can be recorded: the core's rows and those of loaded plugins.
  *
- * A row (lh_op_t) states its slots and the recordings that it may take the place of as text, so
- * that a plugin writes one line and no tables. The texts are parsed once, when the row is added:
- * what is wrong with a row is said when its plugin is loaded, and everybody after that reads
- * numbers. The table is made before the first model is recorded and not changed later; reading it
- * takes no lock. */
+ * A row (lh_op_t) states as text its slots and the recordings that it may take the place of, so
+ * that a plugin writes one line and no tables. The texts are parsed once, when the row is added: a
+ * mistake in a row is told when its plugin is loaded, and everything after that reads numbers. The
+ * table is made before the first model is recorded and not changed later, so any thread may read it
+ * without a lock. */
 #ifndef GRAPH_OP_TABLE_H
 #define GRAPH_OP_TABLE_H
 
@@ -30,7 +30,7 @@ typedef struct pattern_call {
 } pattern_call_t;
 
 /* One way to record what a fused op does. Words are numbered in the order in which they first
- * stand in the text. */
+ * appear in the text. */
 typedef struct op_pattern {
     pattern_call_t calls[LH_FUSES];
     uint32_t call_count, word_count;
@@ -47,22 +47,23 @@ struct op {
     uint32_t in_count, out_count;
     char slot_name[OP_SLOTS][24]; /* inputs, then outputs */
     bool optional[OP_SLOTS];      /* "w?"                 */
-    bool adds[OP_SLOTS];          /* "y+": this output may be asked with LH_ARG_ADD */
+    bool adds[OP_SLOTS];          /* "y+": kernels can add to this output (LH_ARG_ADD) */
     uint32_t alias[OP_SLOTS];     /* outputs named like an input: its slot, from 1; 0: own memory */
     op_pattern_t *patterns;       /* the ways of row.fuses; owned by the table */
     uint32_t pattern_count;
-    const char *plugin; /* who brought it; NULL: the core */
-    uint32_t
-        collective; /* COLLECTIVE_* of transfer.h: no kernel does it, but a transfer; 0: none */
+    const char *plugin;  /* the plugin's name; NULL: the core */
+    uint32_t collective; /* COLLECTIVE_* (ops_collective.h): a transfer, not a kernel; 0: neither */
 };
 
-/* A table that holds the core's ops. Freed once no recording is left: nodes point to its rows. */
+/* A table that holds the core's ops. It is freed after all recordings, as nodes point to its rows.
+ * NULL is freed by doing nothing. */
 lh_status_t op_table_new(op_table_t **out) LH_MUST_CHECK;
 void op_table_free(op_table_t *t);
 
-/* Adds a plugin's rows, each row_size bytes apart. Refused with a sentence: a name without a dot or
- * one that is taken, slots that don't parse, attributes that don't fit their struct, no shape().
- * Rows before the refused one stay. `rows` and `plugin` must outlive the table, as plugins do. */
+/* Adds a plugin's rows, row_size bytes apart. Refused with a sentence (LH_INVALID, or LH_ABI for
+ * rows that are too short): a name without a dot or one that is taken, slots that don't parse,
+ * attributes that don't fit their struct, no shape(). Rows before the refused one stay. `rows` and
+ * `plugin` outlive the table, as plugins do. */
 lh_status_t op_table_add(op_table_t *t, const lh_op_t *rows, uint32_t row_size, uint32_t count,
                          const char *plugin) LH_MUST_CHECK;
 
@@ -72,7 +73,7 @@ const op_t *op_table_find(const op_table_t *t, const char *name);
 uint32_t op_table_count(const op_table_t *t);
 const op_t *op_table_at(const op_table_t *t, uint32_t index);
 
-/* Index of the slot with that name, from 0: inputs before outputs; OP_SLOTS if there is none. */
+/* The number of a slot by its name, from 0, inputs before outputs; OP_SLOTS: there is none. */
 uint32_t op_slot(const op_t *op, const char *name);
 
 #endif

@@ -1,8 +1,8 @@
 /* parameters.c - the logical parameters of a model, and their values before the first step.
  *
  * The table comes from a plugin, so each row is imported and checked, and refusals name the
- * parameter. A row with classes stands only in blocks of those classes: models whose blocks differ
- * (every other one with experts, say) list the rows of all kinds once. */
+ * parameter. A row with classes applies to blocks of those classes only: a model whose blocks
+ * differ (every other block with experts, say) lists the rows of all kinds once. */
 #include <graph/parameters.h>
 
 #include <math.h>
@@ -17,10 +17,10 @@
 #include <base/text.h>
 #include <plugin/import.h>
 
-/* Bounds that no model reaches, against a table that is not one. */
+/* Bounds that no model reaches, against tables that are garbage. */
 enum { MAX_ROWS = 4096, MAX_BLOCKS = 65536, CLASSES = 64 };
 
-/* What a row must say. */
+/* Checks what a row must say. */
 static lh_status_t row_check(const lh_param_t *row)
 {
     if (row->name == NULL || row->name[0] == '\0')
@@ -56,7 +56,8 @@ static lh_status_t rows_import(parameters_t *p, const lh_model_info_t *info)
     return LH_OK;
 }
 
-/* Whether a part has the row's parameter: rows name a part, and of blocks which classes. */
+/* Whether a part has the row's parameter, by the part and the classes of blocks that the row
+ * names. */
 static bool row_is_in(const parameters_t *p, const lh_param_t *row, uint32_t part, uint32_t block)
 {
     lh_assert(part != LH_PART_BLOCK || block < p->blocks);
@@ -100,7 +101,7 @@ static lh_status_t item_set(parameters_t *p, const lh_param_t *row, uint32_t blo
     return LH_OK;
 }
 
-/* The parameters of one part, in the order of the table. */
+/* Appends the parameters of one part, in the order of the table. */
 static lh_status_t part_list(parameters_t *p, uint32_t part, uint32_t block)
 {
     for (uint32_t i = 0; i < p->row_count; i++) {
@@ -114,8 +115,8 @@ static lh_status_t part_list(parameters_t *p, uint32_t part, uint32_t block)
     return LH_OK;
 }
 
-/* A tied parameter lies in another one's memory: a head that is the embedding's table. Elements
- * are counted once. */
+/* Finds in whose memory tied parameters lie, as a head that is the embedding's table, and counts
+ * elements, those of tied parameters once. */
 static lh_status_t ties_resolve(parameters_t *p)
 {
     for (uint32_t i = 0; i < p->count; i++) {
@@ -141,7 +142,7 @@ static lh_status_t ties_resolve(parameters_t *p)
     return LH_OK;
 }
 
-/* Sizes and classes, then the rows. */
+/* Takes over the model's sizes and classes of blocks, then the rows. */
 static lh_status_t info_take(parameters_t *p, const lh_model_info_t *info)
 {
     if (info->blocks == 0 || info->blocks > MAX_BLOCKS)
@@ -162,8 +163,8 @@ static lh_status_t info_take(parameters_t *p, const lh_model_info_t *info)
     return rows_import(p, info);
 }
 
-/* In the order of the model: embed, block by block, head. Room for every row in every block is
- * enough. */
+/* Lists all parameters in the order of the model: embed, block by block, head. There is room for
+ * every row in every block. */
 static lh_status_t items_list(parameters_t *p)
 {
     p->items = mem_array((size_t)p->row_count * p->blocks, sizeof(*p->items));
@@ -176,8 +177,7 @@ static lh_status_t items_list(parameters_t *p)
     return status == LH_OK ? ties_resolve(p) : status;
 }
 
-/* What is wrong with the table of a model is said here, before anything is allocated on a
- * device. */
+/* A mistake in the table of a model is told here, before anything is allocated on a device. */
 lh_status_t parameters_new(const lh_model_api_t *api, lh_model_t *model, parameters_t **out)
 {
     lh_model_info_t info = {.struct_size = sizeof(info)};
@@ -207,7 +207,7 @@ void parameters_free(parameters_t *p)
     mem_free(p);
 }
 
-/* By the logical name; for ties and for tools, not for anything that is done often. */
+/* For ties and for tools; nothing calls it often. */
 bool parameters_find(const parameters_t *p, const char *name, uint32_t *out)
 {
     for (uint32_t i = 0; i < p->count; i++) {
@@ -218,7 +218,7 @@ bool parameters_find(const parameters_t *p, const char *name, uint32_t *out)
     return false;
 }
 
-/* A walk over all parameters: it is asked while parts are recorded, never in a step. */
+/* Looks at all parameters in turn: it is called while parts are recorded, never in a step. */
 bool parameters_find_local(const parameters_t *p, uint32_t part, uint32_t block, const char *name,
                            uint32_t *out)
 {
@@ -232,7 +232,7 @@ bool parameters_find_local(const parameters_t *p, uint32_t part, uint32_t block,
     return false;
 }
 
-/* A tied parameter has the values of the one in whose memory it lies. */
+/* A tied parameter has the values of the parameter in whose memory it lies. */
 void parameter_initial(const parameters_t *p, uint32_t index, uint64_t seed, double init_std,
                        uint64_t begin, uint64_t count, float *out)
 {
@@ -241,7 +241,8 @@ void parameter_initial(const parameters_t *p, uint32_t index, uint64_t seed, dou
     lh_assert(begin <= item->elements && count <= item->elements - begin);
     const uint32_t init = item->row->init;
     double std = item->row->init_scale > 0 ? item->row->init_scale : init_std;
-    /* Each block adds twice to the residual stream, whose variance should not grow with depth. */
+    /* Each block adds twice to the residual stream, whose variance should not grow with depth: the
+     * rule of GPT-2 (Radford et al., 2019, section 2.3). */
     if (init == LH_INIT_RESIDUAL) std /= sqrt(2.0 * p->blocks);
 
     if (init == LH_INIT_ZERO || init == LH_INIT_ONE) {
@@ -254,13 +255,13 @@ void parameter_initial(const parameters_t *p, uint32_t index, uint64_t seed, dou
 
 /* ---- start values, drawn ahead ---- */
 
-/* Elements of a span (1 MiB of F32), elements that a thread draws at a time, and the most threads.
- * Two spans in turn: one is taken away while threads draw the other, in shares that they count
- * off. */
+/* Elements of a span (1 MiB of F32), elements that a thread draws at a time (a share), and the most
+ * threads. There are two spans: one is used by the caller while threads draw the other, share by
+ * share. */
 enum { SPAN = 1 << 18, SHARE = 1 << 13, THREADS_MOST = 64 };
 
-/* One control thread takes spans; the others of `threads` only draw. What a thread reads without
- * the lock is set before `round` is raised under it. */
+/* One thread, the caller's, takes spans; the others only draw. What they read without the lock is
+ * set before `round` is raised under the lock. */
 struct parameter_draw {
     const parameters_t *parameters;
     uint64_t seed;
@@ -268,20 +269,20 @@ struct parameter_draw {
     float *values[2]; /* [SPAN] each */
 
     uint32_t parameter;
-    uint64_t at, end; /* what no span has been made of yet */
-    bool drawing;     /* a span was begun that nobody took yet */
+    uint64_t at, end; /* elements for which no span was begun yet */
+    bool drawing;     /* a span was begun and not taken yet */
 
     /* `work` is signalled when a span is begun, `done` when the last busy thread has finished. The
-     * control thread draws too, and waits for the others before a span is handed out. */
+     * caller's thread draws too, and waits for the others before it hands out a span. */
     pthread_mutex_t lock;
     pthread_cond_t work, done;
     /* Under the lock; all but `share` stay while a thread is busy. */
     parameter_span_t next;
-    uint32_t turn;     /* which of the two it is in */
-    uint32_t shares;   /* of it */
-    atomic_uint share; /* the next to be drawn */
-    uint32_t round;    /* spans begun */
-    uint32_t busy;     /* threads at it, without the caller's */
+    uint32_t turn;     /* the buffer of `values` in which the span lies */
+    uint32_t shares;   /* of the span */
+    atomic_uint share; /* the next share to be drawn */
+    uint32_t round;    /* spans begun so far */
+    uint32_t busy;     /* threads that draw, without the caller's */
     bool stopping;
     pthread_t threads[THREADS_MOST];
     uint32_t thread_count; /* without the caller's */
@@ -298,8 +299,9 @@ static void shares_draw(parameter_draw_t *in)
     }
 }
 
-/* A thread's life: sleeps until a span is begun that it has not seen, helps to draw it, until it
- * is told to stop. It may wake after others have finished; then it finds no share and goes on. */
+/* A thread's life: it sleeps until a span is begun that it has not seen, helps to draw that span,
+ * and sleeps again, until it is told to stop. It may wake after the others have finished; then it
+ * finds no share. */
 static void *rounds_draw(void *argument)
 {
     parameter_draw_t *in = argument;
@@ -320,7 +322,7 @@ static void *rounds_draw(void *argument)
     return NULL;
 }
 
-/* Those that this process may run on, which may be fewer than the machine has. */
+/* How many processors this process may run on, which may be fewer than the machine has. */
 static uint32_t processors(void)
 {
     cpu_set_t mine;
@@ -328,7 +330,8 @@ static uint32_t processors(void)
     return (uint32_t)count;
 }
 
-/* Signals stay with the thread that called. Fewer threads than asked for are no failure. */
+/* Starts threads with all signals blocked, so that signals stay with the calling thread. Fewer
+ * threads than asked for are no failure. */
 static void threads_start(parameter_draw_t *in, uint32_t count)
 {
     sigset_t all, before;
@@ -340,8 +343,6 @@ static void threads_start(parameter_draw_t *in, uint32_t count)
     (void)pthread_sigmask(SIG_SETMASK, &before, NULL);
 }
 
-/* Threads are started only where there is something to share, as a small model is drawn sooner
- * than one starts. */
 lh_status_t parameter_draw_new(const parameters_t *p, uint64_t seed, double init_std,
                                uint32_t threads, parameter_draw_t **out)
 {
@@ -367,15 +368,15 @@ lh_status_t parameter_draw_new(const parameters_t *p, uint64_t seed, double init
     return LH_OK;
 }
 
-/* Until no thread draws; the lock is held. */
+/* Waits until no thread draws. The caller holds the lock. */
 static void threads_await(parameter_draw_t *in)
 {
     while (in->busy > 0)
         (void)pthread_cond_wait(&in->done, &in->lock);
 }
 
-/* Begins a span in the buffer that is not handed out. A thread that woke late may still be looking
- * for a share of the span before, so all must be idle until the counters are set back. */
+/* Begins a span in the buffer that is not handed out. A thread that woke late may still look for a
+ * share of the span before, so counters are set back only when no thread is busy. */
 static void span_begin(parameter_draw_t *in)
 {
     const uint64_t left = in->end - in->at, count = left < SPAN ? left : SPAN;
@@ -392,7 +393,7 @@ static void span_begin(parameter_draw_t *in)
     in->at += count;
 }
 
-/* Helps to draw what is left, then waits for the shares that others are at. */
+/* Helps to draw what is left, then waits for the shares that other threads draw. */
 static void span_finish(parameter_draw_t *in)
 {
     shares_draw(in);
@@ -412,7 +413,7 @@ void parameter_draw_start(parameter_draw_t *in, uint32_t parameter, uint64_t beg
     if (in->drawing) span_begin(in);
 }
 
-/* The span that was begun earlier is finished and handed out, and the next one begun in the other
+/* Finishes the span that was begun earlier and hands it out, and begins the next span in the other
  * buffer. */
 bool parameter_draw_next(parameter_draw_t *in, parameter_span_t *out)
 {
@@ -424,7 +425,7 @@ bool parameter_draw_next(parameter_draw_t *in, parameter_span_t *out)
     return true;
 }
 
-/* Threads that are drawing finish their share; the span is thrown away. */
+/* Threads that draw finish their shares; their span is thrown away. */
 void parameter_draw_free(parameter_draw_t *in)
 {
     if (in == NULL) return;

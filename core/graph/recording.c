@@ -1,5 +1,8 @@
 /* recording.c - lh_graph_api_t: what models, rules and gradients call to write down values and
- * nodes; and when two recordings are the same. */
+ * nodes; and when two recordings are the same.
+ *
+ * Every call is checked and its shapes are found while it is recorded, so that a model's mistake is
+ * told at the line that made it, and passes need not check again. */
 #include <graph/recording.h>
 
 #include <longhaul/dtype.h>
@@ -8,8 +11,8 @@
 #include <base/memory.h>
 #include <base/text.h>
 
-/* The LH_INPUT_* that an input slot of this name takes when it is left out; 0: none. Names are the
- * contract: a plugin's op with a slot `positions` gets them like the core's. */
+/* The LH_INPUT_* that an input slot of this name takes if it is left out; 0: none. It goes by
+ * names, so a plugin's op with a slot `positions` gets the positions as the core's ops do. */
 static uint32_t lowering_input(const char *slot)
 {
     static const struct {
@@ -25,14 +28,14 @@ static uint32_t lowering_input(const char *slot)
     return 0;
 }
 
-/* A lh_graph_t is the first field of a recording. */
+/* The recording whose first field g is. */
 static recording_t *recording_of(lh_graph_t *g)
 {
     return (recording_t *)g;
 }
 
-/* Keeps the first failure: what follows from it would only hide it. The sentence of the last
- * fail() is copied, as the next one overwrites it. */
+/* Only the first failure is kept, as later ones follow from it. The sentence of the last fail() is
+ * copied, as the next one overwrites it. */
 void recording_failed(recording_t *r, lh_status_t status)
 {
     if (status == LH_OK || r->status != LH_OK) return;
@@ -40,8 +43,8 @@ void recording_failed(recording_t *r, lh_status_t status)
     r->reason = mem_text(fail_reason());
 }
 
-/* Values are appended and never moved, so their ids stay. The array itself may move: a pointer
- * into it does not outlive the next call. */
+/* Values never change their ids. The array may move, so a pointer into it does not outlive the next
+ * call. */
 lh_value_t recording_value_add(recording_t *r, const graph_value_t *value)
 {
     graph_value_t *values = mem_grow(r->values, &r->value_capacity, (size_t)r->value_count + 1,
@@ -55,7 +58,6 @@ lh_value_t recording_value_add(recording_t *r, const graph_value_t *value)
     return r->value_count++;
 }
 
-/* As recording_value_add. A failure is kept, and whoever appends gets 0. */
 uint32_t recording_node_add(recording_t *r, const graph_node_t *node)
 {
     graph_node_t *nodes = mem_grow(r->nodes, &r->node_capacity, (size_t)r->node_count + 1,
@@ -69,15 +71,14 @@ uint32_t recording_node_add(recording_t *r, const graph_node_t *node)
     return r->node_count++;
 }
 
-/* Dtype and shape, whatever the strides. */
 bool recording_args_alike(const lh_arg_t *a, const lh_arg_t *b)
 {
     return a->dtype == b->dtype && a->rank == b->rank &&
            memcmp(a->shape, b->shape, a->rank * sizeof(a->shape[0])) == 0;
 }
 
-/* Dense strides; refuses what has no elements or more than memory can hold, so that later sums of
- * sizes can't overflow. */
+/* Completes an argument with dense strides. Refuses what has no elements or more than memory can
+ * hold, so that later sums of sizes can't overflow. `what` begins the sentence. */
 static lh_status_t finish_arg(lh_arg_t *arg, const char *what)
 {
     uint64_t elements = 1;
@@ -96,7 +97,8 @@ static lh_status_t finish_arg(lh_arg_t *arg, const char *what)
     return LH_OK;
 }
 
-/* Appends a value that no node makes; `what` is for the sentence. 0 after a failure. */
+/* Appends a value that no node makes; `what` begins the sentence of a refusal. 0 after a
+ * failure. */
 static lh_value_t new_value(recording_t *r, graph_value_t *value, const char *what)
 {
     const lh_status_t status = finish_arg(&value->arg, what);
@@ -105,7 +107,8 @@ static lh_value_t new_value(recording_t *r, graph_value_t *value, const char *wh
     return v;
 }
 
-/* A parameter that is named twice is one value: its gradient is one sum. */
+/* lh_graph_api_t.param. A parameter that is named twice is one value, so its gradient is one
+ * sum. */
 static lh_value_t record_param(lh_graph_t *g, const char *name)
 {
     recording_t *r = recording_of(g);
@@ -129,7 +132,8 @@ static lh_value_t record_param(lh_graph_t *g, const char *name)
     return v;
 }
 
-/* Dtype and shape of a run-time input, for the sizes that this recording has. */
+/* Dtype and shape of a run-time input, for the sizes of this recording. False: there is no such
+ * input. */
 static bool input_arg(const recording_how_t *how, uint32_t which, lh_arg_t *out)
 {
     const lh_dtype_t wide = how->compute == LH_DTYPE_F64 ? LH_DTYPE_F64 : LH_DTYPE_F32;
@@ -148,7 +152,7 @@ static bool input_arg(const recording_how_t *how, uint32_t which, lh_arg_t *out)
     return true;
 }
 
-/* An input that is asked for twice is one value. */
+/* lh_graph_api_t.input. An input that is asked for twice is one value. */
 static lh_value_t record_input(lh_graph_t *g, uint32_t which)
 {
     recording_t *r = recording_of(g);
@@ -164,7 +168,7 @@ static lh_value_t record_input(lh_graph_t *g, uint32_t which)
     return new_value(r, &value, "a run-time input");
 }
 
-/* Constants are compared by content: those of equal blocks are equal, and lie in memory once. */
+/* lh_graph_api_t.constant. Constants with equal content are one value. */
 static lh_value_t record_constant(lh_graph_t *g, const float *values, uint64_t count)
 {
     recording_t *r = recording_of(g);
@@ -190,8 +194,9 @@ static lh_value_t record_constant(lh_graph_t *g, const float *values, uint64_t c
     return v;
 }
 
-/* A copy as long as the op's struct: shorter ones are filled with zeros, longer ones must end in
- * them. So a plugin that was built against an older or newer header may call the op. */
+/* Copies attributes into a struct as long as the op's. A shorter struct is filled up with zeros,
+ * and a longer one must end in zeros, so that a plugin which was built against an older or newer
+ * header can call the op. */
 static lh_status_t copy_attributes(const op_t *op, const void *attributes, void **out)
 {
     const uint32_t bytes = op->row.attributes_bytes;
@@ -217,8 +222,8 @@ static lh_status_t copy_attributes(const op_t *op, const void *attributes, void 
     return LH_OK;
 }
 
-/* Inputs in slot order, each checked to exist; one that is left out must be optional or have a
- * standard source. */
+/* Fills in the inputs in slot order. Each must exist; an input that is left out must be optional or
+ * have a standard source. */
 static lh_status_t fill_inputs(recording_t *r, const lh_value_t *in, uint32_t in_count,
                                op_call_t *call)
 {
@@ -244,8 +249,9 @@ static lh_status_t fill_inputs(recording_t *r, const lh_value_t *in, uint32_t in
     return LH_OK;
 }
 
-/* Outputs as shape() stated them: dense, in the compute dtype where it said none, in an input's
- * memory where they are named like it, left out where that input is. */
+/* Completes the outputs that shape() stated: dense, and in the compute dtype where it named none.
+ * An output that is named like an input lies in that input's memory, and is left out where the
+ * input is. */
 static lh_status_t finish_outputs(const recording_t *r, op_call_t *call)
 {
     const op_t *op = call->op;
@@ -268,8 +274,8 @@ static lh_status_t finish_outputs(const recording_t *r, op_call_t *call)
     return LH_OK;
 }
 
-/* In this order, as each needs what comes before it: the struct of attributes, the inputs, what
- * attributes stand for "as the inputs say", then shapes. */
+/* Each step needs what comes before it: the struct of attributes, the inputs, attributes that are
+ * found by the inputs (complete), then shapes. */
 lh_status_t recording_call(recording_t *r, const op_t *op, const void *attributes,
                            const lh_value_t *in, uint32_t in_count, op_call_t *call)
 {
@@ -293,8 +299,8 @@ free_attributes:
     return status;
 }
 
-/* The node and its output values; takes call->attributes, after a failure too. 0: memory is
- * short. */
+/* Appends the node and its output values. Takes over call->attributes, after a failure too. 0:
+ * memory is short. */
 static uint32_t call_append(recording_t *r, op_call_t *call)
 {
     const op_t *op = call->op;
@@ -315,14 +321,13 @@ free_attributes:
     return 0;
 }
 
-/* Without a device nothing is offered, and what can be expanded is. */
 bool recording_offers(const recording_t *r, const op_call_t *call)
 {
     return r->how.offers != NULL &&
            r->how.offers(r->how.device, call->op, call->attributes, call->args);
 }
 
-/* What expand() made must be what shape() promised to those who use it. */
+/* Checks that what expand() recorded has the dtypes and shapes that shape() stated. */
 static lh_status_t expanded_check(const recording_t *r, const op_call_t *call,
                                   const lh_value_t *out)
 {
@@ -342,8 +347,9 @@ static lh_status_t expanded_check(const recording_t *r, const op_call_t *call,
     return LH_OK;
 }
 
-/* Records what the op stands for, as the device has no kernel for it. Those ops may be expanded in
- * turn, to a depth that no honest op reaches. */
+/* Records the ops that an op stands for, as the device has no kernel for it; returns its first
+ * output. Those ops may be expanded in turn, up to a depth that guards against ops that stand for
+ * each other. */
 static lh_value_t record_expanded(recording_t *r, op_call_t *call, lh_value_t *more)
 {
     enum { DEPTH = 8 };
@@ -365,9 +371,8 @@ static lh_value_t record_expanded(recording_t *r, op_call_t *call, lh_value_t *m
     return out[0];
 }
 
-/* One call of a model or a gradient. In this order: find the op, check and complete the call,
- * leave it out where it does nothing, expand it where the device has no kernel, else append a
- * node. */
+/* lh_graph_api_t.op, in this order: finds the op, checks and completes the call, leaves it out
+ * where it does nothing, expands it where the device has no kernel, else appends a node. */
 static lh_value_t record_op(lh_graph_t *g, const char *name, const void *attributes,
                             const lh_value_t *in, uint32_t in_count, lh_value_t *more)
 {
@@ -403,8 +408,7 @@ static lh_value_t record_op(lh_graph_t *g, const char *name, const void *attribu
     return op->out_count == 0 ? 0 : outputs[0];
 }
 
-/* The shape of a value, for gradients whose op has it as an attribute. The status is the
- * recording's. */
+/* lh_graph_api_t.shape, for gradients whose op has a shape as an attribute. */
 static lh_status_t value_shape(lh_graph_t *g, lh_value_t v, lh_arg_t *out)
 {
     recording_t *r = recording_of(g);
@@ -418,7 +422,7 @@ static lh_status_t value_shape(lh_graph_t *g, lh_value_t v, lh_arg_t *out)
     return LH_OK;
 }
 
-/* A loss is one number, and not in a narrow dtype. */
+/* lh_graph_api_t.loss. A loss is one number, and not in a narrow dtype. */
 static void record_loss(lh_graph_t *g, const char *metric, lh_value_t scalar)
 {
     recording_t *r = recording_of(g);
@@ -455,7 +459,7 @@ static const lh_graph_api_t recorder_api = {
 
 /* ---- life, and equality ---- */
 
-/* Value and node 0 are there from the beginning, and are nothing. */
+/* Value 0 and node 0 stand for none. */
 lh_status_t recording_new(const recording_how_t *how, recording_t **out)
 {
     recording_t *r = mem_new(sizeof(*r));
@@ -475,7 +479,6 @@ lh_status_t recording_new(const recording_how_t *how, recording_t **out)
     return LH_OK;
 }
 
-/* Names, constants and attributes are each value's, node's or loss's own. */
 void recording_free(recording_t *r)
 {
     if (r == NULL) return;
@@ -494,7 +497,7 @@ void recording_free(recording_t *r)
     mem_free(r);
 }
 
-/* Says the sentence again, so that whoever asks late fails with the reason of who failed first. */
+/* Calls fail() with the sentence of the first failure, as other sentences may have come since. */
 lh_status_t recording_status(const recording_t *r)
 {
     if (r->status == LH_OK) return LH_OK;
@@ -504,7 +507,6 @@ lh_status_t recording_status(const recording_t *r)
     return r->status;
 }
 
-/* Dense, as all values of a recording are; the flow may give it strides of its own later. */
 lh_value_t recording_argument(recording_t *r, lh_dtype_t dtype, uint32_t rank,
                               const uint64_t *shape)
 {
@@ -519,14 +521,13 @@ lh_value_t recording_argument(recording_t *r, lh_dtype_t dtype, uint32_t rank,
     return r->status == LH_OK ? recording_value_add(r, &value) : 0;
 }
 
-/* The node must be able to write that dtype; shapes stay. */
 void recording_retype(recording_t *r, lh_value_t v, lh_dtype_t dtype)
 {
     lh_assert(v > 0 && v < r->value_count);
     r->values[v].arg.dtype = dtype;
 }
 
-/* Compared field by field: the unused ends of shapes may differ. */
+/* Compares field by field, as the unused ends of shapes may differ. */
 static bool same_arg(const lh_arg_t *a, const lh_arg_t *b)
 {
     return a->dtype == b->dtype && a->rank == b->rank && a->layout == b->layout &&
@@ -534,7 +535,7 @@ static bool same_arg(const lh_arg_t *a, const lh_arg_t *b)
            memcmp(a->stride, b->stride, a->rank * sizeof(a->stride[0])) == 0;
 }
 
-/* Values are compared by what they are, parameters by their names in the part. */
+/* Compares two values; parameters by their names in the part. */
 static bool same_value(const graph_value_t *a, const graph_value_t *b)
 {
     if (a->kind != b->kind || a->node != b->node || a->slot != b->slot || a->which != b->which)
@@ -545,7 +546,8 @@ static bool same_value(const graph_value_t *a, const graph_value_t *b)
             memcmp(a->constant, b->constant, a->constant_count * sizeof(float)) == 0);
 }
 
-/* Ops are rows of one table, so equal ops are one pointer. Attributes are compared as bytes. */
+/* Compares two nodes. Ops are rows of one table, so equal ops are one pointer; attributes are
+ * compared as bytes. */
 static bool same_node(const graph_node_t *a, const graph_node_t *b)
 {
     if (a->op != b->op || a->backward != b->backward) return false;
@@ -555,7 +557,7 @@ static bool same_node(const graph_node_t *a, const graph_node_t *b)
            memcmp(a->attributes, b->attributes, a->op->row.attributes_bytes) == 0;
 }
 
-/* Ids are compared as they are: equal blocks are recorded by the same calls in the same order. */
+/* Ids are compared too, as equal blocks are recorded by the same calls in the same order. */
 bool recording_equal(const recording_t *a, const recording_t *b)
 {
     if (a->value_count != b->value_count || a->node_count != b->node_count) return false;

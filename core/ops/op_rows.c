@@ -1,14 +1,15 @@
-/* op_rows.c - checks of inputs and statements of outputs for the core's ops. The checks are of
- * what a model recorded, so they refuse with a sentence; what only the core's own files can do
- * wrong is asserted. */
+/* op_rows.c - checks of inputs and statements of outputs for the core's ops. A mistake in what a
+ * model recorded is refused with a sentence; what only the core's own files can do wrong is
+ * asserted. */
 #include <ops/op_rows.h>
 
 #include <base/text.h>
 #include <longhaul/dtype.h>
 
-/* Whether an argument is what its rule says. A rule of rank ANY asks for no shape. */
+/* Whether an argument is what its rule says. */
 static bool fits(const lh_arg_t *arg, const arg_rule_t *rule)
 {
+    lh_assert(rule->rank <= LH_MAX_RANK);
     if ((rule->dtypes & IS(arg->dtype)) == 0) return false;
     if (rule->rank != ANY && rule->rank != arg->rank) return false;
     for (uint32_t i = 0; i < rule->rank; i++)
@@ -43,7 +44,7 @@ static void describe_rule(text_t *t, const arg_rule_t *rule)
     if (rule->rank != ANY) describe_shape(t, rule->rank, rule->shape);
 }
 
-/* The sentence of a refusal. The texts may fail for want of memory, which is then the status. */
+/* Refuses an argument with a sentence; LH_NO_MEMORY where there is no memory for the sentence. */
 static lh_status_t refuse(const char *op, const lh_arg_t *arg, const arg_rule_t *rule)
 {
     text_t found = {0}, expected = {0};
@@ -108,7 +109,7 @@ double op_arg_elements(const lh_arg_t *arg)
     return n;
 }
 
-/* op_arg_elements is 0 for what is left out, so it counts no bytes. */
+/* An argument that is left out has no elements, so it counts no bytes. */
 void op_cost_set(lh_cost_t *out, double flops, const lh_arg_t *args, uint32_t arg_count)
 {
     double bytes = 0;

@@ -1,10 +1,10 @@
 /* ops_arithmetic.c - matrix products, sums over rows or columns, and ops by element.
  *
- * Two groups of rows. The linear ones: `matmul`, which carries nearly all FLOPs of a model,
- * `linear`, which is recorded as a matmul always, and the sums that gradients of biases and
- * factors need. The ones by element: copies, sums, products, activations and gated activations
- * (SwiGLU and its like). Those by element may be cut by rows and by columns,
- * as no element needs another one. */
+ * Two groups of rows. The linear ops: `matmul`, which has nearly all FLOPs of a model; `linear`,
+ * which is always recorded as a matmul; and the sums that the gradients of biases and factors need.
+ * The ops by element: copies, sums, products, activations and gated activations (SwiGLU and its
+ * like; Shazeer, "GLU variants improve transformer", 2020). Ops by element may be cut by rows and
+ * by columns, as no element needs another. */
 #include <ops/op_rows.h>
 
 /* Names of LH_ACT_*, in their order. */
@@ -20,8 +20,8 @@ static const lh_option_t matmul_attributes[] = {
 /* Slots of matmul, in the order of LH_MATMUL_TEXT. */
 enum { MM_A, MM_B, MM_BIAS, MM_SCALE_A, MM_SCALE_B, MM_C, MM_AUX, MM_AMAX };
 
-/* a [m, k] and b [k, n], or [k, m] and [n, k] where they are transposed, give c and aux [m, n], in
- * the dtype of a. amax, the largest |c|, is one F32 value. */
+/* a [m, k] and b [k, n] ([k, m] and [n, k] where they are transposed) give c and aux [m, n] in the
+ * dtype of a, and amax F32 [1], the largest |c|. bias is [n], scale_a and scale_b are F32 [1]. */
 static lh_status_t matmul_shape(const lh_host_t *host, const void *attributes, lh_arg_t *args,
                                 uint32_t arg_count)
 {
@@ -58,9 +58,9 @@ static void matmul_cost(const void *attributes, const lh_arg_t *args, uint32_t a
     op_cost_set(out, 2 * k * op_arg_elements(&args[MM_C]), args, arg_count);
 }
 
-/* With y = op(a) op(b): the gradient of a is gy op(b)', of b op(a)' gy, each transposed again if
- * the forward product read it transposed. So all four cases are one matmul without a copy that
- * transposes. */
+/* With y = op(a) op(b), the gradient of op(a) is gy op(b)', and that of op(b) is op(a)' gy, where '
+ * transposes; the gradient of a or b is transposed once more if the forward product read a or b
+ * transposed. Each of the four cases is one matmul, without a copy that transposes. */
 static lh_value_t matmul_gradient_a(lh_graph_t *g, const lh_matmul_t *how, lh_value_t gy,
                                     lh_value_t b)
 {
@@ -73,6 +73,7 @@ static lh_value_t matmul_gradient_a(lh_graph_t *g, const lh_matmul_t *how, lh_va
     return op_record(g, "matmul", &product, gy, b);
 }
 
+/* The same for b: op(a)' gy. */
 static lh_value_t matmul_gradient_b(lh_graph_t *g, const lh_matmul_t *how, lh_value_t gy,
                                     lh_value_t a)
 {
@@ -85,10 +86,10 @@ static lh_value_t matmul_gradient_b(lh_graph_t *g, const lh_matmul_t *how, lh_va
     return op_record(g, "matmul", &product, a, gy);
 }
 
-/* The gradient first goes back through the activation (aux is what it was given), then meets what
- * arrives through aux itself, where another op read that. The bias stands behind the scales, so
- * its gradient is taken before them. Nothing flows back through amax: a gradient that arrives
- * there makes the whole one undefined, and nothing is returned. */
+/* gy first goes back through the activation, whose input is aux; then what arrives through aux
+ * itself is added, where another op has read aux. The bias is added behind the scales, so its
+ * gradient is taken before gy is scaled. amax has no gradient: if one arrives there, the op's
+ * gradient is not defined, and nothing is returned. */
 static void matmul_gradient(lh_graph_t *g, const void *attributes, const lh_value_t *forward,
                             const lh_value_t *from, const bool *wanted, lh_value_t *into)
 {
@@ -135,8 +136,8 @@ static void linear_expand(lh_graph_t *g, const void *attributes, const lh_value_
     out[0] = g->api->op(g, "matmul", &how, in, 3, NULL);
 }
 
-/* Joins an activation to the product in front of it, unless the product has one already. What the
- * product was stays as aux, for the gradient and for other users. */
+/* Joins an activation to the product before it, unless the product has an activation already. The
+ * product itself stays as aux, for the gradient and for other ops. */
 static bool matmul_fuse(const void *const *calls, void *out)
 {
     const lh_matmul_t *product = calls[0];
@@ -177,9 +178,9 @@ static void sum_cost(const void *attributes, const lh_arg_t *args, uint32_t arg_
     op_cost_set(out, op_arg_elements(&args[0]), args, arg_count);
 }
 
-/* matmul is the op at which a head is cut into chunks of rows (LH_OP_PRODUCT), and what selective
- * recomputation keeps (LH_OP_COSTLY). The text of `fuses` says which recording becomes a matmul
- * with an activation where a kernel does both. */
+/* matmul is the op at which a head is cut into chunks of rows (LH_OP_PRODUCT), and selective
+ * recomputation keeps its output (LH_OP_COSTLY). `fuses`: a matmul and an activation become one
+ * matmul where a kernel does both. */
 static const lh_op_t linear_rows[] = {
     {
         LH_OP_TEXT(LH_MATMUL_TEXT),
@@ -216,8 +217,8 @@ static const lh_option_t activate_attributes[] = {
     LH_OPTION_CHOICE(lh_activate_t, function, "function", NULL, FUNCTIONS, "which function"),
 };
 
-/* Any dtype and strides. Whoever records a copy may give its output another dtype afterwards
- * (recording_retype); it converts then. */
+/* y is like x, of any dtype and shape. Whoever records a copy may give its output another dtype
+ * afterwards (recording_retype); the copy then converts. */
 static lh_status_t copy_shape(const lh_host_t *host, const void *attributes, lh_arg_t *args,
                               uint32_t arg_count)
 {
@@ -234,7 +235,7 @@ static void copy_cost(const void *attributes, const lh_arg_t *args, uint32_t arg
     op_cost_set(out, 0, args, arg_count);
 }
 
-/* The gradient passes through as it is: the same value, not a copy of it. */
+/* The gradient of x is the value that arrives, not a copy of it. */
 static void copy_gradient(lh_graph_t *g, const void *attributes, const lh_value_t *forward,
                           const lh_value_t *from, const bool *wanted, lh_value_t *into)
 {
@@ -274,7 +275,7 @@ static lh_status_t activate_grad_shape(const lh_host_t *host, const void *attrib
     return status;
 }
 
-/* Needs x and not y, so that x is what stays in memory for the way back. */
+/* The gradient needs x and not y, so x stays in memory for the way back. */
 static void activate_gradient(lh_graph_t *g, const void *attributes, const lh_value_t *forward,
                               const lh_value_t *from, const bool *wanted, lh_value_t *into)
 {
@@ -290,7 +291,8 @@ static void activate_cost(const void *attributes, const lh_arg_t *args, uint32_t
     op_cost_set(out, 8 * op_arg_elements(&args[0]), args, arg_count);
 }
 
-/* a and b may differ in dtype: sums of BF16 activations into F32 gradients are one case. */
+/* a and b have one shape; y is like a. Their dtypes may differ, as where a BF16 gradient is added
+ * to an F32 one. */
 static lh_status_t add_shape(const lh_host_t *host, const void *attributes, lh_arg_t *args,
                              uint32_t arg_count)
 {
@@ -301,8 +303,8 @@ static lh_status_t add_shape(const lh_host_t *host, const void *attributes, lh_a
     return status;
 }
 
-/* Both inputs get the same value. Whoever adds onto one later must see that the other holds it
- * too. */
+/* The gradients of both inputs are the same value, so graph/gradient.c may not add onto it in
+ * place. */
 static void add_gradient(lh_graph_t *g, const void *attributes, const lh_value_t *forward,
                          const lh_value_t *from, const bool *wanted, lh_value_t *into)
 {
@@ -319,7 +321,7 @@ static void once_cost(const void *attributes, const lh_arg_t *args, uint32_t arg
     op_cost_set(out, op_arg_elements(&args[0]), args, arg_count);
 }
 
-/* How b of multiply is spread over an a of [t, w]: not at all, as one row [w], or as one column
+/* How b of multiply is repeated over an a of [t, w]: not at all, as a row [w], or as a column
  * [t, 1]. */
 enum { SPREAD_NONE, SPREAD_ROW, SPREAD_COLUMN };
 static uint32_t spread(const lh_arg_t *a, const lh_arg_t *b)
@@ -328,8 +330,7 @@ static uint32_t spread(const lh_arg_t *a, const lh_arg_t *b)
     return b->rank == 2 && b->shape[1] == 1 && a->shape[1] != 1 ? SPREAD_COLUMN : SPREAD_NONE;
 }
 
-/* b is shaped like a, or is one row or one column that is repeated over a. The output is like a in
- * each case. */
+/* b is shaped like a, or is a row or a column that is repeated over a. y is like a. */
 static lh_status_t multiply_shape(const lh_host_t *host, const void *attributes, lh_arg_t *args,
                                   uint32_t arg_count)
 {
@@ -344,8 +345,8 @@ static lh_status_t multiply_shape(const lh_host_t *host, const void *attributes,
     return status;
 }
 
-/* Where b was repeated, its gradient is the sum over what it was repeated over. The product is
- * recorded whole first and then summed: there is no op that does both. */
+/* ga = gy b and gb = gy a. If b was repeated, gb is summed over the dimension of the repetition;
+ * the product is recorded whole and then summed, as no op does both. */
 static void multiply_gradient(lh_graph_t *g, const void *attributes, const lh_value_t *forward,
                               const lh_value_t *from, const bool *wanted, lh_value_t *into)
 {
@@ -363,7 +364,7 @@ static void multiply_gradient(lh_graph_t *g, const void *attributes, const lh_va
     if (how == SPREAD_COLUMN) into[1] = op_record(g, "sum_columns", NULL, into[1], 0);
 }
 
-/* factor is one number in device memory, so that a value of this step may scale another one. */
+/* y is like x; factor [1] lies in device memory, so that a value of this step can scale another. */
 static lh_status_t scale_shape(const lh_host_t *host, const void *attributes, lh_arg_t *args,
                                uint32_t arg_count)
 {
@@ -386,7 +387,7 @@ static void scale_gradient(lh_graph_t *g, const void *attributes, const lh_value
     into[1] = op_record(g, "sum_rows", NULL, op_record(g, "sum_columns", NULL, product, 0), 0);
 }
 
-/* a and b alike, of one dtype. */
+/* a and b, of one shape and dtype, give y like a. */
 static lh_status_t gate_shape(const lh_host_t *host, const void *attributes, lh_arg_t *args,
                               uint32_t arg_count)
 {
@@ -427,15 +428,14 @@ static void gate_gradient(lh_graph_t *g, const void *attributes, const lh_value_
     if (wanted[1]) into[1] = gb;
 }
 
-/* Without a kernel for it the gate is an activation and a product; f(a) takes memory of its own
- * then. */
+/* Without a kernel for gate: an activation and a product, so that f(a) takes memory, too. */
 static void gate_expand(lh_graph_t *g, const void *attributes, const lh_value_t *in,
                         lh_value_t *out)
 {
     out[0] = op_record(g, "multiply", NULL, op_record(g, "activate", attributes, in[0], 0), in[1]);
 }
 
-/* Inputs gy a b, outputs ga gb: ga = gy b f'(a), gb = gy f(a). f(a) is computed again, not kept. */
+/* Inputs gy a b, outputs ga = gy b f'(a) and gb = gy f(a). f(a) is computed again, not kept. */
 static void gate_grad_expand(lh_graph_t *g, const void *attributes, const lh_value_t *in,
                              lh_value_t *out)
 {
@@ -450,8 +450,8 @@ static void gate_grad_expand(lh_graph_t *g, const void *attributes, const lh_val
         LH_OP_TEXT(op_text), .flags = LH_OP_ROWS | LH_OP_COLUMNS, .shape = op_shape, \
                              .cost = op_cost, .gradient = op_gradient                \
     }
-/* The same for a row with an activation. The last argument is what a row has more, so that the
- * table below stays one line an op. */
+/* The same for a row with an activation. The last arguments are a row's other fields, so that the
+ * table below has about one line for each op. */
 #define ACTIVATION(op_text, op_shape, op_gradient, ...)                                    \
     {                                                                                      \
         LH_OP_TEXT(op_text), ATTRIBUTES(lh_activate_t, activate_attributes),               \
@@ -459,7 +459,7 @@ static void gate_grad_expand(lh_graph_t *g, const void *attributes, const lh_val
             .gradient = op_gradient, __VA_ARGS__                                           \
     }
 
-/* gate and gate_grad are fused ops: recorded by a model or found by core/graph/fusion.c, and
+/* gate and gate_grad are fused ops: a model records gate, or core/graph/fusion.c finds it; both are
  * expanded into their parts where the device has no kernel. */
 static const lh_op_t element_rows[] = {
     BY_ELEMENT(LH_COPY_TEXT, copy_shape, copy_cost, copy_gradient),

@@ -1,15 +1,15 @@
-/* ops_attention.c - rotary positions and attention, each with its gradient, and attention over
- * cached keys and values for generation.
+/* ops_attention.c - rotary positions (Su et al., "RoFormer", 2021) and attention, each with its
+ * gradient, and attention over cached keys and values for generation.
  *
- * All are of flat rows: q is [t, heads * head_dim], one row a token of all sequences of a
+ * All work on flat rows: q is [t, heads * head_dim], one row for each token of all sequences of a
  * micro-batch, and `starts` says where documents begin, so that no mask is kept and no row is
- * padded. Scores never exist as a value of the graph; what the way back needs of them is lse, one
- * number a query row and head, from which the gradient makes the probabilities again (as
- * FlashAttention does). Key and value heads may be fewer than query heads (grouped-query
- * attention). */
+ * padded. Scores never exist as a value of the graph. Of them the way back needs only lse, the
+ * logarithm of the sum of exp(score), one number for each query row and head, from which the
+ * gradient computes the probabilities again (Dao et al., "FlashAttention", 2022): more FLOPs for
+ * much less memory. Key and value heads may be fewer than query heads (grouped-query attention). */
 #include <ops/op_rows.h>
 
-/* heads and head_dim say how a row is cut into heads; both rope's and attention's rows are flat. */
+/* heads and head_dim say how a flat row is cut into heads. */
 static const lh_option_t rope_attributes[] = {
     LH_OPTION_U32(lh_rope_t, heads, "heads", NULL, "1..65536", "heads side by side in x"),
     LH_OPTION_U32(lh_rope_t, head_dim, "head_dim", NULL, "2..65536", "width of a head"),
@@ -53,8 +53,9 @@ static void all_pairs(void *attributes, const lh_arg_t *args)
     if (how->pairs == 0) how->pairs = how->head_dim / 2;
 }
 
-/* x [t, heads * head_dim] turns by positions [t] times frequencies [pairs]; y is like x. The
- * frequencies come from the model, so that any scaling of contexts is the model's own business. */
+/* The pairs of x [t, heads * head_dim] turn by the angles positions [t] times frequencies [pairs];
+ * y is like x. The frequencies come from the model, so that a model can scale contexts as it
+ * likes. */
 static lh_status_t rope_shape(const lh_host_t *host, const void *attributes, lh_arg_t *args,
                               uint32_t arg_count)
 {
@@ -75,7 +76,7 @@ static lh_status_t rope_shape(const lh_host_t *host, const void *attributes, lh_
     return status;
 }
 
-/* Each component: two products and a sum. */
+/* 3 FLOPs for each component: two multiplications and an addition. */
 static void rope_cost(const void *attributes, const lh_arg_t *args, uint32_t arg_count,
                       lh_cost_t *out)
 {
@@ -93,7 +94,7 @@ static void rope_gradient(lh_graph_t *g, const void *attributes, const lh_value_
     if (wanted[0] && from[0] != 0) into[0] = g->api->op(g, "rope", &back, in, 3, NULL);
 }
 
-/* Heads under tensor parallelism: each of `ways` ranks has as many. op is for the sentence. */
+/* How many heads each of `ways` equal parts has. op is for the sentence. */
 static lh_status_t cut_heads(const char *op, uint32_t heads, uint32_t ways, uint32_t *out)
 {
     lh_assert(ways > 0);
@@ -103,6 +104,7 @@ static lh_status_t cut_heads(const char *op, uint32_t heads, uint32_t ways, uint
     return LH_OK;
 }
 
+/* Attributes of one of `ways` parts, each with as many heads. */
 static lh_status_t rope_split(const lh_host_t *host, const void *attributes, uint32_t part,
                               uint32_t ways, void *out)
 {
@@ -139,7 +141,7 @@ static uint32_t value_dim(const lh_attention_t *how)
     return how->value_dim != 0 ? how->value_dim : how->head_dim;
 }
 
-/* What lh_attention_t must state: whole heads, and as many query heads for each key head. */
+/* Checks that there are heads, and equally many query heads for each key head. */
 static lh_status_t heads_check(const char *op, const lh_attention_t *how)
 {
     if (how->heads == 0 || how->kv_heads == 0 || how->head_dim == 0)
@@ -151,11 +153,12 @@ static lh_status_t heads_check(const char *op, const lh_attention_t *how)
     return LH_OK;
 }
 
-/* Slots of attention. attention_grad has the same inputs behind gy, its own slot 0. */
+/* Slots of attention. attention_grad has the same inputs from slot 1 on, behind gy. */
 enum { AT_Q, AT_K, AT_V, AT_STARTS, AT_SLOPES, AT_Y, AT_LSE };
 
-/* Rules of q, k, v, starts and slopes; q at args[0]. k and v may have another number of rows than
- * q: t' of keys, where a part of a sequence meets another part. */
+/* Checks q [t, heads * head_dim], k [t', kv_heads * head_dim], v [t', kv_heads * value_dim], starts
+ * and slopes [heads]; args begins with q. t' may differ from t, where a part of a sequence looks at
+ * another part. */
 static lh_status_t qkv_check(const char *op, const lh_attention_t *how, const lh_arg_t *args)
 {
     const lh_status_t status = heads_check(op, how);
@@ -172,7 +175,7 @@ static lh_status_t qkv_check(const char *op, const lh_attention_t *how, const lh
     return op_args_check(op, args, rules, COUNT(rules));
 }
 
-/* y is [t, heads * value_dim], lse [heads, t] in the wide dtype. */
+/* y is [t, heads * value_dim] in the dtype of q, lse [heads, t] in the wide dtype. */
 static lh_status_t attention_shape(const lh_host_t *host, const void *attributes, lh_arg_t *args,
                                    uint32_t arg_count)
 {
@@ -186,7 +189,7 @@ static lh_status_t attention_shape(const lh_host_t *host, const void *attributes
     return LH_OK;
 }
 
-/* Inputs gy q k v starts slopes y lse; outputs gq gk gv, like q, k and v. */
+/* Inputs gy q k v starts slopes y lse give gq, gk and gv, like q, k and v. */
 static lh_status_t attention_grad_shape(const lh_host_t *host, const void *attributes,
                                         lh_arg_t *args, uint32_t arg_count)
 {
@@ -206,10 +209,10 @@ static lh_status_t attention_grad_shape(const lh_host_t *host, const void *attri
     return checked;
 }
 
-/* Pairs of a query row and a key row that meet, per head: what attention costs. Documents lie in
- * device memory: they are taken as equally long, which is exact where every row of the batch is
- * one. Of a document of n rows a causal query sees n (n + 1) / 2 pairs, and with a window w the
- * first w rows see up to themselves and each later one w rows. */
+/* How many pairs of a query row and a key row meet in each head, by which attention costs. Where
+ * documents begin lies in device memory, so they are taken as equally long, which is exact where
+ * each sequence is one document. A document of n rows has n (n + 1) / 2 pairs if it is causal. With
+ * a window of w rows, row i sees i rows for i up to w, and each later row sees w rows. */
 static double pairs(const lh_attention_t *how, const lh_arg_t *q, const lh_arg_t *starts)
 {
     const double t = (double)q->shape[0];
@@ -220,8 +223,9 @@ static double pairs(const lh_attention_t *how, const lh_arg_t *q, const lh_arg_t
     return documents * (window * (window + 1) / 2 + (length - window) * window);
 }
 
-/* FLOPs of `products` matrix products over the pairs: two a pair, head and component. Half of the
- * products are over head_dim, half over value_dim; the mean of both stands for either. */
+/* FLOPs of `products` matrix products over the pairs: 2 for each pair, head and component. About
+ * half of the products are over head_dim and half over value_dim; the mean of both stands for
+ * either. */
 static double attention_flops(const lh_attention_t *how, const lh_arg_t *q, const lh_arg_t *starts,
                               double products)
 {
@@ -244,12 +248,12 @@ static void attention_grad_cost(const void *attributes, const lh_arg_t *args, ui
     op_cost_set(out, attention_flops(attributes, &args[1], &args[4], 5), args, arg_count);
 }
 
-/* One op makes all three gradients, as they share the probabilities. Nothing flows back through
- * lse; a gradient that arrives there makes the whole one undefined, and nothing is returned. */
+/* One op makes all three gradients, as they share the probabilities. lse has no gradient: if one
+ * arrives there, the op's gradient is not defined, and nothing is returned. */
 static void attention_gradient(lh_graph_t *g, const void *attributes, const lh_value_t *forward,
                                const lh_value_t *from, const bool *wanted, lh_value_t *into)
 {
-    if (from[0] == 0 || from[1] != 0) return; /* nothing flows through lse */
+    if (from[0] == 0 || from[1] != 0) return; /* from[1]: of lse */
     const lh_value_t in[] = {from[0],       forward[AT_Q],      forward[AT_K],
                              forward[AT_V], forward[AT_STARTS], forward[AT_SLOPES],
                              forward[AT_Y], forward[AT_LSE]};
@@ -260,15 +264,15 @@ static void attention_gradient(lh_graph_t *g, const void *attributes, const lh_v
     if (wanted[AT_V]) into[AT_V] = more[1];
 }
 
-/* What lies in a cache lies before: attention that sees later rows has no form for generation. */
+/* The op for generation. A cache holds earlier rows only, so attention that sees later rows has
+ * none. */
 static const char *attention_with_cache(const void *attributes)
 {
     return ((const lh_attention_t *)attributes)->full == 0 ? "attention_cached" : NULL;
 }
 
-/* attention is not cut by rows, as a row needs the keys and values of its whole document, but by
- * heads. Selective recomputation keeps its output: recomputing it costs most of a block's
- * attention again. */
+/* attention may be cut by heads, but not by rows, as a row needs the keys and values of its whole
+ * document. Selective recomputation keeps its output, which would cost much to compute again. */
 static const lh_op_t rows[] = {
     {
         LH_OP_TEXT(LH_ROPE_TEXT),
@@ -294,6 +298,7 @@ static const lh_op_t rows[] = {
     {
         LH_OP_TEXT(LH_ATTENTION_GRAD_TEXT),
         ATTRIBUTES(lh_attention_t, attention_attributes),
+        .flags = LH_OP_COSTLY,
         .shape = attention_grad_shape,
         .cost = attention_grad_cost,
         .split = attention_split,
@@ -303,14 +308,16 @@ static const lh_op_t rows[] = {
 
 const op_rows_t ops_attention = {rows, COUNT(rows)};
 
-/* Generation: keys and values kept from call to call, and attention over them. The options of
- * attention without those that a cache decides: `full`, and where queries and keys begin. */
+/* ---- generation: keys and values kept from call to call, and attention over them ---- */
+
+/* The options of attention without those that a cache decides: `full`, and where queries and keys
+ * begin. */
 static const lh_option_t cached_attributes[] = {
     HEADS,
     SCORES,
 };
 
-/* Rows of x are the same number for each sequence: one, or in a prefill the rows of the prompt. */
+/* Checks that each sequence has as many rows of x: one, or in a prefill the rows of the prompt. */
 static lh_status_t rows_check(const char *op, const lh_arg_t *x, const lh_arg_t *lengths)
 {
     if (x->shape[0] % lengths->shape[0] == 0) return LH_OK;
@@ -318,8 +325,9 @@ static lh_status_t rows_check(const char *op, const lh_arg_t *x, const lh_arg_t 
                 (unsigned long long)x->shape[0], (unsigned long long)lengths->shape[0]);
 }
 
-/* x [sequences * rows, w] is written behind the `lengths` rows already in cache [sequences,
- * capacity, w]. The output is the cache itself: it lies in the memory of the input of that name. */
+/* x [sequences * rows, w] is written into cache [sequences, capacity, w], for each sequence behind
+ * the lengths [sequences] rows that are in it already. The output is the cache itself, in the
+ * memory of the input of that name. */
 static lh_status_t cache_write_shape(const lh_host_t *host, const void *attributes, lh_arg_t *args,
                                      uint32_t arg_count)
 {
@@ -334,8 +342,9 @@ static lh_status_t cache_write_shape(const lh_host_t *host, const void *attribut
     return status;
 }
 
-/* q [sequences * rows, heads * head_dim] over caches [sequences, capacity, kv_heads * width] gives
- * y [sequences * rows, heads * value_dim]. There is no lse, as nobody goes back. */
+/* q [sequences * rows, heads * head_dim] over k_cache [sequences, capacity, kv_heads * head_dim]
+ * and v_cache [sequences, capacity, kv_heads * value_dim] gives y [sequences * rows, heads *
+ * value_dim]. There is no lse, as generation has no way back. */
 static lh_status_t attention_cached_shape(const lh_host_t *host, const void *attributes,
                                           lh_arg_t *args, uint32_t arg_count)
 {
@@ -360,7 +369,7 @@ static lh_status_t attention_cached_shape(const lh_host_t *host, const void *att
     return status;
 }
 
-/* What moves is x, read and written; the rest of the cache stays untouched. */
+/* Bytes are those of x, read and written; the rest of the cache is not touched. */
 static void cache_write_cost(const void *attributes, const lh_arg_t *args, uint32_t arg_count,
                              lh_cost_t *out)
 {
@@ -369,8 +378,8 @@ static void cache_write_cost(const void *attributes, const lh_arg_t *args, uint3
     op_cost_set(out, 0, moved, COUNT(moved));
 }
 
-/* How full the cache is lies in device memory only: it is counted as full. Two products of two
- * FLOPs over each row of the cache and each component of q. */
+/* How full the cache is is known in device memory only, so it counts as full. Two products, of 2
+ * FLOPs for each row of the cache and each component of q. */
 static void attention_cached_cost(const void *attributes, const lh_arg_t *args, uint32_t arg_count,
                                   lh_cost_t *out)
 {
@@ -384,6 +393,7 @@ static lh_status_t cached_split(const lh_host_t *host, const void *attributes, u
 {
     (void)host, (void)part;
     lh_attention_t *mine = out;
+    lh_assert(ways > 0);
     *mine = *(const lh_attention_t *)attributes;
     if (mine->heads % ways != 0 || mine->kv_heads % ways != 0)
         return fail(LH_INVALID,
@@ -394,7 +404,7 @@ static lh_status_t cached_split(const lh_host_t *host, const void *attributes, u
     return LH_OK;
 }
 
-/* Of generation: nothing of it has a gradient. */
+/* The ops of generation have no gradients. */
 static const lh_op_t cache_rows[] = {
     {
         LH_OP_TEXT(LH_CACHE_WRITE_TEXT),

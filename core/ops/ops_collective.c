@@ -1,8 +1,8 @@
 /* ops_collective.c - communication as ops: shapes, gradients, bytes.
  *
- * The gradient of each is another one of them: what was gathered is reduced and scattered on the
- * way back, and the other way round. A rank records what it alone sees: x of its own, and y as its
- * group makes it. */
+ * The gradient of each collective is another collective: what was gathered is reduced and scattered
+ * on the way back, and the other way round. A rank records what it alone sees: its own x, and the y
+ * that its group makes. */
 #include <ops/ops_collective.h>
 
 #include <ops/op_rows.h>
@@ -22,7 +22,7 @@ const char *const collective_groups[LH_GROUPS] = {
     [LH_GROUP_ACROSS] = "across",
 };
 
-/* Of op_collective_t. Each op reads those that it needs. */
+/* All options of op_collective_t; each op reads those that it needs. */
 static const lh_option_t collective_attributes[] = {
     LH_OPTION_U32(op_collective_t, group, "group", "0", NULL, "group of ranks"),
     LH_OPTION_U32(op_collective_t, ways, "ways", "1", NULL, "ranks in the group"),
@@ -33,8 +33,8 @@ static const lh_option_t collective_attributes[] = {
     LH_OPTION_U64(op_collective_t, bytes, "bytes", "0", NULL, "handed over; 0: all of x"),
 };
 
-/* complete(): ways 0 stands for 1, and bytes 0 for all of x, which is BF16 or F16 where it is not
- * wider. */
+/* complete(): ways 0 stands for 1, and bytes 0 for all of x, which has 2 bytes an element unless it
+ * is F32 or F64. */
 static void all_bytes(void *attributes, const lh_arg_t *args)
 {
     op_collective_t *how = attributes;
@@ -45,13 +45,13 @@ static void all_bytes(void *attributes, const lh_arg_t *args)
         how->bytes *= args[0].shape[i];
 }
 
-/* vanishes(): nothing is to be done in a group of one. */
+/* vanishes(): in a group of one there is nothing to do. */
 static bool alone(const void *attributes)
 {
     return ((const op_collective_t *)attributes)->ways <= 1;
 }
 
-/* send has no output. */
+/* y is like x; send has no y. */
 static lh_status_t same_shape(const lh_host_t *host, const void *attributes, lh_arg_t *args,
                               uint32_t arg_count)
 {
@@ -60,10 +60,11 @@ static lh_status_t same_shape(const lh_host_t *host, const void *attributes, lh_
     return LH_OK;
 }
 
-/* The first dimension is cut by `ways`, evenly; y is like x until the caller cuts it. */
+/* Checks that the first dimension can be cut into `ways` equal parts. States y like x, which the
+ * caller may cut. */
 static lh_status_t cut_shape(const char *op, const op_collective_t *how, lh_arg_t *args)
 {
-    lh_assert(how->ways > 0); /* all_bytes has seen to that */
+    lh_assert(how->ways > 0); /* all_bytes has made it so */
     if (args[0].rank == 0 || args[0].shape[0] % how->ways != 0)
         return fail(LH_INVALID, "%s: %llu rows can't be cut into %u equal parts", op,
                     (unsigned long long)args[0].shape[0], how->ways);
@@ -103,7 +104,7 @@ static lh_status_t all_gather_shape(const lh_host_t *host, const void *attribute
     return LH_OK;
 }
 
-/* What comes is stated by attributes, in the compute dtype. */
+/* y [rows, columns], as attributes say, in the compute dtype. */
 static lh_status_t recv_shape(const lh_host_t *host, const void *attributes, lh_arg_t *args,
                               uint32_t arg_count)
 {
@@ -113,7 +114,7 @@ static lh_status_t recv_shape(const lh_host_t *host, const void *attributes, lh_
     return LH_OK;
 }
 
-/* Communication has bytes only; the sums of a reduction are not counted. */
+/* Bytes only; the additions of a reduction are not counted. */
 static void no_flops(const void *attributes, const lh_arg_t *args, uint32_t arg_count,
                      lh_cost_t *out)
 {
@@ -121,8 +122,8 @@ static void no_flops(const void *attributes, const lh_arg_t *args, uint32_t arg_
     op_cost_set(out, 0, args, arg_count);
 }
 
-/* all_reduce: what is behind it runs alike on every rank, so each rank has the whole gradient
- * already. */
+/* all_reduce: what follows it runs alike on every rank, so each rank has the whole gradient of y,
+ * and that is the gradient of x. */
 static void through_gradient(lh_graph_t *g, const void *attributes, const lh_value_t *forward,
                              const lh_value_t *from, const bool *wanted, lh_value_t *into)
 {
@@ -130,7 +131,8 @@ static void through_gradient(lh_graph_t *g, const void *attributes, const lh_val
     if (wanted[0]) into[0] = from[0];
 }
 
-/* Records op, with the same group, over what arrives. bytes is found anew, as shapes differ. */
+/* Records a collective over the same group on the gradient that arrives. bytes is found anew, as
+ * shapes differ. */
 static void back(lh_graph_t *g, const char *op, const void *attributes, const lh_value_t *from,
                  const bool *wanted, lh_value_t *into)
 {
@@ -159,7 +161,7 @@ BACK(all_to_all_gradient, "all_to_all")
             .shape = op_shape, .cost = no_flops, .gradient = op_gradient, .complete = op_complete, \
             .vanishes = op_vanishes                                                                \
     }
-/* Those of all ranks of a group: they state their bytes, and vanish in a group of one. */
+/* A row in which all ranks of a group take part: it vanishes in a group of one. */
 #define OF_ALL(op_text, op_shape, op_gradient) \
     COLLECTIVE(op_text, op_shape, op_gradient, all_bytes, alone)
 
@@ -174,7 +176,7 @@ static const lh_op_t rows[] = {
     COLLECTIVE(OP_RECV_TEXT, recv_shape, NULL, NULL, NULL),
 };
 
-/* What each becomes in a program, in the order of rows. */
+/* What each row becomes in a program, in the order of the rows. */
 const uint32_t ops_collective_kinds[] = {
     COLLECTIVE_ALL_REDUCE, COLLECTIVE_REPLICATE, COLLECTIVE_REDUCE_SCATTER, COLLECTIVE_ALL_GATHER,
     COLLECTIVE_ALL_TO_ALL, COLLECTIVE_SEND,      COLLECTIVE_RECEIVE,

@@ -1,10 +1,10 @@
 /* ops/ops_collective.h - attributes and texts of the ops that communicate.
  *
- * A model that is cut over ranks records them between its other ops. A device has no
- * kernel for any of them: where a recording becomes a flow (program/flow.h), a call that starts a
- * transfer and one that waits for it stand in an op's place. With one rank in the group there is
- * nothing to do, and the recorder leaves the op out. Their texts are here and not in
- * longhaul/ops.h, as no device computes them. */
+ * A model that is cut over ranks records these ops between its others. A device has no kernel for
+ * any of them: where a recording becomes a flow (program/flow.h), a call that starts a transfer and
+ * a call that waits for it take an op's place. With one rank in the group there is nothing to do,
+ * and the recorder leaves the op out. Their texts are here and not in longhaul/ops.h, as no device
+ * computes them. */
 #ifndef OPS_OPS_COLLECTIVE_H
 #define OPS_OPS_COLLECTIVE_H
 
@@ -18,9 +18,9 @@ enum {
     COLLECTIVE_REDUCE_SCATTER,
     COLLECTIVE_ALL_GATHER,
     COLLECTIVE_ALL_TO_ALL,
-    COLLECTIVES,                        /* of transfers; what follows is recorded only */
-    COLLECTIVE_REPLICATE = COLLECTIVES, /* moves nothing but on the way back */
-    COLLECTIVE_SEND,                    /* of pipelines, which are not built */
+    COLLECTIVES,                        /* those before are transfers; these are recorded only: */
+    COLLECTIVE_REPLICATE = COLLECTIVES, /* moves nothing forward, and is an all-reduce back */
+    COLLECTIVE_SEND,                    /* for pipelines, which are not built */
     COLLECTIVE_RECEIVE,
 };
 
@@ -71,16 +71,16 @@ extern const char *const collective_groups[LH_GROUPS];  /* "site" */
        "y = the x that rank `peer` of the group sent", "none") \
     OUT(y, "", "[rows, columns]")
 
-/* The attributes of all of them. A struct without holes: equal attributes are equal bytes. */
+/* The attributes of all these ops. The struct has no holes, so equal attributes are equal bytes. */
 typedef struct op_collective {
     uint32_t struct_size;
-    uint32_t group; /* which group of ranks: the number that the parallel layout gave it */
-    uint32_t ways;  /* ranks in the group; 0 and 1: there is nothing to do, and no node       */
-    uint32_t peer;  /* send, recv: rank inside the group                                     */
-    uint32_t tag;   /* send, recv: tells transfers between the same two ranks apart           */
+    uint32_t group; /* LH_GROUP_* */
+    uint32_t ways;  /* ranks in the group; 0 and 1: there is nothing to do, and no node */
+    uint32_t peer;  /* send, recv: the other rank's number inside the group */
+    uint32_t tag;   /* send, recv: tells transfers between the same two ranks apart */
     uint32_t reserved;
-    uint64_t rows, columns; /* recv: what comes */
-    uint64_t bytes;         /* that this rank hands over; 0: the recorder fills it in */
+    uint64_t rows, columns; /* recv: the shape of what comes */
+    uint64_t bytes;         /* what this rank hands over; 0: complete() fills it in */
 } op_collective_t;
 LH_BORDER(op_collective_t, bytes);
 

@@ -2,18 +2,17 @@
  * cross-entropy of logits.
  *
  * Both may hold a part of the vocabulary only, rows [first, first + rows) of lh_rows_t, so that
- * table and logits can be cut over ranks: an id outside of the part gives zeros, and what the
- * parts make is added. A whole vocabulary is the part that begins at 0. */
+ * table and logits can be cut over ranks: an id outside of the part gives zeros, and the results of
+ * the parts are added up. A whole vocabulary is the part that begins at 0 and has all rows. */
 #include <ops/op_rows.h>
 
-/* Which rows of the vocabulary are here. Shared by embedding and cross-entropy, which are cut
- * alike. */
+/* Which rows of the vocabulary an op holds. Embedding and cross-entropy are cut alike. */
 static const lh_option_t vocabulary_attributes[] = {
     LH_OPTION_U64(lh_rows_t, first, "first", "0", NULL, "first row of the vocabulary held here"),
     LH_OPTION_U64(lh_rows_t, rows, "rows", "0", NULL, "rows held here; 0: all"),
 };
 
-/* Part `part` of `ways` equal ones; refused where the rows can't be shared out evenly. */
+/* The rows of part `part` of `ways` equal parts; refused where the rows can't be shared evenly. */
 static lh_status_t vocabulary_split(const lh_host_t *host, const void *attributes, uint32_t part,
                                     uint32_t ways, void *out)
 {
@@ -30,7 +29,7 @@ static lh_status_t vocabulary_split(const lh_host_t *host, const void *attribute
     return LH_OK;
 }
 
-/* Refuses a table or logits that have not how->rows rows of the vocabulary. */
+/* Refuses a table or logits without exactly how->rows rows of the vocabulary. */
 static lh_status_t vocabulary_check(const char *op, const char *slot, uint64_t found,
                                     const lh_rows_t *how)
 {
@@ -39,7 +38,7 @@ static lh_status_t vocabulary_check(const char *op, const char *slot, uint64_t f
                 slot, (unsigned long long)found, (unsigned long long)how->rows);
 }
 
-/* complete() of embed: rows 0 stands for all that the table has. */
+/* complete() of embed: rows 0 stands for all rows of the table. */
 static void rows_of_table(void *attributes, const lh_arg_t *args)
 {
     lh_rows_t *how = attributes;
@@ -58,8 +57,8 @@ static lh_status_t embed_shape(const lh_host_t *host, const void *attributes, lh
     return status;
 }
 
-/* tokens [t] and gy [t, w] give gtable [rows, w]. The table is no input, so its rows must be
- * stated: embed did that when it was completed. */
+/* tokens [t] and gy [t, w] give gtable [rows, w]. The table is no input, so its rows come as an
+ * attribute, which embed's complete() has filled in. */
 static lh_status_t embed_grad_shape(const lh_host_t *host, const void *attributes, lh_arg_t *args,
                                     uint32_t arg_count)
 {
@@ -74,7 +73,7 @@ static lh_status_t embed_grad_shape(const lh_host_t *host, const void *attribute
     return LH_OK;
 }
 
-/* Only the rows that tokens point to are touched: bytes are those of y and of what is read. */
+/* Bytes of the tokens, of the rows of the table that they choose, and of y. */
 static void embed_cost(const void *attributes, const lh_arg_t *args, uint32_t arg_count,
                        lh_cost_t *out)
 {
@@ -123,20 +122,23 @@ static const lh_op_t rows[] = {
 
 const op_rows_t ops_embed = {rows, COUNT(rows)};
 
-/* Cross-entropy in three steps, so that logits can be walked in chunks of rows and cut by
- * columns: ce_stats makes three numbers a row, ce_loss makes the loss of them, ce_grad the
- * gradient of the logits. No recording differentiates them: the core records ce_grad beside the
- * loss, at once, since the logits of a chunk are gone afterwards. This is complete() of the two
- * that see logits. */
+/* ---- cross-entropy ----
+ *
+ * It takes three ops, so that logits can be made in chunks of rows and cut by columns: ce_stats
+ * makes three numbers for each row, ce_loss the loss of those, ce_grad the gradient of the logits.
+ * None of them has a gradient function: the core records ce_grad beside the loss, as the logits of
+ * a chunk are gone afterwards. */
+
+/* complete() of the two ops that see logits: rows 0 stands for all columns of the logits. */
 static void rows_of_logits(void *attributes, const lh_arg_t *args)
 {
     lh_rows_t *how = attributes;
     if (how->rows == 0) how->rows = args[0].shape[1];
 }
 
-/* logits [t, rows] and labels [t] give stats [t, 3]: largest logit, sum of exp(logit - largest),
- * the label's logit. Stats of parts of the vocabulary can be joined; the nll is log(sum) + largest
- * - logit. */
+/* logits [t, rows] and labels [t] give stats [t, 3]: the largest logit, the sum of
+ * exp(logit - largest), the label's logit. The nll of a row is log(sum) + largest - logit. Stats of
+ * parts of the vocabulary can be joined. */
 static lh_status_t ce_stats_shape(const lh_host_t *host, const void *attributes, lh_arg_t *args,
                                   uint32_t arg_count)
 {
@@ -150,7 +152,8 @@ static lh_status_t ce_stats_shape(const lh_host_t *host, const void *attributes,
     return status;
 }
 
-/* The gradient is like the logits; whoever records it may give it the compute dtype. */
+/* logits [t, rows], labels [t], stats [t, 3] and weights [t] give the gradient, like the logits;
+ * whoever records it may give it the compute dtype. */
 static lh_status_t ce_grad_shape(const lh_host_t *host, const void *attributes, lh_arg_t *args,
                                  uint32_t arg_count)
 {
@@ -167,7 +170,7 @@ static lh_status_t ce_grad_shape(const lh_host_t *host, const void *attributes, 
     return status;
 }
 
-/* stats [t, 3] and weights [t] give one number: the weighted sum of the nll of all rows. */
+/* stats [t, 3] and weights [t] give loss [1]: the sum of weight times nll over all rows. */
 static lh_status_t ce_loss_shape(const lh_host_t *host, const void *attributes, lh_arg_t *args,
                                  uint32_t arg_count)
 {
@@ -187,7 +190,7 @@ static void ce_cost(const void *attributes, const lh_arg_t *args, uint32_t arg_c
     op_cost_set(out, 4 * op_arg_elements(&args[0]), args, arg_count);
 }
 
-/* The head walks logits in chunks of rows, so the two that see logits must be cut by rows. */
+/* The head makes logits in chunks of rows, so the two ops that see logits may be cut by rows. */
 static const lh_op_t loss_rows[] = {
     {
         LH_OP_TEXT(LH_CE_STATS_TEXT),

@@ -1,8 +1,10 @@
-/* ops_norm.c - RMS norm and layer norm, and the residual add fused with the former.
+/* ops_norm.c - RMS norm (Zhang, Sennrich, 2019) and layer norm (Ba, Kiros, Hinton, 2016), and the
+ * residual add fused with RMS norm. Formulas are in longhaul/ops.h.
  *
- * A norm works on rows of [t, w]. It keeps one or two statistics a row (rstd; mean and rstd), in
- * F32 beside BF16 data, for its gradient: little beside a row of w elements, and a pass over x
- * saved. The gradient of a norm's weight is a sum over all tokens, made in the same pass as gx. */
+ * A norm works on rows of [t, w]. It keeps one or two statistics for each row (rstd; mean and rstd)
+ * for its gradient, in F32 beside BF16 data: little memory beside a row of w elements, for a pass
+ * over x that is saved. The gradient of a norm's weight is a sum over all tokens, made in the same
+ * pass as gx. */
 #include <ops/op_rows.h>
 
 /* Shared by both norms, their gradients and the fused one. */
@@ -11,16 +13,16 @@ static const lh_option_t norm_attributes[] = {
     LH_OPTION_F64(lh_norm_t, epsilon, "epsilon", "1e-5", "0..1", "added to the mean square"),
 };
 
-/* Columns that are normed together: as many as the weight has, where a row is a whole number of
- * them (norms of heads, w [head_dim]), else all of a row; the rule of w refuses what does not fit
- * then. */
+/* d, how many columns are normed together: as many as the weight has, if a row is a whole number of
+ * such groups (norms of heads: w [head_dim]); else all of a row, and then the rule of w refuses a
+ * weight of another length. */
 static uint64_t group_width(uint64_t width, const lh_arg_t *w)
 {
     const uint64_t d = w->rank == 1 ? w->shape[0] : 0;
     return d != 0 && width % d == 0 ? d : width;
 }
 
-/* x [t, w] and w [d] give y like x and rstd [t w / d]. */
+/* x [t, columns] and w [d] give y like x and rstd [t * columns / d]. */
 static lh_status_t rms_norm_shape(const lh_host_t *host, const void *attributes, lh_arg_t *args,
                                   uint32_t arg_count)
 {
@@ -36,9 +38,9 @@ static lh_status_t rms_norm_shape(const lh_host_t *host, const void *attributes,
     return LH_OK;
 }
 
-/* gy, x [t, w], w [d] and rstd give gx like x and gw [d]. A weight's gradient is a sum over
- * tokens, so it is wide where nothing says otherwise: of a frozen weight it is made beside gx and
- * left. */
+/* gy and x [t, columns], w [d] and rstd [t * columns / d] give gx like x and gw [d]. gw is a sum
+ * over tokens, so its dtype is wide. If the weight is frozen, gw is made beside gx, and not
+ * used. */
 static lh_status_t rms_norm_grad_shape(const lh_host_t *host, const void *attributes,
                                        lh_arg_t *args, uint32_t arg_count)
 {
@@ -57,12 +59,12 @@ static lh_status_t rms_norm_grad_shape(const lh_host_t *host, const void *attrib
     return LH_OK;
 }
 
-/* One op makes both gradients. Nothing flows back through rstd: a gradient that arrives there
- * makes the whole one undefined, and nothing is returned. */
+/* One op makes both gradients. rstd has no gradient: if one arrives there, the op's gradient is not
+ * defined, and nothing is returned. */
 static void rms_norm_gradient(lh_graph_t *g, const void *attributes, const lh_value_t *forward,
                               const lh_value_t *from, const bool *wanted, lh_value_t *into)
 {
-    if (from[0] == 0 || from[1] != 0) return; /* nothing flows through rstd */
+    if (from[0] == 0 || from[1] != 0) return; /* from[1]: of rstd */
     const lh_value_t in[] = {from[0], forward[0], forward[1], forward[3]};
     lh_value_t gw;
     const lh_value_t gx = g->api->op(g, "rms_norm_grad", attributes, in, 4, &gw);
@@ -86,8 +88,7 @@ static lh_status_t layer_norm_shape(const lh_host_t *host, const void *attribute
     return LH_OK;
 }
 
-/* gy, x [t, w], w [w], mean and rstd [t] give gx like x, and gw and gb [w], wide as of
- * rms_norm_grad. */
+/* gy and x [t, w], w [w], mean and rstd [t] give gx like x, and gw and gb [w] in a wide dtype. */
 static lh_status_t layer_norm_grad_shape(const lh_host_t *host, const void *attributes,
                                          lh_arg_t *args, uint32_t arg_count)
 {
@@ -106,11 +107,11 @@ static lh_status_t layer_norm_grad_shape(const lh_host_t *host, const void *attr
     return LH_OK;
 }
 
-/* As rms_norm_gradient; nothing flows back through mean either. */
+/* As rms_norm_gradient; mean has no gradient either. */
 static void layer_norm_gradient(lh_graph_t *g, const void *attributes, const lh_value_t *forward,
                                 const lh_value_t *from, const bool *wanted, lh_value_t *into)
 {
-    if (from[0] == 0 || from[1] != 0 || from[2] != 0) return; /* nor through mean */
+    if (from[0] == 0 || from[1] != 0 || from[2] != 0) return; /* of mean, rstd */
     const lh_value_t in[] = {from[0], forward[0], forward[1], forward[4], forward[5]};
     lh_value_t more[2];
     const lh_value_t gx = g->api->op(g, "layer_norm_grad", attributes, in, 5, more);
@@ -122,7 +123,7 @@ static void layer_norm_gradient(lh_graph_t *g, const void *attributes, const lh_
 /* Slots of add_rms_norm, in the order of LH_ADD_RMS_NORM_TEXT. */
 enum { AN_A, AN_B, AN_W, AN_SUM, AN_Y, AN_RSTD };
 
-/* a and b [t, w], w [w] give sum and y like a, rstd [t]. Here the weight is as long as a row. */
+/* a and b [t, w] and w [w] give sum and y like a, and rstd [t]. The weight is as long as a row. */
 static lh_status_t add_rms_norm_shape(const lh_host_t *host, const void *attributes, lh_arg_t *args,
                                       uint32_t arg_count)
 {
@@ -139,9 +140,9 @@ static lh_status_t add_rms_norm_shape(const lh_host_t *host, const void *attribu
     return LH_OK;
 }
 
-/* What arrives at y goes through the norm; what arrives at the sum, which later blocks read as the
- * residual stream, is added. Both inputs of the add get the result. Where nothing arrives at y,
- * the weight has no gradient. */
+/* What arrives at y goes back through the norm; what arrives at the sum, which later blocks read as
+ * the residual stream, is added. The result is the gradient of both inputs of the add. If nothing
+ * arrives at y, the weight has no gradient. */
 static void add_rms_norm_gradient(lh_graph_t *g, const void *attributes, const lh_value_t *forward,
                                   const lh_value_t *from, const bool *wanted, lh_value_t *into)
 {
@@ -157,7 +158,7 @@ static void add_rms_norm_gradient(lh_graph_t *g, const void *attributes, const l
     if (wanted[AN_W]) into[AN_W] = gw;
 }
 
-/* Where no kernel does both in one pass: the add, then the norm of the sum. */
+/* Without a kernel for both: the add, then the norm of the sum. */
 static void add_rms_norm_expand(lh_graph_t *g, const void *attributes, const lh_value_t *in,
                                 lh_value_t *out)
 {
@@ -174,7 +175,7 @@ static void norm_cost(const void *attributes, const lh_arg_t *args, uint32_t arg
     op_cost_set(out, 4 * op_arg_elements(&args[0]), args, arg_count);
 }
 
-/* About three times those of the norm. */
+/* An estimate: three times the FLOPs of the norm. */
 static void norm_grad_cost(const void *attributes, const lh_arg_t *args, uint32_t arg_count,
                            lh_cost_t *out)
 {
@@ -189,8 +190,8 @@ static void norm_grad_cost(const void *attributes, const lh_arg_t *args, uint32_
             .flags = (op_flags), .shape = op_shape, .cost = op_cost, .gradient = op_gradient \
     }
 
-/* A norm works on each row alone; its gradient does not, as gw is a sum over rows. Its statistics
- * stay in memory, but the norm itself is cheap enough to be computed again. */
+/* A norm works on each row alone; its gradient does not, as gw is a sum over rows. The statistics
+ * stay in memory, but a norm is cheap enough to be computed again (it is not LH_OP_COSTLY). */
 static const lh_op_t rows[] = {
     NORM(LH_RMS_NORM_TEXT, LH_OP_ROWS, rms_norm_shape, norm_cost, rms_norm_gradient),
     NORM(LH_RMS_NORM_GRAD_TEXT, 0, rms_norm_grad_shape, norm_grad_cost, NULL),

@@ -1,29 +1,29 @@
 /* ops_route.c - softmax, the largest of a row, and experts: picks sorted by expert, their rows
  * laid back to back, multiplied and brought home.
  *
- * A router is a model's own: a matmul onto one logit an expert, softmax and top_k. Then `route`
- * sorts the t * k picks by expert, `gather_rows` lays their rows out in that order,
- * `grouped_matmul` multiplies the rows of each expert with that expert's weight, and
- * `scatter_rows` adds the k results of a token up, each times its share. Rows of an expert are
- * counted in device memory; shapes know only how many picks there are in all. So nothing is
- * dropped and nothing padded, and a step is the same list of calls whatever the router decides. */
+ * A model records its own router: a matmul onto one logit for each expert, softmax and top_k. Then
+ * `route` sorts the t * k picks by expert, `gather_rows` copies their rows in that order,
+ * `grouped_matmul` multiplies the rows of each expert with that expert's weight, and `scatter_rows`
+ * adds up the k results of a token, each times its share. How many rows an expert gets is known in
+ * device memory only; shapes say how many picks there are in all. So no pick is dropped and no row
+ * padded, and a step is the same list of calls whatever the router decides. */
 #include <ops/op_rows.h>
 
-/* columns is for top_k_grad, whose gx is as wide as an x that it does not see; of top_k it is 0,
- * or must be the width of x. */
+/* columns is for top_k_grad, which does not see x but makes a gx as wide. In top_k it is 0, or the
+ * width of x. */
 static const lh_option_t top_k_attributes[] = {
     LH_OPTION_U32(lh_top_k_t, k, "k", NULL, "1..65536", "how many are taken"),
     LH_OPTION_U32(lh_top_k_t, columns, "columns", "0", NULL, "columns of x; 0: all that it has"),
 };
-/* Experts of the layer, all of them: offsets have one entry more. */
+/* How many experts the layer has; offsets have one entry more. */
 static const lh_option_t route_attributes[] = {
     LH_OPTION_U32(lh_route_t, experts, "experts", NULL, "1..65536", "experts"),
 };
-/* Picks of a token, which say how many rows of x or y belong to one token. */
+/* How many picks a token has, and so how many rows of x or y belong to it. */
 static const lh_option_t picks_attributes[] = {
     LH_OPTION_U32(lh_picks_t, k, "k", NULL, "1..65536", "picks of a token"),
 };
-/* How b keeps each expert's matrix. */
+/* The layout of each expert's matrix in b. */
 static const lh_option_t grouped_attributes[] = {
     LH_OPTION_CHOICE(lh_grouped_t, transpose_b, "transpose_b", "no", "no|yes",
                      "b is [experts, out, in]"),
@@ -31,7 +31,7 @@ static const lh_option_t grouped_attributes[] = {
 
 /* ---- softmax ---- */
 
-/* Over the columns of each row of x [t, w]. */
+/* x [t, w] gives y like x, over the columns of each row. */
 static lh_status_t softmax_shape(const lh_host_t *host, const void *attributes, lh_arg_t *args,
                                  uint32_t arg_count)
 {
@@ -42,7 +42,7 @@ static lh_status_t softmax_shape(const lh_host_t *host, const void *attributes, 
     return status;
 }
 
-/* gy and y [t, w], y as softmax wrote it, give gx like y. */
+/* gy and y [t, w] give gx like y; y is the output of softmax. */
 static lh_status_t softmax_grad_shape(const lh_host_t *host, const void *attributes, lh_arg_t *args,
                                       uint32_t arg_count)
 {
@@ -53,7 +53,7 @@ static lh_status_t softmax_grad_shape(const lh_host_t *host, const void *attribu
     return status;
 }
 
-/* Needs y and not x. */
+/* The gradient needs y and not x. */
 static void softmax_gradient(lh_graph_t *g, const void *attributes, const lh_value_t *forward,
                              const lh_value_t *from, const bool *wanted, lh_value_t *into)
 {
@@ -70,7 +70,7 @@ static void softmax_cost(const void *attributes, const lh_arg_t *args, uint32_t 
     op_cost_set(out, 8 * op_arg_elements(&args[0]), args, arg_count);
 }
 
-/* Little is computed, bytes move: one FLOP an element of the first input. */
+/* For ops that move bytes and compute little: one FLOP for each element of the first input. */
 static void moved_cost(const void *attributes, const lh_arg_t *args, uint32_t arg_count,
                        lh_cost_t *out)
 {
@@ -80,8 +80,8 @@ static void moved_cost(const void *attributes, const lh_arg_t *args, uint32_t ar
 
 /* ---- top_k ---- */
 
-/* x [t, w] gives values [t, k], the largest first, and ids [t, k]: the columns that they come
- * from. */
+/* x [t, w] gives values [t, k], the largest of each row in falling order, and ids [t, k], their
+ * columns. */
 static lh_status_t top_k_shape(const lh_host_t *host, const void *attributes, lh_arg_t *args,
                                uint32_t arg_count)
 {
@@ -99,7 +99,7 @@ static lh_status_t top_k_shape(const lh_host_t *host, const void *attributes, lh
     return LH_OK;
 }
 
-/* gvalues and ids [t, k] give gx [t, columns]; x is no input, so its width is an attribute. */
+/* gvalues and ids [t, k] give gx [t, columns]. x is no input, so its width is an attribute. */
 static lh_status_t top_k_grad_shape(const lh_host_t *host, const void *attributes, lh_arg_t *args,
                                     uint32_t arg_count)
 {
@@ -114,7 +114,7 @@ static lh_status_t top_k_grad_shape(const lh_host_t *host, const void *attribute
     return LH_OK;
 }
 
-/* The chosen columns get the gradients, all others 0. The width comes from x's shape. */
+/* In gx the chosen columns have the gradients, and all others 0. */
 static void top_k_gradient(lh_graph_t *g, const void *attributes, const lh_value_t *forward,
                            const lh_value_t *from, const bool *wanted, lh_value_t *into)
 {
@@ -150,7 +150,8 @@ static lh_status_t route_shape(const lh_host_t *host, const void *attributes, lh
     return LH_OK;
 }
 
-/* x [t, w] and order [t * k] give y [t * k, w]: the row of its token for each pick, in order. */
+/* x [t, w] and order [t * k] give y [t * k, w]: for each pick, in that order, the row of its
+ * token. */
 static lh_status_t gather_rows_shape(const lh_host_t *host, const void *attributes, lh_arg_t *args,
                                      uint32_t arg_count)
 {
@@ -165,7 +166,7 @@ static lh_status_t gather_rows_shape(const lh_host_t *host, const void *attribut
     return LH_OK;
 }
 
-/* A row that was laid out k times gets the sum of k gradients: scatter_rows without shares. */
+/* A row that was copied k times gets the sum of k gradients: scatter_rows without shares. */
 static void gather_rows_gradient(lh_graph_t *g, const void *attributes, const lh_value_t *forward,
                                  const lh_value_t *from, const bool *wanted, lh_value_t *into)
 {
@@ -174,8 +175,8 @@ static void gather_rows_gradient(lh_graph_t *g, const void *attributes, const lh
         into[in_x] = op_record(g, "scatter_rows", attributes, from[0], forward[in_order]);
 }
 
-/* x [t * k, w] in the order of `order`, with shares [t, k] or none (each counts 1), gives y [t,
- * w]: of each token the weighted sum of its k rows. */
+/* x [t * k, w], whose rows are picks in the order of order [t * k], and shares [t, k] give y [t,
+ * w]: for each token the sum of its k rows, each times its share. Without shares each counts 1. */
 static lh_status_t scatter_rows_shape(const lh_host_t *host, const void *attributes, lh_arg_t *args,
                                       uint32_t arg_count)
 {
@@ -194,7 +195,8 @@ static lh_status_t scatter_rows_shape(const lh_host_t *host, const void *attribu
     return LH_OK;
 }
 
-/* gy [t, w] with x, order and shares gives gx like x and gshares like shares. */
+/* gy [t, w], x [t * k, w], order [t * k] and shares [t, k] give gx like x and gshares like
+ * shares. */
 static lh_status_t scatter_rows_grad_shape(const lh_host_t *host, const void *attributes,
                                            lh_arg_t *args, uint32_t arg_count)
 {
@@ -213,7 +215,7 @@ static lh_status_t scatter_rows_grad_shape(const lh_host_t *host, const void *at
     return LH_OK;
 }
 
-/* Without shares the gradient is gather_rows; with them one op makes that of rows and shares. */
+/* Without shares the gradient of x is gather_rows; with shares one op makes both gradients. */
 static void scatter_rows_gradient(lh_graph_t *g, const void *attributes, const lh_value_t *forward,
                                   const lh_value_t *from, const bool *wanted, lh_value_t *into)
 {
@@ -232,8 +234,8 @@ static void scatter_rows_gradient(lh_graph_t *g, const void *attributes, const l
 
 /* ---- grouped_matmul ---- */
 
-/* a [picks, in] and b [experts, in, out] (or [experts, out, in], transpose_b) give c [picks, out];
- * rows offsets[e] to offsets[e + 1] of a meet matrix e of b. */
+/* a [picks, in], b [experts, in, out] (transpose_b: [experts, out, in]) and offsets [experts + 1]
+ * give c [picks, out]: rows [offsets[e], offsets[e + 1]) of a are multiplied with matrix e of b. */
 static lh_status_t grouped_matmul_shape(const lh_host_t *host, const void *attributes,
                                         lh_arg_t *args, uint32_t arg_count)
 {
@@ -251,8 +253,8 @@ static lh_status_t grouped_matmul_shape(const lh_host_t *host, const void *attri
     return status;
 }
 
-/* a and g [picks, ...] give gb [experts, columns of a, columns of g]. A parameter's gradient is a
- * sum over tokens: wide. Experts are counted by the offsets. */
+/* a [picks, m], g [picks, n] and offsets [experts + 1] give gb [experts, m, n], in a wide dtype, as
+ * a sum over tokens is. */
 static lh_status_t grouped_matmul_grad_shape(const lh_host_t *host, const void *attributes,
                                              lh_arg_t *args, uint32_t arg_count)
 {
@@ -272,7 +274,7 @@ static lh_status_t grouped_matmul_grad_shape(const lh_host_t *host, const void *
     return LH_OK;
 }
 
-/* Each pick meets one expert: 2 in out FLOPs a pick, however the picks are spread. */
+/* Each pick meets one expert, so it takes 2 in out FLOPs, whatever experts the picks go to. */
 static void grouped_matmul_cost(const void *attributes, const lh_arg_t *args, uint32_t arg_count,
                                 lh_cost_t *out)
 {
@@ -292,8 +294,8 @@ static void grouped_matmul_grad_cost(const void *attributes, const lh_arg_t *arg
     op_cost_set(out, 2 * columns * op_arg_elements(&args[in_a]), args, arg_count);
 }
 
-/* Of a: the same op with b the other way round. Of b: for each expert the sum over its rows of
- * outer products of a and g, in the order in which b keeps its dimensions. */
+/* ga is the same op with b read the other way round. gb is, for each expert, the sum of the outer
+ * products of its rows of a and g, with dimensions in the order of b. */
 static void grouped_matmul_gradient(lh_graph_t *g, const void *attributes,
                                     const lh_value_t *forward, const lh_value_t *from,
                                     const bool *wanted, lh_value_t *into)
@@ -309,9 +311,9 @@ static void grouped_matmul_gradient(lh_graph_t *g, const void *attributes,
     if (wanted[in_b]) into[in_b] = g->api->op(g, "grouped_matmul_grad", NULL, of_b, 3, NULL);
 }
 
-/* Softmax and top_k work on each row alone. What follows route does not: where the rows of an
- * expert lie depends on all tokens, so those ops are never cut by rows. The two products of
- * experts are where the FLOPs are: selective recomputation keeps what they make. */
+/* Softmax and top_k work on each row alone. The ops from route on do not: where the rows of an
+ * expert lie depends on all tokens, so those ops are never cut by rows. Nearly all FLOPs are in the
+ * grouped products, so selective recomputation keeps their outputs. */
 static const lh_op_t rows[] = {
     {
         LH_OP_TEXT(LH_SOFTMAX_TEXT),

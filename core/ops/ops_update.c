@@ -1,18 +1,18 @@
-/* ops_update.c - what changes parameters: the global norm, clipping, AdamW and SGD, on flat
- * arrays.
+/* ops_update.c - what changes parameters: the global norm, clipping, AdamW (Loshchilov, Hutter,
+ * 2019) and SGD, on flat arrays. Formulas are in longhaul/ops.h.
  *
  * A rank updates the elements that it owns, [n] of a parameter, whatever the parameter's shape;
- * masters and moments lie in the same order. What changes from step to step (learning rate,
- * number, factors) comes in `step`, a row of LH_STEP_WORDS for each group of learning rates, in
- * device memory: so the list of calls is the same in every step, and whether a step counts at all
- * (all gradients finite) is decided on the device, without the host waiting for it. */
+ * masters and moments lie in the same order. What changes from step to step (learning rate, number
+ * of the step, factors) comes in `step`, a row of LH_STEP_WORDS for each group of parameters, in
+ * device memory. So the list of calls is the same in every step, and the device decides whether a
+ * step counts at all (all gradients are finite), without the host waiting for it. */
 #include <ops/op_rows.h>
 
 #include <longhaul/rule.h>
 
-/* Elements of the logical parameter that one partial sum of squares is over. It is the same on
- * every layout, so that the norm is a sum of the same numbers in the same order however the
- * parameter is cut. */
+/* How many elements of a parameter one partial sum of squares is over: LH_NORM_BLOCK of
+ * longhaul/optimizer.h. It is the same in every layout, so the norm is a sum of the same numbers in
+ * the same order however the parameter is cut. */
 enum { PARTIAL_ELEMENTS = 4096 };
 
 /* What stays the same from step to step; the learning rate changes, so it comes in `step`. */
@@ -29,7 +29,8 @@ static const lh_option_t sgd_attributes[] = {
     LH_OPTION_F64(lh_sgd_t, decay, "decay", "0", "0..1e6", "decoupled weight decay"),
 };
 
-/* The step's words: all groups' rows, or the one of the parameter's group. */
+/* The rule of `step`: [groups, LH_STEP_WORDS], or the row of the parameter's group,
+ * [LH_STEP_WORDS]. */
 static arg_rule_t step_rule(const lh_arg_t *step)
 {
     if (step->rank == 1) return (arg_rule_t){"step", WIDE, 1, {LH_STEP_WORDS}};
@@ -49,7 +50,7 @@ static lh_status_t sum_squares_shape(const lh_host_t *host, const void *attribut
     return status;
 }
 
-/* All partial sums [n, 2] of all ranks, and step, which is changed in place. */
+/* squares [n, 2], the partial sums of all ranks, and step, which is changed in place. */
 static lh_status_t clip_shape(const lh_host_t *host, const void *attributes, lh_arg_t *args,
                               uint32_t arg_count)
 {
@@ -60,8 +61,8 @@ static lh_status_t clip_shape(const lh_host_t *host, const void *attributes, lh_
     return status;
 }
 
-/* g, master, m1, m2 [n] and step. Master and moments are outputs in the memory of the inputs of
- * their names; w [n], the value in the compute dtype, is optional. */
+/* g, master, m1, m2 [n] and step give master, m1 and m2, each in the memory of the input of its
+ * name, and w [n], the value in the compute dtype, which is optional. */
 static lh_status_t adamw_shape(const lh_host_t *host, const void *attributes, lh_arg_t *args,
                                uint32_t arg_count)
 {
@@ -80,7 +81,7 @@ static lh_status_t adamw_shape(const lh_host_t *host, const void *attributes, lh
     return LH_OK;
 }
 
-/* As adamw with one moment, which may be left out where there is no momentum. */
+/* As adamw, with one moment m1, which may be left out where there is no momentum. */
 static lh_status_t sgd_shape(const lh_host_t *host, const void *attributes, lh_arg_t *args,
                              uint32_t arg_count)
 {
@@ -101,7 +102,7 @@ static lh_status_t sgd_shape(const lh_host_t *host, const void *attributes, lh_a
     return LH_OK;
 }
 
-/* A product and a sum an element. */
+/* A multiplication and an addition for each element. */
 static void reduce_cost(const void *attributes, const lh_arg_t *args, uint32_t arg_count,
                         lh_cost_t *out)
 {
@@ -117,6 +118,7 @@ static void update_cost(const void *attributes, const lh_arg_t *args, uint32_t a
     op_cost_set(out, 12 * op_arg_elements(&args[0]), args, arg_count);
 }
 
+/* None has a gradient: nothing is trained through an update. */
 static const lh_op_t rows[] = {
     {
         LH_OP_TEXT(LH_SUM_SQUARES_TEXT),

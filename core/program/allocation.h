@@ -1,10 +1,10 @@
-/* program/allocation.h - one allocation of a device: its size is added up while plans are made,
- * then it is allocated once.
+/* program/allocation.h - the memory of a device, planned before it is asked for: an allocation,
+ * whose size is added up and which is then allocated once; and the offsets of buffers in an arena.
  *
- * Who plans takes places (allocation_take), which are offsets; when all is stated the allocation
- * is asked of the device as a whole, and a place becomes memory and an address. Nothing in it is
- * freed alone. The other way of using one is an arena: its bytes are set to what arena_plan found,
- * and nobody takes. */
+ * Whoever plans takes places (allocation_take), which are offsets; when all is stated the device is
+ * asked for the allocation as a whole, and a place becomes memory and an address. No place is freed
+ * alone, so what lives for a part of a step lies in an arena instead: an allocation in which nobody
+ * takes places, and whose size is what arena_plan found. The control thread calls all of this. */
 #ifndef PROGRAM_ALLOCATION_H
 #define PROGRAM_ALLOCATION_H
 
@@ -12,7 +12,7 @@
 
 #include <longhaul/device.h>
 
-/* Owned by what it is a field of; allocation_release before the device is closed. */
+/* Owned by the struct of which it is a field; released before the device is closed. */
 typedef struct allocation {
     const char *name; /* for sentences: "activations" */
     uint32_t space;   /* LH_SPACE_* */
@@ -22,17 +22,39 @@ typedef struct allocation {
     void *address;       /* NULL where the device has no flat addresses */
 } allocation_t;
 
-/* The offset of `bytes` that nobody else has, aligned to a power of two. Fails only past 2^64
- * bytes, or where that many are asked for by mistake. */
+/* Takes a place of `bytes` bytes behind those that were taken: *offset, in bytes, is a multiple of
+ * alignment, a power of two. LH_INVALID past 2^64 bytes. */
 lh_status_t allocation_take(allocation_t *r, uint64_t bytes, uint64_t alignment,
                             uint64_t *offset) LH_MUST_CHECK;
-/* Asks the device for it. Nothing happens for 0 bytes, nor a second time. */
+/* Asks the device for the allocation. Nothing happens for 0 bytes, nor a second time. Fails as the
+ * device does. */
 lh_status_t allocation_alloc(allocation_t *r, const lh_device_api_t *api,
                              lh_device_t *device) LH_MUST_CHECK;
-/* Gives it back, if it was allocated; whoever uses it has come to an end. */
+/* Gives the memory back to the device, if there is any; nothing uses it any more. */
 void allocation_release(allocation_t *r, const lh_device_api_t *api);
-/* The place of an offset, as kernels and copies take it. Before it is allocated, and where the
- * device has no flat addresses, the address is NULL. */
+/* The place of an offset, in the form that kernels and copies take. Its address is NULL before the
+ * allocation is allocated, and where the device has no flat addresses. */
 lh_place_t allocation_place(const allocation_t *r, uint64_t offset);
+
+/* ---- arenas ----
+ *
+ * Buffers that live for a time get fixed offsets, so that buffers which live at the same time do
+ * not overlap and little room is left between them. The offsets are found once, before the first
+ * step. The alternative, an allocator that hands memory out while a step runs, costs time in every
+ * step, fragments, and knows less: here all lifetimes are known. */
+
+/* A buffer on its way to a place. Times are numbers of calls. Two buffers that the same call
+ * touches live at the same time. */
+typedef struct arena_item {
+    uint64_t bytes;
+    uint32_t first, last; /* inclusive */
+    uint64_t offset;      /* bytes; set by arena_plan */
+} arena_item_t;
+
+/* Sets the offsets of all items, and *bytes to the arena's size. Greedy by size: the largest item
+ * first, each into the smallest gap in which it fits; ties go by index, so that the same items
+ * always get the same plan. alignment: bytes, a power of two. LH_INVALID past 2^64 bytes. */
+lh_status_t arena_plan(arena_item_t *items, uint32_t count, uint64_t alignment,
+                       uint64_t *bytes) LH_MUST_CHECK;
 
 #endif

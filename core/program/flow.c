@@ -1,9 +1,9 @@
 /* flow.c - calls in order, the values they touch, and the buffers in which values lie.
  *
  * Two halves: what appends (values, kernels, nodes of a recording, collectives), and what
- * flow_finish does with the whole: it walks the calls back to find those that somebody needs, then
- * forward to decide who writes and who adds, then notes each buffer's first and last call, and
- * hands the buffers to arena_plan. */
+ * flow_finish does with the whole. It walks the calls back to find those that are needed, then
+ * forward to decide which calls write and which add, then notes each buffer's first and last call,
+ * and hands the buffers to arena_plan. */
 #include <program/flow.h>
 
 #include <stdio.h>
@@ -12,7 +12,6 @@
 #include <base/memory.h>
 #include <longhaul/dtype.h>
 #include <ops/ops_collective.h>
-#include <program/arena_plan.h>
 
 lh_status_t flow_new(flow_t **out)
 {
@@ -49,7 +48,7 @@ lh_arg_t flow_arg(lh_dtype_t dtype, uint32_t rank, const uint64_t *shape)
     return arg;
 }
 
-/* Strides count: rows of a wider value reach from their first element to the end of their last. */
+/* By strides: columns of a wider value reach from their first element to the end of their last. */
 uint64_t flow_arg_bytes(const lh_arg_t *arg)
 {
     uint64_t last = 0;
@@ -60,7 +59,7 @@ uint64_t flow_arg_bytes(const lh_arg_t *arg)
     return (last + 1) * lh_dtype_bytes(arg->dtype);
 }
 
-/* Room for one more item. False after a failure, this one or an earlier one. */
+/* Makes room for one more item. False after a failure, this one or an earlier one. */
 static bool grow(flow_t *f, void **items, size_t *capacity, uint32_t count, size_t size)
 {
     if (f->status != LH_OK) return false;
@@ -86,7 +85,8 @@ uint32_t flow_buffer(flow_t *f, const allocation_t *allocation, uint64_t offset,
 uint32_t flow_value(flow_t *f, const lh_arg_t *arg, uint32_t buffer, uint64_t offset)
 {
     const flow_value_t made = {
-        .arg = *arg, .buffer = buffer, .offset = offset}; /* may be one of ours */
+        .arg = *arg, .buffer = buffer, .offset = offset}; /* arg may lie in the table */
+    lh_assert(buffer < f->buffer_count);
     void *items = f->values;
     if (!grow(f, &items, &f->value_capacity, f->value_count, sizeof(*f->values))) return 0;
     f->values = items;
@@ -110,10 +110,11 @@ uint32_t flow_in_arena(flow_t *f, const lh_arg_t *arg, uint32_t arena)
     return flow_value(f, &dense, buffer, 0);
 }
 
-/* Rows of a value are a value in the same buffer, further behind. */
+/* The rows are a value in the same buffer, at a larger offset. */
 uint32_t flow_rows(flow_t *f, uint32_t value, uint64_t begin, uint64_t rows)
 {
     if (f->status != LH_OK || value == 0) return 0;
+    lh_assert(value < f->value_count);
     const flow_value_t v = f->values[value];
     lh_arg_t arg = v.arg;
     arg.shape[0] = rows;
@@ -124,12 +125,13 @@ uint32_t flow_rows(flow_t *f, uint32_t value, uint64_t begin, uint64_t rows)
 uint32_t flow_reshape(flow_t *f, uint32_t value, uint32_t rank, const uint64_t *shape)
 {
     if (f->status != LH_OK || value == 0) return 0;
+    lh_assert(value < f->value_count);
     const flow_value_t v = f->values[value];
     const lh_arg_t arg = flow_arg(v.arg.dtype, rank, shape);
     return flow_value(f, &arg, v.buffer, v.offset);
 }
 
-/* A new call with the place in the model that the flow is at. NULL after a failure. */
+/* A new call, marked with the part, block and row that the flow is at. NULL after a failure. */
 static flow_call_t *call_add(flow_t *f)
 {
     void *items = f->calls;
@@ -183,7 +185,7 @@ flow_moved_t flow_moved(flow_t *f, const uint32_t *reads, uint32_t read_count,
     return f->status == LH_OK ? m : (flow_moved_t){0};
 }
 
-/* By place, then in the order in which they were given: the sort need not be stable. */
+/* By place, then in the order in which inserts were given, as qsort need not be stable. */
 static int insert_earlier(const void *a, const void *b)
 {
     const flow_insert_t *x = *(const flow_insert_t *const *)a,
@@ -192,8 +194,9 @@ static int insert_earlier(const void *a, const void *b)
     return x < y ? -1 : 1;
 }
 
-/* Copies calls and inserts into `calls`, which has room for all. An insert belongs to the part,
- * block and row of the call that it stands before, so that profiles and frames count it there. */
+/* Copies calls and inserts into `calls`, which has room for all and becomes the flow's. An insert
+ * is marked with the part, block and row of the call that it stands before, so that profiles and
+ * frames count it there. */
 static void calls_weave(flow_t *f, const flow_insert_t *const *sorted, uint32_t count,
                         flow_call_t *calls)
 {
@@ -219,7 +222,7 @@ static void calls_weave(flow_t *f, const flow_insert_t *const *sorted, uint32_t 
     f->turn = turn;
 }
 
-/* The turn of the flow is a number of a call and moves with it. */
+/* Sorts pointers to the inserts, so that calls are copied once whatever their number. */
 void flow_weave(flow_t *f, const flow_insert_t *inserts, uint32_t count)
 {
     if (f->status != LH_OK || count == 0) return;
@@ -239,7 +242,7 @@ void flow_weave(flow_t *f, const flow_insert_t *inserts, uint32_t count)
     mem_free(sorted);
 }
 
-/* What no node makes: it comes from outside the recording, through flow_source_t.leaf. */
+/* Whether values of a kind come from outside the recording, through flow_source_t.leaf. */
 static bool is_leaf(uint32_t kind)
 {
     return kind == VALUE_PARAM || kind == VALUE_INPUT || kind == VALUE_CONSTANT ||
@@ -249,6 +252,7 @@ static bool is_leaf(uint32_t kind)
 uint32_t flow_mapped(flow_source_t *s, lh_value_t value)
 {
     if (value == 0 || s->flow->status != LH_OK) return 0;
+    lh_assert(value < s->recording->value_count);
     if (s->map[value] != 0) return s->map[value];
 
     const graph_value_t *v = &s->recording->values[value];
@@ -261,7 +265,7 @@ uint32_t flow_mapped(flow_source_t *s, lh_value_t value)
     return 0;
 }
 
-/* A copy of a value in a new buffer. */
+/* Appends a copy of a value into a new buffer. */
 static uint32_t copied(flow_source_t *s, uint32_t from)
 {
     const lh_arg_t arg = s->flow->values[from].arg;
@@ -271,8 +275,8 @@ static uint32_t copied(flow_source_t *s, uint32_t from)
     return to;
 }
 
-/* An output that replaces its input lies where that lies. An activation may have other readers, so
- * they keep the old bytes and the op works on a copy. */
+/* The value of an output that may replace an input (op_t.alias): it lies where that input lies. An
+ * activation may have other readers, so they keep the old bytes and the op works on a copy. */
 static uint32_t aliased(flow_source_t *s, const op_t *op, uint32_t *slots, uint32_t out,
                         const graph_value_t *v)
 {
@@ -287,9 +291,9 @@ static uint32_t aliased(flow_source_t *s, const op_t *op, uint32_t *slots, uint3
                               : 0;
 }
 
-/* The value of a node's output: where an earlier gradient lies that it adds onto; where the caller
- * wants it; in a leaf's memory (a parameter's gradient); in an input's; else in a buffer of its
- * own. */
+/* The value of a node's output. It lies, by the first that applies: where an earlier gradient lies
+ * onto which the output adds; where the caller wants it; in a leaf's memory (a parameter's
+ * gradient); in an input's memory; in a buffer of its own. */
 static uint32_t output_of(flow_source_t *s, const graph_node_t *node, uint32_t *slots, uint32_t out)
 {
     const lh_value_t value = node->slots[out];
@@ -306,7 +310,7 @@ static uint32_t output_of(flow_source_t *s, const graph_node_t *node, uint32_t *
     return aliased(s, node->op, slots, out, v);
 }
 
-/* A transfer that a recording states, each allocated alone: calls point to it. */
+/* A new transfer that a recording states. Each is allocated alone, as calls point to it. */
 static transfer_t *recorded_add(flow_t *f)
 {
     void *items = f->recorded;
@@ -319,6 +323,7 @@ static transfer_t *recorded_add(flow_t *f)
     return t;
 }
 
+/* Elements of a value. */
 static uint64_t elements_of(const flow_t *f, uint32_t value)
 {
     uint64_t elements = 1;
@@ -327,17 +332,17 @@ static uint64_t elements_of(const flow_t *f, uint32_t value)
     return elements;
 }
 
-/* Of the block's n-th collective in this direction: the name is the same on all ranks. */
+/* Names a transfer by its op, its number in the flow and the part: the same on all ranks. */
 static void recorded_name(const flow_t *f, const op_t *op, char name[TRANSFER_NAME])
 {
     (void)snprintf(name, TRANSFER_NAME, "%.14s %u of part %u, %u%s", op->row.name,
                    f->recorded_count, f->part, f->block, f->backward ? " back" : "");
 }
 
-/* A collective works in memory of its own: others may read what it is given, and sums are made in
- * place. It is waited for at once; what could stand between start and wait is for a pass to find.
- * The whole form, which states dtype and elements of the transfer, is the input but for an
- * all-gather, whose output it is. */
+/* Appends a recorded collective: a copy of its input, as other calls may read that and sums are
+ * made in place; the start; and right behind it the wait, as no pass looks for calls that could
+ * stand in between. The transfer's dtype and elements are those of the whole form, which is the
+ * input, or of an all-gather the output. */
 static void collective_node(flow_source_t *s, const graph_node_t *node)
 {
     flow_t *f = s->flow;
@@ -385,9 +390,9 @@ static void collective_node(flow_source_t *s, const graph_node_t *node)
     s->map[node->slots[1]] = wanted != 0 ? wanted : to;
 }
 
-/* A node becomes a kernel with its inputs and outputs mapped; one that communicates becomes a
- * transfer. An output that adds onto an earlier gradient keeps that property as a bit of the call,
- * unless it is a parameter's gradient: of those flow_finish decides. */
+/* A node becomes a kernel with its inputs and outputs mapped; a node that communicates becomes a
+ * transfer. An output that adds onto an earlier gradient sets a bit of the call, unless it is a
+ * parameter's gradient, for which flow_finish decides. */
 void flow_node(flow_source_t *s, uint32_t index)
 {
     lh_assert(index > 0 && index < s->recording->node_count);
@@ -412,8 +417,7 @@ void flow_node(flow_source_t *s, uint32_t index)
     if (s->flow->status == LH_OK) s->flow->calls[s->flow->call_count - 1].add = add;
 }
 
-/* Slots of a call lie in [0, slot_end), those that it writes from out_begin on. Transfers have
- * none. */
+/* A call's slots are [0, slot_end), and from out_begin on it writes them. Transfers have none. */
 static uint32_t slot_end(const flow_call_t *call)
 {
     switch (call->kind) {
@@ -428,9 +432,8 @@ static uint32_t out_begin(const flow_call_t *call)
     return call->kind == FLOW_KERNEL ? call->op->in_count : 0;
 }
 
-/* A call lives if it writes an allocation or a buffer that a later call needs; then all that it
- * reads is needed. An optional output that nobody needs is left out of a call that lives, or
- * not. */
+/* Marks a call as live if it writes an allocation or a buffer that a later call needs, and what a
+ * live call reads as needed. An optional output that no call needs is left out. */
 static void call_need(flow_t *f, flow_call_t *call, bool *needed)
 {
     if (call->transfer != NULL) {
@@ -451,7 +454,8 @@ static void call_need(flow_t *f, flow_call_t *call, bool *needed)
         if (call->slots[i] != 0) needed[f->values[call->slots[i]].buffer] = true;
 }
 
-/* One walk back is enough, as a call reads only what calls before it have made. */
+/* Drops the calls that are not needed. One walk back finds them, as a call reads only what calls
+ * before it have made. */
 static lh_status_t dead_drop(flow_t *f)
 {
     bool *needed = mem_array(f->buffer_count, sizeof(*needed));
@@ -470,9 +474,9 @@ static lh_status_t dead_drop(flow_t *f)
     return LH_OK;
 }
 
-/* Who writes an accumulating buffer first, in the order of calls, writes; all others add. What
- * starts over in each micro-batch is written first in each; what is a sum over micro-batches is
- * added to from the second run on, which is a flag of the later list. */
+/* Of the calls that write an accumulating buffer the first writes, and all others add. In later
+ * rounds the first adds too (add_later, a flag of the later list), unless the buffer starts over in
+ * each run (each_micro). */
 static lh_status_t order_decide(flow_t *f)
 {
     for (uint32_t i = 1; i < f->call_count; i++) {
@@ -495,7 +499,7 @@ static lh_status_t order_decide(flow_t *f)
     return LH_OK;
 }
 
-/* A buffer lives from the first call that touches it to the last, both included. */
+/* Notes that a call touches a value: its buffer lives from the first such call to the last. */
 static void touch(flow_t *f, uint32_t value, uint32_t call)
 {
     if (value == 0) return;
@@ -519,8 +523,8 @@ static void lifetimes_find(flow_t *f)
     }
 }
 
-/* Places of all buffers of one arena. On the way the bytes are summed that live across the turn,
- * from the way there to the way back: the saved activations. */
+/* Finds places for all buffers of one arena. Activations that live across the turn, from the
+ * forward pass to the way back, are added up as saved bytes. */
 static lh_status_t arena_lay(flow_t *f, uint32_t arena, uint64_t alignment)
 {
     arena_item_t *items = mem_array(f->buffer_count, sizeof(*items));

@@ -8,15 +8,16 @@
  * to the last and is given a place in an arena for that time. A call is a kernel, a fill with
  * zeros, the start of a transfer or the wait for it.
  *
- * Recordings are instantiated into it, block by block: each block of a model appends the same
+ * Recordings are instantiated into a flow, block by block: each block of a model appends the same
  * nodes with values of its own. Then core/parallel weaves transfers in, and flow_finish decides
- * what is left to decide. Lists of calls are made of it once and run every step, so all that a
- * step branches on is stated here as a property of a call (first_only, later_only, last_only,
- * add_later).
+ * what is left to decide. Lists of calls are made of the flow once and run every step, so all that
+ * a step branches on is stated here as a property of a call (first_only, later_only, last_only,
+ * add_later). A flow writes out every micro-batch and block of a run, which takes memory and
+ * planning time, and in return nothing is looked up in a step.
  *
- * Indices start at 1; 0 is none. The first failure is kept in status, later calls do nothing and
- * return 0, so that whoever writes a flow checks once. One thread writes it; it is not changed
- * after flow_finish. */
+ * Indices start at 1; 0 stands for none. The first failure is kept in status; later calls do
+ * nothing and return 0, so that whoever writes a flow checks once. One thread writes a flow, and
+ * nobody changes it after flow_finish. */
 #ifndef PROGRAM_FLOW_H
 #define PROGRAM_FLOW_H
 
@@ -24,24 +25,24 @@
 #include <program/allocation.h>
 #include <program/transfer.h>
 
-/* Where buffers without an allocation of their own are planned to: activations; whole forms of
- * values that are cut over ranks, gathered for a block instance; whole gradients on their way to
- * their owners. */
+/* The arenas, in which buffers without an allocation get their places. ACTIVATIONS; GATHERED: whole
+ * values, where values are cut over ranks, gathered for a block instance; BUCKETS: whole gradients
+ * on their way to their owners. */
 enum { ARENA_ACTIVATIONS, ARENA_GATHERED, ARENA_BUCKETS, ARENAS };
 
-/* A run of bytes. `accumulates` and `each_micro` decide at flow_finish which call that writes it
- * must add to what is there (LH_ARG_ADD): gradients and losses are sums over micro-batches, made
- * in place. */
+/* A run of bytes. By `accumulates` and `each_micro` flow_finish decides which of the calls that
+ * write a buffer must add to what is there (LH_ARG_ADD): gradients and losses are sums over
+ * micro-batches, made in place. */
 typedef struct flow_buffer {
-    const allocation_t *allocation; /* NULL: an activation */
-    uint32_t arena;                 /* ARENA_*, without an allocation */
-    uint64_t offset;                /* in the allocation; in the arena once planned */
+    const allocation_t *allocation; /* NULL: it lies in an arena */
+    uint32_t arena;                 /* ARENA_*, where there is no allocation */
+    uint64_t offset;                /* bytes, in the allocation; in the arena once planned */
     uint64_t bytes;
-    uint32_t first, last; /* calls that touch it; after flow_finish */
-    bool accumulates;     /* who writes first in a step writes, all others add: gradients, loss */
-    bool each_micro;      /* with accumulates: who writes first in a micro-batch writes          */
-    bool kept;            /* LH_ARG_KEPT for who reads it */
-    bool written;
+    uint32_t first, last; /* first and last call that touch it, after flow_finish; 0: none does */
+    bool accumulates;     /* the first call of a step that writes it writes, all others add */
+    bool each_micro;      /* with accumulates: the first call of each run writes */
+    bool kept;            /* LH_ARG_KEPT for calls that read it: no call of the program writes it */
+    bool written;         /* while flow_finish decides: a call before writes it */
 } flow_buffer_t;
 
 /* What a call sees of a buffer. Several values of one buffer may overlap. */
@@ -54,54 +55,54 @@ typedef struct flow_value {
 /* Kinds of calls. A start and a wait name the same transfer and the same values. */
 enum { FLOW_KERNEL = 1, FLOW_FILL = 2, FLOW_COLLECTIVE = 3, FLOW_WAIT = 4 };
 
-/* Values of a call that starts a transfer or waits for it, in flow_t.moved. From the start to the
- * wait nobody may change what is read or touch what is written. */
+/* The values that a transfer reads and writes: where each list begins in flow_t.moved, and how long
+ * it is. From the start to the wait no call may change what is read or touch what is written. */
 typedef struct flow_moved {
     uint32_t reads, read_count, writes, write_count;
 } flow_moved_t;
 
-/* What is left out when: first_only and later_only decide which of a program's two lists the call
- * is in; a last_only call is in both, and is passed over when the list runs, but in the last run
- * of a step. */
+/* A call. first_only and later_only decide which of a program's two lists the call is in: that of
+ * the first round of a step, or that of later rounds. A last_only call is in both, and is passed
+ * over when a list runs, except in the last round of a step. */
 typedef struct flow_call {
     uint32_t kind; /* FLOW_* */
     const op_t *op;
-    const void *attributes;     /* of a recording, or static */
+    const void *attributes;     /* borrowed from a recording, or static */
     uint32_t slots[OP_SLOTS];   /* values; FILL: slots[0] is zeroed; COLLECTIVE, WAIT: none */
-    const transfer_t *transfer; /* COLLECTIVE, WAIT: of the engine's exchange, which owns it */
+    const transfer_t *transfer; /* COLLECTIVE, WAIT; borrowed */
     flow_moved_t moved;         /* COLLECTIVE, WAIT */
     uint32_t add;               /* bit per slot: LH_ARG_ADD */
-    uint32_t add_later;         /* bit per slot: LH_ARG_ADD from the second micro-batch on */
-    uint32_t part, block;
-    uint32_t row; /* of the schedule */
+    uint32_t add_later;         /* bit per slot: LH_ARG_ADD in later rounds */
+    uint32_t part, block;       /* LH_PART_*, and the block's number: for reports */
+    uint32_t row;               /* of the schedule, in its round */
     bool backward;
-    bool first_only; /* left out from the second micro-batch on */
-    bool later_only; /* left out of the first micro-batch */
-    bool last_only;  /* COLLECTIVE: left out but in the last micro-batch */
-    bool live;
+    bool first_only; /* left out of later rounds */
+    bool later_only; /* left out of the first round */
+    bool last_only;  /* COLLECTIVE: left out of all rounds but the last */
+    bool live;       /* while flow_finish drops calls: this one is needed */
 } flow_call_t;
 
-/* A table has room for more than it holds; count is 1 more than there are, as index 0 is none. */
+/* The tables. Counts of buffers, values and calls are 1 more than there are, as index 0 is none. */
 typedef struct flow {
     flow_buffer_t *buffers;
     flow_value_t *values;
     flow_call_t *calls;
-    uint32_t *moved;       /* values of transfers */
-    transfer_t **recorded; /* transfers that recordings state; the exchange takes them over */
-    uint32_t buffer_count, value_count, call_count; /* 1 more than there are */
+    uint32_t *moved;       /* [moved_count] values of transfers, list behind list */
+    transfer_t **recorded; /* [recorded_count] transfers that recordings state; owned */
+    uint32_t buffer_count, value_count, call_count;
     uint32_t moved_count, recorded_count;
     size_t buffer_capacity, value_capacity, call_capacity, moved_capacity, recorded_capacity;
-    /* What is being written: set by the writer, given to each call from there on. part is
-     * LH_PART_*, block its number, row that of the schedule in its round. */
-    uint32_t part, block, row; /* given to calls from here on */
+    /* Set by whoever writes, and given to each call that is appended: flow_call_t says what they
+     * are. */
+    uint32_t part, block, row;
     bool backward;
-    uint32_t turn; /* call at which saved activations are counted: the head's first chunk */
+    uint32_t turn; /* the call at which saved activations are counted: the head's first; 0: none */
     uint64_t arena_bytes[ARENAS], saved_bytes; /* after flow_finish */
     lh_status_t status;
 } flow_t;
 
-/* A flow without calls. Freed by flow_free, with the transfers that recordings stated; NULL does
- * nothing. */
+/* A flow without calls, freed by flow_free together with the transfers that recordings stated. NULL
+ * does nothing. */
 lh_status_t flow_new(flow_t **out) LH_MUST_CHECK;
 void flow_free(flow_t *f);
 
@@ -110,57 +111,60 @@ lh_arg_t flow_arg(lh_dtype_t dtype, uint32_t rank, const uint64_t *shape);
 /* Bytes from the first element to the end of the last. */
 uint64_t flow_arg_bytes(const lh_arg_t *arg);
 
-/* A buffer at `offset` of an allocation, or (NULL) one that is planned into the activation arena.
- * Two buffers at one place are two to flow_finish, so who names a place twice keeps the buffer. */
+/* A buffer at `offset` bytes of an allocation, or (NULL) one that is planned into the arena of
+ * activations. flow_finish does not see that two buffers lie at one place, so whoever may need a
+ * place twice keeps its buffer. */
 uint32_t flow_buffer(flow_t *f, const allocation_t *allocation, uint64_t offset, uint64_t bytes);
 /* A value at `offset` bytes inside a buffer. */
 uint32_t flow_value(flow_t *f, const lh_arg_t *arg, uint32_t buffer, uint64_t offset);
-/* A buffer of its own in the activation arena, or in another. */
+/* A dense value like arg in a new buffer, in the arena of activations or in another. */
 uint32_t flow_activation(flow_t *f, const lh_arg_t *arg);
 uint32_t flow_in_arena(flow_t *f, const lh_arg_t *arg, uint32_t arena);
-/* Rows [begin, begin + rows) of a value, in its memory. */
+/* Rows [begin, begin + rows) of a value, in the value's memory: the first dimension is cut. */
 uint32_t flow_rows(flow_t *f, uint32_t value, uint64_t begin, uint64_t rows);
 /* The same memory seen as another dense shape with as many elements. */
 uint32_t flow_reshape(flow_t *f, uint32_t value, uint32_t rank, const uint64_t *shape);
 
-/* slots: op->in_count + op->out_count values. */
+/* Append a call. slots: [op->in_count + op->out_count] values, 0 where one is left out. attributes
+ * must outlive the flow. flow_fill sets a value to zero, in all rounds or in the first only. */
 void flow_kernel(flow_t *f, const op_t *op, const void *attributes, const uint32_t *slots);
 void flow_fill(flow_t *f, uint32_t value, bool first_only);
 
-/* Copies lists of values, for calls of transfers: what it reads, and what it writes. */
+/* Copies two lists of values, which a transfer reads and writes, for the calls of that transfer. */
 flow_moved_t flow_moved(flow_t *f, const uint32_t *reads, uint32_t read_count,
                         const uint32_t *writes, uint32_t write_count);
 
-/* A start or wait of a transfer that is to stand before call `at`; those for one place keep their
- * order. */
+/* A start or a wait that is to stand before call `at`. Several for one place keep their order. */
 typedef struct flow_insert {
     uint32_t at;
     flow_call_t call; /* part, block, row and backward are those of call `at` */
 } flow_insert_t;
-/* Puts all of them in their places; calls are renumbered. Before flow_finish. */
+/* Puts all inserts in their places, and renumbers calls. Before flow_finish. */
 void flow_weave(flow_t *f, const flow_insert_t *inserts, uint32_t count);
 
-/* A recording on its way into a flow: one block instance. */
+/* A recording on its way into a flow: one instance of a part. */
 typedef struct flow_source {
     flow_t *flow;
     const recording_t *recording;
     const op_t *copy; /* op "copy" */
-    uint32_t *map; /* [recording->value_count] flow values. Set beforehand: arguments, and results
-                      that are to lie in memory of the caller's choice */
-    /* Flow value of a PARAM, INPUT, CONSTANT or GRADIENT. 0 after fail(). */
+    /* [recording->value_count] flow values; 0: not yet known. The caller sets arguments beforehand,
+     * and results that are to lie in memory of its choice. */
+    uint32_t *map;
+    /* The flow value of a PARAM, INPUT, CONSTANT or GRADIENT. 0 after fail(). */
     uint32_t (*leaf)(void *context, const graph_value_t *value);
     void *context;
 } flow_source_t;
 
 /* Appends one node; its inputs are mapped, leaves, or results of nodes appended before. */
 void flow_node(flow_source_t *s, uint32_t node);
-/* What a recorded value became; resolves leaves. */
+/* The flow value that a recorded value became; asks `leaf` where nothing has made it. */
 uint32_t flow_mapped(flow_source_t *s, lh_value_t value);
 
-/* Drops calls whose results nobody needs, leaves out optional results nobody reads, decides who
- * writes and who adds, finds how long each buffer lives and plans the arenas. Calls are
- * renumbered; values and buffers keep their numbers. alignment is the device's, in bytes.
- * LH_UNSUPPORTED where an op can't add onto a gradient that several calls make. */
+/* Drops calls whose results no call needs, leaves out optional results that no call reads, decides
+ * which calls write and which add, finds how long each buffer lives, and plans the arenas. Calls
+ * are renumbered; values and buffers keep their numbers. alignment: bytes, a power of two
+ * (engine_alignment). LH_UNSUPPORTED where an op can't add onto a gradient that several calls
+ * make. */
 lh_status_t flow_finish(flow_t *f, uint64_t alignment) LH_MUST_CHECK;
 
 #endif

@@ -1,12 +1,12 @@
 /* schedule.c - makes tables of rows, and checks that they can be run.
  *
- * A table may be in any order that data allows, with one rule more: a program of a chunk takes the
- * micro-batches in order. So gradients are sums in the order of micro-batches, whatever the table,
- * and have the same bits.
+ * A table may have any order that its data allows, with one rule more: a program of a chunk takes
+ * the micro-batches in order. So gradients are summed in the order of micro-batches, whatever the
+ * table, and have the same bits.
  *
  * The check is one walk over the rows with a few counters for each chunk: which micro-batch is
- * next in each direction, and who holds which frame. Every table goes through it, the generated
- * ones too. Sentences name the line of the file, what was found and what was expected. */
+ * next in each direction, and which micro-batch holds which frame. Every table goes through it, the
+ * generated ones too. Sentences name the line of the file, what was found and what was expected. */
 #include <program/schedule.h>
 
 #include <ctype.h>
@@ -15,6 +15,7 @@
 #include <base/file.h>
 #include <base/memory.h>
 
+/* The largest file; fields of a row; letters of a wrong field that a sentence shows. */
 enum { FILE_BYTES = 512 << 20, FIELDS = 4, FOUND = 40 };
 
 const char *const schedule_programs[SCHEDULE_PROGRAMS] = {
@@ -26,17 +27,17 @@ const char *const schedule_programs[SCHEDULE_PROGRAMS] = {
 
 /* ---- the check ---- */
 
-/* How far a chunk is: of each program the micro-batch that is next, all before it being through. */
+/* How far a chunk is: for each program the micro-batch that is next, all before it being done. */
 typedef struct chunk_state {
     uint32_t forward, input, weights;
-    uint32_t frames; /* numbers seen, from 0 on */
+    uint32_t frames; /* how many different frames it has used, numbered from 0 */
 } chunk_state_t;
 
 typedef struct checker {
     const schedule_t *s;
     chunk_state_t *chunks; /* [chunks] */
-    uint32_t *frame_of;    /* [chunks][micro-batches] that a forward row took */
-    uint32_t *holder;      /* [chunks][micro-batches] by frame: row + 1 of who has it; 0: nobody */
+    uint32_t *frame_of;    /* [chunks][micro-batches] the frame that a forward row took */
+    uint32_t *holder;      /* [chunks][frames] 1 + the row that took the frame; 0: it is free */
 } checker_t;
 
 /* "steps.csv:7: backward 1 of chunk 0", or "row 7 of the depth-first table: ...". */
@@ -53,7 +54,7 @@ static const char *row_text(const schedule_t *s, const schedule_row_t *row, char
     return out;
 }
 
-/* A program of a chunk takes micro-batch `next` now, and no other. */
+/* Refuses a row whose micro-batch is not the next one of its program and chunk. */
 static lh_status_t order_check(const checker_t *c, const schedule_row_t *row, uint32_t next)
 {
     char text[256];
@@ -66,7 +67,7 @@ static lh_status_t order_check(const checker_t *c, const schedule_row_t *row, ui
                 next);
 }
 
-/* That what a row reads is there. */
+/* Refuses a row where what it reads is not there: `program` through `chunk` must come before it. */
 static lh_status_t after_check(const checker_t *c, const schedule_row_t *row, bool there,
                                uint32_t program, uint32_t chunk)
 {
@@ -114,7 +115,7 @@ static lh_status_t frame_match(checker_t *c, const schedule_row_t *row, bool giv
     return LH_OK;
 }
 
-/* The micro-batch has been through the chunk before. */
+/* A forward row: its micro-batch must have been through the chunk before. */
 static lh_status_t forward_check(checker_t *c, const schedule_row_t *row)
 {
     chunk_state_t *chunk = &c->chunks[row->chunk];
@@ -168,6 +169,7 @@ static lh_status_t end_check(const checker_t *c)
     return LH_OK;
 }
 
+/* Walks all rows. Sets s->frames. */
 static lh_status_t rows_check(checker_t *c, schedule_t *s)
 {
     lh_status_t status = LH_OK;
@@ -182,7 +184,7 @@ static lh_status_t rows_check(checker_t *c, schedule_t *s)
     return status;
 }
 
-/* Chunks and micro-batches that rows name, few enough for each to have its rows. */
+/* Finds how many chunks and micro-batches the rows name; refuses more than the rows can serve. */
 static lh_status_t sizes_find(schedule_t *s)
 {
     for (uint32_t i = 0; i < s->count; i++) {
@@ -198,8 +200,8 @@ static lh_status_t sizes_find(schedule_t *s)
                 s->name, s->count, (unsigned long long)least, s->micro_batches, s->chunks);
 }
 
-/* The counters are by chunk and micro-batch; sizes_find has bounded their number by that of the
- * rows. */
+/* There is a counter for each chunk and micro-batch; sizes_find has made sure that they are no more
+ * than the rows. */
 static lh_status_t schedule_check(schedule_t *s)
 {
     lh_status_t status = sizes_find(s);
@@ -219,10 +221,10 @@ static lh_status_t schedule_check(schedule_t *s)
 
 /* ---- rounds ---- */
 
-/* Whether the table is its first `rows` rows over and over, each time for the next
- * micro-batches. */
+/* Whether the table repeats its first `rows` rows, each time for the next `micro_batches`. */
 static bool repeats(const schedule_t *s, uint32_t rows, uint32_t micro_batches)
 {
+    lh_assert(rows > 0);
     for (uint32_t i = 0; i < s->count; i++) {
         const schedule_row_t *first = &s->rows[i % rows], *row = &s->rows[i];
         if (first->micro_batch >= micro_batches || row->program != first->program ||
@@ -233,8 +235,8 @@ static bool repeats(const schedule_t *s, uint32_t rows, uint32_t micro_batches)
     return true;
 }
 
-/* The shortest round: what a program is written for, and run once for each `each` micro-batches. A
- * table that does not repeat itself is one round. */
+/* Finds the shortest round, for which a program is written. A table that does not repeat itself is
+ * one round. */
 static void rounds_find(schedule_t *s)
 {
     for (uint32_t each = 1; each <= s->micro_batches; each++) {
@@ -251,7 +253,7 @@ static void rounds_find(schedule_t *s)
 
 /* ---- generated tables ---- */
 
-/* An empty table with room for so many rows. */
+/* An empty table with room for `rows` rows. */
 static lh_status_t schedule_new(const char *name, uint64_t rows, schedule_t **out)
 {
     if (rows > SCHEDULE_ROWS)
@@ -293,6 +295,7 @@ static lh_status_t schedule_finish(schedule_t *s, schedule_t **out)
     return LH_OK;
 }
 
+/* Appends a row, for which schedule_new has made room. */
 static void row_add(schedule_t *s, uint32_t program, uint32_t chunk, uint32_t micro_batch,
                     uint32_t frame)
 {
@@ -356,7 +359,8 @@ static const struct {
                     {"frame", SCHEDULE_MICRO_BATCHES}};
 static const char head[] = "program,chunk,micro_batch,frame";
 
-typedef struct found { /* a line, or a field of it, without blanks around it */
+/* A line, or a field of a line, without blanks around it. */
+typedef struct found {
     const char *at;
     size_t length;
 } found_t;
@@ -375,6 +379,7 @@ static bool is_text(found_t f, const char *text)
     return f.length == strlen(text) && memcmp(f.at, text, f.length) == 0;
 }
 
+/* How many letters of a field a sentence shows. */
 static int shown(found_t f)
 {
     return f.length < FOUND ? (int)f.length : FOUND;
@@ -403,7 +408,8 @@ static bool program_of(found_t f, uint32_t *out)
     return false;
 }
 
-/* Four fields with blanks around them; more or fewer are refused after the first that is wrong. */
+/* A row: four fields, with blanks around them. A wrong field is refused first, then a wrong number
+ * of fields. */
 static lh_status_t row_parse(const char *name, uint32_t line, found_t text, schedule_row_t *out)
 {
     uint32_t values[FIELDS], count = 0;
@@ -430,6 +436,7 @@ static lh_status_t row_parse(const char *name, uint32_t line, found_t text, sche
     return LH_OK;
 }
 
+/* Appends a row for each line behind the first, which names the fields. */
 static lh_status_t lines_parse(schedule_t *s, const char *text, size_t length)
 {
     size_t capacity = 0;
@@ -486,8 +493,8 @@ lh_status_t schedule_read(const char *path, schedule_t **out)
 
 /* ---- chunks of a model ---- */
 
-/* Chunks are 1 to as many as there are blocks, or one for each part. One more than blocks would
- * leave a chunk without one. */
+/* There may be 1 to `blocks` chunks, or one for each part. With blocks + 1 a chunk would have no
+ * block. */
 lh_status_t schedule_fits(const schedule_t *s, uint32_t blocks)
 {
     if (s->chunks == 1 || s->chunks <= blocks || s->chunks == blocks + 2) return LH_OK;

@@ -1,10 +1,10 @@
 /* program/transfer.h - what moves between ranks, as data.
  *
  * A transfer is a collective over a group of ranks that a step starts and later waits for. Calls of
- * a flow (flow.h) start it and wait for it; they say which values it reads and writes. A pass of
- * parallel/ puts them there, and the executor, the profiler, the trace, the plan and the check of
- * all ranks' orders read them. Where bytes travel and how is behind the exchange: it has a plan for
- * every transfer, bound to memory once that is there. */
+ * a flow (flow.h) start it and wait for it, and say which values it reads and writes. A pass of
+ * core/parallel puts those calls there; whatever runs a list, the profiler, the trace, the plan and
+ * the check of all ranks' orders read them. How and where bytes travel is the exchange's affair: it
+ * has a plan for every transfer, bound to memory once memory is there. */
 #ifndef PROGRAM_TRANSFER_H
 #define PROGRAM_TRANSFER_H
 
@@ -29,7 +29,7 @@ struct transfer {
     uint32_t ways;            /* ranks in the group */
     lh_dtype_t dtype;
     uint64_t elements; /* of the whole form, which all ranks of the group hold before or after */
-    bool add;          /* REDUCE_SCATTER: the sum is added to what was there */
+    bool add;          /* REDUCE_SCATTER: adds the sum to what was there, instead of replacing it */
 };
 
 /* Bytes of the whole form. */
@@ -38,30 +38,31 @@ static inline uint64_t transfer_bytes(const transfer_t *t)
     return t->elements * lh_dtype_bytes(t->dtype);
 }
 
-/* What a device's queue and a transfer tell each other, where the queue has not come to the
- * transfer when it is started: the transfer asks whether it may read, and says when it has written.
- * Both functions may be called by the progress thread of core/comm beside the control thread, so
- * they must not wait for anything. */
+/* What a device's queue and a transfer tell each other where the transfer is started before the
+ * queue has come to it: the transfer asks whether it may read, and says when it has written. Both
+ * functions may be called by the progress thread of core/comm beside the control thread, so they
+ * must not wait for anything. */
 typedef struct transfer_gate {
-    /* LH_AGAIN: what it reads is not made yet. Asked again and again, by any thread. */
+    /* LH_AGAIN: what the transfer reads is not made yet. Asked again and again, by any thread. */
     lh_status_t (*past)(void *context);
-    /* Told once, by any thread, when what it writes is there, or never will be. NULL: nobody. */
+    /* Told once, by any thread, when what the transfer writes is there, or never will be. NULL:
+     * nobody is told. */
     void (*done)(void *context);
     void *context; /* stays until the transfer is waited for */
 } transfer_gate_t;
 
 /* What the engine needs of core/parallel, which it does not see: a table of functions, set before
- * the first program is written, and called by the control thread: arrange, then bind, then start
- * and wait in steps. Without a device only arrange is called. */
+ * the first program is written. The control thread calls them: arrange, then bind, then start and
+ * wait in steps. Without a device only arrange is called. */
 struct exchange {
     /* All programs are written and none is planned: puts transfers into their flows, and takes over
      * those that recordings stated. */
     lh_status_t (*arrange)(exchange_t *x);
     /* Memory is allocated, nothing has run. */
     lh_status_t (*bind)(exchange_t *x);
-    /* In a step. What a start reads has been written, or is once the gate is past (NULL: there is
-     * none); start returns at once. A wait for what was not started since the last wait returns at
-     * once; else the host waits. */
+    /* In a step. start returns at once. What the transfer reads has been written or, where there is
+     * a gate, is once the gate is past. wait lets the host wait, but returns at once where the
+     * transfer was not started since the last wait. */
     lh_status_t (*start)(exchange_t *x, const transfer_t *t, const transfer_gate_t *gate);
     lh_status_t (*wait)(exchange_t *x, const transfer_t *t);
 };

@@ -1,5 +1,5 @@
 /* interpreter.h - runs a recording node by node with a synchronous device's kernels, in host memory
- * that tests read and write. Nothing of the programs, memory plans and executors under test is
+ * that tests read and write. Nothing of the programs, memory plans and call lists under test is
  * used. */
 #ifndef INTERPRETER_H
 #define INTERPRETER_H

@@ -9,7 +9,7 @@
 #undef fail
 
 #include <base/philox.h>
-#include <program/arena_plan.h>
+#include <program/allocation.h>
 
 enum { ITEMS = 200, PLANS = 50, ALIGNMENT = 64 };
 
