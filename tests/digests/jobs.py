@@ -39,6 +39,9 @@ SINGLE = {
     "zero2-site": ("2+2", "zero2", "site", "breadth", "none", {}),
     "zero3-sites": ("2+2", "zero3", "data", "depth", "none", {}),
     "zero0-sites": ("2+2", "zero0", "data", "depth", "none", {}),
+    "border-zero0": ("2+2", "zero0", "data", "depth", "none", {"comm": {"border": "bf16"}}),
+    "border-zero2": ("1+2", "zero2", "data", "depth", "none", {"comm": {"border": "bf16"}}),
+    "border-site": ("2+2", "zero1", "site", "depth", "none", {"comm": {"border": "bf16"}}),
     "uneven-sites": ("1+2", "zero2", "data", "breadth", "none", {}),
     "zero2-four": ("4", "zero2", "data", "breadth", "full", {}),
     "sgd": ("1", "zero0", "data", "depth", "none", {"optimizer": {"rule": "rules:sgd"}}),
@@ -103,6 +106,7 @@ def sections(device, model, precision, layout, more=None, steps=3):
     else:
         for name, count in zip(("tokyo", "osaka"), SITES[ranks]):
             out["site." + name] = {"hosts": "localhost:%d" % count}
+        out["comm"] = {"border": "f32"}
     for section, keys in (more or {}).items():
         out.setdefault(section, {}).update(keys)
     return out

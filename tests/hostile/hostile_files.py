@@ -196,8 +196,15 @@ def tokenizer_files():
          r"t/tokenizer\.model: the piece with the id 2 has 5000 bytes; at most 4096 are supported")
     case("a charsmap beyond its end", M, pieces + field(2, b"\x18\x02") + field(3, field(2, struct.pack("<I", 4096) + b"x")),
          r"t/tokenizer\.model: the charsmap's trie has 4096 bytes of the map's 5")
-    case("another kind of model", M, pieces + field(2, b"\x18\x01"),
-         r"t/tokenizer\.model: the sentencepiece model is of kind 'unigram'; BPE is supported")
+    case("another kind of model", M, pieces + field(2, b"\x18\x03") + field(3, b"\x18\x01"),
+         r"t/tokenizer\.model: the sentencepiece model is of kind 'word'; unigram and BPE are supported")
+    case("a model cut off behind its pieces", M, pieces, r"t/tokenizer\.model has no trainer_spec; is it cut off\?")
+    case("a model cut off at its end", M, pieces + field(2, b"\x18\x01"),
+         r"t/tokenizer\.model has no normalizer_spec; is it cut off\?")
+    case("a score that is not finite", M, field(1, field(1, b"a") + b"\x15\0\0\x80\x7f"),
+         r"t/tokenizer\.model: the score of piece 0 is not finite")
+    case("a unigram model without an unknown id", T, json.dumps({"model": {"type": "Unigram", "vocab": [["b", -1]]}}),
+         r"a\.jsonl:1: the character '.*' is not in the vocabulary, and the tokenizer has no id for unknown ones")
     case("a number without an end", M, pieces + b"\x18" + b"\xff" * 12,
          r"t/tokenizer\.model: a number of more than ten bytes at byte \d+")
     single = "".join("%s %d\n" % (base64.b64encode(bytes([b])).decode(), b) for b in range(256))

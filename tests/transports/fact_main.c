@@ -1,5 +1,6 @@
 /* fact_main.c - a line for each fact. */
 #include "fact_main.h"
+#include "../torture.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -13,9 +14,7 @@ int fact_main(const char *plugin, const fact_t *facts, uint32_t count, const cha
 {
     subject_t s;
     uint32_t bad = 0, run = 0;
-    const char *all = getenv("LONGHAUL_TORTURE");
-    const uint32_t limit = all != NULL && *all != '\0' && strcmp(all, "0") != 0 ? TORTURE_S
-                                                                                : LIMIT_S;
+    const uint32_t limit = torture_wanted() ? TORTURE_S : LIMIT_S;
     char path[512];
     fact_out = fdopen(dup(STDOUT_FILENO), "w");
     if (fact_out == NULL) return 1;

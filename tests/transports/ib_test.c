@@ -11,6 +11,7 @@
 
 #include <transport_facts.h>
 
+#include "../torture.h"
 #include "fact_main.h"
 
 static void *stand_in(const char *name)
@@ -121,8 +122,7 @@ static void a_changing_fabric_is_borne(end_t *e)
 {
     lh_wire_event_t events[64];
     flow_t out = {0}, in = {0};
-    const char *torture = getenv("LONGHAUL_TORTURE");
-    const bool all = torture != NULL && *torture != '\0' && strcmp(torture, "0") != 0;
+    const bool all = torture_wanted();
     const uint64_t messages = all ? 1000000 : 3000;
     end_meet(e);
     buffer_t b = buffer_new(e, 2 * (uint64_t)SLOTS * LARGEST, false, 0);

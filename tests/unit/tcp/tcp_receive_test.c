@@ -8,6 +8,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "../../torture.h"
 #include "tcp_kit.h"
 
 #include <tcp.h>
@@ -278,8 +279,8 @@ static void a_message_that_stalls_half_way_holds_no_slot(void **state)
 
 int main(void)
 {
-    const char *all = getenv("LONGHAUL_TORTURE"), *wanted = getenv("LONGHAUL_SEED");
-    if (all != NULL && *all != '\0' && strcmp(all, "0") != 0) flips = TORTURE;
+    const char *wanted = getenv("LONGHAUL_SEED");
+    if (torture_wanted()) flips = TORTURE;
     if (wanted != NULL) seed = strtoull(wanted, NULL, 10);
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(every_flipped_bit_is_found_by_the_checksum),
