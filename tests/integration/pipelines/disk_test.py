@@ -211,7 +211,9 @@ class Disk(PipelineCase):
         for kill in ("longhaul-save", "longhaul-spare", "longhaul-save"):
             before = len(self.trained()) if os.path.exists(self.path("out", "metrics.jsonl")) else 0
             self.wait_for(lambda: os.path.isdir(self.path("out", "checkpoints")) and self.steps()[0] and
-                          len(self.trained()) > before + 50, process)
+                          len(self.trained()) > before + 50 and
+                          {comm for comm, _ in helpers_alive(self.folder)} >= {"longhaul-save", "longhaul-spare"},
+                          process)  # a new one in reserve takes its time where the processors are busy
             for pid in [pid for comm, pid in helpers_alive(self.folder) if comm == kill]:
                 os.kill(pid, signal.SIGKILL)
         _, said = process.communicate(timeout=120)
