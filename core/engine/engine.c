@@ -255,9 +255,14 @@ lh_status_t engine_finish(engine_t *e)
 
 /* ---- reports ---- */
 
+bool engine_queues(const engine_t *e)
+{
+    return (e->properties.flags & LH_DEVICE_SYNCHRONOUS) == 0;
+}
+
 bool engine_can_profile(const engine_t *e)
 {
-    return (e->properties.flags & LH_DEVICE_SYNCHRONOUS) != 0 || e->api->event_time != NULL;
+    return !engine_queues(e) || e->api->event_time != NULL;
 }
 
 lh_status_t engine_profile(engine_t *e, bool on)

@@ -94,6 +94,8 @@ typedef struct profile_frame {
     uint64_t ns;
 } profile_frame_t;
 
+/* Whether program_run returns before the device has done the work. */
+bool engine_queues(const engine_t *e);
 /* Whether profiling can be switched on: a device that queues work must tell when events were
  * passed. */
 bool engine_can_profile(const engine_t *e);

@@ -103,6 +103,13 @@ uint32_t program_input_value(program_t *p, uint32_t which, const lh_arg_t *arg)
     return in->value;
 }
 
+/* What a step of training is told by: some numbers, which may be read while the next step is queued,
+ * so they have two slots. Logits and statistics of tokens are large, and read at once. */
+static bool output_is_figure(uint32_t which)
+{
+    return which != OUTPUT_LOGITS && which != OUTPUT_STATS;
+}
+
 /* An output that accumulates needs no zeros, as the first micro-batch of a step writes it. */
 uint32_t program_output_value(program_t *p, uint32_t which, const lh_arg_t *arg, bool accumulates)
 {
@@ -113,8 +120,10 @@ uint32_t program_output_value(program_t *p, uint32_t which, const lh_arg_t *arg,
     const uint64_t bytes = flow_arg_bytes(arg);
     engine_t *e = p->engine;
     if (!program_take(p, &e->outputs, bytes, &out->offset) ||
-        !program_take(p, &e->pinned, bytes, &out->pinned))
+        !program_take(p, &e->pinned, bytes, &out->pinned[0]))
         return 0;
+    out->pinned[1] = out->pinned[0];
+    if (output_is_figure(which) && !program_take(p, &e->pinned, bytes, &out->pinned[1])) return 0;
     const uint32_t buffer = flow_buffer(p->flow, &e->outputs, out->offset, bytes);
     if (buffer == 0) return 0;
     p->flow->buffers[buffer].accumulates = accumulates;
@@ -452,14 +461,16 @@ static lh_status_t inputs_copy(program_t *p)
     return LH_OK;
 }
 
-/* Queues copies of all outputs, and marks the run's end. */
+/* Queues copies of all outputs into the slot of the step at hand, and marks the run's end. */
 static lh_status_t outputs_copy(program_t *p)
 {
+    lh_assert(p->steps > 0);
     engine_t *e = p->engine;
+    const uint32_t slot = (p->steps - 1) % STAGING_SLOTS;
     for (uint32_t i = 0; i < OUTPUTS; i++) {
         const program_output_t *out = &p->outputs[i];
         if (out->bytes == 0) continue;
-        const lh_place_t to = allocation_place(&e->pinned, out->pinned);
+        const lh_place_t to = allocation_place(&e->pinned, out->pinned[slot]);
         const lh_place_t from = allocation_place(&e->outputs, out->offset);
         const lh_status_t status = e->api->copy(e->stream, &to, &from, out->bytes);
         if (status != LH_OK) return status;
@@ -480,49 +491,63 @@ lh_status_t program_run(program_t *p, uint32_t micro_batch)
     p->engine->last_micro = micro_batch + 1 >= p->rounds;
     if (status == LH_OK)
         status = call_list_run(p->engine, &p->lists[micro_batch > 0 && has_later_runs(p) ? 1 : 0]);
+    if (micro_batch == 0) p->steps++;
     if (status == LH_OK) status = outputs_copy(p);
-    if (status == LH_OK) p->runs++;
+    if (status == LH_OK) p->runs_of[(p->steps - 1) % STAGING_SLOTS] = ++p->runs;
     return status;
 }
 
-/* The first number of an output, as F32; 0 where the program has no such output. */
-static lh_status_t scalar_of(const program_t *p, uint32_t which, float *out)
+/* The first number of an output in a slot, as F32; 0 where the program has no such output. */
+static lh_status_t scalar_of(const program_t *p, uint32_t which, uint32_t slot, float *out)
 {
     lh_assert(which < OUTPUTS);
     const program_output_t *o = &p->outputs[which];
     *out = 0;
     if (o->bytes == 0) return LH_OK;
     return dtype_convert(LH_DTYPE_F32, out, p->flow->values[o->value].arg.dtype,
-                         allocation_place(&p->engine->pinned, o->pinned).address, 1);
+                         allocation_place(&p->engine->pinned, o->pinned[slot]).address, 1);
 }
 
 /* OUTPUT_LOSS has two numbers: what is minimised, and the part of it that is cross-entropy. In
  * device memory the cross-entropy and the model's own losses are two outputs. */
-static lh_status_t loss_output(const program_t *p, float loss[2])
+static lh_status_t loss_output(const program_t *p, uint32_t slot, float loss[2])
 {
     float extra = 0;
-    lh_status_t status = scalar_of(p, OUTPUT_LOSS, &loss[1]);
-    if (status == LH_OK) status = scalar_of(p, OUTPUT_EXTRA, &extra);
+    lh_status_t status = scalar_of(p, OUTPUT_LOSS, slot, &loss[1]);
+    if (status == LH_OK) status = scalar_of(p, OUTPUT_EXTRA, slot, &extra);
     loss[0] = loss[1] + extra;
     return status;
 }
 
-/* Only the last run's outputs can be read: a later copy overwrites an earlier one in pinned
- * memory. */
-lh_status_t program_output(program_t *p, uint32_t which, void *host, uint64_t bytes)
+/* A step's end is the event of its last run, unless that event was recorded again since: it was past
+ * then. */
+lh_status_t program_output_of(program_t *p, uint32_t which, uint32_t back, void *host,
+                              uint64_t bytes)
 {
+    lh_assert(back == 0 || (back < STAGING_SLOTS && output_is_figure(which)));
     const uint64_t expected = program_output_bytes(p, which);
     if (expected == 0 || bytes != expected)
         return fail(LH_INVALID, "output %u has %llu bytes, not %llu", which,
                     (unsigned long long)expected, (unsigned long long)bytes);
-    if (p->runs == 0)
+    if (p->steps <= back)
         return fail(LH_INVALID, "output %u is asked for before the program ran", which);
 
-    const lh_status_t status = engine_await(p->engine, p->done[(p->runs - 1) % STAGING_SLOTS]);
-    if (status != LH_OK) return status;
-    if (which == OUTPUT_LOSS) return loss_output(p, host);
-    memcpy(host, allocation_place(&p->engine->pinned, p->outputs[which].pinned).address, bytes);
+    const uint32_t slot = (p->steps - 1 - back) % STAGING_SLOTS;
+    const uint64_t last = p->runs_of[slot];
+    lh_assert(last > 0 && last <= p->runs);
+    if (p->runs - last < STAGING_SLOTS) {
+        const lh_status_t status = engine_await(p->engine, p->done[(last - 1) % STAGING_SLOTS]);
+        if (status != LH_OK) return status;
+    }
+    if (which == OUTPUT_LOSS) return loss_output(p, slot, host);
+    memcpy(host, allocation_place(&p->engine->pinned, p->outputs[which].pinned[slot]).address,
+           bytes);
     return LH_OK;
+}
+
+lh_status_t program_output(program_t *p, uint32_t which, void *host, uint64_t bytes)
+{
+    return program_output_of(p, which, 0, host, bytes);
 }
 
 uint64_t program_frame_bytes(const program_t *p)

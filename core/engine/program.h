@@ -100,12 +100,13 @@ typedef struct program_input {
 } program_input_t;
 
 /* An output: copied into pinned memory behind each run, and read by the host once the copy is
- * there. */
+ * there. Figures have two slots, as inputs have: runs of one step share a slot, so that the step
+ * before can still be read while the next one is queued. Logits and statistics have one. */
 typedef struct program_output {
-    uint64_t bytes;  /* 0: not made */
-    uint64_t offset; /* in the engine's outputs */
-    uint64_t pinned; /* offset in the engine's pinned memory */
-    uint32_t value;  /* of the flow */
+    uint64_t bytes;                 /* 0: not made */
+    uint64_t offset;                /* in the engine's outputs */
+    uint64_t pinned[STAGING_SLOTS]; /* offsets in the engine's pinned memory; may be the same */
+    uint32_t value;                 /* of the flow */
 } program_output_t;
 
 /* The whole values that one part reads in one direction, gathered from all ranks where values are
@@ -150,6 +151,9 @@ struct program {
     call_list_t lists[2];            /* of the first round, of later rounds */
     lh_event_t *done[STAGING_SLOTS]; /* ends of the runs in flight: at most so many at once */
     uint64_t runs;                   /* queued so far */
+    /* Steps begun so far, whose outputs go to slot (steps - 1) % STAGING_SLOTS, and `runs` behind the
+     * last run of each slot's step. */
+    uint64_t steps, runs_of[STAGING_SLOTS];
 };
 
 /* A program without calls, which the engine owns. *how is copied; its schedule is only read. */
@@ -208,6 +212,11 @@ lh_status_t program_run(program_t *p, uint32_t micro_batch) LH_MUST_CHECK;
 /* Waits for the program's last run, and copies `bytes`, exactly program_output_bytes, to host.
  * LH_INVALID before the first run. */
 lh_status_t program_output(program_t *p, uint32_t which, void *host, uint64_t bytes) LH_MUST_CHECK;
+/* The same of the step `back` steps before the last one that was begun (0 or 1): waits for that
+ * step's last run alone, whatever is queued behind it. Round 0 begins a step; of programs without
+ * rounds each run does. LH_INVALID where no such step was begun. */
+lh_status_t program_output_of(program_t *p, uint32_t which, uint32_t back, void *host,
+                              uint64_t bytes) LH_MUST_CHECK;
 /* Bytes that a row of the program's schedule leaves in memory to later rows, at most: a frame, and
  * what goes on to the next chunk. After engine_plan. */
 uint64_t program_frame_bytes(const program_t *p);

@@ -7,6 +7,11 @@
  * agreement, so that a step of many ranks has one place where the host waits for them; where tokens
  * are masked, a second one before the first round.
  *
+ * On a device that queues work a step is queued whole, update included, before its loss is awaited,
+ * and where nothing is due between them the next step as well: the device has work while the host
+ * reads figures, calls hooks, tells and gathers the next batch. Figures then come a step's time
+ * late, and a stop or a save that somebody asks for is of the step after.
+ *
  * The loop holds no state of its own: a resumed run starts with t->step where the checkpoint left
  * it, and from there does what the first run would have done. */
 #include <train/train_run.h>
@@ -196,7 +201,7 @@ static void tell_end(trainer_t *t, lh_status_t status, const char *reason, uint6
  * and not on which run makes it, which is what makes a resume exact. */
 static uint64_t first_sample(const trainer_t *t, uint64_t pass)
 {
-    return t->step * t->job->train.batch + t->layout.share.first + pass * t->layout.share.rows;
+    return t->queued * t->job->train.batch + t->layout.share.first + pass * t->layout.share.rows;
 }
 
 /* The sum of token weights over the global batch, all ranks' passes. Where no token is masked the
@@ -236,7 +241,7 @@ static lh_status_t fill_batch(trainer_t *t)
     if (status != LH_OK) return status;
     if (total <= 0)
         return fail(LH_INVALID, "step %llu: every token of the batch is masked",
-                    (unsigned long long)t->step + 1);
+                    (unsigned long long)t->queued + 1);
     const float scale = (float)(1 / total);
     for (uint64_t i = 0; i < share->passes; i++)
         for (uint64_t k = 0; k < tokens; k++)
@@ -260,7 +265,7 @@ static lh_status_t run_round(trainer_t *t, uint64_t i)
         /* Of the global batch, so that what is drawn does not depend on who draws it. */
         const uint64_t first = share->first + (i * count + m) * share->rows;
         seeds[m][0] = (int32_t)(uint32_t)t->job->train.seed;
-        seeds[m][1] = (int32_t)(uint32_t)t->step;
+        seeds[m][1] = (int32_t)(uint32_t)t->queued;
         seeds[m][2] = (int32_t)(uint32_t)first;
     }
     program_t *p = t->programs.train;
@@ -272,55 +277,62 @@ static lh_status_t run_round(trainer_t *t, uint64_t i)
     return status;
 }
 
+static uint64_t step_rows_bytes(const trainer_t *t)
+{
+    return t->session->groups.count * LH_STEP_WORDS * sizeof(float);
+}
+
 /* A row of the step input for each parameter group: they differ in the learning rate only. Norm and
  * whether the step counts are computed on the device, for all groups alike, and come back in the
- * same rows. */
+ * same rows (OUTPUT_STEP). */
 static lh_status_t run_update(trainer_t *t, double rate)
 {
     lh_assert(t->session->groups.count > 0);
-    const uint32_t groups = t->session->groups.count;
-    const uint64_t bytes = groups * LH_STEP_WORDS * sizeof(float);
-    for (uint32_t g = 0; g < groups; g++) {
+    for (uint32_t g = 0; g < t->session->groups.count; g++) {
         float *row = t->step_rows + g * LH_STEP_WORDS;
         memset(row, 0, LH_STEP_WORDS * sizeof(float));
         row[LH_STEP_LEARNING_RATE] = (float)(rate * t->session->groups.rates[g]);
         row[LH_STEP_GRAD_SCALE] = 1;
-        row[LH_STEP_NUMBER] = (float)(t->step + 1);
+        row[LH_STEP_NUMBER] = (float)(t->queued + 1);
         row[LH_STEP_APPLY] = 1;
         row[LH_STEP_MAX_NORM] = (float)t->job->optimizer.clip;
     }
-    lh_status_t status = program_input(t->programs.update, LH_INPUT_STEP, t->step_rows, bytes);
-    if (status == LH_OK) status = program_run(t->programs.update, 0);
-    if (status == LH_OK)
-        status = program_output(t->programs.update, OUTPUT_STEP, t->step_rows, bytes);
-    return status;
+    const lh_status_t status = program_input(t->programs.update, LH_INPUT_STEP, t->step_rows,
+                                             step_rows_bytes(t));
+    return status == LH_OK ? program_run(t->programs.update, 0) : status;
 }
 
 /* Each rank may have been asked to stop, and may have written what it saves: one exchange for all of
- * it, which travels while parameters are updated. stop counts ranks that were asked to stop, save is
- * trainer_save_word, and asked is rank 0's alone: somebody wants a checkpoint of this step. */
-enum { AGREE_STOP, AGREE_SAVE, AGREE_ASKED, AGREE_NUMBERS };
-
-static lh_status_t agree_begin(trainer_t *t, double numbers[AGREE_NUMBERS])
+ * it. stop counts ranks that were asked to stop, save is trainer_save_word, and asked is rank 0's
+ * alone: somebody wants a checkpoint of `step`, the last that is queued. */
+static lh_status_t agree_begin(trainer_t *t, uint64_t step)
 {
-    numbers[AGREE_STOP] = sys_stop_requested() ? 1 : 0;
-    numbers[AGREE_SAVE] = trainer_save_word(t);
-    numbers[AGREE_ASKED] = t->how->save_asked != NULL && train_agree_rank(&t->agree) == 0 &&
-                           t->how->save_asked(t->how->save_context, t->step + 1);
-    return train_agree_start(&t->agree, numbers, AGREE_NUMBERS);
+    t->agreed[AGREE_STOP] = sys_stop_requested() ? 1 : 0;
+    t->agreed[AGREE_SAVE] = trainer_save_word(t);
+    t->agreed[AGREE_ASKED] = t->how->save_asked != NULL && train_agree_rank(&t->agree) == 0 &&
+                             t->how->save_asked(t->how->save_context, step);
+    t->agreed_step = step;
+    return train_agree_start(&t->agree, t->agreed, AGREE_NUMBERS);
+}
+
+/* How many steps are queued behind the one whose figures are due. */
+static uint32_t steps_behind(const trainer_t *t)
+{
+    lh_assert(t->queued > t->step && t->queued - t->step <= STAGING_SLOTS);
+    return (uint32_t)(t->queued - t->step) - 1;
 }
 
 typedef struct step_loss { /* of the global batch */
     double all, cross_entropy;
 } step_loss_t;
 
-/* This rank's, which is the step's where there is no other. It waits for the device to finish the
- * backward pass of the last round, and only then is the update queued: that is the price of telling
- * the time of passes from that of the update. */
+/* This rank's, which is the step's where there is no other. Waits for the device to finish the
+ * backward pass of the step's last round. */
 static lh_status_t read_own_loss(const trainer_t *t, step_loss_t *out)
 {
     float mine[2];
-    const lh_status_t status = program_output(t->programs.train, OUTPUT_LOSS, mine, sizeof(mine));
+    const lh_status_t status = program_output_of(t->programs.train, OUTPUT_LOSS, steps_behind(t),
+                                                 mine, sizeof(mine));
     if (status == LH_OK) *out = (step_loss_t){(double)mine[0], (double)mine[1]};
     return status;
 }
@@ -335,7 +347,8 @@ static lh_status_t sum_losses(const trainer_t *t, step_loss_t *out)
     const uint64_t bytes = program_output_bytes(t->programs.update, OUTPUT_LOSSES);
     const uint64_t terms = bytes / sizeof(float) / ranks;
     lh_assert(terms == 1 || terms == 2);
-    const lh_status_t status = program_output(t->programs.update, OUTPUT_LOSSES, t->losses, bytes);
+    const lh_status_t status = program_output_of(t->programs.update, OUTPUT_LOSSES, steps_behind(t),
+                                                 t->losses, bytes);
     for (uint32_t r = 0; status == LH_OK && r < ranks; r++) {
         const float *mine = t->losses + r * terms;
         const float extra = terms == 2 ? mine[1] : 0;
@@ -375,30 +388,52 @@ static void tell_step(trainer_t *t, const step_loss_t *loss, double rate, bool a
     trainer_clock(t, PART_WATCH, &now); /* of the next step, as its seconds begin above */
 }
 
-/* Makes step t->step + 1; *applied is false if it was not finite. A step that is not applied still
- * counts: step and tokens move on, the data moves on, only the weights stay. Every rank reads the
- * same word from its own copy of the norm, so all agree without another exchange. */
-static lh_status_t run_step(trainer_t *t, bool *applied)
+/* Queues step t->queued + 1: its rounds, and the update behind them. A device that queues work has
+ * it all before anything of it is waited for. One that has done the work when a launch returns gains
+ * nothing by that; there the numbers that ranks agree on travel while it makes the update, and the
+ * time of passes is told from that of the update. */
+static lh_status_t step_queue(trainer_t *t)
 {
     uint64_t clock = sys()->now_ns();
-    double rate, numbers[AGREE_NUMBERS];
-    step_loss_t loss;
 
-    trainer_doing(t, t->step + 1, NULL);
-    if (t->comm.comm != NULL) comm_step(t->comm.comm, t->step + 1);
-    lh_status_t status = step_calls_rate(t->calls, t->step, &rate);
+    trainer_doing(t, t->queued + 1, NULL);
+    if (t->comm.comm != NULL) comm_step(t->comm.comm, t->queued + 1);
+    double *rate = &t->rates[t->queued % STAGING_SLOTS];
+    lh_status_t status = step_calls_rate(t->calls, t->queued, rate);
     if (status == LH_OK) status = fill_batch(t);
     if (status != LH_OK) return status;
     trainer_clock(t, PART_DATA, &clock);
     for (uint64_t i = 0; i < t->programs.schedule->rounds && status == LH_OK; i++)
         status = run_round(t, i);
+    trainer_clock(t, PART_COMPUTE, &clock);
+    if (status == LH_OK && !engine_queues(t->session->engine))
+        status = agree_begin(t, t->queued + 1);
+    if (status == LH_OK) status = run_update(t, *rate);
+    if (status == LH_OK) t->queued++;
+    trainer_clock(t, PART_UPDATE, &clock);
+    return status;
+}
+
+/* Reads the figures of step t->step + 1, which waits for it, and tells them; *applied is false if it
+ * was not finite. A step that is not applied still counts: step and tokens move on, the data moves
+ * on, only the weights stay. Every rank reads the same word from its own copy of the norm, so all
+ * agree without another exchange. */
+static lh_status_t step_finish(trainer_t *t, bool *applied)
+{
+    uint64_t clock = sys()->now_ns();
+    const double rate = t->rates[t->step % STAGING_SLOTS];
+    step_loss_t loss;
+
+    trainer_doing(t, t->step + 1, NULL);
+    lh_status_t status = LH_OK;
+    if (engine_queues(t->session->engine)) status = agree_begin(t, t->queued);
     if (status == LH_OK) status = read_own_loss(t, &loss);
-    if (status == LH_OK) status = agree_begin(t, numbers);
     if (status != LH_OK) return status;
     trainer_clock(t, PART_COMPUTE, &clock);
-    status = run_update(t, rate);
+    status = program_output_of(t->programs.update, OUTPUT_STEP, steps_behind(t), t->step_rows,
+                               step_rows_bytes(t));
     if (status == LH_OK) status = sum_losses(t, &loss);
-    if (status == LH_OK) status = train_agree_finish(&t->agree, numbers, AGREE_NUMBERS);
+    if (status == LH_OK) status = train_agree_finish(&t->agree, t->agreed, AGREE_NUMBERS);
     if (status != LH_OK) return status;
     trainer_clock(t, PART_UPDATE, &clock);
 
@@ -407,8 +442,8 @@ static lh_status_t run_step(trainer_t *t, bool *applied)
     t->step++;
     t->tokens += t->job->train.batch * t->job->train.sequence;
     t->loss = loss.all;
-    t->stop = numbers[AGREE_STOP] > 0;
-    t->asked = numbers[AGREE_ASKED] > 0;
+    t->stop = t->agreed[AGREE_STOP] > 0;
+    if (t->agreed[AGREE_ASKED] > 0) t->asked_step = t->agreed_step;
     *applied = t->step_rows[LH_STEP_APPLY] != 0;
     const step_facts_t facts = {.step = t->step,
                                 .tokens = t->tokens,
@@ -419,7 +454,7 @@ static lh_status_t run_step(trainer_t *t, bool *applied)
     if (status != LH_OK) return status;
     trainer_clock(t, PART_WATCH, &clock);
     tell_step(t, &loss, rate, *applied);
-    return trainer_save_agreed(t, numbers[AGREE_SAVE]);
+    return trainer_save_agreed(t, t->agreed[AGREE_SAVE]);
 }
 
 /* ---- the loop ---- */
@@ -457,21 +492,25 @@ static lh_status_t run_save(trainer_t *t, bool last)
     const uint64_t every = t->job->checkpoint.every;
     uint64_t clock = sys()->now_ns();
     trainer_poll_save(t);
-    if (!last && !t->asked && (every == 0 || t->step % every != 0)) return LH_OK;
+    if (!last && t->asked_step != t->step && (every == 0 || t->step % every != 0)) return LH_OK;
     const lh_status_t status = trainer_save(t, last);
     trainer_clock(t, PART_SAVE, &clock);
     return status;
 }
 
-/* One step is measured kernel by kernel, for the report, where the device can tell. Called twice
- * for each step, with begin and without; both do nothing except around the chosen one. Only a rank
- * with an observer or a profiler measures, which is rank 0. */
+/* The step that is measured kernel by kernel, for the report; 0: none. Only a rank with an observer
+ * or a profiler measures, which is rank 0. */
+static uint64_t profiled_step(const trainer_t *t)
+{
+    const bool wanted = t->how->observer != NULL || t->how->profiler != NULL;
+    return wanted && engine_can_profile(t->session->engine) ? t->first_step + PROFILED_STEP : 0;
+}
+
+/* Called twice for each step, with begin and without; both do nothing except around the profiled
+ * one. */
 static lh_status_t run_profile(trainer_t *t, bool begin)
 {
-    const uint64_t chosen = t->first_step + PROFILED_STEP;
-    if ((t->how->observer == NULL && t->how->profiler == NULL) ||
-        t->step + (begin ? 1u : 0u) != chosen || !engine_can_profile(t->session->engine))
-        return LH_OK;
+    if (t->step + (begin ? 1u : 0u) != profiled_step(t)) return LH_OK;
     lh_status_t status = LH_OK;
     if (!begin) status = engine_profile_rows(t->session->engine, &t->profile, &t->profile_count);
     if (status == LH_OK && !begin)
@@ -484,13 +523,37 @@ static lh_status_t run_profile(trainer_t *t, bool begin)
     return status;
 }
 
+/* Somebody asked for an end. Several ranks stop only by t->stop, which all learnt in the same
+ * exchange of the same step. A single process asks its own flag, too, which may have been raised
+ * since. */
+static bool stop_asked(const trainer_t *t)
+{
+    return t->stop || (train_agree_size(&t->agree) == 1 && sys_stop_requested());
+}
+
+/* Whether a step may be queued behind the one that is queued, before that one's figures are read, so
+ * that a device that queues work has some while the host reads, tells and gathers. Not where the
+ * state between the two steps is needed: to save or evaluate it, or to measure one of them alone.
+ * All ranks answer alike, also those that do not profile, so that they start the same transfers and
+ * agreements in the same order. */
+static bool step_may_follow(const trainer_t *t)
+{
+    const job_train_t *train = &t->job->train;
+    const uint64_t first = t->queued, every = t->job->checkpoint.every;
+    lh_assert(first > 0);
+    if (!engine_queues(t->session->engine) || first >= train->steps || stop_asked(t)) return false;
+    if ((every != 0 && first % every == 0) || t->asked_step == first) return false;
+    if (t->programs.evaluation != NULL && first % train->evaluate_every == 0) return false;
+    const uint64_t profiled = t->first_step + PROFILED_STEP;
+    return first != profiled && first + 1 != profiled;
+}
+
 /* Leaves the loop for one of four reasons: the steps are made, loss or gradients were not finite in
  * too many steps in a row, somebody asked for an end, or a failure. The first and third end with a
  * save; the others do not. */
 static lh_status_t run_loop(trainer_t *t, train_result_t *out)
 {
     const job_train_t *train = &t->job->train;
-    const bool alone = train_agree_size(&t->agree) == 1;
     lh_status_t status = t->step == 0 ? run_evaluate(t) : LH_OK;
     t->begun_ns = sys()->now_ns(); /* the evaluation of the start weights is no part of a step */
     memset(t->part_ns, 0, sizeof(t->part_ns));
@@ -498,7 +561,9 @@ static lh_status_t run_loop(trainer_t *t, train_result_t *out)
     while (status == LH_OK && t->step < train->steps) {
         bool applied = true;
         status = run_profile(t, true);
-        if (status == LH_OK) status = run_step(t, &applied);
+        if (status == LH_OK && t->queued == t->step) status = step_queue(t);
+        if (status == LH_OK && step_may_follow(t)) status = step_queue(t);
+        if (status == LH_OK) status = step_finish(t, &applied);
         if (status == LH_OK) status = run_profile(t, false);
         if (status != LH_OK) break;
 
@@ -507,9 +572,8 @@ static lh_status_t run_loop(trainer_t *t, train_result_t *out)
             out->outcome = TRAIN_NOT_FINITE;
             break;
         }
-        /* Several ranks stop only by t->stop, which all learnt in the same exchange of the same
-         * step. A single process asks its own flag, too, which may have been raised since. */
-        if ((t->stop || (alone && sys_stop_requested())) && t->step < train->steps) {
+        if (t->queued > t->step) continue; /* nothing is due between the two */
+        if (stop_asked(t) && t->step < train->steps) {
             out->outcome = TRAIN_TERMINATED;
             break;
         }

@@ -189,7 +189,7 @@ static void take_start(trainer_t *t)
 {
     if (t->resumed == NULL) return;
     const checkpoint_meta_t *m = &t->resumed->manifest->meta;
-    t->step = t->first_step = m->step;
+    t->step = t->queued = t->first_step = m->step;
     t->tokens = m->tokens;
     t->saved_step = m->step;
     writer_parent(t->writer, t->resumed->manifest->self);

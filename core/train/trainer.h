@@ -14,6 +14,9 @@
 
 enum { RUN_ID = 33, FINGERPRINT_TEXT = 192 };
 
+/* What all ranks agree on in each step. */
+enum { AGREE_STOP, AGREE_SAVE, AGREE_ASKED, AGREE_NUMBERS };
+
 /* Fields are roughly in the order in which they come to life. A pointer is NULL until its part is
  * made, so trainer_close can be called after any failure. */
 typedef struct trainer {
@@ -38,19 +41,25 @@ typedef struct trainer {
     /* A batch is copied out of the token files into these rows, and from there to the device. */
     batches_t *data, *valid; /* valid NULL: nothing is evaluated during training */
     batch_rows_t *batch;     /* [share.passes] one after the other in memory */
-    float *step_rows;        /* [groups, LH_STEP_WORDS]    */
-    float *losses;           /* OUTPUT_LOSSES; NULL alone  */
-    int32_t (*seeds)[4];     /* [share.passes]             */
+    float *step_rows; /* [groups, LH_STEP_WORDS]: what the last run_update was given, then what
+                                came back of the last step that was finished */
+    double
+        rates[STAGING_SLOTS]; /* learning rates of steps that are queued, by step % STAGING_SLOTS */
+    double agreed[AGREE_NUMBERS]; /* what ranks told each other in the last step, or are about to */
+    uint64_t agreed_step;         /* of which AGREE_ASKED wants a checkpoint */
+    float *losses;                /* OUTPUT_LOSSES; NULL alone  */
+    int32_t (*seeds)[4];          /* [share.passes]             */
 
     /* Progress: what a checkpoint of this moment would say. tokens counts those of steps that were
      * refused, too. */
-    uint64_t step; /* made so far */
+    uint64_t step;   /* made so far: their figures were read */
+    uint64_t queued; /* given to the device so far: `step`, or one or two more inside the loop */
     uint64_t first_step;
     uint64_t tokens; /* seen since the start of training */
     /* How the run ends, as far as it is known yet. */
-    bool failed; /* others may be gone: nothing waits for them */
-    bool asked;  /* somebody wants a checkpoint of the step at hand, all ranks know it */
-    bool stop;   /* a rank was asked to save and end, all know it since the last step */
+    bool failed;         /* others may be gone: nothing waits for them */
+    uint64_t asked_step; /* somebody wants a checkpoint of this step, all ranks know it; 0: none */
+    bool stop;           /* a rank was asked to save and end, all know it since the last step */
     /* The save under way. Once the run is open only train_save.c writes these. */
     uint64_t saved_step;         /* of the last save that was handed over; UINT64_MAX: none */
     uint32_t save_phase;         /* train_save.c: the same on all ranks */

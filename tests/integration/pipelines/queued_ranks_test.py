@@ -4,7 +4,8 @@ import os
 import signal
 import time
 
-from pipeline_case import LOST, TORTURE, PipelineCase, logical, main, read_json_lines
+from pipeline_case import (LOST, TERMINATED, TORTURE, PipelineCase, add_plugin, logical, main,
+                           read_json_lines)
 
 # ranks or sites, optimizer, accumulation, settings of the device
 TWO, FOUR, SITES = ["launch.ranks_per_node=2"], ["launch.ranks_per_node=4"], \
@@ -25,8 +26,8 @@ if TORTURE:
 
 class QueuedRanks(PipelineCase):
     def prepared(self):
-        job = self.small_job(train={"steps": 3, "batch": 8, "micro_batch": 1, "evaluate_every": 2},
-                             comm={"bucket": "16KiB"})
+        job = self.small_job(train={"steps": 9, "batch": 8, "micro_batch": 1, "evaluate_every": 4},
+                             checkpoint={"every": 3}, comm={"bucket": "16KiB"})
         self.run_longhaul("prepare", job)
         return job
 
@@ -37,8 +38,10 @@ class QueuedRanks(PipelineCase):
         return [word for text in ("pipeline.folder=" + folder,) + sets for word in ("--set", text)]
 
     def curve(self, folder):
-        return [(r["step"], r.get("loss"), r.get("gradient_norm"))
-                for r in read_json_lines(self.path(folder, "metrics.jsonl")) if "step" in r]
+        """Steps and evaluations; a save is told whenever it is done."""
+        return [(r["step"], r.get("loss"), r.get("gradient_norm"), r.get("valid_loss"))
+                for r in read_json_lines(self.path(folder, "metrics.jsonl"))
+                if "loss" in r or "valid_loss" in r]
 
     def test_bits_are_those_of_the_cpu(self):
         job = self.prepared()
@@ -50,8 +53,28 @@ class QueuedRanks(PipelineCase):
             self.run_longhaul("train", job,
                               *self.settings("fake%d" % i, *layout, *more, *device))
             self.assertEqual(self.curve("fake%d" % i), self.curve("cpu%d" % i), CASES[i])
-            self.assertEqual(logical(self.step_folder(3, "fake%d" % i)),
-                             logical(self.step_folder(3, "cpu%d" % i)), CASES[i])
+            self.assertEqual(logical(self.step_folder(9, "fake%d" % i)),
+                             logical(self.step_folder(9, "cpu%d" % i)), CASES[i])
+
+    def test_a_step_is_queued_before_the_one_before_it_is_told(self):
+        """A stop that the hook of step 2 asks for: a device that queues work has step 3 by then, which
+        is made and saved; one whose launches return when the work is done has not."""
+        job = self.small_job(train={"steps": 20, "batch": 8},
+                             hook__after_step={"call": "test_hooks:stop(step, at=2)"})
+        self.run_longhaul("prepare", job)
+        for world, folder in (([], "alone"), (TWO + ["optimizer.plugin=zero2"], "two")):
+            told = {}
+            for device, more in (("cpu", []), ("fake", ["device.delay=30us"])):
+                args = self.settings(folder + device, "device.plugin=" + device, *world, *more)
+                self.run_longhaul("train", job, *args, "--plugins",
+                                  add_plugin(self, "parts", "test_hooks"), code=TERMINATED)
+                told[device] = self.curve(folder + device)
+            # Ranks agree on a stop in the step after the one in which they were asked.
+            last = 3 if world else 2
+            self.assertEqual([step for step, *_ in told["cpu"]], list(range(1, last + 1)))
+            self.assertEqual([step for step, *_ in told["fake"]], list(range(1, last + 2)))
+            self.assertEqual(told["fake"][:last], told["cpu"])
+            self.assertTrue(os.path.isdir(self.step_folder(last + 1, folder + "fake")))
 
     def test_a_rank_that_dies_leaves_no_queue_waiting(self):
         job = self.prepared()

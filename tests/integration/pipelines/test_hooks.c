@@ -1,6 +1,7 @@
 /* test_hooks.c - a third party's plugin whose functions an INI calls: hooks, a learning rate and a
  * filter of documents. */
 #include <dlfcn.h>
+#include <signal.h>
 #include <stdio.h>
 
 #include <longhaul/plugin.h>
@@ -38,6 +39,12 @@ LH_FUNCTION(status, refuse, (u64, step), (u64, at))
                             (unsigned long long)step);
 }
 
+LH_FUNCTION(status, stop, (u64, step), (u64, at))
+{
+    if (step == at) (void)raise(SIGTERM);
+    return LH_OK;
+}
+
 LH_FUNCTION(f64, stairs, (u64, step), (f64, height))
 {
     return height / (double)(1 + step / 2);
@@ -53,6 +60,7 @@ static const lh_function_t functions[] = {
     LH_FUNCTION_ENTRY(note_step, "appends a line of JSON"),
     LH_FUNCTION_ENTRY(note_save, "appends a line of JSON"),
     LH_FUNCTION_ENTRY(refuse, "fails at one step"),
+    LH_FUNCTION_ENTRY(stop, "asks the run to stop after one step"),
     LH_FUNCTION_ENTRY(stairs, "falls every other step"),
     LH_FUNCTION_ENTRY(shorter_than, "keeps documents of fewer tokens"),
 };
