@@ -14,6 +14,7 @@
 #include <engine/model_program.h>
 
 #include <base/memory.h>
+#include <engine/engine.h>
 #include <engine/part_record.h>
 #include <graph/op_table.h>
 #include <longhaul/dtype.h>
@@ -350,8 +351,27 @@ static void instance_backward_weights(instance_t *v)
 /* ---- the model ---- */
 
 /* A chunk of the head: the bytes of logits to aim at (16 MiB), what the rows are a multiple of, and
- * the fewest rows, as fewer would make slow matrix products. */
-enum { CHUNK_BYTES = 16 << 20, CHUNK_MULTIPLE = 64, CHUNK_ROWS = 1024 };
+ * the fewest rows, as fewer would make slow matrix products. CHUNK_SHARE: of a device with memory of
+ * its own, the part that logits may take. */
+enum { CHUNK_BYTES = 16 << 20, CHUNK_MULTIPLE = 64, CHUNK_ROWS = 1024, CHUNK_SHARE = 32 };
+
+/* Bytes of logits to aim at. On a processor they should stay in its caches. A device with memory of
+ * its own has none of that size, and each chunk reads and writes the whole gradient of the head's
+ * weight again (2 GB for a vocabulary of 128k and 2,048 columns): there the chunks are as large as
+ * memory allows. That follows from how much memory there is in all, and not from what is free at the
+ * moment, rounded down to a power of two: how rows are cut decides in which order they are summed,
+ * so it must be the same in every run. */
+static uint64_t chunk_bytes(const engine_t *e)
+{
+    uint64_t total = 0;
+    lh_device_memory_t memory;
+    if (e->device == NULL || (e->properties.flags & LH_DEVICE_HOST_ACCESS) != 0) return CHUNK_BYTES;
+    if (engine_device_memory(e, &memory)) total = memory.total_bytes / CHUNK_SHARE;
+    uint64_t bytes = CHUNK_BYTES;
+    while (bytes <= total / 2)
+        bytes *= 2;
+    return bytes;
+}
 
 /* Rows of a chunk: as many as fit the bytes, in chunks of nearly equal size. */
 static uint64_t chunk_choose(const program_t *p)
@@ -359,7 +379,7 @@ static uint64_t chunk_choose(const program_t *p)
     if (p->how.head_chunk != 0)
         return p->how.head_chunk < p->tokens ? p->how.head_chunk : p->tokens;
     const uint64_t row_bytes = p->weights->parameters->vocab * sizeof(float);
-    uint64_t rows = CHUNK_BYTES / row_bytes / CHUNK_MULTIPLE * CHUNK_MULTIPLE;
+    uint64_t rows = chunk_bytes(p->engine) / row_bytes / CHUNK_MULTIPLE * CHUNK_MULTIPLE;
     if (rows < CHUNK_ROWS) rows = CHUNK_ROWS;
     if (rows >= p->tokens) return p->tokens;
     const uint64_t chunks = (p->tokens + rows - 1) / rows, even = (p->tokens + chunks - 1) / chunks;

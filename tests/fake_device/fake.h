@@ -15,11 +15,12 @@
 #include <longhaul/plugin.h>
 
 typedef struct fake_config {
-    uint64_t threads;  /* of the kernels; 0: all processors */
-    uint64_t delay_ns; /* most that an operation waits before it runs */
-    uint64_t seed;     /* of the delays */
-    bool words;        /* streams await and signal them */
-    bool host_access;  /* the host reaches device memory, while work is queued too */
+    uint64_t threads;      /* of the kernels; 0: all processors */
+    uint64_t delay_ns;     /* most that an operation waits before it runs */
+    uint64_t seed;         /* of the delays */
+    bool words;            /* streams await and signal them */
+    bool host_access;      /* the host reaches device memory, while work is queued too */
+    uint64_t memory_bytes; /* in all, as the device says; 0: it does not */
 } fake_config_t;
 
 enum { LANE_ITEMS = 4096, REPLAY_LANES = 8 };

@@ -150,6 +150,14 @@ static void fake_event_free(lh_event_t *e)
     d->host->release(d->host, e);
 }
 
+static lh_status_t fake_memory(lh_device_t *d, lh_device_memory_t *out)
+{
+    if (d->config.memory_bytes == 0) return LH_UNSUPPORTED;
+    LH_FILL(lh_device_memory_t, out, .total_bytes = d->config.memory_bytes,
+            .free_bytes = d->config.memory_bytes);
+    return LH_OK;
+}
+
 const lh_device_api_t fake_device_api = {
     .struct_size = sizeof(lh_device_api_t),
     .count = fake_count,
@@ -168,6 +176,7 @@ const lh_device_api_t fake_device_api = {
     .copy = fake_copy,
     .fill = fake_fill,
     .event_time = fake_event_time,
+    .memory = fake_memory,
     .capture_begin = fake_capture_begin,
     .capture_end = fake_capture_end,
     .replay = fake_replay,

@@ -1,5 +1,6 @@
 """Ranks on a device that works off queues, with random delays and memory that the host can't reach:
 the same bits as on the cpu, whose kernels it runs, at every stage of ZeRO."""
+import json
 import os
 import signal
 import time
@@ -75,6 +76,18 @@ class QueuedRanks(PipelineCase):
             self.assertEqual([step for step, *_ in told["fake"]], list(range(1, last + 2)))
             self.assertEqual(told["fake"][:last], told["cpu"])
             self.assertTrue(os.path.isdir(self.step_folder(last + 1, folder + "fake")))
+
+    def test_the_head_is_cut_by_the_memory_of_the_device(self):
+        """Logits of 16,384 tokens of a vocabulary of 512 are 32 MiB: two chunks where they should stay in
+        caches or where the device does not say what it has, one where a 32nd of its memory is 64 MiB."""
+        job = self.small_job(train={"sequence": 64, "batch": 256, "micro_batch": 256})
+        calls = {}
+        for memory in ("0", "1GiB", "3GiB"):
+            planned, _ = self.run_longhaul("plan", job, "--json", "--set", "device.plugin=fake", "--set",
+                                           "device.memory=" + memory)
+            calls[memory] = json.loads(planned)["step"]["calls"]
+        self.assertEqual(calls["1GiB"], calls["3GiB"])
+        self.assertLess(calls["3GiB"], calls["0"])
 
     def test_a_rank_that_dies_leaves_no_queue_waiting(self):
         job = self.prepared()
