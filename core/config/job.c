@@ -105,6 +105,9 @@ static const lh_option_t train_rows[] = {
     WHOLE(job_train_t, log_every, "10", "1..", "steps between lines of progress in files"),
     YES_NO(job_train_t, same_bits, "yes",
            "refuse to resume where other kernels would give other bits"),
+    YES_NO(job_train_t, deterministic, "yes",
+           "only kernels that give the same bits every time; no: also faster ones of the device that "
+           "sum in another order each time"),
 };
 
 /* learning_rate has no default: none is right for every model. */

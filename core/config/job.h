@@ -107,6 +107,8 @@ typedef struct job_train {
     uint64_t log_every;
     /* The promise that a resumed run gives the bits of one that was never stopped. */
     bool same_bits; /* yes: a resume on another fingerprint or kernel variant is refused */
+    /* yes: only kernels that give the same bits every time (LH_KERNEL_ORDERED). */
+    bool deterministic;
 } job_train_t;
 
 /* [optimizer]: which plugin, which rule, and the rate as text, which session/step_layout.h binds.

@@ -85,6 +85,7 @@ static lh_status_t engine_start(engine_t *e)
                                      .plugin_count = e->how.plugin_count,
                                      .stream = e->stream,
                                      .scratch_limit_bytes = scratch_limit_bytes,
+                                     .unordered = e->how.unordered,
                                      .variants = e->how.variants};
     return kernel_choice_new(&how, &e->kernels);
 }

@@ -38,6 +38,7 @@ typedef struct engine_how {
     uint32_t plugin_count;
     const op_table_t *ops;
     bool no_capture; /* every step is launched call by call, even where the device offers capture */
+    bool unordered;  /* kernels may give other bits each time: as kernel_choice_how_t.unordered */
     /* NULL, or what engine_variants said of an earlier run: kernels choose the same variants again,
      * or the plan is refused. */
     const char *variants;

@@ -135,8 +135,8 @@ static bool variant_of(const kernel_choice_t *c, const char *line, char name[64]
 }
 
 /* Asks one row, and prepares its kernel. LH_UNSUPPORTED with a reason where the row can't do the
- * call, or its kernel is not what is wanted: equal bits every time (LH_KERNEL_ORDERED), no memory
- * saved for the way back, scratch within bounds, and the name that the saved variants have. fits()
+ * call, or its kernel is not what is wanted: equal bits every time (LH_KERNEL_ORDERED) unless
+ * how.unordered, no memory saved for the way back, scratch within bounds, and the name that the saved variants have. fits()
  * may answer LH_AGAIN where only prepare() can tell. */
 static lh_status_t offer_try(const kernel_choice_t *c, const offer_t *offer,
                              const lh_kernel_desc_t *desc, const lh_kernel_plan_t *wanted,
@@ -158,7 +158,8 @@ static lh_status_t offer_try(const kernel_choice_t *c, const offer_t *offer,
     }
     k->row = offer->row;
     const char *why = NULL;
-    if ((k->plan.flags & LH_KERNEL_ORDERED) == 0) why = "does not promise equal bits every time";
+    if (!c->how.unordered && (k->plan.flags & LH_KERNEL_ORDERED) == 0)
+        why = "does not promise equal bits every time; [train] deterministic = no would take it";
     if (k->plan.saved_bytes != 0) why = "wants saved memory, which is not built";
     if (k->plan.scratch_bytes > c->how.scratch_limit_bytes) why = "wants too much scratch memory";
     if (wanted->name[0] != '\0' && strcmp(wanted->name, k->plan.name) != 0)
@@ -231,7 +232,7 @@ static lh_status_t kernel_fill(kernel_choice_t *c, const op_t *op, const void *a
     if (op->row.cost != NULL) op->row.cost(attributes, k->args, k->arg_count, &k->cost);
     const lh_kernel_desc_t desc = {
         .struct_size = sizeof(desc),
-        .flags = LH_KERNEL_ORDERED,
+        .flags = c->how.unordered ? 0 : LH_KERNEL_ORDERED,
         .op = op->row.name,
         .attributes = k->attributes,
         .args = k->args,
@@ -275,7 +276,7 @@ bool kernel_is_offered(const kernel_choice_t *c, const op_t *op, const void *att
     lh_assert(op->in_count + op->out_count <= OP_SLOTS);
     const lh_kernel_desc_t desc = {
         .struct_size = sizeof(desc),
-        .flags = LH_KERNEL_ORDERED,
+        .flags = c->how.unordered ? 0 : LH_KERNEL_ORDERED,
         .op = op->row.name,
         .attributes = op->row.attributes_bytes == 0 ? NULL : attributes,
         .args = args,

@@ -44,6 +44,8 @@ typedef struct kernel_choice_how {
     uint32_t plugin_count;
     lh_stream_t *stream;
     uint64_t scratch_limit_bytes;
+    bool unordered; /* rows that do not promise LH_KERNEL_ORDERED are taken too, and asked first
+                             for what they have without that promise */
     const char *variants; /* NULL, or lines of kernel_choice_text to be followed */
 } kernel_choice_how_t;
 

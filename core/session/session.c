@@ -217,6 +217,7 @@ static lh_status_t open_engine(session_t *s, const session_how_t *how)
                                  .plugins = plugins,
                                  .plugin_count = count,
                                  .ops = s->ops,
+                                 .unordered = !s->job->train.deterministic,
                                  .variants = how->variants};
     const lh_status_t status = engine_open(&engine, &s->engine);
     mem_free(plugins);

@@ -357,6 +357,7 @@ void snapshot_identity(const session_t *s, text_t *out)
     text_printf(out, "train.micro_batch = %llu\n", (unsigned long long)job->train.micro_batch);
     text_printf(out, "train.head_chunk = %llu\n", (unsigned long long)job->train.head_chunk);
     text_printf(out, "train.seed = %llu\n", (unsigned long long)job->train.seed);
+    text_printf(out, "train.deterministic = %s\n", job->train.deterministic ? "yes" : "no");
     text_printf(out, "train.precision = %s\n",
                 job->train.precision == PRECISION_BF16 ? "bf16" : "f32");
     text_printf(out, "optimizer.plugin = %s\n", job->optimizer.plugin);

@@ -172,6 +172,8 @@ static void tell_start(trainer_t *t, memory_report_t *memory)
                                .control = t->how->control,
                                .world = t->how->world};
     if (t->how->observer != NULL) t->how->observer->begin(t->how->observer, &start);
+    if (!job->train.deterministic)
+        log_line(LH_LOG_INFO, "deterministic = no: two runs may differ in their bits");
 }
 
 /* The sentence is a copy: who watches may fail by itself. Called whether or not the run succeeded,

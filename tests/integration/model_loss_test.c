@@ -37,6 +37,10 @@ static void mean_gradient(lh_graph_t *g, const void *attributes, const lh_value_
     into[0] = g->api->op(g, "test.mean_square_grad", attributes, in, 2, NULL);
 }
 
+/* What the kernels promise, and whether kernels without that promise are asked for. */
+static uint32_t promised = LH_KERNEL_ORDERED;
+static bool unordered;
+
 struct lh_prepared {
     uint64_t elements;
     bool gradient;
@@ -49,7 +53,7 @@ static lh_status_t mean_prepare(LH_UNUSED const lh_host_t *host, LH_UNUSED lh_de
     const lh_arg_t *x = &desc->args[desc->arg_count - 2];
     lh_prepared_t *k = malloc(sizeof(*k));
     *k = (lh_prepared_t){x->shape[0] * x->shape[1], desc->arg_count == 3};
-    LH_FILL(lh_kernel_plan_t, plan, .flags = LH_KERNEL_ORDERED, .name = "mean_square.test");
+    LH_FILL(lh_kernel_plan_t, plan, .flags = promised, .name = "mean_square.test");
     *out = k;
     return LH_OK;
 }
@@ -130,7 +134,8 @@ typedef struct built {
     plugin_t parts;
 } built_t;
 
-static void build(built_t *b, uint32_t micro_batches, bool with_loss)
+/* Without memory and kernels. */
+static void record_program(built_t *b, uint32_t micro_batches, bool with_loss)
 {
     const golden_model_t *m = &golden_models[0];
     for (uint32_t i = 0; i < OPS; i++)
@@ -145,6 +150,7 @@ static void build(built_t *b, uint32_t micro_batches, bool with_loss)
                            .options = m->options,
                            .compute = LH_DTYPE_F32,
                            .api = with_loss ? &b->api : NULL,
+                           .unordered = unordered,
                            .parts = &b->parts};
     recorded = &b->rig;
     b->api = (lh_model_api_t){.struct_size = sizeof(b->api)};
@@ -166,9 +172,14 @@ static void build(built_t *b, uint32_t micro_batches, bool with_loss)
                                    .recompute = recompute,
                                    .micro_batches = micro_batches};
     OK(program_new(b->rig.engine, b->rig.weights, &program, &b->train));
+}
+
+static void build(built_t *b, uint32_t micro_batches, bool with_loss)
+{
+    record_program(b, micro_batches, with_loss);
     OK(engine_build(b->rig.engine));
-    golden_weights(m, &b->rig);
-    golden_batch(m, 0, b->batch);
+    golden_weights(&golden_models[0], &b->rig);
+    golden_batch(&golden_models[0], 0, b->batch);
 }
 
 static void run(built_t *b, uint32_t micro_batches, float loss[2])
@@ -284,12 +295,34 @@ static void a_plugins_costly_op_is_not_computed_again(void **state)
     assert_memory_equal(again, kept, sizeof(kept));
 }
 
+static void a_kernel_that_promises_no_order_is_taken_where_that_is_asked_for(void **state)
+{
+    (void)state;
+    if (strcmp(rig_device(), "fake") == 0) skip();
+    built_t with = {0}, without = {0};
+    float loss[2];
+    promised = 0;
+    record_program(&without, 1, true);
+    assert_int_equal(engine_build(without.rig.engine), LH_UNSUPPORTED);
+    assert_non_null(
+        strstr(fail_reason(), "mean_square.test does not promise equal bits every time"));
+    rig_close(&without.rig);
+    unordered = true;
+    build(&with, 1, true);
+    run(&with, 1, loss);
+    assert_true(loss[0] > loss[1]);
+    rig_close(&with.rig);
+    unordered = false;
+    promised = LH_KERNEL_ORDERED;
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(gradients_are_slopes_of_both_losses_together),
         cmocka_unit_test(the_models_loss_is_averaged_over_micro_batches),
         cmocka_unit_test(a_plugins_costly_op_is_not_computed_again),
+        cmocka_unit_test(a_kernel_that_promises_no_order_is_taken_where_that_is_asked_for),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

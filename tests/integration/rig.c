@@ -112,6 +112,7 @@ void rig_open_how(rig_t *rig, const rig_how_t *how)
                                  .plugins = plugins,
                                  .plugin_count = how->parts != NULL ? 3 : 2,
                                  .ops = rig->ops,
+                                 .unordered = how->unordered,
                                  .variants = how->variants};
     OK(engine_open(&engine, &rig->engine));
     const weights_how_t weights = {how->api != NULL ? how->api : rig->model_plugin->model,

@@ -52,6 +52,7 @@ typedef struct rig_how {
     const rig_option_t *options; /* ends with a row of NULL */
     lh_dtype_t compute;
     const char *variants;      /* as engine_how_t.variants; NULL */
+    bool unordered;            /* as engine_how_t.unordered */
     const lh_model_api_t *api; /* instead of the plugin's own; NULL */
     const plugin_t *parts;     /* one more plugin with ops and kernels; NULL */
 } rig_how_t;
