@@ -84,6 +84,18 @@ static lh_status_t take_value(words_t *w, const char *flag, const char *equals, 
     return LH_OK;
 }
 
+/* A value that may be left out is the next word where that is a whole number: no INI and no folder
+ * is called so by anybody who wants to name it without a path. */
+static const char *take_value_if_there(words_t *w, const char *equals)
+{
+    if (equals != NULL) return equals + 1;
+    if (w->at == w->argc || w->argv[w->at][0] == '\0') return "";
+    const char *next = w->argv[w->at];
+    if (next[strspn(next, "0123456789")] != '\0') return "";
+    w->at++;
+    return next;
+}
+
 /* A flag of the command's row: its value stands in the slot of that row's index. Refused are a flag
  * that comes twice, a value that is missing, and one too many; for an unknown flag the nearest name
  * is offered. */
@@ -95,6 +107,10 @@ static lh_status_t take_own_flag(cli_t *cli, words_t *w, const char *name, const
         text_nearest_offer(&near, flags[i].name);
         if (strcmp(flags[i].name, name) != 0) continue;
         if (cli->values[i] != NULL) return fail(LH_INVALID, "--%s is given twice", name);
+        if (cli_flag_may_lack_value(&flags[i])) {
+            cli->values[i] = take_value_if_there(w, equals);
+            return LH_OK;
+        }
         if (flags[i].value != NULL) return take_value(w, name, equals, &cli->values[i]);
         if (equals != NULL) return fail(LH_INVALID, "--%s takes no value", name);
         cli->values[i] = "";
@@ -282,7 +298,8 @@ static lh_status_t words_add_flag(const cli_t *cli, const cli_flag_t *flag, char
     text_t word = {0};
     const char *value = cli_flag(cli, flag->name);
     if (value == NULL) return LH_OK;
-    text_printf(&word, "--%s%s%s", flag->name, flag->value != NULL ? "=" : "", value);
+    const bool bare = flag->value == NULL || (cli_flag_may_lack_value(flag) && value[0] == '\0');
+    text_printf(&word, "--%s%s%s", flag->name, bare ? "" : "=", value);
     return word.failed ? LH_NO_MEMORY : words_add(words, count, word.data);
 }
 

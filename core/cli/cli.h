@@ -17,10 +17,11 @@ typedef struct cli cli_t;
 
 /* A flag of one command: "--name VALUE", or "--name" alone when value is NULL. Rows end with one
  * whose name is NULL. Values are texts: a command parses them itself, and says which flag was
- * wrong. */
+ * wrong. A value in brackets may be left out: "--name=VALUE", "--name" before a word that is a whole
+ * number, or "--name" alone. */
 typedef struct cli_flag {
     const char *name;  /* without the dashes */
-    const char *value; /* "N", "FILE"; NULL: a switch */
+    const char *value; /* "N", "FILE", "[STEP]"; NULL: a switch */
     const char *help;
 } cli_flag_t;
 
@@ -92,6 +93,12 @@ struct cli {
     folder_lock_t folder_lock;
     request_server_t *requests; /* NULL: this process takes none */
 };
+
+/* Whether its value may be left out. */
+static inline bool cli_flag_may_lack_value(const cli_flag_t *flag)
+{
+    return flag->value != NULL && flag->value[0] == '[';
+}
 
 /* The rows of all commands, in the order that help shows. */
 const command_t *const *cli_commands(uint32_t *count);

@@ -1,4 +1,4 @@
-/* command_help.c - longhaul help [NAME [MEMBER]]: commands, sections of the INI, plugins, ops.
+/* command_help.c - longhaul help [NAME [MEMBER]] [--as FORM]: commands, sections of the INI, plugins, ops.
  *
  * What it prints stands in the tables that the program works with: rows of commands, options and
  * ops. An op whose name has a dot is a plugin's, which is found by loading them all.
@@ -14,6 +14,7 @@
 #include <longhaul/ops.h>
 
 #include <cli/cli.h>
+#include <cli/manual.h>
 #include <config/options.h>
 #include <graph/op_table.h>
 #include <hf/hf_weights.h>
@@ -342,9 +343,14 @@ static int help(cli_t *cli)
     text_t out = {0};
     lh_status_t status = LH_OK;
     const bool ops = cli->name != NULL && strcmp(cli->name, "op") == 0;
+    const char *form = cli_flag(cli, "as");
     if (cli->member != NULL && !ops)
         status = fail(LH_INVALID, "help: '%s' has no members; 'op' has, as in help op matmul",
                       cli->name);
+    else if (form != NULL && cli->name != NULL)
+        status = fail(LH_INVALID, "help --as %s is of everything: without '%s'", form, cli->name);
+    else if (form != NULL)
+        status = manual_append(cli, form, &out);
     else if (cli->name == NULL)
         print_overview(&out);
     else if (ops)
@@ -365,6 +371,8 @@ const command_t command_help = {
                "lists ops, op NAME tells of one; functions lists what an INI can call",
     .needs = CLI_NEEDS_PLUGINS | CLI_TAKES_NAME | CLI_TAKES_MEMBER,
     .run = help,
+    .flags = {{"as", "FORM",
+               "all of it as a man page (man, man-ini) or as completion for a shell (bash, zsh)"}},
 };
 
 /* ---- longhaul plugins ---- */

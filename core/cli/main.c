@@ -17,6 +17,8 @@
 #include <base/file.h>
 #include <base/log.h>
 #include <cli/cli.h>
+#include <cli/version.h>
+#include <commit.h>
 
 /* Only the list of commands: `help` tells flags. */
 static void print_usage(FILE *to)
@@ -51,6 +53,19 @@ static int code_of_stdout(int code)
     if (code != EXIT_DONE || file_finish_stdout() == LH_OK) return code;
     print_reason();
     return EXIT_REFUSED;
+}
+
+/* Its first line stays "longhaul VERSION", for scripts. */
+static int print_version(void)
+{
+    text_t out = {0};
+    version_append(LH_COMMIT, &out);
+    const lh_status_t status = text_status(&out);
+    if (status == LH_OK) (void)fputs(out.data, stdout);
+    text_free(&out);
+    if (status == LH_OK) return EXIT_DONE;
+    print_reason();
+    return status_exit_code(status);
 }
 
 /* From a parsed command line to an exit code. */
@@ -132,8 +147,7 @@ int main(int argc, char **argv)
     (void)setvbuf(stdout, NULL, _IOLBF, 0);
     /* Without a command, for scripts that only ask which version this is. */
     if (argc == 2 && strcmp(argv[1], "--version") == 0) {
-        printf("longhaul %s\n", LH_VERSION);
-        return code_of_stdout(EXIT_DONE);
+        return code_of_stdout(print_version());
     }
     if (cli_parse(argc, argv, &cli) != LH_OK) {
         print_reason();

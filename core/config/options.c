@@ -602,7 +602,7 @@ void options_explain(const options_how_t *how, text_t *out)
 }
 
 /* What a value looks like, in a word, with its range. */
-static void append_kind(const lh_option_t *row, text_t *out)
+void options_append_kind(const lh_option_t *row, text_t *out)
 {
     static const char *const kinds[] = {
         [LH_OPT_BOOL] = "yes|no",   [LH_OPT_U64] = "whole number", [LH_OPT_F64] = "number",
@@ -628,7 +628,7 @@ void options_explain_table(const lh_option_t *rows, uint32_t count, text_t *out)
                             : *row->fallback == '\0' ? "(not set)"
                                                      : row->fallback;
         text_printf(out, "  %-*s %-12s  %s (", KEY_WIDTH, row->key, value, row->help);
-        append_kind(row, out);
+        options_append_kind(row, out);
         text_append(out, ")\n");
     }
 }

@@ -86,6 +86,9 @@ const char *option_text(const lh_option_t *row, const void *config, char buffer[
  * reads as an INI again: escaped, and cut into lines that the reader takes. */
 void options_explain(const options_how_t *how, text_t *out);
 
+/* Appends what a value of this row looks like: "whole number, 1..64", "ring|tree". */
+void options_append_kind(const lh_option_t *row, text_t *out);
+
 /* Appends what a table offers: "key = default   range   help", aligned. */
 void options_explain_table(const lh_option_t *rows, uint32_t count, text_t *out);
 

@@ -30,6 +30,7 @@ function(lh_add_plugin kind name)
     COMMAND chmod go-w $<TARGET_FILE_DIR:${name}_plugin> $<TARGET_FILE:${name}_plugin>)
   if(NOT P_NO_INSTALL)
     install(TARGETS ${name}_plugin LIBRARY DESTINATION lib/longhaul/${folder})
+    set_property(GLOBAL APPEND PROPERTY LH_PLUGINS ${name}_plugin)
     install(CODE "file(CHMOD \"\$ENV{DESTDIR}\${CMAKE_INSTALL_PREFIX}/lib/longhaul/${folder}\" PERMISSIONS
       OWNER_READ OWNER_WRITE OWNER_EXECUTE GROUP_READ GROUP_EXECUTE WORLD_READ WORLD_EXECUTE)")
   endif()
