@@ -64,8 +64,8 @@ set(CPACK_DEBIAN_RUNTIME_PACKAGE_NAME longhaul)
 set(CPACK_DEBIAN_RUNTIME_PACKAGE_SECTION science)
 # Asked of the files themselves, plugins too: dpkg-shlibdeps reads what each links to.
 set(CPACK_DEBIAN_RUNTIME_PACKAGE_SHLIBDEPS ON)
-# Opened where they are there: oneDNN's kernels of the cpu device, verbs of the transport ib.
-set(CPACK_DEBIAN_RUNTIME_PACKAGE_RECOMMENDS libdnnl2)
+# Opened when they are asked for, so that no link tells: oneDNN by the cpu device, verbs by the transport ib.
+set(CPACK_DEBIAN_RUNTIME_PACKAGE_DEPENDS libdnnl2)
 set(CPACK_DEBIAN_RUNTIME_PACKAGE_SUGGESTS "libibverbs1, librdmacm1")
 set(CPACK_COMPONENT_RUNTIME_DESCRIPTION "trains large language models on one machine or several sites
 Longhaul trains language models on accelerators that stand in several data centres as though they stood in one. One

@@ -10,6 +10,7 @@
 #include <base/log.h>
 
 #include <errno.h>
+#include <fcntl.h>
 #include <pthread.h>
 #include <stdarg.h>
 #include <stdatomic.h>
@@ -32,6 +33,7 @@ typedef struct sink {
     _Atomic int fd; /* -1: none */
     file_records_t file;
     off_t before;          /* bytes that the file had when it was set: of runs before this one */
+    uint32_t reopened;     /* sys_reopen_asked() of which it knows */
     char path[PATH_BYTES]; /* for sentences */
 } sink_t;
 
@@ -141,10 +143,32 @@ static void sink_set(sink_t *s, int fd, const char *path)
 
     (void)pthread_mutex_lock(&turn);
     s->file = (file_records_t){.fd = fd};
+    s->reopened = sys_reopen_asked();
     s->before = fd >= 0 && sys()->fstat(fd, &st) == 0 ? st.st_size : 0;
     (void)snprintf(s->path, sizeof(s->path), "%s", path);
     atomic_store(&s->fd, fd);
     (void)pthread_mutex_unlock(&turn);
+}
+
+/* Opens the name anew, and gives the new file the descriptor of the old one, which is the caller's.
+ * False with errno where it can't be opened: the old one goes on. Under the lock. */
+static bool sink_reopen(sink_t *s)
+{
+    const uint32_t asked = sys_reopen_asked();
+    if (s->reopened == asked) return true;
+    s->reopened = asked;
+    const int flags = fcntl(s->file.fd, F_GETFL);
+    const int fd = flags < 0 ? -1
+                             : sys_open(s->path, (flags & O_ACCMODE) | O_APPEND | O_CREAT, 0666);
+    if (fd < 0) return false;
+    const bool done = dup3(fd, s->file.fd, O_CLOEXEC) >= 0;
+    const int error = errno;
+    (void)sys()->close(fd);
+    errno = error;
+    if (!done) return false;
+    s->file.torn = 0;
+    s->before = 0;
+    return true;
 }
 
 /* Adds a line. The first that is lost is told on stderr and in the other file; what comes of
@@ -158,11 +182,18 @@ static void sink_add(sink_t *s, const char *line, size_t length)
         (void)pthread_mutex_unlock(&turn);
         return;
     }
+    const bool anew = sink_reopen(s);
+    const int not_anew = errno;
     const bool written = file_records_add(&s->file, line, length);
     const int error = errno;
+    if (!anew) memcpy(path, s->path, sizeof(path));
     const bool first = !written && s->file.lost == 1;
     if (first) memcpy(path, s->path, sizeof(path));
     (void)pthread_mutex_unlock(&turn);
+    if (!anew)
+        log_line(LH_LOG_WARN,
+                 "%s: cannot open it anew: %s; lines go on to the file that had this name", path,
+                 strerror(not_anew));
     if (first)
         log_line(LH_LOG_WARN, "%s: cannot write: %s; lines are lost until it can be written", path,
                  strerror(error));

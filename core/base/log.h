@@ -3,7 +3,10 @@
  * A line goes to stderr and to up to two files, each by one write, so that lines of several threads
  * and processes do not mix; a lock keeps the files' state together. Nothing is buffered: what was
  * logged before a crash is in the file. A line that cannot be written is lost and counted, never
- * waited for, as training goes on without its log. */
+ * waited for, as training goes on without its log.
+ *
+ * Files that are renamed while they are written (logrotate): after a SIGHUP (sys_reopen_asked) the
+ * next line goes to a new file of the old name. */
 #ifndef BASE_LOG_H
 #define BASE_LOG_H
 

@@ -5,6 +5,7 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <signal.h>
+#include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -167,11 +168,38 @@ int sys_rename_new(const char *from, const char *to)
  * sys_stop_requested. */
 static volatile sig_atomic_t requests; /* SIGTERM and SIGINT so far */
 static volatile sig_atomic_t hung_up;  /* a SIGHUP came             */
+static _Atomic uint32_t reopens;       /* SIGHUPs that ask for new logs */
+
+/* Looked at before the terminal can have closed: one that is gone can't be told from none. */
+bool sys_has_terminal(void)
+{
+    static _Atomic int known; /* 1: no; 2: yes */
+    if (atomic_load(&known) == 0) {
+        const int fd = open("/dev/tty", O_RDWR | O_NOCTTY | O_CLOEXEC);
+        if (fd >= 0) (void)close(fd);
+        atomic_store(&known, fd >= 0 ? 2 : 1);
+    }
+    return atomic_load(&known) == 2;
+}
+
+uint32_t sys_reopen_asked(void)
+{
+    return atomic_load(&reopens);
+}
+
+void sys_reopen_ask(void)
+{
+    atomic_fetch_add(&reopens, 1);
+}
 
 /* A terminal that closes may send SIGHUP twice, or beside another signal: it is not counted among
  * the requests, of which the second ends the process. */
 static void on_signal(int number)
 {
+    if (number == SIGHUP && !sys_has_terminal()) {
+        sys_reopen_ask();
+        return;
+    }
     if (number == SIGHUP) {
         hung_up = 1;
         return;
@@ -184,8 +212,16 @@ enum { WATCHED = 3 };
 static const int watched[WATCHED] = {SIGTERM, SIGINT, SIGHUP};
 static struct sigaction before[WATCHED]; /* what sys_stop_unwatch brings back */
 
+void sys_reopen_watch(void)
+{
+    struct sigaction action = {.sa_handler = on_signal, .sa_flags = SA_RESTART};
+    (void)sigemptyset(&action.sa_mask);
+    if (!sys_has_terminal()) (void)sigaction(SIGHUP, &action, NULL);
+}
+
 lh_status_t sys_stop_watch(void)
 {
+    const bool terminal = sys_has_terminal();
     struct sigaction action = {.sa_handler = on_signal, .sa_flags = SA_RESTART};
     (void)sigemptyset(&action.sa_mask);
     requests = hung_up = 0;
@@ -193,7 +229,7 @@ lh_status_t sys_stop_watch(void)
         if (sigaction(watched[i], &action, &before[i]) != 0)
             return fail_io(errno, "cannot watch for signal %d", watched[i]);
         /* Who started this under nohup wants it to outlive the terminal. */
-        if (watched[i] == SIGHUP && before[i].sa_handler == SIG_IGN)
+        if (watched[i] == SIGHUP && before[i].sa_handler == SIG_IGN && terminal)
             (void)sigaction(SIGHUP, &before[i], NULL);
     }
     return LH_OK;
@@ -229,6 +265,10 @@ static void end_at_once(int number)
         (void)raise(number);
         return;
     }
+    if (number == SIGHUP && !sys_has_terminal()) {
+        sys_reopen_ask();
+        return;
+    }
     if (number == SIGHUP && sys_stop_requested()) return;
     if (requests > 0) _exit(128 + number);
     (void)!write(STDERR_FILENO, line, strlen(line));
@@ -241,7 +281,9 @@ void sys_stop_at_once(int code)
     (void)sigemptyset(&action.sa_mask);
     code_at_once = code;
     owner = getpid();
+    const bool terminal = sys_has_terminal();
     for (int i = 0; i < WATCHED; i++)
-        if (sigaction(watched[i], NULL, &old) == 0 && old.sa_handler != SIG_IGN)
+        if (sigaction(watched[i], NULL, &old) == 0 &&
+            (old.sa_handler != SIG_IGN || (watched[i] == SIGHUP && !terminal)))
             (void)sigaction(watched[i], &action, NULL);
 }

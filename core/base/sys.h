@@ -64,13 +64,24 @@ int sys_fallocate(int fd, off_t length);
 int sys_rename(const char *from, const char *to);
 int sys_rename_new(const char *from, const char *to);
 
+/* A SIGHUP says one of two things. To a process with a controlling terminal: that it closes, which
+ * asks the run to end unless who started it ignores the signal (nohup). To one without, as a service
+ * or a rank of srun has none: that logs are to be opened anew, as their files have been renamed. This
+ * is decided once, by the first call. [main thread at first, then any] */
+bool sys_has_terminal(void);
+/* How often a SIGHUP has asked for that. log.c looks at each line. [any thread] */
+uint32_t sys_reopen_asked(void);
+/* Where there is no terminal: from here on a SIGHUP does so, and nothing else. */
+void sys_reopen_watch(void);
+void sys_reopen_ask(void); /* for who has read the signal from a descriptor; async-signal-safe */
+
 /* SIGTERM, SIGINT and SIGHUP ask a run to save and end; a second one ends it at once. From here on
  * the first signal only sets the flag of sys_stop_requested, the second leaves with 128 + its
  * number: what is committed on disk stays as it is. A SIGHUP asks as well, but is never counted
  * as the first or the second, as a terminal that closes may send several. [main thread] */
 lh_status_t sys_stop_watch(void) LH_MUST_CHECK;
 void sys_stop_unwatch(void); /* brings back the handlers from before sys_stop_watch */
-/* Whether a signal has come since sys_stop_watch. Asked between steps. [any thread] */
+/* Whether a signal that asks so has come since sys_stop_watch. Asked between steps. [any thread] */
 bool sys_stop_requested(void);
 /* For a run where nothing watches yet or any more: from here on such a signal ends this process at
  * once by that exit code and with a line that names it, or by 128 + its number where it is the

@@ -13,6 +13,7 @@
 #include <stdio.h>
 
 #include <base/file.h>
+#include <base/log.h>
 #include <base/memory.h>
 #include <checkpoint/writer.h>
 #include <cli/model_source.h>
@@ -247,6 +248,17 @@ static lh_status_t open_launch(cli_t *cli)
     return launch_open(&how, &cli->launch);
 }
 
+/* From here on; what the INI itself is refused for is told in any case. */
+static lh_status_t take_log_level(const job_t *job)
+{
+    job_watch_t watch;
+    const lh_status_t status = job_watch_parse(job, &watch);
+    if (status != LH_OK) return status;
+    log_threshold((int32_t)watch.log);
+    job_watch_free(&watch);
+    return LH_OK;
+}
+
 /* The INI comes first, as it may name the folder of plugins. */
 lh_status_t cli_open(cli_t *cli)
 {
@@ -254,6 +266,7 @@ lh_status_t cli_open(cli_t *cli)
     lh_status_t status = LH_OK;
     lh_assert((needs & CLI_HAS_RANKS) == 0 || cli->command->check != NULL);
     if (cli->ini != NULL) status = job_load(cli->ini, cli->sets, cli->set_count, &cli->job);
+    if (status == LH_OK && cli->job != NULL) status = take_log_level(cli->job);
     if (status == LH_OK && (needs & (CLI_NEEDS_PLUGINS | CLI_NEEDS_JOB)) != 0)
         status = open_plugins(cli);
     if (status == LH_OK && cli->job != NULL && (needs & CLI_NEEDS_MODEL) != 0)

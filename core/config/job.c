@@ -126,6 +126,8 @@ static const lh_option_t watch_rows[] = {
          "HOST:PORT, or :PORT of all addresses, where Prometheus finds the run's figures"),
     PATH(job_watch_t, textfile, "",
          "a file of the same figures, NAME.prom, in the folder that a node exporter reads"),
+    CHOICE(job_watch_t, log, "info", "debug|info|warning|error",
+           "the least that lines on the terminal and in logs must matter"),
     LH_OPTION_DURATION(job_watch_t, report_ns, "report", "60s", "0s..1d",
                        "between renewals of report.html while it trains; 0s: at the end alone"),
 };

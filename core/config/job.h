@@ -408,6 +408,7 @@ typedef struct job_watch {
     char *metrics;  /* "HOST:PORT" or ":PORT" where figures are served over HTTP; NULL: nowhere */
     char *textfile; /* a file of the same figures, for a node exporter; NULL: none */
     uint64_t report_ns; /* between two renewals of report.html; 0: at the end alone */
+    uint32_t log;       /* LH_LOG_*: log_threshold */
 } job_watch_t;
 
 /* out NULL: the section is only checked. Its strings are the caller's: job_watch_free. */

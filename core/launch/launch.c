@@ -47,6 +47,7 @@ static bool tell_launcher(const char *sentence)
 static lh_status_t open_started(launch_t *l)
 {
     board_row_t *board;
+    sys_reopen_watch();
     (void)prctl(PR_SET_NAME, "longhaul"); /* it was started as /proc/self/exe */
     /* What this rank starts is not to keep the port open after the ranks have met. */
     if (l->place.listener >= 0) (void)fcntl(l->place.listener, F_SETFD, FD_CLOEXEC);

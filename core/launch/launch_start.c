@@ -202,6 +202,8 @@ static noreturn void become_rank(const starter_t *s, const launch_place_t *own, 
     (void)setpgid(0, 0);
     /* In a group of its own it would be stopped as it writes to a terminal with `stty tostop`. */
     (void)signal(SIGTTOU, SIG_IGN);
+    /* Without a terminal it means logs, and must not end a rank that has not come that far. */
+    if (!sys_has_terminal()) (void)signal(SIGHUP, SIG_IGN);
     (void)sigprocmask(SIG_SETMASK, &s->before, NULL);
     if (nothing >= 0) (void)dup2(nothing, STDIN_FILENO);
     if (processors != NULL) (void)sched_setaffinity(0, sizeof(*processors), processors);
@@ -335,6 +337,11 @@ static void starter_hear_signal(starter_t *s)
     if (read(s->signals, &info, sizeof(info)) != (ssize_t)sizeof(info)) return;
     if (info.ssi_signo == SIGTSTP) {
         starter_stand_still(s);
+        return;
+    }
+    if (info.ssi_signo == SIGHUP && !sys_has_terminal()) {
+        sys_reopen_ask();
+        starter_kill_all(s, SIGHUP);
         return;
     }
     const bool told = s->stops > 0 || s->hung_up;
@@ -577,6 +584,7 @@ static int starter_end_code(starter_t *s, bool *again)
 static lh_status_t starter_catch_signals(starter_t *s)
 {
     static const int unless_ignored[] = {SIGHUP, SIGTSTP};
+    const bool terminal = sys_has_terminal();
     sigset_t stops;
     struct sigaction old;
     (void)sigemptyset(&stops);
@@ -585,7 +593,8 @@ static lh_status_t starter_catch_signals(starter_t *s)
     /* A signal that is blocked arrives though it is ignored: nohup's wish stands, and a shell's
      * without job control. */
     for (size_t i = 0; i < sizeof(unless_ignored) / sizeof(unless_ignored[0]); i++)
-        if (sigaction(unless_ignored[i], NULL, &old) == 0 && old.sa_handler != SIG_IGN)
+        if (sigaction(unless_ignored[i], NULL, &old) == 0 &&
+            (old.sa_handler != SIG_IGN || (unless_ignored[i] == SIGHUP && !terminal)))
             (void)sigaddset(&stops, unless_ignored[i]);
     (void)signal(SIGPIPE, SIG_IGN); /* whoever reads the log may go */
     (void)sigprocmask(SIG_BLOCK, &stops, &s->before);

@@ -1,10 +1,13 @@
 """What tests of launching share: an INI in a scratch folder, processes, and what they must not leave."""
+import fcntl
 import os
+import pty
 import re
 import shutil
 import subprocess
 import sys
 import tempfile
+import termios
 import time
 import unittest
 
@@ -106,6 +109,17 @@ class LaunchCase(unittest.TestCase):
     def start(self, ini, *flags, wrap=(), preexec_fn=None, **environment):
         return subprocess.Popen([*wrap, PROGRAM, "train", ini, *flags], stdout=subprocess.PIPE, stderr=subprocess.PIPE,
                                 text=True, env=clean_environment(LH_MARK=self.folder, **environment), preexec_fn=preexec_fn)
+
+    def terminal(self):
+        """A preexec_fn: a session of its own with a terminal, as a shell gives it, for what a SIGHUP then means."""
+        leader, follower = pty.openpty()
+        for fd in (leader, follower):
+            self.addCleanup(os.close, fd)
+
+        def become():
+            os.setsid()
+            fcntl.ioctl(follower, termios.TIOCSCTTY, 0)
+        return become
 
     def finish(self, process, limit=60):
         """Exit code, stdout, stderr."""

@@ -191,7 +191,7 @@ class Local(LaunchCase):
             with socket.socket() as s:
                 s.bind(("127.0.0.1", 0))
                 port = s.getsockname()[1]
-            process = self.start(ini, "--set", f"launch.port={port}")
+            process = self.start(ini, "--set", f"launch.port={port}", preexec_fn=self.terminal())
             launch_case.wait_for(lambda: os.path.exists(os.path.join(self.folder, "out", "rank-1.log")))
             time.sleep(0.3)
             process.send_signal(number)
@@ -202,11 +202,26 @@ class Local(LaunchCase):
 
     def test_a_signal_while_one_rank_starts_is_what_ended_it(self):
         for number, name in ((signal.SIGTERM, "Terminated"), (signal.SIGINT, "Interrupt"), (signal.SIGHUP, "Hangup")):
-            process = self.start(self.ini(), LH_START_MS=20000)
+            process = self.start(self.ini(), LH_START_MS=20000, preexec_fn=self.terminal())
             self.assertEqual(process.stdout.readline(), "starting\n")
             process.send_signal(number)
             code, _, err = self.finish(process)
             self.assertEqual((code, err), (75, f"longhaul: stopped by signal {number:d} ({name}) while no step was under way\n"))
+
+    def test_a_hangup_without_a_terminal_opens_the_logs_of_all_ranks_anew(self):
+        process = self.start(self.ini(FOUR), preexec_fn=os.setsid, LH_STEPS=150)
+        self.ranks(4)
+        logs = [os.path.join(self.folder, "out", f"rank-{r}.log") for r in (1, 2, 3)]
+        before = [launch_case.read(log) for log in logs]
+        for log in logs:
+            os.rename(log, log + ".1")
+        process.send_signal(signal.SIGHUP)
+        code, _, err = self.finish(process)
+        self.assertEqual((code, err), (0, "rank 0 is done\n"))
+        for log, text in zip(logs, before):
+            self.assertEqual(launch_case.read(log + ".1"), text)
+            self.assertIn("is done", launch_case.read(log))
+        self.nothing_is_left()
 
     def test_ctrl_z_stops_the_ranks_and_they_go_on_together(self):
         # A group of its own, as a shell makes one: the kernel stops none that nobody could wake.

@@ -57,7 +57,7 @@ class Unit(PlacesCase):
         words = service["ExecStart"].replace("%i", "night").split()
         self.assertEqual(words[0], "/usr/bin/longhaul")
         said = subprocess.run([LONGHAUL, *words[1:]], capture_output=True, text=True)
-        self.assertRegex(said.stderr, r"\Alonghaul: .*/etc/longhaul/night\.ini: No such file")
+        self.assertRegex(said.stderr, r"\Alonghaul: .*/etc/longhaul/night\.ini: cannot read: No such file")
 
 
 class Batch(PlacesCase):

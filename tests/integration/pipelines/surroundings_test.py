@@ -75,8 +75,16 @@ class Surroundings(PipelineCase):
     def closing(self, job, ignored):
         """Sends what a terminal that closes may send, or under nohup a SIGTERM after it."""
         subprocess.run(["rm", "-rf", self.path("out", "checkpoints"), self.path("out", "metrics.jsonl")], check=True)
-        process = self.start("train", job, preexec_fn=(lambda: signal.signal(signal.SIGHUP, signal.SIG_IGN))
-                             if ignored else None)
+        leader, follower = pty.openpty()
+        for fd in (leader, follower):
+            self.addCleanup(os.close, fd)
+
+        def become():
+            os.setsid()
+            fcntl.ioctl(follower, termios.TIOCSCTTY, 0)
+            if ignored:
+                signal.signal(signal.SIGHUP, signal.SIG_IGN)
+        process = self.start("train", job, preexec_fn=become)
         rows = self.path("out", "metrics.jsonl")
         self.wait_for(lambda: os.path.exists(rows) and os.path.getsize(rows) > 0, process)
         process.send_signal(signal.SIGHUP)
@@ -99,6 +107,51 @@ class Surroundings(PipelineCase):
         several = self.small_job(train={"steps": 1000000}, site__one={"hosts": "localhost:2"})
         for ignored in (False, True):
             self.closing(several, ignored)
+
+    def test_a_hangup_without_a_terminal_opens_the_log_anew(self):
+        """What logrotate does: the file is renamed, then the run is told."""
+        job = self.prepared(train={"steps": 1000000, "log_every": 1})
+        process = self.start("train", job, preexec_fn=os.setsid)
+        log, rows = self.path("out", "train.log"), self.path("out", "metrics.jsonl")
+        self.wait_for(lambda: os.path.exists(rows) and os.path.getsize(rows) > 2000, process)
+        os.rename(log, log + ".1")
+        process.send_signal(signal.SIGHUP)
+        self.wait_for(lambda: os.path.exists(log), process)
+        old = os.path.getsize(log + ".1")
+        size = os.path.getsize(log)
+        self.wait_for(lambda: os.path.getsize(log) > size, process)
+        # A name that can't be opened: lines go on to the file that has been there.
+        os.rename(log, log + ".2")
+        os.mkdir(log)
+        process.send_signal(signal.SIGHUP)
+        self.wait_for(lambda: "cannot open it anew" in self.text(log + ".2"), process)
+        os.rmdir(log)
+        process.send_signal(signal.SIGTERM)
+        _, said = process.communicate(timeout=120)
+        self.assertEqual(process.returncode, TERMINATED, said)
+        self.assertEqual(os.path.getsize(log + ".1"), old)
+        self.assertRegex(self.text(log + ".2"), r"stopped after step \d+, which is saved")
+
+    @staticmethod
+    def text(path):
+        with open(path) as f:
+            return f.read()
+
+    def test_the_level_of_logs(self):
+        """Of a run with a line of each kind: a refused step is a warning, the end a piece of information."""
+        said = {}
+        for level in ("info", "warning", "error"):
+            job = self.prepared(train={"steps": 6}, watch={"log": level}, optimizer={"learning_rate": "1e30", "clip": 0})
+            subprocess.run(["rm", "-rf", self.path("out", "checkpoints"), self.path("out", "train.log")], check=True)
+            process = self.start("train", job)
+            process.communicate(timeout=120)
+            said[level] = self.text(self.path("out", "train.log"))
+        self.assertIn("report: ", said["info"])
+        self.assertIn("warning: ", said["info"])
+        self.assertNotIn("report: ", said["warning"])
+        self.assertIn("warning: ", said["warning"])
+        self.assertNotIn("warning: ", said["error"])
+        self.run_longhaul("train", job, "--set", "watch.log=loud", code=REFUSED)
 
     def for_journal(self, *args, own=True):
         """Lines that a stream gets which JOURNAL_STREAM names, or another one."""
