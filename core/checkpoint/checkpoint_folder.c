@@ -344,13 +344,13 @@ lh_status_t checkpoint_clean(const char *folder)
 }
 
 /* A number behind the name where that name is taken, by an earlier run's. */
-static lh_status_t set_aside(const char *folder, uint64_t step)
+static lh_status_t set_aside(const char *folder, uint64_t step, bool chosen)
 {
     char name[CHECKPOINT_NAME], aside[CHECKPOINT_NAME + 24];
     checkpoint_name(step, name);
     char *from = path_join(folder, name);
     if (from == NULL) return LH_NO_MEMORY;
-    const char *why = is_refused(from) ? "refused" : "damaged";
+    const char *why = is_refused(from) ? "refused" : chosen ? "left" : "damaged";
     lh_status_t status = LH_OK;
     for (uint32_t i = 0;; i++) {
         (void)snprintf(aside, sizeof(aside), i == 0 ? "%s-%s" : "%s-%s.%u", why, name, i);
@@ -371,12 +371,12 @@ static lh_status_t set_aside(const char *folder, uint64_t step)
 }
 
 /* Newest first, so that a crash half-way leaves the older ones where they were. */
-void checkpoint_make_way(const char *folder, uint64_t step)
+void checkpoint_make_way(const char *folder, uint64_t step, bool chosen)
 {
     checkpoint_steps_t steps;
     lh_status_t status = checkpoint_steps(folder, &steps);
     for (size_t i = 0; status == LH_OK && i < steps.count && steps.steps[i] > step; i++)
-        status = set_aside(folder, steps.steps[i]);
+        status = set_aside(folder, steps.steps[i], chosen);
     if (status != LH_OK)
         log_line(LH_LOG_WARN, "what is above step %llu is not out of the way: %s",
                  (unsigned long long)step, fail_reason());

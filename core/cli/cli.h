@@ -41,9 +41,10 @@ enum {
 enum { CLI_FLAGS = 12 };
 
 /* Flags that several commands have. */
-#define CLI_FLAG_RESUME                                                     \
-    {                                                                       \
-        "resume", NULL, "go on from the newest checkpoint, if there is one" \
+#define CLI_FLAG_RESUME                                                              \
+    {                                                                                \
+        "resume", "[STEP]",                                                          \
+            "go on from the newest checkpoint, if there is one, or from that step's" \
     }
 #define CLI_FLAG_HOST                                                                        \
     {                                                                                        \

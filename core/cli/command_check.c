@@ -370,12 +370,20 @@ static lh_status_t check_watch(const job_t *job)
     return status;
 }
 
+/* Batches that are left out of the data. */
+static lh_status_t check_skips(const job_t *job)
+{
+    uint64_t samples;
+    return step_samples(job, 0, 0, NULL, &samples);
+}
+
 /* In the order of the sections, so that the first mistake told is the first one to be found. Called
  * by each rank as well; so nothing here may depend on which machine this is, but for what asks
  * `launch`. */
 static lh_status_t check_options(check_t *c)
 {
-    lh_status_t status = check_model(c);
+    lh_status_t status = check_skips(c->job);
+    if (status == LH_OK) status = check_model(c);
     if (status == LH_OK) status = check_optimizer(c);
     if (status == LH_OK) status = check_rule(c);
     if (status == LH_OK)

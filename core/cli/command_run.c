@@ -1,4 +1,4 @@
-/* command_run.c - longhaul run PIPELINE.ini [--resume]: the stages in order, but for those whose
+/* command_run.c - longhaul run PIPELINE.ini [--resume [STEP]]: the stages in order, but for those whose
  * inputs have not changed since they ended well; and one stage alone, as its own command runs it.
  *
  * Where several processes start the same pipeline (a launcher a machine, or ranks that somebody
@@ -521,7 +521,10 @@ static int run_or_skip(cli_t *cli, uint32_t stage)
     }
     const lh_status_t status = stage_digest(cli->job, stage, digest);
     if (status != LH_OK) return status;
-    if (stage_is_done(cli->job, stage, digest)) return skip_stage(cli, c);
+    /* Whoever names a step wants the steps behind it made again. */
+    const char *step = stage == STAGE_TRAIN ? cli_flag(cli, "resume") : NULL;
+    const bool again = step != NULL && *step != '\0';
+    if (!again && stage_is_done(cli->job, stage, digest)) return skip_stage(cli, c);
     log_line(LH_LOG_INFO, "-- %s", c->name);
     return run_stage(cli, c, stage);
 }

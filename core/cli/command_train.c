@@ -1,4 +1,4 @@
-/* command_train.c - longhaul train PIPELINE.ini [--resume] [--dump-batches N] [--profile]
+/* command_train.c - longhaul train PIPELINE.ini [--resume [STEP]] [--dump-batches N] [--profile]
  *
  * Runs in every rank. What differs between ranks is small: rank 0 has a watch, makes the profile
  * and prints; all others only train. Where a run fails before anything was written, the folder that
@@ -33,6 +33,16 @@ static lh_status_t dump_count(const cli_t *cli, uint64_t *out)
     *out = 0;
     if (text == NULL || quantity_u64(text, out)) return LH_OK;
     return fail(LH_INVALID, "--dump-batches %s: not a whole number", text);
+}
+
+/* Ranks that the launcher starts again go on from the newest, whatever was named at first. */
+static lh_status_t resume_step(const cli_t *cli, uint64_t restarts, uint64_t *out)
+{
+    const char *text = cli_flag(cli, "resume");
+    *out = UINT64_MAX;
+    if (text == NULL || *text == '\0' || restarts > 0) return LH_OK;
+    if (quantity_u64(text, out) && *out != UINT64_MAX) return LH_OK;
+    return fail(LH_INVALID, "--resume=%s: not a whole number", text);
 }
 
 /* A run that stopped as it was asked to, or because the loss was not finite, has not failed. Codes
@@ -175,7 +185,7 @@ static int train_stage(cli_t *cli)
     model_source_t source;
     watch_t *watch = NULL;
     train_result_t result;
-    uint64_t dump;
+    uint64_t dump, step = UINT64_MAX;
     step_profile_t profile = {.profiler = {on_profiled}, .folder = job->pipeline.folder};
     const world_t *world = launch_world(cli->launch);
     /* Alone, or rank 0. */
@@ -184,6 +194,7 @@ static int train_stage(cli_t *cli)
     const launch_again_t again = launch_again(cli->launch);
 
     lh_status_t status = dump_count(cli, &dump);
+    if (status == LH_OK) status = resume_step(cli, again.restarts, &step);
     if (status == LH_OK) status = model_source_open(job, cli->plugins, TOKENIZER_IF_NAMED, &source);
     if (status != LH_OK) return status;
     /* How many folders above the pipeline's own are to be made: as many are removed again if the
@@ -209,6 +220,7 @@ static int train_stage(cli_t *cli)
                                  .eod = model_source_eod(&source),
                                  .tokenizer = source.tokenizer_digest,
                                  .resume = cli_flag(cli, "resume") != NULL || again.restarts > 0,
+                                 .resume_step = step == UINT64_MAX ? NULL : &step,
                                  .restarts = again.restarts,
                                  .restart_reason = again.reason,
                                  .dump_batches = dump,

@@ -68,6 +68,7 @@ static const lh_option_t data_rows[] = {
     CHOICE(job_data_t, documents, "joined", "joined|apart",
            "whether attention and positions run on over documents in a sequence"),
     WHOLE(job_data_t, seed, "1234", NULL, "of the order of samples"),
+    TEXT(job_data_t, skip, "", "batches, from 1, that are not trained on: 1000..1200, 4000..4010"),
 };
 
 /* vocab is text, as it may be a number or where to take it from; the plugin's own table has a row

@@ -67,6 +67,7 @@ typedef struct job_data {
     /* With the number of samples that are asked for, it decides the order alone: any rank computes
      * it for itself. */
     uint64_t seed; /* of the sample order; 1234, Megatron's default                 */
+    char *skip;    /* batches that are left out; NULL. As typed: batch_skips_parse  */
 } job_data_t;
 
 /* [model]: what of it the core reads; the rest is the plugin's. */

@@ -13,6 +13,7 @@
 #include <base/file.h>
 #include <base/memory.h>
 #include <base/text.h>
+#include <config/quantity.h>
 #include <data/prepare.h>
 #include <data/samples.h>
 
@@ -321,4 +322,69 @@ uint64_t batch_share_rows(const batch_share_t *s, uint64_t pass)
     const uint64_t before = pass * s->rows;
     if (before >= s->count) return 0;
     return s->count - before < s->rows ? s->count - before : s->rows;
+}
+
+/* ---- which batches are left out ---- */
+
+/* "1000..1200" or "1000", which is cut. */
+static bool skip_parse(char *text, uint64_t *first, uint64_t *last)
+{
+    char *dots = strstr(text, "..");
+    if (dots == NULL) return quantity_u64(text_trim(text), first) && (*last = *first, *first > 0);
+    *dots = '\0';
+    return quantity_u64(text_trim(text), first) && quantity_u64(text_trim(dots + 2), last) &&
+           *first > 0 && *first <= *last;
+}
+
+/* Beyond any step, so that arithmetic on samples can't overflow. */
+#define SKIP_MOST (UINT64_C(1) << 38)
+
+lh_status_t batch_skips_parse(const char *text, batch_skips_t *out)
+{
+    lh_status_t status = LH_OK;
+    char *rest = NULL, *copy = text == NULL ? NULL : mem_text(text);
+    *out = (batch_skips_t){0};
+    if (text == NULL) return LH_OK;
+    if (copy == NULL) return LH_NO_MEMORY;
+    for (char *word = strtok_r(copy, ",", &rest); word != NULL && status == LH_OK;
+         word = strtok_r(NULL, ",", &rest)) {
+        uint64_t first, last;
+        const uint64_t before = out->count == 0 ? 0 : out->rows[out->count - 1].last;
+        char shown[64];
+        (void)snprintf(shown, sizeof(shown), "%s", text_trim(word));
+        if (out->count == BATCH_SKIPS)
+            status = fail(LH_INVALID, "more than %d ranges of batches", BATCH_SKIPS);
+        else if (!skip_parse(word, &first, &last) || last > SKIP_MOST)
+            status = fail(LH_INVALID, "'%s' is no range of batches, such as 1000..1200", shown);
+        else if (first <= before)
+            status = fail(LH_INVALID, "'%s': ranges were expected in ascending order and apart",
+                          shown);
+        else
+            out->rows[out->count].first = first, out->rows[out->count++].last = last;
+    }
+    mem_free(copy);
+    return status;
+}
+
+uint64_t batch_skips_next(const batch_skips_t *s, uint64_t cursor, uint64_t batch)
+{
+    for (uint32_t i = 0; i < s->count; i++) {
+        const uint64_t begin = (s->rows[i].first - 1) * batch, end = s->rows[i].last * batch;
+        if (cursor + batch > begin && cursor < end) cursor = end;
+    }
+    return cursor;
+}
+
+/* From range to range and not from step to step: a job may have millions. */
+uint64_t batch_skips_after(const batch_skips_t *s, uint64_t cursor, uint64_t steps, uint64_t batch)
+{
+    for (uint32_t i = 0; i < s->count && steps > 0; i++) {
+        const uint64_t begin = (s->rows[i].first - 1) * batch;
+        const uint64_t fit = begin > cursor ? (begin - cursor) / batch : 0;
+        const uint64_t taken = fit < steps ? fit : steps;
+        cursor += taken * batch;
+        steps -= taken;
+        if (steps > 0) cursor = batch_skips_next(s, cursor, batch);
+    }
+    return cursor + steps * batch;
 }

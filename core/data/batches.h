@@ -84,4 +84,28 @@ batch_share_t batch_share(uint64_t batch, uint64_t micro_batch, uint32_t rank, u
 /* Sequences of pass i that are no padding; they begin at first + i * rows. */
 uint64_t batch_share_rows(const batch_share_t *s, uint64_t pass);
 
+/* ---- which batches are left out ----
+ *
+ * A cursor is the global index of the first sample that no batch has taken yet. Batch n, from 1, of
+ * B sequences is samples (n - 1) x B to n x B; those that [data] skip names are passed over, and the
+ * next one is taken in their place. So a step's data follow from the cursor behind the step before,
+ * which a checkpoint holds. */
+
+enum { BATCH_SKIPS = 64 };
+
+/* Of batches, from 1 and inclusive; ascending and apart. */
+typedef struct batch_skips {
+    struct {
+        uint64_t first, last;
+    } rows[BATCH_SKIPS];
+    uint32_t count;
+} batch_skips_t;
+
+/* "1000..1200, 4000..4010, 5000"; NULL: none. */
+lh_status_t batch_skips_parse(const char *text, batch_skips_t *out) LH_MUST_CHECK;
+/* Where the next batch begins, for a cursor: there, or behind what it would touch of a range. */
+uint64_t batch_skips_next(const batch_skips_t *s, uint64_t cursor, uint64_t batch);
+/* The cursor behind `steps` batches more. */
+uint64_t batch_skips_after(const batch_skips_t *s, uint64_t cursor, uint64_t steps, uint64_t batch);
+
 #endif

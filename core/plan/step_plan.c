@@ -25,10 +25,13 @@
  * too, as both programs take tables of the same size. */
 static lh_status_t read_documents(const job_t *job, int32_t eod, uint64_t *per_sample)
 {
+    uint64_t samples;
     batches_t *train = NULL, *valid = NULL;
-    lh_status_t status = step_batches_open(job, SPLIT_TRAIN, INT32_MAX, eod, NULL, &train);
+    lh_status_t status = step_samples(job, 0, 0, NULL, &samples);
+    if (status == LH_OK)
+        status = step_batches_open(job, SPLIT_TRAIN, samples, INT32_MAX, eod, NULL, &train);
     if (status == LH_OK && job->train.evaluate_every > 0)
-        status = step_batches_open(job, SPLIT_VALID, INT32_MAX, eod, train, &valid);
+        status = step_batches_open(job, SPLIT_VALID, 0, INT32_MAX, eod, train, &valid);
     if (status == LH_OK) *per_sample = step_documents(job, train, valid, eod);
     batches_close(valid);
     batches_close(train);

@@ -6,6 +6,7 @@
 #include <stdio.h>
 
 #include <base/memory.h>
+#include <config/quantity.h>
 #include <engine/weights.h>
 
 static lh_status_t row_name(const parameter_t *p, const char *state, char **out)
@@ -373,6 +374,18 @@ static const char *find_line(const char *text, const char *head, size_t length)
         text += *text == '\n';
     }
     return NULL;
+}
+
+bool snapshot_identity_number(const char *text, const char *key, uint64_t *out)
+{
+    char head[64], digits[32];
+    const int length = snprintf(head, sizeof(head), "%s = ", key);
+    lh_assert(length > 0 && (size_t)length < sizeof(head));
+    const char *line = text == NULL ? NULL : find_line(text, head, (size_t)length);
+    if (line == NULL) return false;
+    (void)snprintf(digits, sizeof(digits), "%.*s", (int)strcspn(line + length, "\n"),
+                   line + length);
+    return quantity_u64(digits, out);
 }
 
 /* Keys whose lines belong to the model itself. */

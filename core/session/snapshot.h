@@ -80,6 +80,9 @@ void snapshot_identity_model(const job_t *job, const plugin_t *plugin, const voi
 /* tokenizer_digest of what makes its text; 0, where that is not known, says nothing. */
 void snapshot_identity_tokenizer(uint64_t digest, text_t *out);
 
+/* The number that such a text gives for a key, "train.batch"; false where it has none. */
+bool snapshot_identity_number(const char *text, const char *key, uint64_t *out);
+
 /* Refuses with the first value that differs of those that both texts name; `then` is what the
  * checkpoint at `path` holds. */
 lh_status_t snapshot_identity_compare(const char *path, const char *then,

@@ -126,17 +126,35 @@ void step_programs_free(step_programs_t *p)
     *p = (step_programs_t){0};
 }
 
-/* steps * batch samples are asked for in training: the number of epochs, and with it the order of
- * samples, depends on it as Megatron's does. */
-lh_status_t step_batches_open(const job_t *job, uint32_t split, uint32_t vocab, int32_t eod,
-                              const batches_t *beside, batches_t **out)
+lh_status_t step_samples(const job_t *job, uint64_t cursor, uint64_t step, batch_skips_t *skips,
+                         uint64_t *samples)
+{
+    batch_skips_t own;
+    char where[JOB_WHERE_BYTES], reason[256];
+    const uint64_t steps = job->train.steps, batch = job->train.batch;
+    const lh_status_t status = batch_skips_parse(job->data.skip, &own);
+    if (status == LH_INVALID) {
+        (void)snprintf(reason, sizeof(reason), "%s", fail_reason());
+        job_where(job, "data", "skip", where);
+        return fail(LH_INVALID, "%s: skip = %s: %s", where, job->data.skip, reason);
+    }
+    if (status != LH_OK) return status;
+    if (skips != NULL) *skips = own;
+    *samples = batch_skips_after(&own, cursor, step < steps ? steps - step : 0, batch);
+    return LH_OK;
+}
+
+/* steps * batch samples are asked for in training, and those that are skipped: the number of epochs,
+ * and with it the order of samples, depends on it as Megatron's does. */
+lh_status_t step_batches_open(const job_t *job, uint32_t split, uint64_t samples, uint32_t vocab,
+                              int32_t eod, const batches_t *beside, batches_t **out)
 {
     const job_train_t *train = &job->train;
     const batches_how_t how = {.data = &job->data,
                                .folder = job->pipeline.folder,
                                .split = split,
                                .sequence = train->sequence,
-                               .samples = split == SPLIT_TRAIN ? train->steps * train->batch : 0,
+                               .samples = split == SPLIT_TRAIN ? samples : 0,
                                .vocab = vocab,
                                .eod = eod,
                                .beside = beside};

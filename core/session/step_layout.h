@@ -52,10 +52,15 @@ void step_programs_free(step_programs_t *p); /* the rest goes with the engine */
  * of the table's rows. */
 void step_accumulation_text(const job_t *job, const schedule_t *s, text_t *out);
 
-/* A split of the job's data, in the order in which training reads it. beside: as in batches_how_t.
- */
-lh_status_t step_batches_open(const job_t *job, uint32_t split, uint32_t vocab, int32_t eod,
-                              const batches_t *beside, batches_t **out) LH_MUST_CHECK;
+/* A split of the job's data, in the order in which training reads it. samples: that training will
+ * have asked for at its end (step_samples). beside: as in batches_how_t. */
+lh_status_t step_batches_open(const job_t *job, uint32_t split, uint64_t samples, uint32_t vocab,
+                              int32_t eod, const batches_t *beside, batches_t **out) LH_MUST_CHECK;
+/* The cursor (data/batches.h) behind the job's last step, for one that stands at `cursor` behind
+ * `step`: the same wherever in a run it is asked. LH_INVALID: [data] skip can't be read, told with its
+ * line. skips may be NULL. */
+lh_status_t step_samples(const job_t *job, uint64_t cursor, uint64_t step, batch_skips_t *skips,
+                         uint64_t *samples) LH_MUST_CHECK;
 /* Whether the layout depends on the data: where documents lie apart, and the INI does not say how
  * many there are. */
 bool step_asks_data(const job_t *job);

@@ -173,9 +173,10 @@ typedef struct train_how {
     int32_t eod;          /* ends a document inside a sequence of the data; -1: none */
     uint64_t tokenizer;   /* tokenizer_digest; 0: unknown                                       */
     bool resume;          /* go on from the newest checkpoint, if there is one                   */
-    uint64_t restarts;    /* how often the launcher has started this training again */
-    const char *restart_reason; /* what for */
-    uint64_t dump_batches;      /* writes the first N global batches to [pipeline]
+    const uint64_t *resume_step; /* from that step's and no other; NULL: the newest */
+    uint64_t restarts;           /* how often the launcher has started this training again */
+    const char *restart_reason;  /* what for */
+    uint64_t dump_batches;       /* writes the first N global batches to [pipeline]
                               folder/batches.safetensors */
     /* NULL, or asked once what a step should take, for the observer; called when all is built and
        fills what it knows, the rest stays 0 */

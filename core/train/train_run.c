@@ -38,12 +38,14 @@
 
 /* Batch after batch into three tensors, one at a time, since N batches may be more than memory
  * holds. The order is that of training. */
-static lh_status_t write_batches(safetensors_writer_t *w, batches_t *data, uint64_t count,
-                                 uint64_t batch, const batch_rows_t *rows, uint64_t bytes)
+static lh_status_t write_batches(safetensors_writer_t *w, batches_t *data,
+                                 const batch_skips_t *skips, uint64_t count, uint64_t batch,
+                                 const batch_rows_t *rows, uint64_t bytes)
 {
     lh_status_t status = LH_OK;
-    for (uint64_t i = 0; i < count && status == LH_OK; i++) {
-        status = batches_fill(data, i * batch, batch, rows);
+    for (uint64_t i = 0, at = 0; i < count && status == LH_OK; i++, at += batch) {
+        at = batch_skips_next(skips, at, batch);
+        status = batches_fill(data, at, batch, rows);
         if (status == LH_OK) status = safetensors_write(w, 0, i * bytes, rows->tokens, bytes);
         if (status == LH_OK) status = safetensors_write(w, 1, i * bytes, rows->labels, bytes);
         if (status == LH_OK) status = safetensors_write(w, 2, i * bytes, rows->weights, bytes);
@@ -51,8 +53,9 @@ static lh_status_t write_batches(safetensors_writer_t *w, batches_t *data, uint6
     return status;
 }
 
-static lh_status_t write_file(const char *path, batches_t *data, uint64_t count, uint64_t batch,
-                              uint64_t sequence, const batch_rows_t *rows)
+static lh_status_t write_file(const char *path, batches_t *data, const batch_skips_t *skips,
+                              uint64_t count, uint64_t batch, uint64_t sequence,
+                              const batch_rows_t *rows)
 {
     const safetensors_row_t tensors[] = {
         {"tokens", LH_DTYPE_I32, 3, {count, batch, sequence}},
@@ -62,7 +65,7 @@ static lh_status_t write_file(const char *path, batches_t *data, uint64_t count,
     safetensors_writer_t *w;
     lh_status_t status = safetensors_create(path, tensors, 3, NULL, 0, &w);
     if (status != LH_OK) return status;
-    status = write_batches(w, data, count, batch, rows, batch * sequence * 4);
+    status = write_batches(w, data, skips, count, batch, rows, batch * sequence * 4);
     if (status == LH_OK) return safetensors_finish(w, NULL);
     safetensors_abandon(w);
     return status;
@@ -71,8 +74,9 @@ static lh_status_t write_file(const char *path, batches_t *data, uint64_t count,
 /* tokens, labels I32 [count, batch, sequence] and weights F32 of the same shape. An older file is
  * replaced. The file is complete or not there: it is written under another name and renamed at the
  * end. */
-static lh_status_t batch_dump(const char *path, batches_t *data, uint64_t count, uint64_t batch,
-                              uint64_t sequence, uint64_t max_documents)
+static lh_status_t batch_dump(const char *path, batches_t *data, const batch_skips_t *skips,
+                              uint64_t count, uint64_t batch, uint64_t sequence,
+                              uint64_t max_documents)
 {
     text_t temporary = {0};
     text_printf(&temporary, "%s.tmp", path);
@@ -82,7 +86,7 @@ static lh_status_t batch_dump(const char *path, batches_t *data, uint64_t count,
     if (status == LH_OK) status = text_status(&temporary);
     if (status == LH_OK) {
         (void)sys()->unlink(temporary.data); /* of a run that was killed here */
-        status = write_file(temporary.data, data, count, batch, sequence, &rows);
+        status = write_file(temporary.data, data, skips, count, batch, sequence, &rows);
     }
     if (status == LH_OK && sys_rename(temporary.data, path) != 0)
         status = fail_io(errno, "%s: cannot rename %s to it", path, temporary.data);
@@ -106,7 +110,7 @@ static lh_status_t run_dump(trainer_t *t)
     char *path = path_join(t->job->pipeline.folder, "batches.safetensors");
     if (path == NULL) return LH_NO_MEMORY;
     const lh_status_t status = batch_dump(
-        path, t->data, t->how->dump_batches, train->batch, train->sequence,
+        path, t->data, &t->skips, t->how->dump_batches, train->batch, train->sequence,
         t->batch[0].max_documents * t->layout.share.passes * train_agree_size(&t->agree));
     if (status == LH_OK)
         log_line(LH_LOG_INFO, "first %llu batches written to %s",
@@ -198,12 +202,22 @@ static void tell_end(trainer_t *t, lh_status_t status, const char *reason, uint6
 
 /* ---- one optimizer step ---- */
 
-/* Global sample index of the first sequence of a pass of this rank. Ranks take neighbouring slices
- * of the global batch: share.first is where this rank's begins. The index depends on the step alone
- * and not on which run makes it, which is what makes a resume exact. */
+/* Global sample index of the first sequence of the batch that is queued next: the cursor is that of
+ * steps which are finished. */
+static uint64_t batch_begin(const trainer_t *t)
+{
+    const uint64_t batch = t->job->train.batch;
+    lh_assert(t->queued >= t->step);
+    const uint64_t cursor = batch_skips_after(&t->skips, t->cursor, t->queued - t->step, batch);
+    return batch_skips_next(&t->skips, cursor, batch);
+}
+
+/* The same of a pass of this rank. Ranks take neighbouring slices of the global batch: share.first is
+ * where this rank's begins. The index depends on the cursor that the steps before have left and not
+ * on which run makes it, which is what makes a resume exact. */
 static uint64_t first_sample(const trainer_t *t, uint64_t pass)
 {
-    return t->queued * t->job->train.batch + t->layout.share.first + pass * t->layout.share.rows;
+    return batch_begin(t) + t->layout.share.first + pass * t->layout.share.rows;
 }
 
 /* The sum of token weights over the global batch, all ranks' passes. Where no token is masked the
@@ -442,6 +456,7 @@ static lh_status_t step_finish(trainer_t *t, bool *applied)
     /* From here on the step is made: what fails below fails the run, but a save would name the new
      * step. */
     t->step++;
+    t->cursor = batch_skips_after(&t->skips, t->cursor, 1, t->job->train.batch);
     t->tokens += t->job->train.batch * t->job->train.sequence;
     t->loss = loss.all;
     t->stop = t->agreed[AGREE_STOP] > 0;

@@ -179,8 +179,8 @@ static lh_status_t not_saved(trainer_t *t, lh_status_t status, bool last, uint64
     return LH_OK;
 }
 
-/* Points into the trainer. cursor is the number of samples seen, by which a resume checks that
- * batch and sequence are still the same. */
+/* Points into the trainer. cursor is where the next batch is looked for, by which a resume checks that
+ * batch and skipped ranges are still the same. */
 static checkpoint_meta_t save_describe(trainer_t *t)
 {
     uint32_t scalars = 0;
@@ -195,7 +195,7 @@ static checkpoint_meta_t save_describe(trainer_t *t)
                                .device = t->devices.data,
                                .step = t->step,
                                .seed = t->job->train.seed,
-                               .cursor = t->step * t->job->train.batch,
+                               .cursor = t->cursor,
                                .tokens = t->tokens,
                                .plugins = t->plugins,
                                .plugin_count = t->plugin_count,

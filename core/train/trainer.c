@@ -58,25 +58,68 @@ typedef struct start { /* what rank 0 tells */
 } start_t;
 
 /* What the newest checkpoint says must be what this run would have made of it. A run counts
- * samples, not files or epochs: the next sample is step * batch. With another batch or sequence the
- * same count would be another place in the data. */
+ * samples, not files or epochs: where the next one is taken follows from steps, batch and [data]
+ * skip. A run that goes on with another batch or sequence is another run, which [train] same_bits =
+ * no allows: it goes on from the checkpoint's cursor. */
 static lh_status_t check_data_order(const trainer_t *t)
 {
     const checkpoint_meta_t *m = &t->resumed->manifest->meta;
-    if (m->cursor != m->step * t->job->train.batch)
-        return fail(LH_INVALID,
-                    "%s: made with a batch of %llu sequences, [train] batch is %llu now: the order "
-                    "of the data would change",
-                    t->resumed->path, (unsigned long long)(m->step == 0 ? 0 : m->cursor / m->step),
-                    (unsigned long long)t->job->train.batch);
-    if (m->tokens != m->cursor * t->job->train.sequence)
-        return fail(LH_INVALID,
-                    "%s: made with sequences of %llu tokens, [train] sequence is %llu now: the "
-                    "order of the data would change",
-                    t->resumed->path,
-                    (unsigned long long)(m->cursor == 0 ? 0 : m->tokens / m->cursor),
-                    (unsigned long long)t->job->train.sequence);
+    const job_train_t *train = &t->job->train;
+    const char *path = t->resumed->path;
+    uint64_t batch = train->batch, sequence = train->sequence;
+    if (train->same_bits) {
+        (void)snapshot_identity_number(m->model, "train.batch", &batch);
+        (void)snapshot_identity_number(m->model, "train.sequence", &sequence);
+        if (batch != train->batch)
+            return fail(LH_INVALID,
+                        "%s: made with a batch of %llu sequences, [train] batch is %llu now: the "
+                        "order of the data would change; set [train] same_bits = no to go on",
+                        path, (unsigned long long)batch, (unsigned long long)train->batch);
+        if (sequence != train->sequence)
+            return fail(LH_INVALID,
+                        "%s: made with sequences of %llu tokens, [train] sequence is %llu now: the "
+                        "order of the data would change; set [train] same_bits = no to go on",
+                        path, (unsigned long long)sequence, (unsigned long long)train->sequence);
+        const uint64_t expected = batch_skips_after(&t->skips, 0, m->step, batch);
+        if (m->cursor != expected)
+            return fail(LH_INVALID,
+                        "%s: %llu samples of the data are behind it, with this INI's batch and "
+                        "[data] skip they would be %llu: that would be another run; set [train] "
+                        "same_bits = no to go on",
+                        path, (unsigned long long)m->cursor, (unsigned long long)expected);
+    }
     return LH_OK;
+}
+
+/* With sequences of another length the data are cut and ordered anew: the run goes on at the same
+ * count of tokens of that order. */
+static uint64_t cursor_of(const trainer_t *t)
+{
+    const checkpoint_meta_t *m = &t->resumed->manifest->meta;
+    uint64_t sequence = t->job->train.sequence;
+    const uint64_t now = sequence;
+    (void)snapshot_identity_number(m->model, "train.sequence", &sequence);
+    lh_assert(now > 0);
+    return sequence == now ? m->cursor : (m->cursor * sequence + now - 1) / now;
+}
+
+/* Rank 0 only. The checkpoint of the step that somebody named, and no other. */
+static lh_status_t find_named(trainer_t *t)
+{
+    const char *folder = t->job->checkpoint.folder;
+    const unsigned long long step = (unsigned long long)*t->how->resume_step;
+    char name[CHECKPOINT_NAME];
+    checkpoint_name(*t->how->resume_step, name);
+    char *path = path_join(folder, name);
+    if (path == NULL) return LH_NO_MEMORY;
+    lh_status_t status = LH_OK;
+    if (t->below != UINT64_MAX)
+        status = fail(LH_CORRUPT, "--resume %llu: %s is damaged", step, path);
+    else if (!file_exists(path))
+        status = fail(LH_INVALID, "--resume %llu: there is no %s", step, path);
+    if (status == LH_OK) status = checkpoint_open(path, &t->resumed);
+    mem_free(path);
+    return status == LH_OK ? check_data_order(t) : status;
 }
 
 /* Rank 0 only. t->below excludes checkpoints that were found damaged in this start; having excluded
@@ -84,6 +127,7 @@ static lh_status_t check_data_order(const trainer_t *t)
 static lh_status_t find_newest(trainer_t *t)
 {
     const char *folder = t->job->checkpoint.folder;
+    if (t->how->resume_step != NULL) return find_named(t);
     const lh_status_t status = checkpoint_open_newest(folder, t->below, &t->resumed);
     if (status != LH_OK) return status;
     if (t->resumed == NULL && t->below != UINT64_MAX)
@@ -191,6 +235,7 @@ static void take_start(trainer_t *t)
     const checkpoint_meta_t *m = &t->resumed->manifest->meta;
     t->step = t->queued = t->first_step = m->step;
     t->tokens = m->tokens;
+    t->cursor = cursor_of(t);
     t->saved_step = m->step;
     writer_parent(t->writer, t->resumed->manifest->self);
 }
@@ -252,6 +297,15 @@ static lh_status_t start_older(trainer_t *t, bool lost)
     const lh_status_t status = leads ? lead_start(t, LH_OK) : follow_start(t, LH_OK);
     if (status != LH_OK) return status;
     take_start(t);
+    uint64_t samples;
+    const lh_status_t asked = step_samples(t->job, t->cursor, t->step, NULL, &samples);
+    if (asked != LH_OK) return asked;
+    if (samples != t->samples) /* the order of data was made for the checkpoint after it */
+        return fail(
+            LH_MISMATCH,
+            "%s: made with another batch or sequence than the checkpoint after it, which is "
+            "damaged: go on from it with --resume %llu",
+            t->resumed->path, (unsigned long long)t->step);
     return check_older(t);
 }
 
@@ -273,7 +327,8 @@ static lh_status_t start_resume(trainer_t *t)
         status = start_older(t, lost);
         if (status != LH_OK) return status;
     }
-    if (train_agree_rank(&t->agree) == 0) checkpoint_make_way(t->job->checkpoint.folder, t->step);
+    if (train_agree_rank(&t->agree) == 0)
+        checkpoint_make_way(t->job->checkpoint.folder, t->step, t->how->resume_step != NULL);
     return LH_OK;
 }
 
@@ -344,7 +399,7 @@ static lh_status_t open_session(trainer_t *t)
 static lh_status_t open_split(const trainer_t *t, uint32_t split, batches_t **out)
 {
     const uint32_t vocab = (uint32_t)weights_parameters(t->session->weights)->vocab;
-    return step_batches_open(t->job, split, vocab, t->how->eod, t->data, out);
+    return step_batches_open(t->job, split, t->samples, vocab, t->how->eod, t->data, out);
 }
 
 /* Ranks on several machines read files of their own under one name. Different files of one name
@@ -370,7 +425,8 @@ static lh_status_t check_data(trainer_t *t, uint64_t train, uint64_t valid)
 static lh_status_t open_data(trainer_t *t)
 {
     uint64_t digest, valid = 0;
-    lh_status_t status = open_split(t, SPLIT_TRAIN, &t->data);
+    lh_status_t status = step_samples(t->job, t->cursor, t->step, &t->skips, &t->samples);
+    if (status == LH_OK) status = open_split(t, SPLIT_TRAIN, &t->data);
     if (status == LH_OK) status = batches_digest(t->data, &digest);
     if (status != LH_OK) return status;
     text_printf(&t->identity, "data.content = %016llx\n", (unsigned long long)digest);
@@ -579,6 +635,7 @@ lh_status_t trainer_open(trainer_t *t, const train_how_t *how)
     t->layout = layout_of(t, 0);
     if (status == LH_OK) status = digest_config(t->job, t->config);
     if (status == LH_OK) status = step_calls_new(t->job, how->registry, &t->calls);
+    if (status == LH_OK) status = step_samples(t->job, 0, 0, &t->skips, &t->samples);
     if (status == LH_OK) status = start_find(t);
     if (status == LH_OK) status = open_session(t);
     if (status == LH_OK) status = check_profiler(t);

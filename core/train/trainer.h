@@ -40,6 +40,8 @@ typedef struct trainer {
     snapshot_t *snapshot;
     /* A batch is copied out of the token files into these rows, and from there to the device. */
     batches_t *data, *valid; /* valid NULL: nothing is evaluated during training */
+    batch_skips_t skips;
+    uint64_t samples;        /* that the training split was opened for */
     batch_rows_t *batch;     /* [share.passes] one after the other in memory */
     float *step_rows; /* [groups, LH_STEP_WORDS]: what the last run_update was given, then what
                                 came back of the last step that was finished */
@@ -53,6 +55,7 @@ typedef struct trainer {
     /* Progress: what a checkpoint of this moment would say. tokens counts those of steps that were
      * refused, too. */
     uint64_t step;   /* made so far: their figures were read */
+    uint64_t cursor; /* of the data, behind them: data/batches.h */
     uint64_t queued; /* given to the device so far: `step`, or one or two more inside the loop */
     uint64_t first_step;
     uint64_t tokens; /* seen since the start of training */

@@ -266,7 +266,7 @@ static void what_is_skipped_is_said(void **state)
     log_threshold(LH_LOG_ERROR + 1);
     assert_int_equal(c->manifest->meta.step, 1);
     checkpoint_close(c);
-    checkpoint_make_way(s->folder, 1);
+    checkpoint_make_way(s->folder, 1, false);
     assert_true(pread(fileno(said), text, sizeof(text) - 1, 0) > 0);
     assert_non_null(strstr(text, "step-000000000002 is skipped: "));
     assert_non_null(strstr(text, "shard-00000-00000.safetensors: "));

@@ -154,7 +154,8 @@ lh_status_t four_run(uint64_t step, uint64_t keep)
     if (status != LH_OK) return status;
     status = checkpoint_clean(FOUR_FOLDER);
     if (status == LH_OK) status = checkpoint_open_latest(FOUR_FOLDER, &c);
-    if (status == LH_OK && c != NULL) checkpoint_make_way(FOUR_FOLDER, c->manifest->meta.step);
+    if (status == LH_OK && c != NULL)
+        checkpoint_make_way(FOUR_FOLDER, c->manifest->meta.step, false);
     if (status == LH_OK) checkpoint_close(c);
     if (status == LH_OK) status = four_save(step, keep);
     folder_lock_give(&lock);

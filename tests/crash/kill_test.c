@@ -47,7 +47,7 @@ static void save_for_ever(const char *folder, int said)
         checkpoint_open_latest(folder, &c) != LH_OK)
         _exit(1);
     uint64_t step = c == NULL ? 0 : c->manifest->meta.step;
-    if (c != NULL) checkpoint_make_way(folder, step);
+    if (c != NULL) checkpoint_make_way(folder, step, false);
     checkpoint_close(c);
     for (;;) {
         const checkpoint_meta_t meta = {.run = "killed", .step = ++step};

@@ -1,5 +1,5 @@
 """The .debs on a bare Debian 12: installed with what they depend on, the demo's first pipeline run by a user without rights,
-man pages and SDK used, and taken away again: every file is then as it was, but for dpkg's own records.
+man pages and SDK used, and taken away again: every file is then as it was, but for records of dpkg and apt.
 
 Part of `make torture` only, as root, with debootstrap and a mirror (LONGHAUL_MIRROR) in reach. LONGHAUL_DEBIAN may name a
 folder that `debootstrap --variant=minbase bookworm` has filled: it is copied and not changed."""
@@ -13,9 +13,9 @@ from places_case import BUILD, CMAKE, SOURCE, TORTURE, PlacesCase, main, read, s
 
 MIRROR = os.environ.get("LONGHAUL_MIRROR", "http://deb.debian.org/debian")
 READY = os.environ.get("LONGHAUL_DEBIAN", "")
-# What dpkg writes down of everything that it does.
+# What dpkg and apt write down of everything that they do.
 RECORDS = ("var/log/", "var/lib/dpkg/status", "var/lib/dpkg/status-old", "var/lib/dpkg/lock", "var/lib/dpkg/triggers/",
-           "var/cache/ldconfig/", "etc/ld.so.cache", "var/lib/dpkg/available", "proc/", "dev/", "sys/")
+           "var/cache/apt/", "var/cache/ldconfig/", "etc/ld.so.cache", "var/lib/dpkg/available", "proc/", "dev/", "sys/")
 
 
 class BareDebian(PlacesCase):
@@ -74,7 +74,7 @@ class BareDebian(PlacesCase):
         for name in ("report.html", "eval.json", "generated.json", "model.safetensors"):
             self.assertIn(name, said)
         self.inside("rm -rf /tmp/work")
-        self.inside(f"dpkg --purge longhaul-dev longhaul")
+        self.inside("dpkg --purge longhaul-dev longhaul")
         after = self.snapshot()
         self.assertEqual({n for n in set(before) ^ set(after)}, set())
         self.assertEqual([n for n in before if before[n] != after[n]], [])

@@ -223,7 +223,7 @@ static void damage_is_skipped_and_the_older_one_is_taken(void **state)
     assert_int_equal(checkpoint_open_latest(s->folder, &c), LH_OK);
     small_check(c, 20);
     checkpoint_close(c);
-    checkpoint_make_way(s->folder, 20);
+    checkpoint_make_way(s->folder, 20, false);
     assert_true(file_exists(scratch_path(s, "damaged-step-000000000040")));
     assert_true(file_exists(scratch_path(s, "damaged-step-000000000030")));
     assert_int_equal(small_save(s->folder, 30, 0), LH_OK);

@@ -296,6 +296,46 @@ static void a_list_of_sets_is_read_or_refused(void **state)
     samples_blend_list_free(&list);
 }
 
+/* Step by step, sample by sample: no range of batches is known but as a set of samples. */
+static uint64_t walk(const batch_skips_t *s, uint64_t cursor, uint64_t steps, uint64_t batch)
+{
+    while (steps > 0) {
+        bool touched = false;
+        for (uint64_t k = cursor; k < cursor + batch; k++)
+            for (uint32_t i = 0; i < s->count; i++)
+                touched = touched ||
+                          (k / batch + 1 >= s->rows[i].first && k / batch + 1 <= s->rows[i].last);
+        if (touched) {
+            cursor++; /* until nothing of the batch is in a range */
+            continue;
+        }
+        cursor += batch;
+        steps--;
+    }
+    return cursor;
+}
+
+static void skipped_batches_are_what_a_walk_over_samples_leaves_out(void **state)
+{
+    batch_skips_t s;
+    (void)state;
+    static const char *const lists[] = {"1", "2..3", "1..4, 6, 8..9", "5, 6, 7..20", " 3 .. 4 ,9"};
+    for (size_t i = 0; i < sizeof(lists) / sizeof(lists[0]); i++) {
+        assert_int_equal(batch_skips_parse(lists[i], &s), LH_OK);
+        for (uint64_t batch = 1; batch <= 5; batch++)
+            for (uint64_t cursor = 0; cursor < 60; cursor++)
+                for (uint64_t steps = 1; steps < 12; steps++)
+                    assert_int_equal(batch_skips_after(&s, cursor, steps, batch),
+                                     walk(&s, cursor, steps, batch));
+    }
+    assert_int_equal(batch_skips_parse(NULL, &s), LH_OK);
+    assert_int_equal(batch_skips_after(&s, 7, 3, 4), 19);
+    static const char *const wrong[] = {"0", "3..2",    "2, 2", "4, 3", "1..",         "..2",
+                                        "x", "1..2..3", "-1",   "1 2",  "999999999999"};
+    for (size_t i = 0; i < sizeof(wrong) / sizeof(wrong[0]); i++)
+        assert_int_equal(batch_skips_parse(wrong[i], &s), LH_INVALID);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -309,6 +349,7 @@ int main(void)
         cmocka_unit_test(blending_agrees_with_the_plain_rule),
         cmocka_unit_test(blending_agrees_with_figures_made_in_python),
         cmocka_unit_test(a_list_of_sets_is_read_or_refused),
+        cmocka_unit_test(skipped_batches_are_what_a_walk_over_samples_leaves_out),
     };
     return cmocka_run_group_tests(tests, scratch_setup, scratch_teardown);
 }
