@@ -237,14 +237,16 @@ static lh_status_t check_rank(void *context)
 /* Also for commands without ranks: it then says that this process is alone. */
 static lh_status_t open_launch(cli_t *cli)
 {
-    const launch_how_t how = {
-        .job = cli->job,
-        .ranks = (cli->command->needs & CLI_HAS_RANKS) != 0,
-        .machine = (cli->command->needs & CLI_HAS_RANKS) != 0 ? cli_flag(cli, "host") : NULL,
-        .host = cli->host,
-        .plugins = cli->plugins,
-        .check = check_rank,
-        .context = cli};
+    const uint32_t needs = cli->command->needs;
+    const bool ranks = (needs & CLI_HAS_RANKS) != 0 &&
+                       ((needs & CLI_RANKS_CONNECT) == 0 || cli_flag(cli, "connect") != NULL);
+    const launch_how_t how = {.job = cli->job,
+                              .ranks = ranks,
+                              .machine = ranks ? cli_flag(cli, "host") : NULL,
+                              .host = cli->host,
+                              .plugins = cli->plugins,
+                              .check = check_rank,
+                              .context = cli};
     return launch_open(&how, &cli->launch);
 }
 

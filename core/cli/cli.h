@@ -33,6 +33,7 @@ enum {
     CLI_MAY_TAKE_JOB = 1u << 3,  /* an optional PIPELINE.ini, behind the name                   */
     CLI_HAS_RANKS = 1u << 4,     /* may be one of several ranks                   */
     CLI_TAKES_MEMBER = 1u << 5,  /* an optional argument behind the name, cli->member           */
+    CLI_RANKS_CONNECT = 1u << 7, /* with CLI_HAS_RANKS: only where --connect is given           */
     CLI_NEEDS_MODEL = 1u << 6,   /* where there is a job, its model plugin is named: from_import is
                                     resolved                                                    */
 };

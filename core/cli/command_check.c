@@ -26,6 +26,7 @@
 #include <base/log.h>
 #include <base/memory.h>
 #include <cli/check.h>
+#include <cli/check_connect.h>
 #include <cli/model_source.h>
 #include <config/options.h>
 #include <config/quantity.h>
@@ -573,6 +574,7 @@ static int check(cli_t *cli)
 {
     text_t out = {0};
     check_t c = {.cli = cli, .job = cli->job, .out = &out};
+    if (cli_flag(cli, "connect") != NULL) return check_connect(cli);
     lh_status_t status = check_all(&c);
     if (status == LH_OK) {
         explain_all(&c);
@@ -591,6 +593,11 @@ static int check(cli_t *cli)
 const command_t command_check = {
     .name = "check",
     .summary = "validate a pipeline without touching a device; print every effective value",
-    .needs = CLI_NEEDS_JOB | CLI_NEEDS_PLUGINS | CLI_NEEDS_MODEL,
+    .needs = CLI_NEEDS_JOB | CLI_NEEDS_PLUGINS | CLI_NEEDS_MODEL | CLI_HAS_RANKS |
+             CLI_RANKS_CONNECT,
     .run = check,
+    .check = check_job_options,
+    .flags = {{"connect", NULL,
+               "instead, on every machine: meet as ranks do and dial every pair of hosts"},
+              CLI_FLAG_HOST},
 };
