@@ -17,7 +17,7 @@
 #include <base/file.h>
 #include <base/log.h>
 #include <cli/cli.h>
-#include <cli/version.h>
+#include <cli/manual.h>
 #include <commit.h>
 
 /* Only the list of commands: `help` tells flags. */
@@ -59,7 +59,7 @@ static int code_of_stdout(int code)
 static int print_version(void)
 {
     text_t out = {0};
-    version_append(LH_COMMIT, &out);
+    manual_append_version(LH_COMMIT, &out);
     const lh_status_t status = text_status(&out);
     if (status == LH_OK) (void)fputs(out.data, stdout);
     text_free(&out);

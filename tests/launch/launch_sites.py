@@ -31,12 +31,12 @@ class Bridges(NamespaceCase):
         self.must("-n", name, "addr", "add", "172.17.0.1/16", "dev", "docker0")
         self.must("-n", name, "link", "set", "docker0", "up")
 
-    def start_hosts(self, more, steps, hosts=HOSTS, places=PLACES):
+    def start_hosts(self, more, steps, hosts=HOSTS, places=PLACES, words=("train",)):
         ini = os.path.join(self.folder, "job.ini")
         with open(ini, "w") as f:
             f.write(JOB.format(source=SOURCE, steps=steps, ranks=1) + places.replace("30s", "7s") + more)
         subprocess.run([launch_case.LONGHAUL, "prepare", ini], check=True, capture_output=True)
-        return [subprocess.Popen([*self.wrap(host), launch_case.LONGHAUL, "train", ini, "--host", host],
+        return [subprocess.Popen([*self.wrap(host), launch_case.LONGHAUL, *words, ini, "--host", host],
                                  stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
                                  env=clean_environment(LH_MARK=self.folder)) for host in hosts]
 
@@ -53,6 +53,24 @@ class Bridges(NamespaceCase):
         for code, _, err in [self.finish(p) for p in self.start_hosts("", 1)]:
             self.assertEqual(code, 0, err)
             self.assertNotIn("waiting", err)
+
+    def test_check_connect_dials_every_pair_of_hosts(self):
+        """Two machines of three hosts: one plays two of them."""
+        check = ("check", "--connect")
+        results = [self.finish(p) for p in self.start_hosts("", 1, words=check)]
+        self.assertEqual([r[0] for r in results], [0, 0], results)
+        rows = results[0][1].splitlines()
+        self.assertRegex(rows[1], r"\Atokyo/t1 +osaka/o1 +wan +tcp +\d+\.\d{3} ms\Z")
+        self.assertEqual(rows[2:], ["3 ranks on 2 hosts have met; 1 pairs of hosts reach each other"])
+        self.assertEqual(results[1][1], "")
+        self.assertFalse(os.path.exists(os.path.join(self.folder, "out", "checkpoints")))
+        # What would stop a night's run: a way that is closed. It is told within join_timeout, and nothing starts again.
+        results = [self.finish(p) for p in self.start_hosts("[transport.wan]\nbind = docker0\n", 1, words=check,
+                                                            places=PLACES.replace("restart = 0\n", ""))]
+        for code, _, err in results:
+            self.assertEqual(code, 3, err)
+            self.assertRegex(err, r"rank 2 on osaka/o1, link over tcp: .*172\.17\.0\.1:\d+: no connection after")
+            self.assertNotIn("starting again", err)
 
     def test_a_link_that_does_not_come_is_told_with_its_address(self):
         begin = time.time()

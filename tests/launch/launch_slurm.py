@@ -7,6 +7,7 @@ import time
 
 import launch_case
 from launch_case import LaunchCase, clean_environment
+import launch_train
 
 NEEDED = ("munged", "slurmctld", "slurmd", "srun", "sinfo")
 CONF = """ClusterName=longhaul
@@ -49,7 +50,7 @@ def free_ports(count):
     return ports
 
 
-class Slurm(LaunchCase):
+class SlurmCase(LaunchCase):
     def setUp(self):
         super().setUp()
         self.slurm = os.path.join(self.folder, "slurm")
@@ -105,6 +106,8 @@ class Slurm(LaunchCase):
         done = subprocess.run(["sinfo", "-h", "-o", "%t"], env=self.environment, capture_output=True, text=True)
         return "idle" in done.stdout
 
+
+class Slurm(SlurmCase):
     def srun(self, ini, **more):
         environment = dict(self.environment, LH_MARK=self.folder, **more)
         return subprocess.run(["srun", "--overcommit", "-n", "3", launch_case.PROGRAM, "train", ini], env=environment,
@@ -119,6 +122,52 @@ class Slurm(LaunchCase):
         self.assertNotEqual(done.returncode, 0)
         self.assertEqual(done.stderr.count("token 70000 of 512"), 1, done.stderr)
         time.sleep(0.2)
+
+
+class Batch(SlurmCase):
+    """deploy/longhaul.sbatch, with the program itself."""
+
+    def sbatch(self, ini):
+        script = os.path.join(launch_case.SOURCE, "deploy", "longhaul.sbatch")
+        done = subprocess.run(["sbatch", "--parsable", "--overcommit", "--export=ALL", f"--output={self.folder}/job.log", script, ini],
+                              env=dict(self.environment, LH_MARK=self.folder, LONGHAUL=launch_case.LONGHAUL), cwd=self.folder,
+                              capture_output=True, text=True, timeout=60)
+        self.assertEqual(done.returncode, 0, done.stderr + self.last_lines())
+        return done.stdout.strip()
+
+    def facts(self, job):
+        done = subprocess.run(["scontrol", "--oneliner", "show", "job", job], env=self.environment, capture_output=True, text=True)
+        return dict(word.split("=", 1) for word in done.stdout.split() if "=" in word)
+
+    def wait_for(self, condition, seconds=120):
+        try:
+            launch_case.wait_for(condition, seconds)
+        except AssertionError:
+            log = os.path.join(self.folder, "job.log")
+            self.fail((launch_case.read(log) if os.path.exists(log) else "no log") + self.last_lines())
+
+    def test_a_batch_job_ends_and_one_that_is_told_to_leave_comes_again(self):
+        ini = os.path.join(self.folder, "job.ini")
+
+        def write(steps):
+            with open(ini, "w") as f:
+                f.write(launch_train.JOB.format(source=launch_case.SOURCE, steps=steps, ranks=2) + "secret = job.key\n")
+        write(4)
+        job = self.sbatch(ini)
+        self.wait_for(lambda: self.facts(job).get("JobState") == "COMPLETED")
+        self.assertTrue(os.path.isdir(os.path.join(self.folder, "out", "checkpoints", "step-000000000004")))
+        write(1000000)
+        os.unlink(os.path.join(self.folder, "job.log"))
+        job = self.sbatch(ini)
+        rows = os.path.join(self.folder, "out", "metrics.jsonl")
+        size = os.path.getsize(rows)
+        self.wait_for(lambda: os.path.getsize(rows) > size + 2000)
+        # As Slurm itself does two minutes before the limit of time: the steps are told, the script goes on.
+        subprocess.run(["scancel", "--signal=TERM", job], env=self.environment, check=True)
+        self.wait_for(lambda: self.facts(job).get("Restarts") == "1")
+        self.assertIn("exit code 75: back into the queue", launch_case.read(os.path.join(self.folder, "job.log")))
+        subprocess.run(["scancel", job], env=self.environment, check=True)
+        self.wait_for(lambda: self.facts(job).get("JobState") == "CANCELLED")
 
 
 if __name__ == "__main__":

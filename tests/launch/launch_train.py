@@ -49,6 +49,27 @@ ranks_per_node = {ranks}
 """
 
 
+class Connect(LaunchCase):
+    def check(self, places):
+        ini = os.path.join(self.folder, "job.ini")
+        with open(ini, "w") as f:
+            f.write(JOB.format(source=SOURCE, steps=STEPS, ranks=1) + places)
+        done = subprocess.run([launch_case.LONGHAUL, "check", ini, "--connect"], capture_output=True, text=True, timeout=60,
+                              env=clean_environment(LH_MARK=self.folder))
+        return done.returncode, done.stdout, done.stderr
+
+    def test_hosts_that_one_machine_plays_are_dialed(self):
+        code, said, err = self.check("[site.a]\nhosts = localhost:2\n[site.b]\nhosts = localhost:1\n[site.c]\nhosts = localhost:2\n")
+        self.assertEqual(code, 0, err)
+        pairs = [tuple(row.split()[:4]) for row in said.splitlines()[1:-1]]
+        self.assertEqual(pairs, [("a/localhost", "b/localhost", "wan", "tcp"), ("a/localhost", "c/localhost", "wan", "tcp"),
+                                 ("b/localhost", "c/localhost", "wan", "tcp")])
+        self.assertEqual(said.splitlines()[-1], "5 ranks on 3 hosts have met; 3 pairs of hosts reach each other")
+        self.assertEqual(self.check("")[:2], (0, "one rank: there is nobody to reach\n"))
+        code, _, err = self.check("[site.a]\nhosts = localhost:1\n[site.b]\nhosts = localhost:1\n[transport.wan]\nplugin = shm\n")
+        self.assertNotEqual(code, 0, err)
+
+
 class Train(LaunchCase):
     def job(self, folder, ranks=RANKS):
         path = os.path.join(self.folder, folder)
