@@ -41,9 +41,9 @@ typedef struct trainer {
     /* A batch is copied out of the token files into these rows, and from there to the device. */
     batches_t *data, *valid; /* valid NULL: nothing is evaluated during training */
     batch_skips_t skips;
-    uint64_t samples;        /* that the training split was opened for */
-    batch_rows_t *batch;     /* [share.passes] one after the other in memory */
-    float *step_rows; /* [groups, LH_STEP_WORDS]: what the last run_update was given, then what
+    uint64_t samples;    /* that the training split was opened for */
+    batch_rows_t *batch; /* [share.passes] one after the other in memory */
+    float *step_rows;    /* [groups, LH_STEP_WORDS]: what the last run_update was given, then what
                                 came back of the last step that was finished */
     double
         rates[STAGING_SLOTS]; /* learning rates of steps that are queued, by step % STAGING_SLOTS */

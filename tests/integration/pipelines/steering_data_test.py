@@ -98,6 +98,14 @@ class SteeringData(PipelineCase):
             said = self.run_longhaul("check", job, "--set", f"data.skip={wrong}", code=REFUSED)[1]
             self.assertRegex(said, r"skip = .*: '", wrong)
 
+    def test_a_device_that_is_queued_a_step_ahead_skips_the_same(self):
+        job = self.prepared()
+        sets = ("--set", "data.skip=2, 4..6, 9", "--set", "train.steps=7", *MANY)
+        self.run_longhaul("train", job, *sets, *self.folder_of("cpu"))
+        self.run_longhaul("train", job, *sets, *self.folder_of("fake"), "--set", "device.plugin=fake", "--set", "device.delay=30us")
+        self.assertEqual(self.cursor(7, "fake"), 12 * 4)
+        self.assertEqual(checkpoint_digest(self.step_folder(7, "fake")), checkpoint_digest(self.step_folder(7, "cpu")))
+
     def test_another_batch_and_other_sequences_where_the_bits_need_not_be_the_same(self):
         job = self.prepared()
         self.run_longhaul("train", job, *MANY)
