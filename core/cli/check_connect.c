@@ -15,7 +15,6 @@
 
 #include <base/memory.h>
 #include <base/sys.h>
-#include <cli/command_check.h>
 #include <links/links_connect.h>
 
 enum { TRIPS = 16, PING = 64 /* bytes */ };
@@ -204,14 +203,12 @@ static int dial_all(void *context)
     return status;
 }
 
-/* Nothing is to start again: who checks wants to hear of it. What a rank checks is checked where it
- * is started; here it is the process that a person has started. */
+/* Nothing is to start again: who checks wants to hear of it. */
 int check_connect(cli_t *cli)
 {
     char **words;
     cli->job->launch.restarts = 0;
-    lh_status_t status = launch_is_started(cli->launch) ? LH_OK : check_job_options(cli);
-    if (status == LH_OK) status = cli_words(cli, cli->command, &words);
+    const lh_status_t status = cli_words(cli, cli->command, &words);
     if (status != LH_OK) return status;
     const int code = launch_ranks(cli->launch, words, dial_all, cli);
     cli_words_free(words);

@@ -574,8 +574,13 @@ static int check(cli_t *cli)
 {
     text_t out = {0};
     check_t c = {.cli = cli, .job = cli->job, .out = &out};
-    if (cli_flag(cli, "connect") != NULL) return check_connect(cli);
-    lh_status_t status = check_all(&c);
+    lh_status_t status = LH_OK;
+    if (cli_flag(cli, "connect") != NULL) {
+        /* A rank checks them before it meets the others. */
+        if (!launch_is_started(cli->launch)) status = check_job_options(cli);
+        return status == LH_OK ? check_connect(cli) : status;
+    }
+    status = check_all(&c);
     if (status == LH_OK) {
         explain_all(&c);
         if (c.step.session != NULL) status = check_step_memory(&c.step, &out);
