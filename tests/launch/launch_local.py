@@ -209,15 +209,16 @@ class Local(LaunchCase):
             self.assertEqual((code, err), (75, f"longhaul: stopped by signal {number:d} ({name}) while no step was under way\n"))
 
     def test_a_hangup_without_a_terminal_opens_the_logs_of_all_ranks_anew(self):
-        process = self.start(self.ini(FOUR), preexec_fn=os.setsid, LH_STEPS=150)
+        process = self.start(self.ini(FOUR), preexec_fn=os.setsid, LH_STEPS=100000)
         self.ranks(4)
         logs = [os.path.join(self.folder, "out", f"rank-{r}.log") for r in (1, 2, 3)]
         before = [launch_case.read(log) for log in logs]
         for log in logs:
             os.rename(log, log + ".1")
         process.send_signal(signal.SIGHUP)
+        process.send_signal(signal.SIGTERM)
         code, _, err = self.finish(process)
-        self.assertEqual((code, err), (0, "rank 0 is done\n"))
+        self.assertEqual((code, err), (75, "rank 0 is done\n"))
         for log, text in zip(logs, before):
             self.assertEqual(launch_case.read(log + ".1"), text)
             self.assertIn("is done", launch_case.read(log))

@@ -241,6 +241,26 @@ class Training(LaunchCase):
                       launch_case.read(os.path.join(folder, "report.html")))
         self.nothing_is_left()
 
+    def test_a_named_step_is_gone_on_from_once(self):
+        """Ranks that start again take the newest checkpoint, whatever --resume has named at first."""
+        ini = self.job("job", "restart = 5\n")
+        keep = ("--set", "checkpoint.keep=10")
+        code, _, err = self.finish(self.start_run(ini, *keep), 200)
+        self.assertEqual(code, 0, err)
+        whole = self.weights(ini, STEPS)
+        checkpoints = os.path.join(os.path.dirname(ini), "out", "checkpoints")
+        saved = sorted(n for n in os.listdir(checkpoints) if n.startswith("step-"))
+        newest = saved[-1]
+        self.assertEqual(int(saved[0][5:]), 4)
+        process = self.start_run(ini, "--resume", "4", *keep)
+        launch_case.wait_for(lambda: os.path.isdir(os.path.join(checkpoints, "left-" + newest)) and len(self.seen()) == 3, WAIT)
+        os.kill(self.seen()[1], signal.SIGKILL)
+        code, _, err = self.finish(process, 200)
+        self.assertEqual(code, 0, err)
+        self.assertIn("starting again, 1 of 5", err)
+        self.assertEqual(self.weights(ini, STEPS), whole)
+        self.assertEqual(sorted(n for n in os.listdir(checkpoints) if n.startswith("left-")), ["left-" + n for n in saved[1:]])
+
     def test_an_earlier_run_in_the_folder_is_not_gone_on_with(self):
         """A rank that is lost before training has begun is no reason to take what lies there."""
         ini = self.job("job", "restart = 5\n")
