@@ -45,8 +45,8 @@ lh_status_t checkpoint_steps(const char *folder, checkpoint_steps_t *out) LH_MUS
 
 /* Once `step` is loaded whole, all above it, which could not be, are renamed damaged-step-...
  * (refused-step-... where they lie behind steps that were not applied; left-step-... where somebody
- * chose `step` and left them aside), so that their numbers can
- * be used again and a person can look at them. Not before: a folder in which nothing is whole would
+ * has chosen `step` and left them), so that their numbers can be used again and a person can look at
+ * them. Not before: a folder in which nothing is whole would
  * then look like one in which nothing was saved. Only while holding its lock. A failure is a
  * warning. */
 void checkpoint_make_way(const char *folder, uint64_t step, bool chosen);

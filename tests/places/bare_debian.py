@@ -87,7 +87,8 @@ if __name__ == "__main__":
         skip("chroot and mounts need root")
     if not READY and shutil.which("debootstrap") is None and not os.path.exists("/usr/sbin/debootstrap"):
         skip("there is no debootstrap (Debian: debootstrap)")
-    if not READY and subprocess.run(["/usr/lib/apt/apt-helper", "download-file", MIRROR + "/dists/bookworm/Release",
-                                     os.path.join(tempfile.mkdtemp(), "Release")], capture_output=True, timeout=60).returncode:
-        skip(f"{MIRROR} is not in reach; LONGHAUL_MIRROR may name another")
+    with tempfile.TemporaryDirectory() as scratch:
+        if not READY and subprocess.run(["/usr/lib/apt/apt-helper", "download-file", MIRROR + "/dists/bookworm/Release",
+                                         os.path.join(scratch, "Release")], capture_output=True, timeout=60).returncode:
+            skip(f"{MIRROR} is not in reach; LONGHAUL_MIRROR may name another")
     main()
