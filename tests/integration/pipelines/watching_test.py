@@ -58,6 +58,7 @@ class Watching(PipelineCase):
 
     def test_figures_are_those_of_the_run(self):
         process = self.run_of()
+        self.wait_for(lambda: "free_bytes" in self.scrape(), process)  # looked up each second, not for a scrape
         answer, _ = self.page()
         self.assertEqual((answer.status, answer.getheader("Content-Type")),
                          (200, "text/plain; version=0.0.4; charset=utf-8"))
