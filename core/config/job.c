@@ -273,8 +273,8 @@ static const lh_option_t comm_rows[] = {
     TEXT(job_transport_t, plugin, "", "transport plugin of this class of link"), \
         TEXT(job_transport_t, fallback, "",                                      \
              "transport plugin where the other cannot; refused if not set"),     \
-        CHOICE(job_transport_t, security, security_, "plain|proven|private",     \
-               "open, both ends proven and every byte sealed, or encrypted too")
+        CHOICE(job_transport_t, security, security_, "plain|known|proven|private", \
+               "open; both ends prove the job's key; every byte is sealed, too; and encrypted")
 static const lh_option_t node_rows[] = {TRANSPORT_ROWS("plain")};
 static const lh_option_t site_rows[] = {TRANSPORT_ROWS("proven")};
 static const lh_option_t wan_rows[] = {

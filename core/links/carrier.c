@@ -11,6 +11,8 @@
 #include <base/file.h>
 #include <base/memory.h>
 
+const char *const carrier_levels[] = {"plain", "known", "proven", "private"};
+
 /* The value of an entry of defaults.ini as the plugin's name; `path` is for the sentences. */
 static lh_status_t copy_name(const char *path, const char *section, const document_entry_t *e,
                              char name[32])
@@ -73,15 +75,20 @@ static lh_status_t parse_config(const job_t *job, registry_t *r, carrier_t *c, c
 /* What was asked for and can't be given is refused, never lowered. */
 static lh_status_t check_security(const carrier_t *c)
 {
-    static const char *const names[] = {"plain", "proven", "private"};
-    const uint32_t needs[] = {0, LH_CAN_PROVE, LH_CAN_ENCRYPT};
+    static const uint32_t needs[] = {0, LH_CAN_KNOW, LH_CAN_PROVE, LH_CAN_ENCRYPT};
+    char levels[64] = "";
     if (c->security > LH_SECURITY_PRIVATE)
-        return fail(LH_INVALID, "security %u, expected plain, proven or private", c->security);
+        return fail(LH_INVALID, "security %u, expected plain, known, proven or private",
+                    c->security);
     if ((c->nic.flags & needs[c->security]) == needs[c->security]) return LH_OK;
+    for (uint32_t i = 0; i <= LH_SECURITY_PRIVATE; i++)
+        if ((c->nic.flags & needs[i]) == needs[i])
+            (void)snprintf(levels + strlen(levels), sizeof(levels) - strlen(levels), "%s%s",
+                           levels[0] != '\0' ? " or " : "", carrier_levels[i]);
     return fail(LH_UNSUPPORTED,
-                "[transport.%s] security = %s: the transport '%s' cannot give it; set another "
-                "level or another plugin",
-                job_scope_names[c->scope], names[c->security], c->plugin->name);
+                "[transport.%s] security = %s: the transport '%s' cannot give it; write security = "
+                "%s, or another plugin",
+                job_scope_names[c->scope], carrier_levels[c->security], c->plugin->name, levels);
 }
 
 /* Asks for the figures of the first card. */

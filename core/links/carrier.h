@@ -25,6 +25,8 @@ typedef struct carrier {
     int wait_fd; /* -1: it can't be slept on */
 } carrier_t;
 
+extern const char *const carrier_levels[]; /* by LH_SECURITY_* */
+
 /* The plugin of a class of link: what the INI names, else what transports/defaults.ini in the
  * folder of plugins says. The text is the job's or is written to `name`. NULL after fail(). */
 const char *carrier_plugin(const job_t *job, const registry_t *r, uint32_t scope, char name[32]);

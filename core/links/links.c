@@ -539,6 +539,7 @@ void links_class(const links_t *l, uint32_t scope, link_class_t *out)
     *out = (link_class_t){0};
     if (scope >= LINKS_SCOPES || l->carriers[scope] == NULL) return;
     *out = (link_class_t){.transport = l->carriers[scope]->plugin->name,
+                          .security = carrier_levels[l->carriers[scope]->security],
                           .bytes_sent = l->sent[scope],
                           .bytes_received = l->received[scope]};
     for (uint32_t i = 0; i < l->link_count; i++) {

@@ -79,6 +79,7 @@ void links_follow(links_t *l, uint64_t step);
  * largest figures of any link of the class. */
 typedef struct link_class { /* by scope */
     const char *transport;  /* NULL: no such link here */
+    const char *security;   /* its level, as the INI writes it */
     uint64_t bytes_sent, bytes_received;
     uint64_t round_trip_ns, bytes_per_second; /* measured; 0: unknown */
 } link_class_t;

@@ -54,6 +54,9 @@ typedef struct run_start {
     /* Planned bytes of this rank by kind, as the arena was laid out. Pages are not touched at this
      * point, so nothing measured stands here yet. */
     const memory_report_t *memory;
+    /* By LH_LINK_*: what carries links of a class, and at which level of security; NULL: this rank
+     * has none of them. */
+    const char *transports[STEP_SCOPES], *security[STEP_SCOPES];
     const probe_pair_t *links; /* [link_count] between sites, as they were measured */
     uint32_t link_count;
     uint64_t save_every; /* steps; 0: only at the end */

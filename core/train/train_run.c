@@ -127,6 +127,18 @@ static train_programs_t programs_of(const trainer_t *t)
                               t->programs.schedule->rounds};
 }
 
+/* What carries the links of this rank, for the record of the run. */
+static void name_transports(const trainer_t *t, run_start_t *start)
+{
+    if (t->comm.comm == NULL || comm_is_planned(t->comm.comm)) return;
+    for (uint32_t s = LH_LINK_NODE; s < STEP_SCOPES; s++) {
+        link_class_t class;
+        links_class(comm_links(t->comm.comm), s, &class);
+        start->transports[s] = class.transport;
+        start->security[s] = class.security;
+    }
+}
+
 /* The log of a fresh run begins anew first: a job that is started again in the same folder would
  * otherwise keep lines of a run that is gone. */
 static void tell_start(trainer_t *t, memory_report_t *memory)
@@ -144,37 +156,37 @@ static void tell_start(trainer_t *t, memory_report_t *memory)
     const probe_pair_t *links = t->comm.comm == NULL
                                     ? NULL
                                     : links_pairs(comm_links(t->comm.comm), &link_count);
-    const run_start_t start = {.name = job->pipeline.name,
-                               .folder = job->pipeline.folder,
-                               .model = job->model.plugin,
-                               .optimizer = job->optimizer.plugin,
-                               .rule = job->optimizer.rule,
-                               .device = job->device.plugin,
-                               .device_name = engine_properties(t->session->engine)->name,
-                               .precision = job->train.precision == PRECISION_BF16 ? "bf16" : "f32",
-                               .steps = job->train.steps,
-                               .ranks = train_agree_size(&t->agree),
-                               .sites = t->how->world == NULL ? 1 : t->how->world->row.sites,
-                               .first_step = t->first_step,
-                               .parameters = weights_parameters(t->session->weights)->elements,
-                               .tokens_per_step = job->train.batch * job->train.sequence,
-                               .sequence = job->train.sequence,
-                               .batch = job->train.batch,
-                               .micro_batch = job->train.micro_batch,
-                               .flops_per_step = pass.flops * t->programs.schedule->rounds +
-                                                 update.flops,
-                               .peak_flops = prediction.peak_flops,
-                               .bytes_per_second = prediction.bytes_per_second,
-                               .predicted_step_s = prediction.step_s,
-                               .train_tokens = batches_samples(t->data) * job->train.sequence,
-                               .memory = memory,
-                               .links = links,
-                               .link_count = link_count,
-                               .save_every = job->checkpoint.every,
-                               .restarts = t->how->restarts,
-                               .restart_reason = t->how->restart_reason,
-                               .control = t->how->control,
-                               .world = t->how->world};
+    run_start_t start = {.name = job->pipeline.name,
+                         .folder = job->pipeline.folder,
+                         .model = job->model.plugin,
+                         .optimizer = job->optimizer.plugin,
+                         .rule = job->optimizer.rule,
+                         .device = job->device.plugin,
+                         .device_name = engine_properties(t->session->engine)->name,
+                         .precision = job->train.precision == PRECISION_BF16 ? "bf16" : "f32",
+                         .steps = job->train.steps,
+                         .ranks = train_agree_size(&t->agree),
+                         .sites = t->how->world == NULL ? 1 : t->how->world->row.sites,
+                         .first_step = t->first_step,
+                         .parameters = weights_parameters(t->session->weights)->elements,
+                         .tokens_per_step = job->train.batch * job->train.sequence,
+                         .sequence = job->train.sequence,
+                         .batch = job->train.batch,
+                         .micro_batch = job->train.micro_batch,
+                         .flops_per_step = pass.flops * t->programs.schedule->rounds + update.flops,
+                         .peak_flops = prediction.peak_flops,
+                         .bytes_per_second = prediction.bytes_per_second,
+                         .predicted_step_s = prediction.step_s,
+                         .train_tokens = batches_samples(t->data) * job->train.sequence,
+                         .memory = memory,
+                         .links = links,
+                         .link_count = link_count,
+                         .save_every = job->checkpoint.every,
+                         .restarts = t->how->restarts,
+                         .restart_reason = t->how->restart_reason,
+                         .control = t->how->control,
+                         .world = t->how->world};
+    name_transports(t, &start);
     if (t->how->observer != NULL) t->how->observer->begin(t->how->observer, &start);
     if (!job->train.deterministic)
         log_line(LH_LOG_INFO, "deterministic = no: two runs may differ in their bits");

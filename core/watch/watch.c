@@ -226,6 +226,17 @@ static void keep_start(watch_t *w, const run_start_t *s)
         memcpy(w->links, s->links, s->link_count * sizeof(*w->links));
 }
 
+/* What a link promises against others on the network is part of how a run was made. */
+static void note_transports(const run_start_t *s)
+{
+    static const char *const classes[] = {NULL, "inside a machine", "inside a site",
+                                          "between sites"};
+    for (uint32_t k = LH_LINK_NODE; k < STEP_SCOPES; k++)
+        if (s->transports[k] != NULL)
+            log_note("links %s over %s: security = %s", classes[k], s->transports[k],
+                     s->security[k]);
+}
+
 /* They were measured before there was a train.log. log_note writes to train.log and not to the
  * terminal, which has shown them. */
 static void note_links(const run_start_t *s)
@@ -267,6 +278,7 @@ static void on_begin(observer_t *o, const run_start_t *s)
         log_also(w->log, log_path);
         if (w->log >= 0 && w->opened != NULL) w->opened(w->opened_context);
         note_plugins(w->plugins);
+        note_transports(s);
         note_links(s);
     }
     if (metrics_open(&w->metrics, w->folder, s->first_step, s->restarts > 0) != LH_OK)

@@ -10,6 +10,7 @@ void capabilities_and_functions_agree(end_t *e)
     static const struct {
         uint32_t security, flag;
     } levels[] = {{LH_SECURITY_PLAIN, 0},
+                  {LH_SECURITY_KNOWN, LH_CAN_KNOW},
                   {LH_SECURITY_PROVEN, LH_CAN_PROVE},
                   {LH_SECURITY_PRIVATE, LH_CAN_ENCRYPT}};
     uint32_t count = 0;
@@ -20,7 +21,7 @@ void capabilities_and_functions_agree(end_t *e)
     CHECK(e->nic.max_sends > 0 && e->nic.max_recvs > 0 && e->nic.max_message_bytes > 0);
     CHECK((e->nic.memory_kinds & LH_MEM_HOST) != 0 && e->nic.name[0] != '\0');
     if (e->side == 0) return;
-    for (uint32_t i = 0; i < 3; i++) {
+    for (uint32_t i = 0; i < sizeof(levels) / sizeof(levels[0]); i++) {
         lh_address_t address;
         lh_listener_t *l;
         const bool offered = (e->nic.flags & levels[i].flag) == levels[i].flag;

@@ -58,12 +58,12 @@ lh_status_t shm_machine(const lh_host_t *host, uint8_t out[16])
 /* What was asked for and can't be given is refused, never lowered. */
 static lh_status_t check_security(lh_transport_t *t, uint32_t security)
 {
-    static const char *const names[] = {"plain", "proven", "private"};
+    static const char *const names[] = {"plain", "known", "proven", "private"};
     if (security == LH_SECURITY_PLAIN) return LH_OK;
     return t->host->fail(t->host, LH_UNSUPPORTED,
                          "security = %s is asked for; memory of one machine offers only plain "
                          "(this user's processes, told apart by the kernel)",
-                         security < 3 ? names[security] : "unknown");
+                         security <= LH_SECURITY_PRIVATE ? names[security] : "unknown");
 }
 
 /* "longhaul-" and the name in hexadecimal, in the abstract namespace: nothing to remove after a

@@ -90,7 +90,7 @@ typedef struct stream {
     greeting_t greeting;
     uint32_t proven;  /* rank whose key the handshake proved */
     tls_t *tls;       /* while STREAM_SHAKING */
-    seal_t *seals[2]; /* out, in; NULL: plain */
+    seal_t *seals[2]; /* out, in; NULL: plain or known */
 
     /* out: a batch of frames that the kernel takes; [done, count) of vectors are left */
     uint64_t out_sequence;

@@ -61,18 +61,19 @@ static void send_greeting(stream_t *s)
     (void)stream_push(s, &sent);
 }
 
-/* Two keys from the handshake, one a direction; the handshake itself is not needed any more. */
+/* Two keys from the handshake, one a direction; the handshake itself is not needed any more. At
+ * `known` it has proven who both ends are, and frames are as in plain. */
 static bool seals_new(stream_t *s)
 {
     const lh_host_t *host = s->transport->host;
     const bool listens = s->listens;
-    const bool encrypts = (listens ? s->listener->security : s->conn->security) ==
-                          LH_SECURITY_PRIVATE;
+    const uint32_t level = listens ? s->listener->security : s->conn->security;
+    const bool encrypts = level == LH_SECURITY_PRIVATE, seals = level != LH_SECURITY_KNOWN;
     uint8_t secrets[2][SECRET_BYTES]; /* of the end that dials, of the end that listens */
-    lh_status_t status = tls_secrets(s->tls, secrets);
+    lh_status_t status = seals ? tls_secrets(s->tls, secrets) : LH_OK;
     const uint8_t *mine = secrets[listens], *its = secrets[!listens];
-    if (status == LH_OK) status = seal_new(host, mine, encrypts, false, &s->seals[0]);
-    if (status == LH_OK) status = seal_new(host, its, encrypts, true, &s->seals[1]);
+    if (seals && status == LH_OK) status = seal_new(host, mine, encrypts, false, &s->seals[0]);
+    if (seals && status == LH_OK) status = seal_new(host, its, encrypts, true, &s->seals[1]);
     secret_wipe(secrets, sizeof(secrets));
     s->proven = tls_peer(s->tls);
     tls_free(s->tls);

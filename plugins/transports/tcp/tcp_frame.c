@@ -7,7 +7,7 @@
 
 #include <longhaul/crc32c.h>
 
-enum { VERSION = 1 };
+enum { VERSION = 2 };
 #define MAGIC 0x3150434c48474e4cull /* "LNGHLCP1" */
 
 /* Little-endian, byte by byte. */

@@ -193,7 +193,8 @@ static bool greet_dialer(stream_t *s)
      * keeps jobs apart. */
     if (g->hello.job != world->job) return refuse(s, REFUSED_JOB);
     if (g->hello.epoch != world->epoch) return refuse(s, REFUSED_EPOCH);
-    if (g->to != world->rank || (s->seals[1] != NULL && s->proven != g->hello.rank))
+    if (g->to != world->rank ||
+        (s->listener->security != LH_SECURITY_PLAIN && s->proven != g->hello.rank))
         return refuse(s, REFUSED_RANK);
     if (g->security != s->listener->security) return refuse(s, REFUSED_SECURITY);
     if (g->stream > 0) return join(s);

@@ -97,7 +97,7 @@ static lh_status_t tcp_nic_info(lh_transport_t *t, uint32_t nic, lh_nic_info_t *
     lh_nic_info_t mine = {
         .struct_size = sizeof(mine),
         .flags = LH_CAN_DIAL_TO_SEND | LH_CAN_DIAL_TO_RECEIVE | LH_CAN_DUPLEX | LH_CAN_CHECKSUM |
-                 LH_CAN_PROVE | LH_CAN_ENCRYPT | LH_CAN_PACE,
+                 LH_CAN_KNOW | LH_CAN_PROVE | LH_CAN_ENCRYPT | LH_CAN_PACE,
         .memory_kinds = LH_MEM_HOST,
         .bytes_per_second = card_rate(t->here.name),
         .max_message_bytes = MESSAGE_MAX,

@@ -269,7 +269,7 @@ static void what_was_sent_before_an_orderly_end_arrives(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {TESTS};
-    static const char *const names[] = {"plain", "proven", "private"};
+    static const char *const names[] = {"plain", "known", "proven", "private"};
     int failed = 0;
     if (kit_load() != 0) return 1;
     for (level = LH_SECURITY_PLAIN; level <= LH_SECURITY_PRIVATE; level++)

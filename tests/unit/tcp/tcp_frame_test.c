@@ -102,7 +102,7 @@ static void greetings_survive_and_bad_ones_are_refused(void **state)
     assert_null(greeting_read(bytes, &h));
     assert_memory_equal(&g, &h, sizeof(g));
     greeting_t bad[5] = {g, g, g, g, g};
-    bad[0].security = 3;
+    bad[0].security = LH_SECURITY_PRIVATE + 1;
     bad[1].hello.service = 0;
     bad[2].hello.direction = 4;
     bad[3].stream = 4;
