@@ -135,9 +135,15 @@ lh_conn_t *end_dial(end_t *e, const lh_conn_params_t *params)
 
 lh_conn_t *end_join(end_t *e, uint32_t service, uint64_t cookie)
 {
+    return end_join_at(e, service, cookie, LH_SECURITY_PLAIN);
+}
+
+lh_conn_t *end_join_at(end_t *e, uint32_t service, uint64_t cookie, uint32_t security)
+{
     lh_conn_t *conn = NULL;
     lh_hello_t hello;
-    const lh_conn_params_t params = end_params(e, service, cookie);
+    lh_conn_params_t params = end_params(e, service, cookie);
+    params.security = security;
     const uint64_t until = check_now_ns() + patience_ns;
     if (e->side == 0) return end_dial(e, &params);
     for (;;) {

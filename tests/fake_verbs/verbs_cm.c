@@ -305,8 +305,19 @@ uint16_t rdma_get_src_port(cm_id_t *open)
     return *port_of(&open->from.room);
 }
 
+/* A copy of the private data, with the order's change. */
+static const void *private_of(const cm_param_t *param, uint8_t room[UINT8_MAX])
+{
+    if (param->data_bytes == 0) return NULL;
+    memcpy(room, param->data, param->data_bytes);
+    room[param->data_bytes - 1] ^= (uint8_t)engine.orders.private_byte;
+    engine.orders.private_byte = 0;
+    return room;
+}
+
 int rdma_connect(cm_id_t *open, cm_param_t *param)
 {
+    uint8_t room[UINT8_MAX];
     fake_id_t *id = (fake_id_t *)open;
     struct sockaddr_un name;
     if (param->data_bytes > CM_REQUEST_BYTES) return failed(EINVAL);
@@ -321,7 +332,7 @@ int rdma_connect(cm_id_t *open, cm_param_t *param)
         if (!link_open(id, fd)) abort();
         id->state = ID_DIALING;
         (void)link_send(id, &(frame_t){.kind = FRAME_REQUEST, .bytes = param->data_bytes},
-                        param->data);
+                        private_of(param, room));
     }
     engine_unlock();
     return 0;
@@ -345,6 +356,7 @@ void cm_arrivals(fake_id_t *listener)
 
 int rdma_accept(cm_id_t *open, cm_param_t *param)
 {
+    uint8_t room[UINT8_MAX];
     fake_id_t *id = (fake_id_t *)open;
     int error = 0;
     engine_lock();
@@ -354,7 +366,7 @@ int rdma_accept(cm_id_t *open, cm_param_t *param)
         id->state = ID_ANSWERED;
         id->qp->connected = true;
         (void)link_send(id, &(frame_t){.kind = FRAME_REPLY, .bytes = param->data_bytes},
-                        param->data);
+                        private_of(param, room));
     }
     engine_unlock();
     return error == 0 ? 0 : failed(error);

@@ -31,16 +31,17 @@ enum {
 };
 
 /* name, default, what it does */
-#define FAKE_ORDERS(X)                                                                   \
-    X(delay_us, 0, "packets arrive so much later")                                       \
-    X(loss, 0, "one packet in so many is lost, of those that this process sends")        \
-    X(reorder, 0, "completions of different queue pairs come in any order")              \
-    X(mute, 0, "nothing that this process sends arrives")                                \
-    X(no_device, 0, "there is no device")                                                \
-    X(port_down, 0, "the port is down")                                                  \
-    X(no_memory, 0, "no memory can be registered")                                       \
-    X(fail_pair, 0, "the queue pair of this process that was made so-manieth fails now") \
-    X(immediate, 0, "the next immediate that this process sends is XORed with it")       \
+#define FAKE_ORDERS(X)                                                                         \
+    X(delay_us, 0, "packets arrive so much later")                                             \
+    X(loss, 0, "one packet in so many is lost, of those that this process sends")              \
+    X(reorder, 0, "completions of different queue pairs come in any order")                    \
+    X(mute, 0, "nothing that this process sends arrives")                                      \
+    X(no_device, 0, "there is no device")                                                      \
+    X(port_down, 0, "the port is down")                                                        \
+    X(no_memory, 0, "no memory can be registered")                                             \
+    X(fail_pair, 0, "the queue pair of this process that was made so-manieth fails now")       \
+    X(immediate, 0, "the next immediate that this process sends is XORed with it")             \
+    X(private_byte, 0, "the last byte of its next connect request or answer is XORed with it") \
     X(post_fails, 0, "posting a send fails")
 
 typedef struct orders {

@@ -45,8 +45,9 @@ ranks_per_node = 2
 
 
 class Ranks(unittest.TestCase):
-    def run_job(self, node, faults=""):
-        """What longhaul's exit code, stderr and the digest of the weights are; node: keys of [transport.node]."""
+    def run_job(self, node, faults="", more=()):
+        """What longhaul's exit code, stderr and the digest of the weights are; node: keys of [transport.node]; more: lines
+        behind them."""
         with tempfile.TemporaryDirectory() as folder:
             with open(os.path.join(SOURCE, "examples/data/tinyshakespeare.jsonl"), encoding="utf-8") as f:
                 text = f.readlines()[:200]
@@ -54,7 +55,7 @@ class Ranks(unittest.TestCase):
                 f.writelines(text)
             ini = os.path.join(folder, "job.ini")
             with open(ini, "w", encoding="utf-8") as f:
-                f.write(JOB.format(source=SOURCE) + "[transport.node]\n" + "\n".join(node) + "\n")
+                f.write(JOB.format(source=SOURCE) + "[transport.node]\n" + "\n".join([*node, *more]) + "\n")
             done = subprocess.run([LONGHAUL, "run", ini], capture_output=True, text=True, timeout=300,
                                   env=dict(os.environ, FAKE_VERBS=faults))
             digest = hashlib.sha256()
@@ -77,10 +78,33 @@ class Ranks(unittest.TestCase):
             code, said, ib = self.run_job(node, faults)
             self.assertEqual(code, 0, said)
             self.assertEqual(ib, shm, node)
+        code, said, ib = self.run_job(["plugin = ib", "security = known"])
+        self.assertEqual(code, 0, said)
+        self.assertIn("links inside a machine over ib: security = known", said)
+        self.assertEqual(ib, shm)
         code, said, tcp = self.run_job(["plugin = ib", "security = plain", "fallback = tcp"], "no_device=1")
         self.assertEqual(code, 0, said)
         self.assertIn("this machine has no RDMA device", said)
         self.assertEqual(tcp, shm)
+
+    def test_two_sites_over_apn_have_the_bits_of_tcp(self):
+        sites = ["[site.a]", "hosts = localhost:2", "[site.b]", "hosts = localhost:2", "[transport.wan]"]
+        digests = []
+        for wan in (["plugin = tcp"], ["plugin = apn", "security = known"],
+                    ["plugin = apn", "security = known", "chunk = 64KiB"]):
+            code, said, digest = self.run_job(["plugin = shm"], "loss=500" if len(wan) > 2 else "", sites + wan)
+            self.assertEqual(code, 0, said)
+            digests.append(digest)
+            if len(wan) > 1:
+                self.assertIn("links between sites over apn: security = known", said)
+        self.assertEqual(digests[0], digests[1])
+        self.assertEqual(digests[0], digests[2])
+
+    def test_a_level_it_cannot_give_is_refused_with_those_that_it_can(self):
+        code, said, _ = self.run_job(["plugin = ib", "security = proven"])
+        self.assertEqual(code, 1, said)
+        self.assertIn("[transport.node] security = proven: the transport 'ib' cannot give it; write security = plain or known",
+                      said)
 
     def test_no_device_is_one_sentence(self):
         code, said, _ = self.run_job(["plugin = ib", "security = plain"], "no_device=1")

@@ -92,6 +92,12 @@ static uint64_t size_of(uint32_t side, uint64_t n)
     return (x >> 8) % (most + 1);
 }
 
+static bool is_busy_machine(void)
+{
+    double load = 0;
+    return getloadavg(&load, 1) == 1 && load > 2;
+}
+
 static void change_fabric(uint32_t side, uint64_t n)
 {
     char text[80];
@@ -221,18 +227,199 @@ static void a_post_that_fails_ends_both(end_t *e)
     end_barrier(e);
 }
 
-/* With the second of two the first still carries the goodbye. */
-static void a_second_queue_pair_that_fails_ends_both(end_t *e)
+/* ---- queue pairs that are replaced ---- */
+
+/* Messages both ways, whose end is awaited, in ns. */
+static uint64_t exchange(end_t *e, buffer_t *out, buffer_t *in, uint32_t messages, uint64_t bytes)
+{
+    const uint64_t begin = check_now_ns();
+    for (uint32_t i = 0; i < messages; i++) {
+        end_receive(e, in, i * bytes, bytes, i, i);
+        buffer_fill(out->data + i * bytes, bytes, i + 100 * e->side);
+        end_send(e, out, i * bytes, bytes, i, i);
+    }
+    for (uint32_t i = 0; i < messages; i++) {
+        (void)end_await(e, LH_WIRE_SENT, i);
+        (void)end_await(e, LH_WIRE_RECEIVED, i);
+    }
+    for (uint32_t i = 0; i < messages; i++)
+        buffer_check(in->data + i * bytes, bytes, i + 100 * (1 - e->side));
+    return check_now_ns() - begin;
+}
+
+enum { REPLACED_MESSAGES = 8, REPLACED_BYTES = 1 << 20 };
+
+/* `who` breaks queue pair `pair` of his while messages are under way both ways, several times. */
+static void replaces(end_t *e, uint32_t who, uint32_t pairs, uint32_t security)
+{
+    const uint64_t all = (uint64_t)REPLACED_MESSAGES * REPLACED_BYTES;
+    end_listen(e, security);
+    e->conn = end_join_at(e, LH_SERVICE_GRADIENT, RIG_CONN, security);
+    (void)end_await(e, LH_WIRE_UP, RIG_CONN);
+    buffer_t out = buffer_new(e, all, false, 0), in = buffer_new(e, all, false, 0);
+    /* The n-th that was made here: at first those of the connection, later their successors. */
+    for (uint32_t round = 1; round <= 4; round++) {
+        char text[40];
+        lh_wire_event_t event;
+        end_barrier(e);
+        (void)snprintf(text, sizeof(text), "fail_pair=%u", pairs + round - 1);
+        for (uint32_t i = 0; i < REPLACED_MESSAGES; i++) {
+            end_receive(e, &in, i * (uint64_t)REPLACED_BYTES, REPLACED_BYTES, i, i);
+            buffer_fill(out.data + i * REPLACED_BYTES, REPLACED_BYTES, i + 100 * e->side + round);
+            end_send(e, &out, i * (uint64_t)REPLACED_BYTES, REPLACED_BYTES, i, i);
+        }
+        for (int i = 0; i < 3; i++)
+            end_poll(e);
+        if (e->side == who) order(text);
+        const uint64_t begin = check_now_ns();
+        for (uint32_t i = 0; i < REPLACED_MESSAGES; i++) {
+            (void)end_await(e, LH_WIRE_SENT, i);
+            (void)end_await(e, LH_WIRE_RECEIVED, i);
+        }
+        CHECK(check_now_ns() - begin < 2000000000);
+        for (uint32_t i = 0; i < REPLACED_MESSAGES; i++)
+            buffer_check(in.data + i * REPLACED_BYTES, REPLACED_BYTES,
+                         i + 100 * (1 - e->side) + round);
+        if (e->side == who) CHECK(end_await(e, LH_WIRE_DEGRADED, RIG_CONN).status == LH_PEER_LOST);
+        while (!end_take(e, LH_WIRE_DEGRADED, RIG_CONN, &event) || event.status != LH_OK)
+            end_poll(e);
+        end_barrier(e);
+    }
+    CHECK(check_host_metric("rdma.replaced") >= 4);
+    CHECK(count_of("rnr") == 0 && count_of("overruns") == 0);
+    end_barrier(e);
+}
+
+static void a_queue_pair_that_fails_where_it_was_dialed_is_replaced(end_t *e)
+{
+    replaces(e, 0, 1, LH_SECURITY_PLAIN);
+}
+
+static void a_queue_pair_that_fails_where_it_was_taken_is_replaced(end_t *e)
+{
+    replaces(e, 1, 1, LH_SECURITY_PLAIN);
+}
+
+static void one_of_several_is_replaced_with_its_proof(end_t *e)
+{
+    replaces(e, 0, 3, LH_SECURITY_KNOWN);
+}
+
+/* So short an ACK timeout that the card gives up within the cut. */
+static void a_blackout_of_100_ms_costs_no_more_than_half_a_second(end_t *e)
 {
     end_meet(e);
-    buffer_t b = buffer_new(e, 1 << 20, false, 0);
-    end_receive(e, &b, 0, 1 << 20, 1, 1);
+    buffer_t out = buffer_new(e, 1 << 20, false, 0), in = buffer_new(e, 1 << 20, false, 0);
+    (void)exchange(e, &out, &in, 4, 1 << 18);
     end_barrier(e);
-    if (e->side == 0) {
-        order("fail_pair=2");
-        end_send(e, &b, 0, 1 << 20, 1, 2);
+    order("mute=1");
+    const uint64_t begin = check_now_ns();
+    for (uint32_t i = 0; i < 4; i++) {
+        end_receive(e, &in, i << 18, 1 << 18, i, i);
+        end_send(e, &out, i << 18, 1 << 18, i, i);
     }
-    expect_end(e, LH_IO, "queue pair");
+    while (check_now_ns() < begin + 100000000)
+        end_poll(e);
+    order("mute=0");
+    for (uint32_t i = 0; i < 4; i++) {
+        (void)end_await(e, LH_WIRE_SENT, i);
+        (void)end_await(e, LH_WIRE_RECEIVED, i);
+    }
+    const double took_ms = (double)(check_now_ns() - begin) / 1e6;
+    (void)fprintf(stderr, "    %.0f ms with the cut of 100 ms\n", took_ms);
+    CHECK(took_ms < 600 || is_busy_machine(), "%.0f ms", took_ms);
+    end_barrier(e);
+}
+
+static void a_dead_path_is_seen_on_an_idle_link(end_t *e)
+{
+    end_meet(e);
+    end_barrier(e);
+    const uint64_t begin = check_now_ns();
+    order("mute=1");
+    expect_end(e, LH_PEER_LOST, "does not answer");
+    CHECK(check_now_ns() - begin < 5000000000);
+    end_barrier(e);
+}
+
+/* ---- known ---- */
+
+static void both_ends_prove_the_key(end_t *e)
+{
+    end_listen(e, LH_SECURITY_KNOWN);
+    e->conn = end_join_at(e, LH_SERVICE_GRADIENT, RIG_CONN, LH_SECURITY_KNOWN);
+    (void)end_await(e, LH_WIRE_UP, RIG_CONN);
+    buffer_t out = buffer_new(e, 1 << 20, false, 0), in = buffer_new(e, 1 << 20, false, 0);
+    (void)exchange(e, &out, &in, 4, 1 << 18);
+    CHECK(check_host_metric("ib.strangers") == 0);
+    end_barrier(e);
+}
+
+/* Side 0 dials with what must not do; side 1 has a listener that asks for proof. */
+static void expect_denied(end_t *e, uint32_t level, const char *change, const char *words)
+{
+    lh_hello_t hello;
+    lh_conn_t *conn;
+    end_listen(e, LH_SECURITY_KNOWN);
+    if (e->side == 0) {
+        lh_conn_params_t params = end_params(e, 1, RIG_CONN);
+        params.security = level;
+        if (change != NULL) order(change);
+        CHECK(e->api->connect(e->transport, &e->address, &params, &conn) == LH_OK);
+        expect_end(e, LH_DENIED, words);
+        end_tell(e, "", 1);
+    } else {
+        char word;
+        const uint64_t until = check_now_ns() + 20000000000ull;
+        while (check_host_metric("ib.strangers") < 1) {
+            CHECK(check_now_ns() < until);
+            CHECK(e->api->accept(e->listener, &hello, &conn) == LH_AGAIN);
+        }
+        end_hear(e, &word, 1);
+    }
+    end_barrier(e);
+}
+
+static void another_level_is_denied(end_t *e)
+{
+    expect_denied(e, LH_SECURITY_PLAIN, NULL, "another level of security");
+}
+
+/* The nonce that it asks with is another than the one that it proves. */
+static void a_proof_that_is_wrong_is_denied(end_t *e)
+{
+    expect_denied(e, LH_SECURITY_KNOWN, "private_byte=1", "does not believe");
+}
+
+static void an_answer_that_is_not_proven_is_denied(end_t *e)
+{
+    end_listen(e, LH_SECURITY_KNOWN);
+    if (e->side == 1) order("private_byte=1");
+    e->conn = end_join_at(e, LH_SERVICE_GRADIENT, RIG_CONN, LH_SECURITY_KNOWN);
+    if (e->side == 0) expect_end(e, LH_DENIED, "could not prove");
+    if (e->side == 1) (void)end_await(e, LH_WIRE_DOWN, RIG_CONN);
+    end_barrier(e);
+}
+
+static void what_it_cannot_seal_is_refused(end_t *e)
+{
+    lh_address_t address;
+    lh_listener_t *l;
+    CHECK(e->api->listen(e->transport, 0, LH_SECURITY_PROVEN, &address, &l) == LH_UNSUPPORTED);
+    CHECK(strstr(check_host_reason(), "offers plain") != NULL &&
+          strstr(check_host_reason(), "known") != NULL);
+}
+
+static void a_window_without_requests_is_refused(end_t *e)
+{
+    lh_conn_t *conn;
+    end_listen(e, LH_SECURITY_PLAIN);
+    const lh_conn_params_t params = end_params(e, 1, RIG_CONN);
+    if (e->side == 0) {
+        CHECK(e->api->connect(e->transport, &e->address, &params, &conn) == LH_INVALID);
+        CHECK(strstr(check_host_reason(), "have room for 8257536") != NULL, "%s",
+              check_host_reason());
+    }
     end_barrier(e);
 }
 
@@ -388,6 +575,9 @@ int main(int argc, char **argv)
     static const char *const many[] = {"queue_pairs=4", "chunk=64KiB", NULL};
     static const char *const short_patience[] = {"ack_timeout=12", NULL};
     static const char *const wide[] = {"queue_pairs=16", "chunk=64KiB", "window=256KiB", NULL};
+    static const char *const three[] = {"queue_pairs=3", "chunk=64KiB", NULL};
+    static const char *const impatient[] = {"ack_timeout=10", NULL};
+    static const char *const narrow[] = {"queue_pairs=1", "chunk=64KiB", "window=16MiB", NULL};
     static const char *const two[] = {"queue_pairs=2", "chunk=64KiB", NULL};
     static const fact_t facts[] = {
 #define FACT(name, settings) {#name, name, false, settings}
@@ -399,7 +589,17 @@ int main(int argc, char **argv)
         FACT(a_peer_that_does_not_poll_keeps_its_requests, NULL),
         FACT(a_cut_ends_both_as_lost, short_patience),
         FACT(a_post_that_fails_ends_both, NULL),
-        FACT(a_second_queue_pair_that_fails_ends_both, two),
+        FACT(a_queue_pair_that_fails_where_it_was_dialed_is_replaced, NULL),
+        FACT(a_queue_pair_that_fails_where_it_was_taken_is_replaced, NULL),
+        FACT(one_of_several_is_replaced_with_its_proof, three),
+        FACT(a_blackout_of_100_ms_costs_no_more_than_half_a_second, impatient),
+        FACT(a_dead_path_is_seen_on_an_idle_link, short_patience),
+        FACT(both_ends_prove_the_key, three),
+        FACT(another_level_is_denied, NULL),
+        FACT(a_proof_that_is_wrong_is_denied, NULL),
+        FACT(an_answer_that_is_not_proven_is_denied, NULL),
+        FACT(what_it_cannot_seal_is_refused, NULL),
+        FACT(a_window_without_requests_is_refused, narrow),
         FACT(an_immediate_of_no_meaning_is_corrupt, NULL),
         FACT(a_chunk_of_no_receive_is_corrupt, NULL),
         FACT(a_chunk_behind_the_last_is_corrupt, two),

@@ -9,23 +9,31 @@
 
 #include <longhaul/plugin.h>
 
+#include "ib_prove.h"
 #include "ib_ring.h"
 #include "ib_tuning.h"
 #include "ib_verbs.h"
 
 enum {
+    IB_RETRIES = 7,    /* of a packet, by the card                           */
     IB_SEND_WRS = 256, /* send work requests that a queue pair has under way */
     IB_NOTICE_WRS = 3, /* the most that one notice takes                     */
+    IB_INLINE = 220,   /* bytes that are copied into the work request, where the card takes it */
     IB_WAITING = 64,   /* connect requests of a listener that nobody has accepted */
     IB_LEAVE_MS = 50,  /* how long a goodbye may take                        */
+    IB_ASKED_MS = 2000 /* how long a challenge is good for                   */
 };
 
 typedef struct ib_config {
     char *device, *bind;
     uint64_t port;
     uint64_t queue_pairs, chunk_bytes, window_bytes;
-    uint64_t traffic_class, ack_timeout;
+    uint64_t traffic_class, ack_timeout, keepalive_ns;
+    uint64_t pace;
 } ib_config_t;
+
+/* ib_plugin.c or apn_plugin.c: which of the two this is. */
+extern const ib_rules_t ib_rules;
 
 /* What the context of a cm_id_t points to: the first member of a listener or of a queue pair. An id
  * that a listener's request brings has the listener's until it is taken. */
@@ -37,7 +45,14 @@ typedef enum ib_pair_state {
     IB_PAIR_NONE,
     IB_PAIR_MEETING, /* between address and answer, or accepted and not established */
     IB_PAIR_UP,
+    IB_PAIR_DOWN, /* it failed, and is about to be replaced: ib_mend.c */
 } ib_pair_state_t;
+
+typedef struct ib_sent { /* one send work request, as long as it is under way */
+    uint64_t id, from, to, since_ns;
+    uint32_t bytes, lkey, rkey, immediate; /* immediate: big-endian */
+    bool has_immediate, signaled;
+} ib_sent_t;
 
 typedef struct ib_pair { /* one queue pair of a connection */
     ib_watch_t watch;
@@ -45,13 +60,30 @@ typedef struct ib_pair { /* one queue pair of a connection */
     uint32_t index;
     ib_pair_state_t state;
     bool reached; /* the other end knows of it, and must be told that it ends */
+    bool failing; /* an error was seen: it goes down when its completions have been taken */
     cm_id_t *id;
+    cm_id_t *former; /* of the turn before, kept until the other end knows of this one */
     verbs_qp_t *qp;
     ib_credits_t credits;
-    uint32_t wrs;   /* send work requests under way               */
-    uint32_t spent; /* receive work requests to be posted again   */
-    uint64_t bytes; /* under way: the pair with the least ends first */
+    ib_sent_t *sent; /* [IB_SEND_WRS] what is under way, in order: [sent_first, sent_end) */
+    uint64_t sent_first, sent_end;
+    uint64_t acked;   /* writes with immediates that are known to have arrived */
+    uint64_t arrived; /* and those of the peer that this end has taken */
+    uint32_t spent;   /* receive work requests to be posted again   */
+    uint32_t inline_bytes;
+    uint64_t bytes;                /* under way */
+    uint64_t rate;                 /* bytes each second, of late; 0: unknown */
+    uint64_t done_ns;              /* when a chunk last ended */
+    uint64_t heard_ns;             /* when anything last ended or came */
+    uint32_t turn;                 /* how often it was replaced */
+    uint64_t again_ns, give_up_ns; /* DOWN, or a later turn that meets: try again; lost for good */
+    const char *failure;           /* why it went down */
 } ib_pair_t;
+
+static inline uint32_t ib_pair_wrs(const ib_pair_t *p)
+{
+    return (uint32_t)(p->sent_end - p->sent_first);
+}
 
 typedef struct ib_operation {
     char *data; /* of a send it is only read */
@@ -79,13 +111,22 @@ struct lh_conn {
     lh_conn_t *next;
     ib_state_t state;
     bool up_said, down_said;
-    bool ended; /* the peer has gone; what it wrote before is still taken */
+    bool dials;
+    bool ended;                /* the peer has gone; what it wrote before is still taken */
+    bool worse_due, whole_due; /* to be told: DEGRADED */
+    bool asking;               /* `known`, the end that dials: no challenge has come yet */
+    uint32_t security;
+    uint8_t nonce[IB_NONCE_BYTES], session[IB_SESSION_BYTES]; /* `known` */
     uint32_t peer;
-    uint32_t token; /* of the peer's listener */
+    uint32_t token;    /* of the peer's listener */
+    uint64_t worse_ns; /* not before, since a peer that has gone is soon known as such */
     uint64_t cookie, give_up_ns, leave_ns;
+    uint64_t patience_ns; /* a peer that does not answer for so long is lost */
     lh_hello_t hello;
     struct sockaddr_storage to; /* the end that dials */
     ib_tuning_t tuning;
+    lh_link_t link;
+    ib_bucket_t bucket;
 
     ib_pair_t pairs[IB_PAIRS_MOST];
     uint32_t pair_count;
@@ -108,22 +149,33 @@ struct lh_conn {
 
     lh_status_t why; /* from IB_LEAVING on */
     char reason[IB_REASON + 64];
-    _Atomic uint64_t bytes_sent, bytes_received; /* for stats, from any thread */
+    /* For stats, from any thread. */
+    _Atomic uint64_t bytes_sent, bytes_received, bytes_again, heard_ns, round_trip_ns,
+        round_trip_min_ns, rate;
 };
 
 typedef struct ib_request { /* a connect request that waits to be accepted */
     cm_id_t *id;
     ib_greeting_t greeting;
+    uint8_t session[IB_SESSION_BYTES];
 } ib_request_t;
+
+typedef struct ib_asked { /* a challenge that is out */
+    uint64_t until_ns;    /* 0: none */
+    lh_hello_t hello;
+    uint8_t dials[IB_NONCE_BYTES], listens[IB_NONCE_BYTES];
+} ib_asked_t;
 
 struct lh_listener {
     ib_watch_t watch;
     lh_transport_t *transport;
     lh_listener_t *next;
     cm_id_t *id;
-    uint32_t token;
+    uint32_t token, security;
     ib_request_t waiting[IB_WAITING];
     uint32_t waiting_count;
+    ib_asked_t asked[IB_WAITING];
+    uint32_t asked_next;
 };
 
 struct lh_region {
@@ -146,14 +198,24 @@ struct lh_transport {
     verbs_channel_t *channel;
     uint64_t rate; /* of the port, bytes each second */
     bool ethernet;
-    int epoll;
+    int epoll, timer; /* timer: wakes a sleeper for what is due */
     bool armed;
-    uint32_t polls, dialing;
+    bool meeting; /* a queue pair dials, or is to be replaced */
+    uint32_t polls;
     ib_watch_t nobody;
     lh_conn_t *conns;
     lh_listener_t *listeners;
     lh_region_t *regions;
 };
+
+/* What came with an event: it was acknowledged before it is acted on. */
+typedef struct said {
+    ib_greeting_t greeting; /* pairs 0: none */
+    uint8_t raw[IB_GREETING_BYTES];
+    char text[CM_REJECT_BYTES + 1];
+    bool challenges;
+    uint8_t nonce[IB_NONCE_BYTES];
+} ib_said_t;
 
 typedef struct ib_sink { /* the caller's rows, which may be of another version's size */
     lh_wire_event_t *events;
@@ -165,7 +227,24 @@ lh_status_t ib_device_open(lh_transport_t *t);
 void ib_device_close(lh_transport_t *t);
 socklen_t ib_address_length(const struct sockaddr_storage *a);
 
+/* ib_place.c: addresses; ports are big-endian */
+void ib_place_write(const struct sockaddr_storage *from, uint16_t port, uint32_t token,
+                    lh_address_t *out);
+bool ib_place_read(const lh_address_t *from, struct sockaddr_storage *out, uint32_t *token);
+void ib_place_port(struct sockaddr_storage *a, uint16_t port);
+void ib_place_text(const struct sockaddr_storage *a, char *out, size_t room);
+
+/* ib_listen.c: the end that listens. What it says with a rejection tells the end that dials what to
+ * make of it. */
+extern const char ib_not_this_job[], ib_other_level[], ib_not_proven[], ib_has_ended[];
+/* Of an id that nobody has adopted yet. */
+void ib_listener_event(lh_listener_t *l, cm_id_t *id, const cm_event_t *event, const ib_said_t *s);
+
 /* ib_meet.c: how two ends meet */
+/* Signed, as it leaves. */
+void ib_greeting_pack(const ib_pair_t *p, uint8_t out[IB_GREETING_BYTES]);
+cm_param_t ib_param_of(const uint8_t greeting[IB_GREETING_BYTES]);
+void ib_set_options(ib_pair_t *p);
 lh_status_t ib_listen(lh_transport_t *t, uint32_t nic, uint32_t security, lh_address_t *address,
                       lh_listener_t **out);
 lh_status_t ib_accept(lh_listener_t *l, lh_hello_t *hello, lh_conn_t **out);
@@ -176,6 +255,17 @@ lh_status_t ib_connect(lh_transport_t *t, const lh_address_t *address,
 lh_status_t ib_address_text(lh_transport_t *t, const lh_address_t *address, char *text,
                             size_t room);
 void ib_meet_events(lh_transport_t *t); /* takes what the connection manager has to say */
+bool ib_dial(ib_pair_t *p);
+
+/* ib_params.c: what the host wants of a connection */
+lh_status_t ib_check_security(lh_transport_t *t, uint32_t security);
+lh_status_t ib_take_params(lh_conn_t *c, const lh_conn_params_t *params);
+lh_status_t ib_tune(lh_transport_t *t, const lh_link_t *link, uint32_t choice, lh_tuning_t *out,
+                    char *why, size_t room);
+lh_status_t ib_retune(lh_conn_t *c, const lh_tuning_t *wanted, lh_tuning_t *in_force);
+
+/* ib_api.c: the functions of the transport, which the plugin's row names */
+extern const lh_transport_api_t ib_api;
 
 /* ib_conn.c: a connection's life */
 lh_conn_t *ib_conn_new(lh_transport_t *t, ib_state_t state);
@@ -189,8 +279,30 @@ void ib_conn_step(lh_conn_t *c, ib_sink_t *s);
 /* Moves what can be moved without telling anything. True: there is something to tell. */
 bool ib_conn_stir(lh_conn_t *c);
 
+/* When it has to be driven again though nothing happens; UINT64_MAX: never. */
+uint64_t ib_conn_due(const lh_conn_t *c);
+
+/* ib_mend.c: queue pairs that fail are replaced */
+/* To be called when its completions have been taken. */
+void ib_pair_fail(ib_pair_t *p, const char *why);
+/* The other end's greeting for a later turn of this pair, and the id that it came with. */
+void ib_pair_renew(ib_pair_t *p, const ib_greeting_t *g, cm_id_t *id);
+/* A later turn is up; taken: what the other end says to have taken. */
+void ib_pair_mended(ib_pair_t *p, uint64_t taken);
+/* This try came to nothing: there is another one when it is due. */
+void ib_pair_missed(ib_pair_t *p);
+/* Tries again what is due, gives up what is overdue. */
+void ib_pairs_mend(lh_conn_t *c, uint64_t now);
+uint64_t ib_pair_due(const ib_pair_t *p);
+
 /* ib_pair.c: queue pairs and completions */
 lh_status_t ib_pair_make(ib_pair_t *p);
+void ib_pair_unmake(ib_pair_t *p); /* from here on the device knows nothing of it */
+/* The oldest work request under way has ended well. */
+void ib_pair_done(ib_pair_t *p);
+bool ib_pair_repost(ib_pair_t *p);
+/* One packet on queue pairs that have been idle for so long that their peer may be dead. */
+void ib_pairs_ping(lh_conn_t *c, uint64_t now);
 /* Takes all completions; how many there were. */
 uint32_t ib_pairs_pump(lh_conn_t *c);
 /* Tells the peer of receives and of receive work requests that it does not know of. */

@@ -19,7 +19,8 @@ lh_conn_t *ib_conn_new(lh_transport_t *t, ib_state_t state)
         c->pairs[i].conn = c;
         c->pairs[i].index = i;
     }
-    if (state == IB_DIALING) t->dialing++;
+    c->dials = state == IB_DIALING;
+    if (c->dials) t->meeting = true;
     c->next = t->conns;
     t->conns = c;
     return c;
@@ -44,19 +45,24 @@ lh_status_t ib_conn_equip(lh_conn_t *c)
 /* From here on the device knows nothing of the connection. */
 static void dismantle(lh_conn_t *c)
 {
+    lh_transport_t *t = c->transport;
     static const char refusal[] = "it was not admitted";
     const ib_verbs_t *v = &c->transport->verbs;
     for (uint32_t i = 0; i < IB_PAIRS_MOST; i++) {
         ib_pair_t *p = &c->pairs[i];
-        if (p->id == NULL) continue;
-        if (p->reached)
-            (void)v->disconnect(p->id);
-        else if (c->state == IB_MET)
-            (void)v->reject(p->id, refusal, sizeof(refusal));
-        if (p->qp != NULL) v->destroy_qp(p->id);
-        (void)v->destroy_id(p->id);
+        if (p->former != NULL) (void)v->destroy_id(p->former);
+        p->former = NULL;
+        if (p->id != NULL) {
+            if (p->reached)
+                (void)v->disconnect(p->id);
+            else if (c->state == IB_MET)
+                (void)v->reject(p->id, refusal, sizeof(refusal));
+            ib_pair_unmake(p);
+            (void)v->destroy_id(p->id);
+        }
         p->id = NULL;
-        p->qp = NULL;
+        if (p->sent != NULL) t->host->release(t->host, p->sent);
+        p->sent = NULL;
         p->state = IB_PAIR_NONE;
     }
     if (c->cq != NULL) (void)v->destroy_cq(c->cq);
@@ -64,7 +70,6 @@ static void dismantle(lh_conn_t *c)
     c->cq = NULL;
     c->boards = NULL;
     atomic_store(&c->pairs_up, 0);
-    if (c->state == IB_DIALING) c->transport->dialing--;
     c->state = IB_DRAINING;
 }
 
@@ -76,7 +81,6 @@ void ib_conn_break(lh_conn_t *c, lh_status_t why, const char *fmt, ...)
     va_start(args, fmt);
     (void)vsnprintf(c->reason, sizeof(c->reason), fmt, args);
     va_end(args);
-    if (c->state == IB_DIALING) c->transport->dialing--;
     const bool talks = c->state == IB_OPEN && c->pairs[0].state == IB_PAIR_UP && !c->ended;
     c->state = IB_LEAVING;
     c->leave_ns = 0;
@@ -103,9 +107,21 @@ void ib_close_conn(lh_conn_t *c)
     t->host->release(t->host, c);
 }
 
+/* Pairs may fail later, one by one or all. */
 static bool is_up(const lh_conn_t *c)
 {
-    return c->state == IB_OPEN && atomic_load(&c->pairs_up) == c->pair_count;
+    return c->up_said || (c->state == IB_OPEN && atomic_load(&c->pairs_up) == c->pair_count);
+}
+
+static bool worse_is_due(const lh_conn_t *c)
+{
+    const lh_host_t *host = c->transport->host;
+    return c->worse_due && (c->whole_due || host->now_ns(host) >= c->worse_ns);
+}
+
+static bool anything_to_tell(const lh_conn_t *c)
+{
+    return c->ended || worse_is_due(c) || c->whole_due || ib_messages_ready(c);
 }
 
 bool ib_conn_stir(lh_conn_t *c)
@@ -116,7 +132,50 @@ bool ib_conn_stir(lh_conn_t *c)
     (void)ib_pairs_pump(c);
     if (c->state == IB_OPEN) ib_pairs_notify(c);
     if (c->state == IB_OPEN) ib_messages_write(c);
-    return c->state != IB_OPEN || c->ended || ib_messages_ready(c);
+    return c->state != IB_OPEN || anything_to_tell(c);
+}
+
+static uint64_t sooner(uint64_t a, uint64_t b)
+{
+    return a < b ? a : b;
+}
+
+uint64_t ib_conn_due(const lh_conn_t *c)
+{
+    uint64_t due = UINT64_MAX;
+    if (c->state == IB_DIALING) return c->give_up_ns;
+    if (c->state != IB_OPEN) return due;
+    for (uint32_t i = 0; i < c->pair_count; i++)
+        due = sooner(due, ib_pair_due(&c->pairs[i]));
+    if (c->worse_due) due = sooner(due, c->worse_ns);
+    const uint64_t opens = ib_bucket_due(&c->bucket);
+    const bool waits = c->send_next < c->send_end && c->send_next < c->granted;
+    return waits && opens != 0 ? sooner(due, opens) : due;
+}
+
+/* That it lives on with fewer queue pairs, and that it is whole again. */
+static void tell_pairs(lh_conn_t *c, ib_sink_t *s)
+{
+    lh_wire_event_t event = {.cookie = c->cookie, .type = LH_WIRE_DEGRADED};
+    if (worse_is_due(c) && ib_sink_room(s)) {
+        const uint32_t up = atomic_load(&c->pairs_up);
+        const char *why = "";
+        for (uint32_t i = 0; i < c->pair_count; i++)
+            if (c->pairs[i].state != IB_PAIR_UP && c->pairs[i].failure != NULL)
+                why = c->pairs[i].failure;
+        (void)snprintf(c->reason, sizeof(c->reason), "%u of %u queue pairs are being replaced%s%s",
+                       c->pair_count - up, c->pair_count, why[0] != '\0' ? ": " : "", why);
+        c->worse_due = false;
+        event.status = LH_PEER_LOST;
+        event.reason = c->reason;
+        ib_tell(s, event);
+    }
+    if (!c->worse_due && c->whole_due && ib_sink_room(s)) {
+        c->whole_due = false;
+        event.status = LH_OK;
+        event.reason = NULL;
+        ib_tell(s, event);
+    }
 }
 
 static void step_open(lh_conn_t *c, ib_sink_t *s)
@@ -127,6 +186,13 @@ static void step_open(lh_conn_t *c, ib_sink_t *s)
     }
     (void)ib_conn_stir(c);
     if (c->state != IB_OPEN) return;
+    if (c->up_said) {
+        const uint64_t now = c->transport->host->now_ns(c->transport->host);
+        tell_pairs(c, s);
+        ib_pairs_mend(c, now);
+        ib_pairs_ping(c, now);
+        if (c->state != IB_OPEN) return;
+    }
     ib_messages_tell(c, s);
     /* What a peer wrote before it ended has been taken by now. */
     if (c->ended && !ib_messages_ready(c))

@@ -1,20 +1,21 @@
 /* ib_pair.c - queue pairs: what is posted on them, and what their completions mean.
  *
- * A completion's id says all that is needed when it comes back, also with an error, so nothing is
- * looked up. Requests of one queue pair complete in order: only the last of a notice's is signaled,
- * and it stands for all of them. */
+ * What is under way is kept, in order, until its completion, as a queue pair that fails has all of
+ * it sent again by its successor (ib_mend.c). Requests of one queue pair complete in order, so a
+ * completion stands for all in front of it: only the last of a notice's is signaled. A completion
+ * of a former turn is known by its queue pair number. */
 #include <arpa/inet.h>
 #include <errno.h>
 
 #include "ib.h"
 
-enum { BATCH = 32 };
-enum { ID_RECEIVE = 0, ID_CHUNK = 1, ID_NOTICE = 2, ID_GOODBYE = 3 };
+enum { BATCH = 32, SMALL = 4096 };
+enum { ID_RECEIVE = 0, ID_CHUNK = 1, ID_NOTICE = 2, ID_OTHER = 3 };
 
-/* kind 2 bits, pair 4, requests 6, row of the send 9 (3 unused), bytes 32 */
-static uint64_t id_write(uint32_t kind, uint32_t pair, uint32_t wrs, uint64_t row, uint64_t bytes)
+/* kind 2 bits, pair 4, row of the send 12, bytes 32; ID_OTHER: bytes is 1 for a goodbye */
+static uint64_t id_write(uint32_t kind, uint32_t pair, uint64_t row, uint64_t bytes)
 {
-    return kind | (uint64_t)pair << 2 | (uint64_t)wrs << 6 | row << 12 | bytes << 24;
+    return kind | (uint64_t)pair << 2 | row << 12 | bytes << 24;
 }
 
 static uint32_t id_kind(uint64_t id)
@@ -27,11 +28,6 @@ static uint32_t id_pair(uint64_t id)
     return id >> 2 & 15;
 }
 
-static uint32_t id_wrs(uint64_t id)
-{
-    return id >> 6 & 63;
-}
-
 static uint32_t id_row(uint64_t id)
 {
     return id >> 12 & 511;
@@ -42,6 +38,11 @@ static uint64_t id_bytes(uint64_t id)
     return id >> 24;
 }
 
+static uint64_t now_of(const lh_conn_t *c)
+{
+    return c->transport->host->now_ns(c->transport->host);
+}
+
 /* Receive work requests have no memory: writes know where they go, and only their immediates are
  * wanted. */
 static bool post_receives(ib_pair_t *p, uint32_t count)
@@ -50,7 +51,7 @@ static bool post_receives(ib_pair_t *p, uint32_t count)
     while (count > 0) {
         const uint32_t now = count < BATCH ? count : BATCH;
         for (uint32_t i = 0; i < now; i++)
-            wrs[i] = (verbs_recv_wr_t){.id = id_write(ID_RECEIVE, p->index, 0, 0, 0),
+            wrs[i] = (verbs_recv_wr_t){.id = id_write(ID_RECEIVE, p->index, 0, 0),
                                        .next = i + 1 < now ? &wrs[i + 1] : NULL};
         if (p->qp->context->ops.post_recv(p->qp, wrs, &bad) != 0) return false;
         count -= now;
@@ -58,6 +59,7 @@ static bool post_receives(ib_pair_t *p, uint32_t count)
     return true;
 }
 
+/* Credits of a later turn are its greeting's to set. */
 lh_status_t ib_pair_make(ib_pair_t *p)
 {
     lh_conn_t *c = p->conn;
@@ -66,50 +68,109 @@ lh_status_t ib_pair_make(ib_pair_t *p)
     verbs_qp_init_t how = {
         .send_cq = c->cq,
         .recv_cq = c->cq,
-        .cap = {.send_wrs = IB_SEND_WRS, .recv_wrs = IB_RECEIVES, .send_sges = 1, .recv_sges = 1},
+        .cap = {.send_wrs = IB_SEND_WRS,
+                .recv_wrs = IB_RECEIVES,
+                .send_sges = 1,
+                .recv_sges = 1,
+                .inline_bytes = IB_INLINE},
         .type = VERBS_RC,
     };
+    if (p->sent == NULL) p->sent = host->alloc(host, IB_SEND_WRS * sizeof(*p->sent), 64);
+    if (p->sent == NULL) return LH_NO_MEMORY;
     int failed = t->verbs.create_qp(p->id, t->pd, &how);
-    if (failed != 0 && how.cap.inline_bytes > 0) { /* a device may have no room for them */
-        how.cap.inline_bytes = 0;
+    p->inline_bytes = IB_INLINE;
+    if (failed != 0) { /* a device may have no room for them */
+        how.cap.inline_bytes = p->inline_bytes = 0;
         failed = t->verbs.create_qp(p->id, t->pd, &how);
     }
     if (failed != 0) return host->fail(host, LH_IO, "a queue pair of %s", t->device);
     p->qp = p->id->qp;
-    ib_credits_begin(&p->credits);
+    p->spent = 0;
+    p->failing = false;
+    p->heard_ns = now_of(c);
+    if (p->turn == 0) ib_credits_begin(&p->credits);
     if (!post_receives(p, IB_RECEIVES))
         return host->fail(host, LH_IO, "receive work requests of %s", t->device);
     return LH_OK;
 }
 
-static bool post(ib_pair_t *p, verbs_send_wr_t *first, uint32_t wrs)
+void ib_pair_unmake(ib_pair_t *p)
 {
-    verbs_send_wr_t *bad;
+    if (p->qp != NULL) p->conn->transport->verbs.destroy_qp(p->id);
+    p->qp = NULL;
+}
+
+/* A write of no bytes needs no memory at either end. */
+static int post_rows(ib_pair_t *p, const ib_sent_t *rows, uint32_t count)
+{
+    verbs_send_wr_t wrs[IB_NOTICE_WRS], *bad;
+    verbs_sge_t pieces[IB_NOTICE_WRS];
+    for (uint32_t i = 0; i < count; i++) {
+        const ib_sent_t *r = &rows[i];
+        pieces[i] = (verbs_sge_t){r->from, r->bytes, r->lkey};
+        wrs[i] = (verbs_send_wr_t){
+            .id = r->id,
+            .next = i + 1 < count ? &wrs[i + 1] : NULL,
+            .sges = &pieces[i],
+            .sge_count = r->bytes > 0 ? 1 : 0,
+            .opcode = r->has_immediate ? VERBS_WRITE_WITH_IMMEDIATE : VERBS_WRITE,
+            .flags = (r->signaled ? VERBS_SIGNALED : 0u) |
+                     (r->bytes > 0 && r->bytes <= p->inline_bytes ? VERBS_INLINE : 0u),
+            .immediate = r->immediate};
+        wrs[i].remote.address = r->to;
+        wrs[i].remote.rkey = r->rkey;
+    }
+    return p->qp->context->ops.post_send(p->qp, wrs, &bad);
+}
+
+/* There is room in the ring: whoever posts has looked. */
+static bool post(ib_pair_t *p, ib_sent_t *rows, uint32_t count)
+{
     lh_conn_t *c = p->conn;
-    const int error = p->qp->context->ops.post_send(p->qp, first, &bad);
+    const uint64_t now = now_of(c);
+    const int error = post_rows(p, rows, count);
     if (error != 0) {
         ib_conn_break(c, LH_IO, "rank %u: queue pair %u of %s takes no more: %s", c->peer, p->index,
                       c->transport->device, strerror(error));
         return false;
     }
-    p->wrs += wrs;
-    p->credits.used++;
+    for (uint32_t i = 0; i < count; i++) {
+        rows[i].since_ns = now;
+        p->credits.used += rows[i].has_immediate;
+        p->sent[p->sent_end++ % IB_SEND_WRS] = rows[i];
+    }
     return true;
 }
 
-static verbs_sge_t board_piece(const lh_conn_t *c, const void *at, size_t bytes)
+/* By a later turn: all that the peer has not taken, as it was. */
+bool ib_pair_repost(ib_pair_t *p)
 {
-    return (verbs_sge_t){(uint64_t)(uintptr_t)at, (uint32_t)bytes, c->boards->lkey};
+    lh_conn_t *c = p->conn;
+    for (uint64_t i = p->sent_first; i < p->sent_end; i++) {
+        const ib_sent_t *r = &p->sent[i % IB_SEND_WRS];
+        if (post_rows(p, r, 1) != 0) return false;
+        p->credits.used += r->has_immediate;
+        atomic_fetch_add_explicit(&c->bytes_again, r->bytes, memory_order_relaxed);
+    }
+    return true;
 }
 
 /* A write of a piece of this end's mirror to the same place of the peer's board. */
-static verbs_send_wr_t board_write(lh_conn_t *c, verbs_sge_t *piece)
+static ib_sent_t board_write(const lh_conn_t *c, uint64_t id, const void *piece, size_t bytes)
 {
-    const uint64_t at = piece->address - (uint64_t)(uintptr_t)&c->board[1];
-    verbs_send_wr_t wr = {.sges = piece, .sge_count = 1, .opcode = VERBS_WRITE};
-    wr.remote.address = c->peer_board + at;
-    wr.remote.rkey = c->peer_key;
-    return wr;
+    const uint64_t from = (uint64_t)(uintptr_t)piece;
+    return (ib_sent_t){.id = id,
+                       .from = from,
+                       .to = c->peer_board + (from - (uint64_t)(uintptr_t)&c->board[1]),
+                       .bytes = (uint32_t)bytes,
+                       .lkey = c->boards->lkey,
+                       .rkey = c->peer_key};
+}
+
+static void carry(ib_sent_t *row, const ib_immediate_t *what)
+{
+    row->has_immediate = row->signaled = true;
+    row->immediate = htonl(ib_immediate_write(what));
 }
 
 static bool anything_to_notify(const lh_conn_t *c)
@@ -124,16 +185,16 @@ void ib_pairs_notify(lh_conn_t *c)
 {
     ib_pair_t *p = &c->pairs[0];
     ib_board_t *mine = &c->board[1];
-    verbs_sge_t pieces[IB_NOTICE_WRS];
-    verbs_send_wr_t wrs[IB_NOTICE_WRS];
+    ib_sent_t rows[IB_NOTICE_WRS];
     uint32_t count = 0;
-    if (!anything_to_notify(c) || p->wrs + IB_NOTICE_WRS > IB_SEND_WRS ||
-        !ib_credits_for_notice(&p->credits))
+    const uint64_t id = id_write(ID_NOTICE, 0, 0, 0);
+    if (p->state != IB_PAIR_UP || !anything_to_notify(c) ||
+        ib_pair_wrs(p) + IB_NOTICE_WRS > IB_SEND_WRS || !ib_credits_for_notice(&p->credits))
         return;
     uint64_t *posted = mine->posted[c->notices_out % IB_RECEIVES];
     for (uint32_t i = 0; i < c->pair_count; i++)
         posted[i] = c->pairs[i].credits.posted;
-    pieces[count++] = board_piece(c, posted, c->pair_count * sizeof(posted[0]));
+    rows[count++] = board_write(c, id, posted, c->pair_count * sizeof(posted[0]));
     uint64_t told = c->receive_told;
     while (told < c->receive_end) { /* at most twice: around the ring's end */
         const uint64_t slot = told % IB_DEPTH;
@@ -144,20 +205,11 @@ void ib_pairs_notify(lh_conn_t *c)
             mine->grants[slot + i] = (ib_grant_t){told + i + 1, (uint64_t)(uintptr_t)o->data,
                                                   o->bytes, o->key, o->tag};
         }
-        pieces[count++] = board_piece(c, &mine->grants[slot], more * sizeof(ib_grant_t));
+        rows[count++] = board_write(c, id, &mine->grants[slot], more * sizeof(ib_grant_t));
         told += more;
     }
-    for (uint32_t i = 0; i < count; i++) {
-        wrs[i] = board_write(c, &pieces[i]);
-        if (i > 0) wrs[i - 1].next = &wrs[i];
-    }
-    verbs_send_wr_t *last = &wrs[count - 1];
-    last->id = id_write(ID_NOTICE, 0, count, 0, 0);
-    last->opcode = VERBS_WRITE_WITH_IMMEDIATE;
-    last->flags = VERBS_SIGNALED;
-    last->immediate = htonl(
-        ib_immediate_write(&(ib_immediate_t){.kind = IB_NOTICE, .number = (uint32_t)told}));
-    if (!post(p, wrs, count)) return;
+    carry(&rows[count - 1], &(ib_immediate_t){.kind = IB_NOTICE, .number = (uint32_t)told});
+    if (!post(p, rows, count)) return;
     c->notices_out++;
     c->receive_told = told;
     for (uint32_t i = 0; i < c->pair_count; i++)
@@ -168,54 +220,79 @@ void ib_pairs_goodbye(lh_conn_t *c)
 {
     ib_pair_t *p = &c->pairs[0];
     ib_board_t *mine = &c->board[1];
-    verbs_send_wr_t *bad;
-    if (p->wrs == IB_SEND_WRS || p->credits.granted == p->credits.used) return;
+    if (ib_pair_wrs(p) == IB_SEND_WRS || p->credits.granted == p->credits.used) return;
     ib_goodbye_write(mine, c->why, c->reason);
-    verbs_sge_t piece = board_piece(c, &mine->status,
-                                    offsetof(ib_board_t, grants) - offsetof(ib_board_t, status));
-    verbs_send_wr_t wr = board_write(c, &piece);
-    wr.id = id_write(ID_GOODBYE, 0, 1, 0, 0);
-    wr.opcode = VERBS_WRITE_WITH_IMMEDIATE;
-    wr.flags = VERBS_SIGNALED;
-    wr.immediate = htonl(ib_immediate_write(&(ib_immediate_t){.kind = IB_GOODBYE}));
-    if (p->qp->context->ops.post_send(p->qp, &wr, &bad) != 0) return;
-    p->wrs++;
-    p->credits.used++;
-    c->leave_ns = c->transport->host->now_ns(c->transport->host) + IB_LEAVE_MS * 1000000ull;
+    ib_sent_t row = board_write(c, id_write(ID_OTHER, 0, 0, 1), &mine->status,
+                                offsetof(ib_board_t, grants) - offsetof(ib_board_t, status));
+    carry(&row, &(ib_immediate_t){.kind = IB_GOODBYE});
+    if (post(p, &row, 1)) c->leave_ns = now_of(c) + IB_LEAVE_MS * 1000000ull;
+}
+
+void ib_pairs_ping(lh_conn_t *c, uint64_t now)
+{
+    const uint64_t pause = c->transport->config->keepalive_ns;
+    for (uint32_t i = 0; pause != 0 && i < c->pair_count && c->state == IB_OPEN; i++) {
+        ib_pair_t *p = &c->pairs[i];
+        if (p->state != IB_PAIR_UP || ib_pair_wrs(p) > 0 || now < p->heard_ns + pause) continue;
+        ib_sent_t row = {.id = id_write(ID_OTHER, i, 0, 0), .signaled = true};
+        row.to = c->peer_board;
+        row.rkey = c->peer_key;
+        (void)post(p, &row, 1);
+    }
+}
+
+/* When a chunk would have ended on it, in ns from now; rates are those of the last chunks. */
+static double finish_of(const ib_pair_t *p, uint64_t bytes, uint64_t usual)
+{
+    const uint64_t rate = p->rate != 0 ? p->rate : usual;
+    return (double)(p->bytes + bytes) / (double)(rate != 0 ? rate : 1);
+}
+
+/* The pair that would end the chunk first. The first one keeps room for notices. */
+static ib_pair_t *choose_pair(lh_conn_t *c, uint64_t bytes)
+{
+    ib_pair_t *best = NULL;
+    uint64_t usual = 0;
+    for (uint32_t i = 0; i < c->pair_count; i++)
+        if (c->pairs[i].rate > usual) usual = c->pairs[i].rate;
+    for (uint32_t i = 0; i < c->pair_count; i++) {
+        ib_pair_t *p = &c->pairs[i];
+        if (p->state != IB_PAIR_UP || p->failing || ib_pair_wrs(p) + IB_NOTICE_WRS >= IB_SEND_WRS ||
+            !ib_credits_for_chunk(&p->credits))
+            continue;
+        if (best == NULL || finish_of(p, bytes, usual) < finish_of(best, bytes, usual)) best = p;
+    }
+    return best;
 }
 
 bool ib_pairs_write(lh_conn_t *c, uint64_t message)
 {
     ib_operation_t *o = &c->sends[message % IB_DEPTH];
     const uint64_t left = o->bytes - o->posted, bytes = left < o->chunk ? left : o->chunk;
-    ib_pair_t *p = NULL;
     if (c->in_flight > 0 && c->in_flight + bytes > c->tuning.window_bytes) return false;
-    for (uint32_t i = 0; i < c->pair_count; i++) {
-        ib_pair_t *other = &c->pairs[i];
-        /* The first one keeps room for notices. */
-        if (other->wrs + IB_NOTICE_WRS >= IB_SEND_WRS || !ib_credits_for_chunk(&other->credits))
-            continue;
-        if (p == NULL || other->bytes < p->bytes) p = other;
-    }
+    if (!ib_bucket_open(&c->bucket, now_of(c))) return false;
+    ib_pair_t *p = choose_pair(c, bytes);
     if (p == NULL) return false;
-    verbs_sge_t piece = {(uint64_t)(uintptr_t)(o->data + o->posted), (uint32_t)bytes, o->key};
-    const ib_immediate_t what = {
-        .kind = IB_CHUNK, .last = bytes == left, .number = (uint32_t)message, .index = o->out};
-    verbs_send_wr_t wr = {.id = id_write(ID_CHUNK, p->index, 1, message % IB_DEPTH, bytes),
-                          .sges = &piece,
-                          .sge_count = bytes > 0 ? 1 : 0,
-                          .opcode = VERBS_WRITE_WITH_IMMEDIATE,
-                          .flags = VERBS_SIGNALED,
-                          .immediate = htonl(ib_immediate_write(&what))};
-    wr.remote.address = o->to + o->posted;
-    wr.remote.rkey = o->to_key;
-    if (!post(p, &wr, 1)) return false;
+    ib_sent_t row = {.id = id_write(ID_CHUNK, p->index, message % IB_DEPTH, bytes),
+                     .from = (uint64_t)(uintptr_t)(o->data + o->posted),
+                     .to = o->to + o->posted,
+                     .bytes = (uint32_t)bytes,
+                     .lkey = o->key,
+                     .rkey = o->to_key};
+    carry(&row, &(ib_immediate_t){.kind = IB_CHUNK,
+                                  .last = bytes == left,
+                                  .number = (uint32_t)message,
+                                  .index = o->out});
+    if (!post(p, &row, 1)) return false;
+    ib_bucket_take(&c->bucket, bytes);
     p->bytes += bytes;
     c->in_flight += bytes;
     o->posted += bytes;
     o->out++;
     return true;
 }
+
+/* ---- completions ---- */
 
 static void take_chunk(lh_conn_t *c, const ib_immediate_t *what, uint64_t bytes)
 {
@@ -242,11 +319,13 @@ static void take_notice(lh_conn_t *c, uint32_t low)
                       low, (unsigned long long)c->granted);
 }
 
-static void take_received(lh_conn_t *c, const verbs_wc_t *wc)
+static void take_received(ib_pair_t *p, const verbs_wc_t *wc)
 {
+    lh_conn_t *c = p->conn;
     ib_immediate_t what;
     char reason[IB_REASON + 1];
-    c->pairs[id_pair(wc->id)].spent++;
+    p->spent++;
+    p->arrived++;
     if (wc->opcode != VERBS_WC_RECEIVE_IMMEDIATE ||
         !ib_immediate_read(ntohl(wc->immediate), &what)) {
         ib_conn_break(c, LH_CORRUPT, "rank %u wrote an immediate of no meaning: %08x", c->peer,
@@ -262,43 +341,110 @@ static void take_received(lh_conn_t *c, const verbs_wc_t *wc)
     }
 }
 
-static void take_sent(lh_conn_t *c, uint64_t id)
+/* Half of what was and half of what is, so that one late completion does not decide. */
+static void measure(ib_pair_t *p, const ib_sent_t *r, uint64_t now)
 {
-    ib_pair_t *p = &c->pairs[id_pair(id)];
-    p->wrs -= id_wrs(id);
-    if (id_kind(id) == ID_GOODBYE) c->leave_ns = 0;
-    if (id_kind(id) != ID_CHUNK) return;
-    p->bytes -= id_bytes(id);
-    c->in_flight -= id_bytes(id);
-    c->sends[id_row(id) % IB_DEPTH].back++;
+    lh_conn_t *c = p->conn;
+    const uint64_t took = now > r->since_ns ? now - r->since_ns : 1;
+    if (r->bytes <= SMALL && p->bytes == 0) {
+        const uint64_t least = atomic_load_explicit(&c->round_trip_min_ns, memory_order_relaxed);
+        const uint64_t usual = atomic_load_explicit(&c->round_trip_ns, memory_order_relaxed);
+        atomic_store_explicit(&c->round_trip_ns, usual == 0 ? took : (7 * usual + took) / 8,
+                              memory_order_relaxed);
+        if (least == 0 || took < least)
+            atomic_store_explicit(&c->round_trip_min_ns, took, memory_order_relaxed);
+    }
+    if (r->bytes < IB_CHUNK_LEAST) return;
+    const uint64_t since = p->done_ns > r->since_ns ? p->done_ns : r->since_ns;
+    const uint64_t rate = (uint64_t)((double)r->bytes * 1e9 /
+                                     (double)(now > since ? now - since : 1));
+    p->rate = p->rate == 0 ? rate : p->rate / 2 + rate / 2;
+    p->done_ns = now;
+    uint64_t all = 0;
+    for (uint32_t i = 0; i < c->pair_count; i++)
+        all += c->pairs[i].rate;
+    atomic_store_explicit(&c->rate, all, memory_order_relaxed);
+}
+
+void ib_pair_done(ib_pair_t *p)
+{
+    lh_conn_t *c = p->conn;
+    const ib_sent_t *r = &p->sent[p->sent_first++ % IB_SEND_WRS];
+    p->acked += r->has_immediate;
+    if (id_kind(r->id) == ID_OTHER && id_bytes(r->id) == 1) c->leave_ns = 0;
+    if (id_kind(r->id) != ID_CHUNK) return;
+    p->bytes -= r->bytes;
+    c->in_flight -= r->bytes;
+    c->sends[id_row(r->id) % IB_DEPTH].back++;
+}
+
+static void take_sent(ib_pair_t *p)
+{
+    const ib_sent_t *r;
+    do {
+        if (p->sent_first == p->sent_end) return;
+        r = &p->sent[p->sent_first % IB_SEND_WRS];
+        ib_pair_done(p);
+    } while (!r->signaled);
+    measure(p, r, p->heard_ns);
 }
 
 /* What is flushed tells nothing: the error that began it comes with another completion, or from the
- * connection manager. */
-static void take_error(lh_conn_t *c, const verbs_wc_t *wc, bool *flushed)
+ * connection manager. What the peer's memory refuses would be refused again. */
+static void take_error(ib_pair_t *p, const verbs_wc_t *wc)
 {
+    lh_conn_t *c = p->conn;
     const char *text = c->transport->verbs.wc_status_text(wc->status);
     c->leave_ns = 0;
-    if (wc->status == VERBS_WC_FLUSHED)
-        *flushed = true;
-    else if (wc->status == VERBS_WC_RETRIES_EXCEEDED)
-        ib_conn_break(c, LH_PEER_LOST, "rank %u does not answer on queue pair %u: %s", c->peer,
-                      id_pair(wc->id), text);
-    else
+    if (wc->status == VERBS_WC_REMOTE_ACCESS || wc->status == VERBS_WC_REMOTE_INVALID)
         ib_conn_break(c, wc->status == VERBS_WC_REMOTE_ACCESS ? LH_PEER_LOST : LH_IO,
-                      "rank %u: queue pair %u failed: %s", c->peer, id_pair(wc->id), text);
+                      "rank %u: queue pair %u failed: %s", c->peer, p->index, text);
+    if (p->failing) return;
+    p->failing = true;
+    p->failure = wc->status == VERBS_WC_FLUSHED ? "it went into its error state" : text;
 }
 
 static void post_spent(lh_conn_t *c)
 {
     for (uint32_t i = 0; i < c->pair_count && c->state == IB_OPEN; i++) {
         ib_pair_t *p = &c->pairs[i];
-        if (p->spent == 0) continue;
-        if (!post_receives(p, p->spent))
-            ib_conn_break(c, LH_IO, "receive work requests of %s", c->transport->device);
+        if (p->spent == 0 || p->qp == NULL || p->failing) continue;
+        if (!post_receives(p, p->spent)) {
+            p->failing = true;
+            p->failure = "it takes no receive work requests";
+            continue;
+        }
         p->credits.posted += p->spent;
         p->spent = 0;
     }
+}
+
+static void take(lh_conn_t *c, const verbs_wc_t *wc, uint64_t now)
+{
+    ib_pair_t *p = &c->pairs[id_pair(wc->id)];
+    if (p->qp == NULL || wc->pair != p->qp->number) return; /* of a former turn */
+    if (wc->status != VERBS_WC_OK) {
+        take_error(p, wc);
+        return;
+    }
+    p->heard_ns = now;
+    if (id_kind(wc->id) != ID_RECEIVE)
+        take_sent(p);
+    else if (c->state == IB_OPEN)
+        take_received(p, wc);
+}
+
+/* Pairs that failed go down when nothing of theirs is left in the queue. */
+static void settle(lh_conn_t *c)
+{
+    bool any = false;
+    for (uint32_t i = 0; i < c->pair_count; i++)
+        any |= c->pairs[i].failing;
+    if (!any) return;
+    ib_meet_events(c->transport); /* the peer may have ended it */
+    for (uint32_t i = 0; i < c->pair_count; i++)
+        if (c->state == IB_OPEN && c->pairs[i].failing && !c->ended)
+            ib_pair_fail(&c->pairs[i], c->pairs[i].failure);
 }
 
 uint32_t ib_pairs_pump(lh_conn_t *c)
@@ -306,27 +452,20 @@ uint32_t ib_pairs_pump(lh_conn_t *c)
     verbs_wc_t wcs[BATCH];
     uint32_t all = 0;
     int count = BATCH;
-    bool flushed = false;
     while (count == BATCH && c->state <= IB_LEAVING) {
         count = c->cq->context->ops.poll_cq(c->cq, BATCH, wcs);
         if (count < 0) {
             ib_conn_break(c, LH_IO, "the completion queue of %s failed", c->transport->device);
             return all + 1;
         }
+        if (count == 0) break;
+        const uint64_t now = now_of(c);
+        atomic_store_explicit(&c->heard_ns, now, memory_order_relaxed);
         all += (uint32_t)count;
-        for (int i = 0; i < count; i++) {
-            if (wcs[i].status != VERBS_WC_OK)
-                take_error(c, &wcs[i], &flushed);
-            else if (id_kind(wcs[i].id) != ID_RECEIVE)
-                take_sent(c, wcs[i].id);
-            else if (c->state == IB_OPEN)
-                take_received(c, &wcs[i]);
-        }
+        for (int i = 0; i < count; i++)
+            take(c, &wcs[i], now);
         post_spent(c);
     }
-    if (flushed) ib_meet_events(c->transport);
-    if (flushed && !c->ended)
-        ib_conn_break(c, LH_IO, "rank %u: a queue pair of %s went into its error state", c->peer,
-                      c->transport->device);
+    settle(c);
     return all;
 }

@@ -49,8 +49,18 @@ void ib_credits_begin(ib_credits_t *c)
 
 bool ib_credits_take(ib_credits_t *c, uint64_t granted)
 {
-    if (granted < c->granted || granted > c->used + IB_RECEIVES) return false;
-    c->granted = granted;
+    if (granted > c->used + IB_RECEIVES) return false;
+    if (granted > c->granted) c->granted = granted;
+    return true;
+}
+
+bool ib_credits_renew(ib_credits_t *c, uint64_t done, uint64_t taken, uint64_t arrived)
+{
+    if (taken < done || taken > c->used) return false;
+    *c = (ib_credits_t){.granted = taken + IB_RECEIVES,
+                        .used = taken,
+                        .posted = arrived + IB_RECEIVES,
+                        .told = arrived + IB_RECEIVES};
     return true;
 }
 
@@ -91,13 +101,80 @@ uint64_t ib_chunks(uint64_t bytes, uint64_t chunk)
     return bytes == 0 ? 1 : (bytes - 1) / chunk + 1;
 }
 
+/* Little-endian, field by field: the two ends may be compiled for different processors. */
+static void put(uint8_t **at, uint64_t value, int bytes)
+{
+    for (int i = 0; i < bytes; i++)
+        *(*at)++ = (uint8_t)(value >> 8 * i);
+}
+
+static uint64_t get(const uint8_t **at, int bytes)
+{
+    uint64_t value = 0;
+    for (int i = 0; i < bytes; i++)
+        value |= (uint64_t) * (*at)++ << 8 * i;
+    return value;
+}
+
+/* The last byte before the hello: security 2 bits, direction 2, service 3, asks 1. */
+bool ib_greeting_write(const ib_greeting_t *from, uint8_t out[IB_GREETING_BYTES])
+{
+    const lh_hello_t *h = &from->hello;
+    uint8_t *at = out;
+    if (h->service > 7 || h->direction > 3 || h->reserved != 0 || from->turn > UINT16_MAX)
+        return false;
+    put(&at, IB_MAGIC, 4);
+    put(&at, from->token, 4);
+    put(&at, from->board, 8);
+    put(&at, from->key, 4);
+    put(&at, from->turn, 2);
+    put(&at, from->index | (from->pairs - 1) << 4, 1);
+    put(&at, from->security | h->direction << 2 | h->service << 4 | (from->asks ? 128u : 0), 1);
+    put(&at, h->job, 8);
+    put(&at, h->epoch, 4);
+    put(&at, h->rank, 4);
+    put(&at, h->serial, 4);
+    memcpy(at, from->mac, IB_MAC_BYTES);
+    return true;
+}
+
 bool ib_greeting_read(const void *data, size_t bytes, ib_greeting_t *out)
 {
-    if (data == NULL || bytes < sizeof(*out)) return false;
-    memcpy(out, data, sizeof(*out));
-    return out->magic == IB_MAGIC && out->receives == IB_RECEIVES && out->pairs >= 1 &&
-           out->pairs <= IB_PAIRS_MOST && out->index < out->pairs &&
-           out->board <= UINT64_MAX - sizeof(ib_board_t);
+    const uint8_t *at = data;
+    if (data == NULL || bytes < IB_GREETING_BYTES || get(&at, 4) != IB_MAGIC) return false;
+    *out = (ib_greeting_t){.token = (uint32_t)get(&at, 4)};
+    out->board = get(&at, 8);
+    out->key = (uint32_t)get(&at, 4);
+    out->turn = (uint32_t)get(&at, 2);
+    const uint32_t place = (uint32_t)get(&at, 1), bits = (uint32_t)get(&at, 1);
+    out->index = place & 15;
+    out->pairs = (place >> 4) + 1;
+    out->security = bits & 3;
+    out->asks = bits >> 7 != 0;
+    out->hello.direction = bits >> 2 & 3;
+    out->hello.service = bits >> 4 & 7;
+    out->hello.job = get(&at, 8);
+    out->hello.epoch = (uint32_t)get(&at, 4);
+    out->hello.rank = (uint32_t)get(&at, 4);
+    out->hello.serial = (uint32_t)get(&at, 4);
+    memcpy(out->mac, at, IB_MAC_BYTES);
+    return out->index < out->pairs && out->board <= UINT64_MAX - sizeof(ib_board_t);
+}
+
+void ib_challenge_write(const uint8_t nonce[IB_NONCE_BYTES], uint8_t out[IB_CHALLENGE_BYTES])
+{
+    uint8_t *at = out;
+    put(&at, IB_CHALLENGE_MAGIC, 4);
+    memcpy(at, nonce, IB_NONCE_BYTES);
+}
+
+bool ib_challenge_read(const void *data, size_t bytes, uint8_t nonce[IB_NONCE_BYTES])
+{
+    const uint8_t *at = data;
+    if (data == NULL || bytes < IB_CHALLENGE_BYTES || get(&at, 4) != IB_CHALLENGE_MAGIC)
+        return false;
+    memcpy(nonce, at, IB_NONCE_BYTES);
+    return true;
 }
 
 lh_status_t ib_goodbye_read(const ib_board_t *board, char *out)

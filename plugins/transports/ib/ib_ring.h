@@ -75,7 +75,12 @@ typedef struct ib_credits {
 } ib_credits_t;
 
 void ib_credits_begin(ib_credits_t *c);
-/* What the board says now. False: it is less than it was, or more than the peer can have. */
+/* A queue pair that replaces another, of which this end took `arrived` immediates and the peer
+ * `taken`: both ends have posted afresh. False: the peer can't have taken so many or so few.
+ * done: those of which this end knew already. */
+bool ib_credits_renew(ib_credits_t *c, uint64_t done, uint64_t taken, uint64_t arrived);
+/* What the board says now; less than is known is a notice that was overtaken. False: more than the
+ * peer can have. */
 bool ib_credits_take(ib_credits_t *c, uint64_t granted);
 /* The last credit is kept for a notice that gives credits back, or two ends that both wait for
  * credits would wait for ever. */
@@ -107,22 +112,38 @@ uint64_t ib_chunks(uint64_t bytes, uint64_t chunk);
 
 /* ---- the greeting: private data of a connect request, and of the reply ---- */
 
-enum { IB_MAGIC = 0x3162686c }; /* "lhb1": raised with any change of what travels */
+/* Raised with any change of what travels: "lhb2"; and of a rejection that asks for a proof. */
+enum { IB_MAGIC = 0x3262686c, IB_CHALLENGE_MAGIC = 0x3263686c };
+enum {
+    IB_GREETING_BYTES = 56, /* all that a request can hold on every link layer */
+    IB_SIGNED_BYTES = 44,   /* of them, those in front of the MAC */
+    IB_MAC_BYTES = 12,
+    IB_NONCE_BYTES = 12,
+    IB_CHALLENGE_BYTES = 4 + IB_NONCE_BYTES,
+};
 
 typedef struct ib_greeting {
-    uint32_t magic;
-    uint32_t token;    /* of the listener: who was not told its address is a stranger */
-    uint64_t board;    /* where the other end may write ...                           */
-    uint32_t key;      /* ... and the key of that memory                              */
-    uint16_t receives; /* IB_RECEIVES: both ends must count credits alike             */
-    uint8_t index;     /* of this queue pair                                          */
-    uint8_t pairs;     /* of the connection                                           */
+    uint32_t token; /* of the listener: who was not told its address is a stranger */
+    /* Of a queue pair's first turn, where the other end may write, and the key of that memory; of
+     * a later one, how many immediates this end has taken from the queue pair before, and 0. */
+    uint64_t board;
+    uint32_t key;
+    uint32_t turn;         /* how often this queue pair was replaced */
+    uint32_t index, pairs; /* of this queue pair; of the connection */
+    uint32_t security;     /* LH_SECURITY_* */
+    bool asks;             /* for a challenge; the MAC's place has a nonce */
     lh_hello_t hello;
+    uint8_t mac[IB_MAC_BYTES];
 } ib_greeting_t;
-LH_BORDER(ib_greeting_t, hello);
 
+/* False: the hello holds what no host of ours asks for. */
+bool ib_greeting_write(const ib_greeting_t *from, uint8_t out[IB_GREETING_BYTES]);
 /* False: too short, or not one of this version. The other end's token is not looked at. */
 bool ib_greeting_read(const void *data, size_t bytes, ib_greeting_t *out);
+
+/* The private data of a rejection: "prove it, over this nonce". */
+void ib_challenge_write(const uint8_t nonce[IB_NONCE_BYTES], uint8_t out[IB_CHALLENGE_BYTES]);
+bool ib_challenge_read(const void *data, size_t bytes, uint8_t nonce[IB_NONCE_BYTES]);
 
 /* Copies a peer's goodbye; what can't be printed becomes '?'. The status of one that makes no sense
  * is LH_PEER_LOST. out has IB_REASON + 1 bytes. */

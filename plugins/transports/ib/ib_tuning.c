@@ -1,13 +1,12 @@
-/* ib_tuning.c - formulas. Where a link's figures are not known they are those of a site: a round
- * trip of at most 16 ms before a packet counts as lost, and a window that no site fills. */
+/* ib_tuning.c - formulas, and the bucket that paces. Where a link's figures are not known they are
+ * those of a site: a window that no site fills, and as long a wait for an answer as the rules say. */
 #include "ib_tuning.h"
 
 #include "ib_ring.h"
 
-enum {
-    TIMEOUT_UNKNOWN = 14, /* 67 ms, and with 7 retries 0.5 s until a dead path is given up */
-    TIMEOUT_MOST = 22,
-};
+enum { TIMEOUT_MOST = 22 };
+/* The neighbours of a choice that the host may measure. */
+enum { MORE_PAIRS, MORE_WINDOW, LARGER_CHUNK, FEWER_PAIRS, CHANGES };
 
 static const uint64_t mib = 1 << 20;
 
@@ -16,9 +15,9 @@ static uint64_t clamp(uint64_t value, uint64_t least, uint64_t most)
     return value < least ? least : value > most ? most : value;
 }
 
-uint32_t ib_ack_timeout(uint64_t round_trip_ns, uint64_t burst_ns)
+uint32_t ib_ack_timeout(uint64_t round_trip_ns, uint64_t burst_ns, uint32_t unknown)
 {
-    if (round_trip_ns == 0) return TIMEOUT_UNKNOWN;
+    if (round_trip_ns == 0) return unknown;
     const uint64_t most = 1000000000000;
     const uint64_t wanted_ns = 4 * clamp(round_trip_ns, 0, most) + 1000000 +
                                clamp(burst_ns, 0, most);
@@ -55,8 +54,8 @@ static uint64_t pairs_by_loss(const lh_link_t *link, uint64_t in_flight)
     return pairs < (double)IB_PAIRS_MOST ? (uint64_t)pairs + 1 : IB_PAIRS_MOST;
 }
 
-ib_tuning_t ib_tuning(const ib_wish_t *wish, const lh_link_t *link, const lh_tuning_t *tuning,
-                      uint64_t rate)
+ib_tuning_t ib_tuning(const ib_rules_t *rules, const ib_wish_t *wish, const lh_link_t *link,
+                      const lh_tuning_t *tuning, uint64_t rate)
 {
     if (link->bytes_per_second != 0) rate = link->bytes_per_second;
     const uint64_t trip_ns = clamp(link->round_trip_ns, 0, 10000000000);
@@ -77,14 +76,96 @@ ib_tuning_t ib_tuning(const ib_wish_t *wish, const lh_link_t *link, const lh_tun
     const uint64_t burst_ns = rate == 0 ? 0 : (uint64_t)((double)chunk * 2e9 / (double)rate);
 
     uint64_t pairs = pairs_by_loss(link, in_flight);
+    if (link->scope == LH_LINK_WAN && pairs < rules->pairs_least) pairs = rules->pairs_least;
+    /* As many as have receive work requests for the window. */
+    const uint64_t by_window = window / chunk / (IB_RECEIVES - 2) + 1;
+    if (pairs < by_window) pairs = by_window;
     if (tuning->streams != 0) pairs = tuning->streams;
     if (wish->queue_pairs != 0) pairs = wish->queue_pairs;
+    pairs = clamp(pairs, 1, IB_PAIRS_MOST);
+
+    uint64_t pace = rules->paced && tuning->pace_bytes_per_second != UINT64_MAX
+                        ? tuning->pace_bytes_per_second
+                        : 0;
+    if (pace == 0 && rules->paced && tuning->pace_bytes_per_second == 0 &&
+        link->scope == LH_LINK_WAN)
+        pace = link->bytes_per_second / 100 * 97;
+    if (wish->pace != 0) pace = wish->pace;
 
     return (ib_tuning_t){
-        .queue_pairs = (uint32_t)clamp(pairs, 1, IB_PAIRS_MOST),
-        .ack_timeout = wish->ack_timeout != 0 ? (uint32_t)wish->ack_timeout
-                                              : ib_ack_timeout(link->round_trip_ns, burst_ns),
+        .queue_pairs = (uint32_t)pairs,
+        .ack_timeout = wish->ack_timeout != 0
+                           ? (uint32_t)wish->ack_timeout
+                           : ib_ack_timeout(link->round_trip_ns, burst_ns, rules->timeout_unknown),
         .chunk_bytes = chunk,
         .window_bytes = window,
+        .window_most = pairs * (IB_RECEIVES - 2) * chunk,
+        .pace = pace,
     };
+}
+
+/* What the INI has set is not tried otherwise. */
+static bool change(const ib_wish_t *wish, int what, lh_tuning_t *out)
+{
+    switch (what) {
+    case MORE_PAIRS:
+        out->streams = 2 * out->streams;
+        return wish->queue_pairs == 0 && out->streams <= IB_PAIRS_MOST;
+    case FEWER_PAIRS: out->streams /= 2; return wish->queue_pairs == 0 && out->streams >= 1;
+    case MORE_WINDOW: out->inflight_bytes *= 2; return wish->window_bytes == 0;
+    default: out->chunk_bytes *= 2; return wish->chunk_bytes == 0 && out->chunk_bytes <= 8 * mib;
+    }
+}
+
+/* Where packets are lost more queue pairs lose less each time; where none is, a queue on the way
+ * may hold more than the window allows for. */
+bool ib_tuning_offer(const ib_rules_t *rules, const ib_wish_t *wish, const lh_link_t *link,
+                     uint64_t rate, uint32_t choice, lh_tuning_t *out)
+{
+    static const int clean[CHANGES] = {MORE_WINDOW, MORE_PAIRS, LARGER_CHUNK, FEWER_PAIRS},
+                     lossy[CHANGES] = {MORE_PAIRS, MORE_WINDOW, LARGER_CHUNK, FEWER_PAIRS};
+    static const lh_tuning_t nothing = {.struct_size = sizeof(nothing)};
+    const ib_tuning_t mine = ib_tuning(rules, wish, link, &nothing, rate);
+    const lh_tuning_t first = {.struct_size = sizeof(first),
+                               .streams = mine.queue_pairs,
+                               .chunk_bytes = mine.chunk_bytes,
+                               .inflight_bytes = mine.window_bytes,
+                               .pace_bytes_per_second = mine.pace};
+    *out = first;
+    if (choice == 0) return true;
+    for (int i = 0; i < CHANGES; i++) {
+        *out = first;
+        if (change(wish, (link->loss > 1e-6 ? lossy : clean)[i], out) && --choice == 0) return true;
+    }
+    return false;
+}
+
+/* ---- pacing ---- */
+
+void ib_bucket_set(ib_bucket_t *b, uint64_t rate, uint64_t depth, uint64_t now)
+{
+    *b = (ib_bucket_t){.rate = rate, .depth = depth, .at_ns = now, .tokens = (double)depth};
+}
+
+bool ib_bucket_open(ib_bucket_t *b, uint64_t now)
+{
+    if (b->rate == 0) return true;
+    if (now > b->at_ns) {
+        b->tokens += (double)(now - b->at_ns) * (double)b->rate / 1e9;
+        b->at_ns = now;
+    }
+    if (b->tokens > (double)b->depth) b->tokens = (double)b->depth;
+    return b->tokens > 0;
+}
+
+/* It may go below nothing by one chunk, which is waited for before the next. */
+void ib_bucket_take(ib_bucket_t *b, uint64_t bytes)
+{
+    if (b->rate != 0) b->tokens -= (double)bytes;
+}
+
+uint64_t ib_bucket_due(const ib_bucket_t *b)
+{
+    if (b->rate == 0 || b->tokens > 0) return 0;
+    return b->at_ns + (uint64_t)(-b->tokens * 1e9 / (double)b->rate) + 1;
 }

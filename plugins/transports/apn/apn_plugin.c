@@ -1,0 +1,52 @@
+/* apn_plugin.c - the rules and options of `apn`: the source of `ib` for links between sites, where a
+ * window is a thousand times larger, a lost packet costs a round trip, and nobody below holds a
+ * sender back. Its options explain themselves with the formula that stands for what is not set;
+ * b is the link's rate in bytes/s, t its round trip, p its loss, c the chunk. */
+#include "ib.h"
+
+/* Four queue pairs, as a link of several fibres spreads packets by their UDP source port, which each
+ * has for itself. 268 ms: what nobody has measured may be 50 ms long. */
+const ib_rules_t ib_rules = {.name = "apn", .pairs_least = 4, .timeout_unknown = 16, .paced = true};
+
+static const lh_option_t options[] = {
+    LH_OPTION_STRING(ib_config_t, device, "device", "",
+                     "RDMA device whose addresses are taken, as ibv_devices names it; empty: any"),
+    LH_OPTION_STRING(ib_config_t, bind, "bind", "auto",
+                     "address or interface of an RDMA device, to listen on and dial from; auto: "
+                     "the address through which this machine meets rank 0's, else the first that "
+                     "belongs to a device"),
+    LH_OPTION_U64(ib_config_t, port, "port", "0", "0..65535",
+                  "port of a machine's first rank, counted up for its others; 0: any free one"),
+    LH_OPTION_U64(ib_config_t, queue_pairs, "queue_pairs", "0", "0..16",
+                  "queue pairs of a connection; 0: max(4, p b t / (MTU x 0.02), window / (126 c)): "
+                  "what a lost packet makes them send again stays below 2 %"),
+    LH_OPTION_BYTES(ib_config_t, chunk_bytes, "chunk", "0", "0..67108864",
+                    "piece c of a message that one work request writes; 0: b x 100 us (posting one "
+                    "takes 1 us, 1 % of that), 1MiB to 8MiB"),
+    LH_OPTION_BYTES(ib_config_t, window_bytes, "window", "0", NULL,
+                    "bytes of a connection under way at once; 0: 1.25 b t + 2 c where the link was "
+                    "measured, else 16 c"),
+    LH_OPTION_U64(ib_config_t, traffic_class, "traffic_class", "0", "0..255",
+                  "traffic class of packets (RoCE: DSCP x 4); 0: the device's own"),
+    LH_OPTION_U64(ib_config_t, ack_timeout, "ack_timeout", "0", "0..31",
+                  "n of the time 4.096 us x 2^n after which a packet counts as lost, 7 times; 0: "
+                  "the least with 4.096 us x 2^n >= 4 t + 1 ms + 2 c / b, else 16"),
+    LH_OPTION_RATE(
+        ib_config_t, pace, "pace", "0", NULL,
+        "most that a connection sends, by a bucket of 2 c; 0: the rank's share of 0.97 b"),
+    LH_OPTION_DURATION(
+        ib_config_t, keepalive_ns, "keepalive", "1s", "0..1h",
+        "a queue pair that was idle for so long sends one packet, so that a dead path "
+        "is seen; 0: never"),
+};
+
+LH_PLUGIN = {
+    LH_PLUGIN_HEADER,
+    .kind = LH_KIND_TRANSPORT,
+    .config_size = sizeof(ib_config_t),
+    .name = "apn",
+    .version = "0.1.0",
+    .summary = "RDMA between sites: window, queue pairs and pace by the link's figures",
+    LH_TABLE_OPTIONS(options),
+    .transport = &ib_api,
+};

@@ -1,0 +1,187 @@
+/* ib_api.c - the transport as the host sees it: opening, the card's figures, and the poll that drives
+ * everything. */
+#include <errno.h>
+#include <sys/epoll.h>
+#include <sys/timerfd.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "ib.h"
+
+enum { EVENTS_EVERY = 256 }; /* polls between two looks at the connection manager, a system call */
+
+/* May be called with everything still open. */
+static void ib_close(lh_transport_t *t)
+{
+    while (t->conns != NULL)
+        ib_close_conn(t->conns);
+    while (t->listeners != NULL)
+        ib_close_listener(t->listeners);
+    while (t->regions != NULL)
+        ib_release(t, t->regions);
+    ib_device_close(t);
+    if (t->timer >= 0) (void)close(t->timer);
+    if (t->epoll >= 0) (void)close(t->epoll);
+    t->host->release(t->host, t);
+}
+
+static bool watch_fd(const lh_transport_t *t, int fd)
+{
+    struct epoll_event event = {.events = EPOLLIN};
+    return epoll_ctl(t->epoll, EPOLL_CTL_ADD, fd, &event) == 0;
+}
+
+static lh_status_t ib_open(const lh_host_t *host, const void *config, lh_transport_t **out)
+{
+    lh_transport_t *t = host->alloc(host, sizeof(*t), 64);
+    if (t == NULL) return LH_NO_MEMORY;
+    t->host = host;
+    t->config = config;
+    t->epoll = epoll_create1(EPOLL_CLOEXEC);
+    t->timer = timerfd_create(CLOCK_MONOTONIC, TFD_CLOEXEC | TFD_NONBLOCK);
+    lh_status_t status = t->epoll < 0 || t->timer < 0 ? host->fail(host, LH_IO, "epoll_create1")
+                                                      : ib_device_open(t);
+    if (status == LH_OK &&
+        (!watch_fd(t, t->events->fd) || !watch_fd(t, t->channel->fd) || !watch_fd(t, t->timer)))
+        status = host->fail(host, LH_IO, "epoll_ctl");
+    if (status != LH_OK) {
+        ib_close(t);
+        return status;
+    }
+    *out = t;
+    return LH_OK;
+}
+
+static lh_status_t ib_nic_count(LH_UNUSED lh_transport_t *t, uint32_t *out)
+{
+    *out = 1;
+    return LH_OK;
+}
+
+static lh_status_t ib_nic_info(lh_transport_t *t, uint32_t nic, lh_nic_info_t *info)
+{
+    if (nic != 0) return t->host->fail(t->host, LH_INVALID, "there is one card, not %u", nic + 1);
+    lh_nic_info_t mine = {
+        .struct_size = sizeof(mine),
+        .flags = LH_CAN_DIAL_TO_SEND | LH_CAN_DIAL_TO_RECEIVE | LH_CAN_DUPLEX |
+                 LH_CAN_OUTLIVE_PATH | LH_CAN_KNOW | LH_CAN_PACE,
+        .memory_kinds = LH_MEM_HOST,
+        .bytes_per_second = t->rate,
+        .latency_ns = 2000,
+        .max_message_bytes = IB_MESSAGE_MOST,
+        .max_connections = 4096,
+        .max_sends = IB_DEPTH,
+        .max_recvs = IB_DEPTH,
+        .alignment_bytes = 64,
+        .numa = -1,
+    };
+    memcpy(mine.name, t->device, sizeof(mine.name));
+    lh_fill(info, &mine, sizeof(mine));
+    return LH_OK;
+}
+
+/* Events of completion queues say only that it is time to poll, which is what happens anyway. */
+static void take_cq_events(lh_transport_t *t)
+{
+    verbs_cq_t *cq;
+    void *context;
+    while (t->verbs.get_cq_event(t->channel, &cq, &context) == 0)
+        t->verbs.ack_cq_events(cq, 1);
+}
+
+/* The least of what is due, to wake a sleeper; UINT64_MAX: nothing is. */
+static void set_timer(const lh_transport_t *t, uint64_t due)
+{
+    struct itimerspec when = {0};
+    const uint64_t now = t->host->now_ns(t->host);
+    const uint64_t left = due > now ? due - now : 1;
+    if (due != UINT64_MAX)
+        when.it_value = (struct timespec){.tv_sec = (time_t)(left / 1000000000),
+                                          .tv_nsec = (long)(left % 1000000000)};
+    (void)timerfd_settime(t->timer, 0, &when, NULL);
+}
+
+static lh_status_t ib_poll(lh_transport_t *t, lh_wire_event_t *events, uint32_t event_size,
+                           uint32_t max, uint32_t *count)
+{
+    ib_sink_t s = {events, event_size, max, 0};
+    if (t->armed) take_cq_events(t);
+    if (t->armed || t->meeting || ++t->polls % EVENTS_EVERY == 0) ib_meet_events(t);
+    t->armed = t->meeting = false;
+    for (lh_conn_t *c = t->conns; c != NULL; c = c->next) {
+        ib_conn_step(c, &s);
+        t->meeting |= c->state == IB_DIALING ||
+                      (c->state == IB_OPEN && atomic_load(&c->pairs_up) < c->pair_count);
+    }
+    *count = s.count;
+    return LH_OK;
+}
+
+static lh_status_t ib_wait_fd(lh_transport_t *t, int *fd)
+{
+    *fd = t->epoll;
+    return LH_OK;
+}
+
+/* Asks first to be told, and looks then: what comes between the two is seen by one of them. */
+static lh_status_t ib_arm(lh_transport_t *t)
+{
+    uint64_t due = UINT64_MAX;
+    t->armed = true;
+    for (lh_conn_t *c = t->conns; c != NULL; c = c->next) {
+        if (ib_conn_stir(c)) return LH_AGAIN;
+        const uint64_t next = ib_conn_due(c);
+        if (next < due) due = next;
+        if (c->state != IB_OPEN) continue;
+        if (c->cq->context->ops.req_notify_cq(c->cq, 0) != 0 || ib_pairs_pump(c) > 0)
+            return LH_AGAIN;
+    }
+    set_timer(t, due);
+    return LH_OK;
+}
+
+static uint64_t load(const _Atomic uint64_t *from)
+{
+    return atomic_load_explicit(from, memory_order_relaxed);
+}
+
+static lh_status_t ib_stats(lh_conn_t *c, lh_link_stats_t *out)
+{
+    const lh_host_t *host = c->transport->host;
+    const uint64_t heard = load(&c->heard_ns), now = host->now_ns(host);
+    const uint32_t up = atomic_load_explicit(&c->pairs_up, memory_order_relaxed);
+    const uint32_t all = c->up_said ? c->pair_count : up;
+    LH_FILL(lh_link_stats_t, out, .paths_up = up, .paths_down = all > up ? all - up : 0,
+            .round_trip_ns = load(&c->round_trip_ns),
+            .round_trip_min_ns = load(&c->round_trip_min_ns), .bytes_sent = load(&c->bytes_sent),
+            .bytes_received = load(&c->bytes_received),
+            .bytes_retransmitted = load(&c->bytes_again), .bytes_per_second = load(&c->rate),
+            .silent_ns = heard != 0 && now > heard ? now - heard : 0);
+    return LH_OK;
+}
+
+const lh_transport_api_t ib_api = {
+    .struct_size = sizeof(ib_api),
+    .open = ib_open,
+    .close = ib_close,
+    .nic_count = ib_nic_count,
+    .nic_info = ib_nic_info,
+    .listen = ib_listen,
+    .accept = ib_accept,
+    .admit = ib_admit,
+    .close_listener = ib_close_listener,
+    .connect = ib_connect,
+    .cancel = ib_cancel,
+    .close_conn = ib_close_conn,
+    .register_memory = ib_register,
+    .release_memory = ib_release,
+    .isend = ib_isend,
+    .irecv = ib_irecv,
+    .poll = ib_poll,
+    .wait_fd = ib_wait_fd,
+    .arm = ib_arm,
+    .stats = ib_stats,
+    .address_text = ib_address_text,
+    .tune = ib_tune,
+    .retune = ib_retune,
+};

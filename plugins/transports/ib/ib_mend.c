@@ -1,0 +1,165 @@
+/* ib_mend.c - queue pairs that fail are replaced, and lose nothing.
+ *
+ * A reliable queue pair delivers in order, and both ends count the immediates that came over each.
+ * So when one fails, whichever end saw it, the end that dials asks for another of the same place
+ * with the number that it has taken, the other end answers with its own, and each sends again
+ * exactly what the other has not taken: nothing is lost, nothing comes twice, and no end has to
+ * remember which chunks there were. A chunk that was half written is written again to the same
+ * place, before its receive is complete.
+ *
+ * Before an end tells its number it takes all completions and destroys its old queue pair, so that
+ * nothing can arrive behind it. The end that listens and sees an error first disconnects, which
+ * tells the other. The first queue pair of the new turn begins with receive work requests of its
+ * own, and so with new credits. */
+#include "ib.h"
+
+enum { AGAIN_MS = 250, PATIENCE_LEAST_MS = 1000, WORSE_MS = 100 };
+
+static uint64_t now_of(const lh_conn_t *c)
+{
+    return c->transport->host->now_ns(c->transport->host);
+}
+
+/* How long the card itself has tried before it gave up. */
+static uint64_t tried_ns(const lh_conn_t *c)
+{
+    return ((uint64_t)4096 << c->tuning.ack_timeout) * (IB_RETRIES + 1);
+}
+
+static void next_turn(ib_pair_t *p, uint64_t now)
+{
+    lh_conn_t *c = p->conn;
+    p->turn++;
+    p->again_ns = now + AGAIN_MS * 1000000ull + 4 * c->link.round_trip_ns;
+    (void)ib_dial(p);
+}
+
+void ib_pair_fail(ib_pair_t *p, const char *why)
+{
+    lh_conn_t *c = p->conn;
+    lh_transport_t *t = c->transport;
+    const uint64_t now = now_of(c), least = PATIENCE_LEAST_MS * 1000000ull;
+    const bool was_up = p->state == IB_PAIR_UP;
+    if (p->state == IB_PAIR_DOWN) return;
+    p->failing = false;
+    p->failure = why;
+    if (!was_up) {
+        if (p->turn > 0)
+            ib_pair_missed(p);
+        else
+            ib_conn_break(c, LH_IO, "rank %u: queue pair %u failed: %s", c->peer, p->index, why);
+        return;
+    }
+    ib_pair_unmake(p);
+    p->state = IB_PAIR_DOWN;
+    t->meeting = true;
+    /* The card's own tries are part of the patience. */
+    const uint64_t tried = tried_ns(c);
+    p->give_up_ns = now + (c->patience_ns > tried + least ? c->patience_ns - tried : least);
+    (void)atomic_fetch_sub(&c->pairs_up, 1);
+    if (!c->worse_due) c->worse_ns = now + WORSE_MS * 1000000ull;
+    c->worse_due = true;
+    c->whole_due = false;
+    t->host->count(t->host, "rdma.replaced", 1);
+    if (!c->dials) {
+        /* What is said of it from now on is no news. */
+        p->id->context = &t->nobody;
+        (void)t->verbs.disconnect(p->id);
+        return;
+    }
+    p->former = p->id;
+    p->former->context = &t->nobody;
+    p->id = NULL;
+    next_turn(p, now);
+}
+
+void ib_pair_missed(ib_pair_t *p)
+{
+    lh_transport_t *t = p->conn->transport;
+    ib_pair_unmake(p);
+    if (p->id != NULL) {
+        if (p->conn->dials) {
+            (void)t->verbs.destroy_id(p->id);
+            p->id = NULL;
+        } else {
+            p->id->context = &t->nobody;
+        }
+    }
+    p->state = IB_PAIR_DOWN;
+}
+
+static bool prune(ib_pair_t *p, uint64_t taken)
+{
+    lh_conn_t *c = p->conn;
+    if (!ib_credits_renew(&p->credits, p->acked, taken, p->arrived)) {
+        ib_conn_break(c, LH_CORRUPT,
+                      "rank %u says to have taken %llu writes of queue pair %u, which is not so",
+                      c->peer, (unsigned long long)taken, p->index);
+        return false;
+    }
+    while (p->acked < taken && p->sent_first < p->sent_end)
+        ib_pair_done(p);
+    return true;
+}
+
+/* The end that listens: its own queue pair may be well, or have failed long ago. */
+void ib_pair_renew(ib_pair_t *p, const ib_greeting_t *g, cm_id_t *id)
+{
+    lh_conn_t *c = p->conn;
+    lh_transport_t *t = c->transport;
+    if (p->state == IB_PAIR_UP) {
+        (void)ib_pairs_pump(c);
+        if (c->state != IB_OPEN) return;
+        /* The end that dials has found it dead, and so it is. */
+        if (p->state == IB_PAIR_UP) ib_pair_fail(p, "the other end has lost it");
+    }
+    ib_pair_unmake(p);
+    if (p->id != NULL) (void)t->verbs.destroy_id(p->id);
+    p->id = id;
+    id->context = &p->watch;
+    p->turn = g->turn;
+    p->state = IB_PAIR_MEETING;
+    (void)prune(p, g->board);
+}
+
+void ib_pair_mended(ib_pair_t *p, uint64_t taken)
+{
+    lh_conn_t *c = p->conn;
+    lh_transport_t *t = c->transport;
+    if (p->former != NULL) (void)t->verbs.destroy_id(p->former);
+    p->former = NULL;
+    if (c->dials && !prune(p, taken)) return;
+    p->heard_ns = now_of(c);
+    if (!ib_pair_repost(p)) {
+        p->failing = true;
+        p->failure = "it takes no work requests";
+        return;
+    }
+    if (atomic_fetch_add(&c->pairs_up, 1) + 1 == c->pair_count) c->whole_due = true;
+}
+
+void ib_pairs_mend(lh_conn_t *c, uint64_t now)
+{
+    for (uint32_t i = 0; i < c->pair_count && c->state == IB_OPEN; i++) {
+        ib_pair_t *p = &c->pairs[i];
+        if (p->state == IB_PAIR_UP || p->give_up_ns == 0) continue;
+        if (now >= p->give_up_ns) {
+            ib_conn_break(c, LH_PEER_LOST, "rank %u does not answer on queue pair %u: %s", c->peer,
+                          i, p->failure);
+        } else if (c->dials && now >= p->again_ns) {
+            ib_pair_missed(p);
+            next_turn(p, now);
+        }
+    }
+}
+
+uint64_t ib_pair_due(const ib_pair_t *p)
+{
+    const lh_conn_t *c = p->conn;
+    if (p->state == IB_PAIR_UP) {
+        const uint64_t pause = c->transport->config->keepalive_ns;
+        return pause != 0 && ib_pair_wrs(p) == 0 ? p->heard_ns + pause : UINT64_MAX;
+    }
+    if (p->give_up_ns == 0) return UINT64_MAX;
+    return c->dials && p->again_ns < p->give_up_ns ? p->again_ns : p->give_up_ns;
+}

@@ -1,0 +1,112 @@
+/* ib_params.c - what the host and the INI want of a connection, before it meets anybody and while it
+ * lives: level of security, tuning by the link's figures. */
+#include <stdio.h>
+
+#include "ib.h"
+
+#define PATIENCE_NS 3000000000ull /* of a peer's silence, where the host names none */
+
+/* What was asked for and can't be given is refused, never lowered. */
+lh_status_t ib_check_security(lh_transport_t *t, uint32_t security)
+{
+    static const char *const names[] = {"plain", "known", "proven", "private"};
+    uint8_t key[16];
+    if (security == LH_SECURITY_PLAIN) return LH_OK;
+    if (security == LH_SECURITY_KNOWN) /* the host's sentence where the job has no key */
+        return t->host->derive_key(t->host, "rdma known", t->host->world->rank, key, sizeof(key));
+    return t->host->fail(t->host, LH_UNSUPPORTED,
+                         "security = %s is asked for; RDMA writes past the processor, so this "
+                         "transport offers plain (a fabric that is trusted) and known (both ends "
+                         "prove the job's key when they meet)",
+                         security <= LH_SECURITY_PRIVATE ? names[security] : "unknown");
+}
+
+static ib_wish_t wish_of(const ib_config_t *config)
+{
+    return (ib_wish_t){.queue_pairs = config->queue_pairs,
+                       .chunk_bytes = config->chunk_bytes,
+                       .window_bytes = config->window_bytes,
+                       .ack_timeout = config->ack_timeout,
+                       .pace = config->pace};
+}
+
+lh_status_t ib_tune(lh_transport_t *t, const lh_link_t *link, uint32_t choice, lh_tuning_t *out,
+                    char *why, size_t room)
+{
+    lh_link_t known = {.struct_size = sizeof(known)};
+    lh_tuning_t chosen = {.struct_size = sizeof(chosen)};
+    const ib_wish_t wish = wish_of(t->config);
+    memcpy(&known, link, link->struct_size < sizeof(known) ? link->struct_size : sizeof(known));
+    if (!ib_tuning_offer(&ib_rules, &wish, &known, t->rate, choice, &chosen)) return LH_UNSUPPORTED;
+    const ib_tuning_t all = ib_tuning(&ib_rules, &wish, &known, &chosen, t->rate);
+    (void)snprintf(
+        why, room, "window %.3g MB over %u queue pairs, chunks of %.3g MiB, ACK timeout %.3g ms",
+        (double)all.window_bytes / 1e6, all.queue_pairs, (double)all.chunk_bytes / 1048576,
+        4.096e-3 * (double)((uint64_t)1 << all.ack_timeout));
+    lh_fill(out, &chosen, sizeof(chosen));
+    return LH_OK;
+}
+
+/* What only a new connection can have, such as more queue pairs, stays as it is. */
+lh_status_t ib_retune(lh_conn_t *c, const lh_tuning_t *wanted, lh_tuning_t *in_force)
+{
+    ib_tuning_t *u = &c->tuning;
+    if (wanted != NULL) {
+        const lh_host_t *host = c->transport->host;
+        lh_tuning_t mine = {.struct_size = sizeof(mine)};
+        memcpy(&mine, wanted,
+               wanted->struct_size < sizeof(mine) ? wanted->struct_size : sizeof(mine));
+        if (mine.chunk_bytes != 0)
+            u->chunk_bytes = mine.chunk_bytes < IB_CHUNK_LEAST  ? IB_CHUNK_LEAST
+                             : mine.chunk_bytes > IB_CHUNK_MOST ? IB_CHUNK_MOST
+                                                                : mine.chunk_bytes;
+        if (mine.inflight_bytes != 0) u->window_bytes = mine.inflight_bytes;
+        if (mine.pace_bytes_per_second != 0)
+            u->pace = mine.pace_bytes_per_second == UINT64_MAX ? 0 : mine.pace_bytes_per_second;
+        ib_bucket_set(&c->bucket, u->pace, 2 * u->chunk_bytes, host->now_ns(host));
+    }
+    if (in_force != NULL)
+        LH_FILL(lh_tuning_t, in_force, .streams = c->pair_count, .chunk_bytes = u->chunk_bytes,
+                .inflight_bytes = u->window_bytes,
+                .pace_bytes_per_second = u->pace == 0 ? UINT64_MAX : u->pace);
+    return LH_OK;
+}
+
+/* Structs of the host may be shorter than this plugin's. A window for which there are not enough
+ * receive work requests is refused where it was set by hand, else cut. */
+lh_status_t ib_take_params(lh_conn_t *c, const lh_conn_params_t *params)
+{
+    const lh_host_t *host = c->transport->host;
+    lh_link_t link = {.struct_size = sizeof(link)};
+    lh_tuning_t tuning = {.struct_size = sizeof(tuning)};
+    const ib_wish_t wish = wish_of(c->transport->config);
+    if (params->link != NULL)
+        memcpy(&link, params->link,
+               params->link->struct_size < sizeof(link) ? params->link->struct_size : sizeof(link));
+    if (params->tuning != NULL)
+        memcpy(&tuning, params->tuning,
+               params->tuning->struct_size < sizeof(tuning) ? params->tuning->struct_size
+                                                            : sizeof(tuning));
+    ib_tuning_t *u = &c->tuning;
+    *u = ib_tuning(&ib_rules, &wish, &link, &tuning, c->transport->rate);
+    c->link = link;
+    c->cookie = params->cookie;
+    c->peer = params->peer;
+    c->patience_ns = params->silence_ns != 0 ? params->silence_ns : PATIENCE_NS;
+    ib_bucket_set(&c->bucket, u->pace, 2 * u->chunk_bytes, host->now_ns(host));
+    if (u->window_bytes <= u->window_most) return LH_OK;
+    if (wish.window_bytes != 0)
+        return host->fail(host, LH_INVALID,
+                          "window = %llu: %u queue pairs with %u receive work requests each and "
+                          "chunks of %llu bytes have room for %llu; set more queue_pairs or a "
+                          "larger chunk",
+                          (unsigned long long)u->window_bytes, u->queue_pairs, IB_RECEIVES - 2,
+                          (unsigned long long)u->chunk_bytes, (unsigned long long)u->window_most);
+    host->log(host, LH_LOG_WARN,
+              "rank %u: a window of %llu bytes is more than %u queue pairs have receive work "
+              "requests for; %llu instead",
+              c->peer, (unsigned long long)u->window_bytes, u->queue_pairs,
+              (unsigned long long)u->window_most);
+    u->window_bytes = u->window_most;
+    return LH_OK;
+}
