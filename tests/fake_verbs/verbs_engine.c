@@ -68,9 +68,14 @@ bool verbs_order(const char *text)
 {
     engine_lock();
     const bool known = order_all(text);
-    for (fake_id_t *id = engine.ids; id != NULL; id = id->next)
-        if (id->qp != NULL && id->qp->serial == engine.orders.fail_pair)
+    uint64_t living = 0;
+    for (fake_id_t *id = engine.ids; id != NULL; id = id->next) {
+        if (id->qp == NULL || id->qp->failed) continue;
+        living++;
+        if (id->qp->serial == engine.orders.fail_pair || living == engine.orders.fail_one)
             pair_fail(id->qp, 21 /* IBV_WC_GENERAL_ERR */);
+    }
+    engine.orders.fail_one = 0;
     engine_unlock();
     return known;
 }

@@ -40,6 +40,7 @@ enum {
     X(port_down, 0, "the port is down")                                                        \
     X(no_memory, 0, "no memory can be registered")                                             \
     X(fail_pair, 0, "the queue pair of this process that was made so-manieth fails now")       \
+    X(fail_one, 0, "of the queue pairs that live in this process, the so-manieth fails now")   \
     X(immediate, 0, "the next immediate that this process sends is XORed with it")             \
     X(private_byte, 0, "the last byte of its next connect request or answer is XORed with it") \
     X(post_fails, 0, "posting a send fails")

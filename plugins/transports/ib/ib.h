@@ -15,6 +15,7 @@
 #include "ib_verbs.h"
 
 enum {
+    IB_FORMER = 16,    /* ids of former turns of a queue pair                */
     IB_RETRIES = 7,    /* of a packet, by the card                           */
     IB_SEND_WRS = 256, /* send work requests that a queue pair has under way */
     IB_NOTICE_WRS = 3, /* the most that one notice takes                     */
@@ -62,7 +63,10 @@ typedef struct ib_pair { /* one queue pair of a connection */
     bool reached; /* the other end knows of it, and must be told that it ends */
     bool failing; /* an error was seen: it goes down when its completions have been taken */
     cm_id_t *id;
-    cm_id_t *former; /* of the turn before, kept until the other end knows of this one */
+    /* Of the turns before: to destroy one says to the other end that this one has gone, so they
+     * are kept until that knows of a later turn. */
+    cm_id_t *former[IB_FORMER];
+    uint32_t former_count;
     verbs_qp_t *qp;
     ib_credits_t credits;
     ib_sent_t *sent; /* [IB_SEND_WRS] what is under way, in order: [sent_first, sent_end) */
@@ -288,6 +292,8 @@ void ib_pair_fail(ib_pair_t *p, const char *why);
 /* The other end's greeting for a later turn of this pair, and the id that it came with. */
 void ib_pair_renew(ib_pair_t *p, const ib_greeting_t *g, cm_id_t *id);
 /* A later turn is up; taken: what the other end says to have taken. */
+/* Destroys the ids of former turns. */
+void ib_pair_forget(ib_pair_t *p);
 void ib_pair_mended(ib_pair_t *p, uint64_t taken);
 /* This try came to nothing: there is another one when it is due. */
 void ib_pair_missed(ib_pair_t *p);

@@ -50,8 +50,7 @@ static void dismantle(lh_conn_t *c)
     const ib_verbs_t *v = &c->transport->verbs;
     for (uint32_t i = 0; i < IB_PAIRS_MOST; i++) {
         ib_pair_t *p = &c->pairs[i];
-        if (p->former != NULL) (void)v->destroy_id(p->former);
-        p->former = NULL;
+        ib_pair_forget(p);
         if (p->id != NULL) {
             if (p->reached)
                 (void)v->disconnect(p->id);

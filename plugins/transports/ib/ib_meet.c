@@ -232,8 +232,10 @@ static void disconnected(ib_pair_t *p)
         (void)ib_pairs_pump(c);
         if (c->state == IB_OPEN && p->state == IB_PAIR_UP)
             ib_pair_fail(p, "the other end has lost it");
-    } else {
+    } else if (p->turn == 0 || p->state == IB_PAIR_UP) {
         c->ended = true;
+    } else {
+        ib_pair_missed(p);
     }
 }
 

@@ -34,6 +34,27 @@ static void next_turn(ib_pair_t *p, uint64_t now)
     (void)ib_dial(p);
 }
 
+void ib_pair_forget(ib_pair_t *p)
+{
+    while (p->former_count > 0)
+        (void)p->conn->transport->verbs.destroy_id(p->former[--p->former_count]);
+}
+
+/* What is said of it from now on is no news. The oldest of too many goes: the other end, if there is
+ * one, has heard of a later turn. */
+static void keep(ib_pair_t *p)
+{
+    const ib_verbs_t *v = &p->conn->transport->verbs;
+    p->id->context = &p->conn->transport->nobody;
+    if (p->former_count == IB_FORMER) {
+        (void)v->destroy_id(p->former[0]);
+        memmove(&p->former[0], &p->former[1], (IB_FORMER - 1) * sizeof(p->former[0]));
+        p->former_count--;
+    }
+    p->former[p->former_count++] = p->id;
+    p->id = NULL;
+}
+
 void ib_pair_fail(ib_pair_t *p, const char *why)
 {
     lh_conn_t *c = p->conn;
@@ -67,9 +88,7 @@ void ib_pair_fail(ib_pair_t *p, const char *why)
         (void)t->verbs.disconnect(p->id);
         return;
     }
-    p->former = p->id;
-    p->former->context = &t->nobody;
-    p->id = NULL;
+    keep(p);
     next_turn(p, now);
 }
 
@@ -78,12 +97,10 @@ void ib_pair_missed(ib_pair_t *p)
     lh_transport_t *t = p->conn->transport;
     ib_pair_unmake(p);
     if (p->id != NULL) {
-        if (p->conn->dials) {
-            (void)t->verbs.destroy_id(p->id);
-            p->id = NULL;
-        } else {
+        if (p->conn->dials)
+            keep(p);
+        else
             p->id->context = &t->nobody;
-        }
     }
     p->state = IB_PAIR_DOWN;
 }
@@ -125,9 +142,7 @@ void ib_pair_renew(ib_pair_t *p, const ib_greeting_t *g, cm_id_t *id)
 void ib_pair_mended(ib_pair_t *p, uint64_t taken)
 {
     lh_conn_t *c = p->conn;
-    lh_transport_t *t = c->transport;
-    if (p->former != NULL) (void)t->verbs.destroy_id(p->former);
-    p->former = NULL;
+    ib_pair_forget(p);
     if (c->dials && !prune(p, taken)) return;
     p->heard_ns = now_of(c);
     if (!ib_pair_repost(p)) {
