@@ -10,9 +10,17 @@
 static void try_greeting(const uint8_t *bytes, size_t size)
 {
     ib_greeting_t g;
+    uint8_t again[IB_GREETING_BYTES], nonce[IB_NONCE_BYTES];
+    const bool challenge = ib_challenge_read(bytes, size, nonce);
     if (!ib_greeting_read(bytes, size, &g)) return;
-    FUZZ_ASSERT(g.index < g.pairs && g.pairs <= IB_PAIRS_MOST && g.receives == IB_RECEIVES);
+    FUZZ_ASSERT(!challenge);
+    FUZZ_ASSERT(g.index < g.pairs && g.pairs <= IB_PAIRS_MOST);
     FUZZ_ASSERT(g.board + sizeof(ib_board_t) >= g.board);
+    /* No bit is without a meaning. */
+    FUZZ_ASSERT(ib_greeting_write(&g, again) && memcmp(again, bytes, sizeof(again)) == 0);
+    ib_credits_t c = {.used = g.key};
+    if (ib_credits_renew(&c, g.turn, g.board, g.token))
+        FUZZ_ASSERT(g.board >= g.turn && g.board <= g.key && c.granted - c.used == IB_RECEIVES);
 }
 
 static void try_goodbye(const uint8_t *bytes, size_t size)
