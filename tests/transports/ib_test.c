@@ -259,12 +259,11 @@ static void replaces(end_t *e, uint32_t who, uint32_t pairs, uint32_t security)
     e->conn = end_join_at(e, LH_SERVICE_GRADIENT, RIG_CONN, security);
     (void)end_await(e, LH_WIRE_UP, RIG_CONN);
     buffer_t out = buffer_new(e, all, false, 0), in = buffer_new(e, all, false, 0);
-    /* The n-th that was made here: at first those of the connection, later their successors. */
     for (uint32_t round = 1; round <= 4; round++) {
         char text[40];
         lh_wire_event_t event;
         end_barrier(e);
-        (void)snprintf(text, sizeof(text), "fail_pair=%u", pairs + round - 1);
+        (void)snprintf(text, sizeof(text), "fail_one=%u", round % pairs + 1);
         for (uint32_t i = 0; i < REPLACED_MESSAGES; i++) {
             end_receive(e, &in, i * (uint64_t)REPLACED_BYTES, REPLACED_BYTES, i, i);
             buffer_fill(out.data + i * REPLACED_BYTES, REPLACED_BYTES, i + 100 * e->side + round);

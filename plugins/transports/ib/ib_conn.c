@@ -185,13 +185,13 @@ static void step_open(lh_conn_t *c, ib_sink_t *s)
     }
     (void)ib_conn_stir(c);
     if (c->state != IB_OPEN) return;
-    if (c->up_said) {
-        const uint64_t now = c->transport->host->now_ns(c->transport->host);
+    const uint64_t now = c->transport->host->now_ns(c->transport->host);
+    ib_pairs_mend(c, now); /* also before it was up at the other end, too */
+    if (c->up_said && c->state == IB_OPEN) {
         tell_pairs(c, s);
-        ib_pairs_mend(c, now);
         ib_pairs_ping(c, now);
-        if (c->state != IB_OPEN) return;
     }
+    if (c->state != IB_OPEN) return;
     ib_messages_tell(c, s);
     /* What a peer wrote before it ended has been taken by now. */
     if (c->ended && !ib_messages_ready(c))

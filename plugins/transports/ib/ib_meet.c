@@ -227,7 +227,7 @@ static void disconnected(ib_pair_t *p)
     lh_conn_t *c = p->conn;
     if (c->state == IB_DIALING) {
         ib_conn_break(c, LH_UNREACHABLE, "rank %u closed the connection before it was up", c->peer);
-    } else if (c->dials && c->up_said && !c->ended) {
+    } else if (c->dials && c->state == IB_OPEN && !c->ended) {
         if (p->state != IB_PAIR_UP) return;
         (void)ib_pairs_pump(c);
         if (c->state == IB_OPEN && p->state == IB_PAIR_UP)
