@@ -284,6 +284,11 @@ lh_status_t collective_start_behind(collective_t *x, const collective_gate_t *ga
     return runs_start(x, gate);
 }
 
+bool collective_expect(collective_t *x, bool writes_ahead)
+{
+    return runs_expect(x, writes_ahead);
+}
+
 lh_status_t collective_test(collective_t *x)
 {
     return runs_test(x);

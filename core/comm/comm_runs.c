@@ -5,6 +5,11 @@
  * comm's thread does. Driving in the waiting thread saves a change of threads for every message,
  * and the thread makes progress while the rank computes.
  *
+ * A message of any length travels at once where its receive is posted already; else it waits for half
+ * a round trip until that is known. So receives are posted as soon as their memory is free: those into
+ * staging memory once the run before in the same slot is done, whether or not the run has begun, and
+ * even before it is started where the caller says that it will be (runs_expect).
+ *
  * The first failure, of a link, of a gate or a wait that lasted too long, ends the comm: its status
  * and sentence stay, no run goes on, and every later call returns them. Memory of runs that were
  * under way may still be touched by transports until links_close. */
@@ -87,6 +92,7 @@ static void run_finish(collective_t *x)
     x->times.busy_ns += sys()->now_ns() - x->started_ns;
     collective_t *next = x->after_slot, *follower = x->followers;
     x->after_slot = x->followers = NULL;
+    if (next != NULL) next->slot_awaited = false;
     run_tell_done(x);
     atomic_store_explicit(&x->state, PLAN_IDLE, memory_order_release);
     if (next != NULL) run_ungate(next);
@@ -98,7 +104,8 @@ static void run_finish(collective_t *x)
 }
 
 /* Lowers the count of every step that waited for this one. Messages need no heap, as lane_pump
- * looks at their counts when their turn comes. */
+ * looks at their counts when their turn comes. A run that has not begun may have all its messages;
+ * run_ungate ends it then. */
 static void step_done(collective_t *x, uint32_t id)
 {
     const script_t *s = x->script;
@@ -110,7 +117,7 @@ static void step_done(collective_t *x, uint32_t id)
         if (--x->left[next] == 0 && s->steps[next].kind >= STEP_SUM) heap_push(x, next);
     }
     lh_assert(x->remaining > 0);
-    if (--x->remaining == 0) run_finish(x);
+    if (--x->remaining == 0 && x->gates == 0) run_finish(x);
 }
 
 void runs_release(comm_t *c)
@@ -150,6 +157,14 @@ static lh_status_t message_post(const lane_t *lane, const track_t *t, uint32_t i
                          : link_recv(lane->link, arena, memory, m->bytes, tag, cookie);
 }
 
+/* Whether a message may be posted though its run has not begun: a receive into memory that nobody
+ * else uses. What the run itself must do before is counted in `left`, as for any message. */
+static bool message_is_early(const lane_t *lane, const collective_t *x, uint32_t id)
+{
+    if (lane->sending || x->slot_awaited) return false;
+    return x->writes_ahead || x->script->steps[id].to.buffer == BUFFER_STAGING;
+}
+
 /* Posts what may be posted now; what stands first holds up what stands behind it, as it does at the
  * other end. True: something has moved. */
 static bool lane_pump(comm_t *c, lane_t *lane)
@@ -157,9 +172,9 @@ static bool lane_pump(comm_t *c, lane_t *lane)
     bool moved = false;
     while (lane->head != NULL) {
         track_t *t = lane->head;
-        if (t->plan->gates > 0) break;
         const uint32_t id = t->plan->script->order[t->messages->first + t->posted];
         if (t->plan->left[id] != 0) break;
+        if (t->plan->gates > 0 && !message_is_early(lane, t->plan, id)) break;
         const lh_status_t status = message_post(lane, t, id);
         if (status == LH_AGAIN) break;
         if (status != LH_OK) {
@@ -200,7 +215,7 @@ static bool runs_compute(comm_t *c)
     bool moved = false;
     for (collective_t *x = c->oldest, *later; x != NULL && bytes < BYTES_AT_ONCE; x = later) {
         later = x->later;
-        while (x->ready_count > 0 && bytes < BYTES_AT_ONCE) {
+        while (x->gates == 0 && x->ready_count > 0 && bytes < BYTES_AT_ONCE) {
             const uint32_t id = heap_pop(x);
             const script_step_t *step = &x->script->steps[id];
             script_compute(x->script, &x->bound, step, x->scratch);
@@ -255,17 +270,59 @@ static bool runs_drive(comm_t *c)
     return moved;
 }
 
-/* Locked. `gates` counts what must happen first: one for this function itself, so that nothing
- * begins before all is in its place; the caller's gate; the run before it in its staging slot; the
- * run that it comes after. Tracks join their lanes at once even so: the order of messages is that
- * of starts, not of gates. */
-static void run_begin(collective_t *x, const collective_gate_t *gate)
+/* Locked. Steps as they are before a run, its place behind the run before it in its staging slot, and
+ * one of `gates` for run_begin, so that nothing begins before all is in its place. */
+static void run_prepare(collective_t *x)
 {
-    comm_t *c = x->comm;
     for (uint32_t i = 0; i < x->script->step_count; i++)
         x->left[i] = x->script->steps[i].needs;
     x->remaining = x->script->step_count;
     x->ready_count = 0;
+    x->gates = 1;
+    x->slot_awaited = x->slot != NULL && x->slot->last != NULL;
+    if (x->slot_awaited) {
+        x->slot->last->after_slot = x;
+        x->gates++;
+    }
+    if (x->slot != NULL) x->slot->last = x;
+}
+
+/* Locked. Tracks join their lanes whatever the run still waits for: the order of messages is that of
+ * starts, not of gates. */
+static void tracks_join(collective_t *x, bool sending)
+{
+    for (uint32_t i = 0; i < x->script->lane_count; i++) {
+        track_t *t = &x->tracks[i];
+        if (t->messages->sending != sending) continue;
+        t->posted = 0;
+        t->behind = NULL;
+        *(t->lane->tail != NULL ? &t->lane->tail->behind : &t->lane->head) = t;
+        t->lane->tail = t;
+    }
+}
+
+/* Locked. Runs are started in the order in which they are expected, as the peers' messages come in
+ * it. */
+static void expected_take(collective_t *x)
+{
+    comm_t *c = x->comm;
+    lh_assert(c->first_expected == x);
+    c->first_expected = x->next_expected;
+    if (c->first_expected == NULL) c->last_expected = NULL;
+    x->expected = false;
+}
+
+/* Locked. `gates` counts what must happen first: this function itself and the run before it in its
+ * staging slot (run_prepare), the caller's gate, the run that it comes after. */
+static void run_begin(collective_t *x, const collective_gate_t *gate)
+{
+    comm_t *c = x->comm;
+    const bool expected = x->expected;
+    if (expected)
+        expected_take(x);
+    else
+        run_prepare(x);
+    lh_assert(expected || c->first_expected == NULL);
     x->started_ns = sys()->now_ns();
     x->earlier = c->newest;
     x->later = NULL;
@@ -273,32 +330,34 @@ static void run_begin(collective_t *x, const collective_gate_t *gate)
     c->newest = x;
     atomic_store_explicit(&x->state, PLAN_RUNNING, memory_order_relaxed);
 
-    x->gates = 1;
     x->closed = gate != NULL;
     if (gate != NULL) {
         x->gate = *gate;
         x->gates++;
         c->closed++;
     }
-    if (x->slot != NULL && x->slot->last != NULL) {
-        x->slot->last->after_slot = x;
-        x->gates++;
-    }
-    if (x->slot != NULL) x->slot->last = x;
     collective_t *after = x->how.after;
     if (after != NULL && atomic_load_explicit(&after->state, memory_order_relaxed) != PLAN_IDLE) {
         x->next_follower = after->followers;
         after->followers = x;
         x->gates++;
     }
-    for (uint32_t i = 0; i < x->script->lane_count; i++) {
-        track_t *t = &x->tracks[i];
-        t->posted = 0;
-        t->behind = NULL;
-        *(t->lane->tail != NULL ? &t->lane->tail->behind : &t->lane->head) = t;
-        t->lane->tail = t;
-    }
+    if (!expected) tracks_join(x, false);
+    tracks_join(x, true);
     run_ungate(x);
+}
+
+/* Locked. */
+static void run_expect(collective_t *x, bool writes_ahead)
+{
+    comm_t *c = x->comm;
+    run_prepare(x);
+    x->expected = true;
+    x->writes_ahead = writes_ahead;
+    x->next_expected = NULL;
+    *(c->last_expected != NULL ? &c->last_expected->next_expected : &c->first_expected) = x;
+    c->last_expected = x;
+    tracks_join(x, false);
 }
 
 /* The member of x's group whose message x waits for, or SCRIPT_NONE. A receive says more than a
@@ -433,7 +492,7 @@ static void thread_idle(comm_t *c, idle_t *idle)
 {
     collective_t *x = c->oldest;
     if (c->lane_count == 0 && c->closed == 0) return;
-    if (c->closed > 0 || x->gate.done == NULL) {
+    if (x == NULL || c->closed > 0 || x->gate.done == NULL) {
         idle->since = 0;
         runs_doze(c, c->closed > 0 ? gate_ns : doze_ns);
         return;
@@ -441,22 +500,27 @@ static void thread_idle(comm_t *c, idle_t *idle)
     run_stands_still(x, idle);
 }
 
-/* Drives while runs are under way and nobody waits for them; else it sleeps on the condition
- * `begun`. */
+/* Drives while runs are under way or expected and nobody waits for them; else it sleeps on the
+ * condition `begun`. */
+static bool runs_any(const comm_t *c)
+{
+    return c->oldest != NULL || c->first_expected != NULL;
+}
+
 void *runs_thread(void *comm)
 {
     comm_t *c = comm;
     idle_t idle = {0};
     (void)pthread_mutex_lock(&c->lock);
     while (!c->stop) {
-        if (c->oldest == NULL || c->waiters > 0 || c->status != LH_OK) {
+        if (!runs_any(c) || c->waiters > 0 || c->status != LH_OK) {
             idle.since = 0;
             (void)pthread_cond_wait(&c->begun, &c->lock);
             continue;
         }
         if (runs_drive(c))
             idle.since = 0;
-        else if (c->oldest != NULL && c->status == LH_OK)
+        else if (runs_any(c) && c->status == LH_OK)
             thread_idle(c, &idle);
         lock_lend(c);
     }
@@ -486,6 +550,24 @@ lh_status_t runs_start(collective_t *x, const collective_gate_t *gate)
     }
     runs_leave(c);
     return status;
+}
+
+/* Receives are posted at once, so that their grants leave now. */
+bool runs_expect(collective_t *x, bool writes_ahead)
+{
+    comm_t *c = x->comm;
+    if (!c->connected || x->expected ||
+        atomic_load_explicit(&x->state, memory_order_acquire) != PLAN_IDLE)
+        return false;
+    runs_enter(c);
+    const bool taken = c->status == LH_OK;
+    if (taken) {
+        run_expect(x, writes_ahead);
+        (void)runs_drive(c);
+        if (c->has_thread && c->waiters == 0) (void)pthread_cond_signal(&c->begun);
+    }
+    runs_leave(c);
+    return taken;
 }
 
 /* While another thread has the lock this returns LH_AGAIN and does not wait for it, even if the
@@ -546,7 +628,7 @@ lh_status_t runs_wait(collective_t *x)
     const uint64_t waited = sys()->now_ns() - began;
     x->times.exposed_ns += waited;
     wait_count(x, waited, before);
-    if (c->has_thread && c->oldest != NULL && c->waiters == 0) (void)pthread_cond_signal(&c->begun);
+    if (c->has_thread && runs_any(c) && c->waiters == 0) (void)pthread_cond_signal(&c->begun);
     const bool done = atomic_load_explicit(&x->state, memory_order_relaxed) == PLAN_IDLE;
     const lh_status_t status = done ? LH_OK : runs_status(c);
     runs_leave(c);

@@ -20,8 +20,8 @@ typedef struct comm comm_t; /* comm.h */
  * are one more than the highest LH_LINK_* and LH_SERVICE_*, as indices begin at 1. */
 enum { COMM_SLOTS = 4, COMM_SCOPES = 4, COMM_SERVICES = 6, COMM_SENTENCE = 512 };
 
-/* A track joins its lane's queue when a run of its plan begins, and leaves it when its last message
- * has been posted (not when that has arrived). */
+/* A track joins its lane's queue when a run of its plan begins, one of receives when the run is
+ * expected, and leaves it when its last message has been posted (not when that has arrived). */
 typedef struct track { /* a plan's messages on one lane */
     struct lane *lane;
     collective_t *plan;
@@ -88,8 +88,12 @@ struct collective {
     uint32_t ready_count;
     uint32_t remaining, gates; /* steps; runs that must end before this one begins */
     uint64_t started_ns;
-    collective_gate_t gate;   /* of a run that begins behind one */
-    bool closed;              /* that gate is not past yet: one of `gates` */
+    collective_gate_t gate; /* of a run that begins behind one */
+    bool closed;            /* that gate is not past yet: one of `gates` */
+    bool slot_awaited;      /* the run before it in its slot is not done: one of `gates` */
+    bool expected;          /* its receives are in their lanes, and it has not been started */
+    bool writes_ahead;      /* expected, and what it receives may be written at once */
+    collective_t *next_expected;
     collective_t *after_slot; /* begins when this one is done */
     collective_t *followers, *next_follower;
     collective_t *earlier, *later; /* runs in the order of their start */
@@ -135,7 +139,8 @@ struct comm {
     /* Under lock; links are called by who holds it. */
     pthread_mutex_t lock;
     pthread_cond_t begun;
-    collective_t *oldest, *newest; /* runs */
+    collective_t *oldest, *newest;                /* runs */
+    collective_t *first_expected, *last_expected; /* in the order in which they will be started */
     uint32_t waiters;
     uint32_t closed; /* runs whose gate is */
     bool stop;
@@ -157,6 +162,8 @@ void runs_leave(comm_t *c);
 
 /* collective_start and its like. gate: NULL, none. */
 lh_status_t runs_start(collective_t *x, const collective_gate_t *gate) LH_MUST_CHECK;
+/* collective_expect. */
+bool runs_expect(collective_t *x, bool writes_ahead);
 /* collective_test and collective_wait, for any thread, not locked. */
 lh_status_t runs_test(collective_t *x);
 lh_status_t runs_wait(collective_t *x) LH_MUST_CHECK;

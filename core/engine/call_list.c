@@ -143,6 +143,17 @@ static lh_status_t launch_all(engine_t *e, const call_list_t *list)
     return LH_OK;
 }
 
+/* Tells of the transfers that the list will start, in order, up to the first that can't be told of. */
+static void expect_all(const engine_t *e, const call_list_t *list)
+{
+    for (uint32_t i = 0; i < list->count; i++) {
+        const flow_call_t *call = list->calls[i].source;
+        if (call->transfer == NULL || call->kind == FLOW_WAIT) continue;
+        if (call->last_only && !e->last_micro) continue;
+        if (!handover_expect(e, call->transfer)) return;
+    }
+}
+
 /* Whether a list can be captured: the device, every kernel and every transfer must be able to. */
 static bool list_captures(const engine_t *e, const call_list_t *list)
 {
@@ -223,6 +234,7 @@ static lh_status_t run_timed(engine_t *e, call_list_t *list)
 
 lh_status_t call_list_run(engine_t *e, call_list_t *list)
 {
+    expect_all(e, list);
     if (e->profiling) return run_timed(e, list);
     if (list->replay != NULL) return list_replay(e, list);
     return launch_all(e, list);

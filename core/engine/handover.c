@@ -516,6 +516,12 @@ static lh_status_t queued_wait(engine_t *e, const transfer_t *t)
     return status == LH_OK ? copies_queue(h, e->stream, true) : status;
 }
 
+/* Where a queue works starts come ahead of their time anyway. */
+bool handover_expect(const engine_t *e, const transfer_t *t)
+{
+    return is_direct(e) && e->exchange->expect != NULL && e->exchange->expect(e->exchange, t);
+}
+
 /* A device that does each call at once, in memory that the host reaches, needs no gate: it has made
  * what is read. */
 lh_status_t handover_start(engine_t *e, const transfer_t *t)

@@ -108,6 +108,8 @@ const allocation_t *handover_allocation(const engine_t *e, const allocation_t *a
  * After engine_plan. */
 uint64_t handover_offset(const engine_t *e, const allocation_t *allocation, uint64_t offset);
 
+/* Before a list runs: it will start this transfer next. false: no more is to be told. */
+bool handover_expect(const engine_t *e, const transfer_t *t);
 /* What a list's calls do. A start: the transfer begins behind what is queued so far. A wait: what
  * is queued from now on runs behind the transfer; nothing happens where none is under way. */
 lh_status_t handover_start(engine_t *e, const transfer_t *t) LH_MUST_CHECK;

@@ -711,6 +711,16 @@ static lh_status_t on_bind(exchange_t *x)
     return status == LH_OK ? orders_agree(t) : status;
 }
 
+/* exchange_t.expect. New values are written into where the training lists read the old ones; nothing of
+ * the update's list, which starts these transfers, reads others' values. */
+static bool on_expect(exchange_t *x, const transfer_t *transfer)
+{
+    const transfers_t *t = (transfers_t *)x;
+    const move_t *m = (const move_t *)transfer;
+    if (t->comm == NULL || m->plan == NULL || comm_is_planned(t->comm)) return false;
+    return collective_expect(m->plan, m->kind == MOVE_VALUE_GATHER);
+}
+
 /* exchange_t.start, called by engine/handover.c. A gate says that the device's queue has not come
  * to the transfer yet. */
 static lh_status_t on_start(exchange_t *x, const transfer_t *transfer, const transfer_gate_t *gate)
@@ -806,8 +816,11 @@ static lh_status_t transfers_open(transfers_t *t, const transfers_how_t *how)
                           tables->spaces[tables->wide_grad].lives == LH_LIVES_BUCKET;
     t->weights->gathered = tables->instance != TABLE_MOVES;
     t->weights->bucketed = bucketed;
-    t->exchange = (exchange_t){
-        .arrange = how->arrange, .bind = on_bind, .start = on_start, .wait = on_wait};
+    t->exchange = (exchange_t){.arrange = how->arrange,
+                               .bind = on_bind,
+                               .expect = on_expect,
+                               .start = on_start,
+                               .wait = on_wait};
     engine_use_exchange(how->engine, &t->exchange);
     return LH_OK;
 }

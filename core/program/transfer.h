@@ -60,6 +60,9 @@ struct exchange {
     lh_status_t (*arrange)(exchange_t *x);
     /* Memory is allocated, nothing has run. */
     lh_status_t (*bind)(exchange_t *x);
+    /* Before a list of a synchronous device runs: it will start this transfer, behind those that it
+     * was told of before and ahead of any other. false: it may not be told of more. NULL: not asked. */
+    bool (*expect)(exchange_t *x, const transfer_t *t);
     /* In a step. start returns at once. What the transfer reads has been written or, where there is
      * a gate, is once the gate is past. wait lets the host wait, but returns at once where the
      * transfer was not started since the last wait. */
