@@ -283,21 +283,54 @@ static lh_status_t lanes_make(comm_t *c)
     return status;
 }
 
-/* Plans take slots in turn: as many of those that stage can be under way at a time. A slot is as
- * long as the longest of its plans needs. */
-static staging_slot_t *slot_take(staging_slot_t slots[COMM_SLOTS], uint32_t *turn,
+/* Bytes that links between sites hold, by what was measured of them; 0: nothing was. */
+static double flight_bytes(const comm_t *c)
+{
+    link_class_t class = {0};
+    if (c->links != NULL) links_class(c->links, LH_LINK_WAN, &class);
+    return (double)class.round_trip_ns * 1e-9 * (double)class.bytes_per_second;
+}
+
+/* How many plans that stage are under way at a time: as many as fill 1.25 windows of the links
+ * between sites, by what a plan sends over them on average, and one that is about to end. Windows
+ * belong to links: however small buckets are, together they fill one. Each rank counts for itself,
+ * as runs begin in the same order everywhere. */
+static uint32_t slots_wanted(double flight, double sent, uint32_t senders)
+{
+    if (flight <= 0 || sent <= 0) return COMM_SLOTS;
+    const double wanted = 1.25 * flight * senders / sent + 2;
+    return wanted < COMM_SLOTS        ? COMM_SLOTS
+           : wanted > COMM_MOST_SLOTS ? COMM_MOST_SLOTS
+                                      : (uint32_t)wanted;
+}
+
+static uint32_t slots_count(const comm_t *c)
+{
+    double sent = 0;
+    uint32_t senders = 0;
+    for (uint32_t i = 0; i < c->plan_count; i++) {
+        const collective_t *x = c->plans[i];
+        if (x->script->staging_bytes == 0 || x->sent[LH_LINK_WAN] == 0) continue;
+        sent += (double)x->sent[LH_LINK_WAN];
+        senders++;
+    }
+    return slots_wanted(flight_bytes(c), sent, senders);
+}
+
+/* Plans take slots in turn. A slot is as long as the longest of its plans needs. */
+static staging_slot_t *slot_take(staging_slot_t *slots, uint32_t count, uint32_t *turn,
                                  const script_t *s)
 {
     if (s->staging_bytes == 0) return NULL;
-    staging_slot_t *slot = &slots[(*turn)++ % COMM_SLOTS];
+    staging_slot_t *slot = &slots[(*turn)++ % count];
     if (s->staging_bytes > slot->bytes) slot->bytes = s->staging_bytes;
     return slot;
 }
 
-static uint64_t slots_bytes(const staging_slot_t slots[COMM_SLOTS])
+static uint64_t slots_bytes(const staging_slot_t *slots, uint32_t count)
 {
     uint64_t bytes = STAGING_ALIGN; /* signals carry nothing, but lie somewhere */
-    for (uint32_t i = 0; i < COMM_SLOTS; i++)
+    for (uint32_t i = 0; i < count; i++)
         bytes += (slots[i].bytes + STAGING_ALIGN - 1) / STAGING_ALIGN * STAGING_ALIGN;
     return bytes;
 }
@@ -307,13 +340,14 @@ static uint64_t slots_bytes(const staging_slot_t slots[COMM_SLOTS])
 static lh_status_t staging_make(comm_t *c)
 {
     uint32_t arena, turn = 0;
+    c->slot_count = slots_count(c);
     for (uint32_t i = 0; i < c->plan_count; i++)
-        c->plans[i]->slot = slot_take(c->slots, &turn, c->plans[i]->script);
-    c->staging_bytes = slots_bytes(c->slots);
+        c->plans[i]->slot = slot_take(c->slots, c->slot_count, &turn, c->plans[i]->script);
+    c->staging_bytes = slots_bytes(c->slots, c->slot_count);
     c->staging = mem_new(c->staging_bytes);
     if (c->staging == NULL) return LH_NO_MEMORY;
     char *at = c->staging;
-    for (uint32_t i = 0; i < COMM_SLOTS; i++) {
+    for (uint32_t i = 0; i < c->slot_count; i++) {
         c->slots[i].memory = at;
         at += (c->slots[i].bytes + STAGING_ALIGN - 1) / STAGING_ALIGN * STAGING_ALIGN;
     }
@@ -479,12 +513,12 @@ lh_status_t comm_plan(comm_t *c, uint64_t *bytes)
         collective_t *x = c->plans[i];
         status = script_expect(&set, x, all);
         if (status != LH_OK) break;
-        (void)slot_take(slots, &turn, x->script);
+        (void)slot_take(slots, COMM_SLOTS, &turn, x->script);
         sum += run_bytes(x) + errors_bytes(x);
         sent_count(x);
         x->script = NULL;
     }
-    if (status == LH_OK) *bytes = sum + script_set_bytes(&set) + slots_bytes(slots);
+    if (status == LH_OK) *bytes = sum + script_set_bytes(&set) + slots_bytes(slots, COMM_SLOTS);
     script_set_free(&set);
     mem_free(all);
     return status;

@@ -16,9 +16,16 @@
 
 typedef struct comm comm_t; /* comm.h */
 
-/* COMM_SLOTS: how many plans that stage may be under way at a time. COMM_SCOPES and COMM_SERVICES
+/* COMM_SLOTS: how many plans that stage may be under way at a time, where nothing is known of links
+ * between sites, and where more is, at most COMM_MOST_SLOTS. COMM_SCOPES and COMM_SERVICES
  * are one more than the highest LH_LINK_* and LH_SERVICE_*, as indices begin at 1. */
-enum { COMM_SLOTS = 4, COMM_SCOPES = 4, COMM_SERVICES = 6, COMM_SENTENCE = 512 };
+enum {
+    COMM_SLOTS = 4,
+    COMM_MOST_SLOTS = 64,
+    COMM_SCOPES = 4,
+    COMM_SERVICES = 6,
+    COMM_SENTENCE = 512
+};
 
 /* A track joins its lane's queue when a run of its plan begins, one of receives when the run is
  * expected, and leaves it when its last message has been posted (not when that has arrived). */
@@ -128,7 +135,8 @@ struct comm {
     script_set_t scripts;
     lane_t *lanes;
     uint32_t lane_count;
-    staging_slot_t slots[COMM_SLOTS];
+    staging_slot_t slots[COMM_MOST_SLOTS]; /* [slot_count] */
+    uint32_t slot_count;
     char *staging;
     uint64_t staging_bytes;
     bool connected;

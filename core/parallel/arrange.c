@@ -321,6 +321,16 @@ static void bucket_put(arranger_t *a, uint32_t at, uint32_t kind, const bucket_t
     put(a, at, &later);
 }
 
+/* Bytes at which a bucket is closed, where `left` are to come from its first gradient on. Nothing hides
+ * what is complete last, and between sites that takes long: towards the end of a pass a bucket has at
+ * most half of what is left, down to an eighth of the usual. */
+static uint64_t bucket_most(const transfers_t *t, uint64_t left)
+{
+    const uint64_t most = transfers_bucket_bytes(t), least = most / 8;
+    if (t->bucket_bytes != 0 || t->world->row.sites == 1 || left / 2 >= most) return most;
+    return left / 2 > least ? left / 2 : least;
+}
+
 /* Buckets in the order in which gradients are complete; a bucket is closed when it has enough
  * bytes. Where whole gradients live for a bucket only, a bucket's wait stands two buckets later:
  * two are then under way while a third is computed, and memory for three is all that is needed.
@@ -328,7 +338,6 @@ static void bucket_put(arranger_t *a, uint32_t at, uint32_t kind, const bucket_t
 static void sums_put(arranger_t *a)
 {
     transfers_t *t = a->t;
-    const uint64_t most = transfers_bucket_bytes(t);
     const bool bucketed = t->weights->bucketed;
     ready_gradient_t *ready = mem_array(t->weights->parameters->count, sizeof(*ready));
     if (ready == NULL) {
@@ -338,10 +347,15 @@ static void sums_put(arranger_t *a)
     const uint32_t count = gradients_ready(a, ready);
     bucket_t before[2] = {0}; /* the two last buckets, the older one first */
     uint32_t number = 0;
+    uint64_t left = 0;
+    for (uint32_t i = 0; i < count; i++)
+        left += gradient_bytes(t, ready[i].parameter);
     for (uint32_t begin = 0, end; begin < count && a->status == LH_OK; begin = end) {
+        const uint64_t most = bucket_most(t, left);
         uint64_t bytes = 0;
         for (end = begin; end < count && (end == begin || bytes < most); end++)
             bytes += gradient_bytes(t, ready[end].parameter);
+        left -= bytes;
         bucket_t bucket;
         a->status = bucket_make(a, &ready[begin], end - begin, number++, &bucket);
         if (a->status != LH_OK) break;

@@ -19,7 +19,7 @@ enum { ELEMENTS = 20011, PLANS = 6 };
 typedef struct scene {
     const char *sites;
     uint32_t rounds, algorithm, limit, delay;
-    uint64_t chunk;
+    uint64_t chunk, flight;
     lh_dtype_t dtype, border;
     bool mapped, thread, measured;
 } scene_t;
@@ -112,7 +112,8 @@ static lh_status_t plan_all(actor_t *a)
                       .service = LH_SERVICE_GRADIENT,
                       .algorithm = a->scene->algorithm,
                       .chunk_bytes = a->scene->chunk};
-    static const char *const names[PLANS] = {"first", "cut off", "third", "gathered", "fifth", "sixth"};
+    static const char *const names[PLANS] = {"first",    "cut off", "third",
+                                             "gathered", "fifth",   "sixth"};
     for (uint32_t p = 0; status == LH_OK && p < PLANS; p++) {
         how.name = names[p];
         how.whole = (coll_place_t){whole_of(a, p), arena};
@@ -124,17 +125,18 @@ static lh_status_t plan_all(actor_t *a)
 }
 
 /* Every rank expects as many runs as it likes, some none, before it has what it puts in. */
-static void expect_some(actor_t *a, uint32_t round)
+static void expect_some(actor_t *a, collective_t *gather, uint32_t round)
 {
-    const uint32_t count = (a->rank * 3 + round * 2) % (PLANS + 1);
+    const uint32_t count = (a->rank * 3 + round * 2) % (PLANS + 2);
     for (uint32_t p = 0; p < count; p++)
-        if (!collective_expect(a->plans[p], false)) trouble(a, "a run that can't be expected");
+        if (!collective_expect(p < PLANS ? a->plans[p] : gather, false))
+            trouble(a, "a run that can't be expected");
     if (count > 0 && collective_expect(a->plans[0], false)) trouble(a, "a run expected twice");
 }
 
 static lh_status_t run_round(actor_t *a, collective_t *gather, uint32_t round)
 {
-    expect_some(a, round);
+    expect_some(a, gather, round);
     for (uint32_t p = 0; p < PLANS; p++)
         contribution(a, a->world->row.rank, p, round, whole_of(a, p));
     const uint64_t before = mem_count();
@@ -219,6 +221,7 @@ static void play_scene(const scene_t *scene, play_t *play, char texts[][400])
     memset(parts, 0, sizeof(parts));
     hub_reset((uint32_t)strlen(scene->sites));
     hub.mapped = scene->mapped;
+    hub.flight = scene->flight;
     hub.measured = scene->measured;
     if (scene->limit != 0) hub.limit = scene->limit;
     if (scene->delay != 0) hub.delay = scene->delay;
@@ -704,6 +707,107 @@ static void collectives_of_one_shape_share_a_script(void **state)
     }
 }
 
+/* Messages are copied under the hub's lock. */
+static float read_locked(const float *number)
+{
+    (void)pthread_mutex_lock(&hub.lock);
+    const float value = *number;
+    (void)pthread_mutex_unlock(&hub.lock);
+    return value;
+}
+
+/* Rank 0 sends at once; the other only says that it will take part, and with its thread alone looking
+ * what comes must lie in its memory (ahead), or must not, before it starts. */
+static void receive_later(actor_t *a, bool ahead)
+{
+    enum { FEW = 1000, LOOKS = 2000, QUIET = 50 };
+    coll_how_t how = {.name = "expected",
+                      .op = COLL_BROADCAST,
+                      .group = comm_group(a->comm, LH_GROUP_DATA),
+                      .dtype = LH_DTYPE_F32,
+                      .elements = FEW,
+                      .service = LH_SERVICE_GRADIENT};
+    const struct timespec millisecond = {.tv_nsec = 1000000};
+    float *numbers = (float *)(void *)a->memory;
+    collective_t *x = NULL;
+    uint32_t arena;
+    for (uint32_t i = 0; i < FEW; i++)
+        numbers[i] = a->rank == 0 ? 1 : 2;
+    lh_status_t status = comm_arena(a->comm, a->memory, FEW * sizeof(float), -1, 0, &arena);
+    how.whole = (coll_place_t){a->memory, arena};
+    if (status == LH_OK) status = collective_new(a->comm, &how, &x);
+    if (status == LH_OK) status = comm_connect(a->comm);
+    if (status == LH_OK && a->rank == 1) {
+        if (!collective_expect(x, ahead)) trouble(a, "it can't be expected");
+        for (uint32_t i = 0; i < (ahead ? LOOKS : QUIET) && read_locked(&numbers[FEW - 1]) > 1; i++)
+            (void)nanosleep(&millisecond, NULL);
+        if ((read_locked(&numbers[FEW - 1]) > 1) == ahead) trouble(a, "written at another time");
+    }
+    if (status == LH_OK) status = collective_start(x);
+    if (status == LH_OK) status = collective_wait(x);
+    if (status != LH_OK) trouble(a, fail_reason());
+    for (uint32_t i = 0; i < FEW; i++)
+        if (numbers[i] > 1) trouble(a, "it has not come");
+}
+
+static void receive_ahead(actor_t *a)
+{
+    receive_later(a, true);
+}
+
+static void receive_at_the_start(actor_t *a)
+{
+    receive_later(a, false);
+}
+
+static void what_is_expected_is_written_when_it_may_be(void **state)
+{
+    (void)state;
+    char texts[FAKE_RANKS][400];
+    play_t *const plays[] = {receive_ahead, receive_at_the_start};
+    for (uint32_t i = 0; i < 2; i++) {
+        scene_t s = plain;
+        s.sites = "ab";
+        s.thread = true;
+        play_scene(&s, plays[i], texts);
+        for (uint32_t r = 0; r < hub.size; r++)
+            assert_string_equal(texts[r], "");
+    }
+}
+
+static _Atomic uint64_t staged;
+
+static void stage(actor_t *a)
+{
+    lh_status_t status = plan_all(a);
+    if (status == LH_OK) status = comm_connect(a->comm);
+    if (status != LH_OK) trouble(a, fail_reason());
+    if (a->rank == 0) staged = comm_bytes(a->comm);
+}
+
+/* An exchange of two sites sends what it sums, a mesh of them half to each owner; here all six plans
+ * send 4 x ELEMENTS or half of that. With a window as long as ten of them all are under way at a
+ * time, four where nothing is known of it or it is short. */
+static void as_many_are_under_way_as_fill_a_window(void **state)
+{
+    (void)state;
+    char texts[FAKE_RANKS][400];
+    uint64_t bytes[3];
+    const uint64_t flights[] = {0, ELEMENTS, (uint64_t)10 * 4 * ELEMENTS};
+    for (uint32_t i = 0; i < 3; i++) {
+        scene_t s = plain;
+        s.sites = "ab";
+        s.chunk = 8192;
+        s.flight = flights[i];
+        play_scene(&s, stage, texts);
+        for (uint32_t r = 0; r < hub.size; r++)
+            assert_string_equal(texts[r], "");
+        bytes[i] = staged;
+    }
+    assert_int_equal(bytes[0], bytes[1]);
+    assert_true(bytes[2] > bytes[0] + 2 * 8192);
+}
+
 /* Each rank holds its numbers elsewhere in its arena. */
 static void sum_elsewhere(actor_t *a)
 {
@@ -905,6 +1009,8 @@ int main(void)
         cmocka_unit_test(other_plans_are_refused_on_all_ranks),
         cmocka_unit_test(ranks_compare_groups_and_not_plans),
         cmocka_unit_test(collectives_of_one_shape_share_a_script),
+        cmocka_unit_test(what_is_expected_is_written_when_it_may_be),
+        cmocka_unit_test(as_many_are_under_way_as_fill_a_window),
         cmocka_unit_test(buffers_may_lie_elsewhere_on_each_rank),
         cmocka_unit_test(ranks_need_not_have_the_same_plans),
         cmocka_unit_test(a_run_begins_when_its_gate_is_past),

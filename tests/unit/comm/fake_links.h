@@ -44,7 +44,8 @@ static struct hub {
     uint32_t delay;       /* of so many polls one moves a message */
     uint32_t failures;
     bool mapped, measured;
-    int dead; /* a rank whose links break, or -1 */
+    uint64_t flight; /* what links between sites hold, bytes; 0: not known */
+    int dead;        /* a rank whose links break, or -1 */
     uint64_t random;
     fake_queue_t sends[FAKE_RANKS][FAKE_RANKS], receives[FAKE_RANKS][FAKE_RANKS]; /* from, to */
     fake_events_t events[FAKE_RANKS];
@@ -75,6 +76,7 @@ static inline void hub_reset(uint32_t size)
     hub.delay = 1;
     hub.failures = 0;
     hub.mapped = hub.measured = false;
+    hub.flight = 0;
     hub.dead = -1;
     hub.random = 7;
     hub.arrived = hub.left = 0;
@@ -308,8 +310,9 @@ uint32_t links_pair(uint32_t site, uint32_t other)
 void links_class(const links_t *l, uint32_t scope, link_class_t *out)
 {
     (void)l;
-    (void)scope;
     *out = (link_class_t){0};
+    if (scope == LH_LINK_WAN && hub.flight > 0)
+        *out = (link_class_t){.round_trip_ns = 1000000000, .bytes_per_second = hub.flight};
 }
 
 #endif
