@@ -2,7 +2,7 @@
  *
  * A buffer goes in chunks, each at once over all links: so a way takes as long as the busiest
  * direction of any link needs for its bytes, and the round trip of its slowest link, or half of that
- * where parts only are sent. What sums inside a site and of adding take is the same for all ways and
+ * where parts only are sent; a ring takes one for each site but one. What sums inside a site and of adding take is the same for all ways and
  * left out. Pairs of sites that share a cable or a border are taken for links of their own, as the
  * record has them. */
 #include <comm/between.h>
@@ -13,12 +13,27 @@ static const between_link_t *link_of(const between_how_t *how, uint32_t from, ui
     return &how->links[(size_t)from * how->sites + to];
 }
 
+/* To the next site alone: for each owner but those there what was summed so far, and for each but those
+ * behind it the result. */
+static double ring_bytes(const between_how_t *how, uint32_t from, uint32_t to)
+{
+    double bytes = 0;
+    if (to != (from + 1) % how->sites) return 0;
+    for (uint32_t home = 0; home < how->sites; home++) {
+        const uint32_t hop = (from + how->sites - home) % how->sites;
+        if (hop > 0) bytes += how->share[home] * (hop == 1 ? how->part_bytes : how->partial_bytes);
+        if (hop < how->sites - 1) bytes += how->share[home] * how->result_bytes;
+    }
+    return bytes;
+}
+
 /* Bytes that a way sends from one site to another. */
 static double bytes_over(const between_how_t *how, uint32_t way, uint32_t middle, uint32_t from,
                          uint32_t to)
 {
     switch (way) {
     case BETWEEN_EXCHANGE: return how->part_bytes;
+    case BETWEEN_RING: return ring_bytes(how, from, to);
     case BETWEEN_CHAIN:
         return to == middle ? how->part_bytes : from == middle ? how->result_bytes : 0;
     default: return how->part_bytes * how->share[to] + how->result_bytes * how->share[from];
@@ -37,6 +52,7 @@ double between_seconds(const between_how_t *how, uint32_t way, uint32_t middle)
             if (bytes / k->bytes_per_second > busy) busy = bytes / k->bytes_per_second;
             if (k->round_trip_s > trip) trip = k->round_trip_s;
         }
+    if (way == BETWEEN_RING) return busy + trip * (how->sites - 1);
     return busy + (way == BETWEEN_EXCHANGE ? trip / 2 : trip);
 }
 
@@ -73,7 +89,7 @@ uint32_t between_choose(const between_how_t *how, uint32_t *middle)
             if (between_seconds(how, other, centre) < between_seconds(how, way, centre))
                 way = other;
     }
-    if (way == BETWEEN_CHAIN && how->sites == 2) way = BETWEEN_MESH;
+    if ((way == BETWEEN_CHAIN || way == BETWEEN_RING) && how->sites == 2) way = BETWEEN_MESH;
     *middle = way == BETWEEN_CHAIN ? centre : 0;
     return way;
 }

@@ -16,15 +16,16 @@ typedef struct between_how {
     uint32_t sites;
     const between_link_t *links;
     const double *share;
-    double part_bytes, result_bytes; /* of what a site adds, and of the result */
-    uint32_t asked;                  /* BETWEEN_*; AUTO: the fastest */
+    /* Of what a site adds, of a sum of some sites (F32), and of the result. */
+    double part_bytes, partial_bytes, result_bytes;
+    uint32_t asked; /* BETWEEN_*; AUTO: the fastest */
 } between_how_t;
 
 /* How long a way takes, in seconds; middle: of a CHAIN. */
 double between_seconds(const between_how_t *how, uint32_t way, uint32_t middle);
 /* BETWEEN_*, not AUTO; *middle is 0 but for a CHAIN. Where some link is not known, two sites
- * exchange, more mesh, and the middle of a chain is the middle of the list. A chain of two sites is
- * a mesh. */
+ * exchange, more mesh, and the middle of a chain is the middle of the list. A chain of two sites, or
+ * a ring of them, is a mesh. */
 uint32_t between_choose(const between_how_t *how, uint32_t *middle);
 
 #endif

@@ -558,6 +558,7 @@ static lh_status_t choose_between(const collective_t *x, script_how_t *out)
         .links = links,
         .share = share,
         .part_bytes = elements * part_bytes,
+        .partial_bytes = elements * sizeof(float),
         .result_bytes = elements * (double)lh_dtype_bytes(border != 0 ? border : how->dtype),
         .asked = how->between != BETWEEN_AUTO ? how->between : x->comm->job->comm.between_sites};
     out->between = between_choose(&between, &out->middle);

@@ -18,7 +18,8 @@
  * EXCHANGE leaders send their partial sum to those of all other sites, and each adds all: S over each
  * link, one latency instead of two. Where three sites lie in a chain, the link of an outer site
  * carries in a mesh what that site sends to both others, 4/3 S in a direction; as a CHAIN the middle
- * site adds, and it carries S.
+ * site adds, and it carries S. Where each site is joined to two others only, a RING uses those links
+ * alone.
  *
  * Pieces are cut into chunks, and phases follow each other at a distance of `lag` chunks, so that a
  * link carries the next contributions while this rank adds those that came. With stages that take
@@ -103,6 +104,15 @@ static void spread_across(builder_t *b, uint32_t hop, uint32_t owner, build_unit
             unit_spread(b, u, owner, first, world_group_leader(b->g, site, owner));
 }
 
+/* In hop h (from 1) the site h - 1 places behind the owner's sends to the next one. */
+static void spread_round(builder_t *b, uint32_t hop, uint32_t owner, build_unit_t *u)
+{
+    lh_assert(hop > 0);
+    const uint32_t home = b->g->site_of[owner], sites = b->g->sites;
+    unit_spread(b, u, owner, world_group_leader(b->g, (home + hop - 1) % sites, owner),
+                world_group_leader(b->g, (home + hop) % sites, owner));
+}
+
 /* Inside a site: from who has it first to all others. */
 static void spread_direct(builder_t *b, uint32_t hop, uint32_t owner, build_unit_t *u)
 {
@@ -149,7 +159,10 @@ static void moves_spread(builder_t *b, phases_t *p)
     const uint32_t most = world_group_largest_site(b->g);
     if (b->how->op == COLL_ALL_GATHER) add_phase(p, keep_own, 0, 0);
     if (b->g->sites > 1 && !sums_everywhere(b)) {
-        add_phase(p, spread_across, 0, 0);
+        if (!sums_round(b)) add_phase(p, spread_across, 0, 0);
+        for (uint32_t hop = 1; sums_round(b) && hop < b->g->sites; hop++)
+            add_phase(p, spread_round, hop, (hop - 1) * b->in->lag);
+        if (sums_round(b)) p->lag += (b->g->sites - 2) * b->in->lag;
         if (most > 1) p->lag += b->in->lag;
     }
     if (most == 1) return;

@@ -52,6 +52,12 @@ static inline bool sums_everywhere(const builder_t *b)
 {
     return b->how->op == COLL_ALL_REDUCE && b->in->between == BETWEEN_EXCHANGE;
 }
+/* Whether sums and results go round the sites. */
+static inline bool sums_round(const builder_t *b)
+{
+    return b->how->op == COLL_ALL_REDUCE && b->in->between == BETWEEN_RING;
+}
+
 /* Who adds what sites send, and has the result first. Over a chain it is the owner's leader in the
  * middle, so that what outer sites send each other crosses no border twice. */
 static inline uint32_t sums_at(const builder_t *b, uint32_t owner)

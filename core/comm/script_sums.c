@@ -233,6 +233,38 @@ static void sum_across(builder_t *b, uint32_t hop, uint32_t owner, build_unit_t 
         across_send(b, at, u);
 }
 
+/* The sum so far goes round the sites, from the one behind the owner's to it, and each adds its part
+ * behind it: the order in which across_sum adds. In hop h it leaves the site h places behind the owner's;
+ * the first hop carries that site's part, later ones partial sums in F32. */
+static void across_ring(builder_t *b, uint32_t hop, uint32_t owner, build_unit_t *u)
+{
+    lh_assert(hop > 0 && hop < b->g->sites);
+    const uint32_t home = b->g->site_of[owner], sites = b->g->sites;
+    const uint32_t from = world_group_leader(b->g, (home + hop) % sites, owner);
+    const uint32_t to = world_group_leader(b->g, (home + hop + 1) % sites, owner);
+    if (b->self == from && hop == 1) {
+        across_send(b, to, u);
+    } else if (b->self == from) {
+        const uint32_t sent = build_send(b, to, u, &u->carry, 0, u->carry_step);
+        build_slot_end(b, u->carry_slot, sent);
+    }
+    if (b->self != to) return;
+
+    script_view_t sources[2] = {{0}, site_part(b, u)};
+    const uint32_t before = u->carry_step, before_slot = u->carry_slot;
+    const uint32_t slot = build_slot(b, POOL_IN, from, 0, &sources[0]);
+    if (hop == 1) sources[0].dtype = part_dtype(b, b->g->site_of[from]);
+    const uint32_t arrived = build_recv(b, from, u, &sources[0], 0, SCRIPT_NONE);
+    build_slot_use(b, slot, arrived);
+    const uint32_t sum = to == owner ? sum_to_result(b, u, sources, 2)
+                                     : sum_to_carry(b, u, sources, 2, false);
+    build_edge(b, arrived, sum);
+    build_edge(b, before, sum);
+    build_slot_end(b, slot, sum);
+    build_slot_end(b, before_slot, sum);
+    if (sources[1].buffer == BUFFER_WHOLE) u->used = sum;
+}
+
 /* Recursive halving inside a site of 2^k members: another order of the sum, only where [comm] bits
  * = ordered. In hop h (from 1) members at distance size >> h exchange what the other half owns:
  * before it each holds partial sums of 2^(h-1) contributions, after it of 2^h, for half as many
@@ -287,7 +319,10 @@ void sums_phases(builder_t *b, phases_t *p)
     }
     if (b->g->sites > 1) {
         if (most > 1) p->lag += b->in->lag;
-        add_phase(p, sum_across, 0, 0);
+        if (!sums_round(b)) add_phase(p, sum_across, 0, 0);
+        for (uint32_t hop = 1; sums_round(b) && hop < b->g->sites; hop++)
+            add_phase(p, across_ring, hop, (hop - 1) * b->in->lag);
+        if (sums_round(b)) p->lag += (b->g->sites - 2) * b->in->lag;
     }
 }
 

@@ -249,7 +249,7 @@ static const lh_option_t comm_rows[] = {
            "sums in one order everywhere, or in any that is the same for the same layout"),
     CHOICE(job_comm_t, algorithm, "auto", "auto|direct|ring|halving",
            "of collectives; auto: by size and measured link"),
-    CHOICE(job_comm_t, between_sites, "auto", "auto|mesh|exchange|chain",
+    CHOICE(job_comm_t, between_sites, "auto", "auto|mesh|exchange|chain|ring",
            "way of sums between sites; auto: by time over the measured links"),
     CHOICE(job_comm_t, border, "auto", "auto|f32|bf16|int8",
            "dtype in which sums of gradients cross from site to site; auto: [train] precision; int8: "

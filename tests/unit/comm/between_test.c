@@ -26,6 +26,7 @@ static void alike(scene_t *s, uint32_t sites)
                              .links = s->links,
                              .share = s->share,
                              .part_bytes = 2e9,
+                             .partial_bytes = 4e9,
                              .result_bytes = 2e9};
 }
 
@@ -49,6 +50,10 @@ static void times_are_those_of_bytes_and_trips(void **state)
     near(between_seconds(&s.how, BETWEEN_MESH, 0), 2 * 2.0 / 3 + 0.01);
     near(between_seconds(&s.how, BETWEEN_EXCHANGE, 0), 2.0 + 0.005);
     near(between_seconds(&s.how, BETWEEN_CHAIN, 1), 2.0 + 0.01);
+    /* A third each: one part, one sum in F32, two results; (4 - 1) trips over four sites. */
+    near(between_seconds(&s.how, BETWEEN_RING, 0), (2.0 + 4.0 + 2 * 2.0) / 3 + 2 * 0.01);
+    alike(&s, 4);
+    near(between_seconds(&s.how, BETWEEN_RING, 0), (2.0 + 2 * 4.0 + 3 * 2.0) / 4 + 3 * 0.01);
     alike(&s, 2);
     near(between_seconds(&s.how, BETWEEN_MESH, 0), 2.0 + 0.01);
     near(between_seconds(&s.how, BETWEEN_EXCHANGE, 0), 2.0 + 0.005);
@@ -81,6 +86,9 @@ static void the_fastest_way_is_taken(void **state)
     }
     alike(&s, 4);
     chosen(&s, BETWEEN_MESH, 0);
+    link_set(&s, 0, 2, 1e8, 0.01); /* each is joined to two others only */
+    link_set(&s, 1, 3, 1e8, 0.01);
+    chosen(&s, BETWEEN_RING, 0);
 }
 
 static void what_is_not_known_is_not_predicted(void **state)
@@ -108,8 +116,8 @@ static void who_asks_is_heard(void **state)
         chosen(&s, way, way == BETWEEN_CHAIN ? 2 : 0);
     }
     alike(&s, 2);
-    s.how.asked = BETWEEN_CHAIN;
-    chosen(&s, BETWEEN_MESH, 0);
+    for (s.how.asked = BETWEEN_CHAIN; s.how.asked <= BETWEEN_RING; s.how.asked++)
+        chosen(&s, BETWEEN_MESH, 0);
 }
 
 int main(void)

@@ -271,7 +271,7 @@ static void several_run_at_a_time_and_again(void **state)
 static void every_way_between_sites_gives_the_same(void **state)
 {
     (void)state;
-    static const char *const shapes[] = {"ab", "abc", "abbc", "aabbc"};
+    static const char *const shapes[] = {"ab", "abc", "abbc", "aabbc", "abcd"};
     for (uint32_t i = 0; i < sizeof(shapes) / sizeof(shapes[0]); i++)
         for (uint32_t way = BETWEEN_AUTO; way < BETWEEN_WAYS; way++) {
             scene_t s = plain;
