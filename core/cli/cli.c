@@ -137,7 +137,7 @@ static lh_status_t take_flag(cli_t *cli, words_t *w, const char *word)
 
     const bool plugins = (cli->command->needs & (CLI_NEEDS_PLUGINS | CLI_NEEDS_JOB)) != 0;
     if (plugins && strcmp(name, "plugins") == 0)
-        return take_value(w, name, equals, &cli->plugin_folder);
+        return take_value(w, name, equals, &cli->plugin_folders[cli->plugin_folder_count++]);
     if (takes_job(cli->command) && strcmp(name, "set") == 0)
         return take_value(w, name, equals, &cli->sets[cli->set_count++]);
     return take_own_flag(cli, w, name, equals);
@@ -161,8 +161,8 @@ static lh_status_t take_word(cli_t *cli, const char *word)
     return LH_OK;
 }
 
-/* "--" ends the flags, so that a file may be called --set. sets has room for a value for every
- * word. */
+/* "--" ends the flags, so that a file may be called --set. sets and plugin_folders have room
+ * for a value for every word. */
 lh_status_t cli_parse(int argc, char **argv, cli_t *out)
 {
     cli_t cli = {0};
@@ -172,7 +172,11 @@ lh_status_t cli_parse(int argc, char **argv, cli_t *out)
     lh_status_t status = find_command(command, &cli.command);
     if (status != LH_OK) return status;
     cli.sets = mem_array((size_t)argc, sizeof(*cli.sets));
-    if (cli.sets == NULL) return LH_NO_MEMORY;
+    cli.plugin_folders = mem_array((size_t)argc, sizeof(*cli.plugin_folders));
+    if (cli.sets == NULL || cli.plugin_folders == NULL) {
+        cli_free(&cli);
+        return LH_NO_MEMORY;
+    }
 
     words_t w = {argc, argv, 2};
     /* Behind "--". */
@@ -199,19 +203,26 @@ lh_status_t cli_parse(int argc, char **argv, cli_t *out)
 void cli_free(cli_t *cli)
 {
     mem_free(cli->sets);
+    mem_free(cli->plugin_folders);
     cli->sets = NULL;
+    cli->plugin_folders = NULL;
 }
 
-/* The folder of plugins: of the command line, else of the INI, else beside the program. */
+/* The folders of plugins: of the command line, else of the INI, else beside the program. */
 static lh_status_t open_plugins(cli_t *cli)
 {
-    const char *asked = cli->plugin_folder;
+    const char *asked = cli->plugin_folder_count > 0 ? cli->plugin_folders[0] : NULL;
     if (asked == NULL && cli->job != NULL) asked = cli->job->device.plugin_folder;
     char *folder = asked == NULL ? NULL : path_absolute(asked);
     if (asked != NULL && folder == NULL) return LH_NO_MEMORY;
 
     lh_status_t status = host_new(&cli->host);
     if (status == LH_OK) status = registry_new(folder, cli->host, &cli->plugins);
+    for (uint32_t i = 1; i < cli->plugin_folder_count && status == LH_OK; i++) {
+        char *more = path_absolute(cli->plugin_folders[i]);
+        status = more == NULL ? LH_NO_MEMORY : registry_add_folder(cli->plugins, more);
+        mem_free(more);
+    }
     if (status == LH_OK) registry_use_job(cli->plugins, cli->job);
     mem_free(folder);
     return status;
@@ -326,12 +337,13 @@ void cli_words_free(char **words)
     mem_free(words);
 }
 
-/* OTHERS is for program, command, plugin folder, INI and the NULL at the end. */
+/* OTHERS is for program, command, INI and the NULL at the end. */
 lh_status_t cli_words(const cli_t *cli, const command_t *command, char ***out)
 {
     enum { OTHERS = 8 };
     uint32_t count = 0;
-    char **words = mem_array(OTHERS + CLI_FLAGS + 2u * cli->set_count, sizeof(*words));
+    char **words = mem_array(OTHERS + CLI_FLAGS + 2u * (cli->set_count + cli->plugin_folder_count),
+                             sizeof(*words));
     if (words == NULL) return LH_NO_MEMORY;
     lh_status_t status = words_add(words, &count, mem_text("longhaul"));
     if (status == LH_OK) status = words_add(words, &count, mem_text(command->name));
@@ -339,9 +351,9 @@ lh_status_t cli_words(const cli_t *cli, const command_t *command, char ***out)
         status = words_add(words, &count, mem_text("--set"));
         if (status == LH_OK) status = words_add(words, &count, mem_text(cli->sets[i]));
     }
-    if (status == LH_OK && cli->plugin_folder != NULL) {
+    for (uint32_t i = 0; i < cli->plugin_folder_count && status == LH_OK; i++) {
         status = words_add(words, &count, mem_text("--plugins"));
-        if (status == LH_OK) status = words_add(words, &count, mem_text(cli->plugin_folder));
+        if (status == LH_OK) status = words_add(words, &count, mem_text(cli->plugin_folders[i]));
     }
     for (uint32_t i = 0; i < CLI_FLAGS && command->flags[i].name != NULL && status == LH_OK; i++)
         status = words_add_flag(cli, &command->flags[i], words, &count);
@@ -369,7 +381,8 @@ void cli_usage(const command_t *c, text_t *out)
     for (uint32_t i = 0; i < CLI_FLAGS && c->flags[i].name != NULL; i++)
         text_printf(out, " [--%s%s%s]", c->flags[i].name, c->flags[i].value != NULL ? " " : "",
                     c->flags[i].value != NULL ? c->flags[i].value : "");
-    if ((c->needs & (CLI_NEEDS_PLUGINS | CLI_NEEDS_JOB)) != 0) text_append(out, " [--plugins DIR]");
+    if ((c->needs & (CLI_NEEDS_PLUGINS | CLI_NEEDS_JOB)) != 0)
+        text_append(out, " [--plugins DIR ...]");
     text_append(out, "\n");
 }
 

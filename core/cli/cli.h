@@ -80,7 +80,8 @@ struct cli {
     const char *ini;    /* PIPELINE.ini                            */
     const char **sets;  /* --set section.key=value                 */
     uint32_t set_count;
-    const char *plugin_folder;     /* --plugins DIR, or NULL                  */
+    const char **plugin_folders; /* --plugins DIR, in the order given         */
+    uint32_t plugin_folder_count;
     bool confines;                 /* files of strangers are read in a child: base/child.h */
     const char *values[CLI_FLAGS]; /* of the command's flags; "" for a switch; NULL: not given */
     /* NULL where the command takes no INI; the three below are NULL where it needs no plugins. */
@@ -119,7 +120,7 @@ lh_status_t cli_print_text(text_t *text) LH_MUST_CHECK;
  * cannot be shown for want of memory is left out. */
 void cli_print_line(const char *fmt, ...) LH_PRINTF(1, 2);
 
-/* Fills command, name, ini, sets, plugin_folder and values; argv[0] is the program. Strings are
+/* Fills command, name, ini, sets, plugin_folders and values; argv[0] is the program. Strings are
  * argv's; free with cli_free. A failure here is a question of usage. */
 lh_status_t cli_parse(int argc, char **argv, cli_t *out) LH_MUST_CHECK;
 void cli_free(cli_t *cli);

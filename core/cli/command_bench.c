@@ -78,7 +78,8 @@ static lh_status_t choose_device(const cli_t *cli, only_device_t *out)
     const lh_status_t status = registry_list(cli->plugins, LH_KIND_DEVICE, note_device, out);
     if (status != LH_OK || out->count == 1) return status;
     if (out->count == 0)
-        return fail(LH_INVALID, "%s: no device plugin is installed", registry_folder(cli->plugins));
+        return fail(LH_INVALID, "%s: no device plugin is installed",
+                    registry_folder_text(cli->plugins));
     return fail(LH_INVALID, "which device? --device takes one of %s; or name a PIPELINE.ini",
                 out->names.data != NULL ? out->names.data : "");
 }

@@ -213,7 +213,7 @@ static lh_status_t print_named(cli_t *cli, text_t *out)
     if (status != LH_OK || known || s.found) return status;
     const char *best = text_nearest_name(&s.near);
     return fail(LH_INVALID, "'%s' is no command, section or plugin in %s%s%s%s", cli->name,
-                registry_folder(cli->plugins), best != NULL ? "; did you mean '" : "",
+                registry_folder_text(cli->plugins), best != NULL ? "; did you mean '" : "",
                 best != NULL ? best : "", best != NULL ? "'?" : "");
 }
 
@@ -414,7 +414,7 @@ static int list_plugins(cli_t *cli)
     }
     /* An empty folder is most often the wrong one. */
     if (l.usable + l.refused == 0)
-        cli_print_line("no plugin lies in %s", registry_folder(cli->plugins));
+        cli_print_line("no plugin lies in %s", registry_folder_text(cli->plugins));
     return l.refused == 0 ? EXIT_DONE : EXIT_REFUSED;
 }
 

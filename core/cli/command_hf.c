@@ -94,11 +94,14 @@ static lh_status_t import_paths_find(const cli_t *cli, import_paths_t *out)
     fail_clear();
     /* A folder that cannot be listed is the import's to tell of. */
     if (sys()->list(from, add_link, &listing) != 0 && fail_reason()[0] != '\0') goto no_memory;
-    p.read = mem_array(p.link_count + LIBRARIES + 3u, sizeof(*p.read));
+    uint32_t folder_count;
+    const char *const *folders = registry_folders(cli->plugins, &folder_count);
+    p.read = mem_array(p.link_count + LIBRARIES + folder_count + 2u, sizeof(*p.read));
     if (p.read == NULL) goto no_memory;
     uint32_t count = 0;
     p.read[count++] = from;
-    p.read[count++] = registry_folder(cli->plugins);
+    for (uint32_t i = 0; i < folder_count; i++)
+        p.read[count++] = folders[i];
     for (uint32_t i = 0; i < LIBRARIES; i++)
         p.read[count++] = libraries[i];
     for (uint32_t i = 0; i < p.link_count; i++)

@@ -98,7 +98,7 @@ static lh_status_t choose_plugin(choice_t *c)
     if (status == LH_OK) status = text_status(&c->known);
     if (status == LH_OK && c->found == NULL)
         status = fail(LH_UNSUPPORTED, "%s: model_type is %.64s; the model plugins in %s read %s",
-                      c->path, c->type, registry_folder(c->registry),
+                      c->path, c->type, registry_folder_text(c->registry),
                       c->known.data == NULL ? "none" : c->known.data);
     text_free(&c->known);
     return status;

@@ -27,13 +27,27 @@ static lh_status_t copy_name(const char *path, const char *section, const docume
     return LH_OK;
 }
 
+/* transports/defaults.ini of the first folder of plugins that has one, or where it would lie; the
+ * caller frees. */
+static char *defaults_path(const registry_t *r)
+{
+    uint32_t count;
+    const char *const *folders = registry_folders(r, &count);
+    for (uint32_t i = 0; i < count; i++) {
+        char *path = path_join(folders[i], "transports/defaults.ini");
+        if (path == NULL || file_exists(path)) return path;
+        mem_free(path);
+    }
+    return path_join(folders[0], "transports/defaults.ini");
+}
+
 /* Which plugin is usual depends on what is installed, so that is written where plugins lie, and not
  * in the core, which knows no plugin's name. */
 static lh_status_t read_default(const registry_t *r, uint32_t scope, char name[32])
 {
     char section[32];
     document_t *defaults = NULL;
-    char *path = path_join(registry_folder(r), "transports/defaults.ini");
+    char *path = defaults_path(r);
     if (path == NULL) return LH_NO_MEMORY;
     (void)snprintf(section, sizeof(section), "transport.%s", job_scope_names[scope]);
     lh_status_t status;

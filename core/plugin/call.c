@@ -490,26 +490,36 @@ typedef union result {
     lh_tensor_t *tensor;
 } result_t;
 
-/* Takes a result into the node. A failed function may have left its sentence; one that has not gets
- * the text of its status, with where the call stands. A number that is not finite ends here, before
- * it becomes a learning rate. */
+/* What the function has said with host->fail, behind where the call stands. */
+static lh_status_t refuse_result(const call_t *c, const call_node_t *n)
+{
+    char said[1024];
+    (void)snprintf(said, sizeof(said), "%s", fail_reason());
+    return fail(LH_INVALID, "%s: %s: %s", c->where, n->name, said);
+}
+
+/* Takes a result into the node. A function that returns a status has failed by that; any other has
+ * failed if it has called host->fail, whatever it returned. A number that is not finite ends here,
+ * before it becomes a learning rate. */
 static lh_status_t take_result(const call_t *c, call_node_t *n, const result_t *r)
 {
     switch (n->type) {
     case CALL_STATUS: {
         const lh_status_t status = (lh_status_t)r->small;
-        if (status != LH_OK && fail_reason()[0] == '\0')
-            return fail(status, "%s: %s: %s", c->where, n->name, status_text(status));
-        return status;
+        if (status == LH_OK || fail_reason()[0] != '\0') return status;
+        return fail(status, "%s: %s: %s", c->where, n->name, status_text(status));
     }
     case CALL_F64:
-        if (!isfinite(r->f64)) return fail(LH_INVALID, "%s: %s gave %g", c->where, n->name, r->f64);
+        if (!isfinite(r->f64) && fail_reason()[0] == '\0')
+            return fail(LH_INVALID, "%s: %s gave %g", c->where, n->name, r->f64);
         n->value.f64 = r->f64;
-        return LH_OK;
-    case CALL_STR: n->value.str = r->str; return LH_OK;
-    case CALL_TENSOR: n->value.tensor = r->tensor; return LH_OK;
-    default: n->value.u64 = r->u64; return LH_OK;
+        break;
+    case CALL_STR: n->value.str = r->str; break;
+    case CALL_TENSOR: n->value.tensor = r->tensor; break;
+    default: n->value.u64 = r->u64; break;
     }
+    if (fail_reason()[0] != '\0') return refuse_result(c, n);
+    return LH_OK;
 }
 
 /* Runs the nodes below one, then itself. Depth was bounded when the tree was made. */
@@ -527,7 +537,7 @@ static lh_status_t run_node(call_t *c, uint32_t index, const call_value_t *value
         const lh_status_t status = run_node(c, n->args[i], values);
         if (status != LH_OK) return status;
     }
-    if (n->type == CALL_STATUS) fail_clear();
+    fail_clear();
     ffi_call(&n->cif, n->fn, &result, n->values);
     return take_result(c, n, &result);
 }

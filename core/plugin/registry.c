@@ -32,7 +32,10 @@ typedef struct loaded {
 } loaded_t;
 
 struct registry {
-    char *folder;         /* absolute                                           */
+    char **folders; /* absolute, in the order that they are searched      */
+    uint32_t folder_count;
+    size_t folder_capacity;
+    text_t folder_text;   /* of all, for sentences                              */
     host_t *host;         /* the caller's                                       */
     const job_t *job;     /* NULL: nothing is pinned, parts get no config       */
     uint32_t patience_ms; /* for the trial of one plugin                        */
@@ -59,6 +62,32 @@ static lh_status_t folder_beside_program(char **out)
     return *out == NULL ? LH_NO_MEMORY : LH_OK;
 }
 
+/* Takes the folder, which is NULL without memory. The text is made here, so that sentences need no
+ * memory of their own. */
+static lh_status_t folder_take(registry_t *r, char *folder)
+{
+    char **folders = folder == NULL ? NULL
+                                    : mem_grow(r->folders, &r->folder_capacity,
+                                               r->folder_count + 1u, sizeof(*folders));
+    if (folders != NULL) r->folders = folders;
+    text_printf(&r->folder_text, "%s%s", r->folder_count > 0 ? ", " : "",
+                folder == NULL ? "" : folder);
+    if (folders == NULL || r->folder_text.failed) {
+        mem_free(folder);
+        return LH_NO_MEMORY;
+    }
+    r->folders[r->folder_count++] = folder;
+    return LH_OK;
+}
+
+lh_status_t registry_add_folder(registry_t *r, const char *folder)
+{
+    lh_assert(r->folder_count > 0);
+    if (folder[0] != '/')
+        return fail(LH_INVALID, "%s: the folder of plugins is not an absolute path", folder);
+    return folder_take(r, mem_text(folder));
+}
+
 /* Nothing is opened here: a folder that is not there is found out by the first plugin. */
 lh_status_t registry_new(const char *folder, host_t *host, registry_t **out)
 {
@@ -69,12 +98,14 @@ lh_status_t registry_new(const char *folder, host_t *host, registry_t **out)
     r->host = host;
     r->patience_ms = PROBE_MS;
     lh_status_t status = LH_OK;
+    char *first = NULL;
     if (folder == NULL)
-        status = folder_beside_program(&r->folder);
-    else if ((r->folder = mem_text(folder)) == NULL)
-        status = LH_NO_MEMORY;
+        status = folder_beside_program(&first);
+    else
+        first = mem_text(folder);
+    if (status == LH_OK) status = folder_take(r, first);
     if (status != LH_OK) {
-        mem_free(r);
+        registry_free(r);
         return status;
     }
     *out = r;
@@ -101,13 +132,22 @@ void registry_free(registry_t *r)
     for (uint32_t i = 0; i < r->count; i++)
         loaded_free(r->plugins[i]);
     mem_free(r->plugins);
-    mem_free(r->folder);
+    for (uint32_t i = 0; i < r->folder_count; i++)
+        mem_free(r->folders[i]);
+    mem_free(r->folders);
+    text_free(&r->folder_text);
     mem_free(r);
 }
 
-const char *registry_folder(const registry_t *r)
+const char *const *registry_folders(const registry_t *r, uint32_t *count)
 {
-    return r->folder;
+    *count = r->folder_count;
+    return (const char *const *)r->folders;
+}
+
+const char *registry_folder_text(const registry_t *r)
+{
+    return r->folder_text.data;
 }
 
 host_t *registry_host(const registry_t *r)
@@ -142,7 +182,31 @@ typedef struct lister {
     lh_status_t (*each)(void *context, const char *name);
     void *context;
     lh_status_t status;
+    const registry_t *registry;
+    uint32_t kind, folder; /* which of the registry's is listed */
 } lister_t;
+
+/* FOLDER/<kind>s/NAME.so into *out, which the caller frees; NULL without memory. */
+static char *path_in(const registry_t *r, uint32_t folder, uint32_t kind, const char *name)
+{
+    text_t path = {0};
+    text_printf(&path, "%s/%s/%s.so", r->folders[folder], plugin_kind_folder(kind), name);
+    if (path.failed) text_free(&path);
+    return path.data;
+}
+
+/* *hidden: one of the folders before has a file of that name. */
+static lh_status_t look_before(const lister_t *l, const char *name, bool *hidden)
+{
+    *hidden = false;
+    for (uint32_t i = 0; i < l->folder && !*hidden; i++) {
+        char *path = path_in(l->registry, i, l->kind, name);
+        if (path == NULL) return LH_NO_MEMORY;
+        *hidden = file_exists(path);
+        mem_free(path);
+    }
+    return LH_OK;
+}
 
 /* Files that are no NAME.so with a name that a plugin may have are passed over. */
 static int list_entry(void *context, const char *entry)
@@ -154,8 +218,10 @@ static int list_entry(void *context, const char *entry)
         return 0;
     memcpy(name, entry, length - 3);
     name[length - 3] = '\0';
+    bool hidden;
     if (!plugin_name_fits(name)) return 0;
-    l->status = l->each(l->context, name);
+    l->status = look_before(l, name, &hidden);
+    if (l->status == LH_OK && !hidden) l->status = l->each(l->context, name);
     return l->status == LH_OK ? 0 : 1;
 }
 
@@ -163,11 +229,13 @@ static int list_entry(void *context, const char *entry)
 lh_status_t registry_list(registry_t *r, uint32_t kind,
                           lh_status_t (*each)(void *context, const char *name), void *context)
 {
-    lister_t l = {each, context, LH_OK};
-    char *folder = path_join(r->folder, plugin_kind_folder(kind));
-    if (folder == NULL) return LH_NO_MEMORY;
-    (void)sys()->list(folder, list_entry, &l);
-    mem_free(folder);
+    lister_t l = {.each = each, .context = context, .registry = r, .kind = kind};
+    for (l.folder = 0; l.folder < r->folder_count && l.status == LH_OK; l.folder++) {
+        char *folder = path_join(r->folders[l.folder], plugin_kind_folder(kind));
+        if (folder == NULL) return LH_NO_MEMORY;
+        (void)sys()->list(folder, list_entry, &l);
+        mem_free(folder);
+    }
     return l.status;
 }
 
@@ -212,9 +280,9 @@ lh_status_t registry_has(registry_t *r, const char *name, const char *where)
         if (status != LH_OK) return status;
     }
     if (strcmp(guess.best, name) == 0) return LH_OK;
-    return fail(LH_INVALID, "%s: there is no plugin '%s' in %s%s%s%s", where, name, r->folder,
-                guess.best[0] != '\0' ? "; did you mean '" : "", guess.best,
-                guess.best[0] != '\0' ? "'?" : "");
+    return fail(LH_INVALID, "%s: there is no plugin '%s' in %s%s%s%s", where, name,
+                registry_folder_text(r), guess.best[0] != '\0' ? "; did you mean '" : "",
+                guess.best, guess.best[0] != '\0' ? "'?" : "");
 }
 
 /* All that is decided from the image alone: no code of the plugin has run yet. */
@@ -373,39 +441,71 @@ static lh_status_t load_image(registry_t *r, loaded_t *l, uint32_t kind, const c
     return status == LH_OK ? configure_parts(r, l) : status;
 }
 
+/* The first folder's that has it. */
+static lh_status_t find_file(registry_t *r, uint32_t kind, const char *name, char **out)
+{
+    for (uint32_t i = 0; i < r->folder_count; i++) {
+        char *path = path_in(r, i, kind, name);
+        if (path == NULL) return LH_NO_MEMORY;
+        if (file_exists(path)) {
+            *out = path;
+            return LH_OK;
+        }
+        mem_free(path);
+    }
+    char *path = path_in(r, 0, kind, name);
+    if (path == NULL) return LH_NO_MEMORY;
+    const lh_status_t status = refuse_missing(r, kind, name, path);
+    mem_free(path);
+    return status;
+}
+
+/* "acme_ops, acme_rules". The plugin is in the list by now, so one that needs itself, or two that
+ * need each other, are loaded once. A need that fails is told with who has it; the plugin stays
+ * loaded, and nobody uses it, as the job is refused. */
+static lh_status_t load_needs(registry_t *r, const plugin_t *plugin)
+{
+    if (plugin->row.needs == NULL) return LH_OK;
+    char *list = mem_text(plugin->row.needs), *rest = NULL;
+    lh_status_t status = list == NULL ? LH_NO_MEMORY : LH_OK;
+    for (char *name = list == NULL ? NULL : strtok_r(list, ",", &rest);
+         name != NULL && status == LH_OK; name = strtok_r(NULL, ",", &rest)) {
+        const plugin_t *other;
+        status = registry_find(r, text_trim(name), &other);
+        if (status == LH_OK || status == LH_NO_MEMORY) continue;
+        char reason[1024];
+        (void)snprintf(reason, sizeof(reason), "%s", fail_reason());
+        status = fail(status, "%s needs the plugin '%s': %s", plugin->path, name, reason);
+    }
+    mem_free(list);
+    return status;
+}
+
 /* A plugin that no list has yet. The list grows before anything is loaded, so that a plugin that
  * runs can always be entered. */
 static lh_status_t load(registry_t *r, uint32_t kind, const char *name, const plugin_t **out)
 {
     lh_assert(plugin_kind(kind) != NULL && plugin_name_fits(name));
-    text_t path = {0};
-    text_printf(&path, "%s/%s/%s.so", r->folder, plugin_kind_folder(kind), name);
-    if (path.failed) {
-        text_free(&path);
-        return LH_NO_MEMORY;
-    }
-    lh_status_t status = LH_NO_MEMORY;
+    char *path = NULL;
+    lh_status_t status = find_file(r, kind, name, &path);
+    if (status != LH_OK) return status;
+    status = LH_NO_MEMORY;
     loaded_t **plugins = mem_grow(r->plugins, &r->capacity, r->count + 1u, sizeof(*plugins));
     if (plugins != NULL) r->plugins = plugins;
     loaded_t *l = plugins == NULL ? NULL : mem_new(sizeof(*l));
-    if (l == NULL) goto free_path;
-    if (!file_exists(path.data)) {
-        status = refuse_missing(r, kind, name, path.data);
-        goto free_loaded;
+    if (l == NULL) {
+        mem_free(path);
+        return status;
     }
-    l->plugin.path = path.data; /* the plugin's from here on */
-    path = (text_t){0};
+    l->plugin.path = path; /* the plugin's from here on */
     status = load_image(r, l, kind, name);
-    if (status != LH_OK) goto free_loaded;
+    if (status != LH_OK) {
+        loaded_free(l);
+        return status;
+    }
     r->plugins[r->count++] = l;
     *out = &l->plugin;
-    return LH_OK;
-
-free_loaded:
-    loaded_free(l);
-free_path:
-    text_free(&path);
-    return status;
+    return load_needs(r, &l->plugin);
 }
 
 /* A plugin is known by kind and name: two kinds may have one name. */
@@ -417,7 +517,7 @@ lh_status_t registry_load(registry_t *r, uint32_t kind, const char *name, const 
         const plugin_t *p = &r->plugins[i]->plugin;
         if (p->kind != kind || strcmp(p->name, name) != 0) continue;
         *out = p;
-        return LH_OK;
+        return load_needs(r, p); /* some may not have been there the first time */
     }
     return load(r, kind, name, out);
 }

@@ -1,9 +1,10 @@
-/* plugin/registry.h - brings a plugin into the process: exactly the named file of one folder,
- * checked before any of its code runs, tried in a child, its tables imported to this host's row
- * sizes, never unloaded.
+/* plugin/registry.h - brings a plugin into the process: exactly the named file of a folder, checked
+ * before any of its code runs, tried in a child, its tables imported to this host's row sizes,
+ * never unloaded.
  *
- * There is no search path: a name and a kind make one path, and what lies there is the plugin or
- * refused. All functions are for one thread, that which sets a job up; loaded plugins may be read
+ * Folders are those that were given and no others: the file is the first folder's that has one of
+ * that kind and name, and what lies there is the plugin or refused. A plugin brings along those
+ * that it names in `needs`. All functions are for one thread, that which sets a job up; loaded plugins may be read
  * by all threads afterwards. */
 #ifndef PLUGIN_REGISTRY_H
 #define PLUGIN_REGISTRY_H
@@ -20,8 +21,13 @@ typedef struct host host_t;
 lh_status_t registry_new(const char *folder, host_t *host, registry_t **out) LH_MUST_CHECK;
 /* Frees the tables; what was loaded stays mapped for ever. */
 void registry_free(registry_t *r);
-const char *registry_folder(const registry_t *r); /* absolute; valid until registry_free */
-host_t *registry_host(const registry_t *r);       /* the one that registry_new was given */
+/* One folder more, absolute, behind those that are there; registry_new's must have been given. */
+lh_status_t registry_add_folder(registry_t *r, const char *folder) LH_MUST_CHECK;
+/* Absolute, in the order they are searched; valid until registry_free, or one more is added. */
+const char *const *registry_folders(const registry_t *r, uint32_t *count);
+/* "FOLDER, FOLDER" for a sentence; likewise. */
+const char *registry_folder_text(const registry_t *r);
+host_t *registry_host(const registry_t *r); /* the one that registry_new was given */
 
 /* Plugins of kind parts take their options from [parts.NAME] of this job, which outlives the
  * registry, when they are loaded; without a job they get none, and functions of a plugin that has
@@ -29,8 +35,8 @@ host_t *registry_host(const registry_t *r);       /* the one that registry_new w
  * [plugin.NAME] and with [limits] plugin_bytes. */
 void registry_use_job(registry_t *r, const job_t *job);
 
-/* The plugin NAME of a kind (LH_KIND_*); loaded at the first call. Valid until registry_free. A
- * name that no file has is LH_INVALID, with the nearest that is there. */
+/* The plugin NAME of a kind (LH_KIND_*); loaded at the first call, with those that it needs. Valid
+ * until registry_free. A name that no file has is LH_INVALID, with the nearest that is there. */
 lh_status_t registry_load(registry_t *r, uint32_t kind, const char *name,
                           const plugin_t **out) LH_MUST_CHECK;
 /* As `name:function` and `name:rule` mean it: one that is loaded already, of any kind; else of kind
@@ -40,8 +46,8 @@ lh_status_t registry_find(registry_t *r, const char *name, const plugin_t **out)
 lh_status_t registry_has(registry_t *r, const char *name, const char *where) LH_MUST_CHECK;
 /* How long the child may take in which a plugin is tried; PROBE_MS at first. */
 void registry_use_patience(registry_t *r, uint32_t milliseconds);
-/* Calls each(context, name) for NAME.so of a kind's folder, in order; stops at the first status
- * that is not LH_OK. A folder that is not there is empty. */
+/* Calls each(context, name) for NAME.so of a kind's folders, in order and each name once; stops at
+ * the first status that is not LH_OK. A folder that is not there is empty. */
 lh_status_t registry_list(registry_t *r, uint32_t kind,
                           lh_status_t (*each)(void *context, const char *name),
                           void *context) LH_MUST_CHECK;

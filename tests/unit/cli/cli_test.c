@@ -23,7 +23,7 @@ static void what_is_typed_ends_in_its_place(void **state)
         FAIL_TEST("%s\n", fail_reason());
     assert_string_equal(cli.command->name, "check");
     assert_string_equal(cli.ini, "a.ini");
-    assert_string_equal(cli.plugin_folder, "/p");
+    assert_string_equal(cli.plugin_folders[0], "/p");
     assert_int_equal(cli.set_count, 2);
     assert_string_equal(cli.sets[0], "train.steps=3");
     assert_string_equal(cli.sets[1], "a.b=c");

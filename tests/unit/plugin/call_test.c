@@ -305,6 +305,12 @@ static void a_plugins_function_sees_its_options_and_its_reason_is_kept(void **st
     assert_string_equal(fail_reason(), "acme: step 35: enough");
     call_free(call);
 
+    assert_int_equal(call_bind("acme:refuse_number(step)", "t", &s, CALL_F64, &call), LH_OK);
+    assert_int_equal(call_run(call, early, &out), LH_OK);
+    assert_int_equal(call_run(call, values, &out), LH_INVALID);
+    assert_string_equal(fail_reason(), "t: refuse_number: acme: no rate for step 35");
+    call_free(call);
+
     assert_int_equal(call_bind("acme:silent()", "t", &s, CALL_STATUS, &call), LH_OK);
     errno = 0;
     assert_int_equal(call_run(call, values, NULL), LH_IO);
