@@ -24,7 +24,8 @@ static lh_status_t local_shape(void *context, const char *name, uint64_t shape[L
     const local_names_t *local = context;
     uint32_t index;
     if (!parameters_find_local(local->weights->parameters, local->part, local->block, name, &index))
-        return fail(LH_INVALID, "the model's part %u has no parameter '%s'", local->part, name);
+        return fail(LH_INVALID, "parameter '%s' is in none of the model's rows for this part",
+                    name);
     const parameter_t *param = &local->weights->parameters->items[index];
     memcpy(shape, param->shape, sizeof(param->shape));
     *rank = param->rank;
@@ -92,7 +93,7 @@ static lh_status_t part_record_whole(program_t *p, uint32_t part, uint32_t block
                                  : recording_argument(out->r, w->compute, 2, shape);
     if (part != LH_PART_EMBED) out->input = input;
     out->output = w->api->record(w->model, g, part, block, input);
-    const lh_status_t recorded = recording_status(out->r);
+    const lh_status_t recorded = recording_status_of(out->r, part, block);
     if (recorded != LH_OK) return recorded;
     if (out->output == 0 || out->output >= out->r->value_count)
         return fail(LH_INVALID, "the model records nothing for part %u, block %u", part, block);

@@ -5,7 +5,10 @@
  * told at the line that made it, and passes need not check again. */
 #include <graph/recording.h>
 
+#include <stdio.h>
+
 #include <longhaul/dtype.h>
+#include <longhaul/model.h>
 #include <longhaul/rule.h>
 
 #include <base/memory.h>
@@ -371,6 +374,43 @@ static lh_value_t record_expanded(recording_t *r, op_call_t *call, lh_value_t *m
     return out[0];
 }
 
+/* The parameter that a refused call is about: the one whose slot the sentence names, else the only
+ * one. NULL: none, or it does not say which. */
+static const char *parameter_meant(const recording_t *r, const op_t *op, const lh_value_t *in,
+                                   uint32_t in_count)
+{
+    const char *only = NULL;
+    uint32_t count = 0;
+    for (uint32_t i = 0; i < in_count && i < op->in_count; i++) {
+        char input[40], wants[40];
+        if (in[i] == 0 || in[i] >= r->value_count || r->values[in[i]].kind != VALUE_PARAM) continue;
+        (void)snprintf(input, sizeof(input), "input %s ", op->slot_name[i]);
+        (void)snprintf(wants, sizeof(wants), "wants %s ", op->slot_name[i]);
+        only = r->values[in[i]].name;
+        count++;
+        if (strstr(fail_reason(), input) != NULL || strstr(fail_reason(), wants) != NULL)
+            return only;
+    }
+    return count == 1 ? only : NULL;
+}
+
+/* An op knows its slots and not what the model calls them: its sentence gets the parameter's name
+ * in front. One without a word about the op (a plugin's shape() may say anything, or nothing) gets
+ * that, too. */
+static lh_status_t call_refused(const recording_t *r, const op_t *op, const lh_value_t *in,
+                                uint32_t in_count, lh_status_t status)
+{
+    char reason[1024];
+    const char *parameter = parameter_meant(r, op, in, in_count);
+    const char *said = fail_reason()[0] != '\0' ? fail_reason() : status_text(status);
+    const bool named = strstr(said, op->row.name) != NULL;
+    if (status == LH_NO_MEMORY || (parameter == NULL && named)) return status;
+    (void)snprintf(reason, sizeof(reason), "%s", said);
+    (void)fail(status, "%s%s%s%s%s", parameter == NULL ? "" : parameter,
+               parameter == NULL ? "" : ": ", named ? "" : op->row.name, named ? "" : ": ", reason);
+    return status;
+}
+
 /* lh_graph_api_t.op, in this order: finds the op, checks and completes the call, leaves it out
  * where it does nothing, expands it where the device has no kernel, else appends a node. */
 static lh_value_t record_op(lh_graph_t *g, const char *name, const void *attributes,
@@ -388,9 +428,10 @@ static lh_value_t record_op(lh_graph_t *g, const char *name, const void *attribu
         more[i - 1] = 0;
 
     op_call_t call;
+    fail_clear(); /* a shape() that refuses without a word would be given another's */
     const lh_status_t status = recording_call(r, op, attributes, in, in_count, &call);
     if (status != LH_OK) {
-        recording_failed(r, status);
+        recording_failed(r, call_refused(r, op, in, in_count, status));
         return 0;
     }
     if (op->row.vanishes != NULL && op->row.vanishes(call.attributes)) {
@@ -505,6 +546,21 @@ lh_status_t recording_status(const recording_t *r)
     const lh_status_t said = r->status == LH_IO ? LH_INVALID : r->status;
     (void)fail(said, "%s", r->reason == NULL ? status_text(r->status) : r->reason);
     return r->status;
+}
+
+lh_status_t recording_status_of(const recording_t *r, uint32_t part, uint32_t block)
+{
+    char reason[1024], where[32];
+    const lh_status_t status = recording_status(r);
+    if (status == LH_OK || status == LH_NO_MEMORY) return status;
+    (void)snprintf(reason, sizeof(reason), "%s", fail_reason());
+    (void)snprintf(where, sizeof(where), "block %u", block);
+    (void)fail(status, "%s, %s",
+               part == LH_PART_EMBED  ? "embedding"
+               : part == LH_PART_HEAD ? "head"
+                                      : where,
+               reason);
+    return status;
 }
 
 lh_value_t recording_argument(recording_t *r, lh_dtype_t dtype, uint32_t rank,

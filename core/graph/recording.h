@@ -106,6 +106,9 @@ void recording_free(recording_t *r);
 /* LH_OK, or the status of the first failure of any call that recorded; fail() is called again with
  * its sentence. */
 lh_status_t recording_status(const recording_t *r) LH_MUST_CHECK;
+/* Likewise; the sentence begins with the part (LH_PART_*) that was recorded: "block 0, q_norm:
+ * rms_norm wants ...". */
+lh_status_t recording_status_of(const recording_t *r, uint32_t part, uint32_t block) LH_MUST_CHECK;
 /* A dense value of kind ARGUMENT, shape [rank]. 0 after a failure. */
 lh_value_t recording_argument(recording_t *r, lh_dtype_t dtype, uint32_t rank,
                               const uint64_t *shape);

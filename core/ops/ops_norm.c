@@ -28,8 +28,12 @@ static lh_status_t rms_norm_shape(const lh_host_t *host, const void *attributes,
 {
     (void)host, (void)attributes, (void)arg_count;
     LH_SLOTS(LH_RMS_NORM_TEXT);
-    const lh_arg_t *x = &args[in_x];
-    const uint64_t d = group_width(x->shape[1], &args[in_w]);
+    const lh_arg_t *x = &args[in_x], *w = &args[in_w];
+    const uint64_t d = group_width(x->shape[1], w);
+    if (x->rank == 2 && w->rank == 1 && d != w->shape[0])
+        return fail(LH_INVALID,
+                    "rms_norm wants w of %llu, or of a group's width that divides it, found %llu",
+                    (unsigned long long)x->shape[1], (unsigned long long)w->shape[0]);
     const arg_rule_t rules[] = {{"x", FLOATS, 2, {ANY, ANY}}, {"w", FLOATS, 1, {d}}};
     const lh_status_t status = op_args_check("rms_norm", args, rules, COUNT(rules));
     if (status != LH_OK) return status;
