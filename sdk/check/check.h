@@ -26,7 +26,7 @@ typedef struct check {
     const char *sentence;      /* what holds where it passes                                   */
     uint32_t kinds;            /* CHECK_KIND() of those that it is for                          */
     bool file;                 /* looks at the file alone; the others need the plugin loaded     */
-    uint32_t seconds;          /* then it counts as hanging                                    */
+    uint32_t seconds;          /* that it may take in all                                     */
     void (*run)(subject_t *s); /* returns: it holds */
     const struct fact *fact;   /* of transport_rig.h; becomes s->fact */
 } check_t;
@@ -40,6 +40,14 @@ extern const check_t checks_of_file[], checks_of_tables[], checks_of_life[], che
 void check_fault(const char *fmt, ...) LH_PRINTF(1, 2) __attribute__((noreturn));
 void check_skip(const char *fmt, ...) LH_PRINTF(1, 2) __attribute__((noreturn));
 void check_warn(const char *fmt, ...) LH_PRINTF(1, 2) __attribute__((noreturn));
+
+/* Words that stand behind the sentence of every later fault of this check: which instance it was.
+ * NULL: none. */
+void check_about(const char *text);
+/* Something came back from the plugin: a check in which nothing does for CHECK_HANGS_SECONDS hangs.
+ * check_ok calls it. */
+void check_alive(void);
+enum { CHECK_HANGS_SECONDS = 10 };
 
 /* What the host said no to ends the check with its sentence. */
 void check_ok(lh_status_t status, const char *what);

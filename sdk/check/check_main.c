@@ -8,10 +8,15 @@
 
 #include <base/file.h>
 #include <base/log.h>
+#include <base/memory.h>
 #include <config/quantity.h>
 
+enum { FOLDERS = 16 };
+
 typedef struct options {
-    const char *plugin, *folder;
+    const char *plugin;
+    const char *folders[FOLDERS];
+    uint32_t folder_count;
     const char *sets[SUBJECT_SETS];
     uint32_t set_count;
     const char *only_text;
@@ -38,7 +43,9 @@ static const char usage[] =
     "  --in-process      no processes: for a debugger. The first crash ends the program\n"
     "  --set KEY=VALUE   an option of the plugin; may be given again\n"
     "  --seed N          of the numbers that the checks draw (1)\n"
-    "  --plugins DIR     where the other plugins are; beside the program where not given\n"
+    "  --plugins DIR     where the other plugins are; may be given again; beside the program where "
+    "not\n"
+    "                    given\n"
     "  --json            an object a line\n"
     "  --list            the checks with what they check; PLUGIN.so is not needed\n"
     "  --help            this\n";
@@ -72,7 +79,8 @@ static int flag_with_value(options_t *o, const char *flag, const char *value)
     } else if (strcmp(flag, "--seed") == 0) {
         if (!quantity_u64(value, &o->seed)) return misused("--seed: not a whole number: ", value);
     } else {
-        o->folder = value;
+        if (o->folder_count == FOLDERS) return misused("too many --plugins: ", value);
+        o->folders[o->folder_count++] = value;
     }
     return -1;
 }
@@ -154,16 +162,89 @@ static lh_status_t check_only(const options_t *o, uint32_t kind)
 static lh_status_t check_folder(const char *folder)
 {
     struct stat st;
-    if (folder == NULL) return LH_OK;
     if (stat(folder, &st) != 0) return fail_io(errno, "--plugins %s", folder);
     if (!S_ISDIR(st.st_mode)) return fail(LH_INVALID, "--plugins %s: not a folder", folder);
     return LH_OK;
 }
 
+/* A check that did not pass. */
+typedef struct fault {
+    const char *check;
+    char sentence[512]; /* its beginning */
+} fault_t;
+enum { FAULTS = 64 };
+
 typedef struct tally {
     uint32_t results[RESULTS];
     bool loadable; /* what looks at the file found nothing wrong */
+    fault_t faults[FAULTS];
+    uint32_t fault_count;
 } tally_t;
+
+/* A check that cannot hold where another does not: one fault of the plugin's is told once, by the
+ * check that is nearest to it. */
+static const struct {
+    const char *check, *after;
+} follows[] = {
+    {"optimizer.slices", "optimizer.tables"},
+    {"optimizer.steps", "optimizer.tables"},
+    {"optimizer.steps", "optimizer.slices"},
+    {"optimizer.buckets", "optimizer.tables"},
+    {"optimizer.buckets", "optimizer.slices"},
+    {"optimizer.buckets", "optimizer.steps"},
+    {"optimizer.saves", "optimizer.tables"},
+    {"optimizer.saves", "optimizer.slices"},
+    {"optimizer.saves", "optimizer.steps"},
+    {"device.padded", "device.kernels"},
+    {"device.adds", "device.kernels"},
+    {"device.same_bits", "device.kernels"},
+    {"ops.kernels", "device.kernels"},
+    {"transport.sizes", "transport.cancel"},
+    {"transport.sizes_mapped", "transport.sizes"},
+    {"model.parameters", "model.opens"},
+    {"model.recording", "model.opens"},
+    {"model.gradients", "model.opens"},
+    {"model.causal", "model.opens"},
+    {"model.hugging_face", "model.opens"},
+    {"model.tensor_ranks", "model.opens"},
+    {"model.gradients", "model.recording"},
+    {"ops.gradients", "ops.shapes"},
+    {"ops.kernels", "ops.shapes"},
+    {"ops.rows", "ops.shapes"},
+    {"ops.pitch", "ops.shapes"},
+    {"ops.rows", "ops.kernels"},
+    {"ops.pitch", "ops.kernels"},
+    {"rules.double", "rules.states"},
+    {"rules.apply", "rules.states"},
+    {"rules.grain", "rules.states"},
+    {"rules.scale", "rules.states"},
+    {"rules.shapes", "rules.states"},
+};
+
+/* The fault because of which a check needs not run, or that it has only found again; NULL: none. */
+static const fault_t *fault_before(const tally_t *t, const check_t *c)
+{
+    for (uint32_t i = 0; i < t->fault_count; i++)
+        for (size_t k = 0; k < sizeof(follows) / sizeof(follows[0]); k++)
+            if (strcmp(follows[k].check, c->name) == 0 &&
+                strcmp(follows[k].after, t->faults[i].check) == 0)
+                return &t->faults[i];
+    return NULL;
+}
+
+static const fault_t *fault_again(const tally_t *t, const outcome_t *out)
+{
+    for (uint32_t i = 0; i < t->fault_count && out->result == RESULT_FAIL; i++)
+        if (strcmp(t->faults[i].sentence, out->sentence) == 0) return &t->faults[i];
+    return NULL;
+}
+
+static void skip_after(const fault_t *fault, outcome_t *out)
+{
+    *out = (outcome_t){.result = RESULT_SKIP};
+    (void)snprintf(out->sentence, sizeof(out->sentence), "for the reason that %s gives",
+                   fault->check);
+}
 
 static void run_one(const options_t *o, const check_t *c, subject_t *s, tally_t *tally)
 {
@@ -171,14 +252,24 @@ static void run_one(const options_t *o, const check_t *c, subject_t *s, tally_t 
     const bool chosen = is_chosen(o, c);
     if (!is_for(c, s->head.kind)) return;
     if (!chosen && !c->file) return;
-    if (c->file || (tally->loadable && s->plugin != NULL)) {
+    const fault_t *before = fault_before(tally, c);
+    if (before != NULL) {
+        skip_after(before, &out);
+    } else if (c->file || (tally->loadable && s->plugin != NULL)) {
         check_run(c, s, o->in_process, &out);
+        before = fault_again(tally, &out);
+        if (before != NULL) skip_after(before, &out);
     } else {
         out = (outcome_t){.result = RESULT_SKIP, .sentence = "it can't be loaded"};
     }
     if (c->file && out.result >= RESULT_FAIL) tally->loadable = false;
     if (!chosen && out.result < RESULT_FAIL) return; /* the chosen ones can't run, then */
     tally->results[out.result]++;
+    if (out.result >= RESULT_FAIL && tally->fault_count < FAULTS) {
+        fault_t *fault = &tally->faults[tally->fault_count++];
+        fault->check = c->name;
+        (void)snprintf(fault->sentence, sizeof(fault->sentence), "%s", out.sentence);
+    }
     if (o->only_failed && (out.result == RESULT_PASS || out.result == RESULT_SKIP)) return;
     if (o->json)
         print_json(c, &out);
@@ -215,8 +306,18 @@ static int run_all(const options_t *o, subject_t *s)
 static int check_plugin(const options_t *o)
 {
     subject_t s;
-    if (check_folder(o->folder) != LH_OK) return refuse(EXIT_USAGE);
-    if (subject_open(o->plugin, o->folder, &s) != LH_OK) return refuse(EXIT_REFUSED);
+    char *folders[FOLDERS] = {NULL};
+    lh_status_t status = LH_OK;
+    for (uint32_t i = 0; i < o->folder_count && status == LH_OK; i++) {
+        status = check_folder(o->folders[i]);
+        if (status == LH_OK) folders[i] = path_absolute(o->folders[i]);
+        if (status == LH_OK && folders[i] == NULL) status = LH_NO_MEMORY;
+    }
+    if (status != LH_OK) return refuse(EXIT_USAGE);
+    status = subject_open(o->plugin, (const char *const *)folders, o->folder_count, &s);
+    for (uint32_t i = 0; i < o->folder_count; i++)
+        mem_free(folders[i]);
+    if (status != LH_OK) return refuse(EXIT_REFUSED);
     memcpy(s.sets, o->sets, sizeof(o->sets));
     s.set_count = o->set_count;
     s.seed = o->seed;

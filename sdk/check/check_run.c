@@ -20,11 +20,13 @@
 /* Shared by all processes of a check; the first to end it is heard. */
 typedef struct report {
     _Atomic int taken;
+    _Atomic uint64_t alive_ns; /* when check_alive was called last */
     uint32_t result;
     char sentence[2048];
 } report_t;
 
 static report_t *report;
+static char about[512];
 static jmp_buf back;
 static pid_t jumper; /* the process that `back` leads back in; 0: none */
 
@@ -38,7 +40,11 @@ static void end_with(uint32_t result, const char *fmt, va_list args) __attribute
 static void end_with(uint32_t result, const char *fmt, va_list args)
 {
     if (atomic_exchange(&report->taken, 1) == 0) {
-        (void)vsnprintf(report->sentence, sizeof(report->sentence), fmt, args);
+        const int length = vsnprintf(report->sentence, sizeof(report->sentence), fmt, args);
+        if (result == RESULT_FAIL && about[0] != '\0' && length > 0 &&
+            (size_t)length < sizeof(report->sentence))
+            (void)snprintf(report->sentence + length, sizeof(report->sentence) - (size_t)length,
+                           " (%s)", about);
         report->result = result;
     }
     if (jumper == getpid()) longjmp(back, 1);
@@ -66,8 +72,19 @@ void check_warn(const char *fmt, ...)
     end_with(RESULT_WARN, fmt, args);
 }
 
+void check_about(const char *text)
+{
+    (void)snprintf(about, sizeof(about), "%s", text == NULL ? "" : text);
+}
+
+void check_alive(void)
+{
+    atomic_store(&report->alive_ns, sys()->now_ns());
+}
+
 void check_ok(lh_status_t status, const char *what)
 {
+    check_alive();
     if (status == LH_OK) return;
     check_fault("%s: %s%s%s", what, status_text(status), fail_reason()[0] != '\0' ? ": " : "",
                 fail_reason());
@@ -98,22 +115,33 @@ static void be_child(const check_t *c, subject_t *s, int said)
     _exit(0); /* what the plugin leaks the host has counted; the kit frees little */
 }
 
-/* False: it is still running when its time is over, or was then stopped. */
-static bool wait_for(pid_t pid, uint32_t seconds, int *how)
+/* A sanitizer makes every call of a plugin's slower. */
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+enum { SLOWNESS = 3 };
+#else
+enum { SLOWNESS = 1 };
+#endif
+
+/* 0: it ended. Else the seconds after which it was stopped: all that it has, or those in which
+ * nothing came back from the plugin. */
+static uint32_t wait_for(pid_t pid, const check_t *c, int *how)
 {
-    const uint64_t until = sys()->now_ns() + (uint64_t)seconds * 1000000000u;
+    const uint64_t second = 1000000000u * (uint64_t)SLOWNESS, begin = sys()->now_ns();
     for (uint64_t pause = 200000; waitpid(pid, how, WNOHANG) == 0; pause += pause / 8) {
-        if (sys()->now_ns() > until) {
+        const uint64_t now = sys()->now_ns(), alive = atomic_load(&report->alive_ns);
+        const bool watched = (c->kinds & CHECK_KIND(MODEL)) != 0; /* the others wait for peers */
+        const bool hangs = watched && now > alive && now - alive > CHECK_HANGS_SECONDS * second;
+        if (hangs || now - begin > c->seconds * second) {
             (void)kill(-pid, SIGKILL);
             (void)kill(pid, SIGKILL);
             (void)waitpid(pid, how, 0);
-            return false;
+            return (hangs ? CHECK_HANGS_SECONDS : c->seconds) * SLOWNESS;
         }
         if (pause > 20000000) pause = 20000000;
         (void)nanosleep(&(struct timespec){.tv_nsec = (long)pause}, NULL);
     }
     (void)kill(-pid, SIGKILL); /* whatever it started and left */
-    return true;
+    return 0;
 }
 
 static void read_tail(int said, char *out, size_t room)
@@ -124,14 +152,19 @@ static void read_tail(int said, char *out, size_t room)
     out[got > 0 ? got : 0] = '\0';
 }
 
-static void judge(outcome_t *out, bool in_time, int how, uint32_t seconds)
+/* stopped: after so many seconds, or 0. */
+static void judge(outcome_t *out, uint32_t stopped, int how)
 {
     if (atomic_load(&report->taken) != 0) {
         out->result = report->result;
         (void)snprintf(out->sentence, sizeof(out->sentence), "%s", report->sentence);
-    } else if (!in_time) {
+    } else if (stopped > 0) {
         out->result = RESULT_TIMEOUT;
-        (void)snprintf(out->sentence, sizeof(out->sentence), "not done after %u s", seconds);
+        (void)snprintf(out->sentence, sizeof(out->sentence),
+                       stopped == CHECK_HANGS_SECONDS * SLOWNESS
+                           ? "it hangs: nothing came back from the plugin for %u s"
+                           : "not done after %u s",
+                       stopped);
     } else if (WIFSIGNALED(how)) {
         out->result = RESULT_CRASH;
         (void)snprintf(out->sentence, sizeof(out->sentence), "killed by signal %d (%s)",
@@ -153,8 +186,8 @@ static void run_in_child(const check_t *c, subject_t *s, outcome_t *out)
         out->result = RESULT_CRASH;
         (void)snprintf(out->sentence, sizeof(out->sentence), "no child to run it in");
     } else {
-        const bool in_time = wait_for(pid, c->seconds, &how);
-        judge(out, in_time, how, c->seconds);
+        const uint32_t stopped = wait_for(pid, c, &how);
+        judge(out, stopped, how);
         if (out->result > RESULT_SKIP) read_tail(said, out->said, sizeof(out->said));
     }
     if (said >= 0) (void)close(said);
@@ -169,10 +202,12 @@ void check_run(const check_t *c, subject_t *s, bool in_process, outcome_t *out)
                       0);
     if (report == MAP_FAILED) abort();
     memset(report, 0, sizeof(*report));
+    atomic_store(&report->alive_ns, begin);
+    check_about(NULL);
     s->fact = c->fact;
     if (in_process) {
         run_here(c, s);
-        judge(out, true, 0, c->seconds);
+        judge(out, 0, 0);
     } else {
         run_in_child(c, s, out);
     }

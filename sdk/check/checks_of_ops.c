@@ -22,7 +22,9 @@ typedef struct ground { /* the reference device and all ops */
     op_table_t *ops;
     opened_t truth;
     void *config;
-    bool is_truth; /* the plugin is the reference device itself */
+    bool is_truth;                  /* the plugin is the reference device itself */
+    const plugin_t *const *plugins; /* it and those that it needs */
+    uint32_t plugin_count;
 } ground_t;
 
 static bool is_device(const subject_t *s)
@@ -44,10 +46,8 @@ static void ground_open(subject_t *s, ground_t *g)
     const plugin_t *reference = subject_reference(s);
     if (reference == NULL) check_skip("no reference device: %s", fail_reason());
     g->config = subject_config(s, reference);
-    check_ok(op_table_new(&g->ops), "ops");
-    check_ok(op_table_add(g->ops, s->plugin->ops, sizeof(*s->plugin->ops), s->plugin->op_count,
-                          s->plugin->name),
-             "its ops");
+    g->ops = subject_ops(s);
+    g->plugins = subject_plugins(s, &g->plugin_count);
     check_ok(opened_open(reference, check_host(), g->config, &g->truth), "reference device");
     g->is_truth = text_equal(reference->name, s->plugin->name);
 }
@@ -256,7 +256,8 @@ static bool probe_op(ground_t *g, const op_t *op, recording_t *r)
     const lh_value_t seed = recording_argument(r, y.dtype, y.rank, y.shape);
     if (gradient_append(r, seed, 0, want_all, NULL, &none) != LH_OK)
         check_fault("op '%s' can't be differentiated: %s", op->row.name, fail_reason());
-    const node_run_how_t how = {.on = &g->truth, .others = &g->s->plugin, .other_count = 1};
+    const node_run_how_t how = {
+        .on = &g->truth, .others = g->plugins, .other_count = g->plugin_count};
     const lh_status_t status = node_run_new(&how, r, &n);
     if (status == LH_UNSUPPORTED) return false;
     check_ok(status, op->row.name);
@@ -294,7 +295,7 @@ static void gradients_are_slopes(subject_t *s)
 static void compare_on(ground_t *g, opened_t *other, const op_t *op)
 {
     recording_t *r = record_op(g, op, LH_DTYPE_F32), *exact = record_op(g, op, LH_DTYPE_F64);
-    const node_run_how_t here = {.on = other, .others = &g->s->plugin, .other_count = 1};
+    const node_run_how_t here = {.on = other, .others = g->plugins, .other_count = g->plugin_count};
     node_run_how_t there = here;
     node_run_t *runs[2] = {NULL, NULL};
     there.on = &g->truth;
@@ -376,6 +377,193 @@ static void kernels_agree(subject_t *s)
     ground_close(&g);
 }
 
+/* ---- devices that have kernels for its own ops ---- */
+
+/* Calls `run` with each device that is here and that its kernels name, the reference device last.
+ * Their number. */
+static uint32_t each_device(ground_t *g, void (*run)(ground_t *g, opened_t *on, const op_t *op))
+{
+    uint32_t devices = 0;
+    for (uint32_t i = 0; i < g->s->plugin->kernel_count; i++) {
+        const char *name = g->s->plugin->kernels[i].device;
+        const plugin_t *device;
+        opened_t other;
+        if (name == NULL || !first_for_device(g->s->plugin, i)) continue;
+        const bool is_truth = strcmp(name, g->truth.plugin->name) == 0;
+        void *config = NULL;
+        bool opened = is_truth;
+        if (!is_truth && registry_load(g->s->installed, LH_KIND_DEVICE, name, &device) == LH_OK) {
+            config = subject_config(g->s, device);
+            opened = opened_open(device, check_host(), config, &other) == LH_OK;
+        }
+        for (uint32_t k = 0; opened && k < g->s->plugin->op_count; k++)
+            run(g, is_truth ? &g->truth : &other, op_of(g, k));
+        if (opened && !is_truth) opened_close(&other);
+        mem_free(config);
+        devices += opened;
+    }
+    return devices;
+}
+
+/* The op alone, forward, in a dtype that the device has a kernel for; false: it has none. */
+static bool run_alone(ground_t *g, opened_t *on, const op_t *op, uint64_t pad, recording_t **r,
+                      node_run_t **n)
+{
+    static const lh_dtype_t dtypes[] = {LH_DTYPE_F64, LH_DTYPE_F32, LH_DTYPE_BF16};
+    const node_run_how_t how = {
+        .on = on, .others = g->plugins, .other_count = g->plugin_count, .pad = pad};
+    for (size_t i = 0; i < sizeof(dtypes) / sizeof(dtypes[0]); i++) {
+        *r = record_op(g, op, dtypes[i]);
+        if (*r == NULL) continue;
+        if (node_run_new(&how, *r, n) == LH_OK) {
+            op_case_fill(*r, OP_CASE_POSITIVE, g->s->seed, n, 1);
+            check_ok(node_run_go(*n, true), op->row.name);
+            return true;
+        }
+        recording_free(*r);
+    }
+    return false;
+}
+
+/* ---- rows further apart than they are wide ---- */
+
+static void rows_may_lie_apart(ground_t *g, opened_t *on, const op_t *op)
+{
+    enum { PAD = 5 };
+    recording_t *dense, *padded;
+    node_run_t *runs[2];
+    if (!run_alone(g, on, op, 0, &dense, &runs[0])) return;
+    if (!run_alone(g, on, op, PAD, &padded, &runs[1])) return; /* fits() says that it can't */
+    for (lh_value_t v = 1; v < dense->value_count; v++) {
+        if (dense->values[v].kind != VALUE_RESULT || !node_run_has(runs[0], v)) continue;
+        const uint64_t n = node_run_elements(runs[0], v);
+        double *want = check_memory(n, sizeof(*want)), *got = check_memory(n, sizeof(*got));
+        node_run_get(runs[0], v, want);
+        node_run_get(runs[1], v, got);
+        for (uint64_t i = 0; i < n; i++)
+            if (memcmp(&got[i], &want[i], sizeof(*got)) != 0)
+                check_fault(
+                    "op '%s' on device %s gives %.9g in element %llu where rows lie further "
+                    "apart than they are wide, else %.9g",
+                    op->row.name, on->plugin->name, got[i], (unsigned long long)i, want[i]);
+        mem_free(want);
+        mem_free(got);
+    }
+    if (!node_run_kept_between(runs[1]))
+        check_fault("op '%s' on device %s writes between rows that lie apart", op->row.name,
+                    on->plugin->name);
+    node_run_free(runs[0]);
+    node_run_free(runs[1]);
+    recording_free(dense);
+    recording_free(padded);
+}
+
+static void check_pitch(subject_t *s)
+{
+    ground_t g;
+    if (s->plugin->op_count == 0) check_skip("it brings no ops");
+    ground_open(s, &g);
+    if (each_device(&g, rows_may_lie_apart) == 0)
+        check_skip("it has kernels for no device that is here");
+    ground_close(&g);
+}
+
+/* ---- what claims rows or columns does not mix them ---- */
+
+/* Which elements of a value belong to the i-th row, or column; what has none belongs to all. */
+typedef struct line {
+    bool columns;
+    uint64_t count, at; /* of the op's first input */
+} line_t;
+
+static bool has_lines(const lh_arg_t *arg, const line_t *l)
+{
+    return arg->rank > 0 && arg->shape[l->columns ? arg->rank - 1 : 0] == l->count &&
+           (l->columns || arg->rank > 1 || l->count > 1);
+}
+
+static bool is_in_line(const lh_arg_t *arg, uint64_t elements, const line_t *l, uint64_t i)
+{
+    if (l->columns) return i % arg->shape[arg->rank - 1] == l->at;
+    return i / (elements / arg->shape[0]) == l->at;
+}
+
+/* Changes the line in every input that has such lines, runs, and looks at the others' outputs. */
+static void move_line(ground_t *g, opened_t *on, const op_t *op, const recording_t *r,
+                      node_run_t *n, double *const *before, const line_t *l)
+{
+    for (lh_value_t v = 1; v < r->value_count; v++) {
+        const lh_arg_t *arg = &r->values[v].arg;
+        if (r->values[v].kind != VALUE_PARAM) continue;
+        const uint64_t count = node_run_elements(n, v);
+        double *numbers = check_memory(count, sizeof(*numbers));
+        memcpy(numbers, before[v], count * sizeof(*numbers));
+        for (uint64_t i = 0; i < count && has_lines(arg, l); i++)
+            if (is_in_line(arg, count, l, i)) numbers[i] = 0.5 + numbers[i] / 2;
+        node_run_set(n, v, numbers);
+        mem_free(numbers);
+    }
+    check_ok(node_run_go(n, true), op->row.name);
+    for (lh_value_t v = 1; v < r->value_count; v++) {
+        const lh_arg_t *arg = &r->values[v].arg;
+        if (r->values[v].kind != VALUE_RESULT || !node_run_has(n, v) || !has_lines(arg, l))
+            continue;
+        const uint64_t count = node_run_elements(n, v);
+        double *numbers = check_memory(count, sizeof(*numbers));
+        node_run_get(n, v, numbers);
+        for (uint64_t i = 0; i < count; i++)
+            if (!is_in_line(arg, count, l, i) &&
+                memcmp(&numbers[i], &before[v][i], sizeof(*numbers)) != 0)
+                check_fault("op '%s' on device %s claims %s, and what stands in %s %llu of its "
+                            "inputs changes element %llu of '%s'",
+                            op->row.name, on->plugin->name,
+                            l->columns ? "LH_OP_COLUMNS" : "LH_OP_ROWS",
+                            l->columns ? "column" : "row", (unsigned long long)l->at,
+                            (unsigned long long)i, op->slot_name[r->values[v].slot]);
+        mem_free(numbers);
+    }
+    (void)g;
+}
+
+static void lines_stay_apart(ground_t *g, opened_t *on, const op_t *op)
+{
+    recording_t *r;
+    node_run_t *n;
+    if ((op->row.flags & (LH_OP_ROWS | LH_OP_COLUMNS)) == 0) return;
+    if (!run_alone(g, on, op, 0, &r, &n)) return;
+    double **before = check_memory(r->value_count, sizeof(*before));
+    lh_value_t first = 0;
+    for (lh_value_t v = 1; v < r->value_count; v++) {
+        before[v] = NULL;
+        if (!node_run_has(n, v)) continue;
+        before[v] = check_memory(node_run_elements(n, v) + 1, sizeof(**before));
+        node_run_get(n, v, before[v]);
+        if (first == 0 && r->values[v].kind == VALUE_PARAM && r->values[v].arg.rank == 2) first = v;
+    }
+    for (uint32_t columns = 0; columns < 2 && first != 0; columns++) {
+        const lh_arg_t *x = &r->values[first].arg;
+        line_t l = {.columns = columns != 0, .count = x->shape[columns]};
+        if ((op->row.flags & (columns != 0 ? LH_OP_COLUMNS : LH_OP_ROWS)) == 0) continue;
+        for (l.at = 0; l.at < l.count; l.at++)
+            move_line(g, on, op, r, n, before, &l);
+    }
+    for (lh_value_t v = 1; v < r->value_count; v++)
+        mem_free(before[v]);
+    mem_free(before);
+    node_run_free(n);
+    recording_free(r);
+}
+
+static void check_rows(subject_t *s)
+{
+    ground_t g;
+    if (s->plugin->op_count == 0) check_skip("it brings no ops");
+    ground_open(s, &g);
+    if (each_device(&g, lines_stay_apart) == 0)
+        check_skip("it has kernels for no device that is here");
+    ground_close(&g);
+}
+
 const check_t checks_of_ops[] = {
     {"ops.shapes", "its ops say why they refuse a shape, and what they cost", CHECK_EVERY_KIND,
      false, 30, ops_have_shapes_and_costs, NULL},
@@ -383,5 +571,9 @@ const check_t checks_of_ops[] = {
      CHECK_EVERY_KIND, false, 60, gradients_are_slopes, NULL},
     {"ops.kernels", "its ops compute the same on every device that it has kernels for",
      CHECK_EVERY_KIND, false, 60, kernels_agree, NULL},
+    {"ops.pitch", "rows of its ops' arguments may lie further apart than they are wide",
+     CHECK_EVERY_KIND, false, 60, check_pitch, NULL},
+    {"ops.rows", "what claims LH_OP_ROWS or LH_OP_COLUMNS mixes none of them", CHECK_EVERY_KIND,
+     false, 60, check_rows, NULL},
     {0},
 };

@@ -7,12 +7,13 @@
 
 #include <ctype.h>
 #include <math.h>
+#include <stdio.h>
 
 #include <base/memory.h>
 #include <base/philox.h>
 #include <longhaul/dtype.h>
 
-enum { ROWS = 12, STATES = 8 };
+enum { ROWS = 12, COLUMNS = 24, STATES = 8 };
 static const double tolerance = 1e-5;
 
 typedef struct ground {
@@ -21,26 +22,28 @@ typedef struct ground {
     opened_t truth;
     void *device_config, *rule_config;
     const lh_rule_t *rule;
-    uint64_t columns; /* of the parameter of ROWS rows that it updates */
+    const plugin_t *const *plugins; /* with kernels for its ops */
+    uint32_t plugin_count;
+    uint64_t rows, columns;  /* of the parameter that it updates */
+    double gradients, scale; /* what gradients are multiplied by, and LH_STEP_GRAD_SCALE */
 } ground_t;
 
 static void each_rule(subject_t *s, void (*run)(ground_t *g))
 {
-    ground_t g = {.s = s};
+    ground_t g = {.s = s, .gradients = 1, .scale = 0.5};
     if (s->plugin->rule_count == 0) check_skip("it brings no rules");
     const plugin_t *reference = subject_reference(s);
     if (reference == NULL) check_skip("no reference device: %s", fail_reason());
     g.device_config = subject_config(s, reference);
-    check_ok(op_table_new(&g.ops), "ops");
-    check_ok(op_table_add(g.ops, s->plugin->ops, sizeof(*s->plugin->ops), s->plugin->op_count,
-                          s->plugin->name),
-             "its ops");
+    g.ops = subject_ops(s);
+    g.plugins = subject_plugins(s, &g.plugin_count);
     check_ok(opened_open(reference, check_host(), g.device_config, &g.truth), "reference device");
     for (uint32_t i = 0; i < s->plugin->rule_count; i++) {
         g.rule = &s->plugin->rules[i];
+        g.rows = ROWS;
         g.columns = g.rule->grain == LH_GRAIN_BLOCK && g.rule->grain_elements > 0
                         ? g.rule->grain_elements
-                        : 24;
+                        : COLUMNS;
         const option_table_t table = plugin_rule_options(g.rule);
         g.rule_config = options_default(table.rows, table.count, table.config_size);
         run(&g);
@@ -49,6 +52,26 @@ static void each_rule(subject_t *s, void (*run)(ground_t *g))
     opened_close(&g.truth);
     op_table_free(g.ops);
     mem_free(g.device_config);
+}
+
+/* Parameters of all forms: matrices, one that is wide, one that is tall, a vector, which is one row
+ * as the host tells it, and one element. */
+static void each_shape(ground_t *g, void (*run)(ground_t *g))
+{
+    const uint64_t rows = g->rows, columns = g->columns;
+    const uint64_t shapes[][2] = {{rows, columns}, {3, 40}, {40, 3}, {1, 17}, {1, 1}};
+    for (size_t i = 0; i < sizeof(shapes) / sizeof(shapes[0]); i++) {
+        char text[64];
+        g->rows = shapes[i][0];
+        g->columns = shapes[i][1];
+        (void)snprintf(text, sizeof(text), "of a parameter of %llu x %llu",
+                       (unsigned long long)g->rows, (unsigned long long)g->columns);
+        check_about(text);
+        run(g);
+    }
+    check_about(NULL);
+    g->rows = rows;
+    g->columns = columns;
 }
 
 /* ---- states ---- */
@@ -95,7 +118,10 @@ static uint64_t state_elements(const ground_t *g, const lh_rule_state_t *state, 
     switch (state->extent) {
     case LH_EXTENT_ROW: return elements / g->columns;
     case LH_EXTENT_COLUMN: return g->columns;
-    case LH_EXTENT_BLOCK: return (elements + g->columns - 1) / g->columns;
+    case LH_EXTENT_BLOCK: {
+        const uint64_t grain = g->rule->grain_elements != 0 ? g->rule->grain_elements : 1;
+        return (elements + grain - 1) / grain;
+    }
     case LH_EXTENT_PARAM: return 1;
     default: return elements;
     }
@@ -114,7 +140,7 @@ static void give(const ground_t *g, node_run_t *n, lh_value_t v, uint32_t slot, 
     const uint64_t count = node_run_elements(n, v);
     double *numbers = check_memory(count, sizeof(*numbers));
     for (uint64_t i = 0; i < count; i++)
-        numbers[i] = number_of(g, slot, begin + i);
+        numbers[i] = number_of(g, slot, begin + i) * (slot == 0 ? g->gradients : 1);
     node_run_set(n, v, numbers);
     mem_free(numbers);
 }
@@ -127,8 +153,9 @@ static void take(node_run_t *n, lh_value_t v, update_t *out)
     node_run_get(n, v, out->numbers[out->count++]);
 }
 
-static recording_t *record(const ground_t *g, const piece_t *p, lh_dtype_t dtype, lh_value_t *in,
-                           lh_value_t *out)
+/* NULL after fail(): the rule can't be recorded. */
+static recording_t *try_record(const ground_t *g, const piece_t *p, lh_dtype_t dtype,
+                               lh_value_t *in, lh_value_t *out)
 {
     const lh_rule_t *rule = g->rule;
     const recording_how_t how = {.ops = g->ops,
@@ -141,7 +168,7 @@ static recording_t *record(const ground_t *g, const piece_t *p, lh_dtype_t dtype
     const lh_piece_t piece = {.struct_size = sizeof(piece),
                               .begin = p->begin,
                               .elements = p->elements,
-                              .rows = ROWS,
+                              .rows = g->rows,
                               .columns = g->columns,
                               .decay = 0.1,
                               .value_dtype = dtype,
@@ -149,21 +176,35 @@ static recording_t *record(const ground_t *g, const piece_t *p, lh_dtype_t dtype
     lh_value_t value = 0;
     recording_t *r;
     check_ok(recording_new(&how, &r), "recording");
-    in[0] = recording_argument(r, dtype, 1, &p->elements);
-    in[1] = recording_argument(r, dtype, 1, &p->elements);
+    /* As the host does: a matrix for a rule that works on rows, else flat. */
+    const bool whole_rows = rule->grain >= LH_GRAIN_ROW;
+    const uint64_t shape[] = {whole_rows ? p->elements / g->columns : p->elements, g->columns};
+    in[0] = recording_argument(r, dtype, whole_rows ? 2 : 1, shape);
+    in[1] = recording_argument(r, dtype, whole_rows ? 2 : 1, shape);
     for (uint32_t i = 0; i < rule->state_count; i++) {
         const uint64_t count = state_elements(g, &rule->states[i], p->elements);
         const bool wide = rule->states[i].dtype == LH_DTYPE_F32 && dtype == LH_DTYPE_F64;
-        in[2 + i] = recording_argument(r, wide ? dtype : rule->states[i].dtype, 1, &count);
+        const bool like = rule->states[i].extent == LH_EXTENT_ELEMENT;
+        in[2 + i] = recording_argument(r, wide ? dtype : rule->states[i].dtype,
+                                       like && whole_rows ? 2 : 1, like ? shape : &count);
         out[1 + i] = in[2 + i];
     }
     out[0] = rule->record(g->rule_config, &r->graph, &piece, in[0], in[1], &out[1], &value);
     r->output = out[0];
-    if (recording_status(r) == LH_OK && out[0] != 0) return r;
-    if (dtype != LH_DTYPE_F64)
-        check_fault("rule '%s' can't be recorded: %s", rule->name, fail_reason());
+    if (recording_status(r) == LH_OK && out[0] != 0 && out[0] < r->value_count) return r;
+    if (recording_status(r) == LH_OK)
+        (void)fail(LH_INVALID, "rule '%s' records nothing", rule->name);
     recording_free(r);
     return NULL;
+}
+
+static recording_t *record(const ground_t *g, const piece_t *p, lh_dtype_t dtype, lh_value_t *in,
+                           lh_value_t *out)
+{
+    recording_t *r = try_record(g, p, dtype, in, out);
+    if (r == NULL && dtype != LH_DTYPE_F64)
+        check_fault("rule '%s' can't be recorded: %s", g->rule->name, fail_reason());
+    return r;
 }
 
 /* False: there are no kernels for it in that dtype. */
@@ -174,16 +215,20 @@ static bool update(const ground_t *g, const piece_t *p, lh_dtype_t dtype, bool a
     *out = (update_t){0};
     if (g->rule->state_count > STATES) check_skip("a rule has more than %d states", STATES);
     recording_t *r = record(g, p, dtype, in, made);
-    const node_run_how_t how = {
-        .on = (opened_t *)(uintptr_t)&g->truth, .others = &g->s->plugin, .other_count = 1};
+    const node_run_how_t how = {.on = (opened_t *)(uintptr_t)&g->truth,
+                                .others = g->plugins,
+                                .other_count = g->plugin_count};
     if (r == NULL || node_run_new(&how, r, &n) != LH_OK) return false;
     op_case_fill(r, 0, g->s->seed, &n, 1);
     for (uint32_t i = 0; i < 2 + g->rule->state_count; i++)
         give(g, n, in[i], i, p->begin);
-    for (lh_value_t v = 1; v < r->value_count && !apply; v++)
+    for (lh_value_t v = 1; v < r->value_count; v++)
         if (r->values[v].kind == VALUE_INPUT && r->values[v].which == LH_INPUT_STEP) {
-            const double words[LH_STEP_WORDS] = {
-                [LH_STEP_LEARNING_RATE] = 0.125, [LH_STEP_GRAD_SCALE] = 1, [LH_STEP_NUMBER] = 3};
+            const double words[LH_STEP_WORDS] = {[LH_STEP_LEARNING_RATE] = 0.125,
+                                                 [LH_STEP_GRAD_SCALE] = g->scale,
+                                                 [LH_STEP_NUMBER] = 3,
+                                                 [LH_STEP_APPLY] = apply ? 1 : 0,
+                                                 [LH_STEP_MAX_NORM] = 1};
             node_run_set(n, v, words);
         }
     check_ok(node_run_go(n, false), g->rule->name);
@@ -207,7 +252,7 @@ static const char *what_of(const ground_t *g, uint32_t slot)
 
 static void agrees_with_doubles(ground_t *g)
 {
-    const piece_t whole = {0, ROWS * g->columns};
+    const piece_t whole = {0, g->rows * g->columns};
     update_t single, exact;
     if (!update(g, &whole, LH_DTYPE_F32, true, &single))
         check_skip("rule '%s': the reference device has no kernel for '%s'", g->rule->name,
@@ -228,7 +273,7 @@ static void agrees_with_doubles(ground_t *g)
 
 static void waits_to_be_applied(ground_t *g)
 {
-    const piece_t whole = {0, ROWS * g->columns};
+    const piece_t whole = {0, g->rows * g->columns};
     update_t u;
     if (!update(g, &whole, LH_DTYPE_F32, false, &u))
         check_skip("rule '%s': the reference device has no kernel for '%s'", g->rule->name,
@@ -261,7 +306,7 @@ static void compare_piece(const ground_t *g, const update_t *whole, const piece_
 static void grain_is_true(ground_t *g)
 {
     const lh_rule_t *rule = g->rule;
-    const uint64_t n = ROWS * g->columns;
+    const uint64_t n = g->rows * g->columns;
     const uint64_t unit = rule->grain == LH_GRAIN_ELEMENT ? 1 : g->columns;
     const piece_t pieces[] = {{0, 3 * unit}, {3 * unit, unit}, {4 * unit, n - 4 * unit}};
     update_t whole;
@@ -276,9 +321,78 @@ static void grain_is_true(ground_t *g)
     update_free(&whole);
 }
 
+/* ---- gradients that are scaled ---- */
+
+/* A rule sees gradients times LH_STEP_GRAD_SCALE: sums over ranks, a loss scale and clipping are in
+ * it. Powers of two, so that what is multiplied and divided has the same bits. */
+static void scale_is_taken_out(ground_t *g)
+{
+    static const double by = 1024;
+    const piece_t whole = {0, g->rows * g->columns};
+    update_t plain, scaled;
+    if (!update(g, &whole, LH_DTYPE_F32, true, &plain))
+        check_skip("rule '%s': the reference device has no kernel for '%s'", g->rule->name,
+                   node_run_lacking());
+    g->gradients *= by;
+    g->scale /= by;
+    (void)update(g, &whole, LH_DTYPE_F32, true, &scaled);
+    g->gradients /= by;
+    g->scale *= by;
+    for (uint32_t s = 0; s < plain.count; s++)
+        for (uint64_t i = 0; i < plain.counts[s]; i++) {
+            const double got = scaled.numbers[s][i], want = plain.numbers[s][i];
+            if (!(fabs(got - want) <= tolerance * (1 + fabs(want))))
+                check_fault("rule '%s': element %llu of %s becomes %.9g where gradients are %g "
+                            "times as large and LH_STEP_GRAD_SCALE as much smaller, and %.9g where "
+                            "they are not",
+                            g->rule->name, (unsigned long long)i, what_of(g, s), got, by, want);
+        }
+    update_free(&plain);
+    update_free(&scaled);
+}
+
+/* ---- parameters of all forms ---- */
+
+/* A rule may refuse what it is not made for, in words; what it takes it computes. */
+static void form_is_taken(ground_t *g)
+{
+    const piece_t whole = {0, g->rows * g->columns};
+    lh_value_t in[2 + STATES], made[1 + STATES];
+    recording_t *r = try_record(g, &whole, LH_DTYPE_F32, in, made);
+    if (r == NULL) {
+        if (fail_reason()[0] == '\0' || strstr(fail_reason(), g->rule->name) == NULL)
+            check_fault("rule '%s' can't be recorded, and its sentence does not say that it is the "
+                        "rule that wants something else: %s",
+                        g->rule->name, fail_reason());
+        return;
+    }
+    for (uint32_t i = 0; i <= g->rule->state_count; i++)
+        if (made[i] == 0 || made[i] >= r->value_count ||
+            !recording_args_alike(&r->values[made[i]].arg, &r->values[in[1 + i]].arg))
+            check_fault("rule '%s': %s is another shape or dtype once it is updated", g->rule->name,
+                        what_of(g, i));
+    recording_free(r);
+    agrees_with_doubles(g);
+}
+
+static void forms_are_taken(ground_t *g)
+{
+    each_shape(g, form_is_taken);
+}
+
 static void check_states(subject_t *s)
 {
     each_rule(s, states_are_sound);
+}
+
+static void check_scale(subject_t *s)
+{
+    each_rule(s, scale_is_taken_out);
+}
+
+static void check_shapes(subject_t *s)
+{
+    each_rule(s, forms_are_taken);
 }
 
 static void check_doubles(subject_t *s)
@@ -303,6 +417,11 @@ const check_t checks_of_rules[] = {
      false, 30, check_doubles, NULL},
     {"rules.apply", "a step that is not applied changes nothing", CHECK_EVERY_KIND, false, 30,
      check_apply, NULL},
+    {"rules.scale", "gradients count times LH_STEP_GRAD_SCALE", CHECK_EVERY_KIND, false, 30,
+     check_scale, NULL},
+    {"rules.shapes",
+     "its rules update matrices, vectors and single elements, or say which they do not",
+     CHECK_EVERY_KIND, false, 30, check_shapes, NULL},
     {"rules.grain", "its rules give the same bits however finely their grain lets them be cut",
      CHECK_EVERY_KIND, false, 30, check_grain, NULL},
     {0},

@@ -5,6 +5,7 @@
 
 #include <base/memory.h>
 
+#include "check.h"
 #include "check_host.h"
 #include "op_cases.h"
 
@@ -141,6 +142,7 @@ static lh_status_t use_parts(subject_t *s, const lh_host_t *host)
 
 lh_status_t exercise(subject_t *s, const lh_host_t *host, const void *config)
 {
+    check_alive();
     switch (s->plugin->kind) {
     case LH_KIND_MODEL: return use_model(s, host, config);
     case LH_KIND_OPTIMIZER: return use_optimizer(s, host, config);

@@ -8,6 +8,8 @@
 #include <graph/recording.h>
 #include <longhaul/dtype.h>
 
+#include "check.h"
+
 static const uint64_t patience_ns = 60000000000ull;
 enum { CANARY = 0xff }; /* of every byte that nobody set: not-a-number in all floating dtypes */
 
@@ -389,6 +391,7 @@ void node_run_free(node_run_t *n)
 
 lh_status_t node_run_go(node_run_t *n, bool forward_only)
 {
+    check_alive();
     opened_t *on = n->how.on;
     const lh_device_api_t *api = on->plugin->device;
     const lh_place_t here = {n->pinned, 0, n->pinned_address};

@@ -69,7 +69,19 @@ static lh_status_t make_scratch(subject_t *s)
     return s->scratch == NULL ? LH_NO_MEMORY : LH_OK;
 }
 
-lh_status_t subject_open(const char *path, const char *folder, subject_t *out)
+/* The plugin's own folder, where it has one, then the others. */
+static lh_status_t open_registry(subject_t *s, const char *own, const char *const *folders,
+                                 uint32_t count, registry_t **out)
+{
+    const char *first = own != NULL ? own : count > 0 ? folders[0] : NULL;
+    lh_status_t status = registry_new(first, s->host, out);
+    for (uint32_t i = own != NULL ? 0 : 1; i < count && status == LH_OK; i++)
+        status = registry_add_folder(*out, folders[i]);
+    return status;
+}
+
+lh_status_t subject_open(const char *path, const char *const *folders, uint32_t folder_count,
+                         subject_t *out)
 {
     char *own = NULL;
     subject_t s = {.path = path_absolute(path), .image.fd = -1, .seed = 1};
@@ -77,8 +89,11 @@ lh_status_t subject_open(const char *path, const char *folder, subject_t *out)
     if (status == LH_OK) status = make_scratch(&s);
     if (status == LH_OK) status = find_folder(&s, &own);
     if (status == LH_OK) status = host_new(&s.host);
-    if (status == LH_OK) status = registry_new(folder, s.host, &s.installed);
-    if (status == LH_OK && own != NULL) status = registry_new(own, s.host, &s.own);
+    if (status == LH_OK) status = open_registry(&s, NULL, folders, folder_count, &s.installed);
+    if (status == LH_OK && own != NULL) {
+        const char *const *others = registry_folders(s.installed, &folder_count);
+        status = open_registry(&s, own, others, folder_count, &s.own);
+    }
     mem_free(own);
     if (status == LH_OK)
         *out = s;
@@ -95,6 +110,7 @@ void subject_close(subject_t *s)
     if (s->scratch != NULL && folder_remove(s->scratch) != LH_OK)
         log_line(LH_LOG_WARN, "%s", fail_reason());
     mem_free((void *)(uintptr_t)s->image.map.bytes);
+    mem_free(s->plugins);
     mem_free(s->scratch);
     mem_free(s->name);
     mem_free(s->path);
@@ -105,6 +121,29 @@ lh_status_t subject_load(subject_t *s)
     if (s->plugin != NULL) return LH_OK;
     if (s->own == NULL) return fail(LH_ABI, "%s is %s", s->path, s->peek_fault);
     return registry_load(s->own, s->head.kind, s->name, &s->plugin);
+}
+
+const plugin_t *const *subject_plugins(subject_t *s, uint32_t *count)
+{
+    *count = registry_count(s->own);
+    mem_free(s->plugins);
+    s->plugins = check_memory(*count, sizeof(*s->plugins));
+    for (uint32_t i = 0; i < *count; i++)
+        s->plugins[i] = registry_at(s->own, i);
+    return s->plugins;
+}
+
+op_table_t *subject_ops(subject_t *s)
+{
+    uint32_t count;
+    op_table_t *ops;
+    const plugin_t *const *plugins = subject_plugins(s, &count);
+    check_ok(op_table_new(&ops), "ops");
+    for (uint32_t i = 0; i < count; i++)
+        check_ok(op_table_add(ops, plugins[i]->ops, sizeof(*plugins[i]->ops), plugins[i]->op_count,
+                              plugins[i]->name),
+                 "its ops");
+    return ops;
 }
 
 const plugin_t *subject_reference(subject_t *s)

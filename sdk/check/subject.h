@@ -2,6 +2,7 @@
 #ifndef SUBJECT_H
 #define SUBJECT_H
 
+#include <graph/op_table.h>
 #include <plugin/image.h>
 #include <plugin/registry.h>
 
@@ -16,9 +17,11 @@ typedef struct subject {
 
     char *scratch; /* a folder of its own, removed at the end */
     host_t *host;
-    registry_t *own;        /* the folder that the file lies in, or a copy of it */
-    registry_t *installed;  /* the other plugins: the reference device, transports */
-    const plugin_t *plugin; /* NULL until subject_load */
+    registry_t *own;          /* the folder that the file lies in, or a copy of it; behind it the
+                               others, for what the plugin needs */
+    registry_t *installed;    /* the other plugins: the reference device, transports */
+    const plugin_t *plugin;   /* NULL until subject_load */
+    const plugin_t **plugins; /* of subject_plugins */
 
     const struct fact *fact;            /* of the check at hand; NULL: it has none */
     const char *sets[SUBJECT_SETS + 1]; /* --set key=value; NULL ends them */
@@ -26,8 +29,9 @@ typedef struct subject {
     uint64_t seed;
 } subject_t;
 
-/* folder: of the other plugins; NULL: beside the program. Runs nothing of the plugin's. */
-lh_status_t subject_open(const char *path, const char *folder, subject_t *out) LH_MUST_CHECK;
+/* folders: of the other plugins; none: beside the program. Runs nothing of the plugin's. */
+lh_status_t subject_open(const char *path, const char *const *folders, uint32_t folder_count,
+                         subject_t *out) LH_MUST_CHECK;
 void subject_close(subject_t *s);
 
 /* In this process, as a run would. */
@@ -35,6 +39,11 @@ lh_status_t subject_load(subject_t *s) LH_MUST_CHECK;
 
 /* The device whose numbers are the truth. NULL after fail(). */
 const plugin_t *subject_reference(subject_t *s);
+
+/* The plugin and those that it needs, in the order of loading; valid until subject_close. */
+const plugin_t *const *subject_plugins(subject_t *s, uint32_t *count);
+/* The core's ops and those plugins'; the caller frees. Ends the check where they are refused. */
+op_table_t *subject_ops(subject_t *s);
 
 /* Every --set names an option of the plugin and a value that it takes. */
 lh_status_t subject_check_sets(const subject_t *s) LH_MUST_CHECK;

@@ -24,8 +24,8 @@ static lh_status_t param_shape(void *context, const char *name, uint64_t shape[L
     const parameters_t *all = use->of->parameters;
     uint32_t index;
     if (!parameters_find_local(all, use->part, use->block, name, &index))
-        return fail(LH_INVALID, "part %u, block %u asks for '%s', which is not in its table",
-                    use->part, use->block, name);
+        return fail(LH_INVALID, "parameter '%s' is in none of the model's rows for this part",
+                    name);
     if (use->used != NULL) use->used[index] = use->used[all->items[index].storage] = true;
     memcpy(shape, all->items[index].shape, sizeof(all->items[index].shape));
     *rank = all->items[index].rank;
@@ -48,15 +48,18 @@ lh_status_t tiny_model_record(tiny_use_t *use, uint64_t tokens, lh_dtype_t compu
                                  .context = use};
     const uint64_t shape[] = {tokens, t->parameters->hidden};
     recording_t *r;
+    check_alive();
     lh_status_t status = recording_new(&how, &r);
     if (status != LH_OK) return status;
     const lh_value_t x = use->part == LH_PART_EMBED
                              ? r->graph.api->input(&r->graph, LH_INPUT_TOKENS)
                              : recording_argument(r, compute, 2, shape);
     r->output = t->api->record(t->model, &r->graph, use->part, use->block, x);
-    status = recording_status(r);
-    if (status == LH_OK && r->output == 0)
-        status = fail(LH_INVALID, "part %u, block %u records nothing", use->part, use->block);
+    status = recording_status_of(r, use->part, use->block);
+    if (status == LH_OK && (r->output == 0 || r->output >= r->value_count)) {
+        recording_failed(r, fail(LH_INVALID, "it records nothing"));
+        status = recording_status_of(r, use->part, use->block);
+    }
     if (status == LH_OK)
         *out = r;
     else
@@ -72,15 +75,18 @@ static void let_go(tiny_model_t *t)
     t->model = NULL;
 }
 
+uint32_t tiny_model_part(const tiny_model_t *t, uint32_t i, uint32_t *block)
+{
+    *block = i == 0 || i > t->parameters->blocks ? 0 : i - 1;
+    return i == 0 ? LH_PART_EMBED : i > t->parameters->blocks ? LH_PART_HEAD : LH_PART_BLOCK;
+}
+
 static lh_status_t record_each(const tiny_model_t *t)
 {
     for (uint32_t i = 0; i < t->parameters->blocks + 2; i++) {
         recording_t *r;
-        tiny_use_t use = {.of = t, .part = LH_PART_BLOCK, .block = i};
-        if (i >= t->parameters->blocks) {
-            use.part = i == t->parameters->blocks ? LH_PART_EMBED : LH_PART_HEAD;
-            use.block = 0;
-        }
+        tiny_use_t use = {.of = t};
+        use.part = tiny_model_part(t, i, &use.block);
         const lh_status_t status = tiny_model_record(&use, TINY_TOKENS, LH_DTYPE_F32, &r);
         if (status != LH_OK) return status;
         recording_free(r);
@@ -159,14 +165,19 @@ static bool shrink(const subject_t *s, tiny_model_t *t, uint64_t *size)
     return true;
 }
 
+/* Its functions are called with this model's options, as in a run. */
+static void finish(subject_t *s, tiny_model_t *t)
+{
+    check_ok(try_open(t), "the small model");
+    t->registry = s->own;
+    registry_configure(s->own, s->plugin, t->config);
+}
+
 void tiny_model_open(subject_t *s, tiny_model_t *out)
 {
     tiny_model_t t = {.plugin = s->plugin, .api = s->plugin->model};
     t.config = subject_config(s, s->plugin);
-    check_ok(op_table_new(&t.ops), "ops");
-    check_ok(op_table_add(t.ops, s->plugin->ops, sizeof(*s->plugin->ops), s->plugin->op_count,
-                          s->plugin->name),
-             "its ops");
+    t.ops = subject_ops(s);
     if (try_open(&t) != LH_OK)
         check_fault("it refuses the defaults of its options: %s; give others with --set",
                     fail_reason());
@@ -174,13 +185,227 @@ void tiny_model_open(subject_t *s, tiny_model_t *out)
     let_go(&t);
     while (size > SMALL_ENOUGH && shrink(s, &t, &size)) {
     }
-    check_ok(try_open(&t), "the small model");
+    finish(s, &t);
     *out = t;
 }
 
 void tiny_model_close(tiny_model_t *t)
 {
     let_go(t);
-    op_table_free(t->ops);
+    if (t->registry != NULL) { /* else they are another's, whom it is like */
+        registry_configure(t->registry, t->plugin, NULL);
+        op_table_free(t->ops);
+    }
     mem_free(t->config);
+}
+
+bool tiny_model_like(const tiny_model_t *t, void *config, tiny_model_t *out)
+{
+    *out = (tiny_model_t){.plugin = t->plugin, .api = t->api, .config = config};
+    out->ops = t->ops;
+    if (try_open(out) == LH_OK) return true;
+    tiny_model_close(out);
+    return false;
+}
+
+/* ---- instances ---- */
+
+enum { MOST_ELEMENTS = 24000, MOST_INSTANCES = 6, PASSES = 2 };
+
+/* As an INI writes it; of the plugin's options, valid until the next call. */
+static const char *text_of(const lh_option_t *row, const void *config)
+{
+    static char text[OPTION_TEXT];
+    const char *it = option_text(row, config, text);
+    return it == NULL ? "" : it;
+}
+
+static bool is_default(const tiny_model_t *t, const option_table_t *table, uint32_t i)
+{
+    char is[OPTION_TEXT];
+    void *usual = check_memory(1, table->config_size + 64);
+    (void)snprintf(is, sizeof(is), "%s", text_of(&table->rows[i], t->config));
+    bool same = table->rows[i].fallback != NULL &&
+                option_set(&table->rows[i], table->rows[i].fallback, "default", "/", usual) ==
+                    LH_OK &&
+                strcmp(is, text_of(&table->rows[i], usual)) == 0;
+    mem_free(usual);
+    return same;
+}
+
+/* No option of an earlier row has this value. */
+static bool is_unlike(const tiny_model_t *t, const option_table_t *table, uint32_t row,
+                      uint64_t value)
+{
+    for (uint32_t i = 0; i < row; i++) {
+        const uint32_t type = table->rows[i].type;
+        if ((type == LH_OPT_U64 || type == LH_OPT_U32) &&
+            number_at(&table->rows[i], t->config) == value)
+            return false;
+    }
+    return true;
+}
+
+/* Keeps the value where the model can still be recorded and is small. */
+static bool try_value(tiny_model_t *t, const lh_option_t *row, const char *value)
+{
+    char was[OPTION_TEXT];
+    (void)snprintf(was, sizeof(was), "%s", text_of(row, t->config));
+    if (strcmp(was, value) == 0) return false;
+    if (option_set(row, value, row->key, "/", t->config) == LH_OK && size_of(t) <= MOST_ELEMENTS)
+        return true;
+    check_ok(option_set(row, was, row->key, "/", t->config), row->key);
+    return false;
+}
+
+/* Numbers to try in the place of v: small ones may count (blocks, heads of keys), larger ones are
+ * widths, which others divide. 0 may stand for "none" or "as derived". */
+enum { OTHERS = 6 };
+static void others_of(uint64_t v, uint64_t others[OTHERS])
+{
+    const uint64_t of_none[] = {2, 6, 4, 3, 1, 8}, of_one[] = {4, 2, 3, 6, 8, 5};
+    const uint64_t of_few[] = {v + 1, v * 2, v * 3, 1, 6, 5};
+    const uint64_t of_many[] = {v * 2, v * 3, v + 2, v + 1, v / 2, 6};
+    memcpy(others, v == 0 ? of_none : v == 1 ? of_one : v < 4 ? of_few : of_many, sizeof(of_none));
+}
+
+static void vary_number(tiny_model_t *t, const option_table_t *table, uint32_t i, uint32_t turn,
+                        bool unlike)
+{
+    const lh_option_t *row = &table->rows[i];
+    const uint64_t v = number_at(row, t->config);
+    uint64_t others[OTHERS];
+    others_of(v, others);
+    for (uint32_t k = 0; k < OTHERS; k++) {
+        char text[32];
+        const uint64_t value = others[(k + turn - 1) % OTHERS];
+        if (value == v || (unlike && !is_unlike(t, table, i, value))) continue;
+        (void)snprintf(text, sizeof(text), "%llu", (unsigned long long)value);
+        if (try_value(t, row, text)) return;
+    }
+}
+
+static void vary_fraction(tiny_model_t *t, const lh_option_t *row)
+{
+    double v = 0;
+    memcpy(&v, (const char *)t->config + row->offset, sizeof(v));
+    const double others[] = {v * 2, v / 2, v + 0.5, v + 1, 0.25};
+    for (uint32_t k = 0; k < sizeof(others) / sizeof(others[0]); k++) {
+        char text[64];
+        (void)snprintf(text, sizeof(text), "%.17g", others[k]);
+        if (others[k] != v && others[k] != 0 && try_value(t, row, text)) return;
+    }
+}
+
+static uint32_t choices_of(const lh_option_t *row)
+{
+    uint32_t count = 1;
+    for (const char *c = row->range; c != NULL && *c != '\0'; c++)
+        count += *c == '|';
+    return row->type == LH_OPT_CHOICE ? count : 0;
+}
+
+/* The word that stands `turn` places behind the one that is set. */
+static void vary_choice(tiny_model_t *t, const lh_option_t *row, uint32_t turn)
+{
+    char word[64];
+    uint32_t is = 0;
+    memcpy(&is, (const char *)t->config + row->offset, sizeof(is));
+    const char *at = row->range;
+    for (uint32_t i = (is + turn) % choices_of(row); i > 0; i--)
+        at = strchr(at, '|') + 1;
+    (void)snprintf(word, sizeof(word), "%.*s", (int)strcspn(at, "|"), at);
+    (void)try_value(t, row, word);
+}
+
+/* Options in the order of the table, and once more for those that another made possible. */
+static void vary(const subject_t *s, tiny_model_t *t, uint32_t turn)
+{
+    const option_table_t table = plugin_options(t->plugin);
+    bool *done = check_memory(table.count + 1u, sizeof(*done));
+    for (uint32_t pass = 0; pass < PASSES; pass++)
+        for (uint32_t i = 0; i < table.count; i++) {
+            const lh_option_t *row = &table.rows[i];
+            char was[OPTION_TEXT];
+            if (is_fixed(s, row->key) || done[i]) continue;
+            (void)snprintf(was, sizeof(was), "%s", text_of(row, t->config));
+            if (row->type == LH_OPT_CHOICE) vary_choice(t, row, turn);
+            if (row->type == LH_OPT_BOOL && turn % 2 == 1)
+                (void)try_value(t, row, strcmp(was, "yes") == 0 ? "no" : "yes");
+            if (row->type == LH_OPT_U64 || row->type == LH_OPT_U32)
+                vary_number(t, &table, i, turn, pass == 0);
+            if (row->type == LH_OPT_F64) vary_fraction(t, row);
+            done[i] = strcmp(was, text_of(row, t->config)) != 0;
+        }
+    mem_free(done);
+}
+
+/* "with blocks=4 hidden=16 ...": what is not its default. */
+static void tell_about(const tiny_model_t *t)
+{
+    char text[480];
+    int length = snprintf(text, sizeof(text), "with");
+    const option_table_t table = plugin_options(t->plugin);
+    for (uint32_t i = 0; i < table.count && length < (int)sizeof(text); i++)
+        if (!is_default(t, &table, i))
+            length += snprintf(text + length, sizeof(text) - (size_t)length, " %s=%s",
+                               table.rows[i].key, text_of(&table.rows[i], t->config));
+    check_about(text);
+}
+
+void tiny_model_each(subject_t *s, void (*run)(subject_t *s, tiny_model_t *t))
+{
+    const option_table_t table = plugin_options(s->plugin);
+    uint32_t instances = 2;
+    for (uint32_t i = 0; i < table.count; i++)
+        if (choices_of(&table.rows[i]) > instances) instances = choices_of(&table.rows[i]);
+    if (instances > MOST_INSTANCES) instances = MOST_INSTANCES;
+    for (uint32_t turn = 0; turn < instances; turn++) {
+        tiny_model_t t;
+        tiny_model_open(s, &t);
+        if (turn > 0) {
+            let_go(&t);
+            vary(s, &t, turn);
+            finish(s, &t);
+        }
+        tell_about(&t);
+        run(s, &t);
+        check_about(NULL);
+        tiny_model_close(&t);
+    }
+}
+
+/* ---- two models ---- */
+
+static bool same_row(const parameter_t *a, const parameter_t *b)
+{
+    return strcmp(a->name, b->name) == 0 && a->rank == b->rank && a->storage == b->storage &&
+           memcmp(a->shape, b->shape, sizeof(a->shape)) == 0;
+}
+
+static recording_t *part_of(tiny_model_t *t, uint32_t i)
+{
+    recording_t *r;
+    tiny_use_t use = {.of = t};
+    use.part = tiny_model_part(t, i, &use.block);
+    check_ok(tiny_model_record(&use, TINY_TOKENS, LH_DTYPE_F32, &r), "recording");
+    return r;
+}
+
+bool tiny_model_equal(tiny_model_t *a, tiny_model_t *b)
+{
+    const parameters_t *p = a->parameters, *q = b->parameters;
+    if (p->blocks != q->blocks || p->hidden != q->hidden || p->vocab != q->vocab ||
+        p->max_tokens != q->max_tokens || p->count != q->count)
+        return false;
+    for (uint32_t i = 0; i < p->count; i++)
+        if (!same_row(&p->items[i], &q->items[i])) return false;
+    bool equal = true;
+    for (uint32_t i = 0; i < p->blocks + 2 && equal; i++) {
+        recording_t *x = part_of(a, i), *y = part_of(b, i);
+        equal = recording_equal(x, y);
+        recording_free(x);
+        recording_free(y);
+    }
+    return equal;
 }

@@ -18,13 +18,29 @@ typedef struct tiny_model {
     lh_model_t *model;
     op_table_t *ops;
     parameters_t *parameters;
+    registry_t *registry; /* whose functions have its config */
 } tiny_model_t;
 
 /* Options of whole numbers are halved while the model gets smaller and can still be recorded: at
  * least 2 blocks, a width of 8, 16 tokens and a vocabulary of 16. What --set names stays. Ends the
  * check where the model refuses its defaults. */
 void tiny_model_open(subject_t *s, tiny_model_t *out);
+/* The plugin's functions get no configuration any more that is freed here. */
 void tiny_model_close(tiny_model_t *t);
+
+/* Small models that differ from each other in as many options as the plugin takes: the first is
+ * tiny_model_open's, whose numbers are mostly equal (one head, a head as wide as the row); in the
+ * others numbers are unlike each other and unlike their defaults, switches are the other way, and
+ * each choice has its turn. Calls `run` with each; faults tell which options it had. */
+void tiny_model_each(subject_t *s, void (*run)(subject_t *s, tiny_model_t *t));
+
+/* A model of the same plugin with other options, to be closed before `t`; config becomes the
+ * model's. False after fail(): it refuses them, and config is freed. */
+bool tiny_model_like(const tiny_model_t *t, void *config, tiny_model_t *out);
+/* Whether both have the same tables, sizes and recordings. */
+bool tiny_model_equal(tiny_model_t *a, tiny_model_t *b);
+/* Part (LH_PART_*) and block of the i-th: embedding, the blocks, head; there are blocks + 2. */
+uint32_t tiny_model_part(const tiny_model_t *t, uint32_t i, uint32_t *block);
 
 /* Which parameters a recording asks for. */
 typedef struct tiny_use {

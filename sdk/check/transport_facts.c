@@ -10,6 +10,8 @@
       "it listens again and again", false)                                                        \
     X(a_failed_allocation_is_survived_and_loses_nothing, "transport.out_of_memory",               \
       "with a connection under way too, any allocation may fail", false)                          \
+    X(a_cancel_is_local_and_drains, "transport.cancel",                                           \
+      "a cancel drains within 100 ms whatever the peer does", false)                              \
     X(sizes_arrive, "transport.sizes",                                                            \
       "messages of 0 bytes to 64 MiB arrive as they were, both ways", false)                      \
     X(sizes_arrive_from_mapped_memory, "transport.sizes_mapped",                                  \
@@ -33,8 +35,6 @@
       "tags that differ end both ends in LH_MISMATCH, and both are named", false)                 \
     X(a_killed_peer_is_noticed_and_all_drains, "transport.killed_peer",                           \
       "a killed peer is noticed in time, and every operation ends in one event", true)            \
-    X(a_cancel_is_local_and_drains, "transport.cancel",                                           \
-      "a cancel drains within 100 ms whatever the peer does", false)                              \
     X(what_was_sent_before_a_close_still_arrives, "transport.close",                              \
       "what was sent before a close still arrives", false)                                        \
     X(a_sleeper_is_woken_by_a_message, "transport.sleep",                                         \

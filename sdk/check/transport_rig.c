@@ -166,6 +166,7 @@ void end_meet(end_t *e)
 
 void end_poll(end_t *e)
 {
+    check_alive();
     uint32_t count = 99999;
     if (e->event_count + 64 > RIG_EVENTS) return;
     lh_wire_event_t *at = &e->events[e->event_count];

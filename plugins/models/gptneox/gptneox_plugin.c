@@ -13,7 +13,7 @@ typedef struct gptneox_config {
 static const lh_option_t options[] = {
     LH_DECODER_OPTIONS(gptneox_config_t, "2048", "1e-5", "no"),
     LH_DECODER_FFN(gptneox_config_t),
-    LH_ROTARY_OPTIONS(gptneox_config_t),
+    LH_OPTION_F64(gptneox_config_t, rope.base, "rope_base", "10000", "1..1e12", "base of the rotary frequencies"),
     LH_OPTION_F64(gptneox_config_t, turning, "turning", "0.25", "0..1", "share of a head's components that turn"),
     LH_OPTION_BOOL(gptneox_config_t, parallel, "parallel", "yes", "attention and feed-forward part read the same row"),
 };
